@@ -1,0 +1,16 @@
+# Generated files: the deep copies and the CRDs of the Kubernetes kinds, and the HTTP contract of the auth service. And module files.
+
+CRDS := kustomize/base/crds
+
+.PHONY: gen verify tidy
+
+gen: ## Write the generated files
+	rm -f $(CRDS)/stunner.l7mp.io_*.yaml
+	cd services/api && GOWORK=off $(call TOOL,controller-gen) object crd 'paths=./v1;./v1alpha1' output:crd:dir=../../$(CRDS)
+	GOWORK=off go -C .ci/tools tool oapi-codegen --config ../../openapi/auth.cfg.yaml ../../openapi/auth.yaml
+
+verify: ## Fail when a generated file is not current
+	@.ci/verify
+
+tidy: ## Bring go.mod and go.sum of every module up to date
+	@for m in $(MODULES) .ci/tools; do echo "go mod tidy: $$m"; GOWORK=off go -C $$m mod tidy; done

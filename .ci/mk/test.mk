@@ -1,0 +1,34 @@
+# Proofs. A suite is a service, or a folder of e2e; each of SUITES must have run at least one test.
+
+SUITES := tools/tally $(filter services/%,$(MODULES)) $(addprefix e2e/,crd scenario interop turnprobe browser)
+TALLY   = GOWORK=off go -C .ci/tools run ./tally $(SUITES)
+
+GO_TEST := go test -json -race -shuffle=on -timeout=20m
+
+.PHONY: test packages alone vet suites lint
+
+test: packages alone vet verify suites ## Prove the product on this machine; installs Debian and npm packages that are missing
+
+packages:
+	@.ci/install
+
+# A module must build without its neighbours' version choices, as it does when somebody imports it.
+alone:
+	@for m in $(MODULES); do echo "build $$m on its own"; GOWORK=off go -C $$m build ./...; done
+
+vet:
+	go vet work
+
+# The folders of e2e run one after the other: they measure time and loss, and must not disturb each other. Nothing stops the rest
+# from running.
+suites:
+	@{ s=0; \
+	  GOWORK=off go -C .ci/tools test -json ./... || s=1; \
+	  $(GO_TEST) $(patsubst %,./%/...,$(filter services/%,$(MODULES))) || s=1; \
+	  $(GO_TEST) -p 1 $(patsubst %,./%/...,$(filter-out services/%,$(MODULES))) || s=1; \
+	  exit $$s; } | $(TALLY)
+
+lint: vet ## Run gofmt, go vet, staticcheck, and check that the module files are tidy
+	@unformatted=$$(gofmt -l services e2e .ci); test -z "$$unformatted" || { echo "run gofmt -w on:"; echo "$$unformatted"; exit 1; }
+	@$(call TOOL,staticcheck) work
+	@for m in $(MODULES) .ci/tools; do GOWORK=off go -C $$m mod tidy -diff || { echo "run make tidy"; exit 1; }; done

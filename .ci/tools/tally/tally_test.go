@@ -1,0 +1,70 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+// stream writes events as `go test -json` does: one `ACTION PACKAGE [TEST] [OUTPUT]` a line.
+func stream(lines ...string) string {
+	var b strings.Builder
+	for _, l := range lines {
+		f := strings.SplitN(l, " ", 4)
+		f = append(f, "", "")
+		b.WriteString(`{"Action":"` + f[0] + `","Package":"` + repository + f[1] + `","Test":"` + f[2] + `","Output":"` + f[3] + `\n"}` + "\n")
+	}
+	return b.String()
+}
+
+func TestTally(t *testing.T) {
+	good := []string{
+		"run services/auth/internal/rest TestA", "run services/auth/internal/rest TestA/one", "run services/auth/internal/rest TestA/two",
+		"output services/auth/internal/rest TestA/one quiet",
+		"pass services/auth/internal/rest TestA/one", "pass services/auth/internal/rest TestA/two", "pass services/auth/internal/rest TestA",
+		"pass services/auth/internal/rest",
+	}
+	for _, c := range []struct {
+		name   string
+		lines  []string
+		well   bool
+		shown  []string
+		hidden string
+	}{
+		{"subtests count, their parent does not", good, true, []string{"services/auth            2 passed", "\n2 passed, 0 failed\n"}, "quiet"},
+		{"a failing test fails and shows its output", append(good, "run services/auth TestB", "output services/auth TestB loud", "fail services/auth TestB", "fail services/auth"),
+			false, []string{"loud", "1 FAILED", "\n2 passed, 1 failed\n"}, "quiet"},
+		{"a skipped test fails", append(good, "skip services/auth TestB", "pass services/auth"), false, []string{"1 SKIPPED", "\n2 passed, 1 failed\n"}, ""},
+		{"a package that does not compile fails", append(good, "fail services/auth"), false, []string{"\n2 passed, 1 failed\n"}, ""},
+		{"a panic shows what it left", append(good, "run services/auth TestB", "output services/auth TestB panicked", "fail services/auth"), false, []string{"panicked"}, ""},
+		{"a suite without tests fails", nil, false, []string{"no test ran", "\n0 passed, 1 failed\n"}, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var out strings.Builder
+			tally := newTally(&out)
+			if err := tally.read(strings.NewReader(stream(c.lines...))); err != nil {
+				t.Fatal(err)
+			}
+			if well := tally.summary([]string{"services/auth"}); well != c.well {
+				t.Errorf("well = %t, want %t", well, c.well)
+			}
+			for _, s := range c.shown {
+				if !strings.Contains(out.String(), s) {
+					t.Errorf("output lacks %q:\n%s", s, &out)
+				}
+			}
+			if c.hidden != "" && strings.Contains(out.String(), c.hidden) {
+				t.Errorf("output shows %q:\n%s", c.hidden, &out)
+			}
+		})
+	}
+}
+
+func TestTallyShowsWhatIsNoEvent(t *testing.T) {
+	var out strings.Builder
+	if err := newTally(&out).read(strings.NewReader("go: cannot load package\n")); err != nil {
+		t.Fatal(err)
+	}
+	if out.String() != "go: cannot load package\n" {
+		t.Errorf("got %q", &out)
+	}
+}

@@ -1,0 +1,198 @@
+// Package browser makes relayed calls with a real browser, on the test page that the auth service serves: headless Chromium, driven by
+// drive.mjs.
+package browser
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/call"
+)
+
+// patience is how long the browser gets for anything.
+const patience = 40 * time.Second
+
+// TestBrowser: a browser that may use nothing but the relay reaches the echo peer, over both transports, and does not notice changes.
+func TestBrowser(t *testing.T) {
+	stack := start(t)
+	for _, transport := range []string{"udp", "tcp"} {
+		t.Run("relays over "+transport, func(t *testing.T) { relays(t, stack, transport) })
+	}
+	t.Run("a call goes on while listeners and credentials change", func(t *testing.T) { goesOn(t, stack) })
+}
+
+// start runs the quickstart until the test ends.
+func start(t *testing.T) *bed.Stack {
+	t.Helper()
+	root, err := bed.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	bin := t.TempDir()
+	if err := bed.Build(t.Context(), root, bin, bed.Operator, bed.Stunnerd, bed.Auth, bed.Echo); err != nil {
+		t.Fatal(err)
+	}
+	ports, err := bed.FreePorts()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stack := &bed.Stack{Bin: bin, Dir: t.TempDir(), Ports: ports}
+	if err := stack.Prepare(filepath.Join(root, "docs/examples/quickstart")); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := stack.Stop(); err != nil {
+			t.Error(err)
+		}
+		if t.Failed() {
+			for _, p := range stack.Parts() {
+				t.Logf("end of the log of %s:\n%s", p.Name, strings.Join(p.Tail(40), "\n"))
+			}
+		}
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := stack.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	return stack
+}
+
+func relays(t *testing.T, stack *bed.Stack, transport string) {
+	p := open(t, stack.AuthURL()+"/demo/?run=1&transport="+transport)
+	allocations(t, stack, "counts the call", func(n float64) bool { return n > 0 })
+	r := p.reports("the test is over", over)
+	if r.Verdict != "ok" || r.Received == 0 || r.Lost != 0 {
+		t.Errorf("verdict %q (%s): sent %d, received %d, lost %d, error %+v", r.Verdict, r.Sentence, r.Sent, r.Received, r.Lost, r.Error)
+	}
+	if r.Pair.Local.Type != "relay" || r.Pair.Local.Relay != transport {
+		t.Errorf("selected local candidate is %s over %s, want relay over %s", r.Pair.Local.Type, r.Pair.Local.Relay, transport)
+	}
+	if problems := p.trouble(); len(problems) > 0 {
+		t.Errorf("errors on the page: %q", problems)
+	}
+	screenshot(t, p, "relay-"+transport+".png")
+	allocations(t, stack, "falls back to 0", func(n float64) bool { return n == 0 })
+}
+
+// goesOn keeps a call up while the gateway is changed under it.
+func goesOn(t *testing.T, stack *bed.Stack) {
+	p := open(t, stack.AuthURL()+"/demo/?run=1&transport=udp&keep=1")
+	flows := func() {
+		t.Helper()
+		n := p.reports("the call runs", running).Received
+		p.reports("packets come back", func(r report) bool { return over(r) || r.Received >= n+50 })
+	}
+	flows()
+	edit(t, stack, "gateway.yaml", "    - name: tcp\n", "    - name: another\n      port: 5000\n      protocol: TURN-UDP\n    - name: tcp\n")
+	status(t, stack, "has the listener", "front-door/another")
+	flows()
+	refused := credential(t, stack)
+	edit(t, stack, "gatewayconfig.yaml", "secret: quickstart", "secret: changed")
+	await(t, refused)
+	flows()
+	screenshot(t, p, "while-it-changes.png")
+	p.tell("stop")
+	r := p.reports("the call is over", over)
+	if r.Verdict != "ok" || r.Lost != 0 {
+		t.Errorf("verdict %q: sent %d, received %d, lost %d, error %+v", r.Verdict, r.Sent, r.Received, r.Lost, r.Error)
+	}
+	relays(t, stack, "udp") // with a credential of the new secret
+}
+
+// credential takes a credential and returns the condition that the gateway refuses it.
+func credential(t *testing.T, stack *bed.Stack) func(context.Context) error {
+	t.Helper()
+	ice, err := stack.ICEServers(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := call.Options{
+		Gateway: stack.Gateway(), Network: call.UDP, Peer: stack.Datagrams(),
+		Username: ice.Servers[0].Username, Password: ice.Servers[0].Credential,
+	}
+	return func(ctx context.Context) error {
+		c, err := call.Start(ctx, o)
+		if errors.Is(err, call.ErrRefused) {
+			return nil
+		}
+		if err == nil {
+			c.End(0)
+			err = errors.New("the gateway still takes a credential of the secret before")
+		}
+		return err
+	}
+}
+
+func over(r report) bool    { return r.Verdict == "ok" || r.Verdict == "failed" }
+func running(r report) bool { return over(r) || r.Received > 0 }
+
+// edit replaces text in a file of the operator's folder.
+func edit(t *testing.T, stack *bed.Stack, name, old, with string) {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(stack.Input(), name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(data), old) {
+		t.Fatalf("%s does not hold %q", name, old)
+	}
+	if err := stack.Put(name, []byte(strings.Replace(string(data), old, with, 1))); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// await waits for something that happens outside the browser.
+func await(t *testing.T, cond func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := bed.Until(ctx, cond); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// allocations waits until the dataplane's counter is as wanted.
+func allocations(t *testing.T, stack *bed.Stack, what string, wanted func(float64) bool) {
+	t.Helper()
+	await(t, func(ctx context.Context) error {
+		n, err := stack.Metric(ctx, "stunner_allocations_active")
+		if err == nil && !wanted(n) {
+			err = fmt.Errorf("stunner_allocations_active is %g; wait until it %s", n, what)
+		}
+		return err
+	})
+}
+
+// status waits until the dataplane's status holds a text.
+func status(t *testing.T, stack *bed.Stack, what, text string) {
+	t.Helper()
+	await(t, func(ctx context.Context) error {
+		data, err := stack.Status(ctx)
+		if err == nil && !strings.Contains(string(data), text) {
+			err = fmt.Errorf("wait until the dataplane %s", what)
+		}
+		return err
+	})
+}
+
+// screenshot keeps a picture of the page where the environment asks for one; the test needs none.
+func screenshot(t *testing.T, p *page, name string) {
+	t.Helper()
+	dir := os.Getenv("SCREENSHOTS")
+	if dir == "" {
+		dir = t.TempDir()
+	}
+	path := filepath.Join(dir, name)
+	p.tell("screenshot " + path)
+	if info, err := os.Stat(path); err != nil || info.Size() == 0 {
+		t.Errorf("no picture of the page: %v", err)
+	}
+}

@@ -1,0 +1,55 @@
+// Drives one headless Chromium on one page, for the test beside this file.
+//
+//   node drive.mjs CHROMIUM PROFILE URL
+//
+// stdout: one JSON object a line: {"report": …} whenever window.__report of the page changes, {"problem": "…"} for errors on the page,
+// {"done": "…"} when a command is carried out. stdin: one command a line: "screenshot PATH", or "stop" to end a call that was to be kept
+// running. The browser closes when stdin ends.
+import { createInterface } from 'node:readline';
+import { chromium } from 'playwright-core';
+
+const [executablePath, profile, url] = process.argv.slice(2);
+const look = 100; // ms between two looks at the report
+
+const say = (object) => process.stdout.write(JSON.stringify(object) + '\n');
+
+const context = await chromium.launchPersistentContext(profile, {
+  executablePath,
+  headless: true,
+  viewport: { width: 1100, height: 900 },
+  args: [
+    '--no-sandbox',
+    '--allow-loopback-in-peer-connection',
+    '--disable-features=WebRtcHideLocalIpsWithMdns',
+    '--disable-gpu',
+    '--disable-quic',
+    '--no-first-run',
+    '--disable-background-networking',
+    '--disable-component-update',
+    '--disable-sync',
+  ],
+});
+const page = context.pages()[0] ?? (await context.newPage());
+page.on('console', (message) => message.type() === 'error' && say({ problem: message.text() }));
+page.on('pageerror', (error) => say({ problem: String(error) }));
+page.on('requestfailed', (request) => say({ problem: `${request.url()}: ${request.failure()?.errorText}` }));
+await page.goto(url);
+
+let last = '';
+const timer = setInterval(async () => {
+  try {
+    const text = await page.evaluate(() => JSON.stringify(window.__report ?? null));
+    if (text !== last) say({ report: JSON.parse((last = text)) });
+  } catch (error) {
+    say({ problem: `read report: ${error}` });
+  }
+}, look);
+
+for await (const line of createInterface({ input: process.stdin })) {
+  const [verb, path] = line.split(' ', 2);
+  if (verb === 'screenshot') await page.screenshot({ path, fullPage: true });
+  if (verb === 'stop') await page.evaluate(() => window.__stop());
+  say({ done: line });
+}
+clearInterval(timer);
+await context.close();

@@ -1,0 +1,180 @@
+package browser
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// report is what the test page says about itself in window.__report.
+type report struct {
+	Verdict  string `json:"verdict"` // idle, running, ok, failed
+	Sentence string `json:"sentence"`
+	Sent     int    `json:"sent"`
+	Received int    `json:"received"`
+	Lost     int    `json:"lost"`
+	Pair     struct {
+		Local struct {
+			Type  string `json:"candidateType"`
+			Relay string `json:"relayProtocol"`
+		} `json:"local"`
+	} `json:"pair"`
+	RTT   *float64 `json:"rttMs"`
+	Error *struct {
+		Cause string `json:"cause"`
+		Hint  string `json:"hint"`
+	} `json:"error"`
+}
+
+// page is a page in a browser of its own.
+type page struct {
+	t     *testing.T
+	input io.WriteCloser
+
+	mu       sync.Mutex
+	last     report
+	done     []string // commands that were carried out
+	problems []string
+	changed  chan struct{} // closed and replaced on every line
+	ended    bool
+}
+
+// open opens a URL in a fresh browser, which closes when the test ends.
+func open(t *testing.T, url string) *page {
+	t.Helper()
+	cmd := exec.Command("node", "drive.mjs", chromium(t), t.TempDir(), url)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
+	var errors strings.Builder
+	cmd.Stderr = &errors
+	input, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	output, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatalf("start node: %v: run `sudo apt-get install --yes nodejs npm`", err)
+	}
+	p := &page{t: t, input: input, changed: make(chan struct{})}
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		p.listen(output)
+	}()
+	t.Cleanup(func() {
+		input.Close()
+		stuck := time.AfterFunc(10*time.Second, func() { cmd.Process.Signal(syscall.SIGTERM) }) // lets node end the browser
+		defer stuck.Stop()
+		<-read
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("browser: %v\n%s", err, errors.String())
+		}
+	})
+	return p
+}
+
+// chromium finds the browser.
+func chromium(t *testing.T) string {
+	t.Helper()
+	path, err := exec.LookPath("chromium")
+	if err != nil {
+		t.Fatal("chromium is not installed: run `sudo apt-get install --yes chromium`")
+	}
+	if _, err := os.Stat(filepath.Join("node_modules", "playwright-core")); err != nil {
+		t.Fatal("playwright-core is not installed: run `npm --prefix e2e/browser ci`")
+	}
+	return path
+}
+
+// listen takes in what the driver says, until it ends.
+func (p *page) listen(output io.Reader) {
+	lines := bufio.NewScanner(output)
+	lines.Buffer(nil, 4<<20)
+	for lines.Scan() {
+		var line struct {
+			Report  *report `json:"report"`
+			Problem string  `json:"problem"`
+			Done    string  `json:"done"`
+		}
+		err := json.Unmarshal(lines.Bytes(), &line)
+		p.note(func() {
+			switch {
+			case err != nil:
+				p.problems = append(p.problems, fmt.Sprintf("driver says %q: %v", lines.Text(), err))
+			case line.Report != nil:
+				p.last = *line.Report
+			case line.Problem != "":
+				p.problems = append(p.problems, line.Problem)
+			case line.Done != "":
+				p.done = append(p.done, line.Done)
+			}
+		})
+	}
+	p.note(func() { p.ended = true })
+}
+
+func (p *page) note(change func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	change()
+	close(p.changed)
+	p.changed = make(chan struct{})
+}
+
+// until waits until the page is as cond wants it, and returns the report of that moment.
+func (p *page) until(what string, cond func() bool) report {
+	p.t.Helper()
+	ctx, cancel := context.WithTimeout(p.t.Context(), patience)
+	defer cancel()
+	for {
+		p.mu.Lock()
+		now, holds, ended, changed := p.last, cond(), p.ended, p.changed
+		p.mu.Unlock()
+		if holds {
+			return now
+		}
+		if ended {
+			p.t.Fatalf("wait until %s: the browser ended", what)
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			p.t.Fatalf("wait until %s: %v; the page says %+v, errors %q", what, ctx.Err(), now, p.trouble())
+		}
+	}
+}
+
+// reports waits for a report.
+func (p *page) reports(what string, cond func(report) bool) report {
+	p.t.Helper()
+	return p.until(what, func() bool { return cond(p.last) })
+}
+
+// tell gives the driver a command and waits until it is carried out.
+func (p *page) tell(command string) {
+	p.t.Helper()
+	if _, err := fmt.Fprintln(p.input, command); err != nil {
+		p.t.Fatal(errors.Join(fmt.Errorf("tell browser to %s", command), err))
+	}
+	p.until(command, func() bool { return len(p.done) > 0 && p.done[len(p.done)-1] == command })
+}
+
+// trouble is every error that the page has had.
+func (p *page) trouble() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return append([]string(nil), p.problems...)
+}

@@ -1,0 +1,163 @@
+package crd
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+)
+
+// TestAdmission is a table of objects that the API server takes, and of those that it turns away with a reason.
+func TestAdmission(t *testing.T) {
+	kinds := readKinds(t)
+	for _, c := range []struct {
+		name, kind, spec string
+		want             string // part of the reason; empty when the object is good
+	}{
+		{"an empty config is good", "GatewayConfig", `{}`, ""},
+		{"inline credentials", "GatewayConfig", `{userName: ada, password: larkspur}`, ""},
+		{"a password in a Secret", "GatewayConfig", `{userName: ada, password: {name: turn-users, key: ada}}`, ""},
+		{"a password in a Secret of another namespace", "GatewayConfig", `{password: {name: turn-users, namespace: vault, key: ada}}`, ""},
+		{"a user name and a shared secret in Secrets", "GatewayConfig", `{userName: {name: users}, sharedSecret: {name: signing}}`, ""},
+		{"static", "GatewayConfig", `{authType: static}`, ""},
+		{"longterm", "GatewayConfig", `{authType: longterm}`, ""},
+		{"ephemeral", "GatewayConfig", `{authType: ephemeral}`, ""},
+		{"timewindowed", "GatewayConfig", `{authType: timewindowed}`, ""},
+		{"no authentication", "GatewayConfig", `{authType: none}`, ""},
+		{"an unknown authentication", "GatewayConfig", `{authType: kerberos}`, `Unsupported value: "kerberos"`},
+		{"a part of a known authentication", "GatewayConfig", `{authType: xplaintext}`, "Unsupported value"},
+		{"a realm that is a placeholder", "GatewayConfig", `{realm: calls.<domain>}`, ""},
+		{"a realm of two words", "GatewayConfig", `{realm: Field Hospital}`, ""},
+		{"a realm with an umlaut", "GatewayConfig", `{realm: telefon.für.alle}`, ""},
+		{"a realm of 127 characters", "GatewayConfig", `{realm: ` + strings.Repeat("r", 127) + `}`, ""},
+		{"a realm of 128 characters", "GatewayConfig", `{realm: ` + strings.Repeat("r", 128) + `}`, "spec.realm: Too long"},
+		{"an empty realm", "GatewayConfig", `{realm: ""}`, "spec.realm"},
+		{"a realm with a quote", "GatewayConfig", `{realm: 'a"b'}`, "spec.realm"},
+		{"a realm with a backslash", "GatewayConfig", `{realm: 'a\b'}`, "spec.realm"},
+		{"a realm with a line break", "GatewayConfig", `{realm: "a\nb"}`, "spec.realm"},
+		{"a lifetime", "GatewayConfig", `{authLifetime: 600, sessionGrace: 90s}`, ""},
+		{"a lifetime of nothing", "GatewayConfig", `{authLifetime: 0}`, "spec.authLifetime"},
+		{"a lifetime that is a duration", "GatewayConfig", `{authLifetime: 1h}`, "spec.authLifetime: Invalid value"},
+		{"a grace without unit", "GatewayConfig", `{sessionGrace: "90"}`, "spec.sessionGrace"},
+		{"a negative grace", "GatewayConfig", `{sessionGrace: -5s}`, "spec.sessionGrace"},
+		{"a quota", "GatewayConfig", `{userQuota: 12, stunMode: true, requireReferenceGrants: true}`, ""},
+		{"a negative quota", "GatewayConfig", `{userQuota: -1}`, "spec.userQuota"},
+		{"authentication in a Secret", "GatewayConfig", `{authRef: {name: turn-auth}}`, ""},
+		{"authentication in a Secret of group v1", "GatewayConfig", `{authRef: {group: v1, kind: Secret, name: turn-auth, namespace: vault}}`, ""},
+		{"authentication in a ConfigMap", "GatewayConfig", `{authRef: {kind: ConfigMap, name: turn-auth}}`, "kind must be Secret"},
+		{"authentication in another group", "GatewayConfig", `{authRef: {group: apps, name: turn-auth}}`, "group must be empty or v1"},
+		{"authentication nowhere", "GatewayConfig", `{authRef: {kind: Secret}}`, "spec.authRef.name: Required value"},
+
+		{"an empty dataplane is good", "Dataplane", `{}`, ""},
+		{"a daemon set", "Dataplane", `{dataplaneResource: DaemonSet, offloadEngine: XDP, offloadInterfaces: [eth0]}`, ""},
+		{"another workload", "Dataplane", `{dataplaneResource: StatefulSet}`, "Unsupported value"},
+		{"replicas of a daemon set", "Dataplane", `{dataplaneResource: DaemonSet, replicas: 2}`, "replicas needs dataplaneResource Deployment"},
+		{"autoscaling of a daemon set", "Dataplane", `{dataplaneResource: DaemonSet, autoscaling: {maxReplicas: 2}}`, "autoscaling needs dataplaneResource Deployment"},
+		{"negative replicas", "Dataplane", `{replicas: -1}`, "spec.replicas"},
+		{"autoscaling", "Dataplane", `{autoscaling: {minReplicas: 2, maxReplicas: 2, allocationsPerReplica: 1, trigger: prometheus}}`, ""},
+		{"autoscaling with one bound", "Dataplane", `{autoscaling: {maxReplicas: 3}}`, ""},
+		{"autoscaling without upper bound", "Dataplane", `{autoscaling: {minReplicas: 2}}`, "spec.autoscaling.maxReplicas: Required value"},
+		{"autoscaling with bounds reversed", "Dataplane", `{autoscaling: {minReplicas: 3, maxReplicas: 2}}`, "maxReplicas must not be less than minReplicas"},
+		{"autoscaling to zero", "Dataplane", `{autoscaling: {minReplicas: 0, maxReplicas: 2}}`, "spec.autoscaling.minReplicas"},
+		{"autoscaling on no allocations", "Dataplane", `{autoscaling: {maxReplicas: 2, allocationsPerReplica: 0}}`, "spec.autoscaling.allocationsPerReplica"},
+		{"autoscaling by guess", "Dataplane", `{autoscaling: {maxReplicas: 2, trigger: guess}}`, "Unsupported value"},
+		{"a workload name", "Dataplane", `{workloadName: turn-edge}`, ""},
+		{"a workload name with a dot", "Dataplane", `{workloadName: turn.edge}`, "spec.workloadName"},
+		{"another pull policy", "Dataplane", `{imagePullPolicy: Sometimes}`, "Unsupported value"},
+		{"another offload engine", "Dataplane", `{offloadEngine: DPDK}`, "Unsupported value"},
+		{"an interface twice", "Dataplane", `{offloadInterfaces: [eth0, eth0]}`, "Duplicate value"},
+		{"a variable that overrides another", "Dataplane", `{env: [{name: A, value: "1"}, {name: A, value: "2"}]}`, ""},
+		{"a negative grace period", "Dataplane", `{terminationGracePeriodSeconds: -1}`, "spec.terminationGracePeriodSeconds"},
+
+		{"prefixes of both families", "StaticService", `{prefixes: [0.0.0.0/0, "::/0", 198.51.100.0/25, "2001:db8::/32"]}`, ""},
+		{"hosts of both families", "StaticService", `{prefixes: [203.0.113.9, "2001:db8::9"]}`, ""},
+		{"a prefix with host bits", "StaticService", `{prefixes: [198.51.100.77/24]}`, ""},
+		{"no prefixes", "StaticService", `{prefixes: []}`, ""},
+		{"prefixes forgotten", "StaticService", `{}`, "spec.prefixes: Required value"},
+		{"a prefix that is too long", "StaticService", `{prefixes: [10.0.0.0/8, 10.0.0.0/33]}`, "each prefix must be an IP address or a CIDR prefix"},
+		{"a host name", "StaticService", `{prefixes: [bridge.example.net]}`, "each prefix must be"},
+		{"a port range", "StaticService", `{prefixes: ["198.51.100.0/25:<5000-5999>"]}`, "each prefix must be"},
+		{"an empty prefix", "StaticService", `{prefixes: [""]}`, "each prefix must be"},
+
+		{"a backend", "UDPRoute", route(`{name: sfu}`), ""},
+		{"a backend without parents", "UDPRoute", `{rules: [{backendRefs: [{name: sfu}]}]}`, ""},
+		{"a backend with all said", "UDPRoute", route(`{group: "", kind: Service, name: sfu, namespace: media, port: 1, endPort: 65535}`), ""},
+		{"a static backend", "UDPRoute", route(`{group: stunner.l7mp.io, kind: StaticService, name: bridge}`), ""},
+		{"a range of one port", "UDPRoute", route(`{name: sfu, port: 5004, endPort: 5004}`), ""},
+		{"a range reversed", "UDPRoute", route(`{name: sfu, port: 5004, endPort: 5003}`), "endPort must not be less than port"},
+		{"a range without beginning", "UDPRoute", route(`{name: sfu, endPort: 5003}`), "endPort needs port"},
+		{"port 0", "UDPRoute", route(`{name: sfu, port: 0}`), "port"},
+		{"port 65536", "UDPRoute", route(`{name: sfu, port: 65536}`), "port"},
+		{"a range up to port 65536", "UDPRoute", route(`{name: sfu, port: 1, endPort: 65536}`), "endPort"},
+		{"a parent's port 0", "UDPRoute", `{parentRefs: [{name: front-door, port: 0}], rules: [{backendRefs: [{name: sfu}]}]}`, "spec.parentRefs[0].port"},
+		{"a static backend in the core group", "UDPRoute", route(`{kind: StaticService, name: bridge}`), "kind StaticService has group stunner.l7mp.io"},
+		{"a Service in our group", "UDPRoute", route(`{group: stunner.l7mp.io, name: sfu}`), "kind Service has an empty group"},
+		{"a Service in another group", "UDPRoute", route(`{group: apps, kind: Service, name: sfu}`), "kind Service has an empty group"},
+		{"another kind of backend", "UDPRoute", route(`{kind: Deployment, name: sfu}`), "Unsupported value"},
+		{"a backend without name", "UDPRoute", route(`{kind: Service}`), "name: Required value"},
+		{"no rules", "UDPRoute", `{rules: []}`, "spec.rules: Invalid value"},
+		{"a rule without backends", "UDPRoute", `{rules: [{backendRefs: []}]}`, "backendRefs: Invalid value"},
+		{"16 rules of 16 backends", "UDPRoute", rules(16, 16), ""},
+		{"17 rules", "UDPRoute", rules(17, 1), "spec.rules: Too many"},
+		{"17 backends", "UDPRoute", rules(1, 17), "backendRefs: Too many"},
+	} {
+		t.Run(c.kind+": "+c.name, func(t *testing.T) {
+			errs := kinds[c.kind].admit(t, parse(t, c.kind, c.spec))
+			switch {
+			case c.want == "" && len(errs) > 0:
+				t.Errorf("turned away: %v", errs.ToAggregate())
+			case c.want != "" && len(errs) == 0:
+				t.Errorf("taken, want a reason with %q", c.want)
+			case c.want != "" && !strings.Contains(errs.ToAggregate().Error(), c.want):
+				t.Errorf("the reason is\n%v\nwant one with %q", errs.ToAggregate(), c.want)
+			}
+		})
+	}
+}
+
+// route is a spec with one parent and one backend.
+func route(backend string) string {
+	return `{parentRefs: [{name: front-door}], rules: [{backendRefs: [` + backend + `]}]}`
+}
+
+// rules is a spec with m rules of n backends.
+func rules(m, n int) string {
+	rule := `{backendRefs: [` + strings.Repeat(`{name: sfu, port: 5004, endPort: 5005},`, n) + `]},`
+	return `{rules: [` + strings.Repeat(rule, m) + `]}`
+}
+
+func TestSecretReferencesAreNotPruned(t *testing.T) {
+	want := map[string]any{"name": "turn-users", "namespace": "vault", "key": "ada"}
+	object := parse(t, "GatewayConfig", `{password: {name: turn-users, namespace: vault, key: ada}}`)
+	if errs := readKinds(t)["GatewayConfig"].admit(t, object); len(errs) > 0 {
+		t.Fatal(errs.ToAggregate())
+	}
+	if got := object["spec"].(map[string]any)["password"]; !reflect.DeepEqual(got, want) {
+		t.Errorf("password is stored as %v, want %v", got, want)
+	}
+}
+
+func TestDefaultsAreFilledIn(t *testing.T) {
+	for kind, c := range map[string]struct{ spec, want string }{
+		"GatewayConfig": {`{}`, `{authType: plaintext, dataplane: default, realm: stunner.l7mp.io}`},
+		"Dataplane": {
+			`{autoscaling: {maxReplicas: 4}}`,
+			`{dataplaneResource: Deployment, terminationGracePeriodSeconds: 3600, offloadEngine: None,
+			  autoscaling: {minReplicas: 1, maxReplicas: 4, allocationsPerReplica: 500, trigger: external}}`,
+		},
+		"UDPRoute": {
+			`{parentRefs: [{name: front-door}], rules: [{backendRefs: [{name: sfu}]}]}`,
+			`{parentRefs: [{group: gateway.networking.k8s.io, kind: Gateway, name: front-door}],
+			  rules: [{backendRefs: [{group: "", kind: Service, name: sfu}]}]}`,
+		},
+	} {
+		t.Run(kind, func(t *testing.T) {
+			object := parse(t, kind, c.spec)
+			if errs := readKinds(t)[kind].admit(t, object); len(errs) > 0 {
+				t.Fatal(errs.ToAggregate())
+			}
+			if want := parse(t, kind, c.want); !reflect.DeepEqual(object["spec"], want["spec"]) {
+				t.Errorf("spec is stored as\n%v\nwant\n%v", object["spec"], want["spec"])
+			}
+		})
+	}
+}

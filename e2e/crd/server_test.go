@@ -1,0 +1,216 @@
+// Package crd asks the code of the Kubernetes API server what it thinks of the CRDs, and of objects of their kinds.
+package crd
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"testing"
+
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/install"
+	crdvalidation "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/validation"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/listtype"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/pruning"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	celconfig "k8s.io/apiserver/pkg/apis/cel"
+	"sigs.k8s.io/yaml"
+)
+
+const dir = "../../kustomize/base/crds"
+
+// kind does to objects what the API server does between a request and etcd.
+type kind struct {
+	structural *schema.Structural
+	schema     validation.SchemaValidator
+	rules      *cel.Validator
+}
+
+// admit defaults and prunes the object, and returns what is wrong with it.
+func (k kind) admit(t *testing.T, object map[string]any) field.ErrorList {
+	t.Helper()
+	defaulting.Default(object, k.structural)
+	pruning.Prune(object, k.structural, true)
+	errs := validation.ValidateCustomResource(nil, object, k.schema)
+	errs = append(errs, listtype.ValidateListSetsAndMaps(nil, k.structural, object)...)
+	if len(errs) > 0 {
+		return errs // the rules expect an object that fits the schema
+	}
+	errs, _ = k.rules.Validate(t.Context(), nil, k.structural, object, nil, celconfig.RuntimeCELCostBudget)
+	return errs
+}
+
+// readCRDs reads every CRD as the API server does when it is created: defaulted, validated, in the internal version.
+func readCRDs(t *testing.T) []*apiextensions.CustomResourceDefinition {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	install.Install(scheme)
+	decoder := serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDecoder(apiextensions.SchemeGroupVersion)
+
+	files, err := filepath.Glob(filepath.Join(dir, "stunner.l7mp.io_*.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(files) != 4 {
+		t.Fatalf("found %d CRDs in %s, want 4", len(files), dir)
+	}
+	var crds []*apiextensions.CustomResourceDefinition
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		object, err := runtime.Decode(decoder, data)
+		if err != nil {
+			t.Fatalf("decode %s: %v", file, err)
+		}
+		crd := object.(*apiextensions.CustomResourceDefinition)
+		crd.Status.StoredVersions = []string{"v1"} // the API server's own part
+		crds = append(crds, crd)
+	}
+	return crds
+}
+
+// readKinds builds the path of admission for version v1 of every CRD.
+func readKinds(t *testing.T) map[string]kind {
+	t.Helper()
+	kinds := map[string]kind{}
+	for _, crd := range readCRDs(t) {
+		validationV1, err := apiextensions.GetSchemaForVersion(crd, "v1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		structural, err := schema.NewStructural(validationV1.OpenAPIV3Schema)
+		if err != nil {
+			t.Fatal(err)
+		}
+		schemaValidator, _, err := validation.NewSchemaValidator(validationV1.OpenAPIV3Schema)
+		if err != nil {
+			t.Fatal(err)
+		}
+		kinds[crd.Spec.Names.Kind] = kind{structural, schemaValidator, cel.NewValidator(structural, true, celconfig.PerCallLimit)}
+	}
+	return kinds
+}
+
+// TestAPIServerTakesTheCRDs compiles every rule and estimates its cost, as the API server does before it takes a CRD.
+func TestAPIServerTakesTheCRDs(t *testing.T) {
+	for _, crd := range readCRDs(t) {
+		t.Run(crd.Name, func(t *testing.T) {
+			if errs := crdvalidation.ValidateCustomResourceDefinition(t.Context(), crd); len(errs) > 0 {
+				t.Error(errs.ToAggregate())
+			}
+		})
+	}
+}
+
+// TestContractVersions holds what existing manifests and clients rely on: v1 is stored, and v1alpha1 is v1 by another name.
+func TestContractVersions(t *testing.T) {
+	for _, crd := range readCRDs(t) {
+		t.Run(crd.Name, func(t *testing.T) {
+			var served []string
+			for _, v := range crd.Spec.Versions {
+				if v.Served {
+					served = append(served, v.Name)
+				}
+				if v.Storage != (v.Name == "v1") {
+					t.Errorf("version %s: stored is %t", v.Name, v.Storage)
+				}
+				s, err := apiextensions.GetSubresourcesForVersion(crd, v.Name)
+				if err != nil || s == nil || s.Status == nil {
+					t.Errorf("version %s: the status is not written on its own: %v", v.Name, err)
+				}
+			}
+			want := []string{"v1", "v1alpha1"}
+			if crd.Spec.Names.Kind == "UDPRoute" {
+				want = want[:1]
+			}
+			if !slices.Equal(served, want) {
+				t.Fatalf("versions %v are served, want %v", served, want)
+			}
+			if spec := specSchema(t, crd, "v1"); !reflect.DeepEqual(spec, specSchema(t, crd, want[len(want)-1])) {
+				t.Error("the versions differ in spec: objects would lose fields when they are converted")
+			}
+		})
+	}
+}
+
+// specSchema is the schema of spec without what is only read by people.
+func specSchema(t *testing.T, crd *apiextensions.CustomResourceDefinition, version string) apiextensions.JSONSchemaProps {
+	t.Helper()
+	v, err := apiextensions.GetSchemaForVersion(crd, version)
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec := v.OpenAPIV3Schema.Properties["spec"]
+	spec.Description = ""
+	return spec
+}
+
+func TestNames(t *testing.T) {
+	type names struct{ short, scope string }
+	want := map[string]names{
+		"GatewayConfig": {"gwconf", "Namespaced"},
+		"Dataplane":     {"dps", "Cluster"},
+		"StaticService": {"ssvc", "Namespaced"},
+		"UDPRoute":      {"", "Namespaced"},
+	}
+	got := map[string]names{}
+	for _, crd := range readCRDs(t) {
+		n := names{scope: string(crd.Spec.Scope)}
+		if len(crd.Spec.Names.ShortNames) == 1 {
+			n.short = crd.Spec.Names.ShortNames[0]
+		}
+		got[crd.Spec.Names.Kind] = n
+		if len(crd.Spec.Names.Categories) != 1 || crd.Spec.Names.Categories[0] != "stunner" {
+			t.Errorf("%s is in categories %v, want stunner", crd.Name, crd.Spec.Names.Categories)
+		}
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("names and scopes are %v, want %v", got, want)
+	}
+}
+
+// parse reads an object of a kind with the given spec.
+func parse(t *testing.T, kind, spec string) map[string]any {
+	t.Helper()
+	object := map[string]any{
+		"apiVersion": "stunner.l7mp.io/v1",
+		"kind":       kind,
+		"metadata":   map[string]any{"name": "sample"},
+	}
+	var fields map[string]any
+	if err := yaml.Unmarshal([]byte(spec), &fields); err != nil {
+		t.Fatalf("sample of %s: %v\n%s", kind, err, spec)
+	}
+	object["spec"] = fields
+	// The validators tell whole numbers from others, as the API server's own decoder does.
+	return runtime.DeepCopyJSON(wholeNumbers(object).(map[string]any))
+}
+
+// wholeNumbers turns numbers without a fraction into int64.
+func wholeNumbers(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		for k := range v {
+			v[k] = wholeNumbers(v[k])
+		}
+	case []any:
+		for i := range v {
+			v[i] = wholeNumbers(v[i])
+		}
+	case float64:
+		if whole := int64(v); float64(whole) == v {
+			return whole
+		}
+	}
+	return v
+}

@@ -1,0 +1,209 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+)
+
+// verdict is what the last lines of a good run look like.
+var verdict = regexp.MustCompile(`(?m)^verdict +media flows through the gateway
+relayed RTT +[0-9.]+ ms median, [0-9.]+ ms p95
+allocations +1$`)
+
+const patience = 60 * time.Second
+
+// TestDemo: the demo shows a verdict, and however it ends, nothing is left running.
+func TestDemo(t *testing.T) {
+	bin := build(t)
+	t.Run("ends after the verdict", func(t *testing.T) {
+		p := start(t, bin, "DEMO_EXIT=1")
+		select {
+		case <-p.Done():
+		case <-time.After(patience):
+			t.Fatalf("still there:\n%s", p.Output())
+		}
+		lines := strings.Join(p.Tail(3), "\n")
+		if p.Err() != nil || !verdict.MatchString(lines) {
+			t.Errorf("%v; last lines:\n%s", p.Err(), lines)
+		}
+		nothingLeft(t, bin)
+	})
+	t.Run("Ctrl-C", func(t *testing.T) {
+		p := start(t, bin)
+		says(t, p, verdict)
+		send(t, p, syscall.SIGINT)
+		if p.Err() != nil {
+			t.Errorf("exit: %v\n%s", p.Err(), p.Output())
+		}
+		nothingLeft(t, bin)
+	})
+	t.Run("Ctrl-C while it starts", func(t *testing.T) {
+		p := start(t, bin)
+		says(t, p, regexp.MustCompile(`echo peer`))
+		send(t, p, syscall.SIGINT)
+		nothingLeft(t, bin)
+	})
+	t.Run("killed", func(t *testing.T) {
+		p := start(t, bin)
+		says(t, p, verdict)
+		send(t, p, syscall.SIGKILL)
+		nothingLeft(t, bin)
+	})
+	t.Run("a part dies", func(t *testing.T) {
+		p := start(t, bin)
+		says(t, p, verdict)
+		for _, pid := range left(t, bin) {
+			if name := program(pid); filepath.Base(name) == "auth" {
+				if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		<-p.Done()
+		if p.Err() == nil || !strings.Contains(p.Output(), "✗ auth") {
+			t.Errorf("exit %v:\n%s", p.Err(), p.Output())
+		}
+		nothingLeft(t, bin)
+	})
+	t.Run("a program is missing", func(t *testing.T) {
+		if err := os.Remove(filepath.Join(bin, "auth")); err != nil {
+			t.Fatal(err)
+		}
+		p := start(t, bin)
+		<-p.Done()
+		if p.Err() == nil || !strings.Contains(p.Output(), "✗ auth service") {
+			t.Errorf("exit %v:\n%s", p.Err(), p.Output())
+		}
+		nothingLeft(t, bin)
+	})
+}
+
+// TestScreen: colour is for terminals only; the words are the same.
+func TestScreen(t *testing.T) {
+	show := func(colour bool) string {
+		var out strings.Builder
+		s := &screen{out: &out, colour: colour}
+		s.success("echo peer", "on port 7001")
+		s.failure("operator", errors.New("no folder"), "name one", []string{"last words"})
+		s.result("verdict", "fine", green)
+		return out.String()
+	}
+	want := `  ✓ echo peer      on port 7001
+  ✗ operator       no folder
+    │ last words
+    → name one
+verdict        fine
+`
+	if got := show(false); got != want {
+		t.Errorf("without colour:\n%s\nwant:\n%s", got, want)
+	}
+	coloured := show(true)
+	if stripped := regexp.MustCompile("\x1b\\[[0-9]+m").ReplaceAllString(coloured, ""); stripped != want || coloured == want {
+		t.Errorf("with colour:\n%q", coloured)
+	}
+}
+
+func build(t *testing.T) (bin string) {
+	t.Helper()
+	root, err := bed.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	bin = t.TempDir()
+	if err := bed.Build(t.Context(), root, bin, bed.Operator, bed.Stunnerd, bed.Auth, bed.Echo, "e2e/demo"); err != nil {
+		t.Fatal(err)
+	}
+	return bin
+}
+
+// start runs the demo. Its work folder lies in the test's own.
+func start(t *testing.T, bin string, env ...string) *bed.Process {
+	t.Helper()
+	root, err := bed.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	p, err := bed.Start(bed.Command{
+		Name: "demo", Path: filepath.Join(bin, "demo"), Args: []string{"--quickstart", filepath.Join(root, "docs/examples/quickstart")},
+		Env: append([]string{"DEMO_EXIT=", "TMPDIR=" + dir}, env...), Logs: dir,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.Stop(patience) })
+	return p
+}
+
+func says(t *testing.T, p *bed.Process, pattern *regexp.Regexp) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if _, err := p.Says(ctx, pattern); err != nil {
+		t.Fatalf("%v\n%s", err, p.Output())
+	}
+}
+
+// send sends a signal and waits for the end.
+func send(t *testing.T, p *bed.Process, s syscall.Signal) {
+	t.Helper()
+	if err := p.Signal(s); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-p.Done():
+	case <-time.After(patience):
+		t.Fatalf("still there after %s:\n%s", s, p.Output())
+	}
+}
+
+// nothingLeft waits until no program of the folder runs.
+func nothingLeft(t *testing.T, bin string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	err := bed.Until(ctx, func(context.Context) error {
+		if pids := left(t, bin); len(pids) > 0 {
+			return fmt.Errorf("left running: %v", pids)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// left returns the processes that run a program of the folder, also one that has been removed since.
+func left(t *testing.T, bin string) (pids []int) {
+	t.Helper()
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		var pid int
+		if _, err := fmt.Sscanf(e.Name(), "%d", &pid); err == nil && strings.HasPrefix(program(pid), bin+"/") {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// program is what a process runs; empty for one that is gone.
+func program(pid int) string {
+	path, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
+	if err != nil {
+		return ""
+	}
+	return path
+}

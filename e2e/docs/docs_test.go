@@ -1,0 +1,173 @@
+// Package docs keeps the documentation true: flags, examples and links.
+package docs
+
+import (
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/services/api/telemetry"
+)
+
+// TestFlags: the tables of flags name every flag that the programs know, and no other.
+func TestFlags(t *testing.T) {
+	bin := build(t, bed.Operator, bed.Stunnerd, bed.Auth)
+	for program, page := range map[string]string{
+		"operator": "docs/file-provider.md", "stunnerd": "docs/stunnerd.md", "auth": "docs/auth.md",
+	} {
+		known := names(help(t, filepath.Join(bin, program)), regexp.MustCompile(`(?m)^  (?:-([a-z]), )?--?([a-z-]+)`))
+		var rows strings.Builder
+		for _, row := range regexp.MustCompile("(?m)^\\| (`-.*?`) \\|").FindAllStringSubmatch(read(t, page), -1) {
+			rows.WriteString(row[1] + "\n")
+		}
+		written := names(rows.String(), regexp.MustCompile("`--?([a-z-]+)`"))
+		if !slices.Equal(known, written) {
+			t.Errorf("%s:\nflags of the program %v\nflags in %s %v", program, known, page, written)
+		}
+		if len(known) == 0 {
+			t.Errorf("%s: no flags found", program)
+		}
+	}
+}
+
+// TestMetrics: stunnerd's page names every metric that it exports, and no other.
+func TestMetrics(t *testing.T) {
+	rows := names(read(t, "docs/stunnerd.md"), regexp.MustCompile("`(stunner_[a-z_]+)`"))
+	var exported []string
+	for _, m := range telemetry.Metrics {
+		if !strings.HasPrefix(m.Name, "stunner_auth_") && !strings.HasPrefix(m.Name, "stunner_operator_") {
+			exported = append(exported, m.Name)
+		}
+	}
+	if slices.Sort(exported); !slices.Equal(exported, rows) {
+		t.Errorf("metrics of stunnerd %v\nmetrics in docs/stunnerd.md %v", exported, rows)
+	}
+}
+
+// TestExamples: every document of an example folder is in force when it is read on its own.
+func TestExamples(t *testing.T) {
+	bin := build(t, bed.Operator)
+	folders, err := filepath.Glob(filepath.Join(root(t), "docs/examples/*"))
+	if err != nil || len(folders) == 0 {
+		t.Fatalf("no examples: %v", err)
+	}
+	for _, folder := range folders {
+		out := t.TempDir()
+		cmd := exec.Command(filepath.Join(bin, "operator"), "--provider=file", "--input", folder, "--output", out, "--watch=false")
+		if said, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%s: %v\n%s", folder, err, said)
+		}
+		status, err := os.ReadFile(filepath.Join(out, "status.txt"))
+		if err != nil || strings.Contains(string(status), "=False") {
+			t.Errorf("%s: %v\n%s", folder, err, status)
+		}
+	}
+}
+
+// TestConfig: the config on stunnerd's page is one that it runs.
+func TestConfig(t *testing.T) {
+	bin := build(t, bed.Stunnerd)
+	blocks := regexp.MustCompile("(?s)```yaml\n(version: v1\n.*?)```").FindAllStringSubmatch(read(t, "docs/stunnerd.md"), -1)
+	if len(blocks) == 0 {
+		t.Fatal("docs/stunnerd.md holds no config")
+	}
+	for _, block := range blocks {
+		file := filepath.Join(t.TempDir(), "config.yaml")
+		if err := os.WriteFile(file, []byte(block[1]), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if said, err := exec.Command(filepath.Join(bin, "stunnerd"), "--dry-run", "--config", file).CombinedOutput(); err != nil {
+			t.Errorf("%v\n%s", err, said)
+		}
+	}
+}
+
+// TestLinks: what a page links to in the repository is there.
+func TestLinks(t *testing.T) {
+	link := regexp.MustCompile(`\]\(([^)#:]+)(?:#[^)]*)?\)`)
+	count := 0
+	for _, page := range pages(t) {
+		for _, match := range link.FindAllStringSubmatch(read(t, page), -1) {
+			count++
+			if _, err := os.Stat(filepath.Join(root(t), filepath.Dir(page), match[1])); err != nil {
+				t.Errorf("%s links to %s, which is not there", page, match[1])
+			}
+		}
+	}
+	if count == 0 {
+		t.Error("no link found")
+	}
+}
+
+// pages are the Markdown files that people read, relative to the root.
+func pages(t *testing.T) (all []string) {
+	t.Helper()
+	for _, pattern := range []string{"*.md", "docs/*.md", "docs/*/*.md"} {
+		found, err := filepath.Glob(filepath.Join(root(t), pattern))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range found {
+			relative, err := filepath.Rel(root(t), path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, relative)
+		}
+	}
+	return all
+}
+
+// names returns what the groups of every match hold, sorted, each once.
+func names(text string, pattern *regexp.Regexp) []string {
+	set := map[string]bool{}
+	for _, match := range pattern.FindAllStringSubmatch(text, -1) {
+		for _, name := range match[1:] {
+			set[name] = true
+		}
+	}
+	delete(set, "") // a group that took no part
+	return slices.Sorted(maps.Keys(set))
+}
+
+func help(t *testing.T, program string) string {
+	t.Helper()
+	out, err := exec.Command(program, "--help").CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s --help: %v", program, err)
+	}
+	return string(out)
+}
+
+func build(t *testing.T, folders ...string) (bin string) {
+	t.Helper()
+	bin = t.TempDir()
+	if err := bed.Build(t.Context(), root(t), bin, folders...); err != nil {
+		t.Fatal(err)
+	}
+	return bin
+}
+
+func root(t *testing.T) string {
+	t.Helper()
+	root, err := bed.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return root
+}
+
+func read(t *testing.T, page string) string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(root(t), page))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}

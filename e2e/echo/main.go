@@ -1,0 +1,98 @@
+// Command echo is the media server of the examples and the tests: a WebRTC peer that sends every data channel message back, and a UDP
+// port that sends every datagram back. All of its media passes one UDP port, so that a UDPRoute can name it.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "echo:", err)
+		os.Exit(1)
+	}
+}
+
+// ready is the one line on stdout that says that the peer serves, and where.
+type ready struct {
+	HTTP  string `json:"http"`
+	Media string `json:"media"`
+	UDP   string `json:"udp"`
+}
+
+func run(ctx context.Context, args []string) error {
+	flags := flag.NewFlagSet("echo", flag.ExitOnError)
+	signalling := flags.String("http", "127.0.0.1:7000", "address for signalling: POST an SDP offer to /, the answer comes back")
+	media := flags.String("media", "127.0.0.1:7001", "UDP address for the media of all WebRTC peers")
+	plain := flags.String("udp", "127.0.0.1:7002", "UDP address that sends every datagram back")
+	peers := flags.Int("peers", 64, "WebRTC peers at a time")
+	idle := flags.Duration("idle", time.Minute, "a WebRTC peer that says nothing for so long is dropped")
+	_ = flags.Parse(args) // exits on error
+
+	packets, err := net.ListenPacket("udp", *plain)
+	if err != nil {
+		return fmt.Errorf("listen for datagrams: %w", err)
+	}
+	defer packets.Close()
+	conn, err := net.ListenPacket("udp", *media)
+	if err != nil {
+		return fmt.Errorf("listen for media: %w", err)
+	}
+	defer conn.Close()
+	listener, err := net.Listen("tcp", *signalling)
+	if err != nil {
+		return fmt.Errorf("listen for signalling: %w", err)
+	}
+	room := newRoom(conn, *peers, *idle)
+	defer room.close()
+
+	line := ready{HTTP: listener.Addr().String(), Media: conn.LocalAddr().String(), UDP: packets.LocalAddr().String()}
+	if err := json.NewEncoder(os.Stdout).Encode(line); err != nil {
+		return fmt.Errorf("write ready line: %w", err)
+	}
+	go mirror(packets)
+	return serve(ctx, listener, room)
+}
+
+// serve answers offers until ctx ends.
+func serve(ctx context.Context, listener net.Listener, handler http.Handler) error {
+	server := &http.Server{
+		Handler:           handler,
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       10 * time.Second,
+		WriteTimeout:      10 * time.Second,
+		IdleTimeout:       time.Minute,
+		MaxHeaderBytes:    16 << 10,
+	}
+	defer context.AfterFunc(ctx, func() { server.Close() })()
+	if err := server.Serve(listener); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("serve signalling: %w", err)
+	}
+	return nil
+}
+
+// mirror sends every datagram back to where it came from, until the socket is closed.
+func mirror(conn net.PacketConn) {
+	buf := make([]byte, 64<<10)
+	for {
+		n, from, err := conn.ReadFrom(buf)
+		if err != nil {
+			if e, ok := err.(net.Error); ok && e.Timeout() {
+				continue
+			}
+			return
+		}
+		_, _ = conn.WriteTo(buf[:n], from) // a datagram that cannot be sent is a lost datagram
+	}
+}

@@ -1,0 +1,189 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/pion/logging"
+	"github.com/pion/webrtc/v4"
+)
+
+const (
+	maxOffer      = 32 << 10 // bytes; a browser's offer of one data channel has about 600
+	gatherTimeout = 5 * time.Second
+	maxMessage    = 64 << 10
+	maxBacklog    = 1 << 20
+)
+
+// room is where the WebRTC peers live. It answers offers, with a bounded number of peers at a time.
+type room struct {
+	api   *webrtc.API
+	slots chan struct{} // one element per living peer
+	idle  time.Duration
+	ended chan struct{} // closed when every peer is to leave
+}
+
+// newRoom makes a room whose peers share conn.
+func newRoom(conn net.PacketConn, peers int, idle time.Duration) *room {
+	quiet := logging.NewDefaultLoggerFactory()
+	quiet.DefaultLogLevel = logging.LogLevelError
+	engine := webrtc.SettingEngine{LoggerFactory: quiet}
+	// The client comes to us through the gateway, and our one address is known from the answer: we have nothing to check ourselves (RFC 8445 §2.5).
+	engine.SetLite(true)
+	engine.SetICEUDPMux(webrtc.NewICEUDPMux(quiet.NewLogger("mux"), conn))
+	engine.SetIncludeLoopbackCandidate(true)
+	engine.SetNetworkTypes([]webrtc.NetworkType{webrtc.NetworkTypeUDP4})
+	engine.SetSCTPMaxReceiveBufferSize(1 << 20)
+	engine.SetSCTPMaxMessageSize(maxMessage)
+	return &room{
+		api:   webrtc.NewAPI(webrtc.WithSettingEngine(engine)),
+		slots: make(chan struct{}, peers),
+		idle:  idle,
+		ended: make(chan struct{}),
+	}
+}
+
+// close sends every peer away.
+func (r *room) close() { close(r.ended) }
+
+// errFull says that no slot is free.
+var errFull = errors.New("too many peers")
+
+// ServeHTTP answers an SDP offer with an SDP answer that holds all candidates.
+func (r *room) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	if req.Method != http.MethodPost || req.URL.Path != "/" {
+		w.Header().Set("Allow", http.MethodPost)
+		http.Error(w, "POST an SDP offer to /", http.StatusMethodNotAllowed)
+		return
+	}
+	if kind, _, err := mime.ParseMediaType(req.Header.Get("Content-Type")); err != nil || kind != "application/sdp" {
+		http.Error(w, "the offer must be application/sdp", http.StatusUnsupportedMediaType)
+		return
+	}
+	offer, err := io.ReadAll(http.MaxBytesReader(w, req.Body, maxOffer))
+	if err != nil {
+		http.Error(w, fmt.Sprintf("read offer: at most %d bytes", maxOffer), http.StatusRequestEntityTooLarge)
+		return
+	}
+	answer, err := r.admit(string(offer))
+	switch {
+	case errors.Is(err, errFull):
+		w.Header().Set("Retry-After", "5")
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+	case err != nil:
+		http.Error(w, err.Error(), http.StatusBadRequest)
+	default:
+		w.Header().Set("Content-Type", "application/sdp")
+		w.WriteHeader(http.StatusCreated)
+		_, _ = io.WriteString(w, answer)
+	}
+}
+
+// admit takes a slot, lets a peer in and returns its answer. The slot is free again when the peer has left.
+func (r *room) admit(offer string) (answer string, err error) {
+	select {
+	case r.slots <- struct{}{}:
+	default:
+		return "", errFull
+	}
+	free := func() { <-r.slots }
+	conn, err := r.api.NewPeerConnection(webrtc.Configuration{})
+	if err != nil {
+		free()
+		return "", fmt.Errorf("make peer: %w", err)
+	}
+	p := &peer{conn: conn, heard: make(chan struct{}, 1), gone: make(chan struct{}, 1)}
+	go func() {
+		defer free()
+		p.live(r.idle, r.ended)
+	}()
+	if answer, err = p.answer(offer); err != nil {
+		p.leave()
+	}
+	return answer, err
+}
+
+// peer is one WebRTC connection that echoes.
+type peer struct {
+	conn  *webrtc.PeerConnection
+	heard chan struct{} // a message came
+	gone  chan struct{} // the other side left
+}
+
+// answer accepts the offer and gathers all candidates.
+func (p *peer) answer(offer string) (string, error) {
+	p.conn.OnDataChannel(p.echo)
+	p.conn.OnConnectionStateChange(func(s webrtc.PeerConnectionState) {
+		if s == webrtc.PeerConnectionStateFailed || s == webrtc.PeerConnectionStateClosed {
+			p.leave()
+		}
+	})
+	if err := p.conn.SetRemoteDescription(webrtc.SessionDescription{Type: webrtc.SDPTypeOffer, SDP: offer}); err != nil {
+		return "", fmt.Errorf("read offer: %w", err)
+	}
+	gathered := webrtc.GatheringCompletePromise(p.conn)
+	answer, err := p.conn.CreateAnswer(nil)
+	if err != nil {
+		return "", fmt.Errorf("make answer: %w", err)
+	}
+	if err := p.conn.SetLocalDescription(answer); err != nil {
+		return "", fmt.Errorf("make answer: %w", err)
+	}
+	select {
+	case <-gathered:
+		return p.conn.LocalDescription().SDP, nil
+	case <-time.After(gatherTimeout):
+		return "", errors.New("make answer: gathering took too long")
+	}
+}
+
+// echo sends every message of a channel back, in the kind it came.
+func (p *peer) echo(channel *webrtc.DataChannel) {
+	channel.OnMessage(func(m webrtc.DataChannelMessage) {
+		ring(p.heard)
+		if channel.BufferedAmount() > maxBacklog { // the other side sends and does not read
+			return
+		}
+		if m.IsString {
+			_ = channel.SendText(string(m.Data)) // a channel that is closing drops messages
+			return
+		}
+		_ = channel.Send(m.Data)
+	})
+	channel.OnClose(p.leave)
+}
+
+// leave ends the life of the peer.
+func (p *peer) leave() { ring(p.gone) }
+
+// live returns when the other side has left, has been silent for too long, or everything ends.
+func (p *peer) live(idle time.Duration, ended <-chan struct{}) {
+	silence := time.NewTimer(idle)
+	defer silence.Stop()
+	defer p.conn.Close()
+	for {
+		select {
+		case <-p.heard:
+			silence.Reset(idle)
+		case <-p.gone:
+			return
+		case <-silence.C:
+			return
+		case <-ended:
+			return
+		}
+	}
+}
+
+// ring signals without waiting: one signal that is not yet taken says as much as two.
+func ring(bell chan<- struct{}) {
+	select {
+	case bell <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,183 @@
+package main
+
+import (
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pion/webrtc/v4"
+)
+
+// TestEcho: a data channel message comes back, and all media goes to the one port.
+func TestEcho(t *testing.T) {
+	server, _, media := signalling(t, 4)
+	client := caller(t)
+	channel, err := client.CreateDataChannel("echo", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	back := make(chan string, 1)
+	channel.OnOpen(func() { _ = channel.SendText("hello") })
+	channel.OnMessage(func(m webrtc.DataChannelMessage) { back <- string(m.Data) })
+
+	status, answer := post(t, server.URL, "application/sdp", offer(t, client))
+	if status != http.StatusCreated {
+		t.Fatalf("offer: status %d: %s", status, answer)
+	}
+	if n := strings.Count(answer, "a=candidate:"); n == 0 || n != strings.Count(answer, " "+strconv.Itoa(media)+" typ host") {
+		t.Errorf("answer names candidates away from port %d:\n%s", media, answer)
+	}
+	if err := client.SetRemoteDescription(webrtc.SessionDescription{Type: webrtc.SDPTypeAnswer, SDP: answer}); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case got := <-back:
+		if got != "hello" {
+			t.Errorf("echo: got %q", got)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatalf("no echo; connection is %s", client.ConnectionState())
+	}
+}
+
+// TestRefusals: what is no offer, is too large or is one too many gets an answer that says so.
+func TestRefusals(t *testing.T) {
+	server, r, _ := signalling(t, 1)
+	for _, c := range []struct {
+		name, kind, body string
+		want             int
+	}{
+		{"no sdp", "application/sdp", "hello", http.StatusBadRequest},
+		{"wrong type", "text/plain", "v=0", http.StatusUnsupportedMediaType},
+		{"too large", "application/sdp", strings.Repeat("x", maxOffer+1), http.StatusRequestEntityTooLarge},
+	} {
+		if got, body := post(t, server.URL, c.kind, c.body); got != c.want {
+			t.Errorf("%s: status %d, want %d: %s", c.name, got, c.want, body)
+		}
+	}
+	client := caller(t)
+	if _, err := client.CreateDataChannel("echo", nil); err != nil {
+		t.Fatal(err)
+	}
+	sdp := offer(t, client)
+	awaitSlot(t, r) // the peer of the first refusal may still be leaving
+	if got, body := post(t, server.URL, "application/sdp", sdp); got != http.StatusCreated {
+		t.Fatalf("first peer of one: status %d: %s", got, body)
+	}
+	if got, body := post(t, server.URL, "application/sdp", sdp); got != http.StatusServiceUnavailable {
+		t.Errorf("second peer of one: status %d: %s", got, body)
+	}
+}
+
+// TestIdlePeerLeaves: a peer that says nothing gives its slot back.
+func TestIdlePeerLeaves(t *testing.T) {
+	conn := listen(t)
+	r := newRoom(conn, 1, 50*time.Millisecond)
+	t.Cleanup(r.close)
+	client := caller(t)
+	if _, err := client.CreateDataChannel("echo", nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.admit(offer(t, client)); err != nil {
+		t.Fatal(err)
+	}
+	awaitSlot(t, r)
+}
+
+// TestMirror: a datagram comes back as it was sent.
+func TestMirror(t *testing.T) {
+	peer := listen(t)
+	go mirror(peer)
+	conn, err := net.Dial("udp4", peer.LocalAddr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := conn.Write([]byte("ping")); err != nil {
+		t.Fatal(err)
+	}
+	buf := make([]byte, 16)
+	if err := conn.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := conn.Read(buf); err != nil || string(buf[:n]) != "ping" {
+		t.Errorf("got %q, %v", buf[:n], err)
+	}
+}
+
+// signalling serves a room, whose media goes to a port.
+func signalling(t *testing.T, peers int) (server *httptest.Server, r *room, port int) {
+	t.Helper()
+	conn := listen(t)
+	r = newRoom(conn, peers, time.Minute)
+	t.Cleanup(r.close)
+	server = httptest.NewServer(r)
+	t.Cleanup(server.Close)
+	return server, r, conn.LocalAddr().(*net.UDPAddr).Port
+}
+
+func listen(t *testing.T) net.PacketConn {
+	t.Helper()
+	conn, err := net.ListenPacket("udp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+func caller(t *testing.T) *webrtc.PeerConnection {
+	t.Helper()
+	engine := webrtc.SettingEngine{}
+	engine.SetIncludeLoopbackCandidate(true)
+	client, err := webrtc.NewAPI(webrtc.WithSettingEngine(engine)).NewPeerConnection(webrtc.Configuration{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	return client
+}
+
+func offer(t *testing.T, client *webrtc.PeerConnection) string {
+	t.Helper()
+	description, err := client.CreateOffer(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	gathered := webrtc.GatheringCompletePromise(client)
+	if err := client.SetLocalDescription(description); err != nil {
+		t.Fatal(err)
+	}
+	<-gathered
+	return client.LocalDescription().SDP
+}
+
+func post(t *testing.T, url, kind, body string) (int, string) {
+	t.Helper()
+	res, err := http.Post(url, kind, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	answer, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res.StatusCode, string(answer)
+}
+
+// awaitSlot waits until a slot is free.
+func awaitSlot(t *testing.T, r *room) {
+	t.Helper()
+	select {
+	case r.slots <- struct{}{}:
+		<-r.slots
+	case <-time.After(10 * time.Second):
+		t.Fatal("no slot becomes free")
+	}
+}

@@ -1,0 +1,130 @@
+package bed
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestProcess: what a child says is seen when it says it, and an end that nobody asked for ends the wait with its cause.
+func TestProcess(t *testing.T) {
+	p := shell(t, `echo ready; exec sleep 60`)
+	if _, err := p.Says(t.Context(), regexp.MustCompile(`(?m)^ready$`)); err != nil {
+		t.Fatal(err)
+	}
+	dead := shell(t, `echo no such file >&2; exit 3`)
+	_, err := dead.Says(t.Context(), regexp.MustCompile(`ready`))
+	if !errors.Is(err, ErrExited) || !strings.Contains(err.Error(), "exit status 3") {
+		t.Errorf("wait for a process that failed: %v", err)
+	}
+	if got := dead.Tail(1); len(got) != 1 || got[0] != "no such file" {
+		t.Errorf("last line: %q", got)
+	}
+}
+
+// TestStop: SIGTERM is enough for a process that heeds it; one that does not is killed, and that is told.
+func TestStop(t *testing.T) {
+	for _, c := range []struct {
+		name, script string
+		stubborn     bool
+	}{
+		{"heeds", `trap 'exit 0' TERM; echo ready; while :; do sleep 0.01; done`, false},
+		{"stubborn", `trap '' TERM; echo ready; while :; do sleep 0.01; done`, true},
+	} {
+		p := shell(t, c.script)
+		if _, err := p.Says(t.Context(), regexp.MustCompile(`ready`)); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Stop(time.Second); (err != nil) != c.stubborn {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		select {
+		case <-p.Done():
+		default:
+			t.Errorf("%s: still there after Stop", c.name)
+		}
+	}
+}
+
+// TestUntil: giving up says what was missing.
+func TestUntil(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	missing := errors.New("no listener")
+	if err := Until(ctx, func(context.Context) error { return missing }); !errors.Is(err, missing) || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("gave up with %v", err)
+	}
+}
+
+// TestSum: every series of a name counts, others do not.
+func TestSum(t *testing.T) {
+	page := `# HELP calls_total Calls.
+# TYPE calls_total counter
+calls_total{name="a b",direction="rx"} 2
+calls_total{name="c"} 1.5e1
+calls_total_more 7
+idle 0
+`
+	for name, want := range map[string]float64{"calls_total": 17, "idle": 0, "calls_total_more": 7} {
+		if got, err := sum(page, name); err != nil || got != want {
+			t.Errorf("%s: got %g, %v; want %g", name, got, err, want)
+		}
+	}
+	if _, err := sum(page, "calls"); !errors.Is(err, ErrNoMetric) {
+		t.Errorf("absent metric: %v", err)
+	}
+}
+
+// TestPrepare: the copy of the quickstart says the same on other ports.
+func TestPrepare(t *testing.T) {
+	root, err := Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ports, err := FreePorts()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stack := Stack{Dir: t.TempDir(), Ports: ports}
+	source := filepath.Join(root, "docs/examples/quickstart")
+	if err := stack.Prepare(source); err != nil {
+		t.Fatal(err)
+	}
+	back := Stack{Dir: t.TempDir(), Ports: quickstart()}
+	if err := back.Prepare(source); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"gateway.yaml", "udproute.yaml", "echo.yaml"} {
+		original, moved := read(t, source, name), read(t, stack.Input(), name)
+		if original == moved {
+			t.Errorf("%s: ports did not change", name)
+		}
+		if copied := read(t, back.Input(), name); copied != original {
+			t.Errorf("%s: the copy on the usual ports differs", name)
+		}
+	}
+}
+
+func shell(t *testing.T, script string) *Process {
+	t.Helper()
+	p, err := Start(Command{Name: "shell", Path: "/bin/sh", Args: []string{"-c", script}, Logs: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.Kill() })
+	return p
+}
+
+func read(t *testing.T, dir, name string) string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(dir, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}

@@ -1,0 +1,194 @@
+// Package bed runs the built programs as child processes, for the scenarios and for the demo: free ports, captured logs, readiness
+// awaited with a deadline, and an end that leaves nothing behind.
+//
+// It drives the programs from outside, through their flags, files and endpoints, and knows nothing of testing.
+package bed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// ErrExited says that a process ended while something was awaited of it.
+var ErrExited = errors.New("process ended")
+
+// Command is what there is to start.
+type Command struct {
+	Name string   // names the process in errors and its log file
+	Path string   // of the program
+	Args []string // without the program
+	Dir  string   // working directory; empty means that of this process
+	Env  []string // NAME=value, added to the environment of this process without its STUNNER_ variables
+	Logs string   // folder that takes NAME.log; a second process of the name appends
+}
+
+// Process is a running child. It dies with this process, even if that is killed.
+type Process struct {
+	Name string
+	Log  string // file with stdout and stderr
+
+	cmd  *exec.Cmd
+	from int64 // where this process's output begins in Log
+	done chan struct{}
+	err  error // of Wait; written before done is closed
+}
+
+// Start starts a command.
+//
+// Output goes to a file and not through a pipe: a grandchild that outlives its parent must not die of a broken pipe.
+func Start(c Command) (*Process, error) {
+	logfile := filepath.Join(c.Logs, c.Name+".log")
+	out, err := os.OpenFile(logfile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("start %s: open log: %w", c.Name, err)
+	}
+	defer out.Close()
+	from, err := out.Seek(0, io.SeekEnd)
+	if err != nil {
+		return nil, fmt.Errorf("start %s: open log: %w", c.Name, err)
+	}
+	cmd := exec.Command(c.Path, c.Args...)
+	cmd.Dir = c.Dir
+	cmd.Env = append(environ(), c.Env...)
+	cmd.Stdout, cmd.Stderr = out, out
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		// A process group of its own: Ctrl-C in a terminal reaches this process only, and this process decides in which order to stop.
+		Setpgid: true,
+		// SIGTERM, not SIGKILL: the operator stops its dataplanes on the way out. The kernel sends it when the thread ends that started the
+		// child; threads of Go only end with a goroutine that was locked to one, and there is none here.
+		Pdeathsig: syscall.SIGTERM,
+	}
+	switch err := cmd.Start(); {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("start %s: no program %s: run `make build`", c.Name, c.Path)
+	case err != nil:
+		return nil, fmt.Errorf("start %s: %w", c.Name, err)
+	}
+	p := &Process{Name: c.Name, Log: logfile, cmd: cmd, from: from, done: make(chan struct{})}
+	go func() {
+		p.err = cmd.Wait()
+		close(p.done)
+	}()
+	return p, nil
+}
+
+// environ is the environment without what would configure a program behind the back of its flags.
+func environ() []string {
+	var keep []string
+	for _, v := range os.Environ() {
+		if !strings.HasPrefix(v, "STUNNER_") {
+			keep = append(keep, v)
+		}
+	}
+	return keep
+}
+
+// PID of the process.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
+
+// Done is closed when the process has ended.
+func (p *Process) Done() <-chan struct{} { return p.done }
+
+// Err tells how a process ended that was not asked to: nil while it runs and after exit code 0.
+func (p *Process) Err() error {
+	select {
+	case <-p.done:
+		return p.err
+	default:
+		return nil
+	}
+}
+
+// Signal sends a signal; a process that has ended takes none, and that is no error.
+func (p *Process) Signal(s syscall.Signal) error {
+	if err := p.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("signal %s: %w", p.Name, err)
+	}
+	return nil
+}
+
+// Kill ends the process at once and waits until it has ended.
+func (p *Process) Kill() error {
+	if err := p.Signal(syscall.SIGKILL); err != nil {
+		return err
+	}
+	<-p.done
+	return nil
+}
+
+// Stop asks the process to end, and kills it when it has not ended within the grace period; that is an error.
+func (p *Process) Stop(grace time.Duration) error {
+	if err := p.Signal(syscall.SIGTERM); err != nil {
+		return err
+	}
+	select {
+	case <-p.done:
+		return nil
+	case <-time.After(grace):
+		return errors.Join(fmt.Errorf("stop %s: still running %s after SIGTERM", p.Name, grace), p.Kill())
+	}
+}
+
+// Output returns what the process has written so far.
+func (p *Process) Output() string {
+	data, err := os.ReadFile(p.Log)
+	if err != nil || int64(len(data)) < p.from {
+		return ""
+	}
+	return string(data[p.from:])
+}
+
+// Tail returns the last n lines of the output.
+func (p *Process) Tail(n int) []string { return lastLines(p.Output(), n) }
+
+// Tail returns the last n lines of a file, none when it cannot be read.
+func Tail(path string, n int) []string {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil
+	}
+	return lastLines(string(data), n)
+}
+
+func lastLines(text string, n int) []string {
+	if strings.TrimSpace(text) == "" {
+		return nil
+	}
+	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
+	return lines[max(0, len(lines)-n):]
+}
+
+// Says waits until the output matches, and returns the match with its groups.
+func (p *Process) Says(ctx context.Context, pattern *regexp.Regexp) (match []string, err error) {
+	err = p.Until(ctx, func(context.Context) error {
+		if match = pattern.FindStringSubmatch(p.Output()); match == nil {
+			return fmt.Errorf("output of %s does not match %s", p.Name, pattern)
+		}
+		return nil
+	})
+	return match, err
+}
+
+// Until waits for a condition that this process brings about: it ends early when the process does.
+func (p *Process) Until(ctx context.Context, cond func(context.Context) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go func() {
+		select {
+		case <-p.done:
+			cancel(fmt.Errorf("%w: %s: %v", ErrExited, p.Name, p.err))
+		case <-ctx.Done():
+		}
+	}()
+	return Until(ctx, cond)
+}

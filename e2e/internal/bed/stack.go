@@ -1,0 +1,183 @@
+package bed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Stack is the product on this host, fed from a folder of YAML: an operator that runs the dataplanes, the auth service, an echo peer.
+type Stack struct {
+	Bin   string // folder of the programs
+	Dir   string // takes everything that the stack writes
+	Ports Ports
+	// Free lets dataplanes live on when the operator is killed. They must then be stopped by an operator that follows.
+	Free bool
+
+	Operator *Process
+	Auth     *Process
+	Echo     *Process
+}
+
+// Input is the folder of YAML that the operator reads.
+func (s *Stack) Input() string { return filepath.Join(s.Dir, "in") }
+
+// Output is the folder that the operator writes.
+func (s *Stack) Output() string { return filepath.Join(s.Dir, "out") }
+
+// Logs is the folder of the logs of operator, auth service and echo peer.
+func (s *Stack) Logs() string { return filepath.Join(s.Dir, "logs") }
+
+// DataplaneLog is the log of the Gateway's dataplane, which the operator keeps.
+func (s *Stack) DataplaneLog() string {
+	return filepath.Join(s.Output(), "logs", strings.ReplaceAll(GatewayID, "/", "_")+".log")
+}
+
+// stopGrace is how long a part of the stack has to end by itself.
+const stopGrace = 10 * time.Second
+
+// Prepare makes the folders and copies the YAML of the quickstart, with the ports of the stack.
+func (s *Stack) Prepare(quickstartDir string) error {
+	for _, dir := range []string{s.Input(), s.Output(), s.Logs()} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return fmt.Errorf("prepare folders: %w", err)
+		}
+	}
+	files, err := filepath.Glob(filepath.Join(quickstartDir, "*.yaml"))
+	if err != nil || len(files) == 0 {
+		return fmt.Errorf("read quickstart: no YAML in %s", quickstartDir)
+	}
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			return fmt.Errorf("read quickstart: %w", err)
+		}
+		if err := s.Put(filepath.Base(file), data); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Put writes a file into the operator's folder, with the ports of the stack in the place of those of the quickstart. It does so as an
+// editor does: the file is there with all of its content, or not at all.
+func (s *Stack) Put(name string, yaml []byte) error {
+	draft := filepath.Join(s.Dir, name+".draft")
+	if err := os.WriteFile(draft, s.withPorts(yaml), 0o600); err != nil {
+		return fmt.Errorf("write %s: %w", name, err)
+	}
+	if err := os.Rename(draft, filepath.Join(s.Input(), name)); err != nil {
+		return fmt.Errorf("write %s: %w", name, err)
+	}
+	return nil
+}
+
+var portField = regexp.MustCompile(`(?m)^(\s*(?:- )?(?:port|endPort): )(\d+)$`)
+
+// withPorts puts the ports of the stack in the place of those of the quickstart.
+func (s *Stack) withPorts(yaml []byte) []byte {
+	usual := quickstart()
+	return portField.ReplaceAllFunc(yaml, func(field []byte) []byte {
+		parts := portField.FindSubmatch(field)
+		for i, port := range usual.each() {
+			if string(parts[2]) == strconv.Itoa(*port) {
+				return strconv.AppendInt(slices.Clone(parts[1]), int64(*s.Ports.each()[i]), 10)
+			}
+		}
+		return field
+	})
+}
+
+// Start starts all parts and waits until each is ready.
+func (s *Stack) Start(ctx context.Context) error {
+	for _, start := range []func(context.Context) error{s.StartEcho, s.StartOperator, s.StartAuth} {
+		if err := start(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// StartEcho starts the echo peer.
+func (s *Stack) StartEcho(ctx context.Context) (err error) {
+	s.Echo, err = s.start("echo", "--http", s.signalling(), "--media", at(s.Ports.Media), "--udp", at(s.Ports.Datagrams))
+	if err != nil {
+		return err
+	}
+	_, err = s.Echo.Says(ctx, regexp.MustCompile(`(?m)^\{"http":.*\}$`))
+	return err
+}
+
+// StartOperator starts the operator on the folder and waits until the Gateway of the quickstart is served.
+func (s *Stack) StartOperator(ctx context.Context) (err error) {
+	lifetime := "bound"
+	if s.Free {
+		lifetime = "free"
+	}
+	s.Operator, err = s.start("operator", "--provider=file", "--input", s.Input(), "--output", s.Output(),
+		"--discovery-address", at(s.Ports.Discovery), "--stunnerd", filepath.Join(s.Bin, "stunnerd"),
+		"--child-lifetime", lifetime, "--stop-grace", "1s")
+	if err != nil {
+		return err
+	}
+	return s.Operator.Until(ctx, s.served)
+}
+
+// StartAuth starts the auth service and waits until it can hand out ICE servers.
+func (s *Stack) StartAuth(ctx context.Context) (err error) {
+	s.Auth, err = s.start("auth", "--address", Loopback, "--port", strconv.Itoa(s.Ports.Auth),
+		"--health-address", at(s.Ports.AuthHealth), "--config", s.DiscoveryURL(),
+		"--discovery-token-file", s.tokenFile(), "--demo", "--demo-echo", "http://"+s.signalling()+"/")
+	if err != nil {
+		return err
+	}
+	return s.Auth.Until(ctx, Answers("http://"+at(s.Ports.AuthHealth)+"/ready", http.StatusOK))
+}
+
+func (s *Stack) start(name string, args ...string) (*Process, error) {
+	return Start(Command{Name: name, Path: filepath.Join(s.Bin, name), Args: args, Logs: s.Logs()})
+}
+
+// Stop stops every part: the auth service first, the operator with its dataplanes next.
+func (s *Stack) Stop() error {
+	var errs []error
+	for _, p := range []*Process{s.Auth, s.Operator, s.Echo} {
+		if p != nil {
+			errs = append(errs, p.Stop(stopGrace))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Parts are the processes that were started.
+func (s *Stack) Parts() []*Process {
+	return slices.DeleteFunc([]*Process{s.Echo, s.Operator, s.Auth}, func(p *Process) bool { return p == nil })
+}
+
+func at(port int) string { return Loopback + ":" + strconv.Itoa(port) }
+
+func (s *Stack) signalling() string { return at(s.Ports.Signalling) }
+
+// DiscoveryURL is the origin of the operator's configs.
+func (s *Stack) DiscoveryURL() string { return "http://" + at(s.Ports.Discovery) }
+
+// tokenFile holds what opens the operator's config discovery.
+func (s *Stack) tokenFile() string { return filepath.Join(s.Output(), "discovery.token") }
+
+// AuthURL is the origin of the auth service.
+func (s *Stack) AuthURL() string { return "http://" + at(s.Ports.Auth) }
+
+// Gateway is the address of both listeners of the quickstart's Gateway.
+func (s *Stack) Gateway() netip.AddrPort { return netip.MustParseAddrPort(at(s.Ports.TURN)) }
+
+// Datagrams is the address of the UDP echo.
+func (s *Stack) Datagrams() netip.AddrPort { return netip.MustParseAddrPort(at(s.Ports.Datagrams)) }

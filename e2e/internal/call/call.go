@@ -1,0 +1,217 @@
+// Package call makes relayed calls through a gateway: a TURN client sends numbered datagrams to an echo peer and keeps count of what
+// comes back. A call can run in the background while the gateway is changed under it.
+package call
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/pion/logging"
+	"github.com/pion/turn/v3"
+)
+
+// Network is the transport between client and gateway.
+type Network string
+
+// The transports.
+const (
+	UDP  Network = "udp"
+	TCP  Network = "tcp"
+	TLS  Network = "tls"
+	DTLS Network = "dtls"
+)
+
+// Options say where and how to call.
+type Options struct {
+	Gateway  netip.AddrPort // listener of the gateway
+	Network  Network
+	Roots    *x509.CertPool // what TLS and DTLS check the gateway's certificate against
+	Username string
+	Password string
+	Peer     netip.AddrPort // UDP echo
+	Interval time.Duration  // between two datagrams; 0 means 10 ms
+	Size     int            // of a datagram, in bytes; 0 means 160, which is 20 ms of G.711
+}
+
+const (
+	defaultInterval = 10 * time.Millisecond
+	defaultSize     = 160
+	headerSize      = 8 // sequence number
+	setupTimeout    = 10 * time.Second
+	readBuffer      = 64 << 10
+	readPatience    = 100 * time.Millisecond
+)
+
+// ErrRefused wraps the error answer that a gateway gave to Allocate or CreatePermission; its text holds the STUN error code.
+var ErrRefused = errors.New("gateway refused")
+
+// Call is an allocation with a stream of datagrams to the echo peer and back.
+type Call struct {
+	peer   net.Addr
+	conn   net.PacketConn // to the gateway
+	client *turn.Client
+	relay  net.PacketConn // the allocation
+
+	stop    context.CancelFunc
+	workers sync.WaitGroup
+	tally   tally
+}
+
+// Start allocates, asks for the permission, and begins to send. The context bounds the set-up and the call.
+func Start(ctx context.Context, o Options) (*Call, error) {
+	if o.Interval == 0 {
+		o.Interval = defaultInterval
+	}
+	if o.Size < headerSize {
+		o.Size = defaultSize
+	}
+	c, err := open(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	ctx, c.stop = context.WithCancel(ctx)
+	c.workers.Go(func() { c.send(ctx, o) })
+	c.workers.Go(func() { c.receive(ctx) })
+	return c, nil
+}
+
+// open makes the allocation and the permission. The client library takes no context: when ctx ends, the socket is closed under it.
+func open(ctx context.Context, o Options) (*Call, error) {
+	ctx, cancel := context.WithTimeout(ctx, setupTimeout)
+	defer cancel()
+	conn, err := dial(ctx, o)
+	if err != nil {
+		return nil, fmt.Errorf("connect to gateway %s/%s: %w", o.Gateway, o.Network, err)
+	}
+	release := context.AfterFunc(ctx, func() { conn.Close() })
+	defer release()
+	c := &Call{peer: net.UDPAddrFromAddrPort(o.Peer), conn: conn}
+	if err := c.allocate(o); err != nil {
+		c.hangUp()
+		return nil, errors.Join(err, ctx.Err())
+	}
+	return c, nil
+}
+
+func (c *Call) allocate(o Options) (err error) {
+	quiet := logging.NewDefaultLoggerFactory()
+	quiet.DefaultLogLevel = logging.LogLevelDisabled
+	c.client, err = turn.NewClient(&turn.ClientConfig{
+		TURNServerAddr: o.Gateway.String(),
+		Username:       o.Username,
+		Password:       o.Password,
+		Conn:           c.conn,
+		LoggerFactory:  quiet,
+	})
+	if err != nil {
+		return fmt.Errorf("set up client: %w", err)
+	}
+	if err := c.client.Listen(); err != nil {
+		return fmt.Errorf("set up client: %w", err)
+	}
+	if c.relay, err = c.client.Allocate(); err != nil {
+		return fmt.Errorf("allocate at %s/%s: %w: %w", o.Gateway, o.Network, ErrRefused, err)
+	}
+	return c.Permit(c.peer)
+}
+
+// Permit asks the gateway for a permission.
+func (c *Call) Permit(peer net.Addr) error {
+	if err := c.client.CreatePermission(peer); err != nil {
+		return fmt.Errorf("create permission for %s: %w: %w", peer, ErrRefused, err)
+	}
+	return nil
+}
+
+// Renew asks the gateway for the permission of the call once more.
+func (c *Call) Renew() error { return c.Permit(c.peer) }
+
+// Relay is the address that the gateway relays from.
+func (c *Call) Relay() net.Addr { return c.relay.LocalAddr() }
+
+// send sends a datagram every interval. The library binds a channel on the first one by itself.
+func (c *Call) send(ctx context.Context, o Options) {
+	buf := make([]byte, o.Size)
+	tick := time.NewTicker(o.Interval)
+	defer tick.Stop()
+	for seq := uint64(0); ; seq++ {
+		binary.BigEndian.PutUint64(buf, seq)
+		if !c.tally.sent(seq, time.Now()) {
+			return
+		}
+		if _, err := c.relay.WriteTo(buf, c.peer); err != nil {
+			c.tally.fail(err)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// receive counts echoes until the call ends.
+func (c *Call) receive(ctx context.Context) {
+	buf := make([]byte, readBuffer)
+	for ctx.Err() == nil {
+		_ = c.relay.SetReadDeadline(time.Now().Add(readPatience)) // cannot fail
+		n, from, err := c.relay.ReadFrom(buf)
+		switch {
+		case err != nil:
+			if timeout, ok := err.(interface{ Timeout() bool }); !ok || !timeout.Timeout() {
+				c.tally.fail(err)
+				return
+			}
+		case n >= headerSize && from.String() == c.peer.String():
+			c.tally.received(binary.BigEndian.Uint64(buf), time.Now())
+		}
+	}
+}
+
+// Stats returns what is known now. Datagrams that are under way count as lost.
+func (c *Call) Stats() Stats { return c.tally.stats(time.Now()) }
+
+// LastEcho tells when the last datagram came back; it is zero when none did.
+func (c *Call) LastEcho() time.Time { return c.tally.lastEcho() }
+
+// Await waits until n datagrams have come back since the beginning.
+func (c *Call) Await(ctx context.Context, n int) error {
+	return c.tally.await(ctx, func(s *tally) bool { return s.echoes >= n })
+}
+
+// AwaitMore waits until n more datagrams have come back.
+func (c *Call) AwaitMore(ctx context.Context, n int) error {
+	return c.Await(ctx, c.Stats().Received+n)
+}
+
+// End stops sending, gives the last datagrams up to grace to come back, frees the allocation and returns the statistics.
+func (c *Call) End(grace time.Duration) Stats {
+	// The receiver must go on while the last ones are under way, so only the sender is stopped, through the tally.
+	c.tally.freeze()
+	ctx, cancel := context.WithTimeout(context.Background(), grace)
+	defer cancel()
+	_ = c.tally.await(ctx, func(t *tally) bool { return len(t.flying) == 0 }) // what is not back by then is lost
+	stats := c.Stats()
+	c.stop()
+	c.workers.Wait()
+	c.hangUp()
+	return stats
+}
+
+// hangUp frees what open and allocate took.
+func (c *Call) hangUp() {
+	if c.relay != nil {
+		c.relay.Close() // sends Refresh with lifetime 0
+	}
+	if c.client != nil {
+		c.client.Close()
+	}
+	c.conn.Close()
+}

@@ -1,0 +1,145 @@
+package call
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Stats are the figures of a call.
+type Stats struct {
+	Sent       int
+	Received   int // distinct datagrams that came back
+	Lost       int // sent and not come back
+	Duplicates int
+	Median     time.Duration // of the round trip times
+	P95        time.Duration
+	LongestGap time.Duration // without any datagram coming back, between two of them, and since the last one while sending
+	Err        error         // first error of the client, if any
+}
+
+// String is one line for people.
+func (s Stats) String() string {
+	line := fmt.Sprintf("sent %d, received %d, lost %d, duplicates %d, rtt median %s p95 %s, longest gap %s",
+		s.Sent, s.Received, s.Lost, s.Duplicates, round(s.Median), round(s.P95), round(s.LongestGap))
+	if s.Err != nil {
+		line += ", first error: " + s.Err.Error()
+	}
+	return line
+}
+
+func round(d time.Duration) time.Duration { return d.Round(10 * time.Microsecond) }
+
+// tally counts datagrams. Its zero value is ready.
+type tally struct {
+	mu         sync.Mutex
+	flying     map[uint64]time.Time // sent, not back: sequence number to departure
+	sends      int
+	echoes     int
+	duplicates int
+	trips      []time.Duration
+	last       time.Time // echo
+	gap        time.Duration
+	frozen     bool
+	err        error
+	wake       chan struct{} // closed and replaced on every echo
+}
+
+// sent notes a departure; false means that no more may depart.
+func (t *tally) sent(seq uint64, now time.Time) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.frozen {
+		return false
+	}
+	if t.flying == nil {
+		t.flying = make(map[uint64]time.Time)
+	}
+	t.flying[seq] = now
+	t.sends++
+	return true
+}
+
+// received notes an arrival.
+func (t *tally) received(seq uint64, now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	departed, ok := t.flying[seq]
+	if !ok {
+		t.duplicates++
+		return
+	}
+	delete(t.flying, seq)
+	t.echoes++
+	t.trips = append(t.trips, now.Sub(departed))
+	if !t.last.IsZero() {
+		t.gap = max(t.gap, now.Sub(t.last))
+	}
+	t.last = now
+	if t.wake != nil {
+		close(t.wake)
+		t.wake = nil
+	}
+}
+
+// fail notes an error; the first one is kept.
+func (t *tally) fail(err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.err == nil && !t.frozen {
+		t.err = err
+	}
+}
+
+// freeze lets nothing depart any more.
+func (t *tally) freeze() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.frozen = true
+}
+
+func (t *tally) lastEcho() time.Time {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.last
+}
+
+// await waits for an echo that makes cond true. cond is called under the lock.
+func (t *tally) await(ctx context.Context, cond func(*tally) bool) error {
+	for {
+		t.mu.Lock()
+		if cond(t) {
+			t.mu.Unlock()
+			return nil
+		}
+		if t.wake == nil {
+			t.wake = make(chan struct{})
+		}
+		wake := t.wake
+		t.mu.Unlock()
+		select {
+		case <-wake:
+		case <-ctx.Done():
+			return fmt.Errorf("wait for echoes: %w: %s", context.Cause(ctx), t.stats(time.Now()))
+		}
+	}
+}
+
+func (t *tally) stats(now time.Time) Stats {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := Stats{
+		Sent: t.sends, Received: t.echoes, Lost: len(t.flying), Duplicates: t.duplicates,
+		LongestGap: t.gap, Err: t.err,
+	}
+	if !t.frozen && !t.last.IsZero() {
+		s.LongestGap = max(s.LongestGap, now.Sub(t.last))
+	}
+	if len(t.trips) > 0 {
+		trips := slices.Sorted(slices.Values(t.trips))
+		s.Median, s.P95 = trips[len(trips)/2], trips[len(trips)*95/100]
+	}
+	return s
+}

@@ -1,0 +1,65 @@
+package scenario
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+
+	"github.com/coder/websocket"
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+)
+
+// nonsense is what a discovery server must never say.
+func nonsense() []string {
+	return []string{
+		"hello",
+		"",
+		"{",
+		"null",
+		"[]",
+		`{"version":"v9"}`,
+		`{"version":"v1","admin":{"name":7}}`,
+		`{"version":"v1","listeners":"all"}`,
+		strings.Repeat("[", 10_000),
+		"\xff\xfe\x00",
+	}
+}
+
+// babble serves a discovery endpoint that says nonsense, then the config in a file, then nonsense again.
+func babble(s *stage, ts *testscript.TestScript, args []string) error {
+	listener, err := net.Listen("tcp", bed.Loopback+":0")
+	if err != nil {
+		return err
+	}
+	frames := append(append(nonsense(), ts.ReadFile(args[1])), nonsense()...)
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		conn, err := websocket.Accept(w, r, nil)
+		if err != nil {
+			return
+		}
+		defer conn.CloseNow()
+		ctx := conn.CloseRead(r.Context())
+		for _, frame := range frames {
+			if conn.Write(ctx, kind(frame), []byte(frame)) != nil {
+				return
+			}
+		}
+		<-ctx.Done()
+	})}
+	context.AfterFunc(s.ctx, func() { server.Close() })
+	go server.Serve(listener) // returns when the scenario ends
+	ts.Setenv(args[0], fmt.Sprintf("ws://%s", listener.Addr()))
+	return nil
+}
+
+// kind makes a text message of what is text: anything else would be a violation of the protocol below.
+func kind(frame string) websocket.MessageType {
+	if strings.ToValidUTF8(frame, "") != frame {
+		return websocket.MessageBinary
+	}
+	return websocket.MessageText
+}

@@ -1,0 +1,194 @@
+package scenario
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/services/api/config"
+)
+
+const (
+	flowing = 25              // datagrams that make a flow
+	grace   = 2 * time.Second // for the last datagrams of a call
+	watch   = 500 * time.Millisecond
+)
+
+// verb is what can be done with a call.
+type verb struct {
+	do    func(s *stage, c *call.Call, args []string) error
+	usage string
+	args  int
+	last  bool // the call is over then
+}
+
+// verbs are what can follow `call NAME` once it has been started with `call NAME start [TRANSPORT] [USER PASSWORD]`.
+func verbs() map[string]verb {
+	return map[string]verb{
+		"flows": {do: flows},                             // datagrams come back
+		"stops": {do: stops, usage: "DURATION", args: 1}, // none comes back later than DURATION from now
+		"renew": {do: renew, usage: "REGEXP", args: 1},   // the gateway refuses a new permission for the peer of the call
+		"ends":  {do: ends, last: true},                  // and no datagram was lost
+		"drops": {do: drops, last: true},                 // whatever was lost
+	}
+}
+
+// dispatch is the command `call`.
+func dispatch(s *stage, _ *testscript.TestScript, args []string) error {
+	name, what, rest := args[0], args[1], args[2:]
+	switch what {
+	case "start":
+		return begin(s, name, rest)
+	case "refused": // REGEXP [TRANSPORT] [USER PASSWORD]: there is no call then
+		return refused(s, rest)
+	}
+	v, ok := verbs()[what]
+	if !ok || len(rest) != v.args {
+		return fmt.Errorf("usage: call NAME %s %s; the verbs are start, refused, %s", what, v.usage, slices.Sorted(maps.Keys(verbs())))
+	}
+	c, ok := s.calls[name]
+	if !ok {
+		return fmt.Errorf("no call %q was started", name)
+	}
+	if v.last {
+		delete(s.calls, name)
+	}
+	if err := v.do(s, c, rest); err != nil {
+		return fmt.Errorf("call %s: %w", name, err)
+	}
+	return nil
+}
+
+// begin starts a call and waits until it flows.
+func begin(s *stage, name string, args []string) error {
+	c, err := place(s, args)
+	if err != nil {
+		return err
+	}
+	s.calls[name] = c
+	return flows(s, c, nil)
+}
+
+// protocols are the listener protocols that belong to the transports of calls.
+func protocols() map[call.Network]config.Protocol {
+	return map[call.Network]config.Protocol{
+		call.UDP: config.TURNUDP, call.TCP: config.TURNTCP, call.TLS: config.TURNTLS, call.DTLS: config.TURNDTLS,
+	}
+}
+
+// place makes a call; args are [TRANSPORT] [USER PASSWORD]. Without a user it does as the auth service says, URL included.
+func place(s *stage, args []string) (*call.Call, error) {
+	o := call.Options{Gateway: s.stack.Gateway(), Network: call.UDP, Peer: s.stack.Datagrams(), Roots: s.roots}
+	if len(args) > 0 && protocols()[call.Network(args[0])] != "" {
+		o.Network, args = call.Network(args[0]), args[1:]
+	}
+	switch len(args) {
+	case 0:
+		ctx, cancel := s.within(patience)
+		defer cancel()
+		server, err := s.server(ctx)
+		if err != nil {
+			return nil, err
+		}
+		o.Username, o.Password = server.Username, server.Credential
+		if o.Gateway, err = server.Address(protocols()[o.Network]); err != nil {
+			return nil, err
+		}
+	case 2:
+		o.Username, o.Password = args[0], args[1]
+	default:
+		return nil, errors.New("usage: call NAME start|refused … [TRANSPORT] [USER PASSWORD]")
+	}
+	return call.Start(s.ctx, o)
+}
+
+// server asks the auth service for the one gateway that there is.
+func (s *stage) server(ctx context.Context) (bed.ICEServer, error) {
+	ice, err := s.stack.ICEServers(ctx)
+	if err != nil {
+		return bed.ICEServer{}, err
+	}
+	if len(ice.Servers) != 1 {
+		return bed.ICEServer{}, fmt.Errorf("%d ICE servers, want 1: %v", len(ice.Servers), ice)
+	}
+	return ice.Servers[0], nil
+}
+
+// refused waits until a call cannot begin; args are REGEXP [TRANSPORT] [USER PASSWORD].
+func refused(s *stage, args []string) error {
+	if len(args) == 0 {
+		return errors.New("usage: call NAME refused REGEXP [TRANSPORT] [USER PASSWORD]")
+	}
+	ctx, cancel := s.within(patience)
+	defer cancel()
+	return bed.Until(ctx, func(context.Context) error {
+		c, err := place(s, args[1:])
+		if err == nil {
+			c.End(0)
+		}
+		return refusal(err, args[0])
+	})
+}
+
+// refusal checks that the gateway refused, and how.
+func refusal(err error, pattern string) error {
+	expected, bad := regexp.Compile(pattern)
+	switch {
+	case bad != nil:
+		return bad
+	case err == nil:
+		return errors.New("the gateway did not refuse")
+	case !errors.Is(err, call.ErrRefused) || !expected.MatchString(err.Error()):
+		return fmt.Errorf("not refused with %s: %w", pattern, err)
+	}
+	return nil
+}
+
+func flows(s *stage, c *call.Call, _ []string) error {
+	ctx, cancel := s.within(patience)
+	defer cancel()
+	return c.AwaitMore(ctx, flowing)
+}
+
+// stops checks that no datagram comes back later than a duration from now. It watches a little longer than that.
+func stops(s *stage, c *call.Call, args []string) error {
+	limit, err := time.ParseDuration(args[0])
+	if err != nil {
+		return fmt.Errorf("read duration: %w", err)
+	}
+	deadline := time.Now().Add(limit)
+	ctx, cancel := s.within(limit + watch)
+	defer cancel()
+	<-ctx.Done()
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return ctx.Err()
+	}
+	if last := c.LastEcho(); last.After(deadline) {
+		return fmt.Errorf("a datagram came back %s later than allowed", last.Sub(deadline))
+	}
+	return nil
+}
+
+func renew(_ *stage, c *call.Call, args []string) error {
+	return refusal(c.Renew(), args[0])
+}
+
+func ends(_ *stage, c *call.Call, _ []string) error {
+	if stats := c.End(grace); stats.Lost > 0 || stats.Err != nil {
+		return fmt.Errorf("disturbed: %s", stats)
+	}
+	return nil
+}
+
+func drops(_ *stage, c *call.Call, _ []string) error {
+	c.End(0)
+	return nil
+}

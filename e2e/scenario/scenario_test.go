@@ -1,0 +1,38 @@
+// Package scenario drives the built programs through what happens to them in a life: calls, changes, mistakes, crashes. Each scenario is
+// a file in testdata whose name is the sentence that it proves; commands_test.go says which commands it may use.
+package scenario
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+)
+
+// TestScenario runs every scenario; TestScenario/NAME runs one.
+func TestScenario(t *testing.T) {
+	root, err := bed.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	bin := t.TempDir()
+	if err := bed.Build(t.Context(), root, bin, bed.Operator, bed.Stunnerd, bed.Auth, bed.Echo); err != nil {
+		t.Fatal(err)
+	}
+	testscript.Run(t, testscript.Params{
+		Dir:                "testdata",
+		Cmds:               commands(),
+		RequireUniqueNames: true,
+		Setup: func(env *testscript.Env) error {
+			s, err := newStage(env, bin)
+			if err != nil {
+				return err
+			}
+			env.Setenv("PATH", bin+string(os.PathListSeparator)+env.Getenv("PATH"))
+			return s.stack.Prepare(filepath.Join(root, "docs/examples/quickstart"))
+		},
+	})
+}

@@ -1,0 +1,216 @@
+package probe
+
+import (
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/stunner-gateway/stunner/e2e/turnprobe/internal/wire"
+)
+
+// Client is one client of the server: a 5-tuple of its own, and what the server has told it.
+type Client struct {
+	trial        *Trial
+	source       *source
+	conn         net.Conn
+	stream       bool
+	login        login
+	realm, nonce string
+	relay        netip.AddrPort // of its allocation
+
+	over chan struct{} // closed when nothing can arrive any more
+	news chan struct{} // holds a token when something has arrived
+
+	mu     sync.Mutex
+	frames [][]byte
+	err    error // why the stream cannot be read on
+}
+
+// Client opens a client on a 5-tuple that was not used before.
+func (t *Trial) Client() *Client { return t.clientFrom(t.source) }
+
+func (t *Trial) clientFrom(s *source) *Client {
+	conn, err := dial(t.Transport, s.addr, t.Server)
+	t.must(err, "connect to the server")
+	return t.clientOn(conn, s)
+}
+
+// clientOn makes a client of an open connection.
+func (t *Trial) clientOn(conn net.Conn, s *source) *Client {
+	c := &Client{
+		trial: t, source: s, conn: conn, stream: t.Transport.isStream(), login: t.Target.login(t.name()),
+		over: make(chan struct{}), news: make(chan struct{}, 1),
+	}
+	c.realm, c.nonce = s.know()
+	go c.read()
+	t.later(c.close)
+	return c
+}
+
+// close gives the allocation back, so that checks do not eat up ports and quotas, and ends the connection.
+func (c *Client) close() {
+	if c.relay.IsValid() {
+		c.transmit(c.sign(req(wire.Refresh, wire.Uint32(wire.Lifetime, 0))))
+	}
+	c.conn.Close()
+	<-c.over
+}
+
+// local is the client's address.
+func (c *Client) local() netip.AddrPort {
+	addr, err := netip.ParseAddrPort(c.conn.LocalAddr().String())
+	c.trial.must(err, "read own address")
+	return netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port())
+}
+
+// read takes in what arrives until the connection ends.
+func (c *Client) read() {
+	defer close(c.over)
+	buf := make([]byte, 1<<16)
+	for {
+		frame, err := c.next(buf)
+		if errors.Is(err, syscall.ECONNREFUSED) { // a late answer to an earlier datagram
+			continue
+		}
+		c.mu.Lock()
+		if err != nil {
+			c.err = err
+			c.mu.Unlock()
+			return
+		}
+		c.frames = append(c.frames, frame)
+		c.mu.Unlock()
+		select {
+		case c.news <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (c *Client) next(buf []byte) ([]byte, error) {
+	if c.stream {
+		return wire.ReadFrame(c.conn)
+	}
+	n, err := c.conn.Read(buf)
+	return append([]byte(nil), buf[:n]...), err
+}
+
+// transmit sends bytes as they are. That the server has hung up is seen by reading.
+func (c *Client) transmit(b []byte) {
+	c.conn.SetWriteDeadline(time.Now().Add(c.trial.Answer))
+	c.conn.Write(b)
+}
+
+// take waits for a frame that matches, and leaves the others for later.
+func (c *Client) take(wait time.Duration, match func([]byte) bool) ([]byte, bool) {
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	for {
+		if frame, ok := c.pick(match); ok {
+			return frame, true
+		}
+		select {
+		case <-c.news:
+		case <-c.over:
+			return c.pick(match)
+		case <-timer.C:
+			return c.pick(match)
+		}
+	}
+}
+
+func (c *Client) pick(match func([]byte) bool) ([]byte, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i, frame := range c.frames {
+		if match(frame) {
+			c.frames = append(c.frames[:i:i], c.frames[i+1:]...)
+			return frame, true
+		}
+	}
+	return nil, false
+}
+
+// count is how many frames wait to be taken.
+func (c *Client) count() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.frames)
+}
+
+func anything([]byte) bool { return true }
+
+// closedWithin tells whether the server hangs up in time.
+func (c *Client) closedWithin(wait time.Duration) bool {
+	select {
+	case <-c.over:
+	case <-time.After(wait):
+	}
+	return c.closed()
+}
+
+// closed tells whether the server has hung up.
+func (c *Client) closed() bool {
+	select {
+	case <-c.over:
+		return true
+	default:
+		return false
+	}
+}
+
+// Quiet checks that nothing arrives. A stream that ends is quiet too.
+func (c *Client) Quiet(after string) {
+	if frame, ok := c.take(c.trial.Silence, anything); ok {
+		c.trial.Failf("%s: want silence, got %s", after, describe(frame))
+	}
+	c.mu.Lock()
+	err := c.err
+	c.mu.Unlock()
+	if err != nil && !ended(err) {
+		c.trial.Failf("%s: want silence, got %v", after, err)
+	}
+}
+
+// ended tells the end of a connection from bytes that are no frame.
+func ended(err error) bool {
+	var network *net.OpError
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &network)
+}
+
+// Ignored checks that bytes are not answered, and that the server goes on serving.
+func (c *Client) Ignored(b []byte, what string) {
+	c.transmit(b)
+	c.Quiet(what)
+	c.trial.alive(what)
+}
+
+// alive checks that the server serves a new client.
+func (t *Trial) alive(after string) {
+	if a, ok := t.Client().exchange(req(wire.Binding)); !ok || a.Class != wire.Success {
+		t.Failf("%s: the server does not serve a new client any more", after)
+	}
+}
+
+// describe names a frame for a person.
+func describe(frame []byte) string {
+	if frame == nil {
+		return "nothing"
+	}
+	if wire.IsChannelData(frame) {
+		n, payload, err := wire.ParseChannelData(frame)
+		if err != nil {
+			return err.Error()
+		}
+		return quote("ChannelData", n, payload)
+	}
+	m, err := wire.Parse(frame)
+	if err != nil {
+		return err.Error()
+	}
+	return m.String()
+}

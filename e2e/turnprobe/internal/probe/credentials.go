@@ -1,0 +1,306 @@
+package probe
+
+import (
+	"bytes"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/stunner-gateway/stunner/e2e/turnprobe/internal/wire"
+)
+
+var credentials = []Check{
+	{ID: "A-01 challenge", RFC: "8489 §9.2.4",
+		Says: "a request without MESSAGE-INTEGRITY gives 401 with REALM and NONCE, without USERNAME and MESSAGE-INTEGRITY",
+		Run: func(t *Trial) {
+			challenged(t.Client().Ask(wire.Allocate, t.plain()...).Refused(401))
+		}},
+	{ID: "A-01 every method", RFC: "8656 §5",
+		Says: "Refresh, CreatePermission and ChannelBind want credentials too",
+		Run: func(t *Trial) {
+			c := t.Allocated()
+			peer := wire.Address(wire.XORPeerAddress, t.Peer().addr)
+			challenged(c.Ask(wire.Refresh, wire.Uint32(wire.Lifetime, 0)).Refused(401))
+			challenged(c.Ask(wire.CreatePermission, peer).Refused(401))
+			challenged(c.Ask(wire.ChannelBind, wire.Channel(0x4000), peer).Refused(401))
+			c.Refresh(600).OK()
+		}},
+	{ID: "A-02 wrong password", RFC: "8489 §9.2.4",
+		Says: "a wrong password gives 401 with REALM and NONCE",
+		Run: func(t *Trial) {
+			challenged(t.stranger(t.Target.login(t.name()).user, "guessed").Allocate().Refused(401))
+		}},
+	{ID: "A-02 unknown user", RFC: "8489 §9.2.4",
+		Says: "an unknown user gives 401 with REALM and NONCE",
+		Run: func(t *Trial) {
+			challenged(t.stranger("nobody", "guessed").Allocate().Refused(401))
+		}},
+	{ID: "A-02 no difference", RFC: "8489 §9.2.4",
+		Says: "nothing but the nonce tells an unknown user from a wrong password",
+		Run:  indistinct},
+	{ID: "A-02 other realm", RFC: "8489 §9.2.4",
+		Says: "a signature for another realm does not let in",
+		Run: func(t *Trial) {
+			c := t.Client()
+			c.challenge()
+			c.realm = "elsewhere.example.org"
+			c.once(wire.Allocate, t.plain()...).Denied()
+		}},
+	{ID: "A-02 second try", RFC: "8489 §9.2.5",
+		Says: "after a 401 the same client gets in with the right password",
+		Run: func(t *Trial) {
+			c := t.stranger(t.Target.login(t.name()).user, "guessed")
+			c.learn(c.Allocate().Refused(401))
+			c.login = t.Target.login(t.name())
+			c.Allocate().OK()
+		}},
+	{ID: "A-02 expired", RFC: "policy",
+		Says: "an ephemeral credential that is over gives 401",
+		Run: func(t *Trial) {
+			c := t.Client()
+			c.login = t.ephemeralUser(-time.Hour)
+			challenged(c.Allocate().Refused(401))
+		}},
+	{ID: "A-03 no USERNAME", RFC: "8489 §9.2.4",
+		Says: "MESSAGE-INTEGRITY without USERNAME gives 400",
+		Run:  func(t *Trial) { incomplete(t, wire.Username) }},
+	{ID: "A-03 no REALM", RFC: "8489 §9.2.4",
+		Says: "MESSAGE-INTEGRITY without REALM gives 400",
+		Run:  func(t *Trial) { incomplete(t, wire.Realm) }},
+	{ID: "A-03 no NONCE", RFC: "8489 §9.2.4",
+		Says: "MESSAGE-INTEGRITY without NONCE gives 400",
+		Run:  func(t *Trial) { incomplete(t, wire.Nonce) }},
+	{ID: "A-04 invented nonce", RFC: "8489 §9.2.4",
+		Says: "a nonce that the server never gave is answered with 438 and a good one",
+		Run: func(t *Trial) {
+			stale(t, func(string) string { return "0123456789abcdef" })
+		}},
+	{ID: "A-04 tampered nonce", RFC: "8489 §9.2.4",
+		Says: "a nonce with one changed character is answered with 438 and a good one",
+		Run: func(t *Trial) {
+			stale(t, func(nonce string) string { return changed(nonce) })
+		}},
+	{ID: "A-04 cut nonce", RFC: "8489 §9.2.4",
+		Says: "half a nonce is answered with 438 and a good one",
+		Run: func(t *Trial) {
+			stale(t, func(nonce string) string { return nonce[:len(nonce)/2] })
+		}},
+	{ID: "A-04 on an allocation", RFC: "8489 §9.2.4",
+		Says: "a stale nonce in a Refresh costs one more round trip, and no allocation",
+		Run: func(t *Trial) {
+			c := t.Allocated()
+			c.nonce = changed(c.nonce)
+			c.learn(c.once(wire.Refresh, wire.Uint32(wire.Lifetime, 0)).Refused(438))
+			c.Refresh(600).OK()
+		}},
+	{ID: "A-06 other address", RFC: "8489 §9.2.1",
+		Says: "a nonce is of no use at another address",
+		Run: func(t *Trial) {
+			t.onLoopback4(t.Server.Addr())
+			c := t.Client()
+			c.challenge()
+			thief := t.clientFrom(&source{addr: netip.AddrFrom4([4]byte{127, 62, 0, 1}), realm: c.realm, nonce: c.nonce})
+			thief.once(wire.Allocate, t.plain()...).Refused(438)
+		}},
+	{ID: "A-07 unknown attribute", RFC: "8489 §14.5",
+		Says: "an unknown required attribute after MESSAGE-INTEGRITY is ignored",
+		Run: func(t *Trial) {
+			c := t.Client()
+			c.challenge()
+			request := c.sign(req(wire.Allocate, t.plain()...))
+			c.note(c.answer(wire.Append(request, wire.Uint32(0x7777, 1))).OK())
+		}},
+	{ID: "A-07 known attribute", RFC: "8489 §14.5",
+		Says: "a LIFETIME that somebody has added after MESSAGE-INTEGRITY deletes nothing",
+		Run: func(t *Trial) {
+			c := t.Allocated()
+			request := c.sign(req(wire.Refresh))
+			if n := c.answer(wire.Append(request, wire.Uint32(wire.Lifetime, 0))).OK().lifetime(); n == 0 {
+				t.Failf("the answer has LIFETIME 0")
+			}
+			c.Refresh(600).OK()
+		}},
+	{ID: "A-08 success", RFC: "8489 §9.2.4",
+		Says: "every success of an authenticated request is signed",
+		Run: func(t *Trial) {
+			c, p := t.Allocated(), t.Peer()
+			c.Refresh(600).OK().Signed()
+			c.Permit(p.addr).OK().Signed()
+			c.Bind(0x4000, p.addr).OK().Signed()
+			c.Refresh(0).OK().Signed()
+		}},
+	{ID: "A-08 400", RFC: "8489 §9.2.4",
+		Says: "a 400 of an authenticated request is signed",
+		Run: func(t *Trial) {
+			t.Client().Do(wire.Allocate).Refused(400).Signed()
+		}},
+	{ID: "A-08 420", RFC: "8489 §9.2.4",
+		Says: "a 420 of an authenticated request is signed",
+		Run: func(t *Trial) {
+			t.Client().Allocate(wire.Uint32(0x7777, 1)).Refused(420).Signed()
+		}},
+	{ID: "A-08 437", RFC: "8489 §9.2.4",
+		Says: "a 437 of an authenticated request is signed",
+		Run: func(t *Trial) {
+			t.Client().Refresh(600).Refused(437).Signed()
+		}},
+	{ID: "A-08 442", RFC: "8489 §9.2.4",
+		Says: "a 442 of an authenticated request is signed",
+		Run: func(t *Trial) {
+			t.Client().Do(wire.Allocate, wire.Byte(wire.RequestedTransport, 99)).Refused(442).Signed()
+		}},
+	{ID: "A-08 403", RFC: "8489 §9.2.4",
+		Says: "a 403 of an authenticated request is signed",
+		Run: func(t *Trial) {
+			t.Allocated().Permit(t.denied()).Refused(403).Signed()
+		}},
+	{ID: "A-09 long", RFC: "8489 §14.3",
+		Says: "a username of 508 bytes is an unknown user like any other",
+		Run:  func(t *Trial) { named(t, strings.Repeat("u", 508)) }},
+	{ID: "A-09 too long", RFC: "8489 §14.3",
+		Says: "a username of 763 bytes is refused",
+		Run:  func(t *Trial) { named(t, strings.Repeat("u", 763)) }},
+	{ID: "A-09 odd bytes", RFC: "8489 §14.3",
+		Says: "a username of control characters and broken UTF-8 is refused",
+		Run: func(t *Trial) {
+			named(t, "line\r\nlevel=INFO msg=forged\x00\x1b[31m\xff\xfe")
+		}},
+	{ID: "A-09 empty", RFC: "8489 §14.3",
+		Says: "an empty username is refused",
+		Run:  func(t *Trial) { named(t, "") }},
+	{ID: "A-09 short signature", RFC: "8489 §14.5",
+		Says: "MESSAGE-INTEGRITY of another length than 20 bytes is refused",
+		Run: func(t *Trial) {
+			c := t.Client()
+			c.challenge()
+			request := req(wire.Allocate, t.plain(c.identity()...)...)
+			c.answer(wire.Append(request, wire.Text(wire.MessageIntegrity, "sixteen bytes :)"))).Refused(400, 401)
+		}},
+	{ID: "A-10 announcement", RFC: "8489 §9.2.1",
+		Says: "a nonce that announces password algorithms comes with their list, any other without",
+		Run:  announced},
+	{ID: "A-11 ACCESS-TOKEN", RFC: "7635 §6.1",
+		Says: "a server without third-party authorization gives 420 for ACCESS-TOKEN",
+		Run: func(t *Trial) {
+			t.Client().Allocate(wire.Text(wire.AccessToken, "not a token")).Refused(420).Unknown(wire.AccessToken)
+		}},
+	{ID: "A-11 announcement", RFC: "7635 §6.1",
+		Says: "and it does not announce THIRD-PARTY-AUTHORIZATION",
+		Run: func(t *Trial) {
+			if a := t.Client().Ask(wire.Allocate, t.plain()...).Refused(401); a.Has(wire.ThirdPartyAuthorization) {
+				t.Failf("the 401 has THIRD-PARTY-AUTHORIZATION")
+			}
+		}},
+	{ID: "T-08 time", RFC: "policy", Pace: Measuring, On: onlyUDP,
+		Says: "an unknown user is refused as fast as a wrong password",
+		Run:  enumeration},
+}
+
+// challenged checks the form of a 401.
+func challenged(a Answer) {
+	t := a.client.trial
+	if !a.Has(wire.Realm) || !a.Has(wire.Nonce) {
+		t.Failf("%s has no REALM or no NONCE", a)
+	}
+	if a.Has(wire.Username) || a.Has(wire.MessageIntegrity) {
+		t.Failf("%s has USERNAME or MESSAGE-INTEGRITY", a)
+	}
+	if realm, _ := a.Get(wire.Realm); t.Realm != "" && string(realm) != t.Realm {
+		t.Failf("REALM is %q, want %q", realm, t.Realm)
+	}
+}
+
+// stranger opens a client with a credential that is not right.
+func (t *Trial) stranger(user, password string) *Client {
+	c := t.Client()
+	c.login = login{user, password}
+	return c
+}
+
+// ephemeralUser makes a user of the shared secret, valid for the time to live.
+func (t *Trial) ephemeralUser(ttl time.Duration) login {
+	if t.Secret == "" {
+		t.Skipf("needs a shared secret: give -secret")
+	}
+	return t.ephemeral(t.name(), time.Now().Add(ttl))
+}
+
+// denied is a peer that the server must refuse.
+func (t *Trial) denied() (peer netip.AddrPort) {
+	if !t.Denied.IsValid() {
+		t.Skipf("needs a peer that the server refuses: give -denied-peer")
+	}
+	if t.Denied.Is4() != t.PeerAddr.Is4() {
+		t.Pointless("the relay address is of the other family than the refused peer")
+	}
+	return netip.AddrPortFrom(t.Denied, 40000)
+}
+
+func indistinct(t *Trial) {
+	user := t.Target.login(t.name()).user
+	known := t.stranger(user, "guessed").Allocate().Refused(401)
+	unknown := t.stranger(strings.Repeat("x", len(user)), "guessed").Allocate().Refused(401)
+	if a, b := shape(known), shape(unknown); a != b {
+		t.Failf("wrong password gives %s, unknown user %s", a, b)
+	}
+}
+
+// shape is an answer without transaction id and nonce, for a person to compare.
+func shape(a Answer) string {
+	s := fmt.Sprintf("%d bytes", len(a.Raw))
+	for _, attr := range a.Attrs {
+		if attr.Type == wire.Nonce {
+			attr.Value = make([]byte, len(attr.Value))
+		}
+		s += fmt.Sprintf(", %s % x", attr.Type, attr.Value)
+	}
+	return s
+}
+
+// incomplete sends a signed request without one of the attributes that belong to the signature.
+func incomplete(t *Trial, without wire.AttrType) {
+	c := t.Client()
+	c.challenge()
+	attrs := t.plain()
+	for _, a := range c.identity() {
+		if a.Type != without {
+			attrs = append(attrs, a)
+		}
+	}
+	c.answer(wire.Sign(req(wire.Allocate, attrs...), c.key())).Refused(400)
+}
+
+// stale uses another nonce than the server gave, and the one of the answer then.
+func stale(t *Trial, change func(string) string) {
+	c := t.Client()
+	c.challenge()
+	c.nonce = change(c.nonce)
+	a := c.once(wire.Allocate, t.plain()...).Refused(438)
+	challenged(a)
+	c.learn(a)
+	c.once(wire.Allocate, t.plain()...).OK()
+}
+
+// changed is a nonce with another character in the middle.
+func changed(nonce string) string {
+	b := []byte(nonce)
+	if b[len(b)/2]++; b[len(b)/2] > '~' {
+		b[len(b)/2] = '0'
+	}
+	return string(b)
+}
+
+func named(t *Trial, user string) {
+	t.stranger(user, "guessed").Allocate().Refused(400, 401)
+	t.alive("username")
+}
+
+// announced checks that the security features in the nonce (RFC 8489 §9.2) and PASSWORD-ALGORITHMS agree.
+func announced(t *Trial) {
+	a := t.Client().Ask(wire.Allocate, t.plain()...).Refused(401)
+	nonce, _ := a.Get(wire.Nonce)
+	if cookie := bytes.HasPrefix(nonce, []byte("obMatJos2")); cookie != a.Has(wire.PasswordAlgorithms) {
+		t.Failf("nonce cookie: %v, PASSWORD-ALGORITHMS: %v", cookie, a.Has(wire.PasswordAlgorithms))
+	}
+}

@@ -1,0 +1,152 @@
+// Turnprobe asks a TURN server what the RFCs say about it, from outside, and prints which sentences hold.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"regexp"
+	"strings"
+
+	"github.com/stunner-gateway/stunner/e2e/turnprobe/internal/probe"
+)
+
+func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+
+// Exit codes.
+const (
+	exitOK     = 0
+	exitFailed = 1 // a check fails, or the server cannot be used at all
+	exitUsage  = 2
+)
+
+func run(args []string, stdout, stderr io.Writer) int {
+	o, err := parse(args, stderr)
+	if errors.Is(err, flag.ErrHelp) {
+		return exitOK
+	}
+	if err != nil {
+		fmt.Fprintln(stderr, "turnprobe:", err)
+		return exitUsage
+	}
+	progress := progressOn(stderr)
+	results, err := probe.Run(o.target, o.checks, progress.done)
+	progress.clear()
+	if err != nil {
+		fmt.Fprintln(stderr, "turnprobe:", err)
+		return exitFailed
+	}
+	if o.json {
+		err = writeJSON(stdout, o.target, results)
+	} else {
+		err = writeTable(stdout, o.target, results)
+	}
+	if err != nil {
+		fmt.Fprintln(stderr, "turnprobe:", err)
+		return exitFailed
+	}
+	if probe.Count(results)[probe.Fail] > 0 {
+		return exitFailed
+	}
+	return exitOK
+}
+
+// options are what the command line says.
+type options struct {
+	target probe.Target
+	checks []probe.Check
+	json   bool
+}
+
+func parse(args []string, stderr io.Writer) (o options, err error) {
+	flags := flag.NewFlagSet("turnprobe", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	flags.Usage = func() {
+		fmt.Fprintln(stderr, "usage: turnprobe -server HOST:PORT -user USER -password PASSWORD [flags]")
+		flags.PrintDefaults()
+	}
+	t := &o.target
+	var server, transport, peer, denied, only, output string
+	flags.StringVar(&server, "server", "127.0.0.1:3478", "`HOST:PORT` of the server")
+	flags.StringVar(&transport, "transport", "udp", "udp, tcp, tls or dtls")
+	flags.StringVar(&t.User, "user", "", "user of a long-term credential")
+	flags.StringVar(&t.Password, "password", "", "password of the user")
+	flags.StringVar(&t.Secret, "secret", "", "shared secret of ephemeral credentials; alone, or beside a user for the checks that need two")
+	flags.StringVar(&t.Realm, "realm", "", "realm that the server must say")
+	flags.StringVar(&peer, "peer", "", "own `ADDRESS` on which peers are opened (default: loopback, of the family of the relay address)")
+	flags.StringVar(&denied, "denied-peer", "", "`ADDRESS` of a peer that the server must refuse")
+	flags.IntVar(&t.Quota, "quota", 0, "allocations that a user may have")
+	flags.BoolVar(&t.Long, "long", false, "make the checks that take minutes too")
+	flags.DurationVar(&t.Silence, "silence", probe.DefaultSilence, "how long no answer is awaited")
+	flags.DurationVar(&t.Answer, "answer", probe.DefaultAnswer, "how long an answer is awaited")
+	flags.StringVar(&only, "run", "", "make only the checks whose id matches the `REGEXP`")
+	flags.StringVar(&output, "o", "table", "table or json")
+	flags.BoolVar(&o.json, "json", false, "same as -o json")
+	if err := flags.Parse(args); err != nil {
+		return o, err
+	}
+	if flags.NArg() > 0 {
+		return o, fmt.Errorf("read command line: %q is no flag: use -server for the address", flags.Arg(0))
+	}
+	if t.Server, err = resolve(server); err != nil {
+		return o, err
+	}
+	if t.PeerAddr, err = address("-peer", peer); err != nil {
+		return o, err
+	}
+	if t.Denied, err = address("-denied-peer", denied); err != nil {
+		return o, err
+	}
+	t.Transport = probe.Transport(strings.ToLower(transport))
+	o.json = o.json || output == "json"
+	pattern, err := regexp.Compile(only)
+	if err != nil {
+		return o, fmt.Errorf("read -run: %w", err)
+	}
+	o.checks = probe.Matching(pattern)
+	return o, o.validate(output)
+}
+
+func (o options) validate(output string) error {
+	switch {
+	case !o.target.Transport.Known():
+		return fmt.Errorf("read -transport: %q is unknown: use udp, tcp, tls or dtls", o.target.Transport)
+	case output != "table" && output != "json":
+		return fmt.Errorf("read -o: %q is unknown: use table or json", output)
+	case (o.target.User == "") != (o.target.Password == ""):
+		return errors.New("read credential: -user and -password go together: give both")
+	case o.target.User == "" && o.target.Secret == "":
+		return errors.New("read credential: there is none: give -user and -password, or -secret, or all three")
+	case len(o.checks) == 0:
+		return errors.New("read -run: no check matches: leave it out to see the ids")
+	}
+	return nil
+}
+
+// resolve turns HOST:PORT into the address to probe.
+func resolve(server string) (netip.AddrPort, error) {
+	addr, err := net.ResolveUDPAddr("udp", server)
+	if err != nil {
+		return netip.AddrPort{}, fmt.Errorf("read -server: %w", err)
+	}
+	if addr.IP == nil || addr.Port == 0 {
+		return netip.AddrPort{}, fmt.Errorf("read -server: %q has no host or no port: use HOST:PORT", server)
+	}
+	a := addr.AddrPort()
+	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()), nil
+}
+
+func address(flag, value string) (netip.Addr, error) {
+	if value == "" {
+		return netip.Addr{}, nil
+	}
+	addr, err := netip.ParseAddr(value)
+	if err != nil {
+		return netip.Addr{}, fmt.Errorf("read %s: %w", flag, err)
+	}
+	return addr.Unmap(), nil
+}

@@ -1,0 +1,227 @@
+package main
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/base64"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"text/template"
+	"time"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/turnprobe/internal/probe"
+)
+
+// What dataplane and prober agree on.
+const (
+	realm    = "probe.example.org"
+	user     = "ann"
+	password = "opens-the-door"
+	secret   = "shared-by-both-sides"
+	quota    = 40
+)
+
+// TestStunnerd: over every transport and both address families, our dataplane fails the checks that are known to fail, and no other.
+func TestStunnerd(t *testing.T) {
+	d := startStunnerd(t)
+	for _, family := range []struct {
+		name   string
+		target probe.Target
+	}{
+		{"IPv4", probe.Target{
+			Server: netip.MustParseAddrPort("127.0.0.1:0"), Denied: netip.MustParseAddr("192.0.2.1"),
+			User: user, Password: password, Secret: secret,
+		}},
+		{"IPv6", probe.Target{Server: netip.MustParseAddrPort("[::1]:0"), Denied: netip.MustParseAddr("2001:db8::1"), Secret: secret}},
+	} {
+		t.Run(family.name, func(t *testing.T) {
+			t.Parallel()
+			for _, transport := range probe.Transports {
+				target := family.target
+				target.Transport, target.Realm, target.Quota = transport, realm, quota
+				target.Silence, target.Answer = probe.DefaultSilence, probe.DefaultAnswer
+				target.Server = netip.AddrPortFrom(target.Server.Addr(), d.port(target))
+				t.Run(string(transport), func(t *testing.T) { compare(t, target) })
+			}
+		})
+	}
+}
+
+// compare runs the prober and compares what fails with what is known to fail.
+func compare(t *testing.T, target probe.Target) {
+	results, err := probe.Run(target, probe.Checks(), func(probe.Result) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range results {
+		wrong := knownAt(r.ID, target)
+		switch {
+		case r.ID == "T-08 time":
+			// A stopwatch says something on a quiet machine only: what it says is told, and decides nothing here.
+			t.Logf("%s: %s %s", r.ID, r.Verdict, r.Reason)
+		case r.Verdict == probe.Fail && wrong == "":
+			t.Errorf("%s (RFC %s): %s: %s", r.ID, r.RFC, r.Says, r.Reason)
+		case r.Verdict == probe.Pass && wrong != "":
+			t.Errorf("%s passes now: take it off the list of what is known (%s)", r.ID, wrong)
+		case r.Verdict == probe.Skipped && r.Pace != probe.Long:
+			t.Errorf("%s was not asked: %s", r.ID, r.Reason)
+		}
+	}
+	t.Log(summary(results))
+}
+
+func summary(results []probe.Result) string {
+	var parts []string
+	count := probe.Count(results)
+	for _, v := range probe.Verdicts {
+		parts = append(parts, fmt.Sprintf("%d %s", count[v], v))
+	}
+	return fmt.Sprintf("%d checks: %s", len(results), strings.Join(parts, ", "))
+}
+
+// dataplane is a running stunnerd with a listener for each transport and address family.
+type dataplane struct {
+	Realm, User, Password, Secret string
+	Quota, Health                 int
+	Listeners                     []listener
+	First, Last                   int // ports of peers; those of listeners and relays are among them
+}
+
+type listener struct {
+	Name, Protocol, Address, Cert, Key string
+	Port                               int
+}
+
+// port finds the listener that a target is about.
+func (d dataplane) port(target probe.Target) uint16 {
+	for _, l := range d.Listeners {
+		if l.Address == target.Server.Addr().String() && l.Protocol == "TURN-"+strings.ToUpper(string(target.Transport)) {
+			return uint16(l.Port)
+		}
+	}
+	return 0
+}
+
+// document allows the peers of the prober. It also names addresses that no route may open, so that it is not the route that
+// refuses them.
+var document = template.Must(template.New("config").Parse(`version: v1
+admin: {name: probe/door, loglevel: "all:WARN", healthcheck_endpoint: "http://127.0.0.1:{{.Health}}", user_quota: {{.Quota}}}
+auth: {type: ephemeral, realm: {{.Realm}}, credentials: {username: {{.User}}, password: {{.Password}}, secret: {{.Secret}}}}
+listeners:
+{{- range .Listeners}}
+  - {name: probe/door/{{.Name}}, protocol: {{.Protocol}}, address: "{{.Address}}", port: {{.Port}}, routes: [probe/peers, probe/traps], cert: "{{.Cert}}", key: "{{.Key}}"}
+{{- end}}
+clusters:
+  - {name: probe/peers, type: STATIC, endpoints: ["127.0.0.1:<{{.First}}-{{.Last}}>", "::1:<{{.First}}-{{.Last}}>"]}
+  - name: probe/traps
+    type: STATIC
+    endpoints: [0.0.0.0/8, 169.254.0.0/16, 224.0.0.0/4, 240.0.0.0/4, 100.100.100.200, "::/128", "fe80::/10", "ff00::/8",
+      "fd00:ec2::254", "64:ff9b::/96", "2002::/16", "::/96"]
+`))
+
+func startStunnerd(t *testing.T) dataplane {
+	t.Helper()
+	root, err := bed.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := bed.Build(t.Context(), root, dir, bed.Stunnerd); err != nil {
+		t.Fatal(err)
+	}
+	d := newDataplane(t)
+	config := filepath.Join(dir, "config.yaml")
+	file, err := os.Create(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if err := document.Execute(file, d); err != nil {
+		t.Fatal(err)
+	}
+	start(t, bed.Command{Name: "stunnerd", Path: filepath.Join(dir, "stunnerd"), Args: []string{"--watch", "--config", config}, Logs: dir},
+		bed.Answers(fmt.Sprintf("http://127.0.0.1:%d/ready", d.Health), http.StatusOK))
+	return d
+}
+
+func newDataplane(t *testing.T) dataplane {
+	cert, key := certificate(t)
+	d := dataplane{Realm: realm, User: user, Password: password, Secret: secret, Quota: quota, Health: freePort(t), First: 18000, Last: 60999}
+	for _, address := range []string{"127.0.0.1", "::1"} {
+		for _, transport := range probe.Transports {
+			l := listener{Protocol: "TURN-" + strings.ToUpper(string(transport)), Address: address, Port: freePort(t)}
+			l.Name = fmt.Sprintf("%s%d", transport, len(d.Listeners))
+			if transport == probe.TLS || transport == probe.DTLS {
+				l.Cert, l.Key = cert, key
+			}
+			d.Listeners = append(d.Listeners, l)
+		}
+	}
+	return d
+}
+
+// start runs a server until the test ends. It is killed: what the prober has left behind would keep it from ending by itself.
+func start(t *testing.T, command bed.Command, ready func(context.Context) error) {
+	t.Helper()
+	p, err := bed.Start(command)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if p.Err() != nil || t.Failed() {
+			t.Logf("last words of %s:\n%s", p.Name, strings.Join(p.Tail(20), "\n"))
+		}
+		p.Kill()
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := p.Until(ctx, ready); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func freePort(t *testing.T) int {
+	t.Helper()
+	port, err := bed.FreePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return port
+}
+
+// certificate makes a certificate for the loopback addresses, and its key, in the form that a config takes.
+func certificate(t *testing.T) (cert, key string) {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	form := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "probe.example.org"}, DNSNames: []string{"probe.example.org"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+	}
+	signed, err := x509.CreateCertificate(rand.Reader, form, form, private.Public(), private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	encoded, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	armour := func(kind string, der []byte) string {
+		return base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}))
+	}
+	return armour("CERTIFICATE", signed), armour("PRIVATE KEY", encoded)
+}

@@ -1,0 +1,137 @@
+package config
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+
+	"github.com/stunner-gateway/stunner/services/api/credential"
+)
+
+// Credentials of the zero config. They open nothing: it has no listener.
+const (
+	zeroUsername = "dummy-username"
+	zeroPassword = "dummy-password"
+)
+
+// Canonical returns the one JSON form of a config. Configs that differ in spelling only, that is in aliases, in defaults that are written
+// out, or in the order of sets, have the same canonical form. The order of listeners is kept: clients are offered them in that order.
+func (c Config) Canonical() []byte {
+	c = c.Clone()
+	c.Default()
+	slices.SortStableFunc(c.Clusters, func(a, b Cluster) int { return cmp.Compare(a.Name, b.Name) })
+	for i := range c.Clusters {
+		c.Clusters[i].Endpoints = set(c.Clusters[i].Endpoints)
+	}
+	var out bytes.Buffer
+	enc := json.NewEncoder(&out)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(c); err != nil {
+		panic(fmt.Sprintf("encode config: %v", err)) // strings, numbers and lists always encode
+	}
+	return bytes.TrimSuffix(out.Bytes(), []byte("\n"))
+}
+
+// Revision identifies the content of a config: a hash of its canonical form.
+func (c Config) Revision() string {
+	sum := sha256.Sum256(c.Canonical())
+	return hex.EncodeToString(sum[:6])
+}
+
+// Clone returns a deep copy.
+func (c Config) Clone() Config {
+	if c.Admin.HealthcheckEndpoint != nil {
+		endpoint := *c.Admin.HealthcheckEndpoint
+		c.Admin.HealthcheckEndpoint = &endpoint
+	}
+	if c.Admin.License != nil {
+		license := *c.Admin.License
+		c.Admin.License = &license
+	}
+	c.Admin.OffloadInterfaces = slices.Clone(c.Admin.OffloadInterfaces)
+	c.Auth.Credentials = maps.Clone(c.Auth.Credentials)
+	c.Listeners = slices.Clone(c.Listeners)
+	for i := range c.Listeners {
+		c.Listeners[i].Routes = slices.Clone(c.Listeners[i].Routes)
+	}
+	c.Clusters = slices.Clone(c.Clusters)
+	for i := range c.Clusters {
+		c.Clusters[i].Endpoints = slices.Clone(c.Clusters[i].Endpoints)
+	}
+	return c
+}
+
+// Redacted returns a copy with credential.Redacted in the place of every secret. It still parses and validates, but it authenticates
+// nobody: see Auth.Authority.
+func (c Config) Redacted() Config {
+	c = c.Clone()
+	for key, value := range c.Auth.Credentials {
+		if key != KeyUsername && value != "" {
+			c.Auth.Credentials[key] = credential.Redacted
+		}
+	}
+	for i := range c.Listeners {
+		if c.Listeners[i].Key != "" {
+			c.Listeners[i].Key = credential.Redacted
+		}
+	}
+	if c.Admin.License != nil {
+		c.Admin.License = &License{}
+	}
+	return c
+}
+
+// LogValue shows name and revision, never the content.
+func (c Config) LogValue() slog.Value {
+	return slog.GroupValue(slog.String("name", c.Admin.Name), slog.String("revision", c.Revision()))
+}
+
+// Authority returns who may use the gateway, in the form that checks credentials. It is the zero Authority, which accepts
+// nobody, for AuthNone. A redacted secret is left out: everybody knows its text.
+func (a Auth) Authority() credential.Authority {
+	authority := credential.Authority{Realm: a.Realm}
+	username, password, secret := a.Credentials[KeyUsername], a.Credentials[KeyPassword], a.Credentials[KeySecret]
+	switch canonical(authTypes, a.Type, AuthStatic) {
+	case AuthStatic:
+		secret = ""
+	case AuthEphemeral:
+	default:
+		return credential.Authority{}
+	}
+	if username != "" && password != "" && password != credential.Redacted {
+		authority.Username, authority.Password = string(username), password
+	}
+	if secret != credential.Redacted {
+		authority.SharedSecret = secret
+	}
+	return authority
+}
+
+// Zero returns the config that stands for "no config": no listeners, no clusters, dummy credentials. As a discovery frame it says
+// that the config named id was deleted.
+func Zero(id string) Config {
+	c := Config{
+		Admin: Admin{Name: id},
+		Auth: Auth{Type: AuthStatic, Credentials: map[string]credential.Secret{
+			KeyUsername: zeroUsername,
+			KeyPassword: zeroPassword,
+		}},
+	}
+	c.Default()
+	return c
+}
+
+// IsZero tells whether c is the zero config of its own name, whatever the log level and the license.
+func (c Config) IsZero() bool {
+	if len(c.Listeners) > 0 || len(c.Clusters) > 0 {
+		return false
+	}
+	c.Admin.LogLevel, c.Admin.License = "", nil
+	return bytes.Equal(c.Canonical(), Zero(c.Admin.Name).Canonical())
+}

@@ -1,0 +1,109 @@
+package config_test
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
+)
+
+// rendered is what a discovery server sends for a gateway with ephemeral credentials and a route with a port range.
+const rendered = `{"version":"v1",
+ "admin":{"name":"stunner/udp-gateway","loglevel":"all:INFO","metrics_endpoint":"http://:8080/metrics",
+          "healthcheck_endpoint":"http://:8086","offload_engine":"None"},
+ "auth":{"type":"ephemeral","realm":"stunner.l7mp.io","credentials":{"secret":"s3cret"}},
+ "listeners":[{"name":"stunner/udp-gateway/udp-listener","protocol":"TURN-UDP","public_address":"203.0.113.7",
+               "public_port":3478,"address":"$STUNNER_ADDR","port":3478,"routes":["stunner/media-plane"]}],
+ "clusters":[{"name":"stunner/media-plane","type":"STATIC","protocol":"UDP",
+              "endpoints":["10.244.1.9:<10000-20000>","10.96.4.20:<10000-20000>"]}]}`
+
+// deletion is the frame that withdraws it.
+const deletion = `{"version":"v1","admin":{"name":"stunner/udp-gateway","loglevel":"all:INFO",` +
+	`"healthcheck_endpoint":"http://:8086","offload_engine":"None"},` +
+	`"auth":{"type":"static","realm":"stunner.l7mp.io","credentials":{"password":"dummy-password","username":"dummy-username"}}}`
+
+func TestContractRenderedConfigRoundTrips(t *testing.T) {
+	c := parse(t, rendered)
+	if err := c.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	sameJSON(t, rendered, string(c.Canonical()))
+}
+
+func TestContractDeletion(t *testing.T) {
+	zero := config.Zero("stunner/udp-gateway")
+	if got := string(zero.Canonical()); got != deletion {
+		t.Errorf("zero config is\n%s\nwant\n%s", got, deletion)
+	}
+	if err := zero.Validate(); err != nil {
+		t.Error(err)
+	}
+	if !parse(t, deletion).IsZero() {
+		t.Error("the deletion frame is not recognised")
+	}
+	loud := parse(t, deletion)
+	loud.Admin.LogLevel = "all:TRACE"
+	if !loud.IsZero() {
+		t.Error("the log level must not matter")
+	}
+	if parse(t, rendered).IsZero() {
+		t.Error("a config with listeners is no deletion")
+	}
+	other := parse(t, deletion)
+	other.Auth.Credentials[config.KeyPassword] = "real"
+	if other.IsZero() {
+		t.Error("a config with a real password is no deletion")
+	}
+}
+
+func TestContractDefaults(t *testing.T) {
+	c := parse(t, `{"version":"v1","auth":{"credentials":{"username":"u","password":"p"}},"listeners":[{"name":"l"}],"clusters":[{"name":"c"}]}`)
+	sameJSON(t, `{"version":"v1",
+		"admin":{"name":"default-stunnerd","loglevel":"all:INFO","healthcheck_endpoint":"http://:8086","offload_engine":"None"},
+		"auth":{"type":"static","realm":"stunner.l7mp.io","credentials":{"username":"u","password":"p"}},
+		"listeners":[{"name":"l","protocol":"TURN-UDP","address":"0.0.0.0","port":3478}],
+		"clusters":[{"name":"c","type":"STATIC","protocol":"UDP"}]}`, string(c.Canonical()))
+}
+
+func TestContractHealthcheckAbsentAndEmptyDiffer(t *testing.T) {
+	absent := parse(t, `{"version":"v1"}`)
+	if absent.Admin.HealthcheckEndpoint == nil || *absent.Admin.HealthcheckEndpoint != "http://:8086" {
+		t.Errorf("absent: %v", absent.Admin.HealthcheckEndpoint)
+	}
+	empty := parse(t, `{"version":"v1","admin":{"healthcheck_endpoint":""}}`)
+	if empty.Admin.HealthcheckEndpoint == nil || *empty.Admin.HealthcheckEndpoint != "" {
+		t.Errorf("empty: %v", empty.Admin.HealthcheckEndpoint)
+	}
+	again := parse(t, string(empty.Canonical()))
+	if *again.Admin.HealthcheckEndpoint != "" {
+		t.Error("empty does not survive the canonical form")
+	}
+}
+
+func parse(t *testing.T, text string) config.Config {
+	t.Helper()
+	c, unknown, err := config.Parse([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(unknown) > 0 {
+		t.Fatalf("unknown fields %q", unknown)
+	}
+	return c
+}
+
+func sameJSON(t *testing.T, want, got string) {
+	t.Helper()
+	var w, g any
+	if err := json.Unmarshal([]byte(want), &w); err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal([]byte(got), &g); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(w, g); diff != "" {
+		t.Errorf("document differs (-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,75 @@
+package config
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+)
+
+// Accepted spellings, in lower case, of the canonical values.
+var (
+	authTypes = map[string]AuthType{
+		"none":   AuthNone,
+		"static": AuthStatic, "plaintext": AuthStatic,
+		"ephemeral": AuthEphemeral, "longterm": AuthEphemeral, "timewindowed": AuthEphemeral,
+	}
+	clusterTypes = map[string]ClusterType{"static": Static, "strict_dns": StrictDNS}
+	engines      = map[string]string{"none": "None", "xdp": "XDP", "tc": "TC", "auto": "Auto"}
+)
+
+// canonical returns the canonical spelling of value, def for no value, and a value that has no canonical spelling as it is: Validate
+// refuses it by the name that its author knows.
+func canonical[T ~string](spellings map[string]T, value, def T) T {
+	if value == "" {
+		return def
+	}
+	return cmp.Or(spellings[strings.ToLower(string(value))], value)
+}
+
+// Default fills in what is left out and turns every value into its canonical spelling. It leaves ports alone: a document that
+// names no port gets one from Parse, and a port 0 is an error.
+func (c *Config) Default() {
+	c.Version = cmp.Or(c.Version, Version)
+	c.Admin.fill()
+	c.Auth.Type = canonical(authTypes, c.Auth.Type, AuthStatic)
+	c.Auth.Realm = cmp.Or(c.Auth.Realm, DefaultRealm)
+	c.Listeners = slices.Clone(c.Listeners)
+	for i := range c.Listeners {
+		c.Listeners[i].fill()
+	}
+	c.Clusters = slices.Clone(c.Clusters)
+	for i := range c.Clusters {
+		c.Clusters[i].fill()
+	}
+}
+
+func (a *Admin) fill() {
+	a.Name = cmp.Or(a.Name, DefaultName)
+	a.LogLevel = cmp.Or(a.LogLevel, DefaultLogLevel)
+	if a.HealthcheckEndpoint == nil {
+		endpoint := DefaultHealthcheck
+		a.HealthcheckEndpoint = &endpoint
+	}
+	a.UserQuota = max(a.UserQuota, 0)
+	a.OffloadEngine = canonical(engines, a.OffloadEngine, DefaultOffload)
+	a.OffloadInterfaces = set(a.OffloadInterfaces)
+}
+
+func (l *Listener) fill() {
+	l.Protocol = l.Protocol.canonical()
+	l.Address = cmp.Or(l.Address, DefaultAddress)
+	if strings.EqualFold(l.Address, "localhost") {
+		l.Address = "127.0.0.1"
+	}
+	l.Routes = set(l.Routes)
+}
+
+func (c *Cluster) fill() {
+	c.Type = canonical(clusterTypes, c.Type, Static)
+	c.Protocol = strings.ToUpper(cmp.Or(c.Protocol, "UDP"))
+}
+
+// set returns a sorted copy without repetitions.
+func set(values []string) []string {
+	return slices.Compact(slices.Sorted(slices.Values(values)))
+}

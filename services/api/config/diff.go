@@ -1,0 +1,180 @@
+package config
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/stunner-gateway/stunner/services/api/credential"
+)
+
+// Change is one difference between two configs. Old is empty for what was added, New for what was removed.
+type Change struct{ Field, Old, New string }
+
+// String gives the change in one line.
+func (c Change) String() string { return fmt.Sprintf("%s: %q -> %q", c.Field, c.Old, c.New) }
+
+// Diff lists what differs between two configs, for people to read, in the order of fields: secrets are redacted, long lists are
+// shortened. Listeners and clusters are matched by name. Configs of equal revision have no difference.
+func Diff(old, next Config) []Change {
+	old, next = old.Clone(), next.Clone()
+	old.Default()
+	next.Default()
+	var d differences
+	d.admin(old.Admin, next.Admin)
+	d.auth(old.Auth, next.Auth)
+	d.listeners(old.Listeners, next.Listeners)
+	d.clusters(old.Clusters, next.Clusters)
+	return d.changes
+}
+
+type differences struct{ changes []Change }
+
+func (d *differences) text(field, old, next string) {
+	if old != next {
+		d.changes = append(d.changes, Change{field, old, next})
+	}
+}
+
+func (d *differences) number(field string, old, next int) {
+	d.text(field, strconv.Itoa(old), strconv.Itoa(next))
+}
+
+// secret notes that a secret has changed, and which side has one.
+func (d *differences) secret(field string, old, next credential.Secret) {
+	if old != next {
+		d.changes = append(d.changes, Change{field, old.String(), next.String()})
+	}
+}
+
+// list notes what is on one side only.
+func (d *differences) list(field string, old, next []string) {
+	gone, come := without(old, next), without(next, old)
+	if len(gone)+len(come) > 0 {
+		d.changes = append(d.changes, Change{field, shorten(gone), shorten(come)})
+	}
+}
+
+func (d *differences) admin(old, next Admin) {
+	d.text("admin.name", old.Name, next.Name)
+	d.text("admin.loglevel", old.LogLevel, next.LogLevel)
+	d.text("admin.metrics_endpoint", old.MetricsEndpoint, next.MetricsEndpoint)
+	d.text("admin.healthcheck_endpoint", *old.HealthcheckEndpoint, *next.HealthcheckEndpoint)
+	d.number("admin.user_quota", old.UserQuota, next.UserQuota)
+	d.text("admin.offload_engine", old.OffloadEngine, next.OffloadEngine)
+	d.list("admin.offload_interfaces", old.OffloadInterfaces, next.OffloadInterfaces)
+	d.secret("admin.license_config", licenseText(old.License), licenseText(next.License))
+}
+
+func licenseText(l *License) credential.Secret {
+	if l == nil {
+		return ""
+	}
+	return credential.Secret("license " + l.Key + " " + l.HMAC)
+}
+
+func (d *differences) auth(old, next Auth) {
+	d.text("auth.type", string(old.Type), string(next.Type))
+	d.text("auth.realm", old.Realm, next.Realm)
+	d.number("auth.lifetime", int(old.Lifetime), int(next.Lifetime))
+	d.number("auth.session_grace", int(old.SessionGrace), int(next.SessionGrace))
+	keys := slices.AppendSeq(slices.Collect(maps.Keys(old.Credentials)), maps.Keys(next.Credentials))
+	for _, key := range set(keys) {
+		field := "auth.credentials." + key
+		if key == KeyUsername {
+			d.text(field, string(old.Credentials[key]), string(next.Credentials[key]))
+			continue
+		}
+		d.secret(field, old.Credentials[key], next.Credentials[key])
+	}
+}
+
+func (d *differences) listeners(old, next []Listener) {
+	name := func(l Listener) string { return l.Name }
+	text := func(l Listener) string { return fmt.Sprintf("%s port %d", l.Protocol, l.Port) }
+	pairs(d, "listeners", old, next, name, text, func(field string, old, next Listener) {
+		d.text(field+"protocol", string(old.Protocol), string(next.Protocol))
+		d.text(field+"public_address", old.PublicAddress, next.PublicAddress)
+		d.number(field+"public_port", old.PublicPort, next.PublicPort)
+		d.text(field+"address", old.Address, next.Address)
+		d.number(field+"port", old.Port, next.Port)
+		d.text(field+"cert", fingerprint(old.Cert), fingerprint(next.Cert))
+		d.secret(field+"key", old.Key, next.Key)
+		d.list(field+"routes", old.Routes, next.Routes)
+	})
+	if was, is := names(old), names(next); slices.Equal(set(was), set(is)) {
+		d.text("listeners", strings.Join(was, ", "), strings.Join(is, ", ")) // clients are offered them in this order
+	}
+}
+
+func (d *differences) clusters(old, next []Cluster) {
+	name := func(c Cluster) string { return c.Name }
+	text := func(c Cluster) string { return fmt.Sprintf("%s %s", c.Type, shorten(c.Endpoints)) }
+	pairs(d, "clusters", old, next, name, text, func(field string, old, next Cluster) {
+		d.text(field+"type", string(old.Type), string(next.Type))
+		d.text(field+"protocol", old.Protocol, next.Protocol)
+		d.list(field+"endpoints", old.Endpoints, next.Endpoints)
+	})
+}
+
+// pairs matches the entries of two lists by name and compares those that are in both.
+func pairs[T any](d *differences, list string, old, next []T, name, text func(T) string, compare func(field string, old, next T)) {
+	before := map[string]T{}
+	for _, entry := range old {
+		before[name(entry)] = entry
+	}
+	for _, entry := range next {
+		field := list + "[" + name(entry) + "]"
+		was, both := before[name(entry)]
+		if !both {
+			d.text(field, "", text(entry))
+			continue
+		}
+		compare(field+".", was, entry)
+		delete(before, name(entry))
+	}
+	for _, entry := range old {
+		if _, gone := before[name(entry)]; gone {
+			d.text(list+"["+name(entry)+"]", text(entry), "")
+			delete(before, name(entry))
+		}
+	}
+}
+
+func names(listeners []Listener) (all []string) {
+	for _, l := range listeners {
+		all = append(all, l.Name)
+	}
+	return all
+}
+
+// without returns the entries of a that are not in b, sorted.
+func without(a, b []string) []string {
+	in := map[string]bool{}
+	for _, s := range b {
+		in[s] = true
+	}
+	return slices.DeleteFunc(set(a), func(s string) bool { return in[s] })
+}
+
+// shorten joins a list, and only counts what would be too much to read.
+func shorten(values []string) string {
+	const most = 5
+	if len(values) <= most {
+		return strings.Join(values, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(values[:most], ", "), len(values)-most)
+}
+
+// fingerprint stands for a certificate.
+func fingerprint(cert string) string {
+	if cert == "" {
+		return ""
+	}
+	sum := sha256.Sum256([]byte(cert))
+	return "sha256:" + hex.EncodeToString(sum[:6])
+}

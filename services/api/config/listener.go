@@ -1,0 +1,97 @@
+package config
+
+import (
+	"crypto/tls"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/stunner-gateway/stunner/services/api/credential"
+)
+
+// KeyPair decodes the certificate and the key of a TLS or DTLS listener. Its errors show neither.
+func (l Listener) KeyPair() (tls.Certificate, error) {
+	cert, err := base64.StdEncoding.DecodeString(l.Cert)
+	if err != nil {
+		return tls.Certificate{}, errors.New("decode certificate: no base64: give the base64 form of the PEM")
+	}
+	key, err := base64.StdEncoding.DecodeString(string(l.Key))
+	if err != nil {
+		return tls.Certificate{}, errors.New("decode key: no base64: give the base64 form of the PEM")
+	}
+	pair, err := tls.X509KeyPair(cert, key)
+	if err != nil {
+		return tls.Certificate{}, fmt.Errorf("read key pair: %w", err)
+	}
+	return pair, nil
+}
+
+func (f *findings) listeners(listeners []Listener) {
+	if !f.atMost("listeners", len(listeners), maxListeners) {
+		return
+	}
+	names, sockets := map[string]int{}, map[string]int{}
+	for i, l := range listeners {
+		at := func(field string) string { return index("listeners", i, field) }
+		f.name(at("name"), l.Name)
+		f.unique("listeners", i, l.Name, names)
+		f.addresses(i, l)
+		f.socket(i, l, sockets)
+		f.keyPair(i, l)
+		if f.atMost(at("routes"), len(l.Routes), maxRoutes) {
+			for j, route := range l.Routes {
+				f.name(fmt.Sprintf("listeners[%d].routes[%d]", i, j), route)
+			}
+		}
+	}
+}
+
+func (f *findings) addresses(i int, l Listener) {
+	if !isPlaceholder(l.Address) && !isAddress(l.Address) {
+		f.add(index("listeners", i, "address"), l.Address, "is no IP address", "use an IP address, localhost or "+AddressPlaceholder)
+	}
+	if l.PublicAddress != "" && !isPlaceholder(l.PublicAddress) && !isAddress(l.PublicAddress) && !isHost(l.PublicAddress) {
+		f.add(index("listeners", i, "public_address"), l.PublicAddress, "is neither IP address nor host name", "use one of them, without port")
+	}
+	if l.PublicPort < 0 || l.PublicPort > 65535 {
+		f.add(index("listeners", i, "public_port"), strconv.Itoa(l.PublicPort), "is out of range", "use 1 to 65535, or 0 for the port itself")
+	}
+}
+
+// socket checks protocol and port, and that no other listener wants the same socket.
+func (f *findings) socket(i int, l Listener, sockets map[string]int) {
+	if !l.Protocol.known() {
+		f.add(index("listeners", i, "protocol"), string(l.Protocol), "is unknown", "use "+ProtocolNames())
+	}
+	port := strconv.Itoa(l.Port)
+	if l.Port < 1 || l.Port > 65535 {
+		f.add(index("listeners", i, "port"), port, "is out of range", "use 1 to 65535")
+		return
+	}
+	if !l.Protocol.known() {
+		return
+	}
+	socket := l.Protocol.Network() + ":" + port
+	if first, taken := sockets[socket]; taken {
+		problem := fmt.Sprintf("is the %s port of listeners[%d] already", l.Protocol.Network(), first)
+		f.add(index("listeners", i, "port"), port, problem, "choose another port")
+		return
+	}
+	sockets[socket] = i
+}
+
+func (f *findings) keyPair(i int, l Listener) {
+	switch {
+	case !l.Protocol.Secure():
+	case l.Cert == "":
+		f.add(index("listeners", i, "cert"), "", "is missing", fmt.Sprintf("%s needs a certificate", l.Protocol))
+	case l.Key == "":
+		f.add(index("listeners", i, "key"), "", "is missing", fmt.Sprintf("%s needs a private key", l.Protocol))
+	case l.Key == credential.Redacted: // the copy that people read: see Redacted
+	default:
+		if _, err := l.KeyPair(); err != nil {
+			f.add(index("listeners", i, "cert"), "", "and key are unusable", err.Error())
+		}
+	}
+}

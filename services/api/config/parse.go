@@ -1,0 +1,217 @@
+package config
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	strict "sigs.k8s.io/json"
+	"sigs.k8s.io/yaml"
+)
+
+// MaxDocument bounds the size, in bytes, of a document that Parse reads.
+const MaxDocument = 4 << 20
+
+// supported are the versions that Parse reads. v1alpha1 differs from v1 in fields that mean nothing any more.
+var supported = []string{Version, "v1alpha1"}
+
+// document is the wire form of a Config where it differs from the Go form.
+type document struct {
+	Version   string             `json:"version"`
+	Admin     adminDocument      `json:"admin"`
+	Auth      Auth               `json:"auth"`
+	Listeners []listenerDocument `json:"listeners"`
+	Clusters  []Cluster          `json:"clusters"`
+}
+
+type adminDocument struct {
+	Admin
+	// LogLevelAlias is how some documentation spells loglevel.
+	LogLevelAlias string `json:"logLevel"`
+}
+
+type listenerDocument struct {
+	Listener
+	// Port tells a port that is left out, which has a default, from a port 0, which is an error.
+	Port *int `json:"port"`
+	// The relay port range of v1alpha1 is read and ignored: the kernel chooses relay ports.
+	MinRelayPort json.RawMessage `json:"min_relay_port"`
+	MaxRelayPort json.RawMessage `json:"max_relay_port"`
+}
+
+// Parse reads a config from JSON or YAML, turns aliases and older spellings into the canonical ones and fills in defaults. It does
+// not validate. Unknown holds the paths of fields that this release does not know: a peer of another release may send them, so
+// they are no error.
+func Parse(data []byte) (c Config, unknown []string, err error) {
+	text, err := toJSON(data)
+	if err != nil {
+		return Config{}, nil, fmt.Errorf("parse config: %w", err)
+	}
+	if err := checkVersion(text); err != nil {
+		return Config{}, nil, fmt.Errorf("parse config: %w", err)
+	}
+	var d document
+	unknown, err = decode(text, &d)
+	if err != nil {
+		return Config{}, nil, fmt.Errorf("parse config: %w", err)
+	}
+	c = d.config()
+	c.Default()
+	return c, unknown, nil
+}
+
+// config converts the wire form, of either version, to the Go form.
+func (d document) config() Config {
+	c := Config{Version: Version, Admin: d.Admin.Admin, Auth: d.Auth, Clusters: d.Clusters}
+	if c.Admin.LogLevel == "" {
+		c.Admin.LogLevel = d.Admin.LogLevelAlias
+	}
+	for _, l := range d.Listeners {
+		l.Listener.Port = DefaultPort
+		if l.Port != nil {
+			l.Listener.Port = *l.Port
+		}
+		c.Listeners = append(c.Listeners, l.Listener)
+	}
+	return c
+}
+
+// toJSON returns the one JSON value that data holds, be it JSON or YAML.
+func toJSON(data []byte) ([]byte, error) {
+	switch {
+	case len(data) > MaxDocument:
+		return nil, fmt.Errorf("document of %d bytes is too large: the limit is %d", len(data), MaxDocument)
+	case len(bytes.TrimSpace(data)) == 0:
+		return nil, errors.New("document is empty")
+	case json.Valid(data):
+		return data, nil
+	case documents(data) > 1:
+		return nil, errors.New("more than one YAML document: a config is one document")
+	}
+	text, err := yaml.YAMLToJSONStrict(data)
+	if err != nil {
+		return nil, yamlError(err)
+	}
+	if string(text) == "null" {
+		return nil, errors.New("document is empty")
+	}
+	return text, nil
+}
+
+// documents counts the YAML documents of data that have content. The YAML reader stops silently after the first.
+func documents(data []byte) (n int) {
+	open := false
+	for line := range strings.Lines(string(data)) {
+		line = strings.TrimRight(line, " \t\r\n")
+		marker, rest, _ := strings.Cut(line, " ")
+		if marker == "---" || marker == "..." {
+			open, line = false, rest
+		}
+		content := strings.TrimLeft(line, " \t")
+		if !open && content != "" && content[0] != '#' && content[0] != '%' {
+			open = true
+			n++
+		}
+	}
+	return n
+}
+
+// speakable are the beginnings of the YAML reader's errors that tell of places and syntax. Its other errors quote values, which may
+// be secrets.
+var speakable = []string{
+	"line ", "unmarshal errors:", "document contains excessive aliasing", "control characters", "invalid leading", "invalid Unicode",
+	"found ", "did not find ", "exceeded ",
+}
+
+func yamlError(err error) error {
+	const most = 200
+	text := strings.TrimPrefix(err.Error(), "yaml: ")
+	if !slices.ContainsFunc(speakable, func(beginning string) bool { return strings.HasPrefix(text, beginning) }) {
+		return errors.New("yaml: cannot be read as an object with text keys: check anchors, tags and keys")
+	}
+	if len(text) > most {
+		text = strings.ToValidUTF8(text[:most], "") + "…"
+	}
+	return errors.New("yaml: " + strings.Join(strings.Fields(text), " "))
+}
+
+// checkVersion looks at nothing but the version, because another version may have other types.
+func checkVersion(text []byte) error {
+	var head struct {
+		Version string `json:"version"`
+	}
+	if err := strict.UnmarshalCaseSensitivePreserveInts(text, &head); err != nil {
+		return typeError(err)
+	}
+	if slices.Contains(supported, head.Version) {
+		return nil
+	}
+	remedy := "use " + strings.Join(supported, " or ")
+	if head.Version == "" {
+		return &FieldError{Field: "version", Problem: "is missing", Remedy: remedy}
+	}
+	return &FieldError{Field: "version", Value: head.Version, Problem: "is not supported", Remedy: remedy}
+}
+
+// decode reads text and returns the paths of unknown fields. A field that stands there twice is an error: which one was meant?
+func decode(text []byte, d *document) (unknown []string, err error) {
+	strange, err := strict.UnmarshalStrict(text, d, strict.DisallowUnknownFields)
+	if err != nil {
+		return nil, typeError(err)
+	}
+	for _, e := range strange {
+		unknown = append(unknown, fieldPath(e))
+	}
+	var f findings
+	if !f.atMost("listeners", len(d.Listeners), maxListeners) || !f.atMost("clusters", len(d.Clusters), maxClusters) {
+		return nil, errors.Join(f.errs...) // before the effort grows
+	}
+	twice, err := strict.UnmarshalStrict(text, &document{}, strict.DisallowDuplicateFields)
+	if err != nil {
+		return nil, typeError(err)
+	}
+	var all []error
+	for _, e := range twice {
+		all = append(all, &FieldError{Field: fieldPath(e), Problem: "is set twice", Remedy: "keep one"})
+	}
+	return unknown, errors.Join(all...)
+}
+
+func fieldPath(err error) string {
+	var f strict.FieldError
+	if errors.As(err, &f) {
+		return f.FieldPath()
+	}
+	return err.Error()
+}
+
+// typeError rephrases the JSON reader's type errors, which speak of Go types.
+func typeError(err error) error {
+	var t *json.UnmarshalTypeError
+	if !errors.As(err, &t) {
+		return err
+	}
+	got, _, _ := strings.Cut(t.Value, " ") // the rest is the number itself
+	field := t.Field
+	if field == "" {
+		field = "document"
+	}
+	return &FieldError{Field: field, Problem: "cannot be read from a JSON " + got, Remedy: "write " + wanted(t.Type)}
+}
+
+func wanted(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.Int, reflect.Int32:
+		return "a whole number"
+	case reflect.String:
+		return "a text, in quotes"
+	case reflect.Slice:
+		return "a list"
+	default:
+		return "an object"
+	}
+}

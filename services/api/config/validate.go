@@ -1,0 +1,263 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Bounds of a config. They are far above what is useful, and low enough that checking a hostile document stays cheap.
+const (
+	maxListeners = 1_000
+	maxClusters  = 10_000
+	maxEndpoints = 100_000
+	maxNames     = 10_000 // host names of all clusters: each is asked for every few seconds
+	maxRoutes    = maxClusters
+	maxName      = 1_024
+	maxText      = 4_096
+	maxRealm     = 127 // characters: RFC 8489 §14.9
+	maxUsername  = 508 // bytes: RFC 8489 §14.3
+	maxFindings  = 100
+)
+
+// FieldError is one thing that is wrong with a config.
+type FieldError struct {
+	// Field is the path of the field, in the spelling of the document.
+	Field string
+	// Value is what stands there; it is empty for what is missing, long or secret.
+	Value string
+	// Problem says what is wrong, Remedy what to do about it.
+	Problem, Remedy string
+}
+
+// Error gives field, value, problem and remedy in one line.
+func (e *FieldError) Error() string {
+	value := e.Value
+	if _, err := strconv.Atoi(value); err != nil && value != "" {
+		value = strconv.Quote(value)
+	}
+	if value != "" {
+		value += " "
+	}
+	return e.Field + ": " + value + e.Problem + ": " + e.Remedy
+}
+
+// findings collects what is wrong.
+type findings struct{ errs []error }
+
+// add notes a problem. Long values and endless lists of problems are cut: errors end up in conditions and logs.
+func (f *findings) add(field, value, problem, remedy string) {
+	const most = 100
+	switch {
+	case len(f.errs) > maxFindings:
+		return
+	case len(f.errs) == maxFindings:
+		field, value, problem, remedy = "config", "", "has more problems", "mend these first"
+	}
+	if len(value) > most {
+		value = strings.ToValidUTF8(value[:most], "") + "…"
+	}
+	f.errs = append(f.errs, &FieldError{Field: field, Value: value, Problem: problem, Remedy: remedy})
+}
+
+// index gives the path list[i].field.
+func index(list string, i int, field string) string {
+	return list + "[" + strconv.Itoa(i) + "]." + field
+}
+
+// Validate returns all that is wrong with a config with defaults, as joined *FieldError values. It accepts whole placeholders as
+// addresses; those that Expand could not replace it refuses. A route to a cluster that is not there is no error: it
+// reaches nothing.
+func (c Config) Validate() error {
+	var f findings
+	if c.Version != Version {
+		f.add("version", c.Version, "is not supported", "use "+Version)
+	}
+	f.expanded(&c)
+	f.admin(c.Admin)
+	f.auth(c.Auth)
+	f.listeners(c.Listeners)
+	f.clusters(c.Clusters)
+	return errors.Join(f.errs...)
+}
+
+func (f *findings) expanded(c *Config) {
+	for _, field := range c.expandable() {
+		if strings.Contains(*field.value, unset) {
+			f.add(field.path, *field.value, "names a variable that is not set", "set it in the environment of the process")
+		}
+	}
+}
+
+func (f *findings) admin(a Admin) {
+	f.name("admin.name", a.Name)
+	f.text("admin.loglevel", a.LogLevel, maxText)
+	f.endpointURL("admin.metrics_endpoint", a.MetricsEndpoint)
+	if a.HealthcheckEndpoint != nil {
+		f.endpointURL("admin.healthcheck_endpoint", *a.HealthcheckEndpoint)
+	}
+	if a.UserQuota < 0 {
+		f.add("admin.user_quota", strconv.Itoa(a.UserQuota), "is negative", "use 0 for no bound")
+	}
+	if engines[strings.ToLower(a.OffloadEngine)] != a.OffloadEngine {
+		f.add("admin.offload_engine", a.OffloadEngine, "is unknown", "use None, XDP, TC or Auto")
+	}
+	for i, name := range a.OffloadInterfaces {
+		f.name(fmt.Sprintf("admin.offload_interfaces[%d]", i), name)
+	}
+}
+
+// endpointURL checks the URL of an HTTP server of the process; empty means none. Placeholders are not looked into.
+func (f *findings) endpointURL(field, value string) {
+	if value == "" || strings.Contains(value, "$") {
+		return
+	}
+	const remedy = "write http://ADDRESS:PORT/PATH"
+	u, err := url.Parse(value)
+	switch {
+	case err != nil:
+		f.add(field, "", "is no URL with a valid port", remedy)
+	case u.Scheme != "http" || u.Opaque != "":
+		f.add(field, u.Redacted(), "is no http URL", remedy)
+	case u.User != nil || u.RawQuery != "" || u.Fragment != "":
+		f.add(field, "", "has more than address, port and path", remedy)
+	case u.Port() != "" && parsePort(u.Port()) == 0:
+		f.add(field, value, "has a port out of range", "use 1 to 65535")
+	case u.Hostname() != "" && !isAddress(u.Hostname()) && !isHost(u.Hostname()):
+		f.add(field, value, "has an unreadable address", remedy)
+	}
+}
+
+func (f *findings) auth(a Auth) {
+	f.realm(a.Realm)
+	if a.Lifetime < 0 {
+		f.add("auth.lifetime", strconv.Itoa(int(a.Lifetime)), "is negative", "use seconds, or 0 for the default of the auth service")
+	}
+	if a.SessionGrace < 0 {
+		f.add("auth.session_grace", strconv.Itoa(int(a.SessionGrace)), "is negative", "use seconds, or 0 for none")
+	}
+	switch a.Type {
+	case AuthNone:
+	case AuthStatic:
+		f.credential(a, KeyUsername)
+		f.credential(a, KeyPassword)
+		f.text("auth.credentials."+KeyUsername, string(a.Credentials[KeyUsername]), maxUsername)
+	case AuthEphemeral:
+		f.credential(a, KeySecret)
+	default:
+		f.add("auth.type", string(a.Type), "is unknown", "use none, static or ephemeral")
+	}
+}
+
+func (f *findings) credential(a Auth, key string) {
+	field, value := "auth.credentials."+key, a.Credentials[key]
+	switch {
+	case value == "":
+		f.add(field, "", "is missing or empty", fmt.Sprintf("authentication of type %s needs it", a.Type))
+	case len(value) > maxText:
+		f.add(field, "", "is too long", fmt.Sprintf("use at most %d bytes", maxText))
+	}
+}
+
+// CheckRealm holds a realm against the quoted-string of STUN (RFC 8489 §14.9), which is sent without its quotes and has no escapes.
+func CheckRealm(realm string) error {
+	n := utf8.RuneCountInString(realm)
+	if n < 1 || n > maxRealm || strings.ContainsAny(realm, `"\`) || strings.ContainsFunc(realm, unicode.IsControl) {
+		return fmt.Errorf("must have 1 to %d characters and no quotes, backslashes or control characters", maxRealm)
+	}
+	return nil
+}
+
+func (f *findings) realm(realm string) {
+	if CheckRealm(realm) != nil {
+		f.add("auth.realm", realm, "is no realm", fmt.Sprintf("use 1 to %d characters without quotes, backslashes and control characters", maxRealm))
+	}
+}
+
+// name checks an identifier.
+func (f *findings) name(field, value string) {
+	if value == "" {
+		f.add(field, "", "is missing", "give a name")
+	}
+	f.text(field, value, maxName)
+}
+
+// text checks a text that will be shown.
+func (f *findings) text(field, value string, most int) {
+	switch {
+	case len(value) > most:
+		f.add(field, value, "is too long", fmt.Sprintf("use at most %d bytes", most))
+	case strings.ContainsFunc(value, unicode.IsControl):
+		f.add(field, value, "has control characters", "leave them out")
+	}
+}
+
+// atMost tells whether a list is short enough to be looked at, and notes when it is not.
+func (f *findings) atMost(field string, n, most int) bool {
+	if n > most {
+		f.add(field, strconv.Itoa(n), "entries are too many", fmt.Sprintf("the limit is %d", most))
+	}
+	return n <= most
+}
+
+func (f *findings) clusters(clusters []Cluster) {
+	if !f.atMost("clusters", len(clusters), maxClusters) {
+		return
+	}
+	names := 0
+	seen := map[string]int{}
+	for i, c := range clusters {
+		if c.Type == StrictDNS {
+			names += len(c.Endpoints)
+		}
+		f.name(index("clusters", i, "name"), c.Name)
+		f.unique("clusters", i, c.Name, seen)
+		if c.Protocol != "UDP" {
+			f.add(index("clusters", i, "protocol"), c.Protocol, "is not supported", "use UDP")
+		}
+		if f.atMost(index("clusters", i, "endpoints"), len(c.Endpoints), maxEndpoints) {
+			f.endpoints(i, c)
+		}
+	}
+	if names > maxNames {
+		f.add("clusters", strconv.Itoa(names), "host names are too many", fmt.Sprintf("the limit is %d, over all clusters", maxNames))
+	}
+}
+
+func (f *findings) endpoints(i int, c Cluster) {
+	for j, endpoint := range c.Endpoints {
+		field := fmt.Sprintf("clusters[%d].endpoints[%d]", i, j)
+		switch c.Type {
+		case Static:
+			if _, err := ParseEndpoint(endpoint); err != nil {
+				f.add(field, endpoint, "is no endpoint", errors.Unwrap(err).Error())
+			}
+		case StrictDNS:
+			if !isHost(endpoint) {
+				f.add(field, endpoint, "is no host name", "write a DNS name without port, or use type "+string(Static))
+			}
+		}
+	}
+	if c.Type != Static && c.Type != StrictDNS {
+		f.add(index("clusters", i, "type"), string(c.Type), "is unknown", "use STATIC or STRICT_DNS")
+	}
+}
+
+// unique notes the second use of a name.
+func (f *findings) unique(list string, i int, name string, seen map[string]int) {
+	if first, dup := seen[name]; dup {
+		f.add(index(list, i, "name"), name, fmt.Sprintf("is the name of %s[%d] already", list, first), "choose another name")
+		return
+	}
+	seen[name] = i
+}
+
+func isAddress(s string) bool {
+	addr, err := netip.ParseAddr(s)
+	return err == nil && addr.Zone() == ""
+}

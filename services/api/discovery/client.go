@@ -1,0 +1,301 @@
+package discovery
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
+)
+
+// Bounds of what a server can make a client do.
+const (
+	frameLimit  = 8 << 20
+	listLimit   = 256 << 20
+	tokenLimit  = 64 << 10
+	loadTimeout = 30 * time.Second
+	dialTimeout = 5 * time.Second
+)
+
+// client is the Source and Reporter of a discovery server.
+type client struct {
+	base      url.URL
+	want      selector
+	node      string
+	tokenFile string
+	caFile    string
+	log       *slog.Logger
+	// dial is net.Dialer.DialContext.
+	dial func(ctx context.Context, network, address string) (net.Conn, error)
+
+	mu sync.Mutex
+	// reports are the newest ones: a server forgets them when the connection is lost, so each new connection begins with them.
+	reports map[string]Report
+	// outgoing is the mailbox of the connection that there is.
+	outgoing *mailbox[Report]
+}
+
+func newClient(base url.URL, want selector, o Options) *client {
+	return &client{
+		base: base, want: want, node: o.Node, tokenFile: o.TokenFile, caFile: o.CAFile,
+		log:     o.Log,
+		dial:    (&net.Dialer{Timeout: dialTimeout}).DialContext,
+		reports: map[string]Report{},
+	}
+}
+
+// String gives the URL without its query.
+func (c *client) String() string {
+	return c.base.JoinPath(string(c.want)).String()
+}
+
+// address is the URL of a request.
+func (c *client) address(watch bool) string {
+	u := c.base.JoinPath(strings.TrimSuffix(string(c.want), "/"))
+	query := url.Values{}
+	if watch {
+		query.Set("watch", "true")
+	}
+	if c.node != "" {
+		query.Set("node", c.node)
+	}
+	u.RawQuery = query.Encode()
+	return u.String()
+}
+
+// Load returns the configs that are there now. An error that concerns some of a list comes together with the others.
+func (c *client) Load(ctx context.Context) ([]config.Config, error) {
+	ctx, cancel := context.WithTimeout(ctx, loadTimeout)
+	defer cancel()
+	data, err := c.get(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("load %s: %w", c, err)
+	}
+	configs, err := readAll(data, c.want)
+	for _, found := range configs {
+		if !c.want.matches(found.Admin.Name) {
+			return nil, fmt.Errorf("load %s: the server sent %q instead", c, found.Admin.Name)
+		}
+	}
+	if err != nil {
+		return configs, fmt.Errorf("load %s: %w", c, err)
+	}
+	return configs, nil
+}
+
+func (c *client) get(ctx context.Context) ([]byte, error) {
+	httpClient, header, err := c.prepare()
+	if err != nil {
+		return nil, err
+	}
+	defer httpClient.CloseIdleConnections()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.address(false), nil)
+	if err != nil {
+		return nil, err
+	}
+	request.Header = header
+	response, err := httpClient.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = response.Body.Close() }()
+	if response.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("the server answers %s", response.Status)
+	}
+	limit := int64(frameLimit)
+	if !c.want.one() {
+		limit = listLimit
+	}
+	return readLimited(response.Body, limit)
+}
+
+func readLimited(r io.Reader, limit int64) ([]byte, error) {
+	data, err := io.ReadAll(io.LimitReader(r, limit+1))
+	if err == nil && int64(len(data)) > limit {
+		err = fmt.Errorf("more than %d bytes", limit)
+	}
+	return data, err
+}
+
+// prepare reads token and certificates afresh, because both are rotated, and returns what one connection needs.
+func (c *client) prepare() (*http.Client, http.Header, error) {
+	header := http.Header{}
+	if c.tokenFile != "" {
+		token, err := readToken(c.tokenFile)
+		if err != nil {
+			return nil, nil, err
+		}
+		header.Set("Authorization", "Bearer "+token)
+	}
+	security := &tls.Config{MinVersion: tls.VersionTLS12}
+	if c.caFile != "" {
+		pem, err := os.ReadFile(c.caFile)
+		if err != nil {
+			return nil, nil, fmt.Errorf("read CA certificates: %w", err)
+		}
+		security.RootCAs = x509.NewCertPool()
+		if !security.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, nil, fmt.Errorf("read CA certificates: no PEM certificate in %s", c.caFile)
+		}
+	}
+	return &http.Client{
+		Transport: &http.Transport{
+			DialContext:            c.dial,
+			TLSClientConfig:        security,
+			TLSHandshakeTimeout:    dialTimeout,
+			ResponseHeaderTimeout:  dialTimeout,
+			MaxResponseHeaderBytes: 64 << 10,
+			DisableKeepAlives:      true,
+		},
+		// A redirect could take the token, and the promise of TLS, elsewhere.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}, header, nil
+}
+
+func readToken(file string) (string, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return "", fmt.Errorf("read token: %w", err)
+	}
+	defer func() { _ = f.Close() }()
+	data, err := readLimited(f, tokenLimit)
+	if err != nil {
+		return "", fmt.Errorf("read token %s: %w", file, err)
+	}
+	token := string(bytes.TrimSpace(data))
+	if token == "" || strings.ContainsAny(token, " \r\n\t") {
+		return "", fmt.Errorf("read token %s: the file must hold one token", file)
+	}
+	return token, nil
+}
+
+// Watch connects, and connects again, until ctx ends.
+func (c *client) Watch(ctx context.Context) <-chan Event {
+	out := make(chan Event)
+	w := newWatch(c.String(), c.want)
+	go w.run(ctx, out)
+	go c.follow(ctx, w)
+	return out
+}
+
+func (c *client) follow(ctx context.Context, w *watch) {
+	var delay backoff
+	for ctx.Err() == nil {
+		start := time.Now()
+		err := c.connect(ctx, w)
+		if ctx.Err() != nil {
+			return
+		}
+		w.lost(err)
+		pause := delay.next(time.Since(start))
+		c.log.DebugContext(ctx, "config source is away", "source", c.String(), "retry", pause)
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+	}
+}
+
+// connect receives configs and sends reports over one connection, until it ends.
+func (c *client) connect(ctx context.Context, w *watch) error {
+	httpClient, header, err := c.prepare()
+	if err != nil {
+		return err
+	}
+	s := newStream(ctx, clientPulse)
+	defer s.close()
+	conn, _, err := websocket.Dial(s.ctx, c.address(true), &websocket.DialOptions{
+		HTTPClient: httpClient, HTTPHeader: header, OnPingReceived: s.onPing, OnPongReceived: s.onPong,
+	})
+	if err != nil {
+		return s.cause(err)
+	}
+	s.open(conn, frameLimit)
+	w.connected()
+	var workers sync.WaitGroup
+	defer workers.Wait()
+	defer s.close()
+	workers.Go(func() { s.cancel(s.keepAlive()) })
+	workers.Go(func() { s.cancel(c.sendReports(s)) })
+	for {
+		data, err := s.read()
+		if err != nil {
+			return err
+		}
+		w.receive(data)
+	}
+}
+
+// Report sends a report now, or as soon as there is a connection.
+func (c *client) Report(r Report) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.reports[r.ID] = r
+	if c.outgoing != nil {
+		c.outgoing.put(r.ID, r)
+	}
+}
+
+// sendReports sends the newest reports and then each new one.
+func (c *client) sendReports(s *stream) error {
+	outgoing := newMailbox[Report]()
+	c.mu.Lock()
+	for id, r := range c.reports {
+		outgoing.put(id, r)
+	}
+	c.outgoing = outgoing
+	c.mu.Unlock()
+	for {
+		r, err := outgoing.take(s.ctx)
+		if err != nil {
+			return err
+		}
+		data, err := json.Marshal(reportFrame{Report: &r})
+		if err != nil {
+			return err
+		}
+		if err := s.send(data); err != nil {
+			return err
+		}
+	}
+}
+
+// reportFrame is what a client sends.
+type reportFrame struct {
+	Report *Report `json:"report"`
+}
+
+// The delays between connections. Jitter keeps many clients from coming back at once.
+const (
+	firstDelay = 200 * time.Millisecond
+	lastDelay  = 10 * time.Second
+)
+
+// backoff is the state of a growing delay.
+type backoff struct{ delay time.Duration }
+
+// next returns how long to wait after a connection that held for some time: a connection that held long starts the series afresh.
+func (b *backoff) next(held time.Duration) time.Duration {
+	if b.delay == 0 || held > lastDelay {
+		b.delay = firstDelay
+	}
+	half := b.delay / 2
+	pause := half + rand.N(half)
+	b.delay = min(2*b.delay, lastDelay)
+	return pause
+}

@@ -1,0 +1,145 @@
+package discovery
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
+)
+
+// watch turns documents into events: it knows what was delivered, and keeps what was not.
+type watch struct {
+	// source names the source in errors.
+	source string
+	want   selector
+	// revisions are those of the configs that were delivered; it outlives connections.
+	revisions map[string]string
+	events    *mailbox[Event]
+	// refused holds the ids of which a document was kept out, "" for one that could not be read: the next good one is delivered even
+	// if it says what is known, for whoever holds the refusal against the source.
+	refused map[string]bool
+}
+
+func newWatch(source string, want selector) *watch {
+	return &watch{source: source, want: want, revisions: map[string]string{}, refused: map[string]bool{}, events: newMailbox[Event]()}
+}
+
+// Keys of events that concern no config. No id looks like them.
+const (
+	connectionKey = "\x00connection"
+	errorKey      = "\x00error"
+)
+
+// connected says that the source is there.
+func (w *watch) connected() { w.events.put(connectionKey, Event{Connected: true}) }
+
+// lost says that it is not.
+func (w *watch) lost(err error) {
+	w.events.put(connectionKey, Event{Err: fmt.Errorf("watch %s: %w", w.source, err)})
+}
+
+// refuse reports a document that changes nothing. It has a key of its own, so that it pushes no good config out of the mailbox.
+func (w *watch) refuse(id string, err error) {
+	w.refused[id] = true
+	w.events.put(errorKey+id, Event{ID: id, Err: fmt.Errorf("%w: from %s: %w", ErrRejected, w.source, err)})
+}
+
+// receive delivers a document, unless it says what is known already.
+func (w *watch) receive(data []byte) {
+	c, unknown, err := read(data)
+	id := c.Admin.Name
+	if err != nil {
+		w.refuse(id, err)
+		return
+	}
+	if !w.want.matches(id) {
+		w.refuse(id, fmt.Errorf("read config: this is %q, but %q was asked for", id, w.want))
+		return
+	}
+	w.events.remove(errorKey + id)
+	revision := c.Revision()
+	if w.revisions[id] == revision && !w.refused[id] && !w.refused[""] {
+		return
+	}
+	w.revisions[id] = revision
+	delete(w.refused, id)
+	delete(w.refused, "")
+	e := Event{ID: id, Config: c, Unknown: unknown}
+	if c.IsZero() {
+		e = Event{ID: id, Deleted: true}
+	}
+	w.events.put(id, e)
+}
+
+// run hands events over until ctx ends, and closes out.
+func (w *watch) run(ctx context.Context, out chan<- Event) {
+	defer close(out)
+	for {
+		e, err := w.events.take(ctx)
+		if err != nil {
+			return
+		}
+		select {
+		case out <- e:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// read parses and validates a config. With an error it returns as much of the config as it could read, for its name.
+func read(data []byte) (config.Config, []string, error) {
+	c, unknown, err := config.Parse(data)
+	if err != nil {
+		return config.Config{}, nil, err
+	}
+	if err := c.Validate(); err != nil {
+		return c, nil, fmt.Errorf("validate config %s: %w", c.Admin.Name, err)
+	}
+	return c, unknown, nil
+}
+
+// split returns the documents of a list {"version":"v1","items":[…]} that want means; everything else is one document.
+func split(data []byte, want selector) [][]byte {
+	var envelope struct {
+		Items []json.RawMessage `json:"items"`
+	}
+	if err := yaml.Unmarshal(data, &envelope); err != nil || envelope.Items == nil {
+		return [][]byte{data} // config.Parse tells what is wrong with it
+	}
+	var documents [][]byte
+	for _, item := range envelope.Items {
+		var head struct {
+			Admin struct {
+				Name string `json:"name"`
+			} `json:"admin"`
+		}
+		if err := json.Unmarshal(item, &head); err != nil || want.matches(head.Admin.Name) {
+			documents = append(documents, item)
+		}
+	}
+	return documents
+}
+
+// readAll reads one config or a list of them. What is wrong with some does not keep the others back.
+func readAll(data []byte, want selector) (configs []config.Config, err error) {
+	var problems []error
+	for _, document := range split(data, want) {
+		c, _, err := read(document)
+		switch {
+		case err != nil:
+			problems = append(problems, err)
+		case !c.IsZero():
+			configs = append(configs, c)
+		}
+	}
+	return configs, errors.Join(problems...)
+}
+
+// blank tells whether data holds nothing: a file between truncation and writing.
+func blank(data []byte) bool { return strings.TrimSpace(string(data)) == "" }

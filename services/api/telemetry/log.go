@@ -1,0 +1,174 @@
+package telemetry
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync/atomic"
+)
+
+// LevelTrace is below slog's levels; per-packet messages have it.
+const LevelTrace = slog.LevelDebug - 4
+
+// disabled is above all levels.
+const disabled = slog.LevelError + 100
+
+// all is the scope that stands for every scope which has no level of its own.
+const all = "all"
+
+// scopeKey is the attribute that names the scope of a message.
+const scopeKey = "scope"
+
+// levelNames are the levels of a specification, in the order in which they silence.
+var levelNames = []struct {
+	name  string
+	level slog.Level
+}{
+	{"TRACE", LevelTrace},
+	{"DEBUG", slog.LevelDebug},
+	{"INFO", slog.LevelInfo},
+	{"WARN", slog.LevelWarn},
+	{"ERROR", slog.LevelError},
+	{"DISABLE", disabled},
+}
+
+// Levels holds the level of each log scope. It can be changed while loggers use it. The zero value means INFO everywhere.
+type Levels struct {
+	scopes atomic.Pointer[map[string]slog.Level]
+}
+
+// ParseLevels reads SCOPE:LEVEL[,SCOPE:LEVEL…], in upper or lower case. A later part beats an earlier one, and "all" resets the scopes
+// before it. The error names the parts that cannot be read.
+func ParseLevels(spec string) (*Levels, error) {
+	scopes, strange := readLevels(spec)
+	if len(strange) > 0 {
+		return nil, fmt.Errorf("parse log levels: unreadable %q: write SCOPE:LEVEL, the levels are TRACE, DEBUG, INFO, WARN, ERROR and DISABLE", strange)
+	}
+	l := &Levels{}
+	l.scopes.Store(&scopes)
+	return l, nil
+}
+
+// Set changes the levels at run time. What it cannot read it ignores: a config from elsewhere must not silence a process.
+func (l *Levels) Set(spec string) {
+	scopes, _ := readLevels(spec)
+	l.scopes.Store(&scopes)
+}
+
+// String gives the levels in the form of ParseLevels.
+func (l *Levels) String() string {
+	parts := []string{all + ":" + levelName(l.of(all))}
+	if scopes := l.scopes.Load(); scopes != nil {
+		for _, scope := range slices.Sorted(maps.Keys(*scopes)) {
+			if scope != all {
+				parts = append(parts, scope+":"+levelName((*scopes)[scope]))
+			}
+		}
+	}
+	return strings.Join(parts, ",")
+}
+
+// of returns the level of a scope.
+func (l *Levels) of(scope string) slog.Level {
+	scopes := l.scopes.Load()
+	if scopes == nil {
+		return slog.LevelInfo
+	}
+	if level, ok := (*scopes)[scope]; ok {
+		return level
+	}
+	return (*scopes)[all] // the zero level is INFO
+}
+
+func readLevels(spec string) (scopes map[string]slog.Level, strange []string) {
+	scopes = map[string]slog.Level{}
+	for part := range strings.SplitSeq(spec, ",") {
+		part = strings.TrimSpace(part)
+		if part == "" {
+			continue
+		}
+		i := strings.LastIndexByte(part, ':')
+		level, ok := levelOf(part[i+1:])
+		scope := strings.ToLower(strings.TrimSpace(part[:max(i, 0)]))
+		if !ok || scope == "" {
+			strange = append(strange, part)
+			continue
+		}
+		if scope == all {
+			clear(scopes)
+		}
+		scopes[scope] = level
+	}
+	return scopes, strange
+}
+
+func levelOf(name string) (slog.Level, bool) {
+	for _, l := range levelNames {
+		if strings.EqualFold(strings.TrimSpace(name), l.name) {
+			return l.level, true
+		}
+	}
+	return 0, false
+}
+
+func levelName(level slog.Level) string {
+	for _, l := range levelNames {
+		if level <= l.level {
+			return l.name
+		}
+	}
+	return level.String()
+}
+
+// NewLog returns a logger that writes to w, as "json" or, for every other format, as text, what levels lets through. Both formats
+// escape control characters, so that nobody outside can write lines of their own.
+func NewLog(w io.Writer, format string, levels *Levels) *slog.Logger {
+	o := &slog.HandlerOptions{
+		Level: LevelTrace - 1, // the scope decides
+		ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
+			if level, ok := a.Value.Any().(slog.Level); ok && len(groups) == 0 && a.Key == slog.LevelKey {
+				return slog.String(slog.LevelKey, levelName(level))
+			}
+			return a
+		},
+	}
+	var out slog.Handler = slog.NewTextHandler(w, o)
+	if strings.EqualFold(format, "json") {
+		out = slog.NewJSONHandler(w, o)
+	}
+	return slog.New(handler{Handler: out, levels: levels, scope: all})
+}
+
+// Scope returns a logger whose messages carry the scope and have its level. A logger that NewLog did not make only gets the attribute.
+func Scope(log *slog.Logger, name string) *slog.Logger {
+	if h, ok := log.Handler().(handler); ok {
+		h.scope = strings.ToLower(name)
+		log = slog.New(h)
+	}
+	return log.With(scopeKey, name)
+}
+
+// handler lets through what the level of its scope lets through.
+type handler struct {
+	slog.Handler
+	levels *Levels
+	scope  string
+}
+
+func (h handler) Enabled(_ context.Context, level slog.Level) bool {
+	return level >= h.levels.of(h.scope)
+}
+
+func (h handler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	h.Handler = h.Handler.WithAttrs(attrs)
+	return h
+}
+
+func (h handler) WithGroup(name string) slog.Handler {
+	h.Handler = h.Handler.WithGroup(name)
+	return h
+}

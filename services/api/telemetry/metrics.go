@@ -1,0 +1,128 @@
+// Package telemetry is how the services are observed: the names of their metrics, their logs, their probes.
+package telemetry
+
+import (
+	"fmt"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Names of the dataplane's metrics. Received and sent, rx and tx, are from the standpoint of the dataplane.
+const (
+	AllocationsActive        = "stunner_allocations_active"
+	AllocationsDraining      = "stunner_allocations_draining"
+	BytesReceived            = "stunner_bytes_received_total"
+	BytesSent                = "stunner_bytes_sent_total"
+	Connections              = "stunner_connections_total"
+	ListenerConnections      = "stunner_listener_connections"
+	ListenerConnectionsTotal = "stunner_listener_connections_total"
+	ListenerPackets          = "stunner_listener_packets_total"
+	ListenerBytes            = "stunner_listener_bytes_total"
+	ClusterPackets           = "stunner_cluster_packets_total"
+	ClusterBytes             = "stunner_cluster_bytes_total"
+	Refused                  = "stunner_refused_total"
+	Dropped                  = "stunner_dropped_total"
+	ConfigRejected           = "stunner_config_rejected_total"
+	ConfigInfo               = "stunner_config_info"
+	ConfigAge                = "stunner_config_age_seconds"
+)
+
+// Names of the auth service's metrics.
+const (
+	AuthRequests    = "stunner_auth_requests_total"
+	AuthCredentials = "stunner_auth_credentials_total"
+)
+
+// Names of the operator's metrics.
+const (
+	OperatorTranslations      = "stunner_operator_translations_total"
+	OperatorConfigs           = "stunner_operator_configs"
+	OperatorProblems          = "stunner_operator_problems"
+	OperatorDataplaneRestarts = "stunner_operator_dataplane_restarts_total"
+)
+
+// Type is the kind of a metric.
+type Type string
+
+// The kinds of metric in use.
+const (
+	Counter Type = "counter"
+	Gauge   Type = "gauge"
+)
+
+// Metric is one row of the table of metrics. Its labels take few values, all of them ours: no user, no address, no text from outside.
+type Metric struct {
+	Name   string
+	Type   Type
+	Labels []string
+	Help   string
+}
+
+// Metrics is every metric of every service: what is made of a name that is not in it panics.
+var Metrics = []Metric{
+	{AllocationsActive, Gauge, nil, "Active TURN allocations, those of a draining process included."},
+	{AllocationsDraining, Gauge, nil, "Active TURN allocations of a process that is told to end; 0 before."},
+	{BytesReceived, Counter, nil, "Bytes received from clients, over all listeners."},
+	{BytesSent, Counter, nil, "Bytes sent to clients, over all listeners."},
+	{Connections, Counter, nil, "Client sessions since start: accepted stream and DTLS connections, and UDP 5-tuples that made an allocation."},
+	{ListenerConnections, Gauge, []string{"name"}, "Open client connections of a listener; for UDP the number of its sockets."},
+	{ListenerConnectionsTotal, Counter, []string{"name"}, "Client connections of a listener since start."},
+	{ListenerPackets, Counter, []string{"name", "direction"}, "Packets between clients and a listener, by direction rx or tx."},
+	{ListenerBytes, Counter, []string{"name", "direction"}, "Bytes between clients and a listener, by direction rx or tx."},
+	{ClusterPackets, Counter, []string{"name", "direction"}, "Packets between the relay sockets and the peers of a cluster, by direction rx or tx."},
+	{ClusterBytes, Counter, []string{"name", "direction"}, "Bytes between the relay sockets and the peers of a cluster, by direction rx or tx."},
+	{Refused, Counter, []string{"reason"}, "STUN requests that were answered with an error, by reason."},
+	{Dropped, Counter, []string{"reason"}, "Datagrams that were dropped, by reason."},
+	{ConfigRejected, Counter, nil, "Configs that were received and not applied, because they do not parse, validate or start."},
+	{ConfigInfo, Gauge, []string{"revision"}, "1 for the revision of the config that runs; there is one series at a time."},
+	{ConfigAge, Gauge, nil, "Seconds since the running config was confirmed by its source."},
+	{AuthRequests, Counter, []string{"route", "code"}, "Requests to the auth service, by route pattern and status code."},
+	{AuthCredentials, Counter, nil, "TURN credentials handed out."},
+	{OperatorTranslations, Counter, nil, "Translations of a Gateway."},
+	{OperatorConfigs, Gauge, nil, "Dataplane configs that are published."},
+	{OperatorProblems, Gauge, nil, "Objects that have a condition which says that something is wrong."},
+	{OperatorDataplaneRestarts, Counter, nil, "Dataplane processes that ended without being asked to and were started again."},
+}
+
+// find panics for a name that is not in the table: that is a mistake of whoever wrote it down.
+func find(name string) Metric {
+	for _, m := range Metrics {
+		if m.Name == name {
+			return m
+		}
+	}
+	panic(fmt.Sprintf("metric %q is not in telemetry.Metrics", name))
+}
+
+// must panics when a metric is used as what it is not.
+func must(name string, want Type, labelled bool) Metric {
+	m := find(name)
+	if m.Type != want || labelled != (len(m.Labels) > 0) {
+		panic(fmt.Sprintf("metric %q is a %s with labels %q", name, m.Type, m.Labels))
+	}
+	return m
+}
+
+// NewCounter returns the counter of that name, which has no labels.
+func NewCounter(name string) prometheus.Counter {
+	m := must(name, Counter, false)
+	return prometheus.NewCounter(prometheus.CounterOpts{Name: m.Name, Help: m.Help})
+}
+
+// NewCounterVec returns the counter of that name, which has labels.
+func NewCounterVec(name string) *prometheus.CounterVec {
+	m := must(name, Counter, true)
+	return prometheus.NewCounterVec(prometheus.CounterOpts{Name: m.Name, Help: m.Help}, m.Labels)
+}
+
+// NewGauge returns the gauge of that name, which has no labels.
+func NewGauge(name string) prometheus.Gauge {
+	m := must(name, Gauge, false)
+	return prometheus.NewGauge(prometheus.GaugeOpts{Name: m.Name, Help: m.Help})
+}
+
+// Desc returns the description of a metric, for a collector that makes its samples itself.
+func Desc(name string) *prometheus.Desc {
+	m := find(name)
+	return prometheus.NewDesc(m.Name, m.Help, m.Labels, nil)
+}

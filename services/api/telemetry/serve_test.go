@@ -1,0 +1,147 @@
+package telemetry_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/stunner-gateway/stunner/services/api/telemetry"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// pipes is a listener whose connections are pipes, so that a test can make up the time.
+type pipes struct {
+	conns chan net.Conn
+	done  chan struct{}
+}
+
+func newPipes() *pipes { return &pipes{make(chan net.Conn), make(chan struct{})} }
+
+func (p *pipes) dial() net.Conn {
+	near, far := net.Pipe()
+	p.conns <- far
+	return near
+}
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.conns:
+		return c, nil
+	case <-p.done:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p *pipes) Close() error   { close(p.done); return nil }
+func (p *pipes) Addr() net.Addr { return &net.TCPAddr{} }
+
+// serving runs test against Serve in made-up time and returns the error of Serve.
+func serving(t *testing.T, h http.HandlerFunc, test func(t *testing.T, p *pipes, stop func())) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		p, ended := newPipes(), make(chan error)
+		go func() { ended <- telemetry.Serve(ctx, p, h) }()
+		test(t, p, stop)
+		stop()
+		if err := <-ended; err != nil {
+			t.Errorf("serve: %v", err)
+		}
+	})
+}
+
+func request(t *testing.T, c net.Conn, text string) *http.Response {
+	t.Helper()
+	go func() { _, _ = io.WriteString(c, text) }()
+	response, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response
+}
+
+func TestServeCutsSlowClientsOff(t *testing.T) {
+	ok := func(http.ResponseWriter, *http.Request) {}
+	for name, c := range map[string]struct {
+		sent string
+		want time.Duration
+	}{
+		"nothing sent":     {"", 5 * time.Second},
+		"half a header":    {"GET / HTTP/1.1\r\nHost: x\r\nX-Slow: ", 5 * time.Second},
+		"idle afterwards":  {"GET / HTTP/1.1\r\nHost: x\r\n\r\n", 60 * time.Second},
+		"half of the body": {"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nhalf", 10 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := http.HandlerFunc(ok)
+			if strings.HasPrefix(c.sent, "POST") {
+				h = func(_ http.ResponseWriter, r *http.Request) { _, _ = io.ReadAll(r.Body) }
+			}
+			serving(t, h, func(t *testing.T, p *pipes, _ func()) {
+				conn, start := p.dial(), time.Now()
+				go func() { _, _ = io.WriteString(conn, c.sent) }()
+				if _, err := io.Copy(io.Discard, conn); err != nil {
+					t.Error(err)
+				}
+				if took := time.Since(start); took < c.want || took > c.want+time.Second {
+					t.Errorf("cut off after %s, want %s", took, c.want)
+				}
+				_ = conn.Close()
+			})
+		})
+	}
+}
+
+func TestServeBoundsHeaders(t *testing.T) {
+	serving(t, func(http.ResponseWriter, *http.Request) {}, func(t *testing.T, p *pipes, _ func()) {
+		for size, want := range map[int]int{15 << 10: http.StatusOK, 17 << 10: http.StatusRequestHeaderFieldsTooLarge} {
+			conn := p.dial()
+			response := request(t, conn, "GET / HTTP/1.1\r\nHost: x\r\nX-Long: "+strings.Repeat("x", size)+"\r\n\r\n")
+			if response.StatusCode != want {
+				t.Errorf("header of %d bytes: %s, want %d", size, response.Status, want)
+			}
+			_ = conn.Close()
+		}
+	})
+}
+
+func TestServeLetsRequestsEnd(t *testing.T) {
+	arrived := make(chan struct{})
+	h := func(w http.ResponseWriter, r *http.Request) {
+		close(arrived)
+		time.Sleep(3 * time.Second)
+		if r.Context().Err() != nil {
+			t.Error("the request was cancelled")
+		}
+		_, _ = io.WriteString(w, "done")
+	}
+	serving(t, h, func(t *testing.T, p *pipes, stop func()) {
+		conn := p.dial()
+		go func() { <-arrived; stop() }()
+		response := request(t, conn, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+		if body, err := io.ReadAll(response.Body); err != nil || string(body) != "done" {
+			t.Errorf("answer %q, %v", body, err)
+		}
+		_ = conn.Close()
+	})
+}
+
+func TestServeReportsAListenerThatBreaks(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = ln.Close()
+	if err := telemetry.Serve(t.Context(), ln, http.NotFoundHandler()); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("error %v", err)
+	}
+}

@@ -1,0 +1,274 @@
+package v1
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// What a Dataplane says by saying nothing. A test compares them with what the CRD fills in.
+const (
+	DefaultDataplaneResource             = ResourceDeployment
+	DefaultTerminationGracePeriodSeconds = 3600
+	DefaultOffloadEngine                 = OffloadNone
+	DefaultMinReplicas                   = 1
+	DefaultAllocationsPerReplica         = 500
+	DefaultScalingTrigger                = TriggerExternal
+)
+
+// DataplaneResource is the kind of the workload that runs the dataplane pods.
+//
+// +kubebuilder:validation:Enum=Deployment;DaemonSet
+type DataplaneResource string
+
+// The kinds of workload.
+const (
+	ResourceDeployment DataplaneResource = "Deployment"
+	ResourceDaemonSet  DataplaneResource = "DaemonSet"
+)
+
+// OffloadEngine is the part of the kernel that forwards media without the dataplane process.
+//
+// +kubebuilder:validation:Enum=None;XDP;TC;Auto
+type OffloadEngine string
+
+// The engines. Auto takes the fastest one that the node offers.
+const (
+	OffloadNone OffloadEngine = "None"
+	OffloadXDP  OffloadEngine = "XDP"
+	OffloadTC   OffloadEngine = "TC"
+	OffloadAuto OffloadEngine = "Auto"
+)
+
+// ScalingTrigger is where the autoscaler learns the number of allocations.
+//
+// +kubebuilder:validation:Enum=prometheus;external
+type ScalingTrigger string
+
+// The triggers: a Prometheus query, or the operator itself.
+const (
+	TriggerPrometheus ScalingTrigger = "prometheus"
+	TriggerExternal   ScalingTrigger = "external"
+)
+
+// Dataplane is the template of the pods that serve Gateways. It is cluster-scoped, because it decides what runs in the namespaces of
+// others. The one named default serves every Gateway whose GatewayConfig names no other.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:storageversion
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:scope=Cluster,shortName=dps,categories=stunner
+// +kubebuilder:printcolumn:name="Resource",type=string,JSONPath=`.spec.dataplaneResource`
+// +kubebuilder:printcolumn:name="Image",type=string,JSONPath=`.spec.image`
+// +kubebuilder:printcolumn:name="Replicas",type=integer,JSONPath=`.spec.replicas`
+// +kubebuilder:printcolumn:name="Max",type=integer,JSONPath=`.spec.autoscaling.maxReplicas`,priority=1
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type Dataplane struct {
+	metav1.TypeMeta `json:",inline"`
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// Spec is the template.
+	// +optional
+	Spec DataplaneSpec `json:"spec,omitempty"`
+
+	// Status says whether the operator can use this object.
+	// +optional
+	Status Status `json:"status,omitempty"`
+}
+
+// DataplaneSpec is the template of the pods that serve Gateways.
+//
+// +kubebuilder:validation:XValidation:message="autoscaling needs dataplaneResource Deployment: a DaemonSet has one pod per node",rule="!has(self.autoscaling) || !has(self.dataplaneResource) || self.dataplaneResource == 'Deployment'"
+// +kubebuilder:validation:XValidation:message="replicas needs dataplaneResource Deployment: a DaemonSet has one pod per node",rule="!has(self.replicas) || !has(self.dataplaneResource) || self.dataplaneResource == 'Deployment'"
+type DataplaneSpec struct {
+	// DataplaneResource is the kind of the workload: Deployment, or DaemonSet for one pod per node.
+	//
+	// +optional
+	// +kubebuilder:default=Deployment
+	DataplaneResource DataplaneResource `json:"dataplaneResource,omitempty"`
+
+	// WorkloadName is the name of the generated Deployment or DaemonSet. Unset means the name of the Gateway. A fixed name is for
+	// autoscalers and dashboards that expect one; it fits a Dataplane that serves at most one Gateway per namespace.
+	//
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
+	WorkloadName string `json:"workloadName,omitempty"`
+
+	// Labels go onto the pods, beside those that the operator needs.
+	//
+	// +optional
+	Labels map[string]string `json:"labels,omitempty"`
+
+	// Annotations go onto the pods, beside those that the operator needs.
+	//
+	// +optional
+	Annotations map[string]string `json:"annotations,omitempty"`
+
+	// Image is the container image. Unset means the dataplane image of the operator's own release.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	Image string `json:"image,omitempty"`
+
+	// ImagePullPolicy is when the image is pulled. Unset means Always for the tag latest and IfNotPresent for any other.
+	//
+	// +optional
+	// +kubebuilder:validation:Enum=Always;IfNotPresent;Never
+	ImagePullPolicy corev1.PullPolicy `json:"imagePullPolicy,omitempty"`
+
+	// ImagePullSecrets name the Secrets, in the namespace of the Gateway, with which the image is pulled.
+	//
+	// +optional
+	// +listType=atomic
+	ImagePullSecrets []corev1.LocalObjectReference `json:"imagePullSecrets,omitempty"`
+
+	// Command replaces the entry point of the image.
+	//
+	// +optional
+	// +listType=atomic
+	Command []string `json:"command,omitempty"`
+
+	// Args are the arguments of the command.
+	//
+	// +optional
+	// +listType=atomic
+	Args []string `json:"args,omitempty"`
+
+	// EnvFrom are sources of environment variables, in the namespace of the Gateway.
+	//
+	// +optional
+	// +listType=atomic
+	EnvFrom []corev1.EnvFromSource `json:"envFrom,omitempty"`
+
+	// Env are environment variables, beside those that the operator sets.
+	//
+	// +optional
+	// +listType=atomic
+	Env []corev1.EnvVar `json:"env,omitempty"`
+
+	// Resources are the compute resources of the container.
+	//
+	// +optional
+	Resources corev1.ResourceRequirements `json:"resources,omitempty"`
+
+	// ContainerSecurityContext is the security context of the container. Unset means one that the restricted Pod Security Standard
+	// admits.
+	//
+	// +optional
+	ContainerSecurityContext *corev1.SecurityContext `json:"containerSecurityContext,omitempty"`
+
+	// SecurityContext is the security context of the pod.
+	//
+	// +optional
+	SecurityContext *corev1.PodSecurityContext `json:"securityContext,omitempty"`
+
+	// Replicas is the number of pods. Unset leaves the number to whoever scales the workload. It is not enforced while an autoscaler
+	// owns the workload.
+	//
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Replicas *int32 `json:"replicas,omitempty"`
+
+	// Autoscaling scales the pods on their live allocations. It needs KEDA in the cluster.
+	//
+	// +optional
+	Autoscaling *Autoscaling `json:"autoscaling,omitempty"`
+
+	// TerminationGracePeriodSeconds is how long a pod that was told to stop may go on serving the calls that it has. It takes no new
+	// ones, and ends with the last of them.
+	//
+	// +optional
+	// +kubebuilder:default=3600
+	// +kubebuilder:validation:Minimum=0
+	TerminationGracePeriodSeconds *int64 `json:"terminationGracePeriodSeconds,omitempty"`
+
+	// HostNetwork puts the pods into the network namespace of their node.
+	//
+	// +optional
+	HostNetwork bool `json:"hostNetwork,omitempty"`
+
+	// Affinity says on which nodes the pods may run.
+	//
+	// +optional
+	Affinity *corev1.Affinity `json:"affinity,omitempty"`
+
+	// Tolerations say which taints the pods bear.
+	//
+	// +optional
+	// +listType=atomic
+	Tolerations []corev1.Toleration `json:"tolerations,omitempty"`
+
+	// TopologySpreadConstraints say how the pods spread over zones and nodes.
+	//
+	// +optional
+	// +listType=atomic
+	TopologySpreadConstraints []corev1.TopologySpreadConstraint `json:"topologySpreadConstraints,omitempty"`
+
+	// DisableHealthCheck leaves out the health endpoint and the probes of the pods.
+	//
+	// +optional
+	DisableHealthCheck bool `json:"disableHealthCheck,omitempty"`
+
+	// EnableMetricsEndpoint serves Prometheus metrics on port 8080 of the pods.
+	//
+	// +optional
+	EnableMetricsEndpoint bool `json:"enableMetricsEndpoint,omitempty"`
+
+	// OffloadEngine is the part of the kernel that forwards media without the dataplane process.
+	//
+	// +optional
+	// +kubebuilder:default=None
+	OffloadEngine OffloadEngine `json:"offloadEngine,omitempty"`
+
+	// OffloadInterfaces are the network interfaces to which the engine attaches. Empty means all.
+	//
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=15
+	OffloadInterfaces []string `json:"offloadInterfaces,omitempty"`
+}
+
+// Autoscaling says how many pods serve a Gateway, between two bounds, by the number of its live allocations.
+//
+// +kubebuilder:validation:XValidation:message="maxReplicas must not be less than minReplicas",rule="!has(self.minReplicas) || self.maxReplicas >= self.minReplicas"
+type Autoscaling struct {
+	// MinReplicas is the lower bound. It is at least 1: without a pod there is nobody to take the first call.
+	//
+	// +optional
+	// +kubebuilder:default=1
+	// +kubebuilder:validation:Minimum=1
+	MinReplicas *int32 `json:"minReplicas,omitempty"`
+
+	// MaxReplicas is the upper bound.
+	//
+	// +required
+	// +kubebuilder:validation:Minimum=1
+	MaxReplicas int32 `json:"maxReplicas"`
+
+	// AllocationsPerReplica is how many live allocations one pod is meant to hold.
+	//
+	// +optional
+	// +kubebuilder:default=500
+	// +kubebuilder:validation:Minimum=1
+	AllocationsPerReplica *int32 `json:"allocationsPerReplica,omitempty"`
+
+	// Trigger is where KEDA learns the number of allocations: external asks the operator, prometheus asks a Prometheus that
+	// scrapes the dataplane.
+	//
+	// +optional
+	// +kubebuilder:default=external
+	Trigger ScalingTrigger `json:"trigger,omitempty"`
+}
+
+// DataplaneList is a list of Dataplanes.
+//
+// +kubebuilder:object:root=true
+type DataplaneList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []Dataplane `json:"items"`
+}

@@ -1,0 +1,182 @@
+package v1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+)
+
+// What a GatewayConfig says by saying nothing. A test compares them with what the CRD fills in.
+const (
+	DefaultDataplane = "default"
+	DefaultRealm     = "stunner.l7mp.io"
+	DefaultAuthType  = AuthPlaintext
+	DefaultLogLevel  = "all:INFO"
+)
+
+// AuthType is how TURN clients authenticate. Three mechanisms have six names, because each name is in use somewhere.
+//
+// +kubebuilder:validation:Enum=plaintext;static;longterm;ephemeral;timewindowed;none
+type AuthType string
+
+// The mechanisms: one fixed user, users that carry their own expiry, and nobody at all, which leaves STUN binding requests.
+const (
+	AuthPlaintext    AuthType = "plaintext"
+	AuthStatic       AuthType = "static"
+	AuthLongterm     AuthType = "longterm"
+	AuthEphemeral    AuthType = "ephemeral"
+	AuthTimewindowed AuthType = "timewindowed"
+	AuthNone         AuthType = "none"
+)
+
+// GatewayConfig holds what all Gateways of a GatewayClass share: authentication, the Dataplane that serves them, quota and
+// log level. A GatewayClass names it in spec.parametersRef.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:storageversion
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:shortName=gwconf,categories=stunner
+// +kubebuilder:printcolumn:name="Auth",type=string,JSONPath=`.spec.authType`
+// +kubebuilder:printcolumn:name="Realm",type=string,JSONPath=`.spec.realm`
+// +kubebuilder:printcolumn:name="Dataplane",type=string,JSONPath=`.spec.dataplane`
+// +kubebuilder:printcolumn:name="Accepted",type=string,JSONPath=`.status.conditions[?(@.type=="Accepted")].status`,priority=1
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type GatewayConfig struct {
+	metav1.TypeMeta `json:",inline"`
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// Spec is what the Gateways of the class share.
+	// +optional
+	Spec GatewayConfigSpec `json:"spec,omitempty"`
+
+	// Status says whether the operator can use this object.
+	// +optional
+	Status Status `json:"status,omitempty"`
+}
+
+// GatewayConfigSpec is what the Gateways of a class share.
+type GatewayConfigSpec struct {
+	// Dataplane is the name of the Dataplane whose pods serve the Gateways.
+	//
+	// +optional
+	// +kubebuilder:default=default
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Dataplane string `json:"dataplane,omitempty"`
+
+	// LogLevel is the log level of the dataplane, per scope: `all:INFO,turn:DEBUG`. Unset means `all:INFO`.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	LogLevel string `json:"logLevel,omitempty"`
+
+	// Realm is the authentication realm that clients are told. It goes onto the wire as a quoted string (RFC 8489 §14.9), so
+	// quotes, backslashes and control characters have no place in it; a DNS name is the usual choice. Clients sign with
+	// the realm: a change asks them all to authenticate anew.
+	//
+	// +optional
+	// +kubebuilder:default="stunner.l7mp.io"
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=127
+	// +kubebuilder:validation:Pattern=`^[^"\\\x00-\x1f\x7f-\x9f]+$`
+	Realm string `json:"realm,omitempty"`
+
+	// AuthType is how TURN clients authenticate: with one fixed user name and password (plaintext, static), with credentials
+	// that carry their own expiry (ephemeral, longterm, timewindowed), or not at all (none), which leaves STUN binding requests
+	// and no relaying. It is ignored when authRef is set: the Secret then names its own type.
+	//
+	// +optional
+	// +kubebuilder:default=plaintext
+	AuthType AuthType `json:"authType,omitempty"`
+
+	// UserName is the user name of plaintext authentication: a string, or an object {name, namespace, key} that names a key of a
+	// Secret. The key defaults to userName, the namespace to that of this object.
+	//
+	// +optional
+	// +kubebuilder:validation:Schemaless
+	// +kubebuilder:pruning:PreserveUnknownFields
+	UserName *SecretValue `json:"userName,omitempty"`
+
+	// Password is the password of plaintext authentication: a string, or an object {name, namespace, key} that names a key of a
+	// Secret. The key defaults to password, the namespace to that of this object. Prefer the object: a string can be read by
+	// everyone who can read this GatewayConfig.
+	//
+	// +optional
+	// +kubebuilder:validation:Schemaless
+	// +kubebuilder:pruning:PreserveUnknownFields
+	Password *SecretValue `json:"password,omitempty"`
+
+	// SharedSecret is the key that signs ephemeral credentials: a string, or an object {name, namespace, key} that names a key
+	// of a Secret. The key defaults to sharedSecret, the namespace to that of this object. Prefer the object: a string can be
+	// read by everyone who can read this GatewayConfig.
+	//
+	// +optional
+	// +kubebuilder:validation:Schemaless
+	// +kubebuilder:pruning:PreserveUnknownFields
+	SharedSecret *SecretValue `json:"sharedSecret,omitempty"`
+
+	// AuthLifetime is how long, in seconds, credentials from the auth service are good for: the default and the maximum of the
+	// ttl that a caller may ask for. Unset means 86400, one day.
+	//
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	AuthLifetime *int32 `json:"authLifetime,omitempty"`
+
+	// SessionGrace is how long a session may outlive the ephemeral credential that began it. Unset means 0s: a call ends with the
+	// first refresh after its credential has expired. A new call always needs a credential that is still good.
+	//
+	// +optional
+	SessionGrace *gatewayv1.Duration `json:"sessionGrace,omitempty"`
+
+	// AuthRef names a Secret that holds all of the authentication: its type (key `type`), and `username` with `password`, or
+	// `secret`. It replaces authType, userName, password and sharedSecret. The namespace defaults to that of this object.
+	//
+	// +optional
+	// +kubebuilder:validation:XValidation:message="group must be empty or v1: authRef names a Secret",rule="!has(self.group) || size(self.group) == 0 || self.group == 'v1'"
+	// +kubebuilder:validation:XValidation:message="kind must be Secret",rule="!has(self.kind) || self.kind == 'Secret'"
+	AuthRef *gatewayv1.SecretObjectReference `json:"authRef,omitempty"`
+
+	// RequireReferenceGrants makes references into another namespace, from UDPRoutes to backends and from this object to Secrets,
+	// depend on a ReferenceGrant there. Without it they are free.
+	//
+	// +optional
+	RequireReferenceGrants bool `json:"requireReferenceGrants,omitempty"`
+
+	// LoadBalancerServiceAnnotations go onto the Service of every Gateway of the class. An annotation of the Gateway itself wins
+	// over one of the same name here.
+	//
+	// +optional
+	LoadBalancerServiceAnnotations map[string]string `json:"loadBalancerServiceAnnotations,omitempty"`
+
+	// UserQuota is how many allocations one user may hold in a dataplane pod at the same time. 0 means no limit.
+	//
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	UserQuota int32 `json:"userQuota,omitempty"`
+
+	// STUNMode makes the Gateways plain STUN servers: clients learn their public address and nothing is relayed, whatever
+	// authType says.
+	//
+	// +optional
+	STUNMode bool `json:"stunMode,omitempty"`
+}
+
+// GatewayConfigList is a list of GatewayConfigs.
+//
+// +kubebuilder:object:root=true
+type GatewayConfigList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []GatewayConfig `json:"items"`
+}
+
+// Status is what the operator says about an object that it reads but does not act on by itself.
+type Status struct {
+	// Conditions say whether the operator can use the object, and if not, why.
+	//
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=8
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}

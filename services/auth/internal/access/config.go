@@ -1,0 +1,161 @@
+package access
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/golang-jwt/jwt/v5"
+)
+
+// minSecret is the least length of a shared secret: that of the hash (RFC 7518 §3.2).
+const minSecret = 32
+
+// Algorithms that a token may be signed with. They never mix: a public key that is taken for an HMAC secret is the oldest way to forge
+// a token.
+var (
+	symmetric  = []string{"HS256", "HS384", "HS512"}
+	asymmetric = []string{"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"}
+)
+
+// Config says which tokens are good. The zero Config makes an open Policy.
+type Config struct {
+	Issuer   string
+	Audience string
+	// Algorithms is a subset of those that fit the kind of key; empty means HS256 for a secret, every asymmetric one for a JWKS.
+	Algorithms []string
+	// SecretFile, JWKSFile and JWKSURL are where the keys are; exactly one is set.
+	SecretFile string
+	JWKSFile   string
+	JWKSURL    string
+}
+
+// open tells whether nothing at all is configured.
+func (c Config) open() bool {
+	return c.Issuer == "" && c.Audience == "" && len(c.Algorithms) == 0 && len(c.keySources()) == 0
+}
+
+func (c Config) keySources() []string {
+	var out []string
+	for _, s := range []string{c.SecretFile, c.JWKSFile, c.JWKSURL} {
+		if s != "" {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// Validate refuses half a configuration: a service that was meant to be locked must not start open. Errors name the flag.
+func (c Config) Validate() error {
+	if c.open() {
+		return nil
+	}
+	var errs []error
+	if c.Issuer == "" {
+		errs = append(errs, errors.New("--jwt-issuer is missing: tokens are checked against it"))
+	}
+	if c.Audience == "" {
+		errs = append(errs, errors.New("--jwt-audience is missing: tokens are checked against it"))
+	}
+	switch n := len(c.keySources()); {
+	case n == 0:
+		errs = append(errs, errors.New("a key is missing: give --jwt-secret-file, --jwt-jwks-file or --jwt-jwks-url"))
+	case n > 1:
+		errs = append(errs, errors.New("--jwt-secret-file, --jwt-jwks-file and --jwt-jwks-url exclude each other: give one"))
+	}
+	if c.JWKSURL != "" {
+		errs = append(errs, checkURL(c.JWKSURL))
+	}
+	for _, a := range c.Algorithms {
+		if !slices.Contains(c.fitting(), a) {
+			errs = append(errs, fmt.Errorf("--jwt-algorithms: %q does not fit the key: use some of %s", a, strings.Join(c.fitting(), ",")))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (c Config) fitting() []string {
+	if c.SecretFile != "" {
+		return symmetric
+	}
+	return asymmetric
+}
+
+func (c Config) algorithms() []string {
+	switch {
+	case len(c.Algorithms) > 0:
+		return c.Algorithms
+	case c.SecretFile != "":
+		return symmetric[:1]
+	}
+	return asymmetric
+}
+
+// checkURL wants TLS, because whoever can change the answer can sign tokens; loopback needs none.
+func checkURL(raw string) error {
+	u, err := url.Parse(raw)
+	if err != nil || u.Host == "" || u.User != nil {
+		return errors.New("--jwt-jwks-url must be https://HOST/…")
+	}
+	addr, err := netip.ParseAddr(u.Hostname())
+	loopback := u.Hostname() == "localhost" || err == nil && addr.IsLoopback()
+	if u.Scheme == "https" || u.Scheme == "http" && loopback {
+		return nil
+	}
+	return errors.New("--jwt-jwks-url must be https://HOST/… (http only to this host)")
+}
+
+// NewPolicy reads the keys. A JWKS URL is kept up to date until ctx ends; that it does not answer at the start is no error, since it
+// is asked again.
+func NewPolicy(ctx context.Context, c Config, log *slog.Logger) (*Policy, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	if c.open() {
+		return &Policy{}, nil
+	}
+	key, err := c.keys(ctx, log)
+	if err != nil {
+		return nil, err
+	}
+	return &Policy{
+		key: key,
+		parser: jwt.NewParser(
+			jwt.WithValidMethods(c.algorithms()),
+			jwt.WithIssuer(c.Issuer),
+			jwt.WithAudience(c.Audience),
+			jwt.WithExpirationRequired(),
+			jwt.WithIssuedAt(),
+			jwt.WithLeeway(leeway),
+			jwt.WithStrictDecoding(),
+		),
+	}, nil
+}
+
+func (c Config) keys(ctx context.Context, log *slog.Logger) (jwt.Keyfunc, error) {
+	switch {
+	case c.SecretFile != "":
+		return secretKey(c.SecretFile)
+	case c.JWKSFile != "":
+		return fileKeys(c.JWKSFile)
+	}
+	return urlKeys(ctx, c.JWKSURL, log)
+}
+
+func secretKey(path string) (jwt.Keyfunc, error) {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read --jwt-secret-file: %w", err)
+	}
+	secret := []byte(strings.TrimRight(string(raw), "\r\n"))
+	if len(secret) < minSecret {
+		return nil, fmt.Errorf("read --jwt-secret-file: %s holds %d bytes: at least %d are needed", path, len(secret), minSecret)
+	}
+	return func(*jwt.Token) (any, error) { return secret, nil }, nil
+}

@@ -1,0 +1,191 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/api/credential"
+	"github.com/stunner-gateway/stunner/services/api/discovery"
+	"github.com/stunner-gateway/stunner/services/api/telemetry"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// clock is a time that the test moves.
+type clock struct {
+	mu  sync.Mutex
+	now time.Time
+}
+
+func (c *clock) time() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now
+}
+
+func (c *clock) advance(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now = c.now.Add(d)
+}
+
+func named(id string) config.Config {
+	c := oslo()
+	c.Admin.Name = id
+	return c
+}
+
+func ids(d *Directory) []string {
+	var out []string
+	for _, g := range d.Select(Filter{}) {
+		out = append(out, g.ID())
+	}
+	return out
+}
+
+func TestDirectoryIsSortedWhateverTheOrderOfEvents(t *testing.T) {
+	d := NewDirectory(time.Now, slog.New(slog.DiscardHandler))
+	for _, id := range []string{"b/a", "a/z", "b-c/a", "a/b", "b/a", "standalone"} {
+		d.Apply(discovery.Event{ID: id, Config: named(id)})
+	}
+	want := []string{"standalone", "a/b", "a/z", "b/a", "b-c/a"}
+	if diff := cmp.Diff(want, ids(d)); diff != "" {
+		t.Errorf("gateways (-want +got):\n%s", diff)
+	}
+	d.Apply(discovery.Event{ID: "a/z", Deleted: true})
+	d.Apply(discovery.Event{ID: "a/never-was", Deleted: true})
+	if diff := cmp.Diff([]string{"standalone", "a/b", "b/a", "b-c/a"}, ids(d)); diff != "" {
+		t.Errorf("after deletion (-want +got):\n%s", diff)
+	}
+}
+
+func TestDirectoryLeavesSnapshotsAlone(t *testing.T) {
+	d := NewDirectory(time.Now, slog.New(slog.DiscardHandler))
+	for i := range 5 {
+		id := fmt.Sprintf("media/g%d", i)
+		d.Apply(discovery.Event{ID: id, Config: named(id)})
+	}
+	before := d.last.Load().gateways
+	d.Apply(discovery.Event{ID: "media/g1", Deleted: true})
+	d.Apply(discovery.Event{ID: "media/a", Config: named("media/a")})
+	for i, g := range before {
+		if want := fmt.Sprintf("media/g%d", i); g.ID() != want {
+			t.Errorf("entry %d of an older snapshot has become %s", i, g.ID())
+		}
+	}
+}
+
+func TestJ16DirectoryKeepsWhatItKnows(t *testing.T) {
+	c := &clock{now: time.Unix(1_900_000_000, 0)}
+	d := NewDirectory(c.time, slog.New(slog.DiscardHandler))
+	steps := []struct {
+		name  string
+		event discovery.Event
+		ready bool
+		age   time.Duration
+		know  []string
+	}{
+		{"a source that cannot be reached", discovery.Event{Err: errors.New("connection refused")}, false, 10 * time.Second, nil},
+		{"a connection without configs", discovery.Event{Connected: true}, false, 0, nil},
+		{"the first config", discovery.Event{ID: "media/oslo", Config: oslo()}, true, 0, []string{"media/oslo"}},
+		{"a config that does not validate", discovery.Event{ID: "media/oslo", Err: fmt.Errorf("%w: port 0", discovery.ErrRejected)}, true, 0, []string{"media/oslo"}},
+		{"a frame that nobody can read", discovery.Event{Err: fmt.Errorf("%w: no JSON", discovery.ErrRejected)}, true, 0, []string{"media/oslo"}},
+		{"the connection is lost", discovery.Event{Err: errors.New("eof")}, true, 10 * time.Second, []string{"media/oslo"}},
+		{"and lost again", discovery.Event{Err: errors.New("refused")}, true, 20 * time.Second, []string{"media/oslo"}},
+		{"it comes back", discovery.Event{Connected: true}, true, 0, []string{"media/oslo"}},
+		{"the last gateway is deleted", discovery.Event{ID: "media/oslo", Deleted: true}, true, 0, nil},
+	}
+	for i, s := range steps {
+		d.Apply(s.event)
+		c.advance(10 * time.Second)
+		if err := d.Ready(); (err == nil) != s.ready {
+			t.Errorf("%s: ready: %v", s.name, err)
+		}
+		if err := d.Heard(); (err == nil) != (i > 0) {
+			t.Errorf("%s: heard: %v", s.name, err)
+		}
+		if d.Age() != s.age {
+			t.Errorf("%s: age %s, want %s", s.name, d.Age(), s.age)
+		}
+		if diff := cmp.Diff(s.know, ids(d)); diff != "" {
+			t.Errorf("%s: gateways (-want +got):\n%s", s.name, diff)
+		}
+	}
+}
+
+func TestDirectoryRefusesHiddenSecrets(t *testing.T) {
+	d := NewDirectory(time.Now, slog.New(slog.DiscardHandler))
+	d.Apply(discovery.Event{ID: "media/oslo", Config: oslo().Redacted()})
+	if err := d.Ready(); err == nil || err.Error() != "config discovery hides the secrets of gateways: give the service a token with --discovery-token-file" {
+		t.Errorf("ready: %v", err)
+	}
+	d.Apply(discovery.Event{ID: "media/oslo", Config: oslo()})
+	d.Apply(discovery.Event{ID: "media/oslo", Config: oslo().Redacted()})
+	if got := d.Select(Filter{})[0].Authority.SharedSecret; string(got) != "oslo-secret" {
+		t.Error("a redacted config replaced the secret")
+	}
+}
+
+// TestJ16DiscoveryEnds uses the real protocol: the server ends, the directory stays.
+func TestJ16DiscoveryEnds(t *testing.T) {
+	server := discovery.NewServer(discovery.ServerOptions{Log: slog.New(slog.DiscardHandler)})
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	serving, end := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- telemetry.Serve(serving, listener, server) }()
+	valid := oslo()
+	valid.Listeners = valid.Listeners[1:3] // the others have no certificate
+	server.Publish(valid)
+	source, err := discovery.Open("http://"+listener.Addr().String(), discovery.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := NewDirectory(time.Now, slog.New(slog.DiscardHandler))
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { d.Run(ctx, source); close(done) }()
+	defer func() { cancel(); <-done }()
+
+	until(t, "the config arrives", func() bool { return d.Ready() == nil && d.Age() == 0 })
+	changed := valid.Clone()
+	changed.Auth.Credentials[config.KeySecret] = credential.Secret("rotated")
+	server.Publish(changed)
+	until(t, "the secret is rotated", func() bool { return string(d.Select(Filter{})[0].Authority.SharedSecret) == "rotated" })
+	end()
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the loss is noticed", func() bool { return d.Age() > 0 })
+	if len(d.Select(Filter{})) != 1 || d.Ready() != nil {
+		t.Error("gateways were lost with the connection")
+	}
+}
+
+// until polls, because what happens on the other side of a socket cannot be awaited otherwise.
+func until(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	deadline := time.NewTimer(20 * time.Second)
+	defer deadline.Stop()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !condition() {
+		select {
+		case <-deadline.C:
+			t.Fatalf("waited in vain until %s", what)
+		case <-tick.C:
+		}
+	}
+}

@@ -1,0 +1,102 @@
+package gateway
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/api/credential"
+)
+
+// oslo is a gateway with a listener of every kind, in no useful order, and one without public address.
+func oslo() config.Config {
+	c := config.Config{
+		Version: config.Version,
+		Admin:   config.Admin{Name: "media/oslo"},
+		Auth:    config.Auth{Type: config.AuthEphemeral, Credentials: map[string]credential.Secret{config.KeySecret: "oslo-secret"}},
+		Listeners: []config.Listener{
+			{Name: "media/oslo/tls", Protocol: config.TURNTLS, PublicAddress: "turn.example.net", PublicPort: 443, Port: 5349},
+			{Name: "media/oslo/tcp", Protocol: config.TURNTCP, PublicAddress: "198.51.100.7", Port: 3478},
+			{Name: "media/oslo/b-udp", Protocol: config.TURNUDP, PublicAddress: "198.51.100.7", PublicPort: 3479, Port: 13479},
+			{Name: "media/oslo/dtls", Protocol: config.TURNDTLS, PublicAddress: "2001:db8::7", PublicPort: 5350, Port: 5350},
+			{Name: "media/oslo/a-udp", Protocol: config.TURNUDP, PublicAddress: "198.51.100.7", PublicPort: 3478, Port: 13478},
+			{Name: "media/oslo/pending", Protocol: config.TURNUDP, Port: 3480},
+		},
+	}
+	c.Default()
+	return c
+}
+
+func TestURLs(t *testing.T) {
+	stun := oslo()
+	stun.Auth = config.Auth{Type: config.AuthNone}
+	hidden := oslo()
+	for i := range hidden.Listeners {
+		hidden.Listeners[i].PublicAddress = config.AddressPlaceholder
+	}
+	tests := map[string]struct {
+		config config.Config
+		view   View
+		want   []string
+	}{
+		"UDP comes before TCP and TLS, DTLS waits to be asked for": {oslo(), View{}, []string{
+			"turn:198.51.100.7:3478?transport=udp",
+			"turn:198.51.100.7:3479?transport=udp",
+			"turn:198.51.100.7:3478?transport=tcp",
+			"turns:turn.example.net:443?transport=tcp",
+		}},
+		"DTLS stands between UDP and TCP": {oslo(), View{DTLS: true}, []string{
+			"turn:198.51.100.7:3478?transport=udp",
+			"turn:198.51.100.7:3479?transport=udp",
+			"turns:[2001:db8::7]:5350?transport=udp",
+			"turn:198.51.100.7:3478?transport=tcp",
+			"turns:turn.example.net:443?transport=tcp",
+		}},
+		"a host of the caller's choice replaces all, also where there was none": {oslo(), View{Host: "192.0.2.1"}, []string{
+			"turn:192.0.2.1:3478?transport=udp",
+			"turn:192.0.2.1:3479?transport=udp",
+			"turn:192.0.2.1:3480?transport=udp",
+			"turn:192.0.2.1:3478?transport=tcp",
+			"turns:192.0.2.1:443?transport=tcp",
+		}},
+		"a gateway without credentials serves STUN": {stun, View{DTLS: true}, []string{
+			"stun:198.51.100.7:3478",
+			"stun:198.51.100.7:3479",
+			"stuns:turn.example.net:443",
+		}},
+		"J-17 the placeholder of a pod address is no public address": {hidden, View{DTLS: true}, nil},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(tt.want, newGateway(tt.config).URLs(tt.view)); diff != "" {
+				t.Errorf("URLs (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestFilter(t *testing.T) {
+	g := newGateway(oslo())
+	tests := map[string]struct {
+		filter Filter
+		want   int // URLs, -1 for no match
+	}{
+		"everything":           {Filter{}, 4},
+		"its namespace":        {Filter{Namespace: "media"}, 4},
+		"another namespace":    {Filter{Namespace: "medi"}, -1},
+		"its name":             {Filter{Namespace: "media", Name: "oslo"}, 4},
+		"another name":         {Filter{Namespace: "media", Name: "osl"}, -1},
+		"one listener":         {Filter{Namespace: "media", Name: "oslo", Listener: "tcp"}, 1},
+		"a pending listener":   {Filter{Namespace: "media", Name: "oslo", Listener: "pending"}, 0},
+		"no listener of those": {Filter{Namespace: "media", Name: "oslo", Listener: "sctp"}, -1},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			got, ok := tt.filter.pick(g)
+			if n := len(got.URLs(View{})); ok != (tt.want >= 0) || ok && n != tt.want {
+				t.Errorf("match %t with %d URLs, want %d", ok, n, tt.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,111 @@
+package rest
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"reflect"
+	"strings"
+)
+
+// failure is an error that the client is told about: an RFC 9457 problem before it knows its request. Nothing in it
+// repeats what the client sent.
+type failure struct {
+	status int
+	detail string
+	errors []ParameterError
+}
+
+func (f *failure) Error() string {
+	parts := []string{f.detail}
+	for _, e := range f.errors {
+		parts = append(parts, e.Parameter+": "+e.Message)
+	}
+	return strings.Join(parts, " ")
+}
+
+// refuse makes the failure of one parameter.
+func refuse(status int, parameter, message string) *failure {
+	return &failure{status: status, detail: details[status], errors: []ParameterError{{Parameter: parameter, Message: message}}}
+}
+
+func fail(status int) *failure { return &failure{status: status, detail: details[status]} }
+
+// details are the sentences that stand in problems, one per status.
+var details = map[int]string{
+	http.StatusBadRequest:            "A parameter is not acceptable.",
+	http.StatusUnauthorized:          "This service needs a valid bearer token.",
+	http.StatusForbidden:             "The token does not cover this.",
+	http.StatusNotFound:              "There is no such gateway.",
+	http.StatusMethodNotAllowed:      "This path does not know the method.",
+	http.StatusRequestEntityTooLarge: fmt.Sprintf("The body is larger than %d bytes.", maxBody),
+	http.StatusRequestURITooLong:     fmt.Sprintf("The URL is longer than %d bytes.", maxURL),
+	http.StatusUnsupportedMediaType:  "The body must be application/json.",
+	http.StatusInternalServerError:   "The service made a mistake; its log says which.",
+	http.StatusServiceUnavailable:    "The service has not heard of any gateway yet.",
+}
+
+// write sends the failure as the answer to r.
+func (f *failure) write(w http.ResponseWriter, r *http.Request) {
+	p := Problem{
+		Type:     "about:blank",
+		Title:    http.StatusText(f.status),
+		Status:   f.status,
+		Detail:   f.detail,
+		Instance: r.URL.EscapedPath(),
+	}
+	if len(f.errors) > 0 {
+		p.Errors = &f.errors
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(f.status)
+	// The connection is all that can be wrong here, and then there is nobody left to tell.
+	_ = json.NewEncoder(w).Encode(p)
+}
+
+// failureFor turns what generated code and handlers return into what the client is told.
+func failureFor(err error) *failure {
+	var (
+		known    *failure
+		missing  *RequiredParamError
+		format   *InvalidParamFormatError
+		mistyped *json.UnmarshalTypeError
+		syntax   *json.SyntaxError
+	)
+	switch {
+	case errors.As(err, &known):
+		return known
+	case errors.As(err, &missing):
+		return refuse(http.StatusBadRequest, missing.ParamName, "is missing")
+	case errors.As(err, &format):
+		return refuse(http.StatusBadRequest, format.ParamName, cmp.Or(expected[format.ParamName], "cannot be read"))
+	case errors.As(err, &mistyped):
+		return refuse(http.StatusBadRequest, cmp.Or(mistyped.Field, "body"), expectedType(mistyped))
+	case errors.As(err, &syntax):
+		return refuse(http.StatusBadRequest, "body", fmt.Sprintf("is not JSON from byte %d on", syntax.Offset))
+	}
+	return nil
+}
+
+// expected says what query parameters that are no strings must look like.
+var expected = map[string]string{
+	"ttl":  notTTL,
+	"dtls": "must be true or false",
+}
+
+// jsonTypes names the kinds of Go values as JSON does.
+var jsonTypes = map[reflect.Kind]string{
+	reflect.Bool:   "a boolean",
+	reflect.String: "a string",
+	reflect.Slice:  "an array",
+	reflect.Struct: "an object",
+}
+
+func expectedType(e *json.UnmarshalTypeError) string {
+	if e.Field == "ttl" {
+		return notTTL
+	}
+	return "must be " + cmp.Or(jsonTypes[e.Type.Kind()], "of another type")
+}

@@ -1,0 +1,298 @@
+// Package rest is the HTTP side of the auth service. Types, routing and parameter binding are generated from
+// openapi/auth.yaml; what is written by hand is the order of the middleware (router.go), the checks that the generator cannot make
+// (check.go) and the four operations (server.go).
+//
+// A request passes: limits → identity → readiness → binding → checks → gateways → credentials → answer. Whatever goes wrong on
+// the way is a failure, which becomes an RFC 9457 problem in one place (problem.go).
+package rest
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/stunner-gateway/stunner/services/api/credential"
+	"github.com/stunner-gateway/stunner/services/auth/internal/access"
+	"github.com/stunner-gateway/stunner/services/auth/internal/gateway"
+)
+
+// maxGateways bounds the gateways that one request may name.
+const maxGateways = 100
+
+// server implements the operations of openapi/auth.yaml.
+type server struct{ Options }
+
+// demand is what each operation comes down to.
+type demand struct {
+	userID string
+	ttl    time.Duration // 0 means the default of the gateway
+	view   gateway.View
+	// gateways are those asked for by name; none means all.
+	gateways []gateway.Filter
+	// parameter names the one that holds the i-th gateway, for errors.
+	parameter func(i int) string
+}
+
+// grant is one gateway's part of an answer.
+type grant struct {
+	urls       []string
+	ttl        time.Duration
+	credential credential.Credential
+	stunOnly   bool
+}
+
+// CreateIceServers answers POST /v1/ice-servers.
+func (s server) CreateIceServers(ctx context.Context, r CreateIceServersRequestObject) (CreateIceServersResponseObject, error) {
+	body := deref(r.Body)
+	transport := IceServersIceTransportPolicyAll
+	if body.Transport != nil {
+		if !body.Transport.Valid() {
+			return nil, bad("transport", "must be all or relay")
+		}
+		transport = IceServersIceTransportPolicy(*body.Transport)
+	}
+	if err := checkTTL(body.TTL); err != nil {
+		return nil, err
+	}
+	filters, err := filtersFor(body.Gateways)
+	if err != nil {
+		return nil, err
+	}
+	who := identityOf(ctx)
+	user := who.UserID
+	if !who.Known {
+		user = rand.Text() // nobody shares a quota with a stranger
+	}
+	grants, err := s.grant(who, demand{
+		userID:    user,
+		ttl:       seconds(body.TTL),
+		view:      gateway.View{Host: s.PublicAddr, DTLS: deref(body.Dtls)},
+		gateways:  filters,
+		parameter: func(i int) string { return fmt.Sprintf("gateways[%d]", i) },
+	})
+	if err != nil {
+		return nil, err
+	}
+	return CreateIceServers201JSONResponse{
+		IceServers:         iceServers(grants),
+		IceTransportPolicy: transport,
+		ExpiresAt:          firstExpiry(grants),
+	}, nil
+}
+
+// GetTurnAuth answers GET /.
+func (s server) GetTurnAuth(ctx context.Context, r GetTurnAuthRequestObject) (GetTurnAuthResponseObject, error) {
+	answer, err := s.turnAuth(ctx, r.Params)
+	return GetTurnAuth200JSONResponse(answer), err
+}
+
+// PostTurnAuth answers POST /, which some clients of TURN REST send instead of GET.
+func (s server) PostTurnAuth(ctx context.Context, r PostTurnAuthRequestObject) (PostTurnAuthResponseObject, error) {
+	answer, err := s.turnAuth(ctx, GetTurnAuthParams(r.Params))
+	return PostTurnAuth200JSONResponse(answer), err
+}
+
+func (s server) turnAuth(ctx context.Context, p GetTurnAuthParams) (TurnAuth, error) {
+	grants, err := s.query(ctx, query{
+		service: &p.Service, username: p.Username, ttl: p.TTL,
+		namespace: p.Namespace, gateway: p.Gateway, listener: p.Listener,
+		publicAddr: p.PublicAddr, dtls: p.Dtls,
+	})
+	if err != nil {
+		return TurnAuth{}, err
+	}
+	// The answer has room for one gateway, and none for one without credentials.
+	i := slices.IndexFunc(grants, func(g grant) bool { return !g.stunOnly })
+	if i < 0 {
+		return TurnAuth{}, &failure{status: http.StatusNotFound, detail: "No gateway that matches relays."}
+	}
+	g := grants[i]
+	return TurnAuth{
+		Username: g.credential.Username,
+		Password: string(g.credential.Password),
+		TTL:      int64(g.ttl / time.Second),
+		Uris:     g.urls,
+	}, nil
+}
+
+// GetIceAuth answers GET /ice.
+func (s server) GetIceAuth(ctx context.Context, r GetIceAuthRequestObject) (GetIceAuthResponseObject, error) {
+	p := r.Params
+	policy := IceTransportPolicyAll
+	if p.IceTransportPolicy != nil {
+		if policy = *p.IceTransportPolicy; !policy.Valid() {
+			return nil, bad("iceTransportPolicy", "must be all, public or relay")
+		}
+	}
+	grants, err := s.query(ctx, query{
+		service: p.Service, username: p.Username, ttl: p.TTL,
+		namespace: p.Namespace, gateway: p.Gateway, listener: p.Listener,
+		publicAddr: p.PublicAddr, dtls: p.Dtls,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return GetIceAuth200JSONResponse{IceServers: iceServers(grants), IceTransportPolicy: policy}, nil
+}
+
+// query holds the parameters that GET / and GET /ice share.
+type query struct {
+	service                      *Service
+	username                     *string
+	ttl                          *int64
+	namespace, gateway, listener *string
+	publicAddr                   *string
+	dtls                         *bool
+}
+
+func (s server) query(ctx context.Context, q query) ([]grant, error) {
+	if q.service != nil && !q.service.Valid() {
+		return nil, bad("service", "must be turn")
+	}
+	if err := checkTTL(q.ttl); err != nil {
+		return nil, err
+	}
+	if err := checkFilter(q.namespace, q.gateway, q.listener); err != nil {
+		return nil, err
+	}
+	if err := checkHost(q.publicAddr); err != nil {
+		return nil, err
+	}
+	who := identityOf(ctx)
+	user, err := userIDFor(who, q.username)
+	if err != nil {
+		return nil, err
+	}
+	d := demand{userID: user, ttl: seconds(q.ttl), view: gateway.View{Host: s.PublicAddr, DTLS: q.dtls == nil || *q.dtls}}
+	if q.publicAddr != nil {
+		d.view.Host = *q.publicAddr
+	}
+	if q.namespace != nil {
+		d.gateways = []gateway.Filter{{Namespace: *q.namespace, Name: deref(q.gateway), Listener: deref(q.listener)}}
+		d.parameter = func(int) string { return deepest(q) }
+	}
+	return s.grant(who, d)
+}
+
+// deepest names the filter parameter that an error about the filter is about.
+func deepest(q query) string {
+	switch {
+	case q.listener != nil:
+		return "listener"
+	case q.gateway != nil:
+		return "gateway"
+	}
+	return "namespace"
+}
+
+// grant makes the credentials for every gateway that is asked for, allowed and reachable.
+func (s server) grant(who access.Identity, d demand) ([]grant, error) {
+	gateways, err := s.gateways(who, d)
+	if err != nil {
+		return nil, err
+	}
+	var out []grant
+	for _, g := range gateways {
+		urls := g.URLs(d.view)
+		if len(urls) == 0 {
+			continue
+		}
+		one, err := s.grantOne(g, d, urls)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, one)
+	}
+	if len(out) == 0 {
+		return nil, &failure{status: http.StatusNotFound, detail: "No gateway that matches has a public address."}
+	}
+	s.Metrics.granted(out)
+	return out, nil
+}
+
+func (s server) grantOne(g gateway.Gateway, d demand, urls []string) (grant, error) {
+	if g.STUNOnly {
+		return grant{urls: urls, stunOnly: true}, nil
+	}
+	ttl, err := s.lifetime(g, d.ttl)
+	if err != nil {
+		return grant{}, err
+	}
+	c, err := g.Authority.Mint(d.userID, ttl, s.Now())
+	if err != nil {
+		return grant{}, fmt.Errorf("make credential for gateway %s: %w", g.ID(), err)
+	}
+	return grant{urls: urls, ttl: ttl, credential: c}, nil
+}
+
+// lifetime applies the gateway's own limit, or else the service's.
+func (s server) lifetime(g gateway.Gateway, wanted time.Duration) (time.Duration, error) {
+	standard, most := s.DefaultTTL, s.MaxTTL
+	if g.Lifetime > 0 {
+		standard, most = g.Lifetime, g.Lifetime
+	}
+	switch {
+	case wanted == 0:
+		return standard, nil
+	case wanted > most:
+		return 0, bad("ttl", "must be at most %d for gateway %s", int64(most/time.Second), g.ID())
+	}
+	return wanted, nil
+}
+
+// gateways looks up what is asked for. Permission comes first, so that a token cannot be used to find out which gateways exist.
+func (s server) gateways(who access.Identity, d demand) ([]gateway.Gateway, error) {
+	if len(d.gateways) == 0 {
+		if !who.Allows("", "") {
+			return nil, fail(http.StatusForbidden)
+		}
+		return allowed(who, s.Directory.Select(gateway.Filter{})), nil
+	}
+	var out []gateway.Gateway
+	for i, f := range d.gateways {
+		if !who.Allows(f.Namespace, f.Name) {
+			return nil, refuse(http.StatusForbidden, d.parameter(i), `is outside the claim "stunner" of the token`)
+		}
+		found := s.Directory.Select(f)
+		if len(found) == 0 {
+			return nil, refuse(http.StatusNotFound, d.parameter(i), "names no gateway")
+		}
+		out = append(out, allowed(who, found)...)
+	}
+	return out, nil
+}
+
+func allowed(who access.Identity, in []gateway.Gateway) []gateway.Gateway {
+	return slices.DeleteFunc(in, func(g gateway.Gateway) bool { return !who.Allows(g.Namespace, g.Name) })
+}
+
+func iceServers(grants []grant) []IceServer {
+	out := make([]IceServer, 0, len(grants))
+	for _, g := range grants {
+		server := IceServer{Urls: g.urls}
+		if !g.stunOnly {
+			password := string(g.credential.Password)
+			server.Username, server.Credential = &g.credential.Username, &password
+		}
+		out = append(out, server)
+	}
+	return out
+}
+
+func firstExpiry(grants []grant) *time.Time {
+	var first *time.Time
+	for _, g := range grants {
+		if at := g.credential.Expires.UTC(); !at.IsZero() && (first == nil || at.Before(*first)) {
+			first = &at
+		}
+	}
+	return first
+}
+
+// seconds caps before it multiplies: no ttl overflows, and what is capped is still above every maximum.
+func seconds(ttl *int64) time.Duration {
+	return time.Duration(min(deref(ttl), int64(2*credential.MaxTTL/time.Second))) * time.Second
+}

@@ -1,0 +1,135 @@
+// Command auth is the authentication service: it turns the gateways that config discovery reports into ICE servers with TURN
+// credentials, for whoever may ask.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/stunner-gateway/stunner/services/api/discovery"
+	"github.com/stunner-gateway/stunner/services/api/telemetry"
+	"github.com/stunner-gateway/stunner/services/auth/internal/access"
+	"github.com/stunner-gateway/stunner/services/auth/internal/demo"
+	"github.com/stunner-gateway/stunner/services/auth/internal/gateway"
+	"github.com/stunner-gateway/stunner/services/auth/internal/rest"
+)
+
+// Exit codes: 1 is a failure while running, 2 a command line that makes no sense.
+const (
+	exitFailure = 1
+	exitUsage   = 2
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	code := command(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+func command(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) int {
+	if len(args) == 1 && args[0] == "version" {
+		fmt.Fprintln(stdout, telemetry.Version("auth"))
+		return 0
+	}
+	o, err := parseOptions(args, getenv)
+	switch {
+	case errors.Is(err, errHelp):
+		fmt.Fprint(stdout, usage())
+		return 0
+	case err != nil:
+		fmt.Fprintf(stderr, "auth: %v\nSee auth --help.\n", err)
+		return exitUsage
+	}
+	log := telemetry.NewLog(stderr, o.logFormat, o.levels)
+	if err := run(ctx, o, log); err != nil {
+		log.Error("service ends", "error", err)
+		return exitFailure
+	}
+	return 0
+}
+
+// run serves until ctx ends or something that the service cannot do without fails.
+func run(ctx context.Context, o options, log *slog.Logger) error {
+	group, ctx := errgroup.WithContext(ctx)
+	source, err := discovery.Open(o.config, discovery.Options{
+		TokenFile: o.discoveryTokenFile,
+		CAFile:    o.discoveryCAFile,
+		Log:       telemetry.Scope(log, "discovery"),
+	})
+	if err != nil {
+		return fmt.Errorf("open --config: %w", err)
+	}
+	policy, err := access.NewPolicy(ctx, o.access, telemetry.Scope(log, "access"))
+	if err != nil {
+		return err
+	}
+	public, err := net.Listen("tcp", o.publicEndpoint())
+	if err != nil {
+		return fmt.Errorf("listen on --address and --port: %w", err)
+	}
+	health, err := net.Listen("tcp", o.healthAddress)
+	if err != nil {
+		return errors.Join(fmt.Errorf("listen on --health-address: %w", err), public.Close())
+	}
+	registry := newRegistry()
+	directory := gateway.NewDirectory(time.Now, telemetry.Scope(log, "gateway"))
+	metrics := rest.NewMetrics(registry, directory)
+	handler := rest.New(o.rest(directory, policy, metrics, log))
+	if policy.Open() {
+		log.Warn("everyone who reaches this service gets credentials: give --jwt-issuer, --jwt-audience and a key, or keep it inside the cluster")
+	}
+	log.Info("serve", "address", public.Addr().String(), "health", health.Addr().String(), "config", source.String(), "version", telemetry.Version("auth"))
+	group.Go(func() error { directory.Run(ctx, source); return nil })
+	group.Go(func() error { return telemetry.Serve(ctx, public, handler) })
+	group.Go(func() error { return telemetry.Serve(ctx, health, probes(directory, registry)) })
+	return group.Wait()
+}
+
+func (o options) rest(d *gateway.Directory, p *access.Policy, m *rest.Metrics, log *slog.Logger) rest.Options {
+	out := rest.Options{
+		Directory:  d,
+		Policy:     p,
+		DefaultTTL: o.defaultTTL,
+		MaxTTL:     o.maxTTL,
+		PublicAddr: o.publicAddr,
+		Metrics:    m,
+		Log:        telemetry.Scope(log, "rest"),
+		Now:        time.Now,
+	}
+	if o.demo {
+		out.Demo = demo.Page()
+	}
+	if o.demoEcho != nil {
+		out.Echo = demo.NewEcho(o.demoEcho, telemetry.Scope(log, "demo"))
+	}
+	return out
+}
+
+func newRegistry() *prometheus.Registry {
+	r := prometheus.NewRegistry()
+	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return r
+}
+
+// probes is what the health port serves. It is apart from the public port: metrics are nobody's business outside.
+func probes(d *gateway.Directory, r *prometheus.Registry) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/", telemetry.Health{Ready: d.Heard})
+	mux.Handle("GET /metrics", promhttp.HandlerFor(r, promhttp.HandlerOpts{}))
+	return mux
+}

@@ -1,0 +1,222 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/stunner-gateway/stunner/services/api/credential"
+	"github.com/stunner-gateway/stunner/services/api/telemetry"
+	"github.com/stunner-gateway/stunner/services/auth/internal/access"
+	"github.com/stunner-gateway/stunner/services/auth/internal/rest"
+)
+
+// errHelp is returned when the user asks for help.
+var errHelp = errors.New("help")
+
+// options is the command line, checked.
+type options struct {
+	address            string
+	port               uint
+	healthAddress      string
+	config             string
+	discoveryTokenFile string
+	discoveryCAFile    string
+	access             access.Config
+	defaultTTL, maxTTL time.Duration
+	publicAddr         string
+	demo               bool
+	demoEcho           *url.URL
+	logFormat          string
+	levels             *telemetry.Levels
+}
+
+// raw is the command line as it stands.
+type raw struct {
+	options
+	algorithms         string
+	defaultTTL, maxTTL int64
+	demoEcho, logLevel string
+}
+
+// envNames are the environment twins that are not called after their flag: other parts of the system know them by these names.
+var envNames = map[string]string{
+	"config":      "STUNNER_CONFIG_ORIGIN",
+	"public-addr": "STUNNER_PUBLIC_ADDR",
+}
+
+// envName is the variable that stands for a flag that is not given.
+func envName(name string) string {
+	if env, ok := envNames[name]; ok {
+		return env
+	}
+	return "STUNNER_AUTH_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
+}
+
+// short are the one-letter forms.
+var short = map[string]string{"c": "config", "p": "port", "l": "log-level"}
+
+func newFlags(r *raw) *flag.FlagSet {
+	f := flag.NewFlagSet("auth", flag.ContinueOnError)
+	f.SetOutput(io.Discard)
+	f.StringVar(&r.address, "address", "", "`ADDRESS` to serve the API on; empty means all")
+	f.UintVar(&r.port, "port", 8088, "`PORT` to serve the API on; 0 takes a free one")
+	f.StringVar(&r.healthAddress, "health-address", ":8086", "`ADDRESS:PORT` of /live, /ready and /metrics; keep it inside the cluster, apart from the API")
+	f.StringVar(&r.config, "config", "", "`ORIGIN` of gateway configs: a discovery server (http, https, ws, wss) or a file")
+	f.StringVar(&r.discoveryTokenFile, "discovery-token-file", "", "`FILE` with the bearer token for the discovery server")
+	f.StringVar(&r.discoveryCAFile, "discovery-ca-file", "", "`FILE` with the certificates that the discovery server is checked against; empty means those of the system")
+	f.StringVar(&r.access.Issuer, "jwt-issuer", "", "`ISSUER` that tokens must come from, compared exactly")
+	f.StringVar(&r.access.Audience, "jwt-audience", "", "`AUDIENCE` that tokens must be meant for, compared exactly")
+	f.StringVar(&r.access.SecretFile, "jwt-secret-file", "", "`FILE` with the secret that tokens are signed with (HMAC), at least 32 bytes")
+	f.StringVar(&r.access.JWKSFile, "jwt-jwks-file", "", "`FILE` with the JWK set that tokens are signed with")
+	f.StringVar(&r.access.JWKSURL, "jwt-jwks-url", "", "`URL` of the JWK set that tokens are signed with, https")
+	f.StringVar(&r.algorithms, "jwt-algorithms", "", "`LIST` of algorithms that tokens may use, separated by commas; empty means HS256 with a secret, all asymmetric ones with a JWK set")
+	f.Int64Var(&r.defaultTTL, "default-ttl", 86400, "`SECONDS` that credentials are good for when the request does not say; gateways with a lifetime use that")
+	f.Int64Var(&r.maxTTL, "max-ttl", 86400, "`SECONDS` that credentials are good for at most; gateways with a lifetime use that")
+	f.StringVar(&r.publicAddr, "public-addr", "", "`HOST` that replaces the public address of every gateway")
+	f.BoolVar(&r.demo, "demo", false, "serve the test page at /demo/")
+	f.StringVar(&r.demoEcho, "demo-echo", "", "`URL` of the echo peer that the test page calls: SDP offer in, SDP answer out")
+	f.StringVar(&r.logFormat, "log-format", "text", "`FORMAT` of the log, text or json")
+	f.StringVar(&r.logLevel, "log-level", "all:INFO", "`LEVELS` of the log as SCOPE:LEVEL[,SCOPE:LEVEL…]; scopes: all access demo discovery gateway rest")
+	for letter, name := range short {
+		long := f.Lookup(name)
+		f.Var(long.Value, letter, long.Usage)
+	}
+	return f
+}
+
+// parseOptions reads flags, and for those that are not given the environment.
+func parseOptions(args []string, getenv func(string) string) (options, error) {
+	var r raw
+	f := newFlags(&r)
+	if err := f.Parse(args); errors.Is(err, flag.ErrHelp) {
+		return options{}, errHelp
+	} else if err != nil {
+		return options{}, err
+	}
+	if f.NArg() > 0 {
+		return options{}, fmt.Errorf("unexpected argument %q: every setting is a flag", f.Arg(0))
+	}
+	if err := fromEnv(f, getenv); err != nil {
+		return options{}, err
+	}
+	return r.check()
+}
+
+func fromEnv(f *flag.FlagSet, getenv func(string) string) error {
+	given := map[string]bool{}
+	f.Visit(func(fl *flag.Flag) { given[fl.Name], given[short[fl.Name]] = true, true })
+	var errs []error
+	f.VisitAll(func(fl *flag.Flag) {
+		value := getenv(envName(fl.Name))
+		if _, letter := short[fl.Name]; letter || given[fl.Name] || value == "" {
+			return
+		}
+		if err := f.Set(fl.Name, value); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", envName(fl.Name), err))
+		}
+	})
+	return errors.Join(errs...)
+}
+
+// check turns what was typed into what can be run, and names everything that is wrong at once.
+func (r raw) check() (options, error) {
+	o := r.options
+	var errs []error
+	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if o.config == "" {
+		wrong("--config is missing: name a discovery server or a config file")
+	}
+	if r.port > 65535 {
+		wrong("--port: %d is out of range: use 0 to 65535", r.port)
+	}
+	if _, err := netip.ParseAddr(o.address); o.address != "" && err != nil {
+		wrong("--address: %q is no IP address", o.address)
+	}
+	if o.publicAddr != "" && !rest.ValidHost(o.publicAddr) {
+		wrong("--public-addr: %q is no IP address or host name", o.publicAddr)
+	}
+	if o.logFormat != "text" && o.logFormat != "json" {
+		wrong("--log-format: %q is unknown: use text or json", o.logFormat)
+	}
+	if r.algorithms != "" {
+		o.access.Algorithms = strings.Split(r.algorithms, ",")
+	}
+	var err error
+	if o.levels, err = telemetry.ParseLevels(r.logLevel); err != nil {
+		wrong("--log-level: %w", err)
+	}
+	if o.demoEcho, err = parseEcho(r.demoEcho); err != nil {
+		errs = append(errs, err)
+	}
+	if o.defaultTTL, o.maxTTL, err = parseTTL(r.defaultTTL, r.maxTTL); err != nil {
+		errs = append(errs, err)
+	}
+	errs = append(errs, o.access.Validate())
+	return o, errors.Join(errs...)
+}
+
+func parseTTL(standard, most int64) (time.Duration, time.Duration, error) {
+	limit := int64(credential.MaxTTL / time.Second)
+	switch {
+	case most < 1 || most > limit:
+		return 0, 0, fmt.Errorf("--max-ttl: %d is out of range: use 1 to %d", most, limit)
+	case standard < 1 || standard > most:
+		return 0, 0, fmt.Errorf("--default-ttl: %d is out of range: use 1 to --max-ttl, %d", standard, most)
+	}
+	return time.Duration(standard) * time.Second, time.Duration(most) * time.Second, nil
+}
+
+func parseEcho(s string) (*url.URL, error) {
+	if s == "" {
+		return nil, nil
+	}
+	u, err := url.Parse(s)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+		return nil, errors.New("--demo-echo must be http://HOST:PORT/PATH")
+	}
+	return u, nil
+}
+
+func (o options) publicEndpoint() string {
+	return net.JoinHostPort(o.address, strconv.FormatUint(uint64(o.port), 10))
+}
+
+// usage is the text of --help.
+func usage() string {
+	var b strings.Builder
+	b.WriteString(`Usage: auth --config ORIGIN [flags]
+       auth version
+
+Serves ICE servers with TURN credentials for the gateways that config discovery reports:
+POST /v1/ice-servers, and for older clients GET / and GET /ice.
+
+Without --jwt-… flags everyone who reaches the service may ask.
+
+Flags, each with the environment variable that stands in for it:
+`)
+	f := newFlags(&raw{})
+	letters := map[string]string{}
+	for letter, name := range short {
+		letters[name] = "-" + letter + ", "
+	}
+	f.VisitAll(func(fl *flag.Flag) {
+		if _, letter := short[fl.Name]; letter {
+			return
+		}
+		argument, text := flag.UnquoteUsage(fl)
+		standard := ""
+		if fl.DefValue != "" && fl.DefValue != "false" {
+			standard = " (default " + fl.DefValue + ")"
+		}
+		fmt.Fprintf(&b, "\n  %s--%s %s  $%s\n      %s%s\n", letters[fl.Name], fl.Name, argument, envName(fl.Name), text, standard)
+	})
+	return b.String()
+}

@@ -1,0 +1,78 @@
+package condition
+
+import (
+	"slices"
+	"unicode/utf8"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// maxMessage is what the API server takes (metav1.Condition).
+const maxMessage = 32768
+
+// True is a condition that holds, for a reason that the finding gives.
+func True(kind string, why Finding) metav1.Condition { return state(kind, metav1.ConditionTrue, why) }
+
+// False is a condition that does not hold.
+func False(kind string, why Finding) metav1.Condition { return state(kind, metav1.ConditionFalse, why) }
+
+// Holds is True with the reason good when nothing was found, and else False with what was found.
+func Holds(kind, good string, found Finding) metav1.Condition {
+	if found.OK() {
+		return True(kind, Finding{Reason: good})
+	}
+	return False(kind, found)
+}
+
+func state(kind string, status metav1.ConditionStatus, why Finding) metav1.Condition {
+	return metav1.Condition{Type: kind, Status: status, Reason: why.Reason, Message: bounded(why.Message)}
+}
+
+// bounded cuts a message to the length that the API server takes, never inside a character.
+func bounded(message string) string {
+	if len(message) <= maxMessage {
+		return message
+	}
+	const ellipsis = "…"
+	end := maxMessage - len(ellipsis)
+	for !utf8.RuneStart(message[end]) {
+		end--
+	}
+	return message[:end] + ellipsis
+}
+
+// Merge returns the conditions of an object after the ones in want came about, in their order. The transition time of a condition
+// moves only when its status does. Conditions of ours that are no longer wanted go; other writers' stay, behind.
+func Merge(have []metav1.Condition, generation int64, now metav1.Time, want ...metav1.Condition) []metav1.Condition {
+	merged := make([]metav1.Condition, 0, len(want))
+	for _, c := range want {
+		c.ObservedGeneration = generation
+		c.LastTransitionTime = now
+		if before := find(have, c.Type); before != nil && before.Status == c.Status && !before.LastTransitionTime.IsZero() {
+			c.LastTransitionTime = before.LastTransitionTime
+		}
+		merged = append(merged, c)
+	}
+	for _, c := range have {
+		if !ours(c.Type) && find(merged, c.Type) == nil {
+			merged = append(merged, c)
+		}
+	}
+	return merged
+}
+
+func find(conditions []metav1.Condition, kind string) *metav1.Condition {
+	i := slices.IndexFunc(conditions, func(c metav1.Condition) bool { return c.Type == kind })
+	if i < 0 {
+		return nil
+	}
+	return &conditions[i]
+}
+
+func ours(kind string) bool {
+	switch kind {
+	case Accepted, Programmed, Conflicted, ResolvedRefs, RealmNotDNSName, InsecureInlineCredentials:
+		return true
+	}
+	return false
+}

@@ -1,0 +1,95 @@
+package condition
+
+import "fmt"
+
+// What may be wrong on the way from a GatewayClass to its GatewayConfig and Dataplane.
+
+// ParametersMissing says that the class has no parametersRef.
+func ParametersMissing(field string) Finding {
+	return finding(ReasonInvalidParameters, "%s is missing: name a GatewayConfig", field)
+}
+
+// ParametersKind says that a parametersRef names something that is no GatewayConfig.
+func ParametersKind(field, group, kind string) Finding {
+	return finding(ReasonInvalidParameters, "%s names a %s of group %q: name a GatewayConfig of group stunner.l7mp.io", field, kind, group)
+}
+
+// ParametersIncomplete says that the parametersRef of a class lacks name or namespace.
+func ParametersIncomplete(field string) Finding {
+	return finding(ReasonInvalidParameters, "%s needs name and namespace of a GatewayConfig", field)
+}
+
+// GatewayConfigMissing says that there is no such GatewayConfig.
+func GatewayConfigMissing(field, key string) Finding {
+	return finding(ReasonInvalidParameters, "%s: GatewayConfig %s does not exist", field, key)
+}
+
+// DataplaneMissing says that there is no such Dataplane.
+func DataplaneMissing(config, name string) Finding {
+	return finding(ReasonDataplaneNotFound, "GatewayConfig %s: spec.dataplane: Dataplane %q does not exist", config, name)
+}
+
+// Authentication.
+
+// RealmInvalid says that the realm does not fit into a STUN attribute.
+func RealmInvalid(config string) Finding {
+	return finding(ReasonInvalidRealm, "GatewayConfig %s: spec.realm must have 1 to 127 characters and no quote, backslash or control character", config)
+}
+
+// RealmWarning says that the realm is legal but unusual.
+func RealmWarning(realm string) Finding {
+	return finding(ReasonWarning, "spec.realm %q is no DNS name: TURN works with it, other tools may not", realm)
+}
+
+// InlineWarning says that secrets stand in the object itself.
+func InlineWarning(fields string) Finding {
+	return finding(ReasonWarning, "%s can be read by everyone who can read this object: keep it in a Secret and name that in authRef", fields)
+}
+
+// AuthTypeUnknown says that nobody knows this way to authenticate.
+func AuthTypeUnknown(where, value string) Finding {
+	return finding(ReasonInvalidCredentials, "%s: %q is unknown: use static, ephemeral or none", where, value)
+}
+
+// CredentialMissing says that a value that the authentication type needs is absent.
+func CredentialMissing(where, authType string) Finding {
+	return finding(ReasonInvalidCredentials, "%s is missing: %s authentication needs it", where, authType)
+}
+
+// CredentialEmpty says that a value that must be secret is empty, which would let everyone in.
+func CredentialEmpty(where string) Finding {
+	return finding(ReasonInvalidCredentials, "%s is empty: set a value", where)
+}
+
+// CredentialUnreadable says that a value is neither a string nor a reference.
+func CredentialUnreadable(where string, err error) Finding {
+	return finding(ReasonInvalidCredentials, "%s: %v", where, err)
+}
+
+// SecretMissing says that there is no such Secret.
+func SecretMissing(where, key string) Finding {
+	return finding(ReasonSecretNotFound, "%s: Secret %s does not exist", where, key)
+}
+
+// SecretKeyMissing says that the Secret is there, its key is not.
+func SecretKeyMissing(where, secret, key string) Finding {
+	return finding(ReasonSecretKeyNotFound, "%s: Secret %s has no key %q: add it", where, secret, key)
+}
+
+// SecretKind says that a reference names something that is no Secret.
+func SecretKind(where, group, kind string) Finding {
+	return finding(ReasonInvalidCredentials, "%s names a %s of group %q: name a Secret", where, kind, group)
+}
+
+// NotGranted says that a reference crosses namespaces without leave.
+func NotGranted(from, to, namespace string) Finding {
+	return finding(ReasonRefNotPermitted, "%s refers to %s in another namespace: create a ReferenceGrant in namespace %s, or move it", from, to, namespace)
+}
+
+// InlineField names a field of a GatewayConfig for a message.
+func InlineField(config, field string) string {
+	return fmt.Sprintf("GatewayConfig %s: spec.%s", config, field)
+}
+
+// SecretField names a key of a Secret for a message.
+func SecretField(secret, key string) string { return fmt.Sprintf("Secret %s key %q", secret, key) }

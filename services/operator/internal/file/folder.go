@@ -1,0 +1,140 @@
+package file
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
+)
+
+// maxFileBytes is a little more than the decoder reads, so that it can say that a file is too big.
+const maxFileBytes = 4<<20 + 1
+
+// folder is where the YAML lies: *.yaml and *.yml in it and in its direct subfolders. Hidden files are no input, and neither is what the
+// provider writes.
+type folder struct {
+	path string
+	out  string
+}
+
+// contents is one look at a folder.
+type contents struct {
+	files map[string][]byte
+	// unreadable holds files that are there but cannot be read. What they held before stays in force.
+	unreadable map[string]error
+}
+
+// dirs returns the folder and its subfolders.
+func (f folder) dirs() ([]string, error) {
+	entries, err := os.ReadDir(f.path)
+	if err != nil {
+		return nil, fmt.Errorf("read input folder: %w", err)
+	}
+	dirs := []string{f.path}
+	for _, e := range entries {
+		dir := filepath.Join(f.path, e.Name())
+		if hidden(e.Name()) || sameFile(dir, f.out) {
+			continue
+		}
+		if info, err := os.Stat(dir); err == nil && info.IsDir() {
+			dirs = append(dirs, dir)
+		}
+	}
+	return dirs, nil
+}
+
+// read returns the contents of all files. It fails only when the folder itself cannot be read: then nothing is known, and
+// nothing may change.
+func (f folder) read() (contents, error) {
+	c := contents{files: map[string][]byte{}, unreadable: map[string]error{}}
+	dirs, err := f.dirs()
+	if err != nil {
+		return c, err
+	}
+	for _, dir := range dirs {
+		entries, err := os.ReadDir(dir)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return c, fmt.Errorf("read input folder: %w", err)
+		}
+		for _, e := range entries {
+			c.add(f.path, filepath.Join(dir, e.Name()))
+		}
+	}
+	return c, nil
+}
+
+// add reads one file if it is input. Pipes and devices are not: reading them might never end.
+func (c contents) add(base, path string) {
+	if ext := filepath.Ext(path); hidden(filepath.Base(path)) || (ext != ".yaml" && ext != ".yml") {
+		return
+	}
+	name := strings.TrimPrefix(strings.TrimPrefix(path, base), string(filepath.Separator))
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return
+	case err != nil:
+		c.unreadable[name] = err
+		return
+	case !info.Mode().IsRegular():
+		return
+	}
+	data, err := readAtMost(path, maxFileBytes)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		c.unreadable[name] = err
+	default:
+		c.files[name] = data
+	}
+}
+
+func readAtMost(path string, n int64) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, n))
+}
+
+func hidden(name string) bool { return strings.HasPrefix(name, ".") }
+
+func sameFile(a, b string) bool {
+	infoA, errA := os.Stat(a)
+	infoB, errB := os.Stat(b)
+	return errA == nil && errB == nil && os.SameFile(infoA, infoB)
+}
+
+// blank tells whether a file holds nothing at all. Writers empty a file before they fill it, so this is taken for a file that
+// is being written.
+func blank(data []byte) bool { return len(bytes.TrimSpace(data)) == 0 }
+
+// byPlace orders objects by where they are written.
+func byPlace(a, b resource.Located) int {
+	return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line))
+}
+
+// names returns the names of all files, sorted.
+func (c contents) names() []string {
+	var names []string
+	for name := range c.files {
+		names = append(names, name)
+	}
+	for name := range c.unreadable {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}

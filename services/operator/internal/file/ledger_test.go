@@ -1,0 +1,166 @@
+package file
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// node is a document with one object; mark tells its versions apart.
+func node(name, mark string) string {
+	return fmt.Sprintf("apiVersion: v1\nkind: Node\nmetadata:\n  name: %s\n  labels: {mark: \"%s\"}\n", name, mark)
+}
+
+func docs(list ...string) string { return strings.Join(list, "---\n") }
+
+// world drives a ledger through time.
+type world struct {
+	t      *testing.T
+	ledger *ledger
+	files  contents
+	now    time.Time
+}
+
+func newWorld(t *testing.T, inventory map[string][]identity) *world {
+	return &world{t: t, ledger: newLedger(inventory), now: time.Unix(1_000_000, 0),
+		files: contents{files: map[string][]byte{}, unreadable: map[string]error{}}}
+}
+
+func (w *world) write(name, text string) { w.files.files[name] = []byte(text) }
+
+// expect looks at the folder and compares what is in force, as NAME=MARK.
+func (w *world) expect(why string, want ...string) reading {
+	w.t.Helper()
+	r := w.ledger.update(w.files, w.now)
+	got := []string{}
+	for _, o := range r.objects {
+		got = append(got, o.GetName()+"="+o.GetLabels()["mark"])
+	}
+	slices.Sort(got)
+	if diff := cmp.Diff(append([]string{}, want...), got); diff != "" {
+		w.t.Errorf("%s: in force (-want +got):\n%s", why, diff)
+	}
+	return r
+}
+
+// settle lets the time pass after which absence is believed.
+func (w *world) settle() { w.now = w.now.Add(confirmAbsence) }
+
+func TestLedgerBrokenYAMLLosesNothing(t *testing.T) {
+	whole := docs(node("a", "1"), node("b", "1"), node("c", "1"))
+	for _, c := range []struct {
+		name, text string
+		want       []string // in force while the file is so
+	}{
+		{"broken indentation in the middle", docs(node("a", "2"), "apiVersion: v1\nkind: Node\nmetadata:\n  name: b\n   labels: {mark: 2}\n", node("c", "2")), []string{"a=2", "b=1", "c=2"}},
+		{"cut off inside the second document", whole[:len(node("a", "1"))+40], []string{"a=1", "b=1", "c=1"}},
+		{"cut off inside the first word", "api", []string{"a=1", "b=1", "c=1"}},
+		{"a wrong type", docs(node("a", "1"), strings.Replace(node("b", "2"), `{mark: "2"}`, "[mark]", 1), node("c", "1")), []string{"a=1", "b=1", "c=1"}},
+		{"the name is gone", docs(node("a", "1"), strings.Replace(node("b", "2"), "name: b", "nam: b", 1), node("c", "1")), []string{"a=1", "b=1", "c=1"}},
+		{"one broken and one taken away", docs(node("a", "1"), "{"), []string{"a=1", "b=1", "c=1"}},
+		{"one broken and the others in another order", docs(node("c", "2"), "x: ]\n", node("a", "2")), []string{"a=2", "b=1", "c=2"}},
+		{"binary rubbish", "\x00\xff\x00", []string{"a=1", "b=1", "c=1"}},
+		{"emptied", "", []string{"a=1", "b=1", "c=1"}},
+		{"white space", " \n\n", []string{"a=1", "b=1", "c=1"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t, nil)
+			w.write("all.yaml", whole)
+			w.expect("at first", "a=1", "b=1", "c=1")
+			w.write("all.yaml", c.text)
+			w.expect("just spoilt", c.want...)
+			for range 5 {
+				w.settle()
+				w.expect("spoilt for long", c.want...)
+			}
+			w.write("all.yaml", docs(node("a", "3"), node("c", "3")))
+			w.expect("mended, b only just away", "a=3", "b=1", "c=3")
+			w.settle()
+			if r := w.expect("mended", "a=3", "c=3"); len(r.problems)+len(r.kept) > 0 || !r.next.IsZero() {
+				t.Errorf("problems %v, kept %v, next look %s after the file was mended", r.problems, r.kept, r.next)
+			}
+		})
+	}
+}
+
+func TestLedgerBelievesAbsenceAfterAWhile(t *testing.T) {
+	w := newWorld(t, nil)
+	w.write("a.yaml", docs(node("a", "1"), node("b", "1")))
+	w.expect("at first", "a=1", "b=1")
+	w.write("a.yaml", node("a", "1"))
+	if r := w.expect("b away", "a=1", "b=1"); r.next != w.now.Add(confirmAbsence) {
+		t.Errorf("next look at %s, want %s from now", r.next, confirmAbsence)
+	}
+	w.write("a.yaml", docs(node("a", "1"), node("b", "2")))
+	w.expect("b back", "a=1", "b=2")
+	w.settle()
+	w.expect("b still back", "a=1", "b=2")
+	delete(w.files.files, "a.yaml")
+	w.expect("the file away", "a=1", "b=2")
+	w.settle()
+	w.expect("the file gone")
+}
+
+func TestLedgerFollowsAnObjectIntoAnotherFile(t *testing.T) {
+	w := newWorld(t, nil)
+	w.write("a.yaml", docs(node("a", "1"), node("b", "1")))
+	w.expect("at first", "a=1", "b=1")
+	w.write("a.yaml", docs(node("a", "1"), "{"))
+	w.write("b.yaml", node("b", "2"))
+	w.expect("b moved out of a file that is broken", "a=1", "b=2")
+	w.write("a.yaml", node("a", "1"))
+	w.settle()
+	w.expect("mended", "a=1", "b=2")
+	w.settle()
+	w.expect("settled", "a=1", "b=2")
+}
+
+func TestLedgerNamesBothPlacesOfADouble(t *testing.T) {
+	w := newWorld(t, nil)
+	w.write("b.yaml", node("a", "2"))
+	w.write("a.yaml", "# first\n"+node("a", "1"))
+	r := w.expect("twice", "a=1")
+	if len(r.problems) != 1 || !strings.Contains(r.problems[0].Message, "a.yaml:2") || !strings.Contains(r.problems[0].Message, "b.yaml:1") {
+		t.Errorf("problems %v, want one that names a.yaml:2 and b.yaml:1", r.problems)
+	}
+}
+
+func TestLedgerKeepsWhatAFileHeldThatCannotBeRead(t *testing.T) {
+	w := newWorld(t, nil)
+	w.write("a.yaml", node("a", "1"))
+	w.expect("at first", "a=1")
+	delete(w.files.files, "a.yaml")
+	w.files.unreadable["a.yaml"] = fmt.Errorf("permission denied")
+	w.expect("locked", "a=1")
+	w.settle()
+	if r := w.expect("locked for long", "a=1"); len(r.problems) != 1 || len(r.kept) != 1 {
+		t.Errorf("problems %v, kept %v, want one of each", r.problems, r.kept)
+	}
+}
+
+func TestLedgerKnowsWhatAnEarlierRunHad(t *testing.T) {
+	before := newWorld(t, nil)
+	before.write("a.yaml", docs(node("a", "1"), node("b", "1")))
+	before.write("c.yaml", node("c", "1"))
+	before.expect("the run before", "a=1", "b=1", "c=1")
+
+	w := newWorld(t, before.ledger.inventory())
+	w.write("a.yaml", docs(node("a", "1"), "{"))
+	r := w.expect("restarted on a broken file", "a=1")
+	if len(r.missing) != 1 || r.missing[0].Name != "b" {
+		t.Errorf("missing %v, want b: its file is broken, that of c is gone", r.missing)
+	}
+	again := newWorld(t, w.ledger.inventory())
+	again.write("a.yaml", docs(node("a", "1"), "{"))
+	if r := again.expect("restarted once more", "a=1"); len(r.missing) != 1 {
+		t.Errorf("missing %v, want b after the second restart as well", r.missing)
+	}
+	w.write("a.yaml", node("a", "1"))
+	if r := w.expect("mended without b", "a=1"); len(r.missing) != 0 {
+		t.Errorf("missing %v, want nothing: b was taken away", r.missing)
+	}
+}

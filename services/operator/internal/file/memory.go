@@ -1,0 +1,117 @@
+package file
+
+import (
+	"crypto/rand"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/api/credential"
+	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
+)
+
+// memory is what outlives the process: nothing secret, no object, only what must not change because the operator starts again.
+type memory struct {
+	// Ports are the host ports of listeners and of the processes' own endpoints.
+	Ports map[string]assignment `json:"ports"`
+	// Published holds the revision of each config that was published.
+	Published map[string]string `json:"published"`
+	// Listeners names the listeners of these configs.
+	Listeners map[string][]string `json:"listeners"`
+	// Inventory names the objects in force, file by file.
+	Inventory map[string][]identity `json:"inventory"`
+}
+
+const memoryFile = "operator.json"
+
+// loadMemory reads the memory of the run before. A memory that cannot be read is an error: to forget it would move ports.
+func loadMemory(dir string) (memory, error) {
+	m := memory{Ports: map[string]assignment{}, Published: map[string]string{}, Listeners: map[string][]string{}}
+	path := filepath.Join(dir, memoryFile)
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) || (err == nil && blank(data)) {
+		return m, nil
+	}
+	if err != nil {
+		return m, fmt.Errorf("read state: %w", err)
+	}
+	if err := json.Unmarshal(data, &m); err != nil {
+		return m, fmt.Errorf("read state %s: %w: remove the file to start without it; ports may then change", path, err)
+	}
+	return m, nil
+}
+
+// publish remembers a config.
+func (m memory) publish(c config.Config) {
+	var listeners []string
+	for _, l := range c.Listeners {
+		listeners = append(listeners, l.Name)
+	}
+	m.Published[c.Admin.Name], m.Listeners[c.Admin.Name] = c.Revision(), listeners
+}
+
+// withdraw forgets a config.
+func (m memory) withdraw(name string) {
+	delete(m.Published, name)
+	delete(m.Listeners, name)
+}
+
+// served returns the first of the listeners that wait and have been published.
+func (m memory) served(name string, waiting []translate.Waiting) (listener string, found bool) {
+	for _, w := range waiting {
+		if slices.Contains(m.Listeners[name], w.Name) {
+			return w.Name, true
+		}
+	}
+	return "", false
+}
+
+func (m memory) save(dir string) error {
+	data, err := json.MarshalIndent(m, "", "  ")
+	if err != nil {
+		return fmt.Errorf("write state: %w", err)
+	}
+	return replaceFile(filepath.Join(dir, memoryFile), append(data, '\n'), 0o600)
+}
+
+// lock makes sure that one operator at a time uses an output folder. The kernel drops the lock when the process ends, however it ends.
+func lock(dir string) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR|syscall.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock output folder: %w", err)
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("lock output folder %s: another operator uses it: stop that one or choose another --output", filepath.Dir(dir))
+	}
+	return f, nil
+}
+
+// token returns the bearer token of config discovery. It stays the same from run to run, because dataplanes outlive the operator; one that
+// others could read is replaced.
+func token(path string) (credential.Secret, error) {
+	if info, err := os.Stat(path); err == nil && info.Mode().Perm()&0o077 == 0 {
+		data, err := os.ReadFile(path)
+		if have := strings.TrimSpace(string(data)); err == nil && len(have) >= tokenLength {
+			return credential.Secret(have), nil
+		}
+	}
+	raw := make([]byte, 32)
+	rand.Read(raw) // never fails: crypto/rand ends the process instead
+	made := base64.RawURLEncoding.EncodeToString(raw)
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("replace discovery token: %w", err)
+	}
+	return credential.Secret(made), replaceFile(path, []byte(made+"\n"), 0o600)
+}
+
+// tokenLength is that of 32 random bytes in base64.
+const tokenLength = 43

@@ -1,0 +1,227 @@
+package file
+
+import (
+	"cmp"
+	"fmt"
+	"hash/fnv"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
+	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
+)
+
+// Substitutes for ports that cannot be had come from this range. It lies below the ports that Linux hands out by itself, so that no relay
+// socket sits on a port before its listener is bound.
+const (
+	firstSubstitute = 20000
+	lastSubstitute  = 32000
+	unprivileged    = 1024
+)
+
+// assignment is a port that was chosen for somebody. It stays as long as the same port is wanted.
+type assignment struct {
+	Wanted int `json:"wanted,omitempty"` // 0: any
+	Port   int `json:"port"`
+}
+
+// ports chooses the host ports of all Gateways. A port belongs to a network: UDP 3478 and TCP 3478 are two.
+type ports struct {
+	chosen map[string]assignment // by claim
+	free   func(network string, port int) bool
+	// offset is where in the range of substitutes the search begins. Operators that start at the same time on one host must not meet: a
+	// port that is free to both when they look is free to neither when their dataplanes bind it.
+	offset int
+}
+
+// offsetFor is an offset of its own for every output folder, and the same one each time.
+func offsetFor(output string) int {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(output)) // a hash takes everything
+	return int(h.Sum32() % (lastSubstitute - firstSubstitute + 1))
+}
+
+// claim is somebody who needs a port.
+type claim struct {
+	gateway types.NamespacedName
+	user    string // a listener, or a use of the process's own
+	network string // udp or tcp
+	wanted  int    // 0: any
+	keeps   bool   // keeps what it has, whatever network that is, and needs no more
+}
+
+func (c claim) key() string {
+	return strings.Join([]string{c.gateway.String(), c.user, c.network}, " ")
+}
+
+// holds tells whether what was chosen under a key belongs to the claim, on whatever network.
+func (c claim) holds(key string) bool {
+	return strings.HasPrefix(key, c.gateway.String()+" "+c.user+" ")
+}
+
+// The uses of a process's own; no listener has such a name.
+const (
+	useMetrics = "(metrics)"
+	useHealth  = "(health)"
+)
+
+// claims lists what a Gateway and its listeners need.
+func claims(gateway types.NamespacedName, sockets []translate.Socket) []claim {
+	all := []claim{{gateway: gateway, user: useHealth, network: "tcp"}, {gateway: gateway, user: useMetrics, network: "tcp"}}
+	for _, s := range sockets {
+		all = append(all, claim{gateway: gateway, user: s.Listener, network: s.Network, wanted: int(s.Port), keeps: s.Waits})
+	}
+	return all
+}
+
+// assign gives every claim a port: the one it had, else the wanted one when it can be had, else a free one. running tells for which Gateways a
+// process holds its ports already, so that they are not free and yet right. Claims that are gone are forgotten, except those of a process that
+// runs for a Gateway that nobody can read at the moment.
+func (p *ports) assign(all []claim, running func(gateway string) bool) error {
+	slices.SortStableFunc(all, func(a, b claim) int { return cmp.Compare(a.key(), b.key()) })
+	d := draft{ports: p, running: running, chosen: map[string]assignment{}, taken: map[socket]bool{}, own: map[string]map[socket]bool{}}
+	d.remember(all)
+	var open []claim
+	for _, c := range all {
+		if c.keeps {
+			d.keep(c)
+		}
+	}
+	for _, c := range all {
+		if c.keeps {
+			continue
+		}
+		if had, ok := p.chosen[c.key()]; ok && had.Wanted == c.wanted && d.usable(c, had.Port) {
+			d.place(c, had.Port)
+		} else {
+			open = append(open, c)
+		}
+	}
+	for _, c := range open {
+		port, err := d.choose(c)
+		if err != nil {
+			return err
+		}
+		d.place(c, port)
+	}
+	p.chosen = d.chosen
+	return nil
+}
+
+// socket is what one claim occupies.
+type socket struct {
+	network string
+	port    int
+}
+
+// socketOf reads what was chosen under a key.
+func socketOf(key string, a assignment) socket {
+	return socket{key[strings.LastIndexByte(key, ' ')+1:], a.Port}
+}
+
+// draft is an assignment that is being made.
+type draft struct {
+	ports   *ports
+	running func(gateway string) bool
+	chosen  map[string]assignment
+	taken   map[socket]bool
+	own     map[string]map[socket]bool // what the process of a Gateway holds by now
+}
+
+// remember notes what running processes hold.
+func (d *draft) remember(all []claim) {
+	claimed := map[string]bool{}
+	for _, c := range all {
+		claimed[c.gateway.String()] = true
+	}
+	for key, a := range d.ports.chosen {
+		gateway, _, _ := strings.Cut(key, " ")
+		held := socketOf(key, a)
+		switch {
+		case !d.running(gateway):
+		case claimed[gateway]:
+			if d.own[gateway] == nil {
+				d.own[gateway] = map[socket]bool{}
+			}
+			d.own[gateway][held] = true
+		default:
+			d.chosen[key], d.taken[held] = a, true
+		}
+	}
+}
+
+// keep leaves a claim what it has, before anybody else gets it.
+func (d *draft) keep(c claim) {
+	for key, had := range d.ports.chosen {
+		if c.holds(key) {
+			d.chosen[key], d.taken[socketOf(key, had)] = had, true
+		}
+	}
+}
+
+func (d *draft) place(c claim, port int) {
+	d.chosen[c.key()] = assignment{Wanted: c.wanted, Port: port}
+	d.taken[socket{c.network, port}] = true
+}
+
+// usable tells whether a claim can have a port: nobody else has it, and it is free or held by the process that shall have it.
+func (d *draft) usable(c claim, port int) bool {
+	s := socket{c.network, port}
+	return !d.taken[s] && (d.own[c.gateway.String()][s] || d.ports.free(c.network, port))
+}
+
+func (d *draft) choose(c claim) (int, error) {
+	if c.wanted >= unprivileged && d.usable(c, c.wanted) {
+		return c.wanted, nil
+	}
+	const substitutes = lastSubstitute - firstSubstitute + 1
+	for i := range substitutes {
+		if port := firstSubstitute + (d.ports.offset+i)%substitutes; d.usable(c, port) {
+			return port, nil
+		}
+	}
+	return 0, fmt.Errorf("choose port for %s: no %s port between %d and %d is free: stop what uses them", c.key(), c.network, firstSubstitute, lastSubstitute)
+}
+
+// host describes this host to the translation.
+func (p *ports) host(address string, all []claim) resource.Host {
+	h := resource.Host{Address: address, Ports: map[resource.ListenerKey]int{}, Admin: map[types.NamespacedName]resource.AdminPorts{}}
+	for _, c := range all {
+		if c.keeps {
+			continue
+		}
+		port := p.chosen[c.key()].Port
+		admin := h.Admin[c.gateway]
+		switch c.user {
+		case useMetrics:
+			admin.Metrics = port
+		case useHealth:
+			admin.Health = port
+		default:
+			h.Ports[resource.ListenerKey{Namespace: c.gateway.Namespace, Gateway: c.gateway.Name, Listener: c.user}] = port
+		}
+		h.Admin[c.gateway] = admin
+	}
+	return h
+}
+
+// canBind tells whether this host has a port to give, on every address.
+func canBind(network string, port int) bool {
+	address := ":" + strconv.Itoa(port)
+	if network == "udp" {
+		socket, err := net.ListenPacket("udp", address)
+		if err != nil {
+			return false
+		}
+		return socket.Close() == nil
+	}
+	socket, err := net.Listen("tcp", address)
+	if err != nil {
+		return false
+	}
+	return socket.Close() == nil
+}

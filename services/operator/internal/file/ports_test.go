@@ -1,0 +1,149 @@
+package file
+
+import (
+	"net"
+	"strconv"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+func want(gateway, listener, network string, port int) claim {
+	return claim{gateway: types.NamespacedName{Namespace: "n", Name: gateway}, user: listener, network: network, wanted: port}
+}
+
+// bench assigns ports on a host that is made up.
+type bench struct {
+	*ports
+	busy    map[socket]bool
+	running map[string]bool
+}
+
+func newBench() *bench {
+	b := &bench{busy: map[socket]bool{}, running: map[string]bool{}}
+	b.ports = &ports{chosen: map[string]assignment{}, free: func(network string, port int) bool { return !b.busy[socket{network, port}] }}
+	return b
+}
+
+func (b *bench) assign(t *testing.T, claims ...claim) {
+	t.Helper()
+	if err := b.ports.assign(claims, func(g string) bool { return b.running[g] }); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (b *bench) expect(t *testing.T, why string, c claim, port int) {
+	t.Helper()
+	if got := b.chosen[c.key()].Port; got != port {
+		t.Errorf("%s: %s has port %d, want %d", why, c.key(), got, port)
+	}
+}
+
+func TestPortsAreTheWantedOnesWhenTheyCanBe(t *testing.T) {
+	b := newBench()
+	b.busy[socket{"udp", 5000}] = true
+	udp, tcp, taken, low := want("g", "udp", "udp", 3478), want("g", "tcp", "tcp", 3478), want("g", "taken", "udp", 5000), want("g", "tls", "tcp", 443)
+	second := want("h", "udp", "udp", 3478)
+	b.assign(t, udp, tcp, taken, low, second)
+	b.expect(t, "free", udp, 3478)
+	b.expect(t, "same number on another network", tcp, 3478)
+	b.expect(t, "taken on the host", taken, firstSubstitute)
+	b.expect(t, "privileged", low, firstSubstitute)
+	b.expect(t, "taken by another gateway", second, firstSubstitute+1)
+}
+
+func TestPortsStay(t *testing.T) {
+	b := newBench()
+	a, c := want("g", "a", "udp", 3478), want("g", "c", "udp", 5000)
+	b.busy[socket{"udp", 5000}] = true
+	b.assign(t, a, c)
+	b.busy = map[socket]bool{{"udp", 3478}: true, {"udp", firstSubstitute}: true}
+	b.running["n/g"] = true
+	before := want("a", "first", "udp", 3478)
+	b.assign(t, before, a, c)
+	b.expect(t, "held by its own process", a, 3478)
+	b.expect(t, "a substitute, though the wanted port is free by now", c, firstSubstitute)
+	b.expect(t, "a newcomer that sorts first", before, firstSubstitute+1)
+
+	b.running["n/g"] = false
+	b.assign(t, before, a, c)
+	if got := b.chosen[a.key()].Port; got == 3478 {
+		t.Error("a port that somebody else took while the process was down is kept")
+	}
+}
+
+func TestPortsFollowAListenerThatIsRenamed(t *testing.T) {
+	b := newBench()
+	b.assign(t, want("g", "old", "udp", 3478))
+	b.busy[socket{"udp", 3478}] = true
+	b.running["n/g"] = true
+	renamed := want("g", "new", "udp", 3478)
+	b.assign(t, renamed)
+	b.expect(t, "renamed", renamed, 3478)
+	if len(b.chosen) != 1 {
+		t.Errorf("chosen %v, want the old name forgotten", b.chosen)
+	}
+}
+
+func TestPortsOfAGatewayThatCannotBeReadAreKept(t *testing.T) {
+	b := newBench()
+	lost := want("lost", "udp", "udp", 3478)
+	b.assign(t, lost)
+	b.running["n/lost"] = true
+	other := want("other", "udp", "udp", 3478)
+	b.assign(t, other)
+	b.expect(t, "of a running process", lost, 3478)
+	b.expect(t, "wanted by another", other, firstSubstitute)
+}
+
+func TestPortsOfAListenerThatWaitsAreKept(t *testing.T) {
+	b := newBench()
+	tcp := want("g", "tcp", "tcp", 3478)
+	b.assign(t, tcp)
+	b.running["n/g"], b.busy[socket{"tcp", 3478}] = true, true
+	b.assign(t, claim{gateway: tcp.gateway, user: "tcp", keeps: true}, want("g", "a-newcomer", "tcp", 3478))
+	b.expect(t, "misspelt", tcp, 3478)
+	b.expect(t, "wanted by another listener", want("g", "a-newcomer", "tcp", 3478), firstSubstitute)
+	b.assign(t, tcp)
+	b.expect(t, "mended", tcp, 3478)
+	if h := b.host("127.0.0.1", []claim{{gateway: tcp.gateway, user: "tcp", keeps: true}}); len(h.Ports) != 0 {
+		t.Errorf("ports %v, want none for a listener of which nothing is known", h.Ports)
+	}
+}
+
+func TestPortsThatAreTakenCannotBeBound(t *testing.T) {
+	udp, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer udp.Close()
+	tcp, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tcp.Close()
+	for network, addr := range map[string]net.Addr{"udp": udp.LocalAddr(), "tcp": tcp.Addr()} {
+		_, text, err := net.SplitHostPort(addr.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if port, _ := strconv.Atoi(text); canBind(network, port) {
+			t.Errorf("%s port %d is in use and was called free", network, port)
+		}
+	}
+}
+
+func TestOperatorsWithFoldersOfTheirOwnDoNotMeet(t *testing.T) {
+	a, b := offsetFor("/srv/one"), offsetFor("/srv/two")
+	if a == b || a != offsetFor("/srv/one") {
+		t.Errorf("offsets %d and %d", a, b)
+	}
+	last := ports{chosen: map[string]assignment{}, free: func(string, int) bool { return true }, offset: lastSubstitute - firstSubstitute}
+	gateway := types.NamespacedName{Namespace: "meet", Name: "door"}
+	if err := last.assign([]claim{{gateway: gateway, user: "a", network: "tcp"}, {gateway: gateway, user: "b", network: "tcp"}}, func(string) bool { return false }); err != nil {
+		t.Fatal(err)
+	}
+	if x, y := last.chosen["meet/door a tcp"].Port, last.chosen["meet/door b tcp"].Port; x != lastSubstitute || y != firstSubstitute {
+		t.Errorf("ports %d and %d: the search does not begin at the offset or does not go round", x, y)
+	}
+}

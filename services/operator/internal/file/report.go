@@ -1,0 +1,213 @@
+package file
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/api/discovery"
+	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
+)
+
+// text is the report for people, status.txt, in the making. It holds no time of its own, so that it changes only when something else does.
+type text struct{ strings.Builder }
+
+func (t *text) line(format string, args ...any) { fmt.Fprintf(t, format+"\n", args...) }
+
+func (t *text) section(title string) { t.line("\n%s", title) }
+
+// report writes status.txt and problems.yaml.
+func (l *loop) report(v *resource.View) error {
+	l.meters.configs.Set(float64(len(l.published)))
+	l.meters.problems.Set(float64(l.summary.notInForce() + l.summary.unhappyObjects()))
+	var t text
+	l.reportTotals(&t)
+	l.reportProblems(&t)
+	t.section("GATEWAYS")
+	for _, key := range l.gatewaysToReport(v) {
+		l.reportGateway(&t, v, key)
+	}
+	l.reportObjects(&t)
+	l.reportHistory(&t)
+	l.tell()
+	problems := l.summary.problems
+	if problems == nil {
+		problems = []resource.Problem{}
+	}
+	return errors.Join(
+		replaceFile(l.out.path("status.txt"), []byte(t.String()), 0o644),
+		l.out.writeYAML(l.out.path("problems.yaml"), problems))
+}
+
+// tell logs documents that have gone out of force since the last round.
+func (l *loop) tell() {
+	told := map[string]bool{}
+	for _, p := range l.summary.problems {
+		if p.Severity != resource.Error {
+			continue
+		}
+		told[p.String()] = true
+		if !l.told[p.String()] {
+			l.Log.Warn("document is not in force", "problem", p.String())
+		}
+	}
+	l.told = told
+}
+
+func (l *loop) reportTotals(t *text) {
+	errs := l.summary.notInForce()
+	t.line("%d objects in force, %d errors, %d remarks, %d configs published",
+		len(l.summary.objects), errs, len(l.summary.problems)-errs, len(l.published))
+}
+
+func (l *loop) reportProblems(t *text) {
+	for _, list := range []struct {
+		title    string
+		severity resource.Severity
+	}{{"NOT IN FORCE", resource.Error}, {"REMARKS", resource.Info}} {
+		first := true
+		for _, p := range l.summary.problems {
+			if p.Severity != list.severity {
+				continue
+			}
+			if first {
+				t.section(list.title)
+				first = false
+			}
+			t.line("  %s", p)
+		}
+	}
+	if len(l.summary.kept)+len(l.summary.missing) > 0 {
+		t.section("KEPT")
+	}
+	for _, k := range l.summary.kept {
+		t.line("  %s: %s", identityOf(k.Object), k.why)
+	}
+	for _, id := range l.summary.missing {
+		t.line("  %s: was in force before the operator started and cannot be read; nothing that it was part of is taken away", id)
+	}
+}
+
+// gatewaysToReport are those that are ours and those that have a process all the same.
+func (l *loop) gatewaysToReport(v *resource.View) []types.NamespacedName {
+	keys := l.planes.Gateways()
+	for _, key := range v.Gateways() {
+		if l.ours(v, key) {
+			keys = append(keys, key)
+		}
+	}
+	slices.SortFunc(keys, func(a, b types.NamespacedName) int { return cmp.Compare(a.String(), b.String()) })
+	return slices.Compact(keys)
+}
+
+func (l *loop) reportGateway(t *text, v *resource.View, key types.NamespacedName) {
+	t.line("  %s", key)
+	if g := v.Gateway(key); g != nil {
+		reportConditions(t, "    ", l.summary.conditions[identityOf(g)])
+	}
+	if c := l.current(key); c != nil {
+		for _, listener := range c.Listeners {
+			reportListener(t, listener)
+		}
+		t.line("    config %s is published", c.Revision())
+	} else {
+		t.line("    no config is published")
+	}
+	for _, note := range l.summary.notes[key] {
+		t.line("    note: %s", note)
+	}
+	for _, r := range l.server.Reports() {
+		if r.ID == key.String() {
+			t.line("    dataplane %s", reportOf(r))
+		}
+	}
+	if health := l.planes.Health(key); health != "" {
+		t.line("    process %s", health)
+	}
+	for _, warning := range warnings(l.planes.LogFile(key)) {
+		t.line("    log: %s", warning)
+	}
+}
+
+func reportListener(t *text, listener config.Listener) {
+	address := "no public address"
+	if uri, ok := listener.URI(); ok {
+		address = uri.String()
+	}
+	routes := "no routes: clients reach nothing"
+	if len(listener.Routes) > 0 {
+		routes = "routes " + strings.Join(listener.Routes, ", ")
+	}
+	t.line("    listener %s: %s at %s, %s", listener.Name[strings.LastIndexByte(listener.Name, '/')+1:], listener.Protocol, address, routes)
+}
+
+// reportOf says what a dataplane reports; the number of allocations is left out, because it would make the file change with every call.
+func reportOf(r discovery.Report) string {
+	said := "has accepted " + r.Revision
+	if !r.Accepted {
+		said = fmt.Sprintf("has rejected %s: %s", r.Revision, r.Error)
+	}
+	if r.Draining {
+		said += ", draining"
+	}
+	return strings.TrimSpace(r.Pod + " " + said)
+}
+
+func (l *loop) reportObjects(t *text) {
+	t.section("OBJECTS IN FORCE")
+	for _, o := range slices.SortedStableFunc(slices.Values(l.summary.objects), byPlace) {
+		said := ""
+		if _, passed := o.Object.(*unstructured.Unstructured); passed {
+			said = " passed through"
+		}
+		t.line("  %s:%d %s%s", o.File, o.Line, identityOf(o.Object), said)
+		if o.GetObjectKind().GroupVersionKind().Kind != "Gateway" {
+			reportConditions(t, "    ", l.summary.conditions[identityOf(o.Object)])
+		}
+	}
+	if len(l.summary.rendered) > 0 {
+		t.section("OBJECTS FOR A CLUSTER")
+		for _, path := range l.summary.rendered {
+			t.line("  %s", path)
+		}
+	}
+}
+
+// reportConditions shows what is wrong, or in one line that nothing is.
+func reportConditions(t *text, indent string, conditions []metav1.Condition) {
+	bad := unhappy(conditions)
+	for _, c := range bad {
+		t.line("%s%s=%s %s: %s", indent, c.Type, c.Status, c.Reason, c.Message)
+	}
+	if len(bad) == 0 && len(conditions) > 0 {
+		t.line("%sall %d conditions are as they should be", indent, len(conditions))
+	}
+}
+
+func (l *loop) reportHistory(t *text) {
+	if len(l.history.events) == 0 {
+		return
+	}
+	t.section("WHAT HAPPENED")
+	for _, e := range l.history.events {
+		t.line("  %s %s: %s", e.at.Format(time.DateTime), e.key, e.text)
+	}
+}
+
+// unhappyObjects counts the objects with a condition that is not as it should be.
+func (s *summary) unhappyObjects() (n int) {
+	for _, conditions := range s.conditions {
+		if len(unhappy(conditions)) > 0 {
+			n++
+		}
+	}
+	return n
+}

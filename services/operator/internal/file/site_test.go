@@ -1,0 +1,288 @@
+package file
+
+import (
+	"bytes"
+	"context"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/api/discovery"
+	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
+)
+
+// The test binary is also the dataplane: this variable tells it so.
+const roleVariable = "DATAPLANE_TEST_ROLE"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(roleVariable) != "" {
+		signals := make(chan os.Signal, 1)
+		signal.Notify(signals, syscall.SIGTERM)
+		<-signals
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// The folder of the tests: a Gateway with all that it needs, and a stranger.
+const (
+	classYAML = `apiVersion: gateway.networking.k8s.io/v1
+kind: GatewayClass
+metadata: {name: turn}
+spec:
+  controllerName: stunner.l7mp.io/gateway-operator
+  parametersRef: {group: stunner.l7mp.io, kind: GatewayConfig, name: turn, namespace: calls}
+---
+apiVersion: stunner.l7mp.io/v1
+kind: Dataplane
+metadata: {name: default}
+spec: {enableMetricsEndpoint: true}
+`
+	configYAML = `apiVersion: stunner.l7mp.io/v1
+kind: GatewayConfig
+metadata: {name: turn, namespace: calls}
+spec: {realm: calls.example.net, authRef: {name: turn-auth}}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: turn-auth, namespace: calls}
+stringData: {type: ephemeral, secret: correct-horse-battery}
+`
+	gatewayYAML = `apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: door, namespace: calls}
+spec:
+  gatewayClassName: turn
+  listeners:
+    - {name: udp, port: 23478, protocol: TURN-UDP}
+    - {name: tcp, port: 443, protocol: TURN-TCP}
+`
+	routeYAML = `apiVersion: stunner.l7mp.io/v1
+kind: UDPRoute
+metadata: {name: media, namespace: calls}
+spec:
+  parentRefs: [{name: door}]
+  rules: [{backendRefs: [{group: stunner.l7mp.io, kind: StaticService, name: farm}]}]
+---
+apiVersion: stunner.l7mp.io/v1
+kind: StaticService
+metadata: {name: farm, namespace: calls}
+spec: {prefixes: [198.51.100.0/24]}
+`
+	scalerYAML = `apiVersion: scaling.example.org/v1
+kind: Scaler
+metadata: {name: more, namespace: calls}
+spec: {max: 7}
+`
+)
+
+// site is an input and an output folder and an operator that may run on them.
+type site struct {
+	t        *testing.T
+	provider Provider
+	stop     func() error
+}
+
+func newSite(t *testing.T) *site {
+	s := &site{t: t, stop: func() error { return nil }}
+	s.provider = Provider{Input: t.TempDir(), Output: t.TempDir(), Address: "127.0.0.1", Watch: true,
+		DiscoveryAddress: freeAddress(t), HealthAddress: freeAddress(t), DiscoveryAuth: AuthToken, StopGrace: 2 * time.Second,
+		Options: translate.DefaultOptions(), Log: slog.New(slog.DiscardHandler)}
+	for name, text := range map[string]string{"class.yaml": classYAML, "config.yml": configYAML, "gateway.yaml": gatewayYAML, "routes/media.yaml": routeYAML} {
+		s.write(name, text)
+	}
+	t.Cleanup(func() {
+		s.end()
+		if found := pidInStatus.FindStringSubmatch(s.output("status.txt")); found != nil && s.provider.LeaveDataplanes && alive(found[1]) {
+			s.kill(found[1])
+		}
+	})
+	return s
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	return ln.Addr().String()
+}
+
+func (s *site) write(name, text string) {
+	s.t.Helper()
+	path := filepath.Join(s.provider.Input, name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		s.t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *site) remove(name string) {
+	s.t.Helper()
+	if err := os.Remove(filepath.Join(s.provider.Input, name)); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// run starts the operator and waits until it is ready.
+func (s *site) run() {
+	s.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- s.provider.Run(ctx) }()
+	s.stop = func() error { cancel(); return <-done }
+	until(s.t, "the operator is ready", func() bool {
+		select {
+		case err := <-done:
+			s.t.Fatalf("operator ended: %v", err)
+		default:
+		}
+		answer, err := http.Get("http://" + s.provider.HealthAddress + "/ready")
+		if err != nil {
+			return false
+		}
+		answer.Body.Close()
+		return answer.StatusCode == http.StatusOK
+	})
+}
+
+func (s *site) end() {
+	s.t.Helper()
+	if err := s.stop(); err != nil {
+		s.t.Errorf("operator ended with %v", err)
+	}
+	s.stop = func() error { return nil }
+	http.DefaultClient.CloseIdleConnections()
+}
+
+// config returns what discovery serves for the Gateway, as a dataplane would get it.
+func (s *site) config() (config.Config, bool) {
+	source, err := discovery.Open("http://"+s.provider.DiscoveryAddress, discovery.Options{ID: "calls/door", TokenFile: s.provider.TokenFile()})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	configs, err := source.Load(s.t.Context())
+	if err != nil || len(configs) != 1 {
+		return config.Config{}, false
+	}
+	return configs[0], true
+}
+
+func (s *site) output(name string) string {
+	data, err := os.ReadFile(filepath.Join(s.provider.Output, name))
+	if err != nil {
+		return ""
+	}
+	return string(data)
+}
+
+func (s *site) awaitStatus(text string) {
+	s.t.Helper()
+	deadline := time.Now().Add(20 * time.Second)
+	for !strings.Contains(s.output("status.txt"), text) {
+		if time.Now().After(deadline) {
+			s.t.Fatalf("status.txt does not say %q:\n%s", text, s.output("status.txt"))
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+func (s *site) awaitConfig(what string, is func(config.Config) bool) config.Config {
+	s.t.Helper()
+	var c config.Config
+	until(s.t, what, func() (ok bool) {
+		c, ok = s.config()
+		return ok && is(c)
+	})
+	return c
+}
+
+func routes(c config.Config) string { return strings.Join(c.Listeners[0].Routes, ",") }
+
+// snapshot returns when each file was written.
+func snapshot(t *testing.T, dir string) map[string]time.Time {
+	t.Helper()
+	all := map[string]time.Time{}
+	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && !entry.IsDir() {
+			info, infoErr := entry.Info()
+			if infoErr != nil {
+				return infoErr
+			}
+			all[path] = info.ModTime()
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// secretFree checks that no file of the output holds a secret of the input.
+func secretFree(t *testing.T, dir string) {
+	t.Helper()
+	for path := range snapshot(t, dir) {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if bytes.Contains(data, []byte("correct-horse")) || bytes.Contains(data, []byte("Y29ycmVjdC1ob3JzZ")) {
+			t.Errorf("%s holds a secret", path)
+		}
+	}
+}
+
+var pidInStatus = regexp.MustCompile(`process running, pid (\d+)`)
+
+// pid returns the process of the Gateway.
+func (s *site) pid() string {
+	s.t.Helper()
+	s.awaitStatus("process running, pid ")
+	return pidInStatus.FindStringSubmatch(s.output("status.txt"))[1]
+}
+
+// kill ends a process and waits until it is gone.
+func (s *site) kill(pid string) {
+	s.t.Helper()
+	if err := syscall.Kill(number(pid), syscall.SIGKILL); err != nil {
+		s.t.Fatal(err)
+	}
+	until(s.t, "the killed dataplane is gone", func() bool { return !alive(pid) })
+}
+
+func alive(pid string) bool { return syscall.Kill(number(pid), 0) == nil }
+
+func number(pid string) int {
+	n, _ := strconv.Atoi(pid)
+	return n
+}
+
+// until polls what happens in another process.
+func until(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(20 * time.Second)
+	for !is() {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited in vain: %s", what)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}

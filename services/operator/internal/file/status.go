@@ -1,0 +1,192 @@
+package file
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+	gatewayv1alpha2 "sigs.k8s.io/gateway-api/apis/v1alpha2"
+	"sigs.k8s.io/yaml"
+
+	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
+	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
+	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
+)
+
+// statusFile is the status of one object, as it stands in the output folder. Name and namespace are enough to find the object again.
+type statusFile struct {
+	APIVersion string     `json:"apiVersion"`
+	Kind       string     `json:"kind"`
+	Metadata   statusMeta `json:"metadata"`
+	Status     any        `json:"status"`
+}
+
+type statusMeta struct {
+	Name      string `json:"name"`
+	Namespace string `json:"namespace,omitempty"`
+}
+
+// statusPath is where the status of an object lies. A UDPRoute of the Gateway API has version and group in the name of its folder, because
+// a namespace may hold one of the same name in each spelling.
+func (l *loop) statusPath(o resource.Object) string {
+	gvk := o.GetObjectKind().GroupVersionKind()
+	kind := strings.ToLower(gvk.Kind)
+	if gvk.Kind == string(resource.KindUDPRoute) && gvk.Group != stunnerv1.GroupName {
+		kind += "." + gvk.Version + "." + gvk.Group
+	}
+	return l.out.path("status", kind, strings.TrimPrefix(o.GetNamespace()+"_"+o.GetName(), "_")+".yaml")
+}
+
+// withStatus returns an object with the status that it was given last, as it would have in a cluster: the translation tells by it
+// since when a condition has held. The object that was read is not changed.
+func (l *loop) withStatus(o resource.Object) resource.Object {
+	data, err := os.ReadFile(l.statusPath(o))
+	if err != nil {
+		return o // it has none yet
+	}
+	copied := o.DeepCopyObject().(resource.Object)
+	file := statusFile{Status: statusOf(copied)}
+	if file.Status == nil || yaml.Unmarshal(data, &file) != nil {
+		return o
+	}
+	return copied
+}
+
+// statusOf returns a pointer to the status of an object, nil for a kind whose status is not ours to write.
+func statusOf(o resource.Object) any {
+	switch o := o.(type) {
+	case *gatewayv1.GatewayClass:
+		return &o.Status
+	case *gatewayv1.Gateway:
+		return &o.Status
+	case *gatewayv1.UDPRoute:
+		return &o.Status
+	case *gatewayv1alpha2.UDPRoute:
+		return &o.Status
+	case *stunnerv1.UDPRoute:
+		return &o.Status
+	case *stunnerv1.GatewayConfig:
+		return &o.Status
+	case *stunnerv1.Dataplane:
+		return &o.Status
+	case *stunnerv1.StaticService:
+		return &o.Status
+	}
+	return nil
+}
+
+// writeStatuses writes what became of every object that has a status.
+func (l *loop) writeStatuses(t translation) error {
+	v, opt := t.view, t.options
+	var errs []error
+	for _, r := range t.gateways {
+		errs = append(errs, l.writeStatus(v.Gateway(r.Gateway), r.Ours, r.Status, conditionsOf(r.Status)))
+	}
+	for _, ref := range v.Routes() {
+		r := translate.Route(v, ref, opt)
+		status := gatewayv1.RouteStatus{Parents: r.Parents}
+		errs = append(errs, l.writeStatus(v.Route(ref).Origin, r.Ours, status, parentConditions(r.Parents)))
+	}
+	for _, name := range v.Classes() {
+		r := translate.Class(v, name, opt)
+		errs = append(errs, l.writeStatus(v.Class(name), r.Ours, r.Status, r.Status.Conditions))
+	}
+	for _, key := range v.GatewayConfigs() {
+		errs = append(errs, l.writeConditions(v.GatewayConfig(key), translate.GatewayConfig(v, key, opt)))
+	}
+	for _, name := range v.Dataplanes() {
+		errs = append(errs, l.writeConditions(v.Dataplane(name), translate.Dataplane(v, name, opt)))
+	}
+	for _, key := range v.StaticServices() {
+		errs = append(errs, l.writeConditions(v.StaticService(key), translate.StaticService(v, key, opt)))
+	}
+	return errors.Join(errs...)
+}
+
+func (l *loop) writeConditions(o resource.Object, r translate.ConditionsResult) error {
+	return l.writeStatus(o, r.Ours, stunnerv1.Status{Conditions: r.Conditions}, r.Conditions)
+}
+
+// writeStatus writes one status, and keeps its conditions for the summary.
+func (l *loop) writeStatus(o resource.Object, ours bool, status any, conditions []metav1.Condition) error {
+	if !ours {
+		return nil
+	}
+	l.summary.conditions[identityOf(o)] = conditions
+	apiVersion, kind := o.GetObjectKind().GroupVersionKind().ToAPIVersionAndKind()
+	return l.out.writeYAML(l.statusPath(o), statusFile{APIVersion: apiVersion, Kind: kind, Status: status,
+		Metadata: statusMeta{Name: o.GetName(), Namespace: o.GetNamespace()}})
+}
+
+// conditionsOf returns all conditions of a Gateway, those of its listeners included.
+func conditionsOf(s gatewayv1.GatewayStatus) []metav1.Condition {
+	all := append([]metav1.Condition{}, s.Conditions...)
+	for _, l := range s.Listeners {
+		for _, c := range l.Conditions {
+			c.Type = "listener " + string(l.Name) + " " + c.Type
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+func parentConditions(parents []gatewayv1.RouteParentStatus) (all []metav1.Condition) {
+	for _, p := range parents {
+		for _, c := range p.Conditions {
+			c.Type = "parent " + string(p.ParentRef.Name) + " " + c.Type
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+// writeObject writes an object that a cluster would get.
+func (l *loop) writeObject(o resource.Object) error {
+	path := l.objectPath(o)
+	l.summary.rendered = append(l.summary.rendered, relative(l.Output, path))
+	return l.out.writeYAML(path, o)
+}
+
+// keepObject writes an object that has not been written before, and leaves one alone that has.
+func (l *loop) keepObject(o resource.Object) error {
+	path := l.objectPath(o)
+	if _, err := os.Stat(path); err != nil {
+		return l.writeObject(o)
+	}
+	l.summary.rendered = append(l.summary.rendered, relative(l.Output, path))
+	return nil
+}
+
+func (l *loop) objectPath(o resource.Object) string {
+	namespace := o.GetNamespace()
+	if namespace == "" {
+		namespace = "_cluster"
+	}
+	kind := strings.ToLower(o.GetObjectKind().GroupVersionKind().Kind)
+	return l.out.path("objects", namespace, kind+"-"+o.GetName()+".yaml")
+}
+
+// sweep removes statuses and objects that nothing stands behind any more. While anything is kept or missing they stay: which of them belong
+// to it is not known.
+func (l *loop) sweep() error {
+	if l.summary.keepObjects || len(l.summary.missing) > 0 {
+		return nil
+	}
+	for _, name := range []string{"status", "objects"} {
+		if err := l.out.sweep(name); err != nil {
+			return fmt.Errorf("clean output folder: %w", err)
+		}
+	}
+	return nil
+}
+
+func relative(base, path string) string {
+	if short, err := filepath.Rel(base, path); err == nil {
+		return short
+	}
+	return path
+}

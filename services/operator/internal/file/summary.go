@@ -1,0 +1,105 @@
+package file
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
+	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
+)
+
+// summary is what a round has to say to people.
+type summary struct {
+	reading
+	conditions  map[identity][]metav1.Condition
+	notes       map[types.NamespacedName][]string
+	rendered    []string // files of the output folder
+	keepObjects bool     // some Gateway's objects must stay as they are
+}
+
+func newSummary(r reading) summary {
+	return summary{reading: r, conditions: map[identity][]metav1.Condition{},
+		notes: map[types.NamespacedName][]string{}}
+}
+
+func (s *summary) note(key types.NamespacedName, notes ...string) {
+	s.notes[key] = append(s.notes[key], notes...)
+}
+
+// notInForce counts the problems that keep a document out of force.
+func (s *summary) notInForce() (n int) {
+	for _, p := range s.problems {
+		if p.Severity == resource.Error {
+			n++
+		}
+	}
+	return n
+}
+
+// negative are the condition types that say what is wrong rather than what is right.
+var negative = map[string]bool{condition.Conflicted: true, condition.RealmNotDNSName: true, condition.InsecureInlineCredentials: true}
+
+// unhappy returns the conditions that say that something is not as it should be.
+func unhappy(conditions []metav1.Condition) (bad []metav1.Condition) {
+	for _, c := range conditions {
+		fine := c.Status == metav1.ConditionTrue
+		if words := strings.Fields(c.Type); len(words) > 0 && negative[words[len(words)-1]] {
+			fine = c.Status == metav1.ConditionFalse
+		}
+		if !fine {
+			bad = append(bad, c)
+		}
+	}
+	return bad
+}
+
+// history is the last things that happened.
+type history struct{ events []event }
+
+type event struct {
+	at   time.Time
+	key  types.NamespacedName
+	text string
+}
+
+// maxEvents is how much of the history is shown.
+const maxEvents = 30
+
+func (h *history) add(key types.NamespacedName, text string) {
+	h.events = append(h.events, event{at: time.Now(), key: key, text: text})
+	if len(h.events) > maxEvents {
+		h.events = h.events[len(h.events)-maxEvents:]
+	}
+}
+
+// maxTail is how much of a log is looked at for warnings, maxWarnings how many of them are shown.
+const (
+	maxTail     = 16 << 10
+	maxWarnings = 3
+)
+
+// warnings returns the last warnings and errors of a dataplane's log.
+func warnings(path string) []string {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	if size, err := f.Seek(0, io.SeekEnd); err == nil {
+		_, _ = f.Seek(max(0, size-maxTail), io.SeekStart)
+	}
+	data, _ := io.ReadAll(io.LimitReader(f, maxTail))
+	var found []string
+	for _, line := range bytes.Split(data, []byte("\n")) {
+		if bytes.Contains(line, []byte("level=WARN")) || bytes.Contains(line, []byte("level=ERROR")) || bytes.HasPrefix(line, []byte("panic:")) {
+			found = append(found, string(line))
+		}
+	}
+	return found[max(0, len(found)-maxWarnings):]
+}

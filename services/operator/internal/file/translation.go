@@ -1,0 +1,224 @@
+package file
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
+	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
+)
+
+// translation is what the YAML means.
+type translation struct {
+	view     *resource.View
+	options  translate.Options
+	gateways []translate.Result
+	passed   []resource.Object // of kinds that are not read
+}
+
+// translate says what the objects in force mean on this host.
+func (l *loop) translate(r reading, now time.Time) (t translation, err error) {
+	t.options = l.Options
+	t.options.Now = metav1.NewTime(now)
+	objects := make([]resource.Object, 0, len(r.objects))
+	for _, o := range r.objects {
+		if passed, ok := o.Object.(*unstructured.Unstructured); ok {
+			t.passed = append(t.passed, passed)
+			continue
+		}
+		objects = append(objects, l.withStatus(o.Object))
+	}
+	t.view = resource.NewView(objects)
+	var all []claim
+	claimed := map[string]bool{}
+	for _, key := range t.view.Gateways() {
+		if sockets, ours := translate.Sockets(t.view, key, t.options); ours {
+			all = append(all, claims(key, sockets)...)
+			claimed[key.String()] = true
+		}
+	}
+	// A Gateway that cannot be read keeps its ports as well, although nobody claims them. Who only renders binds nothing: what was chosen
+	// once stays right, whoever has the port by now.
+	holds := func(gateway string) bool {
+		return l.Stunnerd == "" && claimed[gateway] || l.planes.HoldsPorts(gateway) || r.missesGateway(gateway)
+	}
+	if err := l.ports.assign(all, holds); err != nil {
+		return t, err
+	}
+	t.view = t.view.WithHost(l.ports.host(l.Address, all))
+	for _, key := range t.view.Gateways() {
+		t.gateways = append(t.gateways, translate.Gateway(t.view, key, t.options))
+		l.meters.translations.Inc()
+	}
+	return t, nil
+}
+
+// ours tells whether a Gateway is of a class of this operator.
+func (l *loop) ours(v *resource.View, key types.NamespacedName) bool {
+	class := v.Class(string(v.Gateway(key).Spec.GatewayClassName))
+	return class != nil && string(class.Spec.ControllerName) == l.Options.ControllerName
+}
+
+// apply brings one Gateway to where its result wants it: config first, then the process, then the files.
+func (l *loop) apply(v *resource.View, r translate.Result) error {
+	key := r.Gateway
+	if !r.Ours {
+		l.disown(key, v)
+		return nil
+	}
+	l.summary.note(key, r.Notes...)
+	if r.Keep {
+		l.summary.keepObjects = true
+		l.summary.note(key, "config and objects stay as they are: see the conditions")
+		l.resume(key)
+		return nil
+	}
+	l.publish(key, r)
+	if slices.ContainsFunc(r.Objects, isWorkload) {
+		l.resume(key)
+	} else {
+		l.planes.Drop(key)
+	}
+	var errs []error
+	for _, o := range r.ObjectsWith(l.current(key)) {
+		if _, service := o.(*corev1.Service); service && r.KeepServices {
+			errs = append(errs, l.keepObject(o))
+			continue
+		}
+		errs = append(errs, l.writeObject(o))
+	}
+	// A Service that is kept need not be among the objects.
+	l.summary.keepObjects = l.summary.keepObjects || r.KeepServices
+	return errors.Join(errs...)
+}
+
+// disown lets go of a Gateway that is not ours. One whose class is only absent has not been given away: if it is served, it stays so.
+func (l *loop) disown(key types.NamespacedName, v *resource.View) {
+	class := string(v.Gateway(key).Spec.GatewayClassName)
+	switch {
+	case v.Class(class) != nil:
+		l.withdraw(key, "its class "+class+" belongs to another controller")
+	case l.current(key) != nil || l.planes.Served(key):
+		l.summary.keepObjects = true
+		l.summary.note(key, "GatewayClass "+class+" does not exist: config and objects stay as they are")
+		l.resume(key)
+	}
+}
+
+// resume makes a Gateway have a process when there is something to serve: a published config, or the last good one of an earlier process.
+func (l *loop) resume(key types.NamespacedName) {
+	if l.current(key) != nil || l.planes.Served(key) {
+		l.planes.Ensure(key)
+	}
+}
+
+// isWorkload tells whether an object runs dataplanes in a cluster. A Gateway without one is served by dataplanes that somebody else runs.
+func isWorkload(o resource.Object) bool {
+	switch o.(type) {
+	case *appsv1.Deployment, *appsv1.DaemonSet:
+		return true
+	}
+	return false
+}
+
+func (l *loop) current(key types.NamespacedName) *config.Config {
+	if c, ok := l.published[key]; ok {
+		return &c
+	}
+	return nil
+}
+
+// publish hands a config to discovery unless that would take something away by mistake.
+func (l *loop) publish(key types.NamespacedName, r translate.Result) {
+	old := l.current(key)
+	next := r.ConfigAfter(old)
+	if next == nil {
+		return
+	}
+	if why := l.objection(r, old, *next); why != "" {
+		l.summary.note(key, why)
+		return
+	}
+	revision := next.Revision()
+	if old != nil && old.Revision() == revision {
+		return
+	}
+	if old != nil {
+		for _, change := range config.Diff(*old, *next) {
+			l.history.add(key, change.String())
+		}
+	}
+	l.history.add(key, "publishes config "+revision)
+	l.Log.Info("publishes config", "gateway", key, "revision", revision)
+	l.published[key] = next.Clone()
+	l.memory.publish(*next)
+	l.server.Publish(*next)
+}
+
+// objection says why a config must not be published. Besides one that is not valid it is one that was made without objects that were in
+// force in an earlier run and cannot be read now, or without listeners that cannot be served now: it would be less than what the dataplane,
+// which kept its last good config, serves.
+func (l *loop) objection(r translate.Result, old *config.Config, next config.Config) string {
+	if err := next.Validate(); err != nil {
+		return fmt.Sprintf("config is not published: %v", err)
+	}
+	name := r.Gateway.String()
+	before := l.memory.Published[name]
+	if old != nil || before == "" || before == next.Revision() {
+		return ""
+	}
+	if len(l.summary.missing) > 0 {
+		return fmt.Sprintf("config is not published: %s was in force before the operator started and cannot be read now; mend it", l.summary.missing[0])
+	}
+	if listener, served := l.memory.served(name, r.Waiting); served {
+		return fmt.Sprintf("config is not published: listener %s was served before the operator started and cannot be now; mend or remove it", listener)
+	}
+	return ""
+}
+
+// retire ends what belongs to Gateways that are gone from the YAML. One that only cannot be read is not gone.
+func (l *loop) retire(v *resource.View) {
+	for _, key := range l.known() {
+		switch {
+		case v.Gateway(key) != nil:
+		case l.summary.missesGateway(key.String()):
+			l.resume(key)
+		default:
+			l.withdraw(key, "it is gone from the YAML")
+		}
+	}
+	l.planes.Reap()
+}
+
+// known returns the Gateways that this run or the one before has served.
+func (l *loop) known() []types.NamespacedName {
+	keys := l.planes.Gateways()
+	for text := range l.memory.Published {
+		namespace, name, _ := strings.Cut(text, "/")
+		keys = append(keys, types.NamespacedName{Namespace: namespace, Name: name})
+	}
+	slices.SortFunc(keys, func(a, b types.NamespacedName) int { return strings.Compare(a.String(), b.String()) })
+	return slices.Compact(keys)
+}
+
+// withdraw deletes the config of a Gateway and stops its process.
+func (l *loop) withdraw(key types.NamespacedName, why string) {
+	if _, ok := l.published[key]; ok {
+		l.server.Delete(key.String())
+		delete(l.published, key)
+		l.history.add(key, "config is withdrawn: "+why)
+		l.Log.Info("withdraws config", "gateway", key, "why", why)
+	}
+	l.memory.withdraw(key.String())
+	l.planes.Drop(key)
+}

@@ -1,0 +1,101 @@
+package host
+
+import (
+	"errors"
+	"io/fs"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// newDataplanes are made of this binary, which waits for a signal.
+func newDataplanes(t *testing.T, change func(*Settings)) *Dataplanes {
+	t.Helper()
+	t.Setenv(roleVariable, "serve")
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := Settings{Program: program, Origin: "http://127.0.0.1:1", Address: "127.0.0.1", LastGood: t.TempDir(), Logs: t.TempDir(),
+		StopGrace: 5 * time.Second, Changed: func() {}, Restarted: func() {}, Log: slog.New(slog.DiscardHandler)}
+	change(&s)
+	d := New(s)
+	t.Cleanup(func() { d.Close(false) })
+	return d
+}
+
+func (d *Dataplanes) awaitHealth(t *testing.T, key types.NamespacedName, text string) string {
+	t.Helper()
+	until(t, key.String()+" is "+text, func() bool { return strings.Contains(d.Health(key), text) })
+	return d.Health(key)
+}
+
+func TestAGatewayHasOneDataplaneUntilItIsDropped(t *testing.T) {
+	d := newDataplanes(t, func(*Settings) {})
+	door := types.NamespacedName{Namespace: "calls", Name: "door"}
+	if d.Served(door) || d.HoldsPorts(door.String()) || d.Health(door) != "" {
+		t.Error("a Gateway has a dataplane before anybody has asked for one")
+	}
+	d.Ensure(door)
+	health := d.awaitHealth(t, door, "running, pid ")
+	d.Ensure(door)
+	if again := d.Health(door); again != health {
+		t.Errorf("a second Ensure has changed %q to %q", health, again)
+	}
+	if !d.Served(door) || !d.HoldsPorts(door.String()) || !slices.Equal(d.Gateways(), []types.NamespacedName{door}) {
+		t.Errorf("served %t, holds ports %t, gateways %v", d.Served(door), d.HoldsPorts(door.String()), d.Gateways())
+	}
+	d.Drop(door)
+	d.awaitHealth(t, door, string(ended))
+	d.Reap()
+	if _, err := os.Stat(d.lastGood(door)); !errors.Is(err, fs.ErrNotExist) || len(d.Gateways()) != 0 {
+		t.Errorf("after the drop: %v, gateways %v", err, d.Gateways())
+	}
+}
+
+func TestTheNextOperatorTakesOverAndReplacesWhatServesSomethingElse(t *testing.T) {
+	door := types.NamespacedName{Namespace: "calls", Name: "door"}
+	first := newDataplanes(t, func(*Settings) {})
+	first.Ensure(door)
+	first.awaitHealth(t, door, "running")
+	pid := first.running[door].Health().PID
+	first.Close(true)
+
+	second := newDataplanes(t, func(s *Settings) { *s = first.settings })
+	if err := second.Adopt(); err != nil {
+		t.Fatal(err)
+	}
+	second.awaitHealth(t, door, "started by an earlier operator")
+	second.Ensure(door)
+	if h := second.running[door].Health(); h.PID != pid {
+		t.Errorf("took over %s, want pid %d", h, pid)
+	}
+	second.Close(true)
+
+	third := newDataplanes(t, func(s *Settings) { *s = first.settings; s.Origin = "http://127.0.0.1:2" })
+	if err := third.Adopt(); err != nil {
+		t.Fatal(err)
+	}
+	third.awaitHealth(t, door, "running")
+	third.Ensure(door)
+	third.awaitHealth(t, door, string(ended))
+	third.Reap()
+	third.Ensure(door)
+	third.awaitHealth(t, door, "running")
+	if h := third.running[door].Health(); h.PID == pid || h.Adopted {
+		t.Errorf("a process that listens elsewhere serves: %s", h)
+	}
+}
+
+func TestNothingIsRunWithoutAProgram(t *testing.T) {
+	d := newDataplanes(t, func(s *Settings) { s.Program = "" })
+	d.Ensure(types.NamespacedName{Namespace: "calls", Name: "door"})
+	if err := d.Adopt(); err != nil || len(d.Gateways()) != 0 {
+		t.Errorf("gateways %v, %v", d.Gateways(), err)
+	}
+}

@@ -1,0 +1,283 @@
+package host
+
+import (
+	"cmp"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Back-off of a process that ends by itself. One that ran for settled starts at the beginning again.
+const (
+	firstDelay = 200 * time.Millisecond
+	lastDelay  = 30 * time.Second
+	settled    = time.Minute
+)
+
+// maxLogBytes is the size beyond which a log is set aside when its process starts.
+const maxLogBytes = 10 << 20
+
+// command is what a process runs.
+type command struct {
+	Name string // file name of its log
+	Path string
+	Args []string
+	Env  []string // on top of the environment
+	// Bound makes the kernel end the process together with the operator.
+	Bound bool
+}
+
+// serves tells whether a running program does what the command wants: it listens to the same place for the same config, under the same
+// address. One that was built or started otherwise may go on.
+func (c command) serves(want command) bool {
+	for _, arg := range want.Args {
+		if !slices.Contains(c.Args, arg) {
+			return false
+		}
+	}
+	return variable(c.Env, addressVariable) == variable(want.Env, addressVariable)
+}
+
+// variable returns the value of an environment variable, or nothing.
+func variable(env []string, name string) string {
+	for _, entry := range env {
+		if value, ok := strings.CutPrefix(entry, name+"="); ok {
+			return value
+		}
+	}
+	return ""
+}
+
+// phase is where a process is in its life.
+type phase string
+
+const (
+	starting phase = "starting"
+	running  phase = "running"
+	waiting  phase = "waiting to be restarted"
+	stopping phase = "stopping"
+	ended    phase = "ended"
+)
+
+// health is what is to be said about a process.
+type health struct {
+	Phase    phase
+	PID      int
+	Since    time.Time
+	Adopted  bool
+	Restarts int
+	LastExit string
+}
+
+// String says how a process is.
+func (h health) String() string {
+	said := string(h.Phase)
+	if h.PID != 0 {
+		said += fmt.Sprintf(", pid %d since %s", h.PID, h.Since.Format(time.DateTime))
+	}
+	if h.Adopted {
+		said += ", started by an earlier operator"
+	}
+	if h.Restarts > 0 {
+		said += fmt.Sprintf(", restarted %d times, last because of: %s", h.Restarts, h.LastExit)
+	}
+	return said
+}
+
+// process keeps one program running until it is told to stop. One goroutine, run, owns the program; the others see its health.
+type process struct {
+	surroundings
+	command command
+
+	mu     sync.Mutex
+	health health
+
+	stop  chan struct{}
+	leave chan struct{}
+	done  chan struct{}
+}
+
+// surroundings are what processes have in common.
+type surroundings struct {
+	logs      string        // folder
+	grace     time.Duration // between the polite and the other signal
+	log       *slog.Logger
+	changed   func() // called after each change of health; must not block
+	restarted func() // called for each program that has ended by itself
+}
+
+// newProcess starts to keep a program running. One that runs already it takes over.
+func newProcess(c command, around surroundings, adopt *orphan) *process {
+	p := &process{surroundings: around, command: c, health: health{Phase: starting},
+		stop: make(chan struct{}), leave: make(chan struct{}), done: make(chan struct{})}
+	go p.run(adopt)
+	return p
+}
+
+// Health returns what is to be said now.
+func (p *process) Health() health {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.health
+}
+
+// Stop tells the program to end, first politely, after the grace by force. It is called once, and not together with Leave.
+func (p *process) Stop() { close(p.stop) }
+
+// Leave stops looking after the program, which goes on.
+func (p *process) Leave() { close(p.leave) }
+
+// Done is closed when the program has ended for good or was left.
+func (p *process) Done() <-chan struct{} { return p.done }
+
+func (p *process) set(change func(*health)) {
+	p.mu.Lock()
+	change(&p.health)
+	p.mu.Unlock()
+	p.changed()
+}
+
+// run starts the program again and again. It stays on one thread, because the kernel takes the end of the thread that started a
+// bound program for the end of the operator.
+func (p *process) run(adopt *orphan) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	defer close(p.done)
+	delay := firstDelay
+	for {
+		began := time.Now()
+		outcome := p.once(adopt)
+		adopt = nil
+		if outcome == "" {
+			p.set(func(h *health) { h.Phase, h.PID = ended, 0 })
+			return
+		}
+		if time.Since(began) > settled {
+			delay = firstDelay
+		}
+		p.restarted()
+		p.log.Warn("dataplane ended by itself and is restarted", "dataplane", p.command.Name, "exit", outcome, "delay", delay)
+		p.set(func(h *health) {
+			h.Phase, h.PID, h.LastExit, h.Restarts = waiting, 0, outcome, h.Restarts+1
+		})
+		if !p.pause(delay) {
+			p.set(func(h *health) { h.Phase = ended })
+			return
+		}
+		delay = min(2*delay, lastDelay)
+	}
+}
+
+// pause waits; false means that the process shall not go on.
+func (p *process) pause(d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-p.stop:
+	case <-p.leave:
+	}
+	return false
+}
+
+// once runs the program one time and returns how it ended, or nothing when that was wanted.
+func (p *process) once(adopt *orphan) string {
+	exit, pid, err := p.begin(adopt)
+	if err != nil {
+		return err.Error()
+	}
+	select {
+	case how := <-exit:
+		return how
+	case <-p.leave:
+		return ""
+	case <-p.stop:
+	}
+	p.set(func(h *health) { h.Phase = stopping })
+	p.end(pid, exit)
+	return ""
+}
+
+// end stops the program. The group goes too when force is needed: it holds nothing but the program and its children.
+func (p *process) end(pid int, exit <-chan string) {
+	_ = syscall.Kill(pid, syscall.SIGTERM) // one that is gone already has been told
+	timer := time.NewTimer(p.grace)
+	defer timer.Stop()
+	select {
+	case <-exit:
+		return
+	case <-timer.C:
+	}
+	p.log.Warn("dataplane did not end in time and is killed", "dataplane", p.command.Name, "grace", p.grace)
+	_ = syscall.Kill(-pid, syscall.SIGKILL)
+	_ = syscall.Kill(pid, syscall.SIGKILL) // one that somebody else has started may not lead a group
+	<-exit
+}
+
+// begin starts the program or takes over one that runs. The channel gets one message when it ends.
+func (p *process) begin(adopt *orphan) (<-chan string, int, error) {
+	if adopt != nil {
+		if exit, err := watchEnd(*adopt, p.leave); err == nil {
+			p.set(func(h *health) { h.Phase, h.PID, h.Since, h.Adopted = running, adopt.pid, adopt.since, true })
+			return exit, adopt.pid, nil
+		}
+	}
+	cmd, err := p.start()
+	if err != nil {
+		return nil, 0, err
+	}
+	exit := make(chan string, 1)
+	go func() {
+		err := cmd.Wait()
+		exit <- cmp.Or(cmd.ProcessState.String(), fmt.Sprint(err))
+	}()
+	pid := cmd.Process.Pid
+	p.set(func(h *health) { h.Phase, h.PID, h.Since, h.Adopted = running, pid, time.Now(), false })
+	return exit, pid, nil
+}
+
+// start starts the program in a process group of its own, so that a signal from the terminal reaches the operator only.
+func (p *process) start() (*exec.Cmd, error) {
+	out, err := p.openLog()
+	if err != nil {
+		return nil, err
+	}
+	defer out.Close()
+	cmd := exec.Command(p.command.Path, p.command.Args...)
+	cmd.Env = append(environment(), p.command.Env...)
+	cmd.Stdout, cmd.Stderr = out, out
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if p.command.Bound {
+		cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start dataplane %s: %w", p.command.Name, err)
+	}
+	return cmd, nil
+}
+
+// openLog opens the log. The program writes to the file itself: a pipe would break when the operator ends.
+func (p *process) openLog() (*os.File, error) {
+	path := logFile(p.logs, p.command.Name)
+	if info, err := os.Stat(path); err == nil && info.Size() > maxLogBytes {
+		if err := os.Rename(path, path+".old"); err != nil {
+			return nil, fmt.Errorf("open log of dataplane: %w", err)
+		}
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open log of dataplane: %w", err)
+	}
+	return f, nil
+}
+
+func logFile(folder, name string) string { return filepath.Join(folder, name+".log") }

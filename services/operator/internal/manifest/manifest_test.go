@@ -1,0 +1,99 @@
+package manifest_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
+	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
+)
+
+var owner = manifest.Owner{Namespace: "quay", Name: "north", UID: "a1", Labels: map[string]string{}, Annotations: map[string]string{}}
+
+func TestPullPolicyFollowsTheTag(t *testing.T) {
+	digest := "@sha256:" + strings.Repeat("0", 64)
+	for image, want := range map[string]corev1.PullPolicy{
+		"relay":                                 corev1.PullAlways,
+		"relay:latest":                          corev1.PullAlways,
+		"relay:1.9.2":                           corev1.PullIfNotPresent,
+		"registry.example.org:5000/relay":       corev1.PullAlways,
+		"registry.example.org:5000/relay:1":     corev1.PullIfNotPresent,
+		"relay" + digest:                        corev1.PullIfNotPresent,
+		"registry.example.org/relay:1" + digest: corev1.PullIfNotPresent,
+	} {
+		pod := deployment(t, stunnerv1.DataplaneSpec{Image: image}).Spec.Template.Spec
+		if got := pod.Containers[0].ImagePullPolicy; got != want {
+			t.Errorf("%s: %s, want %s", image, got, want)
+		}
+	}
+}
+
+func TestReplicasAreLeftToWhoeverScales(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		spec stunnerv1.DataplaneSpec
+		want *int32
+	}{
+		{"unset", stunnerv1.DataplaneSpec{}, nil},
+		{"one", stunnerv1.DataplaneSpec{Replicas: new(int32(1))}, nil},
+		{"none", stunnerv1.DataplaneSpec{Replicas: new(int32(0))}, new(int32(0))},
+		{"five", stunnerv1.DataplaneSpec{Replicas: new(int32(5))}, new(int32(5))},
+		{"scaled", stunnerv1.DataplaneSpec{Replicas: new(int32(5)), Autoscaling: &stunnerv1.Autoscaling{MaxReplicas: 9}}, nil},
+	} {
+		got := deployment(t, test.spec).Spec.Replicas
+		if (got == nil) != (test.want == nil) || got != nil && *got != *test.want {
+			t.Errorf("%s: got %v, want %v", test.name, got, test.want)
+		}
+	}
+}
+
+func TestTheTemplateIsNotShared(t *testing.T) {
+	template := &stunnerv1.Dataplane{Spec: stunnerv1.DataplaneSpec{
+		Labels:      map[string]string{"ring": "two"},
+		Annotations: map[string]string{"ring": "two"},
+		Args:        []string{"-w"},
+	}}
+	before := template.DeepCopy()
+	w := manifest.Workload{Template: template, Image: "relay:1"}
+	pod := w.Build(owner).(*appsv1.Deployment).Spec.Template
+	pod.Labels["ring"], pod.Annotations["ring"], pod.Spec.Containers[0].Args[0] = "three", "three", "-x"
+	if diff := cmp.Diff(before, template); diff != "" {
+		t.Errorf("the Dataplane has changed with its pod (-before +after):\n%s", diff)
+	}
+}
+
+func TestServicePortsHaveNamesThatKubernetesTakes(t *testing.T) {
+	svc := manifest.Service(owner, manifest.Exposure{Name: "north", Type: corev1.ServiceTypeLoadBalancer, Ports: []manifest.Port{
+		{Name: "udp", Protocol: corev1.ProtocolUDP, Port: 3478},
+		{Name: "udp.late", Protocol: corev1.ProtocolUDP, Port: 5349},
+		{Name: strings.Repeat("t", 100), Protocol: corev1.ProtocolTCP, Port: 443},
+	}})
+	for i, want := range []string{"udp", "udp-5349", "tcp-443"} {
+		if got := svc.Spec.Ports[i].Name; got != want {
+			t.Errorf("port %d is called %q, want %q", i, got, want)
+		}
+	}
+}
+
+func TestAHealthPortThatAListenerHasIsNotOpenedTwice(t *testing.T) {
+	for protocol, want := range map[corev1.Protocol]int{corev1.ProtocolTCP: 1, corev1.ProtocolUDP: 2} {
+		svc := manifest.Service(owner, manifest.Exposure{Name: "north", Type: corev1.ServiceTypeLoadBalancer, HealthPort: 8086,
+			Ports: []manifest.Port{{Name: "odd", Protocol: protocol, Port: 8086}}})
+		if got := len(svc.Spec.Ports); got != want {
+			t.Errorf("%s: %d ports, want %d", protocol, got, want)
+		}
+	}
+}
+
+func deployment(t *testing.T, spec stunnerv1.DataplaneSpec) *appsv1.Deployment {
+	t.Helper()
+	d, ok := manifest.Workload{Template: &stunnerv1.Dataplane{Spec: spec}, Image: "relay:1"}.Build(owner).(*appsv1.Deployment)
+	if !ok {
+		t.Fatal("no Deployment")
+	}
+	return d
+}

@@ -1,0 +1,107 @@
+// Package manifest builds the Kubernetes objects that a Gateway needs. It is pure, and it sets only the fields that are the operator's:
+// what is left out belongs to whoever else writes to the object.
+package manifest
+
+import (
+	"maps"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
+)
+
+// Names and values that tools select generated objects by.
+const (
+	AppLabel     = "app"
+	AppValue     = "stunner"
+	OwnedByLabel = "stunner.l7mp.io/owned-by"
+)
+
+// Owner is the Gateway that objects belong to, with what people want to stand on each of them.
+type Owner struct {
+	Namespace   string
+	Name        string
+	UID         types.UID
+	Labels      map[string]string
+	Annotations map[string]string
+}
+
+// OwnerOf returns the owner that a Gateway is. Its own labels and annotations go onto its objects; defaults are annotations that give way to
+// them, and spec.infrastructure, which exists for nothing else, has the last word.
+func OwnerOf(gw *gwapiv1.Gateway, defaults map[string]string) Owner {
+	o := Owner{
+		Namespace:   gw.Namespace,
+		Name:        gw.Name,
+		UID:         gw.UID,
+		Labels:      copied(gw.Labels),
+		Annotations: copied(defaults),
+	}
+	maps.Copy(o.Annotations, copied(gw.Annotations))
+	if infra := gw.Spec.Infrastructure; infra != nil {
+		for key, value := range infra.Labels {
+			o.Labels[string(key)] = string(value)
+		}
+		for key, value := range infra.Annotations {
+			o.Annotations[string(key)] = string(value)
+		}
+	}
+	return o
+}
+
+// bookkeeping are the labels and annotations with which other tools remember what they made. On a copy they would make those tools believe that
+// the copy is theirs, and delete it.
+var bookkeeping = map[string]bool{
+	"app.kubernetes.io/managed-by":                     true,
+	"applyset.k8s.io/part-of":                          true,
+	"applyset.kubernetes.io/part-of":                   true,
+	"argocd.argoproj.io/instance":                      true,
+	"argocd.argoproj.io/tracking-id":                   true,
+	"kubectl.kubernetes.io/last-applied-configuration": true,
+	"kustomize.toolkit.fluxcd.io/name":                 true,
+	"kustomize.toolkit.fluxcd.io/namespace":            true,
+}
+
+func copied(from map[string]string) map[string]string {
+	to := make(map[string]string, len(from))
+	for key, value := range from {
+		if !bookkeeping[key] {
+			to[key] = value
+		}
+	}
+	return to
+}
+
+// meta is the metadata of an object called name. Labels and annotations that tools rely on cannot be overridden.
+func (o Owner) meta(name string) metav1.ObjectMeta {
+	labels, annotations := maps.Clone(o.Labels), maps.Clone(o.Annotations)
+	maps.Copy(labels, map[string]string{
+		OwnedByLabel:                     AppValue,
+		resource.RelatedGatewayName:      o.Name,
+		resource.RelatedGatewayNamespace: o.Namespace,
+	})
+	annotations[resource.RelatedGatewayName] = o.Namespace + "/" + o.Name
+	return metav1.ObjectMeta{
+		Name:        name,
+		Namespace:   o.Namespace,
+		Labels:      labels,
+		Annotations: annotations,
+		OwnerReferences: []metav1.OwnerReference{{
+			APIVersion: gwapiv1.GroupVersion.String(),
+			Kind:       "Gateway",
+			Name:       o.Name,
+			UID:        o.UID,
+			Controller: new(true),
+		}},
+	}
+}
+
+// podLabels are the labels by which Services and workloads find the pods of a Gateway.
+func (o Owner) podLabels() map[string]string {
+	return map[string]string{
+		AppLabel:                         AppValue,
+		resource.RelatedGatewayName:      o.Name,
+		resource.RelatedGatewayNamespace: o.Namespace,
+	}
+}

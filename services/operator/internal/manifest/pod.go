@@ -1,0 +1,169 @@
+package manifest
+
+import (
+	"cmp"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
+)
+
+// Ports of the dataplane process, beside those of its listeners.
+const (
+	MetricsPort = 8080
+	HealthPort  = 8086
+)
+
+// ContainerName is the name of the dataplane container.
+const ContainerName = "stunner-daemon"
+
+// The last good config lies where it outlives the process and not the pod: in memory, because it holds secrets.
+const (
+	stateVolume = "state"
+	stateDir    = "/var/lib/stunner"
+	stateSize   = 16 << 20
+)
+
+// nonRoot is the user that images without users know by convention.
+const nonRoot = 65532
+
+// pod is the template of the dataplane pods. Where the Dataplane is silent, a pod is as confined as the restricted Pod Security Standard
+// wants it.
+func (w Workload) pod(o Owner) corev1.PodTemplateSpec {
+	t := w.Template.DeepCopy().Spec
+	labels := maps.Clone(t.Labels)
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	maps.Copy(labels, o.podLabels())
+	spec := corev1.PodSpec{
+		Containers:                    []corev1.Container{w.container(o, t)},
+		Volumes:                       []corev1.Volume{stateInMemory()},
+		ImagePullSecrets:              t.ImagePullSecrets,
+		HostNetwork:                   t.HostNetwork,
+		Affinity:                      t.Affinity,
+		Tolerations:                   t.Tolerations,
+		TopologySpreadConstraints:     t.TopologySpreadConstraints,
+		SecurityContext:               cmp.Or(t.SecurityContext, confinedPod(t.HostNetwork)),
+		TerminationGracePeriodSeconds: cmp.Or(t.TerminationGracePeriodSeconds, new(int64(stunnerv1.DefaultTerminationGracePeriodSeconds))),
+		// The dataplane asks the API server for nothing.
+		AutomountServiceAccountToken: new(false),
+	}
+	if t.HostNetwork {
+		// Without this a pod in the host network cannot resolve the name of the discovery Service.
+		spec.DNSPolicy = corev1.DNSClusterFirstWithHostNet
+	}
+	return corev1.PodTemplateSpec{
+		ObjectMeta: metav1.ObjectMeta{Labels: labels, Annotations: t.Annotations},
+		Spec:       spec,
+	}
+}
+
+func (w Workload) container(o Owner, t stunnerv1.DataplaneSpec) corev1.Container {
+	image := cmp.Or(t.Image, w.Image)
+	c := corev1.Container{
+		Name:            ContainerName,
+		Image:           image,
+		ImagePullPolicy: cmp.Or(t.ImagePullPolicy, pullPolicy(image)),
+		Command:         t.Command,
+		Args:            t.Args,
+		EnvFrom:         t.EnvFrom,
+		Env:             environment(w.identity(o), t.Env),
+		Resources:       t.Resources,
+		VolumeMounts:    []corev1.VolumeMount{{Name: stateVolume, MountPath: stateDir}},
+		SecurityContext: cmp.Or(t.ContainerSecurityContext, confinedContainer()),
+	}
+	if len(c.Command) == 0 && len(c.Args) == 0 {
+		c.Command, c.Args = []string{"stunnerd"}, []string{"-w", "--udp-thread-num=16"}
+	}
+	if t.EnableMetricsEndpoint {
+		c.Ports = []corev1.ContainerPort{{Name: "metrics-port", ContainerPort: MetricsPort, Protocol: corev1.ProtocolTCP}}
+	}
+	if !t.DisableHealthCheck {
+		c.LivenessProbe, c.ReadinessProbe = probe("/live"), probe("/ready")
+	}
+	return c
+}
+
+// environment adds the variables of the Dataplane, which win: a name may stand in the list once only.
+func environment(identity, own []corev1.EnvVar) []corev1.EnvVar {
+	env := slices.DeleteFunc(identity, func(e corev1.EnvVar) bool {
+		return slices.ContainsFunc(own, func(o corev1.EnvVar) bool { return o.Name == e.Name })
+	})
+	return append(env, own...)
+}
+
+// identity tells the process who it is and where its config comes from.
+func (w Workload) identity(o Owner) []corev1.EnvVar {
+	return []corev1.EnvVar{
+		{Name: "STUNNER_NAMESPACE", Value: o.Namespace},
+		{Name: "STUNNER_NAME", Value: o.Name},
+		{Name: "STUNNER_CONFIG_ORIGIN", Value: w.ConfigOrigin},
+		{Name: "STUNNER_STATE_DIR", Value: stateDir},
+		{Name: "STUNNER_ADDR", ValueFrom: fieldRef("status.podIP")},
+		{Name: "STUNNER_ADDRS", ValueFrom: fieldRef("status.podIPs")},
+		{Name: "STUNNER_NODENAME", ValueFrom: fieldRef("spec.nodeName")},
+	}
+}
+
+func stateInMemory() corev1.Volume {
+	return corev1.Volume{Name: stateVolume, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{
+		Medium:    corev1.StorageMediumMemory,
+		SizeLimit: resource.NewQuantity(stateSize, resource.BinarySI),
+	}}}
+}
+
+func fieldRef(path string) *corev1.EnvVarSource {
+	return &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}
+}
+
+func probe(path string) *corev1.Probe {
+	return &corev1.Probe{
+		ProbeHandler:     corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromInt32(HealthPort)}},
+		PeriodSeconds:    15,
+		TimeoutSeconds:   1,
+		FailureThreshold: 3,
+	}
+}
+
+// pullPolicy is what Kubernetes itself would choose, written out so that a change of the image changes it as well.
+func pullPolicy(image string) corev1.PullPolicy {
+	if strings.Contains(image, "@") {
+		return corev1.PullIfNotPresent
+	}
+	_, tag, tagged := strings.Cut(path.Base(image), ":")
+	if !tagged || tag == "latest" {
+		return corev1.PullAlways
+	}
+	return corev1.PullIfNotPresent
+}
+
+// confinedPod also opens the ports below 1024 to a process without privileges, inside the network of the pod only: the TURN ports 443 and
+// 80 need that, and the sysctl is one that the restricted standard allows.
+func confinedPod(hostNetwork bool) *corev1.PodSecurityContext {
+	c := &corev1.PodSecurityContext{
+		RunAsNonRoot:   new(true),
+		RunAsUser:      new(int64(nonRoot)),
+		RunAsGroup:     new(int64(nonRoot)),
+		SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+	}
+	if !hostNetwork {
+		c.Sysctls = []corev1.Sysctl{{Name: "net.ipv4.ip_unprivileged_port_start", Value: "0"}}
+	}
+	return c
+}
+
+func confinedContainer() *corev1.SecurityContext {
+	return &corev1.SecurityContext{
+		AllowPrivilegeEscalation: new(false),
+		ReadOnlyRootFilesystem:   new(true),
+		Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+	}
+}

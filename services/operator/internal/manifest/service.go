@@ -1,0 +1,107 @@
+package manifest
+
+import (
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// HealthPortName is the name of the Service port that load balancers probe.
+const HealthPortName = "gateway-health-check"
+
+// Exposure says how a set of listeners is exposed.
+type Exposure struct {
+	// Name is the name of the Service.
+	Name string
+	Type corev1.ServiceType
+	// Ports are the listeners', in their order.
+	Ports []Port
+	// HealthPort is opened for the probes of a load balancer; 0 opens none.
+	HealthPort int32
+	// SourceAddress keeps the source address of packets, at the price that nodes without a pod drop them.
+	SourceAddress bool
+	// Affinity sends all packets of a client to the same pod.
+	Affinity bool
+	// Address is the public address that the Service is to have, as an IP address or as a host name.
+	Address  string
+	Hostname string
+}
+
+// Port is the port of one listener.
+type Port struct {
+	Name     string
+	Protocol corev1.Protocol
+	Port     int32
+	// TargetPort is the port in the pod.
+	TargetPort int32
+	// NodePort is the wished-for port on the nodes; 0 leaves the choice to the cluster.
+	NodePort int32
+}
+
+// Service builds the Service that exposes listeners.
+func Service(o Owner, e Exposure) *corev1.Service {
+	svc := &corev1.Service{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
+		ObjectMeta: o.meta(e.Name),
+		Spec: corev1.ServiceSpec{
+			Type:            e.Type,
+			Selector:        o.podLabels(),
+			SessionAffinity: corev1.ServiceAffinityNone,
+		},
+	}
+	if e.Affinity {
+		svc.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
+	}
+	if e.Address != "" {
+		svc.Spec.ExternalIPs = []string{e.Address}
+	}
+	switch e.Type {
+	case corev1.ServiceTypeLoadBalancer:
+		svc.Spec.LoadBalancerIP = e.Address
+	case corev1.ServiceTypeExternalName:
+		svc.Spec.ExternalName = e.Hostname
+	}
+	external := e.Type == corev1.ServiceTypeLoadBalancer || e.Type == corev1.ServiceTypeNodePort
+	if external && e.SourceAddress {
+		svc.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
+	}
+	for _, p := range e.Ports {
+		port := servicePort(p)
+		if external {
+			port.NodePort = p.NodePort
+		}
+		svc.Spec.Ports = append(svc.Spec.Ports, port)
+	}
+	if e.Type == corev1.ServiceTypeLoadBalancer && e.HealthPort != 0 && !e.opens(e.HealthPort) {
+		svc.Spec.Ports = append(svc.Spec.Ports, corev1.ServicePort{
+			Name: HealthPortName, Protocol: corev1.ProtocolTCP, Port: e.HealthPort, TargetPort: intstr.FromInt32(e.HealthPort),
+		})
+	}
+	return svc
+}
+
+func servicePort(p Port) corev1.ServicePort {
+	return corev1.ServicePort{Name: portName(p), Protocol: p.Protocol, Port: p.Port, TargetPort: intstr.FromInt32(p.TargetPort)}
+}
+
+// portName is the listener's name where Kubernetes takes it: listeners may have longer names, and dots in them.
+func portName(p Port) string {
+	if len(validation.IsDNS1123Label(p.Name)) == 0 {
+		return p.Name
+	}
+	return fmt.Sprintf("%s-%d", strings.ToLower(string(p.Protocol)), p.Port)
+}
+
+// opens tells whether a TCP port is taken by a listener.
+func (e Exposure) opens(port int32) bool {
+	for _, p := range e.Ports {
+		if p.Port == port && p.Protocol == corev1.ProtocolTCP {
+			return true
+		}
+	}
+	return false
+}

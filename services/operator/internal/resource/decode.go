@@ -1,0 +1,224 @@
+package resource
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"go.yaml.in/yaml/v3"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Limits of one file. They are far above what people write and keep what a hostile file costs bounded.
+const (
+	maxFileBytes = 4 << 20
+	maxValues    = 100_000 // values of one document, aliases expanded
+	maxTextBytes = 8 << 20 // text of one document, aliases expanded
+	maxDepth     = 100
+	maxFindings  = 64 // that are reported per document
+)
+
+// Severity says what a Problem means for its document.
+type Severity string
+
+// An Error keeps its document out of force. Info is worth knowing and changes nothing.
+const (
+	Info  Severity = "Info"
+	Error Severity = "Error"
+)
+
+// Located is an object and the place where it is written.
+type Located struct {
+	Object
+	File string
+	Line int
+}
+
+// Problem is something that a person should know about a document, at the line that has to be looked at.
+type Problem struct {
+	File      string   `json:"file"`
+	Line      int      `json:"line"`
+	Severity  Severity `json:"severity"`
+	Kind      string   `json:"kind,omitempty"`
+	Namespace string   `json:"namespace,omitempty"`
+	Name      string   `json:"name,omitempty"`
+	Field     string   `json:"field,omitempty"`
+	Message   string   `json:"message"`
+}
+
+// String is the one-line form, FILE:LINE: KIND NAMESPACE/NAME: FIELD: MESSAGE.
+func (p Problem) String() string {
+	parts := []string{fmt.Sprintf("%s:%d", p.File, p.Line)}
+	object := strings.TrimSpace(p.Kind + " " + strings.TrimPrefix(p.Namespace+"/"+p.Name, "/"))
+	for _, part := range []string{object, p.Field, p.Message} {
+		if part != "" {
+			parts = append(parts, part)
+		}
+	}
+	return strings.Join(parts, ": ")
+}
+
+// Decode reads the documents of one YAML file. A document that it cannot read becomes a Problem and has no effect on the others: the
+// file is cut at its document markers before anything is parsed. The result never depends on anything but its arguments.
+func Decode(file string, data []byte) (objects []Located, problems []Problem) {
+	if len(data) > maxFileBytes {
+		return nil, []Problem{{File: file, Line: 1, Severity: Error,
+			Message: fmt.Sprintf("file has %d bytes, at most %d are read: split it", len(data), maxFileBytes)}}
+	}
+	d := &decoder{file: file}
+	for _, p := range split(data) {
+		d.piece(p)
+	}
+	objects, doubles := Unique(d.objects)
+	return objects, append(d.problems, doubles...)
+}
+
+// Unique keeps the first of several objects of the same kind, namespace and name; every further one is a Problem that names both places.
+// Versions of a kind are told apart, because the translation lets one spelling of a UDPRoute mask another.
+func Unique(objects []Located) (kept []Located, problems []Problem) {
+	type identity struct {
+		gvk schema.GroupVersionKind
+		key types.NamespacedName
+	}
+	first := make(map[identity]Located, len(objects))
+	for _, o := range objects {
+		gvk := o.GetObjectKind().GroupVersionKind()
+		id := identity{gvk, KeyOf(o)}
+		if other, double := first[id]; double {
+			problems = append(problems, Problem{File: o.File, Line: o.Line, Severity: Error,
+				Kind: gvk.Kind, Namespace: o.GetNamespace(), Name: o.GetName(), Field: "metadata.name",
+				Message: fmt.Sprintf("is written twice: %s:%d is in force and %s:%d is not; remove or rename one", other.File, other.Line, o.File, o.Line)})
+			continue
+		}
+		first[id] = o
+		kept = append(kept, o)
+	}
+	return kept, problems
+}
+
+// decoder collects what one file holds.
+type decoder struct {
+	file     string
+	objects  []Located
+	problems []Problem
+}
+
+// piece is the text between two document markers; line is the number of its first line.
+type piece struct {
+	text []byte
+	line int
+}
+
+// marker is the start or the end of a document. YAML 1.2 §9.1.2 forbids both at the start of a line inside every kind of scalar, so
+// that cutting there is right whatever state the text before is in.
+var marker = regexp.MustCompile(`^(---|\.\.\.)(\s|$)`)
+
+// preamble is a line that may precede the marker of its own document.
+var preamble = regexp.MustCompile(`^(\s*(#.*)?|%.*|\x{FEFF})\s*$`)
+
+// yamlVersion is the directive of a version of YAML 1. The parser refuses 1.2, though it reads what matters of it.
+var yamlVersion = regexp.MustCompile(`(?m)^%YAML 1\.`)
+
+// split cuts a file at its document markers. Comments and directives stay with the document that they precede.
+func split(data []byte) []piece {
+	var pieces []piece
+	start, line, startLine, bare := 0, 1, 1, true
+	cut := func(end, nextLine int) {
+		if end > start {
+			pieces = append(pieces, piece{text: data[start:end], line: startLine})
+		}
+		start, startLine = end, nextLine
+	}
+	for at := 0; at < len(data); line++ {
+		end := at + bytes.IndexByte(data[at:], '\n') + 1
+		if end == at {
+			end = len(data)
+		}
+		text := bytes.TrimPrefix(data[at:end], []byte("\uFEFF"))
+		switch {
+		case marker.Match(text) && text[0] == '.':
+			cut(at, line+1)
+			start, bare = end, true
+		case marker.Match(text):
+			if !bare {
+				cut(at, line)
+			}
+			bare = false
+		case !preamble.Match(text):
+			bare = false
+		}
+		at = end
+	}
+	cut(len(data), line)
+	return pieces
+}
+
+// piece decodes the text between two markers. The parser may see more than one document in it where it knows line breaks that split does not.
+func (d *decoder) piece(p piece) {
+	if !utf8.Valid(p.text) {
+		d.problems = append(d.problems, Problem{File: d.file, Line: p.line, Severity: Error, Message: "document is not UTF-8 text: convert it"})
+		return
+	}
+	text := yamlVersion.ReplaceAll(bytes.TrimPrefix(p.text, []byte("\uFEFF")), []byte("#YAML 1."))
+	nodes, err := parse(text)
+	for _, n := range nodes {
+		d.document(n, p.line-1)
+	}
+	if err != nil {
+		guess := identify(text)
+		guess.File, guess.Line, guess.Severity = d.file, p.line-1+syntaxLine(text, err), Error
+		guess.Message = "document is not YAML: " + reason(err) + ": mend the indentation, colons or quotes around this line"
+		d.problems = append(d.problems, guess)
+	}
+}
+
+// parse returns the documents of a text up to the first syntax error.
+func parse(text []byte) (nodes []*yaml.Node, err error) {
+	decoder := yaml.NewDecoder(bytes.NewReader(text))
+	for {
+		var n yaml.Node
+		if err := decoder.Decode(&n); err != nil {
+			if errors.Is(err, io.EOF) {
+				return nodes, nil
+			}
+			return nodes, err
+		}
+		nodes = append(nodes, &n)
+	}
+}
+
+var (
+	atLine    = regexp.MustCompile(`^yaml: (?:line (\d+): )?`)
+	noAnchor  = regexp.MustCompile(`^unknown anchor '.*' referenced$`)
+	kindLine  = regexp.MustCompile(`(?m)^kind:[ \t]*["']?([A-Za-z0-9]+)`)
+	inMeta    = regexp.MustCompile(`(?m)^metadata:[ \t]*(?:\r?\n((?:[ \t]+.*\r?\n?|[ \t]*\r?\n)+)|(\{.*))`)
+	nameLine  = regexp.MustCompile(`(?m)(?:^[ \t]+|[{,][ \t]*)name:[ \t]*["']?([-a-z0-9.]+)`)
+	spaceLine = regexp.MustCompile(`(?m)(?:^[ \t]+|[{,][ \t]*)namespace:[ \t]*["']?([-a-z0-9]+)`)
+)
+
+// reason is a parser's message without its own line number, and without the name of an alias: that may be a password that begins with *.
+func reason(err error) string {
+	return noAnchor.ReplaceAllString(atLine.ReplaceAllString(err.Error(), ""), "alias without anchor")
+}
+
+// identify guesses the object that a text that is no YAML was meant to describe, so that a person is told its name.
+func identify(text []byte) (p Problem) {
+	first := func(r *regexp.Regexp, in []byte) string {
+		if m := r.FindSubmatch(in); m != nil {
+			return string(m[1])
+		}
+		return ""
+	}
+	p.Kind = first(kindLine, text)
+	if meta := inMeta.FindSubmatch(text); meta != nil {
+		text := slices.Concat(meta[1], meta[2])
+		p.Name, p.Namespace = first(nameLine, text), first(spaceLine, text)
+	}
+	return p
+}

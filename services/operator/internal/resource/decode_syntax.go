@@ -1,0 +1,63 @@
+package resource
+
+import (
+	"bytes"
+	"strconv"
+)
+
+// syntaxLine parses parts of the text a few dozen times: these bound how long the parts and how many the dozens are.
+const (
+	maxSearchBytes = 64 << 10
+	maxRecoveries  = 8
+)
+
+// syntaxLine finds the line, counted from 1, at which a text stops being YAML. The parser names the place where the surrounding mapping or string
+// begins, which may be far above; the first line that spoils what was YAML without it is nearer to the truth.
+func syntaxLine(text []byte, err error) int {
+	line := 1
+	if m := atLine.FindStringSubmatch(err.Error()); m[1] != "" {
+		line, _ = strconv.Atoi(m[1])
+	}
+	if len(text) > maxSearchBytes {
+		return line
+	}
+	lines := bytes.SplitAfter(text, []byte("\n"))
+	good := goodPrefix(lines, 0)
+	for range maxRecoveries {
+		next := recovers(lines, good)
+		if next == good {
+			break
+		}
+		good = goodPrefix(lines, next)
+	}
+	return min(max(line, good+1), len(lines))
+}
+
+// goodPrefix searches a number of lines, at least from, that parse while one line more does not.
+func goodPrefix(lines [][]byte, from int) int {
+	good, bad := from, len(lines)
+	for bad-good > 1 {
+		middle := (good + bad) / 2
+		if parses(lines[:middle]) {
+			good = middle
+		} else {
+			bad = middle
+		}
+	}
+	return good
+}
+
+// recovers looks a few lines further for a prefix that parses again: a quoted string over several lines is no mistake.
+func recovers(lines [][]byte, good int) int {
+	for n := min(good+40, len(lines)-1); n > good+1; n-- {
+		if parses(lines[:n]) {
+			return n
+		}
+	}
+	return good
+}
+
+func parses(lines [][]byte) bool {
+	_, err := parse(bytes.Join(lines, nil))
+	return err == nil
+}

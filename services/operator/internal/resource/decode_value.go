@@ -1,0 +1,315 @@
+package resource
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// shape is what a value is in JSON.
+type shape string
+
+const (
+	isNull   shape = "nothing"
+	isBool   shape = "true or false"
+	isNumber shape = "a number"
+	isText   shape = "a string"
+	isList   shape = "a list"
+	isMap    shape = "a mapping"
+)
+
+// value is one node of a document with its aliases and merge keys resolved: what JSON can say, and where it was written.
+type value struct {
+	shape   shape
+	text    string   // of a scalar: the JSON literal, or the string
+	source  string   // of a scalar: the spelling in the file
+	keys    []string // of a mapping: one per item
+	members map[string]*value
+	items   []*value
+	line    int
+	parent  *value
+	index   int  // in the parent
+	order   int  // in the document: parents before children
+	gone    bool // takes part in nothing any more
+}
+
+// builder turns a YAML node into a value within the limits of a document.
+type builder struct {
+	base    int // lines of the file before the text that was parsed
+	values  int
+	bytes   int
+	doubles []double
+}
+
+// double is a key that stands twice in a mapping. Its path is known once the mapping has found its place.
+type double struct {
+	in          *value
+	key         string
+	line, first int
+}
+
+// findings returns what is wrong with a document that could be built.
+func (b *builder) findings() (all []finding) {
+	for _, d := range b.doubles {
+		all = append(all, finding{line: d.line, field: join(d.in.path(), d.key), severity: Error,
+			message: fmt.Sprintf("is set twice, first at line %d: remove one", d.first)})
+	}
+	return all
+}
+
+// finding is what is wrong at one place of a document. Only a finding that is fatal ends the reading.
+type finding struct {
+	line     int
+	field    string
+	message  string
+	severity Severity
+}
+
+// Error makes a finding the reason for which a document cannot be turned into values.
+func (f finding) Error() string { return f.message }
+
+func (b *builder) fail(n *yaml.Node, format string, args ...any) error {
+	return finding{line: b.base + n.Line, message: fmt.Sprintf(format, args...), severity: Error}
+}
+
+// tooBig ends the reading of a document whose aliases unfold to more than a person writes.
+func (b *builder) tooBig(n *yaml.Node) error {
+	return b.fail(n, "document is too big or too deep here, its aliases expanded: split it, or write it with fewer aliases")
+}
+
+func (b *builder) build(n *yaml.Node, parent *value, index, depth int) (*value, error) {
+	b.values++
+	b.bytes += len(n.Value)
+	if b.values > maxValues || b.bytes > maxTextBytes || depth > maxDepth {
+		return nil, b.tooBig(n)
+	}
+	if n.Kind == yaml.AliasNode {
+		return b.build(n.Alias, parent, index, depth+1)
+	}
+	v := &value{line: b.base + n.Line, parent: parent, index: index, order: b.values}
+	switch n.Kind {
+	case yaml.MappingNode:
+		v.shape = isMap
+		return v, b.mapping(v, n, depth)
+	case yaml.SequenceNode:
+		v.shape = isList
+		for i, item := range n.Content {
+			child, err := b.build(item, v, i, depth+1)
+			if err != nil {
+				return nil, err
+			}
+			v.items = append(v.items, child)
+		}
+		return v, nil
+	}
+	return v, b.scalar(v, n)
+}
+
+// mapping adds the members of n to v. Keys of a merge (<<) give way to keys that are written out.
+func (b *builder) mapping(v *value, n *yaml.Node, depth int) error {
+	if depth > maxDepth {
+		return b.tooBig(n)
+	}
+	var merges []*yaml.Node
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, item := n.Content[i], n.Content[i+1]
+		if key.Kind == yaml.AliasNode {
+			key = key.Alias
+		}
+		switch {
+		case key.Kind != yaml.ScalarNode:
+			return b.fail(key, "the key of a mapping must be a string")
+		case key.ShortTag() == "!!merge":
+			merges = append(merges, item)
+			continue
+		}
+		if err := b.member(v, key, item, depth); err != nil {
+			return err
+		}
+	}
+	for _, m := range merges {
+		if err := b.merge(v, m, depth+1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *builder) merge(v *value, n *yaml.Node, depth int) error {
+	b.values++
+	if depth > maxDepth || b.values > maxValues {
+		return b.tooBig(n)
+	}
+	switch n.Kind {
+	case yaml.AliasNode:
+		return b.merge(v, n.Alias, depth+1)
+	case yaml.SequenceNode:
+		for _, item := range n.Content {
+			if err := b.merge(v, item, depth+1); err != nil {
+				return err
+			}
+		}
+		return nil
+	case yaml.MappingNode:
+		shadow := &value{shape: isMap}
+		if err := b.mapping(shadow, n, depth); err != nil {
+			return err
+		}
+		for i, key := range shadow.keys {
+			if v.get(key) == nil {
+				b.adopt(v, key, shadow.items[i])
+			}
+		}
+		return nil
+	}
+	return b.fail(n, "<< needs a mapping or an alias of one")
+}
+
+// member adds one key. A key that stands there already is a mistake that hides one of two values.
+func (b *builder) member(v *value, key, item *yaml.Node, depth int) error {
+	child, err := b.build(item, v, 0, depth+1)
+	if err != nil {
+		return err
+	}
+	b.bytes += len(key.Value)
+	child.line = b.base + key.Line // a list or mapping begins a line later than its name
+	if first := v.get(key.Value); first != nil {
+		b.doubles = append(b.doubles, double{in: v, key: key.Value, line: b.base + key.Line, first: first.line})
+		return nil
+	}
+	b.adopt(v, key.Value, child)
+	return nil
+}
+
+func (b *builder) adopt(v *value, key string, child *value) {
+	child.parent, child.index = v, len(v.items)
+	if v.members == nil {
+		v.members = make(map[string]*value)
+	}
+	v.members[key] = child
+	v.keys, v.items = append(v.keys, key), append(v.items, child)
+}
+
+// scalar resolves a scalar by the YAML core schema. A timestamp stays the string that JSON has for it.
+func (b *builder) scalar(v *value, n *yaml.Node) error {
+	v.source = n.Value
+	switch tag := n.ShortTag(); tag {
+	case "!!null":
+		v.shape, v.text = isNull, "null"
+	case "!!str", "!!timestamp", "!!binary", "!!merge":
+		v.shape, v.text = isText, n.Value
+	case "!!bool", "!!int", "!!float":
+		var decoded any
+		if err := n.Decode(&decoded); err != nil {
+			return b.fail(n, "value does not fit its tag: remove the tag")
+		}
+		literal, err := json.Marshal(decoded)
+		if err != nil {
+			return b.fail(n, "%s is no number that can be used here", n.Value)
+		}
+		v.shape, v.text = isNumber, string(literal)
+		if tag == "!!bool" {
+			v.shape = isBool
+		}
+	default:
+		return b.fail(n, "tag is not known: remove it, or put quotes around the value")
+	}
+	return nil
+}
+
+// get returns the member of a mapping, or nil.
+func (v *value) get(key string) *value {
+	if v == nil || v.shape != isMap {
+		return nil
+	}
+	return v.members[key]
+}
+
+// textAt returns the text at a path of members, or "" when it is absent or no string.
+func (v *value) textAt(path ...string) string {
+	for _, key := range path {
+		v = v.get(key)
+	}
+	if v == nil || v.shape != isText {
+		return ""
+	}
+	return v.text
+}
+
+// path is the field path in the spelling of the API server, spec.listeners[0].port.
+func (v *value) path() string {
+	if v == nil || v.parent == nil {
+		return ""
+	}
+	above := v.parent.path()
+	if v.parent.shape == isList {
+		return above + "[" + strconv.Itoa(v.index) + "]"
+	}
+	return join(above, v.parent.keys[v.index])
+}
+
+func join(path, key string) string {
+	return strings.TrimPrefix(path+"."+key, ".")
+}
+
+// find returns the value at a field path or, when that is absent, the nearest one above it.
+func (v *value) find(path string) *value {
+	best := v
+	v.walk(func(w *value) {
+		p := w.path()
+		if p == path || (strings.HasPrefix(path, p) && len(p) > len(best.path()) && strings.ContainsRune(".[", rune(path[len(p)]))) {
+			best = w
+		}
+	})
+	return best
+}
+
+// walk visits v and everything below it that is not gone, parents first.
+func (v *value) walk(visit func(*value)) {
+	if v.gone {
+		return
+	}
+	visit(v)
+	for _, item := range v.items {
+		item.walk(visit)
+	}
+}
+
+// appendJSON writes v as JSON. What comes at or after the given order in the document is null: that is how a decoder's error is located.
+func (v *value) appendJSON(out []byte, before int) []byte {
+	if v.gone || v.order >= before {
+		return append(out, "null"...)
+	}
+	switch v.shape {
+	case isText:
+		return appendString(out, v.text)
+	case isList:
+		out = append(out, '[')
+		for i, item := range v.items {
+			if i > 0 {
+				out = append(out, ',')
+			}
+			out = item.appendJSON(out, before)
+		}
+		return append(out, ']')
+	case isMap:
+		out = append(out, '{')
+		for i, item := range v.items {
+			if i > 0 {
+				out = append(out, ',')
+			}
+			out = append(appendString(out, v.keys[i]), ':')
+			out = item.appendJSON(out, before)
+		}
+		return append(out, '}')
+	}
+	return append(out, v.text...)
+}
+
+func appendString(out []byte, s string) []byte {
+	quoted, _ := json.Marshal(s) // a string always has a JSON form
+	return append(out, quoted...)
+}

@@ -1,0 +1,51 @@
+package resource
+
+import (
+	"k8s.io/apimachinery/pkg/types"
+	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
+)
+
+// Referrer is who refers to an object: all objects of one kind in one namespace.
+type Referrer struct {
+	Group     string
+	Kind      string
+	Namespace string
+}
+
+// Target is the object that is referred to.
+type Target struct {
+	Group string
+	Kind  string
+	types.NamespacedName
+}
+
+// Granted tells whether a reference is allowed: it stays inside its namespace, or the namespace of the target holds a ReferenceGrant for it.
+func (v *View) Granted(from Referrer, to Target) bool {
+	if from.Namespace == to.Namespace {
+		return true
+	}
+	for _, g := range v.grantsOfNamespace[to.Namespace] {
+		if grantsFrom(g.Spec.From, from) && grantsTo(g.Spec.To, to) {
+			return true
+		}
+	}
+	return false
+}
+
+func grantsFrom(list []gwapiv1.ReferenceGrantFrom, from Referrer) bool {
+	for _, f := range list {
+		if string(f.Group) == from.Group && string(f.Kind) == from.Kind && string(f.Namespace) == from.Namespace {
+			return true
+		}
+	}
+	return false
+}
+
+func grantsTo(list []gwapiv1.ReferenceGrantTo, to Target) bool {
+	for _, t := range list {
+		if string(t.Group) == to.Group && string(t.Kind) == to.Kind && string(deref(t.Name, gwapiv1.ObjectName(to.Name))) == to.Name {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,184 @@
+package resource
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
+	gwapiv1a2 "sigs.k8s.io/gateway-api/apis/v1alpha2"
+
+	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
+)
+
+// KindUDPRoute is the kind of a route, in each of its spellings.
+const KindUDPRoute gwapiv1.Kind = "UDPRoute"
+
+// The spellings of the Gateway API.
+var (
+	official      = schema.GroupVersion(gwapiv1.GroupVersion)
+	officialAlpha = schema.GroupVersion(gwapiv1a2.GroupVersion)
+)
+
+// RouteRef names one UDPRoute. The spelling belongs to the name: one namespace may hold a route of the same name in each of them.
+type RouteRef struct {
+	types.NamespacedName
+	GroupVersion schema.GroupVersion
+}
+
+// String returns namespace/name and the spelling, for logs and messages.
+func (r RouteRef) String() string {
+	return r.NamespacedName.String() + " (" + r.GroupVersion.String() + ")"
+}
+
+// Route is a UDPRoute, whatever its spelling.
+type Route struct {
+	Ref RouteRef
+	// Origin is the object as it came; the status goes back to it.
+	Origin Object
+	// Parents are what the route wants to be attached to.
+	Parents []gwapiv1.ParentReference
+	// Backends are those of all rules, in their order.
+	Backends []Backend
+	// Status is what all controllers have said so far.
+	Status []gwapiv1.RouteParentStatus
+	// MaskedBy is the route of the same name that counts in the place of this one.
+	MaskedBy *RouteRef
+}
+
+// Backend is one backend of a route, with the defaults filled in.
+type Backend struct {
+	Group     string
+	Kind      string
+	Namespace string
+	Name      string
+	// Port and EndPort are as they were written: 0 when they are absent.
+	Port    int32
+	EndPort int32
+}
+
+// Key returns the namespace and name of the backend.
+func (b Backend) Key() types.NamespacedName {
+	return types.NamespacedName{Namespace: b.Namespace, Name: b.Name}
+}
+
+// Gateways returns the Gateways that the route names, sorted, each one once.
+func (r *Route) Gateways() []types.NamespacedName {
+	var keys []types.NamespacedName
+	for _, p := range r.Parents {
+		if key, ok := r.GatewayOf(p); ok {
+			keys = append(keys, key)
+		}
+	}
+	slices.SortFunc(keys, compareKeys)
+	return slices.Compact(keys)
+}
+
+// GatewayOf returns the Gateway that a parent reference names; false for a parent of another kind.
+func (r *Route) GatewayOf(p gwapiv1.ParentReference) (types.NamespacedName, bool) {
+	if deref(p.Group, gwapiv1.GroupName) != gwapiv1.GroupName || deref(p.Kind, "Gateway") != "Gateway" {
+		return types.NamespacedName{}, false
+	}
+	return types.NamespacedName{Namespace: string(deref(p.Namespace, gwapiv1.Namespace(r.Ref.Namespace))), Name: string(p.Name)}, true
+}
+
+// Routes returns the names of all routes: by namespace and name, and of one name the spelling that counts first.
+func (v *View) Routes() []RouteRef {
+	refs := make([]RouteRef, 0, len(v.routes))
+	for ref := range v.routes {
+		refs = append(refs, ref)
+	}
+	slices.SortFunc(refs, func(a, b RouteRef) int {
+		return cmp.Or(compareKeys(a.NamespacedName, b.NamespacedName), cmp.Compare(precedence(a), precedence(b)))
+	})
+	return refs
+}
+
+// Route returns a route, or nil.
+func (v *View) Route(ref RouteRef) *Route { return v.routes[ref] }
+
+// RoutesOf returns the routes that name a Gateway as a parent, in the order of Routes.
+func (v *View) RoutesOf(gateway types.NamespacedName) []*Route { return v.routesOfGateway[gateway] }
+
+func (v *View) addRoute(r *Route) { v.routes[r.Ref] = r }
+
+// spellings are the ways to write a UDPRoute. Where several stand for one name, the first of this list counts.
+func spellings() []schema.GroupVersion {
+	return []schema.GroupVersion{stunnerv1.GroupVersion, official, officialAlpha}
+}
+
+func precedence(ref RouteRef) int { return slices.Index(spellings(), ref.GroupVersion) }
+
+// maskOf returns the route that counts in the place of another.
+func (v *View) maskOf(ref RouteRef) *RouteRef {
+	for _, spelling := range spellings()[:precedence(ref)] {
+		mask := RouteRef{NamespacedName: ref.NamespacedName, GroupVersion: spelling}
+		if v.routes[mask] != nil {
+			return &mask
+		}
+	}
+	return nil
+}
+
+func fromStunner(o *stunnerv1.UDPRoute) *Route {
+	r := &Route{
+		Ref:     RouteRef{NamespacedName: KeyOf(o), GroupVersion: stunnerv1.GroupVersion},
+		Origin:  o,
+		Parents: o.Spec.ParentRefs,
+		Status:  o.Status.Parents,
+	}
+	for _, rule := range o.Spec.Rules {
+		for _, b := range rule.BackendRefs {
+			backend := r.backend(b.Group, b.Kind, b.Namespace, b.Name)
+			backend.Port, backend.EndPort = int32(deref(b.Port, 0)), int32(deref(b.EndPort, 0))
+			r.Backends = append(r.Backends, backend)
+		}
+	}
+	return r
+}
+
+// fromOfficial reads the spelling of the Gateway API. Its port is mandatory there and so says nothing: it is dropped, which
+// means every port.
+func fromOfficial(o Object, spec gwapiv1.UDPRouteSpec, status []gwapiv1.RouteParentStatus, spelling schema.GroupVersion) *Route {
+	r := &Route{
+		Ref:     RouteRef{NamespacedName: KeyOf(o), GroupVersion: spelling},
+		Origin:  o,
+		Parents: spec.ParentRefs,
+		Status:  status,
+	}
+	for _, rule := range spec.Rules {
+		for _, b := range rule.BackendRefs {
+			r.Backends = append(r.Backends, r.backend(b.Group, b.Kind, b.Namespace, b.Name))
+		}
+	}
+	return r
+}
+
+func fromAlpha(o *gwapiv1a2.UDPRoute) *Route {
+	spec := gwapiv1.UDPRouteSpec{CommonRouteSpec: o.Spec.CommonRouteSpec}
+	for _, rule := range o.Spec.Rules {
+		spec.Rules = append(spec.Rules, gwapiv1.UDPRouteRule(rule))
+	}
+	return fromOfficial(o, spec, o.Status.Parents, officialAlpha)
+}
+
+func (r *Route) backend(group *gwapiv1.Group, kind *gwapiv1.Kind, namespace *gwapiv1.Namespace, name gwapiv1.ObjectName) Backend {
+	return Backend{
+		Group:     strings.TrimSpace(string(deref(group, ""))),
+		Kind:      string(deref(kind, stunnerv1.KindService)),
+		Namespace: string(deref(namespace, gwapiv1.Namespace(r.Ref.Namespace))),
+		Name:      string(name),
+	}
+}
+
+// deref returns what p points at, or what stands for its absence. An empty string is absent: in the references of the Gateway API the two
+// mean the same.
+func deref[T comparable](p *T, absent T) T {
+	var zero T
+	if p == nil || *p == zero {
+		return absent
+	}
+	return *p
+}

@@ -1,0 +1,85 @@
+package translate
+
+import (
+	"cmp"
+	"regexp"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
+	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
+	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
+)
+
+// Class says whether a GatewayClass can be used.
+func Class(v *resource.View, name string, opt Options) ClassResult {
+	class := v.Class(name)
+	if class == nil || string(class.Spec.ControllerName) != opt.ControllerName {
+		return ClassResult{Class: name}
+	}
+	_, unfit := classReference(v, class).resolve()
+	return ClassResult{Class: name, Ours: true, Status: gwapiv1.GatewayClassStatus{
+		Conditions: condition.Merge(class.Status.Conditions, class.Generation, opt.Now,
+			condition.Holds(condition.Accepted, condition.ReasonAccepted, unfit.As(condition.ReasonInvalidParameters))),
+		SupportedFeatures: class.Status.SupportedFeatures,
+	}}
+}
+
+// GatewayConfig says whether a GatewayConfig can be used, and warns of what works and is better done otherwise.
+func GatewayConfig(v *resource.View, key types.NamespacedName, opt Options) ConditionsResult {
+	gc := v.GatewayConfig(key)
+	if gc == nil {
+		return ConditionsResult{}
+	}
+	_, unauthentic := authOf(v, gc)
+	r := reference{view: v, present: true, key: key}
+	wanted := []metav1.Condition{
+		condition.Holds(condition.Accepted, condition.ReasonAccepted, first(r.findsDataplane(), unauthentic)),
+	}
+	if realm := cmp.Or(gc.Spec.Realm, stunnerv1.DefaultRealm); !dnsName.MatchString(realm) {
+		wanted = append(wanted, condition.True(condition.RealmNotDNSName, condition.RealmWarning(realm)))
+	}
+	if fields := inlineSecrets(gc); len(fields) > 0 {
+		wanted = append(wanted, condition.True(condition.InsecureInlineCredentials, condition.InlineWarning(strings.Join(fields, " and "))))
+	}
+	return ConditionsResult{Ours: true, Conditions: condition.Merge(gc.Status.Conditions, gc.Generation, opt.Now, wanted...)}
+}
+
+// dnsName is a DNS name as people write it, in lower case (RFC 1123 §2.1).
+var dnsName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
+
+// inlineSecrets names the fields that hold a secret in the open. An authRef puts them out of force, not out of sight.
+func inlineSecrets(gc *stunnerv1.GatewayConfig) []string {
+	var fields []string
+	if s, inline := gc.Spec.Password.Inline(); inline && s != "" {
+		fields = append(fields, "spec.password")
+	}
+	if s, inline := gc.Spec.SharedSecret.Inline(); inline && s != "" {
+		fields = append(fields, "spec.sharedSecret")
+	}
+	return fields
+}
+
+// Dataplane says that a Dataplane can be used: its schema refuses what cannot, in a folder as in a cluster.
+func Dataplane(v *resource.View, name string, opt Options) ConditionsResult {
+	d := v.Dataplane(name)
+	if d == nil {
+		return ConditionsResult{}
+	}
+	return ConditionsResult{Ours: true, Conditions: condition.Merge(d.Status.Conditions, d.Generation, opt.Now,
+		condition.Holds(condition.Accepted, condition.ReasonAccepted, condition.Finding{}))}
+}
+
+// StaticService says whether every prefix of a StaticService is one.
+func StaticService(v *resource.View, key types.NamespacedName, opt Options) ConditionsResult {
+	s := v.StaticService(key)
+	if s == nil {
+		return ConditionsResult{}
+	}
+	_, found := prefixesOf(s)
+	return ConditionsResult{Ours: true, Conditions: condition.Merge(s.Status.Conditions, s.Generation, opt.Now,
+		condition.Holds(condition.Accepted, condition.ReasonAccepted, condition.Join(found)))}
+}

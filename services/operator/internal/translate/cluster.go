@@ -1,0 +1,189 @@
+package translate
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
+	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
+	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
+	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
+)
+
+// clustersOf returns one cluster for each route that is attached somewhere, sorted by name.
+func clustersOf(v *resource.View, listeners []*listener, p parameters, opt Options) []config.Cluster {
+	var clusters []config.Cluster
+	for _, l := range listeners {
+		for _, r := range l.routes {
+			named := func(c config.Cluster) bool { return c.Name == r.Ref.NamespacedName.String() }
+			if !slices.ContainsFunc(clusters, named) {
+				c, _ := clusterOf(v, r, p, opt)
+				clusters = append(clusters, c)
+			}
+		}
+	}
+	slices.SortFunc(clusters, func(a, b config.Cluster) int { return cmp.Compare(a.Name, b.Name) })
+	return clusters
+}
+
+// clusterOf is the union of all backends of a route. A backend that is wrong is left out and found; it takes nothing from the others.
+func clusterOf(v *resource.View, r *resource.Route, p parameters, opt Options) (config.Cluster, []condition.Finding) {
+	c := config.Cluster{Name: r.Ref.NamespacedName.String(), Type: config.Static, Protocol: "UDP"}
+	if !opt.EndpointDiscovery && len(r.Backends) > 0 && r.Backends[0].Kind == string(stunnerv1.KindService) {
+		c.Type = config.StrictDNS
+	}
+	var found []condition.Finding
+	for _, b := range r.Backends {
+		q := backend{Backend: b, view: v, route: r, opt: opt, cluster: c.Type}
+		q.grants = p.config != nil && p.config.Spec.RequireReferenceGrants
+		if unfit := backendRules.judge(q); !unfit.OK() {
+			found = append(found, unfit)
+			continue
+		}
+		endpoints, unfit := q.endpoints()
+		c.Endpoints = append(c.Endpoints, endpoints...)
+		found = append(found, unfit...)
+	}
+	slices.Sort(c.Endpoints)
+	c.Endpoints = slices.Compact(c.Endpoints)
+	return c, found
+}
+
+// backend is a backend of a route, on its way into a cluster.
+type backend struct {
+	resource.Backend
+	view    *resource.View
+	route   *resource.Route
+	opt     Options
+	grants  bool
+	cluster config.ClusterType
+}
+
+var backendRules = rules[backend]{
+	backend.isKnown,
+	backend.hasPortRange,
+	backend.isGranted,
+	backend.exists,
+	backend.hasEndpoints,
+	backend.fitsCluster,
+}
+
+func (b backend) isService() bool { return b.Group == "" && b.Kind == string(stunnerv1.KindService) }
+
+func (b backend) isKnown() condition.Finding {
+	static := b.Group == stunnerv1.GroupName && b.Kind == string(stunnerv1.KindStaticService)
+	if !b.isService() && !static {
+		return condition.BackendKind(b.Key().String(), b.Group, b.Kind)
+	}
+	return condition.Finding{}
+}
+
+// hasPortRange must not take a range that it does not understand for no range, which would open every port.
+func (b backend) hasPortRange() condition.Finding {
+	none := b.Port == 0 && b.EndPort == 0
+	single := b.Port >= 1 && b.Port <= 65535 && b.EndPort == 0
+	ranged := b.Port >= 1 && b.Port <= b.EndPort && b.EndPort <= 65535
+	if !none && !single && !ranged {
+		return condition.BackendPorts(b.Key().String(), b.Port, b.EndPort)
+	}
+	return condition.Finding{}
+}
+
+func (b backend) isGranted() condition.Finding {
+	from := resource.Referrer{Group: b.route.Ref.GroupVersion.Group, Kind: string(resource.KindUDPRoute), Namespace: b.route.Ref.Namespace}
+	to := resource.Target{Group: b.Group, Kind: b.Kind, NamespacedName: b.Key()}
+	if b.grants && !b.view.Granted(from, to) {
+		return condition.NotGranted("the route", b.Kind+" "+b.Key().String(), b.Namespace)
+	}
+	return condition.Finding{}
+}
+
+func (b backend) exists() condition.Finding {
+	if b.isService() && b.view.Service(b.Key()) == nil || !b.isService() && b.view.StaticService(b.Key()) == nil {
+		return condition.BackendMissing(b.Kind, b.Key().String())
+	}
+	return condition.Finding{}
+}
+
+func (b backend) hasEndpoints() condition.Finding {
+	if b.isService() && b.view.Service(b.Key()).Spec.Type == corev1.ServiceTypeExternalName {
+		return condition.BackendExternalName(b.Key().String())
+	}
+	return condition.Finding{}
+}
+
+func (b backend) fitsCluster() condition.Finding {
+	resolved := b.isService() && !b.opt.EndpointDiscovery
+	if resolved != (b.cluster == config.StrictDNS) {
+		return condition.BackendMixed(b.Key().String())
+	}
+	return condition.Finding{}
+}
+
+// endpoints are what clients may reach behind the backend.
+func (b backend) endpoints() ([]string, []condition.Finding) {
+	if !b.isService() {
+		prefixes, unfit := prefixesOf(b.view.StaticService(b.Key()))
+		return b.withPorts(prefixes), unfit
+	}
+	if b.cluster == config.StrictDNS {
+		return []string{b.Name + "." + b.Namespace + ".svc." + b.opt.ClusterDomain}, nil
+	}
+	return b.withPorts(append(b.podAddresses(), b.clusterAddress()...)), nil
+}
+
+// podAddresses are those of all endpoints, ready or not: a media server that is shutting down still has calls. Names are left out,
+// because a static cluster has no use for them.
+func (b backend) podAddresses() []string {
+	var addresses []string
+	for _, slice := range b.view.EndpointSlicesOf(b.Key()) {
+		for _, endpoint := range slice.Endpoints {
+			for _, a := range endpoint.Addresses {
+				if ip, err := netip.ParseAddr(a); err == nil && ip.Zone() == "" {
+					addresses = append(addresses, ip.Unmap().String())
+				}
+			}
+		}
+	}
+	return addresses
+}
+
+// clusterAddress is the first cluster IP. A headless Service has none, and needs none.
+func (b backend) clusterAddress() []string {
+	ip, err := netip.ParseAddr(b.view.Service(b.Key()).Spec.ClusterIP)
+	if err != nil {
+		return nil
+	}
+	return []string{ip.String()}
+}
+
+// withPorts adds the port range, in the syntax of config.ParseEndpoint.
+func (b backend) withPorts(endpoints []string) []string {
+	if b.Port == 0 {
+		return endpoints
+	}
+	last := cmp.Or(b.EndPort, b.Port)
+	for i := range endpoints {
+		endpoints[i] += fmt.Sprintf(":<%d-%d>", b.Port, last)
+	}
+	return endpoints
+}
+
+// prefixesOf returns the prefixes of a StaticService as they are written, without those that are none.
+func prefixesOf(s *stunnerv1.StaticService) ([]string, []condition.Finding) {
+	var prefixes []string
+	var found []condition.Finding
+	for _, p := range s.Spec.Prefixes {
+		// Ports belong to the route.
+		if _, err := config.ParsePrefix(p); err != nil {
+			found = append(found, condition.PrefixInvalid(resource.KeyOf(s).String(), p))
+			continue
+		}
+		prefixes = append(prefixes, p)
+	}
+	return prefixes, found
+}

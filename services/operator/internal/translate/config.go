@@ -1,0 +1,119 @@
+package translate
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
+	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
+	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
+	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
+)
+
+// config is the dataplane config of the Gateway.
+func (d draft) config() config.Config {
+	c := config.Config{Admin: d.admin(), Auth: d.auth, Clusters: d.clusters}
+	for _, l := range d.listeners {
+		if l.served() {
+			c.Listeners = append(c.Listeners, d.configListener(l))
+		}
+	}
+	c.Default()
+	return c
+}
+
+func (d draft) admin() config.Admin {
+	gc, template := d.parameters.config.Spec, d.parameters.dataplane.Spec
+	a := config.Admin{
+		Name:              resource.KeyOf(d.gateway).String(),
+		LogLevel:          cmp.Or(gc.LogLevel, stunnerv1.DefaultLogLevel),
+		UserQuota:         int(gc.UserQuota),
+		OffloadEngine:     string(template.OffloadEngine),
+		OffloadInterfaces: template.OffloadInterfaces,
+	}
+	a.MetricsEndpoint, a.HealthcheckEndpoint = d.adminEndpoints(template)
+	return a
+}
+
+// adminEndpoints are fixed in a pod, where the probes look for them, and differ between the processes of one host.
+func (d draft) adminEndpoints(template stunnerv1.DataplaneSpec) (metrics string, health *string) {
+	if host := d.view.Host(); host != nil {
+		ports := host.Admin[resource.KeyOf(d.gateway)]
+		return loopback(ports.Metrics, "/metrics"), new(loopback(ports.Health, ""))
+	}
+	if template.EnableMetricsEndpoint {
+		metrics = fmt.Sprintf("http://:%d/metrics", manifest.MetricsPort)
+	}
+	if template.DisableHealthCheck {
+		return metrics, new("")
+	}
+	return metrics, new(fmt.Sprintf("http://:%d", manifest.HealthPort))
+}
+
+func loopback(port int, path string) string {
+	if port == 0 {
+		return ""
+	}
+	return fmt.Sprintf("http://127.0.0.1:%d%s", port, path)
+}
+
+func (d draft) configListener(l *listener) config.Listener {
+	c := config.Listener{
+		Name:     d.listenerName(l),
+		Protocol: l.protocol,
+		Address:  d.relayAddress(),
+		Port:     int(boundPort(d.view, d.gateway, l)),
+		Routes:   routeNames(l),
+	}
+	if l.address.known() {
+		c.PublicAddress, c.PublicPort = l.address.host, int(l.address.port)
+	}
+	if l.protocol.Secure() {
+		c.Cert, c.Key = l.certificate.encoded()
+	}
+	return c
+}
+
+func (d draft) listenerName(l *listener) string {
+	return resource.KeyOf(d.gateway).String() + "/" + l.name()
+}
+
+func routeNames(l *listener) []string {
+	var names []string
+	for _, r := range l.routes {
+		names = append(names, r.Ref.NamespacedName.String())
+	}
+	slices.Sort(names)
+	return names
+}
+
+// relayAddress is known to the process in the pod rather than here. The address of the node is for whoever serves the config to fill in.
+func (d draft) relayAddress() string {
+	switch {
+	case d.view.Host() != nil:
+		return d.view.Host().Address
+	case d.wishes.relayDiscovery:
+		return config.NodeAddressPlaceholder
+	}
+	return config.AddressPlaceholder
+}
+
+// objects are the Kubernetes objects of the Gateway, sorted by kind and name.
+func (d draft) objects(c config.Config) []resource.Object {
+	owner := manifest.OwnerOf(d.gateway, d.parameters.config.Spec.LoadBalancerServiceAnnotations)
+	objects := []resource.Object{manifest.ConfigMap(owner, c)}
+	for _, e := range d.exposures {
+		objects = append(objects, manifest.Service(owner, e))
+	}
+	if !d.wishes.unmanaged {
+		w := manifest.Workload{Template: d.parameters.dataplane, Image: d.opt.Image, ConfigOrigin: d.opt.DiscoveryAddress}
+		objects = append(objects, w.Build(owner))
+	}
+	slices.SortFunc(objects, func(a, b resource.Object) int {
+		kind := func(o resource.Object) string { return o.GetObjectKind().GroupVersionKind().Kind }
+		return cmp.Or(strings.Compare(kind(a), kind(b)), strings.Compare(a.GetName(), b.GetName()))
+	})
+	return objects
+}

@@ -1,0 +1,150 @@
+package translate
+
+import (
+	"errors"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
+	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
+	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
+)
+
+// Gateway translates one Gateway. Each step works with what the steps before it found, as far as they came: a Gateway that is
+// refused still gets a full status.
+func Gateway(v *resource.View, key types.NamespacedName, opt Options) Result {
+	gw := v.Gateway(key)
+	class := classOf(v, gw, opt)
+	if class == nil {
+		return Result{Gateway: key}
+	}
+	d := draft{view: v, opt: opt, gateway: gw}
+	var unfit, unauthentic, unreadable condition.Finding
+	d.parameters, unfit = parametersOf(v, gw, class)
+	d.auth, unauthentic = authOf(v, d.parameters.config)
+	d.wishes, unreadable = wishesOf(gw, d.parameters.config)
+	d.listeners = listenersOf(v, gw, d.wishes)
+	attachRoutes(v, gw, d.listeners)
+	d.clusters = clustersOf(v, d.listeners, d.parameters, opt)
+	d.exposures = exposuresOf(gw, d.wishes, d.listeners)
+	findAddresses(v, gw, d.listeners)
+	return d.assemble(first(unfit, unauthentic.As(condition.ReasonPending), unreadable, gatewayRules.judge(d)))
+}
+
+// classOf returns the class of a Gateway if both exist and the class is ours, else nil.
+func classOf(v *resource.View, gw *gwapiv1.Gateway, opt Options) *gwapiv1.GatewayClass {
+	if gw == nil {
+		return nil
+	}
+	class := v.Class(string(gw.Spec.GatewayClassName))
+	if class == nil || string(class.Spec.ControllerName) != opt.ControllerName {
+		return nil
+	}
+	return class
+}
+
+// draft is what the steps of a translation have found out about a Gateway.
+type draft struct {
+	view       *resource.View
+	opt        Options
+	gateway    *gwapiv1.Gateway
+	parameters parameters
+	auth       config.Auth
+	wishes     wishes
+	listeners  []*listener
+	clusters   []config.Cluster
+	exposures  []manifest.Exposure
+}
+
+// gatewayRules judge what cannot be blamed on a single listener.
+var gatewayRules = rules[draft]{draft.nameFits, draft.addressSupported, draft.addressUsable, draft.servesSomething, draft.workloadIsFree}
+
+// nameFits leaves room for the suffix of a second Service.
+func (d draft) nameFits() condition.Finding {
+	if len(validation.IsDNS1123Label(d.gateway.Name+"-tcp")) > 0 {
+		return condition.NameInvalid(d.gateway.Name)
+	}
+	return condition.Finding{}
+}
+
+func (d draft) addressSupported() condition.Finding {
+	switch kind, _ := wished(d.gateway); kind {
+	case "", gwapiv1.IPAddressType, gwapiv1.HostnameAddressType:
+		return condition.Finding{}
+	default:
+		return condition.AddressKind(string(kind))
+	}
+}
+
+func (d draft) addressUsable() condition.Finding {
+	if kind, value := wished(d.gateway); kind == gwapiv1.IPAddressType && value != "" && wishedAddress(d.gateway) == "" {
+		return condition.AddressValue(value)
+	}
+	return condition.Finding{}
+}
+
+// servesSomething keeps an edit that leaves no listener from deleting the Service. A certificate that was taken back is no such mistake: it
+// must go out of use, though it were the only one.
+func (d draft) servesSomething() condition.Finding {
+	if slices.ContainsFunc(d.listeners, func(l *listener) bool { return l.served() || l.revoked }) {
+		return condition.Finding{}
+	}
+	return condition.NoValidListener()
+}
+
+// workloadIsFree matters where a Dataplane fixes the name of its workload: two Gateways would tear at one Deployment. It stays with the
+// one that was there first.
+func (d draft) workloadIsFree() condition.Finding {
+	if d.parameters.dataplane == nil || d.parameters.dataplane.Spec.WorkloadName == "" || d.wishes.unmanaged {
+		return condition.Finding{}
+	}
+	for _, key := range d.view.GatewaysIn(d.gateway.Namespace) {
+		other := d.view.Gateway(key)
+		if other == d.gateway || older(d.gateway, other) {
+			continue
+		}
+		if class := classOf(d.view, other, d.opt); class != nil {
+			p, unfit := parametersOf(d.view, other, class)
+			if unfit.OK() && manifest.WorkloadName(p.dataplane, key.Name) == d.parameters.dataplane.Spec.WorkloadName {
+				return condition.WorkloadTaken(d.parameters.dataplane.Name, d.parameters.dataplane.Spec.WorkloadName, key.String())
+			}
+		}
+	}
+	return condition.Finding{}
+}
+
+// older tells which of two Gateways of a namespace was there first; the name decides where the clock does not.
+func older(a, b *gwapiv1.Gateway) bool {
+	if !a.CreationTimestamp.Equal(&b.CreationTimestamp) {
+		return a.CreationTimestamp.Before(&b.CreationTimestamp)
+	}
+	return a.Name < b.Name
+}
+
+// assemble puts config, objects and status together, or, when the Gateway is refused, the status alone.
+func (d draft) assemble(refused condition.Finding) Result {
+	r := Result{Gateway: resource.KeyOf(d.gateway), Ours: true, Notes: d.wishes.notes}
+	if refused.OK() {
+		c := d.config()
+		if refused = publishable(c); refused.OK() {
+			r.Config, r.Waiting, r.Objects = &c, d.waiting(), d.objects(c)
+			r.KeepServices = len(r.Waiting) > 0
+		}
+	}
+	r.Keep = !refused.OK()
+	r.Status = d.status(refused)
+	return r
+}
+
+// publishable holds a config against what a dataplane checks, so that none is ever sent that would be turned down there.
+func publishable(c config.Config) condition.Finding {
+	if err := c.Validate(); err != nil {
+		return condition.ConfigInvalid(errors.New(strings.ReplaceAll(err.Error(), "\n", "; ")))
+	}
+	return condition.Finding{}
+}

@@ -1,0 +1,121 @@
+package translate
+
+import (
+	"cmp"
+
+	"k8s.io/apimachinery/pkg/types"
+	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
+	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
+	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
+)
+
+// parameters are what the Gateways of a class share. Both are nil until everything on the way to them is right.
+type parameters struct {
+	config    *stunnerv1.GatewayConfig
+	dataplane *stunnerv1.Dataplane
+}
+
+// parametersOf follows a Gateway's own reference to a GatewayConfig, or else that of its class.
+func parametersOf(v *resource.View, gw *gwapiv1.Gateway, class *gwapiv1.GatewayClass) (parameters, condition.Finding) {
+	if gw.Spec.Infrastructure != nil && gw.Spec.Infrastructure.ParametersRef != nil {
+		p, unfit := ownReference(v, gw).resolve()
+		return p, unfit.As(condition.ReasonInvalidParameters)
+	}
+	p, unfit := classReference(v, class).resolve()
+	return p, unfit.As(condition.ReasonPending)
+}
+
+// reference is a reference to a GatewayConfig, and where it stands.
+type reference struct {
+	view        *resource.View
+	field       string
+	present     bool
+	group, kind string
+	key         types.NamespacedName
+}
+
+func classReference(v *resource.View, class *gwapiv1.GatewayClass) reference {
+	r := reference{view: v, field: "GatewayClass " + class.Name + ": spec.parametersRef"}
+	if p := class.Spec.ParametersRef; p != nil {
+		r.present = true
+		r.group, r.kind = string(p.Group), string(p.Kind)
+		r.key = types.NamespacedName{Name: p.Name}
+		if p.Namespace != nil {
+			r.key.Namespace = string(*p.Namespace)
+		}
+	}
+	return r
+}
+
+func ownReference(v *resource.View, gw *gwapiv1.Gateway) reference {
+	p := gw.Spec.Infrastructure.ParametersRef
+	return reference{
+		view: v, field: "spec.infrastructure.parametersRef", present: true,
+		group: string(p.Group), kind: string(p.Kind),
+		key: types.NamespacedName{Namespace: gw.Namespace, Name: p.Name},
+	}
+}
+
+// resolve returns the objects that a reference leads to.
+func (r reference) resolve() (parameters, condition.Finding) {
+	if unfit := referenceRules.judge(r); !unfit.OK() {
+		return parameters{}, unfit
+	}
+	return parameters{config: r.config(), dataplane: r.dataplane()}, condition.Finding{}
+}
+
+var referenceRules = rules[reference]{
+	reference.isPresent,
+	reference.isGatewayConfig,
+	reference.isComplete,
+	reference.findsConfig,
+	reference.findsDataplane,
+}
+
+func (r reference) isPresent() condition.Finding {
+	if !r.present {
+		return condition.ParametersMissing(r.field)
+	}
+	return condition.Finding{}
+}
+
+// isGatewayConfig takes an empty group and kind for ours: no other would make sense.
+func (r reference) isGatewayConfig() condition.Finding {
+	if cmp.Or(r.group, stunnerv1.GroupName) != stunnerv1.GroupName || cmp.Or(r.kind, "GatewayConfig") != "GatewayConfig" {
+		return condition.ParametersKind(r.field, r.group, r.kind)
+	}
+	return condition.Finding{}
+}
+
+func (r reference) isComplete() condition.Finding {
+	if r.key.Namespace == "" || r.key.Name == "" {
+		return condition.ParametersIncomplete(r.field)
+	}
+	return condition.Finding{}
+}
+
+func (r reference) findsConfig() condition.Finding {
+	if r.config() == nil {
+		return condition.GatewayConfigMissing(r.field, r.key.String())
+	}
+	return condition.Finding{}
+}
+
+func (r reference) findsDataplane() condition.Finding {
+	if r.dataplane() == nil {
+		return condition.DataplaneMissing(r.key.String(), dataplaneName(r.config()))
+	}
+	return condition.Finding{}
+}
+
+func (r reference) config() *stunnerv1.GatewayConfig { return r.view.GatewayConfig(r.key) }
+
+func (r reference) dataplane() *stunnerv1.Dataplane {
+	return r.view.Dataplane(dataplaneName(r.config()))
+}
+
+func dataplaneName(gc *stunnerv1.GatewayConfig) string {
+	return cmp.Or(gc.Spec.Dataplane, stunnerv1.DefaultDataplane)
+}

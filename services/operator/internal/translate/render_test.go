@@ -1,0 +1,301 @@
+package translate_test
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
+	gwapiv1a2 "sigs.k8s.io/gateway-api/apis/v1alpha2"
+	"sigs.k8s.io/yaml"
+
+	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
+	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
+	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
+)
+
+// outcome is everything that the translation says about a set of objects.
+type outcome struct {
+	Gateways       []translate.Result
+	Routes         []translate.RouteResult
+	Classes        []translate.ClassResult
+	Configs        map[string]translate.ConditionsResult
+	Dataplanes     map[string]translate.ConditionsResult
+	StaticServices map[string]translate.ConditionsResult
+}
+
+func translateAll(v *resource.View, opt translate.Options) outcome {
+	o := outcome{
+		Configs:        map[string]translate.ConditionsResult{},
+		Dataplanes:     map[string]translate.ConditionsResult{},
+		StaticServices: map[string]translate.ConditionsResult{},
+	}
+	for _, key := range v.Gateways() {
+		o.Gateways = append(o.Gateways, translate.Gateway(v, key, opt))
+	}
+	for _, ref := range v.Routes() {
+		o.Routes = append(o.Routes, translate.Route(v, ref, opt))
+	}
+	for _, name := range v.Classes() {
+		o.Classes = append(o.Classes, translate.Class(v, name, opt))
+	}
+	for _, key := range v.GatewayConfigs() {
+		o.Configs[key.String()] = translate.GatewayConfig(v, key, opt)
+	}
+	for _, name := range v.Dataplanes() {
+		o.Dataplanes[name] = translate.Dataplane(v, name, opt)
+	}
+	for _, key := range v.StaticServices() {
+		o.StaticServices[key.String()] = translate.StaticService(v, key, opt)
+	}
+	return o
+}
+
+// render writes an outcome the way the golden files show it.
+func (c *testCase) render(t testing.TB) map[string][]byte {
+	t.Helper()
+	o := translateAll(c.view(), c.options)
+	return map[string][]byte{
+		"config.yaml":    o.renderConfigs(t),
+		"status.txt":     o.renderStatuses(),
+		"objects.yaml":   o.renderObjects(t),
+		"services.yaml":  o.renderObjects(t, "Service"),
+		"workload.yaml":  o.renderObjects(t, "Deployment", "DaemonSet"),
+		"configmap.yaml": o.renderObjects(t, "ConfigMap"),
+	}
+}
+
+func (o outcome) renderConfigs(t testing.TB) []byte {
+	t.Helper()
+	var documents [][]byte
+	for _, r := range o.Gateways {
+		switch {
+		case !r.Ours:
+			documents = append(documents, fmt.Appendf(nil, "# %s is not ours\n", r.Gateway))
+		case r.Keep:
+			documents = append(documents, fmt.Appendf(nil, "# %s: what is published stays\n", r.Gateway))
+		default:
+			documents = append(documents, mustMarshal(t, r.Config))
+		}
+		for _, l := range r.Waiting {
+			documents = append(documents, fmt.Appendf(nil, "# %s waits\n", l.Name))
+		}
+	}
+	return bytes.Join(documents, []byte("---\n"))
+}
+
+// renderObjects leaves out what every object has because of its Go type.
+func (o outcome) renderObjects(t testing.TB, kinds ...string) []byte {
+	t.Helper()
+	var documents [][]byte
+	for _, r := range o.Gateways {
+		if r.KeepServices && (len(kinds) == 0 || slices.Contains(kinds, "Service")) {
+			documents = append(documents, fmt.Appendf(nil, "# %s: Services that exist stay\n", r.Gateway))
+		}
+		for _, object := range r.Objects {
+			if len(kinds) > 0 && !slices.Contains(kinds, object.GetObjectKind().GroupVersionKind().Kind) {
+				continue
+			}
+			fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
+			if err != nil {
+				t.Fatal(err)
+			}
+			delete(fields, "status")
+			documents = append(documents, mustMarshal(t, fields))
+		}
+	}
+	return bytes.Join(documents, []byte("---\n"))
+}
+
+func (o outcome) renderStatuses() []byte {
+	var b bytes.Buffer
+	for _, r := range o.Classes {
+		header(&b, "GatewayClass "+r.Class, r.Ours, r.Status.Conditions)
+	}
+	for name, r := range sorted(o.Configs) {
+		header(&b, "GatewayConfig "+name, r.Ours, r.Conditions)
+	}
+	for name, r := range sorted(o.Dataplanes) {
+		header(&b, "Dataplane "+name, r.Ours, r.Conditions)
+	}
+	for name, r := range sorted(o.StaticServices) {
+		header(&b, "StaticService "+name, r.Ours, r.Conditions)
+	}
+	for _, r := range o.Gateways {
+		renderGateway(&b, r)
+	}
+	for _, r := range o.Routes {
+		header(&b, "UDPRoute "+r.Route.String(), r.Ours, nil)
+		for _, p := range r.Parents {
+			fmt.Fprintf(&b, "  parent %s", parentName(p))
+			conditions(&b, "    ", p.Conditions)
+		}
+	}
+	return b.Bytes()
+}
+
+func renderGateway(b *bytes.Buffer, r translate.Result) {
+	name := "Gateway " + r.Gateway.String()
+	for _, a := range r.Status.Addresses {
+		name += fmt.Sprintf(" [%s %s]", *a.Type, a.Value)
+	}
+	header(b, name, r.Ours, r.Status.Conditions)
+	for _, l := range r.Status.Listeners {
+		var groups []string
+		for _, k := range l.SupportedKinds {
+			groups = append(groups, string(*k.Group))
+		}
+		kinds := ""
+		if len(groups) < 2 {
+			kinds = fmt.Sprintf(", takes UDPRoutes of [%s]", strings.Join(groups, " "))
+		}
+		fmt.Fprintf(b, "  listener %s: routes %d%s", l.Name, l.AttachedRoutes, kinds)
+		conditions(b, "    ", l.Conditions)
+	}
+	for _, note := range r.Notes {
+		fmt.Fprintf(b, "  note: %s\n", note)
+	}
+}
+
+func parentName(p gwapiv1.RouteParentStatus) string {
+	name := string(p.ParentRef.Name)
+	if p.ParentRef.Namespace != nil {
+		name = string(*p.ParentRef.Namespace) + "/" + name
+	}
+	if p.ParentRef.SectionName != nil {
+		name += " section " + string(*p.ParentRef.SectionName)
+	}
+	if p.ParentRef.Port != nil {
+		name += fmt.Sprintf(" port %d", *p.ParentRef.Port)
+	}
+	if p.ControllerName != translate.DefaultControllerName {
+		name += fmt.Sprintf(" of %s", p.ControllerName)
+	}
+	return name
+}
+
+func header(b *bytes.Buffer, name string, ours bool, cs []metav1.Condition) {
+	if !ours {
+		fmt.Fprintf(b, "%s: not ours\n", name)
+		return
+	}
+	fmt.Fprint(b, name)
+	conditions(b, "  ", cs)
+}
+
+// good are the conditions that are as they should be. An object that has no others is said to be good.
+var good = []string{"Accepted=True/Accepted", "Conflicted=False/NoConflicts", "ResolvedRefs=True/ResolvedRefs", "Programmed=True/Programmed"}
+
+// conditions writes type, status and reason of all in one line, and the messages below.
+func conditions(b *bytes.Buffer, indent string, cs []metav1.Condition) {
+	var words []string
+	fine := len(cs) > 0
+	for _, c := range cs {
+		word := fmt.Sprintf("%s=%s/%s", c.Type, c.Status, c.Reason)
+		fine = fine && c.Message == "" && slices.Contains(good, word)
+		words = append(words, word)
+	}
+	switch {
+	case fine:
+		fmt.Fprintln(b, ": good")
+		return
+	case len(cs) == 0:
+		fmt.Fprintln(b)
+		return
+	}
+	fmt.Fprintf(b, "\n%s%s\n", indent, strings.Join(words, " "))
+	for _, c := range cs {
+		if c.Message != "" {
+			fmt.Fprintf(b, "%s  %s: %s\n", indent, c.Type, c.Message)
+		}
+	}
+}
+
+// mustMarshal writes secrets in the open: those of the cases are nobody's.
+func mustMarshal(t testing.TB, v any) []byte {
+	t.Helper()
+	data, err := yaml.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+// sorted ranges over a map in the order of its keys.
+func sorted[V any](m map[string]V) func(yield func(string, V) bool) {
+	return func(yield func(string, V) bool) {
+		keys := make([]string, 0, len(m))
+		for k := range m {
+			keys = append(keys, k)
+		}
+		slices.Sort(keys)
+		for _, k := range keys {
+			if !yield(k, m[k]) {
+				return
+			}
+		}
+	}
+}
+
+// scheme knows every kind that cases are made of.
+var scheme = sync.OnceValue(func() *runtime.Scheme {
+	s := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{
+		gwapiv1.Install, gwapiv1a2.Install, stunnerv1.AddToScheme, corev1.AddToScheme, discoveryv1.AddToScheme, appsv1.AddToScheme,
+	} {
+		if err := add(s); err != nil {
+			panic(err)
+		}
+	}
+	return s
+})
+
+// blank returns an empty object of a kind.
+func blank(t testing.TB, meta metav1.TypeMeta) resource.Object {
+	t.Helper()
+	o, err := scheme().New(meta.GroupVersionKind())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o.(resource.Object)
+}
+
+// checkHygiene holds every condition against what the API server and the Gateway API ask of one (K-06, K-07).
+func checkHygiene(t *testing.T, c *testCase) {
+	t.Helper()
+	o := translateAll(c.view(), c.options)
+	generation := map[string]int64{}
+	for _, object := range c.objects {
+		generation[identity(object)] = object.GetGeneration()
+	}
+	check := func(of string, cs []metav1.Condition) {
+		for _, condition := range cs {
+			if condition.ObservedGeneration != generation[of] {
+				t.Errorf("%s: %s: observedGeneration %d, want %d", of, condition.Type, condition.ObservedGeneration, generation[of])
+			}
+			if condition.Reason == "" || condition.LastTransitionTime.IsZero() {
+				t.Errorf("%s: %s: reason or transition time is missing", of, condition.Type)
+			}
+		}
+	}
+	for _, r := range o.Gateways {
+		check("Gateway "+r.Gateway.String(), r.Status.Conditions)
+		for _, l := range r.Status.Listeners {
+			check("Gateway "+r.Gateway.String(), l.Conditions)
+		}
+	}
+	for _, r := range o.Classes {
+		check("GatewayClass "+r.Class, r.Status.Conditions)
+	}
+	for key, r := range o.Configs {
+		check("GatewayConfig "+key, r.Conditions)
+	}
+}

@@ -1,0 +1,108 @@
+package translate
+
+import (
+	"slices"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
+	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
+	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
+)
+
+// maxParents is how many parents the status of a route holds (Gateway API, RouteStatus.parents).
+const maxParents = 32
+
+// Route says what became of a route at each of its parents. What other controllers say of theirs stays as it is.
+func Route(v *resource.View, ref resource.RouteRef, opt Options) RouteResult {
+	result := RouteResult{Route: ref}
+	r := v.Route(ref)
+	if r == nil {
+		return result
+	}
+	for _, s := range r.Status {
+		if string(s.ControllerName) == opt.ControllerName {
+			result.Ours = true
+		} else {
+			result.Parents = append(result.Parents, s)
+		}
+	}
+	for _, parent := range parentsOf(r) {
+		conditions, ours := parentConditions(v, r, parent, opt)
+		if !ours {
+			continue
+		}
+		result.Ours = true
+		if len(result.Parents) < maxParents {
+			result.Parents = append(result.Parents, gwapiv1.RouteParentStatus{
+				ParentRef:      parent,
+				ControllerName: gwapiv1.GatewayController(opt.ControllerName),
+				Conditions: condition.Merge(publishedParent(r, parent, opt), r.Origin.GetGeneration(), opt.Now,
+					conditions...),
+			})
+		}
+	}
+	return result
+}
+
+// parentConditions returns the conditions of a route at one parent; false when the parent is not ours to speak for.
+func parentConditions(v *resource.View, r *resource.Route, parent gwapiv1.ParentReference, opt Options) ([]metav1.Condition, bool) {
+	key, ok := r.GatewayOf(parent)
+	if !ok {
+		return nil, false
+	}
+	gw := v.Gateway(key)
+	class := classOf(v, gw, opt)
+	var refused condition.Finding
+	var p parameters
+	switch {
+	case class != nil:
+		_, refused = attach(v, gw, r, parent)
+		p, _ = parametersOf(v, gw, class)
+	case gw == nil && r.Ref.GroupVersion == stunnerv1.GroupVersion:
+		// Nobody but us speaks for a route of our own kind, so that a misspelt parent would go unnoticed.
+		refused = condition.GatewayMissing(key.String())
+	default:
+		return nil, false
+	}
+	_, unresolved := clusterOf(v, r, p, opt)
+	return []metav1.Condition{
+		condition.Holds(condition.Accepted, condition.ReasonAccepted, refused),
+		condition.Holds(condition.ResolvedRefs, condition.ReasonResolved, unresolvedBackends(unresolved)),
+	}, true
+}
+
+// unresolvedBackends makes one finding of all. A broken StaticService has a word of its own on itself; here it is a backend that was not found.
+func unresolvedBackends(found []condition.Finding) condition.Finding {
+	joined := condition.Join(found)
+	if joined.Reason == condition.ReasonInvalidPrefix {
+		return joined.As(condition.ReasonBackendNotFound)
+	}
+	return joined
+}
+
+// publishedParent are the conditions that we have given a parent before.
+func publishedParent(r *resource.Route, parent gwapiv1.ParentReference, opt Options) []metav1.Condition {
+	i := slices.IndexFunc(r.Status, func(s gwapiv1.RouteParentStatus) bool {
+		return string(s.ControllerName) == opt.ControllerName && sameParent(s.ParentRef, parent)
+	})
+	if i < 0 {
+		return nil
+	}
+	return r.Status[i].Conditions
+}
+
+func sameParent(a, b gwapiv1.ParentReference) bool { return equality.Semantic.DeepEqual(a, b) }
+
+// parentsOf returns the parent references of a route, each one once.
+func parentsOf(r *resource.Route) []gwapiv1.ParentReference {
+	var parents []gwapiv1.ParentReference
+	for _, p := range r.Parents {
+		if !slices.ContainsFunc(parents, func(q gwapiv1.ParentReference) bool { return sameParent(p, q) }) {
+			parents = append(parents, p)
+		}
+	}
+	return parents
+}

@@ -1,0 +1,102 @@
+// Package translate says what a set of Gateway API objects means: for one Gateway the dataplane config, the Kubernetes objects and the
+// status, for one route and one GatewayClass the status.
+//
+// The package is pure. It returns no errors: what is wrong is a condition on the object that is wrong. And it fails static: while
+// something is wrong that makes the config of a Gateway doubtful, the result says Keep, and everything that was published stays.
+package translate
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
+)
+
+// DefaultControllerName is the controller name of the GatewayClasses that are ours.
+const DefaultControllerName = "stunner.l7mp.io/gateway-operator"
+
+// Options are what the translation knows from the operator rather than from objects.
+type Options struct {
+	// ControllerName is the controller name of our GatewayClasses.
+	ControllerName string
+	// EndpointDiscovery makes a Service stand for its endpoints and its cluster IP. Without it a Service stands for its DNS name.
+	EndpointDiscovery bool
+	// ClusterDomain is the DNS domain of the cluster.
+	ClusterDomain string
+	// DiscoveryAddress is where generated pods find config discovery: a URL with the DNS name of a Service. An address of a pod would
+	// change with every restart of the operator, and restart every dataplane with it.
+	DiscoveryAddress string
+	// Image is the dataplane image of a Dataplane that names none.
+	Image string
+	// Now is the time that new condition transitions get.
+	Now metav1.Time
+}
+
+// DefaultOptions returns what an operator uses that was told nothing.
+func DefaultOptions() Options {
+	return Options{
+		ControllerName:    DefaultControllerName,
+		EndpointDiscovery: true,
+		ClusterDomain:     "cluster.local",
+		DiscoveryAddress:  "http://stunner-config-discovery.stunner-system.svc.cluster.local:13478",
+		Image:             "ghcr.io/stunner-gateway/stunnerd:latest",
+	}
+}
+
+// Result is what one Gateway means.
+type Result struct {
+	Gateway types.NamespacedName
+	// Ours is false for a Gateway of somebody else's class: it must not be touched. Everything else is then empty.
+	Ours bool
+	// Keep means that the published config and objects must stay as they are. Config and Objects are then nil.
+	Keep bool
+	// Config is the dataplane config.
+	Config *config.Config
+	// Waiting are listeners of the Gateway that are not in Config because something is wrong with them. ConfigAfter brings those back that
+	// have been published before.
+	Waiting []Waiting
+	// Objects are all objects that the Gateway needs, sorted by kind and name. One that is not here and that belongs to the Gateway
+	// is no longer wanted.
+	Objects []resource.Object
+	// KeepServices means that the Services of the Gateway that exist must stay as they are, whatever is in Objects: one of their ports may
+	// belong to a listener that waits. A Service that does not exist yet is made.
+	KeepServices bool
+	// Status is the whole status of the Gateway.
+	Status gwapiv1.GatewayStatus
+	// Notes are remarks for the log and for events that fit no condition.
+	Notes []string
+}
+
+// Waiting is a listener that cannot be served as it is written. Until it can it stays as it was published, except for what its clients
+// may reach.
+type Waiting struct {
+	// Name and Routes are those of config.Listener.
+	Name   string
+	Routes []string
+}
+
+// RouteResult is what becomes of one route.
+type RouteResult struct {
+	Route resource.RouteRef
+	// Ours is false for a route that has no parent of ours, now or before: its status must not be touched.
+	Ours bool
+	// Parents is the whole list, other controllers' entries included.
+	Parents []gwapiv1.RouteParentStatus
+}
+
+// ClassResult is what becomes of one GatewayClass.
+type ClassResult struct {
+	Class string
+	// Ours is false for a class of another controller: it must not be touched.
+	Ours   bool
+	Status gwapiv1.GatewayClassStatus
+}
+
+// ConditionsResult is what becomes of an object whose status is a list of conditions: a GatewayConfig, a Dataplane, a StaticService.
+type ConditionsResult struct {
+	// Ours is false for an object that does not exist.
+	Ours       bool
+	Conditions []metav1.Condition
+}

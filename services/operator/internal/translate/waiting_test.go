@@ -1,0 +1,172 @@
+package translate_test
+
+import (
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
+	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
+)
+
+// A Secret that vanishes must not end the calls of its listener.
+func TestAListenerKeepsItsLastGoodCertificate(t *testing.T) {
+	c := load(t, filepath.Join("testdata", "a_grant_lends_a_certificate.txtar"))
+	key := c.view().Gateways()[0]
+	published := translate.Gateway(c.view(), key, c.options).Config
+
+	gone := c.translateWithout(t, "Secret guests/shared")
+	if !gone.Keep || gone.ConfigAfter(published) != nil {
+		t.Fatalf("the only listener has lost its certificate: keep %t, config %v, want everything kept", gone.Keep, gone.ConfigAfter(published))
+	}
+
+	c = load(t, filepath.Join("testdata", "a_missing_certificate_leaves_the_other_listeners.txtar"))
+	r := translate.Gateway(c.view(), key, c.options)
+	if got := listenerNames(r.ConfigAfter(nil)); !slices.Equal(got, []string{"turn/lobby/udp"}) {
+		t.Errorf("nothing was published: listeners %v, want udp alone", got)
+	}
+	last := published.Clone()
+	last.Listeners[0].Name = "turn/lobby/gone"
+	next := r.ConfigAfter(&last)
+	if got := listenerNames(next); !slices.Equal(got, []string{"turn/lobby/udp", "turn/lobby/gone"}) {
+		t.Fatalf("listeners %v, want udp and gone", got)
+	}
+	if diff := cmp.Diff(last.Listeners[0], next.Listeners[1]); diff != "" {
+		t.Errorf("the listener without certificate has changed (-published +next):\n%s", diff)
+	}
+	if err := next.Validate(); err != nil {
+		t.Error(err)
+	}
+	if len(r.Config.Listeners) != 1 {
+		t.Error("ConfigAfter changed the result")
+	}
+}
+
+// Whatever is wrong with a listener, it stays as it was published and where it stood; what its clients may reach, and everything else, is new.
+func TestAMistakeInAListenerTakesNothingAway(t *testing.T) {
+	const tcp = 1
+	for name, mistake := range map[string]func(*gwapiv1.Listener){
+		"protocol":              func(l *gwapiv1.Listener) { l.Protocol = "TURN-TPC" },
+		"port out of range":     func(l *gwapiv1.Listener) { l.Port = 70000 },
+		"port of another":       func(l *gwapiv1.Listener) { l.Port = 443 },
+		"TLS and no reference":  func(l *gwapiv1.Listener) { l.Protocol, l.Port = "TURN-TLS", 8443 },
+		"TLS to be passed on":   func(l *gwapiv1.Listener) { l.Protocol, l.TLS = "TURN-TLS", passthrough() },
+		"protocol and port too": func(l *gwapiv1.Listener) { l.Protocol, l.Port = "", 9 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := load(t, filepath.Join("testdata", "a_listener_that_is_misspelt_waits.txtar"))
+			key := c.view().Gateways()[0]
+			c.view().Gateway(key).Spec.Listeners[tcp].Protocol = "TURN-TCP"
+			published := translate.Gateway(c.view(), key, c.options).Config
+			published.Listeners[tcp].Routes = []string{"turn/before"}
+
+			mistake(&c.view().Gateway(key).Spec.Listeners[tcp])
+			r := translate.Gateway(c.view(), key, c.options)
+			if !r.KeepServices {
+				t.Error("the Services are not kept")
+			}
+			next := r.ConfigAfter(published)
+			if got := listenerNames(next); !slices.Equal(got, listenerNames(published)) {
+				t.Fatalf("listeners %v, want %v", got, listenerNames(published))
+			}
+			want := published.Listeners[tcp]
+			want.Routes = []string{"turn/media"}
+			if diff := cmp.Diff(want, next.Listeners[tcp]); diff != "" {
+				t.Errorf("the listener has changed (-want +next):\n%s", diff)
+			}
+		})
+	}
+}
+
+func passthrough() *gwapiv1.ListenerTLSConfig {
+	return &gwapiv1.ListenerTLSConfig{Mode: new(gwapiv1.TLSModePassthrough)}
+}
+
+// A listener that is taken out of the Gateway is no mistake.
+func TestAListenerThatIsRemovedGoes(t *testing.T) {
+	c := load(t, filepath.Join("testdata", "a_listener_that_is_misspelt_waits.txtar"))
+	key := c.view().Gateways()[0]
+	gw := c.view().Gateway(key)
+	gw.Spec.Listeners[1].Protocol = "TURN-TCP"
+	published := translate.Gateway(c.view(), key, c.options).Config
+	gw.Spec.Listeners = slices.Delete(gw.Spec.Listeners, 1, 2)
+	r := translate.Gateway(c.view(), key, c.options)
+	if got := listenerNames(r.ConfigAfter(published)); slices.Contains(got, "turn/lobby/tcp") || r.KeepServices {
+		t.Errorf("listeners %v, keep Services %t, want tcp gone", got, r.KeepServices)
+	}
+}
+
+// One listener is misspelt and another is given its port: nobody can tell which one is meant, and so neither changes.
+func TestASocketThatIsInUseIsNotGivenAway(t *testing.T) {
+	c := load(t, filepath.Join("testdata", "a_listener_that_is_misspelt_waits.txtar"))
+	key := c.view().Gateways()[0]
+	gw := c.view().Gateway(key)
+	gw.Spec.Listeners[1].Protocol = "TURN-TCP"
+	published := translate.Gateway(c.view(), key, c.options).Config
+	gw.Spec.Listeners[1].Protocol, gw.Spec.Listeners[2].Port = "TURN-TPC", gw.Spec.Listeners[1].Port
+	next := translate.Gateway(c.view(), key, c.options).ConfigAfter(published)
+	if diff := cmp.Diff(published, next); diff != "" {
+		t.Errorf("the config has changed (-published +next):\n%s", diff)
+	}
+}
+
+// A certificate that was taken back goes out of use even if the protocol is misspelt at the same time.
+func TestAMisspeltProtocolDoesNotKeepARevokedCertificate(t *testing.T) {
+	c := load(t, filepath.Join("testdata", "a_certificate_of_another_namespace_needs_a_grant.txtar"))
+	key := c.view().Gateways()[0]
+	gw := c.view().Gateway(key)
+	for i := range gw.Spec.Listeners {
+		if gw.Spec.Listeners[i].Protocol == "TURN-TLS" {
+			gw.Spec.Listeners[i].Protocol = "TURN-TSL"
+		}
+	}
+	if r := translate.Gateway(c.view(), key, c.options); len(r.Waiting) != 0 {
+		t.Errorf("waiting %v, want none", r.Waiting)
+	}
+}
+
+// K-06: a grant that is taken back takes the certificate with it, the last good copy included.
+func TestARevokedCertificateDoesNotComeBack(t *testing.T) {
+	c := load(t, filepath.Join("testdata", "a_certificate_of_another_namespace_needs_a_grant.txtar"))
+	r := translate.Gateway(c.view(), c.view().Gateways()[0], c.options)
+	last := r.Config.Clone()
+	last.Listeners = append(last.Listeners, config.Listener{Name: "turn/lobby/tls", Protocol: config.TURNTLS, Port: 443, Cert: "YQ==", Key: "Yg=="})
+	if got := listenerNames(r.ConfigAfter(&last)); !slices.Equal(got, []string{"turn/lobby/udp"}) {
+		t.Errorf("listeners %v, want udp alone", got)
+	}
+}
+
+// K-07: what lets a route in can be taken away, and the route is out at the next translation.
+func TestALabelThatGoesTakesTheRouteAlong(t *testing.T) {
+	c := load(t, filepath.Join("testdata", "a_selector_takes_routes_from_labelled_namespaces.txtar"))
+	key := c.view().Gateways()[0]
+	if got := len(translate.Gateway(c.view(), key, c.options).Config.Clusters); got != 1 {
+		t.Fatalf("%d clusters, want 1", got)
+	}
+	c.view().Namespace("rooms").Labels["tier"] = "storage"
+	if got := len(translate.Gateway(c.view(), key, c.options).Config.Clusters); got != 0 {
+		t.Errorf("%d clusters after the label has changed, want none", got)
+	}
+}
+
+func (c *testCase) translateWithout(t *testing.T, name string) translate.Result {
+	t.Helper()
+	objects := slices.DeleteFunc(slices.Clone(c.objects), func(o resource.Object) bool { return identity(o) == name })
+	if len(objects) != len(c.objects)-1 {
+		t.Fatalf("case has no %s", name)
+	}
+	v := c.viewOf(objects)
+	return translate.Gateway(v, v.Gateways()[0], c.options)
+}
+
+func listenerNames(c *config.Config) []string {
+	var names []string
+	for _, l := range c.Listeners {
+		names = append(names, l.Name)
+	}
+	return names
+}

@@ -1,0 +1,231 @@
+// Command operator turns Gateway API objects into dataplane configs and keeps the dataplanes running that serve them.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/stunner-gateway/stunner/services/api/telemetry"
+	"github.com/stunner-gateway/stunner/services/operator/internal/file"
+	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
+)
+
+// Exit codes: 1 when running failed, 2 when the command line is wrong.
+const (
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+func main() {
+	o, err := parse(os.Args[1:], os.Getenv, os.Stdout)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return
+	case err != nil:
+		fmt.Fprintf(os.Stderr, "operator: %v\n\"operator --help\" lists the flags\n", err)
+		os.Exit(exitUsage)
+	case o.version:
+		fmt.Println(telemetry.Version("operator"))
+		return
+	}
+	if err := run(o); err != nil {
+		fmt.Fprintln(os.Stderr, "operator:", err)
+		os.Exit(exitFailed)
+	}
+}
+
+// run serves until a signal comes. The first one stops in order, the second one at once.
+func run(o options) error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop)
+	defer stop()
+	return o.fileProvider().Run(ctx)
+}
+
+// options are the command line and the environment.
+type options struct {
+	provider         string
+	input            string
+	output           string
+	address          string
+	stunnerd         string
+	watch            bool
+	discoveryAddress string
+	discoveryAuth    string
+	healthAddress    string
+	childLifetime    string
+	leaveDataplanes  bool
+	stopGrace        time.Duration
+	controllerName   string
+	endpoints        bool
+	clusterDomain    string
+	image            string
+	discoveryURL     string
+	log              string
+	logFormat        string
+	version          bool
+
+	levels *telemetry.Levels
+}
+
+const envPrefix = "STUNNER_OPERATOR_"
+
+const usage = `operator turns Gateway API objects into TURN gateways.
+
+  operator --provider=file --input DIR --output DIR --stunnerd PATH
+      reads *.yaml and *.yml in a folder and its direct subfolders, runs one stunnerd process per Gateway on this host,
+      and writes status.txt, problems.yaml, statuses and rendered Kubernetes objects into the output folder
+  operator --provider=file --input DIR --output DIR --watch=false
+      writes the output folder once and exits; exit code 1 when a document is not in force
+  operator version
+
+A broken file takes nothing away: what it held stays in force until all of it can be read again. An empty file counts as one that is being
+written. To remove objects, delete them from a file that can be read, or delete the file.
+
+Each flag has an environment variable, ` + envPrefix + ` followed by its name in capitals with underscores: --stop-grace is
+` + envPrefix + `STOP_GRACE. The command line wins.
+
+flags:
+`
+
+// flags declares the flags with their defaults.
+func (o *options) flags(fs *flag.FlagSet) {
+	defaults := translate.DefaultOptions()
+	fs.StringVar(&o.provider, "provider", "file", "where objects come from: file")
+	fs.StringVar(&o.input, "input", "", "folder of YAML")
+	fs.StringVar(&o.output, "output", "", "folder for statuses, rendered objects, logs and state")
+	fs.StringVar(&o.address, "address", "127.0.0.1", "IP address of this host that clients connect to and that peers see")
+	fs.StringVar(&o.stunnerd, "stunnerd", "", "program that serves a Gateway; empty renders only")
+	fs.BoolVar(&o.watch, "watch", true, "follow changes of the folder; false reads it once")
+	fs.StringVar(&o.discoveryAddress, "discovery-address", "127.0.0.1:13478", "HOST:PORT of config discovery")
+	fs.StringVar(&o.discoveryAuth, "discovery-auth", file.AuthToken, "who may read configs, which hold secrets: token (whoever can read OUTPUT/discovery.token) or off (everybody)")
+	fs.StringVar(&o.healthAddress, "health-address", "127.0.0.1:0", "HOST:PORT of /live, /ready and /metrics; port 0 is any free one, which the log names")
+	fs.StringVar(&o.childLifetime, "child-lifetime", "free", "what a crash of the operator means for stunnerd: free (it goes on, and the next operator takes it over) or bound (it ends)")
+	fs.BoolVar(&o.leaveDataplanes, "leave-dataplanes", false, "let stunnerd go on when the operator is told to stop")
+	fs.DurationVar(&o.stopGrace, "stop-grace", 5*time.Second, "how long stunnerd may take to end before it is killed")
+	fs.StringVar(&o.controllerName, "controller-name", defaults.ControllerName, "controller name of the GatewayClasses to take care of")
+	fs.BoolVar(&o.endpoints, "endpoint-discovery", defaults.EndpointDiscovery, "let clients reach the endpoints of a Service; false: what its DNS name stands for")
+	fs.StringVar(&o.clusterDomain, "cluster-domain", defaults.ClusterDomain, "DNS domain of the cluster")
+	fs.StringVar(&o.image, "image", defaults.Image, "image in rendered objects when the Dataplane names none")
+	fs.StringVar(&o.discoveryURL, "discovery-url", defaults.DiscoveryAddress, "URL of config discovery in rendered objects")
+	fs.StringVar(&o.log, "log", "all:INFO", "log level SCOPE:LEVEL[,SCOPE:LEVEL…]")
+	fs.StringVar(&o.logFormat, "log-format", "text", "log format: text or json")
+	fs.BoolVar(&o.version, "version", false, "print the version and exit")
+}
+
+// parse reads environment and command line and checks everything before anything starts.
+func parse(args []string, env func(string) string, out io.Writer) (o options, err error) {
+	fs := flag.NewFlagSet("operator", flag.ContinueOnError)
+	fs.SetOutput(io.Discard)
+	o.flags(fs)
+	fs.VisitAll(func(f *flag.Flag) {
+		name := envName(f.Name)
+		if value := env(name); value != "" && err == nil {
+			if bad := fs.Set(f.Name, value); bad != nil {
+				err = fmt.Errorf("%s %q: %w", name, value, bad)
+			}
+		}
+	})
+	if err != nil {
+		return o, err
+	}
+	if len(args) > 0 && args[0] == "version" {
+		o.version = true
+		return o, nil
+	}
+	if err := fs.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			fmt.Fprint(out, usage)
+			fs.SetOutput(out)
+			fs.PrintDefaults()
+		}
+		return o, err
+	}
+	if o.version {
+		return o, nil
+	}
+	return o, o.check(fs.Args())
+}
+
+func envName(flag string) string {
+	return envPrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}
+
+// check says what is wrong with the first flag that is.
+func (o *options) check(args []string) error {
+	if len(args) > 0 {
+		return fmt.Errorf("unexpected argument %q: everything is said with flags", args[0])
+	}
+	if o.provider != "file" {
+		return fmt.Errorf("--provider %q: not built into this release: use file", o.provider)
+	}
+	for _, f := range []struct{ name, value string }{{"--input", o.input}, {"--output", o.output}, {"--controller-name", o.controllerName}} {
+		if f.value == "" {
+			return fmt.Errorf("%s is missing", f.name)
+		}
+	}
+	if err := o.checkPlaces(); err != nil {
+		return err
+	}
+	for _, f := range []struct {
+		name, value string
+		words       []string
+	}{
+		{"--discovery-auth", o.discoveryAuth, []string{file.AuthToken, file.AuthOff}},
+		{"--child-lifetime", o.childLifetime, []string{"free", "bound"}},
+		{"--log-format", o.logFormat, []string{"text", "json"}},
+	} {
+		if f.value != f.words[0] && f.value != f.words[1] {
+			return fmt.Errorf("%s %q: use %s", f.name, f.value, strings.Join(f.words, " or "))
+		}
+	}
+	if o.stopGrace <= 0 {
+		return fmt.Errorf("--stop-grace %s: must be more than 0s", o.stopGrace)
+	}
+	levels, err := telemetry.ParseLevels(o.log)
+	if err != nil {
+		return fmt.Errorf("--log: %w", err)
+	}
+	o.levels = levels
+	return nil
+}
+
+// checkPlaces checks addresses and folders.
+func (o *options) checkPlaces() error {
+	if a, err := netip.ParseAddr(o.address); err != nil || a.IsUnspecified() {
+		return fmt.Errorf("--address %q: use an IP address of this host", o.address)
+	}
+	for _, f := range []struct{ name, value string }{{"--discovery-address", o.discoveryAddress}, {"--health-address", o.healthAddress}} {
+		if _, _, err := net.SplitHostPort(f.value); err != nil {
+			return fmt.Errorf("%s %q: use HOST:PORT", f.name, f.value)
+		}
+	}
+	if filepath.Clean(o.input) == filepath.Clean(o.output) {
+		return fmt.Errorf("--output %s: is the input folder as well: name another", o.output)
+	}
+	return nil
+}
+
+// fileProvider is what the options ask for.
+func (o options) fileProvider() file.Provider {
+	log := telemetry.NewLog(os.Stderr, o.logFormat, o.levels)
+	return file.Provider{
+		Input: o.input, Output: o.output, Address: o.address, Stunnerd: o.stunnerd, Watch: o.watch,
+		DiscoveryAddress: o.discoveryAddress, HealthAddress: o.healthAddress, DiscoveryAuth: o.discoveryAuth,
+		Bound: o.childLifetime == "bound", LeaveDataplanes: o.leaveDataplanes, StopGrace: o.stopGrace,
+		Options: translate.Options{ControllerName: o.controllerName, EndpointDiscovery: o.endpoints, ClusterDomain: o.clusterDomain,
+			DiscoveryAddress: o.discoveryURL, Image: o.image},
+		Log: telemetry.Scope(log, "operator"),
+	}
+}

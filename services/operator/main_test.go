@@ -1,0 +1,89 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stunner-gateway/stunner/services/operator/internal/file"
+)
+
+func environment(pairs map[string]string) func(string) string {
+	return func(name string) string { return pairs[name] }
+}
+
+var needed = []string{"--input", "in", "--output", "out"}
+
+func TestOptionsSayWhatIsWrong(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{nil, "--input is missing"},
+		{[]string{"--input", "in"}, "--output is missing"},
+		{[]string{"--provider", "kubernetes"}, "not built into this release: use file"},
+		{[]string{"--provider=cloud"}, "use file"},
+		{[]string{"--nonsense"}, "nonsense"},
+		{append([]string{"serve"}, needed...), `unexpected argument "serve"`},
+		{[]string{"--input", "x/", "--output", "./x"}, "--output ./x: is the input folder as well"},
+		{append(needed[:4:4], "--address", "localhost"), "--address \"localhost\": use an IP address"},
+		{append(needed[:4:4], "--address", "0.0.0.0"), "--address \"0.0.0.0\""},
+		{append(needed[:4:4], "--discovery-address", "13478"), "--discovery-address \"13478\": use HOST:PORT"},
+		{append(needed[:4:4], "--health-address", "x"), "--health-address"},
+		{append(needed[:4:4], "--discovery-auth", "maybe"), "use token or off"},
+		{append(needed[:4:4], "--child-lifetime", "long"), "use free or bound"},
+		{append(needed[:4:4], "--log-format", "xml"), "use text or json"},
+		{append(needed[:4:4], "--log", "all:LOUD"), "--log: parse log levels"},
+		{append(needed[:4:4], "--stop-grace", "0s"), "--stop-grace 0s"},
+		{append(needed[:4:4], "--controller-name", ""), "--controller-name is missing"},
+	} {
+		if _, err := parse(c.args, environment(nil), io.Discard); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%q: got error %v, want one with %q", c.args, err, c.want)
+		}
+	}
+}
+
+func TestOptionsComeFromTheEnvironmentToo(t *testing.T) {
+	env := environment(map[string]string{"STUNNER_OPERATOR_INPUT": "in", "STUNNER_OPERATOR_OUTPUT": "out",
+		"STUNNER_OPERATOR_STOP_GRACE": "3s", "STUNNER_OPERATOR_DISCOVERY_AUTH": "off", "STUNNER_OPERATOR_WATCH": "false"})
+	o, err := parse([]string{"--stop-grace", "7s", "--child-lifetime=bound"}, env, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := o.fileProvider()
+	if p.Input != "in" || p.StopGrace != 7*time.Second || p.DiscoveryAuth != file.AuthOff || p.Watch || !p.Bound || p.DiscoveryAddress != "127.0.0.1:13478" {
+		t.Errorf("got %+v", p)
+	}
+	if p.Options.ControllerName != "stunner.l7mp.io/gateway-operator" || !p.Options.EndpointDiscovery {
+		t.Errorf("got %+v", p.Options)
+	}
+	bad := environment(map[string]string{"STUNNER_OPERATOR_STOP_GRACE": "soon"})
+	if _, err := parse(needed, bad, io.Discard); err == nil || !strings.Contains(err.Error(), `STUNNER_OPERATOR_STOP_GRACE "soon"`) {
+		t.Errorf("got error %v, want one that names the variable", err)
+	}
+}
+
+func TestHelpNamesEveryFlag(t *testing.T) {
+	var help strings.Builder
+	if _, err := parse([]string{"--help"}, environment(nil), &help); !errors.Is(err, flag.ErrHelp) {
+		t.Fatalf("got %v", err)
+	}
+	fs := flag.NewFlagSet("", flag.ContinueOnError)
+	new(options).flags(fs)
+	fs.VisitAll(func(f *flag.Flag) {
+		if !strings.Contains(help.String(), "-"+f.Name) || f.Usage == "" {
+			t.Errorf("flag %s is not explained", f.Name)
+		}
+	})
+}
+
+func TestVersionNeedsNothingElse(t *testing.T) {
+	for _, args := range [][]string{{"version"}, {"--version"}} {
+		if o, err := parse(args, environment(nil), io.Discard); err != nil || !o.version {
+			t.Errorf("%q: %v, %v", args, o.version, err)
+		}
+	}
+}

@@ -1,0 +1,55 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/stunner-gateway/stunner/services/api/deptest"
+)
+
+const internal = "github.com/stunner-gateway/stunner/services/stunnerd/internal/"
+
+func TestDependencies(t *testing.T) {
+	deptest.Check(t, []deptest.Rule{
+		{
+			Package:   "github.com/stunner-gateway/stunner/services/stunnerd",
+			Forbidden: []string{"k8s.io/api/...", "k8s.io/client-go/...", "k8s.io/apimachinery/...", "sigs.k8s.io/gateway-api/...", "sigs.k8s.io/controller-runtime/..."},
+			Why:       "the dataplane runs anywhere and knows nothing of Kubernetes: all it needs is in its config",
+		},
+		{
+			Package:   internal + "cluster",
+			Forbidden: []string{"os", "net/http", "github.com/pion/...", internal + "meter", internal + "session"},
+			Calls:     []string{"time.Now", "time.Since"},
+			Why:       "what a route allows is a question of values; the answer must not depend on when or where it is asked",
+		},
+		{
+			Package:   internal + "resolve",
+			Forbidden: []string{"net/http", "github.com/pion/...", "github.com/stunner-gateway/..."},
+			Why:       "which addresses a name has is asked of name servers; what may be reached there is decided by the pure cluster package",
+		},
+		{
+			Package:   internal + "session",
+			Forbidden: []string{"net/http", "github.com/pion/...", internal + "relay", internal + "gate", internal + "listener", internal + "server"},
+			Why:       "who is connected is known below everything that moves packets",
+		},
+		{
+			Package:   internal + "relay",
+			Forbidden: []string{"net/http", "github.com/pion/turn/...", internal + "gate", internal + "listener", internal + "server"},
+			Why:       "the media path must not depend on the protocol machine",
+		},
+		{
+			Package:   internal + "gate",
+			Forbidden: []string{"os", "net/http", internal + "listener", internal + "server", internal + "follower", internal + "admin"},
+			Why:       "admission knows clients, not sockets and not where its policy comes from",
+		},
+		{
+			Package:   internal + "listener",
+			Forbidden: []string{"net/http", internal + "server", internal + "follower", internal + "admin"},
+			Why:       "a transport knows the gate behind it and nothing of configs",
+		},
+		{
+			Package:   internal + "server",
+			Forbidden: []string{"os", "net/http", internal + "follower", internal + "admin"},
+			Why:       "the server runs configs as values; where they come from and who looks on is told above it",
+		},
+	})
+}

@@ -1,0 +1,124 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/admin"
+)
+
+// a process that is told to end sends new calls elsewhere, keeps the ones that it has, and ends with the last one.
+func TestSIGTERMDrains(t *testing.T) {
+	for name, c := range map[string]struct {
+		flags []string
+		ready int
+	}{
+		"ready all the while": {nil, http.StatusOK},
+		"ready, as told":      {[]string{"--force-ready-status"}, http.StatusOK},
+		"unready, as told":    {[]string{"--unready-on-drain"}, http.StatusServiceUnavailable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := start(t, c.flags...)
+			live := p.mustDial("ann")
+			p.draining()
+			if got := p.code("/ready"); got != c.ready {
+				t.Errorf("/ready answers %d, want %d", got, c.ready)
+			}
+			if got := p.code("/live"); got != http.StatusOK {
+				t.Errorf("/live answers %d", got)
+			}
+			if _, err := p.dial("bob"); err == nil || !strings.Contains(err.Error(), "508") {
+				t.Errorf("new call: %v, want 508", err)
+			}
+			if err := live.echo("still here"); err != nil {
+				t.Errorf("the live call is cut: %v", err)
+			}
+			p.runs()
+			if err := live.relay.Close(); err != nil {
+				t.Fatal(err)
+			}
+			p.endsWell()
+		})
+	}
+}
+
+func TestSIGTERMWithoutCallsEndsAtOnce(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	p.terminate()
+	p.endsWell()
+}
+
+func TestSecondSIGTERMEndsAtOnce(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	p.mustDial("ann")
+	p.draining()
+	p.runs()
+	p.terminate()
+	p.endsWell()
+	if !bytes.Contains(p.said(), []byte("end at once")) {
+		t.Error("the log does not say why it ended")
+	}
+}
+
+func TestDrainTimeoutEnds(t *testing.T) {
+	t.Parallel()
+	const timeout = time.Second
+	p := start(t, "--drain-timeout", timeout.String())
+	p.mustDial("ann")
+	began := time.Now()
+	p.terminate()
+	p.endsWell()
+	if took := time.Since(began); took < timeout {
+		t.Errorf("ended after %s with a live call, before the time of %s was over", took, timeout)
+	}
+	if !bytes.Contains(p.said(), []byte("end of the time to drain")) {
+		t.Error("the log does not say why it ended")
+	}
+}
+
+// The whole way: what a client does is seen by whoever asks the process, under the switches of its command line.
+func TestSessionsAndRefusalsOfARunningProcess(t *testing.T) {
+	t.Parallel()
+	p := start(t, "--show-users", "--sessions-from=any")
+	live := p.mustDial("ann")
+	if err := live.echo("hello"); err != nil {
+		t.Fatal(err)
+	}
+	var sessions admin.SessionList
+	_, body := p.get("/sessions?user=ann")
+	if err := json.Unmarshal(body, &sessions); err != nil || len(sessions.Sessions) != 1 {
+		t.Fatalf("%v, %s", err, body)
+	}
+	s := sessions.Sessions[0]
+	if s.Relay != live.relay.LocalAddr().String() || s.Listener != "media/edge/udp" || s.Protocol != "TURN-UDP" || s.Stats.Tx.Packets == 0 || s.Stats.Rx.Bytes == 0 {
+		t.Errorf("session %+v", s)
+	}
+	live.peer = &net.UDPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 53}
+	if err := live.echo("to nowhere"); err == nil {
+		t.Fatal("a peer without a route was reached")
+	}
+	var refusals admin.RefusalList
+	_, body = p.get("/refusals?user=ann")
+	if err := json.Unmarshal(body, &refusals); err != nil || len(refusals.Refusals) == 0 {
+		t.Fatalf("%v, %s", err, body)
+	}
+	want := "peer 10.0.0.1:53 denied: no route of listener media/edge/udp allows it (routes: media/echo)"
+	if got := refusals.Refusals[0]; got.Text != want || !got.Answered {
+		t.Errorf("refusal %+v, want %q", got, want)
+	}
+	// What no gate ever sees is told too.
+	p.babble("tcp4", p.turn["tls"], 1, map[string][]byte{"no handshake": []byte("GET / HTTP/1.1\r\n\r\n")})
+	p.within("a handshake that failed", func() bool {
+		_, body := p.get("/refusals?listener=media/edge/tls")
+		var failed admin.RefusalList
+		return json.Unmarshal(body, &failed) == nil && len(failed.Refusals) == 1 && failed.Refusals[0].Reason == "handshake"
+	})
+}

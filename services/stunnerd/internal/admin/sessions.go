@@ -1,0 +1,63 @@
+package admin
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/server"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
+)
+
+// SessionList is the answer to a question for sessions.
+type SessionList struct {
+	// Sessions are the oldest ones that were asked for, oldest first, and Total is how many there are.
+	Sessions []Session `json:"sessions"`
+	Total    int       `json:"total"`
+}
+
+// Session is a live session as it is shown.
+type Session struct {
+	ID       string          `json:"id"`
+	Listener string          `json:"listener"`
+	Protocol config.Protocol `json:"protocol"`
+	User     string          `json:"user"`
+	Client   string          `json:"client"`
+	Relay    string          `json:"relay"`
+	Started  time.Time       `json:"started"`
+	Age      string          `json:"age"`
+	Channels int             `json:"channels"`
+	// Stats is seen from the relay: rx is from the peers, tx to them.
+	Stats server.Stats `json:"stats"`
+}
+
+// Sessions serves the live sessions.
+func (i *Inspector) Sessions() http.Handler {
+	return i.show(func(q query) any {
+		list := SessionList{Sessions: []Session{}}
+		now := time.Now()
+		for _, s := range i.sessions.List() {
+			if !q.wants(s.Listener, i.user(s.UserID)) {
+				continue
+			}
+			if list.Total++; list.Total <= q.limit {
+				list.Sessions = append(list.Sessions, i.session(s, now))
+			}
+		}
+		return list
+	})
+}
+
+func (i *Inspector) session(s *session.Session, now time.Time) Session {
+	return Session{
+		ID: i.hash("session", s.Handle.String()), Listener: s.Listener, Protocol: s.Protocol,
+		User: i.user(s.UserID), Client: i.client(s.Client.Addr()), Relay: s.Relay.String(),
+		Started: s.Started.UTC().Truncate(time.Second), Age: now.Sub(s.Started).Round(time.Second).String(),
+		Channels: s.Channels(), Stats: server.Stats{Rx: count(&s.Traffic.Rx), Tx: count(&s.Traffic.Tx)},
+	}
+}
+
+func count(f *meter.Flow) server.Count {
+	return server.Count{Packets: f.Packets.Load(), Bytes: f.Bytes.Load()}
+}

@@ -1,0 +1,231 @@
+package follower
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/api/credential"
+	"github.com/stunner-gateway/stunner/services/api/discovery"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/server"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/testport"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const id = "media/edge"
+
+// hand is a source that says what the test says, and remembers what it is told.
+type hand struct {
+	events  chan discovery.Event
+	reports chan discovery.Report
+}
+
+func (h *hand) Watch(ctx context.Context) <-chan discovery.Event {
+	context.AfterFunc(ctx, func() { close(h.events) })
+	return h.events
+}
+func (h *hand) Load(context.Context) ([]config.Config, error) {
+	return nil, errors.New("not read once")
+}
+func (h *hand) String() string { return "test" }
+func (h *hand) Report(r discovery.Report) {
+	select {
+	case h.reports <- r:
+	default:
+	}
+}
+
+// follow runs a follower until the test ends.
+func follow(t *testing.T, dir string) (*Follower, *hand) {
+	t.Helper()
+	srv, err := server.New(server.Options{HostAddresses: []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("::1")}, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &hand{events: make(chan discovery.Event), reports: make(chan discovery.Report, 64)}
+	f := New(Options{
+		Source: h, Server: srv, Last: LastGood{Dir: dir, ID: id}, Applied: func(config.Config) error { return nil }, Pod: "pod-1",
+		Lookup: func(name string) string { return map[string]string{"STUNNER_ADDR": "192.0.2.9"}[name] },
+		Log:    slog.New(slog.DiscardHandler),
+	})
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- f.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := errors.Join(<-done, srv.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return f, h
+}
+
+func configWith(t *testing.T, change func(*config.Config)) config.Config {
+	t.Helper()
+	c := config.Config{
+		Version: config.Version, Admin: config.Admin{Name: id},
+		Auth: config.Auth{Type: config.AuthStatic, Credentials: map[string]credential.Secret{"username": "ann", "password": "s3cret"}},
+		Listeners: []config.Listener{{
+			Name: id + "/udp", Protocol: config.TURNUDP, Address: config.AddressPlaceholder, Port: testport.Free(t)}},
+	}
+	if change != nil {
+		change(&c)
+	}
+	c.Default()
+	return c
+}
+
+// reported waits for a report that is as wanted.
+func (h *hand) reported(t *testing.T, wanted func(discovery.Report) bool) discovery.Report {
+	t.Helper()
+	for {
+		select {
+		case r := <-h.reports:
+			if wanted(r) {
+				return r
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatal("no such report")
+		}
+	}
+}
+
+func TestGoodConfigIsAppliedReportedAndKept(t *testing.T) {
+	dir := t.TempDir()
+	f, h := follow(t, dir)
+	if f.Ready() == nil {
+		t.Error("ready without a config")
+	}
+	c := configWith(t, nil)
+	h.events <- discovery.Event{ID: id, Config: c}
+	r := h.reported(t, func(r discovery.Report) bool { return r.Revision == c.Revision() })
+	if !r.Accepted || r.ID != id || r.Pod != "pod-1" {
+		t.Errorf("report %+v", r)
+	}
+	if err := f.Ready(); err != nil {
+		t.Error(err)
+	}
+	if got := f.Status().Listeners[0].Address; got != "192.0.2.9" {
+		t.Errorf("placeholder became %q", got)
+	}
+	info, err := os.Stat(filepath.Join(dir, lastGoodFile))
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("last good config: %v, %v", info, err)
+	}
+}
+
+func TestRejectedConfigChangesNothingAndIsTold(t *testing.T) {
+	f, h := follow(t, t.TempDir())
+	c := configWith(t, nil)
+	h.events <- discovery.Event{ID: id, Config: c}
+	h.reported(t, func(r discovery.Report) bool { return r.Accepted && r.Revision != "" })
+	h.events <- discovery.Event{ID: id, Err: errors.Join(discovery.ErrRejected, errors.New("listeners[0].port: 70000"))}
+	r := h.reported(t, func(r discovery.Report) bool { return !r.Accepted })
+	if r.Revision != c.Revision() || !strings.Contains(r.Error, "70000") {
+		t.Errorf("report %+v", r)
+	}
+	if st := f.Status(); st.Status != server.Ready || len(st.Listeners) != 1 || !strings.Contains(st.Problem, "70000") {
+		t.Errorf("status %+v", st)
+	}
+	h.events <- discovery.Event{ID: id, Config: c}
+	h.reported(t, func(r discovery.Report) bool { return r.Accepted })
+	if st := f.Status(); st.Problem != "" {
+		t.Errorf("problem %q stays", st.Problem)
+	}
+}
+
+func TestDeletionAndLossChangeNothing(t *testing.T) {
+	f, h := follow(t, "")
+	h.events <- discovery.Event{ID: id, Config: configWith(t, nil)}
+	h.events <- discovery.Event{ID: id, Deleted: true}
+	h.events <- discovery.Event{Err: errors.New("connection refused")}
+	h.reported(t, func(r discovery.Report) bool { return r.Accepted })
+	h.events <- discovery.Event{Connected: true}
+	if st := f.Status(); st.Status != server.Ready || len(st.Listeners) != 1 {
+		t.Errorf("status %+v", st)
+	}
+}
+
+func TestSilentSourceMeansTheLastGoodConfig(t *testing.T) {
+	dir := t.TempDir()
+	c := configWith(t, nil)
+	if err := (LastGood{Dir: dir, ID: id}).Save(c, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	f, h := follow(t, dir)
+	r := h.reported(t, func(r discovery.Report) bool { return r.Revision != "" })
+	if r.Revision != c.Revision() {
+		t.Errorf("runs %s", r.Revision)
+	}
+	if got := f.Status().Origin; got != "last good config" {
+		t.Errorf("origin %q", got)
+	}
+}
+
+func TestLastGoodConfigIsNotTrustedBlindly(t *testing.T) {
+	now := time.Now()
+	c := configWith(t, nil)
+	cases := map[string]struct {
+		spoil func(t *testing.T, l LastGood)
+		want  string
+	}{
+		"none": {func(*testing.T, LastGood) {}, errNothingKept.Error()},
+		"of another id": {func(t *testing.T, l LastGood) {
+			save(t, LastGood{l.Dir, "other/one"}, configWith(t, func(c *config.Config) { c.Admin.Name = "other/one" }), now)
+		}, "not of media/edge"},
+		"too old": {func(t *testing.T, l LastGood) { save(t, l, c, now.Add(-MaxAge-time.Minute)) }, "ago"},
+		"cut":     {func(t *testing.T, l LastGood) { write(t, l, `{"saved":"2026-01-0`) }, "read last good config"},
+		"no longer valid": {func(t *testing.T, l LastGood) {
+			write(t, l, `{"saved":"`+now.Format(time.RFC3339)+`","config":{"version":"v1","admin":{"name":"media/edge"},"auth":{"type":"static"}}}`)
+		}, "read last good config"},
+		"of other version": {func(t *testing.T, l LastGood) {
+			write(t, l, `{"saved":"`+now.Format(time.RFC3339)+`","config":{"version":"v9"}}`)
+		}, "read last good config"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			l := LastGood{Dir: t.TempDir(), ID: id}
+			tc.spoil(t, l)
+			if _, err := l.Load(now); err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("error %v, want %q", err, tc.want)
+			}
+		})
+	}
+}
+
+func save(t *testing.T, l LastGood, c config.Config, at time.Time) {
+	t.Helper()
+	if err := l.Save(c, at); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func write(t *testing.T, l LastGood, content string) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(l.Dir, lastGoodFile), []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestUnwritableStateFolderIsNoReasonToStop(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f, h := follow(t, filepath.Join(file, "state"))
+	h.events <- discovery.Event{ID: id, Config: configWith(t, nil)}
+	h.reported(t, func(r discovery.Report) bool { return r.Accepted && r.Revision != "" })
+	if err := f.Ready(); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,97 @@
+package follower
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
+)
+
+// MaxAge is how old a kept config may be to be started with.
+const MaxAge = 7 * 24 * time.Hour
+
+// lastGoodFile is the name of the file in the state directory.
+const lastGoodFile = "last-good.json"
+
+// LastGood keeps the config that was last put in force on disk, for a start without anybody to ask. The file holds secrets: it is
+// readable by the owner alone.
+type LastGood struct {
+	// Dir is the state directory. Empty means that nothing is kept.
+	Dir string
+	// ID is the config that this process runs; a kept config of another id is not touched.
+	ID string
+}
+
+type kept struct {
+	Saved  time.Time     `json:"saved"`
+	Config config.Config `json:"config"`
+}
+
+// Save replaces what is kept, as a whole or not at all.
+func (l LastGood) Save(c config.Config, now time.Time) error {
+	if l.Dir == "" {
+		return nil
+	}
+	data, err := json.Marshal(kept{now, c})
+	if err != nil {
+		return fmt.Errorf("keep last good config: %w", err)
+	}
+	if err := os.MkdirAll(l.Dir, 0o700); err != nil {
+		return fmt.Errorf("keep last good config: %w", err)
+	}
+	tmp, err := os.CreateTemp(l.Dir, lastGoodFile+".*") // CreateTemp makes it 0600
+	if err != nil {
+		return fmt.Errorf("keep last good config: %w", err)
+	}
+	_, err = tmp.Write(data)
+	err = errors.Join(err, tmp.Close())
+	if err == nil {
+		err = os.Rename(tmp.Name(), filepath.Join(l.Dir, lastGoodFile))
+	}
+	if err != nil {
+		return fmt.Errorf("keep last good config: %w", errors.Join(err, os.Remove(tmp.Name())))
+	}
+	return nil
+}
+
+// errNothingKept says that there is no config to start with.
+var errNothingKept = errors.New("no last good config")
+
+// Load returns what was kept, if it is of this id, valid, and younger than MaxAge.
+func (l LastGood) Load(now time.Time) (config.Config, error) {
+	if l.Dir == "" {
+		return config.Config{}, errNothingKept
+	}
+	data, err := os.ReadFile(filepath.Join(l.Dir, lastGoodFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return config.Config{}, errNothingKept
+	}
+	var k struct {
+		Saved  time.Time       `json:"saved"`
+		Config json.RawMessage `json:"config"`
+	}
+	if err == nil {
+		err = json.Unmarshal(data, &k)
+	}
+	if err != nil {
+		return config.Config{}, fmt.Errorf("read last good config: %w", err)
+	}
+	c, _, err := config.Parse(k.Config)
+	if err == nil {
+		err = c.Validate()
+	}
+	switch {
+	case err != nil:
+		return config.Config{}, fmt.Errorf("read last good config: %w", err)
+	case c.Admin.Name != l.ID:
+		return config.Config{}, fmt.Errorf("read last good config: it is of %s, not of %s", c.Admin.Name, l.ID)
+	case now.Sub(k.Saved) > MaxAge:
+		return config.Config{}, fmt.Errorf("read last good config: saved %s, which is more than %s ago", k.Saved.Format(time.RFC3339), MaxAge)
+	}
+	return c, nil
+}

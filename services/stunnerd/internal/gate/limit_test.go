@@ -1,0 +1,130 @@
+package gate
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pion/stun/v2"
+)
+
+// T-10: a source that asks and never comes back gets a few answers a second, whatever it asks.
+func TestForgedSourcesGetFewAnswers(t *testing.T) {
+	b := newBed(t)
+	requests := map[string][]byte{
+		"allocate":          b.build(request4(stun.MethodAllocate), udp),
+		"unknown attribute": b.build(request4(stun.MethodAllocate), number{0x7777, 0}),
+	}
+	for name, raw := range requests {
+		answers := 0
+		for i := range 10_000 {
+			// The port is not part of the source: a forger has 65,535 of them.
+			c := newClient(fmt.Sprintf("203.0.113.%d:%d", len(name), 1+i))
+			if b.send(c, raw) != nil {
+				answers++
+			}
+		}
+		if answers == 0 || answers > challengeBurst+2*challengeRate {
+			t.Errorf("%s: %d answers to 10,000 requests", name, answers)
+		}
+	}
+	other := newClient("198.51.100.1:1")
+	if got := codeOf(b.send(other, b.signed(other, username, password, stun.MethodAllocate, udp))); got != 0 {
+		t.Errorf("another source: %d", got)
+	}
+}
+
+// Many users behind one address come back with their nonce and are all served.
+func TestManyUsersBehindOneAddressAreServed(t *testing.T) {
+	b := newBed(t)
+	for i := range 500 {
+		c := newClient(fmt.Sprintf("203.0.113.7:%d", 1000+i))
+		if got := codeOf(b.send(c, b.signed(c, username, password, stun.MethodAllocate, udp))); got != 0 {
+			t.Fatalf("user %d: %d", i, got)
+		}
+	}
+}
+
+// T-07: guessing gets few answers; the right password works meanwhile, from anywhere.
+func TestGuessingIsAnsweredWithSilence(t *testing.T) {
+	b := newBed(t)
+	guesser := newClient("203.0.113.7:1")
+	answers := 0
+	for i := range 1000 {
+		if b.send(guesser, b.signed(guesser, username, fmt.Sprint("guess ", i), stun.MethodAllocate, udp)) != nil {
+			answers++
+		}
+	}
+	if answers == 0 || answers > 20 {
+		t.Errorf("%d answers to 1,000 guesses", answers)
+	}
+	for _, source := range []string{"198.51.100.1:1", "203.0.113.7:2"} {
+		c := newClient(source)
+		if got := codeOf(b.send(c, b.signed(c, username, password, stun.MethodAllocate, udp))); got != 0 {
+			t.Errorf("right password from %s: %d", source, got)
+		}
+	}
+	if b.meter.Drops()["rate_limited"] == 0 {
+		t.Error("silence is not counted")
+	}
+}
+
+func TestBucketsFillAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLimiter(10, time.Second, 20, mayHide)
+		source := netip.MustParseAddr("203.0.113.7")
+		take := func(parts int) (n int) {
+			for l.allow(source, parts) {
+				n++
+			}
+			return n
+		}
+		if n := take(1); n != 20 {
+			t.Errorf("burst of %d, want 20", n)
+		}
+		time.Sleep(time.Second)
+		if n := take(1); n != 10 {
+			t.Errorf("%d tokens after a second, want 10", n)
+		}
+		time.Sleep(100 * time.Millisecond)
+		if n := take(bindings); n != bindings {
+			t.Errorf("%d cheap answers for a token, want %d", n, bindings)
+		}
+		time.Sleep(time.Hour)
+		if n := take(1); n != 20 {
+			t.Errorf("burst of %d after an hour, want 20", n)
+		}
+		for range 100 {
+			l.refund(source)
+		}
+		if n := take(1); n != 20 {
+			t.Errorf("refunds fill the bucket to %d, want 20", n)
+		}
+	})
+}
+
+// A load balancer's address stands for many clients: it is limited, but at another scale.
+func TestPrivateSourcesAreLimitedTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLimiter(10, time.Second, 20, mayHide)
+		n := 0
+		for i := range 10_000 {
+			if l.allow(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 1) {
+				n++
+			}
+		}
+		if n != 20*hiddenFactor {
+			t.Errorf("%d answers, want %d", n, 20*hiddenFactor)
+		}
+	})
+}
+
+func TestLimiterAllocatesNothing(t *testing.T) {
+	l := newLimiter(10, time.Second, 20, mayHide)
+	source := netip.MustParseAddr("203.0.113.7")
+	if n := testing.AllocsPerRun(1000, func() { l.allow(source, 1) }); n != 0 {
+		t.Errorf("%.1f allocations", n)
+	}
+}

@@ -1,0 +1,299 @@
+package gate
+
+import (
+	"encoding/binary"
+	"errors"
+	"net/netip"
+	"time"
+
+	"github.com/pion/stun/v2"
+
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/cluster"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
+)
+
+// Lifetimes of an allocation, in seconds (RFC 8656 §7.2).
+const (
+	defaultLifetime = 600
+	maxLifetime     = 3600
+)
+
+// service says what is done with an admitted request of each method.
+var service = map[stun.Method]func(*Gate, *request) ([]byte, error){
+	stun.MethodBinding:          (*Gate).binding,
+	stun.MethodAllocate:         (*Gate).allocate,
+	stun.MethodRefresh:          (*Gate).refresh,
+	stun.MethodCreatePermission: (*Gate).createPermission,
+	stun.MethodChannelBind:      (*Gate).channelBind,
+}
+
+// request answers one request.
+func (g *Gate) request(r *request) {
+	rules, known := admission[r.Type.Method]
+	if !known {
+		g.drop(r.client, meter.UnknownMethod)
+		return
+	}
+	r.flow = g.flow(r.client.Addr())
+	if g.retransmitted(r) {
+		return
+	}
+	for _, objects := range rules {
+		if objection := objects(g, r); objection != nil {
+			g.refuse(r, objection)
+			return
+		}
+	}
+	answer, err := service[r.Type.Method](g, r)
+	var refused *refusal
+	if errors.As(err, &refused) {
+		g.refuse(r, refused)
+		return
+	}
+	g.send(r, answer, err)
+}
+
+// retransmitted gives a repeated Allocate the answer that the first one got; RFC 8656 §7.2 wants the client not to notice. The
+// repetition must be signed like the original.
+func (g *Gate) retransmitted(r *request) bool {
+	f := r.flow
+	if f == nil || r.Type.Method != stun.MethodAllocate || r.TransactionID != f.allocated || !r.signed {
+		return false
+	}
+	for _, objects := range authentication {
+		if objects(g, r) != nil {
+			return false
+		}
+	}
+	answer, err := f.allocatedAnswer(r)
+	g.send(r, answer, err)
+	return true
+}
+
+func (g *Gate) refuse(r *request, why *refusal) {
+	if why.code == 0 || r.key == nil && !g.limits.answerable(r, why.reason) {
+		g.drop(r.client, meter.RateLimited)
+		return
+	}
+	name, _ := r.value(stun.AttrUsername)
+	g.meter.RefuseNote(why.reason, meter.Note{Listener: g.name, Client: r.client.Addr(), Peer: why.peer, User: string(name)})
+	var code stun.Setter = why.code
+	if why.terse {
+		code = stun.ErrorCodeAttribute{Code: why.code}
+	}
+	attrs := append([]stun.Setter{code}, why.attrs...)
+	answer, err := r.answer(stun.ClassErrorResponse, attrs...)
+	g.send(r, answer, err)
+}
+
+// drop counts a message that is not answered.
+func (g *Gate) drop(client session.Client, why meter.Reason) {
+	g.meter.DropNote(why, meter.Note{Listener: g.name, Client: client.Addr()})
+}
+
+// Error makes a refusal an error, for a request that was admitted and failed nonetheless.
+func (f *refusal) Error() string { return f.reason.String() }
+
+func (g *Gate) binding(r *request) ([]byte, error) {
+	return r.answer(stun.ClassSuccessResponse, address{stun.AttrXORMappedAddress, r.client.Addr()})
+}
+
+// allocate opens a relay, has pion/turn make the allocation with it, and registers the session before the client hears of it.
+func (g *Gate) allocate(r *request) ([]byte, error) {
+	advertised, _ := g.policy.Load().relayAddr(r.family())
+	lane, handle := g.machine.place()
+	s := &session.Session{
+		Handle: handle, Client: r.client, Listener: g.name, Protocol: g.protocol,
+		Username: r.username, UserID: r.userID, Started: time.Now(),
+	}
+	f := &flow{Session: s, lane: lane, allocated: r.TransactionID, lifetime: r.lifetime()}
+	socket, err := g.socket(r, f, advertised)
+	if err != nil {
+		g.table.Cancel(r.userID)
+		g.log.Debug("refuse allocation", "error", err)
+		return nil, &refusal{code: stun.CodeInsufficientCapacity, reason: meter.NoRelay}
+	}
+	opened := relay.New(s, socket, advertised, &g.routes, g.meter, func(*relay.Relay) { g.ended(f) })
+	f.relay = opened
+	lane.own(s, opened)
+	g.table.Add(s)
+	if !g.insert(f) {
+		return nil, errors.Join(&refusal{code: stun.CodeAllocMismatch, reason: meter.AllocationExists}, opened.Close())
+	}
+	transport := number{stun.AttrRequestedTransport, 17 << 24}
+	if err := g.pass(f, stun.MethodAllocate, opened, transport, f.pionLifetime()); err != nil {
+		return nil, errors.Join(err, opened.Close())
+	}
+	g.log.Debug("session started", "relay", s.Relay)
+	if !s.Client.Connected() {
+		g.meter.Sessions.Add(1) // connections were counted when they were accepted
+	}
+	return f.allocatedAnswer(r)
+}
+
+// socket opens the relay socket that a request asks for: any, an even one, an even one with the next held for a token, or the held
+// one behind a token (RFC 8656 §7.2).
+func (g *Gate) socket(r *request, f *flow, family netip.Addr) (*relay.Socket, error) {
+	if v, ok := r.value(stun.AttrReservationToken); ok {
+		if held := g.held.Take(relay.Token(v)); held != nil {
+			return held, nil
+		}
+		return nil, errors.New("nothing is held for this reservation token")
+	}
+	v, ok := r.value(stun.AttrEvenPort)
+	if !ok {
+		return relay.OpenSocket(family)
+	}
+	reserve := v[0]&0x80 != 0
+	even, odd, err := relay.OpenEven(family, reserve)
+	if err != nil || !reserve {
+		return even, err
+	}
+	token, err := g.held.Hold(odd)
+	if err != nil {
+		return nil, errors.Join(err, even.Close())
+	}
+	f.token = &token
+	return even, nil
+}
+
+// insert registers a flow unless its client has one.
+func (g *Gate) insert(f *flow) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if _, taken := g.flows[f.Client.Addr()]; taken {
+		return false
+	}
+	g.flows[f.Client.Addr()] = f
+	return true
+}
+
+func (f *flow) allocatedAnswer(r *request) ([]byte, error) {
+	attrs := []stun.Setter{
+		address{stun.AttrXORRelayedAddress, f.Session.Relay},
+		number{stun.AttrLifetime, f.lifetime},
+		address{stun.AttrXORMappedAddress, f.Client.Addr()},
+	}
+	if _, ok := r.value(attrAdditionalFamily); ok {
+		attrs = append(attrs, familyMissing(f.Session.Relay.Addr()))
+	}
+	if f.token != nil {
+		attrs = append(attrs, stun.RawAttribute{Type: stun.AttrReservationToken, Value: f.token[:]})
+	}
+	return r.answer(stun.ClassSuccessResponse, attrs...)
+}
+
+// familyMissing is ADDRESS-ERROR-CODE (RFC 8656 §18.12) with 440: who asks for two relays gets one, and is told which family is missing.
+func familyMissing(given netip.Addr) stun.RawAttribute {
+	missing := byte(familyIPv4)
+	if given.Is4() {
+		missing = familyIPv6
+	}
+	return stun.RawAttribute{Type: attrAddressError, Value: []byte{missing, 0, 4, 40}}
+}
+
+// pionLifetime is the lifetime as pion/turn takes it: it reads one of an hour or more as ten minutes.
+func (f *flow) pionLifetime() number {
+	return number{stun.AttrLifetime, min(f.lifetime, maxLifetime-1)}
+}
+
+func (g *Gate) refresh(r *request) ([]byte, error) {
+	f := r.flow
+	if v, ok := r.value(stun.AttrLifetime); ok && binary.BigEndian.Uint32(v) == 0 {
+		g.end(f)
+		return r.answer(stun.ClassSuccessResponse, number{stun.AttrLifetime, 0})
+	}
+	f.lifetime = r.lifetime()
+	if err := g.pass(f, stun.MethodRefresh, nil, f.pionLifetime()); err != nil {
+		return nil, err
+	}
+	return r.answer(stun.ClassSuccessResponse, number{stun.AttrLifetime, f.lifetime})
+}
+
+func (g *Gate) createPermission(r *request) ([]byte, error) {
+	peers, _ := r.peers()
+	attrs := make([]stun.Setter, 0, len(peers))
+	for _, p := range peers {
+		attrs = append(attrs, address{stun.AttrXORPeerAddress, p})
+	}
+	if err := g.pass(r.flow, stun.MethodCreatePermission, nil, attrs...); err != nil {
+		return nil, err
+	}
+	r.flow.permitted.grant(peers, time.Now())
+	return r.answer(stun.ClassSuccessResponse)
+}
+
+func (g *Gate) channelBind(r *request) ([]byte, error) {
+	n, _ := r.channel()
+	peers, _ := r.peers()
+	attrs := []stun.Setter{number{stun.AttrChannelNumber, uint32(n) << 16}, address{stun.AttrXORPeerAddress, peers[0]}}
+	if err := g.pass(r.flow, stun.MethodChannelBind, nil, attrs...); err != nil {
+		return nil, err
+	}
+	r.flow.relay.Bind(n, peers[0])
+	r.flow.permitted.grant(peers, time.Now())
+	return r.answer(stun.ClassSuccessResponse)
+}
+
+// pass hands an admitted request to pion/turn. Silence means that the allocation ended a moment ago, an error that pion disagrees
+// with the rules above; the client gets a code either way.
+func (g *Gate) pass(f *flow, method stun.Method, opened *relay.Relay, attrs ...stun.Setter) error {
+	answer, err := f.lane.request(method, f.Handle, opened, attrs...)
+	switch {
+	case errors.Is(err, errNoAnswer):
+		return &refusal{code: stun.CodeAllocMismatch, reason: meter.NoAllocation}
+	case err != nil:
+		return err
+	case answer.Type.Class == stun.ClassSuccessResponse:
+		return nil
+	}
+	refused := &refusal{code: stun.CodeServerError, reason: meter.BadRequest}
+	var code stun.ErrorCodeAttribute
+	if code.GetFrom(answer) == nil {
+		refused.code = code.Code
+	}
+	return refused
+}
+
+// indication handles the one indication that clients send: Send (RFC 8656 §11.2). A wrong one is dropped, never answered.
+func (g *Gate) indication(r *request) {
+	f := g.flow(r.client.Addr())
+	_, hasData := r.value(stun.AttrData)
+	peers, ok := r.peers()
+	switch {
+	case r.Type.Method != stun.MethodSend:
+		// A Binding indication is a keep-alive (RFC 8489 §12.1); there is nothing to do about it.
+		if r.Type.Method != stun.MethodBinding {
+			g.drop(r.client, meter.UnknownMethod)
+		}
+		return
+	case f == nil:
+		g.drop(r.client, meter.NoAllocation)
+		return
+	case len(r.unknown()) > 0:
+		g.drop(r.client, meter.UnknownAttribute)
+		return
+	case !ok, len(peers) != 1, !hasData:
+		g.drop(r.client, meter.Malformed)
+		return
+	case familyOf(peers[0].Addr()) != familyOf(f.Session.Relay.Addr()):
+		g.drop(r.client, meter.FamilyMismatch)
+		return
+	}
+	if _, verdict := g.routes.Load().Match(peers[0]); verdict != cluster.Allowed {
+		g.meter.DropNote(relay.ReasonOf(verdict), meter.Note{Listener: g.name, Client: f.Client.Addr(), Peer: peers[0], User: f.Username})
+		return
+	}
+	f.lane.indicate(r.Raw, f.Handle)
+}
+
+// lifetime is the lifetime that the request asks for, within the bounds of RFC 8656 §7.2. lifetimeReadable has looked at its length.
+func (r *request) lifetime() uint32 {
+	v, ok := r.value(stun.AttrLifetime)
+	if !ok {
+		return defaultLifetime
+	}
+	return min(max(binary.BigEndian.Uint32(v), defaultLifetime), maxLifetime)
+}

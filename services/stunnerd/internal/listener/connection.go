@@ -1,0 +1,280 @@
+package listener
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/gate"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
+)
+
+// Deadlines and limits of a connection whose client has no session: it costs the server something, so it must get to the point.
+const (
+	handshaking  = 5 * time.Second
+	firstMessage = 10 * time.Second
+	idle         = 30 * time.Second
+	writing      = 5 * time.Second
+
+	unknownLimit = 1024
+	sessionLimit = stunHeader + 65535
+	// acceptPause is how long accepting rests when the process is out of descriptors.
+	acceptPause = 100 * time.Millisecond
+	// acceptWarning is how often the log says so: how long it lasts is up to the clients.
+	acceptWarning = time.Minute
+)
+
+// transport is what sets one kind of connection apart from another.
+type transport struct {
+	// secure does the handshake; nil when there is none.
+	secure func(ctx context.Context, conn net.Conn) (net.Conn, error)
+	cert   *certificate
+	// stream tells a byte stream, in which frames have to be found, from a connection that keeps datagrams apart.
+	stream bool
+}
+
+func (t transport) frames(from io.Reader) frames {
+	if t.stream {
+		return newFramer(from)
+	}
+	return &records{from, make([]byte, sessionLimit)}
+}
+
+// frames hands out what a client sends, one frame at a time and none of more than limit bytes. A frame is valid until the next call.
+type frames interface {
+	next(limit int) ([]byte, error)
+}
+
+// connections accepts the connections of a listener and serves each in a goroutine of its own.
+type connections struct {
+	net.Listener
+	transport
+	gate    *gate.Gate
+	meter   *meter.Listener
+	opt     Options
+	serving sync.WaitGroup
+
+	mu     sync.Mutex
+	open   map[*connection]struct{}
+	closed bool
+}
+
+func serveConnections(ln net.Listener, t transport, g *gate.Gate, m *meter.Listener, o Options) Listener {
+	l := &connections{Listener: ln, transport: t, gate: g, meter: m, opt: o, open: map[*connection]struct{}{}}
+	l.serving.Go(l.accept)
+	return l
+}
+
+// Update takes over a new certificate.
+func (l *connections) Update(c config.Listener) error {
+	if l.cert == nil {
+		return nil
+	}
+	return l.cert.update(c)
+}
+
+// Close closes the listening socket and every connection, and waits for their goroutines.
+func (l *connections) Close() error {
+	err := l.Listener.Close()
+	l.mu.Lock()
+	l.closed = true
+	for c := range l.open {
+		_ = c.raw.Close()
+	}
+	l.mu.Unlock()
+	l.serving.Wait()
+	return err
+}
+
+func (l *connections) accept() {
+	var warned time.Time
+	for {
+		conn, err := l.Listener.Accept()
+		if l.isClosed() || errors.Is(err, net.ErrClosed) {
+			if conn != nil {
+				_ = conn.Close()
+			}
+			return
+		}
+		if err != nil {
+			if time.Since(warned) >= acceptWarning {
+				l.opt.Log.Warn("accept connection", "error", err)
+				warned = time.Now()
+			}
+			time.Sleep(acceptPause)
+			continue
+		}
+		c := newConnection(conn, l)
+		if !l.track(c) {
+			_ = conn.Close()
+			return
+		}
+		l.serving.Go(func() {
+			defer l.forget(c)
+			c.serve()
+		})
+	}
+}
+
+func (l *connections) isClosed() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.closed
+}
+
+func (l *connections) track(c *connection) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return false
+	}
+	l.open[c] = struct{}{}
+	l.meter.Open.Add(1)
+	l.meter.Opened.Add(1)
+	l.opt.Meter.Sessions.Add(1)
+	return true
+}
+
+func (l *connections) forget(c *connection) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.open, c)
+	l.meter.Open.Add(-1)
+}
+
+// connection is a client's connection, and the way back to it.
+type connection struct {
+	raw      net.Conn // as accepted
+	conn     net.Conn // as secured: what is read and written
+	addr     netip.AddrPort
+	listener *connections
+	relay    *relay.Relay
+	write    sync.Mutex
+}
+
+func newConnection(conn net.Conn, l *connections) *connection {
+	return &connection{raw: conn, conn: conn, addr: addrOf(conn.RemoteAddr()), listener: l}
+}
+
+func addrOf(a net.Addr) netip.AddrPort {
+	var addr netip.AddrPort
+	switch a := a.(type) {
+	case *net.TCPAddr:
+		addr = a.AddrPort()
+	case *net.UDPAddr:
+		addr = a.AddrPort()
+	}
+	return netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port())
+}
+
+// serve reads frames until the connection ends, or deserves to.
+func (c *connection) serve() {
+	defer c.raw.Close()
+	if !c.handshake() {
+		c.drop(meter.Handshake)
+		return
+	}
+	defer c.listener.gate.Hangup(c.addr)
+	defer c.conn.Close()
+	in := c.listener.frames(c.conn)
+	c.deadline(firstMessage)
+	for {
+		frame, err := in.next(c.limit())
+		if err != nil {
+			if errors.Is(err, errNotTURN) || errors.Is(err, errTooLarge) {
+				c.drop(meter.Malformed)
+			}
+			return
+		}
+		c.listener.meter.Rx.Add(len(frame))
+		if isChannelData(frame[0]) {
+			c.media(frame)
+			continue
+		}
+		c.listener.gate.Receive(frame, c)
+		c.settle()
+	}
+}
+
+func (c *connection) handshake() bool {
+	if c.listener.secure == nil {
+		return true
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), handshaking)
+	defer cancel()
+	conn, err := c.listener.secure(ctx, c.raw)
+	if err != nil {
+		c.listener.opt.Log.Debug("handshake", "client", c.addr, "error", err)
+		return false
+	}
+	c.conn = conn
+	return true
+}
+
+func (c *connection) drop(why meter.Reason) {
+	c.listener.opt.Meter.DropNote(why, meter.Note{Listener: c.listener.meter.Name, Client: c.addr})
+}
+
+func (c *connection) media(frame []byte) {
+	if c.relay == nil {
+		c.drop(meter.NoAllocation)
+		return
+	}
+	c.relay.FromClient(frame)
+}
+
+// settle looks whether the client has a session now: with one the connection may be silent for as long as the allocation lives.
+func (c *connection) settle() {
+	c.relay = c.listener.gate.Relay(c.addr)
+	if c.relay == nil {
+		c.deadline(idle)
+		return
+	}
+	_ = c.conn.SetReadDeadline(time.Time{})
+	if c.relay.Closed() { // it ended between the two lines above: Released may have come too early
+		c.deadline(idle)
+	}
+}
+
+func (c *connection) limit() int {
+	if c.relay == nil {
+		return unknownLimit
+	}
+	return sessionLimit
+}
+
+func (c *connection) deadline(d time.Duration) { _ = c.conn.SetReadDeadline(time.Now().Add(d)) }
+
+// Send writes a frame. A client that does not read for too long loses its connection: the stream is broken in the middle of a
+// frame.
+func (c *connection) Send(frame []byte) error {
+	if !c.listener.stream && len(frame) > recordLimit {
+		return errTooLarge
+	}
+	c.write.Lock()
+	defer c.write.Unlock()
+	err := c.conn.SetWriteDeadline(time.Now().Add(writing))
+	if err == nil {
+		_, err = c.conn.Write(frame)
+	}
+	if err != nil {
+		return errors.Join(err, c.raw.Close())
+	}
+	c.listener.meter.Tx.Add(len(frame))
+	return nil
+}
+
+// Addr is the client's address.
+func (c *connection) Addr() netip.AddrPort { return c.addr }
+
+// Connected is true.
+func (c *connection) Connected() bool { return true }
+
+// Released gives the connection the time of any other without a session.
+func (c *connection) Released() { c.deadline(idle) }

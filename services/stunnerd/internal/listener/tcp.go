@@ -1,0 +1,26 @@
+package listener
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strconv"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/gate"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
+)
+
+func openTCP(c config.Listener, g *gate.Gate, m *meter.Listener, o Options) (Listener, error) {
+	return openStream(c.Port, transport{}, g, m, o)
+}
+
+// openStream accepts TCP connections; what is not secured otherwise is framed as it comes.
+func openStream(port int, t transport, g *gate.Gate, m *meter.Listener, o Options) (Listener, error) {
+	ln, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", ":"+strconv.Itoa(port))
+	if err != nil {
+		return nil, fmt.Errorf("listen on TCP port %d: %w", port, err)
+	}
+	t.stream = true
+	return serveConnections(ln, t, g, m, o), nil
+}

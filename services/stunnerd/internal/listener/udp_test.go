@@ -1,0 +1,117 @@
+package listener
+
+import (
+	"log/slog"
+	"net"
+	"net/netip"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/pion/stun/v2"
+	"go.uber.org/goleak"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/gate"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/testport"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// open opens a listener on a free port.
+func open(t *testing.T, protocol config.Protocol) (port int) {
+	t.Helper()
+	log := slog.New(slog.DiscardHandler)
+	machine, err := gate.NewMachine(1, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	nonces, err := gate.NewNonces()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := meter.New()
+	g := gate.New("test", config.TURNUDP, gate.Shared{
+		Machine: machine, Nonces: nonces, Held: relay.NewReservations(), Limits: gate.NewLimits(0), Table: session.NewTable(), Meter: m, Log: log,
+	})
+	port = testport.Free(t)
+	l, err := Open(config.Listener{Name: "test", Protocol: protocol, Port: port}, g, Options{Sockets: 2, Meter: m, Log: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+		g.Close()
+		if err := machine.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return port
+}
+
+// S-12: a client that asks one of several addresses hears from that address. A connected socket hears no other.
+func TestAnswerComesFromTheAddressThatWasAsked(t *testing.T) {
+	port := open(t, config.TURNUDP)
+	for _, asked := range []string{"127.0.0.1", "127.0.0.2", "127.1.2.3", "::1"} {
+		conn, err := net.Dial("udp", net.JoinHostPort(asked, strconv.Itoa(port)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if _, err := conn.Write(stun.MustBuild(stun.TransactionID, stun.BindingRequest).Raw); err != nil {
+			t.Fatal(err)
+		}
+		if err := conn.SetReadDeadline(time.Now().Add(2 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conn.Read(make([]byte, 1500)); err != nil {
+			t.Errorf("asked %s: %v", asked, err)
+		}
+	}
+}
+
+// G-11: neither taking a datagram off a socket nor sending one to a client allocates.
+func TestSocketsAllocateNothing(t *testing.T) {
+	a, err := listenUDP(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	port := a.LocalAddr().(*net.UDPAddr).AddrPort().Port()
+	self := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port)
+	c := &udpClient{socket: &udpSocket{conn: a, meter: &meter.Listener{}}, addr: self}
+	frame, buf, control := make([]byte, 160), make([]byte, maxDatagram), make([]byte, controlSize)
+	turn := func() {
+		if err := c.Send(frame); err != nil {
+			t.Fatal(err)
+		}
+		_, n, _, _, err := a.ReadMsgUDPAddrPort(buf, control)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.from = sourceFor(control[:n])
+	}
+	if n := testing.AllocsPerRun(1000, turn); n != 0 {
+		t.Errorf("%.1f allocations a datagram", n)
+	}
+	if c.from.length == 0 {
+		t.Error("the destination is not known")
+	}
+}
+
+func TestPortOfAnotherProcessIsNotShared(t *testing.T) {
+	port := open(t, config.TURNUDP)
+	conn, err := listenUDP(port)
+	if err != nil {
+		t.Fatalf("the group does not share its own port: %v", err)
+	}
+	defer conn.Close()
+	if err := probeUDP(port); err == nil {
+		t.Error("a second dataplane would take half of the clients")
+	}
+}

@@ -1,0 +1,80 @@
+package meter
+
+// Reason says why a message was refused or a datagram dropped. The set is closed: it is the label of a metric.
+type Reason uint8
+
+// The reasons. A refusal is answered with a STUN error, a drop is silence.
+const (
+	Malformed Reason = iota
+	BadFingerprint
+	UnknownAttribute
+	UnknownMethod
+	NoCredential
+	IncompleteCredential
+	StaleNonce
+	UnknownUser
+	WrongPassword
+	ExpiredCredential
+	NoAllocation
+	AllocationExists
+	OtherUser
+	BadRequest
+	TransportUnsupported
+	FamilyUnsupported
+	FamilyMismatch
+	PeerDenied
+	PortDenied
+	ChannelConflict
+	ChannelUnbound
+	ChannelLimit
+	PermissionLimit
+	NoPermission
+	Quota
+	Capacity
+	Draining
+	STUNOnly
+	TooLarge
+	SendFailed
+	NoRelay
+	Handshake
+	RateLimited
+	reasonCount
+)
+
+var reasons = [reasonCount]string{
+	Malformed:            "malformed",
+	BadFingerprint:       "bad_fingerprint",
+	UnknownAttribute:     "unknown_attribute",
+	UnknownMethod:        "unknown_method",
+	NoCredential:         "no_credential",
+	IncompleteCredential: "incomplete_credential",
+	StaleNonce:           "stale_nonce",
+	UnknownUser:          "unknown_user",
+	WrongPassword:        "wrong_password",
+	ExpiredCredential:    "expired_credential",
+	NoAllocation:         "no_allocation",
+	AllocationExists:     "allocation_exists",
+	OtherUser:            "other_user",
+	BadRequest:           "bad_request",
+	TransportUnsupported: "transport_unsupported",
+	FamilyUnsupported:    "family_unsupported",
+	FamilyMismatch:       "family_mismatch",
+	PeerDenied:           "peer_denied",
+	PortDenied:           "port_denied",
+	ChannelConflict:      "channel_conflict",
+	ChannelUnbound:       "channel_unbound",
+	ChannelLimit:         "channel_limit",
+	PermissionLimit:      "permission_limit",
+	NoPermission:         "no_permission",
+	Quota:                "quota",
+	Capacity:             "capacity",
+	Draining:             "draining",
+	STUNOnly:             "stun_only",
+	TooLarge:             "too_large",
+	SendFailed:           "send_failed",
+	NoRelay:              "no_relay",
+	Handshake:            "handshake",
+	RateLimited:          "rate_limited",
+}
+
+func (r Reason) String() string { return reasons[r] }

@@ -1,0 +1,50 @@
+package meter
+
+import "strings"
+
+// words say each reason to a person. {peer}, {listener} and {routes} stand for what an entry knows. Users and clients do not occur: not
+// everybody who may read a reason may know them.
+var words = [reasonCount]string{
+	Malformed:            "not one whole STUN message or ChannelData frame that a client may send",
+	BadFingerprint:       "FINGERPRINT does not fit the message",
+	UnknownAttribute:     "an attribute that has to be understood is not",
+	UnknownMethod:        "not a method of STUN or TURN that is served here",
+	NoCredential:         "no credential: the client was asked for one",
+	IncompleteCredential: "USERNAME, REALM or NONCE missing beside MESSAGE-INTEGRITY",
+	StaleNonce:           "nonce too old, or made by another process: the client was given a new one",
+	UnknownUser:          "user name unknown in this realm",
+	WrongPassword:        "password wrong, or made with another shared secret",
+	ExpiredCredential:    "credential expired",
+	NoAllocation:         "no allocation from this address: it has ended, or is at another process",
+	AllocationExists:     "this address has an allocation already",
+	OtherUser:            "the allocation belongs to another user",
+	BadRequest:           "an attribute is missing, or makes no sense",
+	TransportUnsupported: "a relay for another transport than UDP was asked for",
+	FamilyUnsupported:    "listener {listener} has no relay address of the family that was asked for",
+	FamilyMismatch:       "the peer's address is not of the family of the relay address",
+	PeerDenied:           "{peer} denied: no route of listener {listener} allows it ({routes})",
+	PortDenied:           "{peer} denied: a route of listener {listener} allows the address, but not this port ({routes})",
+	ChannelConflict:      "the channel number is bound to another peer, or the peer to another number",
+	ChannelUnbound:       "data for a channel that is not bound, or no longer",
+	ChannelLimit:         "the allocation has as many channels as it may have",
+	PermissionLimit:      "the allocation has as many permissions as it may have",
+	NoPermission:         "the client has no permission for {peer}",
+	Quota:                "the user has as many allocations as user_quota allows",
+	Capacity:             "the process has as many allocations as it can bear",
+	Draining:             "the process or listener {listener} is on its way out and takes no new calls",
+	STUNOnly:             "listener {listener} serves STUN only: its authentication type is none",
+	TooLarge:             "data of {peer} is too long for an indication: the client has bound no channel to it",
+	SendFailed:           "could not be sent on",
+	NoRelay:              "no relay port to be had",
+	Handshake:            "TLS or DTLS handshake failed",
+	RateLimited:          "too much from this source without a good credential: not answered",
+}
+
+// Text says what happened in words. routes tells what the listener's routes are.
+func (e Entry) Text(routes string) string {
+	peer := "peer"
+	if e.Peer.IsValid() {
+		peer += " " + e.Peer.String()
+	}
+	return strings.NewReplacer("{peer}", peer, "{listener}", e.Listener, "{routes}", routes).Replace(words[e.Reason])
+}

@@ -1,0 +1,354 @@
+// Package relay is the peers' side of an allocation: the relayed transport address and the media that passes it.
+//
+// A Relay is what pion/turn gets as relay socket. Datagrams of bound channels never reach pion, in either direction: the
+// listener hands ChannelData to FromClient, and ReadFrom, which pion calls in a goroutine of the allocation, forwards what
+// comes from a bound peer. About any other peer it asks pion, which knows the permissions, by the address alone; Deliver is
+// pion's yes. Every datagram, either way, is checked against the routes by address and port; none is cut: it passes whole or
+// not at all.
+//
+// Nothing on the media path locks, allocates or formats.
+package relay
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pion/stun/v2"
+
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/cluster"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
+)
+
+const (
+	// ChannelLifetime is how long a channel binding lasts without a refresh (RFC 8656 §12).
+	ChannelLifetime = 10 * time.Minute
+	// MaxChannels bounds the channels of one allocation: pion/turn searches them one by one.
+	MaxChannels = 64
+	// headerSize is the length of the ChannelData header (RFC 8656 §12.4).
+	headerSize = 4
+)
+
+// Routes is the view that the relays of one listener obey. It is replaced as a whole when the config changes.
+type Routes = atomic.Pointer[cluster.View]
+
+// Relay is the relay socket of one session.
+type Relay struct {
+	net.PacketConn
+	session *session.Session
+	routes  *Routes
+	meter   *meter.Meter
+	from    *receiver
+	to      *net.UDPConn
+	ended   func(*Relay)
+
+	// channels is copied on write: packets read it without a lock.
+	channels atomic.Pointer[[]*channel]
+	binding  sync.Mutex
+	closed   atomic.Bool
+	waiting  waiting
+}
+
+// channel is a binding of a number to a peer.
+type channel struct {
+	number uint16
+	peer   netip.AddrPort
+	// until is when the binding ends, as time since the session started.
+	until atomic.Int64
+	// verdict is what the routes said last; it holds as long as the view is the current one.
+	verdict atomic.Pointer[verdict]
+}
+
+type verdict struct {
+	view    *cluster.View
+	reached cluster.Verdict
+	traffic *meter.Traffic
+}
+
+// New makes a socket the relay of a session and tells the session about it: its relayed address is the advertised address with the
+// socket's port. It calls ended, once, when the relay is closed.
+func New(s *session.Session, socket *Socket, advertised netip.Addr, routes *Routes, m *meter.Meter, ended func(*Relay)) *Relay {
+	s.Relay = netip.AddrPortFrom(advertised, socket.port())
+	r := &Relay{PacketConn: socket.conn, session: s, routes: routes, meter: m, from: socket.from, to: socket.conn, ended: ended}
+	r.channels.Store(new([]*channel))
+	s.Channels = r.Channels
+	return r
+}
+
+// Session is the session whose relay this is.
+func (r *Relay) Session() *session.Session { return r.session }
+
+// Closed tells whether the allocation is over.
+func (r *Relay) Closed() bool { return r.closed.Load() }
+
+// Close closes the socket. pion/turn calls it when the allocation ends, for whatever reason.
+func (r *Relay) Close() error {
+	if !r.closed.CompareAndSwap(false, true) {
+		return nil
+	}
+	err := r.PacketConn.Close()
+	r.ended(r)
+	return err
+}
+
+// FromClient forwards one ChannelData frame from the client to the peer that its channel is bound to.
+func (r *Relay) FromClient(frame []byte) {
+	number, payload, ok := parseChannelData(frame)
+	if !ok {
+		r.drop(meter.Malformed, netip.AddrPort{})
+		return
+	}
+	c := r.byNumber(number)
+	if c == nil {
+		r.drop(meter.ChannelUnbound, netip.AddrPort{})
+		return
+	}
+	v := r.judge(c)
+	if v.reached != cluster.Allowed {
+		r.drop(ReasonOf(v.reached), c.peer)
+		return
+	}
+	if _, err := r.to.WriteToUDPAddrPort(payload, c.peer); err != nil {
+		r.drop(meter.SendFailed, c.peer)
+		return
+	}
+	v.traffic.Tx.Add(len(payload))
+	r.session.Traffic.Tx.Add(len(payload))
+}
+
+// ReadFrom forwards what bound peers send to the client. For a datagram of any other peer it returns the address alone, without the
+// payload: pion/turn has to say whether there is a permission, and would cut the payload at the size of its buffer. Where it says yes
+// it sends a Data indication, which is the call to Deliver. ReadFrom returns an error only when the relay is closed, because pion
+// ends the allocation on any.
+func (r *Relay) ReadFrom([]byte) (int, net.Addr, error) {
+	for {
+		r.discard()
+		buf, n, peer, err := r.from.receive()
+		if err != nil {
+			if r.Closed() || errors.Is(err, net.ErrClosed) {
+				return 0, nil, net.ErrClosed
+			}
+			r.drop(meter.SendFailed, netip.AddrPort{})
+			continue
+		}
+		if !r.fromPeer(buf, n, peer) {
+			r.waiting = waiting{buf, n, peer}
+			return 0, net.UDPAddrFromAddrPort(peer), nil
+		}
+		buf.release()
+	}
+}
+
+// waiting is a datagram about which pion/turn has been asked. It belongs to the goroutine that calls ReadFrom.
+type waiting struct {
+	buf  *buffer
+	n    int
+	peer netip.AddrPort
+}
+
+// discard drops what pion/turn has not called for.
+func (r *Relay) discard() {
+	if w := r.waiting; w.buf != nil {
+		r.drop(meter.NoPermission, w.peer)
+		r.waiting = waiting{}
+		w.buf.release()
+	}
+}
+
+// Deliver sends the datagram about which pion/turn was asked to the client, as a Data indication (RFC 8656 §11.3), whole.
+func (r *Relay) Deliver() error {
+	w := r.waiting
+	if w.buf == nil {
+		return nil
+	}
+	r.waiting = waiting{}
+	defer w.buf.release()
+	peer := stun.XORMappedAddress{IP: w.peer.Addr().AsSlice(), Port: int(w.peer.Port())}
+	m, err := stun.Build(stun.TransactionID, stun.NewType(stun.MethodData, stun.ClassIndication),
+		peerAddress(peer), stun.RawAttribute{Type: stun.AttrData, Value: w.buf.payload(w.n)})
+	if err != nil {
+		return fmt.Errorf("build Data indication: %w", err)
+	}
+	if err := r.session.Client.Send(m.Raw); err != nil {
+		r.drop(meter.SendFailed, w.peer)
+		return nil
+	}
+	name, _ := r.routes.Load().Match(w.peer)
+	r.meter.Cluster(name).Rx.Add(w.n)
+	r.session.Traffic.Rx.Add(w.n)
+	return nil
+}
+
+// peerAddress is an XOR-PEER-ADDRESS attribute.
+type peerAddress stun.XORMappedAddress
+
+// AddTo is part of stun.Setter.
+func (p peerAddress) AddTo(m *stun.Message) error {
+	return stun.XORMappedAddress(p).AddToAs(m, stun.AttrXORPeerAddress)
+}
+
+// fromPeer handles a datagram without pion and reports whether it could.
+func (r *Relay) fromPeer(buf *buffer, n int, peer netip.AddrPort) bool {
+	if c := r.byPeer(peer); c != nil {
+		r.toClient(c, buf, n)
+		return true
+	}
+	if _, reached := r.routes.Load().Match(peer); reached != cluster.Allowed {
+		r.drop(ReasonOf(reached), peer)
+		return true
+	}
+	return false
+}
+
+func (r *Relay) toClient(c *channel, buf *buffer, n int) {
+	v := r.judge(c)
+	if v.reached != cluster.Allowed {
+		r.drop(ReasonOf(v.reached), c.peer)
+		return
+	}
+	if err := r.session.Client.Send(buf.channelData(c.number, n, r.session.Client.Connected())); err != nil {
+		r.drop(meter.SendFailed, c.peer)
+		return
+	}
+	v.traffic.Rx.Add(n)
+	r.session.Traffic.Rx.Add(n)
+}
+
+// WriteTo sends a Send indication's data. pion/turn has checked the permission, the routes decide about the port. A datagram that
+// is not allowed is counted and reported as sent: an error would only be logged.
+func (r *Relay) WriteTo(b []byte, addr net.Addr) (int, error) {
+	udp, ok := addr.(*net.UDPAddr)
+	if !ok {
+		return 0, fmt.Errorf("send to %v: not a UDP address", addr)
+	}
+	peer := unmap(udp.AddrPort())
+	name, reached := r.routes.Load().Match(peer)
+	if reached != cluster.Allowed {
+		r.drop(ReasonOf(reached), peer)
+		return len(b), nil
+	}
+	if _, err := r.to.WriteToUDPAddrPort(b, peer); err != nil {
+		r.drop(meter.SendFailed, peer)
+		return len(b), nil
+	}
+	r.meter.Cluster(name).Tx.Add(len(b))
+	r.session.Traffic.Tx.Add(len(b))
+	return len(b), nil
+}
+
+// Bind binds a channel number to a peer, or refreshes the binding.
+func (r *Relay) Bind(number uint16, peer netip.AddrPort) {
+	r.binding.Lock()
+	defer r.binding.Unlock()
+	until := int64(time.Since(r.session.Started) + ChannelLifetime)
+	live := make([]*channel, 0, len(*r.channels.Load())+1)
+	for _, c := range *r.channels.Load() {
+		switch {
+		case c.number == number && c.peer == peer:
+			c.until.Store(until)
+			return
+		case r.live(c):
+			live = append(live, c)
+		}
+	}
+	c := &channel{number: number, peer: peer}
+	c.until.Store(until)
+	c.verdict.Store(new(verdict))
+	live = append(live, c)
+	r.channels.Store(&live)
+}
+
+// Channels is the number of live bindings.
+func (r *Relay) Channels() int {
+	n := 0
+	for _, c := range *r.channels.Load() {
+		if r.live(c) {
+			n++
+		}
+	}
+	return n
+}
+
+// Bound returns the peer that a channel number is bound to, and the number that a peer is bound to; either is zero when there is none.
+func (r *Relay) Bound(number uint16, peer netip.AddrPort) (netip.AddrPort, uint16) {
+	var atNumber netip.AddrPort
+	var atPeer uint16
+	if c := r.byNumber(number); c != nil {
+		atNumber = c.peer
+	}
+	if c := r.byPeer(peer); c != nil {
+		atPeer = c.number
+	}
+	return atNumber, atPeer
+}
+
+func (r *Relay) byNumber(number uint16) *channel {
+	for _, c := range *r.channels.Load() {
+		if c.number == number && r.live(c) {
+			return c
+		}
+	}
+	return nil
+}
+
+func (r *Relay) byPeer(peer netip.AddrPort) *channel {
+	for _, c := range *r.channels.Load() {
+		if c.peer == peer && r.live(c) {
+			return c
+		}
+	}
+	return nil
+}
+
+func (r *Relay) live(c *channel) bool {
+	return int64(time.Since(r.session.Started)) < c.until.Load()
+}
+
+// judge asks the routes about a channel's peer, once per view.
+func (r *Relay) judge(c *channel) *verdict {
+	view := r.routes.Load()
+	if v := c.verdict.Load(); v.view == view && view != nil {
+		return v
+	}
+	name, reached := view.Match(c.peer)
+	v := &verdict{view: view, reached: reached}
+	if reached == cluster.Allowed {
+		v.traffic = r.meter.Cluster(name)
+	}
+	c.verdict.Store(v)
+	return v
+}
+
+// ReasonOf is why a peer may not be reached.
+func ReasonOf(v cluster.Verdict) meter.Reason {
+	if v == cluster.PortDenied {
+		return meter.PortDenied
+	}
+	return meter.PeerDenied
+}
+
+// drop counts a datagram that goes nowhere; peer is the one it came from or was meant for.
+func (r *Relay) drop(why meter.Reason, peer netip.AddrPort) {
+	s := r.session
+	r.meter.DropNote(why, meter.Note{Listener: s.Listener, Client: s.Client.Addr(), Peer: peer, User: s.Username})
+}
+
+// parseChannelData splits a ChannelData frame. What follows the payload is padding, or noise, and is ignored (RFC 8656 §12.5).
+func parseChannelData(frame []byte) (number uint16, payload []byte, ok bool) {
+	if len(frame) < headerSize {
+		return 0, nil, false
+	}
+	length := int(binary.BigEndian.Uint16(frame[2:]))
+	if len(frame) < headerSize+length {
+		return 0, nil, false
+	}
+	return binary.BigEndian.Uint16(frame), frame[headerSize : headerSize+length], true
+}
+
+func unmap(a netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()) }

@@ -1,0 +1,301 @@
+package relay
+
+import (
+	"bytes"
+	"encoding/binary"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/pion/stun/v2"
+	"go.uber.org/goleak"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/cluster"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var loopback = netip.MustParseAddr("127.0.0.1")
+
+// sink is a client transport that hands out the last frame.
+type sink struct {
+	connected bool
+	frames    chan []byte
+	// arrived is told of every frame, if it is there.
+	arrived chan struct{}
+}
+
+func (s *sink) Send(frame []byte) error {
+	if s.arrived != nil {
+		s.arrived <- struct{}{}
+	}
+	if s.frames != nil {
+		s.frames <- bytes.Clone(frame)
+	}
+	return nil
+}
+
+func (s *sink) Addr() netip.AddrPort { return netip.AddrPortFrom(loopback, 1) }
+func (s *sink) Connected() bool      { return s.connected }
+func (s *sink) Released()            {}
+
+type bed struct {
+	*Relay
+	client *sink
+	peer   *net.UDPConn
+	routes Routes
+	meter  *meter.Meter
+	// verdicts are what the test says in the place of pion/turn when ReadFrom asks.
+	verdicts chan bool
+}
+
+func newBed(t testing.TB, client *sink) *bed {
+	t.Helper()
+	b := &bed{client: client, meter: meter.New(), verdicts: make(chan bool)}
+	peer, err := net.ListenUDP("udp4", &net.UDPAddr{IP: loopback.AsSlice()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.peer = peer
+	b.routes.Store(allow("127.0.0.1"))
+	s := &session.Session{Client: client, Started: time.Now()}
+	socket, err := OpenSocket(loopback)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Relay = New(s, socket, loopback, &b.routes, b.meter, func(*Relay) {})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			if _, _, err := b.ReadFrom(nil); err != nil {
+				return
+			}
+			if <-b.verdicts {
+				if err := b.Deliver(); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		_ = peer.Close()
+		_ = b.Close()
+		<-done
+	})
+	return b
+}
+
+func allow(endpoint string) *cluster.View {
+	return cluster.NewView([]config.Cluster{{Name: "c", Type: config.Static, Endpoints: []string{endpoint}}}, []string{"c"})
+}
+
+func (b *bed) peerAddr() netip.AddrPort { return b.peer.LocalAddr().(*net.UDPAddr).AddrPort() }
+
+// answer makes the peer send bytes to the relay.
+func (b *bed) answer(t testing.TB, payload []byte) {
+	t.Helper()
+	if _, err := b.peer.WriteToUDPAddrPort(payload, b.session.Relay); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func frame(number uint16, payload []byte) []byte {
+	f := binary.BigEndian.AppendUint16(nil, number)
+	f = binary.BigEndian.AppendUint16(f, uint16(len(payload)))
+	return append(f, payload...)
+}
+
+// C-06: a payload passes whole or not at all, from nothing to the longest datagram that UDP over IPv4 carries, both ways.
+func TestNoPayloadIsCut(t *testing.T) {
+	for _, connected := range []bool{false, true} {
+		b := newBed(t, &sink{connected: connected, frames: make(chan []byte, 1)})
+		b.Bind(0x4000, b.peerAddr())
+		buf := make([]byte, 70_000)
+		for _, size := range []int{0, 1, 2, 3, 4, 5, 1599, 1600, 1601, 9000, 65_507} {
+			payload := bytes.Repeat([]byte{byte(size)}, size)
+			b.FromClient(frame(0x4000, payload))
+			if err := b.peer.SetReadDeadline(time.Now().Add(2 * time.Second)); err != nil {
+				t.Fatal(err)
+			}
+			n, err := b.peer.Read(buf)
+			if err != nil || !bytes.Equal(buf[:n], payload) {
+				t.Fatalf("%d bytes to the peer: %d, %v", size, n, err)
+			}
+			b.answer(t, payload)
+			want := frame(0x4000, payload)
+			for connected && len(want)%4 != 0 {
+				want = append(want, 0)
+			}
+			if got := <-b.client.frames; !bytes.Equal(got, want) {
+				t.Fatalf("%d bytes to the client: %d bytes, want %d", size, len(got), len(want))
+			}
+		}
+	}
+}
+
+// Without a channel pion/turn says whether a peer may be heard; what it admits arrives whole, what it does not is counted.
+func TestWithoutChannelPionDecides(t *testing.T) {
+	b := newBed(t, &sink{frames: make(chan []byte, 1)})
+	for _, size := range []int{0, 1, 100, 1600, 1601, 9000, 60_000} {
+		payload := bytes.Repeat([]byte{7}, size)
+		b.answer(t, payload)
+		b.verdicts <- true
+		m := &stun.Message{Raw: <-b.client.frames}
+		if err := m.Decode(); err != nil {
+			t.Fatal(err)
+		}
+		var peer stun.XORMappedAddress
+		data, err := m.Get(stun.AttrData)
+		if err != nil || !bytes.Equal(data, payload) || m.Type.Method != stun.MethodData {
+			t.Fatalf("%d bytes: %s with %d bytes, %v", size, m.Type, len(data), err)
+		}
+		if err := peer.GetFromAs(m, stun.AttrXORPeerAddress); err != nil || peer.Port != int(b.peerAddr().Port()) {
+			t.Fatalf("from %v, %v", peer, err)
+		}
+	}
+	b.answer(t, make([]byte, 10))
+	b.verdicts <- false
+	b.answer(t, make([]byte, 11))
+	b.verdicts <- true
+	if m := <-b.client.frames; len(m) < 11 {
+		t.Errorf("%d bytes", len(m))
+	}
+	if b.meter.Drops()["no_permission"] != 1 {
+		t.Errorf("drops: %v", b.meter.Drops())
+	}
+}
+
+func TestRoutesHoldForEveryDatagramBothWays(t *testing.T) {
+	b := newBed(t, &sink{frames: make(chan []byte, 8)})
+	b.Bind(0x4000, b.peerAddr())
+	b.answer(t, []byte("in"))
+	<-b.client.frames
+	b.routes.Store(allow("127.0.0.1:<1-2>"))
+	b.FromClient(frame(0x4000, []byte("out")))
+	b.answer(t, []byte("in"))
+	if _, err := b.WriteTo([]byte("indication"), net.UDPAddrFromAddrPort(b.peerAddr())); err != nil {
+		t.Errorf("a denied datagram is an error to pion/turn: %v", err)
+	}
+	for b.meter.Drops()["port_denied"] < 3 {
+		time.Sleep(time.Millisecond) // the peer's datagram arrives in a goroutine of its own
+	}
+	b.routes.Store(allow("127.0.0.1"))
+	b.answer(t, []byte("back"))
+	if got := <-b.client.frames; !bytes.Equal(got[4:], []byte("back")) {
+		t.Errorf("%q came through a closed route", got[4:])
+	}
+}
+
+func TestFramesThatFitNothingAreDropped(t *testing.T) {
+	b := newBed(t, &sink{})
+	b.Bind(0x4000, b.peerAddr())
+	for _, f := range [][]byte{nil, {0x40}, frame(0x4001, []byte("unbound")), frame(0x4000, []byte("short"))[:6]} {
+		b.FromClient(f)
+	}
+	if b.meter.Drops()["malformed"] != 3 || b.meter.Drops()["channel_unbound"] != 1 {
+		t.Errorf("drops: %v", b.meter.Drops())
+	}
+}
+
+// G-11: a relayed packet allocates nothing, in either direction.
+func TestMediaAllocatesNothing(t *testing.T) {
+	b := newBed(t, &sink{})
+	b.Bind(0x4000, b.peerAddr())
+	f := frame(0x4000, make([]byte, 160))
+	if n := testing.AllocsPerRun(1000, func() { b.FromClient(f) }); n != 0 {
+		t.Errorf("to the peer: %.1f allocations a packet", n)
+	}
+	buf, peer := new(buffer), b.peerAddr()
+	if n := testing.AllocsPerRun(1000, func() { b.fromPeer(buf, 160, peer) }); n != 0 {
+		t.Errorf("to the client: %.1f allocations a packet", n)
+	}
+}
+
+// Neither does one that is dropped: a client that sends to where it may not costs no more than one that may.
+func TestDropsAllocateNothing(t *testing.T) {
+	b := newBed(t, &sink{})
+	b.Bind(0x4000, b.peerAddr())
+	b.routes.Store(allow("127.0.0.1:<1-2>"))
+	denied, unbound := frame(0x4000, make([]byte, 160)), frame(0x4001, make([]byte, 160))
+	buf, stranger := new(buffer), netip.MustParseAddrPort("192.0.2.9:9")
+	for what, drop := range map[string]func(){
+		"denied":   func() { b.FromClient(denied) },
+		"unbound":  func() { b.FromClient(unbound) },
+		"stranger": func() { b.fromPeer(buf, 160, stranger) },
+	} {
+		// One run, so that not even a single allocation is lost in an average.
+		if n := testing.AllocsPerRun(1, func() {
+			for range 1000 {
+				drop()
+			}
+		}); n != 0 {
+			t.Errorf("%s: %.0f allocations", what, n)
+		}
+	}
+	if entries, suppressed := b.meter.Trail(); len(entries) == 0 || suppressed == 0 {
+		t.Errorf("%d entries in the trail, %d suppressed", len(entries), suppressed)
+	}
+}
+
+// Receiving allocates nothing either: the reading goroutine takes 1,000 datagrams of a bound peer.
+func TestReceivingAllocatesNothing(t *testing.T) {
+	b := newBed(t, &sink{arrived: make(chan struct{})})
+	b.Bind(0x4000, b.peerAddr())
+	payload := make([]byte, 160)
+	n := testing.AllocsPerRun(1000, func() {
+		b.answer(t, payload)
+		<-b.client.arrived
+	})
+	if n > 0 {
+		t.Errorf("%.1f allocations a packet", n)
+	}
+}
+
+// T-A7: an even port, the one above it held for a token, once, and not for ever.
+func TestReservedPortIsTheNextOneAndGivenOnce(t *testing.T) {
+	even, odd, err := OpenEven(loopback, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer even.Close()
+	if even.port()%2 != 0 || odd.port() != even.port()+1 {
+		t.Fatalf("ports %d and %d", even.port(), odd.port())
+	}
+	held := NewReservations()
+	token, err := held.Hold(odd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s := held.Take(token); s != odd {
+		t.Error("the token does not give the port")
+	}
+	if held.Take(token) != nil {
+		t.Error("the token gives the port twice")
+	}
+	if _, err := held.Hold(odd); err != nil {
+		t.Fatal(err)
+	}
+	if err := held.Close(); err != nil {
+		t.Error(err)
+	}
+	again, err := openPort(loopback, int(even.port())+1)
+	if err != nil {
+		t.Fatalf("the port is not free again: %v", err)
+	}
+	_ = again.Close()
+}
+
+func BenchmarkFromClient(b *testing.B) {
+	bed := newBed(b, &sink{})
+	bed.Bind(0x4000, bed.peerAddr())
+	f := frame(0x4000, make([]byte, 160))
+	b.ReportAllocs()
+	for b.Loop() {
+		bed.FromClient(f)
+	}
+}

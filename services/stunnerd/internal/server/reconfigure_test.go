@@ -1,0 +1,234 @@
+package server
+
+import (
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/testport"
+)
+
+// changed returns a changed copy of the bed's config.
+func (b *bed) changed(change func(*config.Config)) config.Config {
+	c := b.config.Clone()
+	change(&c)
+	return c
+}
+
+// TestACallSurvivesEveryChangeButTheRemovalOfItsListener proves, change by change, that a call that is up goes on.
+func TestACallSurvivesEveryChangeButTheRemovalOfItsListener(t *testing.T) {
+	cases := map[string]func(t *testing.T, b *bed, c *config.Config){
+		"listener added": func(t *testing.T, b *bed, c *config.Config) {
+			c.Listeners = append(c.Listeners, config.Listener{
+				Name: "test/gateway/more", Protocol: config.TURNUDP, Port: testport.Free(t), Address: "127.0.0.1"})
+		},
+		"other listener removed": func(_ *testing.T, _ *bed, c *config.Config) {
+			c.Listeners = slices.DeleteFunc(c.Listeners, func(l config.Listener) bool { return strings.HasSuffix(l.Name, "/tcp") })
+		},
+		"password changed": func(_ *testing.T, _ *bed, c *config.Config) { c.Auth.Credentials[config.KeyPassword] = "second" },
+		"realm changed":    func(_ *testing.T, _ *bed, c *config.Config) { c.Auth.Realm = "other.example" },
+		"log level":        func(_ *testing.T, _ *bed, c *config.Config) { c.Admin.LogLevel = "all:DEBUG" },
+		"quota":            func(_ *testing.T, _ *bed, c *config.Config) { c.Admin.UserQuota = 1 },
+		"public address":   func(_ *testing.T, _ *bed, c *config.Config) { c.Listeners[0].PublicAddress = "192.0.2.1" },
+		"port changed":     func(t *testing.T, _ *bed, c *config.Config) { c.Listeners[0].Port = testport.Free(t) },
+		"protocol changed": func(t *testing.T, _ *bed, c *config.Config) {
+			c.Listeners[0].Protocol, c.Listeners[0].Port = config.TURNTCP, testport.Free(t)
+		},
+		"other cluster": func(_ *testing.T, _ *bed, c *config.Config) {
+			c.Clusters = append(c.Clusters, config.Cluster{Name: "test/more", Type: config.Static, Protocol: "UDP", Endpoints: []string{"192.0.2.0/24"}})
+		},
+	}
+	for name, change := range cases {
+		t.Run(name, func(t *testing.T) {
+			b := newBed(t)
+			c := b.mustDial("udp", "ann", "first")
+			if err := c.echo("before"); err != nil {
+				t.Fatal(err)
+			}
+			b.apply(b.changed(func(next *config.Config) { change(t, b, next) }))
+			for range 3 {
+				if err := c.echo("after"); err != nil {
+					t.Fatalf("call is cut: %v", err)
+				}
+			}
+			// A new permission is a signed request: the session may still speak with the credential that it began with.
+			if err := c.client.CreatePermission(&net.UDPAddr{IP: b.peer.Addr().AsSlice(), Port: 1}); err != nil {
+				t.Errorf("live session cannot ask for a permission: %v", err)
+			}
+		})
+	}
+}
+
+func TestNewCallNeedsTheNewCredential(t *testing.T) {
+	b := newBed(t)
+	b.apply(b.changed(func(c *config.Config) { c.Auth.Credentials[config.KeyPassword] = "second" }))
+	if _, err := b.dial("udp", "ann", "first"); err == nil {
+		t.Error("old password makes a new allocation")
+	}
+	if err := b.mustDial("udp", "ann", "second").echo("hello"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestRouteThatVanishesCutsItsMediaAndForbidsPermissions(t *testing.T) {
+	b := newBed(t)
+	c := b.mustDial("udp", "ann", "first")
+	if err := c.echo("before"); err != nil {
+		t.Fatal(err)
+	}
+	b.apply(b.changed(func(next *config.Config) { next.Listeners[0].Routes = nil }))
+	if err := c.echo("after"); err == nil {
+		t.Error("media goes on without a route")
+	}
+	if err := c.client.CreatePermission(net.UDPAddrFromAddrPort(b.peer)); err == nil || !strings.Contains(err.Error(), "403") {
+		t.Errorf("permission without a route: %v, want 403", err)
+	}
+	b.apply(b.config)
+	if err := c.echo("again"); err != nil {
+		t.Errorf("media does not come back with the route: %v", err)
+	}
+}
+
+func TestPortOutsideTheRouteCarriesNothing(t *testing.T) {
+	b := newBed(t)
+	b.apply(b.changed(func(c *config.Config) { c.Clusters[0].Endpoints = []string{"127.0.0.1:<1-9>"} }))
+	c := b.mustDial("udp", "ann", "first")
+	if err := c.echo("out of range"); err == nil {
+		t.Fatal("a port outside the route's range was reached")
+	}
+	if n := b.Meter().Drops()["port_denied"] + b.Meter().Refusals()["port_denied"] + b.Meter().Drops()["peer_denied"]; n == 0 {
+		t.Error("nothing was counted")
+	}
+}
+
+func TestRemovedListenerEndsItsSessions(t *testing.T) {
+	b := newBed(t)
+	b.mustDial("udp", "ann", "first")
+	b.mustDial("tcp", "ann", "first")
+	b.apply(b.changed(func(c *config.Config) { c.Listeners = c.Listeners[:1] }))
+	within(t, "only the other listener's session is left", func() bool { return b.Sessions().Len() == 1 })
+	if got := b.Sessions().List()[0].Listener; got != "test/gateway/udp" {
+		t.Errorf("session of %s is left", got)
+	}
+}
+
+func TestReplacedListenerClosesAfterItsLastSession(t *testing.T) {
+	b := newBed(t)
+	old := b.port("udp")
+	c := b.mustDial("udp", "ann", "first")
+	b.apply(b.changed(func(next *config.Config) { next.Listeners[0].Port = testport.Free(t) }))
+	if err := b.mustDial("udp", "ann", "first").echo("new port"); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.relay.Close(); err != nil {
+		t.Fatal(err)
+	}
+	within(t, "old port free", func() bool {
+		conn, err := net.ListenUDP("udp", &net.UDPAddr{Port: old})
+		if err != nil {
+			return false
+		}
+		return conn.Close() == nil
+	})
+}
+
+func TestTakenPortKeepsTheLastGoodFormAndHoldsNobodyUp(t *testing.T) {
+	b := newBed(t)
+	c := b.mustDial("udp", "ann", "first")
+	taken, err := net.ListenUDP("udp", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	next := b.changed(func(next *config.Config) {
+		next.Listeners[0].Port = taken.LocalAddr().(*net.UDPAddr).Port
+		next.Auth.Credentials[config.KeyPassword] = "second"
+	})
+	_, err = b.Apply(next)
+	if err == nil || !strings.Contains(err.Error(), "test/gateway/udp") {
+		t.Fatalf("error %v does not name the listener", err)
+	}
+	if b.Status().Failures["test/gateway/udp"] == "" {
+		t.Error("status does not say which listener failed")
+	}
+	if err := c.echo("still here"); err != nil {
+		t.Errorf("the old form is gone: %v", err)
+	}
+	if err := b.mustDial("tcp", "ann", "second").echo("other listener"); err != nil {
+		t.Errorf("the other listener was held up: %v", err)
+	}
+	if err := taken.Close(); err != nil {
+		t.Fatal(err)
+	}
+	b.apply(next)
+	if err := b.mustDial("udp", "ann", "second").echo("retried"); err != nil {
+		t.Errorf("the second try does not help: %v", err)
+	}
+}
+
+func TestQuotaIsPerUserAndGivenBack(t *testing.T) {
+	b := newBed(t)
+	b.apply(b.changed(func(c *config.Config) { c.Admin.UserQuota = 2 }))
+	first := b.mustDial("udp", "ann", "first")
+	b.mustDial("tcp", "ann", "first")
+	if _, err := b.dial("udp", "ann", "first"); err == nil || !strings.Contains(err.Error(), "486") {
+		t.Fatalf("third allocation: %v, want 486", err)
+	}
+	if err := first.relay.Close(); err != nil {
+		t.Fatal(err)
+	}
+	within(t, "place given back", func() bool { return b.Sessions().Len() == 1 })
+	b.mustDial("udp", "ann", "first")
+}
+
+func TestDrainingRefusesNewCallsAndKeepsLiveOnes(t *testing.T) {
+	b := newBed(t)
+	c := b.mustDial("udp", "ann", "first")
+	b.Sessions().Drain()
+	start := time.Now()
+	if _, err := b.dial("udp", "ann", "first"); err == nil || !strings.Contains(err.Error(), "508") {
+		t.Errorf("allocation while draining: %v, want 508", err)
+	}
+	if waited := time.Since(start); waited > time.Second {
+		t.Errorf("the refusal took %s", waited)
+	}
+	if err := c.echo("still here"); err != nil {
+		t.Error(err)
+	}
+	if b.Status().Status != Terminating {
+		t.Errorf("status %s", b.Status().Status)
+	}
+}
+
+func TestRenamedListenerServesAtOnce(t *testing.T) {
+	b := newBed(t)
+	next := b.changed(func(c *config.Config) { c.Listeners[0].Name = "test/gateway/renamed" })
+	b.apply(next)
+	if err := b.mustDial("renamed", "ann", "first").echo("hello"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestListenersSwapTheirPorts(t *testing.T) {
+	b := newBed(t)
+	b.apply(b.changed(func(c *config.Config) {
+		c.Listeners = append(c.Listeners, config.Listener{
+			Name: "test/gateway/second", Protocol: config.TURNUDP, Port: testport.Free(t), Address: "127.0.0.1", Routes: []string{"test/echo"}})
+		b.config = c.Clone()
+	}))
+	first, last := b.port("udp"), b.port("second")
+	b.apply(b.changed(func(c *config.Config) {
+		c.Listeners[0].Port, c.Listeners[len(c.Listeners)-1].Port = last, first
+	}))
+	if b.port("udp") != last || b.port("second") != first {
+		t.Fatalf("ports %d and %d, want %d and %d", b.port("udp"), b.port("second"), last, first)
+	}
+	for _, name := range []string{"udp", "second"} {
+		if err := b.mustDial(name, "ann", "first").echo("hello"); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

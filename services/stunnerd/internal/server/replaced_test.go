@@ -1,0 +1,53 @@
+package server
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/testport"
+)
+
+// moveTwice moves the UDP listener to another port, and again.
+func (b *bed) moveTwice() {
+	b.t.Helper()
+	for range 2 {
+		b.config = b.changed(func(next *config.Config) { next.Listeners[0].Port = testport.Free(b.t) })
+		b.apply(b.config)
+	}
+}
+
+// A session that goes on at an old port stands under the new config like all others, and goes with its listener.
+func TestSessionAtAnOldPortObeysTheConfig(t *testing.T) {
+	b := newBed(t)
+	c := b.mustDial("udp", "ann", "first")
+	b.moveTwice()
+	if err := c.echo("two ports later"); err != nil {
+		t.Fatal(err)
+	}
+	b.apply(b.changed(func(next *config.Config) { next.Listeners[0].Routes = nil }))
+	if err := c.echo("without a route"); err == nil {
+		t.Error("media goes on without a route")
+	}
+	b.apply(b.changed(func(next *config.Config) { next.Listeners = next.Listeners[1:] }))
+	within(t, "no session without its listener", func() bool { return b.Sessions().Len() == 0 })
+}
+
+func TestSessionAtAnOldPortFollowsTheName(t *testing.T) {
+	b, book := newNamedBed(t)
+	book.move(b.peer.Addr())
+	b.apply(b.config)
+	c := b.mustDial("udp", "ann", "first")
+	within(t, "the name opens its address", func() bool { return c.echo("hello") == nil })
+	b.moveTwice()
+	if err := c.echo("still here"); err != nil {
+		t.Fatalf("the new port cuts the call: %v", err)
+	}
+	gone := book.move(netip.MustParseAddr("192.0.2.77"))()
+	for c.echo("still here") == nil {
+		if time.Since(gone) > time.Second {
+			t.Fatal("media goes on a second after the name has moved away")
+		}
+	}
+}

@@ -1,0 +1,316 @@
+// Package server runs a dataplane config: it plans what a new config changes, applies it, and keeps what works when something does
+// not.
+//
+// Apply goes in one direction: new sockets are opened beside the old ones, but for those that a new one wants itself, then policies
+// are swapped, then old sockets retire. A
+// listener that cannot be opened keeps its last good form and does not hold up the others; the next Apply tries it again.
+package server
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/api/credential"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/cluster"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/gate"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/listener"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/resolve"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
+)
+
+// CredentialOverlap is how long a live session may go on with a credential that the config no longer knows: one allocation lifetime, in
+// which every client refreshes at least once.
+const CredentialOverlap = 10 * time.Minute
+
+// Options are the settings of the process that no config changes.
+type Options struct {
+	// Sockets is the number of sockets of a UDP listener; 0 means one for each core that the process may use.
+	Sockets int
+	// HostAddresses are the addresses of this host, or pod, at most one a family: the relay addresses of listeners whose config gives none,
+	// and the ones of the other family where the config gives one.
+	HostAddresses []netip.Addr
+	// LocalAddresses are all addresses of this host.
+	LocalAddresses []netip.Addr
+	// Capacity bounds the allocations of the process; 0 means no bound.
+	Capacity int
+	Log      *slog.Logger
+}
+
+// Server is a running dataplane.
+type Server struct {
+	opt     Options
+	machine *gate.Machine
+	nonces  *gate.Nonces
+	held    *relay.Reservations
+	limits  *gate.Limits
+	table   *session.Table
+	meter   *meter.Meter
+	names   *resolve.Resolver
+
+	mu        sync.Mutex
+	running   config.Config
+	clusters  []config.Cluster // of running, with addresses for names
+	listeners map[string]*running
+	former    []gate.Former
+	failures  map[string]string
+	retiring  sync.WaitGroup
+	closed    chan struct{}
+}
+
+// running is an open listener.
+type running struct {
+	spec   config.Listener
+	gate   *gate.Gate
+	socket listener.Listener
+	// before are the gates of the forms that this one has replaced. Their last sessions obey what this one obeys.
+	before []*gate.Gate
+}
+
+// obey puts a policy and routes in force for all sessions of a listener.
+func (r *running) obey(p *gate.Policy, routes *cluster.View) {
+	r.before = slices.DeleteFunc(r.before, func(g *gate.Gate) bool { return g.Sessions() == 0 })
+	for _, g := range r.before {
+		g.Update(p, routes)
+	}
+	r.gate.Update(p, routes)
+}
+
+// New returns a server that runs the zero config: it listens nowhere.
+func New(o Options) (*Server, error) {
+	cores := runtime.GOMAXPROCS(0)
+	if o.Sockets <= 0 || o.Sockets > cores {
+		o.Sockets = cores
+	}
+	machine, err := gate.NewMachine(cores, o.Log)
+	if err != nil {
+		return nil, err
+	}
+	nonces, err := gate.NewNonces()
+	if err != nil {
+		return nil, errors.Join(err, machine.Close())
+	}
+	s := &Server{
+		opt: o, machine: machine, nonces: nonces, held: relay.NewReservations(), limits: gate.NewLimits(o.Capacity), table: session.NewTable(), meter: meter.New(),
+		running: config.Zero(config.DefaultName), listeners: map[string]*running{}, failures: map[string]string{},
+		closed: make(chan struct{}),
+	}
+	s.names = resolve.New(resolve.System(nil), s.refresh, o.Log)
+	return s, nil
+}
+
+// Meter is what the server counts.
+func (s *Server) Meter() *meter.Meter { return s.meter }
+
+// Sessions is who is connected.
+func (s *Server) Sessions() *session.Table { return s.table }
+
+// Running is the config that is in force. A listener that could not be opened is not in it, or stands there in its last good form.
+func (s *Server) Running() config.Config {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.running.Clone()
+}
+
+// Apply puts a validated and expanded config in force. The error names the listeners that could not be opened; everything else is in
+// force all the same.
+func (s *Server) Apply(next config.Config) (Plan, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	next = next.Clone()
+	plan := PlanFor(s.running, next)
+	s.remember(next.Auth)
+
+	views := s.views(next)
+	for _, name := range plan.Yield {
+		s.stop(name)
+	}
+	opened, failed := s.open(plan, next, views)
+	s.update(next, views, failed)
+	for _, r := range opened {
+		if old := s.listeners[r.spec.Name]; old != nil {
+			r.before = append(old.before, old.gate)
+			s.retire(old)
+		}
+		s.listeners[r.spec.Name] = r
+	}
+	for _, name := range plan.Stop {
+		s.stop(name)
+	}
+	s.running = withoutFailures(next, s.listeners)
+	s.meter.Applied.Add(1)
+	return plan, s.report(failed)
+}
+
+// remember keeps the authority that next replaces for the sessions that it admitted.
+func (s *Server) remember(next config.Auth) {
+	now := time.Now()
+	s.former = slices.DeleteFunc(s.former, func(f gate.Former) bool { return now.After(f.Until) })
+	old := s.running.Auth.Authority()
+	if len(s.listeners) == 0 || old == next.Authority() || old == (credential.Authority{}) {
+		return
+	}
+	s.former = append(s.former, gate.Former{Authority: old, Until: now.Add(CredentialOverlap)})
+}
+
+// views computes what each listener of a config may reach, and has the names in it resolved from now on.
+func (s *Server) views(next config.Config) map[string]*cluster.View {
+	s.names.Watch(cluster.Names(next.Clusters))
+	s.clusters = cluster.Resolve(next.Clusters, s.names.Answers())
+	views := make(map[string]*cluster.View, len(next.Listeners))
+	for _, l := range next.Listeners {
+		views[l.Name] = s.view(next, l)
+	}
+	return views
+}
+
+// view is what a listener's clients may reach: what its routes say, but for the sockets of this process itself.
+func (s *Server) view(c config.Config, l config.Listener) *cluster.View {
+	self := cluster.Self{Addrs: s.opt.LocalAddresses}
+	for _, own := range c.Listeners {
+		self.Ports = append(self.Ports, uint16(own.Port))
+	}
+	return cluster.NewView(s.clusters, l.Routes).Sparing(self)
+}
+
+// open opens the sockets that the plan asks for, with their policy already in place.
+func (s *Server) open(plan Plan, next config.Config, views map[string]*cluster.View) (opened []*running, failed map[string]error) {
+	failed = map[string]error{}
+	for _, l := range slices.Concat(plan.Start, plan.Replace) {
+		g := gate.New(l.Name, l.Protocol, gate.Shared{
+			Machine: s.machine, Nonces: s.nonces, Held: s.held, Limits: s.limits, Table: s.table, Meter: s.meter, Log: s.opt.Log,
+		})
+		g.Update(s.policy(next, l), views[l.Name])
+		socket, err := listener.Open(l, g, listener.Options{Sockets: s.opt.Sockets, Meter: s.meter, Log: s.opt.Log})
+		if err != nil {
+			failed[l.Name] = err
+			continue
+		}
+		opened = append(opened, &running{spec: l, gate: g, socket: socket})
+	}
+	return opened, failed
+}
+
+// update swaps policies, routes and certificates of the listeners that stay.
+func (s *Server) update(next config.Config, views map[string]*cluster.View, failed map[string]error) {
+	for _, l := range next.Listeners {
+		r := s.listeners[l.Name]
+		if r == nil {
+			continue
+		}
+		r.obey(s.policy(next, l), views[l.Name])
+		if l.Protocol != r.spec.Protocol {
+			continue // it is on its way out
+		}
+		if err := r.socket.Update(l); err != nil {
+			failed[l.Name] = fmt.Errorf("update listener %s: %w", l.Name, err)
+		}
+	}
+}
+
+func (s *Server) policy(c config.Config, l config.Listener) *gate.Policy {
+	return &gate.Policy{
+		Authority:  c.Auth.Authority(),
+		Former:     slices.Clone(s.former),
+		RelayAddrs: s.relayAddrs(l.Address),
+		UserQuota:  c.Admin.UserQuota,
+
+		SessionGrace: time.Duration(c.Auth.SessionGrace) * time.Second,
+	}
+}
+
+// relayAddrs are the configured address first, and the host's of another family.
+func (s *Server) relayAddrs(address string) []netip.Addr {
+	addr, err := netip.ParseAddr(address)
+	if err != nil || addr.IsUnspecified() {
+		return s.opt.HostAddresses
+	}
+	addrs := []netip.Addr{addr.Unmap()}
+	for _, a := range s.opt.HostAddresses {
+		if a.Is4() != addrs[0].Is4() {
+			addrs = append(addrs, a)
+		}
+	}
+	return addrs
+}
+
+// retire lets the sessions of a replaced listener end by themselves, then closes its socket.
+func (s *Server) retire(r *running) {
+	r.gate.Retire()
+	s.retiring.Go(func() {
+		for r.gate.Sessions() > 0 {
+			changed := s.table.Changed()
+			if r.gate.Sessions() == 0 {
+				break
+			}
+			select {
+			case <-changed:
+			case <-s.closed:
+				s.end(r)
+				return
+			}
+		}
+		s.end(r)
+	})
+}
+
+// stop ends a listener and its sessions.
+func (s *Server) stop(name string) {
+	if r := s.listeners[name]; r != nil {
+		delete(s.listeners, name)
+		s.end(r)
+		for _, g := range r.before {
+			g.Close()
+		}
+	}
+}
+
+// end closes the sockets first: nothing that is under way in a reader can make a session after the gate has ended them all.
+func (s *Server) end(r *running) {
+	r.gate.Retire()
+	if err := r.socket.Close(); err != nil {
+		s.opt.Log.Warn("close listener", "listener", r.spec.Name, "error", err)
+	}
+	r.gate.Close()
+}
+
+// report notes which listeners do not run as configured, and why.
+func (s *Server) report(failed map[string]error) error {
+	s.failures = make(map[string]string, len(failed))
+	var errs []error
+	for name, err := range failed {
+		s.failures[name] = err.Error()
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// withoutFailures is the config as it runs: what could not be opened is left out, or stands in the form that is still open.
+func withoutFailures(next config.Config, open map[string]*running) config.Config {
+	next.Listeners = slices.DeleteFunc(next.Listeners, func(l config.Listener) bool { return open[l.Name] == nil })
+	for i, l := range next.Listeners {
+		next.Listeners[i].Port, next.Listeners[i].Protocol = open[l.Name].spec.Port, open[l.Name].spec.Protocol
+	}
+	return next
+}
+
+// Close ends all sessions and closes all sockets.
+func (s *Server) Close() error {
+	s.names.Close() // before the lock, which a refresh that is under way may wait for
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	close(s.closed)
+	for name := range s.listeners {
+		s.stop(name)
+	}
+	s.retiring.Wait()
+	return errors.Join(s.held.Close(), s.machine.Close())
+}

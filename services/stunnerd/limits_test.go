@@ -1,0 +1,49 @@
+package main
+
+import (
+	"math"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestCapacityFollowsMemoryAndDescriptors(t *testing.T) {
+	var files unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
+		t.Fatal(err)
+	}
+	byFiles := math.MaxInt
+	if files.Cur < math.MaxInt32 {
+		byFiles = int(files.Cur) - reservedFiles
+	}
+	if got := capacity(0); got != byFiles {
+		t.Errorf("without a memory limit: %d, want %d", got, byFiles)
+	}
+	if got, want := capacity(64<<20), min(1024, byFiles); got != want {
+		t.Errorf("with 64 MiB: %d, want %d", got, want)
+	}
+}
+
+func TestMemoryLimitOfEitherCgroup(t *testing.T) {
+	for _, tc := range []struct {
+		file, content string
+		want          int64
+	}{
+		{"memory.max", "1048576\n", 1 << 20}, {"memory.max", "max\n", 0}, {"memory/memory.limit_in_bytes", "2097152\n", 2 << 20},
+		{"memory/memory.limit_in_bytes", "9223372036854771712\n", 0}, {"other", "1", 0},
+	} {
+		root := t.TempDir()
+		path := filepath.Join(root, tc.file)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(tc.content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := memoryLimit(root); got != tc.want {
+			t.Errorf("%s %q: %d, want %d", tc.file, tc.content, got, tc.want)
+		}
+	}
+}

@@ -1,0 +1,206 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/api/discovery"
+	"github.com/stunner-gateway/stunner/services/api/telemetry"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/admin"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/follower"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/server"
+)
+
+// daemon is the running process.
+type daemon struct {
+	options
+	levels    *telemetry.Levels
+	log       *slog.Logger
+	server    *server.Server
+	follower  *follower.Follower
+	endpoints *admin.Endpoints
+	inspector *admin.Inspector
+	registry  *prometheus.Registry
+}
+
+// run runs until ctx ends, then drains.
+func run(ctx context.Context, o options) error {
+	levels, err := telemetry.ParseLevels(or(o.log, config.DefaultLogLevel))
+	if err != nil {
+		return fmt.Errorf("--log: %w", err)
+	}
+	log := telemetry.NewLog(os.Stderr, o.logFormat, levels)
+	source, err := open(o, log)
+	if err != nil {
+		return err
+	}
+	if o.dryRun {
+		return dryRun(ctx, source, o)
+	}
+	d, err := newDaemon(o, source, levels, log)
+	if err != nil {
+		return err
+	}
+	defer d.endpoints.Close()
+	err = d.serve(ctx)
+	return errors.Join(err, d.server.Close())
+}
+
+// open opens the origin of the config: the quick server's URI is one too.
+func open(o options, log *slog.Logger) (discovery.Source, error) {
+	if o.uri != nil {
+		return quickServer(*o.uri)
+	}
+	return discovery.Open(o.config, discovery.Options{
+		ID: o.id, Node: o.node, TokenFile: o.tokenFile, CAFile: o.caFile, Log: telemetry.Scope(log, "discovery"),
+	})
+}
+
+func newDaemon(o options, source discovery.Source, levels *telemetry.Levels, log *slog.Logger) (*daemon, error) {
+	memory := memoryLimit(cgroups)
+	respectMemory(memory)
+	srv, err := server.New(server.Options{
+		Sockets: o.sockets, HostAddresses: o.addresses, LocalAddresses: localAddresses(), Capacity: capacity(memory), Log: telemetry.Scope(log, "turn"),
+	})
+	if err != nil {
+		return nil, err
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return nil, fmt.Errorf("name this pod in reports: %w", err)
+	}
+	d := &daemon{
+		options: o, levels: levels, log: telemetry.Scope(log, "stunnerd"), server: srv,
+		endpoints: admin.NewEndpoints(telemetry.Scope(log, "admin")), registry: prometheus.NewRegistry(),
+	}
+	listeners := func() []config.Listener { return srv.Running().Listeners }
+	d.inspector = admin.NewInspector(srv.Sessions(), srv.Meter(), listeners, admin.Access{Anywhere: o.from == fromAny, Users: o.showUsers})
+	d.follower = follower.New(follower.Options{
+		Source: source, Server: srv, Last: follower.LastGood{Dir: o.stateDir, ID: o.id},
+		Lookup: o.lookup, Applied: d.applied, Pod: host, Log: telemetry.Scope(log, "config"),
+	})
+	d.registry.MustRegister(
+		collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		&admin.Collector{Meter: srv.Meter(), Sessions: srv.Sessions(), Age: d.follower.Age, Revision: d.follower.Revision},
+	)
+	return d, nil
+}
+
+// serve runs the config until ctx ends, then drains. With --watch the config is followed, also while draining: a route may still be
+// taken away from a call, and the operator hears how many are left. Without, it is read once, and has to be there and right.
+func (d *daemon) serve(ctx context.Context) error {
+	following, stop := context.WithCancel(context.Background())
+	group := new(errgroup.Group)
+	defer func() { _ = group.Wait() }()
+	defer stop()
+	if d.watch {
+		if err := d.health(d.options.probes); err != nil {
+			d.log.Warn("go on without probes until a config names them", "error", err)
+		}
+		group.Go(func() error { return d.follower.Run(following) })
+	} else if err := d.follower.Once(ctx); err != nil {
+		return err
+	}
+	<-ctx.Done()
+	d.drain()
+	return nil
+}
+
+// applied puts in force what a config says about the process itself.
+func (d *daemon) applied(c config.Config) error {
+	if d.options.log == "" {
+		d.levels.Set(c.Admin.LogLevel)
+	}
+	return errors.Join(
+		d.health(*c.Admin.HealthcheckEndpoint),
+		d.endpoints.Set("metrics", c.Admin.MetricsEndpoint, admin.MetricsPort, d.metrics),
+	)
+}
+
+func (d *daemon) health(url string) error {
+	return d.endpoints.Set("healthcheck", url, admin.HealthPort, d.probes)
+}
+
+func (d *daemon) probes(string) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/", telemetry.Health{Ready: d.ready})
+	mux.Handle("/status", admin.JSON(func() any { return d.follower.Status() }))
+	mux.Handle("/sessions", d.inspector.Sessions())
+	mux.Handle("/refusals", d.inspector.Refusals())
+	return mux
+}
+
+func (d *daemon) ready() error {
+	if d.options.unready && d.server.Sessions().Draining() {
+		return errors.New("stunnerd not ready: it drains")
+	}
+	return d.follower.Ready()
+}
+
+func (d *daemon) metrics(path string) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle(or(path, "/"), promhttp.HandlerFor(d.registry, promhttp.HandlerOpts{}))
+	return mux
+}
+
+// drain admits nobody any more and waits for the live sessions to end. The process stays ready meanwhile, unless told otherwise: an
+// endpoint that is not ready loses its UDP flows to kube-proxy, and with them every call.
+func (d *daemon) drain() {
+	second, stop := secondSignal()
+	defer stop()
+	sessions := d.server.Sessions()
+	sessions.Drain()
+	d.log.Info("drain", "sessions", sessions.Len(), "timeout", d.options.drain)
+	timeout := time.NewTimer(d.options.drain)
+	defer timeout.Stop()
+	for {
+		changed := sessions.Changed()
+		if sessions.Len() == 0 {
+			return
+		}
+		select {
+		case <-changed:
+		case <-second.Done():
+			d.log.Info("end at once", "sessions", sessions.Len())
+			return
+		case <-timeout.C:
+			d.log.Info("end of the time to drain", "sessions", sessions.Len())
+			return
+		}
+	}
+}
+
+// lookup answers for the placeholders of a config.
+func (o options) lookup(name string) string {
+	if name == "STUNNER_ADDR" {
+		return o.addresses[0].String()
+	}
+	return o.env(name)
+}
+
+func dryRun(ctx context.Context, source discovery.Source, o options) error {
+	configs, err := source.Load(ctx)
+	if err != nil {
+		return err
+	}
+	for _, c := range configs {
+		next := c.Expand(o.lookup)
+		if err := next.Validate(); err != nil {
+			return fmt.Errorf("config %s: %w", c.Admin.Name, err)
+		}
+		fmt.Println(server.PlanFor(config.Zero(c.Admin.Name), next))
+	}
+	return nil
+}

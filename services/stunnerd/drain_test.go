@@ -109,7 +109,7 @@ func TestSessionsAndRefusalsOfARunningProcess(t *testing.T) {
 		t.Fatal("a peer without a route was reached")
 	}
 	var refusals admin.RefusalList
-	_, body = p.get("/refusals?user=ann")
+	_, body := p.get("/refusals?user=ann")
 	if err := json.Unmarshal(body, &refusals); err != nil || len(refusals.Refusals) == 0 {
 		t.Fatalf("%v, %s", err, body)
 	}

@@ -1,0 +1,482 @@
+// Package faults breaks what a single dataplane depends on, while calls are up, and counts what they notice of it.
+package faults
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/api/credential"
+	"github.com/stunner-gateway/stunner/services/api/discovery"
+)
+
+// stunnerd is the built program.
+var stunnerd string
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "faults")
+	if err == nil {
+		stunnerd, err = filepath.Join(dir, "stunnerd"), build(dir)
+	}
+	code := 1
+	if err == nil {
+		code = m.Run()
+	} else {
+		fmt.Fprintln(os.Stderr, err)
+	}
+	_ = os.RemoveAll(dir)
+	os.Exit(code)
+}
+
+func build(dir string) error {
+	root, err := bed.Root()
+	if err != nil {
+		return err
+	}
+	return bed.Build(context.Background(), root, dir, bed.Stunnerd)
+}
+
+const (
+	patience = 20 * time.Second // for what must come, on a busy machine
+	pace     = 20 * time.Millisecond
+	user     = "ann"
+	password = "opens-the-door"
+	secret   = "shared-by-both-sides"
+	gateway  = "faults/door"
+)
+
+// bench is a dataplane under test: its process, its config and an echo peer.
+type bench struct {
+	t *testing.T
+	// config has a listener for each transport, which all lead to the peer. A test may change it before it starts the process.
+	config  config.Config
+	peer    netip.AddrPort
+	roots   *x509.CertPool
+	process *bed.Process
+	file    string // that run has the process follow
+}
+
+// newBench makes a config and its peer. Nothing runs yet.
+func newBench(t *testing.T) *bench {
+	t.Helper()
+	b := &bench{t: t, roots: x509.NewCertPool(), peer: echo(t)}
+	ports := freePorts(t, 6)
+	health := fmt.Sprintf("http://%s:%d", bed.Loopback, ports[4])
+	b.config = config.Config{
+		Version: config.Version,
+		Admin: config.Admin{
+			Name: gateway, LogLevel: "all:INFO", HealthcheckEndpoint: &health,
+			MetricsEndpoint: fmt.Sprintf("http://%s:%d/metrics", bed.Loopback, ports[5]),
+		},
+		Auth: config.Auth{Type: config.AuthEphemeral, Realm: "faults.example.org", Credentials: map[string]credential.Secret{
+			config.KeyUsername: user, config.KeyPassword: password, config.KeySecret: secret,
+		}},
+		Clusters: []config.Cluster{{Name: "faults/echo", Type: config.Static, Protocol: "UDP", Endpoints: []string{endpoint(b.peer)}}},
+	}
+	cert, key := b.certificate()
+	for i, network := range []call.Network{call.UDP, call.TCP, call.TLS, call.DTLS} {
+		l := config.Listener{Name: listenerName(network), Protocol: config.Protocol("TURN-" + strings.ToUpper(string(network))),
+			Address: bed.Loopback, Port: ports[i], Routes: []string{"faults/echo"}}
+		if l.Protocol.Secure() {
+			l.Cert, l.Key = cert, key
+		}
+		b.config.Listeners = append(b.config.Listeners, l)
+	}
+	b.config.Default()
+	return b
+}
+
+func listenerName(network call.Network) string { return gateway + "/" + string(network) }
+
+// endpoint is a peer, in the syntax of a config.
+func endpoint(peer netip.AddrPort) string {
+	return fmt.Sprintf("%s:<%d-%d>", peer.Addr(), peer.Port(), peer.Port())
+}
+
+// certificate makes a key pair that the calls of the bench trust, in the form that a config takes.
+func (b *bench) certificate() (cert string, key credential.Secret) {
+	b.t.Helper()
+	chain, private, err := bed.Certificate()
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.roots.AppendCertsFromPEM(chain)
+	return base64.StdEncoding.EncodeToString(chain), credential.Secret(base64.StdEncoding.EncodeToString(private))
+}
+
+// run starts the process with the config in a file, and waits until it is ready.
+func (b *bench) run(flags ...string) {
+	b.t.Helper()
+	b.file = filepath.Join(b.t.TempDir(), "config.json")
+	b.write(b.config)
+	b.start(b.file, flags...)
+	b.await("ready", bed.Answers(b.health()+"/ready", http.StatusOK))
+}
+
+// start starts the process with a config from elsewhere. The probes answer at once.
+func (b *bench) start(origin string, flags ...string) {
+	b.t.Helper()
+	b.startAs(bed.Command{Path: stunnerd}, origin, flags...)
+}
+
+// startAs starts the process through another program, whose arguments stand before those of stunnerd.
+func (b *bench) startAs(c bed.Command, origin string, flags ...string) {
+	b.t.Helper()
+	c.Name, c.Logs, c.Env = "stunnerd", b.t.TempDir(), append(c.Env, "STUNNER_ADDR="+b.config.Listeners[0].Address)
+	c.Args = append(c.Args, "--watch", "--config", origin, "--id", gateway, "--healthcheck-endpoint", b.health())
+	c.Args = append(c.Args, flags...)
+	p, err := bed.Start(c)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.process = p
+	b.t.Cleanup(func() {
+		if b.t.Failed() {
+			b.t.Logf("last words of stunnerd:\n%s", strings.Join(p.Tail(30), "\n"))
+		}
+		if err := p.Kill(); err != nil {
+			b.t.Error(err)
+		}
+	})
+}
+
+func (b *bench) health() string { return *b.config.Admin.HealthcheckEndpoint }
+
+// changed returns a changed copy of the config.
+func (b *bench) changed(change func(*config.Config)) config.Config {
+	c := b.config.Clone()
+	change(&c)
+	return c
+}
+
+// write replaces the file as a whole.
+func (b *bench) write(c config.Config) { b.t.Helper(); b.writeRaw(c.Canonical()) }
+
+func (b *bench) writeRaw(data []byte) {
+	b.t.Helper()
+	if err := os.WriteFile(b.file+".new", data, 0o600); err != nil {
+		b.t.Fatal(err)
+	}
+	if err := os.Rename(b.file+".new", b.file); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// apply writes a config and waits until it is in force.
+func (b *bench) apply(c config.Config) {
+	b.t.Helper()
+	b.write(c)
+	b.inForce(c)
+}
+
+// inForce waits until a config is in force.
+func (b *bench) inForce(c config.Config) {
+	b.t.Helper()
+	want := c.Revision()
+	b.await("config "+want+" in force", func(ctx context.Context) error {
+		st, err := b.look(ctx)
+		if err == nil && st.Revision != want {
+			err = fmt.Errorf("revision %q runs, problem %q", st.Revision, st.Problem)
+		}
+		return err
+	})
+}
+
+// await waits for what the process must bring about.
+func (b *bench) await(what string, cond func(context.Context) error) {
+	b.t.Helper()
+	b.within(patience, what, cond)
+}
+
+// within waits for what the process must bring about in time, and returns how long it took.
+func (b *bench) within(limit time.Duration, what string, cond func(context.Context) error) time.Duration {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.t.Context(), limit)
+	defer cancel()
+	began := time.Now()
+	if err := b.process.Until(ctx, cond); err != nil {
+		b.t.Fatalf("not within %s: %s: %v", limit, what, err)
+	}
+	return time.Since(began)
+}
+
+// status is what a dataplane says about itself, as far as it matters here.
+type status struct {
+	Status          string            `json:"status"`
+	Revision        string            `json:"revision"`
+	Origin          string            `json:"origin"`
+	Problem         string            `json:"problem"`
+	Lost            string            `json:"lost"`
+	Failures        map[string]string `json:"failures"`
+	Unknown         []string          `json:"unknownFields"`
+	AllocationCount int               `json:"allocationCount"`
+	Auth            config.Auth       `json:"auth"`
+	Listeners       []config.Listener `json:"listeners"`
+	Clusters        []config.Cluster  `json:"clusters"`
+}
+
+func (b *bench) look(ctx context.Context) (st status, err error) {
+	code, body, err := bed.Get(ctx, b.health()+"/status")
+	if err == nil && code != http.StatusOK {
+		err = fmt.Errorf("status: code %d", code)
+	}
+	if err == nil {
+		err = json.Unmarshal(body, &st)
+	}
+	return st, err
+}
+
+func (b *bench) status() status {
+	b.t.Helper()
+	st, err := b.look(b.t.Context())
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return st
+}
+
+// sessions is the condition that so many allocations are there.
+func (b *bench) sessions(want int) func(context.Context) error {
+	return func(ctx context.Context) error {
+		st, err := b.look(ctx)
+		if err == nil && st.AllocationCount != want {
+			err = fmt.Errorf("%d allocations, want %d", st.AllocationCount, want)
+		}
+		return err
+	}
+}
+
+// metric is the sum of all series of a name; what was never counted is 0.
+func (b *bench) metric(name string) float64 {
+	b.t.Helper()
+	v, err := bed.Metric(b.t.Context(), b.config.Admin.MetricsEndpoint, name)
+	if err != nil && !errors.Is(err, bed.ErrNoMetric) {
+		b.t.Fatal(err)
+	}
+	return v
+}
+
+// files is the number of descriptors that the process has open.
+func (b *bench) files() int {
+	b.t.Helper()
+	list, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", b.process.PID()))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return len(list)
+}
+
+// at is the address of the config's listener for a transport.
+func (b *bench) at(network call.Network) netip.AddrPort {
+	i := slices.IndexFunc(b.config.Listeners, func(l config.Listener) bool { return l.Name == listenerName(network) })
+	l := b.config.Listeners[i]
+	return netip.AddrPortFrom(netip.MustParseAddr(l.Address), uint16(l.Port))
+}
+
+// options are those of a call over a transport, with the static credential.
+func (b *bench) options(network call.Network) call.Options {
+	return call.Options{Gateway: b.at(network), Network: network, Roots: b.roots, Username: user, Password: password, Peer: b.peer, Interval: pace}
+}
+
+// call starts a call that the test ends. It is up when call returns.
+func (b *bench) call(o call.Options) *call.Call {
+	b.t.Helper()
+	c, err := call.Start(b.t.Context(), o)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.goOn(calls{c})
+	return c
+}
+
+// calls starts n calls over each of the transports; without any, over all of them.
+func (b *bench) calls(n int, networks ...call.Network) (all calls) {
+	b.t.Helper()
+	if len(networks) == 0 {
+		networks = []call.Network{call.UDP, call.TCP, call.TLS, call.DTLS}
+	}
+	for range n {
+		for _, network := range networks {
+			all = append(all, b.call(b.options(network)))
+		}
+	}
+	return all
+}
+
+// calls are some that are up at the same time.
+type calls []*call.Call
+
+// goOn waits until each call has heard its peer some more.
+func (b *bench) goOn(all calls) {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.t.Context(), patience)
+	defer cancel()
+	for i, c := range all {
+		if err := c.AwaitMore(ctx, 3); err != nil {
+			b.t.Fatalf("call %d does not go on: %v", i, err)
+		}
+	}
+}
+
+// end ends the calls and returns what they have lost and the longest silence of any of them.
+func (all calls) end() (lost int, silence time.Duration) {
+	for _, c := range all {
+		s := c.End(patience)
+		lost, silence = lost+s.Lost, max(silence, s.LongestGap)
+	}
+	return lost, silence
+}
+
+// unharmed ends the calls, which must have lost nothing and never been silent for longer than the limit.
+func (b *bench) unharmed(all calls, limit time.Duration) {
+	b.t.Helper()
+	b.goOn(all)
+	lost, silence := all.end()
+	if lost > 0 || silence > limit {
+		b.t.Errorf("%d calls: %d datagrams lost, longest silence %s; want 0, %s", len(all), lost, silence, limit)
+	}
+	b.t.Logf("%d calls: %d datagrams lost, longest silence %s", len(all), lost, silence)
+}
+
+// echo is a UDP peer that sends back whatever it gets.
+func echo(t *testing.T) netip.AddrPort {
+	t.Helper()
+	return echoAt(t, netip.MustParseAddr(bed.Loopback))
+}
+
+func echoAt(t *testing.T, addr netip.Addr) netip.AddrPort {
+	t.Helper()
+	conn, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr, 0)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	go func() {
+		buf := make([]byte, 2048)
+		for {
+			n, from, err := conn.ReadFromUDPAddrPort(buf)
+			if err != nil {
+				return
+			}
+			_, _ = conn.WriteToUDPAddrPort(buf[:n], from)
+		}
+	}()
+	return conn.LocalAddr().(*net.UDPAddr).AddrPort()
+}
+
+// freePorts are n different ones.
+func freePorts(t *testing.T, n int) (ports []int) {
+	t.Helper()
+	for len(ports) < n {
+		port, err := bed.FreePort()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Contains(ports, port) {
+			ports = append(ports, port)
+		}
+	}
+	return ports
+}
+
+// hub is a discovery server whose connections can be cut, and that comes back at the address where it was.
+type hub struct {
+	t       *testing.T
+	handler http.Handler
+	addr    string
+	listen  func(address string) (net.Listener, error)
+	server  *http.Server
+
+	mu      sync.Mutex
+	conns   map[net.Conn]bool
+	accepts []time.Time
+}
+
+// newHub serves a handler, which may be a discovery.Server, on a port of its own.
+func newHub(t *testing.T, handler http.Handler) *hub {
+	t.Helper()
+	h := &hub{t: t, handler: handler, addr: fmt.Sprintf("%s:%d", bed.Loopback, freePorts(t, 1)[0]), conns: map[net.Conn]bool{},
+		listen: func(address string) (net.Listener, error) { return net.Listen("tcp", address) }}
+	h.up()
+	t.Cleanup(h.down)
+	return h
+}
+
+// serving is a hub that has published a config.
+func serving(t *testing.T, c config.Config) (*hub, *discovery.Server) {
+	t.Helper()
+	s := discovery.NewServer(discovery.ServerOptions{})
+	s.Publish(c)
+	return newHub(t, s), s
+}
+
+// url is the origin for a dataplane.
+func (h *hub) url() string { return "http://" + h.addr }
+
+// up begins to listen.
+func (h *hub) up() {
+	h.t.Helper()
+	socket, err := h.listen(h.addr)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.server = &http.Server{Handler: h.handler, ConnState: h.note}
+	go func(s *http.Server) { _ = s.Serve(socket) }(h.server) // it ends with down
+}
+
+// note keeps connections, because a server forgets those that have become WebSockets.
+func (h *hub) note(conn net.Conn, state http.ConnState) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch state {
+	case http.StateNew:
+		h.conns[conn] = true
+		h.accepts = append(h.accepts, time.Now())
+	case http.StateClosed:
+		delete(h.conns, conn)
+	}
+}
+
+// down stops listening and cuts every connection.
+func (h *hub) down() {
+	_ = h.server.Close()
+	h.cut()
+}
+
+// cut ends every connection and goes on listening.
+func (h *hub) cut() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for conn := range h.conns {
+		_ = conn.Close()
+	}
+	clear(h.conns)
+}
+
+// accepted are the times of the connections since a moment.
+func (h *hub) accepted(since time.Time) (times []time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, at := range h.accepts {
+		if at.After(since) {
+			times = append(times, at)
+		}
+	}
+	return times
+}

@@ -1,0 +1,286 @@
+// Package abuse treats a dataplane badly, from outside and without a credential: floods, silence, half a handshake. What it costs the
+// process is read where the kernel keeps it, and a client that behaves must be served all the while.
+package abuse
+
+import (
+	"bytes"
+	"context"
+	"crypto/x509"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"text/template"
+	"time"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/call"
+)
+
+const (
+	user     = "ann"
+	password = "opens-the-door"
+	patience = 20 * time.Second // for what must come
+)
+
+// program is the dataplane, built as it is shipped: the race detector's own memory would drown what is measured.
+var program string
+
+func TestMain(m *testing.M) {
+	code, err := run(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "abuse:", err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func run(m *testing.M) (int, error) {
+	root, err := bed.Root()
+	if err != nil {
+		return 0, err
+	}
+	dir, err := os.MkdirTemp("", "abuse")
+	if err != nil {
+		return 0, err
+	}
+	defer os.RemoveAll(dir)
+	if err := bed.Build(context.Background(), root, dir, bed.Stunnerd); err != nil {
+		return 0, err
+	}
+	program = filepath.Join(dir, "stunnerd")
+	if err := allowFiles(); err != nil {
+		return 0, err
+	}
+	return m.Run(), nil
+}
+
+// allowFiles raises the number of descriptors of this process, and of those that it starts, as far as is allowed.
+func allowFiles() error {
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		return fmt.Errorf("read limit of descriptors: %w", err)
+	}
+	limit.Cur = limit.Max
+	return syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit)
+}
+
+// target is a running dataplane with a listener for each transport, and an echo peer that its routes allow.
+type target struct {
+	process *bed.Process
+	ports   map[call.Network]int
+	metrics string
+	peer    netip.AddrPort
+	roots   *x509.CertPool
+}
+
+var document = template.Must(template.New("config").Funcs(template.FuncMap{"upper": func(n call.Network) string { return strings.ToUpper(string(n)) }}).Parse(`version: v1
+admin: {name: abuse/door, healthcheck_endpoint: "http://127.0.0.1:{{.Health}}", metrics_endpoint: "{{.Metrics}}"}
+auth: {type: static, realm: abuse.example.org, credentials: {username: {{.User}}, password: {{.Password}}}}
+listeners:
+{{- range $network, $port := .Ports}}
+  - name: abuse/door/{{$network}}
+    protocol: TURN-{{upper $network}}
+    address: 127.0.0.1
+    port: {{$port}}
+    routes: [abuse/echo]
+    cert: {{$.Cert}}
+    key: {{$.Key}}
+{{- end}}
+clusters:
+  - {name: abuse/echo, type: STATIC, endpoints: ["127.0.0.1:<{{.Peer}}-{{.Peer}}>"]}
+`))
+
+// start runs a dataplane until the test ends.
+func start(t *testing.T) *target {
+	t.Helper()
+	chain, key, err := bed.Certificate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	health := freePort(t)
+	d := &target{ports: map[call.Network]int{}, peer: echo(t), roots: x509.NewCertPool()}
+	d.roots.AppendCertsFromPEM(chain)
+	d.metrics = fmt.Sprintf("http://127.0.0.1:%d/metrics", freePort(t))
+	for _, n := range []call.Network{call.UDP, call.TCP, call.TLS, call.DTLS} {
+		d.ports[n] = freePort(t)
+	}
+	var config bytes.Buffer
+	if err := document.Execute(&config, map[string]any{
+		"Health": health, "Metrics": d.metrics, "User": user, "Password": password, "Ports": d.ports, "Peer": d.peer.Port(),
+		"Cert": base64.StdEncoding.EncodeToString(chain), "Key": base64.StdEncoding.EncodeToString(key),
+	}); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	file := filepath.Join(dir, "config.yaml")
+	if err := os.WriteFile(file, config.Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d.process, err = bed.Start(bed.Command{Name: "stunnerd", Path: program, Args: []string{"--config", file}, Logs: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if d.process.Err() != nil || t.Failed() {
+			t.Logf("end of the log of stunnerd:\n%s", strings.Join(d.process.Tail(20), "\n"))
+		}
+		if err := d.process.Kill(); err != nil {
+			t.Error(err)
+		}
+	})
+	d.await(t, patience, bed.Answers(fmt.Sprintf("http://127.0.0.1:%d/ready", health), http.StatusOK))
+	return d
+}
+
+// address is where the dataplane listens.
+func (d *target) address(n call.Network) netip.AddrPort {
+	return netip.AddrPortFrom(netip.MustParseAddr(bed.Loopback), uint16(d.ports[n]))
+}
+
+// await waits for a condition of the dataplane.
+func (d *target) await(t *testing.T, patience time.Duration, cond func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := d.process.Until(ctx, cond); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// good is a client that behaves: it allocates, has datagrams echoed and hangs up. The answer is how long it took to the first echo.
+func (d *target) good(t *testing.T, n call.Network) time.Duration {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	began := time.Now()
+	c, err := call.Start(ctx, call.Options{
+		Gateway: d.address(n), Network: n, Roots: d.roots, Username: user, Password: password, Peer: d.peer,
+	})
+	if err != nil {
+		t.Fatalf("good client over %s: %v", n, err)
+	}
+	defer c.End(time.Second)
+	if err := c.Await(ctx, 1); err != nil {
+		t.Fatalf("good client over %s: %v", n, err)
+	}
+	took := time.Since(began)
+	if err := c.Await(ctx, 10); err != nil {
+		t.Errorf("good client over %s: %v", n, err)
+	}
+	return took
+}
+
+// rss is the memory of the dataplane that is resident, in bytes.
+func (d *target) rss(t *testing.T) int {
+	t.Helper()
+	status := d.proc(t, "status")
+	_, after, _ := strings.Cut(status, "VmRSS:")
+	kilobytes, err := strconv.Atoi(strings.Fields(after + " x")[0])
+	if err != nil {
+		t.Fatalf("no VmRSS in %q", status)
+	}
+	return kilobytes << 10
+}
+
+// cpu is the time that the dataplane has spent computing.
+func (d *target) cpu(t *testing.T) time.Duration {
+	t.Helper()
+	const tick = 10 * time.Millisecond // USER_HZ is 100 on every architecture that Go knows
+	stat := d.proc(t, "stat")
+	fields := strings.Fields(stat[strings.LastIndex(stat, ")")+1:]) // the name may hold spaces
+	var ticks int
+	for _, f := range fields[11:13] { // utime and stime, proc_pid_stat(5)
+		n, err := strconv.Atoi(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ticks += n
+	}
+	return time.Duration(ticks) * tick
+}
+
+func (d *target) proc(t *testing.T, name string) string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(d.process.PID()), name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+func (d *target) goroutines(t *testing.T) int { return int(d.metric(t, "go_goroutines")) }
+func (d *target) threads(t *testing.T) int    { return int(d.metric(t, "go_threads")) }
+
+// dropped is how much was dropped for a reason.
+func (d *target) dropped(t *testing.T, reason string) int {
+	return int(d.metric(t, fmt.Sprintf("stunner_dropped_total{reason=%q}", reason)))
+}
+
+// open is how many clients are connected to a listener.
+func (d *target) open(t *testing.T, n call.Network) int {
+	return int(d.metric(t, fmt.Sprintf("stunner_listener_connections{name=\"abuse/door/%s\"}", n)))
+}
+
+// metric reads one series. One that is not there has counted nothing yet.
+func (d *target) metric(t *testing.T, series string) float64 {
+	t.Helper()
+	value, err := d.read(t.Context(), series)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return value
+}
+
+func (d *target) read(ctx context.Context, series string) (float64, error) {
+	code, page, err := bed.Get(ctx, d.metrics)
+	if err != nil || code != http.StatusOK {
+		return 0, fmt.Errorf("read metrics: status %d: %w", code, err)
+	}
+	for line := range strings.Lines(string(page)) {
+		if value, ok := strings.CutPrefix(line, series+" "); ok {
+			return strconv.ParseFloat(strings.TrimSpace(value), 64)
+		}
+	}
+	return 0, nil
+}
+
+// echo sends every datagram back until the test ends.
+func echo(t *testing.T) netip.AddrPort {
+	t.Helper()
+	conn, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.ParseIP(bed.Loopback), Port: freePort(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	go func() {
+		buf := make([]byte, 2048)
+		for {
+			n, from, err := conn.ReadFromUDPAddrPort(buf)
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			if err == nil {
+				_, _ = conn.WriteToUDPAddrPort(buf[:n], from) // a client that is gone is no concern of the peer's
+			}
+		}
+	}()
+	return conn.LocalAddr().(*net.UDPAddr).AddrPort()
+}
+
+func freePort(t *testing.T) int {
+	t.Helper()
+	port, err := bed.FreePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return port
+}

@@ -57,7 +57,7 @@ func FuzzReceive(f *testing.F) {
 	}
 	table := session.NewTable()
 	g := New("test", "TURN-UDP", Shared{
-		Machine: machine, Nonces: nonces, Held: relay.NewReservations(), Limits: NewLimits(0), Table: table, Meter: meter.New(), Log: log,
+		Machine: machine, Nonces: nonces, Network: relay.Kernel{}, Held: relay.NewReservations(), Limits: NewLimits(0), Table: table, Meter: meter.New(), Log: log,
 	})
 	g.Update(policy(), routes("127.0.0.1"))
 	f.Add(stun.MustBuild(stun.TransactionID, stun.BindingRequest).Raw)

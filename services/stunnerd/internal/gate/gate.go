@@ -71,6 +71,7 @@ type Gate struct {
 	protocol config.Protocol
 	machine  *Machine
 	nonces   *Nonces
+	network  relay.Network
 	held     *relay.Reservations
 	limits   *Limits
 	table    *session.Table
@@ -104,6 +105,7 @@ type flow struct {
 type Shared struct {
 	Machine *Machine
 	Nonces  *Nonces
+	Network relay.Network
 	Held    *relay.Reservations
 	Limits  *Limits
 	Table   *session.Table
@@ -114,7 +116,7 @@ type Shared struct {
 // New returns the gate of the listener of that name and protocol. It admits nobody before Update.
 func New(name string, protocol config.Protocol, s Shared) *Gate {
 	g := &Gate{
-		name: name, protocol: protocol, machine: s.Machine, nonces: s.Nonces, held: s.Held, limits: s.Limits, table: s.Table, meter: s.Meter,
+		name: name, protocol: protocol, machine: s.Machine, nonces: s.Nonces, network: s.Network, held: s.Held, limits: s.Limits, table: s.Table, meter: s.Meter,
 		log: s.Log.With("listener", name), flows: map[netip.AddrPort]*flow{},
 	}
 	g.policy.Store(&Policy{})

@@ -67,7 +67,7 @@ func newBed(t *testing.T) bed {
 		t.Fatal(err)
 	}
 	held := relay.NewReservations()
-	g := New("test", config.TURNUDP, Shared{Machine: machine, Nonces: nonces, Held: held, Limits: NewLimits(0), Table: session.NewTable(), Meter: meter.New(), Log: log})
+	g := New("test", config.TURNUDP, Shared{Machine: machine, Nonces: nonces, Network: relay.Kernel{}, Held: held, Limits: NewLimits(0), Table: session.NewTable(), Meter: meter.New(), Log: log})
 	g.Update(policy(), routes("127.0.0.1:<4000-4999>"))
 	t.Cleanup(func() {
 		g.Close()

@@ -135,7 +135,7 @@ func (g *Gate) allocate(r *request) ([]byte, error) {
 
 // socket opens the relay socket that a request asks for: any, an even one, an even one with the next held for a token, or the held
 // one behind a token (RFC 8656 §7.2).
-func (g *Gate) socket(r *request, f *flow, family netip.Addr) (*relay.Socket, error) {
+func (g *Gate) socket(r *request, f *flow, family netip.Addr) (relay.Socket, error) {
 	if v, ok := r.value(stun.AttrReservationToken); ok {
 		if held := g.held.Take(relay.Token(v)); held != nil {
 			return held, nil
@@ -144,10 +144,10 @@ func (g *Gate) socket(r *request, f *flow, family netip.Addr) (*relay.Socket, er
 	}
 	v, ok := r.value(stun.AttrEvenPort)
 	if !ok {
-		return relay.OpenSocket(family)
+		return g.network.Open(family, 0)
 	}
 	reserve := v[0]&0x80 != 0
-	even, odd, err := relay.OpenEven(family, reserve)
+	even, odd, err := relay.OpenEven(g.network, family, reserve)
 	if err != nil || !reserve {
 		return even, err
 	}

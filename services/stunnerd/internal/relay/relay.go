@@ -40,19 +40,18 @@ type Routes = atomic.Pointer[cluster.View]
 
 // Relay is the relay socket of one session.
 type Relay struct {
-	net.PacketConn
 	session *session.Session
+	socket  Socket
 	routes  *Routes
 	meter   *meter.Meter
-	from    *receiver
-	to      *net.UDPConn
 	ended   func(*Relay)
 
 	// channels is copied on write: packets read it without a lock.
 	channels atomic.Pointer[[]*channel]
 	binding  sync.Mutex
 	closed   atomic.Bool
-	waiting  waiting
+	// waiting is what pion/turn has been asked about. It belongs to the goroutine that calls ReadFrom.
+	waiting *Buffer
 }
 
 // channel is a binding of a number to a peer.
@@ -73,9 +72,9 @@ type verdict struct {
 
 // New makes a socket the relay of a session and tells the session about it: its relayed address is the advertised address with the
 // socket's port. It calls ended, once, when the relay is closed.
-func New(s *session.Session, socket *Socket, advertised netip.Addr, routes *Routes, m *meter.Meter, ended func(*Relay)) *Relay {
-	s.Relay = netip.AddrPortFrom(advertised, socket.port())
-	r := &Relay{PacketConn: socket.conn, session: s, routes: routes, meter: m, from: socket.from, to: socket.conn, ended: ended}
+func New(s *session.Session, socket Socket, advertised netip.Addr, routes *Routes, m *meter.Meter, ended func(*Relay)) *Relay {
+	s.Relay = netip.AddrPortFrom(advertised, socket.Port())
+	r := &Relay{session: s, socket: socket, routes: routes, meter: m, ended: ended}
 	r.channels.Store(new([]*channel))
 	s.Channels = r.Channels
 	return r
@@ -92,7 +91,7 @@ func (r *Relay) Close() error {
 	if !r.closed.CompareAndSwap(false, true) {
 		return nil
 	}
-	err := r.PacketConn.Close()
+	err := r.socket.Close()
 	r.ended(r)
 	return err
 }
@@ -114,7 +113,7 @@ func (r *Relay) FromClient(frame []byte) {
 		r.drop(ReasonOf(v.reached), c.peer)
 		return
 	}
-	if _, err := r.to.WriteToUDPAddrPort(payload, c.peer); err != nil {
+	if err := r.socket.Send(payload, c.peer); err != nil {
 		r.drop(meter.SendFailed, c.peer)
 		return
 	}
@@ -122,14 +121,14 @@ func (r *Relay) FromClient(frame []byte) {
 	r.session.Traffic.Tx.Add(len(payload))
 }
 
-// ReadFrom forwards what bound peers send to the client. For a datagram of any other peer it returns the address alone, without the
-// payload: pion/turn has to say whether there is a permission, and would cut the payload at the size of its buffer. Where it says yes
-// it sends a Data indication, which is the call to Deliver. ReadFrom returns an error only when the relay is closed, because pion
-// ends the allocation on any.
+// ReadFrom forwards what bound peers send to the client. For a datagram of any other peer, and for word that one did not arrive, it returns
+// the peer's address alone, without the payload: pion/turn has to say whether there is a permission, and would cut the payload at the size
+// of its buffer. Where it says yes it sends an indication, which is the call to Deliver. ReadFrom returns an error only when the relay is
+// closed, because pion ends the allocation on any.
 func (r *Relay) ReadFrom([]byte) (int, net.Addr, error) {
 	for {
 		r.discard()
-		buf, n, peer, err := r.from.receive()
+		b, err := r.socket.Receive()
 		if err != nil {
 			if r.Closed() || errors.Is(err, net.ErrClosed) {
 				return 0, nil, net.ErrClosed
@@ -137,51 +136,49 @@ func (r *Relay) ReadFrom([]byte) (int, net.Addr, error) {
 			r.drop(meter.SendFailed, netip.AddrPort{})
 			continue
 		}
-		if !r.fromPeer(buf, n, peer) {
-			r.waiting = waiting{buf, n, peer}
-			return 0, net.UDPAddrFromAddrPort(peer), nil
+		if !r.fromPeer(b) {
+			r.waiting = b
+			return 0, net.UDPAddrFromAddrPort(b.peer), nil
 		}
-		buf.release()
+		b.release()
 	}
-}
-
-// waiting is a datagram about which pion/turn has been asked. It belongs to the goroutine that calls ReadFrom.
-type waiting struct {
-	buf  *buffer
-	n    int
-	peer netip.AddrPort
 }
 
 // discard drops what pion/turn has not called for.
 func (r *Relay) discard() {
-	if w := r.waiting; w.buf != nil {
-		r.drop(meter.NoPermission, w.peer)
-		r.waiting = waiting{}
-		w.buf.release()
+	if b := r.waiting; b != nil {
+		r.drop(meter.NoPermission, b.peer)
+		r.waiting = nil
+		b.release()
 	}
 }
 
 // Deliver sends the datagram about which pion/turn was asked to the client, as a Data indication (RFC 8656 §11.3), whole.
 func (r *Relay) Deliver() error {
-	w := r.waiting
-	if w.buf == nil {
+	b := r.waiting
+	if b == nil {
 		return nil
 	}
-	r.waiting = waiting{}
-	defer w.buf.release()
-	peer := stun.XORMappedAddress{IP: w.peer.Addr().AsSlice(), Port: int(w.peer.Port())}
-	m, err := stun.Build(stun.TransactionID, stun.NewType(stun.MethodData, stun.ClassIndication),
-		peerAddress(peer), stun.RawAttribute{Type: stun.AttrData, Value: w.buf.payload(w.n)})
+	r.waiting = nil
+	defer b.release()
+	peer := stun.XORMappedAddress{IP: b.peer.Addr().AsSlice(), Port: int(b.peer.Port())}
+	content := stun.RawAttribute{Type: stun.AttrData, Value: b.payload()}
+	if b.icmp != (ICMP{}) {
+		content = b.icmp.attribute()
+	}
+	m, err := stun.Build(stun.TransactionID, stun.NewType(stun.MethodData, stun.ClassIndication), peerAddress(peer), content)
 	if err != nil {
 		return fmt.Errorf("build Data indication: %w", err)
 	}
 	if err := r.session.Client.Send(m.Raw); err != nil {
-		r.drop(meter.SendFailed, w.peer)
+		r.drop(meter.SendFailed, b.peer)
 		return nil
 	}
-	name, _ := r.routes.Load().Match(w.peer)
-	r.meter.Cluster(name).Rx.Add(w.n)
-	r.session.Traffic.Rx.Add(w.n)
+	if b.icmp == (ICMP{}) {
+		name, _ := r.routes.Load().Match(b.peer)
+		r.meter.Cluster(name).Rx.Add(b.n)
+		r.session.Traffic.Rx.Add(b.n)
+	}
 	return nil
 }
 
@@ -194,30 +191,33 @@ func (p peerAddress) AddTo(m *stun.Message) error {
 }
 
 // fromPeer handles a datagram without pion and reports whether it could.
-func (r *Relay) fromPeer(buf *buffer, n int, peer netip.AddrPort) bool {
-	if c := r.byPeer(peer); c != nil {
-		r.toClient(c, buf, n)
+func (r *Relay) fromPeer(b *Buffer) bool {
+	if b.icmp != (ICMP{}) {
+		return !b.icmp.forClients(b.peer)
+	}
+	if c := r.byPeer(b.peer); c != nil {
+		r.toClient(c, b)
 		return true
 	}
-	if _, reached := r.routes.Load().Match(peer); reached != cluster.Allowed {
-		r.drop(ReasonOf(reached), peer)
+	if _, reached := r.routes.Load().Match(b.peer); reached != cluster.Allowed {
+		r.drop(ReasonOf(reached), b.peer)
 		return true
 	}
 	return false
 }
 
-func (r *Relay) toClient(c *channel, buf *buffer, n int) {
+func (r *Relay) toClient(c *channel, b *Buffer) {
 	v := r.judge(c)
 	if v.reached != cluster.Allowed {
 		r.drop(ReasonOf(v.reached), c.peer)
 		return
 	}
-	if err := r.session.Client.Send(buf.channelData(c.number, n, r.session.Client.Connected())); err != nil {
+	if err := r.session.Client.Send(b.channelData(c.number, r.session.Client.Connected())); err != nil {
 		r.drop(meter.SendFailed, c.peer)
 		return
 	}
-	v.traffic.Rx.Add(n)
-	r.session.Traffic.Rx.Add(n)
+	v.traffic.Rx.Add(b.n)
+	r.session.Traffic.Rx.Add(b.n)
 }
 
 // WriteTo sends a Send indication's data. pion/turn has checked the permission, the routes decide about the port. A datagram that
@@ -233,7 +233,7 @@ func (r *Relay) WriteTo(b []byte, addr net.Addr) (int, error) {
 		r.drop(ReasonOf(reached), peer)
 		return len(b), nil
 	}
-	if _, err := r.to.WriteToUDPAddrPort(b, peer); err != nil {
+	if err := r.socket.Send(b, peer); err != nil {
 		r.drop(meter.SendFailed, peer)
 		return len(b), nil
 	}
@@ -241,6 +241,14 @@ func (r *Relay) WriteTo(b []byte, addr net.Addr) (int, error) {
 	r.session.Traffic.Tx.Add(len(b))
 	return len(b), nil
 }
+
+// LocalAddr is the relayed transport address.
+func (r *Relay) LocalAddr() net.Addr { return net.UDPAddrFromAddrPort(r.session.Relay) }
+
+// The deadlines of a net.PacketConn; pion/turn sets none.
+func (r *Relay) SetDeadline(time.Time) error      { return nil }
+func (r *Relay) SetReadDeadline(time.Time) error  { return nil }
+func (r *Relay) SetWriteDeadline(time.Time) error { return nil }
 
 // Bind binds a channel number to a peer, or refreshes the binding.
 func (r *Relay) Bind(number uint16, peer netip.AddrPort) {

@@ -51,11 +51,13 @@ type bed struct {
 	meter  *meter.Meter
 	// verdicts are what the test says in the place of pion/turn when ReadFrom asks.
 	verdicts chan bool
+	// read is closed when nothing is read any more.
+	read chan struct{}
 }
 
 func newBed(t testing.TB, client *sink) *bed {
 	t.Helper()
-	b := &bed{client: client, meter: meter.New(), verdicts: make(chan bool)}
+	b := &bed{client: client, meter: meter.New(), verdicts: make(chan bool), read: make(chan struct{})}
 	peer, err := net.ListenUDP("udp4", &net.UDPAddr{IP: loopback.AsSlice()})
 	if err != nil {
 		t.Fatal(err)
@@ -63,14 +65,13 @@ func newBed(t testing.TB, client *sink) *bed {
 	b.peer = peer
 	b.routes.Store(allow("127.0.0.1"))
 	s := &session.Session{Client: client, Started: time.Now()}
-	socket, err := OpenSocket(loopback)
+	socket, err := Kernel{}.Open(loopback, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	b.Relay = New(s, socket, loopback, &b.routes, b.meter, func(*Relay) {})
-	done := make(chan struct{})
 	go func() {
-		defer close(done)
+		defer close(b.read)
 		for {
 			if _, _, err := b.ReadFrom(nil); err != nil {
 				return
@@ -85,7 +86,8 @@ func newBed(t testing.TB, client *sink) *bed {
 	t.Cleanup(func() {
 		_ = peer.Close()
 		_ = b.Close()
-		<-done
+		close(b.verdicts)
+		<-b.read
 	})
 	return b
 }
@@ -170,6 +172,57 @@ func TestWithoutChannelPionDecides(t *testing.T) {
 	}
 }
 
+// C-10: a client hears of ICMP about a peer that it may speak to, and other peers' datagrams are not lost for it.
+func TestClientHearsThatAPeerIsNotThere(t *testing.T) {
+	b := newBed(t, &sink{frames: make(chan []byte, 1000)})
+	gone, err := net.ListenUDP("udp4", &net.UDPAddr{IP: loopback.AsSlice()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed := gone.LocalAddr().(*net.UDPAddr).AddrPort()
+	if err := gone.Close(); err != nil {
+		t.Fatal(err)
+	}
+	b.Bind(0x4000, b.peerAddr())
+	b.Bind(0x4001, closed)
+	for range 100 {
+		b.FromClient(frame(0x4001, []byte("to nobody")))
+		b.FromClient(frame(0x4000, []byte("to somebody")))
+		if err := b.peer.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.peer.Read(make([]byte, 100)); err != nil {
+			t.Fatalf("a datagram is lost because another peer is not there: %v", err)
+		}
+		select {
+		case b.verdicts <- true: // the reader was first to learn of it
+		default: // the next datagram was
+		}
+	}
+	for deadline := time.Now().Add(5 * time.Second); len(b.client.frames) == 0; {
+		b.FromClient(frame(0x4001, []byte("to nobody")))
+		select {
+		case b.verdicts <- true:
+		case <-time.After(10 * time.Millisecond):
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("nothing is said about the peer")
+		}
+	}
+	m := &stun.Message{Raw: <-b.client.frames}
+	if err := m.Decode(); err != nil {
+		t.Fatal(err)
+	}
+	var peer stun.XORMappedAddress
+	what, err := m.Get(attrICMP)
+	if err != nil || !bytes.Equal(what, []byte{0, 0, 3 << 1, 3, 0, 0, 0, 0}) {
+		t.Errorf("ICMP %x, %v: want destination unreachable, port unreachable", what, err)
+	}
+	if err := peer.GetFromAs(m, stun.AttrXORPeerAddress); err != nil || peer.Port != int(closed.Port()) {
+		t.Errorf("about %v, %v", peer, err)
+	}
+}
+
 func TestRoutesHoldForEveryDatagramBothWays(t *testing.T) {
 	b := newBed(t, &sink{frames: make(chan []byte, 8)})
 	b.Bind(0x4000, b.peerAddr())
@@ -210,8 +263,8 @@ func TestMediaAllocatesNothing(t *testing.T) {
 	if n := testing.AllocsPerRun(1000, func() { b.FromClient(f) }); n != 0 {
 		t.Errorf("to the peer: %.1f allocations a packet", n)
 	}
-	buf, peer := new(buffer), b.peerAddr()
-	if n := testing.AllocsPerRun(1000, func() { b.fromPeer(buf, 160, peer) }); n != 0 {
+	answer := NewBuffer(make([]byte, 160), b.peerAddr())
+	if n := testing.AllocsPerRun(1000, func() { b.fromPeer(answer) }); n != 0 {
 		t.Errorf("to the client: %.1f allocations a packet", n)
 	}
 }
@@ -221,12 +274,17 @@ func TestDropsAllocateNothing(t *testing.T) {
 	b := newBed(t, &sink{})
 	b.Bind(0x4000, b.peerAddr())
 	b.routes.Store(allow("127.0.0.1:<1-2>"))
+	// The reader takes a buffer now and then.
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	<-b.read
 	denied, unbound := frame(0x4000, make([]byte, 160)), frame(0x4001, make([]byte, 160))
-	buf, stranger := new(buffer), netip.MustParseAddrPort("192.0.2.9:9")
+	stranger := NewBuffer(make([]byte, 160), netip.MustParseAddrPort("192.0.2.9:9"))
 	for what, drop := range map[string]func(){
 		"denied":   func() { b.FromClient(denied) },
 		"unbound":  func() { b.FromClient(unbound) },
-		"stranger": func() { b.fromPeer(buf, 160, stranger) },
+		"stranger": func() { b.fromPeer(stranger) },
 	} {
 		// One run, so that not even a single allocation is lost in an average.
 		if n := testing.AllocsPerRun(1, func() {
@@ -258,13 +316,13 @@ func TestReceivingAllocatesNothing(t *testing.T) {
 
 // T-A7: an even port, the one above it held for a token, once, and not for ever.
 func TestReservedPortIsTheNextOneAndGivenOnce(t *testing.T) {
-	even, odd, err := OpenEven(loopback, true)
+	even, odd, err := OpenEven(Kernel{}, loopback, true)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer even.Close()
-	if even.port()%2 != 0 || odd.port() != even.port()+1 {
-		t.Fatalf("ports %d and %d", even.port(), odd.port())
+	if even.Port()%2 != 0 || odd.Port() != even.Port()+1 {
+		t.Fatalf("ports %d and %d", even.Port(), odd.Port())
 	}
 	held := NewReservations()
 	token, err := held.Hold(odd)
@@ -283,7 +341,7 @@ func TestReservedPortIsTheNextOneAndGivenOnce(t *testing.T) {
 	if err := held.Close(); err != nil {
 		t.Error(err)
 	}
-	again, err := openPort(loopback, int(even.port())+1)
+	again, err := Kernel{}.Open(loopback, even.Port()+1)
 	if err != nil {
 		t.Fatalf("the port is not free again: %v", err)
 	}

@@ -186,7 +186,7 @@ func (s *Server) open(plan Plan, next config.Config, views map[string]*cluster.V
 	failed = map[string]error{}
 	for _, l := range slices.Concat(plan.Start, plan.Replace) {
 		g := gate.New(l.Name, l.Protocol, gate.Shared{
-			Machine: s.machine, Nonces: s.nonces, Held: s.held, Limits: s.limits, Table: s.table, Meter: s.meter, Log: s.opt.Log,
+			Machine: s.machine, Nonces: s.nonces, Network: relay.Kernel{}, Held: s.held, Limits: s.limits, Table: s.table, Meter: s.meter, Log: s.opt.Log,
 		})
 		g.Update(s.policy(next, l), views[l.Name])
 		socket, err := listener.Open(l, g, listener.Options{Sockets: s.opt.Sockets, Meter: s.meter, Log: s.opt.Log})

@@ -1,0 +1,170 @@
+package relay
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Kernel is the network of this host.
+type Kernel struct{}
+
+// Open is part of Network.
+func (Kernel) Open(family netip.Addr, port uint16) (Socket, error) {
+	network, level, option := "udp4", unix.IPPROTO_IP, unix.IP_RECVERR
+	if family.Is6() {
+		network, level, option = "udp6", unix.IPPROTO_IPV6, unix.IPV6_RECVERR
+	}
+	conn, err := net.ListenUDP(network, &net.UDPAddr{Port: int(port)})
+	if err != nil {
+		return nil, fmt.Errorf("open relay socket: %w", err)
+	}
+	s, err := newKernelSocket(conn, level, option)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("open relay socket: %w", err), conn.Close())
+	}
+	return s, nil
+}
+
+// kernelSocket is a UDP socket. It differs from net.UDPConn in when it needs a buffer, which is only once there is something to read,
+// and in that it hears of ICMP.
+type kernelSocket struct {
+	conn    *net.UDPConn
+	raw     syscall.RawConn
+	attempt func(fd uintptr) bool
+
+	// What attempt has read; it belongs to the goroutine that receives.
+	got     *Buffer
+	errno   syscall.Errno
+	from    unix.RawSockaddrAny
+	fromLen uint32
+}
+
+func newKernelSocket(conn *net.UDPConn, level, option int) (*kernelSocket, error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return nil, fmt.Errorf("get raw socket: %w", err)
+	}
+	var opt error
+	if err := raw.Control(func(fd uintptr) { opt = unix.SetsockoptInt(int(fd), level, option, 1) }); err != nil || opt != nil {
+		return nil, fmt.Errorf("ask for ICMP errors: %w", errors.Join(err, opt))
+	}
+	s := &kernelSocket{conn: conn, raw: raw}
+	s.attempt = s.tryReceive
+	return s, nil
+}
+
+// Port is part of Socket.
+func (s *kernelSocket) Port() uint16 { return s.conn.LocalAddr().(*net.UDPAddr).AddrPort().Port() }
+
+// Close is part of Socket.
+func (s *kernelSocket) Close() error { return s.conn.Close() }
+
+// Send is part of Socket. The kernel reports the ICMP error of a datagram sent earlier, to whatever peer, in the place of sending this one:
+// that is no reason to lose it.
+func (s *kernelSocket) Send(payload []byte, peer netip.AddrPort) error {
+	_, err := s.conn.WriteToUDPAddrPort(payload, peer)
+	if !isPending(err) {
+		return err
+	}
+	_ = s.raw.Control(func(fd uintptr) {
+		for more := true; more; {
+			_, _, more = nextICMP(int(fd))
+		}
+	})
+	_, err = s.conn.WriteToUDPAddrPort(payload, peer)
+	return err
+}
+
+// isPending tells the errors that ICMP leaves on a socket.
+func isPending(err error) bool {
+	return errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.EHOSTUNREACH) || errors.Is(err, unix.ENETUNREACH) ||
+		errors.Is(err, unix.ENOPROTOOPT) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPROTO) || errors.Is(err, unix.EMSGSIZE)
+}
+
+// Receive is part of Socket.
+func (s *kernelSocket) Receive() (*Buffer, error) {
+	if err := s.raw.Read(s.attempt); err != nil {
+		return nil, err
+	}
+	got := s.got
+	s.got = nil
+	if s.errno != 0 {
+		got.release()
+		return nil, s.errno
+	}
+	return got, nil
+}
+
+// tryReceive reads without waiting and reports whether there was something to read, an error included.
+func (s *kernelSocket) tryReceive(fd uintptr) bool {
+	b := newBuffer()
+	for {
+		s.fromLen = unix.SizeofSockaddrAny
+		n, _, errno := unix.Syscall6(unix.SYS_RECVFROM, fd,
+			uintptr(unsafe.Pointer(&b.bytes[headerSize])), maxDatagram, unix.MSG_DONTWAIT,
+			uintptr(unsafe.Pointer(&s.from)), uintptr(unsafe.Pointer(&s.fromLen)))
+		switch {
+		case errno == unix.EINTR:
+			continue
+		case errno == unix.EAGAIN:
+			b.release()
+			return false
+		case errno == 0:
+			b.n, b.peer = int(n), s.peer()
+		default:
+			if why, peer, _ := nextICMP(int(fd)); peer.IsValid() {
+				b.n, b.peer, b.icmp, errno = 0, peer, why, 0
+			}
+		}
+		s.got, s.errno = b, errno
+		return true
+	}
+}
+
+func (s *kernelSocket) peer() netip.AddrPort {
+	if s.from.Addr.Family == unix.AF_INET {
+		sa := (*unix.RawSockaddrInet4)(unsafe.Pointer(&s.from))
+		return netip.AddrPortFrom(netip.AddrFrom4(sa.Addr), port(&sa.Port))
+	}
+	sa := (*unix.RawSockaddrInet6)(unsafe.Pointer(&s.from))
+	return netip.AddrPortFrom(netip.AddrFrom16(sa.Addr).Unmap(), port(&sa.Port))
+}
+
+// port reads a port in network byte order.
+func port(p *uint16) uint16 { return binary.BigEndian.Uint16((*[2]byte)(unsafe.Pointer(p))[:]) }
+
+// nextICMP takes one message from a socket's error queue, as long as there is one: what came back, and for which peer; no peer when it
+// was not ICMP.
+func nextICMP(fd int) (why ICMP, peer netip.AddrPort, more bool) {
+	var control [256]byte
+	_, n, _, to, err := unix.Recvmsg(fd, nil, control[:], unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT)
+	if err != nil {
+		return why, peer, false
+	}
+	messages, err := unix.ParseSocketControlMessage(control[:n])
+	if err != nil || len(messages) != 1 || len(messages[0].Data) < int(unsafe.Sizeof(unix.SockExtendedErr{})) {
+		return why, peer, true
+	}
+	said := (*unix.SockExtendedErr)(unsafe.Pointer(&messages[0].Data[0]))
+	if said.Origin != unix.SO_EE_ORIGIN_ICMP && said.Origin != unix.SO_EE_ORIGIN_ICMP6 {
+		return why, peer, true
+	}
+	why.Type, why.Code = said.Type, said.Code
+	if said.Errno == uint32(unix.EMSGSIZE) {
+		why.Data = said.Info
+	}
+	switch to := to.(type) {
+	case *unix.SockaddrInet4:
+		peer = netip.AddrPortFrom(netip.AddrFrom4(to.Addr), uint16(to.Port))
+	case *unix.SockaddrInet6:
+		peer = netip.AddrPortFrom(netip.AddrFrom16(to.Addr), uint16(to.Port))
+	}
+	return why, peer, true
+}

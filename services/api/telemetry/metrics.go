@@ -22,6 +22,7 @@ const (
 	ClusterBytes             = "stunner_cluster_bytes_total"
 	Refused                  = "stunner_refused_total"
 	Dropped                  = "stunner_dropped_total"
+	ConfigApplied            = "stunner_config_applied_total"
 	ConfigRejected           = "stunner_config_rejected_total"
 	ConfigInfo               = "stunner_config_info"
 	ConfigAge                = "stunner_config_age_seconds"
@@ -73,7 +74,8 @@ var Metrics = []Metric{
 	{ClusterBytes, Counter, []string{"name", "direction"}, "Bytes between the relay sockets and the peers of a cluster, by direction rx or tx."},
 	{Refused, Counter, []string{"reason"}, "STUN requests that were answered with an error, by reason."},
 	{Dropped, Counter, []string{"reason"}, "Datagrams that were dropped, by reason."},
-	{ConfigRejected, Counter, nil, "Configs that were received and not applied, because they do not parse, validate or start."},
+	{ConfigApplied, Counter, nil, "Configs that were put in force, those included that were tried again because a part of them did not run."},
+	{ConfigRejected, Counter, []string{"reason"}, "Configs that were received and kept out, by reason: unreadable or invalid."},
 	{ConfigInfo, Gauge, []string{"revision"}, "1 for the revision of the config that runs; there is one series at a time."},
 	{ConfigAge, Gauge, nil, "Seconds since the running config was confirmed by its source."},
 	{AuthRequests, Counter, []string{"route", "code"}, "Requests to the auth service, by route pattern and status code."},

@@ -27,7 +27,7 @@ var descs = descriptions(
 	telemetry.BytesReceived, telemetry.BytesSent, telemetry.Connections,
 	telemetry.ListenerConnections, telemetry.ListenerConnectionsTotal, telemetry.ListenerPackets, telemetry.ListenerBytes,
 	telemetry.ClusterPackets, telemetry.ClusterBytes,
-	telemetry.Refused, telemetry.Dropped, telemetry.ConfigRejected, telemetry.ConfigInfo, telemetry.ConfigAge,
+	telemetry.Refused, telemetry.Dropped, telemetry.ConfigApplied, telemetry.ConfigRejected, telemetry.ConfigInfo, telemetry.ConfigAge,
 )
 
 func descriptions(names ...string) map[string]*prometheus.Desc {
@@ -55,7 +55,8 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	out.gauge(telemetry.AllocationsActive, allocations)
 	out.gauge(telemetry.AllocationsDraining, draining)
 	out.counter(telemetry.Connections, c.Meter.Sessions.Load())
-	out.counter(telemetry.ConfigRejected, c.Meter.Rejected.Load())
+	out.counter(telemetry.ConfigApplied, c.Meter.Applied.Load())
+	out.reasons(telemetry.ConfigRejected, map[string]uint64{"invalid": c.Meter.Invalid.Load(), "unreadable": c.Meter.Unreadable.Load()})
 	c.listeners(out)
 	for name, t := range c.Meter.Clusters() {
 		out.traffic(telemetry.ClusterPackets, telemetry.ClusterBytes, name, t)

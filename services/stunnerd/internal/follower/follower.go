@@ -21,6 +21,8 @@ const (
 	coldStart = 2 * time.Second
 	// retryPause is how long to wait before listeners and endpoints that could not be opened are tried again.
 	retryPause = 5 * time.Second
+	// applyPause is the rest after a config: of those that come meanwhile only the newest is put in force.
+	applyPause = 100 * time.Millisecond
 	// reportPause is how often the source hears of the number of allocations.
 	reportPause = 5 * time.Second
 )
@@ -75,13 +77,19 @@ func (f *Follower) Run(ctx context.Context) error {
 	defer retry.Stop()
 	report := time.NewTicker(reportPause)
 	defer report.Stop()
+	open, rested := events, (<-chan time.Time)(nil)
 	for {
 		select {
-		case e, ok := <-events:
+		case e, ok := <-open:
 			if !ok {
 				return nil
 			}
 			f.handle(e)
+			if !e.Connected { // which announces a config
+				open, rested = nil, time.After(applyPause)
+			}
+		case <-rested:
+			open = events
 		case <-cold.C:
 			f.startCold()
 		case <-retry.C:
@@ -130,13 +138,23 @@ func (f *Follower) reject(e discovery.Event) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if errors.Is(e.Err, discovery.ErrRejected) {
-		f.opt.Server.Meter().Rejected.Add(1)
+		f.count(e.Err)
 		f.opt.Log.Error("keep config out", "config", e.ID, "error", e.Err)
 		f.status.problem = e.Err.Error()
 		return
 	}
 	f.opt.Log.Warn("config source is silent: go on with what runs", "source", f.opt.Source.String(), "error", e.Err)
 	f.status.connected, f.status.lost = false, e.Err.Error()
+}
+
+// count counts a config that is kept out.
+func (f *Follower) count(rejected error) {
+	m := f.opt.Server.Meter()
+	if wrong := (*config.FieldError)(nil); errors.As(rejected, &wrong) {
+		m.Invalid.Add(1)
+		return
+	}
+	m.Unreadable.Add(1)
 }
 
 func (f *Follower) confirm() {

@@ -144,6 +144,33 @@ func TestRejectedConfigChangesNothingAndIsTold(t *testing.T) {
 	}
 }
 
+func TestRejectedConfigsAreCountedByReason(t *testing.T) {
+	f, h := follow(t, "")
+	wrong := configWith(t, func(c *config.Config) { c.Listeners[0].Port = 70000 }).Validate()
+	for _, err := range []error{wrong, wrong, errors.New("parse config: line 1")} {
+		h.events <- discovery.Event{ID: id, Err: errors.Join(discovery.ErrRejected, err)}
+	}
+	h.events <- discovery.Event{Err: errors.New("connection refused")}
+	h.events <- discovery.Event{Connected: true}
+	if m := f.opt.Server.Meter(); m.Invalid.Load() != 2 || m.Unreadable.Load() != 1 {
+		t.Errorf("%d invalid, %d unreadable; want 2, 1", m.Invalid.Load(), m.Unreadable.Load())
+	}
+}
+
+// however fast a source changes its mind, configs are put in force at a bounded pace; sources keep the newest meanwhile.
+func TestConfigsComeAtABoundedPace(t *testing.T) {
+	const changes = 5
+	_, h := follow(t, "")
+	h.events <- discovery.Event{Connected: true}
+	began := time.Now()
+	for range changes {
+		h.events <- discovery.Event{ID: id, Config: configWith(t, nil)}
+	}
+	if took, least := time.Since(began), (changes-1)*applyPause; took < least {
+		t.Errorf("%d configs were taken in %s, want at least %s", changes, took, least)
+	}
+}
+
 func TestDeletionAndLossChangeNothing(t *testing.T) {
 	f, h := follow(t, "")
 	h.events <- discovery.Event{ID: id, Config: configWith(t, nil)}

@@ -51,8 +51,8 @@ type Meter struct {
 
 	// Sessions counts client sessions since start: connections of stream transports, and UDP 5-tuples that made an allocation.
 	Sessions atomic.Uint64
-	// Rejected counts configs that were kept out because they do not validate.
-	Rejected atomic.Uint64
+	// Invalid counts configs that were kept out because a field is wrong, Unreadable those that are none, or not for this process.
+	Invalid, Unreadable atomic.Uint64
 	// Applied counts configs that were applied.
 	Applied atomic.Uint64
 }

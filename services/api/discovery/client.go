@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -234,6 +235,9 @@ func (c *client) connect(ctx context.Context, w *watch) error {
 	workers.Go(func() { s.cancel(c.sendReports(s)) })
 	for {
 		data, err := s.read()
+		if errors.Is(err, websocket.ErrMessageTooBig) { // a document as well, and whoever sent it should hear what became of it
+			w.refuse("", fmt.Errorf("read config: more than %d bytes", frameLimit))
+		}
 		if err != nil {
 			return err
 		}

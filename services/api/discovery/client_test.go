@@ -176,6 +176,25 @@ func TestBadFramesLoseNothing(t *testing.T) {
 	}
 }
 
+// A document beyond the limit costs the connection, and is told like any other that is kept out.
+func TestTooLargeFrameIsRejected(t *testing.T) {
+	s, h := newScripted(t)
+	events := follow(t, open(t, h.URL, Options{ID: "media/a"}))
+	s.frames <- strings.Repeat(" ", frameLimit+1)
+	e := next(t, events)
+	for e.Connected {
+		e = next(t, events)
+	}
+	if !errors.Is(e.Err, ErrRejected) || !strings.Contains(e.Err.Error(), "bytes") {
+		t.Errorf("event %+v, want a rejected config", e)
+	}
+	a := sample("media/a", "r1")
+	s.frames <- string(a.Canonical()) // over the next connection
+	if e := nextConfig(t, events); e.Err != nil || e.Config.Revision() != a.Revision() {
+		t.Errorf("the next good frame: %+v", e)
+	}
+}
+
 func TestOneRefusalDoesNotRepeatTheOthers(t *testing.T) {
 	w := newWatch("test", "")
 	a, b := sample("media/a", "r"), sample("media/b", "r")

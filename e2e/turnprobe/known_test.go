@@ -18,16 +18,8 @@ type fault struct {
 
 // known are the faults that wait to be mended. A check that passes must be taken off.
 var known = []fault{
-	{id: "T-A9 absent", wrong: "an IPv6 relay in the place of 440", family: "IPv6"},
-	{id: "C-10 ICMP", wrong: "ICMP is not passed on"},
 	{id: "N-06 stun.turn", wrong: "no ALPN in DTLS", on: []probe.Transport{probe.DTLS}},
-	{id: "T-03 other relay", wrong: relayToSelf},
-	{id: "T-03 Send", wrong: relayToSelf},
 }
-
-const (
-	relayToSelf = "two relays of one gateway may be peers where a route has their address: clients of the headless model meet there"
-)
 
 // knownAt says what is wrong when a check is known to fail for a target.
 func knownAt(id string, target probe.Target) string {

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"regexp"
+	"strconv"
 	"strings"
 
 	"github.com/stunner-gateway/stunner/e2e/turnprobe/internal/probe"
@@ -70,7 +71,7 @@ func parse(args []string, stderr io.Writer) (o options, err error) {
 		flags.PrintDefaults()
 	}
 	t := &o.target
-	var server, transport, peer, denied, only, output string
+	var server, transport, peer, ports, denied, only, output string
 	flags.StringVar(&server, "server", "127.0.0.1:3478", "`HOST:PORT` of the server")
 	flags.StringVar(&transport, "transport", "udp", "udp, tcp, tls or dtls")
 	flags.StringVar(&t.User, "user", "", "user of a long-term credential")
@@ -78,6 +79,7 @@ func parse(args []string, stderr io.Writer) (o options, err error) {
 	flags.StringVar(&t.Secret, "secret", "", "shared secret of ephemeral credentials; alone, or beside a user for the checks that need two")
 	flags.StringVar(&t.Realm, "realm", "", "realm that the server must say")
 	flags.StringVar(&peer, "peer", "", "own `ADDRESS` on which peers are opened (default: loopback, of the family of the relay address)")
+	flags.StringVar(&ports, "peer-ports", "", "`FIRST-LAST` port of peers, for a server whose routes name ports; relay ports should not be among them")
 	flags.StringVar(&denied, "denied-peer", "", "`ADDRESS` of a peer that the server must refuse")
 	flags.IntVar(&t.Quota, "quota", 0, "allocations that a user may have")
 	flags.BoolVar(&t.Long, "long", false, "make the checks that take minutes too")
@@ -96,6 +98,9 @@ func parse(args []string, stderr io.Writer) (o options, err error) {
 		return o, err
 	}
 	if t.PeerAddr, err = address("-peer", peer); err != nil {
+		return o, err
+	}
+	if t.FirstPeer, t.LastPeer, err = portRange(ports); err != nil {
 		return o, err
 	}
 	if t.Denied, err = address("-denied-peer", denied); err != nil {
@@ -125,6 +130,20 @@ func (o options) validate(output string) error {
 		return errors.New("read -run: no check matches: leave it out to see the ids")
 	}
 	return nil
+}
+
+// portRange reads FIRST-LAST.
+func portRange(value string) (first, last uint16, err error) {
+	if value == "" {
+		return 0, 0, nil
+	}
+	from, to, _ := strings.Cut(value, "-")
+	a, errA := strconv.ParseUint(from, 10, 16)
+	b, errB := strconv.ParseUint(to, 10, 16)
+	if errA != nil || errB != nil || a == 0 || b < a {
+		return 0, 0, fmt.Errorf("read -peer-ports: %q is no range: use FIRST-LAST, both from 1 to 65535", value)
+	}
+	return uint16(a), uint16(b), nil
 }
 
 // resolve turns HOST:PORT into the address to probe.

@@ -15,6 +15,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"text/template"
@@ -41,18 +42,21 @@ func TestStunnerd(t *testing.T) {
 		target probe.Target
 	}{
 		{"IPv4", probe.Target{
-			Server: netip.MustParseAddrPort("127.0.0.1:0"), Denied: netip.MustParseAddr("192.0.2.1"),
+			Server: netip.MustParseAddrPort("127.0.0.1:0"), PeerAddr: netip.MustParseAddr("127.0.0.1"), Denied: netip.MustParseAddr("192.0.2.1"),
 			User: user, Password: password, Secret: secret,
 		}},
-		{"IPv6", probe.Target{Server: netip.MustParseAddrPort("[::1]:0"), Denied: netip.MustParseAddr("2001:db8::1"), Secret: secret}},
+		{"IPv6", probe.Target{
+			Server: netip.MustParseAddrPort("[::1]:0"), PeerAddr: netip.IPv6Loopback(), Denied: netip.MustParseAddr("2001:db8::1"), Secret: secret,
+		}},
 	} {
 		t.Run(family.name, func(t *testing.T) {
 			t.Parallel()
 			for _, transport := range probe.Transports {
 				target := family.target
 				target.Transport, target.Realm, target.Quota = transport, realm, quota
+				target.FirstPeer, target.LastPeer = d.First, d.Last
 				target.Silence, target.Answer = probe.DefaultSilence, probe.DefaultAnswer
-				target.Server = netip.AddrPortFrom(target.Server.Addr(), d.port(target))
+				target.Server = netip.AddrPortFrom(target.Server.Addr(), d.port(transport))
 				t.Run(string(transport), func(t *testing.T) { compare(t, target) })
 			}
 		})
@@ -91,27 +95,26 @@ func summary(results []probe.Result) string {
 	return fmt.Sprintf("%d checks: %s", len(results), strings.Join(parts, ", "))
 }
 
-// dataplane is a running stunnerd with a listener for each transport and address family.
+// dataplane is a running stunnerd with a listener for each transport, on both address families.
 type dataplane struct {
 	Realm, User, Password, Secret string
 	Quota, Health                 int
 	Listeners                     []listener
-	First, Last                   int // ports of peers; those of listeners and relays are among them
+	First, Last                   uint16 // ports of peers; those of listeners are among them, those of relays are not
 }
 
 type listener struct {
-	Name, Protocol, Address, Cert, Key string
-	Port                               int
+	Transport probe.Transport
+	Cert, Key string
+	Port      int
 }
 
-// port finds the listener that a target is about.
-func (d dataplane) port(target probe.Target) uint16 {
-	for _, l := range d.Listeners {
-		if l.Address == target.Server.Addr().String() && l.Protocol == "TURN-"+strings.ToUpper(string(target.Transport)) {
-			return uint16(l.Port)
-		}
-	}
-	return 0
+// Protocol is how a config calls the transport.
+func (l listener) Protocol() string { return "TURN-" + strings.ToUpper(string(l.Transport)) }
+
+func (d dataplane) port(transport probe.Transport) uint16 {
+	at := slices.IndexFunc(d.Listeners, func(l listener) bool { return l.Transport == transport })
+	return uint16(d.Listeners[at].Port)
 }
 
 // document allows the peers of the prober. It also names addresses that no route may open, so that it is not the route that
@@ -121,7 +124,7 @@ admin: {name: probe/door, loglevel: "all:WARN", healthcheck_endpoint: "http://12
 auth: {type: ephemeral, realm: {{.Realm}}, credentials: {username: {{.User}}, password: {{.Password}}, secret: {{.Secret}}}}
 listeners:
 {{- range .Listeners}}
-  - {name: probe/door/{{.Name}}, protocol: {{.Protocol}}, address: "{{.Address}}", port: {{.Port}}, routes: [probe/peers, probe/traps], cert: "{{.Cert}}", key: "{{.Key}}"}
+  - {name: probe/door/{{.Transport}}, protocol: {{.Protocol}}, port: {{.Port}}, routes: [probe/peers, probe/traps], cert: "{{.Cert}}", key: "{{.Key}}"}
 {{- end}}
 clusters:
   - {name: probe/peers, type: STATIC, endpoints: ["127.0.0.1:<{{.First}}-{{.Last}}>", "::1:<{{.First}}-{{.Last}}>"]}
@@ -151,23 +154,21 @@ func startStunnerd(t *testing.T) dataplane {
 	if err := document.Execute(file, d); err != nil {
 		t.Fatal(err)
 	}
-	start(t, bed.Command{Name: "stunnerd", Path: filepath.Join(dir, "stunnerd"), Args: []string{"--watch", "--config", config}, Logs: dir},
+	start(t, bed.Command{Name: "stunnerd", Path: filepath.Join(dir, "stunnerd"), Args: []string{"--watch", "--config", config}, Logs: dir,
+		Env: []string{"STUNNER_ADDRS=127.0.0.1,::1"}},
 		bed.Answers(fmt.Sprintf("http://127.0.0.1:%d/ready", d.Health), http.StatusOK))
 	return d
 }
 
 func newDataplane(t *testing.T) dataplane {
 	cert, key := certificate(t)
-	d := dataplane{Realm: realm, User: user, Password: password, Secret: secret, Quota: quota, Health: freePort(t), First: 18000, Last: 60999}
-	for _, address := range []string{"127.0.0.1", "::1"} {
-		for _, transport := range probe.Transports {
-			l := listener{Protocol: "TURN-" + strings.ToUpper(string(transport)), Address: address, Port: freePort(t)}
-			l.Name = fmt.Sprintf("%s%d", transport, len(d.Listeners))
-			if transport == probe.TLS || transport == probe.DTLS {
-				l.Cert, l.Key = cert, key
-			}
-			d.Listeners = append(d.Listeners, l)
+	d := dataplane{Realm: realm, User: user, Password: password, Secret: secret, Quota: quota, Health: freePort(t), First: 18000, Last: 31999}
+	for _, transport := range probe.Transports {
+		l := listener{Transport: transport, Port: freePort(t)}
+		if transport == probe.TLS || transport == probe.DTLS {
+			l.Cert, l.Key = cert, key
 		}
+		d.Listeners = append(d.Listeners, l)
 	}
 	return d
 }

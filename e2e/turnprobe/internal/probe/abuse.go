@@ -26,12 +26,12 @@ var abuse = slices.Concat(forbiddenPeers(), disguisedPeers(), []Check{
 			c.Bind(0x4000, c.relay).Refused(403)
 		}},
 	{ID: "T-03 other relay", RFC: "8656 §21.1.7",
-		Says: "a relay address is no peer of another one",
+		Says: "a relay address that no route names is no peer of another one",
 		Run: func(t *Trial) {
 			t.Allocated().Bind(0x4000, t.Allocated().relay).Refused(403)
 		}},
 	{ID: "T-03 Send", RFC: "8656 §21.1.7",
-		Says: "a Send indication to a relay address goes nowhere, whatever the permission",
+		Says: "a Send indication to a relay address that no route names goes nowhere, whatever the permission",
 		Run:  sendToRelay},
 	{ID: "T-10 first request", RFC: "policy", On: onlyUDP,
 		Says: "the answer to a stranger's Allocate is at most 3.5 times as long",

@@ -2,9 +2,12 @@ package probe
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/netip"
+	"syscall"
 	"time"
 
 	"github.com/stunner-gateway/stunner/e2e/turnprobe/internal/wire"
@@ -113,12 +116,30 @@ type Peer struct {
 func (t *Trial) Peer() *Peer { return t.peerAt(t.PeerAddr) }
 
 func (t *Trial) peerAt(ip netip.Addr) *Peer {
-	conn, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(ip, 0)))
+	conn, err := t.listen(ip)
 	t.must(err, "open a peer")
 	t.later(func() { conn.Close() })
 	conn.SetReadBuffer(4 << 20)
 	return &Peer{trial: t, conn: conn, addr: netip.AddrPortFrom(ip, conn.LocalAddr().(*net.UDPAddr).AddrPort().Port()), buf: make([]byte, 1<<16)}
 }
+
+// listen opens a UDP socket on a random port for peers; one that is taken makes it try another.
+func (t *Trial) listen(ip netip.Addr) (conn *net.UDPConn, err error) {
+	if t.LastPeer == 0 {
+		return net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(ip, 0)))
+	}
+	for range portTries {
+		port := t.FirstPeer + uint16(rand.IntN(int(t.LastPeer-t.FirstPeer)+1))
+		conn, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(ip, port)))
+		if !errors.Is(err, syscall.EADDRINUSE) {
+			break
+		}
+	}
+	return conn, err
+}
+
+// portTries is enough to find a free one among many.
+const portTries = 100
 
 func (p *Peer) receive(wait time.Duration) (data []byte, from netip.AddrPort, ok bool) {
 	p.conn.SetReadDeadline(time.Now().Add(wait))

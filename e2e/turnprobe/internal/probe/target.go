@@ -51,6 +51,8 @@ type Target struct {
 	// PeerAddr is where the prober opens the peers that the server may relay to; the zero value is the loopback address of the family
 	// that the server relays from.
 	PeerAddr netip.Addr
+	// FirstPeer and LastPeer bound the ports of these peers, for a server whose routes name ports; zero leaves them to the kernel.
+	FirstPeer, LastPeer uint16
 	// Denied is a peer that the server must refuse; the zero value means that there is none.
 	Denied netip.Addr
 	// Quota is how many allocations a user may have; 0 means that it is not known.

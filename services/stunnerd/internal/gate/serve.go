@@ -102,14 +102,13 @@ func (g *Gate) binding(r *request) ([]byte, error) {
 
 // allocate opens a relay, has pion/turn make the allocation with it, and registers the session before the client hears of it.
 func (g *Gate) allocate(r *request) ([]byte, error) {
-	advertised, _ := g.policy.Load().relayAddr(r.family())
 	lane, handle := g.machine.place()
 	s := &session.Session{
 		Handle: handle, Client: r.client, Listener: g.name, Protocol: g.protocol,
 		Username: r.username, UserID: r.userID, Started: time.Now(),
 	}
 	f := &flow{Session: s, lane: lane, allocated: r.TransactionID, lifetime: r.lifetime()}
-	socket, err := g.socket(r, f, advertised)
+	socket, advertised, err := g.socket(r, f)
 	if err != nil {
 		g.table.Cancel(r.userID)
 		g.log.Debug("refuse allocation", "error", err)
@@ -134,29 +133,31 @@ func (g *Gate) allocate(r *request) ([]byte, error) {
 }
 
 // socket opens the relay socket that a request asks for: any, an even one, an even one with the next held for a token, or the held
-// one behind a token (RFC 8656 §7.2).
-func (g *Gate) socket(r *request, f *flow, family netip.Addr) (relay.Socket, error) {
+// one behind a token (RFC 8656 §7.2); with the address that the client is told.
+func (g *Gate) socket(r *request, f *flow) (relay.Socket, netip.Addr, error) {
 	if v, ok := r.value(stun.AttrReservationToken); ok {
-		if held := g.held.Take(relay.Token(v)); held != nil {
-			return held, nil
+		if held, ok := g.held.Take(relay.Token(v)); ok {
+			return held.Socket, held.Advertised, nil
 		}
-		return nil, errors.New("nothing is held for this reservation token")
+		return nil, netip.Addr{}, errors.New("nothing is held for this reservation token")
 	}
+	advertised, _ := g.policy.Load().relayAddr(r.family())
 	v, ok := r.value(stun.AttrEvenPort)
 	if !ok {
-		return g.network.Open(family, 0)
+		socket, err := g.network.Open(advertised, 0)
+		return socket, advertised, err
 	}
 	reserve := v[0]&0x80 != 0
-	even, odd, err := relay.OpenEven(g.network, family, reserve)
+	even, odd, err := relay.OpenEven(g.network, advertised, reserve)
 	if err != nil || !reserve {
-		return even, err
+		return even, advertised, err
 	}
-	token, err := g.held.Hold(odd)
+	token, err := g.held.Hold(relay.Reserved{Socket: odd, Advertised: advertised})
 	if err != nil {
-		return nil, errors.Join(err, even.Close())
+		return nil, netip.Addr{}, errors.Join(err, even.Close())
 	}
 	f.token = &token
-	return even, nil
+	return even, advertised, nil
 }
 
 // insert registers a flow unless its client has one.

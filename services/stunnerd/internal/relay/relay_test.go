@@ -325,17 +325,17 @@ func TestReservedPortIsTheNextOneAndGivenOnce(t *testing.T) {
 		t.Fatalf("ports %d and %d", even.Port(), odd.Port())
 	}
 	held := NewReservations()
-	token, err := held.Hold(odd)
+	token, err := held.Hold(Reserved{odd, loopback})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s := held.Take(token); s != odd {
+	if s, ok := held.Take(token); !ok || s != (Reserved{odd, loopback}) {
 		t.Error("the token does not give the port")
 	}
-	if held.Take(token) != nil {
+	if _, ok := held.Take(token); ok {
 		t.Error("the token gives the port twice")
 	}
-	if _, err := held.Hold(odd); err != nil {
+	if _, err := held.Hold(Reserved{odd, loopback}); err != nil {
 		t.Fatal(err)
 	}
 	if err := held.Close(); err != nil {

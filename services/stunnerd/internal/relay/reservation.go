@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"net/netip"
 	"sync"
 	"time"
 )
@@ -18,6 +19,12 @@ const (
 	maxReservations = 256
 )
 
+// Reserved is a socket that waits for its client, with the address that the client will be told: the one of the port below.
+type Reserved struct {
+	Socket
+	Advertised netip.Addr
+}
+
 // Reservations holds the second port of a pair until its client comes for it. The zero Reservations is not usable: call
 // NewReservations.
 type Reservations struct {
@@ -26,7 +33,7 @@ type Reservations struct {
 }
 
 type reservation struct {
-	socket Socket
+	Reserved
 	expiry *time.Timer
 }
 
@@ -34,7 +41,7 @@ type reservation struct {
 func NewReservations() *Reservations { return &Reservations{held: map[Token]*reservation{}} }
 
 // Hold keeps a socket and returns the token that gets it. It closes the socket when there are too many already.
-func (r *Reservations) Hold(s Socket) (Token, error) {
+func (r *Reservations) Hold(s Reserved) (Token, error) {
 	var token Token
 	if _, err := rand.Read(token[:]); err != nil {
 		return token, errors.Join(fmt.Errorf("make reservation token: %w", err), s.Close())
@@ -45,24 +52,24 @@ func (r *Reservations) Hold(s Socket) (Token, error) {
 		return token, errors.Join(errors.New("hold relay port: too many are held already"), s.Close())
 	}
 	r.held[token] = &reservation{s, time.AfterFunc(reservationTime, func() {
-		if late := r.Take(token); late != nil {
+		if late, ok := r.Take(token); ok {
 			_ = late.Close()
 		}
 	})}
 	return token, nil
 }
 
-// Take hands out the socket behind a token, once; nil when there is none.
-func (r *Reservations) Take(token Token) Socket {
+// Take hands out what a token stands for, once.
+func (r *Reservations) Take(token Token) (s Reserved, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	held := r.held[token]
 	if held == nil {
-		return nil
+		return s, false
 	}
 	delete(r.held, token)
 	held.expiry.Stop()
-	return held.socket
+	return held.Reserved, true
 }
 
 // Close closes what is held.
@@ -72,7 +79,7 @@ func (r *Reservations) Close() error {
 	var errs []error
 	for token, held := range r.held {
 		held.expiry.Stop()
-		errs = append(errs, held.socket.Close())
+		errs = append(errs, held.Close())
 		delete(r.held, token)
 	}
 	return errors.Join(errs...)

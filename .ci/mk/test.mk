@@ -1,7 +1,7 @@
 # Proofs. A suite is a service, or a folder of e2e; each of SUITES must have run at least one test.
 
 SUITES := tools/tally $(filter services/%,$(MODULES)) $(addprefix e2e/,crd scenario faults interop turnprobe browser)
-TALLY   = GOWORK=off go -C .ci/tools run ./tally $(SUITES)
+TALLY   = GOWORK=off go -C .ci/tools run ./tally
 
 GO_TEST := go test -json -race -shuffle=on -timeout=20m
 
@@ -26,7 +26,8 @@ suites:
 	  GOWORK=off go -C .ci/tools test -json ./... || s=1; \
 	  $(GO_TEST) $(patsubst %,./%/...,$(filter services/%,$(MODULES))) || s=1; \
 	  $(GO_TEST) -p 1 $(patsubst %,./%/...,$(filter-out services/%,$(MODULES))) || s=1; \
-	  exit $$s; } | $(TALLY)
+	  $(FUZZING); \
+	  exit $$s; } | $(TALLY) $(SUITES) $(FUZZ_SUITE)
 
 lint: vet ## Run gofmt, go vet, staticcheck, and check that the module files are tidy
 	@unformatted=$$(gofmt -l services e2e .ci); test -z "$$unformatted" || { echo "run gofmt -w on:"; echo "$$unformatted"; exit 1; }

@@ -1,0 +1,157 @@
+// Package relaytest is a network for relays in memory, as httptest is a server: nothing waits in the kernel, so the clock of
+// testing/synctest goes on while relays wait for their peers.
+package relaytest
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
+)
+
+// firstPort is where ports are given out from, one after the other: an even one, then an odd one.
+const firstPort = 49152
+
+// backlog is how many datagrams wait at a relay that does not read, before the next ones are lost.
+const backlog = 256
+
+// Datagram is what a relay has sent.
+type Datagram struct {
+	From, To netip.AddrPort
+	Payload  string
+}
+
+// Network is a relay.Network. Its zero value is ready to use.
+type Network struct {
+	mu      sync.Mutex
+	opened  uint16
+	sockets map[netip.AddrPort]*socket
+	sent    []Datagram
+}
+
+// Open is part of relay.Network. The address is the one that the socket has to peers.
+func (n *Network) Open(addr netip.Addr, port uint16) (relay.Socket, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.sockets == nil {
+		n.sockets = map[netip.AddrPort]*socket{}
+	}
+	at := netip.AddrPortFrom(addr, port)
+	if port == 0 {
+		at = n.free(addr)
+	}
+	if n.sockets[at] != nil {
+		return nil, errors.New("open relay socket: port is taken")
+	}
+	s := &socket{network: n, addr: at, inbox: make(chan *relay.Buffer, backlog), closed: make(chan struct{})}
+	n.sockets[at] = s
+	return s, nil
+}
+
+func (n *Network) free(addr netip.Addr) netip.AddrPort {
+	for {
+		at := netip.AddrPortFrom(addr, firstPort+n.opened)
+		n.opened++
+		if n.sockets[at] == nil {
+			return at
+		}
+	}
+}
+
+// Len is the number of sockets that are open.
+func (n *Network) Len() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return len(n.sockets)
+}
+
+// Sent returns what relays have sent to anybody since it was called last, and was not taken by a Peer.
+func (n *Network) Sent() []Datagram {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	sent := n.sent
+	n.sent = nil
+	return sent
+}
+
+// Peer returns the peer at an address.
+func (n *Network) Peer(addr netip.AddrPort) Peer { return Peer{n, addr} }
+
+// Peer is somebody to whom relays send.
+type Peer struct {
+	network *Network
+	addr    netip.AddrPort
+}
+
+// Addr is the peer's transport address.
+func (p Peer) Addr() netip.AddrPort { return p.addr }
+
+// Send sends a datagram to a relay; it is lost when nobody is there.
+func (p Peer) Send(to netip.AddrPort, payload string) {
+	p.network.mu.Lock()
+	s := p.network.sockets[to]
+	p.network.mu.Unlock()
+	if s == nil {
+		return
+	}
+	select {
+	case s.inbox <- relay.NewBuffer([]byte(payload), p.addr):
+	default:
+	}
+}
+
+// Got returns what the peer was sent since it was asked last.
+func (p Peer) Got() (got []Datagram) {
+	p.network.mu.Lock()
+	defer p.network.mu.Unlock()
+	p.network.sent = slices.DeleteFunc(p.network.sent, func(d Datagram) bool {
+		if d.To == p.addr {
+			got = append(got, d)
+		}
+		return d.To == p.addr
+	})
+	return got
+}
+
+// socket is a relay.Socket.
+type socket struct {
+	network *Network
+	addr    netip.AddrPort
+	inbox   chan *relay.Buffer
+	closed  chan struct{}
+}
+
+func (s *socket) Port() uint16 { return s.addr.Port() }
+
+func (s *socket) Receive() (*relay.Buffer, error) {
+	select {
+	case b := <-s.inbox:
+		return b, nil
+	case <-s.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (s *socket) Send(payload []byte, peer netip.AddrPort) error {
+	s.network.mu.Lock()
+	defer s.network.mu.Unlock()
+	if s.network.sockets[s.addr] != s {
+		return net.ErrClosed
+	}
+	s.network.sent = append(s.network.sent, Datagram{s.addr, peer, string(payload)})
+	return nil
+}
+
+func (s *socket) Close() error {
+	s.network.mu.Lock()
+	defer s.network.mu.Unlock()
+	if s.network.sockets[s.addr] != s {
+		return net.ErrClosed
+	}
+	delete(s.network.sockets, s.addr)
+	close(s.closed)
+	return nil
+}

@@ -53,6 +53,13 @@ type Admin struct {
 	HealthcheckEndpoint *string `json:"healthcheck_endpoint,omitempty"`
 	// UserQuota bounds the allocations of one user id; 0 means no bound.
 	UserQuota int `json:"user_quota,omitempty"`
+	// SourceQuota bounds the allocations of one client address, a /64 in IPv6; 0 means the default of the process. Addresses that may hide
+	// many clients, those of private networks and of this host, have no bound.
+	SourceQuota int `json:"source_quota,omitempty"`
+	// SessionByteRate and UserByteRate bound the payload, in bytes a second and each direction, of one allocation and of all allocations
+	// of one user id; 0 means no bound.
+	SessionByteRate int64 `json:"session_byte_rate,omitempty"`
+	UserByteRate    int64 `json:"user_byte_rate,omitempty"`
 	// OffloadEngine is None, XDP, TC or Auto.
 	OffloadEngine string `json:"offload_engine"`
 	// OffloadInterfaces names the interfaces that the offload engine may use; empty means all.

@@ -50,7 +50,8 @@ func (a *Admin) fill() {
 		endpoint := DefaultHealthcheck
 		a.HealthcheckEndpoint = &endpoint
 	}
-	a.UserQuota = max(a.UserQuota, 0)
+	a.UserQuota, a.SourceQuota = max(a.UserQuota, 0), max(a.SourceQuota, 0)
+	a.SessionByteRate, a.UserByteRate = max(a.SessionByteRate, 0), max(a.UserByteRate, 0)
 	a.OffloadEngine = canonical(engines, a.OffloadEngine, DefaultOffload)
 	a.OffloadInterfaces = set(a.OffloadInterfaces)
 }

@@ -21,6 +21,8 @@ func TestDiff(t *testing.T) {
 	next.Admin.License.HMAC = "hunter3"
 	next.Admin.LogLevel = "all:DEBUG"
 	next.Admin.UserQuota = 10
+	next.Admin.SourceQuota = 20
+	next.Admin.SessionByteRate, next.Admin.UserByteRate = 1000, 2000
 	next.Auth.Realm = "media.example"
 	next.Auth.Credentials["password"] = "hunter3"
 	next.Auth.Credentials["username"] = "other"
@@ -39,6 +41,9 @@ func TestDiff(t *testing.T) {
 	want := []string{
 		`admin.loglevel: "all:INFO" -> "all:DEBUG"`,
 		`admin.user_quota: "0" -> "10"`,
+		`admin.source_quota: "0" -> "20"`,
+		`admin.session_byte_rate: "0" -> "1000"`,
+		`admin.user_byte_rate: "0" -> "2000"`,
 		`admin.license_config: "<redacted>" -> "<redacted>"`,
 		`auth.realm: "stunner.l7mp.io" -> "media.example"`,
 		`auth.credentials.password: "<redacted>" -> "<redacted>"`,

@@ -94,6 +94,13 @@ func (f *findings) expanded(c *Config) {
 	}
 }
 
+// bound wants a number that is not negative; zero says what 0 means.
+func (f *findings) bound(field string, n int64, zero string) {
+	if n < 0 {
+		f.add(field, strconv.FormatInt(n, 10), "is negative", "use 0 for "+zero)
+	}
+}
+
 func (f *findings) admin(a Admin) {
 	f.name("admin.name", a.Name)
 	f.text("admin.loglevel", a.LogLevel, maxText)
@@ -101,9 +108,10 @@ func (f *findings) admin(a Admin) {
 	if a.HealthcheckEndpoint != nil {
 		f.endpointURL("admin.healthcheck_endpoint", *a.HealthcheckEndpoint)
 	}
-	if a.UserQuota < 0 {
-		f.add("admin.user_quota", strconv.Itoa(a.UserQuota), "is negative", "use 0 for no bound")
-	}
+	f.bound("admin.user_quota", int64(a.UserQuota), "no bound")
+	f.bound("admin.source_quota", int64(a.SourceQuota), "the default")
+	f.bound("admin.session_byte_rate", a.SessionByteRate, "no bound")
+	f.bound("admin.user_byte_rate", a.UserByteRate, "no bound")
 	if engines[strings.ToLower(a.OffloadEngine)] != a.OffloadEngine {
 		f.add("admin.offload_engine", a.OffloadEngine, "is unknown", "use None, XDP, TC or Auto")
 	}

@@ -46,6 +46,9 @@ func TestValidate(t *testing.T) {
 		"no name":                     {func(c *config.Config) { c.Admin.Name = "" }, "admin.name: is missing: give a name"},
 		"control characters in names": {func(c *config.Config) { c.Admin.Name = "a\nb" }, `admin.name: "a\nb" has control characters: leave them out`},
 		"long name":                   {func(c *config.Config) { c.Admin.Name = strings.Repeat("x", 1025) }, "is too long: use at most 1024 bytes"},
+		"source quota":                {func(c *config.Config) { c.Admin.SourceQuota = -1 }, "admin.source_quota: -1 is negative: use 0 for the default"},
+		"session rate":                {func(c *config.Config) { c.Admin.SessionByteRate = -1 }, "admin.session_byte_rate: -1 is negative: use 0 for no bound"},
+		"user rate":                   {func(c *config.Config) { c.Admin.UserByteRate = -1 }, "admin.user_byte_rate: -1 is negative: use 0 for no bound"},
 		"quota":                       {func(c *config.Config) { c.Admin.UserQuota = -1 }, "admin.user_quota: -1 is negative: use 0 for no bound"},
 		"engine":                      {func(c *config.Config) { c.Admin.OffloadEngine = "DPDK" }, `admin.offload_engine: "DPDK" is unknown: use None, XDP, TC or Auto`},
 

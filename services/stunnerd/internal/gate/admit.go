@@ -31,7 +31,7 @@ type rule func(g *Gate, r *request) *refusal
 // admission lists, for every method, the rules in the order in which they are asked; the first that objects decides the answer.
 var admission = map[stun.Method][]rule{
 	stun.MethodBinding:          {unknownAttributes, bindingRate},
-	stun.MethodAllocate:         append(authentication, noAllocationYet, transport, lifetimeReadable, reservation, family, capacity, quota),
+	stun.MethodAllocate:         append(authentication, noAllocationYet, transport, lifetimeReadable, reservation, family, capacity),
 	stun.MethodRefresh:          append(authentication, allocation, owner, lifetimeReadable, sameFamily),
 	stun.MethodCreatePermission: append(authentication, allocation, owner, permissionPeers, permissionRoutes, permissionRoom),
 	stun.MethodChannelBind:      append(authentication, allocation, owner, channelNumber, channelPeer, channelFree, channelRoute, permissionRoom),
@@ -218,15 +218,6 @@ func capacity(g *Gate, _ *request) *refusal {
 	}
 	if g.retiring.Load() || g.table.Draining() {
 		return &refusal{code: stun.CodeInsufficientCapacity, reason: meter.Draining}
-	}
-	return nil
-}
-
-// quota answers 486 to a user who has as many allocations as the config allows. It is the last rule of Allocate, because it takes the
-// place that the session will hold.
-func quota(g *Gate, r *request) *refusal {
-	if !g.table.Reserve(r.userID, g.policy.Load().UserQuota) {
-		return &refusal{code: stun.CodeAllocQuotaReached, reason: meter.Quota}
 	}
 	return nil
 }

@@ -40,8 +40,6 @@ type Policy struct {
 	RelayAddrs []netip.Addr
 	// SessionGrace is how long a session may outlive the credential that began it.
 	SessionGrace time.Duration
-	// UserQuota bounds the allocations of one user id over all listeners; 0 means no bound.
-	UserQuota int
 }
 
 // Former is an authority that a changed config has replaced.
@@ -95,6 +93,8 @@ type flow struct {
 	// (RFC 8656 §7.2).
 	allocated [stun.TransactionIDSize]byte
 	lifetime  uint32
+	// prolonging waits for the second that pion/turn does not grant at once, if there is one.
+	prolonging *time.Timer
 	// token is what gets the port above this one, if the client asked for it.
 	token *relay.Token
 	// permitted are the peers that the client may hear from.
@@ -209,6 +209,7 @@ func (g *Gate) end(f *flow) {
 // ended is called when a relay has closed: the session expired, was refreshed to zero, or was ended from here.
 func (g *Gate) ended(f *flow) {
 	f.lane.disown(f.Session)
+	f.prolonging.Stop()
 	g.mu.Lock()
 	if g.flows[f.Client.Addr()] == f {
 		delete(g.flows, f.Client.Addr())

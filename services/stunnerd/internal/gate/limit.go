@@ -21,9 +21,11 @@ const (
 	// failureRate bounds the answers to wrong credentials.
 	failureRate  = 10 // a minute
 	failureBurst = 10
-	// A load balancer that hides its clients is seen as one source for all of them. All private sources together have this much.
-	hiddenFactor = 100
 )
+
+// HiddenFactor is how much more than another source those may have that MayHide names: a load balancer that hides its clients is seen as
+// one source for all of them. All private sources together have this much.
+const HiddenFactor = 100
 
 // buckets is the number of token buckets: sources that fall into the same one share it, so that memory is fixed whatever comes in.
 const buckets = 4096
@@ -51,9 +53,9 @@ type Limits struct {
 func NewLimits(sessions int) *Limits {
 	return &Limits{
 		sessions:   sessions,
-		challenges: newLimiter(challengeRate, time.Second, challengeBurst, mayHide),
+		challenges: newLimiter(challengeRate, time.Second, challengeBurst, MayHide),
 		// A host's own processes are nobody who guesses passwords from far away.
-		failures: newLimiter(failureRate, time.Minute, failureBurst, func(a netip.Addr) bool { return mayHide(a) || a.IsLoopback() }),
+		failures: newLimiter(failureRate, time.Minute, failureBurst, func(a netip.Addr) bool { return MayHide(a) || a.IsLoopback() }),
 	}
 }
 
@@ -110,13 +112,13 @@ func (l *limiter) refund(source netip.Addr) {
 // bucket is the bucket of a source, with the price of a token and the number of tokens that it holds.
 func (l *limiter) bucket(source netip.Addr) (*atomic.Int64, time.Duration, int) {
 	if l.mayHide(source) {
-		return &l.hidden, l.interval / hiddenFactor, l.burst * hiddenFactor
+		return &l.hidden, l.interval / HiddenFactor, l.burst * HiddenFactor
 	}
 	return &l.full[maphash.Comparable(l.seed, source)%buckets], l.interval, l.burst
 }
 
-// mayHide tells whether an address may be that of a load balancer or a node behind which clients are hidden.
-func mayHide(a netip.Addr) bool { return a.IsPrivate() || carrierNAT.Contains(a) }
+// MayHide tells whether an address may be that of a load balancer or a node behind which clients are hidden.
+func MayHide(a netip.Addr) bool { return a.IsPrivate() || carrierNAT.Contains(a) }
 
 // carrierNAT is the shared address space (RFC 6598), which clouds use for nodes.
 var carrierNAT = netip.MustParsePrefix("100.64.0.0/10")

@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"crypto/hkdf"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
@@ -8,38 +9,72 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"slices"
+	"sync"
 	"time"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
 // NonceLifetime is how long a client may use a nonce (RFC 8656 §5 recommends at most an hour).
 const NonceLifetime = time.Hour
 
+// nonceLeeway is how far the clocks of two pods of a gateway may differ: a nonce of the one is not from the future for the other.
+const nonceLeeway = 30 * time.Second
+
 // Nonces makes and checks nonces without remembering any: a nonce is its time of birth and a MAC over that and the client's
 // address. 18 bytes make 24 characters; a short nonce keeps the challenge, which strangers can ask for with a forged source,
 // small.
-type Nonces struct{ key []byte }
+//
+// The key of the MAC changes with every NonceLifetime: it is derived from a root and the hour of birth. The root is random, or, where the
+// pods of a gateway have a secret that clients do not know, derived from that: a client that moves to another pod pays no extra round trip.
+type Nonces struct {
+	random []byte
+
+	mu sync.Mutex
+	// roots are the one in force, and the one before it.
+	roots [][]byte
+}
 
 const (
 	nonceTime = 4
 	nonceSize = 18
+	nonceKey  = 32
 )
 
 var nonceCode = base64.RawURLEncoding
 
-// NewNonces returns a source of nonces with a random key.
+// NewNonces returns a source of nonces with a random root.
 func NewNonces() (*Nonces, error) {
-	key := make([]byte, 32)
-	if _, err := rand.Read(key); err != nil {
+	root := make([]byte, nonceKey)
+	if _, err := rand.Read(root); err != nil {
 		return nil, fmt.Errorf("make nonce key: %w", err)
 	}
-	return &Nonces{key}, nil
+	return &Nonces{random: root, roots: [][]byte{root}}, nil
+}
+
+// Share makes nonces that every process with the same config accepts, if the config has a shared secret: no client knows it. Nonces of the
+// root before are still good.
+func (n *Nonces) Share(c config.Config) {
+	root := n.random
+	if secret := c.Auth.Authority().SharedSecret; secret != "" {
+		var err error
+		if root, err = hkdf.Key(sha256.New, []byte(secret), nil, "nonces of "+c.Admin.Name, nonceKey); err != nil {
+			root = n.random
+		}
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if !hmac.Equal(root, n.roots[0]) {
+		n.roots = [][]byte{root, n.roots[0]}
+	}
 }
 
 // Make returns a nonce for a client.
 func (n *Nonces) Make(client netip.Addr, now time.Time) []byte {
 	var raw [nonceSize]byte
 	binary.BigEndian.PutUint32(raw[:], uint32(now.Unix()))
-	copy(raw[nonceTime:], n.mac(raw[:nonceTime], client))
+	copy(raw[nonceTime:], mac(n.current()[0], raw[:nonceTime], client))
 	return nonceCode.AppendEncode(nil, raw[:])
 }
 
@@ -49,15 +84,25 @@ func (n *Nonces) Valid(nonce []byte, client netip.Addr, now time.Time) bool {
 	if err != nil || len(raw) != nonceSize {
 		return false
 	}
-	if !hmac.Equal(raw[nonceTime:], n.mac(raw[:nonceTime], client)) {
-		return false
-	}
+	ours := slices.ContainsFunc(n.current(), func(root []byte) bool {
+		return hmac.Equal(raw[nonceTime:], mac(root, raw[:nonceTime], client))
+	})
 	age := now.Sub(time.Unix(int64(binary.BigEndian.Uint32(raw)), 0))
-	return age >= -time.Second && age <= NonceLifetime
+	return ours && age >= -nonceLeeway && age <= NonceLifetime
 }
 
-func (n *Nonces) mac(birth []byte, client netip.Addr) []byte {
-	h := hmac.New(sha256.New, n.key)
+func (n *Nonces) current() [][]byte {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.roots
+}
+
+func mac(root, birth []byte, client netip.Addr) []byte {
+	var hour [4]byte
+	binary.BigEndian.PutUint32(hour[:], binary.BigEndian.Uint32(birth)/uint32(NonceLifetime/time.Second))
+	key := hmac.New(sha256.New, root)
+	key.Write(hour[:])
+	h := hmac.New(sha256.New, key.Sum(nil))
 	h.Write(birth)
 	addr := client.As16()
 	h.Write(addr[:])

@@ -107,13 +107,20 @@ func (g *Gate) allocate(r *request) ([]byte, error) {
 		Handle: handle, Client: r.client, Listener: g.name, Protocol: g.protocol,
 		Username: r.username, UserID: r.userID, Started: time.Now(),
 	}
+	if client := r.client.Addr().Addr(); !MayHide(client) && !client.IsLoopback() {
+		s.Source = session.Source(client)
+	}
+	if err := g.table.Reserve(s); err != nil {
+		return nil, overQuota(err)
+	}
 	f := &flow{Session: s, lane: lane, allocated: r.TransactionID, lifetime: r.lifetime()}
 	socket, advertised, err := g.socket(r, f)
 	if err != nil {
-		g.table.Cancel(r.userID)
+		g.table.Cancel(s)
 		g.log.Debug("refuse allocation", "error", err)
 		return nil, &refusal{code: stun.CodeInsufficientCapacity, reason: meter.NoRelay}
 	}
+	f.prolonging = time.AfterFunc(maxLifetime*time.Second, func() { g.prolong(f) })
 	opened := relay.New(s, socket, advertised, &g.routes, g.meter, func(*relay.Relay) { g.ended(f) })
 	f.relay = opened
 	lane.own(s, opened)
@@ -130,6 +137,14 @@ func (g *Gate) allocate(r *request) ([]byte, error) {
 		g.meter.Sessions.Add(1) // connections were counted when they were accepted
 	}
 	return f.allocatedAnswer(r)
+}
+
+// overQuota answers 486 to a user, or a source, that has as many allocations as it may have.
+func overQuota(err error) *refusal {
+	if errors.Is(err, session.ErrSourceQuota) {
+		return &refusal{code: stun.CodeAllocQuotaReached, reason: meter.SourceQuota}
+	}
+	return &refusal{code: stun.CodeAllocQuotaReached, reason: meter.Quota}
 }
 
 // socket opens the relay socket that a request asks for: any, an even one, an even one with the next held for a token, or the held
@@ -195,9 +210,21 @@ func familyMissing(given netip.Addr) stun.RawAttribute {
 	return stun.RawAttribute{Type: attrAddressError, Value: []byte{missing, 0, 4, 40}}
 }
 
-// pionLifetime is the lifetime as pion/turn takes it: it reads one of an hour or more as ten minutes.
+// pionLifetime is the lifetime as pion/turn takes it: it reads one of an hour or more as ten minutes. An hour is given to it in two parts.
 func (f *flow) pionLifetime() number {
-	return number{stun.AttrLifetime, min(f.lifetime, maxLifetime-1)}
+	if f.lifetime < maxLifetime {
+		f.prolonging.Stop()
+		return number{stun.AttrLifetime, f.lifetime}
+	}
+	f.prolonging.Reset(time.Second)
+	return number{stun.AttrLifetime, maxLifetime - 1}
+}
+
+// prolong gives pion/turn the second part of an hour.
+func (g *Gate) prolong(f *flow) {
+	if err := g.pass(f, stun.MethodRefresh, nil, number{stun.AttrLifetime, maxLifetime - 1}); err != nil {
+		g.log.Debug("prolong session", "error", err)
+	}
 }
 
 func (g *Gate) refresh(r *request) ([]byte, error) {

@@ -53,6 +53,8 @@ type Meter struct {
 	Sessions atomic.Uint64
 	// Invalid counts configs that were kept out because a field is wrong, Unreadable those that are none, or not for this process.
 	Invalid, Unreadable atomic.Uint64
+	// UnknownFields counts the fields of applied configs that this release does not know.
+	UnknownFields atomic.Uint64
 	// Applied counts configs that were applied.
 	Applied atomic.Uint64
 }

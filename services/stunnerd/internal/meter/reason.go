@@ -30,6 +30,7 @@ const (
 	PermissionLimit
 	NoPermission
 	Quota
+	SourceQuota
 	Capacity
 	Draining
 	STUNOnly
@@ -38,6 +39,8 @@ const (
 	NoRelay
 	Handshake
 	RateLimited
+	ByteRate
+	Crowded
 	reasonCount
 )
 
@@ -67,6 +70,7 @@ var reasons = [reasonCount]string{
 	PermissionLimit:      "permission_limit",
 	NoPermission:         "no_permission",
 	Quota:                "quota",
+	SourceQuota:          "source_quota",
 	Capacity:             "capacity",
 	Draining:             "draining",
 	STUNOnly:             "stun_only",
@@ -75,6 +79,8 @@ var reasons = [reasonCount]string{
 	NoRelay:              "no_relay",
 	Handshake:            "handshake",
 	RateLimited:          "rate_limited",
+	ByteRate:             "byte_rate",
+	Crowded:              "crowded",
 }
 
 func (r Reason) String() string { return reasons[r] }

@@ -30,6 +30,7 @@ var words = [reasonCount]string{
 	PermissionLimit:      "the allocation has as many permissions as it may have",
 	NoPermission:         "the client has no permission for {peer}",
 	Quota:                "the user has as many allocations as user_quota allows",
+	SourceQuota:          "the client's address has as many allocations as source_quota allows",
 	Capacity:             "the process has as many allocations as it can bear",
 	Draining:             "the process or listener {listener} is on its way out and takes no new calls",
 	STUNOnly:             "listener {listener} serves STUN only: its authentication type is none",
@@ -37,7 +38,9 @@ var words = [reasonCount]string{
 	SendFailed:           "could not be sent on",
 	NoRelay:              "no relay port to be had",
 	Handshake:            "TLS or DTLS handshake failed",
+	ByteRate:             "more bytes a second than session_byte_rate or user_byte_rate allows",
 	RateLimited:          "too much from this source without a good credential: not answered",
+	Crowded:              "connection closed: of too many clients without a session it was the one that had been there for longest",
 }
 
 // Text says what happened in words. routes tells what the listener's routes are.

@@ -113,6 +113,10 @@ func (r *Relay) FromClient(frame []byte) {
 		r.drop(ReasonOf(v.reached), c.peer)
 		return
 	}
+	if !r.session.Admits(session.ToPeer, len(payload)) {
+		r.drop(meter.ByteRate, c.peer)
+		return
+	}
 	if err := r.socket.Send(payload, c.peer); err != nil {
 		r.drop(meter.SendFailed, c.peer)
 		return
@@ -161,6 +165,10 @@ func (r *Relay) Deliver() error {
 	}
 	r.waiting = nil
 	defer b.release()
+	if !r.session.Admits(session.ToClient, b.n) {
+		r.drop(meter.ByteRate, b.peer)
+		return nil
+	}
 	peer := stun.XORMappedAddress{IP: b.peer.Addr().AsSlice(), Port: int(b.peer.Port())}
 	content := stun.RawAttribute{Type: stun.AttrData, Value: b.payload()}
 	if b.icmp != (ICMP{}) {
@@ -212,6 +220,10 @@ func (r *Relay) toClient(c *channel, b *Buffer) {
 		r.drop(ReasonOf(v.reached), c.peer)
 		return
 	}
+	if !r.session.Admits(session.ToClient, b.n) {
+		r.drop(meter.ByteRate, c.peer)
+		return
+	}
 	if err := r.session.Client.Send(b.channelData(c.number, r.session.Client.Connected())); err != nil {
 		r.drop(meter.SendFailed, c.peer)
 		return
@@ -231,6 +243,10 @@ func (r *Relay) WriteTo(b []byte, addr net.Addr) (int, error) {
 	name, reached := r.routes.Load().Match(peer)
 	if reached != cluster.Allowed {
 		r.drop(ReasonOf(reached), peer)
+		return len(b), nil
+	}
+	if !r.session.Admits(session.ToPeer, len(b)) {
+		r.drop(meter.ByteRate, peer)
 		return len(b), nil
 	}
 	if err := r.socket.Send(b, peer); err != nil {

@@ -7,6 +7,7 @@
 package server
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -52,6 +53,7 @@ type Server struct {
 	nonces  *gate.Nonces
 	held    *relay.Reservations
 	limits  *gate.Limits
+	guests  *listener.Limits
 	table   *session.Table
 	meter   *meter.Meter
 	names   *resolve.Resolver
@@ -99,7 +101,7 @@ func New(o Options) (*Server, error) {
 		return nil, errors.Join(err, machine.Close())
 	}
 	s := &Server{
-		opt: o, machine: machine, nonces: nonces, held: relay.NewReservations(), limits: gate.NewLimits(o.Capacity), table: session.NewTable(), meter: meter.New(),
+		opt: o, machine: machine, nonces: nonces, held: relay.NewReservations(), limits: gate.NewLimits(o.Capacity), guests: listener.NewLimits(), table: session.NewTable(), meter: meter.New(),
 		running: config.Zero(config.DefaultName), listeners: map[string]*running{}, failures: map[string]string{},
 		closed: make(chan struct{}),
 	}
@@ -128,6 +130,8 @@ func (s *Server) Apply(next config.Config) (Plan, error) {
 	next = next.Clone()
 	plan := PlanFor(s.running, next)
 	s.remember(next.Auth)
+	s.table.SetBounds(bounds(next.Admin))
+	s.nonces.Share(next)
 
 	views := s.views(next)
 	for _, name := range plan.Yield {
@@ -189,7 +193,7 @@ func (s *Server) open(plan Plan, next config.Config, views map[string]*cluster.V
 			Machine: s.machine, Nonces: s.nonces, Network: relay.Kernel{}, Held: s.held, Limits: s.limits, Table: s.table, Meter: s.meter, Log: s.opt.Log,
 		})
 		g.Update(s.policy(next, l), views[l.Name])
-		socket, err := listener.Open(l, g, listener.Options{Sockets: s.opt.Sockets, Meter: s.meter, Log: s.opt.Log})
+		socket, err := listener.Open(l, g, listener.Options{Sockets: s.opt.Sockets, Limits: s.guests, Meter: s.meter, Log: s.opt.Log})
 		if err != nil {
 			failed[l.Name] = err
 			continue
@@ -221,9 +225,18 @@ func (s *Server) policy(c config.Config, l config.Listener) *gate.Policy {
 		Authority:  c.Auth.Authority(),
 		Former:     slices.Clone(s.former),
 		RelayAddrs: s.relayAddrs(l.Address),
-		UserQuota:  c.Admin.UserQuota,
 
 		SessionGrace: time.Duration(c.Auth.SessionGrace) * time.Second,
+	}
+}
+
+// DefaultSourceQuota is how many allocations one source may have where the config does not say.
+const DefaultSourceQuota = 100
+
+func bounds(a config.Admin) session.Bounds {
+	return session.Bounds{
+		UserSessions: a.UserQuota, SourceSessions: cmp.Or(a.SourceQuota, DefaultSourceQuota),
+		SessionRate: a.SessionByteRate, UserRate: a.UserByteRate,
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
@@ -44,6 +45,9 @@ type Session struct {
 	Username string
 	// UserID is the part of the name that stands for a person.
 	UserID string
+	// Source is where the client comes from, as far as that says something: behind a load balancer all clients may have one address. Then it
+	// is zero, and counts against no bound.
+	Source netip.Prefix
 	// Relay is the relayed transport address.
 	Relay netip.AddrPort
 	// Started is when the allocation was made.
@@ -52,42 +56,67 @@ type Session struct {
 	Traffic meter.Traffic
 	// Channels tells the number of live channel bindings; the relay knows.
 	Channels func() int
+
+	// What the table has noted when the session was added.
+	table *Table
+	user  *user
+	paces paces
 }
 
 // Table is the set of live sessions. The zero Table is not usable: call NewTable.
 type Table struct {
+	bounds atomic.Pointer[Bounds]
+	epoch  time.Time
+
 	mu       sync.Mutex
 	sessions map[*Session]struct{}
-	users    map[string]int
+	users    map[string]*user
+	sources  map[netip.Prefix]int
 	draining bool
 	changed  chan struct{}
 }
 
-// NewTable returns an empty table.
+// NewTable returns an empty table without bounds.
 func NewTable() *Table {
-	return &Table{sessions: map[*Session]struct{}{}, users: map[string]int{}, changed: make(chan struct{})}
-}
-
-// Reserve takes one place of a user's quota, so that two requests in flight cannot both take the last one. A quota of 0 has no
-// bound. The place is given back by Remove, or by Cancel when no session came of it.
-func (t *Table) Reserve(userID string, quota int) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if quota > 0 && t.users[userID] >= quota {
-		return false
+	t := &Table{
+		epoch: time.Now(), sessions: map[*Session]struct{}{}, users: map[string]*user{}, sources: map[netip.Prefix]int{}, changed: make(chan struct{}),
 	}
-	t.users[userID]++
-	return true
+	t.bounds.Store(&Bounds{})
+	return t
 }
 
-// Cancel gives back a place that Reserve took.
-func (t *Table) Cancel(userID string) {
+// SetBounds puts bounds in force. Rates hold for live sessions too; a quota ends none.
+func (t *Table) SetBounds(b Bounds) { t.bounds.Store(&b) }
+
+// Reserve takes the place that a session will hold, in its user's quota and in its source's, so that two requests in flight cannot
+// both take the last one. The error is ErrUserQuota or ErrSourceQuota. The place is given back by Remove, or by Cancel when the session did not come about.
+func (t *Table) Reserve(s *Session) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.release(userID)
+	b, u := t.bounds.Load(), t.users[s.UserID]
+	switch {
+	case b.UserSessions > 0 && u != nil && u.sessions >= b.UserSessions:
+		return ErrUserQuota
+	case b.SourceSessions > 0 && s.Source.IsValid() && t.sources[s.Source] >= b.SourceSessions:
+		return ErrSourceQuota
+	case u == nil:
+		u = new(user)
+		t.users[s.UserID] = u
+	}
+	u.sessions++
+	t.sources[s.Source]++
+	s.table, s.user = t, u
+	return nil
 }
 
-// Add registers a session whose user's place is reserved.
+// Cancel gives back the place that Reserve took.
+func (t *Table) Cancel(s *Session) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.release(s)
+}
+
+// Add registers a session whose place is reserved.
 func (t *Table) Add(s *Session) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -95,7 +124,7 @@ func (t *Table) Add(s *Session) {
 	t.notify()
 }
 
-// Remove forgets a session and gives its user's place back. It reports whether the session was there.
+// Remove forgets a session and gives its place back. It reports whether the session was there.
 func (t *Table) Remove(s *Session) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -103,7 +132,7 @@ func (t *Table) Remove(s *Session) bool {
 		return false
 	}
 	delete(t.sessions, s)
-	t.release(s.UserID)
+	t.release(s)
 	t.notify()
 	return true
 }
@@ -153,8 +182,11 @@ func (t *Table) notify() {
 	t.changed = make(chan struct{})
 }
 
-func (t *Table) release(userID string) {
-	if t.users[userID]--; t.users[userID] <= 0 {
-		delete(t.users, userID)
+func (t *Table) release(s *Session) {
+	if s.user.sessions--; s.user.sessions == 0 {
+		delete(t.users, s.UserID)
+	}
+	if t.sources[s.Source]--; t.sources[s.Source] == 0 {
+		delete(t.sources, s.Source)
 	}
 }

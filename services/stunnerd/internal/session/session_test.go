@@ -1,9 +1,11 @@
 package session
 
 import (
+	"errors"
 	"net/netip"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -19,6 +21,9 @@ func TestListIsOldestFirst(t *testing.T) {
 	table := NewTable()
 	want := []*Session{session("ann", 1, 7), session("bob", 2, 5), session("ann", 2, 6), session("eve", 3, 4)}
 	for _, i := range []int{2, 0, 3, 1} {
+		if err := table.Reserve(want[i]); err != nil {
+			t.Fatal(err)
+		}
 		table.Add(want[i])
 	}
 	got := table.List()
@@ -35,30 +40,115 @@ func TestListIsOldestFirst(t *testing.T) {
 // T-12: many requests at a time take no more than a user's places, and an ended session gives its own back, once.
 func TestQuotaHoldsForRequestsInFlight(t *testing.T) {
 	table, sessions := NewTable(), make(chan *Session, 100)
+	table.SetBounds(Bounds{UserSessions: 10})
 	var requests sync.WaitGroup
-	for range 100 {
+	for i := range 100 {
 		requests.Go(func() {
-			if table.Reserve("ann", 10) {
-				s := session("ann", 0, 1)
+			s := session("ann", 0, uint16(i))
+			if table.Reserve(s) == nil {
 				table.Add(s)
 				sessions <- s
 			}
 		})
 	}
 	requests.Wait()
-	if table.Len() != 10 || !table.Reserve("bob", 1) {
-		t.Fatalf("ann has %d sessions of 10, or bob has none for it", table.Len())
+	bob := session("bob", 0, 1)
+	if err := table.Reserve(bob); table.Len() != 10 || err != nil {
+		t.Fatalf("ann has %d sessions of 10, and bob none for it: %v", table.Len(), err)
 	}
-	table.Cancel("bob")
+	table.Cancel(bob)
 	ended := <-sessions
 	if !table.Remove(ended) || table.Remove(ended) {
 		t.Error("a session ends other than once")
 	}
-	if !table.Reserve("ann", 10) || table.Reserve("ann", 10) {
+	if table.Reserve(session("ann", 0, 1)) != nil || !errors.Is(table.Reserve(session("ann", 0, 2)), ErrUserQuota) {
 		t.Error("an ended session gives back other than one place")
 	}
-	if !table.Reserve("ann", 0) {
-		t.Error("a quota of 0 bounds")
+	table.SetBounds(Bounds{})
+	if err := table.Reserve(session("ann", 0, 3)); err != nil {
+		t.Errorf("no quota bounds: %v", err)
+	}
+}
+
+// T-12: the users of one source share its places, a network of IPv6 is one source, and a source that says nothing has no bound.
+func TestSourceHasAQuotaToo(t *testing.T) {
+	table := NewTable()
+	table.SetBounds(Bounds{SourceSessions: 1})
+	from := func(user, source string) *Session {
+		s := session(user, 0, 1)
+		if source != "" {
+			s.Source = Source(netip.MustParseAddr(source))
+		}
+		return s
+	}
+	first := from("ann", "2001:db8::1")
+	for _, c := range []struct {
+		session *Session
+		want    error
+	}{
+		{first, nil},
+		{from("bob", "2001:db8::ffff:1"), ErrSourceQuota},
+		{from("bob", "2001:db8:0:1::1"), nil},
+		{from("bob", "192.0.2.1"), nil},
+		{from("eve", "192.0.2.1"), ErrSourceQuota},
+		{from("eve", "192.0.2.2"), nil},
+		{from("eve", ""), nil},
+		{from("eve", ""), nil},
+	} {
+		if err := table.Reserve(c.session); !errors.Is(err, c.want) {
+			t.Errorf("%s from %s: %v, want %v", c.session.UserID, c.session.Source, err, c.want)
+		}
+	}
+	table.Cancel(first)
+	if err := table.Reserve(from("bob", "2001:db8::2")); err != nil {
+		t.Errorf("the place is not given back: %v", err)
+	}
+}
+
+// T-18: ten times the rate is asked for, and the rate passes, in each direction on its own, for a session and for a user.
+func TestBytesKeepToTheirRate(t *testing.T) {
+	const rate, datagram, seconds = 125_000, 1000, 20
+	for name, bounds := range map[string]Bounds{
+		"a session": {SessionRate: rate},
+		"a user":    {UserRate: rate},
+		"both":      {SessionRate: rate, UserRate: rate},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			table := NewTable()
+			table.SetBounds(bounds)
+			one, other := session("ann", 0, 1), session("ann", 0, 2)
+			for _, s := range []*Session{one, other} {
+				if err := table.Reserve(s); err != nil {
+					t.Fatal(err)
+				}
+				table.Add(s)
+			}
+			passed := map[*Session]int{}
+			back := 0
+			for range seconds * 1000 {
+				time.Sleep(time.Millisecond)
+				for range 2 { // 2,000 bytes each ms is sixteen times the rate
+					for _, s := range []*Session{one, other} {
+						if s.Admits(ToPeer, datagram) {
+							passed[s] += datagram
+						}
+					}
+				}
+				if one.Admits(ToClient, 100) { // within the rate
+					back += 100
+				}
+			}
+			measured := passed[one]
+			if bounds.UserRate > 0 {
+				measured += passed[other]
+			}
+			if want := rate * seconds; measured < want*9/10 || measured > want*11/10 {
+				t.Errorf("%s: %d bytes in %d s, want %d", name, measured, seconds, want)
+			}
+			if back != seconds*1000*100 {
+				t.Errorf("%s: %d bytes back: the other direction suffers", name, back)
+			}
+		})
 	}
 }
 
@@ -66,7 +156,7 @@ func TestChangedTellsOfEveryChange(t *testing.T) {
 	table, s := NewTable(), session("ann", 0, 1)
 	for what, change := range map[string]func(){
 		"drain": table.Drain,
-		"add":   func() { table.Add(s); table.Remove(s) },
+		"add":   func() { table.Add(s) },
 	} {
 		changed := table.Changed()
 		select {

@@ -1,0 +1,103 @@
+package gate
+
+import (
+	"bytes"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/api/credential"
+)
+
+func nonces(t *testing.T) *Nonces {
+	t.Helper()
+	n, err := NewNonces()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// ephemeral is the config of a gateway whose clients do not know its secret.
+func ephemeral(name string, secret credential.Secret) config.Config {
+	c := config.Zero(name)
+	c.Auth = config.Auth{Type: config.AuthEphemeral, Realm: realm, Credentials: map[string]credential.Secret{config.KeySecret: secret}}
+	return c
+}
+
+// T-09: a nonce is good for the client that it was made for, for an hour, and whole.
+func TestNonceIsBoundToClientAndHour(t *testing.T) {
+	n, born := nonces(t), time.Unix(1_800_000_000, 0)
+	client, other := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
+	nonce := n.Make(client, born)
+	flipped := func(at int) []byte {
+		b := bytes.Clone(nonce)
+		b[at] ^= 1
+		return b
+	}
+	for _, c := range []struct {
+		what  string
+		nonce []byte
+		from  netip.Addr
+		at    time.Duration
+		want  bool
+	}{
+		{"at once", nonce, client, 0, true},
+		{"after 59:59", nonce, client, NonceLifetime - time.Second, true},
+		{"after 60:01", nonce, client, NonceLifetime + time.Second, false},
+		{"from a clock ahead", nonce, client, -nonceLeeway, true},
+		{"from the future", nonce, client, -nonceLeeway - time.Second, false},
+		{"another client", nonce, other, 0, false},
+		{"time flipped", flipped(1), client, 0, false},
+		{"MAC flipped", flipped(20), client, 0, false},
+		{"cut", nonce[:23], client, 0, false},
+		{"none", nil, client, 0, false},
+		{"of another process", nonces(t).Make(client, born), client, 0, false},
+	} {
+		if got := n.Valid(c.nonce, c.from, born.Add(c.at)); got != c.want {
+			t.Errorf("%s: %v", c.what, got)
+		}
+	}
+}
+
+// The pods of a gateway accept each other's nonces, and a changed secret takes none away at once.
+func TestPodsOfAGatewayShareNonces(t *testing.T) {
+	client, now := netip.MustParseAddr("192.0.2.1"), time.Unix(1_800_000_000, 0)
+	one, other, stranger := nonces(t), nonces(t), nonces(t)
+	before := one.Make(client, now)
+	one.Share(ephemeral("media/edge", "first"))
+	other.Share(ephemeral("media/edge", "first"))
+	stranger.Share(ephemeral("media/other", "first"))
+	shared := one.Make(client, now)
+	if !one.Valid(before, client, now) {
+		t.Error("a nonce from before the first config is lost")
+	}
+	if !other.Valid(shared, client, now) || stranger.Valid(shared, client, now) {
+		t.Error("a nonce is good at another gateway, or not at another pod")
+	}
+	one.Share(ephemeral("media/edge", "first")) // any other change of the config
+	one.Share(ephemeral("media/edge", "second"))
+	if !one.Valid(shared, client, now) {
+		t.Error("a nonce is lost with the secret that it was made under")
+	}
+	one.Share(ephemeral("media/edge", "third"))
+	if one.Valid(shared, client, now) {
+		t.Error("a nonce outlives two changes of the secret")
+	}
+}
+
+// What every client of a gateway knows is no secret to make nonces from.
+func TestStaticCredentialMakesNoNonces(t *testing.T) {
+	client, now := netip.MustParseAddr("192.0.2.1"), time.Unix(1_800_000_000, 0)
+	c := config.Zero("media/edge")
+	c.Auth = config.Auth{Type: config.AuthStatic, Realm: realm, Credentials: map[string]credential.Secret{
+		config.KeyUsername: username, config.KeyPassword: password,
+	}}
+	one, other := nonces(t), nonces(t)
+	one.Share(c)
+	other.Share(c)
+	if other.Valid(one.Make(client, now), client, now) {
+		t.Error("another process makes the same nonces")
+	}
+}

@@ -3,6 +3,7 @@ package listener
 import (
 	"crypto/tls"
 	"fmt"
+	"slices"
 	"sync/atomic"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
@@ -10,6 +11,11 @@ import (
 
 // protocols are offered by ALPN (RFC 7443). A client that names none is let in: browsers do not.
 var protocols = []string{"stun.turn", "stun.nat-discovery"}
+
+// knowsOurs tells whether one of the protocols that a client offers is ours.
+func knowsOurs(offered []string) bool {
+	return slices.ContainsFunc(offered, func(p string) bool { return slices.Contains(protocols, p) })
+}
 
 // certificate is what a listener shows to clients. It changes in place: handshakes from then on see the new one, sessions do not
 // notice.

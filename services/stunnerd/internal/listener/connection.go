@@ -43,7 +43,7 @@ func (t transport) frames(from io.Reader) frames {
 	if t.stream {
 		return newFramer(from)
 	}
-	return &records{from, make([]byte, sessionLimit)}
+	return &records{from: from}
 }
 
 // frames hands out what a client sends, one frame at a time and none of more than limit bytes. A frame is valid until the next call.
@@ -51,10 +51,10 @@ type frames interface {
 	next(limit int) ([]byte, error)
 }
 
-// connections accepts the connections of a listener and serves each in a goroutine of its own.
+// connections serves the connections of a listener, each in a goroutine of its own.
 type connections struct {
-	net.Listener
 	transport
+	sockets io.Closer // where connections come from
 	gate    *gate.Gate
 	meter   *meter.Listener
 	opt     Options
@@ -65,10 +65,8 @@ type connections struct {
 	closed bool
 }
 
-func serveConnections(ln net.Listener, t transport, g *gate.Gate, m *meter.Listener, o Options) Listener {
-	l := &connections{Listener: ln, transport: t, gate: g, meter: m, opt: o, open: map[*connection]struct{}{}}
-	l.serving.Go(l.accept)
-	return l
+func newConnections(sockets io.Closer, t transport, g *gate.Gate, m *meter.Listener, o Options) *connections {
+	return &connections{sockets: sockets, transport: t, gate: g, meter: m, opt: o, open: map[*connection]struct{}{}}
 }
 
 // Update takes over a new certificate.
@@ -79,47 +77,51 @@ func (l *connections) Update(c config.Listener) error {
 	return l.cert.update(c)
 }
 
-// Close closes the listening socket and every connection, and waits for their goroutines.
+// Close closes every connection and the listening sockets, and waits for their goroutines.
 func (l *connections) Close() error {
-	err := l.Listener.Close()
 	l.mu.Lock()
 	l.closed = true
 	for c := range l.open {
 		_ = c.raw.Close()
 	}
 	l.mu.Unlock()
+	err := l.sockets.Close()
 	l.serving.Wait()
 	return err
 }
 
-func (l *connections) accept() {
+func (l *connections) accept(ln net.Listener) {
 	var warned time.Time
 	for {
-		conn, err := l.Listener.Accept()
-		if l.isClosed() || errors.Is(err, net.ErrClosed) {
-			if conn != nil {
-				_ = conn.Close()
-			}
+		conn, err := ln.Accept()
+		switch {
+		case err == nil:
+			l.begin(conn, func() {})
+		case l.isClosed():
 			return
-		}
-		if err != nil {
+		default:
 			if time.Since(warned) >= acceptWarning {
 				l.opt.Log.Warn("accept connection", "error", err)
 				warned = time.Now()
 			}
 			time.Sleep(acceptPause)
-			continue
 		}
-		c := newConnection(conn, l)
-		if !l.track(c) {
-			_ = conn.Close()
-			return
-		}
-		l.serving.Go(func() {
-			defer l.forget(c)
-			c.serve()
-		})
 	}
+}
+
+// begin serves a connection from now on. end is called when nothing of it is left.
+func (l *connections) begin(conn net.Conn, end func()) {
+	c := newConnection(conn, l)
+	if !l.track(c) {
+		_ = conn.Close()
+		end()
+		return
+	}
+	l.serving.Go(func() {
+		defer end()
+		defer l.forget(c)
+		c.serve()
+	})
 }
 
 func (l *connections) isClosed() bool {
@@ -154,12 +156,18 @@ type connection struct {
 	conn     net.Conn // as secured: what is read and written
 	addr     netip.AddrPort
 	listener *connections
+	stranger *place // taken while the client has no session
 	relay    *relay.Relay
 	write    sync.Mutex
 }
 
 func newConnection(conn net.Conn, l *connections) *connection {
-	return &connection{raw: conn, conn: conn, addr: addrOf(conn.RemoteAddr()), listener: l}
+	c := &connection{raw: conn, conn: conn, addr: addrOf(conn.RemoteAddr()), listener: l}
+	c.stranger = l.opt.Limits.strangers.place(c.addr.Addr(), func() {
+		c.drop(meter.Crowded)
+		_ = c.raw.Close()
+	})
+	return c
 }
 
 func addrOf(a net.Addr) netip.AddrPort {
@@ -176,14 +184,16 @@ func addrOf(a net.Addr) netip.AddrPort {
 // serve reads frames until the connection ends, or deserves to.
 func (c *connection) serve() {
 	defer c.raw.Close()
-	if !c.handshake() {
-		c.drop(meter.Handshake)
+	if err := c.handshake(); err != nil {
+		c.listener.opt.Log.Debug("handshake", "client", c.addr, "error", err)
+		c.drop(handshakeReason(err))
 		return
 	}
+	defer c.stranger.leave()
 	defer c.listener.gate.Hangup(c.addr)
 	defer c.conn.Close()
 	in := c.listener.frames(c.conn)
-	c.deadline(firstMessage)
+	c.unknown(firstMessage)
 	for {
 		frame, err := in.next(c.limit())
 		if err != nil {
@@ -202,19 +212,33 @@ func (c *connection) serve() {
 	}
 }
 
-func (c *connection) handshake() bool {
+var errCrowded = errors.New("too many handshakes at a time: this one went on for longest")
+
+// handshake makes the connection secure, within its time and for as long as there is room.
+func (c *connection) handshake() error {
 	if c.listener.secure == nil {
-		return true
+		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), handshaking)
+	ctx, evict := context.WithCancelCause(context.Background())
+	defer evict(nil)
+	p := c.listener.opt.Limits.handshakes.place(c.addr.Addr(), func() { evict(errCrowded) })
+	p.enter()
+	defer p.leave()
+	ctx, cancel := context.WithTimeout(ctx, handshaking)
 	defer cancel()
 	conn, err := c.listener.secure(ctx, c.raw)
 	if err != nil {
-		c.listener.opt.Log.Debug("handshake", "client", c.addr, "error", err)
-		return false
+		return errors.Join(err, context.Cause(ctx))
 	}
 	c.conn = conn
-	return true
+	return nil
+}
+
+func handshakeReason(err error) meter.Reason {
+	if errors.Is(err, errCrowded) {
+		return meter.Crowded
+	}
+	return meter.Handshake
 }
 
 func (c *connection) drop(why meter.Reason) {
@@ -233,12 +257,13 @@ func (c *connection) media(frame []byte) {
 func (c *connection) settle() {
 	c.relay = c.listener.gate.Relay(c.addr)
 	if c.relay == nil {
-		c.deadline(idle)
+		c.unknown(idle)
 		return
 	}
 	_ = c.conn.SetReadDeadline(time.Time{})
-	if c.relay.Closed() { // it ended between the two lines above: Released may have come too early
-		c.deadline(idle)
+	c.stranger.pause()
+	if c.relay.Closed() { // it ended between the lines above: Released may have come too early
+		c.unknown(idle)
 	}
 }
 
@@ -249,7 +274,11 @@ func (c *connection) limit() int {
 	return sessionLimit
 }
 
-func (c *connection) deadline(d time.Duration) { _ = c.conn.SetReadDeadline(time.Now().Add(d)) }
+// unknown bounds what a client without a session may cost: it has that long for its next message, and a place among its like.
+func (c *connection) unknown(d time.Duration) {
+	_ = c.conn.SetReadDeadline(time.Now().Add(d))
+	c.stranger.enter()
+}
 
 // Send writes a frame. A client that does not read for too long loses its connection: the stream is broken in the middle of a
 // frame.
@@ -277,4 +306,4 @@ func (c *connection) Addr() netip.AddrPort { return c.addr }
 func (c *connection) Connected() bool { return true }
 
 // Released gives the connection the time of any other without a session.
-func (c *connection) Released() { c.deadline(idle) }
+func (c *connection) Released() { c.unknown(idle) }

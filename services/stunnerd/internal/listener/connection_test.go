@@ -32,8 +32,9 @@ func TestAcceptingThatFailsIsLoggedOnceAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		m := meter.New()
-		l := serveConnections(exhausted{make(chan struct{})}, transport{stream: true}, nil, m.Listener("test"),
-			Options{Meter: m, Log: slog.New(slog.NewTextHandler(&log, nil))})
+		ln := exhausted{make(chan struct{})}
+		l := newConnections(ln, transport{stream: true}, nil, m.Listener("test"), Options{Meter: m, Log: slog.New(slog.NewTextHandler(&log, nil))})
+		l.serving.Go(func() { l.accept(ln) })
 		time.Sleep(2*acceptWarning + time.Second)
 		if err := l.Close(); err != nil {
 			t.Error(err)

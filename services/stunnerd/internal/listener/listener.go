@@ -23,8 +23,9 @@ type Listener interface {
 
 // Options are what all listeners of a process have in common.
 type Options struct {
-	// Sockets is the number of sockets of a UDP listener, each with a reading goroutine of its own; at least 1.
+	// Sockets is the number of sockets of a UDP or DTLS listener, each with a reading goroutine of its own; at least 1.
 	Sockets int
+	Limits  *Limits
 	Meter   *meter.Meter
 	Log     *slog.Logger
 }

@@ -22,5 +22,7 @@ func openStream(port int, t transport, g *gate.Gate, m *meter.Listener, o Option
 		return nil, fmt.Errorf("listen on TCP port %d: %w", port, err)
 	}
 	t.stream = true
-	return serveConnections(ln, t, g, m, o), nil
+	l := newConnections(ln, t, g, m, o)
+	l.serving.Go(func() { l.accept(ln) })
+	return l, nil
 }

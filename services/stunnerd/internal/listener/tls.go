@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"net"
-	"slices"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/gate"
@@ -31,7 +30,7 @@ func openTLS(c config.Listener, g *gate.Gate, m *meter.Listener, o Options) (Lis
 // one that knows others only, which RFC 7443 does not ask for.
 func (c *certificate) settings(hello *tls.ClientHelloInfo) *tls.Config {
 	s := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{*c.current.Load()}}
-	if slices.ContainsFunc(hello.SupportedProtos, func(p string) bool { return slices.Contains(protocols, p) }) {
+	if knowsOurs(hello.SupportedProtos) {
 		s.NextProtos = protocols
 	}
 	return s

@@ -1,0 +1,168 @@
+package listener
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"net"
+	"net/netip"
+
+	"reflect"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pion/dtls/v3"
+
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
+)
+
+const (
+	// inbox is how many datagrams of a client may wait to be decrypted. Beyond that they are lost, as on any link that is full.
+	inbox = 128
+	// longestDatagram is what pion/dtls reads at most.
+	longestDatagram = 8192
+)
+
+// association is the socket of one client, as pion/dtls sees it: it has shown its address, and what it sends is read by the socket of all.
+//
+// pion/dtls wants to check a cookie of its own making. It is shown the client's first ClientHello as it must have been; its
+// HelloVerifyRequest goes nowhere, and it is told that our cookie is its own. The client's real ClientHello then follows unchanged: both
+// sides hash it to know that they have seen the same handshake, so nothing in it could be replaced.
+type association struct {
+	socket *dtlsSocket
+	client netip.AddrPort
+	addr   *net.UDPAddr // the client, in the form that pion/dtls knows
+	from   source
+	cookie [cookieSize]byte
+	// ahead is by how much records of the handshake are numbered higher than pion/dtls numbers them: the ServerHello has the number of the
+	// ClientHello, so that no number comes twice after several HelloVerifyRequests (RFC 6347 §4.2.1).
+	ahead uint64
+	conn  *dtls.Conn
+
+	inbox     chan []byte
+	interrupt chan struct{}
+	closed    chan struct{}
+	close     sync.Once
+	// established is set when the handshake is over.
+	established atomic.Bool
+}
+
+var errCookie = errors.New("pion/dtls keeps its cookie elsewhere than it used to")
+
+// newAssociation starts the server's side of a handshake, with the client's hello, whose cookie is good, as the first thing to read.
+func newAssociation(s *dtlsSocket, client netip.AddrPort, from source, h hello, options ...dtls.ServerOption) (*association, error) {
+	a := &association{
+		socket: s, client: client, addr: net.UDPAddrFromAddrPort(client), from: from,
+		cookie: [cookieSize]byte(h.cookie), ahead: h.sequence - 1,
+		inbox: make(chan []byte, inbox), interrupt: make(chan struct{}, 1), closed: make(chan struct{}),
+	}
+	a.inbox <- h.first()
+	a.inbox <- slices.Clone(h.record)
+	var err error
+	a.conn, err = dtls.ServerWithOptions(a, a.addr, options...)
+	return a, err
+}
+
+// opened tells whether it was this hello that has opened the association: it comes again when its answer is lost.
+func (a *association) opened(h hello) bool { return string(h.cookie) == string(a.cookie[:]) }
+
+// deliver takes a copy of a datagram of the client.
+func (a *association) deliver(datagram []byte) {
+	if len(datagram) > longestDatagram {
+		a.socket.drop(a.client, meter.Malformed)
+		return
+	}
+	select {
+	case a.inbox <- slices.Clone(datagram):
+	default:
+		a.socket.drop(a.client, meter.SendFailed)
+	}
+}
+
+// ReadFrom returns the next datagram of the client.
+func (a *association) ReadFrom(to []byte) (int, net.Addr, error) {
+	select {
+	case datagram := <-a.inbox:
+		return copy(to, datagram), a.addr, nil
+	case <-a.interrupt:
+		return 0, nil, context.DeadlineExceeded
+	case <-a.closed:
+		return 0, nil, net.ErrClosed
+	}
+}
+
+// WriteTo sends a datagram to the client, but for the HelloVerifyRequest, which it has had already.
+func (a *association) WriteTo(datagram []byte, _ net.Addr) (int, error) {
+	select {
+	case <-a.closed:
+		return 0, net.ErrClosed
+	default:
+	}
+	if datagram[0] == typeHandshake && epochOf(datagram) == 0 && datagram[recordHeader] == helloVerifyRequest {
+		return len(datagram), a.agree()
+	}
+	if err := a.socket.send(a.renumber(datagram), a.from, a.client); err != nil {
+		return 0, err
+	}
+	return len(datagram), nil
+}
+
+// agree makes our cookie the one that pion/dtls waits for. There is no other way in than to write over it: this runs in the goroutine
+// that will compare them, between the making of the one and the arrival of the other.
+func (a *association) agree() error {
+	own := reflect.ValueOf(a.conn).Elem().FieldByName("state").FieldByName("cookie")
+	if !own.IsValid() || own.Kind() != reflect.Slice || copy(own.Bytes(), a.cookie[:]) != cookieSize {
+		return errCookie
+	}
+	return nil
+}
+
+// renumber counts the records of the handshake, which are not encrypted, from the number on that the client has reached.
+func (a *association) renumber(datagram []byte) []byte {
+	if a.ahead == 0 || epochOf(datagram) != 0 {
+		return datagram
+	}
+	datagram = slices.Clone(datagram)
+	for rest := datagram; len(rest) >= recordHeader && epochOf(rest) == 0; {
+		numbered := binary.BigEndian.Uint64(rest[3:])
+		binary.BigEndian.PutUint64(rest[3:], numbered+a.ahead)
+		size := recordHeader + int(binary.BigEndian.Uint16(rest[11:]))
+		rest = rest[min(size, len(rest)):]
+	}
+	return datagram
+}
+
+func epochOf(record []byte) uint16 { return binary.BigEndian.Uint16(record[3:]) }
+
+// Close ends reading and writing. The address is free for another association when the last of this one is gone.
+func (a *association) Close() error {
+	a.close.Do(func() { close(a.closed) })
+	return nil
+}
+
+// SetReadDeadline interrupts reading, or lets it go on: pion/dtls sets deadlines that are over, and takes them back.
+func (a *association) SetReadDeadline(t time.Time) error {
+	if t.IsZero() {
+		select {
+		case <-a.interrupt:
+		default:
+		}
+		return nil
+	}
+	select {
+	case a.interrupt <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+// SetWriteDeadline has nothing to do: writing does not wait.
+func (a *association) SetWriteDeadline(time.Time) error { return nil }
+
+// SetDeadline is that of reading.
+func (a *association) SetDeadline(t time.Time) error { return a.SetReadDeadline(t) }
+
+// LocalAddr is that of the socket.
+func (a *association) LocalAddr() net.Addr { return a.socket.conn.LocalAddr() }

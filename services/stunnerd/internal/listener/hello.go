@@ -1,0 +1,150 @@
+package listener
+
+import (
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"hash"
+	"net/netip"
+	"slices"
+	"time"
+
+	"golang.org/x/crypto/cryptobyte"
+)
+
+// Numbers of DTLS (RFC 6347 §4.1, §4.2.2).
+const (
+	typeHandshake      = 22
+	clientHello        = 1
+	helloVerifyRequest = 3
+
+	recordHeader    = 13
+	messageHeader   = 12
+	versionAndNonce = 2 + 32
+)
+
+// hello is a ClientHello in one piece: the first record of a datagram holds all of it. One in several pieces cannot be looked at without
+// state, and needs none of a client's usual extensions to be missing.
+type hello struct {
+	record   []byte // all of it
+	sequence uint64 // of the record
+	message  uint16 // number of the message in the handshake: 1 after a HelloVerifyRequest
+	// head is the message's body up to the cookie, fixed what follows from there on without the extensions: what a client must not change
+	// when it comes back with the cookie (RFC 6347 §4.2.1).
+	head, cookie, fixed []byte
+	tail                []byte // all that follows the cookie
+}
+
+// parseHello returns the ClientHello in a datagram, whose parts point into it.
+func parseHello(datagram []byte) (h hello, ok bool) {
+	rest := cryptobyte.String(datagram)
+	var version, epoch uint16
+	var kind uint8
+	var message cryptobyte.String
+	if !rest.ReadUint8(&kind) || kind != typeHandshake || !rest.ReadUint16(&version) || version>>8 != 0xFE ||
+		!rest.ReadUint16(&epoch) || epoch != 0 || !rest.ReadUint48(&h.sequence) || !rest.ReadUint16LengthPrefixed(&message) {
+		return hello{}, false
+	}
+	h.record = datagram[:len(datagram)-len(rest)]
+	var size, offset, part uint32
+	if !message.ReadUint8(&kind) || kind != clientHello || !message.ReadUint24(&size) || !message.ReadUint16(&h.message) ||
+		!message.ReadUint24(&offset) || !message.ReadUint24(&part) || offset != 0 || part != size || int(size) != len(message) {
+		return hello{}, false
+	}
+	return h, h.parseBody(message)
+}
+
+func (h *hello) parseBody(body cryptobyte.String) bool {
+	from := body
+	var session, cookie, suites, compression cryptobyte.String
+	if !body.Skip(versionAndNonce) || !body.ReadUint8LengthPrefixed(&session) {
+		return false
+	}
+	h.head = from[:len(from)-len(body)]
+	if !body.ReadUint8LengthPrefixed(&cookie) {
+		return false
+	}
+	h.cookie, h.tail = cookie, body
+	if !body.ReadUint16LengthPrefixed(&suites) || !body.ReadUint8LengthPrefixed(&compression) {
+		return false
+	}
+	h.fixed = h.tail[:len(h.tail)-len(body)]
+	return true
+}
+
+// body is the message without its header.
+func (h hello) body() []byte { return h.record[recordHeader+messageHeader:] }
+
+// first is the ClientHello that the client must have sent before this one: the same without a cookie.
+func (h hello) first() []byte {
+	size := len(h.head) + 1 + len(h.tail)
+	record := slices.Clone(h.record[:recordHeader+messageHeader])
+	binary.BigEndian.PutUint64(record[3:], h.sequence-1) // the epoch before it is 0
+	binary.BigEndian.PutUint16(record[11:], uint16(messageHeader+size))
+	header := record[recordHeader:]
+	putUint24(header[1:], size)
+	binary.BigEndian.PutUint16(header[4:], 0)
+	putUint24(header[9:], size)
+	return slices.Concat(record, h.head, []byte{0}, h.tail)
+}
+
+func putUint24(to []byte, n int) { to[0], to[1], to[2] = byte(n>>16), byte(n>>8), byte(n) }
+
+const (
+	// cookieSize is that of the cookies of pion/dtls, which takes ours for its own.
+	cookieSize = 20
+	// cookieLife is how long a cookie is good at least. At most it is twice as long.
+	cookieLife = time.Minute
+)
+
+// cookies make clients show that they receive what is sent to their address, and remember none of them (RFC 6347 §4.2.1).
+type cookies struct {
+	mac hash.Hash
+	sum []byte
+}
+
+// cookieSecret makes a key for cookies. Those who read sockets of one port share it.
+func cookieSecret() []byte {
+	key := make([]byte, sha256.Size)
+	_, _ = rand.Read(key) // never fails
+	return key
+}
+
+func newCookies(secret []byte) *cookies { return &cookies{mac: hmac.New(sha256.New, secret)} }
+
+// valid tells whether a client has come back with a cookie of ours.
+func (c *cookies) valid(h hello, client netip.AddrPort, now time.Time) bool {
+	// A hello with number 0 cannot have been provoked by a HelloVerifyRequest, nor one in the first of all records.
+	if len(h.cookie) != cookieSize || h.message != 1 || h.sequence == 0 {
+		return false
+	}
+	period := periodOf(now)
+	return hmac.Equal(h.cookie, c.bake(h, client, period)) || hmac.Equal(h.cookie, c.bake(h, client, period-1))
+}
+
+// verify appends the HelloVerifyRequest that answers a ClientHello. It is shorter than any of them.
+func (c *cookies) verify(to []byte, h hello, client netip.AddrPort, now time.Time) []byte {
+	const body = 2 + 1 + cookieSize
+	// The version of all servers, whatever is agreed on later, and the client's record number, so as to have none of our own (§4.2.1).
+	to = append(to, typeHandshake, 0xFE, 0xFF)
+	to = binary.BigEndian.AppendUint64(to, h.sequence) // the epoch before it is 0
+	to = binary.BigEndian.AppendUint16(to, messageHeader+body)
+	to = append(to, helloVerifyRequest, 0, 0, body, 0, 0, 0, 0, 0, 0, 0, body, 0xFE, 0xFF, cookieSize)
+	return append(to, c.bake(h, client, periodOf(now))...)
+}
+
+// bake makes the cookie of a client: it is good for the address, for the parameters and in the period. It is valid until the next call.
+func (c *cookies) bake(h hello, client netip.AddrPort, period int64) []byte {
+	addr := client.Addr().As16()
+	c.mac.Reset()
+	c.mac.Write(addr[:])
+	c.mac.Write(binary.BigEndian.AppendUint16(nil, client.Port()))
+	c.mac.Write(binary.BigEndian.AppendUint64(nil, uint64(period)))
+	c.mac.Write(h.head)
+	c.mac.Write(h.fixed)
+	c.sum = c.mac.Sum(c.sum[:0])
+	return c.sum[:cookieSize]
+}
+
+func periodOf(now time.Time) int64 { return now.Unix() / int64(cookieLife/time.Second) }

@@ -54,7 +54,6 @@ type Server struct {
 	held    *relay.Reservations
 	limits  *gate.Limits
 	guests  *listener.Limits
-	guests  *listener.Limits
 	table   *session.Table
 	meter   *meter.Meter
 	names   *resolve.Resolver

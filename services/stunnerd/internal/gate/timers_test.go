@@ -1,0 +1,537 @@
+package gate
+
+import (
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pion/stun/v2"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay/relaytest"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
+)
+
+// virtual is a gate in virtual time, whose relays meet peers in memory.
+type virtual struct {
+	bed
+	net   *relaytest.Network
+	began time.Time
+}
+
+// virtually runs a test in virtual time. When it returns all lifetimes pass, and then there must be nothing left of what it did: no session,
+// no allocation, no socket, and no goroutine, for which synctest itself waits.
+func virtually(t *testing.T, test func(v *virtual)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		v := newVirtual(t)
+		test(v)
+		time.Sleep(maxLifetime*time.Second + time.Second)
+		synctest.Wait()
+		if a, b, c, d := v.table.Len(), v.machine.Allocations(), v.Sessions(), v.net.Len(); a+b+c+d != 0 {
+			t.Errorf("left behind: %d sessions in the table, %d allocations, %d flows, %d relay sockets", a, b, c, d)
+		}
+		v.end()
+	})
+}
+
+func newVirtual(t *testing.T) *virtual {
+	// The bubble begins in 2000, when no ephemeral user name expires: an expiry is a number of ten digits, which begins in September 2001.
+	time.Sleep(time.Until(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)))
+	log := slog.New(slog.DiscardHandler)
+	machine, err := NewMachine(2, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	nonces, err := NewNonces()
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := &virtual{net: &relaytest.Network{}, began: time.Now()}
+	v.bed = bed{t: t, Gate: New("test", config.TURNUDP, Shared{
+		Machine: machine, Nonces: nonces, Network: v.net, Held: relay.NewReservations(), Limits: NewLimits(0), Table: session.NewTable(), Meter: meter.New(), Log: log,
+	})}
+	v.Update(policy(), routes("127.0.0.1:<4000-4999>"))
+	return v
+}
+
+// end ends the goroutines of the machine.
+func (v *virtual) end() {
+	v.Gate.Close()
+	if err := v.machine.Close(); err != nil {
+		v.t.Error(err)
+	}
+	if err := v.held.Close(); err != nil {
+		v.t.Error(err)
+	}
+}
+
+// at lets time pass until so much of it has passed since the beginning.
+func (v *virtual) at(moment time.Duration) {
+	time.Sleep(time.Until(v.began.Add(moment)))
+	synctest.Wait()
+}
+
+// ask makes a request with the credential of the policy and returns the code that answers it.
+func (v *virtual) ask(c *client, method stun.Method, attrs ...stun.Setter) stun.ErrorCode {
+	v.t.Helper()
+	return codeOf(v.send(c, v.signed(c, username, password, method, attrs...)))
+}
+
+// must makes a request that succeeds.
+func (v *virtual) must(c *client, method stun.Method, attrs ...stun.Setter) {
+	v.t.Helper()
+	if code := v.ask(c, method, attrs...); code != 0 {
+		v.t.Fatalf("%s: %d", method, code)
+	}
+}
+
+// expect makes a request that is answered with a code.
+func (v *virtual) expect(want stun.ErrorCode, c *client, method stun.Method, attrs ...stun.Setter) {
+	v.t.Helper()
+	if code := v.ask(c, method, attrs...); code != want {
+		v.t.Errorf("%s after %s: %d, want %d", method, time.Since(v.began), code, want)
+	}
+}
+
+// guest is a client with an allocation of so many seconds, or the default for 0, and the address of its relay.
+func (v *virtual) guest(seconds uint32) (*client, netip.AddrPort) {
+	v.t.Helper()
+	c := newClient("192.0.2.1:1000")
+	attrs := []stun.Setter{udp}
+	if seconds != 0 {
+		attrs = append(attrs, lifetime(seconds))
+	}
+	v.must(c, stun.MethodAllocate, attrs...)
+	return c, v.Relay(c.addr).Session().Relay
+}
+
+func lifetime(seconds uint32) number { return number{stun.AttrLifetime, seconds} }
+
+// ways says where data passes.
+type ways struct{ toPeer, toClient bool }
+
+var (
+	both    = ways{true, true}
+	neither = ways{}
+)
+
+func (w ways) String() string {
+	return fmt.Sprintf("to the peer %t, to the client %t", w.toPeer, w.toClient)
+}
+
+// indications tries Send and Data.
+func (v *virtual) indications(c *client, via netip.AddrPort, peer relaytest.Peer) (w ways) {
+	v.t.Helper()
+	at := address{stun.AttrXORPeerAddress, peer.Addr()}
+	v.Receive(v.build(stun.NewType(stun.MethodSend, stun.ClassIndication), at, data("there")), c)
+	w.toPeer = v.arrived(via, peer)
+	m := &stun.Message{Raw: v.answer(c, via, peer)}
+	var from stun.XORMappedAddress
+	if m.Raw != nil && m.Decode() == nil && from.GetFromAs(m, stun.AttrXORPeerAddress) == nil {
+		payload, err := m.Get(stun.AttrData)
+		w.toClient = err == nil && string(payload) == "back" && from.String() == peer.Addr().String() &&
+			m.Type == stun.NewType(stun.MethodData, stun.ClassIndication)
+	}
+	return w
+}
+
+// channel tries ChannelData on channel 0x4000.
+func (v *virtual) channel(c *client, via netip.AddrPort, peer relaytest.Peer) (w ways) {
+	v.t.Helper()
+	if r := v.Relay(c.addr); r != nil {
+		r.FromClient([]byte("\x40\x00\x00\x05there"))
+	}
+	w.toPeer = v.arrived(via, peer)
+	w.toClient = string(v.answer(c, via, peer)) == "\x40\x00\x00\x04back"
+	return w
+}
+
+func data(payload string) stun.RawAttribute {
+	return stun.RawAttribute{Type: stun.AttrData, Value: []byte(payload)}
+}
+
+// arrived tells whether the peer has got what was sent there.
+func (v *virtual) arrived(via netip.AddrPort, peer relaytest.Peer) bool {
+	synctest.Wait()
+	got := peer.Got()
+	return len(got) == 1 && got[0].From == via && got[0].Payload == "there"
+}
+
+// answer is what the client gets when the peer sends something, nil for nothing.
+func (v *virtual) answer(c *client, via netip.AddrPort, peer relaytest.Peer) []byte {
+	peer.Send(via, "back")
+	synctest.Wait()
+	select {
+	case frame := <-c.frames:
+		return frame
+	default:
+		return nil
+	}
+}
+
+// carries expects that data passes, or that it does not.
+func (v *virtual) carries(what string, got, want ways) {
+	v.t.Helper()
+	if got != want {
+		v.t.Errorf("%s after %s: %s; want %s", what, time.Since(v.began), got, want)
+	}
+}
+
+// P-06: a permission lasts 300 s (RFC 8656 §9). CreatePermission and ChannelBind begin them anew, whatever the port; data does not.
+func TestPermissionLasts300Seconds(t *testing.T) {
+	const peerAddr, otherPort = "127.0.0.1:4000", "127.0.0.1:4001"
+	cases := map[string]struct {
+		at100 func(v *virtual, c *client, via netip.AddrPort)
+		ends  time.Duration
+	}{
+		"nothing": {func(*virtual, *client, netip.AddrPort) {}, 300 * time.Second},
+		"CreatePermission": {func(v *virtual, c *client, _ netip.AddrPort) {
+			v.must(c, stun.MethodCreatePermission, peerAt(peerAddr))
+		}, 400 * time.Second},
+		"CreatePermission for another port": {func(v *virtual, c *client, _ netip.AddrPort) {
+			v.must(c, stun.MethodCreatePermission, peerAt("127.0.0.1:9"))
+		}, 400 * time.Second},
+		"ChannelBind": {func(v *virtual, c *client, _ netip.AddrPort) {
+			v.must(c, stun.MethodChannelBind, channel(0x4000), peerAt(otherPort))
+		}, 400 * time.Second},
+		"Refresh": {func(v *virtual, c *client, _ netip.AddrPort) { v.must(c, stun.MethodRefresh, lifetime(1800)) }, 300 * time.Second},
+		"indications": {func(v *virtual, c *client, via netip.AddrPort) {
+			v.carries("indications", v.indications(c, via, v.peer(peerAddr)), both)
+		}, 300 * time.Second},
+		"ChannelData": {func(v *virtual, c *client, via netip.AddrPort) {
+			v.carries("channel", v.channel(c, via, v.peer(otherPort)), both)
+		}, 300 * time.Second},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			virtually(t, func(v *virtual) {
+				c, via := v.guest(1800)
+				v.must(c, stun.MethodChannelBind, channel(0x4000), peerAt(otherPort))
+				v.must(c, stun.MethodCreatePermission, peerAt(peerAddr))
+				v.at(100 * time.Second)
+				tc.at100(v, c, via)
+				v.at(tc.ends - time.Second)
+				v.carries("permission", v.indications(c, via, v.peer(peerAddr)), both)
+				v.at(tc.ends + time.Second)
+				v.carries("permission", v.indications(c, via, v.peer(peerAddr)), neither)
+			})
+		})
+	}
+}
+
+func (v *virtual) peer(addr string) relaytest.Peer { return v.net.Peer(netip.MustParseAddrPort(addr)) }
+
+// P-06: a channel lasts 600 s (RFC 8656 §12). Only ChannelBind begins them anew. Then number and peer are free at once: the five minutes that
+// §12 speaks of are for the client to wait.
+func TestChannelLasts600Seconds(t *testing.T) {
+	peer, other := peerAt("127.0.0.1:4000"), peerAt("127.0.0.1:4001")
+	cases := map[string]struct {
+		at300 func(v *virtual, c *client, via netip.AddrPort)
+		ends  time.Duration
+	}{
+		"nothing": {func(*virtual, *client, netip.AddrPort) {}, 600 * time.Second},
+		"ChannelBind": {func(v *virtual, c *client, _ netip.AddrPort) {
+			v.must(c, stun.MethodChannelBind, channel(0x4000), peer)
+		}, 900 * time.Second},
+		"CreatePermission": {func(v *virtual, c *client, _ netip.AddrPort) { v.must(c, stun.MethodCreatePermission, peer) }, 600 * time.Second},
+		"Refresh":          {func(v *virtual, c *client, _ netip.AddrPort) { v.must(c, stun.MethodRefresh, lifetime(1800)) }, 600 * time.Second},
+		"ChannelData": {func(v *virtual, c *client, via netip.AddrPort) {
+			v.carries("channel", v.channel(c, via, v.peer("127.0.0.1:4000")), both)
+		}, 600 * time.Second},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			virtually(t, func(v *virtual) {
+				c, via := v.guest(1800)
+				v.must(c, stun.MethodChannelBind, channel(0x4000), peer)
+				v.at(300 * time.Second)
+				tc.at300(v, c, via)
+				v.at(tc.ends - time.Second)
+				v.must(c, stun.MethodCreatePermission, peer)
+				v.carries("channel", v.channel(c, via, v.peer("127.0.0.1:4000")), both)
+				v.expect(400, c, stun.MethodChannelBind, channel(0x4000), other)
+				v.expect(400, c, stun.MethodChannelBind, channel(0x4001), peer)
+				v.at(tc.ends + time.Second)
+				v.carries("channel", v.channel(c, via, v.peer("127.0.0.1:4000")), neither)
+				v.carries("indications", v.indications(c, via, v.peer("127.0.0.1:4000")), both)
+				v.must(c, stun.MethodChannelBind, channel(0x4000), other)
+				v.must(c, stun.MethodChannelBind, channel(0x4001), peer)
+				v.carries("channel", v.channel(c, via, v.peer("127.0.0.1:4001")), both)
+			})
+		})
+	}
+}
+
+// A channel carries data both ways for as long as it is bound. To the letter (RFC 8656 §11.3) its peer is not heard once the permission, which is
+// the shorter of the two, is over; other servers hear it, and clients that renew nothing but their channels, aioice among them, count on that.
+// The permission itself is over all the same.
+func TestChannelOutlivesItsPermission(t *testing.T) {
+	virtually(t, func(v *virtual) {
+		c, via := v.guest(1800)
+		v.must(c, stun.MethodChannelBind, channel(0x4000), peerAt("127.0.0.1:4000"))
+		v.at(301 * time.Second)
+		v.carries("channel", v.channel(c, via, v.peer("127.0.0.1:4000")), both)
+		v.carries("another port", v.indications(c, via, v.peer("127.0.0.1:4001")), neither)
+		v.at(599 * time.Second)
+		v.carries("channel", v.channel(c, via, v.peer("127.0.0.1:4000")), both)
+		v.at(601 * time.Second)
+		v.carries("channel", v.channel(c, via, v.peer("127.0.0.1:4000")), neither)
+		v.carries("indications", v.indications(c, via, v.peer("127.0.0.1:4000")), neither)
+	})
+}
+
+// T-A6: an allocation lasts as long as its client is told, to the second. What it is told is RFC 8656 §7.2.
+func TestAllocationLastsAsLongAsGranted(t *testing.T) {
+	for asked, granted := range map[uint32]time.Duration{0: 600, 10: 600, 601: 601, 1800: 1800, 3599: 3599, 3600: 3600, 1 << 31: 3600} {
+		t.Run(fmt.Sprint(asked), func(t *testing.T) {
+			virtually(t, func(v *virtual) {
+				c, via := v.guest(asked)
+				v.lasts(c, via, granted*time.Second)
+			})
+		})
+	}
+}
+
+// lasts expects that an allocation is there until a moment, and that nothing is left of it then.
+func (v *virtual) lasts(c *client, via netip.AddrPort, ends time.Duration) {
+	v.t.Helper()
+	v.at(ends - time.Second/2)
+	v.expect(0, c, stun.MethodCreatePermission, peerAt("127.0.0.1:4000"))
+	v.carries("allocation", v.indications(c, via, v.peer("127.0.0.1:4000")), both)
+	v.at(ends + time.Second/2)
+	v.gone(c, via)
+}
+
+func (v *virtual) gone(c *client, via netip.AddrPort) {
+	v.t.Helper()
+	synctest.Wait()
+	if v.table.Len() != 0 || v.machine.Allocations() != 0 || v.net.Len() != 0 {
+		v.t.Errorf("after %s: %d sessions, %d allocations, %d sockets", time.Since(v.began), v.table.Len(), v.machine.Allocations(), v.net.Len())
+	}
+	v.carries("allocation", v.indications(c, via, v.peer("127.0.0.1:4000")), neither)
+	for _, method := range []stun.Method{stun.MethodRefresh, stun.MethodCreatePermission, stun.MethodChannelBind} {
+		v.expect(437, c, method, peerAt("127.0.0.1:4000"), channel(0x4000))
+	}
+}
+
+// A refresh counts from when it is made, and may shorten what is left (RFC 8656 §8.2).
+func TestRefreshBeginsTheLifetimeAnew(t *testing.T) {
+	cases := map[string]struct {
+		first, then   uint32
+		refresh, ends time.Duration
+	}{
+		"default":             {0, 0, 300, 900},
+		"at the last moment":  {0, 0, 599, 1199},
+		"longer":              {600, 1800, 300, 2100},
+		"shorter":             {3599, 600, 100, 700},
+		"below the default":   {1800, 1, 100, 700},
+		"longest":             {600, 3600, 300, 3900},
+		"longest, twice over": {3600, 3600, 3000, 6600},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			virtually(t, func(v *virtual) {
+				c, via := v.guest(tc.first)
+				v.at(tc.refresh * time.Second)
+				var attrs []stun.Setter
+				if tc.then != 0 {
+					attrs = append(attrs, lifetime(tc.then))
+				}
+				v.must(c, stun.MethodRefresh, attrs...)
+				v.lasts(c, via, tc.ends*time.Second)
+			})
+		})
+	}
+}
+
+// T-A13: a refresh to zero ends the allocation at once, and its 5-tuple is free.
+func TestRefreshToZeroEndsAtOnce(t *testing.T) {
+	virtually(t, func(v *virtual) {
+		c, via := v.guest(1800)
+		v.must(c, stun.MethodCreatePermission, peerAt("127.0.0.1:4000"))
+		v.must(c, stun.MethodChannelBind, channel(0x4000), peerAt("127.0.0.1:4000"))
+		v.must(c, stun.MethodRefresh, lifetime(0))
+		v.gone(c, via)
+		c, via = v.guest(0)
+		v.carries("a permission of before", v.indications(c, via, v.peer("127.0.0.1:4000")), neither)
+		v.carries("a channel of before", v.channel(c, via, v.peer("127.0.0.1:4000")), neither)
+	})
+}
+
+// a nonce is good for an hour; then the client gets another one.
+func TestNonceLastsAnHour(t *testing.T) {
+	virtually(t, func(v *virtual) {
+		nonce := v.nonce(newClient("192.0.2.1:1"))
+		ask := func(port int, nonce stun.Nonce) *stun.Message {
+			return v.send(newClient(fmt.Sprint("192.0.2.1:", port)), v.build(request4(stun.MethodAllocate), udp,
+				stun.NewUsername(username), stun.NewRealm(realm), nonce, stun.NewLongTermIntegrity(username, realm, password)))
+		}
+		v.at(NonceLifetime - time.Second)
+		if code := codeOf(ask(2, nonce)); code != 0 {
+			t.Errorf("after 59:59: %d", code)
+		}
+		v.at(NonceLifetime + time.Second)
+		stale := ask(3, nonce)
+		fresh, err := stale.Get(stun.AttrNonce)
+		if codeOf(stale) != 438 || err != nil || !stale.Contains(stun.AttrRealm) {
+			t.Fatalf("after 60:01: %v, %v", stale, err)
+		}
+		if code := codeOf(ask(3, fresh)); code != 0 {
+			t.Errorf("with the new nonce: %d", code)
+		}
+	})
+}
+
+// T-13: a credential begins allocations until it expires, and carries one that it began until then, or for the grace more.
+func TestCredentialEndsToTheSecond(t *testing.T) {
+	const ttl = 600 * time.Second
+	requests := map[stun.Method][]stun.Setter{
+		stun.MethodRefresh: {lifetime(3600)}, stun.MethodCreatePermission: {peerAt("127.0.0.1:4000")},
+		stun.MethodChannelBind: {channel(0x4000), peerAt("127.0.0.1:4000")},
+	}
+	for _, grace := range []time.Duration{0, 300 * time.Second} {
+		t.Run(fmt.Sprint("grace ", grace), func(t *testing.T) {
+			virtually(t, func(v *virtual) {
+				p := policy()
+				p.Authority.SharedSecret, p.SessionGrace = "shared", grace
+				v.Update(p, routes("127.0.0.1:<4000-4999>"))
+				cred, err := p.Authority.Mint("ann", ttl, time.Now())
+				if err != nil {
+					t.Fatal(err)
+				}
+				c := newClient("192.0.2.1:1000")
+				try := func(want stun.ErrorCode, c *client, method stun.Method, attrs ...stun.Setter) {
+					t.Helper()
+					if got := codeOf(v.send(c, v.signed(c, cred.Username, string(cred.Password), method, attrs...))); got != want {
+						t.Errorf("%s after %s: %d, want %d", method, time.Since(v.began), got, want)
+					}
+				}
+				all := func(want stun.ErrorCode) {
+					t.Helper()
+					for method, attrs := range requests {
+						try(want, c, method, attrs...)
+					}
+				}
+				try(0, c, stun.MethodAllocate, udp, lifetime(3600))
+				v.at(ttl)
+				try(0, newClient("192.0.2.1:1001"), stun.MethodAllocate, udp)
+				all(0)
+				if grace > 0 {
+					v.at(ttl + time.Second)
+					try(401, newClient("192.0.2.1:1002"), stun.MethodAllocate, udp)
+					v.at(ttl + grace - time.Second)
+					all(0)
+				}
+				v.at(ttl + grace + time.Second)
+				try(401, newClient("192.0.2.1:1003"), stun.MethodAllocate, udp)
+				all(401)
+			})
+		})
+	}
+}
+
+// after a password was changed the old one begins nothing, and carries a session until its time is over; the new one carries it too.
+func TestFormerPasswordCarriesSessionsForAWhile(t *testing.T) {
+	const overlap = 10 * time.Minute
+	virtually(t, func(v *virtual) {
+		c, _ := v.guest(3600)
+		next := policy()
+		next.Authority.Password = "second"
+		next.Former = []Former{{Authority: policy().Authority, Until: time.Now().Add(overlap)}}
+		v.Update(next, routes("127.0.0.1:<4000-4999>"))
+		v.expect(401, newClient("192.0.2.1:1001"), stun.MethodAllocate, udp)
+		v.expect(0, c, stun.MethodRefresh, lifetime(3600))
+		v.at(overlap - time.Second)
+		v.expect(0, c, stun.MethodRefresh, lifetime(3600))
+		v.expect(0, c, stun.MethodCreatePermission, peerAt("127.0.0.1:4000"))
+		v.at(overlap + time.Second)
+		v.expect(401, c, stun.MethodRefresh, lifetime(3600))
+		if code := codeOf(v.send(c, v.signed(c, username, "second", stun.MethodRefresh))); code != 0 {
+			t.Errorf("the new password: %d", code)
+		}
+	})
+}
+
+// T-A7: a reserved port waits 30 s for its client, and then is nobody's.
+func TestReservedPortWaits30Seconds(t *testing.T) {
+	for _, tc := range []struct {
+		after time.Duration
+		code  stun.ErrorCode
+		open  int
+	}{{29 * time.Second, 0, 2}, {31 * time.Second, 508, 1}} {
+		t.Run(tc.after.String(), func(t *testing.T) {
+			virtually(t, func(v *virtual) {
+				first := newClient("192.0.2.1:1000")
+				even := stun.RawAttribute{Type: stun.AttrEvenPort, Length: 1, Value: []byte{0x80}}
+				token, err := v.send(first, v.signed(first, username, password, stun.MethodAllocate, udp, even)).Get(stun.AttrReservationToken)
+				if err != nil || v.net.Len() != 2 {
+					t.Fatalf("token: %v, %d sockets", err, v.net.Len())
+				}
+				v.at(tc.after)
+				second := newClient("192.0.2.1:1001")
+				v.expect(tc.code, second, stun.MethodAllocate, udp, stun.RawAttribute{Type: stun.AttrReservationToken, Value: token})
+				v.at(tc.after + 30*time.Second)
+				if v.net.Len() != tc.open || v.table.Len() != tc.open {
+					t.Errorf("%d sockets, %d sessions, want %d", v.net.Len(), v.table.Len(), tc.open)
+				}
+				if r := v.Relay(second.addr); r != nil && r.Session().Relay.Port() != v.Relay(first.addr).Session().Relay.Port()+1 {
+					t.Errorf("the token gave port %d", r.Session().Relay.Port())
+				}
+			})
+		})
+	}
+}
+
+// T-07: a source that guesses gets ten answers, then silence, then ten a minute; the right password works all the while.
+func TestGuesserIsAnsweredTenTimesAMinute(t *testing.T) {
+	virtually(t, func(v *virtual) {
+		guesser := newClient("203.0.113.7:1")
+		guess := func(times int) (answers int) {
+			for range times {
+				if v.send(guesser, v.signed(guesser, username, "guess", stun.MethodAllocate, udp)) != nil {
+					answers++
+				}
+			}
+			return answers
+		}
+		for _, step := range []struct {
+			at   time.Duration
+			want int
+		}{{0, 10}, {5 * time.Second, 0}, {7 * time.Second, 1}, {time.Minute, 9}, {10 * time.Minute, 10}} {
+			v.at(step.at)
+			if n := guess(15); n != step.want {
+				t.Errorf("%d of 15 guesses answered after %s, want %d", n, step.at, step.want)
+			}
+			v.must(newClient(fmt.Sprint("203.0.113.7:", 2+int(step.at.Seconds()))), stun.MethodAllocate, udp)
+		}
+	})
+}
+
+// T-10: a source that never comes back is challenged ten times, then ten times a second.
+func TestForgedSourceIsChallengedTenTimesASecond(t *testing.T) {
+	virtually(t, func(v *virtual) {
+		challenges := func(times int) (n int) {
+			for i := range times {
+				if v.send(newClient(fmt.Sprint("203.0.113.7:", 1+i)), v.build(request4(stun.MethodAllocate), udp)) != nil {
+					n++
+				}
+			}
+			return n
+		}
+		for _, step := range []struct {
+			at   time.Duration
+			want int
+		}{{0, 10}, {90 * time.Millisecond, 0}, {110 * time.Millisecond, 1}, {601 * time.Millisecond, 5}, {10 * time.Second, 10}} {
+			v.at(step.at)
+			if n := challenges(50); n != step.want {
+				t.Errorf("%d of 50 challenged after %s, want %d", n, step.at, step.want)
+			}
+		}
+	})
+}

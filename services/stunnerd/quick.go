@@ -43,8 +43,10 @@ func quickServer(u config.URI) (discovery.Source, error) {
 // fixed is a source that never changes.
 type fixed struct{ config config.Config }
 
-func (f fixed) Load(context.Context) ([]config.Config, error) { return []config.Config{f.config}, nil }
-func (f fixed) String() string                                { return "command line" }
+func (f fixed) Load(context.Context) ([]discovery.Loaded, error) {
+	return []discovery.Loaded{{Config: f.config}}, nil
+}
+func (f fixed) String() string { return "command line" }
 
 func (f fixed) Watch(ctx context.Context) <-chan discovery.Event {
 	events := make(chan discovery.Event, 1)

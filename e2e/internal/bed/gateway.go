@@ -31,7 +31,7 @@ func (s *Stack) Config(ctx context.Context) (config.Config, error) {
 	if len(configs) != 1 || len(configs[0].Listeners) == 0 {
 		return config.Config{}, fmt.Errorf("read config of %s: it has no listener yet", GatewayID)
 	}
-	return configs[0], nil
+	return configs[0].Config, nil
 }
 
 // served is the condition that the Gateway's dataplane runs what the operator serves.

@@ -16,6 +16,9 @@ import (
 // MaxDocument bounds the size, in bytes, of a document that Parse reads.
 const MaxDocument = 4 << 20
 
+// MaxUnknown bounds the number of unknown fields that Parse names. It is that of the JSON reader, which stops counting there.
+const MaxUnknown = 100
+
 // supported are the versions that Parse reads. v1alpha1 differs from v1 in fields that mean nothing any more.
 var supported = []string{Version, "v1alpha1"}
 
@@ -44,8 +47,8 @@ type listenerDocument struct {
 }
 
 // Parse reads a config from JSON or YAML, turns aliases and older spellings into the canonical ones and fills in defaults. It does
-// not validate. Unknown holds the paths of fields that this release does not know: a peer of another release may send them, so
-// they are no error.
+// not validate. Unknown holds the paths of fields that this release does not know, the first MaxUnknown of them: a peer of another
+// release may send them, so they are no error.
 func Parse(data []byte) (c Config, unknown []string, err error) {
 	text, err := toJSON(data)
 	if err != nil {
@@ -128,15 +131,20 @@ var speakable = []string{
 }
 
 func yamlError(err error) error {
-	const most = 200
 	text := strings.TrimPrefix(err.Error(), "yaml: ")
 	if !slices.ContainsFunc(speakable, func(beginning string) bool { return strings.HasPrefix(text, beginning) }) {
 		return errors.New("yaml: cannot be read as an object with text keys: check anchors, tags and keys")
 	}
-	if len(text) > most {
-		text = strings.ToValidUTF8(text[:most], "") + "…"
+	return errors.New("yaml: " + strings.Join(strings.Fields(cut(text)), " "))
+}
+
+// cut cuts a text of the document to what people read.
+func cut(text string) string {
+	const most = 200
+	if len(text) <= most {
+		return text
 	}
-	return errors.New("yaml: " + strings.Join(strings.Fields(text), " "))
+	return strings.ToValidUTF8(text[:most], "") + "…"
 }
 
 // checkVersion looks at nothing but the version, because another version may have other types.
@@ -164,7 +172,7 @@ func decode(text []byte, d *document) (unknown []string, err error) {
 		return nil, typeError(err)
 	}
 	for _, e := range strange {
-		unknown = append(unknown, fieldPath(e))
+		unknown = append(unknown, cut(fieldPath(e)))
 	}
 	var f findings
 	if !f.atMost("listeners", len(d.Listeners), maxListeners) || !f.atMost("clusters", len(d.Clusters), maxClusters) {

@@ -68,6 +68,17 @@ func TestParseReportsUnknownFields(t *testing.T) {
 	}
 }
 
+func TestUnknownFieldsAreBounded(t *testing.T) {
+	text := `{"version":"v1","auth":{"type":"none"},"` + strings.Repeat("x", 10_000) + `":1`
+	for i := range 1000 {
+		text += fmt.Sprintf(`,"f%d":{}`, i)
+	}
+	_, unknown, err := config.Parse([]byte(text + "}"))
+	if err != nil || len(unknown) != config.MaxUnknown || len(strings.Join(unknown, "")) > 1000 {
+		t.Errorf("%d unknown fields, the first %.300s; %v", len(unknown), unknown, err)
+	}
+}
+
 func TestParseRefuses(t *testing.T) {
 	aliases := "a: &a [x,x,x,x,x,x,x,x,x,x]\n"
 	for i := range 9 {

@@ -20,8 +20,6 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
-
-	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
 // Bounds of what a server can make a client do.
@@ -80,7 +78,7 @@ func (c *client) address(watch bool) string {
 }
 
 // Load returns the configs that are there now. An error that concerns some of a list comes together with the others.
-func (c *client) Load(ctx context.Context) ([]config.Config, error) {
+func (c *client) Load(ctx context.Context) ([]Loaded, error) {
 	ctx, cancel := context.WithTimeout(ctx, loadTimeout)
 	defer cancel()
 	data, err := c.get(ctx)

@@ -37,9 +37,16 @@ type Source interface {
 	// skips older ones.
 	Watch(ctx context.Context) <-chan Event
 	// Load returns the configs that are there now.
-	Load(ctx context.Context) ([]config.Config, error)
+	Load(ctx context.Context) ([]Loaded, error)
 	// String names the source for logs; it holds no secrets.
 	String() string
+}
+
+// Loaded is a config that was read once; it is valid and defaulted.
+type Loaded struct {
+	config.Config
+	// Unknown holds the fields of the config that this release does not know.
+	Unknown []string
 }
 
 // Event is one thing that a watch has to say.

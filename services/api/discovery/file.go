@@ -13,8 +13,6 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
-
-	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
 const (
@@ -39,7 +37,7 @@ func newFile(path string, o Options) *file {
 func (f *file) String() string { return f.path }
 
 // Load reads the file. An error that concerns some of a list comes together with the others.
-func (f *file) Load(context.Context) ([]config.Config, error) {
+func (f *file) Load(context.Context) ([]Loaded, error) {
 	data, err := f.read()
 	if err != nil {
 		return nil, fmt.Errorf("load %s: %w", f.path, err)

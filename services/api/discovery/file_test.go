@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -151,6 +152,15 @@ items:
 		t.Errorf("event %+v", e)
 	}
 	quiet(t, events) // an entry that is missing was not deleted
+}
+
+func TestLoadTellsWhatIsUnknown(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "config.yaml")
+	write(t, path, "version: v1\nadmin: {name: media/a, newer: 1}\nauth: {type: none}\n")
+	configs, err := open(t, path, Options{}).Load(t.Context())
+	if err != nil || len(configs) != 1 || !slices.Equal(configs[0].Unknown, []string{"admin.newer"}) {
+		t.Errorf("loaded %+v, %v", configs, err)
+	}
 }
 
 func TestLoadOfAFileNamesIt(t *testing.T) {

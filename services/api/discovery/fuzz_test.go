@@ -25,7 +25,7 @@ func FuzzConfigFrame(f *testing.F) {
 		}
 		w.receive(frame)
 		e, ok := w.events.pop()
-		known := w.revisions["media/a"]
+		known := w.delivered["media/a"].revision
 		switch {
 		case !ok || e.Err != nil:
 			if known != good.Revision() || e.Deleted {
@@ -43,7 +43,7 @@ func FuzzConfigFrame(f *testing.F) {
 		case e.Config.Validate() != nil || e.Config.Revision() != known:
 			t.Errorf("delivered %+v", e)
 		}
-		if _, more := w.events.pop(); more || len(w.revisions) != 1 {
+		if _, more := w.events.pop(); more || len(w.delivered) != 1 {
 			t.Error("one frame is one event at most")
 		}
 	})

@@ -17,16 +17,19 @@ type watch struct {
 	// source names the source in errors.
 	source string
 	want   selector
-	// revisions are those of the configs that were delivered; it outlives connections.
-	revisions map[string]string
+	// delivered are the configs that were delivered; it outlives connections.
+	delivered map[string]delivery
 	events    *mailbox[Event]
-	// refused holds the ids of which a document was kept out, "" for one that could not be read: the next good one is delivered even
-	// if it says what is known, for whoever holds the refusal against the source.
+	// refused holds the ids of which a document was kept out, "" for one that could not be read or that nobody has asked for: the next good
+	// one is delivered even if it says what is known, for whoever holds the refusal against the source.
 	refused map[string]bool
 }
 
+// delivery identifies a document. What is unknown in it is part of no revision, but is news all the same.
+type delivery struct{ revision, unknown string }
+
 func newWatch(source string, want selector) *watch {
-	return &watch{source: source, want: want, revisions: map[string]string{}, refused: map[string]bool{}, events: newMailbox[Event]()}
+	return &watch{source: source, want: want, delivered: map[string]delivery{}, refused: map[string]bool{}, events: newMailbox[Event]()}
 }
 
 // Keys of events that concern no config. No id looks like them.
@@ -53,20 +56,22 @@ func (w *watch) refuse(id string, err error) {
 func (w *watch) receive(data []byte) {
 	c, unknown, err := read(data)
 	id := c.Admin.Name
+	if err == nil && !w.want.matches(id) {
+		err = fmt.Errorf("read config: this is %q, but %q was asked for", id, w.want)
+	}
 	if err != nil {
+		if !w.want.matches(id) {
+			id = "" // no good document of that id will ever follow
+		}
 		w.refuse(id, err)
 		return
 	}
-	if !w.want.matches(id) {
-		w.refuse(id, fmt.Errorf("read config: this is %q, but %q was asked for", id, w.want))
-		return
-	}
 	w.events.remove(errorKey + id)
-	revision := c.Revision()
-	if w.revisions[id] == revision && !w.refused[id] && !w.refused[""] {
+	this := delivery{c.Revision(), strings.Join(unknown, "\n")}
+	if w.delivered[id] == this && !w.refused[id] && !w.refused[""] {
 		return
 	}
-	w.revisions[id] = revision
+	w.delivered[id] = this
 	delete(w.refused, id)
 	delete(w.refused, "")
 	e := Event{ID: id, Config: c, Unknown: unknown}
@@ -127,15 +132,15 @@ func split(data []byte, want selector) [][]byte {
 }
 
 // readAll reads one config or a list of them. What is wrong with some does not keep the others back.
-func readAll(data []byte, want selector) (configs []config.Config, err error) {
+func readAll(data []byte, want selector) (configs []Loaded, err error) {
 	var problems []error
 	for _, document := range split(data, want) {
-		c, _, err := read(document)
+		c, unknown, err := read(document)
 		switch {
 		case err != nil:
 			problems = append(problems, err)
 		case !c.IsZero():
-			configs = append(configs, c)
+			configs = append(configs, Loaded{c, unknown})
 		}
 	}
 	return configs, errors.Join(problems...)

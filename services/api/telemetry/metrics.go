@@ -24,6 +24,7 @@ const (
 	Dropped                  = "stunner_dropped_total"
 	ConfigApplied            = "stunner_config_applied_total"
 	ConfigRejected           = "stunner_config_rejected_total"
+	ConfigUnknownFields      = "stunner_config_unknown_fields_total"
 	ConfigInfo               = "stunner_config_info"
 	ConfigAge                = "stunner_config_age_seconds"
 )
@@ -76,6 +77,7 @@ var Metrics = []Metric{
 	{Dropped, Counter, []string{"reason"}, "Datagrams that were dropped, by reason."},
 	{ConfigApplied, Counter, nil, "Configs that were put in force, those included that were tried again because a part of them did not run."},
 	{ConfigRejected, Counter, []string{"reason"}, "Configs that were received and kept out, by reason: unreadable or invalid."},
+	{ConfigUnknownFields, Counter, nil, "Fields of the configs put in force that this release does not know, and ignores."},
 	{ConfigInfo, Gauge, []string{"revision"}, "1 for the revision of the config that runs; there is one series at a time."},
 	{ConfigAge, Gauge, nil, "Seconds since the running config was confirmed by its source."},
 	{AuthRequests, Counter, []string{"route", "code"}, "Requests to the auth service, by route pattern and status code."},

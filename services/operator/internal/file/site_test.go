@@ -182,7 +182,7 @@ func (s *site) config() (config.Config, bool) {
 	if err != nil || len(configs) != 1 {
 		return config.Config{}, false
 	}
-	return configs[0], true
+	return configs[0].Config, true
 }
 
 func (s *site) output(name string) string {

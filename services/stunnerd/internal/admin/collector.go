@@ -27,7 +27,8 @@ var descs = descriptions(
 	telemetry.BytesReceived, telemetry.BytesSent, telemetry.Connections,
 	telemetry.ListenerConnections, telemetry.ListenerConnectionsTotal, telemetry.ListenerPackets, telemetry.ListenerBytes,
 	telemetry.ClusterPackets, telemetry.ClusterBytes,
-	telemetry.Refused, telemetry.Dropped, telemetry.ConfigApplied, telemetry.ConfigRejected, telemetry.ConfigInfo, telemetry.ConfigAge,
+	telemetry.Refused, telemetry.Dropped, telemetry.ConfigApplied, telemetry.ConfigRejected, telemetry.ConfigUnknownFields,
+	telemetry.ConfigInfo, telemetry.ConfigAge,
 )
 
 func descriptions(names ...string) map[string]*prometheus.Desc {
@@ -57,6 +58,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	out.counter(telemetry.Connections, c.Meter.Sessions.Load())
 	out.counter(telemetry.ConfigApplied, c.Meter.Applied.Load())
 	out.reasons(telemetry.ConfigRejected, map[string]uint64{"invalid": c.Meter.Invalid.Load(), "unreadable": c.Meter.Unreadable.Load()})
+	out.counter(telemetry.ConfigUnknownFields, c.Meter.UnknownFields.Load())
 	c.listeners(out)
 	for name, t := range c.Meter.Clusters() {
 		out.traffic(telemetry.ClusterPackets, telemetry.ClusterBytes, name, t)

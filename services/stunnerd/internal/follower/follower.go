@@ -25,6 +25,8 @@ const (
 	applyPause = 100 * time.Millisecond
 	// reportPause is how often the source hears of the number of allocations.
 	reportPause = 5 * time.Second
+	// loggedFields is how many unknown fields of a config are logged; Status names them all.
+	loggedFields = 10
 )
 
 // Options say what to follow and whom to tell.
@@ -109,7 +111,7 @@ func (f *Follower) Once(ctx context.Context) error {
 	if len(configs) != 1 {
 		return fmt.Errorf("read %s: %d configs where one is wanted: name it with --id", f.opt.Source, len(configs))
 	}
-	f.apply(configs[0], f.opt.Source.String(), nil)
+	f.apply(configs[0].Config, f.opt.Source.String(), configs[0].Unknown)
 	// A listener that cannot be opened is worth no start; probes or metrics that cannot are told, and missed by those who want them.
 	if st := f.Status(); st.Revision == "" || len(st.Failures) > 0 {
 		return errors.New(st.Problem)
@@ -212,7 +214,13 @@ func (f *Follower) note(c config.Config, origin string, unknown []string, failed
 	if failed != nil {
 		problem = failed.Error()
 	}
-	news = c.Revision() != f.status.revision || problem != f.status.problem
+	other := c.Revision() != f.status.revision || !slices.Equal(unknown, f.status.unknown)
+	if other && len(unknown) > 0 {
+		f.opt.Server.Meter().UnknownFields.Add(uint64(len(unknown)))
+		f.opt.Log.Warn("ignore fields that this release does not know: a newer one may", "config", c.Admin.Name, "revision", c.Revision(),
+			"number", len(unknown), "fields", unknown[:min(len(unknown), loggedFields)])
+	}
+	news = other || problem != f.status.problem
 	f.status.wanted, f.status.revision, f.status.origin = &c, c.Revision(), origin
 	f.status.unknown, f.status.failing, f.status.problem = unknown, failed != nil, problem
 	return news

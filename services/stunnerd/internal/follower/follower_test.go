@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -34,7 +35,7 @@ func (h *hand) Watch(ctx context.Context) <-chan discovery.Event {
 	context.AfterFunc(ctx, func() { close(h.events) })
 	return h.events
 }
-func (h *hand) Load(context.Context) ([]config.Config, error) {
+func (h *hand) Load(context.Context) ([]discovery.Loaded, error) {
 	return nil, errors.New("not read once")
 }
 func (h *hand) String() string { return "test" }
@@ -154,6 +155,34 @@ func TestRejectedConfigsAreCountedByReason(t *testing.T) {
 	h.events <- discovery.Event{Connected: true}
 	if m := f.opt.Server.Meter(); m.Invalid.Load() != 2 || m.Unreadable.Load() != 1 {
 		t.Errorf("%d invalid, %d unreadable; want 2, 1", m.Invalid.Load(), m.Unreadable.Load())
+	}
+}
+
+// fields of another release are counted once for each config that has them, and named.
+func TestUnknownFieldsAreCountedOncePerConfig(t *testing.T) {
+	f, h := follow(t, "")
+	counted := f.opt.Server.Meter().UnknownFields.Load
+	c := configWith(t, nil)
+	for _, step := range []struct {
+		unknown []string
+		want    uint64
+	}{
+		{[]string{"admin.new", "newer"}, 2},
+		{[]string{"admin.new", "newer"}, 2}, // as when it is said again after a reconnect
+		{[]string{"newest"}, 3},             // an upgrade that changes nothing that is known
+		{nil, 3},
+	} {
+		h.events <- discovery.Event{ID: id, Config: c, Unknown: step.unknown}
+		h.events <- discovery.Event{Connected: true} // taken when the config has been dealt with
+		if got, st := counted(), f.Status(); got != step.want || !slices.Equal(st.Unknown, step.unknown) || st.Status != server.Ready {
+			t.Errorf("after %q: %d counted, want %d; status %+v", step.unknown, got, step.want, st)
+		}
+	}
+	c.Auth.Realm = "other.example"
+	h.events <- discovery.Event{ID: id, Config: c, Unknown: []string{"newest"}}
+	h.reported(t, func(r discovery.Report) bool { return r.Revision == c.Revision() })
+	if got := counted(); got != 4 {
+		t.Errorf("%d counted, want 4", got)
 	}
 }
 

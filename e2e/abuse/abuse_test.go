@@ -227,7 +227,11 @@ func (d *target) dropped(t *testing.T, reason string) int {
 
 // open is how many clients are connected to a listener.
 func (d *target) open(t *testing.T, n call.Network) int {
-	return int(d.metric(t, fmt.Sprintf("stunner_listener_connections{name=\"abuse/door/%s\"}", n)))
+	return int(d.metric(t, series(n)))
+}
+
+func series(n call.Network) string {
+	return fmt.Sprintf("stunner_listener_connections{name=\"abuse/door/%s\"}", n)
 }
 
 // metric reads one series. One that is not there has counted nothing yet.

@@ -1,0 +1,165 @@
+package abuse
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os/exec"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/call"
+)
+
+// Numbers of DTLS (RFC 6347 §4.1, §4.2.2), as they stand in a datagram.
+const (
+	recordHandshake    = 22
+	helloVerifyRequest = 3
+	recordHeader       = 13
+)
+
+// forged is the ClientHello of nobody: no cookie, and as short as one can be that asks for a cipher of ours.
+func forged() []byte {
+	body := append([]byte{0xFE, 0xFD}, make([]byte, 32)...)
+	_, _ = rand.Read(body[2:]) // never fails
+	body = append(body, 0, 0, 0, 4, 0xC0, 0x2B, 0xC0, 0x2F, 1, 0)
+	size := byte(len(body))
+	message := append([]byte{1, 0, 0, size, 0, 0, 0, 0, 0, 0, 0, size}, body...)
+	return append([]byte{recordHandshake, 0xFE, 0xFF, 0, 0, 0, 0, 0, 0, 0, 0, 0, byte(len(message))}, message...)
+}
+
+// T-16: ClientHellos from addresses that nobody answers at cost an answer each, and nothing that stays.
+func TestForgedHelloLeavesNothing(t *testing.T) {
+	const sources = 10_000
+	d := start(t)
+	for range 3 { // what the first clients of all cost is not the flood's
+		d.good(t, call.DTLS)
+	}
+	d.await(t, patience, d.deserted(call.DTLS))
+	goroutines, memory, began := d.goroutines(t), d.rss(t), d.cpu(t)
+	var answered int
+	for i := range sources {
+		if i == sources/2 {
+			t.Logf("a good client's first echo in the midst of it: %s", d.good(t, call.DTLS))
+		}
+		if verified(t, d.address(call.DTLS), netip.AddrFrom4([4]byte{127, 1, byte(i >> 8), byte(i)})) {
+			answered++
+		}
+	}
+	t.Logf("%d hellos: %d answered, %+d goroutines, %+d kB, %s of CPU", sources, answered, d.goroutines(t)-goroutines, (d.rss(t)-memory)>>10, d.cpu(t)-began)
+	if answered < sources*99/100 {
+		t.Errorf("%d of %d hellos answered", answered, sources)
+	}
+	d.await(t, patience, d.deserted(call.DTLS))
+	if n := d.goroutines(t) - goroutines; n < -5 || n > 5 {
+		t.Errorf("%+d goroutines", n)
+	}
+	if n := d.rss(t) - memory; n > 5<<20 {
+		t.Errorf("memory has grown by %d kB", n>>10)
+	}
+}
+
+// verified sends a ClientHello, and tells whether it was asked for a cookie, by no more bytes than it had sent.
+func verified(t *testing.T, server netip.AddrPort, source netip.Addr) bool {
+	t.Helper()
+	conn, err := net.DialUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(source, 0)), net.UDPAddrFromAddrPort(server))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	question := forged()
+	if _, err := conn.Write(question); err != nil {
+		t.Fatal(err)
+	}
+	_ = conn.SetReadDeadline(time.Now().Add(time.Second))
+	answer := make([]byte, 2048)
+	n, err := conn.Read(answer)
+	if err != nil {
+		return false
+	}
+	if n > len(question) || n < recordHeader+1 || answer[0] != recordHandshake || answer[recordHeader] != helloVerifyRequest {
+		t.Errorf("%d bytes are answered with %x", len(question), answer[:n])
+	}
+	return true
+}
+
+// deserted is the condition that a listener has no connections.
+func (d *target) deserted(n call.Network) func(context.Context) error {
+	return func(ctx context.Context) error {
+		open, err := d.read(ctx, series(n))
+		if err == nil && open != 0 {
+			err = fmt.Errorf("%v connections are open", open)
+		}
+		return err
+	}
+}
+
+// Programs that others wrote finish the handshake, also when answers of the server are lost and they have to ask twice.
+func TestOpenSSLConnects(t *testing.T) {
+	d := start(t)
+	for _, lost := range []int32{0, 1, 2} {
+		t.Run(fmt.Sprintf("%d answers lost", lost), func(t *testing.T) {
+			t.Parallel()
+			server := lossy(t, d.address(call.DTLS), lost)
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			client := exec.CommandContext(ctx, "openssl", "s_client", "-dtls1_2", "-alpn", "h2,stun.turn", "-connect", server.String())
+			client.Stdin = strings.NewReader("") // it ends when it is connected and has nothing to say
+			out, err := client.CombinedOutput()
+			if errors.Is(err, exec.ErrNotFound) {
+				t.Fatal("openssl is not installed: run `sudo apt-get install --yes openssl`")
+			}
+			for _, want := range []string{"Protocol  : DTLSv1.2", "Cipher is ECDHE-ECDSA-AES", "ALPN protocol: stun.turn"} {
+				if !bytes.Contains(out, []byte(want)) {
+					t.Errorf("%v: no %q in\n%s", err, want, out)
+				}
+			}
+		})
+	}
+}
+
+// lossy passes datagrams on between one client and a server, but for the first answers, which are lost.
+func lossy(t *testing.T, server netip.AddrPort, lost int32) netip.AddrPort {
+	t.Helper()
+	front, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.ParseIP(bed.Loopback)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	back, err := net.DialUDP("udp4", nil, net.UDPAddrFromAddrPort(server))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { front.Close(); back.Close() })
+	var client atomic.Pointer[netip.AddrPort]
+	pass := func(from *net.UDPConn, to func([]byte, netip.AddrPort)) {
+		buf := make([]byte, 1<<16)
+		for {
+			n, addr, err := from.ReadFromUDPAddrPort(buf)
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			if err == nil {
+				to(buf[:n], addr)
+			}
+		}
+	}
+	go pass(front, func(b []byte, from netip.AddrPort) {
+		client.Store(&from)
+		_, _ = back.Write(b) // a server that is gone is found out by the client
+	})
+	go pass(back, func(b []byte, _ netip.AddrPort) {
+		if lost > 0 {
+			lost--
+			return
+		}
+		_, _ = front.WriteToUDPAddrPort(b, *client.Load())
+	})
+	return front.LocalAddr().(*net.UDPAddr).AddrPort()
+}

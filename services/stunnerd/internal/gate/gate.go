@@ -170,6 +170,9 @@ func (g *Gate) Hangup(client netip.AddrPort) {
 // Retire refuses new allocations and keeps the ones that there are.
 func (g *Gate) Retire() { g.retiring.Store(true) }
 
+// Resume takes Retire back.
+func (g *Gate) Resume() { g.retiring.Store(false) }
+
 // Sessions is the number of live sessions on this listener.
 func (g *Gate) Sessions() int {
 	g.mu.RLock()

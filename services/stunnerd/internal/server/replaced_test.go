@@ -51,3 +51,29 @@ func TestSessionAtAnOldPortFollowsTheName(t *testing.T) {
 		}
 	}
 }
+
+// A port that comes back while old calls are still on it takes new ones at once: the listener that retired is taken back.
+func TestListenerGoesBackToAPortInUse(t *testing.T) {
+	b := newBed(t)
+	first, old := b.config, b.port("udp")
+	c := b.mustDial("udp", "ann", "first")
+	b.moveTwice()
+	between := b.mustDial("udp", "ann", "first")
+	b.apply(first)
+	if b.port("udp") != old || len(b.Status().Failures) != 0 {
+		t.Fatalf("port %d, want %d; failures %v", b.port("udp"), old, b.Status().Failures)
+	}
+	fresh := b.mustDial("udp", "ann", "first")
+	for name, call := range map[string]*call{"from the beginning": c, "from in between": between, "new": fresh} {
+		if err := call.echo("hello"); err != nil {
+			t.Errorf("call %s: %v", name, err)
+		}
+	}
+	if err := c.relay.Close(); err != nil {
+		t.Fatal(err)
+	}
+	within(t, "the old call has ended", func() bool { return b.Sessions().Len() == 2 })
+	if err := b.mustDial("udp", "ann", "first").echo("the port is still served"); err != nil {
+		t.Error(err)
+	}
+}

@@ -73,17 +73,29 @@ type running struct {
 	spec   config.Listener
 	gate   *gate.Gate
 	socket listener.Listener
-	// before are the gates of the forms that this one has replaced. Their last sessions obey what this one obeys.
-	before []*gate.Gate
+	// before are the forms that this one has replaced and that still have sessions. These obey what this one obeys.
+	before []*running
+	// retired tells that the listener takes no new sessions, ended that its socket is closed.
+	retired, ended bool
 }
 
 // obey puts a policy and routes in force for all sessions of a listener.
 func (r *running) obey(p *gate.Policy, routes *cluster.View) {
-	r.before = slices.DeleteFunc(r.before, func(g *gate.Gate) bool { return g.Sessions() == 0 })
-	for _, g := range r.before {
-		g.Update(p, routes)
+	r.before = slices.DeleteFunc(r.before, func(old *running) bool { return old.ended })
+	for _, old := range r.before {
+		old.gate.Update(p, routes)
 	}
 	r.gate.Update(p, routes)
+}
+
+// former finds the form of a listener that has the socket which a config wants back.
+func (r *running) former(l config.Listener) *running {
+	for _, old := range r.before {
+		if !old.ended && old.spec.Protocol == l.Protocol && old.spec.Port == l.Port {
+			return old
+		}
+	}
+	return nil
 }
 
 // New returns a server that runs the zero config: it listens nowhere.
@@ -141,7 +153,8 @@ func (s *Server) Apply(next config.Config) (Plan, error) {
 	s.update(next, views, failed)
 	for _, r := range opened {
 		if old := s.listeners[r.spec.Name]; old != nil {
-			r.before = append(old.before, old.gate)
+			r.before = slices.DeleteFunc(append(old.before, old), func(form *running) bool { return form == r })
+			old.before = nil
 			s.retire(old)
 		}
 		s.listeners[r.spec.Name] = r
@@ -189,18 +202,38 @@ func (s *Server) view(c config.Config, l config.Listener) *cluster.View {
 func (s *Server) open(plan Plan, next config.Config, views map[string]*cluster.View) (opened []*running, failed map[string]error) {
 	failed = map[string]error{}
 	for _, l := range slices.Concat(plan.Start, plan.Replace) {
-		g := gate.New(l.Name, l.Protocol, gate.Shared{
-			Machine: s.machine, Nonces: s.nonces, Network: relay.Kernel{}, Held: s.held, Limits: s.limits, Table: s.table, Meter: s.meter, Log: s.opt.Log,
-		})
-		g.Update(s.policy(next, l), views[l.Name])
-		socket, err := listener.Open(l, g, listener.Options{Sockets: s.opt.Sockets, Limits: s.guests, Meter: s.meter, Log: s.opt.Log})
+		r, err := s.openOne(l, s.policy(next, l), views[l.Name])
 		if err != nil {
 			failed[l.Name] = err
 			continue
 		}
-		opened = append(opened, &running{spec: l, gate: g, socket: socket})
+		opened = append(opened, r)
 	}
 	return opened, failed
+}
+
+// openOne opens a listener, or takes the former one back that has its port.
+func (s *Server) openOne(l config.Listener, p *gate.Policy, routes *cluster.View) (*running, error) {
+	if now := s.listeners[l.Name]; now != nil {
+		if r := now.former(l); r != nil {
+			if err := r.socket.Update(l); err != nil {
+				return nil, fmt.Errorf("update listener %s: %w", l.Name, err)
+			}
+			r.gate.Update(p, routes)
+			r.gate.Resume()
+			r.spec, r.retired = l, false
+			return r, nil
+		}
+	}
+	g := gate.New(l.Name, l.Protocol, gate.Shared{
+		Machine: s.machine, Nonces: s.nonces, Network: relay.Kernel{}, Held: s.held, Limits: s.limits, Table: s.table, Meter: s.meter, Log: s.opt.Log,
+	})
+	g.Update(p, routes)
+	socket, err := listener.Open(l, g, listener.Options{Sockets: s.opt.Sockets, Limits: s.guests, Meter: s.meter, Log: s.opt.Log})
+	if err != nil {
+		return nil, err
+	}
+	return &running{spec: l, gate: g, socket: socket}, nil
 }
 
 // update swaps policies, routes and certificates of the listeners that stay.
@@ -257,22 +290,32 @@ func (s *Server) relayAddrs(address string) []netip.Addr {
 
 // retire lets the sessions of a replaced listener end by themselves, then closes its socket.
 func (s *Server) retire(r *running) {
+	r.retired = true
 	r.gate.Retire()
 	s.retiring.Go(func() {
-		for r.gate.Sessions() > 0 {
+		for {
 			changed := s.table.Changed()
-			if r.gate.Sessions() == 0 {
-				break
+			if s.settled(r) {
+				return
 			}
 			select {
 			case <-changed:
 			case <-s.closed:
-				s.end(r)
-				return
+				r.gate.Close()
 			}
 		}
-		s.end(r)
 	})
+}
+
+// settled ends a retired listener that has no sessions any more, and reports whether there is nothing to wait for: it has ended, or was
+// taken back.
+func (s *Server) settled(r *running) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r.retired && !r.ended && r.gate.Sessions() == 0 {
+		s.end(r)
+	}
+	return !r.retired || r.ended
 }
 
 // stop ends a listener and its sessions.
@@ -280,14 +323,18 @@ func (s *Server) stop(name string) {
 	if r := s.listeners[name]; r != nil {
 		delete(s.listeners, name)
 		s.end(r)
-		for _, g := range r.before {
-			g.Close()
+		for _, old := range r.before {
+			s.end(old)
 		}
 	}
 }
 
 // end closes the sockets first: nothing that is under way in a reader can make a session after the gate has ended them all.
 func (s *Server) end(r *running) {
+	if r.ended {
+		return
+	}
+	r.ended = true
 	r.gate.Retire()
 	if err := r.socket.Close(); err != nil {
 		s.opt.Log.Warn("close listener", "listener", r.spec.Name, "error", err)
@@ -319,11 +366,11 @@ func withoutFailures(next config.Config, open map[string]*running) config.Config
 func (s *Server) Close() error {
 	s.names.Close() // before the lock, which a refresh that is under way may wait for
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	close(s.closed)
 	for name := range s.listeners {
 		s.stop(name)
 	}
+	s.mu.Unlock()
 	s.retiring.Wait()
 	return errors.Join(s.held.Close(), s.machine.Close())
 }

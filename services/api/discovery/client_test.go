@@ -163,8 +163,6 @@ func TestBadFramesLoseNothing(t *testing.T) {
 	invalid := a.Clone()
 	invalid.Listeners[0].Port = 70000
 	good := string(a.Canonical())
-	good := string(a.Canonical())
-	good := string(a.Canonical())
 	for name, c := range map[string]struct{ frame, problem string }{
 		"no JSON":        {"\x01{{{", "yaml"},
 		"other document": {`{"kind":"Pod"}`, "version"},

@@ -1,17 +1,547 @@
 package faults
 
 import (
+	"context"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/pion/stun/v2"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/call"
 	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/api/credential"
 )
 
+// gap is the longest silence of a call that is not harmed. Less than 100 ms is what a machine gives that has nothing else to do; what was
+// measured is logged.
+const gap = 500 * time.Millisecond
+
+// R-11: a hundred changes a second, back and forth.
+func TestR11Flapping(t *testing.T) {
+	const (
+		rate   = 100
+		lasts  = 5 * time.Second
+		resend = time.Second / rate
+	)
+	b := newBench(t)
+	h, source := serving(t, b.config)
+	b.start(h.url())
+	b.inForce(b.config)
+	live := b.calls(2)
+	other := b.flipped()
+	b.settled(len(live))
+	goroutines, applied := b.metric("go_goroutines"), b.metric("stunner_config_applied_total")
+	files := b.files() // the connection for metrics is among them
+
+	tick := time.NewTicker(resend)
+	defer tick.Stop()
+	began := time.Now()
+	for i := 0; time.Since(began) < lasts; i++ {
+		source.Publish([]config.Config{other, b.config}[i%2])
+		<-tick.C
+	}
+	lasted := time.Since(began)
+	source.Publish(other)
+	source.Publish(b.config)
+	took := b.within(time.Second, "the last state wins", b.runs(b.config))
+	applies := b.metric("stunner_config_applied_total") - applied
+	if most := 10*lasted.Seconds() + 2; applies > most || applies < 5 {
+		t.Errorf("%g configs put in force in %s, want 5 to %g", applies, lasted, most)
+	}
+	t.Logf("last state in force after %s, %.1f configs a second put in force", took, applies/lasted.Seconds())
+	b.goOn(live)
+	b.settled(len(live))
+	b.await("no more sockets or goroutines than before", func(context.Context) error {
+		if f, g := b.files(), b.metric("go_goroutines"); f > files || g > goroutines+2 { // whoever answers this question is among them
+			return fmt.Errorf("%d files, %g goroutines; before %d, %g", f, g, files, goroutines)
+		}
+		return nil
+	})
+	b.unharmed(live, gap)
+}
+
+// flipped is a config that differs wherever a change costs something: sockets, policies, routes.
+func (b *bench) flipped() config.Config {
+	b.t.Helper()
+	port := freePorts(b.t, 1)[0]
+	return b.changed(func(c *config.Config) {
+		c.Auth.Realm, c.Auth.Credentials[config.KeySecret] = "other.example.org", "another-one"
+		c.Admin.UserQuota = 100
+		c.Clusters = append(c.Clusters, config.Cluster{Name: "faults/more", Type: config.Static, Protocol: "UDP", Endpoints: []string{"192.0.2.0/24"}})
+		c.Listeners = append(c.Listeners,
+			config.Listener{Name: gateway + "/more-udp", Protocol: config.TURNUDP, Address: bed.Loopback, Port: port, Routes: []string{"faults/more"}},
+			config.Listener{Name: gateway + "/more-tcp", Protocol: config.TURNTCP, Address: bed.Loopback, Port: port})
+		c.Listeners[0].Routes = append(c.Listeners[0].Routes, "faults/more")
+	})
+}
+
+// runs is the condition that a config is in force.
+func (b *bench) runs(c config.Config) func(context.Context) error {
+	want := c.Revision()
+	return func(ctx context.Context) error {
+		st, err := b.look(ctx)
+		if err == nil && st.Revision != want {
+			err = fmt.Errorf("revision %q runs, want %q; problem %q", st.Revision, want, st.Problem)
+		}
+		return err
+	}
+}
+
+// settled waits until nothing is left of calls but the live ones.
+func (b *bench) settled(live int) { b.t.Helper(); b.await("sessions have settled", b.sessions(live)) }
+
+// R-12: certificates are rotated under live calls, a broken pair among them.
+func TestR12Certificates(t *testing.T) {
+	const rotations = 20
+	b := newBench(t)
+	b.run()
+	live := b.calls(2, call.TLS, call.DTLS)
+	roots := x509.NewCertPool()
+	var slowest time.Duration
+	for i := range rotations {
+		if i == rotations/2 {
+			b.brokenPair(roots)
+		}
+		roots = b.rotate()
+		began := time.Now()
+		for _, network := range []call.Network{call.TLS, call.DTLS} {
+			b.within(time.Second, fmt.Sprintf("new %s handshakes get leaf %d", network, i), b.shows(network, roots))
+		}
+		slowest = max(slowest, time.Since(began))
+	}
+	t.Logf("new leaf at both listeners after at most %s", slowest)
+	b.unharmed(live, gap)
+}
+
+// rotate gives the secure listeners another certificate, and returns what trusts no other.
+func (b *bench) rotate() *x509.CertPool {
+	b.t.Helper()
+	chain, private, err := bed.Certificate()
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.show(encoded(chain), credential.Secret(encoded(private)))
+	b.write(b.config)
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(chain)
+	return roots
+}
+
+func (b *bench) show(cert string, key credential.Secret) {
+	for i, l := range b.config.Listeners {
+		if l.Protocol.Secure() {
+			b.config.Listeners[i].Cert, b.config.Listeners[i].Key = cert, key
+		}
+	}
+}
+
+// shows is the condition that a new call over the transport meets a certificate that roots trust.
+func (b *bench) shows(network call.Network, roots *x509.CertPool) func(context.Context) error {
+	o := b.options(network)
+	o.Roots = roots
+	return b.admits(o)
+}
+
+// admits is the condition that a new call is let in.
+func (b *bench) admits(o call.Options) func(context.Context) error {
+	return func(ctx context.Context) error {
+		c, err := call.Start(ctx, o)
+		if err == nil {
+			c.End(0)
+		}
+		return err
+	}
+}
+
+// brokenPair writes a certificate with the key of another. The status says so, and roots still trust what is shown.
+func (b *bench) brokenPair(roots *x509.CertPool) {
+	b.t.Helper()
+	cert, _ := b.certificate()
+	broken := b.config.Clone()
+	for i, l := range broken.Listeners {
+		if l.Protocol.Secure() {
+			broken.Listeners[i].Cert = cert
+		}
+	}
+	running := b.status().Revision
+	b.write(broken)
+	b.await("the status tells of the broken pair", func(ctx context.Context) error {
+		st, err := b.look(ctx)
+		if err == nil && (st.Revision != running || !strings.Contains(st.Problem, ".cert") && !strings.Contains(st.Problem, ".key")) {
+			err = fmt.Errorf("revision %q, problem %q", st.Revision, st.Problem)
+		}
+		return err
+	})
+	for _, network := range []call.Network{call.TLS, call.DTLS} {
+		b.await("the certificate before stays", b.shows(network, roots))
+	}
+}
+
 // R-13: realm, port and protocol change under live calls, and no session is lost.
-func TestR13(t *testing.T) {
+func TestR13Restarts(t *testing.T) {
+	t.Run("realm", func(t *testing.T) {
+		b := newBench(t)
+		b.run()
+		live := b.calls(1)
+		b.apply(b.changed(func(c *config.Config) { c.Auth.Realm = "other.example.org" }))
+		if got := b.realm(); got != "other.example.org" {
+			t.Errorf("new clients are told the realm %q", got)
+		}
+		b.renew(live) // with the realm that they began with
+		b.unharmed(live, gap)
+		b.await("all sessions have ended, each by its own request", b.sessions(0))
+	})
+	for name, change := range map[string]func(port int, l *config.Listener){
+		"port":     func(port int, l *config.Listener) { l.Port = port },
+		"protocol": func(_ int, l *config.Listener) { l.Protocol = config.TURNTCP },
+		"both":     func(port int, l *config.Listener) { l.Port, l.Protocol = port, config.TURNTCP },
+	} {
+		t.Run(name, func(t *testing.T) { replacesUDP(t, change) })
+	}
+}
+
+// replacesUDP changes what the socket of the UDP listener is made of: the new one serves, the old one drains.
+func replacesUDP(t *testing.T, change func(port int, l *config.Listener)) {
+	b := newBench(t)
+	// The TCP listener would stand in the way of a UDP listener that becomes one at its port.
+	b.config.Listeners = slices.DeleteFunc(b.config.Listeners, func(l config.Listener) bool { return l.Protocol != config.TURNUDP })
+	b.run()
+	before, live := b.options(call.UDP), b.calls(3, call.UDP)
+	change(freePorts(t, 1)[0], &b.config.Listeners[0])
+	b.apply(b.config)
+
+	after := b.options(call.UDP)
+	after.Network = call.Network(strings.ToLower(strings.TrimPrefix(string(b.config.Listeners[0].Protocol), "TURN-")))
+	if lost, silence := (calls{b.call(after)}).end(); lost > 0 {
+		t.Errorf("call through the new listener: %d lost, silence %s", lost, silence)
+	}
+	if c, err := call.Start(t.Context(), before); !errors.Is(err, call.ErrRefused) {
+		t.Errorf("the old listener takes a new call: %v", err)
+		if err == nil {
+			c.End(0)
+		}
+	}
+	b.renew(live)
+	b.unharmed(live, gap)
+	b.await("the old listener has gone with its last session", func(context.Context) error {
+		socket, err := net.ListenUDP("udp", &net.UDPAddr{Port: int(before.Gateway.Port())})
+		if err != nil {
+			return err
+		}
+		return socket.Close()
+	})
+}
+
+// renew has each call make a signed request.
+func (b *bench) renew(all calls) {
+	b.t.Helper()
+	for _, c := range all {
+		if err := c.Renew(); err != nil {
+			b.t.Errorf("live session is refused: %v", err)
+		}
+	}
+}
+
+// realm is what a client without a credential is told.
+func (b *bench) realm() string {
+	b.t.Helper()
+	conn, err := net.Dial("udp", b.at(call.UDP).String())
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	defer conn.Close()
+	request := stun.MustBuild(stun.TransactionID, stun.NewType(stun.MethodAllocate, stun.ClassRequest),
+		stun.RawAttribute{Type: stun.AttrRequestedTransport, Value: []byte{17, 0, 0, 0}})
+	client, err := stun.NewClient(conn)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	defer client.Close()
+	var realm stun.Realm
+	err = client.Do(request, func(e stun.Event) {
+		if err = e.Error; err == nil {
+			err = realm.GetFrom(e.Message)
+		}
+	})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return realm.String()
+}
+
+// R-14: what clients authenticate with is rotated under live calls.
+func TestR14Credentials(t *testing.T) {
+	b := newBench(t)
+	b.run()
+	begin := func(c config.Config) (all []call.Options) { // the static pair, and one of the shared secret
+		static := b.options(call.UDP)
+		static.Password = string(c.Auth.Credentials[config.KeyPassword])
+		minted, err := c.Auth.Authority().Mint("bob", time.Hour, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		ephemeral := b.options(call.TCP)
+		ephemeral.Username, ephemeral.Password = minted.Username, string(minted.Password)
+		return []call.Options{static, ephemeral}
+	}
+	former := begin(b.config)
+	var live calls
+	for _, o := range former {
+		live = append(live, b.call(o))
+	}
+	next := b.changed(func(c *config.Config) {
+		c.Auth.Credentials[config.KeyPassword], c.Auth.Credentials[config.KeySecret] = "another-password", "another-secret"
+	})
+	b.write(next)
+	began := time.Now()
+	for _, o := range begin(next) {
+		b.within(time.Second-time.Since(began), "the new credential is good", b.admits(o))
+	}
+	t.Logf("new credentials good after %s", time.Since(began))
+	for _, o := range former {
+		c, err := call.Start(t.Context(), o)
+		if !errors.Is(err, call.ErrRefused) || !strings.Contains(err.Error(), "401") {
+			t.Errorf("%s: the former credential makes a new allocation: %v", o.Network, err)
+		}
+		if err == nil {
+			c.End(0)
+		}
+	}
+	b.renew(live)
+	b.settled(len(live))
+	b.unharmed(live, gap)
+	b.await("refreshes with the former credential are obeyed", b.sessions(0))
+}
+
+// R-15: fifty changes of endpoints a second. Whoever calls one that stays does not notice.
+func TestR15Churn(t *testing.T) {
+	const (
+		rate   = 50
+		lasts  = 10 * time.Second
+		window = 100 // endpoints beside those that somebody calls
+	)
+	b := newBench(t)
+	var kept, gone []netip.AddrPort
+	for range 4 {
+		// Permissions are for addresses without port (RFC 8656 §9), so those that go have one of their own.
+		kept, gone = append(kept, echo(t)), append(gone, echoAt(t, netip.MustParseAddr("127.0.0.2")))
+	}
+	replaced := 0
+	render := func(peers ...netip.AddrPort) config.Config {
+		return b.changed(func(c *config.Config) {
+			c.Clusters[0].Endpoints = nil
+			for _, p := range peers {
+				c.Clusters[0].Endpoints = append(c.Clusters[0].Endpoints, endpoint(p))
+			}
+			for i := range window {
+				n := replaced + i
+				c.Clusters[0].Endpoints = append(c.Clusters[0].Endpoints, fmt.Sprintf("10.0.%d.%d", n/250, n%250))
+			}
+		})
+	}
+	h, source := serving(t, render(slices.Concat(kept, gone)...))
+	b.start(h.url())
+	b.await("ready", b.runs(render(slices.Concat(kept, gone)...)))
+	to := func(peers []netip.AddrPort) (all calls) {
+		for i, peer := range peers {
+			o := b.options([]call.Network{call.UDP, call.TCP, call.TLS, call.DTLS}[i])
+			o.Peer = peer
+			all = append(all, b.call(o))
+		}
+		return all
+	}
+	staying, leaving := to(kept), to(gone)
+
+	tick := time.NewTicker(time.Second / rate)
+	defer tick.Stop()
+	var removed time.Time
+	for began := time.Now(); time.Since(began) < lasts; <-tick.C {
+		replaced++
+		if time.Since(began) < lasts/2 {
+			source.Publish(render(slices.Concat(kept, gone)...))
+			continue
+		}
+		source.Publish(render(kept...))
+		if removed.IsZero() {
+			removed = time.Now()
+		}
+	}
+	b.within(time.Second, "the last state wins", b.runs(render(kept...)))
+	b.cutOff(leaving, removed)
+	b.unharmed(staying, gap)
+}
+
+// cutOff wants calls that have heard nothing any more a second after a moment, and are refused what they ask for.
+func (b *bench) cutOff(all calls, since time.Time) {
+	b.t.Helper()
+	for i, c := range all {
+		if late := c.LastEcho().Sub(since); late > time.Second {
+			b.t.Errorf("call %d is heard %s after its way was taken", i, late)
+		}
+		if err := c.Renew(); !errors.Is(err, call.ErrRefused) || !strings.Contains(err.Error(), "403") {
+			b.t.Errorf("call %d: permission: %v, want 403", i, err)
+		}
+		c.End(0)
+	}
+}
+
+// T-05: what loses its way is cut within a second, over every transport.
+func TestT05VanishedRoutes(t *testing.T) {
+	for name, change := range map[string]func(*config.Config){
+		"endpoint gone": func(c *config.Config) { c.Clusters[0].Endpoints = []string{"192.0.2.1"} },
+		"cluster gone":  func(c *config.Config) { c.Clusters = nil },
+		"route gone": func(c *config.Config) {
+			for i := range c.Listeners {
+				c.Listeners[i].Routes = nil
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			b.run()
+			live := b.calls(1)
+			next := b.changed(change)
+			b.write(next)
+			began := time.Now()
+			b.inForce(next)
+			<-time.After(time.Until(began.Add(1500 * time.Millisecond))) // nobody says that nothing comes any more
+			b.cutOff(live, began)
+		})
+	}
+}
+
+// R-29: a config of an older and of a newer release is applied as far as it is understood.
+func TestR29Skew(t *testing.T) {
+	b := newBench(t)
+	b.run()
+	for name, change := range map[string]func(document map[string]any){
+		"older": func(d map[string]any) {
+			d["version"] = "v1alpha1"
+			auth := d["auth"].(map[string]any)
+			auth["type"] = "timewindowed"
+			for _, l := range d["listeners"].([]any) {
+				l.(map[string]any)["min_relay_port"], l.(map[string]any)["max_relay_port"] = 10000, 20000
+			}
+		},
+		"newer": func(d map[string]any) {
+			d["tomorrow"] = map[string]any{"a": []int{1}}
+			d["admin"].(map[string]any)["tomorrow"] = true
+			d["auth"].(map[string]any)["tomorrow"] = "x"
+			d["listeners"].([]any)[0].(map[string]any)["tomorrow"] = 1
+			d["clusters"].([]any)[0].(map[string]any)["tomorrow"] = nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			live := b.calls(1, call.UDP)
+			known := b.changed(func(c *config.Config) { c.Auth.Realm, c.Admin.UserQuota = name+".example.org", 10 })
+			var document map[string]any
+			if err := json.Unmarshal(known.Canonical(), &document); err != nil {
+				t.Fatal(err)
+			}
+			change(document)
+			data, err := json.Marshal(document)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.writeRaw(data)
+			b.inForce(known)
+			st := b.status()
+			want := map[string]int{"older": 0, "newer": 5}[name]
+			if st.Problem != "" || st.Auth.Realm != known.Auth.Realm || len(st.Unknown) != want {
+				t.Errorf("problem %q, realm %q, unknown fields %q, want %d of them", st.Problem, st.Auth.Realm, st.Unknown, want)
+			}
+			if lost, _ := b.calls(1).end(); lost > 0 {
+				t.Errorf("%d datagrams lost", lost)
+			}
+			b.unharmed(live, gap)
+		})
+	}
+}
+
+// R-32: a folder for the last good config that takes nothing is told of, and is no reason to do without configs.
+func TestR32StateFolder(t *testing.T) {
+	for name, mount := range map[string]string{
+		"full":      `mount -t tmpfs -o size=4k tmpfs "$0" && head -c 4096 /dev/zero >"$0/full"`,
+		"read-only": `mount -t tmpfs -o ro tmpfs "$0"`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			h, source := serving(t, b.config)
+			state := t.TempDir()
+			b.startAs(bed.Command{Path: "/usr/bin/unshare", Args: []string{"-m", "/bin/sh", "-c", mount + ` && exec "$@"`, state, stunnerd}},
+				h.url(), "--state-dir", state)
+			b.inForce(b.config)
+			if _, err := b.process.Says(t.Context(), regexp.MustCompile(`level=WARN.*go on without a last good config on disk`)); err != nil {
+				t.Error(err)
+			}
+			live := b.calls(1)
+			next := b.changed(func(c *config.Config) { c.Auth.Realm = "other.example.org" })
+			source.Publish(next)
+			b.inForce(next)
+			if st := b.status(); st.Problem != "" || st.Status != "READY" {
+				t.Errorf("status %s, problem %q", st.Status, st.Problem)
+			}
+			b.unharmed(live, gap)
+		})
+	}
+}
+
+// R-10: a port that somebody else has concerns its listener only.
+func TestR10TakenPort(t *testing.T) {
 	b := newBench(t)
 	b.run()
 	live := b.calls(1)
-	b.apply(b.changed(func(c *config.Config) { c.Auth.Realm = "other.example.org" }))
-	b.unharmed(live, time.Second)
+	taken, err := net.ListenUDP("udp", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	former := b.options(call.UDP)
+	next := b.changed(func(c *config.Config) {
+		c.Listeners[0].Port = taken.LocalAddr().(*net.UDPAddr).Port
+		c.Listeners[1].Port = freePorts(t, 1)[0]
+		c.Auth.Credentials[config.KeyPassword] = "another-password"
+	})
+	b.apply(next)
+	st := b.status()
+	if failed := slices.Collect(maps.Keys(st.Failures)); len(failed) != 1 || failed[0] != listenerName(call.UDP) {
+		t.Errorf("failures %v, want one of %s", st.Failures, listenerName(call.UDP))
+	}
+	if got := st.Listeners[0].Port; got != int(former.Gateway.Port()) {
+		t.Errorf("the status has the broken listener at port %d", got)
+	}
+	b.config.Listeners[1].Port = next.Listeners[1].Port
+	for _, network := range []call.Network{call.UDP, call.TCP, call.TLS, call.DTLS} { // the first at its last good port, the next at its new one
+		o := b.options(network)
+		o.Password = "another-password"
+		if lost, _ := (calls{b.call(o)}).end(); lost > 0 {
+			t.Errorf("%s: %d datagrams lost", network, lost)
+		}
+	}
+	if err := taken.Close(); err != nil {
+		t.Fatal(err)
+	}
+	b.await("the listener moves when the port is free", func(ctx context.Context) error {
+		st, err := b.look(ctx)
+		if err == nil && (len(st.Failures) > 0 || st.Problem != "") {
+			err = fmt.Errorf("failures %v, problem %q", st.Failures, st.Problem)
+		}
+		return err
+	})
+	b.config.Listeners[0].Port = next.Listeners[0].Port
+	o := b.options(call.UDP)
+	o.Password = "another-password"
+	b.await("the listener serves at its new port", b.admits(o))
+	b.unharmed(live, gap)
 }

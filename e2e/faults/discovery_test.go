@@ -154,6 +154,7 @@ func (c *crowd) all(context.Context) error {
 
 // packets to and from the discovery server vanish, and no reset tells.
 func TestR05HalfOpen(t *testing.T) {
+	t.Parallel()
 	if !netns.Isolated(t) {
 		return
 	}

@@ -1,0 +1,193 @@
+package interop
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"flag"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"text/template"
+	"time"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+)
+
+// loopback6 is where everything listens too.
+const loopback6 = "::1"
+
+// TestMain lets more clients run at a time than there are cores: they wait most of their time.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
+	}
+	os.Exit(m.Run())
+}
+
+// build compiles the programs into a folder.
+func build(t *testing.T) string {
+	t.Helper()
+	root, err := bed.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	bin := t.TempDir()
+	if err := bed.Build(t.Context(), root, bin, bed.Stunnerd, bed.Echo); err != nil {
+		t.Fatal(err)
+	}
+	return bin
+}
+
+// dataplane is the ports of a running stunnerd, and of the peers that its clients may reach.
+type dataplane struct {
+	turn       int // UDP and TCP
+	secure     int // DTLS and TLS
+	peer       int // sends datagrams back; so does the next port, where RTCP would be
+	signalling int // of a WebRTC peer that sends messages back
+	health     int
+	metrics    int
+	ca         string // file with the certificate of the secure listeners
+}
+
+// document is the config of a dataplane, without its authentication. Clients may reach each other's relays.
+var document = template.Must(template.New("config").Parse(`version: v1
+admin:
+  name: interop/door
+  healthcheck_endpoint: http://{{.Host}}:{{.Health}}
+  metrics_endpoint: http://{{.Host}}:{{.Metrics}}/metrics
+auth: {{.Auth}}
+listeners:
+  - {name: interop/door/udp, protocol: TURN-UDP, address: {{.Host}}, port: {{.Turn}}, routes: [interop/peers]}
+  - {name: interop/door/tcp, protocol: TURN-TCP, address: {{.Host}}, port: {{.Turn}}, routes: [interop/peers]}
+  - {name: interop/door/dtls, protocol: TURN-DTLS, address: {{.Host}}, port: {{.Secure}}, cert: {{.Cert}}, key: {{.Key}}, routes: [interop/peers]}
+  - {name: interop/door/tls, protocol: TURN-TLS, address: {{.Host}}, port: {{.Secure}}, cert: {{.Cert}}, key: {{.Key}}, routes: [interop/peers]}
+clusters:
+  - {name: interop/peers, type: STATIC, endpoints: ["{{.Host}}", "{{.Host6}}"]}
+`))
+
+// start runs peers and a dataplane until the test ends.
+func start(t *testing.T, bin, auth string) dataplane {
+	t.Helper()
+	ports, pair, logs := freePorts(t), freePorts(t), t.TempDir()
+	d := dataplane{
+		turn: ports.TURN, secure: ports.Auth, health: ports.AuthHealth, metrics: ports.Discovery,
+		peer: pair.Media, signalling: ports.Signalling, ca: filepath.Join(logs, "ca.pem"),
+	}
+	file := filepath.Join(logs, "config.yaml")
+	if err := os.WriteFile(file, d.config(t, auth), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	run(t, bed.Command{
+		Name: "echo", Path: filepath.Join(bin, "echo"), Logs: logs,
+		Args: []string{"-http", at(d.signalling), "-media", at(ports.Media), "-udp", at(ports.Datagrams)},
+	}, bed.Answers("http://"+at(d.signalling), http.StatusMethodNotAllowed))
+	run(t, bed.Command{
+		Name: "turnutils_peer", Path: installed(t, "turnutils_peer", "coturn"), Logs: logs,
+		Args: []string{"-L", bed.Loopback, "-L", loopback6, "-p", strconv.Itoa(d.peer)},
+	}, func(ctx context.Context) error {
+		return errors.Join(echoes(ctx, bed.Loopback, d.peer), echoes(ctx, loopback6, d.peer+1))
+	})
+	run(t, bed.Command{
+		Name: "stunnerd", Path: filepath.Join(bin, "stunnerd"), Args: []string{"-c", file}, Logs: logs,
+		Env: []string{"STUNNER_ADDRS=" + bed.Loopback + "," + loopback6},
+	}, bed.Answers("http://"+at(d.health)+"/ready", http.StatusOK))
+	return d
+}
+
+// at is a port of the loopback address.
+func at(port int) string { return net.JoinHostPort(bed.Loopback, strconv.Itoa(port)) }
+
+func freePorts(t *testing.T) bed.Ports {
+	t.Helper()
+	ports, err := bed.FreePorts()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ports
+}
+
+// config renders the document, and writes the certificate in it to d.ca.
+func (d dataplane) config(t *testing.T, auth string) []byte {
+	t.Helper()
+	chain, key, err := bed.Certificate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(d.ca, chain, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	err = document.Execute(&out, map[string]any{
+		"Cert": base64.StdEncoding.EncodeToString(chain), "Key": base64.StdEncoding.EncodeToString(key), "Auth": auth,
+		"Host": bed.Loopback, "Host6": loopback6, "Turn": d.turn, "Secure": d.secure, "Health": d.health, "Metrics": d.metrics,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return []byte(out.String())
+}
+
+// run starts a program that lives until the test ends, and waits until it is ready.
+func run(t *testing.T, c bed.Command, ready func(context.Context) error) {
+	t.Helper()
+	p, err := bed.Start(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("end of the log of %s:\n%s", p.Name, strings.Join(p.Tail(40), "\n"))
+		}
+		p.Kill()
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := p.Until(ctx, ready); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// echoes is nil when a peer sends a datagram back.
+func echoes(ctx context.Context, host string, port int) error {
+	conn, err := new(net.Dialer).DialContext(ctx, "udp", net.JoinHostPort(host, strconv.Itoa(port)))
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(time.Second)); err != nil {
+		return err
+	}
+	if _, err := conn.Write([]byte("there?")); err != nil {
+		return err
+	}
+	_, err = conn.Read(make([]byte, 16))
+	return err
+}
+
+// installed finds a program of a Debian package.
+func installed(t *testing.T, name, pkg string) string {
+	t.Helper()
+	path, err := exec.LookPath(name)
+	if err != nil {
+		t.Fatalf("%s is not installed: run `sudo apt-get install --yes %s`", name, pkg)
+	}
+	return path
+}
+
+// client runs a program that uses the dataplane, to its end.
+func client(t *testing.T, env []string, path string, args ...string) (string, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, path, args...)
+	cmd.Env = append(os.Environ(), env...)
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}

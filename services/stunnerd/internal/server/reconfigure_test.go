@@ -73,6 +73,23 @@ func TestNewCallNeedsTheNewCredential(t *testing.T) {
 	}
 }
 
+// a config that goes back and forth leaves no more behind than one that went there once.
+func TestFlappingCredentialIsRememberedOnce(t *testing.T) {
+	b := newBed(t)
+	c := b.mustDial("udp", "ann", "first")
+	for range 20 {
+		b.apply(b.changed(func(c *config.Config) { c.Auth.Credentials[config.KeyPassword] = "second" }))
+		b.apply(b.changed(func(*config.Config) {}))
+	}
+	b.apply(b.changed(func(c *config.Config) { c.Auth.Credentials[config.KeyPassword] = "second" }))
+	if n := len(b.former); n > 2 {
+		t.Errorf("%d former credentials are kept, of 2", n)
+	}
+	if err := c.client.CreatePermission(net.UDPAddrFromAddrPort(b.peer)); err != nil {
+		t.Errorf("live session cannot ask for a permission: %v", err)
+	}
+}
+
 func TestRouteThatVanishesCutsItsMediaAndForbidsPermissions(t *testing.T) {
 	b := newBed(t)
 	c := b.mustDial("udp", "ann", "first")

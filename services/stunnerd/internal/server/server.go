@@ -167,11 +167,11 @@ func (s *Server) Apply(next config.Config) (Plan, error) {
 	return plan, s.report(failed)
 }
 
-// remember keeps the authority that next replaces for the sessions that it admitted.
+// remember keeps the authority that next replaces for the sessions that it admitted, once: a config that goes back and forth does not make
+// a longer list of what each request is held against.
 func (s *Server) remember(next config.Auth) {
-	now := time.Now()
-	s.former = slices.DeleteFunc(s.former, func(f gate.Former) bool { return now.After(f.Until) })
-	old := s.running.Auth.Authority()
+	now, old := time.Now(), s.running.Auth.Authority()
+	s.former = slices.DeleteFunc(s.former, func(f gate.Former) bool { return now.After(f.Until) || f.Authority == old })
 	if len(s.listeners) == 0 || old == next.Authority() || old == (credential.Authority{}) {
 		return
 	}

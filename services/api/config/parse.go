@@ -11,6 +11,7 @@ import (
 
 	strict "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
+	goyaml "sigs.k8s.io/yaml/goyaml.v2"
 )
 
 // MaxDocument bounds the size, in bytes, of a document that Parse reads.
@@ -94,6 +95,8 @@ func toJSON(data []byte) ([]byte, error) {
 		return data, nil
 	case documents(data) > 1:
 		return nil, errors.New("more than one YAML document: a config is one document")
+	case Explodes(data, MaxDocument):
+		return nil, fmt.Errorf("yaml: more than %d bytes with its aliases filled in: write them out, or leave them out", MaxDocument)
 	}
 	text, err := yaml.YAMLToJSONStrict(data)
 	if err != nil {
@@ -103,6 +106,37 @@ func toJSON(data []byte) ([]byte, error) {
 		return nil, errors.New("document is empty")
 	}
 	return text, nil
+}
+
+// Explodes tells whether YAML stands for more than so many bytes once its aliases are filled in. The YAML reader bounds the number of
+// aliases and not what they stand for: a megabyte can be half a thousand.
+func Explodes(data []byte, bytesAtMost int) bool {
+	var content any
+	if bytes.IndexByte(data, '*') < 0 || goyaml.Unmarshal(data, &content) != nil {
+		return false // without aliases it is as long as it looks, and what is no YAML is for its reader to refuse
+	}
+	return remaining(content, bytesAtMost) < 0
+}
+
+// remaining is what is left of a number of bytes when the content is taken from it. It stops where nothing is left.
+func remaining(content any, left int) int {
+	left -= len(",")
+	switch c := content.(type) {
+	case string:
+		left -= len(c)
+	case []any:
+		for i := 0; i < len(c) && left >= 0; i++ {
+			left = remaining(c[i], left)
+		}
+	case map[any]any:
+		for key, value := range c {
+			if left < 0 {
+				break
+			}
+			left = remaining(value, remaining(key, left))
+		}
+	}
+	return left
 }
 
 // documents counts the YAML documents of data that have content. The YAML reader stops silently after the first.
@@ -162,7 +196,7 @@ func checkVersion(text []byte) error {
 	if head.Version == "" {
 		return &FieldError{Field: "version", Problem: "is missing", Remedy: remedy}
 	}
-	return &FieldError{Field: "version", Value: head.Version, Problem: "is not supported", Remedy: remedy}
+	return &FieldError{Field: "version", Value: cut(head.Version), Problem: "is not supported", Remedy: remedy}
 }
 
 // decode reads text and returns the paths of unknown fields. A field that stands there twice is an error: which one was meant?
@@ -184,7 +218,7 @@ func decode(text []byte, d *document) (unknown []string, err error) {
 	}
 	var all []error
 	for _, e := range twice {
-		all = append(all, &FieldError{Field: fieldPath(e), Problem: "is set twice", Remedy: "keep one"})
+		all = append(all, &FieldError{Field: cut(fieldPath(e)), Problem: "is set twice", Remedy: "keep one"})
 	}
 	return unknown, errors.Join(all...)
 }

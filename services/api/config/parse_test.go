@@ -1,6 +1,7 @@
 package config_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -105,13 +106,17 @@ func TestParseRefuses(t *testing.T) {
 		"a second document":       {"version: v1\n---\nversion: v1\n", "more than one YAML document"},
 		"a document after an end": {"version: v1\n...\nversion: v1\n", "more than one YAML document"},
 		"aliases that explode":    {aliases, "excessive aliasing"},
-		"a key that is a secret":  {"version: v1\nauth: {credentials: {? {password: hunter2} : hunter2}}\n", "yaml: "},
-		"a key that is nothing":   {"version: v1\nauth: {credentials: {null: hunter2}}\n", "yaml: "},
-		"a tag that lies":         {"version: v1\nauth: {credentials: {password: !!int hunter2}}\n", "yaml: "},
-		"tabs":                    {"\tversion: v1\n", "yaml: found character that cannot start any token"},
-		"one field very often":    {strings.Repeat("a: b\n", 10_000), "…"},
-		"too many listeners":      {`{"version":"v1","listeners":[` + strings.Repeat("{},", 1_000) + `{}]}`, "listeners: 1001 entries are too many: the limit is 1000"},
-		"a document too large":    {`{"version":"v1","x":"` + strings.Repeat("x", config.MaxDocument) + `"}`, "too large"},
+		"aliases of long texts": {`version: v1
+x: [&a "` + strings.Repeat("x", 100_000) + `"` + strings.Repeat(", *a", 500) + "]\n", "with its aliases filled in"},
+		"a version without end":  {`{"version":"` + strings.Repeat("x", 1000) + `"}`, "…"},
+		"a long field twice":      {`{"version":"v1","auth":{"credentials":{` + strings.Repeat(`"`+strings.Repeat("x", 1000)+`":"",`, 2) + `"":""}}}`, "…: is set twice"},
+		"a key that is a secret": {"version: v1\nauth: {credentials: {? {password: hunter2} : hunter2}}\n", "yaml: "},
+		"a key that is nothing":  {"version: v1\nauth: {credentials: {null: hunter2}}\n", "yaml: "},
+		"a tag that lies":        {"version: v1\nauth: {credentials: {password: !!int hunter2}}\n", "yaml: "},
+		"tabs":                   {"\tversion: v1\n", "yaml: found character that cannot start any token"},
+		"one field very often":   {strings.Repeat("a: b\n", 10_000), "…"},
+		"too many listeners":     {`{"version":"v1","listeners":[` + strings.Repeat("{},", 1_000) + `{}]}`, "listeners: 1001 entries are too many: the limit is 1000"},
+		"a document too large":   {`{"version":"v1","x":"` + strings.Repeat("x", config.MaxDocument) + `"}`, "too large"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, _, err := config.Parse([]byte(c.text))
@@ -137,6 +142,13 @@ func TestParseAcceptsOneYAMLDocumentHoweverItIsMarked(t *testing.T) {
 	parse(t, "# head\n---\n# comment\nversion: v1 # ---\nadmin:\n  name: |-\n    x\n    ---\n...\n# tail\n")
 }
 
+func TestParseFillsAliasesIn(t *testing.T) {
+	c := parse(t, "version: v1\nauth: {type: none}\nclusters: [{name: a, endpoints: &both [10.0.0.1, 10.0.0.2]}, {name: b, endpoints: *both}]\n")
+	if got := c.Clusters[1].Endpoints; !slices.Equal(got, []string{"10.0.0.1", "10.0.0.2"}) {
+		t.Errorf("endpoints %q", got)
+	}
+}
+
 func TestAbsentPortHasADefaultAndZeroHasNot(t *testing.T) {
 	c := parse(t, `{"version":"v1","auth":{"type":"none"},"listeners":[{"name":"a"},{"name":"b","port":null,"protocol":"tcp"},{"name":"c","port":0}]}`)
 	if a, b, zero := c.Listeners[0].Port, c.Listeners[1].Port, c.Listeners[2].Port; a != 3478 || b != 3478 || zero != 0 {
@@ -147,24 +159,39 @@ func TestAbsentPortHasADefaultAndZeroHasNot(t *testing.T) {
 	}
 }
 
-// F-04: what is read and good stays the same, and good, however often it is written and read.
+// F-04: what is read and good stays the same, and good, however often it is written and read, and no document becomes much more than it was.
 func FuzzParse(f *testing.F) {
 	for _, seed := range []string{
 		rendered, deletion, "", "{}", "null", `{"version":"v1"}`, "version: v1\nauth: {type: none}\n", `{"version":"v1alpha1","auth":{"type":"plaintext"}}`,
 		`{"version":"v1","auth":{"type":"none"},"listeners":[{"name":"l","port":0},{"name":"l","port":70000,"protocol":"x"}]}`,
 		`{"version":"v1","admin":{"healthcheck_endpoint":"","user_quota":-1,"license_config":{"key":"k"}},"auth":{"type":"NONE","realm":"\u0000"}}`,
 		`{"version":"v1","auth":{"type":"none"},"clusters":[{"name":"c","endpoints":["10.0.0.0/8:<1-2>","::1"]},{"name":"b","type":"strict_dns","endpoints":["x"]}]}`,
-		"a: &a [*a]", "version: v1\n---\nx", "\xff\xfe", `{"version":"v1","auth":{"credentials":{"` + "\xff" + `":"x"}}}`,
+		"a: &a [*a]", "version: v1\n---\nx", "version: v1\nauth: &a {type: none}\nx: [*a, *a, {<<: *a}]\n", "\xff\xfe", "version: v1\nx: \"\\0\\L\"\n",
+		`{"version":"v1alpha1","admin":{"logLevel":"x"},"auth":{"type":"longterm","credentials":{"secret":"` + "\xff\u2028" + `"}},"listeners":[{"protocol":"dtls","min_relay_port":1}]}`,
+		`{"version":"v1","newer":{"a":[1]},"auth":{"type":"none","newer":null},"listeners":[{"name":"l","newer":"x"}]}`, `{"version":"v1","auth":{"credentials":{"` + "\xff" + `":"x"}}}`,
 	} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		c, _, err := config.Parse(data)
+		const readable = 64 << 10 // of errors
+		c, unknown, err := config.Parse(data)
 		if err != nil {
+			if len(err.Error()) > readable {
+				t.Fatalf("an error of %d bytes", len(err.Error()))
+			}
 			return
 		}
+		if size := len(strings.Join(unknown, "")); len(unknown) > config.MaxUnknown || size > readable {
+			t.Fatalf("%d unknown fields of %d bytes", len(unknown), size)
+		}
 		problem := c.Validate()
+		if problem != nil && len(problem.Error()) > readable {
+			t.Fatalf("a problem of %d bytes", len(problem.Error()))
+		}
 		first := c.Canonical()
+		if len(first) > bound(data) {
+			t.Fatalf("%d bytes become %d", len(data), len(first))
+		}
 		again, unknown, err := config.Parse(first)
 		if err != nil || len(unknown) > 0 {
 			t.Fatalf("the canonical form does not parse: %v, unknown %q\n%s", err, unknown, first)
@@ -186,6 +213,17 @@ func FuzzParse(f *testing.F) {
 			t.Fatal("the canonical form is no JSON")
 		}
 	})
+}
+
+// bound is how long the canonical form of a document may be: a byte may need an escape of six, aliases are filled in up to MaxDocument, and
+// defaults are written out for as many listeners and clusters as there may be.
+func bound(data []byte) int {
+	const defaults = 1 << 20
+	size := len(data)
+	if bytes.IndexByte(data, '*') >= 0 {
+		size = config.MaxDocument
+	}
+	return len(`\u0000`)*size + defaults
 }
 
 func TestErrorsCanBeTakenApart(t *testing.T) {

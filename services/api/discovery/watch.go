@@ -114,7 +114,7 @@ func split(data []byte, want selector) [][]byte {
 	var envelope struct {
 		Items []json.RawMessage `json:"items"`
 	}
-	if err := yaml.Unmarshal(data, &envelope); err != nil || envelope.Items == nil {
+	if config.Explodes(data, listLimit) || yaml.Unmarshal(data, &envelope) != nil || envelope.Items == nil {
 		return [][]byte{data} // config.Parse tells what is wrong with it
 	}
 	var documents [][]byte

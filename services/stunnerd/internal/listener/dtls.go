@@ -140,7 +140,7 @@ func (s *dtlsSocket) receive(datagram []byte, client netip.AddrPort, control []b
 	case a != nil && (!isHello || a.opened(h)):
 		a.deliver(datagram)
 	case !isHello:
-		s.drop(client, meter.Malformed)
+		s.drop(client, strayReason(datagram))
 	case a != nil && (!a.established.Load() || s.gate.Relay(client) != nil):
 	case !s.cookies.valid(h, client, time.Now()):
 		var answer [recordHeader + messageHeader + 2 + 1 + cookieSize]byte
@@ -150,6 +150,14 @@ func (s *dtlsSocket) receive(datagram []byte, client netip.AddrPort, control []b
 	default:
 		s.open(h, client, sourceFor(control))
 	}
+}
+
+// strayReason tells a record that comes too late, as the last one of a client often does, from what is no DTLS (RFC 7983 §7).
+func strayReason(datagram []byte) meter.Reason {
+	if len(datagram) > recordHeader && datagram[0] >= 20 && datagram[0] <= 63 {
+		return meter.NoAllocation
+	}
+	return meter.Malformed
 }
 
 func (s *dtlsSocket) find(client netip.AddrPort) *association {

@@ -1,0 +1,67 @@
+package listener
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+)
+
+// T-14: who comes last is let in, and who has been there longest makes room: of the same source when that has its share, and of all
+// when there are too many.
+func TestCrowdMakesRoomForTheLatest(t *testing.T) {
+	for name, tc := range map[string]struct {
+		come []string
+		gone []int // in this order, by the order of arrival
+	}{
+		"room for all":                   {[]string{"192.0.2.1", "192.0.2.2", "192.0.2.1", "192.0.2.3"}, nil},
+		"third of a source":              {[]string{"192.0.2.9", "192.0.2.1", "192.0.2.1", "192.0.2.1"}, []int{1}},
+		"fifth and sixth of all":         {[]string{"192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.4", "192.0.2.5", "192.0.2.6"}, []int{0, 1}},
+		"a source again and again":       {[]string{"192.0.2.1", "192.0.2.1", "192.0.2.1", "192.0.2.1"}, []int{0, 1}},
+		"hosts of one IPv6 network":      {[]string{"2001:db8::1", "2001:db8::2", "2001:db8::3"}, []int{0}},
+		"hosts of two IPv6 networks":     {[]string{"2001:db8::1", "2001:db8::2", "2001:db8:0:1::3"}, nil},
+		"behind a private load balancer": {[]string{"10.0.0.1", "10.0.0.1", "10.0.0.1", "10.0.0.1"}, nil},
+		"private sources beyond all":     {[]string{"10.0.0.1", "10.0.0.1", "10.0.0.1", "10.0.0.1", "10.0.0.1"}, []int{0}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCrowd(4, 2)
+			var gone []int
+			for i, addr := range tc.come {
+				c.place(netip.MustParseAddr(addr), func() { gone = append(gone, i) }).enter()
+			}
+			if !slices.Equal(gone, tc.gone) {
+				t.Errorf("gone: %v, want %v", gone, tc.gone)
+			}
+			if c.all.Len() != len(tc.come)-len(tc.gone) {
+				t.Errorf("%d are there", c.all.Len())
+			}
+		})
+	}
+}
+
+// Who has a session stands outside, comes back as the latest, and after the end of the connection not at all.
+func TestCrowdForgetsWhoLeaves(t *testing.T) {
+	c := newCrowd(2, 2)
+	var gone []string
+	come := func(name string) *place {
+		p := c.place(netip.MustParseAddr("192.0.2.1"), func() { gone = append(gone, name) })
+		p.enter()
+		return p
+	}
+	first, second := come("first"), come("second")
+	first.pause()
+	first.pause()
+	first.enter()
+	first.enter()
+	third := come("third")
+	second.leave() // its place was taken away before
+	third.leave()
+	third.enter()
+	if want := []string{"second"}; !slices.Equal(gone, want) || c.all.Len() != 1 {
+		t.Errorf("gone: %v, want %v; %d are there, want 1", gone, want, c.all.Len())
+	}
+	first.leave()
+	if c.all.Len() != 0 || len(c.sources) != 0 {
+		t.Errorf("left behind: %s", fmt.Sprint(c.all.Len(), c.sources))
+	}
+}

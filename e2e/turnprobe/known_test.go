@@ -18,7 +18,6 @@ type fault struct {
 
 // known are the faults that wait to be mended. A check that passes must be taken off.
 var known = []fault{
-	{id: "N-06 stun.turn", wrong: "no ALPN in DTLS", on: []probe.Transport{probe.DTLS}},
 }
 
 // knownAt says what is wrong when a check is known to fail for a target.

@@ -109,7 +109,7 @@ func TestParseRefuses(t *testing.T) {
 		"aliases of long texts": {`version: v1
 x: [&a "` + strings.Repeat("x", 100_000) + `"` + strings.Repeat(", *a", 500) + "]\n", "with its aliases filled in"},
 		"a version without end":  {`{"version":"` + strings.Repeat("x", 1000) + `"}`, "…"},
-		"a long field twice":      {`{"version":"v1","auth":{"credentials":{` + strings.Repeat(`"`+strings.Repeat("x", 1000)+`":"",`, 2) + `"":""}}}`, "…: is set twice"},
+		"a long field twice":     {`{"version":"v1","auth":{"credentials":{` + strings.Repeat(`"`+strings.Repeat("x", 1000)+`":"",`, 2) + `"":""}}}`, "…: is set twice"},
 		"a key that is a secret": {"version: v1\nauth: {credentials: {? {password: hunter2} : hunter2}}\n", "yaml: "},
 		"a key that is nothing":  {"version: v1\nauth: {credentials: {null: hunter2}}\n", "yaml: "},
 		"a tag that lies":        {"version: v1\nauth: {credentials: {password: !!int hunter2}}\n", "yaml: "},

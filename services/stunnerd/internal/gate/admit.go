@@ -104,6 +104,9 @@ func nonceFresh(g *Gate, r *request) *refusal {
 	return nil
 }
 
+// leeway is how far this clock may be ahead of that of whoever mints ephemeral credentials.
+const leeway = 5 * time.Second
+
 // credentialGood answers 401 to an unknown user, a wrong password and an expired credential, all alike. A session may go on with a
 // credential of an authority that was replaced a while ago; a new allocation may not.
 func credentialGood(g *Gate, r *request) *refusal {
@@ -115,7 +118,7 @@ func credentialGood(g *Gate, r *request) *refusal {
 		if a.Realm != string(realm) {
 			continue
 		}
-		known, err := a.Verify(string(username), now)
+		known, err := a.Verify(string(username), now.Add(-leeway))
 		key := known.Key
 		if errors.Is(err, credential.ErrUnknownUser) {
 			// The MAC is computed for nobody too, so that time does not tell who exists.

@@ -397,6 +397,38 @@ func TestExpiredCredentialBeginsNothingAndMayEndLater(t *testing.T) {
 	}
 }
 
+// whose clock is a little behind may still begin.
+func TestExpiryHasLeeway(t *testing.T) {
+	virtually(t, func(v *virtual) {
+		p := policy()
+		p.Authority.SharedSecret = "shared"
+		v.Update(p, routes("127.0.0.1"))
+		for after, want := range map[time.Duration]stun.ErrorCode{leeway: 0, leeway + time.Second: 401} {
+			cred, err := p.Authority.Mint("ann", time.Minute, time.Now().Add(-time.Minute-after))
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := newClient("192.0.2.1:" + fmt.Sprint(int(after.Seconds())))
+			if got := codeOf(v.send(c, v.signed(c, cred.Username, string(cred.Password), stun.MethodAllocate, udp))); got != want {
+				t.Errorf("allocate %s after the end: %d, want %d", after, got, want)
+			}
+		}
+	})
+}
+
+// pion/turn tells the age of its nonces by the wall clock. When that jumps, no client hears of it.
+func TestMachineThatWantsAnotherNonceIsGivenOne(t *testing.T) {
+	b, c := newBed(t), newClient("192.0.2.1:1000")
+	for _, method := range []stun.Method{stun.MethodAllocate, stun.MethodRefresh} {
+		for _, l := range b.machine.lanes {
+			l.nonce, l.fetched = stun.Nonce("of another day"), time.Now()
+		}
+		if got := codeOf(b.send(c, b.signed(c, username, password, method, udp))); got != 0 {
+			t.Errorf("%s: %d", method, got)
+		}
+	}
+}
+
 func TestRepeatedAllocateGetsTheSameAnswer(t *testing.T) {
 	b, c := newBed(t), newClient("192.0.2.1:1000")
 	raw := b.signed(c, username, password, stun.MethodAllocate, udp)

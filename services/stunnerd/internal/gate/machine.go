@@ -123,12 +123,27 @@ var errNoAnswer = errors.New("no answer from pion/turn")
 func (l *lane) request(method stun.Method, handle *net.UDPAddr, r *relay.Relay, attrs ...stun.Setter) (*stun.Message, error) {
 	l.calling.Lock()
 	defer l.calling.Unlock()
+	answer, err := l.attempt(method, handle, r, attrs...)
+	if err == nil && stale(answer) {
+		l.nonce = nil
+		answer, err = l.attempt(method, handle, r, attrs...)
+	}
+	return answer, err
+}
+
+func (l *lane) attempt(method stun.Method, handle *net.UDPAddr, r *relay.Relay, attrs ...stun.Setter) (*stun.Message, error) {
 	if err := l.renewNonce(handle); err != nil {
 		return nil, err
 	}
 	setters := append([]stun.Setter{stun.TransactionID, stun.NewType(method, stun.ClassRequest)}, attrs...)
 	setters = append(setters, stun.NewUsername(internalUser), stun.NewRealm(internalRealm), l.nonce, stun.MessageIntegrity(l.key))
 	return l.roundTrip(handle, r, setters...)
+}
+
+// stale tells whether pion/turn wants another nonce. It tells their age by the wall clock, which jumps where nonceRenewal does not.
+func stale(answer *stun.Message) bool {
+	var code stun.ErrorCodeAttribute
+	return code.GetFrom(answer) == nil && code.Code == stun.CodeStaleNonce
 }
 
 // indicate passes an indication on; there is no answer to it.

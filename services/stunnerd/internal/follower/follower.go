@@ -87,6 +87,9 @@ func (f *Follower) Run(ctx context.Context) error {
 				return nil
 			}
 			f.handle(e)
+			if e.Err != nil && cold.Stop() { // there is nobody to wait for
+				f.startCold()
+			}
 			if !e.Connected { // which announces a config
 				open, rested = nil, time.After(applyPause)
 			}

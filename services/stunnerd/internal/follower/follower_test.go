@@ -228,6 +228,19 @@ func TestSilentSourceMeansTheLastGoodConfig(t *testing.T) {
 	}
 }
 
+// a source that is known to be away is not waited for.
+func TestSourceThatIsAwayMeansTheLastGoodConfigAtOnce(t *testing.T) {
+	dir := t.TempDir()
+	save(t, LastGood{Dir: dir, ID: id}, configWith(t, nil), time.Now())
+	f, h := follow(t, dir)
+	h.events <- discovery.Event{Err: errors.New("connection refused")}
+	h.reported(t, func(discovery.Report) bool { return true }) // told before what was kept is looked at
+	h.events <- discovery.Event{Connected: true}
+	if got := f.Status().Origin; got != "last good config" {
+		t.Errorf("origin %q", got)
+	}
+}
+
 func TestLastGoodConfigIsNotTrustedBlindly(t *testing.T) {
 	now := time.Now()
 	c := configWith(t, nil)

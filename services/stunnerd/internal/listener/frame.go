@@ -21,6 +21,8 @@ var (
 )
 
 const (
+	// firstBuffer has room for any frame of a client without a session; smallBuffer is what one with a session begins with.
+	firstBuffer = unknownLimit
 	smallBuffer = 4096
 	// frameHeader is as much as is needed to know a frame's length.
 	frameHeader = 4
@@ -28,12 +30,15 @@ const (
 )
 
 func newFramer(from io.Reader) *framer {
-	return &framer{from: from, buf: make([]byte, smallBuffer)}
+	return &framer{from: from, buf: make([]byte, firstBuffer)}
 }
 
 // next returns the next whole frame, its padding included. It is valid until the next call. A frame of more than limit bytes is an
 // error: the stream cannot be trusted any more, so nothing of it is looked at.
 func (f *framer) next(limit int) ([]byte, error) {
+	if limit > firstBuffer && len(f.buf) < smallBuffer {
+		f.compact(smallBuffer)
+	}
 	if err := f.fill(frameHeader); err != nil {
 		return nil, err
 	}

@@ -1,52 +1,86 @@
 package discovery
 
 import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"strings"
 	"testing"
 	"unicode/utf8"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-// F-05, client side: whatever a frame holds, it changes nothing, or delivers one valid config of the wanted id, or is refused.
+// F-05, client side: whatever frames come, one a line, each changes nothing, or delivers one valid config of the wanted id, or is refused; what was
+// good stays good, and what the client remembers stays small.
 func FuzzConfigFrame(f *testing.F) {
 	good := sample("media/a", "r1")
 	for _, seed := range []string{
 		text(good), text(sample("media/a", "r2")), text(sample("media/b", "r")), text(config.Zero("media/a")), text(config.Zero("media/b")),
 		"", "{}", "null", "no json", `{"version":"v1"}`, `{"version":"v1","items":[]}`, `{"version":"v1","admin":{"name":"media/a"},"listeners":[{"port":0}]}`,
-		`{"report":{"id":"media/a"}}`, "\xff",
+		`{"report":{"id":"media/a"}}`, "\xff", `{"version":"v1","items":[` + text(good) + `,7,` + text(sample("media/b", "r")) + `]}`,
+		text(config.Zero("media/a")) + "\n" + text(good) + "\nx\n" + text(good), text(sample("media/c", "r")) + "\n" + text(sample("media/d", "r")) + "\n" + text(good),
+		strings.Replace(text(good), "{", `{"newer":1,`, 1), `{"version":"v1","admin":{"name":"` + strings.Repeat("x", 100_000) + `"}}`,
+		`{"version":"v1","auth":{"type":"none"},"admin":{"name":"media/a","loglevel":"\u0000"}}`,
 	} {
 		f.Add([]byte(seed))
 	}
-	f.Fuzz(func(t *testing.T, frame []byte) {
+	f.Fuzz(func(t *testing.T, frames []byte) {
 		w := newWatch("test", "media/a")
 		w.receive([]byte(text(good)))
 		if e, ok := w.events.pop(); !ok || e.Config.Revision() != good.Revision() {
 			t.Fatalf("event %+v", e)
 		}
-		w.receive(frame)
-		e, ok := w.events.pop()
-		known := w.delivered["media/a"].revision
-		switch {
-		case !ok || e.Err != nil:
-			if known != good.Revision() || e.Deleted {
-				t.Errorf("the good config is lost: %+v", e)
+		current := good.Revision()
+		for frame := range bytes.Lines(frames) {
+			w.receive(frame)
+			current = heard(t, w, frame, current)
+		}
+		w.receive([]byte(text(sample("media/a", "last"))))
+		if e, ok := w.events.pop(); !ok || e.Err != nil || e.Deleted || e.Config.Auth.Realm != "last" {
+			if current != sample("media/a", "last").Revision() {
+				t.Errorf("the source is no longer believed: %+v", e)
 			}
-		case e.ID != "media/a":
-			t.Errorf("delivered for %q", e.ID)
-		case e.Deleted:
-			if known != config.Zero("media/a").Revision() {
-				c, _, err := config.Parse(frame)
-				if err != nil || !c.IsZero() {
-					t.Errorf("deleted by %q", frame)
+		}
+		for _, want := range []selector{"", "media/", "media/a"} {
+			loaded, _ := readAll(frames, want)
+			for _, c := range loaded {
+				if err := c.Validate(); err != nil || c.IsZero() {
+					t.Errorf("loaded %s: %v", c.Canonical(), err)
 				}
 			}
-		case e.Config.Validate() != nil || e.Config.Revision() != known:
-			t.Errorf("delivered %+v", e)
-		}
-		if _, more := w.events.pop(); more || len(w.delivered) != 1 {
-			t.Error("one frame is one event at most")
 		}
 	})
+}
+
+// heard checks what became of a frame, and returns the revision that is current now.
+func heard(t *testing.T, w *watch, frame []byte, before string) string {
+	t.Helper()
+	e, ok := w.events.pop()
+	now := w.delivered["media/a"].revision
+	switch {
+	case !ok:
+		if c, _, err := read(frame); now != before || err != nil || c.Revision() != now {
+			t.Errorf("%q is passed over", frame)
+		}
+	case e.Err != nil:
+		const readable = 64 << 10
+		if !errors.Is(e.Err, ErrRejected) || now != before || e.Deleted || len(e.Err.Error()) > readable {
+			t.Errorf("refused with %d bytes, and what was good is lost: %+v", len(e.Err.Error()), e)
+		}
+	case e.ID != "media/a":
+		t.Errorf("delivered for %q", e.ID)
+	case e.Deleted:
+		if c, _, err := config.Parse(frame); err != nil || !c.IsZero() || c.Admin.Name != e.ID {
+			t.Errorf("deleted by %q", frame)
+		}
+	case e.Config.Validate() != nil || e.Config.Admin.Name != "media/a" || e.Config.Revision() != now:
+		t.Errorf("delivered %+v", e)
+	}
+	if _, more := w.events.pop(); more || len(w.delivered) != 1 || len(w.refused) > 2 || len(w.events.letters) > 0 {
+		t.Errorf("one frame is one event at most; %d ids, %d refused", len(w.delivered), len(w.refused))
+	}
+	return now
 }
 
 // F-05, server side: reports are bounded and printable, whatever a client sends.
@@ -69,6 +103,24 @@ func FuzzReportFrame(f *testing.F) {
 		}
 		if r.Allocations < 0 {
 			t.Errorf("%d allocations", r.Allocations)
+		}
+		if !ok {
+			return
+		}
+		sent, err := json.Marshal(reportFrame{&r})
+		if again, ok := parseReport(sent); err != nil || !ok || again != r {
+			t.Errorf("%+v is sent as %s and read as %+v: %v", r, sent, again, err)
+		}
+		// Said twice it is one report, and nothing of it outlives its connection.
+		s := NewServer(ServerOptions{})
+		at := &stream{}
+		s.accept(at, r)
+		s.accept(at, r)
+		if len(s.reports) != 1 {
+			t.Errorf("%d reports", len(s.reports))
+		}
+		if s.forget(at); len(s.reports) != 0 {
+			t.Error("the report outlives its connection")
 		}
 	})
 }

@@ -104,7 +104,7 @@ func read(data []byte) (config.Config, []string, error) {
 		return config.Config{}, nil, err
 	}
 	if err := c.Validate(); err != nil {
-		return c, nil, fmt.Errorf("validate config %s: %w", c.Admin.Name, err)
+		return c, nil, fmt.Errorf("validate config %.200s: %w", c.Admin.Name, err)
 	}
 	return c, unknown, nil
 }

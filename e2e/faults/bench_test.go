@@ -323,8 +323,12 @@ func (b *bench) goOn(all calls) {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.t.Context(), patience)
 	defer cancel()
+	want := make([]int, len(all))
 	for i, c := range all {
-		if err := c.AwaitMore(ctx, 3); err != nil {
+		want[i] = c.Stats().Received + 3
+	}
+	for i, c := range all {
+		if err := c.Await(ctx, want[i]); err != nil {
 			b.t.Fatalf("call %d does not go on: %v", i, err)
 		}
 	}
@@ -332,8 +336,13 @@ func (b *bench) goOn(all calls) {
 
 // end ends the calls and returns what they have lost and the longest silence of any of them.
 func (all calls) end() (lost int, silence time.Duration) {
-	for _, c := range all {
-		s := c.End(patience)
+	stats := make([]call.Stats, len(all))
+	var ending sync.WaitGroup
+	for i, c := range all {
+		ending.Go(func() { stats[i] = c.End(patience) })
+	}
+	ending.Wait()
+	for _, s := range stats {
 		lost, silence = lost+s.Lost, max(silence, s.LongestGap)
 	}
 	return lost, silence

@@ -191,6 +191,15 @@ func (d *target) rss(t *testing.T) int {
 	return kilobytes << 10
 }
 
+// warm is the memory of the dataplane when its heap has been through some collections: what the runtime takes for itself by then is not
+// the price of what comes after.
+func (d *target) warm(t *testing.T) int {
+	t.Helper()
+	for collections := d.metric(t, "go_gc_duration_seconds_count"); d.metric(t, "go_gc_duration_seconds_count") < collections+3; {
+	}
+	return d.rss(t)
+}
+
 // cpu is the time that the dataplane has spent computing.
 func (d *target) cpu(t *testing.T) time.Duration {
 	t.Helper()

@@ -14,6 +14,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pion/dtls/v3"
+	"github.com/pion/turn/v3"
+
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
 )
@@ -25,14 +28,20 @@ const (
 	recordHeader       = 13
 )
 
-// forged is the ClientHello of nobody: no cookie, and as short as one can be that asks for a cipher of ours.
-func forged() []byte {
-	body := append([]byte{0xFE, 0xFD}, make([]byte, 32)...)
-	_, _ = rand.Read(body[2:]) // never fails
-	body = append(body, 0, 0, 0, 4, 0xC0, 0x2B, 0xC0, 0x2F, 1, 0)
+// clientHello is as short as one can be that asks for a cipher of ours. It is the first with number 0 and no cookie, and the second with 1.
+func clientHello(random [32]byte, number byte, cookie []byte) []byte {
+	body := append([]byte{0xFE, 0xFD}, random[:]...)
+	body = append(body, 0, byte(len(cookie)))
+	body = append(body, cookie...)
+	body = append(body, 0, 4, 0xC0, 0x2B, 0xC0, 0x2F, 1, 0)
 	size := byte(len(body))
-	message := append([]byte{1, 0, 0, size, 0, 0, 0, 0, 0, 0, 0, size}, body...)
-	return append([]byte{recordHandshake, 0xFE, 0xFF, 0, 0, 0, 0, 0, 0, 0, 0, 0, byte(len(message))}, message...)
+	message := append([]byte{1, 0, 0, size, 0, number, 0, 0, 0, 0, 0, size}, body...)
+	return append([]byte{recordHandshake, 0xFE, 0xFF, 0, 0, 0, 0, 0, 0, 0, number, 0, byte(len(message))}, message...)
+}
+
+func random() (r [32]byte) {
+	_, _ = rand.Read(r[:]) // never fails
+	return r
 }
 
 // T-16: ClientHellos from addresses that nobody answers at cost an answer each, and nothing that stays.
@@ -43,7 +52,7 @@ func TestForgedHelloLeavesNothing(t *testing.T) {
 		d.good(t, call.DTLS)
 	}
 	d.await(t, patience, d.atMost(call.DTLS, 0))
-	goroutines, memory, began := d.goroutines(t), d.rss(t), d.cpu(t)
+	memory, goroutines, began := d.warm(t), d.goroutines(t), d.cpu(t)
 	var answered int
 	for i := range sources {
 		if i == sources/2 {
@@ -74,7 +83,7 @@ func verified(t *testing.T, server netip.AddrPort, source netip.Addr) bool {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	question := forged()
+	question := clientHello(random(), 0, nil)
 	if _, err := conn.Write(question); err != nil {
 		t.Fatal(err)
 	}
@@ -88,6 +97,101 @@ func verified(t *testing.T, server netip.AddrPort, source netip.Addr) bool {
 		t.Errorf("%d bytes are answered with %x", len(question), answer[:n])
 	}
 	return true
+}
+
+// T-16: who writes on the 5-tuple of a session, with a good cookie even, takes nothing from its client.
+func TestFirstClientKeepsItsSession(t *testing.T) {
+	d := start(t)
+	server := net.UDPAddrFromAddrPort(d.address(call.DTLS))
+	line := tap(t)
+	secure, err := dtls.ClientWithOptions(line, server, dtls.WithRootCAs(d.roots), dtls.WithServerName(bed.Loopback))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := secure.HandshakeContext(ctx); err != nil {
+		t.Fatal(err)
+	}
+	client, err := turn.NewClient(&turn.ClientConfig{
+		STUNServerAddr: server.String(), TURNServerAddr: server.String(), Username: user, Password: password, Conn: turn.NewSTUNConn(secure),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	if err := client.Listen(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.SendBindingRequest(); err != nil { // the server knows then that the handshake is over
+		t.Fatal(err)
+	}
+	other := random()
+	line.send(t, server, clientHello(other, 0, nil))
+	cookie := line.await(t, helloVerifyRequest)[28:]
+	relay, err := client.Allocate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer relay.Close()
+	line.send(t, server, clientHello(random(), 0, nil))
+	line.send(t, server, clientHello(other, 1, cookie))
+	if err := client.CreatePermission(net.UDPAddrFromAddrPort(d.peer)); err != nil {
+		t.Errorf("the session is no longer served: %v", err)
+	}
+	if n := len(line.hellos); n > 0 {
+		t.Errorf("%d answers to who came later", n)
+	}
+}
+
+// tapped is a client's socket on which somebody else writes, too, and reads the messages of the handshake that are not encrypted.
+type tapped struct {
+	*net.UDPConn
+	hellos chan []byte
+}
+
+func tap(t *testing.T) tapped {
+	t.Helper()
+	conn, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.ParseIP(bed.Loopback)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return tapped{conn, make(chan []byte, 100)}
+}
+
+func (l tapped) ReadFrom(to []byte) (int, net.Addr, error) {
+	n, from, err := l.UDPConn.ReadFrom(to)
+	if err == nil && n > recordHeader && to[0] == recordHandshake && to[4] == 0 { // of epoch 0
+		l.hellos <- bytes.Clone(to[:n])
+	}
+	return n, from, err
+}
+
+// send writes as somebody else.
+func (l tapped) send(t *testing.T, server net.Addr, datagram []byte) {
+	t.Helper()
+	for len(l.hellos) > 0 {
+		<-l.hellos // what came before is the client's
+	}
+	if _, err := l.WriteTo(datagram, server); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// await returns the next message of a type.
+func (l tapped) await(t *testing.T, message byte) []byte {
+	t.Helper()
+	for late := time.After(patience); ; {
+		select {
+		case datagram := <-l.hellos:
+			if datagram[recordHeader] == message {
+				return datagram
+			}
+		case <-late:
+			t.Fatalf("no message of type %d", message)
+		}
+	}
 }
 
 // Programs that others wrote finish the handshake, also when answers of the server are lost and they have to ask twice.

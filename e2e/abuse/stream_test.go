@@ -47,7 +47,7 @@ func TestSilenceKeepsNobodyOut(t *testing.T) {
 			for _, n := range everyNetwork {
 				d.good(t, n)
 			}
-			memory, began := d.rss(t), time.Now()
+			memory, began := d.warm(t), time.Now()
 			conns := d.connect(t, c.network, silent, nil)
 			t.Logf("%d connections after %s", silent, time.Since(began))
 			if time.Since(began) < closing-busy { // those of the beginning are not closed for their age yet
@@ -101,7 +101,7 @@ func TestConnectionsThatGetNowhereAreClosed(t *testing.T) {
 
 // T-15: what a client may send before it has a session is bounded, and so is what is kept of it.
 func TestLargeFramesCostLittle(t *testing.T) {
-	const clients, growth = 1000, 10 << 20
+	const clients, growth = 1000, 10_000_000
 	long := binary.BigEndian.AppendUint16([]byte{0, 3}, 65_000)      // an Allocate request of 64 kB
 	channel := binary.BigEndian.AppendUint16([]byte{0x40, 0}, 65535) // ChannelData as long as can be
 	fits := append([]byte{0, 3, 3, 232, 0x21, 0x12, 0xA4, 0x42}, make([]byte, 900)...)
@@ -117,7 +117,7 @@ func TestLargeFramesCostLittle(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			d := start(t)
 			d.good(t, call.TCP)
-			memory := d.rss(t)
+			memory := d.warm(t)
 			conns := d.connect(t, call.TCP, clients, c.first)
 			ctx, stop := context.WithCancel(t.Context())
 			defer stop()

@@ -6,9 +6,9 @@ import (
 	"reflect"
 	"strings"
 	"testing"
-	"time"
 )
 
+// Without the bounds the first of these would not end at all.
 func TestDecodeBoundsWhatAFileCosts(t *testing.T) {
 	bomb := "a: &a [x,x,x,x,x,x,x,x,x,x]\n"
 	for c := 'b'; c < 'n'; c++ {
@@ -31,13 +31,9 @@ func TestDecodeBoundsWhatAFileCosts(t *testing.T) {
 		{"a file over the limit", head + strings.Repeat("#", 4<<20), "at most 4194304 are read"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			began := time.Now()
 			objects, problems := Decode("f.yaml", []byte(c.yaml))
 			if len(objects) != 0 || len(problems) != 1 || !strings.Contains(problems[0].Message, c.want) {
 				t.Errorf("got %d objects and %v, want one problem with %q", len(objects), problems, c.want)
-			}
-			if took := time.Since(began); took > 20*time.Second {
-				t.Errorf("took %s", took)
 			}
 		})
 	}

@@ -24,7 +24,7 @@ func (v *View) Granted(from Referrer, to Target) bool {
 	if from.Namespace == to.Namespace {
 		return true
 	}
-	for _, g := range v.grantsOfNamespace[to.Namespace] {
+	for _, g := range list(v, v.grantsOfNamespace, allGrantsOf, types.NamespacedName{Namespace: to.Namespace}) {
 		if grantsFrom(g.Spec.From, from) && grantsTo(g.Spec.To, to) {
 			return true
 		}

@@ -90,19 +90,26 @@ func (v *View) Routes() []RouteRef {
 	for ref := range v.routes {
 		refs = append(refs, ref)
 	}
-	slices.SortFunc(refs, func(a, b RouteRef) int {
-		return cmp.Or(compareKeys(a.NamespacedName, b.NamespacedName), cmp.Compare(precedence(a), precedence(b)))
-	})
+	slices.SortFunc(refs, compareRoutes)
 	return refs
 }
 
+func compareRoutes(a, b RouteRef) int {
+	return cmp.Or(compareKeys(a.NamespacedName, b.NamespacedName), cmp.Compare(precedence(a), precedence(b)))
+}
+
 // Route returns a route, or nil.
-func (v *View) Route(ref RouteRef) *Route { return v.routes[ref] }
+func (v *View) Route(ref RouteRef) *Route {
+	if v.told != nil {
+		v.told.addRoute(ref)
+	}
+	return v.routes[ref]
+}
 
 // RoutesOf returns the routes that name a Gateway as a parent, in the order of Routes.
-func (v *View) RoutesOf(gateway types.NamespacedName) []*Route { return v.routesOfGateway[gateway] }
-
-func (v *View) addRoute(r *Route) { v.routes[r.Ref] = r }
+func (v *View) RoutesOf(gateway types.NamespacedName) []*Route {
+	return list(v, v.routesOfGateway, allRoutesOf, gateway)
+}
 
 // spellings are the ways to write a UDPRoute. Where several stand for one name, the first of this list counts.
 func spellings() []schema.GroupVersion {

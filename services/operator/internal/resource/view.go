@@ -5,17 +5,12 @@
 package resource
 
 import (
-	"cmp"
-	"slices"
-
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
-	gwapiv1a2 "sigs.k8s.io/gateway-api/apis/v1alpha2"
-	gwapiv1b1 "sigs.k8s.io/gateway-api/apis/v1beta1"
 
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 )
@@ -31,7 +26,8 @@ func KeyOf(o metav1.Object) types.NamespacedName {
 	return types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}
 }
 
-// View is an immutable, indexed set of objects. What it hands out belongs to it: readers must not write to it.
+// View is an indexed set of objects. What it hands out belongs to it: readers must not write to it. Put and Delete change it; nobody may
+// read it meanwhile.
 type View struct {
 	classes        table[*gwapiv1.GatewayClass]
 	gateways       table[*gwapiv1.Gateway]
@@ -46,14 +42,15 @@ type View struct {
 	grants         table[*gwapiv1.ReferenceGrant]
 	routes         map[RouteRef]*Route
 
-	nodesByName       []*corev1.Node
-	gatewaysIn        map[string][]types.NamespacedName
-	routesOfGateway   map[types.NamespacedName][]*Route
-	servicesOfGateway map[types.NamespacedName][]*corev1.Service
-	slicesOfService   map[types.NamespacedName][]*discoveryv1.EndpointSlice
-	grantsOfNamespace map[string][]*gwapiv1.ReferenceGrant
+	allNodes            lists[*corev1.Node]
+	gatewaysOfNamespace lists[types.NamespacedName]
+	routesOfGateway     lists[*Route]
+	servicesOfGateway   lists[*corev1.Service]
+	slicesOfService     lists[*discoveryv1.EndpointSlice]
+	grantsOfNamespace   lists[*gwapiv1.ReferenceGrant]
 
 	host *Host
+	told Facts
 }
 
 // NewView indexes objects. Kinds that have no meaning for a Gateway are left out. The order of the objects does not matter; of two objects
@@ -72,78 +69,44 @@ func NewView(objects []Object) *View {
 		nodes:          table[*corev1.Node]{},
 		grants:         table[*gwapiv1.ReferenceGrant]{},
 		routes:         map[RouteRef]*Route{},
+
+		allNodes:            newLists(byKey[*corev1.Node]),
+		gatewaysOfNamespace: newLists(compareKeys),
+		routesOfGateway:     newLists(func(a, b *Route) int { return compareRoutes(a.Ref, b.Ref) }),
+		servicesOfGateway:   newLists(byKey[*corev1.Service]),
+		slicesOfService:     newLists(byKey[*discoveryv1.EndpointSlice]),
+		grantsOfNamespace:   newLists(byKey[*gwapiv1.ReferenceGrant]),
 	}
 	for _, o := range objects {
-		v.add(KeyOf(o), o)
+		v.Put(o)
 	}
-	v.index()
 	return v
 }
 
-func (v *View) add(key types.NamespacedName, o Object) {
-	switch o := o.(type) {
-	case *gwapiv1.GatewayClass:
-		v.classes[key] = o
-	case *gwapiv1.Gateway:
-		v.gateways[key] = o
-	case *stunnerv1.GatewayConfig:
-		v.configs[key] = o
-	case *stunnerv1.Dataplane:
-		v.dataplanes[key] = o
-	case *stunnerv1.StaticService:
-		v.staticServices[key] = o
-	case *stunnerv1.UDPRoute:
-		v.addRoute(fromStunner(o))
-	case *gwapiv1.UDPRoute:
-		v.addRoute(fromOfficial(o, o.Spec, o.Status.Parents, official))
-	case *gwapiv1a2.UDPRoute:
-		v.addRoute(fromAlpha(o))
-	case *corev1.Service:
-		v.services[key] = o
-	case *discoveryv1.EndpointSlice:
-		v.endpointSlices[key] = o
-	case *corev1.Secret:
-		v.secrets[key] = o
-	case *corev1.Namespace:
-		v.namespaces[key] = o
-	case *corev1.Node:
-		v.nodes[key] = o
-	case *gwapiv1.ReferenceGrant:
-		v.grants[key] = o
-	case *gwapiv1b1.ReferenceGrant:
-		v.grants[key] = (*gwapiv1.ReferenceGrant)(o)
+// Telling returns a view of the same objects that notes what it is asked. It is good until the next Put or Delete.
+func (v *View) Telling(told Facts) *View {
+	w := *v
+	w.told = told
+	return &w
+}
+
+// tell notes that a fact was asked for.
+func (v *View) tell(s subject, key types.NamespacedName) {
+	if v.told != nil {
+		v.told.add(s, key)
 	}
 }
 
-// index answers the questions that go from one object to others. Everything is visited in sorted order, and so every list is sorted.
-func (v *View) index() {
-	v.nodesByName = v.nodes.sorted()
-	v.gatewaysIn = map[string][]types.NamespacedName{}
-	for _, gw := range v.gateways.sorted() {
-		v.gatewaysIn[gw.Namespace] = append(v.gatewaysIn[gw.Namespace], KeyOf(gw))
-	}
-	v.routesOfGateway = map[types.NamespacedName][]*Route{}
-	for _, ref := range v.Routes() {
-		v.routes[ref].MaskedBy = v.maskOf(ref)
-		for _, gateway := range v.routes[ref].Gateways() {
-			v.routesOfGateway[gateway] = append(v.routesOfGateway[gateway], v.routes[ref])
-		}
-	}
-	v.servicesOfGateway = map[types.NamespacedName][]*corev1.Service{}
-	for _, svc := range v.services.sorted() {
-		if gateway, ok := gatewayOf(svc); ok {
-			v.servicesOfGateway[gateway] = append(v.servicesOfGateway[gateway], svc)
-		}
-	}
-	v.slicesOfService = map[types.NamespacedName][]*discoveryv1.EndpointSlice{}
-	for _, s := range v.endpointSlices.sorted() {
-		service := types.NamespacedName{Namespace: s.Namespace, Name: s.Labels[discoveryv1.LabelServiceName]}
-		v.slicesOfService[service] = append(v.slicesOfService[service], s)
-	}
-	v.grantsOfNamespace = map[string][]*gwapiv1.ReferenceGrant{}
-	for _, g := range v.grants.sorted() {
-		v.grantsOfNamespace[g.Namespace] = append(v.grantsOfNamespace[g.Namespace], g)
-	}
+// find returns an object, or nil, and notes that it was asked for.
+func find[T Object](v *View, t table[T], s subject, key types.NamespacedName) T {
+	v.tell(s, key)
+	return t[key]
+}
+
+// list returns a list, and notes that it was asked for.
+func list[T any](v *View, l lists[T], s subject, key types.NamespacedName) []T {
+	v.tell(s, key)
+	return l.of[key]
 }
 
 // Classes returns the names of all GatewayClasses, sorted.
@@ -151,24 +114,28 @@ func (v *View) Classes() []string { return v.classes.names() }
 
 // Class returns a GatewayClass, or nil.
 func (v *View) Class(name string) *gwapiv1.GatewayClass {
-	return v.classes[types.NamespacedName{Name: name}]
+	return find(v, v.classes, aClass, types.NamespacedName{Name: name})
 }
 
 // Gateways returns the keys of all Gateways, sorted.
 func (v *View) Gateways() []types.NamespacedName { return v.gateways.keys() }
 
 // Gateway returns a Gateway, or nil.
-func (v *View) Gateway(key types.NamespacedName) *gwapiv1.Gateway { return v.gateways[key] }
+func (v *View) Gateway(key types.NamespacedName) *gwapiv1.Gateway {
+	return find(v, v.gateways, aGateway, key)
+}
 
 // GatewaysIn returns the keys of the Gateways of a namespace, sorted.
-func (v *View) GatewaysIn(namespace string) []types.NamespacedName { return v.gatewaysIn[namespace] }
+func (v *View) GatewaysIn(namespace string) []types.NamespacedName {
+	return list(v, v.gatewaysOfNamespace, allGatewaysOf, types.NamespacedName{Namespace: namespace})
+}
 
 // GatewayConfigs returns the keys of all GatewayConfigs, sorted.
 func (v *View) GatewayConfigs() []types.NamespacedName { return v.configs.keys() }
 
 // GatewayConfig returns a GatewayConfig, or nil.
 func (v *View) GatewayConfig(key types.NamespacedName) *stunnerv1.GatewayConfig {
-	return v.configs[key]
+	return find(v, v.configs, aGatewayConfig, key)
 }
 
 // Dataplanes returns the names of all Dataplanes, sorted.
@@ -176,7 +143,7 @@ func (v *View) Dataplanes() []string { return v.dataplanes.names() }
 
 // Dataplane returns a Dataplane, or nil.
 func (v *View) Dataplane(name string) *stunnerv1.Dataplane {
-	return v.dataplanes[types.NamespacedName{Name: name}]
+	return find(v, v.dataplanes, aDataplane, types.NamespacedName{Name: name})
 }
 
 // StaticServices returns the keys of all StaticServices, sorted.
@@ -184,28 +151,32 @@ func (v *View) StaticServices() []types.NamespacedName { return v.staticServices
 
 // StaticService returns a StaticService, or nil.
 func (v *View) StaticService(key types.NamespacedName) *stunnerv1.StaticService {
-	return v.staticServices[key]
+	return find(v, v.staticServices, aStaticService, key)
 }
 
 // Service returns a Service, or nil.
-func (v *View) Service(key types.NamespacedName) *corev1.Service { return v.services[key] }
+func (v *View) Service(key types.NamespacedName) *corev1.Service {
+	return find(v, v.services, aService, key)
+}
 
 // EndpointSlicesOf returns the EndpointSlices of a Service, sorted by name.
 func (v *View) EndpointSlicesOf(service types.NamespacedName) []*discoveryv1.EndpointSlice {
-	return v.slicesOfService[service]
+	return list(v, v.slicesOfService, allSlicesOf, service)
 }
 
 // ServicesOf returns the Services that expose a Gateway, sorted by name.
 func (v *View) ServicesOf(gateway types.NamespacedName) []*corev1.Service {
-	return v.servicesOfGateway[gateway]
+	return list(v, v.servicesOfGateway, allServicesOf, gateway)
 }
 
 // Secret returns a Secret, or nil.
-func (v *View) Secret(key types.NamespacedName) *corev1.Secret { return v.secrets[key] }
+func (v *View) Secret(key types.NamespacedName) *corev1.Secret {
+	return find(v, v.secrets, aSecret, key)
+}
 
 // Namespace returns a Namespace, or nil.
 func (v *View) Namespace(name string) *corev1.Namespace {
-	return v.namespaces[types.NamespacedName{Name: name}]
+	return find(v, v.namespaces, aNamespace, types.NamespacedName{Name: name})
 }
 
 // NamespaceLabels returns the labels of a namespace. Every namespace has the label with its own name, because the API server sets it;
@@ -221,37 +192,4 @@ func (v *View) NamespaceLabels(name string) map[string]string {
 }
 
 // Nodes returns all Nodes, sorted by name.
-func (v *View) Nodes() []*corev1.Node { return v.nodesByName }
-
-// table holds the objects of one kind. Reading a key that is not there gives nil.
-type table[T Object] map[types.NamespacedName]T
-
-func (t table[T]) keys() []types.NamespacedName {
-	keys := make([]types.NamespacedName, 0, len(t))
-	for key := range t {
-		keys = append(keys, key)
-	}
-	slices.SortFunc(keys, compareKeys)
-	return keys
-}
-
-// names is keys for a kind that has no namespaces.
-func (t table[T]) names() []string {
-	names := make([]string, 0, len(t))
-	for _, key := range t.keys() {
-		names = append(names, key.Name)
-	}
-	return names
-}
-
-func (t table[T]) sorted() []T {
-	objects := make([]T, 0, len(t))
-	for _, key := range t.keys() {
-		objects = append(objects, t[key])
-	}
-	return objects
-}
-
-func compareKeys(a, b types.NamespacedName) int {
-	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
-}
+func (v *View) Nodes() []*corev1.Node { return list(v, v.allNodes, allNodes, types.NamespacedName{}) }

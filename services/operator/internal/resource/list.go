@@ -1,0 +1,71 @@
+package resource
+
+import (
+	"cmp"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// table holds the objects of one kind. Reading a key that is not there gives nil.
+type table[T Object] map[types.NamespacedName]T
+
+func (t table[T]) keys() []types.NamespacedName {
+	keys := make([]types.NamespacedName, 0, len(t))
+	for key := range t {
+		keys = append(keys, key)
+	}
+	slices.SortFunc(keys, compareKeys)
+	return keys
+}
+
+// names is keys for a kind that has no namespaces.
+func (t table[T]) names() []string {
+	names := make([]string, 0, len(t))
+	for _, key := range t.keys() {
+		names = append(names, key.Name)
+	}
+	return names
+}
+
+// lists answer the questions that go from one object to many: each list is sorted. A list that was handed out never changes; another takes its
+// place.
+type lists[T any] struct {
+	of    map[types.NamespacedName][]T
+	order func(a, b T) int
+}
+
+func newLists[T any](order func(a, b T) int) lists[T] {
+	return lists[T]{of: map[types.NamespacedName][]T{}, order: order}
+}
+
+// remove takes an item out of the lists under these keys.
+func (l lists[T]) remove(item T, keys ...types.NamespacedName) {
+	for _, key := range keys {
+		old := l.of[key]
+		at, found := slices.BinarySearchFunc(old, item, l.order)
+		switch {
+		case !found:
+		case len(old) == 1:
+			delete(l.of, key)
+		default:
+			l.of[key] = slices.Concat(old[:at], old[at+1:])
+		}
+	}
+}
+
+// insert puts an item into the lists under these keys.
+func (l lists[T]) insert(item T, keys ...types.NamespacedName) {
+	for _, key := range keys {
+		old := l.of[key]
+		at, _ := slices.BinarySearchFunc(old, item, l.order)
+		l.of[key] = slices.Concat(old[:at], []T{item}, old[at:])
+	}
+}
+
+func compareKeys(a, b types.NamespacedName) int {
+	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+}
+
+// byKey orders objects by namespace and name.
+func byKey[T Object](a, b T) int { return compareKeys(KeyOf(a), KeyOf(b)) }

@@ -1,0 +1,177 @@
+package translate_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
+	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
+)
+
+// unit is a piece of work: everything that has a result of its own.
+type unit struct {
+	kind string
+	key  types.NamespacedName
+	ref  resource.RouteRef
+}
+
+func unitsOf(v *resource.View) (units []unit) {
+	for _, key := range v.Gateways() {
+		units = append(units, unit{kind: "Gateway", key: key})
+	}
+	for _, ref := range v.Routes() {
+		units = append(units, unit{kind: "UDPRoute", ref: ref})
+	}
+	for _, name := range v.Classes() {
+		units = append(units, unit{kind: "GatewayClass", key: types.NamespacedName{Name: name}})
+	}
+	for _, key := range v.GatewayConfigs() {
+		units = append(units, unit{kind: "GatewayConfig", key: key})
+	}
+	for _, name := range v.Dataplanes() {
+		units = append(units, unit{kind: "Dataplane", key: types.NamespacedName{Name: name}})
+	}
+	for _, key := range v.StaticServices() {
+		units = append(units, unit{kind: "StaticService", key: key})
+	}
+	return units
+}
+
+func (u unit) translate(v *resource.View, opt translate.Options) any {
+	switch u.kind {
+	case "Gateway":
+		return translate.Gateway(v, u.key, opt)
+	case "UDPRoute":
+		return translate.Route(v, u.ref, opt)
+	case "GatewayClass":
+		return translate.Class(v, u.key.Name, opt)
+	case "GatewayConfig":
+		return translate.GatewayConfig(v, u.key, opt)
+	case "Dataplane":
+		return translate.Dataplane(v, u.key.Name, opt)
+	}
+	return translate.StaticService(v, u.key, opt)
+}
+
+// Whatever changes, it is enough to translate anew who was told one of the facts that changed: the results are those of a translation of
+// everything. The objects of every golden case come and go, in all the forms that the cases have of them.
+func TestOnlyWhoIsConcernedNeedsANewTranslation(t *testing.T) {
+	forms := map[string][]resource.Object{}
+	for _, file := range caseFiles(t) {
+		for _, o := range load(t, file).objects {
+			forms[nameOf(o)] = append(forms[nameOf(o)], o)
+		}
+	}
+	const steps, seed = 80, 7
+	random := rand.New(rand.NewPCG(seed, 0))
+	made, all := 0, 0
+	forEachCase(t, func(t *testing.T, c *testCase) {
+		w := walk{t: t, view: c.viewOf(nil), options: c.options, present: map[string]resource.Object{}, results: map[unit]any{}}
+		for _, o := range c.objects {
+			w.put(o)
+		}
+		for _, o := range c.objects {
+			w.delete(nameOf(o))
+			w.check(nameOf(o)+" goes", c.viewOf(objectsOf(w.present)))
+			w.put(o)
+			w.check(nameOf(o)+" comes back", c.viewOf(objectsOf(w.present)))
+		}
+		for step := range steps {
+			own := c.objects[random.IntN(len(c.objects))]
+			name := nameOf(own)
+			switch {
+			case random.IntN(8) == 0: // back to what the case is about
+				for _, o := range c.objects {
+					w.put(o)
+				}
+			case w.present[name] != nil && random.IntN(2) == 0:
+				w.delete(name)
+			default:
+				w.put(forms[name][random.IntN(len(forms[name]))])
+			}
+			w.check(fmt.Sprintf("step %d of seed %d, %s", step, seed, name), c.viewOf(objectsOf(w.present)))
+		}
+		made, all = made+w.made, all+w.all
+	})
+	t.Logf("%d translations in the place of %d", made, all)
+}
+
+// walk is a view that changes, and what is known of it.
+type walk struct {
+	t       *testing.T
+	view    *resource.View
+	options translate.Options
+	present map[string]resource.Object
+	readers resource.Readers[unit]
+	results map[unit]any
+	// made counts the translations, all those that would have been made without knowing whom a change concerns.
+	made, all int
+}
+
+func (w *walk) put(o resource.Object) {
+	o = o.DeepCopyObject().(resource.Object)
+	o.SetResourceVersion(fmt.Sprint(w.made, w.all)) // as every write does
+	w.present[nameOf(o)] = o
+	w.update(w.view.Put(o))
+}
+
+func (w *walk) delete(name string) {
+	gone := w.present[name]
+	delete(w.present, name)
+	w.update(w.view.Delete(gone))
+}
+
+func (w *walk) update(changed resource.Facts) {
+	concerned, there := map[unit]struct{}{}, map[unit]struct{}{}
+	w.readers.Of(changed, concerned)
+	for _, u := range unitsOf(w.view) {
+		there[u] = struct{}{}
+		if _, known := w.results[u]; !known {
+			concerned[u] = struct{}{}
+		}
+	}
+	for u := range concerned {
+		if _, exists := there[u]; !exists {
+			w.readers.Forget(u)
+			delete(w.results, u)
+			continue
+		}
+		told := resource.Facts{}
+		w.results[u] = u.translate(w.view.Telling(told), w.options)
+		w.readers.Told(u, told)
+		w.made++
+	}
+}
+
+// check compares what is known with what a translation of everything says.
+func (w *walk) check(when string, fresh *resource.View) {
+	w.t.Helper()
+	for _, u := range unitsOf(fresh) {
+		w.all++
+		if want := u.translate(fresh, w.options); !reflect.DeepEqual(w.results[u], want) {
+			w.t.Fatalf("%s: %v is not what a new translation says", when, u)
+		}
+	}
+	if len(w.results) != len(unitsOf(fresh)) {
+		w.t.Fatalf("%s: %d results, want %d", when, len(w.results), len(unitsOf(fresh)))
+	}
+}
+
+// nameOf tells objects apart as a view does: each spelling of a route is an object of its own, those of a ReferenceGrant are not.
+func nameOf(o resource.Object) string {
+	if o.GetObjectKind().GroupVersionKind().Kind == string(resource.KindUDPRoute) {
+		return fmt.Sprint(o.GetObjectKind().GroupVersionKind(), resource.KeyOf(o))
+	}
+	return identity(o)
+}
+
+func objectsOf(present map[string]resource.Object) (list []resource.Object) {
+	for _, o := range present {
+		list = append(list, o)
+	}
+	return list
+}

@@ -24,7 +24,7 @@ const (
 
 	unknownLimit = 1024
 	sessionLimit = stunHeader + 65535
-	// acceptPause is how long accepting rests when the process is out of descriptors.
+	// acceptPause is how long accepting rests when there are no more descriptors for clients.
 	acceptPause = 100 * time.Millisecond
 	// acceptWarning is how often the log says so: how long it lasts is up to the clients.
 	acceptWarning = time.Minute
@@ -93,7 +93,7 @@ func (l *connections) Close() error {
 func (l *connections) accept(ln net.Listener) {
 	var warned time.Time
 	for {
-		conn, err := ln.Accept()
+		conn, err := next(ln)
 		switch {
 		case err == nil:
 			l.begin(conn, func() {})
@@ -107,6 +107,14 @@ func (l *connections) accept(ln net.Listener) {
 			time.Sleep(acceptPause)
 		}
 	}
+}
+
+// next waits for a connection, unless there is no room for one.
+func next(ln net.Listener) (net.Conn, error) {
+	if err := relay.Room(); err != nil {
+		return nil, err
+	}
+	return ln.Accept()
 }
 
 // begin serves a connection from now on. end is called when nothing of it is left.

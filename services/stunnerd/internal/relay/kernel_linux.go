@@ -21,6 +21,9 @@ func (Kernel) Open(family netip.Addr, port uint16) (Socket, error) {
 	if family.Is6() {
 		network, level, option = "udp6", unix.IPPROTO_IPV6, unix.IPV6_RECVERR
 	}
+	if err := Room(); err != nil {
+		return nil, fmt.Errorf("open relay socket: %w", err)
+	}
 	conn, err := net.ListenUDP(network, &net.UDPAddr{Port: int(port)})
 	if err != nil {
 		return nil, fmt.Errorf("open relay socket: %w", err)

@@ -32,7 +32,7 @@ func virtually(t *testing.T, test func(v *virtual)) {
 	synctest.Test(t, func(t *testing.T) {
 		v := newVirtual(t)
 		test(v)
-		time.Sleep(maxLifetime*time.Second + time.Second)
+		time.Sleep(time.Hour + time.Second)
 		synctest.Wait()
 		if a, b, c, d := v.table.Len(), v.machine.Allocations(), v.Sessions(), v.net.Len(); a+b+c+d != 0 {
 			t.Errorf("left behind: %d sessions in the table, %d allocations, %d flows, %d relay sockets", a, b, c, d)
@@ -367,11 +367,11 @@ func TestNonceLastsAnHour(t *testing.T) {
 			return v.send(newClient(fmt.Sprint("192.0.2.1:", port)), v.build(request4(stun.MethodAllocate), udp,
 				stun.NewUsername(username), stun.NewRealm(realm), nonce, stun.NewLongTermIntegrity(username, realm, password)))
 		}
-		v.at(NonceLifetime - time.Second)
+		v.at(time.Hour - time.Second)
 		if code := codeOf(ask(2, nonce)); code != 0 {
 			t.Errorf("after 59:59: %d", code)
 		}
-		v.at(NonceLifetime + time.Second)
+		v.at(time.Hour + time.Second)
 		stale := ask(3, nonce)
 		fresh, err := stale.Get(stun.AttrNonce)
 		if codeOf(stale) != 438 || err != nil || !stale.Contains(stun.AttrRealm) {
@@ -414,10 +414,10 @@ func TestCredentialEndsToTheSecond(t *testing.T) {
 					}
 				}
 				try(0, c, stun.MethodAllocate, udp, lifetime(3600))
-				v.at(ttl + leeway)
+				v.at(ttl + 5*time.Second)
 				try(0, newClient("192.0.2.1:1001"), stun.MethodAllocate, udp)
 				all(0)
-				v.at(ttl + leeway + time.Second)
+				v.at(ttl + 6*time.Second)
 				try(401, newClient("192.0.2.1:1002"), stun.MethodAllocate, udp)
 				if grace > 0 {
 					v.at(ttl + grace - time.Second)
@@ -528,4 +528,44 @@ func TestForgedSourceIsChallengedTenTimesASecond(t *testing.T) {
 			}
 		}
 	})
+}
+
+// what lasts a while lasts by the monotonic clock, whatever the wall clock does meanwhile. A time without a monotonic reading would be
+// compared by the wall clock.
+func TestLifetimesAreMonotonic(t *testing.T) {
+	b, c := newBed(t), newClient("192.0.2.1:1000")
+	b.allocate(c)
+	permitted := peerAt("127.0.0.1:4000")
+	if code := codeOf(b.send(c, b.signed(c, username, password, stun.MethodCreatePermission, permitted))); code != 0 {
+		t.Fatal(code)
+	}
+	f := b.flow(c.addr)
+	for what, at := range map[string]time.Time{
+		"session, by which channels live": f.Started,
+		"permission":                      f.permitted.until[permitted.addr.Addr()],
+		"limiter":                         b.limits.failures.epoch,
+	} {
+		if at == at.Round(0) {
+			t.Errorf("%s: %s has no monotonic reading", what, at)
+		}
+	}
+}
+
+// a jump of the wall clock costs a client one 438 at most: the nonce that comes with it is good, and stays good.
+func TestClockJumpsCostOneNonce(t *testing.T) {
+	n, client, now := nonces(t), netip.MustParseAddr("192.0.2.1"), time.Unix(1_800_000_000, 0)
+	held := n.Make(client, now)
+	for _, jump := range []time.Duration{time.Hour, -time.Hour, 24 * time.Hour, -24 * time.Hour, time.Second, -time.Second, 0, 1e5 * time.Hour, -1e5 * time.Hour} {
+		now = now.Add(jump)
+		refused := 0
+		for _, later := range []time.Duration{0, time.Second, 29 * time.Minute, 59 * time.Minute} {
+			if at := now.Add(later); !n.Valid(held, client, at) {
+				refused++
+				held = n.Make(client, at)
+			}
+		}
+		if refused > 1 {
+			t.Errorf("after a jump of %s: %d times within the hour", jump, refused)
+		}
+	}
 }

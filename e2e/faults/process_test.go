@@ -3,7 +3,12 @@ package faults
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net"
 	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
 	"syscall"
 	"testing"
 	"time"
@@ -13,6 +18,7 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/ask"
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 )
 
 // R-08: told to end under load, a process keeps every call that it has, sends new ones elsewhere, and ends with the last one.
@@ -29,11 +35,7 @@ func TestR08DrainUnderLoad(t *testing.T) {
 		return err
 	})
 	for deadline := time.Now().Add(2 * time.Second); time.Now().Before(deadline); time.Sleep(pace) {
-		for _, path := range []string{"/ready", "/live"} {
-			if err := bed.Answers(b.health()+path, http.StatusOK)(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-		}
+		b.probe()
 	}
 	code, _ := b.do(b.client(1), stun.MethodAllocate, ask.UDP())
 	mustRefuse(t, "new allocation", code, overload...)
@@ -129,4 +131,209 @@ func (b *bench) signal(s syscall.Signal) {
 	if err := b.process.Signal(s); err != nil {
 		b.t.Fatal(err)
 	}
+}
+
+// R-17: in a container with little memory, clients beyond its capacity are sent elsewhere before the kernel ends the process, and the calls
+// that it has go on.
+func TestR17MemoryLimit(t *testing.T) {
+	const (
+		limit    = 32 << 20
+		capacity = limit / (64 << 10)
+	)
+	b := newBench(t)
+	group := newContainer(t, limit)
+	b.file = filepath.Join(t.TempDir(), "config.json")
+	b.write(b.config)
+	b.startAs(group.enter(stunnerd), b.file)
+	b.inForce(b.config)
+	live := b.calls(1)
+	var held []*ask.Client
+	refused := 0
+	for i := range capacity + 50 {
+		c := b.client(i)
+		switch code, _ := b.do(c, stun.MethodAllocate, ask.UDP()); {
+		case code == 0:
+			held = append(held, c)
+		default:
+			refused++
+			mustRefuse(t, "allocation beyond the capacity", code, stun.CodeInsufficientCapacity)
+		}
+	}
+	if got := len(held) + len(live); got != capacity || refused == 0 {
+		t.Errorf("%d allocations and %d refused, want %d, which is what the memory is for", got, refused, capacity)
+	}
+	for _, c := range held { // each does what costs most: a channel, and media through it
+		if code, _ := b.do(c, stun.MethodChannelBind, b.three()[stun.MethodChannelBind]...); code != 0 {
+			t.Fatalf("bind channel: %d", code)
+		}
+		b.echoes(c)
+	}
+	b.unharmed(live, silence)
+	t.Logf("%d allocations took %d of %d KiB", capacity, group.peak()>>10, limit>>10)
+}
+
+// R-18: out of descriptors, new clients are sent elsewhere or wait at the door, at no cost, and probes are answered.
+func TestR18Descriptors(t *testing.T) {
+	const limit = 256
+	b := newBench(t)
+	b.file = filepath.Join(t.TempDir(), "config.json")
+	b.write(b.config)
+	b.startAs(bed.Command{Path: "prlimit", Args: []string{fmt.Sprintf("--nofile=%d:%d", limit, limit), stunnerd}}, b.file)
+	b.inForce(b.config)
+	live := b.calls(1)
+	var held []*ask.Client
+	for i := range limit {
+		c := b.client(i)
+		code, _ := b.do(c, stun.MethodAllocate, ask.UDP())
+		if code != 0 {
+			mustRefuse(t, "allocation beyond the capacity", code, stun.CodeInsufficientCapacity)
+			break
+		}
+		held = append(held, c)
+	}
+	if got := len(held); got == 0 || got > limit-200 {
+		t.Errorf("%d allocations with %d descriptors", got, limit)
+	}
+	var crowd []net.Conn
+	for range 2 * limit {
+		conn, err := net.Dial("tcp", b.at(call.TCP).String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		crowd = append(crowd, conn)
+	}
+	b.await("out of descriptors", func(context.Context) error { return b.holds(limit * 3 / 4) })
+	const window = 4 * time.Second
+	before, began := b.processor(), time.Now()
+	for time.Since(began) < window {
+		b.probe()
+		time.Sleep(5 * pace)
+	}
+	if share := float64(b.processor()-before) / float64(time.Since(began)); share > 0.2 {
+		t.Errorf("%.0f %% of a processor while nobody can be let in", share*100)
+	} else {
+		t.Logf("%.1f %% of a processor while nobody can be let in, with %d calls and the probes", share*100, len(live))
+	}
+	for _, conn := range crowd {
+		_ = conn.Close()
+	}
+	if code, _ := b.do(held[0], stun.MethodRefresh, ask.Lifetime(0)); code != 0 {
+		t.Errorf("free an allocation: %d", code)
+	}
+	b.unharmed(append(live, b.call(b.options(call.TCP))), silence)
+}
+
+// probe asks like a kubelet: over a connection of its own each time.
+func (b *bench) probe() {
+	b.t.Helper()
+	fresh := http.Client{Timeout: 2 * silence, Transport: &http.Transport{DisableKeepAlives: true}}
+	for _, path := range []string{"/ready", "/live"} {
+		res, err := fresh.Get(b.health() + path)
+		if err != nil {
+			b.t.Fatalf("probe: %v", err)
+		}
+		if _ = res.Body.Close(); res.StatusCode != http.StatusOK {
+			b.t.Errorf("%s answers %d", path, res.StatusCode)
+		}
+	}
+}
+
+// holds is the condition that the process has so many descriptors open.
+func (b *bench) holds(want int) error {
+	if got := b.files(); got < want {
+		return fmt.Errorf("%d descriptors are open", got)
+	}
+	return nil
+}
+
+// R-19: with a hundred ports and two hundred clients, every client gets a port of its own or hears 508, and a port that is given back is
+// good for the next one.
+func TestR19RelayPorts(t *testing.T) {
+	if !netns.Isolated(t) {
+		return
+	}
+	const ports, first = 100, 40000
+	b := newBench(t) // before: the peer shall not take one of the ports
+	if err := os.WriteFile("/proc/sys/net/ipv4/ip_local_port_range", fmt.Appendf(nil, "%d %d", first, first+ports-1), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.run()
+	holders := map[uint16]*ask.Client{}
+	refused := 0
+	for i := range 2 * ports {
+		c, err := ask.DialFrom(netip.AddrPortFrom(source(i), 5000), b.at(call.UDP), user, password)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(c.Close)
+		answer, _ := b.answer(c, stun.MethodAllocate, ask.UDP())
+		if code := ask.Code(answer); code != 0 {
+			refused++
+			mustRefuse(t, "allocation without a port", code, stun.CodeInsufficientCapacity)
+			continue
+		}
+		relay, err := ask.Relayed(answer)
+		if err != nil || relay.Port() < first || relay.Port() >= first+ports || holders[relay.Port()] != nil {
+			t.Fatalf("relay %s: not in the range, or given twice: %v", relay, err)
+		}
+		holders[relay.Port()] = c
+	}
+	if got := len(holders); got < ports-1 || got+refused != 2*ports {
+		t.Errorf("%d of %d ports were given, %d clients refused", got, ports, refused)
+	}
+	for port, c := range holders {
+		if code, _ := b.do(c, stun.MethodRefresh, ask.Lifetime(0)); code != 0 {
+			t.Fatalf("free port %d: %d", port, code)
+		}
+		if code, _ := b.do(c, stun.MethodAllocate, ask.UDP()); code != 0 {
+			t.Errorf("allocate with a port that is free again: %d", code)
+		}
+	}
+	t.Logf("%d ports given, %d clients refused", len(holders), refused)
+}
+
+// container is a memory cgroup that a program sees as the root of all, like in a container.
+type container struct {
+	t    *testing.T
+	dir  string
+	root string // where the program looks for it
+	peak func() int
+}
+
+func newContainer(t *testing.T, limit int) *container {
+	t.Helper()
+	c := &container{t: t, root: "/sys/fs/cgroup/memory"}
+	files := map[string]string{"limit": "memory.limit_in_bytes", "peak": "memory.max_usage_in_bytes"}
+	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
+		c.root, files = "/sys/fs/cgroup", map[string]string{"limit": "memory.max", "peak": "memory.peak"}
+	}
+	c.dir = filepath.Join(c.root, fmt.Sprintf("e2e-faults-%d", os.Getpid()))
+	if err := os.Mkdir(c.dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { // the process was killed by an earlier clean-up, but the kernel may still be busy with it
+		for deadline := time.Now().Add(patience); os.Remove(c.dir) != nil && time.Now().Before(deadline); time.Sleep(pace) {
+		}
+	})
+	if err := os.WriteFile(filepath.Join(c.dir, files["limit"]), fmt.Append(nil, limit), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c.peak = func() (n int) {
+		data, err := os.ReadFile(filepath.Join(c.dir, files["peak"]))
+		if err == nil {
+			_, err = fmt.Sscan(string(data), &n)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	return c
+}
+
+// enter runs a program inside.
+func (c *container) enter(program string) bed.Command {
+	const script = `echo $$ >"$0/cgroup.procs" && mount --bind "$0" "$1" && shift && exec "$@"`
+	return bed.Command{Path: "unshare", Args: []string{"--mount", "sh", "-c", script, c.dir, c.root, program}}
 }

@@ -106,34 +106,91 @@ func TestWhatIsNoTURNIsRefused(t *testing.T) {
 	}
 }
 
-// FuzzFramer: the same bytes give the same frames however they are split, and the buffer stays within the limit (F-02).
+// F-02: the same bytes give the same frames and the same end however they are split into reads, which are those that RFC 8656 §12.5 and RFC 8489
+// §6.2.2 describe; the buffer stays within the limit, and the work grows with the stream.
 func FuzzFramer(f *testing.F) {
-	f.Add(bytes.Join([][]byte{stunMessage(4), channelData(3)}, nil), uint16(7))
-	f.Add([]byte{0x40, 0, 0xFF, 0xFF, 1, 2, 3}, uint16(2))
-	f.Add([]byte("GET / HTTP/1.1\r\n\r\n"), uint16(1))
-	f.Fuzz(func(t *testing.T, stream []byte, at uint16) {
-		whole, wholeErr := collect(bytes.NewReader(stream), unknownLimit)
-		cut := int(at) % (len(stream) + 1)
-		framer := newFramer(&chunks{bytes.Clone(stream[:cut]), bytes.Clone(stream[cut:])})
-		var split int
-		for {
-			frame, err := framer.next(unknownLimit)
+	f.Add(bytes.Join([][]byte{stunMessage(4), channelData(3)}, nil), []byte{7}, false)
+	f.Add([]byte{0x40, 0, 0xFF, 0xFF, 1, 2, 3}, []byte{2, 1, 0, 5}, true)
+	f.Add([]byte("GET / HTTP/1.1\r\n\r\n"), []byte{1}, false)
+	f.Add(bytes.Join([][]byte{channelData(1020), stunMessage(1004), channelData(1021), stunMessage(0)}, nil), []byte{255, 255, 255, 255, 1}, false)
+	f.Add(bytes.Join([][]byte{channelData(3000), channelData(3000), channelData(9), channelData(60_000), stunMessage(65532)}, nil), []byte{200, 1, 3}, true)
+	f.Add(channelData(65535), []byte{}, true)
+	f.Add(stunMessage(6), []byte{3}, true)
+	f.Add(stunMessage(8)[:21], []byte{20}, true)
+	f.Add([]byte{0x7F, 1, 0, 0, 0x80, 0, 0, 0}, []byte{4}, true)
+	f.Fuzz(func(t *testing.T, stream, sizes []byte, session bool) {
+		limit := unknownLimit
+		if session {
+			limit = sessionLimit
+		}
+		want, wantErr := frames8656(stream, limit)
+		pieces := chunks{}
+		for rest, i := bytes.Clone(stream), 0; len(rest) > 0; i++ {
+			n := len(rest)
+			if len(sizes) > 0 {
+				n = min(n, 1+int(sizes[i%len(sizes)])) // the sizes again and again
+			}
+			pieces, rest = append(pieces, rest[:n]), rest[n:]
+		}
+		from := &counted{chunks: pieces}
+		framer := newFramer(from)
+		for i := 0; ; i++ {
+			frame, err := framer.next(limit)
 			if err != nil {
-				if err != wholeErr {
-					t.Fatalf("%v in one piece, %v in two", wholeErr, err)
+				if !errors.Is(err, wantErr) || i != len(want) {
+					t.Fatalf("%d frames, then %v; want %d, then %v", i, err, len(want), wantErr)
 				}
 				break
 			}
-			if !bytes.Equal(frame, whole[split]) {
-				t.Fatalf("frame %d differs", split)
+			if i >= len(want) || !bytes.Equal(frame, want[i]) {
+				t.Fatalf("frame %d is % x", i, frame)
 			}
-			split++
 		}
-		if split != len(whole) {
-			t.Fatalf("%d frames in one piece, %d in two", len(whole), split)
-		}
-		if len(framer.buf) > smallBuffer {
+		// A buffer that must grow is doubled, or is as long as one frame.
+		if most := max(smallBuffer, 2*limit); !session && len(framer.buf) > smallBuffer || len(framer.buf) > most {
 			t.Fatalf("buffer grew to %d", len(framer.buf))
 		}
+		// A piece is cut where the buffer ends, which happens twice a frame at most: for its header and for the rest of it.
+		if most := len(pieces) + 2*(len(want)+1) + 1; from.reads > most {
+			t.Fatalf("%d reads for %d pieces and %d frames", from.reads, len(pieces), len(want))
+		}
 	})
+}
+
+// counted counts how often it is read.
+type counted struct {
+	chunks
+	reads int
+}
+
+func (c *counted) Read(b []byte) (int, error) {
+	c.reads++
+	return c.chunks.Read(b)
+}
+
+// frames8656 cuts a whole stream into frames, and says how it ends.
+func frames8656(stream []byte, limit int) (frames [][]byte, err error) {
+	for len(stream) > 0 {
+		if len(stream) < 4 {
+			return frames, io.ErrUnexpectedEOF
+		}
+		length := int(stream[2])<<8 | int(stream[3])
+		size := 0
+		switch kind := stream[0] >> 6; {
+		case kind == 1:
+			size = (4 + length + 3) / 4 * 4
+		case stream[0] <= 3 && length%4 == 0:
+			size = 20 + length
+		default:
+			return frames, errNotTURN
+		}
+		if size > limit {
+			return frames, errTooLarge
+		}
+		if size > len(stream) {
+			return frames, io.ErrUnexpectedEOF
+		}
+		frames, stream = append(frames, stream[:size]), stream[size:]
+	}
+	return frames, io.EOF
 }

@@ -1,0 +1,359 @@
+package faults
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/pion/stun/v2"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/ask"
+	"github.com/stunner-gateway/stunner/e2e/internal/call"
+)
+
+// a thousand clients come within a second. Each is served or sent elsewhere in time, none gets two allocations for its retransmissions, and the
+// calls that are up are not silent for long.
+func TestR21Rush(t *testing.T) {
+	const clients, limit = 1000, 10 * time.Second
+	b := newBench(t)
+	b.run()
+	live := b.calls(1)
+	before := b.metric("stunner_connections_total")
+	rush := make([]*ask.Client, clients)
+	for i := range rush {
+		rush[i] = b.client(i)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	var served, refused, slow atomic.Int64
+	var group sync.WaitGroup
+	for i, c := range rush {
+		group.Go(func() {
+			time.Sleep(time.Duration(i) * time.Second / clients)
+			began := time.Now()
+			answer, _, err := c.Do(ctx, stun.MethodAllocate, ask.UDP())
+			switch code := ask.Code(answer); {
+			case err != nil:
+				t.Errorf("allocate: %v", err)
+			case code == 0:
+				served.Add(1)
+			default:
+				refused.Add(1)
+				mustRefuse(t, "allocation in the rush", code, overload...)
+			}
+			for took := int64(time.Since(began)); ; {
+				if most := slow.Load(); took <= most || slow.CompareAndSwap(most, took) {
+					return
+				}
+			}
+		})
+	}
+	group.Wait()
+	b.await("as many allocations as clients were served", b.sessions(len(live)+int(served.Load())))
+	if made := b.metric("stunner_connections_total") - before; made != float64(served.Load()) {
+		t.Errorf("%.0f allocations were made for %d clients", made, served.Load())
+	}
+	b.goOn(live)
+	for _, c := range live {
+		if s := c.End(silence); s.LongestGap > silence {
+			t.Errorf("live call: %s", s)
+		} else {
+			t.Logf("live call: %s", s)
+		}
+	}
+	t.Logf("%d served, %d refused, the slowest in %s", served.Load(), refused.Load(), time.Duration(slow.Load()))
+}
+
+// over a path that loses, reorders, repeats or delays, calls are made and go on, also after a blackout, and the gateway itself loses
+// nothing of what reaches it.
+func TestR22Path(t *testing.T) {
+	bench := newBench(t)
+	bench.run()
+	for name, weather := range map[string]weather{
+		"loss 5 %":       {loss: 0.05},
+		"loss 20 %":      {loss: 0.2},
+		"reorder 25 %":   {reorder: 0.25},
+		"duplicate 10 %": {duplicate: 0.1},
+		"delay":          {delay: 100 * time.Millisecond, jitter: 200 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := *bench
+			b.t = t
+			p := b.path(weather)
+			o := b.options(call.UDP)
+			o.Gateway = p.addr
+			c := b.call(o)
+			p.black.Store(true)
+			time.Sleep(time.Second) // the blackout itself
+			p.black.Store(false)
+			b.goOn(calls{c})
+			if err := c.Renew(); err != nil {
+				t.Errorf("permission after the blackout: %v", err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			if err := c.Await(ctx, 100); err != nil {
+				t.Error(err)
+			}
+			s := c.End(time.Second)
+			b.await("all that the path let through has come back to it", func(context.Context) error {
+				up, down := p.up.Load(), p.down.Load()
+				if lost := up - down; lost*1000 > up {
+					return fmt.Errorf("%d datagrams reached the gateway, %d came back", up, down)
+				}
+				return nil
+			})
+			t.Logf("%s; media: %d to the gateway, %d back", s, p.up.Load(), p.down.Load())
+		})
+	}
+}
+
+// whatever request is sent again with the same transaction is answered the same, and done once.
+func TestR22Retransmissions(t *testing.T) {
+	b := newBench(t)
+	b.run()
+	c := b.client(1)
+	b.do(c, stun.MethodRefresh, ask.Lifetime(600)) // which is refused, but brings the nonce
+	requests := []struct {
+		method stun.Method
+		attrs  []stun.Setter
+		again  []stun.ErrorCode // what a repetition may be answered with, if not the same
+	}{
+		{stun.MethodBinding, nil, nil},
+		{stun.MethodAllocate, []stun.Setter{ask.UDP()}, nil},
+		{stun.MethodRefresh, []stun.Setter{ask.Lifetime(900)}, nil},
+		{stun.MethodCreatePermission, []stun.Setter{ask.Peer(b.peer)}, nil},
+		{stun.MethodChannelBind, []stun.Setter{ask.Channel(channel), ask.Peer(b.peer)}, nil},
+		// RFC 8656 §8.3: a client takes 437 for a success here, because an earlier copy may have been the one that did it.
+		{stun.MethodRefresh, []stun.Setter{ask.Lifetime(0)}, []stun.ErrorCode{stun.CodeAllocMismatch}},
+	}
+	for _, r := range requests {
+		raw := c.Request(r.method, r.attrs...)
+		first := b.once(c, raw)
+		if code := ask.Code(first); code != 0 {
+			t.Fatalf("%s: %d", r.method, code)
+		}
+		for range 3 {
+			again := b.once(c, raw)
+			if len(r.again) > 0 {
+				mustRefuse(t, "repeated "+r.method.String(), ask.Code(again), r.again...)
+			} else if !bytes.Equal(again.Raw, first.Raw) {
+				t.Errorf("%s: repetition answered with %v, the first with %v", r.method, again, first)
+			}
+		}
+		if r.method == stun.MethodAllocate {
+			b.await("one allocation", b.sessions(1))
+		}
+	}
+	b.await("no allocation", b.sessions(0))
+}
+
+// a ChannelBind that is overtaken by its media, again and again, does no harm.
+func TestR22ChannelDataBeforeBind(t *testing.T) {
+	b := newBench(t)
+	b.run()
+	c := b.client(1)
+	early := func() {
+		for n := range 50 {
+			for _, number := range []uint16{channel, 0x4000, 0x7fff} {
+				if err := c.Send(ask.ChannelData(number, make([]byte, n))); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	early()
+	if code, _ := b.do(c, stun.MethodAllocate, ask.UDP()); code != 0 {
+		t.Fatalf("allocate: %d", code)
+	}
+	early()
+	if code, _ := b.do(c, stun.MethodChannelBind, b.three()[stun.MethodChannelBind]...); code != 0 {
+		t.Fatalf("bind channel: %d", code)
+	}
+	b.echoes(c) // and not one of the early ones
+}
+
+// a client whose NAT gives it another port is told at once that its allocation is not there, and gets a new one. The old one stays
+// until its time is over, of which the gate has tests in virtual time.
+func TestR23Rebinding(t *testing.T) {
+	b := newBench(t)
+	b.run()
+	p := b.path(weather{})
+	c := b.clientTo(p.addr, 1)
+	if code, _ := b.do(c, stun.MethodAllocate, ask.UDP()); code != 0 {
+		t.Fatalf("allocate: %d", code)
+	}
+	for old := 1; old <= 3; old++ {
+		p.rebind(c.Addr())
+		for method, attrs := range b.three() {
+			b.mismatch(c, method, attrs)
+		}
+		if code := ask.Code(b.once(c, c.Request(stun.MethodAllocate, ask.UDP()))); code != 0 {
+			t.Fatalf("allocate from the new port: %d", code)
+		}
+		if code, _ := b.do(c, stun.MethodChannelBind, b.three()[stun.MethodChannelBind]...); code != 0 {
+			t.Fatalf("bind channel: %d", code)
+		}
+		b.echoes(c)
+		b.await("old and new allocations", b.sessions(old+1))
+	}
+}
+
+// once sends a request a single time.
+func (b *bench) once(c *ask.Client, raw []byte) *stun.Message {
+	b.t.Helper()
+	answer, err := c.Once(raw, silence)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return answer
+}
+
+// weather is what a path does to datagrams; the first three are shares of them.
+type weather struct {
+	loss, duplicate, reorder float64
+	delay, jitter            time.Duration
+}
+
+// path is a NAT in front of the gateway, with weather. What becomes of each datagram follows from a seed.
+type path struct {
+	t       *testing.T
+	weather weather
+	gateway netip.AddrPort
+	front   *net.UDPConn
+	addr    netip.AddrPort // of front
+	black   atomic.Bool
+	// up and down count the media, by ChannelData and indications, that has been handed to the gateway and has come back from it.
+	up, down atomic.Int64
+
+	mu      sync.Mutex
+	dice    *rand.Rand
+	clients map[netip.AddrPort]*net.UDPConn // sockets towards the gateway
+}
+
+// path opens a path to the gateway.
+func (b *bench) path(w weather) *path {
+	b.t.Helper()
+	front, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	p := &path{t: b.t, weather: w, gateway: b.at(call.UDP), front: front, addr: front.LocalAddr().(*net.UDPAddr).AddrPort(),
+		dice: rand.New(rand.NewPCG(22, 22)), clients: map[netip.AddrPort]*net.UDPConn{}}
+	go p.forth()
+	b.t.Cleanup(func() {
+		_ = front.Close()
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		for _, conn := range p.clients {
+			_ = conn.Close()
+		}
+	})
+	return p
+}
+
+// forth carries datagrams of clients to the gateway.
+func (p *path) forth() {
+	buf := make([]byte, 2048)
+	for {
+		n, client, err := p.front.ReadFromUDPAddrPort(buf)
+		if err != nil {
+			return
+		}
+		conn := p.towards(client)
+		p.carry(buf[:n], func(b []byte) {
+			if _, err := conn.Write(b); err == nil && isMedia(b) {
+				p.up.Add(1)
+			}
+		})
+	}
+}
+
+// back carries datagrams of the gateway to a client.
+func (p *path) back(conn *net.UDPConn, client netip.AddrPort) {
+	buf := make([]byte, 2048)
+	for {
+		n, err := conn.Read(buf)
+		if err != nil {
+			return
+		}
+		if isMedia(buf[:n]) {
+			p.down.Add(1)
+		}
+		p.carry(buf[:n], func(b []byte) { _, _ = p.front.WriteToUDPAddrPort(b, client) })
+	}
+}
+
+// towards is the socket for a client.
+func (p *path) towards(client netip.AddrPort) *net.UDPConn {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	conn := p.clients[client]
+	if conn == nil {
+		var err error
+		if conn, err = net.DialUDP("udp4", nil, net.UDPAddrFromAddrPort(p.gateway)); err != nil {
+			panic(err)
+		}
+		p.clients[client] = conn
+		go p.back(conn, client)
+	}
+	return conn
+}
+
+// rebind gives a client another port.
+func (p *path) rebind(client netip.AddrPort) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_ = p.clients[client].Close()
+	delete(p.clients, client)
+}
+
+// carry lets the weather decide when a datagram arrives, and how often.
+func (p *path) carry(b []byte, deliver func([]byte)) {
+	if p.black.Load() {
+		return
+	}
+	for _, after := range p.fate() {
+		if after == 0 {
+			deliver(b)
+			continue
+		}
+		kept := bytes.Clone(b)
+		time.AfterFunc(after, func() { deliver(kept) })
+	}
+}
+
+// fate is when the copies of a datagram arrive; of one that is lost there are none.
+func (p *path) fate() (copies []time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	const overtaken = 50 * time.Millisecond // by two or three that come later
+	w := p.weather
+	if p.dice.Float64() < w.loss {
+		return nil
+	}
+	after := w.delay
+	if w.jitter > 0 {
+		after += time.Duration(p.dice.Int64N(int64(w.jitter)))
+	}
+	if p.dice.Float64() < w.reorder {
+		after += overtaken
+	}
+	if p.dice.Float64() < w.duplicate {
+		copies = append(copies, after)
+	}
+	return append(copies, after)
+}
+
+// isMedia tells ChannelData, Send and Data indications from the rest.
+func isMedia(b []byte) bool {
+	return b[0]&0xC0 == 0x40 || len(b) > 1 && b[0] == 0 && (b[1] == 0x16 || b[1] == 0x17)
+}

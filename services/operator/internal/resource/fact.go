@@ -86,3 +86,13 @@ func (r *Readers[U]) Of(facts Facts, units map[U]struct{}) {
 		maps.Copy(units, r.of[f])
 	}
 }
+
+// Secrets returns the Secrets that the facts are about.
+func (f Facts) Secrets() (keys []types.NamespacedName) {
+	for fact := range f {
+		if fact.subject == aSecret {
+			keys = append(keys, fact.NamespacedName)
+		}
+	}
+	return keys
+}

@@ -6,55 +6,17 @@ import (
 	"reflect"
 	"testing"
 
-	"k8s.io/apimachinery/pkg/types"
-
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// unit is a piece of work: everything that has a result of its own.
-type unit struct {
-	kind string
-	key  types.NamespacedName
-	ref  resource.RouteRef
-}
-
-func unitsOf(v *resource.View) (units []unit) {
-	for _, key := range v.Gateways() {
-		units = append(units, unit{kind: "Gateway", key: key})
-	}
-	for _, ref := range v.Routes() {
-		units = append(units, unit{kind: "UDPRoute", ref: ref})
-	}
-	for _, name := range v.Classes() {
-		units = append(units, unit{kind: "GatewayClass", key: types.NamespacedName{Name: name}})
-	}
-	for _, key := range v.GatewayConfigs() {
-		units = append(units, unit{kind: "GatewayConfig", key: key})
-	}
-	for _, name := range v.Dataplanes() {
-		units = append(units, unit{kind: "Dataplane", key: types.NamespacedName{Name: name}})
-	}
-	for _, key := range v.StaticServices() {
-		units = append(units, unit{kind: "StaticService", key: key})
+func unitsOf(objects []resource.Object) (units []translate.Unit) {
+	for _, o := range objects {
+		if u, ok := translate.UnitOf(o); ok {
+			units = append(units, u)
+		}
 	}
 	return units
-}
-
-func (u unit) translate(v *resource.View, opt translate.Options) any {
-	switch u.kind {
-	case "Gateway":
-		return translate.Gateway(v, u.key, opt)
-	case "UDPRoute":
-		return translate.Route(v, u.ref, opt)
-	case "GatewayClass":
-		return translate.Class(v, u.key.Name, opt)
-	case "GatewayConfig":
-		return translate.GatewayConfig(v, u.key, opt)
-	case "Dataplane":
-		return translate.Dataplane(v, u.key.Name, opt)
-	}
-	return translate.StaticService(v, u.key, opt)
 }
 
 // Whatever changes, it is enough to translate anew who was told one of the facts that changed: the results are those of a translation of
@@ -70,15 +32,15 @@ func TestOnlyWhoIsConcernedNeedsANewTranslation(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed, 0))
 	made, all := 0, 0
 	forEachCase(t, func(t *testing.T, c *testCase) {
-		w := walk{t: t, view: c.viewOf(nil), options: c.options, present: map[string]resource.Object{}, results: map[unit]any{}}
+		w := walk{t: t, view: c.viewOf(nil), options: c.options, present: map[string]resource.Object{}, results: map[translate.Unit]any{}}
 		for _, o := range c.objects {
 			w.put(o)
 		}
 		for _, o := range c.objects {
 			w.delete(nameOf(o))
-			w.check(nameOf(o)+" goes", c.viewOf(objectsOf(w.present)))
+			w.check(nameOf(o)+" goes", c.viewOf)
 			w.put(o)
-			w.check(nameOf(o)+" comes back", c.viewOf(objectsOf(w.present)))
+			w.check(nameOf(o)+" comes back", c.viewOf)
 		}
 		for step := range steps {
 			own := c.objects[random.IntN(len(c.objects))]
@@ -93,7 +55,7 @@ func TestOnlyWhoIsConcernedNeedsANewTranslation(t *testing.T) {
 			default:
 				w.put(forms[name][random.IntN(len(forms[name]))])
 			}
-			w.check(fmt.Sprintf("step %d of seed %d, %s", step, seed, name), c.viewOf(objectsOf(w.present)))
+			w.check(fmt.Sprintf("step %d of seed %d, %s", step, seed, name), c.viewOf)
 		}
 		made, all = made+w.made, all+w.all
 	})
@@ -106,8 +68,8 @@ type walk struct {
 	view    *resource.View
 	options translate.Options
 	present map[string]resource.Object
-	readers resource.Readers[unit]
-	results map[unit]any
+	readers resource.Readers[translate.Unit]
+	results map[translate.Unit]any
 	// made counts the translations, all those that would have been made without knowing whom a change concerns.
 	made, all int
 }
@@ -126,9 +88,9 @@ func (w *walk) delete(name string) {
 }
 
 func (w *walk) update(changed resource.Facts) {
-	concerned, there := map[unit]struct{}{}, map[unit]struct{}{}
+	concerned, there := map[translate.Unit]struct{}{}, map[translate.Unit]struct{}{}
 	w.readers.Of(changed, concerned)
-	for _, u := range unitsOf(w.view) {
+	for _, u := range unitsOf(objectsOf(w.present)) {
 		there[u] = struct{}{}
 		if _, known := w.results[u]; !known {
 			concerned[u] = struct{}{}
@@ -141,23 +103,25 @@ func (w *walk) update(changed resource.Facts) {
 			continue
 		}
 		told := resource.Facts{}
-		w.results[u] = u.translate(w.view.Telling(told), w.options)
+		w.results[u] = u.Translate(w.view.Telling(told), w.options)
 		w.readers.Told(u, told)
 		w.made++
 	}
 }
 
 // check compares what is known with what a translation of everything says.
-func (w *walk) check(when string, fresh *resource.View) {
+func (w *walk) check(when string, viewOf func([]resource.Object) *resource.View) {
 	w.t.Helper()
-	for _, u := range unitsOf(fresh) {
+	objects := objectsOf(w.present)
+	fresh, units := viewOf(objects), unitsOf(objects)
+	for _, u := range units {
 		w.all++
-		if want := u.translate(fresh, w.options); !reflect.DeepEqual(w.results[u], want) {
+		if want := u.Translate(fresh, w.options); !reflect.DeepEqual(w.results[u], want) {
 			w.t.Fatalf("%s: %v is not what a new translation says", when, u)
 		}
 	}
-	if len(w.results) != len(unitsOf(fresh)) {
-		w.t.Fatalf("%s: %d results, want %d", when, len(w.results), len(unitsOf(fresh)))
+	if len(w.results) != len(units) {
+		w.t.Fatalf("%s: %d results, want %d", when, len(w.results), len(units))
 	}
 }
 

@@ -1,0 +1,90 @@
+package translate
+
+import (
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
+	gwapiv1a2 "sigs.k8s.io/gateway-api/apis/v1alpha2"
+
+	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
+	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
+)
+
+// Unit names an object that is translated on its own: one that has a status of ours.
+type Unit struct {
+	Kind string
+	types.NamespacedName
+	// Spelling is the group and version of a route.
+	Spelling schema.GroupVersion
+}
+
+// The kinds of units.
+const (
+	KindGateway       = "Gateway"
+	KindRoute         = string(resource.KindUDPRoute)
+	KindClass         = "GatewayClass"
+	KindGatewayConfig = "GatewayConfig"
+	KindDataplane     = "Dataplane"
+	KindStaticService = "StaticService"
+)
+
+// UnitOf returns the unit that an object is; false for an object that has no status of ours.
+func UnitOf(o resource.Object) (Unit, bool) {
+	u := Unit{NamespacedName: resource.KeyOf(o)}
+	switch o.(type) {
+	case *gwapiv1.Gateway:
+		u.Kind = KindGateway
+	case *gwapiv1.GatewayClass:
+		u.Kind = KindClass
+	case *stunnerv1.GatewayConfig:
+		u.Kind = KindGatewayConfig
+	case *stunnerv1.Dataplane:
+		u.Kind = KindDataplane
+	case *stunnerv1.StaticService:
+		u.Kind = KindStaticService
+	case *stunnerv1.UDPRoute:
+		u.Kind, u.Spelling = KindRoute, stunnerv1.GroupVersion
+	case *gwapiv1.UDPRoute:
+		u.Kind, u.Spelling = KindRoute, schema.GroupVersion(gwapiv1.GroupVersion)
+	case *gwapiv1a2.UDPRoute:
+		u.Kind, u.Spelling = KindRoute, schema.GroupVersion(gwapiv1a2.GroupVersion)
+	}
+	return u, u.Kind != ""
+}
+
+// String names the unit for logs.
+func (u Unit) String() string { return u.Kind + " " + u.NamespacedName.String() }
+
+// Outcome is what became of a unit.
+type Outcome struct {
+	// Ours is false for an object whose status must not be touched, or that does not exist.
+	Ours bool
+	// Status is the whole status: a value of the type that the object's field has.
+	Status any
+	// Gateway is the rest of what a Gateway means; nil for other units.
+	Gateway *Result
+}
+
+// Translate translates one unit.
+func (u Unit) Translate(v *resource.View, opt Options) Outcome {
+	switch u.Kind {
+	case KindGateway:
+		r := Gateway(v, u.NamespacedName, opt)
+		return Outcome{Ours: r.Ours, Status: r.Status, Gateway: &r}
+	case KindRoute:
+		r := Route(v, resource.RouteRef{NamespacedName: u.NamespacedName, GroupVersion: u.Spelling}, opt)
+		return Outcome{Ours: r.Ours, Status: gwapiv1.RouteStatus{Parents: r.Parents}}
+	case KindClass:
+		r := Class(v, u.Name, opt)
+		return Outcome{Ours: r.Ours, Status: r.Status}
+	case KindGatewayConfig:
+		return GatewayConfig(v, u.NamespacedName, opt).outcome()
+	case KindDataplane:
+		return Dataplane(v, u.Name, opt).outcome()
+	}
+	return StaticService(v, u.NamespacedName, opt).outcome()
+}
+
+func (r ConditionsResult) outcome() Outcome {
+	return Outcome{Ours: r.Ours, Status: stunnerv1.Status{Conditions: r.Conditions}}
+}

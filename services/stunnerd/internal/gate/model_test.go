@@ -78,6 +78,7 @@ type trial struct {
 	grace    time.Duration
 	routes   map[string]bool
 	bounds   session.Bounds
+	retired  bool
 	reserved map[relay.Token]reservedPort
 	sources  map[netip.Addr]*levels
 }
@@ -93,8 +94,10 @@ type siege struct {
 type actor struct {
 	name string
 	addr netip.AddrPort
-	mu   sync.Mutex
-	got  [][]byte
+	// connected says that it came over a connection: nobody can have forged its address.
+	connected bool
+	mu        sync.Mutex
+	got       [][]byte
 
 	login login
 	nonce stun.Nonce
@@ -112,7 +115,7 @@ func (a *actor) Send(frame []byte) error {
 }
 
 func (a *actor) Addr() netip.AddrPort { return a.addr }
-func (a *actor) Connected() bool      { return false }
+func (a *actor) Connected() bool      { return a.connected }
 func (a *actor) Released()            {}
 
 func (a *actor) take() [][]byte {
@@ -180,7 +183,7 @@ func (l *levels) proven() { l.challenges = max(0, l.challenges-time.Second/10) }
 // The world: a relay address of each family, and peers of which a route allows the address, or address and port, or nothing.
 var (
 	relay4, relay6 = netip.MustParseAddr("203.0.113.200"), netip.MustParseAddr("2001:db8:f::200")
-	modelRoutes    = map[string][]string{"a": {"192.0.2.10:<4000-4999>"}, "b": {"192.0.2.11"}, "c": {"2001:db8:1::5:<4000-4000>"}}
+	modelRoutes    = map[string][]string{"a": {"192.0.2.10:<4000-4999>", relay4.String()}, "b": {"192.0.2.11"}, "c": {"2001:db8:1::5:<4000-4000>", relay6.String()}}
 	modelPeers     = []peerFacts{
 		{netip.MustParseAddrPort("192.0.2.10:4000"), "a", true}, {netip.MustParseAddrPort("192.0.2.10:4001"), "a", true},
 		{netip.MustParseAddrPort("192.0.2.10:9"), "a", false}, {netip.MustParseAddrPort("192.0.2.11:4000"), "b", true},
@@ -207,7 +210,7 @@ func newTrial(t *testing.T, rng *rand.Rand, seen map[string]int) *trial {
 		reserved: map[relay.Token]reservedPort{}, sources: map[netip.Addr]*levels{},
 	}
 	for i, addr := range []string{"198.51.100.1:1000", "198.51.100.1:1001", "198.51.100.2:1000", "[2001:db8:c::1]:1000", "198.51.100.3:1000"} {
-		a := &actor{name: fmt.Sprint("client ", i), addr: netip.MustParseAddrPort(addr)}
+		a := &actor{name: fmt.Sprint("client ", i), addr: netip.MustParseAddrPort(addr), connected: i == 4}
 		m.actors = append(m.actors, a)
 		m.sources[a.addr.Addr()] = &levels{at: m.began}
 		a.login = m.freshLogin()
@@ -318,15 +321,20 @@ func (m *trial) settle(o outcome) {
 	if sent := m.net.Sent(); !slices.Equal(sent, o.sent) {
 		m.fail("relays sent %v, want %v", sent, o.sent)
 	}
-	live := 0
-	for _, a := range m.actors {
-		if a.alloc != nil {
-			live++
-		}
-	}
+	live := m.live()
 	if a, b, c, d := m.table.Len(), m.machine.Allocations(), m.Sessions(), m.net.Len(); a != live || b != live || c != live || d != live+len(m.reserved) {
 		m.fail("%d sessions, %d allocations, %d flows and %d sockets, want %d, and %d more sockets for reservations", a, b, c, d, live, len(m.reserved))
 	}
+}
+
+// live is the number of allocations that the model holds.
+func (m *trial) live() (n int) {
+	for _, a := range m.actors {
+		if a.alloc != nil {
+			n++
+		}
+	}
+	return n
 }
 
 // expire forgets what has ended.
@@ -513,6 +521,11 @@ func (m *trial) compose(a *actor, l login, method stun.Method, f flaw, attrs []s
 
 const silence stun.ErrorCode = -1
 
+// answers tells whether somebody who is not known gets an answer of a price.
+func (m *trial) answers(a *actor, price time.Duration) bool {
+	return a.connected || take(&m.sources[a.addr.Addr()].challenges, price, time.Second)
+}
+
 // meet is the answer that a request gets before what it asks for counts (RFC 8489 §9.2.4), with the key that signs the answer once the client is
 // known.
 func (m *trial) meet(a *actor, l login, method stun.Method, f flaw) (stun.ErrorCode, stun.MessageIntegrity) {
@@ -527,12 +540,14 @@ func (m *trial) meet(a *actor, l login, method stun.Method, f flaw) (stun.ErrorC
 		code = 438
 	}
 	if code != 0 {
-		if !take(&source.challenges, time.Second/10, time.Second) {
+		if !m.answers(a, time.Second/10) {
 			code = silence
 		}
 		return code, nil
 	}
-	source.proven()
+	if !a.connected {
+		source.proven()
+	}
 	switch {
 	case m.vouched(l, method, a.alloc != nil):
 	case !take(&source.failures, time.Minute/10, time.Minute):
@@ -674,6 +689,8 @@ func (m *trial) allocate(a *actor) outcome {
 			return 400, nil
 		case w.family == 7:
 			return 440, nil
+		case m.retired, m.limits.sessions > 0 && m.live() >= m.limits.sessions:
+			return 508, nil
 		case m.overQuota(a, l):
 			return 486, nil
 		case w.token != nil:
@@ -791,7 +808,7 @@ func (m *trial) repeatAllocate(a *actor) outcome {
 		return m.allocate(a) // the answer is a matter of the nonce, which the other steps try
 	}
 	code, key := m.meet(a, al.login, stun.MethodAllocate, sound)
-	if code == 401 || code == silence {
+	if !a.connected && (code == 401 || code == silence) {
 		m.sources[a.addr.Addr()].proven() // once as a repetition, once as a request
 	}
 	m.seen["Allocate once more"]++
@@ -1025,7 +1042,11 @@ func (m *trial) peerSends(a *actor) outcome {
 		switch {
 		case n != 0:
 			o = outcome{name: "peer by channel", to: a, check: func(frame []byte) error {
-				if want := append(channelHeader(n, len(payload)), payload...); !bytes.Equal(frame, want) {
+				want := append(channelHeader(n, len(payload)), payload...)
+				for a.connected && len(want)%4 != 0 { // RFC 8656 §12.5
+					want = append(want, 0)
+				}
+				if !bytes.Equal(frame, want) {
 					return fmt.Errorf("got % x, want % x", frame, want)
 				}
 				return nil
@@ -1095,7 +1116,7 @@ func (m *trial) deadline() time.Time {
 
 func (m *trial) configChanges(*actor) outcome {
 	what := ""
-	switch m.rng.IntN(4) {
+	switch m.rng.IntN(6) {
 	case 0:
 		m.former = append(m.former, former{m.password, time.Now().Add(600 * time.Second)})
 		m.password = fmt.Sprint("password ", len(m.former))
@@ -1106,6 +1127,16 @@ func (m *trial) configChanges(*actor) outcome {
 	case 2:
 		m.bounds = session.Bounds{UserSessions: pick(m, 0, 0, 1, 2), SourceSessions: pick(m, 0, 0, 1, 2)}
 		what = fmt.Sprintf("bounds to %+v", m.bounds)
+	case 3:
+		m.limits.sessions = pick(m, 0, 0, 0, 3)
+		what = fmt.Sprint("capacity to ", m.limits.sessions)
+	case 4:
+		if m.retired = m.often(15); m.retired {
+			m.Retire()
+		} else {
+			m.Resume()
+		}
+		what = fmt.Sprint("retired to ", m.retired)
 	default:
 		route := pick(m, "a", "b", "c")
 		m.routes[route] = !m.routes[route]
@@ -1137,7 +1168,7 @@ func (m *trial) binding(a *actor) outcome {
 		m.t.Fatal(err)
 	}
 	code := stun.ErrorCode(0)
-	if !take(&m.sources[a.addr.Addr()].challenges, time.Second/100, time.Second) {
+	if !m.answers(a, time.Second/100) {
 		code = silence
 	}
 	m.Receive(req.Raw, a)

@@ -1,4 +1,4 @@
-// Package interop lets clients that nobody here wrote use the dataplane: those of coturn, aioice, and libnice in GStreamer's webrtcbin.
+// Package interop lets clients that nobody here wrote use the dataplane: those of coturn, aioice, and libnice.
 package interop
 
 import (
@@ -43,8 +43,7 @@ var transports = []transport{
 // TestCoturn: coturn's clients get what they ask for, over every transport, with both kinds of credentials and in both families, and lose
 // nothing; what the gateway does not do it says clearly.
 func TestCoturn(t *testing.T) {
-	bin := build(t)
-	d, other := start(t, bin, static), start(t, bin, ephemeral)
+	d, other := start(t, static), start(t, ephemeral)
 	for _, c := range []struct {
 		name string
 		dataplane

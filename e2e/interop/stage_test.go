@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"flag"
+	"fmt"
 	"net"
 	"net/http"
 	"os"
@@ -22,38 +23,48 @@ import (
 // loopback6 is where everything listens too.
 const loopback6 = "::1"
 
-// TestMain lets more clients run at a time than there are cores: they wait most of their time.
+// stunnerd is the path of the program.
+var stunnerd string
+
+// TestMain compiles stunnerd, and lets more clients run at a time than there are cores: they wait most of their time.
 func TestMain(m *testing.M) {
 	flag.Parse()
-	if err := flag.Set("test.parallel", "8"); err != nil {
-		panic(err)
+	code, err := 1, flag.Set("test.parallel", "8")
+	if err == nil {
+		code, err = within(m)
 	}
-	os.Exit(m.Run())
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	}
+	os.Exit(code)
 }
 
-// build compiles the programs into a folder.
-func build(t *testing.T) string {
-	t.Helper()
+// within runs the tests while there is a folder with stunnerd in it.
+func within(m *testing.M) (code int, err error) {
 	root, err := bed.Root()
 	if err != nil {
-		t.Fatal(err)
+		return 1, err
 	}
-	bin := t.TempDir()
-	if err := bed.Build(t.Context(), root, bin, bed.Stunnerd, bed.Echo); err != nil {
-		t.Fatal(err)
+	dir, err := os.MkdirTemp("", "interop")
+	if err != nil {
+		return 1, err
 	}
-	return bin
+	defer os.RemoveAll(dir)
+	stunnerd = filepath.Join(dir, "stunnerd")
+	if err := bed.Build(context.Background(), root, dir, bed.Stunnerd); err != nil {
+		return 1, err
+	}
+	return m.Run(), nil
 }
 
 // dataplane is the ports of a running stunnerd, and of the peers that its clients may reach.
 type dataplane struct {
-	turn       int // UDP and TCP
-	secure     int // DTLS and TLS
-	peer       int // sends datagrams back; so does the next port, where RTCP would be
-	signalling int // of a WebRTC peer that sends messages back
-	health     int
-	metrics    int
-	ca         string // file with the certificate of the secure listeners
+	turn    int // UDP and TCP
+	secure  int // DTLS and TLS
+	peer    int // sends datagrams back; so does the next port, where RTCP would be
+	health  int
+	metrics int
+	ca      string // file with the certificate of the secure listeners
 }
 
 // document is the config of a dataplane, without its authentication. Clients may reach each other's relays.
@@ -72,22 +83,18 @@ clusters:
   - {name: interop/peers, type: STATIC, endpoints: ["{{.Host}}", "{{.Host6}}"]}
 `))
 
-// start runs peers and a dataplane until the test ends.
-func start(t *testing.T, bin, auth string) dataplane {
+// start runs a peer and a dataplane until the test ends.
+func start(t *testing.T, auth string) dataplane {
 	t.Helper()
-	ports, pair, logs := freePorts(t), freePorts(t), t.TempDir()
+	ports, logs := freePorts(t), t.TempDir()
 	d := dataplane{
 		turn: ports.TURN, secure: ports.Auth, health: ports.AuthHealth, metrics: ports.Discovery,
-		peer: pair.Media, signalling: ports.Signalling, ca: filepath.Join(logs, "ca.pem"),
+		peer: ports.Media, ca: filepath.Join(logs, "ca.pem"),
 	}
 	file := filepath.Join(logs, "config.yaml")
 	if err := os.WriteFile(file, d.config(t, auth), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	run(t, bed.Command{
-		Name: "echo", Path: filepath.Join(bin, "echo"), Logs: logs,
-		Args: []string{"-http", at(d.signalling), "-media", at(ports.Media), "-udp", at(ports.Datagrams)},
-	}, bed.Answers("http://"+at(d.signalling), http.StatusMethodNotAllowed))
 	run(t, bed.Command{
 		Name: "turnutils_peer", Path: installed(t, "turnutils_peer", "coturn"), Logs: logs,
 		Args: []string{"-L", bed.Loopback, "-L", loopback6, "-p", strconv.Itoa(d.peer)},
@@ -95,7 +102,7 @@ func start(t *testing.T, bin, auth string) dataplane {
 		return errors.Join(echoes(ctx, bed.Loopback, d.peer), echoes(ctx, loopback6, d.peer+1))
 	})
 	run(t, bed.Command{
-		Name: "stunnerd", Path: filepath.Join(bin, "stunnerd"), Args: []string{"-c", file}, Logs: logs,
+		Name: "stunnerd", Path: stunnerd, Args: []string{"-c", file}, Logs: logs,
 		Env: []string{"STUNNER_ADDRS=" + bed.Loopback + "," + loopback6},
 	}, bed.Answers("http://"+at(d.health)+"/ready", http.StatusOK))
 	return d

@@ -1,0 +1,86 @@
+package interop
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+)
+
+// TestAioice: the TURN client of aioice, which aiortc uses, has every datagram relayed and echoed, over each transport that it has.
+func TestAioice(t *testing.T) {
+	d := start(t, static)
+	for name, port := range map[string]int{"udp": d.turn, "tcp": d.turn, "tls": d.secure} {
+		t.Run(name, func(t *testing.T) {
+			out, err := aioice(t, d, d.ca, name, port, "sings-alto")
+			if err != nil || !strings.Contains(out, "relayed by "+bed.Loopback) {
+				t.Errorf("%v\n%s", err, out)
+			}
+		})
+	}
+	t.Run("wrong password", func(t *testing.T) {
+		out, err := aioice(t, d, d.ca, "udp", d.turn, "guessed")
+		if err == nil || !strings.Contains(out, "TransactionFailed: STUN transaction failed (401") {
+			t.Errorf("not refused with 401: %v\n%s", err, out)
+		}
+	})
+	t.Run("untrusted certificate", func(t *testing.T) {
+		out, err := aioice(t, d, os.DevNull, "tls", d.secure, "sings-alto")
+		if err == nil || !strings.Contains(out, "CERTIFICATE_VERIFY_FAILED") {
+			t.Errorf("not refused for its certificate: %v\n%s", err, out)
+		}
+	})
+	idle(t, d)
+}
+
+func aioice(t *testing.T, d dataplane, ca, transport string, port int, password string) (string, error) {
+	t.Helper()
+	return python(t, "aioice_echo.py", []string{"SSL_CERT_FILE=" + ca, "SSL_CERT_DIR=" + os.DevNull},
+		transport, bed.Loopback, strconv.Itoa(port), "carol", password, bed.Loopback, strconv.Itoa(d.peer))
+}
+
+// TestLibnice: two agents of libnice that may use nothing but relays find each other, and lose nothing.
+func TestLibnice(t *testing.T) {
+	d := start(t, static)
+	for _, transport := range []string{"udp", "tcp"} {
+		t.Run(transport, func(t *testing.T) {
+			out, err := python(t, "libnice_call.py", nil, transport, bed.Loopback, strconv.Itoa(d.turn), "carol", "sings-alto")
+			if err != nil {
+				t.Errorf("%v\n%s", err, out)
+			}
+		})
+	}
+	idle(t, d)
+}
+
+// python runs a script beside this file with the Python of Debian, whose modules it needs: another one may come first in PATH.
+func python(t *testing.T, script string, env []string, args ...string) (string, error) {
+	t.Helper()
+	const path = "/usr/bin/python3"
+	if _, err := os.Stat(path); err != nil {
+		t.Fatalf("%v: run `sudo apt-get install --yes python3-aioice python3-gi gir1.2-nice-0.1`", err)
+	}
+	return client(t, env, path, append([]string{script}, args...)...)
+}
+
+// idle waits until the dataplane has no allocation any more: clients that end well give theirs back.
+func idle(t *testing.T, d dataplane) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	err := bed.Until(ctx, func(ctx context.Context) error {
+		n, err := bed.Metric(ctx, "http://"+at(d.metrics)+"/metrics", "stunner_allocations_active")
+		if err == nil && n != 0 {
+			err = fmt.Errorf("%g allocations are left", n)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}

@@ -2,6 +2,9 @@
 package api_test
 
 import (
+	"os/exec"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stunner-gateway/stunner/services/api/deptest"
@@ -41,4 +44,24 @@ func TestDependencies(t *testing.T) {
 			Why:       "the kinds are imported by everybody who talks to the API server; they bring no client and no meaning",
 		},
 	})
+}
+
+// F-06: dataplane and auth service come to the same verdict on a user name and its password because they ask the same function: nobody else
+// has the hash functions that a TURN credential is made and checked with. Under the workspace this looks at every service.
+func TestOneJudgeOfCredentials(t *testing.T) {
+	out, err := exec.Command("go", "list", "-f", `{{.ImportPath}}{{range .Imports}} {{.}}{{end}}`, "work").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var judges []string
+	for line := range strings.Lines(string(out)) {
+		words := strings.Fields(line)
+		service := strings.HasPrefix(words[0], "github.com/stunner-gateway/stunner/services/")
+		if service && (slices.Contains(words, "crypto/sha1") || slices.Contains(words, "crypto/md5")) {
+			judges = append(judges, words[0])
+		}
+	}
+	if !slices.Equal(judges, []string{module + "credential"}) {
+		t.Errorf("%q make or check TURN credentials: let credential.Authority do it", judges)
+	}
 }

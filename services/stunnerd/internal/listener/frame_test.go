@@ -112,6 +112,7 @@ func FuzzFramer(f *testing.F) {
 	f.Add(bytes.Join([][]byte{stunMessage(4), channelData(3)}, nil), []byte{7}, false)
 	f.Add([]byte{0x40, 0, 0xFF, 0xFF, 1, 2, 3}, []byte{2, 1, 0, 5}, true)
 	f.Add([]byte("GET / HTTP/1.1\r\n\r\n"), []byte{1}, false)
+	f.Add(bytes.Repeat(channelData(1000), 20), []byte{255}, false)
 	f.Add(bytes.Join([][]byte{channelData(1020), stunMessage(1004), channelData(1021), stunMessage(0)}, nil), []byte{255, 255, 255, 255, 1}, false)
 	f.Add(bytes.Join([][]byte{channelData(3000), channelData(3000), channelData(9), channelData(60_000), stunMessage(65532)}, nil), []byte{200, 1, 3}, true)
 	f.Add(channelData(65535), []byte{}, true)

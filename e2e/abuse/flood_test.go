@@ -1,0 +1,446 @@
+package abuse
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/pion/stun/v2"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/ask"
+	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/e2e/internal/netns"
+)
+
+const (
+	// moreMemory is what a flood may leave in the process: buffers of the garbage collector's pace, no state of clients.
+	moreMemory = 16 << 20
+	// mostLog is what a flood may leave in the log.
+	mostLog = 100 << 10
+)
+
+// public is an address that is neither private nor the host's own, so that the limits of the internet hold for it. The one of a live call too.
+var public = netip.MustParseAddr("198.18.0.1")
+
+// T-07: whoever guesses passwords soon hears nothing more, and those who know theirs are served, also at the same address.
+func TestT07Guessing(t *testing.T) {
+	siege(t, func(d *target, _ *call.Call) {
+		guesser := d.client(t, public, user, "guess")
+		if code := d.ask(t, guesser, stun.MethodAllocate, ask.UDP()); code != stun.CodeUnauthorized {
+			t.Errorf("wrong password: %d", code)
+		}
+		f := newFlood(t, d, guesser)
+		for range 1000 {
+			f.send(guesser.Request(stun.MethodAllocate, ask.UDP()))
+		}
+		if answers := f.answers(); answers > 19 { // and the one above
+			t.Errorf("%d answers to 1,000 guesses", answers)
+		}
+		if code := d.ask(t, d.client(t, public, user, password), stun.MethodAllocate, ask.UDP()); code != 0 {
+			t.Errorf("the right password at the address of the guesser: %d", code)
+		}
+	})
+}
+
+// T-10: ten thousand first requests of one source make few answers, which are hardly worth reflecting.
+func TestT10Reflection(t *testing.T) {
+	siege(t, func(d *target, same *call.Call) {
+		const burst, rate = 10, 10
+		stranger := d.client(t, public, user, password)
+		f := newFlood(t, d, stranger)
+		began, size := time.Now(), 0
+		for i := range 10_000 {
+			if i == 5000 {
+				if err := same.Renew(); err != nil {
+					t.Errorf("a session of the same address: %v", err)
+				}
+			}
+			first := stranger.Request(stun.MethodAllocate, ask.UDP())
+			size = len(first)
+			f.send(first)
+		}
+		took := time.Since(began)
+		limit := burst + int(took.Seconds()*rate) + 2 // a token that has just begun, and the one that the live call gives back
+		answers := f.answers()
+		if answers > limit || answers == 0 {
+			t.Errorf("%d answers to 10,000 requests in %s, want at most %d", answers, took, limit)
+		}
+		if bytes := int(f.bytes.Load()); bytes > answers*size*7/2 {
+			t.Errorf("%d answers of %d bytes to requests of %d bytes each: more than 3.5 times as long", answers, bytes, size)
+		}
+		t.Logf("%d answers of %d bytes to 10,000 requests of %d bytes each in %s", answers, f.bytes.Load(), size, took)
+	})
+}
+
+// T-17, T-19: mutations of everything that a client may send, with every first byte, from a client with an allocation and from one without.
+func TestT17Mutations(t *testing.T) {
+	siege(t, func(d *target, _ *call.Call) {
+		const datagrams = 100_000
+		dice := rand.New(rand.NewPCG(17, 17))
+		stranger, holder := d.client(t, public.Next(), user, password), d.client(t, public.Next(), user, password)
+		if code := d.ask(t, holder, stun.MethodAllocate, ask.UDP()); code != 0 {
+			t.Fatalf("allocate: %d", code)
+		}
+		from := []*flood{newFlood(t, d, stranger), newFlood(t, d, holder)}
+		seeds := [][]byte{
+			stranger.Request(stun.MethodAllocate, ask.UDP()), holder.Request(stun.MethodAllocate, ask.UDP(), ask.Lifetime(900)),
+			holder.Request(stun.MethodRefresh, ask.Lifetime(900)), holder.Request(stun.MethodBinding),
+			holder.Request(stun.MethodChannelBind, ask.Channel(0x4001), ask.Peer(netip.MustParseAddrPort("192.0.2.1:9"))),
+			holder.Request(stun.MethodCreatePermission, ask.Peer(netip.MustParseAddrPort("192.0.2.1:9"))),
+			ask.ChannelData(0x4001, make([]byte, 100)),
+			stun.MustBuild(stun.TransactionID, stun.NewType(stun.MethodSend, stun.ClassIndication), ask.Peer(d.peer),
+				stun.RawAttribute{Type: stun.AttrData, Value: make([]byte, 100)}).Raw,
+		}
+		for i := range datagrams {
+			b := mutate(dice, seeds[dice.IntN(len(seeds))])
+			if i%2 == 0 && len(b) > 0 {
+				b[0] = byte(i / 2)
+			}
+			from[dice.IntN(2)].send(b)
+		}
+		t.Logf("%d answers to %d mutations", from[0].answers()+from[1].answers(), datagrams)
+		if code := d.ask(t, holder, stun.MethodRefresh, ask.Lifetime(600)); code != 0 {
+			t.Errorf("the allocation of the client that sent them: %d", code)
+		}
+	})
+}
+
+// mutate changes, cuts or lengthens a message in a few places.
+func mutate(dice *rand.Rand, seed []byte) []byte {
+	b := append([]byte(nil), seed...)
+	for range 1 + dice.IntN(4) {
+		switch at := dice.IntN(len(b) + 1); dice.IntN(4) {
+		case 0:
+			b = b[:at]
+		case 1:
+			b = append(b, make([]byte, dice.IntN(64))...)
+		default:
+			if at < len(b) {
+				b[at] = byte(dice.Uint32())
+			}
+		}
+	}
+	return b
+}
+
+// T-20: ten thousand users make no metric more than ten do.
+func TestT20Usernames(t *testing.T) {
+	siege(t, func(d *target, _ *call.Call) {
+		guesser := d.client(t, public, "user", "guess")
+		d.ask(t, guesser, stun.MethodAllocate, ask.UDP())
+		f := newFlood(t, d, guesser)
+		guess := func(first, last int) {
+			for i := first; i < last; i++ {
+				guesser.Username = fmt.Sprint("user-", i)
+				f.send(guesser.Request(stun.MethodAllocate, ask.UDP()))
+			}
+			f.arrived()
+		}
+		guess(0, 100)
+		before := d.series(t)
+		guess(100, 10_000)
+		if after := d.series(t); after != before {
+			t.Errorf("%d series after 10,000 users, %d after 100", after, before)
+		}
+		if strings.Contains(d.process.Output(), "user-") {
+			t.Error("names of users who are not known are in the log")
+		}
+	})
+}
+
+// series is the number of time series.
+func (d *target) series(t *testing.T) (n int) {
+	t.Helper()
+	code, page, err := bed.Get(t.Context(), d.metrics)
+	if err != nil || code != http.StatusOK {
+		t.Fatalf("read metrics: status %d, %v", code, err)
+	}
+	for line := range strings.Lines(string(page)) {
+		if !strings.HasPrefix(line, "#") {
+			n++
+		}
+	}
+	return n
+}
+
+// T-11: what is not a request is not answered.
+func TestT11ResponsesAreNotAnswered(t *testing.T) {
+	siege(t, func(d *target, _ *call.Call) {
+		c := d.client(t, public.Next(), user, password)
+		f := newFlood(t, d, c)
+		for _, method := range []stun.Method{stun.MethodBinding, stun.MethodAllocate, stun.MethodRefresh, stun.MethodSend, stun.MethodData, stun.MethodCreatePermission, stun.MethodChannelBind} {
+			for _, class := range []stun.MessageClass{stun.ClassSuccessResponse, stun.ClassErrorResponse, stun.ClassIndication} {
+				for range 100 {
+					f.send(stun.MustBuild(stun.TransactionID, stun.NewType(method, class), stun.CodeUnauthorized, stun.NewRealm("r"), stun.NewNonce("n")).Raw)
+				}
+			}
+		}
+		if answers := f.answers(); answers != 0 {
+			t.Errorf("%d answers to responses and indications", answers)
+		}
+	})
+}
+
+// T-11: two dataplanes, each told that the other is a client, do not talk to each other.
+func TestT11NoLoopBetweenServers(t *testing.T) {
+	if !netns.Isolated(t) {
+		return
+	}
+	a, b := start(t), start(t)
+	const forged = 50
+	raw, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_RAW, syscall.IPPROTO_RAW)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Close(raw)
+	for i := range forged {
+		request := stun.MustBuild(stun.TransactionID, stun.NewType([]stun.Method{stun.MethodBinding, stun.MethodAllocate}[i%2], stun.ClassRequest), ask.UDP()).Raw
+		packet := ipv4(public, uint16(b.ports[call.UDP]), public, uint16(a.ports[call.UDP]), request)
+		if err := syscall.Sendto(raw, packet, 0, &syscall.SockaddrInet4{Addr: public.As4()}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	packets := func(d *target, direction string) int {
+		return int(d.metric(t, fmt.Sprintf("stunner_listener_packets_total{direction=%q,name=\"abuse/door/udp\"}", direction)))
+	}
+	a.await(t, patience, func(context.Context) error {
+		if got := packets(a, "rx"); got != forged {
+			return fmt.Errorf("%d of %d forged requests were read", got, forged)
+		}
+		return nil
+	})
+	sent := packets(a, "tx")
+	b.await(t, patience, func(context.Context) error {
+		if got := packets(b, "rx"); got != sent {
+			return fmt.Errorf("%d of %d answers were read", got, sent)
+		}
+		return nil
+	})
+	if back := packets(b, "tx"); sent == 0 || back != 0 || packets(a, "rx") != forged {
+		t.Errorf("%d forged requests, %d answers to the other server, %d answers of that", forged, sent, back)
+	}
+}
+
+// ipv4 is a UDP datagram with its headers. The kernel adds the checksum of the outer one, and the inner one needs none.
+func ipv4(from netip.Addr, fromPort uint16, to netip.Addr, toPort uint16, payload []byte) []byte {
+	b := []byte{0x45, 0, 0, 0, 0, 0, 0, 0, 64, syscall.IPPROTO_UDP, 0, 0}
+	b = append(append(b, from.AsSlice()...), to.AsSlice()...)
+	for _, n := range []uint16{fromPort, toPort, uint16(8 + len(payload)), 0} {
+		b = binary.BigEndian.AppendUint16(b, n)
+	}
+	return append(b, payload...)
+}
+
+// siege runs an attack in a network of its own, while calls of the attacker's address and of others go on, of which none may lose anything, and
+// while another begins. Afterwards the process must be as it was before.
+func siege(t *testing.T, attack func(d *target, same *call.Call)) {
+	t.Helper()
+	if !netns.Isolated(t) {
+		return
+	}
+	d := start(t)
+	d.good(t, call.UDP) // what is made once is there now
+	rss, goroutines := d.rss(t), d.goroutines(t)
+	var calls []*call.Call
+	for _, o := range []call.Options{
+		{Gateway: netip.AddrPortFrom(public, uint16(d.ports[call.UDP])), Network: call.UDP},
+		{Gateway: d.address(call.UDP), Network: call.UDP},
+		{Gateway: d.address(call.TCP), Network: call.TCP},
+	} {
+		o.Username, o.Password, o.Peer, o.Interval = user, password, d.peer, 20*time.Millisecond
+		c, err := call.Start(t.Context(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		calls = append(calls, c)
+	}
+	newcomer := make(chan error, 1)
+	go func() { newcomer <- d.newcomer(t.Context()) }()
+	attack(d, calls[0])
+	if err := <-newcomer; err != nil {
+		t.Errorf("a call that began meanwhile: %v", err)
+	}
+	for _, c := range calls {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		if err := c.AwaitMore(ctx, 3); err != nil {
+			t.Errorf("a call does not go on: %v", err)
+		}
+		cancel()
+		if s := c.End(patience); s.Lost > 0 {
+			t.Errorf("call: %s", s)
+		} else {
+			t.Logf("call: %s", s)
+		}
+	}
+	d.recovered(t, rss, goroutines)
+}
+
+// newcomer is a call from its beginning to its end.
+func (d *target) newcomer(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	c, err := call.Start(ctx, call.Options{Gateway: d.address(call.UDP), Network: call.UDP, Username: user, Password: password, Peer: d.peer})
+	if err != nil {
+		return err
+	}
+	err = c.Await(ctx, 20)
+	if s := c.End(time.Second); s.Lost > 0 {
+		err = errors.Join(err, fmt.Errorf("call: %s", s))
+	}
+	return err
+}
+
+// recovered checks that nothing of an attack is left.
+func (d *target) recovered(t *testing.T, rss, goroutines int) {
+	t.Helper()
+	if more := d.rss(t) - rss; more > moreMemory {
+		t.Errorf("%d KiB more memory", more>>10)
+	} else {
+		t.Logf("%d KiB more memory", more>>10)
+	}
+	const spare = 10 // the test's own allocations, which are still there, and connections to the metrics
+	d.await(t, patience, func(ctx context.Context) error {
+		got, err := d.read(ctx, "go_goroutines")
+		if err == nil && int(got) > goroutines+spare {
+			err = fmt.Errorf("%.0f goroutines, %d before", got, goroutines)
+		}
+		return err
+	})
+	const window = 2 * time.Second
+	before := d.cpu(t)
+	time.Sleep(window) // in which an idle process does nothing
+	if busy := d.cpu(t) - before; busy > window/20 {
+		t.Errorf("%s of computing in %s without anything to do", busy, window)
+	}
+	if log := d.process.Output(); strings.Contains(log, "panic") || len(log) > mostLog {
+		t.Errorf("a log of %d bytes, or one of a panic", len(log))
+	}
+}
+
+// client is a raw client at an address.
+func (d *target) client(t *testing.T, from netip.Addr, user, password string) *ask.Client {
+	t.Helper()
+	c, err := ask.Dial(from, netip.AddrPortFrom(public, uint16(d.ports[call.UDP])), user, password)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+func (d *target) ask(t *testing.T, c *ask.Client, method stun.Method, attrs ...stun.Setter) stun.ErrorCode {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	answer, _, err := c.Do(ctx, method, attrs...)
+	if err != nil {
+		t.Errorf("%s: %v", method, err)
+	}
+	return ask.Code(answer)
+}
+
+// flood sends much from one socket, as fast as the dataplane reads: what the kernel dropped at the door would try nobody.
+type flood struct {
+	t          *testing.T
+	client     *ask.Client
+	port       string // of the listener, as /proc/net has it
+	sent       int
+	got, bytes atomic.Int64
+	done       chan struct{} // closed when nothing more is heard
+}
+
+func newFlood(t *testing.T, d *target, c *ask.Client) *flood {
+	t.Helper()
+	f := &flood{t: t, client: c, port: fmt.Sprintf(":%04X", d.ports[call.UDP]), done: make(chan struct{})}
+	f.listen(time.Time{})
+	go func() {
+		defer close(f.done)
+		for buf := make([]byte, 2048); ; {
+			n, err := c.Conn.Read(buf)
+			if err != nil {
+				return
+			}
+			f.got.Add(1)
+			f.bytes.Add(int64(n))
+		}
+	}()
+	return f
+}
+
+func (f *flood) send(b []byte) {
+	f.t.Helper()
+	const few, much = 64, 32 << 10 // so that even two floods do not fill the buffer that a socket has by default
+	if f.sent++; f.sent%few == 0 {
+		f.below(much)
+	}
+	if err := f.client.Send(b); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// arrived waits until all that was sent has been read.
+func (f *flood) arrived() { f.t.Helper(); f.below(1) }
+
+// answers is how many answers came, once no more come.
+func (f *flood) answers() int {
+	f.t.Helper()
+	f.arrived()
+	const quiet = 500 * time.Millisecond
+	f.listen(time.Now().Add(quiet))
+	<-f.done
+	return int(f.got.Load())
+}
+
+// listen sets until when answers are heard.
+func (f *flood) listen(until time.Time) {
+	f.t.Helper()
+	if err := f.client.Conn.SetReadDeadline(until); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// below waits until less than so many bytes wait at the listener to be read.
+func (f *flood) below(bytes int) {
+	f.t.Helper()
+	for deadline := time.Now().Add(patience); f.waiting() >= bytes; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			f.t.Fatal("the dataplane does not read")
+		}
+	}
+}
+
+// waiting is the longest queue of a socket of the listener, in bytes (proc_net(5)).
+func (f *flood) waiting() (most int) {
+	f.t.Helper()
+	for _, name := range []string{"/proc/net/udp", "/proc/net/udp6"} {
+		data, err := os.ReadFile(name)
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		for line := range strings.Lines(string(data)) {
+			fields := strings.Fields(line)
+			if !strings.HasSuffix(fields[1], f.port) {
+				continue
+			}
+			_, queue, _ := strings.Cut(fields[4], ":")
+			n, err := strconv.ParseInt(queue, 16, 64)
+			if err != nil {
+				f.t.Fatal(err)
+			}
+			most = max(most, int(n))
+		}
+	}
+	return most
+}

@@ -4,6 +4,7 @@ package browser
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -19,12 +20,15 @@ import (
 // patience is how long the browser gets for anything.
 const patience = 40 * time.Second
 
-// TestBrowser: a browser that may use nothing but the relay reaches the echo peer, over both transports, and does not notice changes.
+// TestBrowser: a browser that may use nothing but the relay reaches the echo peer over every transport that it has, is told why it does not,
+// and does not notice changes.
 func TestBrowser(t *testing.T) {
 	stack := start(t)
 	for _, transport := range []string{"udp", "tcp"} {
 		t.Run("relays over "+transport, func(t *testing.T) { relays(t, stack, transport) })
 	}
+	t.Run("relays over tls", func(t *testing.T) { relaysSecurely(t, stack) })
+	t.Run("a wrong password is an event", func(t *testing.T) { wrongPassword(t, stack) })
 	t.Run("a call goes on while listeners and credentials change", func(t *testing.T) { goesOn(t, stack) })
 }
 
@@ -65,9 +69,9 @@ func start(t *testing.T) *bed.Stack {
 	return stack
 }
 
-func relays(t *testing.T, stack *bed.Stack, transport string) {
-	p := open(t, stack.AuthURL()+"/demo/?run=1&transport="+transport)
-	allocations(t, stack, "counts the call", func(n float64) bool { return n > 0 })
+func relays(t *testing.T, stack *bed.Stack, transport string, authorities ...string) {
+	p := open(t, stack.AuthURL()+"/demo/?run=1&transport="+transport, authorities...)
+	await(t, func(ctx context.Context) error { return session(ctx, stack, bed.GatewayID+"/"+transport) })
 	r := p.reports("the test is over", over)
 	if r.Verdict != "ok" || r.Received == 0 || r.Lost != 0 {
 		t.Errorf("verdict %q (%s): sent %d, received %d, lost %d, error %+v", r.Verdict, r.Sentence, r.Sent, r.Received, r.Lost, r.Error)
@@ -80,6 +84,62 @@ func relays(t *testing.T, stack *bed.Stack, transport string) {
 	}
 	screenshot(t, p, "relay-"+transport+".png")
 	allocations(t, stack, "falls back to 0", func(n float64) bool { return n == 0 })
+}
+
+// relaysSecurely adds a TLS listener. The browser checks its certificate: who does not trust the issuer has no call.
+func relaysSecurely(t *testing.T, stack *bed.Stack) {
+	port, err := bed.FreePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	authority, secret := certificate(t)
+	if err := stack.Put("certificate.yaml", secret); err != nil {
+		t.Fatal(err)
+	}
+	edit(t, stack, "gateway.yaml", "      protocol: TURN-TCP\n", "      protocol: TURN-TCP\n"+fmt.Sprintf(secureListener, port))
+	status(t, stack, "has the listener", "front-door/tls")
+
+	relays(t, stack, "tls", authority)
+
+	stranger, _ := certificate(t)
+	r := open(t, stack.AuthURL()+"/demo/?run=1&transport=tls", stranger).reports("the test is over", over)
+	if r.Verdict != "failed" || r.Error == nil || r.Error.Code != cannotConnect {
+		t.Errorf("verdict %q, error %+v, want none but %d of a browser that trusts somebody else", r.Verdict, r.Error, cannotConnect)
+	}
+}
+
+const secureListener = `    - name: tls
+      port: %d
+      protocol: TURN-TLS
+      tls:
+        certificateRefs:
+          - name: front-door-certificate
+`
+
+// Codes of the event icecandidateerror: the one of TURN (RFC 8656 §5), and the browser's own for a server that it does not reach.
+const (
+	unauthorized  = 401
+	cannotConnect = 701
+)
+
+// wrongPassword: the page learns of a refusal at once, and from no timer.
+func wrongPassword(t *testing.T, stack *bed.Stack) {
+	ice, err := stack.ICEServers(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := open(t, stack.AuthURL()+"/demo/")
+	for _, transport := range []string{"udp", "tcp"} {
+		server := ice.Servers[0]
+		server.URLs = []string{fmt.Sprintf("turn:%s?transport=%s", stack.Gateway(), transport)}
+		if g := p.gather(server); !strings.Contains(g.Candidate, " typ relay ") {
+			t.Errorf("%s: right password: %+v, want a relay", transport, g)
+		}
+		server.Credential += "x"
+		if g := p.gather(server); g.ErrorCode != unauthorized || g.URL != server.URLs[0] {
+			t.Errorf("%s: wrong password: %+v, want error %d", transport, g, unauthorized)
+		}
+	}
 }
 
 // goesOn keeps a call up while the gateway is changed under it.
@@ -169,6 +229,26 @@ func allocations(t *testing.T, stack *bed.Stack, what string, wanted func(float6
 		}
 		return err
 	})
+}
+
+// session is nil when a call passes a listener.
+func session(ctx context.Context, stack *bed.Stack, listener string) error {
+	c, err := stack.Config(ctx)
+	if err != nil {
+		return err
+	}
+	_, body, err := bed.Get(ctx, *c.Admin.HealthcheckEndpoint+"/sessions?listener="+listener)
+	if err != nil {
+		return err
+	}
+	var answer struct{ Sessions []struct{ Listener string } }
+	if err := json.Unmarshal(body, &answer); err != nil {
+		return fmt.Errorf("read sessions: %w: %s", err, body)
+	}
+	if len(answer.Sessions) != 1 || answer.Sessions[0].Listener != listener {
+		return fmt.Errorf("sessions on %s are %v, want one", listener, answer.Sessions)
+	}
+	return nil
 }
 
 // status waits until the dataplane's status holds a text.

@@ -3,8 +3,8 @@
 //   node drive.mjs CHROMIUM PROFILE URL
 //
 // stdout: one JSON object a line: {"report": …} whenever window.__report of the page changes, {"problem": "…"} for errors on the page,
-// {"done": "…"} when a command is carried out. stdin: one command a line: "screenshot PATH", or "stop" to end a call that was to be kept
-// running. The browser closes when stdin ends.
+// {"gathered": …} after a command to gather, {"done": "…"} when a command is carried out. stdin: one command a line: "screenshot PATH", "gather
+// ICE-SERVER" to look for a relay, or "stop" to end a call that was to be kept running. The browser closes when stdin ends.
 import { createInterface } from 'node:readline';
 import { chromium } from 'playwright-core';
 
@@ -45,9 +45,24 @@ const timer = setInterval(async () => {
   }
 }, look);
 
+// gather runs on the page.
+const gather = (server) =>
+  new Promise((resolve, reject) => {
+    const pc = new RTCPeerConnection({ iceServers: [server], iceTransportPolicy: 'relay' });
+    const end = (found) => {
+      pc.close();
+      resolve(found);
+    };
+    pc.onicecandidate = ({ candidate }) => candidate?.candidate && end({ candidate: candidate.candidate });
+    pc.onicecandidateerror = ({ url, errorCode, errorText }) => end({ url, errorCode, errorText });
+    pc.createDataChannel('any');
+    pc.setLocalDescription().catch(reject);
+  });
+
 for await (const line of createInterface({ input: process.stdin })) {
-  const [verb, path] = line.split(' ', 2);
-  if (verb === 'screenshot') await page.screenshot({ path, fullPage: true });
+  const [, verb, rest] = /^(\S+) ?(.*)$/.exec(line);
+  if (verb === 'screenshot') await page.screenshot({ path: rest, fullPage: true });
+  if (verb === 'gather') say({ gathered: await page.evaluate(gather, JSON.parse(rest)) });
   if (verb === 'stop') await page.evaluate(() => window.__stop());
   say({ done: line });
 }

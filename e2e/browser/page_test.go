@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 )
 
 // report is what the test page says about itself in window.__report.
@@ -34,7 +36,16 @@ type report struct {
 	Error *struct {
 		Cause string `json:"cause"`
 		Hint  string `json:"hint"`
+		Code  int    `json:"code"` // of the event icecandidateerror
 	} `json:"error"`
+}
+
+// gathered is how a browser ended that looked for a relay: with a candidate, or with the event icecandidateerror.
+type gathered struct {
+	Candidate string `json:"candidate"`
+	URL       string `json:"url"`
+	ErrorCode int    `json:"errorCode"`
+	ErrorText string `json:"errorText"`
 }
 
 // page is a page in a browser of its own.
@@ -44,19 +55,22 @@ type page struct {
 
 	mu       sync.Mutex
 	last     report
+	gathered gathered
 	done     []string // commands that were carried out
 	problems []string
 	changed  chan struct{} // closed and replaced on every line
 	ended    bool
 }
 
-// open opens a URL in a fresh browser, which closes when the test ends.
-func open(t *testing.T, url string) *page {
+// open opens a URL in a fresh browser, which closes when the test ends. It trusts the certificate authorities in some files beside those that it
+// brings.
+func open(t *testing.T, url string, authorities ...string) *page {
 	t.Helper()
 	cmd := exec.Command("node", "drive.mjs", chromium(t), t.TempDir(), url)
+	cmd.Env = append(os.Environ(), "HOME="+home(t, authorities))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
-	var errors strings.Builder
-	cmd.Stderr = &errors
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
 	input, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -80,10 +94,37 @@ func open(t *testing.T, url string) *page {
 		defer stuck.Stop()
 		<-read
 		if err := cmd.Wait(); err != nil {
-			t.Errorf("browser: %v\n%s", err, errors.String())
+			t.Errorf("browser: %v\n%s", err, stderr.String())
 		}
 	})
 	return p
+}
+
+// home makes a home directory, where Chromium looks for what its user trusts.
+func home(t *testing.T, authorities []string) string {
+	t.Helper()
+	dir := t.TempDir()
+	store := filepath.Join(dir, ".pki", "nssdb")
+	if err := os.MkdirAll(store, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	certutil := func(args ...string) {
+		t.Helper()
+		out, err := exec.Command("certutil", append([]string{"-d", "sql:" + store}, args...)...).CombinedOutput()
+		if errors.Is(err, exec.ErrNotFound) {
+			t.Fatal("certutil is not installed: run `sudo apt-get install --yes libnss3-tools`")
+		}
+		if err != nil {
+			t.Fatalf("certutil: %v\n%s", err, out)
+		}
+	}
+	for i, file := range authorities {
+		if i == 0 {
+			certutil("-N", "--empty-password")
+		}
+		certutil("-A", "-n", file, "-t", "C,,", "-i", file)
+	}
+	return dir
 }
 
 // chromium finds the browser.
@@ -105,9 +146,10 @@ func (p *page) listen(output io.Reader) {
 	lines.Buffer(nil, 4<<20)
 	for lines.Scan() {
 		var line struct {
-			Report  *report `json:"report"`
-			Problem string  `json:"problem"`
-			Done    string  `json:"done"`
+			Report   *report   `json:"report"`
+			Gathered *gathered `json:"gathered"`
+			Problem  string    `json:"problem"`
+			Done     string    `json:"done"`
 		}
 		err := json.Unmarshal(lines.Bytes(), &line)
 		p.note(func() {
@@ -116,6 +158,8 @@ func (p *page) listen(output io.Reader) {
 				p.problems = append(p.problems, fmt.Sprintf("driver says %q: %v", lines.Text(), err))
 			case line.Report != nil:
 				p.last = *line.Report
+			case line.Gathered != nil:
+				p.gathered = *line.Gathered
 			case line.Problem != "":
 				p.problems = append(p.problems, line.Problem)
 			case line.Done != "":
@@ -170,6 +214,19 @@ func (p *page) tell(command string) {
 		p.t.Fatal(errors.Join(fmt.Errorf("tell browser to %s", command), err))
 	}
 	p.until(command, func() bool { return len(p.done) > 0 && p.done[len(p.done)-1] == command })
+}
+
+// gather has the page look for a relay with an ICE server.
+func (p *page) gather(server bed.ICEServer) gathered {
+	p.t.Helper()
+	text, err := json.Marshal(server)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.tell("gather " + string(text))
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.gathered
 }
 
 // trouble is every error that the page has had.

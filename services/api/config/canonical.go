@@ -59,6 +59,7 @@ func (c Config) Clone() Config {
 	c.Listeners = slices.Clone(c.Listeners)
 	for i := range c.Listeners {
 		c.Listeners[i].Routes = slices.Clone(c.Listeners[i].Routes)
+		c.Listeners[i].Certificates = slices.Clone(c.Listeners[i].Certificates)
 	}
 	c.Clusters = slices.Clone(c.Clusters)
 	for i := range c.Clusters {
@@ -76,9 +77,15 @@ func (c Config) Redacted() Config {
 			c.Auth.Credentials[key] = credential.Redacted
 		}
 	}
+	redact := func(key *credential.Secret) {
+		if *key != "" {
+			*key = credential.Redacted
+		}
+	}
 	for i := range c.Listeners {
-		if c.Listeners[i].Key != "" {
-			c.Listeners[i].Key = credential.Redacted
+		redact(&c.Listeners[i].Key)
+		for j := range c.Listeners[i].Certificates {
+			redact(&c.Listeners[i].Certificates[j].Key)
 		}
 	}
 	if c.Admin.License != nil {

@@ -121,8 +121,16 @@ type Listener struct {
 	// Cert and Key are the base64 form of PEM, for TLS and DTLS.
 	Cert string            `json:"cert,omitempty"`
 	Key  credential.Secret `json:"key,omitempty"`
+	// Certificates are shown to clients that ask for a server name of theirs, the first that fits; Cert to all others.
+	Certificates []Certificate `json:"certificates,omitempty"`
 	// Routes names the clusters that clients of this listener may reach.
 	Routes []string `json:"routes,omitempty"`
+}
+
+// Certificate is a certificate with its key, in the base64 form of PEM.
+type Certificate struct {
+	Cert string            `json:"cert"`
+	Key  credential.Secret `json:"key"`
 }
 
 // ClusterType says how the endpoints of a cluster are to be read.

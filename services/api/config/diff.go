@@ -107,10 +107,26 @@ func (d *differences) listeners(old, next []Listener) {
 		d.number(field+"port", old.Port, next.Port)
 		d.text(field+"cert", fingerprint(old.Cert), fingerprint(next.Cert))
 		d.secret(field+"key", old.Key, next.Key)
+		d.certificates(field+"certificates", old.Certificates, next.Certificates)
 		d.list(field+"routes", old.Routes, next.Routes)
 	})
 	if was, is := names(old), names(next); slices.Equal(set(was), set(is)) {
 		d.text("listeners", strings.Join(was, ", "), strings.Join(is, ", ")) // clients are offered them in this order
+	}
+}
+
+// certificates compares them one by one: their order says which is shown when several fit.
+func (d *differences) certificates(field string, old, next []Certificate) {
+	for i := range max(len(old), len(next)) {
+		var was, is Certificate
+		if i < len(old) {
+			was = old[i]
+		}
+		if i < len(next) {
+			is = next[i]
+		}
+		d.text(index(field, i, "cert"), fingerprint(was.Cert), fingerprint(is.Cert))
+		d.secret(index(field, i, "key"), was.Key, is.Key)
 	}
 }
 

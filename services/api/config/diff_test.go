@@ -80,18 +80,29 @@ func TestDiffAndRevisionAgree(t *testing.T) {
 		"a password":          {func(c *config.Config) { c.Auth.Credentials["password"] = "x" }, false},
 		"an empty health URL": {func(c *config.Config) { *c.Admin.HealthcheckEndpoint = "" }, false},
 		"a certificate":       {func(c *config.Config) { c.Listeners[0].Cert = "x" }, false},
-		"a lifetime":          {func(c *config.Config) { c.Auth.Lifetime = 60 }, false},
+		"another certificate": {func(c *config.Config) { c.Listeners[0].Certificates[0].Cert = "x" }, false},
+		"another key":         {func(c *config.Config) { c.Listeners[0].Certificates[0].Key = "x" }, false},
+		"one certificate more": {func(c *config.Config) {
+			c.Listeners[0].Certificates = append(c.Listeners[0].Certificates, config.Certificate{Cert: "x"})
+		}, false},
+		"no certificates": {func(c *config.Config) { c.Listeners[0].Certificates = nil }, false},
+		"a lifetime":      {func(c *config.Config) { c.Auth.Lifetime = 60 }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			old := good()
 			old.Clusters = append(old.Clusters, config.Cluster{Name: "media/sip", Type: config.Static, Endpoints: []string{"10.1.1.2", "10.1.1.1"}})
+			old.Listeners[0].Certificates = []config.Certificate{{Cert: "c", Key: "hunter5"}}
 			next := old.Clone()
 			c.change(&next)
 			if same := old.Revision() == next.Revision(); same != c.same {
 				t.Errorf("same revision: %v", same)
 			}
-			if changes := config.Diff(old, next); (len(changes) == 0) != c.same {
+			changes := config.Diff(old, next)
+			if (len(changes) == 0) != c.same {
 				t.Errorf("changes: %v", changes)
+			}
+			if text := fmt.Sprint(changes); strings.Contains(text, "hunter") {
+				t.Errorf("a secret is shown: %s", text)
 			}
 		})
 	}
@@ -114,11 +125,12 @@ func TestCloneSharesNothing(t *testing.T) {
 	c := good()
 	c.Admin.License = &config.License{Key: "k"}
 	c.Admin.OffloadInterfaces = []string{"eth0"}
+	c.Listeners[0].Certificates = []config.Certificate{{Cert: "c"}}
 	before := string(c.Canonical())
 	d := c.Clone()
 	*d.Admin.HealthcheckEndpoint, d.Admin.License.Key, d.Admin.OffloadInterfaces[0] = "x", "x", "x"
 	d.Auth.Credentials["password"], d.Listeners[0].Routes[0], d.Clusters[0].Endpoints[0] = "x", "x", "x"
-	d.Listeners[1].Port = 1
+	d.Listeners[1].Port, d.Listeners[0].Certificates[0].Cert = 1, "x"
 	if string(c.Canonical()) != before {
 		t.Error("the original has changed")
 	}
@@ -129,6 +141,7 @@ func TestRedactedShowsNoSecretAndOpensNothing(t *testing.T) {
 	c := good()
 	c.Auth.Type, c.Auth.Credentials["secret"] = config.AuthEphemeral, "hunter3"
 	c.Listeners[1].Protocol, c.Listeners[1].Cert, c.Listeners[1].Key = config.TURNTLS, cert, credential.Secret(key)
+	c.Listeners[1].Certificates = []config.Certificate{{Cert: cert, Key: credential.Secret(key)}}
 	c.Admin.License = &config.License{Key: "k", HMAC: "hunter4"}
 	redacted := c.Redacted()
 	text := string(redacted.Canonical())

@@ -10,13 +10,18 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/credential"
 )
 
-// KeyPair decodes the certificate and the key of a TLS or DTLS listener. Its errors show neither.
-func (l Listener) KeyPair() (tls.Certificate, error) {
-	cert, err := base64.StdEncoding.DecodeString(l.Cert)
+// AllCertificates are the certificates of a TLS or DTLS listener; the first is for clients that ask for no name of the others.
+func (l Listener) AllCertificates() []Certificate {
+	return append([]Certificate{{l.Cert, l.Key}}, l.Certificates...)
+}
+
+// KeyPair decodes a certificate and its key. Its errors show neither.
+func (c Certificate) KeyPair() (tls.Certificate, error) {
+	cert, err := base64.StdEncoding.DecodeString(c.Cert)
 	if err != nil {
 		return tls.Certificate{}, errors.New("decode certificate: no base64: give the base64 form of the PEM")
 	}
-	key, err := base64.StdEncoding.DecodeString(string(l.Key))
+	key, err := base64.StdEncoding.DecodeString(string(c.Key))
 	if err != nil {
 		return tls.Certificate{}, errors.New("decode key: no base64: give the base64 form of the PEM")
 	}
@@ -38,7 +43,7 @@ func (f *findings) listeners(listeners []Listener) {
 		f.unique("listeners", i, l.Name, names)
 		f.addresses(i, l)
 		f.socket(i, l, sockets)
-		f.keyPair(i, l)
+		f.certificates(i, l)
 		if f.atMost(at("routes"), len(l.Routes), maxRoutes) {
 			for j, route := range l.Routes {
 				f.name(fmt.Sprintf("listeners[%d].routes[%d]", i, j), route)
@@ -81,17 +86,29 @@ func (f *findings) socket(i int, l Listener, sockets map[string]int) {
 	sockets[socket] = i
 }
 
-func (f *findings) keyPair(i int, l Listener) {
+func (f *findings) certificates(i int, l Listener) {
+	if !l.Protocol.Secure() || !f.atMost(index("listeners", i, "certificates"), len(l.Certificates), maxCertificates) {
+		return
+	}
+	for j, c := range l.AllCertificates() {
+		at := func(field string) string { return index("listeners", i, field) }
+		if j > 0 {
+			at = func(field string) string { return index(index("listeners", i, "certificates"), j-1, field) }
+		}
+		f.certificate(at, l.Protocol, c)
+	}
+}
+
+func (f *findings) certificate(at func(field string) string, p Protocol, c Certificate) {
 	switch {
-	case !l.Protocol.Secure():
-	case l.Cert == "":
-		f.add(index("listeners", i, "cert"), "", "is missing", fmt.Sprintf("%s needs a certificate", l.Protocol))
-	case l.Key == "":
-		f.add(index("listeners", i, "key"), "", "is missing", fmt.Sprintf("%s needs a private key", l.Protocol))
-	case l.Key == credential.Redacted: // the copy that people read: see Redacted
+	case c.Cert == "":
+		f.add(at("cert"), "", "is missing", fmt.Sprintf("%s needs a certificate", p))
+	case c.Key == "":
+		f.add(at("key"), "", "is missing", fmt.Sprintf("%s needs a private key", p))
+	case c.Key == credential.Redacted: // the copy that people read: see Redacted
 	default:
-		if _, err := l.KeyPair(); err != nil {
-			f.add(index("listeners", i, "cert"), "", "and key are unusable", err.Error())
+		if _, err := c.KeyPair(); err != nil {
+			f.add(at("cert"), "", "and key are unusable", err.Error())
 		}
 	}
 }

@@ -13,16 +13,17 @@ import (
 
 // Bounds of a config. They are far above what is useful, and low enough that checking a hostile document stays cheap.
 const (
-	maxListeners = 1_000
-	maxClusters  = 10_000
-	maxEndpoints = 100_000
-	maxNames     = 10_000 // host names of all clusters: each is asked for every few seconds
-	maxRoutes    = maxClusters
-	maxName      = 1_024
-	maxText      = 4_096
-	maxRealm     = 127 // characters: RFC 8489 §14.9
-	maxUsername  = 508 // bytes: RFC 8489 §14.3
-	maxFindings  = 100
+	maxListeners    = 1_000
+	maxClusters     = 10_000
+	maxEndpoints    = 100_000
+	maxNames        = 10_000 // host names of all clusters: each is asked for every few seconds
+	maxRoutes       = maxClusters
+	maxCertificates = 64 // as many as the Gateway API lets a listener refer to
+	maxName         = 1_024
+	maxText         = 4_096
+	maxRealm        = 127 // characters: RFC 8489 §14.9
+	maxUsername     = 508 // bytes: RFC 8489 §14.3
+	maxFindings     = 100
 )
 
 // FieldError is one thing that is wrong with a config.

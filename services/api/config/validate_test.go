@@ -106,7 +106,23 @@ func TestValidate(t *testing.T) {
 			tls(c, cert, key)
 			c.Listeners[1].Protocol, c.Listeners[1].Port = config.TURNDTLS, 1
 		}, ""},
-		"TLS without cert":    {func(c *config.Config) { tls(c, "", key) }, "listeners[1].cert: is missing: TURN-TLS needs a certificate"},
+		"TLS without cert": {func(c *config.Config) { tls(c, "", key) }, "listeners[1].cert: is missing: TURN-TLS needs a certificate"},
+		"TLS with certificates": {func(c *config.Config) {
+			tls(c, cert, key)
+			c.Listeners[1].Certificates = []config.Certificate{{Cert: cert, Key: credential.Secret(key)}}
+		}, ""},
+		"TLS with a certificate of another key": {func(c *config.Config) {
+			tls(c, cert, key)
+			c.Listeners[1].Certificates = []config.Certificate{{Cert: cert, Key: credential.Secret(key)}, {Cert: otherCert, Key: credential.Secret(key)}}
+		}, "listeners[1].certificates[1].cert: and key are unusable"},
+		"TLS with a certificate without key": {func(c *config.Config) {
+			tls(c, cert, key)
+			c.Listeners[1].Certificates = []config.Certificate{{Cert: cert}}
+		}, "listeners[1].certificates[0].key: is missing: TURN-TLS needs a private key"},
+		"TLS with too many certificates": {func(c *config.Config) {
+			tls(c, cert, key)
+			c.Listeners[1].Certificates = make([]config.Certificate, 65)
+		}, "listeners[1].certificates: 65 entries are too many: the limit is 64"},
 		"TLS without key":     {func(c *config.Config) { tls(c, cert, "") }, "listeners[1].key: is missing: TURN-TLS needs a private key"},
 		"cert is a file name": {func(c *config.Config) { tls(c, "/etc/tls.crt", key) }, "listeners[1].cert: and key are unusable: decode certificate: no base64"},
 		"key is no base64":    {func(c *config.Config) { tls(c, cert, "hunter2!") }, "decode key: no base64"},
@@ -248,7 +264,7 @@ func keyPair(t *testing.T) (cert, key string) {
 
 func TestKeyPairOfAListener(t *testing.T) {
 	cert, key := keyPair(t)
-	pair, err := config.Listener{Cert: cert, Key: credential.Secret(key)}.KeyPair()
+	pair, err := config.Certificate{Cert: cert, Key: credential.Secret(key)}.KeyPair()
 	if err != nil || len(pair.Certificate) != 1 {
 		t.Errorf("pair %d, %v", len(pair.Certificate), err)
 	}

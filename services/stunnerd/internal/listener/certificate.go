@@ -17,23 +17,38 @@ func knowsOurs(offered []string) bool {
 	return slices.ContainsFunc(offered, func(p string) bool { return slices.Contains(protocols, p) })
 }
 
-// certificate is what a listener shows to clients. It changes in place: handshakes from then on see the new one, sessions do not
+// certificates are what a listener shows to clients. They change in place: handshakes from then on see the new ones, sessions do not
 // notice.
-type certificate struct {
-	current atomic.Pointer[tls.Certificate]
+type certificates struct {
+	current atomic.Pointer[[]tls.Certificate]
 }
 
-func newCertificate(c config.Listener) (*certificate, error) {
-	cert := new(certificate)
-	return cert, cert.update(c)
+func newCertificates(c config.Listener) (*certificates, error) {
+	certs := new(certificates)
+	return certs, certs.update(c)
 }
 
-// update takes over the key pair of a config, or leaves everything as it is.
-func (c *certificate) update(l config.Listener) error {
-	pair, err := l.KeyPair()
-	if err != nil {
-		return fmt.Errorf("read certificate: %w", err)
+// update takes over the key pairs of a config, or leaves everything as it is.
+func (c *certificates) update(l config.Listener) error {
+	var pairs []tls.Certificate
+	for i, cert := range l.AllCertificates() {
+		pair, err := cert.KeyPair()
+		if err != nil {
+			return fmt.Errorf("read certificate %d: %w", i+1, err)
+		}
+		pairs = append(pairs, pair)
 	}
-	c.current.Store(&pair)
+	c.current.Store(&pairs)
 	return nil
+}
+
+// named returns the first certificate for a server name (RFC 6066 §3), or the first of all when there is none.
+func (c *certificates) named(name string) *tls.Certificate {
+	pairs := *c.current.Load()
+	for i := range pairs {
+		if name != "" && pairs[i].Leaf.VerifyHostname(name) == nil {
+			return &pairs[i]
+		}
+	}
+	return &pairs[0]
 }

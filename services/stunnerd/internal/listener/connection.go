@@ -34,7 +34,7 @@ const (
 type transport struct {
 	// secure does the handshake; nil when there is none.
 	secure func(ctx context.Context, conn net.Conn) (net.Conn, error)
-	cert   *certificate
+	certs  *certificates
 	// stream tells a byte stream, in which frames have to be found, from a connection that keeps datagrams apart.
 	stream bool
 }
@@ -69,12 +69,12 @@ func newConnections(sockets io.Closer, t transport, g *gate.Gate, m *meter.Liste
 	return &connections{sockets: sockets, transport: t, gate: g, meter: m, opt: o, open: map[*connection]struct{}{}}
 }
 
-// Update takes over a new certificate.
+// Update takes over new certificates.
 func (l *connections) Update(c config.Listener) error {
-	if l.cert == nil {
+	if l.certs == nil {
 		return nil
 	}
-	return l.cert.update(c)
+	return l.certs.update(c)
 }
 
 // Close closes every connection and the listening sockets, and waits for their goroutines.

@@ -36,7 +36,7 @@ type dtlsSocket struct {
 }
 
 func openDTLS(c config.Listener, g *gate.Gate, m *meter.Listener, o Options) (Listener, error) {
-	cert, err := newCertificate(c)
+	certs, err := newCertificates(c)
 	if err != nil {
 		return nil, err
 	}
@@ -51,10 +51,10 @@ func openDTLS(c config.Listener, g *gate.Gate, m *meter.Listener, o Options) (Li
 			return nil, errors.Join(err, sockets.Close())
 		}
 		sockets = append(sockets, &dtlsSocket{
-			conn: conn, cookies: newCookies(secret), offer: offers(cert, o), clients: map[netip.AddrPort]*association{},
+			conn: conn, cookies: newCookies(secret), offer: offers(certs, o), clients: map[netip.AddrPort]*association{},
 		})
 	}
-	l := newConnections(sockets, transport{cert: cert, secure: secureDTLS}, g, m, o)
+	l := newConnections(sockets, transport{certs: certs, secure: secureDTLS}, g, m, o)
 	for _, s := range sockets {
 		s.connections = l
 		l.serving.Go(s.read)
@@ -77,9 +77,9 @@ var dtlsSuites = []dtls.CipherSuiteID{
 }
 
 // offers returns what a client is offered for its hello. Our protocols are named only to a client that knows one of them, as in TLS.
-func offers(cert *certificate, o Options) func(hello) ([]dtls.ServerOption, error) {
+func offers(certs *certificates, o Options) func(hello) ([]dtls.ServerOption, error) {
 	common := []dtls.ServerOption{
-		dtls.WithGetCertificate(func(*dtls.ClientHelloInfo) (*tls.Certificate, error) { return cert.current.Load(), nil }),
+		dtls.WithGetCertificate(func(h *dtls.ClientHelloInfo) (*tls.Certificate, error) { return certs.named(h.ServerName), nil }),
 		dtls.WithCipherSuites(dtlsSuites...),
 		dtls.WithExtendedMasterSecret(dtls.RequestExtendedMasterSecret),
 		dtls.WithLoggerFactory(gate.LoggerFactory{Log: o.Log}),

@@ -52,8 +52,16 @@ func keyPair(t *testing.T, names ...string) (cert string, key credential.Secret)
 	return armour("CERTIFICATE", der), credential.Secret(armour("PRIVATE KEY", pkcs8))
 }
 
-// openSecure opens a DTLS listener with one socket.
-func openSecure(t *testing.T) (*connections, *net.UDPAddr) {
+// oneCertificate is a DTLS listener with a certificate.
+func oneCertificate(t *testing.T) (c config.Listener) {
+	t.Helper()
+	c.Protocol = config.TURNDTLS
+	c.Cert, c.Key = keyPair(t, "turn.example.org")
+	return c
+}
+
+// openSecure opens a listener with certificates, and with one socket.
+func openSecure(t *testing.T, c config.Listener) (*connections, *net.UDPAddr) {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	machine, err := gate.NewMachine(1, log)
@@ -65,11 +73,10 @@ func openSecure(t *testing.T) (*connections, *net.UDPAddr) {
 		t.Fatal(err)
 	}
 	m := meter.New()
-	g := gate.New("test", config.TURNDTLS, gate.Shared{
+	g := gate.New("test", c.Protocol, gate.Shared{
 		Machine: machine, Nonces: nonces, Network: relay.Kernel{}, Held: relay.NewReservations(), Limits: gate.NewLimits(0), Table: session.NewTable(), Meter: m, Log: log,
 	})
-	c := config.Listener{Name: "test", Protocol: config.TURNDTLS, Port: testport.Free(t)}
-	c.Cert, c.Key = keyPair(t, "turn.example.org")
+	c.Name, c.Port = "test", testport.Free(t)
 	l, err := Open(c, g, Options{Sockets: 1, Limits: NewLimits(), Meter: m, Log: log})
 	if err != nil {
 		t.Fatal(err)
@@ -185,7 +192,7 @@ const (
 
 // T-16: only a good cookie opens an association, and the ServerHello goes on with the numbers where the client is (RFC 6347 §4.2.1, §4.2.2).
 func TestCookieOpensAssociation(t *testing.T) {
-	l, server := openSecure(t)
+	l, server := openSecure(t, oneCertificate(t))
 	client, other := newRaw(t, server).alone(), newRaw(t, server).alone()
 	cookie := client.cookie(1, 4)
 	for name, datagram := range map[string][]byte{
@@ -252,7 +259,7 @@ func binding(t *testing.T, client net.Conn) error {
 // T-16, RFC 6347 §4.2.8: a hello from the address of a client changes nothing for it, unless it comes with a cookie and the client has no
 // session.
 func TestAssociationBelongsToItsFirstClient(t *testing.T) {
-	l, server := openSecure(t)
+	l, server := openSecure(t, oneCertificate(t))
 	address := newRaw(t, server)
 	client := address.dial()
 	if err := binding(t, client); err != nil { // from then on the server knows that the handshake is over
@@ -290,7 +297,7 @@ func TestRecordsGrowWithTheLimit(t *testing.T) {
 
 // T-15: one message of more than 1,024 bytes ends a connection without a session.
 func TestLongRecordEndsConnection(t *testing.T) {
-	l, server := openSecure(t)
+	l, server := openSecure(t, oneCertificate(t))
 	client := newRaw(t, server).dial()
 	if _, err := client.Write(make([]byte, unknownLimit+1)); err != nil {
 		t.Fatal(err)

@@ -16,7 +16,7 @@ import (
 // Listener is an open listener. Close stops it at once: its sockets are closed, and its goroutines have ended when Close returns. The
 // sessions are the gate's.
 type Listener interface {
-	// Update takes over what can change while the sockets stay: the certificate of new handshakes. With an error the old one stays.
+	// Update takes over what can change while the sockets stay: the certificates of new handshakes. With an error the old one stays.
 	Update(c config.Listener) error
 	Close() error
 }

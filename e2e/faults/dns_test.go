@@ -52,7 +52,7 @@ func TestR16NameServer(t *testing.T) {
 		b.await(fmt.Sprintf("answered %s", trouble), names.answered)
 		b.goOn(live)
 	}
-	b.unharmed(live, gap)
+	b.unharmed(live, silence)
 
 	live = calls{b.call(peer)}
 	names.say(dnsmessage.RCodeSuccess, second, netip.MustParseAddr(bed.Loopback))

@@ -146,6 +146,9 @@ func TestR17MemoryLimit(t *testing.T) {
 	b.write(b.config)
 	b.startAs(group.enter(stunnerd), b.file)
 	b.inForce(b.config)
+	if got := b.metric("go_gc_gomemlimit_bytes"); got != limit/10*9 {
+		t.Errorf("the garbage collector aims at %.0f bytes, want nine tenths of %d", got, limit)
+	}
 	live := b.calls(1)
 	var held []*ask.Client
 	refused := 0

@@ -116,18 +116,18 @@ func CertificateMissing() Finding {
 }
 
 // CertificateKind says that a certificate reference names something that is no Secret.
-func CertificateKind(group, kind string) Finding {
-	return finding(ReasonInvalidCertificateRef, "tls.certificateRefs[0] names a %s of group %q: name a Secret", kind, group)
+func CertificateKind(field, group, kind string) Finding {
+	return finding(ReasonInvalidCertificateRef, "%s names a %s of group %q: name a Secret", field, kind, group)
 }
 
 // CertificateSecret says that the Secret of a certificate is missing or lacks a key.
-func CertificateSecret(secret, problem string) Finding {
-	return finding(ReasonInvalidCertificateRef, "tls.certificateRefs[0]: Secret %s %s", secret, problem)
+func CertificateSecret(field, secret, problem string) Finding {
+	return finding(ReasonInvalidCertificateRef, "%s: Secret %s %s", field, secret, problem)
 }
 
 // CertificateBroken says that certificate and key cannot be used together.
-func CertificateBroken(secret string, err error) Finding {
-	return finding(ReasonInvalidCertificateRef, "tls.certificateRefs[0]: Secret %s holds no usable certificate: %v", secret, err)
+func CertificateBroken(field, secret string, err error) Finding {
+	return finding(ReasonInvalidCertificateRef, "%s: Secret %s holds no usable certificate: %v", field, secret, err)
 }
 
 // AnnotationBoolean warns of an annotation that is neither true nor false.

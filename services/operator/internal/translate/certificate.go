@@ -4,10 +4,12 @@ import (
 	"cmp"
 	"crypto/tls"
 	"encoding/base64"
+	"fmt"
 
 	"k8s.io/apimachinery/pkg/types"
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
+	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/credential"
 	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
@@ -19,34 +21,44 @@ type certificate struct {
 	key   []byte
 }
 
-func (c certificate) usable() bool { return len(c.chain) > 0 && len(c.key) > 0 }
-
 // encoded is the form in which a config carries it.
-func (c certificate) encoded() (cert string, key credential.Secret) {
-	return base64.StdEncoding.EncodeToString(c.chain), credential.Secret(base64.StdEncoding.EncodeToString(c.key))
+func (c certificate) encoded() config.Certificate {
+	return config.Certificate{
+		Cert: base64.StdEncoding.EncodeToString(c.chain), Key: credential.Secret(base64.StdEncoding.EncodeToString(c.key)),
+	}
 }
 
-// certificateOf returns the certificate of a TLS or DTLS listener: that of its first reference.
-func certificateOf(v *resource.View, gw *gwapiv1.Gateway, l *listener) (certificate, condition.Finding) {
-	c := certificateRef{view: v, gateway: gw}
-	if l.spec.TLS != nil {
-		c.refs = l.spec.TLS.CertificateRefs
+// certificatesOf returns the certificates of a TLS or DTLS listener, and whether one was taken back. A mistake in any of its references
+// leaves the listener without all of them, and so as it was published; not so when what was published must not be used any more.
+func certificatesOf(v *resource.View, gw *gwapiv1.Gateway, l *listener) (all []certificate, unfit condition.Finding, revoked bool) {
+	if l.spec.TLS == nil || len(l.spec.TLS.CertificateRefs) == 0 {
+		return nil, condition.CertificateMissing(), false
 	}
-	if unfit := certificateRules.judge(c); !unfit.OK() {
-		return certificate{}, unfit
+	for i, ref := range l.spec.TLS.CertificateRefs {
+		c := certificateRef{view: v, gateway: gw, ref: ref, field: fmt.Sprintf("tls.certificateRefs[%d]", i)}
+		wrong := certificateRules.judge(c)
+		if wrong.OK() {
+			all = append(all, c.pair())
+			continue
+		}
+		unfit = first(unfit, wrong)
+		revoked = revoked || wrong.Reason == condition.ReasonRefNotPermitted
 	}
-	return c.pair(), condition.Finding{}
+	if !unfit.OK() && !revoked {
+		all = nil
+	}
+	return all, unfit, revoked
 }
 
-// certificateRef is the way from a listener to its certificate.
+// certificateRef is the way from a listener to one of its certificates.
 type certificateRef struct {
 	view    *resource.View
 	gateway *gwapiv1.Gateway
-	refs    []gwapiv1.SecretObjectReference
+	ref     gwapiv1.SecretObjectReference
+	field   string
 }
 
 var certificateRules = rules[certificateRef]{
-	certificateRef.isPresent,
 	certificateRef.isSecret,
 	certificateRef.isGranted,
 	certificateRef.exists,
@@ -54,17 +66,10 @@ var certificateRules = rules[certificateRef]{
 	certificateRef.fits,
 }
 
-func (c certificateRef) isPresent() condition.Finding {
-	if len(c.refs) == 0 {
-		return condition.CertificateMissing()
-	}
-	return condition.Finding{}
-}
-
 func (c certificateRef) isSecret() condition.Finding {
-	group, kind := valueOr(c.refs[0].Group, ""), valueOr(c.refs[0].Kind, "Secret")
+	group, kind := valueOr(c.ref.Group, ""), valueOr(c.ref.Kind, "Secret")
 	if group != "" || kind != "Secret" {
-		return condition.CertificateKind(string(group), string(kind))
+		return condition.CertificateKind(c.field, string(group), string(kind))
 	}
 	return condition.Finding{}
 }
@@ -73,14 +78,14 @@ func (c certificateRef) isSecret() condition.Finding {
 func (c certificateRef) isGranted() condition.Finding {
 	from := resource.Referrer{Group: gwapiv1.GroupName, Kind: "Gateway", Namespace: c.gateway.Namespace}
 	if !c.view.Granted(from, resource.Target{Kind: "Secret", NamespacedName: c.key()}) {
-		return condition.NotGranted("tls.certificateRefs[0]", "Secret "+c.key().String(), c.key().Namespace)
+		return condition.NotGranted(c.field, "Secret "+c.key().String(), c.key().Namespace)
 	}
 	return condition.Finding{}
 }
 
 func (c certificateRef) exists() condition.Finding {
 	if c.view.Secret(c.key()) == nil {
-		return condition.CertificateSecret(c.key().String(), "does not exist")
+		return condition.CertificateSecret(c.field, c.key().String(), "does not exist")
 	}
 	return condition.Finding{}
 }
@@ -88,23 +93,23 @@ func (c certificateRef) exists() condition.Finding {
 func (c certificateRef) hasKeys() condition.Finding {
 	switch pair := c.pair(); {
 	case len(pair.chain) == 0:
-		return condition.CertificateSecret(c.key().String(), `lacks key "tls.crt"`)
+		return condition.CertificateSecret(c.field, c.key().String(), `lacks key "tls.crt"`)
 	case len(pair.key) == 0:
-		return condition.CertificateSecret(c.key().String(), `lacks key "tls.key"`)
+		return condition.CertificateSecret(c.field, c.key().String(), `lacks key "tls.key"`)
 	}
 	return condition.Finding{}
 }
 
 func (c certificateRef) fits() condition.Finding {
 	if _, err := tls.X509KeyPair(c.pair().chain, c.pair().key); err != nil {
-		return condition.CertificateBroken(c.key().String(), err)
+		return condition.CertificateBroken(c.field, c.key().String(), err)
 	}
 	return condition.Finding{}
 }
 
 func (c certificateRef) key() types.NamespacedName {
-	namespace := string(valueOr(c.refs[0].Namespace, ""))
-	return types.NamespacedName{Namespace: cmp.Or(namespace, c.gateway.Namespace), Name: string(c.refs[0].Name)}
+	namespace := string(valueOr(c.ref.Namespace, ""))
+	return types.NamespacedName{Namespace: cmp.Or(namespace, c.gateway.Namespace), Name: string(c.ref.Name)}
 }
 
 // pair reads the keys of a TLS Secret, and the names that people gave them before there was such a type.

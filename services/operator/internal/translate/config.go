@@ -70,8 +70,12 @@ func (d draft) configListener(l *listener) config.Listener {
 	if l.address.known() {
 		c.PublicAddress, c.PublicPort = l.address.host, int(l.address.port)
 	}
-	if l.protocol.Secure() {
-		c.Cert, c.Key = l.certificate.encoded()
+	for i, cert := range l.certificates {
+		if i == 0 {
+			c.Cert, c.Key = cert.encoded().Cert, cert.encoded().Key
+			continue
+		}
+		c.Certificates = append(c.Certificates, cert.encoded())
 	}
 	return c
 }

@@ -32,7 +32,7 @@ type listener struct {
 	conflict   condition.Finding
 	unresolved condition.Finding
 
-	certificate certificate
+	certificates []certificate
 	// revoked is a certificate that must not be used, not even in its last good form.
 	revoked bool
 	kinds   []gwapiv1.RouteGroupKind
@@ -48,7 +48,7 @@ func (l *listener) network() string { return l.protocol.Network() }
 
 // served tells whether the listener can be part of a config.
 func (l *listener) served() bool {
-	return l.accepted.OK() && (!l.protocol.Secure() || l.certificate.usable())
+	return l.accepted.OK() && (!l.protocol.Secure() || len(l.certificates) > 0)
 }
 
 // waits tells whether the listener is to stay as it was published: a mistake takes nothing away. A certificate that was taken back does.
@@ -66,8 +66,7 @@ func listenersOf(v *resource.View, gw *gwapiv1.Gateway, w wishes) []*listener {
 		var uncertified, unroutable condition.Finding
 		if l.protocol.Secure() || l.protocol == "" && spec.TLS != nil {
 			// A misspelt protocol must not keep a certificate in use that was taken back.
-			l.certificate, uncertified = certificateOf(v, gw, l)
-			l.revoked = uncertified.Reason == condition.ReasonRefNotPermitted
+			l.certificates, uncertified, l.revoked = certificatesOf(v, gw, l)
 		}
 		l.kinds, unroutable = kindsOf(spec)
 		l.unresolved = first(uncertified, unroutable)

@@ -1,4 +1,4 @@
-// Package interop lets clients that nobody here wrote use the dataplane: those of coturn, aioice, and libnice.
+// Package interop lets clients that nobody here wrote use the dataplane: those of coturn, aioice, libnice and Janus.
 package interop
 
 import (

@@ -23,10 +23,10 @@ import (
 // loopback6 is where everything listens too.
 const loopback6 = "::1"
 
-// stunnerd is the path of the program.
-var stunnerd string
+// Folders: of this repository, and of its programs as they are compiled now.
+var root, bin string
 
-// TestMain compiles stunnerd, and lets more clients run at a time than there are cores: they wait most of their time.
+// TestMain compiles the programs, and lets more clients run at a time than there are cores: they wait most of their time.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	code, err := 1, flag.Set("test.parallel", "8")
@@ -39,19 +39,16 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// within runs the tests while there is a folder with stunnerd in it.
+// within runs the tests while there is a folder with the programs in it.
 func within(m *testing.M) (code int, err error) {
-	root, err := bed.Root()
-	if err != nil {
+	if root, err = bed.Root(); err != nil {
 		return 1, err
 	}
-	dir, err := os.MkdirTemp("", "interop")
-	if err != nil {
+	if bin, err = os.MkdirTemp("", "interop"); err != nil {
 		return 1, err
 	}
-	defer os.RemoveAll(dir)
-	stunnerd = filepath.Join(dir, "stunnerd")
-	if err := bed.Build(context.Background(), root, dir, bed.Stunnerd); err != nil {
+	defer os.RemoveAll(bin)
+	if err := bed.Build(context.Background(), root, bin, bed.Operator, bed.Stunnerd, bed.Auth, bed.Echo); err != nil {
 		return 1, err
 	}
 	return m.Run(), nil
@@ -102,7 +99,7 @@ func start(t *testing.T, auth string) dataplane {
 		return errors.Join(echoes(ctx, bed.Loopback, d.peer), echoes(ctx, loopback6, d.peer+1))
 	})
 	run(t, bed.Command{
-		Name: "stunnerd", Path: stunnerd, Args: []string{"-c", file}, Logs: logs,
+		Name: "stunnerd", Path: filepath.Join(bin, "stunnerd"), Args: []string{"-c", file}, Logs: logs,
 		Env: []string{"STUNNER_ADDRS=" + bed.Loopback + "," + loopback6},
 	}, bed.Answers("http://"+at(d.health)+"/ready", http.StatusOK))
 	return d

@@ -13,11 +13,18 @@ type Limits struct {
 	handshakes, strangers *crowd
 }
 
-// NewLimits returns limits of which nothing is used up.
-func NewLimits() *Limits {
+// NewLimits returns limits of which nothing is used up. capacity is how many allocations the process can bear, 0 for any number: clients
+// without one may take half as much.
+func NewLimits(capacity int) *Limits {
+	most := func(n int) int {
+		if capacity > 0 {
+			n = min(n, max(capacity/2, 1))
+		}
+		return n
+	}
 	return &Limits{
-		handshakes: newCrowd(1024, 64),  // TLS and DTLS handshakes that go on
-		strangers:  newCrowd(4096, 256), // connections whose client has no session
+		handshakes: newCrowd(most(1024), 64),  // TLS and DTLS handshakes that go on
+		strangers:  newCrowd(most(4096), 256), // connections whose client has no session
 	}
 }
 

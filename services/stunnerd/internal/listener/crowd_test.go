@@ -39,6 +39,16 @@ func TestCrowdMakesRoomForTheLatest(t *testing.T) {
 	}
 }
 
+// A process that can bear little lets strangers have half of it.
+func TestLimitsFollowTheCapacity(t *testing.T) {
+	for capacity, want := range map[int][2]int{0: {1024, 4096}, 100_000: {1024, 4096}, 3000: {1024, 1500}, 500: {250, 250}, 1: {1, 1}} {
+		l := NewLimits(capacity)
+		if got := [2]int{l.handshakes.most, l.strangers.most}; got != want {
+			t.Errorf("capacity %d: %v, want %v", capacity, got, want)
+		}
+	}
+}
+
 // Who has a session stands outside, comes back as the latest, and after the end of the connection not at all.
 func TestCrowdForgetsWhoLeaves(t *testing.T) {
 	c := newCrowd(2, 2)

@@ -113,7 +113,7 @@ func New(o Options) (*Server, error) {
 		return nil, errors.Join(err, machine.Close())
 	}
 	s := &Server{
-		opt: o, machine: machine, nonces: nonces, held: relay.NewReservations(), limits: gate.NewLimits(o.Capacity), guests: listener.NewLimits(), table: session.NewTable(), meter: meter.New(),
+		opt: o, machine: machine, nonces: nonces, held: relay.NewReservations(), limits: gate.NewLimits(o.Capacity), guests: listener.NewLimits(o.Capacity), table: session.NewTable(), meter: meter.New(),
 		running: config.Zero(config.DefaultName), listeners: map[string]*running{}, failures: map[string]string{},
 		closed: make(chan struct{}),
 	}

@@ -41,9 +41,20 @@ func TestModel(t *testing.T) {
 		seed = rand.Uint64()
 	}
 	t.Logf("seed: -model.seed=%d", seed)
-	seen := map[string]int{}
-	for i := 0; i < modelSequences && !t.Failed(); i++ {
-		synctest.Test(t, func(t *testing.T) { newTrial(t, rand.New(rand.NewPCG(seed, uint64(i))), seen).run() })
+	halves := [2]map[string]int{{}, {}}
+	t.Run("sequences", func(t *testing.T) {
+		for half, seen := range halves {
+			t.Run(fmt.Sprint("half ", half), func(t *testing.T) {
+				t.Parallel()
+				for i := half; i < modelSequences && !t.Failed(); i += 2 {
+					synctest.Test(t, func(t *testing.T) { newTrial(t, rand.New(rand.NewPCG(seed, uint64(i))), seen).run() })
+				}
+			})
+		}
+	})
+	seen := halves[0]
+	for name, n := range halves[1] {
+		seen[name] += n
 	}
 	for _, name := range slices.Sorted(maps.Keys(seen)) {
 		t.Logf("%6d × %s", seen[name], name)
@@ -68,7 +79,7 @@ type trial struct {
 	rng    *rand.Rand
 	seen   map[string]int
 	step   int
-	story  []string
+	story  [15]event
 	last   *stun.Message // the request made last
 	siege  siege
 	actors []*actor
@@ -271,7 +282,7 @@ func (m *trial) run() {
 	}
 	time.Sleep(time.Hour + time.Second)
 	m.expire()
-	m.settle(m.said("all lifetimes pass", outcome{name: "the end"}))
+	m.settle(m.said(outcome{name: "the end"}, "all lifetimes pass"))
 	if n := m.table.Len() + m.machine.Allocations() + m.net.Len() + m.Sessions(); n != 0 {
 		m.fail("%d sessions, allocations, sockets and flows left", n)
 	}
@@ -287,18 +298,34 @@ type outcome struct {
 	sent []relaytest.Datagram
 }
 
-// said notes a step in words.
-func (m *trial) said(words string, o outcome) outcome {
-	if len(m.story) == 15 {
-		m.story = append(m.story[:0], m.story[1:]...)
-	}
-	m.story = append(m.story, fmt.Sprintf("step %d, %s: %s → %s", m.step, time.Since(m.began), words, o.name))
+// event is a step of the story. It is put in words only when somebody reads them.
+type event struct {
+	step    int
+	at      time.Duration
+	outcome string
+	format  string
+	args    []any
+}
+
+func (e event) String() string {
+	return fmt.Sprintf("\n\tstep %d, %s: %s → %s", e.step, e.at, fmt.Sprintf(e.format, e.args...), e.outcome)
+}
+
+// said notes a step and what the model expects of it.
+func (m *trial) said(o outcome, format string, args ...any) outcome {
+	m.story[m.step%len(m.story)] = event{m.step, time.Since(m.began), o.name, format, args}
 	return o
 }
 
 func (m *trial) fail(format string, args ...any) {
 	m.t.Helper()
-	m.t.Fatalf("%s\nthe steps before, and what the model expected of them:\n\t%s", fmt.Sprintf(format, args...), strings.Join(m.story, "\n\t"))
+	words := ""
+	for i := range m.story {
+		if e := m.story[(m.step+1+i)%len(m.story)]; e.format != "" {
+			words += e.String()
+		}
+	}
+	m.t.Fatalf("%s\nthe steps before, and what the model expected of them:%s", fmt.Sprintf(format, args...), words)
 }
 
 // settle compares what has happened with what the model expects, and what is counted with what the model holds (invariants 1 to 5).
@@ -359,27 +386,31 @@ func (m *trial) expire() {
 	}
 }
 
+// modelActs are the steps, and how often in a hundred each is made. The rest are Bindings.
+var modelActs = []struct {
+	share int
+	do    func(*trial, *actor) outcome
+}{
+	{6, (*trial).allocate}, {2, (*trial).repeatAllocate}, {7, (*trial).refresh}, {13, (*trial).createPermission}, {13, (*trial).channelBind},
+	{15, (*trial).sendIndication}, {15, (*trial).channelData}, {17, (*trial).peerSends}, {6, (*trial).timePasses}, {2, (*trial).configChanges},
+	{1, (*trial).hangUp}, {1, (*trial).garbage},
+}
+
 // act makes one step.
 func (m *trial) act(a *actor) outcome {
 	if m.rng.IntN(250) == 0 {
 		m.siege = siege{a, pick(m, unsigned, sound), 15}
 	}
 	if m.siege.times--; m.siege.times >= 0 {
-		return m.request(m.siege.by, stun.MethodAllocate, "besieging", []stun.Setter{udp}, nil)
+		return m.request(m.siege.by, stun.MethodAllocate, words("at once"), []stun.Setter{udp}, nil)
 	}
 	if a.alloc == nil && m.often(60) {
 		return m.allocate(a) // there is more to see with one
 	}
 	n := m.rng.IntN(100)
-	for _, step := range []struct {
-		share int
-		do    func(*actor) outcome
-	}{
-		{6, m.allocate}, {2, m.repeatAllocate}, {7, m.refresh}, {13, m.createPermission}, {13, m.channelBind}, {15, m.sendIndication},
-		{15, m.channelData}, {17, m.peerSends}, {6, m.timePasses}, {2, m.configChanges}, {1, m.hangUp}, {1, m.garbage},
-	} {
+	for _, step := range modelActs {
 		if n -= step.share; n < 0 {
-			return step.do(a)
+			return step.do(m, a)
 		}
 	}
 	return m.binding(a)
@@ -389,6 +420,14 @@ func pick[T any](m *trial, list ...T) T { return list[m.rng.IntN(len(list))] }
 
 // often tells yes so many times in a hundred.
 func (m *trial) often(percent int) bool { return m.rng.IntN(100) < percent }
+
+// mostly picks the usual, and one of the others ten times in a hundred.
+func (m *trial) mostly(usual int, others ...int) int {
+	if m.often(10) {
+		return pick(m, others...)
+	}
+	return usual
+}
 
 // flaw is what is wrong with a request before it counts what it asks for.
 type flaw string
@@ -451,7 +490,7 @@ func (m *trial) vouched(l login, method stun.Method, live bool) bool {
 }
 
 // request makes a request. judge is asked when the client is known: for the code, and for what else is expected of a success.
-func (m *trial) request(a *actor, method stun.Method, what string, attrs []stun.Setter, judge func(l login) (stun.ErrorCode, func(*stun.Message) error)) outcome {
+func (m *trial) request(a *actor, method stun.Method, what fmt.Stringer, attrs []stun.Setter, judge func(l login) (stun.ErrorCode, func(*stun.Message) error)) outcome {
 	f := sound
 	switch {
 	case a.nonce == nil, a.nonceAtItsEnd():
@@ -477,7 +516,7 @@ func (m *trial) request(a *actor, method stun.Method, what string, attrs []stun.
 	}
 	m.last = req
 	m.Receive(req.Raw, a)
-	return m.answered(a, method, fmt.Sprintf("%s as %s %s %s %s", a.name, l.username, method, what, f), req, code, key, success)
+	return m.said(m.answered(a, method, req, code, key, success), "%s as %s: %s %s %s", a.name, l.username, method, what, f)
 }
 
 // nonceAtItsEnd tells whether it is a matter of less than a second if the nonce is still good: it holds the second of its birth.
@@ -562,13 +601,13 @@ func (m *trial) meet(a *actor, l login, method stun.Method, f flaw) (stun.ErrorC
 }
 
 // answered is the outcome of a request.
-func (m *trial) answered(a *actor, method stun.Method, words string, req *stun.Message, code stun.ErrorCode, key stun.MessageIntegrity,
+func (m *trial) answered(a *actor, method stun.Method, req *stun.Message, code stun.ErrorCode, key stun.MessageIntegrity,
 	success func(*stun.Message) error,
 ) outcome {
 	name := method.String()
 	switch code {
 	case silence:
-		return m.said(words, outcome{name: name + " silence"})
+		return outcome{name: name + " silence"}
 	case 0:
 		name += " success"
 	default:
@@ -604,7 +643,7 @@ func (m *trial) answered(a *actor, method stun.Method, words string, req *stun.M
 		}
 		return nil
 	}
-	return m.said(words, outcome{name: name, to: a, check: check})
+	return outcome{name: name, to: a, check: check}
 }
 
 // lifetime is a LIFETIME attribute, or none, and what it is granted (RFC 8656 §7.2); nothing is granted to one that is not 32 bits.
@@ -631,7 +670,7 @@ type wish struct {
 
 func (m *trial) wish() (w wish, attrs []stun.Setter) {
 	attrs, w.granted = m.lifetime()
-	if w.transport = pick(m, append(slices.Repeat([]uint32{17}, 20), 0, 6)...); w.transport != 0 {
+	if w.transport = uint32(m.mostly(17, 0, 6)); w.transport != 0 {
 		attrs = append(attrs, number{stun.AttrRequestedTransport, w.transport << 24})
 	}
 	if m.often(15) {
@@ -672,7 +711,7 @@ func (m *trial) token() (token relay.Token) {
 
 func (m *trial) allocate(a *actor) outcome {
 	w, attrs := m.wish()
-	o := m.request(a, stun.MethodAllocate, w.String(), attrs, func(l login) (stun.ErrorCode, func(*stun.Message) error) {
+	o := m.request(a, stun.MethodAllocate, w, attrs, func(l login) (stun.ErrorCode, func(*stun.Message) error) {
 		want := netip.AddrPortFrom(relay4, 0)
 		if w.family == familyIPv6 {
 			want = netip.AddrPortFrom(relay6, 0)
@@ -813,35 +852,31 @@ func (m *trial) repeatAllocate(a *actor) outcome {
 	}
 	m.seen["Allocate once more"]++
 	m.Receive(al.request.Raw, a)
-	return m.answered(a, stun.MethodAllocate, a.name+" repeats its Allocate", al.request, code, key, func(answer *stun.Message) error {
+	return m.said(m.answered(a, stun.MethodAllocate, al.request, code, key, func(answer *stun.Message) error {
 		at, err := m.relayOf(a, answer)
 		if err == nil && at != al.relay {
 			err = fmt.Errorf("relay %s, was %s", at, al.relay)
 		}
 		return err
-	})
+	}), "%s repeats its Allocate", a.name)
 }
 
 func (m *trial) refresh(a *actor) outcome {
 	attrs, granted := m.lifetime()
-	end := m.often(25)
+	unreadable, end := granted == 0, m.often(25)
 	if end {
-		attrs = []stun.Setter{lifetime(0)}
+		attrs, granted, unreadable = []stun.Setter{lifetime(0)}, 0, false
 	}
 	family := byte(0)
 	if m.often(15) {
 		family = pick[byte](m, 1, 2)
 		attrs = append(attrs, number{stun.AttrRequestedAddressFamily, uint32(family) << 24})
 	}
-	what := fmt.Sprintf("(%d s, family %d)", granted, family)
-	if end {
-		what = fmt.Sprintf("(to the end, family %d)", family)
-	}
-	return m.request(a, stun.MethodRefresh, what, attrs, func(l login) (stun.ErrorCode, func(*stun.Message) error) {
+	return m.request(a, stun.MethodRefresh, wish{granted: granted, family: family}, attrs, func(l login) (stun.ErrorCode, func(*stun.Message) error) {
 		switch code := a.owned(l); {
 		case code != 0:
 			return code, nil
-		case granted == 0 && !end:
+		case unreadable:
 			return 400, nil
 		case family != 0 && family != familyOf(a.alloc.relay.Addr()):
 			return 443, nil
@@ -894,9 +929,21 @@ func (m *trial) knownPeer(a *actor) peerFacts {
 	return m.somePeer(a)
 }
 
+// target is what a permission or a channel is for, in words.
+type target struct {
+	channel uint32
+	peers   []peerFacts
+}
+
+func (t target) String() string { return fmt.Sprintf("%#x to %v", t.channel, t.peers) }
+
+type words string
+
+func (w words) String() string { return string(w) }
+
 func (m *trial) createPermission(a *actor) outcome {
 	peers, attrs := m.somePeers(a, pick(m, 1, 1, 1, 1, 2, 2, 3, 0))
-	return m.request(a, stun.MethodCreatePermission, fmt.Sprint(peers), attrs, func(l login) (stun.ErrorCode, func(*stun.Message) error) {
+	return m.request(a, stun.MethodCreatePermission, target{0, peers}, attrs, func(l login) (stun.ErrorCode, func(*stun.Message) error) {
 		switch code := a.owned(l); {
 		case code != 0:
 			return code, nil
@@ -921,7 +968,7 @@ func (al *modelAllocation) permit(p peerFacts) {
 }
 
 func (m *trial) channelBind(a *actor) outcome {
-	peers, attrs := m.somePeers(a, pick(m, append(slices.Repeat([]int{1}, 20), 0, 2)...))
+	peers, attrs := m.somePeers(a, m.mostly(1, 0, 2))
 	if a.alloc != nil && m.often(4) {
 		peers = []peerFacts{{at: a.alloc.relay}} // itself
 		attrs = []stun.Setter{address{stun.AttrXORPeerAddress, a.alloc.relay}}
@@ -930,7 +977,7 @@ func (m *trial) channelBind(a *actor) outcome {
 	if n != 0 {
 		attrs = append(attrs, channel(n))
 	}
-	return m.request(a, stun.MethodChannelBind, fmt.Sprintf("%#x %v", n, peers), attrs, func(l login) (stun.ErrorCode, func(*stun.Message) error) {
+	return m.request(a, stun.MethodChannelBind, target{n, peers}, attrs, func(l login) (stun.ErrorCode, func(*stun.Message) error) {
 		code := a.owned(l)
 		if code != 0 {
 			return code, nil
@@ -970,7 +1017,7 @@ func (m *trial) payload() string {
 
 func (m *trial) sendIndication(a *actor) outcome {
 	var attrs []stun.Setter
-	peers := slices.Repeat([]peerFacts{m.knownPeer(a)}, pick(m, append(slices.Repeat([]int{1}, 20), 0, 2)...))
+	peers := slices.Repeat([]peerFacts{m.knownPeer(a)}, m.mostly(1, 0, 2))
 	for _, p := range peers {
 		attrs = append(attrs, address{stun.AttrXORPeerAddress, p.at})
 	}
@@ -987,7 +1034,7 @@ func (m *trial) sendIndication(a *actor) outcome {
 	if a.alloc != nil && len(peers) == 1 && hasData && !odd && m.allows(peers[0]) && a.alloc.permits(peers[0]) {
 		o = outcome{name: "Send passes", sent: []relaytest.Datagram{{From: a.alloc.relay, To: peers[0].at, Payload: payload}}}
 	}
-	return m.said(fmt.Sprintf("%s sends %q to %v", a.name, payload, peers), o)
+	return m.said(o, "%s sends %q to %v", a.name, payload, peers)
 }
 
 func (al *modelAllocation) permits(p peerFacts) bool {
@@ -1010,7 +1057,7 @@ func (m *trial) channelData(a *actor) outcome {
 			o = outcome{name: "ChannelData passes", sent: []relaytest.Datagram{{From: a.alloc.relay, To: b.peer, Payload: payload}}}
 		}
 	}
-	return m.said(fmt.Sprintf("%s sends %q on channel %#x", a.name, payload, n), o)
+	return m.said(o, "%s sends %q on channel %#x", a.name, payload, n)
 }
 
 // knownChannel is the number of a channel that the client has bound, if there is any and by chance.
@@ -1055,7 +1102,7 @@ func (m *trial) peerSends(a *actor) outcome {
 			o = outcome{name: "peer by indication", to: a, check: func(frame []byte) error { return isData(frame, p.at, payload) }}
 		}
 	}
-	return m.said(fmt.Sprintf("peer %s sends %q to %s, the relay of %s", p.at, payload, a.relay, a.name), o)
+	return m.said(o, "peer %s sends %q to %s, the relay of %s", p.at, payload, a.relay, a.name)
 }
 
 // isData says what is wrong with a Data indication.
@@ -1086,7 +1133,7 @@ func (m *trial) timePasses(*actor) outcome {
 	}
 	time.Sleep(time.Duration(seconds) * time.Second)
 	m.expire()
-	return m.said(fmt.Sprint(seconds, " s pass"), outcome{name: "time"})
+	return m.said(outcome{name: "time"}, "%d s pass", seconds)
 }
 
 // deadline is when one of the things ends that the model holds.
@@ -1143,13 +1190,13 @@ func (m *trial) configChanges(*actor) outcome {
 		what = fmt.Sprintf("route %s to %t", route, m.routes[route])
 	}
 	m.configure()
-	return m.said("config changes "+what, outcome{name: "config"})
+	return m.said(outcome{name: "config"}, "config changes %s", what)
 }
 
 func (m *trial) hangUp(a *actor) outcome {
 	m.Hangup(a.addr)
 	a.alloc = nil
-	return m.said(a.name+" hangs up", outcome{name: "hang-up"})
+	return m.said(outcome{name: "hang-up"}, "%s hangs up", a.name)
 }
 
 // garbage is what nobody answers: noise, and responses to nothing.
@@ -1159,7 +1206,7 @@ func (m *trial) garbage(a *actor) outcome {
 		raw = m.build(stun.NewType(stun.MethodAllocate, stun.ClassSuccessResponse))
 	}
 	m.Receive(raw, a)
-	return m.said(a.name+" sends noise", outcome{name: "noise"})
+	return m.said(outcome{name: "noise"}, "%s sends noise", a.name)
 }
 
 func (m *trial) binding(a *actor) outcome {
@@ -1172,11 +1219,11 @@ func (m *trial) binding(a *actor) outcome {
 		code = silence
 	}
 	m.Receive(req.Raw, a)
-	return m.answered(a, stun.MethodBinding, a.name+" asks for its address", req, code, nil, func(answer *stun.Message) error {
+	return m.said(m.answered(a, stun.MethodBinding, req, code, nil, func(answer *stun.Message) error {
 		var mapped stun.XORMappedAddress
 		if err := mapped.GetFrom(answer); err != nil || mapped.String() != a.addr.String() {
 			return fmt.Errorf("mapped address %s, %w", mapped, err)
 		}
 		return nil
-	})
+	}), "%s asks for its address", a.name)
 }

@@ -49,8 +49,8 @@ func TestR04Reconnects(t *testing.T) {
 	<-time.After(cutting)
 	attempts := h.accepted(began)
 	// The shortest pauses that jitter leaves, 0.1 s, 0.2 s, …, allow for seven of them.
-	if most := 7 * (clients + 1); len(attempts) > most || len(attempts) < 3*clients {
-		t.Errorf("%d attempts in %s, want %d to %d", len(attempts), cutting, 3*clients, most)
+	if most := 7 * (clients + 1); len(attempts) > most || len(attempts) < 2*clients {
+		t.Errorf("%d attempts in %s, want %d to %d", len(attempts), cutting, 2*clients, most)
 	}
 
 	// The server restarts.

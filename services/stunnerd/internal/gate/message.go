@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"crypto/subtle"
 	"encoding/binary"
 	"errors"
 	"net"
@@ -121,21 +122,18 @@ func (r *request) peers() (list []netip.AddrPort, ok bool) {
 	return list, true
 }
 
-// peer decodes one XOR-PEER-ADDRESS. Families are told apart by what is on the wire: an IPv4 address in IPv6 clothes stays IPv6
-// here, so that it meets the family check and not the route of the address inside.
+// peer decodes one XOR-PEER-ADDRESS (RFC 8489 §14.2): a byte that says nothing, family, port, address, the last two XOR'ed with what the
+// message begins with. Families are told apart by what is on the wire: an IPv4 address in IPv6 clothes stays IPv6 here, so that it meets the
+// family check and not the route of the address inside.
 func (r *request) peer(value []byte) (netip.AddrPort, bool) {
-	one := &stun.Message{TransactionID: r.TransactionID}
-	one.Add(stun.AttrXORPeerAddress, value)
-	var addr stun.XORMappedAddress
-	if len(value) != 8 && len(value) != 20 || (len(value) == 8) != (value[1] == familyIPv4) || addr.GetFromAs(one, stun.AttrXORPeerAddress) != nil {
+	if len(value) != 8 && len(value) != 20 || (value[1] == familyIPv4) != (len(value) == 8) || value[1] != familyIPv4 && value[1] != familyIPv6 {
 		return netip.AddrPort{}, false
 	}
-	wire := addr.IP.To16()
-	if value[1] == familyIPv4 {
-		wire = addr.IP.To4()
-	}
-	ip, ok := netip.AddrFromSlice(wire)
-	return netip.AddrPortFrom(ip, uint16(addr.Port)), ok
+	plain := make([]byte, len(value))
+	subtle.XORBytes(plain[2:4], value[2:4], r.Raw[4:6])
+	subtle.XORBytes(plain[4:], value[4:], r.Raw[4:stunHeader])
+	ip, ok := netip.AddrFromSlice(plain[4:])
+	return netip.AddrPortFrom(ip, binary.BigEndian.Uint16(plain[2:])), ok
 }
 
 // Address families on the wire (RFC 8656 §18.6).

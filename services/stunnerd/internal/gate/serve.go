@@ -314,6 +314,9 @@ func (g *Gate) indication(r *request) {
 		g.meter.DropNote(relay.ReasonOf(verdict), meter.Note{Listener: g.name, Client: f.Client.Addr(), Peer: peers[0], User: f.Username})
 		return
 	}
+	if to, ok := r.value(stun.AttrXORPeerAddress); ok {
+		to[0] = 0 // pion/turn takes the byte that says nothing for half of the family
+	}
 	f.lane.indicate(r.Raw, f.Handle)
 }
 

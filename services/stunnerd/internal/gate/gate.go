@@ -93,6 +93,8 @@ type flow struct {
 	// (RFC 8656 §7.2).
 	allocated [stun.TransactionIDSize]byte
 	lifetime  uint32
+	// renewing keeps the two ways apart in which pion/turn learns of a lifetime.
+	renewing sync.Mutex
 	// prolonging waits for the second that pion/turn does not grant at once, if there is one.
 	prolonging *time.Timer
 	// token is what gets the port above this one, if the client asked for it.

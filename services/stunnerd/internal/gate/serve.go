@@ -222,6 +222,11 @@ func (f *flow) pionLifetime() number {
 
 // prolong gives pion/turn the second part of an hour.
 func (g *Gate) prolong(f *flow) {
+	f.renewing.Lock()
+	defer f.renewing.Unlock()
+	if f.lifetime != maxLifetime {
+		return // the client has asked for another one meanwhile
+	}
 	if err := g.pass(f, stun.MethodRefresh, nil, number{stun.AttrLifetime, maxLifetime - 1}); err != nil {
 		g.log.Debug("prolong session", "error", err)
 	}
@@ -233,6 +238,8 @@ func (g *Gate) refresh(r *request) ([]byte, error) {
 		g.end(f)
 		return r.answer(stun.ClassSuccessResponse, number{stun.AttrLifetime, 0})
 	}
+	f.renewing.Lock()
+	defer f.renewing.Unlock()
 	f.lifetime = r.lifetime()
 	if err := g.pass(f, stun.MethodRefresh, nil, f.pionLifetime()); err != nil {
 		return nil, err

@@ -105,7 +105,7 @@ func (b *bench) crowd(n int) (all calls) {
 	for range n {
 		for _, network := range []call.Network{call.UDP, call.TCP, call.TLS, call.DTLS} {
 			o := b.options(network)
-			o.Interval = 10 * pace
+			o.Interval = 25 * pace
 			c, err := call.Start(b.t.Context(), o)
 			if err != nil {
 				b.t.Fatal(err)

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"syscall"
 	"testing"
@@ -175,7 +176,8 @@ func TestR17MemoryLimit(t *testing.T) {
 	t.Logf("%d allocations took %d of %d KiB", capacity, group.peak()>>10, limit>>10)
 }
 
-// out of descriptors, new clients are sent elsewhere or wait at the door, at no cost, and probes are answered.
+// with few descriptors, silent connections make room for others, and where there is none left, new clients are sent elsewhere or wait at
+// the door, at no cost, and probes are answered.
 func TestR18Descriptors(t *testing.T) {
 	const limit = 256
 	b := newBench(t)
@@ -197,20 +199,43 @@ func TestR18Descriptors(t *testing.T) {
 	if got := len(held); got == 0 || got > limit-200 {
 		t.Errorf("%d allocations with %d descriptors", got, limit)
 	}
-	var crowd []net.Conn
-	for range 2 * limit {
-		conn, err := net.Dial("tcp", b.at(call.TCP).String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer conn.Close()
-		crowd = append(crowd, conn)
+	quiet := b.metric("stunner_listener_connections")
+	crowd := b.connect(2 * limit) // and say nothing: the oldest have to go
+	b.probe()
+	if code, _ := b.do(held[0], stun.MethodRefresh, ask.Lifetime(0)); code != 0 {
+		t.Errorf("free an allocation: %d", code)
 	}
-	b.await("out of descriptors", func(context.Context) error { return b.holds(limit * 3 / 4) })
+	live = append(live, b.call(b.options(call.TCP)))
+	if code, _ := b.do(held[1], stun.MethodRefresh, ask.Lifetime(0)); code != 0 {
+		t.Errorf("free an allocation: %d", code)
+	}
+
+	for _, conn := range crowd {
+		_ = conn.Close()
+	}
+	b.await("the crowd is gone", func(ctx context.Context) error {
+		open, err := bed.Metric(ctx, b.config.Admin.MetricsEndpoint, "stunner_listener_connections")
+		if want := quiet + 1; err == nil && open != want { // the last of the live calls
+			err = fmt.Errorf("%.0f connections, want %.0f", open, want)
+		}
+		return err
+	})
+	b.limitFiles(b.files()+4, limit) // what is kept for the probes is more
+	b.connect(1)                     // takes what a listener has been waiting for
+	waiting := make(chan error, 1)
+	go func() {
+		c, err := call.Start(t.Context(), b.options(call.TCP))
+		if err == nil {
+			c.End(0)
+		}
+		waiting <- err
+	}()
 	const window = 4 * time.Second
 	before, began := b.processor(), time.Now()
 	for time.Since(began) < window {
 		b.probe()
+		code, _ := b.do(b.client(limit), stun.MethodAllocate, ask.UDP())
+		mustRefuse(t, "allocation without a descriptor", code, stun.CodeInsufficientCapacity)
 		time.Sleep(5 * pace)
 	}
 	if share := float64(b.processor()-before) / float64(time.Since(began)); share > 0.2 {
@@ -218,13 +243,39 @@ func TestR18Descriptors(t *testing.T) {
 	} else {
 		t.Logf("%.1f %% of a processor while nobody can be let in, with %d calls and the probes", share*100, len(live))
 	}
-	for _, conn := range crowd {
-		_ = conn.Close()
+	select {
+	case err := <-waiting:
+		t.Errorf("let in without a descriptor: %v", err)
+	default:
 	}
-	if code, _ := b.do(held[0], stun.MethodRefresh, ask.Lifetime(0)); code != 0 {
-		t.Errorf("free an allocation: %d", code)
+	b.limitFiles(limit, limit)
+	if err := <-waiting; err != nil {
+		t.Errorf("let in as soon as there are descriptors again: %v", err)
 	}
-	b.unharmed(append(live, b.call(b.options(call.TCP))), silence)
+	b.unharmed(live, silence)
+}
+
+// connect opens connections to the TCP listener, which the test ends at last.
+func (b *bench) connect(n int) (all []net.Conn) {
+	b.t.Helper()
+	for range n {
+		conn, err := net.Dial("tcp", b.at(call.TCP).String())
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		b.t.Cleanup(func() { _ = conn.Close() })
+		all = append(all, conn)
+	}
+	return all
+}
+
+// limitFiles changes the limit of descriptors of the running process.
+func (b *bench) limitFiles(soft, hard int) {
+	b.t.Helper()
+	set := exec.Command("prlimit", fmt.Sprintf("--pid=%d", b.process.PID()), fmt.Sprintf("--nofile=%d:%d", soft, hard))
+	if out, err := set.CombinedOutput(); err != nil {
+		b.t.Fatalf("limit descriptors: %v: %s", err, out)
+	}
 }
 
 // probe asks like a kubelet: over a connection of its own each time.
@@ -240,14 +291,6 @@ func (b *bench) probe() {
 			b.t.Errorf("%s answers %d", path, res.StatusCode)
 		}
 	}
-}
-
-// holds is the condition that the process has so many descriptors open.
-func (b *bench) holds(want int) error {
-	if got := b.files(); got < want {
-		return fmt.Errorf("%d descriptors are open", got)
-	}
-	return nil
 }
 
 // with a hundred ports and two hundred clients, every client gets a port of its own or hears 508, and a port that is given back is

@@ -243,10 +243,8 @@ func TestR18Descriptors(t *testing.T) {
 	} else {
 		t.Logf("%.1f %% of a processor while nobody can be let in, with %d calls and the probes", share*100, len(live))
 	}
-	select {
-	case err := <-waiting:
-		t.Errorf("let in without a descriptor: %v", err)
-	default:
+	if len(waiting) > 0 {
+		t.Error("let in without a descriptor")
 	}
 	b.limitFiles(limit, limit)
 	if err := <-waiting; err != nil {

@@ -6,7 +6,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pion/stun/v2"
+
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
 // Limits on answers to whoever has not shown a good credential. They protect others from answers that they never asked for, and
@@ -21,6 +24,10 @@ const (
 	// failureRate bounds the answers to wrong credentials.
 	failureRate  = 10 // a minute
 	failureBurst = 10
+	// nameRate bounds the answers to wrong credentials of one user name, wherever they come from. The right password is never held up, so that
+	// nobody can lock a user out.
+	nameRate  = 100 // a minute
+	nameBurst = 100
 )
 
 // HiddenFactor is how much more than another source those may have that MayHide names: a load balancer that hides its clients is seen as
@@ -30,7 +37,7 @@ const HiddenFactor = 100
 // buckets is the number of token buckets: sources that fall into the same one share it, so that memory is fixed whatever comes in.
 const buckets = 4096
 
-// limiter is a table of token buckets by source address, the port left out. A bucket is one number: the time at which it will be full again
+// limiter is a table of token buckets by source, which is an IPv4 address or a network of IPv6, or by user name. A bucket is one number: the time at which it will be full again
 // (the generic cell rate algorithm).
 type limiter struct {
 	seed     maphash.Seed
@@ -46,6 +53,7 @@ type limiter struct {
 // Limits are the limiters of a process. All its listeners share them: a source is the same source everywhere.
 type Limits struct {
 	challenges, failures *limiter
+	names                *limiter
 	sessions             int
 }
 
@@ -56,6 +64,7 @@ func NewLimits(sessions int) *Limits {
 		challenges: newLimiter(challengeRate, time.Second, challengeBurst, MayHide),
 		// A host's own processes are nobody who guesses passwords from far away.
 		failures: newLimiter(failureRate, time.Minute, failureBurst, func(a netip.Addr) bool { return MayHide(a) || a.IsLoopback() }),
+		names:    newLimiter(nameRate, time.Minute, nameBurst, nil),
 	}
 }
 
@@ -64,7 +73,8 @@ func (l *Limits) answerable(r *request, why meter.Reason) bool {
 	source := r.client.Addr().Addr()
 	switch why {
 	case meter.UnknownUser, meter.WrongPassword, meter.ExpiredCredential:
-		return l.failures.allow(source, 1)
+		name, _ := r.value(stun.AttrUsername)
+		return l.failures.allow(source, 1) && l.names.allowName(name)
 	}
 	// A connection has a source that is real; over UDP anybody can write any address on a datagram.
 	return r.client.Connected() || l.challenges.allow(source, 1)
@@ -89,12 +99,21 @@ func newLimiter(rate int, per time.Duration, burst int, hidden func(netip.Addr) 
 // allow takes a price from a source's bucket, if there is as much; parts is how many parts of a token that is: 1 is a whole one.
 func (l *limiter) allow(source netip.Addr, parts int) bool {
 	bucket, interval, burst := l.bucket(source)
-	price := int64(interval) / int64(parts)
+	return l.take(bucket, interval/time.Duration(parts), interval*time.Duration(burst))
+}
+
+// allowName takes a token from a user name's bucket, if there is one.
+func (l *limiter) allowName(name []byte) bool {
+	return l.take(&l.full[maphash.Bytes(l.seed, name)%buckets], l.interval, l.interval*time.Duration(l.burst))
+}
+
+// take takes a price out of a bucket of a size, both said as the time in which as much comes in.
+func (l *limiter) take(bucket *atomic.Int64, price, size time.Duration) bool {
 	now := int64(time.Since(l.epoch))
 	for {
 		full := bucket.Load()
-		next := max(full, now) + price
-		if next-now > int64(interval)*int64(burst) {
+		next := max(full, now) + int64(price)
+		if next-now > int64(size) {
 			return false
 		}
 		if bucket.CompareAndSwap(full, next) {
@@ -114,7 +133,7 @@ func (l *limiter) bucket(source netip.Addr) (*atomic.Int64, time.Duration, int) 
 	if l.mayHide(source) {
 		return &l.hidden, l.interval / HiddenFactor, l.burst * HiddenFactor
 	}
-	return &l.full[maphash.Comparable(l.seed, source)%buckets], l.interval, l.burst
+	return &l.full[maphash.Comparable(l.seed, session.Source(source))%buckets], l.interval, l.burst
 }
 
 // MayHide tells whether an address may be that of a load balancer or a node behind which clients are hidden.

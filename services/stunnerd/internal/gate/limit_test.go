@@ -76,6 +76,30 @@ func guessing(t *testing.T) {
 	}
 }
 
+// T-07: guessing one user's password from many addresses gets few answers too, and holds the user up nowhere.
+func TestGuessingFromEverywhereIsAnsweredWithSilence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBed(t)
+		answers := 0
+		for i := range 500 {
+			c := newClient(fmt.Sprintf("203.0.%d.%d:1", 113+i/250, 1+i%250))
+			if b.send(c, b.signed(c, username, "guess", stun.MethodAllocate, udp)) != nil {
+				answers++
+			}
+		}
+		if answers != nameBurst {
+			t.Errorf("%d answers to 500 guesses at once, want %d", answers, nameBurst)
+		}
+		c := newClient("198.51.100.1:1")
+		if got := codeOf(b.send(c, b.signed(c, username, password, stun.MethodAllocate, udp))); got != 0 {
+			t.Errorf("right password: %d", got)
+		}
+		if b.send(c, b.signed(c, "bob", "guess", stun.MethodAllocate, udp)) == nil {
+			t.Error("another name is held up")
+		}
+	})
+}
+
 func TestBucketsFillAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(10, time.Second, 20, MayHide)

@@ -63,6 +63,8 @@ type connections struct {
 	mu     sync.Mutex
 	open   map[*connection]struct{}
 	closed bool
+	// yielded tells that the port was given up.
+	yielded bool
 }
 
 func newConnections(sockets io.Closer, t transport, g *gate.Gate, m *meter.Listener, o Options) *connections {
@@ -77,6 +79,20 @@ func (l *connections) Update(c config.Listener) error {
 	return l.certs.update(c)
 }
 
+// Yield closes the socket of a stream listener, which has handed every connection a socket of its own.
+func (l *connections) Yield() bool {
+	if !l.stream {
+		return false
+	}
+	l.mu.Lock()
+	l.yielded = true
+	l.mu.Unlock()
+	if err := l.sockets.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+		l.opt.Log.Warn("give up port", "error", err)
+	}
+	return true
+}
+
 // Close closes every connection and the listening sockets, and waits for their goroutines.
 func (l *connections) Close() error {
 	l.mu.Lock()
@@ -87,6 +103,9 @@ func (l *connections) Close() error {
 	l.mu.Unlock()
 	err := l.sockets.Close()
 	l.serving.Wait()
+	if errors.Is(err, net.ErrClosed) {
+		return nil // it was given up before
+	}
 	return err
 }
 
@@ -97,7 +116,7 @@ func (l *connections) accept(ln net.Listener) {
 		switch {
 		case err == nil:
 			l.begin(conn, func() {})
-		case l.isClosed():
+		case !l.accepts():
 			return
 		default:
 			if time.Since(warned) >= acceptWarning {
@@ -132,10 +151,10 @@ func (l *connections) begin(conn net.Conn, end func()) {
 	})
 }
 
-func (l *connections) isClosed() bool {
+func (l *connections) accepts() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.closed
+	return !l.closed && !l.yielded
 }
 
 func (l *connections) track(c *connection) bool {

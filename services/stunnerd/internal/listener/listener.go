@@ -18,6 +18,9 @@ import (
 type Listener interface {
 	// Update takes over what can change while the sockets stay: the certificates of new handshakes. With an error the old one stays.
 	Update(c config.Listener) error
+	// Yield gives up the port, and serves the connections that there are for as long as they last. It reports false, and does nothing, where
+	// all clients are served by the socket that holds the port.
+	Yield() bool
 	Close() error
 }
 

@@ -67,6 +67,10 @@ func probeUDP(port int) error {
 	return conn.Close()
 }
 
+// receiveBuffer is how many bytes may wait in the kernel for a reader: key frames of many calls come at once. The kernel gives as much of it
+// as net.core.rmem_max allows.
+const receiveBuffer = 4 << 20
+
 func listenUDP(port int) (*net.UDPConn, error) {
 	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 		var opts error
@@ -74,6 +78,7 @@ func listenUDP(port int) (*net.UDPConn, error) {
 			opts = errors.Join(
 				unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1),
 				tellDestination(int(fd)),
+				unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer),
 			)
 		})
 		return errors.Join(err, opts)
@@ -87,6 +92,9 @@ func listenUDP(port int) (*net.UDPConn, error) {
 
 // Update has nothing to do: all that a UDP listener has is its port.
 func (l *udpListener) Update(config.Listener) error { return nil }
+
+// Yield is not possible: the sockets are those of all clients.
+func (l *udpListener) Yield() bool { return false }
 
 // Close closes the sockets and waits for their readers.
 func (l *udpListener) Close() error {

@@ -21,7 +21,8 @@ type Plan struct {
 	// Stop names listeners that are gone; their sessions end with them.
 	Stop []string
 	// Yield names listeners of Stop and Replace whose socket another one wants: a renamed listener, or two that swap their ports. They
-	// close before anything opens, since no two can have one port; it is the one change of a port that costs sessions.
+	// give their port up before anything opens, since no two can have one port. Over UDP and DTLS it is the one change of a port that costs
+	// sessions: all of them share the socket.
 	Yield []string
 	// Changes says field by field what is different, secrets redacted: what a person reads in the log and in the status.
 	Changes []config.Change

@@ -2,6 +2,7 @@ package server
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -74,6 +75,33 @@ func TestListenerGoesBackToAPortInUse(t *testing.T) {
 	}
 	within(t, "the old call has ended", func() bool { return b.Sessions().Len() == 2 })
 	if err := b.mustDial("udp", "ann", "first").echo("the port is still served"); err != nil {
+		t.Error(err)
+	}
+}
+
+// TLS takes the place of TCP on the same port, and the other way round, and the calls go on.
+func TestProtocolChangesOnAPortInUse(t *testing.T) {
+	b := newBed(t)
+	at := slices.IndexFunc(b.config.Listeners, func(l config.Listener) bool { return l.Protocol == config.TURNTCP })
+	c := b.mustDial("tcp", "ann", "first")
+	secure := b.changed(func(next *config.Config) {
+		l := &next.Listeners[at]
+		l.Protocol = config.TURNTLS
+		id := newIdentity(t, "turn.example.org")
+		l.Cert, l.Key = id.cert, id.key
+	})
+	for _, next := range []config.Config{secure, b.config, secure} {
+		b.apply(next)
+		if err := c.echo("still here"); err != nil {
+			t.Fatalf("%s on the port of the call: %v", next.Listeners[at].Protocol, err)
+		}
+	}
+	if err := c.relay.Close(); err != nil {
+		t.Fatal(err)
+	}
+	within(t, "nobody is left", func() bool { return b.Sessions().Len() == 0 })
+	b.apply(b.config)
+	if err := b.mustDial("tcp", "ann", "first").echo("hello"); err != nil {
 		t.Error(err)
 	}
 }

@@ -75,8 +75,8 @@ type running struct {
 	socket listener.Listener
 	// before are the forms that this one has replaced and that still have sessions. These obey what this one obeys.
 	before []*running
-	// retired tells that the listener takes no new sessions, ended that its socket is closed.
-	retired, ended bool
+	// retired tells that the listener takes no new sessions, yielded that it has no port any more, ended that nothing of it is left.
+	retired, yielded, ended bool
 }
 
 // obey puts a policy and routes in force for all sessions of a listener.
@@ -91,7 +91,7 @@ func (r *running) obey(p *gate.Policy, routes *cluster.View) {
 // former finds the form of a listener that has the socket which a config wants back.
 func (r *running) former(l config.Listener) *running {
 	for _, old := range r.before {
-		if !old.ended && old.spec.Protocol == l.Protocol && old.spec.Port == l.Port {
+		if !old.ended && !old.yielded && old.spec.Protocol == l.Protocol && old.spec.Port == l.Port {
 			return old
 		}
 	}
@@ -147,9 +147,14 @@ func (s *Server) Apply(next config.Config) (Plan, error) {
 
 	views := s.views(next)
 	for _, name := range plan.Yield {
-		s.stop(name)
+		s.yield(name, next)
 	}
 	opened, failed := s.open(plan, next, views)
+	for name := range failed {
+		if r := s.listeners[name]; r != nil && r.yielded {
+			s.stop(name) // its port is gone, and nothing has taken its place
+		}
+	}
 	s.update(next, views, failed)
 	for _, r := range opened {
 		if old := s.listeners[r.spec.Name]; old != nil {
@@ -316,6 +321,17 @@ func (s *Server) settled(r *running) bool {
 		s.end(r)
 	}
 	return !r.retired || r.ended
+}
+
+// yield frees the port of a listener. The sessions of one that gets another port, or another protocol, go on where they have sockets of
+// their own.
+func (s *Server) yield(name string, next config.Config) {
+	stays := slices.ContainsFunc(next.Listeners, func(l config.Listener) bool { return l.Name == name })
+	if r := s.listeners[name]; r != nil && stays && r.socket.Yield() {
+		r.yielded = true
+		return
+	}
+	s.stop(name)
 }
 
 // stop ends a listener and its sessions.

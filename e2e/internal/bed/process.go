@@ -5,6 +5,7 @@
 package bed
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,6 +31,9 @@ type Command struct {
 	Dir  string   // working directory; empty means that of this process
 	Env  []string // NAME=value, added to the environment of this process without its STUNNER_ variables
 	Logs string   // folder that takes NAME.log; a second process of the name appends
+
+	// Death is sent when this process dies; SIGTERM when it is none, because the operator stops its dataplanes on the way out.
+	Death syscall.Signal
 }
 
 // Process is a running child. It dies with this process, even if that is killed.
@@ -64,9 +68,9 @@ func Start(c Command) (*Process, error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		// A process group of its own: Ctrl-C in a terminal reaches this process only, and this process decides in which order to stop.
 		Setpgid: true,
-		// SIGTERM, not SIGKILL: the operator stops its dataplanes on the way out. The kernel sends it when the thread ends that started the
-		// child; threads of Go only end with a goroutine that was locked to one, and there is none here.
-		Pdeathsig: syscall.SIGTERM,
+		// The kernel sends it when the thread ends that started the child; threads of Go only end with a goroutine that was locked to one,
+		// and there is none here.
+		Pdeathsig: cmp.Or(c.Death, syscall.SIGTERM),
 	}
 	switch err := cmd.Start(); {
 	case errors.Is(err, fs.ErrNotExist):

@@ -1,0 +1,191 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+)
+
+// issuer of the tokens of ServiceAccounts, as kubeadm sets it. It is their audience also, when a request for one names none.
+const issuer = "https://kubernetes.default.svc.cluster.local"
+
+// controllers are those that do something without nodes and pods, and that somebody who reads or writes objects can notice.
+var controllers = []string{
+	"clusterrole-aggregation-controller",
+	"daemonset-controller",
+	"deployment-controller",
+	"endpoints-controller",
+	"endpointslice-controller",
+	"endpointslice-mirroring-controller",
+	"garbage-collector-controller",
+	"namespace-controller",
+	"replicaset-controller",
+	"root-ca-certificate-publisher-controller",
+	"serviceaccount-controller",
+	"serviceaccount-token-controller",
+}
+
+func (c *Cluster) file(name string) string { return filepath.Join(c.dir, name) }
+
+func (c *Cluster) command(component string, args ...string) bed.Command {
+	return bed.Command{
+		Name: component, Path: c.program, Args: append([]string{component}, args...), Dir: c.dir, Logs: c.dir,
+		Death: syscall.SIGKILL, // SIGTERM would wait for the continuation of an API server that is paused
+	}
+}
+
+// startServer starts etcd and the API server.
+func (c *Cluster) startServer(ctx context.Context) (err error) {
+	store, err := freeAddress()
+	if err != nil {
+		return err
+	}
+	address, err := freeAddress()
+	if err != nil {
+		return err
+	}
+	c.url = "https://" + address
+	if err := c.writeFiles(); err != nil {
+		return err
+	}
+	if c.Admin, err = c.User("admin", "system:masters"); err != nil {
+		return err
+	}
+	c.Admin.Config.QPS = -1 // a test waits for nobody but the server
+
+	c.etcd, err = bed.Start(c.command("etcd", "--data-dir="+c.file("etcd"), "--unsafe-no-fsync", "--log-level=warn",
+		"--listen-client-urls=http://"+store, "--advertise-client-urls=http://"+store, "--listen-peer-urls=http://"+bed.Loopback+":0"))
+	if err != nil {
+		return err
+	}
+	if err := c.etcd.Until(ctx, bed.Answers("http://"+store+"/health", http.StatusOK)); err != nil {
+		return logged(c.etcd, err)
+	}
+	host, port, _ := strings.Cut(address, ":")
+	c.server = c.command("kube-apiserver",
+		"--etcd-servers=http://"+store,
+		"--bind-address="+host, "--advertise-address="+host, "--secure-port="+port,
+		"--endpoint-reconciler-type=none", // a loopback address must not be in Endpoints
+		"--service-cluster-ip-range=10.96.0.0/16",
+		"--allow-privileged",
+		"--authorization-mode=RBAC",
+		"--client-ca-file="+c.file("ca.crt"), "--tls-cert-file="+c.file("server.crt"), "--tls-private-key-file="+c.file("server.key"),
+		"--service-account-issuer="+issuer,
+		"--service-account-key-file="+c.file("accounts.key"), "--service-account-signing-key-file="+c.file("accounts.key"),
+		"--audit-policy-file="+c.file("audit.yaml"), "--audit-log-path="+c.file("audit.log"), "--audit-log-mode=blocking",
+	)
+	return c.Up(ctx)
+}
+
+func freeAddress() (string, error) {
+	port, err := bed.FreePort()
+	return net.JoinHostPort(bed.Loopback, strconv.Itoa(port)), err
+}
+
+// writeFiles writes what the components read.
+func (c *Cluster) writeFiles() (err error) {
+	if c.ca, err = newAuthority(); err != nil {
+		return err
+	}
+	chain, key, err := c.ca.server()
+	if err != nil {
+		return err
+	}
+	for name, content := range map[string][]byte{
+		"ca.crt": c.ca.chain, "accounts.key": c.ca.accounts, "server.crt": chain, "server.key": key, "audit.yaml": []byte(auditPolicy),
+	} {
+		if err := os.WriteFile(c.file(name), content, 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// startManager starts the controllers, and waits for the first that they make.
+func (c *Cluster) startManager(ctx context.Context) error {
+	manager, err := c.User("system:kube-controller-manager")
+	if err != nil {
+		return err
+	}
+	c.manager, err = bed.Start(c.command("kube-controller-manager",
+		"--kubeconfig="+manager.Kubeconfig, "--kube-api-qps=200", "--kube-api-burst=400",
+		"--leader-elect=false",
+		"--secure-port=0",
+		"--controllers="+strings.Join(controllers, ","),
+		"--use-service-account-credentials", // each under its own name, as in a cluster
+		"--root-ca-file="+c.file("ca.crt"), "--service-account-private-key-file="+c.file("accounts.key"),
+	))
+	if err != nil {
+		return err
+	}
+	_, err = c.Kubectl(ctx, "wait", "--for=create", "--timeout="+patience.String(), "serviceaccount/default")
+	return logged(c.manager, err)
+}
+
+// Up starts the API server after Down.
+func (c *Cluster) Up(ctx context.Context) (err error) {
+	if c.api, err = bed.Start(c.server); err != nil {
+		return err
+	}
+	client, err := rest.HTTPClientFor(c.Admin.Config)
+	if err != nil {
+		return err
+	}
+	defer client.CloseIdleConnections()
+	err = c.api.Until(ctx, func(ctx context.Context) error {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.url+"/readyz", nil)
+		if err != nil {
+			return err
+		}
+		res, err := client.Do(req)
+		if err != nil {
+			return err
+		}
+		defer res.Body.Close()
+		if res.StatusCode != http.StatusOK {
+			return fmt.Errorf("the API server is not ready: status %d", res.StatusCode)
+		}
+		return nil
+	})
+	return logged(c.api, err)
+}
+
+// Down ends the API server as a crash does, because it would take leave of watches for longer than tests have time. Until Up, connections
+// are refused.
+func (c *Cluster) Down() error {
+	api := c.api
+	c.api = nil
+	return api.Kill()
+}
+
+// Restart ends the API server and starts it again, at the same address, with what etcd has.
+func (c *Cluster) Restart(ctx context.Context) error {
+	if err := c.Down(); err != nil {
+		return err
+	}
+	return c.Up(ctx)
+}
+
+// Pause stops the API server in its tracks: connections stay, more are taken by the kernel, and nothing is answered until Resume.
+func (c *Cluster) Pause() error { return c.api.Signal(syscall.SIGSTOP) }
+
+// Resume lets a paused API server go on.
+func (c *Cluster) Resume() error { return c.api.Signal(syscall.SIGCONT) }
+
+// logged adds to an error what the process has logged last.
+func logged(p *bed.Process, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%w\nlast of %s:\n%s", err, p.Name, strings.Join(p.Tail(20), "\n"))
+}

@@ -186,6 +186,7 @@ func fetch(t *testing.T, method, url string, header http.Header) (int, string) {
 func TestServiceFromAFile(t *testing.T) {
 	s := start(t, "-c", configFile(t), "--demo")
 	await(t, s.health+"/ready", http.StatusOK)
+	await(t, s.public+"/?service=turn&username=ada", http.StatusOK) // it is ready once the file is there, and serves when it is read
 	for _, tt := range []struct {
 		method, url string
 		status      int
@@ -200,7 +201,7 @@ func TestServiceFromAFile(t *testing.T) {
 		{http.MethodPost, s.public + "/demo/echo", 405, ""},
 		{http.MethodGet, s.public + "/metrics", 404, ""},
 		{http.MethodGet, s.health + "/live", 200, "{}"},
-		{http.MethodGet, s.health + "/metrics", 200, `stunner_auth_credentials_total 2`},
+		{http.MethodGet, s.health + "/metrics", 200, `stunner_auth_credentials_total 3`},
 		{http.MethodGet, s.health + "/metrics", 200, `stunner_auth_requests_total{code="201",route="/v1/ice-servers"} 1`},
 		{http.MethodGet, s.health + "/metrics", 200, "stunner_config_age_seconds 0"},
 	} {

@@ -24,8 +24,8 @@ const (
 	// failureRate bounds the answers to wrong credentials.
 	failureRate  = 10 // a minute
 	failureBurst = 10
-	// nameRate bounds the answers to wrong credentials of one user name, wherever they come from. The right password is never held up, so that
-	// nobody can lock a user out.
+	// nameRate bounds the answers to wrong credentials of one user name, wherever they come from but from private sources, which have a bound
+	// of their own together. The right password is never held up, so that nobody can lock a user out.
 	nameRate  = 100 // a minute
 	nameBurst = 100
 )
@@ -74,7 +74,7 @@ func (l *Limits) answerable(r *request, why meter.Reason) bool {
 	switch why {
 	case meter.UnknownUser, meter.WrongPassword, meter.ExpiredCredential:
 		name, _ := r.value(stun.AttrUsername)
-		return l.failures.allow(source, 1) && l.names.allowName(name)
+		return l.failures.allow(source, 1) && (l.failures.mayHide(source) || l.names.allowName(name))
 	}
 	// A connection has a source that is real; over UDP anybody can write any address on a datagram.
 	return r.client.Connected() || l.challenges.allow(source, 1)

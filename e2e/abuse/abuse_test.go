@@ -234,11 +234,7 @@ func (d *target) dropped(t *testing.T, reason string) int {
 	return int(d.metric(t, fmt.Sprintf("stunner_dropped_total{reason=%q}", reason)))
 }
 
-// open is how many clients are connected to a listener.
-func (d *target) open(t *testing.T, n call.Network) int {
-	return int(d.metric(t, series(n)))
-}
-
+// series is the one of a listener's open connections.
 func series(n call.Network) string {
 	return fmt.Sprintf("stunner_listener_connections{name=\"abuse/door/%s\"}", n)
 }

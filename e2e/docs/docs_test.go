@@ -19,7 +19,7 @@ import (
 func TestFlags(t *testing.T) {
 	bin := build(t, bed.Operator, bed.Stunnerd, bed.Auth)
 	for program, page := range map[string]string{
-		"operator": "docs/file-provider.md", "stunnerd": "docs/stunnerd.md", "auth": "docs/auth.md",
+		"operator": "docs/operator.md", "stunnerd": "docs/stunnerd.md", "auth": "docs/auth.md",
 	} {
 		known := names(help(t, filepath.Join(bin, program)), regexp.MustCompile(`(?m)^  (?:-([a-z]), )?--?([a-z-]+)`))
 		var rows strings.Builder
@@ -36,17 +36,24 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// TestMetrics: stunnerd's page names every metric that it exports, and no other.
+// TestMetrics: the pages of stunnerd and of the operator name every metric that these export, and no other.
 func TestMetrics(t *testing.T) {
-	rows := names(read(t, "docs/stunnerd.md"), regexp.MustCompile("`(stunner_[a-z_]+)`"))
-	var exported []string
+	exported := map[string][]string{}
 	for _, m := range telemetry.Metrics {
-		if !strings.HasPrefix(m.Name, "stunner_auth_") && !strings.HasPrefix(m.Name, "stunner_operator_") {
-			exported = append(exported, m.Name)
+		page := "docs/stunnerd.md"
+		switch {
+		case strings.HasPrefix(m.Name, "stunner_auth_"):
+			continue
+		case strings.HasPrefix(m.Name, "stunner_operator_"):
+			page = "docs/operator.md"
 		}
+		exported[page] = append(exported[page], m.Name)
 	}
-	if slices.Sort(exported); !slices.Equal(exported, rows) {
-		t.Errorf("metrics of stunnerd %v\nmetrics in docs/stunnerd.md %v", exported, rows)
+	for page, metrics := range exported {
+		rows := names(read(t, page), regexp.MustCompile("`(stunner_[a-z_]+)`"))
+		if slices.Sort(metrics); !slices.Equal(metrics, rows) {
+			t.Errorf("metrics %v\nmetrics in %s %v", metrics, page, rows)
+		}
 	}
 }
 

@@ -17,8 +17,7 @@ type fault struct {
 }
 
 // known are the faults that wait to be mended. A check that passes must be taken off.
-var known = []fault{
-}
+var known = []fault{}
 
 // knownAt says what is wrong when a check is known to fail for a target.
 func knownAt(id string, target probe.Target) string {

@@ -46,6 +46,11 @@ func TestDependencies(t *testing.T) {
 			Why:       "the file provider is the product without a cluster",
 		},
 		{
+			Package:   internal + "kube",
+			Forbidden: []string{internal + "file/...", internal + "host/..."},
+			Why:       "the providers know nothing of each other",
+		},
+		{
 			Package: internal + "host",
 			Forbidden: []string{
 				internal + "condition", internal + "file/...", internal + "manifest", internal + "resource", internal + "translate",

@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -16,8 +17,14 @@ import (
 	"syscall"
 	"time"
 
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
 	"github.com/stunner-gateway/stunner/services/operator/internal/file"
+	"github.com/stunner-gateway/stunner/services/operator/internal/kube"
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
@@ -50,8 +57,21 @@ func run(o options) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop)
 	defer stop()
+	if o.provider == providerKubernetes {
+		p, err := o.kubeProvider()
+		if err != nil {
+			return err
+		}
+		return p.Run(ctx)
+	}
 	return o.fileProvider().Run(ctx)
 }
+
+// The values of --provider.
+const (
+	providerFile       = "file"
+	providerKubernetes = "kubernetes"
+)
 
 // options are the command line and the environment.
 type options struct {
@@ -75,6 +95,10 @@ type options struct {
 	log              string
 	logFormat        string
 	version          bool
+	kubeconfig       string
+	namespace        string
+	identity         string
+	readers          string
 
 	levels *telemetry.Levels
 }
@@ -88,9 +112,11 @@ const usage = `operator turns Gateway API objects into TURN gateways.
       and writes status.txt, problems.yaml, statuses and rendered Kubernetes objects into the output folder
   operator --provider=file --input DIR --output DIR --watch=false
       writes the output folder once and exits; exit code 1 when a document is not in force
+  operator --provider=kubernetes
+      watches the cluster that it runs in, serves configs to dataplane pods, and, on the replica that leads, writes objects and statuses
   operator version
 
-A broken file takes nothing away: what it held stays in force until all of it can be read again. An empty file counts as one that is being
+With --provider=file a broken file takes nothing away: what it held stays in force until all of it can be read again. An empty file counts as one that is being
 written. To remove objects, delete them from a file that can be read, or delete the file.
 
 Each flag has an environment variable, ` + envPrefix + ` followed by its name in capitals with underscores: --stop-grace is
@@ -102,14 +128,18 @@ flags:
 // flags declares the flags with their defaults.
 func (o *options) flags(fs *flag.FlagSet) {
 	defaults := translate.DefaultOptions()
-	fs.StringVar(&o.provider, "provider", "file", "where objects come from: file")
-	fs.StringVar(&o.input, "input", "", "folder of YAML")
-	fs.StringVar(&o.output, "output", "", "folder for statuses, rendered objects, logs and state")
+	fs.StringVar(&o.provider, "provider", "file", "where objects come from: file or kubernetes")
+	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "with kubernetes: file that says how to reach the API server; empty means the pod's own account")
+	fs.StringVar(&o.namespace, "namespace", "stunner-system", "with kubernetes: namespace of the operator, where replicas agree on a leader")
+	fs.StringVar(&o.identity, "identity", "", "with kubernetes: name of this replica; empty means the host name")
+	fs.StringVar(&o.readers, "discovery-readers", "", "with kubernetes: comma-separated accounts that may read all configs, NAMESPACE/SERVICEACCOUNT")
+	fs.StringVar(&o.input, "input", "", "with file: folder of YAML")
+	fs.StringVar(&o.output, "output", "", "with file: folder for statuses, rendered objects, logs and state")
 	fs.StringVar(&o.address, "address", "127.0.0.1", "IP address of this host that clients connect to and that peers see")
 	fs.StringVar(&o.stunnerd, "stunnerd", "", "program that serves a Gateway; empty renders only")
 	fs.BoolVar(&o.watch, "watch", true, "follow changes of the folder; false reads it once")
 	fs.StringVar(&o.discoveryAddress, "discovery-address", "127.0.0.1:13478", "HOST:PORT of config discovery")
-	fs.StringVar(&o.discoveryAuth, "discovery-auth", file.AuthToken, "who may read configs, which hold secrets: token (whoever can read OUTPUT/discovery.token) or off (everybody)")
+	fs.StringVar(&o.discoveryAuth, "discovery-auth", file.AuthToken, "who may read configs, which hold secrets: token (with file whoever can read OUTPUT/discovery.token, with kubernetes dataplane pods, by their own token, and --discovery-readers) or off (everybody)")
 	fs.StringVar(&o.healthAddress, "health-address", "127.0.0.1:0", "HOST:PORT of /live, /ready and /metrics; port 0 is any free one, which the log names")
 	fs.StringVar(&o.childLifetime, "child-lifetime", "free", "what a crash of the operator means for stunnerd: free (it goes on, and the next operator takes it over) or bound (it ends)")
 	fs.BoolVar(&o.leaveDataplanes, "leave-dataplanes", false, "let stunnerd go on when the operator is told to stop")
@@ -167,12 +197,21 @@ func (o *options) check(args []string) error {
 	if len(args) > 0 {
 		return fmt.Errorf("unexpected argument %q: everything is said with flags", args[0])
 	}
-	if o.provider != "file" {
-		return fmt.Errorf("--provider %q: not built into this release: use file", o.provider)
+	needed := map[string][]struct{ name, value string }{
+		providerFile:       {{"--input", o.input}, {"--output", o.output}, {"--controller-name", o.controllerName}},
+		providerKubernetes: {{"--namespace", o.namespace}, {"--controller-name", o.controllerName}},
 	}
-	for _, f := range []struct{ name, value string }{{"--input", o.input}, {"--output", o.output}, {"--controller-name", o.controllerName}} {
+	if needed[o.provider] == nil {
+		return fmt.Errorf("--provider %q: use %s or %s", o.provider, providerFile, providerKubernetes)
+	}
+	for _, f := range needed[o.provider] {
 		if f.value == "" {
 			return fmt.Errorf("%s is missing", f.name)
+		}
+	}
+	for _, account := range o.accounts() {
+		if namespace, name, ok := strings.Cut(account, "/"); !ok || namespace == "" || name == "" || strings.Contains(name, "/") {
+			return fmt.Errorf("--discovery-readers %q: use NAMESPACE/SERVICEACCOUNT", account)
 		}
 	}
 	if err := o.checkPlaces(); err != nil {
@@ -211,21 +250,69 @@ func (o *options) checkPlaces() error {
 			return fmt.Errorf("%s %q: use HOST:PORT", f.name, f.value)
 		}
 	}
-	if filepath.Clean(o.input) == filepath.Clean(o.output) {
+	if o.provider == providerFile && filepath.Clean(o.input) == filepath.Clean(o.output) {
 		return fmt.Errorf("--output %s: is the input folder as well: name another", o.output)
 	}
 	return nil
 }
 
+// translation are the options of the translation.
+func (o options) translation() translate.Options {
+	return translate.Options{ControllerName: o.controllerName, EndpointDiscovery: o.endpoints, ClusterDomain: o.clusterDomain,
+		DiscoveryAddress: o.discoveryURL, Image: o.image}
+}
+
+func (o options) logger() *slog.Logger {
+	return telemetry.Scope(telemetry.NewLog(os.Stderr, o.logFormat, o.levels), "operator")
+}
+
+// accounts are the accounts in --discovery-readers.
+func (o options) accounts() []string {
+	return strings.FieldsFunc(o.readers, func(r rune) bool { return r == ',' || r == ' ' })
+}
+
 // fileProvider is what the options ask for.
 func (o options) fileProvider() file.Provider {
-	log := telemetry.NewLog(os.Stderr, o.logFormat, o.levels)
 	return file.Provider{
 		Input: o.input, Output: o.output, Address: o.address, Stunnerd: o.stunnerd, Watch: o.watch,
 		DiscoveryAddress: o.discoveryAddress, HealthAddress: o.healthAddress, DiscoveryAuth: o.discoveryAuth,
 		Bound: o.childLifetime == "bound", LeaveDataplanes: o.leaveDataplanes, StopGrace: o.stopGrace,
-		Options: translate.Options{ControllerName: o.controllerName, EndpointDiscovery: o.endpoints, ClusterDomain: o.clusterDomain,
-			DiscoveryAddress: o.discoveryURL, Image: o.image},
-		Log: telemetry.Scope(log, "operator"),
+		Options: o.translation(), Log: o.logger(),
 	}
+}
+
+// kubeProvider is what the options ask for.
+func (o options) kubeProvider() (kube.Provider, error) {
+	p := kube.Provider{
+		Namespace: o.namespace, Identity: o.identity, DiscoveryAddress: o.discoveryAddress, HealthAddress: o.healthAddress,
+		Options: o.translation(), Log: o.logger(),
+	}
+	if p.Identity == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			return p, fmt.Errorf("name this replica: %w: use --identity", err)
+		}
+		p.Identity = host
+	}
+	klog.SetSlogLogger(p.Log)
+	ctrllog.SetLogger(klog.Background())
+	var err error
+	if p.Config, err = clientcmd.BuildConfigFromFlags("", o.kubeconfig); err != nil {
+		return p, fmt.Errorf("reach API server: %w: use --kubeconfig outside of a cluster", err)
+	}
+	p.Config.UserAgent = "stunner-operator"
+	if o.discoveryAuth == file.AuthOff {
+		p.Log.Warn("config discovery is open: everyone who reaches it can read every TURN secret", "flag", "--discovery-auth=off")
+		return p, nil
+	}
+	clients, err := kubernetes.NewForConfig(p.Config)
+	if err != nil {
+		return p, fmt.Errorf("reach API server: %w", err)
+	}
+	reviewer := kube.Reviewer{Clients: clients}
+	for _, account := range o.accounts() {
+		reviewer.Readers = append(reviewer.Readers, "system:serviceaccount:"+strings.Replace(account, "/", ":", 1))
+	}
+	p.Authorize = reviewer.Authorize
+	return p, nil
 }

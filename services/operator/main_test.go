@@ -24,8 +24,9 @@ func TestOptionsSayWhatIsWrong(t *testing.T) {
 	}{
 		{nil, "--input is missing"},
 		{[]string{"--input", "in"}, "--output is missing"},
-		{[]string{"--provider", "kubernetes"}, "not built into this release: use file"},
-		{[]string{"--provider=cloud"}, "use file"},
+		{[]string{"--provider=cloud"}, "use file or kubernetes"},
+		{[]string{"--provider=kubernetes", "--namespace="}, "--namespace is missing"},
+		{[]string{"--provider=kubernetes", "--discovery-readers=auth"}, `--discovery-readers "auth": use NAMESPACE/SERVICEACCOUNT`},
 		{[]string{"--nonsense"}, "nonsense"},
 		{append([]string{"serve"}, needed...), `unexpected argument "serve"`},
 		{[]string{"--input", "x/", "--output", "./x"}, "--output ./x: is the input folder as well"},

@@ -41,6 +41,8 @@ const (
 	OperatorConfigs           = "stunner_operator_configs"
 	OperatorProblems          = "stunner_operator_problems"
 	OperatorDataplaneRestarts = "stunner_operator_dataplane_restarts_total"
+	OperatorWrites            = "stunner_operator_writes_total"
+	OperatorLeader            = "stunner_operator_leader"
 )
 
 // Type is the kind of a metric.
@@ -82,10 +84,12 @@ var Metrics = []Metric{
 	{ConfigAge, Gauge, nil, "Seconds since the running config was confirmed by its source."},
 	{AuthRequests, Counter, []string{"route", "code"}, "Requests to the auth service, by route pattern and status code."},
 	{AuthCredentials, Counter, nil, "TURN credentials handed out."},
-	{OperatorTranslations, Counter, nil, "Translations of a Gateway."},
+	{OperatorTranslations, Counter, nil, "Translations of a Gateway, or of another object with a status of ours."},
 	{OperatorConfigs, Gauge, nil, "Dataplane configs that are published."},
 	{OperatorProblems, Gauge, nil, "Objects that have a condition which says that something is wrong."},
 	{OperatorDataplaneRestarts, Counter, nil, "Dataplane processes that ended without being asked to and were started again."},
+	{OperatorWrites, Counter, []string{"kind", "verb"}, "Requests that write to the API server, by kind and by verb: apply, status or delete."},
+	{OperatorLeader, Gauge, nil, "1 for the replica that writes to the API server, 0 for the others."},
 }
 
 // find panics for a name that is not in the table: that is a mistake of whoever wrote it down.

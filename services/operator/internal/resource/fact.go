@@ -69,6 +69,9 @@ func (r *Readers[U]) Told(u U, facts Facts) {
 	}
 }
 
+// Knows tells whether a unit has been told anything.
+func (r *Readers[U]) Knows(u U) bool { return r.told[u] != nil }
+
 // Forget notes that there is no such unit any more.
 func (r *Readers[U]) Forget(u U) {
 	for f := range r.told[u] {
@@ -85,6 +88,13 @@ func (r *Readers[U]) Of(facts Facts, units map[U]struct{}) {
 	for f := range facts {
 		maps.Copy(units, r.of[f])
 	}
+}
+
+// SecretFacts are the facts that depend on whether a Secret exists, for a provider that learns of that before it has the Secret.
+func SecretFacts(key types.NamespacedName) Facts {
+	f := Facts{}
+	f.add(aSecret, key)
+	return f
 }
 
 // Secrets returns the Secrets that the facts are about.

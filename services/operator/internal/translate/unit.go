@@ -1,6 +1,8 @@
 package translate
 
 import (
+	"cmp"
+
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
@@ -52,8 +54,33 @@ func UnitOf(o resource.Object) (Unit, bool) {
 	return u, u.Kind != ""
 }
 
+// Compare orders units by kind and name.
+func (u Unit) Compare(other Unit) int {
+	return cmp.Or(
+		cmp.Compare(u.Kind, other.Kind), cmp.Compare(u.Namespace, other.Namespace), cmp.Compare(u.Name, other.Name),
+		cmp.Compare(u.Spelling.String(), other.Spelling.String()),
+	)
+}
+
 // String names the unit for logs.
 func (u Unit) String() string { return u.Kind + " " + u.NamespacedName.String() }
+
+// Exists tells whether a view has the object.
+func (u Unit) Exists(v *resource.View) bool {
+	switch u.Kind {
+	case KindGateway:
+		return v.Gateway(u.NamespacedName) != nil
+	case KindRoute:
+		return v.Route(resource.RouteRef{NamespacedName: u.NamespacedName, GroupVersion: u.Spelling}) != nil
+	case KindClass:
+		return v.Class(u.Name) != nil
+	case KindGatewayConfig:
+		return v.GatewayConfig(u.NamespacedName) != nil
+	case KindDataplane:
+		return v.Dataplane(u.Name) != nil
+	}
+	return v.StaticService(u.NamespacedName) != nil
+}
 
 // Outcome is what became of a unit.
 type Outcome struct {

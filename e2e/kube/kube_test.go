@@ -1,0 +1,179 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+)
+
+// A Gateway and a route become a config, a Deployment, a Service and conditions; the address of the Service makes it programmed.
+func TestGateway_IsProgrammed(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	s.sees("gateway/front-door", condition("Accepted"), "True")
+	s.expose("192.0.2.7")
+	s.sees("gateway/front-door", condition("Programmed"), "True")
+	s.sees("gateway/front-door", ".status.addresses[0].value", "192.0.2.7")
+	s.sees("deployment/front-door", ".spec.template.spec.containers[0].name", "stunner-daemon")
+	s.sees("udproutes.stunner.l7mp.io/to-echo", `.status.parents[0].conditions[?(@.type=="Accepted")].status`, "True")
+	s.await(func(context.Context) error {
+		if c := s.config(); len(c.Listeners) != 2 || c.Listeners[0].PublicAddress != "192.0.2.7" || len(c.Clusters) != 1 {
+			return fmt.Errorf("config %+v", c)
+		}
+		return nil
+	})
+	s.kubectl("delete", "gateway", "front-door", "-n", s.name)
+	s.sees("deployment/front-door", ".metadata.name", "")
+	s.sees("service/front-door", ".metadata.name", "")
+	s.await(func(context.Context) error {
+		if c := s.config(); c.Admin.Name != "" {
+			return errors.New("the config of a Gateway that is gone is still there")
+		}
+		return nil
+	})
+}
+
+// What a Gateway needs and loses takes nothing away: conditions say so, and everything heals when it comes back.
+func TestGateway_OutlivesWhatItNeeds(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	s.expose("192.0.2.7")
+	s.sees("gateway/front-door", condition("Programmed"), "True")
+	for _, lost := range []string{"secret/turn-credentials", "gatewayconfig/" + s.name, "dataplane/" + s.name} {
+		var before string
+		s.await(func(context.Context) error {
+			c := s.config()
+			before = c.Revision()
+			if len(c.Listeners) != 2 || c.Listeners[0].PublicAddress == "" {
+				return errors.New("not published yet")
+			}
+			return nil
+		})
+		version := s.get("service/front-door", ".metadata.resourceVersion") + s.get("deployment/front-door", ".metadata.uid")
+		saved := s.kubectl("get", lost, "-n", s.name, "-o", "json")
+		s.kubectl("delete", lost, "-n", s.name)
+		s.sees("gateway/front-door", condition("Programmed"), "False")
+		c := s.config()
+		if after := s.get("service/front-door", ".metadata.resourceVersion") + s.get("deployment/front-door", ".metadata.uid"); after != version || c.Revision() != before {
+			t.Errorf("without %s: objects %s, were %s; config %s, was %s", lost, after, version, c.Revision(), before)
+		}
+		s.apply(saved)
+		s.sees("gateway/front-door", condition("Programmed"), "True")
+	}
+}
+
+// An operator that starts over a cluster that is as it should be writes nothing, and serves what it served.
+func TestRestart_WritesNothing(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	s.expose("192.0.2.7")
+	s.sees("gateway/front-door", condition("Programmed"), "True")
+	before := s.config()
+	s.stop()
+	restarted := time.Now()
+	s.start()
+	after := s.config()
+	if after.Revision() != before.Revision() {
+		t.Errorf("config %s, was %s", after.Revision(), before.Revision())
+	}
+	s.await(func(context.Context) error {
+		if s.metric("stunner_operator_leader") != 1 {
+			return errors.New("not the leader yet")
+		}
+		return nil
+	})
+	// Something that needs a write, to know that all that was before it is done.
+	s.kubectl("label", "gateway", "front-door", "-n", s.name, "team=media")
+	s.sees("deployment/front-door", ".metadata.labels.team", "media")
+	for _, e := range s.writes(restarted) {
+		if !e.Time.After(restarted) || e.Resource == "deployments" || e.Resource == "services" || e.Resource == "configmaps" || e.Resource == "gateways" {
+			continue // the label spreads
+		}
+		t.Errorf("needless: %s %s %s/%s", e.Verb, e.Resource, e.Namespace, e.Name)
+	}
+}
+
+// What others do to our objects is mended; what they add to them stays.
+func TestObjects_AreMended(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	s.sees("deployment/front-door", ".spec.template.spec.containers[0].name", "stunner-daemon")
+	s.kubectl("scale", "deployment", "front-door", "-n", s.name, "--replicas=3")
+	s.kubectl("label", "deployment", "front-door", "-n", s.name, "stunner.l7mp.io/related-gateway-name-", "--overwrite")
+	s.sees("deployment/front-door", `.metadata.labels.stunner\.l7mp\.io/related-gateway-name`, "front-door")
+	s.sees("deployment/front-door", ".spec.replicas", "3")
+	s.kubectl("delete", "deployment", "front-door", "-n", s.name)
+	s.sees("deployment/front-door", ".spec.template.spec.containers[0].name", "stunner-daemon")
+}
+
+// One changed EndpointSlice reaches the config, translates what it concerns and writes nothing but the ConfigMap that shows the config. It
+// runs alone: every operator looks at the routes of all tests.
+func TestEndpoint_CostsWhatItConcerns(t *testing.T) {
+	s := newStage(t)
+	s.expose("192.0.2.7")
+	s.sees("gateway/front-door", condition("Programmed"), "True")
+	s.sees("udproutes.stunner.l7mp.io/to-echo", `.status.parents[0].conditions[?(@.type=="ResolvedRefs")].status`, "True")
+	changed, translations := time.Now(), s.metric("stunner_operator_translations_total")
+	s.kubectl("patch", "endpointslice", "echo", "-n", s.name, "--type=json", "-p", `[{"op":"replace","path":"/endpoints/0/addresses/0","value":"192.0.2.55"}]`)
+	s.await(func(context.Context) error {
+		if c := s.config(); len(c.Clusters) != 1 || fmt.Sprint(c.Clusters[0].Endpoints)[1:11] != "192.0.2.55" {
+			return fmt.Errorf("config has %v", c.Clusters)
+		}
+		return nil
+	})
+	s.sees("configmap/front-door", `.metadata.name`, "front-door")
+	if made := s.metric("stunner_operator_translations_total") - translations; made > 2 {
+		t.Errorf("%.0f translations for one slice of one route of one Gateway", made)
+	}
+	for _, e := range s.writes(changed) {
+		if e.Resource != "configmaps" {
+			t.Errorf("needless: %s %s %s/%s", e.Verb, e.Resource, e.Namespace, e.Name)
+		}
+	}
+}
+
+// Who reads configs shows a token of its own: a dataplane pod gets the config of its Gateway, a reader all, and everybody else nothing (K-01).
+func TestDiscovery_KnowsWhoAsks(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	s.stop()
+	for _, account := range []string{"auth", "dataplane", "stranger"} {
+		s.kubectl("create", "serviceaccount", account, "-n", s.name)
+	}
+	s.apply(`
+apiVersion: v1
+kind: Pod
+metadata:
+  name: dataplane
+  namespace: ` + s.name + `
+  labels: {app: stunner, stunner.l7mp.io/related-gateway-name: front-door, stunner.l7mp.io/related-gateway-namespace: ` + s.name + `}
+spec:
+  serviceAccountName: dataplane
+  containers: [{name: stunnerd, image: example.net/stunnerd}]
+`)
+	s.start("--discovery-auth=token", "--discovery-readers", s.name+"/auth")
+	ours, all := "/"+s.name+"/front-door", ""
+	reader := s.token("auth", "--audience=stunner-discovery")
+	pod := s.token("dataplane", "--audience=stunner-discovery", "--bound-object-kind=Pod", "--bound-object-name=dataplane")
+	for _, c := range []struct {
+		who, token, path string
+		want             int
+	}{
+		{"nobody", "", ours, 401},
+		{"an invention", "made.up.token", ours, 401},
+		{"a token for something else", s.token("auth"), ours, 401},
+		{"a reader", reader, all, 200},
+		{"a reader", reader, ours, 200},
+		{"a dataplane", pod, ours, 200},
+		{"a dataplane", pod, all, 403},
+		{"a dataplane", pod, "/" + s.name + "/back-door", 403},
+		{"another account", s.token("stranger", "--audience=stunner-discovery"), ours, 403},
+		{"an account without its pod", s.token("dataplane", "--audience=stunner-discovery"), ours, 403},
+	} {
+		if _, code := s.readAs(c.token, fmt.Sprintf("http://127.0.0.1:%d/api/v1/configs%s", s.discovery, c.path)); code != c.want {
+			t.Errorf("%s reads %q: %d, want %d", c.who, c.path, code, c.want)
+		}
+	}
+}

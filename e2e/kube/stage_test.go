@@ -1,0 +1,218 @@
+// Package kube tests the operator against a real API server, from outside: YAML in, and what kubectl, a dataplane and an auditor see.
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/cluster"
+	"github.com/stunner-gateway/stunner/services/api/config"
+)
+
+// patience is for what takes a second on a machine that is free.
+const patience = time.Minute
+
+var control *cluster.Cluster
+
+func TestMain(m *testing.M) { os.Exit(cluster.Main(m, &control)) }
+
+// stage is the quickstart in a namespace and a class of the test's own, with an operator that looks after that class alone.
+type stage struct {
+	*testing.T
+	name      string // of namespace and class
+	dir       string
+	agent     cluster.Access
+	operator  *bed.Process
+	discovery int
+	health    int
+}
+
+func newStage(t *testing.T) *stage {
+	t.Helper()
+	s := &stage{T: t, name: strings.ToLower(strings.ReplaceAll(t.Name(), "_", "-")), dir: t.TempDir()}
+	root, err := bed.Root()
+	s.must(err)
+	s.must(bed.Build(t.Context(), root, s.dir, bed.Operator))
+	s.agent, err = control.User("operator-"+s.name, "system:masters")
+	s.must(err)
+	s.kubectl("create", "namespace", s.name)
+	files, err := filepath.Glob(filepath.Join(root, "docs/examples/quickstart/*.yaml"))
+	s.must(err)
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		s.must(err)
+		s.apply(s.own(string(text)))
+	}
+	s.start()
+	return s
+}
+
+// own moves the quickstart into the namespace and class of the test. Its Namespace is made beforehand.
+func (s *stage) own(text string) string {
+	return strings.NewReplacer(
+		"namespace: meet", "namespace: "+s.name, "name: calls", "name: "+s.name, "name: default", "name: "+s.name, "dataplane: default", "dataplane: "+s.name, "gatewayClassName: calls", "gatewayClassName: "+s.name,
+		"- 127.0.0.1", "- 192.0.2.50", "controllerName: stunner.l7mp.io/gateway-operator", "controllerName: "+s.controller(),
+	).Replace(text)
+}
+
+func (s *stage) controller() string { return "stunner.l7mp.io/" + s.name }
+
+// start runs the operator until the test ends, or until it is stopped.
+func (s *stage) start(more ...string) {
+	s.Helper()
+	var err error
+	if s.discovery == 0 {
+		s.discovery, err = bed.FreePort()
+		s.must(err)
+		s.health, err = bed.FreePort()
+		s.must(err)
+	}
+	args := append([]string{
+		"--provider=kubernetes", "--kubeconfig", s.agent.Kubeconfig, "--namespace", s.name, "--controller-name", s.controller(),
+		"--discovery-auth=off", "--discovery-address", fmt.Sprintf("127.0.0.1:%d", s.discovery), "--health-address", fmt.Sprintf("127.0.0.1:%d", s.health),
+	}, more...)
+	s.operator, err = bed.Start(bed.Command{Name: "operator", Path: filepath.Join(s.dir, "operator"), Args: args, Logs: s.dir})
+	s.must(err)
+	p := s.operator
+	s.Cleanup(func() {
+		if s.Failed() {
+			s.Logf("last words of the operator:\n%s", strings.Join(p.Tail(30), "\n"))
+		}
+		_ = p.Kill()
+	})
+	s.await(bed.Answers(fmt.Sprintf("http://127.0.0.1:%d/ready", s.health), http.StatusOK))
+}
+
+// stop ends the operator and wants it to take no longer than it may.
+func (s *stage) stop() {
+	s.Helper()
+	s.must(s.operator.Stop(5 * time.Second))
+}
+
+func (s *stage) must(err error) {
+	s.Helper()
+	if err != nil {
+		s.Fatal(err)
+	}
+}
+
+func (s *stage) kubectl(args ...string) string {
+	s.Helper()
+	out, err := control.Kubectl(s.Context(), args...)
+	s.must(err)
+	return out
+}
+
+func (s *stage) apply(text string) {
+	s.Helper()
+	path := filepath.Join(s.dir, "apply.yaml")
+	s.must(os.WriteFile(path, []byte(text), 0o600))
+	s.kubectl("apply", "-f", path)
+}
+
+// get returns a field of an object of the namespace, "" when there is none, or no object.
+func (s *stage) get(object, jsonpath string) string {
+	s.Helper()
+	return s.kubectl("get", object, "-n", s.name, "--ignore-not-found", "-o", "jsonpath={"+jsonpath+"}")
+}
+
+func (s *stage) await(cond func(context.Context) error) {
+	s.Helper()
+	ctx, cancel := context.WithTimeout(s.Context(), patience)
+	defer cancel()
+	s.must(bed.Until(ctx, cond))
+}
+
+// sees waits until a field says what is wanted.
+func (s *stage) sees(object, jsonpath, want string) {
+	s.Helper()
+	s.await(func(context.Context) error {
+		if got := s.get(object, jsonpath); got != want {
+			return fmt.Errorf("%s of %s is %q, want %q", jsonpath, object, got, want)
+		}
+		return nil
+	})
+}
+
+func condition(kind string) string { return `.status.conditions[?(@.type=="` + kind + `")].status` }
+
+// expose gives the Gateway's Services, one for each transport, the address that a cloud would.
+func (s *stage) expose(address string) {
+	s.Helper()
+	for _, name := range []string{"front-door", "front-door-tcp"} {
+		s.sees("service/"+name, ".metadata.name", name)
+		s.kubectl("patch", "service", name, "-n", s.name, "--subresource=status", "--type=merge",
+			"-p", `{"status":{"loadBalancer":{"ingress":[{"ip":"`+address+`"}]}}}`)
+	}
+}
+
+// config is what a dataplane of the Gateway reads; empty when there is none.
+func (s *stage) config() (c config.Config) {
+	s.Helper()
+	body, code := s.read(fmt.Sprintf("http://127.0.0.1:%d/api/v1/configs/%s/front-door", s.discovery, s.name))
+	if code == http.StatusOK {
+		s.must(json.Unmarshal(body, &c))
+	}
+	return c
+}
+
+// token makes a token of an account of the namespace.
+func (s *stage) token(account string, flags ...string) string {
+	s.Helper()
+	return strings.TrimSpace(s.kubectl(append([]string{"create", "token", account, "-n", s.name}, flags...)...))
+}
+
+func (s *stage) read(url string) ([]byte, int) { return s.readAs("", url) }
+
+func (s *stage) readAs(token, url string) ([]byte, int) {
+	s.Helper()
+	req, err := http.NewRequestWithContext(s.Context(), http.MethodGet, url, nil)
+	s.must(err)
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	s.must(err)
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	s.must(err)
+	return body, resp.StatusCode
+}
+
+// metric is the sum over the series of a metric of the operator.
+func (s *stage) metric(name string) (sum float64) {
+	s.Helper()
+	body, _ := s.read(fmt.Sprintf("http://127.0.0.1:%d/metrics", s.health))
+	for line := range strings.Lines(string(body)) {
+		series, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if base, _, _ := strings.Cut(series, "{"); base == name {
+			var n float64
+			_, err := fmt.Sscan(value, &n)
+			s.must(err)
+			sum += n
+		}
+	}
+	return sum
+}
+
+// writes are the changes in the namespace that the operator has asked the API server for since, but for its lease.
+func (s *stage) writes(since time.Time) (list []cluster.Entry) {
+	s.Helper()
+	all, err := control.Audit(since)
+	s.must(err)
+	for _, e := range all {
+		if e.Write() && e.User == "operator-"+s.name && e.Namespace == s.name && e.Resource != "leases" {
+			list = append(list, e)
+		}
+	}
+	return list
+}

@@ -1,0 +1,58 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+)
+
+// The times of the lease, those of the components of Kubernetes itself.
+const (
+	leaseDuration = 15 * time.Second
+	renewDeadline = 10 * time.Second
+	retryPeriod   = 2 * time.Second
+)
+
+// leaseName is the Lease by which replicas agree on a leader.
+const leaseName = "stunner-operator"
+
+// elect runs lead while this process holds the lease, again and again until ctx ends. To lose the lease is no reason to end: discovery
+// goes on.
+func (p Provider) elect(ctx context.Context, lead func(context.Context)) error {
+	clients, err := kubernetes.NewForConfig(p.Config)
+	if err != nil {
+		return fmt.Errorf("elect leader: %w", err)
+	}
+	lock, err := resourcelock.New(resourcelock.LeasesResourceLock, p.Namespace, leaseName,
+		clients.CoreV1(), clients.CoordinationV1(), resourcelock.ResourceLockConfig{Identity: p.Identity})
+	if err != nil {
+		return fmt.Errorf("elect leader: %w", err)
+	}
+	for ctx.Err() == nil {
+		done := make(chan struct{})
+		elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+			Lock: lock, LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod, ReleaseOnCancel: true,
+			Callbacks: leaderelection.LeaderCallbacks{
+				OnStartedLeading: func(ctx context.Context) {
+					defer close(done)
+					p.Log.Info("lead", "identity", p.Identity)
+					lead(ctx)
+				},
+				OnStoppedLeading: func() { p.Log.Info("lead no longer", "identity", p.Identity) },
+			},
+		})
+		if err != nil {
+			return fmt.Errorf("elect leader: %w", err)
+		}
+		elector.Run(ctx)
+		select {
+		case <-done: // nothing is written any more before the lease is asked for again
+		case <-ctx.Done():
+		}
+	}
+	return nil
+}

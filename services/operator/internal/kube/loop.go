@@ -1,0 +1,216 @@
+package kube
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/api/discovery"
+	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
+	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
+)
+
+// loop turns changes into configs and into work for the writer. Everything in it belongs to one goroutine.
+//
+// What a change costs is what it concerns: the view takes the change and says which facts are different, the readers know which units were
+// told those, and only they are translated.
+type loop struct {
+	options translate.Options
+	server  *discovery.Server
+	writer  *writer
+	secrets *secrets
+	inbox   *inbox
+	meters  *meters
+	log     *slog.Logger
+
+	view      *resource.View
+	readers   resource.Readers[translate.Unit]
+	published map[types.NamespacedName]config.Config
+	// waiting are the units that were told of a Secret that is still being fetched.
+	waiting map[types.NamespacedName]map[translate.Unit]struct{}
+	// tried are the Secrets that have been asked for at least once.
+	tried map[types.NamespacedName]bool
+
+	// beat is when the loop was last seen to be at work or ready for it; ready when everything that was there at the start is published.
+	beat  atomic.Int64
+	ready atomic.Bool
+}
+
+// pulse is how often a loop that has nothing to do says that it is alive.
+const pulse = time.Second
+
+func (l *loop) run(ctx context.Context) {
+	ticker := time.NewTicker(pulse)
+	defer ticker.Stop()
+	knock(l.inbox.wake)
+	for {
+		l.beat.Store(time.Now().UnixNano())
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			continue
+		case <-l.inbox.wake:
+		}
+		l.take(l.inbox.drain())
+		if !l.ready.Load() {
+			l.ready.Store(l.triedAll())
+		}
+	}
+}
+
+// triedAll tells whether everything that was there at the start has been published, but for what cannot be read.
+func (l *loop) triedAll() bool {
+	for key := range l.waiting {
+		if !l.tried[key] {
+			return false
+		}
+	}
+	return true
+}
+
+// take takes changes in and translates whom they concern.
+func (l *loop) take(changes []change) {
+	concerned := map[translate.Unit]struct{}{}
+	for _, c := range changes {
+		l.readers.Of(l.note(c, concerned), concerned)
+	}
+	for _, u := range slices.SortedFunc(maps.Keys(concerned), translate.Unit.Compare) {
+		l.translate(u)
+	}
+}
+
+// note puts a change into the view and returns the facts that it changes. A unit that is new has been told nothing yet: it concerns itself.
+func (l *loop) note(c change, concerned map[translate.Unit]struct{}) resource.Facts {
+	if m, ok := c.object.(*metav1.PartialObjectMetadata); ok {
+		return l.noteSecret(resource.KeyOf(m), m.ResourceVersion, c.gone)
+	}
+	if u, ok := translate.UnitOf(c.object); ok && !c.gone {
+		if !l.readers.Knows(u) {
+			concerned[u] = struct{}{}
+		}
+	}
+	if s, ok := c.object.(*corev1.Secret); ok {
+		key := resource.KeyOf(s)
+		l.tried[key] = true
+		if c.failed {
+			return nil
+		}
+		maps.Copy(concerned, l.waiting[key])
+		delete(l.waiting, key)
+		if !l.secrets.arrived(s, c.gone) {
+			return nil
+		}
+	}
+	if c.gone {
+		return l.view.Delete(c.object)
+	}
+	return l.view.Put(c.object)
+}
+
+// noteSecret hears that a Secret is there, is different, or is gone. Whoever has been told that there is none asks again when one appears.
+func (l *loop) noteSecret(key types.NamespacedName, version string, gone bool) resource.Facts {
+	switch {
+	case gone:
+		l.secrets.forget(key)
+		return l.view.Delete(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}})
+	case l.secrets.noted(key, version):
+		return resource.SecretFacts(key)
+	}
+	return nil
+}
+
+// translate translates one unit and passes on what came of it. While a Secret that it was told of is being fetched nothing is passed on: it
+// would look as if the Secret did not exist.
+func (l *loop) translate(u translate.Unit) {
+	told := resource.Facts{}
+	opt := l.options
+	opt.Now = metav1.Now()
+	out := u.Translate(l.view.Telling(told), opt)
+	l.meters.translations.Inc()
+	l.readers.Told(u, told)
+	complete := true
+	for _, key := range told.Secrets() {
+		if l.secrets.want(key) {
+			continue
+		}
+		complete = false
+		if l.waiting[key] == nil {
+			l.waiting[key] = map[translate.Unit]struct{}{}
+		}
+		l.waiting[key][u] = struct{}{}
+	}
+	if !complete {
+		return
+	}
+	givenAway := u.Kind == translate.KindGateway && l.serve(u.NamespacedName, out.Gateway)
+	if !out.Ours && !u.Exists(l.view) {
+		l.readers.Forget(u)
+	}
+	l.writer.want(u, l.jobOf(u, out, givenAway))
+}
+
+// jobOf is what the writer has to do for a unit. A Gateway that was ours and was given to another controller needs our objects no longer; one
+// that never was ours is not looked at.
+func (l *loop) jobOf(u translate.Unit, out translate.Outcome, givenAway bool) job {
+	j := job{ours: out.Ours, status: out.Status, complete: givenAway}
+	if r := out.Gateway; r != nil && out.Ours && !r.Keep {
+		j.objects, j.keepServices, j.complete = r.ObjectsWith(l.current(u.NamespacedName)), r.KeepServices, true
+	}
+	return j
+}
+
+// serve publishes the config of a Gateway. A Gateway that is gone, or that was given to another controller, is served no longer; while
+// something is wrong everything stays. It reports whether a Gateway that was served was given away.
+func (l *loop) serve(key types.NamespacedName, r *translate.Result) (givenAway bool) {
+	gw := l.view.Gateway(key)
+	switch {
+	case !r.Ours && (gw == nil || l.view.Class(string(gw.Spec.GatewayClassName)) != nil):
+		return l.withdraw(key) && gw != nil
+	case r.Ours && !r.Keep:
+		l.publish(key, r)
+	}
+	return false
+}
+
+func (l *loop) withdraw(key types.NamespacedName) bool {
+	if l.current(key) == nil {
+		return false
+	}
+	delete(l.published, key)
+	l.server.Delete(key.String())
+	l.meters.configs.Set(float64(len(l.published)))
+	l.log.Info("withdraw config", "gateway", key)
+	return true
+}
+
+func (l *loop) publish(key types.NamespacedName, r *translate.Result) {
+	var old *config.Config
+	if c, ok := l.published[key]; ok {
+		old = &c
+	}
+	next := r.ConfigAfter(old)
+	if next == nil || old != nil && old.Revision() == next.Revision() {
+		return
+	}
+	l.published[key] = next.Clone()
+	l.server.Publish(*next)
+	l.meters.configs.Set(float64(len(l.published)))
+	l.log.Info("publish config", "gateway", key, "revision", next.Revision())
+}
+
+// current is the config that a Gateway is served with.
+func (l *loop) current(key types.NamespacedName) *config.Config {
+	if c, ok := l.published[key]; ok {
+		return &c
+	}
+	return nil
+}

@@ -1,0 +1,146 @@
+// Package kube runs the translation in a cluster: watches in, configs over discovery and objects and statuses out.
+//
+//	watches ─▶ inbox ─▶ loop ─▶ discovery.Server          every replica
+//	                     └────▶ writer ─▶ API server      the leader
+//
+// The loop is one goroutine that owns all that is known. It never waits for the API server: what it needs from there, the contents of a
+// Secret, comes in as one more change; what it wants written is a job that the writer compares with the cluster until they agree.
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/api/discovery"
+	"github.com/stunner-gateway/stunner/services/api/telemetry"
+	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
+	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
+)
+
+// Provider is an operator in a cluster.
+type Provider struct {
+	// Config is how the API server is reached.
+	Config *rest.Config
+	// Namespace holds the lease, Identity tells replicas apart.
+	Namespace, Identity string
+	// DiscoveryAddress and HealthAddress are HOST:PORT to listen on.
+	DiscoveryAddress, HealthAddress string
+	// Authorize says who may read configs; nil lets everybody.
+	Authorize func(*http.Request) (discovery.Grant, error)
+	Options   translate.Options
+	Log       *slog.Logger
+}
+
+// stuck is how long the loop may be silent before the process calls itself not ready.
+const stuck = 5 * time.Second
+
+// Run serves until ctx ends, or something fails that cannot be tried again.
+func (p Provider) Run(ctx context.Context) error {
+	configs, err := listen("--discovery-address", p.DiscoveryAddress)
+	if err != nil {
+		return err
+	}
+	probes, err := listen("--health-address", p.HealthAddress)
+	if err != nil {
+		return errors.Join(err, configs.Close())
+	}
+	m := newMeters()
+	group, ctx := errgroup.WithContext(ctx)
+	l := &loop{
+		options: p.Options, server: discovery.NewServer(discovery.ServerOptions{Log: p.Log, Authorize: p.Authorize}), inbox: newInbox(), meters: m, log: p.Log,
+		view: resource.NewView(nil), published: map[types.NamespacedName]config.Config{},
+		waiting: map[types.NamespacedName]map[translate.Unit]struct{}{}, tried: map[types.NamespacedName]bool{},
+	}
+	p.Log.Info("operator serves", "discovery", configs.Addr().String(), "health", probes.Addr().String(), "identity", p.Identity)
+	group.Go(func() error { return telemetry.Serve(ctx, probes, m.handler(l.alive)) })
+	group.Go(func() error { return telemetry.Serve(ctx, configs, l.server) })
+	group.Go(func() error { return p.work(ctx, l) })
+	return group.Wait()
+}
+
+// work watches, translates and writes.
+func (p Provider) work(ctx context.Context, l *loop) error {
+	s, err := scheme()
+	if err != nil {
+		return fmt.Errorf("register kinds: %w", err)
+	}
+	c, err := p.newCache(s)
+	if err != nil {
+		return err
+	}
+	hc, err := rest.HTTPClientFor(p.Config)
+	if err != nil {
+		return fmt.Errorf("reach API server: %w", err)
+	}
+	mapper, err := apiutil.NewDynamicRESTMapper(p.Config, hc)
+	if err != nil {
+		return fmt.Errorf("reach API server: %w", err)
+	}
+	direct, err := client.New(p.Config, client.Options{HTTPClient: hc, Scheme: s, Mapper: mapper})
+	if err != nil {
+		return fmt.Errorf("reach API server: %w", err)
+	}
+	cached, err := client.New(p.Config, client.Options{HTTPClient: hc, Scheme: s, Mapper: mapper, Cache: &client.CacheOptions{Reader: c}})
+	if err != nil {
+		return fmt.Errorf("reach API server: %w", err)
+	}
+	l.secrets = newSecrets(direct, l.inbox, p.Log)
+	l.writer = newWriter(cached, s, l.meters, p.Log)
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return c.Start(ctx) })
+	group.Go(func() error { l.secrets.run(ctx); return nil })
+	group.Go(func() error {
+		if err := p.watch(ctx, c, s, mapper, l.inbox, l.writer); err != nil {
+			return ignoreEnd(ctx, err)
+		}
+		group.Go(func() error { return p.elect(ctx, l.lead) })
+		l.run(ctx)
+		return nil
+	})
+	return group.Wait()
+}
+
+// lead writes while this process is the leader. What it has not seen yet, it does not write.
+func (l *loop) lead(ctx context.Context) {
+	l.meters.leader.Set(1)
+	defer l.meters.leader.Set(0)
+	l.writer.lead(ctx)
+}
+
+// alive tells whether the process does what it is there for.
+func (l *loop) alive() error {
+	switch {
+	case !l.ready.Load():
+		return errors.New("operator not ready: the cluster has not been read yet")
+	case time.Since(time.Unix(0, l.beat.Load())) > stuck:
+		return fmt.Errorf("operator not ready: nothing has been translated for %s: see the log, and restart it", stuck)
+	}
+	return nil
+}
+
+func ignoreEnd(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+func listen(flag, address string) (net.Listener, error) {
+	ln, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w: stop what uses the port or choose another address", flag, address, err)
+	}
+	return ln, nil
+}

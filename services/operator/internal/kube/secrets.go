@@ -1,0 +1,106 @@
+package kube
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
+)
+
+// secrets fetches the Secrets that translations ask for, and only those. A watch tells of all of them which there are, by metadata; the
+// contents of a Secret that no Gateway names never come into this process.
+type secrets struct {
+	reader client.Reader
+	inbox  *inbox
+	queue  workqueue.TypedRateLimitingInterface[types.NamespacedName]
+	log    *slog.Logger
+
+	// there is the version of every Secret that exists, have that of those whose content the view has. Both belong to the loop.
+	there, have map[types.NamespacedName]string
+}
+
+func newSecrets(reader client.Reader, in *inbox, log *slog.Logger) *secrets {
+	limit := workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](200*time.Millisecond, 10*time.Second)
+	return &secrets{
+		reader: reader, inbox: in, log: log, queue: workqueue.NewTypedRateLimitingQueue(limit),
+		there: map[types.NamespacedName]string{}, have: map[types.NamespacedName]string{},
+	}
+}
+
+// noted hears of the version that a Secret has now, and reports whether it has not been there before. One whose content is in use is fetched
+// again.
+func (s *secrets) noted(key types.NamespacedName, version string) (appeared bool) {
+	_, known := s.there[key]
+	s.there[key] = version
+	if have, used := s.have[key]; used && have != version {
+		s.queue.Add(key)
+	}
+	return !known
+}
+
+// forget hears that a Secret is gone.
+func (s *secrets) forget(key types.NamespacedName) {
+	delete(s.there, key)
+	delete(s.have, key)
+}
+
+// want tells whether the view has what there is of a Secret; if not, it is being fetched.
+func (s *secrets) want(key types.NamespacedName) bool {
+	if _, there := s.there[key]; !there {
+		return true
+	}
+	if _, have := s.have[key]; have {
+		return true
+	}
+	s.queue.Add(key)
+	return false
+}
+
+// arrived hears of a fetched Secret, or that there is none. It reports whether the view should have it: it may be gone again.
+func (s *secrets) arrived(secret *corev1.Secret, gone bool) bool {
+	key := resource.KeyOf(secret)
+	if gone {
+		s.forget(key)
+		return true
+	}
+	if _, there := s.there[key]; !there {
+		return false
+	}
+	s.have[key] = secret.ResourceVersion
+	return true
+}
+
+// run fetches until ctx ends. A Secret that cannot be fetched is tried again; whatever waits for it stays as it is.
+func (s *secrets) run(ctx context.Context) {
+	defer context.AfterFunc(ctx, s.queue.ShutDown)()
+	for {
+		key, down := s.queue.Get()
+		if down {
+			return
+		}
+		s.fetch(ctx, key)
+		s.queue.Done(key)
+	}
+}
+
+func (s *secrets) fetch(ctx context.Context, key types.NamespacedName) {
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
+	err := s.reader.Get(ctx, key, secret)
+	gone := apierrors.IsNotFound(err)
+	if err != nil && !gone {
+		s.log.Warn("read Secret, to be tried again", "secret", key, "error", err)
+		s.inbox.put(change{object: secret, failed: true})
+		s.queue.AddRateLimited(key)
+		return
+	}
+	s.queue.Forget(key)
+	s.inbox.put(change{object: secret, gone: gone})
+}

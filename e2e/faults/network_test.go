@@ -16,6 +16,7 @@ import (
 
 	"github.com/stunner-gateway/stunner/e2e/internal/ask"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 )
 
 // a thousand clients come within a second. Each is served or sent elsewhere in time, none gets two allocations for its retransmissions, and the
@@ -356,4 +357,23 @@ func (p *path) fate() (copies []time.Duration) {
 // isMedia tells ChannelData, Send and Data indications from the rest.
 func isMedia(b []byte) bool {
 	return b[0]&0xC0 == 0x40 || len(b) > 1 && b[0] == 0 && (b[1] == 0x16 || b[1] == 0x17)
+}
+
+// where the path takes 1,280 bytes at a time, whatever is longer goes in pieces and arrives whole, both ways.
+func TestR22SmallPath(t *testing.T) {
+	if !netns.Isolated(t) {
+		return
+	}
+	ip(t, "link set lo mtu 1280")
+	b := newBench(t)
+	b.run()
+	var all calls
+	for _, size := range []int{1200, 1400, 4000} {
+		for _, network := range []call.Network{call.UDP, call.TCP, call.TLS, call.DTLS} {
+			o := b.options(network)
+			o.Size = size
+			all = append(all, b.call(o))
+		}
+	}
+	b.unharmed(all, time.Second)
 }

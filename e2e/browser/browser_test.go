@@ -188,8 +188,8 @@ func credential(t *testing.T, stack *bed.Stack) func(context.Context) error {
 	}
 }
 
-// complete: a call went well. A browser that is short of processor time leaves packets out by itself, as it would those of a camera, and drops
-// them when acknowledgements are late: a tenth may be missing for that. The clients of e2e/interop count every datagram.
+// complete: a call went well. On a machine that is busy with something else a browser may leave datagrams out, which nobody sends again: a
+// tenth may be missing, and what the gateway dropped is told beside it. The clients of e2e/interop and e2e/faults count every datagram.
 func complete(t *testing.T, stack *bed.Stack, r report) {
 	t.Helper()
 	if r.Verdict != "ok" || r.Received == 0 || r.Lost > r.Sent/10 {

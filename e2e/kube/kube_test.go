@@ -4,8 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 )
 
 // A Gateway and a route become a config, a Deployment, a Service and conditions; the address of the Service makes it programmed.
@@ -176,4 +181,48 @@ spec:
 			t.Errorf("%s reads %q: %d, want %d", c.who, c.path, code, c.want)
 		}
 	}
+}
+
+// An operator that begins while a certificate is missing takes no listener away that the one before it has published: it publishes nothing,
+// dataplanes hold what they have, and objects stay.
+func TestRestart_TakesNoListenerAway(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	chain, private, err := bed.Certificate()
+	s.must(err)
+	s.must(os.WriteFile(filepath.Join(s.dir, "tls.crt"), chain, 0o600))
+	s.must(os.WriteFile(filepath.Join(s.dir, "tls.key"), private, 0o600))
+	certify := func() {
+		s.kubectl("create", "secret", "tls", "door", "-n", s.name, "--cert", filepath.Join(s.dir, "tls.crt"), "--key", filepath.Join(s.dir, "tls.key"))
+	}
+	certify()
+	s.kubectl("patch", "gateway", "front-door", "-n", s.name, "--type=json", "-p",
+		`[{"op":"add","path":"/spec/listeners/-","value":{"name":"tls","port":5349,"protocol":"TURN-TLS","tls":{"certificateRefs":[{"name":"door"}]}}}]`)
+	three := func(context.Context) error {
+		if c := s.config(); len(c.Listeners) != 3 {
+			return fmt.Errorf("%d listeners, want 3", len(c.Listeners))
+		}
+		return nil
+	}
+	s.await(three)
+	shown := func() string { return s.get("configmap/front-door", `.data.stunnerd\.conf`) }
+	s.await(func(context.Context) error {
+		if !strings.Contains(shown(), "TURN-TLS") {
+			return errors.New("the ConfigMap does not show the listener yet")
+		}
+		return nil
+	})
+	before := shown()
+	s.stop()
+	s.kubectl("delete", "secret", "door", "-n", s.name)
+	s.start()
+	s.sees("gateway/front-door", `.status.listeners[?(@.name=="tls")].conditions[?(@.type=="ResolvedRefs")].status`, "False")
+	if c := s.config(); c.Admin.Name != "" {
+		t.Errorf("a config with %d listeners was published", len(c.Listeners))
+	}
+	if after := shown(); after != before {
+		t.Errorf("the ConfigMap has changed:\n%s\nwas\n%s", after, before)
+	}
+	certify()
+	s.await(three)
 }

@@ -30,6 +30,8 @@ type loop struct {
 	inbox   *inbox
 	meters  *meters
 	log     *slog.Logger
+	// shown names the listeners in the config that the cluster shows of a Gateway: an operator before this one has published it.
+	shown func(gateway types.NamespacedName) []string
 
 	view      *resource.View
 	readers   resource.Readers[translate.Unit]
@@ -97,6 +99,7 @@ func (l *loop) note(c change, concerned map[translate.Unit]struct{}) resource.Fa
 		if !l.readers.Knows(u) {
 			concerned[u] = struct{}{}
 		}
+		return l.putUnit(u, c.object)
 	}
 	if s, ok := c.object.(*corev1.Secret); ok {
 		key := resource.KeyOf(s)
@@ -114,6 +117,16 @@ func (l *loop) note(c change, concerned map[translate.Unit]struct{}) resource.Fa
 		return l.view.Delete(c.object)
 	}
 	return l.view.Put(c.object)
+}
+
+// putUnit takes the new form of a unit. When it differs in nothing that counts, what was wanted of the form before is wanted of this one.
+func (l *loop) putUnit(u translate.Unit, o resource.Object) resource.Facts {
+	before := u.Object(l.view)
+	changed := l.view.Put(o)
+	if before != nil && len(changed) == 0 {
+		l.writer.sameAs(u, before.GetResourceVersion(), o.GetResourceVersion())
+	}
+	return changed
 }
 
 // noteSecret hears that a Secret is there, is different, or is gone. Whoever has been told that there is none asks again when one appears.
@@ -152,17 +165,20 @@ func (l *loop) translate(u translate.Unit) {
 		return
 	}
 	givenAway := u.Kind == translate.KindGateway && l.serve(u.NamespacedName, out.Gateway)
-	if !out.Ours && !u.Exists(l.view) {
+	j := l.jobOf(u, out, givenAway)
+	if o := u.Object(l.view); o != nil {
+		j.version = o.GetResourceVersion()
+	} else {
 		l.readers.Forget(u)
 	}
-	l.writer.want(u, l.jobOf(u, out, givenAway))
+	l.writer.want(u, j)
 }
 
 // jobOf is what the writer has to do for a unit. A Gateway that was ours and was given to another controller needs our objects no longer; one
 // that never was ours is not looked at.
 func (l *loop) jobOf(u translate.Unit, out translate.Outcome, givenAway bool) job {
 	j := job{ours: out.Ours, status: out.Status, complete: givenAway}
-	if r := out.Gateway; r != nil && out.Ours && !r.Keep {
+	if r := out.Gateway; r != nil && out.Ours && !r.Keep && l.current(u.NamespacedName) != nil {
 		j.objects, j.keepServices, j.complete = r.ObjectsWith(l.current(u.NamespacedName)), r.KeepServices, true
 	}
 	return j
@@ -192,14 +208,21 @@ func (l *loop) withdraw(key types.NamespacedName) bool {
 	return true
 }
 
+// publish publishes a config unless that would take a listener away by mistake: one that cannot be served now, and that was served by
+// dataplanes when this process began. They hold the config that they have.
 func (l *loop) publish(key types.NamespacedName, r *translate.Result) {
-	var old *config.Config
-	if c, ok := l.published[key]; ok {
-		old = &c
-	}
+	old := l.current(key)
 	next := r.ConfigAfter(old)
 	if next == nil || old != nil && old.Revision() == next.Revision() {
 		return
+	}
+	if old == nil {
+		for _, w := range r.Waiting {
+			if slices.Contains(l.shown(key), w.Name) {
+				l.log.Warn("publish no config: a listener that was served cannot be now", "gateway", key, "listener", w.Name)
+				return
+			}
+		}
 	}
 	l.published[key] = next.Clone()
 	l.server.Publish(*next)

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -25,6 +26,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/discovery"
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
+	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
@@ -98,6 +100,7 @@ func (p Provider) work(ctx context.Context, l *loop) error {
 	}
 	l.secrets = newSecrets(direct, l.inbox, p.Log)
 	l.writer = newWriter(cached, s, l.meters, p.Log)
+	l.shown = func(gateway types.NamespacedName) []string { return shown(ctx, cached, gateway) }
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return c.Start(ctx) })
 	group.Go(func() error { l.secrets.run(ctx); return nil })
@@ -110,6 +113,22 @@ func (p Provider) work(ctx context.Context, l *loop) error {
 		return nil
 	})
 	return group.Wait()
+}
+
+// shown names the listeners in the ConfigMap of a Gateway; none when there is none that can be read.
+func shown(ctx context.Context, cached client.Reader, gateway types.NamespacedName) (names []string) {
+	m := &corev1.ConfigMap{}
+	if err := cached.Get(ctx, gateway, m); err != nil {
+		return nil
+	}
+	c, _, err := config.Parse([]byte(m.Data[manifest.ConfigMapKey]))
+	if err != nil {
+		return nil
+	}
+	for _, l := range c.Listeners {
+		names = append(names, l.Name)
+	}
+	return names
 }
 
 // lead writes while this process is the leader. What it has not seen yet, it does not write.

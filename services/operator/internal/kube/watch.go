@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -79,40 +78,45 @@ const optionalRetry = 30 * time.Second
 // been listed yet looks like something that does not exist.
 func (p Provider) watch(ctx context.Context, c cache.Cache, s *runtime.Scheme, mapper meta.RESTMapper, in *inbox, own toolscache.ResourceEventHandler) error {
 	var handed []toolscache.InformerSynced
-	subscribe := func(o client.Object, h toolscache.ResourceEventHandler) error {
-		informer, err := c.GetInformer(ctx, o, cache.BlockUntilSynced(false))
-		if err != nil {
-			return fmt.Errorf("watch %T: %w", o, err)
-		}
-		registration, err := informer.AddEventHandler(h)
-		if err != nil {
-			return fmt.Errorf("watch %T: %w", o, err)
-		}
-		handed = append(handed, registration.HasSynced)
-		return nil
-	}
 	for _, k := range read() {
 		o, err := k.served(s, mapper)
 		if err == nil && o == nil {
-			go p.await(ctx, k, s, mapper, func(o client.Object) error { return subscribe(o, in) })
+			go p.await(ctx, c, k, s, mapper, in)
 			continue
-		}
-		if err == nil {
-			err = subscribe(o, in)
 		}
 		if err != nil {
 			return err
 		}
-	}
-	for _, o := range append(written(), &corev1.Service{}) {
-		if err := subscribe(o, own); err != nil {
+		synced, err := subscribe(ctx, c, o, in)
+		if err != nil {
 			return err
 		}
+		handed = append(handed, synced)
 	}
-	if !toolscache.WaitForCacheSync(ctx.Done(), slices.Clone(handed)...) {
+	for _, o := range append(written(), &corev1.Service{}) {
+		synced, err := subscribe(ctx, c, o, own)
+		if err != nil {
+			return err
+		}
+		handed = append(handed, synced)
+	}
+	if !toolscache.WaitForCacheSync(ctx.Done(), handed...) {
 		return fmt.Errorf("list objects: %w", context.Cause(ctx))
 	}
 	return nil
+}
+
+// subscribe has a handler told of every object of a kind, and returns what tells whether it was told of all that there are.
+func subscribe(ctx context.Context, c cache.Cache, o client.Object, h toolscache.ResourceEventHandler) (toolscache.InformerSynced, error) {
+	informer, err := c.GetInformer(ctx, o, cache.BlockUntilSynced(false))
+	if err != nil {
+		return nil, fmt.Errorf("watch %T: %w", o, err)
+	}
+	registration, err := informer.AddEventHandler(h)
+	if err != nil {
+		return nil, fmt.Errorf("watch %T: %w", o, err)
+	}
+	return registration.HasSynced, nil
 }
 
 // served returns the spelling to watch; nil for an optional kind of which there is none.
@@ -137,7 +141,7 @@ func (k kind) served(s *runtime.Scheme, mapper meta.RESTMapper) (client.Object, 
 }
 
 // await watches an optional kind once it is known.
-func (p Provider) await(ctx context.Context, k kind, s *runtime.Scheme, mapper meta.RESTMapper, subscribe func(client.Object) error) {
+func (p Provider) await(ctx context.Context, c cache.Cache, k kind, s *runtime.Scheme, mapper meta.RESTMapper, in *inbox) {
 	ticker := time.NewTicker(optionalRetry)
 	defer ticker.Stop()
 	for {
@@ -148,7 +152,7 @@ func (p Provider) await(ctx context.Context, k kind, s *runtime.Scheme, mapper m
 		}
 		o, err := k.served(s, mapper)
 		if err == nil && o != nil {
-			if err = subscribe(o); err == nil {
+			if _, err = subscribe(ctx, c, o, in); err == nil {
 				return
 			}
 		}

@@ -30,6 +30,8 @@ import (
 type job struct {
 	ours   bool
 	status any
+	// version is that of the object for which the status was made.
+	version string
 	// objects are those of a Gateway. When the list is complete, others that belong to the Gateway go.
 	objects      []resource.Object
 	complete     bool
@@ -64,6 +66,17 @@ func (w *writer) want(u translate.Unit, j job) {
 	}
 	w.jobs[u] = j
 	w.look(u)
+}
+
+// sameAs takes over that an object has a new version which says the same.
+func (w *writer) sameAs(u translate.Unit, before, now string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if j, ok := w.jobs[u]; ok && j.version == before {
+		j.version = now
+		w.jobs[u] = j
+		w.look(u)
+	}
 }
 
 // look has a unit compared with the cluster.
@@ -133,7 +146,7 @@ func (w *writer) write(ctx context.Context, u translate.Unit) error {
 		errs = append(errs, w.sweep(ctx, u.NamespacedName, j))
 	}
 	if j.ours {
-		errs = append(errs, w.writeStatus(ctx, u, j.status))
+		errs = append(errs, w.writeStatus(ctx, u, j))
 	}
 	return errors.Join(errs...)
 }
@@ -219,14 +232,14 @@ func ownerOf(o client.Object) (u translate.Unit, ok bool) {
 	return u, false
 }
 
-// writeStatus writes the status of a unit if the cluster has another one. The write is refused when the object has changed meanwhile: then
-// the translation is on its way that knows of it.
-func (w *writer) writeStatus(ctx context.Context, u translate.Unit, status any) error {
+// writeStatus writes the status of a unit if the cluster has another one. A status holds what other controllers say as well: of an object
+// that has changed since the translation nothing is written, there or at the API server. The translation that knows of the change is on its way.
+func (w *writer) writeStatus(ctx context.Context, u translate.Unit, j job) error {
 	o := blank(u)
 	if err := w.client.Get(ctx, u.NamespacedName, o); err != nil {
 		return client.IgnoreNotFound(err)
 	}
-	if !setStatus(o, status) {
+	if o.GetResourceVersion() != j.version || !setStatus(o, j.status) {
 		return nil
 	}
 	w.count(o, "status")

@@ -65,21 +65,36 @@ func (u Unit) Compare(other Unit) int {
 // String names the unit for logs.
 func (u Unit) String() string { return u.Kind + " " + u.NamespacedName.String() }
 
-// Exists tells whether a view has the object.
-func (u Unit) Exists(v *resource.View) bool {
+// Object returns the object as a view has it, nil when there is none.
+func (u Unit) Object(v *resource.View) resource.Object {
 	switch u.Kind {
 	case KindGateway:
-		return v.Gateway(u.NamespacedName) != nil
+		return orNil(v.Gateway(u.NamespacedName))
 	case KindRoute:
-		return v.Route(resource.RouteRef{NamespacedName: u.NamespacedName, GroupVersion: u.Spelling}) != nil
+		if r := v.Route(resource.RouteRef{NamespacedName: u.NamespacedName, GroupVersion: u.Spelling}); r != nil {
+			return r.Origin
+		}
+		return nil
 	case KindClass:
-		return v.Class(u.Name) != nil
+		return orNil(v.Class(u.Name))
 	case KindGatewayConfig:
-		return v.GatewayConfig(u.NamespacedName) != nil
+		return orNil(v.GatewayConfig(u.NamespacedName))
 	case KindDataplane:
-		return v.Dataplane(u.Name) != nil
+		return orNil(v.Dataplane(u.Name))
 	}
-	return v.StaticService(u.NamespacedName) != nil
+	return orNil(v.StaticService(u.NamespacedName))
+}
+
+// orNil keeps a nil pointer from becoming an interface that is not nil.
+func orNil[T interface {
+	resource.Object
+	comparable
+}](o T) resource.Object {
+	var none T
+	if o == none {
+		return nil
+	}
+	return o
 }
 
 // Outcome is what became of a unit.

@@ -9,15 +9,11 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"net/http"
 	"os"
 	"os/signal"
 	"syscall"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/stunner-gateway/stunner/services/api/discovery"
@@ -86,7 +82,7 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	if err != nil {
 		return errors.Join(fmt.Errorf("listen on --health-address: %w", err), public.Close())
 	}
-	registry := newRegistry()
+	registry := telemetry.NewRegistry()
 	directory := gateway.NewDirectory(time.Now, telemetry.Scope(log, "gateway"))
 	metrics := rest.NewMetrics(registry, directory)
 	handler := rest.New(o.rest(directory, policy, metrics, log))
@@ -96,7 +92,7 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	log.Info("serve", "address", public.Addr().String(), "health", health.Addr().String(), "config", source.String(), "version", telemetry.Version("auth"))
 	group.Go(func() error { directory.Run(ctx, source); return nil })
 	group.Go(func() error { return telemetry.Serve(ctx, public, handler) })
-	group.Go(func() error { return telemetry.Serve(ctx, health, probes(directory, registry)) })
+	group.Go(func() error { return telemetry.Serve(ctx, health, telemetry.Probes(registry, directory.Heard)) })
 	return group.Wait()
 }
 
@@ -118,18 +114,4 @@ func (o options) rest(d *gateway.Directory, p *access.Policy, m *rest.Metrics, l
 		out.Echo = demo.NewEcho(o.demoEcho, telemetry.Scope(log, "demo"))
 	}
 	return out
-}
-
-func newRegistry() *prometheus.Registry {
-	r := prometheus.NewRegistry()
-	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	return r
-}
-
-// probes is what the health port serves. It is apart from the public port: metrics are nobody's business outside.
-func probes(d *gateway.Directory, r *prometheus.Registry) http.Handler {
-	mux := http.NewServeMux()
-	mux.Handle("/", telemetry.Health{Ready: d.Heard})
-	mux.Handle("GET /metrics", promhttp.HandlerFor(r, promhttp.HandlerOpts{}))
-	return mux
 }

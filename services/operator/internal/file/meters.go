@@ -1,11 +1,7 @@
 package file
 
 import (
-	"net/http"
-
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
 )
@@ -21,21 +17,11 @@ type meters struct {
 
 func newMeters() *meters {
 	m := &meters{
-		registry:     prometheus.NewRegistry(),
 		translations: telemetry.NewCounter(telemetry.OperatorTranslations),
 		restarts:     telemetry.NewCounter(telemetry.OperatorDataplaneRestarts),
 		configs:      telemetry.NewGauge(telemetry.OperatorConfigs),
 		problems:     telemetry.NewGauge(telemetry.OperatorProblems),
 	}
-	m.registry.MustRegister(m.translations, m.restarts, m.configs, m.problems,
-		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.registry = telemetry.NewRegistry(m.translations, m.restarts, m.configs, m.problems)
 	return m
-}
-
-// handler serves /live, /ready and /metrics.
-func (m *meters) handler(ready func() error) http.Handler {
-	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{}))
-	mux.Handle("/", telemetry.Health{Ready: ready})
-	return mux
 }

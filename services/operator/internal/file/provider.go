@@ -173,7 +173,7 @@ func (p Provider) serve(ctx context.Context) error {
 		return l.run(ctx)
 	})
 	group.Go(func() error { return telemetry.Serve(serving, configs, server) })
-	group.Go(func() error { return telemetry.Serve(serving, probes, l.meters.handler(l.ready)) })
+	group.Go(func() error { return telemetry.Serve(serving, probes, telemetry.Probes(l.meters.registry, l.ready)) })
 	return group.Wait()
 }
 

@@ -66,7 +66,7 @@ func (p Provider) Run(ctx context.Context) error {
 		waiting: map[types.NamespacedName]map[translate.Unit]struct{}{}, tried: map[types.NamespacedName]bool{},
 	}
 	p.Log.Info("operator serves", "discovery", configs.Addr().String(), "health", probes.Addr().String(), "identity", p.Identity)
-	group.Go(func() error { return telemetry.Serve(ctx, probes, m.handler(l.alive)) })
+	group.Go(func() error { return telemetry.Serve(ctx, probes, telemetry.Probes(m.registry, l.alive)) })
 	group.Go(func() error { return telemetry.Serve(ctx, configs, l.server) })
 	group.Go(func() error { return p.work(ctx, l) })
 	return group.Wait()

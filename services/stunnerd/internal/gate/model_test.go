@@ -834,7 +834,17 @@ func (m *trial) taken(at netip.AddrPort) bool {
 			return true
 		}
 	}
-	return slices.ContainsFunc(m.actors, func(a *actor) bool { return a.alloc != nil && a.alloc.relay == at })
+	return m.holder(at) != nil
+}
+
+// holder is the client that has a relay address, or nil.
+func (m *trial) holder(relay netip.AddrPort) *actor {
+	for _, a := range m.actors {
+		if a.alloc != nil && a.alloc.relay == relay {
+			return a
+		}
+	}
+	return nil
 }
 
 // repeatAllocate sends the request again that made an allocation. It must be good still, and changes nothing (RFC 8656 §7.2).
@@ -1081,9 +1091,12 @@ func factsOf(peer netip.AddrPort) peerFacts {
 // peerSends has a peer send to the relay that a client has, or had. A channel is heard as long as it is bound: see
 // TestChannelOutlivesItsPermission.
 func (m *trial) peerSends(a *actor) outcome {
-	p, payload := m.knownPeer(a), m.payload()
-	m.net.Peer(p.at).Send(a.relay, payload)
+	p, payload, to := m.knownPeer(a), m.payload(), a.relay
+	m.net.Peer(p.at).Send(to, payload)
 	o := outcome{name: "peer silence"}
+	if holder := m.holder(to); holder != nil {
+		a = holder // a port that one client has left may be another's by now
+	}
 	if a.alloc != nil && m.allows(p) {
 		n := a.alloc.channelOf(p.at)
 		switch {
@@ -1102,7 +1115,7 @@ func (m *trial) peerSends(a *actor) outcome {
 			o = outcome{name: "peer by indication", to: a, check: func(frame []byte) error { return isData(frame, p.at, payload) }}
 		}
 	}
-	return m.said(o, "peer %s sends %q to %s, the relay of %s", p.at, payload, a.relay, a.name)
+	return m.said(o, "peer %s sends %q to %s, the relay of %s", p.at, payload, to, a.name)
 }
 
 // isData says what is wrong with a Data indication.

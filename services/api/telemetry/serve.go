@@ -17,6 +17,7 @@ const (
 	idleTimeout       = 60 * time.Second
 	maxHeaderBytes    = 16 << 10
 	stopTimeout       = 5 * time.Second
+	maxConnections    = 1000
 )
 
 // Serve serves h on ln until ctx ends, then lets running requests end, for some seconds, and closes ln. The end of ctx is no error.
@@ -33,6 +34,7 @@ func Serve(ctx context.Context, ln net.Listener, h http.Handler) error {
 		// net/http grants 4 KiB more than it is told.
 		MaxHeaderBytes: maxHeaderBytes - 4<<10,
 		BaseContext:    func(net.Listener) context.Context { return requests },
+		ConnState:      newCrowd(maxConnections).track,
 	}
 	stopped := make(chan error, 1)
 	stop := context.AfterFunc(ctx, func() {

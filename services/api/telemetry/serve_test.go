@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -68,6 +69,43 @@ func request(t *testing.T, c net.Conn, text string) *http.Response {
 		t.Fatal(err)
 	}
 	return response
+}
+
+// J-14: whoever says nothing, or never says all of it, makes room.
+func TestServeBoundsItsConnections(t *testing.T) {
+	serving(t, func(http.ResponseWriter, *http.Request) {}, func(t *testing.T, p *pipes, _ func()) {
+		good := p.dial()
+		request(t, good, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+		var slow []net.Conn
+		for i := range 5000 {
+			c := p.dial()
+			if i%2 == 0 {
+				_, _ = io.WriteString(c, "GET / HTTP/1.1\r\n") // the half of them that had to go already say so
+			}
+			slow = append(slow, c)
+			if i == 900 {
+				request(t, good, "GET / HTTP/1.1\r\nHost: x\r\n\r\n") // kept: it is one that talks
+			}
+		}
+		began := time.Now()
+		request(t, p.dial(), "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+		if took := time.Since(began); took != 0 {
+			t.Errorf("a good client waits %s", took)
+		}
+		synctest.Wait()
+		var open int
+		for _, c := range slow {
+			_ = c.SetReadDeadline(time.Now())
+			if _, err := c.Read(make([]byte, 1)); errors.Is(err, os.ErrDeadlineExceeded) {
+				open++
+			}
+			_ = c.Close()
+		}
+		if open != 999 {
+			t.Errorf("%d slow clients are connected beside the good one, want 999", open)
+		}
+		_ = good.Close()
+	})
 }
 
 func TestServeCutsSlowClientsOff(t *testing.T) {

@@ -42,9 +42,10 @@ func newStage(t *testing.T) *stage {
 	root, err := bed.Root()
 	s.must(err)
 	s.must(bed.Build(t.Context(), root, s.dir, bed.Operator))
-	s.agent, err = control.User("operator-"+s.name, "system:masters")
+	s.agent, err = control.User(s.user(), "system:serviceaccounts", "system:serviceaccounts:"+s.name)
 	s.must(err)
 	s.kubectl("create", "namespace", s.name)
+	s.permit(root)
 	files, err := filepath.Glob(filepath.Join(root, "docs/examples/quickstart/*.yaml"))
 	s.must(err)
 	for _, f := range files {
@@ -54,6 +55,35 @@ func newStage(t *testing.T) *stage {
 	}
 	s.start()
 	return s
+}
+
+// user is who the operator is to the API server.
+func (s *stage) user() string { return "system:serviceaccount:" + s.name + ":" + s.account() }
+
+// account is the name of the operator's ServiceAccount, of its roles and of their bindings.
+func (s *stage) account() string { return "operator-" + s.name }
+
+// permit gives the operator the rights that it is shipped with, in the namespace of the test, and holds at the end that it has asked for no others.
+func (s *stage) permit(root string) {
+	s.Helper()
+	text, err := os.ReadFile(filepath.Join(root, "kustomize/base/rbac.yaml"))
+	s.must(err)
+	own := strings.NewReplacer("namespace: stunner-system", "namespace: "+s.name, "name: stunner-operator", "name: "+s.account())
+	begun := time.Now()
+	s.apply(own.Replace(string(text)))
+	s.await(func(ctx context.Context) error { // the authorizer learns of roles by a watch
+		_, err := control.Kubectl(ctx, "auth", "can-i", "create", "leases", "-n", s.name, "--as", s.user())
+		return err
+	})
+	s.Cleanup(func() {
+		all, err := control.Audit(begun)
+		s.must(err)
+		for _, e := range all {
+			if e.User == s.user() && e.Code == http.StatusForbidden {
+				s.Errorf("forbidden: %s %s/%s %s/%s", e.Verb, e.Resource, e.Subresource, e.Namespace, e.Name)
+			}
+		}
+	})
 }
 
 // own moves the quickstart into the namespace and class of the test. Its Namespace is made beforehand.
@@ -210,7 +240,7 @@ func (s *stage) writes(since time.Time) (list []cluster.Entry) {
 	all, err := control.Audit(since)
 	s.must(err)
 	for _, e := range all {
-		if e.Write() && e.User == "operator-"+s.name && e.Namespace == s.name && e.Resource != "leases" {
+		if e.Write() && e.User == s.user() && e.Namespace == s.name && e.Resource != "leases" {
 			list = append(list, e)
 		}
 	}

@@ -1,6 +1,8 @@
 package manifest
 
 import (
+	"strings"
+
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -10,6 +12,12 @@ import (
 // ConfigMapKey is the key under which the config stands.
 const ConfigMapKey = "stunnerd.conf"
 
+// leftOutKey is the key under which stands what had to be left out.
+const leftOutKey = "left-out"
+
+// maxShown leaves room for the rest of a ConfigMap, which Kubernetes lets have 1 MiB.
+const maxShown = 960 << 10
+
 // ConfigMap shows people the config of a Gateway. Dataplanes do not read it, and it holds no secret.
 func ConfigMap(o Owner, c config.Config) *corev1.ConfigMap {
 	return Show(&corev1.ConfigMap{
@@ -18,9 +26,33 @@ func ConfigMap(o Owner, c config.Config) *corev1.ConfigMap {
 	}, c)
 }
 
-// Show returns a copy of a ConfigMap that shows another config.
+// Show returns a copy of a ConfigMap that shows another config: all of it, or as much as fits.
 func Show(m *corev1.ConfigMap, c config.Config) *corev1.ConfigMap {
-	m = m.DeepCopy()
-	m.Data = map[string]string{ConfigMapKey: string(c.Redacted().Canonical())}
+	m, c = m.DeepCopy(), c.Redacted()
+	text := c.Canonical()
+	var leftOut []string
+	for _, part := range parts {
+		if len(text) > maxShown {
+			part.drop(&c)
+			text, leftOut = c.Canonical(), append(leftOut, part.name)
+		}
+	}
+	m.Data = map[string]string{ConfigMapKey: string(text)}
+	if len(leftOut) > 0 {
+		m.Data[leftOutKey] = strings.Join(leftOut, ", ") + ": a ConfigMap cannot hold more; config discovery serves everything"
+	}
 	return m
+}
+
+// parts are what may grow beyond every bound, those first that are least missed.
+var parts = []struct {
+	name string
+	drop func(*config.Config)
+}{
+	{"certificates", func(c *config.Config) {
+		for i := range c.Listeners {
+			c.Listeners[i].Cert, c.Listeners[i].Certificates = "", nil
+		}
+	}},
+	{"clusters", func(c *config.Config) { c.Clusters = nil }},
 }

@@ -1,6 +1,7 @@
 package manifest_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -8,6 +9,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/stunner-gateway/stunner/services/api/config"
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
 )
@@ -85,6 +87,37 @@ func TestAHealthPortThatAListenerHasIsNotOpenedTwice(t *testing.T) {
 			Ports: []manifest.Port{{Name: "odd", Protocol: protocol, Port: 8086}}})
 		if got := len(svc.Spec.Ports); got != want {
 			t.Errorf("%s: %d ports, want %d", protocol, got, want)
+		}
+	}
+}
+
+// A ConfigMap that is too large would be refused whenever it is written.
+func TestAConfigThatDoesNotFitIsShownInPart(t *testing.T) {
+	c := config.Config{Listeners: []config.Listener{{Name: "quay/north/tls", Protocol: config.TURNTLS, Port: 443, Cert: strings.Repeat("QUJD", 10)}}}
+	for _, test := range []struct {
+		name, leftOut string
+		grow          func(*config.Config)
+	}{
+		{"small", "", func(*config.Config) {}},
+		{"long chain", "certificates", func(c *config.Config) { c.Listeners[0].Cert = strings.Repeat("QUJD", 300_000) }},
+		{"many prefixes", "certificates, clusters", func(c *config.Config) {
+			c.Clusters = []config.Cluster{{Name: "quay/out", Endpoints: make([]string, 60_000)}}
+			for i := range c.Clusters[0].Endpoints {
+				c.Clusters[0].Endpoints[i] = fmt.Sprintf("2001:db8:%x::/48:<1000-2000>", i)
+			}
+		}},
+	} {
+		large := c.Clone()
+		test.grow(&large)
+		m := manifest.ConfigMap(owner, large)
+		if got, _, _ := strings.Cut(m.Data["left-out"], ":"); got != test.leftOut {
+			t.Errorf("%s: left out %q, want %q", test.name, got, test.leftOut)
+		}
+		if m.Size() > 1<<20 {
+			t.Errorf("%s: %d bytes", test.name, m.Size())
+		}
+		if shown, _, err := config.Parse([]byte(m.Data[manifest.ConfigMapKey])); err != nil || len(shown.Listeners) != 1 {
+			t.Errorf("%s: %d listeners, %v", test.name, len(shown.Listeners), err)
 		}
 	}
 }

@@ -14,20 +14,49 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// clustersOf returns one cluster for each route that is attached somewhere, sorted by name.
-func clustersOf(v *resource.View, listeners []*listener, p parameters, opt Options) []config.Cluster {
-	var clusters []config.Cluster
+// clustersOf returns one cluster for each route that is attached somewhere, and the same clusters with names in the place of the addresses of
+// Services; both are sorted by name.
+func clustersOf(v *resource.View, listeners []*listener, p parameters, opt Options) (clusters, named []config.Cluster) {
 	for _, l := range listeners {
 		for _, r := range l.routes {
-			named := func(c config.Cluster) bool { return c.Name == r.Ref.NamespacedName.String() }
-			if !slices.ContainsFunc(clusters, named) {
+			known := func(c config.Cluster) bool { return c.Name == r.Ref.NamespacedName.String() }
+			if !slices.ContainsFunc(clusters, known) {
 				c, _ := clusterOf(v, r, p, opt)
-				clusters = append(clusters, c)
+				clusters, named = append(clusters, c), append(named, namedClusters(v, r, p, opt)...)
 			}
 		}
 	}
-	slices.SortFunc(clusters, func(a, b config.Cluster) int { return cmp.Compare(a.Name, b.Name) })
-	return clusters
+	byName := func(a, b config.Cluster) int { return cmp.Compare(a.Name, b.Name) }
+	slices.SortFunc(clusters, byName)
+	slices.SortFunc(named, byName)
+	return clusters, named
+}
+
+// servicesSuffix marks the names among the backends of a route that has prefixes as well: one cluster cannot hold both.
+const servicesSuffix = "/services"
+
+// namedClusters is a route as people see it: an endpoint that comes or goes makes no difference there.
+func namedClusters(v *resource.View, r *resource.Route, p parameters, opt Options) []config.Cluster {
+	opt.EndpointDiscovery = false
+	services, others := *r, *r
+	services.Backends, others.Backends = nil, nil
+	for _, b := range r.Backends {
+		if b.Kind == string(stunnerv1.KindService) {
+			services.Backends = append(services.Backends, b)
+		} else {
+			others.Backends = append(others.Backends, b)
+		}
+	}
+	names, _ := clusterOf(v, &services, p, opt)
+	if len(others.Backends) == 0 {
+		return []config.Cluster{names}
+	}
+	prefixes, _ := clusterOf(v, &others, p, opt)
+	if len(services.Backends) == 0 {
+		return []config.Cluster{prefixes}
+	}
+	names.Name += servicesSuffix
+	return []config.Cluster{prefixes, names}
 }
 
 // clusterOf is the union of all backends of a route. A backend that is wrong is left out and found; it takes nothing from the others.

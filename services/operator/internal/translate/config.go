@@ -107,7 +107,7 @@ func (d draft) relayAddress() string {
 // objects are the Kubernetes objects of the Gateway, sorted by kind and name.
 func (d draft) objects(c config.Config) []resource.Object {
 	owner := manifest.OwnerOf(d.gateway, d.parameters.config.Spec.LoadBalancerServiceAnnotations)
-	objects := []resource.Object{manifest.ConfigMap(owner, c)}
+	objects := []resource.Object{manifest.ConfigMap(owner, shown(c, d.named))}
 	for _, e := range d.exposures {
 		objects = append(objects, manifest.Service(owner, e))
 	}

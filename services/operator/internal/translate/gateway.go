@@ -30,7 +30,7 @@ func Gateway(v *resource.View, key types.NamespacedName, opt Options) Result {
 	d.wishes, unreadable = wishesOf(gw, d.parameters.config)
 	d.listeners = listenersOf(v, gw, d.wishes)
 	attachRoutes(v, gw, d.listeners)
-	d.clusters = clustersOf(v, d.listeners, d.parameters, opt)
+	d.clusters, d.named = clustersOf(v, d.listeners, d.parameters, opt)
 	d.exposures = exposuresOf(gw, d.wishes, d.listeners)
 	findAddresses(v, gw, d.listeners)
 	return d.assemble(first(unfit, unauthentic.As(condition.ReasonPending), unreadable, gatewayRules.judge(d)))
@@ -58,6 +58,7 @@ type draft struct {
 	wishes     wishes
 	listeners  []*listener
 	clusters   []config.Cluster
+	named      []config.Cluster
 	exposures  []manifest.Exposure
 }
 
@@ -132,7 +133,7 @@ func (d draft) assemble(refused condition.Finding) Result {
 	if refused.OK() {
 		c := d.config()
 		if refused = publishable(c); refused.OK() {
-			r.Config, r.Waiting, r.Objects = &c, d.waiting(), d.objects(c)
+			r.Config, r.Named, r.Waiting, r.Objects = &c, d.named, d.waiting(), d.objects(c)
 			r.KeepServices = len(r.Waiting) > 0
 		}
 	}

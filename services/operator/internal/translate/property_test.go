@@ -18,8 +18,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
+	"github.com/stunner-gateway/stunner/services/api/config"
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
+	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
@@ -125,6 +127,39 @@ func TestSecretsStayInTheConfig(t *testing.T) {
 					t.Errorf("objects or statuses show the secret %q", secret)
 				}
 			}
+		}
+	})
+}
+
+// What people are shown is a config, and an endpoint that comes or goes makes no difference there: a ConfigMap is written when somebody
+// changes what he has declared.
+func TestTheShownConfigDoesNotFollowEndpoints(t *testing.T) {
+	configMaps := func(t *testing.T, v *resource.View, opt translate.Options) (texts []string) {
+		for _, r := range translateAll(v, opt).Gateways {
+			for _, o := range r.ObjectsWith(r.Config) {
+				if m, ok := o.(*corev1.ConfigMap); ok {
+					texts = append(texts, m.Data[manifest.ConfigMapKey])
+				}
+			}
+		}
+		return texts
+	}
+	forEachCase(t, func(t *testing.T, c *testCase) {
+		before := configMaps(t, c.view(), c.options)
+		for _, text := range before {
+			shown, _, err := config.Parse([]byte(text))
+			if err == nil {
+				err = shown.Validate()
+			}
+			if err != nil {
+				t.Errorf("%v\n%s", err, text)
+			}
+		}
+		without := slices.DeleteFunc(slices.Clone(c.objects), func(o resource.Object) bool {
+			return o.GetObjectKind().GroupVersionKind().Kind == "EndpointSlice"
+		})
+		if diff := cmp.Diff(before, configMaps(t, c.viewOf(without), c.options)); diff != "" {
+			t.Errorf("without endpoints something else is shown (-with +without):\n%s", diff)
 		}
 	})
 }

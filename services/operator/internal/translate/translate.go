@@ -54,6 +54,8 @@ type Result struct {
 	Keep bool
 	// Config is the dataplane config.
 	Config *config.Config
+	// Named are the clusters of Config with Services under their DNS names: what people are shown.
+	Named []config.Cluster
 	// Waiting are listeners of the Gateway that are not in Config because something is wrong with them. ConfigAfter brings those back that
 	// have been published before.
 	Waiting []Waiting

@@ -49,10 +49,25 @@ func (r Result) ObjectsWith(published *config.Config) []resource.Object {
 	objects := slices.Clone(r.Objects)
 	for i, o := range objects {
 		if m, ok := o.(*corev1.ConfigMap); ok && published != nil {
-			objects[i] = manifest.Show(m, *published)
+			objects[i] = manifest.Show(m, shown(*published, r.Named))
 		}
 	}
 	return objects
+}
+
+// shown is a config with its clusters under the names that people know.
+func shown(c config.Config, named []config.Cluster) config.Config {
+	c = c.Clone()
+	c.Clusters = named
+	for _, cluster := range named {
+		route, split := strings.CutSuffix(cluster.Name, servicesSuffix)
+		for i := range c.Listeners {
+			if l := &c.Listeners[i]; split && slices.Contains(l.Routes, route) {
+				l.Routes = append(l.Routes, cluster.Name)
+			}
+		}
+	}
+	return c
 }
 
 // asPublished returns those listeners that have been published, with the routes that they have now.

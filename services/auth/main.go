@@ -85,7 +85,10 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	registry := telemetry.NewRegistry()
 	directory := gateway.NewDirectory(time.Now, telemetry.Scope(log, "gateway"))
 	metrics := rest.NewMetrics(registry, directory)
-	handler := rest.New(o.rest(directory, policy, metrics, log))
+	handler, err := rest.New(o.rest(directory, policy, metrics, log))
+	if err != nil {
+		return errors.Join(err, public.Close(), health.Close())
+	}
 	if policy.Open() {
 		log.Warn("everyone who reaches this service gets credentials: give --jwt-issuer, --jwt-audience and a key, or keep it inside the cluster")
 	}
@@ -103,6 +106,9 @@ func (o options) rest(d *gateway.Directory, p *access.Policy, m *rest.Metrics, l
 		DefaultTTL: o.defaultTTL,
 		MaxTTL:     o.maxTTL,
 		PublicAddr: o.publicAddr,
+		Origins:    o.origins,
+		Rates:      o.rates,
+		CapToToken: o.capToToken,
 		Metrics:    m,
 		Log:        telemetry.Scope(log, "rest"),
 		Now:        time.Now,

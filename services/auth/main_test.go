@@ -69,6 +69,13 @@ func TestCommandLinesThatMakeNoSense(t *testing.T) {
 		"a log of no format":    {"-c x --log-format xml", "--log-format"},
 		"a level of no name":    {"-c x --log-level all:LOUD", "--log-level"},
 		"an echo of no URL":     {"-c x --demo-echo localhost", "--demo-echo"},
+		"every origin":          {"-c x --cors-origins *", `--cors-origins: "*"`},
+		"an origin with a path": {"-c x --cors-origins https://a.example,https://b.example/", `--cors-origins: "https://b.example/"`},
+		"origins by a pattern":  {"-c x --cors-origins https://*.example", `--cors-origins: "https://*.example"`},
+		"a proxy of no address": {"-c x --trusted-proxies 10.0.0.0/8,ingress", `--trusted-proxies: "ingress"`},
+		"a rate below nothing":  {"-c x --rate-limit -1", "--rate-limit: -1"},
+		"a rate of no number":   {"-c x --rate-limit NaN", "--rate-limit: NaN"},
+		"a burst of nothing":    {"-c x --rate-burst 0", "--rate-burst: 0"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -32,6 +32,9 @@ type options struct {
 	access             access.Config
 	defaultTTL, maxTTL time.Duration
 	publicAddr         string
+	origins            []string
+	rates              rest.Rates
+	capToToken         bool
 	demo               bool
 	demoEcho           *url.URL
 	logFormat          string
@@ -42,6 +45,8 @@ type options struct {
 type raw struct {
 	options
 	algorithms         string
+	corsOrigins        string
+	trustedProxies     string
 	defaultTTL, maxTTL int64
 	demoEcho, logLevel string
 }
@@ -81,6 +86,11 @@ func newFlags(r *raw) *flag.FlagSet {
 	f.Int64Var(&r.defaultTTL, "default-ttl", 86400, "`SECONDS` that credentials are good for when the request does not say; gateways with a lifetime use that")
 	f.Int64Var(&r.maxTTL, "max-ttl", 86400, "`SECONDS` that credentials are good for at most; gateways with a lifetime use that")
 	f.StringVar(&r.publicAddr, "public-addr", "", "`HOST` that replaces the public address of every gateway")
+	f.BoolVar(&r.capToToken, "cap-to-token", false, "let credentials end with the token that they were asked for with")
+	f.StringVar(&r.corsOrigins, "cors-origins", "", "`LIST` of origins, https://HOST[:PORT], whose pages may call from a browser, separated by commas; empty means none")
+	f.Float64Var(&r.rates.PerSecond, "rate-limit", 10, "`REQUESTS` a second that are answered to one subject, and to one address that is not private; 0 means any number")
+	f.IntVar(&r.rates.Burst, "rate-burst", 50, "`REQUESTS` that may come at once after a silence")
+	f.StringVar(&r.trustedProxies, "trusted-proxies", "", "`LIST` of addresses and prefixes of proxies that are believed what they say in X-Forwarded-For, separated by commas")
 	f.BoolVar(&r.demo, "demo", false, "serve the test page at /demo/")
 	f.StringVar(&r.demoEcho, "demo-echo", "", "`URL` of the echo peer that the test page calls: SDP offer in, SDP answer out")
 	f.StringVar(&r.logFormat, "log-format", "text", "`FORMAT` of the log, text or json")
@@ -156,6 +166,18 @@ func (r raw) check() (options, error) {
 	if o.demoEcho, err = parseEcho(r.demoEcho); err != nil {
 		errs = append(errs, err)
 	}
+	if o.origins, err = parseOrigins(r.corsOrigins); err != nil {
+		errs = append(errs, err)
+	}
+	if o.rates.Proxies, err = parseProxies(r.trustedProxies); err != nil {
+		errs = append(errs, err)
+	}
+	if !(o.rates.PerSecond >= 0) || o.rates.PerSecond > maxRate {
+		wrong("--rate-limit: %g is out of range: use 0 to %d", o.rates.PerSecond, maxRate)
+	}
+	if o.rates.Burst < 1 || o.rates.Burst > maxRate {
+		wrong("--rate-burst: %d is out of range: use 1 to %d", o.rates.Burst, maxRate)
+	}
 	if o.defaultTTL, o.maxTTL, err = parseTTL(r.defaultTTL, r.maxTTL); err != nil {
 		errs = append(errs, err)
 	}
@@ -172,6 +194,39 @@ func parseTTL(standard, most int64) (time.Duration, time.Duration, error) {
 		return 0, 0, fmt.Errorf("--default-ttl: %d is out of range: use 1 to --max-ttl, %d", standard, most)
 	}
 	return time.Duration(standard) * time.Second, time.Duration(most) * time.Second, nil
+}
+
+// maxRate is more than a service could answer.
+const maxRate = 1_000_000
+
+func list(s string) []string {
+	return strings.FieldsFunc(s, func(r rune) bool { return r == ',' || r == ' ' })
+}
+
+// parseOrigins takes origins as browsers write them (RFC 6454 §6.2) and no patterns: each is one site that somebody has decided to trust.
+func parseOrigins(s string) ([]string, error) {
+	origins := list(s)
+	for _, o := range origins {
+		u, err := url.Parse(o)
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.Scheme+"://"+u.Host != o || strings.Contains(o, "*") {
+			return nil, fmt.Errorf("--cors-origins: %q is no origin: use https://HOST[:PORT]", o)
+		}
+	}
+	return origins, nil
+}
+
+func parseProxies(s string) (proxies []netip.Prefix, err error) {
+	for _, text := range list(s) {
+		p, err := netip.ParsePrefix(text)
+		if addr, single := netip.ParseAddr(text); single == nil {
+			p, err = addr.Prefix(addr.BitLen())
+		}
+		if err != nil {
+			return nil, fmt.Errorf("--trusted-proxies: %q is no address or prefix", text)
+		}
+		proxies = append(proxies, p.Masked())
+	}
+	return proxies, nil
 }
 
 func parseEcho(s string) (*url.URL, error) {

@@ -38,6 +38,8 @@ type Identity struct {
 	Subject string
 	// UserID stands for the subject in a TURN user name. It never holds a colon, which separates expiry and user id there.
 	UserID string
+	// Expires is when the token ends; zero for an anonymous caller.
+	Expires time.Time
 
 	patterns []pattern
 	limited  bool
@@ -122,7 +124,7 @@ func (c claims) identity() (Identity, error) {
 	if err != nil {
 		return Identity{}, fmt.Errorf("read claim sub: %w", err)
 	}
-	who := Identity{Known: true, Subject: c.Subject, UserID: id, limited: c.Gateways != nil}
+	who := Identity{Known: true, Subject: c.Subject, UserID: id, Expires: c.ExpiresAt.Time, limited: c.Gateways != nil}
 	if !who.limited {
 		return who, nil
 	}

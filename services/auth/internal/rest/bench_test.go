@@ -33,7 +33,7 @@ func BenchmarkIce(b *testing.B) {
 	for name, policy := range map[string]*access.Policy{"open": open(), "HS256": locked} {
 		for _, n := range []int{1, 10, 100} {
 			b.Run(fmt.Sprintf("%s/%d", name, n), func(b *testing.B) {
-				handler := quiet(policy, n)
+				handler := quiet(b, policy, n)
 				r := httptest.NewRequest(http.MethodGet, "/ice?service=turn&username=ada", nil)
 				if !policy.Open() {
 					r = httptest.NewRequest(http.MethodGet, "/ice?service=turn", nil)
@@ -53,17 +53,22 @@ func BenchmarkIce(b *testing.B) {
 }
 
 // quiet is a service of n gateways that logs as it does in production: requests are not shown.
-func quiet(policy *access.Policy, n int) http.Handler {
+func quiet(b *testing.B, policy *access.Policy, n int) http.Handler {
+	b.Helper()
 	directory := gateway.NewDirectory(time.Now, slog.New(slog.DiscardHandler))
 	c := gateways()[1]
 	for i := range n {
 		c.Admin = config.Admin{Name: fmt.Sprintf("media/g%d", i)}
 		directory.Apply(discovery.Event{ID: c.Admin.Name, Config: c})
 	}
-	return rest.New(rest.Options{
+	handler, err := rest.New(rest.Options{
 		Directory: directory, Policy: policy, DefaultTTL: time.Hour, MaxTTL: time.Hour,
 		Metrics: rest.NewMetrics(prometheus.NewRegistry(), directory),
 		Log:     slog.New(slog.NewTextHandler(io.Discard, &slog.HandlerOptions{Level: slog.LevelInfo})),
 		Now:     time.Now,
 	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return handler
 }

@@ -19,6 +19,7 @@ import (
 
 	"github.com/go-chi/chi/v5"
 	"github.com/go-chi/chi/v5/middleware"
+	"github.com/rs/cors"
 
 	"github.com/stunner-gateway/stunner/services/auth/internal/access"
 )
@@ -80,6 +81,24 @@ func limitURL(next http.Handler) http.Handler {
 		}
 		next.ServeHTTP(w, r)
 	})
+}
+
+// preflightAge is how long, in seconds, a browser may remember what a page of another origin may do here.
+const preflightAge = 600
+
+// share lets pages of the listed origins read answers. Tokens come in a header that scripts set, so that no credentials of the browser's own
+// are asked for.
+func (s server) share(next http.Handler) http.Handler {
+	if len(s.Origins) == 0 {
+		return next
+	}
+	return cors.New(cors.Options{
+		AllowedOrigins: s.Origins,
+		AllowedMethods: []string{http.MethodGet, http.MethodPost},
+		AllowedHeaders: []string{"Authorization", "Content-Type"},
+		ExposedHeaders: []string{"Retry-After", "X-Config-Age"},
+		MaxAge:         preflightAge,
+	}).Handler(next)
 }
 
 type identityKey struct{}

@@ -43,6 +43,7 @@ var details = map[int]string{
 	http.StatusRequestEntityTooLarge: fmt.Sprintf("The body is larger than %d bytes.", maxBody),
 	http.StatusRequestURITooLong:     fmt.Sprintf("The URL is longer than %d bytes.", maxURL),
 	http.StatusUnsupportedMediaType:  "The body must be application/json.",
+	http.StatusTooManyRequests:       "Too many requests from here; the header Retry-After says how many seconds to wait.",
 	http.StatusInternalServerError:   "The service made a mistake; its log says which.",
 	http.StatusServiceUnavailable:    "The service has not heard of any gateway yet.",
 }

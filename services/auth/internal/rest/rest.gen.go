@@ -221,6 +221,9 @@ type TooLarge = Problem
 // TooLong defines model for TooLong.
 type TooLong = Problem
 
+// TooMany defines model for TooMany.
+type TooMany = Problem
+
 // Unauthorized defines model for Unauthorized.
 type Unauthorized = Problem
 
@@ -1006,6 +1009,8 @@ type TooLargeApplicationProblemPlusJSONResponse Problem
 
 type TooLongApplicationProblemPlusJSONResponse Problem
 
+type TooManyApplicationProblemPlusJSONResponse Problem
+
 type UnauthorizedApplicationProblemPlusJSONResponse Problem
 
 type UnsupportedMediaTypeApplicationProblemPlusJSONResponse Problem
@@ -1124,6 +1129,22 @@ func (response GetTurnAuth414ApplicationProblemPlusJSONResponse) VisitGetTurnAut
 	}
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.WriteHeader(414)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetTurnAuth429ApplicationProblemPlusJSONResponse struct {
+	TooManyApplicationProblemPlusJSONResponse
+}
+
+func (response GetTurnAuth429ApplicationProblemPlusJSONResponse) VisitGetTurnAuthResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(429)
 	_, err := buf.WriteTo(w)
 	return err
 }
@@ -1262,6 +1283,22 @@ func (response PostTurnAuth414ApplicationProblemPlusJSONResponse) VisitPostTurnA
 	return err
 }
 
+type PostTurnAuth429ApplicationProblemPlusJSONResponse struct {
+	TooManyApplicationProblemPlusJSONResponse
+}
+
+func (response PostTurnAuth429ApplicationProblemPlusJSONResponse) VisitPostTurnAuthResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(429)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type PostTurnAuth503ApplicationProblemPlusJSONResponse struct {
 	NotReadyApplicationProblemPlusJSONResponse
 }
@@ -1392,6 +1429,22 @@ func (response GetIceAuth414ApplicationProblemPlusJSONResponse) VisitGetIceAuthR
 	}
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.WriteHeader(414)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetIceAuth429ApplicationProblemPlusJSONResponse struct {
+	TooManyApplicationProblemPlusJSONResponse
+}
+
+func (response GetIceAuth429ApplicationProblemPlusJSONResponse) VisitGetIceAuthResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(429)
 	_, err := buf.WriteTo(w)
 	return err
 }
@@ -1542,6 +1595,22 @@ func (response CreateIceServers415ApplicationProblemPlusJSONResponse) VisitCreat
 	}
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.WriteHeader(415)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateIceServers429ApplicationProblemPlusJSONResponse struct {
+	TooManyApplicationProblemPlusJSONResponse
+}
+
+func (response CreateIceServers429ApplicationProblemPlusJSONResponse) VisitCreateIceServersResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(429)
 	_, err := buf.WriteTo(w)
 	return err
 }

@@ -23,17 +23,26 @@ type Options struct {
 	// Demo is served at /demo/; nil means that there is no test page.
 	Demo http.Handler
 	// Echo gets POST /demo/echo from callers that the Policy lets in; nil means that there is none.
-	Echo    http.Handler
-	Metrics *Metrics
-	Log     *slog.Logger
-	Now     func() time.Time
+	Echo http.Handler
+	// Origins are those of web pages that may read answers (CORS); empty means none.
+	Origins []string
+	Rates   Rates
+	// CapToToken ends credentials with the token that they were asked for with.
+	CapToToken bool
+	Metrics    *Metrics
+	Log        *slog.Logger
+	Now        func() time.Time
 }
 
 // New returns the handler of the public port. This is the one place that says in which order a request is looked at.
-func New(o Options) http.Handler {
-	s := server{o}
+func New(o Options) (http.Handler, error) {
+	buckets, err := newBuckets(o.Rates)
+	if err != nil {
+		return nil, err
+	}
+	s := server{o, buckets}
 	r := chi.NewRouter()
-	r.Use(s.observe, s.survive, secure, limitURL)
+	r.Use(s.observe, s.survive, secure, limitURL, s.share, s.limitAddress)
 	r.NotFound(func(w http.ResponseWriter, r *http.Request) {
 		(&failure{status: http.StatusNotFound, detail: "There is nothing at this path."}).write(w, r)
 	})
@@ -43,7 +52,7 @@ func New(o Options) http.Handler {
 	})
 
 	r.Group(func(r chi.Router) {
-		r.Use(s.authenticate, s.ready, checkQuery, checkBody)
+		r.Use(s.authenticate, s.limitSubject, s.ready, checkQuery, checkBody)
 		HandlerWithOptions(NewStrictHandlerWithOptions(s, nil, StrictHTTPServerOptions{
 			RequestErrorHandlerFunc:  s.fail,
 			ResponseErrorHandlerFunc: s.fail,
@@ -54,9 +63,9 @@ func New(o Options) http.Handler {
 		r.Get("/demo/*", http.StripPrefix("/demo", o.Demo).ServeHTTP)
 	}
 	if o.Echo != nil {
-		r.With(s.authenticate).Post("/demo/echo", o.Echo.ServeHTTP)
+		r.With(s.authenticate, s.limitSubject).Post("/demo/echo", o.Echo.ServeHTTP)
 	}
-	return r
+	return r, nil
 }
 
 // methods lists those that a path knows, for the header Allow (RFC 9110 §15.5.6).

@@ -2,7 +2,7 @@
 // openapi/auth.yaml; what is written by hand is the order of the middleware (router.go), the checks that the generator cannot make
 // (check.go) and the four operations (server.go).
 //
-// A request passes: limits → identity → readiness → binding → checks → gateways → credentials → answer. Whatever goes wrong on
+// A request passes: limits → origin → identity → readiness → binding → checks → gateways → credentials → answer. Whatever goes wrong on
 // the way is a failure, which becomes an RFC 9457 problem in one place (problem.go).
 package rest
 
@@ -23,7 +23,10 @@ import (
 const maxGateways = 100
 
 // server implements the operations of openapi/auth.yaml.
-type server struct{ Options }
+type server struct {
+	Options
+	buckets *buckets
+}
 
 // demand is what each operation comes down to.
 type demand struct {
@@ -200,7 +203,7 @@ func (s server) grant(who access.Identity, d demand) ([]grant, error) {
 		if len(urls) == 0 {
 			continue
 		}
-		one, err := s.grantOne(g, d, urls)
+		one, err := s.grantOne(who, g, d, urls)
 		if err != nil {
 			return nil, err
 		}
@@ -213,13 +216,16 @@ func (s server) grant(who access.Identity, d demand) ([]grant, error) {
 	return out, nil
 }
 
-func (s server) grantOne(g gateway.Gateway, d demand, urls []string) (grant, error) {
+func (s server) grantOne(who access.Identity, g gateway.Gateway, d demand, urls []string) (grant, error) {
 	if g.STUNOnly {
 		return grant{urls: urls, stunOnly: true}, nil
 	}
 	ttl, err := s.lifetime(g, d.ttl)
 	if err != nil {
 		return grant{}, err
+	}
+	if s.CapToToken && who.Known {
+		ttl = min(ttl, max(who.Expires.Sub(s.Now()).Truncate(time.Second), time.Second))
 	}
 	c, err := g.Authority.Mint(d.userID, ttl, s.Now())
 	if err != nil {

@@ -87,6 +87,12 @@ func gateways() []config.Config {
 
 func newService(t testing.TB, policy *access.Policy, configs ...config.Config) *service {
 	t.Helper()
+	return newServiceWith(t, rest.Options{Policy: policy}, configs...)
+}
+
+// newServiceWith fills in what every test needs.
+func newServiceWith(t testing.TB, o rest.Options, configs ...config.Config) *service {
+	t.Helper()
 	levels, err := telemetry.ParseLevels("all:DEBUG")
 	if err != nil {
 		t.Fatal(err)
@@ -97,15 +103,14 @@ func newService(t testing.TB, policy *access.Policy, configs ...config.Config) *
 	for _, c := range configs {
 		s.directory.Apply(discovery.Event{ID: c.Admin.Name, Config: c})
 	}
-	s.Handler = rest.New(rest.Options{
-		Directory:  s.directory,
-		Policy:     policy,
-		DefaultTTL: 24 * time.Hour,
-		MaxTTL:     24 * time.Hour,
-		Metrics:    rest.NewMetrics(s.registry, s.directory),
-		Log:        log,
-		Now:        func() time.Time { return now },
-	})
+	o.Directory, o.Metrics, o.Log = s.directory, rest.NewMetrics(s.registry, s.directory), log
+	o.DefaultTTL, o.MaxTTL = 24*time.Hour, 24*time.Hour
+	if o.Now == nil {
+		o.Now = func() time.Time { return now }
+	}
+	if s.Handler, err = rest.New(o); err != nil {
+		t.Fatal(err)
+	}
 	return s
 }
 

@@ -1,0 +1,173 @@
+package rest_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+
+	"github.com/stunner-gateway/stunner/services/auth/internal/rest"
+)
+
+// clock is a service's clock that a test turns.
+type clock struct{ at time.Time }
+
+func (c *clock) now() time.Time { return c.at }
+
+func rates(proxies ...string) rest.Rates {
+	r := rest.Rates{PerSecond: 10, Burst: 50}
+	for _, p := range proxies {
+		r.Proxies = append(r.Proxies, netip.MustParsePrefix(p))
+	}
+	return r
+}
+
+// answered is how many of a number of requests are not answered with 429; each comes from an address, by way of X-Forwarded-For.
+func (s *service) answered(t *testing.T, n int, from func(i int) (address, forwarded string)) (count int) {
+	t.Helper()
+	for i := range n {
+		r := httptest.NewRequest(http.MethodGet, "/ice", nil)
+		address, forwarded := from(i)
+		r.RemoteAddr = address
+		if forwarded != "" {
+			r.Header.Set("X-Forwarded-For", forwarded)
+		}
+		answer := s.do(t, r)
+		if answer.StatusCode != http.StatusTooManyRequests {
+			count++
+			continue
+		}
+		wantProblem(t, answer, http.StatusTooManyRequests, "")
+		if s, err := strconv.Atoi(answer.Header.Get("Retry-After")); err != nil || s != 1 {
+			t.Errorf("Retry-After %q, want 1", answer.Header.Get("Retry-After"))
+		}
+	}
+	return count
+}
+
+// J-13: an address has a bucket, and nothing that it can write gives it another one.
+func TestAddressesAreLimited(t *testing.T) {
+	const one, private, proxy = "198.51.100.1:4000", "10.1.2.3:4000", "10.9.9.9:4000"
+	tests := map[string]struct {
+		proxies []string
+		from    func(i int) (string, string)
+		want    int
+	}{
+		"one address":                     {nil, func(int) (string, string) { return one, "" }, 50},
+		"its other ports":                 {nil, func(i int) (string, string) { return fmt.Sprintf("198.51.100.1:%d", 4000+i), "" }, 50},
+		"the addresses of one subscriber": {nil, func(i int) (string, string) { return fmt.Sprintf("[2001:db8::%x]:4000", i+1), "" }, 50},
+		"two addresses":                   {nil, func(i int) (string, string) { return fmt.Sprintf("198.51.100.%d:4000", i%2), "" }, 100},
+		"an address of the cluster":       {nil, func(int) (string, string) { return private, "" }, 200},
+		"what nobody is trusted to say":   {nil, func(i int) (string, string) { return one, fmt.Sprintf("203.0.113.%d", i) }, 50},
+		"what a proxy says":               {[]string{"10.9.0.0/16"}, func(i int) (string, string) { return proxy, fmt.Sprintf("203.0.113.%d", i%4) }, 200},
+		"what a client told the proxy":    {[]string{"10.9.0.0/16"}, func(i int) (string, string) { return proxy, fmt.Sprintf("203.0.113.%d, 198.51.100.1", i) }, 50},
+		"two proxies, one behind another": {[]string{"10.9.0.0/16"}, func(i int) (string, string) { return proxy, "198.51.100.1, 10.9.1.1" }, 50},
+		"nonsense from a client":          {[]string{"10.9.0.0/16"}, func(i int) (string, string) { return proxy, fmt.Sprintf("x%d, 198.51.100.1", i) }, 50},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			c := &clock{now}
+			s := newServiceWith(t, rest.Options{Policy: open(), Rates: rates(tt.proxies...), Now: c.now}, gateways()...)
+			if got := s.answered(t, 200, tt.from); got != tt.want {
+				t.Errorf("%d of 200 were answered, want %d", got, tt.want)
+			}
+			c.at = c.at.Add(time.Second)
+			if got := s.answered(t, 20, func(int) (string, string) { return tt.from(0) }); tt.want == 50 && got != 10 {
+				t.Errorf("%d of 20 a second later, want 10", got)
+			}
+		})
+	}
+}
+
+// J-13: a subject has a bucket whatever the addresses, and a bad token has none of its own to waste.
+func TestSubjectsAreLimited(t *testing.T) {
+	k := newKeys(t)
+	s := newServiceWith(t, rest.Options{Policy: k.policy(t), Rates: rates()}, gateways()...)
+	ask := func(subject string, i int) int {
+		r := httptest.NewRequest(http.MethodGet, "/ice", nil)
+		r.RemoteAddr = fmt.Sprintf("198.51.%d.%d:4000", i/200, i%200)
+		r.Header.Set("Authorization", "Bearer "+sign(t, jwt.SigningMethodES256, k.ec, "ec", nil, with(map[string]any{"sub": subject})))
+		return s.do(t, r).StatusCode
+	}
+	count := map[int]int{}
+	for i := range 100 {
+		count[ask("ada", i)]++
+	}
+	if count[http.StatusOK] != 50 || count[http.StatusTooManyRequests] != 50 {
+		t.Errorf("answers to one subject: %v", count)
+	}
+	if status := ask("grace", 0); status != http.StatusOK {
+		t.Errorf("another subject: %d", status)
+	}
+}
+
+// J-08: credentials that were asked for with a token do not outlive it, when that is wanted.
+func TestCredentialsEndWithTheToken(t *testing.T) {
+	k := newKeys(t)
+	for name, tt := range map[string]struct {
+		capped bool
+		want   time.Duration
+	}{"capped": {true, time.Minute}, "not capped": {false, 24 * time.Hour}} {
+		t.Run(name, func(t *testing.T) {
+			s := newServiceWith(t, rest.Options{Policy: k.policy(t), CapToToken: tt.capped, Now: time.Now}, gateways()...)
+			r := postRequest(`{"gateways":[{"namespace":"media","name":"oslo"}]}`)
+			r.Header.Set("Authorization", "Bearer "+sign(t, jwt.SigningMethodES256, k.ec, "ec", nil, good()))
+			got := decode[rest.IceServers](t, s.do(t, r), http.StatusCreated)
+			if left := time.Until(*got.ExpiresAt); left > tt.want || left < tt.want-30*time.Second {
+				t.Errorf("credentials for %s, want %s", left, tt.want)
+			}
+		})
+	}
+}
+
+// J-11: only pages of the listed origins may read answers, and no origin is good for being like one of them.
+func TestOtherOrigins(t *testing.T) {
+	s := newServiceWith(t, rest.Options{Policy: newKeys(t).policy(t), Origins: []string{"https://app.example.org", "http://localhost:3000"}}, gateways()...)
+	for origin, allowed := range map[string]bool{
+		"https://app.example.org":      true,
+		"http://localhost:3000":        true,
+		"":                             false,
+		"null":                         false,
+		"http://app.example.org":       false,
+		"https://app.example.org:8443": false,
+		"https://app.example.org.evil": false,
+		"https://evil.app.example.org": false,
+		"https://example.org":          false,
+		"http://localhost":             false,
+	} {
+		preflight := httptest.NewRequest(http.MethodOptions, "/v1/ice-servers", nil)
+		preflight.Header.Set("Access-Control-Request-Method", http.MethodPost)
+		preflight.Header.Set("Access-Control-Request-Headers", "authorization,content-type")
+		for _, r := range []*http.Request{preflight, postRequest(`{}`)} {
+			r.Header.Set("Origin", origin)
+			h := s.do(t, r).Header
+			want := ""
+			if allowed {
+				want = origin
+			}
+			if got := h.Get("Access-Control-Allow-Origin"); got != want {
+				t.Errorf("%s from %q allows %q", r.Method, origin, got)
+			}
+			if h.Get("Access-Control-Allow-Credentials") != "" || h.Get("Vary") == "" {
+				t.Errorf("%s from %q: %v", r.Method, origin, h)
+			}
+			if r == preflight && allowed && (h.Get("Access-Control-Max-Age") != "600" || h.Get("Access-Control-Allow-Methods") != http.MethodPost) {
+				t.Errorf("preflight from %q: %v", origin, h)
+			}
+		}
+	}
+}
+
+func TestNoOriginsMeansNoHeaders(t *testing.T) {
+	r := httptest.NewRequest(http.MethodGet, "/ice", nil)
+	r.Header.Set("Origin", "https://app.example.org")
+	h := newService(t, open(), gateways()...).do(t, r).Header
+	if h.Get("Access-Control-Allow-Origin") != "" {
+		t.Errorf("headers %v", h)
+	}
+}

@@ -1,13 +1,13 @@
 package access
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
 	"net/url"
-	"os"
 	"slices"
 	"strings"
 
@@ -141,21 +141,17 @@ func NewPolicy(ctx context.Context, c Config, log *slog.Logger) (*Policy, error)
 func (c Config) keys(ctx context.Context, log *slog.Logger) (jwt.Keyfunc, error) {
 	switch {
 	case c.SecretFile != "":
-		return secretKey(c.SecretFile)
+		return openKeyFile("--jwt-secret-file", c.SecretFile, log, secretKey)
 	case c.JWKSFile != "":
-		return fileKeys(c.JWKSFile)
+		return openKeyFile("--jwt-jwks-file", c.JWKSFile, log, setKeys)
 	}
 	return urlKeys(ctx, c.JWKSURL, log)
 }
 
-func secretKey(path string) (jwt.Keyfunc, error) {
-	raw, err := os.ReadFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("read --jwt-secret-file: %w", err)
-	}
-	secret := []byte(strings.TrimRight(string(raw), "\r\n"))
+func secretKey(raw []byte) (jwt.Keyfunc, error) {
+	secret := bytes.TrimRight(raw, "\r\n")
 	if len(secret) < minSecret {
-		return nil, fmt.Errorf("read --jwt-secret-file: %s holds %d bytes: at least %d are needed", path, len(secret), minSecret)
+		return nil, fmt.Errorf("holds %d bytes: at least %d are needed", len(secret), minSecret)
 	}
 	return func(*jwt.Token) (any, error) { return secret, nil }, nil
 }

@@ -10,7 +10,6 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-	"os"
 	"sync"
 	"time"
 
@@ -30,18 +29,15 @@ const (
 	unknownKeyOnce = time.Minute // an unknown kid asks for the set again, at most this often
 )
 
-func fileKeys(path string) (jwt.Keyfunc, error) {
-	raw, err := os.ReadFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("read --jwt-jwks-file: %w", err)
-	}
+// setKeys reads the keys of a JWK set.
+func setKeys(raw []byte) (jwt.Keyfunc, error) {
 	set, err := usable(raw)
 	if err != nil {
-		return nil, fmt.Errorf("read --jwt-jwks-file: %s: %w", path, err)
+		return nil, err
 	}
 	keys, err := keyfunc.NewJWKSetJSON(set)
 	if err != nil {
-		return nil, fmt.Errorf("read --jwt-jwks-file: %s: %w", path, err)
+		return nil, fmt.Errorf("holds no JWK set: %w", err)
 	}
 	return withKeyID(keys.Keyfunc), nil
 }

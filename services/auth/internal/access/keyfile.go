@@ -1,0 +1,85 @@
+package access
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+)
+
+// rereadEvery is how long the keys of a file are used before the file is looked at again: a Secret that is mounted changes while the
+// service runs.
+const rereadEvery = 10 * time.Second
+
+// keyFile holds the keys of a file. While the file cannot be used the known keys stay.
+type keyFile struct {
+	flag, path string
+	parse      func(raw []byte) (jwt.Keyfunc, error)
+	log        *slog.Logger
+
+	mu     sync.Mutex
+	looked time.Time
+	raw    []byte
+	keys   jwt.Keyfunc
+}
+
+// openKeyFile reads keys that must be there when the service starts.
+func openKeyFile(flag, path string, log *slog.Logger, parse func([]byte) (jwt.Keyfunc, error)) (jwt.Keyfunc, error) {
+	f := &keyFile{flag: flag, path: path, parse: parse, log: log}
+	if err := f.read(); err != nil {
+		return nil, err
+	}
+	return f.key, nil
+}
+
+func (f *keyFile) key(t *jwt.Token) (any, error) { return f.current()(t) }
+
+func (f *keyFile) current() jwt.Keyfunc {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if time.Since(f.looked) >= rereadEvery {
+		if err := f.read(); err != nil {
+			f.log.Warn("keep known token keys", "error", err)
+		}
+	}
+	return f.keys
+}
+
+// read takes the keys of the file as it is now.
+func (f *keyFile) read() error {
+	f.looked = time.Now()
+	raw, err := readSet(f.path)
+	if err != nil {
+		return fmt.Errorf("read %s: %w", f.flag, err)
+	}
+	if f.keys != nil && bytes.Equal(raw, f.raw) {
+		return nil
+	}
+	keys, err := f.parse(raw)
+	if err != nil {
+		return fmt.Errorf("read %s: %s %w", f.flag, f.path, err)
+	}
+	if f.keys != nil {
+		f.log.Info("token keys have changed", "file", f.path)
+	}
+	f.raw, f.keys = raw, keys
+	return nil
+}
+
+func readSet(path string) ([]byte, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }()
+	raw, err := io.ReadAll(io.LimitReader(file, maxSet+1))
+	if err == nil && len(raw) > maxSet {
+		err = fmt.Errorf("%s is larger than %d bytes", path, maxSet)
+	}
+	return raw, err
+}

@@ -1,0 +1,55 @@
+package access
+
+import (
+	"bytes"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// A secret that is rotated while the service runs is in force soon, and one that cannot be used changes nothing.
+func TestKeyFileIsReadAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "secret")
+		var logs bytes.Buffer
+		write := func(text string) {
+			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		first, second := strings.Repeat("a", minSecret), strings.Repeat("b", minSecret)
+		write(first)
+		key, err := openKeyFile("--jwt-secret-file", path, slog.New(slog.NewTextHandler(&logs, nil)), secretKey)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wants := func(secret string) {
+			t.Helper()
+			if got, err := key(nil); err != nil || string(got.([]byte)) != secret {
+				t.Errorf("key %s, %v, want %s", got, err, secret)
+			}
+		}
+		write(second + "\n")
+		wants(first)
+		time.Sleep(rereadEvery)
+		wants(second)
+		write("short")
+		time.Sleep(rereadEvery)
+		wants(second)
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(rereadEvery)
+		wants(second)
+		if text := logs.String(); strings.Count(text, "keep known token keys") != 2 || strings.Contains(text, second) || !strings.Contains(text, "holds 5 bytes") {
+			t.Errorf("log:\n%s", text)
+		}
+		write(first)
+		time.Sleep(rereadEvery)
+		wants(first)
+	})
+}

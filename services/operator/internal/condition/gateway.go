@@ -47,6 +47,12 @@ func AddressValue(value string) Finding {
 	return finding(ReasonAddressNotUsable, "spec.addresses[0].value: %q is no IP address: write one, or set type to Hostname", value)
 }
 
+// AddressSpecial says that an address is one that no Service can have.
+func AddressSpecial(value string) Finding {
+	return finding(ReasonAddressNotUsable, "spec.addresses[0].value: %q is an unspecified, loopback, link-local or multicast address, which no Service can have: "+
+		"write one that clients reach", value)
+}
+
 // Kept says, after what is wrong with a Gateway or a listener, that nothing was changed.
 func Kept(f Finding) Finding {
 	return finding(f.Reason, "%s; what was published before stays in force", f.Message)

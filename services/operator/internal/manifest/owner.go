@@ -80,6 +80,7 @@ func (o Owner) meta(name string) metav1.ObjectMeta {
 		OwnedByLabel:                     AppValue,
 		resource.RelatedGatewayName:      o.Name,
 		resource.RelatedGatewayNamespace: o.Namespace,
+		gwapiv1.GatewayNameLabelKey:      o.Name, // by which tools of the Gateway API find what was made for a Gateway
 	})
 	annotations[resource.RelatedGatewayName] = o.Namespace + "/" + o.Name
 	return metav1.ObjectMeta{

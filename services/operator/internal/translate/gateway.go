@@ -2,6 +2,7 @@ package translate
 
 import (
 	"errors"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -83,10 +84,23 @@ func (d draft) addressSupported() condition.Finding {
 }
 
 func (d draft) addressUsable() condition.Finding {
-	if kind, value := wished(d.gateway); kind == gwapiv1.IPAddressType && value != "" && wishedAddress(d.gateway) == "" {
+	kind, value := wished(d.gateway)
+	if kind != gwapiv1.IPAddressType || value == "" {
+		return condition.Finding{}
+	}
+	switch address, err := netip.ParseAddr(value); {
+	case err != nil:
 		return condition.AddressValue(value)
+	case d.view.Host() == nil && special(address):
+		return condition.AddressSpecial(value)
 	}
 	return condition.Finding{}
+}
+
+// special tells whether an API server takes an address for none that a Service could have.
+func special(a netip.Addr) bool {
+	a = a.Unmap()
+	return a.IsUnspecified() || a.IsLoopback() || a.IsLinkLocalUnicast() || a.IsMulticast()
 }
 
 // servesSomething keeps an edit that leaves no listener from deleting the Service. A certificate that was taken back is no such mistake: it

@@ -68,7 +68,9 @@ func listenersOf(v *resource.View, gw *gwapiv1.Gateway, w wishes) []*listener {
 			// A misspelt protocol must not keep a certificate in use that was taken back.
 			l.certificates, uncertified, l.revoked = certificatesOf(v, gw, l)
 		}
-		l.kinds, unroutable = kindsOf(spec)
+		if l.kinds, unroutable = kindsOf(spec); l.protocol == "" {
+			l.kinds = []gwapiv1.RouteGroupKind{} // the routes that it has stay with it, like the rest of it
+		}
 		l.unresolved = first(uncertified, unroutable)
 		listeners = append(listeners, l)
 	}

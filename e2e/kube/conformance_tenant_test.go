@@ -1,0 +1,359 @@
+package kube
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
+	gwapiv1a2 "sigs.k8s.io/gateway-api/apis/v1alpha2"
+	gwapiv1b1 "sigs.k8s.io/gateway-api/apis/v1beta1"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/services/api/config"
+	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
+)
+
+// tenant is a namespace of a test's own that shares the class and the operator of a stage with others. It talks to the API server itself: a
+// kubectl for each look would cost more than what is tested.
+type tenant struct {
+	*testing.T
+	client.Client
+	name  string // of the namespace
+	class string
+	stage *stage // for its addresses; its methods fail the test that has made it
+}
+
+// shared runs tests side by side, each as a tenant of the same stage.
+func (s *stage) shared(tests map[string]func(*tenant)) {
+	for name, test := range tests {
+		s.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(s.tenant(t))
+		})
+	}
+}
+
+// tenant makes a namespace for a test; the stage's own test has one.
+func (s *stage) tenant(t *testing.T) *tenant {
+	t.Helper()
+	n := &tenant{T: t, class: s.name, stage: s, name: strings.ToLower(strings.NewReplacer("/", "-", "_", "-").Replace(t.Name()))}
+	ctrllog.SetLogger(logr.Discard())
+	scheme := runtime.NewScheme()
+	n.must(errors.Join(clientgoscheme.AddToScheme(scheme), gwapiv1.Install(scheme), gwapiv1a2.Install(scheme), gwapiv1b1.Install(scheme),
+		stunnerv1.AddToScheme(scheme)))
+	var err error
+	n.Client, err = client.New(control.Admin.Config, client.Options{Scheme: scheme})
+	n.must(err)
+	if n.name != s.name {
+		n.must(n.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: n.name}}))
+	}
+	return n
+}
+
+func (n *tenant) must(err error) {
+	n.Helper()
+	if err != nil {
+		n.Fatal(err)
+	}
+}
+
+func (n *tenant) await(cond func(context.Context) error) {
+	n.Helper()
+	ctx, cancel := context.WithTimeout(n.Context(), patience)
+	defer cancel()
+	n.must(bed.Until(ctx, cond))
+}
+
+// says waits until what is looked at says what is wanted.
+func (n *tenant) says(want string, look func(context.Context) (string, error)) {
+	n.Helper()
+	n.await(func(ctx context.Context) error {
+		got, err := look(ctx)
+		if err == nil && got != want {
+			err = fmt.Errorf("it says\n\t%s\nwant\n\t%s", got, want)
+		}
+		return err
+	})
+}
+
+// objects reads YAML in which NAMESPACE and CLASS stand for those of the test, and fills in the namespace where none is written.
+func (n *tenant) objects(text string) (list []*unstructured.Unstructured) {
+	n.Helper()
+	text = strings.NewReplacer("NAMESPACE", n.name, "CLASS", n.class).Replace(text)
+	decoder := yaml.NewYAMLOrJSONDecoder(strings.NewReader(text), 4096)
+	for {
+		o := &unstructured.Unstructured{}
+		err := decoder.Decode(o)
+		if errors.Is(err, io.EOF) {
+			return list
+		}
+		n.must(err)
+		if len(o.Object) == 0 {
+			continue
+		}
+		namespaced, err := n.IsObjectNamespaced(o)
+		n.must(err)
+		if namespaced && o.GetNamespace() == "" {
+			o.SetNamespace(n.name)
+		}
+		list = append(list, o)
+	}
+}
+
+// apply makes the objects in YAML what is written. What belongs to no namespace goes with the test.
+func (n *tenant) apply(text string) {
+	n.Helper()
+	for _, o := range n.objects(text) {
+		n.must(n.try(o))
+		if o.GetNamespace() == "" {
+			n.Cleanup(func() { n.must(client.IgnoreNotFound(n.Delete(context.Background(), o))) })
+		}
+	}
+}
+
+func (n *tenant) try(o *unstructured.Unstructured) error {
+	err := n.Apply(n.Context(), client.ApplyConfigurationFromUnstructured(o.DeepCopy()), client.FieldOwner("tenant"), client.ForceOwnership)
+	if err != nil {
+		return fmt.Errorf("apply %s %s: %w", o.GetKind(), o.GetName(), err)
+	}
+	return nil
+}
+
+// remove deletes the objects in YAML.
+func (n *tenant) remove(text string) {
+	n.Helper()
+	for _, o := range n.objects(text) {
+		n.must(n.Delete(n.Context(), o))
+	}
+}
+
+// patch merges JSON into an object, by default of the namespace.
+func (n *tenant) patch(o client.Object, json string) {
+	n.Helper()
+	if o.GetNamespace() == "" {
+		o.SetNamespace(n.name)
+	}
+	n.must(n.Patch(n.Context(), o, client.RawPatch(types.MergePatchType, []byte(json))))
+}
+
+// expose gives a Service the address that a cloud would.
+func (n *tenant) expose(service, address string) {
+	n.Helper()
+	ingress := []corev1.LoadBalancerIngress{}
+	if address != "" {
+		ingress = append(ingress, corev1.LoadBalancerIngress{IP: address})
+	}
+	n.await(func(ctx context.Context) error {
+		svc := &corev1.Service{}
+		if err := n.read(ctx, service, svc); err != nil {
+			return err
+		}
+		svc.Status.LoadBalancer.Ingress = ingress
+		return n.Status().Update(ctx, svc)
+	})
+}
+
+// read reads an object of the namespace.
+func (n *tenant) read(ctx context.Context, name string, o client.Object) error {
+	return n.Get(ctx, types.NamespacedName{Namespace: n.name, Name: name}, o)
+}
+
+// gone waits until an object does not exist.
+func (n *tenant) gone(name string, o client.Object) {
+	n.Helper()
+	n.await(func(ctx context.Context) error {
+		if err := n.read(ctx, name, o); !apierrors.IsNotFound(err) {
+			return fmt.Errorf("%T %s is still there: %v", o, name, err)
+		}
+		return nil
+	})
+}
+
+// config is what a dataplane of a Gateway reads; empty when there is none.
+func (n *tenant) config(ctx context.Context, gateway string) (c config.Config, err error) {
+	code, body, err := bed.Get(ctx, fmt.Sprintf("http://127.0.0.1:%d/api/v1/configs/%s/%s", n.stage.discovery, n.name, gateway))
+	if err == nil && code == http.StatusOK {
+		err = json.Unmarshal(body, &c)
+	}
+	return c, err
+}
+
+// serves waits until the config of a Gateway holds these listeners, each as its name and public address.
+func (n *tenant) serves(gateway string, listeners ...string) {
+	n.Helper()
+	n.says(strings.Join(listeners, ", "), func(ctx context.Context) (string, error) {
+		c, err := n.config(ctx, gateway)
+		var found []string
+		for _, l := range c.Listeners {
+			found = append(found, strings.TrimPrefix(l.Name, n.name+"/"+gateway+"/")+" "+l.PublicAddress)
+		}
+		return strings.Join(found, ", "), err
+	})
+}
+
+// reaches waits until clients of a Gateway may reach these endpoints and no others.
+func (n *tenant) reaches(gateway string, endpoints ...string) {
+	n.Helper()
+	slices.Sort(endpoints)
+	n.says(strings.Join(endpoints, " "), func(ctx context.Context) (string, error) {
+		c, err := n.config(ctx, gateway)
+		routed := map[string]bool{}
+		for _, l := range c.Listeners {
+			for _, r := range l.Routes {
+				routed[r] = true
+			}
+		}
+		var found []string
+		for _, cluster := range c.Clusters {
+			if routed[cluster.Name] {
+				found = append(found, cluster.Endpoints...)
+			}
+		}
+		slices.Sort(found)
+		return strings.Join(slices.Compact(found), " "), err
+	})
+}
+
+// Statuses are compared as one line of text, so that a test names every condition that it expects, and no other passes unseen. A condition
+// that is as it should be stands as its type, with its reason where that is another word; one that is false begins with an exclamation mark.
+const (
+	programmed  = "Accepted Programmed"
+	served      = "Accepted !Conflicted:NoConflicts Programmed ResolvedRefs"
+	homeless    = "Accepted !Programmed:AddressNotAssigned"
+	unexposed   = "Accepted !Conflicted:NoConflicts !Programmed:Pending ResolvedRefs"
+	routed      = "Accepted ResolvedRefs"
+	bothKinds   = "stunner.l7mp.io/UDPRoute gateway.networking.k8s.io/UDPRoute"
+	listsRoutes = "%s: %d routes, kinds [%s], %s"
+)
+
+// brief is the conditions of an object in one line. One that speaks of another generation says so.
+func brief(conditions []metav1.Condition, generation int64) string {
+	var words []string
+	for _, c := range conditions {
+		word := c.Type
+		if c.Reason != c.Type {
+			word += ":" + c.Reason
+		}
+		if c.Status != metav1.ConditionTrue {
+			word = "!" + word
+		}
+		if c.ObservedGeneration != generation {
+			word += fmt.Sprintf("(of generation %d, not %d)", c.ObservedGeneration, generation)
+		}
+		words = append(words, word)
+	}
+	slices.SortFunc(words, func(a, b string) int { return strings.Compare(strings.TrimLeft(a, "!"), strings.TrimLeft(b, "!")) })
+	return strings.Join(words, " ")
+}
+
+// gateway waits until the conditions of a Gateway are those.
+func (n *tenant) gateway(name, want string) {
+	n.Helper()
+	n.says(want, func(ctx context.Context) (string, error) {
+		gw := &gwapiv1.Gateway{}
+		err := n.read(ctx, name, gw)
+		return brief(gw.Status.Conditions, gw.Generation), err
+	})
+}
+
+// listener is a line that tells of a listener: how many routes it has, which it could have, its conditions.
+func listener(name string, routes int, kinds, conditions string) string {
+	return fmt.Sprintf(listsRoutes, name, routes, kinds, conditions)
+}
+
+// listeners waits until the status of a Gateway lists exactly these, in any order.
+func (n *tenant) listeners(gateway string, want ...string) {
+	n.Helper()
+	slices.Sort(want)
+	n.says(strings.Join(want, "\n\t"), func(ctx context.Context) (string, error) {
+		gw := &gwapiv1.Gateway{}
+		err := n.read(ctx, gateway, gw)
+		var lines []string
+		for _, l := range gw.Status.Listeners {
+			var kinds []string
+			for _, k := range l.SupportedKinds {
+				kinds = append(kinds, fmt.Sprintf("%s/%s", *k.Group, k.Kind))
+			}
+			lines = append(lines, listener(string(l.Name), int(l.AttachedRoutes), strings.Join(kinds, " "), brief(l.Conditions, gw.Generation)))
+		}
+		slices.Sort(lines)
+		return strings.Join(lines, "\n\t"), err
+	})
+}
+
+// addresses waits until the status of a Gateway has these addresses.
+func (n *tenant) addresses(gateway string, want ...string) {
+	n.Helper()
+	n.says(strings.Join(want, " "), func(ctx context.Context) (string, error) {
+		gw := &gwapiv1.Gateway{}
+		err := n.read(ctx, gateway, gw)
+		var found []string
+		for _, a := range gw.Status.Addresses {
+			found = append(found, a.Value)
+		}
+		return strings.Join(found, " "), err
+	})
+}
+
+// route waits until a UDPRoute of ours has these parents, each as the name of its Gateway, a slash and its section, and its conditions.
+func (n *tenant) route(name string, want ...string) {
+	n.Helper()
+	n.says(strings.Join(want, "\n\t"), func(ctx context.Context) (string, error) {
+		r := &stunnerv1.UDPRoute{}
+		err := n.read(ctx, name, r)
+		return parents(r.Status.RouteStatus, r.Generation), err
+	})
+}
+
+// officialRoute is route for UDPRoutes of the Gateway API.
+func (n *tenant) officialRoute(name string, want ...string) {
+	n.Helper()
+	n.says(strings.Join(want, "\n\t"), func(ctx context.Context) (string, error) {
+		r := &gwapiv1.UDPRoute{}
+		err := n.read(ctx, name, r)
+		return parents(r.Status.RouteStatus, r.Generation), err
+	})
+}
+
+func parents(s gwapiv1.RouteStatus, generation int64) string {
+	var lines []string
+	for _, p := range s.Parents {
+		section := gwapiv1.SectionName("")
+		if p.ParentRef.SectionName != nil {
+			section = *p.ParentRef.SectionName
+		}
+		lines = append(lines, fmt.Sprintf("%s/%s: %s", p.ParentRef.Name, section, brief(p.Conditions, generation)))
+	}
+	return strings.Join(lines, "\n\t")
+}
+
+// certify makes a Secret with a certificate for the loopback address.
+func (n *tenant) certify(namespace, name string) {
+	n.Helper()
+	chain, private, err := bed.Certificate()
+	n.must(err)
+	n.must(n.Create(n.Context(), &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Type:       corev1.SecretTypeTLS,
+		Data:       map[string][]byte{corev1.TLSCertKey: bytes.Clone(chain), corev1.TLSPrivateKeyKey: bytes.Clone(private)},
+	}))
+}

@@ -41,6 +41,14 @@ func TestAdmission(t *testing.T) {
 		{"a negative grace", "GatewayConfig", `{sessionGrace: -5s}`, "spec.sessionGrace"},
 		{"a quota", "GatewayConfig", `{userQuota: 12, stunMode: true, requireReferenceGrants: true}`, ""},
 		{"a negative quota", "GatewayConfig", `{userQuota: -1}`, "spec.userQuota"},
+		{"bounds", "GatewayConfig", `{sourceQuota: 40, sessionByteRate: 250000, userByteRate: 5000000000}`, ""},
+		{"a negative source quota", "GatewayConfig", `{sourceQuota: -1}`, "spec.sourceQuota"},
+		{"a negative rate of sessions", "GatewayConfig", `{sessionByteRate: -1}`, "spec.sessionByteRate"},
+		{"a negative rate of users", "GatewayConfig", `{userByteRate: -1}`, "spec.userByteRate"},
+		{"no denied backends", "GatewayConfig", `{deniedBackends: []}`, ""},
+		{"denied backends", "GatewayConfig", `{deniedBackends: [{namespace: vault}, {selector: {matchLabels: {tier: secret}}}]}`, ""},
+		{"denied backends of no description", "GatewayConfig", `{deniedBackends: [{}]}`, "namespace or selector must be set"},
+		{"denied backends of an empty namespace", "GatewayConfig", `{deniedBackends: [{namespace: ""}]}`, "spec.deniedBackends[0].namespace"},
 		{"authentication in a Secret", "GatewayConfig", `{authRef: {name: turn-auth}}`, ""},
 		{"authentication in a Secret of group v1", "GatewayConfig", `{authRef: {group: v1, kind: Secret, name: turn-auth, namespace: vault}}`, ""},
 		{"authentication in a ConfigMap", "GatewayConfig", `{authRef: {kind: ConfigMap, name: turn-auth}}`, "kind must be Secret"},
@@ -67,6 +75,20 @@ func TestAdmission(t *testing.T) {
 		{"an interface twice", "Dataplane", `{offloadInterfaces: [eth0, eth0]}`, "Duplicate value"},
 		{"a variable that overrides another", "Dataplane", `{env: [{name: A, value: "1"}, {name: A, value: "2"}]}`, ""},
 		{"a negative grace period", "Dataplane", `{terminationGracePeriodSeconds: -1}`, "spec.terminationGracePeriodSeconds"},
+		{"a Service for one family", "Dataplane", `{service: {loadBalancerClass: metal.example.net/edge, ipFamilies: [IPv6], allocateLoadBalancerNodePorts: false}}`, ""},
+		{"a Service for both families", "Dataplane", `{service: {ipFamilies: [IPv6, IPv4], ipFamilyPolicy: RequireDualStack}}`, ""},
+		{"a Service for both families and one stack", "Dataplane", `{service: {ipFamilies: [IPv6, IPv4], ipFamilyPolicy: SingleStack}}`, "two ipFamilies need ipFamilyPolicy"},
+		{"a Service for both families of no policy", "Dataplane", `{service: {ipFamilies: [IPv6, IPv4]}}`, "two ipFamilies need ipFamilyPolicy"},
+		{"a Service for one family twice", "Dataplane", `{service: {ipFamilies: [IPv6, IPv6], ipFamilyPolicy: PreferDualStack}}`, "ipFamilies must not name a family twice"},
+		{"a Service for another family", "Dataplane", `{service: {ipFamilies: [IPX]}}`, "Unsupported value"},
+		{"a Service for three families", "Dataplane", `{service: {ipFamilies: [IPv4, IPv6, IPv4]}}`, "Too many"},
+		{"another policy of families", "Dataplane", `{service: {ipFamilyPolicy: TripleStack}}`, "Unsupported value"},
+		{"a class of load balancers that is no name", "Dataplane", `{service: {loadBalancerClass: "metal balancer"}}`, "spec.service.loadBalancerClass"},
+		{"a class of load balancers without name", "Dataplane", `{service: {loadBalancerClass: ""}}`, "spec.service.loadBalancerClass"},
+		{"source ranges", "Dataplane", `{service: {loadBalancerSourceRanges: [198.51.100.0/24, "2001:db8::/48"]}}`, ""},
+		{"a source range that is an address", "Dataplane", `{service: {loadBalancerSourceRanges: [198.51.100.7]}}`, "each source range must be a CIDR prefix"},
+		{"a patch of the pods", "Dataplane", `{enableNetworkPolicy: true, podTemplatePatch: {spec: {priorityClassName: media}}}`, ""},
+		{"a patch that is no object", "Dataplane", `{podTemplatePatch: [1]}`, "spec.podTemplatePatch"},
 
 		{"prefixes of both families", "StaticService", `{prefixes: [0.0.0.0/0, "::/0", 198.51.100.0/25, "2001:db8::/32"]}`, ""},
 		{"hosts of both families", "StaticService", `{prefixes: [203.0.113.9, "2001:db8::9"]}`, ""},
@@ -136,9 +158,27 @@ func TestSecretReferencesAreNotPruned(t *testing.T) {
 	}
 }
 
+// What has no schema of ours is stored as it was written: a patch, and a list that is empty on purpose.
+func TestWhatWasWrittenIsStored(t *testing.T) {
+	for kind, spec := range map[string]string{
+		"Dataplane":     `{podTemplatePatch: {spec: {containers: [{name: tap, image: tap, $patch: replace}], volumes: null}}}`,
+		"GatewayConfig": `{deniedBackends: []}`,
+	} {
+		object := parse(t, kind, spec)
+		if errs := readKinds(t)[kind].admit(t, object); len(errs) > 0 {
+			t.Fatal(errs.ToAggregate())
+		}
+		for field, want := range parse(t, kind, spec)["spec"].(map[string]any) {
+			if got := object["spec"].(map[string]any)[field]; !reflect.DeepEqual(got, want) {
+				t.Errorf("%s is stored as %v, want %v", field, got, want)
+			}
+		}
+	}
+}
+
 func TestDefaultsAreFilledIn(t *testing.T) {
 	for kind, c := range map[string]struct{ spec, want string }{
-		"GatewayConfig": {`{}`, `{authType: plaintext, dataplane: default, realm: stunner.l7mp.io}`},
+		"GatewayConfig": {`{}`, `{authType: plaintext, dataplane: default, realm: stunner.l7mp.io, deniedBackends: [{namespace: kube-system}]}`},
 		"Dataplane": {
 			`{autoscaling: {maxReplicas: 4}}`,
 			`{dataplaneResource: Deployment, terminationGracePeriodSeconds: 3600, offloadEngine: None,

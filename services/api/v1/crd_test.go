@@ -151,6 +151,29 @@ func TestDefaultsOfCRDAndOfGoAgree(t *testing.T) {
 	}
 }
 
+func TestTheBackendsDeniedByDefaultStandInTheCRD(t *testing.T) {
+	got, err := json.Marshal(readSchema(t, "gatewayconfigs").at(t, "spec.deniedBackends").Default)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := json.Marshal(DefaultDeniedBackends())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(got) != string(want) {
+		t.Errorf("the CRD fills in %s, Go %s", got, want)
+	}
+}
+
+// A list that is empty says something else than a list that is not there.
+func TestNothingDeniedIsWritten(t *testing.T) {
+	for want, list := range map[string][]DeniedBackend{`{}`: nil, `{"deniedBackends":[]}`: {}} {
+		if got, err := json.Marshal(GatewayConfigSpec{DeniedBackends: list}); err != nil || string(got) != want {
+			t.Errorf("written %s, %v, want %s", got, err, want)
+		}
+	}
+}
+
 // The API server fills in nothing for these, so that an object shows whether somebody chose; their descriptions say what unset means.
 func TestUnsetIsDescribed(t *testing.T) {
 	for path, meaning := range map[string]string{

@@ -3,6 +3,7 @@ package v1
 import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 )
 
 // What a Dataplane says by saying nothing. A test compares them with what the CRD fills in.
@@ -58,9 +59,11 @@ const (
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:scope=Cluster,shortName=dps,categories=stunner
 // +kubebuilder:printcolumn:name="Resource",type=string,JSONPath=`.spec.dataplaneResource`
-// +kubebuilder:printcolumn:name="Image",type=string,JSONPath=`.spec.image`
-// +kubebuilder:printcolumn:name="Replicas",type=integer,JSONPath=`.spec.replicas`
+// +kubebuilder:printcolumn:name="Image",type=string,JSONPath=`.spec.image`,priority=1
+// +kubebuilder:printcolumn:name="Replicas",type=integer,JSONPath=`.spec.replicas`,priority=1
 // +kubebuilder:printcolumn:name="Max",type=integer,JSONPath=`.spec.autoscaling.maxReplicas`,priority=1
+// +kubebuilder:printcolumn:name="Accepted",type=string,JSONPath=`.status.conditions[?(@.type=="Accepted")].reason`
+// +kubebuilder:printcolumn:name="Used by",type=string,JSONPath=`.status.conditions[?(@.type=="InUse")].message`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type Dataplane struct {
 	metav1.TypeMeta `json:",inline"`
@@ -230,6 +233,71 @@ type DataplaneSpec struct {
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=15
 	OffloadInterfaces []string `json:"offloadInterfaces,omitempty"`
+
+	// Service is what the Services of the Gateways have beside ports and annotations.
+	//
+	// +optional
+	Service *ServiceOverlay `json:"service,omitempty"`
+
+	// EnableNetworkPolicy makes a NetworkPolicy for the pods of each Gateway. Whoever is there may reach the ports of its listeners, the
+	// ports from 1024 on over UDP, where relayed media arrives, and the ports for health and metrics. The pods may send UDP to everybody,
+	// because what they may relay is for the routes to say, and open TCP connections for DNS and config discovery only. Pods in the
+	// network of their node are beyond the reach of a NetworkPolicy.
+	//
+	// +optional
+	EnableNetworkPolicy bool `json:"enableNetworkPolicy,omitempty"`
+
+	// PodTemplatePatch is a strategic merge patch of the pod template, for what has no field of its own: sidecars, volumes, a priority
+	// class. It is applied last. The labels that Services select by and the container stunner-daemon must stay. A patch that cannot be
+	// used is told in the condition Accepted, and everything stays as it is.
+	//
+	// +optional
+	// +kubebuilder:pruning:PreserveUnknownFields
+	PodTemplatePatch *runtime.RawExtension `json:"podTemplatePatch,omitempty"`
+}
+
+// ServiceOverlay is what a Service has beside what a Gateway says of it. The fields are those of a Kubernetes Service.
+//
+// +kubebuilder:validation:XValidation:message="ipFamilies must not name a family twice",rule="!has(self.ipFamilies) || size(self.ipFamilies) < 2 || self.ipFamilies[0] != self.ipFamilies[1]"
+// +kubebuilder:validation:XValidation:message="two ipFamilies need ipFamilyPolicy PreferDualStack or RequireDualStack",rule="!has(self.ipFamilies) || size(self.ipFamilies) < 2 || has(self.ipFamilyPolicy) && self.ipFamilyPolicy != 'SingleStack'"
+type ServiceOverlay struct {
+	// LoadBalancerClass names the controller that makes the load balancer. Kubernetes lets nobody change it: a Service that has another
+	// class keeps it until it is deleted, and the Gateway says so.
+	//
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=317
+	// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]$`
+	LoadBalancerClass *string `json:"loadBalancerClass,omitempty"`
+
+	// IPFamilies are the address families of the cluster IPs, the first one first. Kubernetes lets nobody change the first one: a Service
+	// that has another keeps its families until it is deleted, and the Gateway says so.
+	//
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=2
+	// +kubebuilder:validation:items:Enum=IPv4;IPv6
+	IPFamilies []corev1.IPFamily `json:"ipFamilies,omitempty"`
+
+	// IPFamilyPolicy is how many families the Service wants.
+	//
+	// +optional
+	// +kubebuilder:validation:Enum=SingleStack;PreferDualStack;RequireDualStack
+	IPFamilyPolicy *corev1.IPFamilyPolicy `json:"ipFamilyPolicy,omitempty"`
+
+	// LoadBalancerSourceRanges are the prefixes from which clients may come, where the load balancer can tell. Empty means all.
+	//
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=256
+	// +kubebuilder:validation:items:MaxLength=64
+	// +kubebuilder:validation:XValidation:message="each source range must be a CIDR prefix such as 198.51.100.0/24",rule="self.all(p, isCIDR(p))"
+	LoadBalancerSourceRanges []string `json:"loadBalancerSourceRanges,omitempty"`
+
+	// AllocateLoadBalancerNodePorts is whether a load balancer gets node ports. Unset means what Kubernetes does: it gets them.
+	//
+	// +optional
+	AllocateLoadBalancerNodePorts *bool `json:"allocateLoadBalancerNodePorts,omitempty"`
 }
 
 // Autoscaling says how many pods serve a Gateway, between two bounds, by the number of its live allocations.

@@ -13,6 +13,11 @@ const (
 	DefaultLogLevel  = "all:INFO"
 )
 
+// DefaultDeniedBackends is what a GatewayConfig denies that names nothing: the Services that run the cluster.
+func DefaultDeniedBackends() []DeniedBackend {
+	return []DeniedBackend{{Namespace: metav1.NamespaceSystem}}
+}
+
 // AuthType is how TURN clients authenticate. Three mechanisms have six names, because each name is in use somewhere.
 //
 // +kubebuilder:validation:Enum=plaintext;static;longterm;ephemeral;timewindowed;none
@@ -35,10 +40,11 @@ const (
 // +kubebuilder:storageversion
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:shortName=gwconf,categories=stunner
-// +kubebuilder:printcolumn:name="Auth",type=string,JSONPath=`.spec.authType`
 // +kubebuilder:printcolumn:name="Realm",type=string,JSONPath=`.spec.realm`
 // +kubebuilder:printcolumn:name="Dataplane",type=string,JSONPath=`.spec.dataplane`
-// +kubebuilder:printcolumn:name="Accepted",type=string,JSONPath=`.status.conditions[?(@.type=="Accepted")].status`,priority=1
+// +kubebuilder:printcolumn:name="Auth",type=string,JSONPath=`.spec.authType`,priority=1
+// +kubebuilder:printcolumn:name="Accepted",type=string,JSONPath=`.status.conditions[?(@.type=="Accepted")].reason`
+// +kubebuilder:printcolumn:name="Used by",type=string,JSONPath=`.status.conditions[?(@.type=="InUse")].message`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type GatewayConfig struct {
 	metav1.TypeMeta `json:",inline"`
@@ -154,11 +160,58 @@ type GatewayConfigSpec struct {
 	// +kubebuilder:validation:Minimum=0
 	UserQuota int32 `json:"userQuota,omitempty"`
 
+	// SourceQuota is how many allocations one client address, in IPv6 one /64, may hold in a dataplane pod at the same time. 0 means the
+	// default of the dataplane. Addresses that may hide many clients, those of private networks and of the pod's host, have no limit.
+	//
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	SourceQuota int32 `json:"sourceQuota,omitempty"`
+
+	// SessionByteRate is how many bytes of payload a second one allocation may carry, in each direction. What is more is dropped. 0 means
+	// no limit.
+	//
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	SessionByteRate int64 `json:"sessionByteRate,omitempty"`
+
+	// UserByteRate is how many bytes of payload a second all allocations of one user may carry in a dataplane pod, in each direction. What
+	// is more is dropped. 0 means no limit.
+	//
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	UserByteRate int64 `json:"userByteRate,omitempty"`
+
+	// DeniedBackends are Services that no route of the Gateways may reach, whoever wrote it. Unset denies those of namespace kube-system;
+	// an empty list denies none. What a StaticService reaches is for its prefixes to say.
+	//
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:default={{namespace: "kube-system"}}
+	// +kubebuilder:validation:MaxItems=64
+	DeniedBackends []DeniedBackend `json:"deniedBackends,omitzero"`
+
 	// STUNMode makes the Gateways plain STUN servers: clients learn their public address and nothing is relayed, whatever
 	// authType says.
 	//
 	// +optional
 	STUNMode bool `json:"stunMode,omitempty"`
+}
+
+// DeniedBackend describes Services: those of a namespace, those with certain labels, or those for which both hold.
+//
+// +kubebuilder:validation:XValidation:message="namespace or selector must be set",rule="has(self.__namespace__) || has(self.selector)"
+type DeniedBackend struct {
+	// Namespace is the namespace of the Services. Unset means all.
+	//
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	Namespace string `json:"namespace,omitempty"`
+
+	// Selector is about the labels of the Services. Unset means all Services of the namespace.
+	//
+	// +optional
+	Selector *metav1.LabelSelector `json:"selector,omitempty"`
 }
 
 // GatewayConfigList is a list of GatewayConfigs.

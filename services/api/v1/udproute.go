@@ -20,6 +20,8 @@ const (
 // +kubebuilder:resource:categories=stunner
 // +kubebuilder:printcolumn:name="Gateways",type=string,JSONPath=`.spec.parentRefs[*].name`
 // +kubebuilder:printcolumn:name="Backends",type=string,JSONPath=`.spec.rules[*].backendRefs[*].name`
+// +kubebuilder:printcolumn:name="Accepted",type=string,JSONPath=`.status.parents[*].conditions[?(@.type=="Accepted")].reason`
+// +kubebuilder:printcolumn:name="Resolved",type=string,JSONPath=`.status.parents[*].conditions[?(@.type=="ResolvedRefs")].reason`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type UDPRoute struct {
 	metav1.TypeMeta `json:",inline"`

@@ -1,6 +1,8 @@
 package resource
 
 import (
+	"net/netip"
+
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
@@ -210,8 +212,24 @@ func checkGatewayConfig(c *stunnerv1.GatewayConfig, spec *field.Path) field.Erro
 	if c.Spec.AuthLifetime != nil && *c.Spec.AuthLifetime < 1 {
 		all = append(all, field.Invalid(spec.Child("authLifetime"), *c.Spec.AuthLifetime, "must be at least 1 second"))
 	}
-	if c.Spec.UserQuota < 0 {
-		all = append(all, field.Invalid(spec.Child("userQuota"), c.Spec.UserQuota, "must not be negative; 0 means no limit"))
+	for _, bound := range []struct {
+		name string
+		n    int64
+	}{
+		{"userQuota", int64(c.Spec.UserQuota)}, {"sourceQuota", int64(c.Spec.SourceQuota)},
+		{"sessionByteRate", c.Spec.SessionByteRate}, {"userByteRate", c.Spec.UserByteRate},
+	} {
+		if bound.n < 0 {
+			all = append(all, field.Invalid(spec.Child(bound.name), bound.n, "must not be negative; 0 means unset"))
+		}
+	}
+	denied := spec.Child("deniedBackends")
+	all = append(all, count(denied, len(c.Spec.DeniedBackends), 0, 64)...)
+	for i, d := range c.Spec.DeniedBackends {
+		if d.Namespace == "" && d.Selector == nil {
+			all = append(all, field.Required(denied.Index(i), "namespace or selector must be set"))
+		}
+		all = append(all, metavalidation.ValidateLabelSelector(d.Selector, metavalidation.LabelSelectorValidationOptions{}, denied.Index(i).Child("selector"))...)
 	}
 	return all
 }
@@ -236,6 +254,41 @@ func checkDataplane(d *stunnerv1.Dataplane, spec *field.Path) field.ErrorList {
 		}
 		if d.Spec.Autoscaling != nil {
 			all = append(all, field.Forbidden(spec.Child("autoscaling"), problem))
+		}
+	}
+	if d.Spec.Service != nil {
+		all = append(all, checkOverlay(d.Spec.Service, spec.Child("service"))...)
+	}
+	return all
+}
+
+func checkOverlay(s *stunnerv1.ServiceOverlay, path *field.Path) (all field.ErrorList) {
+	if s.LoadBalancerClass != nil {
+		for _, message := range validation.IsQualifiedName(*s.LoadBalancerClass) {
+			all = append(all, field.Invalid(path.Child("loadBalancerClass"), *s.LoadBalancerClass, message))
+		}
+	}
+	families := path.Child("ipFamilies")
+	all = append(all, count(families, len(s.IPFamilies), 0, 2)...)
+	for i, f := range s.IPFamilies {
+		all = append(all, oneOf(families.Index(i), f, corev1.IPv4Protocol, corev1.IPv6Protocol)...)
+	}
+	policy := deref(s.IPFamilyPolicy, corev1.IPFamilyPolicySingleStack)
+	all = append(all, oneOf(path.Child("ipFamilyPolicy"), policy,
+		corev1.IPFamilyPolicySingleStack, corev1.IPFamilyPolicyPreferDualStack, corev1.IPFamilyPolicyRequireDualStack)...)
+	if len(s.IPFamilies) == 2 {
+		if s.IPFamilies[0] == s.IPFamilies[1] {
+			all = append(all, field.Duplicate(families.Index(1), s.IPFamilies[1]))
+		}
+		if policy == corev1.IPFamilyPolicySingleStack {
+			all = append(all, field.Invalid(path.Child("ipFamilyPolicy"), policy, "two ipFamilies need PreferDualStack or RequireDualStack"))
+		}
+	}
+	ranges := path.Child("loadBalancerSourceRanges")
+	all = append(all, count(ranges, len(s.LoadBalancerSourceRanges), 0, 256)...)
+	for i, prefix := range s.LoadBalancerSourceRanges {
+		if _, err := netip.ParsePrefix(prefix); err != nil {
+			all = append(all, field.Invalid(ranges.Index(i), prefix, "must be a CIDR prefix such as 198.51.100.0/24"))
 		}
 	}
 	return all

@@ -94,6 +94,9 @@ func fillGatewayConfig(c *stunnerv1.GatewayConfig) {
 	orZero(&c.Spec.Dataplane, stunnerv1.DefaultDataplane)
 	orZero(&c.Spec.Realm, stunnerv1.DefaultRealm)
 	orZero(&c.Spec.AuthType, stunnerv1.DefaultAuthType)
+	if c.Spec.DeniedBackends == nil {
+		c.Spec.DeniedBackends = stunnerv1.DefaultDeniedBackends()
+	}
 	if c.Spec.AuthRef != nil {
 		fillSecretRef(c.Spec.AuthRef)
 	}

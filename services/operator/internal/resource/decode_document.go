@@ -23,6 +23,7 @@ type document struct {
 	root     *value
 	line     int // of its first field
 	gvk      schema.GroupVersionKind
+	version  string // in which it was written
 	findings []finding
 }
 
@@ -134,7 +135,7 @@ func (doc *document) decode() Object {
 	case !known:
 		return doc.passThrough()
 	}
-	doc.gvk = gvk
+	doc.version, doc.gvk = doc.gvk.Version, gvk
 	doc.tolerate(k)
 	o := doc.typed(k)
 	if o == nil || doc.broken() {
@@ -289,6 +290,10 @@ func (doc *document) culprit(k kind) *value {
 // unknownField takes over a finding of the strict decoder: unknown field "spec.listener".
 func (doc *document) unknownField(message string) {
 	path := strings.TrimSuffix(strings.TrimPrefix(message, `unknown field "`), `"`)
+	if doc.version == retiredVersion && doc.gvk.Kind == "GatewayConfig" && slices.Contains(retired, path) {
+		doc.add(Info, path, "has no effect: remove it")
+		return
+	}
 	doc.add(Error, path, "is not known: remove it or mend its spelling")
 }
 

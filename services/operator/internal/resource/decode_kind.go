@@ -45,10 +45,15 @@ var kinds = map[schema.GroupVersionKind]kind{
 
 // sameSchema names versions whose kinds read as those of a newer one, unless they have a row of their own.
 var sameSchema = map[schema.GroupVersion]schema.GroupVersion{
-	{Group: stunnerv1.GroupName, Version: "v1alpha1"}: stunnerv1.GroupVersion,
-	{Group: gatewayv1.GroupName, Version: "v1beta1"}:  schema.GroupVersion(gatewayv1.GroupVersion),
-	{Group: gatewayv1.GroupName, Version: "v1alpha2"}: schema.GroupVersion(gatewayv1.GroupVersion),
+	{Group: stunnerv1.GroupName, Version: retiredVersion}: stunnerv1.GroupVersion,
+	{Group: gatewayv1.GroupName, Version: "v1beta1"}:      schema.GroupVersion(gatewayv1.GroupVersion),
+	{Group: gatewayv1.GroupName, Version: "v1alpha2"}:     schema.GroupVersion(gatewayv1.GroupVersion),
 }
+
+// retired are the fields that a GatewayConfig had in its first version and that mean nothing any more.
+var retired = []string{"spec.stunnerConfig", "spec.metricsEndpoint", "spec.healthCheckEndpoint", "spec.minPort", "spec.maxPort"}
+
+const retiredVersion = "v1alpha1"
 
 func gateway(k string) schema.GroupVersionKind {
 	return schema.GroupVersionKind{Group: gatewayv1.GroupName, Version: "v1", Kind: k}

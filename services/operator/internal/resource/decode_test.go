@@ -62,6 +62,11 @@ func TestDecodeReadsAndLocates(t *testing.T) {
 			want: "1: gateway.networking.k8s.io/v1 GatewayClass c\n6: stunner.l7mp.io/v1 StaticService default/s\n11: gateway.networking.k8s.io/v1 ReferenceGrant default/g",
 		},
 		{
+			name: "a field that has lost its meaning is taken and said",
+			yaml: "apiVersion: stunner.l7mp.io/v1alpha1\nkind: GatewayConfig\nmetadata: {name: g}\nspec:\n  realm: r\n  minPort: 5000\n",
+			want: "1: stunner.l7mp.io/v1 GatewayConfig default/g\nInfo f.yaml:6: GatewayConfig default/g: spec.minPort: has no effect: remove it",
+		},
+		{
 			name: "a kind that nobody reads is passed through and said",
 			yaml: "apiVersion: autoscaling.example.org/v3\nkind: Scaler\nmetadata: {name: s, namespace: n}\nspec: {anything: [1, {goes: true}]}\n",
 			want: "1: autoscaling.example.org/v3 Scaler n/s\nInfo f.yaml:2: Scaler n/s: kind: Scaler of autoscaling.example.org/v3 is not read here: passed through as it is",
@@ -142,6 +147,13 @@ func TestDecodeNamesFieldAndLine(t *testing.T) {
 		{"a prefix with all ports", "apiVersion: stunner.l7mp.io/v1\nkind: StaticService\nmetadata: {name: s}\nspec:\n  prefixes:\n  - 10.0.0.1:<1-65535>\n", []string{"6 spec.prefixes[0]: Invalid value"}},
 		{"a DaemonSet with a number of pods", "apiVersion: stunner.l7mp.io/v1\nkind: Dataplane\nmetadata: {name: d}\nspec:\n  dataplaneResource: DaemonSet\n  replicas: 2\n  autoscaling: {maxReplicas: 5}\n  workloadName: Not.Good\n",
 			[]string{"6 spec.replicas: Forbidden: needs dataplaneResource Deployment", "7 spec.autoscaling: Forbidden: needs dataplaneResource Deployment", "8 spec.workloadName: Invalid value"}},
+		{"a field of the first version in the second", "apiVersion: stunner.l7mp.io/v1\nkind: GatewayConfig\nmetadata: {name: c}\nspec:\n  minPort: 5000\n", []string{"5 spec.minPort: is not known"}},
+		{"bounds below nothing", "apiVersion: stunner.l7mp.io/v1\nkind: GatewayConfig\nmetadata: {name: c}\nspec:\n  userQuota: -1\n  sourceQuota: -1\n  sessionByteRate: -1\n  userByteRate: -1\n",
+			[]string{"5 spec.userQuota: Invalid value: -1", "6 spec.sourceQuota: Invalid value: -1", "7 spec.sessionByteRate: Invalid value: -1", "8 spec.userByteRate: Invalid value: -1"}},
+		{"denied backends of no description", "apiVersion: stunner.l7mp.io/v1\nkind: GatewayConfig\nmetadata: {name: c}\nspec:\n  deniedBackends:\n  - {}\n  - selector: {matchLabels: {a: b c}}\n",
+			[]string{"6 spec.deniedBackends[0]: Required value: namespace or selector must be set", "7 spec.deniedBackends[1].selector.matchLabels: Invalid value"}},
+		{"a Service that cannot be", "apiVersion: stunner.l7mp.io/v1\nkind: Dataplane\nmetadata: {name: d}\nspec:\n  service:\n    loadBalancerClass: a b\n    ipFamilies: [IPv6, IPv6]\n    loadBalancerSourceRanges: [192.0.2.1]\n",
+			[]string{"5 spec.service.ipFamilyPolicy: Invalid value", "6 spec.service.loadBalancerClass: Invalid value", "7 spec.service.ipFamilies[1]: Duplicate value", "8 spec.service.loadBalancerSourceRanges[0]: Invalid value"}},
 		{"a tag from elsewhere", "apiVersion: v1\nkind: Node\nmetadata:\n  name: !vault x\n", []string{"4 : tag is not known"}},
 		{"no UTF-8", "apiVersion: v1\nkind: \xff\n", []string{"1 : document is not UTF-8"}},
 	} {

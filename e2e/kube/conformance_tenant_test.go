@@ -357,3 +357,13 @@ func (n *tenant) certify(namespace, name string) {
 		Data:       map[string][]byte{corev1.TLSCertKey: bytes.Clone(chain), corev1.TLSPrivateKeyKey: bytes.Clone(private)},
 	}))
 }
+
+// accepts waits until the conditions of a class of the test's own, which is named after the shared one, are those.
+func (n *tenant) accepts(suffix, want string) {
+	n.Helper()
+	n.says(want, func(ctx context.Context) (string, error) {
+		c := &gwapiv1.GatewayClass{}
+		err := n.Get(ctx, types.NamespacedName{Name: n.class + "-" + suffix}, c)
+		return brief(c.Status.Conditions, c.Generation), err
+	})
+}

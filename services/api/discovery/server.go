@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/coder/websocket"
 
@@ -26,39 +28,34 @@ const (
 type ServerOptions struct {
 	// Log gets the coming and going of clients; nil means none. Configs are never logged.
 	Log *slog.Logger
-	// Authorize says what the caller may read; an error is answered with 401. Nil lets everybody read everything.
+	// Authorize says what the caller may read; an error means nothing. It is asked again now and then while a stream is open. Nil lets everybody
+	// read everything.
 	Authorize func(*http.Request) (Grant, error)
+	// Permissive shows those who may not read a config that config without its secrets.
+	Permissive bool
 	// OnReport gets every report; nil means nobody does.
 	OnReport func(Report)
-}
-
-// Grant is what a caller may read: everything, or one config.
-type Grant struct {
-	All bool
-	ID  string
-}
-
-// allows tells whether all that want means may be read.
-func (g Grant) allows(want selector) bool {
-	return g.All || want.one() && string(want) == g.ID
+	// OnRefusal hears whenever somebody is refused something; nil means nobody does.
+	OnRefusal func(Refusal)
+	// Limits are what clients may cost; the zero value means the usual ones.
+	Limits Limits
 }
 
 // Server publishes configs to whoever may read them. It is an http.Handler.
 type Server struct {
 	options ServerOptions
 	mux     *http.ServeMux
+	pace    *pace
+	streams atomic.Int64
 
 	mu      sync.Mutex
 	configs map[string]published
-	// watchers holds, for each selector in use, the mailboxes to which its frames go.
-	watchers map[selector]map[*mailbox[[]byte]]bool
+	graves  graves
+	// nodes holds the external addresses of nodes.
+	nodes map[string]string
+	// watchers are those of each selector in use.
+	watchers map[selector]map[*watcher]bool
 	reports  map[reporter]received
-}
-
-type published struct {
-	id       string
-	revision string
-	frame    []byte
 }
 
 // reporter tells the sources of reports apart.
@@ -75,11 +72,15 @@ func NewServer(o ServerOptions) *Server {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
+	o.Limits = o.Limits.orUsual()
 	s := &Server{
 		options:  o,
 		mux:      http.NewServeMux(),
+		pace:     newPace(o.Limits),
 		configs:  map[string]published{},
-		watchers: map[selector]map[*mailbox[[]byte]]bool{},
+		graves:   newGraves(),
+		nodes:    map[string]string{},
+		watchers: map[selector]map[*watcher]bool{},
 		reports:  map[reporter]received{},
 	}
 	s.mux.HandleFunc("GET "+apiPath, s.list)
@@ -91,19 +92,18 @@ func NewServer(o ServerOptions) *Server {
 
 // Publish makes c the current config of its name. It does nothing when the revision is unchanged, and never waits for a reader.
 func (s *Server) Publish(c config.Config) {
-	c = c.Clone()
-	c.Default()
-	p := published{id: c.Admin.Name, revision: c.Revision(), frame: c.Canonical()}
+	p := publish(c)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.configs[p.id].revision == p.revision {
 		return
 	}
 	s.configs[p.id] = p
-	s.send(p.id, p.frame)
+	s.graves.open(p.id)
+	s.send(p)
 }
 
-// Delete withdraws a config and tells its readers so.
+// Delete withdraws a config and tells its readers so, those too that come back within an hour.
 func (s *Server) Delete(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,16 +111,50 @@ func (s *Server) Delete(id string) {
 		return
 	}
 	delete(s.configs, id)
-	s.send(id, config.Zero(id).Canonical())
+	s.graves.bury(id, time.Now())
+	s.send(buried(id))
 }
 
-// send puts a frame into the mailboxes of those who want it. It needs the lock.
-func (s *Server) send(id string, frame []byte) {
-	for _, want := range selectors(id) {
-		for box := range s.watchers[want] {
-			box.put(id, frame)
+// send puts a config into the mailboxes of those who want it. It needs the lock.
+func (s *Server) send(p published) {
+	for _, want := range selectors(p.id) {
+		for r := range s.watchers[want] {
+			r.box.put(p.id, p)
 		}
 	}
+}
+
+// SetNode says under which address a node is reached from outside, "" for none that is known, and tells the readers on that node whose configs
+// name it.
+func (s *Server) SetNode(name, address string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.nodes[name] == address {
+		return
+	}
+	if s.nodes[name] = address; address == "" {
+		delete(s.nodes, name)
+	}
+	for want, watchers := range s.watchers {
+		for r := range watchers {
+			if r.node != name {
+				continue
+			}
+			for _, p := range s.matchingLocked(want) {
+				if p.placed {
+					r.box.put(p.id, p)
+				}
+			}
+		}
+	}
+}
+
+// show is what a reader gets to see of a config now.
+func (s *Server) show(p published, to sight) []byte {
+	s.mu.Lock()
+	address := s.nodes[to.node]
+	s.mu.Unlock()
+	return p.shown(to, address)
 }
 
 // matching returns what want means, sorted by name.
@@ -160,6 +194,10 @@ func (s *Server) Reports() []Report {
 // ServeHTTP serves the paths of the protocol.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Cache-Control", "no-store")
+	if !s.pace.allows(r.RemoteAddr, time.Now()) {
+		s.refuse(w, r, Hasty)
+		return
+	}
 	s.mux.ServeHTTP(w, r)
 }
 
@@ -169,16 +207,17 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request) {
 	if namespace := r.PathValue("namespace"); namespace != "" {
 		want = selector(namespace + "/")
 	}
-	if !s.authorized(w, r, want) {
+	grant, ok := s.authorized(w, r, want)
+	if !ok {
 		return
 	}
 	if watching(r) {
-		s.watch(w, r, want)
+		s.watch(w, r, want, grant)
 		return
 	}
 	items := []json.RawMessage{}
 	for _, p := range s.matching(want) {
-		items = append(items, p.frame)
+		items = append(items, s.show(p, grant.sight(r)))
 	}
 	answer(w, http.StatusOK, struct {
 		Version string            `json:"version"`
@@ -189,19 +228,20 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request) {
 // one answers for one config.
 func (s *Server) one(w http.ResponseWriter, r *http.Request) {
 	want := selector(r.PathValue("namespace") + "/" + r.PathValue("name"))
-	if !s.authorized(w, r, want) {
+	grant, ok := s.authorized(w, r, want)
+	if !ok {
 		return
 	}
 	if watching(r) {
-		s.watch(w, r, want)
+		s.watch(w, r, want, grant)
 		return
 	}
 	found := s.matching(want)
 	if len(found) == 0 {
-		refuse(w, http.StatusNotFound, "Config not found for ID "+string(want))
+		fail(w, http.StatusNotFound, "Config not found for ID "+string(want))
 		return
 	}
-	answer(w, http.StatusOK, json.RawMessage(found[0].frame))
+	answer(w, http.StatusOK, json.RawMessage(s.show(found[0], grant.sight(r))))
 }
 
 func license(w http.ResponseWriter, _ *http.Request) {
@@ -217,26 +257,6 @@ func license(w http.ResponseWriter, _ *http.Request) {
 	})
 }
 
-// authorized answers those who may not read what they want.
-func (s *Server) authorized(w http.ResponseWriter, r *http.Request, want selector) bool {
-	if s.options.Authorize == nil {
-		return true
-	}
-	grant, err := s.options.Authorize(r)
-	switch {
-	case err != nil:
-		s.options.Log.InfoContext(r.Context(), "config reader is not authenticated", "remote", r.RemoteAddr, "error", err)
-		w.Header().Set("WWW-Authenticate", "Bearer")
-		refuse(w, http.StatusUnauthorized, "A valid bearer token is needed")
-		return false
-	case !grant.allows(want):
-		s.options.Log.InfoContext(r.Context(), "config reader wants what it may not read", "remote", r.RemoteAddr, "wants", string(want), "may", grant.ID)
-		refuse(w, http.StatusForbidden, "This token does not grant these configs")
-		return false
-	}
-	return true
-}
-
 // watching reads the parameter watch: present and not "false".
 func watching(r *http.Request) bool {
 	query := r.URL.Query()
@@ -250,7 +270,7 @@ func answer(w http.ResponseWriter, status int, body any) {
 	_ = json.NewEncoder(w).Encode(body) // a reader that went away needs no answer
 }
 
-func refuse(w http.ResponseWriter, code int, message string) {
+func fail(w http.ResponseWriter, code int, message string) {
 	answer(w, code, struct {
 		Code    int    `json:"code"`
 		Message string `json:"message"`
@@ -258,66 +278,93 @@ func refuse(w http.ResponseWriter, code int, message string) {
 }
 
 // watch sends what is there and what changes, until one side goes.
-func (s *Server) watch(w http.ResponseWriter, r *http.Request, want selector) {
-	stream := newStream(r.Context(), serverPulse)
-	defer stream.close()
-	conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{OnPingReceived: stream.onPing, OnPongReceived: stream.onPong})
-	if err != nil {
-		return // Accept has answered
+func (s *Server) watch(w http.ResponseWriter, r *http.Request, want selector, grant Grant) {
+	stream, leave := s.upgrade(w, r)
+	if stream == nil {
+		return
 	}
-	stream.open(conn, reportLimit)
-	log := s.options.Log.With("remote", r.RemoteAddr, "wants", string(want), "node", r.URL.Query().Get("node"))
+	defer leave()
+	to := &watcher{sight: grant.sight(r), box: newMailbox[published]()}
+	log := s.options.Log.With("remote", r.RemoteAddr, "wants", string(want), "node", to.node)
 	log.DebugContext(r.Context(), "config reader comes")
 	var workers sync.WaitGroup
 	workers.Go(func() { stream.cancel(stream.keepAlive()) })
-	workers.Go(func() { stream.cancel(s.receive(stream, want)) })
-	err = s.deliver(stream, want)
+	workers.Go(func() { stream.cancel(s.receive(stream, want, grant, log)) })
+	workers.Go(func() { stream.cancel(s.reconsider(stream, r, want, grant)) })
+	err := s.deliver(stream, want, to)
 	stream.close()
 	workers.Wait()
 	s.forget(stream)
 	log.DebugContext(r.Context(), "config reader goes", "error", err)
 }
 
-// deliver sends frames from a mailbox of its own.
-func (s *Server) deliver(stream *stream, want selector) error {
-	box := newMailbox[[]byte]()
-	s.subscribe(want, box)
-	defer s.unsubscribe(want, box)
+// upgrade makes a stream of a request, while there is room for one. It answers those for whom it makes none. Whoever gets one calls leave.
+func (s *Server) upgrade(w http.ResponseWriter, r *http.Request) (open *stream, leave func()) {
+	if s.streams.Add(1) > int64(s.options.Limits.Streams) {
+		s.streams.Add(-1)
+		s.refuse(w, r, Crowded)
+		return nil, nil
+	}
+	open = newStream(r.Context(), serverPulse)
+	leave = func() {
+		open.close()
+		s.streams.Add(-1)
+	}
+	conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{OnPingReceived: open.onPing, OnPongReceived: open.onPong})
+	if err != nil { // Accept has answered
+		leave()
+		return nil, nil
+	}
+	open.open(conn, reportLimit)
+	return open, leave
+}
+
+// Streams is how many streams are open.
+func (s *Server) Streams() int { return int(s.streams.Load()) }
+
+// deliver sends what the reader's mailbox gets.
+func (s *Server) deliver(stream *stream, want selector, to *watcher) error {
+	s.subscribe(want, to)
+	defer s.unsubscribe(want, to)
 	for {
-		frame, err := box.take(stream.ctx)
+		p, err := to.box.take(stream.ctx)
 		if err != nil {
 			return err
 		}
-		if err := stream.send(frame); err != nil {
+		if err := stream.send(s.show(p, to.sight)); err != nil {
 			return err
 		}
 	}
 }
 
-// subscribe fills the mailbox with what is there; whatever comes later finds it registered.
-func (s *Server) subscribe(want selector, box *mailbox[[]byte]) {
+// subscribe fills the mailbox with what is there, and with what is known to be gone; whatever comes later finds the reader registered. What
+// is neither means nothing: this process may not have heard of it yet.
+func (s *Server) subscribe(want selector, r *watcher) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	for _, id := range s.graves.of(want, time.Now()) {
+		r.box.put(id, buried(id))
+	}
 	for _, p := range s.matchingLocked(want) {
-		box.put(p.id, p.frame)
+		r.box.put(p.id, p)
 	}
 	if s.watchers[want] == nil {
-		s.watchers[want] = map[*mailbox[[]byte]]bool{}
+		s.watchers[want] = map[*watcher]bool{}
 	}
-	s.watchers[want][box] = true
+	s.watchers[want][r] = true
 }
 
-func (s *Server) unsubscribe(want selector, box *mailbox[[]byte]) {
+func (s *Server) unsubscribe(want selector, r *watcher) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.watchers[want], box)
+	delete(s.watchers[want], r)
 	if len(s.watchers[want]) == 0 {
 		delete(s.watchers, want)
 	}
 }
 
 // receive reads reports. What is none is ignored: other clients may have other things to say.
-func (s *Server) receive(stream *stream, want selector) error {
+func (s *Server) receive(stream *stream, want selector, grant Grant, log *slog.Logger) error {
 	from := map[reporter]bool{}
 	for {
 		data, err := stream.read()
@@ -327,6 +374,11 @@ func (s *Server) receive(stream *stream, want selector) error {
 		r, ok := parseReport(data)
 		key := reporter{r.ID, r.Pod}
 		if !ok || !want.matches(r.ID) || !from[key] && len(from) >= reportsPerStream {
+			continue
+		}
+		if !grant.vouches(r) {
+			s.count(Misreported)
+			log.DebugContext(stream.ctx, "report is about somebody else", "id", r.ID, "pod", r.Pod, "from", grant.Pod)
 			continue
 		}
 		from[key] = true

@@ -263,7 +263,7 @@ func TestReportFramesAreBounded(t *testing.T) {
 func TestPublishNeverWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := NewServer(ServerOptions{})
-		stuck := newMailbox[[]byte]()
+		stuck := &watcher{box: newMailbox[published]()}
 		s.subscribe("", stuck)
 		defer s.unsubscribe("", stuck)
 		const ids, changes = 20, 100
@@ -273,19 +273,19 @@ func TestPublishNeverWaits(t *testing.T) {
 			}
 		}
 		for i := range ids {
-			data, err := stuck.take(t.Context())
+			p, err := stuck.box.take(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
 			var c config.Config
-			if err := json.Unmarshal(data, &c); err != nil {
+			if err := json.Unmarshal(s.show(p, stuck.sight), &c); err != nil {
 				t.Fatal(err)
 			}
 			if c.Admin.Name != fmt.Sprintf("media/%02d", i) || c.Auth.Realm != "realm-99" {
 				t.Errorf("frame %d is %s with %s", i, c.Admin.Name, c.Auth.Realm)
 			}
 		}
-		if _, more := stuck.pop(); more {
+		if _, more := stuck.box.pop(); more {
 			t.Error("an outdated frame was kept")
 		}
 	})

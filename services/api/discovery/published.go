@@ -1,0 +1,66 @@
+package discovery
+
+import (
+	"cmp"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
+)
+
+// published is a config as a server holds it.
+type published struct {
+	id       string
+	revision string
+	config   config.Config
+	frame    []byte
+	// placed tells that a listener has the address of whatever node the reader runs on.
+	placed bool
+	// gone tells that this is the message of a deletion, which looks the same to everybody.
+	gone bool
+}
+
+func publish(c config.Config) published {
+	c = c.Clone()
+	c.Default()
+	p := published{id: c.Admin.Name, revision: c.Revision(), config: c, frame: c.Canonical()}
+	for _, l := range c.Listeners {
+		p.placed = p.placed || l.Address == config.NodeAddressPlaceholder
+	}
+	return p
+}
+
+// buried is a config that was deleted.
+func buried(id string) published {
+	return published{id: id, frame: config.Zero(id).Canonical(), gone: true}
+}
+
+// sight is what a reader gets to see of any config.
+type sight struct {
+	// node is the one that the reader runs on, "" when it has said none.
+	node string
+	// redacted leaves secrets out.
+	redacted bool
+}
+
+// watcher is somebody who watches.
+type watcher struct {
+	sight
+	box *mailbox[published]
+}
+
+// shown is the frame that a reader gets, with the address of its node in the place of the placeholder; who is on a node without an external
+// address, or on none that is known, has to find its address itself.
+func (p published) shown(to sight, address string) []byte {
+	if p.gone || !p.placed && !to.redacted {
+		return p.frame
+	}
+	c := p.config.Clone()
+	if to.redacted {
+		c = c.Redacted()
+	}
+	for i, l := range c.Listeners {
+		if l.Address == config.NodeAddressPlaceholder {
+			c.Listeners[i].Address = cmp.Or(address, config.AddressPlaceholder)
+		}
+	}
+	return c.Canonical()
+}

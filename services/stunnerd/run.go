@@ -70,8 +70,9 @@ func open(o options, log *slog.Logger) (discovery.Source, error) {
 func newDaemon(o options, source discovery.Source, levels *telemetry.Levels, log *slog.Logger) (*daemon, error) {
 	memory := memoryLimit(cgroups)
 	respectMemory(memory)
+	room := capacity(memory)
 	srv, err := server.New(server.Options{
-		Sockets: o.sockets, HostAddresses: o.addresses, LocalAddresses: localAddresses(), Capacity: capacity(memory), Log: telemetry.Scope(log, "turn"),
+		Sockets: o.sockets, HostAddresses: o.addresses, LocalAddresses: localAddresses(), Capacity: room, Log: telemetry.Scope(log, "turn"),
 	})
 	if err != nil {
 		return nil, err
@@ -93,9 +94,15 @@ func newDaemon(o options, source discovery.Source, levels *telemetry.Levels, log
 	d.registry.MustRegister(
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		&admin.Collector{Meter: srv.Meter(), Sessions: srv.Sessions(), Age: d.follower.Age, Revision: d.follower.Revision},
+		&admin.Collector{Meter: srv.Meter(), Sessions: srv.Sessions(), Capacity: room, Config: d.config},
 	)
 	return d, nil
+}
+
+// config is what the metrics say of the running config.
+func (d *daemon) config() admin.Config {
+	f := d.follower
+	return admin.Config{Revision: f.Revision(), Age: f.Age(), Problem: f.Problem(), Listeners: d.server.Running().Listeners}
 }
 
 // serve runs the config until ctx ends, then drains. With --watch the config is followed, also while draining: a route may still be

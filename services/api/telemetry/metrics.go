@@ -10,6 +10,8 @@ import (
 // Names of the dataplane's metrics. Received and sent, rx and tx, are from the standpoint of the dataplane.
 const (
 	AllocationsActive        = "stunner_allocations_active"
+	AllocationsTotal         = "stunner_allocations_total"
+	AllocationsCapacity      = "stunner_allocations_capacity"
 	AllocationsDraining      = "stunner_allocations_draining"
 	BytesReceived            = "stunner_bytes_received_total"
 	BytesSent                = "stunner_bytes_sent_total"
@@ -27,6 +29,8 @@ const (
 	ConfigUnknownFields      = "stunner_config_unknown_fields_total"
 	ConfigInfo               = "stunner_config_info"
 	ConfigAge                = "stunner_config_age_seconds"
+	ConfigProblem            = "stunner_config_problem"
+	CertificateExpiry        = "stunner_certificate_expiry_timestamp_seconds"
 )
 
 // Names of the auth service's metrics.
@@ -65,6 +69,8 @@ type Metric struct {
 // Metrics is every metric of every service: what is made of a name that is not in it panics.
 var Metrics = []Metric{
 	{AllocationsActive, Gauge, nil, "Active TURN allocations, those of a draining process included."},
+	{AllocationsTotal, Counter, nil, "TURN allocations made since start."},
+	{AllocationsCapacity, Gauge, nil, "TURN allocations that the process can bear: what file descriptors and memory allow."},
 	{AllocationsDraining, Gauge, nil, "Active TURN allocations of a process that is told to end; 0 before."},
 	{BytesReceived, Counter, nil, "Bytes received from clients, over all listeners."},
 	{BytesSent, Counter, nil, "Bytes sent to clients, over all listeners."},
@@ -82,6 +88,8 @@ var Metrics = []Metric{
 	{ConfigUnknownFields, Counter, nil, "Fields of the configs put in force that this release does not know, and ignores."},
 	{ConfigInfo, Gauge, []string{"revision"}, "1 for the revision of the config that runs; there is one series at a time."},
 	{ConfigAge, Gauge, nil, "Seconds since the running config was confirmed by its source."},
+	{ConfigProblem, Gauge, nil, "1 while the last config that arrived is kept out, or a part of the running one does not run; else 0."},
+	{CertificateExpiry, Gauge, []string{"name"}, "When the first of a listener's certificates ends, in seconds since 1970."},
 	{AuthRequests, Counter, []string{"route", "code"}, "Requests to the auth service, by route pattern and status code."},
 	{AuthCredentials, Counter, nil, "TURN credentials handed out."},
 	{OperatorTranslations, Counter, nil, "Translations of a Gateway, or of another object with a status of ours."},

@@ -1,19 +1,29 @@
 package admin
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/pem"
 	"fmt"
 	"io"
 	"log/slog"
+	"math/big"
 	"net"
 	"net/http"
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
 
+	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/api/credential"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
@@ -37,16 +47,28 @@ func TestContractMetrics(t *testing.T) {
 # HELP stunner_allocations_active Active TURN allocations, those of a draining process included.
 # TYPE stunner_allocations_active gauge
 stunner_allocations_active 1
+# HELP stunner_allocations_capacity TURN allocations that the process can bear: what file descriptors and memory allow.
+# TYPE stunner_allocations_capacity gauge
+stunner_allocations_capacity 800
+# HELP stunner_allocations_total TURN allocations made since start.
+# TYPE stunner_allocations_total counter
+stunner_allocations_total 1
 # HELP stunner_bytes_received_total Bytes received from clients, over all listeners.
 # TYPE stunner_bytes_received_total counter
 stunner_bytes_received_total 300
 # HELP stunner_bytes_sent_total Bytes sent to clients, over all listeners.
 # TYPE stunner_bytes_sent_total counter
 stunner_bytes_sent_total 30
+# HELP stunner_certificate_expiry_timestamp_seconds When the first of a listener's certificates ends, in seconds since 1970.
+# TYPE stunner_certificate_expiry_timestamp_seconds gauge
+stunner_certificate_expiry_timestamp_seconds{name="media/edge/tls"} 1.893456e+09
 # HELP stunner_cluster_packets_total Packets between the relay sockets and the peers of a cluster, by direction rx or tx.
 # TYPE stunner_cluster_packets_total counter
 stunner_cluster_packets_total{direction="rx",name="media/sfu"} 0
 stunner_cluster_packets_total{direction="tx",name="media/sfu"} 1
+# HELP stunner_config_problem 1 while the last config that arrived is kept out, or a part of the running one does not run; else 0.
+# TYPE stunner_config_problem gauge
+stunner_config_problem 1
 # HELP stunner_connections_total Client sessions since start: accepted stream and DTLS connections, and UDP 5-tuples that made an allocation.
 # TYPE stunner_connections_total counter
 stunner_connections_total 3
@@ -58,9 +80,14 @@ stunner_listener_connections{name="media/edge/udp"} 1
 # TYPE stunner_refused_total counter
 stunner_refused_total{reason="peer_denied"} 1
 `
-	c := &Collector{Meter: m, Sessions: table}
-	err := testutil.CollectAndCompare(c, strings.NewReader(want), "stunner_allocations_active", "stunner_bytes_received_total",
-		"stunner_bytes_sent_total", "stunner_cluster_packets_total", "stunner_connections_total", "stunner_listener_connections", "stunner_refused_total")
+	end := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+	secured := config.Listener{Name: "media/edge/tls", Certificates: []config.Certificate{certificate(t, end.AddDate(1, 0, 0)), certificate(t, end)}}
+	c := &Collector{Meter: m, Sessions: table, Capacity: 800, Config: func() Config {
+		return Config{Problem: "port taken", Listeners: []config.Listener{{Name: "media/edge/udp"}, secured}}
+	}}
+	err := testutil.CollectAndCompare(c, strings.NewReader(want), "stunner_allocations_active", "stunner_allocations_capacity",
+		"stunner_allocations_total", "stunner_bytes_received_total", "stunner_bytes_sent_total", "stunner_certificate_expiry_timestamp_seconds",
+		"stunner_cluster_packets_total", "stunner_config_problem", "stunner_connections_total", "stunner_listener_connections", "stunner_refused_total")
 	if err != nil {
 		t.Error(err)
 	}
@@ -68,6 +95,28 @@ stunner_refused_total{reason="peer_denied"} 1
 		t.Errorf("lint: %v, %v", problems, err)
 	}
 	prometheus.NewPedanticRegistry().MustRegister(c)
+}
+
+// certificate is one that ends at a given time.
+func certificate(t *testing.T, end time.Time) config.Certificate {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: end.AddDate(-1, 0, 0), NotAfter: end}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	encoded := func(kind string, bytes []byte) string {
+		return base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: bytes}))
+	}
+	return config.Certificate{Cert: encoded("CERTIFICATE", der), Key: credential.Secret(encoded("PRIVATE KEY", secret))}
 }
 
 func get(t *testing.T, url string) (int, string) {

@@ -4,9 +4,11 @@ package admin
 import (
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
@@ -17,18 +19,27 @@ import (
 type Collector struct {
 	Meter    *meter.Meter
 	Sessions *session.Table
-	// Age is the time since the running config was confirmed, in seconds, and Revision names it; both may be nil.
-	Age      func() float64
-	Revision func() string
+	// Capacity is how many sessions the process can bear.
+	Capacity int
+	// Config tells of the running config.
+	Config func() Config
+}
+
+// Config is what there is to know of the running config.
+type Config struct {
+	Revision  string
+	Age       float64 // seconds since its source confirmed it
+	Problem   string  // what is wrong with it, or with the one that came after it
+	Listeners []config.Listener
 }
 
 var descs = descriptions(
-	telemetry.AllocationsActive, telemetry.AllocationsDraining,
+	telemetry.AllocationsActive, telemetry.AllocationsTotal, telemetry.AllocationsCapacity, telemetry.AllocationsDraining,
 	telemetry.BytesReceived, telemetry.BytesSent, telemetry.Connections,
 	telemetry.ListenerConnections, telemetry.ListenerConnectionsTotal, telemetry.ListenerPackets, telemetry.ListenerBytes,
 	telemetry.ClusterPackets, telemetry.ClusterBytes,
 	telemetry.Refused, telemetry.Dropped, telemetry.ConfigApplied, telemetry.ConfigRejected, telemetry.ConfigUnknownFields,
-	telemetry.ConfigInfo, telemetry.ConfigAge,
+	telemetry.ConfigInfo, telemetry.ConfigAge, telemetry.ConfigProblem, telemetry.CertificateExpiry,
 )
 
 func descriptions(names ...string) map[string]*prometheus.Desc {
@@ -55,6 +66,8 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	out.gauge(telemetry.AllocationsActive, allocations)
 	out.gauge(telemetry.AllocationsDraining, draining)
+	out.counter(telemetry.AllocationsTotal, c.Sessions.Added())
+	out.gauge(telemetry.AllocationsCapacity, float64(c.Capacity))
 	out.counter(telemetry.Connections, c.Meter.Sessions.Load())
 	out.counter(telemetry.ConfigApplied, c.Meter.Applied.Load())
 	out.reasons(telemetry.ConfigRejected, map[string]uint64{"invalid": c.Meter.Invalid.Load(), "unreadable": c.Meter.Unreadable.Load()})
@@ -65,10 +78,34 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	out.reasons(telemetry.Refused, c.Meter.Refusals())
 	out.reasons(telemetry.Dropped, c.Meter.Drops())
-	if c.Age != nil {
-		out.gauge(telemetry.ConfigAge, c.Age())
-		out.gauge(telemetry.ConfigInfo, 1, c.Revision())
+	c.config(out)
+}
+
+// config exports what runs.
+func (c *Collector) config(out samples) {
+	running, problem := c.Config(), 0.0
+	if running.Problem != "" {
+		problem = 1
 	}
+	out.gauge(telemetry.ConfigAge, running.Age)
+	out.gauge(telemetry.ConfigInfo, 1, running.Revision)
+	out.gauge(telemetry.ConfigProblem, problem)
+	for _, l := range running.Listeners {
+		if end := expiry(l); !end.IsZero() {
+			out.gauge(telemetry.CertificateExpiry, float64(end.Unix()), l.Name)
+		}
+	}
+}
+
+// expiry is when the first of a listener's certificates ends; zero when it has none.
+func expiry(l config.Listener) (first time.Time) {
+	for _, cert := range l.AllCertificates() {
+		pair, err := cert.KeyPair()
+		if err == nil && (first.IsZero() || pair.Leaf.NotAfter.Before(first)) {
+			first = pair.Leaf.NotAfter
+		}
+	}
+	return first
 }
 
 // listeners exports every listener and, without a label, the sums over all of them.

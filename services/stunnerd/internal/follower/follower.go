@@ -290,6 +290,13 @@ func (f *Follower) Revision() string {
 	return f.status.revision
 }
 
+// Problem says why the last config that arrived was kept out, or what of the running one does not run. It is empty when all is well.
+func (f *Follower) Problem() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.status.problem
+}
+
 // Age is the time since the source could be heard last, in seconds: the running config may be that old.
 func (f *Follower) Age() float64 {
 	f.mu.Lock()

@@ -70,6 +70,7 @@ type Table struct {
 
 	mu       sync.Mutex
 	sessions map[*Session]struct{}
+	added    uint64
 	users    map[string]*user
 	sources  map[netip.Prefix]int
 	draining bool
@@ -121,6 +122,7 @@ func (t *Table) Add(s *Session) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.sessions[s] = struct{}{}
+	t.added++
 	t.notify()
 }
 
@@ -142,6 +144,13 @@ func (t *Table) Len() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.sessions)
+}
+
+// Added is the number of sessions that there ever were.
+func (t *Table) Added() uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.added
 }
 
 // List returns the live sessions, oldest first.

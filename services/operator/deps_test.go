@@ -41,6 +41,11 @@ func TestDependencies(t *testing.T) {
 			Why:       "the same objects must mean the same thing in a cluster, in a folder and in a test",
 		},
 		{
+			Package: internal + "trust", Calls: clock,
+			Forbidden: []string{"os", "k8s.io/...", "sigs.k8s.io/...", internal + "kube/...", internal + "resource", internal + "translate"},
+			Why:       "years of rotation are tested in a second, without a cluster",
+		},
+		{
 			Package:   internal + "file",
 			Forbidden: []string{"k8s.io/client-go/...", "sigs.k8s.io/controller-runtime/...", internal + "kube/..."},
 			Why:       "the file provider is the product without a cluster",

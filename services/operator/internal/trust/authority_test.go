@@ -1,0 +1,188 @@
+package trust
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+)
+
+var start = time.Date(2031, 5, 4, 3, 2, 1, 0, time.UTC)
+
+const day = 24 * time.Hour
+
+// nextOf is what an authority becomes.
+func nextOf(t *testing.T, a Authority, now time.Time) Authority {
+	t.Helper()
+	next, err := a.Next(now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return next
+}
+
+// believes checks the certificate of a replica as a client does.
+func believes(t *testing.T, bundle Authority, replica *Identity, now time.Time) error {
+	t.Helper()
+	replica.mu.Lock()
+	defer replica.mu.Unlock()
+	return verify(replica.leaf.Leaf, bundle.Pool(), replica.Names[0], now)
+}
+
+// Years go by in days. At each of them a client that has the bundle of the day before, because bundles spread slowly, believes every
+// replica, and a replica's certificate never outlives the CA that it comes from.
+func TestRotationIsNeverNoticed(t *testing.T) {
+	a := nextOf(t, Authority{}, start)
+	replica := &Identity{Names: []string{"discovery.stunner-system.svc", "127.0.0.1"}}
+	bundles, made, most := []Authority{a}, 1, 1
+	for now := start; now.Before(start.Add(3 * Lifetime)); now = now.Add(day / 2) {
+		next := nextOf(t, a, now)
+		if len(next.cas) > 0 && len(a.cas) > 0 && next.cas[len(next.cas)-1].cert != a.cas[len(a.cas)-1].cert {
+			made++
+		}
+		a = next
+		most = max(most, len(a.cas))
+		if err := replica.Renew(a, now); err != nil {
+			t.Fatal(err)
+		}
+		for _, bundle := range []Authority{bundles[max(0, len(bundles)-2)], a} {
+			if err := believes(t, bundle, replica, now); err != nil {
+				t.Fatalf("after %.1f days: %v", now.Sub(start).Hours()/24, err)
+			}
+		}
+		bundles = append(bundles, a)
+	}
+	if made != 5 { // after 0, 244, 487, 730 and 974 days
+		t.Errorf("%d CAs in three years, want 5", made)
+	}
+	if most != 2 {
+		t.Errorf("up to %d CAs on the list, want 2", most)
+	}
+}
+
+// A CA that has joined a list signs nothing before the list has spread; the first one of all has nobody to wait for.
+func TestANewCAWaitsBeforeItSigns(t *testing.T) {
+	first := nextOf(t, Authority{}, start)
+	if got := first.signer(start); got.cert != first.cas[0].cert {
+		t.Error("the only CA does not sign")
+	}
+	turn := start.Add(Lifetime * 2 / 3)
+	if same := nextOf(t, first, turn.Add(-time.Second)); len(same.cas) != 1 {
+		t.Errorf("%d CAs before two thirds are over", len(same.cas))
+	}
+	both := nextOf(t, first, turn)
+	if len(both.cas) != 2 {
+		t.Fatalf("%d CAs after two thirds", len(both.cas))
+	}
+	for after, want := range map[time.Duration]int{0: 0, Overlap - time.Second: 0, Overlap: 1, Lifetime / 3: 1} {
+		if got := both.signer(turn.Add(after)); got.cert != both.cas[want].cert {
+			t.Errorf("%s after the second CA was made the other one signs", after)
+		}
+	}
+	if left := nextOf(t, both, start.Add(Lifetime+time.Second)); len(left.cas) != 1 || left.cas[0].cert != both.cas[1].cert {
+		t.Errorf("%d CAs after the first has expired", len(left.cas))
+	}
+}
+
+func TestCertificatesAreRenewedInTime(t *testing.T) {
+	a := nextOf(t, Authority{}, start)
+	replica := &Identity{Names: []string{"discovery"}}
+	serial := func(now time.Time) string {
+		t.Helper()
+		if err := replica.Renew(a, now); err != nil {
+			t.Fatal(err)
+		}
+		return replica.leaf.Leaf.SerialNumber.String()
+	}
+	first := serial(start)
+	if serial(start.Add(leafLifetime*2/3-time.Minute)) != first {
+		t.Error("renewed too early")
+	}
+	if serial(start.Add(leafLifetime*2/3)) == first {
+		t.Error("not renewed after two thirds of its life")
+	}
+	late := start.Add(Lifetime - day)
+	if serial(late); replica.leaf.Leaf.NotAfter.After(start.Add(Lifetime)) {
+		t.Error("the certificate outlives its CA")
+	}
+	if err := new(Identity).Renew(Authority{}, start); err == nil || !strings.Contains(err.Error(), "wait for the leader") {
+		t.Errorf("without a CA: %v", err)
+	}
+}
+
+func TestAnAuthorityIsReadAsItWasWritten(t *testing.T) {
+	turn := start.Add(Lifetime * 2 / 3)
+	a := nextOf(t, nextOf(t, Authority{}, start), turn)
+	stored := a.Encode()
+	again, err := Parse(stored)
+	if err != nil || again.Bundle() != a.Bundle() || !bytes.Equal(again.Encode()[PrivateKey], stored[PrivateKey]) {
+		t.Errorf("%v", err)
+	}
+	if strings.Contains(a.Bundle(), "PRIVATE") {
+		t.Error("the bundle is public, and holds a private key")
+	}
+	// Who puts the certificates into another order changes nothing.
+	certs := strings.SplitAfter(a.Bundle(), "-----END CERTIFICATE-----\n")
+	if other, err := Parse(map[string][]byte{CertificatesKey: []byte(certs[1] + certs[0]), PrivateKey: stored[PrivateKey]}); err != nil || other.Bundle() != a.Bundle() {
+		t.Errorf("in another order: %v", err)
+	}
+}
+
+// What is broken is named; what is left of it is believed still, and gets a CA beside it that can sign.
+func TestABrokenAuthorityIsMended(t *testing.T) {
+	a := nextOf(t, Authority{}, start)
+	good := a.Encode()
+	notCA := &Identity{Names: []string{"discovery"}}
+	if err := notCA.Renew(a, start); err != nil {
+		t.Fatal(err)
+	}
+	leaf := Authority{[]ca{{cert: notCA.leaf.Leaf}}}.Bundle()
+	for name, c := range map[string]struct {
+		data     map[string][]byte
+		problem  string
+		believed int
+	}{
+		"nothing":              {nil, "no certificate in ca.crt", 0},
+		"no PEM":               {map[string][]byte{CertificatesKey: []byte("x"), PrivateKey: []byte("y")}, "no certificate in ca.crt", 0},
+		"no key":               {map[string][]byte{CertificatesKey: good[CertificatesKey]}, "has its key", 1},
+		"a key of another":     {map[string][]byte{CertificatesKey: good[CertificatesKey], PrivateKey: nextOf(t, Authority{}, start).Encode()[PrivateKey]}, "has its key", 1},
+		"a damaged key":        {map[string][]byte{CertificatesKey: good[CertificatesKey], PrivateKey: bytes.Replace(good[PrivateKey], []byte("M"), []byte("N"), 1)}, "SEC 1", 1},
+		"no CA":                {map[string][]byte{CertificatesKey: []byte(leaf), PrivateKey: good[PrivateKey]}, "is no CA", 0},
+		"a damaged one beside": {map[string][]byte{CertificatesKey: append([]byte("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"), good[CertificatesKey]...), PrivateKey: good[PrivateKey]}, "read certificate", 1},
+		"very many":            {map[string][]byte{CertificatesKey: bytes.Repeat(good[CertificatesKey], most+5), PrivateKey: good[PrivateKey]}, "more than 8", most},
+	} {
+		t.Run(name, func(t *testing.T) {
+			broken, err := Parse(c.data)
+			if err == nil || !strings.Contains(err.Error(), c.problem) || len(broken.cas) != c.believed {
+				t.Fatalf("%d CAs, error %v, want %d and %q", len(broken.cas), err, c.believed, c.problem)
+			}
+			mended := nextOf(t, broken, start)
+			if !mended.Usable(start) || len(mended.cas) > most {
+				t.Errorf("%d CAs, usable %t", len(mended.cas), mended.Usable(start))
+			}
+			if c.believed == 1 && mended.cas[0].cert.SerialNumber.Cmp(a.cas[0].cert.SerialNumber) != 0 {
+				t.Error("what could be read is believed no longer")
+			}
+		})
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	a, err := Authority{}.Next(start)
+	if err != nil {
+		f.Fatal(err)
+	}
+	good := a.Encode()
+	f.Add(good[CertificatesKey], good[PrivateKey])
+	f.Add(good[CertificatesKey], []byte("-----BEGIN EC PRIVATE KEY-----\nAAAA\n-----END EC PRIVATE KEY-----\n"))
+	f.Add([]byte{}, good[PrivateKey])
+	f.Fuzz(func(t *testing.T, certs, keys []byte) {
+		a, err := Parse(map[string][]byte{CertificatesKey: certs, PrivateKey: keys})
+		if len(a.cas) > most {
+			t.Errorf("%d CAs", len(a.cas))
+		}
+		if again, failed := Parse(a.Encode()); err == nil && (failed != nil || again.Bundle() != a.Bundle()) {
+			t.Errorf("it is read differently when it was written: %v", failed)
+		}
+	})
+}

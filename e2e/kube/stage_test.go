@@ -68,9 +68,8 @@ func (s *stage) permit(root string) {
 	s.Helper()
 	text, err := os.ReadFile(filepath.Join(root, "kustomize/base/rbac.yaml"))
 	s.must(err)
-	own := strings.NewReplacer("namespace: stunner-system", "namespace: "+s.name, "name: stunner-operator", "name: "+s.account())
 	begun := time.Now()
-	s.apply(own.Replace(string(text)))
+	s.grant(string(text))
 	s.await(func(ctx context.Context) error { // the authorizer learns of roles by a watch
 		_, err := control.Kubectl(ctx, "auth", "can-i", "create", "leases", "-n", s.name, "--as", s.user())
 		return err
@@ -84,6 +83,13 @@ func (s *stage) permit(root string) {
 			}
 		}
 	})
+}
+
+// grant applies rights that are written for the account of an installation to the account of the test.
+func (s *stage) grant(rights string, flags ...string) {
+	s.Helper()
+	own := strings.NewReplacer("namespace: stunner-system", "namespace: "+s.name, "name: stunner-operator", "name: "+s.account())
+	s.apply(own.Replace(rights), flags...)
 }
 
 // own moves the quickstart into the namespace and class of the test. Its Namespace is made beforehand.
@@ -142,11 +148,11 @@ func (s *stage) kubectl(args ...string) string {
 	return out
 }
 
-func (s *stage) apply(text string) {
+func (s *stage) apply(text string, flags ...string) {
 	s.Helper()
 	path := filepath.Join(s.dir, "apply.yaml")
 	s.must(os.WriteFile(path, []byte(text), 0o600))
-	s.kubectl("apply", "-f", path)
+	s.kubectl(append([]string{"apply", "-f", path}, flags...)...)
 }
 
 // get returns a field of an object of the namespace, "" when there is none, or no object.

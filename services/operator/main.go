@@ -17,6 +17,7 @@ import (
 	"syscall"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
@@ -62,9 +63,29 @@ func run(o options) error {
 		if err != nil {
 			return err
 		}
-		return p.Run(ctx)
+		return within(ctx, stopTime, p.Run, p.Running)
 	}
 	return o.fileProvider().Run(ctx)
+}
+
+// stopTime is how long an operator in a cluster may take to end: dataplanes run on without it, and nothing that it holds is worth waiting for.
+const stopTime = 4500 * time.Millisecond
+
+// within runs until ctx ends, and then waits no longer than it may. Running names what it does not wait for.
+func within(ctx context.Context, grace time.Duration, run func(context.Context) error, running func() string) error {
+	done := make(chan error, 1)
+	go func() { done <- run(ctx) }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+	}
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(grace):
+		return fmt.Errorf("stop: given up after %s, still running: %s", grace, running())
+	}
 }
 
 // The values of --provider.
@@ -99,6 +120,7 @@ type options struct {
 	namespace        string
 	identity         string
 	readers          string
+	namespaces       string
 
 	levels *telemetry.Levels
 }
@@ -132,6 +154,7 @@ func (o *options) flags(fs *flag.FlagSet) {
 	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "with kubernetes: file that says how to reach the API server; empty means the pod's own account")
 	fs.StringVar(&o.namespace, "namespace", "stunner-system", "with kubernetes: namespace of the operator, where replicas agree on a leader")
 	fs.StringVar(&o.identity, "identity", "", "with kubernetes: name of this replica; empty means the host name")
+	fs.StringVar(&o.namespaces, "watch-namespaces", "", "with kubernetes: comma-separated namespaces to look after, for which Roles are enough; empty means all of them")
 	fs.StringVar(&o.readers, "discovery-readers", "", "with kubernetes: comma-separated accounts that may read all configs, NAMESPACE/SERVICEACCOUNT")
 	fs.StringVar(&o.input, "input", "", "with file: folder of YAML")
 	fs.StringVar(&o.output, "output", "", "with file: folder for statuses, rendered objects, logs and state")
@@ -214,6 +237,11 @@ func (o *options) check(args []string) error {
 			return fmt.Errorf("--discovery-readers %q: use NAMESPACE/SERVICEACCOUNT", account)
 		}
 	}
+	for _, namespace := range list(o.namespaces) {
+		if wrong := validation.IsDNS1123Label(namespace); len(wrong) > 0 {
+			return fmt.Errorf("--watch-namespaces %q: %s", namespace, wrong[0])
+		}
+	}
 	if err := o.checkPlaces(); err != nil {
 		return err
 	}
@@ -267,8 +295,11 @@ func (o options) logger() *slog.Logger {
 }
 
 // accounts are the accounts in --discovery-readers.
-func (o options) accounts() []string {
-	return strings.FieldsFunc(o.readers, func(r rune) bool { return r == ',' || r == ' ' })
+func (o options) accounts() []string { return list(o.readers) }
+
+// list reads a flag of several values.
+func list(value string) []string {
+	return strings.FieldsFunc(value, func(r rune) bool { return r == ',' || r == ' ' })
 }
 
 // fileProvider is what the options ask for.
@@ -282,9 +313,9 @@ func (o options) fileProvider() file.Provider {
 }
 
 // kubeProvider is what the options ask for.
-func (o options) kubeProvider() (kube.Provider, error) {
-	p := kube.Provider{
-		Namespace: o.namespace, Identity: o.identity, DiscoveryAddress: o.discoveryAddress, HealthAddress: o.healthAddress,
+func (o options) kubeProvider() (*kube.Provider, error) {
+	p := &kube.Provider{
+		Namespace: o.namespace, Identity: o.identity, Namespaces: list(o.namespaces), DiscoveryAddress: o.discoveryAddress, HealthAddress: o.healthAddress,
 		Options: o.translation(), Log: o.logger(),
 	}
 	if p.Identity == "" {

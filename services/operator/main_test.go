@@ -1,11 +1,13 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"flag"
 	"io"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stunner-gateway/stunner/services/operator/internal/file"
@@ -27,6 +29,7 @@ func TestOptionsSayWhatIsWrong(t *testing.T) {
 		{[]string{"--provider=cloud"}, "use file or kubernetes"},
 		{[]string{"--provider=kubernetes", "--namespace="}, "--namespace is missing"},
 		{[]string{"--provider=kubernetes", "--discovery-readers=auth"}, `--discovery-readers "auth": use NAMESPACE/SERVICEACCOUNT`},
+		{[]string{"--provider=kubernetes", "--watch-namespaces=media,No"}, `--watch-namespaces "No": `},
 		{[]string{"--nonsense"}, "nonsense"},
 		{append([]string{"serve"}, needed...), `unexpected argument "serve"`},
 		{[]string{"--input", "x/", "--output", "./x"}, "--output ./x: is the input folder as well"},
@@ -64,6 +67,32 @@ func TestOptionsComeFromTheEnvironmentToo(t *testing.T) {
 	bad := environment(map[string]string{"STUNNER_OPERATOR_STOP_GRACE": "soon"})
 	if _, err := parse(needed, bad, io.Discard); err == nil || !strings.Contains(err.Error(), `STUNNER_OPERATOR_STOP_GRACE "soon"`) {
 		t.Errorf("got error %v, want one that names the variable", err)
+	}
+}
+
+// A process that is told to end does, whatever hangs, and says what did.
+func TestWithinEndsInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		hang := make(chan struct{})
+		defer close(hang)
+		time.AfterFunc(time.Hour, cancel)
+		begun := time.Now()
+		err := within(ctx, stopTime, func(context.Context) error { <-hang; return nil }, func() string { return "writing" })
+		if took := time.Since(begun); err == nil || !strings.Contains(err.Error(), "writing") || took >= time.Hour+5*time.Second {
+			t.Errorf("%v after %s", err, took)
+		}
+	})
+	failed := errors.New("failed")
+	for name, run := range map[string]func(context.Context) error{
+		"before": func(context.Context) error { return failed },
+		"after":  func(ctx context.Context) error { <-ctx.Done(); return failed },
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		if err := within(ctx, time.Minute, run, nil); !errors.Is(err, failed) {
+			t.Errorf("%s: %v", name, err)
+		}
+		cancel()
 	}
 }
 

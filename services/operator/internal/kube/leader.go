@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
@@ -15,6 +16,8 @@ const (
 	leaseDuration = 15 * time.Second
 	renewDeadline = 10 * time.Second
 	retryPeriod   = 2 * time.Second
+	// leaseTime bounds one request. The last gives the lease back, when the process has been told to end and has little time.
+	leaseTime = 3 * time.Second
 )
 
 // leaseName is the Lease by which replicas agree on a leader.
@@ -22,8 +25,10 @@ const leaseName = "stunner-operator"
 
 // elect runs lead while this process holds the lease, again and again until ctx ends. To lose the lease is no reason to end: discovery
 // goes on.
-func (p Provider) elect(ctx context.Context, lead func(context.Context)) error {
-	clients, err := kubernetes.NewForConfig(p.Config)
+func (p *Provider) elect(ctx context.Context, lead func(context.Context)) error {
+	config := rest.CopyConfig(p.Config)
+	config.Timeout = leaseTime
+	clients, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return fmt.Errorf("elect leader: %w", err)
 	}

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 	"sync/atomic"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -41,31 +40,34 @@ type loop struct {
 	// tried are the Secrets that have been asked for at least once.
 	tried map[types.NamespacedName]bool
 
-	// beat is when the loop was last seen to be at work or ready for it; ready when everything that was there at the start is published.
-	beat  atomic.Int64
+	tasks *tasks
+	// ready is when everything that was there at the start is published; lack is what keeps it from being read, if something does.
 	ready atomic.Bool
+	lack  atomic.Pointer[string]
 }
 
-// pulse is how often a loop that has nothing to do says that it is alive.
-const pulse = time.Second
+// newLoop returns a loop that knows nothing. It needs secrets and writer before it runs.
+func newLoop(o translate.Options, server *discovery.Server, m *meters, ts *tasks, log *slog.Logger) *loop {
+	return &loop{
+		options: o, server: server, inbox: newInbox(), meters: m, tasks: ts, log: log,
+		view: resource.NewView(nil), published: map[types.NamespacedName]config.Config{},
+		waiting: map[types.NamespacedName]map[translate.Unit]struct{}{}, tried: map[types.NamespacedName]bool{},
+	}
+}
 
-func (l *loop) run(ctx context.Context) {
-	ticker := time.NewTicker(pulse)
-	defer ticker.Stop()
+func (l *loop) run(ctx context.Context, t *task) {
 	knock(l.inbox.wake)
 	for {
-		l.beat.Store(time.Now().UnixNano())
 		select {
 		case <-ctx.Done():
 			return
-		case <-ticker.C:
-			continue
 		case <-l.inbox.wake:
 		}
-		l.take(l.inbox.drain())
+		l.take(l.inbox.drain(), t)
 		if !l.ready.Load() {
 			l.ready.Store(l.triedAll())
 		}
+		t.end()
 	}
 }
 
@@ -80,12 +82,14 @@ func (l *loop) triedAll() bool {
 }
 
 // take takes changes in and translates whom they concern.
-func (l *loop) take(changes []change) {
+func (l *loop) take(changes []change, t *task) {
+	t.begin()
 	concerned := map[translate.Unit]struct{}{}
 	for _, c := range changes {
 		l.readers.Of(l.note(c, concerned), concerned)
 	}
 	for _, u := range slices.SortedFunc(maps.Keys(concerned), translate.Unit.Compare) {
+		t.begin()
 		l.translate(u)
 	}
 }

@@ -27,7 +27,6 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/discovery"
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
 	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
-	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
@@ -41,15 +40,19 @@ type Provider struct {
 	DiscoveryAddress, HealthAddress string
 	// Authorize says who may read configs; nil lets everybody.
 	Authorize func(*http.Request) (discovery.Grant, error)
-	Options   translate.Options
-	Log       *slog.Logger
+	// Namespaces are those to watch; none means all of them. What is in others does not exist for the operator then.
+	Namespaces []string
+	Options    translate.Options
+	Log        *slog.Logger
+
+	tasks tasks
 }
 
-// stuck is how long the loop may be silent before the process calls itself not ready.
-const stuck = 5 * time.Second
+// Running names what keeps Run from returning.
+func (p *Provider) Running() string { return p.tasks.String() }
 
 // Run serves until ctx ends, or something fails that cannot be tried again.
-func (p Provider) Run(ctx context.Context) error {
+func (p *Provider) Run(ctx context.Context) error {
 	configs, err := listen("--discovery-address", p.DiscoveryAddress)
 	if err != nil {
 		return err
@@ -60,20 +63,20 @@ func (p Provider) Run(ctx context.Context) error {
 	}
 	m := newMeters()
 	group, ctx := errgroup.WithContext(ctx)
-	l := &loop{
-		options: p.Options, server: discovery.NewServer(discovery.ServerOptions{Log: p.Log, Authorize: p.Authorize}), inbox: newInbox(), meters: m, log: p.Log,
-		view: resource.NewView(nil), published: map[types.NamespacedName]config.Config{},
-		waiting: map[types.NamespacedName]map[translate.Unit]struct{}{}, tried: map[types.NamespacedName]bool{},
-	}
+	server := discovery.NewServer(discovery.ServerOptions{Log: p.Log, Authorize: p.Authorize})
+	l := newLoop(p.Options, server, m, &p.tasks, p.Log)
 	p.Log.Info("operator serves", "discovery", configs.Addr().String(), "health", probes.Addr().String(), "identity", p.Identity)
-	group.Go(func() error { return telemetry.Serve(ctx, probes, telemetry.Probes(m.registry, l.alive)) })
-	group.Go(func() error { return telemetry.Serve(ctx, configs, l.server) })
+	health := http.NewServeMux()
+	health.Handle("/", telemetry.Probes(m.registry, l.fit))
+	health.Handle("/live", telemetry.Health{Live: l.alive})
+	p.tasks.join(group, "probes", func() error { return telemetry.Serve(ctx, probes, health) })
+	p.tasks.join(group, "config discovery", func() error { return telemetry.Serve(ctx, configs, l.server) })
 	group.Go(func() error { return p.work(ctx, l) })
 	return group.Wait()
 }
 
 // work watches, translates and writes.
-func (p Provider) work(ctx context.Context, l *loop) error {
+func (p *Provider) work(ctx context.Context, l *loop) error {
 	s, err := scheme()
 	if err != nil {
 		return fmt.Errorf("register kinds: %w", err)
@@ -99,19 +102,20 @@ func (p Provider) work(ctx context.Context, l *loop) error {
 		return fmt.Errorf("reach API server: %w", err)
 	}
 	l.secrets = newSecrets(direct, l.inbox, p.Log)
-	l.writer = newWriter(cached, s, l.meters, p.Log)
+	l.writer = newWriter(cached, s, l.meters, &p.tasks, p.Log)
 	l.shown = func(gateway types.NamespacedName) []string { return shown(ctx, cached, gateway) }
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return c.Start(ctx) })
-	group.Go(func() error { l.secrets.run(ctx); return nil })
-	group.Go(func() error {
-		if err := p.watch(ctx, c, s, mapper, l.inbox, l.writer); err != nil {
+	w := watcher{cache: c, scheme: s, mapper: mapper, inbox: l.inbox, lack: &l.lack, log: p.Log}
+	p.tasks.join(group, "watches", func() error { return c.Start(ctx) })
+	p.tasks.join(group, "start of watches", func() error {
+		if err := w.watch(ctx, l.writer); err != nil {
 			return ignoreEnd(ctx, err)
 		}
-		group.Go(func() error { return p.elect(ctx, l.lead) })
-		l.run(ctx)
+		p.tasks.join(group, "election of a leader", func() error { return p.elect(ctx, l.lead) })
+		group.Go(func() error { p.tasks.do("translation", func(t *task) { l.run(ctx, t) }); return nil })
 		return nil
 	})
+	group.Go(func() error { p.tasks.do("fetching of Secrets", func(t *task) { l.secrets.run(ctx, t) }); return nil })
 	return group.Wait()
 }
 
@@ -138,16 +142,25 @@ func (l *loop) lead(ctx context.Context) {
 	l.writer.lead(ctx)
 }
 
-// alive tells whether the process does what it is there for.
-func (l *loop) alive() error {
-	switch {
-	case !l.ready.Load():
+// fit tells whether the process serves all that there is to serve, and follows what changes.
+func (l *loop) fit() error {
+	if !l.ready.Load() {
+		if lack := l.lack.Load(); lack != nil {
+			return fmt.Errorf("operator not ready: %s", *lack)
+		}
 		return errors.New("operator not ready: the cluster has not been read yet")
-	case time.Since(time.Unix(0, l.beat.Load())) > stuck:
-		return fmt.Errorf("operator not ready: nothing has been translated for %s: see the log, and restart it", stuck)
+	}
+	if err := l.tasks.stuck(time.Now(), stuck); err != nil {
+		return fmt.Errorf("operator not ready: %w", err)
 	}
 	return nil
 }
+
+// hopeless is after how long at one thing a task will not come back: what is left is to start the process again.
+const hopeless = time.Minute
+
+// alive tells whether there is hope without a restart. An API server that is away is no reason for one.
+func (l *loop) alive() error { return l.tasks.stuck(time.Now(), hopeless) }
 
 func ignoreEnd(ctx context.Context, err error) error {
 	if ctx.Err() != nil {

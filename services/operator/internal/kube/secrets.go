@@ -79,19 +79,23 @@ func (s *secrets) arrived(secret *corev1.Secret, gone bool) bool {
 }
 
 // run fetches until ctx ends. A Secret that cannot be fetched is tried again; whatever waits for it stays as it is.
-func (s *secrets) run(ctx context.Context) {
+func (s *secrets) run(ctx context.Context, t *task) {
 	defer context.AfterFunc(ctx, s.queue.ShutDown)()
 	for {
 		key, down := s.queue.Get()
 		if down {
 			return
 		}
+		t.begin()
 		s.fetch(ctx, key)
+		t.end()
 		s.queue.Done(key)
 	}
 }
 
 func (s *secrets) fetch(ctx context.Context, key types.NamespacedName) {
+	ctx, cancel := context.WithTimeout(ctx, callTime)
+	defer cancel()
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
 	err := s.reader.Get(ctx, key, secret)
 	gone := apierrors.IsNotFound(err)

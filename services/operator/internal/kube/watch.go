@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"sync/atomic"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -58,47 +60,66 @@ func written() []client.Object {
 }
 
 // newCache returns a cache that holds of the kinds that are written only what is ours, and nothing that nobody reads.
-func (p Provider) newCache(s *runtime.Scheme) (cache.Cache, error) {
+func (p *Provider) newCache(s *runtime.Scheme) (cache.Cache, error) {
 	own := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{manifest.OwnedByLabel: manifest.AppValue})}
 	by := map[client.Object]cache.ByObject{}
 	for _, o := range written() {
 		by[o] = own
 	}
-	c, err := cache.New(p.Config, cache.Options{Scheme: s, ByObject: by, DefaultTransform: cache.TransformStripManagedFields()})
+	o := cache.Options{Scheme: s, ByObject: by, DefaultTransform: cache.TransformStripManagedFields()}
+	for _, namespace := range p.Namespaces {
+		if o.DefaultNamespaces == nil {
+			o.DefaultNamespaces = map[string]cache.Config{}
+		}
+		o.DefaultNamespaces[namespace] = cache.Config{}
+	}
+	c, err := cache.New(p.Config, o)
 	if err != nil {
 		return nil, fmt.Errorf("make cache: %w", err)
 	}
 	return c, nil
 }
 
-// optionalRetry is how often it is looked whether an optional kind has come to be known.
-const optionalRetry = 30 * time.Second
+// kindRetry is how often it is looked whether a kind has come to be known.
+const kindRetry = 5 * time.Second
 
-// watch subscribes to every kind and returns once all that is there now has been handed over. Nothing may be concluded from less: what has not
-// been listed yet looks like something that does not exist.
-func (p Provider) watch(ctx context.Context, c cache.Cache, s *runtime.Scheme, mapper meta.RESTMapper, in *inbox, own toolscache.ResourceEventHandler) error {
+// watcher starts the watches.
+type watcher struct {
+	cache  cache.Cache
+	scheme *runtime.Scheme
+	mapper meta.RESTMapper
+	inbox  *inbox
+	// lack is what the start waits for, as long as it does.
+	lack *atomic.Pointer[string]
+	log  *slog.Logger
+}
+
+// watch follows every kind and returns once all that is there now has been handed over. Nothing may be concluded from less: what has not been
+// listed yet looks like something that does not exist. A kind that the API server does not know yet is waited for: operator and
+// CustomResourceDefinitions may be installed in any order.
+func (w watcher) watch(ctx context.Context, own toolscache.ResourceEventHandler) error {
 	var handed []toolscache.InformerSynced
-	for _, k := range read() {
-		o, err := k.served(s, mapper)
-		if err == nil && o == nil {
-			go p.await(ctx, c, k, s, mapper, in)
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		synced, err := subscribe(ctx, c, o, in)
-		if err != nil {
-			return err
+	follow := func(k kind, h toolscache.ResourceEventHandler) error {
+		synced, err := w.subscribe(ctx, k, h)
+		switch {
+		case k.optional && meta.IsNoMatchError(err):
+			go w.insist(ctx, k, h, err, new(atomic.Pointer[string]))
+			return nil
+		case err != nil:
+			synced, err = w.insist(ctx, k, h, err, w.lack)
 		}
 		handed = append(handed, synced)
+		return err
+	}
+	for _, k := range read() {
+		if err := follow(k, w.inbox); err != nil {
+			return err
+		}
 	}
 	for _, o := range append(written(), &corev1.Service{}) {
-		synced, err := subscribe(ctx, c, o, own)
-		if err != nil {
+		if err := follow(kind{spellings: []client.Object{o}}, own); err != nil {
 			return err
 		}
-		handed = append(handed, synced)
 	}
 	if !toolscache.WaitForCacheSync(ctx.Done(), handed...) {
 		return fmt.Errorf("list objects: %w", context.Cause(ctx))
@@ -106,9 +127,36 @@ func (p Provider) watch(ctx context.Context, c cache.Cache, s *runtime.Scheme, m
 	return nil
 }
 
+// insist subscribes to a kind as soon as that is possible, and says meanwhile why it is not. Its error is the end of ctx.
+func (w watcher) insist(ctx context.Context, k kind, h toolscache.ResourceEventHandler, why error, lack *atomic.Pointer[string]) (toolscache.InformerSynced, error) {
+	defer lack.Store(nil)
+	ticker := time.NewTicker(kindRetry)
+	defer ticker.Stop()
+	for {
+		if said := lack.Swap(new(why.Error())); said == nil || *said != why.Error() {
+			w.log.Warn("wait for a kind", "error", why)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-ticker.C:
+		}
+		synced, err := w.subscribe(ctx, k, h)
+		if err == nil {
+			w.log.Info("watch a kind that was waited for", "kind", fmt.Sprintf("%T", k.spellings[0]))
+			return synced, nil
+		}
+		why = err
+	}
+}
+
 // subscribe has a handler told of every object of a kind, and returns what tells whether it was told of all that there are.
-func subscribe(ctx context.Context, c cache.Cache, o client.Object, h toolscache.ResourceEventHandler) (toolscache.InformerSynced, error) {
-	informer, err := c.GetInformer(ctx, o, cache.BlockUntilSynced(false))
+func (w watcher) subscribe(ctx context.Context, k kind, h toolscache.ResourceEventHandler) (toolscache.InformerSynced, error) {
+	o, err := w.served(k)
+	if err != nil {
+		return nil, err
+	}
+	informer, err := w.cache.GetInformer(ctx, o, cache.BlockUntilSynced(false))
 	if err != nil {
 		return nil, fmt.Errorf("watch %T: %w", o, err)
 	}
@@ -119,45 +167,22 @@ func subscribe(ctx context.Context, c cache.Cache, o client.Object, h toolscache
 	return registration.HasSynced, nil
 }
 
-// served returns the spelling to watch; nil for an optional kind of which there is none.
-func (k kind) served(s *runtime.Scheme, mapper meta.RESTMapper) (client.Object, error) {
+// served returns the spelling to watch.
+func (w watcher) served(k kind) (client.Object, error) {
+	var none error
 	for _, o := range k.spellings {
-		gvk, err := apiutil.GVKForObject(o, s)
+		gvk, err := apiutil.GVKForObject(o, w.scheme)
 		if err != nil {
 			return nil, fmt.Errorf("watch %T: %w", o, err)
 		}
-		_, err = mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
+		_, err = w.mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
 		switch {
 		case err == nil:
 			return o, nil
 		case !meta.IsNoMatchError(err):
 			return nil, fmt.Errorf("watch %s: %w", gvk.Kind, err)
 		}
+		none = fmt.Errorf("watch %s: %w: install the CustomResourceDefinitions", gvk.Kind, err)
 	}
-	if k.optional {
-		return nil, nil
-	}
-	return nil, fmt.Errorf("watch %T: the API server does not know this kind: install the CustomResourceDefinitions", k.spellings[0])
-}
-
-// await watches an optional kind once it is known.
-func (p Provider) await(ctx context.Context, c cache.Cache, k kind, s *runtime.Scheme, mapper meta.RESTMapper, in *inbox) {
-	ticker := time.NewTicker(optionalRetry)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
-		o, err := k.served(s, mapper)
-		if err == nil && o != nil {
-			if _, err = subscribe(ctx, c, o, in); err == nil {
-				return
-			}
-		}
-		if err != nil {
-			p.Log.Warn("watch optional kind", "error", err)
-		}
-	}
+	return nil, none
 }

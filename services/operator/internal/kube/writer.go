@@ -44,6 +44,7 @@ type writer struct {
 	client client.Client
 	scheme *runtime.Scheme
 	meters *meters
+	tasks  *tasks
 	log    *slog.Logger
 
 	mu   sync.Mutex
@@ -52,8 +53,8 @@ type writer struct {
 	queue workqueue.TypedRateLimitingInterface[translate.Unit]
 }
 
-func newWriter(c client.Client, s *runtime.Scheme, m *meters, log *slog.Logger) *writer {
-	return &writer{client: c, scheme: s, meters: m, log: log, jobs: map[translate.Unit]job{}}
+func newWriter(c client.Client, s *runtime.Scheme, m *meters, ts *tasks, log *slog.Logger) *writer {
+	return &writer{client: c, scheme: s, meters: m, tasks: ts, log: log, jobs: map[translate.Unit]job{}}
 }
 
 // want takes over what a unit should be from now on. A unit that is gone takes its objects along by itself: they are owned by it.
@@ -101,7 +102,7 @@ func (w *writer) lead(ctx context.Context) {
 	w.mu.Unlock()
 	var group sync.WaitGroup
 	for range workers {
-		group.Go(func() { w.work(ctx, queue) })
+		group.Go(func() { w.tasks.do("writing", func(t *task) { w.work(ctx, queue, t) }) })
 	}
 	<-ctx.Done()
 	w.mu.Lock()
@@ -111,13 +112,16 @@ func (w *writer) lead(ctx context.Context) {
 	group.Wait()
 }
 
-func (w *writer) work(ctx context.Context, queue workqueue.TypedRateLimitingInterface[translate.Unit]) {
+func (w *writer) work(ctx context.Context, queue workqueue.TypedRateLimitingInterface[translate.Unit], t *task) {
 	for {
 		u, down := queue.Get()
 		if down {
 			return
 		}
-		switch err := w.write(ctx, u); {
+		t.begin()
+		err := w.write(ctx, u)
+		t.end()
+		switch {
 		case err == nil || ctx.Err() != nil:
 			queue.Forget(u)
 		default:
@@ -130,8 +134,11 @@ func (w *writer) work(ctx context.Context, queue workqueue.TypedRateLimitingInte
 	}
 }
 
-// write brings one unit up to date: objects first, the status that speaks of them last.
+// write brings one unit up to date: objects first, the status that speaks of them last. What has no time any more is done next time: what has
+// been written by then is not written again.
 func (w *writer) write(ctx context.Context, u translate.Unit) error {
+	ctx, cancel := context.WithTimeout(ctx, callTime)
+	defer cancel()
 	w.mu.Lock()
 	j, ok := w.jobs[u]
 	w.mu.Unlock()

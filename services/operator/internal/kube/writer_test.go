@@ -23,7 +23,7 @@ func TestStatusIsWrittenToTheVersionThatItIsMadeFor(t *testing.T) {
 	unit := translate.Unit{Kind: translate.KindStaticService, NamespacedName: key}
 	object := &stunnerv1.StaticService{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
 	c := fake.NewClientBuilder().WithScheme(s).WithObjects(object).WithStatusSubresource(object).Build()
-	w := newWriter(c, s, newMeters(), slog.New(slog.DiscardHandler))
+	w := newWriter(c, s, newMeters(), &tasks{}, slog.New(slog.DiscardHandler))
 	read := func() *stunnerv1.StaticService {
 		live := &stunnerv1.StaticService{}
 		if err := c.Get(t.Context(), key, live); err != nil {

@@ -1,0 +1,79 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+)
+
+// An operator that looks after some namespaces does so with Roles there, and neither reads nor writes anything in others (K-05).
+func TestNamespaces_AreAllThatIsTouched(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	s.sees("gateway/front-door", condition("Accepted"), "True")
+	s.stop()
+	root, err := bed.Root()
+	s.must(err)
+	s.grant(s.kustomize(root))
+	s.grant(s.kubectl("kustomize", filepath.Join(root, "kustomize/components/namespaced/watched")), "-n", s.name)
+	s.await(func(ctx context.Context) error { // the authorizer learns of roles by a watch
+		_, err := control.Kubectl(ctx, "auth", "can-i", "list", "gateways.gateway.networking.k8s.io", "-n", s.name, "--as", s.user())
+		if _, elsewhere := control.Kubectl(ctx, "auth", "can-i", "list", "secrets", "-n", "default", "--as", s.user()); elsewhere == nil {
+			return fmt.Errorf("still may list Secrets everywhere")
+		}
+		return err
+	})
+
+	other := s.name + "-other"
+	s.kubectl("create", "namespace", other)
+	s.apply(fmt.Sprintf(`
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: back-door, namespace: %s}
+spec:
+  gatewayClassName: %s
+  listeners: [{name: udp, port: 3478, protocol: TURN-UDP}]
+`, other, s.name))
+	begun := time.Now()
+	s.start("--watch-namespaces", s.name)
+	s.expose("192.0.2.7")
+	s.sees("gateway/front-door", condition("Programmed"), "True")
+	s.kubectl("delete", "configmap", "front-door", "-n", s.name)
+	s.sees("configmap/front-door", ".metadata.name", "front-door")
+	if _, code := s.read(fmt.Sprintf("http://127.0.0.1:%d/api/v1/configs/%s/back-door", s.discovery, other)); code != http.StatusNotFound {
+		t.Errorf("the config of a Gateway of another namespace: %d", code)
+	}
+	all, err := control.Audit(begun)
+	s.must(err)
+	seen := 0
+	for _, e := range all {
+		switch {
+		case e.User != s.user():
+		case e.Namespace == s.name || e.Namespace == "default" && e.Resource == "events":
+			seen++
+		case e.Namespace != "" || e.Resource == "secrets" || e.Resource == "gateways" || e.Resource == "services":
+			t.Errorf("%s %s in namespace %q", e.Verb, e.Resource, e.Namespace)
+		}
+	}
+	if seen == 0 {
+		t.Error("the audit log knows nothing of the operator")
+	}
+}
+
+// kustomize renders the rights of an operator that looks after some namespaces.
+func (s *stage) kustomize(root string) string {
+	s.Helper()
+	folder := filepath.Join(s.dir, "rights")
+	s.must(os.Mkdir(folder, 0o700))
+	base, err := filepath.Rel(folder, filepath.Join(root, "kustomize"))
+	s.must(err)
+	s.must(os.WriteFile(filepath.Join(folder, "kustomization.yaml"), fmt.Appendf(nil,
+		"resources: [%[1]s/base/rbac.yaml]\ncomponents: [%[1]s/components/namespaced]\n", base), 0o600))
+	return s.kubectl("kustomize", folder, "--load-restrictor", "LoadRestrictionsNone")
+}

@@ -1,0 +1,149 @@
+package kube
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/api/discovery"
+	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
+)
+
+// A task that hangs makes the process unfit within ten seconds, and after a minute hopeless; one that waits for something to do never does.
+func TestFit_NoticesWhatHangs(t *testing.T) {
+	key := types.NamespacedName{Namespace: "media", Name: "edge"}
+	unit := translate.Unit{Kind: translate.KindGateway, NamespacedName: key}
+	for name, start := range map[string]func(ctx context.Context, l *loop){
+		"translation": func(ctx context.Context, l *loop) {
+			gateway := &gwapiv1.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
+			l.readers.Told(unit, l.view.Put(gateway))
+			l.published[key] = config.Config{}
+			l.inbox.put(change{object: gateway, gone: true})
+			l.tasks.do("translation", func(t *task) { l.run(ctx, t) })
+		},
+		"writing": func(ctx context.Context, l *loop) {
+			l.writer.want(unit, job{ours: true})
+			l.writer.lead(ctx)
+		},
+		"fetching of Secrets": func(ctx context.Context, l *loop) {
+			l.secrets.noted(key, "1")
+			l.secrets.want(key)
+			l.tasks.do("fetching of Secrets", func(t *task) { l.secrets.run(ctx, t) })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				l, hang := hangingLoop(t)
+				defer l.secrets.queue.ShutDown()
+				l.ready.Store(true)
+				go start(ctx, l)
+				synctest.Wait()
+				if err := l.fit(); err != nil {
+					t.Errorf("unfit at once: %v", err)
+				}
+				time.Sleep(10 * time.Second)
+				if err := l.fit(); err == nil || !strings.Contains(err.Error(), name) {
+					t.Errorf("fit after ten seconds: %v", err)
+				}
+				if err := l.alive(); err != nil {
+					t.Errorf("hopeless after ten seconds: %v", err)
+				}
+				time.Sleep(time.Minute)
+				if err := l.alive(); err == nil {
+					t.Error("still hopeful after a minute")
+				}
+				close(hang)
+				time.Sleep(time.Hour)
+				if err := l.fit(); err != nil {
+					t.Errorf("unfit while it waits: %v", err)
+				}
+				if running := l.tasks.String(); running != name {
+					t.Errorf("%q runs", running)
+				}
+			})
+		})
+	}
+}
+
+// hangingLoop returns a loop whose log and API server do not answer, not even to the end of a context, until hang is closed.
+func hangingLoop(t *testing.T) (l *loop, hang chan struct{}) {
+	t.Helper()
+	s, err := scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	hang = make(chan struct{})
+	server := discovery.NewServer(discovery.ServerOptions{})
+	l = newLoop(translate.DefaultOptions(), server, newMeters(), &tasks{}, slog.New(hangingLog{slog.DiscardHandler, hang}))
+	c := fake.NewClientBuilder().WithScheme(s).WithInterceptorFuncs(interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+			<-hang
+			return c.Get(ctx, key, o, opts...)
+		},
+	}).Build()
+	l.writer = newWriter(c, s, l.meters, l.tasks, l.log)
+	l.secrets = newSecrets(c, l.inbox, l.log)
+	return l, hang
+}
+
+type hangingLog struct {
+	slog.Handler
+	hang chan struct{}
+}
+
+func (h hangingLog) Enabled(context.Context, slog.Level) bool { return true }
+
+func (h hangingLog) Handle(context.Context, slog.Record) error {
+	<-h.hang
+	return nil
+}
+
+// What the API server does not answer is given up, and tried again: a process that waits for it is fit.
+func TestFit_DoesNotDependOnTheAPIServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		calls := 0
+		reader := fake.NewClientBuilder().WithInterceptorFuncs(interceptor.Funcs{
+			Get: func(ctx context.Context, _ client.WithWatch, _ client.ObjectKey, _ client.Object, _ ...client.GetOption) error {
+				calls++
+				<-ctx.Done()
+				return ctx.Err()
+			},
+		}).Build()
+		in := newInbox()
+		l := &loop{tasks: &tasks{}}
+		l.ready.Store(true)
+		s := newSecrets(reader, in, slog.New(slog.DiscardHandler))
+		key := types.NamespacedName{Namespace: "media", Name: "credentials"}
+		s.noted(key, "1")
+		s.want(key)
+		go l.tasks.do("fetching of Secrets", func(t *task) { s.run(ctx, t) })
+		for range 60 {
+			time.Sleep(time.Second)
+			if err := l.fit(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		if calls < 5 {
+			t.Errorf("%d calls in a minute", calls)
+		}
+		if told := in.drain(); len(told) != 1 || !told[0].failed {
+			t.Errorf("the loop is told %v", told)
+		}
+	})
+}

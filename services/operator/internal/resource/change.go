@@ -52,6 +52,8 @@ func (v *View) set(o Object, gone bool) Facts {
 		swap(v.namespaces, aNamespace, key, o, gone, changed)
 	case *corev1.Node:
 		v.setNode(key, o, gone, changed)
+	case *Trust:
+		swap(v.trust, theTrust, key, o, gone, changed)
 	case *gwapiv1.ReferenceGrant:
 		v.setGrant(key, o, gone, changed)
 	case *gwapiv1b1.ReferenceGrant:
@@ -240,6 +242,8 @@ func bodyOf(o Object) []any {
 		return []any{o.Status.Addresses}
 	case *gwapiv1.ReferenceGrant:
 		return []any{o.Spec}
+	case *Trust:
+		return []any{o.Bundle}
 	}
 	return nil
 }

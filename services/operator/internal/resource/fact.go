@@ -35,6 +35,7 @@ const (
 	allServicesOf
 	allSlicesOf
 	allGrantsOf
+	theTrust
 )
 
 // Facts are a set of facts.

@@ -41,6 +41,7 @@ type View struct {
 	nodes          table[*corev1.Node]
 	grants         table[*gwapiv1.ReferenceGrant]
 	routes         map[RouteRef]*Route
+	trust          table[*Trust]
 
 	allNodes            lists[*corev1.Node]
 	gatewaysOfNamespace lists[types.NamespacedName]
@@ -69,6 +70,7 @@ func NewView(objects []Object) *View {
 		nodes:          table[*corev1.Node]{},
 		grants:         table[*gwapiv1.ReferenceGrant]{},
 		routes:         map[RouteRef]*Route{},
+		trust:          table[*Trust]{},
 
 		allNodes:            newLists(byKey[*corev1.Node]),
 		gatewaysOfNamespace: newLists(compareKeys),

@@ -332,6 +332,7 @@ func (o options) kubeProvider() (*kube.Provider, error) {
 		return p, fmt.Errorf("reach API server: %w: use --kubeconfig outside of a cluster", err)
 	}
 	p.Config.UserAgent = "stunner-operator"
+	p.Config.QPS = -1 // the API server shares itself out (API priority and fairness); five requests a second would make a start take minutes
 	if o.discoveryAuth == file.AuthOff {
 		p.Log.Warn("config discovery is open: everyone who reaches it can read every TURN secret", "flag", "--discovery-auth=off")
 		return p, nil

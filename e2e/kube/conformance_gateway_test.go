@@ -330,7 +330,7 @@ apiVersion: gateway.networking.k8s.io/v1
 kind: GatewayClass
 metadata: {name: CLASS-%[1]s}
 spec:
-  controllerName: stunner.l7mp.io/CLASS
+  controllerName: CONTROLLER
   %[2]s
 ---
 apiVersion: gateway.networking.k8s.io/v1

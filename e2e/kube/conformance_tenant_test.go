@@ -95,10 +95,10 @@ func (n *tenant) says(want string, look func(context.Context) (string, error)) {
 	})
 }
 
-// objects reads YAML in which NAMESPACE and CLASS stand for those of the test, and fills in the namespace where none is written.
+// objects reads YAML in which NAMESPACE, CLASS and CONTROLLER stand for those of the test, and fills in the namespace where none is written.
 func (n *tenant) objects(text string) (list []*unstructured.Unstructured) {
 	n.Helper()
-	text = strings.NewReplacer("NAMESPACE", n.name, "CLASS", n.class).Replace(text)
+	text = strings.NewReplacer("NAMESPACE", n.name, "CLASS", n.class, "CONTROLLER", n.stage.controller()).Replace(text)
 	decoder := yaml.NewYAMLOrJSONDecoder(strings.NewReader(text), 4096)
 	for {
 		o := &unstructured.Unstructured{}
@@ -241,6 +241,7 @@ const (
 	homeless    = "Accepted !Programmed:AddressNotAssigned"
 	unexposed   = "Accepted !Conflicted:NoConflicts !Programmed:Pending ResolvedRefs"
 	routed      = "Accepted ResolvedRefs"
+	unheard     = "!Accepted:NotAllowedByListeners ResolvedRefs"
 	bothKinds   = "stunner.l7mp.io/UDPRoute gateway.networking.k8s.io/UDPRoute"
 	listsRoutes = "%s: %d routes, kinds [%s], %s"
 )
@@ -314,13 +315,14 @@ func (n *tenant) addresses(gateway string, want ...string) {
 	})
 }
 
-// route waits until a UDPRoute of ours has these parents, each as the name of its Gateway, a slash and its section, and its conditions.
+// route waits until a UDPRoute of our group has these parents, each as the name of its Gateway, a slash and its section, and its conditions.
+// Of parents only those count that are told by the operator of the stage: where there is no Gateway, those of other tests speak as well.
 func (n *tenant) route(name string, want ...string) {
 	n.Helper()
 	n.says(strings.Join(want, "\n\t"), func(ctx context.Context) (string, error) {
 		r := &stunnerv1.UDPRoute{}
 		err := n.read(ctx, name, r)
-		return parents(r.Status.RouteStatus, r.Generation), err
+		return n.parents(r.Status.RouteStatus, r.Generation), err
 	})
 }
 
@@ -330,13 +332,16 @@ func (n *tenant) officialRoute(name string, want ...string) {
 	n.says(strings.Join(want, "\n\t"), func(ctx context.Context) (string, error) {
 		r := &gwapiv1.UDPRoute{}
 		err := n.read(ctx, name, r)
-		return parents(r.Status.RouteStatus, r.Generation), err
+		return n.parents(r.Status.RouteStatus, r.Generation), err
 	})
 }
 
-func parents(s gwapiv1.RouteStatus, generation int64) string {
+func (n *tenant) parents(s gwapiv1.RouteStatus, generation int64) string {
 	var lines []string
 	for _, p := range s.Parents {
+		if string(p.ControllerName) != n.stage.controller() {
+			continue
+		}
 		section := gwapiv1.SectionName("")
 		if p.ParentRef.SectionName != nil {
 			section = *p.ParentRef.SectionName
@@ -364,6 +369,16 @@ func (n *tenant) accepts(suffix, want string) {
 	n.says(want, func(ctx context.Context) (string, error) {
 		c := &gwapiv1.GatewayClass{}
 		err := n.Get(ctx, types.NamespacedName{Name: n.class + "-" + suffix}, c)
+		return brief(c.Status.Conditions, c.Generation), err
+	})
+}
+
+// gatewayConfig waits until the conditions of a GatewayConfig are those.
+func (n *tenant) gatewayConfig(name, want string) {
+	n.Helper()
+	n.says(want, func(ctx context.Context) (string, error) {
+		c := &stunnerv1.GatewayConfig{}
+		err := n.read(ctx, name, c)
 		return brief(c.Status.Conditions, c.Generation), err
 	})
 }

@@ -54,6 +54,8 @@ const (
 
 	// These stand on GatewayConfigs, Dataplanes and StaticServices, which are ours alone.
 	ReasonDataplaneNotFound  = "DataplaneNotFound"
+	ReasonInvalidDenial      = "InvalidDeniedBackends"
+	ReasonInvalidPatch       = "InvalidPatch"
 	ReasonInvalidCredentials = "InvalidCredentials"
 	ReasonInvalidRealm       = "InvalidRealm"
 	ReasonInvalidPrefix      = "InvalidPrefix"

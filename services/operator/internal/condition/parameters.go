@@ -29,6 +29,28 @@ func DataplaneMissing(config, name string) Finding {
 	return finding(ReasonDataplaneNotFound, "GatewayConfig %s: spec.dataplane: Dataplane %q does not exist", config, name)
 }
 
+// DenialUnreadable says that a selector of denied backends is none.
+func DenialUnreadable(config string, i int) Finding {
+	return finding(ReasonInvalidDenial,
+		"GatewayConfig %s: spec.deniedBackends[%d].selector cannot be read: use matchLabels, and matchExpressions with In, NotIn, Exists or DoesNotExist", config, i)
+}
+
+// PatchInvalid says on a Dataplane that its patch cannot be used.
+func PatchInvalid(err error) Finding {
+	return finding(ReasonInvalidPatch, "spec.podTemplatePatch %v", err)
+}
+
+// PodsUnmakeable says the same on a Gateway, without repeating what the patch says: not everybody who reads Gateways may read Dataplanes.
+func PodsUnmakeable(dataplane string) Finding {
+	return finding(ReasonInvalidParameters, "Dataplane %s: spec.podTemplatePatch cannot be used: see the conditions there", dataplane)
+}
+
+// ServiceFixed warns that a Service that exists cannot become what a Dataplane asks for.
+func ServiceFixed(dataplane, field, service string) string {
+	return fmt.Sprintf("Dataplane %s: spec.service.%s is not what Service %s was made with, and cannot be changed: delete the Service to have it made anew",
+		dataplane, field, service)
+}
+
 // Authentication.
 
 // RealmInvalid says that the realm does not fit into a STUN attribute.

@@ -56,6 +56,11 @@ func BackendPorts(backend string, port, endPort int32) Finding {
 	return finding(ReasonUnsupportedValue, "backend %s: port %d with endPort %d is no port range: use 1 <= port <= endPort <= 65535", backend, port, endPort)
 }
 
+// BackendDenied says that no route may reach the backend.
+func BackendDenied(backend string) Finding {
+	return finding(ReasonRefNotPermitted, "backend %s: spec.deniedBackends of the GatewayConfig denies it: name another Service, or have it taken off that list", backend)
+}
+
 // BackendMixed says that one route cannot name addresses and DNS names.
 func BackendMixed(backend string) Finding {
 	return finding(ReasonUnsupportedValue, "backend %s: a route cannot mix Services, which are DNS names while endpoint discovery is off, with StaticServices: use two routes", backend)

@@ -8,6 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 )
 
 // HealthPortName is the name of the Service port that load balancers probe.
@@ -29,6 +31,8 @@ type Exposure struct {
 	// Address is the public address that the Service is to have, as an IP address or as a host name.
 	Address  string
 	Hostname string
+	// Overlay is what the Dataplane asks for.
+	Overlay stunnerv1.ServiceOverlay
 }
 
 // Port is the port of one listener.
@@ -65,6 +69,7 @@ func Service(o Owner, e Exposure) *corev1.Service {
 	case corev1.ServiceTypeExternalName:
 		svc.Spec.ExternalName = e.Hostname
 	}
+	e.lay(svc)
 	external := e.Type == corev1.ServiceTypeLoadBalancer || e.Type == corev1.ServiceTypeNodePort
 	if external && e.SourceAddress {
 		svc.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
@@ -82,6 +87,19 @@ func Service(o Owner, e Exposure) *corev1.Service {
 		})
 	}
 	return svc
+}
+
+// lay sets those fields of the overlay that the type of the Service has.
+func (e Exposure) lay(svc *corev1.Service) {
+	overlay := e.Overlay.DeepCopy()
+	if e.Type != corev1.ServiceTypeExternalName {
+		svc.Spec.IPFamilies, svc.Spec.IPFamilyPolicy = overlay.IPFamilies, overlay.IPFamilyPolicy
+	}
+	if e.Type == corev1.ServiceTypeLoadBalancer {
+		svc.Spec.LoadBalancerClass = overlay.LoadBalancerClass
+		svc.Spec.LoadBalancerSourceRanges = overlay.LoadBalancerSourceRanges
+		svc.Spec.AllocateLoadBalancerNodePorts = overlay.AllocateLoadBalancerNodePorts
+	}
 }
 
 func servicePort(p Port) corev1.ServicePort {

@@ -20,6 +20,8 @@ type Workload struct {
 	Image string
 	// ConfigOrigin is where the pods find their config.
 	ConfigOrigin string
+	// Secured gives the pods a token for config discovery, and the certificates by which they know it.
+	Secured bool
 }
 
 // WorkloadName returns the name of the workload that a Dataplane gives a Gateway.
@@ -27,21 +29,25 @@ func WorkloadName(template *stunnerv1.Dataplane, gateway string) string {
 	return cmp.Or(template.Spec.WorkloadName, gateway)
 }
 
-// Build returns the Deployment or the DaemonSet that runs the pods of a Gateway.
-func (w Workload) Build(o Owner) resource.Object {
+// Build returns the Deployment or the DaemonSet that runs the pods of a Gateway. The error is about the Dataplane's own patch.
+func (w Workload) Build(o Owner) (resource.Object, error) {
 	meta := o.meta(WorkloadName(w.Template, o.Name))
+	pod, err := patched(w.pod(o), w.Template.Spec.PodTemplatePatch)
+	if err != nil {
+		return nil, err
+	}
 	if w.Template.Spec.DataplaneResource == stunnerv1.ResourceDaemonSet {
 		return &appsv1.DaemonSet{
 			TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "DaemonSet"},
 			ObjectMeta: meta,
-			Spec:       appsv1.DaemonSetSpec{Selector: selector(o), Template: w.pod(o)},
-		}
+			Spec:       appsv1.DaemonSetSpec{Selector: selector(o), Template: pod},
+		}, nil
 	}
 	return &appsv1.Deployment{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"},
 		ObjectMeta: meta,
-		Spec:       appsv1.DeploymentSpec{Replicas: replicas(w.Template.Spec), Selector: selector(o), Template: w.pod(o)},
-	}
+		Spec:       appsv1.DeploymentSpec{Replicas: replicas(w.Template.Spec), Selector: selector(o), Template: pod},
+	}, nil
 }
 
 // replicas is nil, which leaves the number to whoever owns it, unless a number was asked for and nobody scales. One is what a

@@ -11,6 +11,7 @@ import (
 
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
+	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
@@ -37,7 +38,7 @@ func GatewayConfig(v *resource.View, key types.NamespacedName, opt Options) Cond
 	_, unauthentic := authOf(v, gc)
 	r := reference{view: v, present: true, key: key}
 	wanted := []metav1.Condition{
-		condition.Holds(condition.Accepted, condition.ReasonAccepted, first(r.findsDataplane(), unauthentic)),
+		condition.Holds(condition.Accepted, condition.ReasonAccepted, first(r.findsDataplane(), r.deniesReadably(), unauthentic)),
 	}
 	if realm := cmp.Or(gc.Spec.Realm, stunnerv1.DefaultRealm); !dnsName.MatchString(realm) {
 		wanted = append(wanted, condition.True(condition.RealmNotDNSName, condition.RealmWarning(realm)))
@@ -63,14 +64,22 @@ func inlineSecrets(gc *stunnerv1.GatewayConfig) []string {
 	return fields
 }
 
-// Dataplane says that a Dataplane can be used: its schema refuses what cannot, in a folder as in a cluster.
+// Dataplane says whether a Dataplane can be used: its schema refuses what cannot, in a folder as in a cluster, but for the patch.
 func Dataplane(v *resource.View, name string, opt Options) ConditionsResult {
 	d := v.Dataplane(name)
 	if d == nil {
 		return ConditionsResult{}
 	}
 	return ConditionsResult{Ours: true, Conditions: condition.Merge(d.Status.Conditions, d.Generation, opt.Now,
-		condition.Holds(condition.Accepted, condition.ReasonAccepted, condition.Finding{}))}
+		condition.Holds(condition.Accepted, condition.ReasonAccepted, patchOf(d)))}
+}
+
+// patchOf says whether the patch of a Dataplane can be used.
+func patchOf(d *stunnerv1.Dataplane) condition.Finding {
+	if err := manifest.CheckPatch(d); err != nil {
+		return condition.PatchInvalid(err)
+	}
+	return condition.Finding{}
 }
 
 // StaticService says whether every prefix of a StaticService is one.

@@ -7,6 +7,8 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
@@ -67,7 +69,7 @@ func clusterOf(v *resource.View, r *resource.Route, p parameters, opt Options) (
 	}
 	var found []condition.Finding
 	for _, b := range r.Backends {
-		q := backend{Backend: b, view: v, route: r, opt: opt, cluster: c.Type}
+		q := backend{Backend: b, view: v, route: r, opt: opt, cluster: c.Type, denied: deniedBackends(p.config)}
 		q.grants = p.config != nil && p.config.Spec.RequireReferenceGrants
 		if unfit := backendRules.judge(q); !unfit.OK() {
 			found = append(found, unfit)
@@ -89,6 +91,7 @@ type backend struct {
 	route   *resource.Route
 	opt     Options
 	grants  bool
+	denied  []stunnerv1.DeniedBackend
 	cluster config.ClusterType
 }
 
@@ -96,6 +99,7 @@ var backendRules = rules[backend]{
 	backend.isKnown,
 	backend.hasPortRange,
 	backend.isGranted,
+	backend.isAllowed,
 	backend.exists,
 	backend.hasEndpoints,
 	backend.fitsCluster,
@@ -129,6 +133,44 @@ func (b backend) isGranted() condition.Finding {
 		return condition.NotGranted("the route", b.Kind+" "+b.Key().String(), b.Namespace)
 	}
 	return condition.Finding{}
+}
+
+func (b backend) isAllowed() condition.Finding {
+	for _, d := range b.denied {
+		if b.isService() && b.meant(d) {
+			return condition.BackendDenied(b.Key().String())
+		}
+	}
+	return condition.Finding{}
+}
+
+// meant tells whether a denial is about the backend. One that cannot be read keeps its GatewayConfig from being used.
+func (b backend) meant(d stunnerv1.DeniedBackend) bool {
+	if d.Namespace != "" && d.Namespace != b.Namespace {
+		return false
+	}
+	if d.Selector == nil {
+		return d.Namespace != ""
+	}
+	svc, selector := b.view.Service(b.Key()), readable(d.Selector)
+	return svc != nil && selector != nil && selector.Matches(labels.Set(svc.Labels))
+}
+
+// readable returns what a selector selects, nil when it cannot be read.
+func readable(s *metav1.LabelSelector) labels.Selector {
+	selector, err := metav1.LabelSelectorAsSelector(s)
+	if err != nil {
+		return nil
+	}
+	return selector
+}
+
+// deniedBackends are what a GatewayConfig denies. One that was read from elsewhere than an API server may leave the default out.
+func deniedBackends(gc *stunnerv1.GatewayConfig) []stunnerv1.DeniedBackend {
+	if gc == nil || gc.Spec.DeniedBackends == nil {
+		return stunnerv1.DefaultDeniedBackends()
+	}
+	return gc.Spec.DeniedBackends
 }
 
 func (b backend) exists() condition.Finding {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stunner-gateway/stunner/services/api/config"
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
+	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
 	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
@@ -30,6 +31,9 @@ func (d draft) admin() config.Admin {
 		Name:              resource.KeyOf(d.gateway).String(),
 		LogLevel:          cmp.Or(gc.LogLevel, stunnerv1.DefaultLogLevel),
 		UserQuota:         int(gc.UserQuota),
+		SourceQuota:       int(gc.SourceQuota),
+		SessionByteRate:   gc.SessionByteRate,
+		UserByteRate:      gc.UserByteRate,
 		OffloadEngine:     string(template.OffloadEngine),
 		OffloadInterfaces: template.OffloadInterfaces,
 	}
@@ -104,20 +108,51 @@ func (d draft) relayAddress() string {
 	return config.AddressPlaceholder
 }
 
+// owner is who all objects belong to.
+func (d draft) owner() manifest.Owner {
+	return manifest.OwnerOf(d.gateway, d.parameters.config.Spec.LoadBalancerServiceAnnotations)
+}
+
+// workloadOf is what runs the dataplane pods; nil where somebody else does.
+func (d draft) workloadOf() (resource.Object, condition.Finding) {
+	if d.parameters.dataplane == nil || d.wishes.unmanaged {
+		return nil, condition.Finding{}
+	}
+	workload, err := manifest.Workload{
+		Template: d.parameters.dataplane, Image: d.opt.Image, ConfigOrigin: d.opt.DiscoveryAddress, Secured: d.opt.DiscoverySecured,
+	}.Build(d.owner())
+	if err != nil {
+		return nil, condition.PodsUnmakeable(d.parameters.dataplane.Name)
+	}
+	return workload, condition.Finding{}
+}
+
 // objects are the Kubernetes objects of the Gateway, sorted by kind and name.
 func (d draft) objects(c config.Config) []resource.Object {
-	owner := manifest.OwnerOf(d.gateway, d.parameters.config.Spec.LoadBalancerServiceAnnotations)
-	objects := []resource.Object{manifest.ConfigMap(owner, shown(c, d.named))}
+	owner := d.owner()
+	objects := []resource.Object{manifest.ConfigMap(owner, shown(c, d.named), d.view.TrustBundle())}
 	for _, e := range d.exposures {
 		objects = append(objects, manifest.Service(owner, e))
 	}
-	if !d.wishes.unmanaged {
-		w := manifest.Workload{Template: d.parameters.dataplane, Image: d.opt.Image, ConfigOrigin: d.opt.DiscoveryAddress}
-		objects = append(objects, w.Build(owner))
+	if d.workload != nil {
+		objects = append(objects, d.workload)
+		objects = append(objects, d.guards(owner, c)...)
 	}
 	slices.SortFunc(objects, func(a, b resource.Object) int {
 		kind := func(o resource.Object) string { return o.GetObjectKind().GroupVersionKind().Kind }
 		return cmp.Or(strings.Compare(kind(a), kind(b)), strings.Compare(a.GetName(), b.GetName()))
 	})
+	return objects
+}
+
+// guards are what protects the pods: from being evicted all at once, and from traffic that is none of theirs.
+func (d draft) guards(owner manifest.Owner, c config.Config) (objects []resource.Object) {
+	template := d.parameters.dataplane
+	if manifest.Spare(template) {
+		objects = append(objects, manifest.DisruptionBudget(owner))
+	}
+	if template.Spec.EnableNetworkPolicy && !template.Spec.HostNetwork {
+		objects = append(objects, manifest.NetworkPolicy(owner, c, d.opt.DiscoveryAddress))
+	}
 	return objects
 }

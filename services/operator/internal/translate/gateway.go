@@ -25,7 +25,7 @@ func Gateway(v *resource.View, key types.NamespacedName, opt Options) Result {
 		return Result{Gateway: key}
 	}
 	d := draft{view: v, opt: opt, gateway: gw}
-	var unfit, unauthentic, unreadable condition.Finding
+	var unfit, unauthentic, unreadable, unmakeable condition.Finding
 	d.parameters, unfit = parametersOf(v, gw, class)
 	d.auth, unauthentic = authOf(v, d.parameters.config)
 	d.wishes, unreadable = wishesOf(gw, d.parameters.config)
@@ -33,8 +33,10 @@ func Gateway(v *resource.View, key types.NamespacedName, opt Options) Result {
 	attachRoutes(v, gw, d.listeners)
 	d.clusters, d.named = clustersOf(v, d.listeners, d.parameters, opt)
 	d.exposures = exposuresOf(gw, d.wishes, d.listeners)
+	d.notes = append(d.wishes.notes, d.layOver()...)
+	d.workload, unmakeable = d.workloadOf()
 	findAddresses(v, gw, d.listeners)
-	return d.assemble(first(unfit, unauthentic.As(condition.ReasonPending), unreadable, gatewayRules.judge(d)))
+	return d.assemble(first(unfit, unauthentic.As(condition.ReasonPending), unreadable, unmakeable, gatewayRules.judge(d)))
 }
 
 // classOf returns the class of a Gateway if both exist and the class is ours, else nil.
@@ -61,6 +63,9 @@ type draft struct {
 	clusters   []config.Cluster
 	named      []config.Cluster
 	exposures  []manifest.Exposure
+	workload   resource.Object
+	// notes are what people might not expect.
+	notes []string
 }
 
 // gatewayRules judge what cannot be blamed on a single listener.
@@ -143,7 +148,7 @@ func older(a, b *gwapiv1.Gateway) bool {
 
 // assemble puts config, objects and status together, or, when the Gateway is refused, the status alone.
 func (d draft) assemble(refused condition.Finding) Result {
-	r := Result{Gateway: resource.KeyOf(d.gateway), Ours: true, Notes: d.wishes.notes}
+	r := Result{Gateway: resource.KeyOf(d.gateway), Ours: true, Notes: d.notes}
 	if refused.OK() {
 		c := d.config()
 		if refused = publishable(c); refused.OK() {

@@ -29,9 +29,10 @@ var update = flag.Bool("update", false, "rewrite the want/ files of the golden c
 //	without             objects of base.yaml that the case does not want, as lines KIND NAMESPACE/NAME
 //	options.yaml        options of the operator
 //	host.yaml           a host that runs the dataplanes
+//	bundle.pem          CA certificates of config discovery
 //	want/config.yaml    configs
 //	want/status.txt     statuses
-//	want/objects.yaml   generated objects; want/services.yaml, want/workload.yaml and want/configmap.yaml are parts of it
+//	want/objects.yaml   generated objects; want/services.yaml, want/workload.yaml, want/guards.yaml and want/configmap.yaml are parts of it
 //
 // A case has the want/ files that it is about; properties that hold for every case are in property_test.go.
 func TestTranslate(t *testing.T) {
@@ -104,6 +105,8 @@ func load(t testing.TB, file string) *testCase {
 			without = strings.Split(strings.TrimSpace(string(f.Data)), "\n")
 		case f.Name == "options.yaml":
 			mustUnmarshal(t, f.Data, &c.options)
+		case f.Name == "bundle.pem":
+			c.objects = append(c.objects, &resource.Trust{Bundle: string(f.Data)})
 		case f.Name == "host.yaml":
 			c.host = readHost(t, f.Data)
 		case dir == "want/":

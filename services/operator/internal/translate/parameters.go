@@ -72,6 +72,7 @@ var referenceRules = rules[reference]{
 	reference.isComplete,
 	reference.findsConfig,
 	reference.findsDataplane,
+	reference.deniesReadably,
 }
 
 func (r reference) isPresent() condition.Finding {
@@ -106,6 +107,16 @@ func (r reference) findsConfig() condition.Finding {
 func (r reference) findsDataplane() condition.Finding {
 	if r.dataplane() == nil {
 		return condition.DataplaneMissing(r.key.String(), dataplaneName(r.config()))
+	}
+	return condition.Finding{}
+}
+
+// deniesReadably keeps everything as it is while nobody can tell what is denied.
+func (r reference) deniesReadably() condition.Finding {
+	for i, d := range r.config().Spec.DeniedBackends {
+		if d.Selector != nil && readable(d.Selector) == nil {
+			return condition.DenialUnreadable(r.key.String(), i)
+		}
 	}
 	return condition.Finding{}
 }

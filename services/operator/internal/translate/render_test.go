@@ -70,6 +70,7 @@ func (c *testCase) render(t testing.TB) map[string][]byte {
 		"services.yaml":  o.renderObjects(t, "Service"),
 		"workload.yaml":  o.renderObjects(t, "Deployment", "DaemonSet"),
 		"configmap.yaml": o.renderObjects(t, "ConfigMap"),
+		"guards.yaml":    o.renderObjects(t, "NetworkPolicy", "PodDisruptionBudget"),
 	}
 }
 

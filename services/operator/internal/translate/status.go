@@ -32,9 +32,9 @@ func (d draft) acceptance(refused condition.Finding) metav1.Condition {
 	case len(invalid) == len(d.listeners):
 		return condition.False(condition.Accepted, condition.NoValidListener())
 	case len(invalid) > 0:
-		return condition.True(condition.Accepted, condition.Noted(condition.SomeListenersInvalid(invalid), d.wishes.notes))
+		return condition.True(condition.Accepted, condition.Noted(condition.SomeListenersInvalid(invalid), d.notes))
 	}
-	return condition.True(condition.Accepted, condition.Noted(condition.Finding{Reason: condition.ReasonAccepted}, d.wishes.notes))
+	return condition.True(condition.Accepted, condition.Noted(condition.Finding{Reason: condition.ReasonAccepted}, d.notes))
 }
 
 // programming says whether clients can use the Gateway as it is written.

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
@@ -44,12 +45,19 @@ func (r Result) ConfigAfter(published *config.Config) *config.Config {
 	return &next
 }
 
-// ObjectsWith returns the objects that go with the config that is published after all: the ConfigMap shows that one.
+// ObjectsWith returns the objects that go with the config that is published after all: the ConfigMap shows that one, and a NetworkPolicy
+// lets clients in to its listeners.
 func (r Result) ObjectsWith(published *config.Config) []resource.Object {
 	objects := slices.Clone(r.Objects)
+	if published == nil {
+		return objects
+	}
 	for i, o := range objects {
-		if m, ok := o.(*corev1.ConfigMap); ok && published != nil {
-			objects[i] = manifest.Show(m, shown(*published, r.Named))
+		switch o := o.(type) {
+		case *corev1.ConfigMap:
+			objects[i] = manifest.Show(o, shown(*published, r.Named))
+		case *networkingv1.NetworkPolicy:
+			objects[i] = manifest.Admit(o, *published)
 		}
 	}
 	return objects

@@ -1,0 +1,64 @@
+package manifest
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	strictjson "sigs.k8s.io/json"
+
+	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
+)
+
+// patched is a pod template after a patch of the Dataplane. It is an error when the result is no pod template, or none that Services,
+// workload and probes can work with.
+func patched(pod corev1.PodTemplateSpec, patch *runtime.RawExtension) (corev1.PodTemplateSpec, error) {
+	if patch == nil || len(patch.Raw) == 0 {
+		return pod, nil
+	}
+	before, err := json.Marshal(pod)
+	if err != nil {
+		return pod, fmt.Errorf("encode pod template: %w", err)
+	}
+	after, err := strategicpatch.StrategicMergePatch(before, patch.Raw, corev1.PodTemplateSpec{})
+	if err != nil {
+		return pod, fmt.Errorf("is no strategic merge patch of a pod template: %w", err)
+	}
+	var result corev1.PodTemplateSpec
+	strict, err := strictjson.UnmarshalStrict(after, &result)
+	if err = errors.Join(append(strict, err)...); err != nil {
+		return pod, fmt.Errorf("does not make a pod template: %w", err)
+	}
+	return result, leavesWhatIsNeeded(pod, result)
+}
+
+// CheckPatch tries the patch of a Dataplane on the pods of a Gateway that could be any.
+func CheckPatch(template *stunnerv1.Dataplane) error {
+	_, err := patched(Workload{Template: template}.pod(Owner{}), template.Spec.PodTemplatePatch)
+	return err
+}
+
+// leavesWhatIsNeeded compares a pod template with what a patch made of it.
+func leavesWhatIsNeeded(before, after corev1.PodTemplateSpec) error {
+	for _, label := range slices.Sorted(maps.Keys(Owner{}.podLabels())) {
+		if after.Labels[label] != before.Labels[label] {
+			return fmt.Errorf("changes label %s, by which Services find the pods: leave it out", label)
+		}
+	}
+	rest := after.ObjectMeta
+	rest.Labels, rest.Annotations = nil, nil
+	if !reflect.DeepEqual(rest, metav1.ObjectMeta{}) {
+		return errors.New("sets other metadata than labels and annotations: leave it out")
+	}
+	if !slices.ContainsFunc(after.Spec.Containers, func(c corev1.Container) bool { return c.Name == ContainerName }) {
+		return fmt.Errorf("takes container %s away: leave it in", ContainerName)
+	}
+	return nil
+}

@@ -11,6 +11,8 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -56,7 +58,9 @@ func read() []kind {
 
 // written are the kinds that are made for Gateways, other than Services: those are read as well.
 func written() []client.Object {
-	return []client.Object{&appsv1.Deployment{}, &appsv1.DaemonSet{}, &corev1.ConfigMap{}}
+	return []client.Object{
+		&appsv1.Deployment{}, &appsv1.DaemonSet{}, &corev1.ConfigMap{}, &networkingv1.NetworkPolicy{}, &policyv1.PodDisruptionBudget{},
+	}
 }
 
 // newCache returns a cache that holds of the kinds that are written only what is ours, and nothing that nobody reads.

@@ -1,0 +1,29 @@
+# The image of a service: docker build --build-arg SERVICE=operator|stunnerd|auth . It is the one that `make images` packs without a
+# container engine, but for the list of certificate authorities, which is that of the build stage.
+ARG SERVICE
+
+FROM --platform=$BUILDPLATFORM golang:1.26 AS build
+ARG SERVICE TARGETARCH
+WORKDIR /src
+COPY . .
+RUN CGO_ENABLED=0 GOOS=linux GOARCH=$TARGETARCH GOWORK=off \
+    go -C services/$SERVICE build -trimpath -ldflags='-s -w' -o /out/$SERVICE .
+
+FROM scratch AS base
+COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/
+COPY --from=build /out/ /usr/local/bin/
+ENV PATH=/usr/local/bin
+WORKDIR /
+USER 65532:65532
+
+# There is no shell that could read a variable when the container starts, so that each service has a stage.
+FROM base AS operator
+ENTRYPOINT ["/usr/local/bin/operator"]
+
+FROM base AS stunnerd
+ENTRYPOINT ["/usr/local/bin/stunnerd"]
+
+FROM base AS auth
+ENTRYPOINT ["/usr/local/bin/auth"]
+
+FROM $SERVICE

@@ -27,6 +27,7 @@ type options struct {
 	tokenFile string
 	caFile    string
 	node      string
+	pod       string
 	drain     time.Duration
 	probes    string
 	forced    bool // --force-ready-status: accepted, because it is how draining works anyway
@@ -92,6 +93,7 @@ func parseFlags(args []string, env func(string) string, out io.Writer) (options,
 	text(&o.tokenFile, env("STUNNER_DISCOVERY_TOKEN_FILE"), "file with the bearer token for config discovery (env STUNNER_DISCOVERY_TOKEN_FILE)", "discovery-token-file")
 	text(&o.caFile, env("STUNNER_DISCOVERY_CA_FILE"), "file with the CA of the config discovery server (env STUNNER_DISCOVERY_CA_FILE)", "discovery-ca-file")
 	text(&o.node, env("STUNNER_NODENAME"), "node that this process runs on (env STUNNER_NODENAME)", "node")
+	text(&o.pod, env("STUNNER_POD"), "name of this process in reports to config discovery; empty means that of the host (env STUNNER_POD)", "pod")
 	text(&o.probes, or(env("STUNNER_HEALTHCHECK_ENDPOINT"), config.DefaultHealthcheck), "URL of the probes until a followed config names one, or none (env STUNNER_HEALTHCHECK_ENDPOINT)", "healthcheck-endpoint")
 	fs.DurationVar(&o.drain, "drain-timeout", time.Hour, "how long live sessions may go on after SIGTERM")
 	flags(&o.forced, "accepted for compatibility: a draining process stays ready unless told otherwise", "force-ready-status")

@@ -77,9 +77,10 @@ func newDaemon(o options, source discovery.Source, levels *telemetry.Levels, log
 	if err != nil {
 		return nil, err
 	}
-	host, err := os.Hostname()
-	if err != nil {
-		return nil, fmt.Errorf("name this pod in reports: %w", err)
+	if o.pod == "" {
+		if o.pod, err = os.Hostname(); err != nil {
+			return nil, fmt.Errorf("name this pod in reports: %w: use --pod", err)
+		}
 	}
 	d := &daemon{
 		options: o, levels: levels, log: telemetry.Scope(log, "stunnerd"), server: srv,
@@ -89,7 +90,7 @@ func newDaemon(o options, source discovery.Source, levels *telemetry.Levels, log
 	d.inspector = admin.NewInspector(srv.Sessions(), srv.Meter(), listeners, admin.Access{Anywhere: o.from == fromAny, Users: o.showUsers})
 	d.follower = follower.New(follower.Options{
 		Source: source, Server: srv, Last: follower.LastGood{Dir: o.stateDir, ID: o.id},
-		Lookup: o.lookup, Applied: d.applied, Pod: host, Log: telemetry.Scope(log, "config"),
+		Lookup: o.lookup, Applied: d.applied, Pod: o.pod, Log: telemetry.Scope(log, "config"),
 	})
 	d.registry.MustRegister(
 		collectors.NewGoCollector(),

@@ -18,11 +18,13 @@ const leftOutKey = "left-out"
 // maxShown leaves room for the rest of a ConfigMap, which Kubernetes lets have 1 MiB.
 const maxShown = 960 << 10
 
-// ConfigMap shows people the config of a Gateway. Dataplanes do not read it, and it holds no secret.
-func ConfigMap(o Owner, c config.Config) *corev1.ConfigMap {
+// ConfigMap shows people the config of a Gateway, and its pods the CA certificates in bundle, if there are any. Dataplanes do not read the config
+// there, and it holds no secret.
+func ConfigMap(o Owner, c config.Config, bundle string) *corev1.ConfigMap {
 	return Show(&corev1.ConfigMap{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
 		ObjectMeta: o.meta(o.Name),
+		Data:       map[string]string{DiscoveryCAKey: bundle},
 	}, c)
 }
 
@@ -37,7 +39,11 @@ func Show(m *corev1.ConfigMap, c config.Config) *corev1.ConfigMap {
 			text, leftOut = c.Canonical(), append(leftOut, part.name)
 		}
 	}
+	bundle := m.Data[DiscoveryCAKey]
 	m.Data = map[string]string{ConfigMapKey: string(text)}
+	if bundle != "" {
+		m.Data[DiscoveryCAKey] = bundle
+	}
 	if len(leftOut) > 0 {
 		m.Data[leftOutKey] = strings.Join(leftOut, ", ") + ": a ConfigMap cannot hold more; config discovery serves everything"
 	}

@@ -61,7 +61,11 @@ func TestTheTemplateIsNotShared(t *testing.T) {
 	}}
 	before := template.DeepCopy()
 	w := manifest.Workload{Template: template, Image: "relay:1"}
-	pod := w.Build(owner).(*appsv1.Deployment).Spec.Template
+	built, err := w.Build(owner)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := built.(*appsv1.Deployment).Spec.Template
 	pod.Labels["ring"], pod.Annotations["ring"], pod.Spec.Containers[0].Args[0] = "three", "three", "-x"
 	if diff := cmp.Diff(before, template); diff != "" {
 		t.Errorf("the Dataplane has changed with its pod (-before +after):\n%s", diff)
@@ -109,7 +113,7 @@ func TestAConfigThatDoesNotFitIsShownInPart(t *testing.T) {
 	} {
 		large := c.Clone()
 		test.grow(&large)
-		m := manifest.ConfigMap(owner, large)
+		m := manifest.ConfigMap(owner, large, "")
 		if got, _, _ := strings.Cut(m.Data["left-out"], ":"); got != test.leftOut {
 			t.Errorf("%s: left out %q, want %q", test.name, got, test.leftOut)
 		}
@@ -124,9 +128,9 @@ func TestAConfigThatDoesNotFitIsShownInPart(t *testing.T) {
 
 func deployment(t *testing.T, spec stunnerv1.DataplaneSpec) *appsv1.Deployment {
 	t.Helper()
-	d, ok := manifest.Workload{Template: &stunnerv1.Dataplane{Spec: spec}, Image: "relay:1"}.Build(owner).(*appsv1.Deployment)
-	if !ok {
-		t.Fatal("no Deployment")
+	built, err := manifest.Workload{Template: &stunnerv1.Dataplane{Spec: spec}, Image: "relay:1"}.Build(owner)
+	if err != nil {
+		t.Fatal(err)
 	}
-	return d
+	return built.(*appsv1.Deployment)
 }

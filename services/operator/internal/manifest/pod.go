@@ -56,6 +56,9 @@ func (w Workload) pod(o Owner) corev1.PodTemplateSpec {
 		// The dataplane asks the API server for nothing.
 		AutomountServiceAccountToken: new(false),
 	}
+	if w.Secured {
+		spec.Volumes = append(spec.Volumes, discoveryFiles(o))
+	}
 	if t.HostNetwork {
 		// Without this a pod in the host network cannot resolve the name of the discovery Service.
 		spec.DNSPolicy = corev1.DNSClusterFirstWithHostNet
@@ -80,6 +83,9 @@ func (w Workload) container(o Owner, t stunnerv1.DataplaneSpec) corev1.Container
 		VolumeMounts:    []corev1.VolumeMount{{Name: stateVolume, MountPath: stateDir}},
 		SecurityContext: cmp.Or(t.ContainerSecurityContext, confinedContainer()),
 	}
+	if w.Secured {
+		c.VolumeMounts = append(c.VolumeMounts, discoveryMount())
+	}
 	if len(c.Command) == 0 && len(c.Args) == 0 {
 		c.Command, c.Args = []string{"stunnerd"}, []string{"-w", "--udp-thread-num=16"}
 	}
@@ -102,7 +108,7 @@ func environment(identity, own []corev1.EnvVar) []corev1.EnvVar {
 
 // identity tells the process who it is and where its config comes from.
 func (w Workload) identity(o Owner) []corev1.EnvVar {
-	return []corev1.EnvVar{
+	env := []corev1.EnvVar{
 		{Name: "STUNNER_NAMESPACE", Value: o.Namespace},
 		{Name: "STUNNER_NAME", Value: o.Name},
 		{Name: "STUNNER_CONFIG_ORIGIN", Value: w.ConfigOrigin},
@@ -110,7 +116,12 @@ func (w Workload) identity(o Owner) []corev1.EnvVar {
 		{Name: "STUNNER_ADDR", ValueFrom: fieldRef("status.podIP")},
 		{Name: "STUNNER_ADDRS", ValueFrom: fieldRef("status.podIPs")},
 		{Name: "STUNNER_NODENAME", ValueFrom: fieldRef("spec.nodeName")},
+		{Name: "STUNNER_POD", ValueFrom: fieldRef("metadata.name")},
 	}
+	if w.Secured {
+		env = append(env, discoveryEnvironment()...)
+	}
+	return env
 }
 
 func stateInMemory() corev1.Volume {

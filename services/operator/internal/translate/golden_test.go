@@ -71,6 +71,7 @@ type testCase struct {
 	objects []resource.Object
 	options translate.Options
 	host    *resource.Host
+	bundle  string
 }
 
 var now = metav1.NewTime(time.Date(2031, 5, 4, 3, 2, 1, 0, time.UTC))
@@ -106,7 +107,7 @@ func load(t testing.TB, file string) *testCase {
 		case f.Name == "options.yaml":
 			mustUnmarshal(t, f.Data, &c.options)
 		case f.Name == "bundle.pem":
-			c.objects = append(c.objects, &resource.Trust{Bundle: string(f.Data)})
+			c.bundle = string(f.Data)
 		case f.Name == "host.yaml":
 			c.host = readHost(t, f.Data)
 		case dir == "want/":
@@ -203,6 +204,7 @@ func (c *testCase) view() *resource.View { return c.viewOf(c.objects) }
 
 func (c *testCase) viewOf(objects []resource.Object) *resource.View {
 	v := resource.NewView(objects)
+	v.Put(&resource.Trust{Bundle: c.bundle})
 	if c.host != nil {
 		v = v.WithHost(*c.host)
 	}

@@ -28,6 +28,8 @@ type Options struct {
 	// DiscoveryAddress is where generated pods find config discovery: a URL with the DNS name of a Service. An address of a pod would
 	// change with every restart of the operator, and restart every dataplane with it.
 	DiscoveryAddress string
+	// DiscoverySecured says that generated pods show config discovery a token, and know it by its certificate.
+	DiscoverySecured bool
 	// Image is the dataplane image of a Dataplane that names none.
 	Image string
 	// Now is the time that new condition transitions get.

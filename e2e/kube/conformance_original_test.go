@@ -115,4 +115,3 @@ func (n *tenant) provideOnce(ctx context.Context, namespace string) {
 		}
 	}
 }
-

@@ -1,0 +1,285 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/api/discovery"
+)
+
+// What becomes of a Gateway that changes its address, loses what it needs, goes, and comes back.
+func TestConformance_Life(t *testing.T) {
+	t.Parallel()
+	newStage(t).shared(map[string]func(*tenant){
+		"address": addressesAreFollowed,
+		"needs":   gatewaysOutliveWhatTheyNeed,
+		"again":   gatewaysComeBack,
+		"end":     namespacesEnd,
+	})
+}
+
+// dataplane follows the config of a Gateway, as its pods do.
+type dataplane struct {
+	*tenant
+	events <-chan discovery.Event
+}
+
+func (n *tenant) dataplane(gateway string) *dataplane {
+	n.Helper()
+	source, err := discovery.Open(fmt.Sprintf("http://127.0.0.1:%d", n.stage.discovery), discovery.Options{ID: n.name + "/" + gateway})
+	n.must(err)
+	return &dataplane{n, source.Watch(n.Context())}
+}
+
+// next waits for what is told next; a state of the connection is nothing told.
+func (d *dataplane) next() discovery.Event {
+	d.Helper()
+	ctx, cancel := context.WithTimeout(d.Context(), patience)
+	defer cancel()
+	for {
+		select {
+		case e := <-d.events:
+			if e.Connected {
+				continue
+			}
+			d.must(e.Err)
+			return e
+		case <-ctx.Done():
+			d.Fatal("nothing was told")
+		}
+	}
+}
+
+// until waits for a config of which something holds, and returns all up to that one.
+func (d *dataplane) until(holds func(config.Config) bool) (seen []config.Config) {
+	d.Helper()
+	for {
+		e := d.next()
+		if e.Deleted {
+			d.Fatal("the config was withdrawn")
+		}
+		seen = append(seen, e.Config)
+		if holds(e.Config) {
+			return seen
+		}
+	}
+}
+
+func offers(address string) func(config.Config) bool {
+	return func(c config.Config) bool { return len(c.Listeners) > 0 && c.Listeners[0].PublicAddress == address }
+}
+
+// A load balancer that moves is followed, in the status and in the config, and the address that it had is never offered again (R-33).
+func addressesAreFollowed(n *tenant) {
+	n.apply(`
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: lobby}
+spec:
+  gatewayClassName: CLASS
+  listeners: [{name: udp, port: 3478, protocol: TURN-UDP}]
+`)
+	n.expose("lobby", "192.0.2.7")
+	n.addresses("lobby", "192.0.2.7")
+	d := n.dataplane("lobby")
+	d.until(offers("192.0.2.7"))
+	before := map[string]bool{"192.0.2.7": true}
+	for _, address := range []string{"192.0.2.8", "", "192.0.2.9"} {
+		n.expose("lobby", address)
+		n.gateway("lobby", map[bool]string{true: homeless, false: programmed}[address == ""])
+		if address == "" {
+			n.addresses("lobby")
+		} else {
+			n.addresses("lobby", address)
+		}
+		seen := d.until(offers(address))
+		// The first of them may have been on its way when the address changed.
+		for i, c := range seen {
+			if old := c.Listeners[0].PublicAddress; i > 0 && before[old] {
+				n.Errorf("%s was offered again, before %q", old, address)
+			}
+		}
+		before[address] = true
+	}
+}
+
+// A Secret, a GatewayConfig or a Dataplane that is lost is told by conditions and by nothing else: connected dataplanes hear nothing, and what
+// was made stays as it is. When it is back all is well.
+func gatewaysOutliveWhatTheyNeed(n *tenant) {
+	const (
+		secret = `
+apiVersion: v1
+kind: Secret
+metadata: {name: vault}
+stringData: {type: ephemeral, secret: marzipan}
+`
+		settings = `
+apiVersion: stunner.l7mp.io/v1
+kind: GatewayConfig
+metadata: {name: settings}
+spec: {dataplane: NAMESPACE, authRef: {name: vault}}
+`
+		template = `
+apiVersion: stunner.l7mp.io/v1
+kind: Dataplane
+metadata: {name: NAMESPACE}
+spec: {enableMetricsEndpoint: true}
+`
+	)
+	n.apply(secret + "---" + settings + "---" + template + rooms + udpRoute("media", "{name: lobby}", "{name: rooms}") + `
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: lobby}
+spec:
+  gatewayClassName: CLASS
+  infrastructure: {parametersRef: {group: stunner.l7mp.io, kind: GatewayConfig, name: settings}}
+  listeners:
+  - {name: udp, port: 3478, protocol: TURN-UDP}
+  - {name: tcp, port: 3478, protocol: TURN-TCP}
+`)
+	n.expose("lobby", "192.0.2.7")
+	n.expose("lobby-tcp", "192.0.2.8")
+	n.gateway("lobby", programmed)
+	n.serves("lobby", "udp 192.0.2.7", "tcp 192.0.2.8")
+	n.reaches("lobby", "198.51.100.21")
+	devices := []*dataplane{n.dataplane("lobby"), n.dataplane("lobby")}
+	for _, d := range devices {
+		d.until(func(c config.Config) bool { return offers("192.0.2.7")(c) && len(c.Clusters) == 1 })
+	}
+	made := func() string {
+		n.Helper()
+		text := ""
+		for name, o := range map[string]client.Object{"lobby": &corev1.Service{}, "lobby-tcp": &corev1.Service{}} {
+			n.must(n.read(n.Context(), name, o))
+			text += o.GetResourceVersion() + " "
+		}
+		d := &appsv1.Deployment{}
+		n.must(n.read(n.Context(), "lobby", d))
+		return fmt.Sprintf("%s %s %d", text, d.UID, d.Generation)
+	}
+	before := made()
+	for _, c := range []struct{ lost, want string }{
+		{secret, "!Accepted:Pending !Programmed:Invalid"},
+		{template, "!Accepted:InvalidParameters !Programmed:Invalid"},
+		{settings, "!Accepted:InvalidParameters !Programmed:Invalid"},
+	} {
+		n.remove(c.lost)
+		n.gateway("lobby", c.want)
+		n.serves("lobby", "udp 192.0.2.7", "tcp 192.0.2.8")
+		n.reaches("lobby", "198.51.100.21")
+		n.addresses("lobby", "192.0.2.7", "192.0.2.8")
+		n.apply(c.lost)
+		n.gateway("lobby", programmed)
+		if after := made(); after != before {
+			n.Errorf("without %s objects became %s, were %s", c.lost, after, before)
+		}
+	}
+	// What a dataplane hears next is this, and not something that was on its way.
+	n.apply(udpRoute("media", "{name: lobby}", "{name: rooms, port: 7001}"))
+	for _, d := range devices {
+		if e := d.next(); e.Deleted || len(e.Config.Clusters) != 1 || !slices.Equal(e.Config.Clusters[0].Endpoints, []string{"198.51.100.21:<7001-7001>"}) {
+			n.Errorf("a dataplane heard %+v", e)
+		}
+	}
+}
+
+// A Gateway that is deleted is withdrawn in so many words. One that comes back at once owns everything that is there, and has nothing of the one
+// before (R-30).
+func gatewaysComeBack(n *tenant) {
+	const lobby = `
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: lobby}
+spec:
+  gatewayClassName: CLASS
+  listeners: [{name: udp, port: 3478, protocol: TURN-UDP}]
+`
+	n.apply(lobby)
+	n.expose("lobby", "192.0.2.7")
+	n.gateway("lobby", programmed)
+	d := n.dataplane("lobby")
+	d.until(offers("192.0.2.7"))
+	for range 3 {
+		n.remove(lobby)
+		n.apply(lobby)
+		gw := &gwapiv1.Gateway{}
+		n.must(n.read(n.Context(), "lobby", gw))
+		for _, o := range []client.Object{&corev1.Service{}, &appsv1.Deployment{}, &corev1.ConfigMap{}} {
+			n.await(func(ctx context.Context) error { return n.ownedBy(ctx, gw, o) })
+		}
+		n.expose("lobby", "192.0.2.8")
+		n.gateway("lobby", programmed)
+		n.addresses("lobby", "192.0.2.8")
+		n.serves("lobby", "udp 192.0.2.8")
+	}
+	n.remove(lobby)
+	n.await(func(context.Context) error {
+		if e := d.next(); !e.Deleted {
+			return errors.New("the config was not withdrawn")
+		}
+		return nil
+	})
+	n.serves("lobby")
+	for _, o := range []client.Object{&corev1.Service{}, &appsv1.Deployment{}, &corev1.ConfigMap{}, &gwapiv1.Gateway{}} {
+		n.gone("lobby", o)
+	}
+}
+
+// ownedBy holds that an object is there to stay and that the Gateway is its only owner.
+func (n *tenant) ownedBy(ctx context.Context, gw *gwapiv1.Gateway, o client.Object) error {
+	if err := n.read(ctx, gw.Name, o); err != nil {
+		return err
+	}
+	owners := o.GetOwnerReferences()
+	if o.GetDeletionTimestamp() != nil || len(owners) != 1 || owners[0].UID != gw.UID {
+		return fmt.Errorf("%T %s is owned by %+v, want %s", o, gw.Name, owners, gw.UID)
+	}
+	return nil
+}
+
+// A namespace goes while its Gateways are still being made: nothing holds it up, nothing is left, and no other Gateway notices (R-30).
+func namespacesEnd(n *tenant) {
+	guest := *n
+	guest.name = n.name + "-guest"
+	n.must(n.Create(n.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: guest.name}}))
+	const gateways = 30
+	for i := range gateways {
+		guest.apply(fmt.Sprintf(`
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: lobby-%d}
+spec:
+  gatewayClassName: CLASS
+  listeners: [{name: udp, port: 3478, protocol: TURN-UDP}, {name: tcp, port: 3478, protocol: TURN-TCP}]
+`, i) + udpRoute(fmt.Sprintf("media-%d", i), fmt.Sprintf("{name: lobby-%d}", i), "{name: missing}"))
+	}
+	d := guest.dataplane("lobby-0")
+	d.until(func(config.Config) bool { return true })
+	n.must(n.Delete(n.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: guest.name}}))
+	for !d.next().Deleted {
+	}
+	n.await(func(ctx context.Context) error {
+		namespace := &corev1.Namespace{}
+		if err := n.Get(ctx, types.NamespacedName{Name: guest.name}, namespace); client.IgnoreNotFound(err) != nil || err == nil {
+			return fmt.Errorf("the namespace is %s: %+v", namespace.Status.Phase, namespace.Status.Conditions)
+		}
+		return nil
+	})
+	for i := range gateways {
+		guest.serves(fmt.Sprintf("lobby-%d", i))
+	}
+	n.apply(lobby)
+	n.gateway("lobby", programmed)
+}

@@ -23,8 +23,7 @@ func clustersOf(v *resource.View, listeners []*listener, p parameters, opt Optio
 		for _, r := range l.routes {
 			known := func(c config.Cluster) bool { return c.Name == r.Ref.NamespacedName.String() }
 			if !slices.ContainsFunc(clusters, known) {
-				c, _ := clusterOf(v, r, p, opt)
-				clusters, named = append(clusters, c), append(named, namedClusters(v, r, p, opt)...)
+				clusters, named = append(clusters, clusterOf(v, r, p, opt)), append(named, namedClusters(v, r, p, opt)...)
 			}
 		}
 	}
@@ -49,11 +48,11 @@ func namedClusters(v *resource.View, r *resource.Route, p parameters, opt Option
 			others.Backends = append(others.Backends, b)
 		}
 	}
-	names, _ := clusterOf(v, &services, p, opt)
+	names := clusterOf(v, &services, p, opt)
 	if len(others.Backends) == 0 {
 		return []config.Cluster{names}
 	}
-	prefixes, _ := clusterOf(v, &others, p, opt)
+	prefixes := clusterOf(v, &others, p, opt)
 	if len(services.Backends) == 0 {
 		return []config.Cluster{prefixes}
 	}
@@ -61,27 +60,42 @@ func namedClusters(v *resource.View, r *resource.Route, p parameters, opt Option
 	return []config.Cluster{prefixes, names}
 }
 
-// clusterOf is the union of all backends of a route. A backend that is wrong is left out and found; it takes nothing from the others.
-func clusterOf(v *resource.View, r *resource.Route, p parameters, opt Options) (config.Cluster, []condition.Finding) {
-	c := config.Cluster{Name: r.Ref.NamespacedName.String(), Type: config.Static, Protocol: "UDP"}
-	if !opt.EndpointDiscovery && len(r.Backends) > 0 && r.Backends[0].Kind == string(stunnerv1.KindService) {
-		c.Type = config.StrictDNS
+// clusterOf is the union of all backends of a route that are right: one that is wrong takes nothing from the others.
+func clusterOf(v *resource.View, r *resource.Route, p parameters, opt Options) config.Cluster {
+	c := config.Cluster{Name: r.Ref.NamespacedName.String(), Type: clusterTypeOf(r, opt), Protocol: "UDP"}
+	backends, _ := backendsOf(v, r, p, opt)
+	for _, b := range backends {
+		c.Endpoints = append(c.Endpoints, b.endpoints()...)
 	}
-	var found []condition.Finding
+	slices.Sort(c.Endpoints)
+	c.Endpoints = slices.Compact(c.Endpoints)
+	return c
+}
+
+func clusterTypeOf(r *resource.Route, opt Options) config.ClusterType {
+	if !opt.EndpointDiscovery && len(r.Backends) > 0 && r.Backends[0].Kind == string(stunnerv1.KindService) {
+		return config.StrictDNS
+	}
+	return config.Static
+}
+
+// backendsOf returns the backends of a route that have endpoints, and what is wrong with the route's backends. It does not ask for the endpoints
+// themselves: the status of a route does not depend on them, and need not be made anew whenever a pod comes or goes.
+func backendsOf(v *resource.View, r *resource.Route, p parameters, opt Options) (backends []backend, found []condition.Finding) {
 	for _, b := range r.Backends {
-		q := backend{Backend: b, view: v, route: r, opt: opt, cluster: c.Type, denied: deniedBackends(p.config)}
+		q := backend{Backend: b, view: v, route: r, opt: opt, cluster: clusterTypeOf(r, opt), denied: deniedBackends(p.config)}
 		q.grants = p.config != nil && p.config.Spec.RequireReferenceGrants
 		if unfit := backendRules.judge(q); !unfit.OK() {
 			found = append(found, unfit)
 			continue
 		}
-		endpoints, unfit := q.endpoints()
-		c.Endpoints = append(c.Endpoints, endpoints...)
-		found = append(found, unfit...)
+		if !q.isService() {
+			_, unfit := prefixesOf(v.StaticService(q.Key()))
+			found = append(found, unfit...)
+		}
+		backends = append(backends, q)
 	}
-	slices.Sort(c.Endpoints)
-	c.Endpoints = slices.Compact(c.Endpoints)
-	return c, found
+	return backends, found
 }
 
 // backend is a backend of a route, on its way into a cluster.
@@ -196,15 +210,15 @@ func (b backend) fitsCluster() condition.Finding {
 }
 
 // endpoints are what clients may reach behind the backend.
-func (b backend) endpoints() ([]string, []condition.Finding) {
-	if !b.isService() {
-		prefixes, unfit := prefixesOf(b.view.StaticService(b.Key()))
-		return b.withPorts(prefixes), unfit
+func (b backend) endpoints() []string {
+	switch {
+	case !b.isService():
+		prefixes, _ := prefixesOf(b.view.StaticService(b.Key()))
+		return b.withPorts(prefixes)
+	case b.cluster == config.StrictDNS:
+		return []string{b.Name + "." + b.Namespace + ".svc." + b.opt.ClusterDomain}
 	}
-	if b.cluster == config.StrictDNS {
-		return []string{b.Name + "." + b.Namespace + ".svc." + b.opt.ClusterDomain}, nil
-	}
-	return b.withPorts(append(b.podAddresses(), b.clusterAddress()...)), nil
+	return b.withPorts(append(b.podAddresses(), b.clusterAddress()...))
 }
 
 // podAddresses are those of all endpoints, ready or not: a media server that is shutting down still has calls. Names are left out,

@@ -67,7 +67,7 @@ func parentConditions(v *resource.View, r *resource.Route, parent gwapiv1.Parent
 	default:
 		return nil, false
 	}
-	_, unresolved := clusterOf(v, r, p, opt)
+	_, unresolved := backendsOf(v, r, p, opt)
 	return []metav1.Condition{
 		condition.Holds(condition.Accepted, condition.ReasonAccepted, refused),
 		condition.Holds(condition.ResolvedRefs, condition.ReasonResolved, unresolvedBackends(unresolved)),

@@ -42,17 +42,12 @@ func (s *summary) notInForce() (n int) {
 	return n
 }
 
-// negative are the condition types that say what is wrong rather than what is right.
-var negative = map[string]bool{condition.Conflicted: true, condition.RealmNotDNSName: true, condition.InsecureInlineCredentials: true}
-
 // unhappy returns the conditions that say that something is not as it should be.
 func unhappy(conditions []metav1.Condition) (bad []metav1.Condition) {
 	for _, c := range conditions {
-		fine := c.Status == metav1.ConditionTrue
-		if words := strings.Fields(c.Type); len(words) > 0 && negative[words[len(words)-1]] {
-			fine = c.Status == metav1.ConditionFalse
-		}
-		if !fine {
+		plain := c // what it stands on is written before its type
+		plain.Type = c.Type[strings.LastIndexByte(c.Type, ' ')+1:]
+		if condition.Wrong(plain) {
 			bad = append(bad, c)
 		}
 	}

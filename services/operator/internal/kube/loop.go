@@ -182,6 +182,9 @@ func (l *loop) translate(u translate.Unit) {
 // that never was ours is not looked at.
 func (l *loop) jobOf(u translate.Unit, out translate.Outcome, givenAway bool) job {
 	j := job{ours: out.Ours, status: out.Status, complete: givenAway}
+	if out.Gateway != nil {
+		j.notes = out.Gateway.Notes
+	}
 	if r := out.Gateway; r != nil && out.Ours && !r.Keep && l.current(u.NamespacedName) != nil {
 		j.objects, j.keepServices, j.complete = r.ObjectsWith(l.current(u.NamespacedName)), r.KeepServices, true
 	}

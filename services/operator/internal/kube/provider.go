@@ -103,6 +103,9 @@ func (p *Provider) work(ctx context.Context, l *loop) error {
 	}
 	l.secrets = newSecrets(direct, l.inbox, p.Log)
 	l.writer = newWriter(cached, s, l.meters, &p.tasks, p.Log)
+	if l.writer.herald, err = newHerald(ctx, p.Config, s, p.Options.ControllerName); err != nil {
+		return err
+	}
 	l.shown = func(gateway types.NamespacedName) []string { return shown(ctx, cached, gateway) }
 	group, ctx := errgroup.WithContext(ctx)
 	w := watcher{cache: c, scheme: s, mapper: mapper, inbox: l.inbox, lack: &l.lack, log: p.Log}

@@ -30,6 +30,8 @@ import (
 type job struct {
 	ours   bool
 	status any
+	// notes are remarks that fit no condition.
+	notes []string
 	// version is that of the object for which the status was made.
 	version string
 	// objects are those of a Gateway. When the list is complete, others that belong to the Gateway go.
@@ -45,6 +47,7 @@ type writer struct {
 	scheme *runtime.Scheme
 	meters *meters
 	tasks  *tasks
+	herald herald
 	log    *slog.Logger
 
 	mu   sync.Mutex
@@ -246,13 +249,15 @@ func (w *writer) writeStatus(ctx context.Context, u translate.Unit, j job) error
 	if err := w.client.Get(ctx, u.NamespacedName, o); err != nil {
 		return client.IgnoreNotFound(err)
 	}
-	if o.GetResourceVersion() != j.version || !setStatus(o, j.status) {
+	before, changed := setStatus(o, j.status)
+	if o.GetResourceVersion() != j.version || !changed {
 		return nil
 	}
 	w.count(o, "status")
 	if err := w.client.Status().Update(ctx, o, client.FieldOwner(fieldManager)); err != nil {
 		return client.IgnoreNotFound(fmt.Errorf("write status: %w", err))
 	}
+	w.herald.tell(o, news(before, j))
 	return nil
 }
 
@@ -280,19 +285,18 @@ func blank(u translate.Unit) client.Object {
 	return &stunnerv1.UDPRoute{}
 }
 
-// setStatus gives an object a status and reports whether that is another one.
-func setStatus(o client.Object, status any) bool {
+// setStatus gives an object a status, and returns the one that it had and whether that was another one.
+func setStatus(o client.Object, status any) (before any, changed bool) {
 	field := reflect.ValueOf(o).Elem().FieldByName("Status")
-	wanted := reflect.ValueOf(status)
-	if route, ok := status.(gwapiv1.RouteStatus); ok { // its type is a struct around this one
+	if _, route := status.(gwapiv1.RouteStatus); route { // its type is a struct around this one
 		field = field.FieldByName("RouteStatus")
-		wanted = reflect.ValueOf(route)
 	}
-	if reflect.DeepEqual(field.Interface(), status) {
-		return false
+	before = field.Interface()
+	if reflect.DeepEqual(before, status) {
+		return before, false
 	}
-	field.Set(wanted)
-	return true
+	field.Set(reflect.ValueOf(status))
+	return before, true
 }
 
 // The writer hears of the objects that it has made, to mend what others do to them.

@@ -1,0 +1,61 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+// People who look at an object see what has become of it, each thing once, and an operator that starts anew has nothing to tell (K-03).
+func TestEvents_TellWhatChanges(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	s.sees("gateway/front-door", condition("Programmed"), "False")
+	s.expose("192.0.2.7")
+	s.sees("gateway/front-door", condition("Programmed"), "True")
+	s.kubectl("annotate", "gateway", "front-door", "-n", s.name, "stunner.l7mp.io/enable-mixed-protocol-lb=perhaps")
+	s.kubectl("patch", "gatewayconfig", s.name, "-n", s.name, "--type=merge", "-p", `{"spec":{"authRef":null,"authType":"static","userName":"me","password":"marker-in-the-clear"}}`)
+	for _, want := range []string{
+		"Gateway front-door Warning AddressNotAssigned Programmed is False: no public address",
+		"Gateway front-door Normal Programmed Programmed is True",
+		"Gateway front-door Warning Warning annotation stunner.l7mp.io/enable-mixed-protocol-lb: \"perhaps\" is neither true nor false",
+		"GatewayConfig " + s.name + " Warning Warning InsecureInlineCredentials is True",
+	} {
+		s.await(func(context.Context) error {
+			if told := s.events(); strings.Count(told, want) != 1 {
+				return fmt.Errorf("events do not say once %q:\n%s", want, told)
+			}
+			return nil
+		})
+	}
+	if told := s.events(); strings.Contains(told, "marker-in-the-clear") {
+		t.Errorf("events tell a secret:\n%s", told)
+	}
+
+	s.stop()
+	restarted := time.Now()
+	s.start()
+	s.await(func(context.Context) error {
+		if s.metric("stunner_operator_leader") != 1 {
+			return errors.New("not the leader yet")
+		}
+		return nil
+	})
+	s.kubectl("label", "gateway", "front-door", "-n", s.name, "team=media")
+	s.sees("deployment/front-door", ".metadata.labels.team", "media")
+	for _, e := range s.writes(restarted) {
+		if e.Resource == "events" {
+			t.Errorf("needless: %s %s", e.Verb, e.Name)
+		}
+	}
+}
+
+// events are what people are told in the namespace: kind, name, type, reason and text.
+func (s *stage) events() string {
+	s.Helper()
+	return s.kubectl("get", "events.events.k8s.io", "-n", s.name, "-o",
+		`jsonpath={range .items[*]}{.regarding.kind} {.regarding.name} {.type} {.reason} {.note}{"\n"}{end}`)
+}

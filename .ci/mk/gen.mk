@@ -1,4 +1,4 @@
-# Generated files: the deep copies and the CRDs of the Kubernetes kinds, and the HTTP contract of the auth service. And module files.
+# Generated files: the deep copies and the CRDs of the Kubernetes kinds, the HTTP contract of the auth service, and what is generated in charts. And module files.
 
 CRDS := kustomize/base/crds
 
@@ -8,6 +8,7 @@ gen: ## Write the generated files
 	rm -f $(CRDS)/stunner.l7mp.io_*.yaml
 	cd services/api && GOWORK=off $(call TOOL,controller-gen) object crd 'paths=./v1;./v1alpha1' output:crd:dir=../../$(CRDS)
 	GOWORK=off go -C .ci/tools tool oapi-codegen --config ../../openapi/auth.cfg.yaml ../../openapi/auth.yaml
+	@$(MAKE) --no-print-directory charts
 
 verify: ## Fail when a generated file is not current
 	@.ci/verify

@@ -1,0 +1,15 @@
+# Charts: the files of other folders that they hold, and the schemas and tables that are made of their values.
+
+CHARTS      := charts/stunner charts/stunner-crds
+RIGHTS      := $(addprefix kustomize/,base/rbac.yaml base/roles.yaml components/namespaced/cluster.yaml components/namespaced/events.yaml components/namespaced/watched/role.yaml)
+GATEWAY_API  = $(shell go -C services/operator list -m -f '{{.Dir}}' sigs.k8s.io/gateway-api)/config/crd/standard
+
+.PHONY: charts
+
+charts:
+	rm -rf $(addsuffix /files,$(CHARTS))
+	install -m 644 -D -t charts/stunner-crds/files/stunner $(CRDS)/stunner.l7mp.io_*.yaml
+	install -m 644 -D -t charts/stunner-crds/files/gateway-api $(GATEWAY_API)/*.yaml
+	cd charts/stunner-crds/files/gateway-api && { echo 'resources:'; printf -- '  - %s\n' *.yaml; } > Kustomization
+	install -m 644 -D -t charts/stunner/files/rbac $(RIGHTS)
+	GOWORK=off go -C .ci/tools run ./values $(addprefix ../../,$(CHARTS))

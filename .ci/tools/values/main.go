@@ -1,0 +1,234 @@
+// Command values writes, for each folder of a chart that it is given, values.schema.json and the table of values in README.md. Both are made from the
+// comments of values.yaml, in the manner of helm-docs:
+//
+//	# -- (TYPE) What the value means.
+//	# @enum: WORDS
+//	# @pattern: EXPRESSION
+//	# @minimum: NUMBER
+//
+// TYPE is needed where the default does not tell: map (of strings), object (of anything), strings, integers, objects (lists of these).
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+func main() {
+	for _, folder := range os.Args[1:] {
+		if err := write(folder); err != nil {
+			fmt.Fprintf(os.Stderr, "values: %s: %v\n", folder, err)
+			os.Exit(1)
+		}
+	}
+}
+
+func write(folder string) error {
+	text, err := os.ReadFile(filepath.Join(folder, "values.yaml"))
+	if err != nil {
+		return err
+	}
+	values, err := parse(text)
+	if err != nil {
+		return err
+	}
+	schema, err := schemaOf(values)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(folder, "values.schema.json"), schema, 0o644); err != nil {
+		return err
+	}
+	readme := filepath.Join(folder, "README.md")
+	page, err := os.ReadFile(readme)
+	if err != nil {
+		return err
+	}
+	if page, err = withTable(page, values); err != nil {
+		return err
+	}
+	return os.WriteFile(readme, page, 0o644)
+}
+
+// value is one that a user may set: a leaf of values.yaml, or an object that is free.
+type value struct {
+	path    []string
+	meaning string
+	kind    string
+	rules   map[string]string
+	dflt    any
+}
+
+// parse reads every value of values.yaml, in its order. One without a sentence is an error.
+func parse(text []byte) (values []value, err error) {
+	var document yaml.Node
+	if err := yaml.Unmarshal(text, &document); err != nil {
+		return nil, err
+	}
+	return collect(document.Content[0], nil)
+}
+
+func collect(m *yaml.Node, path []string) (values []value, err error) {
+	for i := 0; i < len(m.Content); i += 2 {
+		key, node := m.Content[i], m.Content[i+1]
+		v := value{path: append(path[:len(path):len(path)], key.Value)}
+		if err := v.read(key.HeadComment, node); err != nil {
+			return nil, err
+		}
+		if v.meaning != "" {
+			values = append(values, v)
+			continue
+		}
+		if node.Kind != yaml.MappingNode || len(node.Content) == 0 {
+			return nil, fmt.Errorf("value %s: has no comment that starts with \"--\"", strings.Join(v.path, "."))
+		}
+		below, err := collect(node, v.path)
+		if err != nil {
+			return nil, err
+		}
+		values = append(values, below...)
+	}
+	return values, nil
+}
+
+var (
+	comment = regexp.MustCompile(`(?s)(?:^|\n)# -- (?:\((\w+)\) )?(.*)`)
+	rule    = regexp.MustCompile(`(?m)^# @(\w+): (.*)\n?`)
+)
+
+// read takes the comment above a value apart. The last paragraph counts: what stands before an empty line is about what follows as a whole.
+func (v *value) read(text string, node *yaml.Node) error {
+	v.rules = map[string]string{}
+	paragraphs := strings.Split(text, "\n\n")
+	text = paragraphs[len(paragraphs)-1]
+	for _, match := range rule.FindAllStringSubmatch(text, -1) {
+		v.rules[match[1]] = match[2]
+	}
+	match := comment.FindStringSubmatch(rule.ReplaceAllString(text, ""))
+	if match == nil {
+		return nil
+	}
+	v.kind, v.meaning = match[1], strings.Join(strings.Fields(strings.ReplaceAll(match[2], "\n#", " ")), " ")
+	if v.kind == "" {
+		v.kind = scalars[node.Tag]
+	}
+	if _, known := shapes[v.kind]; !known {
+		return fmt.Errorf("value %s: say in its comment which type it has: (%s)", strings.Join(v.path, "."), "map|object|strings|integers|objects")
+	}
+	return node.Decode(&v.dflt)
+}
+
+var scalars = map[string]string{"!!str": "string", "!!int": "integer", "!!bool": "boolean"}
+
+type object = map[string]any
+
+// shapes are the JSON schemas of the types.
+var shapes = map[string]object{
+	"string":   {"type": "string"},
+	"integer":  {"type": "integer"},
+	"boolean":  {"type": "boolean"},
+	"map":      {"type": "object", "additionalProperties": object{"type": "string"}},
+	"object":   {"type": "object"},
+	"strings":  {"type": "array", "items": object{"type": "string"}},
+	"integers": {"type": "array", "items": object{"type": "integer"}},
+	"objects":  {"type": "array", "items": object{"type": "object"}},
+}
+
+// schemaOf returns the JSON schema of the values: there are no others. Only a chart that this one is a part of may say something global.
+func schemaOf(values []value) ([]byte, error) {
+	root := closed()
+	root["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+	root["properties"].(object)["global"] = object{"type": "object"}
+	for _, v := range values {
+		at := root
+		for _, name := range v.path[:len(v.path)-1] {
+			properties := at["properties"].(object)
+			if properties[name] == nil {
+				properties[name] = closed()
+			}
+			at = properties[name].(object)
+		}
+		leaf, err := v.schema()
+		if err != nil {
+			return nil, err
+		}
+		at["properties"].(object)[v.path[len(v.path)-1]] = leaf
+	}
+	var out bytes.Buffer
+	e := json.NewEncoder(&out)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	err := e.Encode(root)
+	return out.Bytes(), err
+}
+
+func closed() object {
+	return object{"type": "object", "additionalProperties": false, "properties": object{}}
+}
+
+func (v value) schema() (object, error) {
+	leaf := object{"description": v.meaning}
+	for key, shape := range shapes[v.kind] {
+		leaf[key] = shape
+	}
+	for name, text := range v.rules {
+		switch name {
+		case "enum":
+			leaf["enum"] = strings.Fields(text)
+		case "pattern":
+			leaf["pattern"] = text
+		case "minimum":
+			n, err := strconv.Atoi(text)
+			if err != nil {
+				return nil, fmt.Errorf("value %s: minimum: %w", strings.Join(v.path, "."), err)
+			}
+			leaf["minimum"] = n
+		default:
+			return nil, fmt.Errorf("value %s: unknown rule @%s", strings.Join(v.path, "."), name)
+		}
+	}
+	return leaf, nil
+}
+
+// The table stands between these lines.
+const (
+	tableBegin = "<!-- values: made by `make gen` -->\n"
+	tableEnd   = "<!-- end of values -->\n"
+)
+
+func withTable(page []byte, values []value) ([]byte, error) {
+	before, rest, begun := bytes.Cut(page, []byte(tableBegin))
+	_, after, ended := bytes.Cut(rest, []byte(tableEnd))
+	if !begun || !ended {
+		return nil, fmt.Errorf("README.md: the lines %q and %q are missing, between which the table stands", tableBegin, tableEnd)
+	}
+	var out bytes.Buffer
+	out.Write(before)
+	out.WriteString(tableBegin + "| value | default | meaning |\n| --- | --- | --- |\n")
+	for _, v := range values {
+		fmt.Fprintf(&out, "| `%s` | %s | %s |\n", strings.Join(v.path, "."), shown(v.dflt), strings.ReplaceAll(v.meaning, "|", `\|`))
+	}
+	out.WriteString(tableEnd)
+	out.Write(after)
+	return out.Bytes(), nil
+}
+
+// shown is a default as the table has it: what is empty or long can be read in values.yaml.
+func shown(v any) string {
+	text, err := json.Marshal(v)
+	switch {
+	case err != nil || string(text) == `""`:
+		return ""
+	case len(text) > 60:
+		return "see `values.yaml`"
+	}
+	return "`" + string(bytes.Trim(text, `"`)) + "`"
+}

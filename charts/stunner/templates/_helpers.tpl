@@ -1,0 +1,99 @@
+{{/* Labels of every object. Nobody changes ours: a key that stands twice is an error to some versions of Helm. */}}
+{{- define "stunner.labels" -}}
+{{- toYaml (merge (dict
+  "app.kubernetes.io/part-of" "stunner"
+  "app.kubernetes.io/version" .Chart.AppVersion
+  "app.kubernetes.io/managed-by" .Release.Service
+  "helm.sh/chart" (printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_")) .Values.commonLabels) }}
+{{- end }}
+
+{{/* An image by its digest, else by its tag, else by the version of the application. */}}
+{{- define "stunner.image" -}}
+{{- $image := .image -}}
+{{- if $image.digest -}}
+{{ printf "%s@%s" $image.name $image.digest }}
+{{- else -}}
+{{ printf "%s:%s" $image.name ($image.tag | default .root.Chart.AppVersion) }}
+{{- end -}}
+{{- end }}
+
+{{/* What the pods of both Deployments are told alike: dict "root" $ "app" NAME "deployment" VALUES. The labels that select the pods come last: nobody changes them. */}}
+{{- define "stunner.podMetadata" -}}
+labels:
+  {{- toYaml (merge (dict "app" .app) (.labels | default dict) .deployment.podLabels) | nindent 2 }}
+{{- with .deployment.podAnnotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{- define "stunner.podPlacement" -}}
+securityContext:
+  {{- toYaml .deployment.securityContext | nindent 2 }}
+{{- with .deployment.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .deployment.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with .deployment.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .deployment.affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .deployment.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+topologySpreadConstraints:
+  {{- if .deployment.topologySpreadConstraints }}
+  {{- toYaml .deployment.topologySpreadConstraints | nindent 2 }}
+  {{- else }}
+  {{- range list "topology.kubernetes.io/zone" "kubernetes.io/hostname" }}
+  - topologyKey: {{ . }}
+    maxSkew: 1
+    whenUnsatisfiable: ScheduleAnyway
+    labelSelector:
+      matchLabels:
+        app: {{ $.app }}
+  {{- end }}
+  {{- end }}
+{{- end }}
+
+{{- define "stunner.probes" -}}
+livenessProbe:
+  httpGet:
+    path: /live
+    port: health
+readinessProbe:
+  httpGet:
+    path: /ready
+    port: health
+  periodSeconds: 5
+{{- end }}
+
+{{/* Where config discovery is asked. Kubernetes puts the namespace in. */}}
+{{- define "stunner.discoveryURL" -}}
+{{- $o := .Values.stunnerGatewayOperator -}}
+{{ eq $o.discovery.auth "off" | ternary "http" "https" }}://stunner-config-discovery.$(POD_NAMESPACE).svc.{{ $o.clusterDomain }}:13478
+{{- end }}
+
+{{- define "stunner.podNamespace" -}}
+- name: POD_NAMESPACE
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.namespace
+{{- end }}
+
+{{/* The namespace of the GatewayConfig. The operator must be able to see it. */}}
+{{- define "stunner.configNamespace" -}}
+{{- $namespace := .Values.defaults.gatewayConfig.namespace | default .Release.Namespace -}}
+{{- if and .Values.watchNamespaces (not (has $namespace .Values.watchNamespaces)) -}}
+{{- fail (printf "defaults.gatewayConfig.namespace: namespace %s is not watched: add it to watchNamespaces, or name one of these" $namespace) -}}
+{{- end -}}
+{{- $namespace -}}
+{{- end }}

@@ -8,6 +8,7 @@ gen: ## Write the generated files
 	rm -f $(CRDS)/stunner.l7mp.io_*.yaml
 	cd services/api && GOWORK=off $(call TOOL,controller-gen) object crd 'paths=./v1;./v1alpha1' output:crd:dir=../../$(CRDS)
 	GOWORK=off go -C .ci/tools tool oapi-codegen --config ../../openapi/auth.cfg.yaml ../../openapi/auth.yaml
+	GOWORK=off go -C dashboards run .
 	@$(MAKE) --no-print-directory charts
 
 verify: ## Fail when a generated file is not current

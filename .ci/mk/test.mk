@@ -30,6 +30,6 @@ suites:
 	  exit $$s; } | $(TALLY) $(SUITES) $(FUZZ_SUITE)
 
 lint: vet ## Run gofmt, go vet, staticcheck, and check that the module files are tidy
-	@unformatted=$$(gofmt -l services e2e .ci); test -z "$$unformatted" || { echo "run gofmt -w on:"; echo "$$unformatted"; exit 1; }
+	@unformatted=$$(gofmt -l services e2e dashboards .ci); test -z "$$unformatted" || { echo "run gofmt -w on:"; echo "$$unformatted"; exit 1; }
 	@$(call TOOL,staticcheck) work
 	@for m in $(MODULES) .ci/tools; do GOWORK=off go -C $$m mod tidy -diff || { echo "run make tidy"; exit 1; }; done

@@ -1,0 +1,148 @@
+package alert
+
+import (
+	"fmt"
+
+	"github.com/stunner-gateway/stunner/dashboards/internal/query"
+	"github.com/stunner-gateway/stunner/services/api/telemetry"
+)
+
+// who names the Gateway that an alert is about, and where names the pod as well.
+const (
+	who   = "{{ $labels.namespace }}/{{ $labels.gateway }}"
+	where = "{{ $labels.pod }} of gateway " + who
+)
+
+// Groups are all alerts.
+func Groups() []Group {
+	return []Group{
+		{Name: "stunner-dataplane", Alerts: dataplane()},
+		{Name: "stunner-control-plane", Alerts: controlPlane()},
+		{Name: "stunner-auth", Alerts: auth()},
+	}
+}
+
+func dataplane() []Alert {
+	increase := func(metric string, matchers ...string) string {
+		return query.Sum(query.Gateway, "increase("+query.Of(metric, matchers...)+"[10m])")
+	}
+	rate := func(metric string, matchers ...string) string {
+		return query.Rate(query.Gateway, "10m", metric, matchers...)
+	}
+	return []Alert{
+		{
+			Name: "NobodyCanCall", Severity: Critical, For: "5m",
+			// Fewer attempts than this may be one stranger who guesses passwords: each address gets 10 answers a minute.
+			Expr:        fmt.Sprintf("%s > 100 and %s == 0", increase(telemetry.Refused, query.Failed), increase(telemetry.AllocationsTotal)),
+			Summary:     "Nobody gets a call through gateway " + who + ".",
+			Description: "In ten minutes {{ $value | humanize }} attempts to start a call failed at gateway " + who + ", and none came about.",
+		},
+		{
+			Name: "CallsRefused", Severity: Critical, For: "2m",
+			Expr:        query.Rate(query.Gateway+", reason", "5m", telemetry.Refused, query.Full) + " > 0",
+			Summary:     "Gateway " + who + " has no room for calls.",
+			Description: "Gateway " + who + " refuses {{ $value | humanize }} calls a second: {{ $labels.reason }}.",
+		},
+		{
+			Name: "DataplaneDown", Severity: Critical, For: "2m",
+			Expr:        query.Of(query.Up, query.Job(query.Dataplane)) + " == 0",
+			Summary:     "A dataplane of gateway " + who + " does not answer.",
+			Description: "Pod " + where + " has not answered Prometheus for two minutes. Its calls may have ended.",
+		},
+		{
+			Name: "DataplaneRestarting", Severity: Critical, For: "0m",
+			Expr:        "changes(" + query.Of(query.Started, query.Job(query.Dataplane)) + "[30m]) > 1",
+			Summary:     "A dataplane of gateway " + who + " dies again and again.",
+			Description: "Pod " + where + " has started {{ $value | humanize }} times in half an hour. Every start ends its calls.",
+		},
+		{
+			Name: "AllocationsNearCapacity", Severity: Warning, For: "5m",
+			Expr:        fmt.Sprintf("%s / (%s > 0) > 0.8", telemetry.AllocationsActive, telemetry.AllocationsCapacity),
+			Summary:     "A dataplane of gateway " + who + " is nearly full.",
+			Description: "Pod " + where + " has {{ $value | humanizePercentage }} of the calls that it can bear.",
+		},
+		{
+			Name: "AuthFailureRateHigh", Severity: Warning, For: "10m",
+			Expr:        fmt.Sprintf("%s > %s > 0.1", rate(telemetry.Refused, query.Credentials), rate(telemetry.AllocationsTotal)),
+			Summary:     "More clients fail than get in at gateway " + who + ".",
+			Description: "{{ $value | humanize }} requests a second show a credential that gateway " + who + " does not accept: more than there are calls.",
+		},
+		{
+			Name: "PeerDeniedRateHigh", Severity: Warning, For: "15m",
+			// Clients ask for every address that a peer has, and most of them are none of ours: a few for each call are usual.
+			Expr:        fmt.Sprintf("%s > 10 * %s > 1", rate(telemetry.Refused, query.Denied), rate(telemetry.AllocationsTotal)),
+			Summary:     "Clients of gateway " + who + " ask for peers that no route allows.",
+			Description: "{{ $value | humanize }} requests a second are for peers that no route of gateway " + who + " allows: more than ten for each call.",
+		},
+		{
+			Name: "ConfigRejected", Severity: Warning, For: "5m",
+			Expr:        telemetry.ConfigProblem + " == 1",
+			Summary:     "A dataplane of gateway " + who + " does not run its config.",
+			Description: "Pod " + where + " keeps out the last config, or cannot run a part of it. It goes on with the last good one.",
+		},
+		{
+			Name: "ConfigStale", Severity: Warning, For: "1m",
+			Expr:        telemetry.ConfigAge + " > 300",
+			Summary:     "{{ $labels.job }} has not heard the operator for five minutes.",
+			Description: "Pod {{ $labels.pod }} in namespace {{ $labels.namespace }} goes on with a config that was last confirmed {{ $value | humanizeDuration }} ago. Changes do not arrive.",
+		},
+		{
+			Name: "CertificateExpiring", Severity: Warning, For: "1h",
+			Expr:        telemetry.CertificateExpiry + " - time() < 7 * 86400",
+			Summary:     "A certificate of gateway " + who + " ends within a week.",
+			Description: "The certificate of listener {{ $labels.name }} ends in {{ $value | humanizeDuration }}. Clients will not connect from then on.",
+		},
+	}
+}
+
+func controlPlane() []Alert {
+	return []Alert{
+		{
+			Name: "OperatorDown", Severity: Warning, For: "5m", Expr: gone(query.Operator),
+			Summary:     "No operator runs.",
+			Description: "No operator has answered Prometheus for five minutes. Calls go on; what people change does not arrive.",
+		},
+		{
+			Name: "OperatorNoLeader", Severity: Warning, For: "2m",
+			Expr:        query.Sum("", telemetry.OperatorLeader) + " == 0",
+			Summary:     "No operator leads.",
+			Description: "No replica of the operator writes to the API server: new Gateways get no pods, and statuses are old. Dataplanes still get their configs.",
+		},
+		{
+			Name: "OperatorWritesWithoutEnd", Severity: Warning, For: "1h",
+			Expr:        query.Rate("kind, verb", "15m", telemetry.OperatorWrites) + " > 0.5",
+			Summary:     "The operator writes {{ $labels.kind }} without end.",
+			Description: "For an hour the operator has sent {{ $value | humanize }} writes a second ({{ $labels.verb }} {{ $labels.kind }}). Somebody sets back what it sets, or the API server refuses it.",
+		},
+		{
+			Name: "GatewayNotProgrammed", Severity: Warning, For: "15m",
+			Expr:        "max(" + telemetry.OperatorProblems + ") > 0",
+			Summary:     "{{ $value }} objects have a problem.",
+			Description: "{{ $value }} objects have had a condition for 15 minutes that says what is wrong with them. Gateways go on with what was good last.",
+		},
+	}
+}
+
+func auth() []Alert {
+	all := query.Rate("", "5m", telemetry.AuthRequests)
+	bad := query.Rate("", "5m", telemetry.AuthRequests, `code=~"5.."`)
+	return []Alert{
+		{
+			Name: "AuthDown", Severity: Critical, For: "2m", Expr: gone(query.Auth),
+			Summary:     "No auth service runs.",
+			Description: "No auth service has answered Prometheus for two minutes. Clients get no credentials: nobody starts a call. Calls that are up go on.",
+		},
+		{
+			Name: "AuthErrorRateHigh", Severity: Critical, For: "5m",
+			Expr:        fmt.Sprintf("%s / %s > 0.05", bad, all),
+			Summary:     "The auth service fails.",
+			Description: "The auth service answers {{ $value | humanizePercentage }} of all requests with 5xx. Who asks gets no credential, and cannot start a call.",
+		},
+	}
+}
+
+// gone holds when nothing of a job answers. A job that has not been there within a day is not missed: not everybody runs every service.
+func gone(job string) string {
+	up := query.Of(query.Up, query.Job(job))
+	return fmt.Sprintf("max(max_over_time(%s[1d])) == 1 unless max(%s) == 1", up, up)
+}

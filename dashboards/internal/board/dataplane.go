@@ -1,0 +1,148 @@
+package board
+
+import (
+	"github.com/stunner-gateway/stunner/dashboards/internal/alert"
+	"github.com/stunner-gateway/stunner/dashboards/internal/grafana"
+	"github.com/stunner-gateway/stunner/dashboards/internal/query"
+	"github.com/stunner-gateway/stunner/services/api/telemetry"
+)
+
+// dataplane answers: which pod, and what is the matter with it?
+func dataplane() grafana.Board {
+	variables := append(choices(),
+		grafana.LabelVariable("pod", "Pod", query.Of(telemetry.AllocationsActive, here)))
+	return board("dataplane", "Dataplane", "Which pod, and what is the matter with it?", variables, grafana.Arrange(
+		grafana.Section{Title: "Pods", Lines: []grafana.Line{{Height: 7, Panels: []grafana.Panel{podTable()}}}},
+		grafana.Section{Title: "Calls", Lines: []grafana.Line{
+			{Height: 8, Panels: []grafana.Panel{
+				byPod("Calls", count, "Allocations, those of draining pods included.", query.Of(telemetry.AllocationsActive, pods)),
+				newCalls(),
+				podFullness(),
+			}},
+			{Height: 8, Panels: []grafana.Panel{refused("reason", pods), dropped(pods), drain()}},
+		}},
+		grafana.Section{Title: "Traffic", Lines: []grafana.Line{
+			{Height: 8, Panels: []grafana.Panel{
+				traffic("Clients, by listener", "Between clients and listeners.", telemetry.ListenerBytes, " * 8", bits),
+				traffic("Packets of clients, by listener", "Between clients and listeners.", telemetry.ListenerPackets, "", packets),
+				connections(),
+			}},
+			{Height: 8, Panels: []grafana.Panel{
+				traffic("Peers, by cluster", "Between relay sockets and the peers of a route.", telemetry.ClusterBytes, " * 8", bits),
+				traffic("Packets of peers, by cluster", "Between relay sockets and the peers of a route.", telemetry.ClusterPackets, "", packets),
+				newConnections(),
+			}},
+		}},
+		grafana.Section{Title: "Config", Lines: []grafana.Line{{Height: 7, Panels: []grafana.Panel{applied(), rejected(), age(query.Dataplane, "{{pod}}", pods), certificates()}}}},
+		process(query.Dataplane, "{{pod}}", pods),
+	))
+}
+
+func podTable() grafana.Panel {
+	by := "namespace, gateway, pod"
+	most := func(expr string) string { return "max by (" + by + ") (" + expr + ")" }
+	of := func(metric string) string { return most(query.Of(metric, query.Job(query.Dataplane), pods)) }
+	return grafana.Table{
+		Title: "Pods", Help: "Dataplanes as they are now.", None: "no dataplane", By: []string{"namespace", "gateway", "pod"},
+		Columns: []grafana.Column{
+			{Query: grafana.Query{Legend: "up", Expr: of(query.Up)}, Unit: count, Limits: &grafana.Limits{Yellow: 1, Red: 1, Below: true}},
+			{Query: grafana.Query{Legend: "calls", Expr: of(telemetry.AllocationsActive)}, Unit: count},
+			{Query: grafana.Query{Legend: "draining", Expr: of(telemetry.AllocationsDraining)}, Unit: count},
+			{Query: grafana.Query{Legend: "full", Expr: most(fullness(pods))}, Unit: share, Limits: used},
+			{Query: grafana.Query{Legend: "config problem", Expr: of(telemetry.ConfigProblem)}, Unit: count, Limits: any1},
+			{Query: grafana.Query{Legend: "without config source", Expr: of(telemetry.ConfigAge)}, Unit: seconds, Limits: stale},
+			{Query: grafana.Query{Legend: "runs for", Expr: most("time() - " + query.Of(query.Started, query.Job(query.Dataplane), pods))}, Unit: seconds},
+			{Query: grafana.Query{Legend: "memory", Expr: of(query.Memory)}, Unit: bytes},
+		},
+	}.Panel()
+}
+
+func byPod(title, unit, help, expr string) grafana.Panel {
+	return grafana.Graph{Title: title, Unit: unit, Help: help, Stacked: true, Queries: []grafana.Query{{Expr: query.Sum("pod", expr), Legend: "{{pod}}"}}}.Panel()
+}
+
+func newCalls() grafana.Panel {
+	return grafana.Graph{
+		Title: "Set-ups", Unit: perSecond, Help: "Attempts to start a call that came about, and those that did not.",
+		Queries: []grafana.Query{
+			{Expr: query.Rate("", window, telemetry.AllocationsTotal, pods), Legend: "made"},
+			{Expr: query.Rate("", window, telemetry.Refused, query.Failed, pods), Legend: "failed"},
+		},
+	}.Panel()
+}
+
+func podFullness() grafana.Panel {
+	return grafana.Graph{
+		Title: "How full", Unit: share, Share: true, Limits: used, Page: alert.Runbook("AllocationsNearCapacity"),
+		Help:    "Share of the allocations that file descriptors and memory of the process allow.",
+		Queries: []grafana.Query{{Expr: fullness(pods), Legend: "{{pod}}"}},
+	}.Panel()
+}
+
+func drain() grafana.Panel {
+	return grafana.Graph{
+		Title: "Draining", Unit: count, Stacked: true, Help: "Calls of pods that are told to end. They end when the last call has, or when the grace period is over.",
+		Queries: []grafana.Query{{Expr: query.Sum("pod", query.Of(telemetry.AllocationsDraining, pods)), Legend: "{{pod}}"}},
+	}.Panel()
+}
+
+func traffic(title, help, metric, factor, unit string) grafana.Panel {
+	rate := func(direction string) string {
+		return query.Rate("name", window, metric, `direction="`+direction+`"`, pods) + factor
+	}
+	return grafana.Graph{
+		Title: title, Unit: unit, Mirrored: ".* out$", Help: help + " What comes in stands above, what goes out below the axis.",
+		Queries: []grafana.Query{{Expr: rate("rx"), Legend: "{{name}} in"}, {Expr: rate("tx"), Legend: "{{name}} out"}},
+	}.Panel()
+}
+
+func connections() grafana.Panel {
+	return grafana.Graph{
+		Title: "Connections, by listener", Unit: count, Help: "Open client connections; for UDP the number of its sockets, which does not change.",
+		Queries: []grafana.Query{{Expr: query.Sum("name", query.Of(telemetry.ListenerConnections, pods)), Legend: "{{name}}"}},
+	}.Panel()
+}
+
+func newConnections() grafana.Panel {
+	return grafana.Graph{
+		Title: "New clients", Unit: perSecond, Help: "Connections that were accepted, and UDP clients that made an allocation; by listener the connections only.",
+		Queries: []grafana.Query{
+			{Expr: query.Rate("", window, telemetry.Connections, pods), Legend: "all"},
+			{Expr: query.Rate("name", window, telemetry.ListenerConnectionsTotal, pods), Legend: "{{name}}"},
+		},
+	}.Panel()
+}
+
+func applied() grafana.Panel {
+	return grafana.Graph{
+		Title: "Configs put in force", Unit: count, Help: "In an hour. A line that does not come down is a listener that cannot be opened, and is tried again.",
+		Queries: []grafana.Query{{Expr: query.Sum("pod", "increase("+query.Of(telemetry.ConfigApplied, pods)+"[1h])"), Legend: "{{pod}}"}},
+	}.Panel()
+}
+
+func rejected() grafana.Panel {
+	increase := func(metric string) string { return "increase(" + query.Of(metric, pods) + "[1h])" }
+	return grafana.Graph{
+		Title: "Configs kept out, fields ignored", Unit: count, Page: alert.Runbook("ConfigRejected"), Help: "In an hour. The last good config goes on.",
+		Queries: []grafana.Query{
+			{Expr: query.Sum("pod, reason", increase(telemetry.ConfigRejected)), Legend: "{{pod}} {{reason}}"},
+			{Expr: query.Sum("pod", increase(telemetry.ConfigUnknownFields)), Legend: "{{pod}} unknown fields"},
+		},
+	}.Panel()
+}
+
+func age(job, legend, matchers string) grafana.Panel {
+	return grafana.Graph{
+		Title: "Without a config source", Unit: seconds, Limits: stale, Page: alert.Runbook("ConfigStale"),
+		Help:    "For how long the operator has not been heard. What runs goes on; changes do not arrive.",
+		Queries: []grafana.Query{{Expr: query.Of(telemetry.ConfigAge, query.Job(job), matchers), Legend: legend}},
+	}.Panel()
+}
+
+func certificates() grafana.Panel {
+	return grafana.Graph{
+		Title: "Certificates end in", Unit: seconds, Limits: week, Page: alert.Runbook("CertificateExpiring"),
+		Help:    "Time until the first certificate of a TLS or DTLS listener ends.",
+		Queries: []grafana.Query{{Expr: "min by (name) (" + query.Of(telemetry.CertificateExpiry, pods) + ") - time()", Legend: "{{name}}"}},
+	}.Panel()
+}

@@ -1,0 +1,169 @@
+package board
+
+import (
+	"fmt"
+
+	"github.com/stunner-gateway/stunner/dashboards/internal/alert"
+	"github.com/stunner-gateway/stunner/dashboards/internal/grafana"
+	"github.com/stunner-gateway/stunner/dashboards/internal/query"
+	"github.com/stunner-gateway/stunner/services/api/telemetry"
+)
+
+// nameOfGateway is how a Gateway is called in legends.
+const nameOfGateway = "{{namespace}}/{{gateway}}"
+
+// overview answers: is anybody unable to call, since when, and at which gateway?
+func overview() grafana.Board {
+	return board("overview", "Overview", "Is anybody unable to call, since when, and at which gateway?", choices(), grafana.Arrange(
+		grafana.Section{Title: "Is anybody unable to call?", Lines: []grafana.Line{
+			{Height: 4, Panels: vitals()},
+			{Height: 7, Panels: []grafana.Panel{firing(), gateways()}},
+		}},
+		grafana.Section{Title: "Calls", Lines: []grafana.Line{
+			{Height: 8, Panels: []grafana.Panel{calls(), setup(), refused(query.Gateway, here)}},
+		}},
+		grafana.Section{Title: "Media", Lines: []grafana.Line{
+			{Height: 8, Panels: []grafana.Panel{bandwidth(), packetRate(), dropped(here)}},
+		}},
+	))
+}
+
+// vitals are the numbers that tell at a glance whether to read on.
+func vitals() []grafana.Panel {
+	dataplanes, auth := query.Of(query.Up, query.Job(query.Dataplane), here), query.Job(query.Auth)
+	return []grafana.Panel{
+		grafana.Stat{
+			Title: "Alerts that fire", Unit: count, Limits: any1, None: "0", Page: alert.Runbooks, Help: "Which ones, and since when, stands below.",
+			Expr: "count(" + query.Of(query.Alerts, `alertname=~"`+alert.Prefix+`.*"`, `alertstate="firing"`) + ") or vector(0)",
+		}.Panel(),
+		grafana.Stat{
+			Title: "Set-ups that succeed", Unit: share, Limits: success, None: "nobody tries", Page: alert.Runbook("NobodyCanCall"),
+			Help: "Share of the attempts to start a call that came about, of clients that showed a credential.",
+			Expr: query.Success("", window, here),
+		}.Panel(),
+		grafana.Stat{
+			Title: "Calls", Unit: count, None: "no dataplane", Help: "Allocations now. One call has one or more, as its clients please.",
+			Expr: query.Sum("", query.Of(telemetry.AllocationsActive, here)),
+		}.Panel(),
+		grafana.Stat{
+			Title: "Dataplanes down", Unit: count, Limits: any1, None: "no dataplane", Page: alert.Runbook("DataplaneDown"),
+			Help: "Pods, or processes, that do not answer Prometheus.",
+			Expr: fmt.Sprintf("count(%s) - sum(%s)", dataplanes, dataplanes),
+		}.Panel(),
+		grafana.Stat{
+			Title: "Fullest dataplane", Unit: share, Limits: used, None: "no dataplane", Page: alert.Runbook("AllocationsNearCapacity"),
+			Help: "Share of the calls that a process can bear: the highest of all.",
+			Expr: "max(" + fullness(here) + ")",
+		}.Panel(),
+		grafana.Stat{
+			Title: "Longest without a config source", Unit: seconds, Limits: stale, None: "no dataplane", Page: alert.Runbook("ConfigStale"),
+			Help: "For how long a dataplane has not heard the operator. Calls go on meanwhile; changes do not arrive.",
+			Expr: "max(" + query.Of(telemetry.ConfigAge, query.Job(query.Dataplane), here) + ")",
+		}.Panel(),
+		grafana.Stat{
+			Title: "Credentials refused for errors", Unit: share, Limits: &grafana.Limits{Yellow: 0.01, Red: 0.05}, None: "nobody asks", Page: alert.Runbook("AuthErrorRateHigh"),
+			Help: "Share of the requests to the auth service that it answered with 5xx.",
+			Expr: failing(auth),
+		}.Panel(),
+	}
+}
+
+func fullness(matchers string) string {
+	return query.Of(telemetry.AllocationsActive, matchers) + " / (" + query.Of(telemetry.AllocationsCapacity, matchers) + " > 0)"
+}
+
+// failing is the share of requests to the auth service that ended with a fault of ours.
+func failing(matchers string) string {
+	all := query.Rate("", window, telemetry.AuthRequests, matchers)
+	bad := query.Rate("", window, telemetry.AuthRequests, matchers, `code=~"5.."`)
+	return fmt.Sprintf("(%s or vector(0)) / (%s > 0)", bad, all)
+}
+
+// firing says since when.
+func firing() grafana.Panel {
+	ours := `alertname=~"` + alert.Prefix + `.*"`
+	return grafana.Table{
+		Title: "What is wrong, and since when", None: "Nothing is.",
+		Help: "Alerts that fire. Each has a runbook of its name.",
+		By:   []string{"alertname", "severity", "namespace", "gateway", "pod"},
+		Columns: []grafana.Column{{
+			Query: grafana.Query{Legend: "since", Expr: fmt.Sprintf("max by (alertname, severity, namespace, gateway, pod) (%s and ignoring (alertstate) %s) * %d",
+				query.Of(query.AlertsForState, ours), query.Of(query.Alerts, ours, `alertstate="firing"`), millisecond)},
+			Unit: since,
+		}},
+	}.Panel()
+}
+
+// gateways says which one.
+func gateways() grafana.Panel {
+	rate := func(metric string, matchers ...string) string {
+		return query.Rate(query.Gateway, window, metric, append(matchers, here)...)
+	}
+	up := query.Of(query.Up, query.Job(query.Dataplane), here)
+	return grafana.Table{
+		Title: "Which gateway", None: "no dataplane", By: []string{"namespace", "gateway"},
+		Help: "Every gateway that a dataplane reports for.",
+		Columns: []grafana.Column{
+			{Query: grafana.Query{Legend: "pods", Expr: query.Sum(query.Gateway, up)}, Unit: count},
+			{Query: grafana.Query{Legend: "calls", Expr: query.Sum(query.Gateway, query.Of(telemetry.AllocationsActive, here))}, Unit: count},
+			{Query: grafana.Query{Legend: "draining", Expr: query.Sum(query.Gateway, query.Of(telemetry.AllocationsDraining, here))}, Unit: count},
+			{Query: grafana.Query{Legend: "set-ups", Expr: rate(telemetry.AllocationsTotal)}, Unit: perSecond},
+			{Query: grafana.Query{Legend: "succeed", Expr: query.Success(query.Gateway, window, here)}, Unit: share, Limits: success},
+			{Query: grafana.Query{Legend: "in", Expr: rate(telemetry.BytesReceived) + " * 8"}, Unit: bits},
+			{Query: grafana.Query{Legend: "out", Expr: rate(telemetry.BytesSent) + " * 8"}, Unit: bits},
+			{Query: grafana.Query{Legend: "config problems", Expr: query.Sum(query.Gateway, query.Of(telemetry.ConfigProblem, here))}, Unit: count, Limits: any1},
+		},
+	}.Panel()
+}
+
+func calls() grafana.Panel {
+	return grafana.Graph{
+		Title: "Calls by gateway", Unit: count, Stacked: true, Help: "Allocations, those of draining pods included.",
+		Queries: []grafana.Query{{Expr: query.Sum(query.Gateway, query.Of(telemetry.AllocationsActive, here)), Legend: nameOfGateway}},
+	}.Panel()
+}
+
+func setup() grafana.Panel {
+	return grafana.Graph{
+		Title: "Set-ups that succeed, by gateway", Unit: share, Share: true, Limits: success, Page: alert.Runbook("NobodyCanCall"),
+		Help:    "Share of the attempts that came about. There is no line while nobody tries.",
+		Queries: []grafana.Query{{Expr: query.Success(query.Gateway, window, here), Legend: nameOfGateway}},
+	}.Panel()
+}
+
+func refused(by, matchers string) grafana.Panel {
+	return grafana.Graph{
+		Title: "Refused, by reason", Unit: perSecond, Stacked: true, Page: alert.Runbooks,
+		Help:    "Requests that were answered with an error. Every client is asked for a credential once (no_credential) and for a new nonce now and then (stale_nonce).",
+		Queries: []grafana.Query{{Expr: query.Rate("reason", window, telemetry.Refused, matchers) + " > 0", Legend: "{{reason}}"}},
+	}.Panel()
+}
+
+func dropped(matchers string) grafana.Panel {
+	return grafana.Graph{
+		Title: "Dropped, by reason", Unit: packets, Stacked: true,
+		Help:    "Datagrams that were dropped without an answer. rate_limited is somebody who knocks too often without a good credential.",
+		Queries: []grafana.Query{{Expr: query.Rate("reason", window, telemetry.Dropped, matchers) + " > 0", Legend: "{{reason}}"}},
+	}.Panel()
+}
+
+func bandwidth() grafana.Panel {
+	rate := func(metric string) string { return query.Rate(query.Gateway, window, metric, here) + " * 8" }
+	return grafana.Graph{
+		Title: "Bandwidth by gateway", Unit: bits, Mirrored: ".* out$", Help: "From clients above, to clients below the axis.",
+		Queries: []grafana.Query{
+			{Expr: rate(telemetry.BytesReceived), Legend: nameOfGateway + " in"},
+			{Expr: rate(telemetry.BytesSent), Legend: nameOfGateway + " out"},
+		},
+	}.Panel()
+}
+
+func packetRate() grafana.Panel {
+	rate := func(direction string) string {
+		return query.Rate(query.Gateway, window, telemetry.ListenerPackets, `direction="`+direction+`"`, here)
+	}
+	return grafana.Graph{
+		Title: "Packets by gateway", Unit: packets, Mirrored: ".* out$", Help: "From clients above, to clients below the axis.",
+		Queries: []grafana.Query{{Expr: rate("rx"), Legend: nameOfGateway + " in"}, {Expr: rate("tx"), Legend: nameOfGateway + " out"}},
+	}.Panel()
+}

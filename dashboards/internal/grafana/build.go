@@ -1,0 +1,196 @@
+package grafana
+
+// columns is the width of a board.
+const columns = 24
+
+// Query is a question with the name that its answers have in a legend, or in the head of a column.
+type Query struct {
+	Expr   string
+	Legend string
+}
+
+// Limits are the values at which a panel turns yellow and red. Below is for values that are bad when they are small.
+type Limits struct {
+	Yellow, Red float64
+	Below       bool
+}
+
+func (l Limits) thresholds() *Thresholds {
+	steps := []Step{{Color: "green"}, {Color: "yellow", Value: &l.Yellow}, {Color: "red", Value: &l.Red}}
+	if l.Below {
+		steps = []Step{{Color: "red"}, {Color: "yellow", Value: &l.Red}, {Color: "green", Value: &l.Yellow}}
+	}
+	return &Thresholds{Mode: "absolute", Steps: steps}
+}
+
+// Stat shows one number now, with its recent course behind it.
+type Stat struct {
+	Title, Help, Unit string
+	Expr              string
+	Limits            *Limits
+	// None is shown when there is no value.
+	None string
+	// Page is where to read on.
+	Page string
+}
+
+// Graph shows values over time.
+type Graph struct {
+	Title, Help, Unit string
+	Queries           []Query
+	Limits            *Limits
+	Stacked           bool
+	// Share is for values from 0 to 1.
+	Share bool
+	// Mirrored are legends that are drawn below the axis.
+	Mirrored string
+	Page     string
+}
+
+// Table shows values now, a row for each combination of the labels By.
+type Table struct {
+	Title, Help string
+	By          []string
+	Columns     []Column
+	None        string
+}
+
+// Column is a query of a table. Without a unit it is hidden: it says that a row is there.
+type Column struct {
+	Query
+	Unit   string
+	Limits *Limits
+}
+
+func panel(kind, title, help, page string, field Field, options any) Panel {
+	source := Prometheus()
+	p := Panel{
+		Type: kind, Title: title, Description: help, Datasource: &source, Options: options,
+		FieldConfig: &FieldConfig{Defaults: field, Overrides: []Override{}},
+	}
+	if page != "" {
+		p.Links = []Link{{Title: "Runbook", URL: page, TargetBlank: true}}
+	}
+	return p
+}
+
+// ref names the queries of a panel.
+func ref(i int) string { return string(rune('A' + i)) }
+
+// Panel is the panel as Grafana knows it.
+func (s Stat) Panel() Panel {
+	field := Field{Unit: s.Unit, NoValue: s.None, Color: &Color{Mode: "fixed", FixedColor: "blue"}}
+	mode := "none"
+	if s.Limits != nil {
+		field.Color, field.Thresholds, mode = &Color{Mode: "thresholds"}, s.Limits.thresholds(), "background"
+	}
+	p := panel("stat", s.Title, s.Help, s.Page, field, statOptions{
+		ColorMode: mode, GraphMode: "area", JustifyMode: "center", TextMode: "value", ReduceOptions: reduced{Calcs: []string{"lastNotNull"}},
+	})
+	p.Targets = []Target{{RefID: ref(0), Datasource: Prometheus(), Expr: s.Expr, Range: true}}
+	return p
+}
+
+// Panel is the panel as Grafana knows it.
+func (g Graph) Panel() Panel {
+	zero, one := 0.0, 1.0
+	field := Field{
+		Unit: g.Unit, Color: &Color{Mode: "palette-classic"},
+		Custom: &Custom{DrawStyle: "line", LineWidth: 1, FillOpacity: 10, ShowPoints: "never"},
+	}
+	if g.Mirrored == "" {
+		field.Min = &zero
+	}
+	if g.Share {
+		field.Max = &one
+	}
+	if g.Stacked {
+		field.Custom.Stacking, field.Custom.FillOpacity = &Stacking{Mode: "normal", Group: "A"}, 40
+	}
+	if g.Limits != nil {
+		field.Thresholds, field.Custom.Thresholds = g.Limits.thresholds(), &Style{Mode: "dashed"}
+	}
+	p := panel("timeseries", g.Title, g.Help, g.Page, field, graphOptions{
+		Legend:  legend{DisplayMode: "table", Placement: "bottom", ShowLegend: true, Calcs: []string{"lastNotNull", "max"}},
+		Tooltip: tooltip{Mode: "multi", Sort: "desc"},
+	})
+	for i, q := range g.Queries {
+		p.Targets = append(p.Targets, Target{RefID: ref(i), Datasource: Prometheus(), Expr: q.Expr, LegendFormat: q.Legend, Range: true})
+	}
+	if g.Mirrored != "" {
+		p.FieldConfig.Overrides = append(p.FieldConfig.Overrides, Override{
+			Matcher:    Matcher{ID: "byRegexp", Options: g.Mirrored},
+			Properties: []Property{{ID: "custom.transform", Value: "negative-Y"}},
+		})
+	}
+	return p
+}
+
+// Panel is the panel as Grafana knows it.
+func (t Table) Panel() Panel {
+	field := Field{NoValue: t.None, Custom: &Custom{Align: "auto", Filterable: true}}
+	p := panel("table", t.Title, t.Help, "", field, tableOptions{ShowHeader: true, CellHeight: "sm"})
+	hidden, order := map[string]any{"Time": true}, map[string]any{}
+	for i, label := range t.By {
+		order[label] = i
+	}
+	names := map[string]any{}
+	for i, c := range t.Columns {
+		p.Targets = append(p.Targets, Target{RefID: ref(i), Datasource: Prometheus(), Expr: c.Expr, Instant: true, Format: "table"})
+		value := "Value #" + ref(i)
+		if len(t.Columns) == 1 {
+			value = "Value" // Grafana numbers them from two on
+		}
+		names[value], order[value] = c.Legend, len(t.By)+i
+		p.FieldConfig.Overrides = append(p.FieldConfig.Overrides, c.override())
+	}
+	p.Transformations = []Transformation{
+		{ID: "merge", Options: map[string]any{}},
+		{ID: "organize", Options: map[string]any{"excludeByName": hidden, "indexByName": order, "renameByName": names}},
+	}
+	return p
+}
+
+func (c Column) override() Override {
+	o := Override{Matcher: Matcher{ID: "byName", Options: c.Legend}, Properties: []Property{{ID: "unit", Value: c.Unit}}}
+	if c.Limits != nil {
+		o.Properties = append(o.Properties,
+			Property{ID: "thresholds", Value: c.Limits.thresholds()},
+			Property{ID: "custom.cellOptions", Value: map[string]string{"type": "color-background", "mode": "basic"}})
+	}
+	return o
+}
+
+// Section is a heading with panels below it, which stand side by side in lines.
+type Section struct {
+	Title string
+	Lines []Line
+}
+
+// Line is panels of one height that share the width of the board.
+type Line struct {
+	Height int
+	Panels []Panel
+}
+
+// Arrange puts sections below each other.
+func Arrange(sections ...Section) (all []Panel) {
+	y := 0
+	place := func(p Panel, pos GridPos) {
+		p.ID, p.GridPos = len(all)+1, pos
+		all = append(all, p)
+	}
+	for _, s := range sections {
+		place(Panel{Type: "row", Title: s.Title, Collapsed: new(false), Panels: &[]Panel{}}, GridPos{H: 1, W: columns, Y: y})
+		y++
+		for _, line := range s.Lines {
+			n := len(line.Panels)
+			for i, p := range line.Panels {
+				left, right := columns*i/n, columns*(i+1)/n
+				place(p, GridPos{H: line.Height, W: right - left, X: left, Y: y})
+			}
+			y += line.Height
+		}
+	}
+	return all
+}

@@ -1,0 +1,192 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql/parser"
+
+	"github.com/stunner-gateway/stunner/dashboards/internal/alert"
+	"github.com/stunner-gateway/stunner/dashboards/internal/board"
+	"github.com/stunner-gateway/stunner/dashboards/internal/grafana"
+	"github.com/stunner-gateway/stunner/dashboards/internal/query"
+	"github.com/stunner-gateway/stunner/services/api/telemetry"
+)
+
+// target are the labels that a scrape adds: docs/monitoring.md says how.
+var target = []string{"job", "namespace", "gateway", "pod"}
+
+// foreign are the metrics that are not ours, with their own labels. That they are there is for e2e/monitoring to see.
+var foreign = map[string][]string{
+	query.Up: nil, query.CPU: nil, query.Memory: nil, query.OpenFiles: nil, query.MaxFiles: nil, query.Started: nil, query.Goroutines: nil,
+	query.Alerts: {"alertname", "severity", "alertstate"}, query.AlertsForState: {"alertname", "severity"},
+}
+
+// own returns the labels that a metric has by itself.
+func own(metric string) ([]string, bool) {
+	for _, m := range telemetry.Metrics {
+		if m.Name == metric {
+			return m.Labels, true
+		}
+	}
+	list, ok := foreign[metric]
+	return list, ok
+}
+
+// TestQueries: queries ask for metrics, labels and values of labels that there are.
+func TestQueries(t *testing.T) {
+	closed := map[string][]string{
+		"job": {query.Dataplane, query.Operator, query.Auth}, "direction": {"rx", "tx"}, "reason": reasons(t), "alertstate": {"firing"},
+	}
+	for where, q := range queries() {
+		expr, err := parser.ParseExpr(runnable(q.Expr))
+		if err != nil {
+			t.Errorf("%s: %v\n%s", where, err, q.Expr)
+			continue
+		}
+		known := map[string]bool{}
+		parser.Inspect(expr, func(node parser.Node, _ []parser.Node) error {
+			if s, ok := node.(*parser.VectorSelector); ok {
+				for _, problem := range objections(s, closed, known) {
+					t.Errorf("%s: %s\n%s", where, problem, q.Expr)
+				}
+			}
+			return nil
+		})
+		for _, label := range append(grouped(expr), named(q.Legend)...) {
+			if !known[label] {
+				t.Errorf("%s: no metric has the label %s\n%s", where, label, q.Expr)
+			}
+		}
+	}
+}
+
+// objections tells what is wrong with a selector, and notes the labels that it knows.
+func objections(s *parser.VectorSelector, closed map[string][]string, known map[string]bool) (all []string) {
+	list, ok := own(s.Name)
+	if !ok {
+		return []string{"no service exports " + s.Name}
+	}
+	list = append(slices.Clone(list), target...)
+	for _, label := range list {
+		known[label] = true
+	}
+	for _, m := range s.LabelMatchers {
+		if m.Name != labels.MetricName && !slices.Contains(list, m.Name) {
+			all = append(all, fmt.Sprintf("%s has no label %s", s.Name, m.Name))
+		}
+		for value := range strings.SplitSeq(m.Value, "|") {
+			if values := closed[m.Name]; values != nil && !slices.Contains(values, value) {
+				all = append(all, fmt.Sprintf("label %s is never %q", m.Name, value))
+			}
+		}
+	}
+	return all
+}
+
+// TestAnUnknownNameIsFound: the test above finds what it is for.
+func TestAnUnknownNameIsFound(t *testing.T) {
+	for expr, want := range map[string]string{
+		`stunner_nobody_knows`:                 "no service exports stunner_nobody_knows",
+		`stunner_connections_total{name="a"}`:  "stunner_connections_total has no label name",
+		`stunner_dropped_total{reason="mood"}`: `label reason is never "mood"`,
+	} {
+		node, err := parser.ParseExpr(expr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := objections(node.(*parser.VectorSelector), map[string][]string{"reason": reasons(t)}, map[string]bool{})
+		if !slices.Equal(got, []string{want}) {
+			t.Errorf("%s: %q, want %q", expr, got, want)
+		}
+	}
+}
+
+// TestEveryMetricIsSomewhere: a metric that no board and no alert shows is either forgotten or of no use.
+func TestEveryMetricIsSomewhere(t *testing.T) {
+	all := ""
+	for _, q := range queries() {
+		all += q.Expr + "\n"
+	}
+	hidden := map[string]string{
+		telemetry.ConfigInfo: "its label is for joining and for people with a question",
+	}
+	for _, m := range telemetry.Metrics {
+		shown := regexp.MustCompile(`\b` + m.Name + `\b`).MatchString(all)
+		if why, listed := hidden[m.Name]; shown == listed {
+			t.Errorf("%s: shown %t, listed as hidden %t %s", m.Name, shown, listed, why)
+		}
+	}
+}
+
+// queries are those of all boards, all variables and all alerts, by where they stand.
+func queries() map[string]grafana.Query {
+	all := map[string]grafana.Query{}
+	for _, b := range board.All() {
+		for _, p := range b.Panels {
+			for _, target := range p.Targets {
+				all[b.Title+" / "+p.Title+" / "+target.RefID] = grafana.Query{Expr: target.Expr, Legend: target.LegendFormat}
+			}
+		}
+		for _, a := range b.Annotations.List {
+			all[b.Title+" / "+a.Name] = grafana.Query{Expr: a.Expr, Legend: a.TitleFormat}
+		}
+		for _, v := range b.Templating.List {
+			if inner, ok := strings.CutPrefix(v.Query, "label_values("); ok {
+				comma := strings.LastIndex(inner, ", ")
+				all[b.Title+" / $"+v.Name] = grafana.Query{Expr: inner[:comma], Legend: "{{" + strings.TrimSuffix(inner[comma+2:], ")") + "}}"}
+			}
+		}
+	}
+	for _, g := range alert.AsFile().Groups {
+		for _, r := range g.Rules {
+			all[r.Alert] = grafana.Query{Expr: r.Expr}
+		}
+	}
+	return all
+}
+
+// runnable puts a value in the place of what Grafana fills in.
+func runnable(expr string) string { return strings.ReplaceAll(expr, "$__rate_interval", "5m") }
+
+// grouped are the labels that an expression aggregates by.
+func grouped(expr parser.Expr) (all []string) {
+	parser.Inspect(expr, func(node parser.Node, _ []parser.Node) error {
+		if a, ok := node.(*parser.AggregateExpr); ok {
+			all = append(all, a.Grouping...)
+		}
+		return nil
+	})
+	return all
+}
+
+// named are the labels of a legend.
+func named(legend string) (all []string) {
+	for _, match := range regexp.MustCompile(`\{\{(\w+)\}\}`).FindAllStringSubmatch(legend, -1) {
+		all = append(all, match[1])
+	}
+	return all
+}
+
+// reasons are the values of the label reason. They are the dataplane's own business, so they are read from its source.
+func reasons(t *testing.T) []string {
+	t.Helper()
+	source, err := os.ReadFile("../services/stunnerd/internal/meter/reason.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := map[string]bool{"invalid": true, "unreadable": true} // of configs
+	for _, match := range regexp.MustCompile(`(?m)^\s+\w+:\s+"(\w+)",$`).FindAllStringSubmatch(string(source), -1) {
+		set[match[1]] = true
+	}
+	if len(set) < 10 {
+		t.Fatalf("reasons %v", set)
+	}
+	return slices.Sorted(maps.Keys(set))
+}

@@ -12,4 +12,5 @@ charts:
 	install -m 644 -D -t charts/stunner-crds/files/gateway-api $(GATEWAY_API)/*.yaml
 	cd charts/stunner-crds/files/gateway-api && { echo 'resources:'; printf -- '  - %s\n' *.yaml; } > Kustomization
 	install -m 644 -D -t charts/stunner/files/rbac $(RIGHTS)
+	install -m 644 -D -t charts/stunner/files/monitoring dashboards/*.json dashboards/alerts.yaml
 	GOWORK=off go -C .ci/tools run ./values $(addprefix ../../,$(CHARTS))

@@ -41,7 +41,7 @@ func dataplane() []Alert {
 			Name: "CallsRefused", Severity: Critical, For: "2m",
 			Expr:        query.Rate(query.Gateway+", reason", "5m", telemetry.Refused, query.Full) + " > 0",
 			Summary:     "Gateway " + who + " has no room for calls.",
-			Description: "Gateway " + who + " refuses {{ $value | humanize }} calls a second: {{ $labels.reason }}.",
+			Description: "Gateway " + who + " refuses {{ $value | printf \"%.2f\" }} calls a second: {{ $labels.reason }}.",
 		},
 		{
 			Name: "DataplaneDown", Severity: Critical, For: "2m",
@@ -65,14 +65,14 @@ func dataplane() []Alert {
 			Name: "AuthFailureRateHigh", Severity: Warning, For: "10m",
 			Expr:        fmt.Sprintf("%s > %s > 0.1", rate(telemetry.Refused, query.Credentials), rate(telemetry.AllocationsTotal)),
 			Summary:     "More clients fail than get in at gateway " + who + ".",
-			Description: "{{ $value | humanize }} requests a second show a credential that gateway " + who + " does not accept: more than there are calls.",
+			Description: "{{ $value | printf \"%.2f\" }} requests a second show a credential that gateway " + who + " does not accept: more than there are calls.",
 		},
 		{
 			Name: "PeerDeniedRateHigh", Severity: Warning, For: "15m",
 			// Clients ask for every address that a peer has, and most of them are none of ours: a few for each call are usual.
 			Expr:        fmt.Sprintf("%s > 10 * %s > 1", rate(telemetry.Refused, query.Denied), rate(telemetry.AllocationsTotal)),
 			Summary:     "Clients of gateway " + who + " ask for peers that no route allows.",
-			Description: "{{ $value | humanize }} requests a second are for peers that no route of gateway " + who + " allows: more than ten for each call.",
+			Description: "{{ $value | printf \"%.2f\" }} requests a second are for peers that no route of gateway " + who + " allows: more than ten for each call.",
 		},
 		{
 			Name: "ConfigRejected", Severity: Warning, For: "5m",
@@ -112,7 +112,7 @@ func controlPlane() []Alert {
 			Name: "OperatorWritesWithoutEnd", Severity: Warning, For: "1h",
 			Expr:        query.Rate("kind, verb", "15m", telemetry.OperatorWrites) + " > 0.5",
 			Summary:     "The operator writes {{ $labels.kind }} without end.",
-			Description: "For an hour the operator has sent {{ $value | humanize }} writes a second ({{ $labels.verb }} {{ $labels.kind }}). Somebody sets back what it sets, or the API server refuses it.",
+			Description: "For an hour the operator has sent {{ $value | printf \"%.2f\" }} writes a second ({{ $labels.verb }} {{ $labels.kind }}). Somebody sets back what it sets, or the API server refuses it.",
 		},
 		{
 			Name: "GatewayNotProgrammed", Severity: Warning, For: "15m",

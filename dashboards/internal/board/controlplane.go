@@ -17,6 +17,9 @@ func controlPlane() grafana.Board {
 			{Height: 8, Panels: []grafana.Panel{translations(), writes(), leader()}},
 			{Height: 8, Panels: []grafana.Panel{published(), hearing(), restarts()}},
 		}},
+		grafana.Section{Title: "Config discovery", Lines: []grafana.Line{
+			{Height: 7, Panels: []grafana.Panel{readers(), strangers()}},
+		}},
 		process(query.Operator, "{{pod}}"),
 	))
 }
@@ -93,6 +96,20 @@ func hearing() grafana.Panel {
 			{Expr: "count(" + dataplanesAge + " > 0)", Legend: "hear nobody"},
 			{Expr: query.Sum("", query.Of(telemetry.ConfigProblem)), Legend: "have a problem"},
 		},
+	}.Panel()
+}
+
+func readers() grafana.Panel {
+	return grafana.Graph{
+		Title: "Readers of configs", Unit: count, Stacked: true, Help: "Streams over which dataplanes and auth services read configs, by the replica that serves them.",
+		Queries: []grafana.Query{{Expr: query.Sum("pod", query.Of(telemetry.OperatorDiscoveryStreams)), Legend: "{{pod}}"}},
+	}.Panel()
+}
+
+func strangers() grafana.Panel {
+	return grafana.Graph{
+		Title: "Readers turned away, by reason", Unit: perSecond, Stacked: true, Help: "Requests for configs, and reports, that were refused.",
+		Queries: []grafana.Query{{Expr: query.Rate("reason", window, telemetry.OperatorDiscoveryRefused) + " > 0", Legend: "{{reason}}"}},
 	}.Panel()
 }
 

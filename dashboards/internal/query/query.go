@@ -10,7 +10,7 @@ import (
 
 // What the label job says, however the services are scraped.
 const (
-	Dataplane = "stunnerd"
+	Dataplane = "stunner-dataplane"
 	Operator  = "stunner-operator"
 	Auth      = "stunner-auth"
 )

@@ -18,7 +18,6 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/validation"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
@@ -162,7 +161,7 @@ func (o *options) flags(fs *flag.FlagSet) {
 	fs.StringVar(&o.stunnerd, "stunnerd", "", "program that serves a Gateway; empty renders only")
 	fs.BoolVar(&o.watch, "watch", true, "follow changes of the folder; false reads it once")
 	fs.StringVar(&o.discoveryAddress, "discovery-address", "127.0.0.1:13478", "HOST:PORT of config discovery")
-	fs.StringVar(&o.discoveryAuth, "discovery-auth", file.AuthToken, "who may read configs, which hold secrets: token (with file whoever can read OUTPUT/discovery.token, with kubernetes dataplane pods, by their own token, and --discovery-readers) or off (everybody)")
+	fs.StringVar(&o.discoveryAuth, "discovery-auth", "", discoveryAuthUsage)
 	fs.StringVar(&o.healthAddress, "health-address", "127.0.0.1:0", "HOST:PORT of /live, /ready and /metrics; port 0 is any free one, which the log names")
 	fs.StringVar(&o.childLifetime, "child-lifetime", "free", "what a crash of the operator means for stunnerd: free (it goes on, and the next operator takes it over) or bound (it ends)")
 	fs.BoolVar(&o.leaveDataplanes, "leave-dataplanes", false, "let stunnerd go on when the operator is told to stop")
@@ -171,7 +170,7 @@ func (o *options) flags(fs *flag.FlagSet) {
 	fs.BoolVar(&o.endpoints, "endpoint-discovery", defaults.EndpointDiscovery, "let clients reach the endpoints of a Service; false: what its DNS name stands for")
 	fs.StringVar(&o.clusterDomain, "cluster-domain", defaults.ClusterDomain, "DNS domain of the cluster")
 	fs.StringVar(&o.image, "image", defaults.Image, "image in rendered objects when the Dataplane names none")
-	fs.StringVar(&o.discoveryURL, "discovery-url", defaults.DiscoveryAddress, "URL of config discovery in rendered objects")
+	fs.StringVar(&o.discoveryURL, "discovery-url", "", discoveryURLUsage)
 	fs.StringVar(&o.log, "log", "all:INFO", "log level SCOPE:LEVEL[,SCOPE:LEVEL…]")
 	fs.StringVar(&o.logFormat, "log-format", "text", "log format: text or json")
 	fs.BoolVar(&o.version, "version", false, "print the version and exit")
@@ -232,10 +231,8 @@ func (o *options) check(args []string) error {
 			return fmt.Errorf("%s is missing", f.name)
 		}
 	}
-	for _, account := range o.accounts() {
-		if namespace, name, ok := strings.Cut(account, "/"); !ok || namespace == "" || name == "" || strings.Contains(name, "/") {
-			return fmt.Errorf("--discovery-readers %q: use NAMESPACE/SERVICEACCOUNT", account)
-		}
+	if err := o.checkDiscovery(); err != nil {
+		return err
 	}
 	for _, namespace := range list(o.namespaces) {
 		if wrong := validation.IsDNS1123Label(namespace); len(wrong) > 0 {
@@ -249,7 +246,6 @@ func (o *options) check(args []string) error {
 		name, value string
 		words       []string
 	}{
-		{"--discovery-auth", o.discoveryAuth, []string{file.AuthToken, file.AuthOff}},
 		{"--child-lifetime", o.childLifetime, []string{"free", "bound"}},
 		{"--log-format", o.logFormat, []string{"text", "json"}},
 	} {
@@ -287,7 +283,7 @@ func (o *options) checkPlaces() error {
 // translation are the options of the translation.
 func (o options) translation() translate.Options {
 	return translate.Options{ControllerName: o.controllerName, EndpointDiscovery: o.endpoints, ClusterDomain: o.clusterDomain,
-		DiscoveryAddress: o.discoveryURL, Image: o.image}
+		DiscoveryAddress: o.discoveryURL, DiscoverySecured: o.secured(), Image: o.image}
 }
 
 func (o options) logger() *slog.Logger {
@@ -316,7 +312,7 @@ func (o options) fileProvider() file.Provider {
 func (o options) kubeProvider() (*kube.Provider, error) {
 	p := &kube.Provider{
 		Namespace: o.namespace, Identity: o.identity, Namespaces: list(o.namespaces), DiscoveryAddress: o.discoveryAddress, HealthAddress: o.healthAddress,
-		Options: o.translation(), Log: o.logger(),
+		DiscoveryAuth: o.discoveryAuth, DiscoveryReaders: o.accounts(), Options: o.translation(), Log: o.logger(),
 	}
 	if p.Identity == "" {
 		host, err := os.Hostname()
@@ -333,18 +329,5 @@ func (o options) kubeProvider() (*kube.Provider, error) {
 	}
 	p.Config.UserAgent = "stunner-operator"
 	p.Config.QPS = -1 // the API server shares itself out (API priority and fairness); five requests a second would make a start take minutes
-	if o.discoveryAuth == file.AuthOff {
-		p.Log.Warn("config discovery is open: everyone who reaches it can read every TURN secret", "flag", "--discovery-auth=off")
-		return p, nil
-	}
-	clients, err := kubernetes.NewForConfig(p.Config)
-	if err != nil {
-		return p, fmt.Errorf("reach API server: %w", err)
-	}
-	reviewer := kube.Reviewer{Clients: clients}
-	for _, account := range o.accounts() {
-		reviewer.Readers = append(reviewer.Readers, "system:serviceaccount:"+strings.Replace(account, "/", ":", 1))
-	}
-	p.Authorize = reviewer.Authorize
 	return p, nil
 }

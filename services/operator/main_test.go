@@ -38,6 +38,10 @@ func TestOptionsSayWhatIsWrong(t *testing.T) {
 		{append(needed[:4:4], "--discovery-address", "13478"), "--discovery-address \"13478\": use HOST:PORT"},
 		{append(needed[:4:4], "--health-address", "x"), "--health-address"},
 		{append(needed[:4:4], "--discovery-auth", "maybe"), "use token or off"},
+		{append(needed[:4:4], "--discovery-auth", "strict"), "use token or off"},
+		{[]string{"--provider=kubernetes", "--discovery-auth=token"}, "use strict, permissive or off"},
+		{[]string{"--provider=kubernetes", "--discovery-url=http://discovery:13478"}, "nobody is answered there: use https"},
+		{[]string{"--provider=kubernetes", "--discovery-url=discovery:13478"}, "use https://HOST:PORT"},
 		{append(needed[:4:4], "--child-lifetime", "long"), "use free or bound"},
 		{append(needed[:4:4], "--log-format", "xml"), "use text or json"},
 		{append(needed[:4:4], "--log", "all:LOUD"), "--log: parse log levels"},
@@ -93,6 +97,31 @@ func TestWithinEndsInTime(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		cancel()
+	}
+}
+
+// In a cluster configs travel locked unless told otherwise, and pods are told where.
+func TestDiscoveryIsSecuredInACluster(t *testing.T) {
+	for _, c := range []struct {
+		args    []string
+		auth    string
+		url     string
+		secured bool
+	}{
+		{needed, "token", "http://stunner-config-discovery.stunner-system.svc.cluster.local:13478", false},
+		{[]string{"--provider=kubernetes"}, "strict", "https://stunner-config-discovery.stunner-system.svc.cluster.local:13478", true},
+		{[]string{"--provider=kubernetes", "--namespace=media", "--discovery-auth=permissive", "--cluster-domain=k8s.example.net"}, "permissive",
+			"https://stunner-config-discovery.media.svc.k8s.example.net:13478", true},
+		{[]string{"--provider=kubernetes", "--discovery-auth=off"}, "off", "http://stunner-config-discovery.stunner-system.svc.cluster.local:13478", false},
+		{[]string{"--provider=kubernetes", "--discovery-url=wss://d.example.net"}, "strict", "wss://d.example.net", true},
+	} {
+		o, err := parse(c.args, environment(nil), io.Discard)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := o.translation(); o.discoveryAuth != c.auth || got.DiscoveryAddress != c.url || got.DiscoverySecured != c.secured {
+			t.Errorf("%q: %s, %+v", c.args, o.discoveryAuth, got)
+		}
 	}
 }
 

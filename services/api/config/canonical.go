@@ -94,6 +94,19 @@ func (c Config) Redacted() Config {
 	return c
 }
 
+// IsRedacted tells whether a secret was left out. Such a config is for people: a dataplane that ran it would turn everybody away.
+func (c Config) IsRedacted() bool {
+	redacted := func(secret credential.Secret) bool { return secret == credential.Redacted }
+	for _, secret := range c.Auth.Credentials {
+		if redacted(secret) {
+			return true
+		}
+	}
+	return slices.ContainsFunc(c.Listeners, func(l Listener) bool {
+		return redacted(l.Key) || slices.ContainsFunc(l.Certificates, func(c Certificate) bool { return redacted(c.Key) })
+	})
+}
+
 // LogValue shows name and revision, never the content.
 func (c Config) LogValue() slog.Value {
 	return slog.GroupValue(slog.String("name", c.Admin.Name), slog.String("revision", c.Revision()))

@@ -54,6 +54,7 @@ const (
 	Hasty           Refusal = "hasty"       // too many requests from one address
 	Crowded         Refusal = "crowded"     // too many streams
 	Misreported     Refusal = "misreported" // a report about somebody else
+	Withheld        Refusal = "withheld"    // only the secrets: see ServerOptions.Permissive
 )
 
 // refusals are the answers; retry is in seconds, 0 where it is of no use to try again.
@@ -93,8 +94,11 @@ func (s *Server) count(why Refusal) {
 // authorized answers those who may not read what they want.
 func (s *Server) authorized(w http.ResponseWriter, r *http.Request, want selector) (Grant, bool) {
 	grant, why, err := s.judge(r, want)
-	if why != "" {
+	switch {
+	case why != "":
 		s.refuse(w, r, why, "wants", string(want), "error", err)
+	case grant.redacted:
+		s.count(Withheld)
 	}
 	return grant, why == ""
 }

@@ -47,6 +47,8 @@ const (
 	OperatorDataplaneRestarts = "stunner_operator_dataplane_restarts_total"
 	OperatorWrites            = "stunner_operator_writes_total"
 	OperatorLeader            = "stunner_operator_leader"
+	OperatorDiscoveryStreams  = "stunner_operator_discovery_streams"
+	OperatorDiscoveryRefused  = "stunner_operator_discovery_refused_total"
 )
 
 // Type is the kind of a metric.
@@ -98,6 +100,8 @@ var Metrics = []Metric{
 	{OperatorDataplaneRestarts, Counter, nil, "Dataplane processes that ended without being asked to and were started again."},
 	{OperatorWrites, Counter, []string{"kind", "verb"}, "Requests that write to the API server, by kind and by verb: apply, status or delete."},
 	{OperatorLeader, Gauge, nil, "1 for the replica that writes to the API server, 0 for the others."},
+	{OperatorDiscoveryStreams, Gauge, nil, "Streams over which configs are read."},
+	{OperatorDiscoveryRefused, Counter, []string{"reason"}, "Requests to config discovery, and reports over it, that were refused, by reason."},
 }
 
 // find panics for a name that is not in the table: that is a mistake of whoever wrote it down.
@@ -135,6 +139,12 @@ func NewCounterVec(name string) *prometheus.CounterVec {
 func NewGauge(name string) prometheus.Gauge {
 	m := must(name, Gauge, false)
 	return prometheus.NewGauge(prometheus.GaugeOpts{Name: m.Name, Help: m.Help})
+}
+
+// NewGaugeFunc returns the gauge of that name, which has no labels and asks for its value.
+func NewGaugeFunc(name string, value func() float64) prometheus.GaugeFunc {
+	m := must(name, Gauge, false)
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: m.Name, Help: m.Help}, value)
 }
 
 // Desc returns the description of a metric, for a collector that makes its samples itself.

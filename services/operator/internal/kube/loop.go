@@ -117,6 +117,9 @@ func (l *loop) note(c change, concerned map[translate.Unit]struct{}) resource.Fa
 			return nil
 		}
 	}
+	if n, ok := c.object.(*corev1.Node); ok {
+		l.server.SetNode(n.Name, externalAddress(n, c.gone))
+	}
 	if c.gone {
 		return l.view.Delete(c.object)
 	}

@@ -3,6 +3,7 @@ package kube
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/stunner-gateway/stunner/services/api/discovery"
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
 )
 
@@ -13,6 +14,7 @@ type meters struct {
 	configs      prometheus.Gauge
 	writes       *prometheus.CounterVec
 	leader       prometheus.Gauge
+	refused      *prometheus.CounterVec
 }
 
 func newMeters() *meters {
@@ -21,7 +23,13 @@ func newMeters() *meters {
 		configs:      telemetry.NewGauge(telemetry.OperatorConfigs),
 		writes:       telemetry.NewCounterVec(telemetry.OperatorWrites),
 		leader:       telemetry.NewGauge(telemetry.OperatorLeader),
+		refused:      telemetry.NewCounterVec(telemetry.OperatorDiscoveryRefused),
 	}
-	m.registry = telemetry.NewRegistry(m.translations, m.configs, m.writes, m.leader)
+	m.registry = telemetry.NewRegistry(m.translations, m.configs, m.writes, m.leader, m.refused)
 	return m
+}
+
+// serves has the metrics say how many streams a server has.
+func (m *meters) serves(s *discovery.Server) {
+	m.registry.MustRegister(telemetry.NewGaugeFunc(telemetry.OperatorDiscoveryStreams, func() float64 { return float64(s.Streams()) }))
 }

@@ -20,14 +20,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
-	"github.com/stunner-gateway/stunner/services/api/discovery"
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
 	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
+	"github.com/stunner-gateway/stunner/services/operator/internal/trust"
 )
 
 // Provider is an operator in a cluster.
@@ -38,8 +39,9 @@ type Provider struct {
 	Namespace, Identity string
 	// DiscoveryAddress and HealthAddress are HOST:PORT to listen on.
 	DiscoveryAddress, HealthAddress string
-	// Authorize says who may read configs; nil lets everybody.
-	Authorize func(*http.Request) (discovery.Grant, error)
+	// DiscoveryAuth is AuthStrict, AuthPermissive or AuthOff; DiscoveryReaders are the accounts, NAMESPACE/NAME, that may read all configs.
+	DiscoveryAuth    string
+	DiscoveryReaders []string
 	// Namespaces are those to watch; none means all of them. What is in others does not exist for the operator then.
 	Namespaces []string
 	Options    translate.Options
@@ -53,6 +55,11 @@ func (p *Provider) Running() string { return p.tasks.String() }
 
 // Run serves until ctx ends, or something fails that cannot be tried again.
 func (p *Provider) Run(ctx context.Context) error {
+	m := newMeters()
+	server, err := p.newServer(m)
+	if err != nil {
+		return err
+	}
 	configs, err := listen("--discovery-address", p.DiscoveryAddress)
 	if err != nil {
 		return err
@@ -61,22 +68,22 @@ func (p *Provider) Run(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, configs.Close())
 	}
-	m := newMeters()
+	m.serves(server)
+	id := p.identity()
 	group, ctx := errgroup.WithContext(ctx)
-	server := discovery.NewServer(discovery.ServerOptions{Log: p.Log, Authorize: p.Authorize})
 	l := newLoop(p.Options, server, m, &p.tasks, p.Log)
 	p.Log.Info("operator serves", "discovery", configs.Addr().String(), "health", probes.Addr().String(), "identity", p.Identity)
 	health := http.NewServeMux()
 	health.Handle("/", telemetry.Probes(m.registry, l.fit))
 	health.Handle("/live", telemetry.Health{Live: l.alive})
 	p.tasks.join(group, "probes", func() error { return telemetry.Serve(ctx, probes, health) })
-	p.tasks.join(group, "config discovery", func() error { return telemetry.Serve(ctx, configs, l.server) })
-	group.Go(func() error { return p.work(ctx, l) })
+	p.tasks.join(group, "config discovery", func() error { return telemetry.Serve(ctx, p.door(configs, id), l.server) })
+	group.Go(func() error { return p.work(ctx, l, id) })
 	return group.Wait()
 }
 
 // work watches, translates and writes.
-func (p *Provider) work(ctx context.Context, l *loop) error {
+func (p *Provider) work(ctx context.Context, l *loop, id *trust.Identity) error {
 	s, err := scheme()
 	if err != nil {
 		return fmt.Errorf("register kinds: %w", err)
@@ -108,13 +115,22 @@ func (p *Provider) work(ctx context.Context, l *loop) error {
 	}
 	l.shown = func(gateway types.NamespacedName) []string { return shown(ctx, cached, gateway) }
 	group, ctx := errgroup.WithContext(ctx)
+	ca, err := p.keepAuthority(ctx, group, l, id, cache.Options{Scheme: s, Mapper: mapper, HTTPClient: hc})
+	if err != nil {
+		return err
+	}
 	w := watcher{cache: c, scheme: s, mapper: mapper, inbox: l.inbox, lack: &l.lack, log: p.Log}
 	p.tasks.join(group, "watches", func() error { return c.Start(ctx) })
 	p.tasks.join(group, "start of watches", func() error {
 		if err := w.watch(ctx, l.writer); err != nil {
 			return ignoreEnd(ctx, err)
 		}
-		p.tasks.join(group, "election of a leader", func() error { return p.elect(ctx, l.lead) })
+		p.tasks.join(group, "election of a leader", func() error {
+			return p.elect(ctx, func(ctx context.Context) { ca.lead(ctx, l.lead) })
+		})
+		if err := ca.await(ctx, &l.lack); err != nil {
+			return ignoreEnd(ctx, err)
+		}
 		group.Go(func() error { p.tasks.do("translation", func(t *task) { l.run(ctx, t) }); return nil })
 		return nil
 	})

@@ -25,13 +25,15 @@ func (v *View) set(o Object, gone bool) Facts {
 	key, changed := KeyOf(o), Facts{}
 	switch o := o.(type) {
 	case *gwapiv1.GatewayClass:
+		before := configOf(v.classes[key])
 		swap(v.classes, aClass, key, o, gone, changed)
+		refer(v.users.classesOfConfig, allClassesOfConfig, key, before, configOf(v.classes[key]), changed)
 	case *gwapiv1.Gateway:
-		if swap(v.gateways, aGateway, key, o, gone, changed) {
-			relist(v.gatewaysOfNamespace, allGatewaysOf, key, gone, changed, types.NamespacedName{Namespace: key.Namespace})
-		}
+		v.setGateway(key, o, gone, changed)
 	case *stunnerv1.GatewayConfig:
+		before := dataplaneOf(v.configs[key])
 		swap(v.configs, aGatewayConfig, key, o, gone, changed)
+		refer(v.users.configsOfDataplane, allConfigsOfDataplane, key, before, dataplaneOf(v.configs[key]), changed)
 	case *stunnerv1.Dataplane:
 		swap(v.dataplanes, aDataplane, key, o, gone, changed)
 	case *stunnerv1.StaticService:
@@ -70,7 +72,13 @@ func swap[T Object](t table[T], s subject, key types.NamespacedName, o T, gone b
 	} else {
 		t[key] = o
 	}
-	if gone && !known || !gone && known && same(old, o) {
+	if gone && !known {
+		return false
+	}
+	if status := statusOf(o); status != nil && (gone || !known || !reflect.DeepEqual(statusOf(old), status)) {
+		changed.add(s|itsStatus, key)
+	}
+	if !gone && known && same(old, o) {
 		return false
 	}
 	changed.add(s, key)
@@ -86,6 +94,16 @@ func relist[T any](l lists[T], s subject, item T, gone bool, changed Facts, keys
 	for _, key := range keys {
 		changed.add(s, key)
 	}
+}
+
+func (v *View) setGateway(key types.NamespacedName, o *gwapiv1.Gateway, gone bool, changed Facts) {
+	oldClass, oldConfig := parametersOf(v.gateways[key])
+	if swap(v.gateways, aGateway, key, o, gone, changed) {
+		relist(v.gatewaysOfNamespace, allGatewaysOf, key, gone, changed, types.NamespacedName{Namespace: key.Namespace})
+	}
+	class, config := parametersOf(v.gateways[key])
+	refer(v.users.gatewaysOfClass, allGatewaysOfClass, key, oldClass, class, changed)
+	refer(v.users.gatewaysOfConfig, allGatewaysOfConfig, key, oldConfig, config, changed)
 }
 
 func (v *View) setService(key types.NamespacedName, o *corev1.Service, gone bool, changed Facts) {
@@ -142,10 +160,15 @@ func (v *View) setRoute(r *Route, gone bool, changed Facts) {
 		return
 	}
 	ref := old.refOr(r)
-	if old == nil || r == nil || !same(old.Origin, r.Origin) {
+	used := v.staticServicesOf(ref.NamespacedName)
+	switch {
+	case old == nil || r == nil || !same(old.Origin, r.Origin):
 		v.replaceRoute(ref, r, changed)
-	} else {
-		old.Origin = r.Origin // what differs has no meaning, such as the version of the object
+	case !reflect.DeepEqual(old.Status, r.Status):
+		changed.addRoute(ref) // but no Gateway has a use for it
+		fallthrough
+	default:
+		old.Origin, old.Status = r.Origin, r.Status
 	}
 	for _, spelling := range spellings() {
 		other := v.routes[RouteRef{NamespacedName: ref.NamespacedName, GroupVersion: spelling}]
@@ -158,6 +181,7 @@ func (v *View) setRoute(r *Route, gone bool, changed Facts) {
 			v.replaceRoute(other.Ref, &masked, changed)
 		}
 	}
+	refer(v.users.routesOfStaticService, allRoutesOfStaticService, ref.NamespacedName, used, v.staticServicesOf(ref.NamespacedName), changed)
 }
 
 func (r *Route) refOr(other *Route) RouteRef {
@@ -180,7 +204,7 @@ func (v *View) replaceRoute(ref RouteRef, r *Route, changed Facts) {
 	}
 }
 
-// same tells whether two forms of an object differ in nothing that has a meaning for a Gateway. Kubelets write the status of their node
+// same tells whether two forms of an object differ in nothing that has a meaning for a Gateway, its own status excepted. Kubelets write the status of their node
 // every few seconds, and every object gets a new version with every write.
 func same(a, b Object) bool {
 	return reflect.DeepEqual(headOf(a), headOf(b)) && reflect.DeepEqual(bodyOf(a), bodyOf(b))
@@ -217,21 +241,21 @@ func serviceLabel(o Object) map[string]string {
 func bodyOf(o Object) []any {
 	switch o := o.(type) {
 	case *gwapiv1.GatewayClass:
-		return []any{o.Spec, o.Status}
+		return []any{o.Spec}
 	case *gwapiv1.Gateway:
-		return []any{o.Spec, o.Status}
+		return []any{o.Spec}
 	case *stunnerv1.GatewayConfig:
-		return []any{o.Spec, o.Status}
+		return []any{o.Spec}
 	case *stunnerv1.Dataplane:
-		return []any{o.Spec, o.Status}
+		return []any{o.Spec}
 	case *stunnerv1.StaticService:
-		return []any{o.Spec, o.Status}
+		return []any{o.Spec}
 	case *stunnerv1.UDPRoute:
-		return []any{o.Spec, o.Status}
+		return []any{o.Spec}
 	case *gwapiv1.UDPRoute:
-		return []any{o.Spec, o.Status}
+		return []any{o.Spec}
 	case *gwapiv1a2.UDPRoute:
-		return []any{o.Spec, o.Status}
+		return []any{o.Spec}
 	case *corev1.Service:
 		return []any{o.Spec, o.Status}
 	case *discoveryv1.EndpointSlice:

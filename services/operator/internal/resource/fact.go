@@ -36,6 +36,14 @@ const (
 	allSlicesOf
 	allGrantsOf
 	theTrust
+	allGatewaysOfClass
+	allGatewaysOfConfig
+	allClassesOfConfig
+	allConfigsOfDataplane
+	allRoutesOfStaticService
+
+	// itsStatus is added to an object whose status is meant.
+	itsStatus subject = 1 << 7
 )
 
 // Facts are a set of facts.

@@ -49,6 +49,7 @@ type View struct {
 	servicesOfGateway   lists[*corev1.Service]
 	slicesOfService     lists[*discoveryv1.EndpointSlice]
 	grantsOfNamespace   lists[*gwapiv1.ReferenceGrant]
+	users               users
 
 	host *Host
 	told Facts
@@ -78,6 +79,7 @@ func NewView(objects []Object) *View {
 		servicesOfGateway:   newLists(byKey[*corev1.Service]),
 		slicesOfService:     newLists(byKey[*discoveryv1.EndpointSlice]),
 		grantsOfNamespace:   newLists(byKey[*gwapiv1.ReferenceGrant]),
+		users:               newUsers(),
 	}
 	for _, o := range objects {
 		v.Put(o)

@@ -22,10 +22,11 @@ func Class(v *resource.View, name string, opt Options) ClassResult {
 		return ClassResult{Class: name}
 	}
 	_, unfit := classReference(v, class).resolve()
+	before := v.ClassStatus(name)
 	return ClassResult{Class: name, Ours: true, Status: gwapiv1.GatewayClassStatus{
-		Conditions: condition.Merge(class.Status.Conditions, class.Generation, opt.Now,
+		Conditions: condition.Merge(before.Conditions, class.Generation, opt.Now,
 			condition.Holds(condition.Accepted, condition.ReasonAccepted, unfit.As(condition.ReasonInvalidParameters))),
-		SupportedFeatures: class.Status.SupportedFeatures,
+		SupportedFeatures: before.SupportedFeatures,
 	}}
 }
 
@@ -46,7 +47,7 @@ func GatewayConfig(v *resource.View, key types.NamespacedName, opt Options) Cond
 	if fields := inlineSecrets(gc); len(fields) > 0 {
 		wanted = append(wanted, condition.True(condition.InsecureInlineCredentials, condition.InlineWarning(strings.Join(fields, " and "))))
 	}
-	return ConditionsResult{Ours: true, Conditions: condition.Merge(gc.Status.Conditions, gc.Generation, opt.Now, wanted...)}
+	return ConditionsResult{Ours: true, Conditions: condition.Merge(v.GatewayConfigStatus(key).Conditions, gc.Generation, opt.Now, wanted...)}
 }
 
 // dnsName is a DNS name as people write it, in lower case (RFC 1123 §2.1).
@@ -70,7 +71,7 @@ func Dataplane(v *resource.View, name string, opt Options) ConditionsResult {
 	if d == nil {
 		return ConditionsResult{}
 	}
-	return ConditionsResult{Ours: true, Conditions: condition.Merge(d.Status.Conditions, d.Generation, opt.Now,
+	return ConditionsResult{Ours: true, Conditions: condition.Merge(v.DataplaneStatus(name).Conditions, d.Generation, opt.Now,
 		condition.Holds(condition.Accepted, condition.ReasonAccepted, patchOf(d)))}
 }
 
@@ -89,6 +90,6 @@ func StaticService(v *resource.View, key types.NamespacedName, opt Options) Cond
 		return ConditionsResult{}
 	}
 	_, found := prefixesOf(s)
-	return ConditionsResult{Ours: true, Conditions: condition.Merge(s.Status.Conditions, s.Generation, opt.Now,
+	return ConditionsResult{Ours: true, Conditions: condition.Merge(v.StaticServiceStatus(key).Conditions, s.Generation, opt.Now,
 		condition.Holds(condition.Accepted, condition.ReasonAccepted, condition.Join(found)))}
 }

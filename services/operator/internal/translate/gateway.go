@@ -24,7 +24,7 @@ func Gateway(v *resource.View, key types.NamespacedName, opt Options) Result {
 	if class == nil {
 		return Result{Gateway: key}
 	}
-	d := draft{view: v, opt: opt, gateway: gw}
+	d := draft{view: v, opt: opt, gateway: gw, before: v.GatewayStatus(key)}
 	var unfit, unauthentic, unreadable, unmakeable condition.Finding
 	d.parameters, unfit = parametersOf(v, gw, class)
 	d.auth, unauthentic = authOf(v, d.parameters.config)
@@ -53,9 +53,11 @@ func classOf(v *resource.View, gw *gwapiv1.Gateway, opt Options) *gwapiv1.Gatewa
 
 // draft is what the steps of a translation have found out about a Gateway.
 type draft struct {
-	view       *resource.View
-	opt        Options
-	gateway    *gwapiv1.Gateway
+	view    *resource.View
+	opt     Options
+	gateway *gwapiv1.Gateway
+	// before is the status that the Gateway has.
+	before     gwapiv1.GatewayStatus
 	parameters parameters
 	auth       config.Auth
 	wishes     wishes

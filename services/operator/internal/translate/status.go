@@ -13,9 +13,9 @@ import (
 func (d draft) status(refused condition.Finding) gwapiv1.GatewayStatus {
 	return gwapiv1.GatewayStatus{
 		Addresses:            d.addresses(refused),
-		Conditions:           d.merge(d.gateway.Status.Conditions, d.acceptance(refused), d.programming(refused)),
+		Conditions:           d.merge(d.before.Conditions, d.acceptance(refused), d.programming(refused)),
 		Listeners:            d.listenerStatuses(refused),
-		AttachedListenerSets: d.gateway.Status.AttachedListenerSets,
+		AttachedListenerSets: d.before.AttachedListenerSets,
 	}
 }
 
@@ -69,7 +69,7 @@ func (d draft) names(match func(*listener) bool) []string {
 // that waits.
 func (d draft) addresses(refused condition.Finding) []gwapiv1.GatewayStatusAddress {
 	if !refused.OK() {
-		return d.gateway.Status.Addresses
+		return d.before.Addresses
 	}
 	var addresses []gwapiv1.GatewayStatusAddress
 	for _, l := range d.listeners {
@@ -81,7 +81,7 @@ func (d draft) addresses(refused condition.Finding) []gwapiv1.GatewayStatusAddre
 	if !slices.ContainsFunc(d.listeners, (*listener).waits) {
 		return addresses
 	}
-	for _, before := range d.gateway.Status.Addresses {
+	for _, before := range d.before.Addresses {
 		known := func(a gwapiv1.GatewayStatusAddress) bool { return a.Value == before.Value }
 		if !slices.ContainsFunc(addresses, known) {
 			addresses = append(addresses, before)
@@ -135,7 +135,7 @@ func (d draft) listenerStatus(l *listener, refused condition.Finding) gwapiv1.Li
 
 // published are the conditions that a listener has now.
 func (d draft) published(name gwapiv1.SectionName) []metav1.Condition {
-	for _, s := range d.gateway.Status.Listeners {
+	for _, s := range d.before.Listeners {
 		if s.Name == name {
 			return s.Conditions
 		}

@@ -56,6 +56,8 @@ type Server struct {
 	// watchers are those of each selector in use.
 	watchers map[selector]map[*watcher]bool
 	reports  map[reporter]received
+	// followers are told of every report.
+	followers map[*mailbox[ReportNews]]bool
 }
 
 // reporter tells the sources of reports apart.
@@ -86,6 +88,7 @@ func NewServer(o ServerOptions) *Server {
 	s.mux.HandleFunc("GET "+apiPath, s.list)
 	s.mux.HandleFunc("GET "+apiPath+"/{namespace}", s.list)
 	s.mux.HandleFunc("GET "+apiPath+"/{namespace}/{name}", s.one)
+	s.mux.HandleFunc("GET "+reportsPath, s.reported)
 	s.mux.HandleFunc("GET /api/v1/license", license)
 	return s
 }
@@ -404,7 +407,9 @@ func parseReport(data []byte) (Report, bool) {
 
 func (s *Server) accept(stream *stream, r Report) {
 	s.mu.Lock()
-	s.reports[reporter{r.ID, r.Pod}] = received{r, stream}
+	key := reporter{r.ID, r.Pod}
+	s.reports[key] = received{r, stream}
+	s.spread(key, ReportNews{Report: &r})
 	s.mu.Unlock()
 	if s.options.OnReport != nil {
 		s.options.OnReport(r)
@@ -415,5 +420,10 @@ func (s *Server) accept(stream *stream, r Report) {
 func (s *Server) forget(stream *stream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	maps.DeleteFunc(s.reports, func(_ reporter, r received) bool { return r.stream == stream })
+	for key, r := range s.reports {
+		if r.stream == stream {
+			delete(s.reports, key)
+			s.spread(key, ReportNews{Gone: &ReportKey{key.id, key.pod}})
+		}
+	}
 }

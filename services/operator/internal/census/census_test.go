@@ -1,0 +1,145 @@
+package census_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stunner-gateway/stunner/services/api/discovery"
+	"github.com/stunner-gateway/stunner/services/operator/internal/census"
+)
+
+// replica is one that says what a test wants.
+type replica struct{ news chan any }
+
+func newReplica() replica { return replica{make(chan any)} }
+
+// FollowReports passes news on until one is an error. While there is none at the beginning the replica cannot be reached.
+func (r replica) FollowReports(ctx context.Context, each func(discovery.ReportNews) error) error {
+	patience := time.After(5 * time.Second)
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-patience:
+			return errors.New("no answer")
+		case said := <-r.news:
+			if err, ok := said.(error); ok {
+				return err
+			}
+			patience = nil
+			if err := each(said.(discovery.ReportNews)); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func report(pod string, allocations int) discovery.ReportNews {
+	return discovery.ReportNews{Report: &discovery.Report{ID: "media/edge", Pod: pod, Allocations: allocations}}
+}
+
+func gone(pod string) discovery.ReportNews {
+	return discovery.ReportNews{Gone: &discovery.ReportKey{ID: "media/edge", Pod: pod}}
+}
+
+var (
+	current = discovery.ReportNews{Current: true}
+	errLost = errors.New("lost")
+)
+
+// view is what a census knows of the one config of these tests.
+func view(c *census.Census) string {
+	synctest.Wait()
+	var words []string
+	for _, r := range c.Reports("media/edge") {
+		words = append(words, fmt.Sprintf("%s:%d", r.Pod, r.Allocations))
+	}
+	return strings.Join(words, " ")
+}
+
+// A pod counts once, with what it said last, to whomever; and the word of a replica that is lost counts for half a minute.
+func TestOneViewOfAllReplicas(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		c, here, there := census.New(slog.New(slog.DiscardHandler)), newReplica(), newReplica()
+		go c.Follow(ctx, "here", here)
+		go c.Follow(ctx, "there", there)
+		steps := []struct {
+			name string
+			who  replica
+			said []any
+			wait time.Duration
+			want string
+		}{
+			{"both begin", here, []any{report("a", 1), current}, 0, "a:1"},
+			{"the other too", there, []any{report("b", 2), current}, 0, "a:1 b:2"},
+			{"a pod moves", there, []any{report("a", 3)}, 0, "a:3 b:2"},
+			{"the old stream ends", here, []any{gone("a")}, 0, "a:3 b:2"},
+			{"an end that nobody knows of", here, []any{gone("x")}, 0, "a:3 b:2"},
+			{"lost", there, []any{errLost}, 20 * time.Second, "a:3 b:2"},
+			{"back with less", there, []any{report("b", 4), current}, 0, "b:4"},
+			{"lost for good", there, []any{errLost}, 40 * time.Second, ""},
+			{"back at last", there, []any{report("b", 5)}, 0, "b:5"},
+		}
+		for _, s := range steps {
+			for _, said := range s.said {
+				s.who.news <- said
+				time.Sleep(time.Millisecond)
+			}
+			time.Sleep(s.wait)
+			if got := view(c); got != s.want {
+				t.Errorf("%s: %q, want %q", s.name, got, s.want)
+			}
+		}
+		if got := c.Changes(); !slices.Equal(got, []string{"media/edge"}) {
+			t.Errorf("changes %q", got)
+		}
+		if all := c.All(); len(all) != 1 || len(c.Changes()) != 0 {
+			t.Errorf("all %v", all)
+		}
+		cancel()
+		if time.Sleep(29 * time.Second); view(c) != "b:5" {
+			t.Error("forgotten too soon")
+		}
+		if time.Sleep(2 * time.Second); view(c) != "" {
+			t.Error("never forgotten")
+		}
+	})
+}
+
+// Who joins is followed, once; who leaves is not any more, and what it has said is not forgotten at once.
+func TestPeersComeAndGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		c, made := census.New(slog.New(slog.DiscardHandler)), map[string]replica{}
+		peers := census.NewPeers(ctx, c, func(address string) census.Follower {
+			if _, twice := made[address]; twice {
+				t.Errorf("%s is followed twice", address)
+			}
+			made[address] = newReplica()
+			return made[address]
+		})
+		peers.Set([]string{"one", "two"})
+		peers.Set([]string{"two", "one"})
+		made["one"].news <- report("a", 1)
+		made["two"].news <- report("b", 2)
+		peers.Set([]string{"two"})
+		if got := view(c); got != "a:1 b:2" {
+			t.Errorf("at once: %q", got)
+		}
+		time.Sleep(31 * time.Second)
+		if got := view(c); got != "b:2" {
+			t.Errorf("after half a minute: %q", got)
+		}
+		cancel()
+		time.Sleep(time.Minute)
+	})
+}

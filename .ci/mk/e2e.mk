@@ -1,19 +1,27 @@
-# The services as images.
+# The services as images, and a real cluster that runs them.
 
 IMAGE_REPOSITORY ?= ghcr.io/stunner-gateway
-IMAGE_TAG        ?= dev
+IMAGE_TAG        ?= $(shell awk '/newTag:/ { print $$2; exit }' kustomize/components/images/kustomization.yaml)
 IMAGE_ARCHS      ?= $(shell go env GOARCH)
 
-# pack FOLDER: its program for each architecture, with the module's own versions, as the Dockerfile and ko build it; then the image of all.
-PACK = pack() { \
+# pack FOLDER TAG: its program for each architecture, with the module's own versions, as the Dockerfile and ko build it; then the image of all.
+PACK = mkdir -p bin/images; pack() { \
   local name=$${1\#\#*/} arch programs=(); \
   for arch in $(IMAGE_ARCHS); do \
     programs+=("$(CURDIR)/bin/linux-$$arch/$$name"); \
     CGO_ENABLED=0 GOOS=linux GOARCH=$$arch GOWORK=off go -C "$$1" build -trimpath -ldflags='-s -w' -o "$${programs[-1]}" .; \
   done; \
-  GOWORK=off go -C .ci/tools run ./pack -ref "$(IMAGE_REPOSITORY)/$$name:$(IMAGE_TAG)" -o "$(CURDIR)/bin/images/$$name.tar" "$${programs[@]}"; }
+  GOWORK=off go -C .ci/tools run ./pack -ref "$(IMAGE_REPOSITORY)/$$name:$$2" -o "$(CURDIR)/bin/images/$$name.tar" "$${programs[@]}"; }
 
-.PHONY: images
+# What only a cluster of tests needs.
+TEST_IMAGES := e2e/echo e2e/internal/node/pause .ci/dns
+
+.PHONY: images e2e
 
 images: ## Pack the services into bin/images: OCI archives, each with its bill of materials in SPDX
-	@mkdir -p bin/images; $(PACK); for service in $(SERVICES:bin/%=services/%); do pack $$service; done
+	@$(PACK); for service in $(SERVICES:bin/%=services/%); do pack $$service "$(IMAGE_TAG)"; done
+
+e2e: kube node images ## Install the product on a real cluster of one node and make calls through it; needs root
+	@.ci/install node
+	@$(PACK); for folder in $(TEST_IMAGES); do pack $$folder e2e; done
+	@go test -tags=node -count=1 -timeout=30m -v ./e2e/node

@@ -151,7 +151,11 @@ func (w *writer) write(ctx context.Context, u translate.Unit) error {
 	var errs []error
 	if j.complete {
 		for _, o := range j.objects {
-			errs = append(errs, w.writeObject(ctx, o, j.keepServices))
+			err := w.writeObject(ctx, o, j.keepServices)
+			errs = append(errs, err)
+			if refused(err) {
+				w.tellRefusal(ctx, u, o, err)
+			}
 		}
 		errs = append(errs, w.sweep(ctx, u.NamespacedName, j))
 	}
@@ -174,6 +178,22 @@ func (w *writer) writeObject(ctx context.Context, o resource.Object, keepService
 		w.count(o, "apply")
 	}
 	return err
+}
+
+// refused tells whether an error is the API server's last word: it does not take the object, and will not until somebody changes something. That
+// a namespace which ends takes none is nothing that people can mend.
+func refused(err error) bool {
+	return (apierrors.IsInvalid(err) || apierrors.IsForbidden(err)) && !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause)
+}
+
+// tellRefusal tells people of an object that cannot be had. What was there before stays.
+func (w *writer) tellRefusal(ctx context.Context, u translate.Unit, refused resource.Object, why error) {
+	o := blank(u)
+	if w.client.Get(ctx, u.NamespacedName, o) != nil {
+		return // nobody is left to be told
+	}
+	action := "Apply" + refused.GetObjectKind().GroupVersionKind().Kind
+	w.herald.tell(o, []tidings{{warning: true, action: action, reason: "Refused", text: cut(why.Error())}})
 }
 
 func (w *writer) count(o resource.Object, verb string) {

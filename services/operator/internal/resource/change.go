@@ -97,8 +97,9 @@ func relist[T any](l lists[T], s subject, item T, gone bool, changed Facts, keys
 }
 
 func (v *View) setGateway(key types.NamespacedName, o *gwapiv1.Gateway, gone bool, changed Facts) {
-	oldClass, oldConfig := parametersOf(v.gateways[key])
-	if swap(v.gateways, aGateway, key, o, gone, changed) {
+	old := v.gateways[key]
+	oldClass, oldConfig := parametersOf(old)
+	if swap(v.gateways, aGateway, key, o, gone, changed) && (old == nil || gone) {
 		relist(v.gatewaysOfNamespace, allGatewaysOf, key, gone, changed, types.NamespacedName{Namespace: key.Namespace})
 	}
 	class, config := parametersOf(v.gateways[key])

@@ -1,0 +1,135 @@
+package resource
+
+import (
+	"cmp"
+
+	"k8s.io/apimachinery/pkg/types"
+	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
+)
+
+// Set is a set of names. One that a view hands out belongs to it.
+type Set map[types.NamespacedName]struct{}
+
+// users answers from an object who refers to it. It costs the same however many do.
+type users struct {
+	gatewaysOfClass       map[types.NamespacedName]Set
+	gatewaysOfConfig      map[types.NamespacedName]Set
+	classesOfConfig       map[types.NamespacedName]Set
+	configsOfDataplane    map[types.NamespacedName]Set
+	routesOfStaticService map[types.NamespacedName]Set
+}
+
+func newUsers() users {
+	return users{
+		map[types.NamespacedName]Set{}, map[types.NamespacedName]Set{}, map[types.NamespacedName]Set{}, map[types.NamespacedName]Set{},
+		map[types.NamespacedName]Set{},
+	}
+}
+
+// GatewaysOfClass returns the Gateways that take what their GatewayClass refers to.
+func (v *View) GatewaysOfClass(name string) Set {
+	return usersOf(v, v.users.gatewaysOfClass, allGatewaysOfClass, types.NamespacedName{Name: name})
+}
+
+// GatewaysOfConfig returns the Gateways that refer to a GatewayConfig themselves.
+func (v *View) GatewaysOfConfig(key types.NamespacedName) Set {
+	return usersOf(v, v.users.gatewaysOfConfig, allGatewaysOfConfig, key)
+}
+
+// ClassesOfConfig returns the GatewayClasses that refer to a GatewayConfig.
+func (v *View) ClassesOfConfig(key types.NamespacedName) Set {
+	return usersOf(v, v.users.classesOfConfig, allClassesOfConfig, key)
+}
+
+// ConfigsOfDataplane returns the GatewayConfigs that refer to a Dataplane.
+func (v *View) ConfigsOfDataplane(name string) Set {
+	return usersOf(v, v.users.configsOfDataplane, allConfigsOfDataplane, types.NamespacedName{Name: name})
+}
+
+// RoutesOfStaticService returns the routes that refer to a StaticService.
+func (v *View) RoutesOfStaticService(key types.NamespacedName) Set {
+	return usersOf(v, v.users.routesOfStaticService, allRoutesOfStaticService, key)
+}
+
+func usersOf(v *View, index map[types.NamespacedName]Set, s subject, key types.NamespacedName) Set {
+	v.tell(s, key)
+	return index[key]
+}
+
+// refer notes that a user refers to some objects, and no longer to others.
+func refer(index map[types.NamespacedName]Set, s subject, user types.NamespacedName, before, now Set, changed Facts) {
+	for key := range before {
+		if _, still := now[key]; !still {
+			delete(index[key], user)
+			if len(index[key]) == 0 {
+				delete(index, key)
+			}
+			changed.add(s, key)
+		}
+	}
+	for key := range now {
+		if index[key] == nil {
+			index[key] = Set{}
+		}
+		if _, known := index[key][user]; !known {
+			index[key][user] = struct{}{}
+			changed.add(s, key)
+		}
+	}
+}
+
+// parametersOf returns what a Gateway takes its parameters from: its class, or a GatewayConfig that it names itself.
+func parametersOf(gw *gwapiv1.Gateway) (class, config Set) {
+	switch {
+	case gw == nil:
+		return nil, nil
+	case gw.Spec.Infrastructure == nil || gw.Spec.Infrastructure.ParametersRef == nil:
+		return Set{types.NamespacedName{Name: string(gw.Spec.GatewayClassName)}: {}}, nil
+	}
+	p := gw.Spec.Infrastructure.ParametersRef
+	return nil, configRef(string(p.Group), string(p.Kind), gw.Namespace, p.Name)
+}
+
+// configOf returns the GatewayConfig that a class refers to.
+func configOf(class *gwapiv1.GatewayClass) Set {
+	if class == nil || class.Spec.ParametersRef == nil {
+		return nil
+	}
+	p := class.Spec.ParametersRef
+	return configRef(string(p.Group), string(p.Kind), string(deref(p.Namespace, "")), p.Name)
+}
+
+// configRef takes an empty group and kind for ours, as the translation does.
+func configRef(group, kind, namespace, name string) Set {
+	if cmp.Or(group, stunnerv1.GroupName) != stunnerv1.GroupName || cmp.Or(kind, "GatewayConfig") != "GatewayConfig" {
+		return nil
+	}
+	return Set{types.NamespacedName{Namespace: namespace, Name: name}: {}}
+}
+
+// dataplaneOf returns the Dataplane that a GatewayConfig refers to.
+func dataplaneOf(gc *stunnerv1.GatewayConfig) Set {
+	if gc == nil {
+		return nil
+	}
+	return Set{types.NamespacedName{Name: cmp.Or(gc.Spec.Dataplane, stunnerv1.DefaultDataplane)}: {}}
+}
+
+// staticServicesOf returns the StaticServices that the route of a name refers to, in whatever spelling counts.
+func (v *View) staticServicesOf(name types.NamespacedName) Set {
+	keys := Set{}
+	for _, spelling := range spellings() {
+		r := v.routes[RouteRef{NamespacedName: name, GroupVersion: spelling}]
+		if r == nil || r.MaskedBy != nil {
+			continue
+		}
+		for _, b := range r.Backends {
+			if b.Kind == string(stunnerv1.KindStaticService) {
+				keys[b.Key()] = struct{}{}
+			}
+		}
+	}
+	return keys
+}

@@ -113,7 +113,8 @@ spec:
 	}
 }
 
-// An annotation that cannot be read leaves the Service in its last good form, and a condition says what is wrong (K-09).
+// An annotation that cannot be read, or that an API server does not take, leaves the Service in its last good form, and a condition or an event
+// says what is wrong (K-09).
 func badAnnotationsChangeNothing(n *tenant) {
 	const good = `{"udp": 30478}`
 	gateway := func(name, nodePort, targetPort string) {
@@ -155,6 +156,23 @@ spec:
 	}
 	gateway("lobby", `{"nobody": 1, "udp": 30478}`, `{"udp": 34780, "nobody": 2}`)
 	n.gateway("lobby", programmed)
+
+	gateway("lobby", `{"udp": 80}`, `{"udp": 34780}`)
+	n.await(func(ctx context.Context) error {
+		events := &eventsv1.EventList{}
+		if err := n.List(ctx, events, client.InNamespace(n.name)); err != nil {
+			return err
+		}
+		for _, e := range events.Items {
+			if e.Regarding.Name == "lobby" && e.Type == corev1.EventTypeWarning && strings.Contains(e.Note, "spec.ports[0].nodePort") {
+				return nil
+			}
+		}
+		return errors.New("nobody is told that the node port is refused")
+	})
+	if got := spec("lobby"); got != "NodePort 3478>34780@30478" {
+		n.Errorf("with a node port out of range the Service is %s", got)
+	}
 }
 
 // Where only restricted pods may run, ours may: those of a Deployment and those of a DaemonSet. Pods in the network of the host may not,

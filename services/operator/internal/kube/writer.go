@@ -68,6 +68,9 @@ func (w *writer) want(u translate.Unit, j job) {
 		delete(w.jobs, u)
 		return
 	}
+	if before, known := w.jobs[u]; known && reflect.DeepEqual(before, j) {
+		return // it has been done, or is being tried: most changes of endpoints end here
+	}
 	w.jobs[u] = j
 	w.look(u)
 }

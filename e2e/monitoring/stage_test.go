@@ -1,0 +1,251 @@
+package monitoring
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/api/telemetry"
+)
+
+const (
+	patience = 90 * time.Second
+	scrape   = "1s"
+)
+
+// stage is the product on this host with a Prometheus beside it.
+type stage struct {
+	stack      *bed.Stack
+	prometheus prometheus
+}
+
+func newStage(t *testing.T) *stage {
+	t.Helper()
+	ports, err := bed.FreePorts()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &stage{stack: &bed.Stack{Bin: t.TempDir(), Dir: t.TempDir(), Ports: ports}}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := bed.Build(t.Context(), root(t), s.stack.Bin, bed.Operator, bed.Stunnerd, bed.Auth, bed.Echo); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.stack.Prepare(filepath.Join(root(t), "docs/examples/quickstart")); err != nil {
+		t.Fatal(err)
+	}
+	s.secure(t)
+	t.Cleanup(func() {
+		if err := s.stack.Stop(); err != nil {
+			t.Error(err)
+		}
+		if t.Failed() {
+			t.Logf("end of the dataplane's log:\n%s", strings.Join(bed.Tail(s.stack.DataplaneLog(), 40), "\n"))
+		}
+	})
+	if err := s.stack.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	s.watch(t, ctx)
+	s.live(t, ctx)
+	s.change(t)
+	return s
+}
+
+// change puts another config in force, once Prometheus has seen the first.
+func (s *stage) change(t *testing.T) {
+	t.Helper()
+	s.until(t, func(ctx context.Context) error {
+		if n, err := s.prometheus.results(ctx, telemetry.ConfigApplied); err != nil || n == 0 {
+			return fmt.Errorf("ask for %s: %d results, %v", telemetry.ConfigApplied, n, err)
+		}
+		return nil
+	})
+	const name = "gatewayconfig.yaml"
+	text, err := os.ReadFile(filepath.Join(s.stack.Input(), name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.stack.Put(name, bytes.Replace(text, []byte("all:INFO"), []byte("all:WARN"), 1)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// secure adds a listener with a certificate.
+func (s *stage) secure(t *testing.T) {
+	t.Helper()
+	chain, key, err := bed.Certificate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	port, err := bed.FreePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	encoded := base64.StdEncoding.EncodeToString
+	text := fmt.Sprintf(`apiVersion: v1
+kind: Secret
+metadata: {name: certificate, namespace: meet}
+type: kubernetes.io/tls
+data: {tls.crt: %s, tls.key: %s}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: front-door, namespace: meet}
+spec:
+  gatewayClassName: calls
+  listeners:
+    - {name: udp, port: %d, protocol: TURN-UDP}
+    - name: tls
+      port: %d
+      protocol: TURN-TLS
+      tls: {certificateRefs: [{name: certificate}]}
+`, encoded(chain), encoded(key), s.stack.Ports.TURN, port)
+	if err := s.stack.Put("gateway.yaml", []byte(text)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// watch starts a Prometheus that scrapes every service, with the labels that docs/monitoring.md asks for.
+func (s *stage) watch(t *testing.T, ctx context.Context) {
+	t.Helper()
+	health, err := s.stack.Operator.Says(ctx, regexp.MustCompile(`health=(\S+)`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := s.stack.Config(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	port, err := bed.FreePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := net.JoinHostPort(bed.Loopback, strconv.Itoa(port))
+	type object = map[string]any
+	job := func(name, target, path, pod string) object {
+		labels := object{"namespace": "meet", "pod": pod}
+		if name == "stunner-dataplane" {
+			labels["gateway"] = "front-door"
+		}
+		return object{"job_name": name, "metrics_path": path, "static_configs": []object{{"targets": []string{target}, "labels": labels}}}
+	}
+	host, path, _ := strings.Cut(strings.TrimPrefix(c.Admin.MetricsEndpoint, "http://"), "/")
+	data, err := yaml.Marshal(object{
+		"global":     object{"scrape_interval": scrape, "scrape_timeout": scrape, "evaluation_interval": scrape},
+		"rule_files": []string{filepath.Join(root(t), "dashboards/alerts.yaml")},
+		"scrape_configs": []object{
+			job("stunner-dataplane", host, "/"+path, "front-door-0"),
+			job("stunner-operator", health[1], "/metrics", "operator-0"),
+			job("stunner-auth", net.JoinHostPort(bed.Loopback, strconv.Itoa(s.stack.Ports.AuthHealth)), "/metrics", "auth-0"),
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(s.stack.Dir, "prometheus.yaml")
+	if err := os.WriteFile(file, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	program, err := exec.LookPath("prometheus")
+	if err != nil {
+		t.Fatal("prometheus is not installed: run `sudo apt-get install --yes --no-install-recommends prometheus`")
+	}
+	p, err := bed.Start(bed.Command{Name: "prometheus", Path: program, Logs: s.stack.Logs(), Args: []string{
+		"--config.file", file, "--storage.tsdb.path", filepath.Join(s.stack.Dir, "tsdb"), "--web.listen-address", address, "--log.level", "warn",
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Stop(patience); err != nil {
+			t.Error(err)
+		}
+	})
+	s.prometheus = prometheus{url: "http://" + address}
+	if err := p.Until(ctx, bed.Answers(s.prometheus.url+"/-/ready", http.StatusOK)); err != nil {
+		t.Fatalf("%v\n%s", err, p.Output())
+	}
+}
+
+// live makes a call that goes on, and keeps up what happens at a gateway all day: people who call and hang up, people with a wrong password,
+// noise.
+func (s *stage) live(t *testing.T, ctx context.Context) {
+	t.Helper()
+	ice, err := s.stack.ICEServers(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	gateway, err := ice.Servers[0].Address(config.TURNUDP)
+	if err != nil {
+		t.Fatal(err)
+	}
+	good := call.Options{
+		Gateway: gateway, Network: call.UDP, Username: ice.Servers[0].Username, Password: ice.Servers[0].Credential, Peer: s.stack.Datagrams(),
+	}
+	long, err := call.Start(t.Context(), good)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wrong := good
+	wrong.Password = "guessed"
+	noise, err := net.Dial("udp", gateway.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	t.Cleanup(func() { close(stop); <-stopped; long.End(0); noise.Close() })
+	go func() {
+		defer close(stopped)
+		tick := time.NewTicker(500 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-stop:
+				return
+			case <-tick.C:
+			}
+			if c, err := call.Start(t.Context(), good); err == nil {
+				c.End(0)
+			}
+			_, _ = call.Start(t.Context(), wrong) // it is refused
+			_, _ = noise.Write([]byte("noise"))
+			_, _, _ = bed.Get(t.Context(), s.stack.AuthURL()+"/ice?service=turn")
+		}
+	}()
+}
+
+// until waits for a condition.
+func (s *stage) until(t *testing.T, cond func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := bed.Until(ctx, cond); err != nil {
+		t.Error(err)
+	}
+}
+
+func root(t *testing.T) string {
+	t.Helper()
+	root, err := bed.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return root
+}

@@ -21,6 +21,8 @@ const (
 	RealmNotDNSName = "RealmNotDNSName"
 	// InsecureInlineCredentials warns of a secret that everyone can read who can read the GatewayConfig.
 	InsecureInlineCredentials = "InsecureInlineCredentials"
+	// InUse says who refers to an object.
+	InUse = "InUse"
 )
 
 // Reasons of conditions that are as they should be.
@@ -29,6 +31,8 @@ const (
 	ReasonProgrammed  = string(gwapiv1.GatewayReasonProgrammed)
 	ReasonNoConflicts = string(gwapiv1.ListenerReasonNoConflicts)
 	ReasonResolved    = string(gwapiv1.ListenerReasonResolvedRefs)
+	ReasonUsed        = "Used"
+	ReasonUnused      = "Unused"
 )
 
 // Reasons of conditions that are not.

@@ -7,6 +7,9 @@ var negative = map[string]bool{Conflicted: true, RealmNotDNSName: true, Insecure
 
 // Wrong tells whether a condition says that something is not as it should be.
 func Wrong(c metav1.Condition) bool {
+	if c.Type == InUse {
+		return false
+	}
 	if negative[c.Type] {
 		return c.Status != metav1.ConditionFalse
 	}

@@ -47,7 +47,9 @@ func GatewayConfig(v *resource.View, key types.NamespacedName, opt Options) Cond
 	if fields := inlineSecrets(gc); len(fields) > 0 {
 		wanted = append(wanted, condition.True(condition.InsecureInlineCredentials, condition.InlineWarning(strings.Join(fields, " and "))))
 	}
-	return ConditionsResult{Ours: true, Conditions: condition.Merge(v.GatewayConfigStatus(key).Conditions, gc.Generation, opt.Now, wanted...)}
+	before := v.GatewayConfigStatus(key).Conditions
+	wanted = append(wanted, opt.inUse(usersOfConfig(v, key), before)...)
+	return ConditionsResult{Ours: true, Conditions: condition.Merge(before, gc.Generation, opt.Now, wanted...)}
 }
 
 // dnsName is a DNS name as people write it, in lower case (RFC 1123 §2.1).
@@ -71,8 +73,10 @@ func Dataplane(v *resource.View, name string, opt Options) ConditionsResult {
 	if d == nil {
 		return ConditionsResult{}
 	}
-	return ConditionsResult{Ours: true, Conditions: condition.Merge(v.DataplaneStatus(name).Conditions, d.Generation, opt.Now,
-		condition.Holds(condition.Accepted, condition.ReasonAccepted, patchOf(d)))}
+	before := v.DataplaneStatus(name).Conditions
+	wanted := []metav1.Condition{condition.Holds(condition.Accepted, condition.ReasonAccepted, patchOf(d))}
+	wanted = append(wanted, opt.inUse(usersOfDataplane(v, name), before)...)
+	return ConditionsResult{Ours: true, Conditions: condition.Merge(before, d.Generation, opt.Now, wanted...)}
 }
 
 // patchOf says whether the patch of a Dataplane can be used.
@@ -90,6 +94,8 @@ func StaticService(v *resource.View, key types.NamespacedName, opt Options) Cond
 		return ConditionsResult{}
 	}
 	_, found := prefixesOf(s)
-	return ConditionsResult{Ours: true, Conditions: condition.Merge(v.StaticServiceStatus(key).Conditions, s.Generation, opt.Now,
-		condition.Holds(condition.Accepted, condition.ReasonAccepted, condition.Join(found)))}
+	before := v.StaticServiceStatus(key).Conditions
+	wanted := []metav1.Condition{condition.Holds(condition.Accepted, condition.ReasonAccepted, condition.Join(found))}
+	wanted = append(wanted, opt.inUse(usersOfStaticService(v, key), before)...)
+	return ConditionsResult{Ours: true, Conditions: condition.Merge(before, s.Generation, opt.Now, wanted...)}
 }

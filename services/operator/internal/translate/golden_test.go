@@ -31,7 +31,8 @@ var update = flag.Bool("update", false, "rewrite the want/ files of the golden c
 //	host.yaml           a host that runs the dataplanes
 //	bundle.pem          CA certificates of config discovery
 //	want/config.yaml    configs
-//	want/status.txt     statuses
+//	want/status.txt     statuses, but for who uses what
+//	want/usage.txt      who uses what
 //	want/objects.yaml   generated objects; want/services.yaml, want/workload.yaml, want/guards.yaml and want/configmap.yaml are parts of it
 //
 // A case has the want/ files that it is about; properties that hold for every case are in property_test.go.

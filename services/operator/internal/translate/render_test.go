@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
+	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
@@ -70,6 +71,7 @@ func (c *testCase) render(t testing.TB) map[string][]byte {
 		"services.yaml":  o.renderObjects(t, "Service"),
 		"workload.yaml":  o.renderObjects(t, "Deployment", "DaemonSet"),
 		"configmap.yaml": o.renderObjects(t, "ConfigMap"),
+		"usage.txt":      o.renderUsage(),
 		"guards.yaml":    o.renderObjects(t, "NetworkPolicy", "PodDisruptionBudget"),
 	}
 }
@@ -143,6 +145,23 @@ func (o outcome) renderStatuses() []byte {
 	return b.Bytes()
 }
 
+// renderUsage says who uses what: it is no part of status.txt, because every case would show it.
+func (o outcome) renderUsage() []byte {
+	var b bytes.Buffer
+	for kind, results := range sorted(map[string]map[string]translate.ConditionsResult{
+		"GatewayConfig": o.Configs, "Dataplane": o.Dataplanes, "StaticService": o.StaticServices,
+	}) {
+		for name, r := range sorted(results) {
+			for _, c := range r.Conditions {
+				if c.Type == condition.InUse {
+					fmt.Fprintf(&b, "%s %s: %s/%s %s\n", kind, name, c.Status, c.Reason, c.Message)
+				}
+			}
+		}
+	}
+	return b.Bytes()
+}
+
 func renderGateway(b *bytes.Buffer, r translate.Result) {
 	name := "Gateway " + r.Gateway.String()
 	for _, a := range r.Status.Addresses {
@@ -198,6 +217,7 @@ var good = []string{"Accepted=True/Accepted", "Conflicted=False/NoConflicts", "R
 // conditions writes type, status and reason of all in one line, and the messages below.
 func conditions(b *bytes.Buffer, indent string, cs []metav1.Condition) {
 	var words []string
+	cs = slices.DeleteFunc(slices.Clone(cs), func(c metav1.Condition) bool { return c.Type == condition.InUse })
 	fine := len(cs) > 0
 	for _, c := range cs {
 		word := fmt.Sprintf("%s=%s/%s", c.Type, c.Status, c.Reason)

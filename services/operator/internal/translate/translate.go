@@ -32,6 +32,8 @@ type Options struct {
 	DiscoverySecured bool
 	// Image is the dataplane image of a Dataplane that names none.
 	Image string
+	// Partial says that the view holds some namespaces only.
+	Partial bool
 	// Now is the time that new condition transitions get.
 	Now metav1.Time
 }

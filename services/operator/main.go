@@ -120,6 +120,7 @@ type options struct {
 	identity         string
 	readers          string
 	namespaces       string
+	tokenFile        string
 
 	levels *telemetry.Levels
 }
@@ -153,11 +154,12 @@ func (o *options) flags(fs *flag.FlagSet) {
 	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "with kubernetes: file that says how to reach the API server; empty means the pod's own account")
 	fs.StringVar(&o.namespace, "namespace", "stunner-system", "with kubernetes: namespace of the operator, where replicas agree on a leader")
 	fs.StringVar(&o.identity, "identity", "", "with kubernetes: name of this replica; empty means the host name")
+	fs.StringVar(&o.tokenFile, "discovery-token-file", "", "with kubernetes: file with a token of an account in --discovery-readers, by which replicas tell each other what dataplanes report")
 	fs.StringVar(&o.namespaces, "watch-namespaces", "", "with kubernetes: comma-separated namespaces to look after, for which Roles are enough; empty means all of them")
 	fs.StringVar(&o.readers, "discovery-readers", "", "with kubernetes: comma-separated accounts that may read all configs, NAMESPACE/SERVICEACCOUNT")
 	fs.StringVar(&o.input, "input", "", "with file: folder of YAML")
 	fs.StringVar(&o.output, "output", "", "with file: folder for statuses, rendered objects, logs and state")
-	fs.StringVar(&o.address, "address", "127.0.0.1", "IP address of this host that clients connect to and that peers see")
+	fs.StringVar(&o.address, "address", "127.0.0.1", "IP address: with file that of this host, to which clients connect and which peers see; with kubernetes that of the pod")
 	fs.StringVar(&o.stunnerd, "stunnerd", "", "program that serves a Gateway; empty renders only")
 	fs.BoolVar(&o.watch, "watch", true, "follow changes of the folder; false reads it once")
 	fs.StringVar(&o.discoveryAddress, "discovery-address", "127.0.0.1:13478", "HOST:PORT of config discovery")
@@ -311,7 +313,7 @@ func (o options) fileProvider() file.Provider {
 // kubeProvider is what the options ask for.
 func (o options) kubeProvider() (*kube.Provider, error) {
 	p := &kube.Provider{
-		Namespace: o.namespace, Identity: o.identity, Namespaces: list(o.namespaces), DiscoveryAddress: o.discoveryAddress, HealthAddress: o.healthAddress,
+		Namespace: o.namespace, Identity: o.identity, Namespaces: list(o.namespaces), Address: o.address, TokenFile: o.tokenFile, DiscoveryAddress: o.discoveryAddress, HealthAddress: o.healthAddress,
 		DiscoveryAuth: o.discoveryAuth, DiscoveryReaders: o.accounts(), Options: o.translation(), Log: o.logger(),
 	}
 	if p.Identity == "" {

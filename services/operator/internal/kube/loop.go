@@ -8,11 +8,13 @@ import (
 	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/discovery"
+	"github.com/stunner-gateway/stunner/services/operator/internal/census"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
@@ -26,6 +28,9 @@ type loop struct {
 	server  *discovery.Server
 	writer  *writer
 	secrets *secrets
+	fleets  *fleets
+	peers   *peers
+	costs   *costs
 	inbox   *inbox
 	meters  *meters
 	log     *slog.Logger
@@ -48,8 +53,9 @@ type loop struct {
 
 // newLoop returns a loop that knows nothing. It needs secrets and writer before it runs.
 func newLoop(o translate.Options, server *discovery.Server, m *meters, ts *tasks, log *slog.Logger) *loop {
+	in := newInbox()
 	return &loop{
-		options: o, server: server, inbox: newInbox(), meters: m, tasks: ts, log: log,
+		options: o, server: server, inbox: in, fleets: newFleets(census.New(log), in), meters: m, tasks: ts, log: log,
 		view: resource.NewView(nil), published: map[types.NamespacedName]config.Config{},
 		waiting: map[types.NamespacedName]map[translate.Unit]struct{}{}, tried: map[types.NamespacedName]bool{},
 	}
@@ -120,6 +126,14 @@ func (l *loop) note(c change, concerned map[translate.Unit]struct{}) resource.Fa
 	if n, ok := c.object.(*corev1.Node); ok {
 		l.server.SetNode(n.Name, externalAddress(n, c.gone))
 	}
+	changed := l.put(c)
+	if s, ok := c.object.(*discoveryv1.EndpointSlice); ok && l.peers.are(s) {
+		l.peers.look(l.view.EndpointSlicesOf(l.peers.service))
+	}
+	return changed
+}
+
+func (l *loop) put(c change) resource.Facts {
 	if c.gone {
 		return l.view.Delete(c.object)
 	}
@@ -212,6 +226,7 @@ func (l *loop) withdraw(key types.NamespacedName) bool {
 		return false
 	}
 	delete(l.published, key)
+	l.fleets.withdrawn(key)
 	l.server.Delete(key.String())
 	l.meters.configs.Set(float64(len(l.published)))
 	l.log.Info("withdraw config", "gateway", key)
@@ -235,6 +250,7 @@ func (l *loop) publish(key types.NamespacedName, r *translate.Result) {
 		}
 	}
 	l.published[key] = next.Clone()
+	l.fleets.published(key, *next)
 	l.server.Publish(*next)
 	l.meters.configs.Set(float64(len(l.published)))
 	l.log.Info("publish config", "gateway", key, "revision", next.Revision())

@@ -14,6 +14,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -42,6 +43,9 @@ type Provider struct {
 	// DiscoveryAuth is AuthStrict, AuthPermissive or AuthOff; DiscoveryReaders are the accounts, NAMESPACE/NAME, that may read all configs.
 	DiscoveryAuth    string
 	DiscoveryReaders []string
+	// Address is that of this replica's pod, and TokenFile holds a token by which others let it read all configs: replicas tell each other what
+	// dataplanes report.
+	Address, TokenFile string
 	// Namespaces are those to watch; none means all of them. What is in others does not exist for the operator then.
 	Namespaces []string
 	Options    translate.Options
@@ -71,6 +75,7 @@ func (p *Provider) Run(ctx context.Context) error {
 	m.serves(server)
 	id := p.identity()
 	group, ctx := errgroup.WithContext(ctx)
+	p.Options.Partial = len(p.Namespaces) > 0
 	l := newLoop(p.Options, server, m, &p.tasks, p.Log)
 	p.Log.Info("operator serves", "discovery", configs.Addr().String(), "health", probes.Addr().String(), "identity", p.Identity)
 	health := http.NewServeMux()
@@ -113,12 +118,16 @@ func (p *Provider) work(ctx context.Context, l *loop, id *trust.Identity) error 
 	if l.writer.herald, err = newHerald(ctx, p.Config, s, p.Options.ControllerName); err != nil {
 		return err
 	}
+	l.costs = &costs{census: l.fleets.census, client: direct, log: p.Log}
 	l.shown = func(gateway types.NamespacedName) []string { return shown(ctx, cached, gateway) }
 	group, ctx := errgroup.WithContext(ctx)
 	ca, err := p.keepAuthority(ctx, group, l, id, cache.Options{Scheme: s, Mapper: mapper, HTTPClient: hc})
 	if err != nil {
 		return err
 	}
+	l.peers = p.newPeers(ctx, l.fleets.census, id.Client())
+	go l.fleets.census.Follow(ctx, p.Identity, l.server)
+	group.Go(func() error { p.tasks.do("reports of dataplanes", func(t *task) { l.fleets.run(ctx, t) }); return nil })
 	w := watcher{cache: c, scheme: s, mapper: mapper, inbox: l.inbox, lack: &l.lack, log: p.Log}
 	p.tasks.join(group, "watches", func() error { return c.Start(ctx) })
 	p.tasks.join(group, "start of watches", func() error {
@@ -158,7 +167,10 @@ func shown(ctx context.Context, cached client.Reader, gateway types.NamespacedNa
 func (l *loop) lead(ctx context.Context) {
 	l.meters.leader.Set(1)
 	defer l.meters.leader.Set(0)
+	var group sync.WaitGroup
+	group.Go(func() { l.tasks.do("costs of deletion", func(t *task) { l.costs.run(ctx, t) }) })
 	l.writer.lead(ctx)
+	group.Wait()
 }
 
 // fit tells whether the process serves all that there is to serve, and follows what changes.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"sync/atomic"
 	"time"
 
@@ -71,11 +72,14 @@ func (p *Provider) newCache(s *runtime.Scheme) (cache.Cache, error) {
 		by[o] = own
 	}
 	o := cache.Options{Scheme: s, ByObject: by, DefaultTransform: cache.TransformStripManagedFields()}
-	for _, namespace := range p.Namespaces {
-		if o.DefaultNamespaces == nil {
-			o.DefaultNamespaces = map[string]cache.Config{}
+	if len(p.Namespaces) > 0 {
+		o.DefaultNamespaces = map[string]cache.Config{}
+		for _, namespace := range p.Namespaces {
+			o.DefaultNamespaces[namespace] = cache.Config{}
 		}
-		o.DefaultNamespaces[namespace] = cache.Config{}
+		also := maps.Clone(o.DefaultNamespaces) // where the other replicas are
+		also[p.Namespace] = cache.Config{}
+		by[&discoveryv1.EndpointSlice{}] = cache.ByObject{Namespaces: also}
 	}
 	c, err := cache.New(p.Config, o)
 	if err != nil {

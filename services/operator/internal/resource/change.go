@@ -56,6 +56,8 @@ func (v *View) set(o Object, gone bool) Facts {
 		v.setNode(key, o, gone, changed)
 	case *Trust:
 		swap(v.trust, theTrust, key, o, gone, changed)
+	case *Fleet:
+		swap(v.fleets, aFleet, key, o, gone, changed)
 	case *gwapiv1.ReferenceGrant:
 		v.setGrant(key, o, gone, changed)
 	case *gwapiv1b1.ReferenceGrant:
@@ -269,6 +271,8 @@ func bodyOf(o Object) []any {
 		return []any{o.Spec}
 	case *Trust:
 		return []any{o.Bundle}
+	case *Fleet:
+		return []any{o.FleetState}
 	}
 	return nil
 }

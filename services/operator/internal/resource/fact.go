@@ -36,6 +36,7 @@ const (
 	allSlicesOf
 	allGrantsOf
 	theTrust
+	aFleet
 	allGatewaysOfClass
 	allGatewaysOfConfig
 	allClassesOfConfig

@@ -42,6 +42,7 @@ type View struct {
 	grants         table[*gwapiv1.ReferenceGrant]
 	routes         map[RouteRef]*Route
 	trust          table[*Trust]
+	fleets         table[*Fleet]
 
 	allNodes            lists[*corev1.Node]
 	gatewaysOfNamespace lists[types.NamespacedName]
@@ -72,6 +73,7 @@ func NewView(objects []Object) *View {
 		grants:         table[*gwapiv1.ReferenceGrant]{},
 		routes:         map[RouteRef]*Route{},
 		trust:          table[*Trust]{},
+		fleets:         table[*Fleet]{},
 
 		allNodes:            newLists(byKey[*corev1.Node]),
 		gatewaysOfNamespace: newLists(compareKeys),

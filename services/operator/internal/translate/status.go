@@ -7,6 +7,7 @@ import (
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
+	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
 // status is the whole status of the Gateway.
@@ -51,7 +52,19 @@ func (d draft) programming(refused condition.Finding) metav1.Condition {
 	case len(lost) > 0:
 		return condition.False(condition.Programmed, condition.NoAddress(lost))
 	}
-	return condition.Holds(condition.Programmed, condition.ReasonProgrammed, condition.Finding{})
+	return d.running()
+}
+
+// running says whether the dataplanes run what is published, as far as they tell.
+func (d draft) running() metav1.Condition {
+	fleet := d.view.Fleet(resource.KeyOf(d.gateway))
+	switch {
+	case fleet.Problem != "":
+		return condition.False(condition.Programmed, condition.ConfigRefused(fleet.Pod, fleet.Problem))
+	case fleet.Behind > 0:
+		return condition.False(condition.Programmed, condition.ConfigNotRun(fleet.Behind))
+	}
+	return condition.True(condition.Programmed, condition.Draining(fleet.Draining))
 }
 
 // names returns the names of the listeners that match, each one once.

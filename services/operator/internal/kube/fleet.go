@@ -1,0 +1,186 @@
+package kube
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+	"unicode"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/api/discovery"
+	"github.com/stunner-gateway/stunner/services/operator/internal/census"
+	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
+)
+
+// fleets hold what dataplanes report against what is published, and tell the loop when that comes to something else than before. A config that
+// is on its way comes to nothing: what was last said stands, until dataplanes have said something of the new one, or have had time to.
+type fleets struct {
+	census *census.Census
+	inbox  *inbox
+
+	mu     sync.Mutex
+	fleets map[types.NamespacedName]*fleet
+}
+
+// fleet are the dataplanes of a Gateway.
+type fleet struct {
+	// wanted is the revision that is published; "" when dataplanes get different ones, as those do whose addresses are put in for each.
+	wanted string
+	// behind is since when some accept a config, and none the one that is published.
+	behind time.Time
+	// state is what the loop has been told.
+	state resource.FleetState
+}
+
+func newFleets(c *census.Census, in *inbox) *fleets {
+	return &fleets{census: c, inbox: in, fleets: map[types.NamespacedName]*fleet{}}
+}
+
+// Times of the judgement.
+const (
+	// onItsWay is how long a config may take to run.
+	onItsWay = 10 * time.Second
+	// fleetPulse is how often those are looked at that are behind.
+	fleetPulse = time.Second
+)
+
+// problemText is how much of what a dataplane says stands in a status.
+const problemText = 256
+
+// published notes what the dataplanes of a Gateway should run.
+func (f *fleets) published(gateway types.NamespacedName, c config.Config) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.fleets[gateway] == nil {
+		f.fleets[gateway] = &fleet{}
+	}
+	f.fleets[gateway].wanted = c.Revision()
+	if slices.ContainsFunc(c.Listeners, func(l config.Listener) bool { return l.Address == config.NodeAddressPlaceholder }) {
+		f.fleets[gateway].wanted = ""
+	}
+}
+
+// withdrawn notes that there is nothing to run any more.
+func (f *fleets) withdrawn(gateway types.NamespacedName) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if old := f.fleets[gateway]; old != nil && old.state != (resource.FleetState{}) {
+		f.inbox.put(change{object: fleetObject(gateway, resource.FleetState{}), gone: true})
+	}
+	delete(f.fleets, gateway)
+}
+
+// run follows reports until ctx ends.
+func (f *fleets) run(ctx context.Context, t *task) {
+	ticker := time.NewTicker(fleetPulse)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-f.census.Changed:
+			t.begin()
+			for _, id := range f.census.Changes() {
+				namespace, name, _ := strings.Cut(id, "/")
+				f.look(types.NamespacedName{Namespace: namespace, Name: name}, time.Now())
+			}
+		case <-ticker.C:
+			t.begin()
+			for _, gateway := range f.late() {
+				f.look(gateway, time.Now())
+			}
+		}
+		t.end()
+	}
+}
+
+// late are those that are behind.
+func (f *fleets) late() (gateways []types.NamespacedName) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for gateway, fleet := range f.fleets {
+		if !fleet.behind.IsZero() {
+			gateways = append(gateways, gateway)
+		}
+	}
+	return gateways
+}
+
+// look judges what the dataplanes of a Gateway say.
+func (f *fleets) look(gateway types.NamespacedName, now time.Time) {
+	reports := f.census.Reports(gateway.String())
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	fleet := f.fleets[gateway]
+	if fleet == nil {
+		return
+	}
+	if state := fleet.judge(reports, now); state != fleet.state {
+		fleet.state = state
+		f.inbox.put(change{object: fleetObject(gateway, state)})
+	}
+}
+
+// judge says what reports come to.
+func (f *fleet) judge(reports []discovery.Report, now time.Time) resource.FleetState {
+	var refusing []discovery.Report
+	state, current := resource.FleetState{}, len(reports) == 0
+	for _, r := range reports {
+		if !r.Accepted {
+			refusing = append(refusing, r)
+		}
+		if r.Draining {
+			state.Draining++
+		}
+		current = current || r.Accepted && (r.Revision == f.wanted || f.wanted == "")
+	}
+	refused := len(refusing) == len(reports)
+	switch {
+	case current || refused:
+		f.behind = time.Time{}
+	case f.behind.IsZero():
+		f.behind = now
+	}
+	switch {
+	case current:
+	case refused:
+		state.Pod, state.Problem = f.voice(refusing)
+	case now.Sub(f.behind) >= onItsWay:
+		state.Behind = len(reports)
+	default:
+		state.Pod, state.Problem, state.Behind = f.state.Pod, f.state.Problem, f.state.Behind
+	}
+	return state
+}
+
+// voice is the one that speaks for all: the one that has spoken before, if it says the same, so that a status is written no oftener than it must.
+func (f *fleet) voice(refusing []discovery.Report) (pod, problem string) {
+	i := max(0, slices.IndexFunc(refusing, func(r discovery.Report) bool { return r.Pod == f.state.Pod }))
+	return plainText(refusing[i].Pod), plainText(refusing[i].Error)
+}
+
+// plainText is what can be shown of what a pod says: a line of bounded length. It is never empty.
+func plainText(said string) string {
+	said = strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(said, " "))
+	if len(said) > problemText {
+		said = strings.ToValidUTF8(said[:problemText], "")
+	}
+	if strings.TrimSpace(said) == "" {
+		return "(nothing)"
+	}
+	return said
+}
+
+func fleetObject(gateway types.NamespacedName, s resource.FleetState) *resource.Fleet {
+	return &resource.Fleet{ObjectMeta: metav1.ObjectMeta{Namespace: gateway.Namespace, Name: gateway.Name}, FleetState: s}
+}

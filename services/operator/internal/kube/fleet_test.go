@@ -1,0 +1,116 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/api/discovery"
+	"github.com/stunner-gateway/stunner/services/operator/internal/census"
+	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
+)
+
+// reporter is a replica to which dataplanes report.
+type reporter chan discovery.ReportNews
+
+func (r reporter) FollowReports(ctx context.Context, each func(discovery.ReportNews) error) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case news := <-r:
+			if err := each(news); err != nil {
+				return errors.Join(errors.New("report"), err)
+			}
+		}
+	}
+}
+
+var fleetKey = types.NamespacedName{Namespace: "media", Name: "edge"}
+
+// What dataplanes report comes to something only when it stays: a config on its way, a pod that comes or goes and numbers of calls tell the
+// loop nothing (§8.4 rule 4).
+func TestFleetComesToSomethingSeldom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		counted, in, from, ts := census.New(slog.New(slog.DiscardHandler)), newInbox(), make(reporter), &tasks{}
+		f := newFleets(counted, in)
+		go counted.Follow(ctx, "this", from)
+		go ts.do("reports", func(t *task) { f.run(ctx, t) })
+		one, two := config.Config{Admin: config.Admin{Name: "media/edge"}}, config.Config{Admin: config.Admin{Name: "media/edge", LogLevel: "all:DEBUG"}}
+		says := func(pod string, c config.Config, problem string, more ...func(*discovery.Report)) func() {
+			r := discovery.Report{ID: "media/edge", Pod: pod, Revision: c.Revision(), Accepted: problem == "", Error: problem}
+			for _, m := range more {
+				m(&r)
+			}
+			return func() { from <- discovery.ReportNews{Report: &r} }
+		}
+		goes := func(pod string) func() {
+			return func() { from <- discovery.ReportNews{Gone: &discovery.ReportKey{ID: "media/edge", Pod: pod}} }
+		}
+		publish := func(c config.Config) func() { return func() { f.published(fleetKey, c) } }
+		drain := func(r *discovery.Report) { r.Draining = true }
+		busy := func(r *discovery.Report) { r.Allocations = 100 }
+		none, fine := (*resource.FleetState)(nil), &resource.FleetState{}
+		for _, step := range []struct {
+			name string
+			do   []func()
+			wait time.Duration
+			want *resource.FleetState
+		}{
+			{"nobody reports", []func(){publish(one)}, time.Hour, none},
+			{"a config on its way", []func(){says("a", config.Config{}, "")}, 9 * time.Second, none},
+			{"it arrives", []func(){says("a", one, "")}, time.Hour, none},
+			{"calls", []func(){says("a", one, "", busy), says("b", one, "")}, time.Hour, none},
+			{"another config", []func(){publish(two)}, 0, none},
+			{"some have it", []func(){says("b", two, "")}, time.Hour, none},
+			{"one turns it down", []func(){says("a", one, "port 3478 is taken")}, time.Hour, none},
+			{"all turn it down", []func(){says("b", one, "b\x1b[31m too\n")}, 0, &resource.FleetState{Pod: "a", Problem: "port 3478 is taken"}},
+			{"the same again", []func(){says("a", one, "port 3478 is taken"), says("0", one, "another")}, time.Hour, none},
+			{"who spoke goes", []func(){goes("0"), goes("a")}, 0, &resource.FleetState{Pod: "b", Problem: "b [31m too "}},
+			{"a mended config is on its way", []func(){publish(one)}, time.Hour, none},
+			{"it arrives there", []func(){says("b", one, "")}, 0, fine},
+			{"one drains", []func(){says("a", one, "", drain)}, 0, &resource.FleetState{Draining: 1}},
+			{"and is gone", []func(){goes("a")}, 0, fine},
+			{"lost on the way", []func(){publish(two), says("b", one, "")}, 12 * time.Second, &resource.FleetState{Behind: 1}},
+			{"found again", []func(){says("b", two, "")}, 0, fine},
+			{"nothing to compare", []func(){publish(config.Config{Listeners: []config.Listener{{Address: config.NodeAddressPlaceholder}}}), says("b", one, "")}, time.Hour, none},
+			{"words without an end", []func(){says("b", one, strings.Repeat("x", 9999))}, 0, &resource.FleetState{Pod: "b", Problem: strings.Repeat("x", problemText)}},
+			{"no words", []func(){says("b", one, ""), func() {
+				from <- discovery.ReportNews{Report: &discovery.Report{ID: "media/edge", Pod: "b"}}
+			}}, 0, &resource.FleetState{Pod: "b", Problem: "(nothing)"}},
+			{"all go", []func(){goes("b")}, 0, fine},
+			{"somebody unknown", []func(){func() { from <- discovery.ReportNews{Report: &discovery.Report{ID: "media/other", Pod: "x"}} }}, time.Hour, none},
+		} {
+			for _, do := range step.do {
+				do()
+				synctest.Wait()
+			}
+			time.Sleep(step.wait)
+			synctest.Wait()
+			told := in.drain()
+			switch {
+			case step.want == nil && len(told) > 0:
+				t.Errorf("%s: the loop is told %+v", step.name, told[0].object.(*resource.Fleet).FleetState)
+			case step.want != nil && len(told) != 1:
+				t.Errorf("%s: the loop is told %d things", step.name, len(told))
+			case step.want != nil && told[0].object.(*resource.Fleet).FleetState != *step.want:
+				t.Errorf("%s: %+v", step.name, told[0].object.(*resource.Fleet).FleetState)
+			}
+		}
+		says("b", one, "no")()
+		synctest.Wait()
+		f.withdrawn(fleetKey)
+		if told := in.drain(); len(told) != 1 || !told[0].gone {
+			t.Errorf("withdrawn: %v", told)
+		}
+	})
+}

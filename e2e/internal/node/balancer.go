@@ -1,0 +1,68 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/tools/cache"
+)
+
+// firstAddress of Services; the others follow. Packets for them come to the node because it is where our default route leads.
+var firstAddress = netip.MustParseAddr("198.18.1.1")
+
+// balancer does what a cloud does for Services of type LoadBalancer: each is given an address that clients reach.
+type balancer struct {
+	node  *Node
+	next  netip.Addr
+	given map[types.UID]netip.Addr
+}
+
+func (n *Node) startBalancer(ctx context.Context) error {
+	b := &balancer{node: n, next: firstAddress, given: map[types.UID]netip.Addr{}}
+	own, stop := context.WithCancel(context.Background())
+	n.stop = stop
+	factory := informers.NewSharedInformerFactory(n.Client, 0)
+	services := factory.Core().V1().Services().Informer()
+	handle := func(o any) { b.give(own, o.(*corev1.Service)) }
+	if _, err := services.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: handle, UpdateFunc: func(_, o any) { handle(o) },
+	}); err != nil {
+		return err
+	}
+	factory.Start(own.Done())
+	if !cache.WaitForCacheSync(ctx.Done(), services.HasSynced) {
+		return errors.Join(errors.New("Services cannot be listed"), context.Cause(ctx))
+	}
+	return nil
+}
+
+// give writes the address of a Service into its status. Events of Services come one after the other.
+func (b *balancer) give(ctx context.Context, s *corev1.Service) {
+	if s.Spec.Type != corev1.ServiceTypeLoadBalancer {
+		return
+	}
+	address, known := b.given[s.UID]
+	if !known {
+		address, b.next = b.next, b.next.Next()
+		b.given[s.UID] = address
+	}
+	// VIP lets pods reach the address without leaving the node.
+	mode := corev1.LoadBalancerIPModeVIP
+	want := []corev1.LoadBalancerIngress{{IP: address.String(), IPMode: &mode}}
+	if has := s.Status.LoadBalancer.Ingress; len(has) == 1 && has[0].IP == want[0].IP {
+		return
+	}
+	s = s.DeepCopy()
+	s.Status.LoadBalancer.Ingress = want
+	_, err := b.node.Client.CoreV1().Services(s.Namespace).UpdateStatus(ctx, s, metav1.UpdateOptions{})
+	if err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) && ctx.Err() == nil { // a conflict is an event to come
+		fmt.Printf("give Service %s/%s its address: %v\n", s.Namespace, s.Name, err)
+	}
+}

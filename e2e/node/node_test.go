@@ -1,0 +1,163 @@
+//go:build node
+
+// Package node_test runs the product as it is installed, on a real cluster of one node, with clients outside of it. `make e2e` makes what it needs.
+package node_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/node"
+)
+
+var cluster *node.Node
+
+func TestMain(m *testing.M) { os.Exit(node.Main(m, &cluster)) }
+
+// patience is for what takes seconds on a machine that is free.
+const patience = 3 * time.Minute
+
+// TestPod: the test bed itself. A confined pod runs, and clients reach it by UDP and TCP at the address of its Service.
+func TestPod(t *testing.T) {
+	s := stage(t)
+	s.apply("testdata/echo.yaml")
+	address := s.address("echo")
+	s.until("datagrams come back", func(context.Context) error { return bounce(netip.AddrPortFrom(address, 7002)) })
+	s.until("the signalling answers", bed.Answers(fmt.Sprintf("http://%s:7000/", address), http.StatusMethodNotAllowed))
+}
+
+// bounce sends a datagram to an echo.
+func bounce(to netip.AddrPort) error {
+	conn, err := net.Dial("udp", to.String())
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(time.Second)); err != nil {
+		return err
+	}
+	if _, err := conn.Write([]byte("hello")); err != nil {
+		return err
+	}
+	buf := make([]byte, 16)
+	n, err := conn.Read(buf)
+	if err == nil && string(buf[:n]) != "hello" {
+		err = fmt.Errorf("%q came back", buf[:n])
+	}
+	return err
+}
+
+// place is a namespace of a test, that takes confined pods only.
+type place struct {
+	*testing.T
+	namespace string
+}
+
+func stage(t *testing.T) place {
+	t.Helper()
+	s := place{t, strings.ToLower(strings.TrimPrefix(t.Name(), "Test"))}
+	s.kubectl("", "create", "namespace", s.namespace)
+	s.kubectl("", "label", "namespace", s.namespace, "pod-security.kubernetes.io/enforce=restricted")
+	t.Cleanup(func() {
+		if t.Failed() {
+			s.explain()
+		}
+		if _, err := cluster.Kubectl(context.Background(), "delete", "namespace", s.namespace, "--wait=false"); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// kubectl runs kubectl in the namespace, with something to read.
+func (s place) kubectl(input string, args ...string) string {
+	s.Helper()
+	out, err := cluster.Apply(s.Context(), input, append(args, "--namespace="+s.namespace)...)
+	if err != nil {
+		s.Fatal(err)
+	}
+	return strings.TrimSpace(out)
+}
+
+// apply applies a file and waits until its Deployments are available.
+func (s place) apply(file string) {
+	s.Helper()
+	text, err := os.ReadFile(filepath.FromSlash(file))
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.kubectl(string(text), "apply", "--server-side", "-f", "-")
+	if strings.Contains(string(text), "kind: Deployment") {
+		s.wait("condition=Available", "deployment", "--all")
+	}
+}
+
+// wait waits with kubectl.
+func (s place) wait(condition string, what ...string) {
+	s.Helper()
+	s.kubectl("", append([]string{"wait", "--for=" + condition, "--timeout=" + patience.String()}, what...)...)
+}
+
+// until waits for a condition of something outside this process.
+func (s place) until(what string, cond func(context.Context) error) {
+	s.Helper()
+	ctx, cancel := context.WithTimeout(s.Context(), patience)
+	defer cancel()
+	if err := bed.Until(ctx, cond); err != nil {
+		s.Fatalf("wait until %s: %v", what, err)
+	}
+}
+
+// address returns the address that clients reach a Service at.
+func (s place) address(service string) (a netip.Addr) {
+	s.Helper()
+	s.until("the Service "+service+" has an address", func(ctx context.Context) error {
+		o, err := cluster.Client.CoreV1().Services(s.namespace).Get(ctx, service, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if len(o.Status.LoadBalancer.Ingress) == 0 {
+			return fmt.Errorf("Service %s has no address", service)
+		}
+		a, err = netip.ParseAddr(o.Status.LoadBalancer.Ingress[0].IP)
+		return err
+	})
+	return a
+}
+
+// pods with these labels that have not been told to end.
+func (s place) pods(labels string) (alive []corev1.Pod) {
+	s.Helper()
+	all, err := cluster.Client.CoreV1().Pods(s.namespace).List(s.Context(), metav1.ListOptions{LabelSelector: labels})
+	if err != nil {
+		s.Fatal(err)
+	}
+	for _, p := range all.Items {
+		if p.DeletionTimestamp == nil {
+			alive = append(alive, p)
+		}
+	}
+	return alive
+}
+
+// explain says what there is to know of a namespace in which a test has failed.
+func (s place) explain() {
+	for _, args := range []string{
+		"get all,gateways,udproutes.stunner.l7mp.io -o wide", "describe pods", "get events --sort-by=.lastTimestamp",
+	} {
+		out, err := cluster.Kubectl(context.Background(), append(strings.Fields(args), "--namespace="+s.namespace)...)
+		s.Logf("kubectl %s: %v\n%s", args, err, out)
+	}
+}

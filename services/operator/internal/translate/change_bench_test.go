@@ -1,0 +1,174 @@
+package translate_test
+
+import (
+	"fmt"
+	"runtime"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
+	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
+	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
+)
+
+// sizes are the numbers of Gateways among which a change is measured.
+var sizes = []int{10, 100, 1_000, 10_000}
+
+// townEndpoints is how many endpoints the media server of one Gateway has. All Gateways share a namespace: lists are longest then.
+const townEndpoints = 50
+
+// townChanges are changes of what belongs to one Gateway, each as often as somebody asks for it, and whom it concerns.
+var townChanges = []struct {
+	name   string
+	object func(gateway, turn int) resource.Object
+	units  int
+}{
+	{"EndpointSlice", townSlice, 1}, // the Gateway
+	{"UDPRoute", townRoute, 2},      // itself, and the Gateway
+	{"Gateway", townGateway, 2},     // itself, and its route
+	{"Service", func(gateway, turn int) resource.Object {
+		return townService(gateway, fmt.Sprint("10.96.0.", turn%250+1))
+	}, 2}, // Gateway and route
+}
+
+func townMeta(kind string, gateway, turn int) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: "town", Name: fmt.Sprintf("%s-%d", kind, gateway), Generation: int64(turn)}
+}
+
+func townGateway(gateway, turn int) resource.Object {
+	listener := gwapiv1.Listener{Name: "udp", Protocol: "TURN-UDP", Port: gwapiv1.PortNumber(3478 + turn%100)}
+	return &gwapiv1.Gateway{ObjectMeta: townMeta("gw", gateway, turn), Spec: gwapiv1.GatewaySpec{GatewayClassName: "town", Listeners: []gwapiv1.Listener{listener}}}
+}
+
+func townRoute(gateway, turn int) resource.Object {
+	r := &stunnerv1.UDPRoute{ObjectMeta: townMeta("route", gateway, turn)}
+	r.Spec.ParentRefs = []gwapiv1.ParentReference{{Name: gwapiv1.ObjectName(fmt.Sprintf("gw-%d", gateway))}}
+	port := gwapiv1.PortNumber(7000 + turn%100)
+	r.Spec.Rules = []stunnerv1.UDPRouteRule{{BackendRefs: []stunnerv1.BackendRef{{Name: gwapiv1.ObjectName(fmt.Sprintf("media-%d", gateway)), Port: &port}}}}
+	return r
+}
+
+func townService(gateway int, address string) resource.Object {
+	return &corev1.Service{ObjectMeta: townMeta("media", gateway, 0), Spec: corev1.ServiceSpec{ClusterIP: address}}
+}
+
+func townSlice(gateway, turn int) resource.Object {
+	s := &discoveryv1.EndpointSlice{ObjectMeta: townMeta("media", gateway, 0), AddressType: discoveryv1.AddressTypeIPv4}
+	s.Labels = map[string]string{discoveryv1.LabelServiceName: s.Name}
+	for e := range townEndpoints {
+		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.%d.%d.%d", gateway%250, turn%250, e+1)}})
+	}
+	return s
+}
+
+// town is a view of many Gateways that is kept up to date as an operator does it.
+type town struct {
+	view    *resource.View
+	readers resource.Readers[translate.Unit]
+	options translate.Options
+}
+
+func newTown(gateways int) *town {
+	namespace := gwapiv1.Namespace("town")
+	class := &gwapiv1.GatewayClass{ObjectMeta: metav1.ObjectMeta{Name: "town"}}
+	class.Spec.ControllerName = translate.DefaultControllerName
+	class.Spec.ParametersRef = &gwapiv1.ParametersReference{Group: stunnerv1.GroupName, Kind: "GatewayConfig", Name: "town", Namespace: &namespace}
+	gc := &stunnerv1.GatewayConfig{ObjectMeta: metav1.ObjectMeta{Namespace: "town", Name: "town"}}
+	gc.Spec.AuthRef = &gwapiv1.SecretObjectReference{Name: "town"}
+	objects := []resource.Object{class, gc, &stunnerv1.Dataplane{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, &corev1.Secret{
+		ObjectMeta: gc.ObjectMeta, Data: map[string][]byte{"type": []byte("static"), "username": []byte("user"), "password": []byte("pass")},
+	}}
+	for g := range gateways {
+		objects = append(objects, townGateway(g, 0), townRoute(g, 0), townService(g, "10.96.0.1"), townSlice(g, 0))
+	}
+	w := &town{view: resource.NewView(objects), options: translate.DefaultOptions()}
+	for _, u := range unitsOf(objects) {
+		w.translate(u)
+	}
+	return w
+}
+
+func (w *town) translate(u translate.Unit) translate.Outcome {
+	told := resource.Facts{}
+	out := u.Translate(w.view.Telling(told), w.options)
+	w.readers.Told(u, told)
+	return out
+}
+
+// change takes an object in and translates whom it concerns. It returns how many these are.
+func (w *town) change(o resource.Object) int {
+	concerned := map[translate.Unit]struct{}{}
+	w.readers.Of(w.view.Put(o), concerned)
+	for u := range concerned {
+		w.translate(u)
+	}
+	return len(concerned)
+}
+
+// BenchmarkChange is what the translation costs when one object has changed.
+func BenchmarkChange(b *testing.B) {
+	for _, c := range townChanges {
+		for _, size := range sizes {
+			b.Run(fmt.Sprintf("%s/gateways=%d", c.name, size), func(b *testing.B) {
+				w := newTown(size)
+				b.ReportAllocs()
+				for turn := 1; b.Loop(); turn++ {
+					w.change(c.object(turn%size, turn))
+				}
+			})
+		}
+	}
+}
+
+// BenchmarkStart is what the translation of everything costs.
+func BenchmarkStart(b *testing.B) {
+	for _, size := range sizes {
+		b.Run(fmt.Sprintf("gateways=%d", size), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				newTown(size)
+			}
+		})
+	}
+}
+
+// A change costs what it concerns: among many Gateways it has the same units translated as among few, and takes as much memory for that.
+func TestChangeCostsWhatItConcerns(t *testing.T) {
+	few, many := newTown(10), newTown(500)
+	if out := many.translate(translate.Unit{Kind: translate.KindGateway, NamespacedName: resource.KeyOf(townGateway(7, 0))}); out.Gateway.Config == nil ||
+		len(out.Gateway.Config.Clusters) != 1 || len(out.Gateway.Config.Clusters[0].Endpoints) != townEndpoints+1 {
+		t.Fatalf("a Gateway of the town has the config %+v", out.Gateway.Config)
+	}
+	for _, c := range townChanges {
+		cost := func(w *town) float64 {
+			turn := 0
+			change := func() {
+				turn++
+				if units := w.change(c.object(7, turn)); units != c.units {
+					t.Fatalf("%s: %d units translated, want %d", c.name, units, c.units)
+				}
+			}
+			return bytesOf(change)
+		}
+		if alone, crowded := cost(few), cost(many); crowded > 1.1*alone {
+			t.Errorf("%s: takes %.0f bytes among 500 Gateways, %.0f among 10", c.name, crowded, alone)
+		}
+	}
+}
+
+// bytesOf is how much memory something takes each time. Bytes tell what the number of allocations does not: a copy of a long list is one.
+func bytesOf(do func()) float64 {
+	const times = 100
+	do()
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for range times {
+		do()
+	}
+	runtime.ReadMemStats(&after)
+	return float64(after.TotalAlloc-before.TotalAlloc) / times
+}

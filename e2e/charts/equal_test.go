@@ -1,0 +1,152 @@
+package charts
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
+)
+
+// bare returns the objects without what says who has made them. The namespace of the release is made by `helm --create-namespace`, and credentials are for
+// nobody to keep in a file.
+func bare(t *testing.T, objects []object) map[string]object {
+	t.Helper()
+	all := byName(t, objects)
+	delete(all, "Namespace/"+home)
+	delete(all, "Secret/"+home+"/stunner-auth-secret")
+	for _, o := range all {
+		without(o, "labels", func(key string) bool {
+			return key == "helm.sh/chart" || strings.HasPrefix(key, "app.kubernetes.io/")
+		})
+		without(o, "annotations", func(key string) bool { return key == "helm.sh/resource-policy" })
+	}
+	return all
+}
+
+func without(o object, field string, ours func(string) bool) {
+	kept, _, _ := unstructured.NestedStringMap(o.Object, "metadata", field)
+	maps.DeleteFunc(kept, func(key, _ string) bool { return ours(key) })
+	unstructured.RemoveNestedField(o.Object, "metadata", field)
+	if len(kept) > 0 {
+		_ = unstructured.SetNestedStringMap(o.Object, kept, "metadata", field)
+	}
+}
+
+// Whoever installs with Helm and whoever installs with kustomize have the same.
+func TestKustomize_IsWhatTheChartsAre(t *testing.T) {
+	for folder, r := range map[string]release{
+		"kustomize/overlays/default": {},
+		"kustomize/overlays/openova": {files: []string{"values-openova.yaml"}},
+		"e2e/charts/testdata/monitored": {set: `
+monitoring: {podMonitor: {enabled: true}, prometheusRule: {enabled: true}, dashboards: {enabled: true}}`},
+		"e2e/charts/testdata/namespaced": {set: `
+watchNamespaces: [stunner-system]
+stunnerGatewayOperator: {deployment: {container: {manager: {args: []}}}}`},
+	} {
+		r.chart = app
+		want := bare(t, append(r.objects(t), release{chart: crds}.objects(t)...))
+		got := bare(t, kustomize(t, folder))
+		for _, name := range slices.Sorted(maps.Keys(union(want, got))) {
+			if w, g := want[name].Object, got[name].Object; !reflect.DeepEqual(w, g) {
+				t.Errorf("%s: %s differs\nonly in the chart:\n%s\nonly in kustomize:\n%s", folder, name, only(t, w, g), only(t, g, w))
+			}
+		}
+	}
+}
+
+func union(a, b map[string]object) map[string]object {
+	all := maps.Clone(a)
+	maps.Copy(all, b)
+	return all
+}
+
+// only returns the lines of an object that another one does not have.
+func only(t *testing.T, of, without map[string]any) string {
+	t.Helper()
+	text, err := yaml.Marshal(of)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := yaml.Marshal(without)
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := strings.Split(string(other), "\n")
+	return strings.Join(slices.DeleteFunc(strings.Split(string(text), "\n"), func(line string) bool { return slices.Contains(known, line) }), "\n")
+}
+
+// CRDs outlive their release, unless somebody says otherwise.
+func TestCRDs_AreKept(t *testing.T) {
+	kept := func(set string) (all []bool) {
+		for _, o := range (release{chart: crds, set: set}).objects(t) {
+			all = append(all, o.GetAnnotations()["helm.sh/resource-policy"] == "keep")
+		}
+		return all
+	}
+	own, every := kept(`{}`), kept(`gatewayAPI: {enabled: true}`)
+	if len(own) != 4 || slices.Contains(own, false) {
+		t.Errorf("of our CRDs are kept: %v", own)
+	}
+	if len(every) < 14 || slices.Contains(every, false) {
+		t.Errorf("of all CRDs are kept: %v", every)
+	}
+	if given := kept(`keep: false`); slices.Contains(given, true) {
+		t.Errorf("with keep=false are kept: %v", given)
+	}
+}
+
+// Helm keeps chart and manifest of a release in one Secret, compressed and in base64, which may hold 1 MiB.
+func TestReleases_FitASecret(t *testing.T) {
+	for _, r := range []release{{chart: app}, {chart: crds, set: `gatewayAPI: {enabled: true}`}} {
+		c := load(t, r.chart)
+		manifest, err := r.templates(t)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out bytes.Buffer
+		z := gzip.NewWriter(&out)
+		if err := json.NewEncoder(z).Encode(map[string]any{"chart": c.Templates, "files": c.Files, "manifest": manifest}); err != nil {
+			t.Fatal(err)
+		}
+		if err := z.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if size := out.Len() * 4 / 3; size > 900<<10 {
+			t.Errorf("a release of %s takes %d bytes", r.chart, size)
+		}
+	}
+}
+
+// Images come by digest where one is given, and by the version of the application, never latest, where nothing is.
+func TestImages(t *testing.T) {
+	digest := "sha256:" + strings.Repeat("0123456789abcdef", 4)
+	for set, want := range map[string][]string{
+		`{}`: {"ghcr.io/stunner-gateway/auth:0.1.0", "ghcr.io/stunner-gateway/operator:0.1.0", "ghcr.io/stunner-gateway/stunnerd:0.1.0"},
+		`
+stunnerGatewayOperator:
+  deployment: {container: {manager: {image: {name: mirror.example.org/operator, tag: 1.2.3}}}}
+  dataplane: {image: {tag: 4.5.6, digest: "` + digest + `"}}
+stunnerAuthService: {deployment: {container: {authService: {image: {digest: "` + digest + `"}}}}}`: {
+			"ghcr.io/stunner-gateway/auth@" + digest, "mirror.example.org/operator:1.2.3", "ghcr.io/stunner-gateway/stunnerd@" + digest,
+		},
+	} {
+		objects := byName(t, release{chart: app, set: set}.objects(t))
+		manager := container(t, objects["Deployment/"+home+"/stunner-operator"])
+		got := []string{container(t, objects["Deployment/"+home+"/stunner-auth"]).Image, manager.Image}
+		for _, e := range manager.Env {
+			if e.Name == "STUNNER_OPERATOR_IMAGE" {
+				got = append(got, e.Value)
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s\nimages are %q, want %q", set, got, want)
+		}
+	}
+}

@@ -1,0 +1,261 @@
+package charts
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/util/cert"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+)
+
+// The programs run with the flags and rights that the chart gives them, and what the documentation installs becomes a gateway whose credentials a web app gets.
+func TestInstallation_ServesAGateway(t *testing.T) {
+	blocks := regexp.MustCompile(`(?s)<<EOF\n(.*?)EOF\n`).FindStringSubmatch(read(t, "docs/install.md"))
+	if blocks == nil {
+		t.Fatal("docs/install.md applies no Gateway")
+	}
+	in := install(t, release{chart: app})
+	kubectl(t, "apply", "-n", home, "-f", file(t, blocks[1]))
+	in.expose("service/front-door", home)
+	in.expose("service/front-door-tcp", home)
+	kubectl(t, "wait", "-n", home, "gateway/front-door", "--for=condition=Programmed", "--timeout="+patience.String())
+	image := kubectl(t, "get", "deployment/front-door", "-n", home, "-o", "jsonpath={.spec.template.spec.containers[0].image}")
+	if image != "ghcr.io/stunner-gateway/stunnerd:0.1.0" {
+		t.Errorf("the dataplane runs %s", image)
+	}
+	in.offers("turn:192.0.2.7:3478?transport=udp", "turn:192.0.2.7:3478?transport=tcp")
+}
+
+// With the profile openova, manifests work that bring their own GatewayConfig and scale a Deployment by a name of their own.
+func TestInstallation_OfTheProfileOpenova(t *testing.T) {
+	in := install(t, release{chart: app, files: []string{"values-openova.yaml"}})
+	kubectl(t, "create", "namespace", "stunner")
+	kubectl(t, "create", "namespace", "apps")
+	kubectl(t, "apply", "-f", file(t, `
+apiVersion: v1
+kind: Secret
+metadata: {name: turn-password, namespace: stunner}
+stringData: {password: one-for-all}
+---
+apiVersion: stunner.l7mp.io/v1
+kind: GatewayConfig
+metadata: {name: stunner-config, namespace: stunner}
+spec:
+  realm: stunner.example.org
+  authType: longterm
+  userName: ada
+  password: {name: turn-password, namespace: stunner, key: password}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: edge, namespace: stunner}
+spec:
+  gatewayClassName: stunner-gatewayclass
+  listeners:
+    - {name: udp, port: 3478, protocol: TURN-UDP}
+    - {name: tcp, port: 3478, protocol: TURN-TCP}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: sfu, namespace: apps}
+spec: {selector: {app: sfu}, ports: [{port: 5000, protocol: UDP}]}
+---
+apiVersion: stunner.l7mp.io/v1
+kind: UDPRoute
+metadata: {name: media, namespace: stunner}
+spec:
+  parentRefs: [{name: edge}]
+  rules: [{backendRefs: [{name: sfu, namespace: apps}]}]
+`))
+	in.expose("service/edge", "stunner")
+	in.expose("service/edge-tcp", "stunner")
+	kubectl(t, "wait", "-n", "stunner", "gateway/edge", "--for=condition=Programmed", "--timeout="+patience.String())
+	kubectl(t, "get", "deployment/stunner", "-n", "stunner")
+	accepted := kubectl(t, "get", "udproutes.stunner.l7mp.io/media", "-n", "stunner", "-o", `jsonpath={.status.parents[0].conditions[*].status}`)
+	if strings.Contains(accepted, "False") || accepted == "" {
+		t.Errorf("conditions of the route: %s", accepted)
+	}
+	in.offers("turn:192.0.2.7:3478?transport=udp", "turn:192.0.2.7:3478?transport=tcp")
+}
+
+// installation is a release whose operator and auth service run here, as its pods would.
+type installation struct {
+	t    *testing.T
+	auth string // URL
+}
+
+// install applies a release and runs its pods. Only where they listen and how they reach others is not what the chart says, because they are not in the cluster.
+func install(t *testing.T, r release) installation {
+	t.Helper()
+	bin := t.TempDir()
+	if err := bed.Build(t.Context(), root(t), bin, bed.Operator, bed.Auth); err != nil {
+		t.Fatal(err)
+	}
+	restricted(t, home)
+	begun := time.Now()
+	objects := r.objects(t)
+	apply(t, objects)
+	pods := byName(t, objects)
+	account := "system:serviceaccount:" + home + ":stunner-operator"
+	access, err := control.User(account, "system:serviceaccounts", "system:serviceaccounts:"+home)
+	if err != nil {
+		t.Fatal(err)
+	}
+	await(t, func(ctx context.Context) error { // the authorizer learns of roles by a watch
+		_, err := control.Kubectl(ctx, "auth", "can-i", "create", "leases", "-n", home, "--as", account)
+		return err
+	})
+
+	discovery, health := address(t), address(t)
+	run(t, filepath.Join(bin, "operator"), pods["Deployment/"+home+"/stunner-operator"], health,
+		"--kubeconfig", access.Kubeconfig, "--discovery-address", discovery, "--discovery-token-file", token(t, "stunner-operator"), "--health-address", health)
+	in := installation{t: t}
+	ca := in.authority()
+	port, err := bed.FreePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	in.auth = fmt.Sprintf("http://%s:%d/v1/ice-servers", bed.Loopback, port)
+	health = address(t)
+	run(t, filepath.Join(bin, "auth"), pods["Deployment/"+home+"/stunner-auth"], health,
+		"--config", "https://"+discovery, "--discovery-token-file", token(t, "stunner-auth"), "--discovery-ca-file", ca,
+		"--address", bed.Loopback, "--port", fmt.Sprint(port), "--health-address", health)
+
+	t.Cleanup(func() {
+		all, err := control.Audit(begun)
+		if err != nil {
+			t.Error(err)
+		}
+		asked := 0
+		for _, e := range all {
+			if e.User == account {
+				asked++
+				if e.Code == http.StatusForbidden {
+					t.Errorf("forbidden: %s %s/%s %s/%s", e.Verb, e.Resource, e.Subresource, e.Namespace, e.Name)
+				}
+			}
+		}
+		if asked == 0 {
+			t.Error("the audit log knows nothing of the operator")
+		}
+	})
+	return in
+}
+
+// run starts the program of a Deployment with its flags and variables, and waits until it is ready. Of a flag that stands twice the last one counts.
+func run(t *testing.T, program string, deployment object, health string, more ...string) {
+	t.Helper()
+	c := container(t, deployment)
+	own := map[string]string{"POD_NAMESPACE": home, "POD_IP": bed.Loopback}
+	var expand []string
+	env := []string{}
+	for _, e := range c.Env {
+		value, given := own[e.Name]
+		if !given {
+			value = e.Value
+		}
+		expand = append(expand, "$("+e.Name+")", value)
+		env = append(env, e.Name+"="+value)
+	}
+	args := slices.Clone(c.Args)
+	for i := range args {
+		args[i] = strings.NewReplacer(expand...).Replace(args[i])
+	}
+	p, err := bed.Start(bed.Command{Name: filepath.Base(program), Path: program, Args: append(args, more...), Env: env, Logs: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("last words of %s:\n%s", p.Name, strings.Join(p.Tail(30), "\n"))
+		}
+		if err := p.Stop(5 * time.Second); err != nil {
+			t.Errorf("stop %s: %v", p.Name, err)
+		}
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := p.Until(ctx, bed.Answers("http://"+health+"/ready", http.StatusOK)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func address(t *testing.T) string {
+	t.Helper()
+	port, err := bed.FreePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("%s:%d", bed.Loopback, port)
+}
+
+// token is a file with what kubelet would put into a pod.
+func token(t *testing.T, account string) string {
+	t.Helper()
+	return file(t, strings.TrimSpace(kubectl(t, "create", "token", account, "-n", home, "--audience", "stunner-discovery")))
+}
+
+// authority is the file with the certificates that the pods of the auth service mount.
+func (in installation) authority() string {
+	in.t.Helper()
+	var text string
+	await(in.t, func(ctx context.Context) (err error) {
+		text, err = control.Kubectl(ctx, "get", "configmap/stunner-discovery-ca", "-n", home, "-o", `jsonpath={.data.ca\.crt}`)
+		return err
+	})
+	if _, err := cert.ParseCertsPEM([]byte(text)); err != nil {
+		in.t.Fatalf("ConfigMap stunner-discovery-ca: %v", err)
+	}
+	return file(in.t, text)
+}
+
+// expose gives a Service the address that a cloud would.
+func (in installation) expose(service, namespace string) {
+	in.t.Helper()
+	await(in.t, func(ctx context.Context) error {
+		_, err := control.Kubectl(ctx, "patch", service, "-n", namespace, "--subresource=status", "--type=merge",
+			"-p", `{"status":{"loadBalancer":{"ingress":[{"ip":"192.0.2.7"}]}}}`)
+		return err
+	})
+}
+
+// offers waits until a web app is offered servers.
+func (in installation) offers(want ...string) {
+	in.t.Helper()
+	await(in.t, func(ctx context.Context) error {
+		request, err := http.NewRequestWithContext(ctx, http.MethodPost, in.auth, nil)
+		if err != nil {
+			return err
+		}
+		answer, err := http.DefaultClient.Do(request)
+		if err != nil {
+			return err
+		}
+		defer answer.Body.Close()
+		var offer struct {
+			ICEServers []struct {
+				URLs                 []string
+				Username, Credential string
+			}
+		}
+		if err := json.NewDecoder(answer.Body).Decode(&offer); err != nil {
+			return err
+		}
+		for _, s := range offer.ICEServers {
+			if slices.Equal(s.URLs, want) && s.Username != "" && s.Credential != "" {
+				return nil
+			}
+		}
+		return errors.New(answer.Status + fmt.Sprintf(": offered %+v", offer.ICEServers))
+	})
+}

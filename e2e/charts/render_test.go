@@ -1,0 +1,172 @@
+// Package charts tests what an installation consists of: the Helm charts and the kustomizations, rendered by the libraries of Helm and kustomize, and shown to
+// a real API server.
+package charts
+
+import (
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"helm.sh/helm/v4/pkg/chart/common"
+	"helm.sh/helm/v4/pkg/chart/common/util"
+	chart "helm.sh/helm/v4/pkg/chart/v2"
+	"helm.sh/helm/v4/pkg/chart/v2/loader"
+	"helm.sh/helm/v4/pkg/engine"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
+	"sigs.k8s.io/yaml"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/cluster"
+)
+
+// The charts.
+const (
+	app  = "charts/stunner"
+	crds = "charts/stunner-crds"
+)
+
+// home is the namespace that the documentation installs into.
+const home = "stunner-system"
+
+var control *cluster.Cluster
+
+func TestMain(m *testing.M) { os.Exit(cluster.Main(m, &control)) }
+
+type object = unstructured.Unstructured
+
+// release is a chart with values, as `helm install stunner CHART -f FILES --set SET`.
+type release struct {
+	chart     string
+	files     []string // beside values.yaml
+	set       string   // YAML
+	namespace string   // home unless set
+	upgraded  bool     // to the next version
+}
+
+func load(t *testing.T, folder string) *chart.Chart {
+	t.Helper()
+	c, err := loader.Load(filepath.Join(root(t), folder))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// values are those that somebody sets, over those of the files.
+func (r release) values(t *testing.T) map[string]any {
+	t.Helper()
+	all := map[string]any{}
+	texts := []string{r.set}
+	for _, f := range r.files {
+		texts = append([]string{read(t, filepath.Join(r.chart, f))}, texts...)
+	}
+	for _, text := range slices.Backward(texts) {
+		var values map[string]any
+		if err := yaml.UnmarshalStrict([]byte(text), &values); err != nil {
+			t.Fatal(err)
+		}
+		all = util.CoalesceTables(all, values)
+	}
+	return all
+}
+
+// templates renders the chart: a file for each template.
+func (r release) templates(t *testing.T) (map[string]string, error) {
+	t.Helper()
+	c := load(t, r.chart)
+	if r.upgraded {
+		c.Metadata.Version, c.Metadata.AppVersion = "99.0.0", "99.0.0"
+	}
+	options := common.ReleaseOptions{Name: "stunner", Namespace: r.namespace, Revision: 1, IsInstall: !r.upgraded, IsUpgrade: r.upgraded}
+	if r.namespace == "" {
+		options.Namespace = home
+	}
+	values, err := util.ToRenderValues(c, r.values(t), options, nil)
+	if err != nil {
+		return nil, err
+	}
+	return engine.Render(c, values)
+}
+
+// objects renders the chart and reads what comes of it: an error is one of the test.
+func (r release) objects(t *testing.T) (all []object) {
+	t.Helper()
+	files, err := r.templates(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		if path.Ext(name) == ".yaml" {
+			all = append(all, parse(t, files[name])...)
+		}
+	}
+	return all
+}
+
+// kustomize renders a kustomization.
+func kustomize(t *testing.T, folder string) []object {
+	t.Helper()
+	m, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), filepath.Join(root(t), folder))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := m.AsYaml()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return parse(t, string(text))
+}
+
+// parse reads a stream of objects. A key that stands twice, which Helm applies in some versions and turns away in others, is an error.
+func parse(t *testing.T, text string) (all []object) {
+	t.Helper()
+	for _, document := range strings.Split("\n"+text, "\n---") {
+		var o object
+		if err := yaml.UnmarshalStrict([]byte(document), &o.Object); err != nil {
+			t.Fatalf("%v in\n%s", err, document)
+		}
+		if len(o.Object) > 0 {
+			all = append(all, o)
+		}
+	}
+	return all
+}
+
+// name is how an object is called in this package: Kind/name, or Kind/namespace/name.
+func name(o object) string { return path.Join(o.GetKind(), o.GetNamespace(), o.GetName()) }
+
+func byName(t *testing.T, objects []object) map[string]object {
+	t.Helper()
+	all := map[string]object{}
+	for _, o := range objects {
+		if _, twice := all[name(o)]; twice {
+			t.Fatalf("%s is there twice", name(o))
+		}
+		all[name(o)] = o
+	}
+	return all
+}
+
+func root(t *testing.T) string {
+	t.Helper()
+	root, err := bed.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return root
+}
+
+func read(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root(t), file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}

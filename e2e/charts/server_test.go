@@ -1,0 +1,236 @@
+package charts
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/yaml"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+)
+
+// patience is for what takes a second on a machine that is free.
+const patience = time.Minute
+
+// foreign are the modules of others whose kinds the charts and manifests use, with the folder of their CRDs.
+var foreign = map[string]string{
+	"github.com/kedacore/keda/v2@v2.21.0":                        "config/crd/bases/keda.sh_*.yaml",
+	"github.com/prometheus-operator/prometheus-operator@v0.85.0": "example/prometheus-operator-crd/monitoring.coreos.com_p*.yaml",
+}
+
+// installForeign installs the kinds of others.
+func installForeign(t *testing.T) {
+	t.Helper()
+	for module, pattern := range foreign {
+		cmd := exec.CommandContext(t.Context(), "go", "mod", "download", "-json", module)
+		cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=mod")
+		cmd.Dir = t.TempDir() // of no module
+		out, err := cmd.Output()
+		var m struct{ Dir, Error string }
+		if bad := json.Unmarshal(out, &m); bad != nil || m.Error != "" {
+			t.Fatalf("download %s: %v %v %s", module, err, bad, m.Error)
+		}
+		files, err := filepath.Glob(filepath.Join(m.Dir, pattern))
+		if err != nil || len(files) == 0 {
+			t.Fatalf("%s has no CRDs: %v", module, err)
+		}
+		kubectl(t, "apply", "--server-side", "-f", strings.Join(files, ","))
+	}
+	kubectl(t, "wait", "--for=condition=Established", "--timeout="+patience.String(), "crd", "--all")
+}
+
+// combinations are values that somebody may have.
+var combinations = map[string]release{
+	"nothing set": {},
+	"openova":     {files: []string{"values-openova.yaml"}},
+	"all switched on": {set: `
+commonLabels: {team: calls, helm.sh/chart: mine}
+stunnerGatewayOperator:
+  discovery: {readers: [tools/inspector]}
+  deployment:
+    replicas: 3
+    podLabels: {app: mine, sidecar: "no"}
+    podAnnotations: {example.org/a: b}
+    priorityClassName: system-cluster-critical
+    imagePullSecrets: [{name: pull}]
+    tolerations: [{key: dedicated, operator: Exists}]
+    affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: pool, operator: In, values: [edge]}]}]}}}
+    topologySpreadConstraints: [{topologyKey: rack, maxSkew: 2, whenUnsatisfiable: DoNotSchedule, labelSelector: {matchLabels: {app: stunner-operator}}}]
+    container: {manager: {args: ["--log=all:DEBUG"], env: [{name: GOMEMLIMIT, value: 400MiB}]}}
+  dataplane: {spec: {image: {name: mirror.example.org/stunnerd, tag: v1, pullPolicy: Always}, autoscaling: {maxReplicas: 10}, hostNetwork: true}}
+stunnerAuthService:
+  jwt: {issuer: https://id.example.org, audience: calls, existingSecret: jwt}
+  corsOrigins: [https://meet.example.org]
+  trustedProxies: [10.0.0.0/8]
+  demo: true
+  service: {type: LoadBalancer, annotations: {example.org/a: b}}
+  deployment: {podLabels: {a: b}, container: {authService: {args: ["--cap-to-token"], env: [{name: A, value: b}]}}}
+networkPolicy: {egressPorts: [443, 6443], discoveryFrom: [{ipBlock: {cidr: 192.0.2.0/24}}]}
+monitoring: {podMonitor: {enabled: true, labels: {release: prometheus}}, prometheusRule: {enabled: true}, dashboards: {enabled: true}}
+extraObjects: [{apiVersion: v1, kind: ConfigMap, metadata: {name: "extra-{{ .Release.Name }}", namespace: "{{ .Release.Namespace }}"}}]`},
+	"all switched off": {set: `
+stunnerAuthService: {enabled: false}
+defaults: {create: false}
+podDisruptionBudget: {enabled: false}
+networkPolicy: {enabled: false}
+stunnerGatewayOperator: {discovery: {auth: "off"}, deployment: {replicas: 1, nodeSelector: null}}`},
+	"only the auth service for old dataplanes": {set: `
+stunnerGatewayOperator: {enabled: false, discovery: {auth: "off"}}
+stunnerAuthService: {jwt: {issuer: https://id.example.org, audience: calls, jwksURL: https://id.example.org/keys}}
+defaults: {gatewayConfig: {spec: {authType: static, userName: ada, password: {name: turn}}}}`},
+	"some namespaces": {set: `
+watchNamespaces: [stunner-system, default]
+stunnerGatewayOperator: {discovery: {auth: permissive}}`},
+}
+
+// The API server takes what the charts and the kustomizations render, knows every field of it, has nothing to warn of, and would admit its pods to a namespace with
+// the restricted Pod Security Standard (K-11).
+func TestAPIServer_TakesEveryCombination(t *testing.T) {
+	installForeign(t)
+	restricted(t, home)
+	restricted(t, "stunner")
+	rendered := map[string][]object{"kinds": release{chart: crds}.objects(t), "autoscaling": kustomize(t, "keda")}
+	for title, r := range combinations {
+		r.chart = app
+		rendered[title] = r.objects(t)
+	}
+	for _, overlay := range []string{"default", "dev", "ha", "openova"} {
+		rendered["overlay "+overlay] = kustomize(t, "kustomize/overlays/"+overlay)
+	}
+	for title, objects := range rendered {
+		t.Run(title, func(t *testing.T) {
+			pods := podsOf(t, objects)
+			if said := apply(t, append(objects, pods...), "--dry-run=server"); strings.Contains(said, "Warning") {
+				t.Error(said)
+			}
+		})
+	}
+}
+
+// podsOf are the pods that the Deployments would make. Their account need not be there yet.
+func podsOf(t *testing.T, objects []object) (pods []object) {
+	t.Helper()
+	for _, o := range objects {
+		if o.GetKind() != "Deployment" {
+			continue
+		}
+		template := deployment(t, o).Spec.Template
+		template.Spec.ServiceAccountName, template.Spec.PriorityClassName = "", ""
+		pod, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&corev1.Pod{ObjectMeta: template.ObjectMeta, Spec: template.Spec})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := object{Object: pod}
+		p.SetAPIVersion("v1")
+		p.SetKind("Pod")
+		p.SetName(o.GetName())
+		p.SetNamespace(o.GetNamespace())
+		pods = append(pods, p)
+	}
+	return pods
+}
+
+// An upgrade changes no field that must stay, whatever else is changed with it.
+func TestUpgrade_ChangesWhatMayChange(t *testing.T) {
+	installForeign(t)
+	const namespace = "upgraded"
+	restricted(t, namespace)
+	own := `
+defaults: {gatewayClass: {name: upgraded}}
+`
+	before := release{chart: app, namespace: namespace, set: own}
+	after := release{chart: app, namespace: namespace, upgraded: true, set: own + combinations["all switched on"].set}
+	apply(t, before.objects(t))
+	apply(t, after.objects(t))
+	if got := kubectl(t, "get", "deployment/stunner-operator", "-n", namespace, "-o", "jsonpath={.spec.replicas} {.metadata.labels.helm\\.sh/chart}"); got != "3 stunner-99.0.0" {
+		t.Errorf("after the upgrade the Deployment has %q", got)
+	}
+	kubectl(t, "delete", "gatewayclass/upgraded", "dataplane/default")
+	kubectl(t, "delete", "namespace", namespace, "--wait=false")
+}
+
+// restricted makes a namespace that admits restricted pods only.
+func restricted(t *testing.T, name string) {
+	t.Helper()
+	kubectl(t, "apply", "--server-side", "-f", file(t, fmt.Sprintf(`
+apiVersion: v1
+kind: Namespace
+metadata:
+  name: %s
+  labels:
+    pod-security.kubernetes.io/enforce: restricted
+    pod-security.kubernetes.io/warn: restricted`, name)))
+	await(t, func(ctx context.Context) error {
+		_, err := control.Kubectl(ctx, "get", "serviceaccount/default", "-n", name)
+		return err
+	})
+}
+
+// apply shows objects to the API server, which turns away what it does not know.
+func apply(t *testing.T, objects []object, flags ...string) string {
+	t.Helper()
+	var stream strings.Builder
+	for _, o := range objects {
+		text, err := yaml.Marshal(o.Object)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(&stream, "---\n%s", text)
+	}
+	return kubectl(t, append([]string{"apply", "--server-side", "--force-conflicts", "--validate=strict", "-f", file(t, stream.String())}, flags...)...)
+}
+
+func file(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "objects.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func kubectl(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := control.Kubectl(t.Context(), args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func await(t *testing.T, cond func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := bed.Until(ctx, cond); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func deployment(t *testing.T, o object) (d appsv1.Deployment) {
+	t.Helper()
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(o.Object, &d, true); err != nil {
+		t.Fatalf("%s: %v", name(o), err)
+	}
+	return d
+}
+
+// container is the one container of a Deployment.
+func container(t *testing.T, o object) corev1.Container {
+	t.Helper()
+	all := deployment(t, o).Spec.Template.Spec.Containers
+	if len(all) != 1 {
+		t.Fatalf("%s has %d containers", name(o), len(all))
+	}
+	return all[0]
+}

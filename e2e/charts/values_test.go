@@ -1,0 +1,104 @@
+package charts
+
+import (
+	"encoding/json"
+	"regexp"
+	"strings"
+	"testing"
+
+	"helm.sh/helm/v4/pkg/strvals"
+	"sigs.k8s.io/yaml"
+)
+
+// schema is the part of a chart's schema that says where there are no other values.
+type schema struct {
+	AdditionalProperties any
+	Properties           map[string]schema
+}
+
+// closed are the paths of the objects that take no other values.
+func (s schema) closed(path string) (all []string) {
+	if s.AdditionalProperties == false {
+		all = append(all, path)
+	}
+	for name, below := range s.Properties {
+		all = append(all, below.closed(path+"/"+name)...)
+	}
+	return all
+}
+
+// A value that the chart does not know is refused, wherever it stands, and the message says where.
+func TestValues_OthersAreRefused(t *testing.T) {
+	for _, c := range []string{app, crds} {
+		var s schema
+		if err := json.Unmarshal([]byte(read(t, c+"/values.schema.json")), &s); err != nil {
+			t.Fatal(err)
+		}
+		paths := s.closed("")
+		if len(paths) < 2 {
+			t.Fatalf("%s: only %q are closed", c, paths)
+		}
+		for _, path := range paths {
+			keys := strings.ReplaceAll(strings.TrimPrefix(path+"/", "/"), "/", ".")
+			values, err := strvals.Parse(keys + "replicsa=1")
+			if err != nil {
+				t.Fatal(err)
+			}
+			set, err := yaml.Marshal(values)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = release{chart: c, set: string(set)}.templates(t)
+			if err == nil || !strings.Contains(err.Error(), "'"+path+"'") || !strings.Contains(err.Error(), "replicsa") {
+				t.Errorf("%s: %sreplicsa is not refused by its path: %v", c, keys, err)
+			}
+		}
+	}
+}
+
+// A value that makes no sense is refused.
+func TestValues_NonsenseIsRefused(t *testing.T) {
+	for set, field := range map[string]string{
+		`stunnerGatewayOperator: {deployment: {replicas: two}}`:                                   "/stunnerGatewayOperator/deployment/replicas",
+		`stunnerGatewayOperator: {deployment: {replicas: -1}}`:                                    "/stunnerGatewayOperator/deployment/replicas",
+		`stunnerGatewayOperator: {discovery: {auth: lax}}`:                                        "/stunnerGatewayOperator/discovery/auth",
+		`stunnerGatewayOperator: {dataplane: {mode: legacy}}`:                                     "/stunnerGatewayOperator/dataplane/mode",
+		`stunnerGatewayOperator: {deployment: {container: {manager: {image: {digest: latest}}}}}`: "/stunnerGatewayOperator/deployment/container/manager/image/digest",
+		`stunnerAuthService: {jwt: {jwksURL: "http://id.example.org/keys"}}`:                      "/stunnerAuthService/jwt/jwksURL",
+		`stunnerAuthService: {jwt: {issuer: "https://id.example.org"}}`:                           "stunnerAuthService.jwt.audience",
+		`watchNamespaces: [tenant]`:                                                               "defaults.gatewayConfig.namespace",
+		`commonLabels: {team: 1}`:                                                                 "/commonLabels/team",
+	} {
+		if _, err := (release{chart: app, set: set}).templates(t); err == nil || !strings.Contains(err.Error(), field) {
+			t.Errorf("%s: want an error that names %s, got %v", set, field, err)
+		}
+	}
+}
+
+// What the pages tell people to set can be set.
+func TestDocs_SetValuesThatExist(t *testing.T) {
+	setting := regexp.MustCompile(`--set ('[^']+'|[\w.=/-]+)`)
+	found := 0
+	for _, page := range []string{"docs/install.md", "docs/migration.md", "README.md", app + "/README.md", crds + "/README.md", app + "/templates/NOTES.txt", crds + "/templates/NOTES.txt"} {
+		for _, match := range setting.FindAllStringSubmatch(read(t, page), -1) {
+			found++
+			values, err := strvals.Parse(strings.Trim(match[1], "'"))
+			if err != nil {
+				t.Errorf("%s: %s: %v", page, match[1], err)
+				continue
+			}
+			set, err := yaml.Marshal(values)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, inApp := release{chart: app, set: string(set)}.templates(t)
+			_, inCRDs := release{chart: crds, set: string(set)}.templates(t)
+			if inApp != nil && inCRDs != nil {
+				t.Errorf("%s: %s: %v, %v", page, match[0], inApp, inCRDs)
+			}
+		}
+	}
+	if found == 0 {
+		t.Error("no --set found")
+	}
+}

@@ -17,7 +17,7 @@ alone:
 	@for m in $(MODULES); do echo "build $$m on its own"; GOWORK=off go -C $$m build ./...; done
 
 vet:
-	go vet work
+	go vet -tags=node work
 
 # The folders of e2e run one after the other: they measure time and loss, and must not disturb each other. Nothing stops the rest
 # from running.
@@ -31,5 +31,5 @@ suites:
 
 lint: vet ## Run gofmt, go vet, staticcheck, and check that the module files are tidy
 	@unformatted=$$(gofmt -l services e2e dashboards .ci); test -z "$$unformatted" || { echo "run gofmt -w on:"; echo "$$unformatted"; exit 1; }
-	@$(call TOOL,staticcheck) work
+	@$(call TOOL,staticcheck) -tags=node work
 	@for m in $(MODULES) .ci/tools; do GOWORK=off go -C $$m mod tidy -diff || { echo "run make tidy"; exit 1; }; done

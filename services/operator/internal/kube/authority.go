@@ -207,7 +207,7 @@ func (a *authority) renew(ctx context.Context, best trust.Authority, secret *cor
 	if err != nil || !a.leading.Load() || reflect.DeepEqual(next.Encode(), secret.Data) {
 		return err
 	}
-	a.log.Info("write CA of config discovery", "secret", client.ObjectKeyFromObject(secret), "because", broken)
+	a.log.Info("write CA of config discovery", "secret", client.ObjectKeyFromObject(secret), "found", len(secret.UID) > 0, "problem", broken)
 	secret = a.secret()
 	return a.write(ctx, secret, func() error { secret.Data = next.Encode(); return nil })
 }

@@ -138,7 +138,7 @@ func BenchmarkStart(b *testing.B) {
 
 // A change costs what it concerns: among many Gateways it has the same units translated as among few, and takes as much memory for that.
 func TestChangeCostsWhatItConcerns(t *testing.T) {
-	few, many := newTown(10), newTown(500)
+	few, many := newTown(10), newTown(1_000)
 	if out := many.translate(translate.Unit{Kind: translate.KindGateway, NamespacedName: resource.KeyOf(townGateway(7, 0))}); out.Gateway.Config == nil ||
 		len(out.Gateway.Config.Clusters) != 1 || len(out.Gateway.Config.Clusters[0].Endpoints) != townEndpoints+1 {
 		t.Fatalf("a Gateway of the town has the config %+v", out.Gateway.Config)
@@ -154,8 +154,8 @@ func TestChangeCostsWhatItConcerns(t *testing.T) {
 			}
 			return bytesOf(change)
 		}
-		if alone, crowded := cost(few), cost(many); crowded > 1.1*alone {
-			t.Errorf("%s: takes %.0f bytes among 500 Gateways, %.0f among 10", c.name, crowded, alone)
+		if alone, crowded := cost(few), cost(many); crowded > 1.25*alone { // pools lose some under the race detector
+			t.Errorf("%s: takes %.0f bytes among 1000 Gateways, %.0f among 10", c.name, crowded, alone)
 		}
 	}
 }

@@ -25,6 +25,8 @@ const patience = 5 * time.Minute
 type Options struct {
 	// Bare leaves the CRDs out. The garbage collector learns of CRDs that come later only after half a minute.
 	Bare bool
+	// Still leaves the controllers out: nobody acts but who is tested.
+	Still bool
 }
 
 // Cluster is a control plane that runs. Its processes die with this one.
@@ -89,6 +91,9 @@ func (c *Cluster) start(ctx context.Context, o Options) (err error) {
 		if err := c.InstallCRDs(ctx); err != nil {
 			return err
 		}
+	}
+	if o.Still {
+		return nil
 	}
 	return c.startManager(ctx)
 }

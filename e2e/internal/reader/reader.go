@@ -1,0 +1,128 @@
+// Package reader reads one config over discovery, as a dataplane does, and keeps every frame that says something new. It shares no code
+// with the product, so that it sees what is on the wire.
+package reader
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/coder/websocket"
+)
+
+const (
+	limit = 4 << 20
+	pause = 250 * time.Millisecond // before the next try, and up to as much again: a thousand readers come back at once
+)
+
+// Frame is a config as it came.
+type Frame struct {
+	At   time.Time
+	Data []byte
+}
+
+// Reader is one client of config discovery, which comes back whenever its connection ends.
+type Reader struct {
+	url string
+
+	mu        sync.Mutex
+	last      Frame
+	changes   int
+	refused   int
+	visits    int
+	connected bool
+	stirred   chan struct{} // closed when any of the above is different
+}
+
+// Read reads the config ID of the discovery server at http://ADDRESS until ctx ends.
+func Read(ctx context.Context, address, id string) *Reader {
+	r := &Reader{url: "ws://" + address + "/api/v1/configs/" + id + "?watch=true", stirred: make(chan struct{})}
+	go func() {
+		for ctx.Err() == nil {
+			r.visit(ctx)
+			select {
+			case <-ctx.Done():
+			case <-time.After(pause + rand.N(pause)):
+			}
+		}
+	}()
+	return r
+}
+
+// visit stays until the connection ends.
+func (r *Reader) visit(ctx context.Context) {
+	conn, resp, err := websocket.Dial(ctx, r.url, nil)
+	if err != nil {
+		r.note(func() {
+			if resp != nil && resp.StatusCode != http.StatusSwitchingProtocols {
+				r.refused++
+			}
+		})
+		return
+	}
+	defer conn.CloseNow()
+	conn.SetReadLimit(limit)
+	r.note(func() { r.connected, r.visits = true, r.visits+1 })
+	defer r.note(func() { r.connected = false })
+	for {
+		_, data, err := conn.Read(ctx)
+		if err != nil {
+			return
+		}
+		now := time.Now()
+		r.note(func() {
+			if !bytes.Equal(data, r.last.Data) {
+				r.last, r.changes = Frame{now, data}, r.changes+1
+			}
+		})
+	}
+}
+
+func (r *Reader) note(change func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	change()
+	close(r.stirred)
+	r.stirred = make(chan struct{})
+}
+
+// State is what a reader has seen.
+type State struct {
+	// Last is the newest frame, and Changes counts those that differed from the one before, the first one included.
+	Last    Frame
+	Changes int
+	// Visits counts the connections, Refused the tries that were answered with something else.
+	Visits, Refused int
+	Connected       bool
+}
+
+// State returns what has been seen so far.
+func (r *Reader) State() State {
+	s, _ := r.look()
+	return s
+}
+
+func (r *Reader) look() (State, <-chan struct{}) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return State{Last: r.last, Changes: r.changes, Visits: r.visits, Refused: r.refused, Connected: r.connected}, r.stirred
+}
+
+// Await waits until the state is as wanted.
+func (r *Reader) Await(ctx context.Context, wanted func(State) bool) (State, error) {
+	for {
+		s, stirred := r.look()
+		if wanted(s) {
+			return s, nil
+		}
+		select {
+		case <-stirred:
+		case <-ctx.Done():
+			return s, fmt.Errorf("read config at %s: %w: %d frames, the last of %d bytes", r.url, context.Cause(ctx), s.Changes, len(s.Last.Data))
+		}
+	}
+}

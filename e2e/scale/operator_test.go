@@ -1,0 +1,151 @@
+package scale
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/cluster"
+)
+
+// tick is the unit of processor time in /proc (proc_pid_stat(5)): the same on every Linux that Go runs on.
+const tick = 10 * time.Millisecond
+
+// operator is the program under test, and what can be seen of it from outside.
+type operator struct {
+	*testing.T
+	dir       string
+	access    cluster.Access
+	process   *bed.Process
+	discovery string // HOST:PORT
+	health    string
+}
+
+const user = "stunner-operator"
+
+func newOperator(t *testing.T, kube *cluster.Cluster) *operator {
+	t.Helper()
+	o := &operator{T: t, dir: t.TempDir()}
+	root, err := bed.Root()
+	o.must(err)
+	o.must(bed.Build(t.Context(), root, o.dir, bed.Operator))
+	o.access, err = kube.User(user, "system:masters")
+	o.must(err)
+	for _, address := range []*string{&o.discovery, &o.health} {
+		port, err := bed.FreePort()
+		o.must(err)
+		*address = net.JoinHostPort(bed.Loopback, strconv.Itoa(port))
+	}
+	return o
+}
+
+// start starts the operator and returns when it accepts connections.
+func (o *operator) start() {
+	o.Helper()
+	var err error
+	o.process, err = bed.Start(bed.Command{Name: "operator", Path: filepath.Join(o.dir, "operator"), Logs: o.dir, Args: []string{
+		"--provider=kubernetes", "--kubeconfig", o.access.Kubeconfig, "--namespace", namespaceOf(0), "--log=all:WARN",
+		"--discovery-auth=off", "--discovery-address", o.discovery, "--health-address", o.health,
+	}})
+	o.must(err)
+	p := o.process
+	o.Cleanup(func() {
+		if o.Failed() {
+			o.Logf("last words of the operator:\n%s", strings.Join(p.Tail(30), "\n"))
+		}
+		_ = p.Kill()
+	})
+	o.await("the operator listens", func(context.Context) error {
+		conn, err := net.Dial("tcp", o.discovery)
+		if err == nil {
+			err = conn.Close()
+		}
+		return err
+	})
+}
+
+func (o *operator) stop() {
+	o.Helper()
+	o.must(o.process.Stop(10 * time.Second))
+}
+
+func (o *operator) must(err error) {
+	o.Helper()
+	if err != nil {
+		o.Fatal(err)
+	}
+}
+
+func (o *operator) await(what string, cond func(context.Context) error) {
+	o.Helper()
+	ctx, cancel := context.WithTimeout(o.Context(), patience)
+	defer cancel()
+	if err := o.process.Until(ctx, cond); err != nil {
+		o.Fatalf("%s: %v", what, err)
+	}
+}
+
+func (o *operator) metric(name string) float64 {
+	o.Helper()
+	v, err := bed.Metric(o.Context(), "http://"+o.health+"/metrics", name)
+	if errors.Is(err, bed.ErrNoMetric) { // a counter with labels that has not counted yet
+		return 0
+	}
+	o.must(err)
+	return v
+}
+
+// settles waits until the operator has written all that there is to write: it leads, and writes nothing for a second.
+func (o *operator) settles() {
+	o.Helper()
+	ctx, cancel := context.WithTimeout(o.Context(), patience)
+	defer cancel()
+	look := time.NewTicker(time.Second / 2) // a look costs the operator some milliseconds of processor time
+	defer look.Stop()
+	for before, same := -1.0, 0; same < 2; {
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			o.Fatalf("the operator does not come to rest: %.0f writes", before)
+		}
+		writes := o.metric("stunner_operator_writes_total")
+		if same++; writes != before || o.metric("stunner_operator_leader") != 1 {
+			before, same = writes, 0
+		}
+	}
+}
+
+// cpu is the processor time that the operator has used.
+func (o *operator) cpu() time.Duration {
+	o.Helper()
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", o.process.PID()))
+	o.must(err)
+	_, after, _ := strings.Cut(string(data), ") ") // the name of the program may hold anything else
+	fields := strings.Fields(after)
+	var sum time.Duration
+	for _, f := range fields[11:13] { // utime, stime
+		n, err := strconv.Atoi(f)
+		o.must(err)
+		sum += time.Duration(n) * tick
+	}
+	return sum
+}
+
+// peak is the most memory that the operator has had at a time, in MiB.
+func (o *operator) peak() int {
+	o.Helper()
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", o.process.PID()))
+	o.must(err)
+	_, after, _ := strings.Cut(string(data), "VmHWM:")
+	kib, err := strconv.Atoi(strings.Fields(after)[0])
+	o.must(err)
+	return kib / 1024
+}

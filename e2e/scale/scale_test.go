@@ -1,0 +1,290 @@
+// Package scale measures the operator over a real API server with many Gateways: what a start costs, and what a change costs.
+//
+// What is counted (writes, translations, frames), the processor time of a change and memory must be as they are promised on every machine. How
+// long something takes depends on what else the machine does: it is printed, and held against the same figure of the same run among few Gateways.
+package scale
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/cluster"
+	"github.com/stunner-gateway/stunner/e2e/internal/reader"
+)
+
+var many = flag.Int("gateways", 1_000, "Gateways of the big world; each has 5 UDPRoutes, 2 Services and 50 endpoints")
+
+// few is the world that the big one is compared with.
+const few = 10
+
+// patience is for what takes seconds on a machine that is free.
+const patience = 2 * time.Minute
+
+// Bounds of what does not depend on how fast the machine is, or not by much.
+const (
+	maxCPU   = 2 * time.Millisecond // of one change
+	maxRatio = 1.5                  // of the same among few Gateways
+	maxPeak  = 1024                 // MiB
+	// maxSlower bounds how much longer the half of the changes may take that is quicker.
+	maxSlower = 3
+)
+
+// What there is to do between two looks at the processor time: enough for its resolution.
+const (
+	changes   = 300
+	pace      = time.Second / 20
+	busy      = 200 // changes that are timed while others go on
+	seedWorld = 1
+)
+
+func TestGateways(t *testing.T) {
+	kube, err := cluster.Start(t.Context(), cluster.Options{Still: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := kube.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	b := &bench{T: t, kube: kube, world: newWorld(t, kube.Admin), operator: newOperator(t, kube), random: rand.New(rand.NewPCG(seedWorld, 0))}
+
+	b.grow(few)
+	b.starts()
+	b.expose()
+	alone := b.costs(fmt.Sprintf("%d Gateways", few), changes, b.quietly)
+	b.operator.stop()
+	b.leave()
+
+	b.grow(*many)
+	b.starts()
+	b.expose()
+	crowded := b.costs(fmt.Sprintf("%d Gateways", *many), changes, b.quietly)
+	b.costs(fmt.Sprintf("%d Gateways, %.0f other changes/s", *many, float64(time.Second/pace)), busy, b.whileOthersChange)
+	if ratio := float64(crowded.cpu) / float64(alone.cpu); ratio > maxRatio {
+		t.Errorf("a change among %d Gateways costs %.2f times the processor time of one among %d, want at most %.1f", *many, ratio, few, maxRatio)
+	}
+	if crowded.median > maxSlower*alone.median {
+		t.Errorf("a change among %d Gateways takes %s, among %d %s", *many, crowded.median, few, alone.median)
+	}
+	b.restarts()
+	if peak := b.operator.peak(); peak > maxPeak {
+		t.Errorf("the operator took %d MiB, want at most %d", peak, maxPeak)
+	}
+}
+
+// bench is a world, an operator over it, and one reader for each Gateway.
+type bench struct {
+	*testing.T
+	*world
+	operator *operator
+	kube     *cluster.Cluster
+	random   *rand.Rand
+	readers  []*reader.Reader
+	leave    context.CancelFunc
+	turn     int
+}
+
+// starts starts the operator and waits until every Gateway is served, and everything is written.
+func (b *bench) starts() {
+	b.Helper()
+	var ctx context.Context
+	ctx, b.leave = context.WithCancel(b.Context())
+	b.Cleanup(b.leave)
+	begun := time.Now()
+	b.operator.start()
+	b.readers = nil
+	for g := range b.size {
+		b.readers = append(b.readers, reader.Read(ctx, b.operator.discovery, idOf(g)))
+	}
+	served := b.all("has a config", func(_ int, s reader.State) bool { return s.Changes > 0 })
+	b.Logf("%d Gateways: all served %s after the start, CPU %s", b.size, served.Sub(begun).Round(time.Millisecond), b.operator.cpu())
+	b.operator.settles()
+	b.Logf("%d Gateways: %.0f writes done after %s, CPU %s, peak %d MiB", b.size,
+		b.operator.metric("stunner_operator_writes_total"), time.Since(begun).Round(time.Second), b.operator.cpu(), b.operator.peak())
+	for g, r := range b.readers {
+		if s := r.State(); s.Changes != 1 || bytes.Count(s.Last.Data, []byte(`"STATIC"`)) != routes {
+			b.Errorf("%s: %d configs, the last with %d clusters; want one with all", idOf(g), s.Changes, bytes.Count(s.Last.Data, []byte(`"STATIC"`)))
+		}
+	}
+}
+
+// expose gives every Gateway an address, and waits until every config has it and every status is written.
+func (b *bench) expose() {
+	b.Helper()
+	begun := time.Now()
+	b.world.expose()
+	shown := b.all("has the address", func(g int, s reader.State) bool { return bytes.Contains(s.Last.Data, []byte(`"`+public(g)+`"`)) })
+	b.operator.settles()
+	b.Logf("%d Gateways: all have their address %s after the first got it", b.size, shown.Sub(begun).Round(time.Millisecond))
+}
+
+// all waits until every reader has seen something, and returns when the last one saw it.
+func (b *bench) all(what string, wanted func(gateway int, s reader.State) bool) (last time.Time) {
+	b.Helper()
+	ctx, cancel := context.WithTimeout(b.Context(), patience)
+	defer cancel()
+	for g, r := range b.readers {
+		s, err := r.Await(ctx, func(s reader.State) bool { return wanted(g, s) })
+		if err != nil {
+			b.Fatalf("%s %s: %v", idOf(g), what, err)
+		}
+		if s.Last.At.After(last) {
+			last = s.Last.At
+		}
+	}
+	return last
+}
+
+// cost is what a change costs.
+type cost struct{ cpu, median time.Duration }
+
+// costs measures changes of one EndpointSlice each: in processor time, in time until the reader has it, in translations and in writes.
+func (b *bench) costs(where string, n int, do func(n int) (latencies []time.Duration, total int)) cost {
+	b.Helper()
+	begun, cpu, translations := time.Now(), b.operator.cpu(), b.operator.metric("stunner_operator_translations_total")
+	frames := b.frames()
+	latencies, total := do(n)
+	took := time.Since(begun)
+	c := cost{cpu: (b.operator.cpu() - cpu) / time.Duration(total)}
+	slices.Sort(latencies)
+	c.median = latencies[len(latencies)/2]
+	translated := b.operator.metric("stunner_operator_translations_total") - translations
+	b.Logf("%s: a change reaches its reader in %s, p95 %s, p99 %s; costs %s of CPU; %d changes in %s", where, c.median.Round(time.Millisecond/10),
+		latencies[len(latencies)*95/100].Round(time.Millisecond/10), latencies[len(latencies)*99/100].Round(time.Millisecond/10), c.cpu, total, took.Round(time.Second))
+	if c.cpu > maxCPU {
+		b.Errorf("%s: a change costs %s of CPU, want at most %s", where, c.cpu, maxCPU)
+	}
+	if translated != float64(total) {
+		b.Errorf("%s: %.0f translations for %d changes that concern one Gateway each", where, translated, total)
+	}
+	b.gets(where, frames+total)
+	b.wroteNothing(where, begun)
+	return c
+}
+
+// wroteNothing wants that the operator has asked for no change since, but of its lease.
+func (b *bench) wroteNothing(when string, since time.Time) {
+	b.Helper()
+	all, err := b.kube.Audit(since)
+	if err != nil {
+		b.Fatal(err)
+	}
+	wrote := map[string]int{}
+	for _, e := range all {
+		if e.Write() && e.User == user && e.Resource != "leases" {
+			wrote[e.Verb+" "+e.Resource]++
+		}
+	}
+	if len(wrote) > 0 {
+		b.Errorf("%s: the operator wrote %v, want nothing", when, wrote)
+	}
+}
+
+// frames counts what all readers got that was new.
+func (b *bench) frames() (sum int) {
+	for _, r := range b.readers {
+		sum += r.State().Changes
+	}
+	return sum
+}
+
+// gets wants that the readers have got so many frames, and no more.
+func (b *bench) gets(where string, want int) {
+	b.Helper()
+	b.operator.await(where, func(context.Context) error {
+		if got := b.frames(); got < want {
+			return fmt.Errorf("%d frames less than changes", want-got)
+		}
+		return nil
+	})
+	if got := b.frames(); got > want {
+		b.Errorf("%s: %d frames more than changes", where, got-want)
+	}
+}
+
+// quietly makes one change after the other, each after the one before has arrived.
+func (b *bench) quietly(n int) (latencies []time.Duration, total int) {
+	b.Helper()
+	for range n {
+		latencies = append(latencies, b.change(b.random.IntN(b.size)))
+	}
+	return latencies, n
+}
+
+// change moves an endpoint of a Gateway and returns how long it took until its reader had it.
+func (b *bench) change(gateway int) time.Duration {
+	b.Helper()
+	ctx, cancel := context.WithTimeout(b.Context(), patience)
+	defer cancel()
+	b.turn++
+	begun := time.Now()
+	moved, err := b.move(ctx, gateway, b.turn)
+	if err != nil {
+		b.Fatal(err)
+	}
+	s, err := b.readers[gateway].Await(ctx, func(s reader.State) bool { return bytes.Contains(s.Last.Data, []byte(`"`+moved+`"`)) })
+	if err != nil {
+		b.Fatal(err)
+	}
+	return s.Last.At.Sub(begun)
+}
+
+// whileOthersChange is quietly while the endpoints of other Gateways change at a pace of their own.
+func (b *bench) whileOthersChange(n int) (latencies []time.Duration, total int) {
+	b.Helper()
+	ctx, cancel := context.WithCancel(b.Context())
+	var group sync.WaitGroup
+	half, others := b.size/2, 0
+	start := b.turn + n
+	group.Go(func() {
+		clock := time.NewTicker(pace)
+		defer clock.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-clock.C:
+			}
+			others++
+			if _, err := b.move(b.Context(), half+others%(b.size-half), start+others); err != nil {
+				b.Errorf("change in the background: %v", err)
+				return
+			}
+		}
+	})
+	for range n {
+		latencies = append(latencies, b.change(b.random.IntN(half)))
+	}
+	cancel()
+	group.Wait()
+	b.turn += others
+	b.change(0) // comes after all others
+	return latencies, n + others + 1
+}
+
+// restarts starts the operator anew: nothing is written, and no reader gets anything that is new to it.
+func (b *bench) restarts() {
+	b.Helper()
+	visits := make([]int, b.size)
+	for g, r := range b.readers {
+		visits[g] = r.State().Visits
+	}
+	frames := b.frames()
+	b.operator.stop()
+	begun := time.Now()
+	b.operator.start()
+	b.all("is back", func(g int, s reader.State) bool { return s.Connected && s.Visits > visits[g] })
+	b.operator.settles()
+	b.Logf("%d Gateways: all readers are back %s after a restart, CPU %s, peak %d MiB", b.size, time.Since(begun).Round(time.Second), b.operator.cpu(), b.operator.peak())
+	b.change(b.size - 1)
+	b.gets("after a restart", frames+1)
+	b.wroteNothing("after a restart", begun)
+}

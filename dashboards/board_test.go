@@ -44,7 +44,7 @@ func TestPanels(t *testing.T) {
 
 func hasUnit(p grafana.Panel) bool {
 	if p.Type == "table" {
-		return len(p.FieldConfig.Overrides) == len(p.Targets)
+		return len(p.FieldConfig.Overrides) >= len(p.Targets)
 	}
 	return p.FieldConfig.Defaults.Unit != ""
 }

@@ -19,7 +19,7 @@ func dataplane() grafana.Board {
 				newCalls(),
 				podFullness(),
 			}},
-			{Height: 8, Panels: []grafana.Panel{refused("reason", pods), dropped(pods), drain()}},
+			{Height: 8, Panels: []grafana.Panel{refused("Requests that were answered with an error. Every client is asked for a credential (no_credential), and for a new nonce now and then (stale_nonce).", pods), dropped(pods), drain()}},
 		}},
 		grafana.Section{Title: "Traffic", Lines: []grafana.Line{
 			{Height: 8, Panels: []grafana.Panel{

@@ -17,10 +17,10 @@ func overview() grafana.Board {
 	return board("overview", "Overview", "Is anybody unable to call, since when, and at which gateway?", choices(), grafana.Arrange(
 		grafana.Section{Title: "Is anybody unable to call?", Lines: []grafana.Line{
 			{Height: 4, Panels: vitals()},
-			{Height: 7, Panels: []grafana.Panel{firing(), gateways()}},
+			{Height: 8, Panels: []grafana.Panel{firing(), gateways()}, Widths: []int{10, 14}},
 		}},
 		grafana.Section{Title: "Calls", Lines: []grafana.Line{
-			{Height: 8, Panels: []grafana.Panel{calls(), setup(), refused(query.Gateway, here)}},
+			{Height: 8, Panels: []grafana.Panel{calls(), setup(), refused("Requests that were answered with an error. What every call begins with is left out.", query.Unusual, here)}},
 		}},
 		grafana.Section{Title: "Media", Lines: []grafana.Line{
 			{Height: 8, Panels: []grafana.Panel{bandwidth(), packetRate(), dropped(here)}},
@@ -33,11 +33,11 @@ func vitals() []grafana.Panel {
 	dataplanes, auth := query.Of(query.Up, query.Job(query.Dataplane), here), query.Job(query.Auth)
 	return []grafana.Panel{
 		grafana.Stat{
-			Title: "Alerts that fire", Unit: count, Limits: any1, None: "0", Page: alert.Runbooks, Help: "Which ones, and since when, stands below.",
+			Title: "Alerts", Unit: count, Limits: any1, None: "0", Page: alert.Runbooks, Help: "Which ones, and since when, stands below.",
 			Expr: "count(" + query.Of(query.Alerts, `alertname=~"`+alert.Prefix+`.*"`, `alertstate="firing"`) + ") or vector(0)",
 		}.Panel(),
 		grafana.Stat{
-			Title: "Set-ups that succeed", Unit: share, Limits: success, None: "nobody tries", Page: alert.Runbook("NobodyCanCall"),
+			Title: "Set-ups succeed", Unit: share, Limits: success, None: "nobody tries", Page: alert.Runbook("NobodyCanCall"),
 			Help: "Share of the attempts to start a call that came about, of clients that showed a credential.",
 			Expr: query.Success("", window, here),
 		}.Panel(),
@@ -56,14 +56,19 @@ func vitals() []grafana.Panel {
 			Expr: "max(" + fullness(here) + ")",
 		}.Panel(),
 		grafana.Stat{
-			Title: "Longest without a config source", Unit: seconds, Limits: stale, None: "no dataplane", Page: alert.Runbook("ConfigStale"),
+			Title: "No config source for", Unit: seconds, Limits: stale, None: "no dataplane", Page: alert.Runbook("ConfigStale"),
 			Help: "For how long a dataplane has not heard the operator. Calls go on meanwhile; changes do not arrive.",
 			Expr: "max(" + query.Of(telemetry.ConfigAge, query.Job(query.Dataplane), here) + ")",
 		}.Panel(),
 		grafana.Stat{
-			Title: "Credentials refused for errors", Unit: share, Limits: &grafana.Limits{Yellow: 0.01, Red: 0.05}, None: "nobody asks", Page: alert.Runbook("AuthErrorRateHigh"),
+			Title: "Auth errors", Unit: share, Limits: &grafana.Limits{Yellow: 0.01, Red: 0.05}, None: "nobody asks", Page: alert.Runbook("AuthErrorRateHigh"),
 			Help: "Share of the requests to the auth service that it answered with 5xx.",
 			Expr: failing(auth),
+		}.Panel(),
+		grafana.Stat{
+			Title: "Operators up", Unit: count, Limits: &grafana.Limits{Yellow: 1, Red: 1, Below: true}, None: "none", Page: alert.Runbook("OperatorDown"),
+			Help: "Without one nothing changes, and calls go on.",
+			Expr: query.Sum("", query.Of(query.Up, query.Job(query.Operator))),
 		}.Panel(),
 	}
 }
@@ -84,8 +89,9 @@ func firing() grafana.Panel {
 	ours := `alertname=~"` + alert.Prefix + `.*"`
 	return grafana.Table{
 		Title: "What is wrong, and since when", None: "Nothing is.",
-		Help: "Alerts that fire. Each has a runbook of its name.",
-		By:   []string{"alertname", "severity", "namespace", "gateway", "pod"},
+		Help:  "Alerts that fire. Each has a runbook of its name.",
+		By:    []string{"alertname", "severity", "namespace", "gateway", "pod"},
+		Links: map[string]grafana.Link{"alertname": {Title: "Runbook", URL: alert.Runbooks + "/${__value.raw}.md", TargetBlank: true}},
 		Columns: []grafana.Column{{
 			Query: grafana.Query{Legend: "since", Expr: fmt.Sprintf("max by (alertname, severity, namespace, gateway, pod) (%s and ignoring (alertstate) %s) * %d",
 				query.Of(query.AlertsForState, ours), query.Of(query.Alerts, ours, `alertstate="firing"`), millisecond)},
@@ -102,7 +108,10 @@ func gateways() grafana.Panel {
 	up := query.Of(query.Up, query.Job(query.Dataplane), here)
 	return grafana.Table{
 		Title: "Which gateway", None: "no dataplane", By: []string{"namespace", "gateway"},
-		Help: "Every gateway that a dataplane reports for.",
+		Help: "Every gateway that a dataplane reports for. A click on one shows its pods.",
+		Links: map[string]grafana.Link{"gateway": {
+			Title: "Pods", URL: "/d/stunner-dataplane?var-namespace=${__data.fields.namespace}&var-gateway=${__value.raw}&${__url_time_range}",
+		}},
 		Columns: []grafana.Column{
 			{Query: grafana.Query{Legend: "pods", Expr: query.Sum(query.Gateway, up)}, Unit: count},
 			{Query: grafana.Query{Legend: "calls", Expr: query.Sum(query.Gateway, query.Of(telemetry.AllocationsActive, here))}, Unit: count},
@@ -131,11 +140,11 @@ func setup() grafana.Panel {
 	}.Panel()
 }
 
-func refused(by, matchers string) grafana.Panel {
+func refused(help string, matchers ...string) grafana.Panel {
 	return grafana.Graph{
 		Title: "Refused, by reason", Unit: perSecond, Stacked: true, Page: alert.Runbooks,
-		Help:    "Requests that were answered with an error. Every client is asked for a credential once (no_credential) and for a new nonce now and then (stale_nonce).",
-		Queries: []grafana.Query{{Expr: query.Rate("reason", window, telemetry.Refused, matchers) + " > 0", Legend: "{{reason}}"}},
+		Help:    help,
+		Queries: []grafana.Query{{Expr: query.Rate("reason", window, telemetry.Refused, matchers...) + " > 0", Legend: "{{reason}}"}},
 	}.Panel()
 }
 

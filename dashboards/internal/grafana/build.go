@@ -23,7 +23,7 @@ func (l Limits) thresholds() *Thresholds {
 	return &Thresholds{Mode: "absolute", Steps: steps}
 }
 
-// Stat shows one number now, with its recent course behind it.
+// Stat shows one number as it is now: a value that was good an hour ago would hide that there is none any more.
 type Stat struct {
 	Title, Help, Unit string
 	Expr              string
@@ -53,6 +53,8 @@ type Table struct {
 	By          []string
 	Columns     []Column
 	None        string
+	// Links are where a click on a label leads.
+	Links map[string]Link
 }
 
 // Column is a query of a table. Without a unit it is hidden: it says that a row is there.
@@ -85,9 +87,9 @@ func (s Stat) Panel() Panel {
 		field.Color, field.Thresholds, mode = &Color{Mode: "thresholds"}, s.Limits.thresholds(), "background"
 	}
 	p := panel("stat", s.Title, s.Help, s.Page, field, statOptions{
-		ColorMode: mode, GraphMode: "area", JustifyMode: "center", TextMode: "value", ReduceOptions: reduced{Calcs: []string{"lastNotNull"}},
+		ColorMode: mode, GraphMode: "none", JustifyMode: "center", TextMode: "value", ReduceOptions: reduced{Calcs: []string{"lastNotNull"}},
 	})
-	p.Targets = []Target{{RefID: ref(0), Datasource: Prometheus(), Expr: s.Expr, Range: true}}
+	p.Targets = []Target{{RefID: ref(0), Datasource: Prometheus(), Expr: s.Expr, Instant: true}}
 	return p
 }
 
@@ -144,6 +146,13 @@ func (t Table) Panel() Panel {
 		names[value], order[value] = c.Legend, len(t.By)+i
 		p.FieldConfig.Overrides = append(p.FieldConfig.Overrides, c.override())
 	}
+	for _, label := range t.By {
+		if link, ok := t.Links[label]; ok {
+			p.FieldConfig.Overrides = append(p.FieldConfig.Overrides, Override{
+				Matcher: Matcher{ID: "byName", Options: label}, Properties: []Property{{ID: "links", Value: []Link{link}}},
+			})
+		}
+	}
 	p.Transformations = []Transformation{
 		{ID: "merge", Options: map[string]any{}},
 		{ID: "organize", Options: map[string]any{"excludeByName": hidden, "indexByName": order, "renameByName": names}},
@@ -167,10 +176,11 @@ type Section struct {
 	Lines []Line
 }
 
-// Line is panels of one height that share the width of the board.
+// Line is panels of one height that share the width of the board: evenly, unless it says how.
 type Line struct {
 	Height int
 	Panels []Panel
+	Widths []int
 }
 
 // Arrange puts sections below each other.
@@ -184,10 +194,14 @@ func Arrange(sections ...Section) (all []Panel) {
 		place(Panel{Type: "row", Title: s.Title, Collapsed: new(false), Panels: &[]Panel{}}, GridPos{H: 1, W: columns, Y: y})
 		y++
 		for _, line := range s.Lines {
-			n := len(line.Panels)
+			left := 0
 			for i, p := range line.Panels {
-				left, right := columns*i/n, columns*(i+1)/n
-				place(p, GridPos{H: line.Height, W: right - left, X: left, Y: y})
+				width := columns*(i+1)/len(line.Panels) - left
+				if line.Widths != nil {
+					width = line.Widths[i]
+				}
+				place(p, GridPos{H: line.Height, W: width, X: left, Y: y})
+				left += width
 			}
 			y += line.Height
 		}

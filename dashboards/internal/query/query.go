@@ -45,6 +45,8 @@ var (
 	Credentials = oneOf(credentials)
 	// Failed are the refusals that keep a client from calling. That it is asked for a credential first, or for a newer nonce, does not.
 	Failed = oneOf(full, credentials, bounds)
+	// Unusual leaves out that a client is asked for a credential, or for a newer nonce: that is how every call begins.
+	Unusual = `reason!~"no_credential|stale_nonce"`
 	// Denied are the refusals of peers that no route allows.
 	Denied = oneOf([]string{"peer_denied", "port_denied"})
 )

@@ -1,0 +1,88 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stunner-gateway/stunner/services/api/discovery"
+)
+
+// What dataplanes report decides whether their Gateway is programmed, and which of them goes first; a config on its way writes no status
+// (§8.4 rule 4, R-26).
+func TestReports_DecideWhetherAGatewayIsProgrammed(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	s.expose("192.0.2.7")
+	s.sees("gateway/front-door", condition("Programmed"), "True")
+	s.apply(fmt.Sprintf(`
+apiVersion: v1
+kind: Pod
+metadata:
+  name: front-door-0
+  namespace: %[1]s
+  labels: {app: stunner, stunner.l7mp.io/related-gateway-name: front-door, stunner.l7mp.io/related-gateway-namespace: %[1]s}
+spec:
+  containers: [{name: stunnerd, image: example.net/stunnerd}]
+`, s.name))
+	id := s.name + "/front-door"
+	source, err := discovery.Open(fmt.Sprintf("http://127.0.0.1:%d", s.discovery), discovery.Options{ID: id})
+	s.must(err)
+	events := source.Watch(t.Context())
+	go func() {
+		for range events {
+		}
+	}()
+	dataplane, ok := source.(discovery.Reporter)
+	if !ok {
+		t.Fatal("a dataplane cannot report")
+	}
+	says := func(r discovery.Report) {
+		r.ID, r.Pod = id, "front-door-0"
+		dataplane.Report(r)
+	}
+	s.await(func(context.Context) error { // both addresses
+		if c := s.config(); len(c.Listeners) != 2 || c.Listeners[0].PublicAddress == "" || c.Listeners[1].PublicAddress == "" {
+			return fmt.Errorf("config %+v", c)
+		}
+		return nil
+	})
+
+	says(discovery.Report{Revision: "older", Error: "listener udp: port 3478 is taken"})
+	s.sees("gateway/front-door", condition("Programmed"), "False")
+	if said := s.get("gateway/front-door", `.status.conditions[?(@.type=="Programmed")].message`); !strings.Contains(said, "pod front-door-0 says: listener udp: port 3478 is taken") {
+		t.Errorf("message %q", said)
+	}
+	says(discovery.Report{Revision: s.revision(), Accepted: true, Draining: true})
+	s.sees("gateway/front-door", `.status.conditions[?(@.type=="Programmed")].message`, "programmed, 1 pod draining")
+	cost := `.metadata.annotations.controller\.kubernetes\.io/pod-deletion-cost`
+	s.sees("pod/front-door-0", cost, "-1")
+	says(discovery.Report{Revision: s.revision(), Accepted: true, Allocations: 42})
+	s.sees("gateway/front-door", `.status.conditions[?(@.type=="Programmed")].message`, "")
+	s.sees("pod/front-door-0", cost, "42")
+
+	before, changed := s.revision(), time.Now()
+	s.kubectl("patch", "endpointslice", "echo", "-n", s.name, "--type=json", "-p", `[{"op":"replace","path":"/endpoints/0/addresses/0","value":"192.0.2.55"}]`)
+	s.await(func(context.Context) error {
+		if s.revision() == before {
+			return fmt.Errorf("still %s is published", before)
+		}
+		return nil
+	})
+	says(discovery.Report{Revision: s.revision(), Accepted: true, Allocations: 84})
+	s.sees("pod/front-door-0", cost, "84")
+	for _, e := range s.writes(changed) {
+		if e.Resource != "pods" {
+			t.Errorf("needless: %s %s/%s %s", e.Verb, e.Resource, e.Subresource, e.Name)
+		}
+	}
+}
+
+// revision is that of the config that dataplanes of the Gateway get.
+func (s *stage) revision() string {
+	s.Helper()
+	c := s.config()
+	return c.Revision()
+}

@@ -1,0 +1,376 @@
+package kube
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/api/discovery"
+)
+
+// marker is the secret of the quickstart.
+const marker = "quickstart-only-choose-your-own"
+
+// guarded is a stage with readers of configs: the pod "dataplane" of Gateway front-door, the pod "neighbour" of another one, the account "auth",
+// which may read everything, and the account "stranger".
+type guarded struct {
+	*stage
+	files string // what the kubelet gives the pod "dataplane"
+}
+
+// guard starts the operator of a stage again, with another --discovery-auth.
+func guard(t *testing.T, auth string) guarded {
+	t.Helper()
+	g := guarded{stage: newStage(t), files: t.TempDir()}
+	g.stop()
+	for _, account := range []string{"auth", "dataplane", "stranger"} {
+		g.kubectl("create", "serviceaccount", account, "-n", g.name)
+	}
+	for pod, gateway := range map[string]string{"dataplane": "front-door", "neighbour": "back-door"} {
+		g.apply(fmt.Sprintf(`
+apiVersion: v1
+kind: Pod
+metadata:
+  name: %s
+  namespace: %s
+  labels: {app: stunner, stunner.l7mp.io/related-gateway-name: %s, stunner.l7mp.io/related-gateway-namespace: %s}
+spec:
+  serviceAccountName: dataplane
+  containers: [{name: stunnerd, image: example.net/stunnerd}]
+`, pod, g.name, gateway, g.name))
+	}
+	g.start("--discovery-auth="+auth, "--discovery-readers="+g.name+"/auth")
+	return g
+}
+
+// podToken is the token that a kubelet would give a pod.
+func (g guarded) podToken(pod string) string {
+	g.Helper()
+	return g.token("dataplane", "--audience=stunner-discovery", "--bound-object-kind=Pod", "--bound-object-name="+pod)
+}
+
+// bundle is what a kubelet would give a pod as ca.crt.
+func (g guarded) bundle() string {
+	g.Helper()
+	return g.get("configmap/front-door", `.data.discovery-ca\.crt`)
+}
+
+// mount writes the files of the projected volume of the pod "dataplane".
+func (g guarded) mount() (token, ca string) {
+	g.Helper()
+	token, ca = filepath.Join(g.files, "token"), filepath.Join(g.files, "ca.crt")
+	g.await(func(context.Context) error {
+		if g.bundle() == "" {
+			return errors.New("the ConfigMap of the Gateway has no CA certificate yet")
+		}
+		return nil
+	})
+	g.must(os.WriteFile(token, []byte(g.podToken("dataplane")), 0o600))
+	g.must(os.WriteFile(ca, []byte(g.bundle()), 0o600))
+	return token, ca
+}
+
+// ask sends a request as a reader does who knows the Service by its name and its CA from the ConfigMap.
+func (g guarded) ask(scheme, token, path string) (code int, body string, err error) {
+	g.Helper()
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM([]byte(g.bundle()))
+	client := http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true,
+		TLSClientConfig:   &tls.Config{RootCAs: roots},
+		DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, network, fmt.Sprintf("127.0.0.1:%d", g.discovery))
+		},
+	}}
+	url := fmt.Sprintf("%s://stunner-config-discovery.%s.svc:13478/api/v1/configs%s", scheme, g.name, path)
+	request, err := http.NewRequestWithContext(g.Context(), http.MethodGet, url, nil)
+	g.must(err)
+	if token != "" {
+		request.Header.Set("Authorization", "Bearer "+token)
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return 0, "", err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	return response.StatusCode, string(text), err
+}
+
+// Who reads configs shows a token of its own, over TLS: a dataplane pod gets the config of its Gateway, a reader all, and everybody else nothing
+// (K-01).
+func TestDiscovery_KnowsWhoAsks(t *testing.T) {
+	t.Parallel()
+	g := guard(t, "strict")
+	ours, all := "/"+g.name+"/front-door", ""
+	reader, pod := g.token("auth", "--audience=stunner-discovery"), g.podToken("dataplane")
+	g.apply("{apiVersion: v1, kind: Pod, metadata: {name: gone, namespace: " + g.name + ", labels: {app: stunner, stunner.l7mp.io/related-gateway-name: front-door, " +
+		"stunner.l7mp.io/related-gateway-namespace: " + g.name + "}}, spec: {serviceAccountName: dataplane, containers: [{name: c, image: example.net/c}]}}")
+	gone := g.podToken("gone")
+	g.kubectl("delete", "pod", "gone", "-n", g.name, "--grace-period=0", "--force")
+	g.mount()
+	for _, c := range []struct {
+		who, token, path string
+		want             int
+	}{
+		{"nobody", "", ours, 401},
+		{"an invention", "made.up.token", ours, 401},
+		{"a token for something else", g.token("auth"), ours, 401},
+		{"a pod with the token that every pod has", g.token("dataplane", "--bound-object-kind=Pod", "--bound-object-name=dataplane"), ours, 401},
+		{"a pod that is gone", gone, ours, 401},
+		{"a reader", reader, all, 200},
+		{"a reader", reader, ours, 200},
+		{"a dataplane", pod, ours, 200},
+		{"a dataplane", pod, all, 403},
+		{"a dataplane", pod, "/" + g.name, 403},
+		{"a dataplane", pod, "/" + g.name + "/back-door", 403},
+		{"a dataplane of another Gateway", g.podToken("neighbour"), ours, 403},
+		{"another account", g.token("stranger", "--audience=stunner-discovery"), ours, 403},
+		{"an account without its pod", g.token("dataplane", "--audience=stunner-discovery"), ours, 403},
+	} {
+		for _, path := range []string{c.path, c.path + "?watch=true"} {
+			code, body, err := g.ask("https", c.token, path)
+			want := c.want
+			if want == 200 && path != c.path {
+				want = http.StatusUpgradeRequired // let in: this is no WebSocket
+			}
+			if err != nil || code != want {
+				t.Errorf("%s reads %q: %d, %v, want %d", c.who, path, code, err, want)
+			}
+			if strings.Contains(body, marker) != (code == 200) {
+				t.Errorf("%s reads %q: %d with\n%s", c.who, path, code, body)
+			}
+		}
+	}
+	if code, body, err := g.ask("http", pod, ours); err == nil && code != 400 || strings.Contains(body, marker) {
+		t.Errorf("plain HTTP is answered with %d: %s", code, body)
+	}
+	if n := g.metric("stunner_operator_discovery_refused_total"); n == 0 {
+		t.Error("no refusal is counted")
+	}
+}
+
+// A dataplane with the files that a kubelet gives it follows its config over TLS. It does not notice that the Secret of the CA is deleted or
+// damaged, which is mended; and when the CA is another one after all, the same process finds back with the same file.
+func TestDiscovery_DataplaneTrustsTheOperator(t *testing.T) {
+	t.Parallel()
+	g := guard(t, "strict")
+	g.kubectl("patch", "dataplane", g.name, "--type=merge", "-p", `{"spec":{"disableHealthCheck":true,"enableMetricsEndpoint":false}}`)
+	port, err := bed.FreePort()
+	g.must(err)
+	g.kubectl("annotate", "gateway", "front-door", "-n", g.name, fmt.Sprintf(`stunner.l7mp.io/targetport={"udp":%d,"tcp":%d}`, port, port))
+	g.sees("deployment/front-door", `.spec.template.spec.volumes[?(@.name=="discovery")].projected.sources[0].serviceAccountToken.audience`, "stunner-discovery")
+	token, ca := g.mount()
+	root, err := bed.Root()
+	g.must(err)
+	g.must(bed.Build(t.Context(), root, g.dir, bed.Stunnerd))
+	dataplane, err := bed.Start(bed.Command{
+		Name: "stunnerd", Path: filepath.Join(g.dir, "stunnerd"), Args: []string{"-w", "--healthcheck-endpoint=none"}, Logs: g.dir,
+		Env: []string{
+			"STUNNER_NAMESPACE=" + g.name, "STUNNER_NAME=front-door", "STUNNER_POD=dataplane", "STUNNER_ADDR=127.0.0.1",
+			fmt.Sprintf("STUNNER_CONFIG_ORIGIN=https://localhost:%d", g.discovery), "STUNNER_DISCOVERY_TOKEN_FILE=" + token, "STUNNER_DISCOVERY_CA_FILE=" + ca,
+		},
+	})
+	g.must(err)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("last words of stunnerd:\n%s", strings.Join(dataplane.Tail(30), "\n"))
+		}
+		_ = dataplane.Kill()
+	})
+	// follows wants the dataplane to run what the operator serves after a change.
+	follows := func(realm string) {
+		t.Helper()
+		g.kubectl("patch", "gatewayconfig", g.name, "-n", g.name, "--type=merge", "-p", `{"spec":{"realm":"`+realm+`"}}`)
+		g.await(func(ctx context.Context) error {
+			_, body, err := g.ask("https", g.podToken("dataplane"), "/"+g.name+"/front-door")
+			if err != nil || !strings.Contains(body, realm) {
+				return fmt.Errorf("the operator does not serve %s yet: %v", realm, err)
+			}
+			c, _, err := config.Parse([]byte(body))
+			g.must(err)
+			if !strings.Contains(dataplane.Output(), "revision="+c.Revision()) {
+				return fmt.Errorf("the dataplane does not run %s yet", c.Revision())
+			}
+			return nil
+		})
+	}
+	follows("one.example.net")
+	generation, bundle := g.get("deployment/front-door", ".metadata.generation"), g.bundle()
+	stored := func() string { return g.get("secret/stunner-discovery-ca", `.data.ca\.key`) }
+	key := stored()
+	for name, harm := range map[string][]string{
+		"deleted": {"delete", "secret", "stunner-discovery-ca", "-n", g.name},
+		"damaged": {"patch", "secret", "stunner-discovery-ca", "-n", g.name, "--type=merge", "-p", `{"data":{"ca.key":null}}`},
+	} {
+		g.kubectl(harm...)
+		g.await(func(context.Context) error {
+			if stored() != key {
+				return fmt.Errorf("the Secret was %s, and is not written again", name)
+			}
+			return nil
+		})
+	}
+	follows("two.example.net")
+	if n := strings.Count(dataplane.Output(), "hear config source"); n != 1 {
+		t.Errorf("the dataplane has connected %d times, want once", n)
+	}
+	g.stop()
+	g.kubectl("delete", "secret", "stunner-discovery-ca", "-n", g.name)
+	g.start("--discovery-auth=strict", "--discovery-readers="+g.name+"/auth")
+	g.await(func(context.Context) error {
+		if g.bundle() == bundle {
+			return errors.New("the ConfigMap has the CA certificates of before")
+		}
+		return nil
+	})
+	g.mount()
+	follows("three.example.net")
+	if now := g.get("deployment/front-door", ".metadata.generation"); now != generation {
+		t.Errorf("the Deployment has generation %s, had %s: a CA rolls no pods", now, generation)
+	}
+	if shown := g.get("configmap/stunner-discovery-ca", `.data.ca\.crt`); shown != g.bundle() {
+		t.Errorf("other readers are shown %q, pods %q", shown, g.bundle())
+	}
+}
+
+// source opens config discovery as a dataplane of ours does.
+func (g guarded) source(url string, o discovery.Options) discovery.Source {
+	g.Helper()
+	source, err := discovery.Open(fmt.Sprintf(url, g.discovery), o)
+	g.must(err)
+	return source
+}
+
+// heard is the first thing that a source says about a config.
+func (g guarded) heard(source discovery.Source) discovery.Event {
+	g.Helper()
+	ctx, cancel := context.WithTimeout(g.Context(), patience)
+	defer cancel()
+	for e := range source.Watch(ctx) {
+		if e.ID != "" {
+			return e
+		}
+	}
+	g.Fatalf("%s says nothing", source)
+	return discovery.Event{}
+}
+
+// A dataplane speaks of itself alone: what it says about another pod is not believed.
+func TestDiscovery_BelievesAPodAboutItself(t *testing.T) {
+	t.Parallel()
+	g := guard(t, "strict")
+	token, ca := g.mount()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	source := g.source("wss://127.0.0.1:%d", discovery.Options{ID: g.name + "/front-door", TokenFile: token, CAFile: ca})
+	events := source.Watch(ctx)
+	for e := range events {
+		if e.ID != "" {
+			break
+		}
+	}
+	source.(discovery.Reporter).Report(discovery.Report{ID: g.name + "/front-door", Pod: "neighbour", Accepted: true})
+	g.await(func(context.Context) error {
+		if n := g.metric("stunner_operator_discovery_refused_total"); n != 1 {
+			return fmt.Errorf("%.0f refusals, want 1", n)
+		}
+		return nil
+	})
+	if n := g.metric("stunner_operator_discovery_streams"); n != 1 {
+		t.Errorf("%.0f streams, want 1", n)
+	}
+	cancel()
+	for range events {
+	}
+}
+
+// With permissive everybody reads what is no secret, over TLS and without; who has a token reads what it may.
+func TestDiscovery_PermissiveKeepsSecrets(t *testing.T) {
+	t.Parallel()
+	g := guard(t, "permissive")
+	token, ca := g.mount()
+	chain, private, err := bed.Certificate()
+	g.must(err)
+	g.must(os.WriteFile(filepath.Join(g.dir, "tls.crt"), chain, 0o600))
+	g.must(os.WriteFile(filepath.Join(g.dir, "tls.key"), private, 0o600))
+	g.kubectl("create", "secret", "tls", "door", "-n", g.name, "--cert", filepath.Join(g.dir, "tls.crt"), "--key", filepath.Join(g.dir, "tls.key"))
+	g.kubectl("patch", "gateway", "front-door", "-n", g.name, "--type=json", "-p",
+		`[{"op":"add","path":"/spec/listeners/-","value":{"name":"tls","port":5349,"protocol":"TURN-TLS","tls":{"certificateRefs":[{"name":"door"}]}}}]`)
+	ours := "/" + g.name + "/front-door"
+	var whole config.Config
+	g.await(func(context.Context) error {
+		_, body, err := g.ask("https", g.podToken("dataplane"), ours)
+		g.must(err)
+		whole, _, err = config.Parse([]byte(body))
+		g.must(err)
+		if len(whole.Listeners) != 3 {
+			return fmt.Errorf("%d listeners, want 3", len(whole.Listeners))
+		}
+		return nil
+	})
+	secrets := []string{marker, string(whole.Listeners[2].Key)}
+	if whole.Auth.Credentials[config.KeySecret] != marker || len(secrets[1]) < 100 {
+		t.Fatalf("a dataplane has to get the secrets: %q", secrets)
+	}
+	stranger := g.token("stranger", "--audience=stunner-discovery")
+	for _, scheme := range []string{"http", "https"} {
+		for _, who := range []string{"", "made.up.token", stranger, g.podToken("neighbour")} {
+			for _, path := range []string{"", "/" + g.name, ours} {
+				code, body, err := g.ask(scheme, who, path)
+				if err != nil || code != 200 || !strings.Contains(body, `"name":"`+g.name+`/front-door"`) || !strings.Contains(body, "redacted") {
+					t.Errorf("%s %q: %d, %v\n%s", scheme, path, code, err, body)
+				}
+				for _, secret := range secrets {
+					if strings.Contains(body, secret) {
+						t.Errorf("%s %q, token %.10q: a secret is shown", scheme, path, who)
+					}
+				}
+			}
+		}
+	}
+	id := g.name + "/front-door"
+	for _, url := range []string{"ws://127.0.0.1:%d", "wss://127.0.0.1:%d"} {
+		if e := g.heard(g.source(url, discovery.Options{ID: id, CAFile: ca, TokenFile: token})); e.Err != nil || e.Config.Revision() != whole.Revision() {
+			t.Errorf("%s with a token: %+v", url, e)
+		}
+		if e := g.heard(g.source(url, discovery.Options{ID: id, CAFile: ca})); !errors.Is(e.Err, discovery.ErrRejected) || !strings.Contains(e.Err.Error(), "token") {
+			t.Errorf("%s without a token: %+v", url, e)
+		}
+	}
+}
+
+// With off config discovery is what existing dataplanes know: no TLS, no token, and nothing in a pod or a ConfigMap that has to do with them.
+func TestDiscovery_OffIsPlain(t *testing.T) {
+	t.Parallel()
+	g := guarded{stage: newStage(t)}
+	g.sees("deployment/front-door", ".spec.template.spec.containers[0].name", "stunner-daemon")
+	e := g.heard(g.source("ws://127.0.0.1:%d", discovery.Options{ID: g.name + "/front-door", Node: "worker-1"}))
+	if e.Err != nil || e.Config.Auth.Credentials[config.KeySecret] != marker {
+		t.Errorf("an existing dataplane hears %+v", e)
+	}
+	for object, path := range map[string]string{
+		"deployment/front-door":          `.spec.template.spec.volumes[?(@.name=="discovery")].name`,
+		"configmap/front-door":           `.data.discovery-ca\.crt`,
+		"secret/stunner-discovery-ca":    ".metadata.name",
+		"configmap/stunner-discovery-ca": ".metadata.name",
+	} {
+		if got := g.get(object, path); got != "" {
+			t.Errorf("%s has %s %q", object, path, got)
+		}
+	}
+	if args := g.get("deployment/front-door", `.spec.template.spec.containers[0].env[?(@.name=="STUNNER_CONFIG_ORIGIN")].value`); !strings.HasPrefix(args, "http://") {
+		t.Errorf("pods look for their config at %s", args)
+	}
+}

@@ -86,6 +86,8 @@ func plain(fields map[string]any) map[string]any {
 // covers tells whether everything that is wanted is there. What else is there belongs to somebody else, or is a default.
 func covers(is, wanted any) bool {
 	switch wanted := wanted.(type) {
+	case nil: // a field that is written without a value
+		return true
 	case map[string]any:
 		is, ok := is.(map[string]any)
 		for k, v := range wanted {

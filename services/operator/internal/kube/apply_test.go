@@ -1,12 +1,15 @@
 package kube
 
 import (
+	"encoding/json"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
 // What others have added is none of our business; what we want and is not there is.
@@ -48,5 +51,76 @@ func TestCovers(t *testing.T) {
 		if got := covers(is, plain(form.Object)); got != c.want {
 			t.Errorf("%s: %t", name, got)
 		}
+	}
+}
+
+// The API server writes values in its own way, and leaves out what is empty: what means the same is the same.
+func TestCoversWhatMeansTheSame(t *testing.T) {
+	pod := func(cpu, memory string, port intstr.IntOrString, selector map[string]string) *appsv1.Deployment {
+		d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "edge"}}
+		d.Spec.Template.Spec.NodeSelector = selector
+		d.Spec.Template.Spec.Containers = []corev1.Container{{
+			Name: "stunnerd",
+			Resources: corev1.ResourceRequirements{
+				Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)},
+				Limits:   corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(memory)},
+			},
+			ReadinessProbe: &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Port: port}}},
+		}}
+		return d
+	}
+	number, word := intstr.FromInt32(8086), intstr.FromString("health")
+	for name, c := range map[string]struct {
+		wanted, live *appsv1.Deployment
+		want         bool
+	}{
+		"cpu as a fraction":      {pod("0.25", "20M", number, nil), pod("250m", "20M", number, nil), true},
+		"memory as a number":     {pod("250m", "20000000", number, nil), pod("250m", "20M", number, nil), true},
+		"memory in larger units": {pod("250m", "1024Mi", number, nil), pod("250m", "1Gi", number, nil), true},
+		"other memory":           {pod("250m", "20Mi", number, nil), pod("250m", "20M", number, nil), false},
+		"other cpu":              {pod("0.3", "20M", number, nil), pod("250m", "20M", number, nil), false},
+		"a port by its name":     {pod("1", "20M", word, nil), pod("1", "20M", word, nil), true},
+		"another port":           {pod("1", "20M", word, nil), pod("1", "20M", number, nil), false},
+		"an empty map":           {pod("1", "20M", number, map[string]string{}), pod("1", "20M", number, nil), true},
+		"a map that is gone":     {pod("1", "20M", number, map[string]string{"a": "b"}), pod("1", "20M", number, nil), false},
+	} {
+		form, err := formOf(c.wanted)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.live.Annotations = form.GetAnnotations()
+		encoded, err := json.Marshal(c.live)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cached := &appsv1.Deployment{}
+		if err := json.Unmarshal(encoded, cached); err != nil {
+			t.Fatal(err)
+		}
+		is, err := runtime.DefaultUnstructuredConverter.ToUnstructured(cached)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := covers(is, plain(form.Object)); got != c.want {
+			t.Errorf("%s: %t", name, got)
+		}
+	}
+	if !covers(map[string]any{"replicas": int64(1)}, map[string]any{"replicas": nil, "paused": nil}) {
+		t.Error("a field without a value is wanted to be something")
+	}
+}
+
+// A field that is no longer wanted is noticed, because the mark of what was applied is another one; others' fields have no part in it.
+func TestApplyIsMarked(t *testing.T) {
+	marks := map[string]string{}
+	for name, labels := range map[string]map[string]string{"none": nil, "empty": {}, "one": {"team": "media"}, "another": {"team": "voice"}} {
+		form, err := formOf(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "edge", Labels: labels}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		marks[name] = form.GetAnnotations()[appliedAnnotation]
+	}
+	if marks["none"] != marks["empty"] || marks["none"] == marks["one"] || marks["one"] == marks["another"] || marks["one"] == "" {
+		t.Errorf("marks %v", marks)
 	}
 }

@@ -44,7 +44,9 @@ func TestCostsAreWrittenSeldom(t *testing.T) {
 		go counted.Follow(ctx, "this", from)
 		run := func() (end func()) {
 			leading, end := context.WithCancel(ctx)
-			go ts.do("costs", func(t *task) { (&costs{census: counted, client: c, log: slog.New(slog.DiscardHandler)}).run(leading, t) })
+			go ts.do("costs", func(t *task) {
+				(&costs{census: counted, client: c, log: slog.New(slog.DiscardHandler)}).run(leading, t)
+			})
 			return end
 		}
 		end := run()

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -150,6 +151,33 @@ func (s *stage) alerts(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestScrapeConfigOfAHost: Prometheus takes it. The one for a cluster is what the stage scrapes with.
+func TestScrapeConfigOfAHost(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "prometheus.yaml")
+	if err := os.WriteFile(file, []byte(configs(t)[1]), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if said, err := exec.Command("promtool", "check", "config", file).CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, said)
+	}
+}
+
+// configs are the scrape configs of docs/monitoring.md: for a cluster, and for a host.
+func configs(t *testing.T) (all []string) {
+	t.Helper()
+	page, err := os.ReadFile(filepath.Join(root(t), "docs/monitoring.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, block := range regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllSubmatch(page, -1) {
+		all = append(all, string(block[1]))
+	}
+	if len(all) != 2 {
+		t.Fatalf("docs/monitoring.md has %d scrape configs, want one for a cluster and one for a host", len(all))
+	}
+	return all
 }
 
 // questions are the queries of all boards by where they stand: board, panel, and which of its queries.

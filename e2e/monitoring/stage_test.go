@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -25,8 +26,8 @@ import (
 )
 
 const (
-	patience = 90 * time.Second
-	scrape   = "1s"
+	patience = 3 * time.Minute
+	interval = "1s"
 )
 
 // stage is the product on this host with a Prometheus beside it.
@@ -42,8 +43,6 @@ func newStage(t *testing.T) *stage {
 		t.Fatal(err)
 	}
 	s := &stage{stack: &bed.Stack{Bin: t.TempDir(), Dir: t.TempDir(), Ports: ports}}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
 	if err := bed.Build(t.Context(), root(t), s.stack.Bin, bed.Operator, bed.Stunnerd, bed.Auth, bed.Echo); err != nil {
 		t.Fatal(err)
 	}
@@ -59,6 +58,8 @@ func newStage(t *testing.T) *stage {
 			t.Logf("end of the dataplane's log:\n%s", strings.Join(bed.Tail(s.stack.DataplaneLog(), 40), "\n"))
 		}
 	})
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
 	if err := s.stack.Start(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -94,10 +95,6 @@ func (s *stage) secure(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	port, err := bed.FreePort()
-	if err != nil {
-		t.Fatal(err)
-	}
 	encoded := base64.StdEncoding.EncodeToString
 	text := fmt.Sprintf(`apiVersion: v1
 kind: Secret
@@ -112,17 +109,14 @@ spec:
   gatewayClassName: calls
   listeners:
     - {name: udp, port: %d, protocol: TURN-UDP}
-    - name: tls
-      port: %d
-      protocol: TURN-TLS
-      tls: {certificateRefs: [{name: certificate}]}
-`, encoded(chain), encoded(key), s.stack.Ports.TURN, port)
+    - {name: tls, port: %d, protocol: TURN-TLS, tls: {certificateRefs: [{name: certificate}]}}
+`, encoded(chain), encoded(key), s.stack.Ports.TURN, s.stack.Ports.TURN)
 	if err := s.stack.Put("gateway.yaml", []byte(text)); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// watch starts a Prometheus that scrapes every service, with the labels that docs/monitoring.md asks for.
+// watch starts a Prometheus that scrapes every service, the way docs/monitoring.md has it.
 func (s *stage) watch(t *testing.T, ctx context.Context) {
 	t.Helper()
 	health, err := s.stack.Operator.Says(ctx, regexp.MustCompile(`health=(\S+)`))
@@ -138,27 +132,11 @@ func (s *stage) watch(t *testing.T, ctx context.Context) {
 		t.Fatal(err)
 	}
 	address := net.JoinHostPort(bed.Loopback, strconv.Itoa(port))
-	type object = map[string]any
-	job := func(name, target, path, pod string) object {
-		labels := object{"namespace": "meet", "pod": pod}
-		if name == "stunner-dataplane" {
-			labels["gateway"] = "front-door"
-		}
-		return object{"job_name": name, "metrics_path": path, "static_configs": []object{{"targets": []string{target}, "labels": labels}}}
-	}
-	host, path, _ := strings.Cut(strings.TrimPrefix(c.Admin.MetricsEndpoint, "http://"), "/")
-	data, err := yaml.Marshal(object{
-		"global":     object{"scrape_interval": scrape, "scrape_timeout": scrape, "evaluation_interval": scrape},
-		"rule_files": []string{filepath.Join(root(t), "dashboards/alerts.yaml")},
-		"scrape_configs": []object{
-			job("stunner-dataplane", host, "/"+path, "front-door-0"),
-			job("stunner-operator", health[1], "/metrics", "operator-0"),
-			job("stunner-auth", net.JoinHostPort(bed.Loopback, strconv.Itoa(s.stack.Ports.AuthHealth)), "/metrics", "auth-0"),
-		},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := scrapeConfig(t,
+		target{"stunner", "metrics-port", "front-door-0", c.Admin.MetricsEndpoint},
+		target{"stunner-operator", "health", "operator-0", "http://" + health[1] + "/metrics"},
+		target{"stunner-auth", "health", "auth-0", "http://" + net.JoinHostPort(bed.Loopback, strconv.Itoa(s.stack.Ports.AuthHealth)) + "/metrics"},
+	)
 	file := filepath.Join(s.stack.Dir, "prometheus.yaml")
 	if err := os.WriteFile(file, data, 0o600); err != nil {
 		t.Fatal(err)
@@ -183,6 +161,44 @@ func (s *stage) watch(t *testing.T, ctx context.Context) {
 		t.Fatalf("%v\n%s", err, p.Output())
 	}
 }
+
+// target is what Prometheus would hear of a pod from the API server.
+type target struct{ app, port, pod, url string }
+
+// scrapeConfig is the one that docs/monitoring.md has for a cluster, with targets of this host in the place of pods.
+func scrapeConfig(t *testing.T, targets ...target) []byte {
+	t.Helper()
+	type object = map[string]any
+	var c object
+	if err := yaml.Unmarshal([]byte(configs(t)[0]), &c); err != nil {
+		t.Fatal(err)
+	}
+	var found []object
+	for _, one := range targets {
+		at, err := url.Parse(one.url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		const meta = "__meta_kubernetes_"
+		found = append(found, object{"targets": []string{at.Host}, "labels": object{
+			"__metrics_path__": at.Path, meta + "namespace": "meet", meta + "pod_name": one.pod, meta + "pod_label_app": one.app,
+			meta + "pod_container_port_name": one.port, meta + "pod_label_stunner_l7mp_io_related_gateway_name": gatewayOf[one.app],
+		}})
+	}
+	scrape := c["scrape_configs"].([]any)[0].(object)
+	delete(scrape, "kubernetes_sd_configs")
+	scrape["static_configs"] = found
+	c["rule_files"] = []string{filepath.Join(root(t), "dashboards/alerts.yaml")}
+	c["global"] = object{"scrape_interval": interval, "scrape_timeout": interval, "evaluation_interval": interval}
+	data, err := yaml.Marshal(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+// gatewayOf are the Gateways that pods belong to, by the label app.
+var gatewayOf = map[string]string{"stunner": "front-door"}
 
 // live makes a call that goes on, and keeps up what happens at a gateway all day: people who call and hang up, people with a wrong password,
 // noise.

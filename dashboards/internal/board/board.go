@@ -56,10 +56,7 @@ func board(uid, title, description string, variables []grafana.Variable, panels 
 	return grafana.Board{
 		UID: "stunner-" + uid, Title: "STUNner / " + title, Description: description, Tags: []string{tag},
 		SchemaVersion: 39, Editable: true, Refresh: "30s", Time: grafana.Range{From: "now-3h", To: "now"}, Timezone: "browser", GraphTooltip: 1,
-		Links: []grafana.Link{
-			{Title: "Boards", Type: "dashboards", Tags: []string{tag}, IncludeVars: true, KeepTime: true},
-			{Title: "Runbooks", Type: "link", URL: alert.Runbooks, TargetBlank: true},
-		},
+		Links:       []grafana.Link{grafana.Boards(tag), grafana.Page("Runbooks", alert.Runbooks)},
 		Templating:  grafana.Templating{List: append([]grafana.Variable{grafana.SourceVariable()}, variables...)},
 		Annotations: grafana.Annotations{List: marks()},
 		Panels:      panels,

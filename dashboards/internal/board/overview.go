@@ -91,7 +91,7 @@ func firing() grafana.Panel {
 		Title: "What is wrong, and since when", None: "Nothing is.",
 		Help:  "Alerts that fire. Each has a runbook of its name.",
 		By:    []string{"alertname", "severity", "namespace", "gateway", "pod"},
-		Links: map[string]grafana.Link{"alertname": {Title: "Runbook", URL: alert.Runbooks + "/${__value.raw}.md", TargetBlank: true}},
+		Links: map[string]grafana.DataLink{"alertname": {Title: "Runbook", URL: alert.Runbooks + "/${__value.raw}.md", TargetBlank: true}},
 		Columns: []grafana.Column{{
 			Query: grafana.Query{Legend: "since", Expr: fmt.Sprintf("max by (alertname, severity, namespace, gateway, pod) (%s and ignoring (alertstate) %s) * %d",
 				query.Of(query.AlertsForState, ours), query.Of(query.Alerts, ours, `alertstate="firing"`), millisecond)},
@@ -109,7 +109,7 @@ func gateways() grafana.Panel {
 	return grafana.Table{
 		Title: "Which gateway", None: "no dataplane", By: []string{"namespace", "gateway"},
 		Help: "Every gateway that a dataplane reports for. A click on one shows its pods.",
-		Links: map[string]grafana.Link{"gateway": {
+		Links: map[string]grafana.DataLink{"gateway": {
 			Title: "Pods", URL: "/d/stunner-dataplane?var-namespace=${__data.fields.namespace}&var-gateway=${__value.raw}&${__url_time_range}",
 		}},
 		Columns: []grafana.Column{

@@ -28,13 +28,32 @@ type Range struct {
 // Link leads to other boards, or to a page.
 type Link struct {
 	Title       string   `json:"title"`
-	Type        string   `json:"type,omitempty"`
-	URL         string   `json:"url,omitempty"`
-	Tags        []string `json:"tags,omitempty"`
-	AsDropdown  bool     `json:"asDropdown,omitempty"`
-	IncludeVars bool     `json:"includeVars,omitempty"`
-	KeepTime    bool     `json:"keepTime,omitempty"`
-	TargetBlank bool     `json:"targetBlank,omitempty"`
+	Type        string   `json:"type"`
+	URL         string   `json:"url"`
+	Icon        string   `json:"icon"`
+	Tooltip     string   `json:"tooltip"`
+	Tags        []string `json:"tags"`
+	AsDropdown  bool     `json:"asDropdown"`
+	IncludeVars bool     `json:"includeVars"`
+	KeepTime    bool     `json:"keepTime"`
+	TargetBlank bool     `json:"targetBlank"`
+}
+
+// Page is a link to a page outside Grafana.
+func Page(title, url string) Link {
+	return Link{Title: title, Type: "link", URL: url, Icon: "doc", Tags: []string{}, TargetBlank: true}
+}
+
+// Boards is links to all boards with a tag, which take over what the reader has chosen.
+func Boards(tag string) Link {
+	return Link{Title: "Boards", Type: "dashboards", Icon: "dashboard", Tags: []string{tag}, IncludeVars: true, KeepTime: true}
+}
+
+// DataLink is where a click on a value leads.
+type DataLink struct {
+	Title       string `json:"title"`
+	URL         string `json:"url"`
+	TargetBlank bool   `json:"targetBlank"`
 }
 
 // Templating holds the variables.
@@ -48,7 +67,6 @@ type Variable struct {
 	Label      string      `json:"label"`
 	Type       string      `json:"type"`
 	Query      string      `json:"query"`
-	Definition string      `json:"definition,omitempty"`
 	Datasource *Datasource `json:"datasource,omitempty"`
 	Refresh    int         `json:"refresh,omitempty"` // 2: whenever the time changes
 	Sort       int         `json:"sort,omitempty"`    // 1: by name
@@ -98,7 +116,7 @@ func SourceVariable() Variable {
 func LabelVariable(label, title, selector string) Variable {
 	query, source := "label_values("+selector+", "+label+")", Prometheus()
 	return Variable{
-		Name: label, Label: title, Type: "query", Query: query, Definition: query, Datasource: &source,
+		Name: label, Label: title, Type: "query", Query: query, Datasource: &source,
 		Refresh: 2, Sort: 1, Multi: true, IncludeAll: true, AllValue: ".*", Current: &Choice{Text: "All", Value: "$__all"},
 	}
 }

@@ -54,7 +54,7 @@ type Table struct {
 	Columns     []Column
 	None        string
 	// Links are where a click on a label leads.
-	Links map[string]Link
+	Links map[string]DataLink
 }
 
 // Column is a query of a table. Without a unit it is hidden: it says that a row is there.
@@ -71,7 +71,7 @@ func panel(kind, title, help, page string, field Field, options any) Panel {
 		FieldConfig: &FieldConfig{Defaults: field, Overrides: []Override{}},
 	}
 	if page != "" {
-		p.Links = []Link{{Title: "Runbook", URL: page, TargetBlank: true}}
+		p.Links = []Link{Page("Runbook", page)}
 	}
 	return p
 }
@@ -149,7 +149,7 @@ func (t Table) Panel() Panel {
 	for _, label := range t.By {
 		if link, ok := t.Links[label]; ok {
 			p.FieldConfig.Overrides = append(p.FieldConfig.Overrides, Override{
-				Matcher: Matcher{ID: "byName", Options: label}, Properties: []Property{{ID: "links", Value: []Link{link}}},
+				Matcher: Matcher{ID: "byName", Options: label}, Properties: []Property{{ID: "links", Value: []DataLink{link}}},
 			})
 		}
 	}

@@ -170,10 +170,14 @@ func (w *writer) write(ctx context.Context, u translate.Unit) error {
 
 func (w *writer) writeObject(ctx context.Context, o resource.Object, keepServices bool) error {
 	live := reflect.New(reflect.TypeOf(o).Elem()).Interface().(client.Object)
-	if _, service := o.(*corev1.Service); service && keepServices {
-		err := w.client.Get(ctx, resource.KeyOf(o), live)
-		if !apierrors.IsNotFound(err) {
+	if wanted, service := o.(*corev1.Service); service {
+		has := &corev1.Service{}
+		switch err := w.client.Get(ctx, resource.KeyOf(o), has); {
+		case apierrors.IsNotFound(err):
+		case err != nil || keepServices:
 			return err
+		default:
+			o, _ = manifest.Fit(wanted, has)
 		}
 	}
 	wrote, err := apply(ctx, w.client, o, live)

@@ -2,6 +2,7 @@ package manifest_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -81,6 +82,40 @@ func TestServicePortsHaveNamesThatKubernetesTakes(t *testing.T) {
 	for i, want := range []string{"udp", "udp-5349", "tcp-443"} {
 		if got := svc.Spec.Ports[i].Name; got != want {
 			t.Errorf("port %d is called %q, want %q", i, got, want)
+		}
+	}
+}
+
+func TestAServiceBecomesWhatItCan(t *testing.T) {
+	service := func(kind corev1.ServiceType, class string, families ...corev1.IPFamily) *corev1.Service {
+		s := &corev1.Service{Spec: corev1.ServiceSpec{Type: kind, IPFamilies: families}}
+		if class != "" {
+			s.Spec.LoadBalancerClass = &class
+		}
+		return s
+	}
+	const balancer, node = corev1.ServiceTypeLoadBalancer, corev1.ServiceTypeNodePort
+	for name, test := range map[string]struct {
+		wanted, has, possible *corev1.Service
+		fields                []string
+	}{
+		"the same":                         {service(balancer, "a", "IPv6"), service(balancer, "a", "IPv6"), service(balancer, "a", "IPv6"), nil},
+		"another class":                    {service(balancer, "b"), service(balancer, "a"), service(balancer, "a"), []string{"loadBalancerClass"}},
+		"a class at last":                  {service(balancer, "b"), service(balancer, ""), service(balancer, ""), []string{"loadBalancerClass"}},
+		"no class any more":                {service(balancer, ""), service(balancer, "a"), service(balancer, "a"), nil},
+		"a class of a new load balancer":   {service(balancer, "b"), service(node, ""), service(balancer, "b"), nil},
+		"no load balancer any more":        {service(node, ""), service(balancer, "a"), service(node, ""), nil},
+		"another first family":             {service(node, "", "IPv6"), service(node, "", "IPv4", "IPv6"), service(node, "", "IPv4", "IPv6"), []string{"ipFamilies"}},
+		"another second family":            {service(node, "", "IPv4", "IPv6"), service(node, "", "IPv4"), service(node, "", "IPv4", "IPv6"), nil},
+		"families that nobody asked about": {service(node, ""), service(node, "", "IPv4"), service(node, ""), nil},
+	} {
+		before := test.wanted.DeepCopy()
+		possible, fields := manifest.Fit(test.wanted, test.has)
+		if diff := cmp.Diff(test.possible, possible); diff != "" || !slices.Equal(fields, test.fields) {
+			t.Errorf("%s: fields %v, want %v (-want +got):\n%s", name, fields, test.fields, diff)
+		}
+		if diff := cmp.Diff(before, test.wanted); diff != "" {
+			t.Errorf("%s: what is wanted has changed:\n%s", name, diff)
 		}
 	}
 }

@@ -36,7 +36,16 @@ func patched(pod corev1.PodTemplateSpec, patch *runtime.RawExtension) (corev1.Po
 	if err = errors.Join(append(strict, err)...); err != nil {
 		return pod, fmt.Errorf("does not make a pod template: %w", err)
 	}
+	// Sidecars come first out of a merge; tools take the first container for the one that is meant.
+	slices.SortStableFunc(result.Spec.Containers, func(a, b corev1.Container) int { return later(a) - later(b) })
 	return result, leavesWhatIsNeeded(pod, result)
+}
+
+func later(c corev1.Container) int {
+	if c.Name == ContainerName {
+		return 0
+	}
+	return 1
 }
 
 // CheckPatch tries the patch of a Dataplane on the pods of a Gateway that could be any.

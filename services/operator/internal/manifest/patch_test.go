@@ -73,8 +73,8 @@ func FuzzPatch(f *testing.F) {
 				t.Errorf("%s: label %s is %q", patch, e.Key, got)
 			}
 		}
-		if len(d.Spec.Template.Spec.Containers) == 0 {
-			t.Errorf("%s: no container", patch)
+		if c := d.Spec.Template.Spec.Containers; len(c) == 0 || c[0].Name != manifest.ContainerName {
+			t.Errorf("%s: the dataplane is not the first container", patch)
 		}
 	})
 }

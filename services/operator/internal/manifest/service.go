@@ -2,6 +2,7 @@ package manifest
 
 import (
 	"fmt"
+	"reflect"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -100,6 +101,25 @@ func (e Exposure) lay(svc *corev1.Service) {
 		svc.Spec.LoadBalancerSourceRanges = overlay.LoadBalancerSourceRanges
 		svc.Spec.AllocateLoadBalancerNodePorts = overlay.AllocateLoadBalancerNodePorts
 	}
+}
+
+// Fit returns what a Service can become of all that is wanted of it, and names the fields in which that is something else: Kubernetes lets
+// nobody change the class of a load balancer and the first address family for as long as the Service exists. Who is asked for no class leaves
+// the one that is there.
+func Fit(wanted, has *corev1.Service) (possible *corev1.Service, fields []string) {
+	possible = wanted.DeepCopy()
+	spec, balancer := &possible.Spec, corev1.ServiceTypeLoadBalancer
+	if spec.Type == balancer && has.Spec.Type == balancer && !reflect.DeepEqual(spec.LoadBalancerClass, has.Spec.LoadBalancerClass) {
+		spec.LoadBalancerClass = has.Spec.LoadBalancerClass
+		if wanted.Spec.LoadBalancerClass != nil {
+			fields = append(fields, "loadBalancerClass")
+		}
+	}
+	if is := has.Spec.IPFamilies; len(spec.IPFamilies) > 0 && len(is) > 0 && spec.IPFamilies[0] != is[0] {
+		spec.IPFamilies, spec.IPFamilyPolicy = is, has.Spec.IPFamilyPolicy
+		fields = append(fields, "ipFamilies")
+	}
+	return possible, fields
 }
 
 func servicePort(p Port) corev1.ServicePort {

@@ -8,7 +8,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
-	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
 	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
@@ -42,41 +41,25 @@ func exposuresOf(gw *gwapiv1.Gateway, w wishes, listeners []*listener) []manifes
 	return exposures
 }
 
-// layOver gives the Services what the Dataplane asks for, and says where it cannot: what Kubernetes lets nobody change stays as the Service
-// that exists has it.
+// layOver gives the Services what the Dataplane asks for, and says where a Service that exists will not take it.
 func (d draft) layOver() (notes []string) {
-	if d.parameters.dataplane == nil {
+	if d.parameters.dataplane == nil || d.parameters.dataplane.Spec.Service == nil {
 		return nil
 	}
 	existing := d.view.ServicesOf(resource.KeyOf(d.gateway))
 	for i := range d.exposures {
 		e := &d.exposures[i]
-		e.Overlay = valueOr(d.parameters.dataplane.Spec.Service, stunnerv1.ServiceOverlay{})
+		e.Overlay = *d.parameters.dataplane.Spec.Service
 		at := slices.IndexFunc(existing, func(s *corev1.Service) bool { return s.Name == e.Name })
 		if at < 0 {
 			continue
 		}
-		for _, field := range keepFixed(e, existing[at].Spec) {
+		_, fields := manifest.Fit(manifest.Service(d.owner(), *e), existing[at])
+		for _, field := range fields {
 			notes = append(notes, condition.ServiceFixed(d.parameters.dataplane.Name, field, e.Name))
 		}
 	}
 	return notes
-}
-
-// keepFixed takes over what a Service that exists cannot be without, and names the fields in which something else was asked for.
-func keepFixed(e *manifest.Exposure, has corev1.ServiceSpec) (fields []string) {
-	wanted := e.Overlay
-	if balancer := corev1.ServiceTypeLoadBalancer; e.Type == balancer && has.Type == balancer {
-		e.Overlay.LoadBalancerClass = has.LoadBalancerClass
-		if wanted.LoadBalancerClass != nil && *wanted.LoadBalancerClass != valueOr(has.LoadBalancerClass, "") {
-			fields = append(fields, "loadBalancerClass")
-		}
-	}
-	if len(wanted.IPFamilies) > 0 && len(has.IPFamilies) > 0 && wanted.IPFamilies[0] != has.IPFamilies[0] {
-		e.Overlay.IPFamilies, e.Overlay.IPFamilyPolicy = has.IPFamilies, has.IPFamilyPolicy
-		fields = append(fields, "ipFamilies")
-	}
-	return fields
 }
 
 // networksOf returns the transport of each Service.

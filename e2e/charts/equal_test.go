@@ -20,7 +20,7 @@ func bare(t *testing.T, objects []object) map[string]object {
 	t.Helper()
 	all := byName(t, objects)
 	delete(all, "Namespace/"+home)
-	delete(all, "Secret/"+home+"/stunner-auth-secret")
+	delete(all, "Secret/"+home+"/stunner-turn-credentials")
 	for _, o := range all {
 		without(o, "labels", func(key string) bool {
 			return key == "helm.sh/chart" || strings.HasPrefix(key, "app.kubernetes.io/")
@@ -43,12 +43,9 @@ func without(o object, field string, ours func(string) bool) {
 func TestKustomize_IsWhatTheChartsAre(t *testing.T) {
 	for folder, r := range map[string]release{
 		"kustomize/overlays/default": {},
-		"kustomize/overlays/openova": {files: []string{"values-openova.yaml"}},
-		"e2e/charts/testdata/monitored": {set: `
+		"e2e/charts/testdata/everything": {files: []string{"values-openova.yaml"}, set: `
+watchNamespaces: [stunner]
 monitoring: {podMonitor: {enabled: true}, prometheusRule: {enabled: true}, dashboards: {enabled: true}}`},
-		"e2e/charts/testdata/namespaced": {set: `
-watchNamespaces: [stunner-system]
-stunnerGatewayOperator: {deployment: {container: {manager: {args: []}}}}`},
 	} {
 		r.chart = app
 		want := bare(t, append(r.objects(t), release{chart: crds}.objects(t)...))
@@ -124,8 +121,14 @@ func TestReleases_FitASecret(t *testing.T) {
 	}
 }
 
-// Images come by digest where one is given, and by the version of the application, never latest, where nothing is.
+// Images come by digest where one is given, and by the version of the application, never latest, where nothing is. Artifact Hub is told the latter.
 func TestImages(t *testing.T) {
+	metadata := load(t, app).Metadata
+	for _, program := range []string{"auth", "operator", "stunnerd"} {
+		if image := "ghcr.io/stunner-gateway/" + program + ":" + metadata.AppVersion; !strings.Contains(metadata.Annotations["artifacthub.io/images"], image+"\n") {
+			t.Errorf("Artifact Hub is not told of %s", image)
+		}
+	}
 	digest := "sha256:" + strings.Repeat("0123456789abcdef", 4)
 	for set, want := range map[string][]string{
 		`{}`: {"ghcr.io/stunner-gateway/auth:0.1.0", "ghcr.io/stunner-gateway/operator:0.1.0", "ghcr.io/stunner-gateway/stunnerd:0.1.0"},

@@ -46,7 +46,7 @@ type release struct {
 	files     []string // beside values.yaml
 	set       string   // YAML
 	namespace string   // home unless set
-	upgraded  bool     // to the next version
+	upgraded  bool     // to the next version, with a look at what is in the cluster
 }
 
 func load(t *testing.T, folder string) *chart.Chart {
@@ -90,6 +90,9 @@ func (r release) templates(t *testing.T) (map[string]string, error) {
 	values, err := util.ToRenderValues(c, r.values(t), options, nil)
 	if err != nil {
 		return nil, err
+	}
+	if r.upgraded {
+		return engine.RenderWithClient(c, values, control.Admin.Config)
 	}
 	return engine.Render(c, values)
 }

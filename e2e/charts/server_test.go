@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -22,31 +23,38 @@ import (
 // patience is for what takes a second on a machine that is free.
 const patience = time.Minute
 
-// foreign are the modules of others whose kinds the charts and manifests use, with the folder of their CRDs.
-var foreign = map[string]string{
-	"github.com/kedacore/keda/v2@v2.21.0":                        "config/crd/bases/keda.sh_*.yaml",
-	"github.com/prometheus-operator/prometheus-operator@v0.85.0": "example/prometheus-operator-crd/monitoring.coreos.com_p*.yaml",
+// foreign are the modules of others whose kinds the charts and manifests use, with the files of their CRDs.
+var foreign = map[string][]string{
+	"github.com/kedacore/keda/v2@v2.21.0": {"config/crd/bases/keda.sh_scaledobjects.yaml", "config/crd/bases/keda.sh_triggerauthentications.yaml"},
+	"github.com/prometheus-operator/prometheus-operator@v0.85.0": {
+		"example/prometheus-operator-crd/monitoring.coreos.com_podmonitors.yaml",
+		"example/prometheus-operator-crd/monitoring.coreos.com_prometheusrules.yaml",
+	},
 }
 
-// installForeign installs the kinds of others.
-func installForeign(t *testing.T) {
+var foreignOnce sync.Once
+
+// needForeign installs the kinds of others, unless a test has done so.
+func needForeign(t *testing.T) {
 	t.Helper()
-	for module, pattern := range foreign {
-		cmd := exec.CommandContext(t.Context(), "go", "mod", "download", "-json", module)
-		cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=mod")
-		cmd.Dir = t.TempDir() // of no module
-		out, err := cmd.Output()
-		var m struct{ Dir, Error string }
-		if bad := json.Unmarshal(out, &m); bad != nil || m.Error != "" {
-			t.Fatalf("download %s: %v %v %s", module, err, bad, m.Error)
-		}
-		files, err := filepath.Glob(filepath.Join(m.Dir, pattern))
-		if err != nil || len(files) == 0 {
-			t.Fatalf("%s has no CRDs: %v", module, err)
+	foreignOnce.Do(func() {
+		var files []string
+		for module, paths := range foreign {
+			cmd := exec.CommandContext(t.Context(), "go", "mod", "download", "-json", module)
+			cmd.Env = append(os.Environ(), "GOWORK=off")
+			cmd.Dir = t.TempDir() // in no module
+			out, err := cmd.Output()
+			var m struct{ Dir, Error string }
+			if bad := json.Unmarshal(out, &m); bad != nil || m.Error != "" {
+				t.Fatalf("download %s: %v %v %s", module, err, bad, m.Error)
+			}
+			for _, path := range paths {
+				files = append(files, filepath.Join(m.Dir, path))
+			}
 		}
 		kubectl(t, "apply", "--server-side", "-f", strings.Join(files, ","))
-	}
-	kubectl(t, "wait", "--for=condition=Established", "--timeout="+patience.String(), "crd", "--all")
+		kubectl(t, "wait", "--for=condition=Established", "--timeout="+patience.String(), "crd", "--all")
+	})
 }
 
 // combinations are values that somebody may have.
@@ -96,15 +104,15 @@ stunnerGatewayOperator: {discovery: {auth: permissive}}`},
 // The API server takes what the charts and the kustomizations render, knows every field of it, has nothing to warn of, and would admit its pods to a namespace with
 // the restricted Pod Security Standard (K-11).
 func TestAPIServer_TakesEveryCombination(t *testing.T) {
-	installForeign(t)
+	needForeign(t)
 	restricted(t, home)
 	restricted(t, "stunner")
-	rendered := map[string][]object{"kinds": release{chart: crds}.objects(t), "autoscaling": kustomize(t, "keda")}
+	rendered := map[string][]object{"kinds": release{chart: crds}.objects(t), "autoscaling": append(kustomize(t, "keda"), parse(t, read(t, "keda/triggerauthentication.yaml"))...)}
 	for title, r := range combinations {
 		r.chart = app
 		rendered[title] = r.objects(t)
 	}
-	for _, overlay := range []string{"default", "dev", "ha", "openova"} {
+	for _, overlay := range []string{"dev", "ha"} { // the others are what the chart is
 		rendered["overlay "+overlay] = kustomize(t, "kustomize/overlays/"+overlay)
 	}
 	for title, objects := range rendered {
@@ -140,9 +148,9 @@ func podsOf(t *testing.T, objects []object) (pods []object) {
 	return pods
 }
 
-// An upgrade changes no field that must stay, whatever else is changed with it.
+// An upgrade changes no field that must stay, and no secret, whatever else is changed with it.
 func TestUpgrade_ChangesWhatMayChange(t *testing.T) {
-	installForeign(t)
+	needForeign(t)
 	const namespace = "upgraded"
 	restricted(t, namespace)
 	own := `
@@ -151,7 +159,11 @@ defaults: {gatewayClass: {name: upgraded}}
 	before := release{chart: app, namespace: namespace, set: own}
 	after := release{chart: app, namespace: namespace, upgraded: true, set: own + combinations["all switched on"].set}
 	apply(t, before.objects(t))
+	secret := kubectl(t, "get", "secret/stunner-turn-credentials", "-n", namespace, "-o", "jsonpath={.data}")
 	apply(t, after.objects(t))
+	if got := kubectl(t, "get", "secret/stunner-turn-credentials", "-n", namespace, "-o", "jsonpath={.data}"); got != secret {
+		t.Error("the upgrade has changed the credentials, by which calls begin")
+	}
 	if got := kubectl(t, "get", "deployment/stunner-operator", "-n", namespace, "-o", "jsonpath={.spec.replicas} {.metadata.labels.helm\\.sh/chart}"); got != "3 stunner-99.0.0" {
 		t.Errorf("after the upgrade the Deployment has %q", got)
 	}

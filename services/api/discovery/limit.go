@@ -34,6 +34,8 @@ type pace struct {
 	mu sync.Mutex
 	// due is when the requests that an address has made so far would all have been made at the rate.
 	due map[netip.Prefix]time.Time
+	// swept is when room was made last.
+	swept time.Time
 }
 
 func newPace(l Limits) *pace {
@@ -61,7 +63,7 @@ func (p *pace) allows(remote string, now time.Time) bool {
 	return true
 }
 
-// sourceOf returns the entry of an address. Those that have fallen silent make room.
+// sourceOf returns the entry of an address. Those that have fallen silent make room, which is looked for once a second: to look is work as well.
 func (p *pace) sourceOf(a netip.Addr, now time.Time) netip.Prefix {
 	bits := 32
 	if a.Is6() {
@@ -71,7 +73,10 @@ func (p *pace) sourceOf(a netip.Addr, now time.Time) netip.Prefix {
 	if _, known := p.due[source]; known || len(p.due) < sourceLimit {
 		return source
 	}
-	maps.DeleteFunc(p.due, func(_ netip.Prefix, due time.Time) bool { return due.Before(now) })
+	if now.Sub(p.swept) >= time.Second {
+		p.swept = now
+		maps.DeleteFunc(p.due, func(_ netip.Prefix, due time.Time) bool { return due.Before(now) })
+	}
 	if len(p.due) < sourceLimit {
 		return source
 	}

@@ -293,7 +293,9 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, want selector, gr
 	var workers sync.WaitGroup
 	workers.Go(func() { stream.cancel(stream.keepAlive()) })
 	workers.Go(func() { stream.cancel(s.receive(stream, want, grant, log)) })
-	workers.Go(func() { stream.cancel(s.reconsider(stream, r, want, grant)) })
+	if s.options.Authorize != nil {
+		workers.Go(func() { stream.cancel(s.reconsider(stream, r, want, grant)) })
+	}
 	err := s.deliver(stream, want, to)
 	stream.close()
 	workers.Wait()

@@ -1,0 +1,353 @@
+package discovery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
+)
+
+// piped serves over connections in memory, for tests in virtual time. It returns a client that connects to it.
+func piped(t *testing.T, s *Server) *http.Client {
+	t.Helper()
+	ln := &pipeListener{conns: make(chan net.Conn), done: make(chan struct{})}
+	h := &http.Server{Handler: s}
+	go func() { _ = h.Serve(ln) }()
+	t.Cleanup(func() { _ = h.Close() })
+	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(context.Context, string, string) (net.Conn, error) {
+		near, far := net.Pipe()
+		ln.conns <- far
+		return near, nil
+	}}}
+}
+
+// follows opens a stream in virtual time.
+func follows(t *testing.T, c *http.Client, path string) *websocket.Conn {
+	t.Helper()
+	conn, _, err := websocket.Dial(t.Context(), "http://discovery"+apiPath+path, &websocket.DialOptions{HTTPClient: c})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.CloseNow() })
+	return conn
+}
+
+// A stream ends when its token is no longer good, within ten minutes, and not because nobody can say whether it is.
+func TestAStreamEndsWithItsToken(t *testing.T) {
+	revoked, away, moved := errors.New("the token is no longer good"), fmt.Errorf("review token: %w", ErrUndecided), Grant{ID: "media/a", Node: "other"}
+	for name, c := range map[string]struct {
+		grant Grant
+		err   error
+		ends  bool
+	}{
+		"good":          {Grant{ID: "media/a"}, nil, false},
+		"no longer":     {Grant{}, revoked, true},
+		"for another":   {Grant{ID: "media/b"}, nil, true},
+		"on other node": {moved, nil, true},
+		"nobody knows":  {Grant{}, away, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var asked atomic.Int64
+				s := NewServer(ServerOptions{Authorize: func(*http.Request) (Grant, error) {
+					if asked.Add(1) == 1 {
+						return Grant{ID: "media/a"}, nil
+					}
+					return c.grant, c.err
+				}})
+				conn := follows(t, piped(t, s), "/media/a?watch=true")
+				ended := conn.CloseRead(context.Background())
+				time.Sleep(reviewEvery/2 - time.Second)
+				if asked.Load() != 1 || ended.Err() != nil {
+					t.Errorf("asked %d times within %s", asked.Load(), reviewEvery/2)
+				}
+				time.Sleep(reviewEvery/2 + time.Second)
+				synctest.Wait()
+				if got := ended.Err() != nil; got != c.ends || asked.Load() < 2 {
+					t.Errorf("ended %t after %d questions, want %t", got, asked.Load(), c.ends)
+				}
+				_ = conn.CloseNow()
+				synctest.Wait()
+				if s.Streams() != 0 {
+					t.Errorf("%d streams are left", s.Streams())
+				}
+			})
+		})
+	}
+}
+
+// K-12: who takes nothing for as long as a write may take is left, and so is who says nothing.
+func TestWhoDoesNotReadIsLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := NewServer(ServerOptions{})
+		client := piped(t, s)
+		stuck := follows(t, client, "?watch=true")
+		reading := follows(t, client, "?watch=true")
+		reading.CloseRead(context.Background())
+		synctest.Wait()
+		if s.Streams() != 2 {
+			t.Fatalf("%d streams", s.Streams())
+		}
+		time.Sleep(serverPulse.silence + time.Second) // the pings of the server are not answered
+		synctest.Wait()
+		if s.Streams() != 1 {
+			t.Errorf("%d streams, want that of the one who answers", s.Streams())
+		}
+		_, _ = stuck, reading.CloseNow()
+		synctest.Wait()
+
+		stuck = follows(t, client, "?watch=true")
+		s.Publish(sample("media/a", "r"))
+		time.Sleep(serverPulse.write + time.Second)
+		synctest.Wait()
+		if s.Streams() != 0 {
+			t.Errorf("%d streams, want none: a write has taken too long", s.Streams())
+		}
+		_ = stuck.CloseNow()
+	})
+}
+
+func TestStreamsAreBounded(t *testing.T) {
+	var refused []Refusal
+	s, h := serve(t, ServerOptions{Limits: Limits{Streams: 2}, OnRefusal: func(why Refusal) { refused = append(refused, why) }}, sample("media/a", "r"))
+	first := dial(t, h, apiPath+"?watch=true")
+	dial(t, h, apiPath+"?watch=true")
+	_, response, err := websocket.Dial(t.Context(), h.URL+apiPath+"?watch=true", nil)
+	if err == nil || response.StatusCode != http.StatusServiceUnavailable || response.Header.Get("Retry-After") == "" {
+		t.Errorf("one too many: %v, %+v", err, response)
+	}
+	if status, _ := get(t, h.URL+apiPath); status != http.StatusOK {
+		t.Errorf("a request that is no stream: %d", status)
+	}
+	_ = first.CloseNow()
+	eventually(t, func() bool { return s.Streams() == 1 })
+	dial(t, h, apiPath+"?watch=true")
+	if len(refused) != 1 || refused[0] != Crowded {
+		t.Errorf("refused %q", refused)
+	}
+}
+
+// Ten requests a second of an address, twenty at once, however many there are of others; and what is remembered of addresses is bounded.
+func TestRequestsOfAnAddressAreBounded(t *testing.T) {
+	p, now := newPace(Limits{}.orUsual()), time.Unix(1_000, 0)
+	allowed := func(address string, tries int) (n int) {
+		for range tries {
+			if p.allows(address, now) {
+				n++
+			}
+		}
+		return n
+	}
+	for _, c := range []struct {
+		after   time.Duration
+		address string
+		want    int
+	}{
+		{0, "192.0.2.1:1", 20}, {0, "192.0.2.1:2", 0}, {0, "192.0.2.2:1", 20}, {0, "[::ffff:192.0.2.2]:1", 0},
+		{time.Second, "192.0.2.1:1", 10}, {time.Minute, "192.0.2.1:1", 20},
+		{0, "[2001:db8::1]:1", 20}, {0, "[2001:db8::2]:1", 0}, {0, "[2001:db8:0:1::2]:1", 20}, {0, "[fe80::1%eth0]:1", 20}, {0, "[fe80::2]:1", 0},
+		{0, "127.0.0.1:1", 100}, {0, "[::1]:1", 100}, {0, "@", 100},
+	} {
+		now = now.Add(c.after)
+		if got := allowed(c.address, 100); got != c.want {
+			t.Errorf("%s: %d of 100, want %d", c.address, got, c.want)
+		}
+	}
+	for i := range 3 * sourceLimit {
+		p.allows(fmt.Sprintf("10.%d.%d.%d:1", i>>16, i>>8&255, i&255), now)
+	}
+	if len(p.due) > sourceLimit+1 {
+		t.Errorf("%d addresses are remembered", len(p.due))
+	}
+	if now = now.Add(time.Minute); allowed("203.0.113.9:1", 100) != 20 || len(p.due) != 1 {
+		t.Errorf("%d addresses are remembered after all have fallen silent", len(p.due))
+	}
+	s, h := serve(t, ServerOptions{Limits: Limits{Rate: 1, Burst: 3, Loopback: true}})
+	var codes []int
+	for range 4 {
+		code, _ := get(t, h.URL+apiPath)
+		codes = append(codes, code)
+	}
+	if want := []int{200, 200, 200, 429}; fmt.Sprint(codes) != fmt.Sprint(want) {
+		t.Errorf("codes %v of %v, want %v", codes, s.options.Limits, want)
+	}
+}
+
+// Who was away while its config was deleted hears of it; of what was never there, or was deleted too long ago, nobody says anything.
+func TestDeletionsAreRemembered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := NewServer(ServerOptions{})
+		first := func(want selector) (frames []string) {
+			w := &watcher{box: newMailbox[published]()}
+			s.subscribe(want, w)
+			defer s.unsubscribe(want, w)
+			for p, ok := w.box.pop(); ok; p, ok = w.box.pop() {
+				frames = append(frames, string(s.show(p, w.sight)))
+			}
+			return frames
+		}
+		a, zero := sample("media/a", "r"), string(config.Zero("media/a").Canonical())
+		s.Publish(a)
+		s.Delete("media/a")
+		for _, want := range []selector{"media/a", "media/", ""} {
+			if got := first(want); len(got) != 1 || got[0] != zero {
+				t.Errorf("%q hears %q", want, got)
+			}
+		}
+		for _, want := range []selector{"media/b", "web/"} {
+			if got := first(want); len(got) != 0 {
+				t.Errorf("%q, of which nothing is known, hears %q", want, got)
+			}
+		}
+		s.Publish(a)
+		if got := first("media/a"); len(got) != 1 || got[0] != string(a.Canonical()) {
+			t.Errorf("made again: %q", got)
+		}
+		s.Delete("media/a")
+		time.Sleep(graveTime + time.Second)
+		if got := first(""); len(got) != 0 {
+			t.Errorf("after more than an hour: %q", got)
+		}
+	})
+	g, now := newGraves(), time.Unix(1_000, 0)
+	for i := range graveLimit + 100 {
+		g.bury(fmt.Sprintf("media/%d", i), now)
+	}
+	if n := len(g.of("", now)); n != graveLimit || len(g.order) != graveLimit || g.of("media/99", now) != nil || g.of("media/100", now) == nil {
+		t.Errorf("%d deletions are remembered, want the newest %d", n, graveLimit)
+	}
+	if g.bury("media/last", now.Add(2*graveTime)); len(g.order) != 1 || len(g.dug) != 1 {
+		t.Errorf("%d deletions of long ago are kept", len(g.order)-1)
+	}
+}
+
+// A dataplane is told the address of the node that it runs on, and no other.
+func TestNodesHaveAddresses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := sample("media/a", "r")
+		c.Listeners[0].Address = config.NodeAddressPlaceholder
+		s := NewServer(ServerOptions{Authorize: func(r *http.Request) (Grant, error) {
+			if r.Header.Get("Authorization") == "" {
+				return Grant{All: true}, nil
+			}
+			return Grant{ID: "media/a", Pod: "p", Node: "north"}, nil
+		}})
+		s.Publish(c)
+		s.SetNode("north", "192.0.2.1")
+		client := piped(t, s)
+		hears := func(conn *websocket.Conn, address string) {
+			t.Helper()
+			if got := frame(t, conn); !strings.Contains(got, `"address":"`+address+`"`) {
+				t.Errorf("want address %s in %s", address, got)
+			}
+		}
+		south, north := follows(t, client, "/media/a?watch=true&node=south"), follows(t, client, "?watch=true&node=north")
+		hears(south, config.AddressPlaceholder)
+		hears(north, "192.0.2.1")
+		s.SetNode("north", "192.0.2.1")
+		s.SetNode("north", "2001:db8::1")
+		hears(north, "2001:db8::1")
+		s.SetNode("north", "")
+		hears(north, config.AddressPlaceholder)
+		s.SetNode("south", "192.0.2.2")
+		hears(south, "192.0.2.2")
+		// What is known of a pod counts more than what it says.
+		pod, _, err := websocket.Dial(t.Context(), "http://discovery"+apiPath+"/media/a?watch=true&node=south",
+			&websocket.DialOptions{HTTPClient: client, HTTPHeader: http.Header{"Authorization": {"Bearer pod"}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		hears(pod, config.AddressPlaceholder)
+		s.SetNode("north", "192.0.2.3")
+		hears(pod, "192.0.2.3")
+		for _, conn := range []*websocket.Conn{south, north, pod} {
+			_ = conn.CloseNow()
+		}
+		synctest.Wait()
+	})
+}
+
+// Permissive shows everybody everything but the secrets, believes nothing that strangers report, and lets a dataplane wait when nobody can say who it is:
+// a config without secrets is worse for it than none.
+func TestPermissiveWithholdsSecrets(t *testing.T) {
+	var refused []Refusal
+	authorize := func(r *http.Request) (Grant, error) {
+		switch r.Header.Get("Authorization") {
+		case "Bearer a":
+			return Grant{ID: "media/a"}, nil
+		case "Bearer later":
+			return Grant{}, fmt.Errorf("review token: %w", ErrUndecided)
+		}
+		return Grant{}, errors.New("no token")
+	}
+	s, h := serve(t, ServerOptions{Authorize: authorize, Permissive: true, OnRefusal: func(why Refusal) { refused = append(refused, why) }},
+		sample("media/a", "r1"), sample("media/b", "r2"))
+	for _, c := range []struct {
+		token, path string
+		status      int
+		secret      bool
+	}{
+		{"a", "/media/a", 200, true}, {"a", "/media/b", 200, false}, {"a", "", 200, false},
+		{"", "/media/a", 200, false}, {"forged", "/media", 200, false}, {"later", "/media/a", 503, false},
+	} {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, h.URL+apiPath+c.path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set("Authorization", "Bearer "+c.token)
+		response, err := h.Client().Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, err := readLimited(response.Body, listLimit)
+		_ = response.Body.Close()
+		if err != nil || response.StatusCode != c.status || strings.Contains(string(data), "correct-horse") != c.secret {
+			t.Errorf("token %q reads %q: %d %s", c.token, c.path, response.StatusCode, data)
+		}
+	}
+	if fmt.Sprint(refused) != "[withheld withheld withheld withheld undecided]" {
+		t.Errorf("refused %q", refused)
+	}
+	conn := dial(t, h, apiPath+"/media/a?watch=true")
+	if text := frame(t, conn); strings.Contains(text, "correct-horse") || !strings.Contains(text, "redacted") {
+		t.Errorf("frame %s", text)
+	}
+	if err := conn.Write(t.Context(), websocket.MessageText, []byte(`{"report":{"id":"media/a","pod":"p","accepted":true}}`)); err != nil {
+		t.Fatal(err)
+	}
+	s.Delete("media/a")
+	if text := frame(t, conn); text != string(config.Zero("media/a").Canonical()) {
+		t.Errorf("a deletion looks like %s", text)
+	}
+	if n := len(s.Reports()); n != 0 {
+		t.Errorf("%d reports of a stranger are believed", n)
+	}
+}
+
+// A pod reports about itself, and about its Gateway.
+func TestAPodSpeaksForItself(t *testing.T) {
+	g := Grant{ID: "media/a", Pod: "p1"}
+	for _, c := range []struct {
+		report Report
+		want   bool
+	}{
+		{Report{ID: "media/a", Pod: "p1"}, true}, {Report{ID: "media/a", Pod: "p2"}, false}, {Report{ID: "media/b", Pod: "p1"}, false}, {Report{ID: "media/a"}, false},
+	} {
+		if got := g.vouches(c.report); got != c.want {
+			t.Errorf("%+v: %t", c.report, got)
+		}
+	}
+	if !(Grant{All: true}).vouches(Report{ID: "media/a", Pod: "any"}) {
+		t.Error("where pods are not known, they are believed")
+	}
+}

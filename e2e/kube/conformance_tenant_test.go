@@ -190,7 +190,12 @@ func (n *tenant) gone(name string, o client.Object) {
 
 // config is what a dataplane of a Gateway reads; empty when there is none.
 func (n *tenant) config(ctx context.Context, gateway string) (c config.Config, err error) {
-	code, body, err := bed.Get(ctx, fmt.Sprintf("http://127.0.0.1:%d/api/v1/configs/%s/%s", n.stage.discovery, n.name, gateway))
+	return n.configAt(ctx, gateway, "")
+}
+
+// configAt is what a dataplane reads that runs on a node.
+func (n *tenant) configAt(ctx context.Context, gateway, node string) (c config.Config, err error) {
+	code, body, err := bed.Get(ctx, fmt.Sprintf("http://127.0.0.1:%d/api/v1/configs/%s/%s?node=%s", n.stage.discovery, n.name, gateway, node))
 	if err == nil && code == http.StatusOK {
 		err = json.Unmarshal(body, &c)
 	}

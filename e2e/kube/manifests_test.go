@@ -1,0 +1,286 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/txtar"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
+	"sigs.k8s.io/yaml"
+
+	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
+)
+
+var update = flag.Bool("update", false, "rewrite the want/ files of testdata/manifests")
+
+// TestManifests applies manifests as people write them, and compares what comes of them. The name of a story in testdata/manifests is what it is
+// about, its comment tells it. A story is one archive:
+//
+//	in/*.yaml          objects in their order, with the namespaces that they live in; CONTROLLER stands for the operator of the test, and
+//	                   CERTIFICATE and KEY for a pair of them
+//	cloud              addresses of load balancers, as lines NAMESPACE/SERVICE ADDRESS
+//	want/status.txt    conditions
+//	want/config.yaml   published configs, secrets aside
+//	want/services.yaml, want/workload.yaml, want/configmap.yaml
+//	                   objects of the Gateways, without what an API server chooses
+//
+// A story has the want/ files that it is about. No other test runs meanwhile: nodes in stories have addresses, which every Gateway could use.
+func TestManifests(t *testing.T) {
+	s := newStage(t)
+	common := s.tenant(t)
+	common.apply(`
+apiVersion: stunner.l7mp.io/v1
+kind: Dataplane
+metadata: {name: default}
+spec: {}
+`)
+	files, err := filepath.Glob("testdata/manifests/*.txtar")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("there are no stories: %v", err)
+	}
+	tests := map[string]func(*tenant){}
+	for _, file := range files {
+		tests[strings.TrimSuffix(filepath.Base(file), ".txtar")] = func(n *tenant) { n.story(file) }
+	}
+	t.Run("story", func(t *testing.T) {
+		s := *s
+		s.T = t
+		s.shared(tests)
+	})
+}
+
+func (n *tenant) story(file string) {
+	archive, err := txtar.ParseFile(file)
+	n.must(err)
+	n.certify(n.name, "pair")
+	pair := &corev1.Secret{}
+	n.must(n.read(n.Context(), "pair", pair))
+	pem := strings.NewReplacer("CERTIFICATE", quoted(pair.Data["tls.crt"]), "KEY", quoted(pair.Data["tls.key"]))
+	var told []*unstructured.Unstructured
+	for _, f := range archive.Files {
+		switch dir, _ := filepath.Split(f.Name); {
+		case dir == "in/":
+			text := pem.Replace(string(f.Data))
+			n.apply(text)
+			told = append(told, n.objects(text)...)
+		case f.Name == "cloud":
+			for line := range strings.Lines(string(f.Data)) {
+				service, address, _ := strings.Cut(strings.TrimSpace(line), " ")
+				cloud := *n
+				cloud.name, service, _ = strings.Cut(service, "/")
+				cloud.expose(service, address)
+			}
+		case dir != "want/":
+			n.Fatalf("%s: unknown part %s", file, f.Name)
+		}
+	}
+	if *update {
+		n.settle(told)
+	}
+	for i, f := range archive.Files {
+		want, about := strings.CutPrefix(f.Name, "want/")
+		if !about {
+			continue
+		}
+		tell, known := tellers[want]
+		if !known {
+			n.Fatalf("%s: there is no %s to tell", file, f.Name)
+		}
+		if *update {
+			archive.Files[i].Data = []byte(tell(n, n.Context(), told))
+			continue
+		}
+		n.await(func(ctx context.Context) error { return differ(f.Name, string(f.Data), tell(n, ctx, told)) })
+	}
+	if *update {
+		n.must(os.WriteFile(file, txtar.Format(archive), 0o644))
+	}
+}
+
+// quoted is text as a YAML scalar on one line.
+func quoted(text []byte) string { return fmt.Sprintf("%q", text) }
+
+// differ says where two texts part.
+func differ(name, want, got string) error {
+	wanted, gotten := strings.Split(want, "\n"), strings.Split(got, "\n")
+	for i := range min(len(wanted), len(gotten)) {
+		if wanted[i] != gotten[i] {
+			return fmt.Errorf("%s, line %d: %q, want %q, in\n%s", name, i+1, gotten[i], wanted[i], got)
+		}
+	}
+	if len(wanted) != len(gotten) {
+		return fmt.Errorf("%s has %d lines, want %d:\n%s", name, len(gotten), len(wanted), got)
+	}
+	return nil
+}
+
+// settle waits until what is told has been the same for a while: there is nothing to compare it with.
+func (n *tenant) settle(told []*unstructured.Unstructured) {
+	n.Helper()
+	last, since := "", time.Now()
+	n.await(func(ctx context.Context) error {
+		all := ""
+		for _, name := range slices.Sorted(maps.Keys(tellers)) {
+			all += tellers[name](n, ctx, told)
+		}
+		if all != last {
+			last, since = all, time.Now()
+		}
+		if time.Since(since) < 3*time.Second {
+			return errors.New("it still changes")
+		}
+		return nil
+	})
+}
+
+// tellers say in text what has come of the objects of a story.
+var tellers = map[string]func(*tenant, context.Context, []*unstructured.Unstructured) string{
+	"status.txt":     (*tenant).tellStatuses,
+	"config.yaml":    (*tenant).tellConfigs,
+	"services.yaml":  made("v1", "Service"),
+	"workload.yaml":  made("apps/v1", "Deployment", "DaemonSet"),
+	"configmap.yaml": made("v1", "ConfigMap"),
+}
+
+// tellStatuses tells the conditions of everything in a story that has some.
+func (n *tenant) tellStatuses(ctx context.Context, told []*unstructured.Unstructured) string {
+	var all strings.Builder
+	for _, o := range told {
+		name := o.GetKind() + " " + strings.TrimPrefix(o.GetNamespace()+"/"+o.GetName(), "/")
+		switch live := o.DeepCopy(); o.GetKind() {
+		case "Gateway":
+			gw := &gwapiv1.Gateway{}
+			n.must(n.Get(ctx, client.ObjectKeyFromObject(o), gw))
+			fmt.Fprintf(&all, "%s: %s\n", name, brief(gw.Status.Conditions, gw.Generation))
+			for _, a := range gw.Status.Addresses {
+				fmt.Fprintf(&all, "  %s %s\n", *a.Type, a.Value)
+			}
+			for _, l := range gw.Status.Listeners {
+				fmt.Fprintf(&all, "  listener %s: %d routes, %s\n", l.Name, l.AttachedRoutes, brief(l.Conditions, gw.Generation))
+			}
+		case "UDPRoute":
+			n.must(n.Get(ctx, client.ObjectKeyFromObject(o), live))
+			r := &stunnerv1.UDPRoute{} // the statuses of all spellings are of one form
+			n.must(convert(live, r))
+			fmt.Fprintf(&all, "%s of %s\n\t%s\n", name, o.GetAPIVersion(), n.parents(r.Status.RouteStatus, r.Generation))
+		case "GatewayConfig", "StaticService", "Dataplane", "GatewayClass":
+			n.must(n.Get(ctx, client.ObjectKeyFromObject(o), live))
+			c := &stunnerv1.GatewayConfig{} // so are those that are conditions and nothing else
+			live.SetKind("")
+			unstructured.RemoveNestedField(live.Object, "spec")
+			n.must(convert(live, c))
+			fmt.Fprintf(&all, "%s: %s\n", name, brief(c.Status.Conditions, c.Generation))
+		}
+	}
+	return all.String()
+}
+
+func convert(from *unstructured.Unstructured, to any) error {
+	data, err := from.MarshalJSON()
+	if err != nil {
+		return err
+	}
+	return yaml.Unmarshal(data, to)
+}
+
+// tellConfigs tells what dataplanes on the node of the story are sent, but for what is secret or made by the test.
+func (n *tenant) tellConfigs(ctx context.Context, told []*unstructured.Unstructured) string {
+	var all []string
+	node := ""
+	for _, o := range told {
+		if o.GetKind() == "Node" {
+			node = o.GetName()
+		}
+		if o.GetKind() != "Gateway" {
+			continue
+		}
+		owner := *n
+		owner.name = o.GetNamespace()
+		c, err := owner.configAt(ctx, o.GetName(), node)
+		n.must(err)
+		for i := range c.Listeners {
+			if c.Listeners[i].Cert != "" {
+				c.Listeners[i].Cert = "certificate"
+			}
+		}
+		text, err := yaml.JSONToYAML(c.Redacted().Canonical())
+		n.must(err)
+		all = append(all, string(text))
+	}
+	return strings.Join(all, "---\n")
+}
+
+// made tells the objects of some kinds that were made for the Gateways of a story.
+func made(version string, kinds ...string) func(*tenant, context.Context, []*unstructured.Unstructured) string {
+	return func(n *tenant, ctx context.Context, told []*unstructured.Unstructured) string {
+		var all []string
+		for _, o := range told {
+			if o.GetKind() != "Gateway" {
+				continue
+			}
+			for _, kind := range kinds {
+				list := &unstructured.UnstructuredList{}
+				list.SetGroupVersionKind(schema.FromAPIVersionAndKind(version, kind+"List"))
+				n.must(n.List(ctx, list, client.InNamespace(o.GetNamespace()), client.MatchingLabels{gwapiv1.GatewayNameLabelKey: o.GetName()}))
+				for _, object := range list.Items {
+					if len(object.GetOwnerReferences()) == 1 && object.GetOwnerReferences()[0].Kind == "Gateway" {
+						all = append(all, n.plain(&object))
+					}
+				}
+			}
+		}
+		slices.Sort(all)
+		return strings.Join(all, "---\n")
+	}
+}
+
+// chosen are fields that an API server fills in, differently each time or the same in every object.
+var chosen = []string{
+	"status", "metadata.uid", "metadata.resourceVersion", "metadata.generation", "metadata.creationTimestamp", "metadata.managedFields",
+	"spec.clusterIP", "spec.clusterIPs", "spec.ipFamilies", "spec.ipFamilyPolicy", "spec.internalTrafficPolicy", "spec.healthCheckNodePort",
+	"spec.allocateLoadBalancerNodePorts", "spec.progressDeadlineSeconds", "spec.revisionHistoryLimit", "spec.strategy", "spec.updateStrategy",
+	"spec.template.spec.schedulerName", "spec.template.spec.restartPolicy",
+}
+
+// plain is an object in YAML without what was chosen for it.
+func (n *tenant) plain(o *unstructured.Unstructured) string {
+	for _, path := range chosen {
+		unstructured.RemoveNestedField(o.Object, strings.Split(path, ".")...)
+	}
+	annotations := o.GetAnnotations()
+	_, wished := annotations["stunner.l7mp.io/nodeport"]
+	for _, name := range []string{"stunner.l7mp.io/applied", "deployment.kubernetes.io/revision", appsv1.DeprecatedTemplateGeneration} {
+		delete(annotations, name)
+	}
+	o.SetAnnotations(annotations)
+	for _, path := range [][]string{{"metadata", "ownerReferences"}, {"spec", "ports"}} {
+		items, _, _ := unstructured.NestedSlice(o.Object, path...)
+		for _, item := range items {
+			fields := item.(map[string]any)
+			delete(fields, "uid")
+			if !wished {
+				delete(fields, "nodePort")
+			}
+		}
+		if len(items) > 0 {
+			n.must(unstructured.SetNestedSlice(o.Object, items, path...))
+		}
+	}
+	text, err := yaml.Marshal(o.Object)
+	n.must(err)
+	return string(text)
+}

@@ -59,6 +59,7 @@ const (
 	// These stand on GatewayConfigs, Dataplanes and StaticServices, which are ours alone.
 	ReasonDataplaneNotFound  = "DataplaneNotFound"
 	ReasonInvalidDenial      = "InvalidDeniedBackends"
+	ReasonInvalidAnnotations = "InvalidAnnotations"
 	ReasonInvalidPatch       = "InvalidPatch"
 	ReasonInvalidCredentials = "InvalidCredentials"
 	ReasonInvalidRealm       = "InvalidRealm"

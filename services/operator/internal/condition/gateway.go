@@ -53,6 +53,17 @@ func AddressSpecial(value string) Finding {
 		"write one that clients reach", value)
 }
 
+// AddressesLeftOut warns that a Gateway asks for more than one address.
+func AddressesLeftOut(n int) string {
+	return fmt.Sprintf("spec.addresses: has %d entries, only the first one is asked for: use a Gateway for each address", n)
+}
+
+// AnnotationsTooLarge says that the annotations that are copied onto objects do not fit there.
+func AnnotationsTooLarge(size, limit int) Finding {
+	return finding(ReasonPending,
+		"metadata.annotations, spec.infrastructure.annotations and those of the GatewayConfig have %d bytes together, and are copied to objects that take %d: remove some", size, limit)
+}
+
 // Kept says, after what is wrong with a Gateway or a listener, that nothing was changed.
 func Kept(f Finding) Finding {
 	return finding(f.Reason, "%s; what was published before stays in force", f.Message)

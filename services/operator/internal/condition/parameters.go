@@ -35,6 +35,11 @@ func DenialUnreadable(config string, i int) Finding {
 		"GatewayConfig %s: spec.deniedBackends[%d].selector cannot be read: use matchLabels, and matchExpressions with In, NotIn, Exists or DoesNotExist", config, i)
 }
 
+// AnnotationsUnusable says that annotations could not stand on a Service.
+func AnnotationsUnusable(config string, err error) Finding {
+	return finding(ReasonInvalidAnnotations, "GatewayConfig %s: %v", config, err)
+}
+
 // PatchInvalid says on a Dataplane that its patch cannot be used.
 func PatchInvalid(err error) Finding {
 	return finding(ReasonInvalidPatch, "spec.podTemplatePatch %v", err)

@@ -39,7 +39,7 @@ func GatewayConfig(v *resource.View, key types.NamespacedName, opt Options) Cond
 	_, unauthentic := authOf(v, gc)
 	r := reference{view: v, present: true, key: key}
 	wanted := []metav1.Condition{
-		condition.Holds(condition.Accepted, condition.ReasonAccepted, first(r.findsDataplane(), r.deniesReadably(), unauthentic)),
+		condition.Holds(condition.Accepted, condition.ReasonAccepted, first(r.findsDataplane(), r.deniesReadably(), r.annotates(), unauthentic)),
 	}
 	if realm := cmp.Or(gc.Spec.Realm, stunnerv1.DefaultRealm); !dnsName.MatchString(realm) {
 		wanted = append(wanted, condition.True(condition.RealmNotDNSName, condition.RealmWarning(realm)))

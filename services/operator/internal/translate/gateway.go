@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
@@ -71,7 +72,7 @@ type draft struct {
 }
 
 // gatewayRules judge what cannot be blamed on a single listener.
-var gatewayRules = rules[draft]{draft.nameFits, draft.addressSupported, draft.addressUsable, draft.servesSomething, draft.workloadIsFree}
+var gatewayRules = rules[draft]{draft.nameFits, draft.addressSupported, draft.addressUsable, draft.annotationsFit, draft.servesSomething, draft.workloadIsFree}
 
 // nameFits leaves room for the suffix of a second Service.
 func (d draft) nameFits() condition.Finding {
@@ -109,6 +110,24 @@ func special(a netip.Addr) bool {
 	a = a.Unmap()
 	return a.IsUnspecified() || a.IsLoopback() || a.IsLinkLocalUnicast() || a.IsMulticast()
 }
+
+// annotationsFit keeps objects from being refused because of what is copied onto them.
+func (d draft) annotationsFit() condition.Finding {
+	if d.parameters.config == nil {
+		return condition.Finding{}
+	}
+	size := 0
+	for key, value := range d.owner().Annotations {
+		size += len(key) + len(value)
+	}
+	if size > maxAnnotations {
+		return condition.AnnotationsTooLarge(size, maxAnnotations)
+	}
+	return condition.Finding{}
+}
+
+// maxAnnotations leaves room for those of the operator and of others.
+const maxAnnotations = apivalidation.TotalAnnotationSizeLimitB - 16<<10
 
 // servesSomething keeps an edit that leaves no listener from deleting the Service. A certificate that was taken back is no such mistake: it
 // must go out of use, though it were the only one.

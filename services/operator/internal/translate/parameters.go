@@ -3,7 +3,9 @@ package translate
 import (
 	"cmp"
 
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
@@ -73,6 +75,7 @@ var referenceRules = rules[reference]{
 	reference.findsConfig,
 	reference.findsDataplane,
 	reference.deniesReadably,
+	reference.annotates,
 }
 
 func (r reference) isPresent() condition.Finding {
@@ -117,6 +120,15 @@ func (r reference) deniesReadably() condition.Finding {
 		if d.Selector != nil && readable(d.Selector) == nil {
 			return condition.DenialUnreadable(r.key.String(), i)
 		}
+	}
+	return condition.Finding{}
+}
+
+// annotates keeps Services from being refused because of a name that is none.
+func (r reference) annotates() condition.Finding {
+	path := field.NewPath("spec", "loadBalancerServiceAnnotations")
+	if errs := apivalidation.ValidateAnnotations(r.config().Spec.LoadBalancerServiceAnnotations, path); len(errs) > 0 {
+		return condition.AnnotationsUnusable(r.key.String(), errs.ToAggregate())
 	}
 	return condition.Finding{}
 }

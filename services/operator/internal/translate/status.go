@@ -78,6 +78,9 @@ func (d draft) names(match func(*listener) bool) []string {
 	return names
 }
 
+// maxAddresses is how many addresses the status of a Gateway holds (Gateway API, GatewayStatus.addresses).
+const maxAddresses = 16
+
 // addresses are those of all listeners, each one once. A refused Gateway is found where it was found before, if it was, and so is a listener
 // that waits.
 func (d draft) addresses(refused condition.Finding) []gwapiv1.GatewayStatusAddress {
@@ -85,19 +88,20 @@ func (d draft) addresses(refused condition.Finding) []gwapiv1.GatewayStatusAddre
 		return d.before.Addresses
 	}
 	var addresses []gwapiv1.GatewayStatusAddress
-	for _, l := range d.listeners {
-		known := func(a gwapiv1.GatewayStatusAddress) bool { return a.Value == l.address.host }
-		if l.address.known() && !slices.ContainsFunc(addresses, known) {
-			addresses = append(addresses, gwapiv1.GatewayStatusAddress{Type: new(l.address.kind()), Value: l.address.host})
+	add := func(a gwapiv1.GatewayStatusAddress) {
+		known := func(b gwapiv1.GatewayStatusAddress) bool { return a.Value == b.Value }
+		if len(addresses) < maxAddresses && !slices.ContainsFunc(addresses, known) {
+			addresses = append(addresses, a)
 		}
 	}
-	if !slices.ContainsFunc(d.listeners, (*listener).waits) {
-		return addresses
+	for _, l := range d.listeners {
+		if l.address.known() {
+			add(gwapiv1.GatewayStatusAddress{Type: new(l.address.kind()), Value: l.address.host})
+		}
 	}
-	for _, before := range d.before.Addresses {
-		known := func(a gwapiv1.GatewayStatusAddress) bool { return a.Value == before.Value }
-		if !slices.ContainsFunc(addresses, known) {
-			addresses = append(addresses, before)
+	if slices.ContainsFunc(d.listeners, (*listener).waits) {
+		for _, before := range d.before.Addresses {
+			add(before)
 		}
 	}
 	return addresses

@@ -78,6 +78,9 @@ func wishesOf(gw *gwapiv1.Gateway, gc *stunnerv1.GatewayConfig) (wishes, conditi
 	if wanted := a[annotationServiceType]; wanted != "" && !strings.EqualFold(wanted, string(w.serviceType)) {
 		w.notes = append(w.notes, condition.ServiceType(wanted, string(w.serviceType)))
 	}
+	if n := len(gw.Spec.Addresses); n > 1 {
+		w.notes = append(w.notes, condition.AddressesLeftOut(n))
+	}
 	if !isTrue(a[annotationHideHealth]) {
 		w.healthPort = healthPortOf(a)
 	}

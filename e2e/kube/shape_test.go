@@ -1,0 +1,103 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+)
+
+// What a Dataplane asks for beside an image stands in the cluster, is mended like the rest, needs no second write, and goes when it is no
+// longer asked for.
+func TestDataplane_ShapesWhatIsMade(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	s.sees("service/front-door", ".spec.type", "LoadBalancer")
+	made := s.get("service/front-door", ".metadata.uid")
+	s.reshape(`{"replicas":2,"enableNetworkPolicy":true,
+		"service":{"loadBalancerSourceRanges":["198.51.100.0/24"],"allocateLoadBalancerNodePorts":false,"ipFamilyPolicy":"PreferDualStack"},
+		"podTemplatePatch":{"spec":{"priorityClassName":"system-cluster-critical","containers":[{"name":"tap","image":"example.net/tap:1"}]}}}`)
+	s.sees("poddisruptionbudget/front-door", ".spec.maxUnavailable", "1")
+	s.sees("networkpolicy/front-door", ".spec.policyTypes", `["Ingress","Egress"]`)
+	s.sees("service/front-door", ".spec.loadBalancerSourceRanges[0]", "198.51.100.0/24")
+	s.sees("service/front-door", ".spec.allocateLoadBalancerNodePorts", "false")
+	s.sees("service/front-door", ".spec.ipFamilyPolicy", "PreferDualStack")
+	s.sees("deployment/front-door", ".spec.template.spec.containers[*].name", "stunner-daemon tap")
+	s.sees("deployment/front-door", ".spec.template.spec.priorityClassName", "system-cluster-critical")
+	for _, guard := range []string{"networkpolicy", "poddisruptionbudget"} {
+		s.kubectl("delete", guard, "front-door", "-n", s.name)
+		s.sees(guard+"/front-door", ".metadata.name", "front-door")
+	}
+	s.stop()
+	restarted := time.Now()
+	s.start()
+	// Something that needs a write of every object: another one would be needless.
+	s.kubectl("label", "gateway", "front-door", "-n", s.name, "team=media")
+	for _, o := range []string{"poddisruptionbudget", "networkpolicy", "service", "deployment", "configmap"} {
+		s.sees(o+"/front-door", ".metadata.labels.team", "media")
+	}
+	writes := map[string]int{}
+	for _, e := range s.writes(restarted) {
+		if writes[e.Resource+"/"+e.Name]++; writes[e.Resource+"/"+e.Name] > 1 {
+			t.Errorf("needless: %s %s/%s", e.Verb, e.Resource, e.Name)
+		}
+	}
+	s.reshape(`{"replicas":1,"enableNetworkPolicy":false,"service":null,"podTemplatePatch":null}`)
+	s.sees("poddisruptionbudget/front-door", ".metadata.name", "")
+	s.sees("networkpolicy/front-door", ".metadata.name", "")
+	s.sees("service/front-door", ".spec.loadBalancerSourceRanges", "")
+	s.sees("deployment/front-door", ".spec.template.spec.containers[*].name", "stunner-daemon")
+	if now := s.get("service/front-door", ".metadata.uid"); now != made {
+		t.Error("the Service was made anew")
+	}
+}
+
+// Kubernetes lets nobody change the class of a load balancer. The Service keeps the one that it has, everything else goes on, and who makes
+// the Service anew gets what he asked for.
+func TestLoadBalancerClass_StaysUntilTheServiceGoes(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	s.reshape(`{"service":{"loadBalancerClass":"metal.example.net/edge"}}`)
+	said := `.status.conditions[?(@.type=="Accepted")].message`
+	s.await(func(context.Context) error {
+		if got := s.get("gateway/front-door", said); got == "" {
+			return fmt.Errorf("the Gateway does not say that the class stays")
+		}
+		return nil
+	})
+	s.kubectl("label", "gateway", "front-door", "-n", s.name, "team=media")
+	s.sees("service/front-door", ".metadata.labels.team", "media")
+	s.sees("service/front-door", ".spec.loadBalancerClass", "")
+	for _, name := range []string{"front-door", "front-door-tcp"} {
+		s.kubectl("delete", "service", name, "-n", s.name)
+		s.sees("service/"+name, ".spec.loadBalancerClass", "metal.example.net/edge")
+	}
+	s.sees("gateway/front-door", said, "")
+	s.reshape(`{"service":null}`)
+	s.kubectl("label", "gateway", "front-door", "-n", s.name, "team=calls", "--overwrite")
+	s.sees("service/front-door", ".metadata.labels.team", "calls")
+	s.sees("service/front-door", ".spec.loadBalancerClass", "metal.example.net/edge")
+}
+
+// A patch that cannot be used is told where it stands, and takes nothing away.
+func TestPodTemplatePatch_ThatIsBrokenChangesNothing(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	s.expose("192.0.2.7")
+	s.sees("gateway/front-door", condition("Programmed"), "True")
+	before, config := s.get("deployment/front-door", ".metadata.resourceVersion"), s.config()
+	s.reshape(`{"podTemplatePatch":{"spec":{"containers":[{"name":"stunner-daemon","imagePolicy":"Never"}]}}}`)
+	s.sees("dataplane/"+s.name, `.status.conditions[?(@.type=="Accepted")].reason`, "InvalidPatch")
+	s.sees("gateway/front-door", condition("Programmed"), "False")
+	if after := s.get("deployment/front-door", ".metadata.resourceVersion"); after != before || s.config().Revision() != config.Revision() {
+		t.Errorf("Deployment %s, was %s; config %s, was %s", after, before, s.config().Revision(), config.Revision())
+	}
+	s.reshape(`{"podTemplatePatch":null}`)
+	s.sees("gateway/front-door", condition("Programmed"), "True")
+}
+
+// reshape merges a patch into the spec of the Dataplane.
+func (s *stage) reshape(spec string) {
+	s.Helper()
+	s.kubectl("patch", "dataplane", s.name, "--type=merge", "-p", `{"spec":`+spec+`}`)
+}

@@ -107,18 +107,24 @@ func (s place) apply(file string) {
 // wait waits with kubectl.
 func (s place) wait(condition string, what ...string) {
 	s.Helper()
+	begun := time.Now()
 	s.kubectl("", append([]string{"wait", "--for=" + condition, "--timeout=" + patience.String()}, what...)...)
+	s.Logf("after %s: %s of %s", since(begun), condition, strings.Join(what, " "))
 }
 
 // until waits for a condition of something outside this process.
 func (s place) until(what string, cond func(context.Context) error) {
 	s.Helper()
+	begun := time.Now()
 	ctx, cancel := context.WithTimeout(s.Context(), patience)
 	defer cancel()
 	if err := bed.Until(ctx, cond); err != nil {
 		s.Fatalf("wait until %s: %v", what, err)
 	}
+	s.Logf("after %s: %s", since(begun), what)
 }
+
+func since(begun time.Time) time.Duration { return time.Since(begun).Round(100 * time.Millisecond) }
 
 // address returns the address that clients reach a Service at.
 func (s place) address(service string) (a netip.Addr) {

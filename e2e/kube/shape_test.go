@@ -96,6 +96,25 @@ func TestPodTemplatePatch_ThatIsBrokenChangesNothing(t *testing.T) {
 	s.sees("gateway/front-door", condition("Programmed"), "True")
 }
 
+// While a Gateway lacks what it needs its objects stay wanted: one that somebody deletes is made again.
+func TestObjects_AreMendedWhileSomethingIsWrong(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	s.sees("deployment/front-door", ".metadata.name", "front-door")
+	s.kubectl("delete", "secret", "turn-credentials", "-n", s.name)
+	s.sees("gateway/front-door", condition("Accepted"), "False")
+	for _, o := range []string{"deployment", "service", "configmap"} {
+		before := s.get(o+"/front-door", ".metadata.uid")
+		s.kubectl("delete", o, "front-door", "-n", s.name)
+		s.await(func(context.Context) error {
+			if now := s.get(o+"/front-door", ".metadata.uid"); now == "" || now == before {
+				return fmt.Errorf("%s has not been made again", o)
+			}
+			return nil
+		})
+	}
+}
+
 // reshape merges a patch into the spec of the Dataplane.
 func (s *stage) reshape(spec string) {
 	s.Helper()

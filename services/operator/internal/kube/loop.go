@@ -188,7 +188,7 @@ func (l *loop) translate(u translate.Unit) {
 	givenAway := u.Kind == translate.KindGateway && l.serve(u.NamespacedName, out.Gateway)
 	j := l.jobOf(u, out, givenAway)
 	if o := u.Object(l.view); o != nil {
-		j.version = o.GetResourceVersion()
+		j.uid, j.version = o.GetUID(), o.GetResourceVersion()
 	} else {
 		l.readers.Forget(u)
 	}

@@ -4,11 +4,13 @@ import (
 	"log/slog"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
+	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
@@ -41,6 +43,36 @@ func TestWantLooksAtWhatIsNew(t *testing.T) {
 		if c.look {
 			u, _ := w.queue.Get()
 			w.queue.Done(u)
+		}
+	}
+}
+
+// While something is wrong with a Gateway its objects stay wanted, so that one which somebody deletes is made again. Those of a Gateway that is
+// gone are not wanted for another one of its name.
+func TestWantKeepsTheObjectsOfAGatewayThatIsWrong(t *testing.T) {
+	w := newWriter(nil, nil, newMeters(), nil, slog.New(slog.DiscardHandler))
+	unit := translate.Unit{Kind: translate.KindGateway, NamespacedName: types.NamespacedName{Namespace: "media", Name: "edge"}}
+	made := []resource.Object{&corev1.Service{}}
+	for _, c := range []struct {
+		name string
+		job  job
+		want int
+	}{
+		{"wrong from the beginning", job{ours: true, uid: "a"}, 0},
+		{"right", job{ours: true, uid: "a", objects: made, complete: true}, 1},
+		{"wrong", job{ours: true, uid: "a", version: "2"}, 1},
+		{"still wrong", job{ours: true, uid: "a", version: "3"}, 1},
+		{"another one of its name, and wrong", job{ours: true, uid: "b"}, 0},
+		{"right again", job{ours: true, uid: "b", objects: made, complete: true}, 1},
+		{"given away", job{uid: "b", complete: true}, 0},
+	} {
+		w.want(unit, c.job)
+		j := w.jobs[unit]
+		if len(j.objects) != c.want || j.version != c.job.version || j.ours != c.job.ours {
+			t.Errorf("%s: %d objects for version %q, want %d", c.name, len(j.objects), j.version, c.want)
+		}
+		if c.want > 0 && !j.complete {
+			t.Errorf("%s: what is not wanted any more is not swept", c.name)
 		}
 	}
 }

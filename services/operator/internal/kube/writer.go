@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -21,6 +22,7 @@ import (
 	gwapiv1a2 "sigs.k8s.io/gateway-api/apis/v1alpha2"
 
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
+	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
 	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
@@ -32,7 +34,8 @@ type job struct {
 	status any
 	// notes are remarks that fit no condition.
 	notes []string
-	// version is that of the object for which the status was made.
+	// uid and version are those of the object for which the status was made.
+	uid     types.UID
 	version string
 	// objects are those of a Gateway. When the list is complete, others that belong to the Gateway go.
 	objects      []resource.Object
@@ -68,11 +71,27 @@ func (w *writer) want(u translate.Unit, j job) {
 		delete(w.jobs, u)
 		return
 	}
-	if before, known := w.jobs[u]; known && reflect.DeepEqual(before, j) {
+	before, known := w.jobs[u]
+	if j.ours && !j.complete && before.uid == j.uid { // what has been made stays wanted, whatever is wrong now
+		j.objects, j.keepServices, j.complete = before.objects, before.keepServices, before.complete
+	}
+	if known && reflect.DeepEqual(before, j) {
 		return // it has been done, or is being tried: most changes of endpoints end here
 	}
 	w.jobs[u] = j
 	w.look(u)
+}
+
+// unhappy counts the objects whose status says that something is wrong.
+func (w *writer) unhappy() (n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, j := range w.jobs {
+		if slices.ContainsFunc(statements(j.status), func(s statement) bool { return condition.Wrong(s.Condition) }) {
+			n++
+		}
+	}
+	return n
 }
 
 // sameAs takes over that an object has a new version which says the same.
@@ -133,6 +152,7 @@ func (w *writer) work(ctx context.Context, queue workqueue.TypedRateLimitingInte
 		default:
 			if !apierrors.IsConflict(err) { // the cache was behind; it will not be for long
 				w.log.Warn("write, to be tried again", "unit", u.String(), "error", err)
+				w.meters.failures.Inc()
 			}
 			queue.AddRateLimited(u)
 		}

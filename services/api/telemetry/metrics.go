@@ -46,6 +46,7 @@ const (
 	OperatorProblems          = "stunner_operator_problems"
 	OperatorDataplaneRestarts = "stunner_operator_dataplane_restarts_total"
 	OperatorWrites            = "stunner_operator_writes_total"
+	OperatorWriteErrors       = "stunner_operator_write_errors_total"
 	OperatorLeader            = "stunner_operator_leader"
 	OperatorDiscoveryStreams  = "stunner_operator_discovery_streams"
 	OperatorDiscoveryRefused  = "stunner_operator_discovery_refused_total"
@@ -99,6 +100,7 @@ var Metrics = []Metric{
 	{OperatorProblems, Gauge, nil, "Objects that have a condition which says that something is wrong."},
 	{OperatorDataplaneRestarts, Counter, nil, "Dataplane processes that ended without being asked to and were started again."},
 	{OperatorWrites, Counter, []string{"kind", "verb"}, "Requests that write to the API server, by kind and by verb: apply, status or delete."},
+	{OperatorWriteErrors, Counter, nil, "Times that a Gateway, or another object, could not be brought to where it should be, and is tried again."},
 	{OperatorLeader, Gauge, nil, "1 for the replica that writes to the API server, 0 for the others."},
 	{OperatorDiscoveryStreams, Gauge, nil, "Streams over which configs are read."},
 	{OperatorDiscoveryRefused, Counter, []string{"reason"}, "Requests to config discovery, and reports over it, that were refused, by reason."},

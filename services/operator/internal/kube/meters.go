@@ -13,6 +13,7 @@ type meters struct {
 	translations prometheus.Counter
 	configs      prometheus.Gauge
 	writes       *prometheus.CounterVec
+	failures     prometheus.Counter
 	leader       prometheus.Gauge
 	refused      *prometheus.CounterVec
 }
@@ -22,11 +23,17 @@ func newMeters() *meters {
 		translations: telemetry.NewCounter(telemetry.OperatorTranslations),
 		configs:      telemetry.NewGauge(telemetry.OperatorConfigs),
 		writes:       telemetry.NewCounterVec(telemetry.OperatorWrites),
+		failures:     telemetry.NewCounter(telemetry.OperatorWriteErrors),
 		leader:       telemetry.NewGauge(telemetry.OperatorLeader),
 		refused:      telemetry.NewCounterVec(telemetry.OperatorDiscoveryRefused),
 	}
-	m.registry = telemetry.NewRegistry(m.translations, m.configs, m.writes, m.leader, m.refused)
+	m.registry = telemetry.NewRegistry(m.translations, m.configs, m.writes, m.failures, m.leader, m.refused)
 	return m
+}
+
+// knows has the metrics say how many objects have a problem.
+func (m *meters) knows(w *writer) {
+	m.registry.MustRegister(telemetry.NewGaugeFunc(telemetry.OperatorProblems, func() float64 { return float64(w.unhappy()) }))
 }
 
 // serves has the metrics say how many streams a server has.

@@ -93,9 +93,9 @@ func (p *Provider) work(ctx context.Context, l *loop, id *trust.Identity) error 
 	if err != nil {
 		return fmt.Errorf("register kinds: %w", err)
 	}
-	c, err := p.newCache(s)
+	c, err := p.cache(ctx, s, &l.lack)
 	if err != nil {
-		return err
+		return ignoreEnd(ctx, err)
 	}
 	hc, err := rest.HTTPClientFor(p.Config)
 	if err != nil {
@@ -115,6 +115,7 @@ func (p *Provider) work(ctx context.Context, l *loop, id *trust.Identity) error 
 	}
 	l.secrets = newSecrets(direct, l.inbox, p.Log)
 	l.writer = newWriter(cached, s, l.meters, &p.tasks, p.Log)
+	l.meters.knows(l.writer)
 	if l.writer.herald, err = newHerald(ctx, p.Config, s, p.Options.ControllerName); err != nil {
 		return err
 	}

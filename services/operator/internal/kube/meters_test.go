@@ -1,0 +1,71 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
+	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
+)
+
+// Objects are counted, not conditions, and those that are gone or mended are not.
+func TestObjectsWithAProblemAreCounted(t *testing.T) {
+	w := newWriter(nil, nil, newMeters(), nil, slog.New(slog.DiscardHandler))
+	unit := func(name string) translate.Unit {
+		return translate.Unit{Kind: translate.KindStaticService, NamespacedName: types.NamespacedName{Namespace: "media", Name: name}}
+	}
+	saying := func(accepted metav1.ConditionStatus) job {
+		return job{ours: true, status: stunnerv1.Status{Conditions: []metav1.Condition{{Type: "Accepted", Status: accepted}, {Type: "ResolvedRefs", Status: accepted}}}}
+	}
+	for _, c := range []struct {
+		name string
+		unit translate.Unit
+		job  job
+		want int
+	}{
+		{"a good one", unit("a"), saying(metav1.ConditionTrue), 0},
+		{"a bad one", unit("b"), saying(metav1.ConditionFalse), 1},
+		{"another", unit("c"), saying(metav1.ConditionFalse), 2},
+		{"one is mended", unit("b"), saying(metav1.ConditionTrue), 1},
+		{"one is gone", unit("c"), job{}, 0},
+	} {
+		if w.want(c.unit, c.job); w.unhappy() != c.want {
+			t.Errorf("%s: %d, want %d", c.name, w.unhappy(), c.want)
+		}
+	}
+}
+
+// What cannot be written is counted each time, so that somebody hears of it.
+func TestWritesThatFailAreCounted(t *testing.T) {
+	s, err := scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := fake.NewClientBuilder().WithScheme(s).WithInterceptorFuncs(interceptor.Funcs{
+		Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {
+			return errors.New("no route to host")
+		},
+	}).Build()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		w := newWriter(c, s, newMeters(), &tasks{}, slog.New(slog.DiscardHandler))
+		w.want(translate.Unit{Kind: translate.KindStaticService}, job{ours: true, status: stunnerv1.Status{}})
+		go w.lead(ctx)
+		time.Sleep(time.Minute)
+		if n := testutil.ToFloat64(w.meters.failures); n < 2 {
+			t.Errorf("%v failures are counted of a write that is tried again and again", n)
+		}
+	})
+}

@@ -21,7 +21,7 @@ import (
 
 // clusterOnly are the metrics of the operator that there are in a cluster only.
 var clusterOnly = []string{
-	telemetry.OperatorWrites, telemetry.OperatorLeader, telemetry.OperatorDiscoveryStreams, telemetry.OperatorDiscoveryRefused,
+	telemetry.OperatorWrites, telemetry.OperatorWriteErrors, telemetry.OperatorLeader, telemetry.OperatorDiscoveryStreams, telemetry.OperatorDiscoveryRefused,
 }
 
 // silent are the panels without data here, each with the reason. One that has data all the same does not belong here.

@@ -115,6 +115,12 @@ func controlPlane() []Alert {
 			Description: "For an hour the operator has sent {{ $value | printf \"%.2f\" }} writes a second ({{ $labels.verb }} {{ $labels.kind }}). Somebody sets back what it sets, or the API server refuses it.",
 		},
 		{
+			Name: "OperatorWriteErrors", Severity: Warning, For: "15m",
+			Expr:        query.Sum("", "increase("+telemetry.OperatorWriteErrors+"[15m])") + " > 3",
+			Summary:     "The operator cannot write what it should.",
+			Description: "In a quarter of an hour the operator has failed {{ $value | humanize }} times to bring an object to where it should be. It tries again.",
+		},
+		{
 			Name: "GatewayNotProgrammed", Severity: Warning, For: "15m",
 			Expr:        "max(" + telemetry.OperatorProblems + ") > 0",
 			Summary:     "{{ $value }} objects have a problem.",

@@ -66,8 +66,11 @@ func translations() grafana.Panel {
 func writes() grafana.Panel {
 	return grafana.Graph{
 		Title: "Writes to the API server", Unit: perSecond, Stacked: true, Page: alert.Runbook("OperatorWritesWithoutEnd"),
-		Help:    "Over a cluster that is as it should be the operator writes nothing.",
-		Queries: []grafana.Query{{Expr: query.Rate("kind, verb", window, telemetry.OperatorWrites), Legend: "{{verb}} {{kind}}"}},
+		Help: "Over a cluster that is as it should be the operator writes nothing.",
+		Queries: []grafana.Query{
+			{Expr: query.Rate("kind, verb", window, telemetry.OperatorWrites), Legend: "{{verb}} {{kind}}"},
+			{Expr: query.Rate("", window, telemetry.OperatorWriteErrors), Legend: "failed"},
+		},
 	}.Panel()
 }
 

@@ -88,6 +88,27 @@ func (p *Provider) newCache(s *runtime.Scheme) (cache.Cache, error) {
 	return c, nil
 }
 
+// cache returns a cache as soon as the API server can be asked for its kinds, and says meanwhile why it cannot. Its error is the end of ctx.
+func (p *Provider) cache(ctx context.Context, s *runtime.Scheme, lack *atomic.Pointer[string]) (cache.Cache, error) {
+	defer lack.Store(nil)
+	for {
+		c, err := p.newCache(s)
+		if err == nil {
+			return c, nil
+		}
+		lack.Store(new(err.Error()))
+		p.Log.Warn("wait for the API server", "error", err)
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-time.After(serverRetry):
+		}
+	}
+}
+
+// serverRetry is how often an API server is asked that could not say what kinds it has.
+const serverRetry = time.Second
+
 // kindRetry is how often it is looked whether a kind has come to be known.
 const kindRetry = 5 * time.Second
 

@@ -101,7 +101,9 @@ spec:
 	}
 	log, err := os.ReadFile(n.stage.operator.Log)
 	n.must(err)
-	written["log"] = string(log)
+	written["log"] = string(log) // the stage has it say all that it can
+	metrics, _ := n.stage.read(fmt.Sprintf("http://127.0.0.1:%d/metrics", n.stage.health))
+	written["metrics"] = string(metrics)
 	for what, text := range written {
 		for _, secret := range []string{password, shared, vault, key} {
 			for _, form := range []string{secret, base64.StdEncoding.EncodeToString([]byte(secret)), hex.EncodeToString([]byte(secret))} {

@@ -111,6 +111,12 @@ func TestObjects_AreMended(t *testing.T) {
 	s.sees("deployment/front-door", ".spec.replicas", "3")
 	s.kubectl("delete", "deployment", "front-door", "-n", s.name)
 	s.sees("deployment/front-door", ".spec.template.spec.containers[0].name", "stunner-daemon")
+	s.kubectl("label", "gateway", "front-door", "-n", s.name, "team=media")
+	s.sees("deployment/front-door", ".metadata.labels.team", "media")
+	s.kubectl("label", "deployment", "front-door", "-n", s.name, "watched-by=somebody")
+	s.kubectl("label", "gateway", "front-door", "-n", s.name, "team-")
+	s.sees("deployment/front-door", ".metadata.labels.team", "")
+	s.sees("deployment/front-door", ".metadata.labels.watched-by", "somebody")
 }
 
 // One changed EndpointSlice reaches the config, translates what it concerns and writes nothing: the ConfigMap shows Services by name. It

@@ -78,7 +78,7 @@ func (s *stage) permit(root string) {
 	s.Cleanup(func() {
 		all, err := control.Audit(begun)
 		s.must(err)
-		left, err := control.Kubectl(context.Background(), "get", "namespaces", "-o", "jsonpath={.items[*].metadata.name}")
+		left, err := control.Kubectl(context.Background(), "get", "namespaces", "-o", `jsonpath={.items[?(@.status.phase=="Active")].metadata.name}`)
 		s.must(err)
 		for _, e := range all {
 			// A namespace that ends takes no new objects, whoever brings them.
@@ -107,8 +107,15 @@ func (s *stage) own(text string) string {
 
 func (s *stage) controller() string { return "stunner.l7mp.io/" + s.name }
 
-// start runs the operator until the test ends, or until it is stopped.
+// start launches the operator and waits until it is ready.
 func (s *stage) start(more ...string) {
+	s.Helper()
+	s.launch(more...)
+	s.await(bed.Answers(fmt.Sprintf("http://127.0.0.1:%d/ready", s.health), http.StatusOK))
+}
+
+// launch runs the operator until the test ends, or until it is stopped.
+func (s *stage) launch(more ...string) {
 	s.Helper()
 	var err error
 	if s.discovery == 0 {
@@ -119,7 +126,7 @@ func (s *stage) start(more ...string) {
 	}
 	args := append([]string{
 		"--provider=kubernetes", "--kubeconfig", s.agent.Kubeconfig, "--namespace", s.name, "--controller-name", s.controller(),
-		"--discovery-auth=off", "--discovery-address", fmt.Sprintf("127.0.0.1:%d", s.discovery), "--health-address", fmt.Sprintf("127.0.0.1:%d", s.health),
+		"--log=all:TRACE", "--discovery-auth=off", "--discovery-address", fmt.Sprintf("127.0.0.1:%d", s.discovery), "--health-address", fmt.Sprintf("127.0.0.1:%d", s.health),
 	}, more...)
 	s.operator, err = bed.Start(bed.Command{Name: "operator", Path: filepath.Join(s.dir, "operator"), Args: args, Logs: s.dir})
 	s.must(err)
@@ -130,7 +137,6 @@ func (s *stage) start(more ...string) {
 		}
 		_ = p.Kill()
 	})
-	s.await(bed.Answers(fmt.Sprintf("http://127.0.0.1:%d/ready", s.health), http.StatusOK))
 }
 
 // stop ends the operator and wants it to take no longer than it may.

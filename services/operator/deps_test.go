@@ -46,6 +46,14 @@ func TestDependencies(t *testing.T) {
 			Why:       "years of rotation are tested in a second, without a cluster",
 		},
 		{
+			Package: internal + "census",
+			Forbidden: []string{
+				internal + "condition", internal + "file/...", internal + "kube/...", internal + "manifest", internal + "resource", internal + "translate",
+				"k8s.io/client-go/...", "sigs.k8s.io/controller-runtime/...",
+			},
+			Why: "what pods say of themselves is known without a cluster to look into",
+		},
+		{
 			Package:   internal + "file",
 			Forbidden: []string{"k8s.io/client-go/...", "sigs.k8s.io/controller-runtime/...", internal + "kube/..."},
 			Why:       "the file provider is the product without a cluster",

@@ -1,0 +1,67 @@
+package discovery
+
+import (
+	"encoding/json"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+)
+
+// The HTTP contract names the paths that are served, the codes of every refusal, and the fields of a report.
+func TestContractIsWrittenDown(t *testing.T) {
+	data, err := os.ReadFile("../../../openapi/discovery.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var contract struct {
+		Paths map[string]struct {
+			Get struct {
+				Responses map[string]any `json:"responses"`
+			} `json:"get"`
+		} `json:"paths"`
+		Components struct {
+			Schemas map[string]struct {
+				Properties map[string]any `json:"properties"`
+			} `json:"schemas"`
+		} `json:"components"`
+	}
+	if err := yaml.Unmarshal(data, &contract); err != nil {
+		t.Fatal(err)
+	}
+	s := NewServer(ServerOptions{})
+	for path, item := range contract.Paths {
+		_, pattern := s.mux.Handler(httptest.NewRequest(http.MethodGet, path, nil))
+		if _, served, _ := strings.Cut(pattern, " "); served != path {
+			t.Errorf("%s is served as %q", path, pattern)
+		}
+		for why, as := range refusals {
+			guarded := why == Hasty || path != "/api/v1/license"
+			if _, written := item.Get.Responses[strconv.Itoa(as.code)]; guarded && !written {
+				t.Errorf("%s: %s is answered with %d, which is not written down", path, why, as.code)
+			}
+		}
+	}
+	if want := []string{"/api/v1/configs", "/api/v1/configs/{namespace}", "/api/v1/configs/{namespace}/{name}", "/api/v1/license", "/api/v1/reports"}; !slices.Equal(
+		slices.Sorted(maps.Keys(contract.Paths)), want) {
+		t.Errorf("paths %q, want %q", slices.Sorted(maps.Keys(contract.Paths)), want)
+	}
+	full := Report{ID: "a", Pod: "a", Revision: "a", Accepted: true, Error: "a", Allocations: 1, Draining: true}
+	var fields map[string]any
+	if sent, err := json.Marshal(full); err != nil || json.Unmarshal(sent, &fields) != nil {
+		t.Fatal(err)
+	}
+	if len(fields) != reflect.TypeFor[Report]().NumField() {
+		t.Fatal("set every field of the report here")
+	}
+	if written := slices.Sorted(maps.Keys(contract.Components.Schemas["Report"].Properties)); !slices.Equal(written, slices.Sorted(maps.Keys(fields))) {
+		t.Errorf("fields of a report %q, want %q", written, slices.Sorted(maps.Keys(fields)))
+	}
+}

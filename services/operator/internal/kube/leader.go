@@ -2,7 +2,10 @@ package kube
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/http"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/client-go/kubernetes"
@@ -53,6 +56,7 @@ func (p *Provider) elect(ctx context.Context, lead func(context.Context)) error 
 		if err != nil {
 			return fmt.Errorf("elect leader: %w", err)
 		}
+		p.lease.elector.Store(elector)
 		elector.Run(ctx)
 		select {
 		case <-done: // nothing is written any more before the lease is asked for again
@@ -60,4 +64,30 @@ func (p *Provider) elect(ctx context.Context, lead func(context.Context)) error 
 		}
 	}
 	return nil
+}
+
+// lease stands in the way of every write. A process that was frozen for longer than the lease lasts has another one lead, and only finds out
+// when it has been going on for a moment.
+type lease struct {
+	http.RoundTripper
+	elector atomic.Pointer[leaderelection.LeaderElector]
+}
+
+var errNoLease = errors.New("this process does not hold the lease any more: another one writes")
+
+// RoundTrip sends a request, unless it is a write that is not this process's to make.
+func (l *lease) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Method == http.MethodGet || l.lasts() {
+		return l.RoundTripper.RoundTrip(r)
+	}
+	if r.Body != nil { // who sends it must close it
+		return nil, errors.Join(errNoLease, r.Body.Close())
+	}
+	return nil, errNoLease
+}
+
+// lasts tells whether the lease has been renewed recently enough. Others wait for longer than that before they take it.
+func (l *lease) lasts() bool {
+	e := l.elector.Load()
+	return e != nil && e.IsLeader() && e.Check(renewDeadline-leaseDuration) == nil
 }

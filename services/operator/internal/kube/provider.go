@@ -52,6 +52,7 @@ type Provider struct {
 	Log        *slog.Logger
 
 	tasks tasks
+	lease lease
 }
 
 // Running names what keeps Run from returning.
@@ -101,6 +102,8 @@ func (p *Provider) work(ctx context.Context, l *loop, id *trust.Identity) error 
 	if err != nil {
 		return fmt.Errorf("reach API server: %w", err)
 	}
+	p.lease.RoundTripper = hc.Transport
+	hc.Transport = &p.lease
 	mapper, err := apiutil.NewDynamicRESTMapper(p.Config, hc)
 	if err != nil {
 		return fmt.Errorf("reach API server: %w", err)

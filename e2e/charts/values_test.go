@@ -74,6 +74,37 @@ func TestValues_NonsenseIsRefused(t *testing.T) {
 	}
 }
 
+// The page for those who come from the existing chart says which of its values are there still, and which are refused.
+func TestMigration_NamesWhatIsThereAndWhatIsNot(t *testing.T) {
+	var all schema
+	if err := json.Unmarshal([]byte(read(t, app+"/values.schema.json")), &all); err != nil {
+		t.Fatal(err)
+	}
+	there, gone, ok := strings.Cut(read(t, "docs/migration.md"), "Others are gone")
+	if !ok {
+		t.Fatal("the page does not say what is gone")
+	}
+	for text, want := range map[string]bool{there: true, gone: false} {
+		values := regexp.MustCompile("(?m)^\\| `([^`]+)` \\|").FindAllStringSubmatch(text, -1)
+		if len(values) == 0 {
+			t.Fatal("no value found")
+		}
+		for _, value := range values {
+			stem, names, _ := strings.Cut(strings.TrimSuffix(value[1], "}"), "{")
+			for _, name := range strings.Split(names, ",") {
+				if path := stem + name; all.knows(strings.Split(path, ".")) != want {
+					t.Errorf("%s is a value: %t", path, !want)
+				}
+			}
+		}
+	}
+}
+
+func (s schema) knows(path []string) bool {
+	below, ok := s.Properties[path[0]]
+	return ok && (len(path) == 1 || below.knows(path[1:]))
+}
+
 // What the pages tell people to set can be set.
 func TestDocs_SetValuesThatExist(t *testing.T) {
 	setting := regexp.MustCompile(`--set ('[^']+'|[\w.=/-]+)`)

@@ -33,6 +33,7 @@ var silent = map[string]string{
 	"Auth / Alert":                                   "none fires",
 	"Control plane / Leaders":                        "replicas elect a leader in a cluster",
 	"Control plane / Who leads":                      "replicas elect a leader in a cluster",
+	"Control plane / Failed writes":                  "there is no API server",
 	"Control plane / Writes to the API server":       "there is no API server",
 	"Control plane / Readers of configs":             "counted in a cluster",
 	"Control plane / Readers turned away, by reason": "counted in a cluster",

@@ -52,6 +52,11 @@ func authVitals(job string) []grafana.Panel {
 			Title: "Credentials", Unit: perSecond, None: "none", Help: "TURN credentials handed out.",
 			Expr: query.Rate("", window, telemetry.AuthCredentials, job),
 		}.Panel(),
+		grafana.Stat{
+			Title: "No config source for", Unit: seconds, Limits: stale, None: "none", Page: alert.Runbook("ConfigStale"),
+			Help: "For how long the operator has not been heard. Credentials are handed out meanwhile, for the gateways that are known.",
+			Expr: "max(" + query.Of(telemetry.ConfigAge, job) + ")",
+		}.Panel(),
 	}
 }
 

@@ -43,6 +43,11 @@ func operatorVitals() []grafana.Panel {
 			Expr: "max(" + query.Of(telemetry.OperatorProblems) + ")",
 		}.Panel(),
 		grafana.Stat{
+			Title: "Failed writes", Unit: count, Limits: any1, None: "no cluster", Page: alert.Runbook("OperatorWriteErrors"),
+			Help: "In ten minutes. What fails is tried again.",
+			Expr: query.Sum("", "increase("+query.Of(telemetry.OperatorWriteErrors)+"[10m])"),
+		}.Panel(),
+		grafana.Stat{
 			Title: "Gateways served", Unit: count, None: "none", Help: "Configs that are published.",
 			Expr: "max(" + query.Of(telemetry.OperatorConfigs) + ")",
 		}.Panel(),

@@ -2,10 +2,12 @@ package translate_test
 
 import (
 	"path/filepath"
+	"reflect"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
@@ -71,5 +73,24 @@ func TestWhoSeesAPartLeavesUsersAsTheyAre(t *testing.T) {
 	other.ObservedGeneration = got.ObservedGeneration
 	if diff := cmp.Diff(other, *got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// A Gateway that comes among many concerns what it refers to, not those that refer to the same, and rarely changes what that says.
+func TestAGatewayThatComesConcernsFewOthers(t *testing.T) {
+	const there, come = 1_000, 200
+	w := newTown(there)
+	dataplane := translate.Unit{Kind: translate.KindDataplane, NamespacedName: types.NamespacedName{Name: stunnerv1.DefaultDataplane}}
+	said, changes := w.translate(dataplane).Status, 0
+	for i := range come {
+		if units := w.change(townGateway(there+i, 0)); units > 2 {
+			t.Fatalf("%d units were translated because of a Gateway that came, want its GatewayConfig and its Dataplane", units)
+		}
+		if now := w.translate(dataplane).Status; !reflect.DeepEqual(said, now) {
+			said, changes = now, changes+1
+		}
+	}
+	if changes != 1 { // from "more than 500" to "more than 1000"
+		t.Errorf("the Dataplane says something else %d times, want once", changes)
 	}
 }

@@ -143,12 +143,12 @@ stringData: {type: static, username: caller, password: marzipan}
 	var published []string
 	n.needsLeave(leave{next, "stunner.l7mp.io", "GatewayConfig", n.name, "", "Secret", ", name: vault"}, func() {
 		n.Helper()
-		n.gatewayConfig("settings", "!Accepted:RefNotPermitted")
+		n.gatewayConfig("settings", "!Accepted:RefNotPermitted InUse:Used")
 		n.gateway("lobby", "!Accepted:Pending !Programmed:Invalid")
 		n.serves("lobby", published...)
 	}, func() {
 		n.Helper()
-		n.gatewayConfig("settings", "Accepted")
+		n.gatewayConfig("settings", "Accepted InUse:Used")
 		n.gateway("lobby", programmed)
 		published = []string{"udp 192.0.2.7"}
 		n.serves("lobby", published...)
@@ -222,7 +222,7 @@ kind: Secret
 metadata: {name: vault, namespace: ` + next + `}
 stringData: {type: static, username: caller, password: marzipan}
 ` + udpRoute("media", "{name: lobby}", "{name: rooms, namespace: "+next+"}"))
-	n.gatewayConfig("settings", "Accepted")
+	n.gatewayConfig("settings", "Accepted InUse:Used")
 	n.gateway("lobby", programmed)
 	n.route("media", "lobby/: "+routed)
 	n.reaches("lobby", "198.51.100.21")

@@ -160,14 +160,9 @@ spec:
 	}
 	made := func() string {
 		n.Helper()
-		text := ""
-		for name, o := range map[string]client.Object{"lobby": &corev1.Service{}, "lobby-tcp": &corev1.Service{}} {
-			n.must(n.read(n.Context(), name, o))
-			text += o.GetResourceVersion() + " "
-		}
-		d := &appsv1.Deployment{}
-		n.must(n.read(n.Context(), "lobby", d))
-		return fmt.Sprintf("%s %s %d", text, d.UID, d.Generation)
+		udp, tcp, pods := &corev1.Service{}, &corev1.Service{}, &appsv1.Deployment{}
+		n.must(errors.Join(n.read(n.Context(), "lobby", udp), n.read(n.Context(), "lobby-tcp", tcp), n.read(n.Context(), "lobby", pods)))
+		return fmt.Sprintf("%s %s %s %d", udp.ResourceVersion, tcp.ResourceVersion, pods.UID, pods.Generation)
 	}
 	before := made()
 	for _, c := range []struct{ lost, want string }{

@@ -323,7 +323,7 @@ func (o options) kubeProvider() (*kube.Provider, error) {
 		}
 		p.Identity = host
 	}
-	klog.SetSlogLogger(p.Log)
+	klog.SetSlogLogger(slog.New(discreet{p.Log.Handler()}))
 	ctrllog.SetLogger(klog.Background())
 	var err error
 	if p.Config, err = clientcmd.BuildConfigFromFlags("", o.kubeconfig); err != nil {
@@ -333,3 +333,17 @@ func (o options) kubeProvider() (*kube.Provider, error) {
 	p.Config.QPS = -1 // the API server shares itself out (API priority and fairness); five requests a second would make a start take minutes
 	return p, nil
 }
+
+// discreet is the log of libraries. Below debug, they log what they send and receive word for word, Secrets and keys too: that nobody gets to see,
+// whatever the log level.
+type discreet struct{ slog.Handler }
+
+func (d discreet) Enabled(ctx context.Context, level slog.Level) bool {
+	return level >= slog.LevelDebug && d.Handler.Enabled(ctx, level)
+}
+
+func (d discreet) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return discreet{d.Handler.WithAttrs(attrs)}
+}
+
+func (d discreet) WithGroup(name string) slog.Handler { return discreet{d.Handler.WithGroup(name)} }

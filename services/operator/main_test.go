@@ -5,11 +5,13 @@ import (
 	"errors"
 	"flag"
 	"io"
+	"log/slog"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/stunner-gateway/stunner/services/api/telemetry"
 	"github.com/stunner-gateway/stunner/services/operator/internal/file"
 )
 
@@ -122,6 +124,21 @@ func TestDiscoveryIsSecuredInACluster(t *testing.T) {
 		if got := o.translation(); o.discoveryAuth != c.auth || got.DiscoveryAddress != c.url || got.DiscoverySecured != c.secured {
 			t.Errorf("%q: %s, %+v", c.args, o.discoveryAuth, got)
 		}
+	}
+}
+
+// The libraries that talk to the API server never log what is said there (K-04).
+func TestLibrariesAreDiscreet(t *testing.T) {
+	levels, err := telemetry.ParseLevels("all:TRACE")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	log := slog.New(discreet{telemetry.NewLog(&out, "text", levels).Handler()}).With("a", 1).WithGroup("b")
+	log.Log(t.Context(), telemetry.LevelTrace, "Response Body", "body", "marker")
+	log.Log(t.Context(), slog.LevelDebug, "Listing and watching")
+	if said := out.String(); strings.Contains(said, "marker") || !strings.Contains(said, "Listing") {
+		t.Errorf("said %q", said)
 	}
 }
 

@@ -24,6 +24,9 @@ import (
 // dataplanes are the pods of the Gateway front-door.
 const dataplanes = "stunner.l7mp.io/related-gateway-name=front-door"
 
+// silence is how long a call may say nothing before it counts as dropped.
+const silence = 30 * time.Second
+
 // TestProduct installs the product with its manifests. What follows happens one after the other, to one Gateway.
 func TestProduct(t *testing.T) {
 	s := stage(t)
@@ -59,9 +62,7 @@ type meeting struct {
 // call: what the auth service gives out works at the addresses that the Gateway has in its status.
 func (m meeting) call(t *testing.T) {
 	for network, c := range m.start(t) {
-		if err := c.Await(t.Context(), 100); err != nil {
-			t.Errorf("%s: %v", network, err)
-		}
+		m.echoes(t, network, c)
 		m.end(t, network, c)
 	}
 }
@@ -113,9 +114,7 @@ func (m meeting) evict(t *testing.T) {
 func (m meeting) goesOn(t *testing.T, calls map[call.Network]*call.Call, pod string) {
 	t.Helper()
 	for network, c := range calls {
-		if err := c.AwaitMore(t.Context(), 100); err != nil {
-			t.Errorf("%s: %v", network, err)
-		}
+		m.echoes(t, network, c)
 	}
 	if m.kubectl("", "get", "pod", pod, "--output=jsonpath={.metadata.deletionTimestamp}") == "" {
 		t.Errorf("pod %s was not told to end", pod)
@@ -124,6 +123,16 @@ func (m meeting) goesOn(t *testing.T, calls map[call.Network]*call.Call, pod str
 		m.end(t, network, c)
 	}
 	m.wait("delete", "pod/"+pod)
+}
+
+// echoes waits until a hundred more datagrams have come back.
+func (m meeting) echoes(t *testing.T, network call.Network, c *call.Call) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), silence)
+	defer cancel()
+	if err := c.AwaitMore(ctx, 100); err != nil {
+		t.Errorf("%s: %v", network, err)
+	}
 }
 
 // start makes a call by each transport and waits until it is up.
@@ -147,9 +156,7 @@ func (m meeting) start(t *testing.T) map[call.Network]*call.Call {
 			return err
 		})
 		calls[network] = c
-		if err := c.Await(t.Context(), 10); err != nil {
-			t.Fatalf("%s: %v", network, err)
-		}
+		m.echoes(t, network, c)
 	}
 	return calls
 }

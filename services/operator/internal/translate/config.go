@@ -108,11 +108,6 @@ func (d draft) relayAddress() string {
 	return config.AddressPlaceholder
 }
 
-// owner is who all objects belong to.
-func (d draft) owner() manifest.Owner {
-	return manifest.OwnerOf(d.gateway, d.parameters.config.Spec.LoadBalancerServiceAnnotations)
-}
-
 // workloadOf is what runs the dataplane pods; nil where somebody else does.
 func (d draft) workloadOf() (resource.Object, condition.Finding) {
 	if d.parameters.dataplane == nil || d.wishes.unmanaged {
@@ -120,7 +115,7 @@ func (d draft) workloadOf() (resource.Object, condition.Finding) {
 	}
 	workload, err := manifest.Workload{
 		Template: d.parameters.dataplane, Image: d.opt.Image, ConfigOrigin: d.opt.DiscoveryAddress, Secured: d.opt.DiscoverySecured,
-	}.Build(d.owner())
+	}.Build(d.owner)
 	if err != nil {
 		return nil, condition.PodsUnmakeable(d.parameters.dataplane.Name)
 	}
@@ -129,14 +124,13 @@ func (d draft) workloadOf() (resource.Object, condition.Finding) {
 
 // objects are the Kubernetes objects of the Gateway, sorted by kind and name.
 func (d draft) objects(c config.Config) []resource.Object {
-	owner := d.owner()
-	objects := []resource.Object{manifest.ConfigMap(owner, shown(c, d.named), d.view.TrustBundle())}
+	objects := []resource.Object{manifest.ConfigMap(d.owner, shown(c, d.named), d.view.TrustBundle())}
 	for _, e := range d.exposures {
-		objects = append(objects, manifest.Service(owner, e))
+		objects = append(objects, manifest.Service(d.owner, e))
 	}
 	if d.workload != nil {
 		objects = append(objects, d.workload)
-		objects = append(objects, d.guards(owner, c)...)
+		objects = append(objects, d.guards(c)...)
 	}
 	slices.SortFunc(objects, func(a, b resource.Object) int {
 		kind := func(o resource.Object) string { return o.GetObjectKind().GroupVersionKind().Kind }
@@ -146,13 +140,13 @@ func (d draft) objects(c config.Config) []resource.Object {
 }
 
 // guards are what protects the pods: from being evicted all at once, and from traffic that is none of theirs.
-func (d draft) guards(owner manifest.Owner, c config.Config) (objects []resource.Object) {
+func (d draft) guards(c config.Config) (objects []resource.Object) {
 	template := d.parameters.dataplane
 	if manifest.Spare(template) {
-		objects = append(objects, manifest.DisruptionBudget(owner))
+		objects = append(objects, manifest.DisruptionBudget(d.owner))
 	}
 	if template.Spec.EnableNetworkPolicy && !template.Spec.HostNetwork {
-		objects = append(objects, manifest.NetworkPolicy(owner, c, d.opt.DiscoveryAddress))
+		objects = append(objects, manifest.NetworkPolicy(d.owner, c, d.opt.DiscoveryAddress))
 	}
 	return objects
 }

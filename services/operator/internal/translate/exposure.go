@@ -54,7 +54,7 @@ func (d draft) layOver() (notes []string) {
 		if at < 0 {
 			continue
 		}
-		_, fields := manifest.Fit(manifest.Service(d.owner(), *e), existing[at])
+		_, fields := manifest.Fit(manifest.Service(d.owner, *e), existing[at])
 		for _, field := range fields {
 			notes = append(notes, condition.ServiceFixed(d.parameters.dataplane.Name, field, e.Name))
 		}

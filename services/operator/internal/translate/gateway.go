@@ -28,6 +28,7 @@ func Gateway(v *resource.View, key types.NamespacedName, opt Options) Result {
 	d := draft{view: v, opt: opt, gateway: gw, before: v.GatewayStatus(key)}
 	var unfit, unauthentic, unreadable, unmakeable condition.Finding
 	d.parameters, unfit = parametersOf(v, gw, class)
+	d.owner = manifest.OwnerOf(gw, d.parameters.annotations())
 	d.auth, unauthentic = authOf(v, d.parameters.config)
 	d.wishes, unreadable = wishesOf(gw, d.parameters.config)
 	d.listeners = listenersOf(v, gw, d.wishes)
@@ -60,13 +61,15 @@ type draft struct {
 	// before is the status that the Gateway has.
 	before     gwapiv1.GatewayStatus
 	parameters parameters
-	auth       config.Auth
-	wishes     wishes
-	listeners  []*listener
-	clusters   []config.Cluster
-	named      []config.Cluster
-	exposures  []manifest.Exposure
-	workload   resource.Object
+	// owner is who all objects belong to.
+	owner     manifest.Owner
+	auth      config.Auth
+	wishes    wishes
+	listeners []*listener
+	clusters  []config.Cluster
+	named     []config.Cluster
+	exposures []manifest.Exposure
+	workload  resource.Object
 	// notes are what people might not expect.
 	notes []string
 }
@@ -113,11 +116,8 @@ func special(a netip.Addr) bool {
 
 // annotationsFit keeps objects from being refused because of what is copied onto them.
 func (d draft) annotationsFit() condition.Finding {
-	if d.parameters.config == nil {
-		return condition.Finding{}
-	}
 	size := 0
-	for key, value := range d.owner().Annotations {
+	for key, value := range d.owner.Annotations {
 		size += len(key) + len(value)
 	}
 	if size > maxAnnotations {

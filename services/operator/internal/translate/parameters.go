@@ -19,6 +19,14 @@ type parameters struct {
 	dataplane *stunnerv1.Dataplane
 }
 
+// annotations go onto all objects, unless the Gateway says something else.
+func (p parameters) annotations() map[string]string {
+	if p.config == nil {
+		return nil
+	}
+	return p.config.Spec.LoadBalancerServiceAnnotations
+}
+
 // parametersOf follows a Gateway's own reference to a GatewayConfig, or else that of its class.
 func parametersOf(v *resource.View, gw *gwapiv1.Gateway, class *gwapiv1.GatewayClass) (parameters, condition.Finding) {
 	if gw.Spec.Infrastructure != nil && gw.Spec.Infrastructure.ParametersRef != nil {

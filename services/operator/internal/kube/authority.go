@@ -2,6 +2,7 @@ package kube
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"reflect"
@@ -172,21 +173,17 @@ func (a *authority) step(ctx context.Context) error {
 	if broken == nil && stored.Usable(now) {
 		a.held = stored
 	}
-	best := a.held
-	if !best.Usable(now) {
-		best = stored // what could be read of it
+	best := stored // or what could be read of it
+	var errs []error
+	if a.held.Usable(now) {
+		best = a.held
+		errs = append(errs, a.identity.Renew(a.held, now))
+		a.tell(a.held.Bundle())
 	}
-	if err := a.renew(ctx, best, secret, broken, now); err != nil {
-		return err
+	if a.leading.Load() {
+		errs = append(errs, a.renew(ctx, best, secret, broken, now), a.show(ctx))
 	}
-	if !a.held.Usable(now) {
-		return nil // the leader has yet to make it
-	}
-	if err := a.identity.Renew(a.held, now); err != nil {
-		return err
-	}
-	a.tell(a.held.Bundle())
-	return a.show(ctx)
+	return errors.Join(errs...)
 }
 
 // tell tells the loop which certificates dataplanes should know.
@@ -204,7 +201,7 @@ func (a *authority) tell(bundle string) {
 // renew writes the Secret where it is not what it should be by now.
 func (a *authority) renew(ctx context.Context, best trust.Authority, secret *corev1.Secret, broken error, now time.Time) error {
 	next, err := best.Next(now)
-	if err != nil || !a.leading.Load() || reflect.DeepEqual(next.Encode(), secret.Data) {
+	if err != nil || reflect.DeepEqual(next.Encode(), secret.Data) {
 		return err
 	}
 	a.log.Info("write CA of config discovery", "secret", client.ObjectKeyFromObject(secret), "found", len(secret.UID) > 0, "problem", broken)
@@ -214,12 +211,12 @@ func (a *authority) renew(ctx context.Context, best trust.Authority, secret *cor
 
 // show writes the certificates to where the readers find them that are no dataplanes.
 func (a *authority) show(ctx context.Context) error {
-	if !a.leading.Load() {
-		return nil
+	if a.told == "" {
+		return nil // the Secret does not say it yet
 	}
 	m := &corev1.ConfigMap{ObjectMeta: a.secret().ObjectMeta}
 	return a.write(ctx, m, func() error {
-		m.Data = map[string]string{trust.CertificatesKey: a.held.Bundle()}
+		m.Data = map[string]string{trust.CertificatesKey: a.told}
 		return nil
 	})
 }

@@ -123,6 +123,11 @@ func TestTheLeaderKeepsTheCA(t *testing.T) {
 		}
 	}
 	r.now = r.now.Add(trust.Lifetime * 2 / 3)
+	leader.leading.Store(false)
+	if r.step(other); other.told != first {
+		t.Error("who does not lead tells of a CA that no Secret holds")
+	}
+	leader.leading.Store(true)
 	if both := r.step(leader, other); len(both) < 2*len(first)-10 {
 		t.Errorf("after two thirds of its life the CA has no successor:\n%s", both)
 	}

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"strconv"
+	"sync"
 )
 
 // Loopback is where everything listens.
@@ -16,11 +17,20 @@ func FreePort() (int, error) {
 	const first, count = 18000, 14000
 	for range 100 {
 		port := first + rand.IntN(count)
-		if isFree(port) {
+		if claim(port) {
 			return port, nil
 		}
 	}
 	return 0, errors.New("find free port: none is free for both UDP and TCP")
+}
+
+// promised are the ports that this process was given. Whoever has one has not always bound it when the next one is looked for.
+var promised sync.Map
+
+// claim takes a port that is free, once.
+func claim(port int) bool {
+	_, given := promised.LoadOrStore(port, true)
+	return !given && isFree(port)
 }
 
 // isFree tells whether a port can be bound on every address, for UDP and for TCP.
@@ -96,7 +106,7 @@ func (p *Ports) replace(must func(port int) bool) (err error) {
 		if p.Media, err = FreePort(); err != nil {
 			return err
 		}
-		if p.Datagrams = p.Media + 1; isFree(p.Datagrams) {
+		if p.Datagrams = p.Media + 1; claim(p.Datagrams) {
 			return nil
 		}
 	}

@@ -43,7 +43,7 @@ func (p *Provider) elect(ctx context.Context, lead func(context.Context)) error 
 	for ctx.Err() == nil {
 		done := make(chan struct{})
 		elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-			Lock: lock, LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod, ReleaseOnCancel: true,
+			Lock: watchedLock{lock, &p.lease}, LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod, ReleaseOnCancel: true,
 			Callbacks: leaderelection.LeaderCallbacks{
 				OnStartedLeading: func(ctx context.Context) {
 					defer close(done)
@@ -66,28 +66,60 @@ func (p *Provider) elect(ctx context.Context, lead func(context.Context)) error 
 	return nil
 }
 
-// lease stands in the way of every write. A process that was frozen for longer than the lease lasts has another one lead, and only finds out
-// when it has been going on for a moment.
+// lease is what this process knows of the lease. A process that was frozen for longer than the lease lasts has another one lead, and only finds
+// out when it has been going on for a moment: what it wants to write by then must not be written.
 type lease struct {
-	http.RoundTripper
 	elector atomic.Pointer[leaderelection.LeaderElector]
+	// renewed is when the renewal was asked for that went through last. The answer says less: it may have waited for a frozen process.
+	renewed atomic.Pointer[time.Time]
+}
+
+// lasts tells whether the lease has been renewed recently enough. Others wait for longer than that before they take it.
+func (l *lease) lasts() bool {
+	e, renewed := l.elector.Load(), l.renewed.Load()
+	return e != nil && e.IsLeader() && renewed != nil && time.Since(*renewed) < renewDeadline
+}
+
+// watchedLock tells the lease when it is renewed.
+type watchedLock struct {
+	resourcelock.Interface
+	lease *lease
+}
+
+// Create is part of resourcelock.Interface.
+func (w watchedLock) Create(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
+	return w.renew(ctx, r, w.Interface.Create)
+}
+
+// Update is part of resourcelock.Interface.
+func (w watchedLock) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
+	return w.renew(ctx, r, w.Interface.Update)
+}
+
+func (w watchedLock) renew(ctx context.Context, r resourcelock.LeaderElectionRecord, ask func(context.Context, resourcelock.LeaderElectionRecord) error) error {
+	asked := time.Now()
+	err := ask(ctx, r)
+	if err == nil {
+		w.lease.renewed.Store(&asked)
+	}
+	return err
+}
+
+// guard stands in the way of every write.
+type guard struct {
+	http.RoundTripper
+	lease *lease
 }
 
 var errNoLease = errors.New("this process does not hold the lease any more: another one writes")
 
 // RoundTrip sends a request, unless it is a write that is not this process's to make.
-func (l *lease) RoundTrip(r *http.Request) (*http.Response, error) {
-	if r.Method == http.MethodGet || l.lasts() {
-		return l.RoundTripper.RoundTrip(r)
+func (g guard) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Method == http.MethodGet || g.lease.lasts() {
+		return g.RoundTripper.RoundTrip(r)
 	}
 	if r.Body != nil { // who sends it must close it
 		return nil, errors.Join(errNoLease, r.Body.Close())
 	}
 	return nil, errNoLease
-}
-
-// lasts tells whether the lease has been renewed recently enough. Others wait for longer than that before they take it.
-func (l *lease) lasts() bool {
-	e := l.elector.Load()
-	return e != nil && e.IsLeader() && e.Check(renewDeadline-leaseDuration) == nil
 }

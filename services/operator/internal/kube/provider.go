@@ -102,8 +102,7 @@ func (p *Provider) work(ctx context.Context, l *loop, id *trust.Identity) error 
 	if err != nil {
 		return fmt.Errorf("reach API server: %w", err)
 	}
-	p.lease.RoundTripper = hc.Transport
-	hc.Transport = &p.lease
+	hc.Transport = guard{hc.Transport, &p.lease}
 	mapper, err := apiutil.NewDynamicRESTMapper(p.Config, hc)
 	if err != nil {
 		return fmt.Errorf("reach API server: %w", err)

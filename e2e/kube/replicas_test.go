@@ -1,0 +1,159 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/reader"
+)
+
+// Every replica serves, and one writes. Whatever happens to the one that does, killed, out of its lease, or frozen for longer than that lasts,
+// another takes over, readers of both do not notice, and the one before writes no more.
+func TestReplicas_OneWritesAndAllServe(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	s.expose("192.0.2.7")
+	s.sees("gateway/front-door", condition("Programmed"), "True")
+	template := func() string { return s.get("deployment/front-door", ".spec.template") }
+	pods := template()
+
+	all := s.replicas("first", "second")
+	first, second := all[0], all[1]
+	first.start()
+	first.leads()
+	second.start()
+	readers := []*reader.Reader{first.reader("front-door"), second.reader("front-door")}
+	for _, r := range readers {
+		s.shows(r, "192.0.2.50", "192.0.2.7")
+	}
+
+	moved := time.Now()
+	s.moveEcho("192.0.2.61")
+	for i, r := range readers {
+		s.shows(r, "192.0.2.61")
+		t.Logf("a change reaches the reader of replica %d after %s", i, r.State().Last.At.Sub(moved).Round(time.Millisecond))
+	}
+
+	lost := time.Now()
+	s.must(first.operator.Kill())
+	s.moveEcho("192.0.2.62") // nobody leads now
+	s.shows(readers[1], "192.0.2.62")
+	t.Logf("a change reaches the reader of the replica that is left %s after the leader is killed", readers[1].State().Last.At.Sub(lost).Round(time.Millisecond))
+	second.leads()
+	t.Logf("taken over %s after the leader was killed", time.Since(lost).Round(100*time.Millisecond))
+	s.writesAlone("killed", second, first)
+
+	first.start()
+	s.shows(readers[0], "192.0.2.62")
+	s.kubectl("delete", "lease", "stunner-operator", "-n", s.name)
+	leader, other := first.orElse(second)
+	s.writesAlone("lease-deleted", leader, other)
+
+	frozen := time.Now()
+	known := readers[leader.number].State()
+	s.must(leader.operator.Signal(syscall.SIGSTOP))
+	s.label("frozen") // what the frozen one finds to do when it wakes up
+	other.leads()
+	t.Logf("taken over %s after the leader froze", time.Since(frozen).Round(100*time.Millisecond))
+	s.sees("deployment/front-door", ".metadata.labels.fault", "frozen")
+	s.moveEcho("192.0.2.63")
+	s.shows(readers[other.number], "192.0.2.63")
+	s.must(leader.operator.Signal(syscall.SIGCONT))
+	s.shows(readers[leader.number], "192.0.2.63")
+	leader.follows()
+	s.writesAlone("continued", other, leader)
+	if wrote := leader.proxy.since(frozen); len(wrote) > 0 {
+		t.Errorf("the leader that was frozen for longer than its lease asked for %v", wrote)
+	}
+	if now := readers[leader.number].State(); now.Changes != known.Changes+1 {
+		t.Errorf("%d configs from the leader that was frozen, for one change", now.Changes-known.Changes)
+	}
+	if after := template(); after != pods {
+		t.Errorf("the pods would be rolled: their template was\n%s\nand is\n%s", pods, after)
+	}
+}
+
+// replica is one of several operators of a stage, with a proxy that knows what it writes.
+type replica struct {
+	*stage
+	number int
+	id     string
+	proxy  *proxy
+}
+
+// replicas returns as many as there are names, in the place of the operator of the stage.
+func (s *stage) replicas(names ...string) (all []*replica) {
+	s.Helper()
+	s.stop()
+	for i, id := range names {
+		own := *s
+		own.discovery, own.health = 0, 0
+		all = append(all, &replica{&own, i, id, own.proxied()})
+	}
+	return all
+}
+
+func (r *replica) start() {
+	r.Helper()
+	r.stage.start("--identity=" + r.id)
+}
+
+// leads waits until the replica leads.
+func (r *replica) leads() {
+	r.Helper()
+	r.await(func(context.Context) error {
+		if r.metric("stunner_operator_leader") != 1 {
+			return errors.New(r.id + " does not lead")
+		}
+		return nil
+	})
+}
+
+// follows waits until the replica knows that it does not lead.
+func (r *replica) follows() {
+	r.Helper()
+	r.await(func(context.Context) error {
+		if r.metric("stunner_operator_leader") != 0 {
+			return errors.New(r.id + " takes itself for the leader")
+		}
+		return nil
+	})
+}
+
+// orElse waits until one of two leads, as the lease says, and returns that one first.
+func (r *replica) orElse(other *replica) (leader, follower *replica) {
+	r.Helper()
+	var holder string
+	r.await(func(context.Context) error {
+		if holder = r.get("lease/stunner-operator", ".spec.holderIdentity"); holder == "" {
+			return errors.New("nobody holds the lease")
+		}
+		return nil
+	})
+	if holder == r.id {
+		r.leads()
+		other.follows()
+		return r, other
+	}
+	other.leads()
+	r.follows()
+	return other, r
+}
+
+// writesAlone makes a change that takes a write, and wants that the leader makes it and the other one none.
+func (s *stage) writesAlone(change string, leader, other *replica) {
+	s.Helper()
+	begun := time.Now()
+	s.label(change)
+	s.sees("deployment/front-door", ".metadata.labels.fault", change)
+	if wrote := leader.proxy.since(begun); len(wrote) == 0 || !strings.HasPrefix(wrote[0].what, "PATCH") {
+		s.Errorf("%s: the leader %s wrote %v", change, leader.id, wrote)
+	}
+	if wrote := other.proxy.since(begun); len(wrote) > 0 {
+		s.Errorf("%s: %s does not lead, and wrote %v", change, other.id, wrote)
+	}
+}

@@ -1,6 +1,6 @@
 # Proofs. A suite is a service, or a folder of e2e; each of SUITES must have run at least one test.
 
-SUITES := tools/pack tools/tally dashboards $(filter services/%,$(MODULES)) $(addprefix e2e/,crd cluster kube charts scenario faults interop turnprobe browser modules monitoring)
+SUITES := tools/pack tools/tally dashboards $(filter services/%,$(MODULES)) $(addprefix e2e/,crd cluster kube scale charts scenario faults interop turnprobe browser modules monitoring)
 TALLY   = GOWORK=off go -C .ci/tools run ./tally
 
 GO_TEST := go test -json -race -shuffle=on -timeout=20m

@@ -103,14 +103,14 @@ func (o *operator) metric(name string) float64 {
 	return v
 }
 
-// settles waits until the operator has written all that there is to write: it leads, and writes nothing for a second.
+// settles waits until the operator has written all that there is to write: it leads, and writes nothing for a while.
 func (o *operator) settles() {
 	o.Helper()
 	ctx, cancel := context.WithTimeout(o.Context(), patience)
 	defer cancel()
 	look := time.NewTicker(time.Second / 2) // a look costs the operator some milliseconds of processor time
 	defer look.Stop()
-	for before, same := -1.0, 0; same < 2; {
+	for before, same := -1.0, 0; same < 6; {
 		select {
 		case <-look.C:
 		case <-ctx.Done():

@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
+	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 	"github.com/stunner-gateway/stunner/e2e/internal/cluster"
 )
 
@@ -126,8 +127,12 @@ func (w *world) expose() {
 	w.Helper()
 	w.each(0, w.size, func(ctx context.Context, gateway int) error {
 		patch := fmt.Sprintf(`{"status":{"loadBalancer":{"ingress":[{"ip":%q}]}}}`, public(gateway))
-		_, err := w.in("v1", "services", gateway).Patch(ctx, nameOf(gateway), types.MergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
-		return err
+		ctx, cancel := context.WithTimeout(ctx, patience)
+		defer cancel()
+		return bed.Until(ctx, func(ctx context.Context) error { // the Service may be on its way
+			_, err := w.in("v1", "services", gateway).Patch(ctx, nameOf(gateway), types.MergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
+			return err
+		})
 	})
 }
 

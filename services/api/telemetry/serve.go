@@ -1,9 +1,12 @@
 package telemetry
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"log"
 	"net"
 	"net/http"
 	"time"
@@ -35,6 +38,7 @@ func Serve(ctx context.Context, ln net.Listener, h http.Handler) error {
 		MaxHeaderBytes: maxHeaderBytes - 4<<10,
 		BaseContext:    func(net.Listener) context.Context { return requests },
 		ConnState:      newCrowd(maxConnections).track,
+		ErrorLog:       log.New(ownErrors{log.Writer()}, "", log.LstdFlags),
 	}
 	stopped := make(chan error, 1)
 	stop := context.AfterFunc(ctx, func() {
@@ -54,4 +58,15 @@ func Serve(ctx context.Context, ln net.Listener, h http.Handler) error {
 		return fmt.Errorf("stop http on %s: %w", ln.Addr(), err)
 	}
 	return nil
+}
+
+// ownErrors are the errors of net/http that are faults of this process. That somebody breaks off a TLS handshake is none, and who does so
+// often would fill the log.
+type ownErrors struct{ to io.Writer }
+
+func (o ownErrors) Write(line []byte) (int, error) {
+	if bytes.Contains(line, []byte("TLS handshake error")) {
+		return len(line), nil
+	}
+	return o.to.Write(line)
 }

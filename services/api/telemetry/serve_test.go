@@ -2,11 +2,15 @@ package telemetry_test
 
 import (
 	"bufio"
+	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"io"
+	"log"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"strings"
 	"testing"
@@ -69,6 +73,42 @@ func request(t *testing.T, c net.Conn, text string) *http.Response {
 		t.Fatal(err)
 	}
 	return response
+}
+
+// The log is for what this process does wrong, not for what strangers do.
+func TestServeLogsItsOwnErrors(t *testing.T) {
+	var logged bytes.Buffer
+	log.SetOutput(&logged)
+	defer log.SetOutput(os.Stderr)
+	certificate := httptest.NewTLSServer(http.NotFoundHandler())
+	defer certificate.Close()
+	ctx, stop := context.WithCancel(t.Context())
+	ln, err := tls.Listen("tcp", "127.0.0.1:0", certificate.TLS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error)
+	go func() {
+		ended <- telemetry.Serve(ctx, ln, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("a fault of ours") }))
+	}()
+	stranger, err := net.Dial("tcp", ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _ = io.WriteString(stranger, "GET / HTTP/1.0\r\n\r\n")
+	_, _ = io.ReadAll(stranger) // the server has noticed when it answers or hangs up
+	_ = stranger.Close()
+	if _, err := certificate.Client().Get("https://" + ln.Addr().String()); err == nil {
+		t.Error("a panic is answered")
+	}
+	certificate.Client().CloseIdleConnections()
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if text := logged.String(); !strings.Contains(text, "a fault of ours") || strings.Contains(text, "handshake") {
+		t.Errorf("log:\n%s", text)
+	}
 }
 
 // J-14: whoever says nothing, or never says all of it, makes room.

@@ -38,7 +38,7 @@ func (n *Node) startBalancer(ctx context.Context) error {
 	}
 	factory.Start(own.Done())
 	if !cache.WaitForCacheSync(ctx.Done(), services.HasSynced) {
-		return errors.Join(errors.New("Services cannot be listed"), context.Cause(ctx))
+		return errors.Join(errors.New("list Services"), context.Cause(ctx))
 	}
 	return nil
 }

@@ -58,8 +58,8 @@ func TestWatchWaitsForWhatIsMissing(t *testing.T) {
 		if err := errors.Join(err, metav1.AddMetaToScheme(s)); err != nil { // the informers ask it for all kinds
 			t.Fatal(err)
 		}
-		gateways := gwapiv1.SchemeGroupVersion.WithKind("Gateway")
-		routes, alphaRoutes := gwapiv1.SchemeGroupVersion.WithKind("UDPRoute"), schema.GroupVersion(gwapiv1a2.GroupVersion).WithKind("UDPRoute")
+		gateways := schema.GroupVersion(gwapiv1.GroupVersion).WithKind("Gateway")
+		routes, alphaRoutes := schema.GroupVersion(gwapiv1.GroupVersion).WithKind("UDPRoute"), schema.GroupVersion(gwapiv1a2.GroupVersion).WithKind("UDPRoute")
 		server := &growing{failure: errors.New("connection refused"), lacks: map[schema.GroupVersionKind]bool{gateways: true, routes: true, alphaRoutes: true}}
 		informers, lack := &informertest.FakeInformers{Scheme: s}, &atomic.Pointer[string]{}
 		w := watcher{cache: informers, scheme: s, mapper: server, inbox: newInbox(), lack: lack, log: slog.New(slog.DiscardHandler)}

@@ -39,8 +39,11 @@ func (c Config) Canonical() []byte {
 }
 
 // Revision identifies the content of a config: a hash of its canonical form.
-func (c Config) Revision() string {
-	sum := sha256.Sum256(c.Canonical())
+func (c Config) Revision() string { return RevisionOf(c.Canonical()) }
+
+// RevisionOf is the revision of the config that has a canonical form.
+func RevisionOf(canonical []byte) string {
+	sum := sha256.Sum256(canonical)
 	return hex.EncodeToString(sum[:6])
 }
 

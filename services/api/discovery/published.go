@@ -21,7 +21,8 @@ type published struct {
 func publish(c config.Config) published {
 	c = c.Clone()
 	c.Default()
-	p := published{id: c.Admin.Name, revision: c.Revision(), config: c, frame: c.Canonical()}
+	frame := c.Canonical()
+	p := published{id: c.Admin.Name, revision: config.RevisionOf(frame), config: c, frame: frame}
 	for _, l := range c.Listeners {
 		p.placed = p.placed || l.Address == config.NodeAddressPlaceholder
 	}

@@ -93,17 +93,19 @@ func NewServer(o ServerOptions) *Server {
 	return s
 }
 
-// Publish makes c the current config of its name. It does nothing when the revision is unchanged, and never waits for a reader.
-func (s *Server) Publish(c config.Config) {
+// Publish makes c the current config of its name, and returns its revision and whether that is another one than before. It never waits for a
+// reader.
+func (s *Server) Publish(c config.Config) (revision string, changed bool) {
 	p := publish(c)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.configs[p.id].revision == p.revision {
-		return
+		return p.revision, false
 	}
 	s.configs[p.id] = p
 	s.graves.open(p.id)
 	s.send(p)
+	return p.revision, true
 }
 
 // Delete withdraws a config and tells its readers so, those too that come back within an hour.

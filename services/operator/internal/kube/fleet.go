@@ -53,13 +53,13 @@ const (
 const problemText = 256
 
 // published notes what the dataplanes of a Gateway should run.
-func (f *fleets) published(gateway types.NamespacedName, c config.Config) {
+func (f *fleets) published(gateway types.NamespacedName, revision string, c config.Config) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.fleets[gateway] == nil {
 		f.fleets[gateway] = &fleet{}
 	}
-	f.fleets[gateway].wanted = c.Revision()
+	f.fleets[gateway].wanted = revision
 	if slices.ContainsFunc(c.Listeners, func(l config.Listener) bool { return l.Address == config.NodeAddressPlaceholder }) {
 		f.fleets[gateway].wanted = ""
 	}

@@ -56,7 +56,7 @@ func TestFleetComesToSomethingSeldom(t *testing.T) {
 		goes := func(pod string) func() {
 			return func() { from <- discovery.ReportNews{Gone: &discovery.ReportKey{ID: "media/edge", Pod: pod}} }
 		}
-		publish := func(c config.Config) func() { return func() { f.published(fleetKey, c) } }
+		publish := func(c config.Config) func() { return func() { f.published(fleetKey, c.Revision(), c) } }
 		drain := func(r *discovery.Report) { r.Draining = true }
 		busy := func(r *discovery.Report) { r.Allocations = 100 }
 		none, fine := (*resource.FleetState)(nil), &resource.FleetState{}

@@ -238,7 +238,7 @@ func (l *loop) withdraw(key types.NamespacedName) bool {
 func (l *loop) publish(key types.NamespacedName, r *translate.Result) {
 	old := l.current(key)
 	next := r.ConfigAfter(old)
-	if next == nil || old != nil && old.Revision() == next.Revision() {
+	if next == nil {
 		return
 	}
 	if old == nil {
@@ -249,11 +249,14 @@ func (l *loop) publish(key types.NamespacedName, r *translate.Result) {
 			}
 		}
 	}
+	revision, changed := l.server.Publish(*next)
+	if !changed {
+		return
+	}
 	l.published[key] = next.Clone()
-	l.fleets.published(key, *next)
-	l.server.Publish(*next)
+	l.fleets.published(key, revision, *next)
 	l.meters.configs.Set(float64(len(l.published)))
-	l.log.Info("publish config", "gateway", key, "revision", next.Revision())
+	l.log.Info("publish config", "gateway", key, "revision", revision)
 }
 
 // current is the config that a Gateway is served with.

@@ -39,8 +39,8 @@ func TestInstallation_ServesAGateway(t *testing.T) {
 // With the profile openova, manifests work that bring their own GatewayConfig and scale a Deployment by a name of their own.
 func TestInstallation_OfTheProfileOpenova(t *testing.T) {
 	in := install(t, release{chart: app, files: []string{"values-openova.yaml"}})
-	kubectl(t, "create", "namespace", "stunner")
-	kubectl(t, "create", "namespace", "apps")
+	restricted(t, "stunner")
+	restricted(t, "apps")
 	kubectl(t, "apply", "-f", file(t, `
 apiVersion: v1
 kind: Secret

@@ -23,6 +23,9 @@ import (
 type proxy struct {
 	address string
 	pass    http.Handler
+	// stage is in the name or the namespace of all that belongs to the stage. All operators say something on objects that belong to no class, such
+	// as the routes that other tests leave.
+	stage string
 
 	mu     sync.Mutex
 	server *http.Server
@@ -57,7 +60,7 @@ func (s *stage) proxied() *proxy {
 	s.must(err)
 	target, err := url.Parse(s.agent.Config.Host)
 	s.must(err)
-	p := &proxy{address: fmt.Sprintf("%s:%d", bed.Loopback, port)}
+	p := &proxy{address: fmt.Sprintf("%s:%d", bed.Loopback, port), stage: s.name}
 	p.pass = &httputil.ReverseProxy{
 		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(target) },
 		Transport:     transport,
@@ -102,7 +105,7 @@ func (p *proxy) make(f fault) {
 func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.mu.Lock()
 	f := p.fault
-	if isWrite(r) {
+	if p.isWrite(r) {
 		p.writes = append(p.writes, write{time.Now(), r.Method + " " + r.URL.Path})
 	}
 	p.mu.Unlock()
@@ -126,14 +129,14 @@ func (p *proxy) since(t time.Time) (list []write) {
 	return list
 }
 
-// isWrite tells whether a request changes an object that people or dataplanes rely on: leases and events come and go.
-func isWrite(r *http.Request) bool {
+// isWrite tells whether a request changes an object of the stage that people or dataplanes rely on: leases and events come and go.
+func (p *proxy) isWrite(r *http.Request) bool {
 	for _, other := range []string{"/leases", "/events", "reviews"} {
 		if strings.Contains(r.URL.Path, other) {
 			return false
 		}
 	}
-	return r.Method != http.MethodGet && r.Method != http.MethodHead
+	return r.Method != http.MethodGet && r.Method != http.MethodHead && strings.Contains(r.URL.Path, p.stage)
 }
 
 // holdWrites holds a write, and all that come after it, until their clients go. It returns what is closed when the first one is held.
@@ -142,7 +145,7 @@ func (p *proxy) holdWrites(from int) <-chan struct{} {
 	var mu sync.Mutex
 	seen := 0
 	p.make(func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
-		if !isWrite(r) {
+		if !p.isWrite(r) {
 			pass.ServeHTTP(w, r)
 			return
 		}

@@ -15,36 +15,46 @@ import (
 // maxParents is how many parents the status of a route holds (Gateway API, RouteStatus.parents).
 const maxParents = 32
 
-// Route says what became of a route at each of its parents. What other controllers say of theirs stays as it is.
+// Route says what became of a route at each of its parents. What other controllers say of theirs stays as it is, and everything stays where it
+// stands: controllers that each put their own word last would write against each other without end.
 func Route(v *resource.View, ref resource.RouteRef, opt Options) RouteResult {
 	result := RouteResult{Route: ref}
 	r := v.Route(ref)
 	if r == nil {
 		return result
 	}
+	said := parentStatuses(v, r, opt)
+	result.Ours = len(said) > 0
 	for _, s := range r.Status {
-		if string(s.ControllerName) == opt.ControllerName {
-			result.Ours = true
-		} else {
+		if string(s.ControllerName) != opt.ControllerName {
 			result.Parents = append(result.Parents, s)
+			continue
+		}
+		result.Ours = true
+		if i := slices.IndexFunc(said, func(now gwapiv1.RouteParentStatus) bool { return sameParent(now.ParentRef, s.ParentRef) }); i >= 0 {
+			result.Parents = append(result.Parents, said[i])
+			said = slices.Delete(said, i, i+1)
 		}
 	}
+	room := max(0, maxParents-len(result.Parents))
+	result.Parents = append(result.Parents, said[:min(room, len(said))]...)
+	return result
+}
+
+// parentStatuses is what is said of a route at those parents that are ours to speak for.
+func parentStatuses(v *resource.View, r *resource.Route, opt Options) (said []gwapiv1.RouteParentStatus) {
 	for _, parent := range parentsOf(r) {
 		conditions, ours := parentConditions(v, r, parent, opt)
 		if !ours {
 			continue
 		}
-		result.Ours = true
-		if len(result.Parents) < maxParents {
-			result.Parents = append(result.Parents, gwapiv1.RouteParentStatus{
-				ParentRef:      parent,
-				ControllerName: gwapiv1.GatewayController(opt.ControllerName),
-				Conditions: condition.Merge(publishedParent(r, parent, opt), r.Origin.GetGeneration(), opt.Now,
-					conditions...),
-			})
-		}
+		said = append(said, gwapiv1.RouteParentStatus{
+			ParentRef:      parent,
+			ControllerName: gwapiv1.GatewayController(opt.ControllerName),
+			Conditions:     condition.Merge(publishedParent(r, parent, opt), r.Origin.GetGeneration(), opt.Now, conditions...),
+		})
 	}
-	return result
+	return said
 }
 
 // parentConditions returns the conditions of a route at one parent; false when the parent is not ours to speak for.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 )
 
 // Folders of the programs, below the root of the repository.
@@ -38,11 +39,42 @@ func Root() (string, error) {
 // Build compiles programs into dir, each under the name of its folder. What did not change comes from the build cache.
 func Build(ctx context.Context, root, dir string, folders ...string) error {
 	for _, folder := range folders {
-		cmd := exec.CommandContext(ctx, "go", "build", "-o", filepath.Join(dir, filepath.Base(folder)), ".")
-		cmd.Dir = filepath.Join(root, folder)
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("build %s: %w\n%s", folder, err, out)
+		path := filepath.Join(dir, filepath.Base(folder))
+		once, _ := built.LoadOrStore(filepath.Join(root, folder), sync.OnceValues(func() (*os.File, error) { return build(ctx, root, folder, path) }))
+		program, err := once.(func() (*os.File, error))()
+		if err != nil {
+			return fmt.Errorf("build %s: %w", folder, err)
 		}
+		if err := install(program, path); err != nil {
+			return fmt.Errorf("build %s: %w", folder, err)
+		}
+	}
+	return nil
+}
+
+// built holds the programs that this process has built, by their folder: to link one takes seconds, and many tests want the same. An open file
+// outlives the folder of the test that was first.
+var built sync.Map
+
+func build(ctx context.Context, root, folder, path string) (*os.File, error) {
+	cmd := exec.CommandContext(ctx, "go", "build", "-o", path, ".")
+	cmd.Dir = filepath.Join(root, folder)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("%w\n%s", err, out)
+	}
+	return os.Open(path)
+}
+
+// install copies a program to where it is not yet. Another process does so: while this one writes a program and starts another at the same time,
+// the kernel takes the first for one that is still being written, and does not run it.
+func install(program *os.File, path string) error {
+	if _, err := os.Stat(path); err == nil {
+		return nil
+	}
+	cmd := exec.Command("cp", "/proc/self/fd/3", path)
+	cmd.ExtraFiles = []*os.File{program}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("copy: %w\n%s", err, out)
 	}
 	return nil
 }

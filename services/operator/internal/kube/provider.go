@@ -146,7 +146,9 @@ func (p *Provider) work(ctx context.Context, l *loop, id *trust.Identity) error 
 		group.Go(func() error { p.tasks.do("translation", func(t *task) { l.run(ctx, t) }); return nil })
 		return nil
 	})
-	group.Go(func() error { p.tasks.do("fetching of Secrets", func(t *task) { l.secrets.run(ctx, t) }); return nil })
+	for range fetchers {
+		group.Go(func() error { p.tasks.do("fetching of Secrets", func(t *task) { l.secrets.run(ctx, t) }); return nil })
+	}
 	return group.Wait()
 }
 

@@ -78,6 +78,9 @@ func (s *secrets) arrived(secret *corev1.Secret, gone bool) bool {
 	return true
 }
 
+// fetchers is how many Secrets are fetched at a time: a start waits for all that are needed.
+const fetchers = 8
+
 // run fetches until ctx ends. A Secret that cannot be fetched is tried again; whatever waits for it stays as it is.
 func (s *secrets) run(ctx context.Context, t *task) {
 	defer context.AfterFunc(ctx, s.queue.ShutDown)()

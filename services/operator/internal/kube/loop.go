@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -255,6 +256,7 @@ func (l *loop) publish(key types.NamespacedName, r *translate.Result) {
 	}
 	l.published[key] = next.Clone()
 	l.fleets.published(key, revision, *next)
+	l.fleets.look(key, time.Now()) // a dataplane may have spoken by now, and one that stays with what it has says nothing
 	l.meters.configs.Set(float64(len(l.published)))
 	l.log.Info("publish config", "gateway", key, "revision", revision)
 }

@@ -54,6 +54,14 @@ func TestDependencies(t *testing.T) {
 			Why: "what pods say of themselves is known without a cluster to look into",
 		},
 		{
+			Package: internal + "scaler",
+			Forbidden: []string{
+				internal + "condition", internal + "file/...", internal + "kube/...", internal + "manifest", internal + "resource", internal + "translate",
+				"k8s.io/client-go/...", "sigs.k8s.io/controller-runtime/...",
+			},
+			Why: "it answers what it is asked; what the answer is, is for the provider to know",
+		},
+		{
 			Package:   internal + "file",
 			Forbidden: []string{"k8s.io/client-go/...", "sigs.k8s.io/controller-runtime/...", internal + "kube/..."},
 			Why:       "the file provider is the product without a cluster",

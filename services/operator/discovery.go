@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"net"
 	"net/url"
 	"slices"
 	"strings"
@@ -47,6 +48,27 @@ func (o *options) checkDiscovery() error {
 		if namespace, name, ok := strings.Cut(account, "/"); !ok || namespace == "" || name == "" || strings.Contains(name, "/") {
 			return fmt.Errorf("--discovery-readers %q: use NAMESPACE/SERVICEACCOUNT", account)
 		}
+	}
+	return nil
+}
+
+const scalerAddressUsage = "with kubernetes: HOST:PORT where KEDA is told over gRPC how many allocations there are, with the certificate of config discovery; empty tells nobody"
+
+const scalerURLUsage = "HOST:PORT where KEDA asks the operator how many allocations there are, in rendered objects; empty means the host of --discovery-url, port 13480"
+
+// scalerPort is where KEDA finds the operator unless it is told otherwise.
+const scalerPort = "13480"
+
+// checkScaler checks where KEDA finds the operator, and where the operator waits for it. It comes after checkDiscovery.
+func (o *options) checkScaler() error {
+	if u, err := url.Parse(o.discoveryURL); o.scalerURL == "" && err == nil {
+		o.scalerURL = net.JoinHostPort(u.Hostname(), scalerPort)
+	}
+	if _, _, err := net.SplitHostPort(o.scalerAddress); err != nil && o.scalerAddress != "" {
+		return fmt.Errorf("--scaler-address %q: use HOST:PORT, or nothing", o.scalerAddress)
+	}
+	if host, port, err := net.SplitHostPort(o.scalerURL); err != nil || host == "" || port == "" {
+		return fmt.Errorf("--scaler-url %q: use HOST:PORT", o.scalerURL)
 	}
 	return nil
 }

@@ -112,6 +112,8 @@ type options struct {
 	clusterDomain    string
 	image            string
 	discoveryURL     string
+	scalerURL        string
+	scalerAddress    string
 	log              string
 	logFormat        string
 	version          bool
@@ -121,6 +123,7 @@ type options struct {
 	readers          string
 	namespaces       string
 	tokenFile        string
+	credentials      string
 
 	levels *telemetry.Levels
 }
@@ -156,6 +159,7 @@ func (o *options) flags(fs *flag.FlagSet) {
 	fs.StringVar(&o.identity, "identity", "", "with kubernetes: name of this replica; empty means the host name")
 	fs.StringVar(&o.tokenFile, "discovery-token-file", "", "with kubernetes: file with a token of an account in --discovery-readers, by which replicas tell each other what dataplanes report")
 	fs.StringVar(&o.namespaces, "watch-namespaces", "", "with kubernetes: comma-separated namespaces to look after, for which Roles are enough; empty means all of them")
+	fs.StringVar(&o.credentials, "credentials", "", "with kubernetes: Secret in --namespace that is made, with a shared secret drawn by lot, where there is none; empty means that nobody wants it")
 	fs.StringVar(&o.readers, "discovery-readers", "", "with kubernetes: comma-separated accounts that may read all configs, NAMESPACE/SERVICEACCOUNT")
 	fs.StringVar(&o.input, "input", "", "with file: folder of YAML")
 	fs.StringVar(&o.output, "output", "", "with file: folder for statuses, rendered objects, logs and state")
@@ -173,6 +177,8 @@ func (o *options) flags(fs *flag.FlagSet) {
 	fs.StringVar(&o.clusterDomain, "cluster-domain", defaults.ClusterDomain, "DNS domain of the cluster")
 	fs.StringVar(&o.image, "image", defaults.Image, "image in rendered objects when the Dataplane names none")
 	fs.StringVar(&o.discoveryURL, "discovery-url", "", discoveryURLUsage)
+	fs.StringVar(&o.scalerAddress, "scaler-address", "127.0.0.1:13480", scalerAddressUsage)
+	fs.StringVar(&o.scalerURL, "scaler-url", "", scalerURLUsage)
 	fs.StringVar(&o.log, "log", "all:INFO", "log level SCOPE:LEVEL[,SCOPE:LEVEL…]")
 	fs.StringVar(&o.logFormat, "log-format", "text", "log format: text or json")
 	fs.BoolVar(&o.version, "version", false, "print the version and exit")
@@ -236,10 +242,16 @@ func (o *options) check(args []string) error {
 	if err := o.checkDiscovery(); err != nil {
 		return err
 	}
+	if err := o.checkScaler(); err != nil {
+		return err
+	}
 	for _, namespace := range list(o.namespaces) {
 		if wrong := validation.IsDNS1123Label(namespace); len(wrong) > 0 {
 			return fmt.Errorf("--watch-namespaces %q: %s", namespace, wrong[0])
 		}
+	}
+	if wrong := validation.IsDNS1123Subdomain(o.credentials); o.credentials != "" && len(wrong) > 0 {
+		return fmt.Errorf("--credentials %q: %s", o.credentials, wrong[0])
 	}
 	if err := o.checkPlaces(); err != nil {
 		return err
@@ -285,7 +297,7 @@ func (o *options) checkPlaces() error {
 // translation are the options of the translation.
 func (o options) translation() translate.Options {
 	return translate.Options{ControllerName: o.controllerName, EndpointDiscovery: o.endpoints, ClusterDomain: o.clusterDomain,
-		DiscoveryAddress: o.discoveryURL, DiscoverySecured: o.secured(), Image: o.image}
+		DiscoveryAddress: o.discoveryURL, DiscoverySecured: o.secured(), ScalerAddress: o.scalerURL, Image: o.image}
 }
 
 func (o options) logger() *slog.Logger {
@@ -314,7 +326,8 @@ func (o options) fileProvider() file.Provider {
 func (o options) kubeProvider() (*kube.Provider, error) {
 	p := &kube.Provider{
 		Namespace: o.namespace, Identity: o.identity, Namespaces: list(o.namespaces), Address: o.address, TokenFile: o.tokenFile, DiscoveryAddress: o.discoveryAddress, HealthAddress: o.healthAddress,
-		DiscoveryAuth: o.discoveryAuth, DiscoveryReaders: o.accounts(), Options: o.translation(), Log: o.logger(),
+		ScalerAddress: o.scalerAddress, DiscoveryAuth: o.discoveryAuth, DiscoveryReaders: o.accounts(), Credentials: o.credentials,
+		Options: o.translation(), Log: o.logger(),
 	}
 	if p.Identity == "" {
 		host, err := os.Hostname()

@@ -32,6 +32,7 @@ func TestOptionsSayWhatIsWrong(t *testing.T) {
 		{[]string{"--provider=kubernetes", "--namespace="}, "--namespace is missing"},
 		{[]string{"--provider=kubernetes", "--discovery-readers=auth"}, `--discovery-readers "auth": use NAMESPACE/SERVICEACCOUNT`},
 		{[]string{"--provider=kubernetes", "--watch-namespaces=media,No"}, `--watch-namespaces "No": `},
+		{[]string{"--provider=kubernetes", "--credentials=stunner-system/turn"}, `--credentials "stunner-system/turn": `},
 		{[]string{"--nonsense"}, "nonsense"},
 		{append([]string{"serve"}, needed...), `unexpected argument "serve"`},
 		{[]string{"--input", "x/", "--output", "./x"}, "--output ./x: is the input folder as well"},
@@ -44,6 +45,9 @@ func TestOptionsSayWhatIsWrong(t *testing.T) {
 		{[]string{"--provider=kubernetes", "--discovery-auth=token"}, "use strict, permissive or off"},
 		{[]string{"--provider=kubernetes", "--discovery-url=http://discovery:13478"}, "nobody is answered there: use https"},
 		{[]string{"--provider=kubernetes", "--discovery-url=discovery:13478"}, "use https://HOST:PORT"},
+		{[]string{"--provider=kubernetes", "--scaler-address=13480"}, "--scaler-address \"13480\": use HOST:PORT, or nothing"},
+		{[]string{"--provider=kubernetes", "--scaler-url=operator"}, "--scaler-url \"operator\": use HOST:PORT"},
+		{[]string{"--provider=kubernetes", "--scaler-url=:13480"}, "--scaler-url \":13480\": use HOST:PORT"},
 		{append(needed[:4:4], "--child-lifetime", "long"), "use free or bound"},
 		{append(needed[:4:4], "--log-format", "xml"), "use text or json"},
 		{append(needed[:4:4], "--log", "all:LOUD"), "--log: parse log levels"},
@@ -123,6 +127,23 @@ func TestDiscoveryIsSecuredInACluster(t *testing.T) {
 		}
 		if got := o.translation(); o.discoveryAuth != c.auth || got.DiscoveryAddress != c.url || got.DiscoverySecured != c.secured {
 			t.Errorf("%q: %s, %+v", c.args, o.discoveryAuth, got)
+		}
+	}
+}
+
+// KEDA is sent to the operator's own Service, by the name in its certificate.
+func TestKEDAFindsTheOperator(t *testing.T) {
+	for want, args := range map[string][]string{
+		"stunner-config-discovery.stunner-system.svc.cluster.local:13480": {"--provider=kubernetes"},
+		"d.example.net:13480":  {"--provider=kubernetes", "--discovery-url=wss://d.example.net"},
+		"scaler.example.net:1": {"--provider=kubernetes", "--discovery-url=wss://d.example.net", "--scaler-url=scaler.example.net:1"},
+	} {
+		o, err := parse(args, environment(nil), io.Discard)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := o.translation().ScalerAddress; got != want {
+			t.Errorf("%q: %s, want %s", args, got, want)
 		}
 	}
 }

@@ -22,8 +22,10 @@ type options struct {
 	log       string
 	logFormat string
 	sockets   int
+	icmp      bool
 	dryRun    bool
 	stateDir  string
+	standby   string
 	tokenFile string
 	caFile    string
 	node      string
@@ -88,8 +90,10 @@ func parseFlags(args []string, env func(string) string, out io.Writer) (options,
 	for _, n := range []string{"u", "udp-thread-num"} {
 		fs.IntVar(&o.sockets, n, 0, "sockets of a UDP listener; 0, or more than the process has cores, means one for each core")
 	}
+	flags(&o.icmp, "tell clients of datagrams that did not reach a peer, as RFC 8656 §11.5 says; clients that follow RFC 5766 alone may end their sessions over it, those of pion do", "icmp-indications")
 	flags(&o.dryRun, "read the config, say what it would do, and exit", "d", "dry-run")
 	text(&o.stateDir, env("STUNNER_STATE_DIR"), "folder for the last good config; empty keeps none (env STUNNER_STATE_DIR)", "state-dir")
+	text(&o.standby, env("STUNNER_STANDBY_CONFIG"), "file of a config to start with where the origin is away and there is no last good config (env STUNNER_STANDBY_CONFIG)", "standby-config")
 	text(&o.tokenFile, env("STUNNER_DISCOVERY_TOKEN_FILE"), "file with the bearer token for config discovery (env STUNNER_DISCOVERY_TOKEN_FILE)", "discovery-token-file")
 	text(&o.caFile, env("STUNNER_DISCOVERY_CA_FILE"), "file with the CA of the config discovery server (env STUNNER_DISCOVERY_CA_FILE)", "discovery-ca-file")
 	text(&o.node, env("STUNNER_NODENAME"), "node that this process runs on (env STUNNER_NODENAME)", "node")

@@ -26,6 +26,7 @@ func TestContractCommandLine(t *testing.T) {
 		"verbose":      {[]string{"-v"}, func(o options) bool { return o.log == "all:DEBUG" }},
 		"force ready":  {[]string{"--force-ready-status", "--drain-timeout=2m"}, func(o options) bool { return o.forced && o.drain == 2*time.Minute }},
 		"admin":        {[]string{"--unready-on-drain", "--show-users", "--sessions-from=any"}, func(o options) bool { return o.unready && o.showUsers && o.from == fromAny }},
+		"ICMP":         {[]string{"--icmp-indications"}, func(o options) bool { return o.icmp }},
 		"quick server": {[]string{"turn://ann:pw@127.0.0.1:3478?transport=tcp"}, func(o options) bool { return o.uri != nil && o.uri.Port == 3478 && o.uri.Transport == "tcp" }},
 	}
 	for name, tc := range cases {

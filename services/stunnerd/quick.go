@@ -44,13 +44,13 @@ func quickServer(u config.URI) (discovery.Source, error) {
 type fixed struct{ config config.Config }
 
 func (f fixed) Load(context.Context) ([]discovery.Loaded, error) {
-	return []discovery.Loaded{{Config: f.config}}, nil
+	return []discovery.Loaded{{Config: f.config, Revision: f.config.Revision()}}, nil
 }
 func (f fixed) String() string { return "command line" }
 
 func (f fixed) Watch(ctx context.Context) <-chan discovery.Event {
 	events := make(chan discovery.Event, 1)
-	events <- discovery.Event{ID: f.config.Admin.Name, Config: f.config}
+	events <- discovery.Event{ID: f.config.Admin.Name, Config: f.config, Revision: f.config.Revision()}
 	context.AfterFunc(ctx, func() { close(events) })
 	return events
 }

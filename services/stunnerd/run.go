@@ -72,7 +72,7 @@ func newDaemon(o options, source discovery.Source, levels *telemetry.Levels, log
 	respectMemory(memory)
 	room := capacity(memory)
 	srv, err := server.New(server.Options{
-		Sockets: o.sockets, HostAddresses: o.addresses, LocalAddresses: localAddresses(), Capacity: room, Log: telemetry.Scope(log, "turn"),
+		Sockets: o.sockets, ICMP: o.icmp, HostAddresses: o.addresses, LocalAddresses: localAddresses(), Capacity: room, Log: telemetry.Scope(log, "turn"),
 	})
 	if err != nil {
 		return nil, err
@@ -89,7 +89,7 @@ func newDaemon(o options, source discovery.Source, levels *telemetry.Levels, log
 	listeners := func() []config.Listener { return srv.Running().Listeners }
 	d.inspector = admin.NewInspector(srv.Sessions(), srv.Meter(), listeners, admin.Access{Anywhere: o.from == fromAny, Users: o.showUsers})
 	d.follower = follower.New(follower.Options{
-		Source: source, Server: srv, Last: follower.LastGood{Dir: o.stateDir, ID: o.id},
+		Source: source, Server: srv, Last: follower.LastGood{Dir: o.stateDir, ID: o.id}, Standby: o.standby,
 		Lookup: o.lookup, Applied: d.applied, Pod: o.pod, Log: telemetry.Scope(log, "config"),
 	})
 	d.registry.MustRegister(

@@ -20,6 +20,8 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
 // Bounds of what a server can make a client do.
@@ -218,14 +220,14 @@ func (c *client) connect(ctx context.Context, w *watch) error {
 	}
 	s := newStream(ctx, clientPulse)
 	defer s.close()
-	conn, _, err := websocket.Dial(s.ctx, c.address(true), &websocket.DialOptions{
+	conn, answer, err := websocket.Dial(s.ctx, c.address(true), &websocket.DialOptions{
 		HTTPClient: httpClient, HTTPHeader: header, OnPingReceived: s.onPing, OnPongReceived: s.onPong,
 	})
 	if err != nil {
 		return s.cause(err)
 	}
 	s.open(conn, frameLimit)
-	w.connected()
+	w.connected(ahead(answer.Header, time.Now()))
 	var workers sync.WaitGroup
 	defer workers.Wait()
 	defer s.close()
@@ -239,8 +241,18 @@ func (c *client) connect(ctx context.Context, w *watch) error {
 		if err != nil {
 			return err
 		}
-		w.receive(data)
+		w.receive(data, config.RevisionOf(data))
 	}
+}
+
+// ahead is by how much a clock is ahead of that of a server, which has cut off the fraction of its second. It is nil when the server says nothing
+// that can be read.
+func ahead(answer http.Header, now time.Time) *time.Duration {
+	date, err := http.ParseTime(answer.Get("Date"))
+	if err != nil {
+		return nil
+	}
+	return new(now.Sub(date).Truncate(time.Second))
 }
 
 // Report sends a report now, or as soon as there is a connection.

@@ -112,6 +112,15 @@ func TestUnknownFieldsAreDelivered(t *testing.T) {
 		}
 		if e := nextConfig(t, events); e.Err != nil || !slices.Equal(e.Unknown, c.want) {
 			t.Errorf("event %+v, want unknown %q", e, c.want)
+		} else if e.Revision != config.RevisionOf([]byte(c.frame)) {
+			t.Errorf("%s is called %s", c.frame, e.Revision)
+		}
+	}
+	// So is another value of what nobody knows: whoever reports says which of the two it has.
+	for _, frame := range []string{newer, strings.Replace(newer, `"newer":1`, `"newer":2`, 1)} {
+		s.frames <- frame
+		if e := nextConfig(t, events); e.Revision != config.RevisionOf([]byte(frame)) {
+			t.Errorf("%s is called %s", frame, e.Revision)
 		}
 	}
 }
@@ -224,16 +233,16 @@ func TestOneRefusalDoesNotRepeatTheOthers(t *testing.T) {
 	bad := a.Clone()
 	bad.Listeners[0].Port = 0
 	for _, frame := range []config.Config{a, b} {
-		w.receive(frame.Canonical())
+		w.receive(frame.Canonical(), "")
 		w.events.pop()
 	}
-	w.receive(bad.Canonical())
-	w.receive(b.Canonical())
+	w.receive(bad.Canonical(), "")
+	w.receive(b.Canonical(), "")
 	if e, _ := w.events.pop(); e.ID != "media/a" || !errors.Is(e.Err, ErrRejected) {
 		t.Errorf("refusal %+v", e)
 	}
-	w.receive(a.Canonical())
-	w.receive(b.Canonical())
+	w.receive(a.Canonical(), "")
+	w.receive(b.Canonical(), "")
 	var got []string
 	for e, ok := w.events.pop(); ok; e, ok = w.events.pop() {
 		got = append(got, fmt.Sprint(e.ID, " ", e.Err))
@@ -343,5 +352,46 @@ func write(t *testing.T, path, text string) {
 	t.Helper()
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// J-09: a connection tells by how much the clocks of both sides differ, if the server tells the time.
+func TestClientComparesClocks(t *testing.T) {
+	for name, c := range map[string]struct {
+		date string
+		want *time.Duration
+	}{
+		"the same":            {time.Now().UTC().Format(http.TimeFormat), new(time.Duration(0))},
+		"an hour behind us":   {time.Now().UTC().Add(-time.Hour).Format(http.TimeFormat), new(time.Hour)},
+		"an hour ahead of us": {time.Now().UTC().Add(time.Hour).Format(http.TimeFormat), new(-time.Hour)},
+		"no time":             {"", nil},
+		"yesterday":           {"yesterday", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := NewServer(ServerOptions{})
+			front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if w.Header()["Date"] = nil; c.date != "" {
+					w.Header().Set("Date", c.date)
+				}
+				server.ServeHTTP(w, r)
+			}))
+			defer front.Close()
+			source, err := Open(front.URL, Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			events := source.Watch(ctx)
+			e := <-events
+			cancel()
+			for range events {
+			}
+			switch {
+			case !e.Connected || (e.Ahead == nil) != (c.want == nil):
+				t.Errorf("%+v", e)
+			case c.want != nil && (*e.Ahead-*c.want).Abs() > time.Minute:
+				t.Errorf("ahead by %s, want %s", *e.Ahead, *c.want)
+			}
+		})
 	}
 }

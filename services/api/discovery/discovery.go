@@ -27,6 +27,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
@@ -45,6 +46,8 @@ type Source interface {
 // Loaded is a config that was read once; it is valid and defaulted.
 type Loaded struct {
 	config.Config
+	// Revision names the config as its source does.
+	Revision string
 	// Unknown holds the fields of the config that this release does not know.
 	Unknown []string
 }
@@ -55,10 +58,15 @@ type Event struct {
 	ID string
 	// Config is valid and defaulted, unless Deleted or Err is set.
 	Config config.Config
+	// Revision names Config as its source does: that of the frame which brought it, with all that this release does not know.
+	Revision string
 	// Deleted is an explicit deletion; it is never derived from an error.
 	Deleted bool
 	// Connected marks a pure connection-state event: the source has connected, again or for the first time.
 	Connected bool
+	// Ahead is by how much the clock of this process was ahead of the source's when it connected, to the second or so; nil when the source does
+	// not tell the time.
+	Ahead *time.Duration
 	// Err is a rejected config or a lost connection; nothing has changed.
 	Err error
 	// Unknown holds the fields of Config that this release does not know.
@@ -67,8 +75,9 @@ type Event struct {
 
 // Report is what a dataplane tells about itself over the connection that brings its config.
 type Report struct {
-	ID          string `json:"id"`
-	Pod         string `json:"pod"`
+	ID  string `json:"id"`
+	Pod string `json:"pod"`
+	// Revision is that of the Event which brought the config.
 	Revision    string `json:"revision"`
 	Accepted    bool   `json:"accepted"`
 	Error       string `json:"error,omitempty"`

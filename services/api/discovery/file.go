@@ -132,7 +132,7 @@ func (r *reader) look() {
 	}
 	if !r.there {
 		r.there = true
-		r.watch.connected()
+		r.watch.connected(nil)
 	}
 	sum := sha256.Sum256(data)
 	if bytes.Equal(sum[:], r.sum[:]) {
@@ -140,6 +140,6 @@ func (r *reader) look() {
 	}
 	r.sum = sum
 	for _, document := range split(data, r.file.want) {
-		r.watch.receive(document)
+		r.watch.receive(document, "")
 	}
 }

@@ -27,16 +27,16 @@ func FuzzConfigFrame(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, frames []byte) {
 		w := newWatch("test", "media/a")
-		w.receive([]byte(text(good)))
+		w.receive([]byte(text(good)), "")
 		if e, ok := w.events.pop(); !ok || e.Config.Revision() != good.Revision() {
 			t.Fatalf("event %+v", e)
 		}
 		current := good.Revision()
 		for frame := range bytes.Lines(frames) {
-			w.receive(frame)
+			w.receive(frame, "")
 			current = heard(t, w, frame, current)
 		}
-		w.receive([]byte(text(sample("media/a", "last"))))
+		w.receive([]byte(text(sample("media/a", "last"))), "")
 		if e, ok := w.events.pop(); !ok || e.Err != nil || e.Deleted || e.Config.Auth.Realm != "last" {
 			if current != sample("media/a", "last").Revision() {
 				t.Errorf("the source is no longer believed: %+v", e)
@@ -54,7 +54,7 @@ func FuzzConfigFrame(f *testing.F) {
 // A name may be as long as the frame; what is said about it is not.
 func TestRefusalsAreShort(t *testing.T) {
 	w := newWatch("test", "")
-	w.receive([]byte(`{"version":"v1","admin":{"name":"` + strings.Repeat("x", 100_000) + `"}}`))
+	w.receive([]byte(`{"version":"v1","admin":{"name":"`+strings.Repeat("x", 100_000)+`"}}`), "")
 	if e, ok := w.events.pop(); !ok || !errors.Is(e.Err, ErrRejected) || len(e.Err.Error()) > 1000 {
 		t.Errorf("event %.2000v", e)
 	}

@@ -277,6 +277,48 @@ func TestNodesHaveAddresses(t *testing.T) {
 	})
 }
 
+// Whatever a dataplane gets to see of a config, it reports about the one that was published: its node's address, and what its release does not
+// know, make no difference. One that has the address of yesterday has another config.
+func TestReportsAreAboutWhatWasPublished(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := NewServer(ServerOptions{})
+		client := piped(t, s)
+		c := sample("media/a", "r")
+		c.Listeners[0].Address = config.NodeAddressPlaceholder
+		s.SetNode("north", "192.0.2.1")
+		revision, _ := s.Publish(c)
+		conn := follows(t, client, "/media/a?watch=true&node=north")
+		reports := func(frame, want string) {
+			t.Helper()
+			text := fmt.Sprintf(`{"report":{"id":"media/a","pod":"p","revision":%q,"accepted":true,"allocations":0}}`, config.RevisionOf([]byte(frame)))
+			if err := conn.Write(t.Context(), websocket.MessageText, []byte(text)); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			if got := s.Reports(); len(got) != 1 || got[0].Revision != want {
+				t.Errorf("reports %+v, want one about %s", got, want)
+			}
+		}
+		first := frame(t, conn)
+		if first == string(c.Canonical()) {
+			t.Fatal("the address of the node is not put in")
+		}
+		reports(first, revision)
+		s.SetNode("north", "192.0.2.2")
+		reports(first, config.RevisionOf([]byte(first)))
+		reports(frame(t, conn), revision)
+		c.Auth.Realm = "another"
+		next, _ := s.Publish(c)
+		reports(first, config.RevisionOf([]byte(first)))
+		reports(frame(t, conn), next)
+		c.Listeners[0].Address = "192.0.2.9"
+		plain, _ := s.Publish(c)
+		reports(frame(t, conn), plain)
+		_ = conn.CloseNow()
+		synctest.Wait()
+	})
+}
+
 // Permissive shows everybody everything but the secrets, believes nothing that strangers report, and lets a dataplane wait when nobody can say who it is:
 // a config without secrets is worse for it than none.
 func TestPermissiveWithholdsSecrets(t *testing.T) {

@@ -294,7 +294,7 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, want selector, gr
 	log.DebugContext(r.Context(), "config reader comes")
 	var workers sync.WaitGroup
 	workers.Go(func() { stream.cancel(stream.keepAlive()) })
-	workers.Go(func() { stream.cancel(s.receive(stream, want, grant, log)) })
+	workers.Go(func() { stream.cancel(s.receive(stream, want, grant, to.sight, log)) })
 	if s.options.Authorize != nil {
 		workers.Go(func() { stream.cancel(s.reconsider(stream, r, want, grant)) })
 	}
@@ -371,7 +371,7 @@ func (s *Server) unsubscribe(want selector, r *watcher) {
 }
 
 // receive reads reports. What is none is ignored: other clients may have other things to say.
-func (s *Server) receive(stream *stream, want selector, grant Grant, log *slog.Logger) error {
+func (s *Server) receive(stream *stream, want selector, grant Grant, to sight, log *slog.Logger) error {
 	from := map[reporter]bool{}
 	for {
 		data, err := stream.read()
@@ -389,8 +389,20 @@ func (s *Server) receive(stream *stream, want selector, grant Grant, log *slog.L
 			continue
 		}
 		from[key] = true
+		r.Revision = s.original(r, to)
 		s.accept(stream, r)
 	}
+}
+
+// original is the revision that was published, when a report is about what a reader got of it in a form of its own.
+func (s *Server) original(r Report, to sight) string {
+	s.mu.Lock()
+	p, address := s.configs[r.ID], s.nodes[to.node]
+	s.mu.Unlock()
+	if p.placed && r.Revision == config.RevisionOf(p.shown(to, address)) {
+		return p.revision
+	}
+	return r.Revision
 }
 
 // parseReport reads a frame, and cuts texts to what can be shown.

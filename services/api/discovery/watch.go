@@ -1,11 +1,13 @@
 package discovery
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"sigs.k8s.io/yaml"
 
@@ -25,8 +27,8 @@ type watch struct {
 	refused map[string]bool
 }
 
-// delivery identifies a document. What is unknown in it is part of no revision, but is news all the same.
-type delivery struct{ revision, unknown string }
+// delivery identifies a document: by what this release makes of it, by what is unknown in it, and as its source does. Any of them is news.
+type delivery struct{ known, unknown, revision string }
 
 func newWatch(source string, want selector) *watch {
 	return &watch{source: source, want: want, delivered: map[string]delivery{}, refused: map[string]bool{}, events: newMailbox[Event]()}
@@ -39,7 +41,9 @@ const (
 )
 
 // connected says that the source is there.
-func (w *watch) connected() { w.events.put(connectionKey, Event{Connected: true}) }
+func (w *watch) connected(ahead *time.Duration) {
+	w.events.put(connectionKey, Event{Connected: true, Ahead: ahead})
+}
 
 // lost says that it is not.
 func (w *watch) lost(err error) {
@@ -52,8 +56,8 @@ func (w *watch) refuse(id string, err error) {
 	w.events.put(errorKey+id, Event{ID: id, Err: fmt.Errorf("%w: from %s: %w", ErrRejected, w.source, err)})
 }
 
-// receive delivers a document, unless it says what is known already.
-func (w *watch) receive(data []byte) {
+// receive delivers a document, unless it says what is known already. Its source calls it by a revision; "" for one that calls it by none.
+func (w *watch) receive(data []byte, revision string) {
 	c, unknown, err := read(data)
 	id := c.Admin.Name
 	if err == nil && !w.want.matches(id) {
@@ -70,14 +74,15 @@ func (w *watch) receive(data []byte) {
 		return
 	}
 	w.events.remove(errorKey + id)
-	this := delivery{c.Revision(), strings.Join(unknown, "\n")}
+	known := c.Revision()
+	this := delivery{known, strings.Join(unknown, "\n"), cmp.Or(revision, known)}
 	if w.delivered[id] == this && !w.refused[id] && !w.refused[""] {
 		return
 	}
 	w.delivered[id] = this
 	delete(w.refused, id)
 	delete(w.refused, "")
-	e := Event{ID: id, Config: c, Unknown: unknown}
+	e := Event{ID: id, Config: c, Revision: this.revision, Unknown: unknown}
 	if c.IsZero() {
 		e = Event{ID: id, Deleted: true}
 	}
@@ -143,7 +148,7 @@ func readAll(data []byte, want selector) (configs []Loaded, err error) {
 		case err != nil:
 			problems = append(problems, err)
 		case !c.IsZero():
-			configs = append(configs, Loaded{c, unknown})
+			configs = append(configs, Loaded{c, c.Revision(), unknown})
 		}
 	}
 	return configs, errors.Join(problems...)

@@ -3,6 +3,7 @@ package telemetry
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -36,7 +37,9 @@ const (
 // Names of the auth service's metrics.
 const (
 	AuthRequests    = "stunner_auth_requests_total"
+	AuthDuration    = "stunner_auth_request_duration_seconds"
 	AuthCredentials = "stunner_auth_credentials_total"
+	AuthClockSkew   = "stunner_auth_clock_skew_seconds"
 )
 
 // Names of the operator's metrics.
@@ -50,6 +53,7 @@ const (
 	OperatorLeader            = "stunner_operator_leader"
 	OperatorDiscoveryStreams  = "stunner_operator_discovery_streams"
 	OperatorDiscoveryRefused  = "stunner_operator_discovery_refused_total"
+	OperatorScalerAnswers     = "stunner_operator_scaler_answers_total"
 )
 
 // Type is the kind of a metric.
@@ -57,8 +61,9 @@ type Type string
 
 // The kinds of metric in use.
 const (
-	Counter Type = "counter"
-	Gauge   Type = "gauge"
+	Counter   Type = "counter"
+	Gauge     Type = "gauge"
+	Histogram Type = "histogram"
 )
 
 // Metric is one row of the table of metrics. Its labels take few values, all of them ours: no user, no address, no text from outside.
@@ -94,7 +99,9 @@ var Metrics = []Metric{
 	{ConfigProblem, Gauge, nil, "1 while the last config that arrived is kept out, or a part of the running one does not run; else 0."},
 	{CertificateExpiry, Gauge, []string{"name"}, "When the first of a listener's certificates ends, in seconds since 1970."},
 	{AuthRequests, Counter, []string{"route", "code"}, "Requests to the auth service, by route pattern and status code."},
+	{AuthDuration, Histogram, []string{"route", "code"}, "How long requests to the auth service took, by route pattern and status code."},
 	{AuthCredentials, Counter, nil, "TURN credentials handed out."},
+	{AuthClockSkew, Gauge, nil, "By how much the clock of the service was ahead of the operator's when it connected last; negative when it was behind."},
 	{OperatorTranslations, Counter, nil, "Translations of a Gateway, or of another object with a status of ours."},
 	{OperatorConfigs, Gauge, nil, "Dataplane configs that are published."},
 	{OperatorProblems, Gauge, nil, "Objects that have a condition which says that something is wrong."},
@@ -104,6 +111,7 @@ var Metrics = []Metric{
 	{OperatorLeader, Gauge, nil, "1 for the replica that writes to the API server, 0 for the others."},
 	{OperatorDiscoveryStreams, Gauge, nil, "Streams over which configs are read."},
 	{OperatorDiscoveryRefused, Counter, []string{"reason"}, "Requests to config discovery, and reports over it, that were refused, by reason."},
+	{OperatorScalerAnswers, Counter, []string{"code"}, "Questions of KEDA that were answered, by gRPC status code."},
 }
 
 // find panics for a name that is not in the table: that is a mistake of whoever wrote it down.
@@ -147,6 +155,26 @@ func NewGauge(name string) prometheus.Gauge {
 func NewGaugeFunc(name string, value func() float64) prometheus.GaugeFunc {
 	m := must(name, Gauge, false)
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: m.Name, Help: m.Help}, value)
+}
+
+// durations are the buckets of times, in seconds: from what an answer out of memory takes to what nobody waits for.
+var durations = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, 1, 5}
+
+// NewHistogramVec returns the histogram of times of that name, which has labels.
+func NewHistogramVec(name string) *prometheus.HistogramVec {
+	m := must(name, Histogram, true)
+	return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: m.Name, Help: m.Help, Buckets: durations}, m.Labels)
+}
+
+// Series are the names and labels under which a metric is scraped: those of a histogram are three.
+func (m Metric) Series() []Metric {
+	if m.Type != Histogram {
+		return []Metric{m}
+	}
+	bucket, sum, count := m, m, m
+	bucket.Name, bucket.Labels = m.Name+"_bucket", append(slices.Clone(m.Labels), "le")
+	sum.Name, count.Name = m.Name+"_sum", m.Name+"_count"
+	return []Metric{bucket, sum, count}
 }
 
 // Desc returns the description of a metric, for a collector that makes its samples itself.

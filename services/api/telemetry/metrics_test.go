@@ -76,6 +76,10 @@ func (everything) Describe(out chan<- *prometheus.Desc) {
 func (everything) Collect(out chan<- prometheus.Metric) {
 	kinds := map[telemetry.Type]prometheus.ValueType{telemetry.Counter: prometheus.CounterValue, telemetry.Gauge: prometheus.GaugeValue}
 	for _, m := range telemetry.Metrics {
+		if m.Type == telemetry.Histogram {
+			out <- prometheus.MustNewConstHistogram(telemetry.Desc(m.Name), 1, 1, nil, m.Labels...)
+			continue
+		}
 		out <- prometheus.MustNewConstMetric(telemetry.Desc(m.Name), kinds[m.Type], 1, m.Labels...)
 	}
 }
@@ -94,6 +98,7 @@ func TestMetricsOutsideTheTablePanic(t *testing.T) {
 		"unknown name":       func() { telemetry.NewCounter("stunner_nobody_knows_total") },
 		"unknown desc":       func() { telemetry.Desc("stunner_nobody_knows_total") },
 		"gauge as counter":   func() { telemetry.NewCounter(telemetry.AllocationsActive) },
+		"counter as times":   func() { telemetry.NewHistogramVec(telemetry.AuthRequests) },
 		"labels left out":    func() { telemetry.NewCounter(telemetry.Refused) },
 		"labels that aren't": func() { telemetry.NewCounterVec(telemetry.Connections) },
 	} {

@@ -142,6 +142,7 @@ func TestDefaultsOfCRDAndOfGoAgree(t *testing.T) {
 		{"dataplanes", "spec.autoscaling.minReplicas", float64(DefaultMinReplicas)},
 		{"dataplanes", "spec.autoscaling.allocationsPerReplica", float64(DefaultAllocationsPerReplica)},
 		{"dataplanes", "spec.autoscaling.trigger", string(DefaultScalingTrigger)},
+		{"dataplanes", "spec.autoscaling.prometheus.authenticationRef.kind", DefaultTriggerAuthentication},
 		{"udproutes", "spec.rules.backendRefs.group", ""},
 		{"udproutes", "spec.rules.backendRefs.kind", string(KindService)},
 	} {

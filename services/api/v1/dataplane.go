@@ -1,6 +1,7 @@
 package v1
 
 import (
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -14,6 +15,7 @@ const (
 	DefaultMinReplicas                   = 1
 	DefaultAllocationsPerReplica         = 500
 	DefaultScalingTrigger                = TriggerExternal
+	DefaultTriggerAuthentication         = "TriggerAuthentication"
 )
 
 // DataplaneResource is the kind of the workload that runs the dataplane pods.
@@ -167,14 +169,14 @@ type DataplaneSpec struct {
 	// +optional
 	SecurityContext *corev1.PodSecurityContext `json:"securityContext,omitempty"`
 
-	// Replicas is the number of pods. Unset leaves the number to whoever scales the workload. It is not enforced while an autoscaler
-	// owns the workload.
+	// Replicas is the number of pods. Unset, and 1, leave the number to whoever scales the workload. It is not in force while autoscaling is
+	// set.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Replicas *int32 `json:"replicas,omitempty"`
 
-	// Autoscaling scales the pods on their live allocations. It needs KEDA in the cluster.
+	// Autoscaling scales the pods on their live allocations. It needs KEDA in the cluster; until that is there the number of pods stays.
 	//
 	// +optional
 	Autoscaling *Autoscaling `json:"autoscaling,omitempty"`
@@ -302,7 +304,11 @@ type ServiceOverlay struct {
 
 // Autoscaling says how many pods serve a Gateway, between two bounds, by the number of its live allocations.
 //
-// +kubebuilder:validation:XValidation:message="maxReplicas must not be less than minReplicas",rule="!has(self.minReplicas) || self.maxReplicas >= self.minReplicas"
+// +kubebuilder:validation:XValidation:message="maxReplicas must not be less than minReplicas: raise maxReplicas or lower minReplicas",rule="!has(self.minReplicas) || self.maxReplicas >= self.minReplicas"
+// +kubebuilder:validation:XValidation:message="trigger prometheus needs prometheus.serverAddress: name the Prometheus to ask, or use trigger external",rule="!has(self.trigger) || self.trigger != 'prometheus' || has(self.prometheus)"
+// +kubebuilder:validation:XValidation:message="prometheus needs trigger prometheus: set it, or remove prometheus",rule="!has(self.prometheus) || has(self.trigger) && self.trigger == 'prometheus'"
+// +kubebuilder:validation:XValidation:message="behavior.scaleUp.stabilizationWindowSeconds must be from 0 to 3600",rule="!has(self.behavior) || !has(self.behavior.scaleUp) || !has(self.behavior.scaleUp.stabilizationWindowSeconds) || self.behavior.scaleUp.stabilizationWindowSeconds >= 0 && self.behavior.scaleUp.stabilizationWindowSeconds <= 3600"
+// +kubebuilder:validation:XValidation:message="behavior.scaleDown.stabilizationWindowSeconds must be from 0 to 3600",rule="!has(self.behavior) || !has(self.behavior.scaleDown) || !has(self.behavior.scaleDown.stabilizationWindowSeconds) || self.behavior.scaleDown.stabilizationWindowSeconds >= 0 && self.behavior.scaleDown.stabilizationWindowSeconds <= 3600"
 type Autoscaling struct {
 	// MinReplicas is the lower bound. It is at least 1: without a pod there is nobody to take the first call.
 	//
@@ -330,6 +336,68 @@ type Autoscaling struct {
 	// +optional
 	// +kubebuilder:default=external
 	Trigger ScalingTrigger `json:"trigger,omitempty"`
+
+	// Prometheus is whom trigger prometheus asks.
+	//
+	// +optional
+	Prometheus *PrometheusTrigger `json:"prometheus,omitempty"`
+
+	// PollingInterval is how often KEDA asks for the number, in seconds; meanwhile the last answer counts. Unset means that it asks whenever
+	// the number of pods is judged, which is every 15 seconds in most clusters.
+	//
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=3600
+	PollingInterval *int32 `json:"pollingInterval,omitempty"`
+
+	// Behavior is how fast the number of pods may change, as a HorizontalPodAutoscaler has it. What is unset of scaleUp and scaleDown is
+	// what ends no calls: up at once, at most to the double every 30 seconds, and down by one pod every 5 minutes, when fewer have been enough for 30.
+	//
+	// +optional
+	Behavior *autoscalingv2.HorizontalPodAutoscalerBehavior `json:"behavior,omitempty"`
+}
+
+// PrometheusTrigger is a Prometheus that scrapes the dataplane pods.
+//
+// +kubebuilder:validation:XValidation:message="authModes needs authenticationRef: name the TriggerAuthentication that holds what is shown to Prometheus",rule="!has(self.authModes) || has(self.authenticationRef)"
+type PrometheusTrigger struct {
+	// ServerAddress is the URL of its HTTP API.
+	//
+	// +required
+	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:XValidation:message="serverAddress must be an http or https URL such as http://prometheus-operated.monitoring.svc:9090",rule="isURL(self) && url(self).getScheme() in ['http', 'https'] && url(self).getHost() != ''"
+	// +kubebuilder:validation:XValidation:message="serverAddress must hold no credentials: use authenticationRef",rule="!self.contains('@')"
+	ServerAddress string `json:"serverAddress"`
+
+	// AuthModes are the words of KEDA for what is shown to Prometheus.
+	//
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=6
+	// +kubebuilder:validation:items:Enum=apiKey;basic;tls;bearer;custom;oauth
+	AuthModes []string `json:"authModes,omitempty"`
+
+	// AuthenticationRef names the object of KEDA that holds it.
+	//
+	// +optional
+	AuthenticationRef *TriggerAuthenticationRef `json:"authenticationRef,omitempty"`
+}
+
+// TriggerAuthenticationRef names an object of KEDA that says how a trigger proves who it is.
+type TriggerAuthenticationRef struct {
+	// Name is that of an object in the namespace of the Gateway, or in none.
+	//
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
+
+	// Kind is TriggerAuthentication, or ClusterTriggerAuthentication for one that all namespaces share.
+	//
+	// +optional
+	// +kubebuilder:default=TriggerAuthentication
+	// +kubebuilder:validation:Enum=TriggerAuthentication;ClusterTriggerAuthentication
+	Kind string `json:"kind,omitempty"`
 }
 
 // DataplaneList is a list of Dataplanes.

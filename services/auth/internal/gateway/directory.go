@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -22,12 +23,14 @@ type Directory struct {
 }
 
 type snapshot struct {
-	gateways []Gateway // sorted by namespace and name
-	heard    bool      // the source has been heard, ever
-	ready    bool      // a config has arrived, ever
-	lost     time.Time // when the connection was lost; zero while the configs are current
-	told     bool      // the loss stands in the log
-	problem  string    // why it is not ready
+	gateways []Gateway     // sorted by namespace and name
+	heard    time.Time     // when the source was heard first
+	ready    bool          // a config has arrived, ever
+	lost     time.Time     // when the connection was lost; zero while the configs are current
+	told     bool          // the loss stands in the log
+	ahead    time.Duration // by how much our clock was ahead of the source's when it connected last
+	agreed   bool          // the clocks were near enough, ever
+	problem  string        // why it is not ready
 }
 
 // NewDirectory returns an empty directory.
@@ -37,26 +40,65 @@ func NewDirectory(now func() time.Time, log *slog.Logger) *Directory {
 	return d
 }
 
-// Run follows the source until ctx ends.
+// Run follows the source until ctx ends. Only a new connection tells the source's time: until the clocks agree there is one each minute.
 func (d *Directory) Run(ctx context.Context, source discovery.Source) {
+	d.follow(ctx, source)
+	for ctx.Err() == nil {
+		next := *d.last.Load()
+		next.gateways, next.ready = nil, false // what ends between two connections, nobody tells of
+		d.last.Store(&next)
+		d.follow(ctx, source)
+	}
+}
+
+// comparing is the time between two looks at the source's clock, while it does not agree with ours.
+const comparing = time.Minute
+
+func (d *Directory) follow(ctx context.Context, source discovery.Source) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	again := time.AfterFunc(comparing, cancel)
+	again.Stop() // until clocks differ
+	defer again.Stop()
 	for e := range source.Watch(ctx) {
 		d.Apply(e)
+		if d.last.Load().clock() == nil {
+			again.Stop()
+		} else if e.Connected {
+			again.Reset(comparing)
+		}
 	}
 }
 
 // Ready tells why requests cannot be answered yet.
 func (d *Directory) Ready() error {
-	if s := d.last.Load(); !s.ready {
+	s := d.last.Load()
+	if err := s.clock(); err != nil {
+		return err
+	}
+	if !s.ready {
 		return errors.New(s.problem)
 	}
 	return nil
 }
 
-// Heard tells why the source has said nothing yet. It is what a readiness probe asks for: in a cluster without a Gateway the service
+// settle is how long a source that has been heard may take to say its first config. It has all of them at hand.
+const settle = time.Second
+
+// Heard tells why it is not known yet what there is. It is what a readiness probe asks for: in a cluster without a Gateway the service
 // works, it only has nothing to give.
 func (d *Directory) Heard() error {
-	if s := d.last.Load(); !s.heard {
+	s := d.last.Load()
+	if err := s.clock(); err != nil {
+		return err
+	}
+	switch {
+	case s.ready:
+		return nil
+	case s.heard.IsZero():
 		return errors.New("config discovery has not answered yet")
+	case d.now().Sub(s.heard) < settle:
+		return errors.New("config discovery has not told of any gateway yet")
 	}
 	return nil
 }
@@ -69,6 +111,9 @@ func (d *Directory) Age() time.Duration {
 	}
 	return max(0, d.now().Sub(lost))
 }
+
+// Ahead is by how much the clock of this process was ahead of the source's when it connected last; 0 when that is not known.
+func (d *Directory) Ahead() time.Duration { return d.last.Load().ahead }
 
 // Select returns the gateways that match, by namespace and name.
 func (d *Directory) Select(f Filter) []Gateway {
@@ -90,7 +135,8 @@ func (d *Directory) Apply(e discovery.Event) {
 	case e.Err != nil:
 		d.log.Warn("keep last good config of gateway", "gateway", e.ID, "error", e.Err)
 	case e.Connected:
-		next.heard, next.lost, next.told = true, time.Time{}, false
+		next.hear(d.now())
+		d.compare(&next, e.Ahead)
 	case e.Deleted:
 		d.log.Info("gateway is gone", "gateway", e.ID)
 		next.remove(e.ID)
@@ -98,6 +144,33 @@ func (d *Directory) Apply(e discovery.Event) {
 		d.take(&next, e)
 	}
 	d.last.Store(&next)
+}
+
+// maxSkew is by how much clocks may differ.
+const maxSkew = 5 * time.Minute
+
+// compare takes note of how the clocks differ; ahead is nil when the source does not say.
+func (d *Directory) compare(next *snapshot, ahead *time.Duration) {
+	switch {
+	case ahead == nil:
+	case ahead.Abs() > maxSkew:
+		next.ahead = *ahead
+		d.log.Warn("clocks differ, credentials end too early or too late: set the clocks of the nodes by NTP", "ahead of the operator", *ahead)
+		return
+	default:
+		next.ahead = *ahead
+	}
+	next.agreed = next.agreed || next.ahead.Abs() <= maxSkew
+}
+
+// clock tells why a service must not begin: credentials end at a time of day, and those of a clock that is behind end early, those of one that is
+// ahead late. One that has begun goes on: its clock was right, so that it may be the operator's that is wrong now.
+func (s *snapshot) clock() error {
+	if s.agreed || s.ahead.Abs() <= maxSkew {
+		return nil
+	}
+	return fmt.Errorf("the clock of this service is ahead of the operator's by %s, credentials would end at a wrong time: set the clocks of the nodes by NTP",
+		s.ahead)
 }
 
 // lose starts the age. A source that is away is tried again and again: the log tells of it once.
@@ -111,7 +184,7 @@ func (d *Directory) lose(next *snapshot, err error) {
 
 // take puts a gateway into the next snapshot, unless discovery took us for somebody who may not read secrets.
 func (d *Directory) take(next *snapshot, e discovery.Event) {
-	next.heard, next.lost, next.told = true, time.Time{}, false
+	next.hear(d.now())
 	g := newGateway(e.Config)
 	if !g.STUNOnly && g.Authority.SharedSecret == "" && g.Authority.Username == "" {
 		next.problem = "config discovery hides the secrets of gateways: give the service a token with --discovery-token-file"
@@ -124,6 +197,14 @@ func (d *Directory) take(next *snapshot, e discovery.Event) {
 }
 
 // remove and put leave the old slice alone: readers hold it.
+
+// hear takes note that the source is there.
+func (s *snapshot) hear(now time.Time) {
+	if s.heard.IsZero() {
+		s.heard = now
+	}
+	s.lost, s.told = time.Time{}, false
+}
 
 func (s *snapshot) remove(id string) {
 	if i, ok := s.find(id); ok {

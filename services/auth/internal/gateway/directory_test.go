@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -123,6 +125,26 @@ func TestJ16DirectoryKeepsWhatItKnows(t *testing.T) {
 	}
 }
 
+// A service is not asked before it knows the gateways that there are: they come a moment after the connection does.
+func TestDirectoryIsHeardWithItsFirstConfig(t *testing.T) {
+	for name, first := range map[string]*discovery.Event{"a gateway": {ID: "media/oslo", Config: oslo()}, "no gateway": nil} {
+		c := &clock{now: time.Unix(1_900_000_000, 0)}
+		d := NewDirectory(c.time, slog.New(slog.DiscardHandler))
+		d.Apply(discovery.Event{Connected: true})
+		if d.Heard() == nil {
+			t.Errorf("%s: heard with the connection alone", name)
+		}
+		if first != nil {
+			d.Apply(*first)
+		} else {
+			c.advance(settle)
+		}
+		if err := d.Heard(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 func TestDirectoryRefusesHiddenSecrets(t *testing.T) {
 	d := NewDirectory(time.Now, slog.New(slog.DiscardHandler))
 	d.Apply(discovery.Event{ID: "media/oslo", Config: oslo().Redacted()})
@@ -186,6 +208,89 @@ func until(t *testing.T, what string, condition func() bool) {
 		case <-deadline.C:
 			t.Fatalf("waited in vain until %s", what)
 		case <-tick.C:
+		}
+	}
+}
+
+// J-09: a service whose clock differs by more than five minutes does not begin, and one that has begun goes on.
+func TestJ09ClocksThatDifferKeepFromBeginning(t *testing.T) {
+	d := NewDirectory(time.Now, slog.New(slog.DiscardHandler))
+	for _, step := range []struct {
+		ahead time.Duration
+		ready bool
+	}{{time.Hour, false}, {-time.Hour, false}, {time.Second, true}, {time.Hour, true}, {-time.Hour, true}} {
+		d.Apply(discovery.Event{Connected: true, Ahead: &step.ahead})
+		d.Apply(discovery.Event{ID: "media/oslo", Config: oslo()})
+		if ready, heard := d.Ready(), d.Heard(); (ready == nil) != step.ready || (heard == nil) != step.ready {
+			t.Errorf("ahead by %s: ready %v, heard %v", step.ahead, ready, heard)
+		}
+	}
+}
+
+// tardy is a source whose clock is right from its second connection on.
+type tardy struct {
+	discovery.Source
+	connections int
+}
+
+func (s *tardy) Watch(ctx context.Context) <-chan discovery.Event {
+	s.connections++
+	ahead := time.Hour
+	if s.connections > 1 {
+		ahead = 0
+	}
+	events := make(chan discovery.Event, 1)
+	events <- discovery.Event{Connected: true, Ahead: &ahead}
+	context.AfterFunc(ctx, func() { close(events) })
+	return events
+}
+
+// J-09: a service that may not begin looks at the operator's clock again.
+func TestJ09ClocksAreComparedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		d, source := NewDirectory(time.Now, slog.New(slog.DiscardHandler)), &tardy{}
+		done := make(chan struct{})
+		go func() { defer close(done); d.Run(ctx, source) }()
+		synctest.Wait()
+		if err := d.Heard(); err == nil || !strings.Contains(err.Error(), "ahead of the operator's by 1h0m0s") {
+			t.Errorf("with a clock that is an hour ahead: %v", err)
+		}
+		time.Sleep(comparing + settle)
+		synctest.Wait()
+		if err := d.Heard(); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(10 * comparing)
+		cancel()
+		<-done
+		if source.connections != 2 {
+			t.Errorf("%d connections, want 2", source.connections)
+		}
+	})
+}
+
+// J-09: clocks that differ by more than five minutes are told of, in numbers and in the log.
+func TestJ09ClocksThatDifferAreToldOf(t *testing.T) {
+	var out strings.Builder
+	d := NewDirectory(time.Now, slog.New(slog.NewTextHandler(&out, nil)))
+	for _, c := range []struct {
+		ahead *time.Duration
+		want  time.Duration
+		told  bool
+	}{
+		{nil, 0, false},
+		{new(5 * time.Minute), 5 * time.Minute, false},
+		{new(-5 * time.Minute), -5 * time.Minute, false},
+		{new(time.Hour), time.Hour, true},
+		{new(-time.Hour), -time.Hour, true},
+		{nil, -time.Hour, false}, // nothing is known anew
+		{new(time.Duration(0)), 0, false},
+	} {
+		out.Reset()
+		d.Apply(discovery.Event{Connected: true, Ahead: c.ahead})
+		if told := strings.Contains(out.String(), "clocks differ"); d.Ahead() != c.want || told != c.told {
+			t.Errorf("%v: ahead by %s, told %t: %s", c.ahead, d.Ahead(), told, out.String())
 		}
 	}
 }

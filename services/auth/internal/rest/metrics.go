@@ -2,6 +2,7 @@ package rest
 
 import (
 	"strconv"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -12,6 +13,7 @@ import (
 // Metrics counts what the service does. No label holds anything that a client can choose.
 type Metrics struct {
 	requests    *prometheus.CounterVec
+	durations   *prometheus.HistogramVec
 	credentials prometheus.Counter
 }
 
@@ -19,17 +21,21 @@ type Metrics struct {
 func NewMetrics(registry *prometheus.Registry, directory *gateway.Directory) *Metrics {
 	m := &Metrics{
 		requests:    telemetry.NewCounterVec(telemetry.AuthRequests),
+		durations:   telemetry.NewHistogramVec(telemetry.AuthDuration),
 		credentials: telemetry.NewCounter(telemetry.AuthCredentials),
 	}
-	registry.MustRegister(m.requests, m.credentials, configAge{directory})
+	registry.MustRegister(m.requests, m.durations, m.credentials, configAge{directory},
+		telemetry.NewGaugeFunc(telemetry.AuthClockSkew, func() float64 { return directory.Ahead().Seconds() }))
 	return m
 }
 
-func (m *Metrics) answered(route string, status int) {
+func (m *Metrics) answered(route string, status int, took time.Duration) {
 	if route == "" {
 		route = "other"
 	}
-	m.requests.WithLabelValues(route, strconv.Itoa(status)).Inc()
+	code := strconv.Itoa(status)
+	m.requests.WithLabelValues(route, code).Inc()
+	m.durations.WithLabelValues(route, code).Observe(took.Seconds())
 }
 
 func (m *Metrics) granted(grants []grant) {

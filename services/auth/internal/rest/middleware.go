@@ -42,11 +42,11 @@ func (s server) observe(next http.Handler) http.Handler {
 		began := s.Now()
 		ww := middleware.NewWrapResponseWriter(w, r.ProtoMajor)
 		next.ServeHTTP(ww, r)
-		route := chi.RouteContext(r.Context()).RoutePattern()
-		s.Metrics.answered(route, ww.Status())
+		route, took := chi.RouteContext(r.Context()).RoutePattern(), s.Now().Sub(began)
+		s.Metrics.answered(route, ww.Status(), took)
 		s.Log.LogAttrs(r.Context(), slog.LevelDebug, "answered request",
 			slog.String("method", r.Method), slog.String("route", route), slog.Int("status", ww.Status()),
-			slog.Duration("took", s.Now().Sub(began)), slog.String("remote", r.RemoteAddr))
+			slog.Duration("took", took), slog.String("remote", r.RemoteAddr))
 	})
 }
 

@@ -287,6 +287,20 @@ func TestJ16StaleConfig(t *testing.T) {
 	}
 }
 
+// The time of a request is the time between two looks at the clock, however often it is looked at in between.
+func TestMetricsTellHowLongRequestsTake(t *testing.T) {
+	at := now
+	s := newServiceWith(t, rest.Options{Policy: open(), Now: func() time.Time { at = at.Add(time.Second); return at }}, gateways()...)
+	if got := s.metric(t, "stunner_auth_request_duration_seconds"); got != 0 {
+		t.Errorf("%v s before the first request", got)
+	}
+	begun := at
+	s.get(t, "/no/such/path")
+	if got, took := s.metric(t, "stunner_auth_request_duration_seconds"), at.Sub(begun).Seconds()-1; got != took || took < 1 {
+		t.Errorf("%v s, want %v", got, took)
+	}
+}
+
 func TestMetricsCountRequestsAndCredentials(t *testing.T) {
 	s := newService(t, open(), gateways()...)
 	s.post(t, `{}`)

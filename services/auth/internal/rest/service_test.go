@@ -241,7 +241,7 @@ func (s *service) metric(t testing.TB, name string) (sum float64) {
 			continue
 		}
 		for _, m := range family.GetMetric() {
-			sum += m.GetCounter().GetValue() + m.GetGauge().GetValue()
+			sum += m.GetCounter().GetValue() + m.GetGauge().GetValue() + m.GetHistogram().GetSampleSum()
 		}
 	}
 	return sum

@@ -21,6 +21,8 @@ const (
 	RealmNotDNSName = "RealmNotDNSName"
 	// InsecureInlineCredentials warns of a secret that everyone can read who can read the GatewayConfig.
 	InsecureInlineCredentials = "InsecureInlineCredentials"
+	// Autoscaled says of a Dataplane with autoscaling whether there is something that scales, and of a Gateway that it is not given what scales it.
+	Autoscaled = "Autoscaled"
 	// InUse says who refers to an object.
 	InUse = "InUse"
 )
@@ -31,6 +33,7 @@ const (
 	ReasonProgrammed  = string(gwapiv1.GatewayReasonProgrammed)
 	ReasonNoConflicts = string(gwapiv1.ListenerReasonNoConflicts)
 	ReasonResolved    = string(gwapiv1.ListenerReasonResolvedRefs)
+	ReasonKEDAFound   = "KEDAFound"
 	ReasonUsed        = "Used"
 	ReasonUnused      = "Unused"
 )
@@ -61,6 +64,9 @@ const (
 	ReasonInvalidDenial      = "InvalidDeniedBackends"
 	ReasonInvalidAnnotations = "InvalidAnnotations"
 	ReasonInvalidPatch       = "InvalidPatch"
+	ReasonInvalidAutoscaling = "InvalidAutoscaling"
+	ReasonKEDAMissing        = "KEDAMissing"
+	ReasonOneHost            = "OneHost"
 	ReasonInvalidCredentials = "InvalidCredentials"
 	ReasonInvalidRealm       = "InvalidRealm"
 	ReasonInvalidPrefix      = "InvalidPrefix"

@@ -79,7 +79,17 @@ func NoAddress(listeners []string) Finding {
 	return finding(ReasonAddressNotAssigned, "no public address: listener %s", strings.Join(listeners, ", "))
 }
 
-// ListenerNoAddress says the same of one listener.
+// ObjectRefused says that the API server does not take an object, with its words.
+func ObjectRefused(object, problem string) Finding {
+	return Kept(finding(ReasonInvalid, "the API server refuses %s: %s", object, problem))
+}
+
+// ScalingRefused says the same of an object that only scales the pods.
+func ScalingRefused(object, problem string) Finding {
+	return finding(ReasonInvalid, "the API server refuses %s: %s; the Gateway is served, and scaled as before, if it was", object, problem)
+}
+
+// ListenerNoAddress says that clients cannot find one listener.
 func ListenerNoAddress(exposed bool) Finding {
 	if !exposed {
 		return finding(ReasonPending, "not exposed: annotation stunner.l7mp.io/enable-mixed-protocol-lb is false and the first listener uses another transport")

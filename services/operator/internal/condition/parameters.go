@@ -50,6 +50,32 @@ func PodsUnmakeable(dataplane string) Finding {
 	return finding(ReasonInvalidParameters, "Dataplane %s: spec.podTemplatePatch cannot be used: see the conditions there", dataplane)
 }
 
+// ScalingInvalid says on a Dataplane that its autoscaling cannot be used.
+func ScalingInvalid(err error) Finding {
+	return finding(ReasonInvalidAutoscaling, "spec.autoscaling.%v", err)
+}
+
+// ScalingUnusable says the same on a Gateway.
+func ScalingUnusable(dataplane string) Finding {
+	return finding(ReasonInvalidParameters, "Dataplane %s: spec.autoscaling cannot be used: see the conditions there", dataplane)
+}
+
+// KEDAMissing says on a Dataplane that nobody scales, and what to install.
+func KEDAMissing() Finding {
+	return finding(ReasonKEDAMissing, "the cluster does not know ScaledObjects of keda.sh: install KEDA with helm install keda kedacore/keda --namespace keda --create-namespace; "+
+		"until it is there the number of pods stays as it is")
+}
+
+// ScalingWaits warns on a Gateway of the same.
+func ScalingWaits(dataplane string) string {
+	return fmt.Sprintf("Dataplane %s: spec.autoscaling waits for KEDA: see the conditions there", dataplane)
+}
+
+// ScalingOnHost says that there is nothing to scale.
+func ScalingOnHost() Finding {
+	return finding(ReasonOneHost, "on one host each Gateway has one dataplane, whatever spec.autoscaling says")
+}
+
 // ServiceFixed warns that a Service that exists cannot become what a Dataplane asks for.
 func ServiceFixed(dataplane, field, service string) string {
 	return fmt.Sprintf("Dataplane %s: spec.service.%s is not what Service %s was made with, and cannot be changed: delete the Service to have it made anew",

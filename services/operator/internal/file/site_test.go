@@ -145,13 +145,14 @@ func (s *site) remove(name string) {
 func (s *site) run() {
 	s.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- s.provider.Run(ctx) }()
-	s.stop = func() error { cancel(); return <-done }
+	var ended error
+	done := make(chan struct{})
+	go func() { defer close(done); ended = s.provider.Run(ctx) }()
+	s.stop = func() error { cancel(); <-done; return ended }
 	until(s.t, "the operator is ready", func() bool {
 		select {
-		case err := <-done:
-			s.t.Fatalf("operator ended: %v", err)
+		case <-done:
+			s.t.Fatalf("operator ended: %v", ended)
 		default:
 		}
 		answer, err := http.Get("http://" + s.provider.HealthAddress + "/ready")

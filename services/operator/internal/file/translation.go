@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -84,7 +83,7 @@ func (l *loop) apply(v *resource.View, r translate.Result) error {
 		return nil
 	}
 	l.publish(key, r)
-	if slices.ContainsFunc(r.Objects, isWorkload) {
+	if r.Managed() {
 		l.resume(key)
 	} else {
 		l.planes.Drop(key)
@@ -120,15 +119,6 @@ func (l *loop) resume(key types.NamespacedName) {
 	if l.current(key) != nil || l.planes.Served(key) {
 		l.planes.Ensure(key)
 	}
-}
-
-// isWorkload tells whether an object runs dataplanes in a cluster. A Gateway without one is served by dataplanes that somebody else runs.
-func isWorkload(o resource.Object) bool {
-	switch o.(type) {
-	case *appsv1.Deployment, *appsv1.DaemonSet:
-		return true
-	}
-	return false
 }
 
 func (l *loop) current(key types.NamespacedName) *config.Config {

@@ -1,15 +1,17 @@
 package kube
 
 import (
-	"cmp"
+	"context"
 	"crypto/tls"
 	"net"
 	"net/url"
 	"slices"
 
-	corev1 "k8s.io/api/core/v1"
+	"google.golang.org/grpc/codes"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/stunner-gateway/stunner/services/api/discovery"
+	"github.com/stunner-gateway/stunner/services/operator/internal/scaler"
 	"github.com/stunner-gateway/stunner/services/operator/internal/trust"
 )
 
@@ -23,12 +25,24 @@ const (
 // discoveryService is the name of the Service by which dataplanes reach the replicas.
 const discoveryService = "stunner-config-discovery"
 
-// identity is how the replicas show who they are: by the names of their Service, by the one that dataplanes are told, and by those of this host.
+// discoveryPort is what its port for that is called: there is another, for KEDA.
+const discoveryPort = "cds"
+
+// identity is how the replicas show who they are: by the names of their Service, by those that dataplanes and KEDA are told, and by those of this host.
 func (p *Provider) identity() *trust.Identity {
 	name := discoveryService + "." + p.Namespace + ".svc"
 	names := []string{name, discoveryService, discoveryService + "." + p.Namespace, name + "." + p.Options.ClusterDomain, "localhost", "127.0.0.1", "::1"}
-	if u, err := url.Parse(p.Options.DiscoveryAddress); err == nil && u.Hostname() != "" && !slices.Contains(names, u.Hostname()) {
-		names = append(names, u.Hostname())
+	told := []string{}
+	if u, err := url.Parse(p.Options.DiscoveryAddress); err == nil {
+		told = append(told, u.Hostname())
+	}
+	if host, _, err := net.SplitHostPort(p.Options.ScalerAddress); err == nil {
+		told = append(told, host)
+	}
+	for _, host := range told {
+		if host != "" && !slices.Contains(names, host) {
+			names = append(names, host)
+		}
 	}
 	return &trust.Identity{Names: names}
 }
@@ -42,6 +56,25 @@ func (p *Provider) door(ln net.Listener, id *trust.Identity) net.Listener {
 		return trust.Either(ln, id.Server())
 	}
 	return tls.NewListener(ln, id.Server())
+}
+
+// serveScaler answers KEDA, until ctx ends. It is as secured as config discovery: who has switched that off has no certificates. What it says is
+// what this process knows, if that is all there is to know.
+func (p *Provider) serveScaler(ctx context.Context, ln net.Listener, l *loop, id *trust.Identity) error {
+	var security *tls.Config
+	if p.DiscoveryAuth != AuthOff {
+		security = id.Server()
+	}
+	return scaler.Serve(ctx, ln, security, scaler.Options{
+		Log:      p.Log,
+		OnAnswer: func(code codes.Code) { l.meters.answers.WithLabelValues(code.String()).Inc() },
+		Allocations: func(gateway types.NamespacedName) (int, error) {
+			if err := l.fit(); err != nil {
+				return 0, err
+			}
+			return l.fleets.load(gateway)
+		},
+	})
 }
 
 // newServer returns the server of configs, for those who may read them.
@@ -60,19 +93,4 @@ func (p *Provider) newServer(m *meters) (*discovery.Server, error) {
 	}
 	o.Authorize = r.authorize
 	return discovery.NewServer(o), nil
-}
-
-// externalAddress is the address by which a node is reached from outside, "" when it has none. Of two families IPv4 counts, which clients have.
-func externalAddress(n *corev1.Node, gone bool) (address string) {
-	for _, a := range n.Status.Addresses {
-		ip := net.ParseIP(a.Address)
-		if gone || a.Type != corev1.NodeExternalIP || ip == nil {
-			continue
-		}
-		if ip.To4() != nil {
-			return a.Address
-		}
-		address = cmp.Or(address, a.Address)
-	}
-	return address
 }

@@ -5,9 +5,11 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -21,35 +23,53 @@ const fieldManager = "stunner-operator"
 // appliedAnnotation remembers what was applied, so that a field that is no longer wanted is noticed after a restart too.
 const appliedAnnotation = "stunner.l7mp.io/applied"
 
-// apply makes an object what it is wanted to be, and reports whether that took a write. live is what the cache has of it, empty if nothing.
-func apply(ctx context.Context, c client.Client, wanted resource.Object, live client.Object) (bool, error) {
-	form, err := formOf(wanted)
+// due returns what has to be applied to make an object what it is wanted to be, nil when it is that already, and whether it is there. live is what
+// the cache has of it, empty if nothing.
+func due(ctx context.Context, c client.Reader, wanted resource.Object, live client.Object) (form *unstructured.Unstructured, found bool, err error) {
+	form, err = formOf(wanted)
 	if err != nil {
-		return false, err
+		return nil, false, err
 	}
 	err = c.Get(ctx, resource.KeyOf(wanted), live)
 	if err != nil && !apierrors.IsNotFound(err) {
-		return false, fmt.Errorf("read %s %s: %w", form.GetKind(), resource.KeyOf(wanted), err)
+		return nil, false, fmt.Errorf("read %s %s: %w", form.GetKind(), resource.KeyOf(wanted), err)
 	}
-	if err == nil {
-		is, err := runtime.DefaultUnstructuredConverter.ToUnstructured(live)
-		if err != nil {
-			return false, fmt.Errorf("read %s %s: %w", form.GetKind(), resource.KeyOf(wanted), err)
-		}
-		if covers(is, plain(form.Object)) {
-			return false, nil
-		}
-	}
-	err = c.Apply(ctx, client.ApplyConfigurationFromUnstructured(form), client.FieldOwner(fieldManager), client.ForceOwnership)
 	if err != nil {
-		return true, fmt.Errorf("apply %s %s: %w", form.GetKind(), resource.KeyOf(wanted), err)
+		return form, false, nil
 	}
-	return true, nil
+	is, err := runtime.DefaultUnstructuredConverter.ToUnstructured(live)
+	if err != nil {
+		return nil, true, fmt.Errorf("read %s %s: %w", form.GetKind(), resource.KeyOf(wanted), err)
+	}
+	if covers(is, plain(form.Object)) {
+		return nil, true, nil
+	}
+	return form, true, nil
+}
+
+// errForeign says that an object is there and says something else, in the name of somebody else.
+var errForeign = errors.New("it is there already and is not the operator's: delete it, or give up what the operator would make it for")
+
+// apply makes an object what its form says. Without force it takes nothing from others.
+func apply(ctx context.Context, c client.Client, form *unstructured.Unstructured, force bool) error {
+	o := []client.ApplyOption{client.FieldOwner(fieldManager)}
+	if force {
+		o = append(o, client.ForceOwnership)
+	}
+	err := c.Apply(ctx, client.ApplyConfigurationFromUnstructured(form), o...)
+	switch name := client.ObjectKeyFromObject(form); {
+	case err == nil:
+		return nil
+	case !force && apierrors.HasStatusCause(err, metav1.CauseTypeFieldManagerConflict):
+		return fmt.Errorf("apply %s %s: %w: %w", form.GetKind(), name, errForeign, err)
+	default:
+		return fmt.Errorf("apply %s %s: %w", form.GetKind(), name, err)
+	}
 }
 
 // formOf is an object as it is applied: its own fields only, with the mark of what they are.
 func formOf(o resource.Object) (*unstructured.Unstructured, error) {
-	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
+	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o.DeepCopyObject()) // of what has no type it would take the fields themselves
 	if err != nil {
 		return nil, fmt.Errorf("convert %T %s: %w", o, resource.KeyOf(o), err)
 	}

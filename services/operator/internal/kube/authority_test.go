@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"net/http"
@@ -17,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
+	"sigs.k8s.io/controller-runtime/pkg/cache/informertest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	clientfake "sigs.k8s.io/controller-runtime/pkg/client/fake"
 
@@ -189,24 +191,6 @@ func TestAnAPIServerThatIsAwayRefusesNobody(t *testing.T) {
 	}
 }
 
-func TestExternalAddressOfANode(t *testing.T) {
-	address := func(kind corev1.NodeAddressType, text string) corev1.NodeAddress {
-		return corev1.NodeAddress{Type: kind, Address: text}
-	}
-	internal, v4, v6 := address(corev1.NodeInternalIP, "10.0.0.1"), address(corev1.NodeExternalIP, "192.0.2.1"), address(corev1.NodeExternalIP, "2001:db8::1")
-	for want, addresses := range map[string][]corev1.NodeAddress{
-		"": {internal, address(corev1.NodeExternalIP, "no address")}, "192.0.2.1": {internal, v6, v4}, "2001:db8::1": {v6},
-	} {
-		node := &corev1.Node{Status: corev1.NodeStatus{Addresses: addresses}}
-		if got := externalAddress(node, false); got != want {
-			t.Errorf("%v: %q, want %q", addresses, got, want)
-		}
-		if got := externalAddress(node, true); got != "" {
-			t.Errorf("a node that is gone has %q", got)
-		}
-	}
-}
-
 // A process whose dataplanes could not know it is not ready, and says what is missing.
 func TestNobodyIsServedBeforeThereIsACA(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -224,6 +208,41 @@ func TestNobodyIsServedBeforeThereIsACA(t *testing.T) {
 		r.step(a)
 		if err := <-done; err != nil || lack.Load() != nil {
 			t.Errorf("%v", err)
+		}
+	})
+}
+
+// An API server that cannot say what kinds it has when the operator starts is waited for: config discovery goes on meanwhile.
+func TestAnAPIServerThatIsAwayAtTheStartIsWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		r := newReplicas(t)
+		a, server := r.add(), &growing{failure: errors.New("connection refused")}
+		s, err := scheme()
+		if err := errors.Join(err, metav1.AddMetaToScheme(s)); err != nil { // the informers ask it for all kinds
+			t.Fatal(err)
+		}
+		w := watcher{cache: &informertest.FakeInformers{Scheme: s}, scheme: s, mapper: server, lack: &atomic.Pointer[string]{}, log: a.log}
+		done := make(chan error, 1)
+		go func() { done <- a.follow(ctx, w, []client.Object{&corev1.Secret{}, &corev1.ConfigMap{}}) }()
+		time.Sleep(10 * kindRetry)
+		synctest.Wait()
+		if len(done) > 0 {
+			t.Fatalf("gives up: %v", <-done)
+		}
+		server.learn()
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		server.mu.Lock()
+		server.failure = errors.New("connection refused")
+		server.mu.Unlock()
+		go func() { done <- a.follow(ctx, w, []client.Object{&corev1.Secret{}, &corev1.ConfigMap{}}) }()
+		synctest.Wait()
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Errorf("told to end, it says %v", err)
 		}
 	})
 }

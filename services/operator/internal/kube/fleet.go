@@ -11,7 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/discovery"
 	"github.com/stunner-gateway/stunner/services/operator/internal/census"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
@@ -25,11 +24,13 @@ type fleets struct {
 
 	mu     sync.Mutex
 	fleets map[types.NamespacedName]*fleet
+	// crews are the pods that should report.
+	crews map[types.NamespacedName]crew
 }
 
 // fleet are the dataplanes of a Gateway.
 type fleet struct {
-	// wanted is the revision that is published; "" when dataplanes get different ones, as those do whose addresses are put in for each.
+	// wanted is the revision that is published. Config discovery knows the form of it that a dataplane has.
 	wanted string
 	// behind is since when some accept a config, and none the one that is published.
 	behind time.Time
@@ -38,7 +39,7 @@ type fleet struct {
 }
 
 func newFleets(c *census.Census, in *inbox) *fleets {
-	return &fleets{census: c, inbox: in, fleets: map[types.NamespacedName]*fleet{}}
+	return &fleets{census: c, inbox: in, fleets: map[types.NamespacedName]*fleet{}, crews: map[types.NamespacedName]crew{}}
 }
 
 // Times of the judgement.
@@ -53,16 +54,13 @@ const (
 const problemText = 256
 
 // published notes what the dataplanes of a Gateway should run.
-func (f *fleets) published(gateway types.NamespacedName, revision string, c config.Config) {
+func (f *fleets) published(gateway types.NamespacedName, revision string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.fleets[gateway] == nil {
 		f.fleets[gateway] = &fleet{}
 	}
 	f.fleets[gateway].wanted = revision
-	if slices.ContainsFunc(c.Listeners, func(l config.Listener) bool { return l.Address == config.NodeAddressPlaceholder }) {
-		f.fleets[gateway].wanted = ""
-	}
 }
 
 // withdrawn notes that there is nothing to run any more.
@@ -137,7 +135,7 @@ func (f *fleet) judge(reports []discovery.Report, now time.Time) resource.FleetS
 		if r.Draining {
 			state.Draining++
 		}
-		current = current || r.Accepted && (r.Revision == f.wanted || f.wanted == "")
+		current = current || r.Accepted && r.Revision == f.wanted
 	}
 	refused := len(refusing) == len(reports)
 	switch {
@@ -161,19 +159,19 @@ func (f *fleet) judge(reports []discovery.Report, now time.Time) resource.FleetS
 // voice is the one that speaks for all: the one that has spoken before, if it says the same, so that a status is written no oftener than it must.
 func (f *fleet) voice(refusing []discovery.Report) (pod, problem string) {
 	i := max(0, slices.IndexFunc(refusing, func(r discovery.Report) bool { return r.Pod == f.state.Pod }))
-	return plainText(refusing[i].Pod), plainText(refusing[i].Error)
+	return plainText(refusing[i].Pod, problemText), plainText(refusing[i].Error, problemText)
 }
 
-// plainText is what can be shown of what a pod says: a line of bounded length. It is never empty.
-func plainText(said string) string {
+// plainText is what can be shown of what others say: a line of bounded length. It is never empty.
+func plainText(said string, limit int) string {
 	said = strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
 			return ' '
 		}
 		return r
 	}, strings.ToValidUTF8(said, " "))
-	if len(said) > problemText {
-		said = strings.ToValidUTF8(said[:problemText], "")
+	if len(said) > limit {
+		said = strings.ToValidUTF8(said[:limit], "")
 	}
 	if strings.TrimSpace(said) == "" {
 		return "(nothing)"

@@ -15,6 +15,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/discovery"
 	"github.com/stunner-gateway/stunner/services/operator/internal/census"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
+	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
 // reporter is a replica to which dataplanes report.
@@ -56,7 +57,7 @@ func TestFleetComesToSomethingSeldom(t *testing.T) {
 		goes := func(pod string) func() {
 			return func() { from <- discovery.ReportNews{Gone: &discovery.ReportKey{ID: "media/edge", Pod: pod}} }
 		}
-		publish := func(c config.Config) func() { return func() { f.published(fleetKey, c.Revision(), c) } }
+		publish := func(c config.Config) func() { return func() { f.published(fleetKey, c.Revision()) } }
 		drain := func(r *discovery.Report) { r.Draining = true }
 		busy := func(r *discovery.Report) { r.Allocations = 100 }
 		none, fine := (*resource.FleetState)(nil), &resource.FleetState{}
@@ -82,7 +83,6 @@ func TestFleetComesToSomethingSeldom(t *testing.T) {
 			{"and is gone", []func(){goes("a")}, 0, fine},
 			{"lost on the way", []func(){publish(two), says("b", one, "")}, 12 * time.Second, &resource.FleetState{Behind: 1}},
 			{"found again", []func(){says("b", two, "")}, 0, fine},
-			{"nothing to compare", []func(){publish(config.Config{Listeners: []config.Listener{{Address: config.NodeAddressPlaceholder}}}), says("b", one, "")}, time.Hour, none},
 			{"words without an end", []func(){says("b", one, strings.Repeat("x", 9999))}, 0, &resource.FleetState{Pod: "b", Problem: strings.Repeat("x", problemText)}},
 			{"no words", []func(){says("b", one, ""), func() {
 				from <- discovery.ReportNews{Report: &discovery.Report{ID: "media/edge", Pod: "b"}}
@@ -113,4 +113,46 @@ func TestFleetComesToSomethingSeldom(t *testing.T) {
 			t.Errorf("withdrawn: %v", told)
 		}
 	})
+}
+
+// Dataplanes that have spoken before their config is published, as those do that stay connected while an operator starts, are judged by what they
+// have said: who stays with another config, or is on the way out, says nothing more.
+func TestFleetIsJudgedWhenItsConfigIsPublished(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		said discovery.Report
+		want resource.FleetState
+	}{
+		{"another config", discovery.Report{Revision: "older", Accepted: true}, resource.FleetState{Behind: 1}},
+		{"turned down", discovery.Report{Error: "port 3478 is taken"}, resource.FleetState{Pod: "a", Problem: "port 3478 is taken"}},
+		{"draining", discovery.Report{Revision: published().Revision(), Accepted: true, Draining: true}, resource.FleetState{Draining: 1}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			ts, from := &tasks{}, make(reporter)
+			l := newLoop(translate.DefaultOptions(), discovery.NewServer(discovery.ServerOptions{}), newMeters(), ts, slog.New(slog.DiscardHandler))
+			l.shown = func(types.NamespacedName) []string { return nil }
+			go l.fleets.census.Follow(ctx, "this", from)
+			go ts.do("reports", func(t *task) { l.fleets.run(ctx, t) })
+			c.said.ID, c.said.Pod = fleetKey.String(), "a"
+			from <- discovery.ReportNews{Report: &c.said}
+			synctest.Wait()
+			config := published()
+			l.publish(fleetKey, &translate.Result{Config: &config})
+			time.Sleep(onItsWay + 2*fleetPulse)
+			synctest.Wait()
+			told := l.inbox.drain()
+			if len(told) != 1 || told[0].object.(*resource.Fleet).FleetState != c.want {
+				t.Errorf("%s: the loop is told %+v, want %+v", c.name, told, c.want)
+			}
+		})
+	}
+}
+
+// published is the config of the Gateway of fleetKey.
+func published() config.Config {
+	c := config.Config{Admin: config.Admin{Name: fleetKey.String()}}
+	c.Default()
+	return c
 }

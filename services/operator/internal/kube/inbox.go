@@ -66,7 +66,12 @@ func (i *inbox) drain() []change {
 }
 
 // nameOf tells objects of all kinds apart. What comes from a watch has no type information of its own; its Go type stands for it.
-func nameOf(o resource.Object) string { return fmt.Sprintf("%T %s", o, resource.KeyOf(o)) }
+func nameOf(o resource.Object) string {
+	if isScaling(o) { // what has no type has a kind
+		return fmt.Sprintf("%s %s", o.GetObjectKind().GroupVersionKind().Kind, resource.KeyOf(o))
+	}
+	return fmt.Sprintf("%T %s", o, resource.KeyOf(o))
+}
 
 // knock wakes somebody up who may be awake.
 func knock(door chan struct{}) {

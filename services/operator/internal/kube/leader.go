@@ -5,13 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"reflect"
 	"sync/atomic"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/client-go/util/retry"
 )
 
 // The times of the lease, those of the components of Kubernetes itself.
@@ -27,8 +30,8 @@ const (
 const leaseName = "stunner-operator"
 
 // elect runs lead while this process holds the lease, again and again until ctx ends. To lose the lease is no reason to end: discovery
-// goes on.
-func (p *Provider) elect(ctx context.Context, lead func(context.Context)) error {
+// goes on. The lease goes with its owner.
+func (p *Provider) elect(ctx context.Context, owner []metav1.OwnerReference, lead func(context.Context)) error {
 	config := rest.CopyConfig(p.Config)
 	config.Timeout = leaseTime
 	clients, err := kubernetes.NewForConfig(config)
@@ -48,6 +51,9 @@ func (p *Provider) elect(ctx context.Context, lead func(context.Context)) error 
 				OnStartedLeading: func(ctx context.Context) {
 					defer close(done)
 					p.Log.Info("lead", "identity", p.Identity)
+					if err := p.ownLease(ctx, clients, owner); err != nil && ctx.Err() == nil {
+						p.Log.Warn("own the lease, to be tried by the next leader", "error", err)
+					}
 					lead(ctx)
 				},
 				OnStoppedLeading: func() { p.Log.Info("lead no longer", "identity", p.Identity) },
@@ -64,6 +70,20 @@ func (p *Provider) elect(ctx context.Context, lead func(context.Context)) error 
 		}
 	}
 	return nil
+}
+
+// ownLease writes the owner of the lease. The elector, which renews the lease meanwhile, finds another version and reads it again.
+func (p *Provider) ownLease(ctx context.Context, clients kubernetes.Interface, owner []metav1.OwnerReference) error {
+	leases := clients.CoordinationV1().Leases(p.Namespace)
+	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		l, err := leases.Get(ctx, leaseName, metav1.GetOptions{})
+		if err != nil || len(owner) == 0 || reflect.DeepEqual(l.OwnerReferences, owner) {
+			return err
+		}
+		l.OwnerReferences = owner
+		_, err = leases.Update(ctx, l, metav1.UpdateOptions{})
+		return err
+	})
 }
 
 // lease is what this process knows of the lease. A process that was frozen for longer than the lease lasts has another one lead, and only finds

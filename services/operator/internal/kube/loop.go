@@ -32,6 +32,7 @@ type loop struct {
 	fleets  *fleets
 	peers   *peers
 	costs   *costs
+	nodes   *nodes
 	inbox   *inbox
 	meters  *meters
 	log     *slog.Logger
@@ -56,7 +57,7 @@ type loop struct {
 func newLoop(o translate.Options, server *discovery.Server, m *meters, ts *tasks, log *slog.Logger) *loop {
 	in := newInbox()
 	return &loop{
-		options: o, server: server, inbox: in, fleets: newFleets(census.New(log), in), meters: m, tasks: ts, log: log,
+		options: o, server: server, inbox: in, fleets: newFleets(census.New(log), in), nodes: newNodes(server.SetNode, log), meters: m, tasks: ts, log: log,
 		view: resource.NewView(nil), published: map[types.NamespacedName]config.Config{},
 		waiting: map[types.NamespacedName]map[translate.Unit]struct{}{}, tried: map[types.NamespacedName]bool{},
 	}
@@ -125,11 +126,19 @@ func (l *loop) note(c change, concerned map[translate.Unit]struct{}) resource.Fa
 		}
 	}
 	if n, ok := c.object.(*corev1.Node); ok {
-		l.server.SetNode(n.Name, externalAddress(n, c.gone))
+		l.nodes.note(n, c.gone)
 	}
 	changed := l.put(c)
-	if s, ok := c.object.(*discoveryv1.EndpointSlice); ok && l.peers.are(s) {
-		l.peers.look(l.view.EndpointSlicesOf(l.peers.service))
+	switch o := c.object.(type) {
+	case *discoveryv1.EndpointSlice:
+		if l.peers.are(o) {
+			l.peers.look(l.view.EndpointSlicesOf(l.peers.service))
+		}
+		l.musterBehind(o)
+	case *corev1.Service:
+		if gateway, ok := resource.GatewayOf(o); ok {
+			l.muster(gateway)
+		}
 	}
 	return changed
 }
@@ -203,8 +212,16 @@ func (l *loop) jobOf(u translate.Unit, out translate.Outcome, givenAway bool) jo
 	if out.Gateway != nil {
 		j.notes = out.Gateway.Notes
 	}
-	if r := out.Gateway; r != nil && out.Ours && !r.Keep && l.current(u.NamespacedName) != nil {
-		j.objects, j.keepServices, j.complete = r.ObjectsWith(l.current(u.NamespacedName)), r.KeepServices, true
+	switch r := out.Gateway; {
+	case r == nil || !out.Ours:
+	case !r.Keep && l.current(u.NamespacedName) != nil:
+		j.objects, j.complete = r.ObjectsWith(l.current(u.NamespacedName)), true
+		j.keepServices, j.keepReplicas = r.KeepServices, r.KeepReplicas
+		if r.Managed() {
+			j.standby = l.current(u.NamespacedName)
+		}
+	default:
+		j.skeleton = r.Skeleton
 	}
 	return j
 }
@@ -255,7 +272,7 @@ func (l *loop) publish(key types.NamespacedName, r *translate.Result) {
 		return
 	}
 	l.published[key] = next.Clone()
-	l.fleets.published(key, revision, *next)
+	l.fleets.published(key, revision)
 	l.fleets.look(key, time.Now()) // a dataplane may have spoken by now, and one that stays with what it has says nothing
 	l.meters.configs.Set(float64(len(l.published)))
 	l.log.Info("publish config", "gateway", key, "revision", revision)

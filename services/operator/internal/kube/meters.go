@@ -16,6 +16,7 @@ type meters struct {
 	failures     prometheus.Counter
 	leader       prometheus.Gauge
 	refused      *prometheus.CounterVec
+	answers      *prometheus.CounterVec
 }
 
 func newMeters() *meters {
@@ -26,8 +27,9 @@ func newMeters() *meters {
 		failures:     telemetry.NewCounter(telemetry.OperatorWriteErrors),
 		leader:       telemetry.NewGauge(telemetry.OperatorLeader),
 		refused:      telemetry.NewCounterVec(telemetry.OperatorDiscoveryRefused),
+		answers:      telemetry.NewCounterVec(telemetry.OperatorScalerAnswers),
 	}
-	m.registry = telemetry.NewRegistry(m.translations, m.configs, m.writes, m.failures, m.leader, m.refused)
+	m.registry = telemetry.NewRegistry(m.translations, m.configs, m.writes, m.failures, m.leader, m.refused, m.answers)
 	return m
 }
 

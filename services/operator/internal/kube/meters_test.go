@@ -21,7 +21,7 @@ import (
 
 // Objects are counted, not conditions, and those that are gone or mended are not.
 func TestObjectsWithAProblemAreCounted(t *testing.T) {
-	w := newWriter(nil, nil, newMeters(), nil, slog.New(slog.DiscardHandler))
+	w := newWriter(nil, nil, nil, newInbox(), newMeters(), nil, slog.New(slog.DiscardHandler))
 	unit := func(name string) translate.Unit {
 		return translate.Unit{Kind: translate.KindStaticService, NamespacedName: types.NamespacedName{Namespace: "media", Name: name}}
 	}
@@ -60,7 +60,7 @@ func TestWritesThatFailAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		w := newWriter(c, s, newMeters(), &tasks{}, slog.New(slog.DiscardHandler))
+		w := newWriter(c, c, s, newInbox(), newMeters(), &tasks{}, slog.New(slog.DiscardHandler))
 		w.want(translate.Unit{Kind: translate.KindStaticService}, job{ours: true, status: stunnerv1.Status{}})
 		go w.lead(ctx)
 		time.Sleep(time.Minute)

@@ -49,7 +49,7 @@ func (p *peers) look(endpoints []*discoveryv1.EndpointSlice) {
 func addressesOf(all []*discoveryv1.EndpointSlice, own string) (addresses []string) {
 	for _, some := range all {
 		for _, port := range some.Ports {
-			if port.Port == nil {
+			if port.Port == nil || port.Name != nil && *port.Name != "" && *port.Name != discoveryPort {
 				continue
 			}
 			for _, e := range some.Endpoints {

@@ -40,6 +40,8 @@ type Provider struct {
 	Namespace, Identity string
 	// DiscoveryAddress and HealthAddress are HOST:PORT to listen on.
 	DiscoveryAddress, HealthAddress string
+	// ScalerAddress is HOST:PORT to listen on for KEDA; "" answers none.
+	ScalerAddress string
 	// DiscoveryAuth is AuthStrict, AuthPermissive or AuthOff; DiscoveryReaders are the accounts, NAMESPACE/NAME, that may read all configs.
 	DiscoveryAuth    string
 	DiscoveryReaders []string
@@ -48,11 +50,14 @@ type Provider struct {
 	Address, TokenFile string
 	// Namespaces are those to watch; none means all of them. What is in others does not exist for the operator then.
 	Namespaces []string
-	Options    translate.Options
-	Log        *slog.Logger
+	// Credentials names the Secret that is made, with a shared secret drawn by lot, where there is none; empty means that nobody wants it.
+	Credentials string
+	Options     translate.Options
+	Log         *slog.Logger
 
-	tasks tasks
-	lease lease
+	tasks   tasks
+	lease   lease
+	keepers []*keeper
 }
 
 // Running names what keeps Run from returning.
@@ -73,6 +78,10 @@ func (p *Provider) Run(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, configs.Close())
 	}
+	keda, err := listenIfWanted("--scaler-address", p.ScalerAddress)
+	if err != nil {
+		return errors.Join(err, configs.Close(), probes.Close())
+	}
 	m.serves(server)
 	id := p.identity()
 	group, ctx := errgroup.WithContext(ctx)
@@ -84,6 +93,10 @@ func (p *Provider) Run(ctx context.Context) error {
 	health.Handle("/live", telemetry.Health{Live: l.alive})
 	p.tasks.join(group, "probes", func() error { return telemetry.Serve(ctx, probes, health) })
 	p.tasks.join(group, "config discovery", func() error { return telemetry.Serve(ctx, p.door(configs, id), l.server) })
+	if keda != nil {
+		p.Log.Info("operator serves KEDA", "scaler", keda.Addr().String())
+		p.tasks.join(group, "external scaler", func() error { return p.serveScaler(ctx, keda, l, id) })
+	}
 	group.Go(func() error { return p.work(ctx, l, id) })
 	return group.Wait()
 }
@@ -116,7 +129,7 @@ func (p *Provider) work(ctx context.Context, l *loop, id *trust.Identity) error 
 		return fmt.Errorf("reach API server: %w", err)
 	}
 	l.secrets = newSecrets(direct, l.inbox, p.Log)
-	l.writer = newWriter(cached, s, l.meters, &p.tasks, p.Log)
+	l.writer = newWriter(cached, direct, s, l.inbox, l.meters, &p.tasks, p.Log)
 	l.meters.knows(l.writer)
 	if l.writer.herald, err = newHerald(ctx, p.Config, s, p.Options.ControllerName); err != nil {
 		return err
@@ -124,21 +137,34 @@ func (p *Provider) work(ctx context.Context, l *loop, id *trust.Identity) error 
 	l.costs = &costs{census: l.fleets.census, client: direct, log: p.Log}
 	l.shown = func(gateway types.NamespacedName) []string { return shown(ctx, cached, gateway) }
 	group, ctx := errgroup.WithContext(ctx)
-	ca, err := p.keepAuthority(ctx, group, l, id, cache.Options{Scheme: s, Mapper: mapper, HTTPClient: hc})
+	o := own{cache: cache.Options{Scheme: s, Mapper: mapper, HTTPClient: hc}, owner: p.owner(ctx), meters: l.meters}
+	ca, err := p.keepAuthority(ctx, group, l, id, o)
 	if err != nil {
+		return err
+	}
+	if err := p.keepCredentials(ctx, group, o); err != nil {
 		return err
 	}
 	l.peers = p.newPeers(ctx, l.fleets.census, id.Client())
 	go l.fleets.census.Follow(ctx, p.Identity, l.server)
 	group.Go(func() error { p.tasks.do("reports of dataplanes", func(t *task) { l.fleets.run(ctx, t) }); return nil })
+	group.Go(func() error { p.tasks.do("names of nodes", func(t *task) { l.nodes.run(ctx, t) }); return nil })
 	w := watcher{cache: c, scheme: s, mapper: mapper, inbox: l.inbox, lack: &l.lack, log: p.Log}
+	scalers, err := p.newKEDA(l, cache.Options{Scheme: s, Mapper: mapper, HTTPClient: hc})
+	if err != nil {
+		return err
+	}
 	p.tasks.join(group, "watches", func() error { return c.Start(ctx) })
 	p.tasks.join(group, "start of watches", func() error {
 		if err := w.watch(ctx, l.writer); err != nil {
 			return ignoreEnd(ctx, err)
 		}
+		if err := scalers.await(ctx); err != nil {
+			return ignoreEnd(ctx, err)
+		}
+		group.Go(func() error { p.tasks.do("watch for KEDA", func(t *task) { scalers.run(ctx, t) }); return nil })
 		p.tasks.join(group, "election of a leader", func() error {
-			return p.elect(ctx, func(ctx context.Context) { ca.lead(ctx, l.lead) })
+			return p.elect(ctx, o.owner, func(ctx context.Context) { p.lead(ctx, l.lead) })
 		})
 		if err := ca.await(ctx, &l.lack); err != nil {
 			return ignoreEnd(ctx, err)
@@ -211,4 +237,12 @@ func listen(flag, address string) (net.Listener, error) {
 		return nil, fmt.Errorf("%s %s: %w: stop what uses the port or choose another address", flag, address, err)
 	}
 	return ln, nil
+}
+
+// listenIfWanted returns nil where the address is empty.
+func listenIfWanted(flag, address string) (net.Listener, error) {
+	if address == "" {
+		return nil, nil
+	}
+	return listen(flag, address)
 }

@@ -94,7 +94,7 @@ func hangingLoop(t *testing.T) (l *loop, hang chan struct{}) {
 			return c.Get(ctx, key, o, opts...)
 		},
 	}).Build()
-	l.writer = newWriter(c, s, l.meters, l.tasks, l.log)
+	l.writer = newWriter(c, c, s, l.inbox, l.meters, l.tasks, l.log)
 	l.secrets = newSecrets(c, l.inbox, l.log)
 	return l, hang
 }

@@ -3,6 +3,8 @@ package kube
 import (
 	"log/slog"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -10,13 +12,14 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
+	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
 // What is wanted already is not compared with the cluster again; anything else is.
 func TestWantLooksAtWhatIsNew(t *testing.T) {
-	w := newWriter(nil, nil, newMeters(), nil, slog.New(slog.DiscardHandler))
+	w := newWriter(nil, nil, nil, newInbox(), newMeters(), nil, slog.New(slog.DiscardHandler))
 	w.queue = workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[translate.Unit]())
 	defer w.queue.ShutDown()
 	unit := translate.Unit{Kind: translate.KindGateway, NamespacedName: types.NamespacedName{Namespace: "media", Name: "edge"}}
@@ -47,10 +50,54 @@ func TestWantLooksAtWhatIsNew(t *testing.T) {
 	}
 }
 
+// A rollout of a media server changes endpoints by the second. The Secret for a start without the operator follows once in a while, and everything
+// else at once.
+func TestWantWritesTheStandbyConfigOnceInAWhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWriter(nil, nil, nil, newInbox(), newMeters(), nil, slog.New(slog.DiscardHandler))
+		w.queue = workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[translate.Unit]())
+		defer w.queue.ShutDown()
+		unit := translate.Unit{Kind: translate.KindGateway, NamespacedName: types.NamespacedName{Namespace: "media", Name: "edge"}}
+		with := func(endpoint, secret string, made ...resource.Object) job {
+			return job{ours: true, uid: "a", objects: made, complete: true, standby: &config.Config{
+				Auth: config.Auth{Type: config.AuthType(secret)}, Clusters: []config.Cluster{{Endpoints: []string{endpoint}}},
+			}}
+		}
+		looksFor := func(what string, want int) {
+			t.Helper()
+			synctest.Wait()
+			if got := w.queue.Len(); got != want {
+				t.Errorf("%s: looked at %d times, want %d", what, got, want)
+			}
+			for w.queue.Len() > 0 {
+				u, _ := w.queue.Get()
+				w.queue.Done(u)
+			}
+		}
+		w.want(unit, with("1", "a"))
+		looksFor("the first", 1)
+		for _, endpoint := range []string{"2", "3", "4"} {
+			w.want(unit, with(endpoint, "a"))
+			time.Sleep(time.Second)
+			looksFor("other endpoints", 0)
+		}
+		time.Sleep(standbyPause - 3*time.Second)
+		looksFor("after a while", 1)
+		w.want(unit, with("4", "b"))
+		looksFor("other credentials", 1)
+		w.want(unit, with("5", "b", &corev1.Service{}))
+		looksFor("a Service as well", 1)
+		w.want(unit, job{ours: true, uid: "a", version: "2"})
+		if j := w.jobs[unit]; j.standby == nil || j.standby.Clusters[0].Endpoints[0] != "5" {
+			t.Error("while something is wrong the Secret is not wanted any more")
+		}
+	})
+}
+
 // While something is wrong with a Gateway its objects stay wanted, so that one which somebody deletes is made again. Those of a Gateway that is
 // gone are not wanted for another one of its name.
 func TestWantKeepsTheObjectsOfAGatewayThatIsWrong(t *testing.T) {
-	w := newWriter(nil, nil, newMeters(), nil, slog.New(slog.DiscardHandler))
+	w := newWriter(nil, nil, nil, newInbox(), newMeters(), nil, slog.New(slog.DiscardHandler))
 	unit := translate.Unit{Kind: translate.KindGateway, NamespacedName: types.NamespacedName{Namespace: "media", Name: "edge"}}
 	made := []resource.Object{&corev1.Service{}}
 	for _, c := range []struct {

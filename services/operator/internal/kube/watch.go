@@ -60,7 +60,7 @@ func read() []kind {
 // written are the kinds that are made for Gateways, other than Services: those are read as well.
 func written() []client.Object {
 	return []client.Object{
-		&appsv1.Deployment{}, &appsv1.DaemonSet{}, &corev1.ConfigMap{}, &networkingv1.NetworkPolicy{}, &policyv1.PodDisruptionBudget{},
+		&appsv1.Deployment{}, &appsv1.DaemonSet{}, &corev1.ConfigMap{}, &corev1.Secret{}, &networkingv1.NetworkPolicy{}, &policyv1.PodDisruptionBudget{},
 	}
 }
 
@@ -69,23 +69,38 @@ func (p *Provider) newCache(s *runtime.Scheme) (cache.Cache, error) {
 	own := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{manifest.OwnedByLabel: manifest.AppValue})}
 	by := map[client.Object]cache.ByObject{}
 	for _, o := range written() {
-		by[o] = own
+		if _, secret := o.(*corev1.Secret); !secret {
+			by[o] = own
+		}
 	}
 	o := cache.Options{Scheme: s, ByObject: by, DefaultTransform: cache.TransformStripManagedFields()}
-	if len(p.Namespaces) > 0 {
-		o.DefaultNamespaces = map[string]cache.Config{}
-		for _, namespace := range p.Namespaces {
-			o.DefaultNamespaces[namespace] = cache.Config{}
-		}
+	if o.DefaultNamespaces = p.watched(); o.DefaultNamespaces != nil {
 		also := maps.Clone(o.DefaultNamespaces) // where the other replicas are
 		also[p.Namespace] = cache.Config{}
 		by[&discoveryv1.EndpointSlice{}] = cache.ByObject{Namespaces: also}
 	}
-	c, err := cache.New(p.Config, o)
+	most, err := cache.New(p.Config, o)
 	if err != nil {
 		return nil, fmt.Errorf("make cache: %w", err)
 	}
-	return c, nil
+	o.ByObject = map[client.Object]cache.ByObject{&corev1.Secret{}: own}
+	secrets, err := cache.New(p.Config, o)
+	if err != nil {
+		return nil, fmt.Errorf("make cache of Secrets: %w", err)
+	}
+	return caches{most, secrets}, nil
+}
+
+// watched are the namespaces to watch; nil are all of them.
+func (p *Provider) watched() map[string]cache.Config {
+	if len(p.Namespaces) == 0 {
+		return nil
+	}
+	namespaces := map[string]cache.Config{}
+	for _, namespace := range p.Namespaces {
+		namespaces[namespace] = cache.Config{}
+	}
+	return namespaces
 }
 
 // cache returns a cache as soon as the API server can be asked for its kinds, and says meanwhile why it cannot. Its error is the end of ctx.

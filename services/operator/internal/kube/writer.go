@@ -11,9 +11,13 @@ import (
 	"sync"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
@@ -21,6 +25,7 @@ import (
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 	gwapiv1a2 "sigs.k8s.io/gateway-api/apis/v1alpha2"
 
+	"github.com/stunner-gateway/stunner/services/api/config"
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
 	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
@@ -41,26 +46,58 @@ type job struct {
 	objects      []resource.Object
 	complete     bool
 	keepServices bool
+	keepReplicas bool
+	// standby is what pods of the Gateway start with while nobody serves it; nil where there are no pods of ours.
+	standby *config.Config
+	// skeleton are those objects of a Gateway that are made again while it is not known which it should have.
+	skeleton []resource.Object
+}
+
+// all are the objects in the order in which they are made: a pod finds its Secret when it starts.
+func (j job) all(gateway types.NamespacedName) []resource.Object {
+	if j.standby == nil {
+		return j.objects
+	}
+	return append([]resource.Object{manifest.Standby(gateway, j.uid, *j.standby)}, j.objects...)
+}
+
+// withoutEndpoints is the job without what changes by the second while a media server is rolled out.
+func (j job) withoutEndpoints() job {
+	if j.standby != nil {
+		c := *j.standby
+		c.Clusters = nil
+		j.standby = &c
+	}
+	return j
 }
 
 // writer brings objects and statuses to where the translation wants them, on the leader. It compares with what a cache has first: over an
 // unchanged cluster it makes no write.
 type writer struct {
 	client client.Client
+	direct client.Client
 	scheme *runtime.Scheme
 	meters *meters
 	tasks  *tasks
 	herald herald
-	log    *slog.Logger
+	// inbox hears of what the API server does not take.
+	inbox *inbox
+	log   *slog.Logger
 
-	mu   sync.Mutex
-	jobs map[translate.Unit]job
+	mu       sync.Mutex
+	jobs     map[translate.Unit]job
+	refusals map[translate.Unit]refusals
+	// scaling reads and writes the kinds of KEDA; nil while they are not known, or what there is of them is not.
+	scaling client.Client
 	// queue is there while this process leads.
 	queue workqueue.TypedRateLimitingInterface[translate.Unit]
 }
 
-func newWriter(c client.Client, s *runtime.Scheme, m *meters, ts *tasks, log *slog.Logger) *writer {
-	return &writer{client: c, scheme: s, meters: m, tasks: ts, log: log, jobs: map[translate.Unit]job{}}
+// newWriter returns a writer that compares with what c reads from a cache. What it has to know exactly it reads from direct.
+func newWriter(c, direct client.Client, s *runtime.Scheme, in *inbox, m *meters, ts *tasks, log *slog.Logger) *writer {
+	return &writer{
+		client: c, direct: direct, scheme: s, inbox: in, meters: m, tasks: ts, log: log, jobs: map[translate.Unit]job{}, refusals: map[translate.Unit]refusals{},
+	}
 }
 
 // want takes over what a unit should be from now on. A unit that is gone takes its objects along by itself: they are owned by it.
@@ -69,16 +106,25 @@ func (w *writer) want(u translate.Unit, j job) {
 	defer w.mu.Unlock()
 	if !j.ours && !j.complete {
 		delete(w.jobs, u)
+		w.remember(u, refusals{})
 		return
 	}
 	before, known := w.jobs[u]
+	if before.uid != j.uid {
+		w.remember(u, refusals{})
+	}
 	if j.ours && !j.complete && before.uid == j.uid { // what has been made stays wanted, whatever is wrong now
-		j.objects, j.keepServices, j.complete = before.objects, before.keepServices, before.complete
+		j.objects, j.complete, j.standby = before.objects, before.complete, before.standby
+		j.keepServices, j.keepReplicas = before.keepServices, before.keepReplicas
 	}
 	if known && reflect.DeepEqual(before, j) {
-		return // it has been done, or is being tried: most changes of endpoints end here
+		return // it has been done, or is being tried
 	}
 	w.jobs[u] = j
+	if known && reflect.DeepEqual(before.withoutEndpoints(), j.withoutEndpoints()) {
+		w.lookLater(u) // most changes of endpoints end here
+		return
+	}
 	w.look(u)
 }
 
@@ -110,6 +156,40 @@ func (w *writer) look(u translate.Unit) {
 	if w.queue != nil {
 		w.queue.Add(u)
 	}
+}
+
+// standbyPause is how far the endpoints in the Secrets for a start without the operator may be behind: of what changes meanwhile only the newest is
+// written. A change of endpoints is to cost the API server nothing, or next to nothing; and who starts while the operator is away lacks pods that
+// are not older than this.
+const standbyPause = 10 * time.Minute
+
+// lookLater has a unit compared with the cluster in a while, however often it is called until then.
+func (w *writer) lookLater(u translate.Unit) {
+	if w.queue != nil {
+		w.queue.AddAfter(u, standbyPause)
+	}
+}
+
+// scale says how the kinds of KEDA are written, nil if they cannot be. Everything is compared once they can.
+func (w *writer) scale(c client.Client) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if c != nil && w.scaling == nil {
+		for u := range w.jobs {
+			w.look(u)
+		}
+	}
+	w.scaling = c
+}
+
+// clientOf reads and writes a kind; nil when that cannot be now.
+func (w *writer) clientOf(o resource.Object) client.Client {
+	if !isScaling(o) {
+		return w.client
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.scaling
 }
 
 // workers is how many units are written at a time.
@@ -168,59 +248,223 @@ func (w *writer) write(ctx context.Context, u translate.Unit) error {
 	w.mu.Lock()
 	j, ok := w.jobs[u]
 	w.mu.Unlock()
-	if !ok {
+	if !ok || w.ends(ctx, u.Namespace) {
 		return nil
 	}
-	var errs []error
-	if j.complete {
-		for _, o := range j.objects {
-			err := w.writeObject(ctx, o, j.keepServices)
-			errs = append(errs, err)
-			if refused(err) {
-				w.tellRefusal(ctx, u, o, err)
-			}
-		}
-		errs = append(errs, w.sweep(ctx, u.NamespacedName, j))
+	err, told := w.writeObjects(ctx, u, j)
+	if j.ours && !told { // a status that speaks of the refusal is on its way
+		err = errors.Join(err, w.writeStatus(ctx, u, j))
 	}
-	if j.ours {
-		errs = append(errs, w.writeStatus(ctx, u, j))
+	return err
+}
+
+// ends tells whether a namespace is being deleted, and all in it: it takes nothing new, and what is said there nobody reads.
+func (w *writer) ends(ctx context.Context, namespace string) bool {
+	n := &corev1.Namespace{}
+	return namespace != "" && w.client.Get(ctx, types.NamespacedName{Name: namespace}, n) == nil && n.DeletionTimestamp != nil
+}
+
+// writeObjects brings the objects of a unit up to date, and reports whether the loop was told that one of them is refused.
+func (w *writer) writeObjects(ctx context.Context, u translate.Unit, j job) (err error, told bool) {
+	if !j.complete {
+		return w.restore(ctx, u.NamespacedName, j.skeleton), false
+	}
+	var errs []error
+	var found refusals
+	wanted := j.all(u.NamespacedName)
+	for _, o := range wanted {
+		err := w.writeObject(ctx, o, j)
+		errs = append(errs, err)
+		found.note(o, err)
+	}
+	swept := w.sweep(ctx, u.NamespacedName, wanted, j)
+	err = errors.Join(append(errs, swept)...)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.jobs[u].uid != j.uid {
+		return err, false
+	}
+	old := w.refusals[u]
+	found.serving = found.serving.orStill(old.serving, swept)
+	found.scaling = found.scaling.orStill(old.scaling, swept)
+	return err, w.remember(u, found) && err != nil
+}
+
+// restore makes those objects again that are gone. Where none is left, none has been made.
+func (w *writer) restore(ctx context.Context, gateway types.NamespacedName, skeleton []resource.Object) error {
+	if len(skeleton) == 0 {
+		return nil
+	}
+	there, runs := map[string]bool{}, false
+	for _, like := range append(written(), &corev1.Service{}) {
+		list, err := w.owned(ctx, w.client, like, gateway)
+		if err != nil {
+			return err
+		}
+		for _, o := range list {
+			there[nameOf(o)], runs = true, runs || isWorkload(o)
+		}
+	}
+	var errs []error
+	for _, o := range skeleton {
+		if len(there) > 0 && !there[nameOf(o)] && !(runs && isWorkload(o)) {
+			errs = append(errs, w.writeObject(ctx, o, job{keepServices: true}))
+		}
 	}
 	return errors.Join(errs...)
 }
 
-func (w *writer) writeObject(ctx context.Context, o resource.Object, keepServices bool) error {
+// isWorkload tells whether an object runs pods. A Gateway has one that does.
+func isWorkload(o resource.Object) bool {
+	switch o.(type) {
+	case *appsv1.Deployment, *appsv1.DaemonSet:
+		return true
+	}
+	return false
+}
+
+func (w *writer) writeObject(ctx context.Context, o resource.Object, j job) error {
+	c := w.clientOf(o)
+	if c == nil {
+		return nil
+	}
 	live := reflect.New(reflect.TypeOf(o).Elem()).Interface().(client.Object)
+	live.GetObjectKind().SetGroupVersionKind(o.GetObjectKind().GroupVersionKind())
 	if wanted, service := o.(*corev1.Service); service {
 		has := &corev1.Service{}
 		switch err := w.client.Get(ctx, resource.KeyOf(o), has); {
 		case apierrors.IsNotFound(err):
-		case err != nil || keepServices:
+		case err != nil || j.keepServices:
 			return err
 		default:
 			o, _ = manifest.Fit(wanted, has)
 		}
 	}
-	wrote, err := apply(ctx, w.client, o, live)
-	if wrote {
-		w.count(o, "apply")
+	form, found, err := due(ctx, c, o, live)
+	if err != nil || form == nil {
+		return err
+	}
+	if d, ok := o.(*appsv1.Deployment); ok && found && j.keepReplicas && d.Spec.Replicas == nil {
+		if err := w.leaveReplicas(ctx, resource.KeyOf(d)); err != nil {
+			return err
+		}
+	}
+	if isScaling(o) && !found { // people make these kinds too, with the same names: what is not ours is not taken from them
+		if err := w.free(ctx, o); err != nil {
+			return err
+		}
+	}
+	err = apply(ctx, c, form, found || !isScaling(o))
+	w.count(o, "apply")
+	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		return nil // the watch of namespaces says so in a moment
 	}
 	return err
 }
 
-// refused tells whether an error is the API server's last word: it does not take the object, and will not until somebody changes something. That
-// a namespace which ends takes none is nothing that people can mend.
-func refused(err error) bool {
-	return (apierrors.IsInvalid(err) || apierrors.IsForbidden(err)) && !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause)
+// free returns an error where the name of an object that is not in the cache belongs to somebody else. The API server sees no conflict where
+// somebody else has set other fields.
+func (w *writer) free(ctx context.Context, o resource.Object) error {
+	list, err := w.listOf(o.GetObjectKind().GroupVersionKind())
+	if err == nil {
+		err = w.direct.List(ctx, list, client.InNamespace(o.GetNamespace()), client.MatchingFields{metav1.ObjectNameField: o.GetName()})
+	}
+	if err != nil {
+		return fmt.Errorf("read %s: %w", nameOf(o), err)
+	}
+	wanted, _ := ownerOf(o)
+	foreign := false
+	if err := eachItem(list, func(there client.Object) { owner, _ := ownerOf(there); foreign = owner != wanted }); err != nil {
+		return err
+	}
+	if foreign {
+		return fmt.Errorf("apply %s: %w", nameOf(o), errForeign)
+	}
+	return nil
 }
 
-// tellRefusal tells people of an object that cannot be had. What was there before stays.
-func (w *writer) tellRefusal(ctx context.Context, u translate.Unit, refused resource.Object, why error) {
-	o := blank(u)
-	if w.client.Get(ctx, u.NamespacedName, o) != nil {
-		return // nobody is left to be told
+// refusals are what the API server has against the objects of a unit: against the first of those that serve, and of those that scale what serves.
+type refusals struct{ serving, scaling refusal }
+
+// note takes over what came of writing an object.
+func (r *refusals) note(o resource.Object, err error) {
+	about := &r.serving
+	if isScaling(o) {
+		about = &r.scaling
 	}
-	action := "Apply" + refused.GetObjectKind().GroupVersionKind().Kind
-	w.herald.tell(o, []tidings{{warning: true, action: action, reason: "Refused", text: cut(why.Error())}})
+	switch {
+	case err == nil || about.Problem != "":
+	case refused(err):
+		*about = refusalOf(o, err)
+	default:
+		about.unsure = true
+	}
+}
+
+// refusal is what the API server has against an object, and what it was asked for.
+type refusal struct {
+	resource.Refused
+	applied string
+	reason  metav1.StatusReason
+	// unsure says that it is not known, because something else has failed.
+	unsure bool
+}
+
+// orStill is the refusal that there was before, where what failed may have to do with that one.
+func (r refusal) orStill(before refusal, failed error) refusal {
+	if r.Problem == "" && (r.unsure || failed != nil) {
+		return before
+	}
+	return r
+}
+
+// refused tells whether an error is the last word of the API server, or of a webhook that it asks: it does not take the object, and will not until
+// somebody changes something.
+func refused(err error) bool {
+	return errors.Is(err, errForeign) || apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err) || apierrors.IsRequestEntityTooLargeError(err)
+}
+
+func refusalOf(o resource.Object, err error) refusal {
+	r := refusal{reason: apierrors.ReasonForError(err)}
+	said := err.Error()
+	if status := apierrors.APIStatus(nil); errors.As(err, &status) && status.Status().Message != "" {
+		said = status.Status().Message
+	}
+	if errors.Is(err, errForeign) {
+		said = errForeign.Error()
+	}
+	r.Object, r.Problem = o.GetObjectKind().GroupVersionKind().Kind+" "+resource.KeyOf(o).String(), plainText(said, eventText)
+	if form, err := formOf(o); err == nil {
+		r.applied = form.GetAnnotations()[appliedAnnotation]
+	}
+	return r
+}
+
+// isLike tells whether the same was refused for the same. Its first words count: others may have a time or a number in them, and no status is to
+// follow those.
+func (r refusal) isLike(other refusal) bool {
+	return r.Object == other.Object && r.applied == other.applied && r.reason == other.reason
+}
+
+// remember tells the loop of refusals, or that there are none any more, if that is news. It needs the lock.
+func (w *writer) remember(u translate.Unit, r refusals) (news bool) {
+	old := w.refusals[u]
+	if r.serving.isLike(old.serving) {
+		r.serving = old.serving
+	}
+	if r.scaling.isLike(old.scaling) {
+		r.scaling = old.scaling
+	}
+	if w.refusals[u] = r; r == (refusals{}) {
+		delete(w.refusals, u)
+	}
+	state := resource.RefusalState{Serving: r.serving.Refused, Scaling: r.scaling.Refused}
+	if state == (resource.RefusalState{Serving: old.serving.Refused, Scaling: old.scaling.Refused}) {
+		return false
+	}
+	about := &resource.Refusal{ObjectMeta: metav1.ObjectMeta{Namespace: u.Namespace, Name: u.Name}, RefusalState: state}
+	w.inbox.put(change{object: about, gone: r == (refusals{})})
+	return true
 }
 
 func (w *writer) count(o resource.Object, verb string) {
@@ -232,42 +476,45 @@ func (w *writer) count(o resource.Object, verb string) {
 }
 
 // sweep deletes what belongs to a Gateway and is not wanted any more.
-func (w *writer) sweep(ctx context.Context, gateway types.NamespacedName, j job) error {
+func (w *writer) sweep(ctx context.Context, gateway types.NamespacedName, keep []resource.Object, j job) error {
 	wanted := map[string]bool{}
-	for _, o := range j.objects {
+	for _, o := range keep {
 		wanted[nameOf(o)] = true
 	}
 	var errs []error
-	for _, like := range append(written(), &corev1.Service{}) {
+	for _, like := range append(append(written(), scaling()...), &corev1.Service{}) {
 		if _, service := like.(*corev1.Service); service && j.keepServices {
 			continue
 		}
-		list, err := w.owned(ctx, like, gateway)
+		c := w.clientOf(like)
+		if c == nil {
+			continue
+		}
+		list, err := w.owned(ctx, c, like, gateway)
 		errs = append(errs, err)
 		for _, o := range list {
-			if owner, ok := ownerOf(o); wanted[nameOf(o)] || !ok || owner.Name != gateway.Name {
+			if owner, ok := ownerOf(o); wanted[nameOf(o)] || !ok || owner.Name != gateway.Name || o.GetDeletionTimestamp() != nil {
 				continue
 			}
 			w.log.Info("delete", "object", nameOf(o), "gateway", gateway)
 			w.count(o, "delete")
-			errs = append(errs, client.IgnoreNotFound(w.client.Delete(ctx, o, client.Preconditions{UID: new(o.GetUID())})))
+			errs = append(errs, client.IgnoreNotFound(c.Delete(ctx, o, client.Preconditions{UID: new(o.GetUID())})))
 		}
 	}
 	return errors.Join(errs...)
 }
 
 // owned lists what the labels say belongs to a Gateway.
-func (w *writer) owned(ctx context.Context, like client.Object, gateway types.NamespacedName) ([]client.Object, error) {
+func (w *writer) owned(ctx context.Context, c client.Reader, like client.Object, gateway types.NamespacedName) ([]client.Object, error) {
 	gvks, _, err := w.scheme.ObjectKinds(like)
 	if err != nil {
 		return nil, fmt.Errorf("list %T: %w", like, err)
 	}
-	made, err := w.scheme.New(gvks[0].GroupVersion().WithKind(gvks[0].Kind + "List"))
+	list, err := w.listOf(gvks[0])
 	if err != nil {
 		return nil, fmt.Errorf("list %T: %w", like, err)
 	}
-	list := made.(client.ObjectList)
-	err = w.client.List(ctx, list, client.InNamespace(gateway.Namespace), client.MatchingLabels{
+	err = c.List(ctx, list, client.InNamespace(gateway.Namespace), client.MatchingLabels{
 		manifest.OwnedByLabel: manifest.AppValue, resource.RelatedGatewayName: gateway.Name, resource.RelatedGatewayNamespace: gateway.Namespace,
 	})
 	if err != nil {
@@ -276,6 +523,21 @@ func (w *writer) owned(ctx context.Context, like client.Object, gateway types.Na
 	var found []client.Object
 	err = eachItem(list, func(o client.Object) { found = append(found, o) })
 	return found, err
+}
+
+// listOf is an empty list of a kind.
+func (w *writer) listOf(gvk schema.GroupVersionKind) (client.ObjectList, error) {
+	gvk.Kind += "List"
+	if gvk.Group == manifest.KEDA.Group {
+		list := &unstructured.UnstructuredList{}
+		list.SetGroupVersionKind(gvk)
+		return list, nil
+	}
+	made, err := w.scheme.New(gvk)
+	if err != nil {
+		return nil, err
+	}
+	return made.(client.ObjectList), nil
 }
 
 // ownerOf is the Gateway that an object belongs to. Labels are no proof: people copy and remove them.

@@ -1,15 +1,29 @@
 package kube
 
 import (
+	"context"
+	"errors"
 	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
+	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
+	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
@@ -23,7 +37,7 @@ func TestStatusIsWrittenToTheVersionThatItIsMadeFor(t *testing.T) {
 	unit := translate.Unit{Kind: translate.KindStaticService, NamespacedName: key}
 	object := &stunnerv1.StaticService{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
 	c := fake.NewClientBuilder().WithScheme(s).WithObjects(object).WithStatusSubresource(object).Build()
-	w := newWriter(c, s, newMeters(), &tasks{}, slog.New(slog.DiscardHandler))
+	w := newWriter(c, c, s, newInbox(), newMeters(), &tasks{}, slog.New(slog.DiscardHandler))
 	read := func() *stunnerv1.StaticService {
 		live := &stunnerv1.StaticService{}
 		if err := c.Get(t.Context(), key, live); err != nil {
@@ -53,5 +67,319 @@ func TestStatusIsWrittenToTheVersionThatItIsMadeFor(t *testing.T) {
 	}
 	if got := read().Status.Conditions; len(got) != 1 || got[0].Type != "Accepted" {
 		t.Errorf("nothing is written to the version that it is meant for: %v", got)
+	}
+}
+
+// edge is the Gateway media/edge, with a writer over an API server that answers writes as told.
+type edge struct {
+	*testing.T
+	client client.Client
+	writer *writer
+	unit   translate.Unit
+	// refuse is what the API server has against each object that is applied.
+	refuse func(runtime.ApplyConfiguration) error
+}
+
+func newEdge(t *testing.T, more ...client.Object) *edge {
+	s, err := scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := &edge{T: t, unit: translate.Unit{Kind: translate.KindGateway, NamespacedName: fleetKey}}
+	gw := &gwapiv1.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: fleetKey.Namespace, Name: fleetKey.Name, UID: "edge"}}
+	byName := func(o client.Object) []string { return []string{o.GetName()} }
+	e.client = fake.NewClientBuilder().WithScheme(s).WithObjects(append(more, gw)...).WithIndex(scaling()[0], metav1.ObjectNameField, byName).WithStatusSubresource(gw).WithInterceptorFuncs(interceptor.Funcs{
+		Apply: func(ctx context.Context, c client.WithWatch, o runtime.ApplyConfiguration, opts ...client.ApplyOption) error {
+			if e.refuse != nil {
+				if err := e.refuse(o); err != nil {
+					return err
+				}
+			}
+			return c.Apply(ctx, o, opts...)
+		},
+	}).Build()
+	e.writer = newWriter(e.client, e.client, s, newInbox(), newMeters(), &tasks{}, slog.New(slog.DiscardHandler))
+	return e
+}
+
+// wants says what the Gateway should have from now on.
+func (e *edge) wants(j job) {
+	e.Helper()
+	gw := &gwapiv1.Gateway{}
+	if err := e.client.Get(e.Context(), fleetKey, gw); err != nil {
+		e.Fatal(err)
+	}
+	j.ours, j.uid, j.version = true, gw.UID, gw.ResourceVersion
+	j.status = gwapiv1.GatewayStatus{Conditions: []metav1.Condition{{Type: "Accepted", Status: metav1.ConditionTrue, Reason: "Accepted", LastTransitionTime: metav1.Unix(1, 0)}}}
+	e.writer.want(e.unit, j)
+}
+
+// has lists what the Gateway has, statuses included.
+func (e *edge) has() (names []string) {
+	e.Helper()
+	for _, like := range append(written(), &corev1.Service{}) {
+		list, err := e.writer.owned(e.Context(), e.client, like, fleetKey)
+		if err != nil {
+			e.Fatal(err)
+		}
+		for _, o := range list {
+			names = append(names, strings.Fields(nameOf(o))[0])
+		}
+	}
+	gw := &gwapiv1.Gateway{}
+	if err := e.client.Get(e.Context(), fleetKey, gw); err == nil && len(gw.Status.Conditions) > 0 {
+		names = append(names, "status")
+	}
+	slices.Sort(names)
+	return names
+}
+
+// objects are a Service, a workload and a ConfigMap of the Gateway.
+func (e *edge) objects(workload resource.Object) []resource.Object {
+	owner := manifest.OwnerOf(&gwapiv1.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: fleetKey.Namespace, Name: fleetKey.Name, UID: "edge"}}, nil)
+	labels := manifest.ConfigMap(owner, published(), "")
+	service := &corev1.Service{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Service"}, ObjectMeta: *labels.ObjectMeta.DeepCopy()}
+	workload.SetNamespace(labels.Namespace)
+	workload.SetName(labels.Name)
+	workload.SetLabels(labels.Labels)
+	workload.SetOwnerReferences(labels.OwnerReferences)
+	return []resource.Object{service, workload, labels}
+}
+
+func deployment() *appsv1.Deployment {
+	return &appsv1.Deployment{TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"}}
+}
+
+// What the API server does not take is told to the loop in its words, once, until it takes it; of what goes wrong otherwise nothing is told. The
+// status waits for the translation that knows of it.
+func TestRefusalsAreTold(t *testing.T) {
+	e := newEdge(t)
+	invalid := func(words string) error {
+		return &apierrors.StatusError{ErrStatus: metav1.Status{Reason: metav1.StatusReasonInvalid, Message: words}}
+	}
+	taken := func(words string) *resource.RefusalState {
+		return &resource.RefusalState{Serving: resource.Refused{Object: "Service media/edge", Problem: words}}
+	}
+	none := &resource.RefusalState{}
+	for _, step := range []struct {
+		name   string
+		port   int32
+		answer error
+		told   *resource.RefusalState
+		status bool
+	}{
+		{"the API server is away", 1, errors.New("connection refused"), nil, true},
+		{"a port is taken", 1, invalid("port 30000 is taken\n"), taken("port 30000 is taken "), false},
+		{"the same in other words", 1, invalid("at noon: port 30000 is taken"), nil, true},
+		{"the API server is away again", 1, errors.New("connection refused"), nil, true},
+		{"it is forbidden", 1, apierrors.NewForbidden(corev1.Resource("services"), "edge", errors.New("quota")), taken(`services "edge" is forbidden: quota`), false},
+		{"a webhook says no", 1, &apierrors.StatusError{ErrStatus: metav1.Status{Code: http.StatusBadRequest, Message: "admission webhook denied the request"}},
+			taken("admission webhook denied the request"), false},
+		{"it is too large", 1, apierrors.NewRequestEntityTooLargeError("limit is 3145728"), taken("Request entity too large: limit is 3145728"), false},
+		{"a webhook is away", 1, apierrors.NewInternalError(errors.New("failed calling webhook")), nil, true},
+		{"another wish", 2, apierrors.NewForbidden(corev1.Resource("services"), "edge", errors.New("also")), taken(`services "edge" is forbidden: also`), false},
+		{"it is taken", 2, nil, none, true},
+		{"and again", 2, nil, nil, true},
+	} {
+		objects := e.objects(deployment())
+		objects[0].(*corev1.Service).Spec.Ports = []corev1.ServicePort{{Name: "udp", Port: step.port, Protocol: corev1.ProtocolUDP}}
+		e.refuse = func(o runtime.ApplyConfiguration) error {
+			if o.(interface{ GetKind() string }).GetKind() != "Service" {
+				return nil
+			}
+			return step.answer
+		}
+		gw := &gwapiv1.Gateway{}
+		if err := e.client.Get(t.Context(), fleetKey, gw); err != nil {
+			t.Fatal(err)
+		}
+		gw.Status.Conditions = nil
+		if err := e.client.Status().Update(t.Context(), gw, client.FieldOwner("test")); err != nil {
+			t.Fatal(err)
+		}
+		e.wants(job{objects: objects, complete: true})
+		if err := e.writer.write(t.Context(), e.unit); (err != nil) != (step.answer != nil) {
+			t.Errorf("%s: %v", step.name, err)
+		}
+		if status := slices.Contains(e.has(), "status"); status != step.status {
+			t.Errorf("%s: status written %t", step.name, status)
+		}
+		told := e.writer.inbox.drain()
+		switch {
+		case step.told == nil && len(told) > 0:
+			t.Errorf("%s: the loop is told %+v", step.name, told[0].object.(*resource.Refusal).RefusalState)
+		case step.told != nil && len(told) != 1:
+			t.Errorf("%s: the loop is told %d things", step.name, len(told))
+		case step.told != nil && (told[0].object.(*resource.Refusal).RefusalState != *step.told || told[0].gone != (*step.told == *none)):
+			t.Errorf("%s: the loop is told %+v", step.name, told[0].object.(*resource.Refusal).RefusalState)
+		}
+	}
+	for name, next := range map[string]job{"there is another one of its name": {ours: true, uid: "other"}, "the Gateway is gone": {}} {
+		e.refuse = func(runtime.ApplyConfiguration) error { return invalid("no") }
+		objects := e.objects(deployment())
+		objects[0].SetLabels(map[string]string{"another": "wish"})
+		e.wants(job{objects: objects, complete: true})
+		if err := e.writer.write(t.Context(), e.unit); err == nil || len(e.writer.inbox.drain()) != 1 {
+			t.Errorf("refused again: %v", err)
+		}
+		e.writer.want(e.unit, next)
+		if told := e.writer.inbox.drain(); len(told) != 1 || !told[0].gone || len(e.writer.refusals) > 0 {
+			t.Errorf("%s, and the loop is told %v", name, told)
+		}
+	}
+}
+
+// What only scales the pods is refused on its own: each kind of refusal is told beside the other, and forgotten when its own cause is gone.
+func TestRefusalsOfWhatScalesAreTheirOwn(t *testing.T) {
+	e := newEdge(t)
+	scaled := e.scaled()
+	e.writer.scaling = e.client
+	words := func(s string) error {
+		return &apierrors.StatusError{ErrStatus: metav1.Status{Code: http.StatusBadRequest, Message: s}}
+	}
+	away := errors.New("connection refused")
+	for _, step := range []struct {
+		name             string
+		service, scaling error
+		want             resource.RefusalState
+	}{
+		{"nothing scales", nil, words("there is an HPA"), resource.RefusalState{Scaling: resource.Refused{Object: "ScaledObject media/edge", Problem: "there is an HPA"}}},
+		{"nothing serves either", words("no"), words("there is an HPA"), resource.RefusalState{
+			Serving: resource.Refused{Object: "Service media/edge", Problem: "no"}, Scaling: resource.Refused{Object: "ScaledObject media/edge", Problem: "there is an HPA"},
+		}},
+		{"it serves, and of the other nothing is known", nil, away, resource.RefusalState{Scaling: resource.Refused{Object: "ScaledObject media/edge", Problem: "there is an HPA"}}},
+		{"all is well", nil, nil, resource.RefusalState{}},
+	} {
+		e.refuse = func(o runtime.ApplyConfiguration) error {
+			return map[string]error{"Service": step.service, "ScaledObject": step.scaling}[o.(interface{ GetKind() string }).GetKind()]
+		}
+		objects := e.objects(deployment())
+		objects[0].SetAnnotations(map[string]string{"another": "wish " + step.name})
+		e.wants(job{objects: append(objects, scaled), complete: true})
+		if err := e.writer.write(t.Context(), e.unit); (err != nil) != (step.service != nil || step.scaling != nil) {
+			t.Errorf("%s: %v", step.name, err)
+		}
+		told := e.writer.inbox.drain()
+		if len(told) != 1 || told[0].object.(*resource.Refusal).RefusalState != step.want || told[0].gone != (step.want == resource.RefusalState{}) {
+			t.Errorf("%s: the loop is told %+v", step.name, told)
+		}
+	}
+}
+
+// People make these kinds too. One of the same name that says other things is not taken over, though the API server sees no conflict; one that has lost
+// the labels by which the cache knows it is mended.
+func TestWhatScalesIsNotTakenFromOthers(t *testing.T) {
+	e := newEdge(t)
+	wanted := e.scaled()
+	for name, c := range map[string]struct {
+		owners  []metav1.OwnerReference
+		refused bool
+	}{
+		"somebody else's":          {nil, true},
+		"that of another Gateway":  {[]metav1.OwnerReference{{APIVersion: "gateway.networking.k8s.io/v1", Kind: "Gateway", Name: "other", UID: "other"}}, true},
+		"ours, without its labels": {wanted.GetOwnerReferences(), false},
+	} {
+		there := wanted.DeepCopy()
+		there.SetLabels(nil)
+		there.SetOwnerReferences(c.owners)
+		there.Object["spec"] = map[string]any{"own": "words"}
+		e := newEdge(t, there)
+		applied := false
+		e.refuse = func(o runtime.ApplyConfiguration) error {
+			applied = applied || o.(interface{ GetKind() string }).GetKind() == "ScaledObject"
+			return nil
+		}
+		e.writer.scaling = labelled{e.client}
+		e.wants(job{objects: append(e.objects(deployment()), wanted), complete: true})
+		if err := e.writer.write(t.Context(), e.unit); errors.Is(err, errForeign) != c.refused || applied == c.refused {
+			t.Errorf("%s: applied %t: %v", name, applied, err)
+		}
+	}
+}
+
+// labelled reads what is labelled as ours, as a cache of KEDA's kinds does.
+type labelled struct{ client.Client }
+
+func (c labelled) Get(ctx context.Context, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+	err := c.Client.Get(ctx, key, o, opts...)
+	if err == nil && o.GetLabels()[manifest.OwnedByLabel] != manifest.AppValue {
+		return apierrors.NewNotFound(corev1.Resource("any"), key.Name)
+	}
+	return err
+}
+
+// scaled is the ScaledObject of the Gateway.
+func (e *edge) scaled() *unstructured.Unstructured {
+	labels := e.objects(deployment())[0]
+	o := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"maxReplicaCount": int64(2)}}}
+	o.SetGroupVersionKind(manifest.KEDA.WithKind(manifest.KindScaledObject))
+	o.SetNamespace(labels.GetNamespace())
+	o.SetName(labels.GetName())
+	o.SetLabels(labels.GetLabels())
+	o.SetOwnerReferences(labels.GetOwnerReferences())
+	return o
+}
+
+// A namespace that ends gets nothing, and that it takes nothing is no failure: the operator may hear of the end later than the API server.
+func TestNothingIsWrittenWhereANamespaceEnds(t *testing.T) {
+	ending := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "media", DeletionTimestamp: new(metav1.Unix(1, 0)), Finalizers: []string{"kubernetes"}}}
+	e := newEdge(t, ending)
+	e.wants(job{objects: e.objects(deployment()), complete: true})
+	if err := e.writer.write(t.Context(), e.unit); err != nil || len(e.has()) > 0 {
+		t.Errorf("made %v: %v", e.has(), err)
+	}
+	e = newEdge(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "media"}})
+	e.refuse = func(runtime.ApplyConfiguration) error {
+		return &apierrors.StatusError{ErrStatus: metav1.Status{
+			Reason: metav1.StatusReasonForbidden, Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}},
+		}}
+	}
+	e.wants(job{objects: e.objects(deployment()), complete: true})
+	if err := e.writer.write(t.Context(), e.unit); err != nil || len(e.writer.inbox.drain()) > 0 {
+		t.Errorf("a namespace that ends is a refusal, or a failure: %v", err)
+	}
+}
+
+// Of a Gateway that is kept, what is gone and needs no config is made again, once something shows that it was made before. What is there stays.
+func TestWhatIsGoneIsMadeAgainWithoutAConfig(t *testing.T) {
+	const service, deployed, config, status = "*v1.Service", "*v1.Deployment", "*v1.ConfigMap", "status"
+	for name, c := range map[string]struct {
+		there  []int
+		change bool
+		want   []string
+	}{
+		"nothing was made":                     {nil, false, []string{status}},
+		"only a Service":                       {[]int{0}, false, []string{deployed, service, status}},
+		"only a workload":                      {[]int{1}, false, []string{deployed, service, status}},
+		"no workload":                          {[]int{0, 2}, false, []string{config, deployed, service, status}},
+		"all but the ConfigMap":                {[]int{0, 1}, false, []string{deployed, service, status}},
+		"a workload of another kind is wanted": {[]int{1, 2}, true, []string{config, deployed, service, status}},
+	} {
+		e := newEdge(t)
+		all := e.objects(deployment())
+		var there []client.Object
+		for _, i := range c.there {
+			there = append(there, all[i].DeepCopyObject().(client.Object))
+		}
+		e = newEdge(t, there...)
+		e.refuse = func(o runtime.ApplyConfiguration) error {
+			kind := o.(interface{ GetKind() string }).GetKind()
+			if slices.ContainsFunc(c.there, func(i int) bool { return all[i].GetObjectKind().GroupVersionKind().Kind == kind }) {
+				t.Errorf("%s: the %s that is there is written", name, kind)
+			}
+			return nil
+		}
+		wanted := all
+		if c.change {
+			wanted = e.objects(&appsv1.DaemonSet{TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "DaemonSet"}})
+		}
+		wanted[0].SetAnnotations(map[string]string{"another": "wish"})
+		e.wants(job{skeleton: wanted[:2]})
+		if err := e.writer.write(t.Context(), e.unit); err != nil {
+			t.Fatal(err)
+		}
+		if got := e.has(); !slices.Equal(got, c.want) {
+			t.Errorf("%s: there is %v, want %v", name, got, c.want)
+		}
 	}
 }

@@ -45,7 +45,7 @@ func (w Workload) pod(o Owner) corev1.PodTemplateSpec {
 	maps.Copy(labels, o.podLabels())
 	spec := corev1.PodSpec{
 		Containers:                    []corev1.Container{w.container(o, t)},
-		Volumes:                       []corev1.Volume{stateInMemory()},
+		Volumes:                       []corev1.Volume{stateInMemory(), standbyFiles(o)},
 		ImagePullSecrets:              t.ImagePullSecrets,
 		HostNetwork:                   t.HostNetwork,
 		Affinity:                      t.Affinity,
@@ -80,7 +80,7 @@ func (w Workload) container(o Owner, t stunnerv1.DataplaneSpec) corev1.Container
 		EnvFrom:         t.EnvFrom,
 		Env:             environment(w.identity(o), t.Env),
 		Resources:       t.Resources,
-		VolumeMounts:    []corev1.VolumeMount{{Name: stateVolume, MountPath: stateDir}},
+		VolumeMounts:    []corev1.VolumeMount{{Name: stateVolume, MountPath: stateDir}, standbyMount()},
 		SecurityContext: cmp.Or(t.ContainerSecurityContext, confinedContainer()),
 	}
 	if w.Secured {
@@ -113,6 +113,7 @@ func (w Workload) identity(o Owner) []corev1.EnvVar {
 		{Name: "STUNNER_NAME", Value: o.Name},
 		{Name: "STUNNER_CONFIG_ORIGIN", Value: w.ConfigOrigin},
 		{Name: "STUNNER_STATE_DIR", Value: stateDir},
+		standbyEnvironment(),
 		{Name: "STUNNER_ADDR", ValueFrom: fieldRef("status.podIP")},
 		{Name: "STUNNER_ADDRS", ValueFrom: fieldRef("status.podIPs")},
 		{Name: "STUNNER_NODENAME", ValueFrom: fieldRef("spec.nodeName")},

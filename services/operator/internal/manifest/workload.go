@@ -59,6 +59,12 @@ func replicas(spec stunnerv1.DataplaneSpec) *int32 {
 	return new(*spec.Replicas)
 }
 
+// KeepsReplicas tells whether the number of pods that there is must stay when nobody says one any more. It would not by itself: a number that
+// nobody says is 1 to Kubernetes.
+func KeepsReplicas(template *stunnerv1.Dataplane) bool {
+	return template.Spec.Replicas == nil || Scaled(template)
+}
+
 // selector is immutable in Kubernetes: a change of its form would make every existing workload unusable.
 func selector(o Owner) *metav1.LabelSelector {
 	s := &metav1.LabelSelector{}

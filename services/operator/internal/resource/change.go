@@ -56,8 +56,12 @@ func (v *View) set(o Object, gone bool) Facts {
 		v.setNode(key, o, gone, changed)
 	case *Trust:
 		swap(v.trust, theTrust, key, o, gone, changed)
+	case *Scaling:
+		swap(v.scaling, theScaling, key, o, gone, changed)
 	case *Fleet:
 		swap(v.fleets, aFleet, key, o, gone, changed)
+	case *Refusal:
+		swap(v.refusals, aRefusal, key, o, gone, changed)
 	case *gwapiv1.ReferenceGrant:
 		v.setGrant(key, o, gone, changed)
 	case *gwapiv1b1.ReferenceGrant:
@@ -115,11 +119,11 @@ func (v *View) setService(key types.NamespacedName, o *corev1.Service, gone bool
 		return
 	}
 	if old != nil {
-		if gateway, ok := gatewayOf(old); ok {
+		if gateway, ok := GatewayOf(old); ok {
 			relist(v.servicesOfGateway, allServicesOf, old, true, changed, gateway)
 		}
 	}
-	if gateway, ok := gatewayOf(o); ok && !gone {
+	if gateway, ok := GatewayOf(o); ok && !gone {
 		relist(v.servicesOfGateway, allServicesOf, o, false, changed, gateway)
 	}
 }
@@ -271,8 +275,12 @@ func bodyOf(o Object) []any {
 		return []any{o.Spec}
 	case *Trust:
 		return []any{o.Bundle}
+	case *Scaling:
+		return []any{o.Missing}
 	case *Fleet:
 		return []any{o.FleetState}
+	case *Refusal:
+		return []any{o.RefusalState}
 	}
 	return nil
 }

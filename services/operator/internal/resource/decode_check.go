@@ -2,7 +2,10 @@ package resource
 
 import (
 	"net/netip"
+	"net/url"
+	"strings"
 
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
@@ -256,8 +259,76 @@ func checkDataplane(d *stunnerv1.Dataplane, spec *field.Path) field.ErrorList {
 			all = append(all, field.Forbidden(spec.Child("autoscaling"), problem))
 		}
 	}
+	if d.Spec.Autoscaling != nil {
+		all = append(all, checkAutoscaling(d.Spec.Autoscaling, spec.Child("autoscaling"))...)
+	}
 	if d.Spec.Service != nil {
 		all = append(all, checkOverlay(d.Spec.Service, spec.Child("service"))...)
+	}
+	return all
+}
+
+func checkAutoscaling(a *stunnerv1.Autoscaling, path *field.Path) field.ErrorList {
+	all := oneOf(path.Child("trigger"), a.Trigger, stunnerv1.TriggerExternal, stunnerv1.TriggerPrometheus)
+	for _, least := range []struct {
+		name string
+		n    int32
+	}{
+		{"minReplicas", *a.MinReplicas}, {"maxReplicas", a.MaxReplicas}, {"allocationsPerReplica", *a.AllocationsPerReplica},
+	} {
+		if least.n < 1 {
+			all = append(all, field.Invalid(path.Child(least.name), least.n, "must be at least 1"))
+		}
+	}
+	if a.MaxReplicas < *a.MinReplicas {
+		all = append(all, field.Invalid(path.Child("maxReplicas"), a.MaxReplicas, "must not be less than minReplicas"))
+	}
+	if n := a.PollingInterval; n != nil && (*n < 1 || *n > 3600) {
+		all = append(all, field.Invalid(path.Child("pollingInterval"), *n, "must be from 1 to 3600 seconds"))
+	}
+	if b := a.Behavior; b != nil {
+		all = append(all, checkWindow(b.ScaleUp, path.Child("behavior", "scaleUp"))...)
+		all = append(all, checkWindow(b.ScaleDown, path.Child("behavior", "scaleDown"))...)
+	}
+	switch prometheus := path.Child("prometheus"); {
+	case a.Trigger == stunnerv1.TriggerPrometheus && a.Prometheus == nil:
+		all = append(all, field.Required(prometheus.Child("serverAddress"), "trigger prometheus needs it: name the Prometheus to ask, or use trigger external"))
+	case a.Trigger != stunnerv1.TriggerPrometheus && a.Prometheus != nil:
+		all = append(all, field.Forbidden(prometheus, "needs trigger prometheus: set it, or remove prometheus"))
+	case a.Prometheus != nil:
+		all = append(all, checkPrometheus(a.Prometheus, prometheus)...)
+	}
+	return all
+}
+
+func checkWindow(rules *autoscalingv2.HPAScalingRules, path *field.Path) field.ErrorList {
+	if rules == nil {
+		return nil
+	}
+	if seconds := deref(rules.StabilizationWindowSeconds, 0); seconds < 0 || seconds > 3600 {
+		return field.ErrorList{field.Invalid(path.Child("stabilizationWindowSeconds"), seconds, "must be from 0 to 3600")}
+	}
+	return nil
+}
+
+func checkPrometheus(p *stunnerv1.PrometheusTrigger, path *field.Path) (all field.ErrorList) {
+	address := path.Child("serverAddress")
+	switch u, err := url.Parse(p.ServerAddress); {
+	case strings.Contains(p.ServerAddress, "@"):
+		all = append(all, field.Invalid(address, "<redacted>", "must hold no credentials: use authenticationRef"))
+	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
+		all = append(all, field.Invalid(address, p.ServerAddress, "must be an http or https URL such as http://prometheus-operated.monitoring.svc:9090"))
+	}
+	for i, mode := range p.AuthModes {
+		all = append(all, oneOf(path.Child("authModes").Index(i), mode, "apiKey", "basic", "tls", "bearer", "custom", "oauth")...)
+	}
+	ref := path.Child("authenticationRef")
+	switch {
+	case p.AuthenticationRef != nil:
+		all = append(all, named(ref.Child("name"), p.AuthenticationRef.Name)...)
+		return append(all, oneOf(ref.Child("kind"), p.AuthenticationRef.Kind, "TriggerAuthentication", "ClusterTriggerAuthentication")...)
+	case len(p.AuthModes) > 0:
+		all = append(all, field.Required(ref, "authModes needs it: name the TriggerAuthentication that holds what is shown to Prometheus"))
 	}
 	return all
 }

@@ -110,6 +110,9 @@ func fillDataplane(d *stunnerv1.Dataplane) {
 		orElse(&a.MinReplicas, stunnerv1.DefaultMinReplicas)
 		orElse(&a.AllocationsPerReplica, stunnerv1.DefaultAllocationsPerReplica)
 		orZero(&a.Trigger, stunnerv1.DefaultScalingTrigger)
+		if p := a.Prometheus; p != nil && p.AuthenticationRef != nil {
+			orZero(&p.AuthenticationRef.Kind, stunnerv1.DefaultTriggerAuthentication)
+		}
 	}
 }
 

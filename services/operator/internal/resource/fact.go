@@ -36,7 +36,9 @@ const (
 	allSlicesOf
 	allGrantsOf
 	theTrust
+	theScaling
 	aFleet
+	aRefusal
 	allGatewaysOfClass
 	allGatewaysOfConfig
 	allClassesOfConfig

@@ -13,9 +13,9 @@ const (
 	RelatedGatewayNamespace = "stunner.l7mp.io/related-gateway-namespace"
 )
 
-// gatewayOf returns the Gateway that a Service exposes. The annotation alone is no proof, because people copy annotations: the Service must
+// GatewayOf returns the Gateway that a Service exposes. The annotation alone is no proof, because people copy annotations: the Service must
 // be owned by the Gateway as well.
-func gatewayOf(svc *corev1.Service) (types.NamespacedName, bool) {
+func GatewayOf(svc *corev1.Service) (types.NamespacedName, bool) {
 	namespace, name, ok := strings.Cut(svc.Annotations[RelatedGatewayName], "/")
 	if !ok || namespace != svc.Namespace {
 		return types.NamespacedName{}, false

@@ -42,7 +42,9 @@ type View struct {
 	grants         table[*gwapiv1.ReferenceGrant]
 	routes         map[RouteRef]*Route
 	trust          table[*Trust]
+	scaling        table[*Scaling]
 	fleets         table[*Fleet]
+	refusals       table[*Refusal]
 
 	allNodes            lists[*corev1.Node]
 	gatewaysOfNamespace lists[types.NamespacedName]
@@ -73,7 +75,9 @@ func NewView(objects []Object) *View {
 		grants:         table[*gwapiv1.ReferenceGrant]{},
 		routes:         map[RouteRef]*Route{},
 		trust:          table[*Trust]{},
+		scaling:        table[*Scaling]{},
 		fleets:         table[*Fleet]{},
+		refusals:       table[*Refusal]{},
 
 		allNodes:            newLists(byKey[*corev1.Node]),
 		gatewaysOfNamespace: newLists(compareKeys),

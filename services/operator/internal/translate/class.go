@@ -67,14 +67,18 @@ func inlineSecrets(gc *stunnerv1.GatewayConfig) []string {
 	return fields
 }
 
-// Dataplane says whether a Dataplane can be used: its schema refuses what cannot, in a folder as in a cluster, but for the patch.
+// Dataplane says whether a Dataplane can be used: its schema refuses what cannot, in a folder as in a cluster, but for the patch, and says whether
+// there is something that scales it.
 func Dataplane(v *resource.View, name string, opt Options) ConditionsResult {
 	d := v.Dataplane(name)
 	if d == nil {
 		return ConditionsResult{}
 	}
 	before := v.DataplaneStatus(name).Conditions
-	wanted := []metav1.Condition{condition.Holds(condition.Accepted, condition.ReasonAccepted, patchOf(d))}
+	wanted := []metav1.Condition{condition.Holds(condition.Accepted, condition.ReasonAccepted, first(patchOf(d), scalingOf(d)))}
+	if manifest.Scaled(d) && scalingOf(d).OK() {
+		wanted = append(wanted, condition.Holds(condition.Autoscaled, condition.ReasonKEDAFound, scalerOf(v)))
+	}
 	wanted = append(wanted, opt.inUse(usersOfDataplane(v, name), before)...)
 	return ConditionsResult{Ours: true, Conditions: condition.Merge(before, d.Generation, opt.Now, wanted...)}
 }
@@ -83,6 +87,25 @@ func Dataplane(v *resource.View, name string, opt Options) ConditionsResult {
 func patchOf(d *stunnerv1.Dataplane) condition.Finding {
 	if err := manifest.CheckPatch(d); err != nil {
 		return condition.PatchInvalid(err)
+	}
+	return condition.Finding{}
+}
+
+// scalingOf says whether the autoscaling of a Dataplane can be used.
+func scalingOf(d *stunnerv1.Dataplane) condition.Finding {
+	if err := manifest.CheckScaling(d); err != nil {
+		return condition.ScalingInvalid(err)
+	}
+	return condition.Finding{}
+}
+
+// scalerOf says whether there is something that scales.
+func scalerOf(v *resource.View) condition.Finding {
+	switch {
+	case v.Host() != nil:
+		return condition.ScalingOnHost()
+	case v.ScalingMissing():
+		return condition.KEDAMissing()
 	}
 	return condition.Finding{}
 }

@@ -119,24 +119,48 @@ func (d draft) workloadOf() (resource.Object, condition.Finding) {
 	if err != nil {
 		return nil, condition.PodsUnmakeable(d.parameters.dataplane.Name)
 	}
+	if manifest.CheckScaling(d.parameters.dataplane) != nil {
+		return nil, condition.ScalingUnusable(d.parameters.dataplane.Name)
+	}
 	return workload, condition.Finding{}
 }
 
 // objects are the Kubernetes objects of the Gateway, sorted by kind and name.
 func (d draft) objects(c config.Config) []resource.Object {
-	objects := []resource.Object{manifest.ConfigMap(d.owner, shown(c, d.named), d.view.TrustBundle())}
-	for _, e := range d.exposures {
-		objects = append(objects, manifest.Service(d.owner, e))
-	}
+	objects := append(d.skeleton(), manifest.ConfigMap(d.owner, shown(c, d.named), d.view.TrustBundle()))
 	if d.workload != nil {
-		objects = append(objects, d.workload)
 		objects = append(objects, d.guards(c)...)
+		objects = append(objects, manifest.Scaling{Template: d.parameters.dataplane, Address: d.opt.ScalerAddress, Secured: d.opt.DiscoverySecured}.Build(d.owner)...)
 	}
 	slices.SortFunc(objects, func(a, b resource.Object) int {
 		kind := func(o resource.Object) string { return o.GetObjectKind().GroupVersionKind().Kind }
 		return cmp.Or(strings.Compare(kind(a), kind(b)), strings.Compare(a.GetName(), b.GetName()))
 	})
 	return objects
+}
+
+// skeleton are the objects that do not depend on the config.
+func (d draft) skeleton() (objects []resource.Object) {
+	for _, e := range d.exposures {
+		objects = append(objects, manifest.Service(d.owner, e))
+	}
+	if d.workload != nil {
+		objects = append(objects, d.workload)
+	}
+	return objects
+}
+
+// scaled says what keeps the number of pods from following the calls.
+func (d draft) scaled() (notes []string) {
+	if d.workload == nil || !manifest.Scaled(d.parameters.dataplane) || !d.view.ScalingMissing() {
+		return nil
+	}
+	return []string{condition.ScalingWaits(d.parameters.dataplane.Name)}
+}
+
+// keepsReplicas tells whether a number of pods that nobody says any more must stay.
+func (d draft) keepsReplicas() bool {
+	return d.workload != nil && manifest.KeepsReplicas(d.parameters.dataplane)
 }
 
 // guards are what protects the pods: from being evicted all at once, and from traffic that is none of theirs.

@@ -1,10 +1,15 @@
 package translate_test
 
 import (
+	"fmt"
 	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
@@ -44,6 +49,78 @@ func TestDataplanesSayWhetherAGatewayIsProgrammed(t *testing.T) {
 		}
 		if r.Keep || r.Config == nil {
 			t.Errorf("%s: what dataplanes say has changed the config", name)
+		}
+	}
+}
+
+// A Gateway is not programmed while the API server does not take what it is served by, whatever dataplanes say. What only scales its pods is told
+// beside that, and it is programmed. Nothing else changes.
+func TestARefusedObjectIsTold(t *testing.T) {
+	c := load(t, filepath.Join("testdata", "a_load_balancer_may_report_ports.txtar"))
+	v := c.view()
+	key := v.Gateways()[0]
+	told := resource.Facts{}
+	before := translate.Gateway(v.Telling(told), key, c.options)
+	var readers resource.Readers[string]
+	readers.Told("the Gateway", told)
+	service := resource.Refused{Object: "Service media/edge", Problem: "port 30000 is taken"}
+	scaled := resource.Refused{Object: "ScaledObject media/edge", Problem: "there is an HPA"}
+	const (
+		programmed = "Programmed=True/Programmed:"
+		not        = "Programmed=False/Invalid: the API server refuses Service media/edge: port 30000 is taken; what was published before stays in force"
+		unscaled   = "Autoscaled=False/Invalid: the API server refuses ScaledObject media/edge: there is an HPA; the Gateway is served, and scaled as before, if it was"
+	)
+	for _, step := range []struct {
+		state resource.RefusalState
+		want  []string
+	}{
+		{resource.RefusalState{Serving: service}, []string{not}},
+		{resource.RefusalState{Serving: service, Scaling: scaled}, []string{not, unscaled}},
+		{resource.RefusalState{Scaling: scaled}, []string{programmed, unscaled}},
+		{resource.RefusalState{}, []string{programmed}},
+	} {
+		refusal := &resource.Refusal{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}, RefusalState: step.state}
+		change := v.Put
+		if step.state == (resource.RefusalState{}) {
+			change = v.Delete
+		}
+		concerned := map[string]struct{}{}
+		if readers.Of(change(refusal), concerned); len(concerned) != 1 {
+			t.Error("the Gateway is not translated again")
+		}
+		v.Put(withStatus(v.Gateway(key), translate.Gateway(v, key, c.options).Status)) // as the writer leaves it
+		r := translate.Gateway(v, key, c.options)
+		var got []string
+		for _, c := range r.Status.Conditions[1:] {
+			got = append(got, strings.TrimSpace(fmt.Sprintf("%s=%s/%s: %s", c.Type, c.Status, c.Reason, c.Message)))
+		}
+		if !slices.Equal(got, step.want) {
+			t.Errorf("%+v:\n%q\nwant\n%q", step.state, got, step.want)
+		}
+		r.Status = before.Status
+		if !reflect.DeepEqual(r, before) {
+			t.Error("what the API server says has changed more than the status")
+		}
+	}
+}
+
+func withStatus(gw *gwapiv1.Gateway, status gwapiv1.GatewayStatus) *gwapiv1.Gateway {
+	gw = gw.DeepCopy()
+	gw.Status = status
+	return gw
+}
+
+// While the credentials of a Gateway are missing it can be said which Services and pods it has; while its parameters are, it cannot.
+func TestASkeletonNeedsNoCredentials(t *testing.T) {
+	c := load(t, filepath.Join("testdata", "a_load_balancer_may_report_ports.txtar"))
+	for kind, want := range map[string]bool{"Secret": true, "GatewayConfig": false, "Dataplane": false} {
+		v := c.view()
+		key := v.Gateways()[0]
+		whole := translate.Gateway(v, key, c.options)
+		v = resource.NewView(slices.DeleteFunc(slices.Clone(c.objects), func(o resource.Object) bool { return reflect.TypeOf(o).Elem().Name() == kind }))
+		r := translate.Gateway(v, key, c.options)
+		if !r.Keep || r.Objects != nil || len(whole.Skeleton) != 2 || want && !reflect.DeepEqual(r.Skeleton, whole.Skeleton) || !want && r.Skeleton != nil {
+			t.Errorf("without %s: kept %t, %d objects, skeleton %v", kind, r.Keep, len(r.Objects), r.Skeleton)
 		}
 	}
 }

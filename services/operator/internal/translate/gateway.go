@@ -37,8 +37,14 @@ func Gateway(v *resource.View, key types.NamespacedName, opt Options) Result {
 	d.exposures = exposuresOf(gw, d.wishes, d.listeners)
 	d.notes = append(d.wishes.notes, d.layOver()...)
 	d.workload, unmakeable = d.workloadOf()
+	d.notes = append(d.notes, d.scaled()...)
 	findAddresses(v, gw, d.listeners)
-	return d.assemble(first(unfit, unauthentic.As(condition.ReasonPending), unreadable, unmakeable, gatewayRules.judge(d)))
+	unsound := first(unreadable, unmakeable, gatewayRules.judge(d))
+	r := d.assemble(first(unfit, unauthentic.As(condition.ReasonPending), unsound))
+	if first(unfit, unsound).OK() {
+		r.Skeleton = d.skeleton()
+	}
+	return r
 }
 
 // classOf returns the class of a Gateway if both exist and the class is ours, else nil.
@@ -174,7 +180,7 @@ func (d draft) assemble(refused condition.Finding) Result {
 		c := d.config()
 		if refused = publishable(c); refused.OK() {
 			r.Config, r.Named, r.Waiting, r.Objects = &c, d.named, d.waiting(), d.objects(c)
-			r.KeepServices = len(r.Waiting) > 0
+			r.KeepServices, r.KeepReplicas = len(r.Waiting) > 0, d.keepsReplicas()
 		}
 	}
 	r.Keep = !refused.OK()

@@ -30,10 +30,11 @@ var update = flag.Bool("update", false, "rewrite the want/ files of the golden c
 //	options.yaml        options of the operator
 //	host.yaml           a host that runs the dataplanes
 //	bundle.pem          CA certificates of config discovery
+//	without-keda        the cluster does not know the kinds of KEDA
 //	want/config.yaml    configs
 //	want/status.txt     statuses, but for who uses what
 //	want/usage.txt      who uses what
-//	want/objects.yaml   generated objects; want/services.yaml, want/workload.yaml, want/guards.yaml and want/configmap.yaml are parts of it
+//	want/objects.yaml   generated objects; want/services.yaml, want/workload.yaml, want/guards.yaml, want/scaling.yaml and want/configmap.yaml are parts of it
 //
 // A case has the want/ files that it is about; properties that hold for every case are in property_test.go.
 func TestTranslate(t *testing.T) {
@@ -73,6 +74,7 @@ type testCase struct {
 	options translate.Options
 	host    *resource.Host
 	bundle  string
+	keda    resource.Scaling
 }
 
 var now = metav1.NewTime(time.Date(2031, 5, 4, 3, 2, 1, 0, time.UTC))
@@ -96,6 +98,7 @@ func load(t testing.TB, file string) *testCase {
 	c.options.Now = now
 	c.options.Image = "registry.example.net/media/relay:3.1.4"
 	c.options.DiscoveryAddress = "http://discovery.stunner-system.svc:13478"
+	c.options.ScalerAddress = "discovery.stunner-system.svc:13480"
 	var without []string
 	for _, f := range archive.Files {
 		switch dir, _ := filepath.Split(f.Name); {
@@ -109,6 +112,8 @@ func load(t testing.TB, file string) *testCase {
 			mustUnmarshal(t, f.Data, &c.options)
 		case f.Name == "bundle.pem":
 			c.bundle = string(f.Data)
+		case f.Name == "without-keda":
+			c.keda.Missing = true
 		case f.Name == "host.yaml":
 			c.host = readHost(t, f.Data)
 		case dir == "want/":
@@ -206,6 +211,7 @@ func (c *testCase) view() *resource.View { return c.viewOf(c.objects) }
 func (c *testCase) viewOf(objects []resource.Object) *resource.View {
 	v := resource.NewView(objects)
 	v.Put(&resource.Trust{Bundle: c.bundle})
+	v.Put(c.keda.DeepCopyObject().(*resource.Scaling))
 	if c.host != nil {
 		v = v.WithHost(*c.host)
 	}

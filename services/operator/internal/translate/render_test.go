@@ -73,6 +73,7 @@ func (c *testCase) render(t testing.TB) map[string][]byte {
 		"configmap.yaml": o.renderObjects(t, "ConfigMap"),
 		"usage.txt":      o.renderUsage(),
 		"guards.yaml":    o.renderObjects(t, "NetworkPolicy", "PodDisruptionBudget"),
+		"scaling.yaml":   o.renderObjects(t, "ScaledObject", "TriggerAuthentication"),
 	}
 }
 

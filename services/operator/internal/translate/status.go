@@ -14,7 +14,7 @@ import (
 func (d draft) status(refused condition.Finding) gwapiv1.GatewayStatus {
 	return gwapiv1.GatewayStatus{
 		Addresses:            d.addresses(refused),
-		Conditions:           d.merge(d.before.Conditions, d.acceptance(refused), d.programming(refused)),
+		Conditions:           d.merge(d.before.Conditions, append([]metav1.Condition{d.acceptance(refused), d.programming(refused)}, d.unscaled()...)...),
 		Listeners:            d.listenerStatuses(refused),
 		AttachedListenerSets: d.before.AttachedListenerSets,
 	}
@@ -42,6 +42,7 @@ func (d draft) acceptance(refused condition.Finding) metav1.Condition {
 func (d draft) programming(refused condition.Finding) metav1.Condition {
 	served := d.names((*listener).served)
 	lost := d.names(func(l *listener) bool { return l.served() && !l.address.known() })
+	refusal := d.view.Refusal(resource.KeyOf(d.gateway)).Serving
 	switch {
 	case refused.Reason == condition.ReasonAddressNotUsable:
 		return condition.False(condition.Programmed, condition.Kept(refused))
@@ -49,10 +50,21 @@ func (d draft) programming(refused condition.Finding) metav1.Condition {
 		return condition.False(condition.Programmed, condition.NotAccepted())
 	case len(served) == 0:
 		return condition.False(condition.Programmed, condition.NoValidListener().As(condition.ReasonInvalid))
+	case refusal.Problem != "": // of a Service that cannot be had there is no address either
+		return condition.False(condition.Programmed, condition.ObjectRefused(refusal.Object, refusal.Problem))
 	case len(lost) > 0:
 		return condition.False(condition.Programmed, condition.NoAddress(lost))
 	}
 	return d.running()
+}
+
+// unscaled says why nothing scales the pods that were to be scaled. Clients use the Gateway all the same.
+func (d draft) unscaled() []metav1.Condition {
+	refusal := d.view.Refusal(resource.KeyOf(d.gateway)).Scaling
+	if refusal.Problem == "" {
+		return nil
+	}
+	return []metav1.Condition{condition.False(condition.Autoscaled, condition.ScalingRefused(refusal.Object, refusal.Problem))}
 }
 
 // running says whether the dataplanes run what is published, as far as they tell.

@@ -30,6 +30,8 @@ type Options struct {
 	DiscoveryAddress string
 	// DiscoverySecured says that generated pods show config discovery a token, and know it by its certificate.
 	DiscoverySecured bool
+	// ScalerAddress is where KEDA asks the operator for the allocations of a Gateway, HOST:PORT. It is as secured as config discovery.
+	ScalerAddress string
 	// Image is the dataplane image of a Dataplane that names none.
 	Image string
 	// Partial says that the view holds some namespaces only.
@@ -45,6 +47,7 @@ func DefaultOptions() Options {
 		EndpointDiscovery: true,
 		ClusterDomain:     "cluster.local",
 		DiscoveryAddress:  "http://stunner-config-discovery.stunner-system.svc.cluster.local:13478",
+		ScalerAddress:     "stunner-config-discovery.stunner-system.svc.cluster.local:13480",
 		Image:             "ghcr.io/stunner-gateway/stunnerd:latest",
 	}
 }
@@ -69,6 +72,11 @@ type Result struct {
 	// KeepServices means that the Services of the Gateway that exist must stay as they are, whatever is in Objects: one of their ports may
 	// belong to a listener that waits. A Service that does not exist yet is made.
 	KeepServices bool
+	// Skeleton are those of the objects that can be made without a config, Services and what runs pods. Of a Gateway that is kept, one of them
+	// that is gone may be made again: it needs nothing of what is missing.
+	Skeleton []resource.Object
+	// KeepReplicas means that the number of pods stays as it is when the Deployment says none any more.
+	KeepReplicas bool
 	// Status is the whole status of the Gateway.
 	Status gwapiv1.GatewayStatus
 	// Notes are remarks for the log and for events that fit no condition.

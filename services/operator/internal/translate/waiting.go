@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -61,6 +62,17 @@ func (r Result) ObjectsWith(published *config.Config) []resource.Object {
 		}
 	}
 	return objects
+}
+
+// Managed tells whether the dataplanes of the Gateway are made here, and not by somebody else.
+func (r Result) Managed() bool {
+	return slices.ContainsFunc(r.Objects, func(o resource.Object) bool {
+		switch o.(type) {
+		case *appsv1.Deployment, *appsv1.DaemonSet:
+			return true
+		}
+		return false
+	})
 }
 
 // shown is a config with its clusters under the names that people know.

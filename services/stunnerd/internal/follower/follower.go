@@ -34,6 +34,8 @@ type Options struct {
 	Source discovery.Source
 	Server *server.Server
 	Last   LastGood
+	// Standby is the file of a config to start with where none is kept. Empty means that there is none.
+	Standby string
 	// Lookup answers for the placeholders of a config.
 	Lookup func(name string) string
 	// Applied puts in force what a config says about the process: logs, probes and metrics are not the server's. What fails is tried
@@ -54,17 +56,22 @@ type Follower struct {
 
 // state is the config's way here, as told by Status.
 type state struct {
-	wanted   *config.Config // as published: last one that validated
-	revision string
-	origin   string
-	problem  string
-	unknown  []string
-	failing  bool
+	wanted  *discovery.Loaded // as published: last one that validated
+	origin  string
+	problem string
+	failing bool
 
 	// connected tells whether the source can be heard; lost says why not, and confirmed when it was heard last.
 	connected bool
 	lost      string
 	confirmed time.Time
+}
+
+func (s state) revision() string {
+	if s.wanted == nil {
+		return ""
+	}
+	return s.wanted.Revision
 }
 
 // New returns a follower that has heard of nothing yet.
@@ -114,7 +121,7 @@ func (f *Follower) Once(ctx context.Context) error {
 	if len(configs) != 1 {
 		return fmt.Errorf("read %s: %d configs where one is wanted: name it with --id", f.opt.Source, len(configs))
 	}
-	f.apply(configs[0].Config, f.opt.Source.String(), configs[0].Unknown)
+	f.apply(configs[0], f.opt.Source.String())
 	// A listener that cannot be opened is worth no start; probes or metrics that cannot are told, and missed by those who want them.
 	if st := f.Status(); st.Revision == "" || len(st.Failures) > 0 {
 		return errors.New(st.Problem)
@@ -133,7 +140,7 @@ func (f *Follower) handle(e discovery.Event) {
 		f.confirm()
 	default:
 		f.confirm()
-		f.apply(e.Config, f.opt.Source.String(), e.Unknown)
+		f.apply(discovery.Loaded{Config: e.Config, Revision: e.Revision, Unknown: e.Unknown}, f.opt.Source.String())
 	}
 	f.report()
 }
@@ -171,7 +178,7 @@ func (f *Follower) confirm() {
 	f.status.connected, f.status.lost, f.status.confirmed = true, "", time.Now()
 }
 
-// startCold runs the last good config when nobody has said anything yet.
+// startCold runs the best config at hand when nobody has said anything yet: the one that ran here last, or else the one laid ready.
 func (f *Follower) startCold() {
 	f.mu.Lock()
 	running := f.status.wanted != nil
@@ -179,20 +186,29 @@ func (f *Follower) startCold() {
 	if running {
 		return
 	}
-	c, err := f.opt.Last.Load(time.Now())
-	switch {
-	case errors.Is(err, errNothingKept):
-		f.opt.Log.Info("wait for the first config", "source", f.opt.Source.String())
-	case err != nil:
-		f.opt.Log.Warn("start without the last good config", "error", err)
-	default:
-		f.opt.Log.Info("start with the last good config", "config", c.Admin.Name, "revision", c.Revision())
-		f.apply(c, "last good config", nil)
+	for _, at := range []struct {
+		origin string
+		load   func() (config.Config, error)
+	}{
+		{"last good config", func() (config.Config, error) { return f.opt.Last.Load(time.Now()) }},
+		{"standby config", func() (config.Config, error) { return readStandby(f.opt.Standby, f.opt.Last.ID) }},
+	} {
+		c, err := at.load()
+		switch {
+		case errors.Is(err, errNothingKept):
+		case err != nil:
+			f.opt.Log.Warn("start without the "+at.origin, "error", err)
+		default:
+			f.opt.Log.Info("start with the "+at.origin, "config", c.Admin.Name, "revision", c.Revision())
+			f.apply(discovery.Loaded{Config: c, Revision: c.Revision()}, at.origin)
+			return
+		}
 	}
+	f.opt.Log.Info("wait for the first config", "source", f.opt.Source.String())
 }
 
 // apply puts a valid config in force and keeps it.
-func (f *Follower) apply(c config.Config, origin string, unknown []string) {
+func (f *Follower) apply(c discovery.Loaded, origin string) {
 	expanded := c.Expand(f.opt.Lookup)
 	if err := expanded.Validate(); err != nil {
 		f.reject(discovery.Event{ID: c.Admin.Name, Err: errors.Join(discovery.ErrRejected, err)})
@@ -200,37 +216,37 @@ func (f *Follower) apply(c config.Config, origin string, unknown []string) {
 	}
 	plan, err := f.opt.Server.Apply(expanded)
 	err = errors.Join(err, f.opt.Applied(expanded))
-	if !f.note(c, origin, unknown, err) {
+	if !f.note(c, origin, err) {
 		return
 	}
 	f.log(c, plan, err)
-	if err := f.opt.Last.Save(c, time.Now()); err != nil {
+	if err := f.opt.Last.Save(c.Config, time.Now()); err != nil {
 		f.opt.Log.Warn("go on without a last good config on disk", "error", err)
 	}
 }
 
 // note remembers what became of a config, and reports whether that is news.
-func (f *Follower) note(c config.Config, origin string, unknown []string, failed error) (news bool) {
+func (f *Follower) note(c discovery.Loaded, origin string, failed error) (news bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	problem := ""
 	if failed != nil {
 		problem = failed.Error()
 	}
-	other := c.Revision() != f.status.revision || !slices.Equal(unknown, f.status.unknown)
-	if other && len(unknown) > 0 {
-		f.opt.Server.Meter().UnknownFields.Add(uint64(len(unknown)))
-		f.opt.Log.Warn("ignore fields that this release does not know: a newer one may", "config", c.Admin.Name, "revision", c.Revision(),
-			"number", len(unknown), "fields", unknown[:min(len(unknown), loggedFields)])
+	other := f.status.wanted == nil || c.Revision != f.status.wanted.Revision || !slices.Equal(c.Unknown, f.status.wanted.Unknown)
+	if other && len(c.Unknown) > 0 {
+		f.opt.Server.Meter().UnknownFields.Add(uint64(len(c.Unknown)))
+		f.opt.Log.Warn("ignore fields that this release does not know: a newer one may", "config", c.Admin.Name, "revision", c.Revision,
+			"number", len(c.Unknown), "fields", c.Unknown[:min(len(c.Unknown), loggedFields)])
 	}
 	news = other || problem != f.status.problem
-	f.status.wanted, f.status.revision, f.status.origin = &c, c.Revision(), origin
-	f.status.unknown, f.status.failing, f.status.problem = unknown, failed != nil, problem
+	f.status.wanted, f.status.origin = &c, origin
+	f.status.failing, f.status.problem = failed != nil, problem
 	return news
 }
 
-func (f *Follower) log(c config.Config, plan server.Plan, failed error) {
-	f.opt.Log.Info("config in force", "config", c.Admin.Name, "revision", c.Revision(), "plan", plan.String())
+func (f *Follower) log(c discovery.Loaded, plan server.Plan, failed error) {
+	f.opt.Log.Info("config in force", "config", c.Admin.Name, "revision", c.Revision, "plan", plan.String())
 	for _, change := range plan.Changes {
 		f.opt.Log.Debug("config changed", "change", change.String())
 	}
@@ -245,7 +261,7 @@ func (f *Follower) retry() {
 	st := f.status
 	f.mu.Unlock()
 	if st.failing {
-		f.apply(*st.wanted, st.origin, st.unknown)
+		f.apply(*st.wanted, st.origin)
 	}
 }
 
@@ -259,7 +275,7 @@ func (f *Follower) report() {
 	st := f.status
 	f.mu.Unlock()
 	to.Report(discovery.Report{
-		ID: f.opt.Last.ID, Pod: f.opt.Pod, Revision: st.revision,
+		ID: f.opt.Last.ID, Pod: f.opt.Pod, Revision: st.revision(),
 		Accepted: st.problem == "", Error: st.problem,
 		Allocations: f.opt.Server.Sessions().Len(), Draining: f.opt.Server.Sessions().Draining(),
 	})
@@ -270,8 +286,11 @@ func (f *Follower) Status() server.Status {
 	st := f.opt.Server.Status()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	st.Revision, st.Origin, st.Problem = f.status.revision, f.status.origin, f.status.problem
-	st.Unknown, st.Lost = slices.Clone(f.status.unknown), f.status.lost
+	st.Revision, st.Origin, st.Problem = f.status.revision(), f.status.origin, f.status.problem
+	st.Lost = f.status.lost
+	if f.status.wanted != nil {
+		st.Unknown = slices.Clone(f.status.wanted.Unknown)
+	}
 	return st
 }
 
@@ -287,7 +306,7 @@ func (f *Follower) Ready() error {
 func (f *Follower) Revision() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.status.revision
+	return f.status.revision()
 }
 
 // Problem says why the last config that arrived was kept out, or what of the running one does not run. It is empty when all is well.

@@ -49,16 +49,23 @@ func (h *hand) Report(r discovery.Report) {
 // follow runs a follower until the test ends.
 func follow(t *testing.T, dir string) (*Follower, *hand) {
 	t.Helper()
+	return followWith(t, func(o *Options) { o.Last.Dir = dir })
+}
+
+func followWith(t *testing.T, change func(*Options)) (*Follower, *hand) {
+	t.Helper()
 	srv, err := server.New(server.Options{HostAddresses: []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("::1")}, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	h := &hand{events: make(chan discovery.Event), reports: make(chan discovery.Report, 64)}
-	f := New(Options{
-		Source: h, Server: srv, Last: LastGood{Dir: dir, ID: id}, Applied: func(config.Config) error { return nil }, Pod: "pod-1",
+	o := Options{
+		Source: h, Server: srv, Last: LastGood{ID: id}, Applied: func(config.Config) error { return nil }, Pod: "pod-1",
 		Lookup: func(name string) string { return map[string]string{"STUNNER_ADDR": "192.0.2.9"}[name] },
 		Log:    slog.New(slog.DiscardHandler),
-	})
+	}
+	change(&o)
+	f := New(o)
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- f.Run(ctx) }()
@@ -108,7 +115,7 @@ func TestGoodConfigIsAppliedReportedAndKept(t *testing.T) {
 		t.Error("ready without a config")
 	}
 	c := configWith(t, nil)
-	h.events <- discovery.Event{ID: id, Config: c}
+	h.events <- discovery.Event{ID: id, Config: c, Revision: c.Revision()}
 	r := h.reported(t, func(r discovery.Report) bool { return r.Revision == c.Revision() })
 	if !r.Accepted || r.ID != id || r.Pod != "pod-1" {
 		t.Errorf("report %+v", r)
@@ -128,7 +135,7 @@ func TestGoodConfigIsAppliedReportedAndKept(t *testing.T) {
 func TestRejectedConfigChangesNothingAndIsTold(t *testing.T) {
 	f, h := follow(t, t.TempDir())
 	c := configWith(t, nil)
-	h.events <- discovery.Event{ID: id, Config: c}
+	h.events <- discovery.Event{ID: id, Config: c, Revision: c.Revision()}
 	h.reported(t, func(r discovery.Report) bool { return r.Accepted && r.Revision != "" })
 	h.events <- discovery.Event{ID: id, Err: errors.Join(discovery.ErrRejected, errors.New("listeners[0].port: 70000"))}
 	r := h.reported(t, func(r discovery.Report) bool { return !r.Accepted })
@@ -138,7 +145,7 @@ func TestRejectedConfigChangesNothingAndIsTold(t *testing.T) {
 	if st := f.Status(); st.Status != server.Ready || len(st.Listeners) != 1 || !strings.Contains(st.Problem, "70000") {
 		t.Errorf("status %+v", st)
 	}
-	h.events <- discovery.Event{ID: id, Config: c}
+	h.events <- discovery.Event{ID: id, Config: c, Revision: c.Revision()}
 	h.reported(t, func(r discovery.Report) bool { return r.Accepted })
 	if st := f.Status(); st.Problem != "" {
 		t.Errorf("problem %q stays", st.Problem)
@@ -172,14 +179,14 @@ func TestUnknownFieldsAreCountedOncePerConfig(t *testing.T) {
 		{[]string{"newest"}, 3},             // an upgrade that changes nothing that is known
 		{nil, 3},
 	} {
-		h.events <- discovery.Event{ID: id, Config: c, Unknown: step.unknown}
+		h.events <- discovery.Event{ID: id, Config: c, Revision: c.Revision(), Unknown: step.unknown}
 		h.events <- discovery.Event{Connected: true} // taken when the config has been dealt with
 		if got, st := counted(), f.Status(); got != step.want || !slices.Equal(st.Unknown, step.unknown) || st.Status != server.Ready {
 			t.Errorf("after %q: %d counted, want %d; status %+v", step.unknown, got, step.want, st)
 		}
 	}
 	c.Auth.Realm = "other.example"
-	h.events <- discovery.Event{ID: id, Config: c, Unknown: []string{"newest"}}
+	h.events <- discovery.Event{ID: id, Config: c, Revision: c.Revision(), Unknown: []string{"newest"}}
 	h.reported(t, func(r discovery.Report) bool { return r.Revision == c.Revision() })
 	if got := counted(); got != 4 {
 		t.Errorf("%d counted, want 4", got)
@@ -292,7 +299,8 @@ func TestUnwritableStateFolderIsNoReasonToStop(t *testing.T) {
 		t.Fatal(err)
 	}
 	f, h := follow(t, filepath.Join(file, "state"))
-	h.events <- discovery.Event{ID: id, Config: configWith(t, nil)}
+	c := configWith(t, nil)
+	h.events <- discovery.Event{ID: id, Config: c, Revision: c.Revision()}
 	h.reported(t, func(r discovery.Report) bool { return r.Accepted && r.Revision != "" })
 	if err := f.Ready(); err != nil {
 		t.Error(err)

@@ -83,15 +83,26 @@ func (l LastGood) Load(now time.Time) (config.Config, error) {
 	}
 	c, _, err := config.Parse(k.Config)
 	if err == nil {
-		err = c.Validate()
+		err = fit(c, l.ID)
 	}
 	switch {
 	case err != nil:
 		return config.Config{}, fmt.Errorf("read last good config: %w", err)
-	case c.Admin.Name != l.ID:
-		return config.Config{}, fmt.Errorf("read last good config: it is of %s, not of %s", c.Admin.Name, l.ID)
 	case now.Sub(k.Saved) > MaxAge:
 		return config.Config{}, fmt.Errorf("read last good config: saved %s, which is more than %s ago", k.Saved.Format(time.RFC3339), MaxAge)
 	}
 	return c, nil
+}
+
+// fit tells whether a config can be started with by who runs the config id.
+func fit(c config.Config, id string) error {
+	switch err := c.Validate(); {
+	case err != nil:
+		return err
+	case c.Admin.Name != id:
+		return fmt.Errorf("it is of %s, not of %s", c.Admin.Name, id)
+	case c.IsRedacted():
+		return errors.New("its secrets were left out")
+	}
+	return nil
 }

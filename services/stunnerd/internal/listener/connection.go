@@ -144,6 +144,9 @@ func (l *connections) begin(conn net.Conn, end func()) {
 		end()
 		return
 	}
+	if l.secure == nil {
+		c.stranger.enter() // here, in the order in which they came: who is late to run must not push out who came after
+	}
 	l.serving.Go(func() {
 		defer end()
 		defer l.forget(c)

@@ -13,10 +13,13 @@ import (
 )
 
 // Kernel is the network of this host.
-type Kernel struct{}
+type Kernel struct {
+	// ICMP has its sockets hear of datagrams that did not arrive (RFC 8656 §11.5).
+	ICMP bool
+}
 
 // Open is part of Network.
-func (Kernel) Open(family netip.Addr, port uint16) (Socket, error) {
+func (k Kernel) Open(family netip.Addr, port uint16) (Socket, error) {
 	network, level, option := "udp4", unix.IPPROTO_IP, unix.IP_RECVERR
 	if family.Is6() {
 		network, level, option = "udp6", unix.IPPROTO_IPV6, unix.IPV6_RECVERR
@@ -28,7 +31,7 @@ func (Kernel) Open(family netip.Addr, port uint16) (Socket, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open relay socket: %w", err)
 	}
-	s, err := newKernelSocket(conn, level, option)
+	s, err := k.socket(conn, level, option)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open relay socket: %w", err), conn.Close())
 	}
@@ -36,7 +39,7 @@ func (Kernel) Open(family netip.Addr, port uint16) (Socket, error) {
 }
 
 // kernelSocket is a UDP socket. It differs from net.UDPConn in when it needs a buffer, which is only once there is something to read,
-// and in that it hears of ICMP.
+// and in that it can hear of ICMP.
 type kernelSocket struct {
 	conn    *net.UDPConn
 	raw     syscall.RawConn
@@ -49,14 +52,16 @@ type kernelSocket struct {
 	fromLen uint32
 }
 
-func newKernelSocket(conn *net.UDPConn, level, option int) (*kernelSocket, error) {
+func (k Kernel) socket(conn *net.UDPConn, level, option int) (*kernelSocket, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return nil, fmt.Errorf("get raw socket: %w", err)
 	}
-	var opt error
-	if err := raw.Control(func(fd uintptr) { opt = unix.SetsockoptInt(int(fd), level, option, 1) }); err != nil || opt != nil {
-		return nil, fmt.Errorf("ask for ICMP errors: %w", errors.Join(err, opt))
+	if k.ICMP {
+		var opt error
+		if err := raw.Control(func(fd uintptr) { opt = unix.SetsockoptInt(int(fd), level, option, 1) }); err != nil || opt != nil {
+			return nil, fmt.Errorf("ask for ICMP errors: %w", errors.Join(err, opt))
+		}
 	}
 	s := &kernelSocket{conn: conn, raw: raw}
 	s.attempt = s.tryReceive

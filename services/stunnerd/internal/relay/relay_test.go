@@ -65,7 +65,7 @@ func newBed(t testing.TB, client *sink) *bed {
 	b.peer = peer
 	b.routes.Store(allow("127.0.0.1"))
 	s := &session.Session{Client: client, Started: time.Now()}
-	socket, err := Kernel{}.Open(loopback, 0)
+	socket, err := Kernel{ICMP: true}.Open(loopback, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

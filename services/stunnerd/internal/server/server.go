@@ -36,6 +36,8 @@ const CredentialOverlap = 10 * time.Minute
 type Options struct {
 	// Sockets is the number of sockets of a UDP listener; 0 means one for each core that the process may use.
 	Sockets int
+	// ICMP tells clients of datagrams that did not reach a peer, with Data indications that have ICMP instead of DATA (RFC 8656 §11.5).
+	ICMP bool
 	// HostAddresses are the addresses of this host, or pod, at most one a family: the relay addresses of listeners whose config gives none,
 	// and the ones of the other family where the config gives one.
 	HostAddresses []netip.Addr
@@ -231,7 +233,7 @@ func (s *Server) openOne(l config.Listener, p *gate.Policy, routes *cluster.View
 		}
 	}
 	g := gate.New(l.Name, l.Protocol, gate.Shared{
-		Machine: s.machine, Nonces: s.nonces, Network: relay.Kernel{}, Held: s.held, Limits: s.limits, Table: s.table, Meter: s.meter, Log: s.opt.Log,
+		Machine: s.machine, Nonces: s.nonces, Network: relay.Kernel{ICMP: s.opt.ICMP}, Held: s.held, Limits: s.limits, Table: s.table, Meter: s.meter, Log: s.opt.Log,
 	})
 	g.Update(p, routes)
 	socket, err := listener.Open(l, g, listener.Options{Sockets: s.opt.Sockets, Limits: s.guests, Meter: s.meter, Log: s.opt.Log})

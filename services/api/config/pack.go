@@ -1,0 +1,45 @@
+package config
+
+import (
+	"bytes"
+	"compress/gzip"
+	"fmt"
+	"io"
+	"sync"
+)
+
+// packers are kept: making one costs more than packing a config does.
+var packers = sync.Pool{New: func() any { return gzip.NewWriter(nil) }}
+
+// Pack returns the canonical form of a config, compressed: a Secret holds 1 MiB, and a config with a great many endpoints is larger. Equal
+// configs have equal packed forms.
+func (c Config) Pack() []byte {
+	var out bytes.Buffer
+	zip := packers.Get().(*gzip.Writer)
+	defer packers.Put(zip)
+	zip.Reset(&out)
+	_, err := zip.Write(c.Canonical())
+	if err == nil {
+		err = zip.Close()
+	}
+	if err != nil {
+		panic(fmt.Sprintf("pack config: %v", err)) // a buffer takes everything
+	}
+	return out.Bytes()
+}
+
+// Unpack reads what Pack has made, or a config as it is. Like Parse it does not validate.
+func Unpack(packed []byte) (c Config, unknown []string, err error) {
+	if !bytes.HasPrefix(packed, []byte("\x1f\x8b")) { // RFC 1952 §2.3.1
+		return Parse(packed)
+	}
+	zip, err := gzip.NewReader(bytes.NewReader(packed))
+	if err != nil {
+		return Config{}, nil, fmt.Errorf("unpack config: %w", err)
+	}
+	text, err := io.ReadAll(io.LimitReader(zip, MaxDocument+1)) // Parse turns down what is larger
+	if err != nil {
+		return Config{}, nil, fmt.Errorf("unpack config: %w", err)
+	}
+	return Parse(text)
+}

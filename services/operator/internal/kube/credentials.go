@@ -1,0 +1,57 @@
+package kube
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"log/slog"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// credentials keeps the Secret by which calls begin where nobody has brought one: the leader draws a shared secret by lot. Tools that render
+// manifests cannot do so, because they would draw again each time.
+//
+// A Secret that is there is left alone, whoever has made it. One that is lost is written again as it was: with another shared secret calls
+// would end.
+type credentials struct {
+	keeper
+	// held is what the Secret said last.
+	held map[string][]byte
+}
+
+// keepCredentials starts to keep the Secret with the credentials, if it is to be kept.
+func (p *Provider) keepCredentials(ctx context.Context, group *errgroup.Group, o own) error {
+	if p.Credentials == "" {
+		return nil
+	}
+	c := newCredentials(types.NamespacedName{Namespace: p.Namespace, Name: p.Credentials}, nil, o.meters, p.Log)
+	return p.keep(ctx, group, o, &c.keeper, c.step, &corev1.Secret{})
+}
+
+func newCredentials(name types.NamespacedName, c client.Client, m *meters, log *slog.Logger) *credentials {
+	return &credentials{keeper: newKeeper(name, c, m, log)}
+}
+
+// step looks whether the Secret is there.
+func (c *credentials) step(ctx context.Context) error {
+	secret := &corev1.Secret{}
+	err := c.client.Get(ctx, c.name, secret)
+	switch {
+	case err == nil:
+		c.held = secret.Data
+		return nil
+	case client.IgnoreNotFound(err) != nil:
+		return fmt.Errorf("read Secret: %w", err)
+	case !c.leading.Load():
+		return nil
+	}
+	c.log.Info("write credentials", "secret", c.name, "drawn", c.held == nil)
+	if c.held == nil {
+		c.held = map[string][]byte{"type": []byte("ephemeral"), "secret": []byte(rand.Text())}
+	}
+	return c.create(ctx, &corev1.Secret{ObjectMeta: c.meta(), Data: c.held})
+}

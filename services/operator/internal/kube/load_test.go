@@ -1,0 +1,182 @@
+package kube
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/stunner-gateway/stunner/services/api/discovery"
+	"github.com/stunner-gateway/stunner/services/operator/internal/census"
+	"github.com/stunner-gateway/stunner/services/operator/internal/scaler"
+	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
+)
+
+// endpoint is a pod in the eyes of a Service.
+func endpoint(pod string, ready, ends bool) discoveryv1.Endpoint {
+	return discoveryv1.Endpoint{
+		Addresses: []string{"192.0.2.1"}, TargetRef: &corev1.ObjectReference{Kind: "Pod", Name: pod},
+		Conditions: discoveryv1.EndpointConditions{Ready: new(ready), Terminating: new(ends)},
+	}
+}
+
+// Two replicas hear of the pods of a Gateway, one of each. The load is their sum, without who drains; where it may be more than what was said,
+// it is an error.
+func TestLoadIsNeverLessThanThereIs(t *testing.T) {
+	ready := func(pods ...string) []discoveryv1.Endpoint {
+		var all []discoveryv1.Endpoint
+		for _, pod := range pods {
+			all = append(all, endpoint(pod, true, false))
+		}
+		return all
+	}
+	says := func(pod string, n int) discovery.Report { return discovery.Report{Pod: pod, Allocations: n} }
+	drains := func(pod string, n int) discovery.Report {
+		return discovery.Report{Pod: pod, Allocations: n, Draining: true}
+	}
+	type reports = []discovery.Report
+	for name, c := range map[string]struct {
+		one, two reports
+		// slices are the endpoints of each slice; nil means that there is none.
+		slices  [][]discoveryv1.Endpoint
+		want    int
+		problem string
+	}{
+		"both replicas":          {reports{says("a", 3)}, reports{says("b", 4)}, [][]discoveryv1.Endpoint{ready("a", "b")}, 7, ""},
+		"two families":           {reports{says("a", 3)}, reports{says("b", 4)}, [][]discoveryv1.Endpoint{ready("a", "b"), ready("b", "a")}, 7, ""},
+		"nobody yet":             {nil, nil, [][]discoveryv1.Endpoint{ready("a", "b")}, 0, "2 of 2 ready pods have not reported to the operator: a, b"},
+		"a replica is not there": {reports{says("a", 3)}, nil, [][]discoveryv1.Endpoint{ready("a", "b")}, 0, "1 of 2 ready pods have not reported to the operator: b"},
+		"many that say nothing":  {nil, nil, [][]discoveryv1.Endpoint{ready("a", "b", "c", "d", "e", "f", "g")}, 0, ": a, b, c, d, e and 2 more"},
+		"one drains":             {reports{says("a", 3)}, reports{drains("b", 4)}, [][]discoveryv1.Endpoint{{endpoint("a", true, false), endpoint("b", false, true)}}, 3, ""},
+		"one ends, and has not said so": {reports{says("a", 3)}, reports{says("b", 4)},
+			[][]discoveryv1.Endpoint{{endpoint("a", true, false), endpoint("b", false, true)}}, 7, ""},
+		"one ends and is silent":      {reports{says("a", 3)}, nil, [][]discoveryv1.Endpoint{{endpoint("a", true, false), endpoint("b", true, true)}}, 3, ""},
+		"one starts":                  {reports{says("a", 3)}, nil, [][]discoveryv1.Endpoint{{endpoint("a", true, false), endpoint("b", false, false)}}, 3, ""},
+		"all start":                   {nil, nil, [][]discoveryv1.Endpoint{{endpoint("a", false, false), endpoint("b", false, false)}}, 0, "none of its pods is ready, and none has reported to the operator: a, b"},
+		"all are unready, one talks":  {reports{says("a", 3)}, nil, [][]discoveryv1.Endpoint{{endpoint("a", false, false), endpoint("b", false, false)}}, 3, ""},
+		"ready in one family only":    {nil, nil, [][]discoveryv1.Endpoint{{endpoint("a", false, false)}, ready("a")}, 0, "1 of 1 ready pods"},
+		"a pod that no Service knows": {reports{says("a", 3)}, reports{says("x", 4)}, [][]discoveryv1.Endpoint{ready("a")}, 7, ""},
+		"no pod at all":               {nil, nil, [][]discoveryv1.Endpoint{{}}, 0, ""},
+		"no EndpointSlice":            {reports{says("a", 3)}, nil, nil, 0, "no EndpointSlice says which pods it has"},
+		"an endpoint that is no pod":  {reports{says("a", 3)}, nil, [][]discoveryv1.Endpoint{{{Addresses: []string{"192.0.2.9"}}}}, 0, "not reported to the operator: 192.0.2.9"},
+		"numbers without end":         {reports{says("a", math.MaxInt)}, reports{says("b", math.MaxInt)}, [][]discoveryv1.Endpoint{ready("a", "b")}, 2 * math.MaxInt32, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				counted := census.New(slog.New(slog.DiscardHandler))
+				f := newFleets(counted, newInbox())
+				f.published(fleetKey, "1")
+				for i, said := range []reports{c.one, c.two} {
+					from := make(reporter)
+					go counted.Follow(t.Context(), fmt.Sprint("replica-", i), from)
+					for _, r := range said {
+						r.ID = fleetKey.String()
+						from <- discovery.ReportNews{Report: &r}
+					}
+				}
+				synctest.Wait()
+				var slices []*discoveryv1.EndpointSlice
+				for _, e := range c.slices {
+					slices = append(slices, &discoveryv1.EndpointSlice{Endpoints: e})
+				}
+				f.manned(fleetKey, crewOf(slices))
+				got, err := f.load(fleetKey)
+				if got != c.want || (err == nil) != (c.problem == "") || err != nil && !strings.Contains(err.Error(), c.problem) {
+					t.Errorf("%d, %v; want %d, %q", got, err, c.want, c.problem)
+				}
+			})
+		})
+	}
+}
+
+// A Gateway is known from when its config is published until that is withdrawn.
+func TestLoadOfAGatewayThatIsNotServed(t *testing.T) {
+	f := newFleets(census.New(slog.New(slog.DiscardHandler)), newInbox())
+	f.manned(fleetKey, crew{known: true})
+	if n, err := f.load(fleetKey); !errors.Is(err, scaler.ErrUnknown) {
+		t.Errorf("not published: %d, %v", n, err)
+	}
+	f.published(fleetKey, "1")
+	if n, err := f.load(fleetKey); n != 0 || err != nil {
+		t.Errorf("published: %d, %v", n, err)
+	}
+	f.withdrawn(fleetKey)
+	if n, err := f.load(fleetKey); !errors.Is(err, scaler.ErrUnknown) {
+		t.Errorf("withdrawn: %d, %v", n, err)
+	}
+}
+
+// Service and EndpointSlices come in any order, change and go; a Service that is not of the Gateway says nothing of its pods.
+func TestTheLoopKnowsThePodsOfAGateway(t *testing.T) {
+	m := newMeters()
+	l := newLoop(translate.DefaultOptions(), discovery.NewServer(discovery.ServerOptions{}), m, &tasks{}, slog.New(slog.DiscardHandler))
+	service := func(name, owner string) *corev1.Service {
+		return &corev1.Service{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "media", Name: name, Annotations: map[string]string{"stunner.l7mp.io/related-gateway-name": "media/edge"},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "gateway.networking.k8s.io/v1", Kind: owner, Name: "edge"}},
+		}}
+	}
+	slice := func(service string, pods ...string) *discoveryv1.EndpointSlice {
+		s := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "media", Name: service, Labels: map[string]string{discoveryv1.LabelServiceName: service}}}
+		for _, pod := range pods {
+			s.Endpoints = append(s.Endpoints, endpoint(pod, true, false))
+		}
+		return s
+	}
+	for _, step := range []struct {
+		name string
+		change
+		want string
+	}{
+		{"a slice without a Service", change{object: slice("edge", "a")}, ""},
+		{"the Service of another", change{object: service("edge", "Service")}, ""},
+		{"the Service of the Gateway", change{object: service("edge", "Gateway")}, "a"},
+		{"one more pod", change{object: slice("edge", "a", "b")}, "a b"},
+		{"a second Service", change{object: service("edge-tcp", "Gateway")}, "a b"},
+		{"with a pod that the first does not have", change{object: slice("edge-tcp", "b", "c")}, "a b c"},
+		{"without it", change{object: slice("edge-tcp"), gone: true}, "a b"},
+		{"without the first Service", change{object: service("edge", "Gateway"), gone: true}, ""},
+	} {
+		l.note(step.change, map[translate.Unit]struct{}{})
+		if got := strings.Join(l.fleets.crews[types.NamespacedName{Namespace: "media", Name: "edge"}].ready, " "); got != step.want {
+			t.Errorf("%s: %q, want %q", step.name, got, step.want)
+		}
+	}
+	if len(l.fleets.crews) != 0 {
+		t.Errorf("left behind: %v", l.fleets.crews)
+	}
+}
+
+// BenchmarkLoad is what a question costs among a thousand Gateways of three pods each.
+func BenchmarkLoad(b *testing.B) {
+	counted := census.New(slog.New(slog.DiscardHandler))
+	f := newFleets(counted, newInbox())
+	from := make(reporter)
+	go counted.Follow(b.Context(), "this", from)
+	var gateways []types.NamespacedName
+	for i := range 1_000 {
+		gateway, c := types.NamespacedName{Namespace: "media", Name: fmt.Sprint("edge-", i)}, crew{known: true}
+		for _, pod := range []string{"a", "b", "c"} {
+			c.ready = append(c.ready, pod)
+			from <- discovery.ReportNews{Report: &discovery.Report{ID: gateway.String(), Pod: pod, Allocations: 40}}
+		}
+		f.published(gateway, "1")
+		f.manned(gateway, c)
+		gateways = append(gateways, gateway)
+	}
+	from <- discovery.ReportNews{} // all that came before has been counted
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		if n, err := f.load(gateways[i%len(gateways)]); n != 120 || err != nil {
+			b.Fatal(n, err)
+		}
+	}
+}

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/promql/parser"
 
 	"github.com/stunner-gateway/stunner/dashboards/internal/alert"
@@ -31,8 +31,10 @@ var foreign = map[string][]string{
 // own returns the labels that a metric has by itself.
 func own(metric string) ([]string, bool) {
 	for _, m := range telemetry.Metrics {
-		if m.Name == metric {
-			return m.Labels, true
+		for _, s := range m.Series() {
+			if s.Name == metric {
+				return s.Labels, true
+			}
 		}
 	}
 	list, ok := foreign[metric]
@@ -45,7 +47,7 @@ func TestQueries(t *testing.T) {
 		"job": {query.Dataplane, query.Operator, query.Auth}, "direction": {"rx", "tx"}, "reason": reasons(t), "alertstate": {"firing"},
 	}
 	for where, q := range queries() {
-		expr, err := parser.ParseExpr(runnable(q.Expr))
+		expr, err := parser.NewParser(parser.Options{}).ParseExpr(runnable(q.Expr))
 		if err != nil {
 			t.Errorf("%s: %v\n%s", where, err, q.Expr)
 			continue
@@ -78,7 +80,7 @@ func objections(s *parser.VectorSelector, closed map[string][]string, known map[
 		known[label] = true
 	}
 	for _, m := range s.LabelMatchers {
-		if m.Name != labels.MetricName && !slices.Contains(list, m.Name) {
+		if m.Name != model.MetricNameLabel && !slices.Contains(list, m.Name) {
 			all = append(all, fmt.Sprintf("%s has no label %s", s.Name, m.Name))
 		}
 		for value := range strings.SplitSeq(m.Value, "|") {
@@ -97,7 +99,7 @@ func TestAnUnknownNameIsFound(t *testing.T) {
 		`stunner_connections_total{name="a"}`:  "stunner_connections_total has no label name",
 		`stunner_dropped_total{reason="mood"}`: `label reason is never "mood"`,
 	} {
-		node, err := parser.ParseExpr(expr)
+		node, err := parser.NewParser(parser.Options{}).ParseExpr(expr)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -118,7 +120,7 @@ func TestEveryMetricIsSomewhere(t *testing.T) {
 		telemetry.ConfigInfo: "its label is for joining and for people with a question",
 	}
 	for _, m := range telemetry.Metrics {
-		shown := regexp.MustCompile(`\b` + m.Name + `\b`).MatchString(all)
+		shown := slices.ContainsFunc(m.Series(), func(s telemetry.Metric) bool { return regexp.MustCompile(`\b` + s.Name + `\b`).MatchString(all) })
 		if why, listed := hidden[m.Name]; shown == listed {
 			t.Errorf("%s: shown %t, listed as hidden %t %s", m.Name, shown, listed, why)
 		}

@@ -97,3 +97,24 @@ readinessProbe:
 {{- end -}}
 {{- $namespace -}}
 {{- end }}
+
+{{/* Whether the GatewayConfig names credentials of its own. */}}
+{{- define "stunner.ownCredentials" -}}
+{{- with .Values.defaults.gatewayConfig.spec }}{{ if or .authRef .authType .password .sharedSecret }}true{{ end }}{{ end -}}
+{{- end }}
+
+{{/* The Secret that the operator makes for the GatewayConfig; nothing where somebody else brings it. */}}
+{{- define "stunner.credentials" -}}
+{{- $d := .Values.defaults -}}
+{{- if and $d.create $d.gatewayConfig.create $d.credentials.create (not (include "stunner.ownCredentials" .)) -}}
+{{- if ne (include "stunner.configNamespace" .) .Release.Namespace -}}
+{{- fail (printf "defaults.credentials.create: the operator makes Secrets in its own namespace only: make Secret %s in namespace %s, and set this to false" $d.credentials.name (include "stunner.configNamespace" .)) -}}
+{{- end -}}
+{{- $d.credentials.name -}}
+{{- end -}}
+{{- end }}
+
+{{/* What lies in no namespace, or in one of others, is called after the namespace of the release: there may be other releases. */}}
+{{- define "stunner.clusterName" -}}
+{{- .name }}{{ if ne .root.Release.Namespace "stunner-system" }}-{{ .root.Release.Namespace }}{{ end -}}
+{{- end }}

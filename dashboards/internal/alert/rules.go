@@ -121,6 +121,13 @@ func controlPlane() []Alert {
 			Description: "In a quarter of an hour the operator has failed {{ $value | humanize }} times to bring an object to where it should be. It tries again.",
 		},
 		{
+			Name: "AutoscalingStuck", Severity: Warning, For: "30m",
+			// A pod that has just become ready, or an operator that has just started, takes a moment to say something. A stream that KEDA ends is no failure.
+			Expr:        query.Sum("code", "increase("+query.Of(telemetry.OperatorScalerAnswers, query.Unanswered)+"[10m])") + " > 0",
+			Summary:     "KEDA is not told how many calls there are ({{ $labels.code }}).",
+			Description: "For half an hour the operator has told KEDA {{ $labels.code }} in the place of a number, {{ $value | humanize }} times in the last ten minutes. The Gateway concerned keeps its pods: more calls bring no more of them.",
+		},
+		{
 			Name: "GatewayNotProgrammed", Severity: Warning, For: "15m",
 			Expr:        "max(" + telemetry.OperatorProblems + ") > 0",
 			Summary:     "{{ $value }} objects have a problem.",

@@ -20,7 +20,7 @@ func auth() grafana.Board {
 				Queries: []grafana.Query{{Expr: query.Rate("pod", window, telemetry.AuthCredentials, job), Legend: "{{pod}}"}},
 			}.Panel(),
 			age(query.Auth, "{{pod}}", ""),
-		}}}},
+		}}, {Height: 7, Panels: []grafana.Panel{durations(job)}}}},
 		process(query.Auth, "{{pod}}"),
 	))
 }
@@ -57,7 +57,22 @@ func authVitals(job string) []grafana.Panel {
 			Help: "For how long the operator has not been heard. Credentials are handed out meanwhile, for the gateways that are known.",
 			Expr: "max(" + query.Of(telemetry.ConfigAge, job) + ")",
 		}.Panel(),
+		grafana.Stat{
+			Title: "Clocks differ by", Unit: seconds, Limits: &grafana.Limits{Yellow: 60, Red: 300}, None: "none",
+			Help: "Between an auth service and the operator, when they connected. Credentials of a clock that is behind end early.",
+			Expr: "max(abs(" + query.Of(telemetry.AuthClockSkew, job) + "))",
+		}.Panel(),
 	}
+}
+
+func durations(job string) grafana.Panel {
+	return grafana.Graph{
+		Title: "How long answers take", Unit: seconds, Help: "Half of the answers, and all but one in a hundred, take no longer. What is slow is the network of whoever sends a body, or a processor that is too small.",
+		Queries: []grafana.Query{
+			{Expr: query.Quantile(0.5, window, telemetry.AuthDuration, job), Legend: "p50"},
+			{Expr: query.Quantile(0.99, window, telemetry.AuthDuration, job), Legend: "p99"},
+		},
+	}.Panel()
 }
 
 func requests(title, by, legend, help string) grafana.Panel {

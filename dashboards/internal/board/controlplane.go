@@ -20,6 +20,7 @@ func controlPlane() grafana.Board {
 		grafana.Section{Title: "Config discovery", Lines: []grafana.Line{
 			{Height: 7, Panels: []grafana.Panel{readers(), strangers()}},
 		}},
+		grafana.Section{Title: "Autoscaling", Lines: []grafana.Line{{Height: 7, Panels: []grafana.Panel{scaling()}}}},
 		process(query.Operator, "{{pod}}"),
 	))
 }
@@ -118,6 +119,14 @@ func strangers() grafana.Panel {
 	return grafana.Graph{
 		Title: "Readers turned away, by reason", Unit: perSecond, Stacked: true, Help: "Requests for configs, and reports, that were refused.",
 		Queries: []grafana.Query{{Expr: query.Rate("reason", window, telemetry.OperatorDiscoveryRefused) + " > 0", Legend: "{{reason}}"}},
+	}.Panel()
+}
+
+func scaling() grafana.Panel {
+	return grafana.Graph{
+		Title: "Answers to KEDA, by code", Unit: perSecond, Stacked: true, Page: alert.Runbook("AutoscalingStuck"),
+		Help:    "While the operator does not know the allocations of all pods of a Gateway it answers Unavailable, and their number stays. Without KEDA there is nothing here.",
+		Queries: []grafana.Query{{Expr: query.Rate("code", window, telemetry.OperatorScalerAnswers) + " > 0", Legend: "{{code}}"}},
 	}.Panel()
 }
 

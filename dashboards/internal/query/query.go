@@ -51,6 +51,9 @@ var (
 	Denied = oneOf([]string{"peer_denied", "port_denied"})
 )
 
+// Unanswered matches the label code of a question to which no number came: neither an answer nor a stream that who asked has ended.
+const Unanswered = `code!~"OK|Canceled"`
+
 func oneOf(lists ...[]string) string {
 	var all []string
 	for _, list := range lists {
@@ -87,6 +90,11 @@ func Sum(by, expr string) string {
 		return fmt.Sprintf("sum(%s)", expr)
 	}
 	return fmt.Sprintf("sum by (%s) (%s)", by, expr)
+}
+
+// Quantile is what that share of the times of a histogram stays below.
+func Quantile(share float64, window, histogram string, matchers ...string) string {
+	return fmt.Sprintf("histogram_quantile(%g, %s)", share, Rate("le", window, histogram+"_bucket", matchers...))
 }
 
 // Success is the share of the attempts to call that came about. It has no value where nobody has tried.

@@ -1,7 +1,7 @@
 # Charts: the files of other folders that they hold, and the schemas and tables that are made of their values.
 
 CHARTS      := charts/stunner charts/stunner-crds
-RIGHTS      := $(addprefix kustomize/,base/rbac.yaml base/roles.yaml components/namespaced/cluster.yaml components/namespaced/events.yaml components/namespaced/watched/role.yaml)
+RIGHTS      := $(addprefix kustomize/,base/rbac.yaml base/roles.yaml base/policy.yaml components/namespaced/cluster.yaml components/namespaced/events.yaml components/namespaced/watched/role.yaml)
 GATEWAY_API  = $(shell go -C services/operator list -m -f '{{.Dir}}' sigs.k8s.io/gateway-api)/config/crd/standard
 
 .PHONY: charts

@@ -16,12 +16,29 @@ PACK = mkdir -p bin/images; pack() { \
 # What only a cluster of tests needs.
 TEST_IMAGES := e2e/echo e2e/internal/node/pause .ci/dns
 
+# An earlier commit, to upgrade from: then the chart drew the credentials, and nothing belonged to the account of the operator.
+EARLIER := fd71767acd6f39b5afa3040d19adb2a78968b45b
+
+# Which tests of e2e run, as go test takes it, and what they are told: make e2e RUN=TestAutoscaling ARGS='-outage 10m'.
+RUN  ?= .
+ARGS ?=
+
 .PHONY: images e2e
 
 images: ## Pack the services into bin/images: OCI archives, each with its bill of materials in SPDX
 	@$(PACK); for service in $(SERVICES:bin/%=services/%); do pack $$service "$(IMAGE_TAG)"; done
 
-e2e: kube node images ## Install the product on a real cluster of one node and make calls through it; needs root
+# Its charts, and its images as it packs them itself, released as 0.0.9.
+bin/earlier/$(EARLIER):
+	@from=$$(mktemp -d); trap 'rm -rf "$$from"' EXIT; \
+	git archive $(EARLIER) | tar -x -C "$$from"; \
+	$(MAKE) --no-print-directory -C "$$from" images IMAGE_TAG=0.0.9; \
+	rm -rf bin/earlier; mkdir -p bin/earlier/new; \
+	mv "$$from/charts" "$$from/bin/images" bin/earlier/new; mv bin/earlier/new $@
+
+e2e: $(PROGRAMS) images ## Install the product on a real cluster of one node and make calls through it; needs root
 	@.ci/install node
 	@$(PACK); for folder in $(TEST_IMAGES); do pack $$folder e2e; done
-	@go test -tags=node -count=1 -timeout=30m -v ./e2e/node
+	$(if $(filter .,$(RUN))$(findstring Upgrade,$(RUN)),@$(MAKE) --no-print-directory --silent bin/earlier/$(EARLIER) \
+	  || echo "THERE IS NOTHING TO UPGRADE FROM. Where commit $(EARLIER) is missing: git fetch --unshallow")
+	@go test -tags=node -count=1 -timeout=90m -v -run="$(RUN)" ./e2e/node $(ARGS)

@@ -8,7 +8,7 @@ FUZZ_TARGETS = $(shell grep -roE --include='*_test.go' --exclude-dir=node_module
 # One after the other, because each uses all processors, and without the race detector, which would leave a fraction of the executions.
 # What became of each is for tally to say.
 FUZZING = for target in $(FUZZ_TARGETS); do \
-  go test -json -run='^$$' -fuzz="^$${target\#*:}$$" -fuzztime=$(FUZZTIME) -fuzzminimizetime=100x "./$${target%:*}" || :; done
+  go test -json -vet=off -run='^$$' -fuzz="^$${target\#*:}$$" -fuzztime=$(FUZZTIME) -fuzzminimizetime=100x "./$${target%:*}" || :; done
 
 FUZZ_SUITE = fuzz=$(words $(FUZZ_TARGETS))
 

@@ -14,5 +14,7 @@ gen: ## Write the generated files
 verify: ## Fail when a generated file is not current
 	@.ci/verify
 
+# What is shipped is built without the workspace, and what is tested with it: they must hold the same versions.
 tidy: ## Bring go.mod and go.sum of every module up to date
+	go work sync
 	@for m in $(MODULES) .ci/tools; do echo "go mod tidy: $$m"; GOWORK=off go -C $$m mod tidy; done

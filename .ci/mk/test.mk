@@ -1,16 +1,18 @@
 # Proofs. A suite is a service, or a folder of e2e; each of SUITES must have run at least one test.
 
-SUITES := tools/pack tools/tally dashboards $(filter services/%,$(MODULES)) $(addprefix e2e/,crd cluster kube scale charts scenario faults interop turnprobe browser modules monitoring)
+SUITES := tools/pack tools/tally dashboards $(filter services/%,$(MODULES)) $(addprefix e2e/,crd cluster kube scale charts scenario faults interop turnprobe browser modules monitoring tilt)
 TALLY   = GOWORK=off go -C .ci/tools run ./tally
 
-GO_TEST := go test -json -shuffle=on -timeout=20m
+# Vetting is done by vet, once: go test would do it over again for each way of compiling, dependencies included.
+GO_TEST := go test -json -vet=off -shuffle=on -timeout=20m
 
-.PHONY: test packages alone vet suites lint
+.PHONY: test provisions alone vet suites lint
 
-test: packages kube alone vet verify suites ## Prove the product on this machine; installs Debian and npm packages that are missing
+test: provisions alone vet verify suites ## Prove the product on this machine; installs Debian and npm packages that are missing
 
-packages:
-	@.ci/install
+# Packages are fetched and unpacked while processors are busy with Kubernetes.
+provisions:
+	@.ci/install & packages=$$!; s=0; $(MAKE) --no-print-directory kube || s=1; wait $$packages || s=1; exit $$s
 
 # A module must build without its neighbours' version choices, as it does when somebody imports it.
 alone:
@@ -21,6 +23,7 @@ vet:
 
 # The folders of e2e run one after the other: they measure time and loss, and must not disturb each other. The race detector looks at the
 # product, where the product is; what e2e drives are programs as they are shipped. Nothing stops the rest from running.
+suites: FUZZTIME = 5s
 suites:
 	@{ s=0; \
 	  GOWORK=off go -C .ci/tools test -json ./... || s=1; \

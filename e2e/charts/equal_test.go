@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"reflect"
 	"slices"
@@ -14,13 +15,11 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// bare returns the objects without what says who has made them. The namespace of the release is made by `helm --create-namespace`, and credentials are for
-// nobody to keep in a file.
+// bare returns the objects without what says who has made them. The namespace of the release is made by `helm --create-namespace`.
 func bare(t *testing.T, objects []object) map[string]object {
 	t.Helper()
 	all := byName(t, objects)
 	delete(all, "Namespace/"+home)
-	delete(all, "Secret/"+home+"/stunner-turn-credentials")
 	for _, o := range all {
 		without(o, "labels", func(key string) bool {
 			return key == "helm.sh/chart" || strings.HasPrefix(key, "app.kubernetes.io/")
@@ -49,7 +48,7 @@ monitoring: {podMonitor: {enabled: true}, prometheusRule: {enabled: true}, dashb
 	} {
 		r.chart = app
 		want := bare(t, append(r.objects(t), release{chart: crds}.objects(t)...))
-		got := bare(t, kustomize(t, folder))
+		got := bare(t, append(kustomize(t, folder), kustomize(t, "kustomize/base/crds")...))
 		for _, name := range slices.Sorted(maps.Keys(union(want, got))) {
 			if w, g := want[name].Object, got[name].Object; !reflect.DeepEqual(w, g) {
 				t.Errorf("%s: %s differs\nonly in the chart:\n%s\nonly in kustomize:\n%s", folder, name, only(t, w, g), only(t, g, w))
@@ -77,6 +76,56 @@ func only(t *testing.T, of, without map[string]any) string {
 	}
 	known := strings.Split(string(other), "\n")
 	return strings.Join(slices.DeleteFunc(strings.Split(string(text), "\n"), func(line string) bool { return slices.Contains(known, line) }), "\n")
+}
+
+// Who renders a chart again and applies what comes of it, as tools for GitOps do, changes nothing: nothing in it is drawn by lot, and no Secret is in it.
+func TestChart_RendersTheSameAgain(t *testing.T) {
+	for title, r := range combinations {
+		r.chart = app
+		first, err := r.templates(t)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := r.templates(t)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !maps.Equal(first, again) {
+			t.Errorf("%s: rendered again, the chart is another one", title)
+		}
+		for _, o := range r.objects(t) {
+			if o.GetKind() == "Secret" {
+				t.Errorf("%s: holds %s", title, name(o))
+			}
+		}
+	}
+}
+
+// Two releases get along in one cluster: no object is in both.
+func TestReleases_ShareNothing(t *testing.T) {
+	north := release{chart: app, namespace: home, set: `watchNamespaces: [stunner-system, north]`}
+	south := release{chart: app, namespace: "calls", set: `
+watchNamespaces: [calls, south, stunner-system]
+stunnerGatewayOperator: {controllerName: example.org/calls, dataplane: {name: calls}}
+defaults: {gatewayClass: {name: calls}}`}
+	theirs := byName(t, north.objects(t))
+	for _, o := range south.objects(t) {
+		if _, both := theirs[name(o)]; both {
+			t.Errorf("%s is in both", name(o))
+		}
+	}
+	calls := byName(t, south.objects(t))
+	policy, binding := calls["ValidatingAdmissionPolicy/stunner-operator-calls"], calls["ValidatingAdmissionPolicyBinding/stunner-operator-calls"]
+	if text := fmt.Sprint(policy.Object); !strings.Contains(text, "'system:serviceaccount:calls:stunner-operator'") || strings.Contains(text, "stunner-system") {
+		t.Errorf("the policy is about the operator of another release: %s", text)
+	}
+	if got, _, _ := unstructured.NestedString(binding.Object, "spec", "policyName"); got != policy.GetName() {
+		t.Errorf("policy %q is bound, not %q", got, policy.GetName())
+	}
+	config := calls["GatewayConfig/calls/stunner"]
+	if got, _, _ := unstructured.NestedString(config.Object, "spec", "dataplane"); got != "calls" {
+		t.Errorf("the GatewayConfig uses Dataplane %q", got)
+	}
 }
 
 // CRDs outlive their release, unless somebody says otherwise.

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -20,12 +19,8 @@ import (
 
 // The programs run with the flags and rights that the chart gives them, and what the documentation installs becomes a gateway whose credentials a web app gets.
 func TestInstallation_ServesAGateway(t *testing.T) {
-	blocks := regexp.MustCompile(`(?s)<<EOF\n(.*?)EOF\n`).FindStringSubmatch(read(t, "docs/install.md"))
-	if blocks == nil {
-		t.Fatal("docs/install.md applies no Gateway")
-	}
 	in := install(t, release{chart: app})
-	kubectl(t, "apply", "-n", home, "-f", file(t, blocks[1]))
+	kubectl(t, "apply", "-n", home, "-f", file(t, read(t, "docs/examples/cluster/gateway.yaml")))
 	in.expose("service/front-door", home)
 	in.expose("service/front-door-tcp", home)
 	kubectl(t, "wait", "-n", home, "gateway/front-door", "--for=condition=Programmed", "--timeout="+patience.String())
@@ -118,7 +113,8 @@ func install(t *testing.T, r release) installation {
 
 	discovery, health := address(t), address(t)
 	run(t, filepath.Join(bin, "operator"), pods["Deployment/"+home+"/stunner-operator"], health,
-		"--kubeconfig", access.Kubeconfig, "--discovery-address", discovery, "--discovery-token-file", token(t, "stunner-operator"), "--health-address", health)
+		"--kubeconfig", access.Kubeconfig, "--discovery-address", discovery, "--discovery-token-file", token(t, "stunner-operator"), "--health-address", health,
+		"--scaler-address", address(t))
 	in := installation{t: t}
 	ca := in.authority()
 	port, err := bed.FreePort()

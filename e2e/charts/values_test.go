@@ -66,6 +66,7 @@ func TestValues_NonsenseIsRefused(t *testing.T) {
 		`stunnerAuthService: {jwt: {jwksURL: "http://id.example.org/keys"}}`:                      "/stunnerAuthService/jwt/jwksURL",
 		`stunnerAuthService: {jwt: {issuer: "https://id.example.org"}}`:                           "stunnerAuthService.jwt.audience",
 		`watchNamespaces: [tenant]`:                                                               "defaults.gatewayConfig.namespace",
+		`defaults: {gatewayConfig: {namespace: elsewhere}}`:                                       "defaults.credentials.create",
 		`commonLabels: {team: 1}`:                                                                 "/commonLabels/team",
 	} {
 		if _, err := (release{chart: app, set: set}).templates(t); err == nil || !strings.Contains(err.Error(), field) {
@@ -105,26 +106,40 @@ func (s schema) knows(path []string) bool {
 	return ok && (len(path) == 1 || below.knows(path[1:]))
 }
 
-// What the pages tell people to set can be set.
+// What the pages tell people to set can be set: what stands on one line together, in the namespace that it names.
 func TestDocs_SetValuesThatExist(t *testing.T) {
-	setting := regexp.MustCompile(`--set ('[^']+'|[\w.=/-]+)`)
+	setting, namespace := regexp.MustCompile(`--set ('[^']+'|[\w.=/-]+)`), regexp.MustCompile(`--namespace (\S+)`)
 	found := 0
 	for _, page := range []string{"docs/install.md", "docs/migration.md", "README.md", app + "/README.md", crds + "/README.md", app + "/templates/NOTES.txt", crds + "/templates/NOTES.txt"} {
-		for _, match := range setting.FindAllStringSubmatch(read(t, page), -1) {
-			found++
-			values, err := strvals.Parse(strings.Trim(match[1], "'"))
-			if err != nil {
-				t.Errorf("%s: %s: %v", page, match[1], err)
+		for line := range strings.Lines(read(t, page)) {
+			var settings []string
+			for _, match := range setting.FindAllStringSubmatch(line, -1) {
+				settings = append(settings, strings.Trim(match[1], "'"))
+			}
+			if len(settings) == 0 {
 				continue
+			}
+			found++
+			values := map[string]any{}
+			for _, s := range settings {
+				if err := strvals.ParseInto(s, values); err != nil {
+					t.Errorf("%s: %s: %v", page, s, err)
+				}
 			}
 			set, err := yaml.Marshal(values)
 			if err != nil {
 				t.Fatal(err)
 			}
-			_, inApp := release{chart: app, set: string(set)}.templates(t)
-			_, inCRDs := release{chart: crds, set: string(set)}.templates(t)
+			r := release{set: string(set)}
+			if named := namespace.FindStringSubmatch(line); named != nil && !strings.Contains(named[1], "{") {
+				r.namespace = named[1]
+			}
+			r.chart = app
+			_, inApp := r.templates(t)
+			r.chart = crds
+			_, inCRDs := r.templates(t)
 			if inApp != nil && inCRDs != nil {
-				t.Errorf("%s: %s: %v, %v", page, match[0], inApp, inCRDs)
+				t.Errorf("%s: %s: %v, %v", page, line, inApp, inCRDs)
 			}
 		}
 	}

@@ -49,19 +49,26 @@ func (k kind) admit(t *testing.T, object map[string]any) field.ErrorList {
 	return errs
 }
 
-// readCRDs reads every CRD as the API server does when it is created: defaulted, validated, in the internal version.
-func readCRDs(t *testing.T) []*apiextensions.CustomResourceDefinition {
+// ownCRDs are those of the product.
+func ownCRDs(t *testing.T) []*apiextensions.CustomResourceDefinition {
+	t.Helper()
+	crds := readCRDs(t, filepath.Join(dir, "stunner.l7mp.io_*.yaml"))
+	if len(crds) != 4 {
+		t.Fatalf("found %d CRDs in %s, want 4", len(crds), dir)
+	}
+	return crds
+}
+
+// readCRDs reads CRDs as the API server does when they are created: defaulted, validated, in the internal version.
+func readCRDs(t *testing.T, pattern string) []*apiextensions.CustomResourceDefinition {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	install.Install(scheme)
 	decoder := serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDecoder(apiextensions.SchemeGroupVersion)
 
-	files, err := filepath.Glob(filepath.Join(dir, "stunner.l7mp.io_*.yaml"))
+	files, err := filepath.Glob(pattern)
 	if err != nil {
 		t.Fatal(err)
-	}
-	if len(files) != 4 {
-		t.Fatalf("found %d CRDs in %s, want 4", len(files), dir)
 	}
 	var crds []*apiextensions.CustomResourceDefinition
 	for _, file := range files {
@@ -83,17 +90,23 @@ func readCRDs(t *testing.T) []*apiextensions.CustomResourceDefinition {
 // readKinds builds the path of admission for version v1 of every CRD.
 func readKinds(t *testing.T) map[string]kind {
 	t.Helper()
+	return kindsOf(t, ownCRDs(t), "v1")
+}
+
+// kindsOf builds the path of admission for a version of CRDs.
+func kindsOf(t *testing.T, crds []*apiextensions.CustomResourceDefinition, version string) map[string]kind {
+	t.Helper()
 	kinds := map[string]kind{}
-	for _, crd := range readCRDs(t) {
-		validationV1, err := apiextensions.GetSchemaForVersion(crd, "v1")
+	for _, crd := range crds {
+		validates, err := apiextensions.GetSchemaForVersion(crd, version)
 		if err != nil {
 			t.Fatal(err)
 		}
-		structural, err := schema.NewStructural(validationV1.OpenAPIV3Schema)
+		structural, err := schema.NewStructural(validates.OpenAPIV3Schema)
 		if err != nil {
 			t.Fatal(err)
 		}
-		schemaValidator, _, err := validation.NewSchemaValidator(validationV1.OpenAPIV3Schema)
+		schemaValidator, _, err := validation.NewSchemaValidator(validates.OpenAPIV3Schema)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -104,7 +117,7 @@ func readKinds(t *testing.T) map[string]kind {
 
 // TestAPIServerTakesTheCRDs compiles every rule and estimates its cost, as the API server does before it takes a CRD.
 func TestAPIServerTakesTheCRDs(t *testing.T) {
-	for _, crd := range readCRDs(t) {
+	for _, crd := range ownCRDs(t) {
 		t.Run(crd.Name, func(t *testing.T) {
 			if errs := crdvalidation.ValidateCustomResourceDefinition(t.Context(), crd); len(errs) > 0 {
 				t.Error(errs.ToAggregate())
@@ -118,7 +131,7 @@ var retired = map[string][]string{"GatewayConfig": {"stunnerConfig", "metricsEnd
 
 // TestContractVersions holds what existing manifests and clients rely on: v1 is stored, and v1alpha1 is v1 by another name.
 func TestContractVersions(t *testing.T) {
-	for _, crd := range readCRDs(t) {
+	for _, crd := range ownCRDs(t) {
 		t.Run(crd.Name, func(t *testing.T) {
 			var served []string
 			for _, v := range crd.Spec.Versions {
@@ -175,7 +188,7 @@ func TestNames(t *testing.T) {
 		"UDPRoute":      {"", "Namespaced"},
 	}
 	got := map[string]names{}
-	for _, crd := range readCRDs(t) {
+	for _, crd := range ownCRDs(t) {
 		n := names{scope: string(crd.Spec.Scope)}
 		if len(crd.Spec.Names.ShortNames) == 1 {
 			n.short = crd.Spec.Names.ShortNames[0]

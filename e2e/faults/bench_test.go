@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/netip"
@@ -332,6 +333,18 @@ func (b *bench) files() int {
 		b.t.Fatal(err)
 	}
 	return len(list)
+}
+
+// lowestFree is the number of the descriptor that the process gets next.
+func (b *bench) lowestFree() int {
+	b.t.Helper()
+	for fd := 0; ; fd++ {
+		if _, err := os.Lstat(fmt.Sprintf("/proc/%d/fd/%d", b.process.PID(), fd)); errors.Is(err, fs.ErrNotExist) {
+			return fd
+		} else if err != nil {
+			b.t.Fatal(err)
+		}
+	}
 }
 
 // at is the address of the config's listener for a transport.

@@ -220,8 +220,15 @@ func TestR18Descriptors(t *testing.T) {
 		}
 		return err
 	})
-	b.limitFiles(b.files()+4, limit) // what is kept for the probes is more
-	b.connect(1)                     // takes what a listener has been waiting for
+	taken := b.files()
+	b.limitFiles(taken+4, limit) // what is kept for the probes is more
+	b.connect(3)                 // take the descriptors that the crowd and the freed allocation left between others
+	b.await("no descriptor is free for clients", func(context.Context) error {
+		if free := b.lowestFree(); free < taken-6 {
+			return fmt.Errorf("%d is free, with %d taken", free, taken)
+		}
+		return nil
+	})
 	waiting := make(chan error, 1)
 	go func() {
 		c, err := call.Start(t.Context(), b.options(call.TCP))

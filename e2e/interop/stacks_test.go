@@ -2,7 +2,9 @@ package interop
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"strconv"
 	"strings"
@@ -10,6 +12,7 @@ import (
 	"time"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	pion "github.com/stunner-gateway/stunner/e2e/internal/call"
 )
 
 // TestAioice: the TURN client of aioice, which aiortc uses, has every datagram relayed and echoed, over each transport that it has.
@@ -42,6 +45,35 @@ func aioice(t *testing.T, d dataplane, ca, transport string, port int, password 
 	t.Helper()
 	return python(t, "aioice_echo.py", []string{"SSL_CERT_FILE=" + ca, "SSL_CERT_DIR=" + os.DevNull},
 		transport, bed.Loopback, strconv.Itoa(port), "carol", password, bed.Loopback, strconv.Itoa(d.peer))
+}
+
+// TestPion: a client of pion goes on while it sends to ports that nobody has: its library ends a session over word of that.
+func TestPion(t *testing.T) {
+	d := start(t, static)
+	silent, err := bed.FreePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := func(port int) netip.AddrPort {
+		return netip.AddrPortFrom(netip.MustParseAddr(bed.Loopback), uint16(port))
+	}
+	for _, network := range []pion.Network{pion.UDP, pion.TCP} {
+		t.Run(string(network), func(t *testing.T) {
+			one, err := pion.Start(t.Context(), pion.Options{Gateway: to(d.turn), Network: network, Username: "carol", Password: "sings-alto", Peer: to(d.peer)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			for range 10 {
+				err = errors.Join(err, one.Knock(to(silent)), one.AwaitMore(ctx, 10))
+			}
+			if s := one.End(time.Second); err != nil || s.Lost != 0 || s.Err != nil {
+				t.Errorf("%v, %s", err, s)
+			}
+		})
+	}
+	idle(t, d)
 }
 
 // TestLibnice: two agents of libnice that may use nothing but relays find each other, and lose nothing.

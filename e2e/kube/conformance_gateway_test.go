@@ -408,7 +408,7 @@ spec:
 	log, err := control.Audit(begun)
 	n.must(err)
 	for _, e := range log {
-		touched := e.Namespace == n.name && e.Name != "ours" || e.Name == n.class+"-foreign"
+		touched := e.Namespace == n.name && !strings.HasPrefix(e.Name, "ours") || e.Name == n.class+"-foreign"
 		if e.Write() && e.User == n.stage.user() && touched && e.Resource != "leases" && e.Resource != "events" {
 			n.Errorf("%s %s/%s %s", e.Verb, e.Resource, e.Subresource, e.Name)
 		}

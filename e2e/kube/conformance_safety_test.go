@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
@@ -118,7 +119,8 @@ spec:
 // An annotation that cannot be read, or that an API server does not take, leaves the Service in its last good form, and a condition or an event
 // says what is wrong (K-09).
 func badAnnotationsChangeNothing(n *tenant) {
-	const good = `{"udp": 30478}`
+	// Of the ports that the API server gives to who asks for one, and not by lot.
+	const good = `{"udp": 30047}`
 	gateway := func(name, nodePort, targetPort string) {
 		n.Helper()
 		n.apply(fmt.Sprintf(`
@@ -145,34 +147,33 @@ spec:
 	}
 	gateway("lobby", good, `{"udp": 34780}`)
 	n.gateway("lobby", programmed)
-	n.says("NodePort 3478>34780@30478", func(context.Context) (string, error) { return spec("lobby"), nil })
+	n.says("NodePort 3478>34780@30047", func(context.Context) (string, error) { return spec("lobby"), nil })
 	for _, bad := range []struct{ nodePort, targetPort string }{
-		{`{"udp": 30478`, ""}, {`{"udp": "many"}`, ""}, {`{"udp": 70000}`, ""}, {`{"udp": -1}`, ""}, {`{"udp": 1, "udp": 2}`, ""}, {`[30478]`, ""},
+		{`{"udp": 30047`, ""}, {`{"udp": "many"}`, ""}, {`{"udp": 70000}`, ""}, {`{"udp": -1}`, ""}, {`{"udp": 1, "udp": 2}`, ""}, {`[30047]`, ""},
 		{good, `{"udp": 0}`}, {good, `34780`}, {good, `{"udp": {"port": 1}}`}, {good, strings.Repeat(`udp-and-more=1,`, 4000)},
 	} {
 		gateway("lobby", bad.nodePort, bad.targetPort)
 		n.gateway("lobby", "!Accepted:Pending !Programmed:Invalid")
-		if got := spec("lobby"); got != "NodePort 3478>34780@30478" {
+		if got := spec("lobby"); got != "NodePort 3478>34780@30047" {
 			n.Errorf("with %.40q and %.40q the Service is %s", bad.nodePort, bad.targetPort, got)
 		}
 	}
-	gateway("lobby", `{"nobody": 1, "udp": 30478}`, `{"udp": 34780, "nobody": 2}`)
+	gateway("lobby", `{"nobody": 1, "udp": 30047}`, `{"udp": 34780, "nobody": 2}`)
 	n.gateway("lobby", programmed)
 
 	gateway("lobby", `{"udp": 80}`, `{"udp": 34780}`)
 	n.await(func(ctx context.Context) error {
-		events := &eventsv1.EventList{}
-		if err := n.List(ctx, events, client.InNamespace(n.name)); err != nil {
+		gw := &gwapiv1.Gateway{}
+		if err := n.read(ctx, "lobby", gw); err != nil {
 			return err
 		}
-		for _, e := range events.Items {
-			if e.Regarding.Name == "lobby" && e.Type == corev1.EventTypeWarning && strings.Contains(e.Note, "spec.ports[0].nodePort") {
-				return nil
-			}
+		c := meta.FindStatusCondition(gw.Status.Conditions, "Programmed")
+		if c == nil || c.Status != metav1.ConditionFalse || !strings.Contains(c.Message, "the API server refuses Service "+n.name+"/lobby") {
+			return fmt.Errorf("nobody is told that the node port is refused: %v", c)
 		}
-		return errors.New("nobody is told that the node port is refused")
+		return nil
 	})
-	if got := spec("lobby"); got != "NodePort 3478>34780@30478" {
+	if got := spec("lobby"); got != "NodePort 3478>34780@30047" {
 		n.Errorf("with a node port out of range the Service is %s", got)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -216,11 +217,13 @@ func (d door) differs(want map[string]string) error {
 	return nil
 }
 
+// outage is how long the API server is away. Nothing depends on it but what piles up meanwhile: all that waits gives up, and tries again, within seconds.
+var outage = flag.Duration("outage", 10*time.Second, "how long the API server is away from an operator")
+
 // While the API server is away, slow, or fails, dataplanes are served what they were served, and nothing is taken for gone. What has changed
 // meanwhile is seen when it is back.
 func TestServer_IsAwaySlowAndFails(t *testing.T) {
 	t.Parallel()
-	const outage = 10 * time.Second
 	s := newStage(t)
 	s.expose("192.0.2.7")
 	s.sees("gateway/front-door", condition("Programmed"), "True")
@@ -231,7 +234,7 @@ func TestServer_IsAwaySlowAndFails(t *testing.T) {
 
 	p.down()
 	s.moveEcho("192.0.2.51")
-	s.unchanged(r, known, outage)
+	s.unchanged(r, known, *outage)
 	s.must(p.up())
 	s.recovers("an outage", func() { s.shows(r, "192.0.2.51", "192.0.2.7") })
 

@@ -126,7 +126,17 @@ func TestEndpoint_CostsWhatItConcerns(t *testing.T) {
 	s.expose("192.0.2.7")
 	s.sees("gateway/front-door", condition("Programmed"), "True")
 	s.sees("udproutes.stunner.l7mp.io/to-echo", `.status.parents[0].conditions[?(@.type=="ResolvedRefs")].status`, "True")
-	changed, translations := time.Now(), s.metric("stunner_operator_translations_total")
+	translations, since := 0.0, time.Now()
+	s.await(func(context.Context) error { // the statuses that it has written come back to it
+		if now := s.metric("stunner_operator_translations_total"); now != translations {
+			translations, since = now, time.Now()
+		}
+		if time.Since(since) < time.Second {
+			return errors.New("the operator does not come to rest")
+		}
+		return nil
+	})
+	changed := time.Now()
 	s.kubectl("patch", "endpointslice", "echo", "-n", s.name, "--type=json", "-p", `[{"op":"replace","path":"/endpoints/0/addresses/0","value":"192.0.2.55"}]`)
 	s.await(func(context.Context) error {
 		if c := s.config(); len(c.Clusters) != 1 || fmt.Sprint(c.Clusters[0].Endpoints)[1:11] != "192.0.2.55" {
@@ -190,4 +200,64 @@ func TestRestart_TakesNoListenerAway(t *testing.T) {
 	}
 	certify()
 	s.await(three)
+}
+
+// What the API server does not take is said on the Gateway in its words, until it takes it. What was there before stays.
+func TestGateway_SaysWhatIsRefused(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	s.expose("192.0.2.7")
+	s.sees("gateway/front-door", condition("Programmed"), "True")
+	before := s.get("service/front-door", ".spec.ports")
+	s.kubectl("annotate", "gateway", "front-door", "-n", s.name, `stunner.l7mp.io/nodeport={"udp":80}`)
+	s.sees("gateway/front-door", condition("Programmed"), "False")
+	said := s.get("gateway/front-door", `.status.conditions[?(@.type=="Programmed")].message`)
+	for _, want := range []string{"the API server refuses Service " + s.name + "/front-door", "provided port is not in the valid range", "stays in force"} {
+		if !strings.Contains(said, want) {
+			t.Errorf("the message is %q, which does not say %q", said, want)
+		}
+	}
+	if after := s.get("service/front-door", ".spec.ports"); after != before {
+		t.Errorf("ports of the Service are %s, were %s", after, before)
+	}
+	if c := s.config(); len(c.Listeners) != 2 {
+		t.Errorf("%d listeners are published", len(c.Listeners))
+	}
+	s.await(func(context.Context) error {
+		if told := s.events(); !strings.Contains(told, "Gateway front-door Warning Invalid Programmed is False: the API server refuses Service") {
+			return fmt.Errorf("events do not tell of it:\n%s", told)
+		}
+		return nil
+	})
+	s.kubectl("annotate", "gateway", "front-door", "-n", s.name, "--overwrite", `stunner.l7mp.io/nodeport={"udp":30048}`)
+	s.sees("gateway/front-door", condition("Programmed"), "True")
+	s.sees("service/front-door", ".spec.ports[0].nodePort", "30048")
+}
+
+// An operator that begins while the credentials are missing publishes nothing, but what somebody deletes meanwhile is made again, so that calls find
+// pods and an address: neither needs credentials.
+func TestRestart_MakesAgainWhatIsGone(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	s.expose("192.0.2.7")
+	s.sees("gateway/front-door", condition("Programmed"), "True")
+	saved := s.kubectl("get", "secret", "turn-credentials", "-n", s.name, "-o", "json")
+	s.stop()
+	kept := s.get("service/front-door-tcp", ".metadata.resourceVersion")
+	s.kubectl("delete", "secret", "turn-credentials", "-n", s.name)
+	s.kubectl("delete", "deployment", "front-door", "-n", s.name)
+	s.kubectl("delete", "service", "front-door", "-n", s.name)
+	s.start()
+	s.sees("deployment/front-door", ".spec.template.spec.containers[0].name", "stunner-daemon")
+	s.sees("service/front-door", ".spec.ports[0].name", "udp")
+	s.sees("gateway/front-door", condition("Accepted"), "False")
+	if c := s.config(); c.Admin.Name != "" {
+		t.Errorf("a config was published: %+v", c)
+	}
+	if now := s.get("service/front-door-tcp", ".metadata.resourceVersion"); now != kept {
+		t.Error("the Service that was there is written")
+	}
+	s.apply(saved)
+	s.expose("192.0.2.7")
+	s.sees("gateway/front-door", condition("Programmed"), "True")
 }

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -29,6 +30,73 @@ func TestRights_AreThoseWrittenDown(t *testing.T) {
 			}
 		}
 	}
+}
+
+// The right to write Secrets is for those that the operator makes: whoever acts as the operator overwrites and removes no others, neither in its own
+// namespace nor elsewhere. The operator itself lacks nothing by it.
+func TestRights_ReachNoSecretsOfOthers(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	other := s.name + "-other"
+	s.kubectl("create", "namespace", other)
+	s.apply(fmt.Sprintf(`
+{apiVersion: v1, kind: Secret, metadata: {name: words, namespace: %[1]s}, stringData: {own: words}}
+---
+{apiVersion: v1, kind: Secret, metadata: {name: certificate, namespace: %[1]s}, type: kubernetes.io/tls, stringData: {tls.crt: "", tls.key: ""}}
+`, other))
+	as := func(ctx context.Context, command string) error {
+		_, err := control.Kubectl(ctx, append(strings.Fields(command), "--as", s.user())...)
+		return err
+	}
+	refused := func(ctx context.Context, command string) error {
+		if err := as(ctx, command); err == nil || !strings.Contains(err.Error(), "the operator writes Secrets of type stunner.l7mp.io/standby-config only") {
+			return fmt.Errorf("kubectl %s, as the operator: %v", command, err)
+		}
+		return nil
+	}
+	const change = ` -p {"data":{"more":"bW9yZQ=="}}`
+	overwrite := "patch secret words -n " + other + change
+	s.await(func(ctx context.Context) error { return refused(ctx, overwrite+" --dry-run=server") }) // the API server learns of policies by a watch
+	s.sees("validatingadmissionpolicy/"+s.account(), ".status.observedGeneration", "1")
+	if warned := s.get("validatingadmissionpolicy/"+s.account(), ".status.typeChecking.expressionWarnings"); warned != "" {
+		t.Errorf("the API server says of the policy: %s", warned)
+	}
+	for _, command := range []string{
+		overwrite, "patch secret certificate -n " + other + change, "delete secret words -n " + other, "delete secret certificate -n " + other,
+		"create secret generic new -n " + other, "patch secret turn-credentials -n " + s.name + change, "delete secret turn-credentials -n " + s.name,
+		"create secret generic new --type=example.net/any -n " + s.name,
+	} {
+		if err := refused(t.Context(), command); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, command := range []string{
+		"create secret generic new --type=stunner.l7mp.io/standby-config -n " + other, "patch secret new -n " + other + change, "delete secret new -n " + other,
+		"create secret generic new -n " + s.name,
+	} {
+		if err := as(t.Context(), command); err != nil {
+			t.Errorf("the operator may not do what it needs: %v", err)
+		}
+	}
+
+	s.stop()
+	s.start("--discovery-auth=strict", "--credentials=drawn")
+	s.sees("secret/drawn", ".type", "Opaque")
+	key := s.get("secret/stunner-discovery-ca", `.data.ca\.key`)
+	s.kubectl("patch", "secret", "stunner-discovery-ca", "-n", s.name, "-p", `{"data":{"ca.key":"YQ=="}}`)
+	s.sees("secret/stunner-discovery-ca", `.data.ca\.key`, key)
+	s.kubectl("patch", "secret", "front-door-standby", "-n", s.name, "-p", `{"data":{"stunnerd.conf.gz":"YQ=="}}`)
+	s.await(func(context.Context) error {
+		if now := s.get("secret/front-door-standby", `.data.stunnerd\.conf\.gz`); now == "YQ==" {
+			return errors.New("what pods start with is not mended")
+		}
+		return nil
+	})
+	s.kubectl("annotate", "gateway", "front-door", "-n", s.name, "stunner.l7mp.io/disable-managed-dataplane=true")
+	s.sees("secret/front-door-standby", ".metadata.name", "")
+
+	s.kubectl("delete", "validatingadmissionpolicybinding", s.account())
+	s.await(func(ctx context.Context) error { return as(ctx, overwrite) }) // it was the policy, and nothing else
 }
 
 // rights are the resources that the operator may touch in a namespace, with the names that they are limited to, and the verbs. What every account may

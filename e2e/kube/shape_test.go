@@ -2,9 +2,13 @@ package kube
 
 import (
 	"context"
+	"encoding/base64"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
 // What a Dataplane asks for beside an image stands in the cluster, is mended like the rest, needs no second write, and goes when it is no
@@ -119,4 +123,68 @@ func TestObjects_AreMendedWhileSomethingIsWrong(t *testing.T) {
 func (s *stage) reshape(spec string) {
 	s.Helper()
 	s.kubectl("patch", "dataplane", s.name, "--type=merge", "-p", `{"spec":`+spec+`}`)
+}
+
+// What pods start with while the operator is away is in a Secret: the config that is published, with its secrets. It follows endpoints, is mended, goes
+// when the pods are somebody else's, and never takes the place of what people have made.
+func TestStandby_IsThePublishedConfig(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	standby := func() config.Config {
+		data, err := base64.StdEncoding.DecodeString(s.get("secret/front-door-standby", `.data.stunnerd\.conf\.gz`))
+		s.must(err)
+		if len(data) == 0 {
+			return config.Config{}
+		}
+		c, _, err := config.Unpack(data)
+		s.must(err)
+		return c
+	}
+	isPublished := func(context.Context) error {
+		if is, want := standby().Revision(), s.config().Revision(); is != want {
+			return fmt.Errorf("the Secret has config %s, published is %s", is, want)
+		}
+		return nil
+	}
+	s.sees("secret/front-door-standby", ".type", "stunner.l7mp.io/standby-config")
+	s.await(isPublished)
+	if c := standby(); c.IsRedacted() || c.Auth.Credentials[config.KeySecret] != marker {
+		t.Errorf("nobody can authenticate with what is in the Secret: %v", c.Auth)
+	}
+	s.sees("secret/front-door-standby", `.metadata.ownerReferences[0].kind`, "Gateway")
+
+	before := s.config().Revision()
+	s.apply(s.own(`
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: echo-late, namespace: meet, labels: {kubernetes.io/service-name: echo}}
+addressType: IPv4
+endpoints: [{addresses: [192.0.2.77]}]
+`))
+	s.await(func(context.Context) error {
+		if s.config().Revision() == before {
+			return errors.New("the endpoint is not published")
+		}
+		return nil
+	})
+	if isPublished(s.Context()) == nil { // it follows later, with others
+		t.Error("one endpoint costs a write")
+	}
+	s.kubectl("delete", "secret", "front-door-standby", "-n", s.name)
+	s.await(isPublished)
+
+	s.kubectl("annotate", "gateway", "front-door", "-n", s.name, "stunner.l7mp.io/disable-managed-dataplane=true")
+	s.sees("secret/front-door-standby", ".metadata.name", "")
+	s.kubectl("create", "secret", "generic", "front-door-standby", "-n", s.name, "--from-literal=own=words")
+	s.kubectl("annotate", "gateway", "front-door", "-n", s.name, "stunner.l7mp.io/disable-managed-dataplane-")
+	s.sees("deployment/front-door", ".metadata.name", "front-door")
+	s.await(func(context.Context) error {
+		if s.metric("stunner_operator_write_errors_total") == 0 {
+			return errors.New("the operator has not tried to write its own Secret")
+		}
+		return nil
+	})
+	if got := s.get("secret/front-door-standby", ".data"); got != `{"own":"d29yZHM="}` {
+		t.Errorf("the Secret of somebody else holds %s", got)
+	}
 }

@@ -35,6 +35,9 @@ type stage struct {
 	operator  *bed.Process
 	discovery int
 	health    int
+	scaler    int
+	// ends is an API group that the test removes.
+	ends string
 }
 
 func newStage(t *testing.T) *stage {
@@ -67,10 +70,12 @@ func (s *stage) account() string { return "operator-" + s.name }
 // permit gives the operator the rights that it is shipped with, in the namespace of the test, and holds at the end that it has asked for no others.
 func (s *stage) permit(root string) {
 	s.Helper()
-	text, err := os.ReadFile(filepath.Join(root, "kustomize/base/rbac.yaml"))
-	s.must(err)
 	begun := time.Now()
-	s.grant(string(text))
+	for _, file := range []string{"rbac.yaml", "policy.yaml"} {
+		text, err := os.ReadFile(filepath.Join(root, "kustomize/base", file))
+		s.must(err)
+		s.grant(string(text))
+	}
 	s.await(func(ctx context.Context) error { // the authorizer learns of roles by a watch
 		_, err := control.Kubectl(ctx, "auth", "can-i", "create", "leases", "-n", s.name, "--as", s.user())
 		return err
@@ -81,8 +86,8 @@ func (s *stage) permit(root string) {
 		left, err := control.Kubectl(context.Background(), "get", "namespaces", "-o", `jsonpath={.items[?(@.status.phase=="Active")].metadata.name}`)
 		s.must(err)
 		for _, e := range all {
-			// A namespace that ends takes no new objects, whoever brings them.
-			ended := e.Namespace != "" && !slices.Contains(strings.Fields(left), e.Namespace)
+			// A namespace that ends takes no new objects, whoever brings them, and neither does a kind.
+			ended := e.Namespace != "" && !slices.Contains(strings.Fields(left), e.Namespace) || s.ends != "" && e.Group == s.ends
 			if e.User == s.user() && e.Code == http.StatusForbidden && !ended {
 				s.Errorf("forbidden: %s %s/%s %s/%s", e.Verb, e.Resource, e.Subresource, e.Namespace, e.Name)
 			}
@@ -93,7 +98,10 @@ func (s *stage) permit(root string) {
 // grant applies rights that are written for the account of an installation to the account of the test.
 func (s *stage) grant(rights string, flags ...string) {
 	s.Helper()
-	own := strings.NewReplacer("namespace: stunner-system", "namespace: "+s.name, "name: stunner-operator", "name: "+s.account())
+	own := strings.NewReplacer(
+		"namespace: stunner-system", "namespace: "+s.name, "name: stunner-operator", "name: "+s.account(), "policyName: stunner-operator", "policyName: "+s.account(),
+		"'system:serviceaccount:stunner-system:stunner-operator'", "'"+s.user()+"'", "'stunner-system'", "'"+s.name+"'",
+	)
 	s.apply(own.Replace(rights), flags...)
 }
 
@@ -123,10 +131,12 @@ func (s *stage) launch(more ...string) {
 		s.must(err)
 		s.health, err = bed.FreePort()
 		s.must(err)
+		s.scaler, err = bed.FreePort()
+		s.must(err)
 	}
 	args := append([]string{
 		"--provider=kubernetes", "--kubeconfig", s.agent.Kubeconfig, "--namespace", s.name, "--controller-name", s.controller(),
-		"--log=all:TRACE", "--discovery-auth=off", "--discovery-address", fmt.Sprintf("127.0.0.1:%d", s.discovery), "--health-address", fmt.Sprintf("127.0.0.1:%d", s.health),
+		"--scaler-address", fmt.Sprintf("127.0.0.1:%d", s.scaler), "--log=all:TRACE", "--discovery-auth=off", "--discovery-address", fmt.Sprintf("127.0.0.1:%d", s.discovery), "--health-address", fmt.Sprintf("127.0.0.1:%d", s.health),
 	}, more...)
 	s.operator, err = bed.Start(bed.Command{Name: "operator", Path: filepath.Join(s.dir, "operator"), Args: args, Logs: s.dir})
 	s.must(err)

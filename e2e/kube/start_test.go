@@ -41,7 +41,7 @@ func TestStart_WaitsForItsKindsAndEndsWhenTold(t *testing.T) {
 	must(err)
 	operator, err := bed.Start(bed.Command{Name: "operator", Path: filepath.Join(dir, "operator"), Logs: dir, Args: []string{
 		"--provider=kubernetes", "--kubeconfig", bare.Admin.Kubeconfig, "--namespace=default", "--discovery-auth=off",
-		"--discovery-address=127.0.0.1:0", "--health-address", fmt.Sprintf("127.0.0.1:%d", health),
+		"--discovery-address=127.0.0.1:0", "--scaler-address=", "--health-address", fmt.Sprintf("127.0.0.1:%d", health),
 	}})
 	must(err)
 	t.Cleanup(func() {

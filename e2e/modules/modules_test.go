@@ -5,6 +5,7 @@ package modules
 import (
 	"debug/buildinfo"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -68,6 +69,43 @@ func TestNoProgramHoldsAKnownHole(t *testing.T) {
 			t.Errorf("no program holds %s: take it out of the table", h.module)
 		}
 	}
+}
+
+// A program is tested in the workspace and shipped from its module. Both hold the same versions; the build cache, too, serves both then.
+func TestWhatIsShippedIsWhatIsTested(t *testing.T) {
+	root, err := bed.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, folder := range []string{"services/api", bed.Operator, bed.Stunnerd, bed.Auth, "dashboards", "e2e"} {
+		tested, shipped := modules(t, filepath.Join(root, folder), ""), modules(t, filepath.Join(root, folder), "off")
+		for path, v := range shipped {
+			if tested[path] != v {
+				t.Errorf("%s is built with %s %s alone, and with %q in the workspace: run make tidy", folder, path, v, tested[path])
+			}
+		}
+		if len(shipped) < 3 {
+			t.Errorf("%s is built of %v", folder, shipped)
+		}
+	}
+}
+
+// modules are the modules of others that a folder's packages are built of, and their versions.
+func modules(t *testing.T, folder, workspace string) map[string]string {
+	t.Helper()
+	list := exec.Command("go", "list", "-deps", "-f", "{{with .Module}}{{if and .Version (not .Replace)}}{{.Path}} {{.Version}}{{end}}{{end}}", "./...")
+	list.Dir, list.Env, list.Stderr = folder, append(os.Environ(), "GOWORK="+workspace), os.Stderr
+	out, err := list.Output()
+	if err != nil {
+		t.Fatalf("list modules of %s: %v", folder, err)
+	}
+	all := map[string]string{}
+	for line := range strings.Lines(string(out)) {
+		if path, version, ok := strings.Cut(strings.TrimSpace(line), " "); ok {
+			all[path] = version
+		}
+	}
+	return all
 }
 
 // linked tells whether a program holds code whose name begins so.

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/boards"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
@@ -33,7 +34,7 @@ const (
 // stage is the product on this host with a Prometheus beside it.
 type stage struct {
 	stack      *bed.Stack
-	prometheus prometheus
+	prometheus boards.Prometheus
 }
 
 func newStage(t *testing.T) *stage {
@@ -73,7 +74,7 @@ func newStage(t *testing.T) *stage {
 func (s *stage) change(t *testing.T) {
 	t.Helper()
 	s.until(t, func(ctx context.Context) error {
-		if n, err := s.prometheus.results(ctx, telemetry.ConfigApplied); err != nil || n == 0 {
+		if n, err := s.prometheus.Results(ctx, telemetry.ConfigApplied); err != nil || n == 0 {
 			return fmt.Errorf("ask for %s: %d results, %v", telemetry.ConfigApplied, n, err)
 		}
 		return nil
@@ -156,8 +157,8 @@ func (s *stage) watch(t *testing.T, ctx context.Context) {
 			t.Error(err)
 		}
 	})
-	s.prometheus = prometheus{url: "http://" + address}
-	if err := p.Until(ctx, bed.Answers(s.prometheus.url+"/-/ready", http.StatusOK)); err != nil {
+	s.prometheus = boards.Prometheus{URL: "http://" + address}
+	if err := p.Until(ctx, bed.Answers(s.prometheus.URL+"/-/ready", http.StatusOK)); err != nil {
 		t.Fatalf("%v\n%s", err, p.Output())
 	}
 }
@@ -200,8 +201,7 @@ func scrapeConfig(t *testing.T, targets ...target) []byte {
 // gatewayOf are the Gateways that pods belong to, by the label app.
 var gatewayOf = map[string]string{"stunner": "front-door"}
 
-// live makes a call that goes on, and keeps up what happens at a gateway all day: people who call and hang up, people with a wrong password,
-// noise.
+// live lets people call.
 func (s *stage) live(t *testing.T, ctx context.Context) {
 	t.Helper()
 	ice, err := s.stack.ICEServers(ctx)
@@ -215,36 +215,11 @@ func (s *stage) live(t *testing.T, ctx context.Context) {
 	good := call.Options{
 		Gateway: gateway, Network: call.UDP, Username: ice.Servers[0].Username, Password: ice.Servers[0].Credential, Peer: s.stack.Datagrams(),
 	}
-	long, err := call.Start(t.Context(), good)
+	end, err := boards.Day(t.Context(), good, s.stack.AuthURL())
 	if err != nil {
 		t.Fatal(err)
 	}
-	wrong := good
-	wrong.Password = "guessed"
-	noise, err := net.Dial("udp", gateway.String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	stop, stopped := make(chan struct{}), make(chan struct{})
-	t.Cleanup(func() { close(stop); <-stopped; long.End(0); noise.Close() })
-	go func() {
-		defer close(stopped)
-		tick := time.NewTicker(500 * time.Millisecond)
-		defer tick.Stop()
-		for {
-			select {
-			case <-stop:
-				return
-			case <-tick.C:
-			}
-			if c, err := call.Start(t.Context(), good); err == nil {
-				c.End(0)
-			}
-			_, _ = call.Start(t.Context(), wrong) // it is refused
-			_, _ = noise.Write([]byte("noise"))
-			_, _, _ = bed.Get(t.Context(), s.stack.AuthURL()+"/ice?service=turn")
-		}
-	}()
+	t.Cleanup(end)
 }
 
 // until waits for a condition.

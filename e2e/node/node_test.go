@@ -11,6 +11,8 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -22,7 +24,7 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/node"
 )
 
-var cluster *node.Node
+var cluster *node.Cluster
 
 func TestMain(m *testing.M) { os.Exit(node.Main(m, &cluster)) }
 
@@ -59,6 +61,9 @@ func bounce(to netip.AddrPort) error {
 	return err
 }
 
+// restricted is the label of a namespace that takes confined pods only.
+const restricted = "pod-security.kubernetes.io/enforce=restricted"
+
 // place is a namespace of a test, that takes confined pods only.
 type place struct {
 	*testing.T
@@ -67,18 +72,30 @@ type place struct {
 
 func stage(t *testing.T) place {
 	t.Helper()
-	s := place{t, strings.ToLower(strings.TrimPrefix(t.Name(), "Test"))}
-	s.kubectl("", "create", "namespace", s.namespace)
-	s.kubectl("", "label", "namespace", s.namespace, "pod-security.kubernetes.io/enforce=restricted")
+	s := place{t, strings.Trim(regexp.MustCompile("[^a-z0-9]+").ReplaceAllString(strings.ToLower(strings.TrimPrefix(t.Name(), "Test")), "-"), "-")}
+	s.open()
 	t.Cleanup(func() {
 		if t.Failed() {
 			s.explain()
 		}
-		if _, err := cluster.Kubectl(context.Background(), "delete", "namespace", s.namespace, "--wait=false"); err != nil {
-			t.Error(err)
-		}
+		s.remove()
 	})
 	return s
+}
+
+// remove has the namespace go, and everything in it.
+func (s place) remove() {
+	s.Helper()
+	if _, err := cluster.Kubectl(context.Background(), "delete", "namespace", s.namespace, "--wait=false", "--ignore-not-found"); err != nil {
+		s.Error(err)
+	}
+}
+
+// open makes the namespace.
+func (s place) open() {
+	s.Helper()
+	s.kubectl("", "create", "namespace", s.namespace)
+	s.kubectl("", "label", "namespace", s.namespace, restricted)
 }
 
 // kubectl runs kubectl in the namespace, with something to read.
@@ -144,18 +161,21 @@ func (s place) address(service string) (a netip.Addr) {
 }
 
 // pods with these labels that have not been told to end.
-func (s place) pods(labels string) (alive []corev1.Pod) {
+func (s place) pods(labels string) []corev1.Pod {
+	s.Helper()
+	return slices.DeleteFunc(s.list(labels), func(p corev1.Pod) bool { return p.DeletionTimestamp != nil })
+}
+
+// all are all pods.
+func (s place) all() []corev1.Pod { return s.list("") }
+
+func (s place) list(labels string) []corev1.Pod {
 	s.Helper()
 	all, err := cluster.Client.CoreV1().Pods(s.namespace).List(s.Context(), metav1.ListOptions{LabelSelector: labels})
 	if err != nil {
 		s.Fatal(err)
 	}
-	for _, p := range all.Items {
-		if p.DeletionTimestamp == nil {
-			alive = append(alive, p)
-		}
-	}
-	return alive
+	return all.Items
 }
 
 // explain says what there is to know of a namespace in which a test has failed.

@@ -4,11 +4,9 @@ package node_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
-	"net/netip"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -16,55 +14,83 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
-	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
 // dataplanes are the pods of the Gateway front-door.
 const dataplanes = "stunner.l7mp.io/related-gateway-name=front-door"
 
-// silence is how long a call may say nothing before it counts as dropped.
-const silence = 30 * time.Second
-
-// TestProduct installs the product with its manifests. What follows happens one after the other, to one Gateway.
+// TestProduct installs the product on an empty cluster as the documentation tells, in each way that there is, makes calls, and uninstalls it under calls.
+// Afterwards nothing is left but the kinds.
 func TestProduct(t *testing.T) {
-	s := stage(t)
-	system := place{t, "stunner-system"}
-	// The kinds are known a moment after they are made; until then objects of these kinds are refused.
-	s.until("the product is installed", func(ctx context.Context) error {
-		_, err := cluster.Kubectl(ctx, "apply", "--server-side", "-k", "testdata/product")
-		return err
-	})
-	t.Cleanup(func() {
-		if t.Failed() {
-			system.explain()
-		}
-	})
-	system.wait("condition=Available", "deployment", "--all")
-	s.apply("testdata/echo.yaml")
-	s.apply("testdata/gateway.yaml")
-	s.wait("condition=Programmed", "gateway", "front-door")
-	m := meeting{s, system.address("stunner-auth"), netip.AddrPortFrom(netip.MustParseAddr(s.pods("app=echo")[0].Status.PodIP), 7002)}
-
-	t.Run("call", m.call)
-	t.Run("rolling update", m.roll)
-	t.Run("eviction", m.evict)
-}
-
-// meeting is where calls are made.
-type meeting struct {
-	place
-	auth netip.Addr
-	peer netip.AddrPort
-}
-
-// call: what the auth service gives out works at the addresses that the Gateway has in its status.
-func (m meeting) call(t *testing.T) {
-	for network, c := range m.start(t) {
-		m.echoes(t, network, c)
-		m.end(t, network, c)
+	for _, w := range ways {
+		t.Run(w.name, func(t *testing.T) {
+			s := stage(t)
+			before := inventory(t)
+			said := s.install(w)
+			m := s.meet()
+			t.Run("call", m.call)
+			if w.thorough {
+				t.Run("notes", func(t *testing.T) { m.notes(t, said) })
+				t.Run("first call", m.first)
+				t.Run("rolling update", m.roll)
+				t.Run("eviction", m.evict)
+			}
+			t.Run("uninstall", func(t *testing.T) { m.uninstall(t, w, before) })
+		})
 	}
+}
+
+// notes: the commands that Helm names when it has installed the chart make a Gateway.
+func (m meeting) notes(t *testing.T, said string) {
+	m.T = t
+	_, rest, found := strings.Cut(said, "\nNext, a gateway:\n")
+	var commands strings.Builder
+	for line := range strings.Lines(rest) {
+		command, indented := strings.CutPrefix(line, "  ")
+		if !indented && strings.TrimSpace(line) != "" {
+			break
+		}
+		commands.WriteString(command)
+	}
+	if !found || commands.Len() == 0 {
+		t.Fatalf("the notes name no commands:\n%s", said)
+	}
+	m.shell(nil, commands.String())
+	place{t, home}.kubectl("", "delete", "gateway/front-door")
+}
+
+// first measures how long it takes from a Gateway to the first datagram that it has relayed.
+func (m meeting) first(t *testing.T) {
+	s := stage(t)
+	s.kubectl("", "apply", "--kustomize", root(t)+"/"+example)
+	s.kubectl("", "delete", "gateway/front-door")
+	s.wait("condition=Available", "deployment/echo")
+	s.until("the dataplane is gone", func(context.Context) error {
+		if pods := s.pods(dataplanes); len(pods) > 0 {
+			return fmt.Errorf("there are %d pods", len(pods))
+		}
+		return nil
+	})
+	begun := time.Now()
+	step := func(what string) { t.Logf("%7s  %s", since(begun), what) }
+	s.kubectl("", "apply", "--filename", root(t)+"/"+example+"/gateway.yaml")
+	step("the Gateway is applied")
+	s.until("the pod runs", func(context.Context) error {
+		if pods := s.pods(dataplanes); len(pods) == 0 || len(pods[0].Status.ContainerStatuses) == 0 || pods[0].Status.ContainerStatuses[0].State.Running == nil {
+			return errors.New("no pod runs")
+		}
+		return nil
+	})
+	step("the pod runs")
+	s.wait("condition=Ready", "pod", "--selector="+dataplanes)
+	step("the pod is ready")
+	s.wait("condition=Programmed", "gateway/front-door")
+	step("the Gateway is programmed")
+	here := meeting{place: s, auth: m.auth, peer: s.echo()}
+	c := here.dial(t, call.UDP)
+	step("the first datagram is relayed by UDP: from kubectl apply to the first relayed byte")
+	here.end(t, call.UDP, c)
 }
 
 // roll: calls go on where they are while the dataplane is updated, new ones go to the new pod, and the old one leaves with its last call.
@@ -110,80 +136,43 @@ func (m meeting) evict(t *testing.T) {
 	m.goesOn(t, calls, old.Name)
 }
 
-// goesOn checks that calls were not disturbed, ends them, and waits until the pod that had them is gone.
-func (m meeting) goesOn(t *testing.T, calls map[call.Network]*call.Call, pod string) {
-	t.Helper()
+// kinds are what may be left of an installation: kinds, with what comes of them, and the namespace, which Helm does not delete.
+var kinds = regexp.MustCompile(`^(CustomResourceDefinition|APIService|ValidatingAdmissionPolicy|ValidatingAdmissionPolicyBinding) ` +
+	`|^Namespace <none> ` + home + `$|^(ServiceAccount ` + home + ` default|ConfigMap ` + home + ` kube-root-ca.crt)$`)
+
+// uninstall: calls go on when the product is uninstalled, because the Gateway and its dataplane stay. When the Gateway is deleted too, nothing is left but kinds,
+// and nothing hangs while it is deleted.
+func (m meeting) uninstall(t *testing.T, w way, before objects) {
+	m.T = t
+	calls := m.start(t)
+	m.withdraw()
+	m.follow(w.programs, w.uninstall)
+	system := place{t, home}
+	system.until("the pods of the product are gone", func(context.Context) error {
+		if pods := system.all(); len(pods) > 0 {
+			return fmt.Errorf("%d pods are there, such as %s", len(pods), pods[0].Name)
+		}
+		return nil
+	})
 	for network, c := range calls {
 		m.echoes(t, network, c)
-	}
-	if m.kubectl("", "get", "pod", pod, "--output=jsonpath={.metadata.deletionTimestamp}") == "" {
-		t.Errorf("pod %s was not told to end", pod)
-	}
-	for network, c := range calls {
 		m.end(t, network, c)
 	}
-	m.wait("delete", "pod/"+pod)
-}
-
-// echoes waits until a hundred more datagrams have come back.
-func (m meeting) echoes(t *testing.T, network call.Network, c *call.Call) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), silence)
-	defer cancel()
-	if err := c.AwaitMore(ctx, 100); err != nil {
-		t.Errorf("%s: %v", network, err)
+	m.kubectl("", "delete", "--timeout="+patience.String(), "gateways.gateway.networking.k8s.io", "--all")
+	for _, kind := range []string{"udproutes.stunner.l7mp.io", "deployment", "service"} {
+		m.kubectl("", "delete", "--timeout="+patience.String(), kind, "--all")
 	}
-}
-
-// start makes a call by each transport and waits until it is up.
-func (m meeting) start(t *testing.T) map[call.Network]*call.Call {
-	t.Helper()
-	ice, err := m.ask(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	calls := map[call.Network]*call.Call{}
-	for network, protocol := range map[call.Network]config.Protocol{call.UDP: config.TURNUDP, call.TCP: config.TURNTCP} {
-		gateway, err := ice.Address(protocol)
-		if err != nil {
-			t.Fatal(err)
+	m.until("nothing is left but kinds", func(ctx context.Context) error {
+		more, err := before.since(ctx)
+		var left []string
+		for _, o := range more {
+			if !kinds.MatchString(o) {
+				left = append(left, o)
+			}
 		}
-		var c *call.Call
-		m.until("a call by "+string(network)+" is made", func(ctx context.Context) error { // kube-proxy may not know the pod yet
-			c, err = call.Start(t.Context(), call.Options{
-				Gateway: gateway, Network: network, Username: ice.Username, Password: ice.Credential, Peer: m.peer,
-			})
-			return err
-		})
-		calls[network] = c
-		m.echoes(t, network, c)
-	}
-	return calls
-}
-
-// end ends a call, of which nothing may be missing.
-func (m meeting) end(t *testing.T, network call.Network, c *call.Call) {
-	t.Helper()
-	stats := c.End(5 * time.Second)
-	t.Logf("%s: %s", network, stats)
-	if stats.Lost != 0 || stats.Err != nil {
-		t.Errorf("%s: %s", network, stats)
-	}
-}
-
-// ask asks for credentials as a web app does, and returns those of the Gateway.
-func (m meeting) ask(ctx context.Context) (bed.ICEServer, error) {
-	body := fmt.Sprintf(`{"gateways":[{"namespace":%q,"name":"front-door"}]}`, m.namespace)
-	url := fmt.Sprintf("http://%s:8088/v1/ice-servers", m.auth)
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(body))
-	if err != nil {
-		return bed.ICEServer{}, err
-	}
-	req.Header.Set("Content-Type", "application/json")
-	code, answer, err := bed.Do(req)
-	var ice bed.ICE
-	if err := errors.Join(err, json.Unmarshal(answer, &ice)); err != nil || code != http.StatusCreated || len(ice.Servers) != 1 {
-		return bed.ICEServer{}, fmt.Errorf("ask for credentials: status %d, %w: %s", code, err, answer)
-	}
-	return ice.Servers[0], nil
+		if len(left) > 0 {
+			err = errors.Join(err, fmt.Errorf("left: %s", strings.Join(left, ", ")))
+		}
+		return err
+	})
 }

@@ -53,7 +53,7 @@ func (o *operator) start() {
 	var err error
 	o.process, err = bed.Start(bed.Command{Name: "operator", Path: filepath.Join(o.dir, "operator"), Logs: o.dir, Args: []string{
 		"--provider=kubernetes", "--kubeconfig", o.access.Kubeconfig, "--namespace", namespaceOf(0), "--log=all:WARN",
-		"--discovery-auth=off", "--discovery-address", o.discovery, "--health-address", o.health,
+		"--discovery-auth=off", "--discovery-address", o.discovery, "--health-address", o.health, "--scaler-address=",
 	}})
 	o.must(err)
 	p := o.process

@@ -166,12 +166,16 @@ func (b *bench) costs(where string, n int, do func(n int) (latencies []time.Dura
 		b.Errorf("%s: %.0f translations for %d changes that concern one Gateway each", where, translated, total)
 	}
 	b.gets(where, frames+total)
-	b.wroteNothing(where, begun)
+	b.wroteNothing(where, begun, false)
 	return c
 }
 
-// wroteNothing wants that the operator has asked for no change since, but of its lease.
-func (b *bench) wroteNothing(when string, since time.Time) {
+// asks are writes that change nothing: a lease that is held, and the question who one is.
+var asks = map[string]bool{"leases": true, "selfsubjectreviews": true}
+
+// wroteNothing wants that the operator has asked for no change since. Endpoints in the Secrets for a start without it may be ten minutes behind: one
+// that begins brings those up to date, each once.
+func (b *bench) wroteNothing(when string, since time.Time, begins bool) {
 	b.Helper()
 	all, err := b.kube.Audit(since)
 	if err != nil {
@@ -179,9 +183,13 @@ func (b *bench) wroteNothing(when string, since time.Time) {
 	}
 	wrote := map[string]int{}
 	for _, e := range all {
-		if e.Write() && e.User == user && e.Resource != "leases" {
+		if e.Write() && e.User == user && !asks[e.Resource] {
 			wrote[e.Verb+" "+e.Resource]++
 		}
+	}
+	const behind = "patch secrets"
+	if begins && wrote[behind] <= b.size {
+		delete(wrote, behind)
 	}
 	if len(wrote) > 0 {
 		b.Errorf("%s: the operator wrote %v, want nothing", when, wrote)
@@ -286,5 +294,5 @@ func (b *bench) restarts() {
 	b.Logf("%d Gateways: all readers are back %s after a restart, CPU %s, peak %d MiB", b.size, time.Since(begun).Round(time.Second), b.operator.cpu(), b.operator.peak())
 	b.change(b.size - 1)
 	b.gets("after a restart", frames+1)
-	b.wroteNothing("after a restart", begun)
+	b.wroteNothing("after a restart", begun, true)
 }

@@ -55,6 +55,9 @@ func TestStunnerd(t *testing.T) {
 				target := family.target
 				target.Transport, target.Realm, target.Quota = transport, realm, quota
 				target.FirstPeer, target.LastPeer = d.First, d.Last
+				for _, l := range d.Listeners {
+					target.Own = append(target.Own, uint16(l.Port))
+				}
 				target.Silence, target.Answer = probe.DefaultSilence, probe.DefaultAnswer
 				target.Server = netip.AddrPortFrom(target.Server.Addr(), d.port(transport))
 				t.Run(string(transport), func(t *testing.T) { compare(t, target) })
@@ -154,7 +157,7 @@ func startStunnerd(t *testing.T) dataplane {
 	if err := document.Execute(file, d); err != nil {
 		t.Fatal(err)
 	}
-	start(t, bed.Command{Name: "stunnerd", Path: filepath.Join(dir, "stunnerd"), Args: []string{"--watch", "--config", config}, Logs: dir,
+	start(t, bed.Command{Name: "stunnerd", Path: filepath.Join(dir, "stunnerd"), Args: []string{"--watch", "--icmp-indications", "--config", config}, Logs: dir,
 		Env: []string{"STUNNER_ADDRS=127.0.0.1,::1"}},
 		bed.Answers(fmt.Sprintf("http://127.0.0.1:%d/ready", d.Health), http.StatusOK))
 	return d

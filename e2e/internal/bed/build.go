@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 )
 
@@ -34,6 +35,19 @@ func Root() (string, error) {
 		}
 		dir = parent
 	}
+}
+
+// Published finds the folder in which `make NAME` has put a program that others publish; .ci/programs has their names.
+func Published(ctx context.Context, root, name string) (folder string, err error) {
+	out, err := exec.CommandContext(ctx, filepath.Join(root, ".ci/build"), "-n", name).Output()
+	if err != nil {
+		return "", fmt.Errorf("find %s: %w", name, err)
+	}
+	folder = strings.TrimSpace(string(out))
+	if _, err := os.Stat(folder); err != nil {
+		return "", fmt.Errorf("find %s: %w: run `make %s`", name, err, name)
+	}
+	return folder, nil
 }
 
 // Build compiles programs into dir, each under the name of its folder. What did not change comes from the build cache.

@@ -9,11 +9,12 @@ import (
 	"fmt"
 	"math/big"
 	"net"
+	"net/netip"
 	"time"
 )
 
-// Certificate makes a key pair for the loopback address that is good for an hour: certificate and private key in PEM.
-func Certificate() (chain, private []byte, err error) {
+// Certificate makes a key pair for the loopback address, and more, that is good for an hour: certificate and private key in PEM.
+func Certificate(more ...netip.Addr) (chain, private []byte, err error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, nil, fmt.Errorf("make certificate: %w", err)
@@ -26,6 +27,9 @@ func Certificate() (chain, private []byte, err error) {
 		KeyUsage:     x509.KeyUsageDigitalSignature,
 		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 		IPAddresses:  []net.IP{net.ParseIP(Loopback)},
+	}
+	for _, a := range more {
+		template.IPAddresses = append(template.IPAddresses, a.AsSlice())
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {

@@ -130,8 +130,19 @@ func (c *Call) Permit(peer net.Addr) error {
 	return nil
 }
 
+// Peer is where the call goes.
+func (c *Call) Peer() netip.AddrPort { return c.peer.(*net.UDPAddr).AddrPort() }
+
 // Renew asks the gateway for the permission of the call once more.
 func (c *Call) Renew() error { return c.Permit(c.peer) }
+
+// Knock sends a datagram to somebody beside the peer. It asks for the permission first.
+func (c *Call) Knock(at netip.AddrPort) error {
+	if _, err := c.relay.WriteTo(make([]byte, headerSize), net.UDPAddrFromAddrPort(at)); err != nil {
+		return fmt.Errorf("send to %s: %w", at, err)
+	}
+	return nil
+}
 
 // Relay is the address that the gateway relays from.
 func (c *Call) Relay() net.Addr { return c.relay.LocalAddr() }

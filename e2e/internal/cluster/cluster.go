@@ -77,9 +77,11 @@ func (c *Cluster) start(ctx context.Context, o Options) (err error) {
 	if c.root, err = bed.Root(); err != nil {
 		return err
 	}
-	if c.program, err = program(ctx, c.root); err != nil {
+	control, err := bed.Published(ctx, c.root, "kube")
+	if err != nil {
 		return err
 	}
+	c.program = filepath.Join(control, "kube")
 	if c.dir, err = os.MkdirTemp("", "cluster-"); err != nil {
 		return err
 	}
@@ -96,19 +98,6 @@ func (c *Cluster) start(ctx context.Context, o Options) (err error) {
 		return nil
 	}
 	return c.startManager(ctx)
-}
-
-// program finds what make kube has built.
-func program(ctx context.Context, root string) (string, error) {
-	folder, err := exec.CommandContext(ctx, filepath.Join(root, ".ci/kube/build"), "-n").Output()
-	if err != nil {
-		return "", fmt.Errorf("find Kubernetes: %w", err)
-	}
-	path := filepath.Join(strings.TrimSpace(string(folder)), "kube")
-	if _, err := os.Stat(path); err != nil {
-		return "", fmt.Errorf("find Kubernetes: %w: run `make kube`", err)
-	}
-	return path, nil
 }
 
 // Stop ends the cluster and removes its files. A component that has ended by itself is an error.
@@ -130,11 +119,16 @@ func (c *Cluster) Stop() error {
 
 // Kubectl runs kubectl as Admin, and returns what it prints.
 func (c *Cluster) Kubectl(ctx context.Context, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, c.program, append([]string{"kubectl", "--kubeconfig", c.Admin.Kubeconfig}, args...)...)
-	cmd.Env = append(os.Environ(), "HOME="+c.dir) // its caches
-	out, err := cmd.CombinedOutput()
+	out, err := c.Command(ctx, args...).CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("kubectl %s: %w\n%s", strings.Join(args, " "), err, out)
 	}
 	return string(out), nil
+}
+
+// Command is kubectl as the administrator, for who wants to start it himself.
+func (c *Cluster) Command(ctx context.Context, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, c.program, append([]string{"kubectl", "--kubeconfig", c.Admin.Kubeconfig}, args...)...)
+	cmd.Env = append(os.Environ(), "HOME="+c.dir) // its caches
+	return cmd
 }

@@ -33,6 +33,7 @@ var controllers = []string{
 	"root-ca-certificate-publisher-controller",
 	"serviceaccount-controller",
 	"serviceaccount-token-controller",
+	"validatingadmissionpolicy-status-controller",
 }
 
 func (c *Cluster) file(name string) string { return filepath.Join(c.dir, name) }

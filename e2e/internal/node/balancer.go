@@ -14,21 +14,21 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// firstAddress of Services; the others follow. Packets for them come to the node because it is where our default route leads.
+// firstAddress of Services; the others follow. Packets for them come to the first node because it is where our default route leads.
 var firstAddress = netip.MustParseAddr("198.18.1.1")
 
 // balancer does what a cloud does for Services of type LoadBalancer: each is given an address that clients reach.
 type balancer struct {
-	node  *Node
-	next  netip.Addr
-	given map[types.UID]netip.Addr
+	cluster *Cluster
+	next    netip.Addr
+	given   map[types.UID]netip.Addr
 }
 
-func (n *Node) startBalancer(ctx context.Context) error {
-	b := &balancer{node: n, next: firstAddress, given: map[types.UID]netip.Addr{}}
+func (c *Cluster) startBalancer(ctx context.Context) error {
+	b := &balancer{cluster: c, next: firstAddress, given: map[types.UID]netip.Addr{}}
 	own, stop := context.WithCancel(context.Background())
-	n.stop = stop
-	factory := informers.NewSharedInformerFactory(n.Client, 0)
+	c.stop = stop
+	factory := informers.NewSharedInformerFactory(c.Client, 0)
 	services := factory.Core().V1().Services().Informer()
 	handle := func(o any) { b.give(own, o.(*corev1.Service)) }
 	if _, err := services.AddEventHandler(cache.ResourceEventHandlerFuncs{
@@ -61,7 +61,7 @@ func (b *balancer) give(ctx context.Context, s *corev1.Service) {
 	}
 	s = s.DeepCopy()
 	s.Status.LoadBalancer.Ingress = want
-	_, err := b.node.Client.CoreV1().Services(s.Namespace).UpdateStatus(ctx, s, metav1.UpdateOptions{})
+	_, err := b.cluster.Client.CoreV1().Services(s.Namespace).UpdateStatus(ctx, s, metav1.UpdateOptions{})
 	if err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) && ctx.Err() == nil { // a conflict is an event to come
 		fmt.Printf("give Service %s/%s its address: %v\n", s.Namespace, s.Name, err)
 	}

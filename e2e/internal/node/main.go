@@ -6,11 +6,12 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"syscall"
 	"time"
 )
 
-// inside marks the process that is in the network of clients.
+// inside names the folder of the cluster to the process that is in the network of clients.
 const inside = "E2E_NODE"
 
 // needs are programs of Debian that are not part of every machine, with the package of each.
@@ -19,9 +20,9 @@ var needs = []struct{ program, debian string }{
 	{"nft", "nftables"}, {"iptables", "iptables"}, {"ip", "iproute2"}, {"unshare", "util-linux"}, {"nsenter", "util-linux"},
 }
 
-// Main runs the tests of a package with *n, in a network of their own, and returns the exit code for [os.Exit]. Where it cannot run them
+// Main runs the tests of a package with *c, in a network of their own, and returns the exit code for [os.Exit]. Where it cannot run them
 // it says so and fails.
-func Main(tests interface{ Run() int }, n **Node) int {
+func Main(tests interface{ Run() int }, c **Cluster) int {
 	if err := possible(); err != nil {
 		fmt.Fprintf(os.Stderr, "THE CLUSTER CANNOT RUN HERE, and nothing was tested:\n%v\n", err)
 		return 1
@@ -38,7 +39,7 @@ func Main(tests interface{ Run() int }, n **Node) int {
 		return 1
 	}
 	fmt.Printf("%7s  in all: the cluster is ready\n", time.Since(begun).Round(100*time.Millisecond))
-	*n = started
+	*c = started
 	code := tests.Run()
 	begun = time.Now()
 	if err := started.Stop(); err != nil {
@@ -62,24 +63,40 @@ func possible() (err error) {
 	return err
 }
 
-// again runs this program once more, in a network of its own.
+// again runs this program once more, in a network and with a folder of its own. However that ends, an interrupt from the terminal included, nothing
+// of the cluster is left.
 func again() int {
-	program, err := os.Executable()
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	dir, err := os.MkdirTemp("", "node-")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	child := exec.Command(program, os.Args[1:]...)
-	child.Env = append(os.Environ(), inside+"=1")
+	pid, code := child(ctx, dir)
+	if err := errors.Join(removeGroups(groupOf(pid)), os.RemoveAll(dir)); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return max(code, 1)
+	}
+	return code
+}
+
+func child(ctx context.Context, dir string) (pid, code int) {
+	program, err := os.Executable()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 0, 1
+	}
+	child := exec.CommandContext(ctx, program, os.Args[1:]...)
+	child.Env = append(os.Environ(), inside+"="+dir)
 	child.Stdout, child.Stderr = os.Stdout, os.Stderr
 	child.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
-	var exit *exec.ExitError
-	switch err := child.Run(); {
-	case errors.As(err, &exit):
-		return max(exit.ExitCode(), 1)
-	case err != nil:
+	if err := child.Start(); err != nil {
 		fmt.Fprintf(os.Stderr, "make a network of its own: %v\n", err)
-		return 1
+		return 0, 1
 	}
-	return 0
+	if child.Wait() != nil { // the child has said why
+		code = max(child.ProcessState.ExitCode(), 1)
+	}
+	return child.Process.Pid, code
 }

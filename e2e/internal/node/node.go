@@ -1,8 +1,9 @@
-// Package node runs a Kubernetes cluster of one node for tests: the released programs, a container engine, pods, Services with addresses that
-// clients reach, and DNS. All of it is in namespaces of its own and ends with the one process that holds them.
+// Package node runs a Kubernetes cluster for tests: the released programs, a container engine, pods, Services with addresses that clients
+// reach, and DNS. It has one node, and further ones when a test wants them. A node is a set of namespaces, and all that is in it ends with the
+// one process that holds them.
 //
-// The test is in a network of its own too, beyond the node, where the clients of a cluster are. It reaches the API server and the addresses
-// of Services, and nothing else.
+// The test is in a network of its own too, where the clients of a cluster are. It reaches the API server, the nodes and the addresses of
+// Services, and nothing else.
 package node
 
 import (
@@ -12,8 +13,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"k8s.io/client-go/kubernetes"
@@ -28,8 +29,11 @@ const patience = 5 * time.Minute
 // Images is what the names of images begin with; those that are for tests have the tag e2e.
 const Images = "ghcr.io/stunner-gateway"
 
-// Node is a cluster of one node that runs.
-type Node struct {
+// needed are the images without which nothing runs: of the product, and of what every cluster has.
+var needed = []string{"operator", "stunnerd", "auth", "pause", "dns", "echo"}
+
+// Cluster that runs.
+type Cluster struct {
 	Admin  *rest.Config // may do everything, whatever RBAC says
 	Client kubernetes.Interface
 
@@ -37,110 +41,94 @@ type Node struct {
 	dir     string // of keys, configs, data and logs
 	control string // folder of the programs of the control plane
 	others  string // folder of the others
-	pid     int    // of the process that holds the namespaces
-	holder  *bed.Process
-	api     *bed.Process
-	engine  *bed.Process
-	stop    context.CancelFunc // of what this process does for the cluster
+
+	first  *machine   // runs the control plane too
+	nodes  []*machine // all of them, the first included
+	made   int        // how many there ever were
+	images []string   // archives that every node has
+	keda   bool       // is installed
+
+	api  *bed.Process
+	stop context.CancelFunc // of what this process does for the cluster
 }
 
 // steps of a start, in this order.
 var steps = []struct {
 	name string
-	do   func(*Node, context.Context) error
+	do   func(*Cluster, context.Context) error
 }{
-	{"programs", (*Node).find},
-	{"namespaces", (*Node).unshare},
-	{"certificates", (*Node).certify},
-	{"control plane", (*Node).startControl},
-	{"container engine", (*Node).startEngine},
-	{"images", (*Node).load},
-	{"node", (*Node).startNode},
-	{"addresses of Services", (*Node).startBalancer},
-	{"DNS", (*Node).startDNS},
+	{"programs", (*Cluster).find},
+	{"namespaces", (*Cluster).connect},
+	{"certificates", (*Cluster).certify},
+	{"control plane", (*Cluster).startControl},
+	{"container engine", func(c *Cluster, ctx context.Context) error { return c.first.startEngine(ctx) }},
+	{"images", func(c *Cluster, ctx context.Context) error { return c.first.load(ctx, c.images...) }},
+	{"node", func(c *Cluster, ctx context.Context) error { return c.first.startNode(ctx) }},
+	{"addresses of Services", (*Cluster).startBalancer},
+	{"DNS", (*Cluster).startDNS},
 }
 
 // Start starts a cluster and returns when pods can run, find each other by name, and be reached. It says what it does and how long that took.
-func Start(ctx context.Context, say func(step string, took time.Duration)) (*Node, error) {
-	n := &Node{}
+func Start(ctx context.Context, say func(step string, took time.Duration)) (*Cluster, error) {
+	c := &Cluster{}
 	for _, s := range steps {
 		begun := time.Now()
-		if err := s.do(n, ctx); err != nil {
-			return nil, fmt.Errorf("start %s: %w", s.name, errors.Join(err, n.Stop()))
+		if err := s.do(c, ctx); err != nil {
+			return nil, fmt.Errorf("start %s: %w", s.name, errors.Join(err, c.Stop()))
 		}
 		say(s.name, time.Since(begun))
 	}
-	return n, nil
+	return c, nil
 }
 
-// Stop ends the cluster and everything that runs in it, and removes its files.
-func (n *Node) Stop() error {
-	if n.stop != nil {
-		n.stop()
+// Stop ends the cluster and everything that runs in it.
+func (c *Cluster) Stop() error {
+	if c.stop != nil {
+		c.stop()
 	}
 	var errs []error
-	if n.holder != nil {
-		errs = append(errs, n.holder.Kill()) // the kernel ends a process namespace with its first process
-		errs = append(errs, removeGroups())
+	for _, m := range slices.Backward(c.nodes) {
+		errs = append(errs, m.end())
 	}
-	return errors.Join(append(errs, os.RemoveAll(n.dir))...)
+	return errors.Join(errs...)
 }
 
-func (n *Node) file(name string) string { return filepath.Join(n.dir, name) }
+func (c *Cluster) file(name string) string { return filepath.Join(c.dir, name) }
+
+// Kubeconfig is a file with every right.
+func (c *Cluster) Kubeconfig() string { return c.file("super-admin.conf") }
 
 // find finds what make has built.
-func (n *Node) find(ctx context.Context) (err error) {
-	if n.root, err = bed.Root(); err != nil {
+func (c *Cluster) find(ctx context.Context) (err error) {
+	if c.root, err = bed.Root(); err != nil {
 		return err
 	}
-	for program, folder := range map[string]*string{"kube": &n.control, "node": &n.others} {
-		out, err := exec.CommandContext(ctx, filepath.Join(n.root, ".ci/kube/build"), "-n", program).Output()
-		if err != nil {
-			return fmt.Errorf("find Kubernetes: %w", err)
-		}
-		*folder = strings.TrimSpace(string(out))
-		if _, err := os.Stat(*folder); err != nil {
-			return fmt.Errorf("find Kubernetes: %w: run `make %s`", err, program)
+	for program, folder := range map[string]*string{"kube": &c.control, "node": &c.others} {
+		if *folder, err = bed.Published(ctx, c.root, program); err != nil {
+			return err
 		}
 	}
-	if n.dir, err = os.MkdirTemp("", "node-"); err != nil {
-		return err
+	for _, name := range needed {
+		archive := filepath.Join(c.root, "bin/images", name+".tar")
+		if _, err := os.Stat(archive); err != nil {
+			return fmt.Errorf("find image: %w: run `make e2e`, which packs it", err)
+		}
+		c.images = append(c.images, archive)
 	}
-	return n.writeConfigs()
-}
-
-// in is a command in the namespaces of the node.
-func (n *Node) in(name, program string, args ...string) bed.Command {
-	enter := []string{"--target", fmt.Sprint(n.pid), "--mount", "--net", "--pid", "--uts", "--ipc", "--", program}
-	return bed.Command{
-		Name: name, Path: "nsenter", Args: append(enter, args...), Dir: n.dir, Logs: n.dir, Death: syscall.SIGKILL,
-		Env: []string{"PATH=" + n.control + ":" + n.others + ":/usr/sbin:/usr/bin:/sbin:/bin", "HOME=" + n.dir},
-	}
-}
-
-// run runs a command in the node to its end.
-func (n *Node) run(ctx context.Context, program string, args ...string) error {
-	p, err := bed.Start(n.in(filepath.Base(program), program, args...))
-	if err != nil {
-		return err
-	}
-	select {
-	case <-p.Done():
-		return logged(p, p.Err())
-	case <-ctx.Done():
-		return errors.Join(context.Cause(ctx), p.Kill())
-	}
+	c.dir = os.Getenv(inside)
+	c.first, err = c.machine(nodeName)
+	return err
 }
 
 // Kubectl runs kubectl with every right, and returns what it prints.
-func (n *Node) Kubectl(ctx context.Context, args ...string) (string, error) {
-	return n.Apply(ctx, "", args...)
+func (c *Cluster) Kubectl(ctx context.Context, args ...string) (string, error) {
+	return c.Apply(ctx, "", args...)
 }
 
 // Apply runs kubectl as Kubectl does, with something to read.
-func (n *Node) Apply(ctx context.Context, input string, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, filepath.Join(n.control, "kubectl"), append([]string{"--kubeconfig", n.file("super-admin.conf")}, args...)...)
-	cmd.Env = append(os.Environ(), "HOME="+n.dir) // its caches
+func (c *Cluster) Apply(ctx context.Context, input string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, filepath.Join(c.control, "kubectl"), append([]string{"--kubeconfig", c.Kubeconfig()}, args...)...)
+	cmd.Env = append(os.Environ(), "HOME="+c.dir) // its caches
 	cmd.Stdin = strings.NewReader(input)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
@@ -149,15 +137,12 @@ func (n *Node) Apply(ctx context.Context, input string, args ...string) (string,
 	return string(out), nil
 }
 
-// logged adds to an error what the process has logged last.
-func logged(p *bed.Process, err error) error {
-	if err == nil {
-		return nil
+// Tag gives an image that the nodes have another name.
+func (c *Cluster) Tag(ctx context.Context, image, name string) error {
+	for _, m := range c.nodes {
+		if err := m.run(ctx, "ctr", m.ctr("images", "tag", "--force", image, name)...); err != nil {
+			return err
+		}
 	}
-	return fmt.Errorf("%w\nlast of %s:\n%s", err, p.Name, strings.Join(p.Tail(20), "\n"))
-}
-
-// Tag gives an image that the node has another name.
-func (n *Node) Tag(ctx context.Context, image, name string) error {
-	return n.run(ctx, "ctr", n.ctr("images", "tag", image, name)...)
+	return nil
 }

@@ -1,93 +1,49 @@
 package node
 
 import (
-	"bytes"
 	"context"
 	"embed"
-	"errors"
-	"os"
 	"path/filepath"
-	"strings"
-	"text/template"
 
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
-
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 )
 
 // Addresses, all of ranges that no network outside has: RFC 2544 §C.2.2 and RFC 1918.
 const (
-	nodeAddress   = "198.18.0.1"
-	clientAddress = "198.18.0.2" // ours
+	clientAddress = "198.18.0.2"  // ours
+	nodeAddress   = "198.18.0.%d" // of the nodes, from firstNode on
+	firstNode     = 11
 	serviceRange  = "10.96.0.0/16"
 	dnsAddress    = "10.96.0.10"
-	podRange      = "10.244.0.0/24"
+	podRange      = "10.244.0.0/16"
+	nodePods      = "10.244.%d.0/24"
 )
 
+// nodeName is that of the first node.
 const nodeName = "node"
 
 //go:embed config
 var configs embed.FS
 
-// writeConfigs writes what the components read.
-func (n *Node) writeConfigs() error {
-	version, err := os.ReadFile(filepath.Join(n.root, ".ci/kube/go.mod"))
-	if err != nil {
+func (c *Cluster) certify(ctx context.Context) error {
+	config := "--config=" + c.first.file("kubeadm.yaml")
+	if err := c.first.run(ctx, "kubeadm", "init", "phase", "certs", "all", config); err != nil {
 		return err
 	}
-	_, rest, _ := strings.Cut(string(version), "k8s.io/kubernetes ")
-	release, _, _ := strings.Cut(rest, "\n")
-	values := map[string]string{
-		"Version": release, "Dir": n.dir, "Group": group, "Images": Images, "Name": nodeName,
-		"Node": nodeAddress, "Client": clientAddress, "Services": serviceRange, "Pods": podRange, "DNS": dnsAddress,
-	}
-	all, err := template.ParseFS(configs, "config/*")
-	if err != nil {
-		return err
-	}
-	if err := os.Mkdir(n.file("cni"), 0o700); err != nil {
-		return err
-	}
-	for _, t := range all.Templates() {
-		var out bytes.Buffer
-		if err := t.Execute(&out, values); err != nil {
-			return err
-		}
-		name := t.Name()
-		if filepath.Ext(name) == ".conflist" {
-			name = "cni/" + name
-		}
-		if err := os.WriteFile(n.file(name), out.Bytes(), 0o600); err != nil {
-			return err
-		}
-	}
-	return os.WriteFile(n.file("resolv.conf"), nil, 0o600) // nobody outside is asked for names
-}
-
-func (n *Node) certify(ctx context.Context) error {
-	config := "--config=" + n.file("kubeadm.yaml")
-	if err := n.run(ctx, "kubeadm", "init", "phase", "certs", "all", config); err != nil {
-		return err
-	}
-	return n.run(ctx, "kubeadm", "init", "phase", "kubeconfig", "all", config, "--kubeconfig-dir="+n.dir)
-}
-
-// start starts a component in the node. It ends with the node.
-func (n *Node) start(name string, args ...string) (*bed.Process, error) {
-	return bed.Start(n.in(name, name, args...))
+	return c.first.run(ctx, "kubeadm", "init", "phase", "kubeconfig", "all", config, "--kubeconfig-dir="+c.dir)
 }
 
 // startControl starts etcd, API server, controllers and scheduler.
-func (n *Node) startControl(ctx context.Context) (err error) {
+func (c *Cluster) startControl(ctx context.Context) (err error) {
 	const store = "http://127.0.0.1:2379"
-	if _, err := n.start("etcd", "--data-dir="+n.file("etcd"), "--unsafe-no-fsync", "--log-level=warn",
+	if _, err := c.first.start("etcd", "--data-dir="+c.file("etcd"), "--unsafe-no-fsync", "--log-level=warn",
 		"--listen-client-urls="+store, "--advertise-client-urls="+store, "--listen-peer-urls=http://127.0.0.1:2380"); err != nil {
 		return err
 	}
-	pki := func(name string) string { return filepath.Join(n.dir, "pki", name) }
-	n.api, err = n.start("kube-apiserver",
-		"--etcd-servers="+store, "--advertise-address="+nodeAddress, "--secure-port=6443",
+	pki := func(name string) string { return filepath.Join(c.dir, "pki", name) }
+	c.api, err = c.first.start("kube-apiserver",
+		"--etcd-servers="+store, "--advertise-address="+c.first.address(), "--secure-port=6443",
 		"--service-cluster-ip-range="+serviceRange, "--allow-privileged",
 		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
 		"--client-ca-file="+pki("ca.crt"), "--tls-cert-file="+pki("apiserver.crt"), "--tls-private-key-file="+pki("apiserver.key"),
@@ -104,24 +60,29 @@ func (n *Node) startControl(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if n.Admin, err = clientcmd.BuildConfigFromFlags("", n.file("super-admin.conf")); err != nil {
+	if c.Admin, err = clientcmd.BuildConfigFromFlags("", c.Kubeconfig()); err != nil {
 		return err
 	}
-	n.Admin.QPS = -1 // a test waits for nobody but the server
-	if n.Client, err = kubernetes.NewForConfig(n.Admin); err != nil {
+	c.Admin.QPS = -1 // a test waits for nobody but the server
+	if c.Client, err = kubernetes.NewForConfig(c.Admin); err != nil {
 		return err
 	}
-	err = n.api.Until(ctx, func(ctx context.Context) error {
-		return n.Client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
+	err = c.api.Until(ctx, func(ctx context.Context) error {
+		return c.Client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
 	})
 	if err != nil {
-		return logged(n.api, err)
+		return logged(c.api, err)
 	}
-	if _, err := n.start("kube-scheduler", "--kubeconfig="+n.file("scheduler.conf"), "--leader-elect=false"); err != nil {
+	// As kubeadm does it: with this right the API server asks the kubelet for logs, and to forward ports.
+	admins := "kubeadm:cluster-admins"
+	if _, err := c.Kubectl(ctx, "create", "clusterrolebinding", admins, "--clusterrole=cluster-admin", "--group="+admins); err != nil {
 		return err
 	}
-	config := n.file("controller-manager.conf")
-	_, err = n.start("kube-controller-manager",
+	if _, err := c.first.start("kube-scheduler", "--kubeconfig="+c.file("scheduler.conf"), "--leader-elect=false"); err != nil {
+		return err
+	}
+	config := c.file("controller-manager.conf")
+	_, err = c.first.start("kube-controller-manager",
 		"--kubeconfig="+config, "--authentication-kubeconfig="+config, "--authorization-kubeconfig="+config,
 		"--kube-api-qps=200", "--kube-api-burst=400", "--leader-elect=false", "--use-service-account-credentials",
 		"--root-ca-file="+pki("ca.crt"), "--service-account-private-key-file="+pki("sa.key"),
@@ -131,56 +92,10 @@ func (n *Node) startControl(ctx context.Context) (err error) {
 	return err
 }
 
-func (n *Node) ctr(args ...string) []string {
-	return append([]string{"--address", n.file("containerd.sock"), "--namespace", "k8s.io"}, args...)
-}
-
-func (n *Node) startEngine(ctx context.Context) (err error) {
-	if n.engine, err = n.start("containerd", "--config="+n.file("containerd.toml")); err != nil {
+func (c *Cluster) startDNS(ctx context.Context) error {
+	if _, err := c.Kubectl(ctx, "create", "-f", c.first.file("dns.yaml")); err != nil {
 		return err
 	}
-	return logged(n.engine, n.engine.Until(ctx, func(ctx context.Context) error { return n.run(ctx, "ctr", n.ctr("version")...) }))
-}
-
-// load gives the container engine every image that was packed.
-func (n *Node) load(ctx context.Context) error {
-	archives, err := filepath.Glob(filepath.Join(n.root, "bin/images/*.tar"))
-	if err != nil {
-		return err
-	}
-	if len(archives) == 0 {
-		return errors.New("load images: none in bin/images: run `make e2e`, which packs them")
-	}
-	for _, a := range archives {
-		if err := n.run(ctx, "ctr", n.ctr("images", "import", a)...); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// startNode starts kubelet and kube-proxy, and waits until the node takes pods.
-func (n *Node) startNode(ctx context.Context) error {
-	kubelet, err := n.start("kubelet", "--config="+n.file("kubelet.yaml"), "--kubeconfig="+n.file("kubelet.conf"),
-		"--root-dir="+n.file("kubelet"), "--hostname-override="+nodeName, "--node-ip="+nodeAddress)
-	if err != nil {
-		return err
-	}
-	if _, err := n.start("kube-proxy", "--config="+n.file("kube-proxy.yaml")); err != nil {
-		return err
-	}
-	for _, condition := range []string{"create", "condition=Ready"} {
-		if _, err := n.Kubectl(ctx, "wait", "--for="+condition, "--timeout="+patience.String(), "node/"+nodeName); err != nil {
-			return logged(kubelet, err)
-		}
-	}
-	return nil
-}
-
-func (n *Node) startDNS(ctx context.Context) error {
-	if _, err := n.Kubectl(ctx, "create", "-f", n.file("dns.yaml")); err != nil {
-		return err
-	}
-	_, err := n.Kubectl(ctx, "wait", "--for=condition=Available", "--timeout="+patience.String(), "--namespace=kube-system", "deployment/dns")
+	_, err := c.Kubectl(ctx, "wait", "--for=condition=Available", "--timeout="+patience.String(), "--namespace=kube-system", "deployment/dns")
 	return err
 }

@@ -16,53 +16,83 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 )
 
-// group is the control group of the pods, in each hierarchy.
-const group = "stunner-e2e"
+// family is what the names of control groups begin with, and group that of our nodes, in each hierarchy. Clusters of several tests may run.
+const family = "stunner-e2e-"
+
+var group = groupOf(os.Getpid())
+
+func groupOf(pid int) string { return family + strconv.Itoa(pid) }
 
 // groups is where control groups are: one hierarchy, or with version 1 a folder for each.
 const groups = "/sys/fs/cgroup"
 
+func (m *machine) group() string { return filepath.Join(group, m.name) }
+
 // unshare makes the namespaces of the node, and a cable from its network to ours.
-func (n *Node) unshare(ctx context.Context) (err error) {
-	n.holder, err = bed.Start(bed.Command{
-		Name: "holder", Path: "unshare", Logs: n.dir, Death: syscall.SIGKILL,
+func (m *machine) unshare(ctx context.Context) (err error) {
+	m.holder, err = bed.Start(bed.Command{
+		Name: "holder", Path: "unshare", Logs: m.dir, Death: syscall.SIGKILL,
 		Args: strings.Fields("--mount --net --pid --uts --ipc --fork --mount-proc --kill-child=KILL sleep infinity"),
 	})
 	if err != nil {
 		return err
 	}
-	if err := n.holder.Until(ctx, n.held); err != nil {
-		return logged(n.holder, err)
+	if err := m.holder.Until(ctx, m.held); err != nil {
+		return logged(m.holder, err)
 	}
 	for _, command := range []string{
-		"link set lo up",
-		fmt.Sprintf("link add eth0 type veth peer name eth0 netns %d", n.pid),
-		"address add " + clientAddress + "/24 dev eth0",
-		"link set eth0 up",
-		"route add default via " + nodeAddress,
+		fmt.Sprintf("link add %s type veth peer name eth0 netns %d", m.name, m.pid),
+		"link set " + m.name + " master " + lan,
+		"link set " + m.name + " up",
 	} {
-		if out, err := exec.CommandContext(ctx, "ip", strings.Fields(command)...).CombinedOutput(); err != nil {
-			return fmt.Errorf("ip %s: %w: %s", command, err, out)
+		if err := ip(ctx, command); err != nil {
+			return err
 		}
 	}
-	if err := makeGroups(); err != nil {
+	if err := makeGroups(m.group()); err != nil {
 		return err
 	}
-	return n.run(ctx, "sh", n.file("space.sh"))
+	return m.run(ctx, "sh", m.file("space.sh"))
+}
+
+// lan is our interface to the network that nodes and clients are in.
+const lan = "lan"
+
+// connect makes that network. What is neither ours nor in it is reached through the first node: the addresses of Services.
+func (c *Cluster) connect(ctx context.Context) error {
+	for _, command := range []string{
+		"link set lo up",
+		"link add " + lan + " type bridge",
+		"address add " + clientAddress + "/24 dev " + lan,
+		"link set " + lan + " up",
+		"route add default via " + c.first.address(),
+	} {
+		if err := ip(ctx, command); err != nil {
+			return err
+		}
+	}
+	return c.first.unshare(ctx)
+}
+
+func ip(ctx context.Context, command string) error {
+	if out, err := exec.CommandContext(ctx, "ip", strings.Fields(command)...).CombinedOutput(); err != nil {
+		return fmt.Errorf("ip %s: %w: %s", command, err, out)
+	}
+	return nil
 }
 
 // held tells that there is a first process in the new namespaces.
-func (n *Node) held(context.Context) error {
-	holder := strconv.Itoa(n.holder.PID())
+func (m *machine) held(context.Context) error {
+	holder := strconv.Itoa(m.holder.PID())
 	children, err := os.ReadFile(filepath.Join("/proc", holder, "task", holder, "children"))
 	if err != nil {
 		return err
 	}
-	if n.pid, err = strconv.Atoi(strings.TrimSpace(string(children))); err != nil {
+	if m.pid, err = strconv.Atoi(strings.TrimSpace(string(children))); err != nil {
 		return fmt.Errorf("no process holds the namespaces: %w", err)
 	}
 	// Its view of processes is mounted after the namespaces are there.
-	command, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(n.pid), "comm"))
+	command, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(m.pid), "comm"))
 	if err == nil && strings.TrimSpace(string(command)) != "sleep" {
 		err = errors.New("the namespaces are not ready")
 	}
@@ -77,8 +107,13 @@ func hierarchies() ([]string, error) {
 	return filepath.Glob(filepath.Join(groups, "*"))
 }
 
-func makeGroups() error {
-	if err := removeGroups(); err != nil { // of a test that was killed
+// makeGroups makes a control group in each hierarchy, and the one around it.
+func makeGroups(name string) error {
+	left, err := abandoned()
+	if err != nil {
+		return err
+	}
+	if err := removeGroups(left...); err != nil {
 		return err
 	}
 	all, err := hierarchies()
@@ -86,17 +121,8 @@ func makeGroups() error {
 		return err
 	}
 	for _, h := range all {
-		own := filepath.Join(h, group)
-		if err := os.Mkdir(own, 0o755); err != nil {
-			return fmt.Errorf("make control group: %w", err)
-		}
-		// In version 1 a new group has no processors and no memory.
-		for _, name := range []string{"cpuset.cpus", "cpuset.mems"} {
-			value, err := os.ReadFile(filepath.Join(h, name))
-			if errors.Is(err, fs.ErrNotExist) {
-				continue
-			}
-			if err := errors.Join(err, os.WriteFile(filepath.Join(own, name), value, 0)); err != nil {
+		for _, g := range []string{filepath.Dir(name), name} {
+			if err := makeGroup(h, g); err != nil {
 				return fmt.Errorf("make control group: %w", err)
 			}
 		}
@@ -104,19 +130,77 @@ func makeGroups() error {
 	return nil
 }
 
-// removeGroups removes the control groups, the innermost first. Their processes have been told to end, and some are not gone yet.
-func removeGroups() error {
+func makeGroup(hierarchy, name string) error {
+	own := filepath.Join(hierarchy, name)
+	switch err := os.Mkdir(own, 0o755); {
+	case errors.Is(err, fs.ErrExist):
+		return nil
+	case err != nil:
+		return err
+	}
+	// A node has its processors for itself. Here others work on them, and pods would get as much in all as one of them.
+	for setting, weight := range map[string]string{"cpu.shares": "16384", "cpu.weight": "1600"} {
+		path := filepath.Join(own, setting)
+		if _, err := os.Stat(path); err != nil {
+			continue // it is a setting of the other version, or of another hierarchy
+		}
+		if err := os.WriteFile(path, []byte(weight), 0); err != nil {
+			return err
+		}
+	}
+	// In version 1 a new group has no processors and no memory.
+	for _, setting := range []string{"cpuset.cpus", "cpuset.mems"} {
+		value, err := os.ReadFile(filepath.Join(hierarchy, setting))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err := errors.Join(err, os.WriteFile(filepath.Join(own, setting), value, 0)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// abandoned names the groups of tests that were killed.
+func abandoned() (names []string, err error) {
 	all, err := hierarchies()
 	if err != nil {
+		return nil, err
+	}
+	for _, h := range all {
+		found, err := filepath.Glob(filepath.Join(h, family+"*"))
+		if err != nil {
+			return nil, err
+		}
+		for _, f := range found {
+			owner := strings.TrimPrefix(filepath.Base(f), family)
+			if _, err := os.Stat(filepath.Join("/proc", owner)); errors.Is(err, fs.ErrNotExist) {
+				names = append(names, filepath.Base(f))
+			}
+		}
+	}
+	return names, nil
+}
+
+// removeGroups removes control groups of these names, the innermost first. Their processes have been told to end, and some are not gone yet.
+func removeGroups(names ...string) error {
+	hierarchies, err := hierarchies()
+	if err != nil {
 		return err
+	}
+	var all []string
+	for _, h := range hierarchies {
+		for _, name := range names {
+			all = append(all, filepath.Join(h, name))
+		}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	return bed.Until(ctx, func(context.Context) error {
 		var errs []error
-		for _, h := range all {
+		for _, top := range all {
 			var dirs []string
-			err := filepath.WalkDir(filepath.Join(h, group), func(path string, d fs.DirEntry, err error) error {
+			err := filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error {
 				if err == nil && d.IsDir() {
 					dirs = append(dirs, path)
 				}

@@ -23,3 +23,13 @@ ip address add {{.Node}}/24 dev eth0
 ip link set eth0 up
 ip route add default via {{.Client}}
 echo 1 >/proc/sys/net/ipv4/ip_forward
+
+# Pods speak to one another by their own addresses, on whatever nodes they are, and to everybody else by that of their node.
+nft -f - <<RULES
+table ip pods {
+  chain postrouting {
+    type nat hook postrouting priority srcnat
+    ip saddr {{.Pods}} ip daddr != {{.AllPods}} masquerade
+  }
+}
+RULES

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"slices"
 	"syscall"
 	"time"
 
@@ -130,6 +131,9 @@ func (t *Trial) listen(ip netip.Addr) (conn *net.UDPConn, err error) {
 	}
 	for range portTries {
 		port := t.FirstPeer + uint16(rand.IntN(int(t.LastPeer-t.FirstPeer)+1))
+		if slices.Contains(t.Own, port) {
+			continue
+		}
 		conn, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(ip, port)))
 		if !errors.Is(err, syscall.EADDRINUSE) {
 			break

@@ -53,6 +53,8 @@ type Target struct {
 	PeerAddr netip.Addr
 	// FirstPeer and LastPeer bound the ports of these peers, for a server whose routes name ports; zero leaves them to the kernel.
 	FirstPeer, LastPeer uint16
+	// Own are ports between them that a peer must not have, because the server refuses them as its own.
+	Own []uint16
 	// Denied is a peer that the server must refuse; the zero value means that there is none.
 	Denied netip.Addr
 	// Quota is how many allocations a user may have; 0 means that it is not known.

@@ -1,0 +1,102 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/stunner-gateway/stunner/services/api/snapshot"
+)
+
+// Whatever there is, right or wrong: an operator that starts over what the one before it has written writes nothing, to an API server that fills in
+// defaults and has a form of its own for everything. It runs alone: every operator looks at all StaticServices.
+func TestRestart_OverRandomSnapshotsWritesNothing(t *testing.T) {
+	const snapshots, seed = 50, 20
+	s := newStage(t)
+	s.sees("gateway/front-door", condition("Accepted"), "True")
+	s.stop() // what pods start with follows a change of endpoints late: the first operator finds all there is
+	p := s.proxied()
+	admin := s.tenant(t)
+	var err error
+	quick := rest.CopyConfig(control.Admin.Config)
+	quick.QPS = -1
+	admin.Client, err = client.New(quick, client.Options{Scheme: admin.Scheme()})
+	s.must(err)
+	begun := time.Now()
+	made, refused := 0, 0
+	for n := range uint64(snapshots) {
+		namespace := fmt.Sprintf("%s-%d", s.name, n)
+		objects := []client.Object{&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}}
+		for _, o := range snapshot.Make(rand.New(rand.NewPCG(seed, n)), namespace, s.controller()) {
+			objects = append(objects, o)
+		}
+		for _, o := range objects {
+			err := admin.Create(t.Context(), o)
+			if apierrors.IsInvalid(err) { // no operator ever sees that
+				refused++
+				continue
+			}
+			s.must(err)
+			made++
+			if o.GetNamespace() == "" {
+				s.Cleanup(func() { s.must(admin.Delete(context.Background(), o)) })
+			}
+		}
+	}
+	s.Cleanup(func() { s.must(s.operator.Kill()) }) // what goes now is no more its business
+	s.start()
+	for settled := false; !settled; {
+		since := time.Now()
+		s.barrier()
+		settled = len(s.outside(p, since)) == 0
+	}
+	wrote := len(s.outside(p, begun))
+	t.Logf("%d objects, %d more that the API server does not take; %d writes in %s", made, refused, wrote, time.Since(begun).Round(time.Second))
+	if made < 10*snapshots || wrote < 5*snapshots {
+		t.Error("there was little to do")
+	}
+
+	s.stop()
+	restarted := time.Now()
+	s.start()
+	s.await(func(context.Context) error {
+		if s.metric("stunner_operator_leader") != 1 {
+			return errors.New("not the leader yet")
+		}
+		return nil
+	})
+	for range 2 {
+		s.barrier()
+	}
+	for _, w := range s.outside(p, restarted) {
+		t.Errorf("needless: %s", w.what)
+	}
+}
+
+// barrier returns when the operator has written something that is wanted only now: it has looked by then at all that was wanted before.
+func (s *stage) barrier() {
+	s.Helper()
+	mark := fmt.Sprint(time.Now().UnixNano())
+	s.label(mark)
+	s.sees("deployment/front-door", ".metadata.labels.fault", mark)
+}
+
+// outside returns the writes since to what is not in the namespace of the stage itself.
+func (s *stage) outside(p *proxy, since time.Time) (list []write) {
+	for _, w := range p.since(since) {
+		if !strings.Contains(w.what, "/namespaces/"+s.name+"/") {
+			list = append(list, w)
+		}
+	}
+	return list
+}

@@ -1,0 +1,72 @@
+//go:build node
+
+package node_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// operatorAway: there is no operator, and a dataplane pod goes. Its calls go on until they end; the pod that comes in its place has never heard of a
+// config, and serves. When the operator is back, nothing happens to anybody.
+func operatorAway(s site) {
+	system := place{s.T, home}
+	s.open("", udpListener, tcpListener)
+	doors, peer := s.usual(), s.echo()
+	old, err := s.serving("")
+	if err != nil {
+		s.Fatal(err)
+	}
+	before := s.dial(doors[0], peer)
+	calm := s.dial(doors[1], peer)
+
+	replicas := "--replicas=" + system.kubectl("", "get", "deployment", "stunner-operator", "--output=jsonpath={.spec.replicas}")
+	system.kubectl("", "scale", "deployment", "stunner-operator", "--replicas=0")
+	s.Cleanup(func() {
+		back := []string{"scale", "deployment", "stunner-operator", replicas, "--namespace=" + home}
+		if _, err := cluster.Kubectl(context.Background(), back...); err != nil {
+			s.Error(err)
+		}
+	})
+	s.until("there is no operator", func(ctx context.Context) error {
+		left, err := cluster.Client.CoreV1().Pods(home).List(ctx, metav1.ListOptions{LabelSelector: "app=stunner-operator"})
+		if err == nil && len(left.Items) > 0 {
+			err = fmt.Errorf("%d pods of the operator are left", len(left.Items))
+		}
+		return err
+	})
+	s.goOn("the operator is gone", before, calm)
+
+	s.kubectl("", "delete", "pod", old.Name, "--wait=false")
+	s.until("a pod that knows no operator is ready", func(context.Context) error { _, err := s.serving(old.Name); return err })
+	next, err := s.serving(old.Name)
+	if err != nil {
+		s.Fatal(err)
+	}
+	if status := page(s.place, next.Name, 8086, "status"); !strings.Contains(status, "standby config") {
+		s.Errorf("it does not say with what it has started: %s", status)
+	}
+	after := s.dialTo(next, doors[0], peer)
+	late := s.dialTo(next, doors[1], peer)
+	s.goOn("the pod is told to end", before, calm)
+	s.hangUp(before, calm)
+	s.leaves(old.Name)
+
+	system.kubectl("", "scale", "deployment", "stunner-operator", replicas)
+	system.wait("condition=Available", "deployment/stunner-operator")
+	s.until("the pod follows the operator", func(context.Context) error {
+		if status := page(s.place, next.Name, 8086, "status"); strings.Contains(status, "standby config") {
+			return errors.New("it runs what it has started with: " + status)
+		}
+		return nil
+	})
+	s.goOn("the operator is back", after, late)
+	s.hangUp(after, late)
+	if now := s.kubectl("", "get", "pod", next.Name, "--output=jsonpath={.status.containerStatuses[0].restartCount} {.metadata.deletionTimestamp}"); now != "0" {
+		s.Errorf("restarts and deletion of the pod: %s", now)
+	}
+}

@@ -1,0 +1,64 @@
+//go:build node
+
+package node_test
+
+import (
+	"context"
+	"errors"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/call"
+)
+
+// nodeIsDrained: the node of a dataplane pod is drained. Its calls go on there, new ones go to a pod on another node, and the drain is over with the last
+// call.
+func nodeIsDrained(s site) {
+	const second = "second"
+	if err := cluster.Join(s.Context(), second); err != nil {
+		s.Fatal(err)
+	}
+	s.Cleanup(func() {
+		if err := cluster.Leave(context.Background(), second); err != nil {
+			s.Error(err)
+		}
+	})
+	s.kubectl("", "patch", "dataplane", s.namespace, "--type=merge", "-p", `{"spec":{"affinity":{"nodeAffinity":{
+		"preferredDuringSchedulingIgnoredDuringExecution":[{"weight":100,"preference":{"matchExpressions":[
+		{"key":"kubernetes.io/hostname","operator":"In","values":["`+second+`"]}]}}]}}}}`)
+	s.open("", udpListener, tcpListener)
+	doors, peer := s.usual(), s.echo()
+	old, err := s.serving("")
+	if err != nil || old.Spec.NodeName != second {
+		s.Fatalf("the dataplane is on node %s, want %s: %v", old.Spec.NodeName, second, err)
+	}
+	calls := []*call.Call{s.dial(doors[0], peer), s.dial(doors[1], peer)}
+	drained := make(chan error, 1)
+	go func() {
+		_, err := cluster.Kubectl(s.Context(), "drain", second, "--ignore-daemonsets", "--delete-emptydir-data")
+		drained <- err
+	}()
+	s.until("a pod serves on another node", func(context.Context) error {
+		switch p, err := s.serving(old.Name); {
+		case err != nil:
+			return err
+		case p.Spec.NodeName == second:
+			return errors.New("it is on the same node")
+		}
+		return nil
+	})
+	later := []*call.Call{s.dial(doors[0], peer), s.dial(doors[1], peer)}
+	s.goOn("the node is drained", append(calls, later...)...)
+	select {
+	case err := <-drained:
+		s.Fatalf("the drain did not wait for the calls: %v", err)
+	default:
+	}
+	s.hangUp(calls...)
+	select {
+	case err := <-drained:
+		if err != nil {
+			s.Error(err)
+		}
+	case <-s.Context().Done():
+	}
+	s.hangUp(later...)
+}

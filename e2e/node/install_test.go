@@ -1,0 +1,253 @@
+//go:build node
+
+package node_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+)
+
+// home is the namespace that the documentation installs into.
+const home = "stunner-system"
+
+// way is how the product is installed: the commands stand on a page, each block found by how it begins.
+type way struct {
+	name      string
+	programs  []string // of .ci/programs, beside kubectl
+	install   []block  // and a first gateway
+	uninstall block
+	thorough  bool // more is tried than whether it works
+}
+
+// block is a block of commands on a page.
+type block struct{ page, begins string }
+
+const (
+	readme  = "README.md"
+	manual  = "docs/install.md"
+	example = "docs/examples/cluster"
+)
+
+// ways are those of the documentation. That of the README is one of them.
+var ways = []way{
+	{
+		name: "README", programs: []string{"helm"}, thorough: true,
+		install:   []block{{readme, "helm install stunner-crds"}},
+		uninstall: block{readme, "helm uninstall"},
+	},
+	{
+		name: "Helm 3", programs: []string{"helm3"},
+		install:   []block{{manual, "helm install stunner-crds"}, firstGateway},
+		uninstall: block{manual, "helm uninstall"},
+	},
+	{
+		name:      "kustomize",
+		install:   []block{{manual, "kubectl apply --server-side"}, firstGateway},
+		uninstall: block{manual, "kubectl delete --kustomize"},
+	},
+}
+
+var (
+	firstGateway = block{manual, "kubectl apply --kustomize"}
+	credentials  = block{manual, "kubectl port-forward"}
+)
+
+// text is what stands in a block.
+func (b block) text(t *testing.T) string {
+	t.Helper()
+	page, err := os.ReadFile(filepath.Join(root(t), b.page))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, found := range regexp.MustCompile("(?ms)^```\n(.*?)^```$").FindAllStringSubmatch(string(page), -1) {
+		if strings.HasPrefix(found[1], b.begins) {
+			return found[1]
+		}
+	}
+	t.Fatalf("%s has no block of commands that begins with %q", b.page, b.begins)
+	return ""
+}
+
+func root(t *testing.T) string {
+	t.Helper()
+	root, err := bed.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return root
+}
+
+// published are the places where the documentation finds what is published. Here it comes from the repository; everything else in the commands is as it stands
+// there, and the images have the names and tags that are published.
+var published = regexp.MustCompile(`oci://ghcr\.io/stunner-gateway/|'https://github\.com/stunner-gateway/stunner//([^'?]+)\?ref=[^']+'`)
+
+// follow runs blocks of a page as somebody does who works in the namespace, and returns what they print.
+func (s place) follow(programs []string, blocks ...block) string {
+	s.Helper()
+	var all strings.Builder
+	for _, b := range blocks {
+		commands := published.ReplaceAllStringFunc(b.text(s.T), func(place string) string {
+			if m := published.FindStringSubmatch(place); m[1] != "" {
+				return filepath.Join(root(s.T), m[1])
+			}
+			return root(s.T) + "/"
+		})
+		all.WriteString(s.shell(programs, commands))
+	}
+	return all.String()
+}
+
+// shell runs commands in the namespace.
+func (s place) shell(programs []string, commands string) string {
+	s.Helper()
+	var folders []string
+	for _, p := range programs {
+		folder, err := bed.Published(s.Context(), root(s.T), p)
+		if err != nil {
+			s.Fatal(err)
+		}
+		folders = append(folders, folder)
+	}
+	begun := time.Now()
+	ctx, cancel := context.WithTimeout(s.Context(), 2*patience)
+	defer cancel()
+	out, err := cluster.Shell(ctx, s.namespace, commands, folders...)
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.Logf("after %s: %s", since(begun), strings.TrimSpace(commands))
+	return out
+}
+
+// install installs the product in one way, with a first gateway in the namespace of the test. All namespaces take confined pods only. When the test ends, the
+// cluster is as it was. It returns what is said meanwhile.
+func (s place) install(w way) string {
+	s.Helper()
+	s.prepare()
+	said := s.follow(w.programs, w.install...)
+	place{s.T, home}.wait("condition=Available", "deployment", "--all")
+	s.wait("condition=Available", "deployment", "--all")
+	return said
+}
+
+// prepare makes the namespace that is installed into, and has the cluster left as it is now.
+func (s place) prepare() {
+	s.Helper()
+	before, system := inventory(s.T), place{s.T, home}
+	s.Cleanup(func() {
+		if s.Failed() {
+			system.explain()
+			s.explain()
+		}
+		s.remove()
+		before.restore(s.T)
+	})
+	// What is published has these names, and is on the node; the echo peer has only a tag of the tests.
+	if err := cluster.Tag(s.Context(), "ghcr.io/stunner-gateway/echo:e2e", "ghcr.io/stunner-gateway/echo:0.1.0"); err != nil {
+		s.Fatal(err)
+	}
+	system.open()
+}
+
+// meet makes the first call as the documentation tells: with the credentials that the auth service gives through kubectl.
+func (s place) meet() meeting {
+	s.Helper()
+	m := meeting{place: s, peer: s.echo()}
+	said := s.follow(nil, credentials)
+	var ice bed.ICE
+	answer := said[max(0, strings.Index(said, "{")):]
+	if err := json.Unmarshal([]byte(answer), &ice); err != nil || len(ice.Servers) != 1 {
+		s.Fatalf("no ICE servers (%v): %s", err, said)
+	}
+	for network := range protocols {
+		s.until("a call by "+string(network)+" is made", func(ctx context.Context) error { // kube-proxy may not know the pod yet
+			c, err := m.with(ctx, ice.Servers[0], network)
+			if err == nil {
+				m.echoes(s.T, network, c)
+				m.end(s.T, network, c)
+			}
+			return err
+		})
+	}
+	m.auth = s.publish()
+	return m
+}
+
+// objects are the names of the objects of a cluster: KIND NAMESPACE NAME.
+type objects []string
+
+// inventory names all objects that there are, but for those that come and go by themselves.
+func inventory(t *testing.T) objects {
+	t.Helper()
+	all, err := list(context.WithoutCancel(t.Context()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func list(ctx context.Context) (all objects, err error) {
+	kinds, err := cluster.Kubectl(ctx, "api-resources", "--verbs=list", "--output=name")
+	if err != nil {
+		return nil, err
+	}
+	resources := slices.DeleteFunc(strings.Fields(kinds), func(r string) bool {
+		return strings.HasPrefix(r, "event") || strings.HasSuffix(r, "metrics.k8s.io") || r == "componentstatuses"
+	})
+	out, err := cluster.Kubectl(ctx, "get", strings.Join(resources, ","), "--all-namespaces", "--no-headers",
+		"--output=custom-columns=KIND:.kind,NAMESPACE:.metadata.namespace,NAME:.metadata.name")
+	if err != nil {
+		return nil, err
+	}
+	for line := range strings.Lines(out) {
+		// A node writes its lease when it is ready.
+		if fields := strings.Fields(line); len(fields) == 3 && fields[1] != "kube-node-lease" {
+			all = append(all, strings.Join(fields, " "))
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all), nil
+}
+
+// since returns the objects that there are now and were not before.
+func (before objects) since(ctx context.Context) (more objects, err error) {
+	all, err := list(ctx)
+	return slices.DeleteFunc(all, func(o string) bool { return slices.Contains(before, o) }), err
+}
+
+// restore removes what there was not before.
+func (before objects) restore(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	err := bed.Until(ctx, func(ctx context.Context) error {
+		more, err := before.since(ctx)
+		if err != nil || len(more) == 0 {
+			return err
+		}
+		var own []string // what lies in no namespace, and namespaces with all that is in them
+		for _, o := range more {
+			if fields := strings.Fields(o); fields[1] == "<none>" && fields[0] != "PersistentVolume" {
+				own = append(own, fields[0]+"/"+fields[2])
+			}
+		}
+		if len(own) > 0 {
+			_, err = cluster.Kubectl(ctx, append([]string{"delete", "--wait=false", "--ignore-not-found"}, own...)...)
+		}
+		return errors.Join(fmt.Errorf("left: %s", strings.Join(more, ", ")), err)
+	})
+	if err != nil {
+		t.Errorf("leave the cluster as it was: %v", err)
+	}
+}

@@ -1,0 +1,109 @@
+//go:build node
+
+package node_test
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/call"
+)
+
+// mediaServersChange: media servers are scaled and rolled. The calls to those that go end, and no other.
+func mediaServersChange(s site) {
+	s.copied("testdata/echo.yaml", "echo", "steady")
+	s.kubectl("", "patch", "udproutes.stunner.l7mp.io", "to-echo", "--type=json", "-p",
+		`[{"op":"add","path":"/spec/rules/0/backendRefs/-","value":{"name":"steady","port":7002}}]`)
+	s.scale("echo", 3)
+	s.open("", udpListener, tcpListener)
+	doors := s.usual()
+	steady := []*call.Call{s.dial(doors[0], echoOf(s.pods("app=steady")[0])), s.dial(doors[1], echoOf(s.pods("app=steady")[0]))}
+	calls := s.toEach(doors)
+
+	s.scale("echo", 1)
+	s.divide("scaled from 3 to 1", calls, 1, steady...)
+	s.scale("echo", 5)
+	for name, c := range s.toEach(doors) {
+		if calls[name] == nil {
+			calls[name] = c
+			continue
+		}
+		s.hangUp(c)
+	}
+	if len(calls) != 5 {
+		s.Fatalf("calls to %d pods, want 5", len(calls))
+	}
+	for _, c := range calls {
+		s.goOn("scaled from 1 to 5", c)
+	}
+	s.kubectl("", "rollout", "restart", "deployment", "echo")
+	s.kubectl("", "rollout", "status", "deployment", "echo", "--timeout="+patience.String())
+	s.divide("rolled", calls, 0, steady...)
+	for _, c := range s.toEach(doors) {
+		s.hangUp(c)
+	}
+	s.hangUp(steady...)
+}
+
+// scale waits until so many pods serve, and the others are told to end.
+func (s site) scale(deployment string, replicas int) {
+	s.Helper()
+	s.kubectl("", "scale", "deployment", deployment, fmt.Sprintf("--replicas=%d", replicas))
+	s.kubectl("", "rollout", "status", "deployment", deployment, "--timeout="+patience.String())
+	s.until(fmt.Sprintf("there are %d pods", replicas), func(context.Context) error {
+		if pods := s.pods("app=" + deployment); len(pods) != replicas {
+			return fmt.Errorf("there are %d", len(pods))
+		}
+		return nil
+	})
+}
+
+// toEach makes a call to each echo peer, by one door after the other.
+func (s site) toEach(doors []door) map[string]*call.Call {
+	s.Helper()
+	calls := map[string]*call.Call{}
+	for i, p := range s.pods("app=echo") {
+		calls[p.Name] = s.dial(doors[i%len(doors)], echoOf(p))
+	}
+	return calls
+}
+
+// divide checks that of calls to pods those have ended whose pod is gone, takes them out, and that all others go on.
+func (s site) divide(after string, calls map[string]*call.Call, stay int, others ...*call.Call) {
+	s.Helper()
+	alive := map[string]bool{}
+	for _, p := range s.pods("app=echo") {
+		alive[p.Name] = true
+	}
+	var gone []*call.Call
+	var left []netip.AddrPort
+	for name, c := range calls {
+		if alive[name] {
+			others = append(others, c)
+			stay--
+			continue
+		}
+		s.wait("delete", "pod/"+name)
+		gone, left = append(gone, c), append(left, c.Peer())
+		delete(calls, name)
+	}
+	if stay != 0 {
+		s.Errorf("%s: %d calls to pods that stay are missing", after, stay)
+	}
+	heard := make([]int, len(gone))
+	for i, c := range gone {
+		heard[i] = c.Stats().Received
+	}
+	s.goOn(after, others...)
+	for _, peer := range left {
+		s.until("a pod that is gone is forbidden", func(context.Context) error { return refusal(s.options(s.usual()[0], peer), "403") })
+	}
+	for i, c := range gone {
+		if more := c.Stats().Received - heard[i]; more != 0 {
+			s.Errorf("%s: a pod that is gone has sent %d datagrams", after, more)
+		}
+		s.Logf("%s, to a pod that is gone: %s", after, c.End(time.Millisecond))
+	}
+}

@@ -1,0 +1,157 @@
+//go:build node
+
+package node_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/services/api/config"
+)
+
+// silence is how long a call may say nothing before it counts as dropped.
+const silence = 30 * time.Second
+
+// meeting is where calls are made: through the Gateway front-door of a namespace, to its echo peer.
+type meeting struct {
+	place
+	auth  netip.Addr
+	peer  netip.AddrPort
+	token string // that its web app shows to the auth service, where one is wanted
+}
+
+// publish lets clients outside of the cluster reach the auth service, as the web app would that stands before it, and returns its address.
+func (s place) publish() netip.Addr {
+	s.Helper()
+	system := place{s.T, home}
+	system.kubectl("", "expose", "deployment", "stunner-auth", "--name=from-outside", "--type=LoadBalancer", "--port=8088")
+	return system.address("from-outside")
+}
+
+// withdraw takes that back.
+func (m meeting) withdraw() {
+	m.Helper()
+	place{m.T, home}.kubectl("", "delete", "service", "from-outside")
+}
+
+// echo is the echo peer of the namespace.
+func (s place) echo() netip.AddrPort {
+	s.Helper()
+	return netip.AddrPortFrom(netip.MustParseAddr(s.pods("app=echo")[0].Status.PodIP), 7002)
+}
+
+// call: what the auth service gives out works at the addresses that the Gateway has in its status.
+func (m meeting) call(t *testing.T) {
+	for network, c := range m.start(t) {
+		m.echoes(t, network, c)
+		m.end(t, network, c)
+	}
+}
+
+// goesOn checks that calls were not disturbed, ends them, and waits until the pod that had them is gone.
+func (m meeting) goesOn(t *testing.T, calls map[call.Network]*call.Call, pod string) {
+	t.Helper()
+	for network, c := range calls {
+		m.echoes(t, network, c)
+	}
+	if m.kubectl("", "get", "pod", pod, "--output=jsonpath={.metadata.deletionTimestamp}") == "" {
+		t.Errorf("pod %s was not told to end", pod)
+	}
+	for network, c := range calls {
+		m.end(t, network, c)
+	}
+	m.wait("delete", "pod/"+pod)
+}
+
+// echoes waits until a hundred more datagrams have come back.
+func (m meeting) echoes(t *testing.T, network call.Network, c *call.Call) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), silence)
+	defer cancel()
+	if err := c.AwaitMore(ctx, 100); err != nil {
+		t.Errorf("%s: %v", network, err)
+	}
+}
+
+// start makes a call by each transport and waits until it is up.
+func (m meeting) start(t *testing.T) map[call.Network]*call.Call {
+	t.Helper()
+	calls := map[call.Network]*call.Call{}
+	for network := range protocols {
+		calls[network] = m.dial(t, network)
+		m.echoes(t, network, calls[network])
+	}
+	return calls
+}
+
+// protocols are those of the listeners of front-door.
+var protocols = map[call.Network]config.Protocol{call.UDP: config.TURNUDP, call.TCP: config.TURNTCP}
+
+// dial makes a call as a web app does: it asks for credentials, and the first datagram has come back.
+func (m meeting) dial(t *testing.T, network call.Network) (c *call.Call) {
+	t.Helper()
+	m.until("a call by "+string(network)+" is made", func(ctx context.Context) error { // kube-proxy may not know the pod yet
+		ice, err := m.ask(ctx)
+		if err != nil {
+			return err
+		}
+		if c, err = m.with(t.Context(), ice, network); err != nil {
+			return err
+		}
+		return c.Await(ctx, 1)
+	})
+	return c
+}
+
+// with makes a call with credentials.
+func (m meeting) with(ctx context.Context, ice bed.ICEServer, network call.Network) (*call.Call, error) {
+	gateway, err := ice.Address(protocols[network])
+	if err != nil {
+		return nil, err
+	}
+	return call.Start(ctx, call.Options{Gateway: gateway, Network: network, Username: ice.Username, Password: ice.Credential, Peer: m.peer})
+}
+
+// end ends a call, of which nothing may be missing.
+func (m meeting) end(t *testing.T, network call.Network, c *call.Call) {
+	t.Helper()
+	stats := c.End(5 * time.Second)
+	t.Logf("%s: %s", network, stats)
+	if stats.Lost != 0 || stats.Err != nil {
+		t.Errorf("%s: %s", network, stats)
+	}
+}
+
+// ask asks for credentials as a web app does, and returns those of the Gateway.
+func (m meeting) ask(ctx context.Context) (bed.ICEServer, error) {
+	code, answer, err := m.post(ctx, m.token)
+	var ice bed.ICE
+	if err := errors.Join(err, json.Unmarshal(answer, &ice)); err != nil || code != http.StatusCreated || len(ice.Servers) != 1 {
+		return bed.ICEServer{}, fmt.Errorf("ask for credentials: status %d, %w: %s", code, err, answer)
+	}
+	return ice.Servers[0], nil
+}
+
+// post asks for credentials with a token, or with none.
+func (m meeting) post(ctx context.Context, token string) (code int, answer []byte, err error) {
+	body := fmt.Sprintf(`{"gateways":[{"namespace":%q,"name":"front-door"}]}`, m.namespace)
+	url := fmt.Sprintf("http://%s:8088/v1/ice-servers", m.auth)
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(body))
+	if err != nil {
+		return 0, nil, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	return bed.Do(req)
+}

@@ -1,0 +1,84 @@
+//go:build node
+
+package node_test
+
+import (
+	"context"
+	"crypto/x509"
+	"fmt"
+	"net/netip"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/call"
+)
+
+// secretsChange: credentials and certificate are replaced under calls by every transport. Who calls anew needs what is new; who calls goes on, and
+// may refresh with what the call began with.
+func secretsChange(s site) {
+	first := s.certify()
+	s.open("", udpListener, tcpListener,
+		"{name: tls, port: 5349, protocol: TURN-TLS, tls: {certificateRefs: [{name: pair}]}}",
+		"{name: dtls, port: 5349, protocol: TURN-DTLS, tls: {certificateRefs: [{name: pair}]}}")
+	doors := s.usual()
+	doors = append(doors,
+		door{call.TLS, netip.AddrPortFrom(doors[1].at.Addr(), 5349)},
+		door{call.DTLS, netip.AddrPortFrom(doors[0].at.Addr(), 5349)})
+	peer := s.echo()
+	with := func(w door, roots *x509.CertPool) call.Options {
+		o := s.options(w, peer)
+		o.Roots = roots
+		return o
+	}
+	var calls []*call.Call
+	for _, w := range doors {
+		calls = append(calls, s.dialWith(with(w, first)))
+	}
+	old := s
+
+	second := s.certify()
+	for _, w := range doors[2:] {
+		s.until(fmt.Sprintf("%s shows the new certificate", w.network), func(ctx context.Context) error {
+			c, err := call.Start(s.Context(), with(w, second))
+			if err == nil {
+				s.hangUp(c)
+			}
+			return err
+		})
+		if c, err := call.Start(s.Context(), with(w, first)); err == nil {
+			c.End(0)
+			s.Errorf("%s: the old certificate is still shown", w.network)
+		}
+	}
+	s.goOn("another certificate", calls...)
+
+	s.sign("the second secret")
+	for _, w := range doors {
+		s.hangUp(s.dialWith(with(w, second)))
+		o := old.options(w, peer)
+		o.Roots = second
+		s.refused(o, "401")
+	}
+	for _, c := range calls {
+		if err := c.Renew(); err != nil {
+			s.Errorf("a call cannot refresh with what it began with: %v", err)
+		}
+	}
+	s.goOn("another secret", calls...)
+	s.hangUp(calls...)
+}
+
+// certify gives the Gateways another certificate, for every address that a Service may get, and returns what it is checked against.
+func (s site) certify() *x509.CertPool {
+	s.Helper()
+	var addresses []netip.Addr
+	for a := netip.MustParseAddr("198.18.1.1"); a.Less(netip.MustParseAddr("198.18.2.0")); a = a.Next() {
+		addresses = append(addresses, a)
+	}
+	chain, key, err := bed.Certificate(addresses...)
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.kubectl(fmt.Sprintf("{apiVersion: v1, kind: Secret, type: kubernetes.io/tls, metadata: {name: pair}, stringData: {tls.crt: %q, tls.key: %q}}",
+		chain, key), "apply", "-f", "-")
+	return pool(chain)
+}

@@ -1,0 +1,108 @@
+//go:build node
+
+package node_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/call"
+)
+
+// The bounds of scaling.
+const (
+	perReplica  = 50
+	minReplicas = 2
+	maxReplicas = 5
+)
+
+// trigger is a way to scale dataplanes.
+type trigger struct {
+	name   string
+	begin  func(*crowd) // scaling
+	end    func(*crowd)
+	source source // nobody, where somebody scales by hand
+}
+
+// tell scales by hand, where nobody else does.
+func (w trigger) tell(c *crowd, replicas int) {
+	c.Helper()
+	if w.source.deployment == "" {
+		c.kubectl("", "scale", "deployment/front-door", fmt.Sprintf("--replicas=%d", replicas))
+	}
+}
+
+// TestScaling: somebody scales the dataplane by hand, and no call is dropped for it.
+func TestScaling(t *testing.T) {
+	trigger{}.scale(&crowd{meeting: hall(t), calls: map[string][]*call.Call{}})
+}
+
+// hall is a meeting with room for a crowd.
+func hall(t *testing.T) meeting {
+	t.Helper()
+	s := stage(t)
+	s.install(ways[0])
+	// The node is small, and all pods of this test must have their part of it.
+	s.kubectl("", "patch", "dataplane", "default", "--type=merge", "--patch", `{"spec":{"resources":{"requests":{"cpu":"100m"}}}}`)
+	s.kubectl("", "set", "resources", "deployment/echo", "--requests=cpu=100m")
+	for _, d := range []string{"front-door", "echo"} {
+		s.kubectl("", "rollout", "status", "deployment/"+d, "--timeout="+patience.String())
+	}
+	m := meeting{place: s, auth: s.publish(), peer: s.echo()}
+	m.call(t)
+	return m
+}
+
+// scale: more calls bring pods, fewer take them away, the one with the fewest calls first; its calls go on where they are until they end. While
+// nobody knows how many calls there are, the pods stay.
+func (w trigger) scale(c *crowd) {
+	defer c.leaveAll()
+	c.dial(10, "")
+	w.tell(c, minReplicas)
+	c.takers(minReplicas)
+	c.dial(250, "")
+	w.tell(c, maxReplicas)
+	pods := c.takers(maxReplicas)
+	c.intact()
+	slices.SortFunc(pods, func(a, b string) int { return len(c.calls[b]) - len(c.calls[a]) })
+
+	// The sum is still enough for all five.
+	loads := map[string]int{pods[0]: 145, pods[1]: 50, pods[2]: 10, pods[3]: 0, pods[4]: 0}
+	c.spread(loads)
+	c.priced(loads)
+
+	c.leave(pods[0], 45) // 160 calls are for four pods
+	w.tell(c, 4)
+	left, gone := c.gone(pods)
+	c.wasEmpty(gone)
+	c.leave(pods[0], 20) // 140 are for three
+	w.tell(c, 3)
+	left, gone = c.gone(left)
+	c.wasEmpty(gone)
+	c.intact()
+
+	if w.source.deployment != "" {
+		w.source.away(c, func() { c.keeps(len(left)) })
+	}
+
+	c.leave(pods[0], 45) // 95 are for two
+	w.tell(c, 2)
+	_, gone = c.gone(left)
+	if gone != pods[2] {
+		c.Errorf("the pod at %s was told to end, and not the one with the fewest calls, at %s", gone, pods[2])
+	}
+	name := c.named(gone)
+	c.intact()
+	c.leave(gone, len(c.calls[gone]))
+	c.wait("delete", "pod/"+name)
+	c.intact()
+}
+
+// wasEmpty checks that a pod that was told to end had no calls.
+func (c *crowd) wasEmpty(pod string) {
+	c.Helper()
+	if n := len(c.calls[pod]); n > 0 {
+		c.Errorf("the pod at %s was told to end with %d calls, while others had none", pod, n)
+	}
+}

@@ -1,0 +1,56 @@
+//go:build node
+
+package node_test
+
+import (
+	"context"
+	"errors"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/call"
+)
+
+// everythingIsUpdated: pods get another label, which needs other pods, and the operator another image. Calls go on where they are.
+func everythingIsUpdated(s site) {
+	s.open("", udpListener, tcpListener)
+	doors, peer := s.usual(), s.echo()
+	old, err := s.serving("")
+	if err != nil {
+		s.Fatal(err)
+	}
+	calls := []*call.Call{s.dial(doors[0], peer), s.dial(doors[1], peer)}
+	s.kubectl("", "patch", "dataplane", s.namespace, "--type=merge", "-p", `{"spec":{"labels":{"ring":"two"}}}`)
+	s.until("only a pod with the label serves", func(context.Context) error {
+		switch p, err := s.serving(old.Name); {
+		case err != nil:
+			return err
+		case p.Labels["ring"] != "two":
+			return errors.New("it has no such label")
+		case len(s.pods(dataplanes)) > 1:
+			return errors.New("the pod before it is not told to end yet")
+		}
+		return nil
+	})
+	now, err := s.serving(old.Name)
+	if err != nil {
+		s.Fatal(err)
+	}
+	later := []*call.Call{s.dialTo(now, doors[0], peer), s.dialTo(now, doors[1], peer)}
+	s.goOn("pods of another label", calls...)
+	s.hangUp(calls...)
+	s.leaves(old.Name)
+
+	system := place{s.T, home}
+	image := system.kubectl("", "get", "deployment", "stunner-operator", "--output=jsonpath={.spec.template.spec.containers[0].image}")
+	if err := cluster.Tag(s.Context(), image, image+"-next"); err != nil {
+		s.Fatal(err)
+	}
+	for _, tag := range []string{"-next", ""} {
+		system.kubectl("", "set", "image", "deployment/stunner-operator", "manager="+image+tag)
+		system.kubectl("", "rollout", "status", "deployment", "stunner-operator", "--timeout="+patience.String())
+		s.goOn("another operator", later...)
+	}
+	if p, err := s.serving(""); err != nil || p.Name != now.Name || p.Status.ContainerStatuses[0].RestartCount != 0 {
+		s.Errorf("another operator has changed the dataplane: %v, pod %s was %s", err, p.Name, now.Name)
+	}
+	s.hangUp(append(later, s.dial(doors[0], peer))...)
+}

@@ -1,0 +1,86 @@
+//go:build node
+
+package node_test
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/call"
+)
+
+// TestUpgrade installs the charts and images of an earlier commit, upgrades them to those of this one, and rolls that back. Calls go on, whichever pod they are in.
+func TestUpgrade(t *testing.T) {
+	for _, helm := range []string{"helm", "helm3"} {
+		t.Run(helm, func(t *testing.T) {
+			s := stage(t)
+			s.prepare()
+			s.installEarlier(helm)
+			s.follow(nil, firstGateway)
+			s.kubectl("", "set", "resources", "deployment/echo", "--requests=cpu=100m")
+			for _, d := range []string{"front-door", "echo"} {
+				s.kubectl("", "rollout", "status", "deployment/"+d, "--timeout="+patience.String())
+			}
+			m := s.meet()
+			secret := m.secret()
+
+			calls := []map[call.Network]*call.Call{m.start(t)}
+			for _, b := range []block{{manual, "helm upgrade stunner-crds"}, {manual, "helm rollback"}} {
+				old := m.pods(dataplanes)[0]
+				s.follow([]string{helm}, b)
+				m.until("another pod takes new calls", func(context.Context) error {
+					if pods := m.pods(dataplanes); len(pods) != 1 || pods[0].Name == old.Name {
+						return fmt.Errorf("%d pods, the first is %s", len(pods), pods[0].Name)
+					}
+					return nil
+				})
+				m.wait("condition=Ready", "pod/"+m.pods(dataplanes)[0].Name)
+				m.wait("condition=Programmed", "gateway/front-door")
+				if was, is := program(old), program(m.pods(dataplanes)[0]); was == is {
+					t.Errorf("%s: the dataplane runs what it has run before: %s", b.begins, is)
+				}
+				calls = append(calls, m.start(t))
+				if m.secret() != secret {
+					t.Errorf("%s has changed the credentials", b.begins)
+				}
+			}
+			for _, more := range calls {
+				for network, c := range more {
+					m.echoes(t, network, c)
+					m.end(t, network, c)
+				}
+			}
+		})
+	}
+}
+
+// installEarlier installs the earlier commit, its charts packaged as a release of their own.
+func (s place) installEarlier(helm string) {
+	s.Helper()
+	found, err := filepath.Glob(filepath.Join(root(s.T), "bin/earlier", "*"))
+	if err != nil || len(found) != 1 {
+		s.Fatalf("THERE IS NOTHING TO UPGRADE FROM: bin/earlier has %d commits (%v): run `make e2e` in a clone with its history: git fetch --unshallow", len(found), err)
+	}
+	if err := cluster.Import(s.Context(), filepath.Join(found[0], "images")); err != nil {
+		s.Fatal(err)
+	}
+	// There will be three dataplane pods at a time, each with calls. The node is small, and each must have its part of it.
+	s.shell([]string{helm}, fmt.Sprintf(`cd %s
+helm package --version 0.0.9 --app-version 0.0.9 %[2]s/stunner-crds %[2]s/stunner
+helm install stunner-crds stunner-crds-0.0.9.tgz --namespace stunner-system --set gatewayAPI.enabled=true
+helm install stunner stunner-0.0.9.tgz --namespace stunner-system --set stunnerGatewayOperator.dataplane.spec.resources.requests.cpu=100m --wait`,
+		s.TempDir(), filepath.Join(found[0], "charts")))
+}
+
+// program is the image that a pod runs, whatever it is called.
+func program(p corev1.Pod) string { return p.Status.ContainerStatuses[0].ImageID }
+
+// secret is what credentials are made of.
+func (m meeting) secret() string {
+	m.Helper()
+	return place{m.T, home}.kubectl("", "get", "secret/stunner-turn-credentials", "--output=jsonpath={.data.secret}")
+}

@@ -1,0 +1,150 @@
+//go:build node
+
+package node_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/call"
+)
+
+// Addresses of the cluster of tests: of its clients, and of pods.
+var (
+	clientIP = netip.MustParseAddr("198.18.0.2")
+	podRange = netip.MustParsePrefix("10.244.0.0/16")
+)
+
+// nodeIP is the address of the node.
+func (s site) nodeIP() netip.Addr {
+	s.Helper()
+	return netip.MustParseAddr(s.pods("app=echo")[0].Status.HostIP)
+}
+
+// servicesDiffer: the doors to expose a Gateway. Calls go through each, and the dataplane sees the client, or the node where Kubernetes puts its address in the
+// place of the client's.
+func servicesDiffer(s site) {
+	const both = udpListener + ", " + tcpListener
+	for _, variant := range []struct {
+		name        string
+		annotations string
+		doors       func(site) []door
+		seen        func(netip.Addr) bool // the address of a client
+		service     string                // what kubectl prints of the Service front-door
+	}{
+		{"load balancer, a Service for each transport", "", site.usual, aNode, "LoadBalancer UDP/3478/3478"},
+		{"one Service for both transports", `stunner.l7mp.io/enable-mixed-protocol-lb: "true"`, site.together, aNode, "LoadBalancer UDP/3478/3478 TCP/3478/3478"},
+		{"local traffic only", "stunner.l7mp.io/external-traffic-policy: local", site.usual, theClient, "LoadBalancer UDP/3478/3478"},
+		{"a port of the node", `stunner.l7mp.io/service-type: NodePort, stunner.l7mp.io/nodeport: '{"udp":30478}'`, nodePort, aNode, "NodePort UDP/3478/3478"},
+		{"inside only", "stunner.l7mp.io/service-type: ClusterIP", clusterIP, aNode, "ClusterIP UDP/3478/3478"},
+		{"another port of the pod", `stunner.l7mp.io/targetport: '{"udp":9478}'`, site.usual, aNode, "LoadBalancer UDP/3478/9478"},
+	} {
+		s.open(variant.annotations, both)
+		service := s.kubectl("", "get", "service", "front-door", "--output=jsonpath={.spec.type}{range .spec.ports[*]} {.protocol}/{.port}/{.targetPort}{end}")
+		if service != variant.service {
+			s.Errorf("%s: the Service is %q, want %q", variant.name, service, variant.service)
+		}
+		s.through(variant.name, variant.doors(s), variant.seen)
+		s.close()
+	}
+	s.onTheNode()
+}
+
+// through makes a call by each door, and looks whom the dataplane sees.
+func (s site) through(name string, doors []door, seen func(netip.Addr) bool) {
+	s.Helper()
+	var calls []*call.Call
+	for _, w := range doors {
+		calls = append(calls, s.dial(w, s.echo()))
+	}
+	pod, err := s.serving("")
+	if err != nil {
+		s.Fatal(err)
+	}
+	clients := s.clients(pod.Name)
+	if len(clients) != len(doors) || !slices.ContainsFunc(clients, seen) || slices.ContainsFunc(clients, func(a netip.Addr) bool { return !seen(a) }) {
+		s.Errorf("%s: the dataplane sees clients at %s", name, clients)
+	}
+	s.Logf("%s: %d calls, seen at %s", name, len(calls), clients)
+	s.hangUp(calls...)
+}
+
+// close deletes the Gateway and waits for what is collected with it.
+func (s site) close() {
+	s.Helper()
+	s.kubectl("", "delete", "gateway", "front-door")
+	s.until("nothing is left of the Gateway", func(context.Context) error {
+		const all = "service,deployment,daemonset,pod,configmap,secret"
+		if left := s.kubectl("", "get", all, "--selector="+dataplanes, "--output=name"); left != "" {
+			return errors.New(strings.ReplaceAll(left, "\n", ", ") + " are left")
+		}
+		return nil
+	})
+}
+
+func theClient(a netip.Addr) bool { return a == clientIP }
+
+// aNode is the node as pods see it: by its address on their network.
+func aNode(a netip.Addr) bool { return podRange.Contains(a) }
+
+// together are the doors where one Service has both transports.
+func (s site) together() []door {
+	at := netip.AddrPortFrom(s.address("front-door"), 3478)
+	return []door{{call.UDP, at}, {call.TCP, at}}
+}
+
+func nodePort(s site) []door {
+	var tcp uint16
+	text := s.kubectl("", "get", "service", "front-door-tcp", "--output=jsonpath={.spec.ports[0].nodePort}")
+	if _, err := fmt.Sscan(text, &tcp); err != nil {
+		s.Fatal(err)
+	}
+	return []door{{call.UDP, netip.AddrPortFrom(s.nodeIP(), 30478)}, {call.TCP, netip.AddrPortFrom(s.nodeIP(), tcp)}}
+}
+
+// clusterIP is reached through the node, which is what kube-proxy allows whoever routes such addresses to it.
+func clusterIP(s site) (doors []door) {
+	for network, service := range map[call.Network]string{call.UDP: "front-door", call.TCP: "front-door-tcp"} {
+		ip := netip.MustParseAddr(s.kubectl("", "get", "service", service, "--output=jsonpath={.spec.clusterIP}"))
+		doors = append(doors, door{network, netip.AddrPortFrom(ip, 3478)})
+	}
+	return doors
+}
+
+// onTheNode: a DaemonSet in the network of the node sees its clients, and relays from the external address of the node.
+func (s site) onTheNode() {
+	external := netip.MustParseAddr("203.0.113.9")
+	s.admit("privileged")
+	s.kubectl("", "patch", "dataplane", s.namespace, "--type=merge", "-p", `{"spec":{"dataplaneResource":"DaemonSet","hostNetwork":true}}`)
+	s.open(`stunner.l7mp.io/enable-relay-address-discovery: "true"`, udpListener, tcpListener)
+	pod, err := s.serving("")
+	if err != nil {
+		s.Fatal(err)
+	}
+	if pod.Status.PodIP != pod.Status.HostIP || !pod.Spec.HostNetwork {
+		s.Errorf("the pod is at %s", pod.Status.PodIP)
+	}
+	direct := []door{{call.UDP, netip.AddrPortFrom(s.nodeIP(), 3478)}, {call.TCP, netip.AddrPortFrom(s.nodeIP(), 3478)}}
+	s.through("on the node", direct, theClient)
+	s.until("relays have the external address of the node", func(ctx context.Context) error {
+		// A kubelet without a cloud takes it back when it says next how it is.
+		_, err := cluster.Kubectl(ctx, "patch", "node", pod.Spec.NodeName, "--subresource=status", "-p",
+			fmt.Sprintf(`{"status":{"addresses":[{"type":"ExternalIP","address":%q}]}}`, external))
+		if err != nil {
+			return err
+		}
+		c, err := call.Start(s.Context(), s.options(direct[0], s.echo()))
+		if err != nil {
+			return err
+		}
+		defer c.End(0)
+		if relay := netip.MustParseAddrPort(c.Relay().String()); relay.Addr() != external {
+			return fmt.Errorf("a relay is at %s", relay)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,139 @@
+package tilt
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+)
+
+const patience = time.Minute
+
+// The container of developers has the versions that the repository is tested with.
+func TestDevcontainer(t *testing.T) {
+	d := open(t)
+	type options = map[string]string
+	var c struct {
+		Image, PostCreateCommand string
+		Features                 map[string]options
+	}
+	if err := json.Unmarshal(uncommented(read(t, filepath.Join(d.root, ".devcontainer/devcontainer.json"))), &c); err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range []struct{ feature, option, file, pattern string }{
+		{"ghcr.io/devcontainers/features/go:1", "version", "go.work", `(?m)^go (\d+\.\d+)`},
+		{"ghcr.io/devcontainers/features/kubectl-helm-minikube:1", "version", ".ci/kube/go.mod", `k8s.io/kubernetes v(\S+)`},
+		{"ghcr.io/devcontainers/features/kubectl-helm-minikube:1", "helm", "e2e/go.mod", `helm.sh/helm/v4 v(\S+)`},
+		{"./tools", "tilt", "Tiltfile", `constraint='>=(\S+)'`},
+	} {
+		match := regexp.MustCompile(w.pattern).FindStringSubmatch(read(t, filepath.Join(d.root, w.file)))
+		if got := c.Features[w.feature][w.option]; match == nil || got != match[1] {
+			t.Errorf("%s: %s is %q, and %q in %s", w.feature, w.option, got, match, w.file)
+		}
+	}
+	for feature, given := range c.Features {
+		for option, value := range given {
+			if !regexp.MustCompile(`^\d+(\.\d+)*$`).MatchString(value) && value != "none" {
+				t.Errorf("%s: %s %q is no fixed version", feature, option, value)
+			}
+		}
+	}
+	if !strings.HasSuffix(c.Image, ":bookworm") {
+		t.Errorf("the packages of .ci/install are of bookworm, the image is %s", c.Image)
+	}
+	for _, path := range []string{c.PostCreateCommand, ".devcontainer/tools/install.sh"} {
+		if info, err := os.Stat(filepath.Join(d.root, path)); err != nil || info.Mode()&0o111 == 0 {
+			t.Errorf("%s cannot be run: %v", path, err)
+		}
+	}
+	d.tools(t, c.Features["./tools"])
+}
+
+// tools: the feature of ours knows the options that it is given, and they default to the same.
+func (d *desk) tools(t *testing.T, given map[string]string) {
+	t.Helper()
+	var feature struct {
+		ID      string
+		Options map[string]struct{ Default string }
+	}
+	if err := json.Unmarshal([]byte(read(t, filepath.Join(d.root, ".devcontainer/tools/devcontainer-feature.json"))), &feature); err != nil {
+		t.Fatal(err)
+	}
+	if feature.ID != "tools" || len(given) == 0 || len(given) != len(feature.Options) {
+		t.Errorf("feature %q has the options %v, given are %v", feature.ID, feature.Options, given)
+	}
+	script := read(t, filepath.Join(d.root, ".devcontainer/tools/install.sh"))
+	for name, value := range given {
+		if feature.Options[name].Default != value || !strings.Contains(script, "$"+strings.ToUpper(name)) {
+			t.Errorf("%s %s: the feature has %q", name, value, feature.Options[name].Default)
+		}
+	}
+}
+
+// uncommented takes the lines away that are comments: JSON for people has no others here.
+func uncommented(text string) []byte {
+	return regexp.MustCompile(`(?m)^\s*//.*$`).ReplaceAll([]byte(text), nil)
+}
+
+// The script that stands before a program in its container runs it with its arguments, runs the next one when told so, and ends as it ends.
+func TestScript(t *testing.T) {
+	root, err := bed.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	match := regexp.MustCompile(`(?s)<<'EOF'[^\n]*\n(.*?\n)EOF\n`).FindStringSubmatch(read(t, filepath.Join(root, ".ci/tilt/Dockerfile")))
+	if match == nil {
+		t.Fatal("the Dockerfile has no script")
+	}
+	service := filepath.Join(t.TempDir(), "service")
+	write(t, service, match[1])
+	program := func(name string) string {
+		return fmt.Sprintf("#!/bin/sh\ntrap 'exit 7' TERM\necho \"%s $*\"\nwhile :; do sleep 0.1; done\n", name)
+	}
+	write(t, service+".program", program("first"))
+	p, err := bed.Start(bed.Command{Name: "service", Path: service, Args: []string{"an argument"}, Logs: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	says := func(line string) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		if _, err := p.Says(ctx, regexp.MustCompile("(?m)^"+line+"$")); err != nil {
+			t.Fatal(errors.Join(err, p.Kill()))
+		}
+	}
+	says("first an argument")
+	write(t, service+".program", program("second"))
+	if err := p.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	says("second an argument")
+	if err := p.Stop(patience); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Err(); err == nil || err.Error() != "exit status 7" {
+		t.Errorf("%v, want what the program ended with", err)
+	}
+}
+
+// write puts a program in place at once, as tar does, while the one before it may run.
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	next := path + ".next"
+	if err := os.WriteFile(next, []byte(text), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(next, path); err != nil {
+		t.Fatal(err)
+	}
+}

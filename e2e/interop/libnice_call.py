@@ -71,5 +71,5 @@ for end in (a, b):
     assert end.agent.gather_candidates(end.stream)
 GLib.timeout_add_seconds(30, loop.quit)
 loop.run()
-assert a.over and b.over, f"messages are missing: {len(a.waiting)} and {len(b.waiting)}"
+assert a.over and b.over, f"messages are missing: of {[len(m) for m in a.waiting]} and {[len(m) for m in b.waiting]} bytes"
 print("both received", len(messages), "messages")

@@ -28,6 +28,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type client struct {
 	addr   netip.AddrPort
 	frames chan []byte
+	// meanwhile happens while the next frame is on its way.
+	meanwhile func()
 }
 
 func newClient(addr string) *client {
@@ -35,6 +37,10 @@ func newClient(addr string) *client {
 }
 
 func (c *client) Send(frame []byte) error {
+	if f := c.meanwhile; f != nil {
+		c.meanwhile = nil
+		f()
+	}
 	c.frames <- append([]byte(nil), frame...)
 	return nil
 }

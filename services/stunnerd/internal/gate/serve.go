@@ -53,6 +53,9 @@ func (g *Gate) request(r *request) {
 		return
 	}
 	g.send(r, answer, err)
+	if r.Type.Method == stun.MethodChannelBind {
+		g.bound(r)
+	}
 }
 
 // retransmitted gives a repeated Allocate the answer that the first one got; RFC 8656 §7.2 wants the client not to notice. The
@@ -267,9 +270,16 @@ func (g *Gate) channelBind(r *request) ([]byte, error) {
 	if err := g.pass(r.flow, stun.MethodChannelBind, nil, attrs...); err != nil {
 		return nil, err
 	}
-	r.flow.relay.Bind(n, peers[0])
 	r.flow.permitted.grant(peers, time.Now())
 	return r.answer(stun.ClassSuccessResponse)
+}
+
+// bound lets data pass a channel whose client has been answered. Some clients, libnice among them, drop ChannelData that overtake the answer: until then
+// they get Data indications. None is late the other way: the messages of a client are handled one by one.
+func (g *Gate) bound(r *request) {
+	n, _ := r.channel()
+	peers, _ := r.peers()
+	r.flow.relay.Bind(n, peers[0])
 }
 
 // pass hands an admitted request to pion/turn. Silence means that the allocation ended a moment ago, an error that pion disagrees

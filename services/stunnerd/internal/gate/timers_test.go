@@ -263,6 +263,25 @@ func TestChannelLasts600Seconds(t *testing.T) {
 	}
 }
 
+// Data that come while a ChannelBind is being answered do not overtake the answer by the channel: clients are there that know no channel before it.
+func TestChannelIsAnsweredBeforeItIsUsed(t *testing.T) {
+	virtually(t, func(v *virtual) {
+		c, via := v.guest(0)
+		peer := v.peer("127.0.0.1:4000")
+		bind := v.signed(c, username, password, stun.MethodChannelBind, channel(0x4000), address{stun.AttrXORPeerAddress, peer.Addr()})
+		c.meanwhile = func() {
+			m := &stun.Message{Raw: v.answer(c, via, peer)}
+			if err := m.Decode(); err != nil || m.Type != stun.NewType(stun.MethodData, stun.ClassIndication) {
+				t.Errorf("before it knows of the channel the client gets %q", m.Raw)
+			}
+		}
+		if code := codeOf(v.send(c, bind)); code != 0 {
+			t.Fatalf("bind: %d", code)
+		}
+		v.carries("the channel", v.channel(c, via, peer), both)
+	})
+}
+
 // A channel carries data both ways for as long as it is bound. To the letter (RFC 8656 §11.3) its peer is not heard once the permission, which is
 // the shorter of the two, is over; other servers hear it, and clients that renew nothing but their channels, aioice among them, count on that.
 // The permission itself is over all the same.

@@ -17,7 +17,7 @@ PACK = mkdir -p bin/images; pack() { \
 TEST_IMAGES := e2e/echo e2e/internal/node/pause .ci/dns
 
 # An earlier commit, to upgrade from: then the chart drew the credentials, and nothing belonged to the account of the operator.
-EARLIER := fd71767acd6f39b5afa3040d19adb2a78968b45b
+EARLIER := 6808f04226a114861f4994949e46d105a93b8354
 
 # Which tests of e2e run, as go test takes it, and what they are told: make e2e RUN=TestAutoscaling ARGS='-outage 10m'.
 RUN  ?= .

@@ -82,6 +82,7 @@ type writer struct {
 	herald herald
 	// inbox hears of what the API server does not take.
 	inbox *inbox
+	ahead ahead
 	log   *slog.Logger
 
 	mu       sync.Mutex
@@ -341,7 +342,7 @@ func (w *writer) writeObject(ctx context.Context, o resource.Object, j job) erro
 		}
 	}
 	form, found, err := due(ctx, c, o, live)
-	if err != nil || form == nil {
+	if err != nil || form == nil || w.ahead.has(o, form) {
 		return err
 	}
 	if d, ok := o.(*appsv1.Deployment); ok && found && j.keepReplicas && d.Spec.Replicas == nil {
@@ -354,8 +355,12 @@ func (w *writer) writeObject(ctx context.Context, o resource.Object, j job) erro
 			return err
 		}
 	}
+	w.ahead.expect(o, form)
 	err = apply(ctx, c, form, found || !isScaling(o))
 	w.count(o, "apply")
+	if err != nil {
+		w.ahead.forget(o)
+	}
 	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		return nil // the watch of namespaces says so in a moment
 	}
@@ -381,90 +386,6 @@ func (w *writer) free(ctx context.Context, o resource.Object) error {
 		return fmt.Errorf("apply %s: %w", nameOf(o), errForeign)
 	}
 	return nil
-}
-
-// refusals are what the API server has against the objects of a unit: against the first of those that serve, and of those that scale what serves.
-type refusals struct{ serving, scaling refusal }
-
-// note takes over what came of writing an object.
-func (r *refusals) note(o resource.Object, err error) {
-	about := &r.serving
-	if isScaling(o) {
-		about = &r.scaling
-	}
-	switch {
-	case err == nil || about.Problem != "":
-	case refused(err):
-		*about = refusalOf(o, err)
-	default:
-		about.unsure = true
-	}
-}
-
-// refusal is what the API server has against an object, and what it was asked for.
-type refusal struct {
-	resource.Refused
-	applied string
-	reason  metav1.StatusReason
-	// unsure says that it is not known, because something else has failed.
-	unsure bool
-}
-
-// orStill is the refusal that there was before, where what failed may have to do with that one.
-func (r refusal) orStill(before refusal, failed error) refusal {
-	if r.Problem == "" && (r.unsure || failed != nil) {
-		return before
-	}
-	return r
-}
-
-// refused tells whether an error is the last word of the API server, or of a webhook that it asks: it does not take the object, and will not until
-// somebody changes something.
-func refused(err error) bool {
-	return errors.Is(err, errForeign) || apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err) || apierrors.IsRequestEntityTooLargeError(err)
-}
-
-func refusalOf(o resource.Object, err error) refusal {
-	r := refusal{reason: apierrors.ReasonForError(err)}
-	said := err.Error()
-	if status := apierrors.APIStatus(nil); errors.As(err, &status) && status.Status().Message != "" {
-		said = status.Status().Message
-	}
-	if errors.Is(err, errForeign) {
-		said = errForeign.Error()
-	}
-	r.Object, r.Problem = o.GetObjectKind().GroupVersionKind().Kind+" "+resource.KeyOf(o).String(), plainText(said, eventText)
-	if form, err := formOf(o); err == nil {
-		r.applied = form.GetAnnotations()[appliedAnnotation]
-	}
-	return r
-}
-
-// isLike tells whether the same was refused for the same. Its first words count: others may have a time or a number in them, and no status is to
-// follow those.
-func (r refusal) isLike(other refusal) bool {
-	return r.Object == other.Object && r.applied == other.applied && r.reason == other.reason
-}
-
-// remember tells the loop of refusals, or that there are none any more, if that is news. It needs the lock.
-func (w *writer) remember(u translate.Unit, r refusals) (news bool) {
-	old := w.refusals[u]
-	if r.serving.isLike(old.serving) {
-		r.serving = old.serving
-	}
-	if r.scaling.isLike(old.scaling) {
-		r.scaling = old.scaling
-	}
-	if w.refusals[u] = r; r == (refusals{}) {
-		delete(w.refusals, u)
-	}
-	state := resource.RefusalState{Serving: r.serving.Refused, Scaling: r.scaling.Refused}
-	if state == (resource.RefusalState{Serving: old.serving.Refused, Scaling: old.scaling.Refused}) {
-		return false
-	}
-	about := &resource.Refusal{ObjectMeta: metav1.ObjectMeta{Namespace: u.Namespace, Name: u.Name}, RefusalState: state}
-	w.inbox.put(change{object: about, gone: r == (refusals{})})
-	return true
 }
 
 func (w *writer) count(o resource.Object, verb string) {
@@ -632,6 +553,7 @@ func (w *writer) touched(o any) {
 	if !ok {
 		return
 	}
+	w.ahead.forget(object)
 	if u, ok := ownerOf(object); ok {
 		w.mu.Lock()
 		defer w.mu.Unlock()

@@ -1,0 +1,67 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"reflect"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// What was written and does not show yet is not written again; what has failed, or has shown and is gone, or does not show for long, is.
+func TestNothingIsWrittenTwiceBeforeItShows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEdge(t)
+		applied := 0
+		away := error(nil)
+		e.refuse = func(runtime.ApplyConfiguration) error {
+			if away == nil {
+				applied++
+			}
+			return away
+		}
+		e.writer = newWriter(blind{e.client}, e.client, e.client.Scheme(), newInbox(), newMeters(), &tasks{}, slog.New(slog.DiscardHandler))
+		objects := e.objects(deployment())
+		for _, step := range []struct {
+			name  string
+			first func()
+			want  int
+		}{
+			{"the API server is away", func() { away = errors.New("connection refused") }, 0},
+			{"it is back", func() { away = nil }, len(objects)},
+			{"nothing shows", func() {}, 0},
+			{"one shows, and is gone", func() { e.writer.OnAdd(objects[0], false); e.writer.OnDelete(objects[0]) }, 1},
+			{"another is wanted", func() { objects[1].SetAnnotations(map[string]string{"another": "wish"}) }, 1},
+			{"nothing shows for long", func() { time.Sleep(maxBehind) }, len(objects)},
+		} {
+			step.first()
+			applied = 0
+			e.wants(job{objects: objects, complete: true})
+			if err := e.writer.write(t.Context(), e.unit); (err != nil) != (away != nil) {
+				t.Errorf("%s: %v", step.name, err)
+			}
+			if applied != step.want {
+				t.Errorf("%s: %d writes, want %d", step.name, applied, step.want)
+			}
+		}
+	})
+}
+
+// blind is a cache that shows nothing of what is written.
+type blind struct{ client.Client }
+
+func (c blind) Get(ctx context.Context, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+	for _, like := range append(written(), &corev1.Service{}) {
+		if reflect.TypeOf(like) == reflect.TypeOf(o) {
+			return apierrors.NewNotFound(corev1.Resource("any"), key.Name)
+		}
+	}
+	return c.Client.Get(ctx, key, o, opts...)
+}

@@ -79,6 +79,7 @@ func TestAdmission(t *testing.T) {
 		{"autoscaling without upper bound", "Dataplane", `{autoscaling: {minReplicas: 2}}`, "spec.autoscaling.maxReplicas: Required value"},
 		{"autoscaling with bounds reversed", "Dataplane", `{autoscaling: {minReplicas: 3, maxReplicas: 2}}`, "maxReplicas must not be less than minReplicas: raise maxReplicas"},
 		{"autoscaling to zero", "Dataplane", `{autoscaling: {minReplicas: 0, maxReplicas: 2}}`, "spec.autoscaling.minReplicas"},
+		{"autoscaling on too many allocations", "Dataplane", `{autoscaling: {maxReplicas: 2, allocationsPerReplica: 1000001}}`, "spec.autoscaling.allocationsPerReplica"},
 		{"autoscaling on no allocations", "Dataplane", `{autoscaling: {maxReplicas: 2, allocationsPerReplica: 0}}`, "spec.autoscaling.allocationsPerReplica"},
 		{"autoscaling by guess", "Dataplane", `{autoscaling: {maxReplicas: 2, trigger: guess}}`, "Unsupported value"},
 		{"a workload name", "Dataplane", `{workloadName: turn-edge}`, ""},

@@ -254,7 +254,7 @@ func TestAutoscaling_TakesNothingFromOthers(t *testing.T) {
 		s.Helper()
 		s.await(func(context.Context) error {
 			said := s.get("gateway/front-door", `.status.conditions[?(@.type=="Autoscaled")].message`)
-			if !strings.Contains(said, "refuses "+kind) || !strings.Contains(said, "is not the operator's") {
+			if !strings.Contains(said, "refuses "+kind) || !strings.Contains(said, "is not this Gateway's") {
 				return fmt.Errorf("people are told %q", said)
 			}
 			return nil

@@ -14,6 +14,7 @@ const (
 	DefaultOffloadEngine                 = OffloadNone
 	DefaultMinReplicas                   = 1
 	DefaultAllocationsPerReplica         = 500
+	MaxAllocationsPerReplica             = 1_000_000 // more than a pod has ports
 	DefaultScalingTrigger                = TriggerExternal
 	DefaultTriggerAuthentication         = "TriggerAuthentication"
 )
@@ -323,11 +324,12 @@ type Autoscaling struct {
 	// +kubebuilder:validation:Minimum=1
 	MaxReplicas int32 `json:"maxReplicas"`
 
-	// AllocationsPerReplica is how many live allocations one pod is meant to hold.
+	// AllocationsPerReplica is how many live allocations one pod is meant to hold, at most 1000000.
 	//
 	// +optional
 	// +kubebuilder:default=500
 	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000000
 	AllocationsPerReplica *int32 `json:"allocationsPerReplica,omitempty"`
 
 	// Trigger is where KEDA learns the number of allocations: external asks the operator, prometheus asks a Prometheus that

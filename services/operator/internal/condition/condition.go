@@ -66,6 +66,7 @@ const (
 	ReasonInvalidPatch       = "InvalidPatch"
 	ReasonInvalidAutoscaling = "InvalidAutoscaling"
 	ReasonKEDAMissing        = "KEDAMissing"
+	ReasonMetricsOff         = "MetricsOff"
 	ReasonOneHost            = "OneHost"
 	ReasonInvalidCredentials = "InvalidCredentials"
 	ReasonInvalidRealm       = "InvalidRealm"

@@ -71,6 +71,12 @@ func ScalingWaits(dataplane string) string {
 	return fmt.Sprintf("Dataplane %s: spec.autoscaling waits for KEDA: see the conditions there", dataplane)
 }
 
+// MetricsOff says on a Dataplane that there is nothing for a Prometheus to scrape, and so no number to scale by.
+func MetricsOff() Finding {
+	return finding(ReasonMetricsOff, "spec.autoscaling.trigger prometheus scales by what the pods export, and spec.enableMetricsEndpoint is false: "+
+		"set it to true, or use trigger external; until then the number of pods stays as it is")
+}
+
 // ScalingOnHost says that there is nothing to scale.
 func ScalingOnHost() Finding {
 	return finding(ReasonOneHost, "on one host each Gateway has one dataplane, whatever spec.autoscaling says")

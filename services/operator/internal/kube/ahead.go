@@ -21,8 +21,7 @@ type asking struct {
 	at   time.Time
 }
 
-// maxBehind is how long the cache may take to show a write before that is asked for again. What was made and deleted while a watch was away never
-// shows: it must not stay away.
+// maxBehind is how long the cache may take to show a write. What was made and deleted while a watch was away never shows: whoever looks later asks again.
 const maxBehind = time.Minute
 
 // expect says that an object is about to be written. It comes before the write: the cache may show that before the API server has answered.

@@ -48,7 +48,7 @@ func due(ctx context.Context, c client.Reader, wanted resource.Object, live clie
 }
 
 // errForeign says that an object is there and says something else, in the name of somebody else.
-var errForeign = errors.New("it is there already and is not the operator's: delete it, or give up what the operator would make it for")
+var errForeign = errors.New("it is there already and is not this Gateway's: delete it, or give one of the two another name")
 
 // apply makes an object what its form says. Without force it takes nothing from others.
 func apply(ctx context.Context, c client.Client, form *unstructured.Unstructured, force bool) error {

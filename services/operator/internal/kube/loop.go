@@ -116,7 +116,7 @@ func (l *loop) note(c change, concerned map[translate.Unit]struct{}) resource.Fa
 	if s, ok := c.object.(*corev1.Secret); ok {
 		key := resource.KeyOf(s)
 		l.tried[key] = true
-		if c.failed {
+		if c.failed || c.gone && l.secrets.early(key) {
 			return nil
 		}
 		maps.Copy(concerned, l.waiting[key])

@@ -48,6 +48,7 @@ func (s *secrets) noted(key types.NamespacedName, version string) (appeared bool
 
 // forget hears that a Secret is gone.
 func (s *secrets) forget(key types.NamespacedName) {
+	s.queue.Forget(key)
 	delete(s.there, key)
 	delete(s.have, key)
 }
@@ -62,6 +63,16 @@ func (s *secrets) want(key types.NamespacedName) bool {
 	}
 	s.queue.Add(key)
 	return false
+}
+
+// early tells whether a Secret that was not found is there for the watch, which has the last word: it is deleted, and the watch will say so, or it
+// was made anew. Until one of them is certain it is asked for again.
+func (s *secrets) early(key types.NamespacedName) bool {
+	_, there := s.there[key]
+	if there {
+		s.queue.AddRateLimited(key)
+	}
+	return there
 }
 
 // arrived hears of a fetched Secret, or that there is none. It reports whether the view should have it: it may be gone again.
@@ -108,6 +119,8 @@ func (s *secrets) fetch(ctx context.Context, key types.NamespacedName) {
 		s.queue.AddRateLimited(key)
 		return
 	}
-	s.queue.Forget(key)
+	if !gone {
+		s.queue.Forget(key)
+	}
 	s.inbox.put(change{object: secret, gone: gone})
 }

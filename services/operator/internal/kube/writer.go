@@ -71,6 +71,9 @@ func (j job) withoutEndpoints() job {
 	return j
 }
 
+// givenAway tells whether a Gateway is another controller's now, and what it has of ours is to go, once.
+func (j job) givenAway() bool { return !j.ours && j.complete }
+
 // writer brings objects and statuses to where the translation wants them, on the leader. It compares with what a cache has first: over an
 // unchanged cluster it makes no write.
 type writer struct {
@@ -105,6 +108,9 @@ func newWriter(c, direct client.Client, s *runtime.Scheme, in *inbox, m *meters,
 func (w *writer) want(u translate.Unit, j job) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if before := w.jobs[u]; before.givenAway() && !j.ours && j.uid == before.uid {
+		return // what it has goes first
+	}
 	if !j.ours && !j.complete {
 		delete(w.jobs, u)
 		w.remember(u, refusals{})
@@ -202,7 +208,11 @@ func (w *writer) lead(ctx context.Context) {
 	queue := workqueue.NewTypedRateLimitingQueue(limit)
 	w.mu.Lock()
 	w.queue = queue
-	for u := range w.jobs {
+	for u, j := range w.jobs {
+		if j.givenAway() { // long ago, maybe: what it has by now may be somebody else's
+			delete(w.jobs, u)
+			continue
+		}
 		queue.Add(u)
 	}
 	w.mu.Unlock()
@@ -216,6 +226,11 @@ func (w *writer) lead(ctx context.Context) {
 	w.mu.Unlock()
 	queue.ShutDown()
 	group.Wait()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for u := range w.refusals { // nobody tells who does not lead when they are over
+		w.remember(u, refusals{})
+	}
 }
 
 func (w *writer) work(ctx context.Context, queue workqueue.TypedRateLimitingInterface[translate.Unit], t *task) {
@@ -253,10 +268,22 @@ func (w *writer) write(ctx context.Context, u translate.Unit) error {
 		return nil
 	}
 	err, told := w.writeObjects(ctx, u, j)
+	if j.givenAway() && err == nil {
+		w.leave(u, j)
+	}
 	if j.ours && !told { // a status that speaks of the refusal is on its way
 		err = errors.Join(err, w.writeStatus(ctx, u, j))
 	}
 	return err
+}
+
+// leave forgets a Gateway that was given away. What is made for it from now on has the same labels and the same owner, and is not ours.
+func (w *writer) leave(u translate.Unit, j job) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if now := w.jobs[u]; now.givenAway() && now.uid == j.uid {
+		delete(w.jobs, u)
+	}
 }
 
 // ends tells whether a namespace is being deleted, and all in it: it takes nothing new, and what is said there nobody reads.
@@ -271,14 +298,18 @@ func (w *writer) writeObjects(ctx context.Context, u translate.Unit, j job) (err
 		return w.restore(ctx, u.NamespacedName, j.skeleton), false
 	}
 	var errs []error
+	var missing []resource.Object
 	var found refusals
 	wanted := j.all(u.NamespacedName)
 	for _, o := range wanted {
 		err := w.writeObject(ctx, o, j)
+		if err != nil {
+			missing = append(missing, o)
+		}
 		errs = append(errs, err)
 		found.note(o, err)
 	}
-	swept := w.sweep(ctx, u.NamespacedName, wanted, j)
+	swept := w.sweep(ctx, u.NamespacedName, wanted, missing, j)
 	err = errors.Join(append(errs, swept)...)
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -316,7 +347,7 @@ func (w *writer) restore(ctx context.Context, gateway types.NamespacedName, skel
 }
 
 // isWorkload tells whether an object runs pods. A Gateway has one that does.
-func isWorkload(o resource.Object) bool {
+func isWorkload(o client.Object) bool {
 	switch o.(type) {
 	case *appsv1.Deployment, *appsv1.DaemonSet:
 		return true
@@ -350,10 +381,8 @@ func (w *writer) writeObject(ctx context.Context, o resource.Object, j job) erro
 			return err
 		}
 	}
-	if isScaling(o) && !found { // people make these kinds too, with the same names: what is not ours is not taken from them
-		if err := w.free(ctx, o); err != nil {
-			return err
-		}
+	if err := w.free(ctx, o, live, found); err != nil {
+		return err
 	}
 	w.ahead.expect(o, form)
 	err = apply(ctx, c, form, found || !isScaling(o))
@@ -367,25 +396,33 @@ func (w *writer) writeObject(ctx context.Context, o resource.Object, j job) erro
 	return err
 }
 
-// free returns an error where the name of an object that is not in the cache belongs to somebody else. The API server sees no conflict where
-// somebody else has set other fields.
-func (w *writer) free(ctx context.Context, o resource.Object) error {
-	list, err := w.listOf(o.GetObjectKind().GroupVersionKind())
-	if err == nil {
-		err = w.direct.List(ctx, list, client.InNamespace(o.GetNamespace()), client.MatchingFields{metav1.ObjectNameField: o.GetName()})
+// free returns an error where the name of an object belongs to somebody else: people make these kinds too, and so do other Gateways. live is what the
+// cache has of it, which knows most kinds by our labels only. The API server sees no conflict where somebody else has set other fields.
+func (w *writer) free(ctx context.Context, o resource.Object, live client.Object, found bool) error {
+	if !found {
+		there := &metav1.PartialObjectMetadata{}
+		there.SetGroupVersionKind(o.GetObjectKind().GroupVersionKind())
+		switch err := w.direct.Get(ctx, resource.KeyOf(o), there); {
+		case apierrors.IsNotFound(err):
+			return nil
+		case err != nil:
+			return fmt.Errorf("read %s: %w", nameOf(o), err)
+		}
+		live = there
 	}
-	if err != nil {
-		return fmt.Errorf("read %s: %w", nameOf(o), err)
-	}
-	wanted, _ := ownerOf(o)
-	foreign := false
-	if err := eachItem(list, func(there client.Object) { owner, _ := ownerOf(there); foreign = owner != wanted }); err != nil {
-		return err
-	}
-	if foreign {
+	if !isOurs(live, o) {
 		return fmt.Errorf("apply %s: %w", nameOf(o), errForeign)
 	}
 	return nil
+}
+
+// isOurs tells whether what is there may become what is wanted: it belongs to the same Gateway, or to none and says that the operator has made it.
+func isOurs(there, wanted client.Object) bool {
+	wants, _ := ownerOf(wanted)
+	if has, owned := ownerOf(there); owned {
+		return has == wants
+	}
+	return there.GetLabels()[manifest.OwnedByLabel] == manifest.AppValue
 }
 
 func (w *writer) count(o resource.Object, verb string) {
@@ -396,15 +433,15 @@ func (w *writer) count(o resource.Object, verb string) {
 	w.meters.writes.WithLabelValues(kind, verb).Inc()
 }
 
-// sweep deletes what belongs to a Gateway and is not wanted any more.
-func (w *writer) sweep(ctx context.Context, gateway types.NamespacedName, keep []resource.Object, j job) error {
+// sweep deletes what belongs to a Gateway and is not wanted any more; but not what one that is missing is to take the place of.
+func (w *writer) sweep(ctx context.Context, gateway types.NamespacedName, keep, missing []resource.Object, j job) error {
 	wanted := map[string]bool{}
 	for _, o := range keep {
 		wanted[nameOf(o)] = true
 	}
 	var errs []error
 	for _, like := range append(append(written(), scaling()...), &corev1.Service{}) {
-		if _, service := like.(*corev1.Service); service && j.keepServices {
+		if _, service := like.(*corev1.Service); service && j.keepServices || slices.ContainsFunc(missing, func(o resource.Object) bool { return succeeds(o, like) }) {
 			continue
 		}
 		c := w.clientOf(like)
@@ -419,10 +456,18 @@ func (w *writer) sweep(ctx context.Context, gateway types.NamespacedName, keep [
 			}
 			w.log.Info("delete", "object", nameOf(o), "gateway", gateway)
 			w.count(o, "delete")
+			w.ahead.forget(o)
 			errs = append(errs, client.IgnoreNotFound(c.Delete(ctx, o, client.Preconditions{UID: new(o.GetUID())})))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// succeeds tells whether an object can do what another one does for the calls of a Gateway.
+func succeeds(o, former client.Object) bool {
+	_, is := o.(*corev1.Service)
+	_, was := former.(*corev1.Service)
+	return is && was || isWorkload(o) && isWorkload(former)
 }
 
 // owned lists what the labels say belongs to a Gateway.

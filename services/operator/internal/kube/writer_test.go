@@ -87,8 +87,7 @@ func newEdge(t *testing.T, more ...client.Object) *edge {
 	}
 	e := &edge{T: t, unit: translate.Unit{Kind: translate.KindGateway, NamespacedName: fleetKey}}
 	gw := &gwapiv1.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: fleetKey.Namespace, Name: fleetKey.Name, UID: "edge"}}
-	byName := func(o client.Object) []string { return []string{o.GetName()} }
-	e.client = fake.NewClientBuilder().WithScheme(s).WithObjects(append(more, gw)...).WithIndex(scaling()[0], metav1.ObjectNameField, byName).WithStatusSubresource(gw).WithInterceptorFuncs(interceptor.Funcs{
+	e.client = fake.NewClientBuilder().WithScheme(s).WithObjects(append(more, gw)...).WithStatusSubresource(gw).WithInterceptorFuncs(interceptor.Funcs{
 		Apply: func(ctx context.Context, c client.WithWatch, o runtime.ApplyConfiguration, opts ...client.ApplyOption) error {
 			if e.refuse != nil {
 				if err := e.refuse(o); err != nil {
@@ -266,43 +265,49 @@ func TestRefusalsOfWhatScalesAreTheirOwn(t *testing.T) {
 	}
 }
 
-// People make these kinds too. One of the same name that says other things is not taken over, though the API server sees no conflict; one that has lost
-// the labels by which the cache knows it is mended.
-func TestWhatScalesIsNotTakenFromOthers(t *testing.T) {
-	e := newEdge(t)
-	wanted := e.scaled()
-	for name, c := range map[string]struct {
-		owners  []metav1.OwnerReference
-		refused bool
-	}{
-		"somebody else's":          {nil, true},
-		"that of another Gateway":  {[]metav1.OwnerReference{{APIVersion: "gateway.networking.k8s.io/v1", Kind: "Gateway", Name: "other", UID: "other"}}, true},
-		"ours, without its labels": {wanted.GetOwnerReferences(), false},
-	} {
-		there := wanted.DeepCopy()
-		there.SetLabels(nil)
-		there.SetOwnerReferences(c.owners)
-		there.Object["spec"] = map[string]any{"own": "words"}
-		e := newEdge(t, there)
-		applied := false
-		e.refuse = func(o runtime.ApplyConfiguration) error {
-			applied = applied || o.(interface{ GetKind() string }).GetKind() == "ScaledObject"
-			return nil
-		}
-		e.writer.scaling = labelled{e.client}
-		e.wants(job{objects: append(e.objects(deployment()), wanted), complete: true})
-		if err := e.writer.write(t.Context(), e.unit); errors.Is(err, errForeign) != c.refused || applied == c.refused {
-			t.Errorf("%s: applied %t: %v", name, applied, err)
+// People make these kinds too, and so do other Gateways. What has the name of an object and belongs to somebody else is not taken over, though the API
+// server sees no conflict; what has lost the labels by which a cache knows it, or its owner, is mended.
+func TestNothingIsTakenFromOthers(t *testing.T) {
+	wanted := append(newEdge(t).objects(deployment()), newEdge(t).scaled())
+	other := []metav1.OwnerReference{{APIVersion: "gateway.networking.k8s.io/v1", Kind: "Gateway", Name: "other", UID: "other"}}
+	for _, o := range wanted {
+		for name, c := range map[string]struct {
+			labels  map[string]string
+			owners  []metav1.OwnerReference
+			refused bool
+		}{
+			"somebody else's":          {nil, nil, true},
+			"that of another Gateway":  {o.GetLabels(), other, true},
+			"ours, without its labels": {nil, o.GetOwnerReferences(), false},
+			"ours, without its owner":  {o.GetLabels(), nil, false},
+		} {
+			there := o.DeepCopyObject().(client.Object)
+			there.SetLabels(c.labels)
+			there.SetOwnerReferences(c.owners)
+			e := newEdge(t, there)
+			applied := false
+			kind := o.GetObjectKind().GroupVersionKind().Kind
+			e.refuse = func(a runtime.ApplyConfiguration) error {
+				applied = applied || a.(interface{ GetKind() string }).GetKind() == kind
+				return nil
+			}
+			e.writer.client, e.writer.scaling = labelled{e.client}, labelled{e.client}
+			e.wants(job{objects: wanted, complete: true})
+			if err := e.writer.write(t.Context(), e.unit); errors.Is(err, errForeign) != c.refused || applied == c.refused {
+				t.Errorf("%s %s: applied %t: %v", kind, name, applied, err)
+			}
 		}
 	}
 }
 
-// labelled reads what is labelled as ours, as a cache of KEDA's kinds does.
+// labelled reads what is labelled as ours, as caches of most kinds do that are written.
 type labelled struct{ client.Client }
 
 func (c labelled) Get(ctx context.Context, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
 	err := c.Client.Get(ctx, key, o, opts...)
-	if err == nil && o.GetLabels()[manifest.OwnedByLabel] != manifest.AppValue {
+	_, gateway := o.(*gwapiv1.Gateway)
+	_, service := o.(*corev1.Service)
+	if err == nil && !gateway && !service && o.GetLabels()[manifest.OwnedByLabel] != manifest.AppValue {
 		return apierrors.NewNotFound(corev1.Resource("any"), key.Name)
 	}
 	return err
@@ -381,5 +386,107 @@ func TestWhatIsGoneIsMadeAgainWithoutAConfig(t *testing.T) {
 		if got := e.has(); !slices.Equal(got, c.want) {
 			t.Errorf("%s: there is %v, want %v", name, got, c.want)
 		}
+	}
+}
+
+// What serves stays until what takes its place is there; what does something else goes.
+func TestWhatServesStaysUntilItsSuccessorIsThere(t *testing.T) {
+	e := newEdge(t)
+	old := e.objects(deployment())
+	e.wants(job{objects: old, complete: true})
+	if err := e.writer.write(t.Context(), e.unit); err != nil {
+		t.Fatal(err)
+	}
+	next := e.objects(&appsv1.DaemonSet{TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "DaemonSet"}})
+	next[0].SetName("another")
+	next = next[:2]
+	for _, step := range []struct {
+		refused string
+		want    []string
+	}{
+		{"DaemonSet", []string{"*v1.Deployment", "*v1.Service", "status"}},
+		{"", []string{"*v1.DaemonSet", "*v1.Service", "status"}},
+	} {
+		e.refuse = func(o runtime.ApplyConfiguration) error {
+			if o.(interface{ GetKind() string }).GetKind() == step.refused {
+				return errors.New("connection refused")
+			}
+			return nil
+		}
+		e.wants(job{objects: next, complete: true})
+		if err := e.writer.write(t.Context(), e.unit); (err != nil) != (step.refused != "") {
+			t.Error(err)
+		}
+		if got := e.has(); !slices.Equal(got, step.want) {
+			t.Errorf("while %q is refused there is %v, want %v", step.refused, got, step.want)
+		}
+	}
+	e.refuse = func(o runtime.ApplyConfiguration) error {
+		if o.(interface{ GetKind() string }).GetKind() == "Service" {
+			return errors.New("connection refused")
+		}
+		return nil
+	}
+	e.wants(job{objects: old[:2], complete: true})
+	if err := e.writer.write(t.Context(), e.unit); err == nil {
+		t.Error("nothing is refused")
+	}
+	if got, want := e.has(), []string{"*v1.Deployment", "*v1.Service", "status"}; !slices.Equal(got, want) {
+		t.Errorf("while the Service is refused there is %v, want %v", got, want)
+	}
+}
+
+// A Gateway that is given to another controller loses what we have made, once, whatever is edited meanwhile. What the other one makes has the same labels
+// and the same owner, and stays: also where this process begins to lead later.
+func TestWhatIsGivenAwayIsSweptOnce(t *testing.T) {
+	away, edited := job{complete: true, uid: "edge"}, job{uid: "edge"}
+	e := newEdge(t)
+	e.wants(job{objects: e.objects(deployment()), complete: true})
+	if err := e.writer.write(t.Context(), e.unit); err != nil {
+		t.Fatal(err)
+	}
+	e.writer.want(e.unit, away)
+	e.writer.want(e.unit, edited)
+	if err := e.writer.write(t.Context(), e.unit); err != nil {
+		t.Fatal(err)
+	}
+	if got := e.has(); !slices.Equal(got, []string{"status"}) {
+		t.Errorf("left: %v", got)
+	}
+	theirs := e.objects(deployment())[0].(client.Object)
+	if err := e.client.Create(t.Context(), theirs); err != nil {
+		t.Fatal(err)
+	}
+	e.writer.OnAdd(theirs, false)
+	if err := e.writer.write(t.Context(), e.unit); err != nil {
+		t.Fatal(err)
+	}
+	e.writer.want(e.unit, away)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	e.writer.lead(ctx)
+	if err := e.writer.write(t.Context(), e.unit); err != nil {
+		t.Fatal(err)
+	}
+	if got := e.has(); !slices.Equal(got, []string{"*v1.Service", "status"}) {
+		t.Errorf("of what the other controller has made there is %v", got)
+	}
+}
+
+// Who leads no more knows no refusals: nobody tells when they are over.
+func TestRefusalsEndWithLeading(t *testing.T) {
+	e := newEdge(t)
+	e.refuse = func(runtime.ApplyConfiguration) error {
+		return apierrors.NewForbidden(corev1.Resource("any"), "edge", errors.New("quota"))
+	}
+	e.wants(job{objects: e.objects(deployment()), complete: true})
+	if err := e.writer.write(t.Context(), e.unit); err == nil || len(e.writer.inbox.drain()) != 1 {
+		t.Fatalf("not refused: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	e.writer.lead(ctx)
+	if told := e.writer.inbox.drain(); len(told) != 1 || !told[0].gone {
+		t.Errorf("the loop is told %v", told)
 	}
 }

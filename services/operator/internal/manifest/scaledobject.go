@@ -48,6 +48,8 @@ func CheckScaling(template *stunnerv1.Dataplane) error {
 	switch {
 	case a.Trigger == stunnerv1.TriggerPrometheus && (a.Prometheus == nil || a.Prometheus.ServerAddress == ""):
 		return fmt.Errorf("prometheus.serverAddress is missing: trigger prometheus needs it")
+	case a.AllocationsPerReplica != nil && (*a.AllocationsPerReplica < 1 || *a.AllocationsPerReplica > stunnerv1.MaxAllocationsPerReplica):
+		return fmt.Errorf("allocationsPerReplica is %d: use a number from 1 to %d", *a.AllocationsPerReplica, stunnerv1.MaxAllocationsPerReplica)
 	case a.MaxReplicas < least(a):
 		return fmt.Errorf("maxReplicas %d is less than minReplicas %d", a.MaxReplicas, least(a))
 	}

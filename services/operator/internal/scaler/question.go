@@ -10,6 +10,8 @@ import (
 	"google.golang.org/grpc/status"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 )
 
 // The metadata of a trigger. KEDA passes on all that there is, what is meant for KEDA itself as well; the rest is ignored.
@@ -18,9 +20,6 @@ const (
 	NamespaceKey  = "namespace" // that of the ScaledObject when it is left out
 	PerReplicaKey = "allocationsPerReplica"
 )
-
-// maxPerReplica is more than a pod has ports.
-const maxPerReplica = 1_000_000
 
 // question is what is asked.
 type question struct {
@@ -52,8 +51,8 @@ func parse(ref *pb.ScaledObjectRef) (q question, err error) {
 		return q, invalid("metadata.%s is missing: say for how many allocations there is to be a pod", PerReplicaKey)
 	}
 	q.perReplica, err = strconv.ParseInt(text, 10, 64)
-	if err != nil || q.perReplica < 1 || q.perReplica > maxPerReplica {
-		return q, invalid("metadata.%s %s: use a whole number from 1 to %d", PerReplicaKey, quoted(text), maxPerReplica)
+	if err != nil || q.perReplica < 1 || q.perReplica > stunnerv1.MaxAllocationsPerReplica {
+		return q, invalid("metadata.%s %s: use a whole number from 1 to %d", PerReplicaKey, quoted(text), stunnerv1.MaxAllocationsPerReplica)
 	}
 	return q, nil
 }

@@ -77,7 +77,7 @@ func Dataplane(v *resource.View, name string, opt Options) ConditionsResult {
 	before := v.DataplaneStatus(name).Conditions
 	wanted := []metav1.Condition{condition.Holds(condition.Accepted, condition.ReasonAccepted, first(patchOf(d), scalingOf(d)))}
 	if manifest.Scaled(d) && scalingOf(d).OK() {
-		wanted = append(wanted, condition.Holds(condition.Autoscaled, condition.ReasonKEDAFound, scalerOf(v)))
+		wanted = append(wanted, condition.Holds(condition.Autoscaled, condition.ReasonKEDAFound, scalerOf(v, d)))
 	}
 	wanted = append(wanted, opt.inUse(usersOfDataplane(v, name), before)...)
 	return ConditionsResult{Ours: true, Conditions: condition.Merge(before, d.Generation, opt.Now, wanted...)}
@@ -99,13 +99,15 @@ func scalingOf(d *stunnerv1.Dataplane) condition.Finding {
 	return condition.Finding{}
 }
 
-// scalerOf says whether there is something that scales.
-func scalerOf(v *resource.View) condition.Finding {
+// scalerOf says whether there is something that scales, and by what.
+func scalerOf(v *resource.View, d *stunnerv1.Dataplane) condition.Finding {
 	switch {
 	case v.Host() != nil:
 		return condition.ScalingOnHost()
 	case v.ScalingMissing():
 		return condition.KEDAMissing()
+	case d.Spec.Autoscaling.Trigger == stunnerv1.TriggerPrometheus && !d.Spec.EnableMetricsEndpoint:
+		return condition.MetricsOff()
 	}
 	return condition.Finding{}
 }

@@ -1,0 +1,36 @@
+package kube
+
+import (
+	"log/slog"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
+)
+
+// A Secret that was not found, and that the watch says is there, is asked for again: it was made anew meanwhile, or the watch will say that it is gone.
+func TestSecretThatIsMadeAnewWhileItIsFetched(t *testing.T) {
+	key := types.NamespacedName{Namespace: "media", Name: "credentials"}
+	missing := change{object: &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}, gone: true}
+	l := newLoop(translate.DefaultOptions(), nil, newMeters(), &tasks{}, slog.New(slog.DiscardHandler))
+	l.secrets = newSecrets(nil, l.inbox, slog.New(slog.DiscardHandler))
+	defer l.secrets.queue.ShutDown()
+	l.noteSecret(key, "1", false)
+	if l.secrets.want(key) {
+		t.Fatal("the view has what nobody has fetched")
+	}
+	l.noteSecret(key, "1", true)
+	l.noteSecret(key, "2", false)
+	l.note(missing, map[translate.Unit]struct{}{})
+	if l.secrets.want(key) {
+		t.Error("it is there, and is taken for one that is not")
+	}
+	l.noteSecret(key, "2", true)
+	l.note(missing, map[translate.Unit]struct{}{})
+	if !l.secrets.want(key) {
+		t.Error("it is gone, and is waited for")
+	}
+}

@@ -13,11 +13,11 @@ func (s *Server) refresh() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	was := s.clusters
-	s.clusters = cluster.Resolve(s.running.Clusters, s.names.Answers())
+	s.clusters = cluster.Resolve(s.wanted.Clusters, s.names.Answers())
 	moved := differing(was, s.clusters)
-	for _, l := range s.running.Listeners {
-		if slices.ContainsFunc(l.Routes, func(route string) bool { return moved[route] }) {
-			s.listeners[l.Name].obey(s.policy(s.running, l), s.view(s.running, l))
+	for _, l := range s.wanted.Listeners {
+		if r := s.listeners[l.Name]; r != nil && slices.ContainsFunc(l.Routes, func(route string) bool { return moved[route] }) {
+			r.obey(s.policy(s.wanted, l), s.view(s.wanted, l))
 		}
 	}
 }

@@ -16,7 +16,7 @@ type Plan struct {
 	// Start lists listeners that are new.
 	Start []config.Listener
 	// Replace lists listeners whose port or protocol changed: the new socket opens first, the old one takes no new sessions and closes
-	// when its last one has ended.
+	// when its last one has ended. Over TCP and TLS sessions have sockets of their own, so that the port is free at once.
 	Replace []config.Listener
 	// Stop names listeners that are gone; their sessions end with them.
 	Stop []string

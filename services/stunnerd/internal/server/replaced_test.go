@@ -1,8 +1,10 @@
 package server
 
 import (
+	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -102,6 +104,186 @@ func TestProtocolChangesOnAPortInUse(t *testing.T) {
 	within(t, "nobody is left", func() bool { return b.Sessions().Len() == 0 })
 	b.apply(b.config)
 	if err := b.mustDial("tcp", "ann", "first").echo("hello"); err != nil {
+		t.Error(err)
+	}
+}
+
+// beside returns the config of the bed with its listener at one index moved to another port, and one more at the port that it had.
+func (b *bed) beside(at, port int) config.Config {
+	return b.changed(func(next *config.Config) {
+		l := next.Listeners[at]
+		l.Name += "-second"
+		next.Listeners[at].Port = port
+		next.Listeners = append(next.Listeners, l)
+	})
+}
+
+// taken has a TCP port that no listener gets before it is closed.
+func taken(t *testing.T) (net.Listener, int) {
+	t.Helper()
+	ln, err := net.Listen("tcp", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = ln.Close() })
+	return ln, ln.Addr().(*net.TCPAddr).Port
+}
+
+// A call over a stream holds no port: the one that its listener had is free for another as soon as the listener has moved.
+func TestPortOfOldStreamCallsIsFree(t *testing.T) {
+	for at, transport := range map[int]string{1: "tcp", 2: "tls"} {
+		t.Run(transport, func(t *testing.T) {
+			b := newBed(t)
+			c := b.mustDial(transport, "ann", "first")
+			both := b.beside(at, testport.Free(t))
+			moved := both.Clone()
+			moved.Listeners = moved.Listeners[:4]
+			b.apply(moved)
+			b.apply(both)
+			if err := c.echo("still here"); err != nil {
+				t.Errorf("the call that was there before: %v", err)
+			}
+			if err := b.mustDial(transport+"-second", "ann", "first").echo("hello"); err != nil {
+				t.Errorf("the listener that has the port now: %v", err)
+			}
+			b.apply(b.changed(func(next *config.Config) { next.Listeners = next.Listeners[:1] }))
+			within(t, "no session without its listener", func() bool { return b.Sessions().Len() == 0 })
+		})
+	}
+}
+
+// A listener whose port has gone to another, and whose new one a stranger has, takes nobody new. Its calls go on, under the config like all others, and
+// it opens when the stranger leaves.
+func TestCallOutlivesThePortOfItsListener(t *testing.T) {
+	b := newBed(t)
+	stranger, port := taken(t)
+	c := b.mustDial("tcp", "ann", "first")
+	next := b.beside(1, port)
+	for range 2 { // as it is tried again
+		if _, err := b.Apply(next); err == nil || !strings.Contains(err.Error(), "test/gateway/tcp:") {
+			t.Fatalf("error %v does not name the listener", err)
+		}
+		if err := c.echo("still here"); err != nil {
+			t.Fatalf("the call ends with the port: %v", err)
+		}
+	}
+	st := b.Status()
+	if st.Failures["test/gateway/tcp"] == "" {
+		t.Error("the status does not say that the listener does not run")
+	}
+	if slices.ContainsFunc(st.Listeners, func(l ListenerStatus) bool { return l.Name == "test/gateway/tcp" }) {
+		t.Error("the status has a listener that takes nobody")
+	}
+	closed := next.Clone()
+	closed.Listeners[1].Routes = nil
+	if _, err := b.Apply(closed); err == nil {
+		t.Fatal("no error for a taken port")
+	}
+	if err := c.echo("without a route"); err == nil {
+		t.Error("media goes on without a route")
+	}
+	if err := stranger.Close(); err != nil {
+		t.Fatal(err)
+	}
+	b.apply(next)
+	if err := c.echo("still here"); err != nil {
+		t.Errorf("the call ends when its listener is back: %v", err)
+	}
+	if err := b.mustDial("tcp", "ann", "first").echo("hello"); err != nil {
+		t.Error(err)
+	}
+}
+
+// What has neither a port nor a place in the config any more is gone, with its calls.
+func TestListenerWithoutAPortIsRemoved(t *testing.T) {
+	b := newBed(t)
+	_, port := taken(t)
+	b.mustDial("tcp", "ann", "first")
+	next := b.beside(1, port)
+	if _, err := b.Apply(next); err == nil {
+		t.Fatal("no error for a taken port")
+	}
+	b.apply(b.changed(func(c *config.Config) { c.Listeners = slices.Delete(next.Clone().Listeners, 1, 2) }))
+	within(t, "no session without its listener", func() bool { return b.Sessions().Len() == 0 })
+	if len(b.listeners) != 4 {
+		t.Errorf("%d listeners are left", len(b.listeners))
+	}
+}
+
+// A server ends with calls on listeners that have no port.
+func TestServerClosesWithoutAPort(t *testing.T) {
+	b := newBed(t)
+	_, port := taken(t)
+	b.mustDial("tcp", "ann", "first")
+	if _, err := b.Apply(b.beside(1, port)); err == nil {
+		t.Error("no error for a taken port")
+	}
+}
+
+// A listener without a port ends with its last call, and opens all the same when it can.
+func TestListenerWithoutAPortEndsWithItsLastCall(t *testing.T) {
+	b := newBed(t)
+	stranger, port := taken(t)
+	c := b.mustDial("tcp", "ann", "first")
+	next := b.beside(1, port)
+	if _, err := b.Apply(next); err == nil {
+		t.Fatal("no error for a taken port")
+	}
+	if err := c.relay.Close(); err != nil {
+		t.Fatal(err)
+	}
+	b.retiring.Wait()
+	if _, err := b.Apply(next); err == nil {
+		t.Fatal("no error for a taken port")
+	}
+	if err := stranger.Close(); err != nil {
+		t.Fatal(err)
+	}
+	b.apply(next)
+	if err := b.mustDial("tcp", "ann", "first").echo("hello"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestCallWithoutAPortFollowsTheName(t *testing.T) {
+	b, book := newNamedBed(t)
+	book.move(b.peer.Addr())
+	b.config.Listeners[1].Routes = []string{"test/named"}
+	b.apply(b.config)
+	_, port := taken(t)
+	c := b.mustDial("tcp", "ann", "first")
+	within(t, "the name opens its address", func() bool { return c.echo("hello") == nil })
+	if _, err := b.Apply(b.beside(1, port)); err == nil {
+		t.Fatal("no error for a taken port")
+	}
+	if err := c.echo("still here"); err != nil {
+		t.Fatal(err)
+	}
+	book.move(netip.MustParseAddr("192.0.2.77"))()
+	within(t, "the name takes its address along", func() bool { return c.echo("still here") != nil })
+}
+
+// Calls over UDP share their socket, which nobody else can have. Who wants the port hears whose they are, and gets it after the last of them.
+func TestPortOfOldDatagramCallsIsTheirs(t *testing.T) {
+	b := newBed(t)
+	c := b.mustDial("udp", "ann", "first")
+	both := b.beside(0, testport.Free(t))
+	moved := both.Clone()
+	moved.Listeners = moved.Listeners[:4]
+	b.apply(moved)
+	_, err := b.Apply(both)
+	if said := b.Status().Failures["test/gateway/udp-second"]; err == nil || !strings.Contains(said, "calls that listener test/gateway/udp had there") {
+		t.Errorf("failure %q does not say whose calls hold the port", said)
+	}
+	if err := c.echo("still here"); err != nil {
+		t.Error(err)
+	}
+	if err := c.relay.Close(); err != nil {
+		t.Fatal(err)
+	}
+	b.retiring.Wait()
+	b.apply(both)
+	if err := b.mustDial("udp-second", "ann", "first").echo("hello"); err != nil {
 		t.Error(err)
 	}
 }

@@ -3,7 +3,8 @@
 //
 // Apply goes in one direction: new sockets are opened beside the old ones, but for those that a new one wants itself, then policies
 // are swapped, then old sockets retire. A
-// listener that cannot be opened keeps its last good form and does not hold up the others; the next Apply tries it again.
+// listener that cannot be opened keeps its last good form, or where its port is another one's now the sessions that have sockets of their own. It does
+// not hold up the others, and the next Apply tries it again.
 package server
 
 import (
@@ -61,8 +62,9 @@ type Server struct {
 	names   *resolve.Resolver
 
 	mu        sync.Mutex
-	running   config.Config
-	clusters  []config.Cluster // of running, with addresses for names
+	wanted    config.Config    // as applied last
+	running   config.Config    // as much of wanted as could be opened
+	clusters  []config.Cluster // of wanted, with addresses for names
 	listeners map[string]*running
 	former    []gate.Former
 	failures  map[string]string
@@ -77,7 +79,8 @@ type running struct {
 	socket listener.Listener
 	// before are the forms that this one has replaced and that still have sessions. These obey what this one obeys.
 	before []*running
-	// retired tells that the listener takes no new sessions, yielded that it has no port any more, ended that nothing of it is left.
+	// retired tells that the listener takes no new sessions, yielded that it has no port any more, ended that nothing of it is left. One that has
+	// yielded and not found another port is retired without a successor.
 	retired, yielded, ended bool
 }
 
@@ -116,7 +119,7 @@ func New(o Options) (*Server, error) {
 	}
 	s := &Server{
 		opt: o, machine: machine, nonces: nonces, held: relay.NewReservations(), limits: gate.NewLimits(o.Capacity), guests: listener.NewLimits(o.Capacity), table: session.NewTable(), meter: meter.New(),
-		running: config.Zero(config.DefaultName), listeners: map[string]*running{}, failures: map[string]string{},
+		wanted: config.Zero(config.DefaultName), running: config.Zero(config.DefaultName), listeners: map[string]*running{}, failures: map[string]string{},
 		closed: make(chan struct{}),
 	}
 	s.names = resolve.New(resolve.System(nil), s.refresh, o.Log)
@@ -153,8 +156,8 @@ func (s *Server) Apply(next config.Config) (Plan, error) {
 	}
 	opened, failed := s.open(plan, next, views)
 	for name := range failed {
-		if r := s.listeners[name]; r != nil && r.yielded {
-			s.stop(name) // its port is gone, and nothing has taken its place
+		if r := s.listeners[name]; r != nil && r.yielded && !r.retired {
+			s.retire(r) // its port is gone, and nothing has taken its place: its sessions need neither
 		}
 	}
 	s.update(next, views, failed)
@@ -162,14 +165,18 @@ func (s *Server) Apply(next config.Config) (Plan, error) {
 		if old := s.listeners[r.spec.Name]; old != nil {
 			r.before = slices.DeleteFunc(append(old.before, old), func(form *running) bool { return form == r })
 			old.before = nil
-			s.retire(old)
+			if !old.retired {
+				s.retire(old)
+			}
 		}
 		s.listeners[r.spec.Name] = r
 	}
-	for _, name := range plan.Stop {
-		s.stop(name)
+	for name := range s.listeners { // not those of the plan alone: a listener without a port does not run, and may have sessions
+		if !has(next, name) {
+			s.stop(name)
+		}
 	}
-	s.running = withoutFailures(next, s.listeners)
+	s.wanted, s.running = next, withoutFailures(next.Clone(), s.listeners)
 	s.meter.Applied.Add(1)
 	return plan, s.report(failed)
 }
@@ -238,9 +245,22 @@ func (s *Server) openOne(l config.Listener, p *gate.Policy, routes *cluster.View
 	g.Update(p, routes)
 	socket, err := listener.Open(l, g, listener.Options{Sockets: s.opt.Sockets, Limits: s.guests, Meter: s.meter, Log: s.opt.Log})
 	if err != nil {
-		return nil, err
+		return nil, s.blame(l, err)
 	}
 	return &running{spec: l, gate: g, socket: socket}, nil
+}
+
+// blame says whose sessions hold the port that a listener cannot have, if they are of this process: of a listener over UDP or DTLS that had it before.
+// Nothing in it changes from one try to the next.
+func (s *Server) blame(l config.Listener, err error) error {
+	for name, now := range s.listeners {
+		for _, old := range now.before {
+			if !old.ended && !old.yielded && socketOf(old.spec) == socketOf(l) {
+				return fmt.Errorf("%w: calls that listener %s had there go on, and hold it until the last one has ended", err, name)
+			}
+		}
+	}
+	return err
 }
 
 // update swaps policies, routes and certificates of the listeners that stay.
@@ -295,10 +315,12 @@ func (s *Server) relayAddrs(address string) []netip.Addr {
 	return addrs
 }
 
-// retire lets the sessions of a replaced listener end by themselves, then closes its socket.
+// retire lets the sessions of a replaced listener end by themselves, then closes its socket. A port that no session needs is given up at once:
+// another listener may want it while the last call goes on for hours.
 func (s *Server) retire(r *running) {
 	r.retired = true
 	r.gate.Retire()
+	r.yielded = r.yielded || r.socket.Yield()
 	s.retiring.Go(func() {
 		for {
 			changed := s.table.Changed()
@@ -325,11 +347,15 @@ func (s *Server) settled(r *running) bool {
 	return !r.retired || r.ended
 }
 
+// has tells whether a config has a listener of a name.
+func has(c config.Config, name string) bool {
+	return slices.ContainsFunc(c.Listeners, func(l config.Listener) bool { return l.Name == name })
+}
+
 // yield frees the port of a listener. The sessions of one that gets another port, or another protocol, go on where they have sockets of
 // their own.
 func (s *Server) yield(name string, next config.Config) {
-	stays := slices.ContainsFunc(next.Listeners, func(l config.Listener) bool { return l.Name == name })
-	if r := s.listeners[name]; r != nil && stays && r.socket.Yield() {
+	if r := s.listeners[name]; r != nil && has(next, name) && r.socket.Yield() {
 		r.yielded = true
 		return
 	}
@@ -371,9 +397,10 @@ func (s *Server) report(failed map[string]error) error {
 	return errors.Join(errs...)
 }
 
-// withoutFailures is the config as it runs: what could not be opened is left out, or stands in the form that is still open.
+// withoutFailures is the config as it runs: what could not be opened, and takes no new sessions, is left out, or stands in the form that is still
+// open.
 func withoutFailures(next config.Config, open map[string]*running) config.Config {
-	next.Listeners = slices.DeleteFunc(next.Listeners, func(l config.Listener) bool { return open[l.Name] == nil })
+	next.Listeners = slices.DeleteFunc(next.Listeners, func(l config.Listener) bool { return open[l.Name] == nil || open[l.Name].retired })
 	for i, l := range next.Listeners {
 		next.Listeners[i].Port, next.Listeners[i].Protocol = open[l.Name].spec.Port, open[l.Name].spec.Protocol
 	}

@@ -92,10 +92,11 @@ type call struct {
 	peer   netip.AddrPort
 }
 
-// dial allocates over a transport; it returns an error instead of failing the test.
+// dial allocates at the listener that is called like a transport, or TRANSPORT-second; it returns an error instead of failing the test.
 func (b *bed) dial(transport, user, password string) (*call, error) {
 	b.t.Helper()
 	server := fmt.Sprintf("127.0.0.1:%d", b.port(transport))
+	transport, _, _ = strings.Cut(transport, "-")
 	conn, err := connect(transport, server)
 	if err != nil {
 		return nil, err

@@ -93,10 +93,11 @@ type flow struct {
 	// (RFC 8656 §7.2).
 	allocated [stun.TransactionIDSize]byte
 	lifetime  uint32
-	// renewing keeps the two ways apart in which pion/turn learns of a lifetime.
+	// until is when the session ends, unless its client refreshes it. renewing keeps a refresh apart from the end.
+	until    time.Time
 	renewing sync.Mutex
-	// prolonging waits for the second that pion/turn does not grant at once, if there is one.
-	prolonging *time.Timer
+	// due is the timer of expire.
+	due *time.Timer
 	// token is what gets the port above this one, if the client asked for it.
 	token *relay.Token
 	// permitted are the peers that the client may hear from.
@@ -214,7 +215,7 @@ func (g *Gate) end(f *flow) {
 // ended is called when a relay has closed: the session expired, was refreshed to zero, or was ended from here.
 func (g *Gate) ended(f *flow) {
 	f.lane.disown(f.Session)
-	f.prolonging.Stop()
+	f.due.Stop()
 	g.mu.Lock()
 	if g.flows[f.Client.Addr()] == f {
 		delete(g.flows, f.Client.Addr())

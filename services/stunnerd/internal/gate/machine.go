@@ -18,7 +18,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
-// Machine is pion/turn used as what it is good at: the state machine of allocations, permissions and channels with their timers.
+// Machine is pion/turn used as what it is good at: the state machine of allocations, permissions and channels, with the timers of the last two.
+// When an allocation ends is up to the gate.
 //
 // It owns no socket. Each lane is a net.PacketConn that pion reads requests from and writes answers to; a call on a lane hands
 // pion one request and returns when pion asks for the next one, so the answer, or its absence, is known without waiting for

@@ -116,14 +116,15 @@ func (g *Gate) allocate(r *request) ([]byte, error) {
 	if err := g.table.Reserve(s); err != nil {
 		return nil, overQuota(err)
 	}
-	f := &flow{Session: s, lane: lane, allocated: r.TransactionID, lifetime: r.lifetime()}
+	f := &flow{Session: s, lane: lane, allocated: r.TransactionID}
+	f.begin(r.lifetime())
 	socket, advertised, err := g.socket(r, f)
 	if err != nil {
 		g.table.Cancel(s)
 		g.log.Debug("refuse allocation", "error", err)
 		return nil, &refusal{code: stun.CodeInsufficientCapacity, reason: meter.NoRelay}
 	}
-	f.prolonging = time.AfterFunc(maxLifetime*time.Second, func() { g.prolong(f) })
+	f.due = time.AfterFunc(f.next(), func() { g.expire(f) })
 	opened := relay.New(s, socket, advertised, &g.routes, g.meter, func(*relay.Relay) { g.ended(f) })
 	f.relay = opened
 	lane.own(s, opened)
@@ -132,7 +133,7 @@ func (g *Gate) allocate(r *request) ([]byte, error) {
 		return nil, errors.Join(&refusal{code: stun.CodeAllocMismatch, reason: meter.AllocationExists}, opened.Close())
 	}
 	transport := number{stun.AttrRequestedTransport, 17 << 24}
-	if err := g.pass(f, stun.MethodAllocate, opened, transport, f.pionLifetime()); err != nil {
+	if err := g.pass(f, stun.MethodAllocate, opened, transport, pionLifetime); err != nil {
 		return nil, errors.Join(err, opened.Close())
 	}
 	g.log.Debug("session started", "relay", s.Relay)
@@ -213,26 +214,42 @@ func familyMissing(given netip.Addr) stun.RawAttribute {
 	return stun.RawAttribute{Type: attrAddressError, Value: []byte{missing, 0, 4, 40}}
 }
 
-// pionLifetime is the lifetime as pion/turn takes it: it reads one of an hour or more as ten minutes. An hour is given to it in two parts.
-func (f *flow) pionLifetime() number {
-	if f.lifetime < maxLifetime {
-		f.prolonging.Stop()
-		return number{stun.AttrLifetime, f.lifetime}
-	}
-	f.prolonging.Reset(time.Second)
-	return number{stun.AttrLifetime, maxLifetime - 1}
+// pion/turn must not end an allocation by itself. Its timer closes one in a goroutine of its own, and when the lane is making a permission at
+// that moment, pion stops a timer that is not there yet: the process dies. So the gate ends sessions, in their lane. pion is told the longest
+// lifetime that it takes, whatever the client is granted, and again every pionRenewal for as long as that lasts: its timer is always half an hour away.
+const pionRenewal = 30 * time.Minute
+
+// pionLifetime is the longest lifetime that pion/turn takes: it reads one of an hour or more as ten minutes.
+var pionLifetime = number{stun.AttrLifetime, maxLifetime - 1}
+
+// begin begins a lifetime of so many seconds.
+func (f *flow) begin(lifetime uint32) {
+	f.lifetime, f.until = lifetime, time.Now().Add(time.Duration(lifetime)*time.Second)
 }
 
-// prolong gives pion/turn the second part of an hour.
-func (g *Gate) prolong(f *flow) {
+// next is in what time something has to be done about the lifetime.
+func (f *flow) next() time.Duration { return min(time.Until(f.until), pionRenewal) }
+
+// wait sets the timer anew.
+func (f *flow) wait() {
+	f.due.Reset(f.next())
+	if f.relay.Closed() { // it ended between the lines above and those of the caller: ended may have stopped the timer too early
+		f.due.Stop()
+	}
+}
+
+// expire ends a session that its client has not refreshed. To pion/turn it makes one last that goes on.
+func (g *Gate) expire(f *flow) {
 	f.renewing.Lock()
 	defer f.renewing.Unlock()
-	if f.lifetime != maxLifetime {
-		return // the client has asked for another one meanwhile
+	if !time.Now().Before(f.until) {
+		g.end(f)
+		return
 	}
-	if err := g.pass(f, stun.MethodRefresh, nil, number{stun.AttrLifetime, maxLifetime - 1}); err != nil {
+	if err := g.pass(f, stun.MethodRefresh, nil, pionLifetime); err != nil {
 		g.log.Debug("prolong session", "error", err)
 	}
+	f.wait()
 }
 
 func (g *Gate) refresh(r *request) ([]byte, error) {
@@ -243,10 +260,11 @@ func (g *Gate) refresh(r *request) ([]byte, error) {
 	}
 	f.renewing.Lock()
 	defer f.renewing.Unlock()
-	f.lifetime = r.lifetime()
-	if err := g.pass(f, stun.MethodRefresh, nil, f.pionLifetime()); err != nil {
+	if err := g.pass(f, stun.MethodRefresh, nil, pionLifetime); err != nil {
 		return nil, err
 	}
+	f.begin(r.lifetime())
+	f.wait()
 	return r.answer(stun.ClassSuccessResponse, number{stun.AttrLifetime, f.lifetime})
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -334,6 +335,103 @@ func (v *virtual) gone(c *client, via netip.AddrPort) {
 	}
 }
 
+// Sessions end in their lane: whoever times requests to the moment of the end is answered with success or 437, and costs nobody anything. When
+// pion/turn ended them beside the lane, a permission that was being made then killed the process.
+func TestPermissionsAreAskedForAtTheMomentOfTheEnd(t *testing.T) {
+	virtually(t, func(v *virtual) {
+		v.Update(policy(), routes("10.0.0.0/8"))
+		const clients, peers = 100, 256
+		for round := range 10 {
+			end := time.Now().Add(defaultLifetime * time.Second)
+			asks := map[*client][]byte{} // made before, so that nothing but the gate is at work then
+			for i := range clients {
+				c := newClient(fmt.Sprintf("192.0.2.%d:%d", 1+i, 1000+round))
+				v.must(c, stun.MethodAllocate, udp)
+				var attrs []stun.Setter
+				for p := range peers {
+					attrs = append(attrs, peerAt(fmt.Sprintf("10.0.%d.%d:1", 1+round, p)))
+				}
+				asks[c] = v.signed(c, username, password, stun.MethodCreatePermission, attrs...)
+			}
+			var asking sync.WaitGroup
+			for c, ask := range asks {
+				asking.Go(func() {
+					time.Sleep(time.Until(end))
+					if code := codeOf(v.send(c, ask)); code != 0 && code != 437 {
+						t.Errorf("%d", code)
+					}
+				})
+			}
+			asking.Wait()
+			synctest.Wait()
+			if n := v.machine.Allocations(); n != 0 {
+				t.Fatalf("%d allocations are left", n)
+			}
+		}
+	})
+}
+
+// pion/turn ends no session, however long a lifetime is: not even when the gate is half an hour late.
+func TestPionDoesNotEndSessions(t *testing.T) {
+	for _, granted := range []time.Duration{600 * time.Second, 3000 * time.Second, 3600 * time.Second} {
+		t.Run(granted.String(), func(t *testing.T) {
+			virtually(t, func(v *virtual) {
+				c, _ := v.guest(uint32(granted.Seconds()))
+				v.at(granted - time.Second)
+				f := v.flow(c.addr)
+				f.due.Stop()
+				v.at(granted + pionRenewal - 2*time.Second)
+				if n := v.machine.Allocations(); n != 1 {
+					t.Errorf("%d allocations", n)
+				}
+				f.due.Reset(0)
+				synctest.Wait()
+				if a, b := v.machine.Allocations(), v.table.Len(); a+b != 0 {
+					t.Errorf("%d allocations, %d sessions", a, b)
+				}
+			})
+		})
+	}
+}
+
+// A refresh that comes at the moment of the end is granted, and then holds, or is answered with 437.
+func TestRefreshAtTheMomentOfTheEnd(t *testing.T) {
+	virtually(t, func(v *virtual) {
+		granted := map[*client]bool{}
+		var all []*client
+		for i := range 200 {
+			c := newClient(fmt.Sprintf("192.0.2.%d:1000", 1+i))
+			v.must(c, stun.MethodAllocate, udp)
+			all = append(all, c)
+		}
+		var asking sync.WaitGroup
+		var mu sync.Mutex
+		for _, c := range all {
+			ask := v.signed(c, username, password, stun.MethodRefresh)
+			asking.Go(func() {
+				time.Sleep(time.Until(v.began.Add(defaultLifetime * time.Second)))
+				code := codeOf(v.send(c, ask))
+				mu.Lock()
+				defer mu.Unlock()
+				if granted[c] = code == 0; !granted[c] && code != 437 {
+					t.Errorf("%d", code)
+				}
+			})
+		}
+		asking.Wait()
+		v.at(2*defaultLifetime*time.Second - time.Second)
+		for c, want := range granted {
+			if live := v.Relay(c.addr) != nil; live != want {
+				t.Errorf("granted: %t, lives: %t", want, live)
+			}
+		}
+		v.at(2*defaultLifetime*time.Second + time.Second)
+		if n := v.table.Len(); n != 0 {
+			t.Errorf("%d sessions outlive their refresh", n)
+		}
+	})
+}
+
 // A refresh counts from when it is made, and may shorten what is left (RFC 8656 §8.2).
 func TestRefreshBeginsTheLifetimeAnew(t *testing.T) {
 	cases := map[string]struct {
@@ -561,6 +659,7 @@ func TestLifetimesAreMonotonic(t *testing.T) {
 	f := b.flow(c.addr)
 	for what, at := range map[string]time.Time{
 		"session, by which channels live": f.Started,
+		"lifetime":                        f.until,
 		"permission":                      f.permitted.until[permitted.addr.Addr()],
 		"limiter":                         b.limits.failures.epoch,
 	} {

@@ -114,7 +114,7 @@ func (d *daemon) serve(ctx context.Context) error {
 	defer func() { _ = group.Wait() }()
 	defer stop()
 	if d.watch {
-		if err := d.health(d.options.probes); err != nil {
+		if err := d.endpoints.Set(d.health(d.options.probes)); err != nil {
 			d.log.Warn("go on without probes until a config names them", "error", err)
 		}
 		group.Go(func() error { return d.follower.Run(following) })
@@ -131,14 +131,14 @@ func (d *daemon) applied(c config.Config) error {
 	if d.options.log == "" {
 		d.levels.Set(c.Admin.LogLevel)
 	}
-	return errors.Join(
+	return d.endpoints.Set(
 		d.health(*c.Admin.HealthcheckEndpoint),
-		d.endpoints.Set("metrics", c.Admin.MetricsEndpoint, admin.MetricsPort, d.metrics),
+		admin.Endpoint{Name: "metrics", URL: c.Admin.MetricsEndpoint, Port: admin.MetricsPort, Handler: d.metrics},
 	)
 }
 
-func (d *daemon) health(url string) error {
-	return d.endpoints.Set("healthcheck", url, admin.HealthPort, d.probes)
+func (d *daemon) health(url string) admin.Endpoint {
+	return admin.Endpoint{Name: "healthcheck", URL: url, Port: admin.HealthPort, Handler: d.probes}
 }
 
 func (d *daemon) probes(string) http.Handler {

@@ -7,12 +7,7 @@ import (
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/pem"
-	"fmt"
-	"io"
-	"log/slog"
 	"math/big"
-	"net"
-	"net/http"
 	"net/netip"
 	"strings"
 	"testing"
@@ -117,88 +112,4 @@ func certificate(t *testing.T, end time.Time) config.Certificate {
 		return base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: bytes}))
 	}
 	return config.Certificate{Cert: encoded("CERTIFICATE", der), Key: credential.Secret(encoded("PRIVATE KEY", secret))}
-}
-
-func get(t *testing.T, url string) (int, string) {
-	t.Helper()
-	resp, err := http.Get(url)
-	if err != nil {
-		return 0, err.Error()
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return resp.StatusCode, string(body)
-}
-
-func TestEndpointMovesOnlyWhenTheNewOneIsUp(t *testing.T) {
-	t.Cleanup(http.DefaultClient.CloseIdleConnections)
-	e := NewEndpoints(slog.New(slog.DiscardHandler))
-	defer e.Close()
-	answer := func(text string) func(string) http.Handler {
-		return func(string) http.Handler { return JSON(func() any { return text }) }
-	}
-	first, taken := freeURL(t), ""
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	taken = "http://" + ln.Addr().String()
-
-	if err := e.Set("health", first, HealthPort, answer("one")); err != nil {
-		t.Fatal(err)
-	}
-	if err := e.Set("health", taken, HealthPort, answer("two")); err == nil {
-		t.Error("no error for a taken port")
-	}
-	if code, body := get(t, first); code != 200 || !strings.Contains(body, "one") {
-		t.Errorf("the old endpoint is gone: %d %s", code, body)
-	}
-	second := freeURL(t)
-	if err := e.Set("health", second, HealthPort, answer("three")); err != nil {
-		t.Fatal(err)
-	}
-	if code, body := get(t, second); code != 200 || !strings.Contains(body, "three") {
-		t.Errorf("%d %s", code, body)
-	}
-	if code, _ := get(t, first); code != 0 {
-		t.Error("the old endpoint still answers")
-	}
-	if err := e.Set("health", "", HealthPort, nil); err != nil {
-		t.Fatal(err)
-	}
-	if code, _ := get(t, second); code != 0 {
-		t.Error("a removed endpoint still answers")
-	}
-}
-
-func TestStatusIsReadOnly(t *testing.T) {
-	t.Cleanup(http.DefaultClient.CloseIdleConnections)
-	e := NewEndpoints(slog.New(slog.DiscardHandler))
-	defer e.Close()
-	url := freeURL(t)
-	if err := e.Set("health", url, HealthPort, func(string) http.Handler { return JSON(func() any { return 1 }) }); err != nil {
-		t.Fatal(err)
-	}
-	resp, err := http.Post(url, "text/plain", strings.NewReader("x"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusMethodNotAllowed {
-		t.Errorf("POST: %d", resp.StatusCode)
-	}
-}
-
-func freeURL(t *testing.T) string {
-	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	return fmt.Sprintf("http://%s", ln.Addr())
 }

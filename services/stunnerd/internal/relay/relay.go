@@ -33,6 +33,8 @@ const (
 	MaxChannels = 64
 	// headerSize is the length of the ChannelData header (RFC 8656 §12.4).
 	headerSize = 4
+	// longestMessage is the longest STUN message: its length has 16 bits (RFC 8489 §5). The longest datagram of IPv6 does not fit into one.
+	longestMessage = 20 + 65535
 )
 
 // Routes is the view that the relays of one listener obey. It is replaced as a whole when the config changes.
@@ -177,6 +179,10 @@ func (r *Relay) Deliver() error {
 	m, err := stun.Build(stun.TransactionID, stun.NewType(stun.MethodData, stun.ClassIndication), peerAddress(peer), content)
 	if err != nil {
 		return fmt.Errorf("build Data indication: %w", err)
+	}
+	if len(m.Raw) > longestMessage {
+		r.drop(meter.TooLarge, b.peer)
+		return nil
 	}
 	if err := r.session.Client.Send(m.Raw); err != nil {
 		r.drop(meter.SendFailed, b.peer)

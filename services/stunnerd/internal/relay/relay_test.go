@@ -357,3 +357,26 @@ func BenchmarkFromClient(b *testing.B) {
 		bed.FromClient(f)
 	}
 }
+
+// C-06: the longest datagram of IPv6 does not fit into a Data indication, whose length has 16 bits. It passes a channel, and otherwise not at
+// all: a length that says too little would leave the client of a stream in the middle of a message.
+func TestDatagramThatNoIndicationHoldsIsDropped(t *testing.T) {
+	peer := netip.MustParseAddrPort("[2001:db8::1]:1")
+	for size, passes := range map[int]bool{65_504: true, 65_505: false, 65_527: false} {
+		b := newBed(t, &sink{connected: true, frames: make(chan []byte, 1)})
+		r := &Relay{session: b.Session(), routes: &b.routes, meter: b.meter, waiting: NewBuffer(bytes.Repeat([]byte{1}, size), peer)}
+		if err := r.Deliver(); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case frame := <-b.client.frames:
+			if says := 20 + int(binary.BigEndian.Uint16(frame[2:])); !passes || says != len(frame) {
+				t.Errorf("%d bytes come in a message of %d that says %d", size, len(frame), says)
+			}
+		default:
+			if passes || b.meter.Drops()["too_large"] != 1 {
+				t.Errorf("%d bytes are dropped: %v", size, b.meter.Drops())
+			}
+		}
+	}
+}

@@ -85,6 +85,12 @@ type Verified struct {
 	Expires time.Time
 }
 
+// In is the authority that finds the same credentials good in another realm.
+func (a Authority) In(realm string) Authority {
+	a.Realm = realm
+	return a
+}
+
 // Verify returns the key with which a message of that user must be signed. It returns ErrUnknownUser for a name that
 // this authority cannot have issued. For an ephemeral name whose time is over it returns ErrExpired together with
 // what it would have verified: whether a live session may go on is the caller's decision.

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/pion/stun/v2"
@@ -132,7 +133,7 @@ func credentialGood(g *Gate, r *request) *refusal {
 		case err != nil && !g.inGrace(r, known, policy, now):
 			reason = meter.ExpiredCredential
 		default:
-			r.key, r.username, r.userID = key, string(username), known.UserID
+			r.key, r.realm, r.username, r.userID = key, a.Realm, string(username), known.UserID
 			return nil
 		}
 	}
@@ -145,7 +146,7 @@ func (g *Gate) inGrace(r *request, known credential.Verified, p *Policy, now tim
 }
 
 // authorities returns who may vouch for the request: the current authority, and for a client that has a session the former ones
-// whose time is not over.
+// whose time is not over. All of them do so in the realm of the session too: another realm ends no session, however long it lasts.
 func (g *Gate) authorities(r *request, p *Policy, now time.Time) []credential.Authority {
 	list := []credential.Authority{p.Authority}
 	if r.flow == nil || r.Type.Method == stun.MethodAllocate {
@@ -154,6 +155,12 @@ func (g *Gate) authorities(r *request, p *Policy, now time.Time) []credential.Au
 	for _, f := range p.Former {
 		if now.Before(f.Until) {
 			list = append(list, f.Authority)
+		}
+	}
+	realm := *r.flow.realm.Load()
+	for _, a := range list {
+		if same := a.In(realm); !slices.Contains(list, same) {
+			list = append(list, same)
 		}
 	}
 	return list
@@ -348,9 +355,24 @@ func peerFamily(r *request, peer netip.Addr) *refusal {
 
 // challenge refuses with REALM and a new NONCE, for the client to try again.
 func (g *Gate) challenge(r *request, code stun.ErrorCode, reason meter.Reason) *refusal {
-	nonce := g.nonces.Make(r.client.Addr().Addr(), time.Now())
-	realm := stun.NewRealm(g.policy.Load().Authority.Realm)
+	now := time.Now()
+	nonce := g.nonces.Make(r.client.Addr().Addr(), now)
+	realm := stun.NewRealm(g.realm(r, code, now))
 	return &refusal{code: code, reason: reason, attrs: []stun.Setter{realm, stun.Nonce(nonce)}}
+}
+
+// realm is the realm to try again with: the current one. Only a client with a session that may live on a former password is left with the realm
+// that it has sent when its nonce is too old: it makes its key from what it is told, and in the current realm its password is not good.
+func (g *Gate) realm(r *request, code stun.ErrorCode, now time.Time) string {
+	p := g.policy.Load()
+	if sent, _ := r.value(stun.AttrRealm); code == stun.CodeStaleNonce {
+		for _, a := range g.authorities(r, p, now) {
+			if a.Realm == string(sent) && a.In(p.Authority.Realm) != p.Authority {
+				return a.Realm
+			}
+		}
+	}
+	return p.Authority.Realm
 }
 
 // signedWith checks MESSAGE-INTEGRITY in constant time.

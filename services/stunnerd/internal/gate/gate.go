@@ -33,7 +33,7 @@ import (
 type Policy struct {
 	// Authority says which credentials are good, and in which realm. The zero Authority admits nobody: the listener serves STUN only.
 	Authority credential.Authority
-	// Former are authorities that were in force before; a session that they admitted may go on under them for a while.
+	// Former are authorities that were in force before, with other credentials; a session that they admitted may go on under them for a while.
 	Former []Former
 	// RelayAddrs are the addresses that clients may be told of as their relayed transport address, at most one a family. A client
 	// that does not ask for a family gets the first.
@@ -93,6 +93,8 @@ type flow struct {
 	// (RFC 8656 §7.2).
 	allocated [stun.TransactionIDSize]byte
 	lifetime  uint32
+	// realm is that of its latest request. The session may go on in it.
+	realm atomic.Pointer[string]
 	// until is when the session ends, unless its client refreshes it. renewing keeps a refresh apart from the end.
 	until    time.Time
 	renewing sync.Mutex

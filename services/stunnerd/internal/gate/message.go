@@ -44,6 +44,7 @@ type request struct {
 	signed bool
 	// key is set once the credential is verified; every answer from then on is signed with it (RFC 8489 §9.2.4).
 	key      []byte
+	realm    string
 	username string
 	userID   string
 	flow     *flow

@@ -46,6 +46,9 @@ func (g *Gate) request(r *request) {
 			return
 		}
 	}
+	if r.flow != nil && r.key != nil {
+		r.flow.speaks(r.realm)
+	}
 	answer, err := service[r.Type.Method](g, r)
 	var refused *refusal
 	if errors.As(err, &refused) {
@@ -117,6 +120,7 @@ func (g *Gate) allocate(r *request) ([]byte, error) {
 		return nil, overQuota(err)
 	}
 	f := &flow{Session: s, lane: lane, allocated: r.TransactionID}
+	f.speaks(r.realm)
 	f.begin(r.lifetime())
 	socket, advertised, err := g.socket(r, f)
 	if err != nil {
@@ -221,6 +225,13 @@ const pionRenewal = 30 * time.Minute
 
 // pionLifetime is the longest lifetime that pion/turn takes: it reads one of an hour or more as ten minutes.
 var pionLifetime = number{stun.AttrLifetime, maxLifetime - 1}
+
+// speaks notes the realm in which the client has authenticated.
+func (f *flow) speaks(realm string) {
+	if was := f.realm.Load(); was == nil || *was != realm {
+		f.realm.Store(new(realm))
+	}
+}
 
 // begin begins a lifetime of so many seconds.
 func (f *flow) begin(lifetime uint32) {

@@ -13,6 +13,7 @@ import (
 	"github.com/pion/stun/v2"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/api/credential"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay/relaytest"
@@ -567,6 +568,135 @@ func TestFormerPasswordCarriesSessionsForAWhile(t *testing.T) {
 			t.Errorf("the new password: %d", code)
 		}
 	})
+}
+
+// speaker is a client that has a nonce and a realm, as clients do: until they are told others.
+type speaker struct {
+	*client
+	realm, password string
+	nonce           stun.Nonce
+	// keeps tells that the client takes the nonce of a 438, and not its realm. Some do.
+	keeps bool
+}
+
+// says makes a request, once more after a 438, and returns the code of the last answer and the realm of the 438.
+func (v *virtual) says(s *speaker, method stun.Method, attrs ...stun.Setter) (code stun.ErrorCode, told string) {
+	v.t.Helper()
+	for range 2 {
+		setters := append([]stun.Setter{request4(method)}, attrs...)
+		setters = append(setters, stun.NewUsername(username), stun.NewRealm(s.realm), s.nonce, stun.NewLongTermIntegrity(username, s.realm, s.password))
+		m := v.send(s.client, v.build(setters...))
+		if code = codeOf(m); code != stun.CodeStaleNonce {
+			break
+		}
+		s.nonce, _ = m.Get(stun.AttrNonce)
+		is, _ := m.Get(stun.AttrRealm)
+		if told = string(is); !s.keeps {
+			s.realm = told
+		}
+	}
+	return code, told
+}
+
+// speaker is a client with an allocation of an hour.
+func (v *virtual) speaker(addr string, keeps bool) *speaker {
+	v.t.Helper()
+	a := v.policy.Load().Authority
+	s := &speaker{client: newClient(addr), realm: a.Realm, password: string(a.Password), keeps: keeps}
+	s.nonce = v.nonce(s.client)
+	if code, _ := v.says(s, stun.MethodAllocate, udp, lifetime(3600)); code != 0 {
+		v.t.Fatalf("allocate: %d", code)
+	}
+	return s
+}
+
+// authority puts an authority in force, and others for ten minutes more.
+func (v *virtual) authority(now credential.Authority, before ...credential.Authority) {
+	p := policy()
+	p.Authority = now
+	for _, a := range before {
+		p.Former = append(p.Former, Former{Authority: a, Until: time.Now().Add(10 * time.Minute)})
+	}
+	v.Update(p, routes("127.0.0.1:<4000-4999>"))
+}
+
+// when the realm changes sessions go on for as long as they want, in the realm that they know, or in the new one, which the next nonce
+// comes with. Nobody begins one in a realm of before.
+func TestSessionsOutliveTheirRealm(t *testing.T) {
+	for name, keeps := range map[string]bool{"a client that keeps its realm": true, "a client that takes the new one": false} {
+		t.Run(name, func(t *testing.T) {
+			virtually(t, func(v *virtual) {
+				s := v.speaker("192.0.2.1:1000", keeps)
+				first := policy().Authority
+				for hour, realm := range []string{"second.example", "third.example", "fourth.example"} {
+					v.at(time.Duration(hour)*90*time.Minute + time.Minute)
+					v.authority(first.In(realm))
+					for range 3 {
+						time.Sleep(28 * time.Minute)
+						code, told := v.says(s, stun.MethodRefresh, lifetime(3600))
+						if code != 0 || told != "" && told != realm {
+							t.Errorf("refresh after %s: %d, realm %q", time.Since(v.began), code, told)
+						}
+						if code, _ := v.says(s, stun.MethodCreatePermission, peerAt("127.0.0.1:4000")); code != 0 {
+							t.Errorf("permission after %s: %d", time.Since(v.began), code)
+						}
+					}
+					if s.keeps != (s.realm == first.Realm) {
+						t.Errorf("after %s the client speaks in %q", time.Since(v.began), s.realm)
+					}
+				}
+				late := &speaker{client: newClient("192.0.2.2:1000"), realm: first.Realm, password: password, nonce: v.nonce(newClient("192.0.2.2:1"))}
+				if code, _ := v.says(late, stun.MethodAllocate, udp); code != 401 {
+					t.Errorf("allocate in a realm of before: %d", code)
+				}
+			})
+		})
+	}
+}
+
+// when realm and password change, a session goes on with both that it began with until the time of the password is over. A 438 with
+// the new realm would end it: the old password is not good there.
+func TestRealmAndPasswordChange(t *testing.T) {
+	first := policy().Authority
+	other := first
+	other.Password = "second"
+	for name, change := range map[string]func(v *virtual){
+		"at once": func(v *virtual) { v.authority(other.In("second.example"), first) },
+		"the realm first": func(v *virtual) {
+			v.authority(first.In("second.example"))
+			v.authority(other.In("second.example"), first.In("second.example"))
+		},
+		"the password first": func(v *virtual) { v.authority(other, first); v.authority(other.In("second.example"), first) },
+	} {
+		for _, keeps := range []bool{true, false} {
+			t.Run(fmt.Sprint(name, ", keeps its realm ", keeps), func(t *testing.T) {
+				virtually(t, func(v *virtual) {
+					s := v.speaker("192.0.2.1:1000", keeps)
+					v.at(55 * time.Minute)
+					if code, _ := v.says(s, stun.MethodRefresh, lifetime(3600)); code != 0 {
+						t.Fatalf("before: %d", code)
+					}
+					change(v)
+					v.at(56 * time.Minute)
+					if code, told := v.says(s, stun.MethodRefresh, lifetime(3600)); code != 0 || told != "" {
+						t.Errorf("with a nonce that is good: %d, %q", code, told)
+					}
+					v.at(62 * time.Minute)
+					if code, told := v.says(s, stun.MethodRefresh, lifetime(3600)); code != 0 || told != first.Realm {
+						t.Errorf("with a nonce that is too old: %d, realm %q", code, told)
+					}
+					v.at(66 * time.Minute)
+					if code, _ := v.says(s, stun.MethodRefresh); code != 401 {
+						t.Errorf("after the overlap: %d", code)
+					}
+					after := v.speaker("192.0.2.2:1000", keeps)
+					if after.realm != "second.example" {
+						t.Errorf("a new client speaks in %q", after.realm)
+					}
+				})
+			})
+		}
+	}
 }
 
 // T-A7: a reserved port waits 30 s for its client, and then is nobody's.

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"fmt"
 	"net"
 	"slices"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/api/credential"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/testport"
 )
 
@@ -30,10 +32,13 @@ func TestACallSurvivesEveryChangeButTheRemovalOfItsListener(t *testing.T) {
 		},
 		"password changed": func(_ *testing.T, _ *bed, c *config.Config) { c.Auth.Credentials[config.KeyPassword] = "second" },
 		"realm changed":    func(_ *testing.T, _ *bed, c *config.Config) { c.Auth.Realm = "other.example" },
-		"log level":        func(_ *testing.T, _ *bed, c *config.Config) { c.Admin.LogLevel = "all:DEBUG" },
-		"quota":            func(_ *testing.T, _ *bed, c *config.Config) { c.Admin.UserQuota = 1 },
-		"public address":   func(_ *testing.T, _ *bed, c *config.Config) { c.Listeners[0].PublicAddress = "192.0.2.1" },
-		"port changed":     func(t *testing.T, _ *bed, c *config.Config) { c.Listeners[0].Port = testport.Free(t) },
+		"realm and password changed": func(_ *testing.T, _ *bed, c *config.Config) {
+			c.Auth.Realm, c.Auth.Credentials[config.KeyPassword] = "other.example", "second"
+		},
+		"log level":      func(_ *testing.T, _ *bed, c *config.Config) { c.Admin.LogLevel = "all:DEBUG" },
+		"quota":          func(_ *testing.T, _ *bed, c *config.Config) { c.Admin.UserQuota = 1 },
+		"public address": func(_ *testing.T, _ *bed, c *config.Config) { c.Listeners[0].PublicAddress = "192.0.2.1" },
+		"port changed":   func(t *testing.T, _ *bed, c *config.Config) { c.Listeners[0].Port = testport.Free(t) },
 		"protocol changed": func(t *testing.T, _ *bed, c *config.Config) {
 			c.Listeners[0].Protocol, c.Listeners[0].Port = config.TURNTCP, testport.Free(t)
 		},
@@ -87,6 +92,35 @@ func TestFlappingCredentialIsRememberedOnce(t *testing.T) {
 	}
 	if err := c.client.CreatePermission(net.UDPAddrFromAddrPort(b.peer)); err != nil {
 		t.Errorf("live session cannot ask for a permission: %v", err)
+	}
+}
+
+// a realm that changes all the time ends no session and leaves nothing behind; credentials that do so leave no more than so many.
+func TestWhatIsRememberedOfFormerAuthoritiesIsBounded(t *testing.T) {
+	b := newBed(t)
+	c := b.mustDial("udp", "ann", "first")
+	for n := range 3 * maxFormer {
+		b.apply(b.changed(func(c *config.Config) { c.Auth.Realm = fmt.Sprintf("realm-%d.example", n) }))
+	}
+	if n := len(b.former); n != 0 {
+		t.Errorf("%d former authorities are kept of one that was renamed", n)
+	}
+	if err := c.client.CreatePermission(net.UDPAddrFromAddrPort(b.peer)); err != nil {
+		t.Errorf("live session cannot ask for a permission: %v", err)
+	}
+	for n := range 3 * maxFormer {
+		b.apply(b.changed(func(c *config.Config) {
+			c.Auth.Credentials[config.KeyPassword] = credential.Secret(fmt.Sprint("password-", n))
+		}))
+		if n == 2*maxFormer {
+			c = b.mustDial("udp", "ann", fmt.Sprint("password-", n))
+		}
+	}
+	if n := len(b.former); n != maxFormer {
+		t.Errorf("%d former authorities are kept, want %d", n, maxFormer)
+	}
+	if err := c.client.CreatePermission(net.UDPAddrFromAddrPort(b.peer)); err != nil {
+		t.Errorf("session of %d changes ago cannot ask for a permission: %v", maxFormer-1, err)
 	}
 }
 

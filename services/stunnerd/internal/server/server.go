@@ -181,15 +181,20 @@ func (s *Server) Apply(next config.Config) (Plan, error) {
 	return plan, s.report(failed)
 }
 
+// maxFormer bounds how many former authorities there are: each request that is wrongly signed is held against all of them. Who changes the
+// credentials more often within CredentialOverlap shortens it for the earliest.
+const maxFormer = 16
+
 // remember keeps the authority that next replaces for the sessions that it admitted, once: a config that goes back and forth does not make
-// a longer list of what each request is held against.
+// a longer list of what each request is held against. One that changes the realm alone makes none: a session knows its realm.
 func (s *Server) remember(next config.Auth) {
-	now, old := time.Now(), s.running.Auth.Authority()
+	now, old, authority := time.Now(), s.running.Auth.Authority(), next.Authority()
 	s.former = slices.DeleteFunc(s.former, func(f gate.Former) bool { return now.After(f.Until) || f.Authority == old })
-	if len(s.listeners) == 0 || old == next.Authority() || old == (credential.Authority{}) {
+	if len(s.listeners) == 0 || old.In(authority.Realm) == authority || old == (credential.Authority{}) {
 		return
 	}
 	s.former = append(s.former, gate.Former{Authority: old, Until: now.Add(CredentialOverlap)})
+	s.former = s.former[max(0, len(s.former)-maxFormer):]
 }
 
 // views computes what each listener of a config may reach, and has the names in it resolved from now on.

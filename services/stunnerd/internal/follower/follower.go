@@ -3,6 +3,7 @@
 package follower
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,6 +26,8 @@ const (
 	applyPause = 100 * time.Millisecond
 	// reportPause is how often the source hears of the number of allocations.
 	reportPause = 5 * time.Second
+	// keepPause is how often a config is written to disk again that its source stands by.
+	keepPause = time.Hour
 	// loggedFields is how many unknown fields of a config are logged; Status names them all.
 	loggedFields = 10
 )
@@ -58,14 +61,27 @@ type Follower struct {
 type state struct {
 	wanted  *discovery.Loaded // as published: last one that validated
 	origin  string
-	problem string
+	problem string // what of wanted does not run
 	failing bool
+	// rejected says why the last config that arrived was kept out. That wanted is put in force again does not undo it.
+	rejected string
 
-	// connected tells whether the source can be heard; lost says why not, and confirmed when it was heard last.
+	// current tells that wanted is what the source said last, and kept when it was written to disk then.
+	current bool
+	kept    time.Time
+
+	// connected tells whether the source can be heard; lost says why not.
 	connected bool
 	lost      string
-	confirmed time.Time
+	// heard is when the source was heard last. Before it is heard at all that is when the config was kept that was started with, or else when the
+	// process began to listen.
+	heard time.Time
+	// met tells that the source was heard.
+	met bool
 }
+
+// trouble is what is wrong with the config that arrived last, or else with the one that runs.
+func (s state) trouble() string { return cmp.Or(s.rejected, s.problem) }
 
 func (s state) revision() string {
 	if s.wanted == nil {
@@ -79,6 +95,9 @@ func New(o Options) *Follower { return &Follower{opt: o} }
 
 // Run follows the source until ctx ends.
 func (f *Follower) Run(ctx context.Context) error {
+	f.mu.Lock()
+	f.status.heard = time.Now()
+	f.mu.Unlock()
 	events := f.opt.Source.Watch(ctx)
 	cold := time.NewTimer(coldStart)
 	defer cold.Stop()
@@ -108,6 +127,7 @@ func (f *Follower) Run(ctx context.Context) error {
 			f.retry()
 		case <-report.C:
 			f.report()
+			f.keep()
 		}
 	}
 }
@@ -121,7 +141,7 @@ func (f *Follower) Once(ctx context.Context) error {
 	if len(configs) != 1 {
 		return fmt.Errorf("read %s: %d configs where one is wanted: name it with --id", f.opt.Source, len(configs))
 	}
-	f.apply(configs[0], f.opt.Source.String())
+	f.take(configs[0])
 	// A listener that cannot be opened is worth no start; probes or metrics that cannot are told, and missed by those who want them.
 	if st := f.Status(); st.Revision == "" || len(st.Failures) > 0 {
 		return errors.New(st.Problem)
@@ -136,13 +156,35 @@ func (f *Follower) handle(e discovery.Event) {
 	case e.Deleted:
 		// A dataplane outlives its config: whoever removes the Gateway removes this process too, and calls may go on until then.
 		f.opt.Log.Info("config deleted at its source: go on with the last one", "config", e.ID)
+		f.disown()
 	case e.Connected:
 		f.confirm()
 	default:
 		f.confirm()
-		f.apply(discovery.Loaded{Config: e.Config, Revision: e.Revision, Unknown: e.Unknown}, f.opt.Source.String())
+		f.take(discovery.Loaded{Config: e.Config, Revision: e.Revision, Unknown: e.Unknown})
 	}
 	f.report()
+}
+
+// take puts in force what the source says, and keeps it.
+func (f *Follower) take(c discovery.Loaded) {
+	f.mu.Lock()
+	f.status.rejected = ""
+	f.mu.Unlock()
+	if !f.apply(c, f.opt.Source.String()) {
+		return
+	}
+	f.mu.Lock()
+	f.status.current = true
+	f.mu.Unlock()
+	f.keep()
+}
+
+// disown notes that the source does not stand by the running config any more: it says another one, or none.
+func (f *Follower) disown() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.status.current = false
 }
 
 // reject notes what was kept out. The running config stays.
@@ -152,10 +194,13 @@ func (f *Follower) reject(e discovery.Event) {
 	if errors.Is(e.Err, discovery.ErrRejected) {
 		f.count(e.Err)
 		f.opt.Log.Error("keep config out", "config", e.ID, "error", e.Err)
-		f.status.problem = e.Err.Error()
+		f.status.rejected, f.status.current = e.Err.Error(), false
 		return
 	}
 	f.opt.Log.Warn("config source is silent: go on with what runs", "source", f.opt.Source.String(), "error", e.Err)
+	if f.status.connected {
+		f.status.heard = time.Now()
+	}
 	f.status.connected, f.status.lost = false, e.Err.Error()
 }
 
@@ -175,7 +220,7 @@ func (f *Follower) confirm() {
 	if !f.status.connected {
 		f.opt.Log.Info("hear config source", "source", f.opt.Source.String())
 	}
-	f.status.connected, f.status.lost, f.status.confirmed = true, "", time.Now()
+	f.status.connected, f.status.lost, f.status.met = true, "", true
 }
 
 // startCold runs the best config at hand when nobody has said anything yet: the one that ran here last, or else the one laid ready.
@@ -188,18 +233,22 @@ func (f *Follower) startCold() {
 	}
 	for _, at := range []struct {
 		origin string
-		load   func() (config.Config, error)
+		load   func() (config.Config, time.Time, error)
 	}{
-		{"last good config", func() (config.Config, error) { return f.opt.Last.Load(time.Now()) }},
-		{"standby config", func() (config.Config, error) { return readStandby(f.opt.Standby, f.opt.Last.ID) }},
+		{"last good config", func() (config.Config, time.Time, error) { return f.opt.Last.Load(time.Now()) }},
+		{"standby config", func() (config.Config, time.Time, error) {
+			c, err := readStandby(f.opt.Standby, f.opt.Last.ID)
+			return c, time.Time{}, err
+		}},
 	} {
-		c, err := at.load()
+		c, saved, err := at.load()
 		switch {
 		case errors.Is(err, errNothingKept):
 		case err != nil:
 			f.opt.Log.Warn("start without the "+at.origin, "error", err)
 		default:
 			f.opt.Log.Info("start with the "+at.origin, "config", c.Admin.Name, "revision", c.Revision())
+			f.age(saved)
 			f.apply(discovery.Loaded{Config: c, Revision: c.Revision()}, at.origin)
 			return
 		}
@@ -207,20 +256,44 @@ func (f *Follower) startCold() {
 	f.opt.Log.Info("wait for the first config", "source", f.opt.Source.String())
 }
 
-// apply puts a valid config in force and keeps it.
-func (f *Follower) apply(c discovery.Loaded, origin string) {
+// age notes since when nobody has stood by a config that is started with, if that is known: the zero time says that it is not.
+func (f *Follower) age(saved time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.status.met && !saved.IsZero() {
+		f.status.heard = saved
+	}
+}
+
+// apply puts a valid config in force, and reports whether it was one.
+func (f *Follower) apply(c discovery.Loaded, origin string) bool {
 	expanded := c.Expand(f.opt.Lookup)
 	if err := expanded.Validate(); err != nil {
 		f.reject(discovery.Event{ID: c.Admin.Name, Err: errors.Join(discovery.ErrRejected, err)})
-		return
+		return false
 	}
 	plan, err := f.opt.Server.Apply(expanded)
 	err = errors.Join(err, f.opt.Applied(expanded))
-	if !f.note(c, origin, err) {
+	if f.note(c, origin, err) {
+		f.log(c, plan, err)
+	}
+	return true
+}
+
+// keep writes the running config to disk when the source has just said it, and again from time to time for as long as it stands by it: what is kept counts
+// as old as the last word of the source. A config that was started with gets no younger by that.
+func (f *Follower) keep() {
+	f.mu.Lock()
+	st, now := f.status, time.Now()
+	due := st.current && (st.kept.IsZero() || st.connected && now.Sub(st.kept) >= keepPause)
+	if due {
+		f.status.kept = now
+	}
+	f.mu.Unlock()
+	if !due {
 		return
 	}
-	f.log(c, plan, err)
-	if err := f.opt.Last.Save(c.Config, time.Now()); err != nil {
+	if err := f.opt.Last.Save(st.wanted.Config, now); err != nil {
 		f.opt.Log.Warn("go on without a last good config on disk", "error", err)
 	}
 }
@@ -240,6 +313,9 @@ func (f *Follower) note(c discovery.Loaded, origin string, failed error) (news b
 			"number", len(c.Unknown), "fields", c.Unknown[:min(len(c.Unknown), loggedFields)])
 	}
 	news = other || problem != f.status.problem
+	if other {
+		f.status.kept = time.Time{}
+	}
 	f.status.wanted, f.status.origin = &c, origin
 	f.status.failing, f.status.problem = failed != nil, problem
 	return news
@@ -276,7 +352,7 @@ func (f *Follower) report() {
 	f.mu.Unlock()
 	to.Report(discovery.Report{
 		ID: f.opt.Last.ID, Pod: f.opt.Pod, Revision: st.revision(),
-		Accepted: st.problem == "", Error: st.problem,
+		Accepted: st.trouble() == "", Error: st.trouble(),
 		Allocations: f.opt.Server.Sessions().Len(), Draining: f.opt.Server.Sessions().Draining(),
 	})
 }
@@ -286,7 +362,7 @@ func (f *Follower) Status() server.Status {
 	st := f.opt.Server.Status()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	st.Revision, st.Origin, st.Problem = f.status.revision(), f.status.origin, f.status.problem
+	st.Revision, st.Origin, st.Problem = f.status.revision(), f.status.origin, f.status.trouble()
 	st.Lost = f.status.lost
 	if f.status.wanted != nil {
 		st.Unknown = slices.Clone(f.status.wanted.Unknown)
@@ -313,15 +389,16 @@ func (f *Follower) Revision() string {
 func (f *Follower) Problem() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.status.problem
+	return f.status.trouble()
 }
 
-// Age is the time since the source could be heard last, in seconds: the running config may be that old.
+// Age is the time since the source could be heard last, in seconds: the running config may be that old. In a process that has not heard its source it
+// is that of the config that it started with, which earlier processes had kept; since the start where that is not known.
 func (f *Follower) Age() float64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.status.connected || f.status.confirmed.IsZero() {
+	if f.status.connected || f.status.heard.IsZero() {
 		return 0
 	}
-	return time.Since(f.status.confirmed).Seconds()
+	return max(0, time.Since(f.status.heard).Seconds()) // clocks may be set back
 }

@@ -9,7 +9,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -152,6 +154,50 @@ func TestRejectedConfigChangesNothingAndIsTold(t *testing.T) {
 	}
 }
 
+// What is wrong with the config that came last is not mended by putting the one before in force again.
+func TestRejectionOutlivesRetries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		taken := errors.New("metrics port in use")
+		var failing atomic.Bool
+		f, h := followWith(t, func(o *Options) {
+			o.Applied = func(config.Config) error {
+				if failing.Load() {
+					return taken
+				}
+				return nil
+			}
+		})
+		wants := func(what, problem string) {
+			t.Helper()
+			synctest.Wait()
+			for len(h.reports) > 0 {
+				<-h.reports
+			}
+			r := h.reported(t, func(discovery.Report) bool { return true })
+			if got := f.Status().Problem; got != f.Problem() || r.Error != got || r.Accepted != (problem == "") || !strings.Contains(got, problem) {
+				t.Errorf("%s: problem %q, status %q, report %+v; want %q", what, f.Problem(), got, r, problem)
+			}
+		}
+		failing.Store(true)
+		h.events <- quiet(t, "one.example")
+		wants("a part does not run", taken.Error())
+		h.events <- discovery.Event{ID: id, Err: errors.Join(discovery.ErrRejected, errors.New("listeners[0].port: 70000"))}
+		wants("another one is kept out", "70000")
+		time.Sleep(retryPause)
+		wants("tried again", "70000")
+		failing.Store(false)
+		time.Sleep(2 * retryPause)
+		wants("all of it runs", "70000")
+		h.events <- discovery.Event{Connected: true}
+		wants("nothing new", "70000")
+		h.events <- quiet(t, "two.example")
+		wants("another one", "")
+		if got := f.Problem(); got != "" {
+			t.Errorf("problem %q stays", got)
+		}
+	})
+}
+
 func TestRejectedConfigsAreCountedByReason(t *testing.T) {
 	f, h := follow(t, "")
 	wrong := configWith(t, func(c *config.Config) { c.Listeners[0].Port = 70000 }).Validate()
@@ -272,7 +318,7 @@ func TestLastGoodConfigIsNotTrustedBlindly(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			l := LastGood{Dir: t.TempDir(), ID: id}
 			tc.spoil(t, l)
-			if _, err := l.Load(now); err == nil || !strings.Contains(err.Error(), tc.want) {
+			if _, _, err := l.Load(now); err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("error %v, want %q", err, tc.want)
 			}
 		})

@@ -12,7 +12,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-// MaxAge is how old a kept config may be to be started with.
+// MaxAge is for how long nobody may have stood by a kept config that is started with. Since when it is unchanged does not count.
 const MaxAge = 7 * 24 * time.Hour
 
 // lastGoodFile is the name of the file in the state directory.
@@ -28,6 +28,7 @@ type LastGood struct {
 }
 
 type kept struct {
+	// Saved is when the source stood by the config last.
 	Saved  time.Time     `json:"saved"`
 	Config config.Config `json:"config"`
 }
@@ -62,14 +63,14 @@ func (l LastGood) Save(c config.Config, now time.Time) error {
 // errNothingKept says that there is no config to start with.
 var errNothingKept = errors.New("no last good config")
 
-// Load returns what was kept, if it is of this id, valid, and younger than MaxAge.
-func (l LastGood) Load(now time.Time) (config.Config, error) {
+// Load returns what was kept, if it is of this id, valid, and younger than MaxAge, and when its source stood by it last.
+func (l LastGood) Load(now time.Time) (config.Config, time.Time, error) {
 	if l.Dir == "" {
-		return config.Config{}, errNothingKept
+		return config.Config{}, time.Time{}, errNothingKept
 	}
 	data, err := os.ReadFile(filepath.Join(l.Dir, lastGoodFile))
 	if errors.Is(err, fs.ErrNotExist) {
-		return config.Config{}, errNothingKept
+		return config.Config{}, time.Time{}, errNothingKept
 	}
 	var k struct {
 		Saved  time.Time       `json:"saved"`
@@ -79,7 +80,7 @@ func (l LastGood) Load(now time.Time) (config.Config, error) {
 		err = json.Unmarshal(data, &k)
 	}
 	if err != nil {
-		return config.Config{}, fmt.Errorf("read last good config: %w", err)
+		return config.Config{}, time.Time{}, fmt.Errorf("read last good config: %w", err)
 	}
 	c, _, err := config.Parse(k.Config)
 	if err == nil {
@@ -87,11 +88,11 @@ func (l LastGood) Load(now time.Time) (config.Config, error) {
 	}
 	switch {
 	case err != nil:
-		return config.Config{}, fmt.Errorf("read last good config: %w", err)
+		return config.Config{}, time.Time{}, fmt.Errorf("read last good config: %w", err)
 	case now.Sub(k.Saved) > MaxAge:
-		return config.Config{}, fmt.Errorf("read last good config: saved %s, which is more than %s ago", k.Saved.Format(time.RFC3339), MaxAge)
+		return config.Config{}, time.Time{}, fmt.Errorf("read last good config: saved %s, which is more than %s ago", k.Saved.Format(time.RFC3339), MaxAge)
 	}
-	return c, nil
+	return c, k.Saved, nil
 }
 
 // fit tells whether a config can be started with by who runs the config id.

@@ -33,11 +33,14 @@ func TestSourceThatIsAwayMeansTheStandbyConfig(t *testing.T) {
 	if st := f.Status(); st.Origin != "standby config" || st.Revision != ready.Revision() || f.Ready() != nil {
 		t.Errorf("runs %s from %q: %v", st.Revision, st.Origin, f.Ready())
 	}
-	if _, err := (LastGood{Dir: dir, ID: id}).Load(time.Now()); err != nil {
-		t.Error(err)
+	if _, _, err := (LastGood{Dir: dir, ID: id}).Load(time.Now()); !errors.Is(err, errNothingKept) {
+		t.Errorf("a config that nobody knows the age of is kept: %v", err)
 	}
 	h.events <- discovery.Event{ID: id, Config: next, Revision: next.Revision()}
 	h.reported(t, func(r discovery.Report) bool { return r.Revision == next.Revision() })
+	if c, _, err := (LastGood{Dir: dir, ID: id}).Load(time.Now()); err != nil || c.Revision() != next.Revision() {
+		t.Errorf("kept is %s: %v", c.Revision(), err)
+	}
 }
 
 // What ran here last is newer than anything that was laid ready before.

@@ -1,0 +1,191 @@
+package follower
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/api/discovery"
+)
+
+const day = 24 * time.Hour
+
+var silence = discovery.Event{Err: errors.New("connection refused")}
+
+// quiet is a config without listeners: a socket would keep the time of a bubble from passing.
+func quiet(t *testing.T, realm string) discovery.Event {
+	t.Helper()
+	c := configWith(t, func(c *config.Config) { c.Listeners, c.Auth.Realm = nil, realm })
+	return discovery.Event{ID: id, Config: c, Revision: c.Revision()}
+}
+
+// saved is when the source stood by what is kept; the zero time when nothing is.
+func saved(t *testing.T, l LastGood) time.Time {
+	t.Helper()
+	_, at, err := l.Load(time.Now())
+	if err != nil && !errors.Is(err, errNothingKept) {
+		t.Fatal(err)
+	}
+	return at
+}
+
+// A gateway that nobody changes for eight days, in contact with its source all the time, is one that can be started.
+func TestConfigIsAsOldAsTheWordOfItsSource(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := LastGood{Dir: t.TempDir(), ID: id}
+		_, h := follow(t, l.Dir)
+		h.events <- discovery.Event{Connected: true}
+		h.events <- quiet(t, "one.example")
+		synctest.Wait()
+		first := saved(t, l)
+		time.Sleep(keepPause - reportPause)
+		if at := saved(t, l); !at.Equal(first) {
+			t.Errorf("written again after %s", at.Sub(first))
+		}
+		time.Sleep(8 * day)
+		at := saved(t, l)
+		if age := time.Since(at); age > keepPause+reportPause {
+			t.Errorf("the source stands by what is kept, and it is %s old", age)
+		}
+		h.events <- silence
+		time.Sleep(MaxAge - 2*keepPause)
+		if !saved(t, l).Equal(at) {
+			t.Error("what is kept gets younger without its source")
+		}
+		time.Sleep(2 * keepPause)
+		if _, _, err := l.Load(time.Now()); err == nil {
+			t.Error("what nobody has stood by for more than a week can be started with")
+		}
+		h.events <- discovery.Event{Connected: true}
+		time.Sleep(reportPause)
+		synctest.Wait()
+		if age := time.Since(saved(t, l)); age > reportPause {
+			t.Errorf("the source is back, and what is kept is %s old", age)
+		}
+	})
+}
+
+// A source that says something wrong, or nothing any more, does not stand by what it said before.
+func TestConfigIsNotKeptYoungAgainstItsSource(t *testing.T) {
+	for name, e := range map[string]discovery.Event{
+		"rejected": {ID: id, Err: errors.Join(discovery.ErrRejected, errors.New("listeners[0].port: 70000"))},
+		"deleted":  {ID: id, Deleted: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := LastGood{Dir: t.TempDir(), ID: id}
+				_, h := follow(t, l.Dir)
+				h.events <- discovery.Event{Connected: true}
+				h.events <- quiet(t, "one.example")
+				synctest.Wait()
+				at := saved(t, l)
+				h.events <- e
+				time.Sleep(2 * keepPause)
+				if !saved(t, l).Equal(at) {
+					t.Error("what is kept gets younger")
+				}
+				h.events <- quiet(t, "one.example")
+				synctest.Wait()
+				if age := time.Since(saved(t, l)); age != 0 {
+					t.Errorf("the source says it again, and what is kept is %s old", age)
+				}
+			})
+		})
+	}
+}
+
+// What was started with is not made younger by the start, nor by a source that is there and has nothing to say.
+func TestConfigGetsNoYoungerByAStart(t *testing.T) {
+	for name, tc := range map[string]struct {
+		age     time.Duration // of what is kept
+		standby bool
+		origin  string
+	}{
+		"last good": {6 * day, false, "last good config"},
+		"standby":   {0, true, "standby config"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := LastGood{Dir: t.TempDir(), ID: id}
+				e := quiet(t, "one.example")
+				var before time.Time
+				if tc.age > 0 {
+					before = time.Now().Add(-tc.age)
+					save(t, l, e.Config, before)
+				}
+				f, h := followWith(t, func(o *Options) {
+					o.Last = l
+					if tc.standby {
+						o.Standby = standby(t, e.Config.Pack())
+					}
+				})
+				h.events <- silence
+				synctest.Wait()
+				if got := f.Status().Origin; got != tc.origin {
+					t.Fatalf("origin %q", got)
+				}
+				for _, next := range []discovery.Event{silence, {Connected: true}, silence} {
+					h.events <- next
+					time.Sleep(2 * keepPause)
+					if at := saved(t, l); !at.Equal(before) {
+						t.Errorf("kept as of %s, want %s", at, before)
+					}
+				}
+				h.events <- e // the same config, by somebody who stands by it
+				synctest.Wait()
+				if at := saved(t, l); !at.Equal(time.Now()) {
+					t.Errorf("the source says it, and it is kept as of %s", at)
+				}
+			})
+		})
+	}
+}
+
+// The age is for an alert: nobody must think that a pod hears its source because it says 0.
+func TestAgeCountsFromTheLastWord(t *testing.T) {
+	wants := func(t *testing.T, f *Follower, what string, want time.Duration) {
+		t.Helper()
+		synctest.Wait()
+		if got := f.Age(); got != want.Seconds() {
+			t.Errorf("%s: age %v s, want %v", what, got, want.Seconds())
+		}
+	}
+	const later = 20 * time.Minute
+	for name, tc := range map[string]struct {
+		options func(t *testing.T, o *Options)
+		before  time.Duration // age at the start
+	}{
+		"nothing to start with": {func(*testing.T, *Options) {}, 0},
+		"last good config": {func(t *testing.T, o *Options) {
+			o.Last.Dir = t.TempDir()
+			save(t, o.Last, quiet(t, "one.example").Config, time.Now().Add(-2*day))
+		}, 2 * day},
+		"last good config, by a clock that was ahead": {func(t *testing.T, o *Options) {
+			o.Last.Dir = t.TempDir()
+			save(t, o.Last, quiet(t, "one.example").Config, time.Now().Add(later))
+		}, -later},
+		"standby config": {func(t *testing.T, o *Options) { o.Standby = standby(t, quiet(t, "one.example").Config.Pack()) }, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f, h := followWith(t, func(o *Options) { tc.options(t, o) })
+				h.events <- silence
+				wants(t, f, "at the start", max(0, tc.before))
+				time.Sleep(later)
+				wants(t, f, "later", tc.before+later)
+				h.events <- silence
+				wants(t, f, "still nothing", tc.before+later)
+				h.events <- discovery.Event{Connected: true}
+				wants(t, f, "heard", 0)
+				h.events <- quiet(t, "two.example")
+				time.Sleep(day)
+				wants(t, f, "unchanged", 0)
+				h.events <- silence
+				time.Sleep(later)
+				wants(t, f, "lost", later)
+			})
+		})
+	}
+}

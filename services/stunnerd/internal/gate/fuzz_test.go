@@ -245,7 +245,7 @@ func FuzzReceive(f *testing.F) {
 			script = s.step(script)
 		}
 		for _, c := range s.clients {
-			g.Hangup(c.addr)
+			g.Hangup(c)
 		}
 		if err := held.Close(); err != nil || g.Sessions() != 0 || table.Len() != 0 || network.Len() != 0 {
 			t.Errorf("left behind: %d sessions, %d in the table, %d sockets, %v", g.Sessions(), table.Len(), network.Len(), err)

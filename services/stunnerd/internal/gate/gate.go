@@ -165,9 +165,9 @@ func (g *Gate) Relay(client netip.AddrPort) *relay.Relay {
 	return nil
 }
 
-// Hangup ends the session of a client whose connection is gone.
-func (g *Gate) Hangup(client netip.AddrPort) {
-	if f := g.flow(client); f != nil {
+// Hangup ends the session of a connection that is gone.
+func (g *Gate) Hangup(client session.Client) {
+	if f := g.flowOf(client); f != nil {
 		g.end(f)
 	}
 }
@@ -203,6 +203,16 @@ func (g *Gate) flow(client netip.AddrPort) *flow {
 	g.mu.RLock()
 	defer g.mu.RUnlock()
 	return g.flows[client]
+}
+
+// flowOf returns the flow of whoever has sent something, or nil. A connection has none but its own: there can be another one from the same address and
+// port, to another address of this host, and one that was there before may be late to notice that it is gone.
+func (g *Gate) flowOf(client session.Client) *flow {
+	f := g.flow(client.Addr())
+	if f != nil && client.Connected() && f.Client != client {
+		return nil
+	}
+	return f
 }
 
 // end makes pion/turn delete the allocation, which closes the relay, which calls ended.

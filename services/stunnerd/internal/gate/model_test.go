@@ -1207,7 +1207,7 @@ func (m *trial) configChanges(*actor) outcome {
 }
 
 func (m *trial) hangUp(a *actor) outcome {
-	m.Hangup(a.addr)
+	m.Hangup(a)
 	a.alloc = nil
 	return m.said(outcome{name: "hang-up"}, "%s hangs up", a.name)
 }

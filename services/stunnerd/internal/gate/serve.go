@@ -36,7 +36,7 @@ func (g *Gate) request(r *request) {
 		g.drop(r.client, meter.UnknownMethod)
 		return
 	}
-	r.flow = g.flow(r.client.Addr())
+	r.flow = g.flowOf(r.client)
 	if g.retransmitted(r) {
 		return
 	}
@@ -333,7 +333,7 @@ func (g *Gate) pass(f *flow, method stun.Method, opened *relay.Relay, attrs ...s
 
 // indication handles the one indication that clients send: Send (RFC 8656 §11.2). A wrong one is dropped, never answered.
 func (g *Gate) indication(r *request) {
-	f := g.flow(r.client.Addr())
+	f := g.flowOf(r.client)
 	_, hasData := r.value(stun.AttrData)
 	peers, ok := r.peers()
 	switch {

@@ -13,6 +13,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/gate"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
 // Deadlines and limits of a connection whose client has no session: it costs the server something, so it must get to the point.
@@ -194,6 +195,9 @@ type connection struct {
 func newConnection(conn net.Conn, l *connections) *connection {
 	c := &connection{raw: conn, conn: conn, addr: addrOf(conn.RemoteAddr()), listener: l}
 	c.stranger = l.opt.Limits.strangers.place(c.addr.Addr(), func() {
+		if c.session() != nil {
+			return // it has got one since its place was taken
+		}
 		c.drop(meter.Crowded)
 		_ = c.raw.Close()
 	})
@@ -220,7 +224,7 @@ func (c *connection) serve() {
 		return
 	}
 	defer c.stranger.leave()
-	defer c.listener.gate.Hangup(c.addr)
+	defer c.listener.gate.Hangup(c)
 	defer c.conn.Close()
 	in := c.listener.frames(c.conn)
 	c.unknown(firstMessage)
@@ -283,9 +287,17 @@ func (c *connection) media(frame []byte) {
 	c.relay.FromClient(frame)
 }
 
+// session returns the relay of the session that the client has begun on this connection, or nil.
+func (c *connection) session() *relay.Relay {
+	if r := c.listener.gate.Relay(c.addr); r != nil && r.Session().Client == session.Client(c) {
+		return r
+	}
+	return nil
+}
+
 // settle looks whether the client has a session now: with one the connection may be silent for as long as the allocation lives.
 func (c *connection) settle() {
-	c.relay = c.listener.gate.Relay(c.addr)
+	c.relay = c.session()
 	if c.relay == nil {
 		c.unknown(idle)
 		return

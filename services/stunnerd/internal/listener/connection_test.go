@@ -2,13 +2,23 @@ package listener
 
 import (
 	"bytes"
+	"errors"
 	"log/slog"
 	"net"
+	"net/netip"
 	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/pion/logging"
+	"github.com/pion/turn/v3"
+	"golang.org/x/sys/unix"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/api/credential"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/cluster"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/gate"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 )
 
@@ -43,4 +53,112 @@ func TestAcceptingThatFailsIsLoggedOnceAMinute(t *testing.T) {
 			t.Errorf("%d lines in two minutes, want 3:\n%s", n, log.Bytes())
 		}
 	})
+}
+
+// allocate opens a listener for TCP, with room for a number of strangers, and a session on it.
+func allocate(t *testing.T, strangers int) (l *connections, server, client *net.TCPAddr) {
+	t.Helper()
+	l, addr := openSecure(t, config.Listener{Protocol: config.TURNTCP})
+	l.opt.Limits.strangers.mu.Lock()
+	l.opt.Limits.strangers.most = strangers
+	l.opt.Limits.strangers.mu.Unlock()
+	l.gate.Update(&gate.Policy{
+		Authority:  credential.Authority{Realm: "test.example", Username: "ann", Password: "first"},
+		RelayAddrs: []netip.Addr{netip.MustParseAddr("127.0.0.1")},
+	}, cluster.NewView(nil, nil))
+	server = &net.TCPAddr{IP: addr.IP, Port: addr.Port}
+	conn := dialFrom(t, nil, server)
+	c, err := turn.NewClient(&turn.ClientConfig{
+		TURNServerAddr: server.String(), Conn: turn.NewSTUNConn(conn), Username: "ann", Password: "first", LoggerFactory: logging.NewDefaultLoggerFactory(),
+	})
+	if err == nil {
+		err = c.Listen()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	relayed, err := c.Allocate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = relayed.Close() })
+	return l, server, conn.LocalAddr().(*net.TCPAddr)
+}
+
+// dialFrom opens a connection from an address that others may have connections from.
+func dialFrom(t *testing.T, client, server *net.TCPAddr) net.Conn {
+	t.Helper()
+	d := net.Dialer{Control: func(_, _ string, c syscall.RawConn) (err error) {
+		return errors.Join(c.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) }), err)
+	}}
+	if client != nil {
+		d.LocalAddr = client
+	}
+	conn, err := d.Dial("tcp4", server.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// gone waits until a listener serves no more than so many connections.
+func gone(t *testing.T, l *connections, left int) {
+	t.Helper()
+	for range 200 {
+		l.mu.Lock()
+		n := len(l.open)
+		l.mu.Unlock()
+		if n <= left {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Fatalf("more than %d connections are left", left)
+}
+
+// A connection has to do with its own session only. Another one from the same port, to another address of this host, neither speaks for it nor
+// ends it.
+func TestConnectionEndsItsOwnSessionOnly(t *testing.T) {
+	l, server, client := allocate(t, 8)
+	other := dialFrom(t, client, &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2), Port: server.Port})
+	if err := binding(t, other); err != nil {
+		t.Fatal(err)
+	}
+	l.mu.Lock()
+	for c := range l.open {
+		if own := c.conn.LocalAddr().(*net.TCPAddr).IP.Equal(server.IP); own != (c.session() != nil) {
+			t.Errorf("the connection to %s has a session: %t", c.conn.LocalAddr(), !own)
+		}
+	}
+	l.mu.Unlock()
+	if err := other.Close(); err != nil {
+		t.Fatal(err)
+	}
+	gone(t, l, 1)
+	if n := l.gate.Sessions(); n != 1 {
+		t.Errorf("%d sessions, want 1", n)
+	}
+}
+
+// T-14: whose place is taken away in the moment in which it gets a session stays: it is no stranger any more.
+func TestSessionIsNotCrowdedOut(t *testing.T) {
+	l, server, _ := allocate(t, 1)
+	var own *connection
+	l.mu.Lock()
+	for c := range l.open {
+		own = c
+	}
+	l.mu.Unlock()
+	own.stranger.enter() // as between its Allocate and what is made of it
+	if err := binding(t, dialFrom(t, nil, server)); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(50 * time.Millisecond) // whoever is put out would be gone by now
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, serves := l.open[own]; !serves || l.gate.Sessions() != 1 {
+		t.Errorf("the connection is there: %t, %d sessions", serves, l.gate.Sessions())
+	}
 }

@@ -11,7 +11,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -36,8 +35,8 @@ type Endpoint struct {
 	Handler func(path string) http.Handler
 }
 
-// Endpoints are HTTP servers at addresses that the config names and may change. A change starts the new one before the old one stops, unless the old one
-// has the port that it needs, and one that cannot start leaves the old one as it is.
+// Endpoints are HTTP servers at addresses that the config names and may change. Those that change their address do so together, because one may need
+// the port of another, or its own for another spelling: if one cannot, all go back to where they were.
 type Endpoints struct {
 	log *slog.Logger
 
@@ -47,11 +46,12 @@ type Endpoints struct {
 
 // endpoint is an open one.
 type endpoint struct {
-	url, host, port string
-	handler         atomic.Pointer[http.Handler]
-	socket          *socket
-	stop            context.CancelFunc
-	done            chan struct{}
+	Endpoint
+	address string
+	handler atomic.Pointer[http.Handler]
+	socket  *socket
+	stop    context.CancelFunc
+	done    chan struct{}
 }
 
 // ServeHTTP serves what the endpoint has at its address now.
@@ -59,47 +59,22 @@ func (ep *endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	(*ep.handler.Load()).ServeHTTP(w, r)
 }
 
-// socket is a listening socket that can give up its port while its server lives.
+// leave frees the address. Requests under way may end, for some seconds, which nobody waits for here.
+func (ep *endpoint) leave() {
+	ep.stop()
+	<-ep.socket.closed
+}
+
+// socket is a listening socket that tells when it is closed.
 type socket struct {
 	net.Listener
-	yielded, closed chan struct{}
-	once            sync.Once
+	closed chan struct{}
 }
 
-func listen(host, port string) (*socket, error) {
-	ln, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", net.JoinHostPort(host, port))
-	if err != nil {
-		return nil, err
-	}
-	return &socket{Listener: ln, yielded: make(chan struct{}), closed: make(chan struct{})}, nil
-}
-
-// yield frees the port. The server goes on with the requests that it has, and does not notice.
-func (s *socket) yield() {
-	close(s.yielded)
-	_ = s.Listener.Close()
-}
-
-// Accept waits for a connection; none comes to a socket that has yielded.
-func (s *socket) Accept() (net.Conn, error) {
-	conn, err := s.Listener.Accept()
-	if err != nil {
-		select {
-		case <-s.yielded:
-			<-s.closed
-		default:
-		}
-	}
-	return conn, err
-}
-
-// Close ends waiting.
+// Close is called once: net/http sees to that.
 func (s *socket) Close() error {
-	s.once.Do(func() { close(s.closed) })
-	if err := s.Listener.Close(); !errors.Is(err, net.ErrClosed) {
-		return err
-	}
-	return nil
+	defer close(s.closed)
+	return s.Listener.Close()
 }
 
 // NewEndpoints returns a set without any endpoint.
@@ -107,191 +82,110 @@ func NewEndpoints(log *slog.Logger) *Endpoints {
 	return &Endpoints{log: log, open: map[string]*endpoint{}}
 }
 
-// Set brings the endpoints to what is wanted, and ends all others. The error names those that could not be brought there, which stay as they are.
+// Set brings the endpoints to what is wanted, and ends all others. The error names those that could not be brought there.
 func (e *Endpoints) Set(wanted ...Endpoint) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	var errs []error
-	var moves []*move
-	gone := maps.Clone(e.open)
+	var moving, coming []Endpoint
+	leaving := maps.Clone(e.open)
 	for _, w := range wanted {
 		if w.URL == "" {
 			continue
 		}
-		delete(gone, w.Name)
-		m, err := e.reach(w)
+		address, path, err := w.at()
+		old := e.open[w.Name]
 		switch {
 		case err != nil:
 			errs = append(errs, err)
-		case m != nil:
-			moves = append(moves, m)
+		case old == nil:
+			coming = append(coming, w)
+			continue
+		case old.address != address:
+			moving = append(moving, w)
+			continue
+		case old.URL != w.URL:
+			old.URL = w.URL
+			old.handler.Store(new(w.Handler(path)))
 		}
+		delete(leaving, w.Name)
 	}
-	for name, old := range gone {
-		old.socket.yield()
+	for name, old := range leaving {
+		old.leave()
 		delete(e.open, name)
 	}
-	left := slices.Collect(maps.Values(gone))
-	for _, m := range e.move(moves) {
-		if m.err != nil {
-			errs = append(errs, fmt.Errorf("open %s endpoint %s: %w", m.Name, m.URL, m.err))
-		}
-		if m.left != nil {
-			left = append(left, m.left)
-		}
+	errs = append(errs, e.move(moving, leaving))
+	for _, w := range coming {
+		errs = append(errs, e.start(w))
 	}
-	end(left)
+	for _, old := range leaving {
+		<-old.done
+	}
 	return errors.Join(errs...)
 }
 
-// move is the way of an endpoint to an address that it does not have yet.
-type move struct {
-	Endpoint
-	path, host, port string
-	// old is what is open of it now, nil for nothing, and left what has to end.
-	old, left *endpoint
-	err       error
-}
-
-// reach gives an endpoint what it can have at its address, or returns the way to another one.
-func (e *Endpoints) reach(w Endpoint) (*move, error) {
-	old := e.open[w.Name]
-	if old != nil && old.url == w.URL {
-		return nil, nil
-	}
+// at is the address, HOST:PORT, and the path of an endpoint.
+func (w Endpoint) at() (address, path string, err error) {
 	u, err := url.Parse(w.URL)
 	if err != nil {
-		return nil, fmt.Errorf("read %s endpoint %q: %w", w.Name, w.URL, err)
+		return "", "", fmt.Errorf("read %s endpoint %q: %w", w.Name, w.URL, err)
 	}
-	m := &move{Endpoint: w, path: u.Path, host: u.Hostname(), port: cmp.Or(u.Port(), w.Port), old: old}
-	if old == nil || old.host != m.host || old.port != m.port {
-		return m, nil
-	}
-	h := w.Handler(m.path)
-	old.handler.Store(&h)
-	old.url = w.URL
-	return nil, nil
+	return net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), w.Port)), u.Path, nil
 }
 
-// move opens what can be opened, again for as long as one frees the port of another. What is left then waits for each other, or for itself, or for somebody
-// else.
-func (e *Endpoints) move(moves []*move) []*move {
-	waiting := moves
-	for tried := len(waiting) + 1; 0 < len(waiting) && len(waiting) < tried; {
-		tried = len(waiting)
-		waiting = slices.DeleteFunc(slices.Clone(waiting), e.beside)
-	}
-	e.swap(circle(waiting))
-	return moves
-}
-
-// beside opens an endpoint beside all others, and reports whether that was possible.
-func (e *Endpoints) beside(m *move) bool {
-	var s *socket
-	if s, m.err = listen(m.host, m.port); m.err != nil {
-		return false
-	}
-	if m.old != nil {
-		m.old.socket.yield()
-	}
-	e.arrive(m, s)
-	return true
-}
-
-// arrive serves an endpoint at its new address.
-func (e *Endpoints) arrive(m *move, s *socket) {
-	m.left = m.old
-	e.open[m.Name] = e.serve(m.Name, m.URL, m.host, m.port, s, m.Handler(m.path))
-}
-
-// circle finds those whose port another of them has, or they themselves: that of a new spelling of the same address, or two that swap.
-func circle(waiting []*move) []*move {
-	for {
-		next := slices.DeleteFunc(slices.Clone(waiting), func(m *move) bool {
-			return !slices.ContainsFunc(waiting, func(other *move) bool { return other.old != nil && other.old.port == m.port })
-		})
-		if len(next) == len(waiting) {
-			return next
-		}
-		waiting = next
-	}
-}
-
-// swap gives up all ports of a circle before it opens them anew: for a moment connections are refused. When one cannot be opened, all go back.
-func (e *Endpoints) swap(moves []*move) {
-	var failed error
-	sockets := make([]*socket, len(moves))
-	for _, m := range moves {
-		if m.old != nil {
-			m.old.socket.yield()
-		}
-	}
-	for i, m := range moves {
-		if sockets[i], m.err = listen(m.host, m.port); m.err != nil {
-			failed = m.err
-			break
-		}
+// move starts endpoints that have left their addresses, all or none.
+func (e *Endpoints) move(moving []Endpoint, from map[string]*endpoint) (failed error) {
+	for _, w := range moving {
+		failed = errors.Join(failed, e.start(w))
 	}
 	if failed == nil {
-		for i, m := range moves {
-			e.arrive(m, sockets[i])
-		}
-		return
+		return nil
 	}
-	for _, s := range sockets {
-		if s != nil {
-			_ = s.Close()
+	for _, w := range moving {
+		if moved := e.open[w.Name]; moved != nil {
+			moved.leave()
+			delete(e.open, w.Name)
 		}
 	}
-	for _, m := range moves {
-		m.err = failed
-		if m.old != nil {
-			e.back(m)
-		}
+	for _, w := range moving {
+		failed = errors.Join(failed, e.start(from[w.Name].Endpoint))
 	}
+	return failed
 }
 
-// back serves an endpoint again where it was.
-func (e *Endpoints) back(m *move) {
-	old := m.old
-	m.left = old
-	s, err := listen(old.host, old.port)
+// start serves an endpoint.
+func (e *Endpoints) start(w Endpoint) error {
+	address, path, err := w.at()
 	if err != nil {
-		delete(e.open, m.Name)
-		m.err = errors.Join(m.err, err)
-		return
+		return err
 	}
-	e.open[m.Name] = e.serve(m.Name, old.url, old.host, old.port, s, *old.handler.Load())
-}
-
-func (e *Endpoints) serve(name, rawURL, host, port string, s *socket, h http.Handler) *endpoint {
+	ln, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", address)
+	if err != nil {
+		return fmt.Errorf("open %s endpoint %s: %w", w.Name, w.URL, err)
+	}
 	ctx, stop := context.WithCancel(context.Background())
-	ep := &endpoint{url: rawURL, host: host, port: port, socket: s, stop: stop, done: make(chan struct{})}
-	ep.handler.Store(&h)
+	ep := &endpoint{Endpoint: w, address: address, socket: &socket{ln, make(chan struct{})}, stop: stop, done: make(chan struct{})}
+	ep.handler.Store(new(w.Handler(path)))
+	e.open[w.Name] = ep
 	go func() {
 		defer close(ep.done)
-		if err := telemetry.Serve(ctx, s, ep); err != nil && !errors.Is(err, http.ErrServerClosed) {
-			e.log.Error("serve endpoint", "endpoint", name, "error", err)
+		if err := telemetry.Serve(ctx, ep.socket, ep); err != nil && !errors.Is(err, http.ErrServerClosed) {
+			e.log.Error("serve endpoint", "endpoint", w.Name, "error", err)
 		}
 	}()
-	return ep
-}
-
-// end lets running requests end, for some seconds.
-func end(endpoints []*endpoint) {
-	for _, ep := range endpoints {
-		ep.stop()
-	}
-	for _, ep := range endpoints {
-		<-ep.done
-	}
+	return nil
 }
 
 // Close ends all endpoints.
 func (e *Endpoints) Close() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	end(slices.Collect(maps.Values(e.open)))
+	for _, ep := range e.open {
+		ep.stop()
+	}
+	for _, ep := range e.open {
+		<-ep.done
+	}
 	clear(e.open)
 }
 

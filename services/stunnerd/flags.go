@@ -99,7 +99,7 @@ func parseFlags(args []string, env func(string) string, out io.Writer) (options,
 	text(&o.node, env("STUNNER_NODENAME"), "node that this process runs on (env STUNNER_NODENAME)", "node")
 	text(&o.pod, env("STUNNER_POD"), "name of this process in reports to config discovery; empty means that of the host (env STUNNER_POD)", "pod")
 	text(&o.probes, or(env("STUNNER_HEALTHCHECK_ENDPOINT"), config.DefaultHealthcheck), "URL of the probes until a followed config names one, or none (env STUNNER_HEALTHCHECK_ENDPOINT)", "healthcheck-endpoint")
-	fs.DurationVar(&o.drain, "drain-timeout", time.Hour, "how long live sessions may go on after SIGTERM")
+	drain := fs.String("drain-timeout", or(env("STUNNER_DRAIN_TIMEOUT"), "1h"), "how long live sessions may go on after SIGTERM, such as 90s or 2h (env STUNNER_DRAIN_TIMEOUT)")
 	flags(&o.forced, "accepted for compatibility: a draining process stays ready unless told otherwise", "force-ready-status")
 	flags(&o.unready, "fail the readiness probe while draining; kube-proxy then cuts the UDP calls that are still up", "unready-on-drain")
 	text(&o.from, fromLoopback, "who may read /sessions and /refusals: loopback, or any for everybody who reaches the port", "sessions-from")
@@ -113,6 +113,10 @@ func parseFlags(args []string, env func(string) string, out io.Writer) (options,
 	}
 	if *verbose && o.log == "" {
 		o.log = "all:DEBUG"
+	}
+	var err error
+	if o.drain, err = time.ParseDuration(*drain); err != nil || o.drain < 0 {
+		return o, fmt.Errorf("--drain-timeout or STUNNER_DRAIN_TIMEOUT %q: use a time such as 90s or 2h", *drain)
 	}
 	return o, o.check(fs.Args())
 }

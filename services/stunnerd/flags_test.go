@@ -11,13 +11,15 @@ import (
 )
 
 func TestContractCommandLine(t *testing.T) {
-	env := map[string]string{"STUNNER_NAMESPACE": "media", "STUNNER_NAME": "edge", "STUNNER_CONFIG_ORIGIN": "http://discovery:13478"}
+	env := map[string]string{"STUNNER_NAMESPACE": "media", "STUNNER_NAME": "edge", "STUNNER_CONFIG_ORIGIN": "http://discovery:13478", "STUNNER_DRAIN_TIMEOUT": "2h"}
 	lookup := func(name string) string { return env[name] }
 	cases := map[string]struct {
 		args []string
 		want func(options) bool
 	}{
-		"environment":        {nil, func(o options) bool { return o.id == "media/edge" && o.config == "http://discovery:13478" && !o.watch }},
+		"environment": {nil, func(o options) bool {
+			return o.id == "media/edge" && o.config == "http://discovery:13478" && !o.watch && o.drain == 2*time.Hour
+		}},
 		"deployed arguments": {[]string{"-w", "--udp-thread-num=16"}, func(o options) bool { return o.watch && o.sockets == 16 }},
 		"short flags": {[]string{"-c", "file.yaml", "-i", "a/b", "-l", "all:INFO,turn:DEBUG", "-u", "2"}, func(o options) bool {
 			return o.config == "file.yaml" && o.id == "a/b" && o.log == "all:INFO,turn:DEBUG" && o.sockets == 2
@@ -42,6 +44,7 @@ func TestContractCommandLine(t *testing.T) {
 func TestWrongCommandLineNamesTheFlagAndTheRemedy(t *testing.T) {
 	cases := map[string][]string{
 		"--log-format":     {"--log-format", "xml"},
+		"--drain-timeout":  {"--drain-timeout", "3600"},
 		"NAMESPACE/NAME":   {"--id", "just-a-name"},
 		"--udp-thread-num": {"-u", "-1"},
 		"--sessions-from":  {"--sessions-from", "everywhere"},
@@ -55,9 +58,11 @@ func TestWrongCommandLineNamesTheFlagAndTheRemedy(t *testing.T) {
 			t.Errorf("%v: error %v does not say %q", args, err, want)
 		}
 	}
-	bad := func(name string) string { return map[string]string{"STUNNER_ADDR": "pod.example"}[name] }
-	if _, err := parseFlags(nil, bad, io.Discard); err == nil || !strings.Contains(err.Error(), "STUNNER_ADDR") {
-		t.Errorf("bad address: %v", err)
+	for name, value := range map[string]string{"STUNNER_ADDR": "pod.example", "STUNNER_DRAIN_TIMEOUT": "-1s"} {
+		bad := func(n string) string { return map[string]string{name: value}[n] }
+		if _, err := parseFlags(nil, bad, io.Discard); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s=%s: %v", name, value, err)
+		}
 	}
 }
 

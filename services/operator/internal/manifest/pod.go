@@ -2,7 +2,9 @@ package manifest
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
+	"math"
 	"path"
 	"slices"
 	"strings"
@@ -52,7 +54,7 @@ func (w Workload) pod(o Owner) corev1.PodTemplateSpec {
 		Tolerations:                   t.Tolerations,
 		TopologySpreadConstraints:     t.TopologySpreadConstraints,
 		SecurityContext:               cmp.Or(t.SecurityContext, confinedPod(t.HostNetwork)),
-		TerminationGracePeriodSeconds: cmp.Or(t.TerminationGracePeriodSeconds, new(int64(stunnerv1.DefaultTerminationGracePeriodSeconds))),
+		TerminationGracePeriodSeconds: graceOf(t),
 		// The dataplane asks the API server for nothing.
 		AutomountServiceAccountToken: new(false),
 	}
@@ -122,7 +124,15 @@ func (w Workload) identity(o Owner) []corev1.EnvVar {
 	if w.Secured {
 		env = append(env, discoveryEnvironment()...)
 	}
+	if grace := *graceOf(w.Template.Spec); grace != stunnerv1.DefaultTerminationGracePeriodSeconds { // which is what the process takes by itself
+		env = append(env, corev1.EnvVar{Name: "STUNNER_DRAIN_TIMEOUT", Value: fmt.Sprintf("%ds", min(grace, math.MaxInt32))})
+	}
 	return env
+}
+
+// graceOf is how many seconds a pod has for the calls that it has when it is told to stop.
+func graceOf(t stunnerv1.DataplaneSpec) *int64 {
+	return cmp.Or(t.TerminationGracePeriodSeconds, new(int64(stunnerv1.DefaultTerminationGracePeriodSeconds)))
 }
 
 func stateInMemory() corev1.Volume {

@@ -68,7 +68,7 @@ func (f *file) Watch(ctx context.Context) <-chan Event {
 }
 
 func (f *file) follow(ctx context.Context, r *reader) {
-	changes, stop := f.changes(ctx)
+	changes, missed, stop := f.changes(ctx)
 	defer stop()
 	tick := time.NewTicker(poll)
 	defer tick.Stop()
@@ -87,24 +87,30 @@ func (f *file) follow(ctx context.Context, r *reader) {
 		case <-settled:
 			settled = nil
 			r.look()
+		case _, ok := <-missed:
+			if !ok {
+				missed = nil
+			} else {
+				r.look()
+			}
 		case <-tick.C:
 			r.look()
 		}
 	}
 }
 
-// changes tells of every change in the file's folder, because that is where files are replaced and links are swapped. Without a
-// watcher polling has to do.
-func (f *file) changes(ctx context.Context) (<-chan fsnotify.Event, func()) {
+// changes tells of every change in the file's folder, because that is where files are replaced and links are swapped, and of changes that were missed:
+// a watcher waits until it has told. Without one polling has to do.
+func (f *file) changes(ctx context.Context) (changes <-chan fsnotify.Event, missed <-chan error, stop func()) {
 	watcher, err := fsnotify.NewWatcher()
 	if err == nil {
 		if err = watcher.Add(filepath.Dir(f.path)); err == nil {
-			return watcher.Events, func() { _ = watcher.Close() }
+			return watcher.Events, watcher.Errors, func() { _ = watcher.Close() }
 		}
 		_ = watcher.Close()
 	}
 	f.log.WarnContext(ctx, "folder cannot be watched, the file is looked at now and then", "file", f.path, "every", poll, "error", err)
-	return nil, func() {}
+	return nil, nil, func() {}
 }
 
 // reader turns contents of a file into events.

@@ -13,7 +13,7 @@ import (
 )
 
 // Limits on answers to whoever has not shown a good credential. They protect others from answers that they never asked for, and
-// users from having their passwords guessed; nobody with a good credential is ever held up by them.
+// users from having their passwords guessed; no request with a good credential is ever held up by them.
 const (
 	// A challenge costs one token. A client that comes back with the nonce has shown that its address is real, and gets the token
 	// back: many users behind one address are served at any rate, a forged source is not.

@@ -58,16 +58,21 @@ func TestValues_OthersAreRefused(t *testing.T) {
 // A value that makes no sense is refused.
 func TestValues_NonsenseIsRefused(t *testing.T) {
 	for set, field := range map[string]string{
-		`stunnerGatewayOperator: {deployment: {replicas: two}}`:                                   "/stunnerGatewayOperator/deployment/replicas",
-		`stunnerGatewayOperator: {deployment: {replicas: -1}}`:                                    "/stunnerGatewayOperator/deployment/replicas",
-		`stunnerGatewayOperator: {discovery: {auth: lax}}`:                                        "/stunnerGatewayOperator/discovery/auth",
-		`stunnerGatewayOperator: {dataplane: {mode: legacy}}`:                                     "/stunnerGatewayOperator/dataplane/mode",
-		`stunnerGatewayOperator: {deployment: {container: {manager: {image: {digest: latest}}}}}`: "/stunnerGatewayOperator/deployment/container/manager/image/digest",
-		`stunnerAuthService: {jwt: {jwksURL: "http://id.example.org/keys"}}`:                      "/stunnerAuthService/jwt/jwksURL",
-		`stunnerAuthService: {jwt: {issuer: "https://id.example.org"}}`:                           "stunnerAuthService.jwt.audience",
-		`watchNamespaces: [tenant]`:                                                               "defaults.gatewayConfig.namespace",
-		`defaults: {gatewayConfig: {namespace: elsewhere}}`:                                       "defaults.credentials.create",
-		`commonLabels: {team: 1}`:                                                                 "/commonLabels/team",
+		`stunnerGatewayOperator: {deployment: {replicas: two}}`:                                                    "/stunnerGatewayOperator/deployment/replicas",
+		`stunnerGatewayOperator: {deployment: {replicas: -1}}`:                                                     "/stunnerGatewayOperator/deployment/replicas",
+		`stunnerGatewayOperator: {discovery: {auth: lax}}`:                                                         "/stunnerGatewayOperator/discovery/auth",
+		`stunnerGatewayOperator: {dataplane: {mode: legacy}}`:                                                      "/stunnerGatewayOperator/dataplane/mode",
+		`stunnerGatewayOperator: {deployment: {container: {manager: {image: {digest: latest}}}}}`:                  "/stunnerGatewayOperator/deployment/container/manager/image/digest",
+		`stunnerAuthService: {jwt: {jwksURL: "http://id.example.org/keys"}}`:                                       "/stunnerAuthService/jwt/jwksURL",
+		`stunnerAuthService: {jwt: {audience: calls}}`:                                                             "stunnerAuthService.jwt.issuer:",
+		`stunnerAuthService: {jwt: {jwksURL: "https://id.example.org/keys"}}`:                                      "stunnerAuthService.jwt.issuer:",
+		`stunnerAuthService: {jwt: {existingSecret: web-app}}`:                                                     "stunnerAuthService.jwt.issuer:",
+		`stunnerAuthService: {jwt: {issuer: "https://id.example.org"}}`:                                            "stunnerAuthService.jwt.audience:",
+		`stunnerAuthService: {jwt: {issuer: "https://id.example.org", audience: calls}}`:                           "stunnerAuthService.jwt.jwksURL:",
+		`stunnerAuthService: {jwt: {issuer: me, audience: calls, jwksURL: "https://me", existingSecret: web-app}}`: "stunnerAuthService.jwt.existingSecret:",
+		`watchNamespaces: [tenant]`:                                                                                "defaults.gatewayConfig.namespace",
+		`defaults: {gatewayConfig: {namespace: elsewhere}}`:                                                        "defaults.credentials.create",
+		`commonLabels: {team: 1}`:                                                                                  "/commonLabels/team",
 	} {
 		if _, err := (release{chart: app, set: set}).templates(t); err == nil || !strings.Contains(err.Error(), field) {
 			t.Errorf("%s: want an error that names %s, got %v", set, field, err)

@@ -89,6 +89,21 @@ readinessProbe:
       fieldPath: metadata.namespace
 {{- end }}
 
+{{/* Half of what says who may ask is an error: a service that is meant to be locked must not be open. */}}
+{{- define "stunner.checkJWT" -}}
+{{- if or .issuer .audience .jwksURL .existingSecret -}}
+{{- if not .issuer -}}
+{{- fail "stunnerAuthService.jwt.issuer: is missing: name the issuer of the tokens, or set no other value of stunnerAuthService.jwt" -}}
+{{- else if not .audience -}}
+{{- fail "stunnerAuthService.jwt.audience: is missing: name the audience of the tokens" -}}
+{{- else if not (or .jwksURL .existingSecret) -}}
+{{- fail "stunnerAuthService.jwt.jwksURL: is missing: say where the keys of the issuer are, or name a Secret in stunnerAuthService.jwt.existingSecret" -}}
+{{- else if and .jwksURL .existingSecret -}}
+{{- fail "stunnerAuthService.jwt.existingSecret: is one key, stunnerAuthService.jwt.jwksURL another: set one of them" -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
 {{/* The namespace of the GatewayConfig. The operator must be able to see it. */}}
 {{- define "stunner.configNamespace" -}}
 {{- $namespace := .Values.defaults.gatewayConfig.namespace | default .Release.Namespace -}}

@@ -22,6 +22,7 @@ import (
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/e2e/internal/pulse"
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/credential"
 	"github.com/stunner-gateway/stunner/services/api/discovery"
@@ -70,14 +71,15 @@ type bench struct {
 	peer    netip.AddrPort
 	roots   *x509.CertPool
 	process *bed.Process
-	file    string // that run has the process follow
-	pulse   *pulse
+	file    string       // that run has the process follow
+	pulse   *pulse.Pulse // a test beside busy neighbours is not to blame the dataplane for them
 }
 
 // newBench makes a config and its peer. Nothing runs yet.
 func newBench(t *testing.T) *bench {
 	t.Helper()
-	b := &bench{t: t, roots: x509.NewCertPool(), peer: echo(t), pulse: newPulse(t)}
+	b := &bench{t: t, roots: x509.NewCertPool(), peer: echo(t), pulse: pulse.Start()}
+	t.Cleanup(b.pulse.Stop)
 	ports := freePorts(t, 6)
 	health := fmt.Sprintf("http://%s:%d", bed.Loopback, ports[4])
 	b.config = config.Config{
@@ -207,66 +209,13 @@ func (b *bench) within(limit time.Duration, what string, cond func(context.Conte
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.t.Context(), max(limit, patience))
 	defer cancel()
-	began, stalled := time.Now(), b.pulse.stalled()
+	began := time.Now()
 	err := b.process.Until(ctx, cond)
 	took := time.Since(began)
-	if stall := b.pulse.stalled() - stalled; err != nil || took-stall > limit {
+	if stall := b.pulse.Stalled(began, began.Add(took)); err != nil || took-stall > limit {
 		b.t.Fatalf("%s: not within %s, but %s, of which the machine stood still for %s: %v", what, limit, took, stall, err)
 	}
 	return took
-}
-
-// pulse tells how long the machine stood still: a test beside busy neighbours is not to blame the dataplane for them.
-type pulse struct {
-	mu             sync.Mutex
-	total, longest time.Duration
-}
-
-func newPulse(t *testing.T) *pulse {
-	p := new(pulse)
-	tick := time.NewTicker(pace)
-	stop := make(chan struct{})
-	var beating sync.WaitGroup
-	beating.Go(func() {
-		for last := time.Now(); ; {
-			select {
-			case <-tick.C:
-			case <-stop:
-				return
-			}
-			now := time.Now()
-			p.beat(now.Sub(last) - pace)
-			last = now
-		}
-	})
-	t.Cleanup(func() {
-		tick.Stop()
-		close(stop)
-		beating.Wait()
-	})
-	return p
-}
-
-func (p *pulse) beat(late time.Duration) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if late > pace {
-		p.total, p.longest = p.total+late, max(p.longest, late)
-	}
-}
-
-// stalled is how long the machine has stood still, all in all.
-func (p *pulse) stalled() time.Duration {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.total
-}
-
-// worst is the longest time that the machine has stood still.
-func (p *pulse) worst() time.Duration {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.longest
 }
 
 // status is what a dataplane says about itself, as far as it matters here.
@@ -422,8 +371,8 @@ func (b *bench) unharmed(all calls, limit time.Duration) {
 	b.t.Helper()
 	b.goOn(all)
 	lost, silence := all.end()
-	said := fmt.Sprintf("%d calls: %d datagrams lost, longest silence %s; the machine stood still for up to %s", len(all), lost, silence, b.pulse.worst())
-	if lost > 0 || silence-b.pulse.worst() > limit {
+	said := fmt.Sprintf("%d calls: %d datagrams lost, longest silence %s; the machine stood still for up to %s", len(all), lost, silence, b.pulse.Worst())
+	if lost > 0 || silence-b.pulse.Worst() > limit {
 		b.t.Errorf("%s; want 0, %s", said, limit)
 	}
 	b.t.Log(said)

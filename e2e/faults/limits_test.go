@@ -143,18 +143,22 @@ func (b *bench) proc(name string) string {
 	return string(data)
 }
 
-// ended waits for the end of the process, which must be a good one, and returns when it came.
-func (b *bench) ended(limit time.Duration) time.Time {
+// ended waits for the end of the process, which must be a good one and come in time. What the machine stood still does not count.
+func (b *bench) ended(limit time.Duration) {
 	b.t.Helper()
+	began := time.Now()
 	select {
 	case <-b.process.Done():
-	case <-time.After(limit):
-		b.t.Fatalf("the process does not end within %s", limit)
+	case <-time.After(patience):
+		b.t.Fatalf("the process does not end within %s", patience)
+	}
+	took := time.Since(began)
+	if stall := b.pulse.Stalled(began, began.Add(took)); took-stall > limit {
+		b.t.Errorf("the process ends after %s, of which the machine stood still for %s; want %s", took, stall, limit)
 	}
 	if err := b.process.Err(); err != nil {
 		b.t.Errorf("the process failed: %v", err)
 	}
-	return time.Now()
 }
 
 func mustRefuse(t *testing.T, what string, code stun.ErrorCode, want ...stun.ErrorCode) {

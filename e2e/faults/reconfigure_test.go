@@ -381,7 +381,7 @@ func TestR15Churn(t *testing.T) {
 func (b *bench) cutOff(all calls, since time.Time) {
 	b.t.Helper()
 	for i, c := range all {
-		if late := c.LastEcho().Sub(since) - b.pulse.worst(); late > time.Second {
+		if late := c.LastEcho().Sub(since) - b.pulse.Worst(); late > time.Second {
 			b.t.Errorf("call %d is heard %s after its way was taken", i, late)
 		}
 		if err := c.Renew(); !errors.Is(err, call.ErrRefused) || !strings.Contains(err.Error(), "403") {

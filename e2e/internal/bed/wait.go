@@ -14,7 +14,8 @@ import (
 
 const (
 	interval = 20 * time.Millisecond // between two looks at a condition in another process
-	patience = 2 * time.Second       // for one HTTP request
+	moment   = 2 * time.Second       // for one HTTP request of somebody who will ask again
+	patience = 20 * time.Second      // for one of somebody who will not
 	maxBody  = 4 << 20
 )
 
@@ -49,9 +50,14 @@ func Get(ctx context.Context, url string) (int, []byte, error) {
 	return Do(req)
 }
 
-// Do sends a request and returns the status code and the body.
+// Do sends a request and returns the status code and the body. Whoever has set a deadline waits for a condition, and has time for another request
+// when one is lost; to anybody else a busy machine is no failure.
 func Do(req *http.Request) (int, []byte, error) {
-	ctx, cancel := context.WithTimeout(req.Context(), patience)
+	limit := patience
+	if _, waits := req.Context().Deadline(); waits {
+		limit = moment
+	}
+	ctx, cancel := context.WithTimeout(req.Context(), limit)
 	defer cancel()
 	res, err := http.DefaultClient.Do(req.WithContext(ctx))
 	if err != nil {

@@ -7,10 +7,11 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
 )
 
-// who names the Gateway that an alert is about, and where names the pod as well.
+// who names the Gateway that an alert is about, where names the pod as well, and here the namespace: each release has one of its own.
 const (
 	who   = "{{ $labels.namespace }}/{{ $labels.gateway }}"
 	where = "{{ $labels.pod }} of gateway " + who
+	here  = "in namespace {{ $labels.namespace }}"
 )
 
 // Groups are all alerts.
@@ -99,14 +100,14 @@ func controlPlane() []Alert {
 	return []Alert{
 		{
 			Name: "OperatorDown", Severity: Warning, For: "5m", Expr: gone(query.Operator),
-			Summary:     "No operator runs.",
-			Description: "No operator has answered Prometheus for five minutes. Calls go on; what people change does not arrive.",
+			Summary:     "No operator runs " + here + ".",
+			Description: "No operator " + here + " has answered Prometheus for five minutes. Calls go on; what people change does not arrive.",
 		},
 		{
 			Name: "OperatorNoLeader", Severity: Warning, For: "2m",
-			Expr:        query.Sum("", telemetry.OperatorLeader) + " == 0",
-			Summary:     "No operator leads.",
-			Description: "No replica of the operator writes to the API server: new Gateways get no pods, and statuses are old. Dataplanes still get their configs.",
+			Expr:        query.Sum("namespace", telemetry.OperatorLeader) + " == 0",
+			Summary:     "No operator leads " + here + ".",
+			Description: "No replica of the operator " + here + " writes to the API server: new Gateways get no pods, and statuses are old. Dataplanes still get their configs.",
 		},
 		{
 			Name: "OperatorWritesWithoutEnd", Severity: Warning, For: "1h",
@@ -142,8 +143,8 @@ func auth() []Alert {
 	return []Alert{
 		{
 			Name: "AuthDown", Severity: Critical, For: "2m", Expr: gone(query.Auth),
-			Summary:     "No auth service runs.",
-			Description: "No auth service has answered Prometheus for two minutes. Clients get no credentials: nobody starts a call. Calls that are up go on.",
+			Summary:     "No auth service runs " + here + ".",
+			Description: "No auth service " + here + " has answered Prometheus for two minutes. Its clients get no credentials: nobody starts a call. Calls that are up go on.",
 		},
 		{
 			Name: "AuthErrorRateHigh", Severity: Critical, For: "5m",
@@ -154,8 +155,10 @@ func auth() []Alert {
 	}
 }
 
-// gone holds when nothing of a job answers. A job that has not been there within a day is not missed: not everybody runs every service.
+// gone holds for a namespace in which nothing of a job answers: what there is, for as long as that lasts, and what has answered within a day and is
+// not there any more. What is not there for longer is not missed: not everybody runs every service, and whoever uninstalls a release means it.
 func gone(job string) string {
 	up := query.Of(query.Up, query.Job(job))
-	return fmt.Sprintf("max(max_over_time(%s[1d])) == 1 unless max(%s) == 1", up, up)
+	most := func(expr string) string { return "max by (namespace) (" + expr + ")" }
+	return fmt.Sprintf("%s == 0 or (%s == 1 unless %s)", most(up), most("max_over_time("+up+"[1d])"), most(up))
 }

@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -101,6 +103,10 @@ func TestScript(t *testing.T) {
 	write(t, service+".second", program("second", ""))
 	// It asks for the next one as early as can be: the script may not know yet whom it has started.
 	write(t, service+".program", program("first", `kill -HUP $PPID; mv "${0%.program}.second" "$0"`))
+	// A shell cannot trap what its parent ignores, as all do under nohup.
+	heard := make(chan os.Signal, 1)
+	signal.Notify(heard, syscall.SIGHUP)
+	defer signal.Stop(heard)
 	p, err := bed.Start(bed.Command{Name: "service", Path: service, Args: []string{"an argument"}, Logs: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)

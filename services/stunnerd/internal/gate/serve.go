@@ -55,10 +55,12 @@ func (g *Gate) request(r *request) {
 		g.refuse(r, refused)
 		return
 	}
-	g.send(r, answer, err)
+	tell := func() { g.send(r, answer, err) }
 	if r.Type.Method == stun.MethodChannelBind {
-		g.bound(r)
+		g.bind(r, tell)
+		return
 	}
+	tell()
 }
 
 // retransmitted gives a repeated Allocate the answer that the first one got; RFC 8656 §7.2 wants the client not to notice. The
@@ -303,12 +305,12 @@ func (g *Gate) channelBind(r *request) ([]byte, error) {
 	return r.answer(stun.ClassSuccessResponse)
 }
 
-// bound lets data pass a channel whose client has been answered. Some clients, libnice among them, drop ChannelData that overtake the answer: until then
-// they get Data indications. None is late the other way: the messages of a client are handled one by one.
-func (g *Gate) bound(r *request) {
+// bind lets data pass a channel whose client is told of it. Some clients, libnice among them, drop ChannelData that overtake the answer. None is late the
+// other way: the messages of a client are handled one by one.
+func (g *Gate) bind(r *request, tell func()) {
 	n, _ := r.channel()
 	peers, _ := r.peers()
-	r.flow.relay.Bind(n, peers[0])
+	r.flow.relay.Bind(n, peers[0], tell)
 }
 
 // pass hands an admitted request to pion/turn. Silence means that the allocation ended a moment ago, an error that pion disagrees

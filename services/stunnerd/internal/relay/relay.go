@@ -6,7 +6,7 @@
 // pion's yes. Every datagram, either way, is checked against the routes by address and port; none is cut: it passes whole or
 // not at all.
 //
-// Nothing on the media path locks, allocates or formats.
+// Nothing on the path of media in channels locks, allocates or formats.
 package relay
 
 import (
@@ -48,7 +48,7 @@ type Relay struct {
 	meter   *meter.Meter
 	ended   func(*Relay)
 
-	// channels is copied on write: packets read it without a lock.
+	// channels is copied on write: packets read it without a lock. binding is held while a client is told of a new one.
 	channels atomic.Pointer[[]*channel]
 	binding  sync.Mutex
 	closed   atomic.Bool
@@ -209,7 +209,7 @@ func (r *Relay) fromPeer(b *Buffer) bool {
 	if b.icmp != (ICMP{}) {
 		return !b.icmp.forClients(b.peer)
 	}
-	if c := r.byPeer(b.peer); c != nil {
+	if c := r.bound(b.peer); c != nil {
 		r.toClient(c, b)
 		return true
 	}
@@ -272,10 +272,12 @@ func (r *Relay) SetDeadline(time.Time) error      { return nil }
 func (r *Relay) SetReadDeadline(time.Time) error  { return nil }
 func (r *Relay) SetWriteDeadline(time.Time) error { return nil }
 
-// Bind binds a channel number to a peer, or refreshes the binding.
-func (r *Relay) Bind(number uint16, peer netip.AddrPort) {
+// Bind binds a channel number to a peer, or refreshes the binding, once it has called tell, which tells the client. What comes meanwhile from peers
+// without a channel waits: the client gets it after it was told, and by the channel if it is of that peer.
+func (r *Relay) Bind(number uint16, peer netip.AddrPort, tell func()) {
 	r.binding.Lock()
 	defer r.binding.Unlock()
+	tell()
 	until := int64(time.Since(r.session.Started) + ChannelLifetime)
 	live := make([]*channel, 0, len(*r.channels.Load())+1)
 	for _, c := range *r.channels.Load() {
@@ -334,6 +336,16 @@ func (r *Relay) byPeer(peer netip.AddrPort) *channel {
 		}
 	}
 	return nil
+}
+
+// bound is the channel of a peer, also one that is just being bound; nil if there is none.
+func (r *Relay) bound(peer netip.AddrPort) *channel {
+	if c := r.byPeer(peer); c != nil {
+		return c
+	}
+	r.binding.Lock()
+	defer r.binding.Unlock()
+	return r.byPeer(peer)
 }
 
 func (r *Relay) live(c *channel) bool {

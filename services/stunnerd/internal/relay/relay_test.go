@@ -116,7 +116,7 @@ func frame(number uint16, payload []byte) []byte {
 func TestNoPayloadIsCut(t *testing.T) {
 	for _, connected := range []bool{false, true} {
 		b := newBed(t, &sink{connected: connected, frames: make(chan []byte, 1)})
-		b.Bind(0x4000, b.peerAddr())
+		b.Bind(0x4000, b.peerAddr(), func() {})
 		buf := make([]byte, 70_000)
 		for _, size := range []int{0, 1, 2, 3, 4, 5, 1599, 1600, 1601, 9000, 65_507} {
 			payload := bytes.Repeat([]byte{byte(size)}, size)
@@ -183,8 +183,8 @@ func TestClientHearsThatAPeerIsNotThere(t *testing.T) {
 	if err := gone.Close(); err != nil {
 		t.Fatal(err)
 	}
-	b.Bind(0x4000, b.peerAddr())
-	b.Bind(0x4001, closed)
+	b.Bind(0x4000, b.peerAddr(), func() {})
+	b.Bind(0x4001, closed, func() {})
 	for range 100 {
 		b.FromClient(frame(0x4001, []byte("to nobody")))
 		b.FromClient(frame(0x4000, []byte("to somebody")))
@@ -225,7 +225,7 @@ func TestClientHearsThatAPeerIsNotThere(t *testing.T) {
 
 func TestRoutesHoldForEveryDatagramBothWays(t *testing.T) {
 	b := newBed(t, &sink{frames: make(chan []byte, 8)})
-	b.Bind(0x4000, b.peerAddr())
+	b.Bind(0x4000, b.peerAddr(), func() {})
 	b.answer(t, []byte("in"))
 	<-b.client.frames
 	b.routes.Store(allow("127.0.0.1:<1-2>"))
@@ -246,7 +246,7 @@ func TestRoutesHoldForEveryDatagramBothWays(t *testing.T) {
 
 func TestFramesThatFitNothingAreDropped(t *testing.T) {
 	b := newBed(t, &sink{})
-	b.Bind(0x4000, b.peerAddr())
+	b.Bind(0x4000, b.peerAddr(), func() {})
 	for _, f := range [][]byte{nil, {0x40}, frame(0x4001, []byte("unbound")), frame(0x4000, []byte("short"))[:6]} {
 		b.FromClient(f)
 	}
@@ -258,7 +258,7 @@ func TestFramesThatFitNothingAreDropped(t *testing.T) {
 // G-11: a relayed packet allocates nothing, in either direction.
 func TestMediaAllocatesNothing(t *testing.T) {
 	b := newBed(t, &sink{})
-	b.Bind(0x4000, b.peerAddr())
+	b.Bind(0x4000, b.peerAddr(), func() {})
 	f := frame(0x4000, make([]byte, 160))
 	if n := testing.AllocsPerRun(1000, func() { b.FromClient(f) }); n != 0 {
 		t.Errorf("to the peer: %.1f allocations a packet", n)
@@ -272,7 +272,7 @@ func TestMediaAllocatesNothing(t *testing.T) {
 // Neither does one that is dropped: a client that sends to where it may not costs no more than one that may.
 func TestDropsAllocateNothing(t *testing.T) {
 	b := newBed(t, &sink{})
-	b.Bind(0x4000, b.peerAddr())
+	b.Bind(0x4000, b.peerAddr(), func() {})
 	b.routes.Store(allow("127.0.0.1:<1-2>"))
 	// The reader takes a buffer now and then.
 	if err := b.Close(); err != nil {
@@ -303,7 +303,7 @@ func TestDropsAllocateNothing(t *testing.T) {
 // Receiving allocates nothing either: the reading goroutine takes 1,000 datagrams of a bound peer.
 func TestReceivingAllocatesNothing(t *testing.T) {
 	b := newBed(t, &sink{arrived: make(chan struct{})})
-	b.Bind(0x4000, b.peerAddr())
+	b.Bind(0x4000, b.peerAddr(), func() {})
 	payload := make([]byte, 160)
 	n := testing.AllocsPerRun(1000, func() {
 		b.answer(t, payload)
@@ -350,7 +350,7 @@ func TestReservedPortIsTheNextOneAndGivenOnce(t *testing.T) {
 
 func BenchmarkFromClient(b *testing.B) {
 	bed := newBed(b, &sink{})
-	bed.Bind(0x4000, bed.peerAddr())
+	bed.Bind(0x4000, bed.peerAddr(), func() {})
 	f := frame(0x4000, make([]byte, 160))
 	b.ReportAllocs()
 	for b.Loop() {

@@ -6,12 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/util/cert"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
@@ -106,10 +109,7 @@ func install(t *testing.T, r release) installation {
 	if err != nil {
 		t.Fatal(err)
 	}
-	await(t, func(ctx context.Context) error { // the authorizer learns of roles by a watch
-		_, err := control.Kubectl(ctx, "auth", "can-i", "create", "leases", "-n", home, "--as", account)
-		return err
-	})
+	granted(t, objects, account)
 
 	discovery, health := address(t), address(t)
 	run(t, filepath.Join(bin, "operator"), pods["Deployment/"+home+"/stunner-operator"], health,
@@ -146,6 +146,50 @@ func install(t *testing.T, r release) installation {
 		}
 	})
 	return in
+}
+
+// granted waits until each of the roles that objects bind to an account lets it do something: the authorizer learns of Roles, of ClusterRoles and of their
+// bindings by a watch each.
+func granted(t *testing.T, objects []object, account string) {
+	t.Helper()
+	named := byName(t, objects)
+	roles := 0
+	for _, o := range objects {
+		var b rbacv1.RoleBinding // a ClusterRoleBinding has the same fields
+		if o.GetKind() != "RoleBinding" && o.GetKind() != "ClusterRoleBinding" {
+			continue
+		}
+		decode(t, o, &b)
+		if !slices.ContainsFunc(b.Subjects, func(s rbacv1.Subject) bool { return account == "system:serviceaccount:"+s.Namespace+":"+s.Name }) {
+			continue
+		}
+		roles++
+		where, key := []string{"--all-namespaces"}, path.Join(b.RoleRef.Kind, b.RoleRef.Name)
+		if o.GetNamespace() != "" {
+			where = []string{"-n", o.GetNamespace()}
+		}
+		if b.RoleRef.Kind == "Role" {
+			key = path.Join(b.RoleRef.Kind, o.GetNamespace(), b.RoleRef.Name)
+		}
+		var role rbacv1.ClusterRole // and so has a Role
+		decode(t, named[key], &role)
+		first := role.Rules[0]
+		ask := append([]string{"auth", "can-i", first.Verbs[0], strings.Trim(first.Resources[0]+"."+first.APIGroups[0], "."), "--as", account}, where...)
+		await(t, func(ctx context.Context) error {
+			_, err := control.Kubectl(ctx, ask...)
+			return err
+		})
+	}
+	if roles < 2 {
+		t.Fatalf("%d roles are bound to %s", roles, account)
+	}
+}
+
+func decode(t *testing.T, o object, into any) {
+	t.Helper()
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, into); err != nil {
+		t.Fatalf("%s: %v", name(o), err)
+	}
 }
 
 // run starts the program of a Deployment with its flags and variables, and waits until it is ready. Of a flag that stands twice the last one counts.

@@ -76,10 +76,7 @@ func (s *stage) permit(root string) {
 		s.must(err)
 		s.grant(string(text))
 	}
-	s.await(func(ctx context.Context) error { // the authorizer learns of roles by a watch
-		_, err := control.Kubectl(ctx, "auth", "can-i", "create", "leases", "-n", s.name, "--as", s.user())
-		return err
-	})
+	s.may("create leases -n "+s.name, "list gateways.gateway.networking.k8s.io --all-namespaces")
 	s.Cleanup(func() {
 		all, err := control.Audit(begun)
 		s.must(err)
@@ -93,6 +90,17 @@ func (s *stage) permit(root string) {
 			}
 		}
 	})
+}
+
+// may waits until the operator may do something by each of its roles: the authorizer learns of Roles, of ClusterRoles and of their bindings by a watch each.
+func (s *stage) may(rights ...string) {
+	s.Helper()
+	for _, right := range rights {
+		s.await(func(ctx context.Context) error {
+			_, err := control.Kubectl(ctx, append([]string{"auth", "can-i", "--as", s.user()}, strings.Fields(right)...)...)
+			return err
+		})
+	}
 }
 
 // grant applies rights that are written for the account of an installation to the account of the test.

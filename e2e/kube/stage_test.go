@@ -108,7 +108,7 @@ func (s *stage) grant(rights string, flags ...string) {
 	s.Helper()
 	own := strings.NewReplacer(
 		"namespace: stunner-system", "namespace: "+s.name, "name: stunner-operator", "name: "+s.account(), "policyName: stunner-operator", "policyName: "+s.account(),
-		"'system:serviceaccount:stunner-system:stunner-operator'", "'"+s.user()+"'", "'stunner-system'", "'"+s.name+"'",
+		":stunner-operator", ":"+s.account(),
 	)
 	s.apply(own.Replace(rights), flags...)
 }

@@ -1,0 +1,100 @@
+package charts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+)
+
+// elsewhere renders the overlays that the documentation has for another namespace, calls, with Roles in the namespaces that are watched.
+func elsewhere(t *testing.T) []object {
+	t.Helper()
+	blocks := regexp.MustCompile("(?ms)^```yaml\n(.*?)^```$").FindAllStringSubmatch(read(t, "docs/install.md"), -1)
+	if len(blocks) != 2 {
+		t.Fatalf("docs/install.md has %d blocks of YAML", len(blocks))
+	}
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	product, err := filepath.Rel(filepath.Join(dir, "calls"), root(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	published := regexp.MustCompile(`'https://github\.com/stunner-gateway/stunner//([^'?]+)\?ref=[^']+'`)
+	for folder, text := range map[string]string{
+		"calls": published.ReplaceAllString(blocks[0][1], product+"/$1") + fmt.Sprintf("components: [%[1]s/kustomize/components/namespaced, %[1]s/kustomize/components/monitoring]\n", product),
+		"meet":  fmt.Sprintf("namespace: meet\nresources: [%s/kustomize/components/namespaced/watched]\n", product),
+		".":     blocks[1][1],
+	} {
+		if err := os.MkdirAll(filepath.Join(dir, folder), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, folder, "kustomization.yaml"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	top, err := filepath.Rel(root(t), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return kustomize(t, top)
+}
+
+// In another namespace everything says so, and rights are where they are needed.
+func TestKustomize_Elsewhere(t *testing.T) {
+	needForeign(t)
+	restricted(t, "calls")
+	restricted(t, "meet")
+	objects := elsewhere(t)
+	for _, o := range objects {
+		text, err := yaml.Marshal(o.Object)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(text), home) {
+			t.Errorf("%s knows %s:\n%s", name(o), home, text)
+		}
+	}
+	for _, want := range []string{"Namespace/calls", "Role/calls/stunner-operator", "Role/meet/stunner-operator-watched", "Role/default/stunner-operator-events", "RoleBinding/default/stunner-operator-events"} {
+		if !slices.ContainsFunc(objects, func(o object) bool { return strings.Replace(name(o), "Namespace/calls/", "Namespace/", 1) == want }) {
+			t.Errorf("%s is not there", want)
+		}
+	}
+	if said := apply(t, objects, "--dry-run=server"); strings.Contains(said, "Warning") {
+		t.Error(said)
+	}
+}
+
+// The operator writes no Secrets of others, whichever its namespace is.
+func TestKustomize_GuardsSecretsElsewhere(t *testing.T) {
+	restricted(t, "calls")
+	restricted(t, "meet")
+	apply(t, slices.DeleteFunc(elsewhere(t), func(o object) bool {
+		return !strings.HasPrefix(o.GetAPIVersion(), "rbac.") && !strings.HasPrefix(o.GetAPIVersion(), "admissionregistration.")
+	}))
+	write := func(ctx context.Context, namespace string) error {
+		_, err := control.Kubectl(ctx, "create", "secret", "generic", "loot", "-n", namespace, "--dry-run=server", "--as=system:serviceaccount:calls:stunner-operator")
+		return err
+	}
+	await(t, func(ctx context.Context) error {
+		switch err := write(ctx, "meet"); {
+		case err == nil:
+			return errors.New("the operator makes a Secret of its own in another namespace")
+		case !strings.Contains(err.Error(), "the operator writes Secrets of type"):
+			return err
+		}
+		return nil
+	})
+	if err := write(t.Context(), "calls"); err != nil {
+		t.Errorf("it cannot draw credentials by lot: %v", err)
+	}
+}

@@ -185,8 +185,11 @@ func TestImages(t *testing.T) {
 		}
 	}
 	digest := "sha256:" + strings.Repeat("0123456789abcdef", 4)
+	own := []string{"ghcr.io/stunner-gateway/auth:0.1.0", "ghcr.io/stunner-gateway/operator:0.1.0", "ghcr.io/stunner-gateway/stunnerd:0.1.0"}
+	with := func(images []string, image string) []string { return append(slices.Clone(images), image) }
+	pinned := []string{own[0], own[1], "ghcr.io/stunner-gateway/stunnerd@" + digest}
 	for set, want := range map[string][]string{
-		`{}`: {"ghcr.io/stunner-gateway/auth:0.1.0", "ghcr.io/stunner-gateway/operator:0.1.0", "ghcr.io/stunner-gateway/stunnerd:0.1.0"},
+		`{}`: own,
 		`
 stunnerGatewayOperator:
   deployment: {container: {manager: {image: {name: mirror.example.org/operator, tag: 1.2.3}}}}
@@ -194,6 +197,15 @@ stunnerGatewayOperator:
 stunnerAuthService: {deployment: {container: {authService: {image: {digest: "` + digest + `"}}}}}`: {
 			"ghcr.io/stunner-gateway/auth@" + digest, "mirror.example.org/operator:1.2.3", "ghcr.io/stunner-gateway/stunnerd@" + digest,
 		},
+		// In the spec of the Dataplane, what is missing is that of dataplane.image.
+		`stunnerGatewayOperator: {dataplane: {spec: {image: {tag: v1.2}}}}`:                                                         with(own, "ghcr.io/stunner-gateway/stunnerd:v1.2"),
+		`stunnerGatewayOperator: {dataplane: {spec: {image: {tag: 20250101}}}}`:                                                     with(own, "ghcr.io/stunner-gateway/stunnerd:20250101"),
+		`stunnerGatewayOperator: {dataplane: {spec: {image: {pullPolicy: Always}}}}`:                                                with(own, "ghcr.io/stunner-gateway/stunnerd:0.1.0"),
+		`stunnerGatewayOperator: {dataplane: {spec: {image: {name: mirror/stunnerd}}}}`:                                             with(own, "mirror/stunnerd:0.1.0"),
+		`stunnerGatewayOperator: {dataplane: {spec: {image: {digest: "` + digest + `"}}}}`:                                          with(own, "ghcr.io/stunner-gateway/stunnerd@"+digest),
+		`stunnerGatewayOperator: {dataplane: {spec: {image: "mirror/stunnerd:v1"}}}`:                                                with(own, "mirror/stunnerd:v1"),
+		`stunnerGatewayOperator: {dataplane: {image: {digest: "` + digest + `"}, spec: {image: {name: mirror/stunnerd}}}}`:          with(pinned, "mirror/stunnerd@"+digest),
+		`stunnerGatewayOperator: {dataplane: {image: {digest: "` + digest + `"}, spec: {image: {name: mirror/stunnerd, tag: v1}}}}`: with(pinned, "mirror/stunnerd:v1"),
 	} {
 		objects := byName(t, release{chart: app, set: set}.objects(t))
 		manager := container(t, objects["Deployment/"+home+"/stunner-operator"])
@@ -202,6 +214,9 @@ stunnerAuthService: {deployment: {container: {authService: {image: {digest: "` +
 			if e.Name == "STUNNER_OPERATOR_IMAGE" {
 				got = append(got, e.Value)
 			}
+		}
+		if image, given, _ := unstructured.NestedString(objects["Dataplane/default"].Object, "spec", "image"); given {
+			got = append(got, image)
 		}
 		if !slices.Equal(got, want) {
 			t.Errorf("%s\nimages are %q, want %q", set, got, want)

@@ -17,6 +17,19 @@
 {{- end -}}
 {{- end }}
 
+{{/* The image in the spec of the Dataplane, an object: what it does not say is that of dataplane.image, whose digest belongs to its own tag. Nobody checks the type of a
+tag there: a number is written as it stands. */}}
+{{- define "stunner.dataplaneImage" -}}
+{{- $o := .Values.stunnerGatewayOperator.dataplane -}}
+{{- $image := pick $o.spec.image "name" "tag" "digest" -}}
+{{- with $image.tag -}}
+{{- $_ := kindIs "string" . | ternary . (toJson .) | set $image "tag" -}}
+{{- end -}}
+{{- $digest := empty $image.tag | ternary $o.image.digest "" -}}
+{{- include "stunner.image" (dict "root" . "image" (dict
+  "name" ($image.name | default $o.image.name) "tag" ($image.tag | default $o.image.tag) "digest" ($image.digest | default $digest))) -}}
+{{- end }}
+
 {{/* What the pods of both Deployments are told alike: dict "root" $ "app" NAME "deployment" VALUES. The labels that select the pods come last: nobody changes them. */}}
 {{- define "stunner.podMetadata" -}}
 labels:

@@ -32,6 +32,7 @@ const (
 	password = "opens-the-door"
 	secret   = "shared-by-both-sides"
 	quota    = 40
+	patience = 8 * time.Second // for an answer; a connection that gets nowhere is closed after ten
 )
 
 // TestStunnerd: over every transport and both address families, our dataplane fails the checks that are known to fail, and no other.
@@ -58,7 +59,7 @@ func TestStunnerd(t *testing.T) {
 				for _, l := range d.Listeners {
 					target.Own = append(target.Own, uint16(l.Port))
 				}
-				target.Silence, target.Answer = probe.DefaultSilence, probe.DefaultAnswer
+				target.Silence, target.Answer = probe.DefaultSilence, patience
 				target.Server = netip.AddrPortFrom(target.Server.Addr(), d.port(transport))
 				t.Run(string(transport), func(t *testing.T) { compare(t, target) })
 			}

@@ -146,11 +146,17 @@ func anything([]byte) bool { return true }
 
 // closedWithin tells whether the server hangs up in time.
 func (c *Client) closedWithin(wait time.Duration) bool {
-	select {
-	case <-c.over:
-	case <-time.After(wait):
+	for started := time.Now(); ; {
+		left := wait - c.trial.pulse.Since(started)
+		if left <= 0 {
+			return c.closed()
+		}
+		select {
+		case <-c.over:
+			return true
+		case <-time.After(left):
+		}
 	}
-	return c.closed()
 }
 
 // closed tells whether the server has hung up.

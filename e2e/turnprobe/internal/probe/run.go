@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"sync"
 
+	"github.com/stunner-gateway/stunner/e2e/internal/pulse"
 	"github.com/stunner-gateway/stunner/e2e/turnprobe/internal/wire"
 )
 
@@ -18,8 +19,9 @@ const width = 8
 func Run(target Target, checks []Check, done func(Result)) ([]Result, error) {
 	r := runner{
 		target: target, tag: rand.Text(), sources: newSources(target.Server.Addr()),
-		done: done, results: make([]Result, len(checks)),
+		pulse: pulse.Start(), done: done, results: make([]Result, len(checks)),
 	}
+	defer r.pulse.Stop()
 	if err := r.survey(); err != nil {
 		return nil, err
 	}
@@ -44,6 +46,7 @@ type runner struct {
 	tag     string
 	asks6   bool
 	sources *sources
+	pulse   *pulse.Pulse
 
 	mu      sync.Mutex
 	done    func(Result)
@@ -85,7 +88,7 @@ func (r *runner) judge(c Check) Result {
 }
 
 func (r *runner) trial(id string) *Trial {
-	return &Trial{Target: r.target, id: id, tag: r.tag, source: r.sources.take(), asks6: r.asks6}
+	return &Trial{Target: r.target, id: id, tag: r.tag, source: r.sources.take(), pulse: r.pulse, asks6: r.asks6}
 }
 
 // survey finds out whether the credential is good, and from which family the server relays.

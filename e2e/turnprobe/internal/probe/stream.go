@@ -141,7 +141,7 @@ func smallAtOnce(t *Trial) {
 		p.Gets(c.relay, pattern(n))
 		p.Send(c.relay, pattern(n))
 		c.GetsOn(0x4000, pattern(n))
-		if took := time.Since(started); took > 2*atOnceLimit {
+		if took := t.pulse.Since(started); took > 2*atOnceLimit {
 			t.Failf("%d bytes take %s there and back", n, took)
 		}
 	}
@@ -230,7 +230,7 @@ func dripping(t *Trial) {
 	request := req(wire.Binding, wire.Text(wire.Software, "never in a hurry"))
 	started := time.Now()
 	for i := range request {
-		if left := patience - time.Since(started); left <= 0 || c.closedWithin(min(left, time.Second)) {
+		if left := patience - t.pulse.Since(started); left <= 0 || c.closedWithin(min(left, time.Second)) {
 			break
 		}
 		c.transmit(request[i : i+1])
@@ -268,7 +268,7 @@ func besideSilence(t *Trial) {
 	}
 	started := time.Now()
 	t.Allocated()
-	if took := time.Since(started); took > time.Second {
+	if took := t.pulse.Since(started); took > time.Second {
 		t.Failf("an allocation takes %s", took)
 	}
 }

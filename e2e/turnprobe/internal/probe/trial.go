@@ -6,6 +6,8 @@ import (
 	"runtime"
 	"strings"
 	"time"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/pulse"
 )
 
 // Verdict is how a check ended.
@@ -36,7 +38,8 @@ type Trial struct {
 	id      string
 	tag     string // of the run
 	source  *source
-	asks6   bool // an Allocate request must ask for IPv6
+	pulse   *pulse.Pulse // what the prober's own machine stands still is not the server's
+	asks6   bool         // an Allocate request must ask for IPv6
 	verdict Verdict
 	reason  string
 	cleanup []func()

@@ -71,6 +71,7 @@ func TestT10Reflection(t *testing.T) {
 			size = len(first)
 			f.send(first)
 		}
+		f.arrived() // until then the dataplane has time to answer
 		took := time.Since(began)
 		limit := burst + int(took.Seconds()*rate) + 2 // a token that has just begun, and the one that the live call gives back
 		answers := f.answers()
@@ -296,7 +297,7 @@ func (d *target) newcomer(ctx context.Context) error {
 		return err
 	}
 	err = c.Await(ctx, 20)
-	if s := c.End(time.Second); s.Lost > 0 {
+	if s := c.End(patience); s.Lost > 0 {
 		err = errors.Join(err, fmt.Errorf("call: %s", s))
 	}
 	return err

@@ -20,6 +20,8 @@ const (
 	closing = 12 * time.Second
 	// busy is what a busy machine may add to any time.
 	busy = 3 * time.Second
+	// young is how long no connection is closed for its age.
+	young = closing - busy
 	// strangers and handshakes are how many connections there may be without a session, and in the midst of a handshake.
 	strangers, handshakes = 4096, 1024
 )
@@ -50,7 +52,7 @@ func TestSilenceKeepsNobodyOut(t *testing.T) {
 			memory, began := d.warm(t), time.Now()
 			conns := d.connect(t, c.network, silent, nil)
 			t.Logf("%d connections after %s", silent, time.Since(began))
-			if time.Since(began) < closing-busy { // those of the beginning are not closed for their age yet
+			if time.Since(began) < young { // those of the beginning are there yet, or had to go
 				d.await(t, busy, d.atMost(c.network, c.most))
 			}
 			for _, n := range everyNetwork {
@@ -123,9 +125,9 @@ func TestLargeFramesCostLittle(t *testing.T) {
 			defer stop()
 			go drip(ctx, conns)
 			if c.over {
-				awaitClosed(t, conns, busy)
+				awaitClosed(t, conns, young)
 			} else {
-				d.await(t, busy, d.atLeast(call.TCP, clients))
+				d.await(t, young, d.atLeast(call.TCP, clients))
 			}
 			grown := d.rss(t) - memory
 			t.Logf("%d clients: %+d kB", clients, grown>>10)

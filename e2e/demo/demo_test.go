@@ -170,7 +170,7 @@ func send(t *testing.T, p *bed.Process, s syscall.Signal) {
 // nothingLeft waits until no program of the folder runs.
 func nothingLeft(t *testing.T, bin string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	err := bed.Until(ctx, func(context.Context) error {
 		if pids := left(t, bin); len(pids) > 0 {

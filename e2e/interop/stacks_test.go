@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 	pion "github.com/stunner-gateway/stunner/e2e/internal/call"
@@ -63,12 +62,12 @@ func TestPion(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 			for range 10 {
 				err = errors.Join(err, one.Knock(to(silent)), one.AwaitMore(ctx, 10))
 			}
-			if s := one.End(time.Second); err != nil || s.Lost != 0 || s.Err != nil {
+			if s := one.End(patience); err != nil || s.Lost != 0 || s.Err != nil {
 				t.Errorf("%v, %s", err, s)
 			}
 		})
@@ -103,7 +102,7 @@ func python(t *testing.T, script string, env []string, args ...string) (string, 
 // idle waits until the dataplane has no allocation any more: clients that end well give theirs back.
 func idle(t *testing.T, d dataplane) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	err := bed.Until(ctx, func(ctx context.Context) error {
 		n, err := bed.Metric(ctx, "http://"+at(d.metrics)+"/metrics", "stunner_allocations_active")

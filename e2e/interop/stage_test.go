@@ -23,6 +23,9 @@ import (
 // loopback6 is where everything listens too.
 const loopback6 = "::1"
 
+// patience is for what must come, on a busy machine.
+const patience = 20 * time.Second
+
 // Folders: of this repository, and of its programs as they are compiled now.
 var root, bin string
 
@@ -151,7 +154,7 @@ func run(t *testing.T, c bed.Command, ready func(context.Context) error) {
 		}
 		p.Kill()
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if err := p.Until(ctx, ready); err != nil {
 		t.Fatal(err)

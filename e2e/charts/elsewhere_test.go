@@ -14,6 +14,9 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
+// published is where the documentation finds the repository.
+var published = regexp.MustCompile(`'https://github\.com/stunner-gateway/stunner//([^'?]+)\?ref=[^']+'`)
+
 // elsewhere renders the overlays that the documentation has for another namespace, calls, with Roles in the namespaces that are watched.
 func elsewhere(t *testing.T) []object {
 	t.Helper()
@@ -29,7 +32,6 @@ func elsewhere(t *testing.T) []object {
 	if err != nil {
 		t.Fatal(err)
 	}
-	published := regexp.MustCompile(`'https://github\.com/stunner-gateway/stunner//([^'?]+)\?ref=[^']+'`)
 	for folder, text := range map[string]string{
 		"calls": published.ReplaceAllString(blocks[0][1], product+"/$1") + fmt.Sprintf("components: [%[1]s/kustomize/components/namespaced, %[1]s/kustomize/components/monitoring]\n", product),
 		"meet":  fmt.Sprintf("namespace: meet\nresources: [%s/kustomize/components/namespaced/watched]\n", product),
@@ -96,5 +98,21 @@ func TestKustomize_GuardsSecretsElsewhere(t *testing.T) {
 	})
 	if err := write(t.Context(), "calls"); err != nil {
 		t.Errorf("it cannot draw credentials by lot: %v", err)
+	}
+}
+
+// Whoever uninstalls as the documentation says keeps the namespace, in which there may be Gateways, and nothing else.
+func TestKustomize_UninstallKeepsTheNamespace(t *testing.T) {
+	command := regexp.MustCompile("(?m)^kubectl (delete --kustomize .*)$").FindStringSubmatch(read(t, "docs/install.md"))
+	if command == nil {
+		t.Fatal("docs/install.md does not say how to uninstall")
+	}
+	var args []string
+	for arg := range strings.FieldsSeq(published.ReplaceAllString(command[1], root(t)+"/$1")) {
+		args = append(args, strings.Trim(arg, "'"))
+	}
+	said := kubectl(t, append(args, "--dry-run=client", "--output=name")...)
+	if got, want := strings.Count(said, "\n"), len(kustomize(t, "kustomize/overlays/default"))-1; got != want || strings.Contains("\n"+said, "\nnamespace/") {
+		t.Errorf("deletes %d objects, want %d and no namespace:\n%s", got, want, said)
 	}
 }

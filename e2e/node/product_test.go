@@ -154,6 +154,9 @@ func (m meeting) uninstall(t *testing.T, w way, before objects) {
 		}
 		return nil
 	})
+	if phase := system.kubectl("", "get", "namespace", home, "--output=jsonpath={.status.phase}"); phase != "Active" {
+		t.Errorf("the namespace, in which Gateways may be, is %s", phase)
+	}
 	for network, c := range calls {
 		m.echoes(t, network, c)
 		m.end(t, network, c)

@@ -223,3 +223,29 @@ stunnerAuthService: {deployment: {container: {authService: {image: {digest: "` +
 		}
 	}
 }
+
+// With ports for the API server, the operator reaches the API server, the auth service the keys of its tokens, and both DNS and config discovery.
+func TestNetworkPolicy_LetsOutWhatIsNeeded(t *testing.T) {
+	for jwt, auth := range map[string]string{
+		`{}`: "[53 53 cds]",
+		`{issuer: me, audience: calls, existingSecret: web-app}`:                                   "[53 53 cds]",
+		`{issuer: me, audience: calls, jwksURL: "https://id.example.org/keys"}`:                    "[53 53 cds 443]",
+		`{issuer: me, audience: calls, jwksURL: "https://id.example.org:8443/keys?of=tenant:123"}`: "[53 53 cds 8443]",
+		`{issuer: me, audience: calls, jwksURL: "https://[2001:db8::1]/keys"}`:                     "[53 53 cds 443]",
+		`{issuer: me, audience: calls, jwksURL: "https://[2001:db8::1]:8443/keys"}`:                "[53 53 cds 8443]",
+	} {
+		objects := byName(t, release{chart: app, set: `{networkPolicy: {egressPorts: [6443, 443]}, stunnerAuthService: {jwt: ` + jwt + `}}`}.objects(t))
+		for policy, want := range map[string]string{"stunner-operator": "[53 53 cds 6443 443]", "stunner-auth": auth} {
+			rules, _, _ := unstructured.NestedSlice(objects["NetworkPolicy/"+home+"/"+policy].Object, "spec", "egress")
+			var ports []any
+			for _, rule := range rules {
+				for _, port := range rule.(map[string]any)["ports"].([]any) {
+					ports = append(ports, port.(map[string]any)["port"])
+				}
+			}
+			if got := fmt.Sprint(ports); got != want {
+				t.Errorf("jwt: %s: %s reaches ports %s, want %s", jwt, policy, got, want)
+			}
+		}
+	}
+}

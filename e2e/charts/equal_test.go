@@ -249,3 +249,31 @@ func TestNetworkPolicy_LetsOutWhatIsNeeded(t *testing.T) {
 		}
 	}
 }
+
+// A label of an object itself comes before one of all objects, and none stands twice.
+func TestLabels_OfTheObjectComeFirst(t *testing.T) {
+	objects := byName(t, release{chart: app, set: `
+commonLabels: {app: all, release: all, grafana_dashboard: all, stunner.l7mp.io/config-discovery-service: all, team: calls}
+monitoring:
+  podMonitor: {enabled: true, labels: {release: prometheus}}
+  prometheusRule: {enabled: true, labels: {release: prometheus, app.kubernetes.io/part-of: rules}}
+  dashboards: {enabled: true}`}.objects(t))
+	for of, want := range map[string]string{
+		"PodMonitor/stunner-dataplane":     "release=prometheus",
+		"PrometheusRule/stunner":           "release=prometheus app.kubernetes.io/part-of=rules",
+		"ConfigMap/stunner-dashboards":     "grafana_dashboard=1 release=all",
+		"Deployment/stunner-operator":      "app=stunner-operator",
+		"Deployment/stunner-auth":          "app=stunner-auth",
+		"Service/stunner-auth":             "app=stunner-auth",
+		"Service/stunner-config-discovery": "stunner.l7mp.io/config-discovery-service=true app=all",
+	} {
+		kind, name, _ := strings.Cut(of, "/")
+		o := objects[kind+"/"+home+"/"+name]
+		labels := o.GetLabels()
+		for label := range strings.FieldsSeq(want + " team=calls") {
+			if key, value, _ := strings.Cut(label, "="); labels[key] != value {
+				t.Errorf("%s has label %s=%q, want %s", of, key, labels[key], label)
+			}
+		}
+	}
+}

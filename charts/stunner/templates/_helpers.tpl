@@ -7,6 +7,11 @@
   "helm.sh/chart" (printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_")) .Values.commonLabels) }}
 {{- end }}
 
+{{/* The same with labels of the object itself, which come before those: dict "root" $ "own" LABELS. */}}
+{{- define "stunner.labelsWith" -}}
+{{- toYaml (merge (dict) (.own | default dict) (include "stunner.labels" .root | fromYaml)) }}
+{{- end }}
+
 {{/* An image by its digest, else by its tag, else by the version of the application. */}}
 {{- define "stunner.image" -}}
 {{- $image := .image -}}

@@ -2,7 +2,6 @@ package kube
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -38,12 +37,7 @@ func TestEvents_TellWhatChanges(t *testing.T) {
 	s.stop()
 	restarted := time.Now()
 	s.start()
-	s.await(func(context.Context) error {
-		if s.metric("stunner_operator_leader") != 1 {
-			return errors.New("not the leader yet")
-		}
-		return nil
-	})
+	s.leads()
 	s.kubectl("label", "gateway", "front-door", "-n", s.name, "team=media")
 	s.sees("deployment/front-door", ".metadata.labels.team", "media")
 	for _, e := range s.writes(restarted) {

@@ -83,12 +83,7 @@ func TestRestart_WritesNothing(t *testing.T) {
 	if after.Revision() != before.Revision() {
 		t.Errorf("config %s, was %s", after.Revision(), before.Revision())
 	}
-	s.await(func(context.Context) error {
-		if s.metric("stunner_operator_leader") != 1 {
-			return errors.New("not the leader yet")
-		}
-		return nil
-	})
+	s.leads()
 	// Something that needs a write, to know that all that was before it is done.
 	s.kubectl("label", "gateway", "front-door", "-n", s.name, "team=media")
 	s.sees("deployment/front-door", ".metadata.labels.team", "media")

@@ -2,7 +2,6 @@ package kube
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -69,12 +68,7 @@ func TestRestart_OverRandomSnapshotsWritesNothing(t *testing.T) {
 	s.stop()
 	restarted := time.Now()
 	s.start()
-	s.await(func(context.Context) error {
-		if s.metric("stunner_operator_leader") != 1 {
-			return errors.New("not the leader yet")
-		}
-		return nil
-	})
+	s.leads()
 	for range 2 {
 		s.barrier()
 	}

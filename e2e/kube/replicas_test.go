@@ -102,17 +102,6 @@ func (r *replica) start() {
 	r.stage.start("--identity=" + r.id)
 }
 
-// leads waits until the replica leads.
-func (r *replica) leads() {
-	r.Helper()
-	r.await(func(context.Context) error {
-		if r.metric("stunner_operator_leader") != 1 {
-			return errors.New(r.id + " does not lead")
-		}
-		return nil
-	})
-}
-
 // follows waits until the replica knows that it does not lead.
 func (r *replica) follows() {
 	r.Helper()

@@ -4,6 +4,7 @@ package kube
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -251,6 +252,17 @@ func (s *stage) readAs(token, url string) ([]byte, int) {
 	body, err := io.ReadAll(resp.Body)
 	s.must(err)
 	return body, resp.StatusCode
+}
+
+// leads waits until the operator leads.
+func (s *stage) leads() {
+	s.Helper()
+	s.await(func(context.Context) error {
+		if s.metric("stunner_operator_leader") != 1 {
+			return errors.New("it does not lead")
+		}
+		return nil
+	})
 }
 
 // metric is the sum over the series of a metric of the operator.

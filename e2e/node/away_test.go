@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -15,12 +16,8 @@ import (
 // config, and serves. When the operator is back, nothing happens to anybody.
 func operatorAway(s site) {
 	system := place{s.T, home}
-	s.open("", udpListener, tcpListener)
+	old := s.open("", udpListener, tcpListener)
 	doors, peer := s.usual(), s.echo()
-	old, err := s.serving("")
-	if err != nil {
-		s.Fatal(err)
-	}
 	before := s.dial(doors[0], peer)
 	calm := s.dial(doors[1], peer)
 
@@ -42,11 +39,8 @@ func operatorAway(s site) {
 	s.goOn("the operator is gone", before, calm)
 
 	s.kubectl("", "delete", "pod", old.Name, "--wait=false")
-	s.until("a pod that knows no operator is ready", func(context.Context) error { _, err := s.serving(old.Name); return err })
-	next, err := s.serving(old.Name)
-	if err != nil {
-		s.Fatal(err)
-	}
+	var next corev1.Pod
+	s.until("a pod that knows no operator is ready", func(context.Context) (err error) { next, err = s.serving(old.Name); return err })
 	if status := page(s.place, next.Name, 8086, "status"); !strings.Contains(status, "standby config") {
 		s.Errorf("it does not say with what it has started: %s", status)
 	}

@@ -130,8 +130,8 @@ const (
 	tcpListener = "{name: tcp, port: 3478, protocol: TURN-TCP}"
 )
 
-// open makes the Gateway front-door, with annotations KEY: VALUE, and waits for its pods.
-func (s site) open(annotations string, listeners ...string) {
+// open makes the Gateway front-door, with annotations KEY: VALUE, waits until a pod serves it, and returns that.
+func (s site) open(annotations string, listeners ...string) (pod corev1.Pod) {
 	s.Helper()
 	s.kubectl(fmt.Sprintf(`
 apiVersion: gateway.networking.k8s.io/v1
@@ -142,7 +142,8 @@ spec:
   infrastructure: {parametersRef: {group: stunner.l7mp.io, kind: GatewayConfig, name: own}}
   listeners: [%s]
 `, annotations, strings.Join(listeners, ", ")), "apply", "-f", "-")
-	s.until("a pod serves the Gateway", func(context.Context) error { _, err := s.serving(""); return err })
+	s.until("a pod serves the Gateway", func(context.Context) (err error) { pod, err = s.serving(""); return err })
+	return pod
 }
 
 // serving returns the dataplane pod, other than one, that is ready and stays.

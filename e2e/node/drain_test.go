@@ -24,11 +24,10 @@ func nodeIsDrained(s site) {
 	s.kubectl("", "patch", "dataplane", s.namespace, "--type=merge", "-p", `{"spec":{"affinity":{"nodeAffinity":{
 		"preferredDuringSchedulingIgnoredDuringExecution":[{"weight":100,"preference":{"matchExpressions":[
 		{"key":"kubernetes.io/hostname","operator":"In","values":["`+second+`"]}]}}]}}}}`)
-	s.open("", udpListener, tcpListener)
+	old := s.open("", udpListener, tcpListener)
 	doors, peer := s.usual(), s.echo()
-	old, err := s.serving("")
-	if err != nil || old.Spec.NodeName != second {
-		s.Fatalf("the dataplane is on node %s, want %s: %v", old.Spec.NodeName, second, err)
+	if old.Spec.NodeName != second {
+		s.Fatalf("the dataplane is on node %s, want %s", old.Spec.NodeName, second)
 	}
 	calls := []*call.Call{s.dial(doors[0], peer), s.dial(doors[1], peer)}
 	drained := make(chan error, 1)

@@ -6,34 +6,29 @@ import (
 	"context"
 	"errors"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
 )
 
 // everythingIsUpdated: pods get another label, which needs other pods, and the operator another image. Calls go on where they are.
 func everythingIsUpdated(s site) {
-	s.open("", udpListener, tcpListener)
+	old := s.open("", udpListener, tcpListener)
 	doors, peer := s.usual(), s.echo()
-	old, err := s.serving("")
-	if err != nil {
-		s.Fatal(err)
-	}
 	calls := []*call.Call{s.dial(doors[0], peer), s.dial(doors[1], peer)}
 	s.kubectl("", "patch", "dataplane", s.namespace, "--type=merge", "-p", `{"spec":{"labels":{"ring":"two"}}}`)
-	s.until("only a pod with the label serves", func(context.Context) error {
-		switch p, err := s.serving(old.Name); {
+	var now corev1.Pod
+	s.until("only a pod with the label serves", func(context.Context) (err error) {
+		switch now, err = s.serving(old.Name); {
 		case err != nil:
 			return err
-		case p.Labels["ring"] != "two":
+		case now.Labels["ring"] != "two":
 			return errors.New("it has no such label")
 		case len(s.pods(dataplanes)) > 1:
 			return errors.New("the pod before it is not told to end yet")
 		}
 		return nil
 	})
-	now, err := s.serving(old.Name)
-	if err != nil {
-		s.Fatal(err)
-	}
 	later := []*call.Call{s.dialTo(now, doors[0], peer), s.dialTo(now, doors[1], peer)}
 	s.goOn("pods of another label", calls...)
 	s.hangUp(calls...)

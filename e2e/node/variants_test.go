@@ -120,11 +120,7 @@ func (s site) onTheNode() {
 	external := netip.MustParseAddr("203.0.113.9")
 	s.admit("privileged")
 	s.kubectl("", "patch", "dataplane", s.namespace, "--type=merge", "-p", `{"spec":{"dataplaneResource":"DaemonSet","hostNetwork":true}}`)
-	s.open(`stunner.l7mp.io/enable-relay-address-discovery: "true"`, udpListener, tcpListener)
-	pod, err := s.serving("")
-	if err != nil {
-		s.Fatal(err)
-	}
+	pod := s.open(`stunner.l7mp.io/enable-relay-address-discovery: "true"`, udpListener, tcpListener)
 	if pod.Status.PodIP != pod.Status.HostIP || !pod.Spec.HostNetwork {
 		s.Errorf("the pod is at %s", pod.Status.PodIP)
 	}

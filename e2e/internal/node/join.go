@@ -21,6 +21,7 @@ func (c *Cluster) Join(ctx context.Context, name string) (err error) {
 		m.startEngine,
 		func(ctx context.Context) error { return m.load(ctx, c.images...) },
 		m.startNode,
+		m.settle,
 	}
 	for _, step := range steps {
 		if err := step(ctx); err != nil {
@@ -28,6 +29,18 @@ func (c *Cluster) Join(ctx context.Context, name string) (err error) {
 		}
 	}
 	return nil
+}
+
+// settle waits until the cluster has no doubt of a node any more. The controller that takes a node for unready looks every few seconds, and until it has
+// looked again it calls pods unready that have just become ready there.
+func (m *machine) settle(ctx context.Context) error {
+	return m.kubelet.Until(ctx, func(ctx context.Context) error {
+		taints, err := m.cluster.Kubectl(ctx, "get", "node", m.name, "--output=jsonpath={.spec.taints}")
+		if err == nil && taints != "" {
+			err = fmt.Errorf("node %s has taints: %s", m.name, taints)
+		}
+		return err
+	})
 }
 
 // Leave takes a node away that has joined, as if its power had gone. What ran there is gone from the cluster too.

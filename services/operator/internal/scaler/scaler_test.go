@@ -260,7 +260,7 @@ func TestTheConnectionIsLocked(t *testing.T) {
 		"in clear text":   insecure.NewCredentials(),
 		"another CA":      credentials.NewTLS(&tls.Config{RootCAs: stranger.Pool(), ServerName: hostName, MinVersion: tls.VersionTLS12}),
 		"another name":    credentials.NewTLS(&tls.Config{RootCAs: old.Pool(), ServerName: "evil.example.net", MinVersion: tls.VersionTLS12}),
-		"TLS 1.1 at most": credentials.NewTLS(&tls.Config{RootCAs: old.Pool(), ServerName: hostName, MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}), //nolint:gosec // that is the test
+		"TLS 1.1 at most": credentials.NewTLS(&tls.Config{RootCAs: old.Pool(), ServerName: hostName, MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}),
 	} {
 		other, _ := p.keda(c)
 		if got, err := load(t.Context(), other, ours); status.Code(err) != codes.Unavailable {

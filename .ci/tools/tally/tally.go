@@ -39,6 +39,7 @@ type tally struct {
 	output  map[test]string // of tests that have not ended
 	passed  map[string]int  // by package, for the progress line
 	counted map[string]bool // packages that fail because of a fuzz target, which counts by itself
+	failed  []string        // what the tests that failed complained of
 }
 
 func newTally(out io.Writer) *tally {
@@ -108,6 +109,7 @@ func (t *tally) endTest(action string, id test) {
 	}
 	if action != "pass" {
 		fmt.Fprint(t.out, output)
+		t.complain(id, output)
 	}
 	// A parent that fails by itself, not by a subtest, fails its package, which is counted then.
 	if t.parents[id] {
@@ -124,6 +126,22 @@ func (t *tally) endTest(action string, id test) {
 		c.skipped++
 	}
 	t.suites[suite(id.pkg)] = c
+}
+
+// complaint is a line that a test or a panic wrote, apart from the logs of programs that are shown beside it.
+var complaint = regexp.MustCompile(`(?m)^(\s+\w+_test\.go:\d+: |panic: |WARNING: DATA RACE).*`)
+
+// complain keeps the lines of a failure that say why, for the summary: its output may be thousands of lines before the end.
+func (t *tally) complain(id test, output string) {
+	const most, longest = 10, 500
+	lines := complaint.FindAllString(output, most)
+	for i, l := range lines {
+		l = strings.TrimSpace(l)
+		lines[i] = "    " + l[:min(longest, len(l))] + "\n"
+	}
+	if len(lines) > 0 {
+		t.failed = append(t.failed, strings.TrimPrefix(id.pkg, repository)+" "+id.name+"\n"+strings.Join(lines, ""))
+	}
 }
 
 // Fuzz targets that were fuzzed, and not only tried with their seeds, are a suite of their own.
@@ -165,6 +183,7 @@ func (t *tally) endPackage(e event) {
 		}
 		if e.Action == "fail" {
 			fmt.Fprint(t.out, t.output[id])
+			t.complain(id, t.output[id])
 		}
 		delete(t.output, id)
 	}
@@ -204,6 +223,9 @@ func (t *tally) summary(required []string) bool {
 		fmt.Fprintf(t.out, "%-20s %5d passed%s\n", name, c.passed, c.trouble())
 		total.passed += c.passed
 		total.failed += c.failed + c.skipped + c.missing()
+	}
+	for _, f := range t.failed {
+		fmt.Fprint(t.out, "\nFAIL ", f)
 	}
 	fmt.Fprintf(t.out, "\n%d passed, %d failed\n", total.passed, total.failed)
 	return total.failed == 0

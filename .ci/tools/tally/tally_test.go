@@ -33,6 +33,8 @@ func TestTally(t *testing.T) {
 		{"subtests count, their parent does not", good, true, []string{"services/auth            2 passed", "\n2 passed, 0 failed\n"}, "quiet"},
 		{"a failing test fails and shows its output", append(good, "run services/auth TestB", "output services/auth TestB loud", "fail services/auth TestB", "fail services/auth"),
 			false, []string{"loud", "1 FAILED", "\n2 passed, 1 failed\n"}, "quiet"},
+		{"the summary says why", append(good, "run services/auth TestB", "output services/auth TestB     b_test.go:7: got 1", "output services/auth TestB its log", "fail services/auth TestB",
+			"fail services/auth"), false, []string{"1 FAILED\n\nFAIL services/auth TestB\n    b_test.go:7: got 1\n\n2 passed, 1 failed\n"}, ""},
 		{"a skipped test fails", append(good, "skip services/auth TestB", "pass services/auth"), false, []string{"1 SKIPPED", "\n2 passed, 1 failed\n"}, ""},
 		{"a package that does not compile fails", append(good, "fail services/auth"), false, []string{"\n2 passed, 1 failed\n"}, ""},
 		{"a panic shows what it left", append(good, "run services/auth TestB", "output services/auth TestB panicked", "fail services/auth"), false, []string{"panicked"}, ""},

@@ -44,6 +44,8 @@ type write struct {
 	what string
 }
 
+func (w write) String() string { return w.at.Format("15:04:05.000 ") + w.what }
+
 // behindProxy restarts the operator of a stage behind a proxy of its own.
 func (s *stage) behindProxy() *proxy {
 	s.Helper()

@@ -89,6 +89,11 @@ func ScalingRefused(object, problem string) Finding {
 	return finding(ReasonInvalid, "the API server refuses %s: %s; the Gateway is served, and scaled as before, if it was", object, problem)
 }
 
+// ExternalIPsRefused warns that a Service does without its external addresses.
+func ExternalIPsRefused(object, problem string) string {
+	return fmt.Sprintf("the API server refuses spec.externalIPs of %s, which does without: %s; annotation stunner.l7mp.io/disable-external-ips asks for none", object, problem)
+}
+
 // ListenerNoAddress says that clients cannot find one listener.
 func ListenerNoAddress(exposed bool) Finding {
 	if !exposed {

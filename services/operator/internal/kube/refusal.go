@@ -10,8 +10,9 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// refusals are what the API server has against the objects of a unit: against the first of those that serve, and of those that scale what serves.
-type refusals struct{ serving, scaling refusal }
+// refusals are what the API server has against the objects of a unit: against the first of those that serve, and of those that scale what serves; and
+// against the external addresses of one that serves without them.
+type refusals struct{ serving, scaling, externalIPs refusal }
 
 // note takes over what came of writing an object.
 func (r *refusals) note(o resource.Object, err error) {
@@ -73,6 +74,11 @@ func (r refusal) isLike(other refusal) bool {
 	return r.Object == other.Object && r.applied == other.applied && r.reason == other.reason
 }
 
+// state is what the loop is told.
+func (r refusals) state() resource.RefusalState {
+	return resource.RefusalState{Serving: r.serving.Refused, Scaling: r.scaling.Refused, ExternalIPs: r.externalIPs.Refused}
+}
+
 // remember tells the loop of refusals, or that there are none any more, if that is news. It needs the lock.
 func (w *writer) remember(u translate.Unit, r refusals) (news bool) {
 	old := w.refusals[u]
@@ -82,11 +88,14 @@ func (w *writer) remember(u translate.Unit, r refusals) (news bool) {
 	if r.scaling.isLike(old.scaling) {
 		r.scaling = old.scaling
 	}
+	if r.externalIPs.isLike(old.externalIPs) {
+		r.externalIPs = old.externalIPs
+	}
 	if w.refusals[u] = r; r == (refusals{}) {
 		delete(w.refusals, u)
 	}
-	state := resource.RefusalState{Serving: r.serving.Refused, Scaling: r.scaling.Refused}
-	if state == (resource.RefusalState{Serving: old.serving.Refused, Scaling: old.scaling.Refused}) {
+	state := r.state()
+	if state == old.state() {
 		return false
 	}
 	about := &resource.Refusal{ObjectMeta: metav1.ObjectMeta{Namespace: u.Namespace, Name: u.Name}, RefusalState: state}

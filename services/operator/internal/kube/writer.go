@@ -301,8 +301,11 @@ func (w *writer) writeObjects(ctx context.Context, u translate.Unit, j job) (err
 	var missing []resource.Object
 	var found refusals
 	wanted := j.all(u.NamespacedName)
+	w.mu.Lock()
+	before := w.refusals[u]
+	w.mu.Unlock()
 	for _, o := range wanted {
-		err := w.writeObject(ctx, o, j)
+		err := w.writeOrSpare(ctx, o, j, before.externalIPs, &found.externalIPs)
 		if err != nil {
 			missing = append(missing, o)
 		}
@@ -319,6 +322,7 @@ func (w *writer) writeObjects(ctx context.Context, u translate.Unit, j job) (err
 	old := w.refusals[u]
 	found.serving = found.serving.orStill(old.serving, swept)
 	found.scaling = found.scaling.orStill(old.scaling, swept)
+	found.externalIPs = found.externalIPs.orStill(old.externalIPs, err)
 	return err, w.remember(u, found) && err != nil
 }
 
@@ -340,7 +344,7 @@ func (w *writer) restore(ctx context.Context, gateway types.NamespacedName, skel
 	var errs []error
 	for _, o := range skeleton {
 		if len(there) > 0 && !there[nameOf(o)] && !(runs && isWorkload(o)) {
-			errs = append(errs, w.writeObject(ctx, o, job{keepServices: true}))
+			errs = append(errs, w.writeOrSpare(ctx, o, job{keepServices: true}, refusal{}, &refusal{}))
 		}
 	}
 	return errors.Join(errs...)
@@ -353,6 +357,29 @@ func isWorkload(o client.Object) bool {
 		return true
 	}
 	return false
+}
+
+// writeOrSpare writes an object, and a Service that is not taken because of its external addresses without them: it is found by its load balancer. What was
+// refused before is not asked for again until other addresses are wished for. found is what the API server has against them.
+func (w *writer) writeOrSpare(ctx context.Context, o resource.Object, j job, before refusal, found *refusal) error {
+	bare := manifest.WithoutExternalIPs(o)
+	if bare == nil {
+		return w.writeObject(ctx, o, j)
+	}
+	wished := strings.Join(o.(*corev1.Service).Spec.ExternalIPs, " ")
+	for _, known := range []refusal{*found, before} {
+		if known.applied == wished {
+			*found = known
+			return w.writeObject(ctx, bare, j)
+		}
+	}
+	err := w.writeObject(ctx, o, j)
+	if err == nil || !refused(err) || errors.Is(err, errForeign) || w.writeObject(ctx, bare, j) != nil {
+		return err
+	}
+	*found = refusalOf(o, err)
+	found.applied = wished
+	return nil
 }
 
 func (w *writer) writeObject(ctx context.Context, o resource.Object, j job) error {

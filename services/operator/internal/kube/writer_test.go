@@ -265,6 +265,56 @@ func TestRefusalsOfWhatScalesAreTheirOwn(t *testing.T) {
 	}
 }
 
+// Many clusters allow no external addresses of Services. One that is refused with them is made without, and that is told, once; it is not asked for
+// again until others are wished for.
+func TestAServiceDoesWithoutExternalAddressesThatAreRefused(t *testing.T) {
+	e := newEdge(t)
+	const words = "Use of external IPs is denied by admission control."
+	var asked []string
+	e.refuse = func(o runtime.ApplyConfiguration) error {
+		fields, _ := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
+		if addresses, wished, _ := unstructured.NestedStringSlice(fields, "spec", "externalIPs"); wished && addresses[0] != "203.0.113.9" {
+			asked = append(asked, addresses[0])
+			return &apierrors.StatusError{ErrStatus: metav1.Status{Reason: metav1.StatusReasonForbidden, Message: words}}
+		}
+		return nil
+	}
+	denied := &resource.RefusalState{ExternalIPs: resource.Refused{Object: "Service media/edge", Problem: words}}
+	for _, step := range []struct {
+		address string
+		told    *resource.RefusalState
+		asked   int
+		has     []string
+	}{
+		{"203.0.113.7", denied, 1, nil},
+		{"203.0.113.7", nil, 1, nil},
+		{"203.0.113.8", nil, 2, nil}, // the same in the same words
+		{"203.0.113.9", &resource.RefusalState{}, 2, []string{"203.0.113.9"}},
+	} {
+		objects := e.objects(deployment())
+		spec := &objects[0].(*corev1.Service).Spec
+		spec.Type, spec.LoadBalancerIP, spec.ExternalIPs = corev1.ServiceTypeLoadBalancer, step.address, []string{step.address}
+		e.wants(job{objects: objects, complete: true})
+		if err := e.writer.write(t.Context(), e.unit); err != nil {
+			t.Errorf("%s: %v", step.address, err)
+		}
+		made := &corev1.Service{}
+		if err := e.client.Get(t.Context(), fleetKey, made); err != nil {
+			t.Fatal(err)
+		}
+		if made.Spec.LoadBalancerIP != step.address || !slices.Equal(made.Spec.ExternalIPs, step.has) {
+			t.Errorf("%s: the Service asks for %q and %q", step.address, made.Spec.LoadBalancerIP, made.Spec.ExternalIPs)
+		}
+		if len(asked) != step.asked {
+			t.Errorf("%s: asked for %q", step.address, asked)
+		}
+		told := e.writer.inbox.drain()
+		if (len(told) > 0) != (step.told != nil) || len(told) == 1 && told[0].object.(*resource.Refusal).RefusalState != *step.told {
+			t.Errorf("%s: the loop is told %+v", step.address, told)
+		}
+	}
+}
+
 // People make these kinds too, and so do other Gateways. What has the name of an object and belongs to somebody else is not taken over, though the API
 // server sees no conflict; what has lost the labels by which a cache knows it, or its owner, is mended.
 func TestNothingIsTakenFromOthers(t *testing.T) {

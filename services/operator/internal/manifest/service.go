@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
+	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
 // HealthPortName is the name of the Service port that load balancers probe.
@@ -32,6 +33,8 @@ type Exposure struct {
 	// Address is the public address that the Service is to have, as an IP address or as a host name.
 	Address  string
 	Hostname string
+	// ExternalIPs has nodes take what is sent to Address too, whoever brings it there.
+	ExternalIPs bool
 	// Overlay is what the Dataplane asks for.
 	Overlay stunnerv1.ServiceOverlay
 }
@@ -61,7 +64,7 @@ func Service(o Owner, e Exposure) *corev1.Service {
 	if e.Affinity {
 		svc.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
 	}
-	if e.Address != "" {
+	if e.Address != "" && e.ExternalIPs {
 		svc.Spec.ExternalIPs = []string{e.Address}
 	}
 	switch e.Type {
@@ -87,6 +90,18 @@ func Service(o Owner, e Exposure) *corev1.Service {
 			Name: HealthPortName, Protocol: corev1.ProtocolTCP, Port: e.HealthPort, TargetPort: intstr.FromInt32(e.HealthPort),
 		})
 	}
+	return svc
+}
+
+// WithoutExternalIPs is a copy of a Service without its external addresses, which many clusters do not allow: its load balancer does without them. It is
+// nil for what has none.
+func WithoutExternalIPs(o resource.Object) resource.Object {
+	svc, ok := o.(*corev1.Service)
+	if !ok || len(svc.Spec.ExternalIPs) == 0 {
+		return nil
+	}
+	svc = svc.DeepCopy()
+	svc.Spec.ExternalIPs = nil
 	return svc
 }
 

@@ -18,6 +18,8 @@ type Refusal struct {
 type RefusalState struct {
 	// Serving is about what the Gateway is served by, Scaling about what changes the number of its pods, without which it is served all the same.
 	Serving, Scaling Refused
+	// ExternalIPs is about the external addresses of a Service, which is there without them.
+	ExternalIPs Refused
 }
 
 // Refused is an object that is not taken, and the problem that the API server has with it.

@@ -25,6 +25,7 @@ func exposuresOf(gw *gwapiv1.Gateway, w wishes, listeners []*listener) []manifes
 			SourceAddress: w.sourceAddress,
 			Affinity:      w.affinity,
 			Address:       wishedAddress(gw),
+			ExternalIPs:   w.externalIPs,
 			Hostname:      wishedHostname(gw),
 		}
 		if len(exposures) > 0 {
@@ -60,6 +61,15 @@ func (d draft) layOver() (notes []string) {
 		}
 	}
 	return notes
+}
+
+// unaddressed says that Services have to do without their external addresses.
+func (d draft) unaddressed() []string {
+	refusal := d.view.Refusal(resource.KeyOf(d.gateway)).ExternalIPs
+	if refusal.Problem == "" {
+		return nil
+	}
+	return []string{condition.ExternalIPsRefused(refusal.Object, refusal.Problem)}
 }
 
 // networksOf returns the transport of each Service.

@@ -104,6 +104,22 @@ func TestARefusedObjectIsTold(t *testing.T) {
 	}
 }
 
+// A Service that has to do without its external addresses serves all the same.
+func TestExternalAddressesThatAreRefusedAreTold(t *testing.T) {
+	c := load(t, filepath.Join("testdata", "a_wished_address_wins.txtar"))
+	v := c.view()
+	key := v.Gateways()[0]
+	v.Put(&resource.Refusal{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}, RefusalState: resource.RefusalState{
+		ExternalIPs: resource.Refused{Object: "Service turn/lobby", Problem: "denied by admission control"},
+	}})
+	r := translate.Gateway(v, key, c.options)
+	accepted, programmed := r.Status.Conditions[0], r.Status.Conditions[1]
+	const want = "the API server refuses spec.externalIPs of Service turn/lobby, which does without: denied by admission control"
+	if accepted.Status != metav1.ConditionTrue || programmed.Status != metav1.ConditionTrue || !strings.Contains(accepted.Message, want) {
+		t.Errorf("the Gateway says %+v and %+v", accepted, programmed)
+	}
+}
+
 func withStatus(gw *gwapiv1.Gateway, status gwapiv1.GatewayStatus) *gwapiv1.Gateway {
 	gw = gw.DeepCopy()
 	gw.Status = status

@@ -38,6 +38,7 @@ func Gateway(v *resource.View, key types.NamespacedName, opt Options) Result {
 	d.notes = append(d.wishes.notes, d.layOver()...)
 	d.workload, unmakeable = d.workloadOf()
 	d.notes = append(d.notes, d.scaled()...)
+	d.notes = append(d.notes, d.unaddressed()...)
 	findAddresses(v, gw, d.listeners)
 	unsound := first(unreadable, unmakeable, gatewayRules.judge(d))
 	r := d.assemble(first(unfit, unauthentic.As(condition.ReasonPending), unsound))

@@ -24,6 +24,7 @@ const (
 	annotationTargetPorts    = "stunner.l7mp.io/targetport"
 	annotationHideHealth     = "stunner.l7mp.io/disable-health-check-expose"
 	annotationNoAffinity     = "stunner.l7mp.io/disable-session-affinity"
+	annotationNoExternalIPs  = "stunner.l7mp.io/disable-external-ips"
 	annotationRelayDiscovery = "stunner.l7mp.io/enable-relay-address-discovery"
 
 	// Cloud providers name their health check annotations differently; these parts they have in common.
@@ -42,6 +43,7 @@ type wishes struct {
 	targetPorts    map[string]int32
 	healthPort     int32
 	affinity       bool
+	externalIPs    bool
 	relayDiscovery bool
 	notes          []string
 }
@@ -71,6 +73,7 @@ func wishesOf(gw *gwapiv1.Gateway, gc *stunnerv1.GatewayConfig) (wishes, conditi
 		sourceAddress:  strings.EqualFold(strings.TrimSpace(a[annotationTrafficPolicy]), "local"),
 		unmanaged:      isTrue(a[annotationUnmanaged]),
 		affinity:       !isTrue(a[annotationNoAffinity]),
+		externalIPs:    !isTrue(a[annotationNoExternalIPs]),
 		relayDiscovery: isTrue(a[annotationRelayDiscovery]),
 		notes:          unreadable(a),
 	}
@@ -91,7 +94,9 @@ func wishesOf(gw *gwapiv1.Gateway, gc *stunnerv1.GatewayConfig) (wishes, conditi
 }
 
 // booleans are the annotations that are true or false.
-var booleans = []string{annotationMixedProtocol, annotationUnmanaged, annotationHideHealth, annotationNoAffinity, annotationRelayDiscovery}
+var booleans = []string{
+	annotationMixedProtocol, annotationUnmanaged, annotationHideHealth, annotationNoAffinity, annotationNoExternalIPs, annotationRelayDiscovery,
+}
 
 // unreadable says which booleans are none.
 func unreadable(a map[string]string) (notes []string) {

@@ -127,6 +127,11 @@ func PortConflict(network string, port int32, other string) Finding {
 	return finding(ReasonProtocolConflict, "%s port %d is taken by listener %q: TURN-UDP and TURN-DTLS share the UDP ports, TURN-TCP and TURN-TLS the TCP ports", network, port, other)
 }
 
+// PortOfProcess says that the process in the pod has the port for something else.
+func PortOfProcess(port int32, use string) Finding {
+	return finding(ReasonPortUnavailable, "tcp port %d of the pod is that of its %s: use another port, or another one in the pod with annotation stunner.l7mp.io/targetport", port, use)
+}
+
 // NameConflict says that another listener has the name.
 func NameConflict(name string) Finding {
 	return finding(ReasonProtocolConflict, "another listener is called %q as well: only the first one is served; rename the other", name)

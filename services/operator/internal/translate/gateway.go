@@ -31,7 +31,7 @@ func Gateway(v *resource.View, key types.NamespacedName, opt Options) Result {
 	d.owner = manifest.OwnerOf(gw, d.parameters.annotations())
 	d.auth, unauthentic = authOf(v, d.parameters.config)
 	d.wishes, unreadable = wishesOf(gw, d.parameters.config)
-	d.listeners = listenersOf(v, gw, d.wishes)
+	d.listeners = listenersOf(v, gw, d.wishes, d.parameters)
 	attachRoutes(v, gw, d.listeners)
 	d.clusters, d.named = clustersOf(v, d.listeners, d.parameters, opt)
 	d.exposures = exposuresOf(gw, d.wishes, d.listeners)

@@ -9,6 +9,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
+	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
@@ -55,13 +56,14 @@ func (l *listener) served() bool {
 func (l *listener) waits() bool { return !l.served() && !l.revoked }
 
 // listenersOf reads the listeners of a Gateway. A hostname is ignored: TURN has no place for one.
-func listenersOf(v *resource.View, gw *gwapiv1.Gateway, w wishes) []*listener {
+func listenersOf(v *resource.View, gw *gwapiv1.Gateway, w wishes, p parameters) []*listener {
 	var listeners []*listener
+	taken := portsOfProcess(v, p)
 	for _, spec := range gw.Spec.Listeners {
 		l := &listener{spec: spec, protocol: protocolOf(spec.Protocol)}
 		l.target = cmp.Or(w.targetPorts[l.name()], int32(spec.Port))
 		l.conflict = conflictRules.judge(neighbours{l, listeners})
-		l.accepted = first(listenerRules.judge(l), l.conflict.As(condition.ReasonPortUnavailable))
+		l.accepted = first(listenerRules.judge(l), l.spares(taken), l.conflict.As(condition.ReasonPortUnavailable))
 
 		var uncertified, unroutable condition.Finding
 		if l.protocol.Secure() || l.protocol == "" && spec.TLS != nil {
@@ -97,6 +99,29 @@ func hasPort(l *listener) condition.Finding {
 func terminatesTLS(l *listener) condition.Finding {
 	if l.protocol.Secure() && l.spec.TLS != nil && l.spec.TLS.Mode != nil && *l.spec.TLS.Mode != gwapiv1.TLSModeTerminate {
 		return condition.PassthroughUnsupported(string(*l.spec.TLS.Mode))
+	}
+	return condition.Finding{}
+}
+
+// portsOfProcess are the TCP ports on which the process in a pod answers itself, with what for. On a host it gets others than its listeners.
+func portsOfProcess(v *resource.View, p parameters) map[int32]string {
+	if v.Host() != nil || p.dataplane == nil {
+		return nil
+	}
+	taken := map[int32]string{}
+	if !p.dataplane.Spec.DisableHealthCheck {
+		taken[manifest.HealthPort] = "probes"
+	}
+	if p.dataplane.Spec.EnableMetricsEndpoint {
+		taken[manifest.MetricsPort] = "metrics"
+	}
+	return taken
+}
+
+// spares leaves the process its ports: one of the two could not be served, and clients would reach what is not for them.
+func (l *listener) spares(taken map[int32]string) condition.Finding {
+	if use, clash := taken[l.target]; clash && l.protocol.Stream() {
+		return condition.PortOfProcess(l.target, use)
 	}
 	return condition.Finding{}
 }

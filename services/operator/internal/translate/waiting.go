@@ -132,7 +132,7 @@ func Sockets(v *resource.View, key types.NamespacedName, opt Options) (sockets [
 	}
 	p, _ := parametersOf(v, gw, class)
 	w, _ := wishesOf(gw, p.config)
-	for _, l := range listenersOf(v, gw, w) {
+	for _, l := range listenersOf(v, gw, w, p) {
 		switch {
 		case l.served():
 			sockets = append(sockets, Socket{Listener: l.name(), Network: l.network(), Port: int32(l.spec.Port)})

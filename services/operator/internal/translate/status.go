@@ -94,7 +94,7 @@ func (d draft) names(match func(*listener) bool) []string {
 const maxAddresses = 16
 
 // addresses are those of all listeners, each one once. A refused Gateway is found where it was found before, if it was, and so is a listener
-// that waits.
+// that waits, as far as nothing else is known of it.
 func (d draft) addresses(refused condition.Finding) []gwapiv1.GatewayStatusAddress {
 	if !refused.OK() {
 		return d.before.Addresses
@@ -111,7 +111,7 @@ func (d draft) addresses(refused condition.Finding) []gwapiv1.GatewayStatusAddre
 			add(gwapiv1.GatewayStatusAddress{Type: new(l.address.kind()), Value: l.address.host})
 		}
 	}
-	if slices.ContainsFunc(d.listeners, (*listener).waits) {
+	if slices.ContainsFunc(d.listeners, func(l *listener) bool { return l.waits() && !l.address.known() }) {
 		for _, before := range d.before.Addresses {
 			add(before)
 		}

@@ -84,11 +84,16 @@ type Result struct {
 }
 
 // Waiting is a listener that cannot be served as it is written. Until it can it stays as it was published, except for what its clients
-// may reach.
+// may reach, and for the address at which they find it.
 type Waiting struct {
 	// Name and Routes are those of config.Listener.
 	Name   string
 	Routes []string
+	// Protocol, PublicAddress and PublicPort are those of config.Listener, as far as they are known. A listener is found at another address if it is found
+	// by the port that was published.
+	Protocol      config.Protocol
+	PublicAddress string
+	PublicPort    int
 }
 
 // RouteResult is what becomes of one route.

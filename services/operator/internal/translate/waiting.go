@@ -20,10 +20,14 @@ func (d draft) waiting() []Waiting {
 	for i, l := range d.listeners {
 		named := func(other *listener) bool { return other.name() == l.name() }
 		if l.waits() && slices.IndexFunc(d.listeners, named) == i {
-			waiting = append(waiting, Waiting{Name: d.listenerName(l), Routes: routeNames(l)})
+			waiting = append(waiting, waitingAs(d.configListener(l)))
 		}
 	}
 	return waiting
+}
+
+func waitingAs(l config.Listener) Waiting {
+	return Waiting{Name: l.Name, Routes: l.Routes, Protocol: l.Protocol, PublicAddress: l.PublicAddress, PublicPort: l.PublicPort}
 }
 
 // ConfigAfter returns the config to publish in the place of the one that is published now, which may be nil: Config, and with it those
@@ -38,7 +42,7 @@ func (r Result) ConfigAfter(published *config.Config) *config.Config {
 	if next.Validate() != nil {
 		all := slices.Clone(r.Waiting)
 		for _, l := range r.Config.Listeners {
-			all = append(all, Waiting{Name: l.Name, Routes: l.Routes})
+			all = append(all, waitingAs(l))
 		}
 		next.Listeners = asPublished(all, published.Listeners)
 	}
@@ -90,7 +94,7 @@ func shown(c config.Config, named []config.Cluster) config.Config {
 	return c
 }
 
-// asPublished returns those listeners that have been published, with the routes that they have now.
+// asPublished returns those listeners that have been published, with the routes and the address that they have now.
 func asPublished(waiting []Waiting, published []config.Listener) []config.Listener {
 	var listeners []config.Listener
 	for _, w := range waiting {
@@ -98,6 +102,9 @@ func asPublished(waiting []Waiting, published []config.Listener) []config.Listen
 		if i >= 0 {
 			l := published[i]
 			l.Routes = slices.Clone(w.Routes)
+			if w.PublicAddress != "" && w.PublicPort == l.PublicPort && w.Protocol.Network() == l.Protocol.Network() {
+				l.PublicAddress = w.PublicAddress
+			}
 			listeners = append(listeners, l)
 		}
 	}

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
@@ -77,6 +79,59 @@ func TestAMistakeInAListenerTakesNothingAway(t *testing.T) {
 			want.Routes = []string{"turn/media"}
 			if diff := cmp.Diff(want, next.Listeners[tcp]); diff != "" {
 				t.Errorf("the listener has changed (-want +next):\n%s", diff)
+			}
+		})
+	}
+}
+
+// The address of a load balancer may change while a listener waits: clients are told of the new one, and of the old one no more. Where the listener is not
+// found where it was, nobody knows better than what was published.
+func TestAListenerThatWaitsIsFoundWhereItsServiceIs(t *testing.T) {
+	for name, test := range map[string]struct {
+		edit      func(*gwapiv1.Gateway)
+		want      string
+		addresses []string
+	}{
+		"its certificate is missing": {func(*gwapiv1.Gateway) {}, "203.0.113.41", []string{"203.0.113.41"}},
+		"its port is another too":    {func(gw *gwapiv1.Gateway) { gw.Spec.Listeners[1].Port = 6000 }, "203.0.113.40", []string{"203.0.113.41", "203.0.113.40"}},
+		"its port in the pod too": {func(gw *gwapiv1.Gateway) {
+			gw.Annotations = map[string]string{"stunner.l7mp.io/targetport": "tls=6000"}
+		}, "203.0.113.41", []string{"203.0.113.41"}},
+		"its protocol is misspelt too": {func(gw *gwapiv1.Gateway) { gw.Spec.Listeners[1].Protocol = "TURN-TSL" }, "203.0.113.40", []string{"203.0.113.41", "203.0.113.40"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := load(t, filepath.Join("testdata", "a_grant_lends_a_certificate.txtar"))
+			v := c.view()
+			key := v.Gateways()[0]
+			gw := v.Gateway(key).DeepCopy()
+			gw.Spec.Listeners = slices.Insert(gw.Spec.Listeners, 0, gwapiv1.Listener{Name: "udp", Port: 3478, Protocol: "TURN-UDP"})
+			v.Put(gw)
+			svc := v.Service(key).DeepCopy()
+			svc.Spec.Ports = append(svc.Spec.Ports, corev1.ServicePort{Name: "udp", Port: 3478, Protocol: corev1.ProtocolUDP})
+			v.Put(svc)
+			before := translate.Gateway(v, key, c.options)
+			if got := before.Config.Listeners[1]; got.PublicAddress != "203.0.113.40" {
+				t.Fatalf("the listener is found at %q", got.PublicAddress)
+			}
+			gw = withStatus(gw, before.Status)
+			test.edit(gw)
+			v.Put(gw)
+			svc = svc.DeepCopy()
+			svc.Status.LoadBalancer.Ingress[0].IP = "203.0.113.41"
+			v.Put(svc)
+			v.Delete(v.Secret(types.NamespacedName{Namespace: "guests", Name: "shared"}))
+			r := translate.Gateway(v, key, c.options)
+			want := before.Config.Listeners[1]
+			want.PublicAddress = test.want
+			if diff := cmp.Diff(want, r.ConfigAfter(before.Config).Listeners[1]); diff != "" {
+				t.Errorf("the listener that waits differs (-want +got):\n%s", diff)
+			}
+			var addresses []string
+			for _, a := range r.Status.Addresses {
+				addresses = append(addresses, a.Value)
+			}
+			if !slices.Equal(addresses, test.addresses) {
+				t.Errorf("the Gateway has the addresses %q, want %q", addresses, test.addresses)
 			}
 		})
 	}

@@ -12,6 +12,7 @@ import (
 
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
+	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
 )
 
 // Annotations with a meaning, on a Gateway or, for all Gateways of a class, in loadBalancerServiceAnnotations.
@@ -85,7 +86,8 @@ func wishesOf(gw *gwapiv1.Gateway, gc *stunnerv1.GatewayConfig) (wishes, conditi
 		w.notes = append(w.notes, condition.AddressesLeftOut(n))
 	}
 	if !isTrue(a[annotationHideHealth]) {
-		w.healthPort = healthPortOf(a)
+		// What a load balancer probes is up to the annotations that stand on its Service, wherever they come from.
+		w.healthPort = healthPortOf(manifest.OwnerOf(gw, parameters{config: gc}.annotations()).Annotations)
 	}
 	var nodePorts, targetPorts condition.Finding
 	w.nodePorts, nodePorts = portsOf(a, annotationNodePorts)

@@ -86,6 +86,30 @@ func TestServicePortsHaveNamesThatKubernetesTakes(t *testing.T) {
 	}
 }
 
+// An API server takes no Service in which two ports have one name, and people may give a listener any.
+func TestServicePortsHaveDifferentNames(t *testing.T) {
+	ports := []manifest.Port{
+		{Name: "a.b", Protocol: "UDP", Port: 3478, TargetPort: 3478},
+		{Name: "udp-3478", Protocol: "UDP", Port: 5000, TargetPort: 5000},
+		{Name: "udp-3478-1", Protocol: "UDP", Port: 5001, TargetPort: 5001},
+		{Name: manifest.HealthPortName, Protocol: "UDP", Port: 5002, TargetPort: 5002},
+		{Name: strings.Repeat("x", 64), Protocol: "TCP", Port: 443, TargetPort: 443},
+	}
+	for health, want := range map[int32][]string{
+		0:    {"udp-3478-2", "udp-3478", "udp-3478-1", manifest.HealthPortName, "tcp-443"},
+		8086: {"udp-3478-2", "udp-3478", "udp-3478-1", "udp-5002", "tcp-443", manifest.HealthPortName},
+	} {
+		svc := manifest.Service(owner, manifest.Exposure{Name: "north", Type: corev1.ServiceTypeLoadBalancer, Ports: ports, HealthPort: health})
+		var names []string
+		for _, p := range svc.Spec.Ports {
+			names = append(names, p.Name)
+		}
+		if !slices.Equal(names, want) {
+			t.Errorf("health port %d: the ports are called %q, want %q", health, names, want)
+		}
+	}
+}
+
 func TestAServiceBecomesWhatItCan(t *testing.T) {
 	service := func(kind corev1.ServiceType, class string, families ...corev1.IPFamily) *corev1.Service {
 		s := &corev1.Service{Spec: corev1.ServiceSpec{Type: kind, IPFamilies: families}}

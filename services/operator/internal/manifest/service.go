@@ -78,14 +78,16 @@ func Service(o Owner, e Exposure) *corev1.Service {
 	if external && e.SourceAddress {
 		svc.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
 	}
-	for _, p := range e.Ports {
-		port := servicePort(p)
+	probed := e.Type == corev1.ServiceTypeLoadBalancer && e.HealthPort != 0 && !e.opens(e.HealthPort)
+	names := portNames(e.Ports, probed)
+	for i, p := range e.Ports {
+		port := corev1.ServicePort{Name: names[i], Protocol: p.Protocol, Port: p.Port, TargetPort: intstr.FromInt32(p.TargetPort)}
 		if external {
 			port.NodePort = p.NodePort
 		}
 		svc.Spec.Ports = append(svc.Spec.Ports, port)
 	}
-	if e.Type == corev1.ServiceTypeLoadBalancer && e.HealthPort != 0 && !e.opens(e.HealthPort) {
+	if probed {
 		svc.Spec.Ports = append(svc.Spec.Ports, corev1.ServicePort{
 			Name: HealthPortName, Protocol: corev1.ProtocolTCP, Port: e.HealthPort, TargetPort: intstr.FromInt32(e.HealthPort),
 		})
@@ -137,16 +139,27 @@ func Fit(wanted, has *corev1.Service) (possible *corev1.Service, fields []string
 	return possible, fields
 }
 
-func servicePort(p Port) corev1.ServicePort {
-	return corev1.ServicePort{Name: portName(p), Protocol: p.Protocol, Port: p.Port, TargetPort: intstr.FromInt32(p.TargetPort)}
-}
-
-// portName is the listener's name where Kubernetes takes it: listeners may have longer names, and dots in them.
-func portName(p Port) string {
-	if len(validation.IsDNS1123Label(p.Name)) == 0 {
-		return p.Name
+// portNames are the names of the listeners where Kubernetes takes them: listeners may have longer names, and dots in them. What a port is called in the place
+// of such a name may be the name of another listener, and no two ports may have one name.
+func portNames(ports []Port, probed bool) []string {
+	names, taken := make([]string, len(ports)), map[string]bool{HealthPortName: probed}
+	for i, p := range ports {
+		if len(validation.IsDNS1123Label(p.Name)) == 0 && !taken[p.Name] {
+			names[i], taken[p.Name] = p.Name, true
+		}
 	}
-	return fmt.Sprintf("%s-%d", strings.ToLower(string(p.Protocol)), p.Port)
+	for i, p := range ports {
+		if names[i] != "" {
+			continue
+		}
+		plain := fmt.Sprintf("%s-%d", strings.ToLower(string(p.Protocol)), p.Port)
+		name := plain
+		for n := 1; taken[name]; n++ {
+			name = fmt.Sprintf("%s-%d", plain, n)
+		}
+		names[i], taken[name] = name, true
+	}
+	return names
 }
 
 // opens tells whether a TCP port is taken by a listener.

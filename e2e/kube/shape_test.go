@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -187,5 +188,24 @@ endpoints: [{addresses: [192.0.2.77]}]
 	})
 	if got := s.get("secret/front-door-standby", ".data"); got != `{"own":"d29yZHM="}` {
 		t.Errorf("the Secret of somebody else holds %s", got)
+	}
+}
+
+// Kubernetes lets a list name a variable twice, and the last one counts; so it is with what a Dataplane lists. What it lets nobody list twice, it says in
+// words that reach the Gateway.
+func TestDataplane_MayNameAVariableTwice(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	s.expose("192.0.2.7")
+	s.sees("gateway/front-door", condition("Programmed"), "True")
+	s.reshape(`{"env":[{"name":"GOGC","value":"50"},{"name":"GOGC","value":"80"}],"imagePullSecrets":[{"name":"hub"},{"name":"hub"}]}`)
+	s.sees("deployment/front-door", `.spec.template.spec.containers[0].env[?(@.name=="GOGC")].value`, "80")
+	s.sees("deployment/front-door", `.spec.template.spec.imagePullSecrets[*].name`, "hub")
+	const spread = `{"maxSkew":1,"topologyKey":"kubernetes.io/hostname","whenUnsatisfiable":"DoNotSchedule"}`
+	s.reshape(`{"topologySpreadConstraints":[` + spread + `,` + spread + `]}`)
+	s.sees("gateway/front-door", condition("Programmed"), "False")
+	said := s.get("gateway/front-door", `.status.conditions[?(@.type=="Programmed")].message`)
+	if !strings.Contains(said, "the API server refuses Deployment "+s.name+"/front-door") || !strings.Contains(said, "topologySpreadConstraints") {
+		t.Errorf("the message is %q", said)
 	}
 }

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"errors"
+	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -49,7 +50,14 @@ func (r refusal) orStill(before refusal, failed error) refusal {
 // refused tells whether an error is the last word of the API server, or of a webhook that it asks: it does not take the object, and will not until
 // somebody changes something.
 func refused(err error) bool {
-	return errors.Is(err, errForeign) || apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err) || apierrors.IsRequestEntityTooLargeError(err)
+	return errors.Is(err, errForeign) || unreadable(err) || apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err) || apierrors.IsRequestEntityTooLargeError(err)
+}
+
+// unreadable tells whether an API server cannot make an object of what is applied, because a list has two entries of one key, for one. It calls that a
+// fault of its own, and has no other word for it than these.
+func unreadable(err error) bool {
+	status := apierrors.APIStatus(nil)
+	return errors.As(err, &status) && strings.HasPrefix(status.Status().Message, "failed to create typed patch object")
 }
 
 func refusalOf(o resource.Object, err error) refusal {

@@ -175,6 +175,8 @@ func TestRefusalsAreTold(t *testing.T) {
 		{"a webhook says no", 1, &apierrors.StatusError{ErrStatus: metav1.Status{Code: http.StatusBadRequest, Message: "admission webhook denied the request"}},
 			taken("admission webhook denied the request"), false},
 		{"it is too large", 1, apierrors.NewRequestEntityTooLargeError("limit is 3145728"), taken("Request entity too large: limit is 3145728"), false},
+		{"it cannot be read", 1, &apierrors.StatusError{ErrStatus: metav1.Status{Code: http.StatusInternalServerError, Message: "failed to create typed patch object (media/edge): errors"}},
+			taken("failed to create typed patch object (media/edge): errors"), false},
 		{"a webhook is away", 1, apierrors.NewInternalError(errors.New("failed calling webhook")), nil, true},
 		{"another wish", 2, apierrors.NewForbidden(corev1.Resource("services"), "edge", errors.New("also")), taken(`services "edge" is forbidden: also`), false},
 		{"it is taken", 2, nil, none, true},

@@ -48,7 +48,7 @@ func (w Workload) pod(o Owner) corev1.PodTemplateSpec {
 	spec := corev1.PodSpec{
 		Containers:                    []corev1.Container{w.container(o, t)},
 		Volumes:                       []corev1.Volume{stateInMemory(), standbyFiles(o)},
-		ImagePullSecrets:              t.ImagePullSecrets,
+		ImagePullSecrets:              lastOfEach(t.ImagePullSecrets, func(s corev1.LocalObjectReference) string { return s.Name }),
 		HostNetwork:                   t.HostNetwork,
 		Affinity:                      t.Affinity,
 		Tolerations:                   t.Tolerations,
@@ -100,12 +100,20 @@ func (w Workload) container(o Owner, t stunnerv1.DataplaneSpec) corev1.Container
 	return c
 }
 
-// environment adds the variables of the Dataplane, which win: a name may stand in the list once only.
+// environment adds the variables of the Dataplane, which win.
 func environment(identity, own []corev1.EnvVar) []corev1.EnvVar {
-	env := slices.DeleteFunc(identity, func(e corev1.EnvVar) bool {
-		return slices.ContainsFunc(own, func(o corev1.EnvVar) bool { return o.Name == e.Name })
-	})
-	return append(env, own...)
+	return lastOfEach(append(identity, own...), func(e corev1.EnvVar) string { return e.Name })
+}
+
+// lastOfEach leaves of the entries with one name the last one, which is the one that counts. People may write several, and an API server takes several,
+// but not by server-side apply.
+func lastOfEach[T any](all []T, name func(T) string) (last []T) {
+	for i, entry := range all {
+		if !slices.ContainsFunc(all[i+1:], func(later T) bool { return name(later) == name(entry) }) {
+			last = append(last, entry)
+		}
+	}
+	return last
 }
 
 // identity tells the process who it is and where its config comes from.

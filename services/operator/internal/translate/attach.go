@@ -1,8 +1,6 @@
 package translate
 
 import (
-	"slices"
-
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
@@ -21,8 +19,8 @@ func attachRoutes(v *resource.View, gw *gwapiv1.Gateway, listeners []*listener) 
 			}
 			taken, _ := attach(v, gw, r, parent)
 			for _, i := range taken {
-				if !slices.Contains(listeners[i].routes, r) {
-					listeners[i].routes = append(listeners[i].routes, r)
+				if l := listeners[i]; len(l.routes) == 0 || l.routes[len(l.routes)-1] != r { // by another of its parents
+					l.routes = append(l.routes, r)
 				}
 			}
 		}

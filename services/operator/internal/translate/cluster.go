@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
@@ -19,10 +20,11 @@ import (
 // clustersOf returns one cluster for each route that is attached somewhere, and the same clusters with names in the place of the addresses of
 // Services; both are sorted by name.
 func clustersOf(v *resource.View, listeners []*listener, p parameters, opt Options) (clusters, named []config.Cluster) {
+	known := map[types.NamespacedName]bool{} // a Gateway may have thousands
 	for _, l := range listeners {
 		for _, r := range l.routes {
-			known := func(c config.Cluster) bool { return c.Name == r.Ref.NamespacedName.String() }
-			if !slices.ContainsFunc(clusters, known) {
+			if name := r.Ref.NamespacedName; !known[name] {
+				known[name] = true
 				clusters, named = append(clusters, clusterOf(v, r, p, opt)), append(named, namedClusters(v, r, p, opt)...)
 			}
 		}

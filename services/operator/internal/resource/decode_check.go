@@ -202,8 +202,22 @@ func checkOwnUDPRoute(r *stunnerv1.UDPRoute, spec *field.Path) field.ErrorList {
 	return append(checkParents(spec, r.Spec.ParentRefs), checkBackends(spec, 16, rules)...)
 }
 
+// checkGrant lets no name be empty: an empty one grants no single object, and would be taken for no name, which grants all.
 func checkGrant(g *gatewayv1.ReferenceGrant, spec *field.Path) field.ErrorList {
-	return append(count(spec.Child("from"), len(g.Spec.From), 1, 16), count(spec.Child("to"), len(g.Spec.To), 1, 16)...)
+	all := append(count(spec.Child("from"), len(g.Spec.From), 1, 16), count(spec.Child("to"), len(g.Spec.To), 1, 16)...)
+	for i, from := range g.Spec.From {
+		path := spec.Child("from").Index(i)
+		all = append(all, named(path.Child("kind"), string(from.Kind))...)
+		all = append(all, named(path.Child("namespace"), string(from.Namespace))...)
+	}
+	for i, to := range g.Spec.To {
+		path := spec.Child("to").Index(i)
+		all = append(all, named(path.Child("kind"), string(to.Kind))...)
+		if to.Name != nil {
+			all = append(all, named(path.Child("name"), string(*to.Name))...)
+		}
+	}
+	return all
 }
 
 func checkGatewayConfig(c *stunnerv1.GatewayConfig, spec *field.Path) field.ErrorList {

@@ -163,6 +163,8 @@ func TestDecodeNamesFieldAndLine(t *testing.T) {
 			[]string{"8 spec.autoscaling.prometheus.authenticationRef: Required value", "9 spec.autoscaling.prometheus.serverAddress: Invalid value", "10 spec.autoscaling.prometheus.authModes[0]: Unsupported value"}},
 		{"a password in a URL", "apiVersion: stunner.l7mp.io/v1\nkind: Dataplane\nmetadata: {name: d}\nspec:\n  autoscaling:\n    maxReplicas: 2\n    trigger: prometheus\n    prometheus: {serverAddress: 'http://ada:hunter2@p'}\n",
 			[]string{"8 spec.autoscaling.prometheus.serverAddress: Invalid value: \"<redacted>\""}},
+		{"a grant for nobody, of nothing", "apiVersion: gateway.networking.k8s.io/v1\nkind: ReferenceGrant\nmetadata: {name: g}\nspec:\n  from:\n  - {group: a, kind: '', namespace: ''}\n  to:\n  - {kind: ''}\n  - {kind: Secret, name: ''}\n",
+			[]string{"6 spec.from[0].kind: Required value", "6 spec.from[0].namespace: Required value", "8 spec.to[0].kind: Required value", "9 spec.to[1].name: Required value"}},
 		{"a tag from elsewhere", "apiVersion: v1\nkind: Node\nmetadata:\n  name: !vault x\n", []string{"4 : tag is not known"}},
 		{"no UTF-8", "apiVersion: v1\nkind: \xff\n", []string{"1 : document is not UTF-8"}},
 	} {

@@ -1,4 +1,4 @@
-# Generated files: the deep copies and the CRDs of the Kubernetes kinds, the HTTP contract of the auth service, and what is generated in charts. And module files.
+# Generated files: the deep copies, the CRDs and the reference of the Kubernetes kinds, the HTTP contract of the auth service, and what is generated in charts. And module files.
 
 CRDS := kustomize/base/crds
 
@@ -8,6 +8,7 @@ gen: ## Write the generated files
 	rm -f $(CRDS)/stunner.l7mp.io_*.yaml
 	cd services/api && GOWORK=off $(call TOOL,controller-gen) object crd 'paths=./v1;./v1alpha1' output:crd:dir=../../$(CRDS)
 	GOWORK=off go -C .ci/tools tool oapi-codegen --config ../../openapi/auth.cfg.yaml ../../openapi/auth.yaml
+	GOWORK=off $(call TOOL,crd-ref-docs) --config=.ci/reference/config.yaml --templates-dir=.ci/reference --renderer=markdown --source-path=services/api/v1 --output-path=docs/reference.md --log-level=ERROR
 	GOWORK=off go -C dashboards run .
 	@$(MAKE) --no-print-directory charts
 

@@ -57,6 +57,15 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
+// TestAnnotations: the page of Gateways names every annotation that the operator reads, and no other.
+func TestAnnotations(t *testing.T) {
+	known := names(read(t, "services/operator/internal/translate/wishes.go"), regexp.MustCompile(`"stunner\.l7mp\.io/([a-z-]+)"`))
+	written := names(read(t, "docs/gateway.md"), regexp.MustCompile("(?m)^\\| `stunner\\.l7mp\\.io/([a-z-]+)` \\|"))
+	if len(known) == 0 || !slices.Equal(known, written) {
+		t.Errorf("annotations that are read %v\nannotations in docs/gateway.md %v", known, written)
+	}
+}
+
 // TestExamples: every document of an example folder is in force when it is read on its own. The one for clusters is in force in a cluster, see e2e/node.
 func TestExamples(t *testing.T) {
 	bin := build(t, bed.Operator)
@@ -96,21 +105,37 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// TestLinks: what a page links to in the repository is there.
+// TestLinks: what a page links to is there, in the repository and under that heading.
 func TestLinks(t *testing.T) {
-	link := regexp.MustCompile(`\]\(([^)#:]+)(?:#[^)]*)?\)`)
+	link := regexp.MustCompile(`\]\(([^)#:]*)(?:#([^)]*))?\)`)
 	count := 0
 	for _, page := range pages(t) {
-		for _, match := range link.FindAllStringSubmatch(read(t, page), -1) {
+		text := regexp.MustCompile("(?s)```.*?```|`[^`\n]*`").ReplaceAllString(read(t, page), "")
+		for _, match := range link.FindAllStringSubmatch(text, -1) {
 			count++
-			if _, err := os.Stat(filepath.Join(root(t), filepath.Dir(page), match[1])); err != nil {
+			target := page
+			if match[1] != "" {
+				target = filepath.Join(filepath.Dir(page), match[1])
+			}
+			if _, err := os.Stat(filepath.Join(root(t), target)); err != nil {
 				t.Errorf("%s links to %s, which is not there", page, match[1])
+			} else if match[2] != "" && !slices.Contains(headings(read(t, target)), match[2]) {
+				t.Errorf("%s links to %s, which has no heading %q", page, target, match[2])
 			}
 		}
 	}
 	if count == 0 {
 		t.Error("no link found")
 	}
+}
+
+// headings returns the headings of a page as links spell them.
+func headings(text string) (all []string) {
+	for _, match := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(text, -1) {
+		plain := regexp.MustCompile(`[^\p{L}\p{N}_ -]`).ReplaceAllString(strings.ToLower(match[1]), "")
+		all = append(all, strings.ReplaceAll(plain, " ", "-"))
+	}
+	return all
 }
 
 // pages are the Markdown files that people read, relative to the root.

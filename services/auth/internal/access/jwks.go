@@ -59,7 +59,7 @@ func urlKeys(ctx context.Context, url string, log *slog.Logger) (jwt.Keyfunc, er
 	refreshing, err := jwkset.NewHTTPClient(jwkset.HTTPClientOptions{
 		HTTPURLs:          map[string]jwkset.Storage{url: store},
 		RateLimitWaitMax:  fetchTimeout,
-		RefreshUnknownKID: rate.NewLimiter(rate.Every(unknownKeyOnce), 1),
+		RefreshUnknownKID: rate.NewLimiter(rate.Inf, 0), // rotation says when
 	})
 	if err != nil {
 		return nil, fmt.Errorf("open --jwt-jwks-url: %w", err)
@@ -72,15 +72,17 @@ func urlKeys(ctx context.Context, url string, log *slog.Logger) (jwt.Keyfunc, er
 	if err != nil {
 		return nil, fmt.Errorf("open --jwt-jwks-url: %w", err)
 	}
-	r := &rotation{known: known.Keyfunc, asking: asking.Keyfunc}
+	r := &rotation{known: known.Keyfunc, asking: asking.Keyfunc, turn: rate.NewLimiter(rate.Every(unknownKeyOnce), 1)}
 	return withKeyID(r.key), nil
 }
 
 // rotation finds keys that were published after the last fetch. While one token makes the set be fetched, others that
-// carry the same new kid wait for it instead of being refused; tokens with known kids never wait.
+// carry the same new kid wait for it instead of being refused; tokens with known kids never wait. Nobody waits for the turn to fetch: what is
+// waited for is taken from the time that the fetch has, and whoever shows unknown kids without end would always come when little is left of it.
 type rotation struct {
 	known, asking jwt.Keyfunc
 	mu            sync.Mutex
+	turn          *rate.Limiter
 }
 
 func (r *rotation) key(t *jwt.Token) (any, error) {
@@ -89,6 +91,10 @@ func (r *rotation) key(t *jwt.Token) (any, error) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	k, err := r.known(t) // somebody may have fetched it meanwhile
+	if !errors.Is(err, jwkset.ErrKeyNotFound) || !r.turn.Allow() {
+		return k, err
+	}
 	return r.asking(t)
 }
 

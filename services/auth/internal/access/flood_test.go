@@ -1,0 +1,69 @@
+package access
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// away is an identity provider some milliseconds away, reached without a network, so that a test can make up the time.
+type away struct{ *issuer }
+
+// RoundTrip answers with the keys of the issuer, if whoever asks waits for that.
+func (a away) RoundTrip(r *http.Request) (*http.Response, error) {
+	select {
+	case <-r.Context().Done():
+		return nil, context.Cause(r.Context())
+	case <-time.After(100 * time.Millisecond):
+	}
+	w := httptest.NewRecorder()
+	a.ServeHTTP(w, r)
+	return w.Result(), nil
+}
+
+// TestJ03FloodDoesNotHideNewKeys has a stranger show unknown kids all the time: keys that are published meanwhile are good within a minute or so
+// all the same.
+func TestJ03FloodDoesNotHideNewKeys(t *testing.T) {
+	stranger, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	real := http.DefaultTransport
+	defer func() { http.DefaultTransport = real }()
+	synctest.Test(t, func(t *testing.T) {
+		i := &issuer{keys: map[string]*ecdsa.PrivateKey{}}
+		http.DefaultTransport = away{i}
+		i.rotate(t, "first")
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		p, err := NewPolicy(ctx, Config{Issuer: "issuer", Audience: "audience", JWKSURL: "https://issuer.example.org/keys"}, slog.New(slog.NewTextHandler(io.Discard, nil)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		accepted(t, p, i.headers(t, "first"))
+		flood := func(during time.Duration) {
+			for start, n := time.Now(), 0; time.Since(start) < during; n++ {
+				if _, err := p.Identify(headers(t, stranger, fmt.Sprint("unknown-", n))); err == nil {
+					t.Error("a stranger is let in")
+				}
+				time.Sleep(20 * time.Millisecond)
+			}
+		}
+		flood(time.Second)
+		i.rotate(t, "second")
+		flood(2 * unknownKeyOnce)
+		accepted(t, p, i.headers(t, "second"))
+		if n := i.fetches.Load(); n > 4 {
+			t.Errorf("%d fetches in two minutes, want one at the start, one at the first stranger and one a minute", n)
+		}
+	})
+}

@@ -314,6 +314,18 @@ func TestMetricsCountRequestsAndCredentials(t *testing.T) {
 	}
 }
 
+// The answer of TURN REST is about one gateway: neither do the limits of others count, nor their credentials.
+func TestTurnAuthIsAboutOneGateway(t *testing.T) {
+	s := newService(t, open(), gateways()...)
+	if got := decode[rest.TurnAuth](t, s.get(t, "/?service=turn&ttl=7200"), http.StatusOK); got.Username != "bergen" { // short/lived gives 600 s
+		t.Errorf("answer %+v", got)
+	}
+	if got := s.metric(t, "stunner_auth_credentials_total"); got != 1 {
+		t.Errorf("%v credentials", got)
+	}
+	wantProblem(t, s.get(t, "/?service=turn&ttl=7200&namespace=short"), http.StatusBadRequest, "ttl")
+}
+
 func TestMessagesSayWhatIsExpected(t *testing.T) {
 	s := newService(t, open(), gateways()...)
 	for body, want := range map[string]string{

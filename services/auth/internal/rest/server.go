@@ -37,6 +37,8 @@ type demand struct {
 	gateways []gateway.Filter
 	// parameter names the one that holds the i-th gateway, for errors.
 	parameter func(i int) string
+	// one is set when the answer has room for one gateway that relays: what others would say to the request is nobody's business then.
+	one bool
 }
 
 // grant is one gateway's part of an answer.
@@ -102,12 +104,12 @@ func (s server) turnAuth(ctx context.Context, p GetTurnAuthParams) (TurnAuth, er
 	grants, err := s.query(ctx, query{
 		service: &p.Service, username: p.Username, ttl: p.TTL,
 		namespace: p.Namespace, gateway: p.Gateway, listener: p.Listener,
-		publicAddr: p.PublicAddr, dtls: p.Dtls,
+		publicAddr: p.PublicAddr, dtls: p.Dtls, one: true,
 	})
 	if err != nil {
 		return TurnAuth{}, err
 	}
-	// The answer has room for one gateway, and none for one without credentials.
+	// There is no room for a gateway without credentials.
 	i := slices.IndexFunc(grants, func(g grant) bool { return !g.stunOnly })
 	if i < 0 {
 		return TurnAuth{}, &failure{status: http.StatusNotFound, detail: "No gateway that matches relays."}
@@ -149,6 +151,7 @@ type query struct {
 	namespace, gateway, listener *string
 	publicAddr                   *string
 	dtls                         *bool
+	one                          bool
 }
 
 func (s server) query(ctx context.Context, q query) ([]grant, error) {
@@ -169,7 +172,7 @@ func (s server) query(ctx context.Context, q query) ([]grant, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := demand{userID: user, ttl: seconds(q.ttl), view: gateway.View{Host: s.PublicAddr, DTLS: q.dtls == nil || *q.dtls}}
+	d := demand{userID: user, ttl: seconds(q.ttl), view: gateway.View{Host: s.PublicAddr, DTLS: q.dtls == nil || *q.dtls}, one: q.one}
 	if q.publicAddr != nil {
 		d.view.Host = *q.publicAddr
 	}
@@ -208,6 +211,9 @@ func (s server) grant(who access.Identity, d demand) ([]grant, error) {
 			return nil, err
 		}
 		out = append(out, one)
+		if d.one && !one.stunOnly {
+			break
+		}
 	}
 	if len(out) == 0 {
 		return nil, &failure{status: http.StatusNotFound, detail: "No gateway that matches has a public address."}

@@ -79,11 +79,16 @@ func Parse(data map[string][]byte) (Authority, error) {
 			}
 		}
 	}
-	slices.SortStableFunc(a.cas, func(a, b ca) int { return a.cert.NotBefore.Compare(b.cert.NotBefore) })
+	a.sort()
 	if !slices.ContainsFunc(a.cas, ca.signs) {
 		errs = append(errs, fmt.Errorf("no certificate in %s has its key in %s", CertificatesKey, PrivateKey))
 	}
 	return a, errors.Join(errs...)
+}
+
+// sort puts those first that are older.
+func (a Authority) sort() {
+	slices.SortStableFunc(a.cas, func(a, b ca) int { return a.cert.NotBefore.Compare(b.cert.NotBefore) })
 }
 
 // blocks yields the blocks of a PEM file.
@@ -134,11 +139,13 @@ func (a Authority) Pool() *x509.CertPool {
 // Usable tells whether the authority can sign at a time.
 func (a Authority) Usable(now time.Time) bool { return a.signer(now).cert != nil }
 
-// Next is the authority that there should be at a time: without what has expired, and with a CA that is in the first two thirds of its life. It
-// is the same one when nothing has to change.
+// Next is the authority that there should be at a time: without what has expired, and with a CA that is in the first two thirds of its life, which
+// has begun: one of a leader whose clock was ahead is believed by nobody yet. It is the same one when nothing has to change.
 func (a Authority) Next(now time.Time) (Authority, error) {
 	cas := slices.DeleteFunc(slices.Clone(a.cas), func(c ca) bool { return now.After(c.cert.NotAfter) })
-	fresh := func(c ca) bool { return c.signs() && now.Before(c.since().Add(Lifetime*2/3)) }
+	fresh := func(c ca) bool {
+		return c.signs() && !now.Before(c.cert.NotBefore) && now.Before(c.since().Add(Lifetime*2/3))
+	}
 	if !slices.ContainsFunc(cas, fresh) {
 		made, err := newCA(now)
 		if err != nil {
@@ -146,7 +153,9 @@ func (a Authority) Next(now time.Time) (Authority, error) {
 		}
 		cas = append(cas, made)
 	}
-	return Authority{cas[max(0, len(cas)-most):]}, nil
+	next := Authority{cas[max(0, len(cas)-most):]}
+	next.sort()
+	return next, nil
 }
 
 // signer is the newest CA that is known widely enough, or the oldest when none is; the zero ca when there is none at all.

@@ -186,3 +186,43 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// A leader whose clock was ahead has made a CA that nobody believes yet. Once its clock is right, or another one leads, there is one that is believed.
+func TestACAFromTheFutureIsNotWaitedFor(t *testing.T) {
+	early := nextOf(t, Authority{}, start.Add(3*day))
+	replica := &Identity{Names: []string{"discovery"}}
+	if err := replica.Renew(early, start.Add(3*day)); err != nil {
+		t.Fatal(err)
+	}
+	a := nextOf(t, early, start)
+	if err := replica.Renew(a, start); err != nil {
+		t.Fatal(err)
+	}
+	if err := believes(t, a, replica, start); err != nil {
+		t.Error(err)
+	}
+	stored, err := Parse(a.Encode())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again := nextOf(t, stored, start.Add(time.Minute)); again.Bundle() != a.Bundle() {
+		t.Errorf("what is as it should be has changed:\n%s", again.Bundle())
+	}
+	if best := stored.signer(start.Add(time.Minute)); best.cert.NotBefore.After(start) {
+		t.Error("the CA of the future signs")
+	}
+}
+
+// The clock of a replica was ahead when it made its certificate: it makes another one.
+func TestACertificateFromTheFutureIsMadeAnew(t *testing.T) {
+	a := nextOf(t, Authority{}, start)
+	replica := &Identity{Names: []string{"discovery"}}
+	for _, now := range []time.Time{start.Add(3 * day), start.Add(time.Hour)} {
+		if err := replica.Renew(a, now); err != nil {
+			t.Fatal(err)
+		}
+		if err := believes(t, a, replica, now); err != nil {
+			t.Errorf("at %s: %v", now, err)
+		}
+	}
+}

@@ -26,7 +26,7 @@ type Identity struct {
 }
 
 // Renew takes over what an authority is now, and makes a certificate if there is none, if the one that there is has seen two thirds of its
-// life, or if another CA signs by now.
+// life or is not good yet, or if another CA signs by now.
 func (i *Identity) Renew(a Authority, now time.Time) error {
 	signer := a.signer(now)
 	if signer.cert == nil {
@@ -35,7 +35,7 @@ func (i *Identity) Renew(a Authority, now time.Time) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.roots = a.Pool()
-	if i.leaf != nil && i.leaf.Leaf.CheckSignatureFrom(signer.cert) == nil && now.Before(i.leaf.Leaf.NotBefore.Add(skew+leafLifetime*2/3)) {
+	if i.leaf != nil && i.leaf.Leaf.CheckSignatureFrom(signer.cert) == nil && i.fresh(now) {
 		return nil
 	}
 	template := &x509.Certificate{
@@ -59,6 +59,12 @@ func (i *Identity) Renew(a Authority, now time.Time) error {
 	}
 	i.leaf = &tls.Certificate{Certificate: [][]byte{cert.Raw}, PrivateKey: key, Leaf: cert}
 	return nil
+}
+
+// fresh tells whether the certificate is in the first two thirds of its life. That has not begun where the clock was ahead when it was made.
+func (i *Identity) fresh(now time.Time) bool {
+	made := i.leaf.Leaf.NotBefore
+	return !now.Before(made) && now.Before(made.Add(skew+leafLifetime*2/3))
 }
 
 func earlier(a, b time.Time) time.Time {

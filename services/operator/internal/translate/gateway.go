@@ -2,6 +2,7 @@ package translate
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -191,8 +192,20 @@ func (d draft) assemble(refused condition.Finding) Result {
 
 // publishable holds a config against what a dataplane checks, so that none is ever sent that would be turned down there.
 func publishable(c config.Config) condition.Finding {
-	if err := c.Validate(); err != nil {
+	if err := acceptable(c); err != nil {
 		return condition.ConfigInvalid(errors.New(strings.ReplaceAll(err.Error(), "\n", "; ")))
 	}
 	return condition.Finding{}
+}
+
+// acceptable tells what keeps a dataplane from reading a config. One that is too large harms others as well: who follows all configs over one
+// stream loses it there, and comes back to the same place.
+func acceptable(c config.Config) error {
+	if err := c.Validate(); err != nil {
+		return err
+	}
+	if size := len(c.Canonical()); size > config.MaxDocument {
+		return fmt.Errorf("it has %d bytes, the limit is %d: let its routes lead to fewer endpoints, or to prefixes", size, config.MaxDocument)
+	}
+	return nil
 }

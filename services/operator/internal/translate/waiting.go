@@ -39,7 +39,7 @@ func (r Result) ConfigAfter(published *config.Config) *config.Config {
 	}
 	next := r.Config.Clone()
 	next.Listeners = append(next.Listeners, asPublished(r.Waiting, published.Listeners)...)
-	if next.Validate() != nil {
+	if acceptable(next) != nil {
 		all := slices.Clone(r.Waiting)
 		for _, l := range r.Config.Listeners {
 			all = append(all, waitingAs(l))

@@ -15,10 +15,14 @@ type crowd struct {
 	mu     sync.Mutex
 	quiet  *list.List // of net.Conn, the longest quiet first
 	places map[net.Conn]*list.Element
+	// silent are those over which no request has come yet.
+	silent map[net.Conn]bool
+	// ends tells that no request is answered any more which has not come yet.
+	ends bool
 }
 
 func newCrowd(limit int) *crowd {
-	return &crowd{limit: limit, quiet: list.New(), places: map[net.Conn]*list.Element{}}
+	return &crowd{limit: limit, quiet: list.New(), places: map[net.Conn]*list.Element{}, silent: map[net.Conn]bool{}}
 }
 
 // track is for http.Server.ConnState. A connection that was hijacked for a stream belongs to whoever did that.
@@ -29,14 +33,29 @@ func (c *crowd) track(conn net.Conn, state http.ConnState) {
 	switch {
 	case state == http.StateNew:
 		c.places[conn] = c.quiet.PushBack(conn)
-		if len(c.places) > c.limit {
+		c.silent[conn] = true
+		if c.ends {
+			c.leave(c.places[conn])
+		} else if len(c.places) > c.limit {
 			c.leave(c.quiet.Front())
 		}
 	case place == nil: // it had to make room
 	case state == http.StateActive, state == http.StateIdle:
 		c.quiet.MoveToBack(place)
+		delete(c.silent, conn)
 	default:
 		c.forget(place)
+	}
+}
+
+// end is for http.Server.RegisterOnShutdown. The server would wait for whoever has asked for nothing yet, for as long as it waits for requests that
+// it answers, and would not answer them.
+func (c *crowd) end() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ends = true
+	for conn := range c.silent {
+		c.leave(c.places[conn])
 	}
 }
 
@@ -52,5 +71,6 @@ func (c *crowd) leave(place *list.Element) {
 
 func (c *crowd) forget(place *list.Element) {
 	delete(c.places, place.Value.(net.Conn))
+	delete(c.silent, place.Value.(net.Conn))
 	c.quiet.Remove(place)
 }

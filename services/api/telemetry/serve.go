@@ -28,6 +28,7 @@ const (
 func Serve(ctx context.Context, ln net.Listener, h http.Handler) error {
 	requests, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end() // streams that were hijacked from the server, which does not know them any more
+	connections := newCrowd(maxConnections)
 	server := &http.Server{
 		Handler:           h,
 		ReadHeaderTimeout: readHeaderTimeout,
@@ -37,9 +38,10 @@ func Serve(ctx context.Context, ln net.Listener, h http.Handler) error {
 		// net/http grants 4 KiB more than it is told.
 		MaxHeaderBytes: maxHeaderBytes - 4<<10,
 		BaseContext:    func(net.Listener) context.Context { return requests },
-		ConnState:      newCrowd(maxConnections).track,
+		ConnState:      connections.track,
 		ErrorLog:       log.New(ownErrors{log.Writer()}, "", log.LstdFlags),
 	}
+	server.RegisterOnShutdown(connections.end)
 	stopped := make(chan error, 1)
 	stop := context.AfterFunc(ctx, func() {
 		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)

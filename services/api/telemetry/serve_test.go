@@ -213,6 +213,24 @@ func TestServeLetsRequestsEnd(t *testing.T) {
 	})
 }
 
+// Whoever connects and asks for nothing, or never says all of it, is not waited for: net/http answers no new request any more.
+func TestServeWaitsForNobodyWhoAsksForNothing(t *testing.T) {
+	serving(t, func(http.ResponseWriter, *http.Request) {}, func(t *testing.T, p *pipes, stop func()) {
+		silent, half := p.dial(), p.dial()
+		_, _ = io.WriteString(half, "GET / HTTP/1.1\r\n")
+		synctest.Wait()
+		began := time.Now()
+		stop()
+		for _, c := range []net.Conn{silent, half} {
+			_, _ = io.Copy(io.Discard, c)
+			_ = c.Close()
+		}
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("they are waited for for %s", took)
+		}
+	})
+}
+
 func TestServeReportsAListenerThatBreaks(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -119,6 +119,20 @@ type claims struct {
 	Gateways json.RawMessage `json:"stunner"`
 }
 
+// UnmarshalJSON reads claims. Times are numbers (RFC 7519 §2): the library takes texts as well that hold one.
+func (c *claims) UnmarshalJSON(raw []byte) error {
+	var times struct {
+		Expires   *float64 `json:"exp"`
+		NotBefore *float64 `json:"nbf"`
+		Issued    *float64 `json:"iat"`
+	}
+	if err := json.Unmarshal(raw, &times); err != nil {
+		return fmt.Errorf("read claims exp, nbf and iat: %w", err)
+	}
+	type plain claims
+	return json.Unmarshal(raw, (*plain)(c))
+}
+
 func (c claims) identity() (Identity, error) {
 	id, err := userID(c.Subject)
 	if err != nil {

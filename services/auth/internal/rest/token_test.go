@@ -16,6 +16,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -240,6 +241,8 @@ func TestTokensThatAreNotGood(t *testing.T) {
 		"J-04 issued in 35 s":                 claim("iat", in(35*time.Second)),
 		"J-04 no exp":                         claim("exp", nil),
 		"J-04 exp is text":                    claim("exp", "2099-01-01"),
+		"J-04 exp is a number in quotes":      claim("exp", strconv.FormatInt(in(time.Minute), 10)),
+		"J-04 nbf is a number in quotes":      claim("nbf", "1"),
 		"J-04 exp is 1e400":                   claim("exp", json.RawMessage("1e400")),
 		"J-04 exp is negative":                claim("exp", -1),
 		"J-05 other audience":                 claim("aud", "other"),

@@ -20,6 +20,7 @@ import (
 	"github.com/go-chi/chi/v5"
 	"github.com/go-chi/chi/v5/middleware"
 	"github.com/rs/cors"
+	strict "sigs.k8s.io/json"
 
 	"github.com/stunner-gateway/stunner/services/auth/internal/access"
 )
@@ -154,7 +155,7 @@ func checkQuery(next http.Handler) http.Handler {
 				return
 			}
 			if len(v) > 1 {
-				bad(name, "is there more than once").write(w, r)
+				bad(name, doubled).write(w, r)
 				return
 			}
 			if !clean(v[0]) {
@@ -166,6 +167,8 @@ func checkQuery(next http.Handler) http.Handler {
 	})
 }
 
+const doubled = "is there more than once"
+
 func clean(s string) bool { return utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl) }
 
 // checkBody reads the body whole, so that it is measured and known to be one JSON value before anything is bound. The compatible calls
@@ -173,7 +176,11 @@ func clean(s string) bool { return utf8.ValidString(s) && !strings.ContainsFunc(
 func checkBody(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
-		if f := bodyFailure(r, body, err); f != nil {
+		f := bodyFailure(r, body, err)
+		if f == nil && r.URL.Path == createPath {
+			body, f = known(body)
+		}
+		if f != nil {
 			f.write(w, r)
 			return
 		}
@@ -200,6 +207,26 @@ func bodyFailure(r *http.Request, body []byte, err error) *failure {
 	}
 	var one json.RawMessage
 	return failureFor(json.Unmarshal(body, &one))
+}
+
+// known reduces a body to the fields of the contract, each of which may be there once. What is bound afterwards tells no capitals from small
+// letters, and takes the last of several. A body that cannot be read is left to it as well.
+func known(body []byte) ([]byte, *failure) {
+	var request IceServersRequest
+	twice, err := strict.UnmarshalStrict(body, &request, strict.DisallowDuplicateFields)
+	if err != nil {
+		return body, nil
+	}
+	for _, each := range twice {
+		var field strict.FieldError
+		if errors.As(each, &field) {
+			return nil, bad(field.FieldPath(), doubled)
+		}
+	}
+	if body, err = json.Marshal(request); err != nil {
+		return nil, fail(http.StatusInternalServerError)
+	}
+	return body, nil
 }
 
 // fail answers with what err means to the client; what it does not understand is the service's own fault and goes to the log.

@@ -100,6 +100,8 @@ func TestIceServersRefuses(t *testing.T) {
 		"J-15 invalid UTF-8":        {"{\"transport\":\"\xff\"}", 400, "body"},
 		"J-15 no object":            {`[]`, 400, "body"},
 		"J-15 broken JSON":          {`{"ttl":`, 400, "body"},
+		"J-15 doubled":              {`{"ttl":60,"ttl":61}`, 400, "ttl"},
+		"J-15 doubled deep":         {`{"gateways":[{"namespace":"media","name":"oslo","name":"bergen"}]}`, 400, "gateways[0].name"},
 		"J-15 two values":           {`{} {}`, 400, "body"},
 		"J-14 70 KiB":               {`{"colour":"` + strings.Repeat("b", 70<<10) + `"}`, 413, ""},
 		"J-16 unknown gateway":      {`{"gateways":[{"namespace":"media","name":"oslo"},{"namespace":"media","name":"atlantis"}]}`, 404, "gateways[1]"},
@@ -177,6 +179,13 @@ func TestJ15UnknownParametersAreIgnored(t *testing.T) {
 	answer := decode[rest.IceConfig](t, s.get(t, "/ice?colour=blue&namespace=stun"), http.StatusOK)
 	if len(answer.IceServers) != 1 {
 		t.Errorf("%+v", answer)
+	}
+}
+
+func TestJ15UnknownFieldsAreIgnored(t *testing.T) {
+	s := newService(t, open(), gateways()...)
+	for _, body := range []string{`{"TTL":0}`, `{"ttl":60,"Ttl":"x"}`, `{"colour":{"blue":1}}`, `null`} {
+		decode[rest.IceServers](t, s.post(t, body), http.StatusCreated)
 	}
 }
 

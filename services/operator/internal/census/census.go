@@ -191,6 +191,9 @@ func (c *Census) put(s *source, key discovery.ReportKey, e entry) {
 	if c.said[key.ID][key] == nil {
 		c.said[key.ID][key] = map[*source]entry{}
 	}
+	if old, ok := c.said[key.ID][key][s]; ok && old.connection < e.connection && old.Report == e.Report {
+		e.at = old.at // a new connection begins with what is known: that is no news of the pod, which may have moved since
+	}
 	c.said[key.ID][key][s] = e
 	c.changed(key.ID)
 }

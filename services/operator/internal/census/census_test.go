@@ -114,6 +114,39 @@ func TestOneViewOfAllReplicas(t *testing.T) {
 	})
 }
 
+// A pod has moved, and the replica that it has left does not know that yet. What that one repeats over a new connection is no newer for it.
+func TestWhatIsRepeatedIsNoNews(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		c, here, there := census.New(slog.New(slog.DiscardHandler)), newReplica(), newReplica()
+		go c.Follow(ctx, "here", here)
+		go c.Follow(ctx, "there", there)
+		steps := []struct {
+			who  replica
+			said []any
+			want string
+		}{
+			{here, []any{report("a", 1), current}, "a:1"},
+			{there, []any{current, report("a", 100)}, "a:100"},
+			{here, []any{errLost, report("a", 1), current}, "a:100"},
+			{here, []any{errLost, report("a", 2), current}, "a:2"}, // said meanwhile, to whomever
+			{there, []any{report("a", 100)}, "a:100"},
+			{here, []any{report("a", 2)}, "a:2"},
+		}
+		for i, s := range steps {
+			for _, said := range s.said {
+				s.who.news <- said
+				time.Sleep(time.Millisecond)
+			}
+			if got := view(c); got != s.want {
+				t.Errorf("step %d: %q, want %q", i, got, s.want)
+			}
+		}
+		cancel()
+		time.Sleep(time.Minute)
+	})
+}
+
 // Who joins is followed, once; who leaves is not any more, and what it has said is not forgotten at once.
 func TestPeersComeAndGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -111,3 +111,57 @@ func TestGateway_SaysWhatAWebhookRefuses(t *testing.T) {
 	s.sees("service/front-door", ".metadata.labels.team", "media")
 	s.sees("gateway/front-door", condition("Programmed"), "True")
 }
+
+// Many clusters let no Service have external addresses. One that a Gateway wishes for is made without them, and the Gateway is served and says so.
+func TestGateway_DoesWithoutExternalIPsThatAreDenied(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	name := s.name + "-external-ips"
+	s.apply(`
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata: {name: ` + name + `}
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: ` + s.name + `}}
+    resourceRules: [{apiGroups: [""], apiVersions: [v1], resources: [services], operations: [CREATE, UPDATE]}]
+  validations: [{expression: "!has(object.spec.externalIPs)", message: no external addresses here}]
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata: {name: ` + name + `}
+spec: {policyName: ` + name + `, validationActions: [Deny]}
+`)
+	s.Cleanup(func() {
+		for _, kind := range []string{"validatingadmissionpolicybinding", "validatingadmissionpolicy"} {
+			_, err := control.Kubectl(context.Background(), "delete", kind, name)
+			s.must(err)
+		}
+	})
+	s.await(func(ctx context.Context) error { // the API server learns of it by a watch
+		_, err := control.Kubectl(ctx, "patch", "service", "echo", "-n", s.name, "--dry-run=server", "--type=merge", "-p", `{"spec":{"externalIPs":["192.0.2.9"]}}`)
+		if err == nil || !strings.Contains(err.Error(), "no external addresses here") {
+			return errors.Join(errors.New("they are not denied yet"), err)
+		}
+		return nil
+	})
+	s.kubectl("patch", "gateway", "front-door", "-n", s.name, "--type=merge", "-p", `{"spec":{"addresses":[{"value":"192.0.2.7"}]}}`)
+	s.sees("service/front-door", ".spec.loadBalancerIP", "192.0.2.7")
+	s.sees("service/front-door-tcp", ".spec.loadBalancerIP", "192.0.2.7")
+	s.await(func(context.Context) error {
+		said := s.get("gateway/front-door", `.status.conditions[?(@.type=="Accepted")].message`)
+		if !strings.Contains(said, "no external addresses here") || !strings.Contains(said, "stunner.l7mp.io/disable-external-ips") {
+			return fmt.Errorf("people are told %q", said)
+		}
+		return nil
+	})
+	s.sees("gateway/front-door", condition("Programmed"), "True")
+	s.kubectl("annotate", "gateway", "front-door", "-n", s.name, "stunner.l7mp.io/disable-external-ips=true")
+	s.await(func(context.Context) error {
+		if said := s.get("gateway/front-door", `.status.conditions[?(@.type=="Accepted")].message`); strings.Contains(said, "external") {
+			return fmt.Errorf("people are still told %q", said)
+		}
+		return nil
+	})
+}

@@ -281,13 +281,19 @@ func (s *stage) metric(name string) (sum float64) {
 	return sum
 }
 
-// writes are the changes in the namespace that the operator has asked the API server for since, but for its lease.
+// writes are the changes in the namespace that the operator has asked the API server for since, but for its lease, and for what it has said of an object
+// of which another operator has said something: see setsRight.
 func (s *stage) writes(since time.Time) (list []cluster.Entry) {
 	s.Helper()
 	all, err := control.Audit(since)
 	s.must(err)
+	answers := func(e cluster.Entry) bool {
+		return (e.Resource == "gatewayconfigs" || e.Resource == "staticservices") && slices.ContainsFunc(all, func(other cluster.Entry) bool {
+			return other.Write() && other.User != e.User && other.Resource == e.Resource && other.Namespace == e.Namespace && other.Name == e.Name && other.Subresource == "status"
+		})
+	}
 	for _, e := range all {
-		if e.Write() && e.User == s.user() && e.Namespace == s.name && e.Resource != "leases" {
+		if e.Write() && e.User == s.user() && e.Namespace == s.name && e.Resource != "leases" && !answers(e) {
 			list = append(list, e)
 		}
 	}

@@ -359,8 +359,9 @@ func isWorkload(o client.Object) bool {
 	return false
 }
 
-// writeOrSpare writes an object, and a Service that is not taken because of its external addresses without them: it is found by its load balancer. What was
-// refused before is not asked for again until other addresses are wished for. found is what the API server has against them.
+// writeOrSpare writes an object, and a Service that is not taken because of its external addresses without them: it is found by its load balancer. One that
+// has such addresses, which clients may be using, stays as it is. What was refused before is not asked for again until other addresses are wished for.
+// found is what the API server has against them.
 func (w *writer) writeOrSpare(ctx context.Context, o resource.Object, j job, before refusal, found *refusal) error {
 	bare := manifest.WithoutExternalIPs(o)
 	if bare == nil {
@@ -374,7 +375,11 @@ func (w *writer) writeOrSpare(ctx context.Context, o resource.Object, j job, bef
 		}
 	}
 	err := w.writeObject(ctx, o, j)
-	if err == nil || !refused(err) || errors.Is(err, errForeign) || w.writeObject(ctx, bare, j) != nil {
+	if err == nil || !refused(err) || errors.Is(err, errForeign) {
+		return err
+	}
+	has := &corev1.Service{}
+	if client.IgnoreNotFound(w.client.Get(ctx, resource.KeyOf(o), has)) != nil || len(has.Spec.ExternalIPs) > 0 || w.writeObject(ctx, bare, j) != nil {
 		return err
 	}
 	*found = refusalOf(o, err)

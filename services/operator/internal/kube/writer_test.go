@@ -268,7 +268,7 @@ func TestRefusalsOfWhatScalesAreTheirOwn(t *testing.T) {
 }
 
 // Many clusters allow no external addresses of Services. One that is refused with them is made without, and that is told, once; it is not asked for
-// again until others are wished for.
+// again until others are wished for. One that has some loses none for it.
 func TestAServiceDoesWithoutExternalAddressesThatAreRefused(t *testing.T) {
 	e := newEdge(t)
 	const words = "Use of external IPs is denied by admission control."
@@ -281,30 +281,33 @@ func TestAServiceDoesWithoutExternalAddressesThatAreRefused(t *testing.T) {
 		}
 		return nil
 	}
-	denied := &resource.RefusalState{ExternalIPs: resource.Refused{Object: "Service media/edge", Problem: words}}
+	refused := resource.Refused{Object: "Service media/edge", Problem: words}
+	denied := &resource.RefusalState{ExternalIPs: refused}
 	for _, step := range []struct {
 		address string
 		told    *resource.RefusalState
 		asked   int
 		has     []string
+		fails   bool
 	}{
-		{"203.0.113.7", denied, 1, nil},
-		{"203.0.113.7", nil, 1, nil},
-		{"203.0.113.8", nil, 2, nil}, // the same in the same words
-		{"203.0.113.9", &resource.RefusalState{}, 2, []string{"203.0.113.9"}},
+		{"203.0.113.7", denied, 1, nil, false},
+		{"203.0.113.7", nil, 1, nil, false},
+		{"203.0.113.8", nil, 2, nil, false}, // the same in the same words
+		{"203.0.113.9", &resource.RefusalState{}, 2, []string{"203.0.113.9"}, false},
+		{"203.0.113.7", &resource.RefusalState{Serving: refused}, 3, []string{"203.0.113.9"}, true},
 	} {
 		objects := e.objects(deployment())
 		spec := &objects[0].(*corev1.Service).Spec
 		spec.Type, spec.LoadBalancerIP, spec.ExternalIPs = corev1.ServiceTypeLoadBalancer, step.address, []string{step.address}
 		e.wants(job{objects: objects, complete: true})
-		if err := e.writer.write(t.Context(), e.unit); err != nil {
+		if err := e.writer.write(t.Context(), e.unit); (err != nil) != step.fails {
 			t.Errorf("%s: %v", step.address, err)
 		}
 		made := &corev1.Service{}
 		if err := e.client.Get(t.Context(), fleetKey, made); err != nil {
 			t.Fatal(err)
 		}
-		if made.Spec.LoadBalancerIP != step.address || !slices.Equal(made.Spec.ExternalIPs, step.has) {
+		if (made.Spec.LoadBalancerIP == step.address) == step.fails || !slices.Equal(made.Spec.ExternalIPs, step.has) {
 			t.Errorf("%s: the Service asks for %q and %q", step.address, made.Spec.LoadBalancerIP, made.Spec.ExternalIPs)
 		}
 		if len(asked) != step.asked {

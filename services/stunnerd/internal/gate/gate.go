@@ -224,6 +224,14 @@ func (g *Gate) end(f *flow) {
 	_ = f.relay.Close()
 }
 
+// survive makes a panic end one session instead of the process. It is deferred.
+func (g *Gate) survive(f *flow, task string) {
+	if cause := recover(); cause != nil {
+		g.meter.Panicked(task, cause)
+		_ = f.relay.Close()
+	}
+}
+
 // ended is called when a relay has closed: the session expired, was refreshed to zero, or was ended from here.
 func (g *Gate) ended(f *flow) {
 	f.lane.disown(f.Session)
@@ -245,6 +253,6 @@ func (g *Gate) send(r *request, answer []byte, err error) {
 		return
 	}
 	if err := r.client.Send(answer); err != nil {
-		g.drop(r.client, meter.SendFailed)
+		g.drop(r.client, relay.Undelivered(err))
 	}
 }

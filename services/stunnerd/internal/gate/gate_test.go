@@ -47,6 +47,7 @@ func (c *client) Send(frame []byte) error {
 
 func (c *client) Addr() netip.AddrPort { return c.addr }
 func (c *client) Connected() bool      { return false }
+func (c *client) Admitted() error      { return nil }
 func (c *client) Released()            {}
 
 // bed is a gate with one route, to 127.0.0.1:<4000-4999>.

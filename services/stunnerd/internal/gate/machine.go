@@ -16,6 +16,7 @@ import (
 
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/watch"
 )
 
 // Machine is pion/turn used as what it is good at: the state machine of allocations, permissions and channels, with the timers of the last two.
@@ -70,6 +71,14 @@ func NewMachine(lanes int, log *slog.Logger) (*Machine, error) {
 // Close ends all allocations.
 func (m *Machine) Close() error { return m.server.Close() }
 
+// Tasks are the lanes.
+func (m *Machine) Tasks() (tasks []*watch.Task) {
+	for _, l := range m.lanes {
+		tasks = append(tasks, &l.task)
+	}
+	return tasks
+}
+
 // Allocations is the number of allocations that pion/turn holds.
 func (m *Machine) Allocations() int { return m.server.AllocationCount() }
 
@@ -92,6 +101,9 @@ type lane struct {
 	current *call
 	nonce   stun.Nonce
 	fetched time.Time
+
+	// task is the call in progress.
+	task watch.Task
 
 	// owners finds the relay of a session when pion sends a Data indication.
 	owners sync.Map // handle's IP as string → *relay.Relay
@@ -190,6 +202,8 @@ func (l *lane) roundTrip(handle *net.UDPAddr, r *relay.Relay, setters ...stun.Se
 
 // do returns when pion/turn has handled the call, or is closed.
 func (l *lane) do(c *call) {
+	l.task.Begin()
+	defer l.task.End()
 	c.done = make(chan struct{})
 	select {
 	case l.calls <- c:

@@ -127,6 +127,7 @@ func (a *actor) Send(frame []byte) error {
 
 func (a *actor) Addr() netip.AddrPort { return a.addr }
 func (a *actor) Connected() bool      { return a.connected }
+func (a *actor) Admitted() error      { return nil }
 func (a *actor) Released()            {}
 
 func (a *actor) take() [][]byte {

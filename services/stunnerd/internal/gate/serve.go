@@ -125,6 +125,11 @@ func (g *Gate) allocate(r *request) ([]byte, error) {
 	f.speaks(r.realm)
 	f.begin(r.lifetime())
 	socket, advertised, err := g.socket(r, f)
+	if err == nil {
+		if err = r.client.Admitted(); err != nil {
+			err = errors.Join(err, socket.Close())
+		}
+	}
 	if err != nil {
 		g.table.Cancel(s)
 		g.log.Debug("refuse allocation", "error", err)
@@ -253,6 +258,7 @@ func (f *flow) wait() {
 
 // expire ends a session that its client has not refreshed. To pion/turn it makes one last that goes on.
 func (g *Gate) expire(f *flow) {
+	defer g.survive(f, "end or prolong session")
 	f.renewing.Lock()
 	defer f.renewing.Unlock()
 	if !time.Now().Before(f.until) {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"net"
 	"net/netip"
-
 	"reflect"
 	"slices"
 	"sync"
@@ -15,7 +14,9 @@ import (
 
 	"github.com/pion/dtls/v3"
 
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
 )
 
 const (
@@ -34,7 +35,9 @@ type association struct {
 	socket *dtlsSocket
 	client netip.AddrPort
 	addr   *net.UDPAddr // the client, in the form that pion/dtls knows
-	from   source
+	from   datagram.Source
+	// own sends to this client only; nil where all clients share the senders of the port.
+	own *datagram.Sender
 	cookie [cookieSize]byte
 	// ahead is by how much records of the handshake are numbered higher than pion/dtls numbers them: the ServerHello has the number of the
 	// ClientHello, so that no number comes twice after several HelloVerifyRequests (RFC 6347 §4.2.1).
@@ -52,30 +55,43 @@ type association struct {
 var errCookie = errors.New("pion/dtls keeps its cookie elsewhere than it used to")
 
 // newAssociation starts the server's side of a handshake, with the client's hello, whose cookie is good, as the first thing to read.
-func newAssociation(s *dtlsSocket, client netip.AddrPort, from source, h hello, options ...dtls.ServerOption) (*association, error) {
+func newAssociation(s *dtlsSocket, client netip.AddrPort, from datagram.Source, h hello, options ...dtls.ServerOption) (*association, error) {
+	own, err := s.port.own()
+	if err != nil {
+		return nil, err
+	}
 	a := &association{
-		socket: s, client: client, addr: net.UDPAddrFromAddrPort(client), from: from,
+		socket: s, client: client, addr: net.UDPAddrFromAddrPort(client), from: from, own: own,
 		cookie: [cookieSize]byte(h.cookie), ahead: h.sequence - 1,
 		inbox: make(chan []byte, inbox), interrupt: make(chan struct{}, 1), closed: make(chan struct{}),
 	}
 	a.inbox <- h.first()
 	a.inbox <- slices.Clone(h.record)
-	var err error
-	a.conn, err = dtls.ServerWithOptions(a, a.addr, options...)
-	return a, err
+	if a.conn, err = dtls.ServerWithOptions(a, a.addr, options...); err != nil {
+		a.release()
+		return nil, err
+	}
+	return a, nil
+}
+
+// release closes the association's socket.
+func (a *association) release() {
+	if a.own != nil {
+		_ = a.own.Close()
+	}
 }
 
 // opened tells whether it was this hello that has opened the association: it comes again when its answer is lost.
 func (a *association) opened(h hello) bool { return string(h.cookie) == string(a.cookie[:]) }
 
 // deliver takes a copy of a datagram of the client.
-func (a *association) deliver(datagram []byte) {
-	if len(datagram) > longestDatagram {
+func (a *association) deliver(records []byte) {
+	if len(records) > longestDatagram {
 		a.socket.drop(a.client, meter.Malformed)
 		return
 	}
 	select {
-	case a.inbox <- slices.Clone(datagram):
+	case a.inbox <- slices.Clone(records):
 	default:
 		a.socket.drop(a.client, meter.SendFailed)
 	}
@@ -84,8 +100,8 @@ func (a *association) deliver(datagram []byte) {
 // ReadFrom returns the next datagram of the client.
 func (a *association) ReadFrom(to []byte) (int, net.Addr, error) {
 	select {
-	case datagram := <-a.inbox:
-		return copy(to, datagram), a.addr, nil
+	case records := <-a.inbox:
+		return copy(to, records), a.addr, nil
 	case <-a.interrupt:
 		return 0, nil, context.DeadlineExceeded
 	case <-a.closed:
@@ -93,20 +109,28 @@ func (a *association) ReadFrom(to []byte) (int, net.Addr, error) {
 	}
 }
 
-// WriteTo sends a datagram to the client, but for the HelloVerifyRequest, which it has had already.
-func (a *association) WriteTo(datagram []byte, _ net.Addr) (int, error) {
+// WriteTo sends a datagram to the client, but for the HelloVerifyRequest, which it has had already. A datagram that cannot be sent is lost, as
+// on any link: an error would end the association.
+func (a *association) WriteTo(records []byte, _ net.Addr) (int, error) {
 	select {
 	case <-a.closed:
 		return 0, net.ErrClosed
 	default:
 	}
-	if datagram[0] == typeHandshake && epochOf(datagram) == 0 && datagram[recordHeader] == helloVerifyRequest {
-		return len(datagram), a.agree()
+	if records[0] == typeHandshake && epochOf(records) == 0 && records[recordHeader] == helloVerifyRequest {
+		return len(records), a.agree()
 	}
-	if err := a.socket.send(a.renumber(datagram), a.from, a.client); err != nil {
-		return 0, err
+	if err := a.send(a.renumber(records)); err != nil {
+		a.socket.drop(a.client, relay.Undelivered(err))
 	}
-	return len(datagram), nil
+	return len(records), nil
+}
+
+func (a *association) send(records []byte) error {
+	if a.own == nil {
+		return a.socket.port.answer(records, a.client, &a.from)
+	}
+	return a.own.Send(records, a.client, &a.from)
 }
 
 // agree makes our cookie the one that pion/dtls waits for. There is no other way in than to write over it: this runs in the goroutine
@@ -120,18 +144,18 @@ func (a *association) agree() error {
 }
 
 // renumber counts the records of the handshake, which are not encrypted, from the number on that the client has reached.
-func (a *association) renumber(datagram []byte) []byte {
-	if a.ahead == 0 || epochOf(datagram) != 0 {
-		return datagram
+func (a *association) renumber(records []byte) []byte {
+	if a.ahead == 0 || epochOf(records) != 0 {
+		return records
 	}
-	datagram = slices.Clone(datagram)
-	for rest := datagram; len(rest) >= recordHeader && epochOf(rest) == 0; {
+	records = slices.Clone(records)
+	for rest := records; len(rest) >= recordHeader && epochOf(rest) == 0; {
 		numbered := binary.BigEndian.Uint64(rest[3:])
 		binary.BigEndian.PutUint64(rest[3:], numbered+a.ahead)
 		size := recordHeader + int(binary.BigEndian.Uint16(rest[11:]))
 		rest = rest[min(size, len(rest)):]
 	}
-	return datagram
+	return records
 }
 
 func epochOf(record []byte) uint16 { return binary.BigEndian.Uint16(record[3:]) }

@@ -14,6 +14,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/watch"
 )
 
 // Deadlines and limits of a connection whose client has no session: it costs the server something, so it must get to the point.
@@ -21,7 +22,6 @@ const (
 	handshaking  = 5 * time.Second
 	firstMessage = 10 * time.Second
 	idle         = 30 * time.Second
-	writing      = 5 * time.Second
 
 	unknownLimit = 1024
 	sessionLimit = stunHeader + 65535
@@ -94,6 +94,9 @@ func (l *connections) Yield() bool {
 	return true
 }
 
+// Tasks are none: each connection has a goroutine of its own.
+func (l *connections) Tasks() []*watch.Task { return nil }
+
 // Close closes every connection and the listening sockets, and waits for their goroutines.
 func (l *connections) Close() error {
 	l.mu.Lock()
@@ -134,7 +137,15 @@ func next(ln net.Listener) (net.Conn, error) {
 	if err := relay.Room(); err != nil {
 		return nil, err
 	}
-	return ln.Accept()
+	conn, err := ln.Accept()
+	if err != nil {
+		return nil, err
+	}
+	s, err := newStream(conn.(*net.TCPConn))
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return s, nil
 }
 
 // begin serves a connection from now on. end is called when nothing of it is left.
@@ -183,17 +194,21 @@ func (l *connections) forget(c *connection) {
 
 // connection is a client's connection, and the way back to it.
 type connection struct {
-	raw      net.Conn // as accepted
-	conn     net.Conn // as secured: what is read and written
+	raw  net.Conn // as accepted
+	conn net.Conn // as secured: what is read and written
+	// out sends over a stream; nil on one that keeps datagrams apart, which never waits by itself.
+	out      *outlet
 	addr     netip.AddrPort
 	listener *connections
 	stranger *place // taken while the client has no session
 	relay    *relay.Relay
-	write    sync.Mutex
 }
 
 func newConnection(conn net.Conn, l *connections) *connection {
 	c := &connection{raw: conn, conn: conn, addr: addrOf(conn.RemoteAddr()), listener: l}
+	if s, ok := conn.(*stream); ok {
+		c.out = &outlet{stream: s, conn: s, drop: c.drop, run: l.serving.Go}
+	}
 	c.stranger = l.opt.Limits.strangers.place(c.addr.Addr(), func() {
 		if c.session() != nil {
 			return // it has got one since its place was taken
@@ -218,6 +233,10 @@ func addrOf(a net.Addr) netip.AddrPort {
 // serve reads frames until the connection ends, or deserves to.
 func (c *connection) serve() {
 	defer c.raw.Close()
+	defer c.recover()
+	if c.out != nil {
+		defer c.out.close()
+	}
 	if err := c.handshake(); err != nil {
 		c.listener.opt.Log.Debug("handshake", "client", c.addr, "error", err)
 		c.drop(handshakeReason(err))
@@ -226,6 +245,10 @@ func (c *connection) serve() {
 	defer c.stranger.leave()
 	defer c.listener.gate.Hangup(c)
 	defer c.conn.Close()
+	if c.out != nil {
+		c.out.stream.unblock()
+		c.out.conn = c.conn
+	}
 	in := c.listener.frames(c.conn)
 	c.unknown(firstMessage)
 	for {
@@ -243,6 +266,13 @@ func (c *connection) serve() {
 		}
 		c.listener.gate.Receive(frame, c)
 		c.settle()
+	}
+}
+
+// recover makes a panic end this connection, and its session, instead of the process.
+func (c *connection) recover() {
+	if cause := recover(); cause != nil {
+		c.listener.opt.Meter.Panicked("serve connection", cause)
 	}
 }
 
@@ -322,24 +352,30 @@ func (c *connection) unknown(d time.Duration) {
 	c.stranger.enter()
 }
 
-// Send writes a frame. A client that does not read for too long loses its connection: the stream is broken in the middle of a
-// frame.
+// Send is part of session.Client. A client that does not read for too long loses its connection.
 func (c *connection) Send(frame []byte) error {
-	if !c.listener.stream && len(frame) > recordLimit {
-		return errTooLarge
-	}
-	c.write.Lock()
-	defer c.write.Unlock()
-	err := c.conn.SetWriteDeadline(time.Now().Add(writing))
-	if err == nil {
-		_, err = c.conn.Write(frame)
-	}
-	if err != nil {
-		return errors.Join(err, c.raw.Close())
+	if err := c.send(frame); err != nil {
+		return err
 	}
 	c.listener.meter.Tx.Add(len(frame))
 	return nil
 }
+
+func (c *connection) send(frame []byte) error {
+	switch {
+	case c.out != nil:
+		return c.out.Send(frame)
+	case len(frame) > recordLimit:
+		return errTooLarge
+	}
+	if _, err := c.conn.Write(frame); err != nil {
+		return errors.Join(err, c.raw.Close())
+	}
+	return nil
+}
+
+// Admitted is part of session.Client. A connection has a socket of its own from the start.
+func (c *connection) Admitted() error { return nil }
 
 // Addr is the client's address.
 func (c *connection) Addr() netip.AddrPort { return c.addr }

@@ -16,18 +16,27 @@ import (
 	"github.com/pion/dtls/v3/pkg/protocol/handshake"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/gate"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/watch"
 )
 
-// dtlsSockets are the sockets of a listener, as those of UDP: one client is always read by the same goroutine.
-type dtlsSockets []*dtlsSocket
+// dtlsListener is a group of sockets on one port.
+type dtlsListener struct {
+	*connections
+	sockets []*dtlsSocket
+	forget  func()
+}
 
-// dtlsSocket is one socket and its reader. A client of whom nothing is known costs an answer that is shorter than what it has sent, and
-// nothing else: what it is answered with comes from its own message (RFC 6347 §4.2.1).
+// dtlsSocket is one socket that receives, and its reader. A client without an association costs an answer that is shorter than what it has
+// sent, and no state: the answer is made of its own message (RFC 6347 §4.2.1).
 type dtlsSocket struct {
 	*connections
 	conn    *net.UDPConn
+	port    *udpPort
+	task    watch.Task
 	cookies *cookies
 	offer   func(hello) ([]dtls.ServerOption, error)
 
@@ -40,34 +49,38 @@ func openDTLS(c config.Listener, g *gate.Gate, m *meter.Listener, o Options) (Li
 	if err != nil {
 		return nil, err
 	}
-	if err := probeUDP(c.Port); err != nil {
+	port, err := openPort(c.Port, o.Sockets, o.Log)
+	if err != nil {
 		return nil, err
 	}
-	var sockets dtlsSockets
-	secret := cookieSecret()
-	for range max(o.Sockets, 1) {
-		conn, err := listenUDP(c.Port)
-		if err != nil {
-			return nil, errors.Join(err, sockets.Close())
-		}
-		sockets = append(sockets, &dtlsSocket{
-			conn: conn, cookies: newCookies(secret), offer: offers(certs, o), clients: map[netip.AddrPort]*association{},
-		})
+	l := &dtlsListener{
+		connections: newConnections(port, transport{certs: certs, secure: secureDTLS}, g, m, o),
+		forget:      o.Meter.ListenerDrops.Watch(port.drops),
 	}
-	l := newConnections(sockets, transport{certs: certs, secure: secureDTLS}, g, m, o)
-	for _, s := range sockets {
-		s.connections = l
+	secret := cookieSecret()
+	for _, conn := range port.readers {
+		s := &dtlsSocket{
+			connections: l.connections, conn: conn, port: port,
+			cookies: newCookies(secret), offer: offers(certs, o), clients: map[netip.AddrPort]*association{},
+		}
+		l.sockets = append(l.sockets, s)
 		l.serving.Go(s.read)
 	}
 	return l, nil
 }
 
-// Close closes all sockets.
-func (s dtlsSockets) Close() (err error) {
-	for _, socket := range s {
-		err = errors.Join(err, socket.conn.Close())
+// Tasks are the readers.
+func (l *dtlsListener) Tasks() (tasks []*watch.Task) {
+	for _, s := range l.sockets {
+		tasks = append(tasks, &s.task)
 	}
-	return err
+	return tasks
+}
+
+// Close closes all associations and sockets, and waits for their goroutines.
+func (l *dtlsListener) Close() error {
+	l.forget()
+	return l.connections.Close()
 }
 
 // dtlsSuites are authenticated ciphers with forward secrecy, and nothing else.
@@ -114,41 +127,60 @@ func secureDTLS(ctx context.Context, conn net.Conn) (net.Conn, error) {
 	return c, nil
 }
 
+// read reads until the socket is closed. A panic costs the datagram that caused it.
 func (s *dtlsSocket) read() {
-	buf, control := make([]byte, maxDatagram), make([]byte, controlSize)
+	for !s.readUntilPanic() {
+		if s.task.Working() {
+			s.task.End()
+		}
+	}
+}
+
+func (s *dtlsSocket) readUntilPanic() (closed bool) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			s.opt.Meter.Panicked("read DTLS datagram", cause)
+		}
+	}()
+	buf, control := make([]byte, maxDatagram), make([]byte, datagram.ControlSize)
 	for {
 		n, controlled, _, from, err := s.conn.ReadMsgUDPAddrPort(buf, control)
 		if errors.Is(err, net.ErrClosed) {
-			return
+			return true
 		}
+		s.task.Begin()
 		client := netip.AddrPortFrom(from.Addr().Unmap(), from.Port())
 		if err != nil {
 			s.drop(client, meter.Malformed)
-			continue
+		} else {
+			s.receive(buf[:n], client, control[:controlled])
 		}
-		s.receive(buf[:n], client, control[:controlled])
+		s.task.End()
 	}
 }
 
 // receive gives a datagram to its association. An association belongs to the client that has opened it: a ClientHello from the same address
 // is nobody's as long as the handshake goes on or the client has a session, and otherwise has to come with a cookie before it ends
 // anything (RFC 6347 §4.2.8).
-func (s *dtlsSocket) receive(datagram []byte, client netip.AddrPort, control []byte) {
+func (s *dtlsSocket) receive(record []byte, client netip.AddrPort, control []byte) {
 	a := s.find(client)
-	h, isHello := parseHello(datagram)
+	h, isHello := parseHello(record)
 	switch {
 	case a != nil && (!isHello || a.opened(h)):
-		a.deliver(datagram)
+		a.deliver(record)
 	case !isHello:
-		s.drop(client, strayReason(datagram))
+		s.drop(client, strayReason(record))
 	case a != nil && (!a.established.Load() || s.gate.Relay(client) != nil):
 	case !s.cookies.valid(h, client, time.Now()):
 		var answer [recordHeader + messageHeader + 2 + 1 + cookieSize]byte
-		_ = s.send(s.cookies.verify(answer[:0], h, client, time.Now()), sourceFor(control), client) // the client asks again
+		from := datagram.SourceOf(control)
+		if err := s.port.answer(s.cookies.verify(answer[:0], h, client, time.Now()), client, &from); err != nil {
+			s.drop(client, relay.Undelivered(err)) // the client asks again
+		}
 	case a != nil:
 		_ = a.Close() // the client asks again when the last of it is gone
 	default:
-		s.open(h, client, sourceFor(control))
+		s.open(h, client, datagram.SourceOf(control))
 	}
 }
 
@@ -167,7 +199,7 @@ func (s *dtlsSocket) find(client netip.AddrPort) *association {
 }
 
 // open begins the handshake with a client that has shown its address.
-func (s *dtlsSocket) open(h hello, client netip.AddrPort, from source) {
+func (s *dtlsSocket) open(h hello, client netip.AddrPort, from datagram.Source) {
 	options, err := s.offer(h)
 	if err != nil {
 		s.drop(client, meter.Handshake)
@@ -182,15 +214,11 @@ func (s *dtlsSocket) open(h hello, client netip.AddrPort, from source) {
 	s.clients[client] = a
 	s.mu.Unlock()
 	s.begin(dtlsClient{a.conn, a}, func() {
+		a.release()
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		delete(s.clients, client)
 	})
-}
-
-func (s *dtlsSocket) send(datagram []byte, from source, to netip.AddrPort) error {
-	_, _, err := s.conn.WriteMsgUDPAddrPort(datagram, from.control(), to)
-	return err
 }
 
 func (s *dtlsSocket) drop(client netip.AddrPort, why meter.Reason) {

@@ -90,6 +90,9 @@ func openSecure(t *testing.T, c config.Listener) (*connections, *net.UDPAddr) {
 			t.Error(err)
 		}
 	})
+	if d, ok := l.(*dtlsListener); ok {
+		return d.connections, &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: c.Port}
+	}
 	return l.(*connections), &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: c.Port}
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/gate"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/watch"
 )
 
 // Listener is an open listener. Close stops it at once: its sockets are closed, and its goroutines have ended when Close returns. The
@@ -21,6 +22,8 @@ type Listener interface {
 	// Yield gives up the port, and serves the connections that there are for as long as they last. It reports false, and does nothing, where
 	// all clients are served by the socket that holds the port.
 	Yield() bool
+	// Tasks are the goroutines on which all clients of the listener depend.
+	Tasks() []*watch.Task
 	Close() error
 }
 

@@ -1,54 +1,53 @@
 package listener
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"net"
 	"net/netip"
-	"strconv"
 	"sync"
-	"syscall"
-
-	"golang.org/x/sys/unix"
+	"sync/atomic"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/gate"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/watch"
 )
 
 // maxDatagram is the longest UDP payload.
 const maxDatagram = 65535
 
-// udpListener is a group of sockets on one port. The kernel spreads clients over them by their address, so that one client is always
-// read by the same goroutine.
+// udpListener is a group of sockets on one port.
 type udpListener struct {
+	port    *udpPort
 	sockets []*udpSocket
 	reading sync.WaitGroup
+	forget  func()
 }
 
-// udpSocket is one socket and its reader.
+// udpSocket is one socket that receives, and its reader.
 type udpSocket struct {
 	conn  *net.UDPConn
+	port  *udpPort
 	gate  *gate.Gate
 	drops *meter.Meter
 	meter *meter.Listener
-	// relays remembers whose media goes where. Only the reader touches it, so a packet takes no lock.
+	// relays remembers the relay of each client that sends media. Only the reader touches it, so a packet takes no lock.
 	relays map[netip.AddrPort]*relay.Relay
+	task   watch.Task
+	// current is the client whose datagram the reader handles.
+	current udpClient
 }
 
 func openUDP(c config.Listener, g *gate.Gate, m *meter.Listener, o Options) (Listener, error) {
-	if err := probeUDP(c.Port); err != nil {
+	port, err := openPort(c.Port, o.Sockets, o.Log)
+	if err != nil {
 		return nil, err
 	}
-	l := &udpListener{}
-	for range max(o.Sockets, 1) {
-		conn, err := listenUDP(c.Port)
-		if err != nil {
-			return nil, errors.Join(err, l.Close())
-		}
-		s := &udpSocket{conn: conn, gate: g, drops: o.Meter, meter: m, relays: map[netip.AddrPort]*relay.Relay{}}
+	l := &udpListener{port: port, forget: o.Meter.ListenerDrops.Watch(port.drops)}
+	for _, conn := range port.readers {
+		s := &udpSocket{conn: conn, port: port, gate: g, drops: o.Meter, meter: m, relays: map[netip.AddrPort]*relay.Relay{}}
 		l.sockets = append(l.sockets, s)
 		m.Open.Add(1)
 		m.Opened.Add(1)
@@ -57,75 +56,72 @@ func openUDP(c config.Listener, g *gate.Gate, m *meter.Listener, o Options) (Lis
 	return l, nil
 }
 
-// probeUDP opens the port once without SO_REUSEPORT: with it, two processes of one user would silently share a port and split the
-// clients between them.
-func probeUDP(port int) error {
-	conn, err := net.ListenUDP("udp", &net.UDPAddr{Port: port})
-	if err != nil {
-		return fmt.Errorf("listen on UDP port %d: %w", port, err)
-	}
-	return conn.Close()
-}
-
-// receiveBuffer is how many bytes may wait in the kernel for a reader: key frames of many calls come at once. The kernel gives as much of it
-// as net.core.rmem_max allows.
-const receiveBuffer = 4 << 20
-
-func listenUDP(port int) (*net.UDPConn, error) {
-	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
-		var opts error
-		err := c.Control(func(fd uintptr) {
-			opts = errors.Join(
-				unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1),
-				tellDestination(int(fd)),
-				unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer),
-			)
-		})
-		return errors.Join(err, opts)
-	}}
-	conn, err := lc.ListenPacket(context.Background(), "udp", ":"+strconv.Itoa(port))
-	if err != nil {
-		return nil, fmt.Errorf("listen on UDP port %d: %w", port, err)
-	}
-	return conn.(*net.UDPConn), nil
-}
-
 // Update has nothing to do: all that a UDP listener has is its port.
 func (l *udpListener) Update(config.Listener) error { return nil }
 
 // Yield is not possible: the sockets are those of all clients.
 func (l *udpListener) Yield() bool { return false }
 
+// Tasks are the readers.
+func (l *udpListener) Tasks() (tasks []*watch.Task) {
+	for _, s := range l.sockets {
+		tasks = append(tasks, &s.task)
+	}
+	return tasks
+}
+
 // Close closes the sockets and waits for their readers.
 func (l *udpListener) Close() error {
-	var errs []error
+	l.forget()
+	err := l.port.Close()
 	for _, s := range l.sockets {
-		errs = append(errs, s.conn.Close())
 		s.meter.Open.Add(-1)
 	}
 	l.reading.Wait()
-	return errors.Join(errs...)
+	return err
 }
 
+// read reads until the socket is closed. A panic ends the session of the client whose datagram caused it.
 func (s *udpSocket) read() {
-	buf, control := make([]byte, maxDatagram), make([]byte, controlSize)
+	for !s.readUntilPanic() {
+		s.gate.Hangup(&s.current)
+		if s.task.Working() {
+			s.task.End()
+		}
+	}
+}
+
+func (s *udpSocket) readUntilPanic() (closed bool) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			s.drops.Panicked("read UDP datagram", cause)
+		}
+	}()
+	buf, control := make([]byte, maxDatagram), make([]byte, datagram.ControlSize)
 	for {
 		n, controlled, _, from, err := s.conn.ReadMsgUDPAddrPort(buf, control)
 		if errors.Is(err, net.ErrClosed) {
-			return
+			return true
 		}
-		client := netip.AddrPortFrom(from.Addr().Unmap(), from.Port())
+		s.task.Begin()
+		s.current.addr = netip.AddrPortFrom(from.Addr().Unmap(), from.Port())
 		if err != nil || n == 0 {
-			s.drop(client, meter.Malformed)
-			continue
+			s.drop(s.current.addr, meter.Malformed)
+		} else {
+			s.receive(buf[:n], control[:controlled])
 		}
-		s.meter.Rx.Add(n)
-		if isChannelData(buf[0]) {
-			s.media(buf[:n], client)
-			continue
-		}
-		s.gate.Receive(buf[:n], &udpClient{s, client, sourceFor(control[:controlled])})
+		s.task.End()
 	}
+}
+
+func (s *udpSocket) receive(frame, control []byte) {
+	s.meter.Rx.Add(len(frame))
+	client := s.current.addr
+	if isChannelData(frame[0]) {
+		s.media(frame, client)
+		return
+	}
+	s.gate.Receive(frame, &udpClient{socket: s, addr: client, from: datagram.SourceOf(control)})
 }
 
 // media forwards ChannelData.
@@ -167,17 +163,60 @@ type udpClient struct {
 	socket *udpSocket
 	addr   netip.AddrPort
 	// from makes the answer leave from the address that was asked.
-	from source
+	from datagram.Source
+	// own sends to this client only. It is there while the client has a session.
+	own atomic.Pointer[datagram.Sender]
 }
 
+// Send is part of session.Client.
 func (c *udpClient) Send(frame []byte) error {
-	if _, _, err := c.socket.conn.WriteMsgUDPAddrPort(frame, c.from.control(), c.addr); err != nil {
+	own := c.own.Load()
+	if own == nil {
+		own = c.socket.ownOf(c.addr)
+	}
+	var err error
+	if own != nil {
+		err = own.Send(frame, c.addr, &c.from)
+	} else {
+		err = c.socket.port.answer(frame, c.addr, &c.from)
+	}
+	if err != nil {
 		return err
 	}
 	c.socket.meter.Tx.Add(len(frame))
 	return nil
 }
 
+// ownOf returns the Sender of the client's session, or nil.
+func (s *udpSocket) ownOf(client netip.AddrPort) *datagram.Sender {
+	r := s.gate.Relay(client)
+	if r == nil {
+		return nil
+	}
+	if c, ok := r.Session().Client.(*udpClient); ok {
+		return c.own.Load()
+	}
+	return nil
+}
+
+// Admitted is part of session.Client: it opens a Sender for the session.
+func (c *udpClient) Admitted() error {
+	own, err := c.socket.port.own()
+	if own != nil {
+		c.own.Store(own)
+	}
+	return err
+}
+
+// Released is part of session.Client.
+func (c *udpClient) Released() {
+	if own := c.own.Swap(nil); own != nil {
+		_ = own.Close()
+	}
+}
+
+// Addr is part of session.Client.
 func (c *udpClient) Addr() netip.AddrPort { return c.addr }
-func (c *udpClient) Connected() bool      { return false }
-func (c *udpClient) Released()            {}
+
+// Connected is part of session.Client.
+func (c *udpClient) Connected() bool { return false }

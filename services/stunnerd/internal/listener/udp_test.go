@@ -12,6 +12,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/gate"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
@@ -84,8 +85,13 @@ func TestSocketsAllocateNothing(t *testing.T) {
 	defer a.Close()
 	port := a.LocalAddr().(*net.UDPAddr).AddrPort().Port()
 	self := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port)
+	own, err := datagram.NewSender(a)
+	if err != nil {
+		t.Fatal(err)
+	}
 	c := &udpClient{socket: &udpSocket{conn: a, meter: &meter.Listener{}}, addr: self}
-	frame, buf, control := make([]byte, 160), make([]byte, maxDatagram), make([]byte, controlSize)
+	c.own.Store(own)
+	frame, buf, control := make([]byte, 160), make([]byte, maxDatagram), make([]byte, datagram.ControlSize)
 	turn := func() {
 		if err := c.Send(frame); err != nil {
 			t.Fatal(err)
@@ -94,12 +100,12 @@ func TestSocketsAllocateNothing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.from = sourceFor(control[:n])
+		c.from = datagram.SourceOf(control[:n])
 	}
 	if n := testing.AllocsPerRun(1000, turn); n != 0 {
 		t.Errorf("%.1f allocations a datagram", n)
 	}
-	if c.from.length == 0 {
+	if c.from == (datagram.Source{}) {
 		t.Error("the destination is not known")
 	}
 }

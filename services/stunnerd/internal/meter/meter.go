@@ -49,6 +49,12 @@ type Meter struct {
 	drops    [reasonCount]atomic.Uint64
 	trail    *trail
 
+	// ListenerDrops and RelayDrops count what the kernel dropped before stunnerd could read it.
+	ListenerDrops, RelayDrops KernelDrops
+	// Panics counts faults of this program that ended one session, or nothing.
+	Panics atomic.Uint64
+	faults faults
+
 	// Sessions counts client sessions since start: connections of stream transports, and UDP 5-tuples that made an allocation.
 	Sessions atomic.Uint64
 	// Invalid counts configs that were kept out because a field is wrong, Unreadable those that are none, or not for this process.

@@ -36,6 +36,8 @@ const (
 	STUNOnly
 	TooLarge
 	SendFailed
+	Congested
+	SlowClient
 	NoRelay
 	Handshake
 	RateLimited
@@ -76,6 +78,8 @@ var reasons = [reasonCount]string{
 	STUNOnly:             "stun_only",
 	TooLarge:             "too_large",
 	SendFailed:           "send_failed",
+	Congested:            "congested",
+	SlowClient:           "slow_client",
 	NoRelay:              "no_relay",
 	Handshake:            "handshake",
 	RateLimited:          "rate_limited",

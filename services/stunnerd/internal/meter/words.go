@@ -36,6 +36,8 @@ var words = [reasonCount]string{
 	STUNOnly:             "listener {listener} serves STUN only: its authentication type is none",
 	TooLarge:             "data of {peer} is too long for an indication: the client has bound no channel to it",
 	SendFailed:           "could not be sent on",
+	Congested:            "dropped: the send buffer is full, because the link is slow or the next hop does not answer",
+	SlowClient:           "dropped: the client reads its connection more slowly than data arrives for it",
 	NoRelay:              "no relay port to be had",
 	Handshake:            "TLS or DTLS handshake failed",
 	ByteRate:             "more bytes a second than session_byte_rate or user_byte_rate allows",

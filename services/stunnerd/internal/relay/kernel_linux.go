@@ -10,6 +10,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
 )
 
 // Kernel is the network of this host.
@@ -38,9 +40,10 @@ func (k Kernel) Open(family netip.Addr, port uint16) (Socket, error) {
 	return s, nil
 }
 
-// kernelSocket is a UDP socket. It differs from net.UDPConn in when it needs a buffer, which is only once there is something to read,
-// and in that it can hear of ICMP.
+// kernelSocket is a UDP socket. It differs from net.UDPConn in three ways: it takes a buffer only once there is something to read, it never
+// waits when it sends, and it can report ICMP messages.
 type kernelSocket struct {
+	*datagram.Sender
 	conn    *net.UDPConn
 	raw     syscall.RawConn
 	attempt func(fd uintptr) bool
@@ -63,7 +66,14 @@ func (k Kernel) socket(conn *net.UDPConn, level, option int) (*kernelSocket, err
 			return nil, fmt.Errorf("ask for ICMP errors: %w", errors.Join(err, opt))
 		}
 	}
-	s := &kernelSocket{conn: conn, raw: raw}
+	sender, err := datagram.NewSender(conn)
+	if err != nil {
+		return nil, err
+	}
+	if err := sender.Widen(); err != nil {
+		return nil, err
+	}
+	s := &kernelSocket{Sender: sender, conn: conn, raw: raw}
 	s.attempt = s.tryReceive
 	return s, nil
 }
@@ -71,29 +81,32 @@ func (k Kernel) socket(conn *net.UDPConn, level, option int) (*kernelSocket, err
 // Port is part of Socket.
 func (s *kernelSocket) Port() uint16 { return s.conn.LocalAddr().(*net.UDPAddr).AddrPort().Port() }
 
-// Close is part of Socket.
-func (s *kernelSocket) Close() error { return s.conn.Close() }
+// maxErrors bounds the ICMP errors that one send takes from the socket. A peer may cause more of them than there is time for.
+const maxErrors = 32
 
-// Send is part of Socket. The kernel reports the ICMP error of a datagram sent earlier, to whatever peer, in the place of sending this one:
-// that is no reason to lose it.
+// Send is part of Socket. In place of sending a datagram the kernel reports the ICMP error of an earlier one, to any peer. Then the datagram is sent
+// again.
 func (s *kernelSocket) Send(payload []byte, peer netip.AddrPort) error {
-	_, err := s.conn.WriteToUDPAddrPort(payload, peer)
+	err := s.Sender.Send(payload, peer, nil)
 	if !isPending(err) {
 		return err
 	}
 	_ = s.raw.Control(func(fd uintptr) {
-		for more := true; more; {
+		more := true
+		for n := 0; more && n < maxErrors; n++ {
 			_, _, more = nextICMP(int(fd))
 		}
 	})
-	_, err = s.conn.WriteToUDPAddrPort(payload, peer)
-	return err
+	return s.Sender.Send(payload, peer, nil)
 }
 
 // isPending tells the errors that ICMP leaves on a socket.
 func isPending(err error) bool {
-	return errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.EHOSTUNREACH) || errors.Is(err, unix.ENETUNREACH) ||
-		errors.Is(err, unix.ENOPROTOOPT) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPROTO) || errors.Is(err, unix.EMSGSIZE)
+	switch err {
+	case unix.ECONNREFUSED, unix.EHOSTUNREACH, unix.ENETUNREACH, unix.ENOPROTOOPT, unix.EACCES, unix.EPROTO, unix.EMSGSIZE:
+		return true
+	}
+	return false
 }
 
 // Receive is part of Socket.

@@ -22,6 +22,7 @@ import (
 	"github.com/pion/stun/v2"
 
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/cluster"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
@@ -52,6 +53,8 @@ type Relay struct {
 	channels atomic.Pointer[[]*channel]
 	binding  sync.Mutex
 	closed   atomic.Bool
+	// forget ends the count of what the kernel drops at the socket.
+	forget func()
 	// waiting is what pion/turn has been asked about. It belongs to the goroutine that calls ReadFrom.
 	waiting *Buffer
 }
@@ -77,6 +80,7 @@ type verdict struct {
 func New(s *session.Session, socket Socket, advertised netip.Addr, routes *Routes, m *meter.Meter, ended func(*Relay)) *Relay {
 	s.Relay = netip.AddrPortFrom(advertised, socket.Port())
 	r := &Relay{session: s, socket: socket, routes: routes, meter: m, ended: ended}
+	r.forget = m.RelayDrops.Watch(socket.Drops)
 	r.channels.Store(new([]*channel))
 	s.Channels = r.Channels
 	return r
@@ -93,6 +97,7 @@ func (r *Relay) Close() error {
 	if !r.closed.CompareAndSwap(false, true) {
 		return nil
 	}
+	r.forget()
 	err := r.socket.Close()
 	r.ended(r)
 	return err
@@ -120,7 +125,7 @@ func (r *Relay) FromClient(frame []byte) {
 		return
 	}
 	if err := r.socket.Send(payload, c.peer); err != nil {
-		r.drop(meter.SendFailed, c.peer)
+		r.drop(Undelivered(err), c.peer)
 		return
 	}
 	v.traffic.Tx.Add(len(payload))
@@ -131,7 +136,10 @@ func (r *Relay) FromClient(frame []byte) {
 // the peer's address alone, without the payload: pion/turn has to say whether there is a permission, and would cut the payload at the size
 // of its buffer. Where it says yes it sends an indication, which is the call to Deliver. ReadFrom returns an error only when the relay is
 // closed, because pion ends the allocation on any.
-func (r *Relay) ReadFrom([]byte) (int, net.Addr, error) {
+//
+// A panic ends this session instead of the process.
+func (r *Relay) ReadFrom([]byte) (_ int, _ net.Addr, err error) {
+	defer r.survive("forward from peer", &err)
 	for {
 		r.discard()
 		b, err := r.socket.Receive()
@@ -160,7 +168,8 @@ func (r *Relay) discard() {
 }
 
 // Deliver sends the datagram about which pion/turn was asked to the client, as a Data indication (RFC 8656 §11.3), whole.
-func (r *Relay) Deliver() error {
+func (r *Relay) Deliver() (err error) {
+	defer r.survive("send Data indication", &err)
 	b := r.waiting
 	if b == nil {
 		return nil
@@ -185,7 +194,7 @@ func (r *Relay) Deliver() error {
 		return nil
 	}
 	if err := r.session.Client.Send(m.Raw); err != nil {
-		r.drop(meter.SendFailed, b.peer)
+		r.drop(Undelivered(err), b.peer)
 		return nil
 	}
 	if b.icmp == (ICMP{}) {
@@ -202,6 +211,15 @@ type peerAddress stun.XORMappedAddress
 // AddTo is part of stun.Setter.
 func (p peerAddress) AddTo(m *stun.Message) error {
 	return stun.XORMappedAddress(p).AddToAs(m, stun.AttrXORPeerAddress)
+}
+
+// survive makes a panic an error that ends the session. It is deferred.
+func (r *Relay) survive(task string, err *error) {
+	if cause := recover(); cause != nil {
+		r.meter.Panicked(task, cause)
+		*err = net.ErrClosed
+		_ = r.Close()
+	}
 }
 
 // fromPeer handles a datagram without pion and reports whether it could.
@@ -231,7 +249,7 @@ func (r *Relay) toClient(c *channel, b *Buffer) {
 		return
 	}
 	if err := r.session.Client.Send(b.channelData(c.number, r.session.Client.Connected())); err != nil {
-		r.drop(meter.SendFailed, c.peer)
+		r.drop(Undelivered(err), c.peer)
 		return
 	}
 	v.traffic.Rx.Add(b.n)
@@ -240,7 +258,8 @@ func (r *Relay) toClient(c *channel, b *Buffer) {
 
 // WriteTo sends a Send indication's data. pion/turn has checked the permission, the routes decide about the port. A datagram that
 // is not allowed is counted and reported as sent: an error would only be logged.
-func (r *Relay) WriteTo(b []byte, addr net.Addr) (int, error) {
+func (r *Relay) WriteTo(b []byte, addr net.Addr) (n int, err error) {
+	defer r.survive("forward to peer", &err)
 	udp, ok := addr.(*net.UDPAddr)
 	if !ok {
 		return 0, fmt.Errorf("send to %v: not a UDP address", addr)
@@ -256,7 +275,7 @@ func (r *Relay) WriteTo(b []byte, addr net.Addr) (int, error) {
 		return len(b), nil
 	}
 	if err := r.socket.Send(b, peer); err != nil {
-		r.drop(meter.SendFailed, peer)
+		r.drop(Undelivered(err), peer)
 		return len(b), nil
 	}
 	r.meter.Cluster(name).Tx.Add(len(b))
@@ -373,6 +392,14 @@ func ReasonOf(v cluster.Verdict) meter.Reason {
 		return meter.PortDenied
 	}
 	return meter.PeerDenied
+}
+
+// Undelivered is the reason of a datagram that a socket or a client's transport did not take.
+func Undelivered(err error) meter.Reason {
+	if errors.Is(err, datagram.ErrCongested) {
+		return meter.Congested
+	}
+	return meter.SendFailed
 }
 
 // drop counts a datagram that goes nowhere; peer is the one it came from or was meant for.

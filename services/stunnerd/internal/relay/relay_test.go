@@ -41,6 +41,7 @@ func (s *sink) Send(frame []byte) error {
 
 func (s *sink) Addr() netip.AddrPort { return netip.AddrPortFrom(loopback, 1) }
 func (s *sink) Connected() bool      { return s.connected }
+func (s *sink) Admitted() error      { return nil }
 func (s *sink) Released()            {}
 
 type bed struct {

@@ -12,8 +12,10 @@ type Socket interface {
 	Port() uint16
 	// Receive waits for a datagram, or for word that one did not arrive. The caller owns the buffer.
 	Receive() (*Buffer, error)
-	// Send sends one datagram, whole or not at all.
+	// Send sends one datagram, whole or not at all, and never waits: the error is datagram.ErrCongested when there is no room for it.
 	Send(payload []byte, peer netip.AddrPort) error
+	// Drops is the number of datagrams that were lost because nobody received them in time. It is 0 after Close.
+	Drops() uint64
 	// Close makes Receive return net.ErrClosed.
 	Close() error
 }

@@ -27,6 +27,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/resolve"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/watch"
 )
 
 // CredentialOverlap is how long a live session may go on with a credential that the config no longer knows: one allocation lifetime, in
@@ -122,12 +123,38 @@ func New(o Options) (*Server, error) {
 		wanted: config.Zero(config.DefaultName), running: config.Zero(config.DefaultName), listeners: map[string]*running{}, failures: map[string]string{},
 		closed: make(chan struct{}),
 	}
+	s.meter.LogFaults(o.Log)
 	s.names = resolve.New(resolve.System(nil), s.refresh, o.Log)
 	return s, nil
 }
 
 // Meter is what the server counts.
 func (s *Server) Meter() *meter.Meter { return s.meter }
+
+// Live returns an error when a goroutine that many clients depend on does not come back: then only a restart helps. Probes call it again and
+// again.
+func (s *Server) Live() error {
+	now := time.Now()
+	for _, t := range s.tasks() {
+		if t.Stuck(now) {
+			return fmt.Errorf("stunnerd not live: a reader of a listener, or a lane of pion/turn, has handled one message for more than %v", watch.Patience)
+		}
+	}
+	return nil
+}
+
+func (s *Server) tasks() []*watch.Task {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	tasks := s.machine.Tasks()
+	for _, r := range s.listeners {
+		tasks = append(tasks, r.socket.Tasks()...)
+		for _, old := range r.before {
+			tasks = append(tasks, old.socket.Tasks()...)
+		}
+	}
+	return tasks
+}
 
 // Sessions is who is connected.
 func (s *Server) Sessions() *session.Table { return s.table }

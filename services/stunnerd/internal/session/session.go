@@ -20,14 +20,18 @@ import (
 
 // Client is the way back to a client: a UDP socket and an address, or a connection.
 type Client interface {
-	// Send writes one whole STUN message or ChannelData frame. It may be called from several goroutines at once.
+	// Send sends one whole STUN message or ChannelData frame. It never waits: the error is datagram.ErrCongested when there is no room for the
+	// frame. It may be called from several goroutines at a time.
 	Send(frame []byte) error
 	// Addr is the client's transport address as the listener sees it.
 	Addr() netip.AddrPort
 	// Connected tells whether the client came over a connection of its own: TCP, TLS or DTLS. ChannelData is padded to four bytes there.
 	// RFC 8656 §12.5 wants that on streams and allows it on DTLS, which some clients read like a stream.
 	Connected() bool
-	// Released tells the transport that the client's session is over.
+	// Admitted gives the client room of its own for what is sent to it from now on. It is called before a session begins, which does not
+	// come about if there is an error.
+	Admitted() error
+	// Released takes back what Admitted gave: the session is over.
 	Released()
 }
 

@@ -145,6 +145,8 @@ func (s *socket) Send(payload []byte, peer netip.AddrPort) error {
 	return nil
 }
 
+func (s *socket) Drops() uint64 { return 0 }
+
 func (s *socket) Close() error {
 	s.network.mu.Lock()
 	defer s.network.mu.Unlock()

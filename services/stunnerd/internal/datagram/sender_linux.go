@@ -1,0 +1,176 @@
+// Package datagram sends UDP datagrams without waiting.
+//
+// The kernel charges a datagram to the send buffer of its socket until the datagram has left the host. A datagram that waits for a
+// neighbour to be resolved stays there for three seconds, one that waits for a slow link for as long as the link is busy. A goroutine that
+// waited for room in the buffer would delay every client that it serves. So a send never waits: without room the datagram is dropped, and
+// the caller counts it. And a buffer that clients shared would fill with the datagrams of one of them. So every client with a session
+// has a Sender of its own, which costs the kernel nothing when it receives (see Steer).
+package datagram
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrCongested is the error of a datagram that was dropped because the send buffer of its socket, or the queue of the network device, is full.
+var ErrCongested = errors.New("send buffer is full")
+
+// Sender sends datagrams from one socket. Its methods may be called from several goroutines at a time.
+type Sender struct {
+	family int // AF_INET, or AF_INET6 for both families
+
+	// mu keeps the descriptor open while a system call uses it: the kernel gives the number of a closed one away.
+	mu      sync.RWMutex
+	fd      int
+	release func() error // nil when the Sender is closed
+}
+
+// NewSender returns a Sender on the socket of conn. Close closes conn.
+func NewSender(conn *net.UDPConn) (*Sender, error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return nil, fmt.Errorf("get descriptor of UDP socket: %w", err)
+	}
+	s := &Sender{release: conn.Close}
+	var opt error
+	err = raw.Control(func(fd uintptr) {
+		s.fd = int(fd)
+		s.family, opt = unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
+	})
+	if err := errors.Join(err, opt); err != nil {
+		return nil, fmt.Errorf("get family of UDP socket: %w", err)
+	}
+	return s, nil
+}
+
+// Join returns a Sender that has a socket of its own on the port of s. The sockets of that port must have SO_REUSEPORT and be on the wildcard address. The
+// new socket receives nothing if the port is steered (see Steer).
+func (s *Sender) Join(port int) (*Sender, error) {
+	fd, err := unix.Socket(s.family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open UDP socket: %w", err)
+	}
+	if err := bindShared(fd, s.family, port); err != nil {
+		return nil, errors.Join(fmt.Errorf("bind UDP socket to port %d: %w", port, err), unix.Close(fd))
+	}
+	return &Sender{family: s.family, fd: fd, release: func() error { return unix.Close(fd) }}, nil
+}
+
+// bindShared binds a socket to the wildcard address of its family, and of IPv4 too in an IPv6 socket, beside others on that port.
+func bindShared(fd, family, port int) error {
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err != nil {
+		return err
+	}
+	if family == unix.AF_INET {
+		return unix.Bind(fd, &unix.SockaddrInet4{Port: port})
+	}
+	if err := unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 0); err != nil {
+		return err
+	}
+	return unix.Bind(fd, &unix.SockaddrInet6{Port: port})
+}
+
+// neighbourQueue is how many bytes may wait in the kernel for one neighbour to be resolved, at the default of the sysctl
+// net.ipv4.neigh.*.unres_qlen_bytes. The default size of a send buffer is the same, and SO_SNDBUF allows twice the number that it is given.
+const neighbourQueue = 212992
+
+// Widen gives the send buffer room for more than what may wait for one neighbour that does not answer, so that other destinations of the
+// same Sender have room too. net.core.wmem_max bounds the size; its default is enough.
+func (s *Sender) Widen() error {
+	return s.use(func(fd int) error {
+		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, neighbourQueue); err != nil {
+			return fmt.Errorf("set size of send buffer: %w", err)
+		}
+		return nil
+	})
+}
+
+// Send sends one datagram, whole or not at all, and never waits. The error is ErrCongested when there is no room, net.ErrClosed after Close, or a syscall.Errno.
+func (s *Sender) Send(payload []byte, to netip.AddrPort, from *Source) error {
+	var name unix.RawSockaddrInet6
+	message := unix.Msghdr{Name: (*byte)(unsafe.Pointer(&name)), Namelen: fill(&name, s.family, to)}
+	var vector unix.Iovec
+	if len(payload) > 0 {
+		vector.Base = &payload[0]
+		vector.SetLen(len(payload))
+	}
+	message.Iov = &vector
+	message.SetIovlen(1)
+	if from != nil && from.length > 0 {
+		message.Control = &from.message[0]
+		message.SetControllen(from.length)
+	}
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.release == nil {
+		return net.ErrClosed
+	}
+	// The call does not block, so the scheduler need not know of it.
+	_, _, errno := syscall.RawSyscall(unix.SYS_SENDMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&message)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+	switch errno {
+	case 0:
+		return nil
+	case unix.EAGAIN, unix.ENOBUFS:
+		return ErrCongested
+	}
+	return errno
+}
+
+// fill writes a socket address of the family that a socket has: an IPv6 socket takes IPv4 addresses in mapped form.
+func fill(name *unix.RawSockaddrInet6, family int, to netip.AddrPort) (length uint32) {
+	if family == unix.AF_INET {
+		name4 := (*unix.RawSockaddrInet4)(unsafe.Pointer(name))
+		name4.Family, name4.Addr = unix.AF_INET, to.Addr().Unmap().As4()
+		binary.BigEndian.PutUint16((*[2]byte)(unsafe.Pointer(&name4.Port))[:], to.Port())
+		return unix.SizeofSockaddrInet4
+	}
+	name.Family, name.Addr = unix.AF_INET6, to.Addr().As16()
+	binary.BigEndian.PutUint16((*[2]byte)(unsafe.Pointer(&name.Port))[:], to.Port())
+	return unix.SizeofSockaddrInet6
+}
+
+// Drops is the number of datagrams that the kernel dropped instead of delivering them to this socket, most of them because the receive buffer
+// was full. It is 0 after Close, and where the kernel does not tell.
+func (s *Sender) Drops() (n uint64) {
+	const drops = 8 // SK_MEMINFO_DROPS
+	_ = s.use(func(fd int) error {
+		var info [drops + 1]uint32
+		size := uint32(unsafe.Sizeof(info))
+		_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.SOL_SOCKET, unix.SO_MEMINFO, uintptr(unsafe.Pointer(&info)), uintptr(unsafe.Pointer(&size)), 0)
+		if errno == 0 {
+			n = uint64(info[drops])
+		}
+		return nil
+	})
+	return n
+}
+
+// use calls a function with the descriptor, which stays open meanwhile.
+func (s *Sender) use(f func(fd int) error) error {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.release == nil {
+		return net.ErrClosed
+	}
+	return f(s.fd)
+}
+
+// Close closes the socket. Datagrams that wait in the kernel are sent all the same.
+func (s *Sender) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.release == nil {
+		return nil
+	}
+	release := s.release
+	s.release = nil
+	return release()
+}

@@ -1,0 +1,66 @@
+package datagram
+
+import (
+	"encoding/binary"
+
+	"golang.org/x/sys/unix"
+)
+
+// A socket on the wildcard address answers from the address that the route prefers. A client accepts an answer only from the address
+// that it asked (RFC 8489 §6.3.1.1), and a host may have several addresses. So a listener has the kernel report the destination of every
+// datagram that arrives, and names it as the source of the answer.
+
+// ControlSize is the number of bytes that one control message about an address takes, in either family.
+const ControlSize = 64
+
+// ReportDestination makes a socket deliver the destination address of every datagram as a control message. An IPv6 socket does so for IPv4
+// as well, in mapped form. A socket on a host without IPv6 has the IPv4 option only.
+func ReportDestination(fd int) error {
+	if err := unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1); err == nil {
+		return nil
+	}
+	return unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_PKTINFO, 1)
+}
+
+// Source is the source address of a datagram to be sent, as a control message. The zero Source leaves the choice to the kernel.
+type Source struct {
+	message [ControlSize]byte
+	length  int
+}
+
+// SourceOf returns the Source with which an answer leaves from the address where a datagram arrived. received are the control messages
+// that came with the datagram. The interface is left out, since the answer may take another one.
+func SourceOf(received []byte) (s Source) {
+	for len(received) >= unix.SizeofCmsghdr {
+		header, data, rest, err := unix.ParseOneSocketControlMessage(received)
+		if err != nil {
+			return Source{}
+		}
+		used := len(received) - len(rest)
+		if at, ok := interfaceField(header); ok && used <= ControlSize {
+			s.length = copy(s.message[:], received[:used])
+			if !linkLocal(header, data) {
+				binary.NativeEndian.PutUint32(s.message[unix.CmsgLen(0)+at:], 0)
+			}
+			return s
+		}
+		received = rest
+	}
+	return Source{}
+}
+
+// interfaceField is the offset of the interface index in the data of a control message about addresses.
+func interfaceField(h unix.Cmsghdr) (offset int, ok bool) {
+	switch {
+	case h.Level == unix.IPPROTO_IPV6 && h.Type == unix.IPV6_PKTINFO:
+		return 16, true // behind the address (struct in6_pktinfo)
+	case h.Level == unix.IPPROTO_IP && h.Type == unix.IP_PKTINFO:
+		return 0, true // before it (struct in_pktinfo)
+	}
+	return 0, false
+}
+
+// linkLocal tells whether an address is link-local. Such an address has a meaning only together with its interface.
+func linkLocal(h unix.Cmsghdr, data []byte) bool {
+	return h.Level == unix.IPPROTO_IPV6 && len(data) > 1 && data[0] == 0xFE && data[1]&0xC0 == 0x80
+}

@@ -1,0 +1,78 @@
+package datagram
+
+import (
+	"fmt"
+
+	"golang.org/x/net/bpf"
+	"golang.org/x/sys/unix"
+)
+
+// Steer makes the first sockets of a port, in the order in which they were bound, receive everything that arrives there. The kernel chooses
+// among them by the client's address and port, so that one client is always read by the same socket. Sockets that were bound later only
+// send. However many there are, receiving costs the same: the kernel finds the group by its first socket, and the program picks the
+// member (a connected socket would leave the group, and is searched for one by one).
+//
+// The program is classic BPF on the reuseport group (SO_ATTACH_REUSEPORT_CBPF, Linux 4.5), which needs no capability. Sandboxes that
+// bring a network stack of their own may not have it.
+func (s *Sender) Steer(readers int) error {
+	program, err := bpf.Assemble(steering(uint32(readers)))
+	if err != nil {
+		return fmt.Errorf("assemble steering program: %w", err)
+	}
+	filter := make([]unix.SockFilter, len(program))
+	for i, in := range program {
+		filter[i] = unix.SockFilter{Code: in.Op, Jt: in.Jt, Jf: in.Jf, K: in.K}
+	}
+	return s.use(func(fd int) error {
+		err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_REUSEPORT_CBPF, &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]})
+		if err != nil {
+			return fmt.Errorf("attach steering program: %w", err)
+		}
+		return nil
+	})
+}
+
+// network is the offset at which a classic BPF program finds the IP header (SKF_NET_OFF).
+const network = 0xFFF00000
+
+// Offsets of the fields that the steering program reads.
+const (
+	source4     = network + 12
+	source6Low  = network + 8 + 12 // the last word of the address: the others are alike within a network
+	nextHeader6 = network + 6
+	udp6        = network + 40
+	protocolUDP = 17
+	etherIPv6   = 0x86DD
+)
+
+// steering returns the program: a hash of source address and source port, modulo the number of readers. An IPv6 packet with extension
+// headers is hashed by its address alone.
+func steering(readers uint32) []bpf.Instruction {
+	const golden = 0x9E3779B1 // 2³² divided by the golden ratio: multiplying by it spreads neighbouring values (Knuth, TAOCP 6.4)
+	return []bpf.Instruction{
+		bpf.LoadExtension{Num: bpf.ExtProto},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: etherIPv6, SkipTrue: 6},
+		// IPv4: X is the length of the header.
+		bpf.LoadAbsolute{Off: source4, Size: 4},
+		bpf.StoreScratch{Src: bpf.RegA},
+		bpf.LoadMemShift{Off: network},
+		bpf.LoadIndirect{Off: network, Size: 2},
+		bpf.TAX{},
+		bpf.Jump{Skip: 7},
+		// IPv6.
+		bpf.LoadAbsolute{Off: source6Low, Size: 4},
+		bpf.StoreScratch{Src: bpf.RegA},
+		bpf.LoadConstant{Dst: bpf.RegX, Val: 0},
+		bpf.LoadAbsolute{Off: nextHeader6, Size: 1},
+		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: protocolUDP, SkipTrue: 2},
+		bpf.LoadAbsolute{Off: udp6, Size: 2},
+		bpf.TAX{},
+		// Both: the address is in the scratch memory, the port in X.
+		bpf.LoadScratch{Dst: bpf.RegA},
+		bpf.ALUOpX{Op: bpf.ALUOpAdd},
+		bpf.ALUOpConstant{Op: bpf.ALUOpMul, Val: golden},
+		bpf.ALUOpConstant{Op: bpf.ALUOpShiftRight, Val: 16},
+		bpf.ALUOpConstant{Op: bpf.ALUOpMod, Val: readers},
+		bpf.RetA{},
+	}
+}

@@ -1,0 +1,150 @@
+package listener
+
+import (
+	"errors"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
+)
+
+const (
+	// maxQueued is how many frames may wait for a client that reads slowly, and maxQueuedBytes how many bytes.
+	maxQueued      = 64
+	maxQueuedBytes = 128 << 10
+	// maxAge is how long media may wait. Older media is of no use to a call, and delays what follows it.
+	maxAge = 50 * time.Millisecond
+	// writing is how long a client may take no byte at all while there are some for it.
+	writing = 5 * time.Second
+)
+
+// outlet sends frames to a client over TCP or TLS and never waits. Frames for which there is no room are queued. From a queue that is full
+// or old the oldest media is dropped. Answers are never dropped, since over a reliable transport no client repeats its request (RFC 8489 §6.2.2).
+type outlet struct {
+	stream *stream
+	// conn writes to stream: it is the stream itself, or TLS on it.
+	conn net.Conn
+	// drop counts a frame that is dropped.
+	drop func(meter.Reason)
+	// run runs a function in a goroutine of the listener.
+	run func(func())
+
+	mu sync.Mutex
+	// draining tells that a goroutine sends the queue.
+	draining, closed bool
+	queue            []queuedFrame
+	queued           int // bytes
+}
+
+type queuedFrame struct {
+	bytes []byte
+	since time.Time
+}
+
+// Send sends a frame, or queues a copy of it.
+func (o *outlet) Send(frame []byte) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.closed {
+		return net.ErrClosed
+	}
+	if o.draining {
+		return o.enqueue(frame)
+	}
+	if _, err := o.conn.Write(frame); err != nil {
+		return errors.Join(err, o.stream.Close())
+	}
+	if o.stream.behind() {
+		o.draining = true
+		o.run(o.drain)
+	}
+	return nil
+}
+
+func (o *outlet) enqueue(frame []byte) error {
+	now := time.Now()
+	for len(o.queue) >= maxQueued || o.queued+len(frame) > maxQueuedBytes || o.outdated(now) {
+		oldest := slices.IndexFunc(o.queue, queuedFrame.isMedia)
+		if oldest < 0 {
+			if len(o.queue) < maxQueued && o.queued+len(frame) <= maxQueuedBytes {
+				break
+			}
+			return errors.Join(errBacklog, o.stream.Close())
+		}
+		o.remove(oldest)
+		o.drop(meter.SlowClient)
+	}
+	o.queue = append(o.queue, queuedFrame{slices.Clone(frame), now})
+	o.queued += len(frame)
+	return nil
+}
+
+// outdated tells whether the oldest media of the queue has waited for too long.
+func (o *outlet) outdated(now time.Time) bool {
+	oldest := slices.IndexFunc(o.queue, queuedFrame.isMedia)
+	return oldest >= 0 && now.Sub(o.queue[oldest].since) > maxAge
+}
+
+// isMedia tells ChannelData and Data indications from answers.
+func (q queuedFrame) isMedia() bool {
+	const indication, response = 0x10, 0x01 // the two bits of the class (RFC 8489 §5)
+	return isChannelData(q.bytes[0]) || q.bytes[0]&response == 0 && q.bytes[1]&indication != 0
+}
+
+func (o *outlet) remove(at int) {
+	o.queued -= len(o.queue[at].bytes)
+	o.queue = slices.Delete(o.queue, at, at+1)
+}
+
+// drain sends the queue, as fast as the client reads, and ends when it is empty.
+func (o *outlet) drain() {
+	for {
+		err := o.stream.SetWriteDeadline(time.Now().Add(writing))
+		if err == nil {
+			err = o.stream.flush()
+		}
+		if err != nil {
+			_ = o.stream.Close() // the stream is broken in the middle of a frame
+			return
+		}
+		if o.refill() {
+			return
+		}
+	}
+}
+
+// refill writes frames until there is a backlog again, and reports whether there are none left.
+func (o *outlet) refill() (done bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for len(o.queue) > 0 && !o.stream.behind() {
+		for o.outdated(time.Now()) {
+			o.remove(slices.IndexFunc(o.queue, queuedFrame.isMedia))
+			o.drop(meter.SlowClient)
+		}
+		if len(o.queue) == 0 {
+			break
+		}
+		frame := o.queue[0].bytes
+		o.remove(0)
+		if _, err := o.conn.Write(frame); err != nil {
+			_ = o.stream.Close()
+			return true
+		}
+	}
+	if o.stream.behind() {
+		return false
+	}
+	o.draining, o.queue = false, nil
+	_ = o.stream.SetWriteDeadline(time.Time{}) // fails on a closed connection only
+	return true
+}
+
+// close makes Send fail. No goroutine is started from then on.
+func (o *outlet) close() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.closed = true
+}

@@ -1,0 +1,161 @@
+package listener
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"strconv"
+	"sync/atomic"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
+)
+
+// udpPort is the sockets of a UDP or DTLS listener. All of them are bound to its port with SO_REUSEPORT:
+//
+//	readers    receive; one for each core
+//	strangers  send answers to clients without a session
+//	own        send to one client with a session; opened by own, closed with the session
+type udpPort struct {
+	number  int
+	readers []*net.UDPConn
+	// senders send from the sockets of the readers.
+	senders   []*datagram.Sender
+	strangers []*datagram.Sender
+	// next is the index of the stranger's socket that has sent last.
+	next atomic.Uint32
+	// steered tells that sockets which only send receive nothing. Without it there are none of them, and all sends share the readers' sockets.
+	steered bool
+}
+
+// strangerSockets is how many sockets answer clients without a session. The source of a first request may be forged. The answer to an
+// address of a local network where nobody is waits for three seconds for its neighbour to be resolved, and takes about 1 kB of the send
+// buffer meanwhile. Together the sockets have room for more than three seconds of the challenges that addresses of private networks get
+// (gate.HiddenFactor).
+const strangerSockets = 8
+
+func openPort(number, readers int, log *slog.Logger) (*udpPort, error) {
+	if err := probeUDP(number); err != nil {
+		return nil, err
+	}
+	p := &udpPort{number: number}
+	for range max(readers, 1) {
+		if err := p.addReader(); err != nil {
+			return nil, errors.Join(err, p.Close())
+		}
+	}
+	if err := p.senders[0].Steer(len(p.readers)); err != nil {
+		log.Warn("clients share the send buffers of a listener", "error", err)
+		p.strangers = p.senders
+		return p, nil
+	}
+	p.steered = true
+	for range strangerSockets {
+		s, err := p.senders[0].Join(number)
+		if err == nil {
+			p.strangers = append(p.strangers, s)
+			err = s.Widen()
+		}
+		if err != nil {
+			return nil, errors.Join(err, p.Close())
+		}
+	}
+	return p, nil
+}
+
+func (p *udpPort) addReader() error {
+	conn, err := listenUDP(p.number)
+	if err != nil {
+		return err
+	}
+	s, err := datagram.NewSender(conn)
+	if err != nil {
+		return errors.Join(err, conn.Close())
+	}
+	p.readers, p.senders = append(p.readers, conn), append(p.senders, s)
+	return nil
+}
+
+// probeUDP opens the port once without SO_REUSEPORT: with it, two processes of one user would silently share a port and split the
+// clients between them.
+func probeUDP(port int) error {
+	conn, err := net.ListenUDP("udp", &net.UDPAddr{Port: port})
+	if err != nil {
+		return fmt.Errorf("listen on UDP port %d: %w", port, err)
+	}
+	return conn.Close()
+}
+
+// receiveBuffer is the size in bytes of a reader's receive buffer: key frames of many calls come at once. The kernel grants at most
+// net.core.rmem_max.
+const receiveBuffer = 4 << 20
+
+func listenUDP(port int) (*net.UDPConn, error) {
+	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		var opts error
+		err := c.Control(func(fd uintptr) {
+			opts = errors.Join(
+				unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1),
+				datagram.ReportDestination(int(fd)),
+				unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer),
+			)
+		})
+		return errors.Join(err, opts)
+	}}
+	conn, err := lc.ListenPacket(context.Background(), "udp", ":"+strconv.Itoa(port))
+	if err != nil {
+		return nil, fmt.Errorf("listen on UDP port %d: %w", port, err)
+	}
+	return conn.(*net.UDPConn), nil
+}
+
+// answer sends a datagram to a client without a session. It fills one socket after the other.
+func (p *udpPort) answer(frame []byte, to netip.AddrPort, from *datagram.Source) error {
+	for range p.strangers {
+		at := p.next.Load()
+		err := p.strangers[at%uint32(len(p.strangers))].Send(frame, to, from)
+		if !errors.Is(err, datagram.ErrCongested) {
+			return err
+		}
+		p.next.CompareAndSwap(at, at+1)
+	}
+	return datagram.ErrCongested
+}
+
+// own opens a Sender for one client, or returns nil where clients share those of the readers.
+func (p *udpPort) own() (*datagram.Sender, error) {
+	if !p.steered {
+		return nil, nil
+	}
+	if err := relay.Room(); err != nil {
+		return nil, err
+	}
+	return p.senders[0].Join(p.number)
+}
+
+// drops is the number of datagrams that the kernel dropped at the readers' sockets.
+func (p *udpPort) drops() (n uint64) {
+	for _, s := range p.senders {
+		n += s.Drops()
+	}
+	return n
+}
+
+// Close closes all sockets but those that own has opened.
+func (p *udpPort) Close() (err error) {
+	for _, s := range p.senders {
+		err = errors.Join(err, s.Close())
+	}
+	if p.steered {
+		for _, s := range p.strangers {
+			err = errors.Join(err, s.Close())
+		}
+	}
+	return err
+}

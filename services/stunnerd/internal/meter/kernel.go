@@ -1,0 +1,58 @@
+package meter
+
+import (
+	"sync"
+	"sync/atomic"
+)
+
+// KernelDrops counts the datagrams that the kernel dropped at a set of sockets. The zero KernelDrops is ready to use.
+type KernelDrops struct {
+	mu sync.Mutex
+	// closed is the sum over sockets that are closed.
+	closed uint64
+	open   map[*kernelDrops]struct{}
+}
+
+// kernelDrops is one socket.
+type kernelDrops struct {
+	read func() uint64
+	// last is one more than the final count, or 0 while the socket is open.
+	last atomic.Uint64
+}
+
+// Watch adds a socket whose count read returns. The caller calls forget before it closes the socket.
+func (k *KernelDrops) Watch(read func() uint64) (forget func()) {
+	d := &kernelDrops{read: read}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.open == nil {
+		k.open = map[*kernelDrops]struct{}{}
+	}
+	k.open[d] = struct{}{}
+	return func() {
+		final := read()
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		d.last.Store(final + 1)
+		delete(k.open, d)
+		k.closed += final
+	}
+}
+
+// Load returns the count. Nobody who opens or closes a socket waits for it: it costs one system call a socket.
+func (k *KernelDrops) Load() uint64 {
+	k.mu.Lock()
+	sum, sockets := k.closed, make([]*kernelDrops, 0, len(k.open))
+	for d := range k.open {
+		sockets = append(sockets, d)
+	}
+	k.mu.Unlock()
+	for _, d := range sockets {
+		n := d.read()
+		if last := d.last.Load(); last > 0 { // it was closed meanwhile
+			n = last - 1
+		}
+		sum += n
+	}
+	return sum
+}

@@ -1,0 +1,32 @@
+package watch
+
+import (
+	"testing"
+	"time"
+)
+
+func TestATaskIsStuckWhenOneTurnLastsTooLong(t *testing.T) {
+	var task Task
+	now := time.Unix(0, 0)
+	expect := func(want bool) {
+		t.Helper()
+		if got := task.Stuck(now); got != want {
+			t.Errorf("after %v: stuck is %t, want %t", now.Sub(time.Unix(0, 0)), got, want)
+		}
+	}
+	expect(false)
+	now = now.Add(time.Hour)
+	expect(false) // it waits: that may last
+	task.Begin()
+	expect(false)
+	now = now.Add(Patience - 1)
+	expect(false)
+	task.End()
+	task.Begin()
+	now = now.Add(1)
+	expect(false) // another turn
+	now = now.Add(Patience)
+	expect(true)
+	task.End()
+	expect(false)
+}

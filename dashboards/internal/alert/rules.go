@@ -76,6 +76,24 @@ func dataplane() []Alert {
 			Description: "{{ $value | printf \"%.2f\" }} requests a second are for peers that no route of gateway " + who + " allows: more than ten for each call.",
 		},
 		{
+			Name: "MediaDropped", Severity: Warning, For: "10m",
+			Expr:        rate(telemetry.Dropped, query.Backlog) + " > 10",
+			Summary:     "Gateway " + who + " cannot send media as fast as it arrives.",
+			Description: "Gateway " + who + " drops {{ $value | printf \"%.2f\" }} datagrams a second, because the way to a client or a peer is too slow or its next hop does not answer.",
+		},
+		{
+			Name: "ReceiveBufferFull", Severity: Warning, For: "10m",
+			Expr:        query.Rate(query.Gateway+", pod", "10m", telemetry.KernelDropped) + " > 1",
+			Summary:     "A dataplane of gateway " + who + " does not read as fast as datagrams arrive.",
+			Description: "The kernel drops {{ $value | printf \"%.2f\" }} datagrams a second that are for pod " + where + ". All calls of the pod lose media.",
+		},
+		{
+			Name: "DataplaneFaulty", Severity: Warning, For: "0m",
+			Expr:        query.Sum(query.Gateway+", pod", "increase("+telemetry.Panics+"[15m])") + " > 0",
+			Summary:     "A dataplane of gateway " + who + " has recovered from a fault.",
+			Description: "Pod " + where + " has recovered from {{ $value | humanize }} panics in a quarter of an hour. Each ended at most one call.",
+		},
+		{
 			Name: "ConfigRejected", Severity: Warning, For: "5m",
 			Expr:        telemetry.ConfigProblem + " == 1",
 			Summary:     "A dataplane of gateway " + who + " does not run its config.",

@@ -50,6 +50,7 @@ func podTable() grafana.Panel {
 			{Query: grafana.Query{Legend: "draining", Expr: of(telemetry.AllocationsDraining)}, Unit: count},
 			{Query: grafana.Query{Legend: "full", Expr: most(fullness(pods))}, Unit: share, Limits: used},
 			{Query: grafana.Query{Legend: "config problem", Expr: of(telemetry.ConfigProblem)}, Unit: count, Limits: any1},
+			{Query: grafana.Query{Legend: "faults", Expr: of(telemetry.Panics)}, Unit: count, Limits: any1},
 			{Query: grafana.Query{Legend: "without config source", Expr: of(telemetry.ConfigAge)}, Unit: seconds, Limits: stale},
 			{Query: grafana.Query{Legend: "runs for", Expr: most("time() - " + query.Of(query.Started, query.Job(query.Dataplane), pods))}, Unit: seconds},
 			{Query: grafana.Query{Legend: "memory", Expr: of(query.Memory)}, Unit: bytes},

@@ -47,6 +47,8 @@ var (
 	Failed = oneOf(full, credentials, bounds)
 	// Unusual leaves out that a client is asked for a credential, or for a newer nonce: that is how every call begins.
 	Unusual = `reason!~"no_credential|stale_nonce"`
+	// Backlog are the drops of datagrams for which there is no room on the way out.
+	Backlog = oneOf([]string{"congested", "slow_client"})
 	// Denied are the refusals of peers that no route allows.
 	Denied = oneOf([]string{"peer_denied", "port_denied"})
 )

@@ -25,6 +25,8 @@ const (
 	ClusterBytes             = "stunner_cluster_bytes_total"
 	Refused                  = "stunner_refused_total"
 	Dropped                  = "stunner_dropped_total"
+	KernelDropped            = "stunner_kernel_dropped_total"
+	Panics                   = "stunner_panics_total"
 	ConfigApplied            = "stunner_config_applied_total"
 	ConfigRejected           = "stunner_config_rejected_total"
 	ConfigUnknownFields      = "stunner_config_unknown_fields_total"
@@ -91,6 +93,8 @@ var Metrics = []Metric{
 	{ClusterBytes, Counter, []string{"name", "direction"}, "Bytes between the relay sockets and the peers of a cluster, by direction rx or tx."},
 	{Refused, Counter, []string{"reason"}, "STUN requests that were answered with an error, by reason."},
 	{Dropped, Counter, []string{"reason"}, "Datagrams that were dropped, by reason."},
+	{KernelDropped, Counter, []string{"socket"}, "Datagrams that the kernel dropped before stunnerd read them, by socket: listener or relay."},
+	{Panics, Counter, nil, "Faults of the program that were recovered from. Each ended at most one session."},
 	{ConfigApplied, Counter, nil, "Configs that were put in force, those included that were tried again because a part of them did not run."},
 	{ConfigRejected, Counter, []string{"reason"}, "Configs that were received and kept out, by reason: unreadable or invalid."},
 	{ConfigUnknownFields, Counter, nil, "Fields of the configs put in force that this release does not know, and ignores."},

@@ -38,6 +38,9 @@ func TestContractMetrics(t *testing.T) {
 	m.Cluster("media/sfu").Tx.Add(50)
 	m.Sessions.Add(3)
 	m.Refuse(meter.PeerDenied)
+	m.Panicked("test", "a fault")
+	m.ListenerDrops.Watch(func() uint64 { return 3 })()
+	m.ListenerDrops.Watch(func() uint64 { return 4 })
 	want := `
 # HELP stunner_allocations_active Active TURN allocations, those of a draining process included.
 # TYPE stunner_allocations_active gauge
@@ -67,10 +70,17 @@ stunner_config_problem 1
 # HELP stunner_connections_total Client sessions since start: accepted stream and DTLS connections, and UDP 5-tuples that made an allocation.
 # TYPE stunner_connections_total counter
 stunner_connections_total 3
+# HELP stunner_kernel_dropped_total Datagrams that the kernel dropped before stunnerd read them, by socket: listener or relay.
+# TYPE stunner_kernel_dropped_total counter
+stunner_kernel_dropped_total{socket="listener"} 7
+stunner_kernel_dropped_total{socket="relay"} 0
 # HELP stunner_listener_connections Open client connections of a listener; for UDP the number of its sockets.
 # TYPE stunner_listener_connections gauge
 stunner_listener_connections{name="media/edge/tcp"} 1
 stunner_listener_connections{name="media/edge/udp"} 1
+# HELP stunner_panics_total Faults of the program that were recovered from. Each ended at most one session.
+# TYPE stunner_panics_total counter
+stunner_panics_total 1
 # HELP stunner_refused_total STUN requests that were answered with an error, by reason.
 # TYPE stunner_refused_total counter
 stunner_refused_total{reason="peer_denied"} 1
@@ -82,7 +92,7 @@ stunner_refused_total{reason="peer_denied"} 1
 	}}
 	err := testutil.CollectAndCompare(c, strings.NewReader(want), "stunner_allocations_active", "stunner_allocations_capacity",
 		"stunner_allocations_total", "stunner_bytes_received_total", "stunner_bytes_sent_total", "stunner_certificate_expiry_timestamp_seconds",
-		"stunner_cluster_packets_total", "stunner_config_problem", "stunner_connections_total", "stunner_listener_connections", "stunner_refused_total")
+		"stunner_cluster_packets_total", "stunner_config_problem", "stunner_connections_total", "stunner_kernel_dropped_total", "stunner_listener_connections", "stunner_panics_total", "stunner_refused_total")
 	if err != nil {
 		t.Error(err)
 	}

@@ -38,7 +38,7 @@ var descs = descriptions(
 	telemetry.BytesReceived, telemetry.BytesSent, telemetry.Connections,
 	telemetry.ListenerConnections, telemetry.ListenerConnectionsTotal, telemetry.ListenerPackets, telemetry.ListenerBytes,
 	telemetry.ClusterPackets, telemetry.ClusterBytes,
-	telemetry.Refused, telemetry.Dropped, telemetry.ConfigApplied, telemetry.ConfigRejected, telemetry.ConfigUnknownFields,
+	telemetry.Refused, telemetry.Dropped, telemetry.KernelDropped, telemetry.Panics, telemetry.ConfigApplied, telemetry.ConfigRejected, telemetry.ConfigUnknownFields,
 	telemetry.ConfigInfo, telemetry.ConfigAge, telemetry.ConfigProblem, telemetry.CertificateExpiry,
 )
 
@@ -78,6 +78,9 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	out.reasons(telemetry.Refused, c.Meter.Refusals())
 	out.reasons(telemetry.Dropped, c.Meter.Drops())
+	out.counter(telemetry.KernelDropped, c.Meter.ListenerDrops.Load(), "listener")
+	out.counter(telemetry.KernelDropped, c.Meter.RelayDrops.Load(), "relay")
+	out.counter(telemetry.Panics, c.Meter.Panics.Load())
 	c.config(out)
 }
 

@@ -37,7 +37,7 @@ type association struct {
 	addr   *net.UDPAddr // the client, in the form that pion/dtls knows
 	from   datagram.Source
 	// own sends to this client only; nil where all clients share the senders of the port.
-	own *datagram.Sender
+	own    *datagram.Sender
 	cookie [cookieSize]byte
 	// ahead is by how much records of the handshake are numbered higher than pion/dtls numbers them: the ServerHello has the number of the
 	// ClientHello, so that no number comes twice after several HelloVerifyRequests (RFC 6347 §4.2.1).

@@ -233,7 +233,7 @@ func addrOf(a net.Addr) netip.AddrPort {
 // serve reads frames until the connection ends, or deserves to.
 func (c *connection) serve() {
 	defer c.raw.Close()
-	defer c.recover()
+	defer c.listener.opt.Meter.Survive("serve connection")
 	if c.out != nil {
 		defer c.out.close()
 	}
@@ -266,13 +266,6 @@ func (c *connection) serve() {
 		}
 		c.listener.gate.Receive(frame, c)
 		c.settle()
-	}
-}
-
-// recover makes a panic end this connection, and its session, instead of the process.
-func (c *connection) recover() {
-	if cause := recover(); cause != nil {
-		c.listener.opt.Meter.Panicked("serve connection", cause)
 	}
 }
 

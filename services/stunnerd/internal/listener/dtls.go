@@ -137,11 +137,7 @@ func (s *dtlsSocket) read() {
 }
 
 func (s *dtlsSocket) readUntilPanic() (closed bool) {
-	defer func() {
-		if cause := recover(); cause != nil {
-			s.opt.Meter.Panicked("read DTLS datagram", cause)
-		}
-	}()
+	defer s.opt.Meter.Survive("read DTLS datagram")
 	buf, control := make([]byte, maxDatagram), make([]byte, datagram.ControlSize)
 	for {
 		n, controlled, _, from, err := s.conn.ReadMsgUDPAddrPort(buf, control)

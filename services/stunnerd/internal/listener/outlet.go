@@ -106,6 +106,7 @@ func (o *outlet) drain() {
 			err = o.stream.flush()
 		}
 		if err != nil {
+			o.close()
 			_ = o.stream.Close() // the stream is broken in the middle of a frame
 			return
 		}

@@ -84,19 +84,20 @@ func (l *udpListener) Close() error {
 // read reads until the socket is closed. A panic ends the session of the client whose datagram caused it.
 func (s *udpSocket) read() {
 	for !s.readUntilPanic() {
-		s.gate.Hangup(&s.current)
+		s.hangup()
 		if s.task.Working() {
 			s.task.End()
 		}
 	}
 }
 
+func (s *udpSocket) hangup() {
+	defer s.drops.Survive("end session after a panic")
+	s.gate.Hangup(&s.current)
+}
+
 func (s *udpSocket) readUntilPanic() (closed bool) {
-	defer func() {
-		if cause := recover(); cause != nil {
-			s.drops.Panicked("read UDP datagram", cause)
-		}
-	}()
+	defer s.drops.Survive("read UDP datagram")
 	buf, control := make([]byte, maxDatagram), make([]byte, datagram.ControlSize)
 	for {
 		n, controlled, _, from, err := s.conn.ReadMsgUDPAddrPort(buf, control)

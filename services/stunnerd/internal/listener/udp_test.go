@@ -121,3 +121,39 @@ func TestPortOfAnotherProcessIsNotShared(t *testing.T) {
 		t.Error("a second dataplane would take half of the clients")
 	}
 }
+
+// T-17: a fault in the handling of one datagram costs no other client anything: the reader goes on.
+func TestReaderSurvivesAPanic(t *testing.T) {
+	port, err := openPort(testport.Free(t), 1, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := meter.New()
+	s := &udpSocket{conn: port.readers[0], port: port, drops: m, meter: &meter.Listener{}} // without a gate every datagram is a fault
+	done := make(chan struct{})
+	go func() { defer close(done); s.read() }()
+	client, err := net.Dial("udp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port.number)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	const datagrams, faults = 10, 2 // the handling of each, and the end of its session
+	for range datagrams {
+		if _, err := client.Write(stun.MustBuild(stun.TransactionID, stun.BindingRequest).Raw); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for end := time.Now().Add(10 * time.Second); m.Panics.Load() < datagrams*faults; {
+		if time.Now().After(end) {
+			t.Fatalf("%d faults, want %d", m.Panics.Load(), datagrams*faults)
+		}
+		time.Sleep(time.Millisecond)
+	}
+	if err := port.Close(); err != nil {
+		t.Fatal(err)
+	}
+	<-done
+	if s.task.Working() {
+		t.Error("the reader seems to be at work")
+	}
+}

@@ -27,9 +27,14 @@ type sink struct {
 	frames    chan []byte
 	// arrived is told of every frame, if it is there.
 	arrived chan struct{}
+	// faulty makes Send panic.
+	faulty bool
 }
 
 func (s *sink) Send(frame []byte) error {
+	if s.faulty {
+		panic("faulty")
+	}
 	if s.arrived != nil {
 		s.arrived <- struct{}{}
 	}
@@ -379,5 +384,18 @@ func TestDatagramThatNoIndicationHoldsIsDropped(t *testing.T) {
 				t.Errorf("%d bytes are dropped: %v", size, b.meter.Drops())
 			}
 		}
+	}
+}
+
+// T-17: a fault while a datagram is forwarded ends this session, and not the process.
+func TestPanicEndsTheSession(t *testing.T) {
+	b := newBed(t, &sink{faulty: true})
+	b.Bind(0x4000, b.peer.LocalAddr().(*net.UDPAddr).AddrPort(), func() {})
+	if _, err := b.peer.WriteTo([]byte("hello"), net.UDPAddrFromAddrPort(b.session.Relay)); err != nil {
+		t.Fatal(err)
+	}
+	<-b.read
+	if n := b.meter.Panics.Load(); n != 1 || !b.Closed() {
+		t.Errorf("%d panics are counted, closed is %t", n, b.Closed())
 	}
 }

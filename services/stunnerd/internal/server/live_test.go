@@ -1,0 +1,36 @@
+package server
+
+import (
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/watch"
+)
+
+func TestServerIsNotLiveWhenALaneDoesNotComeBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, err := New(Options{Log: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		lane := s.machine.Tasks()[0]
+		lane.Begin()
+		for range 2 {
+			if err := s.Live(); err != nil {
+				t.Errorf("live at once: %v", err)
+			}
+			time.Sleep(watch.Patience / 2)
+		}
+		if err := s.Live(); err == nil || !strings.Contains(err.Error(), "10s") {
+			t.Errorf("after %v: %v", watch.Patience, err)
+		}
+		lane.End()
+		if err := s.Live(); err != nil {
+			t.Errorf("when it is back: %v", err)
+		}
+	})
+}

@@ -151,7 +151,7 @@ func refused(help string, matchers ...string) grafana.Panel {
 func dropped(matchers string) grafana.Panel {
 	return grafana.Graph{
 		Title: "Dropped, by reason", Unit: packets, Stacked: true,
-		Help:    "Datagrams that were dropped without an answer. rate_limited is somebody who knocks too often without a good credential.",
+		Help: "Datagrams that were dropped without an answer. rate_limited is somebody who knocks too often without a good credential.",
 		Queries: []grafana.Query{
 			{Expr: query.Rate("reason", window, telemetry.Dropped, matchers) + " > 0", Legend: "{{reason}}"},
 			{Expr: query.Rate("socket", window, telemetry.KernelDropped, matchers) + " > 0", Legend: "receive buffer of a {{socket}} full"},

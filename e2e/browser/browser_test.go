@@ -21,8 +21,8 @@ import (
 // patience is how long the browser gets for anything.
 const patience = 40 * time.Second
 
-// TestBrowser: a browser that may use nothing but the relay reaches the echo peer over every transport that it has, is told why it does not,
-// and does not notice changes.
+// A-02, N-05, R-14: a browser that may only use relays reaches the echo peer by the URIs of UDP, TCP and TLS listeners, is told of a wrong password,
+// and its call goes on while listeners and credentials change.
 func TestBrowser(t *testing.T) {
 	stack := start(t)
 	for _, transport := range []string{"udp", "tcp"} {

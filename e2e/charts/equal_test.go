@@ -176,7 +176,7 @@ func TestReleases_FitASecret(t *testing.T) {
 	}
 }
 
-// Images come by digest where one is given, and by the version of the application, never latest, where nothing is. Artifact Hub is told the latter.
+// K-13: images have the version of the application, or a digest, and are never latest. Artifact Hub is told the versions.
 func TestImages(t *testing.T) {
 	metadata := load(t, app).Metadata
 	for _, program := range []string{"auth", "operator", "stunnerd"} {

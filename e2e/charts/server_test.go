@@ -101,8 +101,8 @@ watchNamespaces: [stunner-system, default]
 stunnerGatewayOperator: {discovery: {auth: permissive}}`},
 }
 
-// The API server takes what the charts and the kustomizations render, knows every field of it, has nothing to warn of, and would admit its pods to a namespace with
-// the restricted Pod Security Standard (K-11).
+// G-07, K-11: the API server takes what charts and kustomizations render, knows every field, and warns of nothing.
+// It admits their pods to a namespace of the restricted Pod Security Standard.
 func TestAPIServer_TakesEveryCombination(t *testing.T) {
 	needForeign(t)
 	restricted(t, home)

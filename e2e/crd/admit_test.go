@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestAdmission is a table of objects that the API server takes, and of those that it turns away with a reason.
+// K-14: the API server takes good objects, and refuses bad ones with the field or rule that is broken.
 func TestAdmission(t *testing.T) {
 	kinds := readKinds(t)
 	for _, c := range []struct {

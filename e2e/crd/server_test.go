@@ -129,7 +129,7 @@ func TestAPIServerTakesTheCRDs(t *testing.T) {
 // retired are the fields of v1alpha1 that are taken and mean nothing.
 var retired = map[string][]string{"GatewayConfig": {"stunnerConfig", "metricsEndpoint", "healthCheckEndpoint", "minPort", "maxPort"}}
 
-// TestContractVersions holds what existing manifests and clients rely on: v1 is stored, and v1alpha1 is v1 by another name.
+// G-10: v1 is stored, and v1alpha1 is the same by another name.
 func TestContractVersions(t *testing.T) {
 	for _, crd := range ownCRDs(t) {
 		t.Run(crd.Name, func(t *testing.T) {

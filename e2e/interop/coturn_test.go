@@ -40,8 +40,8 @@ var transports = []transport{
 	{"DTLS", []string{"-S"}, secure, 1},
 }
 
-// TestCoturn: coturn's clients get what they ask for, over every transport, with both kinds of credentials and in both families, and lose
-// nothing; what the gateway does not do it says clearly.
+// N-01, N-04, T-A7, J-10: coturn's clients call over every transport, with both kinds of credentials and in both families, and lose nothing.
+// What the gateway does not offer gives a clear error.
 func TestCoturn(t *testing.T) {
 	d, other := start(t, static), start(t, ephemeral)
 	for _, c := range []struct {

@@ -17,8 +17,7 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 )
 
-// TestJanus: Janus takes TURN credentials from the auth service, by GET and by POST, and gets a relay for them: its answer to a caller that
-// wants nothing but relays has one.
+// J-10: Janus takes TURN credentials from the auth service, by GET and by POST, and gets a relay with them.
 func TestJanus(t *testing.T) {
 	stack := &bed.Stack{Bin: bin, Dir: t.TempDir(), Ports: freePorts(t)}
 	if err := stack.Prepare(filepath.Join(root, "docs/examples/quickstart")); err != nil {

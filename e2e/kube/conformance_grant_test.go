@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// References into another namespace need leave from there: certificates always, credentials and backends where the GatewayConfig says so (K-06).
+// K-06: a reference into another namespace needs a ReferenceGrant: certificates always, credentials and backends where the GatewayConfig says so.
 func TestConformance_Grants(t *testing.T) {
 	t.Parallel()
 	newStage(t).shared(map[string]func(*tenant){

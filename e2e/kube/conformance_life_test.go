@@ -80,7 +80,7 @@ func offers(address string) func(config.Config) bool {
 	return func(c config.Config) bool { return len(c.Listeners) > 0 && c.Listeners[0].PublicAddress == address }
 }
 
-// A load balancer that moves is followed, in the status and in the config, and the address that it had is never offered again (R-33).
+// R-33: the address of a load balancer is followed in the status and in the config. An earlier address is never offered again.
 func addressesAreFollowed(n *tenant) {
 	n.apply(`
 apiVersion: gateway.networking.k8s.io/v1
@@ -114,8 +114,8 @@ spec:
 	}
 }
 
-// A Secret, a GatewayConfig or a Dataplane that is lost is told by conditions and by nothing else: connected dataplanes hear nothing, and what
-// was made stays as it is. When it is back all is well.
+// L-3: a Secret, GatewayConfig or Dataplane that is deleted sets conditions, and changes no object and no config.
+// When it is back all conditions are good again.
 func gatewaysOutliveWhatTheyNeed(n *tenant) {
 	const (
 		secret = `
@@ -190,8 +190,8 @@ spec:
 	}
 }
 
-// A Gateway that is deleted is withdrawn in so many words. One that comes back at once owns everything that is there, and has nothing of the one
-// before (R-30).
+// R-30: the config of a deleted Gateway is withdrawn explicitly. A Gateway that is made again at once owns all objects and has nothing of the one
+// before.
 func gatewaysComeBack(n *tenant) {
 	const lobby = `
 apiVersion: gateway.networking.k8s.io/v1
@@ -244,7 +244,7 @@ func (n *tenant) ownedBy(ctx context.Context, gw *gwapiv1.Gateway, o client.Obje
 	return nil
 }
 
-// A namespace goes while its Gateways are still being made: nothing holds it up, nothing is left, and no other Gateway notices (R-30).
+// R-30: a namespace that is deleted while its Gateways are being made ends, and leaves nothing. No other Gateway notices.
 func namespacesEnd(n *tenant) {
 	guest := *n
 	guest.name = n.name + "-guest"

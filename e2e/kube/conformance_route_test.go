@@ -204,7 +204,7 @@ spec:
 	stays()
 }
 
-// Who may attach is for the listener to say: Same, All and Selector, each with a route of the namespace, of a labelled one and of another (K-07).
+// K-07: listeners with Same, All and Selector take the routes of the namespaces that they allow, and of no others.
 func listenersChooseNamespaces(n *tenant) {
 	for _, suffix := range []string{"-labelled", "-other"} {
 		n.must(n.Create(n.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: n.name + suffix, Labels: map[string]string{"media" + suffix: "yes"}}}))
@@ -243,7 +243,7 @@ spec: {prefixes: [198.51.100.0/24]}
 		listener("selector", 1, bothKinds, served))
 }
 
-// A namespace that gets the label attaches its routes, and one that loses it takes them off: from the status and from the config (K-07).
+// K-07: the routes of a namespace attach when it gets the label, and detach when it loses it, in the status and in the config.
 func labelsAttachAndDetach(n *tenant) {
 	guest := *n
 	guest.name = n.name + "-guest"

@@ -34,7 +34,7 @@ func TestConformance_Safety(t *testing.T) {
 	})
 }
 
-// No secret stands in anything that the operator writes: no ConfigMap, status, event or log has it, nor in another form (K-02, K-04).
+// K-02, K-04: no ConfigMap, event, status, log or metric of the operator has a secret, plain, in base64 or in hex.
 func secretsStandNowhereElse(n *tenant) {
 	const password, shared, vault = "marker-of-a-password", "marker-of-a-shared-secret", "marker-in-a-vault"
 	n.certify(n.name, "door")
@@ -116,8 +116,7 @@ spec:
 	}
 }
 
-// An annotation that cannot be read, or that an API server does not take, leaves the Service in its last good form, and a condition or an event
-// says what is wrong (K-09).
+// K-09: an annotation that cannot be read, or that an API server refuses, leaves the Service in its last good form. A condition says what is wrong.
 func badAnnotationsChangeNothing(n *tenant) {
 	// Of the ports that the API server gives to who asks for one, and not by lot.
 	const good = `{"udp": 30047}`
@@ -178,8 +177,7 @@ spec:
 	}
 }
 
-// Where only restricted pods may run, ours may: those of a Deployment and those of a DaemonSet. Pods in the network of the host may not,
-// whoever brings them (K-11).
+// K-11: a namespace that admits restricted pods only admits those of a Deployment and of a DaemonSet. Pods in the network of the host are refused.
 func podsAreAdmittedWhereLittleIsAllowed(n *tenant) {
 	n.patch(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: n.name}}, `{"metadata":{"labels":{"pod-security.kubernetes.io/enforce":"restricted"}}}`)
 	for name, spec := range map[string]string{

@@ -108,8 +108,7 @@ func (g guarded) ask(scheme, token, path string) (code int, body string, err err
 	return response.StatusCode, string(text), err
 }
 
-// Who reads configs shows a token of its own, over TLS: a dataplane pod gets the config of its Gateway, a reader all, and everybody else nothing
-// (K-01).
+// K-01: over TLS and with a token, a dataplane pod reads the config of its Gateway and a reader reads all. Everybody else gets 401 or 403.
 func TestDiscovery_KnowsWhoAsks(t *testing.T) {
 	t.Parallel()
 	g := guard(t, "strict")
@@ -161,8 +160,9 @@ func TestDiscovery_KnowsWhoAsks(t *testing.T) {
 	}
 }
 
-// A dataplane with the files that a kubelet gives it follows its config over TLS. It does not notice that the Secret of the CA is deleted or
-// damaged, which is mended; and when the CA is another one after all, the same process finds back with the same file.
+// K-01: a dataplane with the files of its projected volume follows its config over TLS.
+// It does not notice that the Secret of the CA is deleted or damaged, which is mended. With a new CA it connects again after the kubelet has updated
+// the same file.
 func TestDiscovery_DataplaneTrustsTheOperator(t *testing.T) {
 	t.Parallel()
 	g := guard(t, "strict")
@@ -267,7 +267,7 @@ func (g guarded) heard(source discovery.Source) discovery.Event {
 	return discovery.Event{}
 }
 
-// A dataplane speaks of itself alone: what it says about another pod is not believed.
+// K-01: a report of a dataplane about another pod is refused.
 func TestDiscovery_BelievesAPodAboutItself(t *testing.T) {
 	t.Parallel()
 	g := guard(t, "strict")
@@ -296,7 +296,7 @@ func TestDiscovery_BelievesAPodAboutItself(t *testing.T) {
 	}
 }
 
-// With permissive everybody reads what is no secret, over TLS and without; who has a token reads what it may.
+// K-01: in permissive mode readers without a token get configs without secrets, over TLS and without; readers with a token get what it grants.
 func TestDiscovery_PermissiveKeepsSecrets(t *testing.T) {
 	t.Parallel()
 	g := guard(t, "permissive")

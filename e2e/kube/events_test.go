@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// People who look at an object see what has become of it, each thing once, and an operator that starts anew has nothing to tell (K-03).
+// K-03: each change of a condition is told by one event, inline credentials among them. An operator that starts anew tells nothing.
 func TestEvents_TellWhatChanges(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

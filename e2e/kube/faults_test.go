@@ -23,8 +23,8 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/reader"
 )
 
-// An operator that is killed between any two writes leaves nothing behind that the next one does not put right: the objects are those of a run
-// that nobody has disturbed, and what was made before is still there.
+// an operator is killed before each of its writes in turn. After a restart the objects equal those of a run that nobody disturbed, and none was
+// made anew.
 func TestKill_BetweenAnyTwoWrites(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -220,8 +220,8 @@ func (d door) differs(want map[string]string) error {
 // outage is how long the API server is away. Nothing depends on it but what piles up meanwhile: all that waits gives up, and tries again, within seconds.
 var outage = flag.Duration("outage", 10*time.Second, "how long the API server is away from an operator")
 
-// While the API server is away, slow, or fails, dataplanes are served what they were served, and nothing is taken for gone. What has changed
-// meanwhile is seen when it is back.
+// R-06, L-3, L-6: while the API server is away, slow or failing, dataplanes are served as before and nothing is deleted.
+// Changes of that time are seen when it is back.
 func TestServer_IsAwaySlowAndFails(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -342,8 +342,7 @@ func (s *stage) label(value string) {
 	s.kubectl("label", "gateway", "front-door", "-n", s.name, "--overwrite", "fault="+value)
 }
 
-// An operator that has not been told of all objects of a kind takes none of them for absent: it serves nothing and writes nothing until it has
-// been, and then what it would have served anyway.
+// an operator that has not read all objects of a kind serves nothing and writes nothing. Then it serves what it served before.
 func TestStart_WaitsForEveryKind(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

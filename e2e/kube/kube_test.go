@@ -114,8 +114,8 @@ func TestObjects_AreMended(t *testing.T) {
 	s.sees("deployment/front-door", ".metadata.labels.watched-by", "somebody")
 }
 
-// One changed EndpointSlice reaches the config, translates what it concerns and writes nothing: the ConfigMap shows Services by name. It
-// runs alone: every operator looks at the routes of all tests.
+// a changed EndpointSlice reaches the config of its Gateway, translates no other, and writes nothing: the ConfigMap shows Services by name.
+// It runs alone, because every operator looks at the routes of all tests.
 func TestEndpoint_CostsWhatItConcerns(t *testing.T) {
 	s := newStage(t)
 	s.expose("192.0.2.7")
@@ -153,8 +153,7 @@ func TestEndpoint_CostsWhatItConcerns(t *testing.T) {
 	}
 }
 
-// An operator that begins while a certificate is missing takes no listener away that the one before it has published: it publishes nothing,
-// dataplanes hold what they have, and objects stay.
+// an operator that starts while a certificate is missing publishes nothing, so that dataplanes keep the listener, and objects stay.
 func TestRestart_TakesNoListenerAway(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

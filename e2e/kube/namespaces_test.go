@@ -12,7 +12,7 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 )
 
-// An operator that looks after some namespaces does so with Roles there, and neither reads nor writes anything in others (K-05).
+// K-05: an operator that looks after some namespaces has Roles there, and neither reads nor writes in others.
 func TestNamespaces_AreAllThatIsTouched(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

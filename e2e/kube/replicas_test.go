@@ -11,8 +11,8 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/reader"
 )
 
-// Every replica serves, and one writes. Whatever happens to the one that does, killed, out of its lease, or frozen for longer than that lasts,
-// another takes over, readers of both do not notice, and the one before writes no more.
+// every replica serves and one writes. When that one is killed, loses its lease or freezes, another takes over,
+// readers of both do not notice, and the one before writes no more.
 func TestReplicas_OneWritesAndAllServe(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

@@ -10,8 +10,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/discovery"
 )
 
-// What dataplanes report decides whether their Gateway is programmed, and which of them goes first; a config on its way writes no status
-// (§8.4 rule 4, R-26).
+// the sessions that a dataplane reports become the deletion cost of its pod.
+// Its reports also decide whether the Gateway is programmed. A config that is on its way writes no status.
 func TestReports_DecideWhetherAGatewayIsProgrammed(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

@@ -13,7 +13,7 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 )
 
-// The rights of the operator are what somebody has written down and looked at, in its own namespace and elsewhere (K-05).
+// K-05: the rights of the operator equal a reviewed list, in its own namespace and elsewhere.
 func TestRights_AreThoseWrittenDown(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -32,8 +32,7 @@ func TestRights_AreThoseWrittenDown(t *testing.T) {
 	}
 }
 
-// The right to write Secrets is for those that the operator makes: whoever acts as the operator overwrites and removes no others, neither in its own
-// namespace nor elsewhere. The operator itself lacks nothing by it.
+// K-05: the operator may write the Secrets that it makes and no others, in any namespace.
 func TestRights_ReachNoSecretsOfOthers(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -114,7 +113,7 @@ func (s *stage) rights(namespace string) string {
 	return strings.Join(lines, "")
 }
 
-// Who may edit a namespace may edit the kinds of the product in it, and no Dataplane; who may view it only views (K-10).
+// K-10: the aggregated roles edit and admin may write the kinds of the product but no Dataplane, and view may only read.
 func TestRights_OfTenants(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

@@ -127,8 +127,8 @@ func (s *stage) reshape(spec string) {
 	s.kubectl("patch", "dataplane", s.name, "--type=merge", "-p", `{"spec":`+spec+`}`)
 }
 
-// What pods start with while the operator is away is in a Secret: the config that is published, with its secrets. It follows endpoints, is mended, goes
-// when the pods are somebody else's, and never takes the place of what people have made.
+// R-02: the Secret that pods start with while the operator is away holds the published config. It follows endpoints and is mended.
+// It goes when others run the pods, and never takes the place of what people have made.
 func TestStandby_IsThePublishedConfig(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

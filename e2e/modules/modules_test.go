@@ -30,7 +30,7 @@ var holes = []struct {
 	{"golang.org/x/net", func(v version) bool { return v.before(0, 45, 0) }, "CVE-2025-47911, CVE-2025-58190: html takes for ever", ""},
 }
 
-// G-04
+// G-04, D-22: no program holds a module version of the table, unless the linker has left the vulnerable code out.
 func TestNoProgramHoldsAKnownHole(t *testing.T) {
 	root, err := bed.Root()
 	if err != nil {

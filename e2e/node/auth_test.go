@@ -47,8 +47,8 @@ func token(t *testing.T, change func(*claims)) string {
 	return signed + "." + encode(mac.Sum(nil))
 }
 
-// TestTokens: where the values of the chart say so, credentials are for who shows a token, and for nobody else. What is asked is counted, and no log has a
-// token or a key in it.
+// J-06, K-04: where the values of the chart ask for tokens, credentials are given for a good token only. Requests are counted, and no log has a token
+// or key.
 func TestTokens(t *testing.T) {
 	s, system := stage(t), place{t, home}
 	s.prepare()

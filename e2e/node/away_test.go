@@ -12,8 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// operatorAway: there is no operator, and a dataplane pod goes. Its calls go on until they end; the pod that comes in its place has never heard of a
-// config, and serves. When the operator is back, nothing happens to anybody.
+// R-02, L-3: the operator is away and a dataplane pod is deleted. Its calls go on until they end, and the next pod serves the standby config.
+// When the operator is back no call notices.
 func operatorAway(s site) {
 	system := place{s.T, home}
 	old := s.open("", udpListener, tcpListener)

@@ -9,8 +9,8 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
 )
 
-// nodeIsDrained: the node of a dataplane pod is drained. Its calls go on there, new ones go to a pod on another node, and the drain is over with the last
-// call.
+// R-28, L-5: the node of a dataplane pod is drained. Its calls go on there, new calls go to a pod on another node,
+// and the drain ends with the last call.
 func nodeIsDrained(s site) {
 	const second = "second"
 	if err := cluster.Join(s.Context(), second); err != nil {

@@ -16,8 +16,7 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/ask"
 )
 
-// strangersAreRefused: somebody with a pod in another namespace, and somebody with a good credential of a Gateway, reach nothing that is not theirs. Each
-// attempt is counted.
+// K-01, K-08, T-01, T-04: a pod of another namespace, and a client with a good credential, reach only what they may. Each attempt is counted.
 func strangersAreRefused(s site) {
 	s.open("", udpListener, tcpListener)
 	foreign := newSite(s.T, "stranger")

@@ -11,7 +11,7 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
 )
 
-// mediaServersChange: media servers are scaled and rolled. The calls to those that go end, and no other.
+// T-05: the pods of media servers come and go. Calls to those that left are cut off and refused with 403, and all others go on.
 func mediaServersChange(s site) {
 	s.copied("testdata/echo.yaml", "echo", "steady")
 	s.kubectl("", "patch", "udproutes.stunner.l7mp.io", "to-echo", "--type=json", "-p",

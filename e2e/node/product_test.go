@@ -93,7 +93,7 @@ func (m meeting) first(t *testing.T) {
 	here.end(t, call.UDP, c)
 }
 
-// roll: calls go on where they are while the dataplane is updated, new ones go to the new pod, and the old one leaves with its last call.
+// L-5, R-08: while the dataplane is updated calls go on where they are, new calls go to the new pod, and the old pod ends with its last call.
 func (m meeting) roll(t *testing.T) {
 	m.T = t
 	old := m.pods(dataplanes)[0]
@@ -115,7 +115,7 @@ func (m meeting) roll(t *testing.T) {
 	m.goesOn(t, calls, old.Name)
 }
 
-// evict: an eviction, which is what becomes of a pod when its node is drained, waits for the calls.
+// an evicted pod, as when its node is drained, ends with its last call.
 func (m meeting) evict(t *testing.T) {
 	m.T = t
 	old := m.pods(dataplanes)[0]

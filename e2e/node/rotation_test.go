@@ -12,8 +12,8 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
 )
 
-// secretsChange: credentials and certificate are replaced under calls by every transport. Who calls anew needs what is new; who calls goes on, and
-// may refresh with what the call began with.
+// credentials and certificate are replaced under calls over every transport. New calls need the new ones.
+// Running calls go on, and may refresh with the credential that they began with.
 func secretsChange(s site) {
 	first := s.certify()
 	s.open("", udpListener, tcpListener,

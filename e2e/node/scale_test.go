@@ -54,8 +54,8 @@ func hall(t *testing.T) meeting {
 	return m
 }
 
-// scale: more calls bring pods, fewer take them away, the one with the fewest calls first; its calls go on where they are until they end. While
-// nobody knows how many calls there are, the pods stay.
+// more calls add pods. Fewer calls remove the pod with the fewest calls first, and its calls go on until they end.
+// while nobody knows how many calls there are the pods stay.
 func (w trigger) scale(c *crowd) {
 	defer c.leaveAll()
 	c.dial(10, "")

@@ -11,7 +11,7 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
 )
 
-// everythingIsUpdated: pods get another label, which needs other pods, and the operator another image. Calls go on where they are.
+// L-5: new pod labels replace the dataplane pods, and a new image the operator. Calls go on where they are.
 func everythingIsUpdated(s site) {
 	old := s.open("", udpListener, tcpListener)
 	doors, peer := s.usual(), s.echo()

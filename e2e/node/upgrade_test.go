@@ -13,7 +13,7 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
 )
 
-// TestUpgrade installs the charts and images of an earlier commit, upgrades them to those of this one, and rolls that back. Calls go on, whichever pod they are in.
+// L-5: charts and images of an earlier commit are upgraded to those of this one, and rolled back. Calls go on in whichever pod they are.
 func TestUpgrade(t *testing.T) {
 	for _, helm := range []string{"helm", "helm3"} {
 		t.Run(helm, func(t *testing.T) {

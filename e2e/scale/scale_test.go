@@ -41,6 +41,7 @@ const (
 	seedWorld = 1
 )
 
+// R-31, L-2: a change among many Gateways costs as much as among few, writes nothing, and reaches its one reader; a restart writes nothing.
 func TestGateways(t *testing.T) {
 	kube, err := cluster.Start(t.Context(), cluster.Options{Still: true})
 	if err != nil {

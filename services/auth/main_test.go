@@ -22,6 +22,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/credential"
 )
 
+// G-02: no test of the package leaves a goroutine behind.
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func none(string) string { return "" }
@@ -50,6 +51,7 @@ func TestVersion(t *testing.T) {
 	}
 }
 
+// J-01, J-11: a command line is refused that mixes kinds of keys, or names all origins.
 func TestCommandLinesThatMakeNoSense(t *testing.T) {
 	tests := map[string]struct{ args, want string }{
 		"no config":             {"--port 80", "--config is missing"},
@@ -190,6 +192,7 @@ func fetch(t *testing.T, method, url string, header http.Header) (int, string) {
 	return answer.StatusCode, string(body)
 }
 
+// J-14: a header of 1 MB gets 431.
 func TestServiceFromAFile(t *testing.T) {
 	s := start(t, "-c", configFile(t), "--demo")
 	await(t, s.health+"/ready", http.StatusOK)
@@ -241,6 +244,7 @@ func TestServiceWithTokens(t *testing.T) {
 	}
 }
 
+// J-16, R-25: without a config the service is alive, not ready, and answers 503.
 func TestServiceWithoutConfigIsAliveAndNotReady(t *testing.T) {
 	s := start(t, "-c", filepath.Join(t.TempDir(), "nothing-yet.json"))
 	for url, want := range map[string]int{

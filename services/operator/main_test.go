@@ -106,7 +106,7 @@ func TestWithinEndsInTime(t *testing.T) {
 	}
 }
 
-// In a cluster configs travel locked unless told otherwise, and pods are told where.
+// K-01: in a cluster config discovery is strict and uses TLS unless a flag says otherwise, and pods get its address.
 func TestDiscoveryIsSecuredInACluster(t *testing.T) {
 	for _, c := range []struct {
 		args    []string
@@ -148,7 +148,7 @@ func TestKEDAFindsTheOperator(t *testing.T) {
 	}
 }
 
-// The libraries that talk to the API server never log what is said there (K-04).
+// K-04: the libraries that talk to the API server do not log its requests and answers.
 func TestLibrariesAreDiscreet(t *testing.T) {
 	levels, err := telemetry.ParseLevels("all:TRACE")
 	if err != nil {

@@ -48,6 +48,7 @@ func TestSIGTERMDrains(t *testing.T) {
 	}
 }
 
+// a process without sessions ends at once when it is told to.
 func TestSIGTERMWithoutCallsEndsAtOnce(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -55,6 +56,7 @@ func TestSIGTERMWithoutCallsEndsAtOnce(t *testing.T) {
 	p.endsWell()
 }
 
+// a second SIGTERM ends the process though it has a session.
 func TestSecondSIGTERMEndsAtOnce(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -68,6 +70,7 @@ func TestSecondSIGTERMEndsAtOnce(t *testing.T) {
 	}
 }
 
+// at the end of the time to drain the process ends though it has a session.
 func TestDrainTimeoutEnds(t *testing.T) {
 	t.Parallel()
 	const timeout = time.Second

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// T-12, R-17, R-18: the number of sessions is bounded by 64 KiB of memory and one descriptor each.
 func TestCapacityFollowsMemoryAndDescriptors(t *testing.T) {
 	var files unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
@@ -26,6 +27,7 @@ func TestCapacityFollowsMemoryAndDescriptors(t *testing.T) {
 	}
 }
 
+// the memory limit is read from a cgroup of either version.
 func TestMemoryLimitOfEitherCgroup(t *testing.T) {
 	for _, tc := range []struct {
 		file, content string

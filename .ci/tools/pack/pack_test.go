@@ -22,8 +22,8 @@ import (
 
 const root = "../../.."
 
-// TestPack: two people who build the same sources in different folders get the same image, and it holds the program, the certificate
-// authorities and nothing else.
+// K-13: two builds of the same sources in different folders are packed into the same image, which holds the program and the certificate authorities
+// only.
 func TestPack(t *testing.T) {
 	digest, archive := packed(t, build(t))
 	if again, same := packed(t, build(t)); again != digest || !bytes.Equal(archive, same) {
@@ -109,7 +109,7 @@ func made(arch string) program {
 	}}
 }
 
-// TestMaterials: the bill lists what is in the program, under the names that databases of holes know, each with an identifier of its own.
+// K-13: the bill of materials lists the modules of the program by the names that vulnerability databases use.
 func TestMaterials(t *testing.T) {
 	bill, err := materials([]program{made("amd64"), made("arm64")})
 	if err != nil {

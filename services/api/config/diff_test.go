@@ -136,6 +136,7 @@ func TestCloneSharesNothing(t *testing.T) {
 	}
 }
 
+// K-02: a redacted config holds no secret, validates, and lets nobody in.
 func TestRedactedShowsNoSecretAndOpensNothing(t *testing.T) {
 	cert, key := keyPair(t)
 	c := good()

@@ -57,6 +57,7 @@ clusters:
 	}
 }
 
+// R-29: fields that are not known are reported by their paths.
 func TestParseReportsUnknownFields(t *testing.T) {
 	_, unknown, err := config.Parse([]byte(`{"version":"v1","colour":1,"admin":{"nested":{"a":1}},"listeners":[{"name":"l"},{"name":"m","Port":1}],
 		"auth":{"credentials":{"free":"form"}}}`))

@@ -11,6 +11,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
+// N-05: good TURN URIs are read and printed in their full form.
 func TestContractTURNURIs(t *testing.T) {
 	for text, want := range map[string]struct{ printed, protocol string }{
 		"turn:example.org":                                {"turn:example.org:3478?transport=udp", "TURN-UDP"},
@@ -49,6 +50,7 @@ func TestContractTURNURIs(t *testing.T) {
 	}
 }
 
+// N-05: bad TURN URIs are refused with what is wrong, and without a password.
 func TestBadTURNURIs(t *testing.T) {
 	for text, problem := range map[string]string{
 		"":                               "unknown scheme",
@@ -115,6 +117,7 @@ func TestURIKeepsCredentialsToItself(t *testing.T) {
 	}
 }
 
+// N-05: a listener with a public address has a URI of its protocol.
 func TestContractURIOfAListener(t *testing.T) {
 	for name, c := range map[string]struct {
 		listener config.Listener

@@ -31,6 +31,7 @@ func good() config.Config {
 	return c
 }
 
+// R-10, T-06: a config with one mistake is refused with field and remedy, an empty password or secret included.
 func TestValidate(t *testing.T) {
 	cert, key := keyPair(t)
 	otherCert, _ := keyPair(t)

@@ -21,6 +21,7 @@ const realm = "stunner.l7mp.io"
 // now is half a second past a full one, so that rounding shows.
 var now = time.Unix(1_800_000_000, 500_000_000)
 
+// J-10: user name, password and key of an ephemeral credential are those of a fixed example.
 func TestContractEphemeralVector(t *testing.T) {
 	a := credential.Authority{Realm: realm, SharedSecret: "s3cret"}
 	expires := time.Unix(1893456000, 0)
@@ -153,6 +154,7 @@ func TestMintRefuses(t *testing.T) {
 	}
 }
 
+// K-04: a secret is redacted in every format and in logs.
 func TestSecretsDoNotShow(t *testing.T) {
 	const secret = credential.Secret("hunter2")
 	holder := struct{ S credential.Secret }{secret}

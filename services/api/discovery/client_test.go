@@ -161,6 +161,7 @@ func (s *scripted) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// a bad frame is told and takes no config away.
 func TestBadFramesLoseNothing(t *testing.T) {
 	s, h := newScripted(t)
 	events := follow(t, open(t, h.URL, Options{ID: "media/a"}))
@@ -208,7 +209,7 @@ func TestBadFramesLoseNothing(t *testing.T) {
 	}
 }
 
-// A document beyond the limit costs the connection, and is told like any other that is kept out.
+// a document beyond the limit ends the connection and is told like any other that is kept out.
 func TestTooLargeFrameIsRejected(t *testing.T) {
 	s, h := newScripted(t)
 	events := follow(t, open(t, h.URL, Options{ID: "media/a"}))
@@ -261,6 +262,7 @@ func TestUnknownFieldsAreReported(t *testing.T) {
 	}
 }
 
+// after a reconnect only what has changed is delivered.
 func TestReconnectTellsOnlyWhatIsNew(t *testing.T) {
 	s, h := newScripted(t)
 	events := follow(t, open(t, h.URL, Options{}))

@@ -11,7 +11,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-// F-05, client side: whatever frames come, one a line, each changes nothing, or delivers one valid config of the wanted id, or is refused; what was
+// F-05: on the side of the client, whatever frames come, one a line, each changes nothing, or delivers one valid config of the wanted id, or is refused; what was
 // good stays good, and what the client remembers stays small.
 func FuzzConfigFrame(f *testing.F) {
 	good := sample("media/a", "r1")
@@ -90,7 +90,7 @@ func heard(t *testing.T, w *watch, frame []byte, before string) string {
 	return now
 }
 
-// F-05, server side: reports are bounded and printable, whatever a client sends.
+// F-05: on the side of the server, reports are bounded and printable, whatever a client sends.
 func FuzzReportFrame(f *testing.F) {
 	for _, seed := range []string{
 		`{"report":{"id":"media/a","pod":"p","revision":"r","accepted":true,"allocations":1,"draining":true}}`,

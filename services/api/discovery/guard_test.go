@@ -42,7 +42,7 @@ func follows(t *testing.T, c *http.Client, path string) *websocket.Conn {
 	return conn
 }
 
-// A stream ends when its token is no longer good, within ten minutes, and not because nobody can say whether it is.
+// K-01: a stream ends within ten minutes after its token is no longer good. It does not end while nobody can review the token.
 func TestAStreamEndsWithItsToken(t *testing.T) {
 	revoked, away, moved := errors.New("the token is no longer good"), fmt.Errorf("review token: %w", ErrUndecided), Grant{ID: "media/a", Node: "other"}
 	for name, c := range map[string]struct {
@@ -117,6 +117,7 @@ func TestWhoDoesNotReadIsLeft(t *testing.T) {
 	})
 }
 
+// K-12: a stream beyond the bound gets 503 with Retry-After.
 func TestStreamsAreBounded(t *testing.T) {
 	var refused []Refusal
 	s, h := serve(t, ServerOptions{Limits: Limits{Streams: 2}, OnRefusal: func(why Refusal) { refused = append(refused, why) }}, sample("media/a", "r"))
@@ -137,7 +138,7 @@ func TestStreamsAreBounded(t *testing.T) {
 	}
 }
 
-// Ten requests a second of an address, twenty at once, however many there are of others; and what is remembered of addresses is bounded.
+// K-12: an address has ten requests a second and a burst of twenty, whatever others ask. The memory of addresses is bounded.
 func TestRequestsOfAnAddressAreBounded(t *testing.T) {
 	p, now := newPace(Limits{}.orUsual()), time.Unix(1_000, 0)
 	allowed := func(address string, tries int) (n int) {
@@ -319,8 +320,8 @@ func TestReportsAreAboutWhatWasPublished(t *testing.T) {
 	})
 }
 
-// Permissive shows everybody everything but the secrets, believes nothing that strangers report, and lets a dataplane wait when nobody can say who it is:
-// a config without secrets is worse for it than none.
+// K-01: in permissive mode a reader without a token gets configs without secrets, and its reports are not believed. A dataplane waits while nobody
+// can review its token: a config without secrets is worse for it than none.
 func TestPermissiveWithholdsSecrets(t *testing.T) {
 	var refused []Refusal
 	authorize := func(r *http.Request) (Grant, error) {
@@ -376,7 +377,7 @@ func TestPermissiveWithholdsSecrets(t *testing.T) {
 	}
 }
 
-// A pod reports about itself, and about its Gateway.
+// K-01: a pod reports about itself and its Gateway only.
 func TestAPodSpeaksForItself(t *testing.T) {
 	g := Grant{ID: "media/a", Pod: "p1"}
 	for _, c := range []struct {

@@ -6,4 +6,5 @@ import (
 	"go.uber.org/goleak"
 )
 
+// G-02: no test of the package leaves a goroutine behind.
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

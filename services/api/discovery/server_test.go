@@ -155,6 +155,7 @@ func TestContractServerAnswersPings(t *testing.T) {
 	}
 }
 
+// K-01: a reader gets what it was granted, 403 for the rest, and 401 without a good token; refusals hold no secret.
 func TestOnlyWhatIsGrantedIsRead(t *testing.T) {
 	authorize := func(r *http.Request) (Grant, error) {
 		switch r.Header.Get("Authorization") {
@@ -241,6 +242,7 @@ func TestReportOfAnotherStreamSurvives(t *testing.T) {
 	}
 }
 
+// K-12: a report that is too large ends its stream.
 func TestReportFramesAreBounded(t *testing.T) {
 	s, h := serve(t, ServerOptions{})
 	conn := dial(t, h, "/api/v1/configs/media/a?watch=true")
@@ -260,6 +262,7 @@ func TestReportFramesAreBounded(t *testing.T) {
 	}
 }
 
+// K-12: publishing waits for no reader.
 func TestPublishNeverWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := NewServer(ServerOptions{})
@@ -300,6 +303,7 @@ func TestPublishedConfigsAreCopies(t *testing.T) {
 	}
 }
 
+// K-04: the log of the server holds no secret at its most talkative level.
 func TestServerLogsNoSecrets(t *testing.T) {
 	var log safeBuilder
 	options := ServerOptions{Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug - 8}))}

@@ -35,7 +35,7 @@ func TestMetricsAreUniquePrefixedAndDocumented(t *testing.T) {
 	}
 }
 
-// The names and labels that existing dashboards, alerts and autoscalers query.
+// G-10: the names and labels that existing dashboards, alerts and autoscalers query do not change.
 func TestContractMetricNames(t *testing.T) {
 	for name, labels := range map[string]string{
 		"stunner_allocations_active":         "",

@@ -22,6 +22,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
 )
 
+// G-02: no test of the package leaves a goroutine behind.
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // pipes is a listener whose connections are pipes, so that a test can make up the time.
@@ -148,6 +149,7 @@ func TestServeBoundsItsConnections(t *testing.T) {
 	})
 }
 
+// J-14, T-20, G-03: a client that does not send its request in time is cut off, after the same time everywhere.
 func TestServeCutsSlowClientsOff(t *testing.T) {
 	ok := func(http.ResponseWriter, *http.Request) {}
 	for name, c := range map[string]struct {
@@ -179,6 +181,7 @@ func TestServeCutsSlowClientsOff(t *testing.T) {
 	}
 }
 
+// J-14: headers of more than 16 KiB get 431.
 func TestServeBoundsHeaders(t *testing.T) {
 	serving(t, func(http.ResponseWriter, *http.Request) {}, func(t *testing.T, p *pipes, _ func()) {
 		for size, want := range map[int]int{15 << 10: http.StatusOK, 17 << 10: http.StatusRequestHeaderFieldsTooLarge} {

@@ -67,6 +67,7 @@ func readSchema(t *testing.T, plural string) property {
 	return property{}
 }
 
+// G-10: the schema of each kind has every field of its Go type.
 func TestCRDHasEveryField(t *testing.T) {
 	for plural, kind := range map[string]any{
 		"gatewayconfigs": GatewayConfig{},

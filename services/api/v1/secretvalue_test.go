@@ -121,6 +121,7 @@ func TestListWithABadSecretValueDecodes(t *testing.T) {
 	}
 }
 
+// K-04: a secret value of a kind is not printed.
 func TestSecretValueDoesNotPrint(t *testing.T) {
 	spec := GatewayConfigSpec{Password: InlineSecret("larkspur"), SharedSecret: decode(t, `["larkspur"]`)}
 	for _, v := range []any{spec, &spec, spec.Password, *spec.Password, spec.SharedSecret, *spec.SharedSecret} {

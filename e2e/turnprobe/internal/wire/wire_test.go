@@ -41,7 +41,7 @@ var (
 	longTermNonce  = "f//499k954d6OL34oL9FSTvy64sA"
 )
 
-// TestSamples: the samples of RFC 5769 are read, their signatures hold, and a changed bit is seen (S-11).
+// S-11: the samples of RFC 5769 are read, their signatures are verified, and a changed bit is noticed.
 func TestSamples(t *testing.T) {
 	for _, c := range []struct {
 		name, sample string
@@ -80,7 +80,7 @@ func TestSamples(t *testing.T) {
 	}
 }
 
-// TestWriteSamples: the encoder writes the samples of RFC 5769 byte for byte. Where they pad with spaces, the padding is put back.
+// S-11: the encoder writes the samples of RFC 5769 byte for byte. They pad with spaces, which the test puts back.
 func TestWriteSamples(t *testing.T) {
 	software := Text(Software, "test vector")
 	for _, c := range []struct {

@@ -30,8 +30,7 @@ func (a away) RoundTrip(r *http.Request) (*http.Response, error) {
 	return w.Result(), nil
 }
 
-// TestJ03FloodDoesNotHideNewKeys has a stranger show unknown kids all the time: keys that are published meanwhile are good within a minute or so
-// all the same.
+// J-03: tokens with unknown key ids make the service fetch the keys at most once a minute, and new keys count within two.
 func TestJ03FloodDoesNotHideNewKeys(t *testing.T) {
 	stranger, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

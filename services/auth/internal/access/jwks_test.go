@@ -25,6 +25,7 @@ import (
 	"go.uber.org/goleak"
 )
 
+// G-02: no test of the package leaves a goroutine behind.
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // issuer is an identity provider that publishes keys and signs with any of them.
@@ -124,6 +125,7 @@ func accepted(t *testing.T, p *Policy, h http.Header) {
 	}
 }
 
+// J-03: a rotated key is fetched once for many requests, and the one before stays good.
 func TestJ03RotationUnderLoad(t *testing.T) {
 	i := newIssuer(t)
 	i.rotate(t, "first")
@@ -142,6 +144,7 @@ func TestJ03RotationUnderLoad(t *testing.T) {
 	}
 }
 
+// J-03: a hundred unknown key ids make at most one fetch.
 func TestJ03FloodOfUnknownKeys(t *testing.T) {
 	i := newIssuer(t)
 	i.rotate(t, "known")
@@ -161,7 +164,7 @@ func TestJ03FloodOfUnknownKeys(t *testing.T) {
 	}
 }
 
-// TestJ03LastGoodKeysStay asks with an unknown kid, which makes the set be fetched, and finds the known keys still there.
+// J-03: an answer that is an error, unreadable, empty, weak, too large or a redirect leaves the last good keys in use.
 func TestJ03LastGoodKeysStay(t *testing.T) {
 	weak, err := rsa.GenerateKey(rand.Reader, 1024)
 	if err != nil {
@@ -211,6 +214,7 @@ func TestJ03LastGoodKeysStay(t *testing.T) {
 	}
 }
 
+// J-03: an issuer that is away at the start is asked again.
 func TestJ03IssuerIsAwayAtTheStart(t *testing.T) {
 	i := newIssuer(t)
 	i.rotate(t, "key")

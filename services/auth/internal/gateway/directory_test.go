@@ -21,6 +21,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
 )
 
+// G-02: no test of the package leaves a goroutine behind.
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // clock is a time that the test moves.
@@ -87,6 +88,7 @@ func TestDirectoryLeavesSnapshotsAlone(t *testing.T) {
 	}
 }
 
+// J-16: errors and lost connections take no gateway away.
 func TestJ16DirectoryKeepsWhatItKnows(t *testing.T) {
 	c := &clock{now: time.Unix(1_900_000_000, 0)}
 	d := NewDirectory(c.time, slog.New(slog.DiscardHandler))
@@ -158,7 +160,7 @@ func TestDirectoryRefusesHiddenSecrets(t *testing.T) {
 	}
 }
 
-// TestJ16DiscoveryEnds uses the real protocol: the server ends, the directory stays.
+// J-16, R-25: the server of config discovery ends, and the gateways stay.
 func TestJ16DiscoveryEnds(t *testing.T) {
 	server := discovery.NewServer(discovery.ServerOptions{Log: slog.New(slog.DiscardHandler)})
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

@@ -28,6 +28,7 @@ func oslo() config.Config {
 	return c
 }
 
+// J-17, N-05: listeners without a public address have no URL, and the others have one for their protocol.
 func TestURLs(t *testing.T) {
 	stun := oslo()
 	stun.Auth = config.Auth{Type: config.AuthNone}

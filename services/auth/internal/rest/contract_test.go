@@ -17,6 +17,7 @@ import (
 
 // The answers that existing clients of GET / and GET /ice get, byte for byte in their fields.
 
+// J-10: answers of the TURN REST API are those of fixed examples, by GET and by POST.
 func TestContractTurn(t *testing.T) {
 	s := newService(t, open(), gateways()...)
 	tests := map[string]struct {
@@ -74,7 +75,7 @@ func mac(username string) string {
 	return string(c.Password)
 }
 
-// TestContractJanus sends what a Janus media server sends: the key under both of its names, and with POST the query once more as a form.
+// J-10: the request of a Janus media server is answered: the key has two names, and POST has the query once more as a form.
 func TestContractJanus(t *testing.T) {
 	s := newService(t, open(), gateways()...)
 	const query = "service=turn&api=4f3c&key=4f3c&username=1234567890123"

@@ -163,6 +163,7 @@ func TestOtherOrigins(t *testing.T) {
 	}
 }
 
+// J-11: without listed origins no answer has headers of CORS.
 func TestNoOriginsMeansNoHeaders(t *testing.T) {
 	r := httptest.NewRequest(http.MethodGet, "/ice", nil)
 	r.Header.Set("Origin", "https://app.example.org")

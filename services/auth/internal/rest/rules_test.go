@@ -18,6 +18,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/auth/internal/rest"
 )
 
+// J-12, J-17, J-18: good requests get the answers of the contract, with headers against caching, and without gateways that have no address.
 func TestIceServers(t *testing.T) {
 	s := newService(t, open(), gateways()...)
 	tests := map[string]struct {
@@ -67,6 +68,7 @@ var (
 	stun   = []string{"stun:203.0.113.9:3478"}
 )
 
+// J-08, J-12, J-14, J-15, J-16, J-17: each mistake in a body has its status and names its parameter.
 func TestIceServersRefuses(t *testing.T) {
 	s := newService(t, open(), gateways()...)
 	const one = `"gateways":[{"namespace":"media","name":"oslo"}]`
@@ -121,6 +123,7 @@ func TestIceServersRefuses(t *testing.T) {
 	})
 }
 
+// J-07, J-08, J-12, J-14, J-15, J-16, J-17: each mistake in a query has its status and names its parameter.
 func TestQueryRefuses(t *testing.T) {
 	s := newService(t, open(), gateways()...)
 	tests := map[string]struct {
@@ -174,6 +177,7 @@ func TestQueryRefuses(t *testing.T) {
 	}
 }
 
+// J-15: an unknown parameter of a query is ignored.
 func TestJ15UnknownParametersAreIgnored(t *testing.T) {
 	s := newService(t, open(), gateways()...)
 	answer := decode[rest.IceConfig](t, s.get(t, "/ice?colour=blue&namespace=stun"), http.StatusOK)
@@ -182,6 +186,7 @@ func TestJ15UnknownParametersAreIgnored(t *testing.T) {
 	}
 }
 
+// J-15: an unknown field of a body is ignored.
 func TestJ15UnknownFieldsAreIgnored(t *testing.T) {
 	s := newService(t, open(), gateways()...)
 	for _, body := range []string{`{"TTL":0}`, `{"ttl":60,"Ttl":"x"}`, `{"colour":{"blue":1}}`, `null`} {
@@ -189,6 +194,7 @@ func TestJ15UnknownFieldsAreIgnored(t *testing.T) {
 	}
 }
 
+// J-15: input is not repeated unescaped in an answer.
 func TestJ15NothingIsReflected(t *testing.T) {
 	s := newService(t, open(), gateways()...)
 	const bait = "<script>alert(1)</script>"
@@ -206,6 +212,7 @@ func TestJ15NothingIsReflected(t *testing.T) {
 	}
 }
 
+// J-07: a user name is normalised and has at most 128 bytes.
 func TestJ07UserNames(t *testing.T) {
 	s := newService(t, open(), gateways()...)
 	for name, tt := range map[string]struct{ typed, want string }{
@@ -223,6 +230,7 @@ func TestJ07UserNames(t *testing.T) {
 	}
 }
 
+// J-07: without tokens each answer of POST is for a user of its own.
 func TestJ07OpenPostMakesUpUsers(t *testing.T) {
 	s := newService(t, open(), gateways()...)
 	seen := map[string]bool{}
@@ -235,7 +243,7 @@ func TestJ07OpenPostMakesUpUsers(t *testing.T) {
 	}
 }
 
-// TestJ10J18CredentialsVerify closes the circle: what the service hands out is what the dataplane's own check accepts.
+// J-10, J-18: the credentials of the service are accepted by the check of the dataplane until their ttl is over.
 func TestJ10J18CredentialsVerify(t *testing.T) {
 	s := newService(t, open(), gateways()...)
 	authority := credential.Authority{Realm: "stunner.l7mp.io", SharedSecret: "s3cret"}
@@ -263,6 +271,7 @@ func TestJ10J18CredentialsVerify(t *testing.T) {
 	}
 }
 
+// J-16, R-25: before the first config every request gets 503 with Retry-After.
 func TestJ16BeforeTheFirstConfig(t *testing.T) {
 	s := newService(t, open())
 	for _, r := range []*http.Request{
@@ -280,6 +289,7 @@ func TestJ16BeforeTheFirstConfig(t *testing.T) {
 	decode[rest.IceServers](t, s.post(t, `{}`), http.StatusCreated)
 }
 
+// J-16: without a connection the last config is used, and its age is told by a header and a metric.
 func TestJ16StaleConfig(t *testing.T) {
 	began := now
 	defer func() { now = began }()
@@ -382,6 +392,7 @@ func TestPathsThatAreNotThere(t *testing.T) {
 	}
 }
 
+// F-11, J-12, J-18: no body gives an answer outside the contract, a 5xx, or an answer that may be cached.
 func FuzzIceServers(f *testing.F) {
 	for _, body := range []string{
 		``, `{}`, `{"ttl":60}`, `{"ttl":1e3}`, `{"ttl":null,"gateways":null}`, `{"transport":"relay","dtls":true}`,
@@ -390,7 +401,7 @@ func FuzzIceServers(f *testing.F) {
 		f.Add(body)
 	}
 	s := newService(f, open(), gateways()...)
-	f.Fuzz(func(t *testing.T, body string) { // F-11
+	f.Fuzz(func(t *testing.T, body string) {
 		s.logs.Reset()
 		if code := s.post(t, body).StatusCode; code >= 500 {
 			t.Errorf("%d for %q: %s", code, body, s.logs)
@@ -398,6 +409,7 @@ func FuzzIceServers(f *testing.F) {
 	})
 }
 
+// F-11, J-12, J-18: no query gives an answer outside the contract, a 5xx, or an answer that may be cached.
 func FuzzIce(f *testing.F) {
 	for _, query := range []string{
 		"", "service=turn&username=alice&ttl=60", "namespace=media&gateway=oslo&listener=udp", "ttl=1&ttl=2", "%zz", "a=%00", "public-addr=::1", "dtls=&key=&api=",
@@ -405,7 +417,7 @@ func FuzzIce(f *testing.F) {
 		f.Add(query)
 	}
 	s := newService(f, open(), gateways()...)
-	f.Fuzz(func(t *testing.T, query string) { // F-11
+	f.Fuzz(func(t *testing.T, query string) {
 		s.logs.Reset()
 		r := httptest.NewRequest(http.MethodGet, "/ice", nil)
 		r.URL.RawQuery = query

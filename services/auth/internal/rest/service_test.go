@@ -28,6 +28,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/auth/internal/rest"
 )
 
+// G-02: no test of the package leaves a goroutine behind.
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // now is the service's clock in tests: one hour before a round number.
@@ -145,7 +146,7 @@ func (s *service) do(t testing.TB, r *http.Request) *http.Response {
 func (s *service) check(t testing.TB, r *http.Request, answer *http.Response, body []byte) {
 	t.Helper()
 	for name, want := range map[string]string{"Cache-Control": "no-store", "Pragma": "no-cache", "X-Content-Type-Options": "nosniff"} {
-		if got := answer.Header.Get(name); got != want { // J-12
+		if got := answer.Header.Get(name); got != want {
 			t.Errorf("%s %s: header %s is %q, want %q", r.Method, r.URL.Path, name, got, want)
 		}
 	}

@@ -156,6 +156,7 @@ func (s *service) ask(t *testing.T, token, body string) *http.Response {
 	return s.do(t, r)
 }
 
+// J-02, J-04, J-05: good tokens are accepted, within the leeway of their times.
 func TestTokensThatAreGood(t *testing.T) {
 	k := newKeys(t)
 	s := newService(t, k.policy(t), gateways()...)
@@ -179,6 +180,7 @@ func TestTokensThatAreGood(t *testing.T) {
 	}
 }
 
+// J-01, J-02, J-04, J-05, J-06, J-07, K-04: bad tokens get the same 401, make the service fetch nothing, and are not logged.
 func TestTokensThatAreNotGood(t *testing.T) {
 	k := newKeys(t)
 	s := newService(t, k.policy(t), gateways()...)
@@ -296,6 +298,7 @@ func sameRefusal(t *testing.T, answer *http.Response, first *string) {
 	}
 }
 
+// J-06: a request without a token gets 401, whatever else is wrong with it.
 func TestJ06NoToken(t *testing.T) {
 	s := newService(t, newKeys(t).policy(t), gateways()...)
 	requests := map[string]*http.Request{
@@ -318,6 +321,7 @@ func TestJ06NoToken(t *testing.T) {
 	}
 }
 
+// J-06: a request with two tokens gets 401.
 func TestJ06TwoTokens(t *testing.T) {
 	k := newKeys(t)
 	s := newService(t, k.policy(t), gateways()...)
@@ -328,7 +332,7 @@ func TestJ06TwoTokens(t *testing.T) {
 	wantProblem(t, s.do(t, r), http.StatusUnauthorized, "")
 }
 
-// TestJ01SharedSecret: with a secret, HMAC is all there is.
+// J-01: where the key is a shared secret only HS256 is accepted.
 func TestJ01SharedSecret(t *testing.T) {
 	k := newKeys(t)
 	secret := []byte("0123456789abcdef0123456789abcdef")
@@ -345,6 +349,7 @@ func TestJ01SharedSecret(t *testing.T) {
 	}
 }
 
+// J-05: a token gives the gateways of its claim, and 403 for others.
 func TestJ05GatewaysOfAToken(t *testing.T) {
 	k := newKeys(t)
 	s := newService(t, k.policy(t), gateways()...)
@@ -388,6 +393,7 @@ func TestJ05GatewaysOfAToken(t *testing.T) {
 	}
 }
 
+// J-07: the user is the subject of the token, and another user name gets 403.
 func TestJ07UserOfAToken(t *testing.T) {
 	k := newKeys(t)
 	s := newService(t, k.policy(t), gateways()...)

@@ -19,6 +19,7 @@ import (
 // The test binary is also the program that the tests keep running: this variable says how it shall behave.
 const roleVariable = "DATAPLANE_TEST_ROLE"
 
+// G-02: no test of the package leaves a goroutine behind.
 func TestMain(m *testing.M) {
 	if role := os.Getenv(roleVariable); role != "" {
 		os.Exit(play(role))

@@ -147,7 +147,7 @@ func TestTheLeaderKeepsTheCA(t *testing.T) {
 	}
 }
 
-// Whose token nobody can look at now is not refused for it; whose token is no good is (K-01).
+// K-01: a reader whose token cannot be reviewed now is asked to come back, and one whose token is bad is refused.
 func TestAnAPIServerThatIsAwayRefusesNobody(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "media", Name: "relay", UID: "7d3e",

@@ -19,7 +19,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/census"
 )
 
-// What it would cost to delete a pod stands on the pod, written no oftener than it must; a pod of somebody else is left alone.
+// the deletion cost of a pod is written to it when it changes enough, and never to a pod of another owner.
 func TestCostsAreWrittenSeldom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())

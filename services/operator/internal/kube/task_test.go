@@ -111,7 +111,7 @@ func (h hangingLog) Handle(context.Context, slog.Record) error {
 	return nil
 }
 
-// What the API server does not answer is given up, and tried again: a process that waits for it is fit.
+// a request that the API server does not answer is given up and tried again, and the process counts as fit meanwhile.
 func TestFit_DoesNotDependOnTheAPIServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())

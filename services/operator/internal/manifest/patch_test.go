@@ -50,7 +50,7 @@ func TestAPatchMakesAPodOrIsRefused(t *testing.T) {
 	}
 }
 
-// Whatever a patch says: it makes a pod that Services find and that runs the dataplane, or it is refused.
+// F-08: a patch of the pods makes a pod that Services find and that runs the dataplane, or is refused.
 func FuzzPatch(f *testing.F) {
 	for _, seed := range []string{
 		`{"spec":{"containers":[{"name":"tap"},{"$patch":"replace"}]}}`,

@@ -26,6 +26,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/trust"
 )
 
+// G-02: no test of the package leaves a goroutine behind.
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const hostName = "discovery.example.net"

@@ -136,7 +136,7 @@ func BenchmarkStart(b *testing.B) {
 	}
 }
 
-// A change costs what it concerns: among many Gateways it has the same units translated as among few, and takes as much memory for that.
+// a change among 1,000 Gateways has the same units translated as among 10, and takes as much memory.
 func TestChangeCostsWhatItConcerns(t *testing.T) {
 	few, many := newTown(10), newTown(1_000)
 	if out := many.translate(translate.Unit{Kind: translate.KindGateway, NamespacedName: resource.KeyOf(townGateway(7, 0))}); out.Gateway.Config == nil ||

@@ -28,6 +28,7 @@ import (
 
 // Properties hold for the input of every golden case.
 
+// F-10: the results do not depend on the order of the objects.
 func TestOrderOfInputIsIrrelevant(t *testing.T) {
 	forEachCase(t, func(t *testing.T, c *testCase) {
 		want := c.bytes(t)
@@ -41,6 +42,7 @@ func TestOrderOfInputIsIrrelevant(t *testing.T) {
 	})
 }
 
+// F-10: the same objects give the same bytes each time.
 func TestSameInputGivesSameOutput(t *testing.T) {
 	forEachCase(t, func(t *testing.T, c *testCase) {
 		want := c.bytes(t)
@@ -110,7 +112,7 @@ func revoked(r translate.Result) bool {
 	})
 }
 
-// K-02: a secret value stands in the config and nowhere else, neither plain nor encoded.
+// K-02: a secret value stands in the config and nowhere else, neither plain nor in base64.
 func TestSecretsStayInTheConfig(t *testing.T) {
 	forEachCase(t, func(t *testing.T, c *testCase) {
 		o := translateAll(c.view(), c.options)

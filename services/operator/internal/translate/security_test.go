@@ -12,7 +12,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// Where the Dataplane is silent, a namespace that enforces the restricted Pod Security Standard admits the pods (K-11).
+// K-11: the pods of every golden case pass the restricted Pod Security Standard, unless the Dataplane asks for more.
 func TestPodsAreRestricted(t *testing.T) {
 	checks, err := policy.NewEvaluator(policy.DefaultChecks(), nil)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// A Secret that vanishes must not end the calls of its listener.
+// a Secret that vanishes does not take the certificate of a listener out of use.
 func TestAListenerKeepsItsLastGoodCertificate(t *testing.T) {
 	c := load(t, filepath.Join("testdata", "a_grant_lends_a_certificate.txtar"))
 	key := c.view().Gateways()[0]
@@ -48,7 +48,7 @@ func TestAListenerKeepsItsLastGoodCertificate(t *testing.T) {
 	}
 }
 
-// Whatever is wrong with a listener, it stays as it was published and where it stood; what its clients may reach, and everything else, is new.
+// a listener with a mistake stays as it was published. Its routes, and everything else in the config, are new.
 func TestAMistakeInAListenerTakesNothingAway(t *testing.T) {
 	const tcp = 1
 	for name, mistake := range map[string]func(*gwapiv1.Listener){

@@ -29,8 +29,8 @@ func believes(t *testing.T, bundle Authority, replica *Identity, now time.Time) 
 	return verify(replica.leaf.Leaf, bundle.Pool(), replica.Names[0], now)
 }
 
-// Years go by in days. At each of them a client that has the bundle of the day before, because bundles spread slowly, believes every
-// replica, and a replica's certificate never outlives the CA that it comes from.
+// K-01: over years of rotation, a client whose CA bundle is a day old believes every replica.
+// Bundles spread slowly, so a new CA must be in them before it signs. The certificate of a replica never outlives its CA.
 func TestRotationIsNeverNoticed(t *testing.T) {
 	a := nextOf(t, Authority{}, start)
 	replica := &Identity{Names: []string{"discovery.stunner-system.svc", "127.0.0.1"}}

@@ -102,7 +102,7 @@ func TestOnePortSpeaksTLSAndPlainHTTP(t *testing.T) {
 	}
 }
 
-// A replica tells another by the CAs of now, not by those of when it began.
+// K-01: a replica believes another by the current CA certificates, and not by those of its start.
 func TestReplicasFollowTheAuthority(t *testing.T) {
 	address, who, _ := port(t, func(ln net.Listener, who *Identity) net.Listener { return tls.NewListener(ln, who.Server()) })
 	other := &Identity{Names: who.Names}

@@ -23,6 +23,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
+// G-02: no test of the package leaves a goroutine behind.
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // TestContractMetrics wants the documented families, the label-free ones equal to the sums of the labelled ones.

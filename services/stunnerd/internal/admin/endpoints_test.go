@@ -237,6 +237,7 @@ func TestEndpointDoesNotWaitForRequests(t *testing.T) {
 	}
 }
 
+// T-20: the health endpoint answers POST with 405.
 func TestStatusIsReadOnly(t *testing.T) {
 	e := newEndpoints(t)
 	url := freeURL(t)

@@ -162,6 +162,7 @@ func TestFiltersAndLimitsChooseSessions(t *testing.T) {
 	}
 }
 
+// T-20: the lists of sessions and refusals are for callers on the same host, unless a flag opens them.
 func TestOnlyThisHostIsAnsweredUnlessToldOtherwise(t *testing.T) {
 	cases := map[string]struct {
 		from   string
@@ -199,6 +200,7 @@ func TestOnlyThisHostIsAnsweredUnlessToldOtherwise(t *testing.T) {
 	}
 }
 
+// T-20: the lists of sessions and refusals can only be read.
 func TestSessionsAndRefusalsAreReadOnly(t *testing.T) {
 	i := inspected(Access{})
 	for _, h := range []http.Handler{i.Sessions(), i.Refusals()} {

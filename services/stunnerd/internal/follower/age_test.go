@@ -143,7 +143,7 @@ func TestConfigGetsNoYoungerByAStart(t *testing.T) {
 	}
 }
 
-// The age is for an alert: nobody must think that a pod hears its source because it says 0.
+// the age of the config counts from the last word of the source, over restarts as well.
 func TestAgeCountsFromTheLastWord(t *testing.T) {
 	wants := func(t *testing.T, f *Follower, what string, want time.Duration) {
 		t.Helper()

@@ -23,6 +23,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/testport"
 )
 
+// G-02: no test of the package leaves a goroutine behind.
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const id = "media/edge"
@@ -110,6 +111,7 @@ func (h *hand) reported(t *testing.T, wanted func(discovery.Report) bool) discov
 	}
 }
 
+// K-15: the last good config is kept in a file of mode 0600.
 func TestGoodConfigIsAppliedReportedAndKept(t *testing.T) {
 	dir := t.TempDir()
 	f, h := follow(t, dir)
@@ -134,6 +136,7 @@ func TestGoodConfigIsAppliedReportedAndKept(t *testing.T) {
 	}
 }
 
+// a rejected config is reported with its error, and the one before runs on.
 func TestRejectedConfigChangesNothingAndIsTold(t *testing.T) {
 	f, h := follow(t, t.TempDir())
 	c := configWith(t, nil)
@@ -198,6 +201,7 @@ func TestRejectionOutlivesRetries(t *testing.T) {
 	})
 }
 
+// rejected configs are counted by reason.
 func TestRejectedConfigsAreCountedByReason(t *testing.T) {
 	f, h := follow(t, "")
 	wrong := configWith(t, func(c *config.Config) { c.Listeners[0].Port = 70000 }).Validate()
@@ -253,6 +257,7 @@ func TestConfigsComeAtABoundedPace(t *testing.T) {
 	}
 }
 
+// L-3: neither a deletion nor the loss of the source changes the running config.
 func TestDeletionAndLossChangeNothing(t *testing.T) {
 	f, h := follow(t, "")
 	h.events <- discovery.Event{ID: id, Config: configWith(t, nil)}
@@ -265,6 +270,7 @@ func TestDeletionAndLossChangeNothing(t *testing.T) {
 	}
 }
 
+// a process whose source says nothing starts from the last good config.
 func TestSilentSourceMeansTheLastGoodConfig(t *testing.T) {
 	dir := t.TempDir()
 	c := configWith(t, nil)
@@ -339,6 +345,7 @@ func write(t *testing.T, l LastGood, content string) {
 	}
 }
 
+// a state folder that cannot be written does not keep a config from being applied.
 func TestUnwritableStateFolderIsNoReasonToStop(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {

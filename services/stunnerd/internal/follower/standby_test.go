@@ -22,7 +22,7 @@ func standby(t *testing.T, data []byte) string {
 	return path
 }
 
-// A process that starts for the first time while its source is away runs what was laid ready, and what the source says as soon as it says something.
+// a process that starts while its source is away runs the standby config, and then what the source says.
 func TestSourceThatIsAwayMeansTheStandbyConfig(t *testing.T) {
 	dir := t.TempDir()
 	ready, next := configWith(t, nil), configWith(t, nil)

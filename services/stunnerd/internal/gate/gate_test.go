@@ -22,6 +22,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
+// G-02: no test of the package leaves a goroutine behind.
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // client is a transport that keeps what it is sent.
@@ -170,7 +171,9 @@ func peerAt(addr string) address {
 
 func channel(n uint32) number { return number{stun.AttrChannelNumber, n << 16} }
 
-// TestEveryRefusalHasItsCode goes through the rules of admit.go.
+// S-04, T-A2, T-A3, T-A5, T-A8, T-A9, T-A10, T-A11, T-A12, T-A14: each rule of admit.go for Allocate and Refresh has its error code.
+// P-01, P-02, P-04, T-04, C-01, C-03: each rule of admit.go for permissions and channels has its error code.
+// A-08, S-02: each answer to an authenticated request has MESSAGE-INTEGRITY, and FINGERPRINT when the request has it.
 func TestEveryRefusalHasItsCode(t *testing.T) {
 	const none, some = false, true
 	peer, denied := peerAt("127.0.0.1:4000"), peerAt("10.0.0.1:4000")
@@ -257,6 +260,7 @@ type setter func(*stun.Message) error
 
 func (s setter) AddTo(m *stun.Message) error { return s(m) }
 
+// C-02: a number that is bound to another peer gives 400, and so does a peer that is bound to another number; the same pair is a success.
 func TestChannelsAreOneToOne(t *testing.T) {
 	b, c := newBed(t), newClient("192.0.2.1:1000")
 	b.allocate(c)
@@ -302,6 +306,7 @@ func tenNet(i int) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 1)
 }
 
+// T-12: an expired permission does not count against the bound of an allocation.
 func TestExpiredPermissionsMakeRoom(t *testing.T) {
 	var p permissions
 	now := time.Now()
@@ -329,6 +334,7 @@ func TestSessionsAreBounded(t *testing.T) {
 	}
 }
 
+// wrong credentials get 401, incomplete ones 400, and a nonce of another address gets 438.
 func TestCredentials(t *testing.T) {
 	b, c := newBed(t), newClient("192.0.2.1:1000")
 	wrong := b.send(c, b.signed(c, username, "wrong", stun.MethodAllocate, udp))
@@ -356,6 +362,7 @@ func TestCredentials(t *testing.T) {
 	}
 }
 
+// T-A15: a Refresh of another user gets 441, and the allocation stays.
 func TestAnotherUserCannotTouchAnAllocation(t *testing.T) {
 	b, c := newBed(t), newClient("192.0.2.1:1000")
 	p := policy()
@@ -436,6 +443,7 @@ func TestMachineThatWantsAnotherNonceIsGivenOne(t *testing.T) {
 	}
 }
 
+// T-A4: a retransmitted Allocate gets the same relayed address and makes no second session.
 func TestRepeatedAllocateGetsTheSameAnswer(t *testing.T) {
 	b, c := newBed(t), newClient("192.0.2.1:1000")
 	raw := b.signed(c, username, password, stun.MethodAllocate, udp)
@@ -481,6 +489,7 @@ func TestEvenPortAndReservation(t *testing.T) {
 	}
 }
 
+// T-A6: the granted lifetime of an allocation is between 600 s and 3,600 s.
 func TestLifetimesAreClamped(t *testing.T) {
 	for asked, want := range map[uint32]uint32{10: 600, 600: 600, 1800: 1800, 3600: 3600, 1 << 31: 3600} {
 		b, c := newBed(t), newClient("192.0.2.1:1000")
@@ -536,6 +545,7 @@ func TestRelayFamilies(t *testing.T) {
 	}
 }
 
+// S-01: a Binding request gets the address that it came from.
 func TestBindingNeedsNoCredential(t *testing.T) {
 	b, c := newBed(t), newClient("192.0.2.1:1000")
 	answer := b.send(c, b.build(request4(stun.MethodBinding), stun.Fingerprint))
@@ -545,6 +555,7 @@ func TestBindingNeedsNoCredential(t *testing.T) {
 	}
 }
 
+// S-03, S-06, S-07, S-08, S-10, T-11: a message that must not be answered gets no answer.
 func TestWhatDeservesSilenceGetsIt(t *testing.T) {
 	b, c := newBed(t), newClient("192.0.2.1:1000")
 	binding := b.build(request4(stun.MethodBinding), stun.Fingerprint)

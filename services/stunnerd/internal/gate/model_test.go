@@ -33,6 +33,8 @@ const (
 	modelSteps     = 500 // fewer than a second has milliseconds: see trial.run
 )
 
+// G-08: every error code that the gate may answer with is met in each run.
+//
 // F-03: whatever several clients and peers do, and however time passes and the config changes meanwhile, every answer and every datagram is
 // what a model of RFC 8656 says, and the gate counts what the model counts.
 func TestModel(t *testing.T) {

@@ -61,7 +61,7 @@ func TestNonceIsBoundToClientAndHour(t *testing.T) {
 	}
 }
 
-// The pods of a gateway accept each other's nonces, and a changed secret takes none away at once.
+// T-09: the pods of a Gateway accept the nonces of each other. After a change of the secret the nonces made under the one before are accepted.
 func TestPodsOfAGatewayShareNonces(t *testing.T) {
 	client, now := netip.MustParseAddr("192.0.2.1"), time.Unix(1_800_000_000, 0)
 	one, other, stranger := nonces(t), nonces(t), nonces(t)
@@ -87,7 +87,7 @@ func TestPodsOfAGatewayShareNonces(t *testing.T) {
 	}
 }
 
-// What every client of a gateway knows is no secret to make nonces from.
+// T-09: nonces are not made of a static credential, because every client of the gateway knows it.
 func TestStaticCredentialMakesNoNonces(t *testing.T) {
 	client, now := netip.MustParseAddr("192.0.2.1"), time.Unix(1_800_000_000, 0)
 	c := config.Zero("media/edge")

@@ -705,7 +705,7 @@ func TestRealmAndPasswordChange(t *testing.T) {
 	}
 }
 
-// T-A7: a reserved port waits 30 s for its client, and then is nobody's.
+// T-A7, G-03: a reserved port waits 30 s for its client, in virtual time, and is closed then.
 func TestReservedPortWaits30Seconds(t *testing.T) {
 	for _, tc := range []struct {
 		after time.Duration

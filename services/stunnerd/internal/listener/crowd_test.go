@@ -39,7 +39,7 @@ func TestCrowdMakesRoomForTheLatest(t *testing.T) {
 	}
 }
 
-// A process that can bear little lets strangers have half of it.
+// T-14: connections without a session may take at most half of a small capacity.
 func TestLimitsFollowTheCapacity(t *testing.T) {
 	for capacity, want := range map[int][2]int{0: {1024, 4096}, 100_000: {1024, 4096}, 3000: {1024, 1500}, 500: {250, 250}, 1: {1, 1}} {
 		l := NewLimits(capacity)

@@ -259,7 +259,7 @@ func binding(t *testing.T, client net.Conn) error {
 	return err
 }
 
-// T-16, RFC 6347 §4.2.8: a hello from the address of a client changes nothing for it, unless it comes with a cookie and the client has no
+// T-16: see RFC 6347 §4.2.8. A hello from the address of a client changes nothing for it, unless it comes with a cookie and the client has no
 // session.
 func TestAssociationBelongsToItsFirstClient(t *testing.T) {
 	l, server := openSecure(t, oneCertificate(t))
@@ -314,6 +314,7 @@ func TestLongRecordEndsConnection(t *testing.T) {
 	}
 }
 
+// F-12, T-16: a changed ClientHello has no good cookie, and its answer is not longer than it.
 // A ClientHello of a real client is what we take it for, whatever is cut off or changed.
 func FuzzHello(f *testing.F) {
 	f.Add(someHello(f, 1, 5, 1, make([]byte, cookieSize)))
@@ -343,7 +344,7 @@ func FuzzHello(f *testing.F) {
 	})
 }
 
-// A cookie is good for a minute, and for two at most.
+// T-16: a cookie is good for at least one minute and at most two.
 func TestCookieExpires(t *testing.T) {
 	client := netip.MustParseAddrPort("192.0.2.1:5000")
 	c := newCookies(cookieSecret())

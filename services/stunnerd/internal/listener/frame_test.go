@@ -94,6 +94,7 @@ func TestTooLongFrameEndsTheStream(t *testing.T) {
 	}
 }
 
+// N-07: on a stream every first byte but those of STUN and channels is an error (RFC 7983 §7).
 func TestWhatIsNoTURNIsRefused(t *testing.T) {
 	for first := range 256 {
 		_, err := frameSize([]byte{byte(first), 0, 0, 0})

@@ -20,6 +20,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/testport"
 )
 
+// G-02, D-19: no listener of the tests leaves a goroutine behind when it is closed.
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // open opens a listener on a free port.

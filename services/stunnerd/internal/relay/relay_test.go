@@ -17,6 +17,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
+// G-02: no test of the package leaves a goroutine behind.
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var loopback = netip.MustParseAddr("127.0.0.1")
@@ -146,7 +147,8 @@ func TestNoPayloadIsCut(t *testing.T) {
 	}
 }
 
-// Without a channel pion/turn says whether a peer may be heard; what it admits arrives whole, what it does not is counted.
+// P-08, C-06: a datagram of a peer without a channel becomes a Data indication that carries it whole, if pion/turn finds a permission. Otherwise it
+// is counted and dropped.
 func TestWithoutChannelPionDecides(t *testing.T) {
 	b := newBed(t, &sink{frames: make(chan []byte, 1)})
 	for _, size := range []int{0, 1, 100, 1600, 1601, 9000, 60_000} {
@@ -229,6 +231,7 @@ func TestClientHearsThatAPeerIsNotThere(t *testing.T) {
 	}
 }
 
+// T-04: a port that the routes do not name carries no datagram, in either direction, also after the channel was bound.
 func TestRoutesHoldForEveryDatagramBothWays(t *testing.T) {
 	b := newBed(t, &sink{frames: make(chan []byte, 8)})
 	b.Bind(0x4000, b.peerAddr(), func() {})
@@ -250,6 +253,7 @@ func TestRoutesHoldForEveryDatagramBothWays(t *testing.T) {
 	}
 }
 
+// C-05: ChannelData that is unbound or shorter than it says is counted and dropped.
 func TestFramesThatFitNothingAreDropped(t *testing.T) {
 	b := newBed(t, &sink{})
 	b.Bind(0x4000, b.peerAddr(), func() {})
@@ -275,7 +279,7 @@ func TestMediaAllocatesNothing(t *testing.T) {
 	}
 }
 
-// Neither does one that is dropped: a client that sends to where it may not costs no more than one that may.
+// G-11: a packet that is dropped costs no allocation.
 func TestDropsAllocateNothing(t *testing.T) {
 	b := newBed(t, &sink{})
 	b.Bind(0x4000, b.peerAddr(), func() {})
@@ -306,7 +310,7 @@ func TestDropsAllocateNothing(t *testing.T) {
 	}
 }
 
-// Receiving allocates nothing either: the reading goroutine takes 1,000 datagrams of a bound peer.
+// G-11: the goroutine that reads a relay socket allocates nothing for a datagram of a bound peer.
 func TestReceivingAllocatesNothing(t *testing.T) {
 	b := newBed(t, &sink{arrived: make(chan struct{})})
 	b.Bind(0x4000, b.peerAddr(), func() {})

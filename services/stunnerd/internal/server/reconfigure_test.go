@@ -20,7 +20,7 @@ func (b *bed) changed(change func(*config.Config)) config.Config {
 	return c
 }
 
-// TestACallSurvivesEveryChangeButTheRemovalOfItsListener proves, change by change, that a call that is up goes on.
+// a call goes on after every change of the config but the removal of its listener, and may still ask for a permission.
 func TestACallSurvivesEveryChangeButTheRemovalOfItsListener(t *testing.T) {
 	cases := map[string]func(t *testing.T, b *bed, c *config.Config){
 		"listener added": func(t *testing.T, b *bed, c *config.Config) {
@@ -67,6 +67,7 @@ func TestACallSurvivesEveryChangeButTheRemovalOfItsListener(t *testing.T) {
 	}
 }
 
+// after a change of the password the old one makes no allocation, and the new one does.
 func TestNewCallNeedsTheNewCredential(t *testing.T) {
 	b := newBed(t)
 	b.apply(b.changed(func(c *config.Config) { c.Auth.Credentials[config.KeyPassword] = "second" }))
@@ -124,6 +125,7 @@ func TestWhatIsRememberedOfFormerAuthoritiesIsBounded(t *testing.T) {
 	}
 }
 
+// T-05: a route that is removed ends the media of running calls, and permissions get 403.
 func TestRouteThatVanishesCutsItsMediaAndForbidsPermissions(t *testing.T) {
 	b := newBed(t)
 	c := b.mustDial("udp", "ann", "first")
@@ -143,6 +145,7 @@ func TestRouteThatVanishesCutsItsMediaAndForbidsPermissions(t *testing.T) {
 	}
 }
 
+// T-04: a call to a port outside the range of the route carries nothing, and that is counted.
 func TestPortOutsideTheRouteCarriesNothing(t *testing.T) {
 	b := newBed(t)
 	b.apply(b.changed(func(c *config.Config) { c.Clusters[0].Endpoints = []string{"127.0.0.1:<1-9>"} }))
@@ -155,6 +158,7 @@ func TestPortOutsideTheRouteCarriesNothing(t *testing.T) {
 	}
 }
 
+// D-07: a listener that is removed from the config ends its sessions and no others.
 func TestRemovedListenerEndsItsSessions(t *testing.T) {
 	b := newBed(t)
 	b.mustDial("udp", "ann", "first")
@@ -166,6 +170,7 @@ func TestRemovedListenerEndsItsSessions(t *testing.T) {
 	}
 }
 
+// a listener that moves to another port keeps the old one until its last session has ended.
 func TestReplacedListenerClosesAfterItsLastSession(t *testing.T) {
 	b := newBed(t)
 	old := b.port("udp")
@@ -186,6 +191,7 @@ func TestReplacedListenerClosesAfterItsLastSession(t *testing.T) {
 	})
 }
 
+// a listener whose new port is taken stays as it was, the status names it, and other listeners change.
 func TestTakenPortKeepsTheLastGoodFormAndHoldsNobodyUp(t *testing.T) {
 	b := newBed(t)
 	c := b.mustDial("udp", "ann", "first")
@@ -220,6 +226,7 @@ func TestTakenPortKeepsTheLastGoodFormAndHoldsNobodyUp(t *testing.T) {
 	}
 }
 
+// T-A17, T-12: a user beyond the quota gets 486, and may allocate again when a session has ended.
 func TestQuotaIsPerUserAndGivenBack(t *testing.T) {
 	b := newBed(t)
 	b.apply(b.changed(func(c *config.Config) { c.Admin.UserQuota = 2 }))
@@ -235,6 +242,7 @@ func TestQuotaIsPerUserAndGivenBack(t *testing.T) {
 	b.mustDial("udp", "ann", "first")
 }
 
+// a process that drains answers Allocate with 508 within a second and keeps its sessions.
 func TestDrainingRefusesNewCallsAndKeepsLiveOnes(t *testing.T) {
 	b := newBed(t)
 	c := b.mustDial("udp", "ann", "first")

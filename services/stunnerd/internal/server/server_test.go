@@ -20,6 +20,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/testport"
 )
 
+// G-02, D-19: no server of the tests leaves a goroutine behind when it is closed.
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // bed is a server with one listener of each transport and an echo peer.
@@ -237,6 +238,7 @@ func TestRelaysOverEveryTransport(t *testing.T) {
 	}
 }
 
+// a wrong password, an unknown user and an empty password get 401.
 func TestWrongCredentialsAreRefused(t *testing.T) {
 	b := newBed(t)
 	for _, c := range []struct{ user, password string }{{"ann", "wrong"}, {"bob", "first"}, {"ann", ""}} {
@@ -249,6 +251,7 @@ func TestWrongCredentialsAreRefused(t *testing.T) {
 	}
 }
 
+// P-02: a permission for a peer that no route allows gives 403.
 func TestPeerOutsideTheRoutesIsForbidden(t *testing.T) {
 	b := newBed(t)
 	c := b.mustDial("udp", "ann", "first")

@@ -1,4 +1,5 @@
-# Generated files: the deep copies, the CRDs and the reference of the Kubernetes kinds, the HTTP contract of the auth service, and what is generated in charts. And module files.
+# Generated files: the deep copies, the CRDs and the reference of the Kubernetes kinds, the HTTP contract of the auth service, the table of requirements, and
+# what is generated in charts. And module files.
 
 CRDS := kustomize/base/crds
 
@@ -10,6 +11,7 @@ gen: ## Write the generated files
 	GOWORK=off go -C .ci/tools tool oapi-codegen --config ../../openapi/auth.cfg.yaml ../../openapi/auth.yaml
 	GOWORK=off $(call TOOL,crd-ref-docs) --config=.ci/reference/config.yaml --templates-dir=.ci/reference --renderer=markdown --source-path=services/api/v1 --output-path=docs/reference.md --log-level=ERROR
 	GOWORK=off go -C dashboards run .
+	GOWORK=off go -C .ci/tools run ./requirements ../..
 	@$(MAKE) --no-print-directory charts
 
 verify: ## Fail when a generated file is not current

@@ -61,7 +61,7 @@ func TestNonceIsBoundToClientAndHour(t *testing.T) {
 	}
 }
 
-// T-09: the pods of a Gateway accept the nonces of each other. After a change of the secret the nonces made under the one before are accepted.
+// A-05, T-09: the pods of a Gateway accept the nonces of each other. After a change of the secret the nonces made under the one before are accepted.
 func TestPodsOfAGatewayShareNonces(t *testing.T) {
 	client, now := netip.MustParseAddr("192.0.2.1"), time.Unix(1_800_000_000, 0)
 	one, other, stranger := nonces(t), nonces(t), nonces(t)

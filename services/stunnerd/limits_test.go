@@ -9,7 +9,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// T-12, R-17, R-18: the number of sessions is bounded by 64 KiB of memory and one descriptor each.
 func TestCapacityFollowsMemoryAndDescriptors(t *testing.T) {
 	var files unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {

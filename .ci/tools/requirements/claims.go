@@ -25,8 +25,8 @@ const (
 var (
 	// startsWithID is a line that begins with an id, whatever follows.
 	startsWithID = regexp.MustCompile(`^` + id + `\b`)
-	// carriesID is a line by which a test carries ids: "T-07: why", or "T-07, T-10: why".
-	carriesID = regexp.MustCompile(`^(` + id + `(?:, ` + id + `)*): \S`)
+	// carriesID is a line by which a test carries ids: "T-07: why", "T-07, T-10: why", or "T-07, RFC 8656 §5: why".
+	carriesID = regexp.MustCompile(`^(` + id + `(?:, ` + id + `)*)(?:, RFC [^:]*)?: \S`)
 )
 
 // readClaims returns the tests of each id. What looks like an id and is carried by no test is an error.

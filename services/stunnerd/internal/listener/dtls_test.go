@@ -259,7 +259,7 @@ func binding(t *testing.T, client net.Conn) error {
 	return err
 }
 
-// T-16: see RFC 6347 §4.2.8. A hello from the address of a client changes nothing for it, unless it comes with a cookie and the client has no
+// T-16, RFC 6347 §4.2.8: a hello from the address of a client changes nothing for it, unless it comes with a cookie and the client has no
 // session.
 func TestAssociationBelongsToItsFirstClient(t *testing.T) {
 	l, server := openSecure(t, oneCertificate(t))

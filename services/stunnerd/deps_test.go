@@ -27,6 +27,11 @@ func TestDependencies(t *testing.T) {
 			Why:       "which addresses a name has is asked of name servers; what may be reached there is decided by the pure cluster package",
 		},
 		{
+			Package:   internal + "datagram",
+			Forbidden: []string{"net/http", "github.com/pion/...", "github.com/stunner-gateway/..."},
+			Why:       "sending a datagram is a matter of the kernel, and the same for clients and peers",
+		},
+		{
 			Package:   internal + "session",
 			Forbidden: []string{"net/http", "github.com/pion/...", internal + "relay", internal + "gate", internal + "listener", internal + "server"},
 			Why:       "who is connected is known below everything that moves packets",

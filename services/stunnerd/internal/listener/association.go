@@ -56,6 +56,9 @@ var errCookie = errors.New("pion/dtls keeps its cookie elsewhere than it used to
 
 // newAssociation starts the server's side of a handshake, with the client's hello, whose cookie is good, as the first thing to read.
 func newAssociation(s *dtlsSocket, client netip.AddrPort, from datagram.Source, h hello, options ...dtls.ServerOption) (*association, error) {
+	if err := relay.Room(); err != nil {
+		return nil, err
+	}
 	own, err := s.port.own()
 	if err != nil {
 		return nil, err

@@ -14,7 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
-	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
 )
 
 // udpPort is the sockets of a UDP or DTLS listener. All of them are bound to its port with SO_REUSEPORT:
@@ -132,9 +131,6 @@ func (p *udpPort) answer(frame []byte, to netip.AddrPort, from *datagram.Source)
 func (p *udpPort) own() (*datagram.Sender, error) {
 	if !p.steered {
 		return nil, nil
-	}
-	if err := relay.Room(); err != nil {
-		return nil, err
 	}
 	return p.senders[0].Join(p.number)
 }

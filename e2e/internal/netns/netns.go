@@ -2,6 +2,7 @@
 package netns
 
 import (
+	"flag"
 	"os"
 	"os/exec"
 	"strings"
@@ -14,22 +15,23 @@ const inside = "E2E_NETNS"
 
 // Isolated runs the test once more, in a child process with a network namespace of its own, and reports whether this is that child. A test
 // begins with it and returns when it is not: what the child found is then the test's result. Every address of 198.18.0.0/15, which is set
-// aside for such experiments (RFC 2544 §C.2.2), is an address of the child.
+// aside for such experiments (RFC 2544 §C.2.2), is an address of the child. The child runs the subtests that -run selects.
 func Isolated(t *testing.T) bool {
 	t.Helper()
 	if os.Getenv(inside) == t.Name() {
-		for _, command := range []string{"link set lo up", "address add 198.18.0.1/15 dev lo"} {
-			if out, err := exec.Command("ip", strings.Fields(command)...).CombinedOutput(); err != nil {
-				t.Fatalf("ip %s: %v: %s", command, err, out)
-			}
-		}
+		Run(t, "ip link set lo up")
+		Run(t, "ip address add 198.18.0.1/15 dev lo")
 		return true
 	}
 	program, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	child := exec.CommandContext(t.Context(), program, "-test.run", "^"+t.Name()+"$", "-test.v", "-test.count=1")
+	pattern := "^" + t.Name() + "$"
+	if _, subtests, some := strings.Cut(flag.Lookup("test.run").Value.String(), "/"); some {
+		pattern += "/" + subtests
+	}
+	child := exec.CommandContext(t.Context(), program, "-test.run", pattern, "-test.v", "-test.count=1")
 	child.Env = append(os.Environ(), inside+"="+t.Name())
 	child.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
 	out, err := child.CombinedOutput()
@@ -38,4 +40,15 @@ func Isolated(t *testing.T) bool {
 		t.Fatal(err)
 	}
 	return false
+}
+
+// Run runs a command in the network of the calling thread, and returns what it printed. An error ends the test.
+func Run(t *testing.T, command string) string {
+	t.Helper()
+	words := strings.Fields(command)
+	out, err := exec.Command(words[0], words[1:]...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s: %v: %s", command, err, out)
+	}
+	return string(out)
 }

@@ -1,0 +1,252 @@
+package abuse
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"text/template"
+
+	"crypto/x509"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/netns"
+)
+
+// The addresses of the stage. The server has one address, which all hosts reach through the link that they are on.
+var (
+	serverAddr = netip.MustParseAddr("10.200.0.1")
+	// farClients are behind a router: for the server, they have one next hop, which always answers neighbour solicitation.
+	farClients = netip.MustParsePrefix("10.211.0.0/16")
+	// lan is a subnet that the server is on. Each of its addresses is a next hop of its own.
+	lan = netip.MustParsePrefix("10.202.0.0/16")
+	// peerNet is the subnet of the peers, on a link of its own.
+	peerNet = netip.MustParsePrefix("10.203.0.0/16")
+	// slowNet is behind a link of slowRate.
+	slowNet = netip.MustParsePrefix("10.204.0.0/24")
+)
+
+const (
+	turnPort, dtlsPort = 3478, 5349
+	echoPort           = 7
+	echoPeers          = 4
+	// usualSendBuffer is net.core.wmem_max and net.core.wmem_default of Linux, in bytes.
+	usualSendBuffer = 212992
+)
+
+// stage is the server under test, in the network of this process, and the hosts around it.
+type stage struct {
+	far, lan, peers, slow *netns.Space
+	// echo are peers that send each datagram back.
+	echo  []netip.AddrPort
+	chain []byte // certificate of the server, in PEM
+	key   []byte
+	roots *x509.CertPool
+	dir   string
+}
+
+// host is the address of a subnet with this number.
+func host(subnet netip.Prefix, number uint16) netip.Addr {
+	a := subnet.Addr().As4()
+	a[2], a[3] = byte(number>>8), byte(number)
+	return netip.AddrFrom4(a)
+}
+
+// newStage makes the hosts and their links. The kernel removes them when the process ends.
+func newStage(t *testing.T) *stage {
+	t.Helper()
+	s := &stage{
+		far: netns.New(t, "far"), lan: netns.New(t, "lan"), peers: netns.New(t, "peers"), slow: netns.New(t, "slow"),
+		roots: x509.NewCertPool(), dir: t.TempDir(),
+	}
+	at := func(subnet netip.Prefix, number uint16) netip.Prefix {
+		return netip.PrefixFrom(host(subnet, number), subnet.Bits())
+	}
+	netns.Run(t, fmt.Sprintf("ip address add %s/32 dev lo", serverAddr))
+	netns.Run(t, "sysctl -q -w net.ipv4.ip_forward=0 net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.default.rp_filter=0")
+	link := netip.MustParsePrefix("10.201.0.0/24")
+	s.far.Link(t, at(link, 1), at(link, 2))
+	s.far.Run(t, fmt.Sprintf("ip route add local %s dev lo", farClients))
+	netns.Run(t, fmt.Sprintf("ip route add %s via %s", farClients, host(link, 2)))
+	s.lan.Link(t, at(lan, 1), at(lan, 2))
+	s.peers.Link(t, at(peerNet, 1), at(peerNet, 2))
+	s.slow.Link(t, at(slowNet, 1), at(slowNet, 2))
+	netns.Run(t, "tc qdisc add dev slow root tbf rate 1mbit burst 3000 limit 300000")
+	// A host that is hit by many datagrams for closed ports answers all of them.
+	s.peers.Run(t, "sysctl -q -w net.ipv4.icmp_ratelimit=0")
+	for i := range uint16(echoPeers) {
+		peer := netip.AddrPortFrom(host(peerNet, 10+i), echoPort)
+		s.peers.Run(t, fmt.Sprintf("ip address add %s/%d dev eth0", peer.Addr(), peerNet.Bits()))
+		s.serveEcho(t, peer)
+		s.echo = append(s.echo, peer)
+	}
+	var err error
+	if s.chain, s.key, err = bed.Certificate(serverAddr); err != nil {
+		t.Fatal(err)
+	}
+	s.roots.AppendCertsFromPEM(s.chain)
+	return s
+}
+
+// socket opens a UDP socket in a namespace, until the test ends.
+func socket(t *testing.T, in *netns.Space, local netip.AddrPort) *net.UDPConn {
+	t.Helper()
+	var conn *net.UDPConn
+	var err error
+	in.Do(func() { conn, err = net.ListenUDP("udp4", net.UDPAddrFromAddrPort(local)) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+func (s *stage) serveEcho(t *testing.T, at netip.AddrPort) {
+	t.Helper()
+	conn := socket(t, s.peers, at)
+	go func() {
+		buf := make([]byte, 2048)
+		for {
+			n, from, err := conn.ReadFromUDPAddrPort(buf)
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			if err == nil {
+				_, _ = conn.WriteToUDPAddrPort(buf[:n], from) // what is lost is counted by the client
+			}
+		}
+	}()
+}
+
+// usualBuffers lowers the limit of send buffers to that of most machines, for as long as the test runs, where this one has a higher limit. The
+// limit is one for all network namespaces and cannot be written in any but the first, so this is not done in the child process.
+func usualBuffers(t *testing.T) {
+	t.Helper()
+	const limit = "/proc/sys/net/core/wmem_max"
+	was, err := os.ReadFile(limit)
+	if errors.Is(err, fs.ErrNotExist) {
+		return // the child process, before Linux 6.8
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if bytes, err := strconv.Atoi(strings.TrimSpace(string(was))); err != nil || bytes <= usualSendBuffer {
+		return
+	}
+	if err := os.WriteFile(limit, []byte(strconv.Itoa(usualSendBuffer)), 0); err != nil {
+		t.Fatalf("lower net.core.wmem_max from %s to %d, the limit of most machines: %v: run the test as root of the machine", was, usualSendBuffer, err)
+	}
+	t.Cleanup(func() {
+		if err := os.WriteFile(limit, was, 0); err != nil {
+			t.Errorf("restore net.core.wmem_max to %s: %v", was, err)
+		}
+	})
+}
+
+// server is a TURN server that can be started on the stage.
+type server struct {
+	name    string
+	command func(t *testing.T, s *stage) bed.Command
+}
+
+var servers = []server{{"stunnerd", stunnerdCommand}, {"coturn", coturnCommand}}
+
+// run starts a server and waits until it serves. It runs without CAP_NET_ADMIN, as the product does in a cluster: the capability would let it
+// exceed the limit of send buffers.
+func (s *stage) run(t *testing.T, what server) *bed.Process {
+	t.Helper()
+	c := what.command(t, s)
+	c.Args = append([]string{"--bounding-set=-net_admin", "--inh-caps=-net_admin", c.Path}, c.Args...)
+	c.Path = "setpriv"
+	path, err := exec.LookPath(c.Path)
+	if err != nil {
+		t.Fatal("setpriv is not installed: run `sudo apt-get install --yes util-linux`")
+	}
+	c.Name, c.Path, c.Dir, c.Logs = what.name, path, s.dir, t.TempDir()
+	p, err := bed.Start(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if p.Err() != nil || t.Failed() {
+			t.Logf("end of the log of %s:\n%s", what.name, strings.Join(p.Tail(10), "\n"))
+		}
+		if err := p.Kill(); err != nil {
+			t.Error(err)
+		}
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := p.Until(ctx, s.serves); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// serves is nil when the server accepts connections, which it does for TCP after the other transports.
+func (s *stage) serves(ctx context.Context) error {
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", netip.AddrPortFrom(serverAddr, turnPort).String())
+	if err == nil {
+		conn.Close()
+	}
+	return err
+}
+
+var neighbourConfig = template.Must(template.New("config").Parse(`version: v1
+admin: {name: abuse/neighbours, healthcheck_endpoint: "http://127.0.0.1:8086", metrics_endpoint: "http://127.0.0.1:8080/metrics"}
+auth: {type: static, realm: abuse.example.org, credentials: {username: {{.User}}, password: {{.Password}}}}
+listeners:
+  - {name: udp, protocol: TURN-UDP, address: {{.Address}}, port: {{.TURN}}, routes: [peers]}
+  - {name: dtls, protocol: TURN-DTLS, address: {{.Address}}, port: {{.DTLS}}, routes: [peers], cert: {{.Cert}}, key: {{.Key}}}
+  - {name: tcp, protocol: TURN-TCP, address: {{.Address}}, port: {{.TURN}}, routes: [peers]}
+clusters:
+  - {name: peers, type: STATIC, endpoints: ["{{.Peers}}", "{{.Slow}}"]}
+`))
+
+func stunnerdCommand(t *testing.T, s *stage) bed.Command {
+	t.Helper()
+	var config bytes.Buffer
+	if err := neighbourConfig.Execute(&config, map[string]any{
+		"User": user, "Password": password, "Address": serverAddr, "TURN": turnPort, "DTLS": dtlsPort, "Peers": peerNet, "Slow": slowNet,
+		"Cert": base64.StdEncoding.EncodeToString(s.chain), "Key": base64.StdEncoding.EncodeToString(s.key),
+	}); err != nil {
+		t.Fatal(err)
+	}
+	file := s.file(t, "config.yaml", config.Bytes())
+	return bed.Command{Path: program, Args: []string{"--config", file}}
+}
+
+func coturnCommand(t *testing.T, s *stage) bed.Command {
+	t.Helper()
+	path, err := exec.LookPath("turnserver")
+	if err != nil {
+		t.Fatal("turnserver is not installed: run `sudo apt-get install --yes coturn`")
+	}
+	return bed.Command{Path: path, Args: []string{
+		"-n", "--no-cli", "--no-multicast-peers", "--lt-cred-mech", "-u", user + ":" + password, "-r", "abuse.example.org",
+		"-L", serverAddr.String(), "-E", serverAddr.String(),
+		"--listening-port", strconv.Itoa(turnPort), "--tls-listening-port", strconv.Itoa(dtlsPort), "--no-rfc5780",
+		"--cert", s.file(t, "cert.pem", s.chain), "--pkey", s.file(t, "key.pem", s.key),
+		"--db", filepath.Join(s.dir, "users.db"), "--log-file=stdout", "--pidfile", filepath.Join(s.dir, "pid"),
+	}}
+}
+
+// file writes a file of the stage.
+func (s *stage) file(t *testing.T, name string, content []byte) string {
+	t.Helper()
+	path := filepath.Join(s.dir, name)
+	if err := os.WriteFile(path, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}

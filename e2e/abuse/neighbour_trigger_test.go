@@ -1,0 +1,344 @@
+package abuse
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/pion/dtls/v3"
+	"github.com/pion/stun/v2"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/ask"
+	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/e2e/internal/netns"
+)
+
+// trigger prepares what harms others. The function that it returns does it until its context ends, and says what was done.
+type trigger func(t *testing.T, s *stage) func(ctx context.Context) string
+
+// nothing is the trigger of the quiet run.
+func nothing(*testing.T, *stage) func(context.Context) string {
+	return func(ctx context.Context) string { <-ctx.Done(); return "" }
+}
+
+// pace calls f at a rate until the context ends, and returns how often it did. What a stall held up is not made good.
+func pace(ctx context.Context, perSecond int, f func(i int)) (done int) {
+	const step = 5 * time.Millisecond
+	tick := time.NewTicker(step)
+	defer tick.Stop()
+	for due := 0.0; ; {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return done
+		}
+		for due += float64(perSecond) * step.Seconds(); due >= 1; due-- {
+			f(done)
+			done++
+		}
+	}
+}
+
+// forged sends datagrams from addresses of the server's LAN that nobody has.
+func forged(perSecond, port int, datagram func() []byte) trigger {
+	return func(t *testing.T, s *stage) func(context.Context) string {
+		var raw int
+		var err error
+		s.lan.Do(func() { raw, err = syscall.Socket(syscall.AF_INET, syscall.SOCK_RAW, syscall.IPPROTO_RAW) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { syscall.Close(raw) })
+		return func(ctx context.Context) string {
+			var failed error
+			sent := pace(ctx, perSecond, func(int) {
+				from := host(lan, 0x8000|uint16(rand.Uint32()))
+				packet := ipv4(from, uint16(10000+rand.IntN(50000)), serverAddr, uint16(port), datagram())
+				if err := syscall.Sendto(raw, packet, 0, &syscall.SockaddrInet4{Addr: serverAddr.As4()}); err != nil {
+					failed = err
+				}
+			})
+			if failed != nil {
+				t.Errorf("send forged datagrams: %v", failed)
+			}
+			return fmt.Sprintf("%d forged datagrams; %s", sent, unresolved("lan"))
+		}
+	}
+}
+
+// firstRequest is what a client sends before it knows the realm.
+func firstRequest() []byte {
+	return stun.MustBuild(stun.TransactionID, stun.NewType(stun.MethodAllocate, stun.ClassRequest), ask.UDP()).Raw
+}
+
+// unresolved says how many next hops of an interface of the server do not answer.
+func unresolved(device string) string {
+	entries := 0
+	for line := range strings.Lines(commandOutput("ip neigh show dev " + device + " nud all")) {
+		if strings.Contains(line, "INCOMPLETE") || strings.Contains(line, "FAILED") {
+			entries++
+		}
+	}
+	return fmt.Sprintf("%d next hops do not answer", entries)
+}
+
+// abuser is a user with an allocation and channels, from 0x4000 on, to some peers.
+func abuser(t *testing.T, s *stage, in *netns.Space, from netip.Addr, over call.Network, peers ...netip.AddrPort) (*turnClient, netip.AddrPort) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	c, err := s.connect(ctx, in, from, over)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.hangUp)
+	relayed, err := c.allocate(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, peer := range peers {
+		if err := c.bind(ctx, channel+uint16(i), peer); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return c, relayed
+}
+
+var abuserAddr = host(farClients, 5000)
+
+// media has one user send to peers in turn, through channels or by Send indications.
+func media(perSecond, size int, indications bool, device string, peers ...netip.AddrPort) trigger {
+	return func(t *testing.T, s *stage) func(context.Context) string {
+		c, _ := abuser(t, s, s.far, abuserAddr, call.UDP, peers...)
+		go discard(c.conn)
+		payload := make([]byte, size)
+		return func(ctx context.Context) string {
+			sent := pace(ctx, perSecond, func(i int) {
+				at := i % len(peers)
+				frame := ask.ChannelData(channel+uint16(at), payload)
+				if indications {
+					frame = indication(peers[at], payload)
+				}
+				_, _ = c.conn.Write(frame)
+			})
+			return fmt.Sprintf("%d × %d B; %s", sent, size, unresolved(device))
+		}
+	}
+}
+
+// discard reads until the connection is closed.
+func discard(conn net.Conn) {
+	_ = conn.SetReadDeadline(time.Time{})
+	buf := make([]byte, 2048)
+	for {
+		if _, err := conn.Read(buf); errors.Is(err, net.ErrClosed) {
+			return
+		}
+	}
+}
+
+// silentPeers are addresses that the routes allow and that nobody has.
+var silentPeers = []netip.AddrPort{
+	netip.AddrPortFrom(host(peerNet, 0x9001), 9), netip.AddrPortFrom(host(peerNet, 0x9002), 9), netip.AddrPortFrom(host(peerNet, 0x9003), 9),
+}
+
+// slowPeer is behind the slow link.
+var slowPeer = netip.AddrPortFrom(host(slowNet, 2), 9)
+
+// toSlowPeer has one user send more to a peer than the link to it takes.
+func toSlowPeer(t *testing.T, s *stage) func(context.Context) string {
+	conn := socket(t, s.slow, slowPeer)
+	var arrived atomic.Int64
+	go func() {
+		buf := make([]byte, 2048)
+		for {
+			n, err := conn.Read(buf)
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			arrived.Add(int64(n))
+		}
+	}()
+	send := media(600, 1000, false, "slow", slowPeer)(t, s)
+	return func(ctx context.Context) string {
+		return fmt.Sprintf("%s; %d kB have arrived", send(ctx), arrived.Load()/1000)
+	}
+}
+
+// vanishing has clients of the LAN disappear while a peer sends to them.
+func vanishing(t *testing.T, s *stage) func(context.Context) string {
+	source := socket(t, s.peers, netip.AddrPortFrom(host(peerNet, 2), 0))
+	peer := source.LocalAddr().(*net.UDPAddr).AddrPort()
+	var relays []netip.AddrPort
+	var gone []string
+	for i := range uint16(3) {
+		a := host(lan, 11+i)
+		s.lan.Run(t, fmt.Sprintf("ip address add %s/%d dev eth0", a, lan.Bits()))
+		c, relayed := abuser(t, s, s.lan, a, call.UDP, peer)
+		go discard(c.conn)
+		relays, gone = append(relays, relayed), append(gone, a.String())
+	}
+	return func(ctx context.Context) string {
+		for _, a := range gone {
+			s.lan.Run(t, fmt.Sprintf("ip address del %s/%d dev eth0", a, lan.Bits()))
+			netns.Run(t, fmt.Sprintf("ip neigh flush to %s dev lan", a))
+		}
+		payload := make([]byte, 1000)
+		sent := pace(ctx, 3*250, func(i int) { _, _ = source.WriteToUDPAddrPort(payload, relays[i%3]) })
+		return fmt.Sprintf("%d × 1,000 B to %d clients that are gone; %s", sent, len(gone), unresolved("lan"))
+	}
+}
+
+// deafReader has 4 Mbit/s go to a client over TCP that does not read.
+func deafReader(t *testing.T, s *stage) func(context.Context) string {
+	source := socket(t, s.peers, netip.AddrPortFrom(host(peerNet, 2), 0))
+	_, relayed := abuser(t, s, s.far, abuserAddr, call.TCP, source.LocalAddr().(*net.UDPAddr).AddrPort())
+	return func(ctx context.Context) string {
+		payload := make([]byte, 1000)
+		sent := pace(ctx, 500, func(int) { _, _ = source.WriteToUDPAddrPort(payload, relayed) })
+		return fmt.Sprintf("%d × 1,000 B", sent)
+	}
+}
+
+// slowReader has 4 Mbit/s go to a client over TCP that is behind the slow link and reads all that comes.
+func slowReader(t *testing.T, s *stage) func(context.Context) string {
+	source := socket(t, s.peers, netip.AddrPortFrom(host(peerNet, 2), 0))
+	c, relayed := abuser(t, s, s.slow, slowPeer.Addr(), call.TCP, source.LocalAddr().(*net.UDPAddr).AddrPort())
+	_ = c.conn.SetReadDeadline(time.Time{})
+	var lock sync.Mutex
+	var ages []time.Duration
+	go func() {
+		for buf := make([]byte, 2048); ; {
+			n, err := c.conn.Read(buf)
+			if err != nil {
+				return
+			}
+			if n >= 12 && binary.BigEndian.Uint16(buf) == channel {
+				lock.Lock()
+				ages = append(ages, time.Since(epoch)-time.Duration(binary.BigEndian.Uint64(buf[4:])))
+				lock.Unlock()
+			}
+		}
+	}()
+	return func(ctx context.Context) string {
+		payload := make([]byte, 1000)
+		sent := pace(ctx, 500, func(int) {
+			binary.BigEndian.PutUint64(payload, uint64(time.Since(epoch)))
+			_, _ = source.WriteToUDPAddrPort(payload, relayed)
+		})
+		lock.Lock()
+		defer lock.Unlock()
+		slices.Sort(ages)
+		if len(ages) == 0 {
+			return fmt.Sprintf("none of %d × 1,000 B has arrived", sent)
+		}
+		return fmt.Sprintf("%d of %d × 1,000 B have arrived, aged p50 %s p99 %s", len(ages), sent, short(ages[len(ages)/2]), short(ages[len(ages)*99/100]))
+	}
+}
+
+// halfHandshakes has one address send garbage, and hellos with the right cookie, to which no more is added.
+func halfHandshakes(t *testing.T, s *stage) func(context.Context) string {
+	const garbage, hellos = 2000, 200
+	at := host(lan, 2)
+	var answered atomic.Int64
+	var group sync.WaitGroup
+	return func(ctx context.Context) string {
+		defer group.Wait()
+		noise := socket(t, s.lan, netip.AddrPortFrom(at, 0))
+		to := net.UDPAddrFromAddrPort(netip.AddrPortFrom(serverAddr, dtlsPort))
+		group.Go(func() {
+			pace(ctx, garbage, func(i int) {
+				record := binary.BigEndian.AppendUint64([]byte{byte(20 + i%5), 0xFE, 0xFD}, rand.Uint64())
+				record = append(append(record, 0, 64), make([]byte, 64)...)
+				_, _ = noise.WriteTo(record, to)
+			})
+		})
+		began := pace(ctx, hellos, func(int) {
+			group.Go(func() {
+				if s.halfHandshake(ctx, at) {
+					answered.Add(1)
+				}
+			})
+		})
+		return fmt.Sprintf("%d handshakes begun, %d answered with a certificate", began, answered.Load())
+	}
+}
+
+// halfHandshake begins a handshake, and reports whether the server did its part of it.
+func (s *stage) halfHandshake(ctx context.Context, from netip.Addr) bool {
+	ctx, cancel := context.WithTimeout(ctx, 900*time.Millisecond) // before the first flight is sent again
+	defer cancel()
+	var line *net.UDPConn
+	var err error
+	s.lan.Do(func() { line, err = net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(from, 0))) })
+	if err != nil {
+		return false
+	}
+	half := &halfDeaf{UDPConn: line}
+	conn, err := dtls.ClientWithOptions(half, net.UDPAddrFromAddrPort(netip.AddrPortFrom(serverAddr, dtlsPort)), dtls.WithInsecureSkipVerify(true))
+	if err != nil {
+		line.Close()
+		return false
+	}
+	_ = conn.HandshakeContext(ctx) // which cannot succeed
+	_ = conn.Close()
+	line.Close()
+	return half.heard.Load()
+}
+
+// halfDeaf hears nothing of a handshake but HelloVerifyRequest.
+type halfDeaf struct {
+	*net.UDPConn
+	heard atomic.Bool // ServerHello
+}
+
+// ReadFrom is part of net.PacketConn.
+func (d *halfDeaf) ReadFrom(b []byte) (int, net.Addr, error) {
+	for {
+		n, from, err := d.UDPConn.ReadFrom(b)
+		if err != nil || n > recordHeader && b[0] == recordHandshake && b[recordHeader] == helloVerifyRequest {
+			return n, from, err
+		}
+		d.heard.Store(true)
+	}
+}
+
+// closedPorts has one user send to ports of a peer that nobody listens on, so that ICMP errors come back for each.
+func closedPorts(t *testing.T, s *stage) func(context.Context) string {
+	const ports = 200
+	victim := host(peerNet, 2)
+	c, _ := abuser(t, s, s.far, abuserAddr, call.UDP, netip.AddrPortFrom(victim, 9))
+	go discard(c.conn)
+	return func(ctx context.Context) string {
+		before := s.unreachables(t)
+		payload := make([]byte, 100)
+		sent := pace(ctx, 2000, func(i int) {
+			_, _ = c.conn.Write(indication(netip.AddrPortFrom(victim, uint16(20000+i%ports)), payload))
+		})
+		return fmt.Sprintf("%d datagrams, %d ICMP errors", sent, s.unreachables(t)-before)
+	}
+}
+
+// unreachables is how many ICMP errors the peers have sent.
+func (s *stage) unreachables(t *testing.T) (n int) {
+	t.Helper()
+	var names, values []string
+	for line := range strings.Lines(s.peers.Run(t, "cat /proc/self/net/snmp")) {
+		if strings.HasPrefix(line, "Icmp:") {
+			names, values = values, strings.Fields(line)
+		}
+	}
+	_, _ = fmt.Sscan(values[slices.Index(names, "OutDestUnreachs")], &n)
+	return n
+}

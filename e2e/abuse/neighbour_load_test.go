@@ -288,9 +288,9 @@ func (f figures) lostPercent() float64 { return 100 * float64(f.lost) / float64(
 // grace is how long the last datagrams of a round may take.
 const grace = time.Second
 
-// count ends calls, and counts. What the machine stood still in is taken from the age of what was under way.
-func count(flows []*flow, machine *pulse.Pulse) (f figures) {
-	time.Sleep(grace) // a datagram that comes later is lost
+// count ends the running calls, and counts. What the machine stood still in is taken from the age of what was under way.
+func (f *figures) count(flows []*flow, machine *pulse.Pulse) {
+	time.Sleep(grace) // what comes later is lost
 	var ages []time.Duration
 	for _, c := range flows {
 		c.client.hangUp()
@@ -307,10 +307,9 @@ func count(flows []*flow, machine *pulse.Pulse) (f figures) {
 	if slices.Sort(ages); len(ages) > 0 {
 		f.p50, f.p99 = ages[len(ages)/2], ages[len(ages)*99/100]
 	}
-	return f
 }
 
-// newcomerTo makes a new call to its first echo, within its deadline.
+// newcomer makes a new call to its first echo, within its deadline.
 func (s *stage) newcomer(ctx context.Context, number int, over call.Network) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, newCallDeadline)
 	defer cancel()
@@ -354,11 +353,11 @@ func (c *turnClient) hears(patience time.Duration) bool {
 	}
 }
 
-// join starts new calls, one after the other over a time, and waits for all of them.
-func (s *stage) join(ctx context.Context, over call.Network, during time.Duration, f *figures) {
+// join starts new calls, one after the other, and waits for all of them.
+func (s *stage) join(ctx context.Context, over call.Network) (f figures) {
 	var lock sync.Mutex
 	var group sync.WaitGroup
-	tick := time.NewTicker(during / newCalls)
+	tick := time.NewTicker(joining / newCalls)
 	defer tick.Stop()
 	for i := range newCalls {
 		<-tick.C
@@ -375,4 +374,5 @@ func (s *stage) join(ctx context.Context, over call.Network, during time.Duratio
 		})
 	}
 	group.Wait()
+	return f
 }

@@ -3,10 +3,15 @@ package abuse
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
 	"encoding/base64"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io/fs"
+	"math/big"
 	"net"
 	"net/netip"
 	"os"
@@ -16,8 +21,7 @@ import (
 	"strings"
 	"testing"
 	"text/template"
-
-	"crypto/x509"
+	"time"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 	"github.com/stunner-gateway/stunner/e2e/internal/netns"
@@ -37,7 +41,7 @@ var (
 )
 
 const (
-	turnPort, dtlsPort = 3478, 5349
+	turnPort, dtlsPort = 3478, 5349 // dtlsPort is that of TLS, too
 	echoPort           = 7
 	echoPeers          = 4
 	// usualSendBuffer is net.core.wmem_max and net.core.wmem_default of Linux, in bytes.
@@ -90,12 +94,32 @@ func newStage(t *testing.T) *stage {
 		s.serveEcho(t, peer)
 		s.echo = append(s.echo, peer)
 	}
-	var err error
-	if s.chain, s.key, err = bed.Certificate(serverAddr); err != nil {
-		t.Fatal(err)
-	}
+	s.chain, s.key = certificate(t)
 	s.roots.AppendCertsFromPEM(s.chain)
 	return s
+}
+
+// certificate makes a certificate for the server and its key, in PEM. The key is of the kind that cert-manager makes unless told otherwise, for
+// which a handshake costs the server far more than for an elliptic curve.
+func certificate(t *testing.T) (chain, private []byte) {
+	t.Helper()
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	form := &x509.Certificate{
+		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{serverAddr.AsSlice()},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, form, form, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pkcs8, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8})
 }
 
 // socket opens a UDP socket in a namespace, until the test ends.
@@ -159,7 +183,10 @@ type server struct {
 	command func(t *testing.T, s *stage) bed.Command
 }
 
-var servers = []server{{"stunnerd", stunnerdCommand}, {"coturn", coturnCommand}}
+// product is the server under test, and reference the one that it is compared with.
+const product, reference = "stunnerd", "coturn"
+
+var servers = []server{{product, stunnerdCommand}, {reference, coturnCommand}}
 
 // run starts a server and waits until it serves. It runs without CAP_NET_ADMIN, as the product does in a cluster: the capability would let it
 // exceed the limit of send buffers.
@@ -178,8 +205,8 @@ func (s *stage) run(t *testing.T, what server) *bed.Process {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if p.Err() != nil || t.Failed() {
-			t.Logf("end of the log of %s:\n%s", what.name, strings.Join(p.Tail(10), "\n"))
+		if t.Failed() {
+			t.Logf("end of the log of %s:\n%s", what.name, strings.Join(p.Tail(5), "\n"))
 		}
 		if err := p.Kill(); err != nil {
 			t.Error(err)
@@ -208,6 +235,7 @@ auth: {type: static, realm: abuse.example.org, credentials: {username: {{.User}}
 listeners:
   - {name: udp, protocol: TURN-UDP, address: {{.Address}}, port: {{.TURN}}, routes: [peers]}
   - {name: dtls, protocol: TURN-DTLS, address: {{.Address}}, port: {{.DTLS}}, routes: [peers], cert: {{.Cert}}, key: {{.Key}}}
+  - {name: tls, protocol: TURN-TLS, address: {{.Address}}, port: {{.DTLS}}, routes: [peers], cert: {{.Cert}}, key: {{.Key}}}
   - {name: tcp, protocol: TURN-TCP, address: {{.Address}}, port: {{.TURN}}, routes: [peers]}
 clusters:
   - {name: peers, type: STATIC, endpoints: ["{{.Peers}}", "{{.Slow}}"]}

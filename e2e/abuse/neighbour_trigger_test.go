@@ -2,9 +2,11 @@ package abuse
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -24,12 +26,15 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 )
 
-// trigger prepares what harms others. The function that it returns does it until its context ends, and says what was done.
-type trigger func(t *testing.T, s *stage) func(ctx context.Context) string
+// trigger prepares what could harm others.
+type trigger func(t *testing.T, s *stage) harm
+
+// harm goes on until its context ends, and says what was done. An error says that it could not harm anybody, whatever the server does.
+type harm func(ctx context.Context) (note string, err error)
 
 // nothing is the trigger of the quiet run.
-func nothing(*testing.T, *stage) func(context.Context) string {
-	return func(ctx context.Context) string { <-ctx.Done(); return "" }
+func nothing(*testing.T, *stage) harm {
+	return func(ctx context.Context) (string, error) { <-ctx.Done(); return "", nil }
 }
 
 // pace calls f at a rate until the context ends, and returns how often it did. What a stall held up is not made good.
@@ -52,7 +57,7 @@ func pace(ctx context.Context, perSecond int, f func(i int)) (done int) {
 
 // forged sends datagrams from addresses of the server's LAN that nobody has.
 func forged(perSecond, port int, datagram func() []byte) trigger {
-	return func(t *testing.T, s *stage) func(context.Context) string {
+	return func(t *testing.T, s *stage) harm {
 		var raw int
 		var err error
 		s.lan.Do(func() { raw, err = syscall.Socket(syscall.AF_INET, syscall.SOCK_RAW, syscall.IPPROTO_RAW) })
@@ -60,7 +65,7 @@ func forged(perSecond, port int, datagram func() []byte) trigger {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { syscall.Close(raw) })
-		return func(ctx context.Context) string {
+		return func(ctx context.Context) (string, error) {
 			var failed error
 			sent := pace(ctx, perSecond, func(int) {
 				from := host(lan, 0x8000|uint16(rand.Uint32()))
@@ -69,10 +74,11 @@ func forged(perSecond, port int, datagram func() []byte) trigger {
 					failed = err
 				}
 			})
-			if failed != nil {
-				t.Errorf("send forged datagrams: %v", failed)
+			dead := unresolved(t, "lan")
+			if dead == 0 && failed == nil {
+				failed = errors.New("no answer waits for its next hop")
 			}
-			return fmt.Sprintf("%d forged datagrams; %s", sent, unresolved("lan"))
+			return fmt.Sprintf("%d forged datagrams; %d next hops do not answer", sent, dead), failed
 		}
 	}
 }
@@ -82,15 +88,18 @@ func firstRequest() []byte {
 	return stun.MustBuild(stun.TransactionID, stun.NewType(stun.MethodAllocate, stun.ClassRequest), ask.UDP()).Raw
 }
 
-// unresolved says how many next hops of an interface of the server do not answer.
-func unresolved(device string) string {
-	entries := 0
-	for line := range strings.Lines(commandOutput("ip neigh show dev " + device + " nud all")) {
+// firstHello is what a client sends before it has a cookie.
+func firstHello() []byte { return clientHello(random(), 0, nil) }
+
+// unresolved is how many next hops of an interface of the server do not answer neighbour solicitation.
+func unresolved(t *testing.T, device string) (entries int) {
+	t.Helper()
+	for line := range strings.Lines(netns.Run(t, "ip neigh show dev "+device+" nud all")) {
 		if strings.Contains(line, "INCOMPLETE") || strings.Contains(line, "FAILED") {
 			entries++
 		}
 	}
-	return fmt.Sprintf("%d next hops do not answer", entries)
+	return entries
 }
 
 // abuser is a user with an allocation and channels, from 0x4000 on, to some peers.
@@ -117,23 +126,36 @@ func abuser(t *testing.T, s *stage, in *netns.Space, from netip.Addr, over call.
 
 var abuserAddr = host(farClients, 5000)
 
-// media has one user send to peers in turn, through channels or by Send indications.
-func media(perSecond, size int, indications bool, device string, peers ...netip.AddrPort) trigger {
-	return func(t *testing.T, s *stage) func(context.Context) string {
-		c, _ := abuser(t, s, s.far, abuserAddr, call.UDP, peers...)
-		go discard(c.conn)
-		payload := make([]byte, size)
-		return func(ctx context.Context) string {
-			sent := pace(ctx, perSecond, func(i int) {
-				at := i % len(peers)
-				frame := ask.ChannelData(channel+uint16(at), payload)
-				if indications {
-					frame = indication(peers[at], payload)
-				}
-				_, _ = c.conn.Write(frame)
-			})
-			return fmt.Sprintf("%d × %d B; %s", sent, size, unresolved(device))
+// media has one user send to peers that are not there in turn, through channels or by Send indications.
+func media(perSecond, size int, indications bool, peers ...netip.AddrPort) trigger {
+	return func(t *testing.T, s *stage) harm {
+		send := sender(t, s, perSecond, size, indications, peers)
+		return func(ctx context.Context) (string, error) {
+			sent := send(ctx)
+			dead := unresolved(t, "peers")
+			if dead != len(peers) {
+				return "", fmt.Errorf("%d of %d peers do not answer neighbour solicitation", dead, len(peers))
+			}
+			return fmt.Sprintf("%d × %d B; %d next hops do not answer", sent, size, dead), nil
 		}
+	}
+}
+
+// sender makes a user who sends to peers in turn. The function that it returns does so until its context ends, and says how often.
+func sender(t *testing.T, s *stage, perSecond, size int, indications bool, peers []netip.AddrPort) func(context.Context) int {
+	t.Helper()
+	c, _ := abuser(t, s, s.far, abuserAddr, call.UDP, peers...)
+	go discard(c.conn)
+	payload := make([]byte, size)
+	return func(ctx context.Context) int {
+		return pace(ctx, perSecond, func(i int) {
+			at := i % len(peers)
+			frame := ask.ChannelData(channel+uint16(at), payload)
+			if indications {
+				frame = indication(peers[at], payload)
+			}
+			_, _ = c.conn.Write(frame)
+		})
 	}
 }
 
@@ -157,7 +179,7 @@ var silentPeers = []netip.AddrPort{
 var slowPeer = netip.AddrPortFrom(host(slowNet, 2), 9)
 
 // toSlowPeer has one user send more to a peer than the link to it takes.
-func toSlowPeer(t *testing.T, s *stage) func(context.Context) string {
+func toSlowPeer(t *testing.T, s *stage) harm {
 	conn := socket(t, s.slow, slowPeer)
 	var arrived atomic.Int64
 	go func() {
@@ -170,14 +192,18 @@ func toSlowPeer(t *testing.T, s *stage) func(context.Context) string {
 			arrived.Add(int64(n))
 		}
 	}()
-	send := media(600, 1000, false, "slow", slowPeer)(t, s)
-	return func(ctx context.Context) string {
-		return fmt.Sprintf("%s; %d kB have arrived", send(ctx), arrived.Load()/1000)
+	send := sender(t, s, 600, 1000, false, []netip.AddrPort{slowPeer})
+	return func(ctx context.Context) (string, error) {
+		sent := send(ctx)
+		if got := arrived.Load() / 1000; got == 0 || got > int64(sent)/2 {
+			return "", fmt.Errorf("%d of %d kB have arrived: the link is not slow", got, sent)
+		}
+		return fmt.Sprintf("%d × 1,000 B, of which %d kB have arrived", sent, arrived.Load()/1000), nil
 	}
 }
 
 // vanishing has clients of the LAN disappear while a peer sends to them.
-func vanishing(t *testing.T, s *stage) func(context.Context) string {
+func vanishing(t *testing.T, s *stage) harm {
 	source := socket(t, s.peers, netip.AddrPortFrom(host(peerNet, 2), 0))
 	peer := source.LocalAddr().(*net.UDPAddr).AddrPort()
 	var relays []netip.AddrPort
@@ -189,30 +215,33 @@ func vanishing(t *testing.T, s *stage) func(context.Context) string {
 		go discard(c.conn)
 		relays, gone = append(relays, relayed), append(gone, a.String())
 	}
-	return func(ctx context.Context) string {
+	return func(ctx context.Context) (string, error) {
 		for _, a := range gone {
 			s.lan.Run(t, fmt.Sprintf("ip address del %s/%d dev eth0", a, lan.Bits()))
 			netns.Run(t, fmt.Sprintf("ip neigh flush to %s dev lan", a))
 		}
 		payload := make([]byte, 1000)
 		sent := pace(ctx, 3*250, func(i int) { _, _ = source.WriteToUDPAddrPort(payload, relays[i%3]) })
-		return fmt.Sprintf("%d × 1,000 B to %d clients that are gone; %s", sent, len(gone), unresolved("lan"))
+		if dead := unresolved(t, "lan"); dead != len(gone) {
+			return "", fmt.Errorf("%d of %d clients are gone", dead, len(gone))
+		}
+		return fmt.Sprintf("%d × 1,000 B", sent), nil
 	}
 }
 
 // deafReader has 4 Mbit/s go to a client over TCP that does not read.
-func deafReader(t *testing.T, s *stage) func(context.Context) string {
+func deafReader(t *testing.T, s *stage) harm {
 	source := socket(t, s.peers, netip.AddrPortFrom(host(peerNet, 2), 0))
 	_, relayed := abuser(t, s, s.far, abuserAddr, call.TCP, source.LocalAddr().(*net.UDPAddr).AddrPort())
-	return func(ctx context.Context) string {
+	return func(ctx context.Context) (string, error) {
 		payload := make([]byte, 1000)
 		sent := pace(ctx, 500, func(int) { _, _ = source.WriteToUDPAddrPort(payload, relayed) })
-		return fmt.Sprintf("%d × 1,000 B", sent)
+		return fmt.Sprintf("%d × 1,000 B", sent), nil
 	}
 }
 
 // slowReader has 4 Mbit/s go to a client over TCP that is behind the slow link and reads all that comes.
-func slowReader(t *testing.T, s *stage) func(context.Context) string {
+func slowReader(t *testing.T, s *stage) harm {
 	source := socket(t, s.peers, netip.AddrPortFrom(host(peerNet, 2), 0))
 	c, relayed := abuser(t, s, s.slow, slowPeer.Addr(), call.TCP, source.LocalAddr().(*net.UDPAddr).AddrPort())
 	_ = c.conn.SetReadDeadline(time.Time{})
@@ -231,7 +260,7 @@ func slowReader(t *testing.T, s *stage) func(context.Context) string {
 			}
 		}
 	}()
-	return func(ctx context.Context) string {
+	return func(ctx context.Context) (string, error) {
 		payload := make([]byte, 1000)
 		sent := pace(ctx, 500, func(int) {
 			binary.BigEndian.PutUint64(payload, uint64(time.Since(epoch)))
@@ -241,20 +270,20 @@ func slowReader(t *testing.T, s *stage) func(context.Context) string {
 		defer lock.Unlock()
 		slices.Sort(ages)
 		if len(ages) == 0 {
-			return fmt.Sprintf("none of %d × 1,000 B has arrived", sent)
+			return "", fmt.Errorf("none of %d × 1,000 B has arrived", sent)
 		}
-		return fmt.Sprintf("%d of %d × 1,000 B have arrived, aged p50 %s p99 %s", len(ages), sent, short(ages[len(ages)/2]), short(ages[len(ages)*99/100]))
+		return fmt.Sprintf("%d of %d × 1,000 B have arrived, aged p50 %s p99 %s",
+			len(ages), sent, short(ages[len(ages)/2]), short(ages[len(ages)*99/100])), nil
 	}
 }
 
 // halfHandshakes has one address send garbage, and hellos with the right cookie, to which no more is added.
-func halfHandshakes(t *testing.T, s *stage) func(context.Context) string {
+func halfHandshakes(t *testing.T, s *stage) harm {
 	const garbage, hellos = 2000, 200
 	at := host(lan, 2)
 	var answered atomic.Int64
 	var group sync.WaitGroup
-	return func(ctx context.Context) string {
-		defer group.Wait()
+	return func(ctx context.Context) (string, error) {
 		noise := socket(t, s.lan, netip.AddrPortFrom(at, 0))
 		to := net.UDPAddrFromAddrPort(netip.AddrPortFrom(serverAddr, dtlsPort))
 		group.Go(func() {
@@ -271,7 +300,11 @@ func halfHandshakes(t *testing.T, s *stage) func(context.Context) string {
 				}
 			})
 		})
-		return fmt.Sprintf("%d handshakes begun, %d answered with a certificate", began, answered.Load())
+		group.Wait()
+		if answered.Load() == 0 {
+			return "", fmt.Errorf("none of %d handshakes got further than a cookie", began)
+		}
+		return fmt.Sprintf("%d handshakes begun, %d answered with a certificate", began, answered.Load()), nil
 	}
 }
 
@@ -314,19 +347,84 @@ func (d *halfDeaf) ReadFrom(b []byte) (int, net.Addr, error) {
 	}
 }
 
+// tlsHandshakes has one address begin TLS handshakes. It computes nothing itself: each begins with the same recorded message, and ends when the
+// server has answered.
+func tlsHandshakes(t *testing.T, s *stage) harm {
+	const perSecond = 600
+	hello := tlsHello(t)
+	return func(ctx context.Context) (string, error) {
+		var answered atomic.Int64
+		var group sync.WaitGroup
+		began := pace(ctx, perSecond, func(int) {
+			group.Go(func() {
+				if s.answersTLS(ctx, hello) {
+					answered.Add(1)
+				}
+			})
+		})
+		if group.Wait(); answered.Load() == 0 {
+			return "", errors.New("no TLS handshake is answered")
+		}
+		return fmt.Sprintf("%d handshakes begun, %d answered", began, answered.Load()), nil
+	}
+}
+
+// answersTLS begins a handshake, and reports whether the server answers with a handshake message.
+func (s *stage) answersTLS(ctx context.Context, hello []byte) bool {
+	var conn net.Conn
+	var err error
+	s.lan.Do(func() {
+		dialer := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(host(lan, 2), 0)), Timeout: time.Second}
+		conn, err = dialer.DialContext(ctx, "tcp4", netip.AddrPortFrom(serverAddr, dtlsPort).String())
+	})
+	if err != nil {
+		return false
+	}
+	defer conn.Close()
+	_ = conn.(*net.TCPConn).SetLinger(0) // so that no port stays in TIME_WAIT
+	_ = conn.SetDeadline(time.Now().Add(2 * time.Second))
+	record := make([]byte, 5)
+	if _, err := conn.Write(hello); err != nil {
+		return false
+	}
+	_, err = io.ReadFull(conn, record)
+	return err == nil && record[0] == recordHandshake
+}
+
+// tlsHello is the first message of a client of TLS.
+func tlsHello(t *testing.T) []byte {
+	t.Helper()
+	client, server := net.Pipe()
+	go func() { _ = tls.Client(client, &tls.Config{InsecureSkipVerify: true}).HandshakeContext(t.Context()) }()
+	defer client.Close()
+	hello := make([]byte, 5)
+	if _, err := io.ReadFull(server, hello); err != nil {
+		t.Fatal(err)
+	}
+	body := make([]byte, binary.BigEndian.Uint16(hello[3:]))
+	if _, err := io.ReadFull(server, body); err != nil {
+		t.Fatal(err)
+	}
+	return append(hello, body...)
+}
+
 // closedPorts has one user send to ports of a peer that nobody listens on, so that ICMP errors come back for each.
-func closedPorts(t *testing.T, s *stage) func(context.Context) string {
+func closedPorts(t *testing.T, s *stage) harm {
 	const ports = 200
 	victim := host(peerNet, 2)
 	c, _ := abuser(t, s, s.far, abuserAddr, call.UDP, netip.AddrPortFrom(victim, 9))
 	go discard(c.conn)
-	return func(ctx context.Context) string {
+	return func(ctx context.Context) (string, error) {
 		before := s.unreachables(t)
 		payload := make([]byte, 100)
 		sent := pace(ctx, 2000, func(i int) {
 			_, _ = c.conn.Write(indication(netip.AddrPortFrom(victim, uint16(20000+i%ports)), payload))
 		})
-		return fmt.Sprintf("%d datagrams, %d ICMP errors", sent, s.unreachables(t)-before)
+		failed := s.unreachables(t) - before
+		if failed < sent/10 {
+			return "", fmt.Errorf("%d ICMP errors for %d datagrams", failed, sent)
+		}
+		return fmt.Sprintf("%d datagrams, %d ICMP errors", sent, failed), nil
 	}
 }
 

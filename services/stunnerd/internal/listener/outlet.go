@@ -16,6 +16,8 @@ const (
 	maxQueuedBytes = 128 << 10
 	// maxAge is how long media may wait. Older media is of no use to a call, and delays what follows it.
 	maxAge = 50 * time.Millisecond
+	// adaptPause is the time between two looks at how fast a client that is behind reads.
+	adaptPause = 50 * time.Millisecond
 	// writing is how long a client may take no byte at all while there are some for it.
 	writing = 5 * time.Second
 )
@@ -36,6 +38,8 @@ type outlet struct {
 	draining, closed bool
 	queue            []queuedFrame
 	queued           int // bytes
+	// adapted is when the connection was adapted to the client's link last.
+	adapted time.Time
 }
 
 type queuedFrame struct {
@@ -65,6 +69,12 @@ func (o *outlet) Send(frame []byte) error {
 
 func (o *outlet) enqueue(frame []byte) error {
 	now := time.Now()
+	if now.Sub(o.adapted) >= adaptPause {
+		o.adapted = now
+		if err := o.stream.adapt(); err != nil {
+			return errors.Join(err, o.stream.Close())
+		}
+	}
 	for len(o.queue) >= maxQueued || o.queued+len(frame) > maxQueuedBytes || o.outdated(now) {
 		oldest := slices.IndexFunc(o.queue, queuedFrame.isMedia)
 		if oldest < 0 {

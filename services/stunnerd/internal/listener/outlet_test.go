@@ -150,7 +150,7 @@ func readAll(t *testing.T, client net.Conn, until int) (answers, last int) {
 // D-06: media that a client over TCP or TLS gets is never older than the queue allows, however slowly the client reads.
 func TestQueuedMediaIsDroppedByAge(t *testing.T) {
 	var dropped int
-	o := &outlet{drop: func(meter.Reason) { dropped++ }, draining: true}
+	o := &outlet{drop: func(meter.Reason) { dropped++ }, draining: true, adapted: time.Now().Add(time.Hour)}
 	if err := o.Send(numbered(1)); err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"net"
 	"sync"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -31,6 +32,8 @@ type stream struct {
 	unblocked bool
 	backlog   []byte
 	flushing  bool
+	// room is what adapt has set, 0 before. It belongs to the holder of the outlet's lock.
+	room int
 
 	// Arguments and results of attempt. They belong to the holder of mu.
 	bytes []byte
@@ -106,6 +109,46 @@ func (s *stream) behind() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.backlog) > 0 || s.flushing
+}
+
+const (
+	// standing is by how much the round-trip time may exceed the shortest one before it shows that our own bytes fill a queue on the way.
+	standing = 2 * maxAge
+	// leastRoom and mostRoom bound the bytes that may be on their way, or wait to be, to a client whose link has a long queue.
+	leastRoom = 16 << 10
+	mostRoom  = 4 << 20
+)
+
+// adapt bounds the bytes on their way to a client to what its link delivers within one round trip and maxAge. TCP by itself sends until a queue on
+// the way overflows, and such a queue may hold seconds of media. The bound is the size of the send buffer, which holds what is not
+// acknowledged; it grows again when the queue is gone. adapt is called while the client is behind, every adaptPause.
+func (s *stream) adapt() error {
+	var failed error
+	err := s.socket.Control(func(fd uintptr) {
+		var info *unix.TCPInfo
+		if info, failed = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); failed != nil {
+			return
+		}
+		if room := s.roomFor(info); room != s.room {
+			s.room = room
+			failed = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF, room/2) // the kernel takes it twice
+		}
+	})
+	return errors.Join(err, failed)
+}
+
+// roomFor returns the room that a connection is to have, 0 for what the kernel chooses.
+func (s *stream) roomFor(info *unix.TCPInfo) int {
+	const perSecond = uint64(time.Second / time.Microsecond)
+	queue := time.Duration(int64(info.Rtt)-int64(info.Min_rtt)) * time.Microsecond
+	switch {
+	case queue > standing:
+		window := uint64(info.Min_rtt) + uint64(maxAge/time.Microsecond)
+		return int(min(max(info.Delivery_rate*window/perSecond, leastRoom), mostRoom))
+	case s.room > 0 && queue < standing/2:
+		return min(2*s.room, mostRoom)
+	}
+	return s.room
 }
 
 // flush sends the backlog, and waits for room as long as the write deadline allows.

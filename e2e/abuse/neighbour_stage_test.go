@@ -152,14 +152,16 @@ func (s *stage) serveEcho(t *testing.T, at netip.AddrPort) {
 	}()
 }
 
-// usualBuffers lowers the limit of send buffers to that of most machines, for as long as the test runs, where this one has a higher limit. The
-// limit is one for all network namespaces and cannot be written in any but the first, so this is not done in the child process.
+// usualBuffers lowers the limit of send buffers to the default of Linux, for as long as the test runs, where this machine has a higher limit: with
+// larger buffers than most machines allow, a server would survive what it does not survive there. All network namespaces share the limit, and it
+// can be written in the first one only, so the child process finds it lowered.
 func usualBuffers(t *testing.T) {
 	t.Helper()
 	const limit = "/proc/sys/net/core/wmem_max"
 	was, err := os.ReadFile(limit)
 	if errors.Is(err, fs.ErrNotExist) {
-		return // the child process, before Linux 6.8
+		t.Logf("%s cannot be read in this network namespace: the kernel's default of %d bytes is assumed", limit, usualSendBuffer)
+		return // so it is in the child process, too, before Linux 6.8
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -17,37 +17,37 @@ import (
 const (
 	// window is how long a neighbour goes on, and joining over how much of that time new calls begin.
 	window, joining = 6 * time.Second, 4 * time.Second
-	// mostLost is what the running calls may lose beside a neighbour, in percent, and moreAge how much older their datagrams may be than without
-	// one. Either is also what a round of the product may be worse than the same round of coturn. A smaller difference is noise: of 2,400
-	// datagrams a round, p99 is the twenty-fourth, and one call that waits for a processor for 100 ms delays five.
+	// mostLost is what the running calls may lose beside a neighbour, in percent. moreAge is how much older than in the quiet round their datagrams
+	// may be (p99). Both are also the tolerance of the comparison with coturn: of the 2,400 datagrams of a round, p99 is the 24th oldest, so a
+	// single pause of a processor of 100 ms, which delays 40 of them, decides it.
 	mostLost, moreAge = 1.0, 20 * time.Millisecond
-	// mostStalled is how long the machine may stand still in a round that counts, and rounds how often one is tried for that. The age of a
-	// datagram is judged without the stalls that it was under way in; what a server does slowly must not pass for many of them.
+	// mostStalled is how long the machine may stand still in a round that counts; rounds is how often a round is tried until one counts. The age
+	// of a datagram is judged without the stalls of the machine. The limit keeps a server that takes all processors from passing for a stall.
 	mostStalled, rounds = window / 20, 3
 )
 
-// neighbours are the parties that could harm the calls of others.
+// neighbours are the clients, peers and strangers that could harm the calls of others.
 var neighbours = []struct {
 	sentence string
 	over     call.Network // of the new calls
 	trigger  trigger
 }{
-	{"300 first requests a second come from addresses of the LAN that nobody has", call.UDP, forged(300, turnPort, firstRequest)},
-	{"500 first requests a second come from addresses of the LAN that nobody has", call.UDP, forged(500, turnPort, firstRequest)},
-	{"400 ClientHellos a second come from addresses of the LAN that nobody has", call.DTLS, forged(400, dtlsPort, firstHello)},
-	{"a user sends over channels to peers that are not there", call.UDP, media(300, 1000, false, silentPeers...)},
-	{"a user sends by indications to peers that are not there", call.UDP, media(300, 1000, true, silentPeers...)},
+	{"300 first requests a second come from addresses of the LAN that do not exist", call.UDP, forged(300, turnPort, firstRequest)},
+	{"500 first requests a second come from addresses of the LAN that do not exist", call.UDP, forged(500, turnPort, firstRequest)},
+	{"400 ClientHellos a second come from addresses of the LAN that do not exist", call.DTLS, forged(400, dtlsPort, firstHello)},
+	{"a user sends over channels to peers that do not exist", call.UDP, media(300, 1000, false, silentPeers...)},
+	{"a user sends by indications to peers that do not exist", call.UDP, media(300, 1000, true, silentPeers...)},
 	{"a user sends 4.8 Mbit a second to a peer behind a link of 1 Mbit", call.UDP, toSlowPeer},
 	{"three clients of the LAN vanish while 2 Mbit a second go to each", call.UDP, vanishing},
 	{"a client over TCP does not read", call.UDP, deafReader},
 	{"a client over TCP is behind a slow link", call.UDP, slowReader},
-	{"one address begins DTLS handshakes and ends none", call.DTLS, halfHandshakes},
+	{"one address begins 200 DTLS handshakes a second and ends none", call.DTLS, halfHandshakes},
 	{"one address begins 600 TLS handshakes a second and ends none", call.UDP, tlsHandshakes},
-	{"a user sends to closed ports", call.UDP, closedPorts},
+	{"a user sends 2,000 datagrams a second to closed ports", call.UDP, closedPorts},
 }
 
-// What one client, peer or stranger does takes nothing from the calls of others. Each neighbour is tried on the product, and on coturn in its
-// place.
+// The calls of others go on, and new ones begin, whatever one client, peer or stranger does. Each neighbour is tried on stunnerd, and on coturn in
+// its place. -run selects neighbours and servers: TestNoisyNeighbour/vanish/stunnerd.
 func TestNoisyNeighbour(t *testing.T) {
 	usualBuffers(t)
 	if !netns.Isolated(t) {
@@ -117,7 +117,7 @@ func (s *stage) settled(t *testing.T, server server, over call.Network, neighbou
 	return f
 }
 
-// round starts a server, makes calls, and harms them.
+// round starts a server, makes calls, and lets the neighbour loose.
 func (s *stage) round(t *testing.T, server server, over call.Network, neighbour trigger) figures {
 	t.Helper()
 	process := s.run(t, server)

@@ -26,10 +26,11 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 )
 
-// trigger prepares what could harm others.
+// trigger prepares a neighbour.
 type trigger func(t *testing.T, s *stage) harm
 
-// harm goes on until its context ends, and says what was done. An error says that it could not harm anybody, whatever the server does.
+// harm is what the neighbour does until the context ends. The note says what was done. An error says that the neighbour did not do what it was to
+// do, so that the round proves nothing.
 type harm func(ctx context.Context) (note string, err error)
 
 // nothing is the trigger of the quiet run.
@@ -37,7 +38,7 @@ func nothing(*testing.T, *stage) harm {
 	return func(ctx context.Context) (string, error) { <-ctx.Done(); return "", nil }
 }
 
-// pace calls f at a rate until the context ends, and returns how often it did. What a stall held up is not made good.
+// pace calls f at a rate until the context ends, and returns the number of calls. It does not make up for ticks that a stall of the machine cost.
 func pace(ctx context.Context, perSecond int, f func(i int)) (done int) {
 	const step = 5 * time.Millisecond
 	tick := time.NewTicker(step)
@@ -55,7 +56,8 @@ func pace(ctx context.Context, perSecond int, f func(i int)) (done int) {
 	}
 }
 
-// forged sends datagrams from addresses of the server's LAN that nobody has.
+// forged sends datagrams from addresses of the server's LAN that do not exist, so that answers wait in the kernel until the link address of a
+// neighbour that does not exist is resolved.
 func forged(perSecond, port int, datagram func() []byte) trigger {
 	return func(t *testing.T, s *stage) harm {
 		var raw int
@@ -102,7 +104,7 @@ func unresolved(t *testing.T, device string) (entries int) {
 	return entries
 }
 
-// abuser is a user with an allocation and channels, from 0x4000 on, to some peers.
+// abuser makes a client with an allocation and with channels, from 0x4000 on, to some peers. It returns the relayed address, too.
 func abuser(t *testing.T, s *stage, in *netns.Space, from netip.Addr, over call.Network, peers ...netip.AddrPort) (*turnClient, netip.AddrPort) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -126,7 +128,7 @@ func abuser(t *testing.T, s *stage, in *netns.Space, from netip.Addr, over call.
 
 var abuserAddr = host(farClients, 5000)
 
-// media has one user send to peers that are not there in turn, through channels or by Send indications.
+// media has one user send to peers that do not exist in turn, through channels or by Send indications.
 func media(perSecond, size int, indications bool, peers ...netip.AddrPort) trigger {
 	return func(t *testing.T, s *stage) harm {
 		send := sender(t, s, perSecond, size, indications, peers)
@@ -141,7 +143,8 @@ func media(perSecond, size int, indications bool, peers ...netip.AddrPort) trigg
 	}
 }
 
-// sender makes a user who sends to peers in turn. The function that it returns does so until its context ends, and says how often.
+// sender makes a client that sends to peers in turn. The function that it returns sends until its context ends, and returns the number of
+// datagrams.
 func sender(t *testing.T, s *stage, perSecond, size int, indications bool, peers []netip.AddrPort) func(context.Context) int {
 	t.Helper()
 	c, _ := abuser(t, s, s.far, abuserAddr, call.UDP, peers...)
@@ -170,7 +173,7 @@ func discard(conn net.Conn) {
 	}
 }
 
-// silentPeers are addresses that the routes allow and that nobody has.
+// silentPeers are addresses that the routes allow and that do not exist.
 var silentPeers = []netip.AddrPort{
 	netip.AddrPortFrom(host(peerNet, 0x9001), 9), netip.AddrPortFrom(host(peerNet, 0x9002), 9), netip.AddrPortFrom(host(peerNet, 0x9003), 9),
 }
@@ -202,7 +205,7 @@ func toSlowPeer(t *testing.T, s *stage) harm {
 	}
 }
 
-// vanishing has clients of the LAN disappear while a peer sends to them.
+// vanishing removes the addresses of three clients of the LAN while a peer sends to them.
 func vanishing(t *testing.T, s *stage) harm {
 	source := socket(t, s.peers, netip.AddrPortFrom(host(peerNet, 2), 0))
 	peer := source.LocalAddr().(*net.UDPAddr).AddrPort()
@@ -277,7 +280,7 @@ func slowReader(t *testing.T, s *stage) harm {
 	}
 }
 
-// halfHandshakes has one address send garbage, and hellos with the right cookie, to which no more is added.
+// halfHandshakes has one address send garbage, and begin DTLS handshakes: it answers the HelloVerifyRequest of each, and sends nothing after that.
 func halfHandshakes(t *testing.T, s *stage) harm {
 	const garbage, hellos = 2000, 200
 	at := host(lan, 2)
@@ -308,7 +311,7 @@ func halfHandshakes(t *testing.T, s *stage) harm {
 	}
 }
 
-// halfHandshake begins a handshake, and reports whether the server did its part of it.
+// halfHandshake begins a handshake, and reports whether the server answered with its certificate.
 func (s *stage) halfHandshake(ctx context.Context, from netip.Addr) bool {
 	ctx, cancel := context.WithTimeout(ctx, 900*time.Millisecond) // before the first flight is sent again
 	defer cancel()
@@ -330,10 +333,10 @@ func (s *stage) halfHandshake(ctx context.Context, from netip.Addr) bool {
 	return half.heard.Load()
 }
 
-// halfDeaf hears nothing of a handshake but HelloVerifyRequest.
+// halfDeaf is a socket that receives nothing of a handshake but HelloVerifyRequest.
 type halfDeaf struct {
 	*net.UDPConn
-	heard atomic.Bool // ServerHello
+	heard atomic.Bool // something else has come: the server has done its part of the handshake
 }
 
 // ReadFrom is part of net.PacketConn.

@@ -152,28 +152,41 @@ func (s *stage) serveEcho(t *testing.T, at netip.AddrPort) {
 	}()
 }
 
+// sendBufferLimit is net.core.wmem_max, in bytes.
+const sendBufferLimit = "/proc/sys/net/core/wmem_max"
+
+// hasUsualBuffers reports whether this machine allows a process no larger send buffers than Linux does by default. Before Linux 6.8, only the first
+// network namespace tells.
+func hasUsualBuffers(t *testing.T) bool {
+	t.Helper()
+	text, err := os.ReadFile(sendBufferLimit)
+	if errors.Is(err, fs.ErrNotExist) {
+		return true
+	}
+	limit, bad := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err := errors.Join(err, bad); err != nil {
+		t.Fatal(err)
+	}
+	return limit <= usualSendBuffer
+}
+
 // usualBuffers lowers the limit of send buffers to the default of Linux, for as long as the test runs, where this machine has a higher limit: with
 // larger buffers than most machines allow, a server would survive what it does not survive there. All network namespaces share the limit, and it
 // can be written in the first one only, so the child process finds it lowered.
 func usualBuffers(t *testing.T) {
 	t.Helper()
-	const limit = "/proc/sys/net/core/wmem_max"
-	was, err := os.ReadFile(limit)
-	if errors.Is(err, fs.ErrNotExist) {
-		t.Logf("%s cannot be read in this network namespace: the kernel's default of %d bytes is assumed", limit, usualSendBuffer)
-		return // so it is in the child process, too, before Linux 6.8
+	if hasUsualBuffers(t) {
+		return
 	}
+	was, err := os.ReadFile(sendBufferLimit)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if bytes, err := strconv.Atoi(strings.TrimSpace(string(was))); err != nil || bytes <= usualSendBuffer {
-		return
-	}
-	if err := os.WriteFile(limit, []byte(strconv.Itoa(usualSendBuffer)), 0); err != nil {
-		t.Fatalf("lower net.core.wmem_max from %s to %d, the limit of most machines: %v: run the test as root of the machine", was, usualSendBuffer, err)
+	if err := os.WriteFile(sendBufferLimit, []byte(strconv.Itoa(usualSendBuffer)), 0); err != nil {
+		t.Fatalf("lower net.core.wmem_max from %s to %d, the default of Linux: %v: run the test as root of the machine", was, usualSendBuffer, err)
 	}
 	t.Cleanup(func() {
-		if err := os.WriteFile(limit, was, 0); err != nil {
+		if err := os.WriteFile(sendBufferLimit, was, 0); err != nil {
 			t.Errorf("restore net.core.wmem_max to %s: %v", was, err)
 		}
 	})
@@ -194,6 +207,9 @@ var servers = []server{{product, stunnerdCommand}, {reference, coturnCommand}}
 // exceed the limit of send buffers.
 func (s *stage) run(t *testing.T, what server) *bed.Process {
 	t.Helper()
+	if !hasUsualBuffers(t) {
+		t.Fatal("NOTHING IS PROVEN: net.core.wmem_max was raised while the test runs, perhaps by the end of another run of it")
+	}
 	c := what.command(t, s)
 	c.Args = append([]string{"--bounding-set=-net_admin", "--inh-caps=-net_admin", c.Path}, c.Args...)
 	c.Path = "setpriv"

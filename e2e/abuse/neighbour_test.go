@@ -117,7 +117,7 @@ func (s *stage) settled(t *testing.T, server server, over call.Network, neighbou
 	return f
 }
 
-// round starts a server, makes calls, and lets the neighbour loose.
+// round starts a server, makes calls, and has the neighbour act beside them.
 func (s *stage) round(t *testing.T, server server, over call.Network, neighbour trigger) figures {
 	t.Helper()
 	process := s.run(t, server)

@@ -1,10 +1,11 @@
-# Figures of the control plane, for docs/performance.md. They depend on the machine: compare what one run prints.
+# Figures of the control plane and of call set-up, for docs/performance.md. They depend on the machine: compare what one run prints.
 
 BENCHTIME ?= 1000x
 
 .PHONY: bench
 
-bench: ## Print what changes and starts cost the control plane: in memory, and with 1,000 Gateways on a real API server
+bench: ## Print what changes and starts cost the control plane, in memory and with 1,000 Gateways on a real API server, and how long call set-up takes
+	@go test -run='^$$' -bench='^BenchmarkCallSetup$$' -benchtime=$(BENCHTIME) ./e2e/faults
 	@go test -run='^$$' -bench='^BenchmarkChange$$' -benchtime=$(BENCHTIME) ./services/operator/internal/translate
 	@go test -run='^$$' -bench='^BenchmarkStart$$' -benchtime=1x ./services/operator/internal/translate
 	@go test -v -count=1 -timeout=30m ./e2e/scale -gateways=1000

@@ -65,7 +65,7 @@ const (
 
 // bench is a dataplane under test: its process, its config and an echo peer.
 type bench struct {
-	t *testing.T
+	t testing.TB
 	// config has a listener for each transport, which all lead to the peer. A test may change it before it starts the process.
 	config  config.Config
 	peer    netip.AddrPort
@@ -76,7 +76,7 @@ type bench struct {
 }
 
 // newBench makes a config and its peer. Nothing runs yet.
-func newBench(t *testing.T) *bench {
+func newBench(t testing.TB) *bench {
 	t.Helper()
 	b := &bench{t: t, roots: x509.NewCertPool(), peer: echo(t), pulse: pulse.Start()}
 	t.Cleanup(b.pulse.Stop)
@@ -379,12 +379,12 @@ func (b *bench) unharmed(all calls, limit time.Duration) {
 }
 
 // echo is a UDP peer that sends back whatever it gets.
-func echo(t *testing.T) netip.AddrPort {
+func echo(t testing.TB) netip.AddrPort {
 	t.Helper()
 	return echoAt(t, netip.MustParseAddr(bed.Loopback))
 }
 
-func echoAt(t *testing.T, addr netip.Addr) netip.AddrPort {
+func echoAt(t testing.TB, addr netip.Addr) netip.AddrPort {
 	t.Helper()
 	conn, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr, 0)))
 	if err != nil {
@@ -405,7 +405,7 @@ func echoAt(t *testing.T, addr netip.Addr) netip.AddrPort {
 }
 
 // freePorts are n different ones.
-func freePorts(t *testing.T, n int) (ports []int) {
+func freePorts(t testing.TB, n int) (ports []int) {
 	t.Helper()
 	for len(ports) < n {
 		port, err := bed.FreePort()

@@ -227,7 +227,7 @@ type weather struct {
 
 // path is a NAT in front of the gateway, with weather. What becomes of each datagram follows from a seed.
 type path struct {
-	t       *testing.T
+	t       testing.TB
 	weather weather
 	gateway netip.AddrPort
 	front   *net.UDPConn

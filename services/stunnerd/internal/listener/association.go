@@ -48,8 +48,87 @@ type association struct {
 	interrupt chan struct{}
 	closed    chan struct{}
 	close     sync.Once
+	// gone is closed when the connection over this association has ended, and its session with it.
+	gone chan struct{}
 	// established is set when the handshake is over.
 	established atomic.Bool
+}
+
+// associations are those of one client address. There are two while a client that has lost its state makes the handshake of the second.
+type associations struct {
+	// first serves the client, or makes the first handshake of the client. second makes a handshake and takes the place of first when it
+	// is complete.
+	first, second *association
+}
+
+// openedBy returns the association that a ClientHello has opened, or nil.
+func (as associations) openedBy(h hello) *association {
+	for _, a := range []*association{as.first, as.second} {
+		if a != nil && a.opened(h) {
+			return a
+		}
+	}
+	return nil
+}
+
+// handshaking tells whether a handshake is under way.
+func (as associations) handshaking() bool {
+	return as.second != nil || as.first != nil && !as.first.established.Load()
+}
+
+// deliver hands over a datagram that is no ClientHello. What is not encrypted belongs to the handshake under way. An encrypted datagram may be the
+// last message of that handshake or a message of the earlier association: each of the two discards what it cannot decrypt.
+func (as associations) deliver(datagram []byte) {
+	plain := len(datagram) >= recordHeader && epochOf(datagram) == 0
+	if as.first != nil && (as.second == nil || !plain) {
+		as.first.deliver(datagram)
+	}
+	if as.second != nil {
+		as.second.deliver(datagram)
+	}
+}
+
+// add makes an association the second of its client, or the first where there is none.
+func (s *dtlsSocket) add(a *association) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	known := s.clients[a.client]
+	if known.first == nil {
+		known.first = a
+	} else {
+		known.second = a
+	}
+	s.clients[a.client] = known
+}
+
+// promote makes the second association of a client its only one. It returns the one that was the first, or nil when there is none to replace.
+func (s *dtlsSocket) promote(a *association) (before *association) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	known := s.clients[a.client]
+	if known.second != a {
+		return nil
+	}
+	s.clients[a.client] = associations{first: a}
+	return known.first
+}
+
+// remove forgets an association.
+func (s *dtlsSocket) remove(a *association) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	known := s.clients[a.client]
+	switch a {
+	case known.first:
+		known = associations{first: known.second}
+	case known.second:
+		known.second = nil
+	}
+	if known == (associations{}) {
+		delete(s.clients, a.client)
+		return
+	}
+	s.clients[a.client] = known
 }
 
 var errCookie = errors.New("pion/dtls keeps its cookie elsewhere than it used to")
@@ -66,7 +145,7 @@ func newAssociation(s *dtlsSocket, client netip.AddrPort, from datagram.Source, 
 	a := &association{
 		socket: s, client: client, addr: net.UDPAddrFromAddrPort(client), from: from, own: own,
 		cookie: [cookieSize]byte(h.cookie), ahead: h.sequence - 1,
-		inbox: make(chan []byte, inbox), interrupt: make(chan struct{}, 1), closed: make(chan struct{}),
+		inbox: make(chan []byte, inbox), interrupt: make(chan struct{}, 1), closed: make(chan struct{}), gone: make(chan struct{}),
 	}
 	a.inbox <- h.first()
 	a.inbox <- slices.Clone(h.record)
@@ -81,6 +160,23 @@ func newAssociation(s *dtlsSocket, client netip.AddrPort, from datagram.Source, 
 func (a *association) release() {
 	if a.own != nil {
 		_ = a.own.Close()
+	}
+}
+
+// establish makes an association whose handshake is complete the only one of its client. It returns when the session of the one before has
+// ended: until then the gate refuses the client an allocation, because its address has one.
+func (a *association) establish(ctx context.Context) error {
+	a.established.Store(true)
+	before := a.socket.promote(a)
+	if before == nil {
+		return nil
+	}
+	_ = before.Close()
+	select {
+	case <-before.gone:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 }
 

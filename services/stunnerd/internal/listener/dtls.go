@@ -41,7 +41,7 @@ type dtlsSocket struct {
 	offer   func(hello) ([]dtls.ServerOption, error)
 
 	mu      sync.Mutex
-	clients map[netip.AddrPort]*association
+	clients map[netip.AddrPort]associations
 }
 
 func openDTLS(c config.Listener, g *gate.Gate, m *meter.Listener, o Options) (Listener, error) {
@@ -61,7 +61,7 @@ func openDTLS(c config.Listener, g *gate.Gate, m *meter.Listener, o Options) (Li
 	for _, conn := range port.readers {
 		s := &dtlsSocket{
 			connections: l.connections, conn: conn, port: port,
-			cookies: newCookies(secret), offer: offers(certs, o), clients: map[netip.AddrPort]*association{},
+			cookies: newCookies(secret), offer: offers(certs, o), clients: map[netip.AddrPort]associations{},
 		}
 		l.sockets = append(l.sockets, s)
 		l.serving.Go(s.read)
@@ -123,8 +123,7 @@ func secureDTLS(ctx context.Context, conn net.Conn) (net.Conn, error) {
 	if err := c.HandshakeContext(ctx); err != nil {
 		return nil, err
 	}
-	c.association.established.Store(true)
-	return c, nil
+	return c, c.association.establish(ctx)
 }
 
 // read reads until the socket is closed. A panic costs the datagram that caused it.
@@ -155,26 +154,30 @@ func (s *dtlsSocket) readUntilPanic() (closed bool) {
 	}
 }
 
-// receive gives a datagram to its association. An association belongs to the client that has opened it: a ClientHello from the same address
-// is nobody's as long as the handshake goes on or the client has a session, and otherwise has to come with a cookie before it ends
-// anything (RFC 6347 §4.2.8).
-func (s *dtlsSocket) receive(record []byte, client netip.AddrPort, control []byte) {
-	a := s.find(client)
-	h, isHello := parseHello(record)
+// receive gives a datagram to the associations of its client. A ClientHello with a good cookie opens an association, beside the one that the
+// client may have already: a client that has lost its state comes back from the same address and port (RFC 6347 §4.2.8). The earlier association
+// serves the client until the later one has completed its handshake. While a handshake is under way no other one begins.
+func (s *dtlsSocket) receive(records []byte, client netip.AddrPort, control []byte) {
+	known := s.find(client)
+	h, isHello := parseHello(records)
+	if !isHello {
+		if known == (associations{}) {
+			s.drop(client, strayReason(records))
+		}
+		known.deliver(records)
+		return
+	}
+	opened := known.openedBy(h)
 	switch {
-	case a != nil && (!isHello || a.opened(h)):
-		a.deliver(record)
-	case !isHello:
-		s.drop(client, strayReason(record))
-	case a != nil && (!a.established.Load() || s.gate.Relay(client) != nil):
+	case opened != nil:
+		opened.deliver(records)
+	case known.handshaking():
 	case !s.cookies.valid(h, client, time.Now()):
 		var answer [recordHeader + messageHeader + 2 + 1 + cookieSize]byte
 		from := datagram.SourceOf(control)
 		if err := s.port.answer(s.cookies.verify(answer[:0], h, client, time.Now()), client, &from); err != nil {
 			s.drop(client, relay.Undelivered(err)) // the client asks again
 		}
-	case a != nil:
-		_ = a.Close() // the client asks again when the last of it is gone
 	default:
 		s.open(h, client, datagram.SourceOf(control))
 	}
@@ -188,7 +191,7 @@ func strayReason(datagram []byte) meter.Reason {
 	return meter.Malformed
 }
 
-func (s *dtlsSocket) find(client netip.AddrPort) *association {
+func (s *dtlsSocket) find(client netip.AddrPort) associations {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.clients[client]
@@ -206,14 +209,11 @@ func (s *dtlsSocket) open(h hello, client netip.AddrPort, from datagram.Source) 
 		s.drop(client, meter.Handshake)
 		return
 	}
-	s.mu.Lock()
-	s.clients[client] = a
-	s.mu.Unlock()
+	s.add(a)
 	s.begin(dtlsClient{a.conn, a}, func() {
 		a.release()
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		delete(s.clients, client)
+		s.remove(a)
+		close(a.gone)
 	})
 }
 

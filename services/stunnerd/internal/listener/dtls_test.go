@@ -20,9 +20,12 @@ import (
 	"time"
 
 	"github.com/pion/dtls/v3"
+	"github.com/pion/logging"
+	"github.com/pion/turn/v3"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/credential"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/cluster"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/gate"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
@@ -123,7 +126,13 @@ type raw struct {
 
 func newRaw(t *testing.T, server *net.UDPAddr) *raw {
 	t.Helper()
-	conn, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	return newRawAt(t, server, &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+}
+
+// newRawAt is a socket at an address.
+func newRawAt(t *testing.T, server, client *net.UDPAddr) *raw {
+	t.Helper()
+	conn, err := net.ListenUDP("udp4", client)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -259,33 +268,151 @@ func binding(t *testing.T, client net.Conn) error {
 	return err
 }
 
-// T-16, RFC 6347 §4.2.8: a hello from the address of a client changes nothing for it, unless it comes with a cookie and the client has no
-// session.
-func TestAssociationBelongsToItsFirstClient(t *testing.T) {
-	l, server := openSecure(t, oneCertificate(t))
-	address := newRaw(t, server)
-	client := address.dial()
-	if err := binding(t, client); err != nil { // from then on the server knows that the handshake is over
+// allocateOver makes an allocation over a DTLS connection and returns the client that keeps it.
+func allocateOver(t *testing.T, conn net.Conn) *turn.Client {
+	t.Helper()
+	c, err := turn.NewClient(&turn.ClientConfig{
+		STUNServerAddr: conn.RemoteAddr().String(), TURNServerAddr: conn.RemoteAddr().String(), Conn: turn.NewSTUNConn(conn), Username: "ann", Password: "first",
+		LoggerFactory: logging.NewDefaultLoggerFactory(),
+	})
+	if err == nil {
+		err = c.Listen()
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
-	if address.ask(someHello(t, 7, 0, 0, nil), helloVerifyRequest, soon) == nil {
-		t.Error("a hello from the address of a client without a session is not asked for a cookie")
+	t.Cleanup(c.Close)
+	relayed, err := c.Allocate()
+	if err != nil {
+		t.Fatalf("allocate: %v", err)
 	}
-	if err := binding(t, client); err != nil {
-		t.Errorf("after a hello without cookie the client is no longer served: %v", err)
+	t.Cleanup(func() { _ = relayed.Close() })
+	return c
+}
+
+// answers fails the test unless a client gets an answer over the connection that it has.
+func answers(t *testing.T, c *turn.Client, when string) {
+	t.Helper()
+	if _, err := c.SendBindingRequest(); err != nil {
+		t.Errorf("%s: the first association serves its client no longer: %v", when, err)
 	}
-	cookie := address.cookie(8, 1)
-	for began := time.Now(); address.ask(someHello(t, 8, 2, 1, cookie), serverHello, silent) == nil; {
-		if time.Since(began) > soon {
-			t.Fatal("the client begins anew, with a cookie: no ServerHello")
+}
+
+// openWithUser opens a DTLS listener that has a user.
+func openWithUser(t *testing.T) (*connections, *net.UDPAddr) {
+	t.Helper()
+	l, server := openSecure(t, oneCertificate(t))
+	l.gate.Update(&gate.Policy{
+		Authority:  credential.Authority{Realm: "test.example", Username: "ann", Password: "first"},
+		RelayAddrs: []netip.Addr{netip.MustParseAddr("127.0.0.1")},
+	}, cluster.NewView(nil, nil))
+	return l, server
+}
+
+// T-16: a client that restarts on the same address and port, without a word to the server, makes a handshake and an allocation at once
+// (RFC 6347 §4.2.8). Its earlier session ends.
+func TestRestartedClientIsLetIn(t *testing.T) {
+	l, server := openWithUser(t)
+	for generation := range 3 {
+		address := newRaw(t, server)
+		if generation > 0 {
+			address = newRawAt(t, server, l.client(t))
+		}
+		allocateOver(t, address.dial())
+		gone(t, l, 1)
+		if n := l.gate.Sessions(); n != 1 {
+			t.Errorf("after %d restarts: %d sessions, want 1", generation, n)
+		}
+		if err := address.UDPConn.Close(); err != nil { // no close_notify: the client is gone without a word
+			t.Fatal(err)
 		}
 	}
+}
+
+// client is the address of the only client of a listener.
+func (l *connections) client(t *testing.T) *net.UDPAddr {
+	t.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for c := range l.open {
+		return net.UDPAddrFromAddrPort(c.addr)
+	}
+	t.Fatal("no connection")
+	return nil
+}
+
+// T-16: a hello without a good cookie, from the address of a client that has a session, changes nothing.
+func TestForgedHelloDisturbsNoSession(t *testing.T) {
+	l, server := openWithUser(t)
+	address := newRaw(t, server)
+	client := allocateOver(t, address.dial())
+	for name, hello := range map[string][]byte{
+		"without cookie": someHello(t, 7, 0, 0, nil),
+		"made-up cookie": someHello(t, 7, 1, 1, make([]byte, cookieSize)),
+	} {
+		if address.ask(hello, helloVerifyRequest, soon) == nil {
+			t.Errorf("%s: not asked for a cookie", name)
+		}
+		answers(t, client, name)
+	}
 	if n := l.count(); n != 1 {
-		t.Errorf("%d associations of one address", n)
+		t.Errorf("%d associations, want 1", n)
+	}
+}
+
+// T-16: a handshake from the address of a client that has a session, and that never ends, disturbs nothing. It is the only one at a time, and its
+// association ends with the deadline of handshakes.
+func TestUnfinishedHandshakeDisturbsNoSession(t *testing.T) {
+	l, server := openWithUser(t)
+	address := newRaw(t, server)
+	client := allocateOver(t, address.dial())
+	hello := someHello(t, 8, 2, 1, address.cookie(8, 1))
+	if address.ask(hello, serverHello, soon) == nil {
+		t.Fatal("no ServerHello for a good cookie")
+	}
+	began := time.Now()
+	answers(t, client, "during the handshake")
+	for name, datagram := range map[string][]byte{
+		"handshake message": {22, 0xFE, 0xFD, 0, 0, 0, 0, 0, 0, 0, 9, 0, 1, 0},
+		"encrypted record":  append([]byte{23, 0xFE, 0xFD, 0, 1, 0, 0, 0, 0, 1, 0, 0, 32}, make([]byte, 32)...),
+	} {
+		if _, err := address.WriteTo(datagram, server); err != nil {
+			t.Fatal(err)
+		}
+		answers(t, client, name)
 	}
 	if address.ask(someHello(t, 9, 3, 0, nil), helloVerifyRequest, silent) != nil {
-		t.Error("a hello is answered while a handshake goes on")
+		t.Error("a third hello is answered while a handshake goes on")
 	}
+	if n := l.count(); n != 2 {
+		t.Errorf("%d associations during the handshake, want 2", n)
+	}
+	for l.count() > 1 && time.Since(began) < 2*handshaking {
+		time.Sleep(10 * time.Millisecond)
+	}
+	if n, after := l.count(), time.Since(began); n != 1 || after < handshaking-time.Second {
+		t.Errorf("%d associations after %s, want 1 after %s", n, after, handshaking)
+	}
+	answers(t, client, "after the deadline")
+	if n := l.gate.Sessions(); n != 1 {
+		t.Errorf("%d sessions, want 1", n)
+	}
+}
+
+// T-16, RFC 6347 §4.2.8: a client without a session that begins anew replaces its association as well, when its handshake is complete.
+func TestRestartWithoutSession(t *testing.T) {
+	l, server := openSecure(t, oneCertificate(t))
+	first := newRaw(t, server)
+	if err := binding(t, first.dial()); err != nil { // from then on the server knows that the handshake is over
+		t.Fatal(err)
+	}
+	if err := first.UDPConn.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := binding(t, newRawAt(t, server, first.LocalAddr().(*net.UDPAddr)).dial()); err != nil {
+		t.Error(err)
+	}
+	gone(t, l, 1)
 }
 
 // T-15: a connection without a session keeps no buffer for what it may not send.

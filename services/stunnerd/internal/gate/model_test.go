@@ -164,6 +164,8 @@ type modelAllocation struct {
 type binding struct {
 	peer netip.AddrPort
 	ends time.Time
+	// heard is until when ChannelData of the client let its peer be heard.
+	heard time.Time
 }
 
 type former struct {
@@ -1007,7 +1009,7 @@ func (m *trial) channelBind(a *actor) outcome {
 		case !m.allows(peers[0]):
 			return 403, nil
 		}
-		a.alloc.channels[uint16(n)] = binding{peers[0].at, time.Now().Add(600 * time.Second)}
+		a.alloc.channels[uint16(n)] = binding{peers[0].at, time.Now().Add(600 * time.Second), a.alloc.channels[uint16(n)].heard}
 		a.alloc.permit(peers[0])
 		return 0, nil
 	})
@@ -1067,6 +1069,8 @@ func (m *trial) channelData(a *actor) outcome {
 	o := outcome{name: "ChannelData silence"}
 	if a.alloc != nil && claimed == len(payload) {
 		if b, is := a.alloc.channels[n]; is && m.allows(factsOf(b.peer)) {
+			b.heard = time.Now().Add(300 * time.Second)
+			a.alloc.channels[n] = b
 			o = outcome{name: "ChannelData passes", sent: []relaytest.Datagram{{From: a.alloc.relay, To: b.peer, Payload: payload}}}
 		}
 	}
@@ -1091,8 +1095,8 @@ func factsOf(peer netip.AddrPort) peerFacts {
 	return modelPeers[slices.IndexFunc(modelPeers, func(p peerFacts) bool { return p.at == peer })]
 }
 
-// peerSends has a peer send to the relay that a client has, or had. A channel is heard as long as it is bound: see
-// TestChannelOutlivesItsPermission.
+// peerSends has a peer send to the relay that a client has, or had. The peer of a channel is heard while it has a permission, or has been sent ChannelData
+// within its lifetime: see TestPeerOfChannelIsHeard300Seconds.
 func (m *trial) peerSends(a *actor) outcome {
 	p, payload, to := m.knownPeer(a), m.payload(), a.relay
 	m.net.Peer(p.at).Send(to, payload)
@@ -1103,6 +1107,7 @@ func (m *trial) peerSends(a *actor) outcome {
 	if a.alloc != nil && m.allows(p) {
 		n := a.alloc.channelOf(p.at)
 		switch {
+		case n != 0 && !a.alloc.permits(p) && !a.alloc.channels[n].heard.After(time.Now()):
 		case n != 0:
 			o = outcome{name: "peer by channel", to: a, check: func(frame []byte) error {
 				want := append(channelHeader(n, len(payload)), payload...)

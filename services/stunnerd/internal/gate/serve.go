@@ -297,6 +297,7 @@ func (g *Gate) createPermission(r *request) ([]byte, error) {
 		return nil, err
 	}
 	r.flow.permitted.grant(peers, time.Now())
+	r.flow.relay.Permit(peers)
 	return r.answer(stun.ClassSuccessResponse)
 }
 

@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -30,6 +31,9 @@ import (
 const (
 	// ChannelLifetime is how long a channel binding lasts without a refresh (RFC 8656 §12).
 	ChannelLifetime = 10 * time.Minute
+	// PermissionLifetime is how long the peer of a channel is heard after the client has last refreshed the permission (RFC 8656 §9), or has
+	// sent ChannelData to the peer.
+	PermissionLifetime = 5 * time.Minute
 	// MaxChannels bounds the channels of one allocation: pion/turn searches them one by one.
 	MaxChannels = 64
 	// headerSize is the length of the ChannelData header (RFC 8656 §12.4).
@@ -65,6 +69,9 @@ type channel struct {
 	peer   netip.AddrPort
 	// until is when the binding ends, as time since the session started.
 	until atomic.Int64
+	// heard is until when the peer is heard, likewise. The ChannelData of the client prolong it: RFC 8656 §12 has the permission of the peer end after
+	// 300 s where the client does not refresh it, but some clients, aioice among them, renew nothing but their channels.
+	heard atomic.Int64
 	// verdict is what the routes said last; it holds as long as the view is the current one.
 	verdict atomic.Pointer[verdict]
 }
@@ -110,7 +117,8 @@ func (r *Relay) FromClient(frame []byte) {
 		r.drop(meter.Malformed, netip.AddrPort{})
 		return
 	}
-	c := r.byNumber(number)
+	now := r.now()
+	c := r.byNumber(number, now)
 	if c == nil {
 		r.drop(meter.ChannelUnbound, netip.AddrPort{})
 		return
@@ -120,6 +128,7 @@ func (r *Relay) FromClient(frame []byte) {
 		r.drop(ReasonOf(v.reached), c.peer)
 		return
 	}
+	c.heard.Store(int64(now + PermissionLifetime))
 	if !r.session.Admits(session.ToPeer, len(payload)) {
 		r.drop(meter.ByteRate, c.peer)
 		return
@@ -227,8 +236,9 @@ func (r *Relay) fromPeer(b *Buffer) bool {
 	if b.icmp != (ICMP{}) {
 		return !b.icmp.forClients(b.peer)
 	}
-	if c := r.bound(b.peer); c != nil {
-		r.toClient(c, b)
+	now := r.now()
+	if c := r.bound(b.peer, now); c != nil {
+		r.toClient(c, b, now)
 		return true
 	}
 	if _, reached := r.routes.Load().Match(b.peer); reached != cluster.Allowed {
@@ -238,10 +248,14 @@ func (r *Relay) fromPeer(b *Buffer) bool {
 	return false
 }
 
-func (r *Relay) toClient(c *channel, b *Buffer) {
+func (r *Relay) toClient(c *channel, b *Buffer, now time.Duration) {
 	v := r.judge(c)
 	if v.reached != cluster.Allowed {
 		r.drop(ReasonOf(v.reached), c.peer)
+		return
+	}
+	if int64(now) >= c.heard.Load() {
+		r.drop(meter.NoPermission, c.peer)
 		return
 	}
 	if !r.session.Admits(session.ToClient, b.n) {
@@ -297,29 +311,52 @@ func (r *Relay) Bind(number uint16, peer netip.AddrPort, tell func()) {
 	r.binding.Lock()
 	defer r.binding.Unlock()
 	tell()
-	until := int64(time.Since(r.session.Started) + ChannelLifetime)
+	now := r.now()
+	r.bind(number, peer, now)
+	r.permit([]netip.AddrPort{peer}, now)
+}
+
+func (r *Relay) bind(number uint16, peer netip.AddrPort, now time.Duration) {
+	until := int64(now + ChannelLifetime)
 	live := make([]*channel, 0, len(*r.channels.Load())+1)
 	for _, c := range *r.channels.Load() {
 		switch {
 		case c.number == number && c.peer == peer:
 			c.until.Store(until)
 			return
-		case r.live(c):
+		case r.live(c, now):
 			live = append(live, c)
 		}
 	}
 	c := &channel{number: number, peer: peer}
 	c.until.Store(until)
+	c.heard.Store(int64(now + PermissionLifetime))
 	c.verdict.Store(new(verdict))
 	live = append(live, c)
 	r.channels.Store(&live)
 }
 
+// Permit refreshes the permissions of peers, whatever their ports, for the channels that are bound to them. Channels that the client binds later need
+// no such call: Bind refreshes the permission of its peer.
+func (r *Relay) Permit(peers []netip.AddrPort) {
+	r.binding.Lock()
+	defer r.binding.Unlock()
+	r.permit(peers, r.now())
+}
+
+func (r *Relay) permit(peers []netip.AddrPort, now time.Duration) {
+	for _, c := range *r.channels.Load() {
+		if slices.ContainsFunc(peers, func(p netip.AddrPort) bool { return p.Addr() == c.peer.Addr() }) {
+			c.heard.Store(int64(now + PermissionLifetime))
+		}
+	}
+}
+
 // Channels is the number of live bindings.
 func (r *Relay) Channels() int {
-	n := 0
+	n, now := 0, r.now()
 	for _, c := range *r.channels.Load() {
-		if r.live(c) {
+		if r.live(c, now) {
 			n++
 		}
 	}
@@ -330,27 +367,28 @@ func (r *Relay) Channels() int {
 func (r *Relay) Bound(number uint16, peer netip.AddrPort) (netip.AddrPort, uint16) {
 	var atNumber netip.AddrPort
 	var atPeer uint16
-	if c := r.byNumber(number); c != nil {
+	now := r.now()
+	if c := r.byNumber(number, now); c != nil {
 		atNumber = c.peer
 	}
-	if c := r.byPeer(peer); c != nil {
+	if c := r.byPeer(peer, now); c != nil {
 		atPeer = c.number
 	}
 	return atNumber, atPeer
 }
 
-func (r *Relay) byNumber(number uint16) *channel {
+func (r *Relay) byNumber(number uint16, now time.Duration) *channel {
 	for _, c := range *r.channels.Load() {
-		if c.number == number && r.live(c) {
+		if c.number == number && r.live(c, now) {
 			return c
 		}
 	}
 	return nil
 }
 
-func (r *Relay) byPeer(peer netip.AddrPort) *channel {
+func (r *Relay) byPeer(peer netip.AddrPort, now time.Duration) *channel {
 	for _, c := range *r.channels.Load() {
-		if c.peer == peer && r.live(c) {
+		if c.peer == peer && r.live(c, now) {
 			return c
 		}
 	}
@@ -358,18 +396,19 @@ func (r *Relay) byPeer(peer netip.AddrPort) *channel {
 }
 
 // bound is the channel of a peer, also one that is just being bound; nil if there is none.
-func (r *Relay) bound(peer netip.AddrPort) *channel {
-	if c := r.byPeer(peer); c != nil {
+func (r *Relay) bound(peer netip.AddrPort, now time.Duration) *channel {
+	if c := r.byPeer(peer, now); c != nil {
 		return c
 	}
 	r.binding.Lock()
 	defer r.binding.Unlock()
-	return r.byPeer(peer)
+	return r.byPeer(peer, now)
 }
 
-func (r *Relay) live(c *channel) bool {
-	return int64(time.Since(r.session.Started)) < c.until.Load()
-}
+// now is the time of the session's clock: the time since the session started.
+func (r *Relay) now() time.Duration { return time.Since(r.session.Started) }
+
+func (r *Relay) live(c *channel, now time.Duration) bool { return int64(now) < c.until.Load() }
 
 // judge asks the routes about a channel's peer, once per view.
 func (r *Relay) judge(c *channel) *verdict {

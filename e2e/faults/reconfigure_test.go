@@ -8,7 +8,9 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"net/http"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -494,6 +496,49 @@ func TestR32StateFolder(t *testing.T) {
 			b.unharmed(live, silence)
 		})
 	}
+}
+
+// R-10: a dataplane that starts beside another process on a port of its first config is not ready, and says which listener is not open and why. It gets
+// ready by itself when the port is free. A port that it cannot have later makes it unready no more: its calls would be cut.
+func TestR10TakenPortAtStart(t *testing.T) {
+	other, b := newBench(t), newBench(t)
+	other.run()
+	b.config.Listeners[0].Port = other.config.Listeners[0].Port
+	b.file = filepath.Join(t.TempDir(), "config.json")
+	b.write(b.config)
+	b.start(b.file)
+	b.await("not ready, in words", func(ctx context.Context) error {
+		code, body, err := bed.Get(ctx, b.health()+"/ready")
+		for _, words := range []string{`"message":"stunnerd not ready: `, listenerName(call.UDP), "address already in use"} {
+			if err == nil && (code != http.StatusServiceUnavailable || !strings.Contains(string(body), words)) {
+				err = fmt.Errorf("/ready answers %d %s, which does not say %q", code, body, words)
+			}
+		}
+		return err
+	})
+	if st := b.status(); st.Status != "NOT-READY" || st.Failures[listenerName(call.UDP)] == "" {
+		t.Errorf("status %s, failures %v", st.Status, st.Failures)
+	}
+	if err := other.process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	b.within(patience, "ready when the port is free", bed.Answers(b.health()+"/ready", http.StatusOK))
+	live := b.calls(1)
+	taken, err := net.ListenUDP("udp", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	b.write(b.changed(func(c *config.Config) { c.Listeners[0].Port = taken.LocalAddr().(*net.UDPAddr).Port }))
+	b.await("the status names the listener", func(ctx context.Context) error {
+		st, err := b.look(ctx)
+		if err == nil && (st.Failures[listenerName(call.UDP)] == "" || st.Status != "READY") {
+			err = fmt.Errorf("status %s, failures %v", st.Status, st.Failures)
+		}
+		return err
+	})
+	b.probe()
+	b.unharmed(live, silence)
 }
 
 // R-10: a port that somebody else has concerns its listener only.

@@ -222,7 +222,8 @@ type DataplaneSpec struct {
 	// +optional
 	EnableMetricsEndpoint bool `json:"enableMetricsEndpoint,omitempty"`
 
-	// OffloadEngine is the part of the kernel that forwards media without the dataplane process.
+	// OffloadEngine is the part of the kernel that forwards media without the dataplane process. This release has none: what is asked for is
+	// warned of, and media is forwarded as with None.
 	//
 	// +optional
 	// +kubebuilder:default=None

@@ -21,6 +21,8 @@ const (
 	RealmNotDNSName = "RealmNotDNSName"
 	// InsecureInlineCredentials warns of a secret that everyone can read who can read the GatewayConfig.
 	InsecureInlineCredentials = "InsecureInlineCredentials"
+	// OffloadUnavailable warns of a Dataplane that asks for an offload engine, which this release does not have.
+	OffloadUnavailable = "OffloadUnavailable"
 	// Autoscaled says of a Dataplane with autoscaling whether there is something that scales, and of a Gateway that it is not given what scales it.
 	Autoscaled = "Autoscaled"
 	// InUse says who refers to an object.

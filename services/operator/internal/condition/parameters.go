@@ -50,6 +50,11 @@ func PodsUnmakeable(dataplane string) Finding {
 	return finding(ReasonInvalidParameters, "Dataplane %s: spec.podTemplatePatch cannot be used: see the conditions there", dataplane)
 }
 
+// OffloadWarning says that the offload engine that a Dataplane asks for is not there.
+func OffloadWarning(engine string) Finding {
+	return finding(ReasonWarning, "spec.offloadEngine: %s is not available in this release, media is forwarded without it: use None", engine)
+}
+
 // ScalingInvalid says on a Dataplane that its autoscaling cannot be used.
 func ScalingInvalid(err error) Finding {
 	return finding(ReasonInvalidAutoscaling, "spec.autoscaling.%v", err)

@@ -76,6 +76,9 @@ func Dataplane(v *resource.View, name string, opt Options) ConditionsResult {
 	}
 	before := v.DataplaneStatus(name).Conditions
 	wanted := []metav1.Condition{condition.Holds(condition.Accepted, condition.ReasonAccepted, first(patchOf(d), scalingOf(d)))}
+	if engine := cmp.Or(d.Spec.OffloadEngine, stunnerv1.DefaultOffloadEngine); engine != stunnerv1.OffloadNone {
+		wanted = append(wanted, condition.True(condition.OffloadUnavailable, condition.OffloadWarning(string(engine))))
+	}
 	if manifest.Scaled(d) && scalingOf(d).OK() {
 		wanted = append(wanted, condition.Holds(condition.Autoscaled, condition.ReasonKEDAFound, scalerOf(v, d)))
 	}

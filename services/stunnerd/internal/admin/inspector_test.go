@@ -87,7 +87,10 @@ func TestSessionsAreShownOldestFirst(t *testing.T) {
 	if s.Started.IsZero() || s.ID == "" {
 		t.Errorf("session %+v", s)
 	}
-	s.Started, s.ID = time.Time{}, ""
+	if read := time.Unix(0, s.Stats.Rx.Timestamp); s.Stats.Tx.Timestamp != s.Stats.Rx.Timestamp || time.Since(read).Abs() > time.Minute {
+		t.Errorf("counters read at %s", read)
+	}
+	s.Started, s.ID, s.Stats.Rx.Timestamp, s.Stats.Tx.Timestamp = time.Time{}, "", 0, 0
 	want := Session{
 		Listener: "media/edge/udp", Protocol: config.TURNTLS, User: "bob", Client: "198.51.100.8:2222", Relay: "192.0.2.1:50003", Age: "3m0s", Channels: 3,
 	}

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
-	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/server"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
@@ -54,10 +53,6 @@ func (i *Inspector) session(s *session.Session, now time.Time) Session {
 		ID: i.hash("session", s.Handle.String()), Listener: s.Listener, Protocol: s.Protocol,
 		User: i.user(s.UserID), Client: i.client(s.Client.Addr()), Relay: s.Relay.String(),
 		Started: s.Started.UTC().Truncate(time.Second), Age: now.Sub(s.Started).Round(time.Second).String(),
-		Channels: s.Channels(), Stats: server.Stats{Rx: count(&s.Traffic.Rx), Tx: count(&s.Traffic.Tx)},
+		Channels: s.Channels(), Stats: server.StatsOf(&s.Traffic, now),
 	}
-}
-
-func count(f *meter.Flow) server.Count {
-	return server.Count{Packets: f.Packets.Load(), Bytes: f.Bytes.Load()}
 }

@@ -312,6 +312,11 @@ func (f *Follower) note(c discovery.Loaded, origin string, failed error) (news b
 		f.opt.Log.Warn("ignore fields that this release does not know: a newer one may", "config", c.Admin.Name, "revision", c.Revision,
 			"number", len(c.Unknown), "fields", c.Unknown[:min(len(c.Unknown), loggedFields)])
 	}
+	if other {
+		for _, warning := range server.Warnings(c.Config) {
+			f.opt.Log.Warn("config asks for more than there is", "config", c.Admin.Name, "revision", c.Revision, "warning", warning)
+		}
+	}
 	news = other || problem != f.status.problem
 	if other {
 		f.status.kept = time.Time{}
@@ -370,10 +375,10 @@ func (f *Follower) Status() server.Status {
 	return st
 }
 
-// Ready returns nil once a config is in force.
+// Ready returns nil once a config is in force and all its listeners are open, else what is missing. See server.Ready.
 func (f *Follower) Ready() error {
-	if f.opt.Server.Status().Status == server.NotReady {
-		return errors.New("stunnerd not ready")
+	if err := f.opt.Server.Ready(); err != nil {
+		return fmt.Errorf("stunnerd not ready: %w", err)
 	}
 	return nil
 }

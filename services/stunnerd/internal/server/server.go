@@ -69,6 +69,7 @@ type Server struct {
 	listeners map[string]*running
 	former    []gate.Former
 	failures  map[string]string
+	served    bool // all listeners of a config were open at the same time, and there was at least one
 	retiring  sync.WaitGroup
 	closed    chan struct{}
 }
@@ -205,7 +206,9 @@ func (s *Server) Apply(next config.Config) (Plan, error) {
 	}
 	s.wanted, s.running = next, withoutFailures(next.Clone(), s.listeners)
 	s.meter.Applied.Add(1)
-	return plan, s.report(failed)
+	err := s.report(failed)
+	s.served = s.served || len(next.Listeners) > 0 && s.ready() == nil
+	return plan, err
 }
 
 // maxFormer bounds how many former authorities there are: each request that is wrongly signed is held against all of them. Who changes the

@@ -33,6 +33,14 @@ type bed struct {
 
 func newBed(t *testing.T) *bed {
 	t.Helper()
+	b := newEmptyBed(t)
+	b.apply(b.config)
+	return b
+}
+
+// newEmptyBed is a bed whose config is not applied yet.
+func newEmptyBed(t *testing.T) *bed {
+	t.Helper()
 	s, err := New(Options{HostAddresses: []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("::1")}, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
@@ -59,7 +67,6 @@ func newBed(t *testing.T) *bed {
 	}
 	b.show(&b.config, newIdentity(t, "first"))
 	b.config.Default()
-	b.apply(b.config)
 	return b
 }
 

@@ -1,7 +1,12 @@
 package server
 
 import (
+	"cmp"
+	"errors"
+	"fmt"
 	"strconv"
+	"strings"
+	"time"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
@@ -27,6 +32,8 @@ type Status struct {
 	Revision string `json:"revision"`
 	// Failures says, per listener, why it does not run as configured.
 	Failures map[string]string `json:"failures,omitempty"`
+	// Warnings say which wishes of the running config are not met, field by field. They are no failures: the config is in force.
+	Warnings []string `json:"warnings,omitempty"`
 	// Problem says why the last config that arrived was kept out.
 	Problem string `json:"problem,omitempty"`
 	// Lost says why the source of configs cannot be heard.
@@ -70,6 +77,8 @@ type Stats struct {
 type Count struct {
 	Packets uint64 `json:"pkts"`
 	Bytes   uint64 `json:"bytes"`
+	// Timestamp is when they were read, in nanoseconds since 1970: two readings give a rate.
+	Timestamp int64 `json:"timestamp"`
 }
 
 // Status returns what the server knows of itself; the follower adds what it knows of the config's way here.
@@ -79,40 +88,87 @@ func (s *Server) Status() Status {
 	c := s.running.Redacted()
 	failures := s.failures
 	s.mu.Unlock()
+	now := time.Now()
 
 	st := Status{
 		Version: c.Version, Auth: c.Auth, AllocationCount: s.table.Len(), Status: state,
-		Failures:  failures,
+		Failures: failures, Warnings: Warnings(c),
 		Listeners: []ListenerStatus{}, Clusters: []ClusterStatus{},
 		Admin: AdminStatus{
 			Name: c.Admin.Name, LogLevel: c.Admin.LogLevel, MetricsEndpoint: c.Admin.MetricsEndpoint,
-			Quota: strconv.Itoa(c.Admin.UserQuota), Offload: c.Admin.OffloadEngine, Licensing: "free",
+			Quota: strconv.Itoa(c.Admin.UserQuota), Offload: config.DefaultOffload, Licensing: "free",
 		},
 	}
 	if c.Admin.HealthcheckEndpoint != nil {
 		st.Admin.HealthcheckEndpoint = *c.Admin.HealthcheckEndpoint
 	}
 	for _, l := range c.Listeners {
-		st.Listeners = append(st.Listeners, ListenerStatus{l, statsOf(&s.meter.Listener(l.Name).Traffic)})
+		st.Listeners = append(st.Listeners, ListenerStatus{l, StatsOf(&s.meter.Listener(l.Name).Traffic, now)})
 	}
 	for _, cl := range c.Clusters {
-		st.Clusters = append(st.Clusters, ClusterStatus{cl, statsOf(s.meter.Cluster(cl.Name))})
+		st.Clusters = append(st.Clusters, ClusterStatus{cl, StatsOf(s.meter.Cluster(cl.Name), now)})
 	}
 	return st
+}
+
+// Warnings returns what a config asks for and this release does not do, field by field. Such a config is in force all the same.
+func Warnings(c config.Config) (all []string) {
+	if engine := c.Admin.OffloadEngine; engine != config.DefaultOffload {
+		all = append(all, fmt.Sprintf("admin.offload_engine: %s is not available in this release, media is forwarded without it: use %s", engine, config.DefaultOffload))
+	}
+	return all
 }
 
 func (s *Server) state() string {
 	switch {
 	case s.table.Draining():
 		return Terminating
-	case s.running.IsZero():
+	case s.ready() != nil:
 		return NotReady
 	}
 	return Ready
 }
 
-func statsOf(t *meter.Traffic) Stats {
-	return Stats{Rx: countOf(&t.Rx), Tx: countOf(&t.Tx)}
+// Ready returns nil once every listener of the running config is open, else what is missing. A server that has been ready with a listener stays
+// so: calls may run, and a readiness probe that fails would cut them (see docs/stunnerd.md). What a later config does not get stands in
+// Status.
+func (s *Server) Ready() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ready()
 }
 
-func countOf(f *meter.Flow) Count { return Count{f.Packets.Load(), f.Bytes.Load()} }
+// maxReasons bounds how many listeners Ready names.
+const maxReasons = 3
+
+func (s *Server) ready() error {
+	if s.served {
+		return nil
+	}
+	if s.wanted.IsZero() {
+		return errors.New("no config is in force yet")
+	}
+	var missing []string
+	for _, l := range s.wanted.Listeners {
+		if r := s.listeners[l.Name]; r != nil && !r.retired {
+			continue
+		}
+		missing = append(missing, cmp.Or(s.failures[l.Name], "listener "+l.Name+" is not open"))
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	if more := len(missing) - maxReasons; more > 0 {
+		missing = append(missing[:maxReasons], fmt.Sprintf("and %d more", more))
+	}
+	return errors.New(strings.Join(missing, "; "))
+}
+
+// StatsOf reads the counters of a traffic.
+func StatsOf(t *meter.Traffic, now time.Time) Stats {
+	return Stats{Rx: countOf(&t.Rx, now), Tx: countOf(&t.Tx, now)}
+}
+
+func countOf(f *meter.Flow, now time.Time) Count {
+	return Count{f.Packets.Load(), f.Bytes.Load(), now.UnixNano()}
+}

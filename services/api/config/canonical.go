@@ -59,6 +59,10 @@ func (c Config) Clone() Config {
 	}
 	c.Admin.OffloadInterfaces = slices.Clone(c.Admin.OffloadInterfaces)
 	c.Auth.Credentials = maps.Clone(c.Auth.Credentials)
+	if c.Auth.CredentialOverlap != nil {
+		overlap := *c.Auth.CredentialOverlap
+		c.Auth.CredentialOverlap = &overlap
+	}
 	c.Listeners = slices.Clone(c.Listeners)
 	for i := range c.Listeners {
 		c.Listeners[i].Routes = slices.Clone(c.Listeners[i].Routes)

@@ -8,6 +8,8 @@
 package config
 
 import (
+	"time"
+
 	"github.com/stunner-gateway/stunner/services/api/credential"
 )
 
@@ -23,6 +25,8 @@ const (
 	DefaultAddress     = "0.0.0.0"
 	DefaultHealthcheck = "http://:8086"
 	DefaultOffload     = "None"
+	// DefaultCredentialOverlap is one allocation lifetime, in seconds: every client refreshes at least once within it.
+	DefaultCredentialOverlap = 600
 )
 
 // AddressPlaceholder stands for the relay address of the process that runs the config: the process expands it.
@@ -104,6 +108,17 @@ type Auth struct {
 	// SessionGrace is how long, in seconds, a session may go on after the ephemeral credential that began it has expired; 0 means until
 	// its next refresh. A new session always needs a credential that is good.
 	SessionGrace int32 `json:"session_grace,omitempty"`
+	// CredentialOverlap is how long, in seconds, a session may refresh with the credential that it began with after a config has replaced that
+	// credential. Nil means DefaultCredentialOverlap, 0 means not at all: the next request of the session is refused.
+	CredentialOverlap *int32 `json:"credential_overlap,omitempty"`
+}
+
+// Overlap is CredentialOverlap as a duration, with the default filled in.
+func (a Auth) Overlap() time.Duration {
+	if a.CredentialOverlap == nil {
+		return DefaultCredentialOverlap * time.Second
+	}
+	return time.Duration(*a.CredentialOverlap) * time.Second
 }
 
 // Listener is one socket that clients connect to.

@@ -33,6 +33,9 @@ func (c *Config) Default() {
 	c.Admin.fill()
 	c.Auth.Type = canonical(authTypes, c.Auth.Type, AuthStatic)
 	c.Auth.Realm = cmp.Or(c.Auth.Realm, DefaultRealm)
+	if overlap := c.Auth.CredentialOverlap; overlap != nil && *overlap == DefaultCredentialOverlap {
+		c.Auth.CredentialOverlap = nil
+	}
 	c.Listeners = slices.Clone(c.Listeners)
 	for i := range c.Listeners {
 		c.Listeners[i].fill()

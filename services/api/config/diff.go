@@ -85,6 +85,7 @@ func (d *differences) auth(old, next Auth) {
 	d.text("auth.realm", old.Realm, next.Realm)
 	d.number("auth.lifetime", int(old.Lifetime), int(next.Lifetime))
 	d.number("auth.session_grace", int(old.SessionGrace), int(next.SessionGrace))
+	d.number("auth.credential_overlap", int(old.Overlap().Seconds()), int(next.Overlap().Seconds()))
 	keys := slices.AppendSeq(slices.Collect(maps.Keys(old.Credentials)), maps.Keys(next.Credentials))
 	for _, key := range set(keys) {
 		field := "auth.credentials." + key

@@ -150,6 +150,9 @@ func (f *findings) auth(a Auth) {
 	if a.SessionGrace < 0 {
 		f.add("auth.session_grace", strconv.Itoa(int(a.SessionGrace)), "is negative", "use seconds, or 0 for none")
 	}
+	if a.CredentialOverlap != nil && *a.CredentialOverlap < 0 {
+		f.add("auth.credential_overlap", strconv.Itoa(int(*a.CredentialOverlap)), "is negative", "use seconds, or 0 for none")
+	}
 	switch a.Type {
 	case AuthNone:
 	case AuthStatic:

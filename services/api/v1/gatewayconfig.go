@@ -134,6 +134,12 @@ type GatewayConfigSpec struct {
 	// +optional
 	SessionGrace *gatewayv1.Duration `json:"sessionGrace,omitempty"`
 
+	// CredentialOverlap is how long a session may refresh with the credential that it began with after userName, password, sharedSecret or their
+	// Secret have changed. A new call needs the new credential at once. Unset means 10m, one lifetime of an allocation; 0s means not at all.
+	//
+	// +optional
+	CredentialOverlap *gatewayv1.Duration `json:"credentialOverlap,omitempty"`
+
 	// AuthRef names a Secret that holds all of the authentication: its type (key `type`), and `username` with `password`, or
 	// `secret`. It replaces authType, userName, password and sharedSecret. The namespace defaults to that of this object.
 	//

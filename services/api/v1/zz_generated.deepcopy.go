@@ -376,6 +376,11 @@ func (in *GatewayConfigSpec) DeepCopyInto(out *GatewayConfigSpec) {
 		*out = new(apisv1.Duration)
 		**out = **in
 	}
+	if in.CredentialOverlap != nil {
+		in, out := &in.CredentialOverlap, &out.CredentialOverlap
+		*out = new(apisv1.Duration)
+		**out = **in
+	}
 	if in.AuthRef != nil {
 		in, out := &in.AuthRef, &out.AuthRef
 		*out = new(apisv1.SecretObjectReference)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/credential"
@@ -24,7 +25,7 @@ func authOf(v *resource.View, gc *stunnerv1.GatewayConfig) (config.Auth, conditi
 	if gc.Spec.AuthLifetime != nil {
 		auth.Lifetime = *gc.Spec.AuthLifetime
 	}
-	auth.SessionGrace = graceOf(gc)
+	auth.SessionGrace, auth.CredentialOverlap = graceOf(gc), overlapOf(gc)
 	if config.CheckRealm(auth.Realm) != nil {
 		return auth, condition.RealmInvalid(resource.KeyOf(gc).String())
 	}
@@ -242,12 +243,27 @@ func valueOr[T any](p *T, absent T) T {
 // graceOf is the session grace of a GatewayConfig in whole seconds. What cannot be read as a duration is no grace: the API server does not
 // let it in, and an error must not lengthen a session.
 func graceOf(gc *stunnerv1.GatewayConfig) int32 {
-	if gc.Spec.SessionGrace == nil {
-		return 0
+	return valueOr(secondsOf(gc.Spec.SessionGrace), 0)
+}
+
+// overlapOf is the credential overlap of a GatewayConfig in whole seconds, nil for the default. What cannot be read as a duration is the default: an
+// error must not end sessions.
+func overlapOf(gc *stunnerv1.GatewayConfig) *int32 {
+	overlap := secondsOf(gc.Spec.CredentialOverlap)
+	if overlap != nil && *overlap == config.DefaultCredentialOverlap {
+		return nil
 	}
-	grace, err := time.ParseDuration(string(*gc.Spec.SessionGrace))
-	if err != nil || grace < 0 {
-		return 0
+	return overlap
+}
+
+// secondsOf is a duration in whole seconds, nil where there is none, or none that can be read.
+func secondsOf(d *gwapiv1.Duration) *int32 {
+	if d == nil {
+		return nil
 	}
-	return int32(min(grace/time.Second, math.MaxInt32))
+	parsed, err := time.ParseDuration(string(*d))
+	if err != nil || parsed < 0 {
+		return nil
+	}
+	return new(int32(min(parsed/time.Second, math.MaxInt32)))
 }

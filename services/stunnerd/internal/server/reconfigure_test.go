@@ -79,6 +79,44 @@ func TestNewCallNeedsTheNewCredential(t *testing.T) {
 	}
 }
 
+// a session may speak with its former credential for the overlap of the config that replaced it: with 0 it may not. A shorter overlap
+// holds for what was replaced before.
+func TestCredentialOverlap(t *testing.T) {
+	second := func(overlap *int32) func(c *config.Config) {
+		return func(c *config.Config) {
+			c.Auth.Credentials[config.KeyPassword], c.Auth.CredentialOverlap = "second", overlap
+		}
+	}
+	for name, tc := range map[string]struct {
+		changes []func(c *config.Config)
+		good    bool
+	}{
+		"default":             {[]func(c *config.Config){second(nil)}, true},
+		"an hour":             {[]func(c *config.Config){second(new(int32(3600)))}, true},
+		"none":                {[]func(c *config.Config){second(new(int32(0)))}, false},
+		"none, a little late": {[]func(c *config.Config){second(nil), second(new(int32(0)))}, false},
+		"one second":          {[]func(c *config.Config){second(new(int32(1)))}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBed(t)
+			c := b.mustDial("udp", "ann", "first")
+			for _, change := range tc.changes {
+				b.apply(b.changed(change))
+			}
+			if name == "one second" {
+				time.Sleep(time.Second) // the overlap
+			}
+			err := c.client.CreatePermission(net.UDPAddrFromAddrPort(b.peer))
+			if (err == nil) != tc.good {
+				t.Errorf("a request with the former credential: %v", err)
+			}
+			if err := b.mustDial("udp", "ann", "second").echo("hello"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
 // a config that goes back and forth leaves no more behind than one that went there once.
 func TestFlappingCredentialIsRememberedOnce(t *testing.T) {
 	b := newBed(t)

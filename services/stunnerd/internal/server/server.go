@@ -30,10 +30,6 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/watch"
 )
 
-// CredentialOverlap is how long a live session may go on with a credential that the config no longer knows: one allocation lifetime, in
-// which every client refreshes at least once.
-const CredentialOverlap = 10 * time.Minute
-
 // Options are the settings of the process that no config changes.
 type Options struct {
 	// Sockets is the number of sockets of a UDP listener; 0 means one for each core that the process may use.
@@ -211,19 +207,26 @@ func (s *Server) Apply(next config.Config) (Plan, error) {
 	return plan, err
 }
 
-// maxFormer bounds how many former authorities there are: each request that is wrongly signed is held against all of them. Who changes the
-// credentials more often within CredentialOverlap shortens it for the earliest.
+// maxFormer bounds the number of former authorities: each request that is wrongly signed is held against all of them. Where credentials change more
+// often than that within the overlap, the earliest are forgotten before it ends.
 const maxFormer = 16
 
-// remember keeps the authority that next replaces for the sessions that it admitted, once: a config that goes back and forth does not make
-// a longer list of what each request is held against. One that changes the realm alone makes none: a session knows its realm.
+// remember keeps the authority that next replaces for the sessions that it admitted, for the overlap of next, once: a config that goes back and forth
+// does not make a longer list of what each request is held against. A change of the realm alone keeps none: a session knows its realm. A shorter
+// overlap holds for authorities that were replaced earlier too; a longer one does not bring back what is forgotten.
 func (s *Server) remember(next config.Auth) {
 	now, old, authority := time.Now(), s.running.Auth.Authority(), next.Authority()
-	s.former = slices.DeleteFunc(s.former, func(f gate.Former) bool { return now.After(f.Until) || f.Authority == old })
-	if len(s.listeners) == 0 || old.In(authority.Realm) == authority || old == (credential.Authority{}) {
+	until := now.Add(next.Overlap())
+	for i, f := range s.former {
+		if f.Until.After(until) {
+			s.former[i].Until = until
+		}
+	}
+	s.former = slices.DeleteFunc(s.former, func(f gate.Former) bool { return !now.Before(f.Until) || f.Authority == old })
+	if !now.Before(until) || len(s.listeners) == 0 || old.In(authority.Realm) == authority || old == (credential.Authority{}) {
 		return
 	}
-	s.former = append(s.former, gate.Former{Authority: old, Until: now.Add(CredentialOverlap)})
+	s.former = append(s.former, gate.Former{Authority: old, Until: until})
 	s.former = s.former[max(0, len(s.former)-maxFormer):]
 }
 

@@ -102,7 +102,7 @@ func parseFlags(args []string, env func(string) string, out io.Writer) (options,
 	drain := fs.String("drain-timeout", or(env("STUNNER_DRAIN_TIMEOUT"), "1h"), "how long live sessions may go on after SIGTERM, such as 90s or 2h (env STUNNER_DRAIN_TIMEOUT)")
 	flags(&o.forced, "accepted for compatibility: a draining process stays ready unless told otherwise", "force-ready-status")
 	flags(&o.unready, "fail the readiness probe while draining; kube-proxy then cuts the UDP calls that are still up", "unready-on-drain")
-	text(&o.from, fromLoopback, "who may read /sessions and /refusals: loopback, or any for everybody who reaches the port", "sessions-from")
+	text(&o.from, fromLoopback, "who may read /sessions, /refusals and the whole of /status: loopback, or any for everybody who reaches the port", "sessions-from")
 	flags(&o.showUsers, "show user names and client addresses in /sessions and /refusals instead of hashes", "show-users")
 	flags(&o.version, "print the version and exit", "version")
 	if err := fs.Parse(args); err != nil {

@@ -53,8 +53,14 @@ type process struct {
 // start starts the program and waits until it is ready.
 func start(t *testing.T, flags ...string) *process {
 	t.Helper()
+	return startWith(t, func(*config.Config) {}, flags...)
+}
+
+// startWith starts the program with a changed config.
+func startWith(t *testing.T, change func(*config.Config), flags ...string) *process {
+	t.Helper()
 	p := &process{t: t, peer: echo(t), ended: make(chan struct{})}
-	file := p.config()
+	file := p.config(change)
 	var err error
 	if p.log, err = os.Create(filepath.Join(t.TempDir(), "log")); err != nil {
 		t.Fatal(err)
@@ -86,7 +92,7 @@ func start(t *testing.T, flags ...string) *process {
 }
 
 // config writes the config of the program and returns the name of its file.
-func (p *process) config() string {
+func (p *process) config(change func(*config.Config)) string {
 	p.t.Helper()
 	p.turn, p.probes = map[string]string{}, fmt.Sprintf("http://127.0.0.1:%d", testport.Free(p.t))
 	c := config.Config{
@@ -110,6 +116,7 @@ func (p *process) config() string {
 		}
 		c.Listeners = append(c.Listeners, l)
 	}
+	change(&c)
 	c.Default()
 	data, err := json.Marshal(c)
 	if err != nil {

@@ -144,7 +144,7 @@ func (d *daemon) health(url string) admin.Endpoint {
 func (d *daemon) probes(string) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/", telemetry.Health{Live: d.server.Live, Ready: d.ready})
-	mux.Handle("/status", admin.JSON(func() any { return d.follower.Status() }))
+	mux.Handle("/status", d.inspector.Status(d.follower.Status))
 	mux.Handle("/sessions", d.inspector.Sessions())
 	mux.Handle("/refusals", d.inspector.Refusals())
 	return mux

@@ -43,3 +43,17 @@ func TestContractProbes(t *testing.T) {
 	}
 	var _ http.Handler = telemetry.Health{}
 }
+
+// T-20: the port of the probes is read only, on every path.
+func TestProbesAreReadOnly(t *testing.T) {
+	h := telemetry.Probes(telemetry.NewRegistry(), nil)
+	for _, path := range []string{"/live", "/ready", "/metrics", "/nowhere"} {
+		for _, method := range []string{"POST", "PUT", "PATCH", "DELETE", "OPTIONS"} {
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, httptest.NewRequest(method, path, nil))
+			if w.Code != http.StatusMethodNotAllowed || w.Header().Get("Allow") != "GET, HEAD" {
+				t.Errorf("%s %s: %d, Allow %q", method, path, w.Code, w.Header().Get("Allow"))
+			}
+		}
+	}
+}

@@ -19,7 +19,19 @@ func NewRegistry(of ...prometheus.Collector) *prometheus.Registry {
 // Probes serves /live, /ready and /metrics on one port, which is not the public one: metrics are nobody's business outside.
 func Probes(metrics prometheus.Gatherer, ready func() error) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
+	mux.Handle("/metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
 	mux.Handle("/", Health{Ready: ready})
-	return mux
+	return ReadOnly(mux)
+}
+
+// ReadOnly answers every method but GET and HEAD with 405, whatever the path.
+func ReadOnly(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodGet && r.Method != http.MethodHead {
+			w.Header().Set("Allow", "GET, HEAD")
+			http.Error(w, "method not allowed: use GET", http.StatusMethodNotAllowed)
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
 }

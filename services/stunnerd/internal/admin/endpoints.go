@@ -23,7 +23,7 @@ const (
 	MetricsPort = "8080"
 )
 
-// Endpoint is an HTTP server as the config wants it.
+// Endpoint is an HTTP server as the config wants it. It answers GET and HEAD only.
 type Endpoint struct {
 	// Name says what it serves: it stays when the URL changes.
 	Name string
@@ -56,7 +56,7 @@ type endpoint struct {
 
 // ServeHTTP serves what the endpoint has at its address now.
 func (ep *endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	(*ep.handler.Load()).ServeHTTP(w, r)
+	telemetry.ReadOnly(*ep.handler.Load()).ServeHTTP(w, r)
 }
 
 // leave frees the address. Requests under way may end, for some seconds, which nobody waits for here.
@@ -189,21 +189,11 @@ func (e *Endpoints) Close() {
 	clear(e.open)
 }
 
-// JSON serves what a function returns as JSON, to GET only.
-func JSON(value func() any) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !reads(r) {
-			w.Header().Set("Allow", "GET, HEAD")
-			http.Error(w, "use GET", http.StatusMethodNotAllowed)
-			return
-		}
-		w.Header().Set("Content-Type", "application/json")
-		w.Header().Set("Cache-Control", "no-store")
-		enc := json.NewEncoder(w)
-		enc.SetIndent("", "  ")
-		_ = enc.Encode(value())
-	})
+// writeJSON answers a request with a value.
+func writeJSON(w http.ResponseWriter, value any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	_ = enc.Encode(value)
 }
-
-// reads tells whether a request only reads.
-func reads(r *http.Request) bool { return r.Method == http.MethodGet || r.Method == http.MethodHead }

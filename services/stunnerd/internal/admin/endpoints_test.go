@@ -9,6 +9,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/stunner-gateway/stunner/services/api/telemetry"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/server"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/testport"
 )
 
@@ -22,13 +27,64 @@ func newEndpoints(t *testing.T) *Endpoints {
 	return e
 }
 
+// shown serves a value.
+func shown(value func() any) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, value()) })
+}
+
 // saying wants an endpoint that says its name and the path that it serves.
 func saying(name, url string) Endpoint {
 	return Endpoint{Name: name, URL: url, Port: HealthPort, Handler: func(path string) http.Handler {
 		mux := http.NewServeMux()
-		mux.Handle(path, JSON(func() any { return name + " at " + path }))
+		mux.Handle(path, shown(func() any { return name + " at " + path }))
 		return mux
 	}}
+}
+
+// T-20: endpoints are read only, whatever is served and on every path: other methods get 405 with the methods that there are, also from the handler of a
+// library and where there is nothing.
+func TestEndpointsAreReadOnly(t *testing.T) {
+	e, url := newEndpoints(t), freeURL(t)
+	i := inspected(Access{})
+	set(t, e, Endpoint{Name: "all", URL: url, Port: HealthPort, Handler: func(string) http.Handler {
+		mux := http.NewServeMux()
+		mux.Handle("/", telemetry.Health{})
+		mux.Handle("/status", i.Status(func() server.Status { return server.Status{} }))
+		mux.Handle("/sessions", i.Sessions())
+		mux.Handle("/refusals", i.Refusals())
+		mux.Handle("/metrics", promhttp.HandlerFor(prometheus.NewRegistry(), promhttp.HandlerOpts{}))
+		return mux
+	}})
+	for _, path := range []string{"live", "ready", "status", "sessions?nonsense=1", "refusals", "metrics", "nowhere", ""} {
+		for _, method := range []string{"POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND"} {
+			req, err := http.NewRequest(method, url+path, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp, err := http.DefaultClient.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = resp.Body.Close()
+			if resp.StatusCode != http.StatusMethodNotAllowed || resp.Header.Get("Allow") != "GET, HEAD" {
+				t.Errorf("%s /%s: %d, Allow %q", method, path, resp.StatusCode, resp.Header.Get("Allow"))
+			}
+		}
+		for _, method := range []string{"GET", "HEAD"} {
+			req, err := http.NewRequest(method, url+path, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp, err := http.DefaultClient.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = resp.Body.Close()
+			if resp.StatusCode == http.StatusMethodNotAllowed {
+				t.Errorf("%s /%s: %d", method, path, resp.StatusCode)
+			}
+		}
+	}
 }
 
 func get(t *testing.T, url string) (int, string) {
@@ -209,7 +265,7 @@ func TestEndpointDoesNotWaitForRequests(t *testing.T) {
 	arrived, answer, answered := make(chan struct{}), make(chan struct{}), make(chan string)
 	slow := saying("health", url)
 	slow.Handler = func(string) http.Handler {
-		return JSON(func() any {
+		return shown(func() any {
 			close(arrived)
 			<-answer
 			return "slow"

@@ -15,11 +15,13 @@ import (
 
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/server"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
-// Inspector shows single sessions and refusals, to a person who asks why a call does not work. What it shows is about people, and the port
-// on which it does is often open to the world: it answers callers on this host and hides who is who, unless told otherwise.
+// Inspector shows the status, single sessions and refusals, to a person who asks why a call does not work. What it shows is about people and internal
+// addresses, and its port is often open to the world: it answers callers on this host and hides names and addresses of clients, unless told
+// otherwise. Other callers get a reduced status only.
 type Inspector struct {
 	sessions  *session.Table
 	meter     *meter.Meter
@@ -55,18 +57,32 @@ const (
 // show serves what a function finds, to those who may see it.
 func (i *Inspector) show(find func(query) any) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !i.access.Anywhere && !local(r) {
+		if !i.answers(r) {
 			http.Error(w, "shown to callers on this host only: forward the port, or start stunnerd with --sessions-from=any", http.StatusForbidden)
 			return
 		}
 		q, err := parseQuery(r.URL.Query())
-		if err != nil && reads(r) {
+		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		JSON(func() any { return find(q) }).ServeHTTP(w, r)
+		writeJSON(w, find(q))
 	})
 }
+
+// Status serves what a function returns: the whole of it to those who may see sessions, and the part that is nobody's secret to all others.
+func (i *Inspector) Status(current func() server.Status) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		status := current()
+		if !i.answers(r) {
+			status = status.Reduced("the rest is shown to callers on this host only: forward the port, or start stunnerd with --sessions-from=any")
+		}
+		writeJSON(w, status)
+	})
+}
+
+// answers tells whether the caller may see everything.
+func (i *Inspector) answers(r *http.Request) bool { return i.access.Anywhere || local(r) }
 
 // local tells whether a request was made on this host, and not merely passed on: by a proxy that says so, by a service mesh, which calls
 // from another address of the loopback network, or by a browser for a page whose name an attacker has made to stand for this host.

@@ -7,13 +7,16 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"reflect"
 	"regexp"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/api/credential"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/server"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
@@ -165,7 +168,6 @@ func TestFiltersAndLimitsChooseSessions(t *testing.T) {
 	}
 }
 
-// T-20: the lists of sessions and refusals are for callers on the same host, unless a flag opens them.
 func TestOnlyThisHostIsAnsweredUnlessToldOtherwise(t *testing.T) {
 	cases := map[string]struct {
 		from   string
@@ -203,13 +205,51 @@ func TestOnlyThisHostIsAnsweredUnlessToldOtherwise(t *testing.T) {
 	}
 }
 
-// T-20: the lists of sessions and refusals can only be read.
-func TestSessionsAndRefusalsAreReadOnly(t *testing.T) {
-	i := inspected(Access{})
-	for _, h := range []http.Handler{i.Sessions(), i.Refusals()} {
-		for _, method := range []string{"POST", "PUT", "DELETE", "PATCH"} {
-			if w := ask(h, "127.0.0.1:9", method, "/?nonsense=1", nil); w.Code != http.StatusMethodNotAllowed || w.Header().Get("Allow") == "" {
-				t.Errorf("%s: %d", method, w.Code)
+// T-20: callers on other hosts see of the status that the dataplane is there and how full it is, in the shape of the contract, and no name, address,
+// endpoint or secret.
+func TestStatusForCallersElsewhereIsReduced(t *testing.T) {
+	full := server.Status{
+		Version: "v1", Revision: "0123456789ab", Status: server.Ready, AllocationCount: 7,
+		Admin:     server.AdminStatus{Name: "media/edge", LogLevel: "all:INFO", HealthcheckEndpoint: "http://10.0.0.1:8086", Quota: "3", Offload: "None"},
+		Auth:      config.Auth{Type: config.AuthStatic, Realm: "inner.example", Credentials: map[string]credential.Secret{"username": "ann"}},
+		Listeners: []server.ListenerStatus{{Listener: config.Listener{Name: "media/edge/udp", PublicAddress: "203.0.113.9"}}},
+		Clusters:  []server.ClusterStatus{{Cluster: config.Cluster{Name: "media/sfu", Endpoints: []string{"10.0.0.7"}}}},
+		Failures:  map[string]string{"media/edge/tls": "open listener"}, Warnings: []string{"admin.offload_engine"},
+		Problem: "a problem at 10.0.0.8", Lost: "dial 10.0.0.9", Origin: "http://10.0.0.9", Unknown: []string{"auth.more"},
+	}
+	status := func() server.Status { return full }
+	for from, whole := range map[string]bool{"127.0.0.1:9": true, "10.1.2.3:9": false} {
+		for _, a := range []Access{{}, {Anywhere: true}} {
+			w := ask(inspected(a).Status(status), from, "GET", "/status", nil)
+			var got server.Status
+			if err := json.Unmarshal(w.Body.Bytes(), &got); w.Code != http.StatusOK || err != nil {
+				t.Fatalf("%d: %v", w.Code, err)
+			}
+			if whole || a.Anywhere {
+				if !reflect.DeepEqual(full, got) {
+					t.Errorf("%s, %+v: %+v, want %+v", from, a, got, full)
+				}
+				continue
+			}
+			if got.Withheld == "" || !strings.Contains(got.Withheld, "--sessions-from=any") {
+				t.Errorf("it says nothing of what is left out: %q", got.Withheld)
+			}
+			got.Withheld = ""
+			want := server.Status{
+				Version: "v1", Revision: "0123456789ab", Status: server.Ready, AllocationCount: 7,
+				Listeners: []server.ListenerStatus{}, Clusters: []server.ClusterStatus{},
+			}
+			if !reflect.DeepEqual(want, got) {
+				t.Errorf("%s: %+v, want %+v", from, got, want)
+			}
+			var shape map[string]json.RawMessage
+			if err := json.Unmarshal(w.Body.Bytes(), &shape); err != nil {
+				t.Fatal(err)
+			}
+			for _, field := range []string{"version", "admin", "auth", "listeners", "clusters", "allocationCount", "status"} {
+				if _, there := shape[field]; !there {
+					t.Errorf("field %s of the contract is not there", field)
+				}
 			}
 		}
 	}

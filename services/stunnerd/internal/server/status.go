@@ -42,6 +42,17 @@ type Status struct {
 	Origin string `json:"origin,omitempty"`
 	// Unknown lists fields of the last config that this release does not know, and ignores.
 	Unknown []string `json:"unknownFields,omitempty"`
+	// Withheld says that most of the status is left out, and how to get it.
+	Withheld string `json:"withheld,omitempty"`
+}
+
+// Reduced is the status for callers that may not see names, addresses and user names: version, status, revision and the number of allocations. All
+// other fields of the contract are there and empty; the note says why.
+func (s Status) Reduced(note string) Status {
+	return Status{
+		Version: s.Version, Status: s.Status, Revision: s.Revision, AllocationCount: s.AllocationCount,
+		Listeners: []ListenerStatus{}, Clusters: []ClusterStatus{}, Withheld: note,
+	}
 }
 
 // AdminStatus is the admin part of Status.

@@ -3,6 +3,10 @@ package main
 import (
 	"fmt"
 	"io"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -103,6 +107,78 @@ func TestQuickServerIsOneListenerForOneUser(t *testing.T) {
 		o.uri.Password = ""
 		if _, err := quickServer(*o.uri); err == nil {
 			t.Error("a server without a password started")
+		}
+	}
+}
+
+// standalone is a config as people write it for a process that has no operator.
+const standalone = `version: v1
+admin: {name: $STUNNER_NAMESPACE/$STUNNER_NAME, loglevel: $STUNNER_LOGLEVEL}
+auth:
+  type: $STUNNER_AUTH_TYPE
+  realm: $STUNNER_REALM
+  credentials: {username: ann, password: pa$STUNNER_REALM$HOME}
+listeners:
+- {name: udp, protocol: UDP, address: $STUNNER_ADDR, port: $STUNNER_PORT, public_address: "${STUNNER_PUBLIC_ADDR}", public_port: "${STUNNER_PUBLIC_PORT}"}
+`
+
+// Placeholders of a file are replaced by the environment of the process: texts and numbers, not the credentials, and no variable of anybody else.
+func TestContractPlaceholdersOfAFile(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "stunnerd.yaml")
+	if err := os.WriteFile(file, []byte(standalone), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	full := map[string]string{
+		"STUNNER_NAMESPACE": "media", "STUNNER_NAME": "edge", "STUNNER_LOGLEVEL": "all:WARN", "STUNNER_AUTH_TYPE": "plaintext", "STUNNER_REALM": "calls.example.org",
+		"STUNNER_ADDR": "192.0.2.7", "STUNNER_PORT": "5000", "STUNNER_PUBLIC_ADDR": "203.0.113.7", "STUNNER_PUBLIC_PORT": "6000",
+	}
+	read := func(changed map[string]string) (config.Config, error) {
+		env := maps.Clone(full)
+		maps.Copy(env, changed)
+		o, err := parseFlags([]string{"--config", file}, func(name string) string {
+			if name == "HOME" {
+				t.Error("asked for HOME")
+			}
+			return env[name]
+		}, io.Discard)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.id = ""
+		source, err := open(o, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		configs, err := source.Load(t.Context())
+		if err != nil || len(configs) != 1 {
+			return config.Config{}, fmt.Errorf("%d configs: %w", len(configs), err)
+		}
+		return configs[0].Expand(o.lookup)
+	}
+	c, err := read(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := c.Listeners[0]
+	got := fmt.Sprint(c.Admin.Name, c.Admin.LogLevel, c.Auth.Type, c.Auth.Realm, string(c.Auth.Credentials[config.KeyPassword]), l.Address, l.Port, l.PublicAddress, l.PublicPort)
+	if want := fmt.Sprint("media/edge", "all:WARN", config.AuthStatic, "calls.example.org", "pa$STUNNER_REALM$HOME", "192.0.2.7", 5000, "203.0.113.7", 6000); got != want {
+		t.Errorf("read %s, want %s", got, want)
+	}
+	for name, tc := range map[string]struct {
+		env  map[string]string
+		port int
+		want string
+	}{
+		"no port":                 {map[string]string{"STUNNER_PORT": ""}, 6000, ""},
+		"a port that is a URL":    {map[string]string{"STUNNER_PORT": "tcp://10.0.0.1:3478"}, 6000, ""}, // as Kubernetes sets it for a Service called stunner
+		"no port of any kind":     {map[string]string{"STUNNER_PORT": "", "STUNNER_PUBLIC_PORT": ""}, 0, `listeners[0].public_port: "STUNNER_PUBLIC_PORT" is not set`},
+		"no realm":                {map[string]string{"STUNNER_REALM": ""}, 0, `auth.realm: "STUNNER_REALM" is not set`},
+		"a public port in words":  {map[string]string{"STUNNER_PUBLIC_PORT": "many"}, 0, `listeners[0].public_port: "STUNNER_PUBLIC_PORT" has a value that is no whole number`},
+		"an unknown type of auth": {map[string]string{"STUNNER_AUTH_TYPE": "kerberos"}, 0, `auth.type: "kerberos" is unknown`},
+	} {
+		c, err := read(tc.env)
+		if tc.want == "" && (err != nil || c.Listeners[0].Port != tc.port) || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
+			t.Errorf("%s: %v, listeners %v", name, err, c.Listeners)
 		}
 	}
 }

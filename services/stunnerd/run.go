@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -63,7 +64,7 @@ func open(o options, log *slog.Logger) (discovery.Source, error) {
 		return quickServer(*o.uri)
 	}
 	return discovery.Open(o.config, discovery.Options{
-		ID: o.id, Node: o.node, TokenFile: o.tokenFile, CAFile: o.caFile, Log: telemetry.Scope(log, "discovery"),
+		ID: o.id, Node: o.node, TokenFile: o.tokenFile, CAFile: o.caFile, Lookup: o.lookup, Log: telemetry.Scope(log, "discovery"),
 	})
 }
 
@@ -190,10 +191,19 @@ func (d *daemon) drain() {
 	}
 }
 
-// lookup answers for the placeholders of a config.
+// lookup returns the value of a placeholder, "" for a variable that is not set. STUNNER_PORT falls back to STUNNER_PUBLIC_PORT and to the default port
+// where it is not a number, as it always has in files that people write.
 func (o options) lookup(name string) string {
-	if name == "STUNNER_ADDR" {
+	switch name {
+	case "STUNNER_ADDR":
 		return o.addresses[0].String()
+	case "STUNNER_PORT":
+		for _, port := range []string{o.env("STUNNER_PORT"), o.env("STUNNER_PUBLIC_PORT")} {
+			if _, err := strconv.Atoi(port); err == nil {
+				return port
+			}
+		}
+		return strconv.Itoa(config.DefaultPort)
 	}
 	return o.env(name)
 }
@@ -204,8 +214,8 @@ func dryRun(ctx context.Context, source discovery.Source, o options) error {
 		return err
 	}
 	for _, c := range configs {
-		next := c.Expand(o.lookup)
-		if err := next.Validate(); err != nil {
+		next, err := c.Expand(o.lookup)
+		if err != nil {
 			return fmt.Errorf("config %s: %w", c.Admin.Name, err)
 		}
 		fmt.Println(server.PlanFor(config.Zero(c.Admin.Name), next))

@@ -2,7 +2,7 @@
 //
 // Its JSON form, version "v1", is a wire contract with dataplanes and operators that are not ours; a field is added, never
 // renamed. A config goes through three steps, in this order: Parse (bytes to value, defaults filled in), Validate (every
-// error names its field), Expand (placeholders such as $STUNNER_ADDR, known to the running process only).
+// error names its field), Expand (placeholders such as $STUNNER_ADDR, known to the running process only, and what they leave validated).
 //
 // The package is pure: it reads no file, no environment and no clock.
 package config

@@ -2,12 +2,14 @@ package config
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"reflect"
 	"slices"
 	"strings"
+	"unicode"
 
 	strict "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
@@ -27,7 +29,7 @@ var supported = []string{Version, "v1alpha1"}
 type document struct {
 	Version   string             `json:"version"`
 	Admin     adminDocument      `json:"admin"`
-	Auth      Auth               `json:"auth"`
+	Auth      authDocument       `json:"auth"`
 	Listeners []listenerDocument `json:"listeners"`
 	Clusters  []Cluster          `json:"clusters"`
 }
@@ -35,13 +37,25 @@ type document struct {
 type adminDocument struct {
 	Admin
 	// LogLevelAlias is how some documentation spells loglevel.
-	LogLevelAlias string `json:"logLevel"`
+	LogLevelAlias   string        `json:"logLevel"`
+	UserQuota       number[int]   `json:"user_quota"`
+	SourceQuota     number[int]   `json:"source_quota"`
+	SessionByteRate number[int64] `json:"session_byte_rate"`
+	UserByteRate    number[int64] `json:"user_byte_rate"`
+}
+
+type authDocument struct {
+	Auth
+	Lifetime          number[int32]  `json:"lifetime"`
+	SessionGrace      number[int32]  `json:"session_grace"`
+	CredentialOverlap *number[int32] `json:"credential_overlap"`
 }
 
 type listenerDocument struct {
 	Listener
 	// Port tells a port that is left out, which has a default, from a port 0, which is an error.
-	Port *int `json:"port"`
+	Port       *number[int] `json:"port"`
+	PublicPort number[int]  `json:"public_port"`
 	// The relay port range of v1alpha1 is read and ignored: the kernel chooses relay ports.
 	MinRelayPort json.RawMessage `json:"min_relay_port"`
 	MaxRelayPort json.RawMessage `json:"max_relay_port"`
@@ -50,7 +64,13 @@ type listenerDocument struct {
 // Parse reads a config from JSON or YAML, turns aliases and older spellings into the canonical ones and fills in defaults. It does
 // not validate. Unknown holds the paths of fields that this release does not know, the first MaxUnknown of them: a peer of another
 // release may send them, so they are no error.
-func Parse(data []byte) (c Config, unknown []string, err error) {
+//
+// A number may not be a placeholder: see ParseWith.
+func Parse(data []byte) (c Config, unknown []string, err error) { return ParseWith(data, nil) }
+
+// ParseWith is Parse for a document that a person writes for one process: a placeholder that stands in the place of a number, as a text, is replaced at once.
+// lookup is that of Expand.
+func ParseWith(data []byte, lookup func(name string) string) (c Config, unknown []string, err error) {
 	text, err := toJSON(data)
 	if err != nil {
 		return Config{}, nil, fmt.Errorf("parse config: %w", err)
@@ -63,25 +83,46 @@ func Parse(data []byte) (c Config, unknown []string, err error) {
 	if err != nil {
 		return Config{}, nil, fmt.Errorf("parse config: %w", err)
 	}
-	c = d.config()
+	if c, err = d.config(lookup); err != nil {
+		return Config{}, nil, fmt.Errorf("parse config: %w", err)
+	}
 	c.Default()
 	return c, unknown, nil
 }
 
 // config converts the wire form, of either version, to the Go form.
-func (d document) config() Config {
-	c := Config{Version: Version, Admin: d.Admin.Admin, Auth: d.Auth, Clusters: d.Clusters}
-	if c.Admin.LogLevel == "" {
-		c.Admin.LogLevel = d.Admin.LogLevelAlias
-	}
-	for _, l := range d.Listeners {
+func (d document) config(lookup func(name string) string) (Config, error) {
+	in := &numbers{lookup: lookup}
+	c := Config{Version: Version, Admin: d.Admin.config(in), Auth: d.Auth.config(in), Clusters: d.Clusters}
+	for i, l := range d.Listeners {
 		l.Listener.Port = DefaultPort
 		if l.Port != nil {
-			l.Listener.Port = *l.Port
+			l.Listener.Port = resolve(in, index("listeners", i, "port"), *l.Port)
 		}
+		l.Listener.PublicPort = resolve(in, index("listeners", i, "public_port"), l.PublicPort)
 		c.Listeners = append(c.Listeners, l.Listener)
 	}
-	return c
+	return c, errors.Join(in.errs...)
+}
+
+func (d adminDocument) config(in *numbers) Admin {
+	a := d.Admin
+	a.LogLevel = cmp.Or(a.LogLevel, d.LogLevelAlias)
+	a.UserQuota = resolve(in, "admin.user_quota", d.UserQuota)
+	a.SourceQuota = resolve(in, "admin.source_quota", d.SourceQuota)
+	a.SessionByteRate = resolve(in, "admin.session_byte_rate", d.SessionByteRate)
+	a.UserByteRate = resolve(in, "admin.user_byte_rate", d.UserByteRate)
+	return a
+}
+
+func (d authDocument) config(in *numbers) Auth {
+	a := d.Auth
+	a.Lifetime = resolve(in, "auth.lifetime", d.Lifetime)
+	a.SessionGrace = resolve(in, "auth.session_grace", d.SessionGrace)
+	if d.CredentialOverlap != nil {
+		a.CredentialOverlap = new(resolve(in, "auth.credential_overlap", *d.CredentialOverlap))
+	}
+	return a
 }
 
 // toJSON returns the one JSON value that data holds, be it JSON or YAML.
@@ -238,10 +279,9 @@ func typeError(err error) error {
 		return err
 	}
 	got, _, _ := strings.Cut(t.Value, " ") // the rest is the number itself
-	field := t.Field
-	if field == "" {
-		field = "document"
-	}
+	// Structs that are embedded stand in the path by the names of their types, which begin with a capital, unlike the names of fields.
+	names := slices.DeleteFunc(strings.Split(t.Field, "."), func(name string) bool { return name == "" || unicode.IsUpper(rune(name[0])) })
+	field := cmp.Or(strings.Join(names, "."), "document")
 	return &FieldError{Field: field, Problem: "cannot be read from a JSON " + got, Remedy: "write " + wanted(t.Type)}
 }
 

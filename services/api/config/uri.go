@@ -148,7 +148,7 @@ func (u URI) Protocol() Protocol {
 // URI is what clients of the listener connect to. It is false for a listener without public address: the address of a pod is nobody
 // else's business.
 func (l Listener) URI() (URI, bool) {
-	if l.PublicAddress == "" || isPlaceholder(l.PublicAddress) {
+	if l.PublicAddress == "" || holdsPlaceholder(l.PublicAddress) {
 		return URI{}, false
 	}
 	p := l.Protocol.properties()

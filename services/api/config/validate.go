@@ -49,12 +49,18 @@ func (e *FieldError) Error() string {
 }
 
 // findings collects what is wrong.
-type findings struct{ errs []error }
+type findings struct {
+	errs []error
+	// lenient leaves values with placeholders alone: they are judged when they are expanded.
+	lenient bool
+}
 
 // add notes a problem. Long values and endless lists of problems are cut: errors end up in conditions and logs.
 func (f *findings) add(field, value, problem, remedy string) {
 	const most = 100
 	switch {
+	case f.lenient && variable.MatchString(value):
+		return
 	case len(f.errs) > maxFindings:
 		return
 	case len(f.errs) == maxFindings:
@@ -71,28 +77,20 @@ func index(list string, i int, field string) string {
 	return list + "[" + strconv.Itoa(i) + "]." + field
 }
 
-// Validate returns all that is wrong with a config with defaults, as joined *FieldError values. It accepts whole placeholders as
-// addresses; those that Expand could not replace it refuses. A route to a cluster that is not there is no error: it
-// reaches nothing.
-func (c Config) Validate() error {
-	var f findings
+// Validate returns all that is wrong with a config with defaults, as joined *FieldError values. What holds a placeholder is not looked at: Expand does
+// that. A route to a cluster that is not there is no error: it reaches nothing.
+func (c Config) Validate() error { return c.validate(false) }
+
+func (c Config) validate(expanded bool) error {
+	f := findings{lenient: !expanded}
 	if c.Version != Version {
 		f.add("version", c.Version, "is not supported", "use "+Version)
 	}
-	f.expanded(&c)
 	f.admin(c.Admin)
 	f.auth(c.Auth)
 	f.listeners(c.Listeners)
 	f.clusters(c.Clusters)
 	return errors.Join(f.errs...)
-}
-
-func (f *findings) expanded(c *Config) {
-	for _, field := range c.expandable() {
-		if strings.Contains(*field.value, unset) {
-			f.add(field.path, *field.value, "names a variable that is not set", "set it in the environment of the process")
-		}
-	}
 }
 
 // bound wants a number that is not negative; zero says what 0 means.
@@ -121,9 +119,9 @@ func (f *findings) admin(a Admin) {
 	}
 }
 
-// endpointURL checks the URL of an HTTP server of the process; empty means none. Placeholders are not looked into.
+// endpointURL checks the URL of an HTTP server of the process; empty means none.
 func (f *findings) endpointURL(field, value string) {
-	if value == "" || strings.Contains(value, "$") {
+	if value == "" || f.lenient && variable.MatchString(value) {
 		return
 	}
 	const remedy = "write http://ADDRESS:PORT/PATH"

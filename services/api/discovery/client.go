@@ -87,7 +87,7 @@ func (c *client) Load(ctx context.Context) ([]Loaded, error) {
 	if err != nil {
 		return nil, fmt.Errorf("load %s: %w", c, err)
 	}
-	configs, err := readAll(data, c.want)
+	configs, err := readAll(data, c.want, nil)
 	for _, found := range configs {
 		if !c.want.matches(found.Admin.Name) {
 			return nil, fmt.Errorf("load %s: the server sent %q instead", c, found.Admin.Name)

@@ -103,6 +103,9 @@ type Options struct {
 	Log *slog.Logger
 	// CAFile holds the PEM certificates that the server is checked against; empty means those of the system.
 	CAFile string
+	// Lookup replaces placeholders that stand in the place of numbers in a file, which a person writes for this process. Nil means that there are none.
+	// See config.ParseWith.
+	Lookup func(name string) string
 }
 
 // Open returns the source that origin names: a file path, file://PATH, http(s)://…, ws(s)://… or HOST:PORT. It does not

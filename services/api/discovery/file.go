@@ -27,10 +27,12 @@ type file struct {
 	path string
 	want selector
 	log  *slog.Logger
+	// lookup is that of Options.
+	lookup func(name string) string
 }
 
 func newFile(path string, o Options) *file {
-	return &file{path: filepath.Clean(path), want: selector(o.ID), log: o.Log}
+	return &file{path: filepath.Clean(path), want: selector(o.ID), log: o.Log, lookup: o.Lookup}
 }
 
 // String gives the path.
@@ -42,7 +44,7 @@ func (f *file) Load(context.Context) ([]Loaded, error) {
 	if err != nil {
 		return nil, fmt.Errorf("load %s: %w", f.path, err)
 	}
-	configs, err := readAll(data, f.want)
+	configs, err := readAll(data, f.want, f.lookup)
 	if err != nil {
 		return configs, fmt.Errorf("load %s: %w", f.path, err)
 	}
@@ -62,6 +64,7 @@ func (f *file) read() ([]byte, error) {
 func (f *file) Watch(ctx context.Context) <-chan Event {
 	out := make(chan Event)
 	r := &reader{file: f, watch: newWatch(f.path, "")}
+	r.watch.lookup = f.lookup
 	go r.watch.run(ctx, out)
 	go f.follow(ctx, r)
 	return out

@@ -42,7 +42,7 @@ func FuzzConfigFrame(f *testing.F) {
 				t.Errorf("the source is no longer believed: %+v", e)
 			}
 		}
-		loaded, _ := readAll(frames, "media/")
+		loaded, _ := readAll(frames, "media/", nil)
 		for _, c := range loaded {
 			if err := c.Validate(); err != nil || c.IsZero() {
 				t.Errorf("loaded %s: %v", c.Canonical(), err)
@@ -67,7 +67,7 @@ func heard(t *testing.T, w *watch, frame []byte, before string) string {
 	now := w.delivered["media/a"].revision
 	switch {
 	case !ok:
-		if c, _, err := read(frame); now != before || err != nil || c.Revision() != now {
+		if c, _, err := read(frame, nil); now != before || err != nil || c.Revision() != now {
 			t.Errorf("%q is passed over", frame)
 		}
 	case e.Err != nil:

@@ -19,6 +19,8 @@ type watch struct {
 	// source names the source in errors.
 	source string
 	want   selector
+	// lookup is that of Options, for a source that uses it.
+	lookup func(name string) string
 	// delivered are the configs that were delivered; it outlives connections.
 	delivered map[string]delivery
 	events    *mailbox[Event]
@@ -58,7 +60,7 @@ func (w *watch) refuse(id string, err error) {
 
 // receive delivers a document, unless it says what is known already. Its source calls it by a revision; "" for one that calls it by none.
 func (w *watch) receive(data []byte, revision string) {
-	c, unknown, err := read(data)
+	c, unknown, err := read(data, w.lookup)
 	id := c.Admin.Name
 	if err == nil && !w.want.matches(id) {
 		err = fmt.Errorf("read config: this is %q, but %q was asked for", id, w.want)
@@ -106,8 +108,8 @@ func (w *watch) run(ctx context.Context, out chan<- Event) {
 }
 
 // read parses and validates a config. With an error it returns as much of the config as it could read, for its name.
-func read(data []byte) (config.Config, []string, error) {
-	c, unknown, err := config.Parse(data)
+func read(data []byte, lookup func(name string) string) (config.Config, []string, error) {
+	c, unknown, err := config.ParseWith(data, lookup)
 	if err != nil {
 		return config.Config{}, nil, err
 	}
@@ -140,10 +142,10 @@ func split(data []byte, want selector) [][]byte {
 }
 
 // readAll reads one config or a list of them. What is wrong with some does not keep the others back.
-func readAll(data []byte, want selector) (configs []Loaded, err error) {
+func readAll(data []byte, want selector, lookup func(name string) string) (configs []Loaded, err error) {
 	var problems []error
 	for _, document := range split(data, want) {
-		c, unknown, err := read(document)
+		c, unknown, err := read(document, lookup)
 		switch {
 		case err != nil:
 			problems = append(problems, err)

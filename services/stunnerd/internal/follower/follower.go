@@ -267,8 +267,8 @@ func (f *Follower) age(saved time.Time) {
 
 // apply puts a valid config in force, and reports whether it was one.
 func (f *Follower) apply(c discovery.Loaded, origin string) bool {
-	expanded := c.Expand(f.opt.Lookup)
-	if err := expanded.Validate(); err != nil {
+	expanded, err := c.Expand(f.opt.Lookup)
+	if err != nil {
 		f.reject(discovery.Event{ID: c.Admin.Name, Err: errors.Join(discovery.ErrRejected, err)})
 		return false
 	}

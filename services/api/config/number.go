@@ -1,0 +1,57 @@
+package config
+
+import (
+	"encoding/json"
+	"reflect"
+	"strconv"
+	"strings"
+)
+
+// number is a whole number of the document, or a placeholder of one.
+type number[T int | int32 | int64] struct {
+	value       T
+	placeholder string
+}
+
+// UnmarshalJSON takes a number, or a text that is one placeholder and nothing else.
+func (n *number[T]) UnmarshalJSON(data []byte) error {
+	var text string
+	if data[0] != '"' {
+		return json.Unmarshal(data, &n.value)
+	}
+	if err := json.Unmarshal(data, &text); err != nil || !isVariable(text) {
+		return &json.UnmarshalTypeError{Value: "string", Type: reflect.TypeFor[T]()}
+	}
+	n.placeholder = text
+	return nil
+}
+
+func isVariable(text string) bool { return text != "" && variable.FindString(text) == text }
+
+// numbers replaces the placeholders of numbers.
+type numbers struct {
+	lookup func(name string) string // nil where nothing is looked up
+	findings
+}
+
+// resolve returns the number, or notes why there is none. Values of variables are not shown: the wrong variable may hold a secret.
+func resolve[T int | int32 | int64](in *numbers, field string, n number[T]) T {
+	if n.placeholder == "" {
+		return n.value
+	}
+	name := strings.Trim(n.placeholder, "${}")
+	if in.lookup == nil {
+		in.add(field, "", "cannot be read from a JSON string", "write a whole number")
+		return 0
+	}
+	text := in.lookup(name)
+	if text == "" {
+		in.unset(field, name)
+		return 0
+	}
+	value, err := strconv.ParseInt(text, 10, reflect.TypeFor[T]().Bits())
+	if err != nil {
+		in.add(field, name, "has a value that is no whole number", "set the variable to a number in the environment of the process")
+	}
+	return T(value)
+}

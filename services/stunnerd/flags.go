@@ -37,6 +37,7 @@ type options struct {
 	from      string // who may ask for sessions
 	showUsers bool
 	version   bool
+	warnings  []string // about flags that are accepted and mean little or nothing here
 	// uri is the quick server's.
 	uri *config.URI
 	// addresses are those of this pod or host, at most one a family; there is at least one.
@@ -105,6 +106,7 @@ func parseFlags(args []string, env func(string) string, out io.Writer) (options,
 	text(&o.from, fromLoopback, "who may read /sessions, /refusals and the whole of /status: loopback, or any for everybody who reaches the port", "sessions-from")
 	flags(&o.showUsers, "show user names and client addresses in /sessions and /refusals instead of hashes", "show-users")
 	flags(&o.version, "print the version and exit", "version")
+	former := acceptFormer(fs)
 	if err := fs.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return o, errHelp
@@ -113,6 +115,9 @@ func parseFlags(args []string, env func(string) string, out io.Writer) (options,
 	}
 	if *verbose && o.log == "" {
 		o.log = "all:DEBUG"
+	}
+	if err := o.takeOver(former); err != nil {
+		return o, err
 	}
 	var err error
 	if o.drain, err = time.ParseDuration(*drain); err != nil || o.drain < 0 {

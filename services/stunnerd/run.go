@@ -42,6 +42,9 @@ func run(ctx context.Context, o options) error {
 		return fmt.Errorf("--log: %w", err)
 	}
 	log := telemetry.NewLog(os.Stderr, o.logFormat, levels)
+	for _, warning := range o.warnings {
+		log.Warn(warning)
+	}
 	source, err := open(o, log)
 	if err != nil {
 		return err

@@ -1,0 +1,95 @@
+package main
+
+import (
+	"io"
+	"strings"
+	"testing"
+)
+
+// Dataplanes of existing installations start with the flags that they hold. Each flag that means nothing here is warned of by its name and never by its
+// value, which may be a secret, and takes as many arguments as it took there: flags that follow it are read.
+func TestContractFlagsOfExistingDataplanes(t *testing.T) {
+	inPod := map[string]string{"STUNNER_CONFIG_ORIGIN": "https://discovery:13478", "STUNNER_NAMESPACE": "media", "STUNNER_NAME": "edge"}
+	flags := 0
+	for _, f := range formerFlags {
+		for _, name := range f.names {
+			flags++
+			forms := [][]string{{dashed(name), "a-value"}, {dashed(name) + "=a-value"}}
+			if f.switches {
+				forms = [][]string{{dashed(name)}, {dashed(name) + "=false"}}
+			}
+			for _, form := range forms {
+				args := append([]string{"-w"}, append(form, "--udp-thread-num=16", "-i", "a/b")...)
+				o, err := parseFlags(args, func(n string) string { return inPod[n] }, io.Discard)
+				if err != nil || !o.watch || o.sockets != 16 || o.id != "a/b" || o.config != "https://discovery:13478" {
+					t.Errorf("%v: %+v, %v", args, o, err)
+					continue
+				}
+				if len(o.warnings) != 1 || !strings.HasPrefix(o.warnings[0], "flag "+dashed(name)+" is ignored: ") || strings.Contains(o.warnings[0], "a-value") {
+					t.Errorf("%v: warnings %q", args, o.warnings)
+				}
+			}
+		}
+	}
+	if flags < 20 {
+		t.Errorf("%d flags looked at", flags)
+	}
+}
+
+// The origin k8s stands for the discovery that the operator names in the environment, or else for the address that the existing flags and variables give.
+func TestContractOriginKubernetes(t *testing.T) {
+	for name, tc := range map[string]struct {
+		args         []string
+		env          map[string]string
+		want, warned string
+	}{
+		"in a pod": {
+			[]string{"-w", "-c", "k8s"}, map[string]string{"STUNNER_CONFIG_ORIGIN": "https://discovery:13478"},
+			"https://discovery:13478", "flag --config k8s: the config comes from https://discovery:13478, which STUNNER_CONFIG_ORIGIN names",
+		},
+		"in a pod, with an address of the operator before": {
+			[]string{"--config=k8s", "--cds-server-address", "10.0.0.1:13478"}, map[string]string{"STUNNER_CONFIG_ORIGIN": "https://discovery:13478"},
+			"https://discovery:13478", "flag --cds-server-address is ignored: use --config, or STUNNER_CONFIG_ORIGIN",
+		},
+		"with an address": {
+			[]string{"-c", "k8s", "--cds-server-address", "10.0.0.1:5000"}, nil, "10.0.0.1:5000", "which --cds-server-address names",
+		},
+		"with an address without port": {[]string{"-c", "k8s", "--cds-server-address", "10.0.0.1"}, nil, "10.0.0.1:13478", ""},
+		"with an IPv6 address":         {[]string{"-c", "k8s", "--cds-server-address", "fd00::1"}, nil, "[fd00::1]:13478", ""},
+		"with address and port": {
+			[]string{"-c", "k8s", "--cds-server-address", "10.0.0.1", "--cds-server-port=5000"}, nil, "10.0.0.1:5000", "",
+		},
+		"with a variable": {[]string{"-c", "k8s"}, map[string]string{"CDS_SERVER_ADDR": "10.0.0.2"}, "10.0.0.2:13478", "which CDS_SERVER_ADDR names"},
+		"by the environment": {
+			nil, map[string]string{"STUNNER_CONFIG_ORIGIN": "k8s", "CDS_SERVER_ADDR": "10.0.0.2"}, "10.0.0.2:13478", "",
+		},
+		"an address beside another origin": {
+			[]string{"-c", "gateway.yaml", "--cds-server-address", "10.0.0.1"}, nil, "gateway.yaml", "flag --cds-server-address is ignored",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o, err := parseFlags(tc.args, func(n string) string { return tc.env[n] }, io.Discard)
+			if err != nil || o.config != tc.want || !strings.Contains(strings.Join(o.warnings, "\n"), tc.warned) {
+				t.Errorf("origin %q, warnings %q, %v", o.config, o.warnings, err)
+			}
+		})
+	}
+	for name, args := range map[string][]string{
+		"--config k8s":      {"-c", "k8s"},
+		"--cds-server-port": {"-c", "k8s", "--cds-server-address", "10.0.0.1", "--cds-server-port", "many"},
+	} {
+		if _, err := parseFlags(args, func(string) string { return "" }, io.Discard); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%v: %v", args, err)
+		}
+	}
+}
+
+// A flag that neither this program nor the existing one has is an error that names it, also beside flags that are accepted.
+func TestMisspeltFlagIsAnError(t *testing.T) {
+	for _, name := range []string{"-watchh", "--udp-thread-numm", "--cds-server", "--kubeconfigs", "--sessions-form"} {
+		_, err := parseFlags([]string{"--kubeconfig", "x", name}, func(string) string { return "" }, io.Discard)
+		if err == nil || !strings.Contains(err.Error(), strings.TrimLeft(name, "-")) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

@@ -1,0 +1,96 @@
+package follower
+
+import (
+	"bytes"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/api/discovery"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/testport"
+)
+
+// pages is a log that may be read while it is written.
+type pages struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (p *pages) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.buf.Write(b)
+}
+
+func (p *pages) count(text string) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return strings.Count(p.buf.String(), text)
+}
+
+// block takes a UDP port.
+func block(t *testing.T, port int) {
+	t.Helper()
+	socket, err := net.ListenUDP("udp", &net.UDPAddr{Port: port})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = socket.Close() })
+}
+
+// A config that asks for an offload engine is in force, accepted and no problem; the log and the status warn of the engine, once for each config.
+func TestOffloadEngineIsNoProblem(t *testing.T) {
+	log := &pages{}
+	f, h := followWith(t, func(o *Options) { o.Log = slog.New(slog.NewTextHandler(log, nil)) })
+	c := configWith(t, func(c *config.Config) { c.Admin.OffloadEngine = "xdp" })
+	h.events <- discovery.Event{ID: id, Config: c, Revision: c.Revision()}
+	if r := h.reported(t, func(r discovery.Report) bool { return r.Revision == c.Revision() }); !r.Accepted || r.Error != "" {
+		t.Errorf("report %+v", r)
+	}
+	st := f.Status()
+	if f.Ready() != nil || f.Problem() != "" || st.Admin.Offload != "None" || len(st.Warnings) != 1 {
+		t.Errorf("ready %v, problem %q, status %+v", f.Ready(), f.Problem(), st)
+	}
+	f.retry()
+	if n := log.count("admin.offload_engine: XDP is not available"); n != 1 {
+		t.Errorf("warned %d times", n)
+	}
+}
+
+// A config with a placeholder of a variable that is not set is kept out, in words that name field and variable. The one before stays in force.
+func TestUnsetPlaceholderIsKeptOut(t *testing.T) {
+	f, h := follow(t, "")
+	good := configWith(t, func(c *config.Config) { c.Auth.Realm = "calls.${STUNNER_ADDR}" })
+	h.events <- discovery.Event{ID: id, Config: good, Revision: good.Revision()}
+	h.reported(t, func(r discovery.Report) bool { return r.Revision == good.Revision() && r.Accepted })
+	if got := f.Status().Auth.Realm; got != "calls.192.0.2.9" {
+		t.Errorf("realm %q", got)
+	}
+	bad := configWith(t, func(c *config.Config) { c.Auth.Realm = "$STUNNER_REALM" })
+	bad.Listeners[0].Port = testport.Free(t)
+	h.events <- discovery.Event{ID: id, Config: bad, Revision: bad.Revision()}
+	r := h.reported(t, func(r discovery.Report) bool { return !r.Accepted })
+	if !strings.Contains(r.Error, `auth.realm: "STUNNER_REALM" is not set`) || r.Revision != good.Revision() {
+		t.Errorf("report %+v", r)
+	}
+}
+
+// What is not ready says which listener is not open, in the words of the probe.
+func TestNotReadyNamesTheListener(t *testing.T) {
+	f, h := follow(t, "")
+	if err := f.Ready(); err == nil || err.Error() != "stunnerd not ready: no config is in force yet" {
+		t.Errorf("without a config: %v", err)
+	}
+	taken := testport.Free(t)
+	block(t, taken)
+	c := configWith(t, func(c *config.Config) { c.Listeners[0].Port = taken })
+	h.events <- discovery.Event{ID: id, Config: c, Revision: c.Revision()}
+	h.reported(t, func(r discovery.Report) bool { return r.Revision == c.Revision() && !r.Accepted })
+	err := f.Ready()
+	if err == nil || !strings.HasPrefix(err.Error(), "stunnerd not ready: open listener "+id+"/udp: ") || !strings.Contains(err.Error(), "address already in use") {
+		t.Errorf("beside another process: %v", err)
+	}
+}

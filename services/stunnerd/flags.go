@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
@@ -116,14 +117,11 @@ func parseFlags(args []string, env func(string) string, out io.Writer) (options,
 	if *verbose && o.log == "" {
 		o.log = "all:DEBUG"
 	}
-	if err := o.takeOver(former); err != nil {
-		return o, err
-	}
 	var err error
 	if o.drain, err = time.ParseDuration(*drain); err != nil || o.drain < 0 {
 		return o, fmt.Errorf("--drain-timeout or STUNNER_DRAIN_TIMEOUT %q: use a time such as 90s or 2h", *drain)
 	}
-	return o, o.check(fs.Args())
+	return o, cmp.Or(o.takeOver(former), o.check(fs.Args()))
 }
 
 // check validates everything before anything starts.

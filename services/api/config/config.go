@@ -126,9 +126,12 @@ type Listener struct {
 	// Name is NAMESPACE/GATEWAY/LISTENER.
 	Name     string   `json:"name"`
 	Protocol Protocol `json:"protocol"`
-	// PublicAddress and PublicPort are what clients are told to connect to; the dataplane does not look at them.
+	// PublicAddress and PublicPort are what clients are told to connect to. They are no peer of any client of the dataplane.
 	PublicAddress string `json:"public_address,omitempty"`
 	PublicPort    int    `json:"public_port,omitempty"`
+	// ServiceAddresses are other addresses that lead to this listener, as IP:PORT or [IP]:PORT: those of the Kubernetes Services of the
+	// Gateway. They are no peer of any client of the dataplane either. The order has no meaning.
+	ServiceAddresses []string `json:"service_addresses,omitempty"`
 	// Address is the relay address that clients are told of; sockets bind the wildcard address.
 	Address string `json:"address"`
 	// Port is the port that the socket binds, 1 to 65535.

@@ -2,6 +2,9 @@ package config_test
 
 import (
 	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -30,6 +33,33 @@ func TestContractRenderedConfigRoundTrips(t *testing.T) {
 		t.Fatal(err)
 	}
 	sameJSON(t, rendered, string(c.Canonical()))
+}
+
+// The addresses of Services are an addition to the document: without them it is what it always was, and their order has no meaning.
+func TestContractServiceAddresses(t *testing.T) {
+	with := strings.Replace(rendered, `"port":3478,"routes"`, `"port":3478,"service_addresses":["10.96.0.7:3478","[fd00::7]:3478"],"routes"`, 1)
+	c := parse(t, with)
+	if err := c.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	sameJSON(t, with, string(c.Canonical()))
+	slices.Reverse(c.Listeners[0].ServiceAddresses)
+	c.Listeners[0].ServiceAddresses = append(c.Listeners[0].ServiceAddresses, "10.96.0.7:3478")
+	sameJSON(t, with, string(c.Canonical()))
+}
+
+func TestAddressesThatLeadToAListener(t *testing.T) {
+	for want, l := range map[string]config.Listener{
+		"[203.0.113.7:443 10.96.0.7:3478 [fd00::7]:3478]": {
+			Port: 3478, PublicAddress: "203.0.113.7", PublicPort: 443, ServiceAddresses: []string{"[::ffff:10.96.0.7]:3478", "[fd00::7]:3478", "nonsense"},
+		},
+		"[203.0.113.7:3478]": {Port: 3478, PublicAddress: "::ffff:203.0.113.7"},
+		"[]":                 {Port: 3478, PublicAddress: "turn.example.com", PublicPort: 3478},
+	} {
+		if got := fmt.Sprint(l.ReachedAt()); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
 }
 
 func TestContractDeletion(t *testing.T) {

@@ -65,6 +65,7 @@ func (l *Listener) fill() {
 	if strings.EqualFold(l.Address, "localhost") {
 		l.Address = "127.0.0.1"
 	}
+	l.ServiceAddresses = set(l.ServiceAddresses)
 	l.Routes = set(l.Routes)
 }
 

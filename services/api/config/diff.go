@@ -104,6 +104,7 @@ func (d *differences) listeners(old, next []Listener) {
 		d.text(field+"protocol", string(old.Protocol), string(next.Protocol))
 		d.text(field+"public_address", old.PublicAddress, next.PublicAddress)
 		d.number(field+"public_port", old.PublicPort, next.PublicPort)
+		d.list(field+"service_addresses", old.ServiceAddresses, next.ServiceAddresses)
 		d.text(field+"address", old.Address, next.Address)
 		d.number(field+"port", old.Port, next.Port)
 		d.text(field+"cert", fingerprint(old.Cert), fingerprint(next.Cert))

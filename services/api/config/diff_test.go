@@ -28,6 +28,7 @@ func TestDiff(t *testing.T) {
 	next.Auth.Credentials["username"] = "other"
 	next.Auth.Credentials["secret"] = "hunter4"
 	next.Listeners[0].Port = 3479
+	next.Listeners[0].ServiceAddresses = []string{"10.96.0.7:3478"}
 	next.Listeners[0].Routes = []string{"media/sfu", "media/new"}
 	next.Listeners[1] = config.Listener{Name: "media/edge/tls", Protocol: "tls", Port: 443, Cert: "Y2VydA==", Key: "hunter2"}
 	next.Clusters[0].Endpoints = []string{"10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5", "10.0.0.6", "10.0.0.7"}
@@ -49,6 +50,7 @@ func TestDiff(t *testing.T) {
 		`auth.credentials.password: "<redacted>" -> "<redacted>"`,
 		`auth.credentials.secret: "" -> "<redacted>"`,
 		`auth.credentials.username: "user" -> "other"`,
+		`listeners[media/edge/udp].service_addresses: "" -> "10.96.0.7:3478"`,
 		`listeners[media/edge/udp].port: "3478" -> "3479"`,
 		`listeners[media/edge/udp].routes: "media/gone" -> "media/new"`,
 		`listeners[media/edge/tls]: "" -> "TURN-TLS port 443"`,
@@ -126,10 +128,12 @@ func TestCloneSharesNothing(t *testing.T) {
 	c.Admin.License = &config.License{Key: "k"}
 	c.Admin.OffloadInterfaces = []string{"eth0"}
 	c.Listeners[0].Certificates = []config.Certificate{{Cert: "c"}}
+	c.Listeners[0].ServiceAddresses = []string{"10.96.0.7:1"}
 	before := string(c.Canonical())
 	d := c.Clone()
 	*d.Admin.HealthcheckEndpoint, d.Admin.License.Key, d.Admin.OffloadInterfaces[0] = "x", "x", "x"
 	d.Auth.Credentials["password"], d.Listeners[0].Routes[0], d.Clusters[0].Endpoints[0] = "x", "x", "x"
+	d.Listeners[0].ServiceAddresses[0] = "x"
 	d.Listeners[1].Port, d.Listeners[0].Certificates[0].Cert = 1, "x"
 	if string(c.Canonical()) != before {
 		t.Error("the original has changed")

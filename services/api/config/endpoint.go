@@ -17,6 +17,35 @@ var AllPorts = PortRange{First: 1, Last: 65535}
 // Contains tells whether a port is in the range.
 func (r PortRange) Contains(port uint16) bool { return r.First <= port && port <= r.Last }
 
+// String gives the range in the syntax of ParseRelayPorts.
+func (r PortRange) String() string { return fmt.Sprintf("%d-%d", r.First, r.Last) }
+
+// Len is the number of ports in the range, 0 for the zero value.
+func (r PortRange) Len() int {
+	if r == (PortRange{}) {
+		return 0
+	}
+	return int(r.Last) - int(r.First) + 1
+}
+
+// LowestRelayPort is the lowest port that a relay may have: those below it are of well-known services (RFC 8656 §7.2).
+const LowestRelayPort = 1024
+
+// ParseRelayPorts reads a range of relay ports, MIN-MAX, with ports from LowestRelayPort to 65535.
+func ParseRelayPorts(s string) (PortRange, error) {
+	low, high, _ := strings.Cut(s, "-")
+	r := PortRange{First: parsePort(low), Last: parsePort(high)}
+	switch {
+	case r.First == 0 || r.Last == 0:
+		return PortRange{}, fmt.Errorf("unreadable port range %q: write MIN-MAX, such as 40000-49999", s)
+	case r.First > r.Last:
+		return PortRange{}, fmt.Errorf("port range %q is upside down: write %d-%d", s, r.Last, r.First)
+	case r.First < LowestRelayPort:
+		return PortRange{}, fmt.Errorf("port range %q begins too low: use ports %d to 65535", s, LowestRelayPort)
+	}
+	return r, nil
+}
+
 // Endpoint is a set of peers: the addresses of a prefix, at the ports of a range.
 type Endpoint struct {
 	Prefix netip.Prefix

@@ -1,14 +1,33 @@
 package config
 
 import (
+	"cmp"
 	"crypto/tls"
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"net/netip"
 	"strconv"
 
 	"github.com/stunner-gateway/stunner/services/api/credential"
 )
+
+// MaxServiceAddresses bounds the service_addresses of a listener.
+const MaxServiceAddresses = 1_000
+
+// ReachedAt returns the addresses outside of the dataplane that lead to the listener: the public address, unless it is a host name, and those
+// of Services. What does not parse is left out: Validate refuses it.
+func (l Listener) ReachedAt() (addrs []netip.AddrPort) {
+	if public, err := netip.ParseAddr(l.PublicAddress); err == nil {
+		addrs = append(addrs, netip.AddrPortFrom(public.Unmap(), uint16(cmp.Or(l.PublicPort, l.Port))))
+	}
+	for _, text := range l.ServiceAddresses {
+		if addr, err := netip.ParseAddrPort(text); err == nil {
+			addrs = append(addrs, netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port()))
+		}
+	}
+	return addrs
+}
 
 // AllCertificates are the certificates of a TLS or DTLS listener; the first is for clients that ask for no name of the others.
 func (l Listener) AllCertificates() []Certificate {
@@ -61,6 +80,15 @@ func (f *findings) addresses(i int, l Listener) {
 	}
 	if l.PublicPort < 0 || l.PublicPort > 65535 {
 		f.add(index("listeners", i, "public_port"), strconv.Itoa(l.PublicPort), "is out of range", "use 1 to 65535, or 0 for the port itself")
+	}
+	field := index("listeners", i, "service_addresses")
+	if !f.atMost(field, len(l.ServiceAddresses), MaxServiceAddresses) {
+		return
+	}
+	for j, text := range l.ServiceAddresses {
+		if addr, err := netip.ParseAddrPort(text); err != nil || addr.Addr().Zone() != "" || addr.Port() == 0 {
+			f.add(fmt.Sprintf("%s[%d]", field, j), text, "is no IP address with a port", "write IP:PORT or [IP]:PORT")
+		}
 	}
 }
 

@@ -100,6 +100,12 @@ func TestValidate(t *testing.T) {
 		"half a placeholder":     {func(c *config.Config) { c.Listeners[0].Address = "10.$STUNNER_ADDR" }, ""},
 		"public address":         {func(c *config.Config) { c.Listeners[0].PublicAddress = "a:b" }, `listeners[0].public_address: "a:b" is neither IP address nor host name`},
 		"public address half IP": {func(c *config.Config) { c.Listeners[0].PublicAddress = "203.0.113.256" }, "listeners[0].public_address"},
+		"addresses of Services":  {func(c *config.Config) { c.Listeners[0].ServiceAddresses = []string{"10.96.0.7:3478", "[fd00::7]:3478"} }, ""},
+		"Service without port":   {func(c *config.Config) { c.Listeners[0].ServiceAddresses = []string{"10.96.0.7:1", "10.96.0.7"} }, `listeners[0].service_addresses[1]: "10.96.0.7" is no IP address with a port: write IP:PORT or [IP]:PORT`},
+		"Service at port zero":   {func(c *config.Config) { c.Listeners[1].ServiceAddresses = []string{"10.96.0.7:0"} }, "listeners[1].service_addresses[0]"},
+		"Service at a name":      {func(c *config.Config) { c.Listeners[0].ServiceAddresses = []string{"turn.example.com:3478"} }, "listeners[0].service_addresses[0]"},
+		"Service with zone":      {func(c *config.Config) { c.Listeners[0].ServiceAddresses = []string{"[fe80::1%eth0]:3478"} }, "listeners[0].service_addresses[0]"},
+		"Services without end":   {func(c *config.Config) { c.Listeners[0].ServiceAddresses = make([]string, 1001) }, "listeners[0].service_addresses: 1001 entries are too many: the limit is 1000"},
 		"route without name":     {func(c *config.Config) { c.Listeners[0].Routes = []string{""} }, "listeners[0].routes[0]: is missing"},
 
 		"TLS": {func(c *config.Config) { tls(c, cert, key) }, ""},

@@ -24,21 +24,23 @@ type options struct {
 	logFormat string
 	sockets   int
 	icmp      bool
-	dryRun    bool
-	stateDir  string
-	standby   string
-	tokenFile string
-	caFile    string
-	node      string
-	pod       string
-	drain     time.Duration
-	probes    string
-	forced    bool // --force-ready-status: accepted, because it is how draining works anyway
-	unready   bool
-	from      string // who may ask for sessions
-	showUsers bool
-	version   bool
-	warnings  []string // about flags that are accepted and mean little or nothing here
+	// relayPorts are the ports that relays may have; the zero range leaves the choice to the kernel.
+	relayPorts config.PortRange
+	dryRun     bool
+	stateDir   string
+	standby    string
+	tokenFile  string
+	caFile     string
+	node       string
+	pod        string
+	drain      time.Duration
+	probes     string
+	forced     bool // --force-ready-status: accepted, because it is how draining works anyway
+	unready    bool
+	from       string // who may ask for sessions
+	showUsers  bool
+	version    bool
+	warnings   []string // about flags that are accepted and mean little or nothing here
 	// uri is the quick server's.
 	uri *config.URI
 	// addresses are those of this pod or host, at most one a family; there is at least one.
@@ -93,6 +95,7 @@ func parseFlags(args []string, env func(string) string, out io.Writer) (options,
 		fs.IntVar(&o.sockets, n, 0, "sockets of a UDP listener; 0, or more than the process has cores, means one for each core")
 	}
 	flags(&o.icmp, "tell clients of datagrams that did not reach a peer, as RFC 8656 §11.5 says; clients that follow RFC 5766 alone may end their sessions over it, those of pion do", "icmp-indications")
+	ports := fs.String("relay-ports", env("STUNNER_RELAY_PORTS"), "ports of relays as MIN-MAX, such as 40000-49999, for firewalls; empty leaves the choice to the kernel (env STUNNER_RELAY_PORTS)")
 	flags(&o.dryRun, "read the config, say what it would do, and exit", "d", "dry-run")
 	text(&o.stateDir, env("STUNNER_STATE_DIR"), "folder for the last good config; empty keeps none (env STUNNER_STATE_DIR)", "state-dir")
 	text(&o.standby, env("STUNNER_STANDBY_CONFIG"), "file of a config to start with where the origin is away and there is no last good config (env STUNNER_STANDBY_CONFIG)", "standby-config")
@@ -120,6 +123,11 @@ func parseFlags(args []string, env func(string) string, out io.Writer) (options,
 	var err error
 	if o.drain, err = time.ParseDuration(*drain); err != nil || o.drain < 0 {
 		return o, fmt.Errorf("--drain-timeout or STUNNER_DRAIN_TIMEOUT %q: use a time such as 90s or 2h", *drain)
+	}
+	if *ports != "" {
+		if o.relayPorts, err = config.ParseRelayPorts(*ports); err != nil {
+			return o, fmt.Errorf("--relay-ports or STUNNER_RELAY_PORTS: %w", err)
+		}
 	}
 	return o, cmp.Or(o.takeOver(former), o.check(fs.Args()))
 }

@@ -29,9 +29,9 @@ func respectMemory(limit int64) {
 	}
 }
 
-// capacity is how many allocations this process can carry before it runs out of descriptors or memory; a client beyond that is told so
-// instead of dragging the others down.
-func capacity(memory int64) int {
+// capacity is how many allocations this process can carry before it runs out of descriptors, memory or relay ports; a client beyond that is
+// told so instead of dragging the others down. memory is in bytes; ports are the relay ports of all address families. 0 of either is no limit.
+func capacity(memory int64, ports int) int {
 	limit := math.MaxInt
 	var files unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err == nil && files.Cur < math.MaxInt32 {
@@ -39,6 +39,9 @@ func capacity(memory int64) int {
 	}
 	if memory > 0 {
 		limit = min(limit, int(memory/memoryPerSession))
+	}
+	if ports > 0 {
+		limit = min(limit, ports)
 	}
 	return limit
 }

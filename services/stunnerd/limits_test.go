@@ -9,7 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestCapacityFollowsMemoryAndDescriptors(t *testing.T) {
+// T-A16: the process carries no more allocations than it has relay ports.
+func TestCapacityFollowsMemoryDescriptorsAndPorts(t *testing.T) {
 	var files unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
 		t.Fatal(err)
@@ -18,11 +19,17 @@ func TestCapacityFollowsMemoryAndDescriptors(t *testing.T) {
 	if files.Cur < math.MaxInt32 {
 		byFiles = (int(files.Cur) - reservedFiles) / filesPerSession
 	}
-	if got := capacity(0); got != byFiles {
+	if got := capacity(0, 0); got != byFiles {
 		t.Errorf("without a memory limit: %d, want %d", got, byFiles)
 	}
-	if got, want := capacity(64<<20), min(1024, byFiles); got != want {
+	if got, want := capacity(64<<20, 0), min(1024, byFiles); got != want {
 		t.Errorf("with 64 MiB: %d, want %d", got, want)
+	}
+	if got, want := capacity(64<<20, 100), min(100, byFiles); got != want {
+		t.Errorf("with 64 MiB and 100 relay ports: %d, want %d", got, want)
+	}
+	if got, want := capacity(64<<20, 5000), min(1024, byFiles); got != want {
+		t.Errorf("with 64 MiB and 5000 relay ports: %d, want %d", got, want)
 	}
 }
 

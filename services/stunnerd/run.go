@@ -20,6 +20,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/admin"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/follower"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/host"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/server"
 )
 
@@ -74,9 +75,10 @@ func open(o options, log *slog.Logger) (discovery.Source, error) {
 func newDaemon(o options, source discovery.Source, levels *telemetry.Levels, log *slog.Logger) (*daemon, error) {
 	memory := memoryLimit(cgroups)
 	respectMemory(memory)
-	room := capacity(memory)
+	room := capacity(memory, o.relayPorts.Len()*len(o.addresses))
+	local, _ := host.Addresses() // the follower of the addresses warns of an error, and tries again
 	srv, err := server.New(server.Options{
-		Sockets: o.sockets, ICMP: o.icmp, HostAddresses: o.addresses, LocalAddresses: localAddresses(), Capacity: room, Log: telemetry.Scope(log, "turn"),
+		Sockets: o.sockets, ICMP: o.icmp, HostAddresses: o.addresses, LocalAddresses: local, RelayPorts: o.relayPorts, Capacity: room, Log: telemetry.Scope(log, "turn"),
 	})
 	if err != nil {
 		return nil, err
@@ -117,6 +119,10 @@ func (d *daemon) serve(ctx context.Context) error {
 	group := new(errgroup.Group)
 	defer func() { _ = group.Wait() }()
 	defer stop()
+	group.Go(func() error {
+		host.Follow(following, d.log, d.server.SetLocalAddresses)
+		return nil
+	})
 	if d.watch {
 		if err := d.endpoints.Set(d.health(d.options.probes)); err != nil {
 			d.log.Warn("go on without probes until a config names them", "error", err)

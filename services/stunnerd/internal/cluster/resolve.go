@@ -29,12 +29,12 @@ func Resolve(clusters []config.Cluster, answers map[string][]netip.Addr) []confi
 	return resolved
 }
 
-// addresses leaves loopback out: this host is reached by a static endpoint that says so, which is a deliberate act, and not because
-// whoever answers for a name says so (T-01).
+// addresses returns what the hosts' names stand for, without the addresses that only a route that names them reaches, such as loopback: a
+// static endpoint may open these, an answer of a name server may not (T-01).
 func addresses(hosts []string, answers map[string][]netip.Addr) (endpoints []string) {
 	for _, host := range hosts {
 		for _, addr := range answers[host] {
-			if !addr.Unmap().IsLoopback() {
+			if leastBits(addr.Unmap()) == 0 {
 				endpoints = append(endpoints, addr.String())
 			}
 		}

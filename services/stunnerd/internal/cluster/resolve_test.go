@@ -57,6 +57,7 @@ func TestAnswersDoNotOpenSpecialAddresses(t *testing.T) {
 	special := []string{
 		"127.0.0.1", "127.0.0.5", "127.9.9.9", "::1", "::ffff:127.0.0.1", "0.0.0.0", "::", "169.254.169.254", "::ffff:169.254.169.254",
 		"fe80::1", "fe80::1%eth0", "224.0.0.1", "255.255.255.255", "100.100.100.200", "fd00:ec2::254",
+		"168.63.129.16", "192.0.0.192", "fd20:ce::254", "fd00:c1::a9fe:a9fe", "fec0::1", "2001::1", "64:ff9b:1::c000:207", "::ffff:0:192.0.2.7",
 	}
 	v := NewView(resolved(append(special, "192.0.2.7")...), []string{"media/names"})
 	for _, a := range special {

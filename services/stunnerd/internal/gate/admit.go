@@ -285,7 +285,7 @@ func permissionRoutes(g *Gate, r *request) *refusal {
 	peers, _ := r.peers()
 	view := g.routes.Load()
 	for _, p := range peers {
-		if !view.AllowsAddr(p.Addr()) {
+		if !view.Permits(p) {
 			return &refusal{code: stun.CodeForbidden, reason: meter.PeerDenied, peer: p}
 		}
 	}

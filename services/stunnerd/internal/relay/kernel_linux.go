@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"sync"
 	"syscall"
 	"unsafe"
 
@@ -18,27 +19,85 @@ import (
 type Kernel struct {
 	// ICMP has its sockets hear of datagrams that did not arrive (RFC 8656 §11.5).
 	ICMP bool
+	// Local tells whether an address is one of this host. Without it none is.
+	Local func(netip.Addr) bool
+	// Ports are those that sockets may have; nil leaves the choice to the kernel.
+	Ports *Ports
 }
 
 // Open is part of Network.
-func (k Kernel) Open(family netip.Addr, port uint16) (Socket, error) {
-	network, level, option := "udp4", unix.IPPROTO_IP, unix.IP_RECVERR
-	if family.Is6() {
-		network, level, option = "udp6", unix.IPPROTO_IPV6, unix.IPV6_RECVERR
-	}
+func (k Kernel) Open(advertised netip.Addr, port uint16) (Socket, error) {
 	if err := Room(); err != nil {
 		return nil, fmt.Errorf("open relay socket: %w", err)
 	}
-	conn, err := net.ListenUDP(network, &net.UDPAddr{Port: int(port)})
+	var s Socket
+	var err error
+	switch {
+	case k.Ports == nil:
+		s, err = orNone(k.open(advertised, port))
+	case port == 0:
+		s, err = k.Ports.open(k, advertised)
+	default:
+		s, err = k.Ports.openAt(k, advertised, port)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("open relay socket: %w", err)
 	}
-	s, err := k.socket(conn, level, option)
+	return s, nil
+}
+
+// orNone keeps a nil pointer from becoming a Socket that is not nil.
+func orNone(s *kernelSocket, err error) (Socket, error) {
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("open relay socket: %w", err), conn.Close())
+		return nil, err
 	}
 	return s, nil
 }
+
+// openEven is part of evenOpener.
+func (k Kernel) openEven(advertised netip.Addr, next bool) (even, odd Socket, err error) {
+	if k.Ports == nil {
+		return tryEven(k, advertised, next)
+	}
+	if err := Room(); err != nil {
+		return nil, nil, fmt.Errorf("open relay socket: %w", err)
+	}
+	return k.Ports.openEven(k, advertised, next)
+}
+
+// open opens a socket on a port, or on one that the kernel chooses when that is 0.
+func (k Kernel) open(advertised netip.Addr, port uint16) (*kernelSocket, error) {
+	network, level, option := "udp4", unix.IPPROTO_IP, unix.IP_RECVERR
+	if advertised.Is6() {
+		network, level, option = "udp6", unix.IPPROTO_IPV6, unix.IPV6_RECVERR
+	}
+	at := net.UDPAddr{Port: int(port)}
+	if k.speaksFrom(advertised) {
+		at.IP = advertised.AsSlice()
+	}
+	conn, err := net.ListenUDP(network, &at)
+	if errors.Is(err, unix.EADDRNOTAVAIL) && at.IP != nil { // the host has just lost the address
+		at.IP = nil
+		conn, err = net.ListenUDP(network, &at)
+	}
+	if err != nil {
+		return nil, err
+	}
+	s, err := k.socket(conn, level, option)
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return s, nil
+}
+
+// speaksFrom tells whether sockets are bound to the address that clients are told, so that peers see it (RFC 8656 §11). An address that is
+// not of this host, such as that of a NAT, cannot be bound. 127.0.0.1 and ::1 need not be: loopback peers see them anyway, and a socket that
+// is bound to them reaches no container of this host.
+func (k Kernel) speaksFrom(advertised netip.Addr) bool {
+	return k.Local != nil && advertised != loopback4 && advertised != netip.IPv6Loopback() && k.Local(advertised)
+}
+
+var loopback4 = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 
 // kernelSocket is a UDP socket. It differs from net.UDPConn in three ways: it takes a buffer only once there is something to read, it never
 // waits when it sends, and it can report ICMP messages.
@@ -47,6 +106,9 @@ type kernelSocket struct {
 	conn    *net.UDPConn
 	raw     syscall.RawConn
 	attempt func(fd uintptr) bool
+	// closed is called, once, when the socket is closed; nil where nobody needs to know.
+	closed  func()
+	closing sync.Once
 
 	// What attempt has read; it belongs to the goroutine that receives.
 	got     *Buffer
@@ -83,6 +145,15 @@ func (s *kernelSocket) Port() uint16 { return s.conn.LocalAddr().(*net.UDPAddr).
 
 // maxErrors bounds the ICMP errors that one send takes from the socket. A peer may cause more of them than there is time for.
 const maxErrors = 32
+
+// Close is part of Socket.
+func (s *kernelSocket) Close() error {
+	err := s.Sender.Close()
+	if s.closed != nil {
+		s.closing.Do(s.closed)
+	}
+	return err
+}
 
 // Send is part of Socket. In place of sending a datagram the kernel reports the ICMP error of an earlier one, to any peer. Then the datagram is sent
 // again.

@@ -22,21 +22,35 @@ type Socket interface {
 
 // Network opens relay sockets.
 type Network interface {
-	// Open opens a socket for peers of the family of an address, on a port, or on a random free one when that is 0.
-	Open(family netip.Addr, port uint16) (Socket, error)
+	// Open opens a socket for an address that clients are told, on a port, or on a random free one when that is 0. Peers see the address,
+	// unless it is not one of this host.
+	Open(advertised netip.Addr, port uint16) (Socket, error)
+}
+
+// evenOpener is a Network that can look for an even port itself.
+type evenOpener interface {
+	openEven(advertised netip.Addr, next bool) (even, odd Socket, err error)
 }
 
 // OpenEven opens a relay socket on an even port; with next it opens one on the port above too (RFC 8656 §7.2).
-func OpenEven(n Network, family netip.Addr, next bool) (even, odd Socket, err error) {
+func OpenEven(n Network, advertised netip.Addr, next bool) (even, odd Socket, err error) {
+	if o, ok := n.(evenOpener); ok {
+		return o.openEven(advertised, next)
+	}
+	return tryEven(n, advertised, next)
+}
+
+// tryEven opens sockets on random ports until one is even.
+func tryEven(n Network, advertised netip.Addr, next bool) (even, odd Socket, err error) {
 	for range evenTries {
-		if even, err = n.Open(family, 0); err != nil {
+		if even, err = n.Open(advertised, 0); err != nil {
 			return nil, nil, err
 		}
 		if even.Port()%2 == 0 {
 			if !next {
 				return even, nil, nil
 			}
-			if odd, err = n.Open(family, even.Port()+1); err == nil {
+			if odd, err = n.Open(advertised, even.Port()+1); err == nil {
 				return even, odd, nil
 			}
 		}

@@ -17,7 +17,7 @@ func (s *Server) refresh() {
 	moved := differing(was, s.clusters)
 	for _, l := range s.wanted.Listeners {
 		if r := s.listeners[l.Name]; r != nil && slices.ContainsFunc(l.Routes, func(route string) bool { return moved[route] }) {
-			r.obey(s.policy(s.wanted, l), s.view(s.wanted, l))
+			r.obey(s.policy(s.wanted, l), s.view(l))
 		}
 	}
 }

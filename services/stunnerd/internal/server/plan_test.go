@@ -26,9 +26,10 @@ func TestPlanSaysWhatHappensToSockets(t *testing.T) {
 		"new name":       {func(c *config.Config) { c.Listeners[1].Name = "media/edge/z" }, "start media/edge/z (TURN-TCP 3478); stop media/edge/b; close first media/edge/b; update 2 fields"},
 		"other network and port": {func(c *config.Config) { c.Listeners[0].Protocol = config.TURNTLS; c.Listeners[0].Port = 443 },
 			"replace media/edge/a (TURN-TLS 443); update 2 fields"},
-		"other routes":  {func(c *config.Config) { c.Listeners[1].Routes = nil }, "update 1 fields"},
-		"other realm":   {func(c *config.Config) { c.Auth.Realm = "x.example" }, "update 1 fields"},
-		"other address": {func(c *config.Config) { c.Listeners[0].Address = "192.0.2.1" }, "update 1 fields"},
+		"other routes":          {func(c *config.Config) { c.Listeners[1].Routes = nil }, "update 1 fields"},
+		"other realm":           {func(c *config.Config) { c.Auth.Realm = "x.example" }, "update 1 fields"},
+		"addresses of Services": {func(c *config.Config) { c.Listeners[0].ServiceAddresses = []string{"10.96.0.7:3478"} }, "update 1 fields"},
+		"other address":         {func(c *config.Config) { c.Listeners[0].Address = "192.0.2.1" }, "update 1 fields"},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

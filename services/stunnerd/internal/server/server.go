@@ -16,6 +16,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
@@ -39,8 +40,10 @@ type Options struct {
 	// HostAddresses are the addresses of this host, or pod, at most one a family: the relay addresses of listeners whose config gives none,
 	// and the ones of the other family where the config gives one.
 	HostAddresses []netip.Addr
-	// LocalAddresses are all addresses of this host.
+	// LocalAddresses are all addresses of this host, until SetLocalAddresses says otherwise.
 	LocalAddresses []netip.Addr
+	// RelayPorts are the ports that relays may have; the zero range leaves the choice to the kernel.
+	RelayPorts config.PortRange
 	// Capacity bounds the allocations of the process; 0 means no bound.
 	Capacity int
 	Log      *slog.Logger
@@ -57,11 +60,15 @@ type Server struct {
 	table   *session.Table
 	meter   *meter.Meter
 	names   *resolve.Resolver
+	network relay.Kernel
 
 	mu        sync.Mutex
-	wanted    config.Config    // as applied last
-	running   config.Config    // as much of wanted as could be opened
-	clusters  []config.Cluster // of wanted, with addresses for names
+	wanted    config.Config            // as applied last
+	running   config.Config            // as much of wanted as could be opened
+	clusters  []config.Cluster         // of wanted, with addresses for names
+	allowed   map[string]*cluster.View // by listener of wanted, what its routes allow
+	self      *cluster.Self
+	local     atomic.Pointer[[]netip.Addr] // sorted
 	listeners map[string]*running
 	former    []gate.Former
 	failures  map[string]string
@@ -121,6 +128,11 @@ func New(o Options) (*Server, error) {
 		closed: make(chan struct{}),
 	}
 	s.meter.LogFaults(o.Log)
+	s.network = relay.Kernel{ICMP: o.ICMP, Local: s.isLocal}
+	if o.RelayPorts.Len() > 0 {
+		s.network.Ports = relay.NewPorts(o.RelayPorts)
+	}
+	s.local.Store(sorted(o.LocalAddresses))
 	s.names = resolve.New(resolve.System(nil), s.refresh, o.Log)
 	return s, nil
 }
@@ -234,20 +246,13 @@ func (s *Server) remember(next config.Auth) {
 func (s *Server) views(next config.Config) map[string]*cluster.View {
 	s.names.Watch(cluster.Names(next.Clusters))
 	s.clusters = cluster.Resolve(next.Clusters, s.names.Answers())
+	s.self = s.selfOf(next)
+	s.allowed = make(map[string]*cluster.View, len(next.Listeners))
 	views := make(map[string]*cluster.View, len(next.Listeners))
 	for _, l := range next.Listeners {
-		views[l.Name] = s.view(next, l)
+		views[l.Name] = s.view(l)
 	}
 	return views
-}
-
-// view is what a listener's clients may reach: what its routes say, but for the sockets of this process itself.
-func (s *Server) view(c config.Config, l config.Listener) *cluster.View {
-	self := cluster.Self{Addrs: s.opt.LocalAddresses}
-	for _, own := range c.Listeners {
-		self.Ports = append(self.Ports, uint16(own.Port))
-	}
-	return cluster.NewView(s.clusters, l.Routes).Sparing(self)
 }
 
 // open opens the sockets that the plan asks for, with their policy already in place.
@@ -278,7 +283,7 @@ func (s *Server) openOne(l config.Listener, p *gate.Policy, routes *cluster.View
 		}
 	}
 	g := gate.New(l.Name, l.Protocol, gate.Shared{
-		Machine: s.machine, Nonces: s.nonces, Network: relay.Kernel{ICMP: s.opt.ICMP}, Held: s.held, Limits: s.limits, Table: s.table, Meter: s.meter, Log: s.opt.Log,
+		Machine: s.machine, Nonces: s.nonces, Network: s.network, Held: s.held, Limits: s.limits, Table: s.table, Meter: s.meter, Log: s.opt.Log,
 	})
 	g.Update(p, routes)
 	socket, err := listener.Open(l, g, listener.Options{Sockets: s.opt.Sockets, Limits: s.guests, Meter: s.meter, Log: s.opt.Log})

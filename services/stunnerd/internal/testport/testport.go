@@ -35,6 +35,23 @@ func Free(t testing.TB) int {
 	return 0
 }
 
+// Range returns the first of n ports in a row, an even one, on which nobody listens. They lie above those of Free.
+func Range(t testing.TB, n int) int {
+	t.Helper()
+	for range count {
+		start := first + count + (os.Getpid()*stride+int(next.Add(1))*n)%count&^1
+		all := true
+		for port := start; port < start+n && all; port++ {
+			all = free(port)
+		}
+		if all {
+			return start
+		}
+	}
+	t.Fatalf("no %d free ports in a row: end some of the programs that listen on this host", n)
+	return 0
+}
+
 func free(port int) bool {
 	udp, err := net.ListenPacket("udp", fmt.Sprint(":", port))
 	if err != nil {

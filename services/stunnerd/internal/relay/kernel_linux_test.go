@@ -1,0 +1,161 @@
+package relay
+
+import (
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/testnet"
+)
+
+// own are the addresses of the host in the namespace of these tests, beside loopback.
+var own = []netip.Addr{
+	netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("2001:db8::2"),
+}
+
+// isOwn is what a server says of the addresses of its host.
+func isOwn(a netip.Addr) bool { return a.IsLoopback() || slices.Contains(own, a) }
+
+func addOwn(t *testing.T) {
+	t.Helper()
+	for _, a := range own {
+		testnet.IP(t, "address add "+netip.PrefixFrom(a, a.BitLen()).String()+" dev lo")
+	}
+}
+
+// roundTrip sends a datagram from a relay socket to a peer and back, and returns the address from which the peer was sent to.
+func roundTrip(t *testing.T, s Socket, peer netip.Addr) netip.AddrPort {
+	t.Helper()
+	network := "udp4"
+	if peer.Is6() {
+		network = "udp6"
+	}
+	conn, err := net.ListenUDP(network, net.UDPAddrFromAddrPort(netip.AddrPortFrom(peer, 0)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	at := conn.LocalAddr().(*net.UDPAddr).AddrPort()
+	if err := s.Send([]byte("ping"), at); err != nil {
+		t.Fatalf("send to %s: %v", at, err)
+	}
+	buffer := make([]byte, 16)
+	_, from, err := conn.ReadFromUDPAddrPort(buffer)
+	if err != nil {
+		t.Fatalf("peer %s: %v", at, err)
+	}
+	from = netip.AddrPortFrom(from.Addr().Unmap(), from.Port())
+	if _, err := conn.WriteToUDPAddrPort([]byte("pong"), from); err != nil {
+		t.Fatal(err)
+	}
+	got, err := s.Receive()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer got.release()
+	if string(got.payload()) != "pong" || got.peer != at {
+		t.Errorf("got %q from %s, want the answer of %s", got.payload(), got.peer, at)
+	}
+	return from
+}
+
+// A peer sees exactly the relayed transport address that the client was told (RFC 8656 §11), wherever on the host it is itself.
+func TestPeersSeeTheAddressThatClientsAreTold(t *testing.T) {
+	if !testnet.Isolated(t) {
+		return
+	}
+	addOwn(t)
+	peers := append(slices.Clone(own), netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.9.9.9"), netip.IPv6Loopback())
+	ports := NewPorts(portRange(40000, 40099))
+	for name, network := range map[string]Kernel{"kernel's choice": {Local: isOwn}, "range": {Local: isOwn, Ports: ports}} {
+		for _, told := range append(slices.Clone(own), netip.MustParseAddr("127.0.0.77")) {
+			for _, peer := range peers {
+				if peer.Is4() != told.Is4() {
+					continue
+				}
+				s, err := network.Open(told, 0)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if from := roundTrip(t, s, peer); from != netip.AddrPortFrom(told, s.Port()) {
+					t.Errorf("%s: told %s:%d, peer %s saw %s", name, told, s.Port(), peer, from)
+				}
+				even, odd, err := OpenEven(network, told, true)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, s := range []Socket{even, odd} {
+					if from := roundTrip(t, s, peer); from != netip.AddrPortFrom(told, s.Port()) {
+						t.Errorf("%s, pair: told %s:%d, peer %s saw %s", name, told, s.Port(), peer, from)
+					}
+				}
+				closeAll(t, s, even, odd)
+			}
+		}
+	}
+}
+
+// An address that this host does not have, such as that of a NAT, leaves the source address to the kernel, although the kernel could be asked
+// to forge it; so does 127.0.0.1, from which no other address of the host could be reached.
+func TestAddressesOfOthersAreNotSpokenFrom(t *testing.T) {
+	if !testnet.Isolated(t) {
+		return
+	}
+	addOwn(t)
+	for _, family := range []string{"ipv4", "ipv6"} {
+		if err := os.WriteFile("/proc/sys/net/"+family+"/ip_nonlocal_bind", []byte("1"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for told, peer := range map[string]string{
+		"198.51.100.77": "192.0.2.1", "2001:db8:77::7": "2001:db8::1", "127.0.0.1": "192.0.2.2", "::1": "2001:db8::2",
+	} {
+		s, err := Kernel{Local: isOwn}.Open(netip.MustParseAddr(told), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if from := roundTrip(t, s, netip.MustParseAddr(peer)); from.Addr() != netip.MustParseAddr(peer) || from.Port() != s.Port() {
+			t.Errorf("told %s: peer %s saw %s", told, peer, from)
+		}
+		closeAll(t, s)
+	}
+}
+
+// An address that is lost between two looks at the host costs no allocation, and a socket that had it works again when it is back.
+func TestAddressThatIsLostAndComesBack(t *testing.T) {
+	if !testnet.Isolated(t) {
+		return
+	}
+	addOwn(t)
+	lost, peer := own[1], own[0]
+	before, err := Kernel{Local: isOwn}.Open(lost, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	testnet.IP(t, "address delete "+lost.String()+"/32 dev lo")
+	meanwhile, err := Kernel{Local: isOwn}.Open(lost, 0)
+	if err != nil {
+		t.Fatalf("without the address: %v", err)
+	}
+	roundTrip(t, meanwhile, peer)
+	testnet.IP(t, "address add "+lost.String()+"/32 dev lo")
+	if from := roundTrip(t, before, peer); from.Addr() != lost {
+		t.Errorf("with the address again, the peer saw %s, want %s", from, lost)
+	}
+	closeAll(t, before, meanwhile)
+}
+
+func closeAll(t *testing.T, sockets ...Socket) {
+	t.Helper()
+	for _, s := range sockets {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -1,0 +1,203 @@
+package relay
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
+)
+
+const (
+	// restTime is how long a port rests after its socket was closed. What peers of the former client still send must not reach the next one.
+	restTime = time.Second
+	// portTries is how many ports that other processes hold are tried for one allocation, so that a full node costs no client much time.
+	portTries = 256
+)
+
+// ErrNoPort says that no relay port of the range is free.
+var ErrNoPort = errors.New("no relay port of the range is free: widen --relay-ports")
+
+// Ports hands out the relay ports of a range, each to one socket of a family at a time, in random order.
+type Ports struct {
+	ports    config.PortRange
+	mu       sync.Mutex
+	families map[bool]*pool // by whether it is IPv4
+}
+
+// pool is what is left of the ports for one family.
+type pool struct {
+	first uint16
+	free  []uint16
+	// at is the index in free of each port of the range, -1 for one that is not free.
+	at []int
+	// resting holds the ports that are not free yet, those first that are free first.
+	resting []resting
+}
+
+type resting struct {
+	port  uint16
+	until time.Time
+}
+
+// NewPorts returns the ports of a range, all of them free.
+func NewPorts(ports config.PortRange) *Ports {
+	p := &Ports{ports: ports, families: map[bool]*pool{}}
+	for _, is4 := range []bool{true, false} {
+		f := &pool{first: ports.First, at: make([]int, p.Len())}
+		for i := range p.Len() {
+			f.put(ports.First + uint16(i))
+		}
+		p.families[is4] = f
+	}
+	return p
+}
+
+// Len is the number of ports, for each address family.
+func (p *Ports) Len() int { return int(p.ports.Last) - int(p.ports.First) + 1 }
+
+// open opens a socket on a random free port.
+func (p *Ports) open(k Kernel, advertised netip.Addr) (Socket, error) {
+	for range portTries {
+		port, ok := p.take(advertised)
+		if !ok {
+			return nil, ErrNoPort
+		}
+		if s, err := p.bind(k, advertised, port); !errors.Is(err, syscall.EADDRINUSE) {
+			return s, err
+		}
+	}
+	return nil, ErrNoPort
+}
+
+// openAt opens a socket on one port.
+func (p *Ports) openAt(k Kernel, advertised netip.Addr, port uint16) (Socket, error) {
+	if !p.takeAt(advertised, port) {
+		return nil, fmt.Errorf("relay port %d is not free", port)
+	}
+	return p.bind(k, advertised, port)
+}
+
+// openEven opens a socket on a random free even port, and with next one on the port above.
+func (p *Ports) openEven(k Kernel, advertised netip.Addr, next bool) (even, odd Socket, err error) {
+	for range portTries {
+		port, ok := p.takeEven(advertised, next)
+		if !ok {
+			return nil, nil, ErrNoPort
+		}
+		even, err = p.bind(k, advertised, port)
+		if !next {
+			odd = nil
+		} else if err != nil {
+			p.rest(advertised, port+1)
+		} else if odd, err = p.bind(k, advertised, port+1); err != nil {
+			err = errors.Join(err, even.Close())
+		}
+		if !errors.Is(err, syscall.EADDRINUSE) {
+			return even, odd, err
+		}
+	}
+	return nil, nil, ErrNoPort
+}
+
+// bind opens a socket on a port that was taken, and gives the port back when the socket is closed or cannot be had.
+func (p *Ports) bind(k Kernel, advertised netip.Addr, port uint16) (Socket, error) {
+	s, err := k.open(advertised, port)
+	if err != nil {
+		p.rest(advertised, port)
+		return nil, err
+	}
+	s.closed = func() { p.rest(advertised, port) }
+	return s, nil
+}
+
+// of returns the pool of an address.
+func (p *Ports) of(advertised netip.Addr) *pool {
+	f := p.families[advertised.Is4()]
+	f.wake(time.Now())
+	return f
+}
+
+func (p *Ports) take(advertised netip.Addr) (port uint16, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f := p.of(advertised)
+	if len(f.free) == 0 {
+		return 0, false
+	}
+	port = f.free[rand.IntN(len(f.free))]
+	f.remove(port)
+	return port, true
+}
+
+func (p *Ports) takeAt(advertised netip.Addr, port uint16) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f := p.of(advertised)
+	if !f.isFree(int(port)) {
+		return false
+	}
+	f.remove(port)
+	return true
+}
+
+func (p *Ports) takeEven(advertised netip.Addr, next bool) (port uint16, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f := p.of(advertised)
+	if len(f.free) == 0 {
+		return 0, false
+	}
+	start := rand.IntN(len(f.free))
+	for i := range f.free {
+		port := f.free[(start+i)%len(f.free)]
+		if port%2 == 1 || next && !f.isFree(int(port)+1) {
+			continue
+		}
+		f.remove(port)
+		if next {
+			f.remove(port + 1)
+		}
+		return port, true
+	}
+	return 0, false
+}
+
+// rest keeps a port from being used for restTime.
+func (p *Ports) rest(advertised netip.Addr, port uint16) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f := p.families[advertised.Is4()]
+	f.resting = append(f.resting, resting{port, time.Now().Add(restTime)})
+}
+
+// wake makes the ports free that have rested.
+func (f *pool) wake(now time.Time) {
+	for len(f.resting) > 0 && !now.Before(f.resting[0].until) {
+		f.put(f.resting[0].port)
+		f.resting = f.resting[1:]
+	}
+}
+
+func (f *pool) isFree(port int) bool {
+	i := port - int(f.first)
+	return i >= 0 && i < len(f.at) && f.at[i] >= 0
+}
+
+func (f *pool) put(port uint16) {
+	f.at[port-f.first] = len(f.free)
+	f.free = append(f.free, port)
+}
+
+// remove takes a free port out; the last one gets its place.
+func (f *pool) remove(port uint16) {
+	i, last := f.at[port-f.first], len(f.free)-1
+	moved := f.free[last]
+	f.free[i], f.at[moved-f.first] = moved, i
+	f.at[port-f.first] = -1
+	f.free = f.free[:last]
+}

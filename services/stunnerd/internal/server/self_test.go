@@ -1,0 +1,149 @@
+package server
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pion/logging"
+	"github.com/pion/turn/v3"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/testnet"
+)
+
+// openToAll is the config of a bed whose UDP listener has a route to every address.
+func (b *bed) openToAll(change func(l *config.Listener)) config.Config {
+	return b.changed(func(c *config.Config) {
+		c.Clusters = append(c.Clusters, config.Cluster{Name: "test/all", Type: config.Static, Protocol: "UDP", Endpoints: []string{"0.0.0.0/0"}})
+		c.Listeners[0].Routes = []string{"test/all"}
+		change(&c.Listeners[0])
+	})
+}
+
+// nest allocates at a server through the relay of a call.
+func (c *call) nest(server netip.AddrPort) error {
+	if err := c.client.CreatePermission(net.UDPAddrFromAddrPort(server)); err != nil {
+		return err
+	}
+	inner, err := turn.NewClient(&turn.ClientConfig{
+		STUNServerAddr: server.String(), TURNServerAddr: server.String(), Conn: c.relay,
+		Username: "ann", Password: "first", LoggerFactory: logging.NewDefaultLoggerFactory(),
+	})
+	if err == nil {
+		err = inner.Listen()
+	}
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer inner.Close()
+	relay, err := inner.Allocate()
+	if err != nil {
+		return err
+	}
+	return relay.Close()
+}
+
+// T-03: with a route to every address no allocation is nested in another one through the public address or the address of a Service, which
+// are none of this host. The first half shows that the same packets do arrive where the config does not name the addresses. Naming them costs
+// no session, and ends what was under way to them.
+func TestAllocationsDoNotNest(t *testing.T) {
+	if !testnet.Isolated(t) {
+		return
+	}
+	testnet.IP(t, "route add local 203.0.113.0/24 dev lo") // leads to this host, as a load balancer does, and is no address of it
+	b := newBed(t)
+	port := uint16(b.port("udp"))
+	public, service := netip.AddrPortFrom(netip.MustParseAddr("203.0.113.5"), port), netip.AddrPortFrom(netip.MustParseAddr("203.0.113.6"), port)
+	b.apply(b.openToAll(func(*config.Listener) {}))
+	c := b.mustDial("udp", "ann", "first")
+	for _, server := range []netip.AddrPort{public, service} {
+		if err := c.nest(server); err != nil {
+			t.Fatalf("%s does not lead to the listener in this test: %v", server, err)
+		}
+	}
+	plan := b.apply(b.openToAll(func(l *config.Listener) {
+		l.PublicAddress, l.PublicPort, l.ServiceAddresses = public.Addr().String(), int(port), []string{service.String()}
+	}))
+	if len(plan.Start)+len(plan.Replace)+len(plan.Stop)+len(plan.Yield) > 0 {
+		t.Errorf("named addresses do more than %q", plan)
+	}
+	if b.Sessions().Len() == 0 {
+		t.Error("named addresses end the session")
+	}
+	for _, server := range []netip.AddrPort{public, service} {
+		if err := c.nest(server); err == nil || !strings.Contains(err.Error(), "403") {
+			t.Errorf("permission for %s: %v, want 403", server, err)
+		}
+		before := b.Meter().Drops()["port_denied"]
+		if _, err := c.relay.WriteTo([]byte("hello"), net.UDPAddrFromAddrPort(server)); err != nil { // by the permission that there was
+			t.Fatal(err)
+		}
+		within(t, "what is sent to "+server.String()+" is dropped", func() bool { return b.Meter().Drops()["port_denied"] > before })
+	}
+	other := netip.AddrPortFrom(public.Addr(), port+1)
+	if err := c.client.CreatePermission(net.UDPAddrFromAddrPort(other)); err != nil {
+		t.Errorf("permission for another port of the public address: %v", err)
+	}
+}
+
+// T-03: a listener is no peer by an address that the host has got after the start, and is one again, as far as the routes allow it, when the
+// host has lost it.
+func TestListenersAreNoPeersByAddressesThatComeLater(t *testing.T) {
+	b := newBed(t)
+	b.apply(b.openToAll(func(*config.Listener) {}))
+	c := b.mustDial("udp", "ann", "first")
+	later := &net.UDPAddr{IP: net.IPv4(198, 51, 100, 9), Port: b.port("udp")}
+	for _, step := range []struct {
+		local []netip.Addr
+		want  string
+	}{
+		{nil, "<nil>"}, {[]netip.Addr{netip.MustParseAddr("198.51.100.9")}, "403"}, {nil, "<nil>"},
+	} {
+		b.SetLocalAddresses(step.local)
+		if err := c.client.CreatePermission(later); !strings.Contains(fmt.Sprint(err), step.want) {
+			t.Errorf("with the addresses %v: %v, want %s", step.local, err, step.want)
+		}
+	}
+	b.SetLocalAddresses([]netip.Addr{netip.MustParseAddr("198.51.100.9")})
+	b.apply(b.openToAll(func(l *config.Listener) { l.PublicAddress = "203.0.113.5" }))
+	if err := c.client.CreatePermission(later); err == nil || !strings.Contains(err.Error(), "403") {
+		t.Errorf("after another config: %v, want 403", err)
+	}
+}
+
+// A relay of a listener speaks from the address that the config tells clients, as soon as the host has it.
+func TestRelaysSpeakFromTheToldAddress(t *testing.T) {
+	if !testnet.Isolated(t) {
+		return
+	}
+	testnet.IP(t, "address add 192.0.2.2/32 dev lo")
+	told := netip.MustParseAddr("192.0.2.2")
+	b := newBed(t)
+	b.SetLocalAddresses([]netip.Addr{told})
+	b.apply(b.changed(func(c *config.Config) { c.Listeners[0].Address = told.String() }))
+	c := b.mustDial("udp", "ann", "first")
+	peer, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(b.peer.Addr(), 0)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer peer.Close()
+	if err := peer.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	at := peer.LocalAddr().(*net.UDPAddr)
+	b.apply(b.changed(func(c *config.Config) {
+		c.Listeners[0].Address = told.String()
+		c.Clusters[0].Endpoints = []string{at.IP.String()}
+	}))
+	if _, err := c.relay.WriteTo([]byte("hello"), at); err != nil {
+		t.Fatal(err)
+	}
+	_, from, err := peer.ReadFromUDPAddrPort(make([]byte, 16))
+	if want := c.relay.LocalAddr().String(); err != nil || from.String() != want || from.Addr() != told {
+		t.Errorf("told %s, the peer saw %s, %v", want, from, err)
+	}
+}

@@ -1,0 +1,49 @@
+// Package testnet gives a test a network namespace of its own, with addresses that it may add and remove.
+package testnet
+
+import (
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// inside marks the process that is in the new namespace. Its value is the name of the test that it runs.
+const inside = "STUNNERD_TESTNET"
+
+// Isolated runs the test once more, in a child process with a network namespace of its own, in which loopback is up, and reports whether this
+// is that child. A test begins with it and returns when it is not: the result of the child is the result of the test.
+func Isolated(t *testing.T) bool {
+	t.Helper()
+	if os.Getenv(inside) == t.Name() {
+		IP(t, "link set lo up")
+		return true
+	}
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	child := exec.CommandContext(t.Context(), program, "-test.run", "^"+t.Name()+"$", "-test.v", "-test.count=1")
+	child.Env = append(os.Environ(), inside+"="+t.Name())
+	child.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
+	if uid := os.Getuid(); uid != 0 { // a user namespace gives the child the right to a network namespace
+		child.SysProcAttr.Cloneflags |= syscall.CLONE_NEWUSER
+		child.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: uid, Size: 1}}
+		child.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}}
+	}
+	out, err := child.CombinedOutput()
+	t.Logf("in a network of its own:\n%s", out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return false
+}
+
+// IP runs the program ip of iproute2 with arguments that have no spaces in them.
+func IP(t *testing.T, arguments string) {
+	t.Helper()
+	if out, err := exec.Command("ip", strings.Fields(arguments)...).CombinedOutput(); err != nil {
+		t.Fatalf("ip %s: %v: %s", arguments, err, out)
+	}
+}

@@ -2,6 +2,7 @@ package translate
 
 import (
 	"cmp"
+	"math"
 	"net/netip"
 	"slices"
 	"strings"
@@ -125,6 +126,58 @@ func serviceOf(v *resource.View, gw *gwapiv1.Gateway, l *listener) (*corev1.Serv
 		}
 	}
 	return nil, nil
+}
+
+// maxServiceAddresses bounds the addresses of Services that one listener has in the config, so that a Service with very many cannot make the
+// config large. Cluster IPs come first.
+const maxServiceAddresses = 64
+
+// serviceAddresses returns the addresses of the Gateway's Services that lead to a listener, as IP:PORT: cluster IPs, external IPs, and those
+// that a load balancer has reported.
+func serviceAddresses(v *resource.View, gw *gwapiv1.Gateway, l *listener) (addrs []string) {
+	services := v.ServicesOf(resource.KeyOf(gw))
+	for _, ipsOf := range []func(*corev1.Service) []string{clusterIPs, externalIPs} {
+		for _, svc := range services {
+			for _, p := range svc.Spec.Ports {
+				if leadsTo(p, l) {
+					addrs = appendAddresses(addrs, ipsOf(svc), p.Port)
+				}
+			}
+		}
+	}
+	return addrs
+}
+
+// leadsTo tells whether a port of one of the Gateway's Services is that of a listener.
+func leadsTo(p corev1.ServicePort, l *listener) bool {
+	return strings.EqualFold(string(p.Protocol), l.network()) && (p.Port == int32(l.spec.Port) || p.TargetPort.IntVal == l.target)
+}
+
+// clusterIPs returns the cluster IPs of all families. Old objects have the first one only.
+func clusterIPs(svc *corev1.Service) []string {
+	return append(slices.Clone(svc.Spec.ClusterIPs), svc.Spec.ClusterIP)
+}
+
+func externalIPs(svc *corev1.Service) []string {
+	ips := slices.Clone(svc.Spec.ExternalIPs)
+	for _, i := range svc.Status.LoadBalancer.Ingress {
+		ips = append(ips, i.IP)
+	}
+	return ips
+}
+
+// appendAddresses adds those of the IPs that are addresses, which None and the empty text are not, with a port.
+func appendAddresses(addrs, ips []string, port int32) []string {
+	for _, ip := range ips {
+		a, err := netip.ParseAddr(ip)
+		if err != nil || a.Zone() != "" || port < 1 || port > math.MaxUint16 {
+			continue
+		}
+		if text := netip.AddrPortFrom(a.Unmap(), uint16(port)).String(); !slices.Contains(addrs, text) && len(addrs) < maxServiceAddresses {
+			addrs = append(addrs, text)
+		}
+	}
+	return addrs
 }
 
 // boundPort is the port that the dataplane process binds.

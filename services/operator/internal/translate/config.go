@@ -70,6 +70,8 @@ func (d draft) configListener(l *listener) config.Listener {
 		Address:  d.relayAddress(),
 		Port:     int(boundPort(d.view, d.gateway, l)),
 		Routes:   routeNames(l),
+
+		ServiceAddresses: serviceAddresses(d.view, d.gateway, l),
 	}
 	if l.address.known() {
 		c.PublicAddress, c.PublicPort = l.address.host, int(l.address.port)

@@ -89,11 +89,13 @@ type Waiting struct {
 	// Name and Routes are those of config.Listener.
 	Name   string
 	Routes []string
-	// Protocol, PublicAddress and PublicPort are those of config.Listener, as far as they are known. A listener is found at another address if it is found
-	// by the port that was published.
+	// Protocol, PublicAddress, PublicPort and ServiceAddresses are those of config.Listener, as far as they are known. The addresses replace the
+	// published ones if the listener is found by the port that was published.
 	Protocol      config.Protocol
 	PublicAddress string
 	PublicPort    int
+
+	ServiceAddresses []string
 }
 
 // RouteResult is what becomes of one route.

@@ -27,7 +27,10 @@ func (d draft) waiting() []Waiting {
 }
 
 func waitingAs(l config.Listener) Waiting {
-	return Waiting{Name: l.Name, Routes: l.Routes, Protocol: l.Protocol, PublicAddress: l.PublicAddress, PublicPort: l.PublicPort}
+	return Waiting{
+		Name: l.Name, Routes: l.Routes, Protocol: l.Protocol, PublicAddress: l.PublicAddress, PublicPort: l.PublicPort,
+		ServiceAddresses: l.ServiceAddresses,
+	}
 }
 
 // ConfigAfter returns the config to publish in the place of the one that is published now, which may be nil: Config, and with it those
@@ -103,7 +106,7 @@ func asPublished(waiting []Waiting, published []config.Listener) []config.Listen
 			l := published[i]
 			l.Routes = slices.Clone(w.Routes)
 			if w.PublicAddress != "" && w.PublicPort == l.PublicPort && w.Protocol.Network() == l.Protocol.Network() {
-				l.PublicAddress = w.PublicAddress
+				l.PublicAddress, l.ServiceAddresses = w.PublicAddress, slices.Clone(w.ServiceAddresses)
 			}
 			listeners = append(listeners, l)
 		}

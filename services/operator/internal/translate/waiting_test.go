@@ -123,6 +123,9 @@ func TestAListenerThatWaitsIsFoundWhereItsServiceIs(t *testing.T) {
 			r := translate.Gateway(v, key, c.options)
 			want := before.Config.Listeners[1]
 			want.PublicAddress = test.want
+			if test.want != before.Config.Listeners[1].PublicAddress {
+				want.ServiceAddresses = []string{"10.43.0.9:443", test.want + ":443"}
+			}
 			if diff := cmp.Diff(want, r.ConfigAfter(before.Config).Listeners[1]); diff != "" {
 				t.Errorf("the listener that waits differs (-want +got):\n%s", diff)
 			}

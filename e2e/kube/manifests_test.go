@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -219,10 +220,16 @@ func (n *tenant) tellConfigs(ctx context.Context, told []*unstructured.Unstructu
 		}
 		text, err := yaml.JSONToYAML(c.Redacted().Canonical())
 		n.must(err)
-		all = append(all, string(text))
+		all = append(all, withoutClusterIPs(string(text)))
 	}
 	return strings.Join(all, "---\n")
 }
+
+// clusterIP is the address of a Service with a port, out of the range that the API server of the tests has for them.
+var clusterIP = regexp.MustCompile(`10\.96\.\d+\.\d+:(\d)`)
+
+// withoutClusterIPs writes words in the place of addresses that the API server has chosen.
+func withoutClusterIPs(text string) string { return clusterIP.ReplaceAllString(text, "cluster-ip:$1") }
 
 // made tells the objects of some kinds that were made for the Gateways of a story.
 func made(version string, kinds ...string) func(*tenant, context.Context, []*unstructured.Unstructured) string {
@@ -282,5 +289,5 @@ func (n *tenant) plain(o *unstructured.Unstructured) string {
 	}
 	text, err := yaml.Marshal(o.Object)
 	n.must(err)
-	return string(text)
+	return withoutClusterIPs(string(text))
 }

@@ -195,6 +195,13 @@ type DataplaneSpec struct {
 	// +optional
 	HostNetwork bool `json:"hostNetwork,omitempty"`
 
+	// RelayPortRange are the UDP ports that relays may have, for firewalls and security groups between the pods and media servers. Each
+	// allocation takes one port of an address family, and a port rests for a second after its use. Unset leaves the choice to the kernel of the
+	// node. A change restarts the pods.
+	//
+	// +optional
+	RelayPortRange *RelayPortRange `json:"relayPortRange,omitempty"`
+
 	// Affinity says on which nodes the pods may run.
 	//
 	// +optional
@@ -258,6 +265,25 @@ type DataplaneSpec struct {
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
 	PodTemplatePatch *runtime.RawExtension `json:"podTemplatePatch,omitempty"`
+}
+
+// RelayPortRange is a range of UDP ports. The ports of listeners should not be in it: a listener cannot open a port that a relay has.
+//
+// +kubebuilder:validation:XValidation:message="maxPort must not be less than minPort: raise maxPort or lower minPort",rule="self.maxPort >= self.minPort"
+type RelayPortRange struct {
+	// MinPort is the first port of the range.
+	//
+	// +required
+	// +kubebuilder:validation:Minimum=1024
+	// +kubebuilder:validation:Maximum=65535
+	MinPort int32 `json:"minPort"`
+
+	// MaxPort is the last port of the range.
+	//
+	// +required
+	// +kubebuilder:validation:Minimum=1024
+	// +kubebuilder:validation:Maximum=65535
+	MaxPort int32 `json:"maxPort"`
 }
 
 // ServiceOverlay is what a Service has beside what a Gateway says of it. The fields are those of a Kubernetes Service.

@@ -1,6 +1,7 @@
 package manifest
 
 import (
+	"math"
 	"net/url"
 	"strconv"
 	"strings"
@@ -11,14 +12,20 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
+	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 )
 
-// relayPorts are those that a relay socket may have: the kernel chooses one, and a peer may be the first to send.
-var relayPorts = config.PortRange{First: 1024, Last: 65535}
+// RelayPorts are the ports that relays of a Dataplane may have. Without a range of its own the kernel chooses.
+func RelayPorts(template *stunnerv1.Dataplane) config.PortRange {
+	if r := template.Spec.RelayPortRange; r != nil {
+		return config.PortRange{First: uint16(r.MinPort), Last: uint16(r.MaxPort)}
+	}
+	return config.PortRange{First: config.LowestRelayPort, Last: math.MaxUint16}
+}
 
 // NetworkPolicy confines the pods of a Gateway: who reaches them, and what they may reach beside the peers, which is everybody over UDP.
-// What a client may relay to is for the dataplane to say, by its routes.
-func NetworkPolicy(o Owner, c config.Config, configOrigin string) *networkingv1.NetworkPolicy {
+// What a client may relay to is for the dataplane to say, by its routes. relays are the ports of relays: a peer may be the first to send.
+func NetworkPolicy(o Owner, c config.Config, relays config.PortRange, configOrigin string) *networkingv1.NetworkPolicy {
 	return Admit(&networkingv1.NetworkPolicy{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "networking.k8s.io/v1", Kind: "NetworkPolicy"},
 		ObjectMeta: o.meta(o.Name),
@@ -27,17 +34,17 @@ func NetworkPolicy(o Owner, c config.Config, configOrigin string) *networkingv1.
 			PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress},
 			Egress:      []networkingv1.NetworkPolicyEgressRule{{Ports: outgoing(configOrigin)}},
 		},
-	}, c)
+	}, c, relays)
 }
 
-// Admit returns a copy of a NetworkPolicy that lets everybody reach what a config serves.
-func Admit(p *networkingv1.NetworkPolicy, c config.Config) *networkingv1.NetworkPolicy {
+// Admit returns a copy of a NetworkPolicy that lets everybody reach what a config serves, and the ports of relays.
+func Admit(p *networkingv1.NetworkPolicy, c config.Config, relays config.PortRange) *networkingv1.NetworkPolicy {
 	var ports []networkingv1.NetworkPolicyPort
 	for _, l := range c.Listeners {
 		ports = append(ports, one(corev1.Protocol(strings.ToUpper(l.Protocol.Network())), int32(l.Port)))
 	}
-	relay := one(corev1.ProtocolUDP, int32(relayPorts.First))
-	relay.EndPort = new(int32(relayPorts.Last))
+	relay := one(corev1.ProtocolUDP, int32(relays.First))
+	relay.EndPort = new(int32(relays.Last))
 	ports = append(ports, relay)
 	if endpoint := c.Admin.HealthcheckEndpoint; endpoint != nil && *endpoint != "" {
 		ports = append(ports, one(corev1.ProtocolTCP, HealthPort))

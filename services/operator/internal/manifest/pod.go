@@ -132,6 +132,9 @@ func (w Workload) identity(o Owner) []corev1.EnvVar {
 	if w.Secured {
 		env = append(env, discoveryEnvironment()...)
 	}
+	if w.Template.Spec.RelayPortRange != nil {
+		env = append(env, corev1.EnvVar{Name: "STUNNER_RELAY_PORTS", Value: RelayPorts(w.Template).String()})
+	}
 	if grace := *graceOf(w.Template.Spec); grace != stunnerv1.DefaultTerminationGracePeriodSeconds { // which is what the process takes by itself
 		env = append(env, corev1.EnvVar{Name: "STUNNER_DRAIN_TIMEOUT", Value: fmt.Sprintf("%ds", min(grace, math.MaxInt32))})
 	}

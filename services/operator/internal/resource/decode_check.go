@@ -1,6 +1,8 @@
 package resource
 
 import (
+	"fmt"
+	"math"
 	"net/netip"
 	"net/url"
 	"strings"
@@ -273,11 +275,29 @@ func checkDataplane(d *stunnerv1.Dataplane, spec *field.Path) field.ErrorList {
 			all = append(all, field.Forbidden(spec.Child("autoscaling"), problem))
 		}
 	}
+	if d.Spec.RelayPortRange != nil {
+		all = append(all, checkRelayPorts(d.Spec.RelayPortRange, spec.Child("relayPortRange"))...)
+	}
 	if d.Spec.Autoscaling != nil {
 		all = append(all, checkAutoscaling(d.Spec.Autoscaling, spec.Child("autoscaling"))...)
 	}
 	if d.Spec.Service != nil {
 		all = append(all, checkOverlay(d.Spec.Service, spec.Child("service"))...)
+	}
+	return all
+}
+
+func checkRelayPorts(r *stunnerv1.RelayPortRange, path *field.Path) (all field.ErrorList) {
+	for _, port := range []struct {
+		name string
+		n    int32
+	}{{"minPort", r.MinPort}, {"maxPort", r.MaxPort}} {
+		if port.n < config.LowestRelayPort || port.n > math.MaxUint16 {
+			all = append(all, field.Invalid(path.Child(port.name), port.n, fmt.Sprintf("must be from %d to %d", config.LowestRelayPort, math.MaxUint16)))
+		}
+	}
+	if r.MaxPort < r.MinPort {
+		all = append(all, field.Invalid(path, fmt.Sprintf("%d-%d", r.MinPort, r.MaxPort), "maxPort must not be less than minPort: raise maxPort or lower minPort"))
 	}
 	return all
 }

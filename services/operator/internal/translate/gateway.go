@@ -182,6 +182,9 @@ func (d draft) assemble(refused condition.Finding) Result {
 		c := d.config()
 		if refused = publishable(c); refused.OK() {
 			r.Config, r.Named, r.Waiting, r.Objects = &c, d.named, d.waiting(), d.objects(c)
+			if d.parameters.dataplane != nil {
+				r.RelayPorts = manifest.RelayPorts(d.parameters.dataplane)
+			}
 			r.KeepServices, r.KeepReplicas = len(r.Waiting) > 0, d.keepsReplicas()
 		}
 	}

@@ -75,6 +75,8 @@ type Result struct {
 	// Skeleton are those of the objects that can be made without a config, Services and what runs pods. Of a Gateway that is kept, one of them
 	// that is gone may be made again: it needs nothing of what is missing.
 	Skeleton []resource.Object
+	// RelayPorts are the ports that relays may have; the zero range where nobody makes dataplanes here.
+	RelayPorts config.PortRange
 	// KeepReplicas means that the number of pods stays as it is when the Deployment says none any more.
 	KeepReplicas bool
 	// Status is the whole status of the Gateway.

@@ -65,7 +65,7 @@ func (r Result) ObjectsWith(published *config.Config) []resource.Object {
 		case *corev1.ConfigMap:
 			objects[i] = manifest.Show(o, shown(*published, r.Named))
 		case *networkingv1.NetworkPolicy:
-			objects[i] = manifest.Admit(o, *published)
+			objects[i] = manifest.Admit(o, *published, r.RelayPorts)
 		}
 	}
 	return objects

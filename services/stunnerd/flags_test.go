@@ -32,6 +32,7 @@ func TestContractCommandLine(t *testing.T) {
 		"verbose":      {[]string{"-v"}, func(o options) bool { return o.log == "all:DEBUG" }},
 		"force ready":  {[]string{"--force-ready-status", "--drain-timeout=2m"}, func(o options) bool { return o.forced && o.drain == 2*time.Minute }},
 		"admin":        {[]string{"--unready-on-drain", "--show-users", "--sessions-from=any"}, func(o options) bool { return o.unready && o.showUsers && o.from == fromAny }},
+		"relay ports":  {[]string{"--relay-ports", "40000-40099"}, func(o options) bool { return o.relayPorts.First == 40000 && o.relayPorts.Last == 40099 }},
 		"ICMP":         {[]string{"--icmp-indications"}, func(o options) bool { return o.icmp }},
 		"quick server": {[]string{"turn://ann:pw@127.0.0.1:3478?transport=tcp"}, func(o options) bool { return o.uri != nil && o.uri.Port == 3478 && o.uri.Transport == "tcp" }},
 	}
@@ -47,6 +48,10 @@ func TestContractCommandLine(t *testing.T) {
 
 func TestWrongCommandLineNamesTheFlagAndTheRemedy(t *testing.T) {
 	cases := map[string][]string{
+		"write MIN-MAX":    {"--relay-ports", "40000"},
+		"begins too low":   {"--relay-ports", "80-90"},
+		"is upside down":   {"--relay-ports", "50000-40000"},
+		"--relay-ports":    {"--relay-ports", "40000-70000"},
 		"--log-format":     {"--log-format", "xml"},
 		"--drain-timeout":  {"--drain-timeout", "3600"},
 		"NAMESPACE/NAME":   {"--id", "just-a-name"},
@@ -62,7 +67,7 @@ func TestWrongCommandLineNamesTheFlagAndTheRemedy(t *testing.T) {
 			t.Errorf("%v: error %v does not say %q", args, err, want)
 		}
 	}
-	for name, value := range map[string]string{"STUNNER_ADDR": "pod.example", "STUNNER_DRAIN_TIMEOUT": "-1s"} {
+	for name, value := range map[string]string{"STUNNER_ADDR": "pod.example", "STUNNER_DRAIN_TIMEOUT": "-1s", "STUNNER_RELAY_PORTS": "none"} {
 		bad := func(n string) string { return map[string]string{name: value}[n] }
 		if _, err := parseFlags(nil, bad, io.Discard); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s=%s: %v", name, value, err)

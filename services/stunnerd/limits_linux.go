@@ -29,9 +29,9 @@ func respectMemory(limit int64) {
 	}
 }
 
-// capacity is how many allocations this process can carry before it runs out of descriptors, memory or relay ports; a client beyond that is
-// told so instead of dragging the others down. memory is in bytes; ports are the relay ports of all address families. 0 of either is no limit.
-func capacity(memory int64, ports int) int {
+// capacity is how many clients with an allocation this process can carry before it runs out of descriptors or memory; a client beyond that is
+// told so instead of dragging the others down. memory is in bytes, 0 for no limit.
+func capacity(memory int64) int {
 	limit := math.MaxInt
 	var files unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err == nil && files.Cur < math.MaxInt32 {
@@ -40,10 +40,15 @@ func capacity(memory int64, ports int) int {
 	if memory > 0 {
 		limit = min(limit, int(memory/memoryPerSession))
 	}
-	if ports > 0 {
-		limit = min(limit, ports)
-	}
 	return limit
+}
+
+// allocations is how many allocations a process of a capacity can have with so many relay ports, of all address families; 0 ports are no limit.
+func allocations(capacity, ports int) int {
+	if ports > 0 {
+		return min(capacity, ports)
+	}
+	return capacity
 }
 
 // memoryLimit is the limit of the process's cgroup in bytes, 0 when there is none. root is where cgroups are mounted.

@@ -9,8 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// T-A16: the process carries no more allocations than it has relay ports.
-func TestCapacityFollowsMemoryDescriptorsAndPorts(t *testing.T) {
+func TestCapacityFollowsMemoryAndDescriptors(t *testing.T) {
 	var files unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
 		t.Fatal(err)
@@ -19,17 +18,20 @@ func TestCapacityFollowsMemoryDescriptorsAndPorts(t *testing.T) {
 	if files.Cur < math.MaxInt32 {
 		byFiles = (int(files.Cur) - reservedFiles) / filesPerSession
 	}
-	if got := capacity(0, 0); got != byFiles {
+	if got := capacity(0); got != byFiles {
 		t.Errorf("without a memory limit: %d, want %d", got, byFiles)
 	}
-	if got, want := capacity(64<<20, 0), min(1024, byFiles); got != want {
+	if got, want := capacity(64<<20), min(1024, byFiles); got != want {
 		t.Errorf("with 64 MiB: %d, want %d", got, want)
 	}
-	if got, want := capacity(64<<20, 100), min(100, byFiles); got != want {
-		t.Errorf("with 64 MiB and 100 relay ports: %d, want %d", got, want)
-	}
-	if got, want := capacity(64<<20, 5000), min(1024, byFiles); got != want {
-		t.Errorf("with 64 MiB and 5000 relay ports: %d, want %d", got, want)
+}
+
+// T-A16: a process has no more allocations than relay ports.
+func TestAllocationsFollowRelayPorts(t *testing.T) {
+	for _, tc := range []struct{ capacity, ports, want int }{{1000, 0, 1000}, {1000, 100, 100}, {1000, 5000, 1000}} {
+		if got := allocations(tc.capacity, tc.ports); got != tc.want {
+			t.Errorf("%d clients, %d ports: %d allocations, want %d", tc.capacity, tc.ports, got, tc.want)
+		}
 	}
 }
 

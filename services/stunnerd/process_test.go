@@ -36,6 +36,9 @@ func TestMain(m *testing.M) {
 
 var authority = credential.Authority{Realm: "test.example", SharedSecret: "of the tests"}
 
+// later is an address to which the routes lead, and which no host has before a test gives it one.
+const later = "198.51.100.9"
+
 // process is a running stunnerd with a listener of each protocol, whose clients reach an echo peer.
 type process struct {
 	t       *testing.T
@@ -101,7 +104,7 @@ func (p *process) config(change func(*config.Config)) string {
 		Auth: config.Auth{Type: config.AuthEphemeral, Realm: authority.Realm, Credentials: map[string]credential.Secret{
 			config.KeySecret: authority.SharedSecret,
 		}},
-		Clusters: []config.Cluster{{Name: "media/echo", Type: config.Static, Endpoints: []string{"127.0.0.1"}}},
+		Clusters: []config.Cluster{{Name: "media/echo", Type: config.Static, Endpoints: []string{"127.0.0.1", later}}},
 	}
 	cert, key, err := selfSigned("127.0.0.1", time.Now())
 	if err != nil {
@@ -223,8 +226,9 @@ func (p *process) within(what string, holds func() bool) {
 
 // call is a client with an allocation.
 type call struct {
-	relay net.PacketConn
-	peer  *net.UDPAddr
+	client *turn.Client
+	relay  net.PacketConn
+	peer   *net.UDPAddr
 }
 
 // dial makes a call in the name of a user.
@@ -254,7 +258,7 @@ func (p *process) dial(user string) (*call, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &call{relay, p.peer}, nil
+	return &call{client, relay, p.peer}, nil
 }
 
 func (p *process) mustDial(user string) *call {

@@ -75,10 +75,11 @@ func open(o options, log *slog.Logger) (discovery.Source, error) {
 func newDaemon(o options, source discovery.Source, levels *telemetry.Levels, log *slog.Logger) (*daemon, error) {
 	memory := memoryLimit(cgroups)
 	respectMemory(memory)
-	room := capacity(memory, o.relayPorts.Len()*len(o.addresses))
+	bear := capacity(memory)
+	room := allocations(bear, o.relayPorts.Len()*len(o.addresses))
 	local, _ := host.Addresses() // the follower of the addresses warns of an error, and tries again
 	srv, err := server.New(server.Options{
-		Sockets: o.sockets, ICMP: o.icmp, HostAddresses: o.addresses, LocalAddresses: local, RelayPorts: o.relayPorts, Capacity: room, Log: telemetry.Scope(log, "turn"),
+		Sockets: o.sockets, ICMP: o.icmp, HostAddresses: o.addresses, LocalAddresses: local, RelayPorts: o.relayPorts, Capacity: bear, Allocations: room, Log: telemetry.Scope(log, "turn"),
 	})
 	if err != nil {
 		return nil, err

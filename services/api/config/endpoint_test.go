@@ -127,3 +127,24 @@ func TestAPrefixIsAnEndpointWithoutPorts(t *testing.T) {
 		}
 	}
 }
+
+// T-A16: a range of relay ports is read as it is written, and nothing else is one.
+func TestRelayPorts(t *testing.T) {
+	for text, n := range map[string]int{"40000-49999": 10_000, "1024-65535": 64_512, "5000-5000": 1} {
+		r, err := config.ParseRelayPorts(text)
+		if err != nil || r.Len() != n || r.String() != text {
+			t.Errorf("%s: %v with %d ports, %v", text, r, r.Len(), err)
+		}
+	}
+	for text, want := range map[string]string{
+		"": "write MIN-MAX", "40000": "write MIN-MAX", "0-5000": "write MIN-MAX", "40000-65536": "write MIN-MAX", "a-b": "write MIN-MAX", "-1-5000": "write MIN-MAX",
+		"5000-6000-7000": "write MIN-MAX", "50000-40000": "write 40000-50000", "1023-2000": "use ports 1024 to 65535",
+	} {
+		if _, err := config.ParseRelayPorts(text); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", text, err, want)
+		}
+	}
+	if n := (config.PortRange{}).Len(); n != 0 {
+		t.Errorf("the zero range has %d ports", n)
+	}
+}

@@ -44,9 +44,10 @@ type Options struct {
 	LocalAddresses []netip.Addr
 	// RelayPorts are the ports that relays may have; the zero range leaves the choice to the kernel.
 	RelayPorts config.PortRange
-	// Capacity bounds the allocations of the process; 0 means no bound.
-	Capacity int
-	Log      *slog.Logger
+	// Capacity is the number of clients that the process can bear; 0 means no bound. Allocations bounds those that have one, 0 meaning
+	// Capacity: there may be fewer relay ports.
+	Capacity, Allocations int
+	Log                   *slog.Logger
 }
 
 // Server is a running dataplane.
@@ -123,7 +124,7 @@ func New(o Options) (*Server, error) {
 		return nil, errors.Join(err, machine.Close())
 	}
 	s := &Server{
-		opt: o, machine: machine, nonces: nonces, held: relay.NewReservations(), limits: gate.NewLimits(o.Capacity), guests: listener.NewLimits(o.Capacity), table: session.NewTable(), meter: meter.New(),
+		opt: o, machine: machine, nonces: nonces, held: relay.NewReservations(), limits: gate.NewLimits(cmp.Or(o.Allocations, o.Capacity)), guests: listener.NewLimits(o.Capacity), table: session.NewTable(), meter: meter.New(),
 		wanted: config.Zero(config.DefaultName), running: config.Zero(config.DefaultName), listeners: map[string]*running{}, failures: map[string]string{},
 		closed: make(chan struct{}),
 	}

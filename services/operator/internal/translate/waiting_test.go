@@ -1,12 +1,14 @@
 package translate_test
 
 import (
+	"fmt"
 	"path/filepath"
 	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/types"
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
@@ -227,4 +229,31 @@ func listenerNames(c *config.Config) []string {
 		names = append(names, l.Name)
 	}
 	return names
+}
+
+// The NetworkPolicy of a config that is published after all opens the ports of relays that the Dataplane names, and no others.
+func TestObjectsOfAPublishedConfigKeepTheRelayPorts(t *testing.T) {
+	c := load(t, filepath.Join("testdata", "relays_may_have_ports_of_a_range.txtar"))
+	r := translate.Gateway(c.view(), c.view().Gateways()[0], c.options)
+	published := r.Config.Clone()
+	published.Listeners[0].Port = 9999
+	for _, o := range r.ObjectsWith(&published) {
+		policy, ok := o.(*networkingv1.NetworkPolicy)
+		if !ok {
+			continue
+		}
+		var opened []string
+		for _, p := range policy.Spec.Ingress[0].Ports {
+			last := p.Port.IntVal
+			if p.EndPort != nil {
+				last = *p.EndPort
+			}
+			opened = append(opened, fmt.Sprintf("%s %d-%d", *p.Protocol, p.Port.IntVal, last))
+		}
+		if want := []string{"UDP 9999-9999", "TCP 3478-3478", "UDP 40000-40999", "TCP 8086-8086"}; !slices.Equal(opened, want) {
+			t.Errorf("opened %v, want %v", opened, want)
+		}
+		return
+	}
+	t.Error("there is no NetworkPolicy")
 }

@@ -15,11 +15,14 @@ import (
 // MaxServiceAddresses bounds the service_addresses of a listener.
 const MaxServiceAddresses = 1_000
 
-// ReachedAt returns the addresses outside of the dataplane that lead to the listener: the public address, unless it is a host name, and those
-// of Services. What does not parse is left out: Validate refuses it.
-func (l Listener) ReachedAt() (addrs []netip.AddrPort) {
+// ReachedAt returns the addresses outside of the dataplane that lead to the listener: the public address, those that are resolved where it is
+// a host name, and those of Services. What does not parse is left out: Validate refuses it.
+func (l Listener) ReachedAt(resolved ...netip.Addr) (addrs []netip.AddrPort) {
 	if public, err := netip.ParseAddr(l.PublicAddress); err == nil {
-		addrs = append(addrs, netip.AddrPortFrom(public.Unmap(), uint16(cmp.Or(l.PublicPort, l.Port))))
+		resolved = []netip.Addr{public}
+	}
+	for _, a := range resolved {
+		addrs = append(addrs, netip.AddrPortFrom(a.Unmap(), uint16(cmp.Or(l.PublicPort, l.Port))))
 	}
 	for _, text := range l.ServiceAddresses {
 		if addr, err := netip.ParseAddrPort(text); err == nil {

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"maps"
 	"net/netip"
 )
 
@@ -29,6 +30,11 @@ func NewSelf(addrs []netip.Addr, ports []uint16, sockets []netip.AddrPort) *Self
 		s.ports[port] = true
 	}
 	return s
+}
+
+// Equal tells whether two Selves are the same sockets.
+func (s *Self) Equal(other *Self) bool {
+	return s != nil && other != nil && maps.Equal(s.ports, other.ports) && maps.Equal(s.addrs, other.addrs) && maps.Equal(s.sockets, other.sockets)
 }
 
 // at tells whether a socket of Self is at an address and port.

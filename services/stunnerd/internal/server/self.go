@@ -18,9 +18,21 @@ func (s *Server) SetLocalAddresses(addrs []netip.Addr) {
 		return
 	}
 	s.local.Store(now)
+	s.spare(func(config.Listener) bool { return false })
+}
+
+// spare finds out anew which sockets are the gateway's own. Those listeners get another view whose routes lead elsewhere than before, and all
+// do if the gateway's own sockets are others.
+func (s *Server) spare(rerouted func(config.Listener) bool) {
+	was := s.self
 	s.self = s.selfOf(s.wanted)
+	same := s.self.Equal(was)
 	for _, l := range s.wanted.Listeners {
-		if r := s.listeners[l.Name]; r != nil {
+		again := rerouted(l)
+		if r := s.listeners[l.Name]; r != nil && (again || !same) {
+			if again {
+				s.allowed[l.Name] = cluster.NewView(s.clusters, l.Routes)
+			}
 			r.obey(s.policy(s.wanted, l), s.allowed[l.Name].Sparing(s.self))
 		}
 	}
@@ -36,9 +48,10 @@ func (s *Server) isLocal(addr netip.Addr) bool {
 func (s *Server) selfOf(c config.Config) *cluster.Self {
 	var ports []uint16
 	var sockets []netip.AddrPort
+	answers := s.names.Answers()
 	for _, l := range c.Listeners {
 		ports = append(ports, uint16(l.Port))
-		sockets = append(sockets, l.ReachedAt()...)
+		sockets = append(sockets, l.ReachedAt(answers[l.PublicAddress]...)...)
 	}
 	for _, r := range s.listeners {
 		ports = append(ports, uint16(r.spec.Port))
@@ -47,6 +60,16 @@ func (s *Server) selfOf(c config.Config) *cluster.Self {
 		}
 	}
 	return cluster.NewSelf(*s.local.Load(), ports, sockets)
+}
+
+// publicNames are the host names that clients are told in the place of addresses, as those of load balancers.
+func publicNames(listeners []config.Listener) (names []string) {
+	for _, l := range listeners {
+		if _, err := netip.ParseAddr(l.PublicAddress); err != nil && l.PublicAddress != "" {
+			names = append(names, l.PublicAddress)
+		}
+	}
+	return names
 }
 
 // view is what a listener's clients may reach: what its routes allow, without the sockets of the gateway itself.

@@ -115,6 +115,26 @@ func TestListenersAreNoPeersByAddressesThatComeLater(t *testing.T) {
 	}
 }
 
+// T-03: a public address that is a host name stands for the addresses that the name has, and for other ones when it has others.
+func TestListenersAreNoPeersByTheirPublicName(t *testing.T) {
+	b, book := newNamedBed(t)
+	for _, addr := range []string{"203.0.113.5", "203.0.113.6"} {
+		told := book.move(netip.MustParseAddr(addr))
+		if addr == "203.0.113.5" {
+			b.apply(b.openToAll(func(l *config.Listener) { l.PublicAddress, l.PublicPort = "lb.test", 443 }))
+		}
+		told()
+		c := b.mustDial("udp", "ann", "first")
+		within(t, "403 for "+addr, func() bool {
+			err := c.client.CreatePermission(&net.UDPAddr{IP: net.ParseIP(addr), Port: 443})
+			return err != nil && strings.Contains(err.Error(), "403")
+		})
+		if err := c.client.CreatePermission(&net.UDPAddr{IP: net.ParseIP(addr), Port: 444}); err != nil {
+			t.Errorf("another port of %s: %v", addr, err)
+		}
+	}
+}
+
 // A relay of a listener speaks from the address that the config tells clients, as soon as the host has it.
 func TestRelaysSpeakFromTheToldAddress(t *testing.T) {
 	if !testnet.Isolated(t) {

@@ -245,7 +245,7 @@ func (s *Server) remember(next config.Auth) {
 
 // views computes what each listener of a config may reach, and has the names in it resolved from now on.
 func (s *Server) views(next config.Config) map[string]*cluster.View {
-	s.names.Watch(cluster.Names(next.Clusters))
+	s.names.Watch(append(cluster.Names(next.Clusters), publicNames(next.Listeners)...))
 	s.clusters = cluster.Resolve(next.Clusters, s.names.Answers())
 	s.self = s.selfOf(next)
 	s.allowed = make(map[string]*cluster.View, len(next.Listeners))

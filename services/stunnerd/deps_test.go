@@ -32,6 +32,11 @@ func TestDependencies(t *testing.T) {
 			Why:       "sending a datagram is a matter of the kernel, and the same for clients and peers",
 		},
 		{
+			Package:   internal + "host",
+			Forbidden: []string{"net/http", "github.com/pion/...", "github.com/stunner-gateway/..."},
+			Why:       "which addresses the host has is a fact; what it means for peers and relays is decided by those that are told",
+		},
+		{
 			Package:   internal + "session",
 			Forbidden: []string{"net/http", "github.com/pion/...", internal + "relay", internal + "gate", internal + "listener", internal + "server"},
 			Why:       "who is connected is known below everything that moves packets",

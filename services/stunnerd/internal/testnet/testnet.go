@@ -40,9 +40,12 @@ func Isolated(t *testing.T) bool {
 	return false
 }
 
-// IP runs the program ip of iproute2 with arguments that have no spaces in them.
+// IP runs the program ip, of the package iproute2, with arguments that have no spaces in them.
 func IP(t *testing.T, arguments string) {
 	t.Helper()
+	if _, err := exec.LookPath("ip"); err != nil {
+		t.Fatalf("%v: install iproute2", err)
+	}
 	if out, err := exec.Command("ip", strings.Fields(arguments)...).CombinedOutput(); err != nil {
 		t.Fatalf("ip %s: %v: %s", arguments, err, out)
 	}

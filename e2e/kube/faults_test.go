@@ -35,7 +35,8 @@ func TestKill_BetweenAnyTwoWrites(t *testing.T) {
 	var want map[string]string
 	s.await(func(context.Context) error {
 		want = undisturbed.state()
-		if !strings.Contains(want["Gateway"], `"attachedRoutes":1`) || !strings.Contains(want["UDPRoute"], "ResolvedRefs") || !strings.Contains(want["ConfigMap DOOR"], "echo") {
+		if !strings.Contains(want["Gateway"], `"attachedRoutes":1`) || !strings.Contains(want["UDPRoute"], "ResolvedRefs") || !strings.Contains(want["ConfigMap DOOR"], "echo") ||
+			!strings.Contains(want["ConfigMap DOOR"], "cluster-ip") {
 			return fmt.Errorf("it is not complete: %v", want)
 		}
 		return nil
@@ -179,7 +180,9 @@ func (d door) say(fields map[string]any) string {
 	return d.plain(string(text))
 }
 
-func (d door) plain(text string) string { return strings.ReplaceAll(text, d.id, "DOOR") }
+func (d door) plain(text string) string {
+	return withoutClusterIPs(strings.ReplaceAll(text, d.id, "DOOR"))
+}
 
 func without(v any) any {
 	switch v := v.(type) {

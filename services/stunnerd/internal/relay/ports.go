@@ -34,7 +34,7 @@ type pool struct {
 	first uint16
 	free  []uint16
 	// at is the index in free of each port of the range, -1 for one that is not free.
-	at []int
+	at []int32
 	// resting holds the ports that are not free yet, those first that are free first.
 	resting []resting
 }
@@ -48,7 +48,7 @@ type resting struct {
 func NewPorts(ports config.PortRange) *Ports {
 	p := &Ports{ports: ports, families: map[bool]*pool{}}
 	for _, is4 := range []bool{true, false} {
-		f := &pool{first: ports.First, at: make([]int, p.Len())}
+		f := &pool{first: ports.First, at: make([]int32, p.Len())}
 		for i := range p.Len() {
 			f.put(ports.First + uint16(i))
 		}
@@ -58,7 +58,7 @@ func NewPorts(ports config.PortRange) *Ports {
 }
 
 // Len is the number of ports, for each address family.
-func (p *Ports) Len() int { return int(p.ports.Last) - int(p.ports.First) + 1 }
+func (p *Ports) Len() int { return p.ports.Len() }
 
 // open opens a socket on a random free port.
 func (p *Ports) open(k Kernel, advertised netip.Addr) (Socket, error) {
@@ -189,7 +189,7 @@ func (f *pool) isFree(port int) bool {
 }
 
 func (f *pool) put(port uint16) {
-	f.at[port-f.first] = len(f.free)
+	f.at[port-f.first] = int32(len(f.free))
 	f.free = append(f.free, port)
 }
 

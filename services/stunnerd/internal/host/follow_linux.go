@@ -33,16 +33,18 @@ func follow(ctx context.Context, log *slog.Logger, read func() ([]netip.Addr, er
 		interval.Stop()
 	}
 	var last []netip.Addr
-	for first := true; ; first = false {
+	told, failed := false, false
+	for {
 		now, err := read()
 		slices.SortFunc(now, netip.Addr.Compare)
 		switch {
-		case err != nil:
+		case err != nil && !failed:
 			log.Warn("keep the addresses of this host that were read last", "error", err)
-		case first || !slices.Equal(now, last):
-			last = now
+		case err == nil && (!told || !slices.Equal(now, last)):
+			told, last = true, now
 			changed(now)
 		}
+		failed = err != nil
 		select {
 		case <-ctx.Done():
 			return

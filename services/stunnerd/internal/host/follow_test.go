@@ -1,11 +1,13 @@
 package host
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -60,6 +62,30 @@ func TestAddressesAreFollowed(t *testing.T) {
 	until("an address that goes", has("198.51.100.1", false))
 	stop()
 	<-ended
+}
+
+// A host that does not tell its addresses keeps those that it told last, and is complained of once.
+func TestAddressesThatCannotBeReadAreKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		var reads atomic.Int32
+		read := func() ([]netip.Addr, error) {
+			if reads.Add(1) == 1 {
+				return []netip.Addr{netip.MustParseAddr("192.0.2.1")}, nil
+			}
+			return nil, errors.New("operation not permitted")
+		}
+		refused := func(context.Context) (<-chan struct{}, error) { return nil, errors.New("operation not permitted") }
+		told := 0
+		ctx, stop := context.WithCancel(t.Context())
+		go follow(ctx, slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelWarn})), read, refused, func([]netip.Addr) { told++ })
+		time.Sleep(10 * rereadEvery)
+		stop()
+		synctest.Wait()
+		if told != 1 || reads.Load() < 10 || strings.Count(out.String(), "level=WARN") != 1 {
+			t.Errorf("%d readings, told %d times, log:\n%s", reads.Load(), told, &out)
+		}
+	})
 }
 
 // Where netlink is refused, or fails later, the addresses are read at intervals.

@@ -36,7 +36,7 @@ func TestAddressesAreFollowed(t *testing.T) {
 		})
 	}()
 	// A change is told within the interval at which a host without netlink reads its addresses: the kernel has said so.
-	within := time.Second
+	within := 3 * time.Second
 	until := func(what string, good func([]netip.Addr) bool) {
 		t.Helper()
 		for late := time.After(within); ; {

@@ -92,8 +92,9 @@ func (a Authority) In(realm string) Authority {
 }
 
 // Verify returns the key with which a message of that user must be signed. It returns ErrUnknownUser for a name that
-// this authority cannot have issued. For an ephemeral name whose time is over it returns ErrExpired together with
-// what it would have verified: whether a live session may go on is the caller's decision.
+// this authority cannot have issued; a name that expires more than MaxTTL and clockSkew ahead is one. For an ephemeral
+// name that has expired it returns ErrExpired together with what it would have verified: whether a live session may
+// continue is the caller's decision.
 func (a Authority) Verify(username string, now time.Time) (Verified, error) {
 	if a.Username != "" && username == a.Username {
 		return Verified{Key: Key(username, a.Realm, a.Password), UserID: username}, nil
@@ -102,7 +103,7 @@ func (a Authority) Verify(username string, now time.Time) (Verified, error) {
 		return Verified{}, ErrUnknownUser
 	}
 	expires, userID, ok := ParseUsername(username)
-	if !ok {
+	if !ok || expires.After(now.Add(MaxTTL+clockSkew)) {
 		return Verified{}, ErrUnknownUser
 	}
 	v := Verified{Key: Key(username, a.Realm, sign(a.SharedSecret, username)), UserID: userID, Expires: expires}
@@ -111,6 +112,21 @@ func (a Authority) Verify(username string, now time.Time) (Verified, error) {
 	}
 	return v, nil
 }
+
+// Guessable tells whether a client can find the password of a user name by trying. It can for static names, and for
+// ephemeral names under a shared secret of less than StrongSecret bytes. A name that Verify does not know counts as
+// guessable as well: how the caller treats it must not tell which names exist.
+func (a Authority) Guessable(username string) bool {
+	if len(a.SharedSecret) < StrongSecret || a.Username != "" && username == a.Username {
+		return true
+	}
+	_, _, ok := ParseUsername(username)
+	return !ok
+}
+
+// StrongSecret is the length in bytes from which a password or a shared secret cannot be found by trying: 16 random
+// bytes have 128 bits.
+const StrongSecret = 16
 
 // Mint returns a credential for a user: an ephemeral one when the authority has a shared secret, else the static pair, whatever
 // the user and the time to live. It fails for an authority that accepts nobody and for a user id or ttl that Verify
@@ -136,8 +152,11 @@ func (a Authority) Mint(userID string, ttl time.Duration, now time.Time) (Creden
 	return Credential{}, errors.New("mint credential: the gateway has no TURN credentials")
 }
 
-// MaxTTL bounds the life of an ephemeral credential; a timestamp further ahead was not made by anyone honest.
+// MaxTTL is the longest lifetime of an ephemeral credential. Mint refuses a longer one, and Verify a name that expires later.
 const MaxTTL = 366 * 24 * time.Hour
+
+// clockSkew is how far the clock of the service that mints a credential may be ahead of the clock of the dataplane that verifies it.
+const clockSkew = time.Minute
 
 // maxUsername is how many bytes a STUN USERNAME can hold (RFC 8489 §14.3).
 const maxUsername = 508

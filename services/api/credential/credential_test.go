@@ -51,6 +51,7 @@ func TestContractLongTermKey(t *testing.T) {
 	}
 }
 
+// T-13: a credential more than 366 days ahead is refused, and one of 366 days that was minted this moment is not.
 func TestVerify(t *testing.T) {
 	static := credential.Authority{Realm: realm, Username: "user", Password: "pass"}
 	ephemeral := credential.Authority{Realm: realm, SharedSecret: "secret"}
@@ -80,6 +81,9 @@ func TestVerify(t *testing.T) {
 		{"signed", ephemeral, "+1800000001:alice", "", credential.ErrUnknownUser},
 		{"overflow", ephemeral, "99999999999999999999:alice", "", credential.ErrUnknownUser},
 		{"beyond the calendar", ephemeral, "253402300800:alice", "", credential.ErrUnknownUser},
+		{"a year ahead", ephemeral, fmt.Sprint(now.Add(credential.MaxTTL).Unix(), ":alice"), "alice", nil},
+		{"far ahead", ephemeral, fmt.Sprint(now.Add(credential.MaxTTL+time.Hour).Unix(), ":alice"), "", credential.ErrUnknownUser},
+		{"7,000 years ahead", ephemeral, "222902510400:alice", "", credential.ErrUnknownUser},
 		{"hexadecimal", ephemeral, "0x6b49d201:alice", "", credential.ErrUnknownUser},
 		{"static user of an ephemeral authority", ephemeral, "user", "", credential.ErrUnknownUser},
 		{"static user of both", both, "user", "user", nil},
@@ -99,6 +103,28 @@ func TestVerify(t *testing.T) {
 				t.Errorf("key of %d bytes", len(v.Key))
 			}
 		})
+	}
+}
+
+// T-07: only a name that was signed with a long secret needs no protection from guessing.
+func TestGuessable(t *testing.T) {
+	const short, long = "fifteen-bytes-x", "sixteen-bytes-xx"
+	for _, c := range []struct {
+		authority credential.Authority
+		username  string
+		want      bool
+	}{
+		{credential.Authority{Username: "user", Password: long}, "user", true},
+		{credential.Authority{Username: "user", Password: long}, "1800000001:alice", true},
+		{credential.Authority{SharedSecret: long}, "1800000001:alice", false},
+		{credential.Authority{SharedSecret: long}, "alice", true},
+		{credential.Authority{SharedSecret: short}, "1800000001:alice", true},
+		{credential.Authority{Username: "1800000001:alice", Password: long, SharedSecret: long}, "1800000001:alice", true},
+		{credential.Authority{Username: "user", Password: long, SharedSecret: long}, "1800000001:alice", false},
+	} {
+		if got := c.authority.Guessable(c.username); got != c.want {
+			t.Errorf("%q of %+v: %v", c.username, c.authority, got)
+		}
 	}
 }
 
@@ -195,7 +221,7 @@ func FuzzParseUsername(f *testing.F) {
 			t.Fatalf("%q is of %q until %s, %v; want %q until %d, %v", username, user, expires, ok, wantUser, wantExpires, want)
 		}
 		a := credential.Authority{Realm: realm, SharedSecret: "secret"}
-		v, err := a.Verify(username, time.Unix(0, 0))
+		v, err := a.Verify(username, expires.Add(-credential.MaxTTL))
 		if ok != (err == nil) || v.UserID != user || !v.Expires.Equal(expires) {
 			t.Fatalf("verdicts differ: parsed %v, verified %v", ok, err)
 		}
@@ -204,6 +230,9 @@ func FuzzParseUsername(f *testing.F) {
 		}
 		if _, err := a.Verify(username, expires); err != nil {
 			t.Errorf("refused in its last second: %v", err)
+		}
+		if _, err := a.Verify(username, expires.Add(-credential.MaxTTL-time.Hour)); !errors.Is(err, credential.ErrUnknownUser) {
+			t.Errorf("more than 366 days ahead: %v", err)
 		}
 		if _, err := a.Verify(username, expires.Add(time.Second)); !errors.Is(err, credential.ErrExpired) {
 			t.Errorf("a second too late: %v", err)

@@ -10,17 +10,21 @@ import (
 // Bounds are what the sessions of a process may have of it. The zero value of each means no bound.
 type Bounds struct {
 	// UserSessions is how many sessions one user id may have at a time, SourceSessions how many one source: an IPv4 address, or a /64 of
-	// IPv6.
+	// IPv6. A reserved port counts as a session.
 	UserSessions, SourceSessions int
 	// SessionRate and UserRate are how many bytes of payload a second may pass in each direction: of one session, and of all sessions of
 	// one user id together.
 	SessionRate, UserRate int64
+	// Capacity is how many places the process has. When few are free, users and sources that hold many are refused first.
+	Capacity int
 }
 
-// What Reserve objects to.
+// What Reserve and Hold object to.
 var (
 	ErrUserQuota   = errors.New("the user has as many sessions as it may have")
 	ErrSourceQuota = errors.New("the source has as many sessions as it may have")
+	ErrCapacity    = errors.New("the process is full, or nearly, and the user or the source holds many places")
+	ErrReserved    = errors.New("the user has as many reserved ports as it may have")
 )
 
 // Source is what counts as one source of clients: a host with IPv6 has a whole /64 to itself (RFC 6177 §2).
@@ -66,21 +70,15 @@ func (p *paces) take(d Direction, n int, rate int64, now time.Duration) bool {
 	}
 }
 
-// user is what is known of a user id while it has sessions.
-type user struct {
-	sessions int
-	paces    paces
-}
-
 // Admits tells whether n bytes of payload may pass now, and counts them if so.
 func (s *Session) Admits(d Direction, n int) bool {
-	if s.table == nil {
+	if s.place.table == nil {
 		return true
 	}
-	b := s.table.bounds.Load()
+	b := s.place.table.bounds.Load()
 	if b.SessionRate <= 0 && b.UserRate <= 0 {
 		return true
 	}
-	now := time.Since(s.table.epoch)
-	return (b.SessionRate <= 0 || s.paces.take(d, n, b.SessionRate, now)) && (b.UserRate <= 0 || s.user.paces.take(d, n, b.UserRate, now))
+	now := time.Since(s.place.table.epoch)
+	return (b.SessionRate <= 0 || s.paces.take(d, n, b.SessionRate, now)) && (b.UserRate <= 0 || s.place.user.paces.take(d, n, b.UserRate, now))
 }

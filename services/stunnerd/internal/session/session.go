@@ -49,9 +49,10 @@ type Session struct {
 	Username string
 	// UserID is the part of the name that stands for a person.
 	UserID string
-	// Source is where the client comes from, as far as that says something: behind a load balancer all clients may have one address. Then it
-	// is zero, and counts against no bound.
+	// Source is the network that the client's address belongs to, as Source returns it.
 	Source netip.Prefix
+	// Shared tells that Source may be the address of many clients, for example of a load balancer. SourceSessions does not bound it.
+	Shared bool
 	// Relay is the relayed transport address.
 	Relay netip.AddrPort
 	// Started is when the allocation was made.
@@ -61,9 +62,8 @@ type Session struct {
 	// Channels tells the number of live channel bindings; the relay knows.
 	Channels func() int
 
-	// What the table has noted when the session was added.
-	table *Table
-	user  *user
+	// place is taken by Reserve or Inherit.
+	place Place
 	paces paces
 }
 
@@ -75,8 +75,10 @@ type Table struct {
 	mu       sync.Mutex
 	sessions map[*Session]struct{}
 	added    uint64
-	users    map[string]*user
-	sources  map[netip.Prefix]int
+	users    map[string]*holder
+	sources  map[netip.Prefix]*holder
+	// places is the number of places that are taken: those of sessions, and those of reserved ports.
+	places   int
 	draining bool
 	changed  chan struct{}
 }
@@ -84,7 +86,7 @@ type Table struct {
 // NewTable returns an empty table without bounds.
 func NewTable() *Table {
 	t := &Table{
-		epoch: time.Now(), sessions: map[*Session]struct{}{}, users: map[string]*user{}, sources: map[netip.Prefix]int{}, changed: make(chan struct{}),
+		epoch: time.Now(), sessions: map[*Session]struct{}{}, users: map[string]*holder{}, sources: map[netip.Prefix]*holder{}, changed: make(chan struct{}),
 	}
 	t.bounds.Store(&Bounds{})
 	return t
@@ -93,24 +95,32 @@ func NewTable() *Table {
 // SetBounds puts bounds in force. Rates hold for live sessions too; a quota ends none.
 func (t *Table) SetBounds(b Bounds) { t.bounds.Store(&b) }
 
-// Reserve takes the place that a session will hold, in its user's quota and in its source's, so that two requests in flight cannot
-// both take the last one. The error is ErrUserQuota or ErrSourceQuota. The place is given back by Remove, or by Cancel when the session did not come about.
+// Reserve takes the place that a session will hold, of its user, its source and the process, so that two requests in flight cannot both
+// take the last one. The error is ErrUserQuota, ErrSourceQuota or ErrCapacity. The place is given back by Remove, or by Cancel when the
+// session does not come about.
 func (t *Table) Reserve(s *Session) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	b, u := t.bounds.Load(), t.users[s.UserID]
-	switch {
-	case b.UserSessions > 0 && u != nil && u.sessions >= b.UserSessions:
-		return ErrUserQuota
-	case b.SourceSessions > 0 && s.Source.IsValid() && t.sources[s.Source] >= b.SourceSessions:
-		return ErrSourceQuota
-	case u == nil:
-		u = new(user)
-		t.users[s.UserID] = u
+	if err := t.admits(s); err != nil {
+		return err
 	}
-	u.sessions++
-	t.sources[s.Source]++
-	s.table, s.user = t, u
+	s.place = t.take(s, false)
+	return nil
+}
+
+// admits tells whether there is a place for the user and the source of a session. It takes the same time however many there are. It
+// needs the lock.
+func (t *Table) admits(s *Session) error {
+	b, none := t.bounds.Load(), new(holder)
+	user, source := cmp.Or(t.users[s.UserID], none), cmp.Or(t.sources[s.Source], none)
+	switch {
+	case b.UserSessions > 0 && user.places >= b.UserSessions:
+		return ErrUserQuota
+	case b.SourceSessions > 0 && !s.Shared && source.places >= b.SourceSessions:
+		return ErrSourceQuota
+	case !t.fits(b.Capacity, user, source):
+		return ErrCapacity
+	}
 	return nil
 }
 
@@ -118,7 +128,7 @@ func (t *Table) Reserve(s *Session) error {
 func (t *Table) Cancel(s *Session) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.release(s)
+	t.release(&s.place)
 }
 
 // Add registers a session whose place is reserved.
@@ -138,7 +148,7 @@ func (t *Table) Remove(s *Session) bool {
 		return false
 	}
 	delete(t.sessions, s)
-	t.release(s)
+	t.release(&s.place)
 	t.notify()
 	return true
 }
@@ -193,13 +203,4 @@ func (t *Table) Changed() <-chan struct{} {
 func (t *Table) notify() {
 	close(t.changed)
 	t.changed = make(chan struct{})
-}
-
-func (t *Table) release(s *Session) {
-	if s.user.sessions--; s.user.sessions == 0 {
-		delete(t.users, s.UserID)
-	}
-	if t.sources[s.Source]--; t.sources[s.Source] == 0 {
-		delete(t.sources, s.Source)
-	}
 }

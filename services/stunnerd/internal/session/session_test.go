@@ -70,15 +70,16 @@ func TestQuotaHoldsForRequestsInFlight(t *testing.T) {
 	}
 }
 
-// T-12: the users of one source share its places, a network of IPv6 is one source, and a source that says nothing has no bound.
+// T-12: the users of one source share its places, a network of IPv6 is one source, and a source that is shared has no bound.
 func TestSourceHasAQuotaToo(t *testing.T) {
 	table := NewTable()
 	table.SetBounds(Bounds{SourceSessions: 1})
 	from := func(user, source string) *Session {
 		s := session(user, 0, 1)
-		if source != "" {
-			s.Source = Source(netip.MustParseAddr(source))
+		if s.Shared = source == ""; s.Shared {
+			source = "10.0.0.1"
 		}
+		s.Source = Source(netip.MustParseAddr(source))
 		return s
 	}
 	first := from("ann", "2001:db8::1")

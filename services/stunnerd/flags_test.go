@@ -33,6 +33,8 @@ func TestContractCommandLine(t *testing.T) {
 		"force ready":  {[]string{"--force-ready-status", "--drain-timeout=2m"}, func(o options) bool { return o.forced && o.drain == 2*time.Minute }},
 		"admin":        {[]string{"--unready-on-drain", "--show-users", "--sessions-from=any"}, func(o options) bool { return o.unready && o.showUsers && o.from == fromAny }},
 		"relay ports":  {[]string{"--relay-ports", "40000-40099"}, func(o options) bool { return o.relayPorts.First == 40000 && o.relayPorts.Last == 40099 }},
+		"nonces":       {[]string{"--nonce-lifetime=10m"}, func(o options) bool { return o.nonceLifetime == 10*time.Minute }},
+		"hour":         {nil, func(o options) bool { return o.nonceLifetime == time.Hour }},
 		"ICMP":         {[]string{"--icmp-indications"}, func(o options) bool { return o.icmp }},
 		"quick server": {[]string{"turn://ann:pw@127.0.0.1:3478?transport=tcp"}, func(o options) bool { return o.uri != nil && o.uri.Port == 3478 && o.uri.Transport == "tcp" }},
 	}
@@ -54,6 +56,8 @@ func TestWrongCommandLineNamesTheFlagAndTheRemedy(t *testing.T) {
 		"--relay-ports":    {"--relay-ports", "40000-70000"},
 		"--log-format":     {"--log-format", "xml"},
 		"--drain-timeout":  {"--drain-timeout", "3600"},
+		"--nonce-lifetime": {"--nonce-lifetime", "61m"},
+		"between 10m":      {"--nonce-lifetime", "9m"},
 		"NAMESPACE/NAME":   {"--id", "just-a-name"},
 		"--udp-thread-num": {"-u", "-1"},
 		"--sessions-from":  {"--sessions-from", "everywhere"},
@@ -67,7 +71,9 @@ func TestWrongCommandLineNamesTheFlagAndTheRemedy(t *testing.T) {
 			t.Errorf("%v: error %v does not say %q", args, err, want)
 		}
 	}
-	for name, value := range map[string]string{"STUNNER_ADDR": "pod.example", "STUNNER_DRAIN_TIMEOUT": "-1s", "STUNNER_RELAY_PORTS": "none"} {
+	for name, value := range map[string]string{
+		"STUNNER_ADDR": "pod.example", "STUNNER_DRAIN_TIMEOUT": "-1s", "STUNNER_NONCE_LIFETIME": "3600", "STUNNER_RELAY_PORTS": "none",
+	} {
 		bad := func(n string) string { return map[string]string{name: value}[n] }
 		if _, err := parseFlags(nil, bad, io.Discard); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s=%s: %v", name, value, err)

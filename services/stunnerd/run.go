@@ -79,7 +79,8 @@ func newDaemon(o options, source discovery.Source, levels *telemetry.Levels, log
 	room := allocations(bear, o.relayPorts.Len()*len(o.addresses))
 	local, _ := host.Addresses() // the follower of the addresses warns of an error, and tries again
 	srv, err := server.New(server.Options{
-		Sockets: o.sockets, ICMP: o.icmp, HostAddresses: o.addresses, LocalAddresses: local, RelayPorts: o.relayPorts, Capacity: bear, Allocations: room, Log: telemetry.Scope(log, "turn"),
+		Sockets: o.sockets, ICMP: o.icmp, HostAddresses: o.addresses, LocalAddresses: local, RelayPorts: o.relayPorts,
+		Capacity: bear, Allocations: room, NonceLifetime: o.nonceLifetime, Log: telemetry.Scope(log, "turn"),
 	})
 	if err != nil {
 		return nil, err

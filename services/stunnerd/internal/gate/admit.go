@@ -32,14 +32,14 @@ type rule func(g *Gate, r *request) *refusal
 // admission lists, for every method, the rules in the order in which they are asked; the first that objects decides the answer.
 var admission = map[stun.Method][]rule{
 	stun.MethodBinding:          {unknownAttributes, bindingRate},
-	stun.MethodAllocate:         append(authentication, noAllocationYet, transport, lifetimeReadable, reservation, family, capacity),
+	stun.MethodAllocate:         append(authentication, noAllocationYet, transport, lifetimeReadable, reservation, family, staying),
 	stun.MethodRefresh:          append(authentication, allocation, owner, lifetimeReadable, sameFamily),
 	stun.MethodCreatePermission: append(authentication, allocation, owner, permissionPeers, permissionRoutes, permissionRoom),
 	stun.MethodChannelBind:      append(authentication, allocation, owner, channelNumber, channelPeer, channelFree, channelRoute, permissionRoom),
 }
 
 // authentication is the long-term credential mechanism (RFC 8489 §9.2.4); what is asked comes after who asks (§6.3.1). It is bounded, so that every append makes a list of its own.
-var authentication = []rule{turnServed, somethingAsked, credentialPresent, credentialComplete, nonceFresh, credentialGood, unknownAttributes}[:7:7]
+var authentication = []rule{turnServed, somethingAsked, credentialPresent, credentialComplete, nonceFresh, judged, credentialGood, unknownAttributes}[:8:8]
 
 // unknownAttributes answers 420 to a comprehension-required attribute that is not understood (RFC 8489 §6.3.1).
 func unknownAttributes(_ *Gate, r *request) *refusal {
@@ -51,7 +51,7 @@ func unknownAttributes(_ *Gate, r *request) *refusal {
 
 // bindingRate keeps silent when a source asks too often: it may be forged, and the answers go to somebody else.
 func bindingRate(g *Gate, r *request) *refusal {
-	if !g.limits.binding(r) {
+	if !g.challenges.allow(r, bindings) {
 		return &refusal{reason: meter.RateLimited}
 	}
 	return nil
@@ -101,7 +101,16 @@ func nonceFresh(g *Gate, r *request) *refusal {
 	if !g.nonces.Valid(nonce, r.client.Addr().Addr(), time.Now()) {
 		return g.challenge(r, stun.CodeStaleNonce, meter.StaleNonce)
 	}
-	g.limits.proven(r)
+	g.challenges.proven(r)
+	return nil
+}
+
+// judged drops a request with a guessable name when there were too many wrong passwords.
+func judged(g *Gate, r *request) *refusal {
+	name, _ := r.value(stun.AttrUsername)
+	if g.policy.Load().Authority.Guessable(string(name)) && !g.limits.guesses.open(r) {
+		return &refusal{reason: meter.RateLimited}
+	}
 	return nil
 }
 
@@ -134,10 +143,28 @@ func credentialGood(g *Gate, r *request) *refusal {
 			reason = meter.ExpiredCredential
 		default:
 			r.key, r.realm, r.username, r.userID = key, a.Realm, string(username), known.UserID
+			if policy.Authority.Guessable(r.username) {
+				g.limits.guesses.right(r, r.username)
+			}
 			return nil
 		}
 	}
+	if reason != meter.ExpiredCredential && policy.Authority.Guessable(string(username)) && !formerlyGood(r, policy, now) {
+		g.limits.guesses.wrong(r)
+	}
 	return g.challenge(r, stun.CodeUnauthorized, reason)
+}
+
+// formerlyGood tells whether a credential that is wrong was good before the config changed. Clients that have not heard of the change must
+// not use up what their colleagues behind the same address have.
+func formerlyGood(r *request, p *Policy, now time.Time) bool {
+	username, _ := r.value(stun.AttrUsername)
+	for _, f := range p.Former {
+		if known, err := f.Authority.Verify(string(username), now); err == nil && r.signedWith(known.Key) {
+			return true
+		}
+	}
+	return false
 }
 
 // inGrace tells whether a session may go on with a credential that has expired. A new allocation may not begin with one.
@@ -220,12 +247,8 @@ func family(g *Gate, r *request) *refusal {
 	return nil
 }
 
-// capacity answers 508 while the process, or the listener, is on its way out, and when the process carries as much as it can: live
-// sessions stay, new ones go elsewhere.
-func capacity(g *Gate, _ *request) *refusal {
-	if g.limits.sessions > 0 && g.table.Len() >= g.limits.sessions {
-		return &refusal{code: stun.CodeInsufficientCapacity, reason: meter.Capacity}
-	}
+// staying answers 508 while the process, or the listener, is on its way out: live sessions stay, new ones go elsewhere.
+func staying(g *Gate, _ *request) *refusal {
 	if g.retiring.Load() || g.table.Draining() {
 		return &refusal{code: stun.CodeInsufficientCapacity, reason: meter.Draining}
 	}

@@ -234,7 +234,7 @@ func FuzzReceive(f *testing.F) {
 	f.Fuzz(func(t *testing.T, script []byte) {
 		network, held, table := &relaytest.Network{}, relay.NewReservations(), session.NewTable()
 		g := New("test", config.TURNTCP, Shared{
-			Machine: machine, Nonces: nonces, Network: network, Held: held, Limits: NewLimits(0), Table: table, Meter: meter.New(), Log: log,
+			Machine: machine, Nonces: nonces, Network: network, Held: held, Limits: NewLimits(), Table: table, Meter: meter.New(), Log: log,
 		})
 		g.Update(policy(), routes("127.0.0.1:<4000-4999>"))
 		s := &sequence{t: t, g: g, network: network, table: table}

@@ -73,8 +73,10 @@ type Gate struct {
 	held     *relay.Reservations
 	limits   *Limits
 	table    *session.Table
-	meter    *meter.Meter
-	log      *slog.Logger
+	// challenges is what this listener may answer to clients without a good credential.
+	challenges *challenges
+	meter      *meter.Meter
+	log        *slog.Logger
 
 	policy   atomic.Pointer[Policy]
 	routes   relay.Routes
@@ -104,6 +106,8 @@ type flow struct {
 	token *relay.Token
 	// permitted are the peers that the client may hear from.
 	permitted permissions
+	// wrong counts wrong passwords on this 5-tuple in the name of the session's user.
+	wrong atomic.Int32
 }
 
 // Shared is what all gates of a process have in common.
@@ -122,7 +126,7 @@ type Shared struct {
 func New(name string, protocol config.Protocol, s Shared) *Gate {
 	g := &Gate{
 		name: name, protocol: protocol, machine: s.Machine, nonces: s.Nonces, network: s.Network, held: s.Held, limits: s.Limits, table: s.Table, meter: s.Meter,
-		log: s.Log.With("listener", name), flows: map[netip.AddrPort]*flow{},
+		challenges: newChallenges(s.Limits.silenced), log: s.Log.With("listener", name), flows: map[netip.AddrPort]*flow{},
 	}
 	g.policy.Store(&Policy{})
 	return g
@@ -236,6 +240,9 @@ func (g *Gate) survive(f *flow, task string) {
 func (g *Gate) ended(f *flow) {
 	f.lane.disown(f.Session)
 	f.due.Stop()
+	if err := g.dropToken(f); err != nil {
+		g.log.Debug("close reserved port", "error", err)
+	}
 	g.mu.Lock()
 	if g.flows[f.Client.Addr()] == f {
 		delete(g.flows, f.Client.Addr())

@@ -75,7 +75,7 @@ func newBed(t *testing.T) bed {
 		t.Fatal(err)
 	}
 	held := relay.NewReservations()
-	g := New("test", config.TURNUDP, Shared{Machine: machine, Nonces: nonces, Network: relay.Kernel{}, Held: held, Limits: NewLimits(0), Table: session.NewTable(), Meter: meter.New(), Log: log})
+	g := New("test", config.TURNUDP, Shared{Machine: machine, Nonces: nonces, Network: relay.Kernel{}, Held: held, Limits: NewLimits(), Table: session.NewTable(), Meter: meter.New(), Log: log})
 	g.Update(policy(), routes("127.0.0.1:<4000-4999>"))
 	t.Cleanup(func() {
 		g.Close()
@@ -325,7 +325,7 @@ func TestExpiredPermissionsMakeRoom(t *testing.T) {
 // T-12: a process that carries as much as it can says so.
 func TestSessionsAreBounded(t *testing.T) {
 	b := newBed(t)
-	b.limits.sessions = 2
+	b.table.SetBounds(session.Bounds{Capacity: 2})
 	for i, want := range []stun.ErrorCode{0, 0, 508} {
 		c := newClient(fmt.Sprintf("192.0.2.1:%d", 1000+i))
 		if got := codeOf(b.send(c, b.signed(c, username, password, stun.MethodAllocate, udp))); got != want {
@@ -453,6 +453,97 @@ func TestRepeatedAllocateGetsTheSameAnswer(t *testing.T) {
 	if codeOf(second) != 0 || string(a) != string(z) || b.table.Len() != 1 {
 		t.Errorf("T-A4: %v, %d sessions", codeOf(second), b.table.Len())
 	}
+}
+
+// T-A4, T-A15: a repeated Allocate asks whose it is: another user gets 441 and no word about the relay, a wrong password 401, once.
+func TestRepeatedAllocateOfAnotherUser(t *testing.T) {
+	b, c := newBed(t), newClient("192.0.2.1:1000")
+	p := policy()
+	p.Authority.SharedSecret = "sixteen bytes are"
+	b.Update(p, routes())
+	raw := b.signed(c, username, password, stun.MethodAllocate, udp)
+	if code := codeOf(b.send(c, raw)); code != 0 {
+		t.Fatal(code)
+	}
+	other, err := p.Authority.Mint("eve", time.Hour, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	nonce := b.nonce(c)
+	same := setter(func(m *stun.Message) error {
+		copy(m.TransactionID[:], raw[8:20])
+		m.WriteTransactionID()
+		return nil
+	})
+	for _, tc := range []struct {
+		user, pass string
+		want       stun.ErrorCode
+	}{{other.Username, string(other.Password), 441}, {username, "wrong", 401}, {username, password, 0}} {
+		before := b.meter.Refusals()["wrong_password"]
+		answer := b.send(c, b.build(same, request4(stun.MethodAllocate), udp, stun.NewUsername(tc.user), stun.NewRealm(realm), nonce,
+			stun.NewLongTermIntegrity(tc.user, realm, tc.pass)))
+		if codeOf(answer) != tc.want || answer.Contains(stun.AttrXORRelayedAddress) != (tc.want == 0) {
+			t.Errorf("%s: %d, want %d", tc.user, codeOf(answer), tc.want)
+		}
+		if n := b.meter.Refusals()["wrong_password"] - before; n > 1 {
+			t.Errorf("%s: counted %d times", tc.user, n)
+		}
+	}
+}
+
+// T-12: reserved ports count against their user, are few, and go with the allocation that asked for them.
+func TestReservedPortsGoWithTheirAllocation(t *testing.T) {
+	virtually(t, func(v *virtual) {
+		pair := stun.RawAttribute{Type: stun.AttrEvenPort, Length: 1, Value: []byte{0x80}}
+		for i := range 50 {
+			c := newClient(fmt.Sprint("192.0.2.1:", 1000+i))
+			v.must(c, stun.MethodAllocate, udp, pair)
+			v.must(c, stun.MethodRefresh, number{stun.AttrLifetime, 0})
+		}
+		if n := v.net.Len(); n != 0 {
+			t.Errorf("a user without an allocation holds %d ports", n)
+		}
+		for i := range session.MaxReserved + 1 {
+			code := stun.ErrorCode(0)
+			if i == session.MaxReserved {
+				code = 508
+			}
+			v.expect(code, newClient(fmt.Sprint("192.0.2.1:", 2000+i)), stun.MethodAllocate, udp, pair)
+		}
+		if n := v.net.Len(); n != 2*session.MaxReserved {
+			t.Errorf("%d ports for %d allocations with a reserved one each", n, session.MaxReserved)
+		}
+		v.table.SetBounds(session.Bounds{UserSessions: 2 * session.MaxReserved})
+		v.expect(486, newClient("192.0.2.1:3000"), stun.MethodAllocate, udp)
+	})
+}
+
+// A token is of use to the user who has got it, and to nobody else (RFC 8656 §7.2).
+func TestReservedPortIsForItsUser(t *testing.T) {
+	virtually(t, func(v *virtual) {
+		p := policy()
+		p.Authority.SharedSecret = "sixteen bytes are"
+		v.Update(p, routes())
+		pair := stun.RawAttribute{Type: stun.AttrEvenPort, Length: 1, Value: []byte{0x80}}
+		first, second := newClient("192.0.2.1:1000"), newClient("192.0.2.1:1001")
+		value, err := v.send(first, v.signed(first, username, password, stun.MethodAllocate, udp, pair)).Get(stun.AttrReservationToken)
+		if err != nil {
+			t.Fatal(err)
+		}
+		held := stun.RawAttribute{Type: stun.AttrReservationToken, Length: 8, Value: value}
+		eve, err := p.Authority.Mint("eve", time.Hour, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if code := codeOf(v.send(second, v.signed(second, eve.Username, string(eve.Password), stun.MethodAllocate, udp, held))); code != 508 {
+			t.Errorf("another user: %d, want 508", code)
+		}
+		v.table.SetBounds(session.Bounds{UserSessions: 2})
+		v.must(second, stun.MethodAllocate, udp, held) // the reserved port is the second place already
+		if n := v.net.Len(); n != 2 {
+			t.Errorf("%d ports, want 2", n)
+		}
+	})
 }
 
 // T-A7: EVEN-PORT gives an even port, with R=1 also a token; the token gives the next port, once.

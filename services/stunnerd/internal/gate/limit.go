@@ -12,20 +12,14 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
-// Limits on answers to whoever has not shown a good credential. They protect others from answers that they never asked for, and
-// users from having their passwords guessed; no request with a good credential is ever held up by them.
+// Limits on answers to wrong credentials, over every transport. They do not hold up a request with a good credential; the limits of
+// guess.go do.
 const (
-	// A challenge costs one token. A client that comes back with the nonce has shown that its address is real, and gets the token
-	// back: many users behind one address are served at any rate, a forged source is not.
-	challengeRate  = 10 // a second
-	challengeBurst = 10
-	// bindings is how many Binding answers cost as much as a challenge: they are hardly longer than their requests.
-	bindings = 10
 	// failureRate bounds the answers to wrong credentials.
 	failureRate  = 10 // a minute
 	failureBurst = 10
-	// nameRate bounds the answers to wrong credentials of one user name, wherever they come from but from private sources, which have a bound
-	// of their own together. The right password is never held up, so that nobody can lock a user out.
+	// nameRate bounds the answers to wrong credentials of one user name from all public sources together. It is about answers only, so that
+	// nobody can lock a user out of other addresses.
 	nameRate  = 100 // a minute
 	nameBurst = 100
 )
@@ -50,46 +44,33 @@ type limiter struct {
 	epoch   time.Time
 }
 
-// Limits are the limiters of a process. All its listeners share them: a source is the same source everywhere.
+// Limits are what the listeners of a process have in common: a source that guesses passwords is the same source everywhere.
 type Limits struct {
-	challenges, failures *limiter
-	names                *limiter
-	sessions             int
+	failures *limiter
+	names    *limiter
+	guesses  *guesses
+	silenced *silenced
 }
 
-// NewLimits returns limits of which nothing is used up. sessions bounds the allocations of the process; 0 means no bound.
-func NewLimits(sessions int) *Limits {
+// NewLimits returns limits of which nothing is used up.
+func NewLimits() *Limits {
 	return &Limits{
-		sessions:   sessions,
-		challenges: newLimiter(challengeRate, time.Second, challengeBurst, MayHide),
-		// A host's own processes are nobody who guesses passwords from far away.
-		failures: newLimiter(failureRate, time.Minute, failureBurst, func(a netip.Addr) bool { return MayHide(a) || a.IsLoopback() }),
+		failures: newLimiter(failureRate, time.Minute, failureBurst, hides),
 		names:    newLimiter(nameRate, time.Minute, nameBurst, nil),
+		guesses:  newGuesses(),
+		silenced: newSilenced(),
 	}
 }
 
 // answerable tells whether a refusal may be sent to a client that has not shown a good credential.
-func (l *Limits) answerable(r *request, why meter.Reason) bool {
-	source := r.client.Addr().Addr()
+func (g *Gate) answerable(r *request, why meter.Reason) bool {
+	source, l := r.client.Addr().Addr(), g.limits
 	switch why {
 	case meter.UnknownUser, meter.WrongPassword, meter.ExpiredCredential:
 		name, _ := r.value(stun.AttrUsername)
 		return l.failures.allow(source, 1) && (l.failures.mayHide(source) || l.names.allowName(name))
 	}
-	// A connection has a source that is real; over UDP anybody can write any address on a datagram.
-	return r.client.Connected() || l.challenges.allow(source, 1)
-}
-
-// proven gives back what the challenge cost: the client has read it.
-func (l *Limits) proven(r *request) {
-	if !r.client.Connected() {
-		l.challenges.refund(r.client.Addr().Addr())
-	}
-}
-
-// binding tells whether a Binding request may be answered.
-func (l *Limits) binding(r *request) bool {
-	return r.client.Connected() || l.challenges.allow(r.client.Addr().Addr(), bindings)
+	return g.challenges.allow(r, 1)
 }
 
 func newLimiter(rate int, per time.Duration, burst int, hidden func(netip.Addr) bool) *limiter {
@@ -105,6 +86,16 @@ func (l *limiter) allow(source netip.Addr, parts int) bool {
 // allowName takes a token from a user name's bucket, if there is one.
 func (l *limiter) allowName(name []byte) bool {
 	return l.take(&l.full[maphash.Bytes(l.seed, name)%buckets], l.interval, l.interval*time.Duration(l.burst))
+}
+
+// allowTuple takes a price from the bucket of an address and port.
+func (l *limiter) allowTuple(client netip.AddrPort, parts int) bool {
+	return l.take(l.tuple(client), l.interval/time.Duration(parts), l.interval*time.Duration(l.burst))
+}
+
+// allowAll takes a token from the one bucket of all.
+func (l *limiter) allowAll() bool {
+	return l.take(&l.hidden, l.interval, l.interval*time.Duration(l.burst))
 }
 
 // take takes a price out of a bucket of a size, both said as the time in which as much comes in.
@@ -126,6 +117,14 @@ func (l *limiter) take(bucket *atomic.Int64, price, size time.Duration) bool {
 func (l *limiter) refund(source netip.Addr) {
 	bucket, interval, _ := l.bucket(source)
 	bucket.Add(-int64(interval))
+}
+
+// refundTuple puts a token of an address and port back.
+func (l *limiter) refundTuple(client netip.AddrPort) { l.tuple(client).Add(-int64(l.interval)) }
+
+// tuple is the bucket of an address and port.
+func (l *limiter) tuple(client netip.AddrPort) *atomic.Int64 {
+	return &l.full[hash(l.seed, client)%buckets]
 }
 
 // bucket is the bucket of a source, with the price of a token and the number of tokens that it holds.

@@ -63,7 +63,7 @@ func TestModel(t *testing.T) {
 	}
 	for _, name := range []string{
 		"Allocate success", "Allocate 400", "Allocate 401", "Allocate 420", "Allocate 437", "Allocate 438", "Allocate 440", "Allocate 442",
-		"Allocate 486", "Allocate 508", "Allocate by token", "Allocate once more", "Allocate silence", "Refresh success", "Refresh 401", "Refresh 437",
+		"Allocate 486", "Allocate 508", "Allocate by token", "guesser locked", "Allocate once more", "Allocate silence", "Refresh success", "Refresh 401", "Refresh 437",
 		"Refresh 441", "Refresh 443", "CreatePermission success", "CreatePermission 400", "CreatePermission 403", "CreatePermission 437",
 		"CreatePermission 441", "CreatePermission 443", "ChannelBind success", "ChannelBind 400", "ChannelBind 403", "ChannelBind 437",
 		"ChannelBind 441", "ChannelBind 443", "Binding success", "Send passes", "Send silence", "ChannelData passes", "ChannelData silence",
@@ -117,6 +117,9 @@ type actor struct {
 	born  time.Time // of the nonce
 	relay netip.AddrPort
 	alloc *modelAllocation
+	// challenges is what its address and port have used of their answers, as of at.
+	challenges time.Duration
+	at         time.Time
 }
 
 // Send is part of session.Client, as are Addr, Connected and Released.
@@ -150,6 +153,8 @@ type login struct {
 // The state of the model: what RFC 8656 keeps for an allocation (§2.2, §9, §12), with the time at which each thing ends.
 type modelAllocation struct {
 	username, user string
+	source         netip.Addr
+	wrong          int // wrong passwords on its 5-tuple in the name of its user
 	relay          netip.AddrPort
 	ends           time.Time
 	granted        uint32
@@ -174,14 +179,18 @@ type former struct {
 }
 
 type reservedPort struct {
-	at   netip.AddrPort
-	ends time.Time
+	at    netip.AddrPort
+	ends  time.Time
+	owner *modelAllocation // it ends with the allocation that asked for it
 }
 
 // levels are what a source has used of its answers, in time.
 type levels struct {
 	challenges, failures time.Duration
-	at                   time.Time
+	// guesses are those of strangers, known those in the name of a user who signed in before, the last time at signedIn.
+	guesses, known   time.Duration
+	locked, signedIn time.Time
+	at               time.Time
 }
 
 // take takes an answer of a price out of a level that drains with time, unless it would rise too high.
@@ -194,7 +203,46 @@ func take(level *time.Duration, price, most time.Duration) bool {
 }
 
 // proven gives a challenge back: the client has read its nonce.
-func (l *levels) proven() { l.challenges = max(0, l.challenges-time.Second/10) }
+func (m *trial) proven(a *actor) {
+	a.challenges = max(0, a.challenges-time.Second/10)
+	if a.alloc == nil {
+		l := m.sources[a.addr.Addr()]
+		l.challenges = max(0, l.challenges-time.Second/10)
+	}
+}
+
+// mayGuess tells whether the password of a guessable name is compared.
+func (m *trial) mayGuess(a *actor, l login) bool {
+	s, now := m.sources[a.addr.Addr()], time.Now()
+	switch {
+	case a.alloc != nil && a.alloc.username == l.username && a.alloc.wrong < sessionGuesses:
+		return true
+	case m.isKnown(s, l):
+		return s.known+time.Minute/knownGuesses <= time.Minute
+	}
+	return !now.Before(s.locked) && s.guesses+time.Minute/strangerGuesses <= time.Minute
+}
+
+func (m *trial) isKnown(s *levels, l login) bool {
+	return l.username == "ann" && !s.signedIn.IsZero() && time.Since(s.signedIn) < signedIn
+}
+
+// guessed counts a wrong password.
+func (m *trial) guessed(a *actor, l login) {
+	s, now := m.sources[a.addr.Addr()], time.Now()
+	switch {
+	case slices.ContainsFunc(m.former, func(f former) bool { return l.username == "ann" && f.password == l.password }):
+	case a.alloc != nil && a.alloc.username == l.username && a.alloc.wrong < sessionGuesses:
+		a.alloc.wrong++
+	case m.isKnown(s, l):
+		s.known += time.Minute / knownGuesses
+	default:
+		if s.guesses += time.Minute / strangerGuesses; s.guesses+time.Minute/strangerGuesses > time.Minute {
+			s.locked = now.Add(guessLock)
+			m.seen["guesser locked"]++
+		}
+	}
+}
 
 // The world: a relay address of each family, and peers of which a route allows the address, or address and port, or nothing.
 var (
@@ -232,7 +280,8 @@ func newTrial(t *testing.T, rng *rand.Rand, seen map[string]int) *trial {
 		a.login = m.freshLogin()
 	}
 	for m.sourcesCollide() {
-		*m.limits = *NewLimits(0)
+		*m.limits = *NewLimits()
+		*m.challenges = *newChallenges(m.limits.silenced)
 	}
 	m.configure()
 	return m
@@ -240,7 +289,7 @@ func newTrial(t *testing.T, rng *rand.Rand, seen map[string]int) *trial {
 
 // sourcesCollide tells whether two sources share a bucket, which the model leaves out.
 func (m *trial) sourcesCollide() bool {
-	for _, l := range []*limiter{m.limits.challenges, m.limits.failures} {
+	for _, l := range []*limiter{m.challenges.sources, m.limits.failures} {
 		used := map[any]bool{}
 		for source := range m.sources {
 			bucket, _, _ := l.bucket(source)
@@ -250,11 +299,15 @@ func (m *trial) sourcesCollide() bool {
 			return true
 		}
 	}
-	return false
+	tuples := map[any]bool{}
+	for _, a := range m.actors {
+		tuples[m.challenges.tuples.tuple(a.addr)] = true
+	}
+	return len(tuples) < len(m.actors)
 }
 
 func (m *trial) authority(password string) credential.Authority {
-	return credential.Authority{Realm: realm, Username: "ann", Password: credential.Secret(password), SharedSecret: "shared"}
+	return credential.Authority{Realm: realm, Username: "ann", Password: credential.Secret(password), SharedSecret: "shared, and long enough"}
 }
 
 // configure puts in force what the model takes to be the config.
@@ -337,6 +390,7 @@ func (m *trial) fail(format string, args ...any) {
 func (m *trial) settle(o outcome) {
 	m.t.Helper()
 	synctest.Wait()
+	m.forget()
 	for _, a := range m.actors {
 		got := a.take()
 		switch {
@@ -357,6 +411,13 @@ func (m *trial) settle(o outcome) {
 	if a, b, c, d := m.table.Len(), m.machine.Allocations(), m.Sessions(), m.net.Len(); a != live || b != live || c != live || d != live+len(m.reserved) {
 		m.fail("%d sessions, %d allocations, %d flows and %d sockets, want %d, and %d more sockets for reservations", a, b, c, d, live, len(m.reserved))
 	}
+}
+
+// forget forgets reserved ports with the allocations that asked for them.
+func (m *trial) forget() {
+	maps.DeleteFunc(m.reserved, func(_ relay.Token, r reservedPort) bool {
+		return !slices.ContainsFunc(m.actors, func(a *actor) bool { return a.alloc == r.owner })
+	})
 }
 
 // live is the number of allocations that the model holds.
@@ -385,9 +446,14 @@ func (m *trial) expire() {
 		maps.DeleteFunc(a.alloc.channels, func(_ uint16, b binding) bool { return !b.ends.After(now) })
 	}
 	maps.DeleteFunc(m.reserved, func(_ relay.Token, r reservedPort) bool { return !r.ends.After(now) })
+	m.forget()
 	for _, l := range m.sources {
 		passed := now.Sub(l.at)
 		l.challenges, l.failures, l.at = max(0, l.challenges-passed), max(0, l.failures-passed), now
+		l.guesses, l.known = max(0, l.guesses-passed), max(0, l.known-passed)
+	}
+	for _, a := range m.actors {
+		a.challenges, a.at = max(0, a.challenges-now.Sub(a.at)), now
 	}
 }
 
@@ -567,7 +633,7 @@ const silence stun.ErrorCode = -1
 
 // answers tells whether somebody who is not known gets an answer of a price.
 func (m *trial) answers(a *actor, price time.Duration) bool {
-	return a.connected || take(&m.sources[a.addr.Addr()].challenges, price, time.Second)
+	return a.connected || take(&a.challenges, price, time.Second) && (a.alloc != nil || take(&m.sources[a.addr.Addr()].challenges, price, time.Second))
 }
 
 // meet is the answer that a request gets before what it asks for counts (RFC 8489 §9.2.4), with the key that signs the answer once the client is
@@ -590,10 +656,21 @@ func (m *trial) meet(a *actor, l login, method stun.Method, f flaw) (stun.ErrorC
 		return code, nil
 	}
 	if !a.connected {
-		source.proven()
+		m.proven(a)
+	}
+	guessable := l.username == "ann" || l.username == "mallory"
+	if guessable && !m.mayGuess(a, l) {
+		return silence, nil
+	}
+	good := m.vouched(l, method, a.alloc != nil)
+	switch {
+	case good && guessable:
+		source.signedIn = time.Now()
+	case guessable:
+		m.guessed(a, l)
 	}
 	switch {
-	case m.vouched(l, method, a.alloc != nil):
+	case good:
 	case !take(&source.failures, time.Minute/10, time.Minute):
 		return silence, nil
 	default:
@@ -733,20 +810,26 @@ func (m *trial) allocate(a *actor) outcome {
 			return 400, nil
 		case w.family == 7:
 			return 440, nil
-		case m.retired, m.limits.sessions > 0 && m.live() >= m.limits.sessions:
+		case m.retired:
 			return 508, nil
-		case m.overQuota(a, l):
-			return 486, nil
 		case w.token != nil:
 			held, good := m.reserved[*w.token]
-			if !good {
+			if !good || held.owner.user != l.user {
 				return 508, nil
 			}
 			m.seen["Allocate by token"]++
 			want = held.at
 			delete(m.reserved, *w.token)
+		case m.overQuota(a, l, 0):
+			return 486, nil
+		case m.full(0):
+			return 508, nil
+		case w.two && m.overQuota(a, l, 1):
+			return 486, nil
+		case w.two && m.full(1):
+			return 508, nil
 		}
-		a.alloc = &modelAllocation{username: l.username, user: l.user, login: l, permissions: map[netip.Addr]time.Time{}, channels: map[uint16]binding{}}
+		a.alloc = &modelAllocation{username: l.username, user: l.user, source: a.addr.Addr(), login: l, permissions: map[netip.Addr]time.Time{}, channels: map[uint16]binding{}}
 		a.alloc.grant(w.granted)
 		return 0, func(answer *stun.Message) error { return m.allocated(a, w, answer, want) }
 	})
@@ -764,9 +847,22 @@ func (al *modelAllocation) grant(seconds uint32) {
 	al.granted, al.ends = seconds, time.Now().Add(time.Duration(seconds)*time.Second)
 }
 
-// overQuota counts what the user and the source have.
-func (m *trial) overQuota(a *actor, l login) bool {
-	users, sources := 0, 0
+// full tells whether there is no place beside so many more.
+func (m *trial) full(more int) bool {
+	return m.bounds.Capacity > 0 && m.live()+len(m.reserved)+more >= m.bounds.Capacity
+}
+
+// overQuota counts what the user and the source have, beside so many more.
+func (m *trial) overQuota(a *actor, l login, more int) bool {
+	users, sources := more, more
+	for _, r := range m.reserved {
+		if r.owner.user == l.user {
+			users++
+		}
+		if r.owner.source == a.addr.Addr() {
+			sources++
+		}
+	}
 	for _, other := range m.actors {
 		if other.alloc == nil {
 			continue
@@ -807,7 +903,7 @@ func (m *trial) allocated(a *actor, w wish, answer *stun.Message, want netip.Add
 		if m.taken(next) {
 			return fmt.Errorf("reserved port %s is somebody else's", next)
 		}
-		m.reserved[relay.Token(given)] = reservedPort{next, time.Now().Add(30 * time.Second)}
+		m.reserved[relay.Token(given)] = reservedPort{next, time.Now().Add(30 * time.Second), a.alloc}
 	}
 	a.alloc.relay, a.relay = at, at
 	return nil
@@ -862,9 +958,6 @@ func (m *trial) repeatAllocate(a *actor) outcome {
 		return m.allocate(a) // the answer is a matter of the nonce, which the other steps try
 	}
 	code, key := m.meet(a, al.login, stun.MethodAllocate, sound)
-	if !a.connected && (code == 401 || code == silence) {
-		m.sources[a.addr.Addr()].proven() // once as a repetition, once as a request
-	}
 	m.seen["Allocate once more"]++
 	m.Receive(al.request.Raw, a)
 	return m.said(m.answered(a, stun.MethodAllocate, al.request, code, key, func(answer *stun.Message) error {
@@ -1193,11 +1286,11 @@ func (m *trial) configChanges(*actor) outcome {
 		m.grace = pick[time.Duration](m, 0, 0, 300*time.Second)
 		what = fmt.Sprint("grace to ", m.grace)
 	case 2:
-		m.bounds = session.Bounds{UserSessions: pick(m, 0, 0, 1, 2), SourceSessions: pick(m, 0, 0, 1, 2)}
+		m.bounds.UserSessions, m.bounds.SourceSessions = pick(m, 0, 0, 1, 2), pick(m, 0, 0, 1, 2)
 		what = fmt.Sprintf("bounds to %+v", m.bounds)
 	case 3:
-		m.limits.sessions = pick(m, 0, 0, 0, 3)
-		what = fmt.Sprint("capacity to ", m.limits.sessions)
+		m.bounds.Capacity = pick(m, 0, 0, 0, 3)
+		what = fmt.Sprint("capacity to ", m.bounds.Capacity)
 	case 4:
 		if m.retired = m.often(15); m.retired {
 			m.Retire()

@@ -16,8 +16,12 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-// NonceLifetime is how long a client may use a nonce (RFC 8656 §5 recommends at most an hour).
-const NonceLifetime = time.Hour
+// NonceLifetime is the longest time for which a client may use a nonce (RFC 8656 §5 recommends at most an hour), and the default.
+// MinNonceLifetime is the shortest: with less, clients would spend many requests on new nonces.
+const (
+	NonceLifetime    = time.Hour
+	MinNonceLifetime = 10 * time.Minute
+)
 
 // nonceLeeway is how far the clocks of two pods of a gateway may differ: a nonce of the one is not from the future for the other.
 const nonceLeeway = 30 * time.Second
@@ -26,9 +30,12 @@ const nonceLeeway = 30 * time.Second
 // address. 18 bytes make 24 characters; a short nonce keeps the challenge, which strangers can ask for with a forged source,
 // small.
 //
-// The key of the MAC changes with every NonceLifetime: it is derived from a root and the hour of birth. The root is random, or, where the
+// The key of the MAC changes every hour, whatever Lifetime is: it is derived from a root and the hour of birth. The root is random, or, where the
 // pods of a gateway have a secret that clients do not know, derived from that: a client that moves to another pod pays no extra round trip.
 type Nonces struct {
+	// Lifetime is for how long a nonce is valid, between MinNonceLifetime and NonceLifetime. It is set before the first use.
+	Lifetime time.Duration
+
 	random []byte
 
 	mu sync.Mutex
@@ -44,13 +51,13 @@ const (
 
 var nonceCode = base64.RawURLEncoding
 
-// NewNonces returns a source of nonces with a random root.
+// NewNonces returns a source of nonces with a random root and a lifetime of NonceLifetime.
 func NewNonces() (*Nonces, error) {
 	root := make([]byte, nonceKey)
 	if _, err := rand.Read(root); err != nil {
 		return nil, fmt.Errorf("make nonce key: %w", err)
 	}
-	return &Nonces{random: root, roots: [][]byte{root}}, nil
+	return &Nonces{Lifetime: NonceLifetime, random: root, roots: [][]byte{root}}, nil
 }
 
 // Share makes nonces that every process with the same config accepts, if the config has a shared secret: no client knows it. Nonces of the
@@ -78,7 +85,7 @@ func (n *Nonces) Make(client netip.Addr, now time.Time) []byte {
 	return nonceCode.AppendEncode(nil, raw[:])
 }
 
-// Valid tells whether a nonce was made here for this client, less than NonceLifetime ago.
+// Valid tells whether a nonce was made here for this client, less than Lifetime ago.
 func (n *Nonces) Valid(nonce []byte, client netip.Addr, now time.Time) bool {
 	raw, err := nonceCode.AppendDecode(nil, nonce)
 	if err != nil || len(raw) != nonceSize {
@@ -88,7 +95,7 @@ func (n *Nonces) Valid(nonce []byte, client netip.Addr, now time.Time) bool {
 		return hmac.Equal(raw[nonceTime:], mac(root, raw[:nonceTime], client))
 	})
 	age := now.Sub(time.Unix(int64(binary.BigEndian.Uint32(raw)), 0))
-	return ours && age >= -nonceLeeway && age <= NonceLifetime
+	return ours && age >= -nonceLeeway && age <= n.Lifetime
 }
 
 func (n *Nonces) current() [][]byte {

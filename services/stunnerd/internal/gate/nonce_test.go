@@ -61,6 +61,28 @@ func TestNonceIsBoundToClientAndHour(t *testing.T) {
 	}
 }
 
+// a nonce is good for as long as is configured and no longer, also by the key of the hour before, and after a reload of the config.
+func TestNonceLivesAsLongAsConfigured(t *testing.T) {
+	client := netip.MustParseAddr("192.0.2.1")
+	for _, lifetime := range []time.Duration{NonceLifetime, MinNonceLifetime} {
+		n := nonces(t)
+		n.Lifetime = lifetime
+		for _, second := range []int64{0, 1, 1800, 3599} { // of the hour that the key belongs to
+			born := time.Unix(1_800_000_000+second, 0)
+			for _, auth := range []credential.Secret{"", "first", "first", "second"} {
+				nonce := n.Make(client, born)
+				n.Share(ephemeral("media/edge", auth))
+				if !n.Valid(nonce, client, born.Add(lifetime-time.Second)) {
+					t.Errorf("%s: refused a second before the end", lifetime)
+				}
+				if n.Valid(nonce, client, born.Add(lifetime+time.Second)) {
+					t.Errorf("%s: good a second after the end", lifetime)
+				}
+			}
+		}
+	}
+}
+
 // A-05, T-09: the pods of a Gateway accept the nonces of each other. After a change of the secret the nonces made under the one before are accepted.
 func TestPodsOfAGatewayShareNonces(t *testing.T) {
 	client, now := netip.MustParseAddr("192.0.2.1"), time.Unix(1_800_000_000, 0)

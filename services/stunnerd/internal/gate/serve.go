@@ -64,15 +64,16 @@ func (g *Gate) request(r *request) {
 }
 
 // retransmitted gives a repeated Allocate the answer that the first one got; RFC 8656 §7.2 wants the client not to notice. The
-// repetition must be signed like the original.
+// repetition must come from the same user, and is judged like any other request until that is known.
 func (g *Gate) retransmitted(r *request) bool {
 	f := r.flow
 	if f == nil || r.Type.Method != stun.MethodAllocate || r.TransactionID != f.allocated || !r.signed {
 		return false
 	}
-	for _, objects := range authentication {
-		if objects(g, r) != nil {
-			return false
+	for _, objects := range sameUser {
+		if objection := objects(g, r); objection != nil {
+			g.refuse(r, objection)
+			return true
 		}
 	}
 	answer, err := f.allocatedAnswer(r)
@@ -80,8 +81,11 @@ func (g *Gate) retransmitted(r *request) bool {
 	return true
 }
 
+// sameUser are the rules for a repeated Allocate.
+var sameUser = append(authentication, owner)
+
 func (g *Gate) refuse(r *request, why *refusal) {
-	if why.code == 0 || r.key == nil && !g.limits.answerable(r, why.reason) {
+	if why.code == 0 || r.key == nil && !g.answerable(r, why.reason) {
 		g.drop(r.client, meter.RateLimited)
 		return
 	}
@@ -115,28 +119,30 @@ func (g *Gate) allocate(r *request) ([]byte, error) {
 		Handle: handle, Client: r.client, Listener: g.name, Protocol: g.protocol,
 		Username: r.username, UserID: r.userID, Started: time.Now(),
 	}
-	if client := r.client.Addr().Addr(); !MayHide(client) && !client.IsLoopback() {
-		s.Source = session.Source(client)
-	}
-	if err := g.table.Reserve(s); err != nil {
-		return nil, overQuota(err)
+	client := r.client.Addr().Addr()
+	s.Source, s.Shared = session.Source(client), hides(client)
+	held, err := g.place(r, s)
+	if err != nil {
+		return nil, err
 	}
 	f := &flow{Session: s, lane: lane, allocated: r.TransactionID}
 	f.speaks(r.realm)
 	f.begin(r.lifetime())
-	socket, advertised, err := g.socket(r, f)
+	if held.Socket == nil {
+		held, err = g.socket(r, f)
+	}
 	if err == nil {
 		if err = r.client.Admitted(); err != nil {
-			err = errors.Join(err, socket.Close())
+			err = errors.Join(err, held.Socket.Close(), g.dropToken(f))
 		}
 	}
 	if err != nil {
 		g.table.Cancel(s)
 		g.log.Debug("refuse allocation", "error", err)
-		return nil, &refusal{code: stun.CodeInsufficientCapacity, reason: meter.NoRelay}
+		return nil, overQuota(err)
 	}
 	f.due = time.AfterFunc(f.next(), func() { g.expire(f) })
-	opened := relay.New(s, socket, advertised, &g.routes, g.meter, func(*relay.Relay) { g.ended(f) })
+	opened := relay.New(s, held.Socket, held.Advertised, &g.routes, g.meter, func(*relay.Relay) { g.ended(f) })
 	f.relay = opened
 	lane.own(s, opened)
 	g.table.Add(s)
@@ -154,40 +160,77 @@ func (g *Gate) allocate(r *request) ([]byte, error) {
 	return f.allocatedAnswer(r)
 }
 
-// overQuota answers 486 to a user, or a source, that has as many allocations as it may have.
+// overQuota is the answer to a user or a source that has as many allocations as it may have (486), and to anybody for whom there is no
+// place or no port (508).
 func overQuota(err error) *refusal {
-	if errors.Is(err, session.ErrSourceQuota) {
+	switch {
+	case errors.Is(err, session.ErrUserQuota):
+		return &refusal{code: stun.CodeAllocQuotaReached, reason: meter.Quota}
+	case errors.Is(err, session.ErrSourceQuota):
 		return &refusal{code: stun.CodeAllocQuotaReached, reason: meter.SourceQuota}
+	case errors.Is(err, session.ErrCapacity):
+		return &refusal{code: stun.CodeInsufficientCapacity, reason: meter.Capacity}
 	}
-	return &refusal{code: stun.CodeAllocQuotaReached, reason: meter.Quota}
+	return &refusal{code: stun.CodeInsufficientCapacity, reason: meter.NoRelay}
 }
 
-// socket opens the relay socket that a request asks for: any, an even one, an even one with the next held for a token, or the held
-// one behind a token (RFC 8656 §7.2); with the address that the client is told.
-func (g *Gate) socket(r *request, f *flow) (relay.Socket, netip.Addr, error) {
-	if v, ok := r.value(stun.AttrReservationToken); ok {
-		if held, ok := g.held.Take(relay.Token(v)); ok {
-			return held.Socket, held.Advertised, nil
+// place takes a place for a session: a new one, or that of the reserved port behind a RESERVATION-TOKEN, which comes with it. A token of
+// another user is none.
+func (g *Gate) place(r *request, s *session.Session) (relay.Reserved, error) {
+	v, ok := r.value(stun.AttrReservationToken)
+	if !ok {
+		if err := g.table.Reserve(s); err != nil {
+			return relay.Reserved{}, overQuota(err)
 		}
-		return nil, netip.Addr{}, errors.New("nothing is held for this reservation token")
+		return relay.Reserved{}, nil
 	}
+	refused := &refusal{code: stun.CodeInsufficientCapacity, reason: meter.NoRelay}
+	held, ok := g.held.Take(relay.Token(v), s.UserID)
+	if !ok {
+		return relay.Reserved{}, refused
+	}
+	if !g.table.Inherit(s, held.Place) {
+		return relay.Reserved{}, errors.Join(refused, held.Socket.Close())
+	}
+	return held, nil
+}
+
+// dropToken closes the port that is held for the token of a flow. It belongs to the allocation that asked for it.
+func (g *Gate) dropToken(f *flow) error {
+	if f.token == nil {
+		return nil
+	}
+	return g.held.Drop(*f.token)
+}
+
+// socket opens the relay socket that a request asks for: any, an even one, or an even one with the next held for a token (RFC 8656 §7.2);
+// with the address that the client is told. A port that is held belongs to the flow: it is closed with the flow unless a client came for it.
+func (g *Gate) socket(r *request, f *flow) (relay.Reserved, error) {
 	advertised, _ := g.policy.Load().relayAddr(r.family())
 	v, ok := r.value(stun.AttrEvenPort)
 	if !ok {
 		socket, err := g.network.Open(advertised, 0)
-		return socket, advertised, err
+		return relay.Reserved{Socket: socket, Advertised: advertised}, err
 	}
-	reserve := v[0]&0x80 != 0
-	even, odd, err := relay.OpenEven(g.network, advertised, reserve)
-	if err != nil || !reserve {
-		return even, advertised, err
+	if v[0]&0x80 == 0 {
+		even, _, err := relay.OpenEven(g.network, advertised, false)
+		return relay.Reserved{Socket: even, Advertised: advertised}, err
 	}
-	token, err := g.held.Hold(relay.Reserved{Socket: odd, Advertised: advertised})
+	place, err := g.table.Hold(f.Session)
 	if err != nil {
-		return nil, netip.Addr{}, errors.Join(err, even.Close())
+		return relay.Reserved{}, err
+	}
+	even, odd, err := relay.OpenEven(g.network, advertised, true)
+	if err != nil {
+		place.Release()
+		return relay.Reserved{}, err
+	}
+	token, err := g.held.Hold(relay.Reserved{Socket: odd, Advertised: advertised, User: f.UserID, Place: place})
+	if err != nil {
+		return relay.Reserved{}, errors.Join(err, even.Close())
 	}
 	f.token = &token
-	return even, advertised, nil
+	return relay.Reserved{Socket: even, Advertised: advertised}, nil
 }
 
 // insert registers a flow unless its client has one.

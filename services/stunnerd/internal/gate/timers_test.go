@@ -57,7 +57,7 @@ func newVirtual(t *testing.T) *virtual {
 	}
 	v := &virtual{net: &relaytest.Network{}, began: time.Now()}
 	v.bed = bed{t: t, Gate: New("test", config.TURNUDP, Shared{
-		Machine: machine, Nonces: nonces, Network: v.net, Held: relay.NewReservations(), Limits: NewLimits(0), Table: session.NewTable(), Meter: meter.New(), Log: log,
+		Machine: machine, Nonces: nonces, Network: v.net, Held: relay.NewReservations(), Limits: NewLimits(), Table: session.NewTable(), Meter: meter.New(), Log: log,
 	})}
 	v.Update(policy(), routes("127.0.0.1:<4000-4999>"))
 	t.Cleanup(func() {
@@ -797,31 +797,6 @@ func TestReservedPortWaits30Seconds(t *testing.T) {
 			})
 		})
 	}
-}
-
-// T-07: a source that guesses gets ten answers, then silence, then ten a minute; the right password works all the while.
-func TestGuesserIsAnsweredTenTimesAMinute(t *testing.T) {
-	virtually(t, func(v *virtual) {
-		guesser := newClient("203.0.113.7:1")
-		guess := func(times int) (answers int) {
-			for range times {
-				if v.send(guesser, v.signed(guesser, username, "guess", stun.MethodAllocate, udp)) != nil {
-					answers++
-				}
-			}
-			return answers
-		}
-		for _, step := range []struct {
-			at   time.Duration
-			want int
-		}{{0, 10}, {5 * time.Second, 0}, {7 * time.Second, 1}, {time.Minute, 9}, {10 * time.Minute, 10}} {
-			v.at(step.at)
-			if n := guess(15); n != step.want {
-				t.Errorf("%d of 15 guesses answered after %s, want %d", n, step.at, step.want)
-			}
-			v.must(newClient(fmt.Sprint("203.0.113.7:", 2+int(step.at.Seconds()))), stun.MethodAllocate, udp)
-		}
-	})
 }
 
 // T-10: a source that never comes back is challenged ten times, then ten times a second.

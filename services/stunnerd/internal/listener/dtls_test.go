@@ -77,7 +77,7 @@ func openSecure(t *testing.T, c config.Listener) (*connections, *net.UDPAddr) {
 	}
 	m := meter.New()
 	g := gate.New("test", c.Protocol, gate.Shared{
-		Machine: machine, Nonces: nonces, Network: relay.Kernel{}, Held: relay.NewReservations(), Limits: gate.NewLimits(0), Table: session.NewTable(), Meter: m, Log: log,
+		Machine: machine, Nonces: nonces, Network: relay.Kernel{}, Held: relay.NewReservations(), Limits: gate.NewLimits(), Table: session.NewTable(), Meter: m, Log: log,
 	})
 	c.Name, c.Port = "test", testport.Free(t)
 	l, err := Open(c, g, Options{Sockets: 1, Limits: NewLimits(0), Meter: m, Log: log})

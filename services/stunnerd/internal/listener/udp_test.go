@@ -37,7 +37,7 @@ func open(t *testing.T, protocol config.Protocol) (port int) {
 	}
 	m := meter.New()
 	g := gate.New("test", config.TURNUDP, gate.Shared{
-		Machine: machine, Nonces: nonces, Network: relay.Kernel{}, Held: relay.NewReservations(), Limits: gate.NewLimits(0), Table: session.NewTable(), Meter: m, Log: log,
+		Machine: machine, Nonces: nonces, Network: relay.Kernel{}, Held: relay.NewReservations(), Limits: gate.NewLimits(), Table: session.NewTable(), Meter: m, Log: log,
 	})
 	port = testport.Free(t)
 	l, err := Open(config.Listener{Name: "test", Protocol: protocol, Port: port}, g, Options{Sockets: 2, Limits: NewLimits(0), Meter: m, Log: log})

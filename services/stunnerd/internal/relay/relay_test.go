@@ -335,17 +335,17 @@ func TestReservedPortIsTheNextOneAndGivenOnce(t *testing.T) {
 		t.Fatalf("ports %d and %d", even.Port(), odd.Port())
 	}
 	held := NewReservations()
-	token, err := held.Hold(Reserved{odd, loopback})
+	token, err := held.Hold(Reserved{Socket: odd, Advertised: loopback, User: "ann"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s, ok := held.Take(token); !ok || s != (Reserved{odd, loopback}) {
+	if s, ok := held.Take(token, "ann"); !ok || s != (Reserved{Socket: odd, Advertised: loopback, User: "ann"}) {
 		t.Error("the token does not give the port")
 	}
-	if _, ok := held.Take(token); ok {
+	if _, ok := held.Take(token, "ann"); ok {
 		t.Error("the token gives the port twice")
 	}
-	if _, err := held.Hold(Reserved{odd, loopback}); err != nil {
+	if _, err := held.Hold(Reserved{Socket: odd, Advertised: loopback, User: "ann"}); err != nil {
 		t.Fatal(err)
 	}
 	if err := held.Close(); err != nil {

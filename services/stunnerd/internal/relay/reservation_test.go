@@ -21,7 +21,7 @@ func TestReservationsAreBoundedAndEnd(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			return held.Hold(relay.Reserved{Socket: s, Advertised: addr})
+			return held.Hold(relay.Reserved{Socket: s, Advertised: addr, User: "ann"})
 		}
 		tokens := make([]relay.Token, most)
 		for i := range tokens {
@@ -34,7 +34,10 @@ func TestReservationsAreBoundedAndEnd(t *testing.T) {
 			t.Errorf("one more: %v, %d sockets", err, network.Len())
 		}
 		time.Sleep(29 * time.Second)
-		taken, ok := held.Take(tokens[7])
+		if _, ok := held.Take(tokens[7], "eve"); ok {
+			t.Error("another user takes a port")
+		}
+		taken, ok := held.Take(tokens[7], "ann")
 		if !ok {
 			t.Fatal("a port is gone after 29 s")
 		}
@@ -43,7 +46,7 @@ func TestReservationsAreBoundedAndEnd(t *testing.T) {
 		}
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
-		if _, ok := held.Take(tokens[0]); ok || network.Len() != 2 {
+		if _, ok := held.Take(tokens[0], "ann"); ok || network.Len() != 2 {
 			t.Errorf("after 31 s: a token still good: %t; %d sockets, want the taken one and the young one", ok, network.Len())
 		}
 		if err := held.Close(); err != nil || network.Len() != 1 {

@@ -44,10 +44,12 @@ type Options struct {
 	LocalAddresses []netip.Addr
 	// RelayPorts are the ports that relays may have; the zero range leaves the choice to the kernel.
 	RelayPorts config.PortRange
-	// Capacity is the number of clients that the process can bear; 0 means no bound. Allocations bounds those that have one, 0 meaning
-	// Capacity: there may be fewer relay ports.
+	// Capacity is the number of clients that the process can bear; 0 means no bound. Allocations bounds those that have an allocation, and the ports
+	// that are reserved for them; 0 means Capacity. There may be fewer relay ports.
 	Capacity, Allocations int
-	Log                   *slog.Logger
+	// NonceLifetime is for how long a client may use a nonce; 0 means gate.NonceLifetime.
+	NonceLifetime time.Duration
+	Log           *slog.Logger
 }
 
 // Server is a running dataplane.
@@ -123,8 +125,9 @@ func New(o Options) (*Server, error) {
 	if err != nil {
 		return nil, errors.Join(err, machine.Close())
 	}
+	nonces.Lifetime = cmp.Or(o.NonceLifetime, gate.NonceLifetime)
 	s := &Server{
-		opt: o, machine: machine, nonces: nonces, held: relay.NewReservations(), limits: gate.NewLimits(cmp.Or(o.Allocations, o.Capacity)), guests: listener.NewLimits(o.Capacity), table: session.NewTable(), meter: meter.New(),
+		opt: o, machine: machine, nonces: nonces, held: relay.NewReservations(), limits: gate.NewLimits(), guests: listener.NewLimits(o.Capacity), table: session.NewTable(), meter: meter.New(),
 		wanted: config.Zero(config.DefaultName), running: config.Zero(config.DefaultName), listeners: map[string]*running{}, failures: map[string]string{},
 		closed: make(chan struct{}),
 	}
@@ -184,7 +187,7 @@ func (s *Server) Apply(next config.Config) (Plan, error) {
 	next = next.Clone()
 	plan := PlanFor(s.running, next)
 	s.remember(next.Auth)
-	s.table.SetBounds(bounds(next.Admin))
+	s.table.SetBounds(bounds(next.Admin, cmp.Or(s.opt.Allocations, s.opt.Capacity)))
 	s.nonces.Share(next)
 
 	views := s.views(next)
@@ -337,10 +340,10 @@ func (s *Server) policy(c config.Config, l config.Listener) *gate.Policy {
 // DefaultSourceQuota is how many allocations one source may have where the config does not say.
 const DefaultSourceQuota = 100
 
-func bounds(a config.Admin) session.Bounds {
+func bounds(a config.Admin, capacity int) session.Bounds {
 	return session.Bounds{
 		UserSessions: a.UserQuota, SourceSessions: cmp.Or(a.SourceQuota, DefaultSourceQuota),
-		SessionRate: a.SessionByteRate, UserRate: a.UserByteRate,
+		SessionRate: a.SessionByteRate, UserRate: a.UserByteRate, Capacity: capacity,
 	}
 }
 

@@ -1,0 +1,204 @@
+package gate
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/pion/stun/v2"
+
+	"github.com/stunner-gateway/stunner/services/api/credential"
+)
+
+// guess sends wrong passwords from a client and returns how many were answered, and how many were compared.
+func (v *virtual) guess(c *client, user string, times int) (answers, compared int) {
+	v.t.Helper()
+	before := v.meter.Drops()["rate_limited"]
+	for range times {
+		if v.send(c, v.signed(c, user, "guess", stun.MethodAllocate, udp)) != nil {
+			answers++
+		}
+	}
+	return answers, times - int(v.meter.Drops()["rate_limited"]-before)
+}
+
+// signsIn tells whether the right password is served.
+func (v *virtual) signsIn(addr string) bool {
+	v.t.Helper()
+	c := newClient(addr)
+	return codeOf(v.send(c, v.signed(c, username, password, stun.MethodAllocate, udp))) == 0
+}
+
+// T-07: a source that guesses is answered ten times, then nothing of it is compared for a minute, the right password neither. Elsewhere it
+// is.
+func TestGuessingIsLockedForAMinute(t *testing.T) {
+	virtually(t, func(v *virtual) {
+		guesser := newClient("203.0.113.7:1")
+		for i, step := range []struct {
+			at     time.Duration
+			want   int
+			opened bool
+		}{{0, 10, false}, {59 * time.Second, 0, false}, {61 * time.Second, 10, false}, {10 * time.Minute, 3, true}} {
+			v.at(step.at)
+			times := 15
+			if step.opened {
+				times = step.want
+			}
+			if answers, compared := v.guess(guesser, username, times); answers != step.want || compared != step.want {
+				t.Errorf("after %s: %d of %d guesses answered, %d compared, want %d", step.at, answers, times, compared, step.want)
+			}
+			if got := v.signsIn(fmt.Sprint("203.0.113.7:", 100+i)); got != step.opened {
+				t.Errorf("after %s: right password at the address of the guesser: %v", step.at, got)
+			}
+			if !v.signsIn(fmt.Sprint("198.51.100.", 1+i, ":1")) {
+				t.Errorf("after %s: right password elsewhere is refused", step.at)
+			}
+		}
+	})
+}
+
+// T-07, T-08: names that exist and names that do not are locked alike.
+func TestGuessingLocksUnknownNamesToo(t *testing.T) {
+	for _, user := range []string{username, "nobody"} {
+		virtually(t, func(v *virtual) {
+			guesser := newClient("203.0.113.7:1")
+			if answers, _ := v.guess(guesser, user, 50); answers != 10 {
+				t.Errorf("%s: %d answers", user, answers)
+			}
+			for _, name := range []string{username, "nobody"} {
+				if got := v.send(guesser, v.signed(guesser, name, password, stun.MethodAllocate, udp)); got != nil {
+					t.Errorf("%s is answered after 50 guesses at %s: %s", name, user, got)
+				}
+			}
+		})
+	}
+}
+
+// T-07: a session of a source that is locked goes on, for as long as it names its own user.
+func TestGuessingLocksNoSession(t *testing.T) {
+	virtually(t, func(v *virtual) {
+		live := newClient("203.0.113.7:9")
+		v.allocate(live)
+		v.at(2 * time.Hour) // so that the user is not known there any more
+		v.allocate(newClient("203.0.113.8:9"))
+		live = newClient("203.0.113.8:9")
+		v.guess(newClient("203.0.113.8:1"), "nobody", 50)
+		if code := codeOf(v.send(live, v.signed(live, username, password, stun.MethodRefresh))); code != 0 {
+			t.Errorf("refresh of a session: %d", code)
+		}
+		if code := codeOf(v.send(live, v.signed(live, "nobody", password, stun.MethodRefresh))); code != -1 {
+			t.Errorf("another name on the 5-tuple of a session: %d", code)
+		}
+		right := 0
+		for range 30 {
+			v.send(live, v.signed(live, username, "guess", stun.MethodRefresh))
+			if codeOf(v.send(live, v.signed(live, username, password, stun.MethodRefresh))) == 0 {
+				right++
+			}
+		}
+		if right < sessionGuesses {
+			t.Errorf("a session that made a mistake went on %d times", right)
+		}
+	})
+}
+
+// T-07: where a user has signed in, colleagues behind the same address do not wait for one who forgot the password, and a guesser there
+// has a bound too.
+func TestSignedInUsersAreKnown(t *testing.T) {
+	virtually(t, func(v *virtual) {
+		if !v.signsIn("203.0.113.7:1000") {
+			t.Fatal("no session")
+		}
+		v.guess(newClient("203.0.113.7:1"), username, 50)
+		if !v.signsIn("203.0.113.7:1001") {
+			t.Error("a colleague waits")
+		}
+		if _, compared := v.guess(newClient("203.0.113.7:2"), username, 200); compared > knownGuesses {
+			t.Errorf("%d guesses compared where the user is known", compared)
+		}
+		if v.signsIn("203.0.113.7:1002") {
+			t.Error("the right password is found among 250")
+		}
+	})
+}
+
+// T-07: behind a load balancer one socket that guesses locks itself, and all of them find few passwords.
+func TestGuessingBehindALoadBalancer(t *testing.T) {
+	virtually(t, func(v *virtual) {
+		v.guess(newClient("10.0.0.1:1"), username, 2000)
+		if !v.signsIn("10.0.0.1:1000") {
+			t.Error("one socket locks out everybody behind its address")
+		}
+		all := 0
+		for i := range 5000 {
+			_, compared := v.guess(newClient(fmt.Sprint("10.0.0.1:", 2000+i)), username, 1)
+			all += compared
+		}
+		if all == 0 || all > hiddenGuesses {
+			t.Errorf("%d of 5,000 guesses from as many ports compared", all)
+		}
+		if !v.signsIn("10.0.0.2:1000") {
+			t.Error("another private address is locked")
+		}
+		v.at(3 * time.Second)
+		if !v.signsIn("10.0.0.1:1001") {
+			t.Error("the address is locked when the guesser has stopped")
+		}
+	})
+}
+
+// T-07: ephemeral credentials cannot be guessed when the secret is long, and nobody who has one waits. With a short secret they can.
+func TestEphemeralNamesAreNeverLocked(t *testing.T) {
+	for secret, want := range map[credential.Secret]stun.ErrorCode{"sixteen bytes are": 0, "too short": -1} {
+		virtually(t, func(v *virtual) {
+			p := policy()
+			p.Authority.SharedSecret = secret
+			v.Update(p, routes("127.0.0.1"))
+			guesser := newClient("203.0.113.7:1")
+			good, err := p.Authority.Mint("ann", time.Hour, time.Now())
+			if err != nil {
+				t.Fatal(err)
+			}
+			v.guess(guesser, good.Username, 50)
+			v.guess(guesser, "nobody", 50)
+			if code := codeOf(v.send(guesser, v.signed(guesser, good.Username, string(good.Password), stun.MethodAllocate, udp))); code != want {
+				t.Errorf("secret of %d bytes: %d, want %d", len(secret), code, want)
+			}
+		})
+	}
+}
+
+// T-07: a password that was right before the config changed is no guess.
+func TestFormerPasswordIsNoGuess(t *testing.T) {
+	virtually(t, func(v *virtual) {
+		p := policy()
+		p.Former = []Former{{Authority: p.Authority, Until: time.Now().Add(time.Hour)}}
+		p.Authority.Password = "second"
+		v.Update(p, routes("127.0.0.1"))
+		stale, fresh := newClient("203.0.113.7:1"), newClient("203.0.113.7:2")
+		for range 50 {
+			v.send(stale, v.signed(stale, username, password, stun.MethodAllocate, udp))
+		}
+		if code := codeOf(v.send(fresh, v.signed(fresh, username, "second", stun.MethodAllocate, udp))); code != 0 {
+			t.Errorf("the new password beside a client with the old one: %d", code)
+		}
+	})
+}
+
+// T-07: what is remembered of guessers is bounded.
+func TestGuessersTakeBoundedMemory(t *testing.T) {
+	virtually(t, func(v *virtual) {
+		for i := range 3 * maxGuessers {
+			addr := fmt.Sprintf("203.%d.%d.7:1", i/250, i%250)
+			v.guess(newClient(addr), username, 1)
+			v.signsIn(fmt.Sprintf("204.%d.%d.7:1", i/250, i%250))
+			if i%100 == 0 {
+				v.at(time.Duration(i) * time.Second)
+			}
+		}
+		g := v.limits.guesses
+		if a, b := len(g.spent), len(g.known); a > maxGuessers || b > maxGuessers || a == 0 || b == 0 {
+			t.Errorf("%d sources and %d users are remembered, want at most %d each", a, b, maxGuessers)
+		}
+	})
+}

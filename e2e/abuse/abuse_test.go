@@ -85,7 +85,7 @@ type target struct {
 
 var document = template.Must(template.New("config").Funcs(template.FuncMap{"upper": func(n call.Network) string { return strings.ToUpper(string(n)) }}).Parse(`version: v1
 admin: {name: abuse/door, healthcheck_endpoint: "http://127.0.0.1:{{.Health}}", metrics_endpoint: "{{.Metrics}}"}
-auth: {type: static, realm: abuse.example.org, credentials: {username: {{.User}}, password: {{.Password}}}}
+auth: {type: {{.Type}}, realm: abuse.example.org, credentials: {username: {{.User}}, password: {{.Password}}{{with .Secret}}, secret: {{.}}{{end}}}}
 listeners:
 {{- range $network, $port := .Ports}}
   - name: abuse/door/{{$network}}
@@ -100,12 +100,34 @@ clusters:
   - {name: abuse/echo, type: STATIC, endpoints: ["127.0.0.1:<{{.Peer}}-{{.Peer}}>"]}
 `))
 
+// settings are what a test may want otherwise.
+type settings struct {
+	// files is the limit of descriptors; 0 means that of this process.
+	files int
+	// secret is the shared secret of ephemeral credentials, beside the static one; empty means that there are none.
+	secret string
+	// chain and key are the certificate, in PEM; nil means one of bed.Certificate.
+	chain, key []byte
+}
+
 // start runs a dataplane until the test ends.
 func start(t *testing.T) *target {
 	t.Helper()
-	chain, key, err := bed.Certificate()
+	return startWith(t, settings{})
+}
+
+func startWith(t *testing.T, s settings) *target {
+	t.Helper()
+	chain, key, err := s.chain, s.key, error(nil)
+	if chain == nil {
+		chain, key, err = bed.Certificate()
+	}
 	if err != nil {
 		t.Fatal(err)
+	}
+	authType := "static"
+	if s.secret != "" {
+		authType = "ephemeral"
 	}
 	health := freePort(t)
 	d := &target{ports: map[call.Network]int{}, peer: echo(t), roots: x509.NewCertPool()}
@@ -116,7 +138,7 @@ func start(t *testing.T) *target {
 	}
 	var config bytes.Buffer
 	if err := document.Execute(&config, map[string]any{
-		"Health": health, "Metrics": d.metrics, "User": user, "Password": password, "Ports": d.ports, "Peer": d.peer.Port(),
+		"Health": health, "Metrics": d.metrics, "User": user, "Password": password, "Type": authType, "Secret": s.secret, "Ports": d.ports, "Peer": d.peer.Port(),
 		"Cert": base64.StdEncoding.EncodeToString(chain), "Key": base64.StdEncoding.EncodeToString(key),
 	}); err != nil {
 		t.Fatal(err)
@@ -126,7 +148,11 @@ func start(t *testing.T) *target {
 	if err := os.WriteFile(file, config.Bytes(), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	d.process, err = bed.Start(bed.Command{Name: "stunnerd", Path: program, Args: []string{"--config", file}, Logs: dir})
+	command := bed.Command{Name: "stunnerd", Path: program, Args: []string{"--config", file}, Logs: dir}
+	if s.files > 0 {
+		command.Path, command.Args = "prlimit", append([]string{fmt.Sprintf("--nofile=%d:%d", s.files, s.files), program}, command.Args...)
+	}
+	d.process, err = bed.Start(command)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -34,26 +34,6 @@ const (
 // public is an address that is neither private nor the host's own, so that the limits of the internet hold for it. The one of a live call too.
 var public = netip.MustParseAddr("198.18.0.1")
 
-// T-07: whoever guesses passwords soon hears nothing more, and those who know theirs are served, also at the same address.
-func TestT07Guessing(t *testing.T) {
-	siege(t, func(d *target, _ *call.Call) {
-		guesser := d.client(t, public, user, "guess")
-		if code := d.ask(t, guesser, stun.MethodAllocate, ask.UDP()); code != stun.CodeUnauthorized {
-			t.Errorf("wrong password: %d", code)
-		}
-		f := newFlood(t, d, guesser)
-		for range 1000 {
-			f.send(guesser.Request(stun.MethodAllocate, ask.UDP()))
-		}
-		if answers := f.answers(); answers > 19 { // and the one above
-			t.Errorf("%d answers to 1,000 guesses", answers)
-		}
-		if code := d.ask(t, d.client(t, public, user, password), stun.MethodAllocate, ask.UDP()); code != 0 {
-			t.Errorf("the right password at the address of the guesser: %d", code)
-		}
-	})
-}
-
 // T-10: ten thousand first requests of one source make few answers, which are hardly worth reflecting.
 func TestT10Reflection(t *testing.T) {
 	siege(t, func(d *target, same *call.Call) {

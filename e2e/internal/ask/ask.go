@@ -56,6 +56,13 @@ func (c *Client) Request(method stun.Method, attrs ...stun.Setter) []byte {
 	return stun.MustBuild(setters...).Raw
 }
 
+// With encodes a request with another credential than the client's, and the nonce of the client, which has had a challenge.
+func (c *Client) With(username, password string, method stun.Method, attrs ...stun.Setter) []byte {
+	other := *c
+	other.Username, other.key = username, stun.NewLongTermIntegrity(username, c.realm.String(), password)
+	return other.Request(method, attrs...)
+}
+
 // Send sends bytes as one datagram.
 func (c *Client) Send(raw []byte) error {
 	_, err := c.Conn.Write(raw)

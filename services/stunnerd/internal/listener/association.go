@@ -52,6 +52,10 @@ type association struct {
 	gone chan struct{}
 	// established is set when the handshake is over.
 	established atomic.Bool
+	// pace has the handshake compute in turns. The first one lasts from its beginning to the first answer, which is signed, each other one
+	// from a datagram of the client to the next.
+	pace     *pace
+	answered atomic.Bool
 }
 
 // associations are those of one client address. There are two while a client that has lost its state makes the handshake of the second.
@@ -78,13 +82,13 @@ func (as associations) handshaking() bool {
 
 // deliver hands over a datagram that is no ClientHello. What is not encrypted belongs to the handshake under way. An encrypted datagram may be the
 // last message of that handshake or a message of the earlier association: each of the two discards what it cannot decrypt.
-func (as associations) deliver(datagram []byte) {
-	plain := len(datagram) >= recordHeader && epochOf(datagram) == 0
+func (as associations) deliver(records []byte) {
+	plain := len(records) >= recordHeader && epochOf(records) == 0
 	if as.first != nil && (as.second == nil || !plain) {
-		as.first.deliver(datagram)
+		as.first.deliver(records)
 	}
 	if as.second != nil {
-		as.second.deliver(datagram)
+		as.second.deliver(records)
 	}
 }
 
@@ -145,7 +149,8 @@ func newAssociation(s *dtlsSocket, client netip.AddrPort, from datagram.Source, 
 	a := &association{
 		socket: s, client: client, addr: net.UDPAddrFromAddrPort(client), from: from, own: own,
 		cookie: [cookieSize]byte(h.cookie), ahead: h.sequence - 1,
-		inbox: make(chan []byte, inbox), interrupt: make(chan struct{}, 1), closed: make(chan struct{}), gone: make(chan struct{}),
+		pace: s.opt.Limits.pace(client.Addr()), inbox: make(chan []byte, inbox),
+		interrupt: make(chan struct{}, 1), closed: make(chan struct{}), gone: make(chan struct{}),
 	}
 	a.inbox <- h.first()
 	a.inbox <- slices.Clone(h.record)
@@ -198,8 +203,15 @@ func (a *association) deliver(records []byte) {
 
 // ReadFrom returns the next datagram of the client.
 func (a *association) ReadFrom(to []byte) (int, net.Addr, error) {
+	handshaking := !a.established.Load() && a.answered.Load()
+	if handshaking {
+		a.pace.rest()
+	}
 	select {
 	case records := <-a.inbox:
+		if handshaking {
+			a.pace.compute(a.closed)
+		}
 		return copy(to, records), a.addr, nil
 	case <-a.interrupt:
 		return 0, nil, context.DeadlineExceeded
@@ -218,6 +230,9 @@ func (a *association) WriteTo(records []byte, _ net.Addr) (int, error) {
 	}
 	if records[0] == typeHandshake && epochOf(records) == 0 && records[recordHeader] == helloVerifyRequest {
 		return len(records), a.agree()
+	}
+	if a.answered.CompareAndSwap(false, true) {
+		a.pace.rest()
 	}
 	if err := a.send(a.renumber(records)); err != nil {
 		a.socket.drop(a.client, relay.Undelivered(err))

@@ -3,6 +3,7 @@ package listener
 import (
 	"container/list"
 	"net/netip"
+	"runtime"
 	"sync"
 
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/gate"
@@ -11,6 +12,7 @@ import (
 // Limits bound what clients without a session may cost. All listeners of a process share them: a source is the same source everywhere.
 type Limits struct {
 	handshakes, strangers *crowd
+	pacer                 *pacer
 }
 
 // NewLimits returns limits of which nothing is used up. capacity is how many allocations the process can bear, 0 for any number: clients
@@ -25,6 +27,7 @@ func NewLimits(capacity int) *Limits {
 	return &Limits{
 		handshakes: newCrowd(most(1024), 64),  // TLS and DTLS handshakes that go on
 		strangers:  newCrowd(most(4096), 256), // connections whose client has no session
+		pacer:      newPacer(runtime.GOMAXPROCS(0)),
 	}
 }
 

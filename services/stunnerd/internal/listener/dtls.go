@@ -120,6 +120,11 @@ type dtlsClient struct {
 
 func secureDTLS(ctx context.Context, conn net.Conn) (net.Conn, error) {
 	c := conn.(dtlsClient)
+	pace := c.association.pace
+	defer pace.end()
+	if !pace.compute(ctx.Done()) {
+		return nil, context.Cause(ctx)
+	}
 	if err := c.HandshakeContext(ctx); err != nil {
 		return nil, err
 	}

@@ -17,8 +17,12 @@ func openTLS(c config.Listener, g *gate.Gate, m *meter.Listener, o Options) (Lis
 	}
 	settings := certs.settings()
 	secure := func(ctx context.Context, conn net.Conn) (net.Conn, error) {
-		secured := tls.Server(conn, settings)
-		return secured, secured.HandshakeContext(ctx)
+		paced := &pacedConn{Conn: conn, ctx: ctx, pace: o.Limits.pace(addrOf(conn.RemoteAddr()).Addr())}
+		secured := tls.Server(paced, settings)
+		err := secured.HandshakeContext(ctx)
+		paced.ctx = nil
+		paced.pace.end()
+		return secured, err
 	}
 	return openStream(c.Port, transport{certs: certs, secure: secure}, g, m, o)
 }

@@ -1,0 +1,202 @@
+package listener
+
+import (
+	"container/list"
+	"context"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+)
+
+const (
+	// handshakeShare is the divisor of the processor: handshakes of TLS and DTLS compute on a fourth of the cores at most. A signature costs
+	// as much as forwarding hundreds of packets, and anybody can ask for one.
+	handshakeShare = 4
+	// longestTurn ends a turn whose handshake computes no more and waits for something unforeseen, so that nobody else waits for it.
+	longestTurn = 100 * time.Millisecond
+)
+
+// pacer gives handshakes turns to compute. With n cores there are n/4 turns at a time, at least one. Below four cores one turn would be more
+// than a fourth, and a pause follows each: three times as long as the turn with one core, as long as the turn with two.
+//
+// Sources (sourceOf) that wait get their turns one after the other, however many handshakes each has waiting: one that floods waits for itself. A
+// private source that hides many clients is one source.
+type pacer struct {
+	cores int
+
+	mu    sync.Mutex
+	free  int
+	queue *list.List // of *waiting, the source whose turn is next first
+	of    map[netip.Prefix]*waiting
+}
+
+// waiting are the handshakes of a source that wait, in the order in which they came.
+type waiting struct {
+	source netip.Prefix
+	at     *list.Element
+	turns  *list.List // of chan struct{}
+}
+
+func newPacer(cores int) *pacer {
+	return &pacer{cores: cores, free: max(1, cores/handshakeShare), queue: list.New(), of: map[netip.Prefix]*waiting{}}
+}
+
+// pause is how long nobody computes in the place of one whose turn took so long.
+func (p *pacer) pause(turn time.Duration) time.Duration {
+	turns := max(1, p.cores/handshakeShare)
+	return max(0, turn*time.Duration(turns*handshakeShare-p.cores)/time.Duration(p.cores))
+}
+
+// wait waits for a turn of a source, and tells whether it came before the stop. After a turn, done has to be called.
+func (p *pacer) wait(stop <-chan struct{}, source netip.Prefix) bool {
+	p.mu.Lock()
+	if p.free > 0 {
+		p.free--
+		p.mu.Unlock()
+		return true
+	}
+	w := p.of[source]
+	if w == nil {
+		w = &waiting{source: source, turns: list.New()}
+		w.at = p.queue.PushBack(w)
+		p.of[source] = w
+	}
+	turn := make(chan struct{})
+	place := w.turns.PushBack(turn)
+	p.mu.Unlock()
+	select {
+	case <-turn:
+		return true
+	case <-stop:
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	select {
+	case <-turn: // it came meanwhile, and is another's
+		p.next()
+	default:
+		w.turns.Remove(place)
+		p.forget(w)
+	}
+	return false
+}
+
+// done ends a turn that took so long.
+func (p *pacer) done(turn time.Duration) {
+	end := func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.next()
+	}
+	if pause := p.pause(turn); pause > 0 {
+		time.AfterFunc(pause, end)
+		return
+	}
+	end()
+}
+
+// next gives a turn to the next source. It needs the lock.
+func (p *pacer) next() {
+	first := p.queue.Front()
+	if first == nil {
+		p.free++
+		return
+	}
+	w := first.Value.(*waiting)
+	close(w.turns.Remove(w.turns.Front()).(chan struct{}))
+	p.queue.MoveToBack(first)
+	p.forget(w)
+}
+
+// forget forgets a source that does not wait any more. It needs the lock.
+func (p *pacer) forget(w *waiting) {
+	if w.turns.Len() == 0 && p.of[w.source] == w {
+		p.queue.Remove(w.at)
+		delete(p.of, w.source)
+	}
+}
+
+// pace is a handshake's part in a pacer: it computes in turns, and waits for the network outside of them.
+type pace struct {
+	pacer  *pacer
+	source netip.Prefix
+
+	mu    sync.Mutex
+	turn  uint64 // counts turns
+	since time.Time
+	mine  bool // it is its turn
+	over  bool // the handshake is over, and paces nothing any more
+}
+
+func (l *Limits) pace(client netip.Addr) *pace {
+	return &pace{pacer: l.pacer, source: sourceOf(client)}
+}
+
+// compute waits for a turn, and tells whether it came before the stop. After the handshake it does nothing.
+func (p *pace) compute(stop <-chan struct{}) bool {
+	if p.ended() {
+		return true
+	}
+	if !p.pacer.wait(stop, p.source) {
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.over { // it has ended meanwhile
+		p.pacer.done(0)
+		return true
+	}
+	p.mine, p.since = true, time.Now()
+	p.turn++
+	turn := p.turn
+	time.AfterFunc(longestTurn, func() { p.release(turn) })
+	return true
+}
+
+// rest ends the turn, if it is on.
+func (p *pace) rest() { p.release(0) }
+
+// release ends a turn, if it is on; 0 is any.
+func (p *pace) release(turn uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.mine && (turn == 0 || turn == p.turn) {
+		p.mine = false
+		p.pacer.done(time.Since(p.since))
+	}
+}
+
+// end ends pacing: the handshake is over.
+func (p *pace) end() {
+	p.mu.Lock()
+	p.over = true
+	p.mu.Unlock()
+	p.rest()
+}
+
+func (p *pace) ended() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.over
+}
+
+// pacedConn is a stream on which a handshake computes in turns: each ends where it waits for the client.
+type pacedConn struct {
+	net.Conn
+	ctx  context.Context // the handshake's; nil when that is over
+	pace *pace
+}
+
+// Read is called by the goroutine of the handshake, and when that is over by its successor.
+func (c *pacedConn) Read(b []byte) (int, error) {
+	if c.ctx == nil {
+		return c.Conn.Read(b)
+	}
+	c.pace.rest()
+	n, err := c.Conn.Read(b)
+	if err == nil && !c.pace.compute(c.ctx.Done()) {
+		err = context.Cause(c.ctx)
+	}
+	return n, err
+}

@@ -360,9 +360,11 @@ func newFlood(t *testing.T, d *target, c *ask.Client) *flood {
 	return f
 }
 
+// few datagrams are sent before the queue is looked at, and as few that even two floods do not fill the buffer that a socket has by default.
+const few, much = 64, 32 << 10
+
 func (f *flood) send(b []byte) {
 	f.t.Helper()
-	const few, much = 64, 32 << 10 // so that even two floods do not fill the buffer that a socket has by default
 	if f.sent++; f.sent%few == 0 {
 		f.below(much)
 	}

@@ -26,7 +26,7 @@ func TestTally(t *testing.T) {
 		t.Error("a frozen tally lets a datagram depart")
 	}
 	want := Stats{Sent: 4, Received: 3, Lost: 1, Duplicates: 1,
-		Median: 6 * time.Millisecond, P95: 20 * time.Millisecond, LongestGap: 24 * time.Millisecond}
+		Median: 6 * time.Millisecond, P95: 20 * time.Millisecond, P99: 20 * time.Millisecond, LongestGap: 24 * time.Millisecond}
 	if got := c.stats(at(100)); got != want {
 		t.Errorf("stats:\ngot  %v\nwant %v", got, want)
 	}

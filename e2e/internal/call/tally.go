@@ -15,7 +15,7 @@ type Stats struct {
 	Lost       int // sent and not come back
 	Duplicates int
 	Median     time.Duration // of the round trip times
-	P95        time.Duration
+	P95, P99   time.Duration
 	LongestGap time.Duration // without any datagram coming back, between two of them, and since the last one while sending
 	Err        error         // first error of the client, if any
 }
@@ -139,7 +139,7 @@ func (t *tally) stats(now time.Time) Stats {
 	}
 	if len(t.trips) > 0 {
 		trips := slices.Sorted(slices.Values(t.trips))
-		s.Median, s.P95 = trips[len(trips)/2], trips[len(trips)*95/100]
+		s.Median, s.P95, s.P99 = trips[len(trips)/2], trips[len(trips)*95/100], trips[len(trips)*99/100]
 	}
 	return s
 }

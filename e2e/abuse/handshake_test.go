@@ -1,0 +1,140 @@
+package abuse
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"net/netip"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/e2e/internal/netns"
+	"github.com/stunner-gateway/stunner/e2e/internal/pulse"
+)
+
+// T-14: a source that asks for one TLS handshake after the other gets a fourth of the processor at most, and holds up neither media nor the
+// handshakes of others. Its certificate is RSA, with which a handshake costs the server ten times as much as with ECDSA.
+func TestT14HandshakeFlood(t *testing.T) {
+	if !netns.Isolated(t) {
+		return
+	}
+	const lasting, workers = 6 * time.Second, 64
+	chain, key := rsaCertificate(t)
+	d := startWith(t, settings{chain: chain, key: key})
+	calls := make([]*call.Call, 0, 3)
+	for range cap(calls) {
+		c, err := call.Start(t.Context(), call.Options{
+			Gateway: d.address(call.UDP), Network: call.UDP, Username: user, Password: password, Peer: d.peer, Interval: 20 * time.Millisecond,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		calls = append(calls, c)
+	}
+	machine := pulse.Start()
+	defer machine.Stop()
+	began, cpu, hello := time.Now(), d.cpu(t), tlsHello(t)
+	ctx, cancel := context.WithTimeout(t.Context(), lasting)
+	defer cancel()
+	var done atomic.Int64
+	var flood sync.WaitGroup
+	for range workers {
+		flood.Go(func() {
+			for ctx.Err() == nil {
+				if askHello(ctx, public.Next(), netip.AddrPortFrom(public, uint16(d.ports[call.TLS])), hello) {
+					done.Add(1)
+				}
+			}
+		})
+	}
+	var slowest time.Duration
+	others := 0
+	for ; ctx.Err() == nil; others++ {
+		slowest = max(slowest, d.good(t, call.TLS), d.good(t, call.DTLS))
+	}
+	cancel()
+	flood.Wait()
+	took := machine.Since(began)
+	share := float64(d.cpu(t)-cpu) / float64(took) / float64(runtime.NumCPU())
+	t.Logf("%.0f handshakes a second took %.0f %% of %d cores; %d others over TLS and DTLS, the slowest until its first echo after %s",
+		float64(done.Load())/took.Seconds(), 100*share, runtime.NumCPU(), 2*others, slowest)
+	for _, c := range calls {
+		s := c.End(patience)
+		t.Logf("call: %s, p99 %s", s, s.P99)
+		if s.Lost > 0 || s.Median > 20*time.Millisecond {
+			t.Errorf("call beside a flood of handshakes: %s", s)
+		}
+	}
+	// A fourth for handshakes, and as much for accepting, refusing and media.
+	if share > 0.5 {
+		t.Errorf("the dataplane computes on %.0f %% of the cores", 100*share)
+	}
+	if slowest > 3*time.Second {
+		t.Errorf("another client waits for %s", slowest)
+	}
+}
+
+// askHello sends a ClientHello from an address and waits for the answer, for which the server has computed all that costs much.
+func askHello(ctx context.Context, from netip.Addr, to netip.AddrPort, hello []byte) bool {
+	dialer := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0))}
+	conn, err := dialer.DialContext(ctx, "tcp", to.String())
+	if err != nil {
+		return false
+	}
+	defer conn.Close()
+	_ = conn.(*net.TCPConn).SetLinger(0) // so that ports do not run out
+	_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
+	if _, err := conn.Write(hello); err != nil {
+		return false
+	}
+	_, err = conn.Read(make([]byte, 1))
+	return err == nil
+}
+
+// tlsHello is the first message of a TLS client.
+func tlsHello(t *testing.T) []byte {
+	t.Helper()
+	client, server := net.Pipe()
+	defer server.Close()
+	go func() {
+		_ = tls.Client(client, &tls.Config{InsecureSkipVerify: true}).Handshake() // it ends without an answer
+	}()
+	buf := make([]byte, 4096)
+	n, err := server.Read(buf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return buf[:n]
+}
+
+// rsaCertificate is a certificate of this host with a key of 2,048 bits.
+func rsaCertificate(t *testing.T) (chain, private []byte) {
+	t.Helper()
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Minute), NotAfter: time.Now().Add(time.Hour),
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, IPAddresses: []net.IP{net.ParseIP(bed.Loopback)},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pkcs8, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8})
+}

@@ -53,7 +53,7 @@ type association struct {
 	// established is set when the handshake is over.
 	established atomic.Bool
 	// pace has the handshake compute in turns. The first one lasts from its beginning to the first answer, which is signed, each other one
-	// from a datagram of the client to the next.
+	// from a datagram of the client to the next. It is set before the handshake begins.
 	pace     *pace
 	answered atomic.Bool
 }
@@ -149,8 +149,7 @@ func newAssociation(s *dtlsSocket, client netip.AddrPort, from datagram.Source, 
 	a := &association{
 		socket: s, client: client, addr: net.UDPAddrFromAddrPort(client), from: from, own: own,
 		cookie: [cookieSize]byte(h.cookie), ahead: h.sequence - 1,
-		pace: s.opt.Limits.pace(client.Addr()), inbox: make(chan []byte, inbox),
-		interrupt: make(chan struct{}, 1), closed: make(chan struct{}), gone: make(chan struct{}),
+		inbox: make(chan []byte, inbox), interrupt: make(chan struct{}, 1), closed: make(chan struct{}), gone: make(chan struct{}),
 	}
 	a.inbox <- h.first()
 	a.inbox <- slices.Clone(h.record)

@@ -34,7 +34,7 @@ const (
 // transport is what sets one kind of connection apart from another.
 type transport struct {
 	// secure does the handshake; nil when there is none.
-	secure func(ctx context.Context, conn net.Conn) (net.Conn, error)
+	secure func(ctx context.Context, conn net.Conn, turns *pace) (net.Conn, error)
 	certs  *certificates
 	// stream tells a byte stream, in which frames have to be found, from a connection that keeps datagrams apart.
 	stream bool
@@ -283,7 +283,9 @@ func (c *connection) handshake() error {
 	defer p.leave()
 	ctx, cancel := context.WithTimeout(ctx, handshaking)
 	defer cancel()
-	conn, err := c.listener.secure(ctx, c.raw)
+	turns := c.listener.opt.Limits.pace(p)
+	defer turns.end()
+	conn, err := c.listener.secure(ctx, c.raw, turns)
 	if err != nil {
 		return errors.Join(err, context.Cause(ctx))
 	}
@@ -292,7 +294,7 @@ func (c *connection) handshake() error {
 }
 
 func handshakeReason(err error) meter.Reason {
-	if errors.Is(err, errCrowded) {
+	if errors.Is(err, errCrowded) || errors.Is(err, errNoTurn) {
 		return meter.Crowded
 	}
 	return meter.Handshake

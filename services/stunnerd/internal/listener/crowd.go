@@ -32,7 +32,7 @@ func NewLimits(capacity int) *Limits {
 }
 
 // crowd bounds how many clients stand somewhere at a time, in all and from one source. When there is no room, the one that has stood there
-// longest has to go, of the same source or of all: who gets to the point is always let in, however many others are silent.
+// longest has to go, of the same source or of those that have many: who gets to the point is always let in, however many others are silent.
 type crowd struct {
 	most, each int
 
@@ -99,13 +99,24 @@ func (p *place) take() (oldest *place) {
 	case same.Len() >= p.each:
 		oldest = same.Front().Value.(*place)
 	case c.all.Len() >= c.most:
-		oldest = c.all.Front().Value.(*place)
+		oldest = c.oldest()
 	}
 	p.all, p.same = c.all.PushBack(p), same.PushBack(p)
 	if oldest != nil {
 		oldest.remove()
 	}
 	return oldest
+}
+
+// oldest is who has stood longest among the sources that have at least their share: one source that floods pushes out its own. It needs the
+// lock, and a crowd that is full.
+func (c *crowd) oldest() *place {
+	share := c.all.Len() / len(c.sources)
+	for at := c.all.Front(); ; at = at.Next() {
+		if p := at.Value.(*place); c.sources[p.source].Len() >= share {
+			return p
+		}
+	}
 }
 
 // pause takes the client out of the crowd; it may enter again.

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// T-14: who comes last is let in, and who has been there longest makes room: of the same source when that has its share, and of all
-// when there are too many.
+// T-14: the latest is let in, and the one that has been there longest makes room: of the same source when that has its share, and of the
+// sources that have most when there are too many.
 func TestCrowdMakesRoomForTheLatest(t *testing.T) {
 	for name, tc := range map[string]struct {
 		come []string
@@ -21,6 +21,8 @@ func TestCrowdMakesRoomForTheLatest(t *testing.T) {
 		"hosts of one IPv6 network":      {[]string{"2001:db8::1", "2001:db8::2", "2001:db8::3"}, []int{0}},
 		"hosts of two IPv6 networks":     {[]string{"2001:db8::1", "2001:db8::2", "2001:db8:0:1::3"}, nil},
 		"behind a private load balancer": {[]string{"10.0.0.1", "10.0.0.1", "10.0.0.1", "10.0.0.1"}, nil},
+		"a flood beside another":         {[]string{"192.0.2.1", "10.0.0.1", "10.0.0.1", "10.0.0.1", "10.0.0.1", "10.0.0.1"}, []int{1, 2}},
+		"another beside a flood":         {[]string{"10.0.0.1", "10.0.0.1", "192.0.2.1", "10.0.0.1", "192.0.2.2", "192.0.2.3"}, []int{0, 1}},
 		"private sources beyond all":     {[]string{"10.0.0.1", "10.0.0.1", "10.0.0.1", "10.0.0.1", "10.0.0.1"}, []int{0}},
 	} {
 		t.Run(name, func(t *testing.T) {

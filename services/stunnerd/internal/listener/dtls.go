@@ -118,12 +118,11 @@ type dtlsClient struct {
 	association *association
 }
 
-func secureDTLS(ctx context.Context, conn net.Conn) (net.Conn, error) {
+func secureDTLS(ctx context.Context, conn net.Conn, turns *pace) (net.Conn, error) {
 	c := conn.(dtlsClient)
-	pace := c.association.pace
-	defer pace.end()
-	if !pace.compute(ctx.Done()) {
-		return nil, context.Cause(ctx)
+	c.association.pace = turns
+	if !turns.compute(ctx.Done()) {
+		return nil, errNoTurn
 	}
 	if err := c.HandshakeContext(ctx); err != nil {
 		return nil, err

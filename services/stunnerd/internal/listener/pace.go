@@ -3,10 +3,13 @@ package listener
 import (
 	"container/list"
 	"context"
+	"errors"
 	"net"
 	"net/netip"
 	"sync"
 	"time"
+
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/gate"
 )
 
 const (
@@ -15,7 +18,12 @@ const (
 	handshakeShare = 4
 	// longestTurn ends a turn whose handshake computes no more and waits for something unforeseen, so that nobody else waits for it.
 	longestTurn = 100 * time.Millisecond
+	// mostWaiting is how many handshakes may wait for a turn, and eachWaiting how many of one source; a private source has HiddenFactor times as
+	// many. While several sources wait, none may have more than its share of mostWaiting. One more is refused at once.
+	mostWaiting, eachWaiting = 1024, 64
 )
+
+var errNoTurn = errors.New("too many handshakes of this source wait for the processor")
 
 // pacer gives handshakes turns to compute. With n cores there are n/4 turns at a time, at least one. Below four cores one turn would be more
 // than a fourth, and a pause follows each: three times as long as the turn with one core, as long as the turn with two.
@@ -27,6 +35,7 @@ type pacer struct {
 
 	mu    sync.Mutex
 	free  int
+	count int        // of the handshakes that wait
 	queue *list.List // of *waiting, the source whose turn is next first
 	of    map[netip.Prefix]*waiting
 }
@@ -48,7 +57,8 @@ func (p *pacer) pause(turn time.Duration) time.Duration {
 	return max(0, turn*time.Duration(turns*handshakeShare-p.cores)/time.Duration(p.cores))
 }
 
-// wait waits for a turn of a source, and tells whether it came before the stop. After a turn, done has to be called.
+// wait waits for a turn of a source. It returns false when there is no room to wait, or the stop comes first. After a turn, done has to be
+// called.
 func (p *pacer) wait(stop <-chan struct{}, source netip.Prefix) bool {
 	p.mu.Lock()
 	if p.free > 0 {
@@ -62,8 +72,14 @@ func (p *pacer) wait(stop <-chan struct{}, source netip.Prefix) bool {
 		w.at = p.queue.PushBack(w)
 		p.of[source] = w
 	}
+	if !p.room(w) {
+		p.forget(w)
+		p.mu.Unlock()
+		return false
+	}
 	turn := make(chan struct{})
 	place := w.turns.PushBack(turn)
+	p.count++
 	p.mu.Unlock()
 	select {
 	case <-turn:
@@ -77,9 +93,19 @@ func (p *pacer) wait(stop <-chan struct{}, source netip.Prefix) bool {
 		p.next()
 	default:
 		w.turns.Remove(place)
+		p.count--
 		p.forget(w)
 	}
 	return false
+}
+
+// room tells whether one more handshake of a source may wait. It needs the lock.
+func (p *pacer) room(w *waiting) bool {
+	each := eachWaiting
+	if gate.MayHide(w.source.Addr()) {
+		each *= gate.HiddenFactor
+	}
+	return p.count < 4*mostWaiting && w.turns.Len() < max(1, min(each, mostWaiting/len(p.of)))
 }
 
 // done ends a turn that took so long.
@@ -105,6 +131,7 @@ func (p *pacer) next() {
 	}
 	w := first.Value.(*waiting)
 	close(w.turns.Remove(w.turns.Front()).(chan struct{}))
+	p.count--
 	p.queue.MoveToBack(first)
 	p.forget(w)
 }
@@ -119,8 +146,9 @@ func (p *pacer) forget(w *waiting) {
 
 // pace is a handshake's part in a pacer: it computes in turns, and waits for the network outside of them.
 type pace struct {
-	pacer  *pacer
-	source netip.Prefix
+	pacer *pacer
+	// place is where the handshake stands among those that wait for their clients. While it waits for a turn it stands outside.
+	place *place
 
 	mu    sync.Mutex
 	turn  uint64 // counts turns
@@ -129,18 +157,18 @@ type pace struct {
 	over  bool // the handshake is over, and paces nothing any more
 }
 
-func (l *Limits) pace(client netip.Addr) *pace {
-	return &pace{pacer: l.pacer, source: sourceOf(client)}
-}
+func (l *Limits) pace(p *place) *pace { return &pace{pacer: l.pacer, place: p} }
 
-// compute waits for a turn, and tells whether it came before the stop. After the handshake it does nothing.
+// compute waits for a turn, and tells whether it came. After the handshake it does nothing.
 func (p *pace) compute(stop <-chan struct{}) bool {
 	if p.ended() {
 		return true
 	}
-	if !p.pacer.wait(stop, p.source) {
+	p.place.pause()
+	if !p.pacer.wait(stop, p.place.source) {
 		return false
 	}
+	p.place.enter()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.over { // it has ended meanwhile
@@ -196,7 +224,7 @@ func (c *pacedConn) Read(b []byte) (int, error) {
 	c.pace.rest()
 	n, err := c.Conn.Read(b)
 	if err == nil && !c.pace.compute(c.ctx.Done()) {
-		err = context.Cause(c.ctx)
+		err = errNoTurn
 	}
 	return n, err
 }

@@ -16,12 +16,11 @@ func openTLS(c config.Listener, g *gate.Gate, m *meter.Listener, o Options) (Lis
 		return nil, err
 	}
 	settings := certs.settings()
-	secure := func(ctx context.Context, conn net.Conn) (net.Conn, error) {
-		paced := &pacedConn{Conn: conn, ctx: ctx, pace: o.Limits.pace(addrOf(conn.RemoteAddr()).Addr())}
+	secure := func(ctx context.Context, conn net.Conn, turns *pace) (net.Conn, error) {
+		paced := &pacedConn{Conn: conn, ctx: ctx, pace: turns}
 		secured := tls.Server(paced, settings)
 		err := secured.HandshakeContext(ctx)
 		paced.ctx = nil
-		paced.pace.end()
 		return secured, err
 	}
 	return openStream(c.Port, transport{certs: certs, secure: secure}, g, m, o)

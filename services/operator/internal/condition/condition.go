@@ -23,6 +23,8 @@ const (
 	InsecureInlineCredentials = "InsecureInlineCredentials"
 	// OffloadUnavailable warns of a Dataplane that asks for an offload engine, which this release does not have.
 	OffloadUnavailable = "OffloadUnavailable"
+	// GuessableCredentials warns of a password or a shared secret that clients can find by trying.
+	GuessableCredentials = "GuessableCredentials"
 	// Autoscaled says of a Dataplane with autoscaling whether there is something that scales, and of a Gateway that it is not given what scales it.
 	Autoscaled = "Autoscaled"
 	// InUse says who refers to an object.

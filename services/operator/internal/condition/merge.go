@@ -71,7 +71,7 @@ func find(conditions []metav1.Condition, kind string) *metav1.Condition {
 
 func ours(kind string) bool {
 	switch kind {
-	case Accepted, Programmed, Conflicted, ResolvedRefs, RealmNotDNSName, InsecureInlineCredentials, OffloadUnavailable, Autoscaled, InUse:
+	case Accepted, Programmed, Conflicted, ResolvedRefs, RealmNotDNSName, InsecureInlineCredentials, GuessableCredentials, OffloadUnavailable, Autoscaled, InUse:
 		return true
 	}
 	return false

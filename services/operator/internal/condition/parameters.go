@@ -110,6 +110,11 @@ func InlineWarning(fields string) Finding {
 	return finding(ReasonWarning, "%s can be read by everyone who can read this object: keep it in a Secret and name that in authRef", fields)
 }
 
+// GuessableWarning says that secrets are too short to withstand guessing. It tells neither their length nor anything else of them.
+func GuessableWarning(secrets string, least int) Finding {
+	return finding(ReasonWarning, "%s shorter than %d bytes: somebody may find it by trying; make a new one with openssl rand -hex %d", secrets, least, least)
+}
+
 // AuthTypeUnknown says that nobody knows this way to authenticate.
 func AuthTypeUnknown(where, value string) Finding {
 	return finding(ReasonInvalidCredentials, "%s: %q is unknown: use static, ephemeral or none", where, value)

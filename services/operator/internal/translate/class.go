@@ -9,6 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
+	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/api/credential"
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
 	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
@@ -36,7 +38,7 @@ func GatewayConfig(v *resource.View, key types.NamespacedName, opt Options) Cond
 	if gc == nil {
 		return ConditionsResult{}
 	}
-	_, unauthentic := authOf(v, gc)
+	auth, unauthentic := authOf(v, gc)
 	r := reference{view: v, present: true, key: key}
 	wanted := []metav1.Condition{
 		condition.Holds(condition.Accepted, condition.ReasonAccepted, first(r.findsDataplane(), r.deniesReadably(), r.annotates(), unauthentic)),
@@ -46,6 +48,10 @@ func GatewayConfig(v *resource.View, key types.NamespacedName, opt Options) Cond
 	}
 	if fields := inlineSecrets(gc); len(fields) > 0 {
 		wanted = append(wanted, condition.True(condition.InsecureInlineCredentials, condition.InlineWarning(strings.Join(fields, " and "))))
+	}
+	if short := shortSecrets(auth); len(short) > 0 && unauthentic.OK() {
+		wanted = append(wanted, condition.True(condition.GuessableCredentials,
+			condition.GuessableWarning("the "+strings.Join(short, " and the ")+" is", credential.StrongSecret)))
 	}
 	before := v.GatewayConfigStatus(key).Conditions
 	wanted = append(wanted, opt.inUse(usersOfConfig(v, key), before)...)
@@ -65,6 +71,16 @@ func inlineSecrets(gc *stunnerv1.GatewayConfig) []string {
 		fields = append(fields, "spec.sharedSecret")
 	}
 	return fields
+}
+
+// shortSecrets names the secrets that clients can find by trying.
+func shortSecrets(auth config.Auth) (names []string) {
+	for _, s := range []struct{ key, name string }{{config.KeyPassword, "password"}, {config.KeySecret, "shared secret"}} {
+		if value := auth.Credentials[s.key]; value != "" && len(value) < credential.StrongSecret {
+			names = append(names, s.name)
+		}
+	}
+	return names
 }
 
 // Dataplane says whether a Dataplane can be used: its schema refuses what cannot, in a folder as in a cluster, but for the patch, and says whether

@@ -31,7 +31,7 @@ var words = [reasonCount]string{
 	NoPermission:         "the client has no permission for {peer}",
 	Quota:                "the user has as many allocations as user_quota allows",
 	SourceQuota:          "the client's address has as many allocations as source_quota allows",
-	Capacity:             "the process has as many allocations as it can bear",
+	Capacity:             "the process has as many allocations as it can bear, or nearly, and the user and the address have many of them",
 	Draining:             "the process or listener {listener} is on its way out and takes no new calls",
 	STUNOnly:             "listener {listener} serves STUN only: its authentication type is none",
 	TooLarge:             "data of {peer} is too long for an indication: the client has bound no channel to it",

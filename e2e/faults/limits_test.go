@@ -31,6 +31,16 @@ func (b *bench) client(i int) *ask.Client {
 	return b.clientTo(b.at(call.UDP), i)
 }
 
+// user is an ephemeral credential of a user of its own.
+func (b *bench) user(i int) (name, password string) {
+	b.t.Helper()
+	c, err := b.config.Auth.Authority().Mint(fmt.Sprint("user-", i), time.Hour, time.Now())
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return c.Username, string(c.Password)
+}
+
 // clientTo is a raw client of something that stands before the listener.
 func (b *bench) clientTo(to netip.AddrPort, i int) *ask.Client {
 	b.t.Helper()

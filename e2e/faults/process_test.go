@@ -143,6 +143,7 @@ func TestR17MemoryLimit(t *testing.T) {
 	refused := 0
 	for i := range capacity + 50 {
 		c := b.client(i)
+		c.Username, c.Password = b.user(i) // one user alone does not get the last of it
 		switch code, _ := b.do(c, stun.MethodAllocate, ask.UDP()); {
 		case code == 0:
 			held = append(held, c)

@@ -157,9 +157,9 @@ func makeRoom[V any](m map[guesser]V, next guesser, over func(V) bool) {
 		return
 	}
 	looked := 0
-	var any guesser
+	var victim guesser
 	for k, v := range m {
-		if any = k; over(v) {
+		if victim = k; over(v) {
 			delete(m, k)
 		}
 		if looked++; looked == few {
@@ -167,7 +167,7 @@ func makeRoom[V any](m map[guesser]V, next guesser, over func(V) bool) {
 		}
 	}
 	if len(m) >= maxGuessers {
-		delete(m, any)
+		delete(m, victim)
 	}
 }
 

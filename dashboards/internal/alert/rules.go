@@ -57,8 +57,9 @@ func dataplane() []Alert {
 			Description: "Pod " + where + " has started {{ $value | humanize }} times in half an hour. Every start ends its calls.",
 		},
 		{
+			// From four fifths on a dataplane refuses users and addresses that hold many calls.
 			Name: "AllocationsNearCapacity", Severity: Warning, For: "5m",
-			Expr:        fmt.Sprintf("%s / (%s > 0) > 0.8", telemetry.AllocationsActive, telemetry.AllocationsCapacity),
+			Expr:        fmt.Sprintf("%s / (%s > 0) > 0.75", telemetry.AllocationsActive, telemetry.AllocationsCapacity),
 			Summary:     "A dataplane of gateway " + who + " is nearly full.",
 			Description: "Pod " + where + " has {{ $value | humanizePercentage }} of the calls that it can bear.",
 		},

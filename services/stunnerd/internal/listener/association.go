@@ -230,7 +230,7 @@ func (a *association) WriteTo(records []byte, _ net.Addr) (int, error) {
 	if records[0] == typeHandshake && epochOf(records) == 0 && records[recordHeader] == helloVerifyRequest {
 		return len(records), a.agree()
 	}
-	if a.answered.CompareAndSwap(false, true) {
+	if !a.answered.Load() && a.answered.CompareAndSwap(false, true) {
 		a.pace.rest()
 	}
 	if err := a.send(a.renumber(records)); err != nil {

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Limits on answers to requests without a good credential over UDP, where the source may be forged and the answer goes to somebody who
-// has not asked. Each listener has its own.
+// Limits on answers to requests without a good credential over UDP, where the source address may be forged and the answer goes to a host
+// that has not asked. Each listener has its own limits.
 const (
 	// A challenge costs one token. A client that comes back with the nonce has shown that its address is real, and gets the token
 	// back: many users behind one address are served at any rate, a forged source is not.
@@ -23,18 +23,18 @@ const (
 	// or 1 s (coturn), seven or more times. A flood with ports or transaction ids at random does not. Repetitions have a limit of their
 	// own, so that new clients are served during such a flood.
 	//
-	// Silence is the better answer. A challenge with REALM and NONCE is longer than the first request, which has 28 bytes, and an
-	// error without them ends the attempt of every client: pion, coturn and Chromium give up on 400 and on a 401 without a nonce.
+	// Silence serves clients better than a short answer. A challenge with REALM and NONCE is longer than the first request, which has 28
+	// bytes, and pion, coturn and Chromium end the allocation on a 400 and on a 401 without a nonce.
 	repeatRate  = 1000 // a second
 	repeatBurst = 1000
-	// againRate bounds the repetitions of one address and port: one socket that repeats one request for ever gets few answers.
+	// againRate bounds the repetitions of one address and port, so that one socket that repeats one request for ever gets few answers.
 	againRate  = 2 // a second
 	againBurst = 3
-	// bindings is how many Binding answers cost as much as a challenge: they are hardly longer than their requests.
+	// bindings is how many Binding answers cost as much as a challenge. They are hardly longer than their requests.
 	bindings = 10
 )
 
-// challenges is what a listener may answer to clients without a good credential.
+// challenges are the token buckets of a listener for answers to clients without a good credential.
 type challenges struct {
 	tuples, again *limiter // by address and port
 	sources       *limiter
@@ -52,21 +52,21 @@ func newChallenges(s *silenced) *challenges {
 	}
 }
 
-// allow tells whether a request may be answered; parts is how many such answers cost one token.
+// allow tells whether a request may be answered, and takes the token; parts is how many such answers cost one token.
 func (c *challenges) allow(r *request, parts int) bool {
 	client := r.client.Addr()
 	switch {
 	case r.client.Connected():
-		return true // a connection has a source that is real
+		return true // the source of a connection cannot be forged
 	case r.flow != nil:
-		return c.tuples.allowTuple(client, parts) // so is that of a session, however much others ask for
+		return c.tuples.allowTuple(client, parts) // a session has shown that its address is real, so the limit of the source does not hold
 	case c.tuples.allowTuple(client, parts) && c.sources.allow(client.Addr(), parts):
 		return true
 	}
 	return MayHide(client.Addr()) && c.silenced.again(r) && c.again.allowTuple(client, 1) && c.repeated.allowAll()
 }
 
-// proven gives back what the challenge cost: the client has read it.
+// proven gives back what the challenge cost, because the client has come back with its nonce.
 func (c *challenges) proven(r *request) {
 	if client := r.client.Addr(); !r.client.Connected() {
 		c.tuples.refundTuple(client)
@@ -76,8 +76,8 @@ func (c *challenges) proven(r *request) {
 	}
 }
 
-// silenced remembers requests that were not answered, by transaction id: a newer one takes the place of an older one. 60,000 requests a
-// second displace a fifth of them within a second.
+// silenced remembers requests that were not answered, by transaction id. A newer one takes the place of an older one that has the same
+// slot: of the requests of one moment, 60,000 a second displace a fifth within a second. It takes 1 MiB.
 type silenced struct {
 	seed  maphash.Seed
 	slots [1 << 18]atomic.Uint32

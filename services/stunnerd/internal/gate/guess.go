@@ -10,9 +10,9 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
-// Limits on how many wrong passwords of guessable names (credential.Authority.Guessable) the gate compares. Beyond them it compares no
-// password, the right one neither: a client that hears nothing learns nothing. Ephemeral credentials under a long shared secret are
-// not limited, because 2^128 of them cannot be tried.
+// Limits on how many wrong passwords of guessable names (credential.Authority.Guessable) the gate compares. Beyond them the gate drops the
+// request without comparing its password, also when it is the right one. Ephemeral credentials under a long shared secret are not limited:
+// 2^128 of them cannot be tried.
 //
 //	a public source (an IPv4 address, a /64 of IPv6)     10 a minute, then none for 60 s
 //	a user name that has signed in there this hour       100 a minute of its own
@@ -24,10 +24,10 @@ import (
 // 33 hours. From one private address it takes 20 minutes, however many ports the host uses; eight random letters (2·10^11) take 200
 // years on average. A password that stands on such a list is not safe; the operator warns of passwords that are shorter than 16 bytes.
 //
-// A private source may be a load balancer in front of all clients. One socket behind it that guesses uses up its port, 1 % of what the
-// source has. Only a host that sends more than 17 guesses a second, from new ports all the time, uses up the source, and then new
-// clients with a static name wait at that source until it stops: nothing that a first request says tells the one from the other, and
-// comparing more would find the password. Sessions that are there, their refreshes, other sources and ephemeral names do not wait.
+// A private source may be a load balancer in front of all clients. One socket behind it that guesses uses up its port, which is 1 % of
+// what the source has. A host that sends more than 17 guesses a second, from new ports all the time, uses up the source. New clients
+// with a static name then wait at that source until the host stops: nothing in a first request tells them from the guesser, and
+// comparing more passwords would find the right one. Sessions, their refreshes, other sources and ephemeral names do not wait.
 const (
 	strangerGuesses = 10   // a minute
 	knownGuesses    = 100  // a minute
@@ -36,12 +36,12 @@ const (
 	guessLock       = time.Minute
 	// signedIn is for how long a user name that has signed in is known at a source.
 	signedIn = time.Hour
-	// maxGuessers bounds the sources and ports, and the signed-in names, that are remembered. One that has nothing left to forget makes
-	// room first, then any.
+	// maxGuessers bounds the sources and ports, and the signed-in names, that are remembered. Beyond it, entries that are over make room
+	// first, then a random one.
 	maxGuessers = 4096
 )
 
-// guesser is who guesses: a source, a port of it, or a user name there. Whatever does not matter is zero.
+// guesser is the key of a limit: a source, a port of a source, or a user name at a source. The other fields are zero.
 type guesser struct {
 	source netip.Prefix
 	port   uint16
@@ -71,7 +71,8 @@ func newGuesses() *guesses {
 	return &guesses{epoch: time.Now(), spent: map[guesser]spent{}, known: map[guesser]time.Duration{}}
 }
 
-// own tells whether a request comes from a session's own 5-tuple in the name of its user, who has hardly guessed there.
+// own tells whether a request comes from a session's own 5-tuple in the name of its user, with less than sessionGuesses wrong passwords
+// there so far.
 func own(r *request, name string) bool {
 	return r.flow != nil && r.flow.Username == name && r.flow.wrong.Load() < sessionGuesses
 }
@@ -150,7 +151,8 @@ func (g *guesses) right(r *request, name string) {
 // price is the time in which a guesser gets one wrong password back.
 func (a allowance) price() time.Duration { return time.Minute / time.Duration(a.minute) }
 
-// makeRoom keeps a map at maxGuessers entries: it deletes a few that are over, or any one. A map is ranged over in random order.
+// makeRoom keeps a map at maxGuessers entries. It looks at a few random entries and deletes those that are over, or else one of them, so
+// that it takes the same time however many there are.
 func makeRoom[V any](m map[guesser]V, next guesser, over func(V) bool) {
 	const few = 16
 	if _, ok := m[next]; ok || len(m) < maxGuessers {
@@ -171,5 +173,5 @@ func makeRoom[V any](m map[guesser]V, next guesser, over func(V) bool) {
 	}
 }
 
-// hides tells whether an address says little about where a client is: it may be that of a load balancer, or of the host itself.
+// hides tells whether an address may be shared by many clients: that of a load balancer, or of the host itself.
 func hides(a netip.Addr) bool { return MayHide(a) || a.IsLoopback() }

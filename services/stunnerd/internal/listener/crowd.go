@@ -108,8 +108,8 @@ func (p *place) take() (oldest *place) {
 	return oldest
 }
 
-// oldest is who has stood longest among the sources that have at least their share: one source that floods pushes out its own. It needs the
-// lock, and a crowd that is full.
+// oldest returns the oldest place among the sources that have at least their share, so that a source that floods pushes out its own. It needs
+// the lock, and a crowd that is full.
 func (c *crowd) oldest() *place {
 	share := c.all.Len() / len(c.sources)
 	for at := c.all.Front(); ; at = at.Next() {

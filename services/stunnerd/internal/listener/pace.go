@@ -16,7 +16,7 @@ const (
 	// handshakeShare is the divisor of the processor: handshakes of TLS and DTLS compute on a fourth of the cores at most. A signature costs
 	// as much as forwarding hundreds of packets, and anybody can ask for one.
 	handshakeShare = 4
-	// longestTurn ends a turn whose handshake computes no more and waits for something unforeseen, so that nobody else waits for it.
+	// longestTurn ends a turn whose handshake no longer computes and waits for something that ends no turn, so that others do not wait for it.
 	longestTurn = 100 * time.Millisecond
 	// mostWaiting is how many handshakes may wait for a turn, and eachWaiting how many of one source; a private source has HiddenFactor times as
 	// many. While several sources wait, none may have more than its share of mostWaiting. One more is refused at once.
@@ -28,8 +28,8 @@ var errNoTurn = errors.New("too many handshakes of this source wait for the proc
 // pacer gives handshakes turns to compute. With n cores there are n/4 turns at a time, at least one. Below four cores one turn would be more
 // than a fourth, and a pause follows each: three times as long as the turn with one core, as long as the turn with two.
 //
-// Sources (sourceOf) that wait get their turns one after the other, however many handshakes each has waiting: one that floods waits for itself. A
-// private source that hides many clients is one source.
+// Sources (sourceOf) that wait get their turns one after the other, however many handshakes each has waiting, so that a source that floods delays
+// itself. An address that hides many clients is one source.
 type pacer struct {
 	cores int
 
@@ -51,7 +51,7 @@ func newPacer(cores int) *pacer {
 	return &pacer{cores: cores, free: max(1, cores/handshakeShare), queue: list.New(), of: map[netip.Prefix]*waiting{}}
 }
 
-// pause is how long nobody computes in the place of one whose turn took so long.
+// pause is how long a turn stays free after one that took so long.
 func (p *pacer) pause(turn time.Duration) time.Duration {
 	turns := max(1, p.cores/handshakeShare)
 	return max(0, turn*time.Duration(turns*handshakeShare-p.cores)/time.Duration(p.cores))
@@ -89,7 +89,7 @@ func (p *pacer) wait(stop <-chan struct{}, source netip.Prefix) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	select {
-	case <-turn: // it came meanwhile, and is another's
+	case <-turn: // the turn came in this moment: pass it on
 		p.next()
 	default:
 		w.turns.Remove(place)
@@ -144,7 +144,7 @@ func (p *pacer) forget(w *waiting) {
 	}
 }
 
-// pace is a handshake's part in a pacer: it computes in turns, and waits for the network outside of them.
+// pace gives one handshake its turns. The handshake computes in a turn, and waits for the network outside of one.
 type pace struct {
 	pacer *pacer
 	// place is where the handshake stands among those that wait for their clients. While it waits for a turn it stands outside.
@@ -153,8 +153,8 @@ type pace struct {
 	mu    sync.Mutex
 	turn  uint64 // counts turns
 	since time.Time
-	mine  bool // it is its turn
-	over  bool // the handshake is over, and paces nothing any more
+	mine  bool // the handshake has a turn now
+	over  bool // the handshake is over; compute does nothing any more
 }
 
 func (l *Limits) pace(p *place) *pace { return &pace{pacer: l.pacer, place: p} }
@@ -185,7 +185,7 @@ func (p *pace) compute(stop <-chan struct{}) bool {
 // rest ends the turn, if it is on.
 func (p *pace) rest() { p.release(0) }
 
-// release ends a turn, if it is on; 0 is any.
+// release ends the turn of that number, or any turn if the number is 0, unless it has ended before.
 func (p *pace) release(turn uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -216,7 +216,7 @@ type pacedConn struct {
 	pace *pace
 }
 
-// Read is called by the goroutine of the handshake, and when that is over by its successor.
+// Read is called by one goroutine at a time. During the handshake it ends the turn, and returns in a new one.
 func (c *pacedConn) Read(b []byte) (int, error) {
 	if c.ctx == nil {
 		return c.Conn.Read(b)

@@ -1,8 +1,5 @@
 package session
 
-// A place is one relay port: of an allocation, or reserved for one (RFC 8656 §7.2). It counts against its user, its source and the
-// process.
-
 // MaxReserved is how many reserved ports one user id may have at a time.
 const MaxReserved = 8
 
@@ -35,13 +32,14 @@ type holder struct {
 	paces            paces
 }
 
-// Place is a place that is taken. The zero Place is none.
+// Place is one relay port, of an allocation or reserved for one (RFC 8656 §7.2). It counts against its user, its source and the process.
+// The zero Place counts nothing.
 type Place struct {
 	table        *Table
 	user, source *holder
 	of           *Session
 	reserved     bool
-	// released belongs to the table's lock; the rest does not change, because the path of media reads it without a lock.
+	// released needs the table's lock. The other fields do not change: the path of media reads them without a lock.
 	released bool
 }
 

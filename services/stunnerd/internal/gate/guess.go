@@ -15,6 +15,7 @@ import (
 // 2^128 of them cannot be tried.
 //
 //	a public source (an IPv4 address, a /64 of IPv6)     10 a minute, then none for 60 s
+//	all sources of one /48 of IPv6                       1,000 a minute
 //	a user name that has signed in there this hour       100 a minute of its own
 //	a private source (MayHide, loopback)                 1,000 a minute
 //	each port of a private source                        10 a minute, then none for 60 s
@@ -32,6 +33,8 @@ const (
 	strangerGuesses = 10   // a minute
 	knownGuesses    = 100  // a minute
 	hiddenGuesses   = 1000 // a minute
+	// sitePrefix is what one site has of IPv6: 65,536 sources (RFC 6177 §2).
+	sitePrefix = 48
 	sessionGuesses  = 10   // in the life of a session
 	guessLock       = time.Minute
 	// signedIn is for how long a user name that has signed in is known at a source.
@@ -91,7 +94,11 @@ func (g *guesses) allowances(r *request, name string, now time.Duration) []allow
 	if last, ok := g.known[user]; ok && now-last < signedIn {
 		return []allowance{{guesser: user, minute: knownGuesses}}
 	}
-	return []allowance{{guesser: guesser{source: source}, minute: strangerGuesses, lock: true}}
+	list := []allowance{{guesser: guesser{source: source}, minute: strangerGuesses, lock: true}}
+	if site, err := client.Addr().WithZone("").Prefix(sitePrefix); err == nil && client.Addr().Is6() {
+		list = append(list, allowance{guesser: guesser{source: site}, minute: hiddenGuesses})
+	}
+	return list
 }
 
 // open tells whether the password of a request may be compared.

@@ -34,9 +34,9 @@ const (
 	knownGuesses    = 100  // a minute
 	hiddenGuesses   = 1000 // a minute
 	// sitePrefix is what one site has of IPv6: 65,536 sources (RFC 6177 §2).
-	sitePrefix = 48
-	sessionGuesses  = 10   // in the life of a session
-	guessLock       = time.Minute
+	sitePrefix     = 48
+	sessionGuesses = 10 // in the life of a session
+	guessLock      = time.Minute
 	// signedIn is for how long a user name that has signed in is known at a source.
 	signedIn = time.Hour
 	// maxGuessers bounds the sources and ports, and the signed-in names, that are remembered. Beyond it, entries that are over make room

@@ -2,12 +2,6 @@ package abuse
 
 import (
 	"context"
-	"crypto/rand"
-	"crypto/rsa"
-	"crypto/tls"
-	"crypto/x509"
-	"encoding/pem"
-	"math/big"
 	"net"
 	"net/netip"
 	"runtime"
@@ -35,7 +29,7 @@ func TestT14HandshakeFlood(t *testing.T) {
 		call.DTLS: askDTLS,
 	} {
 		t.Run(string(network), func(t *testing.T) {
-			chain, key := rsaCertificate(t)
+			chain, key := certificate(t, netip.MustParseAddr(bed.Loopback))
 			d := startWith(t, settings{chain: chain, key: key})
 			calls := d.calls(t, 3)
 			began, cpu := time.Now(), d.cpu(t)
@@ -138,42 +132,4 @@ func askTLS(ctx context.Context, from netip.Addr, to netip.AddrPort, hello []byt
 	}
 	_, err = conn.Read(make([]byte, 1))
 	return err == nil
-}
-
-// tlsHello is the first message of a TLS client.
-func tlsHello(t *testing.T) []byte {
-	t.Helper()
-	client, server := net.Pipe()
-	defer server.Close()
-	go func() {
-		_ = tls.Client(client, &tls.Config{InsecureSkipVerify: true}).Handshake() // it ends without an answer
-	}()
-	buf := make([]byte, 4096)
-	n, err := server.Read(buf)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return buf[:n]
-}
-
-// rsaCertificate is a certificate of this host with a key of 2,048 bits.
-func rsaCertificate(t *testing.T) (chain, private []byte) {
-	t.Helper()
-	key, err := rsa.GenerateKey(rand.Reader, 2048)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Minute), NotAfter: time.Now().Add(time.Hour),
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, IPAddresses: []net.IP{net.ParseIP(bed.Loopback)},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pkcs8, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8})
 }

@@ -94,14 +94,14 @@ func newStage(t *testing.T) *stage {
 		s.serveEcho(t, peer)
 		s.echo = append(s.echo, peer)
 	}
-	s.chain, s.key = certificate(t)
+	s.chain, s.key = certificate(t, serverAddr)
 	s.roots.AppendCertsFromPEM(s.chain)
 	return s
 }
 
-// certificate makes a certificate for the server and its key, in PEM. The key is of the kind that cert-manager makes unless told otherwise, for
+// certificate makes a certificate for an address and its key, in PEM. The key is of the kind that cert-manager makes unless told otherwise, for
 // which a handshake costs the server far more than for an elliptic curve.
-func certificate(t *testing.T) (chain, private []byte) {
+func certificate(t *testing.T, server netip.Addr) (chain, private []byte) {
 	t.Helper()
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
@@ -109,7 +109,7 @@ func certificate(t *testing.T) (chain, private []byte) {
 	}
 	form := &x509.Certificate{
 		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{serverAddr.AsSlice()},
+		IPAddresses: []net.IP{server.AsSlice()},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, form, form, key.Public(), key)
 	if err != nil {

@@ -349,7 +349,7 @@ spec:
 apiVersion: stunner.l7mp.io/v1
 kind: GatewayConfig
 metadata: {name: missing, namespace: CLASS}
-spec: {dataplane: CLASS, userName: caller, password: marzipan}
+spec: {dataplane: CLASS, userName: caller, password: marzipan-and-rosewater}
 `)
 	n.accepts("missing", "Accepted")
 	n.gateway("missing", homeless)

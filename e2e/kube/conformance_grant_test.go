@@ -101,7 +101,7 @@ spec:
 }
 
 // strict are the settings of a GatewayConfig that requires grants.
-const strict = "requireReferenceGrants: true, userName: caller, password: marzipan"
+const strict = "requireReferenceGrants: true, userName: caller, password: marzipan-and-rosewater"
 
 // A certificate whose grant is taken back goes out of use, though it were the last good one.
 func certificatesNeedLeave(n *tenant) {
@@ -138,7 +138,7 @@ func credentialsNeedLeave(n *tenant) {
 apiVersion: v1
 kind: Secret
 metadata: {name: vault, namespace: ` + next + `}
-stringData: {type: static, username: caller, password: marzipan}
+stringData: {type: static, username: caller, password: marzipan-and-rosewater}
 `)
 	var published []string
 	n.needsLeave(leave{next, "stunner.l7mp.io", "GatewayConfig", n.name, "", "Secret", ", name: vault"}, func() {
@@ -220,7 +220,7 @@ func nothingElseNeedsLeave(n *tenant) {
 apiVersion: v1
 kind: Secret
 metadata: {name: vault, namespace: ` + next + `}
-stringData: {type: static, username: caller, password: marzipan}
+stringData: {type: static, username: caller, password: marzipan-and-rosewater}
 ` + udpRoute("media", "{name: lobby}", "{name: rooms, namespace: "+next+"}"))
 	n.gatewayConfig("settings", "Accepted InUse:Used")
 	n.gateway("lobby", programmed)

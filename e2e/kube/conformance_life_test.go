@@ -122,7 +122,7 @@ func gatewaysOutliveWhatTheyNeed(n *tenant) {
 apiVersion: v1
 kind: Secret
 metadata: {name: vault}
-stringData: {type: ephemeral, secret: marzipan}
+stringData: {type: ephemeral, secret: marzipan-and-rosewater}
 `
 		settings = `
 apiVersion: stunner.l7mp.io/v1

@@ -192,7 +192,7 @@ spec: %[2]s
 apiVersion: stunner.l7mp.io/v1
 kind: GatewayConfig
 metadata: {name: %[1]s}
-spec: {dataplane: NAMESPACE-%[1]s, userName: caller, password: marzipan}
+spec: {dataplane: NAMESPACE-%[1]s, userName: caller, password: marzipan-and-rosewater}
 ---
 apiVersion: gateway.networking.k8s.io/v1
 kind: Gateway

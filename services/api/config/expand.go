@@ -99,6 +99,9 @@ func (l *Listener) texts(visit func(value *string, field string, j int)) {
 		visit(&l.Certificates[j].Cert, "certificates["+strconv.Itoa(j)+"].cert", -1)
 		visit((*string)(&l.Certificates[j].Key), "certificates["+strconv.Itoa(j)+"].key", -1)
 	}
+	for j := range l.ServiceAddresses {
+		visit(&l.ServiceAddresses[j], "service_addresses", j)
+	}
 	for j := range l.Routes {
 		visit(&l.Routes[j], "routes", j)
 	}

@@ -266,6 +266,9 @@ func siege(t *testing.T, attack func(d *target, same *call.Call)) {
 		}
 	}
 	d.recovered(t, rss, goroutines)
+	if n := d.metric(t, "stunner_panics_total"); n != 0 {
+		t.Errorf("%v panics", n)
+	}
 }
 
 // newcomer is a call from its beginning to its end.

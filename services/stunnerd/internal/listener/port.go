@@ -36,8 +36,8 @@ type udpPort struct {
 // strangerSockets is how many sockets answer clients without a session. The source of a first request may be forged. The answer to an
 // address of a local network where nobody is waits for three seconds for its neighbour to be resolved, and takes about 1 kB of the send
 // buffer meanwhile. Together the sockets have room for more than three seconds of the challenges that addresses of private networks get
-// (gate.HiddenFactor).
-const strangerSockets = 8
+// from a listener: 1,000 a second, and as many to clients that repeat their requests.
+const strangerSockets = 12
 
 func openPort(number, readers int, log *slog.Logger) (*udpPort, error) {
 	if err := probeUDP(number); err != nil {

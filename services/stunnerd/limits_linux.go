@@ -9,13 +9,15 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/listener"
 )
 
 const (
 	// reservedFiles are descriptors for everything that is no relay: listeners, connections to the config source, probes.
 	reservedFiles = 200
-	// filesPerSession are the relay's socket, and the client's socket or connection.
-	filesPerSession = 2
+	// clientFiles is the part of the descriptors that are sockets for one client: half of those in which clients get one.
+	clientFiles = 2 * listener.OwnShare
 	// memoryPerSession is a generous estimate of what an allocation costs, kernel memory included.
 	memoryPerSession = 64 << 10
 	// cgroups is where the limits of a container are to be read.
@@ -35,7 +37,7 @@ func capacity(memory int64) int {
 	limit := math.MaxInt
 	var files unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err == nil && files.Cur < math.MaxInt32 {
-		limit = max((int(files.Cur)-reservedFiles)/filesPerSession, 1)
+		limit = max(int(files.Cur)-int(files.Cur)/clientFiles-reservedFiles, 1)
 	}
 	if memory > 0 {
 		limit = min(limit, int(memory/memoryPerSession))

@@ -16,7 +16,7 @@ func TestCapacityFollowsMemoryAndDescriptors(t *testing.T) {
 	}
 	byFiles := math.MaxInt
 	if files.Cur < math.MaxInt32 {
-		byFiles = (int(files.Cur) - reservedFiles) / filesPerSession
+		byFiles = int(files.Cur) - int(files.Cur)/16 - reservedFiles
 	}
 	if got := capacity(0); got != byFiles {
 		t.Errorf("without a memory limit: %d, want %d", got, byFiles)

@@ -3,6 +3,7 @@ package datagram
 import (
 	"context"
 	"errors"
+	"math"
 	"net"
 	"net/netip"
 	"os"
@@ -47,7 +48,7 @@ func TestSteeredPortIsReadByItsFirstSockets(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range senders {
-		own, err := s.Join(port)
+		own, err := s.Join(port, math.MaxInt)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -103,7 +104,7 @@ func readBy(t *testing.T, client net.Conn, conns []*net.UDPConn) int {
 func TestSenderSendsFromItsPortToEitherFamily(t *testing.T) {
 	conn, s := reader(t, "", 0)
 	port := conn.LocalAddr().(*net.UDPAddr).Port
-	own, err := s.Join(port)
+	own, err := s.Join(port, math.MaxInt)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,9 +144,16 @@ func TestSenderOfIPv4(t *testing.T) {
 	}
 }
 
+func TestSenderLeavesScarceDescriptorsAlone(t *testing.T) {
+	conn, s := reader(t, "", 0)
+	if own, err := s.Join(conn.LocalAddr().(*net.UDPAddr).Port, 2); !errors.Is(err, ErrScarce) || own != nil {
+		t.Errorf("%v, %v, want %v", own, err, ErrScarce)
+	}
+}
+
 func TestSenderThatIsClosedSendsNothing(t *testing.T) {
 	conn, s := reader(t, "", 0)
-	own, err := s.Join(conn.LocalAddr().(*net.UDPAddr).Port)
+	own, err := s.Join(conn.LocalAddr().(*net.UDPAddr).Port, math.MaxInt)
 	if err != nil {
 		t.Fatal(err)
 	}

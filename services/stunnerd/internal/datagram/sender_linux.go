@@ -51,12 +51,19 @@ func NewSender(conn *net.UDPConn) (*Sender, error) {
 	return s, nil
 }
 
+// ErrScarce is the error of a socket whose descriptor would be beyond a bound.
+var ErrScarce = errors.New("descriptors are scarce")
+
 // Join returns a Sender that has a socket of its own on the port of s. The sockets of that port must have SO_REUSEPORT and be on the wildcard address. The
-// new socket receives nothing if the port is steered (see Steer).
-func (s *Sender) Join(port int) (*Sender, error) {
+// new socket receives nothing if the port is steered (see Steer). The error is ErrScarce when the number of the descriptor would be above
+// most: the kernel gives out the lowest that is free, so the number tells how many are in use.
+func (s *Sender) Join(port, most int) (*Sender, error) {
 	fd, err := unix.Socket(s.family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open UDP socket: %w", err)
+	}
+	if fd > most {
+		return nil, errors.Join(ErrScarce, unix.Close(fd))
 	}
 	if err := bindShared(fd, s.family, port); err != nil {
 		return nil, errors.Join(fmt.Errorf("bind UDP socket to port %d: %w", port, err), unix.Close(fd))

@@ -36,8 +36,9 @@ type association struct {
 	client netip.AddrPort
 	addr   *net.UDPAddr // the client, in the form that pion/dtls knows
 	from   datagram.Source
-	// own sends to this client only; nil where all clients share the senders of the port.
+	// own sends to this client, and to no other unless it is shared.
 	own    *datagram.Sender
+	shared bool
 	cookie [cookieSize]byte
 	// ahead is by how much records of the handshake are numbered higher than pion/dtls numbers them: the ServerHello has the number of the
 	// ClientHello, so that no number comes twice after several HelloVerifyRequests (RFC 6347 §4.2.1).
@@ -142,12 +143,12 @@ func newAssociation(s *dtlsSocket, client netip.AddrPort, from datagram.Source, 
 	if err := relay.Room(); err != nil {
 		return nil, err
 	}
-	own, err := s.port.own()
+	own, shared, err := s.port.own(s.index)
 	if err != nil {
 		return nil, err
 	}
 	a := &association{
-		socket: s, client: client, addr: net.UDPAddrFromAddrPort(client), from: from, own: own,
+		socket: s, client: client, addr: net.UDPAddrFromAddrPort(client), from: from, own: own, shared: shared,
 		cookie: [cookieSize]byte(h.cookie), ahead: h.sequence - 1,
 		inbox: make(chan []byte, inbox), interrupt: make(chan struct{}, 1), closed: make(chan struct{}), gone: make(chan struct{}),
 	}
@@ -162,7 +163,7 @@ func newAssociation(s *dtlsSocket, client netip.AddrPort, from datagram.Source, 
 
 // release closes the association's socket.
 func (a *association) release() {
-	if a.own != nil {
+	if !a.shared {
 		_ = a.own.Close()
 	}
 }
@@ -233,17 +234,10 @@ func (a *association) WriteTo(records []byte, _ net.Addr) (int, error) {
 	if !a.answered.Load() && a.answered.CompareAndSwap(false, true) {
 		a.pace.rest()
 	}
-	if err := a.send(a.renumber(records)); err != nil {
+	if err := a.own.Send(a.renumber(records), a.client, &a.from); err != nil {
 		a.socket.drop(a.client, relay.Undelivered(err))
 	}
 	return len(records), nil
-}
-
-func (a *association) send(records []byte) error {
-	if a.own == nil {
-		return a.socket.port.answer(records, a.client, &a.from)
-	}
-	return a.own.Send(records, a.client, &a.from)
 }
 
 // agree makes our cookie the one that pion/dtls waits for. There is no other way in than to write over it: this runs in the goroutine

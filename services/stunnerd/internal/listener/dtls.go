@@ -36,6 +36,7 @@ type dtlsSocket struct {
 	*connections
 	conn    *net.UDPConn
 	port    *udpPort
+	index   int // among the readers of the port
 	task    watch.Task
 	cookies *cookies
 	offer   func(hello) ([]dtls.ServerOption, error)
@@ -58,9 +59,9 @@ func openDTLS(c config.Listener, g *gate.Gate, m *meter.Listener, o Options) (Li
 		forget:      o.Meter.ListenerDrops.Watch(port.drops),
 	}
 	secret := cookieSecret()
-	for _, conn := range port.readers {
+	for i, conn := range port.readers {
 		s := &dtlsSocket{
-			connections: l.connections, conn: conn, port: port,
+			connections: l.connections, conn: conn, port: port, index: i,
 			cookies: newCookies(secret), offer: offers(certs, o), clients: map[netip.AddrPort]associations{},
 		}
 		l.sockets = append(l.sockets, s)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"net/netip"
 	"strconv"
@@ -14,13 +15,16 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
 )
 
 // udpPort is the sockets of a UDP or DTLS listener. All of them are bound to its port with SO_REUSEPORT:
 //
 //	readers    receive; one for each core
 //	strangers  send answers to clients without a session
-//	own        send to one client with a session; opened by own, closed with the session
+//	own        send to one client with a session each; opened by own, closed with the session
+//
+// The readers' sockets send to clients with a session that have none of their own.
 type udpPort struct {
 	number  int
 	readers []*net.UDPConn
@@ -31,7 +35,13 @@ type udpPort struct {
 	next atomic.Uint32
 	// steered tells that sockets which only send receive nothing. Without it there are none of them, and all sends share the readers' sockets.
 	steered bool
+	// most is the highest descriptor of a socket of one client.
+	most int
 }
+
+// OwnShare is the part of the descriptors of the process, from the first one on, in which clients with a session over UDP or DTLS get a socket of their
+// own. With 1,048,576 descriptors, a usual number in a cluster, those are 65,000 clients. Beyond it the descriptors are left to relays.
+const OwnShare = 8
 
 // strangerSockets is how many sockets answer clients without a session. The source of a first request may be forged. The answer to an
 // address of a local network where nobody is waits for three seconds for its neighbour to be resolved, and takes about 1 kB of the send
@@ -43,7 +53,7 @@ func openPort(number, readers int, log *slog.Logger) (*udpPort, error) {
 	if err := probeUDP(number); err != nil {
 		return nil, err
 	}
-	p := &udpPort{number: number}
+	p := &udpPort{number: number, most: relay.Descriptors() / OwnShare}
 	for range max(readers, 1) {
 		if err := p.addReader(); err != nil {
 			return nil, errors.Join(err, p.Close())
@@ -56,7 +66,7 @@ func openPort(number, readers int, log *slog.Logger) (*udpPort, error) {
 	}
 	p.steered = true
 	for range strangerSockets {
-		s, err := p.senders[0].Join(number)
+		s, err := p.senders[0].Join(number, math.MaxInt)
 		if err == nil {
 			p.strangers = append(p.strangers, s)
 			err = s.Widen()
@@ -127,12 +137,16 @@ func (p *udpPort) answer(frame []byte, to netip.AddrPort, from *datagram.Source)
 	return datagram.ErrCongested
 }
 
-// own opens a Sender for one client, or returns nil where clients share those of the readers.
-func (p *udpPort) own() (*datagram.Sender, error) {
+// own opens a Sender for one client. It returns the one that all clients of a reader share, and shared, where there is none for one client.
+func (p *udpPort) own(reader int) (s *datagram.Sender, shared bool, err error) {
 	if !p.steered {
-		return nil, nil
+		return p.senders[reader], true, nil
 	}
-	return p.senders[0].Join(p.number)
+	s, err = p.senders[0].Join(p.number, p.most)
+	if errors.Is(err, datagram.ErrScarce) || errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOMEM) {
+		return p.senders[reader], true, nil
+	}
+	return s, false, err
 }
 
 // drops is the number of datagrams that the kernel dropped at the readers' sockets.

@@ -30,6 +30,7 @@ type udpListener struct {
 type udpSocket struct {
 	conn  *net.UDPConn
 	port  *udpPort
+	index int // among the readers of the port
 	gate  *gate.Gate
 	drops *meter.Meter
 	meter *meter.Listener
@@ -46,8 +47,8 @@ func openUDP(c config.Listener, g *gate.Gate, m *meter.Listener, o Options) (Lis
 		return nil, err
 	}
 	l := &udpListener{port: port, forget: o.Meter.ListenerDrops.Watch(port.drops)}
-	for _, conn := range port.readers {
-		s := &udpSocket{conn: conn, port: port, gate: g, drops: o.Meter, meter: m, relays: map[netip.AddrPort]*relay.Relay{}}
+	for i, conn := range port.readers {
+		s := &udpSocket{conn: conn, port: port, index: i, gate: g, drops: o.Meter, meter: m, relays: map[netip.AddrPort]*relay.Relay{}}
 		l.sockets = append(l.sockets, s)
 		m.Open.Add(1)
 		m.Opened.Add(1)
@@ -165,8 +166,9 @@ type udpClient struct {
 	addr   netip.AddrPort
 	// from makes the answer leave from the address that was asked.
 	from datagram.Source
-	// own sends to this client only. It is there while the client has a session.
-	own atomic.Pointer[datagram.Sender]
+	// own sends to this client while it has a session, and to no other unless it is shared.
+	own    atomic.Pointer[datagram.Sender]
+	shared bool
 }
 
 // Send is part of session.Client.
@@ -202,16 +204,18 @@ func (s *udpSocket) ownOf(client netip.AddrPort) *datagram.Sender {
 
 // Admitted is part of session.Client: it opens a Sender for the session.
 func (c *udpClient) Admitted() error {
-	own, err := c.socket.port.own()
-	if own != nil {
-		c.own.Store(own)
+	own, shared, err := c.socket.port.own(c.socket.index)
+	if err != nil {
+		return err
 	}
-	return err
+	c.shared = shared
+	c.own.Store(own)
+	return nil
 }
 
 // Released is part of session.Client.
 func (c *udpClient) Released() {
-	if own := c.own.Swap(nil); own != nil {
+	if own := c.own.Swap(nil); own != nil && !c.shared {
 		_ = own.Close()
 	}
 }

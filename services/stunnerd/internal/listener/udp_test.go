@@ -158,3 +158,37 @@ func TestReaderSurvivesAPanic(t *testing.T) {
 		t.Error("the reader seems to be at work")
 	}
 }
+
+// where descriptors are scarce, clients with a session share the socket that reads them, and its end ends no other's.
+func TestClientsShareASocketWhereDescriptorsAreScarce(t *testing.T) {
+	port, err := openPort(testport.Free(t), 2, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer port.Close()
+	s := &udpSocket{conn: port.readers[1], port: port, index: 1, meter: &meter.Listener{}}
+	peer, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer peer.Close()
+	for _, most := range []int{0, 1 << 20} {
+		port.most = most
+		var clients []*udpClient
+		for range 2 {
+			c := &udpClient{socket: s, addr: peer.LocalAddr().(*net.UDPAddr).AddrPort()}
+			if err := c.Admitted(); err != nil {
+				t.Fatal(err)
+			}
+			clients = append(clients, c)
+		}
+		if shared := clients[0].own.Load() == clients[1].own.Load(); shared != (most == 0) {
+			t.Errorf("with descriptors up to %d: shared is %t", most, shared)
+		}
+		clients[0].Released()
+		if err := clients[1].Send([]byte("hello")); err != nil {
+			t.Errorf("with descriptors up to %d: %v", most, err)
+		}
+		clients[1].Released()
+	}
+}

@@ -3,6 +3,7 @@ package relay
 import (
 	"errors"
 	"fmt"
+	"math"
 
 	"golang.org/x/sys/unix"
 )
@@ -12,6 +13,15 @@ const reserved = 32
 
 // ErrNoRoom says that the descriptors that are left are not for clients.
 var ErrNoRoom = errors.New("the process has no more descriptors for clients: raise its limit (ulimit -n)")
+
+// Descriptors is how many descriptors the process may have.
+func Descriptors() int {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return 0
+	}
+	return int(min(limit.Cur, math.MaxInt32))
+}
 
 // Room returns ErrNoRoom when clients may not have another descriptor. The kernel gives out the lowest number that is free, so a new one tells
 // how many are taken.

@@ -6,6 +6,9 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/deptest"
 )
 
+// waits are the methods of a UDP socket that wait when its send buffer is full.
+var waits = []string{".WriteTo", ".WriteToUDP", ".WriteToUDPAddrPort", ".WriteMsgUDP", ".WriteMsgUDPAddrPort"}
+
 const internal = "github.com/stunner-gateway/stunner/services/stunnerd/internal/"
 
 func TestDependencies(t *testing.T) {
@@ -44,16 +47,19 @@ func TestDependencies(t *testing.T) {
 		{
 			Package:   internal + "relay",
 			Forbidden: []string{"net/http", "github.com/pion/turn/...", internal + "gate", internal + "listener", internal + "server"},
+			Calls:     waits,
 			Why:       "the media path must not depend on the protocol machine",
 		},
 		{
 			Package:   internal + "gate",
 			Forbidden: []string{"os", "net/http", internal + "listener", internal + "server", internal + "follower", internal + "admin"},
+			Calls:     waits,
 			Why:       "admission knows clients, not sockets and not where its policy comes from",
 		},
 		{
 			Package:   internal + "listener",
 			Forbidden: []string{"net/http", internal + "server", internal + "follower", internal + "admin"},
+			Calls:     waits,
 			Why:       "a transport knows the gate behind it and nothing of configs",
 		},
 		{

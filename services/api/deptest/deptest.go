@@ -30,7 +30,7 @@ type Rule struct {
 	Package string
 	// Forbidden holds import paths; one that ends in "/..." stands for that package and all below it.
 	Forbidden []string
-	// Calls holds functions that the package itself must not use, such as "time.Now".
+	// Calls holds functions that the package itself must not use, such as "time.Now", and methods of any type, such as ".WriteTo".
 	Calls []string
 	// Why is shown to whoever breaks the rule.
 	Why string
@@ -176,11 +176,12 @@ func calls(file string, functions []string) (all []string, err error) {
 		if !ok {
 			return true
 		}
+		name := "." + selector.Sel.Name
 		if x, ok := selector.X.(*ast.Ident); ok {
-			name := imported[x.Name] + "." + selector.Sel.Name
-			if slices.Contains(functions, name) {
-				all = append(all, fmt.Sprintf("forbidden call of %s: %s", name, fset.Position(n.Pos())))
-			}
+			name = imported[x.Name] + name
+		}
+		if slices.Contains(functions, name) {
+			all = append(all, fmt.Sprintf("forbidden call of %s: %s", name, fset.Position(n.Pos())))
 		}
 		return true
 	})

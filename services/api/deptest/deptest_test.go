@@ -20,6 +20,7 @@ func TestBrokenRulesAreFound(t *testing.T) {
 		"an import below":      {Rule{Package: self, Forbidden: []string{"encoding/..."}}, self + " -> encoding/json"},
 		"a call":               {Rule{Package: self, Calls: []string{"os/exec.Command"}}, "forbidden call of os/exec.Command: "},
 		"nothing of fmt's":     {Rule{Package: self, Forbidden: []string{"os", "reflect"}}, ""},
+		"a method":             {Rule{Package: self, Calls: []string{".Output"}}, "forbidden call of .Output: "},
 		"nothing, other names": {Rule{Package: self, Forbidden: []string{"encoding", "encoding/js"}, Calls: []string{"time.Now"}}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -105,10 +105,14 @@ func nonceFresh(g *Gate, r *request) *refusal {
 	return nil
 }
 
-// judged drops a request with a guessable name when there were too many wrong passwords.
+// judged refuses a request with a guessable name, without a look at its password, when there were too many wrong ones. A public source hears nothing
+// (T-07). A private one may be a load balancer: its clients get 401, so that one with a wrong password gives up instead of waiting for an answer.
 func judged(g *Gate, r *request) *refusal {
 	name, _ := r.value(stun.AttrUsername)
 	if g.policy.Load().Authority.Guessable(string(name)) && !g.limits.guesses.open(r) {
+		if hides(r.client.Addr().Addr()) {
+			return g.challenge(r, stun.CodeUnauthorized, meter.RateLimited)
+		}
 		return &refusal{reason: meter.RateLimited}
 	}
 	return nil

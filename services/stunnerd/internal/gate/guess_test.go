@@ -155,6 +155,21 @@ func TestGuessingBehindALoadBalancer(t *testing.T) {
 	})
 }
 
+// T-07: behind a load balancer a password that is not compared gets the answer of a wrong one, the right password too: the client gives up at
+// once, and learns nothing.
+func TestLockedPortOfAPrivateSourceIsAnsweredAlike(t *testing.T) {
+	virtually(t, func(v *virtual) {
+		guesser := newClient("10.0.0.1:1")
+		v.guess(guesser, username, strangerGuesses)
+		for _, pass := range []string{"guess", password} {
+			got := v.send(guesser, v.signed(guesser, username, pass, stun.MethodAllocate, udp))
+			if got == nil || codeOf(got) != stun.CodeUnauthorized {
+				t.Errorf("password %q on a locked port: %v, want 401", pass, got)
+			}
+		}
+	})
+}
+
 // T-07: who has a whole site of IPv6 finds few passwords too, and locks no other site.
 func TestGuessingFromASite(t *testing.T) {
 	virtually(t, func(v *virtual) {

@@ -66,7 +66,7 @@ func NewLimits() *Limits {
 func (g *Gate) answerable(r *request, why meter.Reason) bool {
 	source, l := r.client.Addr().Addr(), g.limits
 	switch why {
-	case meter.UnknownUser, meter.WrongPassword, meter.ExpiredCredential:
+	case meter.UnknownUser, meter.WrongPassword, meter.ExpiredCredential, meter.RateLimited:
 		name, _ := r.value(stun.AttrUsername)
 		return l.failures.allow(source, 1) && (l.failures.mayHide(source) || l.names.allowName(name))
 	}

@@ -41,7 +41,7 @@ var words = [reasonCount]string{
 	NoRelay:              "no relay port to be had",
 	Handshake:            "TLS or DTLS handshake failed",
 	ByteRate:             "more bytes a second than session_byte_rate or user_byte_rate allows",
-	RateLimited:          "too much from this source without a good credential: not answered",
+	RateLimited:          "too much from this source without a good credential",
 	Crowded:              "connection closed: of too many clients without a session it was the one that had been there for longest",
 }
 

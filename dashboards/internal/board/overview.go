@@ -154,7 +154,7 @@ func dropped(matchers string) grafana.Panel {
 		Help: "Datagrams that were dropped without an answer. rate_limited is somebody who knocks too often without a good credential.",
 		Queries: []grafana.Query{
 			{Expr: query.Rate("reason", window, telemetry.Dropped, matchers) + " > 0", Legend: "{{reason}}"},
-			{Expr: query.Rate("socket", window, telemetry.KernelDropped, matchers) + " > 0", Legend: "receive buffer of a {{socket}} full"},
+			{Expr: query.Rate("socket", window, telemetry.KernelDropped, matchers), Legend: "receive buffer of a {{socket}} full"},
 		},
 	}.Panel()
 }

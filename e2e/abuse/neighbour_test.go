@@ -16,9 +16,9 @@ import (
 
 const (
 	// window is how long a neighbour goes on, and joining over how much of that time new calls begin.
-	window, joining = 6 * time.Second, 4 * time.Second
+	window, joining = 5 * time.Second, 3 * time.Second
 	// mostLost is what the running calls may lose beside a neighbour, in percent. moreAge is how much older than in the quiet round their datagrams
-	// may be (p99). Both are also the tolerance of the comparison with coturn: of the 2,400 datagrams of a round, p99 is the 24th oldest, so a
+	// may be (p99). Both are also the tolerance of the comparison with coturn: of the 2,000 datagrams of a round, p99 is the 20th oldest, so a
 	// single pause of a processor of 100 ms, which delays 40 of them, decides it.
 	mostLost, moreAge = 1.0, 20 * time.Millisecond
 	// mostStalled is how long the machine may stand still in a round that counts; rounds is how often a round is tried until one counts. The age

@@ -207,7 +207,7 @@ type connection struct {
 func newConnection(conn net.Conn, l *connections) *connection {
 	c := &connection{raw: conn, conn: conn, addr: addrOf(conn.RemoteAddr()), listener: l}
 	if s, ok := conn.(*stream); ok {
-		c.out = &outlet{stream: s, conn: s, drop: c.drop, run: l.serving.Go}
+		c.out = &outlet{stream: s, conn: s, drop: c.drop, run: c.run}
 	}
 	c.stranger = l.opt.Limits.strangers.place(c.addr.Addr(), func() {
 		if c.session() != nil {
@@ -217,6 +217,19 @@ func newConnection(conn net.Conn, l *connections) *connection {
 		_ = c.raw.Close()
 	})
 	return c
+}
+
+// run runs a function in a goroutine of the listener. A panic ends this connection, and its session, instead of the process.
+func (c *connection) run(f func()) {
+	c.listener.serving.Go(func() {
+		defer func() {
+			if cause := recover(); cause != nil {
+				c.listener.opt.Meter.Panicked("send queue of connection", cause)
+				_ = c.raw.Close()
+			}
+		}()
+		f()
+	})
 }
 
 func addrOf(a net.Addr) netip.AddrPort {

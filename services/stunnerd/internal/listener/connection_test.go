@@ -118,6 +118,20 @@ func gone(t *testing.T, l *connections, left int) {
 	t.Fatalf("more than %d connections are left", left)
 }
 
+// T-17: a fault while the queue of a client is sent ends this connection, and not the process.
+func TestPanicWhileSendingEndsTheConnection(t *testing.T) {
+	l, _, _ := allocate(t, 8)
+	l.mu.Lock()
+	for c := range l.open {
+		c.run(func() { panic("a fault") })
+	}
+	l.mu.Unlock()
+	gone(t, l, 0)
+	if n := l.opt.Meter.Panics.Load(); n != 1 || l.gate.Sessions() != 0 {
+		t.Errorf("%d panics are counted, and %d sessions are left", n, l.gate.Sessions())
+	}
+}
+
 // A connection has to do with its own session only. Another one from the same port, to another address of this host, neither speaks for it nor
 // ends it.
 func TestConnectionEndsItsOwnSessionOnly(t *testing.T) {

@@ -71,9 +71,7 @@ func (o *outlet) enqueue(frame []byte) error {
 	now := time.Now()
 	if now.Sub(o.adapted) >= adaptPause {
 		o.adapted = now
-		if err := o.stream.adapt(); err != nil {
-			return errors.Join(err, o.stream.Close())
-		}
+		o.stream.adapt()
 	}
 	for len(o.queue) >= maxQueued || o.queued+len(frame) > maxQueuedBytes || o.outdated(now) {
 		oldest := slices.IndexFunc(o.queue, queuedFrame.isMedia)
@@ -141,6 +139,7 @@ func (o *outlet) refill() (done bool) {
 		frame := o.queue[0].bytes
 		o.remove(0)
 		if _, err := o.conn.Write(frame); err != nil {
+			o.closed = true
 			_ = o.stream.Close()
 			return true
 		}

@@ -48,11 +48,8 @@ func newStream(conn *net.TCPConn) (*stream, error) {
 	}
 	s := &stream{TCPConn: conn, socket: socket}
 	s.attempt = s.trySend
-	var opt error
-	err = socket.Control(func(fd uintptr) { opt = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, unsent) })
-	if err := errors.Join(err, opt); err != nil {
-		return nil, fmt.Errorf("bound unsent bytes of connection: %w", err)
-	}
+	// Without the option, which a sandbox may not have, more bytes wait in the kernel. That is no reason to refuse the client.
+	_ = socket.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, unsent) })
 	return s, nil
 }
 
@@ -121,20 +118,19 @@ const (
 
 // adapt bounds the bytes on their way to a client to what its link delivers within one round trip and maxAge. TCP by itself sends until a queue on
 // the way overflows, and such a queue may hold seconds of media. The bound is the size of the send buffer, which holds what is not
-// acknowledged; it grows again when the queue is gone. adapt is called while the client is behind, every adaptPause.
-func (s *stream) adapt() error {
-	var failed error
-	err := s.socket.Control(func(fd uintptr) {
-		var info *unix.TCPInfo
-		if info, failed = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); failed != nil {
+// acknowledged; it grows again when the queue is gone. adapt is called while the client is behind, every adaptPause. Where the kernel does not
+// tell, the bound stays as it is.
+func (s *stream) adapt() {
+	_ = s.socket.Control(func(fd uintptr) {
+		info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+		if err != nil {
 			return
 		}
 		if room := s.roomFor(info); room != s.room {
 			s.room = room
-			failed = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF, room/2) // the kernel takes it twice
+			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF, room/2) // the kernel doubles it
 		}
 	})
-	return errors.Join(err, failed)
 }
 
 // roomFor returns the room that a connection is to have, 0 for what the kernel chooses.

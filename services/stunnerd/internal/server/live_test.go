@@ -16,9 +16,11 @@ func TestServerIsNotLiveWhenALaneDoesNotComeBack(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer s.Close()
+		defer s.Close() // after the lock is given back
 		lane := s.machine.Tasks()[0]
 		lane.Begin()
+		s.mu.Lock() // as a change of the config that waits for what is stuck
+		defer s.mu.Unlock()
 		for range 2 {
 			if err := s.Live(); err != nil {
 				t.Errorf("live at once: %v", err)

@@ -78,6 +78,8 @@ type Server struct {
 	served    bool // all listeners of a config were open at the same time, and there was at least one
 	retiring  sync.WaitGroup
 	closed    chan struct{}
+	// tasks are the goroutines that Live looks at.
+	tasks atomic.Pointer[[]*watch.Task]
 }
 
 // running is an open listener.
@@ -132,6 +134,7 @@ func New(o Options) (*Server, error) {
 		closed: make(chan struct{}),
 	}
 	s.meter.LogFaults(o.Log)
+	s.watchTasks()
 	s.network = relay.Kernel{ICMP: o.ICMP, Local: s.isLocal}
 	if o.RelayPorts.Len() > 0 {
 		s.network.Ports = relay.NewPorts(o.RelayPorts)
@@ -148,7 +151,7 @@ func (s *Server) Meter() *meter.Meter { return s.meter }
 // again.
 func (s *Server) Live() error {
 	now := time.Now()
-	for _, t := range s.tasks() {
+	for _, t := range *s.tasks.Load() {
 		if t.Stuck(now) {
 			return fmt.Errorf("stunnerd not live: a reader of a listener, or a lane of pion/turn, has handled one message for more than %v", watch.Patience)
 		}
@@ -156,9 +159,8 @@ func (s *Server) Live() error {
 	return nil
 }
 
-func (s *Server) tasks() []*watch.Task {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// watchTasks sets the goroutines that Live looks at. The caller holds mu. Live does not: a change of the config that waits for a stuck reader holds it.
+func (s *Server) watchTasks() {
 	tasks := s.machine.Tasks()
 	for _, r := range s.listeners {
 		tasks = append(tasks, r.socket.Tasks()...)
@@ -166,7 +168,7 @@ func (s *Server) tasks() []*watch.Task {
 			tasks = append(tasks, old.socket.Tasks()...)
 		}
 	}
-	return tasks
+	s.tasks.Store(&tasks)
 }
 
 // Sessions is who is connected.
@@ -217,6 +219,7 @@ func (s *Server) Apply(next config.Config) (Plan, error) {
 		}
 	}
 	s.wanted, s.running = next, withoutFailures(next.Clone(), s.listeners)
+	s.watchTasks()
 	s.meter.Applied.Add(1)
 	err := s.report(failed)
 	s.served = s.served || len(next.Listeners) > 0 && s.ready() == nil

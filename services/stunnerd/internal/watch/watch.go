@@ -21,10 +21,10 @@ type Task struct {
 	since time.Time
 }
 
-// Begin begins a turn. Only the goroutine itself may call it, and End.
+// Begin begins a turn, and End ends it. No two turns of a Task may overlap.
 func (t *Task) Begin() { t.turns.Add(1) }
 
-// End ends a turn.
+// End ends the turn that Begin began.
 func (t *Task) End() { t.turns.Add(1) }
 
 // Working tells whether a turn is under way.

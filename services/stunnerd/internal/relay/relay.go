@@ -6,7 +6,7 @@
 // pion's yes. Every datagram, either way, is checked against the routes by address and port; none is cut: it passes whole or
 // not at all.
 //
-// Nothing on the path of media in channels locks, allocates or formats.
+// Nothing on the path of media in channels allocates, formats, or waits for a lock or for room in a send buffer.
 package relay
 
 import (

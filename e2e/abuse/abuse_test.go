@@ -300,19 +300,22 @@ func echo(t *testing.T) netip.AddrPort {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	go func() {
-		buf := make([]byte, 2048)
-		for {
-			n, from, err := conn.ReadFromUDPAddrPort(buf)
-			if errors.Is(err, net.ErrClosed) {
-				return
-			}
-			if err == nil {
-				_, _ = conn.WriteToUDPAddrPort(buf[:n], from) // a client that is gone is no concern of the peer's
-			}
-		}
-	}()
+	go sendBack(conn)
 	return conn.LocalAddr().(*net.UDPAddr).AddrPort()
+}
+
+// sendBack sends every datagram back until the socket is closed.
+func sendBack(conn *net.UDPConn) {
+	buf := make([]byte, 2048)
+	for {
+		n, from, err := conn.ReadFromUDPAddrPort(buf)
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err == nil {
+			_, _ = conn.WriteToUDPAddrPort(buf[:n], from) // clients count what is lost
+		}
+	}
 }
 
 func freePort(t *testing.T) int {

@@ -137,19 +137,7 @@ func socket(t *testing.T, in *netns.Space, local netip.AddrPort) *net.UDPConn {
 
 func (s *stage) serveEcho(t *testing.T, at netip.AddrPort) {
 	t.Helper()
-	conn := socket(t, s.peers, at)
-	go func() {
-		buf := make([]byte, 2048)
-		for {
-			n, from, err := conn.ReadFromUDPAddrPort(buf)
-			if errors.Is(err, net.ErrClosed) {
-				return
-			}
-			if err == nil {
-				_, _ = conn.WriteToUDPAddrPort(buf[:n], from) // what is lost is counted by the client
-			}
-		}
-	}()
+	go sendBack(socket(t, s.peers, at))
 }
 
 // sendBufferLimit is net.core.wmem_max, in bytes.

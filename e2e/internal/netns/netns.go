@@ -5,6 +5,7 @@ import (
 	"flag"
 	"os"
 	"os/exec"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -27,11 +28,7 @@ func Isolated(t *testing.T) bool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pattern := "^" + t.Name() + "$"
-	if _, subtests, some := strings.Cut(flag.Lookup("test.run").Value.String(), "/"); some {
-		pattern += "/" + subtests
-	}
-	child := exec.CommandContext(t.Context(), program, "-test.run", pattern, "-test.v", "-test.count=1")
+	child := exec.CommandContext(t.Context(), program, "-test.run", selected(t.Name(), flag.Lookup("test.run").Value.String()), "-test.v", "-test.count=1")
 	child.Env = append(os.Environ(), inside+"="+t.Name())
 	child.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
 	out, err := child.CombinedOutput()
@@ -40,6 +37,26 @@ func Isolated(t *testing.T) bool {
 		t.Fatal(err)
 	}
 	return false
+}
+
+// selected returns a pattern for -run that selects one test, and of its subtests those that the given pattern selects.
+func selected(test, pattern string) string {
+	whole := "^" + test + "$"
+	var parts []string
+	for _, alternative := range strings.Split(pattern, "|") {
+		top, subtests, some := strings.Cut(alternative, "/")
+		if found, err := regexp.MatchString(top, test); err != nil || !found {
+			continue
+		}
+		if !some {
+			return whole
+		}
+		parts = append(parts, whole+"/"+subtests)
+	}
+	if len(parts) == 0 {
+		return whole
+	}
+	return strings.Join(parts, "|")
 }
 
 // Run runs a command in the network of the calling thread, and returns what it printed. An error ends the test.

@@ -36,18 +36,7 @@ func TestJ03FloodDoesNotHideNewKeys(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	real := http.DefaultTransport
-	defer func() { http.DefaultTransport = real }()
-	synctest.Test(t, func(t *testing.T) {
-		i := &issuer{keys: map[string]*ecdsa.PrivateKey{}}
-		http.DefaultTransport = away{i}
-		i.rotate(t, "first")
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		p, err := NewPolicy(ctx, Config{Issuer: "issuer", Audience: "audience", JWKSURL: "https://issuer.example.org/keys"}, slog.New(slog.NewTextHandler(io.Discard, nil)))
-		if err != nil {
-			t.Fatal(err)
-		}
+	withIssuer(t, func(t *testing.T, i *issuer, p *Policy) {
 		accepted(t, p, i.headers(t, "first"))
 		flood := func(during time.Duration) {
 			for start, n := time.Now(), 0; time.Since(start) < during; n++ {
@@ -64,5 +53,24 @@ func TestJ03FloodDoesNotHideNewKeys(t *testing.T) {
 		if n := i.fetches.Load(); n > 4 {
 			t.Errorf("%d fetches in two minutes, want one at the start, one at the first stranger and one a minute", n)
 		}
+	})
+}
+
+// withIssuer runs a test in virtual time, with an issuer that has one key, "first", and a policy that trusts it.
+func withIssuer(t *testing.T, test func(t *testing.T, i *issuer, p *Policy)) {
+	t.Helper()
+	real := http.DefaultTransport
+	defer func() { http.DefaultTransport = real }()
+	synctest.Test(t, func(t *testing.T) {
+		i := &issuer{keys: map[string]*ecdsa.PrivateKey{}}
+		http.DefaultTransport = away{i}
+		i.rotate(t, "first")
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		p, err := NewPolicy(ctx, Config{Issuer: "issuer", Audience: "audience", JWKSURL: "https://issuer.example.org/keys"}, slog.New(slog.NewTextHandler(io.Discard, nil)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		test(t, i, p)
 	})
 }

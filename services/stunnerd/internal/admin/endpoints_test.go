@@ -57,34 +57,31 @@ func TestEndpointsAreReadOnly(t *testing.T) {
 	}})
 	for _, path := range []string{"live", "ready", "status", "sessions?nonsense=1", "refusals", "metrics", "nowhere", ""} {
 		for _, method := range []string{"POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND"} {
-			req, err := http.NewRequest(method, url+path, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			resp, err := http.DefaultClient.Do(req)
-			if err != nil {
-				t.Fatal(err)
-			}
-			_ = resp.Body.Close()
-			if resp.StatusCode != http.StatusMethodNotAllowed || resp.Header.Get("Allow") != "GET, HEAD" {
-				t.Errorf("%s /%s: %d, Allow %q", method, path, resp.StatusCode, resp.Header.Get("Allow"))
+			if status, allow := answered(t, method, url+path); status != http.StatusMethodNotAllowed || allow != "GET, HEAD" {
+				t.Errorf("%s /%s: %d, Allow %q", method, path, status, allow)
 			}
 		}
 		for _, method := range []string{"GET", "HEAD"} {
-			req, err := http.NewRequest(method, url+path, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			resp, err := http.DefaultClient.Do(req)
-			if err != nil {
-				t.Fatal(err)
-			}
-			_ = resp.Body.Close()
-			if resp.StatusCode == http.StatusMethodNotAllowed {
-				t.Errorf("%s /%s: %d", method, path, resp.StatusCode)
+			if status, _ := answered(t, method, url+path); status == http.StatusMethodNotAllowed {
+				t.Errorf("%s /%s: %d", method, path, status)
 			}
 		}
 	}
+}
+
+// answered returns the status of the answer to a request, and its header Allow.
+func answered(t *testing.T, method, url string) (status int, allow string) {
+	t.Helper()
+	req, err := http.NewRequest(method, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	return resp.StatusCode, resp.Header.Get("Allow")
 }
 
 func get(t *testing.T, url string) (int, string) {

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/stunner-gateway/stunner/services/api/credential"
 )
@@ -28,6 +29,7 @@ func (c Config) Canonical() []byte {
 	slices.SortStableFunc(c.Clusters, func(a, b Cluster) int { return cmp.Compare(a.Name, b.Name) })
 	for i := range c.Clusters {
 		c.Clusters[i].Endpoints = set(c.Clusters[i].Endpoints)
+		c.Clusters[i].Except = set(c.Clusters[i].Except)
 	}
 	var out bytes.Buffer
 	enc := json.NewEncoder(&out)
@@ -63,6 +65,10 @@ func (c Config) Clone() Config {
 		overlap := *c.Auth.CredentialOverlap
 		c.Auth.CredentialOverlap = &overlap
 	}
+	if c.Auth.Former != nil {
+		former := *c.Auth.Former
+		c.Auth.Former = &former
+	}
 	c.Listeners = slices.Clone(c.Listeners)
 	for i := range c.Listeners {
 		c.Listeners[i].Routes = slices.Clone(c.Listeners[i].Routes)
@@ -72,18 +78,22 @@ func (c Config) Clone() Config {
 	c.Clusters = slices.Clone(c.Clusters)
 	for i := range c.Clusters {
 		c.Clusters[i].Endpoints = slices.Clone(c.Clusters[i].Endpoints)
+		c.Clusters[i].Except = slices.Clone(c.Clusters[i].Except)
 	}
 	return c
 }
 
-// Redacted returns a copy with credential.Redacted in the place of every secret. It still parses and validates, but it authenticates
-// nobody: see Auth.Authority.
+// Redacted returns a copy with credential.Redacted in the place of every secret, the user name included, which may come from a Secret. The copy
+// still parses and validates, but it authenticates nobody: see Auth.Authority.
 func (c Config) Redacted() Config {
 	c = c.Clone()
 	for key, value := range c.Auth.Credentials {
-		if key != KeyUsername && value != "" {
+		if value != "" {
 			c.Auth.Credentials[key] = credential.Redacted
 		}
+	}
+	if c.Auth.Former != nil {
+		c.Auth.Former.Secret = credential.Redacted
 	}
 	redact := func(key *credential.Secret) {
 		if *key != "" {
@@ -109,6 +119,9 @@ func (c Config) IsRedacted() bool {
 		if redacted(secret) {
 			return true
 		}
+	}
+	if c.Auth.Former != nil && redacted(c.Auth.Former.Secret) {
+		return true
 	}
 	return slices.ContainsFunc(c.Listeners, func(l Listener) bool {
 		return redacted(l.Key) || slices.ContainsFunc(l.Certificates, func(c Certificate) bool { return redacted(c.Key) })
@@ -139,6 +152,14 @@ func (a Auth) Authority() credential.Authority {
 		authority.SharedSecret = secret
 	}
 	return authority
+}
+
+// FormerAuthority returns who vouches for credentials that Former has signed, and until when; the zero Authority, which accepts nobody, without one.
+func (a Auth) FormerAuthority() (former credential.Authority, until time.Time) {
+	if a.Former == nil || a.Former.Secret == credential.Redacted || canonical(authTypes, a.Type, AuthStatic) != AuthEphemeral {
+		return former, until
+	}
+	return credential.Authority{Realm: a.Realm, SharedSecret: a.Former.Secret}, time.Unix(a.Former.Until, 0)
 }
 
 // Zero returns the config that stands for "no config": no listeners, no clusters, dummy credentials. As a discovery frame it says

@@ -111,6 +111,16 @@ type Auth struct {
 	// CredentialOverlap is how long, in seconds, a session may refresh with the credential that it began with after a config has replaced that
 	// credential. Nil means DefaultCredentialOverlap, 0 means not at all: the next request of the session is refused.
 	CredentialOverlap *int32 `json:"credential_overlap,omitempty"`
+	// Former is a shared secret that signed credentials before Credentials did; nil for none. What it has signed is good for new sessions as
+	// well, for as long as Former says. Dataplanes that do not know the field refuse such credentials.
+	Former *FormerSecret `json:"former,omitempty"`
+}
+
+// FormerSecret is a shared secret that is on its way out.
+type FormerSecret struct {
+	Secret credential.Secret `json:"secret"`
+	// Until is when it ends, in seconds since 1970.
+	Until int64 `json:"until"`
 }
 
 // Overlap is CredentialOverlap as a duration, with the default filled in.
@@ -169,4 +179,7 @@ type Cluster struct {
 	Protocol string `json:"protocol"`
 	// Endpoints are in the syntax of ParseEndpoint for Static, host names for StrictDNS.
 	Endpoints []string `json:"endpoints,omitempty"`
+	// Except are addresses that prefixes among the endpoints of a Static cluster do not open. An endpoint that is a single address is open
+	// although it stands here. The order has no meaning. Dataplanes that do not know the field open the whole prefixes.
+	Except []string `json:"except,omitempty"`
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/stunner-gateway/stunner/services/api/credential"
 )
@@ -88,13 +89,26 @@ func (d *differences) auth(old, next Auth) {
 	d.number("auth.credential_overlap", int(old.Overlap().Seconds()), int(next.Overlap().Seconds()))
 	keys := slices.AppendSeq(slices.Collect(maps.Keys(old.Credentials)), maps.Keys(next.Credentials))
 	for _, key := range set(keys) {
-		field := "auth.credentials." + key
-		if key == KeyUsername {
-			d.text(field, string(old.Credentials[key]), string(next.Credentials[key]))
-			continue
-		}
-		d.secret(field, old.Credentials[key], next.Credentials[key])
+		d.secret("auth.credentials."+key, old.Credentials[key], next.Credentials[key])
 	}
+	was, is := valueOf(old.Former), valueOf(next.Former)
+	d.secret("auth.former.secret", was.Secret, is.Secret)
+	d.text("auth.former.until", instant(was.Until), instant(is.Until))
+}
+
+func valueOf(f *FormerSecret) FormerSecret {
+	if f == nil {
+		return FormerSecret{}
+	}
+	return *f
+}
+
+// instant is a time in seconds since 1970 for people, "" for none.
+func instant(seconds int64) string {
+	if seconds == 0 {
+		return ""
+	}
+	return time.Unix(seconds, 0).UTC().Format(time.RFC3339)
 }
 
 func (d *differences) listeners(old, next []Listener) {
@@ -139,6 +153,7 @@ func (d *differences) clusters(old, next []Cluster) {
 		d.text(field+"type", string(old.Type), string(next.Type))
 		d.text(field+"protocol", old.Protocol, next.Protocol)
 		d.list(field+"endpoints", old.Endpoints, next.Endpoints)
+		d.list(field+"except", old.Except, next.Except)
 	})
 }
 

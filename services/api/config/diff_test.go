@@ -49,7 +49,7 @@ func TestDiff(t *testing.T) {
 		`auth.realm: "stunner.l7mp.io" -> "media.example"`,
 		`auth.credentials.password: "<redacted>" -> "<redacted>"`,
 		`auth.credentials.secret: "" -> "<redacted>"`,
-		`auth.credentials.username: "user" -> "other"`,
+		`auth.credentials.username: "<redacted>" -> "<redacted>"`,
 		`listeners[media/edge/udp].service_addresses: "" -> "10.96.0.7:3478"`,
 		`listeners[media/edge/udp].port: "3478" -> "3479"`,
 		`listeners[media/edge/udp].routes: "media/gone" -> "media/new"`,
@@ -148,16 +148,20 @@ func TestRedactedShowsNoSecretAndOpensNothing(t *testing.T) {
 	c.Listeners[1].Protocol, c.Listeners[1].Cert, c.Listeners[1].Key = config.TURNTLS, cert, credential.Secret(key)
 	c.Listeners[1].Certificates = []config.Certificate{{Cert: cert, Key: credential.Secret(key)}}
 	c.Admin.License = &config.License{Key: "k", HMAC: "hunter4"}
+	c.Auth.Credentials["username"], c.Auth.Former = "ned-from-a-secret", &config.FormerSecret{Secret: "hunter5", Until: 1}
 	redacted := c.Redacted()
 	text := string(redacted.Canonical())
-	if strings.Contains(text, "hunter") || strings.Contains(text, key) {
+	if strings.Contains(text, "hunter") || strings.Contains(text, key) || strings.Contains(text, "ned-from-a-secret") {
 		t.Errorf("a secret is left in %s", text)
 	}
 	if err := parse(t, text).Validate(); err != nil {
 		t.Errorf("it does not validate: %v", err)
 	}
-	if redacted.Auth.Credentials["username"] != "user" || string(c.Auth.Credentials["password"]) != "hunter2" {
-		t.Error("the user name is no secret, and the original keeps its secrets")
+	if string(c.Auth.Credentials["password"]) != "hunter2" || string(c.Auth.Former.Secret) != "hunter5" {
+		t.Error("the original has lost its secrets")
+	}
+	if former, _ := redacted.Auth.FormerAuthority(); former != (credential.Authority{}) {
+		t.Errorf("it lets in whoever knows the word: %+v", former)
 	}
 	if a := redacted.Auth.Authority(); a.Username != "" || a.SharedSecret != "" {
 		t.Errorf("it lets in whoever knows the word: %+v", a)

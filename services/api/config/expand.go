@@ -65,7 +65,7 @@ func (p place) String() string {
 	return path
 }
 
-// texts visits the text fields that may hold placeholders: all but the version, the license and the credentials.
+// texts visits the text fields that may hold placeholders: all but the version, the license, the credentials and the former secret.
 func (c *Config) texts(visit func(value *string, at place)) {
 	one := func(field string, value *string) { visit(value, place{field: field, j: -1}) }
 	one("admin.name", &c.Admin.Name)
@@ -113,6 +113,9 @@ func (c *Cluster) texts(visit func(value *string, field string, j int)) {
 	visit(&c.Protocol, "protocol", -1)
 	for j := range c.Endpoints {
 		visit(&c.Endpoints[j], "endpoints", j)
+	}
+	for j := range c.Except {
+		visit(&c.Except[j], "except", j)
 	}
 }
 

@@ -106,7 +106,7 @@ func (l leaf) get(v reflect.Value) reflect.Value {
 // fields are those of a config that may hold placeholders.
 func fields() (all []leaf) {
 	for _, l := range leaves(reflect.TypeFor[config.Config]()) {
-		if name := l.String(); name != "version" && !strings.HasPrefix(name, "admin.license_config") {
+		if name := l.String(); name != "version" && !strings.HasPrefix(name, "admin.license_config") && !strings.HasPrefix(name, "auth.former") {
 			all = append(all, l)
 		}
 	}

@@ -156,11 +156,24 @@ func (f *findings) auth(a Auth) {
 	case AuthStatic:
 		f.credential(a, KeyUsername)
 		f.credential(a, KeyPassword)
-		f.text("auth.credentials."+KeyUsername, string(a.Credentials[KeyUsername]), maxUsername)
+		if len(a.Credentials[KeyUsername]) > maxUsername {
+			f.add("auth.credentials."+KeyUsername, "", "is too long", fmt.Sprintf("use at most %d bytes", maxUsername))
+		}
 	case AuthEphemeral:
 		f.credential(a, KeySecret)
+		f.former(a.Former)
 	default:
 		f.add("auth.type", string(a.Type), "is unknown", "use none, static or ephemeral")
+	}
+}
+
+func (f *findings) former(former *FormerSecret) {
+	switch {
+	case former == nil:
+	case former.Secret == "" || len(former.Secret) > maxText:
+		f.add("auth.former.secret", "", "is missing or too long", fmt.Sprintf("use 1 to %d bytes, or leave auth.former out", maxText))
+	case former.Until <= 0:
+		f.add("auth.former.until", strconv.FormatInt(former.Until, 10), "is no time", "use seconds since 1970")
 	}
 }
 
@@ -233,6 +246,9 @@ func (f *findings) clusters(clusters []Cluster) {
 		if f.atMost(index("clusters", i, "endpoints"), len(c.Endpoints), maxEndpoints) {
 			f.endpoints(i, c)
 		}
+		if f.atMost(index("clusters", i, "except"), len(c.Except), maxEndpoints) {
+			f.except(i, c)
+		}
 	}
 	if names > maxNames {
 		f.add("clusters", strconv.Itoa(names), "host names are too many", fmt.Sprintf("the limit is %d, over all clusters", maxNames))
@@ -255,6 +271,14 @@ func (f *findings) endpoints(i int, c Cluster) {
 	}
 	if c.Type != Static && c.Type != StrictDNS {
 		f.add(index("clusters", i, "type"), string(c.Type), "is unknown", "use STATIC or STRICT_DNS")
+	}
+}
+
+func (f *findings) except(i int, c Cluster) {
+	for j, text := range c.Except {
+		if a, err := netip.ParseAddr(text); err != nil || a.Zone() != "" {
+			f.add(fmt.Sprintf("clusters[%d].except[%d]", i, j), text, "is no IP address", "write an address without prefix length and port")
+		}
 	}
 }
 

@@ -41,6 +41,8 @@ type View struct {
 type grant struct {
 	ports   config.PortRange
 	cluster string
+	// except are addresses that a prefix does not open.
+	except map[netip.Addr]struct{}
 }
 
 // NewView returns what the clusters named by routes allow. The clusters must have passed validation: an endpoint that does not
@@ -51,9 +53,10 @@ func NewView(clusters []config.Cluster, routes []string) *View {
 		if c.Type != config.Static || !slices.Contains(routes, c.Name) {
 			continue
 		}
+		except := addressesOf(c.Except)
 		for _, s := range c.Endpoints {
 			if e, err := config.ParseEndpoint(s); err == nil {
-				v.add(e, c.Name)
+				v.add(e, c.Name, except)
 			}
 		}
 	}
@@ -71,8 +74,18 @@ func NewView(clusters []config.Cluster, routes []string) *View {
 	return v
 }
 
-func (v *View) add(e config.Endpoint, cluster string) {
-	g := grant{ports: e.Ports, cluster: cluster}
+func addressesOf(texts []string) map[netip.Addr]struct{} {
+	addrs := make(map[netip.Addr]struct{}, len(texts))
+	for _, text := range texts {
+		if a, err := netip.ParseAddr(text); err == nil {
+			addrs[a.Unmap()] = struct{}{}
+		}
+	}
+	return addrs
+}
+
+func (v *View) add(e config.Endpoint, cluster string, except map[netip.Addr]struct{}) {
+	g := grant{ports: e.Ports, cluster: cluster, except: except}
 	if e.Prefix.IsSingleIP() {
 		v.hosts[e.Prefix.Addr()] = append(v.hosts[e.Prefix.Addr()], g)
 		return
@@ -123,6 +136,9 @@ func (v *View) routed(addr netip.Addr, port uint16, least int) (cluster string, 
 			continue
 		}
 		for _, g := range v.nets[prefix] {
+			if _, spared := g.except[addr]; spared {
+				continue
+			}
 			verdict = PortDenied
 			if g.ports.Contains(port) {
 				return g.cluster, Allowed

@@ -47,6 +47,39 @@ func TestMatch(t *testing.T) {
 	}
 }
 
+// T-01: a prefix does not open the addresses that its cluster excepts, in no form of the address. A route that names one of them alone opens it, and so
+// does a cluster that does not except it.
+func TestExceptedAddressesAreNotReachedThroughAPrefix(t *testing.T) {
+	wide := config.Cluster{
+		Name: "media/wide", Type: config.Static, Endpoints: []string{"10.0.0.0/8", "2001:db8::/32", "64:ff9b::/96"}, Except: []string{"10.1.2.3", "2001:db8::7"},
+	}
+	named := config.Cluster{Name: "media/named", Type: config.Static, Endpoints: []string{"10.1.2.3:<5000-5001>"}}
+	other := config.Cluster{Name: "media/other", Type: config.Static, Endpoints: []string{"10.1.0.0/16"}}
+	for _, tc := range []struct {
+		clusters []config.Cluster
+		peer     string
+		want     Verdict
+	}{
+		{[]config.Cluster{wide}, "10.1.2.4:53", Allowed},
+		{[]config.Cluster{wide}, "10.1.2.3:53", Denied},
+		{[]config.Cluster{wide}, "[::ffff:10.1.2.3]:53", Denied},
+		{[]config.Cluster{wide}, "[64:ff9b::a01:203]:53", Denied},
+		{[]config.Cluster{wide}, "[2001:db8::8]:53", Allowed},
+		{[]config.Cluster{wide}, "[2001:db8::7]:53", Denied},
+		{[]config.Cluster{wide, named}, "10.1.2.3:5000", Allowed},
+		{[]config.Cluster{wide, named}, "10.1.2.3:53", PortDenied},
+		{[]config.Cluster{wide, other}, "10.1.2.3:53", Allowed},
+	} {
+		var routes []string
+		for _, c := range tc.clusters {
+			routes = append(routes, c.Name)
+		}
+		if _, got := NewView(tc.clusters, routes).Match(netip.MustParseAddrPort(tc.peer)); got != tc.want {
+			t.Errorf("%v to %s: verdict %d, want %d", routes, tc.peer, got, tc.want)
+		}
+	}
+}
+
 // T-01: no wildcard opens these; all but loopback are closed even to an endpoint that names them.
 func TestNoRouteOpensSpecialAddresses(t *testing.T) {
 	never := []string{

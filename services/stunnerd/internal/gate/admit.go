@@ -176,17 +176,18 @@ func (g *Gate) inGrace(r *request, known credential.Verified, p *Policy, now tim
 	return r.flow != nil && r.Type.Method != stun.MethodAllocate && now.Before(known.Expires.Add(p.SessionGrace))
 }
 
-// authorities returns who may vouch for the request: the current authority, and for a client that has a session the former ones
-// whose time is not over. All of them do so in the realm of the session too: another realm ends no session, however long it lasts.
+// authorities returns the authorities that may vouch for the request: the current one, and the former ones whose time is not over, for a client without
+// a session only those that are good for new sessions. For a client with a session all of them do so in the realm of the session too: another realm ends no session, however long it lasts.
 func (g *Gate) authorities(r *request, p *Policy, now time.Time) []credential.Authority {
 	list := []credential.Authority{p.Authority}
-	if r.flow == nil || r.Type.Method == stun.MethodAllocate {
-		return list
-	}
+	begins := r.flow == nil || r.Type.Method == stun.MethodAllocate
 	for _, f := range p.Former {
-		if now.Before(f.Until) {
+		if now.Before(f.Until) && (f.New || !begins) {
 			list = append(list, f.Authority)
 		}
+	}
+	if begins {
+		return list
 	}
 	realm := *r.flow.realm.Load()
 	for _, a := range list {

@@ -47,6 +47,8 @@ type Former struct {
 	Authority credential.Authority
 	// Until is when its sessions must have moved to a new credential.
 	Until time.Time
+	// New says that credentials of this authority are good for new sessions as well.
+	New bool
 }
 
 // relayAddr returns the relay address of a family; 0 asks for none, and gets the first. RFC 8656 §7.2 has IPv4 in mind there, but where a

@@ -640,6 +640,26 @@ func TestFormerPasswordCarriesSessionsForAWhile(t *testing.T) {
 	})
 }
 
+// what a former authority that is good for new sessions has signed begins sessions, and carries them, until its time is over.
+func TestFormerAuthorityBeginsSessionsForAWhile(t *testing.T) {
+	const grace = time.Hour
+	virtually(t, func(v *virtual) {
+		next := policy()
+		next.Authority.Password = "second"
+		next.Former = []Former{{Authority: policy().Authority, Until: time.Now().Add(grace), New: true}}
+		v.Update(next, routes("127.0.0.1:<4000-4999>"))
+		c := newClient("192.0.2.1:1001")
+		v.expect(0, c, stun.MethodAllocate, udp)
+		v.at(grace - time.Second)
+		v.expect(0, newClient("192.0.2.1:1002"), stun.MethodAllocate, udp)
+		v.at(grace + time.Second)
+		v.expect(401, newClient("192.0.2.1:1003"), stun.MethodAllocate, udp)
+		if code := codeOf(v.send(c, v.signed(c, username, "second", stun.MethodAllocate, udp))); code != 0 {
+			t.Errorf("the new password: %d", code)
+		}
+	})
+}
+
 // speaker is a client that has a nonce and a realm, as clients do: until they are told others.
 type speaker struct {
 	*client

@@ -331,9 +331,13 @@ func (s *Server) update(next config.Config, views map[string]*cluster.View, fail
 }
 
 func (s *Server) policy(c config.Config, l config.Listener) *gate.Policy {
+	former := slices.Clone(s.former)
+	if authority, until := c.Auth.FormerAuthority(); authority != (credential.Authority{}) {
+		former = append(former, gate.Former{Authority: authority, Until: until, New: true})
+	}
 	return &gate.Policy{
 		Authority:  c.Auth.Authority(),
-		Former:     slices.Clone(s.former),
+		Former:     former,
 		RelayAddrs: s.relayAddrs(l.Address),
 
 		SessionGrace: time.Duration(c.Auth.SessionGrace) * time.Second,

@@ -5,6 +5,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
 // What a Dataplane says by saying nothing. A test compares them with what the CRD fills in.
@@ -82,6 +83,22 @@ type Dataplane struct {
 	Status Status `json:"status,omitempty"`
 }
 
+// DataplaneNamespaces says which namespaces may use a Dataplane.
+//
+// +kubebuilder:validation:XValidation:message="from Selector needs a selector",rule="!has(self.from) || self.from != 'Selector' || has(self.selector)"
+type DataplaneNamespaces struct {
+	// From is All, Selector for the namespaces that selector selects, or None. Unset means None.
+	//
+	// +optional
+	// +kubebuilder:validation:Enum=All;Selector;None
+	From gatewayv1.FromNamespaces `json:"from,omitempty"`
+
+	// Selector is about the labels of namespaces. It counts with from Selector only.
+	//
+	// +optional
+	Selector *metav1.LabelSelector `json:"selector,omitempty"`
+}
+
 // DataplaneSpec is the template of the pods that serve Gateways.
 //
 // +kubebuilder:validation:XValidation:message="autoscaling needs dataplaneResource Deployment: a DaemonSet has one pod per node",rule="!has(self.autoscaling) || !has(self.dataplaneResource) || self.dataplaneResource == 'Deployment'"
@@ -101,6 +118,12 @@ type DataplaneSpec struct {
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	WorkloadName string `json:"workloadName,omitempty"`
+
+	// AllowedNamespaces are the namespaces whose own GatewayConfigs, those that Gateways name in spec.infrastructure.parametersRef, may
+	// name this Dataplane. Unset means none. The GatewayConfig of a GatewayClass may always name it.
+	//
+	// +optional
+	AllowedNamespaces *DataplaneNamespaces `json:"allowedNamespaces,omitempty"`
 
 	// Labels go onto the pods, beside those that the operator needs.
 	//

@@ -148,8 +148,8 @@ type GatewayConfigSpec struct {
 	// +kubebuilder:validation:XValidation:message="kind must be Secret",rule="!has(self.kind) || self.kind == 'Secret'"
 	AuthRef *gatewayv1.SecretObjectReference `json:"authRef,omitempty"`
 
-	// RequireReferenceGrants makes references into another namespace, from UDPRoutes to backends and from this object to Secrets,
-	// depend on a ReferenceGrant there. Without it they are free.
+	// RequireReferenceGrants makes references of UDPRoutes to backends in another namespace depend on a ReferenceGrant there. Unset means
+	// false: they are free. A Secret of another namespace needs a ReferenceGrant whatever stands here.
 	//
 	// +optional
 	RequireReferenceGrants bool `json:"requireReferenceGrants,omitempty"`
@@ -188,7 +188,7 @@ type GatewayConfigSpec struct {
 	UserByteRate int64 `json:"userByteRate,omitempty"`
 
 	// DeniedBackends are Services that no route of the Gateways may reach, whoever wrote it. Unset denies those of namespace kube-system;
-	// an empty list denies none. What a StaticService reaches is for its prefixes to say.
+	// an empty list denies none. What a StaticService reaches is for its prefixes and for clusterAccess to say.
 	//
 	// +optional
 	// +listType=atomic
@@ -196,12 +196,63 @@ type GatewayConfigSpec struct {
 	// +kubebuilder:validation:MaxItems=64
 	DeniedBackends []DeniedBackend `json:"deniedBackends,omitzero"`
 
+	// ClusterAccess says whether routes may reach the cluster itself: addresses of nodes, Service kubernetes of namespace default with
+	// the API servers behind it, and, by a StaticService, the addresses of Services of namespace kube-system and of the pods behind them.
+	// Unset means Deny. Only the GatewayConfig of the GatewayClass counts. A pod on the host network stays reachable by its Service.
+	//
+	// +optional
+	ClusterAccess ClusterAccess `json:"clusterAccess,omitempty"`
+
+	// AllowedAddresses are ranges, as CIDR prefixes, from which a Gateway may request its address, in spec.addresses or by an annotation of
+	// a load balancer. Unset means none. Only the GatewayConfig of the GatewayClass counts. Gateways of one host need none.
+	//
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:XValidation:message="each range must be a CIDR prefix such as 192.0.2.0/24",rule="self.all(p, isCIDR(p))"
+	AllowedAddresses []CIDR `json:"allowedAddresses,omitempty"`
+
+	// SigningKey says by which key ephemeral credentials are signed: PerGateway for one that is derived for each Gateway from the Secret and
+	// from namespace and name of the Gateway, Shared for the shared secret itself, which all Gateways of the class have in common. Unset
+	// means PerGateway for a Secret that the operator has generated, and Shared for any other, whose owner may sign credentials with it.
+	//
+	// +optional
+	SigningKey SigningKey `json:"signingKey,omitempty"`
+
 	// STUNMode makes the Gateways plain STUN servers: clients learn their public address and nothing is relayed, whatever
 	// authType says.
 	//
 	// +optional
 	STUNMode bool `json:"stunMode,omitempty"`
 }
+
+// ClusterAccess says whether the cluster itself may be reached.
+//
+// +kubebuilder:validation:Enum=Deny;Allow
+type ClusterAccess string
+
+// The kinds of access.
+const (
+	ClusterAccessDeny  ClusterAccess = "Deny"
+	ClusterAccessAllow ClusterAccess = "Allow"
+)
+
+// CIDR is a range of IP addresses, such as 192.0.2.0/24 or 2001:db8::/32.
+//
+// +kubebuilder:validation:MinLength=1
+// +kubebuilder:validation:MaxLength=43
+type CIDR string
+
+// SigningKey says by which key ephemeral credentials are signed.
+//
+// +kubebuilder:validation:Enum=Shared;PerGateway
+type SigningKey string
+
+// The keys.
+const (
+	SigningKeyShared     SigningKey = "Shared"
+	SigningKeyPerGateway SigningKey = "PerGateway"
+)
 
 // DeniedBackend describes Services: those of a namespace, those with certain labels, or those for which both hold.
 //

@@ -242,6 +242,15 @@ func checkGatewayConfig(c *stunnerv1.GatewayConfig, spec *field.Path) field.Erro
 			all = append(all, field.Invalid(spec.Child(bound.name), bound.n, "must not be negative; 0 means unset"))
 		}
 	}
+	all = append(all, oneOf(spec.Child("clusterAccess"), c.Spec.ClusterAccess, stunnerv1.ClusterAccessDeny, stunnerv1.ClusterAccessAllow)...)
+	all = append(all, oneOf(spec.Child("signingKey"), c.Spec.SigningKey, stunnerv1.SigningKeyShared, stunnerv1.SigningKeyPerGateway)...)
+	allowed := spec.Child("allowedAddresses")
+	all = append(all, count(allowed, len(c.Spec.AllowedAddresses), 0, 64)...)
+	for i, prefix := range c.Spec.AllowedAddresses {
+		if _, err := netip.ParsePrefix(string(prefix)); err != nil {
+			all = append(all, field.Invalid(allowed.Index(i), prefix, "must be a CIDR prefix such as 192.0.2.0/24"))
+		}
+	}
 	denied := spec.Child("deniedBackends")
 	all = append(all, count(denied, len(c.Spec.DeniedBackends), 0, 64)...)
 	for i, d := range c.Spec.DeniedBackends {
@@ -258,6 +267,14 @@ func checkDataplane(d *stunnerv1.Dataplane, spec *field.Path) field.ErrorList {
 	all = append(all, oneOf(spec.Child("offloadEngine"), d.Spec.OffloadEngine,
 		stunnerv1.OffloadNone, stunnerv1.OffloadXDP, stunnerv1.OffloadTC, stunnerv1.OffloadAuto)...)
 	all = append(all, oneOf(spec.Child("imagePullPolicy"), d.Spec.ImagePullPolicy, corev1.PullAlways, corev1.PullIfNotPresent, corev1.PullNever)...)
+	if a := d.Spec.AllowedNamespaces; a != nil {
+		path := spec.Child("allowedNamespaces")
+		all = append(all, oneOf(path.Child("from"), a.From, gatewayv1.NamespacesFromAll, gatewayv1.NamespacesFromSelector, gatewayv1.NamespacesFromNone)...)
+		if a.From == gatewayv1.NamespacesFromSelector && a.Selector == nil {
+			all = append(all, field.Required(path.Child("selector"), "from Selector needs it"))
+		}
+		all = append(all, metavalidation.ValidateLabelSelector(a.Selector, metavalidation.LabelSelectorValidationOptions{}, path.Child("selector"))...)
+	}
 	if d.Spec.Replicas != nil && *d.Spec.Replicas < 0 {
 		all = append(all, field.Invalid(spec.Child("replicas"), *d.Spec.Replicas, "must not be negative"))
 	}

@@ -34,7 +34,7 @@ func guard(t *testing.T, auth string) guarded {
 	t.Helper()
 	g := guarded{stage: newStage(t), files: t.TempDir()}
 	g.stop()
-	for _, account := range []string{"auth", "dataplane", "stranger"} {
+	for _, account := range []string{"auth", "whole", "dataplane", "stranger"} {
 		g.kubectl("create", "serviceaccount", account, "-n", g.name)
 	}
 	for pod, gateway := range map[string]string{"dataplane": "front-door", "neighbour": "back-door"} {
@@ -50,7 +50,7 @@ spec:
   containers: [{name: stunnerd, image: example.net/stunnerd}]
 `, pod, g.name, gateway, g.name))
 	}
-	g.start("--discovery-auth="+auth, "--discovery-readers="+g.name+"/auth")
+	g.start("--discovery-auth="+auth, "--discovery-readers="+g.name+"/auth,"+g.name+"/whole:whole")
 	return g
 }
 
@@ -108,12 +108,13 @@ func (g guarded) ask(scheme, token, path string) (code int, body string, err err
 	return response.StatusCode, string(text), err
 }
 
-// K-01: over TLS and with a token, a dataplane pod reads the config of its Gateway and a reader reads all. Everybody else gets 401 or 403.
+// K-01: over TLS and with a token, a dataplane pod reads the config of its Gateway and a reader reads all. Everybody else gets 401 or 403. Only the pod
+// and a reader of whole configs read settings of the dataplane.
 func TestDiscovery_KnowsWhoAsks(t *testing.T) {
 	t.Parallel()
 	g := guard(t, "strict")
 	ours, all := "/"+g.name+"/front-door", ""
-	reader, pod := g.token("auth", "--audience=stunner-discovery"), g.podToken("dataplane")
+	reader, whole, pod := g.token("auth", "--audience=stunner-discovery"), g.token("whole", "--audience=stunner-discovery"), g.podToken("dataplane")
 	g.apply("{apiVersion: v1, kind: Pod, metadata: {name: gone, namespace: " + g.name + ", labels: {app: stunner, stunner.l7mp.io/related-gateway-name: front-door, " +
 		"stunner.l7mp.io/related-gateway-namespace: " + g.name + "}}, spec: {serviceAccountName: dataplane, containers: [{name: c, image: example.net/c}]}}")
 	gone := g.podToken("gone")
@@ -130,6 +131,8 @@ func TestDiscovery_KnowsWhoAsks(t *testing.T) {
 		{"a pod that is gone", gone, ours, 401},
 		{"a reader", reader, all, 200},
 		{"a reader", reader, ours, 200},
+		{"a reader of whole configs", whole, all, 200},
+		{"a reader of whole configs", whole, ours, 200},
 		{"a dataplane", pod, ours, 200},
 		{"a dataplane", pod, all, 403},
 		{"a dataplane", pod, "/" + g.name, 403},
@@ -149,6 +152,9 @@ func TestDiscovery_KnowsWhoAsks(t *testing.T) {
 			}
 			if strings.Contains(body, marker) != (code == 200) {
 				t.Errorf("%s reads %q: %d with\n%s", c.who, path, code, body)
+			}
+			if settings := strings.Contains(body, config.AddressPlaceholder); settings != (code == 200 && c.token != reader) {
+				t.Errorf("%s reads %q: sees the relay address: %t", c.who, path, settings)
 			}
 		}
 	}

@@ -45,8 +45,8 @@ func (o *options) checkDiscovery() error {
 		return fmt.Errorf("--discovery-url %q: with --discovery-auth=%s nobody is answered there: use https", o.discoveryURL, kube.AuthStrict)
 	}
 	for _, account := range o.accounts() {
-		if namespace, name, ok := strings.Cut(account, "/"); !ok || namespace == "" || name == "" || strings.Contains(name, "/") {
-			return fmt.Errorf("--discovery-readers %q: use NAMESPACE/SERVICEACCOUNT", account)
+		if namespace, name, ok := strings.Cut(strings.TrimSuffix(account, kube.WholeConfigs), "/"); !ok || namespace == "" || name == "" || strings.ContainsAny(name, "/:") {
+			return fmt.Errorf("--discovery-readers %q: use NAMESPACE/SERVICEACCOUNT or NAMESPACE/SERVICEACCOUNT:whole", account)
 		}
 	}
 	return nil

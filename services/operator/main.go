@@ -160,7 +160,7 @@ func (o *options) flags(fs *flag.FlagSet) {
 	fs.StringVar(&o.tokenFile, "discovery-token-file", "", "with kubernetes: file with a token of an account in --discovery-readers, by which replicas tell each other what dataplanes report")
 	fs.StringVar(&o.namespaces, "watch-namespaces", "", "with kubernetes: comma-separated namespaces to look after, for which Roles are enough; empty means all of them")
 	fs.StringVar(&o.credentials, "credentials", "", "with kubernetes: Secret in --namespace that is made, with a shared secret drawn by lot, where there is none; empty means that nobody wants it")
-	fs.StringVar(&o.readers, "discovery-readers", "", "with kubernetes: comma-separated accounts that may read all configs, NAMESPACE/SERVICEACCOUNT")
+	fs.StringVar(&o.readers, "discovery-readers", "", "with kubernetes: comma-separated accounts that may read what an auth service needs of all configs, NAMESPACE/SERVICEACCOUNT; NAMESPACE/SERVICEACCOUNT:whole reads whole configs, private keys included")
 	fs.StringVar(&o.input, "input", "", "with file: folder of YAML")
 	fs.StringVar(&o.output, "output", "", "with file: folder for statuses, rendered objects, logs and state")
 	fs.StringVar(&o.address, "address", "127.0.0.1", "IP address: with file that of this host, to which clients connect and which peers see; with kubernetes that of the pod")

@@ -16,6 +16,8 @@ type Grant struct {
 	ID  string
 	// Pod and Node are the caller's own and the one that it runs on; "" when it is not known to be a pod.
 	Pod, Node string
+	// ForAuth says that the caller hands out credentials: it reads config.Config.ForAuth of what it may read, and reports nothing.
+	ForAuth bool
 
 	// redacted leaves the secrets out.
 	redacted bool
@@ -28,7 +30,7 @@ func (g Grant) allows(want selector) bool {
 
 // vouches tells whether the caller may say that of itself.
 func (g Grant) vouches(r Report) bool {
-	return !g.redacted && (g.Pod == "" || r.Pod == g.Pod && r.ID == g.ID)
+	return !g.redacted && !g.ForAuth && (g.Pod == "" || r.Pod == g.Pod && r.ID == g.ID)
 }
 
 // sight is what the caller gets to see. The node of a pod is known better than what the pod says.
@@ -37,7 +39,7 @@ func (g Grant) sight(r *http.Request) sight {
 	if g.Pod == "" {
 		node = r.URL.Query().Get("node")
 	}
-	return sight{node: node, redacted: g.redacted}
+	return sight{node: node, redacted: g.redacted, forAuth: g.ForAuth}
 }
 
 // ErrUndecided says that it cannot be found out now what a caller may read. It opens nothing, and it ends nothing.

@@ -1,6 +1,7 @@
 package discovery
 
 import (
+	"bytes"
 	"cmp"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
@@ -12,6 +13,8 @@ type published struct {
 	revision string
 	config   config.Config
 	frame    []byte
+	// forAuth is the frame of readers who get Config.ForAuth. It is the same for all of them.
+	forAuth []byte
 	// placed tells that a listener has the address of whatever node the reader runs on.
 	placed bool
 	// gone tells that this is the message of a deletion, which looks the same to everybody.
@@ -22,7 +25,7 @@ func publish(c config.Config) published {
 	c = c.Clone()
 	c.Default()
 	frame := c.Canonical()
-	p := published{id: c.Admin.Name, revision: config.RevisionOf(frame), config: c, frame: frame}
+	p := published{id: c.Admin.Name, revision: config.RevisionOf(frame), config: c, frame: frame, forAuth: c.ForAuth().Canonical()}
 	for _, l := range c.Listeners {
 		p.placed = p.placed || l.Address == config.NodeAddressPlaceholder
 	}
@@ -31,7 +34,8 @@ func publish(c config.Config) published {
 
 // buried is a config that was deleted.
 func buried(id string) published {
-	return published{id: id, frame: config.Zero(id).Canonical(), gone: true}
+	frame := config.Zero(id).Canonical()
+	return published{id: id, frame: frame, forAuth: frame, gone: true}
 }
 
 // sight is what a reader gets to see of any config.
@@ -40,6 +44,8 @@ type sight struct {
 	node string
 	// redacted leaves secrets out.
 	redacted bool
+	// forAuth leaves out what Config.ForAuth leaves out.
+	forAuth bool
 }
 
 // watcher is somebody who watches.
@@ -48,10 +54,18 @@ type watcher struct {
 	box *mailbox[published]
 }
 
+// tells tells whether a reader has to hear of a config that was published in the place of another: it gets to see a difference.
+func (p published) tells(to sight, before published) bool {
+	return !to.forAuth || !bytes.Equal(p.forAuth, before.forAuth)
+}
+
 // shown is the frame that a reader gets, with the address of its node in the place of the placeholder; who is on a node without an external
 // address, or on none that is known, has to find its address itself.
 func (p published) shown(to sight, address string) []byte {
-	if p.gone || !p.placed && !to.redacted {
+	switch {
+	case to.forAuth:
+		return p.forAuth
+	case p.gone || !p.placed && !to.redacted:
 		return p.frame
 	}
 	c := p.config.Clone()

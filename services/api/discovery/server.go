@@ -99,12 +99,13 @@ func (s *Server) Publish(c config.Config) (revision string, changed bool) {
 	p := publish(c)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.configs[p.id].revision == p.revision {
+	before := s.configs[p.id]
+	if before.revision == p.revision {
 		return p.revision, false
 	}
 	s.configs[p.id] = p
 	s.graves.open(p.id)
-	s.send(p)
+	s.send(p, before)
 	return p.revision, true
 }
 
@@ -112,19 +113,22 @@ func (s *Server) Publish(c config.Config) (revision string, changed bool) {
 func (s *Server) Delete(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, there := s.configs[id]; !there {
+	before, there := s.configs[id]
+	if !there {
 		return
 	}
 	delete(s.configs, id)
 	s.graves.bury(id, time.Now())
-	s.send(buried(id))
+	s.send(buried(id), before)
 }
 
-// send puts a config into the mailboxes of those who want it. It needs the lock.
-func (s *Server) send(p published) {
+// send puts a config into the mailboxes of those who want it and see a difference to the one before. It needs the lock.
+func (s *Server) send(p, before published) {
 	for _, want := range selectors(p.id) {
 		for r := range s.watchers[want] {
-			r.box.put(p.id, p)
+			if p.tells(r.sight, before) {
+				r.box.put(p.id, p)
+			}
 		}
 	}
 }
@@ -146,7 +150,7 @@ func (s *Server) SetNode(name, address string) {
 				continue
 			}
 			for _, p := range s.matchingLocked(want) {
-				if p.placed {
+				if p.placed && !r.forAuth {
 					r.box.put(p.id, p)
 				}
 			}

@@ -42,7 +42,8 @@ type Provider struct {
 	DiscoveryAddress, HealthAddress string
 	// ScalerAddress is HOST:PORT to listen on for KEDA; "" answers none.
 	ScalerAddress string
-	// DiscoveryAuth is AuthStrict, AuthPermissive or AuthOff; DiscoveryReaders are the accounts, NAMESPACE/NAME, that may read all configs.
+	// DiscoveryAuth is AuthStrict, AuthPermissive or AuthOff; DiscoveryReaders are the accounts, NAMESPACE/NAME, that read
+	// what an auth service needs of all configs, or whole configs when WholeConfigs follows.
 	DiscoveryAuth    string
 	DiscoveryReaders []string
 	// Address is that of this replica's pod, and TokenFile holds a token by which others let it read all configs: replicas tell each other what

@@ -30,7 +30,7 @@ const (
 )
 
 // reviewer says who may read configs by asking the API server whose token it is: a dataplane pod reads the config of its Gateway, the
-// accounts in readers read all.
+// accounts in readers read what an auth service needs of all, and whole configs where they are marked with WholeConfigs.
 type reviewer struct {
 	clients kubernetes.Interface
 	// readers are user names, such as system:serviceaccount:NAMESPACE:NAME.
@@ -52,6 +52,9 @@ func newReviewer(c *rest.Config, readers []string) (reviewer, error) {
 	return r, nil
 }
 
+// WholeConfigs marks an account of Provider.DiscoveryReaders that reads whole configs. No name of an account ends so.
+const WholeConfigs = ":whole"
+
 // accountPrefix begins the user name of every ServiceAccount.
 const accountPrefix = "system:serviceaccount:"
 
@@ -71,8 +74,10 @@ func (r reviewer) authorize(req *http.Request) (discovery.Grant, error) {
 		return discovery.Grant{}, fmt.Errorf("review token: %w: %w", discovery.ErrUndecided, err)
 	case !review.Status.Authenticated || !slices.Contains(review.Status.Audiences, manifest.DiscoveryAudience):
 		return discovery.Grant{}, fmt.Errorf("review token: it is not valid for audience %s", manifest.DiscoveryAudience)
-	case slices.Contains(r.readers, review.Status.User.Username):
+	case slices.Contains(r.readers, review.Status.User.Username+WholeConfigs):
 		return discovery.Grant{All: true}, nil
+	case slices.Contains(r.readers, review.Status.User.Username):
+		return discovery.Grant{All: true, ForAuth: true}, nil
 	}
 	return r.podGrant(ctx, review.Status.User)
 }

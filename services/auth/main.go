@@ -103,6 +103,7 @@ func (o options) rest(d *gateway.Directory, p *access.Policy, m *rest.Metrics, l
 	out := rest.Options{
 		Directory:  d,
 		Policy:     p,
+		Gateways:   o.gateways,
 		DefaultTTL: o.defaultTTL,
 		MaxTTL:     o.maxTTL,
 		PublicAddr: o.publicAddr,

@@ -75,6 +75,8 @@ func TestCommandLinesThatMakeNoSense(t *testing.T) {
 		"an origin with a path": {"-c x --cors-origins https://a.example,https://b.example/", `--cors-origins: "https://b.example/"`},
 		"origins by a pattern":  {"-c x --cors-origins https://*.example", `--cors-origins: "https://*.example"`},
 		"a proxy of no address": {"-c x --trusted-proxies 10.0.0.0/8,ingress", `--trusted-proxies: "ingress"`},
+		"a gateway of no name":  {"-c x --gateways media/*,oslo", `--gateways: "oslo" is no pattern`},
+		"no gateway":            {"-c x --gateways=", "--gateways: names no gateway"},
 		"a rate below nothing":  {"-c x --rate-limit -1", "--rate-limit: -1"},
 		"a rate of no number":   {"-c x --rate-limit NaN", "--rate-limit: NaN"},
 		"a burst of nothing":    {"-c x --rate-burst 0", "--rate-burst: 0"},
@@ -115,6 +117,37 @@ func TestFlagsBeatTheEnvironment(t *testing.T) {
 	env["STUNNER_AUTH_PORT"] = "many"
 	if _, err := parseOptions([]string{"-c", "x"}, func(name string) string { return env[name] }); err == nil || !strings.Contains(err.Error(), "STUNNER_AUTH_PORT") {
 		t.Errorf("error %v does not name the variable", err)
+	}
+}
+
+// J-05: --gateways may be given several times, and names every gateway where it is not given.
+func TestGatewaysFlag(t *testing.T) {
+	env := map[string]string{}
+	for name, tt := range map[string]struct {
+		args, env, in, out string
+	}{
+		"not given":                 {"", "", "any/thing", ""},
+		"once":                      {"--gateways a/*,b/x", "", "a/y b/x", "b/y c/x"},
+		"several times":             {"--gateways a/* --gateways b/x", "", "a/y b/x", "b/y c/x"},
+		"the variable":              {"", "a/*,b/x", "a/y b/x", "b/y c/x"},
+		"the flag before variables": {"--gateways c/*", "a/*", "c/x", "a/x"},
+		"every gateway and more":    {"--gateways */* --gateways b/x", "", "a/y", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			env["STUNNER_AUTH_GATEWAYS"] = tt.env
+			o, err := parseOptions(append([]string{"-c", "x"}, strings.Fields(tt.args)...), func(name string) string { return env[name] })
+			if err != nil {
+				t.Fatal(err)
+			}
+			for want, ids := range map[bool]string{true: tt.in, false: tt.out} {
+				for id := range strings.FieldsSeq(ids) {
+					namespace, name, _ := strings.Cut(id, "/")
+					if o.gateways.Holds(namespace, name) != want {
+						t.Errorf("%s is in: %t, want %t", id, !want, want)
+					}
+				}
+			}
+		})
 	}
 }
 

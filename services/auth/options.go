@@ -30,6 +30,7 @@ type options struct {
 	discoveryTokenFile string
 	discoveryCAFile    string
 	access             access.Config
+	gateways           access.Gateways
 	defaultTTL, maxTTL time.Duration
 	publicAddr         string
 	origins            []string
@@ -47,6 +48,7 @@ type raw struct {
 	algorithms         string
 	corsOrigins        string
 	trustedProxies     string
+	gateways           lists
 	defaultTTL, maxTTL int64
 	demoEcho, logLevel string
 }
@@ -83,6 +85,7 @@ func newFlags(r *raw) *flag.FlagSet {
 	f.StringVar(&r.access.JWKSFile, "jwt-jwks-file", "", "`FILE` with the JWK set that tokens are signed with")
 	f.StringVar(&r.access.JWKSURL, "jwt-jwks-url", "", "`URL` of the JWK set that tokens are signed with, https")
 	f.StringVar(&r.algorithms, "jwt-algorithms", "", "`LIST` of algorithms that tokens may use, separated by commas; empty means HS256 with a secret, all asymmetric ones with a JWK set")
+	f.Var(&r.gateways, "gateways", "`LIST` of gateways that credentials are given for, NAMESPACE/NAME, in which * stands for any characters, separated by commas; may be given several times, and not given means every gateway")
 	f.Int64Var(&r.defaultTTL, "default-ttl", 86400, "`SECONDS` that credentials are good for when the request does not say; gateways with a lifetime use that")
 	f.Int64Var(&r.maxTTL, "max-ttl", 86400, "`SECONDS` that credentials are good for at most; gateways with a lifetime use that")
 	f.StringVar(&r.publicAddr, "public-addr", "", "`HOST` that replaces the public address of every gateway")
@@ -178,6 +181,9 @@ func (r raw) check() (options, error) {
 	if o.rates.Burst < 1 || o.rates.Burst > maxRate {
 		wrong("--rate-burst: %d is out of range: use 1 to %d", o.rates.Burst, maxRate)
 	}
+	if o.gateways, err = parseGateways(r.gateways); err != nil {
+		errs = append(errs, err)
+	}
 	if o.defaultTTL, o.maxTTL, err = parseTTL(r.defaultTTL, r.maxTTL); err != nil {
 		errs = append(errs, err)
 	}
@@ -198,6 +204,31 @@ func parseTTL(standard, most int64) (time.Duration, time.Duration, error) {
 
 // maxRate is more than a service could answer.
 const maxRate = 1_000_000
+
+// lists is a flag that may be given several times, each time with a list.
+type lists []string
+
+func (l *lists) String() string { return strings.Join(*l, ",") }
+
+func (l *lists) Set(text string) error {
+	*l = append(*l, text)
+	return nil
+}
+
+// parseGateways reads --gateways. That the flag is not given means every gateway; an empty list is a mistake of whoever writes it.
+func parseGateways(given lists) (access.Gateways, error) {
+	if given == nil {
+		return access.Gateways{}, nil
+	}
+	gateways, err := access.ParseGateways(list(given.String()))
+	switch {
+	case err != nil:
+		return gateways, fmt.Errorf("--gateways: %w", err)
+	case gateways.Empty():
+		return gateways, errors.New("--gateways: names no gateway: use NAMESPACE/NAME, or */* for every gateway")
+	}
+	return gateways, nil
+}
 
 func list(s string) []string {
 	return strings.FieldsFunc(s, func(r rune) bool { return r == ',' || r == ' ' })

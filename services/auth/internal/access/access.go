@@ -1,7 +1,6 @@
 // Package access says who asks: it turns the headers of a request into an Identity, or refuses.
 //
-// Without keys the service is open: everyone who can reach it is an anonymous Identity that may use every gateway. With
-// keys, only a JSON Web Token that those keys signed is good enough. Nothing that a token says about itself chooses how it is
+// Without keys the service is open: everyone who can reach it is an anonymous Identity. With keys, only a JSON Web Token that those keys signed is good enough. Nothing that a token says about itself chooses how it is
 // checked: algorithms, keys, issuer and audience come from Config alone (RFC 8725 §3).
 package access
 
@@ -41,22 +40,8 @@ type Identity struct {
 	// Expires is when the token ends; zero for an anonymous caller.
 	Expires time.Time
 
-	patterns []pattern
-	limited  bool
-}
-
-// Allows tells whether the caller may use the gateway. An empty name stands for any gateway of the namespace, an empty namespace
-// for any gateway at all.
-func (i Identity) Allows(namespace, name string) bool {
-	if !i.limited {
-		return true
-	}
-	for _, p := range i.patterns {
-		if p.matches(namespace, name) {
-			return true
-		}
-	}
-	return false
+	// Gateways are those that the claim "stunner" names; every gateway without the claim.
+	Gateways Gateways
 }
 
 // Policy decides who may ask. The zero Policy is open.
@@ -138,12 +123,16 @@ func (c claims) identity() (Identity, error) {
 	if err != nil {
 		return Identity{}, fmt.Errorf("read claim sub: %w", err)
 	}
-	who := Identity{Known: true, Subject: c.Subject, UserID: id, Expires: c.ExpiresAt.Time, limited: c.Gateways != nil}
-	if !who.limited {
+	who := Identity{Known: true, Subject: c.Subject, UserID: id, Expires: c.ExpiresAt.Time}
+	if c.Gateways == nil {
 		return who, nil
 	}
 	// A claim that cannot be read must not mean "everything".
-	if who.patterns, err = parsePatterns(c.Gateways); err != nil {
+	var entries []string
+	if err := json.Unmarshal(c.Gateways, &entries); err != nil || entries == nil {
+		return Identity{}, errors.New("read claim stunner: it must be a list of NAMESPACE/NAME")
+	}
+	if who.Gateways, err = ParseGateways(entries); err != nil {
 		return Identity{}, fmt.Errorf("read claim stunner: %w", err)
 	}
 	return who, nil
@@ -162,30 +151,4 @@ func userID(subject string) (string, error) {
 		return "", errors.New("it holds control characters or is no UTF-8")
 	}
 	return id, nil
-}
-
-// pattern is one entry of the claim "stunner": NAMESPACE/NAME or NAMESPACE/*.
-type pattern struct{ namespace, name string }
-
-func parsePatterns(raw json.RawMessage) ([]pattern, error) {
-	var entries []string
-	if err := json.Unmarshal(raw, &entries); err != nil || entries == nil {
-		return nil, errors.New("it must be a list of NAMESPACE/NAME or NAMESPACE/*")
-	}
-	out := make([]pattern, 0, len(entries))
-	for i, e := range entries {
-		namespace, name, ok := strings.Cut(e, "/")
-		if !ok || namespace == "" || name == "" || strings.Contains(name, "/") {
-			return nil, fmt.Errorf("entry %d must be NAMESPACE/NAME or NAMESPACE/*", i)
-		}
-		out = append(out, pattern{namespace, name})
-	}
-	return out, nil
-}
-
-func (p pattern) matches(namespace, name string) bool {
-	if namespace == "" {
-		return true
-	}
-	return p.namespace == namespace && (name == "" || p.name == "*" || p.name == name)
 }

@@ -118,7 +118,12 @@ func TestContractIce(t *testing.T) {
 		},
 	}
 	for name, tt := range tests {
-		t.Run(name, func(t *testing.T) { sameJSON(t, s.get(t, "/ice?"+tt.query), tt.want) })
+		for _, method := range []string{http.MethodGet, http.MethodPost} {
+			t.Run(name+" by "+method, func(t *testing.T) {
+				r := httptest.NewRequest(method, "/ice?"+tt.query, strings.NewReader("username=mallory"))
+				sameJSON(t, s.do(t, r), tt.want)
+			})
+		}
 	}
 }
 

@@ -37,7 +37,7 @@ func fail(status int) *failure { return &failure{status: status, detail: details
 var details = map[int]string{
 	http.StatusBadRequest:            "A parameter is not acceptable.",
 	http.StatusUnauthorized:          "This service needs a valid bearer token.",
-	http.StatusForbidden:             "The token does not cover this.",
+	http.StatusForbidden:             "This is not for the caller.",
 	http.StatusNotFound:              "There is no such gateway.",
 	http.StatusMethodNotAllowed:      "This path does not know the method.",
 	http.StatusRequestEntityTooLarge: fmt.Sprintf("The body is larger than %d bytes.", maxBody),

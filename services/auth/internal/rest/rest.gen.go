@@ -126,13 +126,14 @@ type IceServersRequest struct {
 	// Dtls Include TURN over DTLS. Browsers cannot speak it: they rewrite `turns:…?transport=udp` to TCP and fail.
 	Dtls *bool `json:"dtls,omitempty"`
 
-	// Gateways Left out, every gateway that the caller may use.
+	// Gateways Left out, every gateway that the service gives credentials for and the caller may use.
 	Gateways *[]GatewayRef `json:"gateways,omitempty"`
 
 	// Transport Becomes `iceTransportPolicy`. `relay` makes the client use TURN and nothing else.
 	Transport *IceServersRequestTransport `json:"transport,omitempty"`
 
-	// TTL Seconds that the credentials are good for. Default and maximum belong to the gateway; 86400 unless configured.
+	// TTL Seconds that the credentials are good for. Default and maximum belong to the gateway; 86400 unless configured. A gateway that the request does not
+	// name, and whose maximum is less, gives its maximum.
 	TTL *int64 `json:"ttl,omitempty"`
 }
 
@@ -239,7 +240,8 @@ type GetTurnAuthParams struct {
 	// a bearer token the user id is the token's subject, and a different `username` is refused.
 	Username *Username `form:"username,omitempty" json:"username,omitempty"`
 
-	// TTL Seconds that the credential is good for. Default and maximum belong to the gateway; 86400 unless configured.
+	// TTL Seconds that the credential is good for. Default and maximum belong to the gateway; 86400 unless configured. A gateway that the request does not name,
+	// and whose maximum is less, gives its maximum.
 	TTL *TTL `form:"ttl,omitempty" json:"ttl,omitempty"`
 
 	// Key API key of the draft. Accepted; not looked at.
@@ -273,7 +275,8 @@ type PostTurnAuthParams struct {
 	// a bearer token the user id is the token's subject, and a different `username` is refused.
 	Username *Username `form:"username,omitempty" json:"username,omitempty"`
 
-	// TTL Seconds that the credential is good for. Default and maximum belong to the gateway; 86400 unless configured.
+	// TTL Seconds that the credential is good for. Default and maximum belong to the gateway; 86400 unless configured. A gateway that the request does not name,
+	// and whose maximum is less, gives its maximum.
 	TTL *TTL `form:"ttl,omitempty" json:"ttl,omitempty"`
 
 	// Key API key of the draft. Accepted; not looked at.
@@ -307,7 +310,46 @@ type GetIceAuthParams struct {
 	// a bearer token the user id is the token's subject, and a different `username` is refused.
 	Username *Username `form:"username,omitempty" json:"username,omitempty"`
 
-	// TTL Seconds that the credential is good for. Default and maximum belong to the gateway; 86400 unless configured.
+	// TTL Seconds that the credential is good for. Default and maximum belong to the gateway; 86400 unless configured. A gateway that the request does not name,
+	// and whose maximum is less, gives its maximum.
+	TTL *TTL `form:"ttl,omitempty" json:"ttl,omitempty"`
+
+	// Key API key of the draft. Accepted; not looked at.
+	Key *Key `form:"key,omitempty" json:"key,omitempty"`
+
+	// API Older name of `key`. Accepted; not looked at.
+	API *API `form:"api,omitempty" json:"api,omitempty"`
+
+	// Namespace Only gateways of this namespace.
+	Namespace *Namespace `form:"namespace,omitempty" json:"namespace,omitempty"`
+
+	// Gateway Only the gateway of this name. Needs `namespace`.
+	Gateway *Gateway `form:"gateway,omitempty" json:"gateway,omitempty"`
+
+	// Listener Only the listener of this name. Needs `namespace` and `gateway`.
+	Listener *Listener `form:"listener,omitempty" json:"listener,omitempty"`
+
+	// PublicAddr IP address or host name that replaces the host of every URI.
+	PublicAddr *PublicAddr `form:"public-addr,omitempty" json:"public-addr,omitempty"`
+
+	// Dtls `false` leaves TURN over DTLS out. Browsers cannot speak it: they rewrite `turns:…?transport=udp` to TCP and fail.
+	Dtls *DTLS `form:"dtls,omitempty" json:"dtls,omitempty"`
+
+	// IceTransportPolicy Goes into the answer as it is.
+	IceTransportPolicy *IceTransportPolicy `form:"iceTransportPolicy,omitempty" json:"iceTransportPolicy,omitempty"`
+}
+
+// PostIceAuthParams defines parameters for PostIceAuth.
+type PostIceAuthParams struct {
+	// Service Always `turn`.
+	Service *Service `form:"service,omitempty" json:"service,omitempty"`
+
+	// Username The user id that stands in the credential's user name, at most 128 bytes of UTF-8. A colon separates expiry and user id there, so it is refused here. With
+	// a bearer token the user id is the token's subject, and a different `username` is refused.
+	Username *Username `form:"username,omitempty" json:"username,omitempty"`
+
+	// TTL Seconds that the credential is good for. Default and maximum belong to the gateway; 86400 unless configured. A gateway that the request does not name,
+	// and whose maximum is less, gives its maximum.
 	TTL *TTL `form:"ttl,omitempty" json:"ttl,omitempty"`
 
 	// Key API key of the draft. Accepted; not looked at.
@@ -349,6 +391,9 @@ type ServerInterface interface {
 	// GetIceAuth ICE servers of all matching gateways
 	// (GET /ice)
 	GetIceAuth(w http.ResponseWriter, r *http.Request, params GetIceAuthParams)
+	// PostIceAuth ICE servers of all matching gateways, for clients that send POST
+	// (POST /ice)
+	PostIceAuth(w http.ResponseWriter, r *http.Request, params PostIceAuthParams)
 	// CreateIceServers Makes ICE servers with fresh credentials
 	// (POST /v1/ice-servers)
 	CreateIceServers(w http.ResponseWriter, r *http.Request)
@@ -373,6 +418,12 @@ func (_ Unimplemented) PostTurnAuth(w http.ResponseWriter, r *http.Request, para
 // GetIceAuth ICE servers of all matching gateways
 // (GET /ice)
 func (_ Unimplemented) GetIceAuth(w http.ResponseWriter, r *http.Request, params GetIceAuthParams) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// PostIceAuth ICE servers of all matching gateways, for clients that send POST
+// (POST /ice)
+func (_ Unimplemented) PostIceAuth(w http.ResponseWriter, r *http.Request, params PostIceAuthParams) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -854,6 +905,169 @@ func (siw *ServerInterfaceWrapper) GetIceAuth(w http.ResponseWriter, r *http.Req
 	handler.ServeHTTP(w, r)
 }
 
+// PostIceAuth operation middleware
+func (siw *ServerInterfaceWrapper) PostIceAuth(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params PostIceAuthParams
+
+	// ------------- Optional query parameter "service" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "service", r.URL.Query(), &params.Service, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "service"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "service", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "username" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "username", r.URL.Query(), &params.Username, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "username"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "username", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "ttl" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "ttl", r.URL.Query(), &params.TTL, runtime.BindQueryParameterOptions{Type: "integer", Format: "int64"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "ttl"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "ttl", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "key" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "key", r.URL.Query(), &params.Key, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "key"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "key", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "api" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "api", r.URL.Query(), &params.API, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "api"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "api", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "namespace" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "namespace", r.URL.Query(), &params.Namespace, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "namespace"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "namespace", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "gateway" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "gateway", r.URL.Query(), &params.Gateway, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "gateway"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "gateway", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "listener" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "listener", r.URL.Query(), &params.Listener, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "listener"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "listener", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "public-addr" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "public-addr", r.URL.Query(), &params.PublicAddr, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "public-addr"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "public-addr", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "dtls" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dtls", r.URL.Query(), &params.Dtls, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "dtls"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "dtls", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "iceTransportPolicy" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "iceTransportPolicy", r.URL.Query(), &params.IceTransportPolicy, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "iceTransportPolicy"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "iceTransportPolicy", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.PostIceAuth(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // CreateIceServers operation middleware
 func (siw *ServerInterfaceWrapper) CreateIceServers(w http.ResponseWriter, r *http.Request) {
 
@@ -992,6 +1206,9 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 	})
 	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/ice", wrapper.GetIceAuth)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/ice", wrapper.PostIceAuth)
 	})
 
 	return r
@@ -1465,6 +1682,156 @@ func (response GetIceAuth503ApplicationProblemPlusJSONResponse) VisitGetIceAuthR
 	return err
 }
 
+type PostIceAuthRequestObject struct {
+	Params PostIceAuthParams
+}
+
+type PostIceAuthResponseObject interface {
+	VisitPostIceAuthResponse(w http.ResponseWriter) error
+}
+
+type PostIceAuth200JSONResponse IceConfig
+
+func (response PostIceAuth200JSONResponse) VisitPostIceAuthResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type PostIceAuth400ApplicationProblemPlusJSONResponse struct {
+	BadRequestApplicationProblemPlusJSONResponse
+}
+
+func (response PostIceAuth400ApplicationProblemPlusJSONResponse) VisitPostIceAuthResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type PostIceAuth401ApplicationProblemPlusJSONResponse struct {
+	UnauthorizedApplicationProblemPlusJSONResponse
+}
+
+func (response PostIceAuth401ApplicationProblemPlusJSONResponse) VisitPostIceAuthResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type PostIceAuth403ApplicationProblemPlusJSONResponse struct {
+	ForbiddenApplicationProblemPlusJSONResponse
+}
+
+func (response PostIceAuth403ApplicationProblemPlusJSONResponse) VisitPostIceAuthResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(403)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type PostIceAuth404ApplicationProblemPlusJSONResponse struct {
+	NotFoundApplicationProblemPlusJSONResponse
+}
+
+func (response PostIceAuth404ApplicationProblemPlusJSONResponse) VisitPostIceAuthResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type PostIceAuth413ApplicationProblemPlusJSONResponse struct {
+	TooLargeApplicationProblemPlusJSONResponse
+}
+
+func (response PostIceAuth413ApplicationProblemPlusJSONResponse) VisitPostIceAuthResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(413)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type PostIceAuth414ApplicationProblemPlusJSONResponse struct {
+	TooLongApplicationProblemPlusJSONResponse
+}
+
+func (response PostIceAuth414ApplicationProblemPlusJSONResponse) VisitPostIceAuthResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(414)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type PostIceAuth429ApplicationProblemPlusJSONResponse struct {
+	TooManyApplicationProblemPlusJSONResponse
+}
+
+func (response PostIceAuth429ApplicationProblemPlusJSONResponse) VisitPostIceAuthResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(429)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type PostIceAuth503ApplicationProblemPlusJSONResponse struct {
+	NotReadyApplicationProblemPlusJSONResponse
+}
+
+func (response PostIceAuth503ApplicationProblemPlusJSONResponse) VisitPostIceAuthResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type CreateIceServersRequestObject struct {
 	Body *CreateIceServersJSONRequestBody
 }
@@ -1642,6 +2009,9 @@ type StrictServerInterface interface {
 	// GetIceAuth ICE servers of all matching gateways
 	// (GET /ice)
 	GetIceAuth(ctx context.Context, request GetIceAuthRequestObject) (GetIceAuthResponseObject, error)
+	// PostIceAuth ICE servers of all matching gateways, for clients that send POST
+	// (POST /ice)
+	PostIceAuth(ctx context.Context, request PostIceAuthRequestObject) (PostIceAuthResponseObject, error)
 	// CreateIceServers Makes ICE servers with fresh credentials
 	// (POST /v1/ice-servers)
 	CreateIceServers(ctx context.Context, request CreateIceServersRequestObject) (CreateIceServersResponseObject, error)
@@ -1757,6 +2127,32 @@ func (sh *strictHandler) GetIceAuth(w http.ResponseWriter, r *http.Request, para
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(GetIceAuthResponseObject); ok {
 		if err := validResponse.VisitGetIceAuthResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// PostIceAuth operation middleware
+func (sh *strictHandler) PostIceAuth(w http.ResponseWriter, r *http.Request, params PostIceAuthParams) {
+	var request PostIceAuthRequestObject
+
+	request.Params = params
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.PostIceAuth(ctx, request.(PostIceAuthRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "PostIceAuth")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(PostIceAuthResponseObject); ok {
+		if err := validResponse.VisitPostIceAuthResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {

@@ -16,6 +16,8 @@ import (
 type Options struct {
 	Directory *gateway.Directory
 	Policy    *access.Policy
+	// Gateways are those that the service gives credentials for, whoever asks.
+	Gateways access.Gateways
 	// DefaultTTL and MaxTTL apply to gateways that have no lifetime of their own.
 	DefaultTTL, MaxTTL time.Duration
 	// PublicAddr replaces the host of every URL, unless the request brings its own; empty means not at all.

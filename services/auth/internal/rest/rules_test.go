@@ -383,7 +383,7 @@ func TestPathsThatAreNotThere(t *testing.T) {
 	s := newService(t, open(), gateways()...)
 	wantProblem(t, s.get(t, "/v1/ice"), http.StatusNotFound, "")
 	wantProblem(t, s.get(t, "/demo/"), http.StatusNotFound, "")
-	for target, allow := range map[string]string{"/v1/ice-servers": "POST", "/": "GET, POST", "/ice": "GET"} {
+	for target, allow := range map[string]string{"/v1/ice-servers": "POST", "/": "GET, POST", "/ice": "GET, POST"} {
 		answer := s.do(t, httptest.NewRequest(http.MethodDelete, target, nil))
 		if got := answer.Header.Get("Allow"); got != allow {
 			t.Errorf("%s allows %q, want %q", target, got, allow)

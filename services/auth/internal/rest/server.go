@@ -1,12 +1,13 @@
 // Package rest is the HTTP side of the auth service. Types, routing and parameter binding are generated from
 // openapi/auth.yaml; what is written by hand is the order of the middleware (router.go), the checks that the generator cannot make
-// (check.go) and the four operations (server.go).
+// (check.go) and the operations (server.go).
 //
 // A request passes: limits → origin → identity → readiness → binding → checks → gateways → credentials → answer. Whatever goes wrong on
 // the way is a failure, which becomes an RFC 9457 problem in one place (problem.go).
 package rest
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"fmt"
@@ -39,6 +40,11 @@ type demand struct {
 	parameter func(i int) string
 	// one is set when the answer has room for one gateway that relays: what others would say to the request is nobody's business then.
 	one bool
+}
+
+// named tells whether the caller names each gateway.
+func (d demand) named() bool {
+	return len(d.gateways) > 0 && !slices.ContainsFunc(d.gateways, func(f gateway.Filter) bool { return f.Name == "" })
 }
 
 // grant is one gateway's part of an answer.
@@ -125,11 +131,27 @@ func (s server) turnAuth(ctx context.Context, p GetTurnAuthParams) (TurnAuth, er
 
 // GetIceAuth answers GET /ice.
 func (s server) GetIceAuth(ctx context.Context, r GetIceAuthRequestObject) (GetIceAuthResponseObject, error) {
-	p := r.Params
+	answer, err := s.iceAuth(ctx, r.Params)
+	if err != nil {
+		return nil, err
+	}
+	return GetIceAuth200JSONResponse(answer), nil
+}
+
+// PostIceAuth answers POST /ice, which some clients send instead of GET.
+func (s server) PostIceAuth(ctx context.Context, r PostIceAuthRequestObject) (PostIceAuthResponseObject, error) {
+	answer, err := s.iceAuth(ctx, GetIceAuthParams(r.Params))
+	if err != nil {
+		return nil, err
+	}
+	return PostIceAuth200JSONResponse(answer), nil
+}
+
+func (s server) iceAuth(ctx context.Context, p GetIceAuthParams) (IceConfig, error) {
 	policy := IceTransportPolicyAll
 	if p.IceTransportPolicy != nil {
 		if policy = *p.IceTransportPolicy; !policy.Valid() {
-			return nil, bad("iceTransportPolicy", "must be all, public or relay")
+			return IceConfig{}, bad("iceTransportPolicy", "must be all, public or relay")
 		}
 	}
 	grants, err := s.query(ctx, query{
@@ -138,9 +160,9 @@ func (s server) GetIceAuth(ctx context.Context, r GetIceAuthRequestObject) (GetI
 		publicAddr: p.PublicAddr, dtls: p.Dtls,
 	})
 	if err != nil {
-		return nil, err
+		return IceConfig{}, err
 	}
-	return GetIceAuth200JSONResponse{IceServers: iceServers(grants), IceTransportPolicy: policy}, nil
+	return IceConfig{IceServers: iceServers(grants), IceTransportPolicy: policy}, nil
 }
 
 // query holds the parameters that GET / and GET /ice share.
@@ -218,18 +240,31 @@ func (s server) grant(who access.Identity, d demand) ([]grant, error) {
 	if len(out) == 0 {
 		return nil, &failure{status: http.StatusNotFound, detail: "No gateway that matches has a public address."}
 	}
+	// A gateway that nobody has named gives its longest time, so that it refuses nobody who wants the others.
+	if longest := longest(out); !d.named() && d.ttl > longest && longest > 0 {
+		return nil, bad("ttl", "must be at most %d", int64(longest/time.Second))
+	}
 	s.Metrics.granted(out)
 	return out, nil
+}
+
+// longest is the longest time to live of the credentials; 0 when there are none.
+func longest(grants []grant) (ttl time.Duration) {
+	for _, g := range grants {
+		ttl = max(ttl, g.ttl)
+	}
+	return ttl
 }
 
 func (s server) grantOne(who access.Identity, g gateway.Gateway, d demand, urls []string) (grant, error) {
 	if g.STUNOnly {
 		return grant{urls: urls, stunOnly: true}, nil
 	}
-	ttl, err := s.lifetime(g, d.ttl)
-	if err != nil {
-		return grant{}, err
+	standard, most := s.lifetimes(g)
+	if d.named() && d.ttl > most {
+		return grant{}, bad("ttl", "must be at most %d for gateway %s", int64(most/time.Second), g.ID())
 	}
+	ttl := min(cmp.Or(d.ttl, standard), most)
 	if s.CapToToken && who.Known {
 		ttl = min(ttl, max(who.Expires.Sub(s.Now()).Truncate(time.Second), time.Second))
 	}
@@ -240,45 +275,82 @@ func (s server) grantOne(who access.Identity, g gateway.Gateway, d demand, urls 
 	return grant{urls: urls, ttl: ttl, credential: c}, nil
 }
 
-// lifetime applies the gateway's own limit, or else the service's.
-func (s server) lifetime(g gateway.Gateway, wanted time.Duration) (time.Duration, error) {
-	standard, most := s.DefaultTTL, s.MaxTTL
+// lifetimes are the default and the longest time to live of credentials of a gateway: its own, or else the service's.
+func (s server) lifetimes(g gateway.Gateway) (standard, most time.Duration) {
 	if g.Lifetime > 0 {
-		standard, most = g.Lifetime, g.Lifetime
+		return g.Lifetime, g.Lifetime
 	}
-	switch {
-	case wanted == 0:
-		return standard, nil
-	case wanted > most:
-		return 0, bad("ttl", "must be at most %d for gateway %s", int64(most/time.Second), g.ID())
-	}
-	return wanted, nil
+	return s.DefaultTTL, s.MaxTTL
 }
 
-// gateways looks up what is asked for. Permission comes first, so that a token cannot be used to find out which gateways exist.
+// gateways looks up what is asked for. Permission comes first, so that nobody finds out which gateways exist that he may not use.
 func (s server) gateways(who access.Identity, d demand) ([]gateway.Gateway, error) {
 	if len(d.gateways) == 0 {
-		if !who.Allows("", "") {
+		if who.Gateways.Empty() {
 			return nil, fail(http.StatusForbidden)
 		}
-		return allowed(who, s.Directory.Select(gateway.Filter{})), nil
+		return inTurns(s.allowed(who, s.Directory.Select(gateway.Filter{})), maxGateways), nil
 	}
 	var out []gateway.Gateway
 	for i, f := range d.gateways {
-		if !who.Allows(f.Namespace, f.Name) {
+		switch {
+		case !reaches(s.Gateways, f):
+			return nil, refuse(http.StatusForbidden, d.parameter(i), "is outside what this service gives credentials for: its flag --gateways says for which gateways it does")
+		case !reaches(who.Gateways, f):
 			return nil, refuse(http.StatusForbidden, d.parameter(i), `is outside the claim "stunner" of the token`)
 		}
-		found := s.Directory.Select(f)
+		found := s.allowed(who, s.Directory.Select(f))
 		if len(found) == 0 {
 			return nil, refuse(http.StatusNotFound, d.parameter(i), "names no gateway")
 		}
-		out = append(out, allowed(who, found)...)
+		out = append(out, found...)
 	}
-	return out, nil
+	return inTurns(out, maxGateways), nil
 }
 
-func allowed(who access.Identity, in []gateway.Gateway) []gateway.Gateway {
-	return slices.DeleteFunc(in, func(g gateway.Gateway) bool { return !who.Allows(g.Namespace, g.Name) })
+// reaches tells whether a filter asks for gateways that may be in the set.
+func reaches(set access.Gateways, f gateway.Filter) bool {
+	if f.Name == "" {
+		return set.Reaches(f.Namespace)
+	}
+	return set.Holds(f.Namespace, f.Name)
+}
+
+// allowed leaves the gateways that the service gives and the caller may use.
+func (s server) allowed(who access.Identity, in []gateway.Gateway) []gateway.Gateway {
+	return slices.DeleteFunc(in, func(g gateway.Gateway) bool {
+		return !s.Gateways.Holds(g.Namespace, g.Name) || !who.Gateways.Holds(g.Namespace, g.Name)
+	})
+}
+
+// inTurns leaves at most n gateways, in their order. Namespaces take turns, so that one with many gateways leaves room for those of the others.
+func inTurns(all []gateway.Gateway, n int) []gateway.Gateway {
+	if len(all) <= n {
+		return all
+	}
+	turn, seen := make([]int, len(all)), map[string]int{}
+	for i, g := range all {
+		turn[i] = seen[g.Namespace]
+		seen[g.Namespace]++
+	}
+	sorted := slices.Sorted(slices.Values(turn))
+	last, room := sorted[n], 0 // gateways of an earlier turn than last are in, and some of last
+	for _, t := range sorted[:n] {
+		if t == last {
+			room++
+		}
+	}
+	out := make([]gateway.Gateway, 0, n)
+	for i, g := range all {
+		switch {
+		case turn[i] == last && room > 0:
+			room--
+		case turn[i] >= last:
+			continue
+		}
+		out = append(out, g)
+	}
+	return out
 }
 
 func iceServers(grants []grant) []IceServer {

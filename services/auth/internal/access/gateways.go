@@ -1,0 +1,64 @@
+package access
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Gateways is a set of gateways, given by patterns. The zero value holds every gateway.
+type Gateways struct {
+	patterns []pattern
+	limited  bool
+}
+
+// pattern is NAMESPACE/NAME. An asterisk in either part stands for any characters.
+type pattern struct{ namespace, name string }
+
+// ParseGateways reads patterns. Without any, the set is empty.
+func ParseGateways(entries []string) (Gateways, error) {
+	g := Gateways{limited: true}
+	var errs []error
+	for _, entry := range entries {
+		namespace, name, _ := strings.Cut(entry, "/")
+		if namespace == "" || name == "" || strings.Contains(name, "/") {
+			errs = append(errs, fmt.Errorf("%q is no pattern: use NAMESPACE/NAME, in which * stands for any characters", entry))
+			continue
+		}
+		g.patterns = append(g.patterns, pattern{namespace, name})
+	}
+	return g, errors.Join(errs...)
+}
+
+// Empty tells whether the set holds no gateway, whichever there are.
+func (g Gateways) Empty() bool { return g.limited && len(g.patterns) == 0 }
+
+// Holds tells whether the gateway is in the set.
+func (g Gateways) Holds(namespace, name string) bool {
+	return !g.limited || slices.ContainsFunc(g.patterns, func(p pattern) bool {
+		return matches(p.namespace, namespace) && matches(p.name, name)
+	})
+}
+
+// Reaches tells whether a gateway of the namespace may be in the set.
+func (g Gateways) Reaches(namespace string) bool {
+	return !g.limited || slices.ContainsFunc(g.patterns, func(p pattern) bool { return matches(p.namespace, namespace) })
+}
+
+// matches compares a part of a pattern with a name.
+func matches(part, name string) bool {
+	texts := strings.Split(part, "*")
+	last := len(texts) - 1
+	if last == 0 {
+		return part == name
+	}
+	rest, ok := strings.CutPrefix(name, texts[0])
+	for _, text := range texts[1:last] {
+		if !ok {
+			return false
+		}
+		_, rest, ok = strings.Cut(rest, text)
+	}
+	return ok && strings.HasSuffix(rest, texts[last])
+}

@@ -12,7 +12,7 @@ import (
 // ahead is what the API server has been asked for and the cache does not show yet: to ask for it again would be a needless write.
 type ahead struct {
 	mu    sync.Mutex
-	asked map[string]asking // by nameOf
+	asked map[objectID]asking
 }
 
 // asking is one write: what was asked for, as its mark says, and when.
@@ -29,22 +29,22 @@ func (a *ahead) expect(o resource.Object, form *unstructured.Unstructured) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.asked == nil {
-		a.asked = map[string]asking{}
+		a.asked = map[objectID]asking{}
 	}
-	a.asked[nameOf(o)] = asking{form.GetAnnotations()[appliedAnnotation], time.Now()}
+	a.asked[idOf(o)] = asking{form.GetAnnotations()[appliedAnnotation], time.Now()}
 }
 
 // forget says that an object has not been written, or that the cache shows another state of it than before.
 func (a *ahead) forget(o resource.Object) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	delete(a.asked, nameOf(o))
+	delete(a.asked, idOf(o))
 }
 
 // has tells whether just this has been asked for, and will show.
 func (a *ahead) has(o resource.Object, form *unstructured.Unstructured) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	asked, ok := a.asked[nameOf(o)]
+	asked, ok := a.asked[idOf(o)]
 	return ok && asked.mark == form.GetAnnotations()[appliedAnnotation] && time.Since(asked.at) < maxBehind
 }

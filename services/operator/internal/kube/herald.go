@@ -19,6 +19,7 @@ import (
 
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
+	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
 // herald tells people by events what has become of an object. They are told of what changes, once it stands in the status: whoever starts over an
@@ -153,11 +154,14 @@ func statements(status any) (all []statement) {
 	return all
 }
 
-// parentName tells the parents of a route apart.
+// parentName tells the parents of a route apart. A parent without kind is a Gateway.
 func parentName(ref gwapiv1.ParentReference) string {
 	name := string(ref.Name)
 	if ref.Namespace != nil {
 		name = string(*ref.Namespace) + "/" + name
+	}
+	if ref.Kind != nil && *ref.Kind != translate.KindGateway {
+		name = string(*ref.Kind) + " " + name
 	}
 	if ref.SectionName != nil {
 		name += "/" + string(*ref.SectionName)

@@ -1,9 +1,13 @@
 package kube
 
 import (
-	"fmt"
+	"reflect"
 	"sync"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
@@ -23,10 +27,10 @@ type inbox struct {
 	wake chan struct{}
 
 	mu      sync.Mutex
-	changes map[string]change
+	changes map[objectID]change
 }
 
-func newInbox() *inbox { return &inbox{wake: make(chan struct{}, 1), changes: map[string]change{}} }
+func newInbox() *inbox { return &inbox{wake: make(chan struct{}, 1), changes: map[objectID]change{}} }
 
 // OnAdd is part of cache.ResourceEventHandler, as OnUpdate and OnDelete are.
 func (i *inbox) OnAdd(o any, _ bool) { i.watched(o, false) }
@@ -48,7 +52,7 @@ func (i *inbox) watched(o any, gone bool) {
 
 func (i *inbox) put(c change) {
 	i.mu.Lock()
-	i.changes[nameOf(c.object)] = c
+	i.changes[idOf(c.object)] = c
 	i.mu.Unlock()
 	knock(i.wake)
 }
@@ -65,12 +69,31 @@ func (i *inbox) drain() []change {
 	return all
 }
 
-// nameOf tells objects of all kinds apart. What comes from a watch has no type information of its own; its Go type stands for it.
-func nameOf(o resource.Object) string {
-	if isScaling(o) { // what has no type has a kind
-		return fmt.Sprintf("%s %s", o.GetObjectKind().GroupVersionKind().Kind, resource.KeyOf(o))
+// objectID tells the objects of all kinds apart: one namespace may hold objects of several kinds with the same name, UDPRoutes of two API groups among
+// them.
+type objectID struct {
+	goType reflect.Type
+	// kind is empty for objects whose Go type says what they are: those that come from a watch carry no kind.
+	kind schema.GroupKind
+	name types.NamespacedName
+}
+
+func idOf(o resource.Object) objectID {
+	id := objectID{goType: reflect.TypeOf(o), name: resource.KeyOf(o)}
+	switch o.(type) {
+	case runtime.Unstructured, *metav1.PartialObjectMetadata:
+		id.kind = o.GetObjectKind().GroupVersionKind().GroupKind()
 	}
-	return fmt.Sprintf("%T %s", o, resource.KeyOf(o))
+	return id
+}
+
+// nameOf names an object for people.
+func nameOf(o resource.Object) string {
+	kind := o.GetObjectKind().GroupVersionKind().Kind
+	if kind == "" {
+		kind = reflect.TypeOf(o).Elem().Name()
+	}
+	return kind + " " + resource.KeyOf(o).String()
 }
 
 // knock wakes somebody up who may be awake.

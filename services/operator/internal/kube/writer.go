@@ -331,19 +331,19 @@ func (w *writer) restore(ctx context.Context, gateway types.NamespacedName, skel
 	if len(skeleton) == 0 {
 		return nil
 	}
-	there, runs := map[string]bool{}, false
+	there, runs := map[objectID]bool{}, false
 	for _, like := range append(written(), &corev1.Service{}) {
 		list, err := w.owned(ctx, w.client, like, gateway)
 		if err != nil {
 			return err
 		}
 		for _, o := range list {
-			there[nameOf(o)], runs = true, runs || isWorkload(o)
+			there[idOf(o)], runs = true, runs || isWorkload(o)
 		}
 	}
 	var errs []error
 	for _, o := range skeleton {
-		if len(there) > 0 && !there[nameOf(o)] && !(runs && isWorkload(o)) {
+		if len(there) > 0 && !there[idOf(o)] && !(runs && isWorkload(o)) {
 			errs = append(errs, w.writeOrSpare(ctx, o, job{keepServices: true}, refusal{}, &refusal{}))
 		}
 	}
@@ -467,9 +467,9 @@ func (w *writer) count(o resource.Object, verb string) {
 
 // sweep deletes what belongs to a Gateway and is not wanted any more; but not what one that is missing is to take the place of.
 func (w *writer) sweep(ctx context.Context, gateway types.NamespacedName, keep, missing []resource.Object, j job) error {
-	wanted := map[string]bool{}
+	wanted := map[objectID]bool{}
 	for _, o := range keep {
-		wanted[nameOf(o)] = true
+		wanted[idOf(o)] = true
 	}
 	var errs []error
 	for _, like := range append(append(written(), scaling()...), &corev1.Service{}) {
@@ -483,7 +483,7 @@ func (w *writer) sweep(ctx context.Context, gateway types.NamespacedName, keep, 
 		list, err := w.owned(ctx, c, like, gateway)
 		errs = append(errs, err)
 		for _, o := range list {
-			if owner, ok := ownerOf(o); wanted[nameOf(o)] || !ok || owner.Name != gateway.Name || o.GetDeletionTimestamp() != nil {
+			if owner, ok := ownerOf(o); wanted[idOf(o)] || !ok || owner.Name != gateway.Name || o.GetDeletionTimestamp() != nil {
 				continue
 			}
 			w.log.Info("delete", "object", nameOf(o), "gateway", gateway)

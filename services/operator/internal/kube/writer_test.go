@@ -402,7 +402,7 @@ func TestNothingIsWrittenWhereANamespaceEnds(t *testing.T) {
 
 // Of a Gateway that is kept, what is gone and needs no config is made again, once something shows that it was made before. What is there stays.
 func TestWhatIsGoneIsMadeAgainWithoutAConfig(t *testing.T) {
-	const service, deployed, config, status = "*v1.Service", "*v1.Deployment", "*v1.ConfigMap", "status"
+	const service, deployed, config, status = "Service", "Deployment", "ConfigMap", "status"
 	for name, c := range map[string]struct {
 		there  []int
 		change bool
@@ -459,8 +459,8 @@ func TestWhatServesStaysUntilItsSuccessorIsThere(t *testing.T) {
 		refused string
 		want    []string
 	}{
-		{"DaemonSet", []string{"*v1.Deployment", "*v1.Service", "status"}},
-		{"", []string{"*v1.DaemonSet", "*v1.Service", "status"}},
+		{"DaemonSet", []string{"Deployment", "Service", "status"}},
+		{"", []string{"DaemonSet", "Service", "status"}},
 	} {
 		e.refuse = func(o runtime.ApplyConfiguration) error {
 			if o.(interface{ GetKind() string }).GetKind() == step.refused {
@@ -486,7 +486,7 @@ func TestWhatServesStaysUntilItsSuccessorIsThere(t *testing.T) {
 	if err := e.writer.write(t.Context(), e.unit); err == nil {
 		t.Error("nothing is refused")
 	}
-	if got, want := e.has(), []string{"*v1.Deployment", "*v1.Service", "status"}; !slices.Equal(got, want) {
+	if got, want := e.has(), []string{"Deployment", "Service", "status"}; !slices.Equal(got, want) {
 		t.Errorf("while the Service is refused there is %v, want %v", got, want)
 	}
 }
@@ -523,7 +523,7 @@ func TestWhatIsGivenAwayIsSweptOnce(t *testing.T) {
 	if err := e.writer.write(t.Context(), e.unit); err != nil {
 		t.Fatal(err)
 	}
-	if got := e.has(); !slices.Equal(got, []string{"*v1.Service", "status"}) {
+	if got := e.has(); !slices.Equal(got, []string{"Service", "status"}) {
 		t.Errorf("of what the other controller has made there is %v", got)
 	}
 }

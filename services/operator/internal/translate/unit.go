@@ -62,8 +62,13 @@ func (u Unit) Compare(other Unit) int {
 	)
 }
 
-// String names the unit for logs.
-func (u Unit) String() string { return u.Kind + " " + u.NamespacedName.String() }
+// String names the unit for logs; a route together with its API group and version.
+func (u Unit) String() string {
+	if u.Kind == KindRoute {
+		return u.Kind + " " + resource.RouteRef{NamespacedName: u.NamespacedName, GroupVersion: u.Spelling}.String()
+	}
+	return u.Kind + " " + u.NamespacedName.String()
+}
 
 // Object returns the object as a view has it, nil when there is none.
 func (u Unit) Object(v *resource.View) resource.Object {

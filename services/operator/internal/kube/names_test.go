@@ -1,0 +1,161 @@
+package kube
+
+import (
+	"log/slog"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/stunner-gateway/stunner/services/api/discovery"
+	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
+	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
+	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
+)
+
+// namesakes are objects of one name of every kind that the operator reads, writes or tells itself about.
+func namesakes() (all []resource.Object) {
+	add := func(o resource.Object) {
+		o.SetNamespace(fleetKey.Namespace)
+		o.SetName(fleetKey.Name)
+		all = append(all, o)
+	}
+	known := map[reflect.Type]bool{}
+	typed := append(written(), &resource.Trust{}, &resource.Scaling{}, &resource.Fleet{}, &resource.Refusal{})
+	for _, k := range read() {
+		typed = append(typed, k.spellings...)
+	}
+	for _, o := range typed {
+		if kind := reflect.TypeOf(o); !known[kind] {
+			known[kind] = true
+			add(o)
+		}
+	}
+	for _, like := range scaling() {
+		o := &unstructured.Unstructured{}
+		o.SetGroupVersionKind(like.GetObjectKind().GroupVersionKind())
+		add(o)
+	}
+	for _, kind := range []string{"Pod", "ConfigMap"} {
+		o := &metav1.PartialObjectMetadata{}
+		o.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind(kind))
+		add(o)
+	}
+	return all
+}
+
+// One namespace may hold objects of all kinds with one name: no change of one takes the place of a change of another, and no object that was written is taken
+// for another.
+func TestObjectsOfOneNameAreToldApart(t *testing.T) {
+	objects := namesakes()
+	for range 20 {
+		in := newInbox()
+		rand.Shuffle(len(objects), func(i, j int) { objects[i], objects[j] = objects[j], objects[i] })
+		for _, o := range objects {
+			in.put(change{object: o})
+		}
+		drained := in.drain()
+		for _, o := range objects {
+			if !slices.ContainsFunc(drained, func(c change) bool { return c.object == o }) {
+				t.Fatalf("a change of %T is lost: %d changes are left of %d", o, len(drained), len(objects))
+			}
+		}
+	}
+	for _, o := range objects {
+		a, form := ahead{}, &unstructured.Unstructured{}
+		form.SetAnnotations(map[string]string{appliedAnnotation: "mark"})
+		a.expect(o, form)
+		for _, other := range objects {
+			if a.has(other, form) != (other == o) {
+				t.Errorf("%T counts as written when %T is", other, o)
+			}
+		}
+	}
+}
+
+// However often the operator starts, and in whatever order it hears of objects: of two UDPRoutes with one name, one of each API group, the one of
+// stunner.l7mp.io counts with its port range, and the other one is told so.
+func TestTwoRoutesOfOneNameAtEveryStart(t *testing.T) {
+	const starts = 100
+	right := 0
+	for range starts {
+		l := startWith(t, collision()...)
+		c := l.current(fleetKey)
+		if c == nil {
+			t.Fatal("no config is published")
+		}
+		if len(c.Clusters) == 1 && slices.Equal(c.Clusters[0].Endpoints, []string{"10.244.0.7:<10000-10010>"}) {
+			right++
+		} else {
+			t.Errorf("clusters %+v", c.Clusters)
+		}
+		for spelling, want := range map[string]metav1.ConditionStatus{stunnerv1.GroupName: metav1.ConditionTrue, gwapiv1.GroupName: metav1.ConditionFalse} {
+			u := translate.Unit{Kind: translate.KindRoute, NamespacedName: fleetKey}
+			u.Spelling.Group, u.Spelling.Version = spelling, "v1"
+			status, _ := l.writer.jobs[u].status.(gwapiv1.RouteStatus)
+			if len(status.Parents) != 1 || status.Parents[0].Conditions[0].Status != want {
+				t.Errorf("the route of %s has the status %+v, want Accepted=%s", spelling, status, want)
+			}
+		}
+	}
+	t.Logf("port ranges are right in %d of %d starts", right, starts)
+}
+
+// startWith is a loop that has taken in objects of which it heard in any order.
+func startWith(t *testing.T, objects ...resource.Object) *loop {
+	t.Helper()
+	s, err := scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, log := newMeters(), slog.New(slog.DiscardHandler)
+	l := newLoop(translate.DefaultOptions(), discovery.NewServer(discovery.ServerOptions{}), m, &tasks{}, log)
+	l.secrets, l.writer = newSecrets(nil, l.inbox, log), newWriter(nil, nil, s, l.inbox, m, l.tasks, log)
+	l.shown = func(types.NamespacedName) []string { return nil }
+	for _, i := range rand.Perm(len(objects)) {
+		l.inbox.OnAdd(objects[i], true)
+	}
+	l.take(l.inbox.drain(), &task{})
+	return l
+}
+
+// collision is a Gateway with a route of each API group to one Service, in which everything has one name.
+func collision() []resource.Object {
+	meta := metav1.ObjectMeta{Namespace: fleetKey.Namespace, Name: fleetKey.Name}
+	cluster := metav1.ObjectMeta{Name: fleetKey.Name}
+	parents := gwapiv1.CommonRouteSpec{ParentRefs: []gwapiv1.ParentReference{{Name: gwapiv1.ObjectName(meta.Name)}}}
+	backend := gwapiv1.BackendRef{BackendObjectReference: gwapiv1.BackendObjectReference{Name: gwapiv1.ObjectName(meta.Name), Port: new(gwapiv1.PortNumber(1))}}
+	return []resource.Object{
+		&gwapiv1.GatewayClass{ObjectMeta: cluster, Spec: gwapiv1.GatewayClassSpec{
+			ControllerName: translate.DefaultControllerName,
+			ParametersRef: &gwapiv1.ParametersReference{
+				Group: stunnerv1.GroupName, Kind: "GatewayConfig", Name: meta.Name, Namespace: new(gwapiv1.Namespace(meta.Namespace)),
+			},
+		}},
+		&stunnerv1.GatewayConfig{ObjectMeta: meta, Spec: stunnerv1.GatewayConfigSpec{
+			Dataplane: meta.Name, AuthType: "static", UserName: stunnerv1.InlineSecret("user"), Password: stunnerv1.InlineSecret("pass"),
+		}},
+		&stunnerv1.Dataplane{ObjectMeta: cluster},
+		&gwapiv1.Gateway{ObjectMeta: meta, Spec: gwapiv1.GatewaySpec{
+			GatewayClassName: gwapiv1.ObjectName(meta.Name), Listeners: []gwapiv1.Listener{{Name: "udp", Port: 3478, Protocol: "TURN-UDP"}},
+		}},
+		&stunnerv1.UDPRoute{ObjectMeta: meta, Spec: stunnerv1.UDPRouteSpec{CommonRouteSpec: parents, Rules: []stunnerv1.UDPRouteRule{{
+			BackendRefs: []stunnerv1.BackendRef{{Name: gwapiv1.ObjectName(meta.Name), Port: new(gwapiv1.PortNumber(10000)), EndPort: new(gwapiv1.PortNumber(10010))}},
+		}}}},
+		&gwapiv1.UDPRoute{ObjectMeta: meta, Spec: gwapiv1.UDPRouteSpec{CommonRouteSpec: parents, Rules: []gwapiv1.UDPRouteRule{{BackendRefs: []gwapiv1.BackendRef{backend}}}}},
+		&stunnerv1.StaticService{ObjectMeta: meta, Spec: stunnerv1.StaticServiceSpec{Prefixes: []string{"192.0.2.0/24"}}},
+		&corev1.Service{ObjectMeta: meta},
+		&discoveryv1.EndpointSlice{
+			ObjectMeta:  metav1.ObjectMeta{Namespace: meta.Namespace, Name: meta.Name, Labels: map[string]string{discoveryv1.LabelServiceName: meta.Name}},
+			AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.244.0.7"}}},
+		},
+		&corev1.Namespace{ObjectMeta: cluster}, &corev1.Node{ObjectMeta: cluster},
+	}
+}

@@ -4,9 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -17,17 +15,13 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/yaml"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
-	gwapiv1a2 "sigs.k8s.io/gateway-api/apis/v1alpha2"
-	gwapiv1b1 "sigs.k8s.io/gateway-api/apis/v1beta1"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/objects"
 	"github.com/stunner-gateway/stunner/services/api/config"
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 )
@@ -57,10 +51,8 @@ func (s *stage) tenant(t *testing.T) *tenant {
 	t.Helper()
 	n := &tenant{T: t, class: s.name, stage: s, name: strings.ToLower(strings.NewReplacer("/", "-", "_", "-").Replace(t.Name()))}
 	ctrllog.SetLogger(logr.Discard())
-	scheme := runtime.NewScheme()
-	n.must(errors.Join(clientgoscheme.AddToScheme(scheme), gwapiv1.Install(scheme), gwapiv1a2.Install(scheme), gwapiv1b1.Install(scheme),
-		stunnerv1.AddToScheme(scheme)))
-	var err error
+	scheme, err := objects.Scheme()
+	n.must(err)
 	n.Client, err = client.New(control.Admin.Config, client.Options{Scheme: scheme})
 	n.must(err)
 	if n.name != s.name {
@@ -96,27 +88,12 @@ func (n *tenant) says(want string, look func(context.Context) (string, error)) {
 }
 
 // objects reads YAML in which NAMESPACE, CLASS and CONTROLLER stand for those of the test, and fills in the namespace where none is written.
-func (n *tenant) objects(text string) (list []*unstructured.Unstructured) {
+func (n *tenant) objects(text string) []*unstructured.Unstructured {
 	n.Helper()
 	text = strings.NewReplacer("NAMESPACE", n.name, "CLASS", n.class, "CONTROLLER", n.stage.controller()).Replace(text)
-	decoder := yaml.NewYAMLOrJSONDecoder(strings.NewReader(text), 4096)
-	for {
-		o := &unstructured.Unstructured{}
-		err := decoder.Decode(o)
-		if errors.Is(err, io.EOF) {
-			return list
-		}
-		n.must(err)
-		if len(o.Object) == 0 {
-			continue
-		}
-		namespaced, err := n.IsObjectNamespaced(o)
-		n.must(err)
-		if namespaced && o.GetNamespace() == "" {
-			o.SetNamespace(n.name)
-		}
-		list = append(list, o)
-	}
+	list, err := objects.Read(n.Client, n.name, text)
+	n.must(err)
+	return list
 }
 
 // apply makes the objects in YAML what is written. What belongs to no namespace goes with the test.
@@ -131,11 +108,7 @@ func (n *tenant) apply(text string) {
 }
 
 func (n *tenant) try(o *unstructured.Unstructured) error {
-	err := n.Apply(n.Context(), client.ApplyConfigurationFromUnstructured(o.DeepCopy()), client.FieldOwner("tenant"), client.ForceOwnership)
-	if err != nil {
-		return fmt.Errorf("apply %s %s: %w", o.GetKind(), o.GetName(), err)
-	}
-	return nil
+	return objects.Apply(n.Context(), n.Client, o)
 }
 
 // remove deletes the objects in YAML.

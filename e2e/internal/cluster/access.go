@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -11,6 +12,7 @@ import (
 	"math/big"
 	"net"
 	"os"
+	"strings"
 	"time"
 
 	"k8s.io/client-go/rest"
@@ -39,6 +41,20 @@ func (c *Cluster) User(name string, groups ...string) (Access, error) {
 	if err != nil {
 		return Access{}, fmt.Errorf("give %s access: %w", name, err)
 	}
+	return c.access(name, &api.AuthInfo{ClientCertificateData: chain, ClientKeyData: key})
+}
+
+// Account returns access as a ServiceAccount, by a token that the API server makes for it.
+func (c *Cluster) Account(ctx context.Context, namespace, name string) (Access, error) {
+	token, err := c.Kubectl(ctx, "create", "token", name, "-n", namespace, "--duration", lifetime.String())
+	if err != nil {
+		return Access{}, fmt.Errorf("give %s access: %w", name, err)
+	}
+	return c.access(name, &api.AuthInfo{Token: strings.TrimSpace(token)})
+}
+
+// access writes a kubeconfig for a credential, and reads it.
+func (c *Cluster) access(name string, credential *api.AuthInfo) (Access, error) {
 	file, err := os.CreateTemp(c.dir, "*.kubeconfig")
 	if err != nil {
 		return Access{}, fmt.Errorf("give %s access: %w", name, err)
@@ -47,7 +63,7 @@ func (c *Cluster) User(name string, groups ...string) (Access, error) {
 
 	config := api.NewConfig()
 	config.Clusters["test"] = &api.Cluster{Server: c.url, CertificateAuthorityData: c.ca.chain}
-	config.AuthInfos[name] = &api.AuthInfo{ClientCertificateData: chain, ClientKeyData: key}
+	config.AuthInfos[name] = credential
 	config.Contexts["test"] = &api.Context{Cluster: "test", AuthInfo: name}
 	config.CurrentContext = "test"
 	if err := clientcmd.WriteToFile(*config, file.Name()); err != nil {

@@ -4,6 +4,8 @@ package manifest
 
 import (
 	"maps"
+	"slices"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -40,12 +42,8 @@ func OwnerOf(gw *gwapiv1.Gateway, defaults map[string]string) Owner {
 	}
 	maps.Copy(o.Annotations, copied(gw.Annotations))
 	if infra := gw.Spec.Infrastructure; infra != nil {
-		for key, value := range infra.Labels {
-			o.Labels[string(key)] = string(value)
-		}
-		for key, value := range infra.Annotations {
-			o.Annotations[string(key)] = string(value)
-		}
+		maps.Copy(o.Labels, copied(infra.Labels))
+		maps.Copy(o.Annotations, copied(infra.Annotations))
 	}
 	return o
 }
@@ -63,11 +61,20 @@ var bookkeeping = map[string]bool{
 	"kustomize.toolkit.fluxcd.io/namespace":            true,
 }
 
-func copied(from map[string]string) map[string]string {
+// controls are the domains, and the single names, by which Kubernetes itself steers what becomes of an object. A Service with such a label is left out by
+// kube-proxy; a Deployment with such an annotation has another history.
+var controls = []string{
+	"kubernetes.io/", "deployment.kubernetes.io/", "endpoints.kubernetes.io/", "endpointslice.kubernetes.io/", "controller.kubernetes.io/",
+	"control-plane.alpha.kubernetes.io/", "pod-security.kubernetes.io/", "service.kubernetes.io/service-proxy-name", "service.kubernetes.io/headless",
+}
+
+// copied are the labels or annotations that may stand on another object.
+func copied[K, V ~string](from map[K]V) map[string]string {
 	to := make(map[string]string, len(from))
 	for key, value := range from {
-		if !bookkeeping[key] {
-			to[key] = value
+		steers := slices.ContainsFunc(controls, func(c string) bool { return strings.HasPrefix(string(key), c) })
+		if !bookkeeping[string(key)] && !steers {
+			to[string(key)] = string(value)
 		}
 	}
 	return to

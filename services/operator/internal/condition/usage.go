@@ -1,6 +1,7 @@
 package condition
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -11,7 +12,7 @@ import (
 // thousand of them do not write it a thousand times.
 const MaxUsers = 5
 
-// Usage says who uses an object: n of what noun names, and their names if they are few.
+// Usage says how many of what noun names use an object, and the names of those that may be named if there are few.
 func Usage(noun string, n int, names []string) metav1.Condition {
 	switch {
 	case n == 0:
@@ -21,7 +22,14 @@ func Usage(noun string, n int, names []string) metav1.Condition {
 	case n > 1:
 		noun += "s"
 	}
-	return True(InUse, finding(ReasonUsed, "%d %s: %s", n, noun, strings.Join(slices.Sorted(slices.Values(names)), ", ")))
+	message := strings.Join(slices.Sorted(slices.Values(names)), ", ")
+	switch others := n - len(names); {
+	case others == n:
+		return True(InUse, finding(ReasonUsed, "%d %s", n, noun))
+	case others > 0:
+		message += fmt.Sprintf(" and %d of other namespaces", others)
+	}
+	return True(InUse, finding(ReasonUsed, "%d %s: %s", n, noun, message))
 }
 
 // order is the largest of 5, 10, 20, 50, 100… that is less than n.

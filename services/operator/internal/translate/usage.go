@@ -11,9 +11,11 @@ import (
 // users are those that refer to an object. Whose classes they are makes no difference: controllers that share a cluster would not agree on
 // what the object says.
 type users struct {
-	noun  string
-	count int
-	names []string
+	noun string
+	// namespace is that of the object. Users elsewhere are counted and not named: whoever reads the object need not know of them.
+	namespace string
+	count     int
+	names     []string
 }
 
 // add costs no more for many than for few.
@@ -23,12 +25,14 @@ func (u *users) add(more resource.Set) {
 		return
 	}
 	for key := range more {
-		u.names = append(u.names, key.String())
+		if key.Namespace == u.namespace {
+			u.names = append(u.names, key.String())
+		}
 	}
 }
 
 func usersOfConfig(v *resource.View, key types.NamespacedName) users {
-	u := users{noun: "Gateway"}
+	u := users{noun: "Gateway", namespace: key.Namespace}
 	u.addOfConfig(v, key)
 	return u
 }
@@ -49,7 +53,7 @@ func usersOfDataplane(v *resource.View, name string) users {
 }
 
 func usersOfStaticService(v *resource.View, key types.NamespacedName) users {
-	u := users{noun: "UDPRoute"}
+	u := users{noun: "UDPRoute", namespace: key.Namespace}
 	u.add(v.RoutesOfStaticService(key))
 	return u
 }

@@ -53,6 +53,18 @@ func AddressSpecial(value string) Finding {
 		"write one that clients reach", value)
 }
 
+// AddressNotAllowed says that Gateways may not ask for an address.
+func AddressNotAllowed(field, value string) Finding {
+	return finding(ReasonAddressNotUsable, "%s: %q is outside of spec.allowedAddresses of the GatewayConfig of the GatewayClass: leave it out, or have the range added there",
+		field, value)
+}
+
+// AddressNotAssigned says that a Service has not got the address that its Gateway asks for.
+func AddressNotAssigned(value string, listeners []string) Finding {
+	return finding(ReasonAddressNotAssigned, "spec.addresses[0].value: the Service has not got %q: listener %s: see the events of the Service, or leave the address out",
+		value, strings.Join(listeners, ", "))
+}
+
 // AddressesLeftOut warns that a Gateway asks for more than one address.
 func AddressesLeftOut(n int) string {
 	return fmt.Sprintf("spec.addresses: has %d entries, only the first one is asked for: use a Gateway for each address", n)
@@ -162,9 +174,9 @@ func CertificateSecret(field, secret, problem string) Finding {
 	return finding(ReasonInvalidCertificateRef, "%s: Secret %s %s", field, secret, problem)
 }
 
-// CertificateBroken says that certificate and key cannot be used together.
-func CertificateBroken(field, secret string, err error) Finding {
-	return finding(ReasonInvalidCertificateRef, "%s: Secret %s holds no usable certificate: %v", field, secret, err)
+// CertificateBroken says what keeps certificate and key from being used. It repeats nothing of the Secret.
+func CertificateBroken(field, secret, problem string) Finding {
+	return finding(ReasonInvalidCertificateRef, "%s: Secret %s holds no usable certificate: %s", field, secret, problem)
 }
 
 // AnnotationBoolean warns of an annotation that is neither true nor false.

@@ -29,6 +29,17 @@ func DataplaneMissing(config, name string) Finding {
 	return finding(ReasonDataplaneNotFound, "GatewayConfig %s: spec.dataplane: Dataplane %q does not exist", config, name)
 }
 
+// DataplaneNotAllowed says that a GatewayConfig of a namespace may not name a Dataplane. It does not say whether there is one.
+func DataplaneNotAllowed(config, name, namespace string) Finding {
+	return finding(ReasonInvalidParameters, "GatewayConfig %s: spec.dataplane: Dataplane %q does not admit namespace %s: leave the field out to have that of the GatewayClass, "+
+		"or have the namespace added to spec.allowedNamespaces of the Dataplane", config, name, namespace)
+}
+
+// OwnConfigDenied says that Gateways may not name a GatewayConfig.
+func OwnConfigDenied(field string) Finding {
+	return finding(ReasonInvalidParameters, "%s: the operator runs with --own-gateway-configs=deny: leave the field out to have the GatewayConfig of the GatewayClass", field)
+}
+
 // DenialUnreadable says that a selector of denied backends is none.
 func DenialUnreadable(config string, i int) Finding {
 	return finding(ReasonInvalidDenial,
@@ -115,9 +126,9 @@ func GuessableWarning(secrets string, least int) Finding {
 	return finding(ReasonWarning, "%s shorter than %d bytes: somebody may find it by trying; make a new one with openssl rand -hex %d", secrets, least, least)
 }
 
-// AuthTypeUnknown says that nobody knows this way to authenticate.
-func AuthTypeUnknown(where, value string) Finding {
-	return finding(ReasonInvalidCredentials, "%s: %q is unknown: use static, ephemeral or none", where, value)
+// AuthTypeUnknown says that there is no such authentication type. It does not say which: the value may come from a Secret.
+func AuthTypeUnknown(where string) Finding {
+	return finding(ReasonInvalidCredentials, "%s has an unknown value: use static, ephemeral or none", where)
 }
 
 // CredentialMissing says that a value that the authentication type needs is absent.

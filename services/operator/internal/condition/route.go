@@ -61,6 +61,17 @@ func BackendDenied(backend string) Finding {
 	return finding(ReasonRefNotPermitted, "backend %s: spec.deniedBackends of the GatewayConfig denies it: name another Service, or have it taken off that list", backend)
 }
 
+// BackendIsAPIServer says that no route may reach the API servers.
+func BackendIsAPIServer(backend string) Finding {
+	return finding(ReasonRefNotPermitted, "backend %s: it is the API server: name another Service; only spec.clusterAccess of the GatewayConfig of the GatewayClass opens it", backend)
+}
+
+// PrefixDenied says that an entry of a StaticService is the address of a part of the cluster.
+func PrefixDenied(service, prefix string) Finding {
+	return finding(ReasonRefNotPermitted, "StaticService %s: prefix %q is the address of a node, of the API server, or of a Service of kube-system: it is left out; "+
+		"only spec.clusterAccess of the GatewayConfig of the GatewayClass opens it", service, prefix)
+}
+
 // BackendMixed says that one route cannot name addresses and DNS names.
 func BackendMixed(backend string) Finding {
 	return finding(ReasonUnsupportedValue, "backend %s: a route cannot mix Services, which are DNS names while endpoint discovery is off, with StaticServices: use two routes", backend)

@@ -118,6 +118,14 @@ func (v *View) setService(key types.NamespacedName, o *corev1.Service, gone bool
 	if !swap(v.services, aService, key, o, gone, changed) {
 		return
 	}
+	if key.Namespace == metav1.NamespaceSystem {
+		if old != nil {
+			relist(v.systemServices, allSystemServices, old, true, changed, types.NamespacedName{})
+		}
+		if !gone {
+			relist(v.systemServices, allSystemServices, o, false, changed, types.NamespacedName{})
+		}
+	}
 	if old != nil {
 		if gateway, ok := GatewayOf(old); ok {
 			relist(v.servicesOfGateway, allServicesOf, old, true, changed, gateway)
@@ -229,7 +237,9 @@ type head struct {
 
 func headOf(o Object) head {
 	switch o.(type) {
-	case *corev1.Node, *corev1.Secret, *discoveryv1.EndpointSlice:
+	case *corev1.Secret:
+		return head{annotations: map[string]string{GeneratedSecret: o.GetAnnotations()[GeneratedSecret], SharedUntil: o.GetAnnotations()[SharedUntil]}}
+	case *corev1.Node, *discoveryv1.EndpointSlice:
 		return head{labels: serviceLabel(o)}
 	case *corev1.Namespace:
 		return head{labels: o.GetLabels()}

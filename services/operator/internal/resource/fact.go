@@ -44,6 +44,7 @@ const (
 	allClassesOfConfig
 	allConfigsOfDataplane
 	allRoutesOfStaticService
+	allSystemServices
 
 	// itsStatus is added to an object whose status is meant.
 	itsStatus subject = 1 << 7

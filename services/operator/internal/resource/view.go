@@ -50,6 +50,7 @@ type View struct {
 	gatewaysOfNamespace lists[types.NamespacedName]
 	routesOfGateway     lists[*Route]
 	servicesOfGateway   lists[*corev1.Service]
+	systemServices      lists[*corev1.Service]
 	slicesOfService     lists[*discoveryv1.EndpointSlice]
 	grantsOfNamespace   lists[*gwapiv1.ReferenceGrant]
 	users               users
@@ -83,6 +84,7 @@ func NewView(objects []Object) *View {
 		gatewaysOfNamespace: newLists(compareKeys),
 		routesOfGateway:     newLists(func(a, b *Route) int { return compareRoutes(a.Ref, b.Ref) }),
 		servicesOfGateway:   newLists(byKey[*corev1.Service]),
+		systemServices:      newLists(byKey[*corev1.Service]),
 		slicesOfService:     newLists(byKey[*discoveryv1.EndpointSlice]),
 		grantsOfNamespace:   newLists(byKey[*gwapiv1.ReferenceGrant]),
 		users:               newUsers(),
@@ -167,6 +169,11 @@ func (v *View) StaticService(key types.NamespacedName) *stunnerv1.StaticService 
 // Service returns a Service, or nil.
 func (v *View) Service(key types.NamespacedName) *corev1.Service {
 	return find(v, v.services, aService, key)
+}
+
+// SystemServices returns the Services of namespace kube-system, sorted by name.
+func (v *View) SystemServices() []*corev1.Service {
+	return list(v, v.systemServices, allSystemServices, types.NamespacedName{})
 }
 
 // EndpointSlicesOf returns the EndpointSlices of a Service, sorted by name.

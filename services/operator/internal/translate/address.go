@@ -10,6 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
+	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
+	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
@@ -56,12 +58,89 @@ func fromHost(v *resource.View, gw *gwapiv1.Gateway, l *listener) address {
 	return address{v.Host().Address, boundPort(v, gw, l)}
 }
 
-// fromWish is the address that the Gateway asks for: it is believed.
-func fromWish(_ *resource.View, gw *gwapiv1.Gateway, l *listener) address {
+// fromWish is what the Gateway asks for. A host name is believed: it takes no address from anybody. An address counts once the Service has it.
+func fromWish(v *resource.View, gw *gwapiv1.Gateway, l *listener) address {
 	if !l.exposed {
 		return address{}
 	}
+	svc, _ := serviceOf(v, gw, l)
+	if wished := wishedAddress(gw); wished != "" && (svc == nil || !given(svc, wished)) {
+		return address{}
+	}
 	return address{cmp.Or(wishedAddress(gw), wishedHostname(gw)), int32(l.spec.Port)}
+}
+
+// given tells whether a Service has an address: from its load balancer, or, where none is asked for, because its nodes take what comes for it.
+func given(svc *corev1.Service, wished string) bool {
+	var ips []string
+	for _, i := range svc.Status.LoadBalancer.Ingress {
+		ips = append(ips, i.IP)
+	}
+	if svc.Spec.Type != corev1.ServiceTypeLoadBalancer {
+		ips = append(ips, svc.Spec.ExternalIPs...)
+	}
+	return slices.ContainsFunc(ips, func(ip string) bool { return sameAddress(ip, wished) })
+}
+
+func sameAddress(a, b string) bool {
+	x, wrong := netip.ParseAddr(a)
+	y, err := netip.ParseAddr(b)
+	return wrong == nil && err == nil && x.Unmap() == y.Unmap()
+}
+
+// claims are the annotations by which load balancers are asked for an address. Who may set one could otherwise take the address of somebody else.
+var claims = []string{
+	"io.cilium/lb-ipam-ips",
+	"kube-vip.io/loadbalancerIPs",
+	"lbipam.cilium.io/ips",
+	"loadbalancer.openstack.org/load-balancer-address",
+	"metallb.io/loadBalancerIPs",
+	"metallb.universe.tf/loadBalancerIPs",
+	"networking.gke.io/load-balancer-ip-addresses",
+	"purelb.io/addresses",
+	"service.beta.kubernetes.io/azure-load-balancer-ipv4",
+	"service.beta.kubernetes.io/azure-load-balancer-ipv6",
+}
+
+// addressAllowed lets a Gateway ask for addresses from the ranges of its class only. The GatewayConfig of the class may ask for any. On one host there is no
+// load balancer, and nobody to take an address from.
+func (d draft) addressAllowed() condition.Finding {
+	if d.view.Host() != nil || d.parameters.config == nil {
+		return condition.Finding{}
+	}
+	if wished := wishedAddress(d.gateway); wished != "" && !d.parameters.allows(wished) {
+		return condition.AddressNotAllowed("spec.addresses[0].value", wished)
+	}
+	for _, claim := range claims {
+		value := d.owner.Annotations[claim]
+		if value == d.parameters.common[claim] {
+			continue
+		}
+		for _, part := range strings.FieldsFunc(value, func(r rune) bool { return r == ',' || r == ' ' }) {
+			if !d.parameters.allows(part) {
+				return condition.AddressNotAllowed("annotation "+claim, part)
+			}
+		}
+	}
+	return condition.Finding{}
+}
+
+// allows tells whether Gateways may ask for an address. What is none, such as the name of a pool, is not allowed.
+func (p parameters) allows(text string) bool {
+	a, err := netip.ParseAddr(text)
+	return err == nil && slices.ContainsFunc(p.config.Spec.AllowedAddresses, func(c stunnerv1.CIDR) bool {
+		prefix, ok := prefixOf(string(c))
+		return ok && prefix.Contains(a.Unmap())
+	})
+}
+
+// unassigned names the listeners that have another address than the Gateway asks for.
+func (d draft) unassigned() []string {
+	wished := wishedAddress(d.gateway)
+	if wished == "" || d.view.Host() != nil {
+		return nil
+	}
+	return d.names(func(l *listener) bool { return l.served() && l.exposed && !sameAddress(l.address.host, wished) })
 }
 
 // fromLoadBalancer is what a load balancer has reported: for this very port if it says so, else for all.

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
@@ -16,10 +17,17 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
+// authentication says who may use the Gateways of a GatewayConfig, before it is made that of one Gateway.
+type authentication struct {
+	config.Auth
+	// signing is the Secret that the shared secret comes from; nil when it stands in the GatewayConfig.
+	signing *corev1.Secret
+}
+
 // authOf returns who may use the Gateways of a GatewayConfig. Every value of the result is there and not empty, or there is a finding.
-func authOf(v *resource.View, gc *stunnerv1.GatewayConfig) (config.Auth, condition.Finding) {
+func authOf(v *resource.View, gc *stunnerv1.GatewayConfig, opt Options) (authentication, condition.Finding) {
 	if gc == nil {
-		return config.Auth{}, condition.Finding{}
+		return authentication{}, condition.Finding{}
 	}
 	auth := config.Auth{Realm: cmp.Or(gc.Spec.Realm, stunnerv1.DefaultRealm)}
 	if gc.Spec.AuthLifetime != nil {
@@ -27,28 +35,35 @@ func authOf(v *resource.View, gc *stunnerv1.GatewayConfig) (config.Auth, conditi
 	}
 	auth.SessionGrace, auth.CredentialOverlap = graceOf(gc), overlapOf(gc)
 	if config.CheckRealm(auth.Realm) != nil {
-		return auth, condition.RealmInvalid(resource.KeyOf(gc).String())
+		return authentication{Auth: auth}, condition.RealmInvalid(resource.KeyOf(gc).String())
 	}
 	if gc.Spec.STUNMode {
 		auth.Type = config.AuthNone
-		return auth, condition.Finding{}
+		return authentication{Auth: auth}, condition.Finding{}
 	}
-	m, unfit := inlineMaterial(v, gc)
+	read := inlineMaterial
 	if gc.Spec.AuthRef != nil {
-		m, unfit = secretMaterial(v, gc)
+		read = secretMaterial
 	}
+	m, unfit := read(v, gc, opt)
 	if !unfit.OK() {
-		return auth, unfit
+		return authentication{Auth: auth}, unfit
 	}
 	return m.auth(auth)
+}
+
+// value is one value of what authentication is made of, and the Secret that it comes from, nil for none.
+type value struct {
+	credential.Secret
+	from *corev1.Secret
 }
 
 // material is what authentication is made of, wherever it was found: a value that is nil was not there at all.
 type material struct {
 	authType string
-	username *credential.Secret
-	password *credential.Secret
-	secret   *credential.Secret
+	username *value
+	password *value
+	secret   *value
 	// where names a field for a message.
 	where func(field string) string
 	// absent is the reason of a field that is not there.
@@ -56,8 +71,8 @@ type material struct {
 }
 
 // auth fills in what the authentication type needs.
-func (m material) auth(auth config.Auth) (config.Auth, condition.Finding) {
-	switch strings.ToLower(m.authType) {
+func (m material) auth(auth config.Auth) (authentication, condition.Finding) {
+	switch m.authType = strings.ToLower(m.authType); m.authType {
 	case "plaintext", "static":
 		auth.Type = config.AuthStatic
 		return m.pair(auth)
@@ -66,81 +81,84 @@ func (m material) auth(auth config.Auth) (config.Auth, condition.Finding) {
 		return m.signed(auth)
 	case "none":
 		auth.Type = config.AuthNone
-		return auth, condition.Finding{}
+		return authentication{Auth: auth}, condition.Finding{}
 	}
-	return auth, condition.AuthTypeUnknown(m.where("authType"), m.authType)
+	return authentication{Auth: auth}, condition.AuthTypeUnknown(m.where("authType"))
 }
 
 // pair is one user name with one password.
-func (m material) pair(auth config.Auth) (config.Auth, condition.Finding) {
+func (m material) pair(auth config.Auth) (authentication, condition.Finding) {
 	unfit := first(m.need("userName", m.username), m.need("password", m.password))
 	if !unfit.OK() {
-		return auth, unfit
+		return authentication{Auth: auth}, unfit
 	}
-	auth.Credentials = map[string]credential.Secret{config.KeyUsername: *m.username, config.KeyPassword: *m.password}
-	return auth, condition.Finding{}
+	auth.Credentials = map[string]credential.Secret{config.KeyUsername: m.username.Secret, config.KeyPassword: m.password.Secret}
+	return authentication{Auth: auth}, condition.Finding{}
 }
 
 // signed is a shared secret. Where only a password is given, long-term is meant in both of its senses: the password signs ephemeral
 // credentials, and the plain pair is good as well.
-func (m material) signed(auth config.Auth) (config.Auth, condition.Finding) {
+func (m material) signed(auth config.Auth) (authentication, condition.Finding) {
+	auth.Credentials = map[string]credential.Secret{}
 	if m.secret != nil || m.password == nil {
-		auth.Credentials = map[string]credential.Secret{}
-		unfit := m.need("sharedSecret", m.secret)
-		if unfit.OK() {
-			auth.Credentials[config.KeySecret] = *m.secret
+		if unfit := m.need("sharedSecret", m.secret); !unfit.OK() {
+			return authentication{Auth: auth}, unfit
 		}
-		return auth, unfit
+		auth.Credentials[config.KeySecret] = m.secret.Secret
+		return authentication{auth, m.secret.from}, condition.Finding{}
 	}
-	if unfit := m.need("password", m.password); !unfit.OK() {
-		return auth, unfit
+	unfit := m.need("password", m.password)
+	if unfit.OK() && m.username != nil {
+		unfit = m.need("userName", m.username)
 	}
-	auth.Credentials = map[string]credential.Secret{config.KeySecret: *m.password}
-	if m.username == nil {
-		return auth, condition.Finding{}
+	if !unfit.OK() {
+		return authentication{Auth: auth}, unfit
 	}
-	auth.Credentials[config.KeyUsername], auth.Credentials[config.KeyPassword] = *m.username, *m.password
-	return auth, m.need("userName", m.username)
+	auth.Credentials[config.KeySecret] = m.password.Secret
+	if m.username != nil {
+		auth.Credentials[config.KeyUsername], auth.Credentials[config.KeyPassword] = m.username.Secret, m.password.Secret
+	}
+	return authentication{auth, m.password.from}, condition.Finding{}
 }
 
 // need refuses a value that is absent or empty: an empty password would let everyone in.
-func (m material) need(field string, value *credential.Secret) condition.Finding {
+func (m material) need(field string, v *value) condition.Finding {
 	switch {
-	case value == nil:
+	case v == nil:
 		return condition.CredentialMissing(m.where(field), m.authType).As(m.absent)
-	case *value == "":
+	case v.Secret == "":
 		return condition.CredentialEmpty(m.where(field))
 	}
 	return condition.Finding{}
 }
 
 // inlineMaterial reads the GatewayConfig's own fields, which may in turn name keys of Secrets.
-func inlineMaterial(v *resource.View, gc *stunnerv1.GatewayConfig) (material, condition.Finding) {
+func inlineMaterial(v *resource.View, gc *stunnerv1.GatewayConfig, opt Options) (material, condition.Finding) {
 	m := material{
 		authType: string(cmp.Or(gc.Spec.AuthType, stunnerv1.DefaultAuthType)),
 		where:    func(field string) string { return condition.InlineField(resource.KeyOf(gc).String(), field) },
 		absent:   condition.ReasonInvalidCredentials,
 	}
 	var username, password, secret condition.Finding
-	m.username, username = inlineValue(v, gc, "userName", gc.Spec.UserName)
-	m.password, password = inlineValue(v, gc, "password", gc.Spec.Password)
-	m.secret, secret = inlineValue(v, gc, "sharedSecret", gc.Spec.SharedSecret)
+	m.username, username = inlineValue(v, gc, "userName", gc.Spec.UserName, opt)
+	m.password, password = inlineValue(v, gc, "password", gc.Spec.Password, opt)
+	m.secret, secret = inlineValue(v, gc, "sharedSecret", gc.Spec.SharedSecret, opt)
 	return m, first(username, password, secret)
 }
 
-func inlineValue(v *resource.View, gc *stunnerv1.GatewayConfig, field string, value *stunnerv1.SecretValue) (*credential.Secret, condition.Finding) {
+func inlineValue(v *resource.View, gc *stunnerv1.GatewayConfig, field string, written *stunnerv1.SecretValue, opt Options) (*value, condition.Finding) {
 	where := condition.InlineField(resource.KeyOf(gc).String(), field)
-	if value == nil {
+	if written == nil {
 		return nil, condition.Finding{}
 	}
-	if err := value.Err(); err != nil {
+	if err := written.Err(); err != nil {
 		return nil, condition.CredentialUnreadable(where, err)
 	}
-	if inline, ok := value.Inline(); ok {
-		return &inline, condition.Finding{}
+	if inline, ok := written.Inline(); ok {
+		return &value{Secret: inline}, condition.Finding{}
 	}
-	ref, _ := value.Ref(field)
-	source := secretSource{view: v, owner: gc, where: where, key: types.NamespacedName{
+	ref, _ := written.Ref(field)
+	source := secretSource{view: v, owner: gc, opt: opt, where: where, key: types.NamespacedName{
 		Namespace: cmp.Or(ref.Namespace, gc.Namespace), Name: ref.Name,
 	}}
 	if unfit := sourceRules.judge(source); !unfit.OK() {
@@ -150,16 +168,17 @@ func inlineValue(v *resource.View, gc *stunnerv1.GatewayConfig, field string, va
 	switch {
 	case data == nil:
 		return nil, condition.SecretKeyMissing(where, source.key.String(), ref.Key)
-	case *data == "":
+	case data.Secret == "":
 		return nil, condition.CredentialEmpty(condition.SecretField(source.key.String(), ref.Key))
 	}
 	return data, condition.Finding{}
 }
 
 // secretMaterial reads the Secret that authRef names. It replaces the inline fields, it does not complete them.
-func secretMaterial(v *resource.View, gc *stunnerv1.GatewayConfig) (material, condition.Finding) {
+func secretMaterial(v *resource.View, gc *stunnerv1.GatewayConfig, opt Options) (material, condition.Finding) {
 	ref := gc.Spec.AuthRef
-	source := secretSource{view: v, owner: gc, where: condition.InlineField(resource.KeyOf(gc).String(), "authRef"), key: types.NamespacedName{
+	where := condition.InlineField(resource.KeyOf(gc).String(), "authRef")
+	source := secretSource{view: v, owner: gc, opt: opt, where: where, key: types.NamespacedName{
 		Namespace: string(valueOr(ref.Namespace, "")), Name: string(ref.Name),
 	}}
 	source.group, source.kind = string(valueOr(ref.Group, "")), string(valueOr(ref.Kind, "Secret"))
@@ -175,7 +194,7 @@ func secretMaterial(v *resource.View, gc *stunnerv1.GatewayConfig) (material, co
 		absent:   condition.ReasonSecretKeyNotFound,
 	}
 	if t := source.data("type"); t != nil {
-		m.authType = strings.TrimSpace(string(*t))
+		m.authType = strings.TrimSpace(string(t.Secret))
 	}
 	m.secret = source.data("secret")
 	if m.secret == nil {
@@ -191,11 +210,13 @@ var secretKeys = map[string]string{"authType": "type", "userName": "username", "
 type secretSource struct {
 	view        *resource.View
 	owner       *stunnerv1.GatewayConfig
+	opt         Options
 	where       string
 	group, kind string
 	key         types.NamespacedName
 }
 
+// sourceRules ask for the Secret last: without a grant the finding is the same whether it exists or not.
 var sourceRules = rules[secretSource]{secretSource.isSecret, secretSource.isGranted, secretSource.exists}
 
 // isSecret takes the group "v1", which people write because it stands in the apiVersion of a Secret.
@@ -206,13 +227,27 @@ func (s secretSource) isSecret() condition.Finding {
 	return condition.Finding{}
 }
 
+// isGranted wants a ReferenceGrant for a Secret of another namespace, whatever the GatewayConfig says: its author may be anybody.
 func (s secretSource) isGranted() condition.Finding {
 	from := resource.Referrer{Group: stunnerv1.GroupName, Kind: "GatewayConfig", Namespace: s.owner.Namespace}
 	to := resource.Target{Kind: "Secret", NamespacedName: s.key}
-	if s.owner.Spec.RequireReferenceGrants && !s.view.Granted(from, to) {
-		return condition.NotGranted(s.where, "Secret "+s.key.String(), s.key.Namespace)
+	if s.view.Granted(from, to) || s.trusted() {
+		return condition.Finding{}
 	}
-	return condition.Finding{}
+	return condition.NotGranted(s.where, "Secret "+s.key.String(), s.key.Namespace)
+}
+
+// trusted tells whether a GatewayClass of ours names the GatewayConfig, and the operator is told to trust those.
+func (s secretSource) trusted() bool {
+	if !s.opt.TrustClassSecrets {
+		return false
+	}
+	for name := range s.view.ClassesOfConfig(resource.KeyOf(s.owner)) {
+		if class := s.view.Class(name.Name); class != nil && string(class.Spec.ControllerName) == s.opt.ControllerName {
+			return true
+		}
+	}
+	return false
 }
 
 func (s secretSource) exists() condition.Finding {
@@ -222,14 +257,16 @@ func (s secretSource) exists() condition.Finding {
 	return condition.Finding{}
 }
 
-// data returns the value of a key, nil when there is none. A trailing line break is dropped: files and shells add them to passwords.
-func (s secretSource) data(key string) *credential.Secret {
-	data, ok := s.view.Secret(s.key).Data[key]
+// data returns the value of a key, nil when there is none.
+func (s secretSource) data(key string) *value { return valueOf(s.view.Secret(s.key), key) }
+
+// valueOf returns the value of a key of a Secret, nil when there is none. A trailing line break is dropped: files and shells add them to passwords.
+func valueOf(from *corev1.Secret, key string) *value {
+	data, ok := from.Data[key]
 	if !ok {
 		return nil
 	}
-	value := credential.Secret(strings.TrimRight(string(data), "\r\n"))
-	return &value
+	return &value{credential.Secret(strings.TrimRight(string(data), "\r\n")), from}
 }
 
 // valueOr returns what p points at, or absent.

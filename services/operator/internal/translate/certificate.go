@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"crypto/tls"
 	"encoding/base64"
+	"encoding/pem"
 	"fmt"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
@@ -74,7 +76,7 @@ func (c certificateRef) isSecret() condition.Finding {
 	return condition.Finding{}
 }
 
-// isGranted holds whatever requireReferenceGrants says: a private key is not lent out silently.
+// isGranted wants a ReferenceGrant whatever the GatewayConfig says.
 func (c certificateRef) isGranted() condition.Finding {
 	from := resource.Referrer{Group: gwapiv1.GroupName, Kind: "Gateway", Namespace: c.gateway.Namespace}
 	if !c.view.Granted(from, resource.Target{Kind: "Secret", NamespacedName: c.key()}) {
@@ -101,10 +103,31 @@ func (c certificateRef) hasKeys() condition.Finding {
 }
 
 func (c certificateRef) fits() condition.Finding {
-	if _, err := tls.X509KeyPair(c.pair().chain, c.pair().key); err != nil {
-		return condition.CertificateBroken(c.field, c.key().String(), err)
+	pair := c.pair()
+	if _, err := tls.X509KeyPair(pair.chain, pair.key); err != nil {
+		return condition.CertificateBroken(c.field, c.key().String(), pair.problem())
 	}
 	return condition.Finding{}
+}
+
+// problem says what is wrong with a pair that cannot be used, in words of its own: errors of the parsers quote what they have read.
+func (c certificate) problem() string {
+	switch {
+	case !hasBlock(c.chain, func(t string) bool { return t == "CERTIFICATE" }):
+		return "tls.crt has no certificate in PEM"
+	case !hasBlock(c.key, func(t string) bool { return t == "PRIVATE KEY" || strings.HasSuffix(t, " PRIVATE KEY") }):
+		return "tls.key has no private key in PEM"
+	}
+	return "tls.crt and tls.key cannot be read, or do not belong together"
+}
+
+func hasBlock(data []byte, is func(blockType string) bool) bool {
+	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
+		if is(block.Type) {
+			return true
+		}
+	}
+	return false
 }
 
 func (c certificateRef) key() types.NamespacedName {

@@ -38,7 +38,7 @@ func GatewayConfig(v *resource.View, key types.NamespacedName, opt Options) Cond
 	if gc == nil {
 		return ConditionsResult{}
 	}
-	auth, unauthentic := authOf(v, gc)
+	auth, unauthentic := authOf(v, gc, opt)
 	r := reference{view: v, present: true, key: key}
 	wanted := []metav1.Condition{
 		condition.Holds(condition.Accepted, condition.ReasonAccepted, first(r.findsDataplane(), r.deniesReadably(), r.annotates(), unauthentic)),
@@ -49,7 +49,7 @@ func GatewayConfig(v *resource.View, key types.NamespacedName, opt Options) Cond
 	if fields := inlineSecrets(gc); len(fields) > 0 {
 		wanted = append(wanted, condition.True(condition.InsecureInlineCredentials, condition.InlineWarning(strings.Join(fields, " and "))))
 	}
-	if short := shortSecrets(auth); len(short) > 0 && unauthentic.OK() {
+	if short := shortSecrets(auth.Auth); len(short) > 0 && unauthentic.OK() {
 		wanted = append(wanted, condition.True(condition.GuessableCredentials,
 			condition.GuessableWarning("the "+strings.Join(short, " and the ")+" is", credential.StrongSecret)))
 	}

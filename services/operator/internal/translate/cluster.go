@@ -55,6 +55,7 @@ func namedClusters(v *resource.View, r *resource.Route, p parameters, opt Option
 		return []config.Cluster{names}
 	}
 	prefixes := clusterOf(v, &others, p, opt)
+	prefixes.Except = nil // nodes come and go
 	if len(services.Backends) == 0 {
 		return []config.Cluster{prefixes}
 	}
@@ -67,10 +68,12 @@ func clusterOf(v *resource.View, r *resource.Route, p parameters, opt Options) c
 	c := config.Cluster{Name: r.Ref.NamespacedName.String(), Type: clusterTypeOf(r, opt), Protocol: "UDP"}
 	backends, _ := backendsOf(v, r, p, opt)
 	for _, b := range backends {
-		c.Endpoints = append(c.Endpoints, b.endpoints()...)
+		endpoints, except := b.endpoints()
+		c.Endpoints, c.Except = append(c.Endpoints, endpoints...), append(c.Except, except...)
 	}
 	slices.Sort(c.Endpoints)
-	c.Endpoints = slices.Compact(c.Endpoints)
+	slices.Sort(c.Except)
+	c.Endpoints, c.Except = slices.Compact(c.Endpoints), slices.Compact(c.Except)
 	return c
 }
 
@@ -85,14 +88,14 @@ func clusterTypeOf(r *resource.Route, opt Options) config.ClusterType {
 // themselves: the status of a route does not depend on them, and need not be made anew whenever a pod comes or goes.
 func backendsOf(v *resource.View, r *resource.Route, p parameters, opt Options) (backends []backend, found []condition.Finding) {
 	for _, b := range r.Backends {
-		q := backend{Backend: b, view: v, route: r, opt: opt, cluster: clusterTypeOf(r, opt), denied: deniedBackends(p.config)}
+		q := backend{Backend: b, view: v, route: r, opt: opt, cluster: clusterTypeOf(r, opt), denied: p.denied(), excluded: p.exclusion(v), guarded: p.guarded()}
 		q.grants = p.config != nil && p.config.Spec.RequireReferenceGrants
 		if unfit := backendRules.judge(q); !unfit.OK() {
 			found = append(found, unfit)
 			continue
 		}
 		if !q.isService() {
-			_, unfit := prefixesOf(v.StaticService(q.Key()))
+			_, _, unfit := q.openPrefixes()
 			found = append(found, unfit...)
 		}
 		backends = append(backends, q)
@@ -109,6 +112,10 @@ type backend struct {
 	grants  bool
 	denied  []stunnerv1.DeniedBackend
 	cluster config.ClusterType
+	// excluded are the addresses of the cluster itself.
+	excluded func() exclusion
+	// guarded says that the API servers are none of its backends.
+	guarded bool
 }
 
 var backendRules = rules[backend]{
@@ -152,6 +159,9 @@ func (b backend) isGranted() condition.Finding {
 }
 
 func (b backend) isAllowed() condition.Finding {
+	if b.guarded && b.isService() && b.Key() == apiServer {
+		return condition.BackendIsAPIServer(b.Key().String())
+	}
 	for _, d := range b.denied {
 		if b.isService() && b.meant(d) {
 			return condition.BackendDenied(b.Key().String())
@@ -181,14 +191,6 @@ func readable(s *metav1.LabelSelector) labels.Selector {
 	return selector
 }
 
-// deniedBackends are what a GatewayConfig denies. One that was read from elsewhere than an API server may leave the default out.
-func deniedBackends(gc *stunnerv1.GatewayConfig) []stunnerv1.DeniedBackend {
-	if gc == nil || gc.Spec.DeniedBackends == nil {
-		return stunnerv1.DefaultDeniedBackends()
-	}
-	return gc.Spec.DeniedBackends
-}
-
 func (b backend) exists() condition.Finding {
 	if b.isService() && b.view.Service(b.Key()) == nil || !b.isService() && b.view.StaticService(b.Key()) == nil {
 		return condition.BackendMissing(b.Kind, b.Key().String())
@@ -211,16 +213,16 @@ func (b backend) fitsCluster() condition.Finding {
 	return condition.Finding{}
 }
 
-// endpoints are what clients may reach behind the backend.
-func (b backend) endpoints() []string {
+// endpoints are what clients may reach behind the backend, except some addresses.
+func (b backend) endpoints() (endpoints, except []string) {
 	switch {
 	case !b.isService():
-		prefixes, _ := prefixesOf(b.view.StaticService(b.Key()))
-		return b.withPorts(prefixes)
+		open, except, _ := b.openPrefixes()
+		return b.withPorts(open), except
 	case b.cluster == config.StrictDNS:
-		return []string{b.Name + "." + b.Namespace + ".svc." + b.opt.ClusterDomain}
+		return []string{b.Name + "." + b.Namespace + ".svc." + b.opt.ClusterDomain}, nil
 	}
-	return b.withPorts(append(b.podAddresses(), b.clusterAddress()...))
+	return b.withPorts(append(b.podAddresses(), b.clusterAddress()...)), nil
 }
 
 // podAddresses are those of all endpoints, ready or not: a media server that is shutting down still has calls. Names are left out,
@@ -230,7 +232,7 @@ func (b backend) podAddresses() []string {
 	for _, slice := range b.view.EndpointSlicesOf(b.Key()) {
 		for _, endpoint := range slice.Endpoints {
 			for _, a := range endpoint.Addresses {
-				if ip, err := netip.ParseAddr(a); err == nil && ip.Zone() == "" {
+				if ip, err := netip.ParseAddr(a); err == nil && ip.Zone() == "" && !b.forged(ip, endpoint.TargetRef) {
 					addresses = append(addresses, ip.Unmap().String())
 				}
 			}

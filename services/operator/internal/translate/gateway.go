@@ -28,9 +28,9 @@ func Gateway(v *resource.View, key types.NamespacedName, opt Options) Result {
 	}
 	d := draft{view: v, opt: opt, gateway: gw, before: v.GatewayStatus(key)}
 	var unfit, unauthentic, unreadable, unmakeable condition.Finding
-	d.parameters, unfit = parametersOf(v, gw, class)
+	d.parameters, unfit = parametersOf(v, gw, class, opt)
 	d.owner = manifest.OwnerOf(gw, d.parameters.annotations())
-	d.auth, unauthentic = authOf(v, d.parameters.config)
+	d.auth, unauthentic = d.authOf()
 	d.wishes, unreadable = wishesOf(gw, d.parameters.config)
 	d.listeners = listenersOf(v, gw, d.wishes, d.parameters)
 	attachRoutes(v, gw, d.listeners)
@@ -47,6 +47,15 @@ func Gateway(v *resource.View, key types.NamespacedName, opt Options) Result {
 		r.Skeleton = d.skeleton()
 	}
 	return r
+}
+
+// authOf returns who may use the Gateway.
+func (d draft) authOf() (config.Auth, condition.Finding) {
+	auth, unfit := authOf(d.view, d.parameters.config, d.opt)
+	if !unfit.OK() {
+		return auth.Auth, unfit
+	}
+	return auth.of(resource.KeyOf(d.gateway), d.parameters.config)
 }
 
 // classOf returns the class of a Gateway if both exist and the class is ours, else nil.
@@ -83,7 +92,7 @@ type draft struct {
 }
 
 // gatewayRules judge what cannot be blamed on a single listener.
-var gatewayRules = rules[draft]{draft.nameFits, draft.addressSupported, draft.addressUsable, draft.annotationsFit, draft.servesSomething, draft.workloadIsFree}
+var gatewayRules = rules[draft]{draft.nameFits, draft.addressSupported, draft.addressUsable, draft.addressAllowed, draft.annotationsFit, draft.servesSomething, draft.workloadIsFree}
 
 // nameFits leaves room for the suffix of a second Service.
 func (d draft) nameFits() condition.Finding {
@@ -158,7 +167,7 @@ func (d draft) workloadIsFree() condition.Finding {
 			continue
 		}
 		if class := classOf(d.view, other, d.opt); class != nil {
-			p, unfit := parametersOf(d.view, other, class)
+			p, unfit := parametersOf(d.view, other, class, d.opt)
 			if unfit.OK() && manifest.WorkloadName(p.dataplane, key.Name) == d.parameters.dataplane.Spec.WorkloadName {
 				return condition.WorkloadTaken(d.parameters.dataplane.Name, d.parameters.dataplane.Spec.WorkloadName, key.String())
 			}
@@ -229,8 +238,10 @@ func heft(c config.Config) (bytes int) {
 	}
 	for _, cluster := range c.Clusters {
 		bytes += len(cluster.Name)
-		for _, endpoint := range cluster.Endpoints {
-			bytes += len(endpoint)
+		for _, list := range [][]string{cluster.Endpoints, cluster.Except} {
+			for _, text := range list {
+				bytes += len(text)
+			}
 		}
 	}
 	return bytes

@@ -17,6 +17,10 @@ import (
 type parameters struct {
 	config    *stunnerv1.GatewayConfig
 	dataplane *stunnerv1.Dataplane
+	// common are the annotations that the GatewayConfig of the class has for Services.
+	common map[string]string
+	// excluded are the addresses of the cluster itself.
+	excluded func() exclusion
 }
 
 // annotations go onto all objects, unless the Gateway says something else.
@@ -27,11 +31,39 @@ func (p parameters) annotations() map[string]string {
 	return p.config.Spec.LoadBalancerServiceAnnotations
 }
 
+// exclusion returns the addresses of the cluster itself that no route reaches.
+func (p parameters) exclusion(v *resource.View) func() exclusion {
+	if p.excluded == nil {
+		return lazyExclusion(v, p.config)
+	}
+	return p.excluded
+}
+
+// guarded tells whether routes do not reach the API servers.
+func (p parameters) guarded() bool {
+	return p.config == nil || p.config.Spec.ClusterAccess != stunnerv1.ClusterAccessAllow
+}
+
+// denied are the Services that no route reaches.
+func (p parameters) denied() []stunnerv1.DeniedBackend {
+	if p.config == nil {
+		return stunnerv1.DefaultDeniedBackends()
+	}
+	return deniedBackends(&p.config.Spec)
+}
+
+// deniedBackends are the Services that a GatewayConfig denies. One that was read from elsewhere than an API server may leave the default out.
+func deniedBackends(gc *stunnerv1.GatewayConfigSpec) []stunnerv1.DeniedBackend {
+	if gc.DeniedBackends == nil {
+		return stunnerv1.DefaultDeniedBackends()
+	}
+	return gc.DeniedBackends
+}
+
 // parametersOf follows a Gateway's own reference to a GatewayConfig, or else that of its class.
-func parametersOf(v *resource.View, gw *gwapiv1.Gateway, class *gwapiv1.GatewayClass) (parameters, condition.Finding) {
+func parametersOf(v *resource.View, gw *gwapiv1.Gateway, class *gwapiv1.GatewayClass, opt Options) (parameters, condition.Finding) {
 	if gw.Spec.Infrastructure != nil && gw.Spec.Infrastructure.ParametersRef != nil {
-		p, unfit := ownReference(v, gw).resolve()
-		return p, unfit.As(condition.ReasonInvalidParameters)
+		return ownParameters(v, gw, class, opt)
 	}
 	p, unfit := classReference(v, class).resolve()
 	return p, unfit.As(condition.ReasonPending)
@@ -73,7 +105,12 @@ func (r reference) resolve() (parameters, condition.Finding) {
 	if unfit := referenceRules.judge(r); !unfit.OK() {
 		return parameters{}, unfit
 	}
-	return parameters{config: r.config(), dataplane: r.dataplane()}, condition.Finding{}
+	return parametersFrom(r.view, r.config(), r.dataplane(), r.config()), condition.Finding{}
+}
+
+// parametersFrom puts together what a Gateway has of a GatewayConfig and of that of its class.
+func parametersFrom(v *resource.View, gc *stunnerv1.GatewayConfig, d *stunnerv1.Dataplane, class *stunnerv1.GatewayConfig) parameters {
+	return parameters{config: gc, dataplane: d, common: class.Spec.LoadBalancerServiceAnnotations, excluded: lazyExclusion(v, gc)}
 }
 
 var referenceRules = rules[reference]{
@@ -82,6 +119,16 @@ var referenceRules = rules[reference]{
 	reference.isComplete,
 	reference.findsConfig,
 	reference.findsDataplane,
+	reference.deniesReadably,
+	reference.annotates,
+}
+
+// configRules judge a reference without the Dataplane behind it.
+var configRules = rules[reference]{
+	reference.isPresent,
+	reference.isGatewayConfig,
+	reference.isComplete,
+	reference.findsConfig,
 	reference.deniesReadably,
 	reference.annotates,
 }

@@ -70,7 +70,7 @@ func parentConditions(v *resource.View, r *resource.Route, parent gwapiv1.Parent
 	switch {
 	case class != nil:
 		_, refused = attach(v, gw, r, parent)
-		p, _ = parametersOf(v, gw, class)
+		p, _ = parametersOf(v, gw, class, opt)
 	case gw == nil && r.Ref.GroupVersion == stunnerv1.GroupVersion:
 		// Nobody but us speaks for a route of our own kind, so that a misspelt parent would go unnoticed.
 		refused = condition.GatewayMissing(key.String())

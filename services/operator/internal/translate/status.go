@@ -52,6 +52,8 @@ func (d draft) programming(refused condition.Finding) metav1.Condition {
 		return condition.False(condition.Programmed, condition.NoValidListener().As(condition.ReasonInvalid))
 	case refusal.Problem != "": // of a Service that cannot be had there is no address either
 		return condition.False(condition.Programmed, condition.ObjectRefused(refusal.Object, refusal.Problem))
+	case len(d.unassigned()) > 0:
+		return condition.False(condition.Programmed, condition.AddressNotAssigned(wishedAddress(d.gateway), d.unassigned()))
 	case len(lost) > 0:
 		return condition.False(condition.Programmed, condition.NoAddress(lost))
 	}

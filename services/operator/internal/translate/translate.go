@@ -34,6 +34,10 @@ type Options struct {
 	ScalerAddress string
 	// Image is the dataplane image of a Dataplane that names none.
 	Image string
+	// OwnConfigs says what GatewayConfigs may do that Gateways name themselves.
+	OwnConfigs OwnConfigs
+	// TrustClassSecrets lets a GatewayConfig that a GatewayClass names read Secrets of other namespaces without a ReferenceGrant.
+	TrustClassSecrets bool
 	// Partial says that the view holds some namespaces only.
 	Partial bool
 	// Now is the time that new condition transitions get.
@@ -45,6 +49,7 @@ func DefaultOptions() Options {
 	return Options{
 		ControllerName:    DefaultControllerName,
 		EndpointDiscovery: true,
+		OwnConfigs:        OwnConfigsRestricted,
 		ClusterDomain:     "cluster.local",
 		DiscoveryAddress:  "http://stunner-config-discovery.stunner-system.svc.cluster.local:13478",
 		ScalerAddress:     "stunner-config-discovery.stunner-system.svc.cluster.local:13480",

@@ -140,7 +140,7 @@ func Sockets(v *resource.View, key types.NamespacedName, opt Options) (sockets [
 	if class == nil {
 		return nil, false
 	}
-	p, _ := parametersOf(v, gw, class)
+	p, _ := parametersOf(v, gw, class, opt)
 	w, _ := wishesOf(gw, p.config)
 	for _, l := range listenersOf(v, gw, w, p) {
 		switch {

@@ -1,0 +1,220 @@
+package translate
+
+import (
+	"cmp"
+	"maps"
+	"reflect"
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
+	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
+	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
+	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
+)
+
+// OwnConfigs says what the GatewayConfig that a Gateway names itself may do. The zero value is OwnConfigsRestricted.
+type OwnConfigs string
+
+// The values of OwnConfigs.
+const (
+	// OwnConfigsDeny refuses Gateways that name a GatewayConfig.
+	OwnConfigsDeny OwnConfigs = "deny"
+	// OwnConfigsRestricted lets it narrow what the GatewayConfig of the class says, and never widen it.
+	OwnConfigsRestricted OwnConfigs = "restricted"
+	// OwnConfigsAllow lets it take the place of the GatewayConfig of the class, but for the fields that only that of the class has.
+	OwnConfigsAllow OwnConfigs = "allow"
+)
+
+// rank says which of two GatewayConfigs decides about a field: the one that a Gateway names itself, or that of its class.
+type rank string
+
+const (
+	// free fields are the Gateway's own.
+	free rank = "own"
+	// reserved fields are those of the class, whatever the Gateway's own says.
+	reserved rank = "class"
+	// either is true when one of the two says so.
+	either rank = "either"
+	// union has the entries of both; of one name the Gateway's own counts.
+	union rank = "union"
+	// least is the smaller of the two; 0 and unset are no bound.
+	least rank = "least"
+	// admitted is what the class names, or what admits the namespace of the Gateway.
+	admitted rank = "admitted"
+)
+
+// ruling says which of two GatewayConfigs decides about one field, and changes the Gateway's own accordingly.
+type ruling struct {
+	rank   rank
+	narrow func(own, class *stunnerv1.GatewayConfigSpec)
+}
+
+// rulings has an entry for every field of a GatewayConfig. What a GatewayConfig says about authentication is one whole: own credentials sign for the own
+// Gateways only, and those of the class are not lent.
+var rulings = map[string]ruling{
+	"Dataplane":    {rank: admitted}, // see dataplaneFor
+	"LogLevel":     {rank: free},
+	"Realm":        {rank: free},
+	"AuthType":     {rank: free},
+	"UserName":     {rank: free},
+	"Password":     {rank: free},
+	"SharedSecret": {rank: free},
+	"AuthRef":      {rank: free},
+	"AuthLifetime": {least, func(own, class *stunnerv1.GatewayConfigSpec) {
+		own.AuthLifetime = shorter(own.AuthLifetime, class.AuthLifetime, defaultLifetime, func(n int32) time.Duration { return time.Duration(n) * time.Second })
+	}},
+	"SessionGrace": {least, func(own, class *stunnerv1.GatewayConfigSpec) {
+		own.SessionGrace = shorter(own.SessionGrace, class.SessionGrace, 0, durationOf)
+	}},
+	"CredentialOverlap": {least, func(own, class *stunnerv1.GatewayConfigSpec) {
+		own.CredentialOverlap = shorter(own.CredentialOverlap, class.CredentialOverlap, config.DefaultCredentialOverlap*time.Second, durationOf)
+	}},
+	"RequireReferenceGrants": {either, func(own, class *stunnerv1.GatewayConfigSpec) {
+		own.RequireReferenceGrants = own.RequireReferenceGrants || class.RequireReferenceGrants
+	}},
+	"LoadBalancerServiceAnnotations": {union, func(own, class *stunnerv1.GatewayConfigSpec) {
+		both := maps.Clone(class.LoadBalancerServiceAnnotations)
+		if both == nil {
+			return
+		}
+		maps.Copy(both, own.LoadBalancerServiceAnnotations)
+		own.LoadBalancerServiceAnnotations = both
+	}},
+	"UserQuota": {least, func(own, class *stunnerv1.GatewayConfigSpec) { own.UserQuota = smaller(own.UserQuota, class.UserQuota) }},
+	"SourceQuota": {least, func(own, class *stunnerv1.GatewayConfigSpec) {
+		own.SourceQuota = smaller(own.SourceQuota, class.SourceQuota)
+	}},
+	"SessionByteRate": {least, func(own, class *stunnerv1.GatewayConfigSpec) {
+		own.SessionByteRate = smaller(own.SessionByteRate, class.SessionByteRate)
+	}},
+	"UserByteRate": {least, func(own, class *stunnerv1.GatewayConfigSpec) {
+		own.UserByteRate = smaller(own.UserByteRate, class.UserByteRate)
+	}},
+	"DeniedBackends": {union, func(own, class *stunnerv1.GatewayConfigSpec) {
+		both := slices.Clone(deniedBackends(class))
+		for _, d := range deniedBackends(own) {
+			if !slices.ContainsFunc(both, func(known stunnerv1.DeniedBackend) bool { return reflect.DeepEqual(known, d) }) {
+				both = append(both, d)
+			}
+		}
+		own.DeniedBackends = both
+	}},
+	"ClusterAccess":    {reserved, func(own, class *stunnerv1.GatewayConfigSpec) { own.ClusterAccess = class.ClusterAccess }},
+	"AllowedAddresses": {reserved, func(own, class *stunnerv1.GatewayConfigSpec) { own.AllowedAddresses = class.AllowedAddresses }},
+	"SigningKey": {either, func(own, class *stunnerv1.GatewayConfigSpec) {
+		if own.SigningKey != stunnerv1.SigningKeyPerGateway {
+			own.SigningKey = class.SigningKey
+		}
+	}},
+	"STUNMode": {either, func(own, class *stunnerv1.GatewayConfigSpec) { own.STUNMode = own.STUNMode || class.STUNMode }},
+}
+
+// defaultLifetime is what an authLifetime that is unset means.
+const defaultLifetime = 24 * time.Hour
+
+// smaller returns the smaller bound; 0 is none.
+func smaller[N int32 | int64](own, class N) N {
+	if own == 0 || class != 0 && class < own {
+		return class
+	}
+	return own
+}
+
+// shorter returns the shorter time. Where the class says none there is no bound; an own one that is unset means absent.
+func shorter[T any](own, class *T, absent time.Duration, length func(T) time.Duration) *T {
+	if class == nil {
+		return own
+	}
+	wanted := absent
+	if own != nil {
+		wanted = length(*own)
+	}
+	if length(*class) < wanted {
+		return class
+	}
+	return own
+}
+
+// durationOf is 0 for what cannot be read: it must lengthen nothing.
+func durationOf(d gwapiv1.Duration) time.Duration {
+	parsed, _ := time.ParseDuration(string(d))
+	return parsed
+}
+
+// narrowed is the GatewayConfig of a Gateway under that of its class.
+func narrowed(own, class *stunnerv1.GatewayConfig, how OwnConfigs) *stunnerv1.GatewayConfig {
+	effective := *own
+	for _, f := range rulings {
+		if f.narrow != nil && (how != OwnConfigsAllow || f.rank == reserved) {
+			f.narrow(&effective.Spec, &class.Spec)
+		}
+	}
+	return &effective
+}
+
+// ownParameters follows the reference of a Gateway to a GatewayConfig of its own. That of its class is the policy.
+func ownParameters(v *resource.View, gw *gwapiv1.Gateway, class *gwapiv1.GatewayClass, opt Options) (parameters, condition.Finding) {
+	own, general := ownReference(v, gw), classReference(v, class)
+	if own.key == general.key {
+		p, unfit := own.resolve()
+		return p, unfit.As(condition.ReasonInvalidParameters)
+	}
+	if opt.OwnConfigs == OwnConfigsDeny {
+		return parameters{}, condition.OwnConfigDenied(own.field)
+	}
+	if unfit := configRules.judge(own); !unfit.OK() {
+		return parameters{}, unfit.As(condition.ReasonInvalidParameters)
+	}
+	policy := &stunnerv1.GatewayConfig{} // of a class without one: the defaults
+	if general.present {
+		if unfit := configRules.judge(general); !unfit.OK() {
+			return parameters{}, unfit.As(condition.ReasonPending)
+		}
+		policy = general.config()
+	}
+	effective := narrowed(own.config(), policy, opt.OwnConfigs)
+	name, unfit := dataplaneFor(v, gw, effective, policy, opt.OwnConfigs)
+	if !unfit.OK() {
+		return parameters{}, unfit
+	}
+	effective.Spec.Dataplane = name
+	dataplane := v.Dataplane(name)
+	if dataplane == nil {
+		return parameters{}, condition.DataplaneMissing(own.key.String(), name).As(condition.ReasonInvalidParameters)
+	}
+	return parametersFrom(v, effective, dataplane, policy), condition.Finding{}
+}
+
+// dataplaneFor returns the name of the Dataplane of a Gateway with a GatewayConfig of its own. The API server writes the default name into one that
+// names none: where that Dataplane does not admit the namespace, the class's is meant. A Dataplane that does not exist is refused in the same words as one
+// that does not admit the namespace.
+func dataplaneFor(v *resource.View, gw *gwapiv1.Gateway, own, class *stunnerv1.GatewayConfig, how OwnConfigs) (string, condition.Finding) {
+	name, common := dataplaneName(own), dataplaneName(class)
+	switch {
+	case how == OwnConfigsAllow, name == common, admits(v, v.Dataplane(name), gw.Namespace):
+		return name, condition.Finding{}
+	case name == stunnerv1.DefaultDataplane:
+		return common, condition.Finding{}
+	}
+	return "", condition.DataplaneNotAllowed(resource.KeyOf(own).String(), name, gw.Namespace)
+}
+
+// admits tells whether GatewayConfigs of a namespace may name a Dataplane. A word or a selector that cannot be read admits nobody.
+func admits(v *resource.View, d *stunnerv1.Dataplane, namespace string) bool {
+	if d == nil || d.Spec.AllowedNamespaces == nil {
+		return false
+	}
+	switch allowed := d.Spec.AllowedNamespaces; cmp.Or(allowed.From, gwapiv1.NamespacesFromNone) {
+	case gwapiv1.NamespacesFromAll:
+		return true
+	case gwapiv1.NamespacesFromSelector:
+		s, err := metav1.LabelSelectorAsSelector(allowed.Selector)
+		return err == nil && s.Matches(labels.Set(v.NamespaceLabels(namespace)))
+	}
+	return false
+}

@@ -24,7 +24,6 @@ const (
 // Canonical returns the one JSON form of a config. Configs that differ in spelling only, that is in aliases, in defaults that are written
 // out, or in the order of sets, have the same canonical form. The order of listeners is kept: clients are offered them in that order.
 func (c Config) Canonical() []byte {
-	c = c.Clone()
 	c.Default()
 	slices.SortStableFunc(c.Clusters, func(a, b Cluster) int { return cmp.Compare(a.Name, b.Name) })
 	for i := range c.Clusters {

@@ -26,7 +26,7 @@ func canonical[T ~string](spellings map[string]T, value, def T) T {
 	return cmp.Or(spellings[strings.ToLower(string(value))], value)
 }
 
-// Default fills in what is left out and turns every value into its canonical spelling. It leaves ports alone: a document that
+// Default fills in what is left out and turns every value into its canonical spelling. It changes no list that c shares with other configs. It leaves ports alone: a document that
 // names no port gets one from Parse, and a port 0 is an error.
 func (c *Config) Default() {
 	c.Version = cmp.Or(c.Version, Version)
@@ -74,7 +74,23 @@ func (c *Cluster) fill() {
 	c.Protocol = strings.ToUpper(cmp.Or(c.Protocol, "UDP"))
 }
 
-// set returns a sorted copy without repetitions.
+// set returns the values sorted and without repetitions, in a list of their own unless they are so already.
 func set(values []string) []string {
+	if len(values) == 0 {
+		return nil
+	}
+	if ascending(values) {
+		return slices.Clip(values)
+	}
 	return slices.Compact(slices.Sorted(slices.Values(values)))
+}
+
+// ascending tells whether values are sorted and none is repeated.
+func ascending(values []string) bool {
+	for i := 1; i < len(values); i++ {
+		if values[i-1] >= values[i] {
+			return false
+		}
+	}
+	return true
 }

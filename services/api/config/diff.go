@@ -22,7 +22,6 @@ func (c Change) String() string { return fmt.Sprintf("%s: %q -> %q", c.Field, c.
 // Diff lists what differs between two configs, for people to read, in the order of fields: secrets are redacted, long lists are
 // shortened. Listeners and clusters are matched by name. Configs of equal revision have no difference.
 func Diff(old, next Config) []Change {
-	old, next = old.Clone(), next.Clone()
 	old.Default()
 	next.Default()
 	var d differences
@@ -54,6 +53,9 @@ func (d *differences) secret(field string, old, next credential.Secret) {
 
 // list notes what is on one side only.
 func (d *differences) list(field string, old, next []string) {
+	if slices.Equal(old, next) {
+		return
+	}
 	gone, come := without(old, next), without(next, old)
 	if len(gone)+len(come) > 0 {
 		d.changes = append(d.changes, Change{field, shorten(gone), shorten(come)})
@@ -189,12 +191,17 @@ func names(listeners []Listener) (all []string) {
 }
 
 // without returns the entries of a that are not in b, sorted.
-func without(a, b []string) []string {
-	in := map[string]bool{}
-	for _, s := range b {
-		in[s] = true
+func without(a, b []string) (only []string) {
+	b = set(b)
+	for _, s := range set(a) {
+		for len(b) > 0 && b[0] < s {
+			b = b[1:]
+		}
+		if len(b) == 0 || b[0] != s {
+			only = append(only, s)
+		}
 	}
-	return slices.DeleteFunc(set(a), func(s string) bool { return in[s] })
+	return only
 }
 
 // shorten joins a list, and only counts what would be too much to read.

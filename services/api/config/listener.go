@@ -68,7 +68,7 @@ func (f *findings) listeners(listeners []Listener) {
 		f.certificates(i, l)
 		if f.atMost(at("routes"), len(l.Routes), maxRoutes) {
 			for j, route := range l.Routes {
-				f.name(fmt.Sprintf("listeners[%d].routes[%d]", i, j), route)
+				f.entryName(route, func() string { return fmt.Sprintf("listeners[%d].routes[%d]", i, j) })
 			}
 		}
 	}

@@ -75,11 +75,11 @@ func ParseWith(data []byte, lookup func(name string) string) (c Config, unknown 
 	if err != nil {
 		return Config{}, nil, fmt.Errorf("parse config: %w", err)
 	}
-	if err := checkVersion(text); err != nil {
-		return Config{}, nil, fmt.Errorf("parse config: %w", err)
-	}
 	var d document
 	unknown, err = decode(text, &d)
+	if err != nil || !slices.Contains(supported, d.Version) {
+		err = cmp.Or(checkVersion(text), err) // another version may have other types
+	}
 	if err != nil {
 		return Config{}, nil, fmt.Errorf("parse config: %w", err)
 	}
@@ -242,26 +242,38 @@ func checkVersion(text []byte) error {
 
 // decode reads text and returns the paths of unknown fields. A field that stands there twice is an error: which one was meant?
 func decode(text []byte, d *document) (unknown []string, err error) {
-	strange, err := strict.UnmarshalStrict(text, d, strict.DisallowUnknownFields)
+	strange, err := strict.UnmarshalStrict(text, d)
+	if err == nil && len(strange) >= MaxUnknown { // the reader has stopped there, and may not have come to what is set twice
+		strange, err = decodeEach(text)
+	}
 	if err != nil {
 		return nil, typeError(err)
 	}
+	var all []error
 	for _, e := range strange {
+		if strings.HasPrefix(e.Error(), "duplicate ") {
+			all = append(all, &FieldError{Field: cut(fieldPath(e)), Problem: "is set twice", Remedy: "keep one"})
+			continue
+		}
 		unknown = append(unknown, cut(fieldPath(e)))
 	}
 	var f findings
 	if !f.atMost("listeners", len(d.Listeners), maxListeners) || !f.atMost("clusters", len(d.Clusters), maxClusters) {
 		return nil, errors.Join(f.errs...) // before the effort grows
 	}
-	twice, err := strict.UnmarshalStrict(text, &document{}, strict.DisallowDuplicateFields)
-	if err != nil {
-		return nil, typeError(err)
-	}
-	var all []error
-	for _, e := range twice {
-		all = append(all, &FieldError{Field: cut(fieldPath(e)), Problem: "is set twice", Remedy: "keep one"})
-	}
 	return unknown, errors.Join(all...)
+}
+
+// decodeEach returns the first unknown fields, and the first that stand there twice.
+func decodeEach(text []byte) (strange []error, err error) {
+	for _, option := range []strict.StrictOption{strict.DisallowUnknownFields, strict.DisallowDuplicateFields} {
+		found, err := strict.UnmarshalStrict(text, &document{}, option)
+		if err != nil {
+			return nil, err
+		}
+		strange = append(strange, found...)
+	}
+	return strange, nil
 }
 
 func fieldPath(err error) string {

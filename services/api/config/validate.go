@@ -210,6 +210,13 @@ func (f *findings) name(field, value string) {
 	f.text(field, value, maxName)
 }
 
+// entryName checks the identifier of an entry of a list. There may be thousands: the path of one is made only when it is needed.
+func (f *findings) entryName(value string, path func() string) {
+	if value == "" || len(value) > maxName || strings.ContainsFunc(value, unicode.IsControl) {
+		f.name(path(), value)
+	}
+}
+
 // text checks a text that will be shown.
 func (f *findings) text(field, value string, most int) {
 	switch {
@@ -238,12 +245,12 @@ func (f *findings) clusters(clusters []Cluster) {
 		if c.Type == StrictDNS {
 			names += len(c.Endpoints)
 		}
-		f.name(index("clusters", i, "name"), c.Name)
+		f.entryName(c.Name, func() string { return index("clusters", i, "name") })
 		f.unique("clusters", i, c.Name, seen)
 		if c.Protocol != "UDP" {
 			f.add(index("clusters", i, "protocol"), c.Protocol, "is not supported", "use UDP")
 		}
-		if f.atMost(index("clusters", i, "endpoints"), len(c.Endpoints), maxEndpoints) {
+		if len(c.Endpoints) <= maxEndpoints || f.atMost(index("clusters", i, "endpoints"), len(c.Endpoints), maxEndpoints) {
 			f.endpoints(i, c)
 		}
 		if f.atMost(index("clusters", i, "except"), len(c.Except), maxEndpoints) {
@@ -256,16 +263,16 @@ func (f *findings) clusters(clusters []Cluster) {
 }
 
 func (f *findings) endpoints(i int, c Cluster) {
+	field := func(j int) string { return fmt.Sprintf("clusters[%d].endpoints[%d]", i, j) }
 	for j, endpoint := range c.Endpoints {
-		field := fmt.Sprintf("clusters[%d].endpoints[%d]", i, j)
 		switch c.Type {
 		case Static:
 			if _, err := ParseEndpoint(endpoint); err != nil {
-				f.add(field, endpoint, "is no endpoint", errors.Unwrap(err).Error())
+				f.add(field(j), endpoint, "is no endpoint", errors.Unwrap(err).Error())
 			}
 		case StrictDNS:
 			if !isHost(endpoint) {
-				f.add(field, endpoint, "is no host name", "write a DNS name without port, or use type "+string(Static))
+				f.add(field(j), endpoint, "is no host name", "write a DNS name without port, or use type "+string(Static))
 			}
 		}
 	}

@@ -229,19 +229,26 @@ func (c *client) connect(ctx context.Context, w *watch) error {
 	s.open(conn, frameLimit)
 	w.connected(ahead(answer.Header, time.Now()))
 	var workers sync.WaitGroup
-	defer workers.Wait()
-	defer s.close()
 	workers.Go(func() { s.cancel(s.keepAlive()) })
 	workers.Go(func() { s.cancel(c.sendReports(s)) })
+	pending := newFrames()
+	workers.Go(func() { w.readFrom(s.ctx, pending) })
 	for {
 		data, err := s.read()
-		if errors.Is(err, websocket.ErrMessageTooBig) { // a document as well, and whoever sent it should hear what became of it
-			w.refuse("", fmt.Errorf("read config: more than %d bytes", frameLimit))
-		}
-		if err != nil {
+		switch {
+		case err != nil:
+			s.close()
+			workers.Wait()
+			w.receiveNewest(pending.take())
+			if errors.Is(err, websocket.ErrMessageTooBig) { // a document as well, and whoever sent it should hear what became of it
+				w.refuse("", fmt.Errorf("read config: more than %d bytes", frameLimit))
+			}
 			return err
+		case c.want.one():
+			pending.put(data)
+		default: // frames of several configs: none waits for another
+			w.receive(data, config.RevisionOf(data))
 		}
-		w.receive(data, config.RevisionOf(data))
 	}
 }
 

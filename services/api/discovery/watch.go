@@ -1,7 +1,6 @@
 package discovery
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -29,7 +28,7 @@ type watch struct {
 	refused map[string]bool
 }
 
-// delivery identifies a document: by what this release makes of it, by what is unknown in it, and as its source does. Any of them is news.
+// delivery identifies a document: as its source does, or else by what this release makes of it and by what is unknown in it.
 type delivery struct{ known, unknown, revision string }
 
 func newWatch(source string, want selector) *watch {
@@ -58,9 +57,25 @@ func (w *watch) refuse(id string, err error) {
 	w.events.put(errorKey+id, Event{ID: id, Err: fmt.Errorf("%w: from %s: %w", ErrRejected, w.source, err)})
 }
 
+// receiveNewest delivers the newer one of two frames of one config, or both if the newer one is no good.
+func (w *watch) receiveNewest(first, newest []byte) {
+	if newest == nil {
+		return
+	}
+	c, unknown, err := read(newest, w.lookup)
+	if err != nil && first != nil {
+		w.receive(first, config.RevisionOf(first))
+	}
+	w.deliver(c, unknown, config.RevisionOf(newest), err)
+}
+
 // receive delivers a document, unless it says what is known already. Its source calls it by a revision; "" for one that calls it by none.
 func (w *watch) receive(data []byte, revision string) {
 	c, unknown, err := read(data, w.lookup)
+	w.deliver(c, unknown, revision, err)
+}
+
+func (w *watch) deliver(c config.Config, unknown []string, revision string, err error) {
 	id := c.Admin.Name
 	if err == nil && !w.want.matches(id) {
 		err = fmt.Errorf("read config: this is %q, but %q was asked for", id, w.want)
@@ -76,8 +91,11 @@ func (w *watch) receive(data []byte, revision string) {
 		return
 	}
 	w.events.remove(errorKey + id)
-	known := c.Revision()
-	this := delivery{known, strings.Join(unknown, "\n"), cmp.Or(revision, known)}
+	this := delivery{revision: revision}
+	if revision == "" {
+		known := c.Revision()
+		this = delivery{known, strings.Join(unknown, "\n"), known}
+	}
 	if w.delivered[id] == this && !w.refused[id] && !w.refused[""] {
 		return
 	}

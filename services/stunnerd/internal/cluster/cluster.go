@@ -29,9 +29,11 @@ const (
 
 // View is the set of peers that the routes of one listener allow. The zero View allows nobody.
 type View struct {
-	// hosts holds single addresses, which are nearly all endpoints there are; nets holds the rest by prefix.
-	hosts map[netip.Addr][]grant
-	nets  map[netip.Prefix][]grant
+	// hosts holds single addresses, which are nearly all endpoints there are; nets holds the rest by prefix. The values are places in grants.
+	hosts map[netip.Addr]int32
+	nets  map[netip.Prefix]int32
+	// grants[0] ends every list.
+	grants []grant
 	// lengths are the distinct prefix lengths in nets, by family.
 	lengths4, lengths6 []int
 	self               *Self
@@ -39,58 +41,17 @@ type View struct {
 
 // grant is one endpoint's port range and the cluster it came from.
 type grant struct {
+	cluster *parsed
 	ports   config.PortRange
-	cluster string
-	// except are addresses that a prefix does not open.
-	except map[netip.Addr]struct{}
+	// next is the place of the next grant of the same address or prefix, 0 for none.
+	next int32
 }
 
-// NewView returns what the clusters named by routes allow. The clusters must have passed validation: an endpoint that does not
-// parse, and a cluster that is not static, allow nobody. Resolve makes clusters of host names static.
+// NewView returns what the clusters named by routes allow. See Book.
 func NewView(clusters []config.Cluster, routes []string) *View {
-	v := &View{hosts: map[netip.Addr][]grant{}, nets: map[netip.Prefix][]grant{}}
-	for _, c := range clusters {
-		if c.Type != config.Static || !slices.Contains(routes, c.Name) {
-			continue
-		}
-		except := addressesOf(c.Except)
-		for _, s := range c.Endpoints {
-			if e, err := config.ParseEndpoint(s); err == nil {
-				v.add(e, c.Name, except)
-			}
-		}
-	}
-	for p := range v.nets {
-		lengths := &v.lengths6
-		if p.Addr().Is4() {
-			lengths = &v.lengths4
-		}
-		if !slices.Contains(*lengths, p.Bits()) {
-			*lengths = append(*lengths, p.Bits())
-		}
-	}
-	slices.Sort(v.lengths4)
-	slices.Sort(v.lengths6)
-	return v
-}
-
-func addressesOf(texts []string) map[netip.Addr]struct{} {
-	addrs := make(map[netip.Addr]struct{}, len(texts))
-	for _, text := range texts {
-		if a, err := netip.ParseAddr(text); err == nil {
-			addrs[a.Unmap()] = struct{}{}
-		}
-	}
-	return addrs
-}
-
-func (v *View) add(e config.Endpoint, cluster string, except map[netip.Addr]struct{}) {
-	g := grant{ports: e.Ports, cluster: cluster, except: except}
-	if e.Prefix.IsSingleIP() {
-		v.hosts[e.Prefix.Addr()] = append(v.hosts[e.Prefix.Addr()], g)
-		return
-	}
-	v.nets[e.Prefix] = append(v.nets[e.Prefix], g)
+	b := Book{}
+	b.Take(clusters)
+	return b.View(routes)
 }
 
 // Match says whether a peer may be reached, and through which cluster.
@@ -117,11 +78,8 @@ func (v *View) Match(peer netip.AddrPort) (cluster string, verdict Verdict) {
 
 // routed looks for a route to an address and port whose prefix has at least so many bits.
 func (v *View) routed(addr netip.Addr, port uint16, least int) (cluster string, verdict Verdict) {
-	for _, g := range v.hosts[addr] {
-		verdict = PortDenied
-		if g.ports.Contains(port) {
-			return g.cluster, Allowed
-		}
+	if cluster, verdict = v.granted(v.hosts[addr], port, netip.Addr{}); verdict == Allowed {
+		return cluster, Allowed
 	}
 	lengths := v.lengths6
 	if addr.Is4() {
@@ -135,15 +93,26 @@ func (v *View) routed(addr netip.Addr, port uint16, least int) (cluster string, 
 		if err != nil {
 			continue
 		}
-		for _, g := range v.nets[prefix] {
-			if _, spared := g.except[addr]; spared {
-				continue
-			}
+		if cluster, wider := v.granted(v.nets[prefix], port, addr); wider == Allowed {
+			return cluster, Allowed
+		} else if wider == PortDenied {
 			verdict = PortDenied
-			if g.ports.Contains(port) {
-				return g.cluster, Allowed
-			}
 		}
+	}
+	return "", verdict
+}
+
+// granted looks for a port in a list of grants. It passes over the grants of clusters that except addr.
+func (v *View) granted(list int32, port uint16, addr netip.Addr) (cluster string, verdict Verdict) {
+	for ; list != 0; list = v.grants[list].next {
+		g := &v.grants[list]
+		if _, excepted := g.cluster.except[addr]; excepted {
+			continue
+		}
+		if g.ports.Contains(port) {
+			return g.cluster.name, Allowed
+		}
+		verdict = PortDenied
 	}
 	return "", verdict
 }

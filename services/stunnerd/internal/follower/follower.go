@@ -22,10 +22,14 @@ const (
 	coldStart = 2 * time.Second
 	// retryPause is how long to wait before listeners and endpoints that could not be opened are tried again.
 	retryPause = 5 * time.Second
-	// applyPause is the rest after a config: of those that come meanwhile only the newest is put in force.
+	// applyPause is the shortest rest after a config: of those that come meanwhile only the newest is put in force.
 	applyPause = 100 * time.Millisecond
 	// reportPause is how often the source hears of the number of allocations.
 	reportPause = 5 * time.Second
+	// applyShare is the share of a core that is spent on putting configs in force, however often they change.
+	applyShare = 0.025
+	// writePause is how long to wait before the file of the last good config is written again. A process that ends by itself writes what is missing.
+	writePause = 5 * time.Second
 	// keepPause is how often a config is written to disk again that its source stands by.
 	keepPause = time.Hour
 	// loggedFields is how many unknown fields of a config are logged; Status names them all.
@@ -69,6 +73,8 @@ type state struct {
 	// current tells that wanted is what the source said last, and kept when it was written to disk then.
 	current bool
 	kept    time.Time
+	// written is when the file was written last.
+	written time.Time
 
 	// connected tells whether the source can be heard; lost says why not.
 	connected bool
@@ -105,6 +111,7 @@ func (f *Follower) Run(ctx context.Context) error {
 	defer retry.Stop()
 	report := time.NewTicker(reportPause)
 	defer report.Stop()
+	defer f.keep(0)
 	open, rested := events, (<-chan time.Time)(nil)
 	for {
 		select {
@@ -112,12 +119,14 @@ func (f *Follower) Run(ctx context.Context) error {
 			if !ok {
 				return nil
 			}
+			begun := time.Now()
 			f.handle(e)
+			took := time.Since(begun)
 			if e.Err != nil && cold.Stop() { // there is nobody to wait for
 				f.startCold()
 			}
 			if !e.Connected { // which announces a config
-				open, rested = nil, time.After(applyPause)
+				open, rested = nil, time.After(max(applyPause, discovery.Rest(took, applyShare)))
 			}
 		case <-rested:
 			open = events
@@ -127,7 +136,7 @@ func (f *Follower) Run(ctx context.Context) error {
 			f.retry()
 		case <-report.C:
 			f.report()
-			f.keep()
+			f.keep(0)
 		}
 	}
 }
@@ -177,7 +186,7 @@ func (f *Follower) take(c discovery.Loaded) {
 	f.mu.Lock()
 	f.status.current = true
 	f.mu.Unlock()
-	f.keep()
+	f.keep(writePause)
 }
 
 // disown notes that the source does not stand by the running config any more: it says another one, or none.
@@ -281,13 +290,13 @@ func (f *Follower) apply(c discovery.Loaded, origin string) bool {
 }
 
 // keep writes the running config to disk when the source has just said it, and again from time to time for as long as it stands by it: what is kept counts
-// as old as the last word of the source. A config that was started with gets no younger by that.
-func (f *Follower) keep() {
+// as old as the last word of the source. A config that was started with gets no younger by that. Nothing is written until some time after the last write.
+func (f *Follower) keep(after time.Duration) {
 	f.mu.Lock()
 	st, now := f.status, time.Now()
-	due := st.current && (st.kept.IsZero() || st.connected && now.Sub(st.kept) >= keepPause)
+	due := st.current && (st.kept.IsZero() || st.connected && now.Sub(st.kept) >= keepPause) && now.Sub(st.written) >= after
 	if due {
-		f.status.kept = now
+		f.status.kept, f.status.written = now, now
 	}
 	f.mu.Unlock()
 	if !due {

@@ -14,6 +14,7 @@ func (s *Server) refresh() {
 	defer s.mu.Unlock()
 	was := s.clusters
 	s.clusters = cluster.Resolve(s.wanted.Clusters, s.names.Answers())
+	s.book.Take(s.clusters)
 	moved := differing(was, s.clusters)
 	s.spare(func(l config.Listener) bool {
 		return slices.ContainsFunc(l.Routes, func(route string) bool { return moved[route] })

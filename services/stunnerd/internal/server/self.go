@@ -31,7 +31,7 @@ func (s *Server) spare(rerouted func(config.Listener) bool) {
 		again := rerouted(l)
 		if r := s.listeners[l.Name]; r != nil && (again || !same) {
 			if again {
-				s.allowed[l.Name] = cluster.NewView(s.clusters, l.Routes)
+				s.allowed[l.Name] = s.book.View(l.Routes)
 			}
 			r.obey(s.policy(s.wanted, l), s.allowed[l.Name].Sparing(s.self))
 		}
@@ -74,7 +74,7 @@ func publicNames(listeners []config.Listener) (names []string) {
 
 // view is what a listener's clients may reach: what its routes allow, without the sockets of the gateway itself.
 func (s *Server) view(l config.Listener) *cluster.View {
-	s.allowed[l.Name] = cluster.NewView(s.clusters, l.Routes)
+	s.allowed[l.Name] = s.book.View(l.Routes)
 	return s.allowed[l.Name].Sparing(s.self)
 }
 

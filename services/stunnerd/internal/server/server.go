@@ -69,6 +69,7 @@ type Server struct {
 	wanted    config.Config            // as applied last
 	running   config.Config            // as much of wanted as could be opened
 	clusters  []config.Cluster         // of wanted, with addresses for names
+	book      cluster.Book             // of clusters
 	allowed   map[string]*cluster.View // by listener of wanted, what its routes allow
 	self      *cluster.Self
 	local     atomic.Pointer[[]netip.Addr] // sorted
@@ -218,7 +219,7 @@ func (s *Server) Apply(next config.Config) (Plan, error) {
 			s.stop(name)
 		}
 	}
-	s.wanted, s.running = next, withoutFailures(next.Clone(), s.listeners)
+	s.wanted, s.running = next, withoutFailures(next, s.listeners)
 	s.watchTasks()
 	s.meter.Applied.Add(1)
 	err := s.report(failed)
@@ -253,6 +254,7 @@ func (s *Server) remember(next config.Auth) {
 func (s *Server) views(next config.Config) map[string]*cluster.View {
 	s.names.Watch(append(cluster.Names(next.Clusters), publicNames(next.Listeners)...))
 	s.clusters = cluster.Resolve(next.Clusters, s.names.Answers())
+	s.book.Take(s.clusters)
 	s.self = s.selfOf(next)
 	s.allowed = make(map[string]*cluster.View, len(next.Listeners))
 	views := make(map[string]*cluster.View, len(next.Listeners))
@@ -454,7 +456,7 @@ func (s *Server) report(failed map[string]error) error {
 // withoutFailures is the config as it runs: what could not be opened, and takes no new sessions, is left out, or stands in the form that is still
 // open.
 func withoutFailures(next config.Config, open map[string]*running) config.Config {
-	next.Listeners = slices.DeleteFunc(next.Listeners, func(l config.Listener) bool { return open[l.Name] == nil || open[l.Name].retired })
+	next.Listeners = slices.DeleteFunc(slices.Clone(next.Listeners), func(l config.Listener) bool { return open[l.Name] == nil || open[l.Name].retired })
 	for i, l := range next.Listeners {
 		next.Listeners[i].Port, next.Listeners[i].Protocol = open[l.Name].spec.Port, open[l.Name].spec.Protocol
 	}

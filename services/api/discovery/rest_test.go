@@ -1,0 +1,95 @@
+package discovery
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
+)
+
+// costly is a frame that takes 10 ms to read: so long watch.lookup takes, which is asked for the port.
+func costly(realm string) []byte {
+	c := sample("media/a", realm)
+	return []byte(strings.Replace(string(c.Canonical()), `"port":3478`, `"port":"$STUNNER_PORT"`, 1))
+}
+
+// However often a config changes, reading it takes a small share of a core. The first change is read at once, and the last one is read soon.
+func TestAConfigThatChangesOftenIsReadSeldom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		const cost, seconds = 10 * time.Millisecond, 10
+		w, pending, out, read := newWatch("test", "media/a"), newFrames(), make(chan Event), 0
+		w.lookup = func(string) string { read++; time.Sleep(cost); return "3478" }
+		go w.readFrom(ctx, pending)
+		go w.run(ctx, out)
+		var heard string
+		go func() {
+			for e := range out {
+				heard = e.Config.Auth.Realm
+			}
+		}()
+		begun := time.Now()
+		pending.put(costly("first"))
+		time.Sleep(cost + time.Millisecond)
+		synctest.Wait()
+		if heard != "first" {
+			t.Errorf("the first change is not read at once: %q", heard)
+		}
+		for time.Since(begun) < seconds*time.Second {
+			pending.put(costly(time.Since(begun).String()))
+			time.Sleep(50 * time.Millisecond)
+		}
+		if used := time.Duration(read) * cost; used > seconds*time.Second*26/1000 || read < 10 {
+			t.Errorf("%d frames were read within %d s, which took %v", read, seconds, used)
+		}
+		pending.put(costly("last"))
+		time.Sleep(Rest(cost, readShare) + 2*cost)
+		synctest.Wait()
+		if heard != "last" {
+			t.Errorf("the last change is not read: %q", heard)
+		}
+		cancel()
+		synctest.Wait()
+	})
+}
+
+// A good frame is not lost because a bad one follows before it was read, and the bad one is reported.
+func TestABadFrameReplacesNoGoodOne(t *testing.T) {
+	w, pending := newWatch("test", "media/a"), newFrames()
+	good := sample("media/a", "good")
+	bad := good.Clone()
+	bad.Listeners[0].Port = 0
+	for _, c := range []config.Config{good, bad, bad} {
+		pending.put(c.Canonical())
+	}
+	w.receiveNewest(pending.take())
+	if e, _ := w.events.pop(); e.Config.Auth.Realm != "good" {
+		t.Errorf("first %+v", e)
+	}
+	if e, _ := w.events.pop(); e.Err == nil || !strings.Contains(e.Err.Error(), "listeners[0].port") {
+		t.Errorf("then %+v", e)
+	}
+	if first, newest := pending.take(); first != nil || newest != nil {
+		t.Error("frames are left")
+	}
+	w.receiveNewest(nil, nil)
+	if _, more := w.events.pop(); more {
+		t.Error("an event of nothing")
+	}
+}
+
+func TestRest(t *testing.T) {
+	for _, c := range []struct {
+		took  time.Duration
+		share float64
+		want  time.Duration
+	}{{0, 0.05, 0}, {time.Millisecond, 0.05, 19 * time.Millisecond}, {10 * time.Millisecond, 0.025, 390 * time.Millisecond}, {time.Second, 0.05, time.Second}} {
+		if got := Rest(c.took, c.share).Round(time.Microsecond); got != c.want {
+			t.Errorf("%v of %v: %v, want %v", c.share, c.took, got, c.want)
+		}
+	}
+}

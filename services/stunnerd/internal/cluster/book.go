@@ -1,0 +1,154 @@
+package cluster
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
+)
+
+// Book holds the clusters of a config in the form from which views are made. What has not changed from one config to the next is not made again: neither
+// a cluster nor, if no cluster has changed, a view.
+type Book struct {
+	clusters []*parsed // in the order of the config
+	byName   map[string]*parsed
+	// views are those that were made since the last Take, former those of the turn before, if they are still right.
+	views, former []routed
+	turn          uint64
+}
+
+// parsed is a cluster with its endpoints parsed.
+type parsed struct {
+	name      string
+	written   []string
+	endpoints []config.Endpoint
+	// excepted are the addresses of except as the config writes them.
+	excepted []string
+	// except are addresses that the prefixes among the endpoints do not open.
+	except map[netip.Addr]struct{}
+	// turn is that of the last view that the cluster was put into.
+	turn uint64
+}
+
+type routed struct {
+	routes []string
+	view   *View
+}
+
+// Take puts the clusters of a config in the place of those before. They must have passed validation: an endpoint that does not parse, and a cluster that
+// is not static, allow nobody. Resolve makes clusters of host names static.
+func (b *Book) Take(clusters []config.Cluster) {
+	before, beforeByName := b.clusters, b.byName
+	b.clusters, b.byName = make([]*parsed, 0, len(clusters)), make(map[string]*parsed, len(clusters))
+	for _, c := range clusters {
+		if c.Type != config.Static {
+			continue
+		}
+		p := beforeByName[c.Name]
+		if p == nil || !slices.Equal(p.written, c.Endpoints) || !slices.Equal(p.excepted, c.Except) {
+			p = parse(c)
+		}
+		b.clusters, b.byName[c.Name] = append(b.clusters, p), p
+	}
+	b.former, b.views = b.views, nil
+	if !slices.Equal(b.clusters, before) {
+		b.former = nil
+	}
+}
+
+func parse(c config.Cluster) *parsed {
+	p := &parsed{
+		name: c.Name, written: c.Endpoints, endpoints: make([]config.Endpoint, 0, len(c.Endpoints)),
+		excepted: c.Except, except: addressesOf(c.Except),
+	}
+	for _, s := range c.Endpoints {
+		if e, err := config.ParseEndpoint(s); err == nil {
+			p.endpoints = append(p.endpoints, e)
+		}
+	}
+	return p
+}
+
+func addressesOf(texts []string) map[netip.Addr]struct{} {
+	if len(texts) == 0 {
+		return nil
+	}
+	addrs := make(map[netip.Addr]struct{}, len(texts))
+	for _, text := range texts {
+		if a, err := netip.ParseAddr(text); err == nil {
+			addrs[a.Unmap()] = struct{}{}
+		}
+	}
+	return addrs
+}
+
+// View returns what the clusters named by routes allow. Listeners with the same routes share it.
+func (b *Book) View(routes []string) *View {
+	same := func(r routed) bool { return slices.Equal(r.routes, routes) }
+	if i := slices.IndexFunc(b.views, same); i >= 0 {
+		return b.views[i].view
+	}
+	next := routed{routes: slices.Clone(routes)}
+	if i := slices.IndexFunc(b.former, same); i >= 0 {
+		next.view = b.former[i].view
+	} else {
+		next.view = b.build(routes)
+	}
+	b.views = append(b.views, next)
+	return next.view
+}
+
+func (b *Book) build(routes []string) *View {
+	b.turn++
+	hosts, nets := 0, 0
+	for _, route := range routes {
+		p := b.byName[route]
+		if p == nil || p.turn == b.turn {
+			continue
+		}
+		p.turn = b.turn
+		for _, e := range p.endpoints {
+			if e.Prefix.IsSingleIP() {
+				hosts++
+			} else {
+				nets++
+			}
+		}
+	}
+	v := &View{hosts: make(map[netip.Addr]int32, hosts), nets: make(map[netip.Prefix]int32, nets), grants: make([]grant, 1, 1+hosts+nets)}
+	for _, p := range slices.Backward(b.clusters) { // each grant goes before those that are there
+		if p.turn == b.turn {
+			v.add(p)
+		}
+	}
+	v.measure()
+	return v
+}
+
+func (v *View) add(p *parsed) {
+	for _, e := range slices.Backward(p.endpoints) {
+		place := int32(len(v.grants))
+		next := grant{cluster: p, ports: e.Ports}
+		if addr := e.Prefix.Addr(); e.Prefix.IsSingleIP() {
+			next.next, v.hosts[addr] = v.hosts[addr], place
+		} else {
+			next.next, v.nets[e.Prefix] = v.nets[e.Prefix], place
+		}
+		v.grants = append(v.grants, next)
+	}
+}
+
+// measure notes the distinct prefix lengths.
+func (v *View) measure() {
+	for p := range v.nets {
+		lengths := &v.lengths6
+		if p.Addr().Is4() {
+			lengths = &v.lengths4
+		}
+		if !slices.Contains(*lengths, p.Bits()) {
+			*lengths = append(*lengths, p.Bits())
+		}
+	}
+	slices.Sort(v.lengths4)
+	slices.Sort(v.lengths6)
+}

@@ -1,0 +1,64 @@
+package follower
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/api/discovery"
+)
+
+// However often a config changes, putting it in force takes a small share of a core, and the disk is written every few seconds. The first change is in
+// force at once. What was in force last is on disk when the process ends.
+func TestAConfigThatChangesOftenIsPutInForceSeldom(t *testing.T) {
+	dir := t.TempDir()
+	const cost, seconds = 20 * time.Millisecond, 20
+	applied, written, last := 0, 0, ""
+	synctest.Test(t, func(t *testing.T) {
+		disk := ""
+		f, h := followWith(t, func(o *Options) {
+			o.Last.Dir = dir
+			o.Applied = func(config.Config) error {
+				applied++
+				time.Sleep(cost)
+				if data, err := os.ReadFile(filepath.Join(dir, lastGoodFile)); err == nil && string(data) != disk {
+					disk = string(data)
+					written++
+				}
+				return nil
+			}
+		})
+		begun := time.Now()
+		for time.Since(begun) < seconds*time.Second {
+			last = fmt.Sprintf("realm-%d.example", time.Since(begun).Milliseconds())
+			e := quiet(t, last)
+			select {
+			case h.events <- e:
+			case <-time.After(50 * time.Millisecond):
+			}
+			if applied == 0 {
+				synctest.Wait()
+				time.Sleep(cost)
+				synctest.Wait()
+				if f.Revision() == "" {
+					t.Error("the first config is not in force at once")
+				}
+			}
+		}
+		if used := time.Duration(applied) * cost; used > seconds*time.Second*27/1000 || applied < 10 {
+			t.Errorf("%d configs were put in force within %d s, which took %v", applied, seconds, used)
+		}
+		if written == 0 || written > 2*seconds/5+1 {
+			t.Errorf("the disk was written %d times within %d s", written, seconds)
+		}
+		time.Sleep(discovery.Rest(cost, applyShare))
+		h.events <- quiet(t, "last.example")
+	})
+	if c, _, err := (LastGood{Dir: dir, ID: id}).Load(time.Date(2000, 1, 1, 0, 1, 0, 0, time.UTC)); err != nil || c.Auth.Realm != "last.example" {
+		t.Errorf("on disk is %q: %v", c.Auth.Realm, err)
+	}
+}

@@ -79,6 +79,10 @@ func TestCommandLinesThatMakeNoSense(t *testing.T) {
 		"no gateway":            {"-c x --gateways=", "--gateways: names no gateway"},
 		"a rate below nothing":  {"-c x --rate-limit -1", "--rate-limit: -1"},
 		"a rate of no number":   {"-c x --rate-limit NaN", "--rate-limit: NaN"},
+		"a rate of the cluster": {"-c x --cluster-rate-limit -1", "--cluster-rate-limit: -1"},
+		"its burst":             {"-c x --cluster-rate-burst 0", "--cluster-rate-burst: 0"},
+		"a network of no form":  {"-c x --cluster-networks 10.0.0.0/33", `--cluster-networks: "10.0.0.0/33"`},
+		"another header":        {"-c x --forwarded-header X-Real-IP", `--forwarded-header: "X-Real-IP"`},
 		"a burst of nothing":    {"-c x --rate-burst 0", "--rate-burst: 0"},
 	}
 	for name, tt := range tests {

@@ -47,6 +47,7 @@ type raw struct {
 	options
 	algorithms         string
 	corsOrigins        string
+	clusterNetworks    string
 	trustedProxies     string
 	gateways           lists
 	defaultTTL, maxTTL int64
@@ -91,9 +92,13 @@ func newFlags(r *raw) *flag.FlagSet {
 	f.StringVar(&r.publicAddr, "public-addr", "", "`HOST` that replaces the public address of every gateway")
 	f.BoolVar(&r.capToToken, "cap-to-token", false, "let credentials end with the token that they were asked for with")
 	f.StringVar(&r.corsOrigins, "cors-origins", "", "`LIST` of origins, https://HOST[:PORT], whose pages may call from a browser, separated by commas; empty means none")
-	f.Float64Var(&r.rates.PerSecond, "rate-limit", 10, "`REQUESTS` a second that are answered to one subject, and to one address that is not private; 0 means any number")
-	f.IntVar(&r.rates.Burst, "rate-burst", 50, "`REQUESTS` that may come at once after a silence")
-	f.StringVar(&r.trustedProxies, "trusted-proxies", "", "`LIST` of addresses and prefixes of proxies that are believed what they say in X-Forwarded-For, separated by commas")
+	f.Float64Var(&r.rates.PerSecond, "rate-limit", 10, "`REQUESTS` a second that are answered to one subject, and to one address outside of the cluster (of IPv6, one /64); 0 means any number")
+	f.IntVar(&r.rates.Burst, "rate-burst", 50, "`REQUESTS` of them that may come at once after a silence")
+	f.Float64Var(&r.rates.Inside.PerSecond, "cluster-rate-limit", 500, "`REQUESTS` a second that are answered to one address inside of the cluster, such as the pod of a web app; 0 means any number")
+	f.IntVar(&r.rates.Inside.Burst, "cluster-rate-burst", 1000, "`REQUESTS` of them that may come at once after a silence")
+	f.StringVar(&r.clusterNetworks, "cluster-networks", "", "`LIST` of addresses and prefixes that are inside of the cluster, beside private ones, separated by commas")
+	f.StringVar(&r.trustedProxies, "trusted-proxies", "", "`LIST` of addresses and prefixes of proxies that are believed for whom they ask, separated by commas")
+	f.StringVar(&r.rates.Header, "forwarded-header", rest.XForwardedFor, "`HEADER` in which trusted proxies say for whom they ask, X-Forwarded-For or Forwarded; the other one is not read")
 	f.BoolVar(&r.demo, "demo", false, "serve the test page at /demo/")
 	f.StringVar(&r.demoEcho, "demo-echo", "", "`URL` of the echo peer that the test page calls: SDP offer in, SDP answer out")
 	f.StringVar(&r.logFormat, "log-format", "text", "`FORMAT` of the log, text or json")
@@ -172,15 +177,21 @@ func (r raw) check() (options, error) {
 	if o.origins, err = parseOrigins(r.corsOrigins); err != nil {
 		errs = append(errs, err)
 	}
-	if o.rates.Proxies, err = parseProxies(r.trustedProxies); err != nil {
-		errs = append(errs, err)
+	if o.rates.Proxies, err = parsePrefixes(r.trustedProxies); err != nil {
+		wrong("--trusted-proxies: %w", err)
 	}
-	if !(o.rates.PerSecond >= 0) || o.rates.PerSecond > maxRate {
-		wrong("--rate-limit: %g is out of range: use 0 to %d", o.rates.PerSecond, maxRate)
+	if o.rates.Networks, err = parsePrefixes(r.clusterNetworks); err != nil {
+		wrong("--cluster-networks: %w", err)
 	}
-	if o.rates.Burst < 1 || o.rates.Burst > maxRate {
-		wrong("--rate-burst: %d is out of range: use 1 to %d", o.rates.Burst, maxRate)
+	switch strings.ToLower(o.rates.Header) {
+	case "forwarded":
+		o.rates.Header = rest.Forwarded
+	case "x-forwarded-for":
+		o.rates.Header = rest.XForwardedFor
+	default:
+		wrong("--forwarded-header: %q is unknown: use %s or %s", o.rates.Header, rest.XForwardedFor, rest.Forwarded)
 	}
+	errs = append(errs, checkRate("rate", o.rates.Rate), checkRate("cluster-rate", o.rates.Inside))
 	if o.gateways, err = parseGateways(r.gateways); err != nil {
 		errs = append(errs, err)
 	}
@@ -246,18 +257,28 @@ func parseOrigins(s string) ([]string, error) {
 	return origins, nil
 }
 
-func parseProxies(s string) (proxies []netip.Prefix, err error) {
+func checkRate(flags string, r rest.Rate) (err error) {
+	if !(r.PerSecond >= 0) || r.PerSecond > maxRate {
+		err = fmt.Errorf("--%s-limit: %g is out of range: use 0 to %d", flags, r.PerSecond, maxRate)
+	}
+	if r.Burst < 1 || r.Burst > maxRate {
+		err = errors.Join(err, fmt.Errorf("--%s-burst: %d is out of range: use 1 to %d", flags, r.Burst, maxRate))
+	}
+	return err
+}
+
+func parsePrefixes(s string) (prefixes []netip.Prefix, err error) {
 	for _, text := range list(s) {
 		p, err := netip.ParsePrefix(text)
 		if addr, single := netip.ParseAddr(text); single == nil {
 			p, err = addr.Prefix(addr.BitLen())
 		}
 		if err != nil {
-			return nil, fmt.Errorf("--trusted-proxies: %q is no address or prefix", text)
+			return nil, fmt.Errorf("%q is no address or prefix", text)
 		}
-		proxies = append(proxies, p.Masked())
+		prefixes = append(prefixes, p.Masked())
 	}
-	return proxies, nil
+	return prefixes, nil
 }
 
 func parseEcho(s string) (*url.URL, error) {

@@ -1,27 +1,37 @@
 package rest
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"net/http"
 	"net/netip"
-	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
 	"golang.org/x/time/rate"
 )
 
-// Rates bounds how often one address, and one subject of tokens, may ask. The zero Rates bounds nothing.
-type Rates struct {
+// Rate bounds how often one source may ask. The zero Rate bounds nothing.
+type Rate struct {
 	// PerSecond is how many requests a second are answered in the long run.
 	PerSecond float64
 	// Burst is how many may come at once after a silence.
 	Burst int
-	// Proxies are trusted to say in X-Forwarded-For for whom they ask.
+}
+
+// Rates bounds how often each source, and each subject of tokens, may ask.
+type Rates struct {
+	// Rate is for subjects, and for sources outside of the cluster.
+	Rate
+	// Inside is for sources inside of the cluster: there a web app may ask for all its users.
+	Inside Rate
+	// Networks are those of the cluster, beside private addresses.
+	Networks []netip.Prefix
+	// Proxies are trusted to say for whom they ask, in Header: XForwardedFor unless it is Forwarded.
 	Proxies []netip.Prefix
+	Header  string
 }
 
 // remembered is how many addresses and subjects are known at a time. Who comes back after so many others begins afresh.
@@ -42,10 +52,10 @@ func newBuckets(r Rates) (*buckets, error) {
 }
 
 // wait is how long the owner of a key has to wait before it may ask; 0 lets it ask now.
-func (b *buckets) wait(key string, now time.Time) time.Duration {
+func (b *buckets) wait(key string, r Rate, now time.Time) time.Duration {
 	bucket, ok := b.known.Get(key)
 	if !ok {
-		bucket = rate.NewLimiter(rate.Limit(b.PerSecond), b.Burst)
+		bucket = rate.NewLimiter(rate.Limit(r.PerSecond), r.Burst)
 		if first, there, _ := b.known.PeekOrAdd(key, bucket); there {
 			bucket = first
 		}
@@ -58,32 +68,39 @@ func (b *buckets) wait(key string, now time.Time) time.Duration {
 	return delay
 }
 
-// limitAddress is for what a stranger can do before anybody knows who asks. Private addresses are those of the cluster: behind one of
-// them there may be every user of a web app.
-func (s server) limitAddress(next http.Handler) http.Handler {
+// limitSource is for what a stranger can do before anybody knows who asks.
+func (s server) limitSource(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		from := s.buckets.source(r)
-		if s.buckets.PerSecond > 0 && !internal(from) && !s.admit(w, r, "address "+neighbourhood(from)) {
-			return
+		if key, rate := s.buckets.bucketOf(from); s.admit(w, r, key, rate) {
+			next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), sourceKey{}, from)))
 		}
-		next.ServeHTTP(w, r)
 	})
+}
+
+type sourceKey struct{}
+
+// sourceOf is where a request comes from that limitSource let in.
+func sourceOf(ctx context.Context) source {
+	from, _ := ctx.Value(sourceKey{}).(source)
+	return from
 }
 
 // limitSubject is for what one user can do from many addresses.
 func (s server) limitSubject(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		who := identityOf(r.Context())
-		if s.buckets.PerSecond > 0 && who.Known && !s.admit(w, r, "subject "+who.Subject) {
-			return
+		if who := identityOf(r.Context()); !who.Known || s.admit(w, r, "subject "+who.Subject, s.buckets.Rate) {
+			next.ServeHTTP(w, r)
 		}
-		next.ServeHTTP(w, r)
 	})
 }
 
 // admit answers 429 when the owner of a key asks too often.
-func (s server) admit(w http.ResponseWriter, r *http.Request, key string) bool {
-	delay := s.buckets.wait(key, s.Now())
+func (s server) admit(w http.ResponseWriter, r *http.Request, key string, rate Rate) bool {
+	if rate.PerSecond == 0 {
+		return true
+	}
+	delay := s.buckets.wait(key, rate, s.Now())
 	if delay == 0 {
 		return true
 	}
@@ -92,38 +109,18 @@ func (s server) admit(w http.ResponseWriter, r *http.Request, key string) bool {
 	return false
 }
 
-// source is the address that asks: the other end of the connection or, when that is a proxy that is trusted, the last address in
-// X-Forwarded-For that is not. What stands before that one anybody may have written.
-func (b *buckets) source(r *http.Request) netip.Addr {
-	peer, err := netip.ParseAddrPort(r.RemoteAddr)
-	from := peer.Addr().Unmap()
-	if err != nil || !b.trusts(from) {
-		return from
+// bucketOf is where the requests of a source are counted, and at which rate. Inside of the cluster each address has a bucket. Outside, a subscriber of
+// an IPv6 network has 64 bits of it. All that a proxy does not name share a bucket of the proxy.
+func (r Rates) bucketOf(from source) (key string, rate Rate) {
+	a := from.addr
+	switch {
+	case from.unread:
+		return from.String(), r.Rate
+	case a.IsPrivate() || a.IsLoopback() || a.IsLinkLocalUnicast() || holds(r.Networks, a):
+		return "address " + a.String(), r.Inside
+	case a.Is6():
+		p, _ := a.Prefix(64) // no length of an IPv6 address is out of range
+		return "address " + p.String(), r.Rate
 	}
-	hops := strings.Split(strings.Join(r.Header.Values("X-Forwarded-For"), ","), ",")
-	for _, hop := range slices.Backward(hops) {
-		addr, err := netip.ParseAddr(strings.TrimSpace(hop))
-		if err != nil {
-			break
-		}
-		if from = addr.Unmap().WithZone(""); !b.trusts(from) {
-			break
-		}
-	}
-	return from
-}
-
-func (b *buckets) trusts(a netip.Addr) bool {
-	return slices.ContainsFunc(b.Proxies, func(p netip.Prefix) bool { return p.Contains(a) })
-}
-
-func internal(a netip.Addr) bool { return a.IsPrivate() || a.IsLoopback() || a.IsLinkLocalUnicast() }
-
-// neighbourhood is what one subscriber has: an IPv4 address, or 64 bits of IPv6.
-func neighbourhood(a netip.Addr) string {
-	if !a.Is6() {
-		return a.String()
-	}
-	p, _ := a.Prefix(64) // no length of an IPv6 address is out of range
-	return p.String()
+	return "address " + a.String(), r.Rate
 }

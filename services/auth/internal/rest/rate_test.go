@@ -19,23 +19,26 @@ type clock struct{ at time.Time }
 
 func (c *clock) now() time.Time { return c.at }
 
+// outside and inside are the rates of tests.
+const outside, inside = 50, 120
+
 func rates(proxies ...string) rest.Rates {
-	r := rest.Rates{PerSecond: 10, Burst: 50}
+	r := rest.Rates{Rate: rest.Rate{PerSecond: 10, Burst: outside}, Inside: rest.Rate{PerSecond: 20, Burst: inside}, Networks: []netip.Prefix{netip.MustParsePrefix("2001:db8:c::/48")}}
 	for _, p := range proxies {
 		r.Proxies = append(r.Proxies, netip.MustParsePrefix(p))
 	}
 	return r
 }
 
-// answered is how many of a number of requests are not answered with 429; each comes from an address, by way of X-Forwarded-For.
-func (s *service) answered(t *testing.T, n int, from func(i int) (address, forwarded string)) (count int) {
+// answered is how many of a number of requests are not answered with 429; each comes from an address, with the header of a proxy.
+func (s *service) answered(t *testing.T, n int, header string, from func(i int) (address, forwarded string)) (count int) {
 	t.Helper()
 	for i := range n {
 		r := httptest.NewRequest(http.MethodGet, "/ice", nil)
 		address, forwarded := from(i)
 		r.RemoteAddr = address
 		if forwarded != "" {
-			r.Header.Set("X-Forwarded-For", forwarded)
+			r.Header.Set(header, forwarded)
 		}
 		answer := s.do(t, r)
 		if answer.StatusCode != http.StatusTooManyRequests {
@@ -58,27 +61,36 @@ func TestAddressesAreLimited(t *testing.T) {
 		from    func(i int) (string, string)
 		want    int
 	}{
-		"one address":                     {nil, func(int) (string, string) { return one, "" }, 50},
-		"its other ports":                 {nil, func(i int) (string, string) { return fmt.Sprintf("198.51.100.1:%d", 4000+i), "" }, 50},
-		"the addresses of one subscriber": {nil, func(i int) (string, string) { return fmt.Sprintf("[2001:db8::%x]:4000", i+1), "" }, 50},
-		"two addresses":                   {nil, func(i int) (string, string) { return fmt.Sprintf("198.51.100.%d:4000", i%2), "" }, 100},
-		"an address of the cluster":       {nil, func(int) (string, string) { return private, "" }, 200},
-		"what nobody is trusted to say":   {nil, func(i int) (string, string) { return one, fmt.Sprintf("203.0.113.%d", i) }, 50},
-		"what a proxy says":               {[]string{"10.9.0.0/16"}, func(i int) (string, string) { return proxy, fmt.Sprintf("203.0.113.%d", i%4) }, 200},
-		"what a client told the proxy":    {[]string{"10.9.0.0/16"}, func(i int) (string, string) { return proxy, fmt.Sprintf("203.0.113.%d, 198.51.100.1", i) }, 50},
-		"two proxies, one behind another": {[]string{"10.9.0.0/16"}, func(i int) (string, string) { return proxy, "198.51.100.1, 10.9.1.1" }, 50},
-		"nonsense from a client":          {[]string{"10.9.0.0/16"}, func(i int) (string, string) { return proxy, fmt.Sprintf("x%d, 198.51.100.1", i) }, 50},
+		"one address":                       {nil, func(int) (string, string) { return one, "" }, outside},
+		"its other ports":                   {nil, func(i int) (string, string) { return fmt.Sprintf("198.51.100.1:%d", 4000+i), "" }, outside},
+		"the addresses of one subscriber":   {nil, func(i int) (string, string) { return fmt.Sprintf("[2001:db8::%x]:4000", i+1), "" }, outside},
+		"two addresses":                     {nil, func(i int) (string, string) { return fmt.Sprintf("198.51.100.%d:4000", i%2), "" }, 2 * outside},
+		"a pod":                             {nil, func(int) (string, string) { return private, "" }, inside},
+		"a pod by its zone":                 {nil, func(i int) (string, string) { return fmt.Sprintf("[fe80::1%%eth%d]:4000", i), "" }, inside},
+		"two pods":                          {nil, func(i int) (string, string) { return fmt.Sprintf("10.1.2.%d:4000", i%2), "" }, 2 * inside},
+		"two pods of IPv6":                  {nil, func(i int) (string, string) { return fmt.Sprintf("[fd00::%x]:4000", i%2+1), "" }, 2 * inside},
+		"two pods with public addresses":    {nil, func(i int) (string, string) { return fmt.Sprintf("[2001:db8:c::%x]:4000", i%2+1), "" }, 2 * inside},
+		"what nobody is trusted to say":     {nil, func(i int) (string, string) { return one, fmt.Sprintf("203.0.113.%d", i) }, outside},
+		"what a pod is not trusted to say":  {nil, func(i int) (string, string) { return private, fmt.Sprintf("203.0.113.%d", i) }, inside},
+		"what a proxy says":                 {[]string{"10.9.0.0/16"}, func(i int) (string, string) { return proxy, fmt.Sprintf("203.0.113.%d", i%4) }, 4 * outside},
+		"a pod behind a proxy":              {[]string{"10.9.0.0/16"}, func(i int) (string, string) { return proxy, "10.1.2.3" }, inside},
+		"what a client told the proxy":      {[]string{"10.9.0.0/16"}, func(i int) (string, string) { return proxy, fmt.Sprintf("203.0.113.%d, 198.51.100.1", i) }, outside},
+		"two proxies, one behind another":   {[]string{"10.9.0.0/16"}, func(i int) (string, string) { return proxy, "198.51.100.1, 10.9.1.1" }, outside},
+		"nonsense from a client":            {[]string{"10.9.0.0/16"}, func(i int) (string, string) { return proxy, fmt.Sprintf("x%d, 198.51.100.1", i) }, outside},
+		"a proxy that says nothing":         {[]string{"10.9.0.0/16"}, func(i int) (string, string) { return proxy, "" }, inside},
+		"a proxy that does not say of whom": {[]string{"10.9.0.0/16"}, func(i int) (string, string) { return proxy, fmt.Sprintf("_hidden%d", i) }, outside},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			c := &clock{now}
 			s := newServiceWith(t, rest.Options{Policy: open(), Rates: rates(tt.proxies...), Now: c.now}, gateways()...)
-			if got := s.answered(t, 200, tt.from); got != tt.want {
-				t.Errorf("%d of 200 were answered, want %d", got, tt.want)
+			if got := s.answered(t, 260, rest.XForwardedFor, tt.from); got != tt.want {
+				t.Errorf("%d of 260 were answered, want %d", got, tt.want)
 			}
 			c.at = c.at.Add(time.Second)
-			if got := s.answered(t, 20, func(int) (string, string) { return tt.from(0) }); tt.want == 50 && got != 10 {
-				t.Errorf("%d of 20 a second later, want 10", got)
+			again := map[int]int{outside: 10, inside: 20}[tt.want]
+			if got := s.answered(t, 30, rest.XForwardedFor, func(int) (string, string) { return tt.from(0) }); again != 0 && got != again {
+				t.Errorf("%d of 30 a second later, want %d", got, again)
 			}
 		})
 	}

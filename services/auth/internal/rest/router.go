@@ -44,7 +44,7 @@ func New(o Options) (http.Handler, error) {
 	}
 	s := server{o, buckets}
 	r := chi.NewRouter()
-	r.Use(s.observe, s.survive, secure, limitURL, s.share, s.limitAddress)
+	r.Use(s.observe, s.survive, secure, limitURL, s.share, s.limitSource)
 	r.NotFound(func(w http.ResponseWriter, r *http.Request) {
 		(&failure{status: http.StatusNotFound, detail: "There is nothing at this path."}).write(w, r)
 	})

@@ -76,6 +76,8 @@ func TestCommandLinesThatMakeNoSense(t *testing.T) {
 		"origins by a pattern":  {"-c x --cors-origins https://*.example", `--cors-origins: "https://*.example"`},
 		"a proxy of no address": {"-c x --trusted-proxies 10.0.0.0/8,ingress", `--trusted-proxies: "ingress"`},
 		"a gateway of no name":  {"-c x --gateways media/*,oslo", `--gateways: "oslo" is no pattern`},
+		"an age below nothing":  {"-c x --jwt-audience a --jwt-issuer i --jwt-jwks-file f --jwt-max-age -1", "--jwt-max-age: -1"},
+		"an age of no tokens":   {"-c x --jwt-max-age 60", "--jwt-issuer is missing"},
 		"no gateway":            {"-c x --gateways=", "--gateways: names no gateway"},
 		"a rate below nothing":  {"-c x --rate-limit -1", "--rate-limit: -1"},
 		"a rate of no number":   {"-c x --rate-limit NaN", "--rate-limit: NaN"},

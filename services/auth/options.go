@@ -51,6 +51,7 @@ type raw struct {
 	trustedProxies     string
 	gateways           lists
 	defaultTTL, maxTTL int64
+	maxAge             int64
 	demoEcho, logLevel string
 }
 
@@ -86,6 +87,7 @@ func newFlags(r *raw) *flag.FlagSet {
 	f.StringVar(&r.access.JWKSFile, "jwt-jwks-file", "", "`FILE` with the JWK set that tokens are signed with")
 	f.StringVar(&r.access.JWKSURL, "jwt-jwks-url", "", "`URL` of the JWK set that tokens are signed with, https")
 	f.StringVar(&r.algorithms, "jwt-algorithms", "", "`LIST` of algorithms that tokens may use, separated by commas; empty means HS256 with a secret, all asymmetric ones with a JWK set")
+	f.Int64Var(&r.maxAge, "jwt-max-age", 0, "`SECONDS` that may have passed since a token was issued (claim iat); 0 means any number")
 	f.Var(&r.gateways, "gateways", "`LIST` of gateways that credentials are given for, NAMESPACE/NAME, in which * stands for any characters, separated by commas; may be given several times, and not given means every gateway")
 	f.Int64Var(&r.defaultTTL, "default-ttl", 86400, "`SECONDS` that credentials are good for when the request does not say; gateways with a lifetime use that")
 	f.Int64Var(&r.maxTTL, "max-ttl", 86400, "`SECONDS` that credentials are good for at most; gateways with a lifetime use that")
@@ -198,6 +200,7 @@ func (r raw) check() (options, error) {
 	if o.defaultTTL, o.maxTTL, err = parseTTL(r.defaultTTL, r.maxTTL); err != nil {
 		errs = append(errs, err)
 	}
+	o.access.MaxAge = time.Duration(max(-1, min(r.maxAge, int64(credential.MaxTTL/time.Second)))) * time.Second
 	errs = append(errs, o.access.Validate())
 	return o, errors.Join(errs...)
 }

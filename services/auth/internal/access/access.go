@@ -5,7 +5,6 @@
 package access
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -47,15 +46,18 @@ type Identity struct {
 // Policy decides who may ask. The zero Policy is open.
 type Policy struct {
 	parser *jwt.Parser
-	key    jwt.Keyfunc
+	// claims checks issuer, audience and times before a key is looked for.
+	claims *jwt.Validator
+	maxAge time.Duration
+	key    func(t *jwt.Token, from string) (any, error)
 }
 
 // Open tells whether everyone may ask.
 func (p *Policy) Open() bool { return p.parser == nil }
 
-// Identify returns who sent these headers. The error says why nobody did; it is for logs, never for the client, who
-// learns only whether a token was missing (ErrNoToken) or not good.
-func (p *Policy) Identify(h http.Header) (Identity, error) {
+// Identify returns who sent these headers. The error says why nobody did; it is for logs, never for the client, who learns only whether a token was
+// missing (ErrNoToken) or not good. From names the source of the request: one source cannot use up what others need to be identified.
+func (p *Policy) Identify(h http.Header, from string) (Identity, error) {
 	if p.Open() {
 		return Identity{}, nil
 	}
@@ -64,23 +66,17 @@ func (p *Policy) Identify(h http.Header) (Identity, error) {
 		return Identity{}, err
 	}
 	var c claims
-	if _, err := p.parser.ParseWithClaims(token, &c, p.keyOf); err != nil {
+	keyOf := func(t *jwt.Token) (any, error) {
+		// Everything that can be known without the key comes first: a key may have to be fetched.
+		if err := errors.Join(checkHeader(t), p.claims.Validate(&c), c.checkAge(p.maxAge, time.Now())); err != nil {
+			return nil, err
+		}
+		return p.key(t, from)
+	}
+	if _, err := p.parser.ParseWithClaims(token, &c, keyOf); err != nil {
 		return Identity{}, fmt.Errorf("check token: %w", err)
 	}
 	return c.identity()
-}
-
-// keyOf looks at the header only as far as it must: jku, x5u, jwk and x5c are never read, so that a token cannot bring its own key.
-func (p *Policy) keyOf(t *jwt.Token) (any, error) {
-	if _, ok := t.Header["crit"]; ok {
-		return nil, errors.New("header crit: no extension is understood") // RFC 7515 §4.1.11
-	}
-	if kid, ok := t.Header["kid"]; ok {
-		if s, ok := kid.(string); !ok || len(s) > maxKeyID {
-			return nil, fmt.Errorf("header kid: must be a string of at most %d bytes", maxKeyID)
-		}
-	}
-	return p.key(t)
 }
 
 // bearer reads the token of RFC 6750 §2.1.
@@ -97,45 +93,6 @@ func bearer(h http.Header) (string, error) {
 		return "", ErrNoToken
 	}
 	return strings.TrimSpace(token), nil
-}
-
-type claims struct {
-	jwt.RegisteredClaims
-	Gateways json.RawMessage `json:"stunner"`
-}
-
-// UnmarshalJSON reads claims. Times are numbers (RFC 7519 §2): the library takes texts as well that hold one.
-func (c *claims) UnmarshalJSON(raw []byte) error {
-	var times struct {
-		Expires   *float64 `json:"exp"`
-		NotBefore *float64 `json:"nbf"`
-		Issued    *float64 `json:"iat"`
-	}
-	if err := json.Unmarshal(raw, &times); err != nil {
-		return fmt.Errorf("read claims exp, nbf and iat: %w", err)
-	}
-	type plain claims
-	return json.Unmarshal(raw, (*plain)(c))
-}
-
-func (c claims) identity() (Identity, error) {
-	id, err := userID(c.Subject)
-	if err != nil {
-		return Identity{}, fmt.Errorf("read claim sub: %w", err)
-	}
-	who := Identity{Known: true, Subject: c.Subject, UserID: id, Expires: c.ExpiresAt.Time}
-	if c.Gateways == nil {
-		return who, nil
-	}
-	// A claim that cannot be read must not mean "everything".
-	var entries []string
-	if err := json.Unmarshal(c.Gateways, &entries); err != nil || entries == nil {
-		return Identity{}, errors.New("read claim stunner: it must be a list of NAMESPACE/NAME")
-	}
-	if who.Gateways, err = ParseGateways(entries); err != nil {
-		return Identity{}, fmt.Errorf("read claim stunner: %w", err)
-	}
-	return who, nil
 }
 
 // userID makes a subject fit into a TURN user name. Two subjects never get the same user id, since quotas count by it; Kubernetes

@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/golang-jwt/jwt/v5"
 )
@@ -34,11 +35,13 @@ type Config struct {
 	SecretFile string
 	JWKSFile   string
 	JWKSURL    string
+	// MaxAge is how long ago a token may have been issued; 0 is any time.
+	MaxAge time.Duration
 }
 
 // open tells whether nothing at all is configured.
 func (c Config) open() bool {
-	return c.Issuer == "" && c.Audience == "" && len(c.Algorithms) == 0 && len(c.keySources()) == 0
+	return c.Issuer == "" && c.Audience == "" && c.MaxAge == 0 && len(c.Algorithms) == 0 && len(c.keySources()) == 0
 }
 
 func (c Config) keySources() []string {
@@ -71,6 +74,9 @@ func (c Config) Validate() error {
 	}
 	if c.JWKSURL != "" {
 		errs = append(errs, checkURL(c.JWKSURL))
+	}
+	if c.MaxAge < 0 {
+		errs = append(errs, fmt.Errorf("--jwt-max-age: %d is out of range: use 1 or more, or 0 for any age", int64(c.MaxAge/time.Second)))
 	}
 	for _, a := range c.Algorithms {
 		if !slices.Contains(c.fitting(), a) {
@@ -124,28 +130,28 @@ func NewPolicy(ctx context.Context, c Config, log *slog.Logger) (*Policy, error)
 	if err != nil {
 		return nil, err
 	}
-	return &Policy{
-		key: key,
-		parser: jwt.NewParser(
-			jwt.WithValidMethods(c.algorithms()),
-			jwt.WithIssuer(c.Issuer),
-			jwt.WithAudience(c.Audience),
-			jwt.WithExpirationRequired(),
-			jwt.WithIssuedAt(),
-			jwt.WithLeeway(leeway),
-			jwt.WithStrictDecoding(),
-		),
-	}, nil
+	options := []jwt.ParserOption{
+		jwt.WithValidMethods(c.algorithms()),
+		jwt.WithIssuer(c.Issuer),
+		jwt.WithAudience(c.Audience),
+		jwt.WithExpirationRequired(),
+		jwt.WithIssuedAt(),
+		jwt.WithLeeway(leeway),
+		jwt.WithStrictDecoding(),
+	}
+	return &Policy{key: key, maxAge: c.MaxAge, parser: jwt.NewParser(options...), claims: jwt.NewValidator(options...)}, nil
 }
 
-func (c Config) keys(ctx context.Context, log *slog.Logger) (jwt.Keyfunc, error) {
-	switch {
-	case c.SecretFile != "":
-		return openKeyFile("--jwt-secret-file", c.SecretFile, log, secretKey)
-	case c.JWKSFile != "":
-		return openKeyFile("--jwt-jwks-file", c.JWKSFile, log, setKeys)
+func (c Config) keys(ctx context.Context, log *slog.Logger) (func(*jwt.Token, string) (any, error), error) {
+	if c.JWKSURL != "" {
+		return urlKeys(ctx, c.JWKSURL, log)
 	}
-	return urlKeys(ctx, c.JWKSURL, log)
+	flag, path, parse := "--jwt-jwks-file", c.JWKSFile, setKeys
+	if c.SecretFile != "" {
+		flag, path, parse = "--jwt-secret-file", c.SecretFile, secretKey
+	}
+	key, err := openKeyFile(flag, path, log, parse)
+	return func(t *jwt.Token, _ string) (any, error) { return key(t) }, err
 }
 
 func secretKey(raw []byte) (jwt.Keyfunc, error) {

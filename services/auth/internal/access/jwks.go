@@ -42,7 +42,7 @@ func setKeys(raw []byte) (jwt.Keyfunc, error) {
 	return withKeyID(keys.Keyfunc), nil
 }
 
-func urlKeys(ctx context.Context, url string, log *slog.Logger) (jwt.Keyfunc, error) {
+func urlKeys(ctx context.Context, url string, log *slog.Logger) (func(*jwt.Token, string) (any, error), error) {
 	store, err := jwkset.NewStorageFromHTTP(url, jwkset.HTTPClientStorageOptions{
 		Client:                    client(),
 		Ctx:                       ctx,
@@ -72,37 +72,92 @@ func urlKeys(ctx context.Context, url string, log *slog.Logger) (jwt.Keyfunc, er
 	if err != nil {
 		return nil, fmt.Errorf("open --jwt-jwks-url: %w", err)
 	}
-	r := &rotation{known: known.Keyfunc, asking: asking.Keyfunc, turn: rate.NewLimiter(rate.Every(unknownKeyOnce), 1)}
-	return withKeyID(r.key), nil
+	return newRotation(known.Keyfunc, asking.Keyfunc).key, nil
 }
 
-// rotation finds keys that were published after the last fetch. While one token makes the set be fetched, others that
-// carry the same new kid wait for it instead of being refused; tokens with known kids never wait. Nobody waits for the turn to fetch: what is
-// waited for is taken from the time that the fetch has, and whoever shows unknown kids without end would always come when little is left of it.
+// waiting is how many requests may wait for one fetch. Each of them holds a connection.
+const waiting = 400
+
+// rotation finds keys that were published after the last fetch. While one token makes the set be fetched, others with unknown kids wait for it instead of
+// being refused; tokens with known kids never wait. A source may take a fourth of the room that is left, so that sources that make up kids leave some
+// for others. Within a minute after a fetch every unknown kid is refused at once: the set was whole.
 type rotation struct {
 	known, asking jwt.Keyfunc
-	mu            sync.Mutex
 	turn          *rate.Limiter
+
+	mu       sync.Mutex
+	fetching chan struct{} // is closed when the fetch is over; nil while there is none
+	total    int
+	of       map[string]int // waiting requests by source
 }
 
-func (r *rotation) key(t *jwt.Token) (any, error) {
-	if k, err := r.known(t); err == nil {
-		return k, nil
+func newRotation(known, asking jwt.Keyfunc) *rotation {
+	return &rotation{known: known, asking: asking, turn: rate.NewLimiter(rate.Every(unknownKeyOnce), 1), of: map[string]int{}}
+}
+
+func (r *rotation) key(t *jwt.Token, from string) (any, error) {
+	if _, ok := t.Header["kid"]; !ok {
+		return nil, errNoKeyID
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	k, err := r.known(t) // somebody may have fetched it meanwhile
-	if !errors.Is(err, jwkset.ErrKeyNotFound) || !r.turn.Allow() {
+	k, err := r.known(t)
+	if !errors.Is(err, jwkset.ErrKeyNotFound) {
 		return k, err
 	}
-	return r.asking(t)
+	over, first, err := r.join(from)
+	switch {
+	case err != nil:
+		return nil, err
+	case first:
+		defer r.end(over)
+		return r.asking(t)
+	case over != nil:
+		<-over // fetchTimeout bounds it
+		r.leave(from)
+	}
+	return r.known(t) // it may have been fetched meanwhile
 }
+
+// join returns the fetch to wait for, if there is one, and whether the caller is to make it.
+func (r *rotation) join(from string) (over chan struct{}, first bool, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case r.fetching == nil && !r.turn.Allow():
+		return nil, false, nil
+	case r.fetching == nil:
+		r.fetching = make(chan struct{})
+		return r.fetching, true, nil
+	case r.total >= waiting || r.of[from] > (waiting-r.total)/4:
+		return nil, false, errors.New("header kid: no key has it, and too many wait for the key set")
+	}
+	r.total++
+	r.of[from]++
+	return r.fetching, false, nil
+}
+
+func (r *rotation) end(over chan struct{}) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.fetching = nil
+	close(over)
+}
+
+func (r *rotation) leave(from string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.total--
+	if r.of[from]--; r.of[from] == 0 {
+		delete(r.of, from)
+	}
+}
+
+var errNoKeyID = errors.New("header kid: it is missing")
 
 // withKeyID wants a kid, so that the key's own alg is always compared with the token's.
 func withKeyID(keys jwt.Keyfunc) jwt.Keyfunc {
 	return func(t *jwt.Token) (any, error) {
 		if _, ok := t.Header["kid"]; !ok {
-			return nil, errors.New("header kid: it is missing")
+			return nil, errNoKeyID
 		}
 		return keys(t)
 	}

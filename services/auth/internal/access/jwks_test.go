@@ -120,7 +120,7 @@ func marshal(id string, key crypto.PublicKey) jwkset.JWKMarshal {
 
 func accepted(t *testing.T, p *Policy, h http.Header) {
 	t.Helper()
-	if who, err := p.Identify(h); err != nil || who.UserID != "ada" {
+	if who, err := p.Identify(h, "test"); err != nil || who.UserID != "ada" {
 		t.Errorf("identity %+v: %v", who, err)
 	}
 }
@@ -154,7 +154,7 @@ func TestJ03FloodOfUnknownKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	for n := range 100 {
-		if _, err := p.Identify(headers(t, stranger, fmt.Sprintf("unknown-%d", n))); err == nil {
+		if _, err := p.Identify(headers(t, stranger, fmt.Sprintf("unknown-%d", n)), "test"); err == nil {
 			t.Fatal("a stranger is let in")
 		}
 	}
@@ -197,7 +197,7 @@ func TestJ03LastGoodKeysStay(t *testing.T) {
 			var log bytes.Buffer
 			p := i.policy(t, &log)
 			i.fail(tt.answer)
-			if _, err := p.Identify(elsewhere.headers(t, "stolen")); err == nil {
+			if _, err := p.Identify(elsewhere.headers(t, "stolen"), "test"); err == nil {
 				t.Error("a stranger is let in")
 			}
 			accepted(t, p, i.headers(t, "known"))

@@ -113,7 +113,7 @@ func identityOf(ctx context.Context) access.Identity {
 // authenticate answers 401 with the same body whatever is wrong with a token: only the log knows.
 func (s server) authenticate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		who, err := s.Policy.Identify(r.Header)
+		who, err := s.Policy.Identify(r.Header, sourceOf(r.Context()).String())
 		if err != nil {
 			challenge := "Bearer" // RFC 6750 §3: no error code for a request that brought nothing
 			if !errors.Is(err, access.ErrNoToken) {

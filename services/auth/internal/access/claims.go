@@ -1,0 +1,149 @@
+package access
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+	strict "sigs.k8s.io/json"
+)
+
+// The names that are looked at. All of them count exactly as they are written.
+var (
+	headerNames = []string{"alg", "kid", "typ", "crit"}
+	claimNames  = []string{"iss", "sub", "aud", "exp", "nbf", "iat", "jti", "stunner"}
+)
+
+// exact reads a JSON object whose names stand there once. A name that differs by case only from one that is looked at is refused: another reader of the
+// token, or another release of a library, might take it for that one.
+func exact(raw []byte, names []string) (map[string]json.RawMessage, error) {
+	var all map[string]json.RawMessage
+	twice, err := strict.UnmarshalStrict(raw, &all, strict.DisallowDuplicateFields)
+	switch {
+	case err != nil:
+		return nil, err
+	case all == nil:
+		return nil, errors.New("it is no object")
+	case len(twice) > 0:
+		return nil, errors.New("a name is there more than once")
+	}
+	for found := range all {
+		for _, name := range names {
+			if found != name && strings.EqualFold(found, name) {
+				return nil, fmt.Errorf("name %s is written in another case", name)
+			}
+		}
+	}
+	return all, nil
+}
+
+// types are what the header "typ" may say of a token with which its bearer asks for something (RFC 7519 §5.1, RFC 9068 §2.1).
+var types = []string{"JWT", "at+jwt"}
+
+// checkHeader looks at the header only as far as it must: jku, x5u, jwk and x5c are never read, so that a token cannot bring its own key.
+func checkHeader(t *jwt.Token) error {
+	encoded, _, _ := strings.Cut(t.Raw, ".")
+	raw, err := base64.RawURLEncoding.DecodeString(encoded)
+	if err != nil {
+		return fmt.Errorf("read header: %w", err)
+	}
+	if _, err := exact(raw, headerNames); err != nil {
+		return fmt.Errorf("read header: %w", err)
+	}
+	if _, ok := t.Header["crit"]; ok {
+		return errors.New("header crit: no extension is understood") // RFC 7515 §4.1.11
+	}
+	if kid, ok := t.Header["kid"]; ok {
+		if s, ok := kid.(string); !ok || len(s) > maxKeyID {
+			return fmt.Errorf("header kid: must be a string of at most %d bytes", maxKeyID)
+		}
+	}
+	if typ, ok := t.Header["typ"]; ok && !isType(typ) {
+		return fmt.Errorf("header typ: must be one of %s", strings.Join(types, ", "))
+	}
+	return nil
+}
+
+// isType compares as RFC 7515 §4.1.9 says: "application/" may be left out, and case does not count.
+func isType(typ any) bool {
+	text, ok := typ.(string)
+	if !ok {
+		return false
+	}
+	if prefix := "application/"; len(text) > len(prefix) && strings.EqualFold(text[:len(prefix)], prefix) {
+		text = text[len(prefix):]
+	}
+	for _, known := range types {
+		if strings.EqualFold(text, known) {
+			return true
+		}
+	}
+	return false
+}
+
+type claims struct {
+	jwt.RegisteredClaims
+	Gateways json.RawMessage `json:"stunner"`
+}
+
+// UnmarshalJSON reads the claims that are looked at. Times are numbers (RFC 7519 §2): the library takes texts as well that hold one.
+func (c *claims) UnmarshalJSON(raw []byte) error {
+	all, err := exact(raw, claimNames)
+	if err != nil {
+		return fmt.Errorf("read claims: %w", err)
+	}
+	known := map[string]json.RawMessage{}
+	for _, name := range claimNames {
+		if value, ok := all[name]; ok {
+			known[name] = value
+		}
+	}
+	for _, name := range []string{"exp", "nbf", "iat"} {
+		var number *float64
+		if value, ok := known[name]; ok && json.Unmarshal(value, &number) != nil {
+			return fmt.Errorf("read claim %s: it must be a number", name)
+		}
+	}
+	if raw, err = json.Marshal(known); err != nil {
+		return fmt.Errorf("read claims: %w", err)
+	}
+	type plain claims
+	return json.Unmarshal(raw, (*plain)(c))
+}
+
+// checkAge refuses a token that was issued longer ago than it may; 0 is any time.
+func (c *claims) checkAge(longest time.Duration, now time.Time) error {
+	switch {
+	case longest == 0:
+		return nil
+	case c.IssuedAt == nil:
+		return errors.New("claim iat: it is missing, and the age of tokens is limited")
+	case now.Sub(c.IssuedAt.Time) > longest+leeway:
+		return errors.New("claim iat: the token is too old")
+	}
+	return nil
+}
+
+func (c *claims) identity() (Identity, error) {
+	id, err := userID(c.Subject)
+	if err != nil {
+		return Identity{}, fmt.Errorf("read claim sub: %w", err)
+	}
+	who := Identity{Known: true, Subject: c.Subject, UserID: id, Expires: c.ExpiresAt.Time}
+	if c.Gateways == nil {
+		return who, nil
+	}
+	// A claim that cannot be read must not mean "everything".
+	var entries []string
+	if err := json.Unmarshal(c.Gateways, &entries); err != nil || entries == nil {
+		return Identity{}, errors.New("read claim stunner: it must be a list of NAMESPACE/NAME")
+	}
+	if who.Gateways, err = ParseGateways(entries); err != nil {
+		return Identity{}, fmt.Errorf("read claim stunner: %w", err)
+	}
+	return who, nil
+}

@@ -24,6 +24,7 @@ func TestConformance_Route(t *testing.T) {
 		"others":   othersSpeakOfTheirParents,
 		"allowed":  listenersChooseNamespaces,
 		"labels":   labelsAttachAndDetach,
+		"gone":     aGatewayThatIsGoneAcceptsNothing,
 	})
 }
 
@@ -123,6 +124,16 @@ func ourRoutesMaskOfficialOnes(n *tenant) {
 	n.remove(udpRoute("media", "{name: lobby}", ours))
 	n.officialRoute("media", "lobby/: "+routed)
 	n.reaches("lobby", "198.51.100.21")
+}
+
+// No route stays accepted by a Gateway that is gone: of an official one nothing is said, of one of our group that its parent does not exist.
+func aGatewayThatIsGoneAcceptsNothing(n *tenant) {
+	n.apply(lobby + udpRoute("ours", "{name: lobby}", "{name: rooms}") + officialUDPRoute("official", "{name: lobby}", "{name: rooms, port: 1}"))
+	n.route("ours", "lobby/: "+routed)
+	n.officialRoute("official", "lobby/: "+routed)
+	n.remove(lobby)
+	n.route("ours", "lobby/: !Accepted:NoMatchingParent !ResolvedRefs:BackendNotFound")
+	n.officialRoute("official")
 }
 
 // Each parent has a status of its own, with the reason that holds there.

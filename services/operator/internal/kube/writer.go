@@ -242,18 +242,33 @@ func (w *writer) work(ctx context.Context, queue workqueue.TypedRateLimitingInte
 		t.begin()
 		err := w.write(ctx, u)
 		t.end()
-		switch {
-		case err == nil || ctx.Err() != nil:
+		if err == nil || ctx.Err() != nil {
 			queue.Forget(u)
-		default:
-			if !apierrors.IsConflict(err) { // the cache was behind; it will not be for long
-				w.log.Warn("write, to be tried again", "unit", u.String(), "error", err)
-				w.meters.failures.Inc()
-			}
-			queue.AddRateLimited(u)
+		} else {
+			w.again(queue, u, err)
 		}
 		queue.Done(u)
 	}
+}
+
+// Bounds of how often a status is written that the API server refuses: quickTries times within half a minute, and then once in refusalPause, because rights
+// may be granted and kinds renewed without a change of the object.
+const (
+	quickTries   = 8
+	refusalPause = 10 * time.Minute
+)
+
+// again has a unit written again in a while, because writing it has failed.
+func (w *writer) again(queue workqueue.TypedRateLimitingInterface[translate.Unit], u translate.Unit, err error) {
+	if !apierrors.IsConflict(err) { // the cache was behind; it will not be for long
+		w.log.Warn("write, to be tried again", "unit", u.String(), "error", err)
+		w.meters.failures.Inc()
+	}
+	if errors.Is(err, errStatusRefused) && queue.NumRequeues(u) >= quickTries {
+		queue.AddAfter(u, refusalPause)
+		return
+	}
+	queue.AddRateLimited(u)
 }
 
 // write brings one unit up to date: objects first, the status that speaks of them last. What has no time any more is done next time: what has
@@ -561,12 +576,20 @@ func (w *writer) writeStatus(ctx context.Context, u translate.Unit, j job) error
 		return nil
 	}
 	w.count(o, "status")
-	if err := w.client.Status().Update(ctx, o, client.FieldOwner(fieldManager)); err != nil {
-		return client.IgnoreNotFound(fmt.Errorf("write status: %w", err))
+	switch err := w.client.Status().Update(ctx, o, client.FieldOwner(fieldManager)); {
+	case apierrors.IsNotFound(err):
+		return nil // the object is gone
+	case refused(err) || apierrors.IsConflict(err):
+		return fmt.Errorf("%w: %w", errStatusRefused, err)
+	case err != nil:
+		return fmt.Errorf("write status: %w", err)
 	}
 	w.herald.tell(o, news(before, j))
 	return nil
 }
+
+// errStatusRefused says that the API server does not take a status, and will not until something changes.
+var errStatusRefused = errors.New("write status: the API server refuses it")
 
 // blank is an empty object of a unit's kind.
 func blank(u translate.Unit) client.Object {

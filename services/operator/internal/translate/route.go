@@ -38,6 +38,9 @@ func Route(v *resource.View, ref resource.RouteRef, opt Options) RouteResult {
 	}
 	room := max(0, maxParents-len(result.Parents))
 	result.Parents = append(result.Parents, said[:min(room, len(said))]...)
+	if result.Ours && result.Parents == nil {
+		result.Parents = []gwapiv1.RouteParentStatus{} // an API server takes an empty list, and no null
+	}
 	return result
 }
 

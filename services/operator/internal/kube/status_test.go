@@ -1,0 +1,142 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
+	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
+	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
+)
+
+// answers are what an API server may say to the write of a status, and how often it may be asked within an hour.
+var answers = map[string]struct {
+	err  error
+	most int64
+}{
+	"404 not found":   {apierrors.NewNotFound(schema.GroupResource{}, "edge"), 1},
+	"409 conflict":    {apierrors.NewConflict(schema.GroupResource{}, "edge", errors.New("modified")), 16},
+	"422 invalid":     {apierrors.NewInvalid(schema.GroupKind{}, "edge", nil), 16},
+	"403 forbidden":   {apierrors.NewForbidden(schema.GroupResource{}, "edge", errors.New("no right")), 16},
+	"400 bad request": {apierrors.NewBadRequest("no"), 16},
+	"413 too large":   {apierrors.NewRequestEntityTooLargeError("no"), 16},
+	"429 too many":    {apierrors.NewTooManyRequests("later", 1), 130},
+	"500 internal":    {apierrors.NewInternalError(errors.New("no")), 130},
+	"504 timeout":     {apierrors.NewTimeoutError("no", 1), 130},
+	"no answer":       {context.DeadlineExceeded, 130},
+	"no status":       {&apierrors.StatusError{ErrStatus: metav1.Status{Code: http.StatusTeapot}}, 130},
+}
+
+// units are an object of every kind that has a status of ours, with what is to stand there.
+func units() map[translate.Unit]any {
+	all := map[translate.Unit]any{}
+	conditions := []metav1.Condition{{Type: condition.Accepted, Status: metav1.ConditionTrue, Reason: "Accepted", LastTransitionTime: metav1.Unix(1, 0)}}
+	for _, k := range read() {
+		for _, o := range k.spellings {
+			o.SetNamespace(fleetKey.Namespace)
+			o.SetName(fleetKey.Name)
+			u, ok := translate.UnitOf(o)
+			switch {
+			case !ok:
+				continue
+			case u.Kind == translate.KindGateway:
+				all[u] = gwapiv1.GatewayStatus{Conditions: conditions}
+			case u.Kind == translate.KindClass:
+				all[u] = gwapiv1.GatewayClassStatus{Conditions: conditions}
+			case u.Kind == translate.KindRoute:
+				all[u] = gwapiv1.RouteStatus{Parents: []gwapiv1.RouteParentStatus{{ControllerName: "example.com/ours", Conditions: conditions}}}
+			default:
+				all[u] = stunnerv1.Status{Conditions: conditions}
+			}
+		}
+	}
+	return all
+}
+
+// Whatever an API server has against a status, of whatever kind: it is asked again less and less often, gets the status when it takes it, and is not asked once
+// the object is gone.
+func TestAStatusThatIsRefusedIsNotWrittenWithoutEnd(t *testing.T) {
+	all := units()
+	if len(all) != 8 {
+		t.Fatalf("%d kinds have a status, want 8", len(all))
+	}
+	for u, status := range all {
+		for name, answer := range answers {
+			t.Run(u.String()+" "+name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) { refuseStatus(t, u, status, answer.err, answer.most) })
+			})
+		}
+	}
+}
+
+func refuseStatus(t *testing.T, u translate.Unit, status any, refusal error, most int64) {
+	s, err := scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	object := blank(u)
+	object.SetNamespace(u.Namespace)
+	object.SetName(u.Name)
+	var asked atomic.Int64
+	var refuses atomic.Bool
+	refuses.Store(true)
+	c := fake.NewClientBuilder().WithScheme(s).WithObjects(object).WithStatusSubresource(object).WithInterceptorFuncs(interceptor.Funcs{
+		SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
+			asked.Add(1)
+			if refuses.Load() {
+				return refusal
+			}
+			return c.SubResource(sub).Update(ctx, o, opts...)
+		},
+	}).Build()
+	read := func() client.Object {
+		o := blank(u)
+		if err := c.Get(t.Context(), types.NamespacedName{Namespace: u.Namespace, Name: u.Name}, o); err != nil {
+			t.Fatal(err)
+		}
+		return o
+	}
+	w := newWriter(c, c, s, newInbox(), newMeters(), &tasks{}, slog.New(slog.DiscardHandler))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer func() { cancel(); synctest.Wait() }()
+	go w.lead(ctx)
+	synctest.Wait()
+	w.want(u, job{ours: true, status: status, uid: "edge", version: read().GetResourceVersion()})
+	time.Sleep(time.Hour)
+	synctest.Wait()
+	if n := asked.Load(); n < 1 || n > most {
+		t.Errorf("%d writes in the first hour, want at most %d", n, most)
+	}
+	if !apierrors.IsNotFound(refusal) {
+		refuses.Store(false)
+		time.Sleep(refusalPause)
+		synctest.Wait()
+		if _, changed := setStatus(read(), status); changed {
+			t.Error("the status is not written when the API server takes it")
+		}
+		refuses.Store(true)
+	}
+	w.want(u, job{ours: true, status: gwapiv1.GatewayClassStatus{}, uid: "edge", version: "an older one"})
+	w.want(u, job{}) // the object is gone
+	before := asked.Load()
+	time.Sleep(time.Hour)
+	synctest.Wait()
+	if n := asked.Load() - before; n != 0 {
+		t.Errorf("%d writes for an object that is gone", n)
+	}
+}

@@ -1,0 +1,404 @@
+package tenant
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/discovery"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/objects"
+	"github.com/stunner-gateway/stunner/services/api/config"
+)
+
+// attempt is something that a tenant tries in a namespace of its own.
+type attempt struct {
+	name string
+	// apply is what the tenant applies. TENANT stands for its namespace.
+	apply string
+	// refused is what the API server answers to the last object; without it every object is taken.
+	refused string
+	// told is what the conditions of an object must say, KIND/NAME and a regular expression.
+	told map[string]string
+	// try is what the tenant does then, and what must not come of it.
+	try func(*tenant)
+	// also is a ClusterRole that the tenant has beside edit.
+	also string
+	// reads are secrets that the tenant may find: they are its own, or another row is about them.
+	reads []string
+}
+
+// run makes the attempts side by side, each as a tenant of its own. After each the tenant finds no secret of others, and the victim works on as before.
+func run(t *testing.T, attempts []attempt) {
+	for _, a := range attempts {
+		t.Run(a.name, func(t *testing.T) {
+			t.Parallel()
+			n := newTenant(t, a)
+			n.apply(a)
+			for object, want := range a.told {
+				n.told(object, want)
+			}
+			if a.try != nil {
+				a.try(n)
+			}
+			n.findsNoSecret()
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			if err := house.victim.unharmed(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// tenant is the attacker.
+type tenant struct {
+	*testing.T
+	client.Client
+	name  string // of namespace and user
+	reads []string
+}
+
+var tenants atomic.Int64
+
+func newTenant(t *testing.T, a attempt) *tenant {
+	t.Helper()
+	n := &tenant{T: t, name: fmt.Sprintf("tenant-%d", tenants.Add(1)), reads: a.reads}
+	n.must(house.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: n.name}}))
+	roles := []string{"edit", "writes-gateways"}
+	if a.also != "" {
+		roles = append(roles, a.also)
+	}
+	for _, role := range roles {
+		n.must(house.Create(t.Context(), &rbacv1.RoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Namespace: n.name, Name: role},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
+			Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, Name: n.name}},
+		}))
+	}
+	access, err := control.User(n.name)
+	n.must(err)
+	n.Client, err = connect(access.Config)
+	n.must(err)
+	for _, right := range []authorizationv1.ResourceAttributes{
+		{Group: "stunner.l7mp.io", Resource: "gatewayconfigs"}, {Group: "gateway.networking.k8s.io", Resource: "gateways"}, {Group: "discovery.k8s.io", Resource: "endpointslices"},
+	} {
+		if right.Resource == "endpointslices" && a.also == "" {
+			continue
+		}
+		right.Verb, right.Namespace = "patch", n.name
+		n.await(func(ctx context.Context) error { // the authorizer learns of bindings by a watch
+			review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &right}}
+			if err := n.Create(ctx, review); err != nil || !review.Status.Allowed {
+				return errors.Join(err, fmt.Errorf("%s may not write %s yet", n.name, right.Resource))
+			}
+			return nil
+		})
+	}
+	return n
+}
+
+func (n *tenant) must(err error) {
+	n.Helper()
+	if err != nil {
+		n.Fatal(err)
+	}
+}
+
+func (n *tenant) await(cond func(context.Context) error) {
+	n.Helper()
+	ctx, cancel := context.WithTimeout(n.Context(), patience)
+	defer cancel()
+	n.must(bed.Until(ctx, cond))
+}
+
+// read reads YAML in which TENANT stands for the namespace.
+func (n *tenant) read(text string) []*unstructured.Unstructured {
+	n.Helper()
+	list, err := objects.Read(n.Client, n.name, strings.ReplaceAll(text, "TENANT", n.name))
+	n.must(err)
+	return list
+}
+
+// apply applies what an attempt has, and waits until the operator has seen it all.
+func (n *tenant) apply(a attempt) {
+	n.Helper()
+	list := n.read(a.apply)
+	for i, o := range list {
+		err := objects.Apply(n.Context(), n, o)
+		if a.refused == "" || i < len(list)-1 {
+			n.must(err)
+			continue
+		}
+		if err == nil || !regexp.MustCompile(a.refused).MatchString(err.Error()) {
+			n.Errorf("the API server answers %v, want %s", err, a.refused)
+		}
+		list = list[:i]
+	}
+	n.settles(list...)
+}
+
+// more applies further objects and waits until the operator has seen them.
+func (n *tenant) more(text string) {
+	n.Helper()
+	n.apply(attempt{apply: text})
+}
+
+// settles waits until the operator has told of the generations of objects. Then it waits for one that is newer than they are: what the operator makes of the
+// first ones is done by then.
+func (n *tenant) settles(list ...*unstructured.Unstructured) {
+	n.Helper()
+	for _, o := range list {
+		if speaks(o) {
+			n.heard(o)
+		}
+	}
+	last := n.read(fmt.Sprintf(`{apiVersion: stunner.l7mp.io/v1, kind: StaticService, metadata: {name: last-%d}, spec: {prefixes: [198.51.100.0/24]}}`, tenants.Add(1)))[0]
+	n.must(objects.Apply(n.Context(), n, last))
+	n.heard(last)
+}
+
+// heard waits until the operator has told of the generation of an object.
+func (n *tenant) heard(o *unstructured.Unstructured) {
+	n.Helper()
+	n.await(func(ctx context.Context) error {
+		now := o.DeepCopy()
+		if err := house.Get(ctx, client.ObjectKeyFromObject(o), now); err != nil {
+			return client.IgnoreNotFound(err)
+		}
+		for _, c := range conditionsOf(now) {
+			if c.Type == "Accepted" && c.ObservedGeneration == now.GetGeneration() {
+				return nil
+			}
+		}
+		return fmt.Errorf("the operator says nothing of %s %s: %v", o.GetKind(), o.GetName(), now.Object["status"])
+	})
+}
+
+// speaks tells whether the operator says something about an object.
+func speaks(o *unstructured.Unstructured) bool {
+	switch o.GetKind() {
+	case "GatewayConfig", "StaticService":
+		return true
+	case "Gateway":
+		class, _, _ := unstructured.NestedString(o.Object, "spec", "gatewayClassName")
+		return class == "stunner"
+	case "UDPRoute":
+		parents, _, _ := unstructured.NestedSlice(o.Object, "spec", "parentRefs")
+		return slices.ContainsFunc(parents, func(p any) bool { kind, named := p.(map[string]any)["kind"]; return !named || kind == "Gateway" })
+	}
+	return false
+}
+
+// conditionsOf are all conditions in the status of an object: its own, those of listeners and those of parents.
+func conditionsOf(o *unstructured.Unstructured) (all []metav1.Condition) {
+	var collect func(any)
+	collect = func(value any) {
+		switch value := value.(type) {
+		case map[string]any:
+			for key, v := range value {
+				if key != "conditions" {
+					collect(v)
+					continue
+				}
+				var list []metav1.Condition
+				text, _ := json.Marshal(v)
+				_ = json.Unmarshal(text, &list)
+				all = append(all, list...)
+			}
+		case []any:
+			for _, v := range value {
+				collect(v)
+			}
+		}
+	}
+	collect(o.Object["status"])
+	return all
+}
+
+// says is what the conditions of an object of the namespace say, KIND/NAME.
+func (n *tenant) says(ctx context.Context, object string) (string, error) {
+	kind, name, _ := strings.Cut(object, "/")
+	o := &unstructured.Unstructured{}
+	o.SetGroupVersionKind(kinds[kind])
+	if err := house.Get(ctx, types.NamespacedName{Namespace: n.name, Name: name}, o); err != nil {
+		return "", err
+	}
+	var lines []string
+	for _, c := range conditionsOf(o) {
+		if c.ObservedGeneration == o.GetGeneration() {
+			lines = append(lines, fmt.Sprintf("%s=%s %s: %s", c.Type, c.Status, c.Reason, c.Message))
+		}
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "\n"), nil
+}
+
+// kinds are those that are asked for by a word.
+var kinds = map[string]schema.GroupVersionKind{
+	"gateway":       {Group: "gateway.networking.k8s.io", Version: "v1", Kind: "Gateway"},
+	"route":         {Group: "stunner.l7mp.io", Version: "v1", Kind: "UDPRoute"},
+	"officialroute": {Group: "gateway.networking.k8s.io", Version: "v1", Kind: "UDPRoute"},
+	"config":        {Group: "stunner.l7mp.io", Version: "v1", Kind: "GatewayConfig"},
+	"static":        {Group: "stunner.l7mp.io", Version: "v1", Kind: "StaticService"},
+}
+
+// told wants the conditions of an object to match. The operator has told of the object already, and may tell more of it when it has read a Secret.
+func (n *tenant) told(object, want string) {
+	n.Helper()
+	expression := regexp.MustCompile(want)
+	ctx, cancel := context.WithTimeout(n.Context(), moment)
+	defer cancel()
+	if err := bed.Until(ctx, func(ctx context.Context) error {
+		text, err := n.says(ctx, object)
+		if err == nil && !expression.MatchString(text) {
+			err = fmt.Errorf("%s says\n%s\nwant %s", object, text, want)
+		}
+		return err
+	}); err != nil {
+		n.Error(err)
+	}
+}
+
+// readable are the resources of namespaces that can be listed.
+var readable = sync.OnceValues(func() ([]schema.GroupVersionKind, error) {
+	client, err := discovery.NewDiscoveryClientForConfig(control.Admin.Config)
+	if err != nil {
+		return nil, err
+	}
+	lists, err := client.ServerPreferredNamespacedResources()
+	if err != nil {
+		return nil, err
+	}
+	var found []schema.GroupVersionKind
+	for _, l := range lists {
+		version, err := schema.ParseGroupVersion(l.GroupVersion)
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range l.APIResources {
+			if slices.Contains(r.Verbs, "list") {
+				found = append(found, version.WithKind(r.Kind))
+			}
+		}
+	}
+	return found, nil
+})
+
+// findsNoSecret looks for secrets of others in everything in its namespace that the tenant may read, and in what its own dataplane receives.
+func (n *tenant) findsNoSecret() {
+	n.Helper()
+	all, err := readable()
+	n.must(err)
+	seen := 0
+	for _, gvk := range all {
+		if n.eachOf(gvk, n.finds) {
+			seen++
+		}
+	}
+	if seen < 20 {
+		n.Errorf("the tenant may read %d kinds only", seen)
+	}
+}
+
+// eachOf calls each with every object of a kind that the tenant reads in its namespace. It reports whether the tenant may read that kind.
+func (n *tenant) eachOf(gvk schema.GroupVersionKind, each func(where string, text []byte)) bool {
+	n.Helper()
+	list := &unstructured.UnstructuredList{}
+	list.SetGroupVersionKind(gvk)
+	err := n.List(n.Context(), list, client.InNamespace(n.name))
+	if apierrors.IsForbidden(err) {
+		return false
+	}
+	n.must(err)
+	for _, o := range list.Items {
+		unstructured.RemoveNestedField(o.Object, "metadata", "managedFields")
+		text, err := json.Marshal(o.Object)
+		n.must(err)
+		each(o.GetKind()+" "+o.GetName(), text)
+	}
+	return true
+}
+
+// finds says which secrets of others stand in a text.
+func (n *tenant) finds(where string, text []byte) {
+	n.Helper()
+	for _, secret := range house.markers.in(text) {
+		// What all Gateways of a class share has a row of its own.
+		if secret != classSecret && !slices.Contains(n.reads, secret) {
+			n.Errorf("%s holds: %s", where, secret)
+		}
+	}
+}
+
+// config is what a dataplane of a Gateway of the tenant receives, empty when there is none.
+func (n *tenant) config(gateway string) (c config.Config) {
+	n.Helper()
+	code, body := n.ask(n.podToken("spy-of-"+gateway, map[string]string{
+		"app": "stunner", "stunner.l7mp.io/related-gateway-name": gateway, "stunner.l7mp.io/related-gateway-namespace": n.name,
+	}), "/api/v1/configs/"+n.name+"/"+gateway)
+	if code == 404 {
+		return c
+	}
+	if code != 200 {
+		n.Fatalf("config discovery answers %d: %s", code, body)
+	}
+	n.finds("config of "+gateway, body)
+	n.must(json.Unmarshal(body, &c))
+	return c
+}
+
+// reachesNone holds that no client of a Gateway of the tenant reaches an address.
+func (n *tenant) reachesNone(gateway string, addresses ...string) {
+	n.Helper()
+	for _, c := range n.config(gateway).Clusters {
+		for _, endpoint := range c.Endpoints {
+			for _, a := range addresses {
+				if covers(endpoint, a) {
+					n.Errorf("clients of the tenant's Gateway reach %s by %s of cluster %s", a, endpoint, c.Name)
+				}
+			}
+		}
+	}
+}
+
+// covers tells whether an endpoint of a config is an address, or a prefix with it.
+func covers(endpoint, address string) bool {
+	host, _, _ := strings.Cut(endpoint, ":<")
+	a := netip.MustParseAddr(address)
+	if p, err := netip.ParsePrefix(host); err == nil {
+		return p.Contains(a) || p.Addr().Is6() && p.Contains(netip.AddrFrom16(a.As16()))
+	}
+	e, err := netip.ParseAddr(host)
+	return err == nil && e.Unmap() == a
+}
+
+// service is a Service of the namespace, nil where there is none.
+func (n *tenant) service(name string) *corev1.Service {
+	n.Helper()
+	svc := &corev1.Service{}
+	err := house.Get(n.Context(), types.NamespacedName{Namespace: n.name, Name: name}, svc)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	n.must(err)
+	return svc
+}

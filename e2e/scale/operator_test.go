@@ -25,19 +25,21 @@ type operator struct {
 	dir       string
 	access    cluster.Access
 	process   *bed.Process
+	auth      string // of config discovery
 	discovery string // HOST:PORT
 	health    string
 }
 
 const user = "stunner-operator"
 
-func newOperator(t *testing.T, kube *cluster.Cluster) *operator {
+// newOperator returns an operator that is not started, and that has the rights of a group.
+func newOperator(t *testing.T, kube *cluster.Cluster, auth, group string) *operator {
 	t.Helper()
-	o := &operator{T: t, dir: t.TempDir()}
+	o := &operator{T: t, dir: t.TempDir(), auth: auth}
 	root, err := bed.Root()
 	o.must(err)
 	o.must(bed.Build(t.Context(), root, o.dir, bed.Operator))
-	o.access, err = kube.User(user, "system:masters")
+	o.access, err = kube.User(user, group)
 	o.must(err)
 	for _, address := range []*string{&o.discovery, &o.health} {
 		port, err := bed.FreePort()
@@ -53,7 +55,7 @@ func (o *operator) start() {
 	var err error
 	o.process, err = bed.Start(bed.Command{Name: "operator", Path: filepath.Join(o.dir, "operator"), Logs: o.dir, Args: []string{
 		"--provider=kubernetes", "--kubeconfig", o.access.Kubeconfig, "--namespace", namespaceOf(0), "--log=all:WARN",
-		"--discovery-auth=off", "--discovery-address", o.discovery, "--health-address", o.health, "--scaler-address=",
+		"--discovery-auth=" + o.auth, "--discovery-address", o.discovery, "--health-address", o.health, "--scaler-address=",
 	}})
 	o.must(err)
 	p := o.process

@@ -52,7 +52,7 @@ func TestGateways(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	b := &bench{T: t, kube: kube, world: newWorld(t, kube.Admin), operator: newOperator(t, kube), random: rand.New(rand.NewPCG(seedWorld, 0))}
+	b := &bench{T: t, kube: kube, world: newWorld(t, kube.Admin), operator: newOperator(t, kube, "off", administrators), random: rand.New(rand.NewPCG(seedWorld, 0))}
 
 	b.grow(few)
 	b.starts()

@@ -34,6 +34,7 @@ type Entry struct {
 	Namespace   string
 	Name        string
 	Code        int
+	Path        string // with the query
 }
 
 // Write tells whether a change was asked for.
@@ -48,6 +49,7 @@ type event struct {
 	ObjectRef struct{ APIGroup, Resource, Subresource, Namespace, Name string }
 	Response  struct{ Code int } `json:"responseStatus"`
 	Received  time.Time          `json:"requestReceivedTimestamp"`
+	URI       string             `json:"requestURI"`
 }
 
 // Audit returns the requests that have arrived since, in the order of their answers. A request is in it as soon as its client has read the
@@ -80,7 +82,7 @@ func entries(log []byte, since time.Time) ([]Entry, error) {
 			Time: e.Received, Verb: e.Verb, User: e.User.Username, Agent: e.UserAgent,
 			Group: e.ObjectRef.APIGroup, Resource: e.ObjectRef.Resource, Subresource: e.ObjectRef.Subresource,
 			Namespace: e.ObjectRef.Namespace, Name: e.ObjectRef.Name,
-			Code: e.Response.Code,
+			Code: e.Response.Code, Path: e.URI,
 		})
 	}
 	return found, nil

@@ -5,9 +5,11 @@ package reader
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"strconv"
 	"sync"
 	"time"
 
@@ -19,6 +21,14 @@ const (
 	pause = 250 * time.Millisecond // before the next try, and up to as much again: a thousand readers come back at once
 )
 
+// The rhythm of a dataplane: how long it waits for an answer, how often it pings, and the delays before its next try.
+const (
+	answerTime = 5 * time.Second
+	pingEvery  = 5 * time.Second
+	firstDelay = 200 * time.Millisecond
+	lastDelay  = 10 * time.Second
+)
+
 // Frame is a config as it came.
 type Frame struct {
 	At   time.Time
@@ -27,7 +37,10 @@ type Frame struct {
 
 // Reader is one client of config discovery, which comes back whenever its connection ends.
 type Reader struct {
-	url string
+	url     string
+	options *websocket.DialOptions
+	// asDataplane keeps the rhythm of a dataplane.
+	asDataplane bool
 
 	mu        sync.Mutex
 	last      Frame
@@ -35,6 +48,8 @@ type Reader struct {
 	refused   int
 	visits    int
 	connected bool
+	served    time.Time     // when the first frame of this connection came
+	later     time.Duration // what the server has said when it refused: come back after that
 	stirred   chan struct{} // closed when any of the above is different
 }
 
@@ -53,13 +68,49 @@ func Read(ctx context.Context, address, id string) *Reader {
 	return r
 }
 
+// ReadAs reads over TLS with a token, as a dataplane does: with its pings, its delays between tries, and its obedience to Retry-After.
+func ReadAs(ctx context.Context, address, id, token string, security *tls.Config) *Reader {
+	r := &Reader{
+		url: "wss://" + address + "/api/v1/configs/" + id + "?watch=true", asDataplane: true, stirred: make(chan struct{}),
+		options: &websocket.DialOptions{
+			HTTPHeader: http.Header{"Authorization": {"Bearer " + token}},
+			HTTPClient: &http.Client{Transport: &http.Transport{
+				TLSClientConfig: security, DisableKeepAlives: true, TLSHandshakeTimeout: answerTime, ResponseHeaderTimeout: answerTime,
+			}},
+		},
+	}
+	go func() {
+		delay := firstDelay
+		for ctx.Err() == nil {
+			begun := time.Now()
+			r.visit(ctx)
+			if time.Since(begun) > lastDelay {
+				delay = firstDelay
+			}
+			wait := delay/2 + rand.N(delay/2)
+			delay = min(2*delay, lastDelay)
+			if r.later > 0 {
+				wait = r.later + rand.N(r.later)
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(wait):
+			}
+		}
+	}()
+	return r
+}
+
 // visit stays until the connection ends.
 func (r *Reader) visit(ctx context.Context) {
-	conn, resp, err := websocket.Dial(ctx, r.url, nil)
+	conn, resp, err := websocket.Dial(ctx, r.url, r.options)
+	r.later = 0
 	if err != nil {
 		r.note(func() {
 			if resp != nil && resp.StatusCode != http.StatusSwitchingProtocols {
 				r.refused++
+				seconds, _ := strconv.Atoi(resp.Header.Get("Retry-After"))
+				r.later = time.Duration(seconds) * time.Second
 			}
 		})
 		return
@@ -67,7 +118,20 @@ func (r *Reader) visit(ctx context.Context) {
 	defer conn.CloseNow()
 	conn.SetReadLimit(limit)
 	r.note(func() { r.connected, r.visits = true, r.visits+1 })
-	defer r.note(func() { r.connected = false })
+	defer r.note(func() { r.connected, r.served = false, time.Time{} })
+	if r.asDataplane {
+		alive, end := context.WithCancel(ctx)
+		defer end()
+		go func() {
+			for alive.Err() == nil {
+				select {
+				case <-alive.Done():
+				case <-time.After(pingEvery):
+					_ = conn.Ping(alive) // the read notices that the connection has ended
+				}
+			}
+		}()
+	}
 	for {
 		_, data, err := conn.Read(ctx)
 		if err != nil {
@@ -75,6 +139,9 @@ func (r *Reader) visit(ctx context.Context) {
 		}
 		now := time.Now()
 		r.note(func() {
+			if r.served.IsZero() {
+				r.served = now
+			}
 			if !bytes.Equal(data, r.last.Data) {
 				r.last, r.changes = Frame{now, data}, r.changes+1
 			}
@@ -98,6 +165,8 @@ type State struct {
 	// Visits counts the connections, Refused the tries that were answered with something else.
 	Visits, Refused int
 	Connected       bool
+	// Served is when the first frame of the connection that there is came; zero before that.
+	Served time.Time
 }
 
 // State returns what has been seen so far.
@@ -109,7 +178,7 @@ func (r *Reader) State() State {
 func (r *Reader) look() (State, <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return State{Last: r.last, Changes: r.changes, Visits: r.visits, Refused: r.refused, Connected: r.connected}, r.stirred
+	return State{Last: r.last, Changes: r.changes, Visits: r.visits, Refused: r.refused, Connected: r.connected, Served: r.served}, r.stirred
 }
 
 // Await waits until the state is as wanted.

@@ -15,6 +15,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -204,6 +205,9 @@ func (c *client) follow(ctx context.Context, w *watch) {
 		}
 		w.lost(err)
 		pause := delay.next(time.Since(start))
+		if busy := (busyError{}); errors.As(err, &busy) {
+			pause = busy.after + rand.N(busy.after/2)
+		}
 		c.log.DebugContext(ctx, "config source is away", "source", c.String(), "retry", pause)
 		select {
 		case <-ctx.Done():
@@ -224,9 +228,9 @@ func (c *client) connect(ctx context.Context, w *watch) error {
 		HTTPClient: httpClient, HTTPHeader: header, OnPingReceived: s.onPing, OnPongReceived: s.onPong,
 	})
 	if err != nil {
-		return s.cause(err)
+		return s.cause(busyWhen(err, answer))
 	}
-	s.open(conn, frameLimit)
+	s.use(conn, frameLimit)
 	w.connected(ahead(answer.Header, time.Now()))
 	var workers sync.WaitGroup
 	workers.Go(func() { s.cancel(s.keepAlive()) })
@@ -260,6 +264,30 @@ func ahead(answer http.Header, now time.Time) *time.Duration {
 		return nil
 	}
 	return new(now.Sub(date).Truncate(time.Second))
+}
+
+// longestRetry bounds for how long a server can send a client away.
+const longestRetry = 30 * time.Second
+
+// busyError is the refusal of a server that says when to come back.
+type busyError struct {
+	error
+	after time.Duration
+}
+
+// Unwrap returns what was wrong.
+func (e busyError) Unwrap() error { return e.error }
+
+// busyWhen adds to an error when the server wants the client back, if the server says so in seconds (RFC 9110 section 10.2.3).
+func busyWhen(err error, answer *http.Response) error {
+	if answer == nil {
+		return err
+	}
+	seconds, bad := strconv.ParseUint(answer.Header.Get("Retry-After"), 10, 16)
+	if bad != nil || seconds == 0 {
+		return err
+	}
+	return busyError{err, min(time.Duration(seconds)*time.Second, longestRetry)}
 }
 
 // Report sends a report now, or as soon as there is a connection.

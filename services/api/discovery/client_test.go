@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/coder/websocket"
@@ -396,4 +397,48 @@ func TestClientComparesClocks(t *testing.T) {
 			}
 		})
 	}
+}
+
+// a client that is refused comes back when the server says, and not all of them at the same moment.
+func TestClientComesBackWhenItIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, c := range []struct {
+			says     string
+			min, max time.Duration
+		}{
+			{"3", 3 * time.Second, 4500 * time.Millisecond},
+			{"999999", 0, time.Second}, // it cannot be read
+			{"9999", longestRetry, longestRetry * 3 / 2},
+			{"soon", 0, time.Second},
+			{"", 0, time.Second},
+		} {
+			var asked []time.Time
+			s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				asked = append(asked, time.Now())
+				w.Header().Set("Retry-After", c.says)
+				w.WriteHeader(http.StatusServiceUnavailable)
+			})}
+			ln := &pipeListener{conns: make(chan net.Conn), done: make(chan struct{})}
+			go func() { _ = s.Serve(ln) }()
+			source := open(t, "http://discovery:80", Options{}).(*client)
+			source.dial = func(context.Context, string, string) (net.Conn, error) {
+				near, far := net.Pipe()
+				ln.conns <- far
+				return near, nil
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			events := source.Watch(ctx)
+			go func() {
+				for range events {
+				}
+			}()
+			time.Sleep(3 * longestRetry)
+			cancel()
+			synctest.Wait()
+			_ = s.Close()
+			if pause := asked[1].Sub(asked[0]); pause < c.min || pause > c.max {
+				t.Errorf("Retry-After %q: comes back after %s, want %s to %s", c.says, pause, c.min, c.max)
+			}
+		}
+	})
 }

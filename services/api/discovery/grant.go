@@ -1,12 +1,12 @@
 package discovery
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
+	"sync"
 	"time"
 )
 
@@ -68,7 +68,7 @@ var refusals = map[Refusal]struct {
 }{
 	Unauthenticated: {http.StatusUnauthorized, 0, slog.LevelInfo, "A valid bearer token is needed"},
 	Forbidden:       {http.StatusForbidden, 0, slog.LevelInfo, "This token does not grant these configs"},
-	Undecided:       {http.StatusServiceUnavailable, 5, slog.LevelWarn, "The token cannot be checked now"},
+	Undecided:       {http.StatusServiceUnavailable, 2, slog.LevelWarn, "The token cannot be checked now"},
 	Hasty:           {http.StatusTooManyRequests, 1, slog.LevelDebug, "Too many requests from this address"},
 	Crowded:         {http.StatusServiceUnavailable, 5, slog.LevelDebug, "Too many streams are open"},
 }
@@ -95,7 +95,7 @@ func (s *Server) count(why Refusal) {
 
 // authorized answers those who may not read what they want.
 func (s *Server) authorized(w http.ResponseWriter, r *http.Request, want selector) (Grant, bool) {
-	grant, why, err := s.judge(r, want)
+	grant, why, err := s.judge(s.options.Authorize, r, want)
 	switch {
 	case why != "":
 		s.refuse(w, r, why, "wants", string(want), "error", err)
@@ -105,12 +105,12 @@ func (s *Server) authorized(w http.ResponseWriter, r *http.Request, want selecto
 	return grant, why == ""
 }
 
-// judge says what somebody may read who wants that, or why nothing.
-func (s *Server) judge(r *http.Request, want selector) (grant Grant, why Refusal, err error) {
-	if s.options.Authorize == nil {
+// judge says what somebody may read who wants that, or why nothing, as authorize knows the caller.
+func (s *Server) judge(authorize func(*http.Request) (Grant, error), r *http.Request, want selector) (grant Grant, why Refusal, err error) {
+	if authorize == nil {
 		return Grant{All: true}, "", nil
 	}
-	grant, err = s.options.Authorize(r)
+	grant, err = authorize(r)
 	switch {
 	case errors.Is(err, ErrUndecided):
 		// A reader that gets nothing keeps what it has. One that got a config without secrets might use it.
@@ -130,17 +130,54 @@ const reviewEvery = 10 * time.Minute
 
 var errRevoked = errors.New("the reader may no longer read what it reads")
 
-// reconsider asks again now and then whether the reader may read, and returns when it may not. Readers are asked for at different times:
-// after a restart all of them come at once.
-func (s *Server) reconsider(stream *stream, r *http.Request, want selector, grant Grant) error {
-	for {
-		select {
-		case <-stream.ctx.Done():
-			return context.Cause(stream.ctx)
-		case <-time.After(reviewEvery/2 + rand.N(reviewEvery/2)):
+// review asks again now and then whether a reader may read, and ends its stream when it may not. It is a timer and no goroutine. The zero review does nothing.
+type review struct {
+	timer *time.Timer
+	judge func()
+	// asking is held while the question is asked: one at a time.
+	asking sync.Mutex
+}
+
+// review begins the review of a stream. Readers are asked for at different times: after a restart all of them come at once.
+func (s *Server) review(stream *stream, r *http.Request, want selector, grant Grant) *review {
+	v := &review{}
+	if s.options.Confirm == nil {
+		return v
+	}
+	v.judge = func() {
+		v.asking.Lock()
+		defer v.asking.Unlock()
+		if stream.ctx.Err() != nil {
+			return
 		}
-		if now, why, err := s.judge(r, want); why != Undecided && now != grant {
-			return fmt.Errorf("%w: %w", errRevoked, errors.Join(err, errors.New(string(why))))
+		if now, why, err := s.judge(s.options.Confirm, r, want); why != Undecided && now != grant {
+			stream.cancel(fmt.Errorf("%w: %w", errRevoked, errors.Join(err, errors.New(string(why)))))
+			return
+		}
+		v.timer.Reset(reviewPause())
+	}
+	v.asking.Lock()
+	v.timer = time.AfterFunc(reviewPause(), v.judge)
+	v.asking.Unlock()
+	return v
+}
+
+func reviewPause() time.Duration { return reviewEvery/2 + rand.N(reviewEvery/2) }
+
+// stop ends the review.
+func (v *review) stop() {
+	if v.timer != nil {
+		v.timer.Stop()
+	}
+}
+
+// Reconsider asks at once whether the streams of a pod may go on, which reads the config ID: something about the pod has changed.
+func (s *Server) Reconsider(id, pod string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for w := range s.watchers[selector(id)] {
+		if w.pod == pod && w.review.judge != nil {
+			go w.review.judge()
 		}
 	}
 }

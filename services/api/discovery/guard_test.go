@@ -394,3 +394,35 @@ func TestAPodSpeaksForItself(t *testing.T) {
 		t.Error("where pods are not known, they are believed")
 	}
 }
+
+// K-01: the streams of a pod that is gone end at once, and those of other pods go on.
+func TestAStreamEndsWithItsPod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var gone atomic.Bool
+		grant := func(r *http.Request) Grant { return Grant{ID: "media/a", Pod: r.URL.Query().Get("pod")} }
+		s := NewServer(ServerOptions{
+			Authorize: func(r *http.Request) (Grant, error) { return grant(r), nil },
+			Confirm: func(r *http.Request) (Grant, error) {
+				if g := grant(r); g.Pod != "first" || !gone.Load() {
+					return g, nil
+				}
+				return Grant{}, errors.New("there is no such pod")
+			},
+		})
+		c := piped(t, s)
+		first := follows(t, c, "/media/a?watch=true&pod=first").CloseRead(context.Background())
+		second := follows(t, c, "/media/a?watch=true&pod=second").CloseRead(context.Background())
+		synctest.Wait()
+		s.Reconsider("media/a", "first")
+		synctest.Wait()
+		if first.Err() != nil {
+			t.Error("the stream of a pod that is still there has ended")
+		}
+		gone.Store(true)
+		s.Reconsider("media/a", "first")
+		synctest.Wait()
+		if first.Err() == nil || second.Err() != nil || s.Streams() != 1 {
+			t.Errorf("ended: first %t, second %t; %d streams", first.Err() != nil, second.Err() != nil, s.Streams())
+		}
+	})
+}

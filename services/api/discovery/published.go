@@ -52,6 +52,9 @@ type sight struct {
 type watcher struct {
 	sight
 	box *mailbox[published]
+	// pod is the name of the watcher, "" when it is not known to be a pod, and review what is to become of its stream.
+	pod    string
+	review *review
 }
 
 // tells tells whether a reader has to hear of a config that was published in the place of another: it gets to see a difference.

@@ -99,11 +99,10 @@ func (s *Server) reported(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer leave()
+	defer s.review(stream, r, "", grant).stop()
 	var workers sync.WaitGroup
 	defer workers.Wait()
 	defer stream.close()
-	workers.Go(func() { stream.cancel(stream.keepAlive()) })
-	workers.Go(func() { stream.cancel(s.reconsider(stream, r, "", grant)) })
 	workers.Go(func() {
 		for { // a reader has nothing to say, but its pongs count
 			if _, err := stream.read(); err != nil {
@@ -156,7 +155,7 @@ func (o ReportSource) FollowReports(ctx context.Context, each func(ReportNews) e
 	if err != nil {
 		return s.cause(err)
 	}
-	s.open(conn, reportLimit)
+	s.use(conn, reportLimit)
 	var workers sync.WaitGroup
 	defer workers.Wait()
 	defer s.close()

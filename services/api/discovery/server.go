@@ -28,9 +28,10 @@ const (
 type ServerOptions struct {
 	// Log gets the coming and going of clients; nil means none. Configs are never logged.
 	Log *slog.Logger
-	// Authorize says what the caller may read; an error means nothing. It is asked again now and then while a stream is open. Nil lets everybody
-	// read everything.
+	// Authorize says what the caller may read; an error means nothing. Nil lets everybody read everything.
 	Authorize func(*http.Request) (Grant, error)
+	// Confirm is asked now and then while a stream is open, and may take its time; nil means Authorize.
+	Confirm func(*http.Request) (Grant, error)
 	// Permissive shows those who may not read a config that config without its secrets.
 	Permissive bool
 	// OnReport gets every report; nil means nobody does.
@@ -75,6 +76,9 @@ func NewServer(o ServerOptions) *Server {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	o.Limits = o.Limits.orUsual()
+	if o.Confirm == nil {
+		o.Confirm = o.Authorize
+	}
 	s := &Server{
 		options:  o,
 		mux:      http.NewServeMux(),
@@ -293,18 +297,19 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, want selector, gr
 		return
 	}
 	defer leave()
-	to := &watcher{sight: grant.sight(r), box: newMailbox[published]()}
+	to := &watcher{sight: grant.sight(r), box: newMailbox[published](), pod: grant.Pod}
 	log := s.options.Log.With("remote", r.RemoteAddr, "wants", string(want), "node", to.node)
 	log.DebugContext(r.Context(), "config reader comes")
-	var workers sync.WaitGroup
-	workers.Go(func() { stream.cancel(stream.keepAlive()) })
-	workers.Go(func() { stream.cancel(s.receive(stream, want, grant, to.sight, log)) })
-	if s.options.Authorize != nil {
-		workers.Go(func() { stream.cancel(s.reconsider(stream, r, want, grant)) })
-	}
+	to.review = s.review(stream, r, want, grant)
+	defer to.review.stop()
+	received := make(chan struct{})
+	go func() {
+		defer close(received)
+		stream.cancel(s.receive(stream, want, grant, to.sight, log))
+	}()
 	err := s.deliver(stream, want, to)
 	stream.close()
-	workers.Wait()
+	<-received
 	s.forget(stream)
 	log.DebugContext(r.Context(), "config reader goes", "error", err)
 }
@@ -317,6 +322,7 @@ func (s *Server) upgrade(w http.ResponseWriter, r *http.Request) (open *stream, 
 		return nil, nil
 	}
 	open = newStream(r.Context(), serverPulse)
+	open.listens = true
 	leave = func() {
 		open.close()
 		s.streams.Add(-1)
@@ -326,7 +332,7 @@ func (s *Server) upgrade(w http.ResponseWriter, r *http.Request) (open *stream, 
 		leave()
 		return nil, nil
 	}
-	open.open(conn, reportLimit)
+	open.use(conn, reportLimit)
 	return open, leave
 }
 

@@ -3,6 +3,7 @@ package discovery
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"github.com/coder/websocket"
@@ -30,27 +31,51 @@ type stream struct {
 	cancel context.CancelCauseFunc
 	// watchdog ends the stream unless it is put off by whatever is heard.
 	watchdog *time.Timer
+	// listens says that the other side pings. This side pings when it has heard nothing for as long as pulse.ping, and needs no goroutine for that.
+	listens bool
+	// open says that there is a connection.
+	open atomic.Bool
+	// pinged says that this side has pinged and has heard nothing since.
+	pinged atomic.Bool
 }
 
-// newStream returns a stream that is not open yet: heard is needed to open it.
+// newStream returns a stream that is not open yet: use opens it.
 func newStream(ctx context.Context, p pulse) *stream {
 	s := &stream{pulse: p}
 	s.ctx, s.cancel = context.WithCancelCause(ctx)
-	s.watchdog = time.AfterFunc(p.silence, func() { s.cancel(errSilent) })
+	s.watchdog = time.AfterFunc(p.silence, s.silent)
 	return s
 }
 
 // heard puts the watchdog off.
-func (s *stream) heard() { s.watchdog.Reset(s.pulse.silence) }
+func (s *stream) heard() {
+	s.pinged.Store(false)
+	if s.listens {
+		s.watchdog.Reset(s.pulse.ping)
+	} else {
+		s.watchdog.Reset(s.pulse.silence)
+	}
+}
+
+// silent is what the watchdog does.
+func (s *stream) silent() {
+	if !s.open.Load() || !s.listens || s.pinged.Swap(true) {
+		s.cancel(errSilent)
+		return
+	}
+	s.watchdog.Reset(s.pulse.silence - s.pulse.ping)
+	_ = s.conn.Ping(s.ctx) // an answer is heard; without one the watchdog ends the stream
+}
 
 // onPing and onPong have the types of websocket.AcceptOptions.
 func (s *stream) onPing(context.Context, []byte) bool { s.heard(); return true }
 func (s *stream) onPong(context.Context, []byte)      { s.heard() }
 
-// open starts to use the connection.
-func (s *stream) open(conn *websocket.Conn, limit int64) {
+// use starts to use the connection.
+func (s *stream) use(conn *websocket.Conn, limit int64) {
 	conn.SetReadLimit(limit)
 	s.conn = conn
+	s.open.Store(true)
 	s.heard()
 }
 

@@ -26,9 +26,14 @@ const (
 // Serve serves h on ln until ctx ends, then lets running requests end, for some seconds, and closes ln. The end of ctx is no error.
 // The context of a request, also of one that was hijacked for a stream, ends when Serve returns.
 func Serve(ctx context.Context, ln net.Listener, h http.Handler) error {
+	return ServeUpTo(ctx, ln, h, maxConnections)
+}
+
+// ServeUpTo is Serve with another bound of the connections that the server holds. A connection that was hijacked for a stream does not count.
+func ServeUpTo(ctx context.Context, ln net.Listener, h http.Handler, limit int) error {
 	requests, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end() // streams that were hijacked from the server, which does not know them any more
-	connections := newCrowd(maxConnections)
+	connections := newCrowd(limit)
 	server := &http.Server{
 		Handler:           h,
 		ReadHeaderTimeout: readHeaderTimeout,

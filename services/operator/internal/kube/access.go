@@ -28,6 +28,9 @@ const discoveryService = "stunner-config-discovery"
 // discoveryPort is what its port for that is called: there is another, for KEDA.
 const discoveryPort = "cds"
 
+// discoveryConnections is how many connections config discovery holds over which no stream has been opened yet: after a restart all dataplanes come at once.
+const discoveryConnections = 10_000
+
 // identity is how the replicas show who they are: by the names of their Service, by those that dataplanes and KEDA are told, and by those of this host.
 func (p *Provider) identity() *trust.Identity {
 	name := discoveryService + "." + p.Namespace + ".svc"
@@ -77,20 +80,20 @@ func (p *Provider) serveScaler(ctx context.Context, ln net.Listener, l *loop, id
 	})
 }
 
-// newServer returns the server of configs, for those who may read them.
-func (p *Provider) newServer(m *meters) (*discovery.Server, error) {
+// newServer returns the server of configs, for those who may read them, and who says so; nil where everybody may.
+func (p *Provider) newServer(m *meters) (*discovery.Server, *reviewer, error) {
 	o := discovery.ServerOptions{
 		Log: p.Log, Permissive: p.DiscoveryAuth == AuthPermissive,
 		OnRefusal: func(why discovery.Refusal) { m.refused.WithLabelValues(string(why)).Inc() },
 	}
 	if p.DiscoveryAuth == AuthOff {
 		p.Log.Warn("config discovery is open: everyone who reaches it can read every TURN secret", "flag", "--discovery-auth=off")
-		return discovery.NewServer(o), nil
+		return discovery.NewServer(o), nil, nil
 	}
-	r, err := newReviewer(p.Config, p.DiscoveryReaders)
+	r, err := newReviewer(p.Config, p.DiscoveryReaders, p.Log)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	o.Authorize = r.authorize
-	return discovery.NewServer(o), nil
+	o.Authorize, o.Confirm = r.authorize, r.confirm
+	return discovery.NewServer(o), r, nil
 }

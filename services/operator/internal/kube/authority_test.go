@@ -4,26 +4,18 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"net/http"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes/fake"
-	clienttesting "k8s.io/client-go/testing"
 	"sigs.k8s.io/controller-runtime/pkg/cache/informertest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	clientfake "sigs.k8s.io/controller-runtime/pkg/client/fake"
 
-	"github.com/stunner-gateway/stunner/services/api/discovery"
-	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 	"github.com/stunner-gateway/stunner/services/operator/internal/trust"
 )
@@ -144,50 +136,6 @@ func TestTheLeaderKeepsTheCA(t *testing.T) {
 	restarted.leading.Store(true)
 	if all := r.step(restarted); len(all) <= len(certificates) || all[:len(certificates)] != certificates {
 		t.Errorf("after a restart\n%s\nare told, which should begin with\n%s", all, certificates)
-	}
-}
-
-// K-01: a reader whose token cannot be reviewed now is asked to come back, and one whose token is bad is refused.
-func TestAnAPIServerThatIsAwayRefusesNobody(t *testing.T) {
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
-		Namespace: "media", Name: "relay", UID: "7d3e",
-		Labels: map[string]string{manifest.AppLabel: manifest.AppValue, resource.RelatedGatewayName: "door", resource.RelatedGatewayNamespace: "media"},
-	}, Spec: corev1.PodSpec{NodeName: "north"}}
-	away := apierrors.NewServiceUnavailable("away")
-	for name, c := range map[string]struct {
-		review, read error
-		uid          string
-		audience     string
-		want         discovery.Grant
-		undecided    bool
-		refused      bool
-	}{
-		"good":                   {uid: "7d3e", audience: manifest.DiscoveryAudience, want: discovery.Grant{ID: "media/door", Pod: "relay", Node: "north"}},
-		"another pod, same name": {uid: "8f00", audience: manifest.DiscoveryAudience},
-		"another audience":       {uid: "7d3e", audience: "other", refused: true},
-		"no review":              {review: away, undecided: true},
-		"no pod to be had":       {uid: "7d3e", audience: manifest.DiscoveryAudience, read: away, undecided: true},
-		"pod gone":               {uid: "7d3e", audience: manifest.DiscoveryAudience, read: apierrors.NewNotFound(corev1.Resource("pods"), "relay"), refused: true},
-	} {
-		clients := fake.NewClientset(pod)
-		clients.PrependReactor("create", "tokenreviews", func(clienttesting.Action) (bool, runtime.Object, error) {
-			return true, &authenticationv1.TokenReview{Status: authenticationv1.TokenReviewStatus{
-				Authenticated: true, Audiences: []string{c.audience},
-				User: authenticationv1.UserInfo{Username: accountPrefix + "media:default", Extra: map[string]authenticationv1.ExtraValue{podName: {"relay"}, podUID: {c.uid}}},
-			}}, c.review
-		})
-		if c.read != nil {
-			clients.PrependReactor("get", "pods", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, c.read })
-		}
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.Header.Set("Authorization", "Bearer token")
-		grant, err := reviewer{clients: clients}.authorize(r)
-		if grant != c.want || errors.Is(err, discovery.ErrUndecided) != c.undecided || (err != nil) != (c.undecided || c.refused) {
-			t.Errorf("%s: %+v, %v", name, grant, err)
-		}
 	}
 }
 

@@ -67,7 +67,7 @@ func (p *Provider) Running() string { return p.tasks.String() }
 // Run serves until ctx ends, or something fails that cannot be tried again.
 func (p *Provider) Run(ctx context.Context) error {
 	m := newMeters()
-	server, err := p.newServer(m)
+	server, readers, err := p.newServer(m)
 	if err != nil {
 		return err
 	}
@@ -93,17 +93,17 @@ func (p *Provider) Run(ctx context.Context) error {
 	health.Handle("/", telemetry.Probes(m.registry, l.fit))
 	health.Handle("/live", telemetry.Health{Live: l.alive})
 	p.tasks.join(group, "probes", func() error { return telemetry.Serve(ctx, probes, health) })
-	p.tasks.join(group, "config discovery", func() error { return telemetry.Serve(ctx, p.door(configs, id), l.server) })
+	p.tasks.join(group, "config discovery", func() error { return telemetry.ServeUpTo(ctx, p.door(configs, id), l.server, discoveryConnections) })
 	if keda != nil {
 		p.Log.Info("operator serves KEDA", "scaler", keda.Addr().String())
 		p.tasks.join(group, "external scaler", func() error { return p.serveScaler(ctx, keda, l, id) })
 	}
-	group.Go(func() error { return p.work(ctx, l, id) })
+	group.Go(func() error { return p.work(ctx, l, id, readers) })
 	return group.Wait()
 }
 
 // work watches, translates and writes.
-func (p *Provider) work(ctx context.Context, l *loop, id *trust.Identity) error {
+func (p *Provider) work(ctx context.Context, l *loop, id *trust.Identity, readers *reviewer) error {
 	s, err := scheme()
 	if err != nil {
 		return fmt.Errorf("register kinds: %w", err)
@@ -144,6 +144,9 @@ func (p *Provider) work(ctx context.Context, l *loop, id *trust.Identity) error 
 		return err
 	}
 	if err := p.keepCredentials(ctx, group, o); err != nil {
+		return err
+	}
+	if err := p.followPods(ctx, group, readers, l, o.cache); err != nil {
 		return err
 	}
 	l.peers = p.newPeers(ctx, l.fleets.census, id.Client())

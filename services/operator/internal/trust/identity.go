@@ -1,6 +1,7 @@
 package trust
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
@@ -23,6 +24,8 @@ type Identity struct {
 	mu    sync.Mutex
 	leaf  *tls.Certificate
 	roots *x509.CertPool
+	// made is closed when there is a certificate; nil while nobody waits for one.
+	made chan struct{}
 }
 
 // Renew takes over what an authority is now, and makes a certificate if there is none, if the one that there is has seen two thirds of its
@@ -58,7 +61,39 @@ func (i *Identity) Renew(a Authority, now time.Time) error {
 		return fmt.Errorf("make certificate of config discovery: %w", err)
 	}
 	i.leaf = &tls.Certificate{Certificate: [][]byte{cert.Raw}, PrivateKey: key, Leaf: cert}
+	if i.made != nil {
+		close(i.made)
+		i.made = nil
+	}
 	return nil
+}
+
+// certificateTime is how long a handshake waits for a certificate: a client that fails comes back later than a client that waits.
+const certificateTime = 4 * time.Second
+
+var errNoCertificate = errors.New("show certificate of config discovery: there is none yet")
+
+// certificate returns the certificate, and waits for it when there is none yet.
+func (i *Identity) certificate(ctx context.Context) (*tls.Certificate, error) {
+	ctx, cancel := context.WithTimeout(ctx, certificateTime)
+	defer cancel()
+	for {
+		i.mu.Lock()
+		if i.leaf != nil {
+			defer i.mu.Unlock()
+			return i.leaf, nil
+		}
+		if i.made == nil {
+			i.made = make(chan struct{})
+		}
+		made := i.made
+		i.mu.Unlock()
+		select {
+		case <-made:
+		case <-ctx.Done():
+			return nil, errNoCertificate
+		}
+	}
 }
 
 // fresh tells whether the certificate is in the first two thirds of its life. That has not begun where the clock was ahead when it was made.
@@ -74,19 +109,12 @@ func earlier(a, b time.Time) time.Time {
 	return b
 }
 
-// Server is how a port shows the certificate. Before there is one, handshakes fail and clients come again.
+// Server is how a port shows the certificate. Before there is one, handshakes wait for it.
 func (i *Identity) Server() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12,
 		NextProtos: []string{"http/1.1"}, // a WebSocket takes a connection of its own
-		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-			i.mu.Lock()
-			defer i.mu.Unlock()
-			if i.leaf == nil {
-				return nil, errors.New("show certificate of config discovery: there is none yet")
-			}
-			return i.leaf, nil
-		},
+		GetCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) { return i.certificate(hello.Context()) },
 	}
 }
 

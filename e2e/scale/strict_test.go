@@ -1,0 +1,320 @@
+package scale
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/cluster"
+	"github.com/stunner-gateway/stunner/e2e/internal/pulse"
+	"github.com/stunner-gateway/stunner/e2e/internal/reader"
+)
+
+var crowd = flag.Int("readers", 300, "dataplane pods that read configs over TLS with tokens; 5 for each Gateway")
+
+// crew is how many pods a Gateway has.
+const crew = 5
+
+// administrators may do everything; reviewers everything but read what belongs to no resource, as the keys of tokens.
+const (
+	administrators = "system:masters"
+	reviewers      = "reviewers"
+)
+
+// account is what the pods run as, audience what their tokens are for.
+const (
+	account  = "dataplane"
+	audience = "stunner-discovery"
+)
+
+// Bounds of a restart with readers that show tokens.
+const (
+	maxQuestions = 1.1 // to the API server, of one reader
+	maxResident  = 512 // MiB: the chart's memory limit
+	fewReaders   = 1_000
+)
+
+// backWithin is how long the last reader may take to be served again after the operator was started.
+func backWithin(readers int) time.Duration {
+	if readers <= fewReaders {
+		return 5 * time.Second
+	}
+	return 15 * time.Second
+}
+
+// R-04: after a kill of the operator all dataplanes, with tokens and over TLS, are served again within 5 s, within 15 s when there are more than 1,000.
+// The API server is asked at most 1.1 questions a reader and no write. It is the same while a fifth of those who come send bad tokens.
+func TestStrictReaders(t *testing.T) {
+	for name, group := range map[string]string{"keys of the API server": administrators, "a review of each token": reviewers} {
+		t.Run(name, func(t *testing.T) {
+			b := newStrict(t, group)
+			b.round("after the first start", b.start)
+			b.round("after a kill", b.restart)
+			b.garbage()
+			b.round("after a kill, among garbage", b.restart)
+			if peak := b.operator.peak(); peak > maxResident {
+				t.Errorf("the operator took %d MiB, want at most %d", peak, maxResident)
+			}
+		})
+	}
+}
+
+// strict is a world with dataplane pods and their tokens.
+type strict struct {
+	*bench
+	pulse    *pulse.Pulse
+	tokens   []string // of the pods
+	security *tls.Config
+	rounds   int
+	byReview bool         // the operator has no right to read keys
+	forged   atomic.Int64 // tokens that only keys, or the API server, tell from good ones, while the operator has no keys
+	refused  atomic.Int64 // bad tokens
+	accepted atomic.Int64
+}
+
+func newStrict(t *testing.T, group string) *strict {
+	t.Helper()
+	kube, err := cluster.Start(t.Context(), cluster.Options{Still: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := kube.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	b := &strict{
+		bench: &bench{T: t, kube: kube, world: newWorld(t, kube.Admin), operator: newOperator(t, kube, "strict", group), random: rand.New(rand.NewPCG(seedWorld, 0))},
+		pulse: pulse.Start(), byReview: group == reviewers,
+	}
+	t.Cleanup(b.pulse.Stop)
+	for _, o := range []string{
+		`{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"ClusterRole","metadata":{"name":"reviewers"},"rules":[{"apiGroups":["*"],"resources":["*"],"verbs":["*"]}]}`,
+		`{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"ClusterRoleBinding","metadata":{"name":"reviewers"},
+		  "roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"reviewers"},
+		  "subjects":[{"apiGroup":"rbac.authorization.k8s.io","kind":"Group","name":"reviewers"}]}`,
+	} {
+		if err := b.create(b.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.grow(*crowd / crew)
+	b.deploy()
+	return b
+}
+
+// deploy makes the pods and asks for their tokens.
+func (b *strict) deploy() {
+	b.Helper()
+	for n := range namespaces {
+		if err := b.create(b.Context(), fmt.Sprintf(`{"apiVersion":"v1","kind":"ServiceAccount","metadata":{"namespace":%q,"name":%q}}`, namespaceOf(n), account)); err != nil {
+			b.Fatal(err)
+		}
+	}
+	config := rest.CopyConfig(b.kube.Admin.Config)
+	config.UserAgent = "world"
+	clients, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.tokens = make([]string, b.size*crew)
+	b.each(0, len(b.tokens), func(ctx context.Context, pod int) error {
+		gateway, name := pod%b.size, podOf(pod)
+		if err := b.create(ctx, fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":%q,"name":%q,
+			"labels":{"app":"stunner","stunner.l7mp.io/related-gateway-name":%q,"stunner.l7mp.io/related-gateway-namespace":%q}},
+			"spec":{"serviceAccountName":%q,"automountServiceAccountToken":false,"containers":[{"name":"stunnerd","image":"example.net/stunnerd"}]}}`,
+			namespaceOf(gateway), name, nameOf(gateway), namespaceOf(gateway), account)); err != nil {
+			return err
+		}
+		made, err := clients.CoreV1().Pods(namespaceOf(gateway)).Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+			Audiences: []string{audience}, ExpirationSeconds: new(int64(3600)),
+			BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: name, UID: made.UID},
+		}}
+		request, err = clients.CoreV1().ServiceAccounts(namespaceOf(gateway)).CreateToken(ctx, account, request, metav1.CreateOptions{})
+		if err == nil {
+			b.tokens[pod] = request.Status.Token
+		}
+		return err
+	})
+}
+
+func podOf(pod int) string { return fmt.Sprintf("pod-%d", pod) }
+
+// start starts the operator, and a reader for each pod once there is a CA to know it by.
+func (b *strict) start() {
+	b.Helper()
+	b.operator.start()
+	b.operator.await("there is a CA", func(ctx context.Context) error {
+		m, err := b.in("v1", "configmaps", 0).Get(ctx, "stunner-discovery-ca", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		data, _ := m.Object["data"].(map[string]any)
+		pem, _ := data["ca.crt"].(string)
+		b.security = &tls.Config{RootCAs: x509.NewCertPool()}
+		if !b.security.RootCAs.AppendCertsFromPEM([]byte(pem)) {
+			return errors.New("the ConfigMap has no certificate")
+		}
+		return nil
+	})
+	for pod, token := range b.tokens {
+		b.readers = append(b.readers, reader.ReadAs(b.Context(), b.operator.discovery, idOf(pod%b.size), token, b.security))
+	}
+}
+
+// restart kills the operator, as the kernel does with a process that has no memory left, and starts another one.
+func (b *strict) restart() {
+	b.Helper()
+	if err := b.operator.process.Kill(); err != nil {
+		b.Fatal(err)
+	}
+	b.all("notices that the operator is gone", func(_ int, s reader.State) bool { return !s.Connected })
+	b.operator.start()
+}
+
+// round starts the operator and says what it took until all readers are served, and what the API server was asked for.
+func (b *strict) round(when string, start func()) {
+	b.Helper()
+	begun := time.Now()
+	start()
+	b.all("is served", func(_ int, s reader.State) bool { return !s.Served.IsZero() })
+	var waits []time.Duration
+	for _, r := range b.readers {
+		waits = append(waits, r.State().Served.Sub(begun))
+	}
+	slices.Sort(waits)
+	n, writes := len(waits), 0
+	last := waits[n-1] - b.pulse.Stalled(begun, begun.Add(waits[n-1]))
+	b.operator.settles()
+	questions, fetched, wrote := b.asked(begun)
+	for _, some := range wrote {
+		writes += some
+	}
+	b.Logf("%d readers %s: served again p50 %s, p99 %s, all %s (%s without what the machine stood still); %.3f questions a reader, %d fetches of keys, %d writes; CPU %s, peak %d MiB; bad tokens refused so far %d",
+		n, when, round(waits[n/2]), round(waits[n*99/100]), round(waits[n-1]), round(last), float64(questions)/float64(n), fetched, writes, b.operator.cpu(), b.operator.peak(), b.refused.Load())
+	if allowed := maxQuestions*float64(n) + float64(b.forged.Load()); float64(questions) > allowed {
+		b.Errorf("%s: the API server was asked %d questions about %d readers, want at most %.0f", when, questions, n, allowed)
+	}
+	if got := b.accepted.Load(); got > 0 {
+		b.Errorf("%s: %d bad tokens were accepted", when, got)
+	}
+	if b.rounds++; b.rounds == 1 {
+		return // all is written, and how long it took to make the CA is not the question
+	}
+	if last > backWithin(n) {
+		b.Errorf("%s: the last of %d readers was served after %s, want at most %s", when, n, round(last), backWithin(n))
+	}
+	if len(wrote) > 0 {
+		b.Errorf("%s: the operator wrote %v, want nothing", when, wrote)
+	}
+}
+
+func round(d time.Duration) time.Duration { return d.Round(10 * time.Millisecond) }
+
+// asked counts the questions about readers that the operator has asked since: reviews of tokens and reads of pods. What it has fetched for all of them
+// and what it has written are told apart.
+func (b *strict) asked(since time.Time) (questions, fetched int, wrote map[string]int) {
+	b.Helper()
+	all, err := b.kube.Audit(since)
+	if err != nil {
+		b.Fatal(err)
+	}
+	wrote = map[string]int{}
+	for _, e := range all {
+		switch {
+		case e.User != user:
+		case e.Resource == "tokenreviews", e.Resource == "pods":
+			questions++
+		case strings.HasPrefix(e.Path, "/openid/"), strings.HasPrefix(e.Path, "/.well-known/"):
+			fetched++
+		case e.Write() && !asks[e.Resource]:
+			wrote[e.Verb+" "+e.Resource]++
+		}
+	}
+	return questions, fetched, wrote
+}
+
+// garbage has a fifth of all who come send bad tokens, again and again, until the test ends.
+func (b *strict) garbage() {
+	ctx, cancel := context.WithCancel(b.Context())
+	var group sync.WaitGroup
+	b.Cleanup(func() { cancel(); group.Wait() })
+	for n := range len(b.tokens) / 4 {
+		group.Go(func() {
+			transport := &http.Transport{TLSClientConfig: b.security, DisableKeepAlives: true, TLSHandshakeTimeout: 5 * time.Second, ResponseHeaderTimeout: 5 * time.Second}
+			for turn := 0; ctx.Err() == nil; turn++ {
+				b.spoil(ctx, transport, n, turn)
+				select {
+				case <-ctx.Done():
+				case <-time.After(time.Second/2 + rand.N(time.Second)):
+				}
+			}
+		})
+	}
+}
+
+// spoil asks once, with a token that says something else each time.
+func (b *strict) spoil(ctx context.Context, transport *http.Transport, n, turn int) {
+	token := bad(b.tokens[n], n, turn)
+	if b.byReview && turn%4 == 3 {
+		b.forged.Add(1)
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+b.operator.discovery+"/api/v1/configs/"+idOf(n%b.size), nil)
+	if err != nil {
+		b.Error(err)
+		return
+	}
+	r.Header.Set("Authorization", "Bearer "+token)
+	answer, err := transport.RoundTrip(r)
+	if err != nil {
+		return
+	}
+	answer.Body.Close()
+	switch answer.StatusCode {
+	case http.StatusUnauthorized:
+		b.refused.Add(1)
+	case http.StatusOK:
+		b.accepted.Add(1)
+	}
+}
+
+// bad makes a bad token of a good one: no token at all, one for another audience, one that is over, or one of another pod whose signature does not fit.
+func bad(good string, n, turn int) string {
+	parts := strings.Split(good, ".")
+	raw, _ := base64.RawURLEncoding.DecodeString(parts[1])
+	var claims map[string]any
+	_ = json.Unmarshal(raw, &claims)
+	claims["jti"] = fmt.Sprintf("%d-%d", n, turn)
+	switch turn % 4 {
+	case 0:
+		return fmt.Sprintf("garbage-%d-%d", n, turn)
+	case 1:
+		claims["aud"] = []string{"https://kubernetes.default.svc"}
+	case 2:
+		claims["exp"] = time.Now().Add(-time.Hour).Unix()
+	}
+	raw, _ = json.Marshal(claims)
+	return parts[0] + "." + base64.RawURLEncoding.EncodeToString(raw) + "." + parts[2]
+}

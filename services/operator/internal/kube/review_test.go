@@ -1,0 +1,380 @@
+package kube
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/MicahParks/keyfunc/v3"
+	"github.com/golang-jwt/jwt/v5"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/stunner-gateway/stunner/services/api/discovery"
+	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
+	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
+)
+
+const testIssuer = "https://kubernetes.default.svc"
+
+// signer signs tokens as an API server does.
+type signer struct {
+	*testing.T
+	key *ecdsa.PrivateKey
+	id  string
+}
+
+func newSigner(t *testing.T, id string) signer {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return signer{t, key, id}
+}
+
+// set is what the API server publishes.
+func (s signer) set() keySet {
+	s.Helper()
+	point, err := s.key.PublicKey.Bytes()
+	if err != nil {
+		s.Fatal(err)
+	}
+	part := base64.RawURLEncoding.EncodeToString
+	raw, err := json.Marshal(map[string]any{"keys": []any{map[string]string{
+		"use": "sig", "kty": "EC", "alg": "ES256", "crv": "P-256", "kid": s.id, "x": part(point[1:33]), "y": part(point[33:]),
+	}}})
+	if err != nil {
+		s.Fatal(err)
+	}
+	keys, err := keyfunc.NewJWKSetJSON(raw)
+	if err != nil {
+		s.Fatal(err)
+	}
+	return keySet{issuer: testIssuer, key: keys.Keyfunc}
+}
+
+// token signs the claims of a pod's token, after they were changed.
+func (s signer) token(change func(c map[string]any)) string {
+	s.Helper()
+	claims := map[string]any{
+		"iss": testIssuer, "aud": []string{manifest.DiscoveryAudience}, "exp": time.Now().Add(time.Hour).Unix(), "nbf": time.Now().Unix(),
+		"sub": accountPrefix + "media:dataplane",
+		"kubernetes.io": map[string]any{
+			"namespace": "media", "serviceaccount": map[string]any{"name": "dataplane", "uid": "a"}, "pod": map[string]any{"name": "relay", "uid": "7d3e"},
+		},
+	}
+	change(claims)
+	token := jwt.NewWithClaims(jwt.SigningMethodES256, jwt.MapClaims(claims))
+	token.Header["kid"] = s.id
+	text, err := token.SignedString(s.key)
+	if err != nil {
+		s.Fatal(err)
+	}
+	return text
+}
+
+// shows is a request with a token.
+func shows(t *testing.T, token string) *http.Request {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.RemoteAddr = "192.0.2.7:4711"
+	r.Header.Set("Authorization", "Bearer "+token)
+	return r
+}
+
+// asked is a reviewer over an API server that answers as told.
+type asked struct {
+	reviewer
+	fetches, questions atomic.Int64
+}
+
+func newAsked(t *testing.T, fetch func() (keySet, error), answer func() (authenticationv1.TokenReviewStatus, error), there ...*corev1.Pod) *asked {
+	t.Helper()
+	known := fake.NewClientBuilder()
+	for _, pod := range there {
+		known.WithObjects(pod)
+	}
+	a := &asked{}
+	a.readers = []string{accountPrefix + "auth:auth"}
+	a.pods = &pods{ready: make(chan struct{}), cache: known.Build()}
+	close(a.pods.ready)
+	a.keys = &keys{log: slog.New(slog.DiscardHandler), fetch: func(context.Context) (keySet, error) { a.fetches.Add(1); return fetch() }}
+	a.reviewer.questions = &questions{ask: func(context.Context, string) (authenticationv1.TokenReviewStatus, error) {
+		a.questions.Add(1)
+		return answer()
+	}}
+	return a
+}
+
+func relayPod() *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "media", Name: "relay", UID: "7d3e",
+		Labels: map[string]string{manifest.AppLabel: manifest.AppValue, resource.RelatedGatewayName: "door", resource.RelatedGatewayNamespace: "media"},
+	}, Spec: corev1.PodSpec{NodeName: "north", ServiceAccountName: "dataplane"}}
+}
+
+// confirmed is the answer of an API server that knows the user.
+func confirmed(user, pod, uid string) authenticationv1.TokenReviewStatus {
+	info := authenticationv1.UserInfo{Username: accountPrefix + user}
+	if pod != "" {
+		info.Extra = map[string]authenticationv1.ExtraValue{podName: {pod}, podUID: {uid}}
+	}
+	return authenticationv1.TokenReviewStatus{Authenticated: true, Audiences: []string{manifest.DiscoveryAudience}, User: info}
+}
+
+// K-01: a token is judged by the keys of the API server and by the pods that there are. The API server is asked only where that does not decide.
+func TestTokensAreVerifiedWithTheKeysOfTheAPIServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, other := newSigner(t, "first"), newSigner(t, "first")
+		same := func(map[string]any) {}
+		set := func(key string, value any) func(map[string]any) {
+			return func(c map[string]any) { c[key] = value }
+		}
+		bound := func(pod, uid string) func(map[string]any) {
+			return func(c map[string]any) {
+				c["kubernetes.io"].(map[string]any)["pod"] = map[string]any{"name": pod, "uid": uid}
+			}
+		}
+		door := discovery.Grant{ID: "media/door", Pod: "relay", Node: "north"}
+		away, unknown := errors.New("connection refused"), authenticationv1.TokenReviewStatus{}
+		stranger := relayPod()
+		stranger.Labels[resource.RelatedGatewayNamespace] = "other"
+		for name, c := range map[string]struct {
+			token     string
+			keys      error
+			answer    authenticationv1.TokenReviewStatus
+			away      error
+			pod       *corev1.Pod
+			want      discovery.Grant
+			refused   bool
+			undecided bool
+			questions int64
+		}{
+			"good":                              {token: s.token(same), want: door},
+			"good, and the API server is away":  {token: s.token(same), away: away, want: door},
+			"no token":                          {token: "made.up.token", refused: true},
+			"signed by another":                 {token: other.token(same), refused: true},
+			"signed with an unknown key":        {token: newSigner(t, "second").token(same), refused: true},
+			"not signed":                        {token: unsigned(s.token(same)), refused: true},
+			"another audience":                  {token: s.token(set("aud", []string{"other"})), refused: true},
+			"expired":                           {token: s.token(set("exp", time.Now().Add(-2*time.Minute).Unix())), refused: true},
+			"never expires":                     {token: s.token(set("exp", nil)), refused: true},
+			"not yet good":                      {token: s.token(set("nbf", time.Now().Add(time.Hour).Unix())), refused: true},
+			"another pod of the name":           {token: s.token(bound("relay", "8f00"))},
+			"another account":                   {token: s.token(set("sub", accountPrefix+"media:other"))},
+			"no pod":                            {token: s.token(set("kubernetes.io", map[string]any{"namespace": "media"}))},
+			"a pod of another Gateway":          {token: s.token(same), pod: stranger},
+			"a pod that is gone":                {token: s.token(bound("gone", "7d3e")), answer: unknown, refused: true, questions: 1},
+			"a pod that only the API knows":     {token: s.token(bound("app", "1")), answer: confirmed("media:app", "app", "1"), questions: 1},
+			"a pod that is not known, and away": {token: s.token(bound("app", "1")), away: away, undecided: true, questions: 1},
+			"a reader of everything":            {token: s.token(set("sub", accountPrefix+"auth:auth")), answer: confirmed("auth:auth", "", ""), want: discovery.Grant{All: true}, questions: 1},
+			"a reader that is revoked":          {token: s.token(set("sub", accountPrefix+"auth:auth")), answer: unknown, refused: true, questions: 1},
+			"another issuer":                    {token: s.token(set("iss", "https://old")), answer: confirmed("media:dataplane", "relay", "7d3e"), want: door, questions: 1},
+			"no keys":                           {token: s.token(same), keys: away, answer: confirmed("media:dataplane", "relay", "7d3e"), want: door, questions: 1},
+			"no keys, another audience":         {token: s.token(set("aud", "other")), keys: away, refused: true},
+			"no keys, expired":                  {token: s.token(set("exp", time.Now().Add(-2*time.Minute).Unix())), keys: away, refused: true},
+			"no keys, no token":                 {token: "made-up", keys: away, refused: true},
+			"no keys, refused":                  {token: other.token(same), keys: away, answer: unknown, refused: true, questions: 1},
+			"no keys, and away":                 {token: s.token(same), keys: away, away: away, undecided: true, questions: 1},
+			"no keys, for another audience":     {token: s.token(same), keys: away, answer: authenticationv1.TokenReviewStatus{Authenticated: true}, refused: true, questions: 1},
+			"no keys, another pod of the name":  {token: s.token(same), keys: away, answer: confirmed("media:dataplane", "relay", "8f00"), questions: 1},
+		} {
+			pod := c.pod
+			if pod == nil {
+				pod = relayPod()
+			}
+			a := newAsked(t, func() (keySet, error) { return s.set(), c.keys }, func() (authenticationv1.TokenReviewStatus, error) { return c.answer, c.away }, pod)
+			grant, err := a.authorize(shows(t, c.token))
+			if grant != c.want || errors.Is(err, discovery.ErrUndecided) != c.undecided || (err != nil) != (c.undecided || c.refused) {
+				t.Errorf("%s: %+v, %v", name, grant, err)
+			}
+			if got := a.questions.Load(); got != c.questions {
+				t.Errorf("%s: the API server is asked %d times, want %d", name, got, c.questions)
+			}
+		}
+	})
+}
+
+// unsigned is a token that says that it is not signed.
+func unsigned(token string) string {
+	c := tokenClaims{}
+	_, _, _ = jwt.NewParser().ParseUnverified(token, &c)
+	text, _ := jwt.NewWithClaims(jwt.SigningMethodNone, c).SignedString(jwt.UnsafeAllowNoneSignatureType)
+	return text
+}
+
+// Keys are fetched once for all readers, again for a key that is new, and seldom for garbage. While they cannot be fetched the old ones count, for an hour.
+func TestKeysAreFetchedOnceForAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		first, second := newSigner(t, "first"), newSigner(t, "second")
+		set, failure := first.set(), error(nil)
+		a := newAsked(t, func() (keySet, error) { time.Sleep(time.Second); return set, failure }, func() (authenticationv1.TokenReviewStatus, error) {
+			return authenticationv1.TokenReviewStatus{}, errors.New("connection refused")
+		}, relayPod())
+		comes := func(s signer, n int) (good int) {
+			var served atomic.Int64
+			var group sync.WaitGroup
+			for range n {
+				group.Go(func() {
+					token := s.token(func(c map[string]any) { c["exp"] = time.Now().Add(10 * time.Hour).Unix() })
+					if grant, err := a.authorize(shows(t, token)); err == nil && grant.ID != "" {
+						served.Add(1)
+					}
+				})
+			}
+			group.Wait()
+			return int(served.Load())
+		}
+		for _, step := range []struct {
+			name    string
+			first   func()
+			by      signer
+			served  int
+			fetches int64
+		}{
+			{"all come at once", func() {}, first, 20, 1},
+			{"they come again", func() { time.Sleep(keysPause) }, first, 20, 1},
+			{"a key that is not published", func() {}, second, 0, 2},
+			{"and again", func() {}, second, 0, 2},
+			{"it is published", func() { time.Sleep(keysPause); set = second.set() }, second, 20, 3},
+			{"the old key is not published any more", func() { time.Sleep(keysPause) }, first, 0, 4},
+			{"a while later", func() { time.Sleep(keysEvery) }, second, 20, 5},
+			{"the API server is away", func() { time.Sleep(keysEvery); failure = errors.New("connection refused") }, second, 20, 6},
+			{"for long", func() { time.Sleep(keysLast) }, second, 0, 7},
+			{"it is back", func() { time.Sleep(keysPause); failure = nil }, second, 20, 8},
+		} {
+			step.first()
+			if got := comes(step.by, 20); got != step.served {
+				t.Errorf("%s: %d are served, want %d", step.name, got, step.served)
+			}
+			time.Sleep(2 * time.Second) // a fetch in the background
+			if got := a.fetches.Load(); got != step.fetches {
+				t.Errorf("%s: fetched %d times, want %d", step.name, got, step.fetches)
+			}
+		}
+	})
+}
+
+// the API server is asked once about each token, whoever waits for how long. An answer counts for a while, a failure does not.
+func TestEachQuestionIsAskedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, failure := newSigner(t, "first"), error(nil)
+		a := newAsked(t, func() (keySet, error) { return keySet{}, errors.New("forbidden") }, func() (authenticationv1.TokenReviewStatus, error) {
+			time.Sleep(time.Second)
+			return confirmed("media:dataplane", "relay", "7d3e"), failure
+		}, relayPod())
+		const readers = 200 // more than the API server answers within the time for which a reader waits
+		tokens := make([]string, readers)
+		for i := range tokens {
+			tokens[i] = s.token(func(c map[string]any) { c["jti"] = fmt.Sprint(i) })
+		}
+		come := func() (served, undecided int64) {
+			var yes, later atomic.Int64
+			var group sync.WaitGroup
+			for _, token := range tokens {
+				group.Go(func() {
+					switch grant, err := a.authorize(shows(t, token)); {
+					case errors.Is(err, discovery.ErrUndecided):
+						later.Add(1)
+					case err == nil && grant.ID != "":
+						yes.Add(1)
+					}
+				})
+			}
+			group.Wait()
+			return yes.Load(), later.Load()
+		}
+		served, undecided := come()
+		if served < 3*askers || served+undecided != readers || undecided == 0 {
+			t.Errorf("%d are served and %d are asked to come back", served, undecided)
+		}
+		for range 5 {
+			come()
+		}
+		if served, _ = come(); served != readers || a.questions.Load() != readers {
+			t.Errorf("%d are served in the end, after %d questions", served, a.questions.Load())
+		}
+		time.Sleep(goodFor)
+		failure = errors.New("connection refused")
+		for round := int64(2); round < 4; round++ { // a failure is not remembered
+			time.Sleep(time.Minute)
+			if _, err := a.authorize(shows(t, tokens[0])); !errors.Is(err, discovery.ErrUndecided) || a.questions.Load() != readers+round-1 {
+				t.Errorf("the API server is away: %v after %d questions", err, a.questions.Load())
+			}
+		}
+		failure = nil
+		if _, err := a.confirm(shows(t, tokens[0])); err != nil {
+			t.Error(err)
+		}
+		before := a.questions.Load()
+		if _, err := a.confirm(shows(t, tokens[0])); err != nil || a.questions.Load() != before+1 {
+			t.Errorf("a stream is confirmed by an old answer: %v", err)
+		}
+	})
+}
+
+// Sources that send bad tokens wait behind all others, and what they send takes a bounded room.
+func TestBadTokensWaitBehindGoodOnes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var order []string
+		q := &questions{ask: func(_ context.Context, token string) (authenticationv1.TokenReviewStatus, error) {
+			time.Sleep(time.Second)
+			mu.Lock()
+			defer mu.Unlock()
+			order = append(order, token)
+			return authenticationv1.TokenReviewStatus{Authenticated: token == "good"}, nil
+		}}
+		hour := time.Now().Add(time.Hour)
+		bad, good := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
+		if _, err := q.of(t.Context(), "garbage", hour, bad); err != nil {
+			t.Fatal(err)
+		}
+		for i := range 10 * askers {
+			if _, err := q.put(fmt.Sprint("garbage ", i), hour, bad, false); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := q.of(t.Context(), "good", hour, good); err != nil {
+			t.Fatal(err)
+		}
+		mu.Lock()
+		if place := slices.Index(order, "good"); place > 2*askers {
+			t.Errorf("the good token is asked about after %d bad ones", place)
+		}
+		mu.Unlock()
+		for i := range maxWaiting + maxAnswers {
+			if _, err := q.put(fmt.Sprint("more ", i), hour, bad, false); err != nil && !errors.Is(err, discovery.ErrUndecided) {
+				t.Fatal(err)
+			}
+		}
+		q.mu.Lock()
+		if len(q.about) > maxAnswers || len(q.back) > maxWaiting {
+			t.Errorf("%d tokens are remembered, and %d wait", len(q.about), len(q.back))
+		}
+		q.back = nil
+		q.mu.Unlock()
+		synctest.Wait()
+		time.Sleep(time.Minute)
+	})
+}

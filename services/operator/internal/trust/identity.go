@@ -112,8 +112,8 @@ func earlier(a, b time.Time) time.Time {
 // Server is how a port shows the certificate. Before there is one, handshakes wait for it.
 func (i *Identity) Server() *tls.Config {
 	return &tls.Config{
-		MinVersion: tls.VersionTLS12,
-		NextProtos: []string{"http/1.1"}, // a WebSocket takes a connection of its own
+		MinVersion:     tls.VersionTLS12,
+		NextProtos:     []string{"http/1.1"}, // a WebSocket takes a connection of its own
 		GetCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) { return i.certificate(hello.Context()) },
 	}
 }

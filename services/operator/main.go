@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -124,6 +125,8 @@ type options struct {
 	namespaces       string
 	tokenFile        string
 	credentials      string
+	ownConfigs       string
+	trustClass       bool
 
 	levels *telemetry.Levels
 }
@@ -161,6 +164,8 @@ func (o *options) flags(fs *flag.FlagSet) {
 	fs.StringVar(&o.namespaces, "watch-namespaces", "", "with kubernetes: comma-separated namespaces to look after, for which Roles are enough; empty means all of them")
 	fs.StringVar(&o.credentials, "credentials", "", "with kubernetes: Secret in --namespace that is made, with a shared secret drawn by lot, where there is none; empty means that nobody wants it")
 	fs.StringVar(&o.readers, "discovery-readers", "", "with kubernetes: comma-separated accounts that may read what an auth service needs of all configs, NAMESPACE/SERVICEACCOUNT; NAMESPACE/SERVICEACCOUNT:whole reads whole configs, private keys included")
+	fs.StringVar(&o.ownConfigs, "own-gateway-configs", string(defaults.OwnConfigs), "what the GatewayConfig may do that a Gateway names itself: deny (nothing), restricted (narrow that of its GatewayClass) or allow (replace it)")
+	fs.BoolVar(&o.trustClass, "trust-class-secret-refs", false, "let a GatewayConfig that a GatewayClass names read Secrets of other namespaces without a ReferenceGrant")
 	fs.StringVar(&o.input, "input", "", "with file: folder of YAML")
 	fs.StringVar(&o.output, "output", "", "with file: folder for statuses, rendered objects, logs and state")
 	fs.StringVar(&o.address, "address", "127.0.0.1", "IP address: with file that of this host, to which clients connect and which peers see; with kubernetes that of the pod")
@@ -262,8 +267,9 @@ func (o *options) check(args []string) error {
 	}{
 		{"--child-lifetime", o.childLifetime, []string{"free", "bound"}},
 		{"--log-format", o.logFormat, []string{"text", "json"}},
+		{"--own-gateway-configs", o.ownConfigs, []string{string(translate.OwnConfigsDeny), string(translate.OwnConfigsRestricted), string(translate.OwnConfigsAllow)}},
 	} {
-		if f.value != f.words[0] && f.value != f.words[1] {
+		if !slices.Contains(f.words, f.value) {
 			return fmt.Errorf("%s %q: use %s", f.name, f.value, strings.Join(f.words, " or "))
 		}
 	}
@@ -297,7 +303,8 @@ func (o *options) checkPlaces() error {
 // translation are the options of the translation.
 func (o options) translation() translate.Options {
 	return translate.Options{ControllerName: o.controllerName, EndpointDiscovery: o.endpoints, ClusterDomain: o.clusterDomain,
-		DiscoveryAddress: o.discoveryURL, DiscoverySecured: o.secured(), ScalerAddress: o.scalerURL, Image: o.image}
+		DiscoveryAddress: o.discoveryURL, DiscoverySecured: o.secured(), ScalerAddress: o.scalerURL, Image: o.image,
+		OwnConfigs: translate.OwnConfigs(o.ownConfigs), TrustClassSecrets: o.trustClass}
 }
 
 func (o options) logger() *slog.Logger {

@@ -5,7 +5,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
 // What a Dataplane says by saying nothing. A test compares them with what the CRD fills in.
@@ -90,14 +89,25 @@ type DataplaneNamespaces struct {
 	// From is All, Selector for the namespaces that selector selects, or None. Unset means None.
 	//
 	// +optional
-	// +kubebuilder:validation:Enum=All;Selector;None
-	From gatewayv1.FromNamespaces `json:"from,omitempty"`
+	From NamespacesFrom `json:"from,omitempty"`
 
 	// Selector is about the labels of namespaces. It counts with from Selector only.
 	//
 	// +optional
 	Selector *metav1.LabelSelector `json:"selector,omitempty"`
 }
+
+// NamespacesFrom says which namespaces are meant.
+//
+// +kubebuilder:validation:Enum=All;Selector;None
+type NamespacesFrom string
+
+// The namespaces: all, those that a selector selects, or none.
+const (
+	NamespacesFromAll      NamespacesFrom = "All"
+	NamespacesFromSelector NamespacesFrom = "Selector"
+	NamespacesFromNone     NamespacesFrom = "None"
+)
 
 // DataplaneSpec is the template of the pods that serve Gateways.
 //

@@ -10,17 +10,21 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
+	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
 // credentials keeps the Secret by which calls begin where nobody has brought one: the leader draws a shared secret by lot. Tools that render
 // manifests cannot do so, because they would draw again each time.
 //
 // A Secret that is there is left alone, whoever has made it. One that is lost is written again as it was: with another shared secret calls
-// would end.
+// would end. The annotation on a Secret that was drawn says that nobody else signs with it: Gateways have keys of their own that are derived from it.
 type credentials struct {
 	keeper
-	// held is what the Secret said last.
-	held map[string][]byte
+	// held is what the Secret said last, and generated whether the operator has drawn it.
+	held      map[string][]byte
+	generated string
 }
 
 // keepCredentials starts to keep the Secret with the credentials, if it is to be kept.
@@ -42,7 +46,7 @@ func (c *credentials) step(ctx context.Context) error {
 	err := c.client.Get(ctx, c.name, secret)
 	switch {
 	case err == nil:
-		c.held = secret.Data
+		c.held, c.generated = secret.Data, secret.Annotations[resource.GeneratedSecret]
 		return nil
 	case client.IgnoreNotFound(err) != nil:
 		return fmt.Errorf("read Secret: %w", err)
@@ -51,7 +55,11 @@ func (c *credentials) step(ctx context.Context) error {
 	}
 	c.log.Info("write credentials", "secret", c.name, "drawn", c.held == nil)
 	if c.held == nil {
-		c.held = map[string][]byte{"type": []byte("ephemeral"), "secret": []byte(rand.Text())}
+		c.held, c.generated = map[string][]byte{"type": []byte("ephemeral"), "secret": []byte(rand.Text()), translate.RootKey: []byte(rand.Text())}, "true"
 	}
-	return c.create(ctx, &corev1.Secret{ObjectMeta: c.meta(), Data: c.held})
+	drawn := &corev1.Secret{ObjectMeta: c.meta(), Data: c.held}
+	if c.generated != "" {
+		drawn.Annotations = map[string]string{resource.GeneratedSecret: c.generated}
+	}
+	return c.create(ctx, drawn)
 }

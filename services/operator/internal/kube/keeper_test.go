@@ -13,6 +13,8 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
 var operatorAccount = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ServiceAccount", Name: "stunner-operator", UID: "5d1c"}}
@@ -47,6 +49,9 @@ func TestTheLeaderDrawsCredentials(t *testing.T) {
 	leader.leading.Store(true)
 	step(leader, other)
 	first := stored("turn")
+	if first.Annotations[resource.GeneratedSecret] != "true" || len(first.Data["root"]) < 26 || string(first.Data["root"]) == string(first.Data["secret"]) {
+		t.Fatalf("drawn with annotations %v and a root of %d bytes", first.Annotations, len(first.Data["root"]))
+	}
 	if string(first.Data["type"]) != "ephemeral" || len(first.Data["secret"]) < 26 || !reflect.DeepEqual(first.OwnerReferences, operatorAccount) {
 		t.Fatalf("drawn: %d bytes of type %q, owned by %v", len(first.Data["secret"]), first.Data["type"], first.OwnerReferences)
 	}
@@ -58,7 +63,7 @@ func TestTheLeaderDrawsCredentials(t *testing.T) {
 	}
 	leader.leading.Store(false)
 	other.leading.Store(true)
-	if step(leader, other); !reflect.DeepEqual(stored("turn").Data, first.Data) {
+	if step(leader, other); !reflect.DeepEqual(stored("turn").Data, first.Data) || !reflect.DeepEqual(stored("turn").Annotations, first.Annotations) {
 		t.Error("a Secret that was lost is not what it was")
 	}
 
@@ -74,6 +79,12 @@ func TestTheLeaderDrawsCredentials(t *testing.T) {
 	}
 	if after := stored("brought"); after.ResourceVersion != brought.ResourceVersion || len(after.OwnerReferences) != 0 {
 		t.Errorf("a Secret that somebody has brought is changed to %v of %v", after.Data, after.OwnerReferences)
+	}
+	if err := r.client.Delete(t.Context(), stored("brought")); err != nil {
+		t.Fatal(err)
+	}
+	if step(late); stored("brought").Annotations[resource.GeneratedSecret] != "" || string(stored("brought").Data["username"]) != "ada" {
+		t.Error("a Secret that somebody has brought, and that was lost, is taken for one that was drawn")
 	}
 }
 

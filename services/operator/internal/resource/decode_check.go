@@ -269,8 +269,8 @@ func checkDataplane(d *stunnerv1.Dataplane, spec *field.Path) field.ErrorList {
 	all = append(all, oneOf(spec.Child("imagePullPolicy"), d.Spec.ImagePullPolicy, corev1.PullAlways, corev1.PullIfNotPresent, corev1.PullNever)...)
 	if a := d.Spec.AllowedNamespaces; a != nil {
 		path := spec.Child("allowedNamespaces")
-		all = append(all, oneOf(path.Child("from"), a.From, gatewayv1.NamespacesFromAll, gatewayv1.NamespacesFromSelector, gatewayv1.NamespacesFromNone)...)
-		if a.From == gatewayv1.NamespacesFromSelector && a.Selector == nil {
+		all = append(all, oneOf(path.Child("from"), a.From, stunnerv1.NamespacesFromAll, stunnerv1.NamespacesFromSelector, stunnerv1.NamespacesFromNone)...)
+		if a.From == stunnerv1.NamespacesFromSelector && a.Selector == nil {
 			all = append(all, field.Required(path.Child("selector"), "from Selector needs it"))
 		}
 		all = append(all, metavalidation.ValidateLabelSelector(a.Selector, metavalidation.LabelSelectorValidationOptions{}, path.Child("selector"))...)

@@ -1,7 +1,6 @@
 package translate
 
 import (
-	"cmp"
 	"maps"
 	"reflect"
 	"slices"
@@ -209,10 +208,10 @@ func admits(v *resource.View, d *stunnerv1.Dataplane, namespace string) bool {
 	if d == nil || d.Spec.AllowedNamespaces == nil {
 		return false
 	}
-	switch allowed := d.Spec.AllowedNamespaces; cmp.Or(allowed.From, gwapiv1.NamespacesFromNone) {
-	case gwapiv1.NamespacesFromAll:
+	switch allowed := d.Spec.AllowedNamespaces; allowed.From {
+	case stunnerv1.NamespacesFromAll:
 		return true
-	case gwapiv1.NamespacesFromSelector:
+	case stunnerv1.NamespacesFromSelector:
 		s, err := metav1.LabelSelectorAsSelector(allowed.Selector)
 		return err == nil && s.Matches(labels.Set(v.NamespaceLabels(namespace)))
 	}

@@ -1,0 +1,277 @@
+package translate_test
+
+import (
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
+	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
+	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
+)
+
+// path is the way to a value in a type: the indexes of fields, and elem for what a pointer points at or the first entry of a list.
+type path []int
+
+const elem = -1
+
+// secretPaths are the ways to every field of a type that may name a Secret. Types of Kubernetes itself are left out: what they name is read by kubelets, in the
+// namespace of the pod.
+func secretPaths(t *testing.T, of reflect.Type, at path) (all []path) {
+	switch of {
+	case reflect.TypeFor[stunnerv1.SecretValue](), reflect.TypeFor[gwapiv1.SecretObjectReference]():
+		return []path{slices.Clone(at)}
+	}
+	switch of.Kind() {
+	case reflect.Pointer, reflect.Slice:
+		return secretPaths(t, of.Elem(), append(at, elem))
+	case reflect.Struct:
+		if strings.HasPrefix(of.PkgPath(), "k8s.io/") {
+			return nil
+		}
+		if strings.Contains(of.Name(), "Secret") {
+			t.Fatalf("type %s may name a Secret: have this test fill it in", of)
+		}
+		for i := range of.NumField() {
+			if of.Field(i).IsExported() {
+				all = append(all, secretPaths(t, of.Field(i).Type, append(at, i))...)
+			}
+		}
+	}
+	return all
+}
+
+// follow returns the value at the end of a path, and makes what is missing on the way.
+func follow(v reflect.Value, p path) reflect.Value {
+	for _, step := range p {
+		switch {
+		case step != elem:
+			v = v.Field(step)
+		case v.Kind() == reflect.Slice:
+			if v.Len() == 0 {
+				v.Set(reflect.MakeSlice(v.Type(), 1, 1))
+			}
+			v = v.Index(0)
+		default:
+			if v.IsNil() {
+				v.Set(reflect.New(v.Type().Elem()))
+			}
+			v = v.Elem()
+		}
+	}
+	return v
+}
+
+// name has a field refer to a Secret.
+func name(v reflect.Value, secret types.NamespacedName, key string) {
+	if v.Type() == reflect.TypeFor[stunnerv1.SecretValue]() {
+		v.Set(reflect.ValueOf(*stunnerv1.SecretFrom(stunnerv1.SecretKeyReference{Name: secret.Name, Namespace: secret.Namespace, Key: key})))
+		return
+	}
+	v.Set(reflect.ValueOf(gwapiv1.SecretObjectReference{Name: gwapiv1.ObjectName(secret.Name), Namespace: new(gwapiv1.Namespace(secret.Namespace))}))
+}
+
+// keys are all keys of Secrets that have a meaning.
+var keys = []string{"type", "username", "userName", "password", "secret", "sharedSecret", "root", "tls.crt", "crt", "cert", "tls.key", "key", "token"}
+
+// marked is a Secret with a marker under every key, but for the type, which decides what is looked at. PEM blocks have markers in their names too.
+func marked(key types.NamespacedName, authType string) *corev1.Secret {
+	s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}, Data: map[string][]byte{}}
+	for _, k := range keys {
+		s.Data[k] = []byte(marker(key) + "-" + k)
+	}
+	for _, k := range []string{"tls.crt", "tls.key"} {
+		s.Data[k] = fmt.Appendf(nil, "-----BEGIN %s-----\nAAAA\n-----END %[1]s-----\n", strings.ToUpper(marker(key)))
+	}
+	if authType != "" {
+		s.Data["type"] = []byte(authType)
+	}
+	return s
+}
+
+// marker is part of every value of a Secret.
+func marker(secret types.NamespacedName) string { return "mark7q" + secret.Namespace + secret.Name }
+
+// shows tells whether a text has a marker, in any of the forms in which a value may stand there.
+func shows(text string, secret types.NamespacedName) bool {
+	m := marker(secret)
+	forms := []string{m, hex.EncodeToString([]byte(m))}
+	for offset := range 3 { // where the marker begins in what was encoded decides how it looks
+		encoded := base64.StdEncoding.EncodeToString([]byte(strings.Repeat("x", offset) + m))
+		forms = append(forms, encoded[4:len(encoded)-4])
+	}
+	return slices.ContainsFunc(forms, func(form string) bool { return strings.Contains(strings.ToLower(text), strings.ToLower(form)) })
+}
+
+// attack is a Gateway of a tenant with a GatewayConfig of its own, beside a Gateway of somebody else, and one field of the two that names a Secret.
+type attack struct {
+	field    string
+	config   *stunnerv1.GatewayConfig
+	gateway  *gwapiv1.Gateway
+	asClass  bool
+	authType stunnerv1.AuthType
+}
+
+// attacks are all fields, of all kinds that tenants write, with each authentication type.
+func attacks(t *testing.T, secret types.NamespacedName, keys ...string) (all []attack) {
+	t.Helper()
+	blank := func(authType stunnerv1.AuthType) attack {
+		gc := &stunnerv1.GatewayConfig{ObjectMeta: metav1.ObjectMeta{Namespace: "tenant", Name: "own"}}
+		gc.Spec.AuthType, gc.Spec.Realm = authType, "tenant.example.net"
+		gw := &gwapiv1.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: "tenant", Name: "gw"}, Spec: gwapiv1.GatewaySpec{GatewayClassName: "edge"}}
+		gw.Spec.Infrastructure = &gwapiv1.GatewayInfrastructure{
+			ParametersRef: &gwapiv1.LocalParametersReference{Group: stunnerv1.GroupName, Kind: "GatewayConfig", Name: "own"},
+		}
+		gw.Spec.Listeners = []gwapiv1.Listener{{Name: "tls", Port: 443, Protocol: "TURN-TLS"}, {Name: "udp", Port: 3478, Protocol: "TURN-UDP"}}
+		return attack{config: gc, gateway: gw, authType: authType}
+	}
+	configPaths := secretPaths(t, reflect.TypeFor[stunnerv1.GatewayConfigSpec](), nil)
+	gatewayPaths := secretPaths(t, reflect.TypeFor[gwapiv1.GatewaySpec](), nil)
+	if len(configPaths) < 4 || len(gatewayPaths) < 1 {
+		t.Fatalf("%d and %d fields may name a Secret", len(configPaths), len(gatewayPaths))
+	}
+	for _, kind := range []reflect.Type{reflect.TypeFor[stunnerv1.StaticServiceSpec](), reflect.TypeFor[stunnerv1.UDPRouteSpec](), reflect.TypeFor[stunnerv1.DataplaneSpec]()} {
+		if paths := secretPaths(t, kind, nil); len(paths) > 0 {
+			t.Fatalf("%s may name a Secret: have this test fill it in", kind)
+		}
+	}
+	for _, authType := range []stunnerv1.AuthType{stunnerv1.AuthStatic, stunnerv1.AuthEphemeral, stunnerv1.AuthNone, "kerberos"} {
+		for _, p := range configPaths {
+			for _, key := range keys {
+				a := blank(authType)
+				spec := reflect.ValueOf(&a.config.Spec).Elem()
+				for _, other := range configPaths { // what else there must be for the value to get anywhere
+					if v := follow(spec, other[:1]); v.Type() == reflect.TypeFor[*stunnerv1.SecretValue]() {
+						v.Set(reflect.ValueOf(stunnerv1.InlineSecret("a-value-of-its-own")))
+					}
+				}
+				name(follow(spec, p), secret, key)
+				a.field = spec.Type().Field(p[0]).Name + "/" + key
+				all = append(all, a)
+				a.asClass = true
+				all = append(all, a)
+				if follow(spec, p).Type() != reflect.TypeFor[stunnerv1.SecretValue]() {
+					break // it names no key
+				}
+			}
+		}
+		for i, p := range gatewayPaths {
+			a := blank(authType)
+			a.config.Spec.UserName, a.config.Spec.Password = stunnerv1.InlineSecret("guest"), stunnerv1.InlineSecret("a-value-of-its-own")
+			name(follow(reflect.ValueOf(&a.gateway.Spec).Elem(), p), secret, "")
+			a.field = fmt.Sprintf("field %d of a Gateway", i)
+			all = append(all, a)
+		}
+	}
+	return all
+}
+
+// world is the cluster of an attack. The tenant's GatewayConfig is its own, or, where somebody has let him have a class, that of the class.
+func (a attack) world(secrets ...resource.Object) *resource.View {
+	site := &stunnerv1.GatewayConfig{ObjectMeta: metav1.ObjectMeta{Namespace: "turn", Name: "site"}}
+	site.Spec.UserName, site.Spec.Password = stunnerv1.InlineSecret("caller"), stunnerv1.InlineSecret("marzipan-and-rosewater")
+	other := &gwapiv1.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: "turn", Name: "other"}, Spec: gwapiv1.GatewaySpec{
+		GatewayClassName: "edge", Listeners: []gwapiv1.Listener{{Name: "udp", Port: 3478, Protocol: "TURN-UDP"}},
+	}}
+	class := &gwapiv1.GatewayClass{ObjectMeta: metav1.ObjectMeta{Name: "edge"}, Spec: gwapiv1.GatewayClassSpec{
+		ControllerName: translate.DefaultControllerName,
+		ParametersRef:  &gwapiv1.ParametersReference{Group: stunnerv1.GroupName, Kind: "GatewayConfig", Namespace: new(gwapiv1.Namespace("turn")), Name: "site"},
+	}}
+	if a.asClass {
+		class.Spec.ParametersRef.Namespace, class.Spec.ParametersRef.Name = new(gwapiv1.Namespace("tenant")), "own"
+	}
+	dataplane := &stunnerv1.Dataplane{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
+	return resource.NewView(append(secrets, site, other, class, dataplane, a.config, a.gateway))
+}
+
+// K-02: nothing of a Secret in another namespace gets anywhere without a ReferenceGrant, not even whether it exists; the operator does not ask for it. This
+// holds for every field that may name one.
+func TestASecretOfAnotherNamespaceIsNotLookedAt(t *testing.T) {
+	secret := types.NamespacedName{Namespace: "vault", Name: "gold"}
+	opt := translate.DefaultOptions()
+	opt.Now = now
+	for _, a := range attacks(t, secret, "password", "token") {
+		for _, authType := range []string{"static", ""} {
+			for _, own := range []translate.OwnConfigs{translate.OwnConfigsRestricted, translate.OwnConfigsAllow} {
+				opt.OwnConfigs = own
+				told := resource.Facts{}
+				with := everything(t, translateAll(a.world(marked(secret, authType)).Telling(told), opt))
+				if shows(with, secret) {
+					t.Fatalf("%s, %s: a value is shown:\n%s", a.field, a.authType, with)
+				}
+				if without := everything(t, translateAll(a.world(), opt)); with != without {
+					t.Fatalf("%s, %s: it makes a difference whether the Secret exists", a.field, a.authType)
+				}
+				if slices.Contains(told.Secrets(), secret) {
+					t.Fatalf("%s, %s: the Secret is asked for", a.field, a.authType)
+				}
+			}
+		}
+	}
+}
+
+// K-02: a value of a Secret of the namespace stands in the config of the Gateways whose GatewayConfig names it, and nowhere else: in no status, note or object, and
+// in no config of others.
+func TestValuesOfSecretsStandInConfigsOnly(t *testing.T) {
+	secret := types.NamespacedName{Namespace: "tenant", Name: "silver"}
+	opt := translate.DefaultOptions()
+	opt.Now = now
+	used := 0
+	for _, a := range attacks(t, secret, "username", "secret", "type") {
+		for _, authType := range []string{"static", "ephemeral", ""} {
+			for _, annotation := range []string{"", "true"} {
+				s := marked(secret, authType)
+				s.Annotations = map[string]string{resource.GeneratedSecret: annotation, resource.SharedUntil: "2031-05-05T00:00:00Z"}
+				o := translateAll(a.world(s), opt)
+				for i, r := range o.Gateways {
+					if r.Config == nil {
+						continue
+					}
+					for _, object := range append(r.ObjectsWith(r.Config), r.Skeleton...) {
+						if text := written(t, object); shows(text, secret) {
+							t.Fatalf("%s, %s: shown in %s:\n%s", a.field, a.authType, identity(object), text)
+						}
+					}
+					if shows(written(t, r.Config), secret) {
+						used++
+						if r.Gateway.Namespace != "tenant" && !a.asClass {
+							t.Fatalf("%s: in the config of %s", a.field, r.Gateway)
+						}
+					}
+					o.Gateways[i].Config, o.Gateways[i].Waiting = nil, nil
+				}
+				if text := everything(t, o); shows(text, secret) {
+					t.Fatalf("%s, %s: a value is shown:\n%s", a.field, a.authType, text)
+				}
+			}
+		}
+	}
+	if used < 20 {
+		t.Errorf("%d configs hold a value: this test shows nothing", used)
+	}
+}
+
+// everything is all that comes out, as text: what an error or a message has of a value too.
+func everything(t *testing.T, o outcome) string {
+	t.Helper()
+	return written(t, o)
+}
+
+func written(t *testing.T, v any) string {
+	t.Helper()
+	data, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}

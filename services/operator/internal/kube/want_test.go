@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/workqueue"
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
@@ -20,7 +19,7 @@ import (
 // What is wanted already is not compared with the cluster again; anything else is.
 func TestWantLooksAtWhatIsNew(t *testing.T) {
 	w := newWriter(nil, nil, nil, newInbox(), newMeters(), nil, slog.New(slog.DiscardHandler))
-	w.queue = workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[translate.Unit]())
+	w.queue = newQueue()
 	defer w.queue.ShutDown()
 	unit := translate.Unit{Kind: translate.KindGateway, NamespacedName: types.NamespacedName{Namespace: "media", Name: "edge"}}
 	saying := func(reason, version string) job {
@@ -55,7 +54,7 @@ func TestWantLooksAtWhatIsNew(t *testing.T) {
 func TestWantWritesTheStandbyConfigOnceInAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWriter(nil, nil, nil, newInbox(), newMeters(), nil, slog.New(slog.DiscardHandler))
-		w.queue = workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[translate.Unit]())
+		w.queue = newQueue()
 		defer w.queue.ShutDown()
 		unit := translate.Unit{Kind: translate.KindGateway, NamespacedName: types.NamespacedName{Namespace: "media", Name: "edge"}}
 		with := func(endpoint, secret string, made ...resource.Object) job {

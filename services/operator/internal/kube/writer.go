@@ -20,8 +20,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 	gwapiv1a2 "sigs.k8s.io/gateway-api/apis/v1alpha2"
 
@@ -53,12 +53,12 @@ type job struct {
 	skeleton []resource.Object
 }
 
-// all are the objects in the order in which they are made: a pod finds its Secret when it starts.
-func (j job) all(gateway types.NamespacedName) []resource.Object {
+// all are the objects of a Gateway, the Secret with which its pods start among them.
+func (w *writer) all(ctx context.Context, u translate.Unit, j job) []resource.Object {
 	if j.standby == nil {
 		return j.objects
 	}
-	return append([]resource.Object{manifest.Standby(gateway, j.uid, *j.standby)}, j.objects...)
+	return append([]resource.Object{w.standbyNow(ctx, u, j)}, j.objects...)
 }
 
 // withoutEndpoints is the job without what changes by the second while a media server is rolled out.
@@ -93,14 +93,16 @@ type writer struct {
 	refusals map[translate.Unit]refusals
 	// scaling reads and writes the kinds of KEDA; nil while they are not known, or what there is of them is not.
 	scaling client.Client
-	// queue is there while this process leads.
-	queue workqueue.TypedRateLimitingInterface[translate.Unit]
+	// queue is there while this process leads, and progress is what it has come to since.
+	queue    priorityqueue.PriorityQueue[translate.Unit]
+	progress map[translate.Unit]progress
 }
 
 // newWriter returns a writer that compares with what c reads from a cache. What it has to know exactly it reads from direct.
 func newWriter(c, direct client.Client, s *runtime.Scheme, in *inbox, m *meters, ts *tasks, log *slog.Logger) *writer {
 	return &writer{
 		client: c, direct: direct, scheme: s, inbox: in, meters: m, tasks: ts, log: log, jobs: map[translate.Unit]job{}, refusals: map[translate.Unit]refusals{},
+		progress: map[translate.Unit]progress{},
 	}
 }
 
@@ -113,6 +115,7 @@ func (w *writer) want(u translate.Unit, j job) {
 	}
 	if !j.ours && !j.complete {
 		delete(w.jobs, u)
+		delete(w.progress, u)
 		w.remember(u, refusals{})
 		return
 	}
@@ -158,25 +161,6 @@ func (w *writer) sameAs(u translate.Unit, before, now string) {
 	}
 }
 
-// look has a unit compared with the cluster.
-func (w *writer) look(u translate.Unit) {
-	if w.queue != nil {
-		w.queue.Add(u)
-	}
-}
-
-// standbyPause is how far the endpoints in the Secrets for a start without the operator may be behind: of what changes meanwhile only the newest is
-// written. A change of endpoints is to cost the API server nothing, or next to nothing; and who starts while the operator is away lacks pods that
-// are not older than this.
-const standbyPause = 10 * time.Minute
-
-// lookLater has a unit compared with the cluster in a while, however often it is called until then.
-func (w *writer) lookLater(u translate.Unit) {
-	if w.queue != nil {
-		w.queue.AddAfter(u, standbyPause)
-	}
-}
-
 // scale says how the kinds of KEDA are written, nil if they cannot be. Everything is compared once they can.
 func (w *writer) scale(c client.Client) {
 	w.mu.Lock()
@@ -204,16 +188,15 @@ const workers = 4
 
 // lead writes until ctx ends, and returns when nothing is being written any more.
 func (w *writer) lead(ctx context.Context) {
-	limit := workqueue.NewTypedItemExponentialFailureRateLimiter[translate.Unit](100*time.Millisecond, 30*time.Second)
-	queue := workqueue.NewTypedRateLimitingQueue(limit)
+	queue := newQueue()
 	w.mu.Lock()
-	w.queue = queue
+	w.queue, w.progress = queue, map[translate.Unit]progress{}
 	for u, j := range w.jobs {
 		if j.givenAway() { // long ago, maybe: what it has by now may be somebody else's
 			delete(w.jobs, u)
 			continue
 		}
-		queue.Add(u)
+		w.look(u)
 	}
 	w.mu.Unlock()
 	var group sync.WaitGroup
@@ -233,17 +216,20 @@ func (w *writer) lead(ctx context.Context) {
 	}
 }
 
-func (w *writer) work(ctx context.Context, queue workqueue.TypedRateLimitingInterface[translate.Unit], t *task) {
+func (w *writer) work(ctx context.Context, queue priorityqueue.PriorityQueue[translate.Unit], t *task) {
 	for {
 		u, down := queue.Get()
 		if down {
 			return
 		}
 		t.begin()
-		err := w.write(ctx, u)
+		wait, err := w.step(ctx, u)
 		t.end()
 		if err == nil || ctx.Err() != nil {
 			queue.Forget(u)
+			if wait > 0 {
+				queue.AddAfter(u, wait)
+			}
 		} else {
 			w.again(queue, u, err)
 		}
@@ -259,7 +245,7 @@ const (
 )
 
 // again has a unit written again in a while, because writing it has failed.
-func (w *writer) again(queue workqueue.TypedRateLimitingInterface[translate.Unit], u translate.Unit, err error) {
+func (w *writer) again(queue priorityqueue.PriorityQueue[translate.Unit], u translate.Unit, err error) {
 	if !apierrors.IsConflict(err) { // the cache was behind; it will not be for long
 		w.log.Warn("write, to be tried again", "unit", u.String(), "error", err)
 		w.meters.failures.Inc()
@@ -298,6 +284,7 @@ func (w *writer) leave(u translate.Unit, j job) {
 	defer w.mu.Unlock()
 	if now := w.jobs[u]; now.givenAway() && now.uid == j.uid {
 		delete(w.jobs, u)
+		delete(w.progress, u)
 	}
 }
 
@@ -315,7 +302,7 @@ func (w *writer) writeObjects(ctx context.Context, u translate.Unit, j job) (err
 	var errs []error
 	var missing []resource.Object
 	var found refusals
-	wanted := j.all(u.NamespacedName)
+	wanted := w.all(ctx, u, j)
 	w.mu.Lock()
 	before := w.refusals[u]
 	w.mu.Unlock()

@@ -35,6 +35,9 @@ func Standby(gateway types.NamespacedName, uid types.UID, c config.Config) *core
 	}
 }
 
+// StandbyConfig is the packed config in such a Secret; nil when there is none.
+func StandbyConfig(s *corev1.Secret) []byte { return s.Data[standbyKey] }
+
 // standbyFiles is the volume: a pod may be there before the Secret.
 func standbyFiles(o Owner) corev1.Volume {
 	return corev1.Volume{Name: standbyVolume, VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{

@@ -1,0 +1,164 @@
+package kube
+
+import (
+	"bytes"
+	"context"
+	"math/rand/v2"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
+	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
+	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
+)
+
+// What is written comes in this order:
+//
+//  1. Services and workloads that are missing, of all Gateways: they make calls possible.
+//  2. Everything else, statuses included, once the config of the Gateway has what came of the first: a new Service gets its cluster IP when it is made.
+//  3. Endpoints in the Secrets with which pods start while the operator is away, some minutes later: most changes end with the second step.
+const (
+	priorityRest  = 0
+	priorityFirst = 1
+)
+
+// settleTime is how long the second step waits for what comes of the first: for the watch to show a Service and for its Gateway to be translated again.
+const settleTime = time.Second
+
+// standbyPause is by how much the endpoints in the Secrets for a start without the operator may be behind: of what changes meanwhile only the newest is
+// written. A change of endpoints is to cost the API server next to nothing, and after a restart of the operator it costs no more: what the Secrets lack then is
+// written within the same time. Each Gateway has a moment of its own in the second half of it.
+const standbyPause = 10 * time.Minute
+
+// progress is how far the writing of a Gateway has come since this process leads.
+type progress struct {
+	// begun is the Gateway whose missing Services and workloads have been made.
+	begun types.UID
+	// settled is when the second step may begin.
+	settled time.Time
+	// standby is when the endpoints in the Secret are due; zero while none are.
+	standby time.Time
+}
+
+// newQueue returns the units to compare with the cluster.
+func newQueue() priorityqueue.PriorityQueue[translate.Unit] {
+	return priorityqueue.New("writes", func(o *priorityqueue.Opts[translate.Unit]) {
+		o.RateLimiter = workqueue.NewTypedItemExponentialFailureRateLimiter[translate.Unit](100*time.Millisecond, 30*time.Second)
+	})
+}
+
+// look has a unit compared with the cluster. It needs the lock.
+func (w *writer) look(u translate.Unit) {
+	if w.queue == nil {
+		return
+	}
+	priority := priorityRest
+	if w.jobs[u].begins(u) && w.progress[u].begun != w.jobs[u].uid {
+		priority = priorityFirst
+	}
+	w.queue.AddWithOpts(priorityqueue.AddOpts{Priority: &priority}, u)
+}
+
+// begins tells whether a unit has objects that make calls possible.
+func (j job) begins(u translate.Unit) bool {
+	return u.Kind == translate.KindGateway && j.ours && j.complete
+}
+
+// step does the next step for a unit, and returns after which time there is another one.
+func (w *writer) step(ctx context.Context, u translate.Unit) (wait time.Duration, err error) {
+	w.mu.Lock()
+	j, p := w.jobs[u], w.progress[u]
+	w.mu.Unlock()
+	if j.begins(u) && p.begun != j.uid {
+		p.begun = j.uid
+		if w.begin(ctx, u, j) {
+			p.settled = time.Now().Add(settleTime)
+		}
+		w.mu.Lock()
+		w.progress[u] = p
+		w.mu.Unlock()
+	}
+	if wait := time.Until(p.settled); wait > 0 {
+		return wait, nil
+	}
+	err = w.write(ctx, u)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if due := w.progress[u].standby; !due.IsZero() { // to look now has taken the place of looking then
+		return max(time.Until(due), time.Millisecond), err
+	}
+	return 0, err
+}
+
+// begin makes the Services and workloads of a Gateway that are missing, and reports whether it has made any. What the API server refuses is for the second
+// step to tell.
+func (w *writer) begin(ctx context.Context, u translate.Unit, j job) (made bool) {
+	ctx, cancel := context.WithTimeout(ctx, callTime)
+	defer cancel()
+	if w.ends(ctx, u.Namespace) {
+		return false
+	}
+	var found refusal
+	for _, o := range j.objects {
+		if _, service := o.(*corev1.Service); !service && !isWorkload(o) {
+			continue
+		}
+		there := o.DeepCopyObject().(client.Object)
+		if err := w.client.Get(ctx, resource.KeyOf(o), there); apierrors.IsNotFound(err) && w.writeOrSpare(ctx, o, j, refusal{}, &found) == nil {
+			made = true
+		}
+	}
+	return made
+}
+
+// lookLater has the endpoints in the Secret of a Gateway written in a while, however often it is called until then. It needs the lock.
+func (w *writer) lookLater(u translate.Unit) {
+	p := w.progress[u]
+	if w.queue == nil || !p.standby.IsZero() {
+		return
+	}
+	wait := standbyPause/2 + rand.N(standbyPause/2)
+	p.standby = time.Now().Add(wait)
+	w.progress[u] = p
+	w.queue.AddAfter(u, wait)
+}
+
+// standbyNow is the Secret that a Gateway should have now: what it has, if that differs in endpoints only, until those are due.
+func (w *writer) standbyNow(ctx context.Context, u translate.Unit, j job) *corev1.Secret {
+	wanted := manifest.Standby(u.NamespacedName, j.uid, *j.standby)
+	has := &corev1.Secret{}
+	err := w.client.Get(ctx, resource.KeyOf(wanted), has)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	p := w.progress[u]
+	if err != nil || !onlyEndpointsDiffer(has, wanted, *j.standby) || !p.standby.IsZero() && !time.Now().Before(p.standby) {
+		p.standby = time.Time{}
+		w.progress[u] = p
+		return wanted
+	}
+	w.lookLater(u)
+	wanted.Data = has.Data
+	return wanted
+}
+
+// onlyEndpointsDiffer tells whether a Secret has another config than wanted, and one that differs in what changes by the second while a media server is
+// rolled out.
+func onlyEndpointsDiffer(has, wanted *corev1.Secret, c config.Config) bool {
+	packed := manifest.StandbyConfig(has)
+	if packed == nil || bytes.Equal(packed, manifest.StandbyConfig(wanted)) {
+		return false
+	}
+	old, _, err := config.Unpack(packed)
+	if err != nil {
+		return false
+	}
+	old.Clusters, c.Clusters = nil, nil
+	return bytes.Equal(old.Canonical(), c.Canonical())
+}

@@ -1,0 +1,156 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
+	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
+	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
+)
+
+// leads runs the writer of an edge as the leader until the test ends.
+func (e *edge) leads() (ends func()) {
+	ctx, cancel := context.WithCancel(e.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); e.writer.lead(ctx) }()
+	synctest.Wait()
+	return func() { cancel(); <-done }
+}
+
+// wantsOf says what one of many Gateways should have.
+func (e *edge) wantsOf(name string, objects int) {
+	key := types.NamespacedName{Namespace: fleetKey.Namespace, Name: name}
+	owner := manifest.OwnerOf(&gwapiv1.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: name, UID: types.UID(name)}}, nil)
+	shown := manifest.ConfigMap(owner, published(), "")
+	meta := func() metav1.ObjectMeta { return *shown.ObjectMeta.DeepCopy() }
+	all := []resource.Object{
+		shown,
+		&corev1.Service{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Service"}, ObjectMeta: meta()},
+		&appsv1.Deployment{TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"}, ObjectMeta: meta()},
+	}
+	e.writer.want(translate.Unit{Kind: translate.KindGateway, NamespacedName: key}, job{
+		ours: true, complete: true, uid: types.UID(name), objects: all[:objects], standby: new(published()),
+	})
+}
+
+// What makes calls possible is made first, of all Gateways. Everything else is written once, with what came of that.
+func TestServicesAndWorkloadsComeFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEdge(t)
+		var order []string
+		e.refuse = func(o runtime.ApplyConfiguration) error {
+			time.Sleep(10 * time.Millisecond) // a request
+			e.writer.mu.Lock()
+			defer e.writer.mu.Unlock()
+			order = append(order, o.(interface{ GetKind() string }).GetKind())
+			return nil
+		}
+		defer e.leads()()
+		const gateways = 50
+		for i := range gateways {
+			e.wantsOf(fmt.Sprint("g", i), 3)
+		}
+		time.Sleep(settleTime / 2)
+		for i := range gateways { // it is translated again
+			e.wantsOf(fmt.Sprint("g", i), 3)
+		}
+		time.Sleep(time.Minute)
+		count, firstOther, lastFirst := map[string]int{}, len(order), 0
+		for i, kind := range order {
+			count[kind]++
+			if kind == "Service" || kind == "Deployment" {
+				lastFirst = i
+			} else {
+				firstOther = min(firstOther, i)
+			}
+		}
+		if firstOther < lastFirst {
+			t.Errorf("write %d makes no call possible, and %d does: %s", firstOther, lastFirst, strings.Join(order, " "))
+		}
+		for _, kind := range []string{"Service", "Deployment", "ConfigMap", "Secret"} {
+			if count[kind] != gateways {
+				t.Errorf("%d writes of a %s, want %d", count[kind], kind, gateways)
+			}
+		}
+	})
+}
+
+// Endpoints in the Secret for a start without the operator are written some minutes later, once, whoever leads by then and whatever else is looked at
+// meanwhile; everything else in it is written at once.
+func TestEndpointsInStandbySecretsWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEdge(t)
+		var written []time.Time
+		e.refuse = func(o runtime.ApplyConfiguration) error {
+			if o.(interface{ GetKind() string }).GetKind() == "Secret" {
+				written = append(written, time.Now())
+			}
+			return nil
+		}
+		wants := func(endpoint, realm string) {
+			c := published()
+			c.Auth.Realm = realm
+			c.Clusters = []config.Cluster{{Name: "media", Type: "STATIC", Endpoints: []string{endpoint}}}
+			e.wants(job{complete: true, objects: e.objects(deployment()), standby: &c})
+		}
+		secret := func() *corev1.Secret {
+			s := &corev1.Secret{}
+			if err := e.client.Get(t.Context(), types.NamespacedName{Namespace: fleetKey.Namespace, Name: manifest.StandbyName(fleetKey.Name)}, s); err != nil {
+				t.Fatal(err)
+			}
+			return s
+		}
+		wrote := func(when string, want int) {
+			t.Helper()
+			synctest.Wait()
+			if len(written) != want {
+				t.Errorf("%s: %d writes, want %d", when, len(written), want)
+			}
+			written = nil
+		}
+		ends := e.leads()
+		wants("10.0.0.1", "a")
+		time.Sleep(time.Minute)
+		wrote("the first", 1)
+		ends()
+
+		wants("10.0.0.2", "a") // while nobody leads
+		ends = e.leads()
+		for range 10 {
+			time.Sleep(standbyPause / 20)
+			e.writer.OnUpdate(nil, secret())
+		}
+		wrote("soon after a new leader has begun", 0)
+		wants("10.0.0.3", "a")
+		time.Sleep(standbyPause / 2)
+		wrote("within the pause", 1)
+		e.writer.OnUpdate(nil, secret()) // its own write
+		time.Sleep(2 * standbyPause)
+		wrote("afterwards", 0)
+		if old, _, err := config.Unpack(manifest.StandbyConfig(secret())); err != nil || old.Clusters[0].Endpoints[0] != "10.0.0.3" {
+			t.Errorf("the Secret has %v, %v", old.Clusters, err)
+		}
+		wants("10.0.0.4", "a")
+		time.Sleep(time.Second)
+		wrote("other endpoints", 0)
+		wants("10.0.0.4", "b")
+		time.Sleep(time.Second)
+		wrote("another realm", 1)
+		time.Sleep(standbyPause)
+		wrote("with the endpoints of then", 0)
+		ends()
+	})
+}

@@ -189,7 +189,7 @@ func TestDeletionsAreRemembered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := NewServer(ServerOptions{})
 		first := func(want selector) (frames []string) {
-			w := &watcher{box: newMailbox[published]()}
+			w := &watcher{box: newMailbox[published](), filled: func() {}}
 			s.subscribe(want, w)
 			defer s.unsubscribe(want, w)
 			for p, ok := w.box.pop(); ok; p, ok = w.box.pop() {

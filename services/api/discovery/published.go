@@ -3,6 +3,7 @@ package discovery
 import (
 	"bytes"
 	"cmp"
+	"sync"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
@@ -55,6 +56,31 @@ type watcher struct {
 	// pod is the name of the watcher, "" when it is not known to be a pod, and review what is to become of its stream.
 	pod    string
 	review *review
+	// filled sends what is in box. It runs while there is something.
+	filled     func()
+	delivering sync.WaitGroup
+	mu         sync.Mutex
+	busy       bool
+}
+
+// put puts a config into the mailbox, and has it sent.
+func (w *watcher) put(p published) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.box.put(p.id, p)
+	if !w.busy {
+		w.busy = true
+		w.delivering.Go(w.filled)
+	}
+}
+
+// next takes what is to be sent next.
+func (w *watcher) next() (p published, ok bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	p, ok = w.box.pop()
+	w.busy = ok
+	return p, ok
 }
 
 // tells tells whether a reader has to hear of a config that was published in the place of another: it gets to see a difference.

@@ -131,7 +131,7 @@ func (s *Server) send(p, before published) {
 	for _, want := range selectors(p.id) {
 		for r := range s.watchers[want] {
 			if p.tells(r.sight, before) {
-				r.box.put(p.id, p)
+				r.put(p)
 			}
 		}
 	}
@@ -155,7 +155,7 @@ func (s *Server) SetNode(name, address string) {
 			}
 			for _, p := range s.matchingLocked(want) {
 				if p.placed && !r.forAuth {
-					r.box.put(p.id, p)
+					r.put(p)
 				}
 			}
 		}
@@ -301,15 +301,13 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, want selector, gr
 	log := s.options.Log.With("remote", r.RemoteAddr, "wants", string(want), "node", to.node)
 	log.DebugContext(r.Context(), "config reader comes")
 	to.review = s.review(stream, r, want, grant)
-	defer to.review.stop()
-	received := make(chan struct{})
-	go func() {
-		defer close(received)
-		stream.cancel(s.receive(stream, want, grant, to.sight, log))
-	}()
-	err := s.deliver(stream, want, to)
+	to.filled = func() { s.deliver(stream, to) }
+	s.subscribe(want, to)
+	err := s.receive(stream, want, grant, to.sight, log)
+	s.unsubscribe(want, to)
+	to.review.stop()
 	stream.close()
-	<-received
+	to.delivering.Wait()
 	s.forget(stream)
 	log.DebugContext(r.Context(), "config reader goes", "error", err)
 }
@@ -339,17 +337,16 @@ func (s *Server) upgrade(w http.ResponseWriter, r *http.Request) (open *stream, 
 // Streams is how many streams are open.
 func (s *Server) Streams() int { return int(s.streams.Load()) }
 
-// deliver sends what the reader's mailbox gets.
-func (s *Server) deliver(stream *stream, want selector, to *watcher) error {
-	s.subscribe(want, to)
-	defer s.unsubscribe(want, to)
+// deliver sends what is in the reader's mailbox. A stream that has nothing to send needs no goroutine for it: there are thousands.
+func (s *Server) deliver(stream *stream, to *watcher) {
 	for {
-		p, err := to.box.take(stream.ctx)
-		if err != nil {
-			return err
+		p, ok := to.next()
+		if !ok {
+			return
 		}
 		if err := stream.send(s.show(p, to.sight)); err != nil {
-			return err
+			stream.cancel(err)
+			return
 		}
 	}
 }
@@ -360,10 +357,10 @@ func (s *Server) subscribe(want selector, r *watcher) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, id := range s.graves.of(want, time.Now()) {
-		r.box.put(id, buried(id))
+		r.put(buried(id))
 	}
 	for _, p := range s.matchingLocked(want) {
-		r.box.put(p.id, p)
+		r.put(p)
 	}
 	if s.watchers[want] == nil {
 		s.watchers[want] = map[*watcher]bool{}

@@ -266,7 +266,7 @@ func TestReportFramesAreBounded(t *testing.T) {
 func TestPublishNeverWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := NewServer(ServerOptions{})
-		stuck := &watcher{box: newMailbox[published]()}
+		stuck := &watcher{box: newMailbox[published](), filled: func() {}}
 		s.subscribe("", stuck)
 		defer s.unsubscribe("", stuck)
 		const ids, changes = 20, 100

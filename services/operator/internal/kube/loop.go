@@ -47,6 +47,10 @@ type loop struct {
 	// tried are the Secrets that have been asked for at least once.
 	tried map[types.NamespacedName]bool
 
+	pacer pacer
+	// since is time.Since but in tests.
+	since func(u translate.Unit, begun time.Time) time.Duration
+
 	tasks *tasks
 	// ready is when everything that was there at the start is published; lack is what keeps it from being read, if something does.
 	ready atomic.Bool
@@ -60,6 +64,7 @@ func newLoop(o translate.Options, server *discovery.Server, m *meters, ts *tasks
 		options: o, server: server, inbox: in, fleets: newFleets(census.New(log), in), nodes: newNodes(server.SetNode, log), meters: m, tasks: ts, log: log,
 		view: resource.NewView(nil), published: map[types.NamespacedName]config.Config{},
 		waiting: map[types.NamespacedName]map[translate.Unit]struct{}{}, tried: map[types.NamespacedName]bool{},
+		pacer: newPacer(), since: func(_ translate.Unit, begun time.Time) time.Duration { return time.Since(begun) },
 	}
 }
 
@@ -70,6 +75,7 @@ func (l *loop) run(ctx context.Context, t *task) {
 		case <-ctx.Done():
 			return
 		case <-l.inbox.wake:
+		case <-l.pacer.wake(time.Now()):
 		}
 		l.take(l.inbox.drain(), t)
 		if !l.ready.Load() {
@@ -86,7 +92,7 @@ func (l *loop) triedAll() bool {
 			return false
 		}
 	}
-	return true
+	return len(l.pacer.late) == 0
 }
 
 // take takes changes in and translates whom they concern.
@@ -96,9 +102,17 @@ func (l *loop) take(changes []change, t *task) {
 	for _, c := range changes {
 		l.readers.Of(l.note(c, concerned), concerned)
 	}
+	l.pacer.due(concerned, time.Now())
 	for _, u := range slices.SortedFunc(maps.Keys(concerned), translate.Unit.Compare) {
 		t.begin()
-		l.translate(u)
+		begun := time.Now()
+		switch {
+		case u.Object(l.view) == nil:
+			l.translate(u)
+			l.pacer.forget(u)
+		case l.pacer.allows(u, begun) && l.translate(u):
+			l.pacer.translated(u, l.since(u, begun), time.Now())
+		}
 	}
 }
 
@@ -173,15 +187,15 @@ func (l *loop) noteSecret(key types.NamespacedName, version string, gone bool) r
 }
 
 // translate translates one unit and passes on what came of it. While a Secret that it was told of is being fetched nothing is passed on: it
-// would look as if the Secret did not exist.
-func (l *loop) translate(u translate.Unit) {
+// would look as if the Secret did not exist. It reports whether the result is passed on.
+func (l *loop) translate(u translate.Unit) (complete bool) {
 	told := resource.Facts{}
 	opt := l.options
 	opt.Now = metav1.Now()
 	out := u.Translate(l.view.Telling(told), opt)
 	l.meters.translations.Inc()
 	l.readers.Told(u, told)
-	complete := true
+	complete = true
 	for _, key := range told.Secrets() {
 		if l.secrets.want(key) {
 			continue
@@ -193,7 +207,7 @@ func (l *loop) translate(u translate.Unit) {
 		l.waiting[key][u] = struct{}{}
 	}
 	if !complete {
-		return
+		return false
 	}
 	givenAway := u.Kind == translate.KindGateway && l.serve(u.NamespacedName, out.Gateway)
 	j := l.jobOf(u, out, givenAway)
@@ -203,6 +217,7 @@ func (l *loop) translate(u translate.Unit) {
 		l.readers.Forget(u)
 	}
 	l.writer.want(u, j)
+	return true
 }
 
 // jobOf is what the writer has to do for a unit. A Gateway that was ours and was given to another controller needs our objects no longer; one

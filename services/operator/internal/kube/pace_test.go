@@ -1,0 +1,143 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/stunner-gateway/stunner/services/api/discovery"
+	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
+	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
+	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
+)
+
+// pacedLoop is a loop with Gateways, each of which has a route to the Service of its name.
+func pacedLoop(gateways ...string) *loop {
+	l := newLoop(translate.DefaultOptions(), discovery.NewServer(discovery.ServerOptions{}), newMeters(), &tasks{}, slog.New(slog.DiscardHandler))
+	l.secrets, l.writer = newSecrets(nil, l.inbox, l.log), newWriter(nil, nil, nil, l.inbox, l.meters, l.tasks, l.log)
+	l.shown = func(types.NamespacedName) []string { return nil }
+	namespace, port := gwapiv1.Namespace("media"), gwapiv1.PortNumber(7000)
+	class := &gwapiv1.GatewayClass{ObjectMeta: metav1.ObjectMeta{Name: "media"}}
+	class.Spec.ControllerName = translate.DefaultControllerName
+	class.Spec.ParametersRef = &gwapiv1.ParametersReference{Group: stunnerv1.GroupName, Kind: "GatewayConfig", Name: "media", Namespace: &namespace}
+	named := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "media", Name: name} }
+	gc := &stunnerv1.GatewayConfig{ObjectMeta: named("media")}
+	gc.Spec.AuthType, gc.Spec.UserName, gc.Spec.Password = "plaintext", stunnerv1.InlineSecret("ann"), stunnerv1.InlineSecret("correct-horse")
+	objects := []resource.Object{class, gc, &stunnerv1.Dataplane{ObjectMeta: metav1.ObjectMeta{Name: "default"}}}
+	for _, name := range gateways {
+		gw := &gwapiv1.Gateway{ObjectMeta: named(name)}
+		gw.Spec.GatewayClassName = "media"
+		gw.Spec.Listeners = []gwapiv1.Listener{{Name: "udp", Protocol: "TURN-UDP", Port: 3478}}
+		route := &stunnerv1.UDPRoute{ObjectMeta: named(name)}
+		route.Spec.ParentRefs = []gwapiv1.ParentReference{{Name: gwapiv1.ObjectName(name)}}
+		route.Spec.Rules = []stunnerv1.UDPRouteRule{{BackendRefs: []stunnerv1.BackendRef{{Name: gwapiv1.ObjectName(name), Port: &port}}}}
+		objects = append(objects, gw, route, &corev1.Service{ObjectMeta: named(name), Spec: corev1.ServiceSpec{ClusterIP: "10.96.0.1"}})
+	}
+	for _, o := range objects {
+		l.inbox.put(change{object: o})
+	}
+	return l
+}
+
+// moved is a change of the endpoints of a Gateway.
+func moved(gateway string, turn int) change {
+	s := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "media", Name: gateway}, AddressType: discoveryv1.AddressTypeIPv4}
+	s.Labels = map[string]string{discoveryv1.LabelServiceName: gateway}
+	s.Endpoints = []discoveryv1.Endpoint{{Addresses: []string{fmt.Sprintf("10.0.%d.%d", turn>>8, turn&255)}}}
+	return change{object: s}
+}
+
+// A Gateway whose translation takes long is translated at once when something changes, and then seldom enough to take 5 % of a core. The change of another
+// Gateway is in its config in the same moment, and the last change of all is in the config soon.
+func TestAWideGatewayRestsAndASmallOneDoesNotWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const cost, seconds = 10 * time.Millisecond, 20
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		l, ts := pacedLoop("wide", "small"), &tasks{}
+		defer l.secrets.queue.ShutDown()
+		var wide []time.Time
+		l.since = func(u translate.Unit, begun time.Time) time.Duration {
+			if u.Kind != translate.KindGateway || u.Name != "wide" {
+				return time.Millisecond
+			}
+			wide = append(wide, begun)
+			return cost
+		}
+		go ts.do("translation", func(t *task) { l.run(ctx, t) })
+		serves := func(gateway string, turn int) bool {
+			synctest.Wait()
+			c := l.current(types.NamespacedName{Namespace: "media", Name: gateway})
+			return c != nil && len(c.Clusters) == 1 && slices.Contains(c.Clusters[0].Endpoints, fmt.Sprintf("10.0.%d.%d:<7000-7000>", turn>>8, turn&255))
+		}
+		l.inbox.put(moved("wide", 0))
+		if !serves("wide", 0) || !l.ready.Load() {
+			t.Fatal("the first change is not in the config at once")
+		}
+		time.Sleep(time.Second)
+		turn, before, begun := 0, len(wide), time.Now()
+		for time.Since(begun) < seconds*time.Second {
+			turn++
+			l.inbox.put(moved("wide", turn))
+			synctest.Wait()
+			l.inbox.put(moved("small", turn))
+			if !serves("small", turn) {
+				t.Fatalf("turn %d: the small Gateway waits", turn)
+			}
+			if turn == 1 && !serves("wide", turn) {
+				t.Error("the first change after a quiet time is not in the config at once")
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+		if used := time.Duration(len(wide)-before) * cost; used > seconds*time.Second*54/1000 || used < seconds*time.Second*4/100 {
+			t.Errorf("%d translations of the wide Gateway within %d s took %v", len(wide)-before, seconds, used)
+		}
+		time.Sleep(discovery.Rest(cost, unitShare))
+		if !serves("wide", turn) {
+			t.Error("the last change of the wide Gateway is not in its config")
+		}
+		l.inbox.put(moved("wide", turn+1))
+		l.inbox.put(change{object: &gwapiv1.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: "media", Name: "wide"}}, gone: true})
+		if synctest.Wait(); l.current(types.NamespacedName{Namespace: "media", Name: "wide"}) != nil || len(l.pacer.paces)+len(l.pacer.late) != 0 {
+			t.Errorf("a Gateway that is gone is served until its rest is over: %v", l.pacer)
+		}
+		cancel()
+		synctest.Wait()
+	})
+}
+
+// A process that stands still during one translation delays nothing, and neither does a small translation.
+func TestOneSlowTranslationIsNoReasonToRest(t *testing.T) {
+	u, now := translate.Unit{Kind: translate.KindGateway}, time.Unix(1_000, 0)
+	for _, c := range []struct {
+		name string
+		took []time.Duration
+		want time.Duration
+	}{
+		{"small", []time.Duration{time.Millisecond, time.Millisecond}, 0},
+		{"one stall", []time.Duration{time.Millisecond, time.Second}, 0},
+		{"a stall among wide ones", []time.Duration{10 * time.Millisecond, time.Second}, 190 * time.Millisecond},
+		{"wide", []time.Duration{time.Second, 10 * time.Millisecond}, 190 * time.Millisecond},
+		{"wide, then small", []time.Duration{10 * time.Millisecond, 10 * time.Millisecond, time.Millisecond}, 0},
+		{"as slow as can be", []time.Duration{time.Minute, time.Minute}, time.Second},
+	} {
+		p := newPacer()
+		for _, took := range c.took {
+			p.translated(u, took, now)
+		}
+		if p.allows(u, now) != (c.want == 0) || !p.allows(u, now.Add(c.want)) {
+			t.Errorf("%s: rests %v, want %v", c.name, p.paces[u].next.Sub(now), c.want)
+		}
+		p.forget(u)
+	}
+}

@@ -139,6 +139,11 @@ func PortConflict(network string, port int32, other string) Finding {
 	return finding(ReasonProtocolConflict, "%s port %d is taken by listener %q: TURN-UDP and TURN-DTLS share the UDP ports, TURN-TCP and TURN-TLS the TCP ports", network, port, other)
 }
 
+// PortHeld says that a listener has the port that cannot be served as it is written, and that stays as it was published.
+func PortHeld(network string, port int32, other string) Finding {
+	return finding(ReasonProtocolConflict, "%s port %d is that of listener %q, which is served as it was published before: mend or remove that listener, or use another port", network, port, other)
+}
+
 // PortOfProcess says that the process in the pod has the port for something else.
 func PortOfProcess(port int32, use string) Finding {
 	return finding(ReasonPortUnavailable, "tcp port %d of the pod is that of its %s: use another port, or another one in the pod with annotation stunner.l7mp.io/targetport", port, use)

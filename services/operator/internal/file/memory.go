@@ -15,7 +15,6 @@ import (
 
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/credential"
-	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
 // memory is what outlives the process: nothing secret, no object, only what must not change because the operator starts again.
@@ -65,10 +64,10 @@ func (m memory) withdraw(name string) {
 }
 
 // served returns the first of the listeners that wait and have been published.
-func (m memory) served(name string, waiting []translate.Waiting) (listener string, found bool) {
+func (m memory) served(name string, waiting []string) (listener string, found bool) {
 	for _, w := range waiting {
-		if slices.Contains(m.Listeners[name], w.Name) {
-			return w.Name, true
+		if slices.Contains(m.Listeners[name], w) {
+			return w, true
 		}
 	}
 	return "", false

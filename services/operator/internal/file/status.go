@@ -151,16 +151,6 @@ func (l *loop) writeObject(o resource.Object) error {
 	return l.out.writeYAML(path, o)
 }
 
-// keepObject writes an object that has not been written before, and leaves one alone that has.
-func (l *loop) keepObject(o resource.Object) error {
-	path := l.objectPath(o)
-	if _, err := os.Stat(path); err != nil {
-		return l.writeObject(o)
-	}
-	l.summary.rendered = append(l.summary.rendered, relative(l.Output, path))
-	return nil
-}
-
 func (l *loop) objectPath(o resource.Object) string {
 	namespace := o.GetNamespace()
 	if namespace == "" {

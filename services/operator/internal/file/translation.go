@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
@@ -56,7 +55,9 @@ func (l *loop) translate(r reading, now time.Time) (t translation, err error) {
 	}
 	t.view = t.view.WithHost(l.ports.host(l.Address, all))
 	for _, key := range t.view.Gateways() {
-		t.gateways = append(t.gateways, translate.Gateway(t.view, key, t.options))
+		opt := t.options
+		opt.Published = l.current(key)
+		t.gateways = append(t.gateways, translate.Gateway(t.view, key, opt))
 		l.meters.translations.Inc()
 	}
 	return t, nil
@@ -90,14 +91,8 @@ func (l *loop) apply(v *resource.View, r translate.Result) error {
 	}
 	var errs []error
 	for _, o := range r.ObjectsWith(l.current(key)) {
-		if _, service := o.(*corev1.Service); service && r.KeepServices {
-			errs = append(errs, l.keepObject(o))
-			continue
-		}
 		errs = append(errs, l.writeObject(o))
 	}
-	// A Service that is kept need not be among the objects.
-	l.summary.keepObjects = l.summary.keepObjects || r.KeepServices
 	return errors.Join(errs...)
 }
 
@@ -130,11 +125,7 @@ func (l *loop) current(key types.NamespacedName) *config.Config {
 
 // publish hands a config to discovery unless that would take something away by mistake.
 func (l *loop) publish(key types.NamespacedName, r translate.Result) {
-	old := l.current(key)
-	next := r.ConfigAfter(old)
-	if next == nil {
-		return
-	}
+	old, next := l.current(key), r.Config
 	if why := l.objection(r, old, *next); why != "" {
 		l.summary.note(key, why)
 		return

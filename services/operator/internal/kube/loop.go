@@ -192,6 +192,9 @@ func (l *loop) translate(u translate.Unit) (complete bool) {
 	told := resource.Facts{}
 	opt := l.options
 	opt.Now = metav1.Now()
+	if u.Kind == translate.KindGateway {
+		opt.Published = l.current(u.NamespacedName)
+	}
 	out := u.Translate(l.view.Telling(told), opt)
 	l.meters.translations.Inc()
 	l.readers.Told(u, told)
@@ -231,7 +234,7 @@ func (l *loop) jobOf(u translate.Unit, out translate.Outcome, givenAway bool) jo
 	case r == nil || !out.Ours:
 	case !r.Keep && l.current(u.NamespacedName) != nil:
 		j.objects, j.complete = r.ObjectsWith(l.current(u.NamespacedName)), true
-		j.keepServices, j.keepReplicas = r.KeepServices, r.KeepReplicas
+		j.keepReplicas = r.KeepReplicas
 		if r.Managed() {
 			j.standby = l.current(u.NamespacedName)
 		}
@@ -269,15 +272,11 @@ func (l *loop) withdraw(key types.NamespacedName) bool {
 // publish publishes a config unless that would take a listener away by mistake: one that cannot be served now, and that was served by
 // dataplanes when this process began. They hold the config that they have.
 func (l *loop) publish(key types.NamespacedName, r *translate.Result) {
-	old := l.current(key)
-	next := r.ConfigAfter(old)
-	if next == nil {
-		return
-	}
-	if old == nil {
-		for _, w := range r.Waiting {
-			if slices.Contains(l.shown(key), w.Name) {
-				l.log.Warn("publish no config: a listener that was served cannot be now", "gateway", key, "listener", w.Name)
+	next := r.Config
+	if l.current(key) == nil {
+		for _, listener := range r.Waiting {
+			if slices.Contains(l.shown(key), listener) {
+				l.log.Warn("publish no config: a listener that was served cannot be now", "gateway", key, "listener", listener)
 				return
 			}
 		}

@@ -43,8 +43,9 @@ type job struct {
 	uid     types.UID
 	version string
 	// objects are those of a Gateway. When the list is complete, others that belong to the Gateway go.
-	objects      []resource.Object
-	complete     bool
+	objects  []resource.Object
+	complete bool
+	// keepServices leaves Services that exist as they are.
 	keepServices bool
 	keepReplicas bool
 	// standby is what pods of the Gateway start with while nobody serves it; nil where there are no pods of ours.
@@ -125,7 +126,7 @@ func (w *writer) want(u translate.Unit, j job) {
 	}
 	if j.ours && !j.complete && before.uid == j.uid { // what has been made stays wanted, whatever is wrong now
 		j.objects, j.complete, j.standby = before.objects, before.complete, before.standby
-		j.keepServices, j.keepReplicas = before.keepServices, before.keepReplicas
+		j.keepReplicas = before.keepReplicas
 	}
 	if known && reflect.DeepEqual(before, j) {
 		return // it has been done, or is being tried
@@ -314,7 +315,7 @@ func (w *writer) writeObjects(ctx context.Context, u translate.Unit, j job) (err
 		errs = append(errs, err)
 		found.note(o, err)
 	}
-	swept := w.sweep(ctx, u.NamespacedName, wanted, missing, j)
+	swept := w.sweep(ctx, u.NamespacedName, wanted, missing)
 	err = errors.Join(append(errs, swept)...)
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -468,14 +469,14 @@ func (w *writer) count(o resource.Object, verb string) {
 }
 
 // sweep deletes what belongs to a Gateway and is not wanted any more; but not what one that is missing is to take the place of.
-func (w *writer) sweep(ctx context.Context, gateway types.NamespacedName, keep, missing []resource.Object, j job) error {
+func (w *writer) sweep(ctx context.Context, gateway types.NamespacedName, keep, missing []resource.Object) error {
 	wanted := map[objectID]bool{}
 	for _, o := range keep {
 		wanted[idOf(o)] = true
 	}
 	var errs []error
 	for _, like := range append(append(written(), scaling()...), &corev1.Service{}) {
-		if _, service := like.(*corev1.Service); service && j.keepServices || slices.ContainsFunc(missing, func(o resource.Object) bool { return succeeds(o, like) }) {
+		if slices.ContainsFunc(missing, func(o resource.Object) bool { return succeeds(o, like) }) {
 			continue
 		}
 		c := w.clientOf(like)

@@ -17,8 +17,11 @@ import (
 func (d draft) config() config.Config {
 	c := config.Config{Admin: d.admin(), Auth: d.auth, Clusters: d.clusters}
 	for _, l := range d.listeners {
-		if l.served() {
+		switch {
+		case l.served():
 			c.Listeners = append(c.Listeners, d.configListener(l))
+		case l.held != nil:
+			c.Listeners = append(c.Listeners, d.heldListener(l))
 		}
 	}
 	c.Default()

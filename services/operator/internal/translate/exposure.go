@@ -14,32 +14,60 @@ import (
 )
 
 // exposuresOf says which Services expose which listeners. The Service called like the Gateway carries the transport of its first listener;
-// a second one, called <gateway>-tcp or <gateway>-udp, the other transport.
-func exposuresOf(gw *gwapiv1.Gateway, w wishes, listeners []*listener) []manifest.Exposure {
+// a second one, called <gateway>-tcp or <gateway>-udp, the other transport. A Service that has a port of a listener that waits stays, with that port.
+func (d draft) exposuresOf() []manifest.Exposure {
 	var exposures []manifest.Exposure
-	for _, network := range networksOf(w, listeners) {
-		e := manifest.Exposure{
-			Name:          gw.Name,
-			Type:          w.serviceType,
-			HealthPort:    w.healthPort,
-			SourceAddress: w.sourceAddress,
-			Affinity:      w.affinity,
-			Address:       wishedAddress(gw),
-			ExternalIPs:   w.externalIPs,
-			Hostname:      wishedHostname(gw),
+	for i, network := range networksOf(d.wishes, d.listeners) {
+		name := d.gateway.Name
+		if i > 0 {
+			name += "-" + network
 		}
-		if len(exposures) > 0 {
-			e.Name += "-" + network
+		exposures = append(exposures, d.exposure(name, network))
+	}
+	for _, name := range serviceNames(d.gateway) {
+		known := slices.ContainsFunc(exposures, func(e manifest.Exposure) bool { return e.Name == name })
+		if e := d.exposure(name, ""); !known && len(e.Ports) > 0 {
+			exposures = append(exposures, e)
 		}
-		for _, l := range listeners {
-			if l.accepted.OK() && (w.mixed == together || l.network() == network) {
-				l.exposed = true
-				e.Ports = append(e.Ports, portOf(l, w))
-			}
-		}
-		exposures = append(exposures, e)
 	}
 	return exposures
+}
+
+// serviceNames are all names that Services of a Gateway have.
+func serviceNames(gw *gwapiv1.Gateway) []string {
+	return []string{gw.Name, gw.Name + "-tcp", gw.Name + "-udp"}
+}
+
+// exposure is a Service with the ports of those listeners whose transport it carries, and with the ports that it has of listeners that wait. Without a
+// network it carries no transport.
+func (d draft) exposure(name, network string) manifest.Exposure {
+	e := manifest.Exposure{
+		Name:          name,
+		Type:          d.wishes.serviceType,
+		HealthPort:    d.wishes.healthPort,
+		SourceAddress: d.wishes.sourceAddress,
+		Affinity:      d.wishes.affinity,
+		Address:       wishedAddress(d.gateway),
+		ExternalIPs:   d.wishes.externalIPs,
+		Hostname:      wishedHostname(d.gateway),
+	}
+	for _, l := range d.listeners {
+		carried := network != "" && (d.wishes.mixed == together || l.network() == network)
+		var ports []manifest.Port
+		switch {
+		case l.held != nil:
+			for _, door := range l.doors {
+				if door.service == name || door.service == "" && carried {
+					ports = append(ports, door.port)
+				}
+			}
+		case l.accepted.OK() && carried:
+			ports = append(ports, portOf(l, d.wishes))
+		}
+		l.exposed = l.exposed || len(ports) > 0
+		e.Ports = append(e.Ports, ports...)
+	}
+	return e
 }
 
 // layOver gives the Services what the Dataplane asks for, and says where a Service that exists will not take it.
@@ -76,7 +104,7 @@ func (d draft) unaddressed() []string {
 func networksOf(w wishes, listeners []*listener) []string {
 	var networks []string
 	for _, l := range listeners {
-		if !l.accepted.OK() {
+		if !l.accepted.OK() && l.held == nil {
 			continue
 		}
 		if len(networks) == 0 {

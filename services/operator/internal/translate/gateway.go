@@ -33,9 +33,10 @@ func Gateway(v *resource.View, key types.NamespacedName, opt Options) Result {
 	d.auth, unauthentic = d.authOf()
 	d.wishes, unreadable = wishesOf(gw, d.parameters.config)
 	d.listeners = listenersOf(v, gw, d.wishes, d.parameters)
+	d.hold()
 	attachRoutes(v, gw, d.listeners)
 	d.clusters, d.named = clustersOf(v, d.listeners, d.parameters, opt)
-	d.exposures = exposuresOf(gw, d.wishes, d.listeners)
+	d.exposures = d.exposuresOf()
 	d.notes = append(d.wishes.notes, d.layOver()...)
 	d.workload, unmakeable = d.workloadOf()
 	d.notes = append(d.notes, d.scaled()...)
@@ -194,7 +195,7 @@ func (d draft) assemble(refused condition.Finding) Result {
 			if d.parameters.dataplane != nil {
 				r.RelayPorts = manifest.RelayPorts(d.parameters.dataplane)
 			}
-			r.KeepServices, r.KeepReplicas = len(r.Waiting) > 0, d.keepsReplicas()
+			r.KeepReplicas = d.keepsReplicas()
 		}
 	}
 	r.Keep = !refused.OK()

@@ -40,12 +40,22 @@ type listener struct {
 	routes  []*resource.Route
 	exposed bool
 	address address
+
+	// held is the form in which a listener that waits is published, and doors are the ports of Services that lead to it; both are empty where it is not
+	// published.
+	held  *config.Listener
+	doors []door
 }
 
 func (l *listener) name() string { return string(l.spec.Name) }
 
 // network is "udp" or "tcp": what the listener occupies a port of.
-func (l *listener) network() string { return l.protocol.Network() }
+func (l *listener) network() string {
+	if l.held != nil {
+		return l.held.Protocol.Network()
+	}
+	return l.protocol.Network()
+}
 
 // served tells whether the listener can be part of a config.
 func (l *listener) served() bool {

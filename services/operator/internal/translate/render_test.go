@@ -90,7 +90,7 @@ func (o outcome) renderConfigs(t testing.TB) []byte {
 			documents = append(documents, mustMarshal(t, r.Config))
 		}
 		for _, l := range r.Waiting {
-			documents = append(documents, fmt.Appendf(nil, "# %s waits\n", l.Name))
+			documents = append(documents, fmt.Appendf(nil, "# %s waits\n", l))
 		}
 	}
 	return bytes.Join(documents, []byte("---\n"))
@@ -101,9 +101,6 @@ func (o outcome) renderObjects(t testing.TB, kinds ...string) []byte {
 	t.Helper()
 	var documents [][]byte
 	for _, r := range o.Gateways {
-		if r.KeepServices && (len(kinds) == 0 || slices.Contains(kinds, "Service")) {
-			documents = append(documents, fmt.Appendf(nil, "# %s: Services that exist stay\n", r.Gateway))
-		}
 		for _, object := range r.Objects {
 			if len(kinds) > 0 && !slices.Contains(kinds, object.GetObjectKind().GroupVersionKind().Kind) {
 				continue

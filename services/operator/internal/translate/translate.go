@@ -38,6 +38,8 @@ type Options struct {
 	OwnConfigs OwnConfigs
 	// TrustClassSecrets lets a GatewayConfig that a GatewayClass names read Secrets of other namespaces without a ReferenceGrant.
 	TrustClassSecrets bool
+	// Published is the config that the Gateway is served with now; nil for none. Listeners that wait stay as they are there.
+	Published *config.Config
 	// Partial says that the view holds some namespaces only.
 	Partial bool
 	// Now is the time that new condition transitions get.
@@ -64,19 +66,15 @@ type Result struct {
 	Ours bool
 	// Keep means that the published config and objects must stay as they are. Config and Objects are then nil.
 	Keep bool
-	// Config is the dataplane config.
+	// Config is the dataplane config to publish. Listeners that wait are in it as they were published before, if they were.
 	Config *config.Config
 	// Named are the clusters of Config with Services under their DNS names: what people are shown.
 	Named []config.Cluster
-	// Waiting are listeners of the Gateway that are not in Config because something is wrong with them. ConfigAfter brings those back that
-	// have been published before.
-	Waiting []Waiting
+	// Waiting are the listeners that cannot be served as they are written, by their names in a config.
+	Waiting []string
 	// Objects are all objects that the Gateway needs, sorted by kind and name. One that is not here and that belongs to the Gateway
 	// is no longer wanted.
 	Objects []resource.Object
-	// KeepServices means that the Services of the Gateway that exist must stay as they are, whatever is in Objects: one of their ports may
-	// belong to a listener that waits. A Service that does not exist yet is made.
-	KeepServices bool
 	// Skeleton are those of the objects that can be made without a config, Services and what runs pods. Of a Gateway that is kept, one of them
 	// that is gone may be made again: it needs nothing of what is missing.
 	Skeleton []resource.Object
@@ -88,21 +86,6 @@ type Result struct {
 	Status gwapiv1.GatewayStatus
 	// Notes are remarks for the log and for events that fit no condition.
 	Notes []string
-}
-
-// Waiting is a listener that cannot be served as it is written. Until it can it stays as it was published, except for what its clients
-// may reach, and for the address at which they find it.
-type Waiting struct {
-	// Name and Routes are those of config.Listener.
-	Name   string
-	Routes []string
-	// Protocol, PublicAddress, PublicPort and ServiceAddresses are those of config.Listener, as far as they are known. The addresses replace the
-	// published ones if the listener is found by the port that was published.
-	Protocol      config.Protocol
-	PublicAddress string
-	PublicPort    int
-
-	ServiceAddresses []string
 }
 
 // RouteResult is what becomes of one route.

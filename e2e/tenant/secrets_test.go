@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"strings"
-	"testing"
 
 	eventsv1 "k8s.io/api/events/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -57,10 +56,9 @@ spec:
 
 const ungranted = `RefNotPermitted|ReferenceGrant`
 
-// K-02, K-04: no Secret of another namespace comes to a tenant, whatever field of whatever object names it.
-func TestSecrets(t *testing.T) {
-	t.Parallel()
-	run(t, []attempt{
+// secretAttempts: no Secret of another namespace comes to a tenant, whatever field of whatever object names it.
+func secretAttempts() []attempt {
+	return []attempt{
 		{
 			name:  "the password of an own GatewayConfig is a key of a Secret in kube-system",
 			apply: ownConfig(`userName: caller, password: {name: cloud-admin, namespace: kube-system, key: token}`),
@@ -222,7 +220,7 @@ spec: {from: [{group: stunner.l7mp.io, kind: GatewayConfig, namespace: TENANT}],
 				n.finds("answer of the auth service", n.iceServers(`{"gateways":[{"namespace":"`+n.name+`"}]}`))
 			},
 		},
-	})
+	}
 }
 
 // lacks holds that the tenant finds a secret nowhere.

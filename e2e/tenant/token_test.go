@@ -1,20 +1,267 @@
 package tenant
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
+	"strings"
 	"sync"
+	"time"
 
+	"github.com/coder/websocket"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 )
 
 const audience = "stunner-discovery"
+
+// shared is what a dataplane pod of the victim has for labels.
+var victims = map[string]string{"app": "stunner", "stunner.l7mp.io/related-gateway-name": "front-door", "stunner.l7mp.io/related-gateway-namespace": "victim"}
+
+// Bounds of what a pod may cost.
+const (
+	flips       = 500
+	flipPause   = 2 * time.Millisecond
+	flipWrites  = 6
+	podStreams  = 64
+	fairStreams = 16
+)
+
+// tokenAttempts: config discovery tells a tenant's pod of the tenant's Gateways only, and believes it about itself only.
+func tokenAttempts() []attempt {
+	const theirs = "/api/v1/configs/victim/front-door"
+	everything := []string{theirs, "/api/v1/configs", "/api/v1/configs/victim", "/api/v1/configs/victim/side-door", "/api/v1/configs/lobby/lounge", "/api/v1/reports"}
+	nobody := func(code int, token func(*tenant) string) func(*tenant) {
+		return func(n *tenant) {
+			n.Helper()
+			shown := token(n)
+			for _, path := range everything {
+				n.gets(shown, path, code)
+				n.gets(shown, path+"?watch=true", code)
+			}
+		}
+	}
+	pod := func(labels map[string]string) func(*tenant) string {
+		return func(n *tenant) string {
+			own := map[string]string{}
+			for key, value := range labels {
+				own[key] = strings.ReplaceAll(value, "TENANT", n.name)
+			}
+			return n.podToken("spy", own)
+		}
+	}
+	return []attempt{
+		{name: "a pod shows no token", try: nobody(401, func(*tenant) string { return "" })},
+		{name: "a pod shows a token that nobody has made", try: nobody(401, func(*tenant) string { return "eyJhbGciOiJub25lIn0.eyJzdWIiOiJzeXN0ZW06YWRtaW4ifQ." })},
+		{name: "a pod shows the token for the API server", try: nobody(401, func(n *tenant) string { return n.tokenOf(n.account("spy"), nil) })},
+		{name: "a pod shows a token for another audience", try: nobody(401, func(n *tenant) string { return n.tokenOf(n.account("spy"), nil, "stunner-auth") })},
+		{name: "an account without a pod shows a token for config discovery", try: nobody(403, func(n *tenant) string { return n.tokenOf(n.account("spy"), nil, audience) })},
+		{name: "an account has the name of the auth service's", try: nobody(403, func(n *tenant) string { return n.tokenOf(n.account("stunner-auth"), nil, audience) })},
+		{name: "an account has the name of the operator's", try: nobody(403, func(n *tenant) string { return n.tokenOf(n.account("stunner-operator"), nil, audience) })},
+		{name: "a pod without labels asks for the victim's config", try: nobody(403, pod(nil))},
+		{name: "a pod has the labels of the victim's dataplane", try: nobody(403, pod(victims))},
+		{name: "a pod has the name of the victim's Gateway in its labels, and its own namespace", try: nobody(403, pod(map[string]string{
+			"app": "stunner", "stunner.l7mp.io/related-gateway-name": "front-door", "stunner.l7mp.io/related-gateway-namespace": "TENANT"}))},
+		{name: "a pod has an empty name of a Gateway in its labels", try: nobody(403, pod(map[string]string{
+			"app": "stunner", "stunner.l7mp.io/related-gateway-name": "", "stunner.l7mp.io/related-gateway-namespace": "TENANT"}))},
+		{
+			name: "the labels of a pod change after its token was looked at",
+			try: func(n *tenant) {
+				token := n.podToken("spy", map[string]string{"app": "stunner", "stunner.l7mp.io/related-gateway-name": "door", "stunner.l7mp.io/related-gateway-namespace": n.name})
+				n.gets(token, "/api/v1/configs/"+n.name+"/door", 404)
+				n.must(n.Patch(n.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: n.name, Name: "spy"}}, mergePatch(map[string]any{"metadata": map[string]any{"labels": victims}})))
+				n.gets(token, theirs, 403)
+			},
+		},
+		{
+			name:  "a path leads from the tenant's config to the victim's",
+			apply: gateway(""),
+			try: func(n *tenant) {
+				token := n.podToken("spy", map[string]string{"app": "stunner", "stunner.l7mp.io/related-gateway-name": "door", "stunner.l7mp.io/related-gateway-namespace": n.name})
+				for _, path := range []string{
+					"/api/v1/configs/TENANT/../victim/front-door", "/api/v1/configs/TENANT/door/../../victim/front-door", "/api/v1/configs/TENANT%2Fdoor%2F..%2F..%2Fvictim/front-door",
+					"/api/v1/configs/TENANT/..%2fvictim%2ffront-door", "/api/v1/configs//victim/front-door", "/api/v1/configs/victim%2ffront-door", "/api/v1/configs/TENANT/door?id=victim/front-door",
+					"/api/v1/configs/TENANT/door%00/victim", "/api/v1/configs/%76ictim/front-door", "/api/v1/configs/", "/api/v1/configs/TENANT/",
+				} {
+					code, body := n.ask(token, strings.ReplaceAll(path, "TENANT", n.name))
+					n.finds(path, body)
+					if strings.Contains(string(body), "victim/front-door/udp") {
+						n.Errorf("%s: %d %s", path, code, body)
+					}
+				}
+			},
+		},
+		{
+			name: "the tenant asks for a token of the auth service's account",
+			try: func(n *tenant) {
+				request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: []string{audience}}}
+				n.isRefused(n.SubResource("token").Create(n.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: "stunner-auth"}}, request), "forbidden")
+			},
+		},
+		{
+			name: "the tenant acts as the operator",
+			try: func(n *tenant) {
+				access, err := control.User(n.name)
+				n.must(err)
+				out, err := control.Command(n.Context(), "get", "secrets", "-n", "kube-system", "--kubeconfig", access.Kubeconfig, "--as", "system:serviceaccount:stunner-system:stunner-operator").CombinedOutput()
+				if err == nil || !strings.Contains(string(out), "cannot impersonate") {
+					n.Errorf("the API server answers %v: %s", err, out)
+				}
+			},
+		},
+		{
+			name:  "a pod reports in the name of the victim's dataplane",
+			apply: gateway(""),
+			try: func(n *tenant) {
+				names, err := house.podOf(n.Context(), house.victim.doors["victim/front-door"].ObjectKey)
+				n.must(err)
+				before, err := bed.Metric(n.Context(), "http://"+house.health+"/metrics", "stunner_operator_discovery_refused_total")
+				n.must(err)
+				stream := n.stream("door")
+				for _, report := range []string{
+					`{"id":"victim/front-door","pod":"` + names + `","accepted":false,"error":"all is lost","draining":true}`,
+					`{"id":"` + n.name + `/door","pod":"` + names + `","accepted":false,"allocations":999999}`,
+					`{"id":"victim/front-door","pod":"spy-of-door","accepted":false,"allocations":999999}`,
+				} {
+					n.must(stream.Write(n.Context(), websocket.MessageText, []byte(`{"report":`+report+`}`)))
+				}
+				n.await(func(ctx context.Context) error {
+					now, err := bed.Metric(ctx, "http://"+house.health+"/metrics", "stunner_operator_discovery_refused_total")
+					if err == nil && now < before+2 { // the first one is about another config than that of the stream
+						err = fmt.Errorf("%.0f refusals, before %.0f", now, before)
+					}
+					return err
+				})
+			},
+		},
+		{
+			name:  "a pod reports what no dataplane can",
+			apply: gateway(""),
+			try: func(n *tenant) {
+				stream := n.stream("door")
+				for _, report := range []string{
+					`{"report":{"id":"TENANT/door","pod":"spy-of-door","accepted":false,"allocations":9223372036854775807,"error":"` + strings.Repeat("x\n", 10_000) + `"}}`,
+					`{"report":{"id":"TENANT/door","pod":"spy-of-door","accepted":true,"allocations":-1}}`, `{"report":[]}`, `null`, `{`,
+					`{"report":{"id":"TENANT/door","pod":"spy-of-door","accepted":false,"revision":"` + strings.Repeat("r", 10_000) + `","error":"\u0000\u202e"}}`,
+				} {
+					n.must(stream.Write(n.Context(), websocket.MessageText, []byte(strings.ReplaceAll(report, "TENANT", n.name))))
+				}
+				n.settles()
+				text, err := n.says(n.Context(), "gateway/door")
+				n.must(err)
+				if len(text) > 4096 {
+					n.Errorf("the status of the Gateway takes %d bytes", len(text))
+				}
+			},
+		},
+		{
+			name:  "a pod reports without end, each time something else",
+			apply: gateway(""),
+			try: func(n *tenant) {
+				_, revision := n.ask(n.doorToken("door"), "/api/v1/configs/"+n.name+"/door")
+				stream, begun := n.stream("door"), time.Now()
+				for i := range flips {
+					n.must(stream.Write(n.Context(), websocket.MessageText, fmt.Appendf(nil, `{"report":{"id":"%s/door","pod":"spy-of-door","accepted":%t,"draining":%t,"error":"%d of %d","allocations":%d}}`,
+						n.name, i%2 == 0, i%3 == 0, i, len(revision), i)))
+					time.Sleep(flipPause) // the pace of the attack
+				}
+				n.settles()
+				var writes []string
+				for _, w := range n.writes(begun) {
+					if strings.Contains(w, "gateways/") || strings.Contains(w, "pods/") {
+						writes = append(writes, w)
+					}
+				}
+				if took := time.Since(begun); float64(len(writes)) > flipWrites+took.Seconds() {
+					n.Errorf("%d reports in %s make the operator write %d times", flips, took, len(writes))
+				}
+			},
+		},
+		{
+			name:  "a pod opens one stream beside the other",
+			apply: gateway(""),
+			try: func(n *tenant) {
+				token, open := n.doorToken("door"), 0
+				for range podStreams {
+					if _, err := n.dial(token, "door"); err == nil {
+						open++
+					}
+				}
+				if open > fairStreams {
+					n.Errorf("one pod has %d streams open", open)
+				}
+			},
+		},
+	}
+}
+
+// gets holds that config discovery answers a request with a code, and without any secret.
+func (n *tenant) gets(token, path string, want int) {
+	n.Helper()
+	code, body := n.ask(token, path)
+	if code != want {
+		n.Errorf("%s is answered with %d, want %d: %.200s", path, code, want, body)
+	}
+	n.finds(path, body)
+}
+
+// mergePatch is a merge patch.
+func mergePatch(fields map[string]any) client.Patch {
+	text, err := json.Marshal(fields)
+	if err != nil {
+		panic(err) // maps of strings
+	}
+	return client.RawPatch(types.MergePatchType, text)
+}
+
+// doorToken is a token of a pod that the tenant has labelled as a dataplane of its Gateway.
+func (n *tenant) doorToken(gateway string) string {
+	n.Helper()
+	return n.podToken("spy-of-"+gateway, map[string]string{
+		"app": "stunner", "stunner.l7mp.io/related-gateway-name": gateway, "stunner.l7mp.io/related-gateway-namespace": n.name,
+	})
+}
+
+// stream follows the config of a Gateway of the tenant, as a dataplane does.
+func (n *tenant) stream(gateway string) *websocket.Conn {
+	n.Helper()
+	conn, err := n.dial(n.doorToken(gateway), gateway)
+	n.must(err)
+	return conn
+}
+
+func (n *tenant) dial(token, gateway string) (*websocket.Conn, error) {
+	n.Helper()
+	client, err := secure()
+	n.must(err)
+	conn, response, err := websocket.Dial(n.Context(), "https://localhost:"+portOf(house.discovery)+"/api/v1/configs/"+n.name+"/"+gateway+"?watch=true",
+		&websocket.DialOptions{HTTPClient: client, HTTPHeader: http.Header{"Authorization": {"Bearer " + token}}})
+	if err != nil {
+		return nil, fmt.Errorf("follow config: %w: %v", err, response)
+	}
+	n.Cleanup(func() { _ = conn.CloseNow() })
+	conn.SetReadLimit(32 << 20)
+	ctx := context.WithoutCancel(n.Context())
+	go func() { // answers pings, too
+		for {
+			if _, _, err := conn.Read(ctx); err != nil {
+				return
+			}
+		}
+	}()
+	return conn, nil
+}
 
 // account makes a ServiceAccount of the tenant.
 func (n *tenant) account(name string) *corev1.ServiceAccount {

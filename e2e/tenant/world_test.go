@@ -401,6 +401,8 @@ func (v *victim) proceeds(ctx context.Context, gateway string) error {
 	address := fmt.Sprintf("%s%d.%d", laterPrefix, v.later/250, v.later%250+1)
 	name := fmt.Sprintf("later-%d", v.later)
 	v.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, patience/4)
+	defer cancel()
 	d := v.doors[gateway]
 	if err := v.house.Create(ctx, &discoveryv1.EndpointSlice{
 		ObjectMeta:  metav1.ObjectMeta{Namespace: d.Namespace, Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: "sfu"}},

@@ -1,0 +1,195 @@
+package tenant
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// marks are labels and annotations that say that an object is the operator's, and belongs to the victim's Gateway.
+const marks = `labels: {app: stunner, stunner.l7mp.io/owned-by: stunner, stunner.l7mp.io/related-gateway-name: front-door, stunner.l7mp.io/related-gateway-namespace: victim,
+    gateway.networking.k8s.io/gateway-name: front-door}, annotations: {stunner.l7mp.io/related-gateway-name: victim/front-door}`
+
+const podTemplate = `replicas: 0, selector: {matchLabels: {app: stunner, stunner.l7mp.io/related-gateway-name: front-door, stunner.l7mp.io/related-gateway-namespace: victim}},
+  template: {metadata: {labels: {app: stunner, stunner.l7mp.io/related-gateway-name: front-door, stunner.l7mp.io/related-gateway-namespace: victim}}, spec: {containers: [{name: c, image: example.net/c}]}}`
+
+// nameAttempts: names, labels and owner references of objects of a tenant make them nobody else's, and those of others not the tenant's.
+func nameAttempts() []attempt {
+	var attempts []attempt
+	for kind, text := range map[string]string{
+		"Service":       `{apiVersion: v1, kind: Service, metadata: {name: front-door, ` + marks + `}, spec: {externalIPs: [192.0.2.222], ports: [{port: 3478, protocol: UDP}]}}`,
+		"ConfigMap":     `{apiVersion: v1, kind: ConfigMap, metadata: {name: front-door, ` + marks + `}, data: {stunnerd.conf: "{}"}}`,
+		"Secret":        `{apiVersion: v1, kind: Secret, type: stunner.l7mp.io/standby-config, metadata: {name: front-door-standby, ` + marks + `}, stringData: {stunnerd.conf.gz: mine}}`,
+		"Deployment":    `{apiVersion: apps/v1, kind: Deployment, metadata: {name: front-door, ` + marks + `}, spec: {` + podTemplate + `}}`,
+		"DaemonSet":     `{apiVersion: apps/v1, kind: DaemonSet, metadata: {name: front-door, ` + marks + `}, spec: {` + strings.TrimPrefix(podTemplate, "replicas: 0, ") + `}}`,
+		"NetworkPolicy": `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: front-door, ` + marks + `}, spec: {podSelector: {}}}`,
+		"PodDisruptionBudget": `{apiVersion: policy/v1, kind: PodDisruptionBudget, metadata: {name: front-door, ` + marks +
+			`}, spec: {maxUnavailable: 0, selector: {matchLabels: {stunner.l7mp.io/related-gateway-name: front-door}}}}`,
+		"Pod": `{apiVersion: v1, kind: Pod, metadata: {name: front-door, ` + marks + `}, spec: {containers: [{name: c, image: example.net/c}]}}`,
+	} {
+		attempts = append(attempts, attempt{
+			name:  "a " + kind + " is marked as one of the victim's Gateway",
+			apply: `{apiVersion: v1, kind: ServiceAccount, metadata: {name: default}}` + "\n---\n" + text + "\n---\n" + gateway(""),
+			try:   func(n *tenant) { n.ownsItsObjects("door") },
+		})
+	}
+	// What stands where the operator wants to write, before it does.
+	for kind, text := range map[string]string{
+		"Service":    `{apiVersion: v1, kind: Service, metadata: {name: door}, spec: {ports: [{port: 1, protocol: UDP}]}}`,
+		"Deployment": `{apiVersion: apps/v1, kind: Deployment, metadata: {name: door}, spec: {` + podTemplate + `}}`,
+		"ConfigMap":  `{apiVersion: v1, kind: ConfigMap, metadata: {name: door}, data: {own: words}}`,
+		"Secret":     `{apiVersion: v1, kind: Secret, metadata: {name: door-standby}, stringData: {own: words}}`,
+	} {
+		attempts = append(attempts, attempt{
+			name:  "a " + kind + " of people has the name of one that the operator wants to make",
+			apply: text,
+			try: func(n *tenant) {
+				o := n.read(text)[0]
+				n.must(house.Get(n.Context(), client.ObjectKeyFromObject(o), o))
+				n.more(gateway(""))
+				now := o.DeepCopy()
+				n.must(house.Get(n.Context(), client.ObjectKeyFromObject(o), now))
+				if now.GetUID() != o.GetUID() || !reflect.DeepEqual(o.GetLabels(), now.GetLabels()) || !reflect.DeepEqual(o.Object["data"], now.Object["data"]) {
+					n.Errorf("the operator has written %s:\n%v\nbefore\n%v", o.GetName(), now.Object, o.Object)
+				}
+			},
+		})
+	}
+	long := strings.Repeat("n", 60)
+	return append(attempts, []attempt{
+		{
+			name:  "an object belongs to the victim's Gateway by an owner reference",
+			apply: gateway(""),
+			try: func(n *tenant) {
+				gw := n.read(gateway(""))[0]
+				n.must(house.Get(n.Context(), house.victim.doors["victim/front-door"].ObjectKey, gw))
+				yes := true
+				n.must(n.Create(n.Context(), &corev1.Service{
+					ObjectMeta: metav1.ObjectMeta{Namespace: n.name, Name: "trap", Annotations: map[string]string{"stunner.l7mp.io/related-gateway-name": "victim/front-door"},
+						Labels:          map[string]string{"stunner.l7mp.io/owned-by": "stunner"},
+						OwnerReferences: []metav1.OwnerReference{{APIVersion: "gateway.networking.k8s.io/v1", Kind: "Gateway", Name: "front-door", UID: gw.GetUID(), Controller: &yes}}},
+					Spec: corev1.ServiceSpec{ExternalIPs: []string{"192.0.2.222"}, Ports: []corev1.ServicePort{{Port: 3478, Protocol: corev1.ProtocolUDP}}},
+				}))
+				n.settles()
+			},
+		},
+		{
+			name: "labels and annotations of infrastructure are those by which the operator knows its objects",
+			apply: gateway(`, infrastructure: {labels: {app: stunner-operator, stunner.l7mp.io/owned-by: nobody, stunner.l7mp.io/related-gateway-name: front-door, stunner.l7mp.io/related-gateway-namespace: victim,
+    gateway.networking.k8s.io/gateway-name: front-door}, annotations: {stunner.l7mp.io/related-gateway-name: victim/front-door, stunner.l7mp.io/applied: "0"}}`),
+			try: func(n *tenant) { n.ownsItsObjects("door") },
+		},
+		{
+			name:  "labels and annotations of a Gateway are those by which the operator knows its objects",
+			apply: strings.Replace(gateway(""), "metadata: {name: door}", "metadata: {name: door, "+strings.Replace(marks, "annotations: {", "annotations: {stunner.l7mp.io/applied: '0', ", 1)+"}", 1),
+			try: func(n *tenant) {
+				n.ownsItsObjects("door")
+				n.comesToRest()
+			},
+		},
+		{
+			name:  "a Gateway has annotations of 200 kB",
+			apply: strings.Replace(gateway(""), "metadata: {name: door}", `metadata: {name: door, annotations: {example.net/much: "`+strings.Repeat("x", 200<<10)+`"}}`, 1),
+			try:   func(n *tenant) { n.comesToRest() },
+		},
+		{
+			name:  "a Gateway has annotations of 250 kB",
+			apply: strings.Replace(gateway(""), "metadata: {name: door}", `metadata: {name: door, annotations: {example.net/much: "`+strings.Repeat("x", 250<<10)+`"}}`, 1),
+			told:  map[string]string{"gateway/door": `annotations`},
+			try:   func(n *tenant) { n.comesToRest() },
+		},
+		{
+			name:  "a Gateway has a name that leaves no room for that of a Service",
+			apply: strings.ReplaceAll(gateway(""), "name: door}", "name: "+long+"}"),
+			told:  map[string]string{"gateway/" + long: `Accepted=False`},
+		},
+		{
+			name:  "a Gateway has a name with dots",
+			apply: strings.ReplaceAll(gateway(""), "name: door}", "name: victim.front-door}"),
+			told:  map[string]string{"gateway/victim.front-door": `Accepted=False`},
+		},
+		{
+			name:  "a Gateway has the name of the second Service of another one",
+			apply: strings.ReplaceAll(wish("", ""), "[]", "[]") + "\n---\n" + strings.ReplaceAll(gateway(""), "name: door}", "name: door-tcp}"),
+			try:   func(n *tenant) { n.comesToRest() },
+		},
+		{
+			name:  "a Gateway has the most listeners, and each has the longest name",
+			apply: `{apiVersion: gateway.networking.k8s.io/v1, kind: Gateway, metadata: {name: door}, spec: {gatewayClassName: stunner, listeners: [` + listenersOf(64) + `]}}`,
+			try:   func(n *tenant) { n.comesToRest() },
+		},
+		{
+			name:  "a Gateway goes and comes again",
+			apply: gateway(""),
+			try: func(n *tenant) {
+				for range 5 {
+					n.must(n.Delete(n.Context(), n.read(gateway(""))[0]))
+					n.more(gateway(""))
+				}
+				n.ownsItsObjects("door")
+			},
+		},
+	}...)
+}
+
+func listenersOf(count int) string {
+	var list []string
+	for i := range count {
+		list = append(list, fmt.Sprintf(`{name: %s-%d, port: %d, protocol: TURN-UDP}`, strings.Repeat("l", 200), i, 10000+i))
+	}
+	return strings.Join(list, ", ")
+}
+
+// ownsItsObjects holds that what was made for a Gateway of the tenant says that it is the Gateway's, and selects pods of it alone.
+func (n *tenant) ownsItsObjects(gateway string) {
+	n.Helper()
+	svc, d := n.service(gateway), &appsv1.Deployment{}
+	err := house.Get(n.Context(), types.NamespacedName{Namespace: n.name, Name: gateway}, d)
+	if err != nil || svc == nil {
+		return // it may have none
+	}
+	for _, o := range []client.Object{svc, d} {
+		labels := o.GetLabels()
+		if labels["stunner.l7mp.io/related-gateway-name"] != gateway || labels["stunner.l7mp.io/related-gateway-namespace"] != n.name || labels["stunner.l7mp.io/owned-by"] != "stunner" ||
+			o.GetAnnotations()["stunner.l7mp.io/related-gateway-name"] != n.name+"/"+gateway {
+			n.Errorf("%T %s says that it belongs to another Gateway: %v %v", o, o.GetName(), labels, o.GetAnnotations())
+		}
+	}
+	for what, selects := range map[string]map[string]string{"the Service": svc.Spec.Selector, "the Deployment": d.Spec.Selector.MatchLabels, "its template": d.Spec.Template.Labels} {
+		if selects["stunner.l7mp.io/related-gateway-name"] != gateway || selects["stunner.l7mp.io/related-gateway-namespace"] != n.name || selects["app"] != "stunner" {
+			n.Errorf("%s selects pods of Gateway %s by %v", what, gateway, selects)
+		}
+	}
+}
+
+// comesToRest holds that the operator does not write without end in the tenant's namespace: between two changes of its, there are few writes.
+func (n *tenant) comesToRest() {
+	n.Helper()
+	n.settles()
+	begun := time.Now()
+	n.settles()
+	n.settles()
+	if writes := n.writes(begun); len(writes) > 12 { // two objects with a status each, and what the first ones may have left to do
+		n.Errorf("the operator writes %d times where there is nothing to write: %v", len(writes), writes)
+	}
+}
+
+// writes are those that the operator has made in the tenant's namespace since.
+func (n *tenant) writes(since time.Time) (list []string) {
+	n.Helper()
+	all, err := control.Audit(since)
+	n.must(err)
+	for _, e := range all {
+		if e.Write() && e.Namespace == n.name && e.User == "system:serviceaccount:"+system+":stunner-operator" && e.Resource != "events" {
+			list = append(list, fmt.Sprintf("%s %s/%s %s: %d", e.Verb, e.Resource, e.Subresource, e.Name, e.Code))
+		}
+	}
+	return list
+}

@@ -9,6 +9,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
@@ -156,13 +157,18 @@ func (n *tenant) ownsItsObjects(gateway string) {
 		return // it may have none
 	}
 	for _, o := range []client.Object{svc, d} {
-		labels := o.GetLabels()
-		if labels["stunner.l7mp.io/related-gateway-name"] != gateway || labels["stunner.l7mp.io/related-gateway-namespace"] != n.name || labels["stunner.l7mp.io/owned-by"] != "stunner" ||
+		marked := o.GetLabels()
+		if marked["stunner.l7mp.io/related-gateway-name"] != gateway || marked["stunner.l7mp.io/related-gateway-namespace"] != n.name || marked["stunner.l7mp.io/owned-by"] != "stunner" ||
 			o.GetAnnotations()["stunner.l7mp.io/related-gateway-name"] != n.name+"/"+gateway {
-			n.Errorf("%T %s says that it belongs to another Gateway: %v %v", o, o.GetName(), labels, o.GetAnnotations())
+			n.Errorf("%T %s says that it belongs to another Gateway: %v %v", o, o.GetName(), marked, o.GetAnnotations())
 		}
 	}
-	for what, selects := range map[string]map[string]string{"the Service": svc.Spec.Selector, "the Deployment": d.Spec.Selector.MatchLabels, "its template": d.Spec.Template.Labels} {
+	selector, err := metav1.LabelSelectorAsSelector(d.Spec.Selector)
+	n.must(err)
+	if selector.Matches(labels.Set(victims)) || !selector.Matches(labels.Set(d.Spec.Template.Labels)) {
+		n.Errorf("the Deployment of Gateway %s selects pods by %v", gateway, selector)
+	}
+	for what, selects := range map[string]map[string]string{"the Service": svc.Spec.Selector, "the template": d.Spec.Template.Labels} {
 		if selects["stunner.l7mp.io/related-gateway-name"] != gateway || selects["stunner.l7mp.io/related-gateway-namespace"] != n.name || selects["app"] != "stunner" {
 			n.Errorf("%s selects pods of Gateway %s by %v", what, gateway, selects)
 		}

@@ -78,7 +78,7 @@ func attachingAttempts() []attempt {
 				n.must(house.victim.proceeds(n.Context(), "lobby/lounge"))
 				for _, c := range house.victim.doors["lobby/lounge"].now().Clusters {
 					for _, e := range c.Endpoints {
-						if c.Name == n.name+"/way" && slices.ContainsFunc(forbidden, func(a string) bool { return covers(e, a) }) {
+						if c.Name == n.name+"/way" && slices.ContainsFunc(forbidden, func(a string) bool { return opens(c, e, a) }) {
 							n.Errorf("clients of the Gateway for all reach %s", e)
 						}
 					}

@@ -399,7 +399,7 @@ func (n *tenant) reachesNone(gateway string, addresses ...string) {
 	for _, c := range n.config(gateway).Clusters {
 		for _, endpoint := range c.Endpoints {
 			for _, a := range addresses {
-				if covers(endpoint, a) {
+				if opens(c, endpoint, a) {
 					n.Errorf("clients of the tenant's Gateway reach %s by %s of cluster %s", a, endpoint, c.Name)
 				}
 			}
@@ -407,12 +407,12 @@ func (n *tenant) reachesNone(gateway string, addresses ...string) {
 	}
 }
 
-// covers tells whether an endpoint of a config is an address, or a prefix with it.
-func covers(endpoint, address string) bool {
+// opens tells whether an endpoint of a cluster is an address, or a prefix with it of which it is not excepted.
+func opens(c config.Cluster, endpoint, address string) bool {
 	host, _, _ := strings.Cut(endpoint, ":<")
 	a := netip.MustParseAddr(address)
 	if p, err := netip.ParsePrefix(host); err == nil {
-		return p.Contains(a) || p.Addr().Is6() && p.Contains(netip.AddrFrom16(a.As16()))
+		return (p.Contains(a) || p.Addr().Is6() && p.Contains(netip.AddrFrom16(a.As16()))) && (p.IsSingleIP() || !slices.Contains(c.Except, address))
 	}
 	e, err := netip.ParseAddr(host)
 	return err == nil && e.Unmap() == a

@@ -97,6 +97,16 @@ func backendAttempts() []attempt {
 	}
 	return append(attempts, []attempt{
 		{
+			name:  "a StaticService leads to every address there is",
+			apply: static(`0.0.0.0/0, "::/0"`),
+			try:   func(n *tenant) { n.reachesNone("door", dnsService, dnsPod, apiService, apiServer, node, nodeOutside) }, // the dataplane itself leaves the metadata service out
+		},
+		{
+			name:  "a StaticService leads to a node by half of all addresses",
+			apply: static(`128.0.0.0/1`),
+			try:   func(n *tenant) { n.reachesNone("door", apiServer, node, nodeOutside) },
+		},
+		{
 			name:    "an editor writes an EndpointSlice",
 			apply:   strings.Split(slice(dnsPod), routeTo(`name: there`))[0],
 			refused: "forbidden",

@@ -118,7 +118,7 @@ func nameAttempts() []attempt {
 		},
 		{
 			name:  "a Gateway has the name of the second Service of another one",
-			apply: strings.ReplaceAll(wish("", ""), "[]", "[]") + "\n---\n" + strings.ReplaceAll(gateway(""), "name: door}", "name: door-tcp}"),
+			apply: wish("", "") + "\n---\n" + strings.ReplaceAll(gateway(""), "name: door}", "name: door-tcp}"),
 			try:   func(n *tenant) { n.comesToRest() },
 		},
 		{

@@ -38,7 +38,7 @@ func addressAttempts() []attempt {
 		"a name server of the world":       "8.8.8.8",
 		"the DNS in the form of IPv6":      "::ffff:10.96.0.10",
 		"a documentation prefix of IPv6":   "2001:db8::1",
-		"the metadata service":             metadata,
+		"the metadata service":             "169.254.169.254",
 		"every host":                       "0.0.0.0",
 		"the loopback":                     "127.0.0.1",
 		"a group of hosts":                 "224.0.0.1",

@@ -84,11 +84,19 @@ func backendAttempts() []attempt {
 		"the API server's Service":             apiService + "/32",
 		"a node":                               node,
 		"a node from outside":                  nodeOutside,
-		"the metadata service":                 metadata + "/32",
 		"nodes and API server by their prefix": "192.0.2.0/24",
-		"a node in the form of IPv6":           "::ffff:192.0.2.101",
 	} {
 		attempts = append(attempts, attempt{name: "a StaticService leads to " + what, apply: static(fmt.Sprintf("%q", prefix)), try: closed})
+	}
+	// A dataplane leaves these out of wide prefixes only, and link-local addresses always.
+	for what, address := range map[string]string{
+		"the pod's own host": "127.0.0.1", "the pod's own host in IPv6": "::1", "the services of an Azure host": "168.63.129.16", "the metadata service of Oracle Cloud": "192.0.0.192",
+		"the metadata service of Oracle Cloud in IPv6": "fd00:c1::a9fe:a9fe", "the metadata service of Google Cloud": "fd20:ce::254", "the metadata service of Scaleway": "fd00:42::42",
+	} {
+		attempts = append(attempts, attempt{
+			name: "a StaticService leads to " + what, apply: static(fmt.Sprintf("%q", address)), told: map[string]string{"route/way": unresolved},
+			try: func(n *tenant) { n.reachesNone("door", address) },
+		})
 	}
 	for what, address := range map[string]string{
 		"the cluster's DNS": dnsPod, "the DNS Service": dnsService, "the API server": apiServer, "a node": node, "a node from outside": nodeOutside, "the API server's Service": apiService,
@@ -99,7 +107,12 @@ func backendAttempts() []attempt {
 		{
 			name:  "a StaticService leads to every address there is",
 			apply: static(`0.0.0.0/0, "::/0"`),
-			try:   func(n *tenant) { n.reachesNone("door", dnsService, dnsPod, apiService, apiServer, node, nodeOutside) }, // the dataplane itself leaves the metadata service out
+			try:   func(n *tenant) { n.reachesNone("door", forbidden...) },
+		},
+		{
+			name:    "a StaticService leads to a node in the form of IPv6",
+			apply:   strings.TrimSuffix(static(`"::ffff:192.0.2.101"`), routeTo(`group: stunner.l7mp.io, kind: StaticService, name: there`)),
+			refused: "must be an IP address or a CIDR prefix",
 		},
 		{
 			name:  "a StaticService leads to a node by half of all addresses",
@@ -113,7 +126,7 @@ func backendAttempts() []attempt {
 		},
 		{
 			name:    "an EndpointSlice leads to the metadata service",
-			apply:   strings.Split(slice(metadata), routeTo(`name: there`))[0],
+			apply:   strings.Split(slice("169.254.169.254"), routeTo(`name: there`))[0],
 			also:    "writes-endpoints",
 			refused: "may not be in the link-local range",
 		},
@@ -121,6 +134,18 @@ func backendAttempts() []attempt {
 			name:    "an editor writes Endpoints of an own Service",
 			apply:   `{apiVersion: v1, kind: Endpoints, metadata: {name: there}, subsets: [{addresses: [{ip: 10.244.0.2}], ports: [{port: 53, protocol: UDP}]}]}`,
 			refused: "forbidden",
+		},
+		{
+			name:  "an EndpointSlice leads to the cluster's DNS and says that it is a pod of the tenant",
+			apply: strings.Replace(slice(dnsPod), "endpoints: [{", "endpoints: [{targetRef: {kind: Pod, namespace: TENANT, name: mine}, ", 1),
+			also:  "writes-endpoints",
+			try:   closed,
+		},
+		{
+			name:  "an EndpointSlice leads to the API server's Service and says that it is a pod of the tenant",
+			apply: strings.Replace(slice(apiService), "endpoints: [{", "endpoints: [{targetRef: {kind: Pod, namespace: TENANT, name: mine}, ", 1),
+			also:  "writes-endpoints",
+			try:   closed,
 		},
 		{
 			name: "a Service is another name for the API server",

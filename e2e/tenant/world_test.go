@@ -33,7 +33,6 @@ const (
 	apiServer    = "192.0.2.1"
 	node         = "192.0.2.101"
 	nodeOutside  = "203.0.113.101"
-	metadata     = "169.254.169.254"
 	balanced     = "198.51.100.7" // of the victim's load balancer
 	mediaPod     = "10.244.1.5"   // of the victim
 	laterPrefix  = "10.99."       // of endpoints that come later, see victim.proceeds
@@ -41,8 +40,8 @@ const (
 	authoritySec = "private key of config discovery"
 )
 
-// forbidden are the addresses of nodes, of the API server, of kube-system, and of the metadata service of a cloud.
-var forbidden = []string{dnsService, dnsPod, apiService, apiServer, node, nodeOutside, metadata}
+// forbidden are the addresses of nodes, of the API server and of kube-system.
+var forbidden = []string{dnsService, dnsPod, apiService, apiServer, node, nodeOutside}
 
 // others is what belongs to the cluster, and to other tenants. SECRET(NAMESPACE/NAME) stands for a marker.
 const others = `

@@ -12,23 +12,28 @@ import (
 type published struct {
 	id       string
 	revision string
-	config   config.Config
 	frame    []byte
 	// forAuth is the frame of readers who get Config.ForAuth. It is the same for all of them.
 	forAuth []byte
+	// config is there where readers see different forms of it.
+	config *config.Config
 	// placed tells that a listener has the address of whatever node the reader runs on.
 	placed bool
 	// gone tells that this is the message of a deletion, which looks the same to everybody.
 	gone bool
 }
 
-func publish(c config.Config) published {
+// publish makes the form in which a server holds a config. It may be shown without its secrets when redactable.
+func publish(c config.Config, redactable bool) published {
 	c = c.Clone()
 	c.Default()
 	frame := c.Canonical()
-	p := published{id: c.Admin.Name, revision: config.RevisionOf(frame), config: c, frame: frame, forAuth: c.ForAuth().Canonical()}
+	p := published{id: c.Admin.Name, revision: config.RevisionOf(frame), frame: frame, forAuth: c.ForAuth().Canonical()}
 	for _, l := range c.Listeners {
 		p.placed = p.placed || l.Address == config.NodeAddressPlaceholder
+	}
+	if p.placed || redactable {
+		p.config = &c
 	}
 	return p
 }

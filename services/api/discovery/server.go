@@ -100,7 +100,7 @@ func NewServer(o ServerOptions) *Server {
 // Publish makes c the current config of its name, and returns its revision and whether that is another one than before. It never waits for a
 // reader.
 func (s *Server) Publish(c config.Config) (revision string, changed bool) {
-	p := publish(c)
+	p := publish(c, s.options.Permissive)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before := s.configs[p.id]

@@ -55,6 +55,8 @@ type loop struct {
 	// ready is when everything that was there at the start is published; lack is what keeps it from being read, if something does.
 	ready atomic.Bool
 	lack  atomic.Pointer[string]
+	// known is closed when ready is set for the first time.
+	known chan struct{}
 }
 
 // newLoop returns a loop that knows nothing. It needs secrets and writer before it runs.
@@ -63,7 +65,7 @@ func newLoop(o translate.Options, server *discovery.Server, m *meters, ts *tasks
 	return &loop{
 		options: o, server: server, inbox: in, fleets: newFleets(census.New(log), in), nodes: newNodes(server.SetNode, log), meters: m, tasks: ts, log: log,
 		view: resource.NewView(nil), published: map[types.NamespacedName]config.Config{},
-		waiting: map[types.NamespacedName]map[translate.Unit]struct{}{}, tried: map[types.NamespacedName]bool{},
+		waiting: map[types.NamespacedName]map[translate.Unit]struct{}{}, tried: map[types.NamespacedName]bool{}, known: make(chan struct{}),
 		pacer: newPacer(), since: func(_ translate.Unit, begun time.Time) time.Duration { return time.Since(begun) },
 	}
 }
@@ -78,8 +80,9 @@ func (l *loop) run(ctx context.Context, t *task) {
 		case <-l.pacer.wake(time.Now()):
 		}
 		l.take(l.inbox.drain(), t)
-		if !l.ready.Load() {
-			l.ready.Store(l.triedAll())
+		if !l.ready.Load() && l.triedAll() {
+			l.ready.Store(true)
+			close(l.known)
 		}
 		t.end()
 	}

@@ -198,8 +198,14 @@ func shown(ctx context.Context, cached client.Reader, gateway types.NamespacedNa
 	return names
 }
 
-// lead writes while this process is the leader. What it has not seen yet, it does not write.
+// lead writes while this process is the leader. It begins when all that was there at the start has been translated: what is written first is chosen among
+// all of it.
 func (l *loop) lead(ctx context.Context) {
+	select {
+	case <-l.known:
+	case <-ctx.Done():
+		return
+	}
 	l.meters.leader.Set(1)
 	defer l.meters.leader.Set(0)
 	var group sync.WaitGroup

@@ -1,6 +1,9 @@
 package resource_test
 
 import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -144,5 +147,43 @@ func TestAHostIsSeenOnlyWhereItWasAsked(t *testing.T) {
 	hosted := v.WithHost(resource.Host{Address: "192.0.2.1"})
 	if v.Host() != nil || hosted.Host() == nil || hosted.Gateway(key("quay", "north")) == nil {
 		t.Error("WithHost must return another view of the same objects")
+	}
+}
+
+// Readers of a fact are found whether they are few or many, and each is found no longer once it was told something else.
+func TestReadersAreThoseThatWereTold(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 0))
+	var readers resource.Readers[int]
+	told := map[int]resource.Facts{}
+	factOf := func(n int) types.NamespacedName { return types.NamespacedName{Namespace: "a", Name: fmt.Sprint(n)} }
+	for range 5_000 {
+		unit := random.IntN(40)
+		if random.IntN(4) == 0 {
+			readers.Forget(unit)
+			delete(told, unit)
+			continue
+		}
+		facts := resource.Facts{}
+		for range random.IntN(6) {
+			maps.Copy(facts, resource.SecretFacts(factOf(random.IntN(1+random.IntN(20)))))
+		}
+		readers.Told(unit, facts)
+		told[unit] = facts
+		about := resource.SecretFacts(factOf(random.IntN(20)))
+		want, got := map[int]struct{}{}, map[int]struct{}{}
+		for u, facts := range told {
+			if !readers.Knows(u) {
+				t.Fatalf("unit %d is not known", u)
+			}
+			for f := range about {
+				if _, was := facts[f]; was {
+					want[u] = struct{}{}
+				}
+			}
+		}
+		readers.Of(about, got)
+		if !maps.Equal(got, want) {
+			t.Fatalf("%v were told, want %v", got, want)
+		}
 	}
 }

@@ -29,8 +29,8 @@ const patience = 10 * time.Minute
 
 // Bounds of what does not depend on how fast the machine is.
 const (
-	maxRatio = 1.2  // of the allocations of a change among few Gateways
-	maxPeak  = 1024 // MiB
+	maxRatio = 1.2 // of the allocations of a change among few Gateways
+	maxPeak  = 512 // MiB: the chart's memory limit
 )
 
 // What there is to do between two looks at the processor time: enough for its resolution.

@@ -48,7 +48,6 @@ const (
 // Bounds of a restart with readers that show tokens.
 const (
 	maxQuestions = 1.1 // to the API server, of one reader
-	maxResident  = 512 // MiB: the chart's memory limit
 	fewReaders   = 1_000
 )
 
@@ -70,8 +69,8 @@ func TestStrictReaders(t *testing.T) {
 			b.round("after a kill", b.restart)
 			b.garbage()
 			b.round("after a kill, among garbage", b.restart)
-			if peak := b.operator.peak(); peak > maxResident {
-				t.Errorf("the operator took %d MiB, want at most %d", peak, maxResident)
+			if peak := b.operator.peak(); peak > maxPeak {
+				t.Errorf("the operator took %d MiB, want at most %d", peak, maxPeak)
 			}
 		})
 	}

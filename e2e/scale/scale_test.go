@@ -31,6 +31,7 @@ const patience = 10 * time.Minute
 const (
 	maxRatio = 1.2 // of the allocations of a change among few Gateways
 	maxPeak  = 512 // MiB: the chart's memory limit
+	maxEarly = 8   // statuses of routes, written by the other three writers while one makes the last Deployment
 )
 
 // What there is to do between two looks at the processor time: enough for its resolution.
@@ -195,8 +196,8 @@ func (b *bench) wroteNothing(when string, since time.Time) {
 	}
 }
 
-// wroteInOrder wants that of each new Gateway ConfigMap and Secret were written once since, and that no status of a route was written before the last new Service
-// and Deployment.
+// wroteInOrder wants that of each new Gateway ConfigMap and Secret were written once since, and that Services and Deployments were written before statuses of
+// routes.
 func (b *bench) wroteInOrder(since time.Time) {
 	b.Helper()
 	all, err := b.kube.Audit(since)
@@ -221,8 +222,8 @@ func (b *bench) wroteInOrder(since time.Time) {
 	}
 	fresh := b.size - b.written
 	b.Logf("%d new Gateways: wrote %v", fresh, wrote)
-	if early > 0 {
-		b.Errorf("%d statuses of routes were written before the last of %d new Services and Deployments", early, 2*fresh)
+	if early > maxEarly {
+		b.Errorf("%d statuses of routes were written before the last of %d new Services and Deployments, want at most %d", early, 2*fresh, maxEarly)
 	}
 	own := 1 // of the operator itself: the CA of config discovery, where there is one
 	for _, resource := range []string{"services", "deployments", "configmaps", "secrets"} {

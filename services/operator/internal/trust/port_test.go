@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -126,5 +127,39 @@ func TestReplicasFollowTheAuthority(t *testing.T) {
 	}
 	if got := ask(t, plain(t, address)); !strings.HasPrefix(got, "400") {
 		t.Errorf("plain HTTP on a TLS port: %s", got)
+	}
+}
+
+// clients that come before there is a certificate wait for it, for some seconds: a client that fails comes back later than a client that waits.
+func TestHandshakesWaitForTheFirstCertificate(t *testing.T) {
+	for name, c := range map[string]struct {
+		after time.Duration
+		want  bool
+	}{
+		"soon": {certificateTime - time.Second, true},
+		"late": {certificateTime + time.Second, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := nextOf(t, Authority{}, time.Now())
+				replica := &Identity{Names: []string{"discovery.example.net"}}
+				near, far := net.Pipe()
+				defer near.Close()
+				defer far.Close()
+				server := tls.Server(far, replica.Server())
+				go func() { _ = server.Handshake() }()
+				done := make(chan error, 1)
+				go func() {
+					done <- tls.Client(near, &tls.Config{RootCAs: a.Pool(), ServerName: replica.Names[0]}).Handshake()
+				}()
+				time.Sleep(c.after)
+				if err := replica.Renew(a, time.Now()); err != nil {
+					t.Fatal(err)
+				}
+				if err := <-done; (err == nil) != c.want {
+					t.Errorf("a certificate after %s: %v", c.after, err)
+				}
+			})
+		})
 	}
 }

@@ -82,8 +82,8 @@ func (c Config) Clone() Config {
 	return c
 }
 
-// Redacted returns a copy with credential.Redacted in the place of every secret, the user name included, which may come from a Secret. The copy
-// still parses and validates, but it authenticates nobody: see Auth.Authority.
+// Redacted returns a copy with credential.Redacted in the place of every secret, the user name included, which may come from a Secret. The copy is for
+// people to read. It still parses, and it does not validate: everybody knows that text, and it must not become a password.
 func (c Config) Redacted() Config {
 	c = c.Clone()
 	for key, value := range c.Auth.Credentials {
@@ -111,20 +111,18 @@ func (c Config) Redacted() Config {
 	return c
 }
 
-// IsRedacted tells whether a secret was left out. Such a config is for people: a dataplane that ran it would turn everybody away.
-func (c Config) IsRedacted() bool {
-	redacted := func(secret credential.Secret) bool { return secret == credential.Redacted }
-	for _, secret := range c.Auth.Credentials {
-		if redacted(secret) {
-			return true
+// Withheld returns a copy without credentials and private keys, for readers that must not have them. It does not validate.
+func (c Config) Withheld() Config {
+	c = c.Clone()
+	c.Auth.Credentials, c.Auth.Former = nil, nil
+	for i := range c.Listeners {
+		c.Listeners[i].Key = ""
+		for j := range c.Listeners[i].Certificates {
+			c.Listeners[i].Certificates[j].Key = ""
 		}
 	}
-	if c.Auth.Former != nil && redacted(c.Auth.Former.Secret) {
-		return true
-	}
-	return slices.ContainsFunc(c.Listeners, func(l Listener) bool {
-		return redacted(l.Key) || slices.ContainsFunc(l.Certificates, func(c Certificate) bool { return redacted(c.Key) })
-	})
+	c.Admin.License = nil
+	return c
 }
 
 // LogValue shows name and revision, never the content.

@@ -118,6 +118,10 @@ func (f *findings) socket(i int, l Listener, sockets map[string]int) {
 }
 
 func (f *findings) certificates(i int, l Listener) {
+	f.secret(index("listeners", i, "key"), l.Key)
+	for j, c := range l.Certificates {
+		f.secret(index(index("listeners", i, "certificates"), j, "key"), c.Key)
+	}
 	if !l.Protocol.Secure() || !f.atMost(index("listeners", i, "certificates"), len(l.Certificates), maxCertificates) {
 		return
 	}
@@ -137,7 +141,7 @@ func (f *findings) certificate(at func(field string) string, p Protocol, c Certi
 	case c.Key == "":
 		f.add(at("key"), "", "is missing", fmt.Sprintf("%s needs a private key", p))
 	case f.lenient && (variable.MatchString(c.Cert) || variable.MatchString(string(c.Key))):
-	case c.Key == credential.Redacted: // the copy that people read: see Redacted
+	case c.Key == credential.Redacted: // secret has said so
 	default:
 		if _, err := c.KeyPair(); err != nil {
 			f.add(at("cert"), "", "and key are unusable", err.Error())

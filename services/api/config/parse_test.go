@@ -206,9 +206,8 @@ func FuzzParse(f *testing.F) {
 		if differences := config.Diff(c, again); problem == nil && len(differences) > 0 {
 			t.Fatalf("the canonical form differs: %v", differences)
 		}
-		redacted, _, err := config.Parse(c.Redacted().Canonical())
-		if err != nil || problem == nil && redacted.Validate() != nil {
-			t.Fatalf("the redacted form is bad: %v, %v", err, redacted.Validate())
+		if _, _, err := config.Parse(c.Redacted().Canonical()); err != nil {
+			t.Fatalf("the redacted form does not parse: %v", err)
 		}
 		if !json.Valid(first) {
 			t.Fatal("the canonical form is no JSON")

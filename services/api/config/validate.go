@@ -3,12 +3,16 @@ package config
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/stunner-gateway/stunner/services/api/credential"
 )
 
 // Bounds of a config. They are far above what is useful, and low enough that checking a hostile document stays cheap.
@@ -151,6 +155,10 @@ func (f *findings) auth(a Auth) {
 	if a.CredentialOverlap != nil && *a.CredentialOverlap < 0 {
 		f.add("auth.credential_overlap", strconv.Itoa(int(*a.CredentialOverlap)), "is negative", "use seconds, or 0 for none")
 	}
+	for _, key := range slices.Sorted(maps.Keys(a.Credentials)) {
+		f.secret("auth.credentials."+key, a.Credentials[key])
+	}
+	f.former(a.Former)
 	switch a.Type {
 	case AuthNone:
 	case AuthStatic:
@@ -161,7 +169,6 @@ func (f *findings) auth(a Auth) {
 		}
 	case AuthEphemeral:
 		f.credential(a, KeySecret)
-		f.former(a.Former)
 	default:
 		f.add("auth.type", string(a.Type), "is unknown", "use none, static or ephemeral")
 	}
@@ -174,6 +181,15 @@ func (f *findings) former(former *FormerSecret) {
 		f.add("auth.former.secret", "", "is missing or too long", fmt.Sprintf("use 1 to %d bytes, or leave auth.former out", maxText))
 	case former.Until <= 0:
 		f.add("auth.former.until", strconv.FormatInt(former.Until, 10), "is no time", "use seconds since 1970")
+	default:
+		f.secret("auth.former.secret", former.Secret)
+	}
+}
+
+// secret refuses the mark that stands for a secret in what people are shown: everybody knows it.
+func (f *findings) secret(field string, value credential.Secret) {
+	if value == credential.Redacted {
+		f.add(field, "", "is "+credential.Redacted+": the secret was left out", "read the config with a token that config discovery accepts, or write the secret itself")
 	}
 }
 
@@ -181,7 +197,7 @@ func (f *findings) credential(a Auth, key string) {
 	field, value := "auth.credentials."+key, a.Credentials[key]
 	switch {
 	case value == "":
-		f.add(field, "", "is missing or empty", fmt.Sprintf("authentication of type %s needs it", a.Type))
+		f.add(field, "", "is missing or empty", fmt.Sprintf("authentication of type %s needs it, and config discovery leaves it out for readers without a valid token", a.Type))
 	case len(value) > maxText:
 		f.add(field, "", "is too long", fmt.Sprintf("use at most %d bytes", maxText))
 	}

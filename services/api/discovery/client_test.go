@@ -182,7 +182,8 @@ func TestBadFramesLoseNothing(t *testing.T) {
 		"another id":     {string(sample("media/b", "r").Canonical()), `"media/b"`},
 		"another's end":  {string(config.Zero("media/b").Canonical()), `"media/b"`},
 		"a list":         {`{"version":"v1","items":[]}`, ""},
-		"no secrets":     {string(a.Redacted().Canonical()), "its secrets are left out"},
+		"no secrets":     {string(a.Redacted().Canonical()), "the secret was left out"},
+		"withheld":       {string(a.Withheld().Canonical()), "for readers without a valid token"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s.frames <- c.frame

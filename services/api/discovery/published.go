@@ -104,7 +104,7 @@ func (p published) shown(to sight, address string) []byte {
 	}
 	c := p.config.Clone()
 	if to.redacted {
-		c = c.Redacted()
+		c = c.Withheld()
 	}
 	for i, l := range c.Listeners {
 		if l.Address == config.NodeAddressPlaceholder {

@@ -32,7 +32,7 @@ type ServerOptions struct {
 	Authorize func(*http.Request) (Grant, error)
 	// Confirm is asked now and then while a stream is open, and may take its time; nil means Authorize.
 	Confirm func(*http.Request) (Grant, error)
-	// Permissive shows those who may not read a config that config without its secrets.
+	// Permissive shows those who may not read a config that config without credentials and private keys, with which no dataplane can start.
 	Permissive bool
 	// OnReport gets every report; nil means nobody does.
 	OnReport func(Report)

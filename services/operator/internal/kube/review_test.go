@@ -115,7 +115,7 @@ func newAsked(t *testing.T, fetch func() (keySet, error), answer func() (authent
 		known.WithObjects(pod)
 	}
 	a := &asked{}
-	a.readers = []string{accountPrefix + "auth:auth"}
+	a.readers = []string{accountPrefix + "auth:auth", accountPrefix + "auth:whole" + WholeConfigs}
 	a.pods = &pods{ready: make(chan struct{}), cache: known.Build()}
 	close(a.pods.ready)
 	a.keys = &keys{log: slog.New(slog.DiscardHandler), fetch: func(context.Context) (keySet, error) { a.fetches.Add(1); return fetch() }}
@@ -187,7 +187,8 @@ func TestTokensAreVerifiedWithTheKeysOfTheAPIServer(t *testing.T) {
 			"a pod that is gone":                {token: s.token(bound("gone", "7d3e")), answer: unknown, refused: true, questions: 1},
 			"a pod that only the API knows":     {token: s.token(bound("app", "1")), answer: confirmed("media:app", "app", "1"), questions: 1},
 			"a pod that is not known, and away": {token: s.token(bound("app", "1")), away: away, undecided: true, questions: 1},
-			"a reader of everything":            {token: s.token(set("sub", accountPrefix+"auth:auth")), answer: confirmed("auth:auth", "", ""), want: discovery.Grant{All: true}, questions: 1},
+			"a reader of what signs":            {token: s.token(set("sub", accountPrefix+"auth:auth")), answer: confirmed("auth:auth", "", ""), want: discovery.Grant{All: true, ForAuth: true}, questions: 1},
+			"a reader of everything":            {token: s.token(set("sub", accountPrefix+"auth:whole")), answer: confirmed("auth:whole", "", ""), want: discovery.Grant{All: true}, questions: 1},
 			"a reader that is revoked":          {token: s.token(set("sub", accountPrefix+"auth:auth")), answer: unknown, refused: true, questions: 1},
 			"another issuer":                    {token: s.token(set("iss", "https://old")), answer: confirmed("media:dataplane", "relay", "7d3e"), want: door, questions: 1},
 			"no keys":                           {token: s.token(same), keys: away, answer: confirmed("media:dataplane", "relay", "7d3e"), want: door, questions: 1},

@@ -61,7 +61,7 @@ func TestStandbyConfigIsNotTrustedBlindly(t *testing.T) {
 		"of another id":   {standby(t, other.Pack()), "not of media/edge"},
 		"cut":             {standby(t, configWith(t, nil).Pack()[:40]), "unpack config"},
 		"not valid":       {standby(t, wrong.Pack()), "listeners[0].port"},
-		"without secrets": {standby(t, configWith(t, nil).Redacted().Pack()), "secrets were left out"},
+		"without secrets": {standby(t, configWith(t, nil).Redacted().Pack()), "secret was left out"},
 	} {
 		if _, err := readStandby(tc.path, id); err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: error %v, want %q", name, err, tc.want)

@@ -359,6 +359,23 @@ func TestProviderTakesOverDataplanesAndPublishesNothingLess(t *testing.T) {
 	})
 }
 
+// A dataplane on this host has the relay ports of its Dataplane, as a pod has.
+func TestProviderGivesDataplanesTheirRelayPorts(t *testing.T) {
+	t.Setenv(roleVariable, "serve")
+	s := newSite(t)
+	s.provider.Stunnerd, _ = os.Executable()
+	s.run()
+	for _, ports := range []string{"", "40000-40999"} {
+		if ports != "" {
+			s.write("class.yaml", strings.Replace(classYAML, "{enableMetricsEndpoint: true}", "{relayPortRange: {minPort: 40000, maxPort: 40999}}", 1))
+		}
+		until(t, "a dataplane has the relay ports "+ports, func() bool {
+			env, err := os.ReadFile(filepath.Join("/proc", s.pid(), "environ"))
+			return err == nil && len(env) > 0 && strings.Contains(string(env), "STUNNER_RELAY_PORTS="+ports) == (ports != "")
+		})
+	}
+}
+
 func TestProviderStopsItsDataplanes(t *testing.T) {
 	t.Setenv(roleVariable, "serve")
 	s := newSite(t)

@@ -3,6 +3,7 @@ package file
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -85,6 +86,7 @@ func (l *loop) apply(v *resource.View, r translate.Result) error {
 	}
 	l.publish(key, r)
 	if r.Managed() {
+		l.planes.Relay(key, relayPorts(r.RelayPorts))
 		l.resume(key)
 	} else {
 		l.planes.Drop(key)
@@ -94,6 +96,14 @@ func (l *loop) apply(v *resource.View, r translate.Result) error {
 		errs = append(errs, l.writeObject(o))
 	}
 	return errors.Join(errs...)
+}
+
+// relayPorts are the ports of relays as a dataplane reads them; nothing where all ports may be used.
+func relayPorts(r config.PortRange) string {
+	if r.First <= config.LowestRelayPort && r.Last == math.MaxUint16 {
+		return ""
+	}
+	return r.String()
 }
 
 // disown lets go of a Gateway that is not ours. One whose class is only absent has not been given away: if it is served, it stays so.

@@ -21,6 +21,9 @@ const stateVariable = "STUNNER_STATE_DIR"
 // addressVariable tells a dataplane its relay address.
 const addressVariable = "STUNNER_ADDR"
 
+// relaysVariable tells a dataplane which ports relays may have.
+const relaysVariable = "STUNNER_RELAY_PORTS"
+
 // orphan is a process that an earlier operator left running.
 type orphan struct {
 	pid     int

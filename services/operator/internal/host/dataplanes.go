@@ -37,11 +37,13 @@ type Settings struct {
 type Dataplanes struct {
 	settings Settings
 	running  map[types.NamespacedName]*plane
+	// relays are the ports of relays, MIN-MAX; "" leaves the choice to the kernel.
+	relays map[types.NamespacedName]string
 }
 
 // New looks after nothing yet: Adopt does, and Ensure.
 func New(s Settings) *Dataplanes {
-	return &Dataplanes{settings: s, running: map[types.NamespacedName]*plane{}}
+	return &Dataplanes{settings: s, running: map[types.NamespacedName]*plane{}, relays: map[types.NamespacedName]string{}}
 }
 
 // plane is the process of one Gateway.
@@ -75,6 +77,9 @@ func (d *Dataplanes) command(key types.NamespacedName) command {
 		// The usual port of the probes is one for all processes of a host: each gets one of its own with its config.
 		"STUNNER_HEALTHCHECK_ENDPOINT=none",
 	}
+	if ports := d.relays[key]; ports != "" {
+		env = append(env, relaysVariable+"="+ports)
+	}
 	if d.settings.TokenFile != "" {
 		env = append(env, "STUNNER_DISCOVERY_TOKEN_FILE="+d.settings.TokenFile)
 	}
@@ -95,6 +100,7 @@ func (d *Dataplanes) Adopt() error {
 		if namespace, gateway, ok := strings.Cut(name, "_"); ok {
 			key := types.NamespacedName{Namespace: namespace, Name: gateway}
 			d.settings.Log.Info("takes over a running dataplane", "gateway", key, "pid", o.pid)
+			d.relays[key] = variable(o.command.Env, relaysVariable)
 			d.begin(key, o.command, &o)
 		}
 	}
@@ -106,7 +112,10 @@ func (d *Dataplanes) begin(key types.NamespacedName, c command, adopt *orphan) {
 	d.running[key] = &plane{process: newProcess(c, around, adopt)}
 }
 
-// Ensure makes a Gateway have a process. One that was started for other settings of the operator is replaced.
+// Relay says which ports the relays of a Gateway may have, as MIN-MAX; "" leaves the choice to the kernel. It takes effect with Ensure.
+func (d *Dataplanes) Relay(key types.NamespacedName, ports string) { d.relays[key] = ports }
+
+// Ensure makes a Gateway have a process. One that was started for other settings is replaced.
 func (d *Dataplanes) Ensure(key types.NamespacedName) {
 	if d.settings.Program == "" {
 		return
@@ -119,7 +128,7 @@ func (d *Dataplanes) Ensure(key types.NamespacedName) {
 		}
 		d.begin(key, want, nil)
 	case !p.leaving && !p.command.serves(want):
-		d.settings.Log.Warn("dataplane is replaced: the operator's settings have changed", "gateway", key)
+		d.settings.Log.Warn("dataplane is replaced: its settings have changed", "gateway", key)
 		d.stop(p, false)
 	}
 }
@@ -157,6 +166,7 @@ func (d *Dataplanes) Reap() {
 
 // forget removes the last good config of a Gateway that is gone: it holds secrets.
 func (d *Dataplanes) forget(key types.NamespacedName) {
+	delete(d.relays, key)
 	if err := os.RemoveAll(d.lastGood(key)); err != nil {
 		d.settings.Log.Warn("last good config of a removed gateway stays", "gateway", key, "error", err)
 	}

@@ -92,6 +92,49 @@ func TestTheNextOperatorTakesOverAndReplacesWhatServesSomethingElse(t *testing.T
 	}
 }
 
+// A process has the ports of relays that are wanted: it is replaced when they change, and taken over when they are the same.
+func TestADataplaneHasTheRelayPortsThatAreWanted(t *testing.T) {
+	door := types.NamespacedName{Namespace: "calls", Name: "door"}
+	d := newDataplanes(t, func(*Settings) {})
+	var first int
+	for _, ports := range []string{"40000-40999", "40000-40999", "41000-41999", ""} {
+		d.Relay(door, ports)
+		d.Ensure(door)
+		if p := d.running[door]; p.leaving {
+			d.awaitHealth(t, door, string(ended))
+			d.Reap()
+			d.Ensure(door)
+		}
+		d.awaitHealth(t, door, "running, pid ")
+		pid := d.running[door].Health().PID
+		o, ok := inspect(pid)
+		if got := variable(o.command.Env, relaysVariable); !ok || got != ports {
+			t.Errorf("a process was started with the relay ports %q, want %q", got, ports)
+		}
+		if ports == "40000-40999" && first != 0 && pid != first {
+			t.Error("a process is replaced though nothing has changed")
+		}
+		first = pid
+	}
+	d.Relay(door, "42000-42999")
+	d.Ensure(door)
+	d.awaitHealth(t, door, string(ended))
+	d.Reap()
+	d.Ensure(door)
+	d.awaitHealth(t, door, "running, pid ")
+	pid := d.running[door].Health().PID
+	d.Close(true)
+	next := newDataplanes(t, func(s *Settings) { *s = d.settings })
+	if err := next.Adopt(); err != nil {
+		t.Fatal(err)
+	}
+	next.awaitHealth(t, door, "started by an earlier operator")
+	next.Ensure(door) // before anybody has said which ports: what was kept stays
+	if p := next.running[door]; p.leaving || p.Health().PID != pid {
+		t.Errorf("a process that nobody has spoken of is replaced: %s", p.Health())
+	}
+}
+
 func TestNothingIsRunWithoutAProgram(t *testing.T) {
 	d := newDataplanes(t, func(s *Settings) { s.Program = "" })
 	d.Ensure(types.NamespacedName{Namespace: "calls", Name: "door"})

@@ -36,14 +36,15 @@ type command struct {
 }
 
 // serves tells whether a running program does what the command wants: it listens to the same place for the same config, under the same
-// address. One that was built or started otherwise may go on.
+// address, and with the same ports of relays. One that was built or started otherwise may go on.
 func (c command) serves(want command) bool {
 	for _, arg := range want.Args {
 		if !slices.Contains(c.Args, arg) {
 			return false
 		}
 	}
-	return variable(c.Env, addressVariable) == variable(want.Env, addressVariable)
+	same := func(name string) bool { return variable(c.Env, name) == variable(want.Env, name) }
+	return same(addressVariable) && same(relaysVariable)
 }
 
 // variable returns the value of an environment variable, or nothing.

@@ -96,11 +96,15 @@ func open(s *stage, _ *testscript.TestScript, args []string) error {
 	return bed.Until(ctx, bed.Answers(args[0], status))
 }
 
-// credential puts a credential into the environment of the script.
+// credential puts a credential into the environment of the script. A gateway that the auth service does not know yet is waited for.
 func credential(s *stage, ts *testscript.TestScript, args []string) error {
 	ctx, cancel := s.within(patience)
 	defer cancel()
-	server, err := s.server(ctx)
+	var server bed.ICEServer
+	err := bed.Until(ctx, func(ctx context.Context) (err error) {
+		server, err = s.server(ctx, args[1:]...)
+		return err
+	})
 	if err != nil {
 		return err
 	}

@@ -110,9 +110,9 @@ func place(s *stage, args []string) (*call.Call, error) {
 	return call.Start(s.ctx, o)
 }
 
-// server asks the auth service for the one gateway that there is.
-func (s *stage) server(ctx context.Context) (bed.ICEServer, error) {
-	ice, err := s.stack.ICEServers(ctx)
+// server asks the auth service for one gateway; without a name for the one that there is.
+func (s *stage) server(ctx context.Context, gateway ...string) (bed.ICEServer, error) {
+	ice, err := s.stack.ICEServers(ctx, gateway...)
 	if err != nil {
 		return bed.ICEServer{}, err
 	}

@@ -46,7 +46,7 @@ func orders() map[string]command {
 		"open":       {open, "URL STATUS", 2, 2},                  // a GET is answered with STATUS
 		"http":       {request, "METHOD URL STATUS [FILE]", 3, 4}, // one request is answered with STATUS: FILE is its JSON, $BEARER its token, the answer goes to stdout
 		"token":      {token, "NAME SECRET CLAIMS", 3, 3},         // sign CLAIMS with the secret in the file SECRET, good for an hour: $NAME
-		"credential": {credential, "NAME", 1, 1},                  // ask the auth service for a credential: $NAME_USER and $NAME_PASSWORD
+		"credential": {credential, "NAME [GATEWAY]", 1, 2},        // ask the auth service for a credential: $NAME_USER and $NAME_PASSWORD
 
 		"call": {dispatch, "NAME VERB ARG…", 2, many}, // see verbs
 	}

@@ -1,6 +1,7 @@
 package bed
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -98,9 +99,26 @@ func (i ICEServer) Address(p config.Protocol) (netip.AddrPort, error) {
 	return netip.AddrPort{}, fmt.Errorf("find %s address: none in %q", p, i.URLs)
 }
 
-// ICEServers asks the auth service as a web app does, but for TURN over DTLS too, which browsers cannot speak.
-func (s *Stack) ICEServers(ctx context.Context) (ice ICE, err error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.AuthURL()+"/v1/ice-servers", strings.NewReader(`{"dtls": true}`))
+// ICEServers asks the auth service as a web app does, but for TURN over DTLS too, which browsers cannot speak. Without gateways it asks for what the
+// service gives.
+func (s *Stack) ICEServers(ctx context.Context, gateways ...string) (ice ICE, err error) {
+	type reference struct {
+		Namespace string `json:"namespace"`
+		Name      string `json:"name"`
+	}
+	var wanted []reference
+	for _, id := range gateways {
+		namespace, name, _ := strings.Cut(id, "/")
+		wanted = append(wanted, reference{namespace, name})
+	}
+	question, err := json.Marshal(struct {
+		DTLS     bool        `json:"dtls"`
+		Gateways []reference `json:"gateways,omitempty"`
+	}{true, wanted})
+	if err != nil {
+		return ICE{}, fmt.Errorf("ask for ICE servers: %w", err)
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.AuthURL()+"/v1/ice-servers", bytes.NewReader(question))
 	if err != nil {
 		return ICE{}, fmt.Errorf("ask for ICE servers: %w", err)
 	}

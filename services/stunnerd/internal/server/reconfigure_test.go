@@ -117,6 +117,39 @@ func TestCredentialOverlap(t *testing.T) {
 	}
 }
 
+// a secret on its way out admits sessions. When the config gives it up, they may speak with it for the overlap, and no new session begins with it.
+func TestFormerSecretOfAConfigIsRemembered(t *testing.T) {
+	b := newBed(t)
+	root := credential.Secret("a shared secret that goes")
+	with := func(former *config.FormerSecret) config.Config {
+		return b.changed(func(c *config.Config) {
+			c.Auth.Type, c.Auth.Credentials = config.AuthEphemeral, map[string]credential.Secret{config.KeySecret: "a shared secret that comes"}
+			c.Auth.Former = former
+		})
+	}
+	minted, err := credential.Authority{SharedSecret: root}.Mint("ann", time.Hour, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.apply(with(&config.FormerSecret{Secret: root, Until: time.Now().Add(time.Hour).Unix()}))
+	c := b.mustDial("udp", minted.Username, string(minted.Password))
+	b.apply(with(nil))
+	if err := c.client.CreatePermission(net.UDPAddrFromAddrPort(b.peer)); err != nil {
+		t.Errorf("a session of the former secret cannot go on: %v", err)
+	}
+	if d, err := b.dial("udp", minted.Username, string(minted.Password)); err == nil {
+		d.client.Close()
+		t.Error("a session begins with a secret that the config has given up")
+	}
+	for range 20 {
+		b.apply(with(&config.FormerSecret{Secret: root, Until: time.Now().Add(time.Hour).Unix()}))
+		b.apply(with(nil))
+	}
+	if n := len(b.former); n > 2 {
+		t.Errorf("%d former credentials are kept, of 2", n)
+	}
+}
+
 // a config that goes back and forth leaves no more behind than one that went there once.
 func TestFlappingCredentialIsRememberedOnce(t *testing.T) {
 	b := newBed(t)

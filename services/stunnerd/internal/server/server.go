@@ -242,11 +242,21 @@ func (s *Server) remember(next config.Auth) {
 			s.former[i].Until = until
 		}
 	}
-	s.former = slices.DeleteFunc(s.former, func(f gate.Former) bool { return !now.Before(f.Until) || f.Authority == old })
-	if !now.Before(until) || len(s.listeners) == 0 || old.In(authority.Realm) == authority || old == (credential.Authority{}) {
+	leaving, _ := s.running.Auth.FormerAuthority() // a secret on its way out has admitted sessions as well
+	if stays, _ := next.FormerAuthority(); leaving.In(stays.Realm) == stays {
+		leaving = credential.Authority{}
+	}
+	s.former = slices.DeleteFunc(s.former, func(f gate.Former) bool {
+		return !now.Before(f.Until) || f.Authority == old || f.Authority == leaving
+	})
+	if !now.Before(until) || len(s.listeners) == 0 {
 		return
 	}
-	s.former = append(s.former, gate.Former{Authority: old, Until: until})
+	for _, a := range []credential.Authority{leaving, old} {
+		if a != (credential.Authority{}) && a.In(authority.Realm) != authority {
+			s.former = append(s.former, gate.Former{Authority: a, Until: until})
+		}
+	}
 	s.former = s.former[max(0, len(s.former)-maxFormer):]
 }
 

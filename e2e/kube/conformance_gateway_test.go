@@ -17,6 +17,7 @@ import (
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
+	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 )
 
 // What the Gateway API asks of Gateways and their classes, with listeners that speak TURN.
@@ -46,7 +47,7 @@ kind: Gateway
 metadata: {name: gateway}
 spec:
   gatewayClassName: CLASS
-  addresses: [{value: 192.0.2.7}]
+  addresses: [{type: Hostname, value: turn.example.net}]
   listeners:
   - {name: udp, port: 3478, protocol: TURN-UDP}
 ` + listeners)
@@ -68,12 +69,12 @@ spec:
 `)
 	n.listeners("gateway", listener("udp", 0, bothKinds, served), listener("tcp", 0, bothKinds, served), listener("tls", 0, bothKinds, served))
 	n.gateway("gateway", programmed)
-	n.serves("gateway", "udp 192.0.2.7", "tcp 192.0.2.7", "tls 192.0.2.7")
+	n.serves("gateway", "udp turn.example.net", "tcp turn.example.net", "tls turn.example.net")
 	gateway("  - {name: tls, port: 443, protocol: TURN-TLS, tls: {certificateRefs: [{name: door}]}}")
 	n.listeners("gateway", listener("udp", 0, bothKinds, served), listener("tls", 0, bothKinds, served))
 	gateway("")
 	n.listeners("gateway", listener("udp", 0, bothKinds, served))
-	n.serves("gateway", "udp 192.0.2.7")
+	n.serves("gateway", "udp turn.example.net")
 	if after := udp(); !reflect.DeepEqual(before, after) {
 		n.Errorf("listener udp is %+v, was %+v", after, before)
 	}
@@ -86,7 +87,7 @@ kind: Gateway
 metadata: {name: gateway}
 spec:
   gatewayClassName: CLASS
-  addresses: [{value: 192.0.2.7}]
+  addresses: [{type: Hostname, value: turn.example.net}]
   listeners:
   - {name: none, port: 3478, protocol: TURN-UDP, allowedRoutes: {kinds: [{kind: HTTPRoute}]}}
   - {name: some, port: 3479, protocol: TURN-UDP, allowedRoutes: {kinds: [{kind: HTTPRoute}, {kind: UDPRoute}]}}
@@ -104,7 +105,7 @@ kind: Gateway
 metadata: {name: none}
 spec:
   gatewayClassName: CLASS
-  addresses: [{value: 192.0.2.7}]
+  addresses: [{type: Hostname, value: turn.example.net}]
   listeners:
   - {name: web, port: 80, protocol: HTTP}
   - {name: raw, port: 5000, protocol: UDP}
@@ -114,7 +115,7 @@ kind: Gateway
 metadata: {name: some}
 spec:
   gatewayClassName: CLASS
-  addresses: [{value: 192.0.2.7}]
+  addresses: [{type: Hostname, value: turn.example.net}]
   listeners:
   - {name: udp, port: 3478, protocol: TURN-UDP}
   - {name: odd, port: 1111, protocol: example.org/odd}
@@ -124,7 +125,7 @@ spec:
 	n.listeners("none", listener("web", 0, "", unknown), listener("raw", 0, "", unknown))
 	n.gateway("some", "Accepted:ListenersNotValid Programmed")
 	n.listeners("some", listener("udp", 0, bothKinds, served), listener("odd", 0, "", unknown))
-	n.serves("some", "udp 192.0.2.7")
+	n.serves("some", "udp turn.example.net")
 }
 
 func listenersNeedCertificates(n *tenant) {
@@ -151,7 +152,7 @@ kind: Gateway
 metadata: {name: %s}
 spec:
   gatewayClassName: CLASS
-  addresses: [{value: 192.0.2.7}]
+  addresses: [{type: Hostname, value: turn.example.net}]
   listeners:
   - {name: udp, port: 3478, protocol: TURN-UDP}
   - {name: tls, port: 443, protocol: TURN-TLS, tls: {certificateRefs: [{%s}]}}
@@ -161,7 +162,7 @@ spec:
 		n.listeners(name, listener("udp", 0, bothKinds, served),
 			listener("tls", 0, bothKinds, "Accepted !Conflicted:NoConflicts !Programmed:Invalid !ResolvedRefs:InvalidCertificateRef"))
 		n.gateway(name, "Accepted:ListenersNotValid Programmed")
-		n.serves(name, "udp 192.0.2.7")
+		n.serves(name, "udp turn.example.net")
 	}
 }
 
@@ -181,7 +182,7 @@ kind: Gateway
 metadata: {name: %s}
 spec:
   gatewayClassName: CLASS
-  addresses: [{value: 192.0.2.7}]
+  addresses: [{type: Hostname, value: turn.example.net}]
   listeners:
   - {name: first, port: 3478, %s}
   - {name: second, port: 3478, %s}
@@ -249,7 +250,8 @@ spec:
 	}
 }
 
-// The first address counts: one of an unknown type is refused, one that no Service can have is not usable, and an empty one is any.
+// The first address counts: one of an unknown type is refused, one that no Service can have is not usable, nor is one outside of the ranges of the class, and
+// an empty one is any. It counts once the load balancer has given it.
 func addressesAreAskedFor(n *tenant) {
 	gateway := func(addresses string) {
 		n.Helper()
@@ -270,6 +272,14 @@ spec:
 		n.gateway("gateway", "Accepted !Programmed:AddressNotUsable")
 	}
 	gateway(`[{value: 192.0.2.7}]`)
+	n.gateway("gateway", "Accepted !Programmed:AddressNotUsable") // the class allows no address
+	n.patch(&stunnerv1.GatewayConfig{ObjectMeta: metav1.ObjectMeta{Namespace: n.class, Name: n.class}}, `{"spec":{"allowedAddresses":["192.0.2.0/25"]}}`)
+	n.gateway("gateway", homeless)
+	n.addresses("gateway")
+	n.expose("gateway", "192.0.2.8")
+	n.gateway("gateway", homeless)
+	n.addresses("gateway", "192.0.2.8")
+	n.expose("gateway", "192.0.2.7")
 	n.gateway("gateway", programmed)
 	n.addresses("gateway", "192.0.2.7")
 	var svc corev1.Service

@@ -94,7 +94,7 @@ kind: Gateway
 metadata: {name: lobby}
 spec:
   gatewayClassName: CLASS
-  addresses: [{value: 192.0.2.7}]
+  addresses: [{type: Hostname, value: turn.example.net}]
   infrastructure: {parametersRef: {group: stunner.l7mp.io, kind: GatewayConfig, name: settings}}
   listeners: [{name: udp, port: 3478, protocol: TURN-UDP}]
 `
@@ -113,7 +113,7 @@ kind: Gateway
 metadata: {name: lobby}
 spec:
   gatewayClassName: CLASS
-  addresses: [{value: 192.0.2.7}]
+  addresses: [{type: Hostname, value: turn.example.net}]
   listeners:
   - {name: udp, port: 3478, protocol: TURN-UDP}
   - {name: tls, port: 443, protocol: TURN-TLS, tls: {certificateRefs: [{name: door, namespace: ` + next + `}]}}
@@ -122,18 +122,18 @@ spec:
 		n.Helper()
 		n.listeners("lobby", listener("udp", 0, bothKinds, served),
 			listener("tls", 0, bothKinds, "Accepted !Conflicted:NoConflicts !Programmed:Invalid !ResolvedRefs:RefNotPermitted"))
-		n.serves("lobby", "udp 192.0.2.7")
+		n.serves("lobby", "udp turn.example.net")
 	}, func() {
 		n.Helper()
 		n.listeners("lobby", listener("udp", 0, bothKinds, served), listener("tls", 0, bothKinds, served))
-		n.serves("lobby", "udp 192.0.2.7", "tls 192.0.2.7")
+		n.serves("lobby", "udp turn.example.net", "tls turn.example.net")
 	})
 }
 
 // Credentials whose grant is taken back cannot be read any more. Clients go on with those that are published.
 func credentialsNeedLeave(n *tenant) {
 	next := n.neighbours()
-	n.apply(gatewayWith("requireReferenceGrants: true, authRef: {name: vault, namespace: "+next+"}") + `
+	n.apply(gatewayWith("authRef: {name: vault, namespace: "+next+"}") + `
 ---
 apiVersion: v1
 kind: Secret
@@ -150,7 +150,7 @@ stringData: {type: static, username: caller, password: marzipan-and-rosewater}
 		n.Helper()
 		n.gatewayConfig("settings", "Accepted InUse:Used")
 		n.gateway("lobby", programmed)
-		published = []string{"udp 192.0.2.7"}
+		published = []string{"udp turn.example.net"}
 		n.serves("lobby", published...)
 	})
 }
@@ -212,17 +212,12 @@ spec: {prefixes: [198.51.100.0/24]}
 	})
 }
 
-// A GatewayConfig that does not require grants needs none for credentials and backends.
+// A GatewayConfig that does not require grants needs none for backends.
 func nothingElseNeedsLeave(n *tenant) {
 	next := n.neighbours()
-	n.apply(gatewayWith("authRef: {name: vault, namespace: "+next+"}") + roomsIn(next) + `
----
-apiVersion: v1
-kind: Secret
-metadata: {name: vault, namespace: ` + next + `}
-stringData: {type: static, username: caller, password: marzipan-and-rosewater}
-` + udpRoute("media", "{name: lobby}", "{name: rooms, namespace: "+next+"}"))
-	n.gatewayConfig("settings", "Accepted InUse:Used")
+	n.apply(gatewayWith("userName: caller, password: marzipan-and-rosewater") + roomsIn(next) +
+		udpRoute("media", "{name: lobby}", "{name: rooms, namespace: "+next+"}"))
+	n.gatewayConfig("settings", "Accepted InUse:Used InsecureInlineCredentials:Warning")
 	n.gateway("lobby", programmed)
 	n.route("media", "lobby/: "+routed)
 	n.reaches("lobby", "198.51.100.21")

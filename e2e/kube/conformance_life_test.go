@@ -134,7 +134,7 @@ spec: {dataplane: NAMESPACE, authRef: {name: vault}}
 apiVersion: stunner.l7mp.io/v1
 kind: Dataplane
 metadata: {name: NAMESPACE}
-spec: {enableMetricsEndpoint: true}
+spec: {enableMetricsEndpoint: true, allowedNamespaces: {from: All}}
 `
 	)
 	n.apply(secret + "---" + settings + "---" + template + rooms + udpRoute("media", "{name: lobby}", "{name: rooms}") + `

@@ -50,7 +50,7 @@ kind: Gateway
 metadata: {name: lobby}
 spec:
   gatewayClassName: CLASS
-  addresses: [{value: 192.0.2.7}]
+  addresses: [{type: Hostname, value: turn.example.net}]
   listeners:
   - {name: udp, port: 3478, protocol: TURN-UDP}
   - {name: tcp, port: 3479, protocol: TURN-TCP}
@@ -226,7 +226,7 @@ kind: Gateway
 metadata: {name: lobby}
 spec:
   gatewayClassName: CLASS
-  addresses: [{value: 192.0.2.7}]
+  addresses: [{type: Hostname, value: turn.example.net}]
   listeners:
   - {name: default, port: 3478, protocol: TURN-UDP}
   - {name: same, port: 3479, protocol: TURN-UDP, allowedRoutes: {namespaces: {from: Same}}}
@@ -265,7 +265,7 @@ kind: Gateway
 metadata: {name: lobby}
 spec:
   gatewayClassName: CLASS
-  addresses: [{value: 192.0.2.7}]
+  addresses: [{type: Hostname, value: turn.example.net}]
   listeners:
   - {name: udp, port: 3478, protocol: TURN-UDP, allowedRoutes: {namespaces: {from: Selector, selector: {matchExpressions: [{key: media, operator: Exists}]}}}}
 `)

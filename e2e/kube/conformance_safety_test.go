@@ -133,7 +133,7 @@ metadata:
     stunner.l7mp.io/targetport: %q
 spec:
   gatewayClassName: CLASS
-  addresses: [{value: 192.0.2.7}]
+  addresses: [{type: Hostname, value: turn.example.net}]
   listeners: [{name: udp, port: 3478, protocol: TURN-UDP}]
 `, name, nodePort, targetPort))
 	}
@@ -181,13 +181,13 @@ spec:
 func podsAreAdmittedWhereLittleIsAllowed(n *tenant) {
 	n.patch(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: n.name}}, `{"metadata":{"labels":{"pod-security.kubernetes.io/enforce":"restricted"}}}`)
 	for name, spec := range map[string]string{
-		"plain": "{}", "full": "{enableMetricsEndpoint: true, replicas: 2}", "everywhere": "{dataplaneResource: DaemonSet}", "host": "{hostNetwork: true}",
+		"plain": "", "full": "enableMetricsEndpoint: true, replicas: 2, ", "everywhere": "dataplaneResource: DaemonSet, ", "host": "hostNetwork: true, ",
 	} {
 		n.apply(fmt.Sprintf(`
 apiVersion: stunner.l7mp.io/v1
 kind: Dataplane
 metadata: {name: NAMESPACE-%[1]s}
-spec: %[2]s
+spec: {%[2]sallowedNamespaces: {from: Selector, selector: {matchLabels: {kubernetes.io/metadata.name: NAMESPACE}}}}
 ---
 apiVersion: stunner.l7mp.io/v1
 kind: GatewayConfig

@@ -295,6 +295,7 @@ func TestReportsAreAboutWhatWasPublished(t *testing.T) {
 			if err := conn.Write(t.Context(), websocket.MessageText, []byte(text)); err != nil {
 				t.Fatal(err)
 			}
+			time.Sleep(reportEvery)
 			synctest.Wait()
 			if got := s.Reports(); len(got) != 1 || got[0].Revision != want {
 				t.Errorf("reports %+v, want one about %s", got, want)

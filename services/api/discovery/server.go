@@ -2,9 +2,11 @@ package discovery
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"log/slog"
 	"maps"
+	"math"
 	"net/http"
 	"slices"
 	"strings"
@@ -22,6 +24,11 @@ const (
 	reportLimit      = 64 << 10
 	reportsPerStream = 1_000
 	reportText       = 1_024
+	// reportEvery is how often a report of one dataplane about one config counts: the first at once, and of those that follow sooner the last.
+	reportEvery = time.Second
+	// frameEvery is how often a client is read from, frameBurst how many frames at once: each is parsed.
+	frameEvery = 100 * time.Millisecond
+	frameBurst = 20
 )
 
 // ServerOptions says how a Server behaves.
@@ -57,6 +64,8 @@ type Server struct {
 	// watchers are those of each selector in use.
 	watchers map[selector]map[*watcher]bool
 	reports  map[reporter]received
+	// later are reports that came too soon after the one in reports.
+	later map[reporter]received
 	// followers are told of every report.
 	followers map[*mailbox[ReportNews]]bool
 }
@@ -64,10 +73,11 @@ type Server struct {
 // reporter tells the sources of reports apart.
 type reporter struct{ id, pod string }
 
-// received is a report together with the stream over which it came.
+// received is a report together with the stream over which it came, and since when it counts.
 type received struct {
 	report Report
 	stream *stream
+	at     time.Time
 }
 
 // NewServer returns a server that has no configs.
@@ -88,6 +98,7 @@ func NewServer(o ServerOptions) *Server {
 		nodes:    map[string]string{},
 		watchers: map[selector]map[*watcher]bool{},
 		reports:  map[reporter]received{},
+		later:    map[reporter]received{},
 	}
 	s.mux.HandleFunc("GET "+apiPath, s.list)
 	s.mux.HandleFunc("GET "+apiPath+"/{namespace}", s.list)
@@ -377,13 +388,24 @@ func (s *Server) unsubscribe(want selector, r *watcher) {
 	}
 }
 
-// receive reads reports. What is none is ignored: other clients may have other things to say.
+// receive reads reports. What is none is ignored: other clients may have other things to say. A client that says more than it may is read slowly.
 func (s *Server) receive(stream *stream, want selector, grant Grant, to sight, log *slog.Logger) error {
-	from := map[reporter]bool{}
+	from, due := map[reporter]bool{}, time.Time{}
 	for {
 		data, err := stream.read()
 		if err != nil {
 			return err
+		}
+		now := time.Now()
+		if due = due.Add(frameEvery); due.Before(now) {
+			due = now
+		}
+		if ahead := due.Sub(now) - frameBurst*frameEvery; ahead > 0 {
+			select {
+			case <-stream.ctx.Done():
+				return context.Cause(stream.ctx)
+			case <-time.After(ahead):
+			}
 		}
 		r, ok := parseReport(data)
 		key := reporter{r.ID, r.Pod}
@@ -424,18 +446,39 @@ func parseReport(data []byte) (Report, bool) {
 			*text = strings.ToValidUTF8((*text)[:reportText], "")
 		}
 	}
-	r.Allocations = max(r.Allocations, 0)
+	r.Allocations = min(max(r.Allocations, 0), math.MaxInt32)
 	return r, true
 }
 
+// accept has a report count, now or when the one before has counted for long enough.
 func (s *Server) accept(stream *stream, r Report) {
-	s.mu.Lock()
 	key := reporter{r.ID, r.Pod}
-	s.reports[key] = received{r, stream}
-	s.spread(key, ReportNews{Report: &r})
+	s.mu.Lock()
+	before, known := s.reports[key]
+	_, waits := s.later[key]
+	s.later[key] = received{report: r, stream: stream}
 	s.mu.Unlock()
-	if s.options.OnReport != nil {
-		s.options.OnReport(r)
+	switch wait := reportEvery - time.Since(before.at); {
+	case !known || wait <= 0:
+		s.use(key)
+	case !waits:
+		time.AfterFunc(wait, func() { s.use(key) })
+	}
+}
+
+// use has the report that waits count from now on.
+func (s *Server) use(key reporter) {
+	s.mu.Lock()
+	next, there := s.later[key]
+	if there {
+		delete(s.later, key)
+		next.at = time.Now()
+		s.reports[key] = next
+		s.spread(key, ReportNews{Report: &next.report})
+	}
+	s.mu.Unlock()
+	if there && s.options.OnReport != nil {
+		s.options.OnReport(next.report)
 	}
 }
 
@@ -443,10 +486,21 @@ func (s *Server) accept(stream *stream, r Report) {
 func (s *Server) forget(stream *stream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for key, r := range s.reports {
+	for key, r := range s.later {
 		if r.stream == stream {
-			delete(s.reports, key)
-			s.spread(key, ReportNews{Gone: &ReportKey{key.id, key.pod}})
+			delete(s.later, key)
 		}
+	}
+	for key, r := range s.reports {
+		if r.stream != stream {
+			continue
+		}
+		if next, moved := s.later[key]; moved { // to another stream, which counts in a moment
+			r.stream = next.stream
+			s.reports[key] = r
+			continue
+		}
+		delete(s.reports, key)
+		s.spread(key, ReportNews{Gone: &ReportKey{key.id, key.pod}})
 	}
 }

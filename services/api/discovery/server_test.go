@@ -7,12 +7,14 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/coder/websocket"
 
@@ -230,16 +232,81 @@ func TestReportsLiveAsLongAsTheirStream(t *testing.T) {
 }
 
 func TestReportOfAnotherStreamSurvives(t *testing.T) {
-	s := NewServer(ServerOptions{})
-	old, next := &stream{}, &stream{}
-	r := Report{ID: "media/a", Pod: "p1", Revision: "r1"}
-	s.accept(old, r)
-	r.Revision = "r2"
-	s.accept(next, r) // the pod has reconnected before the old stream was given up
-	s.forget(old)
-	if all := s.Reports(); len(all) != 1 || all[0] != r {
-		t.Errorf("reports %+v", all)
+	for _, pause := range []time.Duration{0, reportEvery} {
+		synctest.Test(t, func(t *testing.T) {
+			s := NewServer(ServerOptions{})
+			old, next := &stream{}, &stream{pulse: serverPulse}
+			r := Report{ID: "media/a", Pod: "p1", Revision: "r1"}
+			s.accept(old, r)
+			time.Sleep(pause)
+			r.Revision = "r2"
+			s.accept(next, r) // the pod has reconnected before the old stream was given up
+			s.forget(old)
+			if all := s.Reports(); len(all) != 1 {
+				t.Errorf("reports %+v", all)
+			}
+			time.Sleep(reportEvery)
+			synctest.Wait()
+			if all := s.Reports(); len(all) != 1 || all[0] != r {
+				t.Errorf("reports %+v", all)
+			}
+			s.accept(next, r)
+			s.forget(next)
+			time.Sleep(reportEvery)
+			synctest.Wait()
+			if n := len(s.Reports()) + len(s.later); n != 0 {
+				t.Errorf("%d reports are left", n)
+			}
+		})
 	}
+}
+
+// A pod may say what it likes, as often as it likes: a report counts once a second. The first one counts at once, and the last one in the end. What it says
+// about others is not believed, and numbers are bounded.
+func TestReportsOfAPodCountOnceASecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := NewServer(ServerOptions{Authorize: func(*http.Request) (Grant, error) { return Grant{ID: "media/a", Pod: "p"}, nil }})
+		conn := follows(t, piped(t, s), "/media/a?watch=true")
+		conn.CloseRead(context.Background())
+		var counted []Report
+		go func() {
+			_ = s.FollowReports(t.Context(), func(news ReportNews) error {
+				if news.Report != nil {
+					counted = append(counted, *news.Report)
+				}
+				return nil
+			})
+		}()
+		says := func(text string) {
+			if err := conn.Write(t.Context(), websocket.MessageText, []byte(text)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		begun := time.Now()
+		for i := 0; time.Since(begun) < 15*time.Second; i++ {
+			says(fmt.Sprintf(`{"report":{"id":"media/a","pod":"p","accepted":%t,"draining":%t,"allocations":%d}}`, i%2 == 0, i%2 == 1, i))
+			if synctest.Wait(); i == 0 && len(counted) != 1 {
+				t.Error("the first report does not count at once")
+			}
+			time.Sleep(2 * time.Millisecond)
+		}
+		if n := len(counted); n < 10 || n > 16 {
+			t.Errorf("%d reports have counted within 15 s", n)
+		}
+		for _, wild := range []string{
+			`{"report":{"id":"media/b","pod":"p","accepted":true}}`, `{"report":{"id":"media/a","pod":"q","accepted":true}}`, `{"report":{"id":"media/a","pod":"p","allocations":1e99}}`,
+			`{"report":{"id":"media/a","pod":"p","allocations":"many"}}`, `{"report":[]}`, `{"report":{"id":"media/a","pod":"p","allocations":9223372036854775807}}`,
+		} {
+			says(wild)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if all := s.Reports(); len(all) != 1 || all[0] != (Report{ID: "media/a", Pod: "p", Allocations: math.MaxInt32}) {
+			t.Errorf("in the end: %+v", all)
+		}
+		_ = conn.CloseNow()
+		synctest.Wait()
+	})
 }
 
 // K-12: a report that is too large ends its stream.

@@ -34,8 +34,11 @@ type fleet struct {
 	wanted string
 	// behind is since when some accept a config, and none the one that is published.
 	behind time.Time
-	// state is what the loop has been told.
+	// state is what the loop has been told, and told when.
 	state resource.FleetState
+	told  time.Time
+	// held tells that something else is to be told, and that it is too soon.
+	held bool
 }
 
 func newFleets(c *census.Census, in *inbox) *fleets {
@@ -46,7 +49,10 @@ func newFleets(c *census.Census, in *inbox) *fleets {
 const (
 	// onItsWay is how long a config may take to run.
 	onItsWay = 10 * time.Second
-	// fleetPulse is how often those are looked at that are behind.
+	// flipPause is how often the loop is told of other reports than before, at most: each time the status of the Gateway is written. What pods say and take
+	// back meanwhile is not told.
+	flipPause = 10 * time.Second
+	// fleetPulse is how often those are looked at that are behind, or held.
 	fleetPulse = time.Second
 )
 
@@ -97,12 +103,12 @@ func (f *fleets) run(ctx context.Context, t *task) {
 	}
 }
 
-// late are those that are behind.
+// late are those that are behind, and those of which the loop is to be told something.
 func (f *fleets) late() (gateways []types.NamespacedName) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for gateway, fleet := range f.fleets {
-		if !fleet.behind.IsZero() {
+		if !fleet.behind.IsZero() || fleet.held {
 			gateways = append(gateways, gateway)
 		}
 	}
@@ -118,10 +124,12 @@ func (f *fleets) look(gateway types.NamespacedName, now time.Time) {
 	if fleet == nil {
 		return
 	}
-	if state := fleet.judge(reports, now); state != fleet.state {
-		fleet.state = state
-		f.inbox.put(change{object: fleetObject(gateway, state)})
+	state := fleet.judge(reports, now)
+	if fleet.held = state != fleet.state; !fleet.held || now.Sub(fleet.told) < flipPause {
+		return
 	}
+	fleet.state, fleet.told, fleet.held = state, now, false
+	f.inbox.put(change{object: fleetObject(gateway, state)})
 }
 
 // judge says what reports come to.

@@ -105,12 +105,64 @@ func TestFleetComesToSomethingSeldom(t *testing.T) {
 			case step.want != nil && told[0].object.(*resource.Fleet).FleetState != *step.want:
 				t.Errorf("%s: %+v", step.name, told[0].object.(*resource.Fleet).FleetState)
 			}
+			if step.want != nil {
+				time.Sleep(flipPause) // what comes next is told at once
+			}
 		}
 		says("b", one, "no")()
 		synctest.Wait()
 		f.withdrawn(fleetKey)
 		if told := in.drain(); len(told) != 1 || !told[0].gone {
 			t.Errorf("withdrawn: %v", told)
+		}
+	})
+}
+
+// A pod that flips back and forth changes what the loop is told, and the status with it, at most every ten seconds. The first change is told at once, and in the
+// end the loop knows how it is.
+func TestFlipsAreHeld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		counted, in, from, ts := census.New(slog.New(slog.DiscardHandler)), newInbox(), make(reporter), &tasks{}
+		f, wanted := newFleets(counted, in), published().Revision()
+		go counted.Follow(ctx, "this", from)
+		go ts.do("reports", func(t *task) { f.run(ctx, t) })
+		f.published(fleetKey, wanted)
+		told, last := 0, resource.FleetState{}
+		listen := func() {
+			synctest.Wait()
+			for _, c := range in.drain() {
+				told++
+				last = c.object.(*resource.Fleet).FleetState
+			}
+		}
+		flip := func(i int) {
+			r := discovery.Report{ID: fleetKey.String(), Pod: "a", Revision: wanted, Accepted: i%2 == 0, Draining: i%3 == 0, Error: strings.Repeat("no", i%2)}
+			from <- discovery.ReportNews{Report: &r}
+		}
+		flip(1)
+		if listen(); told != 1 || last.Problem != "no" {
+			t.Errorf("the first change is told %d times: %+v", told, last)
+		}
+		for i := range 60 {
+			flip(i)
+			listen()
+			time.Sleep(time.Second)
+		}
+		if listen(); told < 4 || told > 7 {
+			t.Errorf("within a minute the loop is told %d times", told)
+		}
+		flip(9)
+		flip(2)
+		time.Sleep(flipPause + 2*fleetPulse)
+		if listen(); last != (resource.FleetState{}) {
+			t.Errorf("in the end the loop knows %+v", last)
+		}
+		before := told
+		time.Sleep(time.Hour)
+		if listen(); told != before {
+			t.Error("the loop is told of nothing new")
 		}
 	})
 }

@@ -128,17 +128,7 @@ func (o *operator) settles() {
 // cpu is the processor time that the operator has used.
 func (o *operator) cpu() time.Duration {
 	o.Helper()
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", o.process.PID()))
-	o.must(err)
-	_, after, _ := strings.Cut(string(data), ") ") // the name of the program may hold anything else
-	fields := strings.Fields(after)
-	var sum time.Duration
-	for _, f := range fields[11:13] { // utime, stime
-		n, err := strconv.Atoi(f)
-		o.must(err)
-		sum += time.Duration(n) * tick
-	}
-	return sum
+	return cpuOf(o.T, o.process.PID())
 }
 
 // peak is the most memory that the operator has had at a time, in MiB.

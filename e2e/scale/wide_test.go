@@ -1,0 +1,200 @@
+package scale
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/cluster"
+	"github.com/stunner-gateway/stunner/e2e/internal/reader"
+)
+
+// The wide Gateway: 1,000 routes to 10,000 endpoints.
+const (
+	wideRoutes    = 1_000
+	wideEndpoints = 10 // of one route
+	wideTime      = 30 * time.Second
+	// podShare is how much of a core a pod of the Gateway may take while its routes change.
+	podShare = 0.05
+)
+
+// A Gateway with 1,000 routes and 10,000 endpoints, of which 20 change every second, takes at most 5 % of a core in its pod. The operator has a bound for
+// its translation too, but watches and caches cost it something besides: what it takes is printed. Its pod gets to run the last change, and a small Gateway
+// does not wait.
+func TestWideGateway(t *testing.T) {
+	kube, err := cluster.Start(t.Context(), cluster.Options{Still: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := kube.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	o, w := newOperator(t, kube), newWorld(t, kube.Admin)
+	w.widen()
+	w.grow(1)
+	o.start()
+	ctx, cancel := context.WithTimeout(t.Context(), 3*patience)
+	defer cancel()
+	wide, small := reader.Read(ctx, o.discovery, namespaceOf(0)+"/wide"), reader.Read(ctx, o.discovery, idOf(0))
+	sees := func(r *reader.Reader, address string) time.Time {
+		t.Helper()
+		s, err := r.Await(ctx, func(s reader.State) bool { return bytes.Contains(s.Last.Data, []byte(`"`+address+`"`)) })
+		if err != nil {
+			t.Fatalf("no config has %s: %v", address, err)
+		}
+		return s.Last.At
+	}
+	sees(wide, wideAddress(wideRoutes-1, 0))
+	sees(small, address(0, 0, 0))
+	o.settles()
+	pod := startPod(t, o.discovery, namespaceOf(0)+"/wide", o.dir)
+
+	beforePod, beforeOperator, begun := cpuOf(t, pod.PID()), o.cpu(), time.Now()
+	podFrames := wide.State().Changes
+	var latencies []time.Duration
+	changes, moved := 0, make(chan time.Duration, 1)
+	beat := time.NewTicker(pace)
+	defer beat.Stop()
+	for ; time.Since(begun) < wideTime; changes++ {
+		<-beat.C
+		if err := w.moveWide(ctx, changes%wideRoutes, changes+1); err != nil {
+			t.Fatal(err)
+		}
+		if changes%20 == 0 {
+			go func(turn int) {
+				sent := time.Now()
+				to, err := w.move(ctx, 0, turn)
+				if err != nil {
+					moved <- -1
+					return
+				}
+				moved <- sees(small, to).Sub(sent)
+			}(changes/20 + 1)
+			latencies = append(latencies, <-moved)
+		}
+	}
+	took := time.Since(begun)
+	usedPod, usedOperator := cpuOf(t, pod.PID())-beforePod, o.cpu()-beforeOperator
+	last := wideAddress((changes-1)%wideRoutes, changes)
+	reached := sees(wide, last)
+	slices.Sort(latencies)
+	t.Logf("%d changes in %s, of which %d reached the pods: the pod takes %.1f %% of a core, the operator %.1f %%; a change of a small Gateway beside it takes %s, at most %s",
+		changes, took.Round(time.Second), wide.State().Changes-podFrames, 100*float64(usedPod)/float64(took), 100*float64(usedOperator)/float64(took),
+		latencies[len(latencies)/2].Round(time.Millisecond/10), latencies[len(latencies)-1].Round(time.Millisecond/10))
+	if usedPod > time.Duration(podShare*float64(took))+2*tick {
+		t.Errorf("the pod took %s within %s, want at most %.0f %%", usedPod, took, 100*podShare)
+	}
+	if changes < 5*int(wideTime/time.Second) {
+		t.Errorf("%d changes in %s are too few to tell", changes, took)
+	}
+	t.Logf("the last change is in the config %s after the last write", reached.Sub(begun.Add(took)).Round(time.Millisecond))
+}
+
+// wideAddress is that of the first endpoint of a route; another one each turn.
+func wideAddress(route, turn int) string {
+	if turn == 0 {
+		return fmt.Sprintf("10.%d.%d.0", 100+route/250, route%250)
+	}
+	return fmt.Sprintf("172.%d.%d.%d", 16+turn>>16, turn>>8&255, turn&255)
+}
+
+// widen makes the wide Gateway, its routes, and a Service for each.
+func (w *world) widen() {
+	w.Helper()
+	head := func(name string) string {
+		return fmt.Sprintf(`"metadata":{"namespace":%q,"name":%q}`, namespaceOf(0), name)
+	}
+	port, err := bed.FreePort()
+	if err != nil {
+		w.Fatal(err)
+	}
+	if _, err := w.admin.Resource(resource("stunner.l7mp.io/v1", "dataplanes")).Patch(w.Context(), "default", types.MergePatchType,
+		[]byte(`{"spec":{"disableHealthCheck":true}}`), metav1.PatchOptions{}); err != nil {
+		w.Fatal(err)
+	}
+	w.each(0, wideRoutes, func(ctx context.Context, route int) error {
+		name := fmt.Sprintf("wide-%d", route)
+		var each []string
+		for e := range wideEndpoints {
+			each = append(each, fmt.Sprintf(`{"addresses":["10.%d.%d.%d"]}`, 100+route/250, route%250, e))
+		}
+		for _, object := range []string{
+			fmt.Sprintf(`{"apiVersion":"v1","kind":"Service",%s,"spec":{"clusterIP":"None","ports":[{"port":7000,"protocol":"UDP"}]}}`, head(name)),
+			fmt.Sprintf(`{"apiVersion":"discovery.k8s.io/v1","kind":"EndpointSlice","addressType":"IPv4","metadata":{"namespace":%q,"name":%q,
+				"labels":{"kubernetes.io/service-name":%q}},"ports":[{"port":7000,"protocol":"UDP"}],"endpoints":[%s]}`, namespaceOf(0), name, name, strings.Join(each, ",")),
+			fmt.Sprintf(`{"apiVersion":"stunner.l7mp.io/v1","kind":"UDPRoute",%s,"spec":{"parentRefs":[{"name":"wide"}],"rules":[{"backendRefs":[{"name":%q}]}]}}`, head(name), name),
+		} {
+			if err := w.create(ctx, object); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err := w.create(w.Context(), fmt.Sprintf(`{"apiVersion":"gateway.networking.k8s.io/v1","kind":"Gateway",%s,
+		"spec":{"gatewayClassName":"turn","listeners":[{"name":"udp","port":%d,"protocol":"TURN-UDP"}]}}`, head("wide"), port)); err != nil {
+		w.Fatal(err)
+	}
+}
+
+// moveWide gives the first endpoint of a route of the wide Gateway another address.
+func (w *world) moveWide(ctx context.Context, route, turn int) error {
+	patch := fmt.Sprintf(`[{"op":"replace","path":"/endpoints/0/addresses/0","value":%q}]`, wideAddress(route, turn))
+	_, err := w.in("discovery.k8s.io/v1", "endpointslices", 0).Patch(ctx, fmt.Sprintf("wide-%d", route), types.JSONPatchType, []byte(patch), metav1.PatchOptions{})
+	return err
+}
+
+// startPod starts a dataplane that follows a config, and returns when it runs it.
+func startPod(t *testing.T, discovery, id, dir string) *bed.Process {
+	t.Helper()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	root, err := bed.Root()
+	must(err)
+	must(bed.Build(t.Context(), root, dir, bed.Stunnerd))
+	p, err := bed.Start(bed.Command{Name: "stunnerd", Path: filepath.Join(dir, "stunnerd"), Logs: dir, Env: []string{"STUNNER_ADDR=" + bed.Loopback},
+		Args: []string{"--watch", "--config", "http://" + discovery, "--id", id, "--state-dir", t.TempDir()}})
+	must(err)
+	t.Cleanup(func() { _ = p.Kill() })
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if _, err := p.Says(ctx, regexp.MustCompile("config in force")); err != nil {
+		t.Fatalf("%v\n%s", err, strings.Join(p.Tail(20), "\n"))
+	}
+	return p
+}
+
+// cpuOf is the processor time that a process has used.
+func cpuOf(t *testing.T, pid int) (sum time.Duration) {
+	t.Helper()
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, after, _ := strings.Cut(string(data), ") ")       // the name of the program may hold anything else
+	for _, field := range strings.Fields(after)[11:13] { // utime, stime
+		n, err := strconv.Atoi(field)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum += time.Duration(n) * tick
+	}
+	return sum
+}

@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/http"
 	"os"
 	"os/signal"
 	"syscall"
@@ -32,6 +33,7 @@ const (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	code := command(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr)
 	stop()
 	os.Exit(code)
@@ -59,9 +61,11 @@ func command(ctx context.Context, args []string, getenv func(string) string, std
 	return 0
 }
 
-// run serves until ctx ends or something that the service cannot do without fails.
-func run(ctx context.Context, o options, log *slog.Logger) error {
-	group, ctx := errgroup.WithContext(ctx)
+// run serves until some seconds after ctx has ended, or until something that the service cannot do without fails.
+func run(asked context.Context, o options, log *slog.Logger) error {
+	serving, end := context.WithCancel(context.WithoutCancel(asked))
+	defer end()
+	group, ctx := errgroup.WithContext(serving)
 	source, err := discovery.Open(o.config, discovery.Options{
 		TokenFile: o.discoveryTokenFile,
 		CAFile:    o.discoveryCAFile,
@@ -94,9 +98,43 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	}
 	log.Info("serve", "address", public.Addr().String(), "health", health.Addr().String(), "config", source.String(), "version", telemetry.Version("auth"))
 	group.Go(func() error { directory.Run(ctx, source); return nil })
-	group.Go(func() error { return telemetry.Serve(ctx, public, handler) })
-	group.Go(func() error { return telemetry.Serve(ctx, health, telemetry.Probes(registry, directory.Heard)) })
+	group.Go(func() error { return telemetry.Serve(ctx, public, farewell(asked, handler)) })
+	group.Go(func() error {
+		return telemetry.Serve(ctx, health, telemetry.Probes(registry, func() error { return errors.Join(ending(asked), directory.Heard()) }))
+	})
+	group.Go(func() error {
+		defer end()
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-asked.Done():
+		}
+		log.Info("end soon, and serve until then", "in", o.shutdownDelay)
+		select {
+		case <-ctx.Done():
+		case <-time.After(o.shutdownDelay):
+		}
+		return nil
+	})
 	return group.Wait()
+}
+
+// ending tells a readiness probe that the service ends: whoever balances requests sends new ones elsewhere while it still serves.
+func ending(asked context.Context) error {
+	if asked.Err() != nil {
+		return errors.New("the service ends")
+	}
+	return nil
+}
+
+// farewell has clients open their next connection elsewhere once the service ends. A connection is closed after an answer, so that no request is lost.
+func farewell(asked context.Context, h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if asked.Err() != nil {
+			w.Header().Set("Connection", "close")
+		}
+		h.ServeHTTP(w, r)
+	})
 }
 
 func (o options) rest(d *gateway.Directory, p *access.Policy, m *rest.Metrics, log *slog.Logger) rest.Options {
@@ -112,6 +150,7 @@ func (o options) rest(d *gateway.Directory, p *access.Policy, m *rest.Metrics, l
 		CapToToken: o.capToToken,
 		Metrics:    m,
 		Log:        telemetry.Scope(log, "rest"),
+		Audit:      telemetry.Scope(log, "audit"),
 		Now:        time.Now,
 	}
 	if o.demo {

@@ -23,7 +23,12 @@ import (
 )
 
 // G-02: no test of the package leaves a goroutine behind.
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" {
+		main()
+	}
+	goleak.VerifyTestMain(m)
+}
 
 func none(string) string { return "" }
 
@@ -78,6 +83,7 @@ func TestCommandLinesThatMakeNoSense(t *testing.T) {
 		"a gateway of no name":  {"-c x --gateways media/*,oslo", `--gateways: "oslo" is no pattern`},
 		"an age below nothing":  {"-c x --jwt-audience a --jwt-issuer i --jwt-jwks-file f --jwt-max-age -1", "--jwt-max-age: -1"},
 		"an age of no tokens":   {"-c x --jwt-max-age 60", "--jwt-issuer is missing"},
+		"an end without end":    {"-c x --shutdown-delay 3601", "--shutdown-delay: 3601"},
 		"no gateway":            {"-c x --gateways=", "--gateways: names no gateway"},
 		"a rate below nothing":  {"-c x --rate-limit -1", "--rate-limit: -1"},
 		"a rate of no number":   {"-c x --rate-limit NaN", "--rate-limit: NaN"},
@@ -163,7 +169,7 @@ type started struct {
 	stop           func() int // ends it and returns its exit code
 }
 
-var serving = regexp.MustCompile(`address=(\S+) health=(\S+)`)
+var serving = regexp.MustCompile(`address(?:=|":")([0-9.:]+)(?: |",")health(?:=|":")([0-9.:]+)`)
 
 // start runs the command as main does and waits for the line that says where it serves.
 func start(t *testing.T, args ...string) started {
@@ -172,7 +178,7 @@ func start(t *testing.T, args ...string) started {
 	ctx, cancel := context.WithCancel(t.Context())
 	code := make(chan int, 1)
 	go func() {
-		code <- command(ctx, append(args, "--address", "127.0.0.1", "--port", "0", "--health-address", "127.0.0.1:0"), none, io.Discard, stderr)
+		code <- command(ctx, append(args, "--address", "127.0.0.1", "--port", "0", "--health-address", "127.0.0.1:0", "--shutdown-delay", "0"), none, io.Discard, stderr)
 		_ = stderr.Close()
 	}()
 	s := started{stop: func() int { cancel(); return <-code }}

@@ -36,6 +36,7 @@ type options struct {
 	origins            []string
 	rates              rest.Rates
 	capToToken         bool
+	shutdownDelay      time.Duration
 	demo               bool
 	demoEcho           *url.URL
 	logFormat          string
@@ -52,6 +53,7 @@ type raw struct {
 	gateways           lists
 	defaultTTL, maxTTL int64
 	maxAge             int64
+	shutdownDelay      int64
 	demoEcho, logLevel string
 }
 
@@ -103,8 +105,9 @@ func newFlags(r *raw) *flag.FlagSet {
 	f.StringVar(&r.rates.Header, "forwarded-header", rest.XForwardedFor, "`HEADER` in which trusted proxies say for whom they ask, X-Forwarded-For or Forwarded; the other one is not read")
 	f.BoolVar(&r.demo, "demo", false, "serve the test page at /demo/")
 	f.StringVar(&r.demoEcho, "demo-echo", "", "`URL` of the echo peer that the test page calls: SDP offer in, SDP answer out")
+	f.Int64Var(&r.shutdownDelay, "shutdown-delay", 5, "`SECONDS` for which the service goes on to serve after SIGTERM, while /ready says 503, so that nobody is sent to it any more when it ends")
 	f.StringVar(&r.logFormat, "log-format", "text", "`FORMAT` of the log, text or json")
-	f.StringVar(&r.logLevel, "log-level", "all:INFO", "`LEVELS` of the log as SCOPE:LEVEL[,SCOPE:LEVEL…]; scopes: all access demo discovery gateway rest")
+	f.StringVar(&r.logLevel, "log-level", "all:INFO", "`LEVELS` of the log as SCOPE:LEVEL[,SCOPE:LEVEL…]; scopes: all access audit demo discovery gateway rest")
 	for letter, name := range short {
 		long := f.Lookup(name)
 		f.Var(long.Value, letter, long.Usage)
@@ -200,6 +203,10 @@ func (r raw) check() (options, error) {
 	if o.defaultTTL, o.maxTTL, err = parseTTL(r.defaultTTL, r.maxTTL); err != nil {
 		errs = append(errs, err)
 	}
+	if r.shutdownDelay < 0 || r.shutdownDelay > 3600 {
+		wrong("--shutdown-delay: %d is out of range: use 0 to 3600", r.shutdownDelay)
+	}
+	o.shutdownDelay = time.Duration(r.shutdownDelay) * time.Second
 	o.access.MaxAge = time.Duration(max(-1, min(r.maxAge, int64(credential.MaxTTL/time.Second)))) * time.Second
 	errs = append(errs, o.access.Validate())
 	return o, errors.Join(errs...)

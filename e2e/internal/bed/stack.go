@@ -136,7 +136,7 @@ func (s *Stack) StartOperator(ctx context.Context) (err error) {
 func (s *Stack) StartAuth(ctx context.Context) (err error) {
 	s.Auth, err = s.start("auth", "--address", Loopback, "--port", strconv.Itoa(s.Ports.Auth),
 		"--health-address", at(s.Ports.AuthHealth), "--config", s.DiscoveryURL(),
-		"--discovery-token-file", s.tokenFile(), "--demo", "--demo-echo", "http://"+s.signalling()+"/")
+		"--discovery-token-file", s.tokenFile(), "--shutdown-delay", "0", "--demo", "--demo-echo", "http://"+s.signalling()+"/")
 	if err != nil {
 		return err
 	}

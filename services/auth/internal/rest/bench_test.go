@@ -65,6 +65,7 @@ func quiet(b *testing.B, policy *access.Policy, n int) http.Handler {
 		Directory: directory, Policy: policy, DefaultTTL: time.Hour, MaxTTL: time.Hour,
 		Metrics: rest.NewMetrics(prometheus.NewRegistry(), directory),
 		Log:     slog.New(slog.NewTextHandler(io.Discard, &slog.HandlerOptions{Level: slog.LevelInfo})),
+		Audit:   slog.New(slog.NewTextHandler(io.Discard, nil)),
 		Now:     time.Now,
 	})
 	if err != nil {

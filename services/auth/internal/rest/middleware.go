@@ -47,7 +47,7 @@ func (s server) observe(next http.Handler) http.Handler {
 		s.Metrics.answered(route, ww.Status(), took)
 		s.Log.LogAttrs(r.Context(), slog.LevelDebug, "answered request",
 			slog.String("method", r.Method), slog.String("route", route), slog.Int("status", ww.Status()),
-			slog.Duration("took", took), slog.String("remote", r.RemoteAddr))
+			slog.Duration("took", took), slog.String("remote", r.RemoteAddr), slog.String("request", requestOf(r.Context())))
 	})
 }
 
@@ -56,7 +56,7 @@ func (s server) survive(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() {
 			if v := recover(); v != nil {
-				s.Log.Error("request panicked", "method", r.Method, "path", r.URL.Path, "panic", v, "stack", string(debug.Stack()))
+				s.Log.Error("request panicked", "method", r.Method, "path", r.URL.Path, "panic", v, "stack", string(debug.Stack()), "request", requestOf(r.Context()))
 				fail(http.StatusInternalServerError).write(w, r)
 			}
 		}()
@@ -97,7 +97,7 @@ func (s server) share(next http.Handler) http.Handler {
 		AllowedOrigins: s.Origins,
 		AllowedMethods: []string{http.MethodGet, http.MethodPost},
 		AllowedHeaders: []string{"Authorization", "Content-Type"},
-		ExposedHeaders: []string{"Retry-After", "X-Config-Age"},
+		ExposedHeaders: []string{"Retry-After", "X-Config-Age", requestIDHeader},
 		MaxAge:         preflightAge,
 	}).Handler(next)
 }
@@ -119,7 +119,7 @@ func (s server) authenticate(next http.Handler) http.Handler {
 			if !errors.Is(err, access.ErrNoToken) {
 				challenge = `Bearer error="invalid_token"`
 			}
-			s.Log.Debug("refuse caller", "remote", r.RemoteAddr, "reason", err)
+			s.Log.Debug("refuse caller", "source", sourceOf(r.Context()).String(), "request", requestOf(r.Context()), "reason", err)
 			w.Header().Set("WWW-Authenticate", challenge)
 			fail(http.StatusUnauthorized).write(w, r)
 			return
@@ -233,7 +233,7 @@ func known(body []byte) ([]byte, *failure) {
 func (s server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	f := failureFor(err)
 	if f == nil {
-		s.Log.Error("request failed", "method", r.Method, "path", r.URL.Path, "error", err)
+		s.Log.Error("request failed", "method", r.Method, "path", r.URL.Path, "request", requestOf(r.Context()), "error", err)
 		f = fail(http.StatusInternalServerError)
 	}
 	f.write(w, r)

@@ -33,7 +33,9 @@ type Options struct {
 	CapToToken bool
 	Metrics    *Metrics
 	Log        *slog.Logger
-	Now        func() time.Time
+	// Audit gets a line for each credential that is given.
+	Audit *slog.Logger
+	Now   func() time.Time
 }
 
 // New returns the handler of the public port. This is the one place that says in which order a request is looked at.
@@ -44,7 +46,7 @@ func New(o Options) (http.Handler, error) {
 	}
 	s := server{o, buckets}
 	r := chi.NewRouter()
-	r.Use(s.observe, s.survive, secure, limitURL, s.share, s.limitSource)
+	r.Use(s.number, s.observe, s.survive, secure, limitURL, s.share, s.limitSource)
 	r.NotFound(func(w http.ResponseWriter, r *http.Request) {
 		(&failure{status: http.StatusNotFound, detail: "There is nothing at this path."}).write(w, r)
 	})

@@ -49,6 +49,7 @@ func (d demand) named() bool {
 
 // grant is one gateway's part of an answer.
 type grant struct {
+	gateway    gateway.Gateway
 	urls       []string
 	ttl        time.Duration
 	credential credential.Credential
@@ -77,7 +78,7 @@ func (s server) CreateIceServers(ctx context.Context, r CreateIceServersRequestO
 	if !who.Known {
 		user = rand.Text() // nobody shares a quota with a stranger
 	}
-	grants, err := s.grant(who, demand{
+	grants, err := s.grant(ctx, demand{
 		userID:    user,
 		ttl:       seconds(body.TTL),
 		view:      gateway.View{Host: s.PublicAddr, DTLS: deref(body.Dtls)},
@@ -202,7 +203,7 @@ func (s server) query(ctx context.Context, q query) ([]grant, error) {
 		d.gateways = []gateway.Filter{{Namespace: *q.namespace, Name: deref(q.gateway), Listener: deref(q.listener)}}
 		d.parameter = func(int) string { return deepest(q) }
 	}
-	return s.grant(who, d)
+	return s.grant(ctx, d)
 }
 
 // deepest names the filter parameter that an error about the filter is about.
@@ -217,7 +218,8 @@ func deepest(q query) string {
 }
 
 // grant makes the credentials for every gateway that is asked for, allowed and reachable.
-func (s server) grant(who access.Identity, d demand) ([]grant, error) {
+func (s server) grant(ctx context.Context, d demand) ([]grant, error) {
+	who := identityOf(ctx)
 	gateways, err := s.gateways(who, d)
 	if err != nil {
 		return nil, err
@@ -245,6 +247,7 @@ func (s server) grant(who access.Identity, d demand) ([]grant, error) {
 		return nil, bad("ttl", "must be at most %d", int64(longest/time.Second))
 	}
 	s.Metrics.granted(out)
+	s.audit(ctx, d.userID, out)
 	return out, nil
 }
 
@@ -258,7 +261,7 @@ func longest(grants []grant) (ttl time.Duration) {
 
 func (s server) grantOne(who access.Identity, g gateway.Gateway, d demand, urls []string) (grant, error) {
 	if g.STUNOnly {
-		return grant{urls: urls, stunOnly: true}, nil
+		return grant{gateway: g, urls: urls, stunOnly: true}, nil
 	}
 	standard, most := s.lifetimes(g)
 	if d.named() && d.ttl > most {
@@ -272,7 +275,7 @@ func (s server) grantOne(who access.Identity, g gateway.Gateway, d demand, urls 
 	if err != nil {
 		return grant{}, fmt.Errorf("make credential for gateway %s: %w", g.ID(), err)
 	}
-	return grant{urls: urls, ttl: ttl, credential: c}, nil
+	return grant{gateway: g, urls: urls, ttl: ttl, credential: c}, nil
 }
 
 // lifetimes are the default and the longest time to live of credentials of a gateway: its own, or else the service's.

@@ -104,7 +104,8 @@ func newServiceWith(t testing.TB, o rest.Options, configs ...config.Config) *ser
 	for _, c := range configs {
 		s.directory.Apply(discovery.Event{ID: c.Admin.Name, Config: c})
 	}
-	o.Directory, o.Metrics, o.Log = s.directory, rest.NewMetrics(s.registry, s.directory), log
+	o.Directory, o.Metrics, o.Log = s.directory, rest.NewMetrics(s.registry, s.directory), telemetry.Scope(log, "rest")
+	o.Audit = telemetry.Scope(log, "audit")
 	o.DefaultTTL, o.MaxTTL = 24*time.Hour, 24*time.Hour
 	if o.Now == nil {
 		o.Now = func() time.Time { return now }

@@ -3,10 +3,12 @@ package charts
 import (
 	"encoding/json"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"helm.sh/helm/v4/pkg/strvals"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 )
 
@@ -70,12 +72,65 @@ func TestValues_NonsenseIsRefused(t *testing.T) {
 		`stunnerAuthService: {jwt: {issuer: "https://id.example.org"}}`:                                            "stunnerAuthService.jwt.audience:",
 		`stunnerAuthService: {jwt: {issuer: "https://id.example.org", audience: calls}}`:                           "stunnerAuthService.jwt.jwksURL:",
 		`stunnerAuthService: {jwt: {issuer: me, audience: calls, jwksURL: "https://me", existingSecret: web-app}}`: "stunnerAuthService.jwt.existingSecret:",
+		`stunnerAuthService: {corsOrigins: [nonsense]}`:                                                            "/stunnerAuthService/corsOrigins/0",
+		`stunnerAuthService: {corsOrigins: ["*"]}`:                                                                 "/stunnerAuthService/corsOrigins/0",
+		`stunnerAuthService: {corsOrigins: nonsense}`:                                                              "/stunnerAuthService/corsOrigins",
+		`stunnerAuthService: {corsOrigins: ["https://a.example.org/"]}`:                                            "/stunnerAuthService/corsOrigins/0",
+		`stunnerAuthService: {trustedProxies: [10.0.0.0/8, ingress]}`:                                              "/stunnerAuthService/trustedProxies/1",
+		`stunnerAuthService: {trustedProxies: [10.0.0.0/33]}`:                                                      "/stunnerAuthService/trustedProxies/0",
+		`stunnerAuthService: {trustedProxies: [10.0.0.256]}`:                                                       "/stunnerAuthService/trustedProxies/0",
+		`stunnerAuthService: {gateways: [media]}`:                                                                  "/stunnerAuthService/gateways/0",
+		`stunnerAuthService: {gateways: ["media/*", "a/b/c"]}`:                                                     "/stunnerAuthService/gateways/1",
+		`stunnerAuthService: {service: {type: LoadBalancer}}`:                                                      "stunnerAuthService.service.type:",
+		`stunnerAuthService: {service: {type: NodePort}}`:                                                          "stunnerAuthService.service.type:",
 		`watchNamespaces: [tenant]`:                                                                                "defaults.gatewayConfig.namespace",
 		`defaults: {gatewayConfig: {namespace: elsewhere}}`:                                                        "defaults.credentials.create",
 		`commonLabels: {team: 1}`:                                                                                  "/commonLabels/team",
 	} {
 		if _, err := (release{chart: app, set: set}).templates(t); err == nil || !strings.Contains(err.Error(), field) {
 			t.Errorf("%s: want an error that names %s, got %v", set, field, err)
+		}
+	}
+}
+
+// The auth service gives credentials for the gateways that a value names, and unless it does for those of the namespace of the release. Without tokens only
+// pods of the cluster may ask, and the notes say so.
+func TestAuth_IsForTheClusterUnlessItAsksForTokens(t *testing.T) {
+	for set, want := range map[string]struct {
+		gateways string
+		from     int
+		notes    []string
+	}{
+		`{}`:                         {"--gateways=$(POD_NAMESPACE)/*", 1, []string{"EVERY POD of the cluster", "the Gateways of namespace stunner-system", "stunnerAuthService.gateways"}},
+		`{gateways: ["a/*", "b/x"]}`: {"--gateways=a/*,b/x", 1, []string{"EVERY POD of the cluster", "the Gateways a/*, b/x"}},
+		`{service: {type: LoadBalancer}, jwt: {issuer: me, audience: calls, existingSecret: web-app}}`: {"--gateways=$(POD_NAMESPACE)/*", 0, nil},
+	} {
+		r := release{chart: app, set: `stunnerAuthService: ` + set}
+		objects := byName(t, r.objects(t))
+		if args := container(t, objects["Deployment/"+home+"/stunner-auth"]).Args; !slices.Contains(args, want.gateways) {
+			t.Errorf("%s: flags %q, want %s", set, args, want.gateways)
+		}
+		rules, _, _ := unstructured.NestedSlice(objects["NetworkPolicy/"+home+"/stunner-auth"].Object, "spec", "ingress")
+		if from, _, _ := unstructured.NestedSlice(rules[0].(map[string]any), "from"); len(from) != want.from {
+			t.Errorf("%s: may be asked %v", set, rules[0])
+		}
+		files, err := r.templates(t)
+		if err != nil {
+			t.Fatal(err)
+		}
+		notes := ""
+		for name, text := range files {
+			if strings.HasSuffix(name, "NOTES.txt") {
+				notes = text
+			}
+		}
+		for _, words := range want.notes {
+			if !strings.Contains(notes, words) {
+				t.Errorf("%s: the notes do not say %q:\n%s", set, words, notes)
+			}
+		}
+		if open := strings.Contains(notes, "EVERY POD"); notes == "" || open != (want.from > 0) {
+			t.Errorf("%s: notes\n%s", set, notes)
 		}
 	}
 }

@@ -56,7 +56,8 @@ func TestTokens(t *testing.T) {
 	s.shell([]string{"helm"}, fmt.Sprintf(`cd %s/charts
 helm install stunner-crds stunner-crds --namespace stunner-system --set gatewayAPI.enabled=true
 helm install stunner stunner --namespace stunner-system --wait --set stunnerAuthService.jwt.issuer=%s --set stunnerAuthService.jwt.audience=%s \
-  --set stunnerAuthService.jwt.existingSecret=web-app --set 'stunnerAuthService.deployment.container.authService.args={--log-level=all:DEBUG}'`, root(t), issuer, audience))
+  --set stunnerAuthService.jwt.existingSecret=web-app --set 'stunnerAuthService.gateways={*/*}' \
+  --set 'stunnerAuthService.deployment.container.authService.args={--log-level=all:DEBUG}'`, root(t), issuer, audience))
 	s.follow(nil, firstGateway)
 	s.wait("condition=Available", "deployment", "--all")
 	s.wait("condition=Programmed", "gateway/front-door")

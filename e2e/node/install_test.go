@@ -59,7 +59,7 @@ var ways = []way{
 }
 
 var (
-	firstGateway = block{manual, "kubectl apply --kustomize"}
+	firstGateway = block{manual, "kubectl apply --namespace stunner-system --kustomize"}
 	credentials  = block{manual, "kubectl port-forward"}
 )
 
@@ -92,12 +92,23 @@ func root(t *testing.T) string {
 // there, and the images have the names and tags that are published.
 var published = regexp.MustCompile(`oci://ghcr\.io/stunner-gateway/|'https://github\.com/stunner-gateway/stunner//([^'?]+)\?ref=[^']+'`)
 
+// first are the commands of a first Gateway, which the documentation makes in the namespace that it installs into. A test makes it in its own, and the auth service
+// gives credentials for that one too.
+var first = strings.NewReplacer(
+	"kubectl apply --namespace stunner-system --kustomize", "kubectl apply --kustomize",
+	"kubectl wait --namespace stunner-system gateway/", "kubectl wait gateway/",
+	"helm install stunner oci:", "helm install stunner --set 'stunnerAuthService.gateways={*/*}' oci:",
+	"helm upgrade stunner oci:", "helm upgrade stunner --set 'stunnerAuthService.gateways={*/*}' oci:",
+	"kubectl wait --namespace stunner-system deployment --all", `kubectl patch --namespace stunner-system deployment stunner-auth --type=json --patch '[{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": "--gateways=*/*"}]'
+kubectl rollout status --namespace stunner-system deployment stunner-auth --timeout=5m
+kubectl wait --namespace stunner-system deployment --all`)
+
 // follow runs blocks of a page as somebody does who works in the namespace, and returns what they print.
 func (s place) follow(programs []string, blocks ...block) string {
 	s.Helper()
 	var all strings.Builder
 	for _, b := range blocks {
-		commands := published.ReplaceAllStringFunc(b.text(s.T), func(place string) string {
+		commands := published.ReplaceAllStringFunc(first.Replace(b.text(s.T)), func(place string) string {
 			if m := published.FindStringSubmatch(place); m[1] != "" {
 				return filepath.Join(root(s.T), m[1])
 			}

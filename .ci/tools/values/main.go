@@ -3,7 +3,7 @@
 //
 //	# -- (TYPE) What the value means.
 //	# @enum: WORDS
-//	# @pattern: EXPRESSION
+//	# @pattern: EXPRESSION, of each of several strings
 //	# @minimum: NUMBER
 //
 // TYPE is needed where the default does not tell: map (of strings), object (of anything), strings, integers, objects (lists of these).
@@ -184,6 +184,10 @@ func (v value) schema() (object, error) {
 		case "enum":
 			leaf["enum"] = strings.Fields(text)
 		case "pattern":
+			if v.kind == "strings" { // of each
+				leaf["items"] = object{"type": "string", "pattern": text}
+				continue
+			}
 			leaf["pattern"] = text
 		case "minimum":
 			n, err := strconv.Atoi(text)

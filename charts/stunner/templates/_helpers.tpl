@@ -122,6 +122,13 @@ readinessProbe:
 {{- end -}}
 {{- end }}
 
+{{/* A service that gives credentials to everybody stays inside the cluster. */}}
+{{- define "stunner.checkOpen" -}}
+{{- if and (not .jwt.issuer) (ne .service.type "ClusterIP") -}}
+{{- fail (printf "stunnerAuthService.service.type: %s lets everybody get credentials from outside of the cluster: say who may ask with stunnerAuthService.jwt, or use ClusterIP" .service.type) -}}
+{{- end -}}
+{{- end }}
+
 {{/* The namespace of the GatewayConfig. The operator must be able to see it. */}}
 {{- define "stunner.configNamespace" -}}
 {{- $namespace := .Values.defaults.gatewayConfig.namespace | default .Release.Namespace -}}

@@ -44,7 +44,13 @@ func exact(raw []byte, names []string) (map[string]json.RawMessage, error) {
 // types are what the header "typ" may say of a token with which its bearer asks for something (RFC 7519 §5.1, RFC 9068 §2.1).
 var types = []string{"JWT", "at+jwt"}
 
-// checkHeader looks at the header only as far as it must: jku, x5u, jwk and x5c are never read, so that a token cannot bring its own key.
+// Registered parameters of a header (RFC 7515 §4.1, RFC 7516 §4.1): texts, whose values are not looked at, and keys that a token brings with it.
+var (
+	texts = []string{"alg", "kid", "typ", "cty", "enc", "zip", "jku", "x5u", "x5t", "x5t#S256", "nonce"}
+	keys  = []string{"jwk", "x5c"}
+)
+
+// checkHeader looks at the header only as far as it must. A URL in it is never followed, and a token that brings a key of its own is refused.
 func checkHeader(t *jwt.Token) error {
 	encoded, _, _ := strings.Cut(t.Raw, ".")
 	raw, err := base64.RawURLEncoding.DecodeString(encoded)
@@ -57,10 +63,20 @@ func checkHeader(t *jwt.Token) error {
 	if _, ok := t.Header["crit"]; ok {
 		return errors.New("header crit: no extension is understood") // RFC 7515 §4.1.11
 	}
-	if kid, ok := t.Header["kid"]; ok {
-		if s, ok := kid.(string); !ok || len(s) > maxKeyID {
-			return fmt.Errorf("header kid: must be a string of at most %d bytes", maxKeyID)
+	for _, name := range keys {
+		if _, ok := t.Header[name]; ok {
+			return fmt.Errorf("header %s: a token cannot bring its own key", name)
 		}
+	}
+	for _, name := range texts {
+		if value, ok := t.Header[name]; ok {
+			if _, ok := value.(string); !ok {
+				return fmt.Errorf("header %s: must be a string", name)
+			}
+		}
+	}
+	if kid, _ := t.Header["kid"].(string); len(kid) > maxKeyID {
+		return fmt.Errorf("header kid: must have at most %d bytes", maxKeyID)
 	}
 	if typ, ok := t.Header["typ"]; ok && !isType(typ) {
 		return fmt.Errorf("header typ: must be one of %s", strings.Join(types, ", "))

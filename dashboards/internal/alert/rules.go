@@ -159,6 +159,7 @@ func controlPlane() []Alert {
 func auth() []Alert {
 	all := query.Rate("", "5m", telemetry.AuthRequests)
 	bad := query.Rate("", "5m", telemetry.AuthRequests, `code=~"5.."`)
+	refused := query.Rate("code", "5m", telemetry.AuthRequests, `code=~"403|404|429"`, `route!="other"`)
 	return []Alert{
 		{
 			Name: "AuthDown", Severity: Critical, For: "2m", Expr: gone(query.Auth),
@@ -170,6 +171,13 @@ func auth() []Alert {
 			Expr:        fmt.Sprintf("%s / %s > 0.05", bad, all),
 			Summary:     "The auth service fails.",
 			Description: "The auth service answers {{ $value | humanizePercentage }} of all requests with 5xx. Who asks gets no credential, and cannot start a call.",
+		},
+		{
+			Name: "AuthRefusalRateHigh", Severity: Warning, For: "15m",
+			// A few refusals are mistakes of one client. Tokens that are not good are left out: strangers send as many as they like.
+			Expr:        fmt.Sprintf("%s / scalar(%s) > 0.2 and %s > 0.1", refused, all, refused),
+			Summary:     "The auth service refuses many requests ({{ $labels.code }}).",
+			Description: "For a quarter of an hour the auth service has answered {{ $value | humanizePercentage }} of all requests with {{ $labels.code }}. Who asks gets no credential, and cannot start a call.",
 		},
 	}
 }

@@ -1,0 +1,415 @@
+// Package auth measures what callers of the auth service get while others ask without end: it starts the built program, and asks from many addresses.
+package auth
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/pulse"
+	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/api/credential"
+)
+
+const (
+	issuer   = "https://id.example.org"
+	audience = "calls"
+)
+
+// provider is an identity provider. Its key set takes a while to answer, once it is told to.
+type provider struct {
+	*httptest.Server
+	key   *ecdsa.PrivateKey
+	slow  atomic.Bool
+	asked atomic.Int32
+}
+
+func newProvider(t *testing.T) *provider {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &provider{key: key}
+	point, err := key.PublicKey.Bytes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	encode := base64.RawURLEncoding.EncodeToString
+	set := fmt.Sprintf(`{"keys":[{"kty":"EC","crv":"P-256","alg":"ES256","use":"sig","kid":"one","x":%q,"y":%q}]}`, encode(point[1:33]), encode(point[33:]))
+	ended := make(chan struct{})
+	p.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		p.asked.Add(1)
+		if p.slow.Load() {
+			select {
+			case <-r.Context().Done():
+			case <-ended:
+			}
+			return
+		}
+		_, _ = io.WriteString(w, set)
+	}))
+	t.Cleanup(func() { close(ended); p.Close() })
+	return p
+}
+
+// token is a JSON Web Token (RFC 7519), made by hand: what is under test must not check what it has made itself.
+func token(key *ecdsa.PrivateKey, kid string, change func(claims map[string]any)) string {
+	claims := map[string]any{"iss": issuer, "aud": audience, "sub": "ada", "exp": time.Now().Add(time.Hour).Unix()}
+	change(claims)
+	payload, err := json.Marshal(claims)
+	if err != nil {
+		panic(err)
+	}
+	encode := base64.RawURLEncoding.EncodeToString
+	text := encode([]byte(`{"typ":"JWT","alg":"ES256","kid":"`+kid+`"}`)) + "." + encode(payload)
+	hash := sha256.Sum256([]byte(text))
+	r, s, err := ecdsa.Sign(rand.Reader, key, hash[:])
+	if err != nil {
+		panic(err)
+	}
+	signature := make([]byte, 64)
+	r.FillBytes(signature[:32])
+	s.FillBytes(signature[32:])
+	return text + "." + encode(signature)
+}
+
+// service is the program with one gateway.
+type service struct {
+	*bed.Process
+	url, health, file string
+}
+
+func start(t *testing.T, args ...string) service {
+	t.Helper()
+	root, err := bed.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := bed.Build(t.Context(), root, dir, bed.Auth); err != nil {
+		t.Fatal(err)
+	}
+	s := service{file: filepath.Join(dir, "gateway.json")}
+	s.put(t, "192.0.2.9")
+	var ports [2]int
+	for i := range ports {
+		if ports[i], err = bed.FreePort(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	health := net.JoinHostPort(bed.Loopback, strconv.Itoa(ports[1]))
+	s.url, s.health = fmt.Sprintf("http://%s:%d/v1/ice-servers", bed.Loopback, ports[0]), "http://"+health
+	s.Process, err = bed.Start(bed.Command{Name: "auth", Path: filepath.Join(dir, "auth"), Logs: dir, Args: append(args,
+		"--config", s.file, "--address", bed.Loopback, "--port", strconv.Itoa(ports[0]), "--health-address", health)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(strings.Join(s.Tail(20), "\n"))
+		}
+		_ = s.Kill()
+		<-s.Done()
+	})
+	if err := s.Until(t.Context(), bed.Answers(s.health+"/ready", http.StatusOK)); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// put writes the config of the gateway, with the address that its clients are told.
+func (s service) put(t *testing.T, address string) {
+	t.Helper()
+	c := config.Config{
+		Version:   config.Version,
+		Admin:     config.Admin{Name: "media/oslo"},
+		Auth:      config.Auth{Type: config.AuthEphemeral, Credentials: map[string]credential.Secret{config.KeySecret: "fjord"}},
+		Listeners: []config.Listener{{Name: "media/oslo/udp", Protocol: config.TURNUDP, PublicAddress: address, PublicPort: 3478, Port: 3478}},
+	}
+	c.Default()
+	data, err := json.Marshal(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.WriteFile(s.file+".next", data, 0o600), os.Rename(s.file+".next", s.file)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// caller asks from an address of the host.
+type caller struct {
+	url    string
+	client *http.Client
+}
+
+func (s service) from(t *testing.T, address string) caller {
+	t.Helper()
+	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}
+	transport := &http.Transport{DialContext: dialer.DialContext, MaxIdleConnsPerHost: 100}
+	t.Cleanup(transport.CloseIdleConnections)
+	return caller{s.url, &http.Client{Transport: transport, Timeout: 20 * time.Second}}
+}
+
+// ask returns the status and the body of an answer.
+func (c caller) ask(ctx context.Context, token string) (int, string, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, nil)
+	if err != nil {
+		return 0, "", err
+	}
+	if token != "" {
+		r.Header.Set("Authorization", "Bearer "+token)
+	}
+	answer, err := c.client.Do(r)
+	if err != nil {
+		return 0, "", err
+	}
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	return answer.StatusCode, string(body), err
+}
+
+// tally is what became of requests: how many had which status, and how long they took. Times are without what the machine stood still.
+type tally struct {
+	mu    sync.Mutex
+	codes map[int]int
+	took  []time.Duration
+	errs  []error
+}
+
+func newTally() *tally { return &tally{codes: map[int]int{}} }
+
+func (c *tally) add(code int, took time.Duration, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err != nil {
+		c.errs = append(c.errs, err)
+		return
+	}
+	c.codes[code]++
+	if code == http.StatusCreated {
+		c.took = append(c.took, took)
+	}
+}
+
+// quantile is how long that part of the good answers took at most.
+func (c *tally) quantile(q float64) time.Duration {
+	if len(c.took) == 0 {
+		return 0
+	}
+	slices.Sort(c.took)
+	return c.took[min(len(c.took)-1, int(q*float64(len(c.took))))]
+}
+
+func (c *tally) String() string {
+	return fmt.Sprintf("answers %v, %d errors, p50 %.1f ms, p99 %.1f ms", c.codes, len(c.errs), ms(c.quantile(0.5)), ms(c.quantile(0.99)))
+}
+
+func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+// pace starts requests at a rate, whether or not the ones before have been answered, until ctx ends, and waits for all.
+func pace(ctx context.Context, perSecond int, request func(i int)) {
+	var all sync.WaitGroup
+	defer all.Wait()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	began := time.Now()
+	for i := 0; ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		for due := int(time.Since(began).Seconds() * float64(perSecond)); i < due; i++ {
+			all.Go(func() { request(i) })
+		}
+	}
+}
+
+// J-03, J-13: 400 requests a second from 40 addresses, with tokens that are garbage, forged, expired or of unknown keys, delay nobody who has a good token,
+// also while the identity provider does not answer.
+func TestGarbageTokens(t *testing.T) {
+	p := newProvider(t)
+	s := start(t, "--jwt-issuer", issuer, "--jwt-audience", audience, "--jwt-jwks-url", p.URL)
+	stranger, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var garbage []string
+	for i := range 100 {
+		garbage = append(garbage,
+			rand.Text(),
+			token(stranger, "one", func(map[string]any) {}),
+			token(p.key, "one", func(c map[string]any) { c["aud"] = "others" }),
+			token(stranger, fmt.Sprint("unknown-", i), func(c map[string]any) { c["exp"] = 1 }))
+		for j := range 8 { // these may be good, as far as can be told without their key
+			garbage = append(garbage, token(stranger, fmt.Sprint("unknown-", i, "-", j), func(map[string]any) {}))
+		}
+	}
+	var good []string
+	for i := range 20 {
+		good = append(good, token(p.key, "one", func(c map[string]any) { c["sub"] = fmt.Sprint("ada-", i) }))
+	}
+	calm := start(t, "--jwt-issuer", issuer, "--jwt-audience", audience, "--jwt-jwks-url", p.URL)
+	// The twin is asked at the same times, and as often by others, who show no token: it tells what the machine has to do with the figures.
+	friend, twin := s.from(t, "127.0.0.2"), calm.from(t, "127.0.0.2")
+	for _, c := range []caller{friend, twin} {
+		if code, body, err := c.ask(t.Context(), good[0]); code != http.StatusCreated {
+			t.Fatalf("%d %s %v", code, body, err)
+		}
+	}
+	machine := pulse.Start()
+	defer machine.Stop()
+	measure := func(ctx context.Context, c caller) *tally {
+		all := newTally()
+		pace(ctx, 50, func(i int) {
+			began := time.Now()
+			code, _, err := c.ask(t.Context(), good[i%len(good)])
+			all.add(code, machine.Since(began), err)
+		})
+		return all
+	}
+
+	p.slow.Store(true)
+	var enemies, strangers []caller
+	for i := range 40 {
+		address := fmt.Sprintf("127.0.1.%d", i+1)
+		enemies, strangers = append(enemies, s.from(t, address)), append(strangers, calm.from(t, address))
+	}
+	flood, stop := context.WithCancel(t.Context())
+	refused := newTally()
+	var over sync.WaitGroup
+	over.Go(func() {
+		pace(flood, 400, func(i int) {
+			code, _, err := enemies[i%len(enemies)].ask(flood, garbage[i%len(garbage)])
+			if flood.Err() == nil {
+				refused.add(code, 0, err)
+			}
+		})
+	})
+	over.Go(func() {
+		pace(flood, 400, func(i int) { _, _, _ = strangers[i%len(strangers)].ask(flood, "") })
+	})
+	measured, ended := context.WithTimeout(t.Context(), 12*time.Second)
+	defer ended()
+	var quiet *tally
+	over.Go(func() { quiet = measure(measured, twin) })
+	c := measure(measured, friend)
+	stop()
+	over.Wait()
+	t.Logf("good tokens among garbage: %s", c)
+	t.Logf("at a twin without them:    %s", quiet)
+	t.Logf("the garbage:               answers %v, %d errors; the key set was asked for %d times; the machine stood still for %s at most", refused.codes, len(refused.errs), p.asked.Load(), machine.Worst())
+	if len(c.errs) > 0 || len(c.codes) != 1 || c.codes[http.StatusCreated] == 0 {
+		t.Errorf("good tokens: %v, %v", c.codes, c.errs)
+	}
+	if p99, machine := c.quantile(0.99), quiet.quantile(0.99); p99 > 50*time.Millisecond+machine {
+		t.Errorf("p99 of good tokens is %s, want at most 50 ms more than %s, which the machine takes", p99, machine)
+	}
+	if len(refused.errs) > 0 {
+		t.Errorf("%d connections were closed without an answer, the first: %v", len(refused.errs), refused.errs[0])
+	}
+	if refused.codes[http.StatusCreated] > 0 || refused.codes[http.StatusUnauthorized] < 1000 {
+		t.Errorf("the garbage was answered %v", refused.codes)
+	}
+	if n := p.asked.Load(); n > 4 {
+		t.Errorf("the key set was fetched %d times", n)
+	}
+}
+
+// rated is how many requests a second a replica is rated for.
+const rated = 100
+
+// R-24: ten times the rated load, from four pods, costs no request and little memory, a change of the config arrives meanwhile, and afterwards all is as before.
+func TestTenTimesTheRatedLoad(t *testing.T) {
+	s, twin := start(t), start(t)
+	var pods []caller
+	for i := range 4 {
+		pods = append(pods, s.from(t, fmt.Sprintf("127.0.2.%d", i+1)))
+	}
+	machine := pulse.Start()
+	defer machine.Stop()
+	measure := func(ctx context.Context, perSecond int, callers ...caller) *tally {
+		all := newTally()
+		pace(ctx, perSecond, func(i int) {
+			began := time.Now()
+			code, _, err := callers[i%len(callers)].ask(t.Context(), "")
+			all.add(code, machine.Since(began), err)
+		})
+		return all
+	}
+	if err := s.Until(t.Context(), func(ctx context.Context) error { return offers(ctx, pods[0], "192.0.2.9") }); err != nil {
+		t.Fatal(err)
+	}
+	before := s.memory(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	var both sync.WaitGroup
+	var quiet *tally
+	both.Go(func() { quiet = measure(ctx, 20, twin.from(t, "127.0.0.2")) })
+	both.Go(func() {
+		began := time.Now()
+		s.put(t, "192.0.2.10")
+		if err := s.Until(ctx, func(ctx context.Context) error { return offers(ctx, s.from(t, "127.0.0.3"), "192.0.2.10") }); err != nil {
+			t.Errorf("the change of the config does not arrive: %v", err)
+		}
+		t.Logf("a change of the config arrived after %s", machine.Since(began).Round(time.Millisecond))
+	})
+	all := measure(ctx, 10*rated, pods...)
+	both.Wait()
+	t.Logf("at 10 times the rated load: %s", all)
+	t.Logf("at a twin with little load: %s", quiet)
+	after := s.memory(t)
+	t.Logf("memory: %.0f MiB before, %.0f MiB after", before, after)
+	if n := len(all.errs); n*100 > len(all.took) || len(all.codes) != 1 || len(all.took) < 10*rated {
+		t.Errorf("answers %v, %d errors %v", all.codes, n, all.errs[:min(n, 3)])
+	}
+	if p99, machine := all.quantile(0.99), quiet.quantile(0.99); p99 > 100*time.Millisecond+machine {
+		t.Errorf("p99 is %s, want at most 100 ms more than %s, which the machine takes", p99, machine)
+	}
+	if after > 100 { // the chart allows 128 MiB
+		t.Errorf("the service takes %.0f MiB", after)
+	}
+	if code, _, err := pods[0].ask(t.Context(), ""); code != http.StatusCreated {
+		t.Errorf("afterwards: %d, %v", code, err)
+	}
+}
+
+// offers tells whether an answer has an address in it.
+func offers(ctx context.Context, c caller, address string) error {
+	code, body, err := c.ask(ctx, "")
+	if err == nil && !strings.Contains(body, "turn:"+address+":") {
+		err = fmt.Errorf("status %d: %s", code, body)
+	}
+	return err
+}
+
+// memory is the resident memory of the process in MiB.
+func (s service) memory(t *testing.T) float64 {
+	t.Helper()
+	bytes, err := bed.Metric(t.Context(), s.health+"/metrics", "process_resident_memory_bytes")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bytes / (1 << 20)
+}

@@ -159,6 +159,7 @@ func controlPlane() []Alert {
 func auth() []Alert {
 	all := query.Rate("", "5m", telemetry.AuthRequests)
 	bad := query.Rate("", "5m", telemetry.AuthRequests, `code=~"5.."`)
+	asked := query.Rate("", "5m", telemetry.AuthRequests, `code!="401"`, `route!="other"`)
 	refused := query.Rate("code", "5m", telemetry.AuthRequests, `code=~"403|404|429"`, `route!="other"`)
 	return []Alert{
 		{
@@ -175,7 +176,7 @@ func auth() []Alert {
 		{
 			Name: "AuthRefusalRateHigh", Severity: Warning, For: "15m",
 			// A few refusals are mistakes of one client. Tokens that are not good are left out: strangers send as many as they like.
-			Expr:        fmt.Sprintf("%s / scalar(%s) > 0.2 and %s > 0.1", refused, all, refused),
+			Expr:        fmt.Sprintf("%s / scalar(%s) > 0.2 and %s > 0.1", refused, asked, refused),
 			Summary:     "The auth service refuses many requests ({{ $labels.code }}).",
 			Description: "For a quarter of an hour the auth service has answered {{ $value | humanizePercentage }} of all requests with {{ $labels.code }}. Who asks gets no credential, and cannot start a call.",
 		},

@@ -192,14 +192,18 @@ func tokenAttempts() []attempt {
 			name:  "a pod opens one stream beside the other",
 			apply: gateway(""),
 			try: func(n *tenant) {
-				token, open := n.doorToken("door"), 0
+				token, ended := n.doorToken("door"), make(chan struct{}, podStreams)
 				for range podStreams {
-					if _, err := n.dial(token, "door"); err == nil {
-						open++
+					if _, err := n.dial(token, "door", ended); err != nil {
+						ended <- struct{}{}
 					}
 				}
-				if open > fairStreams {
-					n.Errorf("one pod has %d streams open", open)
+				for gone := range podStreams - fairStreams {
+					select {
+					case <-ended:
+					case <-time.After(moment):
+						n.Fatalf("one pod has %d streams open", podStreams-gone)
+					}
 				}
 			},
 		},
@@ -236,12 +240,13 @@ func (n *tenant) doorToken(gateway string) string {
 // stream follows the config of a Gateway of the tenant, as a dataplane does.
 func (n *tenant) stream(gateway string) *websocket.Conn {
 	n.Helper()
-	conn, err := n.dial(n.doorToken(gateway), gateway)
+	conn, err := n.dial(n.doorToken(gateway), gateway, make(chan struct{}, 1))
 	n.must(err)
 	return conn
 }
 
-func (n *tenant) dial(token, gateway string) (*websocket.Conn, error) {
+// dial opens a stream. It says when the stream has ended.
+func (n *tenant) dial(token, gateway string, ended chan<- struct{}) (*websocket.Conn, error) {
 	n.Helper()
 	client, err := secure()
 	n.must(err)
@@ -256,6 +261,7 @@ func (n *tenant) dial(token, gateway string) (*websocket.Conn, error) {
 	go func() { // answers pings, too
 		for {
 			if _, _, err := conn.Read(ctx); err != nil {
+				ended <- struct{}{}
 				return
 			}
 		}

@@ -12,6 +12,8 @@ import (
 type Limits struct {
 	// Streams is how many may be open at once; 0 means 5,000.
 	Streams int
+	// PodStreams is how many of them one pod may have; 0 means 4. A dataplane needs one, and a second one while it connects anew.
+	PodStreams int
 	// Rate is how many requests an address may make in a second, a /64 in IPv6, and Burst how many at once; 0 means 10 and 20.
 	Rate, Burst int
 	// Loopback holds the processes of this host to the rate as well.
@@ -19,7 +21,7 @@ type Limits struct {
 }
 
 func (l Limits) orUsual() Limits {
-	l.Streams, l.Rate, l.Burst = cmp.Or(l.Streams, 5_000), cmp.Or(l.Rate, 10), cmp.Or(l.Burst, 20)
+	l.Streams, l.PodStreams, l.Rate, l.Burst = cmp.Or(l.Streams, 5_000), cmp.Or(l.PodStreams, 4), cmp.Or(l.Rate, 10), cmp.Or(l.Burst, 20)
 	return l
 }
 

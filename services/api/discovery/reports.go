@@ -94,7 +94,7 @@ func (s *Server) reported(w http.ResponseWriter, r *http.Request) {
 		}{"v1", items})
 		return
 	}
-	stream, leave := s.upgrade(w, r)
+	stream, leave := s.upgrade(w, r, grant)
 	if stream == nil {
 		return
 	}

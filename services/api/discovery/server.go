@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/coder/websocket"
@@ -54,7 +53,7 @@ type Server struct {
 	options ServerOptions
 	mux     *http.ServeMux
 	pace    *pace
-	streams atomic.Int64
+	seats   *seats
 
 	mu      sync.Mutex
 	configs map[string]published
@@ -93,6 +92,7 @@ func NewServer(o ServerOptions) *Server {
 		options:  o,
 		mux:      http.NewServeMux(),
 		pace:     newPace(o.Limits),
+		seats:    newSeats(o.Limits),
 		configs:  map[string]published{},
 		graves:   newGraves(),
 		nodes:    map[string]string{},
@@ -303,7 +303,7 @@ func fail(w http.ResponseWriter, code int, message string) {
 
 // watch sends what is there and what changes, until one side goes.
 func (s *Server) watch(w http.ResponseWriter, r *http.Request, want selector, grant Grant) {
-	stream, leave := s.upgrade(w, r)
+	stream, leave := s.upgrade(w, r, grant)
 	if stream == nil {
 		return
 	}
@@ -324,17 +324,17 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, want selector, gr
 }
 
 // upgrade makes a stream of a request, while there is room for one. It answers those for whom it makes none. Whoever gets one calls leave.
-func (s *Server) upgrade(w http.ResponseWriter, r *http.Request) (open *stream, leave func()) {
-	if s.streams.Add(1) > int64(s.options.Limits.Streams) {
-		s.streams.Add(-1)
+func (s *Server) upgrade(w http.ResponseWriter, r *http.Request, by Grant) (open *stream, leave func()) {
+	open = newStream(r.Context(), serverPulse)
+	if !s.seats.take(by, open) {
+		open.close()
 		s.refuse(w, r, Crowded)
 		return nil, nil
 	}
-	open = newStream(r.Context(), serverPulse)
 	open.listens = true
 	leave = func() {
 		open.close()
-		s.streams.Add(-1)
+		s.seats.leave(by, open)
 	}
 	conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{OnPingReceived: open.onPing, OnPongReceived: open.onPong})
 	if err != nil { // Accept has answered
@@ -346,7 +346,7 @@ func (s *Server) upgrade(w http.ResponseWriter, r *http.Request) (open *stream, 
 }
 
 // Streams is how many streams are open.
-func (s *Server) Streams() int { return int(s.streams.Load()) }
+func (s *Server) Streams() int { return s.seats.taken() }
 
 // deliver sends what is in the reader's mailbox. A stream that has nothing to send needs no goroutine for it: there are thousands.
 func (s *Server) deliver(stream *stream, to *watcher) {

@@ -1,0 +1,92 @@
+package discovery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"testing"
+	"time"
+)
+
+// sit takes a place for a stream of a pod.
+func sit(t *testing.T, s *seats, id, pod string) (open *stream, taken bool) {
+	t.Helper()
+	open = newStream(context.WithoutCancel(t.Context()), serverPulse)
+	t.Cleanup(open.close)
+	return open, s.take(Grant{ID: id, Pod: pod}, open)
+}
+
+// K-12: a pod has few streams, and its newest ones: a dataplane that connects anew is let in while the server has not noticed that it had gone.
+func TestAPodHasFewStreams(t *testing.T) {
+	s := newSeats(Limits{Streams: 10, PodStreams: 2})
+	var all []*stream
+	for range 5 {
+		open, taken := sit(t, s, "media/a", "a-1")
+		if !taken {
+			t.Fatal("a pod is refused")
+		}
+		all = append(all, open)
+	}
+	for i, open := range all {
+		if replaced := errors.Is(context.Cause(open.ctx), errReplaced); replaced != (i < 3) {
+			t.Errorf("stream %d is replaced: %t", i, replaced)
+		}
+		s.leave(Grant{ID: "media/a", Pod: "a-1"}, open)
+	}
+	if s.taken() != 0 || len(s.shares) != 0 {
+		t.Errorf("%d streams, %d namespaces, want none", s.taken(), len(s.shares))
+	}
+}
+
+// K-12: a namespace with very many streams keeps no other namespace from having some.
+func TestNamespacesShareStreams(t *testing.T) {
+	s := newSeats(Limits{Streams: 100, PodStreams: 4})
+	for i := range 1000 {
+		sit(t, s, "greedy/door", fmt.Sprintf("pod-%d", i/4))
+	}
+	if s.taken() != 100 {
+		t.Fatalf("%d streams, want 100", s.taken())
+	}
+	var good []*stream
+	for i := range 50 {
+		open, taken := sit(t, s, "modest/door", fmt.Sprintf("pod-%d", i))
+		if !taken {
+			t.Fatalf("pod %d of the other namespace is refused: %d streams of the greedy one", i, s.shares["greedy"].count)
+		}
+		good = append(good, open)
+	}
+	for range 100 {
+		if _, taken := sit(t, s, "greedy/door", "late"); taken && s.shares["greedy"].pods["late"] == nil {
+			t.Error("the greedy namespace takes streams from the other one")
+		}
+	}
+	for i, open := range good {
+		if open.ctx.Err() != nil {
+			t.Errorf("stream %d of the other namespace has ended: %v", i, context.Cause(open.ctx))
+		}
+	}
+	if modest := s.shares["modest"].count; modest != 50 || s.taken() != 100 {
+		t.Errorf("the other namespace has %d of %d streams, want half of 100", modest, s.taken())
+	}
+	if open, taken := sit(t, s, "", ""); taken || open.ctx.Err() != nil {
+		t.Error("a reader that is no pod takes the place of one")
+	}
+}
+
+// A server ends the stream that a newer one of the same pod replaces.
+func TestReplacedStreamsEnd(t *testing.T) {
+	pod := func(*http.Request) (Grant, error) { return Grant{ID: "media/a", Pod: "a-1"}, nil }
+	s, h := serve(t, ServerOptions{Authorize: pod, Limits: Limits{PodStreams: 1}}, sample("media/a", "r"))
+	first := dial(t, h, apiPath+"/media/a?watch=true")
+	if _, _, err := first.Read(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	dial(t, h, apiPath+"/media/a?watch=true")
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if _, _, err := first.Read(ctx); err == nil || ctx.Err() != nil {
+		t.Errorf("the first stream goes on: %v", err)
+	}
+	eventually(t, func() bool { return s.Streams() == 1 })
+}

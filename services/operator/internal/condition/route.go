@@ -68,7 +68,7 @@ func BackendIsAPIServer(backend string) Finding {
 
 // PrefixDenied says that an entry of a StaticService is the address of a part of the cluster.
 func PrefixDenied(service, prefix string) Finding {
-	return finding(ReasonRefNotPermitted, "StaticService %s: prefix %q is the address of a node, of the API server, or of a Service of kube-system: it is left out; "+
+	return finding(ReasonRefNotPermitted, "StaticService %s: prefix %q belongs to a node, to the API server, to a Service of kube-system, or to the host of a pod: it is left out; "+
 		"only spec.clusterAccess of the GatewayConfig of the GatewayClass opens it", service, prefix)
 }
 

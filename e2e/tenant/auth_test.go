@@ -11,8 +11,11 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/credential"
 )
 
-// requests are more than the auth service answers to one source at once.
-const requests = 200
+// requests are more than the auth service answers to one source at once, see insideRates.
+const requests = 300
+
+// insideRates are set by the administrator: what one address inside of the cluster may ask.
+var insideRates = []string{"--cluster-rate-limit=10", "--cluster-rate-burst=100"}
 
 // authAttempts: the auth service gives a tenant no credential for Gateways of others, and others none for a tenant's.
 func authAttempts() []attempt {
@@ -178,7 +181,7 @@ func (n *tenant) get(path string, header http.Header) (code int, answer []byte) 
 
 func (n *tenant) answer(request *http.Request) (code int, answer []byte) {
 	n.Helper()
-	response, err := http.DefaultClient.Do(request)
+	response, err := n.caller.Do(request)
 	n.must(err)
 	defer response.Body.Close()
 	answer, err = io.ReadAll(response.Body)

@@ -207,6 +207,7 @@ func (h *installation) startAuth(ctx context.Context) error {
 	_, port, _ := strings.Cut(h.service, ":")
 	args = append(args, "--config=https://localhost:"+portOf(h.discovery), "--discovery-token-file="+h.token, "--discovery-ca-file="+h.ca, "--address="+bed.Loopback,
 		"--port="+port, "--health-address="+health, "--log-level=all:TRACE")
+	args = append(args, insideRates...)
 	env = append(env, "MARKER="+h.markers.of("environment of the auth service"))
 	h.auth, err = bed.Start(bed.Command{Name: "auth", Path: filepath.Join(h.dir, "auth"), Args: args, Env: env, Logs: h.dir})
 	if err != nil {

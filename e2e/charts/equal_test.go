@@ -26,11 +26,13 @@ func bare(t *testing.T, objects []object) map[string]object {
 		})
 		without(o, "annotations", func(key string) bool { return key == "helm.sh/resource-policy" })
 	}
-	// A release knows its namespace. Kustomize does not: its policy is about the operator of any.
-	if conditions, found, _ := unstructured.NestedSlice(all["ValidatingAdmissionPolicy/stunner-operator"].Object, "spec", "matchConditions"); found {
-		condition := conditions[0].(map[string]any)
-		condition["expression"] = strings.Replace(condition["expression"].(string), "[^:]+", home, 1)
-		_ = unstructured.SetNestedSlice(all["ValidatingAdmissionPolicy/stunner-operator"].Object, conditions, "spec", "matchConditions")
+	// A release knows its namespace. Kustomize does not: its policies are about the operator of any.
+	for _, o := range all {
+		if conditions, found, _ := unstructured.NestedSlice(o.Object, "spec", "matchConditions"); found {
+			condition := conditions[0].(map[string]any)
+			condition["expression"] = strings.Replace(condition["expression"].(string), "[^:]+", home, 1)
+			_ = unstructured.SetNestedSlice(o.Object, conditions, "spec", "matchConditions")
+		}
 	}
 	return all
 }
@@ -121,12 +123,21 @@ defaults: {gatewayClass: {name: calls}}`}
 		}
 	}
 	calls := byName(t, south.objects(t))
-	policy, binding := calls["ValidatingAdmissionPolicy/stunner-operator-calls"], calls["ValidatingAdmissionPolicyBinding/stunner-operator-calls"]
-	if text := fmt.Sprint(policy.Object); !strings.Contains(text, "'^system:serviceaccount:calls:stunner-operator$'") || strings.Contains(text, "stunner-system") {
-		t.Errorf("the policy is about the operator of another release: %s", text)
+	policies := 0
+	for _, o := range calls {
+		if o.GetKind() != "ValidatingAdmissionPolicy" {
+			continue
+		}
+		policies++
+		if text := fmt.Sprint(o.Object); !strings.Contains(text, "'^system:serviceaccount:calls:stunner-operator$'") || strings.Contains(text, "stunner-system") {
+			t.Errorf("%s is about the operator of another release: %s", name(o), text)
+		}
+		if got, _, _ := unstructured.NestedString(calls["ValidatingAdmissionPolicyBinding/"+o.GetName()].Object, "spec", "policyName"); got != o.GetName() {
+			t.Errorf("policy %q is bound, not %q", got, o.GetName())
+		}
 	}
-	if got, _, _ := unstructured.NestedString(binding.Object, "spec", "policyName"); got != policy.GetName() {
-		t.Errorf("policy %q is bound, not %q", got, policy.GetName())
+	if policies != 7 {
+		t.Errorf("there are %d policies", policies)
 	}
 	config := calls["GatewayConfig/calls/stunner"]
 	if got, _, _ := unstructured.NestedString(config.Object, "spec", "dataplane"); got != "calls" {

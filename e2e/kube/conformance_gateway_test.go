@@ -23,7 +23,9 @@ import (
 // What the Gateway API asks of Gateways and their classes, with listeners that speak TURN.
 func TestConformance_Gateway(t *testing.T) {
 	t.Parallel()
-	newStage(t).shared(map[string]func(*tenant){
+	s := newStage(t)
+	s.allow("services", "externalIPs", "['192.0.2.0/24']")
+	s.shared(map[string]func(*tenant){
 		"listeners":      listenersComeAndGo,
 		"kinds":          listenersTakeRoutesTheyKnow,
 		"protocols":      listenersSpeakTURN,

@@ -27,7 +27,9 @@ import (
 // What people write by mistake or with bad intent does no harm, and secrets stay where they belong.
 func TestConformance_Safety(t *testing.T) {
 	t.Parallel()
-	newStage(t).shared(map[string]func(*tenant){
+	s := newStage(t)
+	s.allow("workloads", "hostNetwork", "true")
+	s.shared(map[string]func(*tenant){
 		"secrets":     secretsStandNowhereElse,
 		"annotations": badAnnotationsChangeNothing,
 		"restricted":  podsAreAdmittedWhereLittleIsAllowed,

@@ -42,6 +42,7 @@ var update = flag.Bool("update", false, "rewrite the want/ files of testdata/man
 // A story has the want/ files that it is about. No other test runs meanwhile: nodes in stories have addresses, which every Gateway could use.
 func TestManifests(t *testing.T) {
 	s := newStage(t)
+	s.allow("workloads", "hostNetwork", "true")
 	common := s.tenant(t)
 	common.apply(`
 apiVersion: stunner.l7mp.io/v1

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -51,6 +52,11 @@ spec:
 	}
 	all, err := control.Audit(begun)
 	s.must(err)
+	for _, reads := range []string{"get secret any", "list secrets", "get configmap any", "patch deployment any", "create service any"} {
+		if out, err := control.Kubectl(t.Context(), append(append([]string{"auth", "can-i"}, strings.Fields(reads)...), "-n", other, "--as", s.user())...); err == nil {
+			t.Errorf("whoever holds the token of the operator may %s in another namespace: %s", reads, out)
+		}
+	}
 	seen := 0
 	for _, e := range all {
 		switch {

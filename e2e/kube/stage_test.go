@@ -180,9 +180,17 @@ func (s *stage) kubectl(args ...string) string {
 
 func (s *stage) apply(text string, flags ...string) {
 	s.Helper()
-	path := filepath.Join(s.dir, "apply.yaml")
-	s.must(os.WriteFile(path, []byte(text), 0o600))
-	s.kubectl(append([]string{"apply", "-f", path}, flags...)...)
+	s.kubectl(append([]string{"apply", "-f", s.file(text)}, flags...)...)
+}
+
+// file is one with a text.
+func (s *stage) file(text string) string {
+	s.Helper()
+	f, err := os.CreateTemp(s.dir, "*.yaml")
+	s.must(err)
+	_, err = f.WriteString(text)
+	s.must(errors.Join(err, f.Close()))
+	return f.Name()
 }
 
 // get returns a field of an object of the namespace, "" when there is none, or no object.

@@ -119,6 +119,8 @@ func clusterIP(s site) (doors []door) {
 func (s site) onTheNode() {
 	external := netip.MustParseAddr("203.0.113.9")
 	s.admit("privileged")
+	s.kubectl("", "patch", "validatingadmissionpolicy", "stunner-operator-workloads", "--type=json", "--patch",
+		`[{"op":"test","path":"/spec/variables/1/name","value":"hostNetwork"},{"op":"replace","path":"/spec/variables/1/expression","value":"true"}]`)
 	s.kubectl("", "patch", "dataplane", s.namespace, "--type=merge", "-p", `{"spec":{"dataplaneResource":"DaemonSet","hostNetwork":true}}`)
 	pod := s.open(`stunner.l7mp.io/enable-relay-address-discovery: "true"`, udpListener, tcpListener)
 	if pod.Status.PodIP != pod.Status.HostIP || !pod.Spec.HostNetwork {

@@ -44,6 +44,9 @@ func command(ctx context.Context, args []string, getenv func(string) string, std
 		fmt.Fprintln(stdout, telemetry.Version("auth"))
 		return 0
 	}
+	if len(args) == 2 && args[0] == "check" {
+		return check(ctx, args[1], stdout, stderr)
+	}
 	o, err := parseOptions(args, getenv)
 	switch {
 	case errors.Is(err, errHelp):

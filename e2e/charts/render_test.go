@@ -47,6 +47,7 @@ type release struct {
 	set       string   // YAML
 	namespace string   // home unless set
 	upgraded  bool     // to the next version, with a look at what is in the cluster
+	live      bool     // with a look at what is in the cluster
 }
 
 func load(t *testing.T, folder string) *chart.Chart {
@@ -91,14 +92,23 @@ func (r release) templates(t *testing.T) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	if r.upgraded {
+	if r.upgraded || r.live {
 		return engine.RenderWithClient(c, values, control.Admin.Config)
 	}
 	return engine.Render(c, values)
 }
 
-// objects renders the chart and reads what comes of it: an error is one of the test.
-func (r release) objects(t *testing.T) (all []object) {
+// hook is the annotation of objects that are made at a time of their own, and are not part of a release.
+const hook = "helm.sh/hook"
+
+// objects renders the chart and reads what is installed: an error is one of the test.
+func (r release) objects(t *testing.T) []object {
+	t.Helper()
+	return slices.DeleteFunc(r.all(t), func(o object) bool { return o.GetAnnotations()[hook] != "" })
+}
+
+// all are the objects of a release, and what is made by its hooks.
+func (r release) all(t *testing.T) (all []object) {
 	t.Helper()
 	files, err := r.templates(t)
 	if err != nil {

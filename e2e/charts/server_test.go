@@ -96,6 +96,37 @@ stunnerGatewayOperator: {discovery: {auth: "off"}, admissionPolicy: {enabled: fa
 stunnerGatewayOperator: {enabled: false, discovery: {auth: "off"}}
 stunnerAuthService: {jwt: {issuer: https://id.example.org, audience: calls, jwksURL: https://id.example.org/keys}}
 defaults: {gatewayConfig: {spec: {authType: static, userName: ada, password: {name: turn}}}}`},
+	"rows of other charts": {set: `
+rbac: {aggregateRoles: false}
+fullnameOverride: edge
+global: {imageRegistry: mirror.example.org, imagePullSecrets: [{name: mirror}]}
+pods:
+  revisionHistoryLimit: 2
+  hostAliases: [{ip: 192.0.2.1, hostnames: [id.example.org]}]
+  dnsPolicy: None
+  dnsConfig: {nameservers: [192.0.2.53], options: [{name: ndots, value: "2"}]}
+  enableServiceLinks: false
+  livenessProbe: {periodSeconds: 20}
+podDisruptionBudget: {unhealthyPodEvictionPolicy: IfHealthyBudget}
+stunnerGatewayOperator:
+  log: {level: "all:DEBUG", format: json}
+  serviceAccount: {name: turn, annotations: {example.org/a: b}}
+  discovery: {service: {ipFamilyPolicy: PreferDualStack, labels: {a: b}}}
+  workloadPolicy: {serviceAccountNames: [media], hostNetwork: true, hostPaths: [/dev/net], privileged: true, images: [r.example.org/, a/b], externalIPs: [192.0.2.0/24, "2001:db8::/64"]}
+  deployment:
+    extraVolumes: [{name: ca, configMap: {name: ca}}]
+    extraContainers: [{name: proxy, image: "example.org/proxy:1", securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}}]
+    container: {manager: {extraVolumeMounts: [{name: ca, mountPath: /etc/ssl/certs, readOnly: true}]}}
+stunnerAuthService:
+  jwt: {issuer: https://id.example.org, audience: calls, jwksFile: /keys/jwks.json}
+  service: {type: NodePort, nodePort: 30088, labels: {a: b}, ipFamilies: [IPv4], ipFamilyPolicy: SingleStack}
+  ingress: {enabled: true, className: web, hosts: [calls.example.org], tls: [{secretName: web, hosts: [calls.example.org]}]}
+  httpRoute: {enabled: true, parentRefs: [{name: web, namespace: default}], hostnames: [calls.example.org]}
+  autoscaling: {enabled: true}
+  deployment:
+    extraVolumes: [{name: keys, configMap: {name: keys}}]
+    container: {authService: {extraVolumeMounts: [{name: keys, mountPath: /keys}]}}
+monitoring: {podMonitor: {enabled: true, relabelings: [{targetLabel: site, replacement: a}], metricRelabelings: [{action: labeldrop, regex: x}]}}`},
 	"some namespaces": {set: `
 watchNamespaces: [stunner-system, default]
 stunnerGatewayOperator: {discovery: {auth: permissive}}`},
@@ -110,7 +141,7 @@ func TestAPIServer_TakesEveryCombination(t *testing.T) {
 	rendered := map[string][]object{"kinds": release{chart: crds}.objects(t), "autoscaling": append(kustomize(t, "keda"), parse(t, read(t, "keda/triggerauthentication.yaml"))...)}
 	for title, r := range combinations {
 		r.chart = app
-		rendered[title] = r.objects(t)
+		rendered[title] = r.all(t)
 	}
 	for _, overlay := range []string{"dev", "ha"} { // the others are what the chart is
 		rendered["overlay "+overlay] = kustomize(t, "kustomize/overlays/"+overlay)

@@ -23,7 +23,9 @@ func (s schema) parents(path string) (all []string) {
 		all = append(all, path)
 	}
 	for name, below := range s.Properties {
-		all = append(all, below.parents(path+"/"+name)...)
+		if path+name != "global" { // other charts have values there, too
+			all = append(all, below.parents(path+"/"+name)...)
+		}
 	}
 	return all
 }
@@ -57,6 +59,43 @@ func TestValues_OthersAreRefused(t *testing.T) {
 	}
 }
 
+// An object whose fields the schema knows has no others, at whatever depth: a name that is misspelt is refused everywhere.
+func TestSchema_IsClosedAtEveryDepth(t *testing.T) {
+	var root map[string]any
+	if err := json.Unmarshal([]byte(read(t, app+"/values.schema.json")), &root); err != nil {
+		t.Fatal(err)
+	}
+	objects := 0
+	var walk func(path string, at any)
+	walk = func(path string, at any) {
+		switch at := at.(type) {
+		case []any:
+			for _, below := range at {
+				walk(path, below)
+			}
+		case map[string]any:
+			properties, known := at["properties"].(map[string]any)
+			if open := at["additionalProperties"] != false; known && open && path != "/global" {
+				t.Errorf("%s takes fields that it does not know", path)
+			}
+			objects++
+			for name, below := range properties {
+				walk(path+"/"+name, below)
+			}
+			for _, keyword := range []string{"items", "additionalProperties", "anyOf", "oneOf", "allOf"} {
+				walk(path, at[keyword])
+			}
+		}
+	}
+	walk("", root)
+	for name, definition := range root["$defs"].(map[string]any) {
+		walk("$defs/"+name, definition)
+	}
+	if objects < 300 {
+		t.Errorf("the schema has %d parts only", objects)
+	}
+}
+
 // A value that makes no sense is refused.
 func TestValues_NonsenseIsRefused(t *testing.T) {
 	for set, field := range map[string]string{
@@ -86,6 +125,28 @@ func TestValues_NonsenseIsRefused(t *testing.T) {
 		`watchNamespaces: [tenant]`:                                                                                "defaults.gatewayConfig.namespace",
 		`defaults: {gatewayConfig: {namespace: elsewhere}}`:                                                        "defaults.credentials.create",
 		`commonLabels: {team: 1}`:                                                                                  "/commonLabels/team",
+		`stunnerGatewayOperator: {dataplane: {spec: {hostNetwrk: true}}}`:                                          "'hostNetwrk'",
+		`stunnerGatewayOperator: {dataplane: {spec: {autoscaling: {maxReplica: 3}}}}`:                              "'maxReplica'",
+		`stunnerGatewayOperator: {dataplane: {spec: {image: {nam: a}}}}`:                                           "'nam'",
+		`stunnerGatewayOperator: {dataplane: {spec: {resources: {limit: {memory: 1Gi}}}}}`:                         "'limit'",
+		`stunnerGatewayOperator: {deployment: {affinity: {nodeAffinty: {}}}}`:                                      "'nodeAffinty'",
+		`stunnerGatewayOperator: {deployment: {tolerations: [{keys: a}]}}`:                                         "'keys'",
+		`stunnerGatewayOperator: {deployment: {securityContext: {runAsUsr: 1}}}`:                                   "'runAsUsr'",
+		`stunnerGatewayOperator: {deployment: {container: {manager: {env: [{name: A, valu: b}]}}}}`:                "'valu'",
+		`stunnerGatewayOperator: {deployment: {extraVolumes: [{name: a, configmap: {name: b}}]}}`:                  "'configmap'",
+		`stunnerGatewayOperator: {deployment: {extraContainers: [{name: a, ports: [{port: 1}]}]}}`:                 "'port'",
+		`stunnerGatewayOperator: {workloadPolicy: {hostNetwork: "yes"}}`:                                           "/stunnerGatewayOperator/workloadPolicy/hostNetwork",
+		`stunnerGatewayOperator: {log: {level: DEBUG}}`:                                                            "/stunnerGatewayOperator/log/level",
+		`stunnerAuthService: {service: {ipFamilyPolicy: Dual}}`:                                                    "/stunnerAuthService/service/ipFamilyPolicy",
+		`stunnerAuthService: {ingress: {tls: [{secret: a}]}}`:                                                      "'secret'",
+		`stunnerAuthService: {httpRoute: {enabled: true}}`:                                                         "stunnerAuthService.httpRoute.parentRefs:",
+		`stunnerAuthService: {autoscaling: {minReplicas: 0}}`:                                                      "/stunnerAuthService/autoscaling/minReplicas",
+		`stunnerAuthService: {jwt: {issuer: me, audience: a, jwksURL: "https://me", jwksFile: /keys}}`:             "stunnerAuthService.jwt.jwksFile:",
+		`defaults: {gatewayConfig: {spec: {relam: a}}}`:                                                            "'relam'",
+		`pods: {readinessProbe: {periodSecond: 1}}`:                                                                "'periodSecond'",
+		`pods: {dnsConfig: {nameserver: [192.0.2.1]}}`:                                                             "'nameserver'",
+		`networkPolicy: {discoveryFrom: [{ipblock: {}}]}`:                                                          "'ipblock'",
+		`podDisruptionBudget: {unhealthyPodEvictionPolicy: Never}`:                                                 "/podDisruptionBudget/unhealthyPodEvictionPolicy",
 	} {
 		if _, err := (release{chart: app, set: set}).templates(t); err == nil || !strings.Contains(err.Error(), field) {
 			t.Errorf("%s: want an error that names %s, got %v", set, field, err)

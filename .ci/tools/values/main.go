@@ -6,7 +6,8 @@
 //	# @pattern: EXPRESSION, of each of several strings
 //	# @minimum: NUMBER
 //
-// TYPE is needed where the default does not tell: map (of strings), object (of anything), strings, integers, objects (lists of these).
+// TYPE is needed where the default does not tell: map (of strings), object (of anything), strings, integers, objects (lists of these), or a type of Kubernetes,
+// such as Affinity or []Volume, in which fields that it does not have are refused.
 package main
 
 import (
@@ -100,7 +101,7 @@ func collect(m *yaml.Node, path []string) (values []value, err error) {
 }
 
 var (
-	comment = regexp.MustCompile(`(?s)(?:^|\n)# -- (?:\((\w+)\) )?(.*)`)
+	comment = regexp.MustCompile(`(?s)(?:^|\n)# -- (?:\(((?:\[\])?\w+)\) )?(.*)`)
 	rule    = regexp.MustCompile(`(?m)^# @(\w+): (.*)\n?`)
 )
 
@@ -120,8 +121,8 @@ func (v *value) read(text string, node *yaml.Node) error {
 	if v.kind == "" {
 		v.kind = scalars[node.Tag]
 	}
-	if _, known := shapes[v.kind]; !known {
-		return fmt.Errorf("value %s: say in its comment which type it has: (%s)", strings.Join(v.path, "."), "map|object|strings|integers|objects")
+	if v.kind == "" {
+		return fmt.Errorf("value %s: say in its comment which type it has: (%s)", strings.Join(v.path, "."), "map|object|strings|integers|objects|TYPE|[]TYPE")
 	}
 	return node.Decode(&v.dflt)
 }
@@ -142,11 +143,13 @@ var shapes = map[string]object{
 	"objects":  {"type": "array", "items": object{"type": "object"}},
 }
 
-// schemaOf returns the JSON schema of the values: there are no others. Only a chart that this one is a part of may say something global.
+// schemaOf returns the JSON schema of the values: there are no others. What is global is for all charts that one is a part of: there may be others.
 func schemaOf(values []value) ([]byte, error) {
-	root := closed()
+	root, defs := closed(), definitions{}
 	root["$schema"] = "https://json-schema.org/draft/2020-12/schema"
-	root["properties"].(object)["global"] = object{"type": "object"}
+	global := closed()
+	delete(global, "additionalProperties")
+	root["properties"].(object)["global"] = global
 	for _, v := range values {
 		at := root
 		for _, name := range v.path[:len(v.path)-1] {
@@ -156,11 +159,14 @@ func schemaOf(values []value) ([]byte, error) {
 			}
 			at = properties[name].(object)
 		}
-		leaf, err := v.schema()
+		leaf, err := v.schema(defs)
 		if err != nil {
 			return nil, err
 		}
 		at["properties"].(object)[v.path[len(v.path)-1]] = leaf
+	}
+	if len(defs) > 0 {
+		root["$defs"] = defs
 	}
 	var out bytes.Buffer
 	e := json.NewEncoder(&out)
@@ -174,11 +180,12 @@ func closed() object {
 	return object{"type": "object", "additionalProperties": false, "properties": object{}}
 }
 
-func (v value) schema() (object, error) {
-	leaf := object{"description": v.meaning}
-	for key, shape := range shapes[v.kind] {
-		leaf[key] = shape
+func (v value) schema(defs definitions) (object, error) {
+	leaf, err := defs.shape(v.kind)
+	if err != nil {
+		return nil, fmt.Errorf("value %s: %w", strings.Join(v.path, "."), err)
 	}
+	leaf["description"] = v.meaning
 	for name, text := range v.rules {
 		switch name {
 		case "enum":

@@ -12,13 +12,32 @@
 {{- toYaml (merge (dict) (.own | default dict) (include "stunner.labels" .root | fromYaml)) }}
 {{- end }}
 
-{{/* An image by its digest, else by its tag, else by the version of the application. */}}
+{{/* The name of what belongs to one of the two services: dict "root" $ "part" "auth". The pods have it as label app. */}}
+{{- define "stunner.name" -}}
+{{- $named := not (empty .root.Values.nameOverride) | ternary (printf "%s-%s" .root.Release.Name .root.Values.nameOverride) "stunner" -}}
+{{ .root.Values.fullnameOverride | default $named }}-{{ .part }}
+{{- end }}
+
+{{/* The ServiceAccount of the operator, and that of the auth service: dict "root" $ "part" "auth". */}}
+{{- define "stunner.account" -}}
+{{- $values := eq .part "auth" | ternary .root.Values.stunnerAuthService .root.Values.stunnerGatewayOperator -}}
+{{ $values.serviceAccount.name | default (include "stunner.name" .) }}
+{{- end }}
+
+{{/* An image by its digest, else by its tag, else by the version of the application. The first part of a name is a registry where it has a dot or a colon. */}}
 {{- define "stunner.image" -}}
 {{- $image := .image -}}
+{{- $name := $image.name -}}
+{{- with .root.Values.global.imageRegistry -}}
+{{- $parts := splitList "/" $name -}}
+{{- $registry := first $parts -}}
+{{- $rest := or (contains "." $registry) (contains ":" $registry) (eq $registry "localhost") | ternary (rest $parts) $parts -}}
+{{- $name = printf "%s/%s" (trimSuffix "/" .) (join "/" $rest) -}}
+{{- end -}}
 {{- if $image.digest -}}
-{{ printf "%s@%s" $image.name $image.digest }}
+{{ printf "%s@%s" $name $image.digest }}
 {{- else -}}
-{{ printf "%s:%s" $image.name ($image.tag | default .root.Chart.AppVersion) }}
+{{ printf "%s:%s" $name ($image.tag | default .root.Chart.AppVersion) }}
 {{- end -}}
 {{- end }}
 
@@ -35,7 +54,20 @@ tag there: a number is written as it stands. */}}
   "name" ($image.name | default $o.image.name) "tag" ($image.tag | default $o.image.tag) "digest" ($image.digest | default $digest))) -}}
 {{- end }}
 
-{{/* What the pods of both Deployments are told alike: dict "root" $ "app" NAME "deployment" VALUES. The labels that select the pods come last: nobody changes them. */}}
+{{/* What both Deployments are told alike: dict "root" $ "app" NAME "deployment" VALUES. */}}
+{{- define "stunner.rollout" -}}
+{{- $pods := .root.Values.pods -}}
+{{- if ne (int $pods.revisionHistoryLimit) 10 }}
+revisionHistoryLimit: {{ $pods.revisionHistoryLimit }}
+{{- end }}
+selector:
+  matchLabels:
+    app: {{ .app }}
+strategy:
+  {{- toYaml $pods.updateStrategy | nindent 2 }}
+{{- end }}
+
+{{/* Labels and annotations of the pods. The labels that select the pods come last: nobody changes them. */}}
 {{- define "stunner.podMetadata" -}}
 labels:
   {{- toYaml (merge (dict "app" .app) (.labels | default dict) .deployment.podLabels) | nindent 2 }}
@@ -45,15 +77,33 @@ annotations:
 {{- end }}
 {{- end }}
 
-{{- define "stunner.podPlacement" -}}
+{{- define "stunner.pod" -}}
+{{- $pods := .root.Values.pods -}}
 securityContext:
   {{- toYaml .deployment.securityContext | nindent 2 }}
-{{- with .deployment.imagePullSecrets }}
+{{- with concat .deployment.imagePullSecrets .root.Values.global.imagePullSecrets | uniq }}
 imagePullSecrets:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- with .deployment.priorityClassName }}
 priorityClassName: {{ . }}
+{{- end }}
+{{- with $pods.runtimeClassName }}
+runtimeClassName: {{ . }}
+{{- end }}
+{{- with $pods.hostAliases }}
+hostAliases:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $pods.dnsPolicy }}
+dnsPolicy: {{ . }}
+{{- end }}
+{{- with $pods.dnsConfig }}
+dnsConfig:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- if not $pods.enableServiceLinks }}
+enableServiceLinks: false
 {{- end }}
 {{- with .deployment.nodeSelector }}
 nodeSelector:
@@ -82,16 +132,50 @@ topologySpreadConstraints:
   {{- end }}
 {{- end }}
 
+{{/* Of a probe the chart says what is asked, and the values when. */}}
 {{- define "stunner.probes" -}}
-livenessProbe:
-  httpGet:
-    path: /live
-    port: health
-readinessProbe:
-  httpGet:
-    path: /ready
-    port: health
-  periodSeconds: 5
+{{- range $probe, $path := dict "livenessProbe" "/live" "readinessProbe" "/ready" }}
+{{ $probe }}:
+  {{- toYaml (merge (dict "httpGet" (dict "path" $path "port" "health")) (get $.Values.pods $probe)) | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* The budget of evictions of one of the Deployments: dict "root" $ "app" NAME. */}}
+{{- define "stunner.disruptionBudget" -}}
+---
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata:
+  name: {{ .app }}
+  namespace: {{ .root.Release.Namespace }}
+  labels:
+    {{- include "stunner.labels" .root | nindent 4 }}
+spec:
+  maxUnavailable: 1
+  unhealthyPodEvictionPolicy: {{ .root.Values.podDisruptionBudget.unhealthyPodEvictionPolicy }}
+  selector:
+    matchLabels:
+      app: {{ .app }}
+{{- end }}
+
+{{/* Labels and annotations of a Service: dict "root" $ "own" LABELS "service" VALUES. */}}
+{{- define "stunner.serviceMetadata" -}}
+labels:
+  {{- include "stunner.labelsWith" (dict "root" .root "own" (merge (dict) .own .service.labels)) | nindent 2 }}
+{{- with .service.annotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{- define "stunner.serviceFamilies" -}}
+{{- with .ipFamilyPolicy }}
+ipFamilyPolicy: {{ . }}
+{{- end }}
+{{- with .ipFamilies }}
+ipFamilies:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- end }}
 
 {{/* Where config discovery is asked. Kubernetes puts the namespace in. */}}
@@ -109,15 +193,17 @@ readinessProbe:
 
 {{/* Half of what says who may ask is an error: a service that is meant to be locked must not be open. */}}
 {{- define "stunner.checkJWT" -}}
-{{- if or .issuer .audience .jwksURL .existingSecret -}}
+{{- if or .issuer .audience .jwksURL .existingSecret .jwksFile -}}
 {{- if not .issuer -}}
 {{- fail "stunnerAuthService.jwt.issuer: is missing: name the issuer of the tokens, or set no other value of stunnerAuthService.jwt" -}}
 {{- else if not .audience -}}
 {{- fail "stunnerAuthService.jwt.audience: is missing: name the audience of the tokens" -}}
-{{- else if not (or .jwksURL .existingSecret) -}}
+{{- else if not (or .jwksURL .existingSecret .jwksFile) -}}
 {{- fail "stunnerAuthService.jwt.jwksURL: is missing: say where the keys of the issuer are, or name a Secret in stunnerAuthService.jwt.existingSecret" -}}
 {{- else if and .jwksURL .existingSecret -}}
 {{- fail "stunnerAuthService.jwt.existingSecret: is one key, stunnerAuthService.jwt.jwksURL another: set one of them" -}}
+{{- else if and .jwksFile (or .jwksURL .existingSecret) -}}
+{{- fail "stunnerAuthService.jwt.jwksFile: is one key, stunnerAuthService.jwt.jwksURL or existingSecret another: set one of them" -}}
 {{- end -}}
 {{- end -}}
 {{- end }}

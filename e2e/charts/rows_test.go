@@ -1,0 +1,210 @@
+package charts
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+)
+
+// Each value that shapes an object is seen in the object.
+func TestValues_AreSeenInObjects(t *testing.T) {
+	const operator, auth = "Deployment/" + home + "/stunner-operator", "Deployment/" + home + "/stunner-auth"
+	const service, discovery = "Service/" + home + "/stunner-auth", "Service/" + home + "/stunner-config-discovery"
+	const pod = "spec.template.spec."
+	for _, c := range []struct{ set, object, field, want string }{
+		{`rbac: {aggregateRoles: false}`, "ClusterRole/stunner-edit", "", "null"},
+		{`rbac: {aggregateRoles: false}`, "ClusterRole/stunner-view", "", "null"},
+
+		// Accounts.
+		{`stunnerGatewayOperator: {serviceAccount: {name: turn}}`, operator, pod + "serviceAccountName", `"turn"`},
+		{`stunnerGatewayOperator: {serviceAccount: {name: turn}}`, "ServiceAccount/" + home + "/turn", "kind", `"ServiceAccount"`},
+		{`stunnerGatewayOperator: {serviceAccount: {name: turn}}`, "ClusterRoleBinding/stunner-operator", "subjects.0.name", `"turn"`},
+		{`stunnerGatewayOperator: {serviceAccount: {name: turn}}`, "RoleBinding/" + home + "/stunner-operator", "subjects.0.name", `"turn"`},
+		{`stunnerGatewayOperator: {serviceAccount: {name: turn}}`, "ValidatingAdmissionPolicy/stunner-operator-pods", "spec.matchConditions.0.expression",
+			`"request.userInfo.username.matches('^system:serviceaccount:stunner-system:turn$')"`},
+		{`stunnerGatewayOperator: {serviceAccount: {name: turn}}`, "ValidatingAdmissionPolicy/stunner-operator", "spec.variables.1.expression",
+			`"request.userInfo.username == 'system:serviceaccount:' + request.namespace + ':turn'"`},
+		{`stunnerGatewayOperator: {serviceAccount: {name: turn}}`, operator, pod + "containers.0.args.7", `"--discovery-readers=$(POD_NAMESPACE)/turn,$(POD_NAMESPACE)/stunner-auth"`},
+		{`stunnerGatewayOperator: {serviceAccount: {create: false, name: turn}}`, "ServiceAccount/" + home + "/turn", "", "null"},
+		{`stunnerGatewayOperator: {serviceAccount: {annotations: {a: b}}}`, "ServiceAccount/" + home + "/stunner-operator", "metadata.annotations", `{"a":"b"}`},
+		{`stunnerGatewayOperator: {serviceAccount: {automount: false}}`, "ServiceAccount/" + home + "/stunner-operator", "automountServiceAccountToken", "false"},
+		{`stunnerAuthService: {serviceAccount: {name: web, annotations: {a: b}}}`, "ServiceAccount/" + home + "/web", "metadata.annotations", `{"a":"b"}`},
+		{`stunnerAuthService: {serviceAccount: {create: false}}`, "ServiceAccount/" + home + "/stunner-auth", "", "null"},
+
+		// Pods.
+		{`stunnerGatewayOperator: {deployment: {extraVolumes: [{name: ca, configMap: {name: ca}}]}}`, operator, pod + "volumes.1.name", `"ca"`},
+		{`stunnerGatewayOperator: {deployment: {container: {manager: {extraVolumeMounts: [{name: ca, mountPath: /ca}]}}}}`, operator, pod + "containers.0.volumeMounts.1.mountPath", `"/ca"`},
+		{`stunnerGatewayOperator: {deployment: {extraContainers: [{name: proxy, image: p}]}}`, operator, pod + "containers.1.name", `"proxy"`},
+		{`stunnerAuthService: {deployment: {extraVolumes: [{name: keys, configMap: {name: keys}}]}}`, auth, pod + "volumes.1.name", `"keys"`},
+		{`stunnerAuthService: {deployment: {container: {authService: {extraVolumeMounts: [{name: keys, mountPath: /keys}]}}}}`, auth, pod + "containers.0.volumeMounts.1.mountPath", `"/keys"`},
+		{`stunnerAuthService: {deployment: {extraContainers: [{name: proxy, image: p}]}}`, auth, pod + "containers.1.name", `"proxy"`},
+		{`stunnerAuthService: {jwt: {issuer: me, audience: calls, jwksFile: /keys/jwks.json}}`, auth, pod + "containers.0.args.7", `"--jwt-jwks-file=/keys/jwks.json"`},
+		{`stunnerGatewayOperator: {deployment: {podAnnotations: {a: b}}}`, operator, "spec.template.metadata.annotations", `{"a":"b"}`},
+		{`pods: {updateStrategy: {type: Recreate, rollingUpdate: null}}`, auth, "spec.strategy", `{"type":"Recreate"}`},
+		{`pods: {revisionHistoryLimit: 2}`, operator, "spec.revisionHistoryLimit", "2"},
+		{`pods: {hostAliases: [{ip: 192.0.2.1, hostnames: [id]}]}`, auth, pod + "hostAliases.0.ip", `"192.0.2.1"`},
+		{`pods: {dnsPolicy: Default}`, operator, pod + "dnsPolicy", `"Default"`},
+		{`pods: {dnsConfig: {nameservers: [192.0.2.1]}}`, auth, pod + "dnsConfig.nameservers.0", `"192.0.2.1"`},
+		{`pods: {enableServiceLinks: false}`, operator, pod + "enableServiceLinks", "false"},
+		{`pods: {runtimeClassName: gvisor}`, auth, pod + "runtimeClassName", `"gvisor"`},
+		{`pods: {livenessProbe: {failureThreshold: 9}}`, operator, pod + "containers.0.livenessProbe", `{"failureThreshold":9,"httpGet":{"path":"/live","port":"health"}}`},
+		{`pods: {readinessProbe: {timeoutSeconds: 3}}`, auth, pod + "containers.0.readinessProbe", `{"httpGet":{"path":"/ready","port":"health"},"periodSeconds":5,"timeoutSeconds":3}`},
+		{`stunnerGatewayOperator: {log: {level: "all:DEBUG", format: json}}`, operator, pod + "containers.0.args.13", `"--log=all:DEBUG"`},
+		{`stunnerGatewayOperator: {log: {level: "all:DEBUG", format: json}}`, operator, pod + "containers.0.args.14", `"--log-format=json"`},
+		{`stunnerAuthService: {log: {level: "all:DEBUG,rest:TRACE", format: json}}`, auth, pod + "containers.0.args.5", `"--log-level=all:DEBUG,rest:TRACE"`},
+
+		// Names and images.
+		{`fullnameOverride: edge`, "Deployment/" + home + "/edge-auth", "spec.selector.matchLabels.app", `"edge-auth"`},
+		{`fullnameOverride: edge`, "Service/" + home + "/edge-auth", "spec.selector.app", `"edge-auth"`},
+		{`fullnameOverride: edge`, discovery, "spec.selector.app", `"edge-operator"`},
+		{`nameOverride: turn`, "NetworkPolicy/" + home + "/stunner-turn-operator", "spec.podSelector.matchLabels.app", `"stunner-turn-operator"`},
+		{`global: {imageRegistry: "mirror.example.org:5000"}`, operator, pod + "containers.0.image", `"mirror.example.org:5000/stunner-gateway/operator:0.1.0"`},
+		{`global: {imageRegistry: mirror.example.org/hub/}`, operator, pod + "containers.0.env.2.value", `"mirror.example.org/hub/stunner-gateway/stunnerd:0.1.0"`},
+		{`{global: {imageRegistry: mirror.example.org}, stunnerGatewayOperator: {dataplane: {spec: {image: {name: team/stunnerd}}}}}`, "Dataplane/default", "spec.image", `"mirror.example.org/team/stunnerd:0.1.0"`},
+		{`{global: {imagePullSecrets: [{name: a}]}, stunnerAuthService: {deployment: {imagePullSecrets: [{name: b}, {name: a}]}}}`, auth, pod + "imagePullSecrets", `[{"name":"b"},{"name":"a"}]`},
+		{`global: {imagePullSecrets: [{name: a}]}`, "Dataplane/default", "spec.imagePullSecrets", `[{"name":"a"}]`},
+
+		// Services, and ways to the auth service.
+		{`stunnerAuthService: {service: {type: NodePort, nodePort: 30088}}`, service, "spec.ports.0.nodePort", "30088"},
+		{`stunnerAuthService: {service: {nodePort: 30088}}`, service, "spec.ports.0.nodePort", "null"},
+		{`stunnerAuthService: {service: {type: LoadBalancer, loadBalancerSourceRanges: [192.0.2.0/24]}}`, service, "spec.loadBalancerSourceRanges", `["192.0.2.0/24"]`},
+		{`stunnerAuthService: {service: {ipFamilyPolicy: PreferDualStack, ipFamilies: [IPv6, IPv4]}}`, service, "spec.ipFamilies", `["IPv6","IPv4"]`},
+		{`stunnerAuthService: {service: {labels: {team: calls, app: mine}}}`, service, "metadata.labels.app", `"stunner-auth"`},
+		{`stunnerAuthService: {service: {labels: {team: calls}}}`, service, "metadata.labels.team", `"calls"`},
+		{`stunnerGatewayOperator: {discovery: {service: {ipFamilyPolicy: RequireDualStack, annotations: {a: b}}}}`, discovery, "spec.ipFamilyPolicy", `"RequireDualStack"`},
+		{`stunnerGatewayOperator: {discovery: {service: {labels: {team: calls}}}}`, discovery, "metadata.labels.team", `"calls"`},
+		{`stunnerAuthService: {ingress: {enabled: true, className: nginx, hosts: [a.example.org, b.example.org], tls: [{secretName: web, hosts: [a.example.org]}]}}`,
+			"Ingress/" + home + "/stunner-auth", "spec.rules.1.host", `"b.example.org"`},
+		{`stunnerAuthService: {ingress: {enabled: true, tls: [{secretName: web}]}}`, "Ingress/" + home + "/stunner-auth", "spec.tls.0.secretName", `"web"`},
+		{`stunnerAuthService: {ingress: {enabled: true}}`, "Ingress/" + home + "/stunner-auth", "spec.rules.0.http.paths.0.backend.service", `{"name":"stunner-auth","port":{"name":"http"}}`},
+		{`stunnerAuthService: {httpRoute: {enabled: true, parentRefs: [{name: web}], hostnames: [a.example.org]}}`, "HTTPRoute/" + home + "/stunner-auth", "spec.rules.0.backendRefs.0", `{"name":"stunner-auth","port":8088}`},
+		{`stunnerAuthService: {autoscaling: {enabled: true, maxReplicas: 5}}`, "HorizontalPodAutoscaler/" + home + "/stunner-auth", "spec.maxReplicas", "5"},
+		{`stunnerAuthService: {autoscaling: {enabled: true}}`, auth, "spec.replicas", "null"},
+		{`stunnerAuthService: {autoscaling: {enabled: true, minReplicas: 1}}`, "PodDisruptionBudget/" + home + "/stunner-auth", "", "null"},
+		{`podDisruptionBudget: {unhealthyPodEvictionPolicy: IfHealthyBudget}`, "PodDisruptionBudget/" + home + "/stunner-auth", "spec.unhealthyPodEvictionPolicy", `"IfHealthyBudget"`},
+		{`monitoring: {podMonitor: {enabled: true, relabelings: [{targetLabel: site, replacement: a}], metricRelabelings: [{action: labeldrop, regex: x}]}}`,
+			"PodMonitor/" + home + "/stunner-auth", "spec.podMetricsEndpoints.0.relabelings.1.targetLabel", `"site"`},
+		{`monitoring: {podMonitor: {enabled: true, metricRelabelings: [{action: labeldrop, regex: x}]}}`,
+			"PodMonitor/" + home + "/stunner-dataplane", "spec.podMetricsEndpoints.0.metricRelabelings.0.action", `"labeldrop"`},
+
+		// What dataplane pods may be.
+		{`stunnerGatewayOperator: {workloadPolicy: {serviceAccountNames: [media]}}`, "ValidatingAdmissionPolicy/stunner-operator-workloads", "spec.variables.0", `{"expression":"[\"media\"]","name":"serviceAccountNames"}`},
+		{`stunnerGatewayOperator: {workloadPolicy: {hostPaths: [/dev/net]}}`, "ValidatingAdmissionPolicy/stunner-operator-workloads", "spec.variables.2.expression", `"[\"/dev/net\"]"`},
+		{`stunnerGatewayOperator: {workloadPolicy: {privileged: true}}`, "ValidatingAdmissionPolicy/stunner-operator-workloads", "spec.variables.3.expression", `"true"`},
+		{`stunnerGatewayOperator: {workloadPolicy: {images: [r.example.org/]}}`, "ValidatingAdmissionPolicy/stunner-operator-workloads", "spec.variables.4.expression", `"[\"r.example.org/\"]"`},
+		{`stunnerGatewayOperator: {dataplane: {spec: {hostNetwork: true}}}`, "ValidatingAdmissionPolicy/stunner-operator-workloads", "spec.variables.1", `{"expression":"true","name":"hostNetwork"}`},
+		{`stunnerGatewayOperator: {workloadPolicy: {externalIPs: [192.0.2.0/24]}}`, "ValidatingAdmissionPolicy/stunner-operator-services", "spec.variables.0.expression", `"[\"192.0.2.0/24\"]"`},
+	} {
+		objects := byName(t, release{chart: app, set: c.set}.objects(t))
+		var fields any
+		if o, there := objects[c.object]; there {
+			fields = at(o.Object, c.field)
+		} else if c.want != "null" {
+			t.Errorf("%s: %s is not there", c.set, c.object)
+			continue
+		}
+		text, err := json.Marshal(fields)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(text) != c.want {
+			t.Errorf("%s: %s of %s is %s, want %s", c.set, c.field, c.object, text, c.want)
+		}
+	}
+}
+
+// at is what stands at a path of names and numbers; nil where there is nothing. The empty path is the whole.
+func at(fields any, path string) any {
+	for step := range strings.SplitSeq(path, ".") {
+		switch of := fields.(type) {
+		case map[string]any:
+			if step != "" {
+				fields = of[step]
+			}
+		case []any:
+			n, err := strconv.Atoi(step)
+			if err != nil || n >= len(of) {
+				return nil
+			}
+			fields = of[n]
+		default:
+			return nil
+		}
+	}
+	return fields
+}
+
+// Two releases get along in one namespace: the second brings another auth service, which the operator of the first knows by its account.
+func TestReleases_ShareANamespace(t *testing.T) {
+	first := byName(t, release{chart: app, set: `stunnerGatewayOperator: {discovery: {readers: [stunner-system/partners-auth]}}`}.objects(t))
+	for _, o := range (release{chart: app, set: `{fullnameOverride: partners, stunnerGatewayOperator: {enabled: false}, defaults: {create: false}}`}).objects(t) {
+		if _, both := first[name(o)]; both {
+			t.Errorf("%s is in both", name(o))
+		}
+		if text := fmt.Sprint(o.Object); strings.Contains(text, "stunner-auth") {
+			t.Errorf("%s is about the first release: %s", name(o), text)
+		}
+	}
+}
+
+// `helm test` makes a pod that asks the auth service of the release.
+func TestHook_AsksTheAuthService(t *testing.T) {
+	for set, want := range map[string]string{
+		`{}`: "http://stunner-auth.stunner-system.svc.cluster.local:8088/v1/ice-servers",
+		`{fullnameOverride: partners, stunnerGatewayOperator: {clusterDomain: example.org}}`: "http://partners-auth.stunner-system.svc.example.org:8088/v1/ice-servers",
+		`stunnerAuthService: {enabled: false}`:                                               "",
+	} {
+		var asks string
+		for _, o := range (release{chart: app, set: set}).all(t) {
+			if o.GetAnnotations()[hook] == "test" {
+				asks += fmt.Sprint(at(o.Object, "spec.containers.0.args.1"))
+			}
+		}
+		if asks != want {
+			t.Errorf("%s: the test asks %q, want %q", set, asks, want)
+		}
+	}
+}
+
+// The notes tell when the kinds in the cluster are of another version than the operator.
+func TestNotes_TellOfOldKinds(t *testing.T) {
+	apply(t, release{chart: crds}.objects(t))
+	for title, c := range map[string]struct {
+		release release
+		told    bool
+	}{
+		"newer operator": {release{chart: app, upgraded: true}, true},
+		"same version":   {release{chart: app, live: true}, false},
+	} {
+		files, err := c.release.templates(t)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if told := strings.Contains(files["stunner/templates/NOTES.txt"], "Its kinds are those of version 0.1.0"); told != c.told {
+			t.Errorf("%s: is told: %t, want %t:\n%s", title, told, c.told, files["stunner/templates/NOTES.txt"])
+		}
+	}
+}
+
+// Artifact Hub is told what has changed, in words that it knows, and where the icon is.
+func TestMetadata(t *testing.T) {
+	for _, c := range []string{app, crds} {
+		metadata := load(t, c).Metadata
+		if path, ours := strings.CutPrefix(metadata.Icon, "https://raw.githubusercontent.com/stunner-gateway/stunner/main/"); !ours || read(t, path) == "" {
+			t.Errorf("%s: icon %q is not in the repository", c, metadata.Icon)
+		}
+		var changes []struct{ Kind, Description string }
+		if err := yaml.UnmarshalStrict([]byte(metadata.Annotations["artifacthub.io/changes"]), &changes); err != nil || len(changes) == 0 {
+			t.Errorf("%s: changes %v: %v", c, changes, err)
+		}
+		for _, change := range changes {
+			if !strings.Contains("added changed deprecated removed fixed security", change.Kind) || change.Description == "" {
+				t.Errorf("%s: change %+v", c, change)
+			}
+		}
+	}
+}

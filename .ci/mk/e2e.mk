@@ -13,8 +13,11 @@ PACK = mkdir -p bin/images; pack() { \
   done; \
   GOWORK=off go -C .ci/tools run ./pack -ref "$(IMAGE_REPOSITORY)/$$name:$$2" -o "$(CURDIR)/bin/images/$$name.tar" "$${programs[@]}"; }
 
+# What is packed: the services, and the echo peer of docs/examples/cluster.
+IMAGES := $(SERVICES:bin/%=services/%) e2e/echo
+
 # What only a cluster of tests needs.
-TEST_IMAGES := e2e/echo e2e/internal/node/pause .ci/dns
+TEST_IMAGES := e2e/internal/node/pause .ci/dns
 
 # An earlier commit, to upgrade from: then the chart drew the credentials, and nothing belonged to the account of the operator.
 EARLIER := 6808f04226a114861f4994949e46d105a93b8354
@@ -25,8 +28,8 @@ ARGS ?=
 
 .PHONY: images e2e
 
-images: ## Pack the services into bin/images: OCI archives, each with its bill of materials in SPDX
-	@$(PACK); for service in $(SERVICES:bin/%=services/%); do pack $$service "$(IMAGE_TAG)"; done
+images: ## Pack the services and an echo peer into bin/images: OCI archives, each with its bill of materials in SPDX
+	@$(PACK); for folder in $(IMAGES); do pack $$folder "$(IMAGE_TAG)"; done
 
 # Its charts, and its images as it packs them itself, released as 0.0.9.
 bin/earlier/$(EARLIER):

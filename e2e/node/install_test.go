@@ -43,7 +43,7 @@ const (
 var ways = []way{
 	{
 		name: "README", programs: []string{"helm"}, thorough: true,
-		install:   []block{{readme, "helm install stunner-crds"}},
+		install:   []block{{readme, "git clone"}, {readme, "for image in"}, {readme, "helm install stunner-crds charts/"}},
 		uninstall: block{readme, "helm uninstall"},
 	},
 	{
@@ -90,31 +90,43 @@ func root(t *testing.T) string {
 
 // published are the places where the documentation finds what is published. Here it comes from the repository; everything else in the commands is as it stands
 // there, and the images have the names and tags that are published.
-var published = regexp.MustCompile(`oci://ghcr\.io/stunner-gateway/|'https://github\.com/stunner-gateway/stunner//([^'?]+)\?ref=[^']+'`)
+var published = regexp.MustCompile(`oci://ghcr\.io/stunner-gateway/|https://github\.com/stunner-gateway/stunner\n|'https://github\.com/stunner-gateway/stunner//([^'?]+)\?ref=[^']+'`)
 
 // first are the commands of a first Gateway, which the documentation makes in the namespace that it installs into. A test makes it in its own, and the auth service
 // gives credentials for that one too.
 var first = strings.NewReplacer(
 	"kubectl apply --namespace stunner-system --kustomize", "kubectl apply --kustomize",
 	"kubectl wait --namespace stunner-system gateway/", "kubectl wait gateway/",
+	"helm install stunner charts/stunner ", "helm install stunner charts/stunner --set 'stunnerAuthService.gateways={*/*}' ",
 	"helm install stunner oci:", "helm install stunner --set 'stunnerAuthService.gateways={*/*}' oci:",
 	"helm upgrade stunner oci:", "helm upgrade stunner --set 'stunnerAuthService.gateways={*/*}' oci:",
 	"kubectl wait --namespace stunner-system deployment --all", `kubectl patch --namespace stunner-system deployment stunner-auth --type=json --patch '[{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": "--gateways=*/*"}]'
 kubectl rollout status --namespace stunner-system deployment stunner-auth --timeout=5m
 kubectl wait --namespace stunner-system deployment --all`)
 
-// follow runs blocks of a page as somebody does who works in the namespace, and returns what they print.
+// follow runs blocks of a page as somebody does who works in the namespace, and returns what they print. Where one block has left the shell, in a clone for
+// example, the next one begins.
 func (s place) follow(programs []string, blocks ...block) string {
 	s.Helper()
 	var all strings.Builder
+	folder := s.TempDir()
 	for _, b := range blocks {
 		commands := published.ReplaceAllStringFunc(first.Replace(b.text(s.T)), func(place string) string {
-			if m := published.FindStringSubmatch(place); m[1] != "" {
+			switch m := published.FindStringSubmatch(place); {
+			case m[1] != "":
 				return filepath.Join(root(s.T), m[1])
+			case strings.HasSuffix(place, "\n"): // of a clone
+				return root(s.T) + " stunner\n"
 			}
 			return root(s.T) + "/"
 		})
-		all.WriteString(s.shell(programs, commands))
+		left := filepath.Join(s.TempDir(), "left")
+		all.WriteString(s.shell(programs, fmt.Sprintf("cd %q\n%spwd > %q\n", folder, commands, left)))
+		at, err := os.ReadFile(left)
+		if err != nil {
+			s.Fatal(err)
+		}
+		folder = strings.TrimSpace(string(at))
 	}
 	return all.String()
 }
@@ -130,6 +142,7 @@ func (s place) shell(programs []string, commands string) string {
 		}
 		folders = append(folders, folder)
 	}
+	folders = append(folders, s.kind())
 	begun := time.Now()
 	ctx, cancel := context.WithTimeout(s.Context(), 2*patience)
 	defer cancel()
@@ -139,6 +152,17 @@ func (s place) shell(programs []string, commands string) string {
 	}
 	s.Logf("after %s: %s", since(begun), strings.TrimSpace(commands))
 	return out
+}
+
+// kind returns a folder with a program of that name, which loads images into the node as kind does.
+func (s place) kind() string {
+	s.Helper()
+	folder := s.TempDir()
+	script := fmt.Sprintf("#!/bin/sh\n[ \"$1 $2\" = 'load image-archive' ] && exec %s \"$3\"\nexit 2\n", strings.Join(cluster.ImportCommand(), " "))
+	if err := os.WriteFile(filepath.Join(folder, "kind"), []byte(script), 0o700); err != nil {
+		s.Fatal(err)
+	}
+	return folder
 }
 
 // install installs the product in one way, with a first gateway in the namespace of the test. All namespaces take confined pods only. When the test ends, the
@@ -164,10 +188,6 @@ func (s place) prepare() {
 		s.remove()
 		before.restore(s.T)
 	})
-	// What is published has these names, and is on the node; the echo peer has only a tag of the tests.
-	if err := cluster.Tag(s.Context(), "ghcr.io/stunner-gateway/echo:e2e", "ghcr.io/stunner-gateway/echo:0.1.0"); err != nil {
-		s.Fatal(err)
-	}
 	system.open()
 }
 

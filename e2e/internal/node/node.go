@@ -26,7 +26,7 @@ import (
 // patience is for a start, which takes seconds on a machine that is free.
 const patience = 5 * time.Minute
 
-// Images is what the names of images begin with; those that are for tests have the tag e2e.
+// Images is what the names of images begin with; those that are for tests alone have the tag e2e.
 const Images = "ghcr.io/stunner-gateway"
 
 // needed are the images without which nothing runs: of the product, and of what every cluster has.
@@ -135,6 +135,11 @@ func (c *Cluster) Apply(ctx context.Context, input string, args ...string) (stri
 		return "", fmt.Errorf("kubectl %s: %w\n%s", strings.Join(args, " "), err, out)
 	}
 	return string(out), nil
+}
+
+// ImportCommand is the command with which images of an archive are given to the first node: the path of the archive is its last word.
+func (c *Cluster) ImportCommand() []string {
+	return append([]string{"ctr"}, c.first.ctr("images", "import")...)
 }
 
 // Tag gives an image that the nodes have another name.

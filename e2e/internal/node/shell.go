@@ -27,7 +27,11 @@ func (c *Cluster) Shell(ctx context.Context, namespace, commands string, folders
 	}
 	cmd := exec.Command("bash", "-euo", "pipefail", "-c", commands)
 	path := append(folders, c.control, os.Getenv("PATH"))
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+config, "HOME="+c.dir, "PATH="+strings.Join(path, string(filepath.ListSeparator)))
+	caches, err := goCaches(ctx)
+	if err != nil {
+		return "", err
+	}
+	cmd.Env = append(append(os.Environ(), caches...), "KUBECONFIG="+config, "HOME="+c.dir, "PATH="+strings.Join(path, string(filepath.ListSeparator)))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	// A file: a pipe would be waited for until the last program in the background has closed it.
 	out, err := os.CreateTemp(c.dir, "shell-")
@@ -50,4 +54,16 @@ func (c *Cluster) Shell(ctx context.Context, namespace, commands string, folders
 		return "", fmt.Errorf("%w of\n%s\nwhich said\n%s", errors.Join(err, context.Cause(ctx)), commands, text)
 	}
 	return string(text), lost
+}
+
+// goCaches are the variables by which Go finds what it has built and downloaded, whatever the home folder is: there is no network to download from.
+func goCaches(ctx context.Context) (variables []string, err error) {
+	for _, name := range []string{"GOCACHE", "GOMODCACHE"} {
+		folder, err := exec.CommandContext(ctx, "go", "env", name).Output()
+		if err != nil {
+			return nil, fmt.Errorf("find %s: %w", name, err)
+		}
+		variables = append(variables, name+"="+strings.TrimSpace(string(folder)))
+	}
+	return variables, nil
 }

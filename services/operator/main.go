@@ -8,16 +8,19 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net"
 	"net/netip"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"syscall"
 	"time"
 
+	"github.com/KimMachineGun/automemlimit/memlimit"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
@@ -63,9 +66,30 @@ func run(o options) error {
 		if err != nil {
 			return err
 		}
+		p.Memory = limitMemory(memlimit.FromCgroup, os.Getenv, p.Log)
 		return within(ctx, stopTime, p.Run, p.Running)
 	}
 	return o.fileProvider().Run(ctx)
+}
+
+// share of the memory that the process may have, in percent, from which on the garbage collector works harder: the rest is for what is not on its heap.
+const memoryShare = 90
+
+// limitMemory tells the garbage collector how much memory the cgroup of the process has, and returns it: 0 if nobody says. GOMEMLIMIT wins.
+func limitMemory(cgroup func() (uint64, error), env func(string) string, log *slog.Logger) int64 {
+	if env("GOMEMLIMIT") != "" {
+		if limit := debug.SetMemoryLimit(-1); limit < math.MaxInt64 {
+			return limit / memoryShare * 100
+		}
+		return 0
+	}
+	limit, err := cgroup()
+	if err != nil || limit == 0 || limit >= math.MaxInt64/2 {
+		log.Debug("no memory limit", "error", err)
+		return 0
+	}
+	debug.SetMemoryLimit(int64(limit / 100 * memoryShare))
+	return int64(limit)
 }
 
 // stopTime is how long an operator in a cluster may take to end: dataplanes run on without it, and nothing that it holds is worth waiting for.

@@ -15,12 +15,15 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/credential"
 )
 
+// MaxHostNames is how many host names all clusters of a config have at most: each is asked for every few seconds.
+const MaxHostNames = 10_000
+
 // Bounds of a config. They are far above what is useful, and low enough that checking a hostile document stays cheap.
 const (
 	maxListeners    = 1_000
 	maxClusters     = 10_000
 	maxEndpoints    = 100_000
-	maxNames        = 10_000 // host names of all clusters: each is asked for every few seconds
+	maxNames        = MaxHostNames
 	maxRoutes       = maxClusters
 	maxCertificates = 64 // as many as the Gateway API lets a listener refer to
 	maxName         = 1_024

@@ -46,16 +46,17 @@ const (
 
 // Names of the operator's metrics.
 const (
-	OperatorTranslations      = "stunner_operator_translations_total"
-	OperatorConfigs           = "stunner_operator_configs"
-	OperatorProblems          = "stunner_operator_problems"
-	OperatorDataplaneRestarts = "stunner_operator_dataplane_restarts_total"
-	OperatorWrites            = "stunner_operator_writes_total"
-	OperatorWriteErrors       = "stunner_operator_write_errors_total"
-	OperatorLeader            = "stunner_operator_leader"
-	OperatorDiscoveryStreams  = "stunner_operator_discovery_streams"
-	OperatorDiscoveryRefused  = "stunner_operator_discovery_refused_total"
-	OperatorScalerAnswers     = "stunner_operator_scaler_answers_total"
+	OperatorTranslations        = "stunner_operator_translations_total"
+	OperatorTranslationDuration = "stunner_operator_translation_duration_seconds"
+	OperatorConfigs             = "stunner_operator_configs"
+	OperatorProblems            = "stunner_operator_problems"
+	OperatorDataplaneRestarts   = "stunner_operator_dataplane_restarts_total"
+	OperatorWrites              = "stunner_operator_writes_total"
+	OperatorWriteErrors         = "stunner_operator_write_errors_total"
+	OperatorLeader              = "stunner_operator_leader"
+	OperatorDiscoveryStreams    = "stunner_operator_discovery_streams"
+	OperatorDiscoveryRefused    = "stunner_operator_discovery_refused_total"
+	OperatorScalerAnswers       = "stunner_operator_scaler_answers_total"
 )
 
 // Type is the kind of a metric.
@@ -107,6 +108,7 @@ var Metrics = []Metric{
 	{AuthCredentials, Counter, nil, "TURN credentials handed out."},
 	{AuthClockSkew, Gauge, nil, "By how much the clock of the service was ahead of the operator's when it connected last; negative when it was behind."},
 	{OperatorTranslations, Counter, nil, "Translations of a Gateway, or of another object with a status of ours."},
+	{OperatorTranslationDuration, Histogram, nil, "How long one translation took, with what the loop does of it: nothing else is translated meanwhile."},
 	{OperatorConfigs, Gauge, nil, "Dataplane configs that are published."},
 	{OperatorProblems, Gauge, nil, "Objects that have a condition which says that something is wrong."},
 	{OperatorDataplaneRestarts, Counter, nil, "Dataplane processes that ended without being asked to and were started again."},
@@ -163,6 +165,12 @@ func NewGaugeFunc(name string, value func() float64) prometheus.GaugeFunc {
 
 // durations are the buckets of times, in seconds: from what an answer out of memory takes to what nobody waits for.
 var durations = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, 1, 5}
+
+// NewHistogram returns the histogram of times of that name, which has no labels.
+func NewHistogram(name string) prometheus.Histogram {
+	m := must(name, Histogram, false)
+	return prometheus.NewHistogram(prometheus.HistogramOpts{Name: m.Name, Help: m.Help, Buckets: durations})
+}
 
 // NewHistogramVec returns the histogram of times of that name, which has labels.
 func NewHistogramVec(name string) *prometheus.HistogramVec {

@@ -1,6 +1,8 @@
 package v1
 
 import (
+	"cmp"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
@@ -219,6 +221,12 @@ type GatewayConfigSpec struct {
 	// +optional
 	SigningKey SigningKey `json:"signingKey,omitempty"`
 
+	// Budget is how much the routes of a Gateway may ask for. A route that does not fit waits, and says so; the others are served. Of a
+	// GatewayConfig that a Gateway names itself a value counts where it is less than that of its class.
+	//
+	// +optional
+	Budget *Budget `json:"budget,omitempty"`
+
 	// STUNMode makes the Gateways plain STUN servers: clients learn their public address and nothing is relayed, whatever
 	// authType says.
 	//
@@ -253,6 +261,59 @@ const (
 	SigningKeyShared     SigningKey = "Shared"
 	SigningKeyPerGateway SigningKey = "PerGateway"
 )
+
+// What a Budget allows that says nothing, or 0.
+const (
+	DefaultBudgetRoutes                = 2_000
+	DefaultBudgetEndpointsPerRoute     = 16_384
+	DefaultBudgetEndpoints             = 32_768
+	DefaultBudgetEndpointsPerNamespace = 131_072
+)
+
+// Budget is how much the routes of a Gateway may ask for. An endpoint is an address or a prefix, with its ports: a StaticService of 10 prefixes that a
+// route names with two ports is 20 endpoints. A backend without endpoints counts as one. Where the routes of several namespaces do not fit, each
+// namespace has an equal share, and within a namespace the oldest routes come first.
+type Budget struct {
+	// Routes is how many UDPRoutes a Gateway serves, from 1 to 10000. Unset or 0 means 2000.
+	//
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=10000
+	Routes int32 `json:"routes,omitempty"`
+
+	// EndpointsPerRoute is how many endpoints one UDPRoute leads to, from 1 to 100000. Unset or 0 means 16384.
+	//
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=100000
+	EndpointsPerRoute int32 `json:"endpointsPerRoute,omitempty"`
+
+	// Endpoints is how many endpoints all UDPRoutes of a Gateway lead to, from 1 to 200000. Unset or 0 means 32768.
+	//
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=200000
+	Endpoints int32 `json:"endpoints,omitempty"`
+
+	// EndpointsPerNamespace is how many endpoints all Gateways of a namespace lead to, from 1 to 2000000. The oldest Gateways come first. Unset or 0
+	// means 131072.
+	//
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=2000000
+	EndpointsPerNamespace int32 `json:"endpointsPerNamespace,omitempty"`
+}
+
+// WithDefaults returns a budget in which every bound is set.
+func (b *Budget) WithDefaults() Budget {
+	if b == nil {
+		b = &Budget{}
+	}
+	return Budget{
+		Routes: cmp.Or(b.Routes, DefaultBudgetRoutes), EndpointsPerRoute: cmp.Or(b.EndpointsPerRoute, DefaultBudgetEndpointsPerRoute),
+		Endpoints: cmp.Or(b.Endpoints, DefaultBudgetEndpoints), EndpointsPerNamespace: cmp.Or(b.EndpointsPerNamespace, DefaultBudgetEndpointsPerNamespace),
+	}
+}
 
 // DeniedBackend describes Services: those of a namespace, those with certain labels, or those for which both hold.
 //

@@ -75,6 +75,7 @@ const (
 	ReasonInvalidCredentials = "InvalidCredentials"
 	ReasonInvalidRealm       = "InvalidRealm"
 	ReasonInvalidPrefix      = "InvalidPrefix"
+	ReasonBudgetExceeded     = "BudgetExceeded"
 	ReasonSecretNotFound     = "SecretNotFound"
 	ReasonSecretKeyNotFound  = "SecretKeyNotFound"
 	ReasonWarning            = "Warning"

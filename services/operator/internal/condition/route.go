@@ -81,3 +81,18 @@ func BackendMixed(backend string) Finding {
 func PrefixInvalid(service, prefix string) Finding {
 	return finding(ReasonInvalidPrefix, "StaticService %s: prefix %q is neither an IP address nor a CIDR prefix: it is left out", service, prefix)
 }
+
+// RouteTooWide says that a route alone leads to more endpoints than a route may.
+func RouteTooWide(endpoints, limit int) Finding {
+	return finding(ReasonBudgetExceeded, "the route leads to %d endpoints, spec.budget.endpointsPerRoute of the GatewayConfig allows %d: name fewer backends or ports, "+
+		"use shorter prefixes, or have the budget raised; until then it keeps those endpoints that it had", endpoints, limit)
+}
+
+// GatewayFull says that a route does not fit beside the others. It says nothing of these: they may belong to somebody else.
+func GatewayFull(gateway, budget string, asks int, noun string) Finding {
+	return finding(ReasonBudgetExceeded, "Gateway %s has no room for the route, which asks for at least %d %s: %s; name fewer backends or ports, "+
+		"use shorter prefixes or another Gateway, or have the budget raised; until then it keeps those endpoints that it had, as far as there is room", gateway, asks, noun, budget)
+}
+
+// RoutesWait is a remark on a Gateway that does not serve all of its routes.
+const RoutesWait = "some routes wait because they exceed a budget: see their conditions"

@@ -58,7 +58,10 @@ func (l *loop) translate(r reading, now time.Time) (t translation, err error) {
 	for _, key := range t.view.Gateways() {
 		opt := t.options
 		opt.Published = l.current(key)
-		t.gateways = append(t.gateways, translate.Gateway(t.view, key, opt))
+		r := translate.Gateway(t.view, key, opt)
+		if t.gateways = append(t.gateways, r); r.Hold != nil {
+			t.view.Put(r.Hold)
+		}
 		l.meters.translations.Inc()
 	}
 	return t, nil

@@ -37,11 +37,15 @@ func due(ctx context.Context, c client.Reader, wanted resource.Object, live clie
 	if err != nil {
 		return form, false, nil
 	}
-	is, err := runtime.DefaultUnstructuredConverter.ToUnstructured(live)
+	is, err := runtime.DefaultUnstructuredConverter.ToUnstructured(asCached(live))
 	if err != nil {
 		return nil, true, fmt.Errorf("read %s %s: %w", form.GetKind(), resource.KeyOf(wanted), err)
 	}
-	if covers(is, plain(form.Object)) {
+	like, err := likeForm(asCached(wanted), form.GetAnnotations()[appliedAnnotation])
+	if err != nil {
+		return nil, true, err
+	}
+	if covers(is, plain(like.Object)) {
 		return nil, true, nil
 	}
 	return form, true, nil
@@ -69,6 +73,21 @@ func apply(ctx context.Context, c client.Client, form *unstructured.Unstructured
 
 // formOf is an object as it is applied: its own fields only, with the mark of what they are.
 func formOf(o resource.Object) (*unstructured.Unstructured, error) {
+	form, err := likeForm(o, "")
+	if err != nil {
+		return nil, err
+	}
+	encoded, err := json.Marshal(form.Object)
+	if err != nil {
+		return nil, fmt.Errorf("convert %T %s: %w", o, resource.KeyOf(o), err)
+	}
+	sum := sha256.Sum256(encoded)
+	mark(form, hex.EncodeToString(sum[:8]))
+	return form, nil
+}
+
+// likeForm is the form of an object with a mark that is known; "" is none.
+func likeForm(o resource.Object, known string) (*unstructured.Unstructured, error) {
 	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o.DeepCopyObject()) // of what has no type it would take the fields themselves
 	if err != nil {
 		return nil, fmt.Errorf("convert %T %s: %w", o, resource.KeyOf(o), err)
@@ -78,18 +97,19 @@ func formOf(o resource.Object) (*unstructured.Unstructured, error) {
 	for _, path := range [][]string{{"metadata"}, {"spec", "template", "metadata"}} {
 		unstructured.RemoveNestedField(fields, append(path, "creationTimestamp")...)
 	}
-	encoded, err := json.Marshal(fields)
-	if err != nil {
-		return nil, fmt.Errorf("convert %T %s: %w", o, resource.KeyOf(o), err)
+	if known != "" {
+		mark(form, known)
 	}
-	sum := sha256.Sum256(encoded)
+	return form, nil
+}
+
+func mark(form *unstructured.Unstructured, as string) {
 	annotations := form.GetAnnotations()
 	if annotations == nil {
 		annotations = map[string]string{}
 	}
-	annotations[appliedAnnotation] = hex.EncodeToString(sum[:8])
+	annotations[appliedAnnotation] = as
 	form.SetAnnotations(annotations)
-	return form, nil
 }
 
 // plain leaves out what a typed object of a cache does not say of itself.

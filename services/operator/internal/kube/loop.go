@@ -39,7 +39,11 @@ type loop struct {
 	// shown names the listeners in the config that the cluster shows of a Gateway: an operator before this one has published it.
 	shown func(gateway types.NamespacedName) []string
 
-	view      *resource.View
+	view *resource.View
+	// agenda is what is to be translated, first what was there at the start and has not been translated yet; nil before the start.
+	agenda    *agenda
+	first     map[translate.Unit]struct{}
+	ledger    *ledger
 	readers   resource.Readers[translate.Unit]
 	published map[types.NamespacedName]config.Config
 	// waiting are the units that were told of a Secret that is still being fetched.
@@ -64,7 +68,7 @@ func newLoop(o translate.Options, server *discovery.Server, m *meters, ts *tasks
 	in := newInbox()
 	return &loop{
 		options: o, server: server, inbox: in, fleets: newFleets(census.New(log), in), nodes: newNodes(server.SetNode, log), meters: m, tasks: ts, log: log,
-		view: resource.NewView(nil), published: map[types.NamespacedName]config.Config{},
+		view: resource.NewView(nil), agenda: newAgenda(), ledger: newLedger(0), published: map[types.NamespacedName]config.Config{},
 		waiting: map[types.NamespacedName]map[translate.Unit]struct{}{}, tried: map[types.NamespacedName]bool{}, known: make(chan struct{}),
 		pacer: newPacer(), since: func(_ translate.Unit, begun time.Time) time.Duration { return time.Since(begun) },
 	}
@@ -79,10 +83,13 @@ func (l *loop) run(ctx context.Context, t *task) {
 		case <-l.inbox.wake:
 		case <-l.pacer.wake(time.Now()):
 		}
-		l.take(l.inbox.drain(), t)
-		if !l.ready.Load() && l.triedAll() {
-			l.ready.Store(true)
-			close(l.known)
+		for busy := true; busy && ctx.Err() == nil; {
+			l.hear(l.inbox.drain(), t)
+			busy = l.work(t)
+			if !l.ready.Load() && len(l.first) == 0 && l.triedAll() {
+				l.ready.Store(true)
+				close(l.known)
+			}
 		}
 		t.end()
 	}
@@ -100,23 +107,42 @@ func (l *loop) triedAll() bool {
 
 // take takes changes in and translates whom they concern.
 func (l *loop) take(changes []change, t *task) {
+	l.hear(changes, t)
+	for l.work(t) {
+	}
+}
+
+// hear takes changes in and lists whom they concern.
+func (l *loop) hear(changes []change, t *task) {
 	t.begin()
 	concerned := map[translate.Unit]struct{}{}
 	for _, c := range changes {
 		l.readers.Of(l.note(c, concerned), concerned)
 	}
 	l.pacer.due(concerned, time.Now())
-	for _, u := range slices.SortedFunc(maps.Keys(concerned), translate.Unit.Compare) {
-		t.begin()
-		begun := time.Now()
-		switch {
-		case u.Object(l.view) == nil:
-			l.translate(u)
-			l.pacer.forget(u)
-		case l.pacer.allows(u, begun) && l.translate(u):
-			l.pacer.translated(u, l.since(u, begun), time.Now())
-		}
+	l.agenda.add(concerned)
+	if l.first == nil {
+		l.first = concerned
 	}
+}
+
+// work translates the unit whose turn it is, unless it rests; false if there is none.
+func (l *loop) work(t *task) bool {
+	u, ok := l.agenda.next(len(l.first) > 0)
+	if !ok {
+		return false
+	}
+	t.begin()
+	begun := time.Now()
+	switch {
+	case u.Object(l.view) == nil:
+		l.translate(u)
+		l.pacer.forget(u)
+	case l.pacer.allows(u, begun) && l.translate(u):
+		l.pacer.translated(u, l.since(u, begun), time.Now())
+	}
+	delete(l.first, u)
+	return true
 }
 
 // note puts a change into the view and returns the facts that it changes. A unit that is new has been told nothing yet: it concerns itself.
@@ -195,12 +221,17 @@ func (l *loop) translate(u translate.Unit) (complete bool) {
 	told := resource.Facts{}
 	opt := l.options
 	opt.Now = metav1.Now()
-	if u.Kind == translate.KindGateway {
-		opt.Published = l.current(u.NamespacedName)
+	if gw := l.view.Gateway(u.NamespacedName); gw != nil && u.Kind == translate.KindGateway {
+		opt.Published, opt.Room = l.current(u.NamespacedName), l.ledger.roomFor(u.NamespacedName, gw.CreationTimestamp.Time)
 	}
+	began := time.Now()
 	out := u.Translate(l.view.Telling(told), opt)
+	defer func() { l.meters.duration.Observe(time.Since(began).Seconds()) }()
 	l.meters.translations.Inc()
 	l.readers.Told(u, told)
+	if u.Kind == translate.KindGateway {
+		l.share(u.NamespacedName, out.Gateway, opt.Room)
+	}
 	complete = true
 	for _, key := range told.Secrets() {
 		if l.secrets.want(key) {
@@ -224,6 +255,24 @@ func (l *loop) translate(u translate.Unit) (complete bool) {
 	}
 	l.writer.want(u, j)
 	return true
+}
+
+// share notes what a Gateway has of what all share, and lists whom that concerns: routes that wait or wait no longer, and Gateways that have to give
+// something back or can have more.
+func (l *loop) share(key types.NamespacedName, r *translate.Result, room translate.Room) {
+	concerned := map[translate.Unit]struct{}{}
+	hold, gateways := r.Hold, []types.NamespacedName(nil)
+	if gw := l.view.Gateway(key); gw == nil || hold == nil {
+		gateways = l.ledger.forget(key)
+		hold = &resource.Hold{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
+	} else {
+		gateways = l.ledger.note(key, entry{created: gw.CreationTimestamp.Time, demand: r.Demand, room: room})
+	}
+	l.readers.Of(l.view.Put(hold), concerned)
+	for _, other := range gateways {
+		concerned[translate.Unit{Kind: translate.KindGateway, NamespacedName: other}] = struct{}{}
+	}
+	l.agenda.add(concerned)
 }
 
 // jobOf is what the writer has to do for a unit. A Gateway that was ours and was given to another controller needs our objects no longer; one

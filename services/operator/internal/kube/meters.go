@@ -11,6 +11,7 @@ import (
 type meters struct {
 	registry     *prometheus.Registry
 	translations prometheus.Counter
+	duration     prometheus.Histogram
 	configs      prometheus.Gauge
 	writes       *prometheus.CounterVec
 	failures     prometheus.Counter
@@ -22,6 +23,7 @@ type meters struct {
 func newMeters() *meters {
 	m := &meters{
 		translations: telemetry.NewCounter(telemetry.OperatorTranslations),
+		duration:     telemetry.NewHistogram(telemetry.OperatorTranslationDuration),
 		configs:      telemetry.NewGauge(telemetry.OperatorConfigs),
 		writes:       telemetry.NewCounterVec(telemetry.OperatorWrites),
 		failures:     telemetry.NewCounter(telemetry.OperatorWriteErrors),
@@ -29,7 +31,7 @@ func newMeters() *meters {
 		refused:      telemetry.NewCounterVec(telemetry.OperatorDiscoveryRefused),
 		answers:      telemetry.NewCounterVec(telemetry.OperatorScalerAnswers),
 	}
-	m.registry = telemetry.NewRegistry(m.translations, m.configs, m.writes, m.failures, m.leader, m.refused, m.answers)
+	m.registry = telemetry.NewRegistry(m.translations, m.duration, m.configs, m.writes, m.failures, m.leader, m.refused, m.answers)
 	return m
 }
 

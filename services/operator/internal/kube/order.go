@@ -1,7 +1,6 @@
 package kube
 
 import (
-	"bytes"
 	"context"
 	"math/rand/v2"
 	"time"
@@ -13,7 +12,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 
-	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
@@ -130,35 +128,30 @@ func (w *writer) lookLater(u translate.Unit) {
 	w.queue.AddAfter(u, wait)
 }
 
-// standbyNow is the Secret that a Gateway should have now: what it has, if that differs in endpoints only, until those are due.
-func (w *writer) standbyNow(ctx context.Context, u translate.Unit, j job) *corev1.Secret {
-	wanted := manifest.Standby(u.NamespacedName, j.uid, *j.standby)
+// rests tells whether a Secret with which pods start stays as it is for now: it differs from the wanted one in endpoints only, and those are not due.
+func (w *writer) rests(ctx context.Context, u translate.Unit, wanted resource.Object) bool {
+	next, ok := wanted.(*corev1.Secret)
+	if !ok {
+		return false
+	}
 	has := &corev1.Secret{}
-	err := w.client.Get(ctx, resource.KeyOf(wanted), has)
+	err := w.client.Get(ctx, resource.KeyOf(next), has)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	p := w.progress[u]
-	if err != nil || !onlyEndpointsDiffer(has, wanted, *j.standby) || !p.standby.IsZero() && !time.Now().Before(p.standby) {
+	if err != nil || !onlyEndpointsDiffer(has, next) || !p.standby.IsZero() && !time.Now().Before(p.standby) {
 		p.standby = time.Time{}
 		w.progress[u] = p
-		return wanted
+		return false
 	}
 	w.lookLater(u)
-	wanted.Data = has.Data
-	return wanted
+	return true
 }
 
-// onlyEndpointsDiffer tells whether a Secret has another config than wanted, and one that differs in what changes by the second while a media server is
-// rolled out.
-func onlyEndpointsDiffer(has, wanted *corev1.Secret, c config.Config) bool {
-	packed := manifest.StandbyConfig(has)
-	if packed == nil || bytes.Equal(packed, manifest.StandbyConfig(wanted)) {
-		return false
-	}
-	old, _, err := config.Unpack(packed)
-	if err != nil {
-		return false
-	}
-	old.Clusters, c.Clusters = nil, nil
-	return bytes.Equal(old.Canonical(), c.Canonical())
+// onlyEndpointsDiffer tells whether a Secret has another config than the wanted one, and one that differs in its clusters alone. A cache may hold the hash of
+// the config in its place.
+func onlyEndpointsDiffer(has, wanted *corev1.Secret) bool {
+	rest := wanted.Annotations[manifest.StandbyRestAnnotation]
+	text := func(s *corev1.Secret) string { return condense(string(s.Data[manifest.StandbyDataKey])) }
+	return rest != "" && has.Annotations[manifest.StandbyRestAnnotation] == rest && text(has) != text(wanted)
 }

@@ -140,7 +140,7 @@ func TestEndpointsInStandbySecretsWait(t *testing.T) {
 		e.writer.OnUpdate(nil, secret()) // its own write
 		time.Sleep(2 * standbyPause)
 		wrote("afterwards", 0)
-		if old, _, err := config.Unpack(manifest.StandbyConfig(secret())); err != nil || old.Clusters[0].Endpoints[0] != "10.0.0.3" {
+		if old, _, err := config.Unpack(secret().Data[manifest.StandbyDataKey]); err != nil || old.Clusters[0].Endpoints[0] != "10.0.0.3" {
 			t.Errorf("the Secret has %v, %v", old.Clusters, err)
 		}
 		wants("10.0.0.4", "a")

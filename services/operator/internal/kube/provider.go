@@ -25,7 +25,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
-	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
 	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
@@ -51,6 +50,8 @@ type Provider struct {
 	Address, TokenFile string
 	// Namespaces are those to watch; none means all of them. What is in others does not exist for the operator then.
 	Namespaces []string
+	// Memory is how many bytes the process may have; 0 means that nobody says. What does not fit waits.
+	Memory int64
 	// Credentials names the Secret that is made, with a shared secret drawn by lot, where there is none; empty means that nobody wants it.
 	Credentials string
 	Options     translate.Options
@@ -88,6 +89,7 @@ func (p *Provider) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	p.Options.Partial = len(p.Namespaces) > 0
 	l := newLoop(p.Options, server, m, &p.tasks, p.Log)
+	l.ledger = newLedger(int(p.Memory / memoryOfEndpoint))
 	p.Log.Info("operator serves", "discovery", configs.Addr().String(), "health", probes.Addr().String(), "identity", p.Identity)
 	health := http.NewServeMux()
 	health.Handle("/", telemetry.Probes(m.registry, l.fit))
@@ -101,6 +103,10 @@ func (p *Provider) Run(ctx context.Context) error {
 	group.Go(func() error { return p.work(ctx, l, id, readers) })
 	return group.Wait()
 }
+
+// memoryOfEndpoint is how many bytes of memory an endpoint may take in all forms in which the operator has it: in the config, in the frame that is sent, in
+// what is being written, and as garbage. The rest is for what does not grow with endpoints.
+const memoryOfEndpoint = 1 << 10
 
 // work watches, translates and writes.
 func (p *Provider) work(ctx context.Context, l *loop, id *trust.Identity, readers *reviewer) error {
@@ -188,14 +194,7 @@ func shown(ctx context.Context, cached client.Reader, gateway types.NamespacedNa
 	if err := cached.Get(ctx, gateway, m); err != nil {
 		return nil
 	}
-	c, _, err := config.Parse([]byte(m.Data[manifest.ConfigMapKey]))
-	if err != nil {
-		return nil
-	}
-	for _, l := range c.Listeners {
-		names = append(names, l.Name)
-	}
-	return names
+	return listenersOf(m.Data[manifest.ConfigMapKey])
 }
 
 // lead writes while this process is the leader. It begins when all that was there at the start has been translated: what is written first is chosen among

@@ -73,7 +73,7 @@ func (p *Provider) newCache(s *runtime.Scheme) (cache.Cache, error) {
 			by[o] = own
 		}
 	}
-	o := cache.Options{Scheme: s, ByObject: by, DefaultTransform: cache.TransformStripManagedFields()}
+	o := cache.Options{Scheme: s, ByObject: by, DefaultTransform: lean}
 	if o.DefaultNamespaces = p.watched(); o.DefaultNamespaces != nil {
 		also := maps.Clone(o.DefaultNamespaces) // where the other replicas are
 		also[p.Namespace] = cache.Config{}

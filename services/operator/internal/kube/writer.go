@@ -55,11 +55,11 @@ type job struct {
 }
 
 // all are the objects of a Gateway, the Secret with which its pods start among them.
-func (w *writer) all(ctx context.Context, u translate.Unit, j job) []resource.Object {
+func (j job) all(u translate.Unit) []resource.Object {
 	if j.standby == nil {
 		return j.objects
 	}
-	return append([]resource.Object{w.standbyNow(ctx, u, j)}, j.objects...)
+	return append([]resource.Object{manifest.Standby(u.NamespacedName, j.uid, *j.standby)}, j.objects...)
 }
 
 // withoutEndpoints is the job without what changes by the second while a media server is rolled out.
@@ -303,11 +303,14 @@ func (w *writer) writeObjects(ctx context.Context, u translate.Unit, j job) (err
 	var errs []error
 	var missing []resource.Object
 	var found refusals
-	wanted := w.all(ctx, u, j)
+	wanted := j.all(u)
 	w.mu.Lock()
 	before := w.refusals[u]
 	w.mu.Unlock()
 	for _, o := range wanted {
+		if w.rests(ctx, u, o) {
+			continue
+		}
 		err := w.writeOrSpare(ctx, o, j, before.externalIPs, &found.externalIPs)
 		if err != nil {
 			missing = append(missing, o)

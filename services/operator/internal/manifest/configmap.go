@@ -15,6 +15,9 @@ const ConfigMapKey = "stunnerd.conf"
 // leftOutKey is the key under which stands what had to be left out.
 const leftOutKey = "left-out"
 
+// ConfigMapKeys are all keys that the ConfigMap of a Gateway may have.
+var ConfigMapKeys = map[string]bool{ConfigMapKey: true, leftOutKey: true, DiscoveryCAKey: true}
+
 // maxShown leaves room for the rest of a ConfigMap, which Kubernetes lets have 1 MiB.
 const maxShown = 960 << 10
 

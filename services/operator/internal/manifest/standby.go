@@ -2,6 +2,7 @@ package manifest
 
 import (
 	"path"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,8 +18,14 @@ const StandbyType corev1.SecretType = "stunner.l7mp.io/standby-config"
 const (
 	standbyVolume = "standby"
 	standbyDir    = "/var/run/secrets/stunner-standby"
-	standbyKey    = "stunnerd.conf.gz"
 )
+
+// StandbyDataKey is the key under which the config stands.
+const StandbyDataKey = "stunnerd.conf.gz"
+
+// StandbyRestAnnotation is the revision of the config in such a Secret without its clusters: what does not change by the second while a media server is
+// rolled out.
+const StandbyRestAnnotation = "stunner.l7mp.io/revision-without-clusters"
 
 // StandbyName returns the name of the Secret of a Gateway.
 func StandbyName(gateway string) string { return gateway + "-standby" }
@@ -27,16 +34,35 @@ func StandbyName(gateway string) string { return gateway + "-standby" }
 // labels and annotations have tools copy an object.
 func Standby(gateway types.NamespacedName, uid types.UID, c config.Config) *corev1.Secret {
 	owner := Owner{Namespace: gateway.Namespace, Name: gateway.Name, UID: uid, Labels: map[string]string{}, Annotations: map[string]string{}}
+	meta := owner.meta(StandbyName(gateway.Name))
+	fixed := c
+	fixed.Clusters = nil
+	meta.Annotations = map[string]string{StandbyRestAnnotation: config.RevisionOf(fixed.Canonical())}
 	return &corev1.Secret{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
-		ObjectMeta: owner.meta(StandbyName(gateway.Name)),
+		ObjectMeta: meta,
 		Type:       StandbyType,
-		Data:       map[string][]byte{standbyKey: c.Pack()},
+		Data:       map[string][]byte{StandbyDataKey: c.Pack()},
 	}
 }
 
-// StandbyConfig is the packed config in such a Secret; nil when there is none.
-func StandbyConfig(s *corev1.Secret) []byte { return s.Data[standbyKey] }
+// StandbyKey names the Secret of a Gateway.
+func StandbyKey(gateway types.NamespacedName) types.NamespacedName {
+	return types.NamespacedName{Namespace: gateway.Namespace, Name: StandbyName(gateway.Name)}
+}
+
+// ReadStandby returns the config that a Secret holds for the Gateway with a UID; nil if there is none, or if the Secret is not one that the operator has made.
+func ReadStandby(s *corev1.Secret, gateway types.UID) *config.Config {
+	owned := func(o metav1.OwnerReference) bool { return o.Kind == "Gateway" && o.UID == gateway }
+	if s == nil || s.Type != StandbyType || !slices.ContainsFunc(s.OwnerReferences, owned) {
+		return nil
+	}
+	c, _, err := config.Unpack(s.Data[StandbyDataKey])
+	if err != nil {
+		return nil
+	}
+	return &c
+}
 
 // standbyFiles is the volume: a pod may be there before the Secret.
 func standbyFiles(o Owner) corev1.Volume {
@@ -50,5 +76,5 @@ func standbyMount() corev1.VolumeMount {
 }
 
 func standbyEnvironment() corev1.EnvVar {
-	return corev1.EnvVar{Name: "STUNNER_STANDBY_CONFIG", Value: path.Join(standbyDir, standbyKey)}
+	return corev1.EnvVar{Name: "STUNNER_STANDBY_CONFIG", Value: path.Join(standbyDir, StandbyDataKey)}
 }

@@ -40,6 +40,7 @@ const (
 	theScaling
 	aFleet
 	aRefusal
+	aHold
 	allGatewaysOfClass
 	allGatewaysOfConfig
 	allClassesOfConfig

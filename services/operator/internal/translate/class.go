@@ -137,7 +137,7 @@ func StaticService(v *resource.View, key types.NamespacedName, opt Options) Cond
 	if s == nil {
 		return ConditionsResult{}
 	}
-	_, found := prefixesOf(s)
+	found := prefixesOf(s)
 	before := v.StaticServiceStatus(key).Conditions
 	wanted := []metav1.Condition{condition.Holds(condition.Accepted, condition.ReasonAccepted, condition.Join(found))}
 	wanted = append(wanted, opt.inUse(usersOfStaticService(v, key), before)...)

@@ -2,8 +2,6 @@ package translate
 
 import (
 	"cmp"
-	"fmt"
-	"net/netip"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -17,18 +15,14 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// clustersOf returns one cluster for each route that is attached somewhere, and the same clusters with names in the place of the addresses of
+// clustersOf returns one cluster for each route that the Gateway serves, and the same clusters with names in the place of the addresses of
 // Services; both are sorted by name.
-func clustersOf(v *resource.View, listeners []*listener, p parameters, opt Options) (clusters, named []config.Cluster) {
-	known := map[types.NamespacedName]bool{} // a Gateway may have thousands
-	for _, l := range listeners {
-		for _, r := range l.routes {
-			if name := r.Ref.NamespacedName; !known[name] {
-				known[name] = true
-				clusters, named = append(clusters, clusterOf(v, r, p, opt)), append(named, namedClusters(v, r, p, opt)...)
-			}
-		}
+func clustersOf(served []ask, kept []config.Cluster) (clusters, named []config.Cluster) {
+	for _, a := range served {
+		cluster, shown := a.clusters()
+		clusters, named = append(clusters, cluster), append(named, shown...)
 	}
+	clusters, named = append(clusters, kept...), append(named, kept...)
 	byName := func(a, b config.Cluster) int { return cmp.Compare(a.Name, b.Name) }
 	slices.SortFunc(clusters, byName)
 	slices.SortFunc(named, byName)
@@ -38,43 +32,74 @@ func clustersOf(v *resource.View, listeners []*listener, p parameters, opt Optio
 // servicesSuffix marks the names among the backends of a route that has prefixes as well: one cluster cannot hold both.
 const servicesSuffix = "/services"
 
-// namedClusters is a route as people see it: an endpoint that comes or goes makes no difference there.
-func namedClusters(v *resource.View, r *resource.Route, p parameters, opt Options) []config.Cluster {
-	opt.EndpointDiscovery = false
-	services, others := *r, *r
-	services.Backends, others.Backends = nil, nil
-	for _, b := range r.Backends {
-		if b.Kind == string(stunnerv1.KindService) {
-			services.Backends = append(services.Backends, b)
-		} else {
-			others.Backends = append(others.Backends, b)
+// clusters returns the union of all backends of a route that are right: one that is wrong takes nothing from the others. named is the same as people
+// see it: an endpoint that comes or goes makes no difference there. What both have in common is written down once.
+func (a ask) clusters() (cluster config.Cluster, named []config.Cluster) {
+	name, r := a.route.Ref.NamespacedName.String(), a.route
+	var prefixes, addresses, names []reach
+	for _, s := range a.reaches {
+		switch {
+		case s.static != nil:
+			prefixes = append(prefixes, s)
+			continue
+		case s.name == "":
+			addresses = append(addresses, s)
 		}
+		names = append(names, s.byName())
 	}
-	names := clusterOf(v, &services, p, opt)
-	if len(others.Backends) == 0 {
-		return []config.Cluster{names}
+	static := config.Cluster{Name: name, Type: config.Static, Protocol: "UDP", Endpoints: endpointsOf(prefixes)}
+	cluster = static
+	cluster.Except = exceptOf(prefixes) // people are not shown it: nodes come and go
+	if a.kind == config.StrictDNS {
+		cluster.Type, cluster.Endpoints = a.kind, endpointsOf(names)
+	} else if len(addresses) > 0 {
+		cluster.Endpoints = endpointsOf(append(addresses, prefixes...))
 	}
-	prefixes := clusterOf(v, &others, p, opt)
-	prefixes.Except = nil // nodes come and go
-	if len(services.Backends) == 0 {
-		return []config.Cluster{prefixes}
+	isService := func(b resource.Backend) bool { return b.Kind == string(stunnerv1.KindService) }
+	if !slices.ContainsFunc(r.Backends, isService) {
+		return cluster, []config.Cluster{static}
 	}
-	names.Name += servicesSuffix
-	return []config.Cluster{prefixes, names}
+	services := config.Cluster{Name: name, Type: config.StrictDNS, Protocol: "UDP", Endpoints: endpointsOf(names)}
+	if !slices.ContainsFunc(r.Backends, func(b resource.Backend) bool { return !isService(b) }) {
+		return cluster, []config.Cluster{services}
+	}
+	services.Name += servicesSuffix
+	return cluster, []config.Cluster{static, services}
 }
 
-// clusterOf is the union of all backends of a route that are right: one that is wrong takes nothing from the others.
-func clusterOf(v *resource.View, r *resource.Route, p parameters, opt Options) config.Cluster {
-	c := config.Cluster{Name: r.Ref.NamespacedName.String(), Type: clusterTypeOf(r, opt), Protocol: "UDP"}
-	backends, _ := backendsOf(v, r, p, opt)
-	for _, b := range backends {
-		endpoints, except := b.endpoints()
-		c.Endpoints, c.Except = append(c.Endpoints, endpoints...), append(c.Except, except...)
+// endpointsOf writes down what reaches lead to, in the syntax of config.ParseEndpoint.
+func endpointsOf(reaches []reach) []string {
+	count := 0
+	for _, s := range reaches {
+		count += s.count()
 	}
-	slices.Sort(c.Endpoints)
-	slices.Sort(c.Except)
-	c.Endpoints, c.Except = slices.Compact(c.Endpoints), slices.Compact(c.Except)
-	return c
+	if count == 0 {
+		return nil
+	}
+	endpoints := make([]string, 0, count)
+	for _, s := range reaches {
+		for address := range s.addresses() {
+			endpoints = append(endpoints, address+s.ports)
+		}
+	}
+	if len(endpoints) == 0 {
+		return nil
+	}
+	slices.Sort(endpoints)
+	return slices.Compact(endpoints)
+}
+
+// exceptOf returns the addresses inside the prefixes of reaches that routes do not reach.
+func exceptOf(reaches []reach) (except []string) {
+	seen := map[*opening]bool{} // one StaticService may be named with many ports
+	for _, s := range reaches {
+		if o := s.opening(); len(o.except) > 0 && !seen[o] {
+			seen[o] = true
+			except = append(except, o.except...)
+		}
+	}
+	slices.Sort(except)
+	return slices.Compact(except)
 }
 
 func clusterTypeOf(r *resource.Route, opt Options) config.ClusterType {
@@ -84,38 +109,62 @@ func clusterTypeOf(r *resource.Route, opt Options) config.ClusterType {
 	return config.Static
 }
 
-// backendsOf returns the backends of a route that have endpoints, and what is wrong with the route's backends. It does not ask for the endpoints
-// themselves: the status of a route does not depend on them, and need not be made anew whenever a pod comes or goes.
-func backendsOf(v *resource.View, r *resource.Route, p parameters, opt Options) (backends []backend, found []condition.Finding) {
+// backers judge the backends of routes by the parameters of a Gateway.
+type backers struct {
+	view   *resource.View
+	opt    Options
+	grants bool
+	denied []denial
+	// guarded says that the API servers are none of the backends.
+	guarded bool
+	shield  *shield
+	// refused are the Services that have been held against the denials.
+	refused map[types.NamespacedName]bool
+}
+
+func newBackers(v *resource.View, p parameters, opt Options, s map[bool]*shield) backers {
+	b := backers{
+		view: v, opt: opt, grants: p.config != nil && p.config.Spec.RequireReferenceGrants, guarded: p.guarded(), shield: s[p.guarded()],
+		refused: map[types.NamespacedName]bool{},
+	}
+	for _, d := range p.denied() {
+		b.denied = append(b.denied, newDenial(d))
+	}
+	return b
+}
+
+// of returns the backends of a route that have endpoints, and what is wrong with the others. It does not ask for the endpoints themselves: the status
+// of a route does not depend on them, and need not be made anew whenever a pod comes or goes.
+func (j backers) of(r *resource.Route) (backends []backend, found []condition.Finding) {
 	for _, b := range r.Backends {
-		q := backend{Backend: b, view: v, route: r, opt: opt, cluster: clusterTypeOf(r, opt), denied: p.denied(), excluded: p.exclusion(v), guarded: p.guarded()}
-		q.grants = p.config != nil && p.config.Spec.RequireReferenceGrants
+		q := backend{Backend: b, backers: j, route: r, cluster: clusterTypeOf(r, j.opt)}
 		if unfit := backendRules.judge(q); !unfit.OK() {
 			found = append(found, unfit)
 			continue
-		}
-		if !q.isService() {
-			_, _, unfit := q.openPrefixes()
-			found = append(found, unfit...)
 		}
 		backends = append(backends, q)
 	}
 	return backends, found
 }
 
+// unreached says what of the StaticServices among backends is not reached, once for each of them.
+func (j backers) unreached(backends []backend) (found []condition.Finding) {
+	said := map[types.NamespacedName]bool{}
+	for _, b := range backends {
+		if key := b.Key(); !b.isService() && !said[key] {
+			said[key] = true
+			found = append(found, j.shield.opening(j.view.StaticService(key)).found...)
+		}
+	}
+	return found
+}
+
 // backend is a backend of a route, on its way into a cluster.
 type backend struct {
 	resource.Backend
-	view    *resource.View
+	backers
 	route   *resource.Route
-	opt     Options
-	grants  bool
-	denied  []stunnerv1.DeniedBackend
 	cluster config.ClusterType
-	// excluded are the addresses of the cluster itself.
-	excluded func() exclusion
-	// guarded says that the API servers are none of its backends.
-	guarded bool
 }
 
 var backendRules = rules[backend]{
@@ -159,27 +208,48 @@ func (b backend) isGranted() condition.Finding {
 }
 
 func (b backend) isAllowed() condition.Finding {
-	if b.guarded && b.isService() && b.Key() == apiServer {
+	if !b.isService() {
+		return condition.Finding{}
+	}
+	if b.guarded && b.Key() == apiServer {
 		return condition.BackendIsAPIServer(b.Key().String())
 	}
-	for _, d := range b.denied {
-		if b.isService() && b.meant(d) {
-			return condition.BackendDenied(b.Key().String())
-		}
+	refused, known := b.refused[b.Key()]
+	if !known {
+		refused = slices.ContainsFunc(b.denied, b.meant)
+		b.refused[b.Key()] = refused
+	}
+	if refused {
+		return condition.BackendDenied(b.Key().String())
 	}
 	return condition.Finding{}
 }
 
+// denial is a DeniedBackend whose selector has been read.
+type denial struct {
+	namespace string
+	selects   bool
+	selector  labels.Selector // nil if it cannot be read
+}
+
+func newDenial(d stunnerv1.DeniedBackend) denial {
+	n := denial{namespace: d.Namespace, selects: d.Selector != nil}
+	if n.selects {
+		n.selector = readable(d.Selector)
+	}
+	return n
+}
+
 // meant tells whether a denial is about the backend. One that cannot be read keeps its GatewayConfig from being used.
-func (b backend) meant(d stunnerv1.DeniedBackend) bool {
-	if d.Namespace != "" && d.Namespace != b.Namespace {
+func (b backend) meant(d denial) bool {
+	if d.namespace != "" && d.namespace != b.Namespace {
 		return false
 	}
-	if d.Selector == nil {
-		return d.Namespace != ""
+	if !d.selects {
+		return d.namespace != ""
 	}
-	svc, selector := b.view.Service(b.Key()), readable(d.Selector)
-	return svc != nil && selector != nil && selector.Matches(labels.Set(svc.Labels))
+	svc := b.view.Service(b.Key())
+	return svc != nil && d.selector != nil && d.selector.Matches(labels.Set(svc.Labels))
 }
 
 // readable returns what a selector selects, nil when it cannot be read.
@@ -213,66 +283,13 @@ func (b backend) fitsCluster() condition.Finding {
 	return condition.Finding{}
 }
 
-// endpoints are what clients may reach behind the backend, except some addresses.
-func (b backend) endpoints() (endpoints, except []string) {
-	switch {
-	case !b.isService():
-		open, except, _ := b.openPrefixes()
-		return b.withPorts(open), except
-	case b.cluster == config.StrictDNS:
-		return []string{b.Name + "." + b.Namespace + ".svc." + b.opt.ClusterDomain}, nil
-	}
-	return b.withPorts(append(b.podAddresses(), b.clusterAddress()...)), nil
-}
-
-// podAddresses are those of all endpoints, ready or not: a media server that is shutting down still has calls. Names are left out,
-// because a static cluster has no use for them.
-func (b backend) podAddresses() []string {
-	var addresses []string
-	for _, slice := range b.view.EndpointSlicesOf(b.Key()) {
-		for _, endpoint := range slice.Endpoints {
-			for _, a := range endpoint.Addresses {
-				if ip, err := netip.ParseAddr(a); err == nil && ip.Zone() == "" && !b.forged(ip, endpoint.TargetRef) {
-					addresses = append(addresses, ip.Unmap().String())
-				}
-			}
-		}
-	}
-	return addresses
-}
-
-// clusterAddress is the first cluster IP. A headless Service has none, and needs none.
-func (b backend) clusterAddress() []string {
-	ip, err := netip.ParseAddr(b.view.Service(b.Key()).Spec.ClusterIP)
-	if err != nil {
-		return nil
-	}
-	return []string{ip.String()}
-}
-
-// withPorts adds the port range, in the syntax of config.ParseEndpoint.
-func (b backend) withPorts(endpoints []string) []string {
-	if b.Port == 0 {
-		return endpoints
-	}
-	last := cmp.Or(b.EndPort, b.Port)
-	for i := range endpoints {
-		endpoints[i] += fmt.Sprintf(":<%d-%d>", b.Port, last)
-	}
-	return endpoints
-}
-
-// prefixesOf returns the prefixes of a StaticService as they are written, without those that are none.
-func prefixesOf(s *stunnerv1.StaticService) ([]string, []condition.Finding) {
-	var prefixes []string
-	var found []condition.Finding
+// prefixesOf says which prefixes of a StaticService are none.
+func prefixesOf(s *stunnerv1.StaticService) (found []condition.Finding) {
 	for _, p := range s.Spec.Prefixes {
 		// Ports belong to the route.
 		if _, err := config.ParsePrefix(p); err != nil {
 			found = append(found, condition.PrefixInvalid(resource.KeyOf(s).String(), p))
-			continue
 		}
-		prefixes = append(prefixes, p)
 	}
-	return prefixes, found
+	return found
 }

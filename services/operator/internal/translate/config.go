@@ -98,6 +98,7 @@ func routeNames(l *listener) []string {
 	for _, r := range l.routes {
 		names = append(names, r.Ref.NamespacedName.String())
 	}
+	names = append(names, l.kept...)
 	slices.Sort(names)
 	return names
 }
@@ -161,6 +162,14 @@ func (d draft) scaled() (notes []string) {
 		return nil
 	}
 	return []string{condition.ScalingWaits(d.parameters.dataplane.Name)}
+}
+
+// crowded says that not all routes are served.
+func (d draft) crowded() []string {
+	if len(d.admission.held) == 0 {
+		return nil
+	}
+	return []string{condition.RoutesWait}
 }
 
 // keepsReplicas tells whether a number of pods that nobody says any more must stay.

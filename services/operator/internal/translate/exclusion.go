@@ -3,12 +3,14 @@ package translate
 import (
 	"net/netip"
 	"slices"
+	"sort"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/stunner-gateway/stunner/services/api/config"
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
@@ -38,12 +40,21 @@ func prefixesFrom(texts ...string) (prefixes []netip.Prefix) {
 	return prefixes
 }
 
-// lazyExclusion collects the addresses when they are asked for first: most Gateways never need them, and are not translated when a node comes or goes.
-func lazyExclusion(v *resource.View, gc *stunnerv1.GatewayConfig) func() exclusion {
-	if gc != nil && gc.Spec.ClusterAccess == stunnerv1.ClusterAccessAllow {
-		return func() exclusion { return exclusion{} }
+// shield keeps routes away from the cluster itself.
+type shield struct {
+	// excluded are the addresses of the cluster. They are collected when they are asked for first: Gateways that do not need them are not translated when a
+	// node comes or goes.
+	excluded func() exclusion
+	// opened is what they leave of StaticServices.
+	opened map[types.NamespacedName]*opening
+}
+
+// shields returns the shield of Gateways whose class guards the cluster, and that of the others.
+func shields(v *resource.View) map[bool]*shield {
+	return map[bool]*shield{
+		true:  {excluded: sync.OnceValue(func() exclusion { return exclusionOf(v) }), opened: map[types.NamespacedName]*opening{}},
+		false: {excluded: func() exclusion { return exclusion{} }, opened: map[types.NamespacedName]*opening{}},
 	}
-	return sync.OnceValue(func() exclusion { return exclusionOf(v) })
 }
 
 // exclusionOf returns the addresses of the nodes, of the API servers, and of the Services of kube-system with the pods behind them.
@@ -87,14 +98,27 @@ func (e *exclusion) add(texts ...string) {
 	}
 }
 
-// inside returns the addresses that a prefix contains.
-func (e exclusion) inside(p netip.Prefix) []netip.Addr {
-	first, _ := slices.BinarySearchFunc(e.all, p.Masked().Addr(), netip.Addr.Compare)
-	last := first
-	for last < len(e.all) && p.Contains(e.all[last]) {
-		last++
+// within returns the bounds, in all, of the addresses that a prefix contains.
+func (e exclusion) within(p netip.Prefix) (first, last int) {
+	first, _ = slices.BinarySearchFunc(e.all, p.Masked().Addr(), netip.Addr.Compare)
+	return first, first + sort.Search(len(e.all)-first, func(i int) bool { return !p.Contains(e.all[first+i]) })
+}
+
+// inside returns the addresses that any of the prefixes contains, each one once. It takes no longer for prefixes that lie inside one another.
+func (e exclusion) inside(prefixes []netip.Prefix) (addresses []string) {
+	begin, end := make([]int, len(e.all)+1), make([]int, len(e.all)+1)
+	for _, p := range prefixes {
+		first, last := e.within(p)
+		begin[first]++
+		end[last]++
 	}
-	return e.all[first:last]
+	depth := 0
+	for i, a := range e.all {
+		if depth += begin[i] - end[i]; depth > 0 {
+			addresses = append(addresses, a.String())
+		}
+	}
+	return addresses
 }
 
 // has tells whether an address is one of them.
@@ -123,33 +147,44 @@ func prefixOf(text string) (netip.Prefix, bool) {
 	return netip.PrefixFrom(a.Unmap(), a.Unmap().BitLen()), true
 }
 
-// openPrefixes are those of the prefixes of a StaticService that a route may reach, the addresses inside them that it does not reach, and what is wrong with
-// the others.
-func (b backend) openPrefixes() (open, except []string, found []condition.Finding) {
-	service := b.view.StaticService(b.Key())
-	prefixes, found := prefixesOf(service)
-	for _, text := range prefixes {
-		p, ok := prefixOf(text)
-		if !ok {
-			continue
-		}
-		spared := b.excluded().inside(p)
-		if p.IsSingleIP() && len(spared) > 0 || b.excluded().onHost(p) {
-			found = append(found, condition.PrefixDenied(resource.KeyOf(service).String(), text))
-			continue
-		}
-		open = append(open, text)
-		for _, a := range spared {
-			except = append(except, a.String())
-		}
+// opening is what routes may reach of a StaticService.
+type opening struct {
+	// prefixes are those that are open, as they are written.
+	prefixes []string
+	// except are the addresses inside them that routes do not reach.
+	except []string
+	// found is what is wrong with the other prefixes.
+	found []condition.Finding
+}
+
+// opening returns what routes may reach of a StaticService. It is found out once, however many routes name it.
+func (s *shield) opening(service *stunnerv1.StaticService) *opening {
+	key := resource.KeyOf(service)
+	if o := s.opened[key]; o != nil {
+		return o
 	}
-	return open, except, found
+	o := &opening{}
+	s.opened[key] = o
+	var open []netip.Prefix
+	for _, text := range service.Spec.Prefixes {
+		p, ok := prefixOf(text)
+		if _, err := config.ParsePrefix(text); err != nil || !ok { // ports belong to the route
+			o.found = append(o.found, condition.PrefixInvalid(key.String(), text))
+			continue
+		}
+		if first, last := s.excluded().within(p); p.IsSingleIP() && first < last || s.excluded().onHost(p) {
+			o.found = append(o.found, condition.PrefixDenied(key.String(), text))
+			continue
+		}
+		o.prefixes, open = append(o.prefixes, text), append(open, p)
+	}
+	o.except = s.excluded().inside(open)
+	return o
 }
 
 // forged tells whether an endpoint of a Service leads to the cluster itself and to no pod. People write such endpoints by hand. A pod on the host network has the
 // address of its node, and is named; a name alone opens nothing else.
-func (b backend) forged(a netip.Addr, target *corev1.ObjectReference) bool {
-	e := b.excluded()
+func (e exclusion) forged(a netip.Addr, target *corev1.ObjectReference) bool {
 	named := target != nil && target.Kind == "Pod"
 	return e.has(a) && !(named && e.nodes[a.Unmap()])
 }

@@ -13,6 +13,7 @@ import (
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
+	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
 	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
@@ -34,12 +35,15 @@ func Gateway(v *resource.View, key types.NamespacedName, opt Options) Result {
 	d.wishes, unreadable = wishesOf(gw, d.parameters.config)
 	d.listeners = listenersOf(v, gw, d.wishes, d.parameters)
 	d.hold()
-	attachRoutes(v, gw, d.listeners)
-	d.clusters, d.named = clustersOf(v, d.listeners, d.parameters, opt)
+	d.budget = d.parameters.budget()
+	d.admission = d.admit()
+	d.admission.attach(d.listeners)
+	d.clusters, d.named = clustersOf(d.admission.served, d.admission.kept)
 	d.exposures = d.exposuresOf()
 	d.notes = append(d.wishes.notes, d.layOver()...)
 	d.workload, unmakeable = d.workloadOf()
 	d.notes = append(d.notes, d.scaled()...)
+	d.notes = append(d.notes, d.crowded()...)
 	d.notes = append(d.notes, d.unaddressed()...)
 	findAddresses(v, gw, d.listeners)
 	unsound := first(unreadable, unmakeable, gatewayRules.judge(d))
@@ -84,6 +88,8 @@ type draft struct {
 	auth      config.Auth
 	wishes    wishes
 	listeners []*listener
+	budget    stunnerv1.Budget
+	admission *admission
 	clusters  []config.Cluster
 	named     []config.Cluster
 	exposures []manifest.Exposure
@@ -187,7 +193,7 @@ func older(a, b *gwapiv1.Gateway) bool {
 
 // assemble puts config, objects and status together, or, when the Gateway is refused, the status alone.
 func (d draft) assemble(refused condition.Finding) Result {
-	r := Result{Gateway: resource.KeyOf(d.gateway), Ours: true, Notes: d.notes}
+	r := Result{Gateway: resource.KeyOf(d.gateway), Ours: true, Notes: d.notes, Hold: d.admission.holds(), Demand: d.admission.demand}
 	if refused.OK() {
 		c := d.config()
 		if refused = publishable(c); refused.OK() {

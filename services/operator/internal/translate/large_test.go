@@ -2,35 +2,299 @@ package translate_test
 
 import (
 	"fmt"
+	"runtime"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
+	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
+	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
+	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// What is too large for a dataplane to read is not published, and the Gateway says so. Whoever follows all configs over one stream would lose it
-// again and again, and with it the configs that come after.
-func TestAConfigThatNobodyCanReadIsNotPublished(t *testing.T) {
-	w := newTown(1)
+// townCrowd is an EndpointSlice of many endpoints behind the Service of the only Gateway of a town.
+func townCrowd(endpoints int) *discoveryv1.EndpointSlice {
 	s := townSlice(0, 0).(*discoveryv1.EndpointSlice)
 	s.AddressType, s.Endpoints = discoveryv1.AddressTypeIPv6, nil
-	for e := range 90_000 {
+	for e := range endpoints {
 		address := fmt.Sprintf("2001:db8:1111:2222:3333:4444:%x:%x", 0x1000+e>>12, 0x1000+e&0xfff)
 		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{Addresses: []string{address}})
 	}
-	w.view.Put(s)
-	gateway := townGateway(0, 0)
-	u, _ := translate.UnitOf(gateway)
-	r := w.translate(u).Gateway
-	if r.Config != nil {
-		text := r.Config.Canonical()
-		_, _, err := config.Parse(text)
-		t.Fatalf("a config of %d bytes is to be published: %v", len(text), err)
+	return s
+}
+
+// allow gives the class of a town a budget.
+func (w *town) allow(b stunnerv1.Budget) {
+	gc := w.view.GatewayConfig(types.NamespacedName{Namespace: "town", Name: "town"}).DeepCopy()
+	gc.Spec.Budget = &b
+	w.view.Put(gc)
+}
+
+// gateway translates the only Gateway of a town.
+func (w *town) gateway() translate.Result {
+	r := translate.Gateway(w.view, types.NamespacedName{Namespace: "town", Name: "gw-0"}, w.options)
+	w.view.Put(r.Hold)
+	return r
+}
+
+// unserved says why the only route of a town is not served.
+func (w *town) unserved(t *testing.T) string {
+	t.Helper()
+	u, _ := translate.UnitOf(townRoute(0, 0))
+	parents := u.Translate(w.view, w.options).Status.(gwapiv1.RouteStatus).Parents
+	for _, c := range parents[0].Conditions {
+		if c.Type == "Accepted" && c.Status == metav1.ConditionFalse {
+			return c.Reason + ": " + c.Message
+		}
 	}
-	if status := fmt.Sprintf("%+v", r.Status); !r.Keep || !strings.Contains(status, fmt.Sprint(config.MaxDocument)) {
-		t.Errorf("keep %t, status %s", r.Keep, status)
+	return ""
+}
+
+// Whoever follows all configs over one stream would lose it again and again by one that is too large to be read, and with it the configs that come after.
+// The route that makes it too large waits, whatever the budget says, and the Gateway is served.
+func TestARouteThatMakesAConfigUnreadableWaits(t *testing.T) {
+	w := newTown(1)
+	w.allow(stunnerv1.Budget{EndpointsPerRoute: 100_000, Endpoints: 200_000})
+	w.view.Put(townCrowd(90_000))
+	r := w.gateway()
+	if r.Keep || r.Config == nil || len(r.Config.Clusters) != 0 {
+		t.Fatalf("keep %t, config %v: want one without the route", r.Keep, r.Config)
+	}
+	if why := w.unserved(t); !strings.Contains(why, "BudgetExceeded") || !strings.Contains(why, fmt.Sprint(config.MaxDocument)) {
+		t.Errorf("the route says %q", why)
+	}
+	w.view.Put(townCrowd(10))
+	if r := w.gateway(); len(r.Config.Clusters) != 1 || w.unserved(t) != "" {
+		t.Errorf("with 10 endpoints the route waits: %s", w.unserved(t))
+	}
+}
+
+// However large a route may be that is allowed, its config can be read.
+func TestEveryConfigCanBeRead(t *testing.T) {
+	for _, endpoints := range []int{70_000, 80_000, 90_000} {
+		w := newTown(1)
+		w.allow(stunnerv1.Budget{EndpointsPerRoute: 100_000, Endpoints: 200_000})
+		w.view.Put(townCrowd(endpoints))
+		r := w.gateway()
+		if r.Config == nil {
+			t.Fatalf("%d endpoints: no config: %+v", endpoints, r.Status.Conditions)
+		}
+		if size := len(r.Config.Canonical()); size > config.MaxDocument {
+			t.Errorf("%d endpoints: the config has %d bytes", endpoints, size)
+		}
+	}
+}
+
+// A route that asks for too much keeps what it had and still leads to, and nothing else: neither what was taken away from it nor what is new. A new
+// operator finds that in the Secret that pods start with.
+func TestARouteThatWaitsKeepsWhatItHad(t *testing.T) {
+	w := newTown(1)
+	w.allow(stunnerv1.Budget{EndpointsPerRoute: 100})
+	before := w.gateway()
+	had := before.Config.Clusters[0].Endpoints
+	if len(had) != townEndpoints+1 {
+		t.Fatalf("%d endpoints", len(had))
+	}
+	s := townCrowd(200)
+	s.Endpoints = append(s.Endpoints, townSlice(0, 0).(*discoveryv1.EndpointSlice).Endpoints[:30]...) // 20 are gone, 200 have come
+	s.AddressType = discoveryv1.AddressTypeIPv4
+	w.view.Put(s)
+	for name, prepare := range map[string]func(){
+		"the operator that has published it": func() { w.options.Published = before.Config },
+		"a new operator": func() {
+			w.options.Published = nil
+			w.view.Put(manifest.Standby(before.Gateway, w.view.Gateway(before.Gateway).UID, *before.Config))
+		},
+	} {
+		prepare()
+		r := w.gateway()
+		if r.Keep || len(r.Config.Clusters) != 1 {
+			t.Fatalf("%s: keep %t, clusters %v", name, r.Keep, r.Config.Clusters)
+		}
+		kept := r.Config.Clusters[0].Endpoints
+		if len(kept) != 31 || slices.ContainsFunc(kept, func(e string) bool { return !slices.Contains(had, e) }) {
+			t.Errorf("%s: the route keeps %d endpoints, want 30 and the cluster IP: %v", name, len(kept), kept)
+		}
+		if !slices.Equal(r.Config.Listeners[0].Routes, []string{"town/route-0"}) || !strings.Contains(w.unserved(t), "231 endpoints") {
+			t.Errorf("%s: routes %v, status %q", name, r.Config.Listeners[0].Routes, w.unserved(t))
+		}
+	}
+	w.options.Published = before.Config
+	for name, take := range map[string]func(){
+		"its backend is denied": func() {
+			gc := w.view.GatewayConfig(types.NamespacedName{Namespace: "town", Name: "town"}).DeepCopy()
+			gc.Spec.DeniedBackends = []stunnerv1.DeniedBackend{{Namespace: "town"}}
+			w.view.Put(gc)
+		},
+		"the Service is gone": func() { w.view.Delete(townService(0, "")) },
+	} {
+		take()
+		if r := w.gateway(); len(r.Config.Clusters) > 0 && len(r.Config.Clusters[0].Endpoints) > 0 {
+			t.Errorf("%s, and it keeps %v", name, r.Config.Clusters)
+		}
+	}
+	// A Secret that the operator has not made for this Gateway counts for nothing.
+	foreign := manifest.Standby(before.Gateway, "another", *before.Config)
+	if manifest.ReadStandby(foreign, "this") != nil || manifest.ReadStandby(nil, "this") != nil {
+		t.Error("the Secret of another Gateway is read")
+	}
+}
+
+// longest is how long the operator may sit at one object.
+const longest = 100 * time.Millisecond
+
+// No object that the API server takes keeps the operator busy for long, and none is built that is too large: each of these worlds is as hostile as the default
+// budgets allow, or far beyond them.
+func TestTheWorstWorldsTakeNoTime(t *testing.T) {
+	worlds := map[string]func(w *town){
+		"one route of 114,688 endpoints":         func(w *town) { w.wide(1, 7) },
+		"40 routes of 114,688 endpoints":         func(w *town) { w.wide(40, 7) },
+		"1,000 routes of 262,144 endpoints":      func(w *town) { w.wide(1000, 16) },
+		"two routes that fill the Gateway":       func(w *town) { w.wide(2, 1) },
+		"a Service of 16,000 endpoints":          func(w *town) { w.view.Put(townCrowd(16_000)) },
+		"10,001 routes":                          func(w *town) { w.narrow(10_001, 1) },
+		"2,000 routes with 16 backends each":     func(w *town) { w.narrow(2_000, 16) },
+		"2,000 routes at 64 listeners":           func(w *town) { w.narrow(2_000, 1); w.listen(64) },
+		"10,001 routes with 32 parents each":     func(w *town) { w.narrow(10_001, 32); w.listen(64) },
+		"2,000 routes while 64 denials hold":     func(w *town) { w.narrow(2_000, 16); w.deny(64) },
+		"40 routes that keep what they had":      func(w *town) { w.narrow(40, 1); w.options.Published = w.gateway().Config; w.wide(40, 7) },
+		"1,000 routes in 1,000 other namespaces": func(w *town) { w.strangers(1000) },
+	}
+	for name, make := range worlds {
+		t.Run(name, func(t *testing.T) {
+			w := newTown(1)
+			make(w)
+			var slowest time.Duration
+			for _, u := range []translate.Unit{unit(townGateway(0, 0)), unit(townRoute(0, 0))} {
+				best := time.Hour
+				for range 3 {
+					best = min(best, processorTime(func() { w.process(t, u) }))
+				}
+				t.Logf("%s takes %s", u, best.Round(time.Millisecond))
+				slowest = max(slowest, best)
+			}
+			if slowest > longest {
+				t.Errorf("a translation takes %s, want at most %s", slowest, longest)
+			}
+		})
+	}
+}
+
+// process translates a unit, and does what an operator does of its config in the same goroutine.
+func (w *town) process(t *testing.T, u translate.Unit) {
+	out := u.Translate(w.view, w.options)
+	if out.Gateway == nil || out.Gateway.Config == nil {
+		return
+	}
+	c := out.Gateway.Config
+	_ = c.Canonical()
+	_ = c.Clone()
+	_ = out.Gateway.ObjectsWith(c)
+}
+
+// processorTime is what a function takes of the processor: a machine that has other things to do makes no difference.
+func processorTime(do func()) time.Duration {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	used := func() time.Duration {
+		var u syscall.Rusage
+		if err := syscall.Getrusage(1, &u); err != nil { // RUSAGE_THREAD
+			panic(err)
+		}
+		return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	}
+	begun := used()
+	do()
+	return used() - begun
+}
+
+func unit(o resource.Object) translate.Unit {
+	u, _ := translate.UnitOf(o)
+	return u
+}
+
+// wide gives routes n × 16 backends of 1,024 prefixes.
+func (w *town) wide(routes, n int) {
+	s := &stunnerv1.StaticService{ObjectMeta: metav1.ObjectMeta{Namespace: "town", Name: "wide"}}
+	for i := range 1024 {
+		s.Spec.Prefixes = append(s.Spec.Prefixes, fmt.Sprintf("172.16.%d.%d/32", i/250, i%250))
+	}
+	w.view.Put(s)
+	for i := range routes {
+		r := townRoute(i, i).(*stunnerv1.UDPRoute)
+		r.Spec.ParentRefs[0].Name = "gw-0"
+		r.Spec.Rules = nil
+		for range n {
+			rule := stunnerv1.UDPRouteRule{}
+			for range 16 {
+				group, kind := gwapiv1.Group(stunnerv1.GroupName), gwapiv1.Kind(stunnerv1.KindStaticService)
+				port := gwapiv1.PortNumber(1000 + len(r.Spec.Rules)*16 + len(rule.BackendRefs))
+				rule.BackendRefs = append(rule.BackendRefs, stunnerv1.BackendRef{Group: &group, Kind: &kind, Name: "wide", Port: &port})
+			}
+			r.Spec.Rules = append(r.Spec.Rules, rule)
+		}
+		w.view.Put(r)
+	}
+}
+
+// narrow makes routes with n backends, one endpoint each, and with n parents.
+func (w *town) narrow(routes, n int) {
+	for i := range routes {
+		r := townRoute(i, i).(*stunnerv1.UDPRoute)
+		r.Spec.ParentRefs, r.Spec.Rules = nil, []stunnerv1.UDPRouteRule{{}}
+		for b := range n {
+			section := gwapiv1.SectionName("none")
+			if b == n-1 {
+				section = "udp"
+			}
+			r.Spec.ParentRefs = append(r.Spec.ParentRefs, gwapiv1.ParentReference{Name: "gw-0", SectionName: &section})
+			port := gwapiv1.PortNumber(1000 + b)
+			r.Spec.Rules[0].BackendRefs = append(r.Spec.Rules[0].BackendRefs, stunnerv1.BackendRef{Name: "headless", Port: &port})
+		}
+		w.view.Put(r)
+	}
+	service := townService(0, "10.96.0.7")
+	service.SetName("headless")
+	w.view.Put(service)
+}
+
+func (w *town) listen(listeners int) {
+	gw := townGateway(0, 0).(*gwapiv1.Gateway)
+	for i := range listeners - 1 {
+		l := gw.Spec.Listeners[0]
+		l.Name, l.Port = gwapiv1.SectionName(fmt.Sprintf("udp-%d", i)), l.Port+gwapiv1.PortNumber(i)+1
+		gw.Spec.Listeners = append(gw.Spec.Listeners, l)
+	}
+	w.view.Put(gw)
+}
+
+func (w *town) deny(denials int) {
+	gc := w.view.GatewayConfig(types.NamespacedName{Namespace: "town", Name: "town"}).DeepCopy()
+	for i := range denials {
+		gc.Spec.DeniedBackends = append(gc.Spec.DeniedBackends, stunnerv1.DeniedBackend{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"deny": fmt.Sprint(i)}}})
+	}
+	w.view.Put(gc)
+}
+
+// strangers are routes of other namespaces at a Gateway that takes routes of all.
+func (w *town) strangers(n int) {
+	gw := townGateway(0, 0).(*gwapiv1.Gateway)
+	all := gwapiv1.NamespacesFromAll
+	gw.Spec.Listeners[0].AllowedRoutes = &gwapiv1.AllowedRoutes{Namespaces: &gwapiv1.RouteNamespaces{From: &all}}
+	w.view.Put(gw)
+	namespace := gwapiv1.Namespace("town")
+	for i := range n {
+		r := townRoute(0, i).(*stunnerv1.UDPRoute)
+		r.Namespace, r.Spec.ParentRefs[0].Namespace = fmt.Sprint("stranger-", i), &namespace
+		w.view.Put(r)
 	}
 }

@@ -38,6 +38,8 @@ type listener struct {
 	revoked bool
 	kinds   []gwapiv1.RouteGroupKind
 	routes  []*resource.Route
+	// kept are the names of routes that wait, and keep something of what they had.
+	kept    []string
 	exposed bool
 	address address
 

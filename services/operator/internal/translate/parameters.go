@@ -19,8 +19,6 @@ type parameters struct {
 	dataplane *stunnerv1.Dataplane
 	// common are the annotations that the GatewayConfig of the class has for Services.
 	common map[string]string
-	// excluded are the addresses of the cluster itself.
-	excluded func() exclusion
 }
 
 // annotations go onto all objects, unless the Gateway says something else.
@@ -31,12 +29,12 @@ func (p parameters) annotations() map[string]string {
 	return p.config.Spec.LoadBalancerServiceAnnotations
 }
 
-// exclusion returns the addresses of the cluster itself that no route reaches.
-func (p parameters) exclusion(v *resource.View) func() exclusion {
-	if p.excluded == nil {
-		return lazyExclusion(v, p.config)
+// budget is how much the routes may ask for.
+func (p parameters) budget() stunnerv1.Budget {
+	if p.config == nil {
+		return (*stunnerv1.Budget)(nil).WithDefaults()
 	}
-	return p.excluded
+	return p.config.Spec.Budget.WithDefaults()
 }
 
 // guarded tells whether routes do not reach the API servers.
@@ -105,12 +103,12 @@ func (r reference) resolve() (parameters, condition.Finding) {
 	if unfit := referenceRules.judge(r); !unfit.OK() {
 		return parameters{}, unfit
 	}
-	return parametersFrom(r.view, r.config(), r.dataplane(), r.config()), condition.Finding{}
+	return parametersFrom(r.config(), r.dataplane(), r.config()), condition.Finding{}
 }
 
 // parametersFrom puts together what a Gateway has of a GatewayConfig and of that of its class.
-func parametersFrom(v *resource.View, gc *stunnerv1.GatewayConfig, d *stunnerv1.Dataplane, class *stunnerv1.GatewayConfig) parameters {
-	return parameters{config: gc, dataplane: d, common: class.Spec.LoadBalancerServiceAnnotations, excluded: lazyExclusion(v, gc)}
+func parametersFrom(gc *stunnerv1.GatewayConfig, d *stunnerv1.Dataplane, class *stunnerv1.GatewayConfig) parameters {
+	return parameters{config: gc, dataplane: d, common: class.Spec.LoadBalancerServiceAnnotations}
 }
 
 var referenceRules = rules[reference]{

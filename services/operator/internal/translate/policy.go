@@ -1,6 +1,7 @@
 package translate
 
 import (
+	"cmp"
 	"maps"
 	"reflect"
 	"slices"
@@ -103,6 +104,7 @@ var rulings = map[string]ruling{
 		}
 		own.DeniedBackends = both
 	}},
+	"Budget":           {least, func(own, class *stunnerv1.GatewayConfigSpec) { own.Budget = smallerBudget(own.Budget, class.Budget) }},
 	"ClusterAccess":    {reserved, func(own, class *stunnerv1.GatewayConfigSpec) { own.ClusterAccess = class.ClusterAccess }},
 	"AllowedAddresses": {reserved, func(own, class *stunnerv1.GatewayConfigSpec) { own.AllowedAddresses = class.AllowedAddresses }},
 	"SigningKey": {either, func(own, class *stunnerv1.GatewayConfigSpec) {
@@ -122,6 +124,18 @@ func smaller[N int32 | int64](own, class N) N {
 		return class
 	}
 	return own
+}
+
+// smallerBudget returns the smaller bound of each kind. What a budget leaves out has its default.
+func smallerBudget(own, class *stunnerv1.Budget) *stunnerv1.Budget {
+	if own == nil || class == nil {
+		return cmp.Or(own, class)
+	}
+	a, b := own.WithDefaults(), class.WithDefaults()
+	return &stunnerv1.Budget{
+		Routes: min(a.Routes, b.Routes), EndpointsPerRoute: min(a.EndpointsPerRoute, b.EndpointsPerRoute),
+		Endpoints: min(a.Endpoints, b.Endpoints), EndpointsPerNamespace: min(a.EndpointsPerNamespace, b.EndpointsPerNamespace),
+	}
 }
 
 // shorter returns the shorter time. Where the class says none there is no bound; an own one that is unset means absent.
@@ -186,7 +200,7 @@ func ownParameters(v *resource.View, gw *gwapiv1.Gateway, class *gwapiv1.Gateway
 	if dataplane == nil {
 		return parameters{}, condition.DataplaneMissing(own.key.String(), name).As(condition.ReasonInvalidParameters)
 	}
-	return parametersFrom(v, effective, dataplane, policy), condition.Finding{}
+	return parametersFrom(effective, dataplane, policy), condition.Finding{}
 }
 
 // dataplaneFor returns the name of the Dataplane of a Gateway with a GatewayConfig of its own. The API server writes the default name into one that

@@ -90,6 +90,9 @@ func sample(t *testing.T, of reflect.Type, n int) reflect.Value {
 		return reflect.ValueOf(new(int32(n)))
 	case *gwapiv1.Duration:
 		return reflect.ValueOf(new([]gwapiv1.Duration{"0s", "1s", "2s"}[n]))
+	case *stunnerv1.Budget:
+		k := int32(n)
+		return reflect.ValueOf(&stunnerv1.Budget{Routes: k, EndpointsPerRoute: k, Endpoints: k, EndpointsPerNamespace: k})
 	case stunnerv1.SigningKey:
 		return reflect.ValueOf(stunnerv1.SigningKeyPerGateway)
 	case map[string]string:

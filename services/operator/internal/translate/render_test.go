@@ -40,7 +40,10 @@ func translateAll(v *resource.View, opt translate.Options) outcome {
 		StaticServices: map[string]translate.ConditionsResult{},
 	}
 	for _, key := range v.Gateways() {
-		o.Gateways = append(o.Gateways, translate.Gateway(v, key, opt))
+		r := translate.Gateway(v, key, opt)
+		if o.Gateways = append(o.Gateways, r); r.Hold != nil {
+			v.Put(r.Hold)
+		}
 	}
 	for _, ref := range v.Routes() {
 		o.Routes = append(o.Routes, translate.Route(v, ref, opt))

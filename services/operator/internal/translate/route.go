@@ -46,8 +46,9 @@ func Route(v *resource.View, ref resource.RouteRef, opt Options) RouteResult {
 
 // parentStatuses is what is said of a route at those parents that are ours to speak for.
 func parentStatuses(v *resource.View, r *resource.Route, opt Options) (said []gwapiv1.RouteParentStatus) {
+	guards := shields(v)
 	for _, parent := range parentsOf(r) {
-		conditions, ours := parentConditions(v, r, parent, opt)
+		conditions, ours := parentConditions(v, r, parent, guards, opt)
 		if !ours {
 			continue
 		}
@@ -61,7 +62,7 @@ func parentStatuses(v *resource.View, r *resource.Route, opt Options) (said []gw
 }
 
 // parentConditions returns the conditions of a route at one parent; false when the parent is not ours to speak for.
-func parentConditions(v *resource.View, r *resource.Route, parent gwapiv1.ParentReference, opt Options) ([]metav1.Condition, bool) {
+func parentConditions(v *resource.View, r *resource.Route, parent gwapiv1.ParentReference, guards map[bool]*shield, opt Options) ([]metav1.Condition, bool) {
 	key, ok := r.GatewayOf(parent)
 	if !ok {
 		return nil, false
@@ -72,7 +73,10 @@ func parentConditions(v *resource.View, r *resource.Route, parent gwapiv1.Parent
 	var p parameters
 	switch {
 	case class != nil:
-		_, refused = attach(v, gw, r, parent)
+		if refused = newGates(v, gw).refusal(r, parent); refused.OK() {
+			held := v.Held(key, r.Ref.NamespacedName)
+			refused = condition.Finding{Reason: held.Reason, Message: held.Message}
+		}
 		p, _ = parametersOf(v, gw, class, opt)
 	case gw == nil && r.Ref.GroupVersion == stunnerv1.GroupVersion:
 		// Nobody but us speaks for a route of our own kind, so that a misspelt parent would go unnoticed.
@@ -80,7 +84,9 @@ func parentConditions(v *resource.View, r *resource.Route, parent gwapiv1.Parent
 	default:
 		return nil, false
 	}
-	_, unresolved := backendsOf(v, r, p, opt)
+	judge := newBackers(v, p, opt, guards)
+	backends, unresolved := judge.of(r)
+	unresolved = append(unresolved, judge.unreached(backends)...)
 	return []metav1.Condition{
 		condition.Holds(condition.Accepted, condition.ReasonAccepted, refused),
 		condition.Holds(condition.ResolvedRefs, condition.ReasonResolved, unresolvedBackends(unresolved)),

@@ -38,10 +38,13 @@ type Options struct {
 	OwnConfigs OwnConfigs
 	// TrustClassSecrets lets a GatewayConfig that a GatewayClass names read Secrets of other namespaces without a ReferenceGrant.
 	TrustClassSecrets bool
-	// Published is the config that the Gateway is served with now; nil for none. Listeners that wait stay as they are there.
-	Published *config.Config
 	// Partial says that the view holds some namespaces only.
 	Partial bool
+	// Published is the config that the Gateway is served with now; nil for none. Listeners that wait stay as they are there, and a route that there is no
+	// room for any more keeps what it had there.
+	Published *config.Config
+	// Room is what other Gateways leave to this one. The zero value leaves it all that its own budget allows.
+	Room Room
 	// Now is the time that new condition transitions get.
 	Now metav1.Time
 }
@@ -84,6 +87,10 @@ type Result struct {
 	KeepReplicas bool
 	// Status is the whole status of the Gateway.
 	Status gwapiv1.GatewayStatus
+	// Hold lists the routes that are not served because they exceed a budget. The provider puts it into the view for the translation of the routes.
+	Hold *resource.Hold
+	// Demand is what the Gateway takes of what it shares with other Gateways.
+	Demand Demand
 	// Notes are remarks for the log and for events that fit no condition.
 	Notes []string
 }

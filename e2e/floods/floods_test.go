@@ -1,0 +1,229 @@
+// Package floods holds the operator to its promise that no tenant can hurt another: whoever may write every object of one namespace floods the API server,
+// and the operator, with 512 MiB of memory, goes on to serve three well-behaved tenants, over a restart in the middle of the flood as well.
+package floods
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"fmt"
+	"math"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/cluster"
+	"github.com/stunner-gateway/stunner/e2e/internal/reader"
+)
+
+var (
+	long = flag.Bool("long", false, "also run the floods that only a thorough run has time for")
+	only = flag.String("flood", "", "run the floods whose name contains this")
+)
+
+// Bounds that hold in every flood.
+const (
+	memory  = 512 << 20 // bytes that the operator may have, as the chart gives it
+	slowest = time.Second
+	restart = 30 * time.Second // until everything good is served again; a start lists all objects of the flood
+)
+
+// Times of one flood.
+const (
+	calm     = 3 * time.Second        // measured after the last object of the flood is written
+	pace     = 100 * time.Millisecond // between changes of the good tenants
+	lost     = 5 * time.Second        // after which a change counts as one that did not arrive
+	patience = 3 * time.Minute
+)
+
+// TestFloods measures three tenants while a fourth floods.
+func TestFloods(t *testing.T) {
+	kube, err := cluster.Start(t.Context(), cluster.Options{Still: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := kube.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	w := newWorld(t, kube.Admin)
+	w.settle()
+	var table []string
+	for _, f := range floods {
+		if f.long && !*long && *only == "" || !strings.Contains(f.name, strings.ReplaceAll(*only, "_", " ")) {
+			continue
+		}
+		t.Run(f.name, func(t *testing.T) {
+			row := w.under(t, newOperator(t, kube), f)
+			table = append(table, row.String())
+			row.judge(t)
+		})
+		w.clear()
+	}
+	t.Logf("a change of a good tenant reaches its dataplane, with an operator of %d MiB:\n%s\n%s", memory>>20, head, strings.Join(table, "\n"))
+}
+
+// row is what was seen in one flood.
+type row struct {
+	name      string
+	objects   int
+	peak      int // MiB
+	out       int // times that the kernel ended the operator, or that it ended by itself
+	unready   time.Duration
+	changes   int
+	latencies []time.Duration
+	lost      int           // changes that did not arrive
+	back      time.Duration // after the restart until every good config was complete
+	missing   []string
+}
+
+const head = "flood                                              objects  peak MiB  ended  not ready  changes  lost    p50    p99    max  all back after"
+
+func (r row) at(share float64) time.Duration {
+	if len(r.latencies) == 0 {
+		return math.MaxInt64
+	}
+	slices.Sort(r.latencies)
+	return r.latencies[int(share*float64(len(r.latencies)-1))].Round(time.Millisecond)
+}
+
+// String is a line of the table.
+func (r row) String() string {
+	return fmt.Sprintf("%-50s %7d  %8d  %5d  %9s  %7d  %4d  %5d  %5d  %5d  %s", r.name, r.objects, r.peak, r.out, r.unready.Round(time.Millisecond), r.changes, r.lost,
+		r.at(0.5).Milliseconds(), r.at(0.99).Milliseconds(), r.at(1).Milliseconds(), r.back.Round(time.Millisecond))
+}
+
+func (r row) judge(t *testing.T) {
+	t.Log("\n" + head + "\n" + r.String())
+	if r.out > 0 {
+		t.Errorf("the operator ended %d times", r.out)
+	}
+	if r.unready > 0 {
+		t.Errorf("the operator was not ready for %s", r.unready)
+	}
+	if r.lost > 0 || r.at(0.99) > slowest {
+		t.Errorf("%d of %d changes did not arrive, p99 of the others is %s: want none, and at most %s", r.lost, r.changes, r.at(0.99), slowest)
+	}
+	if len(r.missing) > 0 || r.back > restart {
+		t.Errorf("after a restart all was back after %s, missing %v: want at most %s and nothing", r.back, r.missing, restart)
+	}
+}
+
+// under measures what the good tenants see of a flood.
+func (w *world) under(t *testing.T, o *operator, f flood) row {
+	defer func(outer *testing.T) { w.T = outer }(w.T)
+	w.T = t
+	r := row{name: f.name}
+	o.start()
+	o.ready(patience)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	w.read(ctx, o.discovery)
+	if missing := w.incomplete(patience); len(missing) > 0 {
+		t.Fatalf("before the flood the operator does not serve %v", missing)
+	}
+	m := w.measure(ctx, o)
+	r.objects = w.pour(ctx, f)
+	time.Sleep(calm)
+	m.stop()
+	r.out += o.revive()
+
+	o.crash()
+	begun := time.Now()
+	o.start()
+	w.read(ctx, o.discovery) // anew: what they have been told before does not count
+	o.ready(restart)
+	r.missing = w.incomplete(restart - time.Since(begun))
+	r.back = w.pulse.Since(begun)
+	n := w.measure(ctx, o)
+	time.Sleep(calm)
+	n.stop()
+	r.out += o.revive()
+	r.unready = m.unready + n.unready
+	r.latencies = append(m.latencies, n.latencies...)
+	r.changes, r.lost = m.changes+n.changes, m.lost+n.lost
+	r.peak = o.peak()
+	o.stop()
+	return r
+}
+
+// measurement are changes of the good tenants, one after the other, until it is stopped.
+type measurement struct {
+	unready       time.Duration
+	changes, lost int
+	latencies     []time.Duration
+	stop          func()
+}
+
+// measure changes an endpoint of one good tenant after the other, and waits until both Gateways that lead there say so: its own and the shared one.
+func (w *world) measure(ctx context.Context, o *operator) *measurement {
+	m := &measurement{}
+	ctx, cancel := context.WithCancel(ctx)
+	var group sync.WaitGroup
+	group.Go(func() {
+		tick := time.NewTicker(pace)
+		defer tick.Stop()
+		for {
+			w.turn++
+			m.changes++
+			took, err := w.change(w.turn % tenants)
+			if err != nil {
+				m.lost++
+				w.Log(err)
+			} else {
+				m.latencies = append(m.latencies, took)
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+		}
+	})
+	group.Go(func() {
+		tick := time.NewTicker(pace)
+		defer tick.Stop()
+		for {
+			begun := time.Now()
+			// A probe gives up after a second, as in the chart.
+			probe, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+			err := bed.Answers("http://"+o.health+"/ready", http.StatusOK)(probe)
+			cancel()
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			if err != nil {
+				m.unready += w.pulse.Since(begun)
+			}
+		}
+	})
+	m.stop = func() { cancel(); group.Wait() }
+	return m
+}
+
+// change moves the endpoint of a good tenant, and returns how long it took until its dataplanes knew.
+func (w *world) change(tenant int) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(w.Context(), lost)
+	defer cancel()
+	address, err := w.move(ctx, tenant, w.turn)
+	if err != nil {
+		return 0, err
+	}
+	begun := time.Now()
+	took := time.Duration(0)
+	for _, r := range []*reader.Reader{w.readers[tenant], w.readers[tenants]} {
+		s, err := r.Await(ctx, func(s reader.State) bool { return bytes.Contains(s.Last.Data, []byte(address)) })
+		if err != nil {
+			return 0, err
+		}
+		took = max(took, s.Last.At.Sub(begun)-w.pulse.Stalled(begun, s.Last.At))
+	}
+	return took, nil
+}

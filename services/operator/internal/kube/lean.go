@@ -1,0 +1,194 @@
+package kube
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"reflect"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
+	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
+)
+
+// lean takes out of an object, before it comes into a cache, what nobody reads there: anybody may write objects of a megabyte, and give them the labels
+// of those that the operator makes. It is a cache.TransformFunc.
+func lean(o any) (any, error) {
+	object, ok := o.(client.Object)
+	if !ok {
+		return o, nil // the last state of something that is gone
+	}
+	object.SetManagedFields(nil)
+	switch o := object.(type) {
+	case *metav1.PartialObjectMetadata: // a Secret, by its version alone
+		o.Labels, o.Annotations, o.OwnerReferences, o.Finalizers = nil, nil, nil, nil
+	case *gwapiv1.Gateway: // its annotations go onto its objects
+		delete(o.Annotations, corev1.LastAppliedConfigAnnotation)
+	case *corev1.Service:
+		leanService(o)
+	case *discoveryv1.EndpointSlice:
+		leanSlice(o)
+	case *corev1.Node:
+		*o = corev1.Node{ObjectMeta: identityOf(o), Status: corev1.NodeStatus{Addresses: o.Status.Addresses}}
+	case *corev1.Namespace:
+		meta := identityOf(o)
+		meta.Labels, meta.DeletionTimestamp = o.Labels, o.DeletionTimestamp
+		*o = corev1.Namespace{ObjectMeta: meta}
+	default:
+		if isWritten(object) {
+			leanWritten(object)
+		} else {
+			object.SetAnnotations(nil)
+		}
+	}
+	return o, nil
+}
+
+// identityOf is what identifies an object and its version.
+func identityOf(o metav1.Object) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(), ResourceVersion: o.GetResourceVersion(), CreationTimestamp: o.GetCreationTimestamp()}
+}
+
+// leanService leaves of a Service that exposes no Gateway what a backend needs.
+func leanService(o *corev1.Service) {
+	if _, ours := ownerOf(o); ours {
+		condenseAll(o.Annotations)
+		return
+	}
+	gateway, claims := o.Annotations[resource.RelatedGatewayName]
+	if o.Annotations = nil; claims && len(gateway) < long {
+		o.Annotations = map[string]string{resource.RelatedGatewayName: gateway}
+		return
+	}
+	if o.Namespace == metav1.NamespaceSystem || o.Namespace == metav1.NamespaceDefault { // routes are kept from all their addresses
+		o.Spec = corev1.ServiceSpec{Type: o.Spec.Type, ClusterIP: o.Spec.ClusterIP, ClusterIPs: o.Spec.ClusterIPs, ExternalIPs: o.Spec.ExternalIPs}
+		o.Status = corev1.ServiceStatus{LoadBalancer: o.Status.LoadBalancer}
+		return
+	}
+	o.Spec = corev1.ServiceSpec{Type: o.Spec.Type, ClusterIP: o.Spec.ClusterIP}
+	o.Status = corev1.ServiceStatus{}
+}
+
+// leanSlice leaves of an EndpointSlice the addresses, and which pods they are.
+func leanSlice(o *discoveryv1.EndpointSlice) {
+	meta := identityOf(o)
+	meta.Labels = map[string]string{discoveryv1.LabelServiceName: o.Labels[discoveryv1.LabelServiceName]}
+	o.ObjectMeta = meta
+	for i, e := range o.Endpoints {
+		is := discoveryv1.Endpoint{Addresses: e.Addresses, Conditions: discoveryv1.EndpointConditions{Ready: e.Conditions.Ready, Terminating: e.Conditions.Terminating}}
+		if e.TargetRef != nil {
+			is.TargetRef = &corev1.ObjectReference{Kind: e.TargetRef.Kind, Name: e.TargetRef.Name}
+		}
+		o.Endpoints[i] = is
+	}
+}
+
+// isWritten tells whether an object is of a kind that is made for Gateways, other than Services.
+func isWritten(o client.Object) bool {
+	return slices.ContainsFunc(written(), func(like client.Object) bool { return reflect.TypeOf(o) == reflect.TypeOf(like) })
+}
+
+// leanWritten leaves of an object that belongs to a Gateway what it is compared by, and of any other only who it is.
+func leanWritten(o client.Object) {
+	if _, ours := ownerOf(o); !ours {
+		meta := identityOf(o)
+		meta.Labels = map[string]string{manifest.OwnedByLabel: o.GetLabels()[manifest.OwnedByLabel]}
+		value := reflect.ValueOf(o).Elem()
+		value.SetZero()
+		value.FieldByName("ObjectMeta").Set(reflect.ValueOf(meta))
+		return
+	}
+	annotations := o.GetAnnotations()
+	condenseAll(annotations)
+	o.SetAnnotations(annotations)
+	switch o := o.(type) {
+	case *corev1.ConfigMap:
+		for key, value := range o.Data {
+			if !manifest.ConfigMapKeys[key] {
+				delete(o.Data, key)
+				continue
+			}
+			o.Data[key] = condenseKey(key, value)
+		}
+		o.BinaryData = nil
+	case *corev1.Secret:
+		for key, value := range o.Data {
+			if key != manifest.StandbyDataKey {
+				delete(o.Data, key)
+				continue
+			}
+			o.Data[key] = []byte(condense(string(value)))
+		}
+	}
+}
+
+// long is from how many bytes on a text is kept as its hash.
+const long = 256
+
+// condensedPrefix is how a hash begins that stands for a text.
+const condensedPrefix = "sha256:"
+
+// condense returns a text, or its hash if it is long.
+func condense(text string) string {
+	if len(text) < long {
+		return text
+	}
+	sum := sha256.Sum256([]byte(text))
+	return condensedPrefix + hex.EncodeToString(sum[:])
+}
+
+// condenseKey condenses an entry of a ConfigMap. Of a config the names of the listeners stay.
+func condenseKey(key, value string) string {
+	if key != manifest.ConfigMapKey || len(value) < long {
+		return condense(value)
+	}
+	if strings.HasPrefix(value, condensedPrefix) {
+		return value
+	}
+	condensed := []string{condense(value)}
+	if c, _, err := config.Parse([]byte(value)); err == nil {
+		for _, l := range c.Listeners {
+			condensed = append(condensed, l.Name)
+		}
+	}
+	return strings.Join(condensed, "\n")
+}
+
+// listenersOf returns the names of the listeners in a config that has been condensed.
+func listenersOf(condensed string) (names []string) {
+	if !strings.HasPrefix(condensed, condensedPrefix) {
+		c, _, err := config.Parse([]byte(condensed))
+		if err != nil {
+			return nil
+		}
+		for _, l := range c.Listeners {
+			names = append(names, l.Name)
+		}
+		return names
+	}
+	return strings.Split(condensed, "\n")[1:]
+}
+
+func condenseAll(texts map[string]string) {
+	for key, text := range texts {
+		texts[key] = condense(text)
+	}
+}
+
+// asCached returns an object that is to be applied as a cache would have it.
+func asCached(o resource.Object) resource.Object {
+	_, service := o.(*corev1.Service)
+	if !service && !isWritten(o) {
+		return o
+	}
+	o = o.DeepCopyObject().(resource.Object)
+	_, _ = lean(o) // it has no errors
+	return o
+}

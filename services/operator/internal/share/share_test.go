@@ -1,0 +1,90 @@
+package share
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"testing"
+)
+
+// A namespace that asks for no more than an equal part gets all of it, whatever the others ask for; nothing is over the limit, and the claims
+// of a namespace that are alike are admitted in their order.
+func TestDivide(t *testing.T) {
+	for seed := range uint64(2000) {
+		random := rand.New(rand.NewPCG(seed, 0))
+		limit := Load{random.IntN(50) + 5, random.IntN(500) + 50, random.IntN(5000) + 500, 1000}
+		claims, asked := map[string][]Claim[string]{}, map[string]Load{}
+		namespaces := random.IntN(6) + 1
+		for n := range namespaces {
+			namespace := fmt.Sprint("ns-", n)
+			greed := random.IntN(100) + 1
+			for c := range random.IntN(30) {
+				least := Load{Routes: 1, Endpoints: 1}
+				full := Load{Routes: 1, Endpoints: 1 + random.IntN(greed), Bytes: random.IntN(10 * greed)}
+				asked[namespace] = asked[namespace].Plus(full)
+				claims[namespace] = append(claims[namespace], Claim[string]{Of: fmt.Sprint(namespace, "/", c), Least: least, Measure: func() Load { return full }})
+			}
+		}
+		admitted, denied, used := Divide(limit, claims)
+		again, deniedAgain, _ := Divide(limit, claims)
+		if !reflect.DeepEqual(admitted, again) || !sameDenied(denied, deniedAgain) {
+			t.Fatalf("seed %d: two divisions of the same differ", seed)
+		}
+		if kind, over := used.Over(limit); over {
+			t.Fatalf("seed %d: %v is over the limit %v in %d", seed, used, limit, kind)
+		}
+		has := map[string]bool{}
+		for _, name := range admitted {
+			has[name] = true
+		}
+		for namespace, all := range claims {
+			modest := true
+			for i, n := range asked[namespace] {
+				modest = modest && n*namespaces <= limit[i]
+			}
+			for _, c := range all {
+				if modest && !has[c.Of] {
+					t.Fatalf("seed %d: %s asks for %v, less than a part of %d of %v, and %s is turned down", seed, namespace, asked[namespace], namespaces, limit, c.Of)
+				}
+			}
+		}
+	}
+}
+
+func sameDenied(a, b []Denied[string]) bool {
+	set := map[Denied[string]]bool{}
+	for _, d := range a {
+		set[d] = true
+	}
+	for _, d := range b {
+		if !set[d] {
+			return false
+		}
+	}
+	return len(a) == len(b)
+}
+
+// Of claims of one size the oldest are admitted.
+func TestOldestFirst(t *testing.T) {
+	var all []Claim[int]
+	for i := range 10 {
+		all = append(all, Claim[int]{Of: i, Least: Load{Routes: 1}, Measure: func() Load { return Load{Routes: 1, Endpoints: 10} }})
+	}
+	admitted, denied, _ := Divide(Load{100, 35, 0, 0}, map[string][]Claim[int]{"a": all})
+	if !reflect.DeepEqual(admitted, []int{0, 1, 2}) || len(denied) != 7 || denied[0] != (Denied[int]{Of: 3, Kind: Endpoints, Asks: 10}) {
+		t.Errorf("admitted %v, denied %v", admitted, denied)
+	}
+}
+
+// What there is no room for is not measured: that is what costs time.
+func TestNothingIsMeasuredInVain(t *testing.T) {
+	measured := 0
+	var all []Claim[int]
+	for i := range 10_000 {
+		all = append(all, Claim[int]{Of: i, Least: Load{Routes: 1}, Measure: func() Load { measured++; return Load{Routes: 1} }})
+	}
+	_, denied, _ := Divide(Load{Routes: 100}, map[string][]Claim[int]{"a": all})
+	if measured != 100 || len(denied) != 9_900 {
+		t.Errorf("%d measured, %d denied", measured, len(denied))
+	}
+}

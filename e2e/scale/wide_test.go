@@ -43,7 +43,7 @@ func TestWideGateway(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	o, w := newOperator(t, kube), newWorld(t, kube.Admin)
+	o, w := newOperator(t, kube, "off", administrators), newWorld(t, kube.Admin)
 	w.widen()
 	w.grow(1)
 	o.start()

@@ -6,6 +6,8 @@ import (
 	"flag"
 	"io"
 	"log/slog"
+	"math"
+	"runtime/debug"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -182,6 +184,31 @@ func TestVersionNeedsNothingElse(t *testing.T) {
 	for _, args := range [][]string{{"version"}, {"--version"}} {
 		if o, err := parse(args, environment(nil), io.Discard); err != nil || !o.version {
 			t.Errorf("%q: %v, %v", args, o.version, err)
+		}
+	}
+}
+
+// The garbage collector is told nine tenths of what the cgroup has; what people have set wins, and nothing is told where nobody knows a limit.
+func TestTheMemoryLimitIsThatOfTheCgroup(t *testing.T) {
+	defer debug.SetMemoryLimit(debug.SetMemoryLimit(-1))
+	for _, c := range []struct {
+		name       string
+		cgroup     uint64
+		err        error
+		gomemlimit string
+		limit      int64
+		memory     int64
+	}{
+		{"512 MiB", 512 << 20, nil, "", (512 << 20) / 100 * 90, 512 << 20},
+		{"none", 0, errors.New("no cgroup"), "", math.MaxInt64, 0},
+		{"unlimited", math.MaxUint64, nil, "", math.MaxInt64, 0},
+		{"unlimited in version 1", 0x7FFFFFFFFFFFF000, nil, "", math.MaxInt64, 0},
+		{"set by people", 512 << 20, nil, "off", math.MaxInt64, 0},
+	} {
+		debug.SetMemoryLimit(math.MaxInt64)
+		memory := limitMemory(func() (uint64, error) { return c.cgroup, c.err }, environment(map[string]string{"GOMEMLIMIT": c.gomemlimit}), slog.New(slog.DiscardHandler))
+		if limit := debug.SetMemoryLimit(-1); limit != c.limit || memory != c.memory {
+			t.Errorf("%s: limit %d, memory %d; want %d and %d", c.name, limit, memory, c.limit, c.memory)
 		}
 	}
 }

@@ -1,0 +1,131 @@
+package kube
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
+	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
+	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
+)
+
+// What belongs to nobody takes no more of a cache than its name, whatever stands in it: of each kind that is made for Gateways, and of those that are read.
+func TestForeignObjectsTakeNoMemory(t *testing.T) {
+	s, err := scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	heavy := strings.Repeat("x", 1<<18)
+	meta := metav1.ObjectMeta{
+		Namespace: "flood", Name: "heavy", Labels: map[string]string{manifest.OwnedByLabel: manifest.AppValue},
+		Annotations: map[string]string{"heavy": heavy}, ManagedFields: []metav1.ManagedFieldsEntry{{Manager: heavy}},
+	}
+	all := append(written(), &corev1.Service{}, &discoveryv1.EndpointSlice{}, &corev1.Namespace{}, &corev1.Node{}, &metav1.PartialObjectMetadata{},
+		&stunnerv1.UDPRoute{}, &stunnerv1.StaticService{}, &stunnerv1.GatewayConfig{}, &stunnerv1.Dataplane{})
+	for _, o := range all {
+		reflect.ValueOf(o).Elem().FieldByName("ObjectMeta").Set(reflect.ValueOf(*meta.DeepCopy()))
+		switch o := o.(type) {
+		case *corev1.ConfigMap:
+			o.Data, o.BinaryData = map[string]string{manifest.ConfigMapKey: heavy}, map[string][]byte{"heavy": []byte(heavy)}
+		case *corev1.Secret:
+			o.Data = map[string][]byte{manifest.StandbyDataKey: []byte(heavy)}
+		case *corev1.Service:
+			o.Spec.ExternalName = heavy
+		case *discoveryv1.EndpointSlice:
+			o.Endpoints = []discoveryv1.Endpoint{{Addresses: []string{"10.0.0.1"}, NodeName: &heavy}}
+		case *corev1.Node:
+			o.Status.Images = []corev1.ContainerImage{{Names: []string{heavy}}}
+		}
+		if _, err := lean(o); err != nil {
+			t.Fatal(err)
+		}
+		if size := len(fmt.Sprintf("%+v", o)); size > 2_000 && !isCRD(s, o) || strings.Contains(fmt.Sprintf("%+v", o), heavy) {
+			t.Errorf("%T takes %d bytes", o, size)
+		}
+	}
+}
+
+func isCRD(s *runtime.Scheme, o client.Object) bool {
+	gvks, _, err := s.ObjectKinds(o)
+	return err == nil && gvks[0].Group == stunnerv1.GroupName
+}
+
+// What the operator has made is compared in all that it has said: nothing is due for an object that a cache holds lean, and something as soon as somebody has
+// changed a part of it, a long one too.
+func TestLeanObjectsAreComparedInFull(t *testing.T) {
+	s, err := scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	owner := metav1.OwnerReference{APIVersion: "gateway.networking.k8s.io/v1", Kind: "Gateway", Name: "edge", UID: "1"}
+	meta := metav1.ObjectMeta{
+		Namespace: "media", Name: "edge", Labels: map[string]string{manifest.OwnedByLabel: manifest.AppValue},
+		Annotations: map[string]string{"short": "a", "long": strings.Repeat("a", 1000)}, OwnerReferences: []metav1.OwnerReference{owner},
+	}
+	config := `{"version":"v1","admin":{"name":"media/edge"},"listeners":[{"name":"media/edge/udp","protocol":"TURN-UDP","port":3478,"routes":["` + strings.Repeat("r", 1000) + `"]}]}`
+	wanted := map[string]resource.Object{
+		"ConfigMap": &corev1.ConfigMap{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"}, ObjectMeta: meta, Data: map[string]string{manifest.ConfigMapKey: config}},
+		"Secret": &corev1.Secret{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}, ObjectMeta: meta, Type: manifest.StandbyType,
+			Data: map[string][]byte{manifest.StandbyDataKey: []byte(config)}},
+		"Service": &corev1.Service{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Service"}, ObjectMeta: meta, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort}},
+	}
+	changes := map[string]func(client.Object){
+		"nothing":            func(client.Object) {},
+		"another annotation": func(o client.Object) { o.GetAnnotations()["other"] = "b" },
+		"a short annotation": func(o client.Object) { o.GetAnnotations()["short"] = "b" },
+		"a long annotation":  func(o client.Object) { o.GetAnnotations()["long"] = strings.Repeat("a", 999) + "b" },
+		"the owner":          func(o client.Object) { o.SetOwnerReferences(nil) },
+		"the content": func(o client.Object) {
+			switch o := o.(type) {
+			case *corev1.ConfigMap:
+				o.Data[manifest.ConfigMapKey] = strings.Replace(config, "rrr", "rra", 1)
+			case *corev1.Secret:
+				o.Data[manifest.StandbyDataKey] = []byte(strings.Replace(config, "rrr", "rra", 1))
+			case *corev1.Service:
+				o.Spec.Type = corev1.ServiceTypeClusterIP
+			}
+		},
+	}
+	for kind, o := range wanted {
+		for name, change := range changes {
+			form, err := formOf(o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			live := o.DeepCopyObject().(client.Object)
+			live.SetAnnotations(form.GetAnnotations())
+			change(live)
+			if _, err := lean(live); err != nil {
+				t.Fatal(err)
+			}
+			c := fake.NewClientBuilder().WithScheme(s).WithObjects(live).Build()
+			form, found, err := due(t.Context(), c, o, reflect.New(reflect.TypeOf(o).Elem()).Interface().(client.Object))
+			if due := form != nil; err != nil || !found || due != (name != "nothing" && name != "another annotation") {
+				t.Errorf("%s: after a change of %s: due %t, found %t, %v", kind, name, due, found, err)
+			}
+		}
+	}
+}
+
+// The names of the listeners stay of a config that is shown: a start asks for them.
+func TestLeanConfigsNameTheirListeners(t *testing.T) {
+	short := `{"version":"v1","admin":{"name":"m/e"},"listeners":[{"name":"m/e/a","protocol":"TURN-UDP"},{"name":"m/e/b","protocol":"TURN-TCP"}]}`
+	for _, text := range []string{short, short + strings.Repeat(" ", 1000)} {
+		once := condenseKey(manifest.ConfigMapKey, text)
+		if names := listenersOf(once); !reflect.DeepEqual(names, []string{"m/e/a", "m/e/b"}) || condenseKey(manifest.ConfigMapKey, once) != once {
+			t.Errorf("listeners %v of %d bytes", names, len(text))
+		}
+	}
+	if names := listenersOf(condenseKey(manifest.ConfigMapKey, strings.Repeat("{", 1000))); len(names) > 0 {
+		t.Errorf("listeners %v of what is no config", names)
+	}
+}

@@ -190,17 +190,21 @@ func (w *world) measure(ctx context.Context, o *operator) *measurement {
 		defer tick.Stop()
 		for {
 			begun := time.Now()
-			// A probe gives up after a second, as in the chart.
-			probe, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+			probe, cancel := context.WithTimeout(context.WithoutCancel(ctx), lost)
 			err := bed.Answers("http://"+o.health+"/ready", http.StatusOK)(probe)
 			cancel()
+			took := w.pulse.Since(begun)
+			if err == nil && took > slowest { // a probe gives up after a second, as in the chart
+				err = fmt.Errorf("answered after %s", took)
+			}
+			if err != nil {
+				m.unready += took
+				w.Logf("not ready: %v", err)
+			}
 			select {
 			case <-ctx.Done():
 				return
 			case <-tick.C:
-			}
-			if err != nil {
-				m.unready += w.pulse.Since(begun)
 			}
 		}
 	})

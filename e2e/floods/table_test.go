@@ -43,6 +43,16 @@ var floods = []flood{
 		}
 		return all
 	}},
+	{name: "60 Gateways that use their whole budget", size: 60, objects: func(i int) []string {
+		all := []string{gateway("flood", fmt.Sprintf("full-%d", i), `"Same"`)}
+		for r := range 2 {
+			all = append(all, route("flood", fmt.Sprintf("full-%d-%d", i, r), []string{parent("", fmt.Sprintf("full-%d", i))}, wide(1, "wide")...))
+		}
+		if i == 0 {
+			all = append(all, static("flood", "wide", 0))
+		}
+		return all
+	}},
 	{name: "570 ConfigMaps of 900 kB that look like ours", size: 570, objects: func(i int) []string { return []string{heavy("ConfigMap", i)} }},
 
 	{name: "570 Secrets of 900 kB that look like ours", long: true, size: 570, objects: func(i int) []string { return []string{heavy("Secret", i)} }},

@@ -41,6 +41,11 @@ func TestDependencies(t *testing.T) {
 			Why:       "the same objects must mean the same thing in a cluster, in a folder and in a test",
 		},
 		{
+			Package: internal + "share", Calls: clock,
+			Forbidden: append([]string{internal + "condition", internal + "manifest", internal + "resource", internal + "translate"}, effects...),
+			Why:       "who gets what is a matter of numbers, and the same for routes as for anything else",
+		},
+		{
 			Package: internal + "trust", Calls: clock,
 			Forbidden: []string{"os", "k8s.io/...", "sigs.k8s.io/...", internal + "kube/...", internal + "resource", internal + "translate"},
 			Why:       "years of rotation are tested in a second, without a cluster",

@@ -123,6 +123,12 @@ func controlPlane() []Alert {
 			Description: "No operator " + here + " has answered Prometheus for five minutes. Calls go on; what people change does not arrive.",
 		},
 		{
+			Name: "GatewayNotPublished", Severity: Critical, For: "5m",
+			Expr:        "max by (namespace) (" + telemetry.OperatorConfigsMissing + ") > 0",
+			Summary:     "Gateways without a config " + here + ": {{ $value }}.",
+			Description: "Gateways that were served before the operator " + here + " started, and that have had no config for five minutes: {{ $value }}. New dataplanes begin with an old one, and the auth service gives no credentials for them.",
+		},
+		{
 			Name: "OperatorNoLeader", Severity: Warning, For: "2m",
 			Expr:        query.Sum("namespace", telemetry.OperatorLeader) + " == 0",
 			Summary:     "No operator leads " + here + ".",

@@ -14,7 +14,7 @@ func controlPlane() grafana.Board {
 	return board("control-plane", "Control plane", "Does what people write arrive at the dataplanes?", nil, grafana.Arrange(
 		grafana.Section{Title: "Does what people write arrive?", Lines: []grafana.Line{{Height: 4, Panels: operatorVitals()}}},
 		grafana.Section{Title: "Work", Lines: []grafana.Line{
-			{Height: 8, Panels: []grafana.Panel{translations(), writes(), leader()}},
+			{Height: 8, Panels: []grafana.Panel{translations(), translationTime(), writes(), leader()}},
 			{Height: 8, Panels: []grafana.Panel{published(), hearing(), restarts()}},
 		}},
 		grafana.Section{Title: "Config discovery", Lines: []grafana.Line{
@@ -69,6 +69,16 @@ func translations() grafana.Panel {
 	}.Panel()
 }
 
+func translationTime() grafana.Panel {
+	return grafana.Graph{
+		Title: "Time of one translation", Unit: seconds, Help: "Nothing else is translated meanwhile. Budgets keep it below 100 ms.",
+		Queries: []grafana.Query{
+			{Expr: query.Quantile(0.5, window, telemetry.OperatorTranslationDuration), Legend: "p50"},
+			{Expr: query.Quantile(0.99, window, telemetry.OperatorTranslationDuration), Legend: "p99"},
+		},
+	}.Panel()
+}
+
 func writes() grafana.Panel {
 	return grafana.Graph{
 		Title: "Writes to the API server", Unit: perSecond, Stacked: true, Page: alert.Runbook("OperatorWritesWithoutEnd"),
@@ -92,6 +102,7 @@ func published() grafana.Panel {
 		Title: "Configs and problems", Unit: count, Help: "Configs that each replica serves, which should be the same number, and objects with a problem.",
 		Queries: []grafana.Query{
 			{Expr: "max by (pod) (" + query.Of(telemetry.OperatorConfigs) + ")", Legend: "{{pod}} configs"},
+			{Expr: "max by (pod) (" + query.Of(telemetry.OperatorConfigsMissing) + ")", Legend: "{{pod}} missing"},
 			{Expr: "max by (pod) (" + query.Of(telemetry.OperatorProblems) + ")", Legend: "{{pod}} problems"},
 		},
 	}.Panel()

@@ -48,6 +48,7 @@ const (
 const (
 	OperatorTranslations        = "stunner_operator_translations_total"
 	OperatorTranslationDuration = "stunner_operator_translation_duration_seconds"
+	OperatorConfigsMissing      = "stunner_operator_configs_missing"
 	OperatorConfigs             = "stunner_operator_configs"
 	OperatorProblems            = "stunner_operator_problems"
 	OperatorDataplaneRestarts   = "stunner_operator_dataplane_restarts_total"
@@ -110,6 +111,7 @@ var Metrics = []Metric{
 	{OperatorTranslations, Counter, nil, "Translations of a Gateway, or of another object with a status of ours."},
 	{OperatorTranslationDuration, Histogram, nil, "How long one translation took, with what the loop does of it: nothing else is translated meanwhile."},
 	{OperatorConfigs, Gauge, nil, "Dataplane configs that are published."},
+	{OperatorConfigsMissing, Gauge, nil, "Gateways that an operator before this one has served, and of which nothing is published."},
 	{OperatorProblems, Gauge, nil, "Objects that have a condition which says that something is wrong."},
 	{OperatorDataplaneRestarts, Counter, nil, "Dataplane processes that ended without being asked to and were started again."},
 	{OperatorWrites, Counter, []string{"kind", "verb"}, "Requests that write to the API server, by kind and by verb: apply, status or delete."},

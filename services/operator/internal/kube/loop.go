@@ -46,6 +46,8 @@ type loop struct {
 	ledger    *ledger
 	readers   resource.Readers[translate.Unit]
 	published map[types.NamespacedName]config.Config
+	// missing are Gateways that somebody has served, and of which nothing is published.
+	missing map[types.NamespacedName]struct{}
 	// waiting are the units that were told of a Secret that is still being fetched.
 	waiting map[types.NamespacedName]map[translate.Unit]struct{}
 	// tried are the Secrets that have been asked for at least once.
@@ -68,7 +70,7 @@ func newLoop(o translate.Options, server *discovery.Server, m *meters, ts *tasks
 	in := newInbox()
 	return &loop{
 		options: o, server: server, inbox: in, fleets: newFleets(census.New(log), in), nodes: newNodes(server.SetNode, log), meters: m, tasks: ts, log: log,
-		view: resource.NewView(nil), agenda: newAgenda(), ledger: newLedger(0), published: map[types.NamespacedName]config.Config{},
+		view: resource.NewView(nil), agenda: newAgenda(), ledger: newLedger(0), published: map[types.NamespacedName]config.Config{}, missing: map[types.NamespacedName]struct{}{},
 		waiting: map[types.NamespacedName]map[translate.Unit]struct{}{}, tried: map[types.NamespacedName]bool{}, known: make(chan struct{}),
 		pacer: newPacer(), since: func(_ translate.Unit, begun time.Time) time.Duration { return time.Since(begun) },
 	}
@@ -243,6 +245,9 @@ func (l *loop) translate(u translate.Unit) (complete bool) {
 		}
 		l.waiting[key][u] = struct{}{}
 	}
+	if u.Kind == translate.KindGateway {
+		defer l.miss(u.NamespacedName, out.Ours)
+	}
 	if !complete {
 		return false
 	}
@@ -307,6 +312,16 @@ func (l *loop) serve(key types.NamespacedName, r *translate.Result) (givenAway b
 		l.publish(key, r)
 	}
 	return false
+}
+
+// miss notes whether there is nothing to serve a Gateway with that was served before this operator began: its dataplanes and the auth service get no config.
+func (l *loop) miss(key types.NamespacedName, ours bool) {
+	if ours && l.current(key) == nil && l.shown != nil && len(l.shown(key)) > 0 {
+		l.missing[key] = struct{}{}
+	} else {
+		delete(l.missing, key)
+	}
+	l.meters.missing.Set(float64(len(l.missing)))
 }
 
 func (l *loop) withdraw(key types.NamespacedName) bool {

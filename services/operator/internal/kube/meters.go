@@ -13,6 +13,7 @@ type meters struct {
 	translations prometheus.Counter
 	duration     prometheus.Histogram
 	configs      prometheus.Gauge
+	missing      prometheus.Gauge
 	writes       *prometheus.CounterVec
 	failures     prometheus.Counter
 	leader       prometheus.Gauge
@@ -25,13 +26,14 @@ func newMeters() *meters {
 		translations: telemetry.NewCounter(telemetry.OperatorTranslations),
 		duration:     telemetry.NewHistogram(telemetry.OperatorTranslationDuration),
 		configs:      telemetry.NewGauge(telemetry.OperatorConfigs),
+		missing:      telemetry.NewGauge(telemetry.OperatorConfigsMissing),
 		writes:       telemetry.NewCounterVec(telemetry.OperatorWrites),
 		failures:     telemetry.NewCounter(telemetry.OperatorWriteErrors),
 		leader:       telemetry.NewGauge(telemetry.OperatorLeader),
 		refused:      telemetry.NewCounterVec(telemetry.OperatorDiscoveryRefused),
 		answers:      telemetry.NewCounterVec(telemetry.OperatorScalerAnswers),
 	}
-	m.registry = telemetry.NewRegistry(m.translations, m.duration, m.configs, m.writes, m.failures, m.leader, m.refused, m.answers)
+	m.registry = telemetry.NewRegistry(m.translations, m.duration, m.configs, m.missing, m.writes, m.failures, m.leader, m.refused, m.answers)
 	return m
 }
 

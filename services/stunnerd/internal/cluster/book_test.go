@@ -5,7 +5,6 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"testing"
-	"time"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
@@ -86,25 +85,6 @@ func TestABookForgetsNothingAndKeepsNothing(t *testing.T) {
 				}
 			}
 		}
-	}
-}
-
-// The cost of a view grows with the number of its clusters, and not with the square of it.
-func TestAViewCostsWhatIsInIt(t *testing.T) {
-	fastest := func(clusters int) (best time.Duration) {
-		all, routes := numbered(clusters, 1)
-		for range 7 {
-			b, begun := Book{}, time.Now()
-			b.Take(all)
-			b.View(routes)
-			if took := time.Since(begun); best == 0 || took < best {
-				best = took
-			}
-		}
-		return best
-	}
-	if few, many := fastest(1_000), fastest(10_000); many > 30*few {
-		t.Errorf("a view of 1,000 clusters takes %v, one of 10,000 takes %v", few, many)
 	}
 }
 

@@ -294,7 +294,8 @@ func (h *installation) follow(ctx context.Context) (*victim, error) {
 		}
 		go d.listen(source.Watch(context.Background()))
 		if err := d.await(ctx, func(c config.Config) error {
-			if c.Listeners == nil || c.Listeners[0].PublicAddress == "" || len(c.Listeners[0].ServiceAddresses) < 2 {
+			unaddressed := func(l config.Listener) bool { return l.PublicAddress == "" || len(l.ServiceAddresses) == 0 }
+			if c.Listeners == nil || slices.ContainsFunc(c.Listeners, unaddressed) || len(c.Listeners[0].ServiceAddresses) < 2 {
 				return fmt.Errorf("the config of %s is not complete: %+v", id, c.Listeners)
 			}
 			d.before = c

@@ -3,6 +3,7 @@ package charts
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -28,7 +29,7 @@ func TestValues_AreSeenInObjects(t *testing.T) {
 			`"request.userInfo.username.matches('^system:serviceaccount:stunner-system:turn$')"`},
 		{`stunnerGatewayOperator: {serviceAccount: {name: turn}}`, "ValidatingAdmissionPolicy/stunner-operator", "spec.variables.1.expression",
 			`"request.userInfo.username == 'system:serviceaccount:' + request.namespace + ':turn'"`},
-		{`stunnerGatewayOperator: {serviceAccount: {name: turn}}`, operator, pod + "containers.0.args.7", `"--discovery-readers=$(POD_NAMESPACE)/turn,$(POD_NAMESPACE)/stunner-auth"`},
+		{`stunnerGatewayOperator: {serviceAccount: {name: turn}}`, operator, pod + "containers.0.args", `"--discovery-readers=$(POD_NAMESPACE)/turn,$(POD_NAMESPACE)/stunner-auth"`},
 		{`stunnerGatewayOperator: {serviceAccount: {create: false, name: turn}}`, "ServiceAccount/" + home + "/turn", "", "null"},
 		{`stunnerGatewayOperator: {serviceAccount: {annotations: {a: b}}}`, "ServiceAccount/" + home + "/stunner-operator", "metadata.annotations", `{"a":"b"}`},
 		{`stunnerGatewayOperator: {serviceAccount: {automount: false}}`, "ServiceAccount/" + home + "/stunner-operator", "automountServiceAccountToken", "false"},
@@ -42,7 +43,7 @@ func TestValues_AreSeenInObjects(t *testing.T) {
 		{`stunnerAuthService: {deployment: {extraVolumes: [{name: keys, configMap: {name: keys}}]}}`, auth, pod + "volumes.1.name", `"keys"`},
 		{`stunnerAuthService: {deployment: {container: {authService: {extraVolumeMounts: [{name: keys, mountPath: /keys}]}}}}`, auth, pod + "containers.0.volumeMounts.1.mountPath", `"/keys"`},
 		{`stunnerAuthService: {deployment: {extraContainers: [{name: proxy, image: p}]}}`, auth, pod + "containers.1.name", `"proxy"`},
-		{`stunnerAuthService: {jwt: {issuer: me, audience: calls, jwksFile: /keys/jwks.json}}`, auth, pod + "containers.0.args.7", `"--jwt-jwks-file=/keys/jwks.json"`},
+		{`stunnerAuthService: {jwt: {issuer: me, audience: calls, jwksFile: /keys/jwks.json}}`, auth, pod + "containers.0.args", `"--jwt-jwks-file=/keys/jwks.json"`},
 		{`stunnerGatewayOperator: {deployment: {podAnnotations: {a: b}}}`, operator, "spec.template.metadata.annotations", `{"a":"b"}`},
 		{`pods: {updateStrategy: {type: Recreate, rollingUpdate: null}}`, auth, "spec.strategy", `{"type":"Recreate"}`},
 		{`pods: {revisionHistoryLimit: 2}`, operator, "spec.revisionHistoryLimit", "2"},
@@ -53,9 +54,9 @@ func TestValues_AreSeenInObjects(t *testing.T) {
 		{`pods: {runtimeClassName: gvisor}`, auth, pod + "runtimeClassName", `"gvisor"`},
 		{`pods: {livenessProbe: {failureThreshold: 9}}`, operator, pod + "containers.0.livenessProbe", `{"failureThreshold":9,"httpGet":{"path":"/live","port":"health"}}`},
 		{`pods: {readinessProbe: {timeoutSeconds: 3}}`, auth, pod + "containers.0.readinessProbe", `{"httpGet":{"path":"/ready","port":"health"},"periodSeconds":5,"timeoutSeconds":3}`},
-		{`stunnerGatewayOperator: {log: {level: "all:DEBUG", format: json}}`, operator, pod + "containers.0.args.13", `"--log=all:DEBUG"`},
-		{`stunnerGatewayOperator: {log: {level: "all:DEBUG", format: json}}`, operator, pod + "containers.0.args.14", `"--log-format=json"`},
-		{`stunnerAuthService: {log: {level: "all:DEBUG,rest:TRACE", format: json}}`, auth, pod + "containers.0.args.5", `"--log-level=all:DEBUG,rest:TRACE"`},
+		{`stunnerGatewayOperator: {log: {level: "all:DEBUG", format: json}}`, operator, pod + "containers.0.args", `"--log=all:DEBUG"`},
+		{`stunnerGatewayOperator: {log: {level: "all:DEBUG", format: json}}`, operator, pod + "containers.0.args", `"--log-format=json"`},
+		{`stunnerAuthService: {log: {level: "all:DEBUG,rest:TRACE", format: json}}`, auth, pod + "containers.0.args", `"--log-level=all:DEBUG,rest:TRACE"`},
 
 		// Names and images.
 		{`fullnameOverride: edge`, "Deployment/" + home + "/edge-auth", "spec.selector.matchLabels.app", `"edge-auth"`},
@@ -106,6 +107,9 @@ func TestValues_AreSeenInObjects(t *testing.T) {
 		} else if c.want != "null" {
 			t.Errorf("%s: %s is not there", c.set, c.object)
 			continue
+		}
+		if args, list := fields.([]any); list && !strings.HasPrefix(c.want, "[") && slices.ContainsFunc(args, func(arg any) bool { return fmt.Sprintf("%q", arg) == c.want }) {
+			continue // one of several flags
 		}
 		text, err := json.Marshal(fields)
 		if err != nil {

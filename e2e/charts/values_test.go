@@ -105,6 +105,8 @@ func TestValues_NonsenseIsRefused(t *testing.T) {
 		`stunnerGatewayOperator: {dataplane: {mode: legacy}}`:                                                      "/stunnerGatewayOperator/dataplane/mode",
 		`stunnerGatewayOperator: {deployment: {container: {manager: {image: {digest: latest}}}}}`:                  "/stunnerGatewayOperator/deployment/container/manager/image/digest",
 		`stunnerAuthService: {jwt: {jwksURL: "http://id.example.org/keys"}}`:                                       "/stunnerAuthService/jwt/jwksURL",
+		`stunnerAuthService: {ingress: {enabled: true}}`:                                                           "stunnerAuthService.ingress.enabled:",
+		`stunnerAuthService: {httpRoute: {enabled: true, parentRefs: [{name: web}]}}`:                              "stunnerAuthService.httpRoute.enabled:",
 		`stunnerAuthService: {jwt: {audience: calls}}`:                                                             "stunnerAuthService.jwt.issuer:",
 		`stunnerAuthService: {jwt: {jwksURL: "https://id.example.org/keys"}}`:                                      "stunnerAuthService.jwt.issuer:",
 		`stunnerAuthService: {jwt: {existingSecret: web-app}}`:                                                     "stunnerAuthService.jwt.issuer:",

@@ -213,6 +213,11 @@ ipFamilies:
 {{- if and (not .jwt.issuer) (ne .service.type "ClusterIP") -}}
 {{- fail (printf "stunnerAuthService.service.type: %s lets everybody get credentials from outside of the cluster: say who may ask with stunnerAuthService.jwt, or use ClusterIP" .service.type) -}}
 {{- end -}}
+{{- range list "ingress" "httpRoute" -}}
+{{- if and (not $.jwt.issuer) (index $ .).enabled -}}
+{{- fail (printf "stunnerAuthService.%s.enabled: true lets everybody get credentials from outside of the cluster: say who may ask with stunnerAuthService.jwt" .) -}}
+{{- end -}}
+{{- end -}}
 {{- end }}
 
 {{/* The namespace of the GatewayConfig. The operator must be able to see it. */}}

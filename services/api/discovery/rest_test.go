@@ -3,6 +3,7 @@ package discovery
 import (
 	"context"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,35 +23,36 @@ func TestAConfigThatChangesOftenIsReadSeldom(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		const cost, seconds = 10 * time.Millisecond, 10
-		w, pending, out, read := newWatch("test", "media/a"), newFrames(), make(chan Event), 0
-		w.lookup = func(string) string { read++; time.Sleep(cost); return "3478" }
+		w, pending, out := newWatch("test", "media/a"), newFrames(), make(chan Event)
+		var read atomic.Int64
+		w.lookup = func(string) string { read.Add(1); time.Sleep(cost); return "3478" }
 		go w.readFrom(ctx, pending)
 		go w.run(ctx, out)
-		var heard string
+		var heard atomic.Value
 		go func() {
 			for e := range out {
-				heard = e.Config.Auth.Realm
+				heard.Store(e.Config.Auth.Realm)
 			}
 		}()
 		begun := time.Now()
 		pending.put(costly("first"))
 		time.Sleep(cost + time.Millisecond)
 		synctest.Wait()
-		if heard != "first" {
-			t.Errorf("the first change is not read at once: %q", heard)
+		if heard.Load() != "first" {
+			t.Errorf("the first change is not read at once: %q", heard.Load())
 		}
 		for time.Since(begun) < seconds*time.Second {
 			pending.put(costly(time.Since(begun).String()))
 			time.Sleep(50 * time.Millisecond)
 		}
-		if used := time.Duration(read) * cost; used > seconds*time.Second*26/1000 || read < 10 {
-			t.Errorf("%d frames were read within %d s, which took %v", read, seconds, used)
+		if used := time.Duration(read.Load()) * cost; used > seconds*time.Second*26/1000 || read.Load() < 10 {
+			t.Errorf("%d frames were read within %d s, which took %v", read.Load(), seconds, used)
 		}
 		pending.put(costly("last"))
 		time.Sleep(Rest(cost, readShare) + 2*cost)
 		synctest.Wait()
-		if heard != "last" {
-			t.Errorf("the last change is not read: %q", heard)
+		if heard.Load() != "last" {
+			t.Errorf("the last change is not read: %q", heard.Load())
 		}
 		cancel()
 		synctest.Wait()

@@ -228,8 +228,20 @@ func unsigned(token string) string {
 func TestKeysAreFetchedOnceForAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		first, second := newSigner(t, "first"), newSigner(t, "second")
+		var mu sync.Mutex
 		set, failure := first.set(), error(nil)
-		a := newAsked(t, func() (keySet, error) { time.Sleep(time.Second); return set, failure }, func() (authenticationv1.TokenReviewStatus, error) {
+		published := func() (keySet, error) {
+			time.Sleep(time.Second)
+			mu.Lock()
+			defer mu.Unlock()
+			return set, failure
+		}
+		answers := func(with keySet, err error) {
+			mu.Lock()
+			defer mu.Unlock()
+			set, failure = with, err
+		}
+		a := newAsked(t, published, func() (authenticationv1.TokenReviewStatus, error) {
 			return authenticationv1.TokenReviewStatus{}, errors.New("connection refused")
 		}, relayPod())
 		comes := func(s signer, n int) (good int) {
@@ -257,12 +269,12 @@ func TestKeysAreFetchedOnceForAll(t *testing.T) {
 			{"they come again", func() { time.Sleep(keysPause) }, first, 20, 1},
 			{"a key that is not published", func() {}, second, 0, 2},
 			{"and again", func() {}, second, 0, 2},
-			{"it is published", func() { time.Sleep(keysPause); set = second.set() }, second, 20, 3},
+			{"it is published", func() { time.Sleep(keysPause); answers(second.set(), nil) }, second, 20, 3},
 			{"the old key is not published any more", func() { time.Sleep(keysPause) }, first, 0, 4},
 			{"a while later", func() { time.Sleep(keysEvery) }, second, 20, 5},
-			{"the API server is away", func() { time.Sleep(keysEvery); failure = errors.New("connection refused") }, second, 20, 6},
+			{"the API server is away", func() { time.Sleep(keysEvery); answers(second.set(), errors.New("connection refused")) }, second, 20, 6},
 			{"for long", func() { time.Sleep(keysLast) }, second, 0, 7},
-			{"it is back", func() { time.Sleep(keysPause); failure = nil }, second, 20, 8},
+			{"it is back", func() { time.Sleep(keysPause); answers(second.set(), nil) }, second, 20, 8},
 		} {
 			step.first()
 			if got := comes(step.by, 20); got != step.served {

@@ -131,7 +131,7 @@ func refuseStatus(t *testing.T, u translate.Unit, status any, refusal error, mos
 		}
 		refuses.Store(true)
 	}
-	w.want(u, job{ours: true, status: gwapiv1.GatewayClassStatus{}, uid: "edge", version: "an older one"})
+	w.want(u, job{ours: true, status: status, uid: "edge", version: "an older one"})
 	w.want(u, job{}) // the object is gone
 	before := asked.Load()
 	time.Sleep(time.Hour)

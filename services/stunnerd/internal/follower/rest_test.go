@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,30 +18,29 @@ import (
 func TestAConfigThatChangesOftenIsPutInForceSeldom(t *testing.T) {
 	dir := t.TempDir()
 	const cost, seconds = 20 * time.Millisecond, 20
-	applied, written, last := 0, 0, ""
+	var applied, written atomic.Int64
 	synctest.Test(t, func(t *testing.T) {
 		disk := ""
 		f, h := followWith(t, func(o *Options) {
 			o.Last.Dir = dir
 			o.Applied = func(config.Config) error {
-				applied++
+				applied.Add(1)
 				time.Sleep(cost)
 				if data, err := os.ReadFile(filepath.Join(dir, lastGoodFile)); err == nil && string(data) != disk {
 					disk = string(data)
-					written++
+					written.Add(1)
 				}
 				return nil
 			}
 		})
 		begun := time.Now()
 		for time.Since(begun) < seconds*time.Second {
-			last = fmt.Sprintf("realm-%d.example", time.Since(begun).Milliseconds())
-			e := quiet(t, last)
+			e := quiet(t, fmt.Sprintf("realm-%d.example", time.Since(begun).Milliseconds()))
 			select {
 			case h.events <- e:
 			case <-time.After(50 * time.Millisecond):
 			}
-			if applied == 0 {
+			if applied.Load() == 0 {
 				synctest.Wait()
 				time.Sleep(cost)
 				synctest.Wait()
@@ -49,11 +49,11 @@ func TestAConfigThatChangesOftenIsPutInForceSeldom(t *testing.T) {
 				}
 			}
 		}
-		if used := time.Duration(applied) * cost; used > seconds*time.Second*27/1000 || applied < 10 {
-			t.Errorf("%d configs were put in force within %d s, which took %v", applied, seconds, used)
+		if used := time.Duration(applied.Load()) * cost; used > seconds*time.Second*27/1000 || applied.Load() < 10 {
+			t.Errorf("%d configs were put in force within %d s, which took %v", applied.Load(), seconds, used)
 		}
-		if written == 0 || written > 2*seconds/5+1 {
-			t.Errorf("the disk was written %d times within %d s", written, seconds)
+		if n := written.Load(); n == 0 || n > 2*seconds/5+1 {
+			t.Errorf("the disk was written %d times within %d s", n, seconds)
 		}
 		time.Sleep(discovery.Rest(cost, applyShare))
 		h.events <- quiet(t, "last.example")

@@ -87,7 +87,7 @@ func attachingAttempts() []attempt {
 		},
 		{
 			name:  "the object limits of an own GatewayConfig let a route bring more endpoints than a config holds",
-			apply: flood("there", 16, 7) + "\n---\n" + ownConfig(plain+`, budget: {routes: 1000000, endpointsPerRoute: 1000000, endpoints: 10000000}`) + strings.ReplaceAll(floodRoute("TENANT", "door", 16, 7), "NAME", "way"),
+			apply: flood("there", 16, 7) + "\n---\n" + ownConfig(plain+`, budget: {routes: 10000, endpointsPerRoute: 100000, endpoints: 200000}`) + strings.ReplaceAll(floodRoute("TENANT", "door", 16, 7), "NAME", "way"),
 			told:  map[string]string{"route/way": `=False`},
 		},
 	}

@@ -96,6 +96,9 @@ func TestAListenerThatWaitsHoldsBackItsOwnPortsOnly(t *testing.T) {
 			for _, mixed := range []string{"", "true", "false"} {
 				for _, first := range []bool{false, true} {
 					for _, published := range []bool{false, true} {
+						if mixed != "" && !published {
+							continue // nothing is served yet that could be lost
+						}
 						name := fmt.Sprintf("%s, mixed %q, w first %t, published before %t, then %s", state, mixed, first, published, change)
 						s := newSite(t, mixed, first)
 						if published {

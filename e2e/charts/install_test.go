@@ -219,7 +219,7 @@ func run(t *testing.T, program string, deployment object, health string, more ..
 		if t.Failed() {
 			t.Logf("last words of %s:\n%s", p.Name, strings.Join(p.Tail(30), "\n"))
 		}
-		if err := p.Stop(5 * time.Second); err != nil {
+		if err := p.Stop(15 * time.Second); err != nil { // the auth service serves on for 5 s
 			t.Errorf("stop %s: %v", p.Name, err)
 		}
 	})

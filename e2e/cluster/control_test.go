@@ -253,8 +253,12 @@ func TestAudit(t *testing.T) {
 		if (err == nil) != (code < 400) {
 			t.Fatalf("%s: %v, want code %d", verb, err, code)
 		}
+		path := "/api/v1/namespaces/" + s.namespace + "/configmaps"
+		if verb != "create" {
+			path += "/settings"
+		}
 		want = append(want, cluster.Entry{
-			Verb: verb, User: "admin", Agent: "counted", Resource: "configmaps", Namespace: s.namespace, Name: "settings", Code: code,
+			Verb: verb, User: "admin", Agent: "counted", Resource: "configmaps", Namespace: s.namespace, Name: "settings", Code: code, Path: path,
 		})
 	}
 	_, err := counted.Create(t.Context(), object(t, settings), metav1.CreateOptions{})

@@ -1,6 +1,6 @@
 # Proofs. A suite is a service, or a folder of e2e; each of SUITES must have run at least one test.
 
-SUITES := tools/pack tools/requirements tools/tally dashboards $(filter services/%,$(MODULES)) $(addprefix e2e/,crd cluster kube tenant scale charts scenario faults abuse interop turnprobe browser modules monitoring tilt)
+SUITES := tools/pack tools/requirements tools/tally dashboards $(filter services/%,$(MODULES)) $(addprefix e2e/,crd cluster kube tenant floods auth scale charts scenario faults abuse interop turnprobe browser modules monitoring tilt)
 TALLY   = GOWORK=off go -C .ci/tools run ./tally
 
 # Vetting is done by vet, once: go test would do it over again for each way of compiling, dependencies included.

@@ -50,7 +50,7 @@ func TestReports_ThatFlipAreHeld(t *testing.T) {
 		}
 	}
 	t.Logf("%d flips within %s: %d writes of the status, %.0f translations", flips, during, statuses, translated)
-	if statuses < 1 || statuses > 2 || translated > 20 {
-		t.Errorf("%d flips within %s: %d writes of the status, want 1 or 2; %.0f translations, want at most 20", flips, during, statuses, translated)
+	if statuses < 1 || statuses > 2 || translated > 100 { // nodes that other tests add have the Gateway translated as well
+		t.Errorf("%d flips within %s: %d writes of the status, want 1 or 2; %.0f translations, want at most 100", flips, during, statuses, translated)
 	}
 }

@@ -19,7 +19,7 @@ import (
 // clusterOnly are the metrics of the operator that there are in a cluster only.
 var clusterOnly = []string{
 	telemetry.OperatorWrites, telemetry.OperatorWriteErrors, telemetry.OperatorLeader, telemetry.OperatorDiscoveryStreams, telemetry.OperatorDiscoveryRefused,
-	telemetry.OperatorScalerAnswers,
+	telemetry.OperatorScalerAnswers, telemetry.OperatorTranslationDuration, telemetry.OperatorConfigsMissing,
 }
 
 // silent are the panels without data here, each with the reason. One that has data all the same does not belong here.
@@ -36,6 +36,8 @@ var silent = boards.Silent{
 	"Control plane / Readers of configs":             "counted in a cluster",
 	"Control plane / Readers turned away, by reason": "counted in a cluster",
 	"Control plane / Answers to KEDA, by code":       "KEDA asks in a cluster",
+	"Control plane / Time of one translation":        "measured in a cluster",
+	"Control plane / Configs and problems: B":        "counted in a cluster",
 	"Control plane / Dataplanes by what they run: B": "every dataplane hears its operator",
 }
 

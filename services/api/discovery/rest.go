@@ -2,6 +2,7 @@ package discovery
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 )
@@ -18,11 +19,14 @@ func Rest(took time.Duration, share float64) time.Duration {
 // readShare is the share of a core that a client spends on reading the frames of one config.
 const readShare = 0.025
 
-// frames holds what has arrived of one config and was not read yet: the newest frame, and the first one in case that the newest is no good.
+// maxPending is how many frames of one config are kept until they are read.
+const maxPending = 8
+
+// frames holds what has arrived of one config and was not read yet, the newest frame last: an older one counts if all that are newer are no good.
 type frames struct {
-	mu            sync.Mutex
-	first, newest []byte
-	filled        chan struct{}
+	mu      sync.Mutex
+	pending [][]byte
+	filled  chan struct{}
 }
 
 func newFrames() *frames { return &frames{filled: make(chan struct{}, 1)} }
@@ -30,23 +34,23 @@ func newFrames() *frames { return &frames{filled: make(chan struct{}, 1)} }
 func (f *frames) put(frame []byte) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.first == nil {
-		f.first = f.newest
+	if len(f.pending) == maxPending {
+		f.pending = slices.Delete(f.pending, 0, 1)
 	}
-	f.newest = frame
+	f.pending = append(f.pending, frame)
 	select {
 	case f.filled <- struct{}{}:
 	default:
 	}
 }
 
-// take returns what there is; nil for nothing.
-func (f *frames) take() (first, newest []byte) {
+// take returns what there is and keeps nothing.
+func (f *frames) take() [][]byte {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	first, newest = f.first, f.newest
-	f.first, f.newest = nil, nil
-	return first, newest
+	pending := f.pending
+	f.pending = nil
+	return pending
 }
 
 // readFrom reads frames until ctx ends. It rests after each: of the frames that come meanwhile it reads the newest, and none of the others if that one is good.

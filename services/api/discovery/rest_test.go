@@ -61,26 +61,35 @@ func TestAConfigThatChangesOftenIsReadSeldom(t *testing.T) {
 
 // A good frame is not lost because a bad one follows before it was read, and the bad one is reported.
 func TestABadFrameReplacesNoGoodOne(t *testing.T) {
-	w, pending := newWatch("test", "media/a"), newFrames()
 	good := sample("media/a", "good")
 	bad := good.Clone()
 	bad.Listeners[0].Port = 0
-	for _, c := range []config.Config{good, bad, bad} {
-		pending.put(c.Canonical())
+	for _, arrive := range [][]config.Config{{good, bad, bad}, {bad, good, bad}, {bad, bad, good, bad}} {
+		w, pending := newWatch("test", "media/a"), newFrames()
+		for _, c := range arrive {
+			pending.put(c.Canonical())
+		}
+		w.receiveNewest(pending.take())
+		if e, _ := w.events.pop(); e.Config.Auth.Realm != "good" {
+			t.Errorf("first %+v", e)
+		}
+		if e, _ := w.events.pop(); e.Err == nil || !strings.Contains(e.Err.Error(), "listeners[0].port") {
+			t.Errorf("then %+v", e)
+		}
+		if left := pending.take(); left != nil {
+			t.Error("frames are left")
+		}
+		w.receiveNewest(nil)
+		if _, more := w.events.pop(); more {
+			t.Error("an event of nothing")
+		}
 	}
-	w.receiveNewest(pending.take())
-	if e, _ := w.events.pop(); e.Config.Auth.Realm != "good" {
-		t.Errorf("first %+v", e)
+	full := newFrames()
+	for range 3 * maxPending {
+		full.put(bad.Canonical())
 	}
-	if e, _ := w.events.pop(); e.Err == nil || !strings.Contains(e.Err.Error(), "listeners[0].port") {
-		t.Errorf("then %+v", e)
-	}
-	if first, newest := pending.take(); first != nil || newest != nil {
-		t.Error("frames are left")
-	}
-	w.receiveNewest(nil, nil)
-	if _, more := w.events.pop(); more {
-		t.Error("an event of nothing")
+	if n := len(full.take()); n != maxPending {
+		t.Errorf("%d frames are kept, want %d", n, maxPending)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -57,16 +58,17 @@ func (w *watch) refuse(id string, err error) {
 	w.events.put(errorKey+id, Event{ID: id, Err: fmt.Errorf("%w: from %s: %w", ErrRejected, w.source, err)})
 }
 
-// receiveNewest delivers the newer one of two frames of one config, or both if the newer one is no good.
-func (w *watch) receiveNewest(first, newest []byte) {
-	if newest == nil {
+// receiveNewest delivers the newest good one of the frames of one config, and refuses those that are newer.
+func (w *watch) receiveNewest(frames [][]byte) {
+	for i, frame := range slices.Backward(frames) {
+		c, unknown, err := read(frame, w.lookup)
+		if err != nil && i > 0 {
+			defer w.deliver(c, unknown, "", err)
+			continue
+		}
+		w.deliver(c, unknown, config.RevisionOf(frame), err)
 		return
 	}
-	c, unknown, err := read(newest, w.lookup)
-	if err != nil && first != nil {
-		w.receive(first, config.RevisionOf(first))
-	}
-	w.deliver(c, unknown, config.RevisionOf(newest), err)
 }
 
 // receive delivers a document, unless it says what is known already. Its source calls it by a revision; "" for one that calls it by none.

@@ -43,7 +43,7 @@ var floods = []flood{
 		}
 		return all
 	}},
-	{name: "60 Gateways that use their whole budget", size: 60, objects: func(i int) []string {
+	{name: "60 Gateways that use their whole budget", long: true, size: 60, objects: func(i int) []string {
 		all := []string{gateway("flood", fmt.Sprintf("full-%d", i), `"Same"`)}
 		for r := range 2 {
 			all = append(all, route("flood", fmt.Sprintf("full-%d-%d", i, r), []string{parent("", fmt.Sprintf("full-%d", i))}, wide(1, "wide")...))

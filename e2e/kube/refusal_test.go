@@ -116,6 +116,8 @@ func TestGateway_SaysWhatAWebhookRefuses(t *testing.T) {
 func TestGateway_DoesWithoutExternalIPsThatAreDenied(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
+	s.allow("services", "externalIPs", "['192.0.2.0/24']")
+	s.kubectl("patch", "gatewayconfig", s.name, "-n", s.name, "--type=merge", "-p", `{"spec":{"allowedAddresses":["192.0.2.0/24"]}}`)
 	name := s.name + "-external-ips"
 	s.apply(`
 apiVersion: admissionregistration.k8s.io/v1
@@ -156,6 +158,7 @@ spec: {policyName: ` + name + `, validationActions: [Deny]}
 		}
 		return nil
 	})
+	s.expose("192.0.2.7")
 	s.sees("gateway/front-door", condition("Programmed"), "True")
 	s.kubectl("annotate", "gateway", "front-door", "-n", s.name, "stunner.l7mp.io/disable-external-ips=true")
 	s.await(func(context.Context) error {

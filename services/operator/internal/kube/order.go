@@ -2,7 +2,10 @@ package kube
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -148,10 +151,20 @@ func (w *writer) rests(ctx context.Context, u translate.Unit, wanted resource.Ob
 	return true
 }
 
-// onlyEndpointsDiffer tells whether a Secret has another config than the wanted one, and one that differs in its clusters alone. A cache may hold the hash of
-// the config in its place.
+// onlyEndpointsDiffer tells whether a Secret is as the operator has written it, with another config than the wanted one, and one that differs in its clusters
+// alone.
 func onlyEndpointsDiffer(has, wanted *corev1.Secret) bool {
-	rest := wanted.Annotations[manifest.StandbyRestAnnotation]
-	text := func(s *corev1.Secret) string { return condense(string(s.Data[manifest.StandbyDataKey])) }
-	return rest != "" && has.Annotations[manifest.StandbyRestAnnotation] == rest && text(has) != text(wanted)
+	said := func(s *corev1.Secret, annotation string) string { return s.Annotations[annotation] }
+	rest, sum := said(wanted, manifest.StandbyRestAnnotation), sumOf(has)
+	return said(has, manifest.StandbyRestAnnotation) == rest && said(has, manifest.StandbySumAnnotation) == sum && sumOf(wanted) != sum
+}
+
+// sumOf is the SHA-256 of the packed config in a Secret. A cache may hold the sum in the place of the config.
+func sumOf(s *corev1.Secret) string {
+	data := s.Data[manifest.StandbyDataKey]
+	if sum, condensed := strings.CutPrefix(string(data), condensedPrefix); condensed {
+		return sum
+	}
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:])
 }

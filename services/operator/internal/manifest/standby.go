@@ -1,6 +1,8 @@
 package manifest
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"path"
 	"slices"
 
@@ -27,6 +29,9 @@ const StandbyDataKey = "stunnerd.conf.gz"
 // rolled out.
 const StandbyRestAnnotation = "stunner.l7mp.io/revision-without-clusters"
 
+// StandbySumAnnotation is the SHA-256 of the packed config in such a Secret: another one means that somebody has changed the Secret.
+const StandbySumAnnotation = "stunner.l7mp.io/sha256"
+
 // StandbyName returns the name of the Secret of a Gateway.
 func StandbyName(gateway string) string { return gateway + "-standby" }
 
@@ -37,12 +42,14 @@ func Standby(gateway types.NamespacedName, uid types.UID, c config.Config) *core
 	meta := owner.meta(StandbyName(gateway.Name))
 	fixed := c
 	fixed.Clusters = nil
-	meta.Annotations = map[string]string{StandbyRestAnnotation: config.RevisionOf(fixed.Canonical())}
+	packed := c.Pack()
+	sum := sha256.Sum256(packed)
+	meta.Annotations = map[string]string{StandbyRestAnnotation: config.RevisionOf(fixed.Canonical()), StandbySumAnnotation: hex.EncodeToString(sum[:])}
 	return &corev1.Secret{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
 		ObjectMeta: meta,
 		Type:       StandbyType,
-		Data:       map[string][]byte{StandbyDataKey: c.Pack()},
+		Data:       map[string][]byte{StandbyDataKey: packed},
 	}
 }
 

@@ -32,6 +32,21 @@ type operator struct {
 
 const user = "stunner-operator"
 
+// newCluster starts an API server that ends with the test.
+func newCluster(t *testing.T) *cluster.Cluster {
+	t.Helper()
+	kube, err := cluster.Start(t.Context(), cluster.Options{Still: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := kube.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return kube
+}
+
 // newOperator returns an operator that is not started, and that has the rights of a group.
 func newOperator(t *testing.T, kube *cluster.Cluster, auth, group string) *operator {
 	t.Helper()

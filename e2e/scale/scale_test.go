@@ -45,15 +45,7 @@ const (
 // R-31, L-2: a change among many Gateways costs as much as among few, writes nothing, and reaches its one reader; the start after a kill writes nothing. What is
 // new at a start is written once, Services and workloads before statuses of routes.
 func TestGateways(t *testing.T) {
-	kube, err := cluster.Start(t.Context(), cluster.Options{Still: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := kube.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	kube := newCluster(t)
 	b := &bench{T: t, kube: kube, world: newWorld(t, kube.Admin), operator: newOperator(t, kube, "off", administrators), random: rand.New(rand.NewPCG(seedWorld, 0))}
 
 	b.grow(few)

@@ -23,7 +23,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/cluster"
 	"github.com/stunner-gateway/stunner/e2e/internal/pulse"
 	"github.com/stunner-gateway/stunner/e2e/internal/reader"
 )
@@ -91,15 +90,7 @@ type strict struct {
 
 func newStrict(t *testing.T, group string) *strict {
 	t.Helper()
-	kube, err := cluster.Start(t.Context(), cluster.Options{Still: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := kube.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	kube := newCluster(t)
 	b := &strict{
 		bench: &bench{T: t, kube: kube, world: newWorld(t, kube.Admin), operator: newOperator(t, kube, "strict", group), random: rand.New(rand.NewPCG(seedWorld, 0))},
 		pulse: pulse.Start(), byReview: group == reviewers,

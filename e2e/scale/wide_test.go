@@ -17,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/cluster"
 	"github.com/stunner-gateway/stunner/e2e/internal/reader"
 )
 
@@ -34,15 +33,7 @@ const (
 // its translation too, but watches and caches cost it something besides: what it takes is printed. Its pod gets to run the last change, and a small Gateway
 // does not wait.
 func TestWideGateway(t *testing.T) {
-	kube, err := cluster.Start(t.Context(), cluster.Options{Still: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := kube.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	kube := newCluster(t)
 	o, w := newOperator(t, kube, "off", administrators), newWorld(t, kube.Admin)
 	w.widen()
 	w.grow(1)

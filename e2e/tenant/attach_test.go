@@ -66,7 +66,7 @@ func attachingAttempts() []attempt {
 		},
 		{
 			name:  "a route brings more endpoints to a Gateway for all than a config holds",
-			apply: flood("there", 16, 7) + strings.ReplaceAll(floodRoute("lobby", "lounge", 16, 7), "NAME", "way"),
+			apply: flood("there") + strings.ReplaceAll(floodRoute("lobby", "lounge", 16, 7), "NAME", "way"),
 			told:  map[string]string{"route/way": `=False`},
 			try:   func(n *tenant) { n.must(house.victim.proceeds(n.Context(), "lobby/lounge")) },
 		},
@@ -87,14 +87,14 @@ func attachingAttempts() []attempt {
 		},
 		{
 			name:  "the object limits of an own GatewayConfig let a route bring more endpoints than a config holds",
-			apply: flood("there", 16, 7) + "\n---\n" + ownConfig(plain+`, budget: {routes: 10000, endpointsPerRoute: 100000, endpoints: 200000}`) + strings.ReplaceAll(floodRoute("TENANT", "door", 16, 7), "NAME", "way"),
+			apply: flood("there") + "\n---\n" + ownConfig(plain+`, budget: {routes: 10000, endpointsPerRoute: 100000, endpoints: 200000}`) + strings.ReplaceAll(floodRoute("TENANT", "door", 16, 7), "NAME", "way"),
 			told:  map[string]string{"route/way": `=False`},
 		},
 	}
 }
 
 // flood is a StaticService with 1,024 prefixes.
-func flood(name string, _, _ int) string {
+func flood(name string) string {
 	var prefixes []string
 	for i := range 1024 {
 		prefixes = append(prefixes, fmt.Sprintf("100.64.%d.%d", i/256, i%256))

@@ -35,7 +35,7 @@ func floodAttempts() []attempt {
 	return []attempt{
 		{
 			name:  "routes of a tenant lead to many times more endpoints than a config holds",
-			apply: gateway("") + flood("there", 0, 0),
+			apply: gateway("") + flood("there"),
 			try: func(n *tenant) {
 				n.during(func() {
 					var list []*unstructured.Unstructured

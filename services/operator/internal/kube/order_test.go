@@ -151,6 +151,15 @@ func TestEndpointsInStandbySecretsWait(t *testing.T) {
 		wrote("another realm", 1)
 		time.Sleep(standbyPause)
 		wrote("with the endpoints of then", 0)
+
+		changed := secret()
+		changed.Data[manifest.StandbyDataKey] = []byte("of somebody else")
+		if err := e.client.Update(t.Context(), changed); err != nil {
+			t.Fatal(err)
+		}
+		e.writer.OnUpdate(nil, changed)
+		time.Sleep(time.Second)
+		wrote("a Secret that somebody has changed", 1)
 		ends()
 	})
 }

@@ -59,8 +59,8 @@ func (l *loop) translate(r reading, now time.Time) (t translation, err error) {
 		opt := t.options
 		opt.Published = l.current(key)
 		r := translate.Gateway(t.view, key, opt)
-		if t.gateways = append(t.gateways, r); r.Hold != nil {
-			t.view.Put(r.Hold)
+		if t.gateways = append(t.gateways, r); r.OverBudget != nil {
+			t.view.Put(r.OverBudget)
 		}
 		l.meters.translations.Inc()
 	}
@@ -81,7 +81,7 @@ func (l *loop) apply(v *resource.View, r translate.Result) error {
 		return nil
 	}
 	l.summary.note(key, r.Notes...)
-	if r.Keep {
+	if r.Hold {
 		l.summary.keepObjects = true
 		l.summary.note(key, "config and objects stay as they are: see the conditions")
 		l.resume(key)
@@ -174,7 +174,7 @@ func (l *loop) objection(r translate.Result, old *config.Config, next config.Con
 	if len(l.summary.missing) > 0 {
 		return fmt.Sprintf("config is not published: %s was in force before the operator started and cannot be read now; mend it", l.summary.missing[0])
 	}
-	if listener, served := l.memory.served(name, r.Waiting); served {
+	if listener, served := l.memory.served(name, r.HeldListeners); served {
 		return fmt.Sprintf("config is not published: listener %s was served before the operator started and cannot be now; mend or remove it", listener)
 	}
 	return ""

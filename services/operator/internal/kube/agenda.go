@@ -11,24 +11,24 @@ import (
 type agenda struct {
 	// gateways come first while the operator starts, so that all configs are published as soon as possible; afterwards they take turns with others.
 	gateways, others ring
-	listed           map[translate.Unit]struct{}
+	listed           map[translate.ObjectRef]struct{}
 	turn             bool
 }
 
 func newAgenda() *agenda {
-	return &agenda{gateways: newRing(), others: newRing(), listed: map[translate.Unit]struct{}{}}
+	return &agenda{gateways: newRing(), others: newRing(), listed: map[translate.ObjectRef]struct{}{}}
 }
 
 // add lists units; what is listed already stays where it is. The order of the units makes no difference.
-func (a *agenda) add(units map[translate.Unit]struct{}) {
-	var fresh []translate.Unit
+func (a *agenda) add(units map[translate.ObjectRef]struct{}) {
+	var fresh []translate.ObjectRef
 	for u := range units {
 		if _, known := a.listed[u]; !known {
 			a.listed[u] = struct{}{}
 			fresh = append(fresh, u)
 		}
 	}
-	slices.SortFunc(fresh, translate.Unit.Compare)
+	slices.SortFunc(fresh, translate.ObjectRef.Compare)
 	for _, u := range fresh {
 		if u.Kind == translate.KindGateway {
 			a.gateways.push(u)
@@ -39,7 +39,7 @@ func (a *agenda) add(units map[translate.Unit]struct{}) {
 }
 
 // next takes out the unit whose turn it is; false if there is none.
-func (a *agenda) next(starting bool) (u translate.Unit, ok bool) {
+func (a *agenda) next(starting bool) (u translate.ObjectRef, ok bool) {
 	first, second := &a.gateways, &a.others
 	if a.turn = !a.turn; !starting && a.turn {
 		first, second = second, first
@@ -53,14 +53,14 @@ func (a *agenda) next(starting bool) (u translate.Unit, ok bool) {
 
 // ring is one queue for each namespace.
 type ring struct {
-	queues map[string][]translate.Unit
+	queues map[string][]translate.ObjectRef
 	// turns are the namespaces that have something in their queue, the next one first.
 	turns []string
 }
 
-func newRing() ring { return ring{queues: map[string][]translate.Unit{}} }
+func newRing() ring { return ring{queues: map[string][]translate.ObjectRef{}} }
 
-func (r *ring) push(u translate.Unit) {
+func (r *ring) push(u translate.ObjectRef) {
 	queue := r.queues[u.Namespace]
 	if len(queue) == 0 {
 		r.turns = append(r.turns, u.Namespace)
@@ -68,7 +68,7 @@ func (r *ring) push(u translate.Unit) {
 	r.queues[u.Namespace] = append(queue, u)
 }
 
-func (r *ring) pop() (u translate.Unit, ok bool) {
+func (r *ring) pop() (u translate.ObjectRef, ok bool) {
 	if len(r.turns) == 0 {
 		return u, false
 	}

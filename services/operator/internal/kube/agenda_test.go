@@ -9,14 +9,14 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-func unitIn(kind, namespace string, n int) translate.Unit {
-	return translate.Unit{Kind: kind, NamespacedName: types.NamespacedName{Namespace: namespace, Name: fmt.Sprint("n", n)}}
+func unitIn(kind, namespace string, n int) translate.ObjectRef {
+	return translate.ObjectRef{Kind: kind, NamespacedName: types.NamespacedName{Namespace: namespace, Name: fmt.Sprint("n", n)}}
 }
 
 // Whoever changes a thousand objects delays the change of another namespace by no more than one translation of each kind.
 func TestNamespacesTakeTurns(t *testing.T) {
 	a := newAgenda()
-	flood := map[translate.Unit]struct{}{}
+	flood := map[translate.ObjectRef]struct{}{}
 	for i := range 1000 {
 		flood[unitIn(translate.KindGateway, "flood", i)] = struct{}{}
 		flood[unitIn(translate.KindRoute, "flood", i)] = struct{}{}
@@ -24,8 +24,8 @@ func TestNamespacesTakeTurns(t *testing.T) {
 	a.add(flood)
 	a.next(false)
 	good := unitIn(translate.KindGateway, "good", 0)
-	a.add(map[translate.Unit]struct{}{good: {}})
-	a.add(map[translate.Unit]struct{}{good: {}}) // again, before its turn
+	a.add(map[translate.ObjectRef]struct{}{good: {}})
+	a.add(map[translate.ObjectRef]struct{}{good: {}}) // again, before its turn
 	seen := 0
 	for i := 0; ; i++ {
 		u, ok := a.next(false)
@@ -46,7 +46,7 @@ func TestNamespacesTakeTurns(t *testing.T) {
 // While the operator starts all Gateways come before anything else: they are what calls depend on, and they say which routes wait.
 func TestGatewaysComeFirstAtTheStart(t *testing.T) {
 	a := newAgenda()
-	all := map[translate.Unit]struct{}{}
+	all := map[translate.ObjectRef]struct{}{}
 	for i := range 10 {
 		all[unitIn(translate.KindRoute, fmt.Sprint("ns", i), i)] = struct{}{}
 		all[unitIn(translate.KindGateway, fmt.Sprint("ns", i), i)] = struct{}{}

@@ -145,7 +145,7 @@ func TestTheLoopKnowsThePodsOfAGateway(t *testing.T) {
 		{"without it", change{object: slice("edge-tcp"), gone: true}, "a b"},
 		{"without the first Service", change{object: service("edge", "Gateway"), gone: true}, ""},
 	} {
-		l.note(step.change, map[translate.Unit]struct{}{})
+		l.note(step.change, map[translate.ObjectRef]struct{}{})
 		if got := strings.Join(l.fleets.crews[types.NamespacedName{Namespace: "media", Name: "edge"}].ready, " "); got != step.want {
 			t.Errorf("%s: %q, want %q", step.name, got, step.want)
 		}

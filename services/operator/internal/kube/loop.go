@@ -42,20 +42,20 @@ type loop struct {
 	view *resource.View
 	// agenda is what is to be translated, first what was there at the start and has not been translated yet; nil before the start.
 	agenda    *agenda
-	first     map[translate.Unit]struct{}
+	first     map[translate.ObjectRef]struct{}
 	ledger    *ledger
-	readers   resource.Readers[translate.Unit]
+	readers   resource.Readers[translate.ObjectRef]
 	published map[types.NamespacedName]config.Config
 	// missing are Gateways that somebody has served, and of which nothing is published.
 	missing map[types.NamespacedName]struct{}
 	// waiting are the units that were told of a Secret that is still being fetched.
-	waiting map[types.NamespacedName]map[translate.Unit]struct{}
+	waiting map[types.NamespacedName]map[translate.ObjectRef]struct{}
 	// tried are the Secrets that have been asked for at least once.
 	tried map[types.NamespacedName]bool
 
 	pacer pacer
 	// since is time.Since but in tests.
-	since func(u translate.Unit, begun time.Time) time.Duration
+	since func(u translate.ObjectRef, begun time.Time) time.Duration
 
 	tasks *tasks
 	// ready is when everything that was there at the start is published; lack is what keeps it from being read, if something does.
@@ -71,8 +71,8 @@ func newLoop(o translate.Options, server *discovery.Server, m *meters, ts *tasks
 	return &loop{
 		options: o, server: server, inbox: in, fleets: newFleets(census.New(log), in), nodes: newNodes(server.SetNode, log), meters: m, tasks: ts, log: log,
 		view: resource.NewView(nil), agenda: newAgenda(), ledger: newLedger(0), published: map[types.NamespacedName]config.Config{}, missing: map[types.NamespacedName]struct{}{},
-		waiting: map[types.NamespacedName]map[translate.Unit]struct{}{}, tried: map[types.NamespacedName]bool{}, known: make(chan struct{}),
-		pacer: newPacer(), since: func(_ translate.Unit, begun time.Time) time.Duration { return time.Since(begun) },
+		waiting: map[types.NamespacedName]map[translate.ObjectRef]struct{}{}, tried: map[types.NamespacedName]bool{}, known: make(chan struct{}),
+		pacer: newPacer(), since: func(_ translate.ObjectRef, begun time.Time) time.Duration { return time.Since(begun) },
 	}
 }
 
@@ -117,7 +117,7 @@ func (l *loop) take(changes []change, t *task) {
 // hear takes changes in and lists whom they concern.
 func (l *loop) hear(changes []change, t *task) {
 	t.begin()
-	concerned := map[translate.Unit]struct{}{}
+	concerned := map[translate.ObjectRef]struct{}{}
 	for _, c := range changes {
 		l.readers.Of(l.note(c, concerned), concerned)
 	}
@@ -148,15 +148,15 @@ func (l *loop) work(t *task) bool {
 }
 
 // note puts a change into the view and returns the facts that it changes. A unit that is new has been told nothing yet: it concerns itself.
-func (l *loop) note(c change, concerned map[translate.Unit]struct{}) resource.Facts {
+func (l *loop) note(c change, concerned map[translate.ObjectRef]struct{}) resource.Facts {
 	if m, ok := c.object.(*metav1.PartialObjectMetadata); ok {
 		return l.noteSecret(resource.KeyOf(m), m.ResourceVersion, c.gone)
 	}
-	if u, ok := translate.UnitOf(c.object); ok && !c.gone {
+	if u, ok := translate.RefOf(c.object); ok && !c.gone {
 		if !l.readers.Knows(u) {
 			concerned[u] = struct{}{}
 		}
-		return l.putUnit(u, c.object)
+		return l.putObject(u, c.object)
 	}
 	if s, ok := c.object.(*corev1.Secret); ok {
 		key := resource.KeyOf(s)
@@ -195,8 +195,8 @@ func (l *loop) put(c change) resource.Facts {
 	return l.view.Put(c.object)
 }
 
-// putUnit takes the new form of a unit. When it differs in nothing that counts, what was wanted of the form before is wanted of this one.
-func (l *loop) putUnit(u translate.Unit, o resource.Object) resource.Facts {
+// putObject takes the new form of a unit. When it differs in nothing that counts, what was wanted of the form before is wanted of this one.
+func (l *loop) putObject(u translate.ObjectRef, o resource.Object) resource.Facts {
 	before := u.Object(l.view)
 	changed := l.view.Put(o)
 	if before != nil && len(changed) == 0 {
@@ -219,7 +219,7 @@ func (l *loop) noteSecret(key types.NamespacedName, version string, gone bool) r
 
 // translate translates one unit and passes on what came of it. While a Secret that it was told of is being fetched nothing is passed on: it
 // would look as if the Secret did not exist. It reports whether the result is passed on.
-func (l *loop) translate(u translate.Unit) (complete bool) {
+func (l *loop) translate(u translate.ObjectRef) (complete bool) {
 	told := resource.Facts{}
 	opt := l.options
 	opt.Now = metav1.Now()
@@ -241,7 +241,7 @@ func (l *loop) translate(u translate.Unit) (complete bool) {
 		}
 		complete = false
 		if l.waiting[key] == nil {
-			l.waiting[key] = map[translate.Unit]struct{}{}
+			l.waiting[key] = map[translate.ObjectRef]struct{}{}
 		}
 		l.waiting[key][u] = struct{}{}
 	}
@@ -265,31 +265,31 @@ func (l *loop) translate(u translate.Unit) (complete bool) {
 // share notes what a Gateway has of what all share, and lists whom that concerns: routes that wait or wait no longer, and Gateways that have to give
 // something back or can have more.
 func (l *loop) share(key types.NamespacedName, r *translate.Result, room translate.Room) {
-	concerned := map[translate.Unit]struct{}{}
-	hold, gateways := r.Hold, []types.NamespacedName(nil)
+	concerned := map[translate.ObjectRef]struct{}{}
+	hold, gateways := r.OverBudget, []types.NamespacedName(nil)
 	if gw := l.view.Gateway(key); gw == nil || hold == nil {
 		gateways = l.ledger.forget(key)
-		hold = &resource.Hold{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
+		hold = &resource.OverBudget{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
 	} else {
 		gateways = l.ledger.note(key, entry{created: gw.CreationTimestamp.Time, demand: r.Demand, room: room})
 	}
 	l.readers.Of(l.view.Put(hold), concerned)
 	for _, other := range gateways {
-		concerned[translate.Unit{Kind: translate.KindGateway, NamespacedName: other}] = struct{}{}
+		concerned[translate.ObjectRef{Kind: translate.KindGateway, NamespacedName: other}] = struct{}{}
 	}
 	l.agenda.add(concerned)
 }
 
 // jobOf is what the writer has to do for a unit. A Gateway that was ours and was given to another controller needs our objects no longer; one
 // that never was ours is not looked at.
-func (l *loop) jobOf(u translate.Unit, out translate.Outcome, givenAway bool) job {
+func (l *loop) jobOf(u translate.ObjectRef, out translate.Outcome, givenAway bool) job {
 	j := job{ours: out.Ours, status: out.Status, complete: givenAway}
 	if out.Gateway != nil {
 		j.notes = out.Gateway.Notes
 	}
 	switch r := out.Gateway; {
 	case r == nil || !out.Ours:
-	case !r.Keep && l.current(u.NamespacedName) != nil:
+	case !r.Hold && l.current(u.NamespacedName) != nil:
 		j.objects, j.complete = r.ObjectsWith(l.current(u.NamespacedName)), true
 		j.keepReplicas = r.KeepReplicas
 		if r.Managed() {
@@ -308,7 +308,7 @@ func (l *loop) serve(key types.NamespacedName, r *translate.Result) (givenAway b
 	switch {
 	case !r.Ours && (gw == nil || l.view.Class(string(gw.Spec.GatewayClassName)) != nil):
 		return l.withdraw(key) && gw != nil
-	case r.Ours && !r.Keep:
+	case r.Ours && !r.Hold:
 		l.publish(key, r)
 	}
 	return false
@@ -341,7 +341,7 @@ func (l *loop) withdraw(key types.NamespacedName) bool {
 func (l *loop) publish(key types.NamespacedName, r *translate.Result) {
 	next := r.Config
 	if l.current(key) == nil {
-		for _, listener := range r.Waiting {
+		for _, listener := range r.HeldListeners {
 			if slices.Contains(l.shown(key), listener) {
 				l.log.Warn("publish no config: a listener that was served cannot be now", "gateway", key, "listener", listener)
 				return

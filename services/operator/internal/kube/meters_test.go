@@ -22,15 +22,15 @@ import (
 // Objects are counted, not conditions, and those that are gone or mended are not.
 func TestObjectsWithAProblemAreCounted(t *testing.T) {
 	w := newWriter(nil, nil, nil, newInbox(), newMeters(), nil, slog.New(slog.DiscardHandler))
-	unit := func(name string) translate.Unit {
-		return translate.Unit{Kind: translate.KindStaticService, NamespacedName: types.NamespacedName{Namespace: "media", Name: name}}
+	unit := func(name string) translate.ObjectRef {
+		return translate.ObjectRef{Kind: translate.KindStaticService, NamespacedName: types.NamespacedName{Namespace: "media", Name: name}}
 	}
 	saying := func(accepted metav1.ConditionStatus) job {
 		return job{ours: true, status: stunnerv1.Status{Conditions: []metav1.Condition{{Type: "Accepted", Status: accepted}, {Type: "ResolvedRefs", Status: accepted}}}}
 	}
 	for _, c := range []struct {
 		name string
-		unit translate.Unit
+		unit translate.ObjectRef
 		job  job
 		want int
 	}{
@@ -61,7 +61,7 @@ func TestWritesThatFailAreCounted(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		w := newWriter(c, c, s, newInbox(), newMeters(), &tasks{}, slog.New(slog.DiscardHandler))
-		w.want(translate.Unit{Kind: translate.KindStaticService}, job{ours: true, status: stunnerv1.Status{}})
+		w.want(translate.ObjectRef{Kind: translate.KindStaticService}, job{ours: true, status: stunnerv1.Status{}})
 		go w.lead(ctx)
 		time.Sleep(time.Minute)
 		if n := testutil.ToFloat64(w.meters.failures); n < 2 {

@@ -97,7 +97,7 @@ func TestTwoRoutesOfOneNameAtEveryStart(t *testing.T) {
 			t.Errorf("clusters %+v", c.Clusters)
 		}
 		for spelling, want := range map[string]metav1.ConditionStatus{stunnerv1.GroupName: metav1.ConditionTrue, gwapiv1.GroupName: metav1.ConditionFalse} {
-			u := translate.Unit{Kind: translate.KindRoute, NamespacedName: fleetKey}
+			u := translate.ObjectRef{Kind: translate.KindRoute, NamespacedName: fleetKey}
 			u.Spelling.Group, u.Spelling.Version = spelling, "v1"
 			status, _ := l.writer.jobs[u].status.(gwapiv1.RouteStatus)
 			if len(status.Parents) != 1 || status.Parents[0].Conditions[0].Status != want {

@@ -49,14 +49,14 @@ type progress struct {
 }
 
 // newQueue returns the units to compare with the cluster.
-func newQueue() priorityqueue.PriorityQueue[translate.Unit] {
-	return priorityqueue.New("writes", func(o *priorityqueue.Opts[translate.Unit]) {
-		o.RateLimiter = workqueue.NewTypedItemExponentialFailureRateLimiter[translate.Unit](100*time.Millisecond, 30*time.Second)
+func newQueue() priorityqueue.PriorityQueue[translate.ObjectRef] {
+	return priorityqueue.New("writes", func(o *priorityqueue.Opts[translate.ObjectRef]) {
+		o.RateLimiter = workqueue.NewTypedItemExponentialFailureRateLimiter[translate.ObjectRef](100*time.Millisecond, 30*time.Second)
 	})
 }
 
 // look has a unit compared with the cluster. It needs the lock.
-func (w *writer) look(u translate.Unit) {
+func (w *writer) look(u translate.ObjectRef) {
 	if w.queue == nil {
 		return
 	}
@@ -68,12 +68,12 @@ func (w *writer) look(u translate.Unit) {
 }
 
 // begins tells whether a unit has objects that make calls possible.
-func (j job) begins(u translate.Unit) bool {
+func (j job) begins(u translate.ObjectRef) bool {
 	return u.Kind == translate.KindGateway && j.ours && j.complete
 }
 
 // step does the next step for a unit, and returns after which time there is another one.
-func (w *writer) step(ctx context.Context, u translate.Unit) (wait time.Duration, err error) {
+func (w *writer) step(ctx context.Context, u translate.ObjectRef) (wait time.Duration, err error) {
 	w.mu.Lock()
 	j, p := w.jobs[u], w.progress[u]
 	w.mu.Unlock()
@@ -100,7 +100,7 @@ func (w *writer) step(ctx context.Context, u translate.Unit) (wait time.Duration
 
 // begin makes the Services and workloads of a Gateway that are missing, and reports whether it has made any. What the API server refuses is for the second
 // step to tell.
-func (w *writer) begin(ctx context.Context, u translate.Unit, j job) (made bool) {
+func (w *writer) begin(ctx context.Context, u translate.ObjectRef, j job) (made bool) {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
 	if w.ends(ctx, u.Namespace) {
@@ -120,7 +120,7 @@ func (w *writer) begin(ctx context.Context, u translate.Unit, j job) (made bool)
 }
 
 // lookLater has the endpoints in the Secret of a Gateway written in a while, however often it is called until then. It needs the lock.
-func (w *writer) lookLater(u translate.Unit) {
+func (w *writer) lookLater(u translate.ObjectRef) {
 	p := w.progress[u]
 	if w.queue == nil || !p.standby.IsZero() {
 		return
@@ -132,7 +132,7 @@ func (w *writer) lookLater(u translate.Unit) {
 }
 
 // rests tells whether a Secret with which pods start stays as it is for now: it differs from the wanted one in endpoints only, and those are not due.
-func (w *writer) rests(ctx context.Context, u translate.Unit, wanted resource.Object) bool {
+func (w *writer) rests(ctx context.Context, u translate.ObjectRef, wanted resource.Object) bool {
 	next, ok := wanted.(*corev1.Secret)
 	if !ok {
 		return false

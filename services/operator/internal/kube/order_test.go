@@ -41,7 +41,7 @@ func (e *edge) wantsOf(name string, objects int) {
 		&corev1.Service{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Service"}, ObjectMeta: meta()},
 		&appsv1.Deployment{TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"}, ObjectMeta: meta()},
 	}
-	e.writer.want(translate.Unit{Kind: translate.KindGateway, NamespacedName: key}, job{
+	e.writer.want(translate.ObjectRef{Kind: translate.KindGateway, NamespacedName: key}, job{
 		ours: true, complete: true, uid: types.UID(name), objects: all[:objects], standby: new(published()),
 	})
 }

@@ -10,16 +10,16 @@ import (
 const (
 	// unitShare is the share of a core that the translation of one unit takes, however often something changes that concerns it.
 	unitShare = 0.05
-	// smallUnit is the time that a translation may take for which there is no rest.
-	smallUnit = 2 * time.Millisecond
+	// smallTranslation is the time that a translation may take for which there is no rest.
+	smallTranslation = 2 * time.Millisecond
 )
 
 // pacer lets units whose translation takes long rest after each one. The first change is translated at once, and all that come during the rest
 // together at its end. Other units do not wait for them.
 type pacer struct {
-	paces map[translate.Unit]pace
+	paces map[translate.ObjectRef]pace
 	// late are the units that wait for the end of their rest.
-	late map[translate.Unit]struct{}
+	late map[translate.ObjectRef]struct{}
 }
 
 // pace is how long the last translation of a unit took, and when the next one may be.
@@ -29,11 +29,11 @@ type pace struct {
 }
 
 func newPacer() pacer {
-	return pacer{paces: map[translate.Unit]pace{}, late: map[translate.Unit]struct{}{}}
+	return pacer{paces: map[translate.ObjectRef]pace{}, late: map[translate.ObjectRef]struct{}{}}
 }
 
 // allows tells whether a unit may be translated now. One that may not is late.
-func (p pacer) allows(u translate.Unit, now time.Time) bool {
+func (p pacer) allows(u translate.ObjectRef, now time.Time) bool {
 	if now.Before(p.paces[u].next) {
 		p.late[u] = struct{}{}
 		return false
@@ -44,27 +44,27 @@ func (p pacer) allows(u translate.Unit, now time.Time) bool {
 
 // translated notes how long a translation took that has just ended. A process that stands still for a moment makes one of them seem long: the shorter one
 // of the last two counts.
-func (p pacer) translated(u translate.Unit, took time.Duration, now time.Time) {
+func (p pacer) translated(u translate.ObjectRef, took time.Duration, now time.Time) {
 	cost := min(took, p.paces[u].took)
-	if took < smallUnit {
+	if took < smallTranslation {
 		delete(p.paces, u)
 		return
 	}
 	next := pace{took: took}
-	if cost >= smallUnit {
+	if cost >= smallTranslation {
 		next.next = now.Add(discovery.Rest(cost, unitShare))
 	}
 	p.paces[u] = next
 }
 
 // forget forgets a unit that is gone.
-func (p pacer) forget(u translate.Unit) {
+func (p pacer) forget(u translate.ObjectRef) {
 	delete(p.paces, u)
 	delete(p.late, u)
 }
 
 // due adds the units whose rest is over.
-func (p pacer) due(concerned map[translate.Unit]struct{}, now time.Time) {
+func (p pacer) due(concerned map[translate.ObjectRef]struct{}, now time.Time) {
 	for u := range p.late {
 		if !now.Before(p.paces[u].next) {
 			concerned[u] = struct{}{}

@@ -68,7 +68,7 @@ func TestAWideGatewayRestsAndASmallOneDoesNotWait(t *testing.T) {
 		l, ts := pacedLoop("wide", "small"), &tasks{}
 		defer l.secrets.queue.ShutDown()
 		var wide []time.Time
-		l.since = func(u translate.Unit, begun time.Time) time.Duration {
+		l.since = func(u translate.ObjectRef, begun time.Time) time.Duration {
 			if u.Kind != translate.KindGateway || u.Name != "wide" {
 				return time.Millisecond
 			}
@@ -132,7 +132,7 @@ func TestAWideGatewayRestsAndASmallOneDoesNotWait(t *testing.T) {
 
 // A process that stands still during one translation delays nothing, and neither does a small translation.
 func TestOneSlowTranslationIsNoReasonToRest(t *testing.T) {
-	u, now := translate.Unit{Kind: translate.KindGateway}, time.Unix(1_000, 0)
+	u, now := translate.ObjectRef{Kind: translate.KindGateway}, time.Unix(1_000, 0)
 	for _, c := range []struct {
 		name string
 		took []time.Duration

@@ -88,7 +88,7 @@ func (r refusals) state() resource.RefusalState {
 }
 
 // remember tells the loop of refusals, or that there are none any more, if that is news. It needs the lock.
-func (w *writer) remember(u translate.Unit, r refusals) (news bool) {
+func (w *writer) remember(u translate.ObjectRef, r refusals) (news bool) {
 	old := w.refusals[u]
 	if r.serving.isLike(old.serving) {
 		r.serving = old.serving

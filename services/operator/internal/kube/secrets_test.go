@@ -24,12 +24,12 @@ func TestSecretThatIsMadeAnewWhileItIsFetched(t *testing.T) {
 	}
 	l.noteSecret(key, "1", true)
 	l.noteSecret(key, "2", false)
-	l.note(missing, map[translate.Unit]struct{}{})
+	l.note(missing, map[translate.ObjectRef]struct{}{})
 	if l.secrets.want(key) {
 		t.Error("it is there, and is taken for one that is not")
 	}
 	l.noteSecret(key, "2", true)
-	l.note(missing, map[translate.Unit]struct{}{})
+	l.note(missing, map[translate.ObjectRef]struct{}{})
 	if !l.secrets.want(key) {
 		t.Error("it is gone, and is waited for")
 	}

@@ -43,14 +43,14 @@ var answers = map[string]struct {
 }
 
 // units are an object of every kind that has a status of ours, with what is to stand there.
-func units() map[translate.Unit]any {
-	all := map[translate.Unit]any{}
+func units() map[translate.ObjectRef]any {
+	all := map[translate.ObjectRef]any{}
 	conditions := []metav1.Condition{{Type: condition.Accepted, Status: metav1.ConditionTrue, Reason: "Accepted", LastTransitionTime: metav1.Unix(1, 0)}}
 	for _, k := range read() {
 		for _, o := range k.spellings {
 			o.SetNamespace(fleetKey.Namespace)
 			o.SetName(fleetKey.Name)
-			u, ok := translate.UnitOf(o)
+			u, ok := translate.RefOf(o)
 			switch {
 			case !ok:
 				continue
@@ -84,7 +84,7 @@ func TestAStatusThatIsRefusedIsNotWrittenWithoutEnd(t *testing.T) {
 	}
 }
 
-func refuseStatus(t *testing.T, u translate.Unit, status any, refusal error, most int64) {
+func refuseStatus(t *testing.T, u translate.ObjectRef, status any, refusal error, most int64) {
 	s, err := scheme()
 	if err != nil {
 		t.Fatal(err)

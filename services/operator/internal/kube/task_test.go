@@ -23,7 +23,7 @@ import (
 // A task that hangs makes the process unfit within ten seconds, and after a minute hopeless; one that waits for something to do never does.
 func TestFit_NoticesWhatHangs(t *testing.T) {
 	key := types.NamespacedName{Namespace: "media", Name: "edge"}
-	unit := translate.Unit{Kind: translate.KindGateway, NamespacedName: key}
+	unit := translate.ObjectRef{Kind: translate.KindGateway, NamespacedName: key}
 	for name, start := range map[string]func(ctx context.Context, l *loop){
 		"translation": func(ctx context.Context, l *loop) {
 			gateway := &gwapiv1.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}

@@ -21,7 +21,7 @@ func TestWantLooksAtWhatIsNew(t *testing.T) {
 	w := newWriter(nil, nil, nil, newInbox(), newMeters(), nil, slog.New(slog.DiscardHandler))
 	w.queue = newQueue()
 	defer w.queue.ShutDown()
-	unit := translate.Unit{Kind: translate.KindGateway, NamespacedName: types.NamespacedName{Namespace: "media", Name: "edge"}}
+	unit := translate.ObjectRef{Kind: translate.KindGateway, NamespacedName: types.NamespacedName{Namespace: "media", Name: "edge"}}
 	saying := func(reason, version string) job {
 		conditions := []metav1.Condition{{Type: "Accepted", Status: metav1.ConditionTrue, Reason: reason}}
 		return job{ours: true, status: gwapiv1.GatewayStatus{Conditions: conditions}, version: version}
@@ -56,7 +56,7 @@ func TestWantWritesTheStandbyConfigOnceInAWhile(t *testing.T) {
 		w := newWriter(nil, nil, nil, newInbox(), newMeters(), nil, slog.New(slog.DiscardHandler))
 		w.queue = newQueue()
 		defer w.queue.ShutDown()
-		unit := translate.Unit{Kind: translate.KindGateway, NamespacedName: types.NamespacedName{Namespace: "media", Name: "edge"}}
+		unit := translate.ObjectRef{Kind: translate.KindGateway, NamespacedName: types.NamespacedName{Namespace: "media", Name: "edge"}}
 		with := func(endpoint, secret string, made ...resource.Object) job {
 			return job{ours: true, uid: "a", objects: made, complete: true, standby: &config.Config{
 				Auth: config.Auth{Type: config.AuthType(secret)}, Clusters: []config.Cluster{{Endpoints: []string{endpoint}}},
@@ -97,7 +97,7 @@ func TestWantWritesTheStandbyConfigOnceInAWhile(t *testing.T) {
 // gone are not wanted for another one of its name.
 func TestWantKeepsTheObjectsOfAGatewayThatIsWrong(t *testing.T) {
 	w := newWriter(nil, nil, nil, newInbox(), newMeters(), nil, slog.New(slog.DiscardHandler))
-	unit := translate.Unit{Kind: translate.KindGateway, NamespacedName: types.NamespacedName{Namespace: "media", Name: "edge"}}
+	unit := translate.ObjectRef{Kind: translate.KindGateway, NamespacedName: types.NamespacedName{Namespace: "media", Name: "edge"}}
 	made := []resource.Object{&corev1.Service{}}
 	for _, c := range []struct {
 		name string

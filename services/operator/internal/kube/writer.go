@@ -55,7 +55,7 @@ type job struct {
 }
 
 // all are the objects of a Gateway, the Secret with which its pods start among them.
-func (j job) all(u translate.Unit) []resource.Object {
+func (j job) all(u translate.ObjectRef) []resource.Object {
 	if j.standby == nil {
 		return j.objects
 	}
@@ -90,25 +90,25 @@ type writer struct {
 	log   *slog.Logger
 
 	mu       sync.Mutex
-	jobs     map[translate.Unit]job
-	refusals map[translate.Unit]refusals
+	jobs     map[translate.ObjectRef]job
+	refusals map[translate.ObjectRef]refusals
 	// scaling reads and writes the kinds of KEDA; nil while they are not known, or what there is of them is not.
 	scaling client.Client
 	// queue is there while this process leads, and progress is what it has come to since.
-	queue    priorityqueue.PriorityQueue[translate.Unit]
-	progress map[translate.Unit]progress
+	queue    priorityqueue.PriorityQueue[translate.ObjectRef]
+	progress map[translate.ObjectRef]progress
 }
 
 // newWriter returns a writer that compares with what c reads from a cache. What it has to know exactly it reads from direct.
 func newWriter(c, direct client.Client, s *runtime.Scheme, in *inbox, m *meters, ts *tasks, log *slog.Logger) *writer {
 	return &writer{
-		client: c, direct: direct, scheme: s, inbox: in, meters: m, tasks: ts, log: log, jobs: map[translate.Unit]job{}, refusals: map[translate.Unit]refusals{},
-		progress: map[translate.Unit]progress{},
+		client: c, direct: direct, scheme: s, inbox: in, meters: m, tasks: ts, log: log, jobs: map[translate.ObjectRef]job{}, refusals: map[translate.ObjectRef]refusals{},
+		progress: map[translate.ObjectRef]progress{},
 	}
 }
 
 // want takes over what a unit should be from now on. A unit that is gone takes its objects along by itself: they are owned by it.
-func (w *writer) want(u translate.Unit, j job) {
+func (w *writer) want(u translate.ObjectRef, j job) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if before := w.jobs[u]; before.givenAway() && !j.ours && j.uid == before.uid {
@@ -152,7 +152,7 @@ func (w *writer) unhappy() (n int) {
 }
 
 // sameAs takes over that an object has a new version which says the same.
-func (w *writer) sameAs(u translate.Unit, before, now string) {
+func (w *writer) sameAs(u translate.ObjectRef, before, now string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if j, ok := w.jobs[u]; ok && j.version == before {
@@ -191,7 +191,7 @@ const workers = 4
 func (w *writer) lead(ctx context.Context) {
 	queue := newQueue()
 	w.mu.Lock()
-	w.queue, w.progress = queue, map[translate.Unit]progress{}
+	w.queue, w.progress = queue, map[translate.ObjectRef]progress{}
 	for u, j := range w.jobs {
 		if j.givenAway() { // long ago, maybe: what it has by now may be somebody else's
 			delete(w.jobs, u)
@@ -217,7 +217,7 @@ func (w *writer) lead(ctx context.Context) {
 	}
 }
 
-func (w *writer) work(ctx context.Context, queue priorityqueue.PriorityQueue[translate.Unit], t *task) {
+func (w *writer) work(ctx context.Context, queue priorityqueue.PriorityQueue[translate.ObjectRef], t *task) {
 	for {
 		u, down := queue.Get()
 		if down {
@@ -246,7 +246,7 @@ const (
 )
 
 // again has a unit written again in a while, because writing it has failed.
-func (w *writer) again(queue priorityqueue.PriorityQueue[translate.Unit], u translate.Unit, err error) {
+func (w *writer) again(queue priorityqueue.PriorityQueue[translate.ObjectRef], u translate.ObjectRef, err error) {
 	if !apierrors.IsConflict(err) { // the cache was behind; it will not be for long
 		w.log.Warn("write, to be tried again", "unit", u.String(), "error", err)
 		w.meters.failures.Inc()
@@ -260,7 +260,7 @@ func (w *writer) again(queue priorityqueue.PriorityQueue[translate.Unit], u tran
 
 // write brings one unit up to date: objects first, the status that speaks of them last. What has no time any more is done next time: what has
 // been written by then is not written again.
-func (w *writer) write(ctx context.Context, u translate.Unit) error {
+func (w *writer) write(ctx context.Context, u translate.ObjectRef) error {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
 	w.mu.Lock()
@@ -280,7 +280,7 @@ func (w *writer) write(ctx context.Context, u translate.Unit) error {
 }
 
 // leave forgets a Gateway that was given away. What is made for it from now on has the same labels and the same owner, and is not ours.
-func (w *writer) leave(u translate.Unit, j job) {
+func (w *writer) leave(u translate.ObjectRef, j job) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if now := w.jobs[u]; now.givenAway() && now.uid == j.uid {
@@ -296,7 +296,7 @@ func (w *writer) ends(ctx context.Context, namespace string) bool {
 }
 
 // writeObjects brings the objects of a unit up to date, and reports whether the loop was told that one of them is refused.
-func (w *writer) writeObjects(ctx context.Context, u translate.Unit, j job) (err error, told bool) {
+func (w *writer) writeObjects(ctx context.Context, u translate.ObjectRef, j job) (err error, told bool) {
 	if !j.complete {
 		return w.restore(ctx, u.NamespacedName, j.skeleton), false
 	}
@@ -545,7 +545,7 @@ func (w *writer) listOf(gvk schema.GroupVersionKind) (client.ObjectList, error) 
 }
 
 // ownerOf is the Gateway that an object belongs to. Labels are no proof: people copy and remove them.
-func ownerOf(o client.Object) (u translate.Unit, ok bool) {
+func ownerOf(o client.Object) (u translate.ObjectRef, ok bool) {
 	for _, owner := range o.GetOwnerReferences() {
 		if owner.Kind == translate.KindGateway && strings.HasPrefix(owner.APIVersion, gwapiv1.GroupName+"/") {
 			u.Kind, u.Namespace, u.Name = translate.KindGateway, o.GetNamespace(), owner.Name
@@ -557,7 +557,7 @@ func ownerOf(o client.Object) (u translate.Unit, ok bool) {
 
 // writeStatus writes the status of a unit if the cluster has another one. A status holds what other controllers say as well: of an object
 // that has changed since the translation nothing is written, there or at the API server. The translation that knows of the change is on its way.
-func (w *writer) writeStatus(ctx context.Context, u translate.Unit, j job) error {
+func (w *writer) writeStatus(ctx context.Context, u translate.ObjectRef, j job) error {
 	o := blank(u)
 	if err := w.client.Get(ctx, u.NamespacedName, o); err != nil {
 		return client.IgnoreNotFound(err)
@@ -583,7 +583,7 @@ func (w *writer) writeStatus(ctx context.Context, u translate.Unit, j job) error
 var errStatusRefused = errors.New("write status: the API server refuses it")
 
 // blank is an empty object of a unit's kind.
-func blank(u translate.Unit) client.Object {
+func blank(u translate.ObjectRef) client.Object {
 	switch u.Kind {
 	case translate.KindGateway:
 		return &gwapiv1.Gateway{}

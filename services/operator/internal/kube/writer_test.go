@@ -34,7 +34,7 @@ func TestStatusIsWrittenToTheVersionThatItIsMadeFor(t *testing.T) {
 		t.Fatal(err)
 	}
 	key := types.NamespacedName{Namespace: "media", Name: "branch"}
-	unit := translate.Unit{Kind: translate.KindStaticService, NamespacedName: key}
+	unit := translate.ObjectRef{Kind: translate.KindStaticService, NamespacedName: key}
 	object := &stunnerv1.StaticService{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
 	c := fake.NewClientBuilder().WithScheme(s).WithObjects(object).WithStatusSubresource(object).Build()
 	w := newWriter(c, c, s, newInbox(), newMeters(), &tasks{}, slog.New(slog.DiscardHandler))
@@ -75,7 +75,7 @@ type edge struct {
 	*testing.T
 	client client.Client
 	writer *writer
-	unit   translate.Unit
+	unit   translate.ObjectRef
 	// refuse is what the API server has against each object that is applied.
 	refuse func(runtime.ApplyConfiguration) error
 }
@@ -85,7 +85,7 @@ func newEdge(t *testing.T, more ...client.Object) *edge {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := &edge{T: t, unit: translate.Unit{Kind: translate.KindGateway, NamespacedName: fleetKey}}
+	e := &edge{T: t, unit: translate.ObjectRef{Kind: translate.KindGateway, NamespacedName: fleetKey}}
 	gw := &gwapiv1.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: fleetKey.Namespace, Name: fleetKey.Name, UID: "edge"}}
 	e.client = fake.NewClientBuilder().WithScheme(s).WithObjects(append(more, gw)...).WithStatusSubresource(gw).WithInterceptorFuncs(interceptor.Funcs{
 		Apply: func(ctx context.Context, c client.WithWatch, o runtime.ApplyConfiguration, opts ...client.ApplyOption) error {

@@ -62,8 +62,8 @@ func (v *View) set(o Object, gone bool) Facts {
 		swap(v.fleets, aFleet, key, o, gone, changed)
 	case *Refusal:
 		swap(v.refusals, aRefusal, key, o, gone, changed)
-	case *Hold:
-		v.setHold(key, o, gone, changed)
+	case *OverBudget:
+		v.setOverBudget(key, o, gone, changed)
 	case *gwapiv1.ReferenceGrant:
 		v.setGrant(key, o, gone, changed)
 	case *gwapiv1b1.ReferenceGrant:

@@ -40,7 +40,7 @@ const (
 	theScaling
 	aFleet
 	aRefusal
-	aHold
+	anOverBudget
 	allGatewaysOfClass
 	allGatewaysOfConfig
 	allClassesOfConfig

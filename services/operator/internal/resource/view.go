@@ -45,7 +45,7 @@ type View struct {
 	scaling        table[*Scaling]
 	fleets         table[*Fleet]
 	refusals       table[*Refusal]
-	holds          table[*Hold]
+	overBudget     table[*OverBudget]
 
 	allNodes            lists[*corev1.Node]
 	gatewaysOfNamespace lists[types.NamespacedName]
@@ -80,7 +80,7 @@ func NewView(objects []Object) *View {
 		scaling:        table[*Scaling]{},
 		fleets:         table[*Fleet]{},
 		refusals:       table[*Refusal]{},
-		holds:          table[*Hold]{},
+		overBudget:     table[*OverBudget]{},
 
 		allNodes:            newLists(byKey[*corev1.Node]),
 		gatewaysOfNamespace: newLists(compareKeys),

@@ -55,14 +55,14 @@ type admission struct {
 	// kept are what is left to routes that wait, and keptBy the listeners that lead there.
 	kept   []config.Cluster
 	keptBy map[int][]string
-	held   map[string]resource.Held
+	held   map[string]resource.BudgetRefusal
 	demand Demand
 }
 
 func (d draft) admit() *admission {
 	a := &admission{
 		view: d.view, gateway: d.gateway, gates: newGates(d.view, d.gateway), backers: newBackers(d.view, d.parameters, d.opt, shields(d.view)), budget: d.budget, room: d.opt.Room,
-		keptBy: map[int][]string{}, held: map[string]resource.Held{},
+		keptBy: map[int][]string{}, held: map[string]resource.BudgetRefusal{},
 	}
 	limit := a.limit(d.listeners)
 	served, denied, used := a.divide(limit)
@@ -184,7 +184,7 @@ func (a *admission) resolve(s *ask) {
 }
 
 func (a *admission) hold(s *ask, why condition.Finding) {
-	a.held[s.route.Ref.NamespacedName.String()] = resource.Held{Reason: why.Reason, Message: why.Message}
+	a.held[s.route.Ref.NamespacedName.String()] = resource.BudgetRefusal{Reason: why.Reason, Message: why.Message}
 }
 
 // effort bounds what it costs to find out what routes keep that wait: so many times the endpoints that they may have.
@@ -250,8 +250,8 @@ func (a *admission) attach(listeners []*listener) {
 }
 
 // holds says which routes wait, for the translation of each of them.
-func (a *admission) holds() *resource.Hold {
-	h := &resource.Hold{Routes: a.held}
+func (a *admission) holds() *resource.OverBudget {
+	h := &resource.OverBudget{Routes: a.held}
 	h.Namespace, h.Name = a.gateway.Namespace, a.gateway.Name
 	return h
 }

@@ -68,7 +68,7 @@ func townSlice(gateway, turn int) resource.Object {
 // town is a view of many Gateways that is kept up to date as an operator does it.
 type town struct {
 	view    *resource.View
-	readers resource.Readers[translate.Unit]
+	readers resource.Readers[translate.ObjectRef]
 	options translate.Options
 }
 
@@ -92,7 +92,7 @@ func newTown(gateways int) *town {
 	return w
 }
 
-func (w *town) translate(u translate.Unit) translate.Outcome {
+func (w *town) translate(u translate.ObjectRef) translate.Outcome {
 	told := resource.Facts{}
 	out := u.Translate(w.view.Telling(told), w.options)
 	w.readers.Told(u, told)
@@ -101,7 +101,7 @@ func (w *town) translate(u translate.Unit) translate.Outcome {
 
 // change takes an object in and translates whom it concerns. It returns how many these are.
 func (w *town) change(o resource.Object) int {
-	concerned := map[translate.Unit]struct{}{}
+	concerned := map[translate.ObjectRef]struct{}{}
 	w.readers.Of(w.view.Put(o), concerned)
 	for u := range concerned {
 		w.translate(u)
@@ -139,7 +139,7 @@ func BenchmarkStart(b *testing.B) {
 // a change among 1,000 Gateways has the same units translated as among 10, and takes as much memory.
 func TestChangeCostsWhatItConcerns(t *testing.T) {
 	few, many := newTown(10), newTown(1_000)
-	if out := many.translate(translate.Unit{Kind: translate.KindGateway, NamespacedName: resource.KeyOf(townGateway(7, 0))}); out.Gateway.Config == nil ||
+	if out := many.translate(translate.ObjectRef{Kind: translate.KindGateway, NamespacedName: resource.KeyOf(townGateway(7, 0))}); out.Gateway.Config == nil ||
 		len(out.Gateway.Config.Clusters) != 1 || len(out.Gateway.Config.Clusters[0].Endpoints) != townEndpoints+1 {
 		t.Fatalf("a Gateway of the town has the config %+v", out.Gateway.Config)
 	}

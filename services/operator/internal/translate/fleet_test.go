@@ -47,7 +47,7 @@ func TestDataplanesSayWhetherAGatewayIsProgrammed(t *testing.T) {
 				t.Errorf("%s: %+v", name, got)
 			}
 		}
-		if r.Keep || r.Config == nil {
+		if r.Hold || r.Config == nil {
 			t.Errorf("%s: what dataplanes say has changed the config", name)
 		}
 	}
@@ -135,8 +135,8 @@ func TestASkeletonNeedsNoCredentials(t *testing.T) {
 		whole := translate.Gateway(v, key, c.options)
 		v = resource.NewView(slices.DeleteFunc(slices.Clone(c.objects), func(o resource.Object) bool { return reflect.TypeOf(o).Elem().Name() == kind }))
 		r := translate.Gateway(v, key, c.options)
-		if !r.Keep || r.Objects != nil || len(whole.Skeleton) != 2 || want && !reflect.DeepEqual(r.Skeleton, whole.Skeleton) || !want && r.Skeleton != nil {
-			t.Errorf("without %s: kept %t, %d objects, skeleton %v", kind, r.Keep, len(r.Objects), r.Skeleton)
+		if !r.Hold || r.Objects != nil || len(whole.Skeleton) != 2 || want && !reflect.DeepEqual(r.Skeleton, whole.Skeleton) || !want && r.Skeleton != nil {
+			t.Errorf("without %s: kept %t, %d objects, skeleton %v", kind, r.Hold, len(r.Objects), r.Skeleton)
 		}
 	}
 }

@@ -193,18 +193,18 @@ func older(a, b *gwapiv1.Gateway) bool {
 
 // assemble puts config, objects and status together, or, when the Gateway is refused, the status alone.
 func (d draft) assemble(refused condition.Finding) Result {
-	r := Result{Gateway: resource.KeyOf(d.gateway), Ours: true, Notes: d.notes, Hold: d.admission.holds(), Demand: d.admission.demand}
+	r := Result{Gateway: resource.KeyOf(d.gateway), Ours: true, Notes: d.notes, OverBudget: d.admission.holds(), Demand: d.admission.demand}
 	if refused.OK() {
 		c := d.config()
 		if refused = publishable(c); refused.OK() {
-			r.Config, r.Named, r.Waiting, r.Objects = &c, d.named, d.waiting(), d.objects(c)
+			r.Config, r.Named, r.HeldListeners, r.Objects = &c, d.named, d.waiting(), d.objects(c)
 			if d.parameters.dataplane != nil {
 				r.RelayPorts = manifest.RelayPorts(d.parameters.dataplane)
 			}
 			r.KeepReplicas = d.keepsReplicas()
 		}
 	}
-	r.Keep = !refused.OK()
+	r.Hold = !refused.OK()
 	r.Status = d.status(refused)
 	return r
 }

@@ -23,7 +23,7 @@ func TestWhatIsGoneIsNotSpokenOf(t *testing.T) {
 			left := slices.DeleteFunc(slices.Clone(c.objects), func(o resource.Object) bool { return o == gone })
 			v := c.viewOf(left)
 			for _, o := range left {
-				u, ok := translate.UnitOf(o)
+				u, ok := translate.RefOf(o)
 				if !ok {
 					continue
 				}

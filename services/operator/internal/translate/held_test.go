@@ -229,7 +229,7 @@ func (s *site) settle(name string) {
 		was := s.result
 		s.result = translate.Gateway(resource.NewView(objects), resource.KeyOf(s.gateway), s.options)
 		s.gateway.Status = s.result.Status
-		if !s.result.Keep {
+		if !s.result.Hold {
 			s.published = s.result.Config
 			s.provide()
 		}
@@ -275,7 +275,7 @@ func (s *site) doorsTo(l config.Listener) (doors []string) {
 // check compares Services, config and status with what is written, and returns how many listeners wait and are served.
 func (s *site) check(name string) (held int) {
 	s.Helper()
-	if s.result.Keep {
+	if s.result.Hold {
 		if len(s.gateway.Spec.Listeners) > len(s.result.Status.Listeners) || !s.allWait() {
 			s.Errorf("%s: everything is kept: %+v", name, s.result.Status.Conditions)
 		}
@@ -285,7 +285,7 @@ func (s *site) check(name string) (held int) {
 	for _, spec := range s.gateway.Spec.Listeners {
 		id := "turn/lobby/" + string(spec.Name)
 		i := slices.IndexFunc(s.published.Listeners, func(l config.Listener) bool { return l.Name == id })
-		waits := slices.Contains(s.result.Waiting, id)
+		waits := slices.Contains(s.result.HeldListeners, id)
 		switch {
 		case waits && i >= 0:
 			held++

@@ -10,9 +10,9 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-func unitsOf(objects []resource.Object) (units []translate.Unit) {
+func unitsOf(objects []resource.Object) (units []translate.ObjectRef) {
 	for _, o := range objects {
-		if u, ok := translate.UnitOf(o); ok {
+		if u, ok := translate.RefOf(o); ok {
 			units = append(units, u)
 		}
 	}
@@ -32,7 +32,7 @@ func TestOnlyWhoIsConcernedNeedsANewTranslation(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed, 0))
 	made, all := 0, 0
 	forEachCase(t, func(t *testing.T, c *testCase) {
-		w := walk{t: t, view: c.viewOf(nil), options: c.options, present: map[string]resource.Object{}, results: map[translate.Unit]any{}}
+		w := walk{t: t, view: c.viewOf(nil), options: c.options, present: map[string]resource.Object{}, results: map[translate.ObjectRef]any{}}
 		for _, o := range c.objects {
 			w.put(o)
 		}
@@ -68,8 +68,8 @@ type walk struct {
 	view    *resource.View
 	options translate.Options
 	present map[string]resource.Object
-	readers resource.Readers[translate.Unit]
-	results map[translate.Unit]any
+	readers resource.Readers[translate.ObjectRef]
+	results map[translate.ObjectRef]any
 	// made counts the translations, all those that would have been made without knowing whom a change concerns.
 	made, all int
 }
@@ -88,7 +88,7 @@ func (w *walk) delete(name string) {
 }
 
 func (w *walk) update(changed resource.Facts) {
-	concerned, there := map[translate.Unit]struct{}{}, map[translate.Unit]struct{}{}
+	concerned, there := map[translate.ObjectRef]struct{}{}, map[translate.ObjectRef]struct{}{}
 	w.readers.Of(changed, concerned)
 	for _, u := range unitsOf(objectsOf(w.present)) {
 		there[u] = struct{}{}

@@ -43,14 +43,14 @@ func (w *town) allow(b stunnerv1.Budget) {
 // gateway translates the only Gateway of a town.
 func (w *town) gateway() translate.Result {
 	r := translate.Gateway(w.view, types.NamespacedName{Namespace: "town", Name: "gw-0"}, w.options)
-	w.view.Put(r.Hold)
+	w.view.Put(r.OverBudget)
 	return r
 }
 
 // unserved says why the only route of a town is not served.
 func (w *town) unserved(t *testing.T) string {
 	t.Helper()
-	u, _ := translate.UnitOf(townRoute(0, 0))
+	u, _ := translate.RefOf(townRoute(0, 0))
 	parents := u.Translate(w.view, w.options).Status.(gwapiv1.RouteStatus).Parents
 	for _, c := range parents[0].Conditions {
 		if c.Type == "Accepted" && c.Status == metav1.ConditionFalse {
@@ -67,8 +67,8 @@ func TestARouteThatMakesAConfigUnreadableWaits(t *testing.T) {
 	w.allow(stunnerv1.Budget{EndpointsPerRoute: 100_000, Endpoints: 200_000})
 	w.view.Put(townCrowd(90_000))
 	r := w.gateway()
-	if r.Keep || r.Config == nil || len(r.Config.Clusters) != 0 {
-		t.Fatalf("keep %t, config %v: want one without the route", r.Keep, r.Config)
+	if r.Hold || r.Config == nil || len(r.Config.Clusters) != 0 {
+		t.Fatalf("keep %t, config %v: want one without the route", r.Hold, r.Config)
 	}
 	if why := w.unserved(t); !strings.Contains(why, "BudgetExceeded") || !strings.Contains(why, fmt.Sprint(config.MaxDocument)) {
 		t.Errorf("the route says %q", why)
@@ -118,8 +118,8 @@ func TestARouteThatWaitsKeepsWhatItHad(t *testing.T) {
 	} {
 		prepare()
 		r := w.gateway()
-		if r.Keep || len(r.Config.Clusters) != 1 {
-			t.Fatalf("%s: keep %t, clusters %v", name, r.Keep, r.Config.Clusters)
+		if r.Hold || len(r.Config.Clusters) != 1 {
+			t.Fatalf("%s: keep %t, clusters %v", name, r.Hold, r.Config.Clusters)
 		}
 		kept := r.Config.Clusters[0].Endpoints
 		if len(kept) != 31 || slices.ContainsFunc(kept, func(e string) bool { return !slices.Contains(had, e) }) {
@@ -188,7 +188,7 @@ func TestTheWorstWorldsTakeNoTime(t *testing.T) {
 			w := newTown(1)
 			make(w)
 			var slowest time.Duration
-			for _, u := range []translate.Unit{unit(townGateway(0, 0)), unit(townRoute(0, 0))} {
+			for _, u := range []translate.ObjectRef{unit(townGateway(0, 0)), unit(townRoute(0, 0))} {
 				best := time.Hour
 				for range 3 {
 					best = min(best, processorTime(func() { w.process(t, u) }))
@@ -204,7 +204,7 @@ func TestTheWorstWorldsTakeNoTime(t *testing.T) {
 }
 
 // process translates a unit, and does what an operator does of its config in the same goroutine.
-func (w *town) process(t *testing.T, u translate.Unit) {
+func (w *town) process(t *testing.T, u translate.ObjectRef) {
 	out := u.Translate(w.view, w.options)
 	if out.Gateway == nil || out.Gateway.Config == nil {
 		return
@@ -231,8 +231,8 @@ func processorTime(do func()) time.Duration {
 	return used() - begun
 }
 
-func unit(o resource.Object) translate.Unit {
-	u, _ := translate.UnitOf(o)
+func unit(o resource.Object) translate.ObjectRef {
+	u, _ := translate.RefOf(o)
 	return u
 }
 

@@ -86,11 +86,11 @@ func TestResultsArePublishableOrKept(t *testing.T) {
 func checkResults(t *testing.T, o outcome) {
 	t.Helper()
 	for _, r := range o.Gateways {
-		nothing := r.Config == nil && r.Objects == nil && r.Waiting == nil
+		nothing := r.Config == nil && r.Objects == nil && r.HeldListeners == nil
 		switch {
-		case !r.Ours || r.Keep:
+		case !r.Ours || r.Hold:
 			if !nothing {
-				t.Errorf("%s: ours %t, keep %t, and yet there is a config or an object", r.Gateway, r.Ours, r.Keep)
+				t.Errorf("%s: ours %t, keep %t, and yet there is a config or an object", r.Gateway, r.Ours, r.Hold)
 			}
 		case r.Config == nil || len(r.Objects) < 2:
 			t.Errorf("%s: config or objects are missing", r.Gateway)
@@ -117,7 +117,7 @@ func TestSecretsStayInTheConfig(t *testing.T) {
 	forEachCase(t, func(t *testing.T, c *testCase) {
 		o := translateAll(c.view(), c.options)
 		for i := range o.Gateways {
-			o.Gateways[i].Config, o.Gateways[i].Waiting = nil, nil
+			o.Gateways[i].Config, o.Gateways[i].HeldListeners = nil, nil
 		}
 		shown, err := json.Marshal(o)
 		if err != nil {

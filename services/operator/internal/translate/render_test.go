@@ -41,8 +41,8 @@ func translateAll(v *resource.View, opt translate.Options) outcome {
 	}
 	for _, key := range v.Gateways() {
 		r := translate.Gateway(v, key, opt)
-		if o.Gateways = append(o.Gateways, r); r.Hold != nil {
-			v.Put(r.Hold)
+		if o.Gateways = append(o.Gateways, r); r.OverBudget != nil {
+			v.Put(r.OverBudget)
 		}
 	}
 	for _, ref := range v.Routes() {
@@ -87,12 +87,12 @@ func (o outcome) renderConfigs(t testing.TB) []byte {
 		switch {
 		case !r.Ours:
 			documents = append(documents, fmt.Appendf(nil, "# %s is not ours\n", r.Gateway))
-		case r.Keep:
+		case r.Hold:
 			documents = append(documents, fmt.Appendf(nil, "# %s: what is published stays\n", r.Gateway))
 		default:
 			documents = append(documents, mustMarshal(t, r.Config))
 		}
-		for _, l := range r.Waiting {
+		for _, l := range r.HeldListeners {
 			documents = append(documents, fmt.Appendf(nil, "# %s waits\n", l))
 		}
 	}

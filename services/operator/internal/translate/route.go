@@ -74,7 +74,7 @@ func parentConditions(v *resource.View, r *resource.Route, parent gwapiv1.Parent
 	switch {
 	case class != nil:
 		if refused = newGates(v, gw).refusal(r, parent); refused.OK() {
-			held := v.Held(key, r.Ref.NamespacedName)
+			held := v.OverBudget(key, r.Ref.NamespacedName)
 			refused = condition.Finding{Reason: held.Reason, Message: held.Message}
 		}
 		p, _ = parametersOf(v, gw, class, opt)

@@ -248,7 +248,7 @@ func TestValuesOfSecretsStandInConfigsOnly(t *testing.T) {
 							t.Fatalf("%s: in the config of %s", a.field, r.Gateway)
 						}
 					}
-					o.Gateways[i].Config, o.Gateways[i].Waiting = nil, nil
+					o.Gateways[i].Config, o.Gateways[i].HeldListeners = nil, nil
 				}
 				if text := everything(t, o); shows(text, secret) {
 					t.Fatalf("%s, %s: a value is shown:\n%s", a.field, a.authType, text)

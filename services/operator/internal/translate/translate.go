@@ -2,7 +2,7 @@
 // status, for one route and one GatewayClass the status.
 //
 // The package is pure. It returns no errors: what is wrong is a condition on the object that is wrong. And it fails static: while
-// something is wrong that makes the config of a Gateway doubtful, the result says Keep, and everything that was published stays.
+// something is wrong that makes the config of a Gateway doubtful, the result says Hold, and everything that was published stays.
 package translate
 
 import (
@@ -67,14 +67,14 @@ type Result struct {
 	Gateway types.NamespacedName
 	// Ours is false for a Gateway of somebody else's class: it must not be touched. Everything else is then empty.
 	Ours bool
-	// Keep means that the published config and objects must stay as they are. Config and Objects are then nil.
-	Keep bool
+	// Hold means that the published config and objects must stay as they are. Config and Objects are then nil.
+	Hold bool
 	// Config is the dataplane config to publish. Listeners that wait are in it as they were published before, if they were.
 	Config *config.Config
 	// Named are the clusters of Config with Services under their DNS names: what people are shown.
 	Named []config.Cluster
-	// Waiting are the listeners that cannot be served as they are written, by their names in a config.
-	Waiting []string
+	// HeldListeners are the listeners that cannot be served as they are written, by their names in a config.
+	HeldListeners []string
 	// Objects are all objects that the Gateway needs, sorted by kind and name. One that is not here and that belongs to the Gateway
 	// is no longer wanted.
 	Objects []resource.Object
@@ -87,8 +87,8 @@ type Result struct {
 	KeepReplicas bool
 	// Status is the whole status of the Gateway.
 	Status gwapiv1.GatewayStatus
-	// Hold lists the routes that are not served because they exceed a budget. The provider puts it into the view for the translation of the routes.
-	Hold *resource.Hold
+	// OverBudget lists the routes that are not served because they exceed a budget. The provider puts it into the view for the translation of the routes.
+	OverBudget *resource.OverBudget
 	// Demand is what the Gateway takes of what it shares with other Gateways.
 	Demand Demand
 	// Notes are remarks for the log and for events that fit no condition.

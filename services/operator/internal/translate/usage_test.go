@@ -19,7 +19,7 @@ import (
 // Dataplane would have all of them translated.
 func TestAStatusConcernsItsObjectAlone(t *testing.T) {
 	forEachCase(t, func(t *testing.T, c *testCase) {
-		v, readers := c.viewOf(copies(c.objects)), resource.Readers[translate.Unit]{}
+		v, readers := c.viewOf(copies(c.objects)), resource.Readers[translate.ObjectRef]{}
 		for _, u := range unitsOf(c.objects) {
 			told := resource.Facts{}
 			u.Translate(v.Telling(told), c.options)
@@ -27,11 +27,11 @@ func TestAStatusConcernsItsObjectAlone(t *testing.T) {
 		}
 		c.writeBack(t, translateAll(c.view(), c.options))
 		for _, o := range c.objects {
-			u, ok := translate.UnitOf(o)
+			u, ok := translate.RefOf(o)
 			if !ok {
 				continue
 			}
-			concerned := map[translate.Unit]struct{}{}
+			concerned := map[translate.ObjectRef]struct{}{}
 			readers.Of(v.Put(o), concerned)
 			delete(concerned, u)
 			if len(concerned) > 0 {
@@ -80,7 +80,7 @@ func TestWhoSeesAPartLeavesUsersAsTheyAre(t *testing.T) {
 func TestAGatewayThatComesConcernsFewOthers(t *testing.T) {
 	const there, come = 1_000, 200
 	w := newTown(there)
-	dataplane := translate.Unit{Kind: translate.KindDataplane, NamespacedName: types.NamespacedName{Name: stunnerv1.DefaultDataplane}}
+	dataplane := translate.ObjectRef{Kind: translate.KindDataplane, NamespacedName: types.NamespacedName{Name: stunnerv1.DefaultDataplane}}
 	said, changes := w.translate(dataplane).Status, 0
 	for i := range come {
 		if units := w.change(townGateway(there+i, 0)); units > 2 {

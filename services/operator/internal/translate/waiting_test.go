@@ -24,8 +24,8 @@ func TestAListenerKeepsItsLastGoodCertificate(t *testing.T) {
 	published := translate.Gateway(c.view(), key, c.options).Config
 
 	gone := c.translateWithout(t, "Secret guests/shared", published)
-	if !gone.Keep || gone.Config != nil {
-		t.Fatalf("the only listener has lost its certificate: keep %t, config %v, want everything kept", gone.Keep, gone.Config)
+	if !gone.Hold || gone.Config != nil {
+		t.Fatalf("the only listener has lost its certificate: keep %t, config %v, want everything kept", gone.Hold, gone.Config)
 	}
 
 	c = load(t, filepath.Join("testdata", "a_missing_certificate_leaves_the_other_listeners.txtar"))
@@ -176,8 +176,8 @@ func TestAMisspeltProtocolDoesNotKeepARevokedCertificate(t *testing.T) {
 			gw.Spec.Listeners[i].Protocol = "TURN-TSL"
 		}
 	}
-	if r := translate.Gateway(c.view(), key, c.options); len(r.Waiting) != 0 {
-		t.Errorf("waiting %v, want none", r.Waiting)
+	if r := translate.Gateway(c.view(), key, c.options); len(r.HeldListeners) != 0 {
+		t.Errorf("waiting %v, want none", r.HeldListeners)
 	}
 }
 

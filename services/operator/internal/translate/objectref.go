@@ -12,15 +12,15 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// Unit names an object that is translated on its own: one that has a status of ours.
-type Unit struct {
+// ObjectRef names an object that is translated on its own: one that has a status of ours.
+type ObjectRef struct {
 	Kind string
 	types.NamespacedName
 	// Spelling is the group and version of a route.
 	Spelling schema.GroupVersion
 }
 
-// The kinds of units.
+// The kinds of objects that are translated.
 const (
 	KindGateway       = "Gateway"
 	KindRoute         = string(resource.KindUDPRoute)
@@ -30,9 +30,9 @@ const (
 	KindStaticService = "StaticService"
 )
 
-// UnitOf returns the unit that an object is; false for an object that has no status of ours.
-func UnitOf(o resource.Object) (Unit, bool) {
-	u := Unit{NamespacedName: resource.KeyOf(o)}
+// RefOf returns the unit that an object is; false for an object that has no status of ours.
+func RefOf(o resource.Object) (ObjectRef, bool) {
+	u := ObjectRef{NamespacedName: resource.KeyOf(o)}
 	switch o.(type) {
 	case *gwapiv1.Gateway:
 		u.Kind = KindGateway
@@ -55,7 +55,7 @@ func UnitOf(o resource.Object) (Unit, bool) {
 }
 
 // Compare orders units by kind and name.
-func (u Unit) Compare(other Unit) int {
+func (u ObjectRef) Compare(other ObjectRef) int {
 	return cmp.Or(
 		cmp.Compare(u.Kind, other.Kind), cmp.Compare(u.Namespace, other.Namespace), cmp.Compare(u.Name, other.Name),
 		cmp.Compare(u.Spelling.String(), other.Spelling.String()),
@@ -63,7 +63,7 @@ func (u Unit) Compare(other Unit) int {
 }
 
 // String names the unit for logs; a route together with its API group and version.
-func (u Unit) String() string {
+func (u ObjectRef) String() string {
 	if u.Kind == KindRoute {
 		return u.Kind + " " + resource.RouteRef{NamespacedName: u.NamespacedName, GroupVersion: u.Spelling}.String()
 	}
@@ -71,7 +71,7 @@ func (u Unit) String() string {
 }
 
 // Object returns the object as a view has it, nil when there is none.
-func (u Unit) Object(v *resource.View) resource.Object {
+func (u ObjectRef) Object(v *resource.View) resource.Object {
 	switch u.Kind {
 	case KindGateway:
 		return orNil(v.Gateway(u.NamespacedName))
@@ -113,7 +113,7 @@ type Outcome struct {
 }
 
 // Translate translates one unit.
-func (u Unit) Translate(v *resource.View, opt Options) Outcome {
+func (u ObjectRef) Translate(v *resource.View, opt Options) Outcome {
 	switch u.Kind {
 	case KindGateway:
 		r := Gateway(v, u.NamespacedName, opt)

@@ -73,8 +73,8 @@ func TestFloods(t *testing.T) {
 type row struct {
 	name      string
 	objects   int
-	peak      int // MiB
-	out       int // times that the kernel ended the operator, or that it ended by itself
+	peak      int64 // MiB
+	out       int   // times that the kernel ended the operator, or that it ended by itself
 	unready   time.Duration
 	changes   int
 	latencies []time.Duration

@@ -2,11 +2,8 @@ package floods
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"net"
 	"net/http"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -21,7 +18,7 @@ import (
 type operator struct {
 	*testing.T
 	dir       string
-	group     string // folder of the cgroup
+	memory    *bed.MemoryGroup
 	access    cluster.Access
 	process   *bed.Process
 	discovery string // HOST:PORT
@@ -41,53 +38,32 @@ func newOperator(t *testing.T, kube *cluster.Cluster) *operator {
 		o.must(err)
 		*address = net.JoinHostPort(bed.Loopback, strconv.Itoa(port))
 	}
-	o.must(o.confine())
-	return o
-}
-
-// confine makes a cgroup that ends the operator when it takes more memory than it may.
-func (o *operator) confine() error {
-	kind, limit, swap := "memory", "memory.limit_in_bytes", "memory.swappiness"
-	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
-		kind, limit, swap = "", "memory.max", "memory.swap.max"
-	}
-	o.group = filepath.Join("/sys/fs/cgroup", kind, fmt.Sprintf("stunner-floods-%d", os.Getpid()))
-	if err := os.Mkdir(o.group, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
-		return fmt.Errorf("make a memory cgroup: %w: run this test as root, with /sys/fs/cgroup writable", err)
-	}
+	o.memory, err = bed.NewMemoryGroup("floods", memory)
+	o.must(err)
 	o.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
-		o.must(bed.Until(ctx, func(context.Context) error { return os.Remove(o.group) })) // the kernel needs a moment after the last process
+		o.must(o.memory.Remove(ctx))
 	})
-	_ = os.WriteFile(filepath.Join(o.group, swap), []byte("0"), 0o600) // where there is no swap there is no such file
-	return os.WriteFile(filepath.Join(o.group, limit), []byte(strconv.Itoa(memory)), 0o600)
+	return o
 }
 
-// peak is the most memory that the cgroup has had at a time, in MiB.
-func (o *operator) peak() int {
+// peak is the most memory that the operators of this test have used at a time, in MiB.
+func (o *operator) peak() int64 {
 	o.Helper()
-	for _, name := range []string{"memory.max_usage_in_bytes", "memory.peak"} {
-		if data, err := os.ReadFile(filepath.Join(o.group, name)); err == nil {
-			n, err := strconv.Atoi(strings.TrimSpace(string(data)))
-			o.must(err)
-			return n >> 20
-		}
-	}
-	o.Fatal("the cgroup says nothing of its peak")
-	return 0
+	n, err := o.memory.Peak()
+	o.must(err)
+	return n >> 20
 }
 
 // start starts the operator inside of the cgroup.
 func (o *operator) start() {
 	o.Helper()
 	var err error
-	args := []string{
-		"-c", `echo $$ > "$0/cgroup.procs" && exec "$@"`, o.group, filepath.Join(o.dir, "operator"),
+	o.process, err = bed.Start(o.memory.Confine(bed.Command{Name: "operator", Path: filepath.Join(o.dir, "operator"), Logs: o.dir, Args: []string{
 		"--provider=kubernetes", "--kubeconfig", o.access.Kubeconfig, "--namespace", home, "--log=all:WARN",
 		"--discovery-auth=off", "--discovery-address", o.discovery, "--health-address", o.health, "--scaler-address=",
-	}
-	o.process, err = bed.Start(bed.Command{Name: "operator", Path: "/bin/sh", Logs: o.dir, Args: args})
+	}}))
 	o.must(err)
 	p := o.process
 	o.Cleanup(func() {

@@ -28,6 +28,7 @@ type operator struct {
 	auth      string // of config discovery
 	discovery string // HOST:PORT
 	health    string
+	memory    *bed.MemoryGroup
 }
 
 const user = "stunner-operator"
@@ -61,6 +62,13 @@ func newOperator(t *testing.T, kube *cluster.Cluster, auth, group string) *opera
 		o.must(err)
 		*address = net.JoinHostPort(bed.Loopback, strconv.Itoa(port))
 	}
+	o.memory, err = bed.NewMemoryGroup("scale", memory)
+	o.must(err)
+	o.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		o.must(o.memory.Remove(ctx))
+	})
 	return o
 }
 
@@ -68,10 +76,10 @@ func newOperator(t *testing.T, kube *cluster.Cluster, auth, group string) *opera
 func (o *operator) start() {
 	o.Helper()
 	var err error
-	o.process, err = bed.Start(bed.Command{Name: "operator", Path: filepath.Join(o.dir, "operator"), Logs: o.dir, Args: []string{
+	o.process, err = bed.Start(o.memory.Confine(bed.Command{Name: "operator", Path: filepath.Join(o.dir, "operator"), Logs: o.dir, Args: []string{
 		"--provider=kubernetes", "--kubeconfig", o.access.Kubeconfig, "--namespace", namespaceOf(0), "--log=all:WARN",
 		"--discovery-auth=" + o.auth, "--discovery-address", o.discovery, "--health-address", o.health, "--scaler-address=",
-	}})
+	}}))
 	o.must(err)
 	p := o.process
 	o.Cleanup(func() {

@@ -1,0 +1,53 @@
+package bed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// MemoryGroup is a memory cgroup. The kernel kills a process of the group when the group exceeds its limit.
+type MemoryGroup struct{ dir string }
+
+// NewMemoryGroup makes a cgroup, of version 1 or 2, with a limit in bytes and without swap. It needs root.
+func NewMemoryGroup(name string, limit int64) (*MemoryGroup, error) {
+	controller, limitFile, swapFile := "memory", "memory.limit_in_bytes", "memory.swappiness"
+	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
+		controller, limitFile, swapFile = "", "memory.max", "memory.swap.max"
+	}
+	g := &MemoryGroup{dir: filepath.Join("/sys/fs/cgroup", controller, fmt.Sprintf("stunner-%s-%d", name, os.Getpid()))}
+	if err := os.Mkdir(g.dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+		return nil, fmt.Errorf("make a memory cgroup: %w: run this test as root, with /sys/fs/cgroup writable", err)
+	}
+	// The file of the swap limit is missing on a kernel without swap accounting.
+	_ = os.WriteFile(filepath.Join(g.dir, swapFile), []byte("0"), 0o600)
+	return g, os.WriteFile(filepath.Join(g.dir, limitFile), []byte(strconv.FormatInt(limit, 10)), 0o600)
+}
+
+// Confine returns a command whose process joins the group before it becomes the program.
+func (g *MemoryGroup) Confine(c Command) Command {
+	c.Args = append([]string{"-c", `echo $$ > "$0/cgroup.procs" && exec "$@"`, g.dir, c.Path}, c.Args...)
+	c.Path = "/bin/sh"
+	return c
+}
+
+// Peak returns the most memory that the group has used at a time, in bytes.
+func (g *MemoryGroup) Peak() (int64, error) {
+	data, err := os.ReadFile(filepath.Join(g.dir, "memory.max_usage_in_bytes"))
+	if errors.Is(err, os.ErrNotExist) {
+		data, err = os.ReadFile(filepath.Join(g.dir, "memory.peak"))
+	}
+	if err != nil {
+		return 0, fmt.Errorf("read the peak of a memory cgroup: %w", err)
+	}
+	return strconv.ParseInt(strings.TrimSpace(string(data)), 10, 64)
+}
+
+// Remove deletes the group. The kernel allows that a moment after the last process of the group has ended.
+func (g *MemoryGroup) Remove(ctx context.Context) error {
+	return Until(ctx, func(context.Context) error { return os.Remove(g.dir) })
+}

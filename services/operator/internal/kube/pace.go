@@ -8,8 +8,11 @@ import (
 )
 
 const (
-	// unitShare is the share of a core that the translation of one unit takes, however often something changes that concerns it.
+	// unitShare is the share of a core that the translations of one object take, unless longestRest gives them more.
 	unitShare = 0.05
+	// longestRest bounds the delay of a change. Together with the longest translation, about 100 ms, it stays well below the second within which a change
+	// of one tenant reaches a Gateway that other tenants have filled to its budget.
+	longestRest = 250 * time.Millisecond
 	// smallTranslation is the time that a translation may take for which there is no rest.
 	smallTranslation = 2 * time.Millisecond
 )
@@ -52,7 +55,7 @@ func (p pacer) translated(u translate.ObjectRef, took time.Duration, now time.Ti
 	}
 	next := pace{took: took}
 	if cost >= smallTranslation {
-		next.next = now.Add(discovery.Rest(cost, unitShare))
+		next.next = now.Add(min(discovery.Rest(cost, unitShare), longestRest))
 	}
 	p.paces[u] = next
 }

@@ -114,7 +114,7 @@ func TestAWideGatewayRestsAndASmallOneDoesNotWait(t *testing.T) {
 		if used := time.Duration(took) * cost; used > seconds*time.Second*54/1000 || used < seconds*time.Second*4/100 {
 			t.Errorf("%d translations of the wide Gateway within %d s took %v", took, seconds, used)
 		}
-		time.Sleep(discovery.Rest(cost, unitShare))
+		time.Sleep(min(discovery.Rest(cost, unitShare), longestRest))
 		if !serves("wide", turn) {
 			t.Error("the last change of the wide Gateway is not in its config")
 		}
@@ -143,7 +143,7 @@ func TestOneSlowTranslationIsNoReasonToRest(t *testing.T) {
 		{"a stall among wide ones", []time.Duration{10 * time.Millisecond, time.Second}, 190 * time.Millisecond},
 		{"wide", []time.Duration{time.Second, 10 * time.Millisecond}, 190 * time.Millisecond},
 		{"wide, then small", []time.Duration{10 * time.Millisecond, 10 * time.Millisecond, time.Millisecond}, 0},
-		{"as slow as can be", []time.Duration{time.Minute, time.Minute}, time.Second},
+		{"as slow as can be", []time.Duration{time.Minute, time.Minute}, longestRest},
 	} {
 		p := newPacer()
 		for _, took := range c.took {

@@ -27,6 +27,7 @@ type way struct {
 	programs  []string // of .ci/programs, beside kubectl
 	install   []block  // and a first gateway
 	uninstall block
+	literal   bool // the commands run as they stand on the page, first Gateway included, and nothing else is tried
 	thorough  bool // more is tried than whether it works
 }
 
@@ -41,6 +42,10 @@ const (
 
 // ways are those of the documentation. That of the README is one of them.
 var ways = []way{
+	{
+		name: "README word for word", programs: []string{"helm"}, literal: true,
+		install: []block{{readme, "git clone"}, {readme, "for image in"}, {readme, "helm install stunner-crds charts/"}},
+	},
 	{
 		name: "README", programs: []string{"helm"}, thorough: true,
 		install:   []block{{readme, "git clone"}, {readme, "for image in"}, {readme, "helm install stunner-crds charts/"}},
@@ -92,8 +97,8 @@ func root(t *testing.T) string {
 // there, and the images have the names and tags that are published.
 var published = regexp.MustCompile(`oci://ghcr\.io/stunner-gateway/|https://github\.com/stunner-gateway/stunner\n|'https://github\.com/stunner-gateway/stunner//([^'?]+)\?ref=[^']+'`)
 
-// first are the commands of a first Gateway, which the documentation makes in the namespace that it installs into. A test makes it in its own, and the auth service
-// gives credentials for that one too.
+// first moves the first Gateway from the namespace that the documentation installs into to the namespace of a test, and has the auth service give credentials
+// for all namespaces.
 var first = strings.NewReplacer(
 	"kubectl apply --namespace stunner-system --kustomize", "kubectl apply --kustomize",
 	"kubectl wait --namespace stunner-system gateway/", "kubectl wait gateway/",
@@ -111,7 +116,11 @@ func (s place) follow(programs []string, blocks ...block) string {
 	var all strings.Builder
 	folder := s.TempDir()
 	for _, b := range blocks {
-		commands := published.ReplaceAllStringFunc(first.Replace(b.text(s.T)), func(place string) string {
+		text := b.text(s.T)
+		if s.namespace != home {
+			text = first.Replace(text)
+		}
+		commands := published.ReplaceAllStringFunc(text, func(place string) string {
 			switch m := published.FindStringSubmatch(place); {
 			case m[1] != "":
 				return filepath.Join(root(s.T), m[1])

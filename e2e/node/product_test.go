@@ -26,10 +26,16 @@ func TestProduct(t *testing.T) {
 	for _, w := range ways {
 		t.Run(w.name, func(t *testing.T) {
 			s := stage(t)
+			if w.literal {
+				s.namespace = home
+			}
 			before := inventory(t)
 			said := s.install(w)
 			m := s.meet()
 			t.Run("call", m.call)
+			if w.literal {
+				return
+			}
 			if w.thorough {
 				t.Run("notes", func(t *testing.T) { m.notes(t, said) })
 				t.Run("first call", m.first)

@@ -10,4 +10,4 @@ bench: ## Print what changes and starts cost the control plane, in memory and wi
 	@go test -run='^$$' -bench='^BenchmarkStart$$' -benchtime=1x ./services/operator/internal/translate
 	@go test -v -count=1 -timeout=30m ./e2e/scale -run=TestGateways -gateways=1000
 	@go test -v -count=1 -timeout=30m ./e2e/scale -run=TestStrictReaders -readers=1000
-	@go test -v -count=1 -timeout=60m ./e2e/scale -run=TestStrictReaders -readers=5000
+	@go test -v -count=1 -timeout=60m ./e2e/scale -run=TestStrictReaders/keys -readers=5000

@@ -196,7 +196,9 @@ func (s *stage) file(text string) string {
 // get returns a field of an object of the namespace, "" when there is none, or no object.
 func (s *stage) get(object, jsonpath string) string {
 	s.Helper()
-	return s.kubectl("get", object, "-n", s.name, "--ignore-not-found", "-o", "jsonpath={"+jsonpath+"}")
+	value, err := control.Field(s.Context(), s.name, object, jsonpath)
+	s.must(err)
+	return value
 }
 
 func (s *stage) await(cond func(context.Context) error) {
@@ -209,11 +211,12 @@ func (s *stage) await(cond func(context.Context) error) {
 // sees waits until a field says what is wanted.
 func (s *stage) sees(object, jsonpath, want string) {
 	s.Helper()
-	s.await(func(context.Context) error {
-		if got := s.get(object, jsonpath); got != want {
-			return fmt.Errorf("%s of %s is %q, want %q", jsonpath, object, got, want)
+	s.await(func(ctx context.Context) error {
+		got, err := control.Field(ctx, s.name, object, jsonpath)
+		if err == nil && got != want {
+			err = fmt.Errorf("%s of %s is %q, want %q", jsonpath, object, got, want)
 		}
-		return nil
+		return err
 	})
 }
 

@@ -42,6 +42,7 @@ type Cluster struct {
 	etcd    *bed.Process
 	api     *bed.Process
 	manager *bed.Process
+	fields  fields
 }
 
 // Main runs the tests of a package with *c, says how long that took to start, and returns the exit code for [os.Exit].

@@ -189,8 +189,6 @@ type server struct {
 // product is the server under test, and reference the one that it is compared with.
 const product, reference = "stunnerd", "coturn"
 
-var servers = []server{{product, stunnerdCommand}, {reference, coturnCommand}}
-
 // run starts a server and waits until it serves. It runs without CAP_NET_ADMIN, as the product does in a cluster: the capability would let it
 // exceed the limit of send buffers.
 func (s *stage) run(t *testing.T, what server) *bed.Process {

@@ -2,6 +2,7 @@ package abuse
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"strings"
 	"sync"
@@ -46,9 +47,15 @@ var neighbours = []struct {
 	{"a user sends 2,000 datagrams a second to closed ports", call.UDP, closedPorts},
 }
 
-// The calls of others go on, and new ones begin, whatever one client, peer or stranger does. Each neighbour is tried on stunnerd, and on coturn in
-// its place. -run selects neighbours and servers: TestNoisyNeighbour/vanish/stunnerd.
+var withReference = flag.Bool("coturn", false, "also run TestNoisyNeighbour on coturn, and compare stunnerd with it")
+
+// The calls of others go on, and new ones begin, whatever one client, peer or stranger does. With -coturn each neighbour is also tried on coturn, and
+// stunnerd must not be worse. -run selects neighbours and servers: TestNoisyNeighbour/vanish/stunnerd.
 func TestNoisyNeighbour(t *testing.T) {
+	servers := []server{{product, stunnerdCommand}}
+	if *withReference {
+		servers = append(servers, server{reference, coturnCommand})
+	}
 	usualBuffers(t)
 	if !netns.Isolated(t) {
 		return
@@ -74,7 +81,7 @@ func TestNoisyNeighbour(t *testing.T) {
 					}
 				})
 			}
-			if len(round) == len(servers) { // unless -run selects one of them
+			if len(round) == 2 { // -run may select one of them
 				round[product].compare(t, round[reference])
 			}
 		})

@@ -24,7 +24,7 @@ import (
 const (
 	wideRoutes    = 1_000
 	wideEndpoints = 10 // of one route
-	wideTime      = 30 * time.Second
+	wideTime      = 15 * time.Second
 	// podShare is how much of a core a pod of the Gateway may take while its routes change.
 	podShare = 0.05
 )

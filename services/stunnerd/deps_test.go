@@ -1,6 +1,8 @@
 package main
 
 import (
+	"os/exec"
+	"strings"
 	"testing"
 
 	"github.com/stunner-gateway/stunner/services/api/deptest"
@@ -46,19 +48,30 @@ func TestDependencies(t *testing.T) {
 		},
 		{
 			Package:   internal + "relay",
-			Forbidden: []string{"net/http", "github.com/pion/turn/...", internal + "gate", internal + "listener", internal + "server"},
+			Forbidden: []string{"net/http", "github.com/pion/turn/...", internal + "engine", internal + "gate", internal + "listener", internal + "server"},
 			Calls:     waits,
-			Why:       "the media path must not depend on the protocol machine",
+			Why:       "the path of data in channels must not depend on the allocation engine",
+		},
+		{
+			Package:   internal + "engine",
+			Forbidden: []string{"net/http", "github.com/pion/turn/...", internal + "gate", internal + "listener", internal + "server"},
+			Why:       "the interface of an allocation engine must not depend on an implementation",
+		},
+		{
+			Package:   internal + "engine/pionturn",
+			Forbidden: []string{"net/http", internal + "gate", internal + "limit", internal + "nonce", internal + "listener", internal + "server"},
+			Calls:     waits,
+			Why:       "an allocation engine gets admitted requests: it must not admit requests or open sockets",
 		},
 		{
 			Package:   internal + "gate",
-			Forbidden: []string{"os", "net/http", internal + "listener", internal + "server", internal + "follower", internal + "admin"},
+			Forbidden: []string{"os", "net/http", "github.com/pion/turn/...", internal + "listener", internal + "server", internal + "follower", internal + "admin"},
 			Calls:     waits,
-			Why:       "admission knows clients, not sockets and not where its policy comes from",
+			Why:       "admission must not depend on sockets, on the source of its policy or on the implementation of the allocation engine",
 		},
 		{
 			Package:   internal + "listener",
-			Forbidden: []string{"net/http", internal + "server", internal + "follower", internal + "admin"},
+			Forbidden: []string{"net/http", "github.com/pion/turn/...", internal + "server", internal + "follower", internal + "admin"},
 			Calls:     waits,
 			Why:       "a transport knows the gate behind it and nothing of configs",
 		},
@@ -68,4 +81,18 @@ func TestDependencies(t *testing.T) {
 			Why:       "the server runs configs as values; where they come from and who looks on is told above it",
 		},
 	})
+}
+
+// A second engine replaces one package only if no other package imports pion/turn. Tests use its client.
+func TestOnlyTheEngineImportsPionTurn(t *testing.T) {
+	out, err := exec.Command("go", "list", "-f", "{{.ImportPath}}: {{.Imports}}", "./...").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(out)) {
+		imports := strings.Contains(line, "github.com/pion/turn/")
+		if engine := strings.HasPrefix(line, internal+"engine/pionturn:"); imports != engine {
+			t.Errorf("%simports pion/turn: %t, want %t", line, imports, engine)
+		}
+	}
 }

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
-	"github.com/stunner-gateway/stunner/services/stunnerd/internal/gate"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/nonce"
 )
 
 // options are the command line and the environment.
@@ -108,7 +108,7 @@ func parseFlags(args []string, env func(string) string, out io.Writer) (options,
 	text(&o.pod, env("STUNNER_POD"), "name of this process in reports to config discovery; empty means that of the host (env STUNNER_POD)", "pod")
 	text(&o.probes, or(env("STUNNER_HEALTHCHECK_ENDPOINT"), config.DefaultHealthcheck), "URL of the probes until a followed config names one, or none (env STUNNER_HEALTHCHECK_ENDPOINT)", "healthcheck-endpoint")
 	drain := fs.String("drain-timeout", or(env("STUNNER_DRAIN_TIMEOUT"), "1h"), "how long live sessions may go on after SIGTERM, such as 90s or 2h (env STUNNER_DRAIN_TIMEOUT)")
-	nonce := fs.String("nonce-lifetime", or(env("STUNNER_NONCE_LIFETIME"), "1h"), "how long a client may use a nonce, from 10m to 1h (env STUNNER_NONCE_LIFETIME)")
+	lifetime := fs.String("nonce-lifetime", or(env("STUNNER_NONCE_LIFETIME"), "1h"), "how long a client may use a nonce, from 10m to 1h (env STUNNER_NONCE_LIFETIME)")
 	flags(&o.forced, "accepted for compatibility: a draining process stays ready unless told otherwise", "force-ready-status")
 	flags(&o.unready, "fail the readiness probe while draining; kube-proxy then cuts the UDP calls that are still up", "unready-on-drain")
 	text(&o.from, fromLoopback, "who may read /sessions, /refusals and the whole of /status: loopback, or any for everybody who reaches the port", "sessions-from")
@@ -133,9 +133,9 @@ func parseFlags(args []string, env func(string) string, out io.Writer) (options,
 			return o, fmt.Errorf("--relay-ports or STUNNER_RELAY_PORTS: %w", err)
 		}
 	}
-	o.nonceLifetime, err = time.ParseDuration(*nonce)
-	if err != nil || o.nonceLifetime < gate.MinNonceLifetime || o.nonceLifetime > gate.NonceLifetime {
-		return o, fmt.Errorf("--nonce-lifetime or STUNNER_NONCE_LIFETIME %q: use a time between 10m and 1h", *nonce)
+	o.nonceLifetime, err = time.ParseDuration(*lifetime)
+	if err != nil || o.nonceLifetime < nonce.MinLifetime || o.nonceLifetime > nonce.MaxLifetime {
+		return o, fmt.Errorf("--nonce-lifetime or STUNNER_NONCE_LIFETIME %q: use a time between 10m and 1h", *lifetime)
 	}
 	return o, cmp.Or(o.takeOver(former), o.check(fs.Args()))
 }

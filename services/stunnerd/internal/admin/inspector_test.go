@@ -3,7 +3,6 @@ package admin
 import (
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -31,7 +30,6 @@ func (a address) Addr() netip.AddrPort { return a.AddrPort }
 // call makes a session that began so many minutes ago.
 func call(table *session.Table, n int, listener, user, client string) {
 	s := &session.Session{
-		Handle:   &net.UDPAddr{IP: net.IP{0x20, 0x01, 0x0d, 0xb8, 15: byte(n)}, Port: 1},
 		Client:   address{AddrPort: netip.MustParseAddrPort(client)},
 		Listener: listener, Protocol: config.TURNTLS, Username: "1900000000:" + user, UserID: user,
 		Relay:   netip.AddrPortFrom(netip.MustParseAddr("192.0.2.1"), uint16(50_000+n)),

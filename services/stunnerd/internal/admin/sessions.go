@@ -2,6 +2,7 @@ package admin
 
 import (
 	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
@@ -50,7 +51,7 @@ func (i *Inspector) Sessions() http.Handler {
 
 func (i *Inspector) session(s *session.Session, now time.Time) Session {
 	return Session{
-		ID: i.hash("session", s.Handle.String()), Listener: s.Listener, Protocol: s.Protocol,
+		ID: i.hash("session", strconv.FormatUint(s.ID, 10)), Listener: s.Listener, Protocol: s.Protocol,
 		User: i.user(s.UserID), Client: i.client(s.Client.Addr()), Relay: s.Relay.String(),
 		Started: s.Started.UTC().Truncate(time.Second), Age: now.Sub(s.Started).Round(time.Second).String(),
 		Channels: s.Channels(), Stats: server.StatsOf(&s.Traffic, now),

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/pion/stun/v2"
+
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/limit"
 )
 
 // first is a first request of a client that has no nonce.
@@ -65,7 +67,7 @@ func TestOneSocketGetsFewAnswers(t *testing.T) {
 				answers++
 			}
 		}
-		if want := tupleBurst + againBurst; answers != want {
+		if want := limit.TupleBurst + limit.TupleRepeatBurst; answers != want {
 			t.Errorf("%d answers to 10,000 requests of one socket, want %d", answers, want)
 		}
 		all := 0
@@ -77,7 +79,7 @@ func TestOneSocketGetsFewAnswers(t *testing.T) {
 				}
 			}
 		}
-		if most := challengeBurst*HiddenFactor + repeatBurst; all > most || all < most/2 {
+		if most := limit.ChallengeBurst*limit.PrivateFactor + limit.RepeatBurst; all > most || all < most/2 {
 			t.Errorf("%d answers to 60,000 requests at once, want at most %d", all, most)
 		}
 	})
@@ -91,7 +93,7 @@ func TestListenersHaveTheirOwnChallenges(t *testing.T) {
 		}
 		one := v.Gate
 		other := New("other", one.protocol, Shared{
-			Machine: one.machine, Nonces: one.nonces, Network: one.network, Held: one.held, Limits: one.limits, Table: one.table, Meter: one.meter, Log: one.log,
+			Engine: one.engine, Nonces: one.nonces, Network: one.network, Held: one.held, Limits: one.limits, Table: one.table, Meter: one.meter, Log: one.log,
 		})
 		other.Update(policy(), routes())
 		c := newClient("10.0.0.1:60000")
@@ -124,7 +126,7 @@ func TestFloodKeepsNoSessionFromItsNonce(t *testing.T) {
 				answers++
 			}
 		}
-		if answers > tupleBurst {
+		if answers > limit.TupleBurst {
 			t.Errorf("%d answers to 1,000 requests in the name of a session", answers)
 		}
 	})

@@ -1,15 +1,14 @@
-// Package gate is the door of a listener: every STUN message from a client passes it, and pion/turn sees only what the gate lets
-// through.
+// Package gate admits the requests of clients and answers them. Every STUN message of a client passes through the gate of
+// its listener.
 //
-// A message is parsed once, strictly. A request that will fail is answered here, with the code that the RFC asks for, signed
-// as soon as the client is known; a request that will succeed is handed to the Machine, and its success is where events
-// come from: sessions, quotas and metrics learn of an allocation here. What is admitted, and what each refusal is, stands in
-// admit.go as lists of rules.
+// A message is parsed once. A request that a rule of admit.go refuses gets an error response. An admitted request is passed
+// to the allocation engine, and the gate answers the client after it. The gate registers a session for each allocation, and
+// ends it when its lifetime is over.
 //
-//	listener ─ Receive ─▶ parse ─▶ rules ─▶ Machine (pion/turn) ─▶ success, signed for the client
-//	                        │        └─▶ error answer
-//	                        └─▶ drop, counted
-//	listener ─ Relay ─▶ relay.FromClient         ChannelData of a bound channel: the gate only says whose relay it is
+//	listener ─ Receive ─▶ parse ─▶ rules ─▶ allocation engine ─▶ success response
+//	                        │        └─▶ error response
+//	                        └─▶ dropped, counted
+//	listener ─ Relay ─▶ relay.FromClient         ChannelData: the gate only returns the relay of the client
 package gate
 
 import (
@@ -24,61 +23,65 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/credential"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/cluster"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/engine"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/limit"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/nonce"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/stunmsg"
 )
 
-// Policy is what a listener's config says about admission. It is replaced as a whole when the config changes.
+// Policy is the part of a listener's config that concerns admission. A config change replaces it.
 type Policy struct {
-	// Authority says which credentials are good, and in which realm. The zero Authority admits nobody: the listener serves STUN only.
+	// Authority verifies credentials, and names the realm. With the zero Authority the listener serves STUN only.
 	Authority credential.Authority
-	// Former are authorities that were in force before, with other credentials; a session that they admitted may go on under them for a while.
+	// Former are earlier authorities. A session may be refreshed with a credential of a former authority until its Until.
 	Former []Former
-	// RelayAddrs are the addresses that clients may be told of as their relayed transport address, at most one a family. A client
-	// that does not ask for a family gets the first.
+	// RelayAddrs are the IP addresses of relayed transport addresses, at most one for each family. A client that asks for
+	// no family gets the first.
 	RelayAddrs []netip.Addr
-	// SessionGrace is how long a session may outlive the credential that began it.
+	// SessionGrace is how long a session may be refreshed after its credential has expired.
 	SessionGrace time.Duration
 }
 
-// Former is an authority that a changed config has replaced.
+// Former is an authority that a config change has replaced.
 type Former struct {
 	Authority credential.Authority
-	// Until is when its sessions must have moved to a new credential.
+	// Until is when credentials of the authority become invalid.
 	Until time.Time
-	// New says that credentials of this authority are good for new sessions as well.
+	// New reports whether credentials of the authority are valid for new sessions too.
 	New bool
 }
 
-// relayAddr returns the relay address of a family; 0 asks for none, and gets the first. RFC 8656 §7.2 has IPv4 in mind there, but where a
-// config names an IPv6 address, an IPv6 relay serves a client better than an error.
+// relayAddr returns the relay address of a family. Family 0 stands for any and gets the first address. RFC 8656 §7.2 demands
+// IPv4 in this case, but if the config has no IPv4 address first, an IPv6 relay serves a client better than an error.
 func (p *Policy) relayAddr(family byte) (netip.Addr, bool) {
 	for _, a := range p.RelayAddrs {
-		if family == 0 || familyOf(a) == family {
+		if family == 0 || stunmsg.Family(a) == family {
 			return a, true
 		}
 	}
 	return netip.Addr{}, false
 }
 
-// serves tells whether TURN is offered at all.
+// serves reports whether the listener serves TURN.
 func (p *Policy) serves() bool { return p.Authority.Username != "" || p.Authority.SharedSecret != "" }
 
 // Gate admits the clients of one listener.
 type Gate struct {
 	name     string
 	protocol config.Protocol
-	machine  *Machine
-	nonces   *Nonces
+	engine   engine.Engine
+	nonces   *nonce.Source
 	network  relay.Network
 	held     *relay.Reservations
-	limits   *Limits
+	limits   *limit.Process
 	table    *session.Table
-	// challenges is what this listener may answer to clients without a good credential.
-	challenges *challenges
-	meter      *meter.Meter
-	log        *slog.Logger
+	// answers limits the answers of this listener to unauthenticated requests.
+	answers *limit.Listener
+	meter   *meter.Meter
+	log     *slog.Logger
 
 	policy   atomic.Pointer[Policy]
 	routes   relay.Routes
@@ -88,82 +91,84 @@ type Gate struct {
 	flows map[netip.AddrPort]*flow
 }
 
-// flow is a client that has an allocation. A client without one leaves no trace: its address may be forged.
+// flow is a client with an allocation. The gate keeps no state of other clients, because their address may be forged.
 type flow struct {
 	*session.Session
-	relay *relay.Relay
-	lane  *lane
-	// allocated is the transaction that made the allocation and lifetime what it was told: a retransmission gets the same answer
-	// (RFC 8656 §7.2).
+	relay      *relay.Relay
+	allocation engine.Allocation
+	// allocated is the transaction ID of the Allocate request, and lifetime the granted lifetime in seconds. A retransmitted
+	// Allocate gets the same answer (RFC 8656 §7.2).
 	allocated [stun.TransactionIDSize]byte
 	lifetime  uint32
-	// realm is that of its latest request. The session may go on in it.
+	// realm is that of the latest request.
 	realm atomic.Pointer[string]
-	// until is when the session ends, unless its client refreshes it. renewing keeps a refresh apart from the end.
-	until    time.Time
-	renewing sync.Mutex
-	// due is the timer of expire.
-	due *time.Timer
-	// token is what gets the port above this one, if the client asked for it.
+	// until is the end of the lifetime. refreshing makes a Refresh wait for expire, and the other way round.
+	until      time.Time
+	refreshing sync.Mutex
+	// expiry runs expire.
+	expiry *time.Timer
+	// token is the reservation of the next port, if the client has requested one.
 	token *relay.Token
-	// permitted are the peers that the client may hear from.
+	// permitted counts the permissions.
 	permitted permissions
-	// wrong counts wrong passwords on this 5-tuple in the name of the session's user.
-	wrong atomic.Int32
+	// guesses counts wrong passwords for Username on this 5-tuple.
+	guesses limit.Guesses
 }
 
-// Shared is what all gates of a process have in common.
+// Shared is what all gates of a process share.
 type Shared struct {
-	Machine *Machine
-	Nonces  *Nonces
+	Engine  engine.Engine
+	Nonces  *nonce.Source
 	Network relay.Network
 	Held    *relay.Reservations
-	Limits  *Limits
+	Limits  *limit.Process
 	Table   *session.Table
 	Meter   *meter.Meter
 	Log     *slog.Logger
 }
 
-// New returns the gate of the listener of that name and protocol. It admits nobody before Update.
+// New returns the gate of a listener. Before the first Update it serves STUN only.
 func New(name string, protocol config.Protocol, s Shared) *Gate {
 	g := &Gate{
-		name: name, protocol: protocol, machine: s.Machine, nonces: s.Nonces, network: s.Network, held: s.Held, limits: s.Limits, table: s.Table, meter: s.Meter,
-		challenges: newChallenges(s.Limits.silenced), log: s.Log.With("listener", name), flows: map[netip.AddrPort]*flow{},
+		name: name, protocol: protocol, engine: s.Engine, nonces: s.Nonces, network: s.Network, held: s.Held, limits: s.Limits,
+		table: s.Table, meter: s.Meter, answers: s.Limits.NewListener(), log: s.Log.With("listener", name),
+		flows: map[netip.AddrPort]*flow{},
 	}
 	g.policy.Store(&Policy{})
 	return g
 }
 
-// Update puts a policy and routes in force, for live sessions too: a datagram that is judged after Update returns is judged
-// by the new routes.
+// Update replaces the policy and the routes, also those of live sessions. Datagrams that arrive after Update has returned
+// are checked against the new routes.
 func (g *Gate) Update(p *Policy, routes *cluster.View) {
 	g.policy.Store(p)
 	g.routes.Store(routes)
 }
 
-// Receive handles one message that is not ChannelData. It returns once the message is handled, so the caller may reuse b.
+// Receive handles one message that is not ChannelData. The caller may reuse b afterwards.
 func (g *Gate) Receive(b []byte, client session.Client) {
-	r, err := parse(b, client)
+	m, err := stunmsg.Parse(b)
 	switch {
-	case err == errFingerprint:
+	case err == stunmsg.ErrFingerprint:
 		g.drop(client, meter.BadFingerprint)
 		return
 	case err != nil:
 		g.drop(client, meter.Malformed)
 		return
 	}
+	r := &request{Message: m, client: client}
 	switch r.Type.Class {
 	case stun.ClassRequest:
 		g.request(r)
 	case stun.ClassIndication:
 		g.indication(r)
 	default:
-		// A response that nobody asked for: answering it could start a loop between two servers.
+		// The gate sends no requests. An answer to a response could start a loop between two servers.
 		g.drop(client, meter.Malformed)
 	}
 }
 
-// Relay returns the relay of a client, or nil. Listeners keep it while it is not Closed.
+// Relay returns the relay of a client, or nil. Listeners cache it until it is Closed.
 func (g *Gate) Relay(client netip.AddrPort) *relay.Relay {
 	if f := g.flow(client); f != nil {
 		return f.relay
@@ -171,20 +176,20 @@ func (g *Gate) Relay(client netip.AddrPort) *relay.Relay {
 	return nil
 }
 
-// Hangup ends the session of a connection that is gone.
-func (g *Gate) Hangup(client session.Client) {
+// Disconnected ends the session of a client whose connection has ended.
+func (g *Gate) Disconnected(client session.Client) {
 	if f := g.flowOf(client); f != nil {
 		g.end(f)
 	}
 }
 
-// Retire refuses new allocations and keeps the ones that there are.
+// Retire makes the gate refuse new allocations. Live sessions stay.
 func (g *Gate) Retire() { g.retiring.Store(true) }
 
-// Resume takes Retire back.
+// Resume reverts Retire.
 func (g *Gate) Resume() { g.retiring.Store(false) }
 
-// Sessions is the number of live sessions on this listener.
+// Sessions returns the number of live sessions on this listener.
 func (g *Gate) Sessions() int {
 	g.mu.RLock()
 	defer g.mu.RUnlock()
@@ -211,8 +216,8 @@ func (g *Gate) flow(client netip.AddrPort) *flow {
 	return g.flows[client]
 }
 
-// flowOf returns the flow of whoever has sent something, or nil. A connection has none but its own: there can be another one from the same address and
-// port, to another address of this host, and one that was there before may be late to notice that it is gone.
+// flowOf returns the flow of a client, or nil. A connection does not get the flow of another connection from the same address
+// and port. There may be one to another IP address of this host, or an earlier one whose end was not noticed yet.
 func (g *Gate) flowOf(client session.Client) *flow {
 	f := g.flow(client.Addr())
 	if f != nil && client.Connected() && f.Client != client {
@@ -221,27 +226,17 @@ func (g *Gate) flowOf(client session.Client) *flow {
 	return f
 }
 
-// end makes pion/turn delete the allocation, which closes the relay, which calls ended.
+// end ends the allocation of a flow. The engine closes the relay, which calls ended.
 func (g *Gate) end(f *flow) {
-	_, err := f.lane.request(stun.MethodRefresh, f.Handle, nil, number{stun.AttrLifetime, 0})
-	if err != nil {
+	if err := f.allocation.End(); err != nil {
 		g.log.Debug("end session", "error", err)
 	}
 	_ = f.relay.Close()
 }
 
-// survive makes a panic end one session instead of the process. It is deferred.
-func (g *Gate) survive(f *flow, task string) {
-	if cause := recover(); cause != nil {
-		g.meter.Panicked(task, cause)
-		_ = f.relay.Close()
-	}
-}
-
-// ended is called when a relay has closed: the session expired, was refreshed to zero, or was ended from here.
+// ended removes the session of a closed relay.
 func (g *Gate) ended(f *flow) {
-	f.lane.disown(f.Session)
-	f.due.Stop()
+	f.expiry.Stop()
 	if err := g.dropToken(f); err != nil {
 		g.log.Debug("close reserved port", "error", err)
 	}

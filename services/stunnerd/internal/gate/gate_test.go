@@ -17,9 +17,13 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/credential"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/cluster"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/engine/pionturn"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/limit"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/nonce"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/stunmsg"
 )
 
 // G-02: no test of the package leaves a goroutine behind.
@@ -54,7 +58,7 @@ func (c *client) Released()            {}
 // bed is a gate with one route, to 127.0.0.1:<4000-4999>.
 type bed struct {
 	*Gate
-	t *testing.T
+	t testing.TB
 }
 
 const (
@@ -63,23 +67,23 @@ const (
 	realm    = "test.example"
 )
 
-func newBed(t *testing.T) bed {
+func newBed(t testing.TB) bed {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
-	machine, err := NewMachine(1, log)
+	engine, err := pionturn.New(1, log)
 	if err != nil {
 		t.Fatal(err)
 	}
-	nonces, err := NewNonces()
+	nonces, err := nonce.New()
 	if err != nil {
 		t.Fatal(err)
 	}
 	held := relay.NewReservations()
-	g := New("test", config.TURNUDP, Shared{Machine: machine, Nonces: nonces, Network: relay.Kernel{}, Held: held, Limits: NewLimits(), Table: session.NewTable(), Meter: meter.New(), Log: log})
+	g := New("test", config.TURNUDP, Shared{Engine: engine, Nonces: nonces, Network: relay.Kernel{}, Held: held, Limits: limit.NewProcess(), Table: session.NewTable(), Meter: meter.New(), Log: log})
 	g.Update(policy(), routes("127.0.0.1:<4000-4999>"))
 	t.Cleanup(func() {
 		g.Close()
-		if err := errors.Join(held.Close(), machine.Close()); err != nil {
+		if err := errors.Join(held.Close(), engine.Close()); err != nil {
 			t.Error(err)
 		}
 	})
@@ -163,13 +167,19 @@ func codeOf(m *stun.Message) stun.ErrorCode {
 	return code.Code
 }
 
-var udp = number{stun.AttrRequestedTransport, 17 << 24}
+var udp = number(stun.AttrRequestedTransport, 17<<24)
 
-func peerAt(addr string) address {
-	return address{stun.AttrXORPeerAddress, netip.MustParseAddrPort(addr)}
+func peerAt(addr string) stunmsg.Address {
+	return addressAttr(stun.AttrXORPeerAddress, netip.MustParseAddrPort(addr))
 }
 
-func channel(n uint32) number { return number{stun.AttrChannelNumber, n << 16} }
+func number(t stun.AttrType, n uint32) stunmsg.Number { return stunmsg.Number{Type: t, Value: n} }
+
+func addressAttr(t stun.AttrType, a netip.AddrPort) stunmsg.Address {
+	return stunmsg.Address{Type: t, Addr: a}
+}
+
+func channel(n uint32) stunmsg.Number { return number(stun.AttrChannelNumber, n<<16) }
 
 // S-04, T-A2, T-A3, T-A5, T-A8, T-A9, T-A10, T-A11, T-A12, T-A14: each rule of admit.go for Allocate and Refresh has its error code.
 // P-01, P-02, P-04, T-04, C-01, C-03: each rule of admit.go for permissions and channels has its error code.
@@ -185,16 +195,16 @@ func TestEveryRefusalHasItsCode(t *testing.T) {
 	}{
 		"allocate":                          {none, stun.MethodAllocate, []stun.Setter{udp}, 0},
 		"allocate without transport":        {none, stun.MethodAllocate, nil, 400},
-		"allocate over TCP to the peer":     {none, stun.MethodAllocate, []stun.Setter{number{stun.AttrRequestedTransport, 6 << 24}}, 442},
-		"allocate over nothing known":       {none, stun.MethodAllocate, []stun.Setter{number{stun.AttrRequestedTransport, 99 << 24}}, 442},
+		"allocate over TCP to the peer":     {none, stun.MethodAllocate, []stun.Setter{number(stun.AttrRequestedTransport, 6<<24)}, 442},
+		"allocate over nothing known":       {none, stun.MethodAllocate, []stun.Setter{number(stun.AttrRequestedTransport, 99<<24)}, 442},
 		"allocate without fragments":        {none, stun.MethodAllocate, []stun.Setter{udp, stun.RawAttribute{Type: stun.AttrDontFragment}}, 420},
-		"allocate an IPv6 relay":            {none, stun.MethodAllocate, []stun.Setter{udp, number{stun.AttrRequestedAddressFamily, 2 << 24}}, 440},
-		"allocate an IPv4 relay":            {none, stun.MethodAllocate, []stun.Setter{udp, number{stun.AttrRequestedAddressFamily, 1 << 24}}, 0},
+		"allocate an IPv6 relay":            {none, stun.MethodAllocate, []stun.Setter{udp, number(stun.AttrRequestedAddressFamily, 2<<24)}, 440},
+		"allocate an IPv4 relay":            {none, stun.MethodAllocate, []stun.Setter{udp, number(stun.AttrRequestedAddressFamily, 1<<24)}, 0},
 		"allocate a second time":            {some, stun.MethodAllocate, []stun.Setter{udp}, 437},
-		"unknown attribute":                 {none, stun.MethodAllocate, []stun.Setter{udp, number{0x7777, 0}}, 420},
+		"unknown attribute":                 {none, stun.MethodAllocate, []stun.Setter{udp, number(0x7777, 0)}, 420},
 		"refresh without allocation":        {none, stun.MethodRefresh, nil, 437},
 		"refresh":                           {some, stun.MethodRefresh, nil, 0},
-		"refresh for another family":        {some, stun.MethodRefresh, []stun.Setter{number{stun.AttrRequestedAddressFamily, 2 << 24}}, 443},
+		"refresh for another family":        {some, stun.MethodRefresh, []stun.Setter{number(stun.AttrRequestedAddressFamily, 2<<24)}, 443},
 		"permission without allocation":     {none, stun.MethodCreatePermission, []stun.Setter{peer}, 437},
 		"permission":                        {some, stun.MethodCreatePermission, []stun.Setter{peer}, 0},
 		"permission on a port off route":    {some, stun.MethodCreatePermission, []stun.Setter{peerAt("127.0.0.1:9")}, 0},
@@ -214,7 +224,7 @@ func TestEveryRefusalHasItsCode(t *testing.T) {
 		"channel to a port outside routes":  {some, stun.MethodChannelBind, []stun.Setter{channel(0x4000), peerAt("127.0.0.1:9")}, 403},
 		"token with even port":              {none, stun.MethodAllocate, []stun.Setter{udp, evenPort, token}, 400},
 		"token that was never given":        {none, stun.MethodAllocate, []stun.Setter{udp, token}, 508},
-		"additional family without meaning": {none, stun.MethodAllocate, []stun.Setter{udp, number{attrAdditionalFamily, 1 << 24}}, 400},
+		"additional family without meaning": {none, stun.MethodAllocate, []stun.Setter{udp, number(stunmsg.AttrAdditionalFamily, 1<<24)}, 400},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -246,7 +256,7 @@ var (
 func disguised(ip string, port uint16) stun.Setter {
 	return setter(func(m *stun.Message) error {
 		a := netip.MustParseAddr(ip).As16()
-		v := []byte{0, familyIPv6, byte(port>>8) ^ 0x21, byte(port) ^ 0x12}
+		v := []byte{0, stunmsg.FamilyIPv6, byte(port>>8) ^ 0x21, byte(port) ^ 0x12}
 		mask := append([]byte{0x21, 0x12, 0xA4, 0x42}, m.TransactionID[:]...)
 		for i, x := range a {
 			v = append(v, x^mask[i])
@@ -373,7 +383,7 @@ func TestAnotherUserCannotTouchAnAllocation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	zero := number{stun.AttrLifetime, 0}
+	zero := number(stun.AttrLifetime, 0)
 	if got := codeOf(b.send(c, b.signed(c, other.Username, string(other.Password), stun.MethodRefresh, zero))); got != 441 {
 		t.Errorf("T-A15: %d, want 441", got)
 	}
@@ -428,19 +438,6 @@ func TestExpiryHasLeeway(t *testing.T) {
 			}
 		}
 	})
-}
-
-// pion/turn tells the age of its nonces by the wall clock. When that jumps, no client hears of it.
-func TestMachineThatWantsAnotherNonceIsGivenOne(t *testing.T) {
-	b, c := newBed(t), newClient("192.0.2.1:1000")
-	for _, method := range []stun.Method{stun.MethodAllocate, stun.MethodRefresh} {
-		for _, l := range b.machine.lanes {
-			l.nonce, l.fetched = stun.Nonce("of another day"), time.Now()
-		}
-		if got := codeOf(b.send(c, b.signed(c, username, password, method, udp))); got != 0 {
-			t.Errorf("%s: %d", method, got)
-		}
-	}
 }
 
 // T-A4: a retransmitted Allocate gets the same relayed address and makes no second session.
@@ -498,7 +495,7 @@ func TestReservedPortsGoWithTheirAllocation(t *testing.T) {
 		for i := range 50 {
 			c := newClient(fmt.Sprint("192.0.2.1:", 1000+i))
 			v.must(c, stun.MethodAllocate, udp, pair)
-			v.must(c, stun.MethodRefresh, number{stun.AttrLifetime, 0})
+			v.must(c, stun.MethodRefresh, number(stun.AttrLifetime, 0))
 		}
 		if n := v.net.Len(); n != 0 {
 			t.Errorf("a user without an allocation holds %d ports", n)
@@ -584,7 +581,7 @@ func TestEvenPortAndReservation(t *testing.T) {
 func TestLifetimesAreClamped(t *testing.T) {
 	for asked, want := range map[uint32]uint32{10: 600, 600: 600, 1800: 1800, 3600: 3600, 1 << 31: 3600} {
 		b, c := newBed(t), newClient("192.0.2.1:1000")
-		answer := b.send(c, b.signed(c, username, password, stun.MethodAllocate, udp, number{stun.AttrLifetime, asked}))
+		answer := b.send(c, b.signed(c, username, password, stun.MethodAllocate, udp, number(stun.AttrLifetime, asked)))
 		v, err := answer.Get(stun.AttrLifetime)
 		if err != nil || binary.BigEndian.Uint32(v) != want {
 			t.Errorf("T-A6: asked for %d: % x, %v", asked, v, err)
@@ -596,18 +593,18 @@ func TestLifetimesAreClamped(t *testing.T) {
 func TestRelayFamilies(t *testing.T) {
 	v4, v6 := netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("::1")
 	wants := func(family byte) stun.Setter {
-		return number{stun.AttrRequestedAddressFamily, uint32(family) << 24}
+		return number(stun.AttrRequestedAddressFamily, uint32(family)<<24)
 	}
-	additional := number{attrAdditionalFamily, familyIPv6 << 24}
+	additional := number(stunmsg.AttrAdditionalFamily, stunmsg.FamilyIPv6<<24)
 	cases := []struct {
 		have []netip.Addr
 		ask  stun.Setter
 		code stun.ErrorCode
 		want netip.Addr
 	}{
-		{[]netip.Addr{v4}, wants(familyIPv4), 0, v4}, {[]netip.Addr{v4}, wants(familyIPv6), 440, v6}, {[]netip.Addr{v4}, wants(7), 440, v4},
-		{[]netip.Addr{v4, v6}, wants(familyIPv6), 0, v6}, {[]netip.Addr{v4, v6}, udp, 0, v4}, {[]netip.Addr{v6, v4}, udp, 0, v6},
-		{[]netip.Addr{v6}, wants(familyIPv4), 440, v4}, {[]netip.Addr{v4, v6}, additional, 0, v4},
+		{[]netip.Addr{v4}, wants(stunmsg.FamilyIPv4), 0, v4}, {[]netip.Addr{v4}, wants(stunmsg.FamilyIPv6), 440, v6}, {[]netip.Addr{v4}, wants(7), 440, v4},
+		{[]netip.Addr{v4, v6}, wants(stunmsg.FamilyIPv6), 0, v6}, {[]netip.Addr{v4, v6}, udp, 0, v4}, {[]netip.Addr{v6, v4}, udp, 0, v6},
+		{[]netip.Addr{v6}, wants(stunmsg.FamilyIPv4), 440, v4}, {[]netip.Addr{v4, v6}, additional, 0, v4},
 	}
 	for i, tc := range cases {
 		b, c := newBed(t), newClient("192.0.2.1:1000")

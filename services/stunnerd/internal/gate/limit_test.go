@@ -2,12 +2,12 @@ package gate
 
 import (
 	"fmt"
-	"net/netip"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/pion/stun/v2"
+
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/limit"
 )
 
 // T-10: a source that asks and never comes back gets a few answers a second, whatever it asks.
@@ -18,7 +18,7 @@ func forgedSources(t *testing.T) {
 	b := newBed(t)
 	requests := map[string][]byte{
 		"allocate":          b.build(request4(stun.MethodAllocate), udp),
-		"unknown attribute": b.build(request4(stun.MethodAllocate), number{0x7777, 0}),
+		"unknown attribute": b.build(request4(stun.MethodAllocate), number(0x7777, 0)),
 	}
 	for name, raw := range requests {
 		answers := 0
@@ -29,8 +29,8 @@ func forgedSources(t *testing.T) {
 				answers++
 			}
 		}
-		if answers != challengeBurst {
-			t.Errorf("%s: %d answers to 10,000 requests at once, want %d", name, answers, challengeBurst)
+		if answers != limit.ChallengeBurst {
+			t.Errorf("%s: %d answers to 10,000 requests at once, want %d", name, answers, limit.ChallengeBurst)
 		}
 	}
 	other := newClient("198.51.100.1:1")
@@ -61,8 +61,8 @@ func TestGuessingFromEverywhereIsAnsweredWithSilence(t *testing.T) {
 				answers++
 			}
 		}
-		if answers != nameBurst {
-			t.Errorf("%d answers to 500 guesses at once, want %d", answers, nameBurst)
+		if answers != limit.NameBurst {
+			t.Errorf("%d answers to 500 guesses at once, want %d", answers, limit.NameBurst)
 		}
 		c := newClient("198.51.100.1:1")
 		if got := codeOf(b.send(c, b.signed(c, username, password, stun.MethodAllocate, udp))); got != 0 {
@@ -72,62 +72,4 @@ func TestGuessingFromEverywhereIsAnsweredWithSilence(t *testing.T) {
 			t.Error("another name is held up")
 		}
 	})
-}
-
-func TestBucketsFillAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := newLimiter(10, time.Second, 20, MayHide)
-		source := netip.MustParseAddr("203.0.113.7")
-		take := func(parts int) (n int) {
-			for l.allow(source, parts) {
-				n++
-			}
-			return n
-		}
-		if n := take(1); n != 20 {
-			t.Errorf("burst of %d, want 20", n)
-		}
-		time.Sleep(time.Second)
-		if n := take(1); n != 10 {
-			t.Errorf("%d tokens after a second, want 10", n)
-		}
-		time.Sleep(100 * time.Millisecond)
-		if n := take(bindings); n != bindings {
-			t.Errorf("%d cheap answers for a token, want %d", n, bindings)
-		}
-		time.Sleep(time.Hour)
-		if n := take(1); n != 20 {
-			t.Errorf("burst of %d after an hour, want 20", n)
-		}
-		for range 100 {
-			l.refund(source)
-		}
-		if n := take(1); n != 20 {
-			t.Errorf("refunds fill the bucket to %d, want 20", n)
-		}
-	})
-}
-
-// A load balancer's address stands for many clients: it is limited, but at another scale.
-func TestPrivateSourcesAreLimitedTogether(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := newLimiter(10, time.Second, 20, MayHide)
-		n := 0
-		for i := range 10_000 {
-			if l.allow(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 1) {
-				n++
-			}
-		}
-		if n != 20*HiddenFactor {
-			t.Errorf("%d answers, want %d", n, 20*HiddenFactor)
-		}
-	})
-}
-
-func TestLimiterAllocatesNothing(t *testing.T) {
-	l := newLimiter(10, time.Second, 20, MayHide)
-	source := netip.MustParseAddr("203.0.113.7")
-	if n := testing.AllocsPerRun(1000, func() { l.allow(source, 1) }); n != 0 {
-		t.Errorf("%.1f allocations", n)
-	}
 }

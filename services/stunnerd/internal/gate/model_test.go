@@ -21,9 +21,11 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/credential"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/cluster"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/limit"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay/relaytest"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/stunmsg"
 )
 
 var modelSeed = flag.Uint64("model.seed", 0, "the seed of TestModel; 0 takes a random one")
@@ -215,16 +217,16 @@ func (m *trial) proven(a *actor) {
 func (m *trial) mayGuess(a *actor, l login) bool {
 	s, now := m.sources[a.addr.Addr()], time.Now()
 	switch {
-	case a.alloc != nil && a.alloc.username == l.username && a.alloc.wrong < sessionGuesses:
+	case a.alloc != nil && a.alloc.username == l.username && a.alloc.wrong < limit.SessionGuesses:
 		return true
 	case m.isKnown(s, l):
-		return s.known+time.Minute/knownGuesses <= time.Minute
+		return s.known+time.Minute/limit.UserGuesses <= time.Minute
 	}
-	return !now.Before(s.locked) && s.guesses+time.Minute/strangerGuesses <= time.Minute
+	return !now.Before(s.locked) && s.guesses+time.Minute/limit.SourceGuesses <= time.Minute
 }
 
 func (m *trial) isKnown(s *levels, l login) bool {
-	return l.username == "ann" && !s.signedIn.IsZero() && time.Since(s.signedIn) < signedIn
+	return l.username == "ann" && !s.signedIn.IsZero() && time.Since(s.signedIn) < time.Hour
 }
 
 // guessed counts a wrong password.
@@ -232,13 +234,13 @@ func (m *trial) guessed(a *actor, l login) {
 	s, now := m.sources[a.addr.Addr()], time.Now()
 	switch {
 	case slices.ContainsFunc(m.former, func(f former) bool { return l.username == "ann" && f.password == l.password }):
-	case a.alloc != nil && a.alloc.username == l.username && a.alloc.wrong < sessionGuesses:
+	case a.alloc != nil && a.alloc.username == l.username && a.alloc.wrong < limit.SessionGuesses:
 		a.alloc.wrong++
 	case m.isKnown(s, l):
-		s.known += time.Minute / knownGuesses
+		s.known += time.Minute / limit.UserGuesses
 	default:
-		if s.guesses += time.Minute / strangerGuesses; s.guesses+time.Minute/strangerGuesses > time.Minute {
-			s.locked = now.Add(guessLock)
+		if s.guesses += time.Minute / limit.SourceGuesses; s.guesses+time.Minute/limit.SourceGuesses > time.Minute {
+			s.locked = now.Add(time.Minute)
 			m.seen["guesser locked"]++
 		}
 	}
@@ -274,36 +276,47 @@ func newTrial(t *testing.T, rng *rand.Rand, seen map[string]int) *trial {
 		reserved: map[relay.Token]reservedPort{}, sources: map[netip.Addr]*levels{},
 	}
 	for i, addr := range []string{"198.51.100.1:1000", "198.51.100.1:1001", "198.51.100.2:1000", "[2001:db8:c::1]:1000", "198.51.100.3:1000"} {
-		a := &actor{name: fmt.Sprint("client ", i), addr: netip.MustParseAddrPort(addr), connected: i == 4}
-		m.actors = append(m.actors, a)
-		m.sources[a.addr.Addr()] = &levels{at: m.began}
-		a.login = m.freshLogin()
+		m.actors = append(m.actors, &actor{name: fmt.Sprint("client ", i), addr: netip.MustParseAddrPort(addr), connected: i == 4})
 	}
 	for m.sourcesCollide() {
-		*m.limits = *NewLimits()
-		*m.challenges = *newChallenges(m.limits.silenced)
+		*m.limits = *limit.NewProcess()
+		*m.Gate.answers = *m.limits.NewListener()
+	}
+	m.began = time.Now()
+	for _, a := range m.actors {
+		m.sources[a.addr.Addr()] = &levels{at: m.began}
+		a.login = m.freshLogin()
 	}
 	m.configure()
 	return m
 }
 
-// sourcesCollide tells whether two sources share a bucket, which the model leaves out.
-func (m *trial) sourcesCollide() bool {
-	for _, l := range []*limiter{m.challenges.sources, m.limits.failures} {
-		used := map[any]bool{}
-		for source := range m.sources {
-			bucket, _, _ := l.bucket(source)
-			used[bucket] = true
+// sourcesCollide reports whether two clients or two sources share a bucket of a limit, which the model leaves out. It uses up the limits, and waits
+// until they are unused again.
+func (m *trial) sourcesCollide() (collide bool) {
+	uses := func(allow func() bool) (n int) {
+		for allow() {
+			n++
 		}
-		if len(used) < len(m.sources) {
-			return true
-		}
+		return n
 	}
-	tuples := map[any]bool{}
 	for _, a := range m.actors {
-		tuples[m.challenges.tuples.tuple(a.addr)] = true
+		r := limit.Request{Client: a.addr, Session: true}
+		collide = collide || uses(func() bool { return m.Gate.answers.Allow(r, limit.Challenge) }) != limit.TupleBurst
 	}
-	return len(tuples) < len(m.actors)
+	time.Sleep(time.Minute)
+	seen := map[netip.Addr]bool{}
+	for _, a := range m.actors {
+		if seen[a.addr.Addr()] {
+			continue
+		}
+		seen[a.addr.Addr()] = true
+		r := limit.Request{Client: a.addr}
+		collide = collide || uses(func() bool { return m.Gate.answers.Allow(r, limit.Challenge) }) != limit.ChallengeBurst ||
+			uses(func() bool { return m.limits.AllowFailure(r) }) != limit.FailureBurst
+	}
+	time.Sleep(time.Minute)
+	return collide
 }
 
 func (m *trial) authority(password string) credential.Authority {
@@ -341,7 +354,7 @@ func (m *trial) run() {
 	time.Sleep(time.Hour + time.Second)
 	m.expire()
 	m.settle(m.said(outcome{name: "the end"}, "all lifetimes pass"))
-	if n := m.table.Len() + m.machine.Allocations() + m.net.Len() + m.Sessions(); n != 0 {
+	if n := m.table.Len() + m.engine.Allocations() + m.net.Len() + m.Sessions(); n != 0 {
 		m.fail("%d sessions, allocations, sockets and flows left", n)
 	}
 }
@@ -408,7 +421,7 @@ func (m *trial) settle(o outcome) {
 		m.fail("relays sent %v, want %v", sent, o.sent)
 	}
 	live := m.live()
-	if a, b, c, d := m.table.Len(), m.machine.Allocations(), m.Sessions(), m.net.Len(); a != live || b != live || c != live || d != live+len(m.reserved) {
+	if a, b, c, d := m.table.Len(), m.engine.Allocations(), m.Sessions(), m.net.Len(); a != live || b != live || c != live || d != live+len(m.reserved) {
 		m.fail("%d sessions, %d allocations, %d flows and %d sockets, want %d, and %d more sockets for reservations", a, b, c, d, live, len(m.reserved))
 	}
 }
@@ -603,10 +616,10 @@ func (m *trial) compose(a *actor, l login, method stun.Method, f flaw, attrs []s
 		setters = append(setters, attrs...)
 	}
 	if f != bare && len(attrs) == 0 {
-		setters = append(setters, number{0xC057, 0}) // comprehension-optional
+		setters = append(setters, number(0xC057, 0)) // comprehension-optional
 	}
 	if f == strange {
-		setters = append(setters, number{0x7777, 0})
+		setters = append(setters, number(0x7777, 0))
 	}
 	if f != bare && f != unsigned {
 		setters = append(setters, stun.NewUsername(l.username), stun.NewRealm(realm))
@@ -753,7 +766,7 @@ type wish struct {
 func (m *trial) wish() (w wish, attrs []stun.Setter) {
 	attrs, w.granted = m.lifetime()
 	if w.transport = uint32(m.mostly(17, 0, 6)); w.transport != 0 {
-		attrs = append(attrs, number{stun.AttrRequestedTransport, w.transport << 24})
+		attrs = append(attrs, number(stun.AttrRequestedTransport, w.transport<<24))
 	}
 	if m.often(15) {
 		token := m.token()
@@ -770,11 +783,11 @@ func (m *trial) wish() (w wish, attrs []stun.Setter) {
 	}
 	if !alone && m.often(25) {
 		w.family = pick[byte](m, 1, 2, 2, 2, 2, 2, 7)
-		attrs = append(attrs, number{stun.AttrRequestedAddressFamily, uint32(w.family) << 24})
+		attrs = append(attrs, number(stun.AttrRequestedAddressFamily, uint32(w.family)<<24))
 	}
 	if !alone && m.often(5) {
 		w.also = pick[byte](m, 2, 2, 2, 1)
-		attrs = append(attrs, number{attrAdditionalFamily, uint32(w.also) << 24})
+		attrs = append(attrs, number(stunmsg.AttrAdditionalFamily, uint32(w.also)<<24))
 	}
 	return w, attrs
 }
@@ -795,7 +808,7 @@ func (m *trial) allocate(a *actor) outcome {
 	w, attrs := m.wish()
 	o := m.request(a, stun.MethodAllocate, w, attrs, func(l login) (stun.ErrorCode, func(*stun.Message) error) {
 		want := netip.AddrPortFrom(relay4, 0)
-		if w.family == familyIPv6 {
+		if w.family == stunmsg.FamilyIPv6 {
 			want = netip.AddrPortFrom(relay6, 0)
 		}
 		switch {
@@ -806,7 +819,7 @@ func (m *trial) allocate(a *actor) outcome {
 		case w.transport != 17:
 			return 442, nil
 		case w.granted == 0,
-			w.token != nil && (w.even || w.family != 0 || w.also != 0), w.also != 0 && (w.two || w.family != 0), w.also == familyIPv4:
+			w.token != nil && (w.even || w.family != 0 || w.also != 0), w.also != 0 && (w.two || w.family != 0), w.also == stunmsg.FamilyIPv4:
 			return 400, nil
 		case w.family == 7:
 			return 440, nil
@@ -892,7 +905,7 @@ func (m *trial) allocated(a *actor, w wish, answer *stun.Message, want netip.Add
 		return fmt.Errorf("port %d is not even", port)
 	case w.two != (tokenErr == nil && len(given) == 8):
 		return fmt.Errorf("reservation token % x, want one: %t", given, w.two)
-	case answer.Contains(attrAddressError) != (w.also != 0):
+	case answer.Contains(stunmsg.AttrAddressErrorCode) != (w.also != 0):
 		return fmt.Errorf("ADDRESS-ERROR-CODE in the answer to additional family %d: %t", w.also, w.also == 0)
 	}
 	if m.taken(at) {
@@ -978,7 +991,7 @@ func (m *trial) refresh(a *actor) outcome {
 	family := byte(0)
 	if m.often(15) {
 		family = pick[byte](m, 1, 2)
-		attrs = append(attrs, number{stun.AttrRequestedAddressFamily, uint32(family) << 24})
+		attrs = append(attrs, number(stun.AttrRequestedAddressFamily, uint32(family)<<24))
 	}
 	return m.request(a, stun.MethodRefresh, wish{granted: granted, family: family}, attrs, func(l login) (stun.ErrorCode, func(*stun.Message) error) {
 		switch code := a.owned(l); {
@@ -986,7 +999,7 @@ func (m *trial) refresh(a *actor) outcome {
 			return code, nil
 		case unreadable:
 			return 400, nil
-		case family != 0 && family != familyOf(a.alloc.relay.Addr()):
+		case family != 0 && family != stunmsg.Family(a.alloc.relay.Addr()):
 			return 443, nil
 		case end:
 			a.alloc = nil
@@ -1013,7 +1026,7 @@ func (m *trial) somePeers(a *actor, n int) (peers []peerFacts, attrs []stun.Sett
 	for len(peers) < n {
 		p := m.somePeer(a)
 		peers = append(peers, p)
-		attrs = append(attrs, address{stun.AttrXORPeerAddress, p.at})
+		attrs = append(attrs, addressAttr(stun.AttrXORPeerAddress, p.at))
 	}
 	return peers, attrs
 }
@@ -1079,7 +1092,7 @@ func (m *trial) channelBind(a *actor) outcome {
 	peers, attrs := m.somePeers(a, m.mostly(1, 0, 2))
 	if a.alloc != nil && m.often(4) {
 		peers = []peerFacts{{at: a.alloc.relay}} // itself
-		attrs = []stun.Setter{address{stun.AttrXORPeerAddress, a.alloc.relay}}
+		attrs = []stun.Setter{addressAttr(stun.AttrXORPeerAddress, a.alloc.relay)}
 	}
 	n := pick[uint32](m, 0x4000, 0x4000, 0x4001, 0x4001, 0x4002, 0x4FFF, 0x7FFF, 0x7FFF, 0x3FFF, 0x8000, 0)
 	if n != 0 {
@@ -1127,12 +1140,12 @@ func (m *trial) sendIndication(a *actor) outcome {
 	var attrs []stun.Setter
 	peers := slices.Repeat([]peerFacts{m.knownPeer(a)}, m.mostly(1, 0, 2))
 	for _, p := range peers {
-		attrs = append(attrs, address{stun.AttrXORPeerAddress, p.at})
+		attrs = append(attrs, addressAttr(stun.AttrXORPeerAddress, p.at))
 	}
 	payload, odd := m.payload(), m.often(4)
 	hasData := !m.often(3)
 	if odd {
-		attrs = append(attrs, number{0x7777, 0})
+		attrs = append(attrs, number(0x7777, 0))
 	}
 	if hasData {
 		attrs = append(attrs, data(payload))
@@ -1308,7 +1321,7 @@ func (m *trial) configChanges(*actor) outcome {
 }
 
 func (m *trial) hangUp(a *actor) outcome {
-	m.Hangup(a)
+	m.Disconnected(a)
 	a.alloc = nil
 	return m.said(outcome{name: "hang-up"}, "%s hangs up", a.name)
 }

@@ -7,19 +7,19 @@ import (
 )
 
 const (
-	// MaxPermissions bounds the peer addresses for which one allocation may hold a permission: pion/turn keeps a timer for each.
+	// MaxPermissions bounds the permissions of one allocation, because the allocation engine keeps a timer for each.
 	MaxPermissions = 256
 	// permissionLifetime is how long a permission lasts without a refresh (RFC 8656 §9).
 	permissionLifetime = 5 * time.Minute
 )
 
-// permissions counts the permissions of an allocation. pion/turn decides what they allow; this is how many there are.
+// permissions counts the permissions of an allocation. The allocation engine enforces them.
 type permissions struct {
 	mu    sync.Mutex
 	until map[netip.Addr]time.Time
 }
 
-// room tells whether permissions for these peers, on top of what there is, stay within the bound.
+// room reports whether permissions for more peers stay within MaxPermissions.
 func (p *permissions) room(peers []netip.AddrPort, now time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -35,7 +35,7 @@ func (p *permissions) room(peers []netip.AddrPort, now time.Time) bool {
 	return len(p.until)+len(fresh) <= MaxPermissions
 }
 
-// grant notes permissions that pion/turn has installed or refreshed.
+// grant records permissions that the allocation engine has installed or refreshed.
 func (p *permissions) grant(peers []netip.AddrPort, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -47,7 +47,7 @@ func TestNinthClientOfEightPortsGets508(t *testing.T) {
 	}
 	freed := b.flow(clients[3].addr).Session.Relay.Port()
 	ended := time.Now()
-	if code := codeOf(b.send(clients[3], b.signed(clients[3], username, password, stun.MethodRefresh, number{stun.AttrLifetime, 0}))); code != 0 {
+	if code := codeOf(b.send(clients[3], b.signed(clients[3], username, password, stun.MethodRefresh, number(stun.AttrLifetime, 0)))); code != 0 {
 		t.Fatalf("refresh 0: %d", code)
 	}
 	for {

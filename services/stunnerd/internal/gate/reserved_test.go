@@ -26,7 +26,7 @@ func TestFirstByteOfAnAddressSaysNothing(t *testing.T) {
 type scribbled struct{ addr netip.AddrPort }
 
 func (s scribbled) AddTo(m *stun.Message) error {
-	if err := (address{stun.AttrXORPeerAddress, s.addr}).AddTo(m); err != nil {
+	if err := (addressAttr(stun.AttrXORPeerAddress, s.addr)).AddTo(m); err != nil {
 		return err
 	}
 	a, _ := m.Attributes.Get(stun.AttrXORPeerAddress)

@@ -9,18 +9,15 @@ import (
 	"github.com/pion/stun/v2"
 
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/cluster"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/engine"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/limit"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/stunmsg"
 )
 
-// Lifetimes of an allocation, in seconds (RFC 8656 §7.2).
-const (
-	defaultLifetime = 600
-	maxLifetime     = 3600
-)
-
-// service says what is done with an admitted request of each method.
+// service executes the admitted requests of each method, and returns the answer.
 var service = map[stun.Method]func(*Gate, *request) ([]byte, error){
 	stun.MethodBinding:          (*Gate).binding,
 	stun.MethodAllocate:         (*Gate).allocate,
@@ -47,7 +44,7 @@ func (g *Gate) request(r *request) {
 		}
 	}
 	if r.flow != nil && r.key != nil {
-		r.flow.speaks(r.realm)
+		r.flow.setRealm(r.realm)
 	}
 	answer, err := service[r.Type.Method](g, r)
 	var refused *refusal
@@ -55,19 +52,19 @@ func (g *Gate) request(r *request) {
 		g.refuse(r, refused)
 		return
 	}
-	tell := func() { g.send(r, answer, err) }
-	if r.Type.Method == stun.MethodChannelBind {
-		g.bind(r, tell)
+	send := func() { g.send(r, answer, err) }
+	if err == nil && r.Type.Method == stun.MethodChannelBind {
+		g.bind(r, send)
 		return
 	}
-	tell()
+	send()
 }
 
-// retransmitted gives a repeated Allocate the answer that the first one got; RFC 8656 §7.2 wants the client not to notice. The
-// repetition must come from the same user, and is judged like any other request until that is known.
+// retransmitted answers a retransmitted Allocate like the original request (RFC 8656 §7.2). It reports false for any other
+// request. The retransmission must be authenticated as the same user.
 func (g *Gate) retransmitted(r *request) bool {
 	f := r.flow
-	if f == nil || r.Type.Method != stun.MethodAllocate || r.TransactionID != f.allocated || !r.signed {
+	if f == nil || r.Type.Method != stun.MethodAllocate || r.TransactionID != f.allocated || !r.Signed {
 		return false
 	}
 	for _, objects := range sameUser {
@@ -81,7 +78,7 @@ func (g *Gate) retransmitted(r *request) bool {
 	return true
 }
 
-// sameUser are the rules for a repeated Allocate.
+// sameUser are the rules for a retransmitted Allocate.
 var sameUser = append(authentication, owner)
 
 func (g *Gate) refuse(r *request, why *refusal) {
@@ -89,7 +86,7 @@ func (g *Gate) refuse(r *request, why *refusal) {
 		g.drop(r.client, meter.RateLimited)
 		return
 	}
-	name, _ := r.value(stun.AttrUsername)
+	name, _ := r.Value(stun.AttrUsername)
 	g.meter.RefuseNote(why.reason, meter.Note{Listener: g.name, Client: r.client.Addr(), Peer: why.peer, User: string(name)})
 	var code stun.Setter = why.code
 	if why.terse {
@@ -100,34 +97,33 @@ func (g *Gate) refuse(r *request, why *refusal) {
 	g.send(r, answer, err)
 }
 
-// drop counts a message that is not answered.
+// drop counts a message that the gate does not answer.
 func (g *Gate) drop(client session.Client, why meter.Reason) {
 	g.meter.DropNote(why, meter.Note{Listener: g.name, Client: client.Addr()})
 }
 
-// Error makes a refusal an error, for a request that was admitted and failed nonetheless.
+// Error implements error, for an admitted request that fails.
 func (f *refusal) Error() string { return f.reason.String() }
 
 func (g *Gate) binding(r *request) ([]byte, error) {
-	return r.answer(stun.ClassSuccessResponse, address{stun.AttrXORMappedAddress, r.client.Addr()})
+	return r.answer(stun.ClassSuccessResponse, stunmsg.Address{Type: stun.AttrXORMappedAddress, Addr: r.client.Addr()})
 }
 
-// allocate opens a relay, has pion/turn make the allocation with it, and registers the session before the client hears of it.
+// allocate opens a relay socket, registers the session and creates the allocation.
 func (g *Gate) allocate(r *request) ([]byte, error) {
-	lane, handle := g.machine.place()
 	s := &session.Session{
-		Handle: handle, Client: r.client, Listener: g.name, Protocol: g.protocol,
+		Client: r.client, Listener: g.name, Protocol: g.protocol,
 		Username: r.username, UserID: r.userID, Started: time.Now(),
 	}
 	client := r.client.Addr().Addr()
-	s.Source, s.Shared = session.Source(client), hides(client)
+	s.Source, s.Shared = session.Source(client), limit.PrivateOrLoopback(client)
 	held, err := g.place(r, s)
 	if err != nil {
 		return nil, err
 	}
-	f := &flow{Session: s, lane: lane, allocated: r.TransactionID}
-	f.speaks(r.realm)
-	f.begin(r.lifetime())
+	f := &flow{Session: s, allocated: r.TransactionID}
+	f.setRealm(r.realm)
+	f.setLifetime(r.lifetime())
 	if held.Socket == nil {
 		held, err = g.socket(r, f)
 	}
@@ -141,27 +137,24 @@ func (g *Gate) allocate(r *request) ([]byte, error) {
 		g.log.Debug("refuse allocation", "error", err)
 		return nil, overQuota(err)
 	}
-	f.due = time.AfterFunc(f.next(), func() { g.expire(f) })
-	opened := relay.New(s, held.Socket, held.Advertised, &g.routes, g.meter, func(*relay.Relay) { g.ended(f) })
-	f.relay = opened
-	lane.own(s, opened)
+	f.relay = relay.New(s, held.Socket, held.Advertised, &g.routes, g.meter, func(*relay.Relay) { g.ended(f) })
+	f.allocation = g.engine.New(f.relay)
+	f.expiry = time.AfterFunc(time.Until(f.until), func() { g.expire(f) })
 	g.table.Add(s)
 	if !g.insert(f) {
-		return nil, errors.Join(&refusal{code: stun.CodeAllocMismatch, reason: meter.AllocationExists}, opened.Close())
+		return nil, errors.Join(&refusal{code: stun.CodeAllocMismatch, reason: meter.AllocationExists}, f.relay.Close())
 	}
-	transport := number{stun.AttrRequestedTransport, 17 << 24}
-	if err := g.pass(f, stun.MethodAllocate, opened, transport, pionLifetime); err != nil {
-		return nil, errors.Join(err, opened.Close())
+	if err := refusalOf(f.allocation.Start()); err != nil {
+		return nil, errors.Join(err, f.relay.Close())
 	}
 	g.log.Debug("session started", "relay", s.Relay)
 	if !s.Client.Connected() {
-		g.meter.Sessions.Add(1) // connections were counted when they were accepted
+		g.meter.Sessions.Add(1) // connections are counted when they are accepted
 	}
 	return f.allocatedAnswer(r)
 }
 
-// overQuota is the answer to a user or a source that has as many allocations as it may have (486), and to anybody for whom there is no
-// place or no port (508).
+// overQuota returns 486 for a user or a source that has reached its quota, and 508 if the process has no capacity or no port.
 func overQuota(err error) *refusal {
 	switch {
 	case errors.Is(err, session.ErrUserQuota):
@@ -174,10 +167,10 @@ func overQuota(err error) *refusal {
 	return &refusal{code: stun.CodeInsufficientCapacity, reason: meter.NoRelay}
 }
 
-// place takes a place for a session: a new one, or that of the reserved port behind a RESERVATION-TOKEN, which comes with it. A token of
-// another user is none.
+// place takes a place for a session. With a RESERVATION-TOKEN it is that of the reserved port, which is returned with its
+// socket. The token of another user is invalid.
 func (g *Gate) place(r *request, s *session.Session) (relay.Reserved, error) {
-	v, ok := r.value(stun.AttrReservationToken)
+	v, ok := r.Value(stun.AttrReservationToken)
 	if !ok {
 		if err := g.table.Reserve(s); err != nil {
 			return relay.Reserved{}, overQuota(err)
@@ -195,7 +188,7 @@ func (g *Gate) place(r *request, s *session.Session) (relay.Reserved, error) {
 	return held, nil
 }
 
-// dropToken closes the port that is held for the token of a flow. It belongs to the allocation that asked for it.
+// dropToken closes the reserved port of a flow. A reservation ends with the allocation that requested it.
 func (g *Gate) dropToken(f *flow) error {
 	if f.token == nil {
 		return nil
@@ -203,11 +196,11 @@ func (g *Gate) dropToken(f *flow) error {
 	return g.held.Drop(*f.token)
 }
 
-// socket opens the relay socket that a request asks for: any, an even one, or an even one with the next held for a token (RFC 8656 §7.2);
-// with the address that the client is told. A port that is held belongs to the flow: it is closed with the flow unless a client came for it.
+// socket opens the relay socket that an Allocate requests: on any port, on an even port, or on an even port with the next
+// port reserved (RFC 8656 §7.2).
 func (g *Gate) socket(r *request, f *flow) (relay.Reserved, error) {
 	advertised, _ := g.policy.Load().relayAddr(r.family())
-	v, ok := r.value(stun.AttrEvenPort)
+	v, ok := r.Value(stun.AttrEvenPort)
 	if !ok {
 		socket, err := g.network.Open(advertised, 0)
 		return relay.Reserved{Socket: socket, Advertised: advertised}, err
@@ -233,7 +226,7 @@ func (g *Gate) socket(r *request, f *flow) (relay.Reserved, error) {
 	return relay.Reserved{Socket: even, Advertised: advertised}, nil
 }
 
-// insert registers a flow unless its client has one.
+// insert registers a flow. It reports false if the client has another one.
 func (g *Gate) insert(f *flow) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -246,11 +239,11 @@ func (g *Gate) insert(f *flow) bool {
 
 func (f *flow) allocatedAnswer(r *request) ([]byte, error) {
 	attrs := []stun.Setter{
-		address{stun.AttrXORRelayedAddress, f.Session.Relay},
-		number{stun.AttrLifetime, f.lifetime},
-		address{stun.AttrXORMappedAddress, f.Client.Addr()},
+		stunmsg.Address{Type: stun.AttrXORRelayedAddress, Addr: f.Session.Relay},
+		stunmsg.Number{Type: stun.AttrLifetime, Value: f.lifetime},
+		stunmsg.Address{Type: stun.AttrXORMappedAddress, Addr: f.Client.Addr()},
 	}
-	if _, ok := r.value(attrAdditionalFamily); ok {
+	if _, ok := r.Value(stunmsg.AttrAdditionalFamily); ok {
 		attrs = append(attrs, familyMissing(f.Session.Relay.Addr()))
 	}
 	if f.token != nil {
@@ -259,84 +252,67 @@ func (f *flow) allocatedAnswer(r *request) ([]byte, error) {
 	return r.answer(stun.ClassSuccessResponse, attrs...)
 }
 
-// familyMissing is ADDRESS-ERROR-CODE (RFC 8656 §18.12) with 440: who asks for two relays gets one, and is told which family is missing.
+// familyMissing returns ADDRESS-ERROR-CODE (RFC 8656 §18.12) with 440. A client that requests relays of both families gets
+// one, and this attribute for the other family.
 func familyMissing(given netip.Addr) stun.RawAttribute {
-	missing := byte(familyIPv4)
+	missing := byte(stunmsg.FamilyIPv4)
 	if given.Is4() {
-		missing = familyIPv6
+		missing = stunmsg.FamilyIPv6
 	}
-	return stun.RawAttribute{Type: attrAddressError, Value: []byte{missing, 0, 4, 40}}
+	return stun.RawAttribute{Type: stunmsg.AttrAddressErrorCode, Value: []byte{missing, 0, 4, 40}}
 }
 
-// pion/turn must not end an allocation by itself. Its timer closes one in a goroutine of its own, and when the lane is making a permission at
-// that moment, pion stops a timer that is not there yet: the process dies. So the gate ends sessions, in their lane. pion is told the longest
-// lifetime that it takes, whatever the client is granted, and again every pionRenewal for as long as that lasts: its timer is always half an hour away.
-const pionRenewal = 30 * time.Minute
-
-// pionLifetime is the longest lifetime that pion/turn takes: it reads one of an hour or more as ten minutes.
-var pionLifetime = number{stun.AttrLifetime, maxLifetime - 1}
-
-// speaks notes the realm in which the client has authenticated.
-func (f *flow) speaks(realm string) {
+// setRealm records the realm of the latest request.
+func (f *flow) setRealm(realm string) {
 	if was := f.realm.Load(); was == nil || *was != realm {
 		f.realm.Store(new(realm))
 	}
 }
 
-// begin begins a lifetime of so many seconds.
-func (f *flow) begin(lifetime uint32) {
+// setLifetime starts a lifetime, in seconds.
+func (f *flow) setLifetime(lifetime uint32) {
 	f.lifetime, f.until = lifetime, time.Now().Add(time.Duration(lifetime)*time.Second)
 }
 
-// next is in what time something has to be done about the lifetime.
-func (f *flow) next() time.Duration { return min(time.Until(f.until), pionRenewal) }
-
-// wait sets the timer anew.
-func (f *flow) wait() {
-	f.due.Reset(f.next())
-	if f.relay.Closed() { // it ended between the lines above and those of the caller: ended may have stopped the timer too early
-		f.due.Stop()
+// resetExpiry makes expire run at the end of the lifetime.
+func (f *flow) resetExpiry() {
+	f.expiry.Reset(time.Until(f.until))
+	if f.relay.Closed() { // ended may have stopped the timer before the Reset
+		f.expiry.Stop()
 	}
 }
 
-// expire ends a session that its client has not refreshed. To pion/turn it makes one last that goes on.
+// expire ends a session whose lifetime is over.
 func (g *Gate) expire(f *flow) {
-	defer g.survive(f, "end or prolong session")
-	f.renewing.Lock()
-	defer f.renewing.Unlock()
-	if !time.Now().Before(f.until) {
-		g.end(f)
+	defer f.relay.Survive("end session")
+	f.refreshing.Lock()
+	defer f.refreshing.Unlock()
+	if time.Now().Before(f.until) { // a Refresh was faster
+		f.resetExpiry()
 		return
 	}
-	if err := g.pass(f, stun.MethodRefresh, nil, pionLifetime); err != nil {
-		g.log.Debug("prolong session", "error", err)
-	}
-	f.wait()
+	g.end(f)
 }
 
 func (g *Gate) refresh(r *request) ([]byte, error) {
 	f := r.flow
-	if v, ok := r.value(stun.AttrLifetime); ok && binary.BigEndian.Uint32(v) == 0 {
+	if v, ok := r.Value(stun.AttrLifetime); ok && binary.BigEndian.Uint32(v) == 0 {
 		g.end(f)
-		return r.answer(stun.ClassSuccessResponse, number{stun.AttrLifetime, 0})
+		return r.answer(stun.ClassSuccessResponse, stunmsg.Number{Type: stun.AttrLifetime})
 	}
-	f.renewing.Lock()
-	defer f.renewing.Unlock()
-	if err := g.pass(f, stun.MethodRefresh, nil, pionLifetime); err != nil {
-		return nil, err
+	f.refreshing.Lock()
+	defer f.refreshing.Unlock()
+	if f.relay.Closed() {
+		return nil, refusalOf(engine.ErrNoAllocation)
 	}
-	f.begin(r.lifetime())
-	f.wait()
-	return r.answer(stun.ClassSuccessResponse, number{stun.AttrLifetime, f.lifetime})
+	f.setLifetime(r.lifetime())
+	f.resetExpiry()
+	return r.answer(stun.ClassSuccessResponse, stunmsg.Number{Type: stun.AttrLifetime, Value: f.lifetime})
 }
 
 func (g *Gate) createPermission(r *request) ([]byte, error) {
-	peers, _ := r.peers()
-	attrs := make([]stun.Setter, 0, len(peers))
-	for _, p := range peers {
-		attrs = append(attrs, address{stun.AttrXORPeerAddress, p})
-	}
-	if err := g.pass(r.flow, stun.MethodCreatePermission, nil, attrs...); err != nil {
+	peers, _ := r.Peers()
+	if err := refusalOf(r.flow.allocation.Permit(peers)); err != nil {
 		return nil, err
 	}
 	r.flow.permitted.grant(peers, time.Now())
@@ -345,52 +321,44 @@ func (g *Gate) createPermission(r *request) ([]byte, error) {
 }
 
 func (g *Gate) channelBind(r *request) ([]byte, error) {
-	n, _ := r.channel()
-	peers, _ := r.peers()
-	attrs := []stun.Setter{number{stun.AttrChannelNumber, uint32(n) << 16}, address{stun.AttrXORPeerAddress, peers[0]}}
-	if err := g.pass(r.flow, stun.MethodChannelBind, nil, attrs...); err != nil {
+	n, _ := r.Channel()
+	peers, _ := r.Peers()
+	if err := refusalOf(r.flow.allocation.Bind(n, peers[0])); err != nil {
 		return nil, err
 	}
 	r.flow.permitted.grant(peers, time.Now())
 	return r.answer(stun.ClassSuccessResponse)
 }
 
-// bind lets data pass a channel whose client is told of it. Some clients, libnice among them, drop ChannelData that overtake the answer. None is late the
-// other way: the messages of a client are handled one by one.
-func (g *Gate) bind(r *request, tell func()) {
-	n, _ := r.channel()
-	peers, _ := r.peers()
-	r.flow.relay.Bind(n, peers[0], tell)
+// bind opens a channel for data after its answer was sent. Some clients, for example libnice, drop ChannelData that arrives
+// before the answer. ChannelData of the client cannot arrive too early, because its messages are handled one after another.
+func (g *Gate) bind(r *request, answer func()) {
+	n, _ := r.Channel()
+	peers, _ := r.Peers()
+	r.flow.relay.Bind(n, peers[0], answer)
 }
 
-// pass hands an admitted request to pion/turn. Silence means that the allocation ended a moment ago, an error that pion disagrees
-// with the rules above; the client gets a code either way.
-func (g *Gate) pass(f *flow, method stun.Method, opened *relay.Relay, attrs ...stun.Setter) error {
-	answer, err := f.lane.request(method, f.Handle, opened, attrs...)
+// refusalOf returns the refusal for an error of the allocation engine: 437 if the allocation has ended meanwhile, or the code
+// of the engine. Any other error is returned as it is.
+func refusalOf(err error) error {
+	var refused engine.Refusal
 	switch {
-	case errors.Is(err, errNoAnswer):
+	case errors.Is(err, engine.ErrNoAllocation):
 		return &refusal{code: stun.CodeAllocMismatch, reason: meter.NoAllocation}
-	case err != nil:
-		return err
-	case answer.Type.Class == stun.ClassSuccessResponse:
-		return nil
+	case errors.As(err, &refused):
+		return &refusal{code: refused.Code, reason: meter.BadRequest}
 	}
-	refused := &refusal{code: stun.CodeServerError, reason: meter.BadRequest}
-	var code stun.ErrorCodeAttribute
-	if code.GetFrom(answer) == nil {
-		refused.code = code.Code
-	}
-	return refused
+	return err
 }
 
-// indication handles the one indication that clients send: Send (RFC 8656 §11.2). A wrong one is dropped, never answered.
+// indication handles a Send indication (RFC 8656 §11.2). Indications are never answered.
 func (g *Gate) indication(r *request) {
 	f := g.flowOf(r.client)
-	_, hasData := r.value(stun.AttrData)
-	peers, ok := r.peers()
+	data, hasData := r.Value(stun.AttrData)
+	peers, ok := r.Peers()
 	switch {
 	case r.Type.Method != stun.MethodSend:
-		// A Binding indication is a keep-alive (RFC 8489 §12.1); there is nothing to do about it.
+		// A Binding indication is a keep-alive (RFC 8489 §12.1) and has no effect.
 		if r.Type.Method != stun.MethodBinding {
 			g.drop(r.client, meter.UnknownMethod)
 		}
@@ -398,13 +366,13 @@ func (g *Gate) indication(r *request) {
 	case f == nil:
 		g.drop(r.client, meter.NoAllocation)
 		return
-	case len(r.unknown()) > 0:
+	case len(r.Unknown()) > 0:
 		g.drop(r.client, meter.UnknownAttribute)
 		return
 	case !ok, len(peers) != 1, !hasData:
 		g.drop(r.client, meter.Malformed)
 		return
-	case familyOf(peers[0].Addr()) != familyOf(f.Session.Relay.Addr()):
+	case stunmsg.Family(peers[0].Addr()) != stunmsg.Family(f.Session.Relay.Addr()):
 		g.drop(r.client, meter.FamilyMismatch)
 		return
 	}
@@ -412,17 +380,5 @@ func (g *Gate) indication(r *request) {
 		g.meter.DropNote(relay.ReasonOf(verdict), meter.Note{Listener: g.name, Client: f.Client.Addr(), Peer: peers[0], User: f.Username})
 		return
 	}
-	if to, ok := r.value(stun.AttrXORPeerAddress); ok {
-		to[0] = 0 // pion/turn takes the byte that says nothing for half of the family
-	}
-	f.lane.indicate(r.Raw, f.Handle)
-}
-
-// lifetime is the lifetime that the request asks for, within the bounds of RFC 8656 §7.2. lifetimeReadable has looked at its length.
-func (r *request) lifetime() uint32 {
-	v, ok := r.value(stun.AttrLifetime)
-	if !ok {
-		return defaultLifetime
-	}
-	return min(max(binary.BigEndian.Uint32(v), defaultLifetime), maxLifetime)
+	f.allocation.Send(data, peers[0])
 }

@@ -256,7 +256,7 @@ func (c *connection) serve() {
 		return
 	}
 	defer c.stranger.leave()
-	defer c.listener.gate.Hangup(c)
+	defer c.listener.gate.Disconnected(c)
 	defer c.conn.Close()
 	if c.out != nil {
 		c.out.stream.unblock()

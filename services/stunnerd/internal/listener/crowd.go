@@ -6,7 +6,7 @@ import (
 	"runtime"
 	"sync"
 
-	"github.com/stunner-gateway/stunner/services/stunnerd/internal/gate"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/limit"
 )
 
 // Limits bound what clients without a session may cost. All listeners of a process share them: a source is the same source everywhere.
@@ -59,8 +59,8 @@ func newCrowd(most, each int) *crowd {
 // place returns a place for a client, who does not stand there yet.
 func (c *crowd) place(client netip.Addr, evict func()) *place {
 	p := &place{crowd: c, source: sourceOf(client), each: c.each, evict: evict}
-	if gate.MayHide(client) {
-		p.each *= gate.HiddenFactor
+	if limit.Private(client) {
+		p.each *= limit.PrivateFactor
 	}
 	return p
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/gate"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/pionlog"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/watch"
 )
@@ -96,7 +97,7 @@ func offers(certs *certificates, o Options) func(hello) ([]dtls.ServerOption, er
 		dtls.WithGetCertificate(func(h *dtls.ClientHelloInfo) (*tls.Certificate, error) { return certs.named(h.ServerName), nil }),
 		dtls.WithCipherSuites(dtlsSuites...),
 		dtls.WithExtendedMasterSecret(dtls.RequestExtendedMasterSecret),
-		dtls.WithLoggerFactory(gate.LoggerFactory{Log: o.Log}),
+		dtls.WithLoggerFactory(pionlog.Factory{Log: o.Log}),
 	}
 	named := append(slices.Clip(common), dtls.WithSupportedProtocols(protocols...))
 	return func(h hello) ([]dtls.ServerOption, error) {

@@ -26,8 +26,11 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/credential"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/cluster"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/engine/pionturn"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/gate"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/limit"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/nonce"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/testport"
@@ -67,17 +70,17 @@ func oneCertificate(t *testing.T) (c config.Listener) {
 func openSecure(t *testing.T, c config.Listener) (*connections, *net.UDPAddr) {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
-	machine, err := gate.NewMachine(1, log)
+	engine, err := pionturn.New(1, log)
 	if err != nil {
 		t.Fatal(err)
 	}
-	nonces, err := gate.NewNonces()
+	nonces, err := nonce.New()
 	if err != nil {
 		t.Fatal(err)
 	}
 	m := meter.New()
 	g := gate.New("test", c.Protocol, gate.Shared{
-		Machine: machine, Nonces: nonces, Network: relay.Kernel{}, Held: relay.NewReservations(), Limits: gate.NewLimits(), Table: session.NewTable(), Meter: m, Log: log,
+		Engine: engine, Nonces: nonces, Network: relay.Kernel{}, Held: relay.NewReservations(), Limits: limit.NewProcess(), Table: session.NewTable(), Meter: m, Log: log,
 	})
 	c.Name, c.Port = "test", testport.Free(t)
 	l, err := Open(c, g, Options{Sockets: 1, Limits: NewLimits(0), Meter: m, Log: log})
@@ -89,7 +92,7 @@ func openSecure(t *testing.T, c config.Listener) (*connections, *net.UDPAddr) {
 			t.Error(err)
 		}
 		g.Close()
-		if err := machine.Close(); err != nil {
+		if err := engine.Close(); err != nil {
 			t.Error(err)
 		}
 	})

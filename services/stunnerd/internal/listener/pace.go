@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/stunner-gateway/stunner/services/stunnerd/internal/gate"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/limit"
 )
 
 const (
@@ -102,8 +102,8 @@ func (p *pacer) wait(stop <-chan struct{}, source netip.Prefix) bool {
 // room tells whether one more handshake of a source may wait. It needs the lock.
 func (p *pacer) room(w *waiting) bool {
 	each := eachWaiting
-	if gate.MayHide(w.source.Addr()) {
-		each *= gate.HiddenFactor
+	if limit.Private(w.source.Addr()) {
+		each *= limit.PrivateFactor
 	}
 	return p.count < 4*mostWaiting && w.turns.Len() < max(1, min(each, mostWaiting/len(p.of)))
 }

@@ -94,7 +94,7 @@ func (s *udpSocket) read() {
 
 func (s *udpSocket) hangup() {
 	defer s.drops.Survive("end session after a panic")
-	s.gate.Hangup(&s.current)
+	s.gate.Disconnected(&s.current)
 }
 
 func (s *udpSocket) readUntilPanic() (closed bool) {

@@ -13,8 +13,11 @@ import (
 
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/engine/pionturn"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/gate"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/limit"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/nonce"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/testport"
@@ -27,17 +30,17 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func open(t *testing.T, protocol config.Protocol) (port int) {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
-	machine, err := gate.NewMachine(1, log)
+	engine, err := pionturn.New(1, log)
 	if err != nil {
 		t.Fatal(err)
 	}
-	nonces, err := gate.NewNonces()
+	nonces, err := nonce.New()
 	if err != nil {
 		t.Fatal(err)
 	}
 	m := meter.New()
 	g := gate.New("test", config.TURNUDP, gate.Shared{
-		Machine: machine, Nonces: nonces, Network: relay.Kernel{}, Held: relay.NewReservations(), Limits: gate.NewLimits(), Table: session.NewTable(), Meter: m, Log: log,
+		Engine: engine, Nonces: nonces, Network: relay.Kernel{}, Held: relay.NewReservations(), Limits: limit.NewProcess(), Table: session.NewTable(), Meter: m, Log: log,
 	})
 	port = testport.Free(t)
 	l, err := Open(config.Listener{Name: "test", Protocol: protocol, Port: port}, g, Options{Sockets: 2, Limits: NewLimits(0), Meter: m, Log: log})
@@ -49,7 +52,7 @@ func open(t *testing.T, protocol config.Protocol) (port int) {
 			t.Error(err)
 		}
 		g.Close()
-		if err := machine.Close(); err != nil {
+		if err := engine.Close(); err != nil {
 			t.Error(err)
 		}
 	})

@@ -1,12 +1,13 @@
-// Package relay is the peers' side of an allocation: the relayed transport address and the media that passes it.
+// Package relay is the peers' side of an allocation: the relayed transport address and the data that passes through it.
 //
-// A Relay is what pion/turn gets as relay socket. Datagrams of bound channels never reach pion, in either direction: the
-// listener hands ChannelData to FromClient, and ReadFrom, which pion calls in a goroutine of the allocation, forwards what
-// comes from a bound peer. About any other peer it asks pion, which knows the permissions, by the address alone; Deliver is
-// pion's yes. Every datagram, either way, is checked against the routes by address and port; none is cut: it passes whole or
-// not at all.
+// Data in channels does not pass the allocation engine. The listener calls FromClient for ChannelData. The engine calls
+// Receive in a goroutine of the allocation, and Receive forwards the datagrams of peers that have a channel. It returns for
+// a datagram of any other peer. The engine then decides by its permissions whether to call Deliver. Every datagram, in
+// either direction, is checked against the routes by IP address and port. No datagram is truncated: one that is too long is
+// dropped.
 //
-// Nothing on the path of media in channels allocates, formats, or waits for a lock or for room in a send buffer.
+// The path of data in channels does not allocate, does not format strings, and does not wait for a lock or for room in a
+// send buffer.
 package relay
 
 import (
@@ -26,23 +27,22 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/stunmsg"
 )
 
 const (
 	// ChannelLifetime is how long a channel binding lasts without a refresh (RFC 8656 §12).
 	ChannelLifetime = 10 * time.Minute
-	// PermissionLifetime is how long the peer of a channel is heard after the client has last refreshed the permission (RFC 8656 §9), or has
-	// sent ChannelData to the peer.
+	// PermissionLifetime is how long a permission lasts without a refresh (RFC 8656 §9). ChannelData from the client
+	// refreshes the permission of the channel too, as far as the channel itself is concerned.
 	PermissionLifetime = 5 * time.Minute
-	// MaxChannels bounds the channels of one allocation: pion/turn searches them one by one.
+	// MaxChannels bounds the channels of one allocation, because lookups are linear, here and in pion/turn.
 	MaxChannels = 64
 	// headerSize is the length of the ChannelData header (RFC 8656 §12.4).
 	headerSize = 4
-	// longestMessage is the longest STUN message: its length has 16 bits (RFC 8489 §5). The longest datagram of IPv6 does not fit into one.
-	longestMessage = 20 + 65535
 )
 
-// Routes is the view that the relays of one listener obey. It is replaced as a whole when the config changes.
+// Routes is the current view of the routes of one listener. A config change replaces the view.
 type Routes = atomic.Pointer[cluster.View]
 
 // Relay is the relay socket of one session.
@@ -53,26 +53,28 @@ type Relay struct {
 	meter   *meter.Meter
 	ended   func(*Relay)
 
-	// channels is copied on write: packets read it without a lock. binding is held while a client is told of a new one.
+	// channels is copied on write, so that packets read it without a lock. binding serializes writers. Bind also holds it
+	// while the answer is sent to the client.
 	channels atomic.Pointer[[]*channel]
 	binding  sync.Mutex
 	closed   atomic.Bool
-	// forget ends the count of what the kernel drops at the socket.
+	// forget ends the count of the datagrams that the kernel drops at the socket.
 	forget func()
-	// waiting is what pion/turn has been asked about. It belongs to the goroutine that calls ReadFrom.
-	waiting *Buffer
+	// undecided is the datagram for which Receive has returned. Only the goroutine that calls Receive uses it.
+	undecided *Buffer
 }
 
 // channel is a binding of a number to a peer.
 type channel struct {
 	number uint16
 	peer   netip.AddrPort
-	// until is when the binding ends, as time since the session started.
+	// until is the end of the binding, as a time.Duration since the start of the session.
 	until atomic.Int64
-	// heard is until when the peer is heard, likewise. The ChannelData of the client prolong it: RFC 8656 §12 has the permission of the peer end after
-	// 300 s where the client does not refresh it, but some clients, aioice among them, renew nothing but their channels.
-	heard atomic.Int64
-	// verdict is what the routes said last; it holds as long as the view is the current one.
+	// permitted is the end of the peer's permission to send in this channel, likewise. ChannelData of the client prolongs
+	// it. By RFC 8656 §12 it ends after 300 s without CreatePermission or ChannelBind, but some clients, for example aioice,
+	// send ChannelBind only to keep the channel, and no CreatePermission.
+	permitted atomic.Int64
+	// verdict is the result of the last route lookup. It is valid as long as its view is the current one.
 	verdict atomic.Pointer[verdict]
 }
 
@@ -82,8 +84,8 @@ type verdict struct {
 	traffic *meter.Traffic
 }
 
-// New makes a socket the relay of a session and tells the session about it: its relayed address is the advertised address with the
-// socket's port. It calls ended, once, when the relay is closed.
+// New makes a socket the relay of a session. It sets Relay of the session to the advertised address and the port of the
+// socket, and it sets Channels. It calls ended, once, when the relay is closed.
 func New(s *session.Session, socket Socket, advertised netip.Addr, routes *Routes, m *meter.Meter, ended func(*Relay)) *Relay {
 	s.Relay = netip.AddrPortFrom(advertised, socket.Port())
 	r := &Relay{session: s, socket: socket, routes: routes, meter: m, ended: ended}
@@ -93,13 +95,13 @@ func New(s *session.Session, socket Socket, advertised netip.Addr, routes *Route
 	return r
 }
 
-// Session is the session whose relay this is.
+// Session returns the session of the relay.
 func (r *Relay) Session() *session.Session { return r.session }
 
-// Closed tells whether the allocation is over.
+// Closed reports whether the allocation has ended.
 func (r *Relay) Closed() bool { return r.closed.Load() }
 
-// Close closes the socket. pion/turn calls it when the allocation ends, for whatever reason.
+// Close closes the socket. The allocation engine calls it when the allocation ends.
 func (r *Relay) Close() error {
 	if !r.closed.CompareAndSwap(false, true) {
 		return nil
@@ -128,7 +130,7 @@ func (r *Relay) FromClient(frame []byte) {
 		r.drop(ReasonOf(v.reached), c.peer)
 		return
 	}
-	c.heard.Store(int64(now + PermissionLifetime))
+	c.permitted.Store(int64(now + PermissionLifetime))
 	if !r.session.Admits(session.ToPeer, len(payload)) {
 		r.drop(meter.ByteRate, c.peer)
 		return
@@ -141,64 +143,64 @@ func (r *Relay) FromClient(frame []byte) {
 	r.session.Traffic.Tx.Add(len(payload))
 }
 
-// ReadFrom forwards what bound peers send to the client. For a datagram of any other peer, and for word that one did not arrive, it returns
-// the peer's address alone, without the payload: pion/turn has to say whether there is a permission, and would cut the payload at the size
-// of its buffer. Where it says yes it sends an indication, which is the call to Deliver. ReadFrom returns an error only when the relay is
-// closed, because pion ends the allocation on any.
+// Receive forwards the datagrams of peers that have a channel to the client. It returns the address of a peer for a datagram
+// of any other peer, and for an ICMP message about a datagram to the peer. The caller calls Deliver if the peer has a
+// permission. Otherwise the next Receive drops the datagram. The error is net.ErrClosed after Close, and there is no other.
 //
-// A panic ends this session instead of the process.
-func (r *Relay) ReadFrom([]byte) (_ int, _ net.Addr, err error) {
-	defer r.survive("forward from peer", &err)
+// Receive and Deliver must be called by one goroutine. A panic in them ends the session, and not the process.
+func (r *Relay) Receive() (peer netip.AddrPort, err error) {
+	err = net.ErrClosed // the result after a panic
+	defer r.Survive("forward from peer")
 	for {
 		r.discard()
 		b, err := r.socket.Receive()
 		if err != nil {
 			if r.Closed() || errors.Is(err, net.ErrClosed) {
-				return 0, nil, net.ErrClosed
+				return netip.AddrPort{}, net.ErrClosed
 			}
 			r.drop(meter.SendFailed, netip.AddrPort{})
 			continue
 		}
 		if !r.fromPeer(b) {
-			r.waiting = b
-			return 0, net.UDPAddrFromAddrPort(b.peer), nil
+			r.undecided = b
+			return b.peer, nil
 		}
 		b.release()
 	}
 }
 
-// discard drops what pion/turn has not called for.
+// discard drops the datagram for which Deliver was not called.
 func (r *Relay) discard() {
-	if b := r.waiting; b != nil {
+	if b := r.undecided; b != nil {
 		r.drop(meter.NoPermission, b.peer)
-		r.waiting = nil
+		r.undecided = nil
 		b.release()
 	}
 }
 
-// Deliver sends the datagram about which pion/turn was asked to the client, as a Data indication (RFC 8656 §11.3), whole.
-func (r *Relay) Deliver() (err error) {
-	defer r.survive("send Data indication", &err)
-	b := r.waiting
+// Deliver sends the datagram for which Receive has returned to the client, as a Data indication (RFC 8656 §11.3).
+func (r *Relay) Deliver() error {
+	defer r.Survive("send Data indication")
+	b := r.undecided
 	if b == nil {
 		return nil
 	}
-	r.waiting = nil
+	r.undecided = nil
 	defer b.release()
 	if !r.session.Admits(session.ToClient, b.n) {
 		r.drop(meter.ByteRate, b.peer)
 		return nil
 	}
-	peer := stun.XORMappedAddress{IP: b.peer.Addr().AsSlice(), Port: int(b.peer.Port())}
+	peer := stunmsg.Address{Type: stun.AttrXORPeerAddress, Addr: b.peer}
 	content := stun.RawAttribute{Type: stun.AttrData, Value: b.payload()}
 	if b.icmp != (ICMP{}) {
 		content = b.icmp.attribute()
 	}
-	m, err := stun.Build(stun.TransactionID, stun.NewType(stun.MethodData, stun.ClassIndication), peerAddress(peer), content)
+	m, err := stun.Build(stun.TransactionID, stun.NewType(stun.MethodData, stun.ClassIndication), peer, content)
 	if err != nil {
 		return fmt.Errorf("build Data indication: %w", err)
 	}
-	if len(m.Raw) > longestMessage {
+	if len(m.Raw) > stunmsg.MaxSize { // the longest datagram of IPv6 does not fit into a message
 		r.drop(meter.TooLarge, b.peer)
 		return nil
 	}
@@ -214,24 +216,15 @@ func (r *Relay) Deliver() (err error) {
 	return nil
 }
 
-// peerAddress is an XOR-PEER-ADDRESS attribute.
-type peerAddress stun.XORMappedAddress
-
-// AddTo is part of stun.Setter.
-func (p peerAddress) AddTo(m *stun.Message) error {
-	return stun.XORMappedAddress(p).AddToAs(m, stun.AttrXORPeerAddress)
-}
-
-// survive makes a panic an error that ends the session. It is deferred.
-func (r *Relay) survive(task string, err *error) {
+// Survive ends the session, and not the process, if the calling function panics. It must be deferred.
+func (r *Relay) Survive(task string) {
 	if cause := recover(); cause != nil {
 		r.meter.Panicked(task, cause)
-		*err = net.ErrClosed
 		_ = r.Close()
 	}
 }
 
-// fromPeer handles a datagram without pion and reports whether it could.
+// fromPeer forwards or drops a datagram, and reports false if only the permissions of the allocation engine can decide.
 func (r *Relay) fromPeer(b *Buffer) bool {
 	if b.icmp != (ICMP{}) {
 		return !b.icmp.forClients(b.peer)
@@ -254,7 +247,7 @@ func (r *Relay) toClient(c *channel, b *Buffer, now time.Duration) {
 		r.drop(ReasonOf(v.reached), c.peer)
 		return
 	}
-	if int64(now) >= c.heard.Load() {
+	if int64(now) >= c.permitted.Load() {
 		r.drop(meter.NoPermission, c.peer)
 		return
 	}
@@ -270,47 +263,33 @@ func (r *Relay) toClient(c *channel, b *Buffer, now time.Duration) {
 	r.session.Traffic.Rx.Add(b.n)
 }
 
-// WriteTo sends a Send indication's data. pion/turn has checked the permission, the routes decide about the port. A datagram that
-// is not allowed is counted and reported as sent: an error would only be logged.
-func (r *Relay) WriteTo(b []byte, addr net.Addr) (n int, err error) {
-	defer r.survive("forward to peer", &err)
-	udp, ok := addr.(*net.UDPAddr)
-	if !ok {
-		return 0, fmt.Errorf("send to %v: not a UDP address", addr)
-	}
-	peer := unmap(udp.AddrPort())
+// Send sends the data of a Send indication to a peer. The caller has checked the permission. A datagram that the routes do
+// not allow is dropped and counted.
+func (r *Relay) Send(data []byte, peer netip.AddrPort) {
+	defer r.Survive("forward to peer")
 	name, reached := r.routes.Load().Match(peer)
 	if reached != cluster.Allowed {
 		r.drop(ReasonOf(reached), peer)
-		return len(b), nil
+		return
 	}
-	if !r.session.Admits(session.ToPeer, len(b)) {
+	if !r.session.Admits(session.ToPeer, len(data)) {
 		r.drop(meter.ByteRate, peer)
-		return len(b), nil
+		return
 	}
-	if err := r.socket.Send(b, peer); err != nil {
+	if err := r.socket.Send(data, peer); err != nil {
 		r.drop(Undelivered(err), peer)
-		return len(b), nil
+		return
 	}
-	r.meter.Cluster(name).Tx.Add(len(b))
-	r.session.Traffic.Tx.Add(len(b))
-	return len(b), nil
+	r.meter.Cluster(name).Tx.Add(len(data))
+	r.session.Traffic.Tx.Add(len(data))
 }
 
-// LocalAddr is the relayed transport address.
-func (r *Relay) LocalAddr() net.Addr { return net.UDPAddrFromAddrPort(r.session.Relay) }
-
-// The deadlines of a net.PacketConn; pion/turn sets none.
-func (r *Relay) SetDeadline(time.Time) error      { return nil }
-func (r *Relay) SetReadDeadline(time.Time) error  { return nil }
-func (r *Relay) SetWriteDeadline(time.Time) error { return nil }
-
-// Bind binds a channel number to a peer, or refreshes the binding, once it has called tell, which tells the client. What comes meanwhile from peers
-// without a channel waits: the client gets it after it was told, and by the channel if it is of that peer.
-func (r *Relay) Bind(number uint16, peer netip.AddrPort, tell func()) {
+// Bind binds a channel number to a peer, or refreshes the binding, after it has called answer, which answers the client.
+// Datagrams of peers without a channel wait meanwhile, so that ChannelData does not overtake the answer.
+func (r *Relay) Bind(number uint16, peer netip.AddrPort, answer func()) {
 	r.binding.Lock()
 	defer r.binding.Unlock()
-	tell()
+	answer()
 	now := r.now()
 	r.bind(number, peer, now)
 	r.permit([]netip.AddrPort{peer}, now)
@@ -330,14 +309,14 @@ func (r *Relay) bind(number uint16, peer netip.AddrPort, now time.Duration) {
 	}
 	c := &channel{number: number, peer: peer}
 	c.until.Store(until)
-	c.heard.Store(int64(now + PermissionLifetime))
+	c.permitted.Store(int64(now + PermissionLifetime))
 	c.verdict.Store(new(verdict))
 	live = append(live, c)
 	r.channels.Store(&live)
 }
 
-// Permit refreshes the permissions of peers, whatever their ports, for the channels that are bound to them. Channels that the client binds later need
-// no such call: Bind refreshes the permission of its peer.
+// Permit refreshes the permissions of peers in their channels. Only the IP addresses of the peers count. Bind does the same
+// for its peer.
 func (r *Relay) Permit(peers []netip.AddrPort) {
 	r.binding.Lock()
 	defer r.binding.Unlock()
@@ -347,12 +326,12 @@ func (r *Relay) Permit(peers []netip.AddrPort) {
 func (r *Relay) permit(peers []netip.AddrPort, now time.Duration) {
 	for _, c := range *r.channels.Load() {
 		if slices.ContainsFunc(peers, func(p netip.AddrPort) bool { return p.Addr() == c.peer.Addr() }) {
-			c.heard.Store(int64(now + PermissionLifetime))
+			c.permitted.Store(int64(now + PermissionLifetime))
 		}
 	}
 }
 
-// Channels is the number of live bindings.
+// Channels returns the number of channel bindings that have not ended.
 func (r *Relay) Channels() int {
 	n, now := 0, r.now()
 	for _, c := range *r.channels.Load() {
@@ -363,7 +342,8 @@ func (r *Relay) Channels() int {
 	return n
 }
 
-// Bound returns the peer that a channel number is bound to, and the number that a peer is bound to; either is zero when there is none.
+// Bound returns the peer that a channel number is bound to, and the number that a peer is bound to. Each is zero if there is
+// none.
 func (r *Relay) Bound(number uint16, peer netip.AddrPort) (netip.AddrPort, uint16) {
 	var atNumber netip.AddrPort
 	var atPeer uint16
@@ -395,7 +375,7 @@ func (r *Relay) byPeer(peer netip.AddrPort, now time.Duration) *channel {
 	return nil
 }
 
-// bound is the channel of a peer, also one that is just being bound; nil if there is none.
+// bound returns the channel of a peer, or nil. If Bind is in progress, it waits for its end.
 func (r *Relay) bound(peer netip.AddrPort, now time.Duration) *channel {
 	if c := r.byPeer(peer, now); c != nil {
 		return c
@@ -405,12 +385,12 @@ func (r *Relay) bound(peer netip.AddrPort, now time.Duration) *channel {
 	return r.byPeer(peer, now)
 }
 
-// now is the time of the session's clock: the time since the session started.
+// now returns the time since the start of the session.
 func (r *Relay) now() time.Duration { return time.Since(r.session.Started) }
 
 func (r *Relay) live(c *channel, now time.Duration) bool { return int64(now) < c.until.Load() }
 
-// judge asks the routes about a channel's peer, once per view.
+// judge looks up the routes for the peer of a channel, once for each view.
 func (r *Relay) judge(c *channel) *verdict {
 	view := r.routes.Load()
 	if v := c.verdict.Load(); v.view == view && view != nil {
@@ -425,7 +405,7 @@ func (r *Relay) judge(c *channel) *verdict {
 	return v
 }
 
-// ReasonOf is why a peer may not be reached.
+// ReasonOf returns the reason for a verdict other than cluster.Allowed.
 func ReasonOf(v cluster.Verdict) meter.Reason {
 	if v == cluster.PortDenied {
 		return meter.PortDenied
@@ -433,7 +413,7 @@ func ReasonOf(v cluster.Verdict) meter.Reason {
 	return meter.PeerDenied
 }
 
-// Undelivered is the reason of a datagram that a socket or a client's transport did not take.
+// Undelivered returns the reason for an error of Send, of a socket or of a client's transport.
 func Undelivered(err error) meter.Reason {
 	if errors.Is(err, datagram.ErrCongested) {
 		return meter.Congested
@@ -441,13 +421,13 @@ func Undelivered(err error) meter.Reason {
 	return meter.SendFailed
 }
 
-// drop counts a datagram that goes nowhere; peer is the one it came from or was meant for.
+// drop counts a dropped datagram from or to a peer.
 func (r *Relay) drop(why meter.Reason, peer netip.AddrPort) {
 	s := r.session
 	r.meter.DropNote(why, meter.Note{Listener: s.Listener, Client: s.Client.Addr(), Peer: peer, User: s.Username})
 }
 
-// parseChannelData splits a ChannelData frame. What follows the payload is padding, or noise, and is ignored (RFC 8656 §12.5).
+// parseChannelData splits a ChannelData frame. Bytes after the payload are padding and are ignored (RFC 8656 §12.5).
 func parseChannelData(frame []byte) (number uint16, payload []byte, ok bool) {
 	if len(frame) < headerSize {
 		return 0, nil, false
@@ -458,5 +438,3 @@ func parseChannelData(frame []byte) (number uint16, payload []byte, ok bool) {
 	}
 	return binary.BigEndian.Uint16(frame), frame[headerSize : headerSize+length], true
 }
-
-func unmap(a netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()) }

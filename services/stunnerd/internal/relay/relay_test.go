@@ -56,9 +56,9 @@ type bed struct {
 	peer   *net.UDPConn
 	routes Routes
 	meter  *meter.Meter
-	// verdicts are what the test says in the place of pion/turn when ReadFrom asks.
+	// verdicts are the decisions of the test, in place of an allocation engine, whether a peer has a permission.
 	verdicts chan bool
-	// read is closed when nothing is read any more.
+	// read is closed after Receive has returned an error.
 	read chan struct{}
 }
 
@@ -80,7 +80,7 @@ func newBed(t testing.TB, client *sink) *bed {
 	go func() {
 		defer close(b.read)
 		for {
-			if _, _, err := b.ReadFrom(nil); err != nil {
+			if _, err := b.Receive(); err != nil {
 				return
 			}
 			if <-b.verdicts {
@@ -147,9 +147,9 @@ func TestNoPayloadIsCut(t *testing.T) {
 	}
 }
 
-// P-08, C-06: a datagram of a peer without a channel becomes a Data indication that carries it whole, if pion/turn finds a permission. Otherwise it
-// is counted and dropped.
-func TestWithoutChannelPionDecides(t *testing.T) {
+// P-08, C-06: a datagram of a peer without a channel becomes a Data indication that carries it whole, if the peer has a permission.
+// Otherwise it is counted and dropped.
+func TestWithoutChannelTheEngineDecides(t *testing.T) {
 	b := newBed(t, &sink{frames: make(chan []byte, 1)})
 	for _, size := range []int{0, 1, 100, 1600, 1601, 9000, 60_000} {
 		payload := bytes.Repeat([]byte{7}, size)
@@ -240,9 +240,7 @@ func TestRoutesHoldForEveryDatagramBothWays(t *testing.T) {
 	b.routes.Store(allow("127.0.0.1:<1-2>"))
 	b.FromClient(frame(0x4000, []byte("out")))
 	b.answer(t, []byte("in"))
-	if _, err := b.WriteTo([]byte("indication"), net.UDPAddrFromAddrPort(b.peerAddr())); err != nil {
-		t.Errorf("a denied datagram is an error to pion/turn: %v", err)
-	}
+	b.Send([]byte("indication"), b.peerAddr())
 	for b.meter.Drops()["port_denied"] < 3 {
 		time.Sleep(time.Millisecond) // the peer's datagram arrives in a goroutine of its own
 	}
@@ -374,7 +372,7 @@ func TestDatagramThatNoIndicationHoldsIsDropped(t *testing.T) {
 	peer := netip.MustParseAddrPort("[2001:db8::1]:1")
 	for size, passes := range map[int]bool{65_504: true, 65_505: false, 65_527: false} {
 		b := newBed(t, &sink{connected: true, frames: make(chan []byte, 1)})
-		r := &Relay{session: b.Session(), routes: &b.routes, meter: b.meter, waiting: NewBuffer(bytes.Repeat([]byte{1}, size), peer)}
+		r := &Relay{session: b.Session(), routes: &b.routes, meter: b.meter, undecided: NewBuffer(bytes.Repeat([]byte{1}, size), peer)}
 		if err := r.Deliver(); err != nil {
 			t.Fatal(err)
 		}

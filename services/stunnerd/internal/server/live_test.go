@@ -17,7 +17,7 @@ func TestServerIsNotLiveWhenALaneDoesNotComeBack(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer s.Close() // after the lock is given back
-		lane := s.machine.Tasks()[0]
+		lane := s.engine.Tasks()[0]
 		lane.Begin()
 		s.mu.Lock() // as a change of the config that waits for what is stuck
 		defer s.mu.Unlock()

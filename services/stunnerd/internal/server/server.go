@@ -22,9 +22,13 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/credential"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/cluster"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/engine"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/engine/pionturn"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/gate"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/limit"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/listener"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/nonce"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/resolve"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
@@ -47,7 +51,7 @@ type Options struct {
 	// Capacity is the number of clients that the process can bear; 0 means no bound. Allocations bounds those that have an allocation, and the ports
 	// that are reserved for them; 0 means Capacity. There may be fewer relay ports.
 	Capacity, Allocations int
-	// NonceLifetime is for how long a client may use a nonce; 0 means gate.NonceLifetime.
+	// NonceLifetime is for how long a client may use a nonce; 0 means nonce.MaxLifetime.
 	NonceLifetime time.Duration
 	Log           *slog.Logger
 }
@@ -55,10 +59,10 @@ type Options struct {
 // Server is a running dataplane.
 type Server struct {
 	opt     Options
-	machine *gate.Machine
-	nonces  *gate.Nonces
+	engine  engine.Engine
+	nonces  *nonce.Source
 	held    *relay.Reservations
-	limits  *gate.Limits
+	limits  *limit.Process
 	guests  *listener.Limits
 	table   *session.Table
 	meter   *meter.Meter
@@ -120,17 +124,17 @@ func New(o Options) (*Server, error) {
 	if o.Sockets <= 0 || o.Sockets > cores {
 		o.Sockets = cores
 	}
-	machine, err := gate.NewMachine(cores, o.Log)
+	allocations, err := pionturn.New(cores, o.Log)
 	if err != nil {
 		return nil, err
 	}
-	nonces, err := gate.NewNonces()
+	nonces, err := nonce.New()
 	if err != nil {
-		return nil, errors.Join(err, machine.Close())
+		return nil, errors.Join(err, allocations.Close())
 	}
-	nonces.Lifetime = cmp.Or(o.NonceLifetime, gate.NonceLifetime)
+	nonces.Lifetime = cmp.Or(o.NonceLifetime, nonce.MaxLifetime)
 	s := &Server{
-		opt: o, machine: machine, nonces: nonces, held: relay.NewReservations(), limits: gate.NewLimits(), guests: listener.NewLimits(o.Capacity), table: session.NewTable(), meter: meter.New(),
+		opt: o, engine: allocations, nonces: nonces, held: relay.NewReservations(), limits: limit.NewProcess(), guests: listener.NewLimits(o.Capacity), table: session.NewTable(), meter: meter.New(),
 		wanted: config.Zero(config.DefaultName), running: config.Zero(config.DefaultName), listeners: map[string]*running{}, failures: map[string]string{},
 		closed: make(chan struct{}),
 	}
@@ -162,7 +166,7 @@ func (s *Server) Live() error {
 
 // watchTasks sets the goroutines that Live looks at. The caller holds mu. Live does not: a change of the config that waits for a stuck reader holds it.
 func (s *Server) watchTasks() {
-	tasks := s.machine.Tasks()
+	tasks := s.engine.Tasks()
 	for _, r := range s.listeners {
 		tasks = append(tasks, r.socket.Tasks()...)
 		for _, old := range r.before {
@@ -302,7 +306,7 @@ func (s *Server) openOne(l config.Listener, p *gate.Policy, routes *cluster.View
 		}
 	}
 	g := gate.New(l.Name, l.Protocol, gate.Shared{
-		Machine: s.machine, Nonces: s.nonces, Network: s.network, Held: s.held, Limits: s.limits, Table: s.table, Meter: s.meter, Log: s.opt.Log,
+		Engine: s.engine, Nonces: s.nonces, Network: s.network, Held: s.held, Limits: s.limits, Table: s.table, Meter: s.meter, Log: s.opt.Log,
 	})
 	g.Update(p, routes)
 	socket, err := listener.Open(l, g, listener.Options{Sockets: s.opt.Sockets, Limits: s.guests, Meter: s.meter, Log: s.opt.Log})
@@ -483,5 +487,5 @@ func (s *Server) Close() error {
 	}
 	s.mu.Unlock()
 	s.retiring.Wait()
-	return errors.Join(s.held.Close(), s.machine.Close())
+	return errors.Join(s.held.Close(), s.engine.Close())
 }

@@ -238,7 +238,7 @@ func TestRelaysOverEveryTransport(t *testing.T) {
 				t.Fatal(err)
 			}
 			within(t, "session gone after Refresh 0", func() bool { return b.Sessions().Len() == 0 })
-			if n := b.machine.Allocations(); n != 0 {
+			if n := b.engine.Allocations(); n != 0 {
 				t.Errorf("pion/turn still holds %d allocations", n)
 			}
 		})

@@ -7,7 +7,6 @@ package session
 import (
 	"cmp"
 	"maps"
-	"net"
 	"net/netip"
 	"slices"
 	"sync"
@@ -37,9 +36,8 @@ type Client interface {
 
 // Session is one allocation and its owner.
 type Session struct {
-	// Handle is the address under which pion/turn knows the session. It is ours, not the client's: the session may move to another
-	// 5-tuple without pion noticing.
-	Handle *net.UDPAddr
+	// ID is unique among the sessions of the process. Add sets it.
+	ID uint64
 	// Client is where answers and media go.
 	Client Client
 	// Listener is the name of the listener on which the session was made, and Protocol what it spoke then.
@@ -135,8 +133,9 @@ func (t *Table) Cancel(s *Session) {
 func (t *Table) Add(s *Session) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.sessions[s] = struct{}{}
 	t.added++
+	s.ID = t.added
+	t.sessions[s] = struct{}{}
 	t.notify()
 }
 

@@ -1,4 +1,5 @@
-package gate
+// Package pionlog is the logger of the pion libraries.
+package pionlog
 
 import (
 	"context"
@@ -8,12 +9,13 @@ import (
 	"github.com/pion/logging"
 )
 
-// LoggerFactory gives pion's libraries a logger that believes none of their levels: what they call an error is a stranger's bad
-// datagram. It all goes to DEBUG, and is not even formatted unless that level is on.
-type LoggerFactory struct{ Log *slog.Logger }
+// Factory makes loggers that write the INFO, WARN and ERROR messages of a pion library at level DEBUG, and discard the
+// rest. pion logs an error for every malformed datagram, which any host can send. A message is formatted only if DEBUG is
+// on.
+type Factory struct{ Log *slog.Logger }
 
-// NewLogger is part of logging.LoggerFactory.
-func (f LoggerFactory) NewLogger(scope string) logging.LeveledLogger {
+// NewLogger implements logging.LoggerFactory.
+func (f Factory) NewLogger(scope string) logging.LeveledLogger {
 	return logger{f.Log.With("library", scope)}
 }
 

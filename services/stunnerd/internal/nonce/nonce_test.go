@@ -1,4 +1,4 @@
-package gate
+package nonce
 
 import (
 	"bytes"
@@ -10,9 +10,9 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/credential"
 )
 
-func nonces(t *testing.T) *Nonces {
+func newSource(t *testing.T) *Source {
 	t.Helper()
-	n, err := NewNonces()
+	n, err := New()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -22,13 +22,13 @@ func nonces(t *testing.T) *Nonces {
 // ephemeral is the config of a gateway whose clients do not know its secret.
 func ephemeral(name string, secret credential.Secret) config.Config {
 	c := config.Zero(name)
-	c.Auth = config.Auth{Type: config.AuthEphemeral, Realm: realm, Credentials: map[string]credential.Secret{config.KeySecret: secret}}
+	c.Auth = config.Auth{Type: config.AuthEphemeral, Realm: "test.example", Credentials: map[string]credential.Secret{config.KeySecret: secret}}
 	return c
 }
 
 // T-09: a nonce is good for the client that it was made for, for an hour, and whole.
 func TestNonceIsBoundToClientAndHour(t *testing.T) {
-	n, born := nonces(t), time.Unix(1_800_000_000, 0)
+	n, born := newSource(t), time.Unix(1_800_000_000, 0)
 	client, other := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
 	nonce := n.Make(client, born)
 	flipped := func(at int) []byte {
@@ -44,16 +44,16 @@ func TestNonceIsBoundToClientAndHour(t *testing.T) {
 		want  bool
 	}{
 		{"at once", nonce, client, 0, true},
-		{"after 59:59", nonce, client, NonceLifetime - time.Second, true},
-		{"after 60:01", nonce, client, NonceLifetime + time.Second, false},
-		{"from a clock ahead", nonce, client, -nonceLeeway, true},
-		{"from the future", nonce, client, -nonceLeeway - time.Second, false},
+		{"after 59:59", nonce, client, MaxLifetime - time.Second, true},
+		{"after 60:01", nonce, client, MaxLifetime + time.Second, false},
+		{"from a clock ahead", nonce, client, -leeway, true},
+		{"from the future", nonce, client, -leeway - time.Second, false},
 		{"another client", nonce, other, 0, false},
 		{"time flipped", flipped(1), client, 0, false},
 		{"MAC flipped", flipped(20), client, 0, false},
 		{"cut", nonce[:23], client, 0, false},
 		{"none", nil, client, 0, false},
-		{"of another process", nonces(t).Make(client, born), client, 0, false},
+		{"of another process", newSource(t).Make(client, born), client, 0, false},
 	} {
 		if got := n.Valid(c.nonce, c.from, born.Add(c.at)); got != c.want {
 			t.Errorf("%s: %v", c.what, got)
@@ -64,8 +64,8 @@ func TestNonceIsBoundToClientAndHour(t *testing.T) {
 // a nonce is good for as long as is configured and no longer, also by the key of the hour before, and after a reload of the config.
 func TestNonceLivesAsLongAsConfigured(t *testing.T) {
 	client := netip.MustParseAddr("192.0.2.1")
-	for _, lifetime := range []time.Duration{NonceLifetime, MinNonceLifetime} {
-		n := nonces(t)
+	for _, lifetime := range []time.Duration{MaxLifetime, MinLifetime} {
+		n := newSource(t)
 		n.Lifetime = lifetime
 		for _, second := range []int64{0, 1, 1800, 3599} { // of the hour that the key belongs to
 			born := time.Unix(1_800_000_000+second, 0)
@@ -86,7 +86,7 @@ func TestNonceLivesAsLongAsConfigured(t *testing.T) {
 // A-05, T-09: the pods of a Gateway accept the nonces of each other. After a change of the secret the nonces made under the one before are accepted.
 func TestPodsOfAGatewayShareNonces(t *testing.T) {
 	client, now := netip.MustParseAddr("192.0.2.1"), time.Unix(1_800_000_000, 0)
-	one, other, stranger := nonces(t), nonces(t), nonces(t)
+	one, other, stranger := newSource(t), newSource(t), newSource(t)
 	before := one.Make(client, now)
 	one.Share(ephemeral("media/edge", "first"))
 	other.Share(ephemeral("media/edge", "first"))
@@ -113,13 +113,32 @@ func TestPodsOfAGatewayShareNonces(t *testing.T) {
 func TestStaticCredentialMakesNoNonces(t *testing.T) {
 	client, now := netip.MustParseAddr("192.0.2.1"), time.Unix(1_800_000_000, 0)
 	c := config.Zero("media/edge")
-	c.Auth = config.Auth{Type: config.AuthStatic, Realm: realm, Credentials: map[string]credential.Secret{
-		config.KeyUsername: username, config.KeyPassword: password,
+	c.Auth = config.Auth{Type: config.AuthStatic, Realm: "test.example", Credentials: map[string]credential.Secret{
+		config.KeyUsername: "ann", config.KeyPassword: "first",
 	}}
-	one, other := nonces(t), nonces(t)
+	one, other := newSource(t), newSource(t)
 	one.Share(c)
 	other.Share(c)
 	if other.Valid(one.Make(client, now), client, now) {
 		t.Error("another process makes the same nonces")
+	}
+}
+
+// a jump of the wall clock costs a client one 438 at most: the nonce that comes with it is good, and stays good.
+func TestClockJumpsCostOneNonce(t *testing.T) {
+	n, client, now := newSource(t), netip.MustParseAddr("192.0.2.1"), time.Unix(1_800_000_000, 0)
+	held := n.Make(client, now)
+	for _, jump := range []time.Duration{time.Hour, -time.Hour, 24 * time.Hour, -24 * time.Hour, time.Second, -time.Second, 0, 1e5 * time.Hour, -1e5 * time.Hour} {
+		now = now.Add(jump)
+		refused := 0
+		for _, later := range []time.Duration{0, time.Second, 29 * time.Minute, 59 * time.Minute} {
+			if at := now.Add(later); !n.Valid(held, client, at) {
+				refused++
+				held = n.Make(client, at)
+			}
+		}
+		if refused > 1 {
+			t.Errorf("after a jump of %s: %d times within the hour", jump, refused)
+		}
 	}
 }

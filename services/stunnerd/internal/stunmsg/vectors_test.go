@@ -1,4 +1,4 @@
-package gate
+package stunmsg
 
 import (
 	"encoding/hex"
@@ -32,21 +32,21 @@ func TestVectors(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r, err := parse(raw, newClient("192.0.2.1:1000"))
+		r, err := Parse(raw)
 		if err != nil {
 			t.Errorf("%s: %v", c.name, err)
 			continue
 		}
-		if !r.signed || !r.signedWith(c.key) || r.signedWith(append([]byte{1}, c.key...)) {
+		if !r.Signed || !r.SignedWith(c.key) || r.SignedWith(append([]byte{1}, c.key...)) {
 			t.Errorf("%s: MESSAGE-INTEGRITY is not that of the key", c.name)
 		}
-		if mapped, ok := r.value(stun.AttrXORMappedAddress); ok != (c.mapped != "") {
+		if mapped, ok := r.Value(stun.AttrXORMappedAddress); ok != (c.mapped != "") {
 			t.Errorf("%s: XOR-MAPPED-ADDRESS is there: %t", c.name, ok)
-		} else if addr, _ := r.peer(mapped); ok && addr != netip.MustParseAddrPort(c.mapped) {
+		} else if addr, _ := r.Address(mapped); ok && addr != netip.MustParseAddrPort(c.mapped) {
 			t.Errorf("%s: address %s, want %s", c.name, addr, c.mapped)
 		}
-		raw[stunHeader+5] ^= 1 // a byte of the first attribute
-		if r, err := parse(raw, newClient("192.0.2.1:1000")); err == nil && r.signedWith(c.key) {
+		raw[HeaderSize+5] ^= 1 // a byte of the first attribute
+		if r, err := Parse(raw); err == nil && r.SignedWith(c.key) {
 			t.Errorf("%s: a changed bit is not noticed", c.name)
 		}
 	}

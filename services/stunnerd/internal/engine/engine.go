@@ -1,0 +1,60 @@
+// Package engine is the interface between admission and an allocation engine, which holds the allocations, permissions
+// and channel bindings of clients (RFC 8656).
+//
+// The gate authenticates clients, admits requests and answers them. An engine gets only admitted requests, and sends
+// nothing to a client by itself. The gate also owns the lifetimes of allocations: an engine keeps an allocation until End.
+// The engine owns the lifetimes of permissions (300 s, RFC 8656 §9) and of channels (relay.ChannelLifetime).
+//
+// An engine is chosen in package server. Package pionturn is the one that exists.
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/pion/stun/v2"
+
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/watch"
+)
+
+// Engine holds the allocations of a process. Its methods may be called from several goroutines at a time.
+type Engine interface {
+	// New returns an allocation for a relay. The allocation does not exist before its Start.
+	New(r *relay.Relay) Allocation
+	// Allocations returns the number of allocations that exist.
+	Allocations() int
+	// Tasks returns the goroutines that serve all allocations. A liveness probe watches them.
+	Tasks() []*watch.Task
+	// Close ends all allocations.
+	Close() error
+}
+
+// Allocation is one allocation of an Engine. Its methods may be called from several goroutines at a time.
+//
+// The error of Start, Permit and Bind is ErrNoAllocation, a Refusal, or a failure of the engine itself.
+type Allocation interface {
+	// Start creates the allocation. From then on the engine calls Receive of the relay for as long as it returns no error,
+	// and Deliver for a datagram of a peer that has a permission. The engine closes the relay when the allocation ends.
+	Start() error
+	// Permit installs or refreshes the permissions of peers. Only their IP addresses count (RFC 8656 §9).
+	Permit(peers []netip.AddrPort) error
+	// Bind binds a channel number to a peer, or refreshes the binding, and refreshes the permission of the peer.
+	Bind(number uint16, peer netip.AddrPort) error
+	// Send passes the data of a Send indication to Send of the relay if the peer has a permission. It drops other data.
+	Send(data []byte, peer netip.AddrPort)
+	// End ends the allocation. The relay is closed when End returns without an error.
+	End() error
+}
+
+// ErrNoAllocation is the error for an allocation that has ended.
+var ErrNoAllocation = errors.New("the allocation has ended")
+
+// Refusal is the error for a request that the engine refuses although the gate has admitted it.
+type Refusal struct{ Code stun.ErrorCode }
+
+// Error implements error.
+func (r Refusal) Error() string {
+	return fmt.Sprintf("the allocation engine refused the request with %d", r.Code)
+}

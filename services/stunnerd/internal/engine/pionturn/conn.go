@@ -1,0 +1,210 @@
+package pionturn
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/pion/stun/v2"
+
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/engine"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/stunmsg"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/watch"
+)
+
+// pionConn is the net.PacketConn of one read loop of pion/turn, and the generator of the relay sockets for its requests.
+//
+// pion/turn handles a message completely, the answer included, before it reads the next one. So the end of an exchange is
+// the next ReadFrom, and the absence of an answer needs no timeout.
+type pionConn struct {
+	key       []byte
+	exchanges chan *exchange
+
+	// mu guards the fields below. pion/turn's read loop uses current during an exchange.
+	mu         sync.Mutex
+	current    *exchange
+	nonce      stun.Nonce
+	fetched    time.Time
+	indication stun.Message // is reused
+
+	// task is the exchange in progress.
+	task watch.Task
+
+	// allocations maps the IP address of a handle, as a string, to its *allocation.
+	allocations sync.Map
+
+	closing sync.Once
+	closed  chan struct{}
+
+	noDeadlines
+}
+
+// exchange is one message to pion/turn and the answer to it.
+type exchange struct {
+	message    []byte
+	allocation *allocation
+	answer     []byte // nil if there is none
+	done       chan struct{}
+}
+
+func newPionConn(key []byte) *pionConn {
+	return &pionConn{key: key, exchanges: make(chan *exchange), closed: make(chan struct{})}
+}
+
+// nonceRenewal is well within the hour for which pion/turn accepts its nonces.
+const nonceRenewal = 30 * time.Minute
+
+// request makes a request for an allocation and returns the answer. The error is engine.ErrNoAllocation if there is none.
+func (c *pionConn) request(a *allocation, method stun.Method, attrs ...stun.Setter) (*stun.Message, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	answer, err := c.signedRequest(a, method, attrs...)
+	if err == nil && isStaleNonce(answer) {
+		c.nonce = nil
+		answer, err = c.signedRequest(a, method, attrs...)
+	}
+	return answer, err
+}
+
+func (c *pionConn) signedRequest(a *allocation, method stun.Method, attrs ...stun.Setter) (*stun.Message, error) {
+	if err := c.renewNonce(a); err != nil {
+		return nil, err
+	}
+	setters := append([]stun.Setter{stun.TransactionID, stun.NewType(method, stun.ClassRequest)}, attrs...)
+	setters = append(setters, stun.NewUsername(internalUser), stun.NewRealm(internalRealm), c.nonce, stun.MessageIntegrity(c.key))
+	return c.roundTrip(a, setters...)
+}
+
+// isStaleNonce reports whether pion/turn has answered with 438. pion/turn measures the age of a nonce by the wall clock,
+// which may jump, and nonceRenewal is measured by the monotonic clock.
+func isStaleNonce(answer *stun.Message) bool {
+	var code stun.ErrorCodeAttribute
+	return code.GetFrom(answer) == nil && code.Code == stun.CodeStaleNonce
+}
+
+// renewNonce gets a nonce from the challenge to a request without a credential.
+func (c *pionConn) renewNonce(a *allocation) error {
+	if c.nonce != nil && time.Since(c.fetched) < nonceRenewal {
+		return nil
+	}
+	challenge, err := c.roundTrip(a, stun.TransactionID, stun.NewType(stun.MethodAllocate, stun.ClassRequest))
+	if err != nil {
+		return fmt.Errorf("fetch internal nonce: %w", err)
+	}
+	nonce, err := challenge.Get(stun.AttrNonce)
+	if err != nil {
+		return fmt.Errorf("fetch internal nonce: %w", err)
+	}
+	c.nonce, c.fetched = append(stun.Nonce{}, nonce...), time.Now()
+	return nil
+}
+
+func (c *pionConn) roundTrip(a *allocation, setters ...stun.Setter) (*stun.Message, error) {
+	request, err := stun.Build(setters...)
+	if err != nil {
+		return nil, fmt.Errorf("build request to pion/turn: %w", err)
+	}
+	x := &exchange{message: request.Raw, allocation: a}
+	c.do(x)
+	if x.answer == nil {
+		return nil, engine.ErrNoAllocation
+	}
+	answer := &stun.Message{Raw: x.answer}
+	if err := answer.Decode(); err != nil {
+		return nil, fmt.Errorf("read answer of pion/turn: %w", err)
+	}
+	return answer, nil
+}
+
+// indicate sends a Send indication to pion/turn. It is built from the data and the address and not copied from the client's
+// message, because pion/turn reads the first byte of an address, which RFC 8489 §14.1 says to ignore, as a part of the
+// family.
+func (c *pionConn) indicate(a *allocation, data []byte, peer netip.AddrPort) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	select {
+	case <-c.closed:
+		return // pion/turn may still be reading c.indication
+	default:
+	}
+	m := &c.indication
+	m.Reset()
+	m.Type = stun.NewType(stun.MethodSend, stun.ClassIndication)
+	m.WriteHeader()
+	_ = stunmsg.Address{Type: stun.AttrXORPeerAddress, Addr: peer}.AddTo(m) // never fails
+	m.Add(stun.AttrData, data)
+	c.do(&exchange{message: m.Raw, allocation: a})
+}
+
+// do hands a message to pion/turn. It returns when pion/turn has handled the message, or is closed.
+func (c *pionConn) do(x *exchange) {
+	c.task.Begin()
+	defer c.task.End()
+	x.done = make(chan struct{})
+	select {
+	case c.exchanges <- x:
+	case <-c.closed:
+		return
+	}
+	select {
+	case <-x.done:
+	case <-c.closed:
+	}
+}
+
+// ReadFrom ends the current exchange and returns the message of the next one.
+func (c *pionConn) ReadFrom(b []byte) (int, net.Addr, error) {
+	if c.current != nil {
+		close(c.current.done)
+		c.current = nil
+	}
+	select {
+	case x := <-c.exchanges:
+		c.current = x
+		return copy(b, x.message), x.allocation.handle, nil
+	case <-c.closed:
+		return 0, nil, net.ErrClosed
+	}
+}
+
+// WriteTo takes a message of pion/turn. An answer is that of the current exchange. A Data indication comes from the
+// goroutine of an allocation, and says that the peer whose address the relayConn has returned has a permission.
+func (c *pionConn) WriteTo(b []byte, to net.Addr) (int, error) {
+	if isResponse(b) {
+		c.current.answer = append([]byte(nil), b...)
+		return len(b), nil
+	}
+	if a, ok := c.allocations.Load(string(to.(*net.UDPAddr).IP)); ok {
+		return len(b), a.(*allocation).relay.Deliver()
+	}
+	return len(b), nil
+}
+
+func isResponse(b []byte) bool { return len(b) > 1 && b[0]&0xC1 == 1 }
+
+// AllocatePacketConn implements turn.RelayAddressGenerator. It returns the relay of the allocation that the current exchange
+// creates.
+func (c *pionConn) AllocatePacketConn(string, int) (net.PacketConn, net.Addr, error) {
+	r := relayConn{allocation: c.current.allocation}
+	return r, r.LocalAddr(), nil
+}
+
+// AllocateConn implements turn.RelayAddressGenerator. TCP relays (RFC 6062) are not offered.
+func (c *pionConn) AllocateConn(string, int) (net.Conn, net.Addr, error) {
+	return nil, nil, errors.New("TCP relays are not offered")
+}
+
+// Validate implements turn.RelayAddressGenerator.
+func (c *pionConn) Validate() error { return nil }
+
+// Close ends the read loop of pion/turn.
+func (c *pionConn) Close() error {
+	c.closing.Do(func() { close(c.closed) })
+	return nil
+}
+
+// LocalAddr is the same for all clients: the handle alone identifies a client.
+func (c *pionConn) LocalAddr() net.Addr { return &net.UDPAddr{IP: net.IPv6loopback, Port: 1} }

@@ -1,0 +1,211 @@
+package pionturn
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pion/stun/v2"
+	"go.uber.org/goleak"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/cluster"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/engine"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay/relaytest"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
+)
+
+// G-02: no test of the package leaves a goroutine behind.
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// client is a transport that keeps the frames that are sent to it.
+type client struct{ frames [][]byte }
+
+func (c *client) Send(frame []byte) error {
+	c.frames = append(c.frames, bytes.Clone(frame))
+	return nil
+}
+
+func (c *client) Addr() netip.AddrPort { return netip.MustParseAddrPort("192.0.2.1:1000") }
+func (c *client) Connected() bool      { return false }
+func (c *client) Admitted() error      { return nil }
+func (c *client) Released()            {}
+
+// bed is an engine with one allocation that has not been started, in virtual time.
+type bed struct {
+	t *testing.T
+	*Engine
+	engine.Allocation
+	relay  *relay.Relay
+	client *client
+	net    relaytest.Network
+	routes relay.Routes
+}
+
+func inBed(t *testing.T, test func(b *bed)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		e, err := New(2, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := &bed{t: t, Engine: e, client: &client{}}
+		b.routes.Store(cluster.NewView([]config.Cluster{{Name: "c", Type: config.Static, Endpoints: []string{"127.0.0.1"}}}, []string{"c"}))
+		advertised := netip.MustParseAddr("127.0.0.1")
+		socket, err := b.net.Open(advertised, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := &session.Session{Client: b.client, Started: time.Now()}
+		b.relay = relay.New(s, socket, advertised, &b.routes, meter.New(), func(*relay.Relay) {})
+		b.Allocation = e.New(b.relay)
+		test(b)
+		_ = b.relay.Close()
+		synctest.Wait()
+		if n := e.Allocations(); n != 0 {
+			t.Errorf("%d allocations are left after the relay was closed", n)
+		}
+		if err := e.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func (b *bed) must(err error) {
+	b.t.Helper()
+	if err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func (b *bed) peer() relaytest.Peer { return b.net.Peer(netip.MustParseAddrPort("127.0.0.1:4000")) }
+
+// An allocation exists from Start to End, however long that is, and End closes its relay.
+func TestAllocationLastsUntilEnd(t *testing.T) {
+	inBed(t, func(b *bed) {
+		b.must(b.Start())
+		for range 100 {
+			time.Sleep(15 * time.Minute)
+			b.must(b.Permit([]netip.AddrPort{b.peer().Addr()}))
+		}
+		if n := b.Allocations(); n != 1 {
+			t.Errorf("%d allocations, want 1", n)
+		}
+		b.must(b.End())
+		if n := b.Allocations(); n != 0 || !b.relay.Closed() {
+			t.Errorf("%d allocations after End, relay closed: %t", n, b.relay.Closed())
+		}
+	})
+}
+
+// Every method but End fails with ErrNoAllocation if there is no allocation: before Start, after End, after the relay was closed, and after the
+// engine was closed.
+func TestNoAllocation(t *testing.T) {
+	for name, end := range map[string]func(b *bed){
+		"before Start":         func(*bed) {},
+		"after End":            func(b *bed) { b.must(b.Start()); b.must(b.End()) },
+		"relay closed":         func(b *bed) { b.must(b.Start()); b.must(b.relay.Close()); synctest.Wait() },
+		"engine closed":        func(b *bed) { b.must(b.Start()); b.must(b.Engine.Close()); synctest.Wait() },
+		"closed, then started": func(b *bed) { b.must(b.Engine.Close()); _ = b.Start() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBed(t, func(b *bed) {
+				end(b)
+				b.Send([]byte("data"), b.peer().Addr())
+				for what, err := range map[string]error{
+					"Permit": b.Permit([]netip.AddrPort{b.peer().Addr()}), "Bind": b.Bind(0x4000, b.peer().Addr()),
+				} {
+					if !errors.Is(err, engine.ErrNoAllocation) {
+						t.Errorf("%s: %v, want %v", what, err, engine.ErrNoAllocation)
+					}
+				}
+				synctest.Wait()
+				if got := b.peer().Got(); len(got) != 0 {
+					t.Errorf("the peer got %v", got)
+				}
+			})
+		})
+	}
+}
+
+// Data of a peer without a channel reaches the client, and data of a Send indication reaches the peer, only with a permission, whatever the port.
+func TestPermissionDecides(t *testing.T) {
+	inBed(t, func(b *bed) {
+		b.must(b.Start())
+		relayed := b.relay.Session().Relay
+		pass := func() (toPeer, toClient bool) {
+			b.client.frames = nil
+			b.Send([]byte("there"), b.peer().Addr())
+			b.peer().Send(relayed, "back")
+			synctest.Wait()
+			for _, frame := range b.client.frames {
+				m := &stun.Message{Raw: frame}
+				b.must(m.Decode())
+				data, err := m.Get(stun.AttrData)
+				toClient = err == nil && string(data) == "back" && m.Type == stun.NewType(stun.MethodData, stun.ClassIndication)
+			}
+			got := b.peer().Got()
+			return len(got) == 1 && got[0].Payload == "there", toClient
+		}
+		if a, b := pass(); a || b {
+			t.Errorf("without a permission data passes: to the peer %t, to the client %t", a, b)
+		}
+		b.must(b.Permit([]netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:9")}))
+		if a, b := pass(); !a || !b {
+			t.Errorf("with a permission data passes: to the peer %t, to the client %t", a, b)
+		}
+		time.Sleep(5*time.Minute + time.Second)
+		if a, b := pass(); a || b {
+			t.Errorf("after the permission has expired data passes: to the peer %t, to the client %t", a, b)
+		}
+	})
+}
+
+// A number that is bound to another peer is refused with a code, for the case that the gate and the engine disagree.
+func TestRefusalHasACode(t *testing.T) {
+	inBed(t, func(b *bed) {
+		b.must(b.Start())
+		b.must(b.Bind(0x4000, b.peer().Addr()))
+		var refused engine.Refusal
+		if err := b.Bind(0x4000, netip.MustParseAddrPort("127.0.0.1:4001")); !errors.As(err, &refused) || refused.Code != stun.CodeBadRequest {
+			t.Errorf("%v, want a refusal with %d", err, stun.CodeBadRequest)
+		}
+	})
+}
+
+// pion/turn measures the age of its nonces by the wall clock. If it refuses a nonce after a jump, the request is repeated with a new one.
+func TestStaleNonceIsReplaced(t *testing.T) {
+	inBed(t, func(b *bed) {
+		for _, request := range []func() error{b.Start, func() error { return b.Permit([]netip.AddrPort{b.peer().Addr()}) }} {
+			for _, c := range b.conns {
+				c.nonce, c.fetched = stun.Nonce("of another day"), time.Now()
+			}
+			b.must(request())
+		}
+	})
+}
+
+// Two allocations are told apart although they have the same client address and the same pionConn.
+func TestAllocationsAreIndependent(t *testing.T) {
+	inBed(t, func(b *bed) {
+		b.must(b.Start())
+		for range 4 {
+			socket, err := b.net.Open(netip.MustParseAddr("127.0.0.1"), 0)
+			b.must(err)
+			s := &session.Session{Client: b.client, Started: time.Now()}
+			other := b.Engine.New(relay.New(s, socket, netip.MustParseAddr("127.0.0.1"), &b.routes, meter.New(), func(*relay.Relay) {}))
+			b.must(other.Start())
+			if n := b.Allocations(); n != 2 {
+				t.Fatalf("%d allocations, want 2", n)
+			}
+			b.must(other.End())
+		}
+		b.must(b.Permit([]netip.AddrPort{b.peer().Addr()}))
+	})
+}

@@ -1,0 +1,65 @@
+package gate
+
+import (
+	"encoding/binary"
+
+	"github.com/pion/stun/v2"
+
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/limit"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/stunmsg"
+)
+
+// request is a parsed message of a client.
+type request struct {
+	stunmsg.Message
+	client session.Client
+	// flow is nil if the client has no allocation.
+	flow *flow
+	// The fields below are set when the credential is verified. From then on every answer is signed with key
+	// (RFC 8489 §9.2.4).
+	key      []byte
+	realm    string
+	username string
+	userID   string
+}
+
+func (r *request) answer(class stun.MessageClass, attrs ...stun.Setter) ([]byte, error) {
+	return r.Answer(class, r.key, attrs...)
+}
+
+// limited returns the part of the request that the limits depend on.
+func (r *request) limited() limit.Request {
+	name, _ := r.Value(stun.AttrUsername)
+	l := limit.Request{
+		Client: r.client.Addr(), Connected: r.client.Connected(), Transaction: r.TransactionID, Username: name, Session: r.flow != nil,
+	}
+	if r.flow != nil && r.flow.Username == string(name) {
+		l.Guesses = &r.flow.guesses
+	}
+	return l
+}
+
+// family returns the requested family of the relay, 0 for any. The rule relayFamily has checked the length of the attribute.
+func (r *request) family() byte {
+	if v, ok := r.Value(stun.AttrRequestedAddressFamily); ok {
+		return v[0]
+	}
+	return 0
+}
+
+// Lifetimes of an allocation, in seconds (RFC 8656 §7.2).
+const (
+	defaultLifetime = 600
+	maxLifetime     = 3600
+)
+
+// lifetime returns the requested lifetime within the bounds of RFC 8656 §7.2. The rule lifetimeReadable has checked the
+// length of the attribute.
+func (r *request) lifetime() uint32 {
+	v, ok := r.Value(stun.AttrLifetime)
+	if !ok {
+		return defaultLifetime
+	}
+	return min(max(binary.BigEndian.Uint32(v), defaultLifetime), maxLifetime)
+}

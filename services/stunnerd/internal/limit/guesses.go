@@ -1,0 +1,176 @@
+package limit
+
+import (
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
+)
+
+// Limits on how many wrong passwords of guessable names (credential.Authority.Guessable) are compared. Beyond them the gate
+// refuses a request without comparing its password, even if the password is right. Ephemeral credentials under a long shared
+// secret are not limited: 2^128 of them cannot be tried.
+//
+//	a public source (an IPv4 address, a /64 of IPv6)     10 a minute, then none for 60 s
+//	all sources of one /48 of IPv6                       1,000 a minute
+//	a user that has authenticated there in the last hour 100 a minute of its own
+//	a private source (PrivateOrLoopback)                 1,000 a minute
+//	each port of a private source                        10 a minute, then none for 60 s
+//	a session's own 5-tuple and user                     10 in all, independent of the source
+//
+// A list of 20,000 passwords takes half a second without limits. From one public address it takes 20,000 / 10 minutes,
+// 33 hours. From one private address it takes 20 minutes, with any number of ports. Eight random letters (2·10^11) take 200
+// years on average. A password of such a list is not safe; the operator warns of passwords shorter than 16 bytes.
+//
+// A private source may be a load balancer in front of all clients. One socket behind it that guesses uses up its port, which
+// is 1 % of the limit of the source. A host that sends more than 17 guesses a second, each from a new port, uses up the
+// source. New clients with a static name are then refused at that source until the host stops: their first request cannot
+// be told from a guess, and with more comparisons the password would be found. Sessions, their refreshes, other sources and
+// ephemeral names are not affected.
+const (
+	// SourceGuesses is for a public source, and for each port of a private source.
+	SourceGuesses = 10 // a minute
+	// UserGuesses is for a user that has authenticated at the source.
+	UserGuesses = 100 // a minute
+	// PrivateGuesses is for a private source, and for a /48 of IPv6.
+	PrivateGuesses = 1000 // a minute
+	// SessionGuesses is for a session.
+	SessionGuesses = 10
+	// sitePrefix is the length of the IPv6 prefix of a site, which has 65,536 sources (RFC 6177 §2).
+	sitePrefix = 48
+	guessLock  = time.Minute
+	// authenticatedFor is how long a user that has authenticated at a source has the limit UserGuesses there.
+	authenticatedFor = time.Hour
+	// maxGuessers bounds the tables. A new entry replaces an entry that has no effect any more, or else a random one.
+	maxGuessers = 4096
+)
+
+// Guesses counts the wrong passwords of a session. The zero Guesses has counted none.
+type Guesses struct{ wrong atomic.Int32 }
+
+// guesser is the key of a limit: a source, a port of a source, or a user at a source. The other fields are zero.
+type guesser struct {
+	source netip.Prefix
+	port   uint16
+	user   string
+}
+
+// allowance is how many wrong passwords of a guesser are compared in a minute. With lock none is compared for guessLock after
+// the last of them.
+type allowance struct {
+	guesser
+	minute int
+	lock   bool
+}
+
+// spent is the used part of an allowance: full is when the allowance is whole again, locked the end of the lock.
+type spent struct{ full, locked time.Duration }
+
+// guesses counts wrong passwords. Its times are durations since epoch.
+type guesses struct {
+	epoch time.Time
+
+	mu            sync.Mutex
+	spent         map[guesser]spent
+	authenticated map[guesser]time.Duration // the last time of each user at a source
+}
+
+func newGuesses() *guesses {
+	return &guesses{epoch: time.Now(), spent: map[guesser]spent{}, authenticated: map[guesser]time.Duration{}}
+}
+
+// ofSession reports whether only the limit of the session applies.
+func ofSession(r Request) bool { return r.Guesses != nil && r.Guesses.wrong.Load() < SessionGuesses }
+
+// allowances returns the allowances that a request uses. The caller holds mu.
+func (g *guesses) allowances(r Request, now time.Duration) []allowance {
+	source := session.Source(r.Client.Addr())
+	if PrivateOrLoopback(r.Client.Addr()) {
+		return []allowance{
+			{guesser: guesser{source: source, port: r.Client.Port()}, minute: SourceGuesses, lock: true},
+			{guesser: guesser{source: source}, minute: PrivateGuesses},
+		}
+	}
+	user := guesser{source: source, user: string(r.Username)}
+	if last, ok := g.authenticated[user]; ok && now-last < authenticatedFor {
+		return []allowance{{guesser: user, minute: UserGuesses}}
+	}
+	list := []allowance{{guesser: guesser{source: source}, minute: SourceGuesses, lock: true}}
+	if site, err := r.Client.Addr().WithZone("").Prefix(sitePrefix); err == nil && r.Client.Addr().Is6() {
+		list = append(list, allowance{guesser: guesser{source: site}, minute: PrivateGuesses})
+	}
+	return list
+}
+
+func (g *guesses) mayCompare(r Request) bool {
+	if ofSession(r) {
+		return true
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now := time.Since(g.epoch)
+	for _, a := range g.allowances(r, now) {
+		s := g.spent[a.guesser]
+		if now < s.locked || s.full-now+a.price() > time.Minute {
+			return false
+		}
+	}
+	return true
+}
+
+func (g *guesses) wrong(r Request) {
+	if ofSession(r) {
+		r.Guesses.wrong.Add(1)
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now := time.Since(g.epoch)
+	for _, a := range g.allowances(r, now) {
+		s := g.spent[a.guesser]
+		s.full = max(s.full, now) + a.price()
+		if a.lock && s.full-now+a.price() > time.Minute {
+			s.locked = now + guessLock
+		}
+		makeRoom(g.spent, a.guesser, func(s spent) bool { return s.full <= now && s.locked <= now })
+		g.spent[a.guesser] = s
+	}
+}
+
+func (g *guesses) right(client netip.Addr, name string) {
+	if PrivateOrLoopback(client) {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now, user := time.Since(g.epoch), guesser{source: session.Source(client), user: name}
+	makeRoom(g.authenticated, user, func(last time.Duration) bool { return now-last >= authenticatedFor })
+	g.authenticated[user] = now
+}
+
+// price returns the time after which a wrong password no longer counts.
+func (a allowance) price() time.Duration { return time.Minute / time.Duration(a.minute) }
+
+// makeRoom keeps a map at maxGuessers entries. It looks at a few random entries only, so that its time does not depend on
+// the size of the map.
+func makeRoom[V any](m map[guesser]V, next guesser, over func(V) bool) {
+	const few = 16
+	if _, ok := m[next]; ok || len(m) < maxGuessers {
+		return
+	}
+	looked := 0
+	var victim guesser
+	for k, v := range m {
+		if victim = k; over(v) {
+			delete(m, k)
+		}
+		if looked++; looked == few {
+			break
+		}
+	}
+	if len(m) >= maxGuessers {
+		delete(m, victim)
+	}
+}

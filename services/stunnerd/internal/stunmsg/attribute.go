@@ -1,0 +1,74 @@
+// Package stunmsg reads and writes what pion/stun does not offer, or offers less strictly: whole STUN messages
+// (RFC 8489) and attributes of TURN (RFC 8656).
+package stunmsg
+
+import (
+	"crypto/subtle"
+	"encoding/binary"
+	"net/netip"
+
+	"github.com/pion/stun/v2"
+)
+
+// Address families on the wire (RFC 8656 §18.6).
+const (
+	FamilyIPv4 = 1
+	FamilyIPv6 = 2
+)
+
+// Family returns the family of an address.
+func Family(a netip.Addr) byte {
+	if a.Is4() {
+		return FamilyIPv4
+	}
+	return FamilyIPv6
+}
+
+// Address is an attribute that holds an XOR'ed transport address (RFC 8489 §14.2), such as XOR-PEER-ADDRESS.
+type Address struct {
+	Type stun.AttrType
+	Addr netip.AddrPort
+}
+
+// AddTo implements stun.Setter. The transaction ID of the message must be set before. An IPv4-mapped IPv6 address is
+// written as IPv4.
+func (a Address) AddTo(m *stun.Message) error {
+	var value [4 + 16]byte
+	ip := a.Addr.Addr().Unmap()
+	size := 4 + 16
+	if ip.Is4() {
+		v4 := ip.As4()
+		size = 4 + copy(value[4:], v4[:])
+	} else {
+		v6 := ip.As16()
+		copy(value[4:], v6[:])
+	}
+	value[1] = Family(ip)
+	binary.BigEndian.PutUint16(value[2:], a.Addr.Port())
+	xorAddress(value[:size], value[:size], m.TransactionID)
+	m.Add(a.Type, value[:size])
+	return nil
+}
+
+// xorAddress XORs the port with the first half of the magic cookie, and the IP address with the magic cookie and the
+// transaction ID (RFC 8489 §14.2). The first two bytes stay as they are in to.
+func xorAddress(to, from []byte, id [stun.TransactionIDSize]byte) {
+	mask := [16]byte{0x21, 0x12, 0xA4, 0x42}
+	copy(mask[4:], id[:])
+	subtle.XORBytes(to[2:4], from[2:4], mask[:2])
+	subtle.XORBytes(to[4:], from[4:], mask[:])
+}
+
+// Number is an attribute that holds a 32-bit number, such as LIFETIME.
+type Number struct {
+	Type  stun.AttrType
+	Value uint32
+}
+
+// AddTo implements stun.Setter.
+func (n Number) AddTo(m *stun.Message) error {
+	var value [4]byte
+	binary.BigEndian.PutUint32(value[:], n.Value)
+	m.Add(n.Type, value[:])
+	return nil
+}

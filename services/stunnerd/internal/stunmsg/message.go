@@ -1,0 +1,165 @@
+package stunmsg
+
+import (
+	"encoding/binary"
+	"errors"
+	"net/netip"
+
+	"github.com/pion/stun/v2"
+)
+
+const (
+	// HeaderSize is the length of the header of a message (RFC 8489 §5).
+	HeaderSize = 20
+	// MaxSize is the length of the longest message: the length field has 16 bits.
+	MaxSize = HeaderSize + 65535
+)
+
+// Attributes for which pion/stun has no name (RFC 8656 §18.11, §18.12).
+const (
+	AttrAdditionalFamily = stun.AttrType(0x8000) // ADDITIONAL-ADDRESS-FAMILY
+	AttrAddressErrorCode = stun.AttrType(0x8001) // ADDRESS-ERROR-CODE
+)
+
+// understood are the comprehension-required attributes that the server understands in requests and indications. Any other
+// is answered with 420 (RFC 8489 §6.3.1). DONT-FRAGMENT is not among them: relay sockets cannot set the DF bit, and then
+// RFC 8656 §7.2 demands that the attribute is treated as unknown.
+var understood = map[stun.AttrType]bool{
+	stun.AttrMappedAddress: true, stun.AttrUsername: true, stun.AttrMessageIntegrity: true, stun.AttrErrorCode: true,
+	stun.AttrUnknownAttributes: true, stun.AttrRealm: true, stun.AttrNonce: true, stun.AttrXORMappedAddress: true,
+	stun.AttrChannelNumber: true, stun.AttrLifetime: true, stun.AttrXORPeerAddress: true, stun.AttrData: true,
+	stun.AttrXORRelayedAddress: true, stun.AttrRequestedAddressFamily: true, stun.AttrEvenPort: true,
+	stun.AttrRequestedTransport: true, stun.AttrReservationToken: true,
+	stun.AttrPriority: true, stun.AttrUseCandidate: true, // ICE checks that hit the listener are plain Bindings
+}
+
+// Message is a parsed message.
+type Message struct {
+	*stun.Message
+	// Signed reports whether the message has MESSAGE-INTEGRITY. SignedWith checks it.
+	Signed bool
+	// attrs are the attributes before MESSAGE-INTEGRITY. Those behind it are ignored (RFC 8489 §14.5).
+	attrs stun.Attributes
+}
+
+// Errors of Parse.
+var (
+	ErrMalformed   = errors.New("malformed message")
+	ErrFingerprint = errors.New("wrong fingerprint")
+)
+
+// Parse parses a message. The slice must hold exactly one message, with the magic cookie, and with the right FINGERPRINT if
+// it has one (RFC 8489 §5, §6.3, §14.7). The result does not refer to the slice.
+func Parse(b []byte) (Message, error) {
+	if len(b) < HeaderSize || b[0]&0xC0 != 0 || len(b)%4 != 0 || int(binary.BigEndian.Uint16(b[2:])) != len(b)-HeaderSize {
+		return Message{}, ErrMalformed
+	}
+	// pion/stun appends to Raw while it checks MESSAGE-INTEGRITY.
+	raw := append(make([]byte, 0, len(b)+64), b...)
+	m := Message{Message: &stun.Message{Raw: raw}}
+	if err := m.Decode(); err != nil {
+		return Message{}, ErrMalformed
+	}
+	if fingerprint, ok := m.Attributes.Get(stun.AttrFingerprint); ok {
+		last := m.Attributes[len(m.Attributes)-1]
+		if last.Type != stun.AttrFingerprint || len(fingerprint.Value) != 4 || stun.Fingerprint.Check(m.Message) != nil {
+			return Message{}, ErrFingerprint
+		}
+	}
+	m.attrs = m.Attributes
+	for i, a := range m.Attributes {
+		if a.Type == stun.AttrMessageIntegrity {
+			m.attrs, m.Signed = m.Attributes[:i], true
+			break
+		}
+	}
+	return m, nil
+}
+
+// Value returns the value of the first attribute of a type, and whether there is one before MESSAGE-INTEGRITY.
+func (m *Message) Value(t stun.AttrType) ([]byte, bool) {
+	a, ok := m.attrs.Get(t)
+	return a.Value, ok
+}
+
+// Len returns the number of attributes before MESSAGE-INTEGRITY.
+func (m *Message) Len() int { return len(m.attrs) }
+
+// Unknown returns the comprehension-required attributes that the server does not understand.
+func (m *Message) Unknown() (list UnknownAttributes) {
+	for _, a := range m.attrs {
+		if a.Type < 0x8000 && !understood[a.Type] {
+			list = binary.BigEndian.AppendUint16(list, uint16(a.Type))
+		}
+	}
+	return list
+}
+
+// UnknownAttributes is the value of UNKNOWN-ATTRIBUTES (RFC 8489 §14.13). stun.UnknownAttributes writes a zero behind each
+// type.
+type UnknownAttributes []byte
+
+// AddTo implements stun.Setter.
+func (u UnknownAttributes) AddTo(m *stun.Message) error {
+	m.Add(stun.AttrUnknownAttributes, u)
+	return nil
+}
+
+// Peers returns the addresses of all XOR-PEER-ADDRESS attributes. ok is false if one of them is malformed.
+func (m *Message) Peers() (list []netip.AddrPort, ok bool) {
+	for _, a := range m.attrs {
+		if a.Type != stun.AttrXORPeerAddress {
+			continue
+		}
+		peer, ok := m.Address(a.Value)
+		if !ok {
+			return nil, false
+		}
+		list = append(list, peer)
+	}
+	return list, true
+}
+
+// Address decodes the value of an attribute that holds an XOR'ed transport address (RFC 8489 §14.2). The first byte is
+// ignored. The family is that on the wire: an IPv4-mapped IPv6 address stays IPv6, so that it fails the check of the family
+// and does not reach the route of the IPv4 address.
+func (m *Message) Address(value []byte) (netip.AddrPort, bool) {
+	if len(value) != 8 && len(value) != 20 || (value[1] == FamilyIPv4) != (len(value) == 8) || value[1] != FamilyIPv4 && value[1] != FamilyIPv6 {
+		return netip.AddrPort{}, false
+	}
+	plain := make([]byte, len(value))
+	xorAddress(plain, value, m.TransactionID)
+	ip, ok := netip.AddrFromSlice(plain[4:])
+	return netip.AddrPortFrom(ip, binary.BigEndian.Uint16(plain[2:])), ok
+}
+
+// Channel returns CHANNEL-NUMBER. ok is false if the attribute is absent or malformed.
+func (m *Message) Channel() (number uint16, ok bool) {
+	v, ok := m.Value(stun.AttrChannelNumber)
+	if !ok || len(v) != 4 {
+		return 0, false
+	}
+	return binary.BigEndian.Uint16(v), true
+}
+
+// SignedWith reports whether MESSAGE-INTEGRITY was made with a key. The time that it takes does not depend on the result.
+func (m *Message) SignedWith(key []byte) bool {
+	return stun.MessageIntegrity(key).Check(m.Message) == nil
+}
+
+// Answer builds a response to the message. It has MESSAGE-INTEGRITY if key is not nil, and FINGERPRINT if the message has.
+func (m *Message) Answer(class stun.MessageClass, key []byte, attrs ...stun.Setter) ([]byte, error) {
+	answer := &stun.Message{Raw: make([]byte, 0, 256)}
+	setters := []stun.Setter{stun.NewTransactionIDSetter(m.TransactionID), stun.NewType(m.Type.Method, class)}
+	setters = append(setters, attrs...)
+	if key != nil {
+		setters = append(setters, stun.MessageIntegrity(key))
+	}
+	if m.Contains(stun.AttrFingerprint) {
+		setters = append(setters, stun.Fingerprint)
+	}
+	if err := answer.Build(setters...); err != nil {
+		return nil, err
+	}
+	return answer.Raw, nil
+}

@@ -1,0 +1,217 @@
+package stunmsg
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/hex"
+	"hash/crc32"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/pion/stun/v2"
+)
+
+// sample is the request of RFC 5769 §2.1, with its padding of blanks.
+const sample = "000100582112a442b7e7a701bc34d686fa87dfae802200105354554e207465737420636c69656e74002400046e0001ff80290008932ff9b151263b36" +
+	"000600096576746a3a68367659202020000800149aeaa70cbfd8cb56781ef2b5b2d3f249c1b571a280280004e57a3bcf"
+
+// F-01: the parser takes what RFC 8489 calls a message and nothing else, and reads what a second reader reads, which knows nothing but the RFC.
+// What pion/stun takes and the parser does not is one of the differences that are listed in stricter.
+func FuzzParse(f *testing.F) {
+	whole, err := hex.DecodeString(sample)
+	if err != nil {
+		f.Fatal(err)
+	}
+	request := func(method stun.Method, attrs ...stun.Setter) []byte {
+		return stun.MustBuild(append([]stun.Setter{stun.TransactionID, stun.NewType(method, stun.ClassRequest)}, attrs...)...).Raw
+	}
+	plain, binding := request(stun.MethodBinding), request(stun.MethodBinding, stun.Fingerprint)
+	for _, seed := range [][]byte{
+		nil, whole, plain, binding,
+		request(stun.MethodAllocate, Number{stun.AttrRequestedTransport, 17 << 24}, stun.NewUsername("ann"), stun.NewRealm("r"), stun.NewNonce("n"), stun.NewLongTermIntegrity("ann", "r", "pw"), stun.Fingerprint),
+		request(stun.MethodCreatePermission, peerAt("127.0.0.1:4000"), peerAt("[2001:db8::1]:1"), mapped("127.0.0.1", 1)),
+		request(stun.MethodCreatePermission, stun.RawAttribute{Type: stun.AttrXORPeerAddress, Value: []byte{0, 3, 0, 0, 0, 0, 0, 0}}),
+		request(stun.MethodChannelBind, Number{stun.AttrChannelNumber, 0x4000 << 16}, Number{0x7777, 0}, Number{0x8020, 1}, stun.NewLongTermIntegrity("a", "b", "c"), Number{0x7778, 0}),
+		append(slices.Clone(plain), 0), append(slices.Clone(plain), 0, 0, 0, 0), append(slices.Clone(binding), 0, 0, 0, 0), binding[:len(binding)-4], binding[:19],
+		changed(plain, 0, 0x40), changed(plain, 0, 0x80), changed(plain, 4, 1), changed(plain, 3, 4), changed(binding, len(binding)-1, 1), changed(binding, 23, 3),
+		request(stun.MethodBinding, stun.Fingerprint, Number{0x8022, 0}), request(stun.MethodBinding, stun.RawAttribute{Type: stun.AttrFingerprint}),
+		{0, 1, 0, 4, 0x21, 0x12, 0xA4, 0x42, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 6, 0, 200},
+	} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		before := bytes.Clone(b)
+		r, err := Parse(b)
+		if !bytes.Equal(b, before) {
+			t.Fatal("the parser changed what it read")
+		}
+		attrs, ok := attributes(b)
+		if ok != (err == nil) {
+			t.Fatalf("a message of RFC 8489: %v; parsed: %v", ok, err)
+		}
+		taken := (&stun.Message{Raw: bytes.Clone(b)}).Decode() == nil
+		if ok != (taken && !slices.ContainsFunc(stricter, func(refuses func([]byte) bool) bool { return refuses(b) })) {
+			t.Fatalf("pion/stun takes it: %v, we do: %v, and that is on no list", taken, ok)
+		}
+		if ok {
+			sameMessage(t, b, r, attrs)
+		}
+	})
+}
+
+func peerAt(addr string) Address {
+	return Address{stun.AttrXORPeerAddress, netip.MustParseAddrPort(addr)}
+}
+
+// mapped is an XOR-PEER-ADDRESS with an IPv4-mapped IPv6 address, which pion/stun writes as IPv4.
+func mapped(ip string, port uint16) stun.Setter {
+	return setter(func(m *stun.Message) error {
+		a := netip.MustParseAddr(ip).As16()
+		v := append([]byte{0, FamilyIPv6, byte(port >> 8), byte(port)}, a[:]...)
+		xorAddress(v, v, m.TransactionID)
+		m.Add(stun.AttrXORPeerAddress, v)
+		return nil
+	})
+}
+
+type setter func(*stun.Message) error
+
+func (s setter) AddTo(m *stun.Message) error { return s(m) }
+
+func changed(b []byte, at int, bits byte) []byte {
+	b = slices.Clone(b)
+	b[at] ^= bits
+	return b
+}
+
+// stricter is what pion/stun takes and the parser refuses.
+var stricter = []func(b []byte) bool{
+	func(b []byte) bool { return b[0] >= 0x40 },                                            // no STUN (RFC 8489 §5)
+	func(b []byte) bool { return len(b)%4 != 0 },                                           // §5: attributes are padded
+	func(b []byte) bool { return len(b) > HeaderSize+int(binary.BigEndian.Uint16(b[2:])) }, // something behind the message
+	func(b []byte) bool { // §14.7
+		attrs := tlvs(b[HeaderSize:])
+		i := slices.IndexFunc(attrs, func(a tlv) bool { return a.kind == fingerprint })
+		return i >= 0 && (i < len(attrs)-1 || !rightFingerprint(b, attrs[i].value))
+	},
+}
+
+// tlv is an attribute as it stands on the wire.
+type tlv struct {
+	kind           uint16
+	value, padding []byte
+}
+
+const (
+	magicCookie = 0x2112A442
+	integrity   = 0x0008
+	peerAddress = 0x0012
+	fingerprint = 0x8028
+)
+
+// attributes reads a message as RFC 8489 §5 and §14 describe it. ok is false for what is none, or has a wrong FINGERPRINT (§14.7).
+func attributes(b []byte) (attrs []tlv, ok bool) {
+	if len(b) < HeaderSize || b[0] >= 0x40 || len(b)%4 != 0 || int(binary.BigEndian.Uint16(b[2:])) != len(b)-HeaderSize || binary.BigEndian.Uint32(b[4:]) != magicCookie {
+		return nil, false
+	}
+	attrs = tlvs(b[HeaderSize:])
+	size := 0
+	for i, a := range attrs {
+		size += 4 + len(a.value) + len(a.padding)
+		if a.kind == fingerprint && (i < len(attrs)-1 || !rightFingerprint(b, a.value)) {
+			return nil, false
+		}
+	}
+	return attrs, size == len(b)-HeaderSize
+}
+
+// tlvs reads attributes up to the first that is not whole.
+func tlvs(b []byte) (attrs []tlv) {
+	for len(b) >= 4 {
+		n := int(binary.BigEndian.Uint16(b[2:]))
+		end := 4 + (n+3)/4*4
+		if end > len(b) {
+			break
+		}
+		attrs = append(attrs, tlv{binary.BigEndian.Uint16(b), b[4 : 4+n], b[4+n : end]})
+		b = b[end:]
+	}
+	return attrs
+}
+
+func rightFingerprint(b, value []byte) bool {
+	return len(value) == 4 && binary.BigEndian.Uint32(value) == crc32.ChecksumIEEE(b[:len(b)-8])^0x5354554E
+}
+
+// sameMessage wants a request to be what its bytes say, and to become these bytes again when it is encoded.
+func sameMessage(t *testing.T, b []byte, r Message, attrs []tlv) {
+	t.Helper()
+	want := bytes.Clone(b)
+	at := HeaderSize
+	encoded := &stun.Message{Type: r.Type, TransactionID: r.TransactionID}
+	encoded.WriteHeader()
+	for i, a := range attrs {
+		// Padding may be anything (§14), and pion/stun reads the XOR-MAPPED-ADDRESS of old drafts as today's.
+		if a.kind == 0x8020 {
+			binary.BigEndian.PutUint16(want[at:], uint16(stun.AttrXORMappedAddress))
+		}
+		at += 4 + len(a.value)
+		clear(want[at : at+len(a.padding)])
+		at += len(a.padding)
+		encoded.Add(r.Attributes[i].Type, r.Attributes[i].Value)
+	}
+	if len(r.Attributes) != len(attrs) || !bytes.Equal(encoded.Raw, want) {
+		t.Fatalf("read\n% x, encoded\n% x", want, encoded.Raw)
+	}
+	signed := slices.IndexFunc(attrs, func(a tlv) bool { return a.kind == integrity })
+	if r.Signed != (signed >= 0) {
+		t.Errorf("signed %v", r.Signed)
+	}
+	if signed >= 0 {
+		attrs = attrs[:signed] // what follows does not count (§14.5)
+	}
+	if len(r.attrs) != len(attrs) {
+		t.Errorf("%d attributes count, want %d", len(r.attrs), len(attrs))
+	}
+	samePeers(t, b, r, attrs)
+	var unknown UnknownAttributes
+	for _, a := range attrs {
+		if a.kind < 0x8000 && !understood[stun.AttrType(a.kind)] {
+			unknown = binary.BigEndian.AppendUint16(unknown, a.kind)
+		}
+	}
+	if !bytes.Equal(r.Unknown(), unknown) {
+		t.Errorf("unknown % x, want % x", r.Unknown(), unknown)
+	}
+}
+
+// samePeers wants the addresses of all XOR-PEER-ADDRESSes (§14.2), or none when one of them is no address.
+func samePeers(t *testing.T, b []byte, r Message, attrs []tlv) {
+	t.Helper()
+	var want []netip.AddrPort
+	wantOK := true
+	for _, a := range attrs {
+		if a.kind != peerAddress {
+			continue
+		}
+		family := byte(0)
+		if len(a.value) > 1 {
+			family = a.value[1]
+		}
+		if len(a.value) != map[byte]int{FamilyIPv4: 8, FamilyIPv6: 20}[family] || family == 0 {
+			wantOK = false
+			break
+		}
+		plain := bytes.Clone(a.value[2:])
+		for i := range plain {
+			plain[i] ^= append([]byte{b[4], b[5]}, b[4:20]...)[i]
+		}
+		addr, _ := netip.AddrFromSlice(plain[2:])
+		want = append(want, netip.AddrPortFrom(addr, binary.BigEndian.Uint16(plain)))
+	}
+	got, ok := r.Peers()
+	if ok != wantOK || ok && !slices.Equal(got, want) {
+		t.Errorf("peers %v, %v; want %v, %v", got, ok, want, wantOK)
+	}
+}

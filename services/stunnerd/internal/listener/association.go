@@ -3,10 +3,8 @@ package listener
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"net"
 	"net/netip"
-	"reflect"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -136,8 +134,6 @@ func (s *dtlsSocket) remove(a *association) {
 	s.clients[a.client] = known
 }
 
-var errCookie = errors.New("pion/dtls keeps its cookie elsewhere than it used to")
-
 // newAssociation starts the server's side of a handshake, with the client's hello, whose cookie is good, as the first thing to read.
 func newAssociation(s *dtlsSocket, client netip.AddrPort, from datagram.Source, h hello, options ...dtls.ServerOption) (*association, error) {
 	if err := relay.Room(); err != nil {
@@ -229,7 +225,7 @@ func (a *association) WriteTo(records []byte, _ net.Addr) (int, error) {
 	default:
 	}
 	if records[0] == typeHandshake && epochOf(records) == 0 && records[recordHeader] == helloVerifyRequest {
-		return len(records), a.agree()
+		return len(records), setCookie(a.conn, a.cookie)
 	}
 	if !a.answered.Load() && a.answered.CompareAndSwap(false, true) {
 		a.pace.rest()
@@ -238,16 +234,6 @@ func (a *association) WriteTo(records []byte, _ net.Addr) (int, error) {
 		a.socket.drop(a.client, relay.Undelivered(err))
 	}
 	return len(records), nil
-}
-
-// agree makes our cookie the one that pion/dtls waits for. There is no other way in than to write over it: this runs in the goroutine
-// that will compare them, between the making of the one and the arrival of the other.
-func (a *association) agree() error {
-	own := reflect.ValueOf(a.conn).Elem().FieldByName("state").FieldByName("cookie")
-	if !own.IsValid() || own.Kind() != reflect.Slice || copy(own.Bytes(), a.cookie[:]) != cookieSize {
-		return errCookie
-	}
-	return nil
 }
 
 // renumber counts the records of the handshake, which are not encrypted, from the number on that the client has reached.

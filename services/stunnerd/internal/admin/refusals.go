@@ -34,7 +34,7 @@ type Refusal struct {
 // Refusals serves the last refusals and drops.
 func (i *Inspector) Refusals() http.Handler {
 	return i.show(func(q query) any {
-		entries, suppressed := i.meter.Trail()
+		entries, suppressed := i.meter.Recent()
 		list, routes := RefusalList{Refusals: []Refusal{}, Suppressed: suppressed}, i.routes()
 		for _, e := range entries {
 			shown := i.refusal(e, routes)

@@ -7,26 +7,26 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-// Book holds the clusters of a config in the form from which views are made. What has not changed from one config to the next is not made again: neither
-// a cluster nor, if no cluster has changed, a view.
+// Book builds views from the clusters of a config. It reuses what has not changed since the config before: parsed
+// clusters and, if no cluster has changed, views.
 type Book struct {
 	clusters []*parsed // in the order of the config
 	byName   map[string]*parsed
-	// views are those that were made since the last Take, former those of the turn before, if they are still right.
+	// views were returned since the last Take. former are those of the config before, or none if a cluster has changed.
 	views, former []routed
 	turn          uint64
 }
 
-// parsed is a cluster with its endpoints parsed.
+// parsed is a cluster with parsed endpoints.
 type parsed struct {
 	name      string
 	written   []string
 	endpoints []config.Endpoint
-	// excepted are the addresses of except as the config writes them.
+	// excepted is the field Except of the config.
 	excepted []string
-	// except are addresses that the prefixes among the endpoints do not open.
+	// except are addresses that prefixes among the endpoints do not open.
 	except map[netip.Addr]struct{}
-	// turn is that of the last view that the cluster was put into.
+	// turn is that of the last view that includes the cluster.
 	turn uint64
 }
 
@@ -35,8 +35,8 @@ type routed struct {
 	view   *View
 }
 
-// Take puts the clusters of a config in the place of those before. They must have passed validation: an endpoint that does not parse, and a cluster that
-// is not static, allow nobody. Resolve makes clusters of host names static.
+// Take replaces the clusters. They must be validated: an endpoint that does not parse, and a cluster that is not
+// static, allow no peer. Resolve makes clusters of host names static.
 func (b *Book) Take(clusters []config.Cluster) {
 	before, beforeByName := b.clusters, b.byName
 	b.clusters, b.byName = make([]*parsed, 0, len(clusters)), make(map[string]*parsed, len(clusters))
@@ -82,7 +82,7 @@ func addressesOf(texts []string) map[netip.Addr]struct{} {
 	return addrs
 }
 
-// View returns what the clusters named by routes allow. Listeners with the same routes share it.
+// View returns the view of the clusters that routes name. Listeners with the same routes share it.
 func (b *Book) View(routes []string) *View {
 	same := func(r routed) bool { return slices.Equal(r.routes, routes) }
 	if i := slices.IndexFunc(b.views, same); i >= 0 {
@@ -116,7 +116,7 @@ func (b *Book) build(routes []string) *View {
 		}
 	}
 	v := &View{hosts: make(map[netip.Addr]int32, hosts), nets: make(map[netip.Prefix]int32, nets), grants: make([]grant, 1, 1+hosts+nets)}
-	for _, p := range slices.Backward(b.clusters) { // each grant goes before those that are there
+	for _, p := range slices.Backward(b.clusters) { // add prepends to the lists of grants
 		if p.turn == b.turn {
 			v.add(p)
 		}
@@ -138,7 +138,7 @@ func (v *View) add(p *parsed) {
 	}
 }
 
-// measure notes the distinct prefix lengths.
+// measure sets the distinct prefix lengths.
 func (v *View) measure() {
 	for p := range v.nets {
 		lengths := &v.lengths6

@@ -1,8 +1,9 @@
-// Package cluster decides which peers a listener's clients may reach.
+// Package cluster decides which peers the clients of a listener may reach.
 //
-// A View is what one listener's routes allow: every address and port range of every cluster that they name. It is
-// immutable; a changed config, route or endpoint is a new View, and whoever holds a verdict of an older one asks again. A
-// View answers in a number of map lookups that depends on the number of distinct prefix lengths, not of endpoints.
+// A View holds the addresses and port ranges of all clusters that the routes of a listener name. It is immutable: a
+// change of the config, of a route or of an endpoint makes a new View, and verdicts of the earlier one are no longer
+// valid. The number of map lookups for a verdict depends on the number of distinct prefix lengths, and not on the
+// number of endpoints.
 //
 // The package is pure.
 package cluster
@@ -14,10 +15,10 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-// Verdict says whether a peer may be reached.
+// Verdict is the result of a lookup.
 type Verdict uint8
 
-// The verdicts.
+// The verdicts, the strictest first.
 const (
 	// Denied: no route allows the address.
 	Denied Verdict = iota
@@ -27,9 +28,9 @@ const (
 	Allowed
 )
 
-// View is the set of peers that the routes of one listener allow. The zero View allows nobody.
+// View is the set of peers that the routes of one listener allow. The zero View allows no peer.
 type View struct {
-	// hosts holds single addresses, which are nearly all endpoints there are; nets holds the rest by prefix. The values are places in grants.
+	// hosts holds single addresses, nets prefixes. The values are indices of grants.
 	hosts map[netip.Addr]int32
 	nets  map[netip.Prefix]int32
 	// grants[0] ends every list.
@@ -39,22 +40,22 @@ type View struct {
 	self               *Self
 }
 
-// grant is one endpoint's port range and the cluster it came from.
+// grant is the port range of one endpoint of a cluster.
 type grant struct {
 	cluster *parsed
 	ports   config.PortRange
-	// next is the place of the next grant of the same address or prefix, 0 for none.
+	// next is the index of the next grant of the same address or prefix, 0 for none.
 	next int32
 }
 
-// NewView returns what the clusters named by routes allow. See Book.
+// NewView returns the view of the clusters that routes name. See Book.
 func NewView(clusters []config.Cluster, routes []string) *View {
 	b := Book{}
 	b.Take(clusters)
 	return b.View(routes)
 }
 
-// Match says whether a peer may be reached, and through which cluster.
+// Match returns the verdict on a peer and, if it is Allowed, the name of the cluster.
 func (v *View) Match(peer netip.AddrPort) (cluster string, verdict Verdict) {
 	addr := peer.Addr().Unmap()
 	least := leastBits(addr)
@@ -76,7 +77,7 @@ func (v *View) Match(peer netip.AddrPort) (cluster string, verdict Verdict) {
 	return cluster, verdict
 }
 
-// routed looks for a route to an address and port whose prefix has at least so many bits.
+// routed looks for a route to an address and port. It ignores route prefixes shorter than least.
 func (v *View) routed(addr netip.Addr, port uint16, least int) (cluster string, verdict Verdict) {
 	if cluster, verdict = v.granted(v.hosts[addr], port, netip.Addr{}); verdict == Allowed {
 		return cluster, Allowed
@@ -102,7 +103,7 @@ func (v *View) routed(addr netip.Addr, port uint16, least int) (cluster string, 
 	return "", verdict
 }
 
-// granted looks for a port in a list of grants. It passes over the grants of clusters that except addr.
+// granted looks for a port in a list of grants. It ignores grants of clusters that except addr.
 func (v *View) granted(list int32, port uint16, addr netip.Addr) (cluster string, verdict Verdict) {
 	for ; list != 0; list = v.grants[list].next {
 		g := &v.grants[list]
@@ -117,8 +118,8 @@ func (v *View) granted(list int32, port uint16, addr netip.Addr) (cluster string
 	return "", verdict
 }
 
-// matchInside is the strictest verdict on the IPv4 addresses inside an IPv6 address: it may be translated on the way, and then one of these
-// is what is reached. It is Allowed when there are none.
+// matchInside returns the strictest verdict on the IPv4 addresses that an IPv6 address contains, because a translator
+// on the path may forward to one of them. It is Allowed if there are none.
 func (v *View) matchInside(addr netip.Addr, port uint16) Verdict {
 	var room [maxEmbedded]netip.Addr
 	inside, possible := embedded(addr, &room)
@@ -133,8 +134,8 @@ func (v *View) matchInside(addr netip.Addr, port uint16) Verdict {
 	return strictest
 }
 
-// AllowsAddr says whether a peer address may be reached on any port. This is what a TURN permission is about: it names an address, the
-// port counts for data only (RFC 8656 §9).
+// AllowsAddr reports whether a peer address is allowed on any port. A TURN permission is for an address, and the port
+// counts only for data (RFC 8656 §9).
 func (v *View) AllowsAddr(addr netip.Addr) bool {
 	_, verdict := v.Match(netip.AddrPortFrom(addr, 0))
 	return verdict != Denied

@@ -252,7 +252,7 @@ func TestEmbeddedAddressesNeedBothRoutes(t *testing.T) {
 func TestOwnListenersAreNoPeers(t *testing.T) {
 	own, balancer := netip.MustParseAddr("192.0.2.9"), netip.MustParseAddrPort("203.0.113.5:443")
 	self := NewSelf([]netip.Addr{own}, []uint16{3478}, []netip.AddrPort{balancer, netip.MustParseAddrPort("[2001:db8::5]:443")})
-	v := view("0.0.0.0/0", "127.0.0.0/8", "::/0").Sparing(self)
+	v := view("0.0.0.0/0", "127.0.0.0/8", "::/0").WithoutSelf(self)
 	for peer, want := range map[string]Verdict{
 		"192.0.2.9:3478": PortDenied, "127.0.0.1:3478": PortDenied, "127.9.9.9:3478": PortDenied, "[::ffff:192.0.2.9]:3478": PortDenied,
 		"203.0.113.5:443": PortDenied, "[::ffff:203.0.113.5]:443": PortDenied, "[64:ff9b::203.0.113.5]:443": PortDenied, "[2002:cb00:7105::1]:443": PortDenied,
@@ -296,7 +296,7 @@ func BenchmarkMatch(b *testing.B) {
 	match := func(name string, v *View, peer string) {
 		b.Run(name, func(b *testing.B) {
 			addr := netip.MustParseAddrPort(peer)
-			v := v.Sparing(self)
+			v := v.WithoutSelf(self)
 			b.ReportAllocs()
 			for b.Loop() {
 				v.Match(addr)

@@ -7,7 +7,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-// Names returns the host names that the clusters reach.
+// Names returns the host names of the clusters.
 func Names(clusters []config.Cluster) (hosts []string) {
 	for _, c := range clusters {
 		if c.Type == config.StrictDNS {
@@ -17,8 +17,7 @@ func Names(clusters []config.Cluster) (hosts []string) {
 	return hosts
 }
 
-// Resolve returns the clusters, in their order, with the addresses of host names in the place of the names. A name without an answer
-// reaches nothing.
+// Resolve returns the clusters with addresses in place of host names. A host name without an answer allows no peer.
 func Resolve(clusters []config.Cluster, answers map[string][]netip.Addr) []config.Cluster {
 	resolved := slices.Clone(clusters)
 	for i, c := range resolved {
@@ -29,8 +28,8 @@ func Resolve(clusters []config.Cluster, answers map[string][]netip.Addr) []confi
 	return resolved
 }
 
-// addresses returns what the hosts' names stand for, without the addresses that only a route that names them reaches, such as loopback: a
-// static endpoint may open these, an answer of a name server may not (T-01).
+// addresses returns the addresses of hosts, without special addresses such as loopback. A static endpoint may open
+// these, but a name server must not (T-01).
 func addresses(hosts []string, answers map[string][]netip.Addr) (endpoints []string) {
 	for _, host := range hosts {
 		for _, addr := range answers[host] {

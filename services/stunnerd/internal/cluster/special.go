@@ -4,26 +4,28 @@ import (
 	"net/netip"
 )
 
-// unreachable is the least prefix length of an address that no route can open. It is longer than any address.
+// unreachable is the least prefix length for an address that no route opens. It is longer than any address.
 const unreachable = 129
 
-// special is a prefix that a wide route does not reach.
+// special is a prefix that short route prefixes do not open.
 type special struct {
 	prefix netip.Prefix
-	// least is the length, in bits, of the shortest route prefix that reaches addresses in prefix.
+	// least is the length in bits of the shortest route prefix that opens addresses in prefix.
 	least int
 }
 
-// specials lists, by the first byte of the address, the prefixes that wide routes do not reach. The sources are the IANA special-purpose
-// address registries (RFC 6890) and the manuals of clouds. Not in it are private ranges (10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16,
-// 100.64.0.0/10, fc00::/7), 198.18.0.0/15 and the documentation prefixes: pods and laboratories use them.
+// specials lists the prefixes that short route prefixes do not open, by the first byte of the address. The sources are
+// the IANA special-purpose address registries (RFC 6890) and the manuals of clouds. Private ranges (10.0.0.0/8,
+// 172.16.0.0/12, 192.168.0.0/16, 100.64.0.0/10, fc00::/7), 198.18.0.0/15 and the documentation prefixes are not listed,
+// because pods and laboratories use them.
 var specials = struct{ v4, v6 [256][]special }{
 	v4: byFirstByte(never4, named4),
 	v6: byFirstByte(never6, named6),
 }
 
 var (
-	// never4 and never6 are prefixes in which no media server lives and a relay does harm. No route reaches them.
+	// never4 and never6 are prefixes in which there are no media servers and which are dangerous to reach. No route
+	// opens them.
 	never4 = []string{
 		"0.0.0.0/8",          // this network, RFC 791 §3.2
 		"169.254.0.0/16",     // link-local, RFC 3927; metadata services of most clouds
@@ -38,7 +40,7 @@ var (
 		"fd00:ec2::254/128", // metadata service of AWS
 	}
 
-	// named4 and named6 are reached by routes that name the whole prefix or a part of it, which is a deliberate act.
+	// named4 and named6 are opened only by a route for the whole prefix or a part of it.
 	named4 = []string{
 		"127.0.0.0/8",      // loopback, RFC 1122 §3.2.1.3
 		"168.63.129.16/32", // DNS, DHCP and health service of an Azure host
@@ -62,7 +64,7 @@ var (
 	}
 )
 
-// byFirstByte indexes prefixes. Those shorter than a byte stand under each first byte that they contain.
+// byFirstByte indexes prefixes. A prefix shorter than a byte is listed under each first byte that it contains.
 func byFirstByte(never, named []string) (index [256][]special) {
 	add := func(p netip.Prefix, least int) {
 		first, bits := int(p.Addr().AsSlice()[0]), max(8-p.Bits(), 0)
@@ -80,8 +82,8 @@ func byFirstByte(never, named []string) (index [256][]special) {
 	return index
 }
 
-// leastBits is the length of the shortest route prefix that may reach an address: 0 for most addresses, and unreachable for those that no
-// route opens.
+// leastBits returns the length of the shortest route prefix that opens an address: 0 for most addresses, and
+// unreachable for those that no route opens.
 func leastBits(addr netip.Addr) (bits int) {
 	if !addr.IsValid() || addr.Zone() != "" {
 		return unreachable
@@ -98,22 +100,22 @@ func leastBits(addr netip.Addr) (bits int) {
 	return bits
 }
 
-// form is a kind of IPv6 address that holds IPv4 addresses, to which a router or a host may send what is sent to the IPv6 address.
+// form is a kind of IPv6 address that contains IPv4 addresses. A router or a host may forward to one of them.
 type form struct {
 	prefix netip.Prefix
 	places []place
-	// ambiguous says that the address does not tell which of the places is in use. An address in one of them that no host can have is then
-	// no address.
+	// ambiguous reports whether the address does not tell which of the places is in use. Places without a valid unicast
+	// address are then ignored.
 	ambiguous bool
 }
 
-// place says which four bytes of an IPv6 address are an IPv4 address, and with what they are combined by exclusive or.
+// place is where an IPv6 address contains an IPv4 address: four bytes, each XORed with mask.
 type place struct {
 	bytes [4]int
 	mask  byte
 }
 
-// forms are the IPv6 addresses with an IPv4 address inside, but for ISATAP, which has no prefix.
+// forms are the IPv6 addresses with an IPv4 address inside, except ISATAP, which has no prefix.
 var forms = []form{
 	{prefix: netip.MustParsePrefix("::/96"), places: lowest},           // IPv4-compatible, RFC 4291 §2.5.5.1
 	{prefix: netip.MustParsePrefix("::ffff:0:0:0/96"), places: lowest}, // IPv4-translated, RFC 2765 §2.1
@@ -138,11 +140,12 @@ var formsOf = func() (index [256][]form) {
 
 var lowest = []place{{bytes: [4]int{12, 13, 14, 15}}}
 
-// maxEmbedded is the largest number of IPv4 addresses in an IPv6 address: four places of local-use translation, and ISATAP.
+// maxEmbedded is the largest number of IPv4 addresses in an IPv6 address: four places of local-use translation, and
+// ISATAP.
 const maxEmbedded = 5
 
-// embedded returns the IPv4 addresses inside an IPv6 address, all of which have to be allowed. possible is false when the form of the
-// address promises one and there is none.
+// embedded returns the IPv4 addresses inside an IPv6 address. All of them must be allowed. possible is false if the
+// form of the address requires one and there is none.
 func embedded(addr netip.Addr, room *[maxEmbedded]netip.Addr) (inside []netip.Addr, possible bool) {
 	if addr.Is4() {
 		return nil, true

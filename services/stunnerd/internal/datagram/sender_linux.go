@@ -1,10 +1,10 @@
 // Package datagram sends UDP datagrams without waiting.
 //
-// The kernel charges a datagram to the send buffer of its socket until the datagram has left the host. A datagram that waits for a
-// neighbour to be resolved stays there for three seconds, one that waits for a slow link for as long as the link is busy. A goroutine that
-// waited for room in the buffer would delay every client that it serves. So a send never waits: without room the datagram is dropped, and
-// the caller counts it. And a buffer that clients shared would fill with the datagrams of one of them. So every client with a session
-// has a Sender of its own, which costs the kernel nothing when it receives (see Steer).
+// The kernel charges a datagram to the send buffer of its socket until the datagram has left the host. A datagram to an
+// unresolved neighbour stays there for three seconds, and a datagram for a slow link as long as the link is busy. A
+// goroutine that waits for room in the buffer would delay all clients that it serves. So a send never waits: without
+// room the datagram is dropped, and the caller counts it. And one client could fill a buffer that several clients
+// share. So every client with a session has a Sender of its own, which does not slow down receiving (see Steer).
 package datagram
 
 import (
@@ -20,20 +20,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrCongested is the error of a datagram that was dropped because the send buffer of its socket, or the queue of the network device, is full.
+// ErrCongested is the error for a datagram that was dropped because the send buffer of its socket, or the queue of the
+// network device, is full.
 var ErrCongested = errors.New("send buffer is full")
 
 // Sender sends datagrams from one socket. Its methods may be called from several goroutines at a time.
 type Sender struct {
 	family int // AF_INET, or AF_INET6 for both families
 
-	// mu keeps the descriptor open while a system call uses it: the kernel gives the number of a closed one away.
+	// mu keeps the descriptor open during a system call, because the kernel reuses the number of a closed descriptor.
 	mu      sync.RWMutex
 	fd      int
 	release func() error // nil when the Sender is closed
 }
 
-// NewSender returns a Sender on the socket of conn. Close closes conn.
+// NewSender returns a Sender for the socket of conn. Close closes conn.
 func NewSender(conn *net.UDPConn) (*Sender, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -51,12 +52,13 @@ func NewSender(conn *net.UDPConn) (*Sender, error) {
 	return s, nil
 }
 
-// ErrScarce is the error of a socket whose descriptor would be beyond a bound.
+// ErrScarce is the error for a socket whose descriptor would exceed a bound.
 var ErrScarce = errors.New("descriptors are scarce")
 
-// Join returns a Sender that has a socket of its own on the port of s. The sockets of that port must have SO_REUSEPORT and be on the wildcard address. The
-// new socket receives nothing if the port is steered (see Steer). The error is ErrScarce when the number of the descriptor would be above
-// most: the kernel gives out the lowest that is free, so the number tells how many are in use.
+// Join returns a Sender with a socket of its own on the port of s. The sockets of the port must have SO_REUSEPORT and
+// be bound to the wildcard address. The new socket receives nothing if the port is steered (see Steer). The error is
+// ErrScarce if the number of the descriptor is above most. The kernel assigns the lowest free number, so the number
+// tells how many descriptors are in use.
 func (s *Sender) Join(port, most int) (*Sender, error) {
 	fd, err := unix.Socket(s.family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -71,7 +73,8 @@ func (s *Sender) Join(port, most int) (*Sender, error) {
 	return &Sender{family: s.family, fd: fd, release: func() error { return unix.Close(fd) }}, nil
 }
 
-// bindShared binds a socket to the wildcard address of its family, and of IPv4 too in an IPv6 socket, beside others on that port.
+// bindShared binds a socket to the wildcard address of its family, next to others on the port. An IPv6 socket serves
+// IPv4 too.
 func bindShared(fd, family, port int) error {
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err != nil {
 		return err
@@ -85,12 +88,13 @@ func bindShared(fd, family, port int) error {
 	return unix.Bind(fd, &unix.SockaddrInet6{Port: port})
 }
 
-// neighbourQueue is how many bytes may wait in the kernel for one neighbour to be resolved, at the default of the sysctl
-// net.ipv4.neigh.*.unres_qlen_bytes. The default size of a send buffer is the same, and SO_SNDBUF allows twice the number that it is given.
+// neighbourQueue is how many bytes may wait in the kernel for one neighbour to be resolved, at the default of the
+// sysctl net.ipv4.neigh.*.unres_qlen_bytes. The default size of a send buffer is the same, and SO_SNDBUF allows twice
+// the number that it is given.
 const neighbourQueue = 212992
 
-// Widen gives the send buffer room for more than what may wait for one neighbour that does not answer, so that other destinations of the
-// same Sender have room too. net.core.wmem_max bounds the size; its default is enough.
+// Widen enlarges the send buffer beyond what may wait for one unresolved neighbour, so that there is room for other
+// destinations. net.core.wmem_max bounds the size. Its default is enough.
 func (s *Sender) Widen() error {
 	return s.use(func(fd int) error {
 		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, neighbourQueue); err != nil {
@@ -100,7 +104,8 @@ func (s *Sender) Widen() error {
 	})
 }
 
-// Send sends one datagram, whole or not at all, and never waits. The error is ErrCongested when there is no room, net.ErrClosed after Close, or a syscall.Errno.
+// Send sends one datagram, whole or not at all, and never waits. The error is ErrCongested if there is no room,
+// net.ErrClosed after Close, or a syscall.Errno.
 func (s *Sender) Send(payload []byte, to netip.AddrPort, from *Source) error {
 	var name unix.RawSockaddrInet6
 	message := unix.Msghdr{Name: (*byte)(unsafe.Pointer(&name)), Namelen: fill(&name, s.family, to)}
@@ -120,7 +125,7 @@ func (s *Sender) Send(payload []byte, to netip.AddrPort, from *Source) error {
 	if s.release == nil {
 		return net.ErrClosed
 	}
-	// The call does not block, so the scheduler need not know of it.
+	// The call does not block, so the scheduler does not need to know about it.
 	_, _, errno := syscall.RawSyscall(unix.SYS_SENDMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&message)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 	switch errno {
 	case 0:
@@ -131,7 +136,7 @@ func (s *Sender) Send(payload []byte, to netip.AddrPort, from *Source) error {
 	return errno
 }
 
-// fill writes a socket address of the family that a socket has: an IPv6 socket takes IPv4 addresses in mapped form.
+// fill writes a socket address of the family of the socket. An IPv6 socket uses IPv4-mapped addresses for IPv4.
 func fill(name *unix.RawSockaddrInet6, family int, to netip.AddrPort) (length uint32) {
 	if family == unix.AF_INET {
 		name4 := (*unix.RawSockaddrInet4)(unsafe.Pointer(name))
@@ -144,8 +149,8 @@ func fill(name *unix.RawSockaddrInet6, family int, to netip.AddrPort) (length ui
 	return unix.SizeofSockaddrInet6
 }
 
-// Drops is the number of datagrams that the kernel dropped instead of delivering them to this socket, most of them because the receive buffer
-// was full. It is 0 after Close, and where the kernel does not tell.
+// Drops returns the number of datagrams that the kernel dropped and did not deliver to this socket, most of them
+// because the receive buffer was full. It is 0 after Close, and if the kernel does not report it.
 func (s *Sender) Drops() (n uint64) {
 	const drops = 8 // SK_MEMINFO_DROPS
 	_ = s.use(func(fd int) error {
@@ -170,7 +175,7 @@ func (s *Sender) use(f func(fd int) error) error {
 	return f(s.fd)
 }
 
-// Close closes the socket. Datagrams that wait in the kernel are sent all the same.
+// Close closes the socket. The kernel still sends datagrams that wait in the buffer.
 func (s *Sender) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

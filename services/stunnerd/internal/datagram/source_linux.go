@@ -6,15 +6,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A socket on the wildcard address answers from the address that the route prefers. A client accepts an answer only from the address
-// that it asked (RFC 8489 §6.3.1.1), and a host may have several addresses. So a listener has the kernel report the destination of every
-// datagram that arrives, and names it as the source of the answer.
+// A socket on the wildcard address answers from the address that the route prefers. A client accepts an answer only
+// from the address to which it has sent the request (RFC 8489 §6.3.1.1), and a host may have several addresses. So the
+// kernel reports the destination of every received datagram to a listener, and the listener sets it as the source of
+// the answer.
 
-// ControlSize is the number of bytes that one control message about an address takes, in either family.
+// ControlSize is the number of bytes of one control message with an address, of either family.
 const ControlSize = 64
 
-// ReportDestination makes a socket deliver the destination address of every datagram as a control message. An IPv6 socket does so for IPv4
-// as well, in mapped form. A socket on a host without IPv6 has the IPv4 option only.
+// ReportDestination makes a socket deliver the destination address of every datagram as a control message. An IPv6
+// socket delivers IPv4 addresses in mapped form. A socket on a host without IPv6 has the IPv4 option only.
 func ReportDestination(fd int) error {
 	if err := unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1); err == nil {
 		return nil
@@ -22,14 +23,15 @@ func ReportDestination(fd int) error {
 	return unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_PKTINFO, 1)
 }
 
-// Source is the source address of a datagram to be sent, as a control message. The zero Source leaves the choice to the kernel.
+// Source is the source address of a datagram to be sent, as a control message. The zero Source leaves the choice to the
+// kernel.
 type Source struct {
 	message [ControlSize]byte
 	length  int
 }
 
-// SourceOf returns the Source with which an answer leaves from the address where a datagram arrived. received are the control messages
-// that came with the datagram. The interface is left out, since the answer may take another one.
+// SourceOf returns the Source of an answer to a received datagram: its destination address. received are the control
+// messages of the datagram. The interface is left out, because the answer may use another one.
 func SourceOf(received []byte) (s Source) {
 	for len(received) >= unix.SizeofCmsghdr {
 		header, data, rest, err := unix.ParseOneSocketControlMessage(received)
@@ -49,7 +51,7 @@ func SourceOf(received []byte) (s Source) {
 	return Source{}
 }
 
-// interfaceField is the offset of the interface index in the data of a control message about addresses.
+// interfaceField is the offset of the interface index in the data of a control message with an address.
 func interfaceField(h unix.Cmsghdr) (offset int, ok bool) {
 	switch {
 	case h.Level == unix.IPPROTO_IPV6 && h.Type == unix.IPV6_PKTINFO:
@@ -60,7 +62,7 @@ func interfaceField(h unix.Cmsghdr) (offset int, ok bool) {
 	return 0, false
 }
 
-// linkLocal tells whether an address is link-local. Such an address has a meaning only together with its interface.
+// linkLocal reports whether an address is link-local. Such an address is meaningful only with its interface.
 func linkLocal(h unix.Cmsghdr, data []byte) bool {
 	return h.Level == unix.IPPROTO_IPV6 && len(data) > 1 && data[0] == 0xFE && data[1]&0xC0 == 0x80
 }

@@ -7,13 +7,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Steer makes the first sockets of a port, in the order in which they were bound, receive everything that arrives there. The kernel chooses
-// among them by the client's address and port, so that one client is always read by the same socket. Sockets that were bound later only
-// send. However many there are, receiving costs the same: the kernel finds the group by its first socket, and the program picks the
-// member (a connected socket would leave the group, and is searched for one by one).
+// Steer makes the first sockets of a port, in the order in which they were bound, receive all datagrams. The kernel
+// chooses among them by the address and port of the client, so that one socket receives all datagrams of a client.
+// Sockets that were bound later only send. The cost of receiving does not depend on their number: the kernel finds the
+// reuseport group by its first socket, and the program chooses the member. (A connected socket would leave the group,
+// and the kernel searches connected sockets one by one.)
 //
-// The program is classic BPF on the reuseport group (SO_ATTACH_REUSEPORT_CBPF, Linux 4.5), which needs no capability. Sandboxes that
-// bring a network stack of their own may not have it.
+// The program is classic BPF on the reuseport group (SO_ATTACH_REUSEPORT_CBPF, Linux 4.5). It needs no capability.
+// Sandboxes with a network stack of their own may not support it.
 func (s *Sender) Steer(readers int) error {
 	program, err := bpf.Assemble(steering(uint32(readers)))
 	if err != nil {
@@ -35,20 +36,20 @@ func (s *Sender) Steer(readers int) error {
 // network is the offset at which a classic BPF program finds the IP header (SKF_NET_OFF).
 const network = 0xFFF00000
 
-// Offsets of the fields that the steering program reads.
+// Offsets of the fields that the program reads.
 const (
 	source4     = network + 12
-	source6Low  = network + 8 + 12 // the last word of the address: the others are alike within a network
+	source6Low  = network + 8 + 12 // the last word of the address, because the others are equal within a network
 	nextHeader6 = network + 6
 	udp6        = network + 40
 	protocolUDP = 17
 	etherIPv6   = 0x86DD
 )
 
-// steering returns the program: a hash of source address and source port, modulo the number of readers. An IPv6 packet with extension
-// headers is hashed by its address alone.
+// steering returns the program: a hash of source address and source port, modulo the number of readers. An IPv6 packet
+// with extension headers is hashed by its address alone.
 func steering(readers uint32) []bpf.Instruction {
-	const golden = 0x9E3779B1 // 2³² divided by the golden ratio: multiplying by it spreads neighbouring values (Knuth, TAOCP 6.4)
+	const golden = 0x9E3779B1 // 2³² divided by the golden ratio, for multiplicative hashing (Knuth, TAOCP 6.4)
 	return []bpf.Instruction{
 		bpf.LoadExtension{Num: bpf.ExtProto},
 		bpf.JumpIf{Cond: bpf.JumpEqual, Val: etherIPv6, SkipTrue: 6},

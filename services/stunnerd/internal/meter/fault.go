@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// faults is where panics are logged.
+// faults is the log of panics.
 type faults struct {
 	log    atomic.Pointer[slog.Logger]
 	logged atomic.Int64 // Unix time in seconds
@@ -16,15 +16,15 @@ type faults struct {
 // LogFaults makes Panicked write to a log.
 func (m *Meter) LogFaults(log *slog.Logger) { m.faults.log.Store(log) }
 
-// Survive is deferred by a function whose panic must not end the process. task says what the function does.
+// Survive recovers a panic of the calling function. It must be deferred. The task names the function in the log.
 func (m *Meter) Survive(task string) {
 	if cause := recover(); cause != nil {
 		m.Panicked(task, cause)
 	}
 }
 
-// Panicked counts a panic that was recovered from, and logs at most one a second with its stack. It is called by the deferred function that has
-// recovered, where there is more to do than Survive does.
+// Panicked counts a recovered panic, and logs its stack at most once a second. A deferred function calls it if it has
+// more to do than Survive.
 func (m *Meter) Panicked(task string, cause any) {
 	m.Panics.Add(1)
 	log, now := m.faults.log.Load(), time.Now().Unix()

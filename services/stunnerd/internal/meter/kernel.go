@@ -8,19 +8,19 @@ import (
 // KernelDrops counts the datagrams that the kernel dropped at a set of sockets. The zero KernelDrops is ready to use.
 type KernelDrops struct {
 	mu sync.Mutex
-	// closed is the sum over sockets that are closed.
+	// closed is the count of closed sockets.
 	closed uint64
 	open   map[*kernelDrops]struct{}
 }
 
-// kernelDrops is one socket.
+// kernelDrops is the count of one socket.
 type kernelDrops struct {
 	read func() uint64
-	// last is one more than the final count, or 0 while the socket is open.
+	// last is the final count plus 1, or 0 while the socket is open.
 	last atomic.Uint64
 }
 
-// Watch adds a socket whose count read returns. The caller calls forget before it closes the socket.
+// Watch adds a socket. The function read returns its count. The caller must call forget before it closes the socket.
 func (k *KernelDrops) Watch(read func() uint64) (forget func()) {
 	d := &kernelDrops{read: read}
 	k.mu.Lock()
@@ -39,7 +39,7 @@ func (k *KernelDrops) Watch(read func() uint64) (forget func()) {
 	}
 }
 
-// Load returns the count. Nobody who opens or closes a socket waits for it: it costs one system call a socket.
+// Load returns the count. It makes one system call for each open socket, and holds no lock meanwhile.
 func (k *KernelDrops) Load() uint64 {
 	k.mu.Lock()
 	sum, sockets := k.closed, make([]*kernelDrops, 0, len(k.open))
@@ -49,7 +49,7 @@ func (k *KernelDrops) Load() uint64 {
 	k.mu.Unlock()
 	for _, d := range sockets {
 		n := d.read()
-		if last := d.last.Load(); last > 0 { // it was closed meanwhile
+		if last := d.last.Load(); last > 0 { // the socket was closed meanwhile
 			n = last - 1
 		}
 		sum += n

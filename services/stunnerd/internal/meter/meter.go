@@ -1,8 +1,7 @@
-// Package meter counts what the dataplane does: packets and bytes per listener and per cluster, refusals and drops per
-// reason.
+// Package meter counts packets, bytes, refusals and drops.
 //
-// What is counted for a packet of a channel is an atomic add on a counter that was looked up beforehand: names are resolved when a
-// channel meets a new view of the routes, not per packet. Counters live as long as the process, so that a removed and returned listener goes on counting.
+// The path of data in channels adds to counters that were looked up before: once for each channel and view of the
+// routes. A counter lives as long as the process, so a listener that is removed and added again continues to count.
 package meter
 
 import (
@@ -12,7 +11,7 @@ import (
 	"sync/atomic"
 )
 
-// Flow counts one direction of a traffic.
+// Flow counts the packets of one direction.
 type Flow struct {
 	Packets, Bytes atomic.Uint64
 }
@@ -23,23 +22,23 @@ func (f *Flow) Add(n int) {
 	f.Bytes.Add(uint64(n))
 }
 
-// Traffic counts both directions, seen from this process.
+// Traffic counts both directions, as seen from this process.
 type Traffic struct {
 	Rx, Tx Flow
 }
 
-// Listener counts what passes one listener.
+// Listener counts the traffic of one listener.
 type Listener struct {
-	// Name is the listener's.
+	// Name is the name of the listener.
 	Name string
 	Traffic
-	// Open is the number of sockets that are open: the reading sockets of a UDP listener, the connections of a TCP one.
+	// Open is the number of open sockets: the receiving sockets of a UDP listener, the connections of any other.
 	Open atomic.Int64
-	// Opened counts the sockets that were ever opened.
+	// Opened counts all sockets since the start.
 	Opened atomic.Uint64
 }
 
-// Meter holds every counter of the process. The zero Meter is not usable: call New.
+// Meter holds all counters of the process. Use New.
 type Meter struct {
 	mu        sync.Mutex
 	listeners map[string]*Listener
@@ -47,17 +46,18 @@ type Meter struct {
 
 	refusals [reasonCount]atomic.Uint64
 	drops    [reasonCount]atomic.Uint64
-	trail    *trail
+	recent   *recentDrops
 
-	// ListenerDrops and RelayDrops count what the kernel dropped before stunnerd could read it.
+	// ListenerDrops and RelayDrops count datagrams that the kernel dropped before stunnerd read them.
 	ListenerDrops, RelayDrops KernelDrops
-	// Panics counts faults of this program that ended one session, or nothing.
+	// Panics counts the panics that were recovered.
 	Panics atomic.Uint64
 	faults faults
 
-	// Sessions counts client sessions since start: connections of stream transports, and UDP 5-tuples that made an allocation.
+	// Sessions counts the sessions since the start: connections, and UDP clients that created an allocation.
 	Sessions atomic.Uint64
-	// Invalid counts configs that were kept out because a field is wrong, Unreadable those that are none, or not for this process.
+	// Invalid counts configs with an invalid field. Unreadable counts configs that do not parse or are for another
+	// process.
 	Invalid, Unreadable atomic.Uint64
 	// UnknownFields counts the fields of applied configs that this release does not know.
 	UnknownFields atomic.Uint64
@@ -65,12 +65,12 @@ type Meter struct {
 	Applied atomic.Uint64
 }
 
-// New returns a Meter that has counted nothing.
+// New returns a Meter whose counters are zero.
 func New() *Meter {
-	return &Meter{listeners: map[string]*Listener{}, clusters: map[string]*Traffic{}, trail: newTrail()}
+	return &Meter{listeners: map[string]*Listener{}, clusters: map[string]*Traffic{}, recent: newRecentDrops()}
 }
 
-// Listener returns the counters of the listener of that name.
+// Listener returns the counters of a listener.
 func (m *Meter) Listener(name string) *Listener {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -81,21 +81,21 @@ func (m *Meter) Listener(name string) *Listener {
 	return l
 }
 
-// Cluster returns the counters of the cluster of that name.
+// Cluster returns the counters of a cluster.
 func (m *Meter) Cluster(name string) *Traffic {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return entry(m.clusters, name)
 }
 
-// Listeners returns a snapshot of all listeners' counters by name.
+// Listeners returns the counters of all listeners by name.
 func (m *Meter) Listeners() map[string]*Listener {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return maps.Clone(m.listeners)
 }
 
-// Clusters returns a snapshot of all clusters' counters by name.
+// Clusters returns the counters of all clusters by name.
 func (m *Meter) Clusters() map[string]*Traffic {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -108,10 +108,10 @@ func (m *Meter) Refuse(r Reason) { m.refusals[r].Add(1) }
 // Drop counts a message or datagram that was dropped without an answer.
 func (m *Meter) Drop(r Reason) { m.drops[r].Add(1) }
 
-// Refusals returns how often each reason led to an error answer.
+// Refusals returns the number of refusals by reason.
 func (m *Meter) Refusals() map[string]uint64 { return counts(&m.refusals) }
 
-// Drops returns how often each reason led to a silent drop.
+// Drops returns the number of drops by reason.
 func (m *Meter) Drops() map[string]uint64 { return counts(&m.drops) }
 
 func entry[T any](m map[string]*T, name string) *T {
@@ -133,5 +133,5 @@ func counts(c *[reasonCount]atomic.Uint64) map[string]uint64 {
 	return out
 }
 
-// Reasons returns the names of all reasons, sorted: the bounded set of values of a metric's label.
+// Reasons returns the names of all reasons, sorted. They are the values of a metric label.
 func Reasons() []string { return slices.Sorted(slices.Values(reasons[:])) }

@@ -1,9 +1,9 @@
 package meter
 
-// Reason says why a message was refused or a datagram dropped. The set is closed: it is the label of a metric.
+// Reason is why a message was refused or a datagram was dropped. The values are those of a metric label.
 type Reason uint8
 
-// The reasons. A refusal is answered with a STUN error, a drop is silence.
+// The reasons. A refusal is answered with a STUN error. A drop is not answered.
 const (
 	Malformed Reason = iota
 	BadFingerprint

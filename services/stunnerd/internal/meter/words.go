@@ -2,8 +2,8 @@ package meter
 
 import "strings"
 
-// words say each reason to a person. {peer}, {listener} and {routes} stand for what an entry knows. Users and clients do not occur: not
-// everybody who may read a reason may know them.
+// words are the texts of the reasons. {peer}, {listener} and {routes} are placeholders. Users and clients are left out,
+// because not every reader of a refusal may see them.
 var words = [reasonCount]string{
 	Malformed:            "not one whole STUN message or ChannelData frame that a client may send",
 	BadFingerprint:       "FINGERPRINT does not fit the message",
@@ -45,7 +45,7 @@ var words = [reasonCount]string{
 	Crowded:              "connection closed: of too many clients without a session it was the one that had been there for longest",
 }
 
-// Text says what happened in words. routes tells what the listener's routes are.
+// Text returns the text of an entry. The argument routes lists the routes of the listener.
 func (e Entry) Text(routes string) string {
 	peer := "peer"
 	if e.Peer.IsValid() {

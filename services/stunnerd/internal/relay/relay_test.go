@@ -303,8 +303,8 @@ func TestDropsAllocateNothing(t *testing.T) {
 			t.Errorf("%s: %.0f allocations", what, n)
 		}
 	}
-	if entries, suppressed := b.meter.Trail(); len(entries) == 0 || suppressed == 0 {
-		t.Errorf("%d entries in the trail, %d suppressed", len(entries), suppressed)
+	if entries, suppressed := b.meter.Recent(); len(entries) == 0 || suppressed == 0 {
+		t.Errorf("%d entries recent entries, %d suppressed", len(entries), suppressed)
 	}
 }
 

@@ -33,7 +33,7 @@ func (s *Server) spare(rerouted func(config.Listener) bool) {
 			if again {
 				s.allowed[l.Name] = s.book.View(l.Routes)
 			}
-			r.obey(s.policy(s.wanted, l), s.allowed[l.Name].Sparing(s.self))
+			r.obey(s.policy(s.wanted, l), s.allowed[l.Name].WithoutSelf(s.self))
 		}
 	}
 }
@@ -75,7 +75,7 @@ func publicNames(listeners []config.Listener) (names []string) {
 // view is what a listener's clients may reach: what its routes allow, without the sockets of the gateway itself.
 func (s *Server) view(l config.Listener) *cluster.View {
 	s.allowed[l.Name] = s.book.View(l.Routes)
-	return s.allowed[l.Name].Sparing(s.self)
+	return s.allowed[l.Name].WithoutSelf(s.self)
 }
 
 func sorted(addrs []netip.Addr) *[]netip.Addr {

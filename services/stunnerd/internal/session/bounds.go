@@ -7,19 +7,20 @@ import (
 	"time"
 )
 
-// Bounds are what the sessions of a process may have of it. The zero value of each means no bound.
+// Bounds limit the sessions of a process. Zero means no limit.
 type Bounds struct {
-	// UserSessions is how many sessions one user id may have at a time, SourceSessions how many one source: an IPv4 address, or a /64 of
-	// IPv6. A reserved port counts as a session.
+	// UserSessions is the number of sessions of one user ID at a time. SourceSessions is that of one source: an IPv4
+	// address, or a /64 of IPv6. A reserved port counts as a session.
 	UserSessions, SourceSessions int
-	// SessionRate and UserRate are how many bytes of payload a second may pass in each direction: of one session, and of all sessions of
-	// one user id together.
+	// SessionRate and UserRate are bytes of payload a second and direction: of one session, and of all sessions of one
+	// user ID together.
 	SessionRate, UserRate int64
-	// Capacity is how many places the process has. When few are free, users and sources that hold many are refused first.
+	// Capacity is the number of places of the process. When few are free, users and sources with many places are
+	// refused first.
 	Capacity int
 }
 
-// What Reserve and Hold object to.
+// Errors of Reserve and Hold.
 var (
 	ErrUserQuota   = errors.New("the user has as many sessions as it may have")
 	ErrSourceQuota = errors.New("the source has as many sessions as it may have")
@@ -27,7 +28,8 @@ var (
 	ErrReserved    = errors.New("the user has as many reserved ports as it may have")
 )
 
-// Source is what counts as one source of clients: a host with IPv6 has a whole /64 to itself (RFC 6177 §2).
+// Source returns the prefix that counts as one source of clients: an IPv4 address, or a /64 of IPv6, which is what one
+// host has (RFC 6177 §2).
 func Source(client netip.Addr) netip.Prefix {
 	bits := client.BitLen()
 	if client.Is6() {
@@ -37,7 +39,7 @@ func Source(client netip.Addr) netip.Prefix {
 	return source
 }
 
-// Direction is where a payload goes.
+// Direction is the direction of a payload.
 type Direction int
 
 // The directions.
@@ -47,16 +49,15 @@ const (
 	directions
 )
 
-// paces are the token buckets of one session, or of one user, by direction. Each is one number: the time at which the bucket will be full
-// again, since the epoch of the table.
-type paces [directions]atomic.Int64
+// rates are the token buckets of one session, or of one user, by direction. A bucket is the time at which it will be
+// full again, since the epoch of the table.
+type rates [directions]atomic.Int64
 
-// burst is how long a payload may be ahead of its rate: a key frame comes at once.
+// burst is how long a payload may be ahead of its rate, for key frames.
 const burst = 250 * time.Millisecond
 
-// take takes n bytes from a bucket that fills at a rate, if it holds as many. A bucket that is full lets any datagram pass, however small
-// the rate.
-func (p *paces) take(d Direction, n int, rate int64, now time.Duration) bool {
+// take takes n bytes from a bucket. A full bucket admits a datagram of any size, however small the rate is.
+func (p *rates) take(d Direction, n int, rate int64, now time.Duration) bool {
 	bucket := &p[d]
 	price := time.Duration(n) * time.Second / time.Duration(rate)
 	for {
@@ -70,7 +71,7 @@ func (p *paces) take(d Direction, n int, rate int64, now time.Duration) bool {
 	}
 }
 
-// Admits tells whether n bytes of payload may pass now, and counts them if so.
+// Admits reports whether n bytes of payload may pass now, and counts them if so.
 func (s *Session) Admits(d Direction, n int) bool {
 	if s.place.table == nil {
 		return true
@@ -80,5 +81,5 @@ func (s *Session) Admits(d Direction, n int) bool {
 		return true
 	}
 	now := time.Since(s.place.table.epoch)
-	return (b.SessionRate <= 0 || s.paces.take(d, n, b.SessionRate, now)) && (b.UserRate <= 0 || s.place.user.paces.take(d, n, b.UserRate, now))
+	return (b.SessionRate <= 0 || s.rates.take(d, n, b.SessionRate, now)) && (b.UserRate <= 0 || s.place.user.rates.take(d, n, b.UserRate, now))
 }

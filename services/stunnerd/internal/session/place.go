@@ -1,49 +1,50 @@
 package session
 
-// MaxReserved is how many reserved ports one user id may have at a time.
+// MaxReserved is the number of reserved ports of one user ID at a time.
 const MaxReserved = 8
 
-// A tier is a part of the capacity that is kept for clients that hold little.
+// A tier is a part of the capacity that is kept for clients with few places.
 //
-// While at least a fifth of the capacity is free, every client is admitted. In the last fifth a client is refused if its user id AND its
-// source each hold a fifth of the capacity or more. In the last fiftieth a client is refused if its user id OR its source holds a
-// fiftieth or more.
+// While at least a fifth of the capacity is free, every client is admitted. In the last fifth a client is refused if
+// its user ID AND its source each have a fifth of the capacity or more. In the last fiftieth a client is refused if its
+// user ID OR its source has a fiftieth or more.
 //
-// With a capacity of 1,800 places: one holder of one user id and one address gets 1,440 and no more. Then 324 places are left for
-// every client that shares at most one of the two with that holder, and a group that shares one user id and one address may itself
-// have up to 360. The last 36 are for clients whose user id and address hold less than 36 each.
+// Example: with a capacity of 1,800 places, one user ID at one address gets at most 1,440. Then 324 places are left for
+// clients that share at most one of the two with it, and other clients with one user ID and one address may have up to
+// 360 of them. The last 36 are for clients whose user ID and address have less than 36 each.
 //
-// Both conditions are needed. Applications that give all users one user id are common, and so are addresses that all clients share,
-// so the first one spares a client that shares only one of them with a greedy one. A client that makes up user ids, or that has many
-// addresses, passes the first one, and meets the second.
+// Both conditions are needed. Applications that give all users one user ID are common, and so are addresses that all
+// clients share, so the first condition spares a client that shares only one of them with a client that has many
+// places. A client with many user IDs, or with many addresses, passes the first condition and is bounded by the second.
 type tier struct {
-	// part is the divisor: the tier begins when less than capacity/part is free, and "many" is capacity/part places.
+	// part is the divisor. The tier begins when less than capacity/part is free, and "many" is capacity/part places.
 	part int
-	// either refuses a client if one of its user id and source holds many, instead of both.
+	// either refuses a client if its user ID or its source has many places. Otherwise both must have many.
 	either bool
 }
 
 var tiers = []tier{{part: 5}, {part: 50, either: true}}
 
-// holder is what is known of a user id, or of a source, while it holds places.
+// holder is the state of a user ID, or of a source, while it has places.
 type holder struct {
-	// places are those of allocations and of reserved ports, reserved those of the latter.
+	// places counts allocations and reserved ports, reserved only the latter.
 	places, reserved int
-	paces            paces
+	rates            rates
 }
 
-// Place is one relay port, of an allocation or reserved for one (RFC 8656 §7.2). It counts against its user, its source and the process.
-// The zero Place counts nothing.
+// Place is one relay port: of an allocation, or reserved for one (RFC 8656 §7.2). It counts against its user, its
+// source and the capacity of the process. The zero Place counts nothing.
 type Place struct {
 	table        *Table
 	user, source *holder
 	of           *Session
 	reserved     bool
-	// released needs the table's lock. The other fields do not change: the path of media reads them without a lock.
+	// released is guarded by the mutex of the table. The other fields do not change, and the path of data in channels
+	// reads them without a lock.
 	released bool
 }
 
-// fits tells whether the process has a place for a client. It needs the lock.
+// fits reports whether the process has a place for a client. The caller holds mu.
 func (t *Table) fits(capacity int, user, source *holder) bool {
 	if capacity <= 0 {
 		return true
@@ -64,7 +65,7 @@ func (t *Table) fits(capacity int, user, source *holder) bool {
 	return true
 }
 
-// take takes a place for a session. It needs the lock.
+// take takes a place for a session. The caller holds mu.
 func (t *Table) take(s *Session, reserved bool) Place {
 	user, source := entry(t.users, s.UserID), entry(t.sources, s.Source)
 	t.places++
@@ -76,7 +77,7 @@ func (t *Table) take(s *Session, reserved bool) Place {
 	return Place{table: t, user: user, source: source, of: s, reserved: reserved}
 }
 
-// release gives a place back. It needs the lock.
+// release returns a place. The caller holds mu.
 func (t *Table) release(p *Place) {
 	if p.table == nil || p.released {
 		return
@@ -96,7 +97,8 @@ func (t *Table) release(p *Place) {
 	}
 }
 
-// Hold takes a place for a port that is reserved for the user and the source of a session. The error is ErrReserved, or one of Reserve.
+// Hold takes a place for a port that is reserved for the user and the source of a session. The error is ErrReserved, or
+// one of Reserve.
 func (t *Table) Hold(s *Session) (*Place, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -110,8 +112,8 @@ func (t *Table) Hold(s *Session) (*Place, error) {
 	return &p, nil
 }
 
-// Inherit gives a session the place of the reserved port that it will use. It tells whether the port was reserved for the same user id;
-// otherwise the session gets nothing, and the place is given back.
+// Inherit moves the place of a reserved port to the session that will use it. It reports false, and releases the place,
+// if the port was reserved for another user ID.
 func (t *Table) Inherit(s *Session, p *Place) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -119,12 +121,12 @@ func (t *Table) Inherit(s *Session, p *Place) bool {
 		t.release(p)
 		return false
 	}
-	s.place = t.take(s, false) // before the release, which would forget the user and its byte rate
+	s.place = t.take(s, false) // before the release, which may delete the holder of the user with its byte rates
 	t.release(p)
 	return true
 }
 
-// Release gives the place of a reserved port back. More calls do nothing.
+// Release returns the place of a reserved port. Further calls do nothing.
 func (p *Place) Release() {
 	p.table.mu.Lock()
 	defer p.table.mu.Unlock()

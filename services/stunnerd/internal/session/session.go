@@ -1,7 +1,7 @@
-// Package session knows who is connected: one Session per allocation, and the Table of all of them.
+// Package session holds the sessions of clients: one Session for each allocation, and the Table of all of them.
 //
-// A session belongs to a client that authenticated. It is the unit of quotas, of the session list and of draining. It does
-// not know sockets or STUN: the gate makes sessions, the relay counts their traffic, the table says how many there are.
+// A session is what quotas, the session list and draining count. The gate creates sessions and the relay counts their
+// traffic.
 package session
 
 import (
@@ -17,55 +17,57 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 )
 
-// Client is the way back to a client: a UDP socket and an address, or a connection.
+// Client is the transport to a client: a UDP socket and an address, or a connection.
 type Client interface {
-	// Send sends one whole STUN message or ChannelData frame. It never waits: the error is datagram.ErrCongested when there is no room for the
-	// frame. It may be called from several goroutines at a time.
+	// Send sends one whole STUN message or ChannelData frame. It never blocks: the error is datagram.ErrCongested if
+	// there is no room for the frame. It may be called from several goroutines at a time.
 	Send(frame []byte) error
-	// Addr is the client's transport address as the listener sees it.
+	// Addr returns the transport address of the client, as the listener sees it.
 	Addr() netip.AddrPort
-	// Connected tells whether the client came over a connection of its own: TCP, TLS or DTLS. ChannelData is padded to four bytes there.
-	// RFC 8656 §12.5 wants that on streams and allows it on DTLS, which some clients read like a stream.
+	// Connected reports whether the client uses a connection: TCP, TLS or DTLS. ChannelData over a connection is padded
+	// to four bytes. RFC 8656 §12.5 requires that for streams and allows it for DTLS, which some clients read like a
+	// stream.
 	Connected() bool
-	// Admitted gives the client room of its own for what is sent to it from now on. It is called before a session begins, which does not
-	// come about if there is an error.
+	// Admitted prepares the transport for a session. It is called before the session starts. An error prevents the
+	// session.
 	Admitted() error
-	// Released takes back what Admitted gave: the session is over.
+	// Released reverts Admitted when the session has ended.
 	Released()
 }
 
-// Session is one allocation and its owner.
+// Session is the client and the accounting of one allocation.
 type Session struct {
 	// ID is unique among the sessions of the process. Add sets it.
 	ID uint64
-	// Client is where answers and media go.
+	// Client is the transport to the client.
 	Client Client
-	// Listener is the name of the listener on which the session was made, and Protocol what it spoke then.
+	// Listener is the name of the listener that created the session. Protocol is its protocol at that time.
 	Listener string
 	Protocol config.Protocol
-	// Username is the name that authenticated; every later request must carry it (RFC 8656 §5).
+	// Username is the authenticated user name. Every later request must have the same (RFC 8656 §5).
 	Username string
-	// UserID is the part of the name that stands for a person.
+	// UserID is the part of the user name that identifies a user.
 	UserID string
-	// Source is the network that the client's address belongs to, as Source returns it.
+	// Source is the result of Source for the address of the client.
 	Source netip.Prefix
-	// Shared tells that Source may be the address of many clients, for example of a load balancer. SourceSessions does not bound it.
+	// Shared reports whether Source may be the address of many clients, for example of a load balancer. SourceSessions
+	// does not apply then.
 	Shared bool
 	// Relay is the relayed transport address.
 	Relay netip.AddrPort
-	// Started is when the allocation was made.
+	// Started is when the allocation was created.
 	Started time.Time
-	// Traffic is what passed, seen from the relay: Rx from the peers, Tx to the peers.
+	// Traffic is seen from the relay: Rx from peers, Tx to peers.
 	Traffic meter.Traffic
-	// Channels tells the number of live channel bindings; the relay knows.
+	// Channels returns the number of channel bindings. The relay sets it.
 	Channels func() int
 
-	// place is taken by Reserve or Inherit.
+	// place is set by Reserve or Inherit.
 	place Place
-	paces paces
+	rates rates
 }
 
-// Table is the set of live sessions. The zero Table is not usable: call NewTable.
+// Table is the set of live sessions. Use NewTable.
 type Table struct {
 	bounds atomic.Pointer[Bounds]
 	epoch  time.Time
@@ -75,7 +77,7 @@ type Table struct {
 	added    uint64
 	users    map[string]*holder
 	sources  map[netip.Prefix]*holder
-	// places is the number of places that are taken: those of sessions, and those of reserved ports.
+	// places is the number of taken places, of sessions and of reserved ports.
 	places   int
 	draining bool
 	changed  chan struct{}
@@ -90,12 +92,11 @@ func NewTable() *Table {
 	return t
 }
 
-// SetBounds puts bounds in force. Rates hold for live sessions too; a quota ends none.
+// SetBounds replaces the bounds. Rates apply to live sessions too. A quota ends no session.
 func (t *Table) SetBounds(b Bounds) { t.bounds.Store(&b) }
 
-// Reserve takes the place that a session will hold, of its user, its source and the process, so that two requests in flight cannot both
-// take the last one. The error is ErrUserQuota, ErrSourceQuota or ErrCapacity. The place is given back by Remove, or by Cancel when the
-// session does not come about.
+// Reserve takes the place of a session, so that two concurrent requests cannot both take the last one. The error is
+// ErrUserQuota, ErrSourceQuota or ErrCapacity. Remove returns the place, or Cancel if the session is not added.
 func (t *Table) Reserve(s *Session) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -106,8 +107,7 @@ func (t *Table) Reserve(s *Session) error {
 	return nil
 }
 
-// admits tells whether there is a place for the user and the source of a session. It takes the same time however many there are. It
-// needs the lock.
+// admits returns an error if there is no place for the user and the source of a session. The caller holds mu.
 func (t *Table) admits(s *Session) error {
 	b, none := t.bounds.Load(), new(holder)
 	user, source := cmp.Or(t.users[s.UserID], none), cmp.Or(t.sources[s.Source], none)
@@ -122,14 +122,14 @@ func (t *Table) admits(s *Session) error {
 	return nil
 }
 
-// Cancel gives back the place that Reserve took.
+// Cancel returns the place that Reserve has taken.
 func (t *Table) Cancel(s *Session) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.release(&s.place)
 }
 
-// Add registers a session whose place is reserved.
+// Add adds a session with a place, and sets its ID.
 func (t *Table) Add(s *Session) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -139,7 +139,7 @@ func (t *Table) Add(s *Session) {
 	t.notify()
 }
 
-// Remove forgets a session and gives its place back. It reports whether the session was there.
+// Remove removes a session and returns its place. It reports false if the session is not in the table.
 func (t *Table) Remove(s *Session) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -152,32 +152,32 @@ func (t *Table) Remove(s *Session) bool {
 	return true
 }
 
-// Len is the number of live sessions.
+// Len returns the number of live sessions.
 func (t *Table) Len() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.sessions)
 }
 
-// Added is the number of sessions that there ever were.
+// Added returns the number of sessions since the start.
 func (t *Table) Added() uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.added
 }
 
-// List returns the live sessions, oldest first.
+// List returns the live sessions, the oldest first.
 func (t *Table) List() []*Session {
 	t.mu.Lock()
 	list := slices.Collect(maps.Keys(t.sessions))
-	t.mu.Unlock() // sorting takes its time: nobody who wants to start a call waits for it
+	t.mu.Unlock() // sorting takes long with many sessions
 	slices.SortFunc(list, func(a, b *Session) int {
 		return cmp.Or(a.Started.Compare(b.Started), a.Relay.Compare(b.Relay))
 	})
 	return list
 }
 
-// Drain makes Draining true: no new session is admitted any more.
+// Drain makes gates refuse new sessions.
 func (t *Table) Drain() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -185,7 +185,7 @@ func (t *Table) Drain() {
 	t.notify()
 }
 
-// Draining tells whether Drain was called.
+// Draining reports whether Drain was called.
 func (t *Table) Draining() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -14,30 +14,30 @@ func noteOf(i int) Note {
 	return Note{Listener: "media/edge/udp", Client: netip.AddrPortFrom(netip.MustParseAddr("192.0.2.7"), uint16(i))}
 }
 
-func TestTrailTellsTheLastNewestFirst(t *testing.T) {
+func TestRecentReturnsTheLatestFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := New()
-		for i := range 3 * trailSize {
+		for i := range 3 * recentSize {
 			m.DropNote([]Reason{Malformed, PeerDenied, TooLarge}[i%3], noteOf(i))
 			time.Sleep(time.Second)
 		}
 		m.RefuseNote(UnknownUser, Note{User: "bob"})
-		entries, suppressed := m.Trail()
-		if len(entries) != trailSize || suppressed != 0 {
+		entries, suppressed := m.Recent()
+		if len(entries) != recentSize || suppressed != 0 {
 			t.Fatalf("%d entries, %d suppressed", len(entries), suppressed)
 		}
 		if e := entries[0]; e.Reason != UnknownUser || e.User != "bob" || !e.Answered || e.Times != 1 || !e.Last.Equal(time.Now()) {
 			t.Errorf("newest %+v", e)
 		}
 		for i, e := range entries[1:] {
-			if want := noteOf(3*trailSize - 1 - i); e.Note != want || e.Answered {
+			if want := noteOf(3*recentSize - 1 - i); e.Note != want || e.Answered {
 				t.Fatalf("entry %d is %+v, want %+v", i+1, e, want)
 			}
 		}
 	})
 }
 
-func TestTrailCountsRepetitionsInsteadOfKeepingThem(t *testing.T) {
+func TestEqualNotesShareAnEntry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, start := New(), time.Now()
 		m.DropNote(PeerDenied, noteOf(1))
@@ -45,7 +45,7 @@ func TestTrailCountsRepetitionsInsteadOfKeepingThem(t *testing.T) {
 		time.Sleep(time.Minute)
 		m.DropNote(PeerDenied, noteOf(1))
 		m.RefuseNote(PeerDenied, noteOf(1))
-		entries, _ := m.Trail()
+		entries, _ := m.Recent()
 		if len(entries) != 3 || entries[1].Note != noteOf(1) || entries[1].Times != 2 {
 			t.Fatalf("entries %+v", entries)
 		}
@@ -55,22 +55,22 @@ func TestTrailCountsRepetitionsInsteadOfKeepingThem(t *testing.T) {
 	})
 }
 
-func TestOneReasonKeepsToItsShareOfTheTrail(t *testing.T) {
+func TestReasonHasAtMostItsShare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := New()
 		m.RefuseNote(WrongPassword, Note{User: "ann"})
-		for i := range 10 * trailSize {
+		for i := range 10 * recentSize {
 			m.DropNote(Malformed, noteOf(i))
 			time.Sleep(time.Second)
 		}
-		entries, _ := m.Trail()
-		if len(entries) != trailShare+1 || entries[trailShare].Reason != WrongPassword {
+		entries, _ := m.Recent()
+		if len(entries) != recentShare+1 || entries[recentShare].Reason != WrongPassword {
 			t.Errorf("%d entries, the oldest %+v", len(entries), entries[len(entries)-1])
 		}
 	})
 }
 
-func TestTrailTakesSoManyASecondAndCountsTheRest(t *testing.T) {
+func TestNotesBeyondTheRateAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := New()
 		for range 10 { // the worst: a burst on either side of a whole second
@@ -79,9 +79,9 @@ func TestTrailTakesSoManyASecondAndCountsTheRest(t *testing.T) {
 			}
 			time.Sleep(time.Second / 2)
 		}
-		taken := 10*1000 - m.trail.suppressed.Load()
-		if taken != 5*trailRate {
-			t.Errorf("%d taken in 5 s, want %d", taken, 5*trailRate)
+		taken := 10*1000 - m.recent.suppressed.Load()
+		if taken != 5*recentRate {
+			t.Errorf("%d taken in 5 s, want %d", taken, 5*recentRate)
 		}
 		if m.Drops()["malformed"] != 10*1000 {
 			t.Errorf("drops %v", m.Drops())
@@ -89,23 +89,23 @@ func TestTrailTakesSoManyASecondAndCountsTheRest(t *testing.T) {
 	})
 }
 
-func TestTrailIsForManyAtATime(t *testing.T) {
+func TestConcurrentNotes(t *testing.T) {
 	m, writers := New(), sync.WaitGroup{}
 	for w := range 4 {
 		writers.Go(func() {
 			for i := range 1000 {
 				m.DropNote(Malformed, noteOf(4*i+w))
-				m.Trail()
+				m.Recent()
 			}
 		})
 	}
 	writers.Wait()
-	entries, suppressed := m.Trail()
+	entries, suppressed := m.Recent()
 	total := suppressed
 	for _, e := range entries {
 		total += uint64(e.Times)
 	}
-	if len(entries) != trailShare || total > 4000 || suppressed == 0 {
+	if len(entries) != recentShare || total > 4000 || suppressed == 0 {
 		t.Errorf("%d entries, %d suppressed, %d in all", len(entries), suppressed, total)
 	}
 }
@@ -113,28 +113,28 @@ func TestTrailIsForManyAtATime(t *testing.T) {
 func TestChallengesAreCountedAndNotKept(t *testing.T) {
 	m := New()
 	m.RefuseNote(NoCredential, noteOf(1))
-	if entries, _ := m.Trail(); len(entries) != 0 || m.Refusals()["no_credential"] != 1 {
+	if entries, _ := m.Recent(); len(entries) != 0 || m.Refusals()["no_credential"] != 1 {
 		t.Errorf("entries %v, refusals %v", entries, m.Refusals())
 	}
 }
 
-func TestTrailCutsUserNames(t *testing.T) {
+func TestUserNamesAreCut(t *testing.T) {
 	m := New()
 	m.RefuseNote(UnknownUser, Note{User: strings.Repeat("x", 60_000)})
-	if entries, _ := m.Trail(); len(entries[0].User) != maxUser {
+	if entries, _ := m.Recent(); len(entries[0].User) != maxUser {
 		t.Errorf("keeps %d bytes", len(entries[0].User))
 	}
 }
 
 // G-11: neither a note that is kept nor one that is suppressed costs an allocation.
-func TestTrailAllocatesNothing(t *testing.T) {
+func TestNotesAllocateNothing(t *testing.T) {
 	m, i := New(), 0
 	flood := func() {
-		m.trail.opens.Store(0) // as if the last flood were long ago
-		for j := range m.trail.taken {
-			m.trail.taken[j] = -trailPeriod
+		m.recent.opens.Store(0) // as if the last flood were long ago
+		for j := range m.recent.taken {
+			m.recent.taken[j] = -recentPeriod
 		}
-		for range 10 * trailRate {
+		for range 10 * recentRate {
 			m.DropNote(PeerDenied, noteOf(i))
 			i++
 		}
@@ -143,7 +143,7 @@ func TestTrailAllocatesNothing(t *testing.T) {
 	if n := testing.AllocsPerRun(1, flood); n != 0 {
 		t.Errorf("%.0f allocations", n)
 	}
-	if _, suppressed := m.Trail(); suppressed != 2*9*trailRate {
+	if _, suppressed := m.Recent(); suppressed != 2*9*recentRate {
 		t.Errorf("%d suppressed", suppressed)
 	}
 }
@@ -157,10 +157,10 @@ func BenchmarkDropNote(b *testing.B) {
 	}
 }
 
-func ExampleMeter_Trail() {
+func ExampleMeter_Recent() {
 	m := New()
 	m.RefuseNote(Quota, Note{Listener: "media/edge/udp", User: "ann"})
-	entries, _ := m.Trail()
+	entries, _ := m.Recent()
 	fmt.Println(entries[0].Reason, entries[0].Listener, entries[0].User)
 	// Output: quota media/edge/udp ann
 }

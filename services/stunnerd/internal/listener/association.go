@@ -18,28 +18,29 @@ import (
 )
 
 const (
-	// inbox is how many datagrams of a client may wait to be decrypted. Beyond that they are lost, as on any link that is full.
+	// inbox is the number of datagrams of a client that may wait for decryption. Further ones are dropped.
 	inbox = 128
-	// longestDatagram is what pion/dtls reads at most.
+	// longestDatagram is the longest datagram that pion/dtls reads.
 	longestDatagram = 8192
 )
 
-// association is the socket of one client, as pion/dtls sees it: it has shown its address, and what it sends is read by the socket of all.
+// association is the net.PacketConn of one client for pion/dtls. Its client has shown its address with a cookie, and a
+// dtlsSocket reads for it.
 //
-// pion/dtls wants to check a cookie of its own making. It is shown the client's first ClientHello as it must have been; its
-// HelloVerifyRequest goes nowhere, and it is told that our cookie is its own. The client's real ClientHello then follows unchanged: both
-// sides hash it to know that they have seen the same handshake, so nothing in it could be replaced.
+// pion/dtls checks a cookie of its own. It first gets the ClientHello that the client must have sent without a cookie.
+// The HelloVerifyRequest with which pion/dtls answers is not sent, and setCookie replaces the cookie. Then pion/dtls
+// gets the real ClientHello unchanged, because both sides hash it.
 type association struct {
 	socket *dtlsSocket
 	client netip.AddrPort
 	addr   *net.UDPAddr // the client, in the form that pion/dtls knows
 	from   datagram.Source
-	// own sends to this client, and to no other unless it is shared.
+	// own sends to this client. It is shared with other clients if shared is set.
 	own    *datagram.Sender
 	shared bool
 	cookie [cookieSize]byte
-	// ahead is by how much records of the handshake are numbered higher than pion/dtls numbers them: the ServerHello has the number of the
-	// ClientHello, so that no number comes twice after several HelloVerifyRequests (RFC 6347 §4.2.1).
+	// ahead is added to the numbers of unencrypted records. The ServerHello has the record number of the ClientHello,
+	// so that no number is used twice after several HelloVerifyRequests (RFC 6347 §4.2.1).
 	ahead uint64
 	conn  *dtls.Conn
 
@@ -47,24 +48,26 @@ type association struct {
 	interrupt chan struct{}
 	closed    chan struct{}
 	close     sync.Once
-	// gone is closed when the connection over this association has ended, and its session with it.
+	// gone is closed when the connection and its session have ended.
 	gone chan struct{}
-	// established is set when the handshake is over.
+	// established is set when the handshake is complete.
 	established atomic.Bool
-	// pace has the handshake compute in turns. The first one lasts from its beginning to the first answer, which is signed, each other one
-	// from a datagram of the client to the next. It is set before the handshake begins.
-	pace     *pace
+	// turns limits the computations of the handshake. It is set before the handshake starts. The first turn ends with
+	// the first record that is sent, which is signed. Every other turn is from the receipt of a datagram to the next
+	// read.
+	turns    *handshakeTurns
 	answered atomic.Bool
 }
 
-// associations are those of one client address. There are two while a client that has lost its state makes the handshake of the second.
+// associations are those of one client address. A second one exists while a client that has lost its state makes a new
+// handshake.
 type associations struct {
-	// first serves the client, or makes the first handshake of the client. second makes a handshake and takes the place of first when it
-	// is complete.
+	// first serves the client, or makes its first handshake. second makes a handshake and replaces first when it is
+	// complete.
 	first, second *association
 }
 
-// openedBy returns the association that a ClientHello has opened, or nil.
+// openedBy returns the association of a ClientHello, or nil.
 func (as associations) openedBy(h hello) *association {
 	for _, a := range []*association{as.first, as.second} {
 		if a != nil && a.opened(h) {
@@ -74,13 +77,14 @@ func (as associations) openedBy(h hello) *association {
 	return nil
 }
 
-// handshaking tells whether a handshake is under way.
+// handshaking reports whether a handshake is in progress.
 func (as associations) handshaking() bool {
 	return as.second != nil || as.first != nil && !as.first.established.Load()
 }
 
-// deliver hands over a datagram that is no ClientHello. What is not encrypted belongs to the handshake under way. An encrypted datagram may be the
-// last message of that handshake or a message of the earlier association: each of the two discards what it cannot decrypt.
+// deliver passes on a datagram that is no ClientHello. An unencrypted datagram is for the handshake in progress. An
+// encrypted one may be the last message of that handshake or a message of the earlier association. Both get it, and
+// each discards what it cannot decrypt.
 func (as associations) deliver(records []byte) {
 	plain := len(records) >= recordHeader && epochOf(records) == 0
 	if as.first != nil && (as.second == nil || !plain) {
@@ -91,7 +95,7 @@ func (as associations) deliver(records []byte) {
 	}
 }
 
-// add makes an association the second of its client, or the first where there is none.
+// add adds an association as the first one of its client, or else as the second one.
 func (s *dtlsSocket) add(a *association) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -104,7 +108,8 @@ func (s *dtlsSocket) add(a *association) {
 	s.clients[a.client] = known
 }
 
-// promote makes the second association of a client its only one. It returns the one that was the first, or nil when there is none to replace.
+// promote makes the second association of a client its only one, and returns the former first one. It returns nil if
+// the association is not the second one.
 func (s *dtlsSocket) promote(a *association) (before *association) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -116,7 +121,7 @@ func (s *dtlsSocket) promote(a *association) (before *association) {
 	return known.first
 }
 
-// remove forgets an association.
+// remove removes an association.
 func (s *dtlsSocket) remove(a *association) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -134,7 +139,8 @@ func (s *dtlsSocket) remove(a *association) {
 	s.clients[a.client] = known
 }
 
-// newAssociation starts the server's side of a handshake, with the client's hello, whose cookie is good, as the first thing to read.
+// newAssociation starts the handshake of the server. The first datagrams for pion/dtls are made from the hello, whose
+// cookie is valid.
 func newAssociation(s *dtlsSocket, client netip.AddrPort, from datagram.Source, h hello, options ...dtls.ServerOption) (*association, error) {
 	if err := relay.Room(); err != nil {
 		return nil, err
@@ -157,15 +163,15 @@ func newAssociation(s *dtlsSocket, client netip.AddrPort, from datagram.Source, 
 	return a, nil
 }
 
-// release closes the association's socket.
+// release closes the socket of the association.
 func (a *association) release() {
 	if !a.shared {
 		_ = a.own.Close()
 	}
 }
 
-// establish makes an association whose handshake is complete the only one of its client. It returns when the session of the one before has
-// ended: until then the gate refuses the client an allocation, because its address has one.
+// establish makes an association with a complete handshake the only one of its client. It returns when the session of
+// the earlier association has ended, because the gate refuses a second allocation of the same client address.
 func (a *association) establish(ctx context.Context) error {
 	a.established.Store(true)
 	before := a.socket.promote(a)
@@ -181,10 +187,10 @@ func (a *association) establish(ctx context.Context) error {
 	}
 }
 
-// opened tells whether it was this hello that has opened the association: it comes again when its answer is lost.
+// opened reports whether a hello has opened the association. The client repeats the hello if the answer is lost.
 func (a *association) opened(h hello) bool { return string(h.cookie) == string(a.cookie[:]) }
 
-// deliver takes a copy of a datagram of the client.
+// deliver queues a copy of a datagram of the client.
 func (a *association) deliver(records []byte) {
 	if len(records) > longestDatagram {
 		a.socket.drop(a.client, meter.Malformed)
@@ -201,12 +207,12 @@ func (a *association) deliver(records []byte) {
 func (a *association) ReadFrom(to []byte) (int, net.Addr, error) {
 	handshaking := !a.established.Load() && a.answered.Load()
 	if handshaking {
-		a.pace.rest()
+		a.turns.release()
 	}
 	select {
 	case records := <-a.inbox:
 		if handshaking {
-			a.pace.compute(a.closed)
+			a.turns.acquire(a.closed)
 		}
 		return copy(to, records), a.addr, nil
 	case <-a.interrupt:
@@ -216,8 +222,8 @@ func (a *association) ReadFrom(to []byte) (int, net.Addr, error) {
 	}
 }
 
-// WriteTo sends a datagram to the client, but for the HelloVerifyRequest, which it has had already. A datagram that cannot be sent is lost, as
-// on any link: an error would end the association.
+// WriteTo sends a datagram to the client, except the HelloVerifyRequest. A datagram that cannot be sent is dropped,
+// because an error would end the association.
 func (a *association) WriteTo(records []byte, _ net.Addr) (int, error) {
 	select {
 	case <-a.closed:
@@ -228,7 +234,7 @@ func (a *association) WriteTo(records []byte, _ net.Addr) (int, error) {
 		return len(records), setCookie(a.conn, a.cookie)
 	}
 	if !a.answered.Load() && a.answered.CompareAndSwap(false, true) {
-		a.pace.rest()
+		a.turns.release()
 	}
 	if err := a.own.Send(a.renumber(records), a.client, &a.from); err != nil {
 		a.socket.drop(a.client, relay.Undelivered(err))
@@ -236,7 +242,7 @@ func (a *association) WriteTo(records []byte, _ net.Addr) (int, error) {
 	return len(records), nil
 }
 
-// renumber counts the records of the handshake, which are not encrypted, from the number on that the client has reached.
+// renumber adds ahead to the numbers of unencrypted records.
 func (a *association) renumber(records []byte) []byte {
 	if a.ahead == 0 || epochOf(records) != 0 {
 		return records
@@ -253,13 +259,14 @@ func (a *association) renumber(records []byte) []byte {
 
 func epochOf(record []byte) uint16 { return binary.BigEndian.Uint16(record[3:]) }
 
-// Close ends reading and writing. The address is free for another association when the last of this one is gone.
+// Close ends reads and writes.
 func (a *association) Close() error {
 	a.close.Do(func() { close(a.closed) })
 	return nil
 }
 
-// SetReadDeadline interrupts reading, or lets it go on: pion/dtls sets deadlines that are over, and takes them back.
+// SetReadDeadline interrupts reads, or allows them again. pion/dtls sets only deadlines in the past, and the zero
+// deadline.
 func (a *association) SetReadDeadline(t time.Time) error {
 	if t.IsZero() {
 		select {
@@ -275,11 +282,11 @@ func (a *association) SetReadDeadline(t time.Time) error {
 	return nil
 }
 
-// SetWriteDeadline has nothing to do: writing does not wait.
+// SetWriteDeadline does nothing, because writes do not wait.
 func (a *association) SetWriteDeadline(time.Time) error { return nil }
 
-// SetDeadline is that of reading.
+// SetDeadline sets the deadline of reads.
 func (a *association) SetDeadline(t time.Time) error { return a.SetReadDeadline(t) }
 
-// LocalAddr is that of the socket.
+// LocalAddr returns the address of the dtlsSocket.
 func (a *association) LocalAddr() net.Addr { return a.socket.conn.LocalAddr() }

@@ -9,16 +9,15 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-// protocols are offered by ALPN (RFC 7443). A client that names none is let in: browsers do not.
+// protocols are offered by ALPN (RFC 7443). Clients without ALPN, such as browsers, are served too.
 var protocols = []string{"stun.turn", "stun.nat-discovery"}
 
-// knowsOurs tells whether one of the protocols that a client offers is ours.
+// knowsOurs reports whether a client offers one of protocols.
 func knowsOurs(offered []string) bool {
 	return slices.ContainsFunc(offered, func(p string) bool { return slices.Contains(protocols, p) })
 }
 
-// certificates are what a listener shows to clients. They change in place: handshakes from then on see the new ones, sessions do not
-// notice.
+// certificates are the certificates of a listener. An update affects new handshakes only.
 type certificates struct {
 	current atomic.Pointer[[]tls.Certificate]
 }
@@ -28,7 +27,7 @@ func newCertificates(c config.Listener) (*certificates, error) {
 	return certs, certs.update(c)
 }
 
-// update takes over the key pairs of a config, or leaves everything as it is.
+// update replaces the key pairs. After an error the earlier ones stay.
 func (c *certificates) update(l config.Listener) error {
 	var pairs []tls.Certificate
 	for i, cert := range l.AllCertificates() {
@@ -42,7 +41,7 @@ func (c *certificates) update(l config.Listener) error {
 	return nil
 }
 
-// named returns the first certificate for a server name (RFC 6066 §3), or the first of all when there is none.
+// named returns the first certificate for a server name (RFC 6066 §3), or else the first one.
 func (c *certificates) named(name string) *tls.Certificate {
 	pairs := *c.current.Load()
 	for i := range pairs {

@@ -14,29 +14,30 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/stunmsg"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/watch"
 )
 
-// Deadlines and limits of a connection whose client has no session: it costs the server something, so it must get to the point.
+// Deadlines and limits of a connection without a session.
 const (
 	handshaking  = 5 * time.Second
 	firstMessage = 10 * time.Second
 	idle         = 30 * time.Second
 
 	unknownLimit = 1024
-	sessionLimit = stunHeader + 65535
-	// acceptPause is how long accepting rests when there are no more descriptors for clients.
+	sessionLimit = stunmsg.MaxSize
+	// acceptPause is the pause after an error of Accept, for example when no descriptors are left for clients.
 	acceptPause = 100 * time.Millisecond
-	// acceptWarning is how often the log says so: how long it lasts is up to the clients.
+	// acceptWarning is the least time between two log records about such errors.
 	acceptWarning = time.Minute
 )
 
-// transport is what sets one kind of connection apart from another.
+// transport is the difference between the protocols of connections.
 type transport struct {
-	// secure does the handshake; nil when there is none.
-	secure func(ctx context.Context, conn net.Conn, turns *pace) (net.Conn, error)
+	// secure makes the handshake; nil if there is none.
+	secure func(ctx context.Context, conn net.Conn, turns *handshakeTurns) (net.Conn, error)
 	certs  *certificates
-	// stream tells a byte stream, in which frames have to be found, from a connection that keeps datagrams apart.
+	// stream reports whether the connection is a byte stream, and not a connection that preserves records.
 	stream bool
 }
 
@@ -47,15 +48,15 @@ func (t transport) frames(from io.Reader) frames {
 	return &records{from: from}
 }
 
-// frames hands out what a client sends, one frame at a time and none of more than limit bytes. A frame is valid until the next call.
+// frames reads frames of at most limit bytes from a client. A frame is valid until the next call.
 type frames interface {
 	next(limit int) ([]byte, error)
 }
 
-// connections serves the connections of a listener, each in a goroutine of its own.
+// connections serves the connections of a listener, each in a goroutine.
 type connections struct {
 	transport
-	sockets io.Closer // where connections come from
+	sockets io.Closer // listening
 	gate    *gate.Gate
 	meter   *meter.Listener
 	opt     Options
@@ -64,7 +65,7 @@ type connections struct {
 	mu     sync.Mutex
 	open   map[*connection]struct{}
 	closed bool
-	// yielded tells that the port was given up.
+	// yielded is set by Yield.
 	yielded bool
 }
 
@@ -72,7 +73,7 @@ func newConnections(sockets io.Closer, t transport, g *gate.Gate, m *meter.Liste
 	return &connections{sockets: sockets, transport: t, gate: g, meter: m, opt: o, open: map[*connection]struct{}{}}
 }
 
-// Update takes over new certificates.
+// Update replaces the certificates.
 func (l *connections) Update(c config.Listener) error {
 	if l.certs == nil {
 		return nil
@@ -80,7 +81,7 @@ func (l *connections) Update(c config.Listener) error {
 	return l.certs.update(c)
 }
 
-// Yield closes the socket of a stream listener, which has handed every connection a socket of its own.
+// Yield closes the listening socket of a stream listener, whose connections have sockets of their own.
 func (l *connections) Yield() bool {
 	if !l.stream {
 		return false
@@ -89,15 +90,15 @@ func (l *connections) Yield() bool {
 	l.yielded = true
 	l.mu.Unlock()
 	if err := l.sockets.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
-		l.opt.Log.Warn("give up port", "error", err)
+		l.opt.Log.Warn("close listening socket", "error", err)
 	}
 	return true
 }
 
-// Tasks are none: each connection has a goroutine of its own.
+// Tasks returns nothing, because each connection has a goroutine.
 func (l *connections) Tasks() []*watch.Task { return nil }
 
-// Close closes every connection and the listening sockets, and waits for their goroutines.
+// Close closes all connections and the listening sockets, and waits for their goroutines.
 func (l *connections) Close() error {
 	l.mu.Lock()
 	l.closed = true
@@ -108,7 +109,7 @@ func (l *connections) Close() error {
 	err := l.sockets.Close()
 	l.serving.Wait()
 	if errors.Is(err, net.ErrClosed) {
-		return nil // it was given up before
+		return nil // Yield has closed it
 	}
 	return err
 }
@@ -132,7 +133,7 @@ func (l *connections) accept(ln net.Listener) {
 	}
 }
 
-// next waits for a connection, unless there is no room for one.
+// next waits for a connection. It returns an error if there are no descriptors left for clients.
 func next(ln net.Listener) (net.Conn, error) {
 	if err := relay.Room(); err != nil {
 		return nil, err
@@ -148,7 +149,7 @@ func next(ln net.Listener) (net.Conn, error) {
 	return s, nil
 }
 
-// begin serves a connection from now on. end is called when nothing of it is left.
+// begin serves a connection in a goroutine. end is called when the connection has ended.
 func (l *connections) begin(conn net.Conn, end func()) {
 	c := newConnection(conn, l)
 	if !l.track(c) {
@@ -157,7 +158,7 @@ func (l *connections) begin(conn net.Conn, end func()) {
 		return
 	}
 	if l.secure == nil {
-		c.stranger.enter() // here, in the order in which they came: who is late to run must not push out who came after
+		c.slot.enter() // before the goroutine starts, so that slots are taken in the order of arrival
 	}
 	l.serving.Go(func() {
 		defer end()
@@ -192,15 +193,15 @@ func (l *connections) forget(c *connection) {
 	l.meter.Open.Add(-1)
 }
 
-// connection is a client's connection, and the way back to it.
+// connection is the connection of a client. It implements session.Client.
 type connection struct {
 	raw  net.Conn // as accepted
 	conn net.Conn // as secured: what is read and written
-	// out sends over a stream; nil on one that keeps datagrams apart, which never waits by itself.
+	// out sends over a stream. It is nil for DTLS, whose writes do not wait.
 	out      *outlet
 	addr     netip.AddrPort
 	listener *connections
-	stranger *place // taken while the client has no session
+	slot     *slot // of Limits.unauthenticated; taken while the client has no session
 	relay    *relay.Relay
 }
 
@@ -209,9 +210,9 @@ func newConnection(conn net.Conn, l *connections) *connection {
 	if s, ok := conn.(*stream); ok {
 		c.out = &outlet{stream: s, conn: s, drop: c.drop, run: c.run}
 	}
-	c.stranger = l.opt.Limits.strangers.place(c.addr.Addr(), func() {
+	c.slot = l.opt.Limits.unauthenticated.slot(c.addr.Addr(), func() {
 		if c.session() != nil {
-			return // it has got one since its place was taken
+			return // the session was created after the slot was taken away
 		}
 		c.drop(meter.Crowded)
 		_ = c.raw.Close()
@@ -219,7 +220,8 @@ func newConnection(conn net.Conn, l *connections) *connection {
 	return c
 }
 
-// run runs a function in a goroutine of the listener. A panic ends this connection, and its session, instead of the process.
+// run runs a function in a goroutine of the listener. A panic ends this connection and its session, and not the
+// process.
 func (c *connection) run(f func()) {
 	c.listener.serving.Go(func() {
 		defer func() {
@@ -243,7 +245,7 @@ func addrOf(a net.Addr) netip.AddrPort {
 	return netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port())
 }
 
-// serve reads frames until the connection ends, or deserves to.
+// serve reads frames until the connection ends, or the client sends something that is not TURN.
 func (c *connection) serve() {
 	defer c.raw.Close()
 	defer c.listener.opt.Meter.Survive("serve connection")
@@ -255,7 +257,7 @@ func (c *connection) serve() {
 		c.drop(handshakeReason(err))
 		return
 	}
-	defer c.stranger.leave()
+	defer c.slot.leave()
 	defer c.listener.gate.Disconnected(c)
 	defer c.conn.Close()
 	if c.out != nil {
@@ -282,22 +284,22 @@ func (c *connection) serve() {
 	}
 }
 
-var errCrowded = errors.New("too many handshakes at a time: this one went on for longest")
+var errCrowded = errors.New("too many handshakes at a time: this one was the oldest")
 
-// handshake makes the connection secure, within its time and for as long as there is room.
+// handshake secures the connection, within the time handshaking and for as long as it has a slot.
 func (c *connection) handshake() error {
 	if c.listener.secure == nil {
 		return nil
 	}
 	ctx, evict := context.WithCancelCause(context.Background())
 	defer evict(nil)
-	p := c.listener.opt.Limits.handshakes.place(c.addr.Addr(), func() { evict(errCrowded) })
+	p := c.listener.opt.Limits.handshakes.slot(c.addr.Addr(), func() { evict(errCrowded) })
 	p.enter()
 	defer p.leave()
 	ctx, cancel := context.WithTimeout(ctx, handshaking)
 	defer cancel()
-	turns := c.listener.opt.Limits.pace(p)
-	defer turns.end()
+	turns := c.listener.opt.Limits.newTurns(p)
+	defer turns.finish()
 	conn, err := c.listener.secure(ctx, c.raw, turns)
 	if err != nil {
 		return errors.Join(err, context.Cause(ctx))
@@ -325,7 +327,7 @@ func (c *connection) media(frame []byte) {
 	c.relay.FromClient(frame)
 }
 
-// session returns the relay of the session that the client has begun on this connection, or nil.
+// session returns the relay of the session that was created on this connection, or nil.
 func (c *connection) session() *relay.Relay {
 	if r := c.listener.gate.Relay(c.addr); r != nil && r.Session().Client == session.Client(c) {
 		return r
@@ -333,7 +335,8 @@ func (c *connection) session() *relay.Relay {
 	return nil
 }
 
-// settle looks whether the client has a session now: with one the connection may be silent for as long as the allocation lives.
+// settle updates relay and the read deadline. With a session the connection may be silent for as long as the allocation
+// lives.
 func (c *connection) settle() {
 	c.relay = c.session()
 	if c.relay == nil {
@@ -341,8 +344,8 @@ func (c *connection) settle() {
 		return
 	}
 	_ = c.conn.SetReadDeadline(time.Time{})
-	c.stranger.pause()
-	if c.relay.Closed() { // it ended between the lines above: Released may have come too early
+	c.slot.pause()
+	if c.relay.Closed() { // Released may have been called before pause
 		c.unknown(idle)
 	}
 }
@@ -354,13 +357,13 @@ func (c *connection) limit() int {
 	return sessionLimit
 }
 
-// unknown bounds what a client without a session may cost: it has that long for its next message, and a place among its like.
+// unknown sets the deadline for the next message of a client without a session, and takes a slot.
 func (c *connection) unknown(d time.Duration) {
 	_ = c.conn.SetReadDeadline(time.Now().Add(d))
-	c.stranger.enter()
+	c.slot.enter()
 }
 
-// Send is part of session.Client. A client that does not read for too long loses its connection.
+// Send implements session.Client. It closes the connection of a client that does not read for too long.
 func (c *connection) Send(frame []byte) error {
 	if err := c.send(frame); err != nil {
 		return err
@@ -382,14 +385,14 @@ func (c *connection) send(frame []byte) error {
 	return nil
 }
 
-// Admitted is part of session.Client. A connection has a socket of its own from the start.
+// Admitted implements session.Client. It does nothing, because a connection has a socket of its own.
 func (c *connection) Admitted() error { return nil }
 
-// Addr is the client's address.
+// Addr implements session.Client.
 func (c *connection) Addr() netip.AddrPort { return c.addr }
 
-// Connected is true.
+// Connected implements session.Client.
 func (c *connection) Connected() bool { return true }
 
-// Released gives the connection the time of any other without a session.
+// Released implements session.Client. The connection gets the deadline of a client without a session again.
 func (c *connection) Released() { c.unknown(idle) }

@@ -56,12 +56,12 @@ func TestAcceptingThatFailsIsLoggedOnceAMinute(t *testing.T) {
 }
 
 // allocate opens a listener for TCP, with room for a number of strangers, and a session on it.
-func allocate(t *testing.T, strangers int) (l *connections, server, client *net.TCPAddr) {
+func allocate(t *testing.T, unauthenticated int) (l *connections, server, client *net.TCPAddr) {
 	t.Helper()
 	l, addr := openSecure(t, config.Listener{Protocol: config.TURNTCP})
-	l.opt.Limits.strangers.mu.Lock()
-	l.opt.Limits.strangers.most = strangers
-	l.opt.Limits.strangers.mu.Unlock()
+	l.opt.Limits.unauthenticated.mu.Lock()
+	l.opt.Limits.unauthenticated.most = unauthenticated
+	l.opt.Limits.unauthenticated.mu.Unlock()
 	l.gate.Update(&gate.Policy{
 		Authority:  credential.Authority{Realm: "test.example", Username: "ann", Password: "first"},
 		RelayAddrs: []netip.Addr{netip.MustParseAddr("127.0.0.1")},
@@ -165,7 +165,7 @@ func TestSessionIsNotCrowdedOut(t *testing.T) {
 		own = c
 	}
 	l.mu.Unlock()
-	own.stranger.enter() // as between its Allocate and what is made of it
+	own.slot.enter() // as between its Allocate and what is made of it
 	if err := binding(t, dialFrom(t, nil, server)); err != nil {
 		t.Fatal(err)
 	}

@@ -31,8 +31,8 @@ type dtlsListener struct {
 	forget  func()
 }
 
-// dtlsSocket is one socket that receives, and its reader. A client without an association costs an answer that is shorter than what it has
-// sent, and no state: the answer is made of its own message (RFC 6347 §4.2.1).
+// dtlsSocket is one receiving socket and its reader. A client without an association causes an answer that is shorter
+// than its datagram, and no state: the cookie is derived from the ClientHello (RFC 6347 §4.2.1).
 type dtlsSocket struct {
 	*connections
 	conn    *net.UDPConn
@@ -71,7 +71,7 @@ func openDTLS(c config.Listener, g *gate.Gate, m *meter.Listener, o Options) (Li
 	return l, nil
 }
 
-// Tasks are the readers.
+// Tasks returns the readers.
 func (l *dtlsListener) Tasks() (tasks []*watch.Task) {
 	for _, s := range l.sockets {
 		tasks = append(tasks, &s.task)
@@ -85,13 +85,14 @@ func (l *dtlsListener) Close() error {
 	return l.connections.Close()
 }
 
-// dtlsSuites are authenticated ciphers with forward secrecy, and nothing else.
+// dtlsSuites are the authenticated cipher suites with forward secrecy.
 var dtlsSuites = []dtls.CipherSuiteID{
 	dtls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, dtls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
 	dtls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384, dtls.TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
 }
 
-// offers returns what a client is offered for its hello. Our protocols are named only to a client that knows one of them, as in TLS.
+// offers returns a function for the options of a handshake. ALPN protocols are offered only to a client that offers one
+// of them, as over TLS.
 func offers(certs *certificates, o Options) func(hello) ([]dtls.ServerOption, error) {
 	common := []dtls.ServerOption{
 		dtls.WithGetCertificate(func(h *dtls.ClientHelloInfo) (*tls.Certificate, error) { return certs.named(h.ServerName), nil }),
@@ -114,16 +115,16 @@ func offers(certs *certificates, o Options) func(hello) ([]dtls.ServerOption, er
 	}
 }
 
-// dtlsClient is a DTLS connection with the association that it runs over.
+// dtlsClient is a DTLS connection with its association.
 type dtlsClient struct {
 	*dtls.Conn
 	association *association
 }
 
-func secureDTLS(ctx context.Context, conn net.Conn, turns *pace) (net.Conn, error) {
+func secureDTLS(ctx context.Context, conn net.Conn, turns *handshakeTurns) (net.Conn, error) {
 	c := conn.(dtlsClient)
-	c.association.pace = turns
-	if !turns.compute(ctx.Done()) {
+	c.association.turns = turns
+	if !turns.acquire(ctx.Done()) {
 		return nil, errNoTurn
 	}
 	if err := c.HandshakeContext(ctx); err != nil {
@@ -160,9 +161,10 @@ func (s *dtlsSocket) readUntilPanic() (closed bool) {
 	}
 }
 
-// receive gives a datagram to the associations of its client. A ClientHello with a good cookie opens an association, beside the one that the
-// client may have already: a client that has lost its state comes back from the same address and port (RFC 6347 §4.2.8). The earlier association
-// serves the client until the later one has completed its handshake. While a handshake is under way no other one begins.
+// receive passes a datagram to the associations of its client. A ClientHello with a valid cookie opens an association,
+// even if the client has one: a client that has lost its state may use the same address and port (RFC 6347 §4.2.8). The
+// earlier association serves the client until the later one has completed its handshake. While a handshake is in
+// progress no other one starts.
 func (s *dtlsSocket) receive(records []byte, client netip.AddrPort, control []byte) {
 	known := s.find(client)
 	h, isHello := parseHello(records)
@@ -181,15 +183,15 @@ func (s *dtlsSocket) receive(records []byte, client netip.AddrPort, control []by
 	case !s.cookies.valid(h, client, time.Now()):
 		var answer [recordHeader + messageHeader + 2 + 1 + cookieSize]byte
 		from := datagram.SourceOf(control)
-		if err := s.port.answer(s.cookies.verify(answer[:0], h, client, time.Now()), client, &from); err != nil {
-			s.drop(client, relay.Undelivered(err)) // the client asks again
+		if err := s.port.answer(s.cookies.appendHelloVerify(answer[:0], h, client, time.Now()), client, &from); err != nil {
+			s.drop(client, relay.Undelivered(err)) // the client repeats its ClientHello
 		}
 	default:
 		s.open(h, client, datagram.SourceOf(control))
 	}
 }
 
-// strayReason tells a record that comes too late, as the last one of a client often does, from what is no DTLS (RFC 7983 §7).
+// strayReason tells a late DTLS record, for example the last one of a client, from other data (RFC 7983 §7).
 func strayReason(datagram []byte) meter.Reason {
 	if len(datagram) > recordHeader && datagram[0] >= 20 && datagram[0] <= 63 {
 		return meter.NoAllocation
@@ -203,7 +205,7 @@ func (s *dtlsSocket) find(client netip.AddrPort) associations {
 	return s.clients[client]
 }
 
-// open begins the handshake with a client that has shown its address.
+// open starts the handshake of a client that has shown its address.
 func (s *dtlsSocket) open(h hello, client netip.AddrPort, from datagram.Source) {
 	options, err := s.offer(h)
 	if err != nil {
@@ -227,16 +229,17 @@ func (s *dtlsSocket) drop(client netip.AddrPort, why meter.Reason) {
 	s.opt.Meter.DropNote(why, meter.Note{Listener: s.meter.Name, Client: client})
 }
 
-// recordLimit is the longest content of a DTLS record (RFC 6347 §4.1). A longer frame cannot be sent, and is no reason to end the session.
+// recordLimit is the longest content of a DTLS record (RFC 6347 §4.1). A longer frame is dropped without ending the
+// session.
 const recordLimit = 1 << 14
 
-// records reads datagrams from a connection that keeps their borders.
+// records reads frames from a connection that preserves the boundaries of records.
 type records struct {
 	from io.Reader
 	buf  []byte
 }
 
-// next returns one record's content: one message, as over UDP (RFC 7350 §3).
+// next returns the content of one record, which is one message (RFC 7350 §3).
 func (r *records) next(limit int) ([]byte, error) {
 	if want := min(limit, recordLimit); len(r.buf) < want {
 		r.buf = make([]byte, want)

@@ -460,7 +460,7 @@ func FuzzHello(f *testing.F) {
 		if c.valid(h, client, now) {
 			t.Fatalf("a cookie that nobody made is good: %x", datagram)
 		}
-		if answer := c.verify(nil, h, client, now); len(answer) > len(datagram) {
+		if answer := c.appendHelloVerify(nil, h, client, now); len(answer) > len(datagram) {
 			t.Fatalf("%d bytes are answered with %d", len(datagram), len(answer))
 		}
 		if h.sequence == 0 {
@@ -480,7 +480,7 @@ func TestCookieExpires(t *testing.T) {
 	c := newCookies(cookieSecret())
 	now := time.Unix(1_000_000, 0)
 	first, _ := parseHello(someHello(t, 1, 0, 0, nil))
-	second, _ := parseHello(someHello(t, 1, 1, 1, c.verify(nil, first, client, now)[28:]))
+	second, _ := parseHello(someHello(t, 1, 1, 1, c.appendHelloVerify(nil, first, client, now)[28:]))
 	for after, want := range map[time.Duration]bool{0: true, cookieLife: true, 2 * cookieLife: false, -2 * cookieLife: false} {
 		if got := c.valid(second, client, now.Add(after)); got != want {
 			t.Errorf("after %s: %v", after, got)

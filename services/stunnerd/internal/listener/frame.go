@@ -4,14 +4,16 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/stunmsg"
 )
 
-// framer cuts a byte stream into STUN messages and ChannelData frames (RFC 8656 §2.1, §12.5). It reads ahead, never waits for more than
-// the frame at hand, and grows its buffer only up to the limit that is in force.
+// framer splits a byte stream into STUN messages and ChannelData frames (RFC 8656 §2.1, §12.5). It reads ahead, but
+// never waits for more than the current frame, and its buffer does not grow beyond the limit of next.
 type framer struct {
 	from io.Reader
 	buf  []byte
-	// read and write delimit what has been received and not yet handed out.
+	// read and write delimit the received bytes that were not returned yet.
 	read, write int
 }
 
@@ -21,20 +23,20 @@ var (
 )
 
 const (
-	// firstBuffer has room for any frame of a client without a session; smallBuffer is what one with a session begins with.
+	// firstBuffer has room for any frame of a client without a session. smallBuffer is the first buffer of a client
+	// with a session.
 	firstBuffer = unknownLimit
 	smallBuffer = 4096
-	// frameHeader is as much as is needed to know a frame's length.
+	// frameHeader is the number of bytes that tell the length of a frame.
 	frameHeader = 4
-	stunHeader  = 20
 )
 
 func newFramer(from io.Reader) *framer {
 	return &framer{from: from, buf: make([]byte, firstBuffer)}
 }
 
-// next returns the next whole frame, its padding included. It is valid until the next call. A frame of more than limit bytes is an
-// error: the stream cannot be trusted any more, so nothing of it is looked at.
+// next returns the next whole frame with its padding. It is valid until the next call. A frame longer than limit is an
+// error, after which the stream cannot be used.
 func (f *framer) next(limit int) ([]byte, error) {
 	if limit > firstBuffer && len(f.buf) < smallBuffer {
 		f.compact(smallBuffer)
@@ -57,7 +59,7 @@ func (f *framer) next(limit int) ([]byte, error) {
 	return frame, nil
 }
 
-// frameSize reads a frame's length, padding included, from its first four bytes.
+// frameSize returns the length of a frame with its padding.
 func frameSize(header []byte) (int, error) {
 	length := int(binary.BigEndian.Uint16(header[2:]))
 	switch first := header[0]; {
@@ -65,14 +67,14 @@ func frameSize(header []byte) (int, error) {
 		if length%4 != 0 {
 			return 0, errNotTURN
 		}
-		return stunHeader + length, nil
+		return stunmsg.HeaderSize + length, nil
 	case isChannelData(first):
 		return frameHeader + (length+3)&^3, nil
 	}
 	return 0, errNotTURN
 }
 
-// fill makes sure that n bytes are there.
+// fill reads until n bytes are buffered.
 func (f *framer) fill(n int) error {
 	if f.write-f.read >= n {
 		return nil
@@ -93,7 +95,7 @@ func (f *framer) fill(n int) error {
 	return nil
 }
 
-// compact moves what is left to the front, of a larger buffer if n bytes need one.
+// compact moves the buffered bytes to the start of the buffer, and enlarges it to n bytes if needed.
 func (f *framer) compact(n int) {
 	to := f.buf
 	if n > len(to) {

@@ -6,6 +6,8 @@ import (
 	"io"
 	"testing"
 	"testing/iotest"
+
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/stunmsg"
 )
 
 // chunks reads its pieces one at a time, as a network does.
@@ -23,7 +25,7 @@ func (c *chunks) Read(b []byte) (int, error) {
 }
 
 func stunMessage(attrs int) []byte {
-	m := make([]byte, stunHeader+attrs)
+	m := make([]byte, stunmsg.HeaderSize+attrs)
 	m[1], m[2], m[3] = 1, byte(attrs>>8), byte(attrs)
 	return m
 }

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/crypto/cryptobyte"
 )
 
-// Numbers of DTLS (RFC 6347 §4.1, §4.2.2).
+// Constants of DTLS (RFC 6347 §4.1, §4.2.2).
 const (
 	typeHandshake      = 22
 	clientHello        = 1
@@ -24,19 +24,19 @@ const (
 	versionAndNonce = 2 + 32
 )
 
-// hello is a ClientHello in one piece: the first record of a datagram holds all of it. One in several pieces cannot be looked at without
-// state, and needs none of a client's usual extensions to be missing.
+// hello is a ClientHello in one fragment, in the first record of a datagram. A fragmented ClientHello cannot be checked
+// without state, and is dropped.
 type hello struct {
 	record   []byte // all of it
 	sequence uint64 // of the record
 	message  uint16 // number of the message in the handshake: 1 after a HelloVerifyRequest
-	// head is the message's body up to the cookie, fixed what follows from there on without the extensions: what a client must not change
-	// when it comes back with the cookie (RFC 6347 §4.2.1).
+	// head is the body of the message up to the cookie, fixed the part behind the cookie without the extensions. A
+	// client must not change them when it returns the cookie (RFC 6347 §4.2.1).
 	head, cookie, fixed []byte
-	tail                []byte // all that follows the cookie
+	tail                []byte // everything behind the cookie
 }
 
-// parseHello returns the ClientHello in a datagram, whose parts point into it.
+// parseHello returns the ClientHello in a datagram. Its slices refer to the datagram.
 func parseHello(datagram []byte) (h hello, ok bool) {
 	rest := cryptobyte.String(datagram)
 	var version, epoch uint16
@@ -73,10 +73,10 @@ func (h *hello) parseBody(body cryptobyte.String) bool {
 	return true
 }
 
-// body is the message without its header.
+// body returns the message without its header.
 func (h hello) body() []byte { return h.record[recordHeader+messageHeader:] }
 
-// first is the ClientHello that the client must have sent before this one: the same without a cookie.
+// first returns the ClientHello that the client must have sent before this one: the same without a cookie.
 func (h hello) first() []byte {
 	size := len(h.head) + 1 + len(h.tail)
 	record := slices.Clone(h.record[:recordHeader+messageHeader])
@@ -92,19 +92,19 @@ func (h hello) first() []byte {
 func putUint24(to []byte, n int) { to[0], to[1], to[2] = byte(n>>16), byte(n>>8), byte(n) }
 
 const (
-	// cookieSize is that of the cookies of pion/dtls, which takes ours for its own.
+	// cookieSize is the size of the cookies of pion/dtls (see setCookie).
 	cookieSize = 20
-	// cookieLife is how long a cookie is good at least. At most it is twice as long.
+	// cookieLife is how long a cookie is valid at least. At most it is twice as long.
 	cookieLife = time.Minute
 )
 
-// cookies make clients show that they receive what is sent to their address, and remember none of them (RFC 6347 §4.2.1).
+// cookies makes and checks the cookies with which clients show their address, and stores none (RFC 6347 §4.2.1).
 type cookies struct {
 	mac hash.Hash
 	sum []byte
 }
 
-// cookieSecret makes a key for cookies. Those who read sockets of one port share it.
+// cookieSecret makes a key for cookies. The readers of a port share it.
 func cookieSecret() []byte {
 	key := make([]byte, sha256.Size)
 	_, _ = rand.Read(key) // never fails
@@ -113,29 +113,32 @@ func cookieSecret() []byte {
 
 func newCookies(secret []byte) *cookies { return &cookies{mac: hmac.New(sha256.New, secret)} }
 
-// valid tells whether a client has come back with a cookie of ours.
+// valid reports whether a client has returned a cookie of ours.
 func (c *cookies) valid(h hello, client netip.AddrPort, now time.Time) bool {
-	// A hello with number 0 cannot have been provoked by a HelloVerifyRequest, nor one in the first of all records.
+	// The client sends its second ClientHello after a HelloVerifyRequest, so neither the message nor the record has
+	// number 0.
 	if len(h.cookie) != cookieSize || h.message != 1 || h.sequence == 0 {
 		return false
 	}
 	period := periodOf(now)
-	return hmac.Equal(h.cookie, c.bake(h, client, period)) || hmac.Equal(h.cookie, c.bake(h, client, period-1))
+	return hmac.Equal(h.cookie, c.cookie(h, client, period)) || hmac.Equal(h.cookie, c.cookie(h, client, period-1))
 }
 
-// verify appends the HelloVerifyRequest that answers a ClientHello. It is shorter than any of them.
-func (c *cookies) verify(to []byte, h hello, client netip.AddrPort, now time.Time) []byte {
+// appendHelloVerify appends the HelloVerifyRequest for a ClientHello. It is shorter than any ClientHello.
+func (c *cookies) appendHelloVerify(to []byte, h hello, client netip.AddrPort, now time.Time) []byte {
 	const body = 2 + 1 + cookieSize
-	// The version of all servers, whatever is agreed on later, and the client's record number, so as to have none of our own (§4.2.1).
+	// The version is that of all servers, whatever is negotiated later. The record number is that of the client, so
+	// that the server needs no state (§4.2.1).
 	to = append(to, typeHandshake, 0xFE, 0xFF)
 	to = binary.BigEndian.AppendUint64(to, h.sequence) // the epoch before it is 0
 	to = binary.BigEndian.AppendUint16(to, messageHeader+body)
 	to = append(to, helloVerifyRequest, 0, 0, body, 0, 0, 0, 0, 0, 0, 0, body, 0xFE, 0xFF, cookieSize)
-	return append(to, c.bake(h, client, periodOf(now))...)
+	return append(to, c.cookie(h, client, periodOf(now))...)
 }
 
-// bake makes the cookie of a client: it is good for the address, for the parameters and in the period. It is valid until the next call.
-func (c *cookies) bake(h hello, client netip.AddrPort, period int64) []byte {
+// cookie returns the cookie of a client. It depends on the address, on the parameters of the hello and on the period.
+// The slice is valid until the next call.
+func (c *cookies) cookie(h hello, client netip.AddrPort, period int64) []byte {
 	addr := client.Addr().As16()
 	c.mac.Reset()
 	c.mac.Write(addr[:])

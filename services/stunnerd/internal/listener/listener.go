@@ -1,7 +1,7 @@
-// Package listener opens the sockets that clients connect to, and frames what comes in on them.
+// Package listener opens the sockets of listeners and splits received data into frames.
 //
-// A listener knows transports, not TURN: it tells ChannelData from STUN by the first byte (RFC 7983), hands ChannelData of a client
-// that has a session straight to its relay, in the goroutine that read it, and everything else to the gate.
+// A listener tells ChannelData from STUN by the first byte (RFC 7983). It passes ChannelData of a client with a session
+// to the relay, in the goroutine that has read it. It passes everything else to the gate.
 package listener
 
 import (
@@ -14,29 +14,29 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/watch"
 )
 
-// Listener is an open listener. Close stops it at once: its sockets are closed, and its goroutines have ended when Close returns. The
-// sessions are the gate's.
+// Listener is an open listener. Close closes its sockets and waits for its goroutines. It does not end sessions:
+// Gate.Close does.
 type Listener interface {
-	// Update takes over what can change while the sockets stay: the certificates of new handshakes. With an error the old one stays.
+	// Update replaces the certificates of new handshakes. After an error the earlier ones stay.
 	Update(c config.Listener) error
-	// Yield gives up the port, and serves the connections that there are for as long as they last. It reports false, and does nothing, where
-	// all clients are served by the socket that holds the port.
+	// Yield closes the listening socket and keeps serving the open connections. It reports false, and does nothing, if
+	// the socket on the port serves all clients.
 	Yield() bool
-	// Tasks are the goroutines on which all clients of the listener depend.
+	// Tasks returns the goroutines on which all clients of the listener depend.
 	Tasks() []*watch.Task
 	Close() error
 }
 
-// Options are what all listeners of a process have in common.
+// Options are common to all listeners of a process.
 type Options struct {
-	// Sockets is the number of sockets of a UDP or DTLS listener, each with a reading goroutine of its own; at least 1.
+	// Sockets is the number of receiving sockets of a UDP or DTLS listener, each with a goroutine; at least 1.
 	Sockets int
 	Limits  *Limits
 	Meter   *meter.Meter
 	Log     *slog.Logger
 }
 
-// openers lists the transports.
+// openers has one function for each protocol.
 var openers = map[config.Protocol]func(c config.Listener, g *gate.Gate, m *meter.Listener, o Options) (Listener, error){
 	config.TURNUDP:  openUDP,
 	config.TURNTCP:  openTCP,
@@ -44,7 +44,7 @@ var openers = map[config.Protocol]func(c config.Listener, g *gate.Gate, m *meter
 	config.TURNDTLS: openDTLS,
 }
 
-// Open opens the listener that a config describes, on all addresses of the host.
+// Open opens the listener of a config, on all addresses of the host.
 func Open(c config.Listener, g *gate.Gate, o Options) (Listener, error) {
 	open, ok := openers[c.Protocol]
 	if !ok {

@@ -11,34 +11,35 @@ import (
 )
 
 const (
-	// maxQueued is how many frames may wait for a client that reads slowly, and maxQueuedBytes how many bytes.
+	// maxQueued and maxQueuedBytes bound the frames that wait for a client that reads slowly.
 	maxQueued      = 64
 	maxQueuedBytes = 128 << 10
-	// maxAge is how long media may wait. Older media is of no use to a call, and delays what follows it.
+	// maxAge is how long media may wait. Older media is useless for a call and delays later frames.
 	maxAge = 50 * time.Millisecond
-	// adaptPause is the time between two looks at how fast a client that is behind reads.
+	// adaptPause is the least time between two calls of adapt.
 	adaptPause = 50 * time.Millisecond
-	// writing is how long a client may take no byte at all while there are some for it.
+	// writing is how long a client may read nothing while there is data for it.
 	writing = 5 * time.Second
 )
 
-// outlet sends frames to a client over TCP or TLS and never waits. Frames for which there is no room are queued. From a queue that is full
-// or old the oldest media is dropped. Answers are never dropped, since over a reliable transport no client repeats its request (RFC 8489 §6.2.2).
+// outlet sends frames to a client over TCP or TLS and never waits. Frames for which there is no room are queued. If the
+// queue is full or old, the oldest media is dropped. Answers are never dropped, because over a reliable transport a
+// client does not repeat its request (RFC 8489 §6.2.2).
 type outlet struct {
 	stream *stream
-	// conn writes to stream: it is the stream itself, or TLS on it.
+	// conn is the stream itself, or TLS on it.
 	conn net.Conn
-	// drop counts a frame that is dropped.
+	// drop counts a dropped frame.
 	drop func(meter.Reason)
 	// run runs a function in a goroutine of the listener.
 	run func(func())
 
 	mu sync.Mutex
-	// draining tells that a goroutine sends the queue.
+	// draining reports whether a goroutine sends the queue.
 	draining, closed bool
 	queue            []queuedFrame
 	queued           int // bytes
-	// adapted is when the connection was adapted to the client's link last.
+	// adapted is when adapt was called last.
 	adapted time.Time
 }
 
@@ -89,7 +90,7 @@ func (o *outlet) enqueue(frame []byte) error {
 	return nil
 }
 
-// outdated tells whether the oldest media of the queue has waited for too long.
+// outdated reports whether the oldest media in the queue has waited too long.
 func (o *outlet) outdated(now time.Time) bool {
 	oldest := slices.IndexFunc(o.queue, queuedFrame.isMedia)
 	return oldest >= 0 && now.Sub(o.queue[oldest].since) > maxAge
@@ -106,7 +107,7 @@ func (o *outlet) remove(at int) {
 	o.queue = slices.Delete(o.queue, at, at+1)
 }
 
-// drain sends the queue, as fast as the client reads, and ends when it is empty.
+// drain sends the queue at the speed of the client, and returns when it is empty.
 func (o *outlet) drain() {
 	for {
 		err := o.stream.SetWriteDeadline(time.Now().Add(writing))
@@ -115,7 +116,7 @@ func (o *outlet) drain() {
 		}
 		if err != nil {
 			o.close()
-			_ = o.stream.Close() // the stream is broken in the middle of a frame
+			_ = o.stream.Close() // a part of a frame may have been sent
 			return
 		}
 		if o.refill() {
@@ -124,7 +125,7 @@ func (o *outlet) drain() {
 	}
 }
 
-// refill writes frames until there is a backlog again, and reports whether there are none left.
+// refill writes frames until the stream is behind again, and reports whether the queue is empty.
 func (o *outlet) refill() (done bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -148,11 +149,11 @@ func (o *outlet) refill() (done bool) {
 		return false
 	}
 	o.draining, o.queue = false, nil
-	_ = o.stream.SetWriteDeadline(time.Time{}) // fails on a closed connection only
+	_ = o.stream.SetWriteDeadline(time.Time{}) // fails only on a closed connection
 	return true
 }
 
-// close makes Send fail. No goroutine is started from then on.
+// close makes Send fail. No goroutine is started afterwards.
 func (o *outlet) close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()

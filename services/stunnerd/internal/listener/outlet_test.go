@@ -16,6 +16,7 @@ import (
 
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/stunmsg"
 )
 
 // newOutlet returns an outlet over TCP or TLS, its client's end, and the number of frames that it has dropped.
@@ -175,7 +176,7 @@ func TestQueuedMediaIsDroppedByAge(t *testing.T) {
 func TestClientThatReadsNoAnswersIsCutOff(t *testing.T) {
 	eachTransport(t, func(t *testing.T, secure bool) {
 		o, client, _ := newOutlet(t, secure)
-		answer := make([]byte, stunHeader+1000)
+		answer := make([]byte, stunmsg.HeaderSize+1000)
 		answer[0], answer[2], answer[3] = 1, 1000>>8, 1000&0xFF
 		for n := 0; ; n++ {
 			if err := o.Send(answer); err != nil {

@@ -20,34 +20,37 @@ import (
 
 // udpPort is the sockets of a UDP or DTLS listener. All of them are bound to its port with SO_REUSEPORT:
 //
-//	readers    receive; one for each core
-//	strangers  send answers to clients without a session
-//	own        send to one client with a session each; opened by own, closed with the session
+//	readers          receive; one for each core
+//	unauthenticated  send answers to clients without a session
+//	own              send to one client with a session each; opened by own, closed with the session
 //
-// The readers' sockets send to clients with a session that have none of their own.
+// If a client with a session has no socket of its own, the socket of its reader sends to it.
 type udpPort struct {
 	number  int
 	readers []*net.UDPConn
 	// senders send from the sockets of the readers.
-	senders   []*datagram.Sender
-	strangers []*datagram.Sender
-	// next is the index of the stranger's socket that has sent last.
+	senders         []*datagram.Sender
+	unauthenticated []*datagram.Sender
+	// next is the index of the unauthenticated socket that has sent last.
 	next atomic.Uint32
-	// steered tells that sockets which only send receive nothing. Without it there are none of them, and all sends share the readers' sockets.
+	// steered reports whether sockets that only send receive nothing. Without it there are no such sockets, and
+	// everything is sent from the sockets of the readers.
 	steered bool
-	// most is the highest descriptor of a socket of one client.
+	// most is the highest descriptor for a socket of one client.
 	most int
 }
 
-// OwnShare is the part of the descriptors of the process, from the first one on, in which clients with a session over UDP or DTLS get a socket of their
-// own. With 1,048,576 descriptors, a usual number in a cluster, those are 65,000 clients. Beyond it the descriptors are left to relays.
+// OwnShare is the part of the descriptors of the process, counted from 0, in which clients with a session over UDP or
+// DTLS get a socket of their own. With 1,048,576 descriptors, a usual number in a cluster, these are 65,000 clients.
+// Higher descriptors are left to relays.
 const OwnShare = 8
 
-// strangerSockets is how many sockets answer clients without a session. The source of a first request may be forged. The answer to an
-// address of a local network where nobody is waits for three seconds for its neighbour to be resolved, and takes about 1 kB of the send
-// buffer meanwhile. Together the sockets have room for more than three seconds of the challenges that addresses of private networks get
-// from a listener: 1,000 a second, and as many to clients that repeat their requests.
-const strangerSockets = 12
+// unauthenticatedSockets is the number of sockets for answers to clients without a session. The source address of a
+// first request may be forged. An answer to an unused address of a local network waits three seconds for its neighbour
+// to be resolved, and takes about 1 kB of the send buffer meanwhile. Together the sockets have room for more than three
+// seconds of the challenges that a listener sends to private addresses: 1,000 a second, and as many for repeated
+// requests.
+const unauthenticatedSockets = 12
 
 func openPort(number, readers int, log *slog.Logger) (*udpPort, error) {
 	if err := probeUDP(number); err != nil {
@@ -61,14 +64,14 @@ func openPort(number, readers int, log *slog.Logger) (*udpPort, error) {
 	}
 	if err := p.senders[0].Steer(len(p.readers)); err != nil {
 		log.Warn("clients share the send buffers of a listener", "error", err)
-		p.strangers = p.senders
+		p.unauthenticated = p.senders
 		return p, nil
 	}
 	p.steered = true
-	for range strangerSockets {
+	for range unauthenticatedSockets {
 		s, err := p.senders[0].Join(number, math.MaxInt)
 		if err == nil {
-			p.strangers = append(p.strangers, s)
+			p.unauthenticated = append(p.unauthenticated, s)
 			err = s.Widen()
 		}
 		if err != nil {
@@ -91,8 +94,8 @@ func (p *udpPort) addReader() error {
 	return nil
 }
 
-// probeUDP opens the port once without SO_REUSEPORT: with it, two processes of one user would silently share a port and split the
-// clients between them.
+// probeUDP opens the port once without SO_REUSEPORT. With SO_REUSEPORT two processes of one user could share a port
+// without an error, and each would receive from a part of the clients.
 func probeUDP(port int) error {
 	conn, err := net.ListenUDP("udp", &net.UDPAddr{Port: port})
 	if err != nil {
@@ -101,8 +104,8 @@ func probeUDP(port int) error {
 	return conn.Close()
 }
 
-// receiveBuffer is the size in bytes of a reader's receive buffer: key frames of many calls come at once. The kernel grants at most
-// net.core.rmem_max.
+// receiveBuffer is the size in bytes of the receive buffer of a reader. It is large because key frames of many calls
+// may arrive at once. The kernel grants at most net.core.rmem_max.
 const receiveBuffer = 4 << 20
 
 func listenUDP(port int) (*net.UDPConn, error) {
@@ -124,11 +127,11 @@ func listenUDP(port int) (*net.UDPConn, error) {
 	return conn.(*net.UDPConn), nil
 }
 
-// answer sends a datagram to a client without a session. It fills one socket after the other.
+// answer sends a datagram to a client without a session. It uses the next socket when the buffer of one is full.
 func (p *udpPort) answer(frame []byte, to netip.AddrPort, from *datagram.Source) error {
-	for range p.strangers {
+	for range p.unauthenticated {
 		at := p.next.Load()
-		err := p.strangers[at%uint32(len(p.strangers))].Send(frame, to, from)
+		err := p.unauthenticated[at%uint32(len(p.unauthenticated))].Send(frame, to, from)
 		if !errors.Is(err, datagram.ErrCongested) {
 			return err
 		}
@@ -137,7 +140,8 @@ func (p *udpPort) answer(frame []byte, to netip.AddrPort, from *datagram.Source)
 	return datagram.ErrCongested
 }
 
-// own opens a Sender for one client. It returns the one that all clients of a reader share, and shared, where there is none for one client.
+// own opens a Sender for one client. If there are no descriptors left for it, own returns the Sender of the reader, and
+// shared.
 func (p *udpPort) own(reader int) (s *datagram.Sender, shared bool, err error) {
 	if !p.steered {
 		return p.senders[reader], true, nil
@@ -149,7 +153,7 @@ func (p *udpPort) own(reader int) (s *datagram.Sender, shared bool, err error) {
 	return s, false, err
 }
 
-// drops is the number of datagrams that the kernel dropped at the readers' sockets.
+// drops returns the number of datagrams that the kernel dropped at the sockets of the readers.
 func (p *udpPort) drops() (n uint64) {
 	for _, s := range p.senders {
 		n += s.Drops()
@@ -157,13 +161,13 @@ func (p *udpPort) drops() (n uint64) {
 	return n
 }
 
-// Close closes all sockets but those that own has opened.
+// Close closes all sockets except those that own has opened.
 func (p *udpPort) Close() (err error) {
 	for _, s := range p.senders {
 		err = errors.Join(err, s.Close())
 	}
 	if p.steered {
-		for _, s := range p.strangers {
+		for _, s := range p.unauthenticated {
 			err = errors.Join(err, s.Close())
 		}
 	}

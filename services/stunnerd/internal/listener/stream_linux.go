@@ -12,17 +12,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// unsent is how many bytes the kernel takes for a connection beyond what it has sent (TCP_NOTSENT_LOWAT). What waits in the kernel cannot be
-// dropped when newer media arrives, so little may wait there.
+// unsent is how many unsent bytes the kernel takes for a connection (TCP_NOTSENT_LOWAT). It is small because data in
+// the kernel cannot be dropped when newer media arrives.
 const unsent = 16 << 10
 
-// backlogLimit bounds the bytes of a frame that did not fit, and of the records that TLS itself sends behind it.
+// backlogLimit bounds the part of a frame for which there was no room, and the records that TLS sends by itself.
 const backlogLimit = 128 << 10
 
-var errBacklog = errors.New("the client reads nothing, and causes answers that it has to read")
+var errBacklog = errors.New("the client does not read the answers to its requests")
 
-// stream is a TCP connection. After unblock, Write never waits: it takes all the bytes, and keeps as backlog what the kernel does not take.
-// TLS writes to it too, so a record that has begun is always completed.
+// stream is a TCP connection. After unblock, Write never waits: it takes all bytes, and keeps those that the kernel
+// does not take as backlog. TLS writes to it too, so a record is never sent in part.
 type stream struct {
 	*net.TCPConn
 	socket  syscall.RawConn
@@ -32,10 +32,10 @@ type stream struct {
 	unblocked bool
 	backlog   []byte
 	flushing  bool
-	// room is what adapt has set, 0 before. It belongs to the holder of the outlet's lock.
+	// room is the bound that adapt has set, 0 for none. It is guarded by the mutex of the outlet.
 	room int
 
-	// Arguments and results of attempt. They belong to the holder of mu.
+	// Arguments and results of attempt, guarded by mu.
 	bytes []byte
 	sent  int
 	errno syscall.Errno
@@ -48,19 +48,20 @@ func newStream(conn *net.TCPConn) (*stream, error) {
 	}
 	s := &stream{TCPConn: conn, socket: socket}
 	s.attempt = s.trySend
-	// Without the option, which a sandbox may not have, more bytes wait in the kernel. That is no reason to refuse the client.
+	// Without the option, which a sandbox may not support, more bytes wait in the kernel. The client is served
+	// nevertheless.
 	_ = socket.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, unsent) })
 	return s, nil
 }
 
-// unblock makes Write return at once from now on. A handshake is written before.
+// unblock makes Write return at once from now on. It is called after the handshake.
 func (s *stream) unblock() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.unblocked = true
 }
 
-// Write is part of net.Conn.
+// Write implements net.Conn.
 func (s *stream) Write(b []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -81,7 +82,7 @@ func (s *stream) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// send sends as many bytes as there is room for.
+// send sends as many bytes as the kernel takes.
 func (s *stream) send(b []byte) (int, error) {
 	s.bytes, s.sent, s.errno = b, 0, 0
 	err := s.socket.Write(s.attempt)
@@ -92,7 +93,7 @@ func (s *stream) send(b []byte) (int, error) {
 	return s.sent, err
 }
 
-// trySend always returns true: there is nothing to wait for.
+// trySend returns true in every case, so that it is not called again when there is room.
 func (s *stream) trySend(fd uintptr) bool {
 	n, _, errno := syscall.RawSyscall6(unix.SYS_SENDTO, fd, uintptr(unsafe.Pointer(unsafe.SliceData(s.bytes))), uintptr(len(s.bytes)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
 	if s.errno = errno; errno == 0 {
@@ -101,7 +102,7 @@ func (s *stream) trySend(fd uintptr) bool {
 	return true
 }
 
-// behind tells whether there is a backlog.
+// behind reports whether there is a backlog.
 func (s *stream) behind() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,17 +110,17 @@ func (s *stream) behind() bool {
 }
 
 const (
-	// standing is by how much the round-trip time may exceed the shortest one before it shows that our own bytes fill a queue on the way.
+	// standing is by how much the round-trip time exceeds the shortest one if our own bytes fill a queue on the path.
 	standing = 2 * maxAge
-	// leastRoom and mostRoom bound the bytes that may be on their way, or wait to be, to a client whose link has a long queue.
+	// leastRoom and mostRoom bound the bytes in flight, or waiting, for a client whose link has a long queue.
 	leastRoom = 16 << 10
 	mostRoom  = 4 << 20
 )
 
-// adapt bounds the bytes on their way to a client to what its link delivers within one round trip and maxAge. TCP by itself sends until a queue on
-// the way overflows, and such a queue may hold seconds of media. The bound is the size of the send buffer, which holds what is not
-// acknowledged; it grows again when the queue is gone. adapt is called while the client is behind, every adaptPause. Where the kernel does not
-// tell, the bound stays as it is.
+// adapt bounds the bytes in flight to a client to what its link delivers in one round trip and maxAge. TCP by itself
+// sends until a queue on the path overflows, and such a queue may hold seconds of media. The bound is the size of the
+// send buffer, which holds unacknowledged data. It grows again when the queue is empty. adapt is called every
+// adaptPause while the client is behind. If the kernel does not report TCP_INFO, the bound stays.
 func (s *stream) adapt() {
 	_ = s.socket.Control(func(fd uintptr) {
 		info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
@@ -133,7 +134,7 @@ func (s *stream) adapt() {
 	})
 }
 
-// roomFor returns the room that a connection is to have, 0 for what the kernel chooses.
+// roomFor returns the bound for a connection, 0 for the default of the kernel.
 func (s *stream) roomFor(info *unix.TCPInfo) int {
 	const perSecond = uint64(time.Second / time.Microsecond)
 	queue := time.Duration(int64(info.Rtt)-int64(info.Min_rtt)) * time.Microsecond
@@ -147,7 +148,7 @@ func (s *stream) roomFor(info *unix.TCPInfo) int {
 	return s.room
 }
 
-// flush sends the backlog, and waits for room as long as the write deadline allows.
+// flush sends the backlog, and waits for room until the write deadline.
 func (s *stream) flush() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

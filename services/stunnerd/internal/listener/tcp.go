@@ -15,7 +15,7 @@ func openTCP(c config.Listener, g *gate.Gate, m *meter.Listener, o Options) (Lis
 	return openStream(c.Port, transport{}, g, m, o)
 }
 
-// openStream accepts TCP connections; what is not secured otherwise is framed as it comes.
+// openStream accepts TCP connections on a port.
 func openStream(port int, t transport, g *gate.Gate, m *meter.Listener, o Options) (Listener, error) {
 	ln, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", ":"+strconv.Itoa(port))
 	if err != nil {

@@ -16,17 +16,18 @@ func openTLS(c config.Listener, g *gate.Gate, m *meter.Listener, o Options) (Lis
 		return nil, err
 	}
 	settings := certs.settings()
-	secure := func(ctx context.Context, conn net.Conn, turns *pace) (net.Conn, error) {
-		paced := &pacedConn{Conn: conn, ctx: ctx, pace: turns}
-		secured := tls.Server(paced, settings)
+	secure := func(ctx context.Context, conn net.Conn, turns *handshakeTurns) (net.Conn, error) {
+		limited := &turnConn{Conn: conn, ctx: ctx, turns: turns}
+		secured := tls.Server(limited, settings)
 		err := secured.HandshakeContext(ctx)
-		paced.ctx = nil
+		limited.ctx = nil
 		return secured, err
 	}
 	return openStream(c.Port, transport{certs: certs, secure: secure}, g, m, o)
 }
 
-// settings are those of a listener. crypto/tls keeps the keys of its tickets with them, and renews these every day.
+// settings returns the config of a listener. crypto/tls stores the keys of session tickets in it and rotates them
+// daily, so there is one for the life of the listener.
 func (c *certificates) settings() *tls.Config {
 	return &tls.Config{
 		MinVersion:         tls.VersionTLS12,
@@ -34,8 +35,9 @@ func (c *certificates) settings() *tls.Config {
 	}
 }
 
-// offer is what one client is offered. crypto/tls chooses among the certificates by the client's server name and by what it can check. Our protocols are named only to a client that knows one of them: crypto/tls would turn away
-// one that knows others only, which RFC 7443 does not ask for.
+// offer returns the config of one handshake. crypto/tls chooses the certificate by the server name and the signature
+// algorithms of the client. ALPN protocols are offered only to a client that offers one of them. Otherwise crypto/tls
+// would refuse a client with other protocols, which RFC 7443 does not require.
 func (c *certificates) offer(hello *tls.ClientHelloInfo) *tls.Config {
 	s := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: *c.current.Load()}
 	if knowsOurs(hello.SupportedProtos) {

@@ -26,7 +26,7 @@ type udpListener struct {
 	forget  func()
 }
 
-// udpSocket is one socket that receives, and its reader.
+// udpSocket is one receiving socket and its reader.
 type udpSocket struct {
 	conn  *net.UDPConn
 	port  *udpPort
@@ -34,10 +34,11 @@ type udpSocket struct {
 	gate  *gate.Gate
 	drops *meter.Meter
 	meter *meter.Listener
-	// relays remembers the relay of each client that sends media. Only the reader touches it, so a packet takes no lock.
+	// relays caches the relay of each client that sends ChannelData. Only the reader uses it, so a packet needs no
+	// lock.
 	relays map[netip.AddrPort]*relay.Relay
 	task   watch.Task
-	// current is the client whose datagram the reader handles.
+	// current is the client of the datagram in progress.
 	current udpClient
 }
 
@@ -57,13 +58,13 @@ func openUDP(c config.Listener, g *gate.Gate, m *meter.Listener, o Options) (Lis
 	return l, nil
 }
 
-// Update has nothing to do: all that a UDP listener has is its port.
+// Update does nothing: a UDP listener has no certificates.
 func (l *udpListener) Update(config.Listener) error { return nil }
 
-// Yield is not possible: the sockets are those of all clients.
+// Yield reports false, because the sockets serve all clients.
 func (l *udpListener) Yield() bool { return false }
 
-// Tasks are the readers.
+// Tasks returns the readers.
 func (l *udpListener) Tasks() (tasks []*watch.Task) {
 	for _, s := range l.sockets {
 		tasks = append(tasks, &s.task)
@@ -85,14 +86,14 @@ func (l *udpListener) Close() error {
 // read reads until the socket is closed. A panic ends the session of the client whose datagram caused it.
 func (s *udpSocket) read() {
 	for !s.readUntilPanic() {
-		s.hangup()
+		s.endSession()
 		if s.task.Working() {
 			s.task.End()
 		}
 	}
 }
 
-func (s *udpSocket) hangup() {
+func (s *udpSocket) endSession() {
 	defer s.drops.Survive("end session after a panic")
 	s.gate.Disconnected(&s.current)
 }
@@ -142,7 +143,8 @@ func (s *udpSocket) drop(client netip.AddrPort, why meter.Reason) {
 	s.drops.DropNote(why, meter.Note{Listener: s.meter.Name, Client: client})
 }
 
-// lookup asks the gate for a client's relay, and keeps what is remembered within a multiple of what is live.
+// lookup gets the relay of a client from the gate and caches it. It removes closed relays if the cache is large in
+// comparison with the sessions of the listener.
 func (s *udpSocket) lookup(client netip.AddrPort) *relay.Relay {
 	delete(s.relays, client)
 	r := s.gate.Relay(client)
@@ -160,18 +162,18 @@ func (s *udpSocket) lookup(client netip.AddrPort) *relay.Relay {
 	return r
 }
 
-// udpClient is the way back to a client over UDP.
+// udpClient is a session.Client over UDP.
 type udpClient struct {
 	socket *udpSocket
 	addr   netip.AddrPort
-	// from makes the answer leave from the address that was asked.
+	// from is the address to which the client has sent, as the source of answers.
 	from datagram.Source
-	// own sends to this client while it has a session, and to no other unless it is shared.
+	// own sends to this client while it has a session. It is shared with other clients if shared is set.
 	own    atomic.Pointer[datagram.Sender]
 	shared bool
 }
 
-// Send is part of session.Client.
+// Send implements session.Client.
 func (c *udpClient) Send(frame []byte) error {
 	own := c.own.Load()
 	if own == nil {
@@ -202,7 +204,7 @@ func (s *udpSocket) ownOf(client netip.AddrPort) *datagram.Sender {
 	return nil
 }
 
-// Admitted is part of session.Client: it opens a Sender for the session.
+// Admitted implements session.Client. It opens a Sender for the session.
 func (c *udpClient) Admitted() error {
 	own, shared, err := c.socket.port.own(c.socket.index)
 	if err != nil {
@@ -213,15 +215,15 @@ func (c *udpClient) Admitted() error {
 	return nil
 }
 
-// Released is part of session.Client.
+// Released implements session.Client.
 func (c *udpClient) Released() {
 	if own := c.own.Swap(nil); own != nil && !c.shared {
 		_ = own.Close()
 	}
 }
 
-// Addr is part of session.Client.
+// Addr implements session.Client.
 func (c *udpClient) Addr() netip.AddrPort { return c.addr }
 
-// Connected is part of session.Client.
+// Connected implements session.Client.
 func (c *udpClient) Connected() bool { return false }

@@ -75,7 +75,7 @@ func (m *Meter) Listener(name string) *Listener {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	l := entry(m.listeners, name)
-	if l.Name == "" { // it is new, and nobody else has it yet
+	if l.Name == "" { // a new one
 		l.Name = name
 	}
 	return l

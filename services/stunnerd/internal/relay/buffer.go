@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// Buffer holds what a relay socket has received: one datagram of any size, or word that one did not arrive. It has room for a ChannelData
-// header before the payload and for padding behind it, so that a frame is made without a copy.
+// Buffer holds one received datagram of any size, or an ICMP message. There is room for a ChannelData header before the
+// payload and for padding behind it, so that a frame is made without a copy.
 type Buffer struct {
 	bytes [headerSize + maxDatagram + 3]byte
 	n     int
@@ -18,17 +18,17 @@ type Buffer struct {
 // maxDatagram is the longest UDP payload.
 const maxDatagram = 65535
 
-// ICMP says why a datagram to a peer did not arrive. The zero ICMP says nothing.
+// ICMP is the ICMP message about a datagram to a peer that was not delivered. The zero ICMP stands for none.
 type ICMP struct {
 	Type, Code uint8
-	// Data is what RFC 8656 §18.13 calls error data: the MTU of the next hop, where the type tells of one.
+	// Data is the error data of RFC 8656 §18.13: the MTU of the next hop for the types that have one.
 	Data uint32
 }
 
-// buffers are shared by all relays: a relay that waits for a datagram holds none, so that an idle allocation costs no buffer.
+// buffers are shared by all relays. A relay that waits for a datagram has none.
 var buffers = sync.Pool{New: func() any { return new(Buffer) }}
 
-// NewBuffer returns a buffer with a datagram of a peer in it, the way a Socket other than the kernel's delivers one.
+// NewBuffer returns a buffer with a datagram of a peer, for implementations of Socket.
 func NewBuffer(payload []byte, peer netip.AddrPort) *Buffer {
 	b := newBuffer()
 	b.n, b.peer = copy(b.bytes[headerSize:headerSize+maxDatagram], payload), peer
@@ -45,7 +45,7 @@ func (b *Buffer) release() { buffers.Put(b) }
 
 func (b *Buffer) payload() []byte { return b.bytes[headerSize : headerSize+b.n] }
 
-// channelData returns the ChannelData frame around the payload.
+// channelData returns the payload as a ChannelData frame.
 func (b *Buffer) channelData(number uint16, pad bool) []byte {
 	binary.BigEndian.PutUint16(b.bytes[0:], number)
 	binary.BigEndian.PutUint16(b.bytes[2:], uint16(b.n))

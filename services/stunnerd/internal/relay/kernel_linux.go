@@ -15,17 +15,17 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
 )
 
-// Kernel is the network of this host.
+// Kernel is the Network of this host.
 type Kernel struct {
-	// ICMP has its sockets hear of datagrams that did not arrive (RFC 8656 §11.5).
+	// ICMP makes sockets receive ICMP messages (RFC 8656 §11.5).
 	ICMP bool
-	// Local tells whether an address is one of this host. Without it none is.
+	// Local reports whether an address is assigned to this host. If it is nil, none is.
 	Local func(netip.Addr) bool
-	// Ports are those that sockets may have; nil leaves the choice to the kernel.
+	// Ports are the ports for sockets. If it is nil, the kernel chooses.
 	Ports *Ports
 }
 
-// Open is part of Network.
+// Open implements Network.
 func (k Kernel) Open(advertised netip.Addr, port uint16) (Socket, error) {
 	if err := Room(); err != nil {
 		return nil, fmt.Errorf("open relay socket: %w", err)
@@ -46,7 +46,7 @@ func (k Kernel) Open(advertised netip.Addr, port uint16) (Socket, error) {
 	return s, nil
 }
 
-// orNone keeps a nil pointer from becoming a Socket that is not nil.
+// orNone makes a nil *kernelSocket a nil Socket.
 func orNone(s *kernelSocket, err error) (Socket, error) {
 	if err != nil {
 		return nil, err
@@ -54,7 +54,7 @@ func orNone(s *kernelSocket, err error) (Socket, error) {
 	return s, nil
 }
 
-// openEven is part of evenOpener.
+// openEven implements evenOpener.
 func (k Kernel) openEven(advertised netip.Addr, next bool) (even, odd Socket, err error) {
 	if k.Ports == nil {
 		return tryEven(k, advertised, next)
@@ -65,18 +65,18 @@ func (k Kernel) openEven(advertised netip.Addr, next bool) (even, odd Socket, er
 	return k.Ports.openEven(k, advertised, next)
 }
 
-// open opens a socket on a port, or on one that the kernel chooses when that is 0.
+// open opens a socket on a port. The kernel chooses for port 0.
 func (k Kernel) open(advertised netip.Addr, port uint16) (*kernelSocket, error) {
 	network, level, option := "udp4", unix.IPPROTO_IP, unix.IP_RECVERR
 	if advertised.Is6() {
 		network, level, option = "udp6", unix.IPPROTO_IPV6, unix.IPV6_RECVERR
 	}
 	at := net.UDPAddr{Port: int(port)}
-	if k.speaksFrom(advertised) {
+	if k.bindsTo(advertised) {
 		at.IP = advertised.AsSlice()
 	}
 	conn, err := net.ListenUDP(network, &at)
-	if errors.Is(err, unix.EADDRNOTAVAIL) && at.IP != nil { // the host has just lost the address
+	if errors.Is(err, unix.EADDRNOTAVAIL) && at.IP != nil { // the address was removed meanwhile
 		at.IP = nil
 		conn, err = net.ListenUDP(network, &at)
 	}
@@ -90,27 +90,27 @@ func (k Kernel) open(advertised netip.Addr, port uint16) (*kernelSocket, error) 
 	return s, nil
 }
 
-// speaksFrom tells whether sockets are bound to the address that clients are told, so that peers see it (RFC 8656 §11). An address that is
-// not of this host, such as that of a NAT, cannot be bound. 127.0.0.1 and ::1 need not be: loopback peers see them anyway, and a socket that
-// is bound to them reaches no container of this host.
-func (k Kernel) speaksFrom(advertised netip.Addr) bool {
+// bindsTo reports whether sockets are bound to an advertised address, so that peers see it (RFC 8656 §11). An address
+// that is not assigned to this host, such as that of a NAT, cannot be bound. 127.0.0.1 and ::1 are not bound: loopback
+// peers see them anyway, and a socket that is bound to them reaches no container of this host.
+func (k Kernel) bindsTo(advertised netip.Addr) bool {
 	return k.Local != nil && advertised != loopback4 && advertised != netip.IPv6Loopback() && k.Local(advertised)
 }
 
 var loopback4 = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 
-// kernelSocket is a UDP socket. It differs from net.UDPConn in three ways: it takes a buffer only once there is something to read, it never
-// waits when it sends, and it can report ICMP messages.
+// kernelSocket is a UDP socket. In contrast to net.UDPConn, it takes a buffer only when there is something to read, it
+// never waits when it sends, and it can report ICMP messages.
 type kernelSocket struct {
 	*datagram.Sender
 	conn    *net.UDPConn
 	raw     syscall.RawConn
 	attempt func(fd uintptr) bool
-	// closed is called, once, when the socket is closed; nil where nobody needs to know.
+	// closed is called once when the socket is closed. It may be nil.
 	closed  func()
 	closing sync.Once
 
-	// What attempt has read; it belongs to the goroutine that receives.
+	// Results of attempt. Only the goroutine that receives uses them.
 	got     *Buffer
 	errno   syscall.Errno
 	from    unix.RawSockaddrAny
@@ -140,13 +140,14 @@ func (k Kernel) socket(conn *net.UDPConn, level, option int) (*kernelSocket, err
 	return s, nil
 }
 
-// Port is part of Socket.
+// Port implements Socket.
 func (s *kernelSocket) Port() uint16 { return s.conn.LocalAddr().(*net.UDPAddr).AddrPort().Port() }
 
-// maxErrors bounds the ICMP errors that one send takes from the socket. A peer may cause more of them than there is time for.
+// maxErrors bounds the ICMP errors that one Send takes from the socket. A peer may cause them faster than they can be
+// read.
 const maxErrors = 32
 
-// Close is part of Socket.
+// Close implements Socket.
 func (s *kernelSocket) Close() error {
 	err := s.Sender.Close()
 	if s.closed != nil {
@@ -155,8 +156,8 @@ func (s *kernelSocket) Close() error {
 	return err
 }
 
-// Send is part of Socket. In place of sending a datagram the kernel reports the ICMP error of an earlier one, to any peer. Then the datagram is sent
-// again.
+// Send implements Socket. If an ICMP error for an earlier datagram is pending, for any peer, the kernel returns it and
+// does not send. Then Send removes the pending errors and sends again.
 func (s *kernelSocket) Send(payload []byte, peer netip.AddrPort) error {
 	err := s.Sender.Send(payload, peer, nil)
 	if !isPending(err) {
@@ -171,7 +172,7 @@ func (s *kernelSocket) Send(payload []byte, peer netip.AddrPort) error {
 	return s.Sender.Send(payload, peer, nil)
 }
 
-// isPending tells the errors that ICMP leaves on a socket.
+// isPending reports whether an error may be a pending ICMP error.
 func isPending(err error) bool {
 	switch err {
 	case unix.ECONNREFUSED, unix.EHOSTUNREACH, unix.ENETUNREACH, unix.ENOPROTOOPT, unix.EACCES, unix.EPROTO, unix.EMSGSIZE:
@@ -180,7 +181,7 @@ func isPending(err error) bool {
 	return false
 }
 
-// Receive is part of Socket.
+// Receive implements Socket.
 func (s *kernelSocket) Receive() (*Buffer, error) {
 	if err := s.raw.Read(s.attempt); err != nil {
 		return nil, err
@@ -194,7 +195,7 @@ func (s *kernelSocket) Receive() (*Buffer, error) {
 	return got, nil
 }
 
-// tryReceive reads without waiting and reports whether there was something to read, an error included.
+// tryReceive reads without waiting. It reports false if there was nothing to read.
 func (s *kernelSocket) tryReceive(fd uintptr) bool {
 	b := newBuffer()
 	for {
@@ -229,11 +230,11 @@ func (s *kernelSocket) peer() netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom16(sa.Addr).Unmap(), port(&sa.Port))
 }
 
-// port reads a port in network byte order.
+// port returns a port that is stored in network byte order.
 func port(p *uint16) uint16 { return binary.BigEndian.Uint16((*[2]byte)(unsafe.Pointer(p))[:]) }
 
-// nextICMP takes one message from a socket's error queue, as long as there is one: what came back, and for which peer; no peer when it
-// was not ICMP.
+// nextICMP takes one message from the error queue of a socket. peer is invalid if it was not ICMP. more is false if the
+// queue was empty.
 func nextICMP(fd int) (why ICMP, peer netip.AddrPort, more bool) {
 	var control [256]byte
 	_, n, _, to, err := unix.Recvmsg(fd, nil, control[:], unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT)

@@ -13,29 +13,30 @@ import (
 )
 
 const (
-	// restTime is how long a port rests after its socket was closed. What peers of the former client still send must not reach the next one.
+	// restTime is how long a port stays unused after its socket was closed, so that late datagrams of peers do not
+	// reach the next client.
 	restTime = time.Second
-	// portTries is how many ports that other processes hold are tried for one allocation, so that a full node costs no client much time.
+	// portTries bounds the ports that are tried for one allocation if other processes use ports of the range.
 	portTries = 256
 )
 
-// ErrNoPort says that no relay port of the range is free.
+// ErrNoPort is the error if no relay port of the range is free.
 var ErrNoPort = errors.New("no relay port of the range is free: widen --relay-ports")
 
-// Ports hands out the relay ports of a range, each to one socket of a family at a time, in random order.
+// Ports assigns the relay ports of a range in random order. A port has at most one socket of each family.
 type Ports struct {
 	ports    config.PortRange
 	mu       sync.Mutex
 	families map[bool]*pool // by whether it is IPv4
 }
 
-// pool is what is left of the ports for one family.
+// pool is the ports of one family.
 type pool struct {
 	first uint16
 	free  []uint16
-	// at is the index in free of each port of the range, -1 for one that is not free.
+	// at is the index in free of each port of the range, -1 for a port that is not free.
 	at []int32
-	// resting holds the ports that are not free yet, those first that are free first.
+	// resting holds the ports whose sockets were closed less than restTime ago, the earliest first.
 	resting []resting
 }
 
@@ -44,7 +45,7 @@ type resting struct {
 	until time.Time
 }
 
-// NewPorts returns the ports of a range, all of them free.
+// NewPorts returns the ports of a range. All of them are free.
 func NewPorts(ports config.PortRange) *Ports {
 	p := &Ports{ports: ports, families: map[bool]*pool{}}
 	for _, is4 := range []bool{true, false} {
@@ -57,7 +58,7 @@ func NewPorts(ports config.PortRange) *Ports {
 	return p
 }
 
-// Len is the number of ports, for each address family.
+// Len returns the number of ports for each address family.
 func (p *Ports) Len() int { return p.ports.Len() }
 
 // open opens a socket on a random free port.
@@ -74,7 +75,7 @@ func (p *Ports) open(k Kernel, advertised netip.Addr) (Socket, error) {
 	return nil, ErrNoPort
 }
 
-// openAt opens a socket on one port.
+// openAt opens a socket on a port.
 func (p *Ports) openAt(k Kernel, advertised netip.Addr, port uint16) (Socket, error) {
 	if !p.takeAt(advertised, port) {
 		return nil, fmt.Errorf("relay port %d is not free", port)
@@ -82,7 +83,7 @@ func (p *Ports) openAt(k Kernel, advertised netip.Addr, port uint16) (Socket, er
 	return p.bind(k, advertised, port)
 }
 
-// openEven opens a socket on a random free even port, and with next one on the port above.
+// openEven opens a socket on a random free even port, and with next another one on the port above.
 func (p *Ports) openEven(k Kernel, advertised netip.Addr, next bool) (even, odd Socket, err error) {
 	for range portTries {
 		port, ok := p.takeEven(advertised, next)
@@ -104,7 +105,7 @@ func (p *Ports) openEven(k Kernel, advertised netip.Addr, next bool) (even, odd 
 	return nil, nil, ErrNoPort
 }
 
-// bind opens a socket on a port that was taken, and gives the port back when the socket is closed or cannot be had.
+// bind opens a socket on a taken port. The port is returned when the socket is closed, or if it cannot be opened.
 func (p *Ports) bind(k Kernel, advertised netip.Addr, port uint16) (Socket, error) {
 	s, err := k.open(advertised, port)
 	if err != nil {
@@ -115,7 +116,7 @@ func (p *Ports) bind(k Kernel, advertised netip.Addr, port uint16) (Socket, erro
 	return s, nil
 }
 
-// of returns the pool of an address.
+// of returns the pool of the family of an address.
 func (p *Ports) of(advertised netip.Addr) *pool {
 	f := p.families[advertised.Is4()]
 	f.wake(time.Now())
@@ -167,7 +168,7 @@ func (p *Ports) takeEven(advertised netip.Addr, next bool) (port uint16, ok bool
 	return 0, false
 }
 
-// rest keeps a port from being used for restTime.
+// rest returns a port. It is free after restTime.
 func (p *Ports) rest(advertised netip.Addr, port uint16) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -175,7 +176,7 @@ func (p *Ports) rest(advertised netip.Addr, port uint16) {
 	f.resting = append(f.resting, resting{port, time.Now().Add(restTime)})
 }
 
-// wake makes the ports free that have rested.
+// wake frees the ports whose restTime is over.
 func (f *pool) wake(now time.Time) {
 	for len(f.resting) > 0 && !now.Before(f.resting[0].until) {
 		f.put(f.resting[0].port)
@@ -193,7 +194,7 @@ func (f *pool) put(port uint16) {
 	f.free = append(f.free, port)
 }
 
-// remove takes a free port out; the last one gets its place.
+// remove removes a port from free. The last free port gets its index.
 func (f *pool) remove(port uint16) {
 	i, last := f.at[port-f.first], len(f.free)-1
 	moved := f.free[last]

@@ -15,22 +15,22 @@ import (
 type Token [8]byte
 
 const (
-	// reservationTime is how long a reserved port is held (RFC 8656 §7.2).
+	// reservationTime is how long a port stays reserved (RFC 8656 §7.2).
 	reservationTime = 30 * time.Second
-	// maxReservations bounds the ports that are held for nobody.
+	// maxReservations bounds the reserved ports of the process.
 	maxReservations = 256
 )
 
-// Reserved is a socket that waits for its client, with the address that the client will be told: the one of the port below.
+// Reserved is a reserved socket, with the address that clients get: that of the socket on the port below.
 type Reserved struct {
 	Socket
 	Advertised netip.Addr
-	// User is the user id that may use the port, and Place what it counts as.
+	// User is the user ID that may use the port. Place is its place in the session table.
 	User  string
 	Place *session.Place
 }
 
-// close closes the socket and gives the place back.
+// close closes the socket and releases the place.
 func (s Reserved) close() error {
 	if s.Place != nil {
 		s.Place.Release()
@@ -38,8 +38,7 @@ func (s Reserved) close() error {
 	return s.Socket.Close()
 }
 
-// Reservations holds the second port of a pair until its client comes for it. The zero Reservations is not usable: call
-// NewReservations.
+// Reservations holds reserved ports until their tokens are used. Use NewReservations.
 type Reservations struct {
 	mu   sync.Mutex
 	held map[Token]*reservation
@@ -53,7 +52,7 @@ type reservation struct {
 // NewReservations returns an empty set.
 func NewReservations() *Reservations { return &Reservations{held: map[Token]*reservation{}} }
 
-// Hold keeps a socket and returns the token that gets it. It closes the socket, and gives its place back, when there are too many already.
+// Hold reserves a socket and returns its token. After an error the socket is closed and its place released.
 func (r *Reservations) Hold(s Reserved) (Token, error) {
 	var token Token
 	if _, err := rand.Read(token[:]); err != nil {
@@ -70,7 +69,7 @@ func (r *Reservations) Hold(s Reserved) (Token, error) {
 	return token, nil
 }
 
-// Take hands out what a token stands for, once, to the user that it was made for.
+// Take returns the socket of a token, once, and only to its user.
 func (r *Reservations) Take(token Token, user string) (s Reserved, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -82,7 +81,7 @@ func (r *Reservations) Take(token Token, user string) (s Reserved, ok bool) {
 	return held.Reserved, true
 }
 
-// Drop closes the socket that is held for a token, if it is still there.
+// Drop closes the socket of a token, if it is still reserved.
 func (r *Reservations) Drop(token Token) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -94,13 +93,13 @@ func (r *Reservations) Drop(token Token) error {
 	return held.close()
 }
 
-// forget needs the lock.
+// forget removes a reservation. The caller holds mu.
 func (r *Reservations) forget(token Token, held *reservation) {
 	delete(r.held, token)
 	held.expiry.Stop()
 }
 
-// Close closes what is held.
+// Close closes all reserved sockets.
 func (r *Reservations) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -8,13 +8,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reserved are the descriptors that clients never get: probes, metrics and the source of the config need some, most of all when clients want too many.
+// reserved are the descriptors that clients do not get: probes, metrics and the source of the config need some.
 const reserved = 32
 
-// ErrNoRoom says that the descriptors that are left are not for clients.
+// ErrNoRoom is the error if the free descriptors are not for clients.
 var ErrNoRoom = errors.New("the process has no more descriptors for clients: raise its limit (ulimit -n)")
 
-// Descriptors is how many descriptors the process may have.
+// Descriptors returns the limit of descriptors of the process.
 func Descriptors() int {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
@@ -23,8 +23,8 @@ func Descriptors() int {
 	return int(min(limit.Cur, math.MaxInt32))
 }
 
-// Room returns ErrNoRoom when clients may not have another descriptor. The kernel gives out the lowest number that is free, so a new one tells
-// how many are taken.
+// Room returns ErrNoRoom if no descriptor is left for clients. The kernel assigns the lowest free number, so the number
+// of a new descriptor tells how many are in use.
 func Room() error {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {

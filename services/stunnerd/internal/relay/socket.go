@@ -5,16 +5,17 @@ import (
 	"net/netip"
 )
 
-// Socket is where an allocation meets its peers. The kernel's is what a dataplane runs on; another one is needed where time is virtual,
-// because a goroutine that waits in the kernel keeps the clock of testing/synctest from advancing.
+// Socket is a UDP socket for peers. There is another implementation than that of the kernel for tests in virtual time,
+// because a goroutine that waits in the kernel stops the clock of testing/synctest.
 type Socket interface {
-	// Port is the port that peers send to.
+	// Port returns the local port.
 	Port() uint16
-	// Receive waits for a datagram, or for word that one did not arrive. The caller owns the buffer.
+	// Receive waits for a datagram or an ICMP message. The caller owns the buffer.
 	Receive() (*Buffer, error)
-	// Send sends one datagram, whole or not at all, and never waits: the error is datagram.ErrCongested when there is no room for it.
+	// Send sends one datagram, whole or not at all, and never waits. The error is datagram.ErrCongested if there is no
+	// room for it.
 	Send(payload []byte, peer netip.AddrPort) error
-	// Drops is the number of datagrams that were lost because nobody received them in time. It is 0 after Close.
+	// Drops returns the number of datagrams that were lost because they were not received in time. It is 0 after Close.
 	Drops() uint64
 	// Close makes Receive return net.ErrClosed.
 	Close() error
@@ -22,17 +23,17 @@ type Socket interface {
 
 // Network opens relay sockets.
 type Network interface {
-	// Open opens a socket for an address that clients are told, on a port, or on a random free one when that is 0. Peers see the address,
-	// unless it is not one of this host.
+	// Open opens a socket for an advertised address, on a port, or on a random free one for port 0. Peers see the
+	// advertised address if it is assigned to this host.
 	Open(advertised netip.Addr, port uint16) (Socket, error)
 }
 
-// evenOpener is a Network that can look for an even port itself.
+// evenOpener is a Network with its own search for even ports.
 type evenOpener interface {
 	openEven(advertised netip.Addr, next bool) (even, odd Socket, err error)
 }
 
-// OpenEven opens a relay socket on an even port; with next it opens one on the port above too (RFC 8656 §7.2).
+// OpenEven opens a relay socket on an even port, and with next another one on the port above (RFC 8656 §7.2).
 func OpenEven(n Network, advertised netip.Addr, next bool) (even, odd Socket, err error) {
 	if o, ok := n.(evenOpener); ok {
 		return o.openEven(advertised, next)
@@ -61,5 +62,5 @@ func tryEven(n Network, advertised netip.Addr, next bool) (even, odd Socket, err
 	return nil, nil, errors.New("open relay socket: found no even port")
 }
 
-// evenTries makes it all but certain that a free pair is found: half of all ports are even.
+// evenTries bounds the search. Half of all ports are even, so it fails practically never.
 const evenTries = 64

@@ -1,5 +1,5 @@
-// Package relaytest is a network for relays in memory, as httptest is a server: nothing waits in the kernel, so the clock of
-// testing/synctest goes on while relays wait for their peers.
+// Package relaytest is a relay.Network in memory. No goroutine waits in the kernel, so the clock of testing/synctest
+// advances while relays wait for datagrams.
 package relaytest
 
 import (
@@ -12,19 +12,19 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
 )
 
-// firstPort is where ports are given out from, one after the other: an even one, then an odd one.
+// firstPort is the first port. Ports are assigned in sequence: an even one, then an odd one.
 const firstPort = 49152
 
-// backlog is how many datagrams wait at a relay that does not read, before the next ones are lost.
+// backlog is how many datagrams wait at a relay that does not read. Further ones are dropped.
 const backlog = 256
 
-// Datagram is what a relay has sent.
+// Datagram is a datagram that a relay has sent.
 type Datagram struct {
 	From, To netip.AddrPort
 	Payload  string
 }
 
-// Network is a relay.Network. Its zero value is ready to use.
+// Network implements relay.Network. The zero Network is ready to use.
 type Network struct {
 	mu      sync.Mutex
 	opened  uint16
@@ -32,7 +32,7 @@ type Network struct {
 	sent    []Datagram
 }
 
-// Open is part of relay.Network. The address is the one that the socket has to peers.
+// Open implements relay.Network. The socket has the advertised address.
 func (n *Network) Open(addr netip.Addr, port uint16) (relay.Socket, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -61,14 +61,14 @@ func (n *Network) free(addr netip.Addr) netip.AddrPort {
 	}
 }
 
-// Len is the number of sockets that are open.
+// Len returns the number of open sockets.
 func (n *Network) Len() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return len(n.sockets)
 }
 
-// Sent returns what relays have sent to anybody since it was called last, and was not taken by a Peer.
+// Sent returns the datagrams that relays have sent since the last call, without those that Got of a Peer has returned.
 func (n *Network) Sent() []Datagram {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -80,16 +80,16 @@ func (n *Network) Sent() []Datagram {
 // Peer returns the peer at an address.
 func (n *Network) Peer(addr netip.AddrPort) Peer { return Peer{n, addr} }
 
-// Peer is somebody to whom relays send.
+// Peer is a peer of relays.
 type Peer struct {
 	network *Network
 	addr    netip.AddrPort
 }
 
-// Addr is the peer's transport address.
+// Addr returns the transport address of the peer.
 func (p Peer) Addr() netip.AddrPort { return p.addr }
 
-// Send sends a datagram to a relay; it is lost when nobody is there.
+// Send sends a datagram to a relay. It is dropped if there is no relay at the address.
 func (p Peer) Send(to netip.AddrPort, payload string) {
 	p.network.mu.Lock()
 	s := p.network.sockets[to]
@@ -103,7 +103,7 @@ func (p Peer) Send(to netip.AddrPort, payload string) {
 	}
 }
 
-// Got returns what the peer was sent since it was asked last.
+// Got returns the datagrams to the peer since the last call.
 func (p Peer) Got() (got []Datagram) {
 	p.network.mu.Lock()
 	defer p.network.mu.Unlock()
@@ -116,7 +116,7 @@ func (p Peer) Got() (got []Datagram) {
 	return got
 }
 
-// socket is a relay.Socket.
+// socket implements relay.Socket.
 type socket struct {
 	network *Network
 	addr    netip.AddrPort

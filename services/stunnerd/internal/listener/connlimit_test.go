@@ -26,10 +26,10 @@ func TestCrowdMakesRoomForTheLatest(t *testing.T) {
 		"private sources beyond all":     {[]string{"10.0.0.1", "10.0.0.1", "10.0.0.1", "10.0.0.1", "10.0.0.1"}, []int{0}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := newCrowd(4, 2)
+			c := newConnLimiter(4, 2)
 			var gone []int
 			for i, addr := range tc.come {
-				c.place(netip.MustParseAddr(addr), func() { gone = append(gone, i) }).enter()
+				c.slot(netip.MustParseAddr(addr), func() { gone = append(gone, i) }).enter()
 			}
 			if !slices.Equal(gone, tc.gone) {
 				t.Errorf("gone: %v, want %v", gone, tc.gone)
@@ -45,7 +45,7 @@ func TestCrowdMakesRoomForTheLatest(t *testing.T) {
 func TestLimitsFollowTheCapacity(t *testing.T) {
 	for capacity, want := range map[int][2]int{0: {1024, 4096}, 100_000: {1024, 4096}, 3000: {1024, 1500}, 500: {250, 250}, 1: {1, 1}} {
 		l := NewLimits(capacity)
-		if got := [2]int{l.handshakes.most, l.strangers.most}; got != want {
+		if got := [2]int{l.handshakes.most, l.unauthenticated.most}; got != want {
 			t.Errorf("capacity %d: %v, want %v", capacity, got, want)
 		}
 	}
@@ -53,10 +53,10 @@ func TestLimitsFollowTheCapacity(t *testing.T) {
 
 // Who has a session stands outside, comes back as the latest, and after the end of the connection not at all.
 func TestCrowdForgetsWhoLeaves(t *testing.T) {
-	c := newCrowd(2, 2)
+	c := newConnLimiter(2, 2)
 	var gone []string
-	come := func(name string) *place {
-		p := c.place(netip.MustParseAddr("192.0.2.1"), func() { gone = append(gone, name) })
+	come := func(name string) *slot {
+		p := c.slot(netip.MustParseAddr("192.0.2.1"), func() { gone = append(gone, name) })
 		p.enter()
 		return p
 	}

@@ -11,15 +11,15 @@ import (
 )
 
 // paced is a handshake of an address.
-func (p *pacer) paced(addr string) *pace {
-	return &pace{pacer: p, place: newCrowd(4096, 4096).place(netip.MustParseAddr(addr), func() {})}
+func (p *handshakeLimiter) turnsOf(addr string) *handshakeTurns {
+	return &handshakeTurns{limiter: p, slot: newConnLimiter(4096, 4096).slot(netip.MustParseAddr(addr), func() {})}
 }
 
 // T-14: handshakes compute on a fourth of the cores, however many want to.
 func TestHandshakesComputeOnAFourthOfTheCores(t *testing.T) {
 	for _, cores := range []int{1, 2, 3, 4, 8, 64} {
 		synctest.Test(t, func(t *testing.T) {
-			p := newPacer(cores)
+			p := newHandshakeLimiter(cores)
 			const lasting, turn = 10 * time.Second, time.Millisecond
 			var computed time.Duration
 			var mu sync.Mutex
@@ -28,10 +28,10 @@ func TestHandshakesComputeOnAFourthOfTheCores(t *testing.T) {
 			var all sync.WaitGroup
 			for i := range 100 {
 				all.Go(func() {
-					h := p.paced(fmt.Sprint("192.0.2.", i))
-					for h.compute(stop) {
+					h := p.turnsOf(fmt.Sprint("192.0.2.", i))
+					for h.acquire(stop) {
 						time.Sleep(turn)
-						h.rest()
+						h.release()
 						select {
 						case <-stop:
 							return
@@ -58,24 +58,24 @@ func TestHandshakesComputeOnAFourthOfTheCores(t *testing.T) {
 // T-14: sources get their turns one after the other, and one that floods waits for itself.
 func TestSourcesTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p, stop := newPacer(4), make(chan struct{})
-		first := p.paced("192.0.2.9")
-		first.compute(stop)
+		p, stop := newHandshakeLimiter(4), make(chan struct{})
+		first := p.turnsOf("192.0.2.9")
+		first.acquire(stop)
 		var order []string
 		var mu sync.Mutex
 		for _, addr := range []string{"198.51.100.1", "198.51.100.1", "198.51.100.1", "198.51.100.1", "192.0.2.1", "10.0.0.1", "192.0.2.1", "192.0.2.2"} {
 			go func() {
-				h := p.paced(addr)
-				if h.compute(stop) {
+				h := p.turnsOf(addr)
+				if h.acquire(stop) {
 					mu.Lock()
 					order = append(order, addr)
 					mu.Unlock()
-					h.end()
+					h.finish()
 				}
 			}()
 			synctest.Wait()
 		}
-		first.end()
+		first.finish()
 		synctest.Wait()
 		want := []string{"198.51.100.1", "192.0.2.1", "10.0.0.1", "192.0.2.2", "198.51.100.1", "192.0.2.1", "198.51.100.1", "198.51.100.1"}
 		if !slices.Equal(order, want) {
@@ -90,14 +90,14 @@ func TestSourcesTakeTurns(t *testing.T) {
 // T-14: so many handshakes wait and no more; those of a flood are refused, and not those of others.
 func TestWaitingHandshakesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p, stop := newPacer(4), make(chan struct{})
-		p.paced("192.0.2.9").compute(stop)
+		p, stop := newHandshakeLimiter(4), make(chan struct{})
+		p.turnsOf("192.0.2.9").acquire(stop)
 		var mu sync.Mutex
 		waiting := func(addr string, times int) int {
 			refused := 0
 			for range times {
 				go func() {
-					if !p.paced(addr).compute(stop) {
+					if !p.turnsOf(addr).acquire(stop) {
 						mu.Lock()
 						refused++
 						mu.Unlock()

@@ -1,0 +1,143 @@
+package listener
+
+import (
+	"container/list"
+	"net/netip"
+	"runtime"
+	"sync"
+
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/limit"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
+)
+
+// Limits bounds the connections and handshakes of clients without a session. All listeners of a process share them.
+type Limits struct {
+	handshakes, unauthenticated *connLimiter
+	turns                       *handshakeLimiter
+}
+
+// NewLimits returns unused limits. capacity is the number of allocations of the process, 0 for any number. Clients
+// without a session may take half of it.
+func NewLimits(capacity int) *Limits {
+	most := func(n int) int {
+		if capacity > 0 {
+			n = min(n, max(capacity/2, 1))
+		}
+		return n
+	}
+	return &Limits{
+		handshakes:      newConnLimiter(most(1024), 64),  // TLS and DTLS handshakes in progress
+		unauthenticated: newConnLimiter(most(4096), 256), // connections without a session
+		turns:           newHandshakeLimiter(runtime.GOMAXPROCS(0)),
+	}
+}
+
+// connLimiter bounds the number of connections in one state, in total and of each source. A new connection is always
+// admitted. If there is no free slot, the oldest connection of the same source, or of a source with many slots, is
+// evicted. So a client that authenticates quickly is served, however many others are silent.
+type connLimiter struct {
+	most, each int
+
+	mu      sync.Mutex
+	all     *list.List // of *place, oldest first
+	sources map[netip.Prefix]*list.List
+}
+
+// slot is the slot of one connection in a connLimiter.
+type slot struct {
+	limiter *connLimiter
+	source  netip.Prefix
+	each    int
+	evict   func()
+	// all and same are the elements in the lists of all slots and of those of the source; nil while the slot is not
+	// taken.
+	all, same *list.Element
+	left      bool
+}
+
+func newConnLimiter(most, each int) *connLimiter {
+	return &connLimiter{most: most, each: each, all: list.New(), sources: map[netip.Prefix]*list.List{}}
+}
+
+// slot returns a slot that is not taken yet. evict is called when it is taken away.
+func (c *connLimiter) slot(client netip.Addr, evict func()) *slot {
+	p := &slot{limiter: c, source: session.Source(client), each: c.each, evict: evict}
+	if limit.Private(client) {
+		p.each *= limit.PrivateFactor
+	}
+	return p
+}
+
+// enter takes the slot, as the newest one, unless it is taken.
+func (p *slot) enter() {
+	if oldest := p.take(); oldest != nil {
+		oldest.evict()
+	}
+}
+
+// take takes the slot. It returns the slot that has to be evicted for it, or nil.
+func (p *slot) take() (oldest *slot) {
+	c := p.limiter
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if p.all != nil || p.left {
+		return nil
+	}
+	same := c.sources[p.source]
+	if same == nil {
+		same = list.New()
+		c.sources[p.source] = same
+	}
+	switch {
+	case same.Len() >= p.each:
+		oldest = same.Front().Value.(*slot)
+	case c.all.Len() >= c.most:
+		oldest = c.oldest()
+	}
+	p.all, p.same = c.all.PushBack(p), same.PushBack(p)
+	if oldest != nil {
+		oldest.remove()
+	}
+	return oldest
+}
+
+// oldest returns the oldest slot among the sources that have at least an equal share, so that a source that floods
+// evicts its own connections. The caller holds mu, and all slots are taken.
+func (c *connLimiter) oldest() *slot {
+	share := c.all.Len() / len(c.sources)
+	for at := c.all.Front(); ; at = at.Next() {
+		if p := at.Value.(*slot); c.sources[p.source].Len() >= share {
+			return p
+		}
+	}
+}
+
+// pause frees the slot. It may be taken again.
+func (p *slot) pause() {
+	p.limiter.mu.Lock()
+	defer p.limiter.mu.Unlock()
+	p.remove()
+}
+
+// leave frees the slot for good.
+func (p *slot) leave() {
+	p.limiter.mu.Lock()
+	defer p.limiter.mu.Unlock()
+	p.remove()
+	p.left = true
+}
+
+// remove frees the slot. The caller holds mu.
+func (p *slot) remove() {
+	if p.all == nil {
+		return
+	}
+	c := p.limiter
+	same := c.sources[p.source]
+	c.all.Remove(p.all)
+	same.Remove(p.same)
+	if same.Len() == 0 {
+		delete(c.sources, p.source)
+	}
+	p.all, p.same = nil, nil
+}

@@ -1,0 +1,94 @@
+package gate
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/pion/stun/v2"
+
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
+)
+
+// C-02: a number that is bound to another peer gives 400, and so does a peer that is bound to another number; the same pair is a success.
+func TestChannelsAreOneToOne(t *testing.T) {
+	b, c := newBed(t), newClient("192.0.2.1:1000")
+	b.allocate(c)
+	bind := func(n uint32, peer string) stun.ErrorCode {
+		return codeOf(b.send(c, b.signed(c, username, password, stun.MethodChannelBind, channel(n), peerAt(peer))))
+	}
+	for _, step := range []struct {
+		n    uint32
+		peer string
+		want stun.ErrorCode
+	}{
+		{0x4000, "127.0.0.1:4000", 0}, {0x4000, "127.0.0.1:4000", 0},
+		{0x4000, "127.0.0.1:4001", 400}, {0x4001, "127.0.0.1:4000", 400}, {0x4001, "127.0.0.1:4001", 0},
+	} {
+		if got := bind(step.n, step.peer); got != step.want {
+			t.Errorf("bind %#x to %s: %d, want %d", step.n, step.peer, got, step.want)
+		}
+	}
+}
+
+// T-12: an allocation holds so many permissions and no more.
+func TestPermissionsAreBounded(t *testing.T) {
+	b, c := newBed(t), newClient("192.0.2.1:1000")
+	b.Update(policy(), routes("10.0.0.0/8"))
+	b.allocate(c)
+	permit := func(i int) stun.ErrorCode {
+		return codeOf(b.send(c, b.signed(c, username, password, stun.MethodCreatePermission, peerAt(tenNet(i).String()))))
+	}
+	for i := range MaxPermissions {
+		if got := permit(i); got != 0 {
+			t.Fatalf("permission %d: %d", i, got)
+		}
+	}
+	if got := permit(MaxPermissions); got != 508 {
+		t.Errorf("one more: %d, want 508", got)
+	}
+	if got := permit(7); got != 0 {
+		t.Errorf("refresh of a permission: %d", got)
+	}
+}
+
+func tenNet(i int) netip.AddrPort {
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 1)
+}
+
+// T-12: an expired permission does not count against the bound of an allocation.
+func TestExpiredPermissionsMakeRoom(t *testing.T) {
+	var p permissions
+	now := time.Now()
+	for i := range MaxPermissions {
+		p.grant([]netip.AddrPort{tenNet(i)}, now)
+	}
+	more := []netip.AddrPort{tenNet(MaxPermissions)}
+	if p.room(more, now.Add(permissionLifetime)) {
+		t.Error("a permission made room before it expired")
+	}
+	if !p.room(more, now.Add(permissionLifetime+1)) {
+		t.Error("an expired permission makes no room")
+	}
+}
+
+// T-12, D-20: an allocation holds at most 64 channels. One more gives 508, and a channel that is bound can still be refreshed.
+func TestChannelsAreBounded(t *testing.T) {
+	b, c := newBed(t), newClient("192.0.2.1:1000")
+	b.Update(policy(), routes("10.0.0.0/8"))
+	b.allocate(c)
+	bind := func(i int) stun.ErrorCode {
+		return codeOf(b.send(c, b.signed(c, username, password, stun.MethodChannelBind, channel(uint32(0x4000+i)), peerAt(tenNet(i).String()))))
+	}
+	for i := range relay.MaxChannels {
+		if got := bind(i); got != 0 {
+			t.Fatalf("channel %d: %d", i, got)
+		}
+	}
+	if got := bind(relay.MaxChannels); got != 508 {
+		t.Errorf("one more: %d, want 508", got)
+	}
+	if got := bind(7); got != 0 {
+		t.Errorf("refresh of a channel: %d", got)
+	}
+}

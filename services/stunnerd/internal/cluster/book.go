@@ -115,7 +115,10 @@ func (b *Book) build(routes []string) *View {
 			}
 		}
 	}
-	v := &View{hosts: make(map[netip.Addr]int32, hosts), nets: make(map[netip.Prefix]int32, nets), grants: make([]grant, 1, 1+hosts+nets)}
+	v := &View{
+		hosts: make(map[netip.Addr]int32, hosts), nets: make(map[netip.Prefix]int32, nets),
+		grants: make([]grant, 1, 1+hosts+nets),
+	}
 	for _, p := range slices.Backward(b.clusters) { // add prepends to the lists of grants
 		if p.turn == b.turn {
 			v.add(p)

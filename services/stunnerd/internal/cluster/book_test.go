@@ -21,7 +21,8 @@ func numbered(clusters, endpoints int) (all []config.Cluster, routes []string) {
 	return all, routes
 }
 
-// A cluster that has not changed is not parsed again, and a view whose clusters have not changed is not made again. Listeners with the same routes share it.
+// A cluster that has not changed is not parsed again, and a view whose clusters have not changed is not made again.
+// Listeners with the same routes share it.
 func TestABookMakesAgainWhatHasChanged(t *testing.T) {
 	clusters, routes := numbered(100, 10)
 	b := Book{}
@@ -58,7 +59,8 @@ func TestABookMakesAgainWhatHasChanged(t *testing.T) {
 	}
 }
 
-// However clusters change, a book that has taken all configs before allows what one allows that has taken only the last.
+// However clusters change, a book that has taken all configs before allows what one allows that has taken only the
+// last.
 func TestABookForgetsNothingAndKeepsNothing(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	old := Book{}

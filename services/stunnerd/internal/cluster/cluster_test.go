@@ -47,8 +47,8 @@ func TestMatch(t *testing.T) {
 	}
 }
 
-// T-01: a prefix does not open the addresses that its cluster excepts, in no form of the address. A route that names one of them alone opens it, and so
-// does a cluster that does not except it.
+// T-01: a prefix does not open the addresses that its cluster excepts, in no form of the address. A route that names
+// one of them alone opens it, and so does a cluster that does not except it.
 func TestExceptedAddressesAreNotReachedThroughAPrefix(t *testing.T) {
 	wide := config.Cluster{
 		Name: "media/wide", Type: config.Static, Endpoints: []string{"10.0.0.0/8", "2001:db8::/32", "64:ff9b::/96"}, Except: []string{"10.1.2.3", "2001:db8::7"},
@@ -104,7 +104,8 @@ func TestNoRouteOpensSpecialAddresses(t *testing.T) {
 	}
 }
 
-// T-01: a wide route, and one that is a bit too wide, does not reach a special-purpose prefix; the prefix itself and its parts do.
+// T-01: a wide route, and one that is a bit too wide, does not reach a special-purpose prefix; the prefix itself and
+// its parts do.
 func TestWideRoutesDoNotReachSpecialPrefixes(t *testing.T) {
 	for _, list := range [][]string{named4, named6} {
 		for _, text := range list {
@@ -187,11 +188,13 @@ func disguises(a netip.Addr) map[string]netip.Addr {
 	return all
 }
 
-// exact are the disguises whose verdict is that of the address, in both directions. The others may be refused for an address that they hold by
-// another reading, because nothing in 64:ff9b:1::/48 tells how long the prefix of the translator is, or for a second address that they hold.
+// exact are the disguises whose verdict is that of the address, in both directions. The others may be refused for an
+// address that they hold by another reading, because nothing in 64:ff9b:1::/48 tells how long the prefix of the
+// translator is, or for a second address that they hold.
 var exact = []string{"mapped", "translated", "NAT64", "local NAT64 /96", "6to4", "Teredo", "ISATAP", "ISATAP, global"}
 
-// T-02: for every address, whatever form it comes in, the verdict is that of the address; no form of it is reached where it is not.
+// T-02: for every address, whatever form it comes in, the verdict is that of the address; no form of it is reached
+// where it is not.
 func TestDisguisesChangeNothing(t *testing.T) {
 	wide := []string{"0.0.0.0/0", "::/0", "64:ff9b:1::/48", "2001::/32", "::ffff:0:0:0/96"}
 	views := map[string]*View{
@@ -221,7 +224,8 @@ func compareDisguises(t *testing.T, views map[string]*View, a netip.Addr) {
 	}
 }
 
-// T-02: a translator with a prefix of its own out of the local-use prefix leads to media servers, whatever the length of its prefix.
+// T-02: a translator with a prefix of its own out of the local-use prefix leads to media servers, whatever the length
+// of its prefix.
 func TestLocalTranslatorsAreUsable(t *testing.T) {
 	v := view("0.0.0.0/0", "64:ff9b:1::/48")
 	for form, disguise := range disguises(netip.MustParseAddr("198.51.100.7")) {
@@ -247,8 +251,8 @@ func TestEmbeddedAddressesNeedBothRoutes(t *testing.T) {
 	}
 }
 
-// T-03: the sockets of a gateway are no peers, by whatever address they are called: those of the host, of loopback, of a load balancer, or an
-// IPv6 address that holds one. Other ports of the same addresses are peers.
+// T-03: the sockets of a gateway are no peers, by whatever address they are called: those of the host, of loopback, of
+// a load balancer, or an IPv6 address that holds one. Other ports of the same addresses are peers.
 func TestOwnListenersAreNoPeers(t *testing.T) {
 	own, balancer := netip.MustParseAddr("192.0.2.9"), netip.MustParseAddrPort("203.0.113.5:443")
 	self := NewSelf([]netip.Addr{own}, []uint16{3478}, []netip.AddrPort{balancer, netip.MustParseAddrPort("[2001:db8::5]:443")})

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// The cost of a view grows with the number of its clusters, and not with the square of it. The processor time of the thread is compared: other processes
-// disturb it less than they do the time of day.
+// The cost of a view grows with the number of its clusters, and not with the square of it. The processor time of the
+// thread is compared: other processes disturb it less than they do the time of day.
 func TestAViewCostsWhatIsInIt(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

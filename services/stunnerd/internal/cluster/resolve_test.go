@@ -52,7 +52,8 @@ func TestNoAnswerOpensNothing(t *testing.T) {
 	}
 }
 
-// T-01: whoever answers for a name cannot open loopback or the metadata service; a static endpoint beside it still opens what it names.
+// T-01: whoever answers for a name cannot open loopback or the metadata service; a static endpoint beside it still
+// opens what it names.
 func TestAnswersDoNotOpenSpecialAddresses(t *testing.T) {
 	special := []string{
 		"127.0.0.1", "127.0.0.5", "127.9.9.9", "::1", "::ffff:127.0.0.1", "0.0.0.0", "::", "169.254.169.254", "::ffff:169.254.169.254",

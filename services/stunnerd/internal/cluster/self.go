@@ -34,7 +34,8 @@ func NewSelf(addrs []netip.Addr, ports []uint16, sockets []netip.AddrPort) *Self
 
 // Equal reports whether two Selves are the same sockets.
 func (s *Self) Equal(other *Self) bool {
-	return s != nil && other != nil && maps.Equal(s.ports, other.ports) && maps.Equal(s.addrs, other.addrs) && maps.Equal(s.sockets, other.sockets)
+	return s != nil && other != nil && maps.Equal(s.ports, other.ports) &&
+		maps.Equal(s.addrs, other.addrs) && maps.Equal(s.sockets, other.sockets)
 }
 
 // at reports whether Self contains an address and port.

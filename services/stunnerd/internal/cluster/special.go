@@ -120,8 +120,10 @@ var forms = []form{
 	{prefix: netip.MustParsePrefix("::/96"), places: lowest},           // IPv4-compatible, RFC 4291 §2.5.5.1
 	{prefix: netip.MustParsePrefix("::ffff:0:0:0/96"), places: lowest}, // IPv4-translated, RFC 2765 §2.1
 	{prefix: netip.MustParsePrefix("64:ff9b::/96"), places: lowest},    // NAT64, RFC 6052 §2.1
-	{prefix: netip.MustParsePrefix("64:ff9b:1::/48"), ambiguous: true, places: []place{ // NAT64 with any prefix length, RFC 8215, RFC 6052 §2.2
-		{bytes: [4]int{6, 7, 9, 10}}, {bytes: [4]int{7, 9, 10, 11}}, {bytes: [4]int{9, 10, 11, 12}}, {bytes: [4]int{12, 13, 14, 15}},
+	// NAT64 with any prefix length, RFC 8215, RFC 6052 §2.2
+	{prefix: netip.MustParsePrefix("64:ff9b:1::/48"), ambiguous: true, places: []place{
+		{bytes: [4]int{6, 7, 9, 10}}, {bytes: [4]int{7, 9, 10, 11}},
+		{bytes: [4]int{9, 10, 11, 12}}, {bytes: [4]int{12, 13, 14, 15}},
 	}},
 	{prefix: netip.MustParsePrefix("2001::/32"), places: []place{ // Teredo, RFC 4380 §4: server and client
 		{bytes: [4]int{4, 5, 6, 7}}, {bytes: [4]int{12, 13, 14, 15}, mask: 0xff},

@@ -33,7 +33,8 @@ func reader(t *testing.T, host string, port int) (*net.UDPConn, *Sender) {
 	return conn.(*net.UDPConn), s
 }
 
-// However many sockets of a port only send, and whichever of them are closed, every client is read, and always by the same reader.
+// However many sockets of a port only send, and whichever of them are closed, every client is read, and always by the
+// same reader.
 func TestSteeredPortIsReadByItsFirstSockets(t *testing.T) {
 	const readers, senders, clients = 3, 40, 60
 	var conns []*net.UDPConn

@@ -126,7 +126,8 @@ func (s *Sender) Send(payload []byte, to netip.AddrPort, from *Source) error {
 		return net.ErrClosed
 	}
 	// The call does not block, so the scheduler does not need to know about it.
-	_, _, errno := syscall.RawSyscall(unix.SYS_SENDMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&message)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+	_, _, errno := syscall.RawSyscall(unix.SYS_SENDMSG,
+		uintptr(s.fd), uintptr(unsafe.Pointer(&message)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 	switch errno {
 	case 0:
 		return nil
@@ -156,7 +157,8 @@ func (s *Sender) Drops() (n uint64) {
 	_ = s.use(func(fd int) error {
 		var info [drops + 1]uint32
 		size := uint32(unsafe.Sizeof(info))
-		_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.SOL_SOCKET, unix.SO_MEMINFO, uintptr(unsafe.Pointer(&info)), uintptr(unsafe.Pointer(&size)), 0)
+		_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.SOL_SOCKET, unix.SO_MEMINFO,
+			uintptr(unsafe.Pointer(&info)), uintptr(unsafe.Pointer(&size)), 0)
 		if errno == 0 {
 			n = uint64(info[drops])
 		}

@@ -25,7 +25,8 @@ func (s *Sender) Steer(readers int) error {
 		filter[i] = unix.SockFilter{Code: in.Op, Jt: in.Jt, Jf: in.Jf, K: in.K}
 	}
 	return s.use(func(fd int) error {
-		err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_REUSEPORT_CBPF, &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]})
+		fprog := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+		err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_REUSEPORT_CBPF, &fprog)
 		if err != nil {
 			return fmt.Errorf("attach steering program: %w", err)
 		}

@@ -2,8 +2,8 @@
 // and channel bindings of clients (RFC 8656).
 //
 // The gate authenticates clients, admits requests and answers them. An engine gets only admitted requests, and sends
-// nothing to a client by itself. The gate also owns the lifetimes of allocations: an engine keeps an allocation until End.
-// The engine owns the lifetimes of permissions (300 s, RFC 8656 §9) and of channels (relay.ChannelLifetime).
+// nothing to a client by itself. The gate also owns the lifetimes of allocations: an engine keeps an allocation until
+// End. The engine owns the lifetimes of permissions (300 s, RFC 8656 §9) and of channels (relay.ChannelLifetime).
 //
 // An engine is chosen in package server. Package pionturn is the one that exists.
 package engine
@@ -35,14 +35,16 @@ type Engine interface {
 //
 // The error of Start, Permit and Bind is ErrNoAllocation, a Refusal, or a failure of the engine itself.
 type Allocation interface {
-	// Start creates the allocation. From then on the engine calls Receive of the relay for as long as it returns no error,
-	// and Deliver for a datagram of a peer that has a permission. The engine closes the relay when the allocation ends.
+	// Start creates the allocation. From then on the engine calls Receive of the relay for as long as it returns no
+	// error, and Deliver for a datagram of a peer that has a permission. The engine closes the relay when the
+	// allocation ends.
 	Start() error
 	// Permit installs or refreshes the permissions of peers. Only their IP addresses count (RFC 8656 §9).
 	Permit(peers []netip.AddrPort) error
 	// Bind binds a channel number to a peer, or refreshes the binding, and refreshes the permission of the peer.
 	Bind(number uint16, peer netip.AddrPort) error
 	// Send passes the data of a Send indication to Send of the relay if the peer has a permission. It drops other data.
+	// It does not keep the slice.
 	Send(data []byte, peer netip.AddrPort)
 	// End ends the allocation. The relay is closed when End returns without an error.
 	End() error

@@ -32,16 +32,21 @@ type rule func(g *Gate, r *request) *refusal
 
 // admission lists the rules for each method. The first refusal is the answer.
 var admission = map[stun.Method][]rule{
-	stun.MethodBinding:          {unknownAttributes, bindingRate},
-	stun.MethodAllocate:         append(authentication, noAllocationYet, transport, lifetimeReadable, reservation, relayFamily, notRetiring),
-	stun.MethodRefresh:          append(authentication, allocationExists, owner, lifetimeReadable, sameFamily),
-	stun.MethodCreatePermission: append(authentication, allocationExists, owner, permissionPeers, permissionRoutes, permissionLimit),
-	stun.MethodChannelBind:      append(authentication, allocationExists, owner, channelNumber, channelPeer, channelFree, channelRoute, permissionLimit),
+	stun.MethodBinding: {unknownAttributes, bindingRate},
+	stun.MethodAllocate: append(authentication,
+		noAllocationYet, transport, lifetimeReadable, reservation, relayFamily, notRetiring),
+	stun.MethodRefresh: append(authentication, allocationExists, owner, lifetimeReadable, sameFamily),
+	stun.MethodCreatePermission: append(authentication,
+		allocationExists, owner, permissionPeers, permissionRoutes, permissionLimit),
+	stun.MethodChannelBind: append(authentication,
+		allocationExists, owner, channelNumber, channelPeer, channelFree, channelRoute, permissionLimit),
 }
 
-// authentication is the long-term credential mechanism (RFC 8489 §9.2.4). A request is authenticated before its attributes are
-// checked (§6.3.1). The full slice expression makes append copy the slice.
-var authentication = []rule{turnServed, hasAttributes, credentialPresent, credentialComplete, nonceFresh, guessesLeft, credentialValid, unknownAttributes}[:8:8]
+// authentication is the long-term credential mechanism (RFC 8489 §9.2.4). A request is authenticated before its
+// attributes are checked (§6.3.1). The full slice expression makes append copy the slice.
+var authentication = []rule{
+	turnServed, hasAttributes, credentialPresent, credentialComplete, nonceFresh, guessesLeft, credentialValid, unknownAttributes,
+}[:8:8]
 
 // unknownAttributes refuses comprehension-required attributes that are not understood with 420 (RFC 8489 §6.3.1).
 func unknownAttributes(_ *Gate, r *request) *refusal {
@@ -67,8 +72,8 @@ func turnServed(g *Gate, _ *request) *refusal {
 	return nil
 }
 
-// hasAttributes refuses a request without any attribute with a 400 that is as short as possible. No client sends one, but an
-// attacker may, to have a longer answer sent to a forged source address.
+// hasAttributes refuses a request without any attribute with a 400 that is as short as possible. No client sends one,
+// but an attacker may, to have a longer answer sent to a forged source address.
 func hasAttributes(_ *Gate, r *request) *refusal {
 	if len(r.Attributes) == 0 {
 		return &refusal{code: stun.CodeBadRequest, reason: meter.BadRequest, terse: true}
@@ -87,7 +92,8 @@ func credentialPresent(g *Gate, r *request) *refusal {
 // maxCredential bounds USERNAME, REALM and NONCE in bytes (RFC 8489 §14.3, §14.9, §14.10).
 var maxCredential = map[stun.AttrType]int{stun.AttrUsername: 508, stun.AttrRealm: 763, stun.AttrNonce: 763}
 
-// credentialComplete refuses MESSAGE-INTEGRITY without USERNAME, REALM or NONCE, or with one that is too long, with 400.
+// credentialComplete refuses MESSAGE-INTEGRITY without USERNAME, REALM or NONCE, or with one that is too long, with
+// 400.
 func credentialComplete(_ *Gate, r *request) *refusal {
 	for t, most := range maxCredential {
 		if v, ok := r.Value(t); !ok || len(v) == 0 || len(v) > most {
@@ -107,9 +113,9 @@ func nonceFresh(g *Gate, r *request) *refusal {
 	return nil
 }
 
-// guessesLeft refuses a request with a guessable user name after too many wrong passwords, without comparing the password. A
-// public source gets no answer (T-07). A private source may be a load balancer and gets 401, so that a client with a wrong
-// password gives up and does not wait for an answer.
+// guessesLeft refuses a request with a guessable user name after too many wrong passwords, without comparing the
+// password. A public source gets no answer (T-07). A private source may be a load balancer and gets 401, so that a
+// client with a wrong password gives up and does not wait for an answer.
 func guessesLeft(g *Gate, r *request) *refusal {
 	name, _ := r.Value(stun.AttrUsername)
 	if !g.policy.Load().Authority.Guessable(string(name)) || g.limits.MayCompare(r.limited()) {
@@ -124,8 +130,8 @@ func guessesLeft(g *Gate, r *request) *refusal {
 // leeway is how far the clock of this host may be ahead of the clock of the service that issues ephemeral credentials.
 const leeway = 5 * time.Second
 
-// credentialValid answers an unknown user, a wrong password and an expired credential with the same 401. A credential of a
-// former authority is valid for a session, and not for a new allocation unless Former.New is set.
+// credentialValid answers an unknown user, a wrong password and an expired credential with the same 401. A credential
+// of a former authority is valid for a session, and not for a new allocation unless Former.New is set.
 func credentialValid(g *Gate, r *request) *refusal {
 	username, _ := r.Value(stun.AttrUsername)
 	realm, _ := r.Value(stun.AttrRealm)
@@ -156,14 +162,15 @@ func credentialValid(g *Gate, r *request) *refusal {
 			return nil
 		}
 	}
-	if reason != meter.ExpiredCredential && policy.Authority.Guessable(string(username)) && !formerlyValid(r, policy, now) {
+	guess := reason != meter.ExpiredCredential && policy.Authority.Guessable(string(username))
+	if guess && !formerlyValid(r, policy, now) {
 		g.limits.WrongPassword(r.limited())
 	}
 	return g.challenge(r, stun.CodeUnauthorized, reason)
 }
 
-// formerlyValid reports whether a credential was valid before a config change. Such a credential is not a guess, and must not
-// count against other clients behind the same address.
+// formerlyValid reports whether a credential was valid before a config change. Such a credential is not a guess, and
+// must not count against other clients behind the same address.
 func formerlyValid(r *request, p *Policy, now time.Time) bool {
 	username, _ := r.Value(stun.AttrUsername)
 	for _, f := range p.Former {
@@ -179,9 +186,9 @@ func (g *Gate) inGrace(r *request, known credential.Verified, p *Policy, now tim
 	return r.flow != nil && r.Type.Method != stun.MethodAllocate && now.Before(known.Expires.Add(p.SessionGrace))
 }
 
-// authorities returns the authorities that may verify the request: the current one, and the former ones until their Until. For
-// a new allocation a former authority needs New. For a session each of them may also verify in the realm of the session,
-// because a change of the realm must not end a session.
+// authorities returns the authorities that may verify the request: the current one, and the former ones until their
+// Until. For a new allocation a former authority needs New. For a session each of them may also verify in the realm of
+// the session, because a change of the realm must not end a session.
 func (g *Gate) authorities(r *request, p *Policy, now time.Time) []credential.Authority {
 	list := []credential.Authority{p.Authority}
 	isNew := r.flow == nil || r.Type.Method == stun.MethodAllocate
@@ -223,9 +230,9 @@ func transport(_ *Gate, r *request) *refusal {
 	return nil
 }
 
-// reservation refuses malformed EVEN-PORT and RESERVATION-TOKEN attributes, and combinations that RFC 8656 §7.2 forbids, with
-// 400: both of them, RESERVATION-TOKEN with a family, and a pair of ports with ADDITIONAL-ADDRESS-FAMILY. Gate.place checks
-// the token itself.
+// reservation refuses malformed EVEN-PORT and RESERVATION-TOKEN attributes, and combinations that RFC 8656 §7.2
+// forbids, with 400: both of them, RESERVATION-TOKEN with a family, and a pair of ports with ADDITIONAL-ADDRESS-FAMILY.
+// Gate.place checks the token itself.
 func reservation(_ *Gate, r *request) *refusal {
 	even, hasEven := r.Value(stun.AttrEvenPort)
 	token, hasToken := r.Value(stun.AttrReservationToken)
@@ -265,8 +272,8 @@ func notRetiring(g *Gate, _ *request) *refusal {
 	return nil
 }
 
-// allocationExists answers 437 if there is no allocation. The client of a gateway that was restarted then starts over at once,
-// and does not retransmit until its timeout.
+// allocationExists answers 437 if there is no allocation. The client of a gateway that was restarted then starts over
+// at once, and does not retransmit until its timeout.
 func allocationExists(_ *Gate, r *request) *refusal {
 	if r.flow == nil {
 		return &refusal{code: stun.CodeAllocMismatch, reason: meter.NoAllocation}
@@ -326,7 +333,8 @@ func permissionRoutes(g *Gate, r *request) *refusal {
 	return nil
 }
 
-// permissionLimit refuses more than MaxPermissions permissions of an allocation with 508. A channel installs a permission too.
+// permissionLimit refuses more than MaxPermissions permissions of an allocation with 508. A channel installs a
+// permission too.
 func permissionLimit(_ *Gate, r *request) *refusal {
 	peers, _ := r.Peers()
 	if !r.flow.permitted.room(peers, time.Now()) {
@@ -335,8 +343,8 @@ func permissionLimit(_ *Gate, r *request) *refusal {
 	return nil
 }
 
-// channelNumber refuses a number outside of 0x4000 to 0x7FFF with 400. RFC 8656 §12.2 ends at 0x4FFE, but clients of RFC 5766 use
-// numbers up to 0x7FFF.
+// channelNumber refuses a number outside of 0x4000 to 0x7FFF with 400. RFC 8656 §12.2 ends at 0x4FFE, but clients of
+// RFC 5766 use numbers up to 0x7FFF.
 func channelNumber(_ *Gate, r *request) *refusal {
 	if n, ok := r.Channel(); !ok || n < 0x4000 || n > 0x7FFF {
 		return &refusal{code: stun.CodeBadRequest, reason: meter.BadRequest}
@@ -344,7 +352,8 @@ func channelNumber(_ *Gate, r *request) *refusal {
 	return nil
 }
 
-// channelPeer refuses a request without exactly one peer with 400, and a peer of another family than the relay with 443.
+// channelPeer refuses a request without exactly one peer with 400, and a peer of another family than the relay with
+// 443.
 func channelPeer(_ *Gate, r *request) *refusal {
 	peers, ok := r.Peers()
 	if !ok || len(peers) != 1 {
@@ -368,8 +377,8 @@ func channelFree(_ *Gate, r *request) *refusal {
 	return nil
 }
 
-// channelRoute refuses a peer with 403 if no route allows its IP address and port. A channel, unlike a permission, has a port.
-// The relay itself is not allowed as a peer.
+// channelRoute refuses a peer with 403 if no route allows its IP address and port. A channel, unlike a permission, has
+// a port. The relay itself is not allowed as a peer.
 func channelRoute(g *Gate, r *request) *refusal {
 	peers, _ := r.Peers()
 	if peers[0] == r.flow.Session.Relay {
@@ -396,9 +405,9 @@ func (g *Gate) challenge(r *request, code stun.ErrorCode, reason meter.Reason) *
 	return &refusal{code: code, reason: reason, attrs: []stun.Setter{realm, fresh}}
 }
 
-// realm returns the realm of a challenge. It is the current one, with an exception: the 438 for a session that is signed with
-// a former password has the realm of the request. A client derives its key from the realm of the challenge, and the former
-// password is not valid in the current realm.
+// realm returns the realm of a challenge. It is the current one, with an exception: the 438 for a session that is
+// signed with a former password has the realm of the request. A client derives its key from the realm of the challenge,
+// and the former password is not valid in the current realm.
 func (g *Gate) realm(r *request, code stun.ErrorCode, now time.Time) string {
 	p := g.policy.Load()
 	if sent, _ := r.Value(stun.AttrRealm); code == stun.CodeStaleNonce {

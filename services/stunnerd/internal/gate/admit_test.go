@@ -12,9 +12,10 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/stunmsg"
 )
 
-// S-04, T-A2, T-A3, T-A5, T-A8, T-A9, T-A10, T-A11, T-A12, T-A14: each rule of admit.go for Allocate and Refresh has its error code.
-// P-01, P-02, P-04, T-04, C-01, C-03: each rule of admit.go for permissions and channels has its error code.
-// A-08, S-02: each answer to an authenticated request has MESSAGE-INTEGRITY, and FINGERPRINT when the request has it.
+// S-04, T-A2, T-A3, T-A5, T-A8, T-A9, T-A10, T-A11, T-A12, T-A14: each rule of admit.go for Allocate and Refresh has
+// its error code. P-01, P-02, P-04, T-04, C-01, C-03: each rule of admit.go for permissions and channels has its error
+// code. A-08, S-02: each answer to an authenticated request has MESSAGE-INTEGRITY, and FINGERPRINT when the request has
+// it.
 func TestEveryRefusalHasItsCode(t *testing.T) {
 	const none, some = false, true
 	peer, denied := peerAt("127.0.0.1:4000"), peerAt("10.0.0.1:4000")

@@ -37,7 +37,8 @@ func TestRepeatedAllocateGetsTheSameAnswer(t *testing.T) {
 	}
 }
 
-// T-A4, T-A15: a repeated Allocate asks whose it is: another user gets 441 and no word about the relay, a wrong password 401, once.
+// T-A4, T-A15: a repeated Allocate asks whose it is: another user gets 441 and no word about the relay, a wrong
+// password 401, once.
 func TestRepeatedAllocateOfAnotherUser(t *testing.T) {
 	b, c := newBed(t), newClient("192.0.2.1:1000")
 	p := policy()

@@ -14,8 +14,8 @@ import (
 // first is a first request of a client that has no nonce.
 func (v *virtual) first() []byte { return v.build(request4(stun.MethodAllocate), udp) }
 
-// T-10: behind an address that hides clients, a flood keeps no new client from its challenge, whether it comes from one socket or from
-// ports at random, with one transaction id or many. A client asks at most seven times.
+// T-10: behind an address that hides clients, a flood keeps no new client from its challenge, whether it comes from one
+// socket or from ports at random, with one transaction id or many. A client asks at most seven times.
 func TestFloodKeepsNobodyFromAChallenge(t *testing.T) {
 	const perClient = 12_000 // 60,000 a second, and a client repeats after 200 ms
 	for name, flood := range map[string]func(v *virtual, dice *rand.Rand, i int) (*client, []byte){

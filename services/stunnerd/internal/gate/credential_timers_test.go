@@ -34,7 +34,8 @@ func TestNonceLastsAnHour(t *testing.T) {
 	})
 }
 
-// T-13: a credential begins allocations until it expires, but for the leeway, and carries one that it began until then, or for the grace more.
+// T-13: a credential begins allocations until it expires, but for the leeway, and carries one that it began until then,
+// or for the grace more.
 func TestCredentialEndsToTheSecond(t *testing.T) {
 	const ttl = 600 * time.Second
 	requests := map[stun.Method][]stun.Setter{
@@ -81,7 +82,8 @@ func TestCredentialEndsToTheSecond(t *testing.T) {
 	}
 }
 
-// after a password was changed the old one begins nothing, and carries a session until its time is over; the new one carries it too.
+// after a password was changed the old one begins nothing, and carries a session until its time is over; the new
+// one carries it too.
 func TestFormerPasswordCarriesSessionsForAWhile(t *testing.T) {
 	const overlap = 10 * time.Minute
 	virtually(t, func(v *virtual) {
@@ -103,7 +105,8 @@ func TestFormerPasswordCarriesSessionsForAWhile(t *testing.T) {
 	})
 }
 
-// what a former authority that is good for new sessions has signed begins sessions, and carries them, until its time is over.
+// what a former authority that is good for new sessions has signed begins sessions, and carries them, until its
+// time is over.
 func TestFormerAuthorityBeginsSessionsForAWhile(t *testing.T) {
 	const grace = time.Hour
 	virtually(t, func(v *virtual) {
@@ -173,8 +176,8 @@ func (v *virtual) authority(now credential.Authority, before ...credential.Autho
 	v.Update(p, routes("127.0.0.1:<4000-4999>"))
 }
 
-// when the realm changes sessions go on for as long as they want, in the realm that they know, or in the new one, which the next nonce
-// comes with. Nobody begins one in a realm of before.
+// when the realm changes sessions go on for as long as they want, in the realm that they know, or in the new one,
+// which the next nonce comes with. Nobody begins one in a realm of before.
 func TestSessionsOutliveTheirRealm(t *testing.T) {
 	for name, keeps := range map[string]bool{"a client that keeps its realm": true, "a client that takes the new one": false} {
 		t.Run(name, func(t *testing.T) {
@@ -207,8 +210,8 @@ func TestSessionsOutliveTheirRealm(t *testing.T) {
 	}
 }
 
-// when realm and password change, a session goes on with both that it began with until the time of the password is over. A 438 with
-// the new realm would end it: the old password is not good there.
+// when realm and password change, a session goes on with both that it began with until the time of the
+// password is over. A 438 with the new realm would end it: the old password is not good there.
 func TestRealmAndPasswordChange(t *testing.T) {
 	first := policy().Authority
 	other := first

@@ -25,9 +25,10 @@ type wire struct{ *client }
 
 func (wire) Connected() bool { return true }
 
-// F-03: whatever several clients send, in whatever order, some of it signed and some of it not: nobody gets more than one answer, which is a
-// message, to what was asked and signed if it says yes; only who has shown the password has a session; nothing leaves the routes; and at the end nothing
-// is left. What the answers have to be is the model's matter: see TestModel.
+// F-03: whatever several clients send, in whatever order, some of it signed and some of it not: nobody gets more than
+// one answer, which is a message, to what was asked and signed if it says yes; only who has shown the password has a
+// session; nothing leaves the routes; and at the end nothing is left. What the answers have to be is the model's
+// matter: see TestModel.
 func FuzzReceive(f *testing.F) {
 	log := slog.New(slog.DiscardHandler)
 	engine, err := pionturn.New(1, log)
@@ -77,8 +78,8 @@ type sequence struct {
 	steps   int
 }
 
-// What a step sends: a letter, and the method, class and attributes of a message that means something. Capitals send likewise, for the
-// second client.
+// What a step sends: a letter, and the method, class and attributes of a message that means something. Capitals send
+// likewise, for the second client.
 var sends = map[byte]struct {
 	method stun.Method
 	class  stun.MessageClass
@@ -92,8 +93,8 @@ var sends = map[byte]struct {
 	's': {stun.MethodSend, stun.ClassIndication, []stun.Setter{peerAt("127.0.0.1:4000"), stun.RawAttribute{Type: stun.AttrData, Value: []byte("data")}}},
 }
 
-// step sends what the first bytes of a script stand for: a letter of sends, who signs it and how, a length, and so many bytes of attributes more.
-// Any other letter sends the bytes themselves.
+// step sends what the first bytes of a script stand for: a letter of sends, who signs it and how, a length, and so many
+// bytes of attributes more. Any other letter sends the bytes themselves.
 func (s *sequence) step(script []byte) (rest []byte) {
 	s.steps++
 	script = append(script, 0, 0, 0)[:max(3, len(script))]

@@ -1,9 +1,9 @@
-// Package gate admits the requests of clients and answers them. Every STUN message of a client passes through the gate of
-// its listener.
+// Package gate admits the requests of clients and answers them. Every STUN message of a client passes through the gate
+// of its listener.
 //
-// A message is parsed once. A request that a rule of admit.go refuses gets an error response. An admitted request is passed
-// to the allocation engine, and the gate answers the client after it. The gate registers a session for each allocation, and
-// ends it when its lifetime is over.
+// A message is parsed once. A request that a rule of admit.go refuses gets an error response. An admitted request is
+// passed to the allocation engine, and the gate answers the client after it. The gate registers a session for each
+// allocation, and ends it when its lifetime is over.
 //
 //	listener ─ Receive ─▶ parse ─▶ rules ─▶ allocation engine ─▶ success response
 //	                        │        └─▶ error response
@@ -36,10 +36,11 @@ import (
 type Policy struct {
 	// Authority verifies credentials, and names the realm. With the zero Authority the listener serves STUN only.
 	Authority credential.Authority
-	// Former are earlier authorities. A session may be refreshed with a credential of a former authority until its Until.
+	// Former are earlier authorities. A session may be refreshed with a credential of a former authority until its
+	// Until.
 	Former []Former
-	// RelayAddrs are the IP addresses of relayed transport addresses, at most one for each family. A client that asks for
-	// no family gets the first.
+	// RelayAddrs are the IP addresses of relayed transport addresses, at most one for each family. A client that asks
+	// for no family gets the first.
 	RelayAddrs []netip.Addr
 	// SessionGrace is how long a session may be refreshed after its credential has expired.
 	SessionGrace time.Duration
@@ -54,8 +55,9 @@ type Former struct {
 	New bool
 }
 
-// relayAddr returns the relay address of a family. Family 0 stands for any and gets the first address. RFC 8656 §7.2 demands
-// IPv4 in this case, but if the config has no IPv4 address first, an IPv6 relay serves a client better than an error.
+// relayAddr returns the relay address of a family. Family 0 stands for any and gets the first address. RFC 8656 §7.2
+// demands IPv4 in this case, but if the config has no IPv4 address first, an IPv6 relay serves a client better than an
+// error.
 func (p *Policy) relayAddr(family byte) (netip.Addr, bool) {
 	for _, a := range p.RelayAddrs {
 		if family == 0 || stunmsg.Family(a) == family {
@@ -96,8 +98,8 @@ type flow struct {
 	*session.Session
 	relay      *relay.Relay
 	allocation engine.Allocation
-	// allocated is the transaction ID of the Allocate request, and lifetime the granted lifetime in seconds. A retransmitted
-	// Allocate gets the same answer (RFC 8656 §7.2).
+	// allocated is the transaction ID of the Allocate request, and lifetime the granted lifetime in seconds. A
+	// retransmitted Allocate gets the same answer (RFC 8656 §7.2).
 	allocated [stun.TransactionIDSize]byte
 	lifetime  uint32
 	// realm is that of the latest request.
@@ -130,16 +132,16 @@ type Shared struct {
 // New returns the gate of a listener. Before the first Update it serves STUN only.
 func New(name string, protocol config.Protocol, s Shared) *Gate {
 	g := &Gate{
-		name: name, protocol: protocol, engine: s.Engine, nonces: s.Nonces, network: s.Network, held: s.Held, limits: s.Limits,
-		table: s.Table, meter: s.Meter, answers: s.Limits.NewListener(), log: s.Log.With("listener", name),
+		name: name, protocol: protocol, engine: s.Engine, nonces: s.Nonces, network: s.Network, held: s.Held,
+		limits: s.Limits, table: s.Table, meter: s.Meter, answers: s.Limits.NewListener(), log: s.Log.With("listener", name),
 		flows: map[netip.AddrPort]*flow{},
 	}
 	g.policy.Store(&Policy{})
 	return g
 }
 
-// Update replaces the policy and the routes, also those of live sessions. Datagrams that arrive after Update has returned
-// are checked against the new routes.
+// Update replaces the policy and the routes, also those of live sessions. Datagrams that arrive after Update has
+// returned are checked against the new routes.
 func (g *Gate) Update(p *Policy, routes *cluster.View) {
 	g.policy.Store(p)
 	g.routes.Store(routes)
@@ -216,8 +218,9 @@ func (g *Gate) flow(client netip.AddrPort) *flow {
 	return g.flows[client]
 }
 
-// flowOf returns the flow of a client, or nil. A connection does not get the flow of another connection from the same address
-// and port. There may be one to another IP address of this host, or an earlier one whose end was not noticed yet.
+// flowOf returns the flow of a client, or nil. A connection does not get the flow of another connection from the same
+// address and port. There may be one to another IP address of this host, or an earlier one whose end was not noticed
+// yet.
 func (g *Gate) flowOf(client session.Client) *flow {
 	f := g.flow(client.Addr())
 	if f != nil && client.Connected() && f.Client != client {

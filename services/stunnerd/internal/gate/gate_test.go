@@ -97,7 +97,8 @@ func routes(endpoints ...string) *cluster.View {
 	return cluster.NewView([]config.Cluster{{Name: "c", Type: config.Static, Endpoints: endpoints}}, []string{"c"})
 }
 
-// send passes raw bytes through the gate and returns the answer, nil for silence. The gate answers before Receive returns.
+// send passes raw bytes through the gate and returns the answer, nil for silence. The gate answers before Receive
+// returns.
 func (b bed) send(c *client, raw []byte) *stun.Message {
 	b.t.Helper()
 	b.Receive(raw, c)

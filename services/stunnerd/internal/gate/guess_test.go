@@ -39,8 +39,8 @@ func (v *virtual) signsIn(addr string) bool {
 	return codeOf(v.send(c, v.signed(c, username, password, stun.MethodAllocate, udp))) == 0
 }
 
-// T-07: a source that guesses is answered ten times, then nothing of it is compared for a minute, the right password neither. Elsewhere it
-// is.
+// T-07: a source that guesses is answered ten times, then nothing of it is compared for a minute, the right password
+// neither. Elsewhere it is.
 func TestGuessingIsLockedForAMinute(t *testing.T) {
 	virtually(t, func(v *virtual) {
 		guesser := newClient("203.0.113.7:1")
@@ -113,8 +113,8 @@ func TestGuessingLocksNoSession(t *testing.T) {
 	})
 }
 
-// T-07: where a user has signed in, colleagues behind the same address do not wait for one who forgot the password, and a guesser there
-// has a bound too.
+// T-07: where a user has signed in, colleagues behind the same address do not wait for one who forgot the password, and
+// a guesser there has a bound too.
 func TestSignedInUsersAreKnown(t *testing.T) {
 	virtually(t, func(v *virtual) {
 		if !v.signsIn("203.0.113.7:1000") {
@@ -158,8 +158,8 @@ func TestGuessingBehindALoadBalancer(t *testing.T) {
 	})
 }
 
-// T-07: behind a load balancer a password that is not compared gets the answer of a wrong one, the right password too: the client gives up at
-// once, and learns nothing.
+// T-07: behind a load balancer a password that is not compared gets the answer of a wrong one, the right password too:
+// the client gives up at once, and learns nothing.
 func TestLockedPortOfAPrivateSourceIsAnsweredAlike(t *testing.T) {
 	virtually(t, func(v *virtual) {
 		guesser := newClient("10.0.0.1:1")
@@ -193,7 +193,8 @@ func TestGuessingFromASite(t *testing.T) {
 	})
 }
 
-// T-07: ephemeral credentials cannot be guessed when the secret is long, and nobody who has one waits. With a short secret they can.
+// T-07: ephemeral credentials cannot be guessed when the secret is long, and nobody who has one waits. With a short
+// secret they can.
 func TestEphemeralNamesAreNeverLocked(t *testing.T) {
 	for secret, want := range map[credential.Secret]stun.ErrorCode{"sixteen bytes are": 0, "too short": -1} {
 		virtually(t, func(v *virtual) {

@@ -13,7 +13,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/stunmsg"
 )
 
-// lifetime is a LIFETIME attribute, or none, and what it is granted (RFC 8656 §7.2); nothing is granted to one that is not 32 bits.
+// lifetime is a LIFETIME attribute, or none, and what it is granted (RFC 8656 §7.2); nothing is granted to one that is
+// not 32 bits.
 func (m *trial) lifetime() (attrs []stun.Setter, granted uint32) {
 	switch asked := pick[uint32](m, 0, 0, 0, 0, 1, 600, 1800, 3000, 3599, 3600, 1<<31); {
 	case m.often(2):
@@ -162,7 +163,8 @@ func (m *trial) overQuota(a *actor, l login, more int) bool {
 	return m.bounds.UserSessions > 0 && users >= m.bounds.UserSessions || m.bounds.SourceSessions > 0 && sources >= m.bounds.SourceSessions
 }
 
-// allocated checks the answer to an Allocate and learns the relay address from it. Of the one that is wanted the port counts only for a token.
+// allocated checks the answer to an Allocate and learns the relay address from it. Of the one that is wanted the port
+// counts only for a token.
 func (m *trial) allocated(a *actor, w wish, answer *stun.Message, want netip.AddrPort) error {
 	at, err := m.relayOf(a, answer)
 	if err != nil {
@@ -233,7 +235,8 @@ func (m *trial) holder(relay netip.AddrPort) *actor {
 	return nil
 }
 
-// repeatAllocate sends the request again that made an allocation. It must be good still, and changes nothing (RFC 8656 §7.2).
+// repeatAllocate sends the request again that made an allocation. It must be good still, and changes nothing (RFC 8656
+// §7.2).
 func (m *trial) repeatAllocate(a *actor) outcome {
 	if a.alloc == nil {
 		return m.allocate(a)

@@ -195,8 +195,8 @@ func factsOf(peer netip.AddrPort) peerFacts {
 	return modelPeers[slices.IndexFunc(modelPeers, func(p peerFacts) bool { return p.at == peer })]
 }
 
-// peerSends has a peer send to the relay that a client has, or had. The peer of a channel is heard while it has a permission, or has been sent ChannelData
-// within its lifetime: see TestPeerOfChannelIsHeard300Seconds.
+// peerSends has a peer send to the relay that a client has, or had. The peer of a channel is heard while it has a
+// permission, or has been sent ChannelData within its lifetime: see TestPeerOfChannelIsHeard300Seconds.
 func (m *trial) peerSends(a *actor) outcome {
 	p, payload, to := m.knownPeer(a), m.payload(), a.relay
 	m.net.Peer(p.at).Send(to, payload)

@@ -18,7 +18,8 @@ type siege struct {
 // levels are what a source has used of its answers, in time.
 type levels struct {
 	challenges, failures time.Duration
-	// guesses are those of strangers, known those in the name of a user who signed in before, the last time at signedIn.
+	// guesses are those of strangers, known those in the name of a user who signed in before, the last time at
+	// signedIn.
 	guesses, known   time.Duration
 	locked, signedIn time.Time
 	at               time.Time
@@ -75,8 +76,8 @@ func (m *trial) guessed(a *actor, l login) {
 	}
 }
 
-// sourcesCollide reports whether two clients or two sources share a bucket of a limit, which the model leaves out. It uses up the limits, and waits
-// until they are unused again.
+// sourcesCollide reports whether two clients or two sources share a bucket of a limit, which the model leaves out. It
+// uses up the limits, and waits until they are unused again.
 func (m *trial) sourcesCollide() (collide bool) {
 	uses := func(allow func() bool) (n int) {
 		for allow() {

@@ -59,7 +59,8 @@ func (m *trial) loginOf(a *actor) login {
 	return a.login
 }
 
-// vouched tells whether a credential is good. A request of a live session may use one that has been replaced, or has expired, a while ago.
+// vouched tells whether a credential is good. A request of a live session may use one that has been replaced, or has
+// expired, a while ago.
 func (m *trial) vouched(l login, method stun.Method, live bool) bool {
 	now, goesOn := time.Now(), live && method != stun.MethodAllocate
 	if l.username == "ann" {
@@ -69,7 +70,8 @@ func (m *trial) vouched(l login, method stun.Method, live bool) bool {
 	return l.genuine && (!now.After(l.expires.Add(5*time.Second)) || goesOn && now.Before(l.expires.Add(m.grace)))
 }
 
-// request makes a request. judge is asked when the client is known: for the code, and for what else is expected of a success.
+// request makes a request. judge is asked when the client is known: for the code, and for what else is expected of a
+// success.
 func (m *trial) request(a *actor, method stun.Method, what fmt.Stringer, attrs []stun.Setter, judge func(l login) (stun.ErrorCode, func(*stun.Message) error)) outcome {
 	f := sound
 	switch {
@@ -99,7 +101,8 @@ func (m *trial) request(a *actor, method stun.Method, what fmt.Stringer, attrs [
 	return m.said(m.answered(a, method, req, code, key, success), "%s as %s: %s %s %s", a.name, l.username, method, what, f)
 }
 
-// nonceAtItsEnd tells whether it is a matter of less than a second if the nonce is still good: it holds the second of its birth.
+// nonceAtItsEnd tells whether it is a matter of less than a second if the nonce is still good: it holds the second of
+// its birth.
 func (a *actor) nonceAtItsEnd() bool {
 	age := time.Since(a.born)
 	return age > time.Hour-time.Second && age < time.Hour+time.Second
@@ -140,8 +143,8 @@ func (m *trial) compose(a *actor, l login, method stun.Method, f flaw, attrs []s
 
 const silence stun.ErrorCode = -1
 
-// meet is the answer that a request gets before what it asks for counts (RFC 8489 §9.2.4), with the key that signs the answer once the client is
-// known.
+// meet is the answer that a request gets before what it asks for counts (RFC 8489 §9.2.4), with the key that signs the
+// answer once the client is known.
 func (m *trial) meet(a *actor, l login, method stun.Method, f flaw) (stun.ErrorCode, stun.MessageIntegrity) {
 	source := m.sources[a.addr.Addr()]
 	code := stun.ErrorCode(0)

@@ -33,8 +33,8 @@ const (
 
 // G-08: every error code that the gate may answer with is met in each run.
 //
-// F-03: whatever several clients and peers do, and however time passes and the config changes meanwhile, every answer and every datagram is
-// what a model of RFC 8656 says, and the gate counts what the model counts.
+// F-03: whatever several clients and peers do, and however time passes and the config changes meanwhile, every answer
+// and every datagram is what a model of RFC 8656 says, and the gate counts what the model counts.
 func TestModel(t *testing.T) {
 	seed := *modelSeed
 	if seed == 0 {
@@ -141,7 +141,8 @@ type login struct {
 	genuine                  bool
 }
 
-// The state of the model: what RFC 8656 keeps for an allocation (§2.2, §9, §12), with the time at which each thing ends.
+// The state of the model: what RFC 8656 keeps for an allocation (§2.2, §9, §12), with the time at which each thing
+// ends.
 type modelAllocation struct {
 	username, user string
 	source         netip.Addr
@@ -175,7 +176,8 @@ type reservedPort struct {
 	owner *modelAllocation // it ends with the allocation that asked for it
 }
 
-// The world: a relay address of each family, and peers of which a route allows the address, or address and port, or nothing.
+// The world: a relay address of each family, and peers of which a route allows the address, or address and port, or
+// nothing.
 var (
 	relay4, relay6 = netip.MustParseAddr("203.0.113.200"), netip.MustParseAddr("2001:db8:f::200")
 	modelRoutes    = map[string][]string{"a": {"192.0.2.10:<4000-4999>", relay4.String()}, "b": {"192.0.2.11"}, "c": {"2001:db8:1::5:<4000-4000>", relay6.String()}}
@@ -242,8 +244,8 @@ func (m *trial) configure() {
 	m.table.SetBounds(m.bounds)
 }
 
-// run makes the steps, then lets every lifetime pass. Each step is a millisecond later than whole seconds after any other, so that nothing ends in
-// the moment in which something is done, when either may come first.
+// run makes the steps, then lets every lifetime pass. Each step is a millisecond later than whole seconds after any
+// other, so that nothing ends in the moment in which something is done, when either may come first.
 func (m *trial) run() {
 	for m.step = 1; m.step <= modelSteps; m.step++ {
 		time.Sleep(time.Millisecond)
@@ -300,7 +302,8 @@ func (m *trial) fail(format string, args ...any) {
 	m.t.Fatalf("%s\nthe steps before, and what the model expected of them:%s", fmt.Sprintf(format, args...), words)
 }
 
-// settle compares what has happened with what the model expects, and what is counted with what the model holds (invariants 1 to 5).
+// settle compares what has happened with what the model expects, and what is counted with what the model holds
+// (invariants 1 to 5).
 func (m *trial) settle(o outcome) {
 	m.t.Helper()
 	synctest.Wait()

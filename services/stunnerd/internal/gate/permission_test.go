@@ -10,7 +10,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
 )
 
-// C-02: a number that is bound to another peer gives 400, and so does a peer that is bound to another number; the same pair is a success.
+// C-02: a number that is bound to another peer gives 400, and so does a peer that is bound to another number; the same
+// pair is a success.
 func TestChannelsAreOneToOne(t *testing.T) {
 	b, c := newBed(t), newClient("192.0.2.1:1000")
 	b.allocate(c)
@@ -72,7 +73,8 @@ func TestExpiredPermissionsMakeRoom(t *testing.T) {
 	}
 }
 
-// T-12, D-20: an allocation holds at most 64 channels. One more gives 508, and a channel that is bound can still be refreshed.
+// T-12, D-20: an allocation holds at most 64 channels. One more gives 508, and a channel that is bound can still be
+// refreshed.
 func TestChannelsAreBounded(t *testing.T) {
 	b, c := newBed(t), newClient("192.0.2.1:1000")
 	b.Update(policy(), routes("10.0.0.0/8"))

@@ -27,8 +27,8 @@ func (b bed) try(c *client, attrs ...stun.Setter) stun.ErrorCode {
 	return codeOf(b.send(c, b.signed(c, username, password, stun.MethodAllocate, append([]stun.Setter{udp}, attrs...)...)))
 }
 
-// T-A16: with a range of 8 ports the ninth of 9 clients gets 508 at once, and a port once another one has ended its allocation and the port has
-// rested for a second.
+// T-A16: with a range of 8 ports the ninth of 9 clients gets 508 at once, and a port once another one has ended its
+// allocation and the port has rested for a second.
 func TestNinthClientOfEightPortsGets508(t *testing.T) {
 	b, ports := newRangedBed(t, 8)
 	var clients []*client

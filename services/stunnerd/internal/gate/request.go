@@ -32,7 +32,8 @@ func (r *request) answer(class stun.MessageClass, attrs ...stun.Setter) ([]byte,
 func (r *request) limited() limit.Request {
 	name, _ := r.Value(stun.AttrUsername)
 	l := limit.Request{
-		Client: r.client.Addr(), Connected: r.client.Connected(), Transaction: r.TransactionID, Username: name, Session: r.flow != nil,
+		Client: r.client.Addr(), Connected: r.client.Connected(),
+		Transaction: r.TransactionID, Username: name, Session: r.flow != nil,
 	}
 	if r.flow != nil && r.flow.Username == string(name) {
 		l.Guesses = &r.flow.guesses
@@ -40,7 +41,8 @@ func (r *request) limited() limit.Request {
 	return l
 }
 
-// family returns the requested family of the relay, 0 for any. The rule relayFamily has checked the length of the attribute.
+// family returns the requested family of the relay, 0 for any. The rule relayFamily has checked the length of the
+// attribute.
 func (r *request) family() byte {
 	if v, ok := r.Value(stun.AttrRequestedAddressFamily); ok {
 		return v[0]

@@ -60,8 +60,8 @@ func (g *Gate) request(r *request) {
 	send()
 }
 
-// retransmitted answers a retransmitted Allocate like the original request (RFC 8656 §7.2). It reports false for any other
-// request. The retransmission must be authenticated as the same user.
+// retransmitted answers a retransmitted Allocate like the original request (RFC 8656 §7.2). It reports false for any
+// other request. The retransmission must be authenticated as the same user.
 func (g *Gate) retransmitted(r *request) bool {
 	f := r.flow
 	if f == nil || r.Type.Method != stun.MethodAllocate || r.TransactionID != f.allocated || !r.Signed {
@@ -87,7 +87,8 @@ func (g *Gate) refuse(r *request, why *refusal) {
 		return
 	}
 	name, _ := r.Value(stun.AttrUsername)
-	g.meter.RefuseNote(why.reason, meter.Note{Listener: g.name, Client: r.client.Addr(), Peer: why.peer, User: string(name)})
+	note := meter.Note{Listener: g.name, Client: r.client.Addr(), Peer: why.peer, User: string(name)}
+	g.meter.RefuseNote(why.reason, note)
 	var code stun.Setter = why.code
 	if why.terse {
 		code = stun.ErrorCodeAttribute{Code: why.code}
@@ -154,7 +155,8 @@ func (g *Gate) allocate(r *request) ([]byte, error) {
 	return f.allocatedAnswer(r)
 }
 
-// overQuota returns 486 for a user or a source that has reached its quota, and 508 if the process has no capacity or no port.
+// overQuota returns 486 for a user or a source that has reached its quota, and 508 if the process has no capacity or no
+// port.
 func overQuota(err error) *refusal {
 	switch {
 	case errors.Is(err, session.ErrUserQuota):
@@ -167,8 +169,8 @@ func overQuota(err error) *refusal {
 	return &refusal{code: stun.CodeInsufficientCapacity, reason: meter.NoRelay}
 }
 
-// place takes a place for a session. With a RESERVATION-TOKEN it is that of the reserved port, which is returned with its
-// socket. The token of another user is invalid.
+// place takes a place for a session. With a RESERVATION-TOKEN it is that of the reserved port, which is returned with
+// its socket. The token of another user is invalid.
 func (g *Gate) place(r *request, s *session.Session) (relay.Reserved, error) {
 	v, ok := r.Value(stun.AttrReservationToken)
 	if !ok {
@@ -196,8 +198,8 @@ func (g *Gate) dropToken(f *flow) error {
 	return g.held.Drop(*f.token)
 }
 
-// socket opens the relay socket that an Allocate requests: on any port, on an even port, or on an even port with the next
-// port reserved (RFC 8656 §7.2).
+// socket opens the relay socket that an Allocate requests: on any port, on an even port, or on an even port with the
+// next port reserved (RFC 8656 §7.2).
 func (g *Gate) socket(r *request, f *flow) (relay.Reserved, error) {
 	advertised, _ := g.policy.Load().relayAddr(r.family())
 	v, ok := r.Value(stun.AttrEvenPort)
@@ -252,8 +254,8 @@ func (f *flow) allocatedAnswer(r *request) ([]byte, error) {
 	return r.answer(stun.ClassSuccessResponse, attrs...)
 }
 
-// familyMissing returns ADDRESS-ERROR-CODE (RFC 8656 §18.12) with 440. A client that requests relays of both families gets
-// one, and this attribute for the other family.
+// familyMissing returns ADDRESS-ERROR-CODE (RFC 8656 §18.12) with 440. A client that requests relays of both families
+// gets one, and this attribute for the other family.
 func familyMissing(given netip.Addr) stun.RawAttribute {
 	missing := byte(stunmsg.FamilyIPv4)
 	if given.Is4() {
@@ -330,16 +332,17 @@ func (g *Gate) channelBind(r *request) ([]byte, error) {
 	return r.answer(stun.ClassSuccessResponse)
 }
 
-// bind opens a channel for data after its answer was sent. Some clients, for example libnice, drop ChannelData that arrives
-// before the answer. ChannelData of the client cannot arrive too early, because its messages are handled one after another.
+// bind opens a channel for data after its answer was sent. Some clients, for example libnice, drop ChannelData that
+// arrives before the answer. ChannelData of the client cannot arrive too early, because its messages are handled one
+// after another.
 func (g *Gate) bind(r *request, answer func()) {
 	n, _ := r.Channel()
 	peers, _ := r.Peers()
 	r.flow.relay.Bind(n, peers[0], answer)
 }
 
-// refusalOf returns the refusal for an error of the allocation engine: 437 if the allocation has ended meanwhile, or the code
-// of the engine. Any other error is returned as it is.
+// refusalOf returns the refusal for an error of the allocation engine: 437 if the allocation has ended meanwhile, or
+// the code of the engine. Any other error is returned as it is.
 func refusalOf(err error) error {
 	var refused engine.Refusal
 	switch {
@@ -377,7 +380,8 @@ func (g *Gate) indication(r *request) {
 		return
 	}
 	if _, verdict := g.routes.Load().Match(peers[0]); verdict != cluster.Allowed {
-		g.meter.DropNote(relay.ReasonOf(verdict), meter.Note{Listener: g.name, Client: f.Client.Addr(), Peer: peers[0], User: f.Username})
+		note := meter.Note{Listener: g.name, Client: f.Client.Addr(), Peer: peers[0], User: f.Username}
+		g.meter.DropNote(relay.ReasonOf(verdict), note)
 		return
 	}
 	f.allocation.Send(data, peers[0])

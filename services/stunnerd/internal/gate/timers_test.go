@@ -45,8 +45,9 @@ func (v *virtual) gone(c *client, via netip.AddrPort) {
 	}
 }
 
-// Sessions end in their lane: whoever times requests to the moment of the end is answered with success or 437, and costs nobody anything. When
-// pion/turn ended them beside the lane, a permission that was being made then killed the process.
+// Sessions end in their lane: whoever times requests to the moment of the end is answered with success or 437, and
+// costs nobody anything. When pion/turn ended them beside the lane, a permission that was being made then killed the
+// process.
 func TestPermissionsAreAskedForAtTheMomentOfTheEnd(t *testing.T) {
 	virtually(t, func(v *virtual) {
 		v.Update(policy(), routes("10.0.0.0/8"))
@@ -216,8 +217,8 @@ func TestReservedPortWaits30Seconds(t *testing.T) {
 	}
 }
 
-// what lasts a while lasts by the monotonic clock, whatever the wall clock does meanwhile. A time without a monotonic reading would be
-// compared by the wall clock.
+// what lasts a while lasts by the monotonic clock, whatever the wall clock does meanwhile. A time without a
+// monotonic reading would be compared by the wall clock.
 func TestLifetimesAreMonotonic(t *testing.T) {
 	b, c := newBed(t), newClient("192.0.2.1:1000")
 	b.allocate(c)

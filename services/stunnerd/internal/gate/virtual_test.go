@@ -29,8 +29,8 @@ type virtual struct {
 	began time.Time
 }
 
-// virtually runs a test in virtual time. When it returns all lifetimes pass, and then there must be nothing left of what it did: no session,
-// no allocation, no socket, and no goroutine, for which synctest itself waits.
+// virtually runs a test in virtual time. When it returns all lifetimes pass, and then there must be nothing left of
+// what it did: no session, no allocation, no socket, and no goroutine, for which synctest itself waits.
 func virtually(t *testing.T, test func(v *virtual)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -45,7 +45,8 @@ func virtually(t *testing.T, test func(v *virtual)) {
 }
 
 func newVirtual(t *testing.T) *virtual {
-	// The bubble begins in 2000, when no ephemeral user name expires: an expiry is a number of ten digits, which begins in September 2001.
+	// The bubble begins in 2000, when no ephemeral user name expires: an expiry is a number of ten digits, which begins
+	// in September 2001.
 	time.Sleep(time.Until(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)))
 	log := slog.New(slog.DiscardHandler)
 	engine, err := pionturn.New(2, log)

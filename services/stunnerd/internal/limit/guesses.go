@@ -9,9 +9,9 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
-// Limits on how many wrong passwords of guessable names (credential.Authority.Guessable) are compared. Beyond them the gate
-// refuses a request without comparing its password, even if the password is right. Ephemeral credentials under a long shared
-// secret are not limited: 2^128 of them cannot be tried.
+// Limits on how many wrong passwords of guessable names (credential.Authority.Guessable) are compared. Beyond them the
+// gate refuses a request without comparing its password, even if the password is right. Ephemeral credentials under a
+// long shared secret are not limited: 2^128 of them cannot be tried.
 //
 //	a public source (an IPv4 address, a /64 of IPv6)     10 a minute, then none for 60 s
 //	all sources of one /48 of IPv6                       1,000 a minute
@@ -21,14 +21,14 @@ import (
 //	a session's own 5-tuple and user                     10 in all, independent of the source
 //
 // A list of 20,000 passwords takes half a second without limits. From one public address it takes 20,000 / 10 minutes,
-// 33 hours. From one private address it takes 20 minutes, with any number of ports. Eight random letters (2·10^11) take 200
-// years on average. A password of such a list is not safe; the operator warns of passwords shorter than 16 bytes.
+// 33 hours. From one private address it takes 20 minutes, with any number of ports. Eight random letters (2·10^11) take
+// 200 years on average. A password of such a list is not safe; the operator warns of passwords shorter than 16 bytes.
 //
-// A private source may be a load balancer in front of all clients. One socket behind it that guesses uses up its port, which
-// is 1 % of the limit of the source. A host that sends more than 17 guesses a second, each from a new port, uses up the
-// source. New clients with a static name are then refused at that source until the host stops: their first request cannot
-// be told from a guess, and with more comparisons the password would be found. Sessions, their refreshes, other sources and
-// ephemeral names are not affected.
+// A private source may be a load balancer in front of all clients. One socket behind it that guesses uses up its port,
+// which is 1 % of the limit of the source. A host that sends more than 17 guesses a second, each from a new port, uses
+// up the source. New clients with a static name are then refused at that source until the host stops: their first
+// request cannot be told from a guess, and with more comparisons the password would be found. Sessions, their
+// refreshes, other sources and ephemeral names are not affected.
 const (
 	// SourceGuesses is for a public source, and for each port of a private source.
 	SourceGuesses = 10 // a minute
@@ -57,8 +57,8 @@ type guesser struct {
 	user   string
 }
 
-// allowance is how many wrong passwords of a guesser are compared in a minute. With lock none is compared for guessLock after
-// the last of them.
+// allowance is how many wrong passwords of a guesser are compared in a minute. With lock none is compared for guessLock
+// after the last of them.
 type allowance struct {
 	guesser
 	minute int
@@ -153,8 +153,8 @@ func (g *guesses) right(client netip.Addr, name string) {
 // price returns the time after which a wrong password no longer counts.
 func (a allowance) price() time.Duration { return time.Minute / time.Duration(a.minute) }
 
-// makeRoom keeps a map at maxGuessers entries. It looks at a few random entries only, so that its time does not depend on
-// the size of the map.
+// makeRoom keeps a map at maxGuessers entries. It looks at a few random entries only, so that its time does not depend
+// on the size of the map.
 func makeRoom[V any](m map[guesser]V, next guesser, over func(V) bool) {
 	const few = 16
 	if _, ok := m[next]; ok || len(m) < maxGuessers {

@@ -1,5 +1,5 @@
-// Package limit bounds the answers to unauthenticated clients, and the comparisons of passwords. All of its tables have a
-// bounded size.
+// Package limit bounds the answers to unauthenticated clients, and the comparisons of passwords. All of its tables have
+// a bounded size.
 package limit
 
 import (
@@ -17,8 +17,8 @@ type Request struct {
 	// Transaction is the transaction ID, and Username the value of USERNAME.
 	Transaction [stun.TransactionIDSize]byte
 	Username    []byte
-	// Session reports whether the client has a session. Guesses is that of the session if Username is the session's user,
-	// otherwise nil.
+	// Session reports whether the client has a session. Guesses is that of the session if Username is the session's
+	// user, otherwise nil.
 	Session bool
 	Guesses *Guesses
 }

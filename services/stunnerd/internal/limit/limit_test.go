@@ -87,7 +87,8 @@ func TestGuessersTakeBoundedMemory(t *testing.T) {
 	})
 }
 
-// the buckets fill by the monotonic clock. A time without a monotonic reading would be compared by the wall clock.
+// the buckets fill by the monotonic clock. A time without a monotonic reading would be compared by the wall
+// clock.
 func TestLimiterIsMonotonic(t *testing.T) {
 	if at := newLimiter(1, time.Second, 1, nil).epoch; at == at.Round(0) {
 		t.Errorf("%s has no monotonic reading", at)

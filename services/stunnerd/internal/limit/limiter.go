@@ -19,8 +19,8 @@ const (
 // fixed.
 const buckets = 4096
 
-// limiter is a table of token buckets. The key is a source (session.Source), a transport address or a user name. A bucket is
-// the time at which it will be full again (generic cell rate algorithm).
+// limiter is a table of token buckets. The key is a source (session.Source), a transport address or a user name. A
+// bucket is the time at which it will be full again (generic cell rate algorithm).
 type limiter struct {
 	seed     maphash.Seed
 	interval time.Duration // in which one token is added
@@ -33,7 +33,9 @@ type limiter struct {
 }
 
 func newLimiter(rate int, per time.Duration, burst int, private func(netip.Addr) bool) *limiter {
-	return &limiter{seed: maphash.MakeSeed(), interval: per / time.Duration(rate), burst: burst, private: private, epoch: time.Now()}
+	return &limiter{
+		seed: maphash.MakeSeed(), interval: per / time.Duration(rate), burst: burst, private: private, epoch: time.Now(),
+	}
 }
 
 // allow takes one token, divided by parts, from the bucket of a source. It reports false if the bucket holds less.

@@ -141,7 +141,9 @@ func (s *dtlsSocket) remove(a *association) {
 
 // newAssociation starts the handshake of the server. The first datagrams for pion/dtls are made from the hello, whose
 // cookie is valid.
-func newAssociation(s *dtlsSocket, client netip.AddrPort, from datagram.Source, h hello, options ...dtls.ServerOption) (*association, error) {
+func newAssociation(
+	s *dtlsSocket, client netip.AddrPort, from datagram.Source, h hello, options ...dtls.ServerOption,
+) (*association, error) {
 	if err := relay.Room(); err != nil {
 		return nil, err
 	}
@@ -152,7 +154,8 @@ func newAssociation(s *dtlsSocket, client netip.AddrPort, from datagram.Source, 
 	a := &association{
 		socket: s, client: client, addr: net.UDPAddrFromAddrPort(client), from: from, own: own, shared: shared,
 		cookie: [cookieSize]byte(h.cookie), ahead: h.sequence - 1,
-		inbox: make(chan []byte, inbox), interrupt: make(chan struct{}, 1), closed: make(chan struct{}), gone: make(chan struct{}),
+		inbox: make(chan []byte, inbox), interrupt: make(chan struct{}, 1),
+		closed: make(chan struct{}), gone: make(chan struct{}),
 	}
 	a.inbox <- h.first()
 	a.inbox <- slices.Clone(h.record)

@@ -132,8 +132,8 @@ func TestPanicWhileSendingEndsTheConnection(t *testing.T) {
 	}
 }
 
-// A connection has to do with its own session only. Another one from the same port, to another address of this host, neither speaks for it nor
-// ends it.
+// A connection has to do with its own session only. Another one from the same port, to another address of this host,
+// neither speaks for it nor ends it.
 func TestConnectionEndsItsOwnSessionOnly(t *testing.T) {
 	l, server, client := allocate(t, 8)
 	other := dialFrom(t, client, &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2), Port: server.Port})

@@ -39,7 +39,7 @@ type connLimiter struct {
 	most, each int
 
 	mu      sync.Mutex
-	all     *list.List // of *place, oldest first
+	all     *list.List // of *slot, oldest first
 	sources map[netip.Prefix]*list.List
 }
 

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// T-14: the latest is let in, and the one that has been there longest makes room: of the same source when that has its share, and of the
-// sources that have most when there are too many.
+// T-14: the latest is let in, and the one that has been there longest makes room: of the same source when that has its
+// share, and of the sources that have most when there are too many.
 func TestCrowdMakesRoomForTheLatest(t *testing.T) {
 	for name, tc := range map[string]struct {
 		come []string

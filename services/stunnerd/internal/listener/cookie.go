@@ -7,17 +7,17 @@ import (
 	"github.com/pion/dtls/v3"
 )
 
-// setCookie makes a pion/dtls server accept a cookie of ours as its own. It must be called in the goroutine of the handshake
-// after the server has sent its HelloVerifyRequest and before it reads the next ClientHello.
+// setCookie makes a pion/dtls server accept a cookie of ours as its own. It must be called in the goroutine of the
+// handshake after the server has sent its HelloVerifyRequest and before it reads the next ClientHello.
 //
 // setCookie overwrites a private field, because no public option of pion/dtls lets a handshake start after a stateless
 // cookie exchange (RFC 6347 §4.2.1):
 //
 //   - The server makes its cookie with crypto/rand. There is no option for a cookie or for its random source;
 //     WithHelloRandomBytesGenerator concerns the random bytes of a ServerHello.
-//   - WithInsecureSkipVerifyHello makes the server answer a first ClientHello, with message_seq 0, and makes it number its
-//     ServerHello 0. After our HelloVerifyRequest the client's ClientHello has message_seq 1, and the client waits for a
-//     ServerHello with message_seq 1.
+//   - WithInsecureSkipVerifyHello makes the server answer a first ClientHello, with message_seq 0, and makes it number
+//     its ServerHello 0. After our HelloVerifyRequest the client's ClientHello has message_seq 1, and the client waits
+//     for a ServerHello with message_seq 1.
 //   - Neither the numbers nor the cookie of the ClientHello can be rewritten in between. Both sides hash the handshake
 //     messages with their headers, and the Finished messages prove that the hashes are equal (RFC 6347 §4.2.6).
 //   - Resume and WithSessionStore need a handshake that has been completed before.

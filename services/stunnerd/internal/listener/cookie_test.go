@@ -9,8 +9,8 @@ import (
 	"github.com/pion/dtls/v3"
 )
 
-// reviewedDTLS is the version of pion/dtls for which setCookie was reviewed: flight0Generate makes State.cookie, flight2Generate
-// sends it, and flight2Parse compares it.
+// reviewedDTLS is the version of pion/dtls for which setCookie was reviewed: flight0Generate makes State.cookie,
+// flight2Generate sends it, and flight2Parse compares it.
 const reviewedDTLS = "v3.1.15"
 
 // setCookie depends on private state of pion/dtls, so every new version must be reviewed.

@@ -95,7 +95,9 @@ var dtlsSuites = []dtls.CipherSuiteID{
 // of them, as over TLS.
 func offers(certs *certificates, o Options) func(hello) ([]dtls.ServerOption, error) {
 	common := []dtls.ServerOption{
-		dtls.WithGetCertificate(func(h *dtls.ClientHelloInfo) (*tls.Certificate, error) { return certs.named(h.ServerName), nil }),
+		dtls.WithGetCertificate(func(h *dtls.ClientHelloInfo) (*tls.Certificate, error) {
+			return certs.named(h.ServerName), nil
+		}),
 		dtls.WithCipherSuites(dtlsSuites...),
 		dtls.WithExtendedMasterSecret(dtls.RequestExtendedMasterSecret),
 		dtls.WithLoggerFactory(pionlog.Factory{Log: o.Log}),
@@ -181,9 +183,10 @@ func (s *dtlsSocket) receive(records []byte, client netip.AddrPort, control []by
 		opened.deliver(records)
 	case known.handshaking():
 	case !s.cookies.valid(h, client, time.Now()):
-		var answer [recordHeader + messageHeader + 2 + 1 + cookieSize]byte
+		var room [recordHeader + messageHeader + 2 + 1 + cookieSize]byte
 		from := datagram.SourceOf(control)
-		if err := s.port.answer(s.cookies.appendHelloVerify(answer[:0], h, client, time.Now()), client, &from); err != nil {
+		answer := s.cookies.appendHelloVerify(room[:0], h, client, time.Now())
+		if err := s.port.answer(answer, client, &from); err != nil {
 			s.drop(client, relay.Undelivered(err)) // the client repeats its ClientHello
 		}
 	default:

@@ -205,7 +205,8 @@ const (
 	silent = 300 * time.Millisecond // how long an answer that must not come is waited for
 )
 
-// T-16: only a good cookie opens an association, and the ServerHello goes on with the numbers where the client is (RFC 6347 §4.2.1, §4.2.2).
+// T-16: only a good cookie opens an association, and the ServerHello goes on with the numbers where the client is (RFC
+// 6347 §4.2.1, §4.2.2).
 func TestCookieOpensAssociation(t *testing.T) {
 	l, server := openSecure(t, oneCertificate(t))
 	client, other := newRaw(t, server).alone(), newRaw(t, server).alone()
@@ -312,8 +313,8 @@ func openWithUser(t *testing.T) (*connections, *net.UDPAddr) {
 	return l, server
 }
 
-// T-16: a client that restarts on the same address and port, without a word to the server, makes a handshake and an allocation at once
-// (RFC 6347 §4.2.8). Its earlier session ends.
+// T-16: a client that restarts on the same address and port, without a word to the server, makes a handshake and an
+// allocation at once (RFC 6347 §4.2.8). Its earlier session ends.
 func TestRestartedClientIsLetIn(t *testing.T) {
 	l, server := openWithUser(t)
 	for generation := range 3 {
@@ -363,8 +364,8 @@ func TestForgedHelloDisturbsNoSession(t *testing.T) {
 	}
 }
 
-// T-16: a handshake from the address of a client that has a session, and that never ends, disturbs nothing. It is the only one at a time, and its
-// association ends with the deadline of handshakes.
+// T-16: a handshake from the address of a client that has a session, and that never ends, disturbs nothing. It is the
+// only one at a time, and its association ends with the deadline of handshakes.
 func TestUnfinishedHandshakeDisturbsNoSession(t *testing.T) {
 	l, server := openWithUser(t)
 	address := newRaw(t, server)
@@ -402,7 +403,8 @@ func TestUnfinishedHandshakeDisturbsNoSession(t *testing.T) {
 	}
 }
 
-// T-16, RFC 6347 §4.2.8: a client without a session that begins anew replaces its association as well, when its handshake is complete.
+// T-16, RFC 6347 §4.2.8: a client without a session that begins anew replaces its association as well, when its
+// handshake is complete.
 func TestRestartWithoutSession(t *testing.T) {
 	l, server := openSecure(t, oneCertificate(t))
 	first := newRaw(t, server)

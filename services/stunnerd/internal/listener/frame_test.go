@@ -109,8 +109,8 @@ func TestWhatIsNoTURNIsRefused(t *testing.T) {
 	}
 }
 
-// F-02: the same bytes give the same frames and the same end however they are split into reads, which are those that RFC 8656 §12.5 and RFC 8489
-// §6.2.2 describe; the buffer stays within the limit, and the work grows with the stream.
+// F-02: the same bytes give the same frames and the same end however they are split into reads, which are those that
+// RFC 8656 §12.5 and RFC 8489 §6.2.2 describe; the buffer stays within the limit, and the work grows with the stream.
 func FuzzFramer(f *testing.F) {
 	f.Add(bytes.Join([][]byte{stunMessage(4), channelData(3)}, nil), []byte{7}, false)
 	f.Add([]byte{0x40, 0, 0xFF, 0xFF, 1, 2, 3}, []byte{2, 1, 0, 5}, true)
@@ -154,7 +154,8 @@ func FuzzFramer(f *testing.F) {
 		if most := max(smallBuffer, 2*limit); !session && len(framer.buf) > smallBuffer || len(framer.buf) > most {
 			t.Fatalf("buffer grew to %d", len(framer.buf))
 		}
-		// A piece is cut where the buffer ends, which happens twice a frame at most: for its header and for the rest of it.
+		// A piece is cut where the buffer ends, which happens twice a frame at most: for its header and for the rest of
+		// it.
 		if most := len(pieces) + 2*(len(want)+1) + 1; from.reads > most {
 			t.Fatalf("%d reads for %d pieces and %d frames", from.reads, len(pieces), len(want))
 		}

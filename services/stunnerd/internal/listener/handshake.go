@@ -18,9 +18,9 @@ const (
 	handshakeShare = 4
 	// longestTurn ends a turn whose handshake waits for something that does not end a turn.
 	longestTurn = 100 * time.Millisecond
-	// mostWaiting and eachWaiting are how many handshakes may wait for a turn, in total and of one source. A private
-	// source may have limit.PrivateFactor times as many. While several sources wait, each may have its equal share of
-	// mostWaiting. Further handshakes are refused at once.
+	// eachWaiting is how many handshakes of one source may wait for a turn. A private source may have
+	// limit.PrivateFactor times as many. While several sources wait, each may have an equal share of mostWaiting, at
+	// least one. In total four times mostWaiting may wait. Further handshakes are refused at once.
 	mostWaiting, eachWaiting = 1024, 64
 )
 
@@ -50,7 +50,9 @@ type waiting struct {
 }
 
 func newHandshakeLimiter(cores int) *handshakeLimiter {
-	return &handshakeLimiter{cores: cores, free: max(1, cores/handshakeShare), queue: list.New(), of: map[netip.Prefix]*waiting{}}
+	return &handshakeLimiter{
+		cores: cores, free: max(1, cores/handshakeShare), queue: list.New(), of: map[netip.Prefix]*waiting{},
+	}
 }
 
 // pause returns the length of the pause after a turn.

@@ -43,13 +43,15 @@ func parseHello(datagram []byte) (h hello, ok bool) {
 	var kind uint8
 	var message cryptobyte.String
 	if !rest.ReadUint8(&kind) || kind != typeHandshake || !rest.ReadUint16(&version) || version>>8 != 0xFE ||
-		!rest.ReadUint16(&epoch) || epoch != 0 || !rest.ReadUint48(&h.sequence) || !rest.ReadUint16LengthPrefixed(&message) {
+		!rest.ReadUint16(&epoch) || epoch != 0 || !rest.ReadUint48(&h.sequence) ||
+		!rest.ReadUint16LengthPrefixed(&message) {
 		return hello{}, false
 	}
 	h.record = datagram[:len(datagram)-len(rest)]
 	var size, offset, part uint32
-	if !message.ReadUint8(&kind) || kind != clientHello || !message.ReadUint24(&size) || !message.ReadUint16(&h.message) ||
-		!message.ReadUint24(&offset) || !message.ReadUint24(&part) || offset != 0 || part != size || int(size) != len(message) {
+	if !message.ReadUint8(&kind) || kind != clientHello || !message.ReadUint24(&size) ||
+		!message.ReadUint16(&h.message) || !message.ReadUint24(&offset) || !message.ReadUint24(&part) ||
+		offset != 0 || part != size || int(size) != len(message) {
 		return hello{}, false
 	}
 	return h, h.parseBody(message)

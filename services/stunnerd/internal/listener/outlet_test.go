@@ -90,7 +90,8 @@ func eachTransport(t *testing.T, test func(t *testing.T, secure bool)) {
 	}
 }
 
-// A client that does not read holds nobody up. What it reads later are whole frames in their order, with all answers and the newest media.
+// A client that does not read holds nobody up. What it reads later are whole frames in their order, with all answers
+// and the newest media.
 func TestSlowClientLosesOldMediaOnly(t *testing.T) {
 	eachTransport(t, func(t *testing.T, secure bool) {
 		o, client, drops := newOutlet(t, secure)

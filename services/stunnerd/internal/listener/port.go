@@ -147,7 +147,8 @@ func (p *udpPort) own(reader int) (s *datagram.Sender, shared bool, err error) {
 		return p.senders[reader], true, nil
 	}
 	s, err = p.senders[0].Join(p.number, p.most)
-	if errors.Is(err, datagram.ErrScarce) || errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOMEM) {
+	if errors.Is(err, datagram.ErrScarce) || errors.Is(err, unix.EMFILE) ||
+		errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOMEM) {
 		return p.senders[reader], true, nil
 	}
 	return s, false, err

@@ -50,7 +50,9 @@ func newStream(conn *net.TCPConn) (*stream, error) {
 	s.attempt = s.trySend
 	// Without the option, which a sandbox may not support, more bytes wait in the kernel. The client is served
 	// nevertheless.
-	_ = socket.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, unsent) })
+	_ = socket.Control(func(fd uintptr) {
+		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, unsent)
+	})
 	return s, nil
 }
 
@@ -95,7 +97,9 @@ func (s *stream) send(b []byte) (int, error) {
 
 // trySend returns true in every case, so that it is not called again when there is room.
 func (s *stream) trySend(fd uintptr) bool {
-	n, _, errno := syscall.RawSyscall6(unix.SYS_SENDTO, fd, uintptr(unsafe.Pointer(unsafe.SliceData(s.bytes))), uintptr(len(s.bytes)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
+	n, _, errno := syscall.RawSyscall6(unix.SYS_SENDTO, fd,
+		uintptr(unsafe.Pointer(unsafe.SliceData(s.bytes))), uintptr(len(s.bytes)),
+		unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
 	if s.errno = errno; errno == 0 {
 		s.sent = int(n)
 	}

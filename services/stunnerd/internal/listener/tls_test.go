@@ -14,7 +14,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-// identities are a listener's certificates: one for everybody, one for some names, and one that comes too late for a name.
+// identities are a listener's certificates: one for everybody, one for some names, and one that comes too late for a
+// name.
 func identities(t *testing.T, p config.Protocol) (c config.Listener) {
 	t.Helper()
 	c.Protocol = p
@@ -74,7 +75,8 @@ func TestDTLSShowsTheCertificateThatIsAskedFor(t *testing.T) {
 	}
 }
 
-// greet connects, and asks for something: by the answer the client has what the server had to say first, tickets among it.
+// greet connects, and asks for something: by the answer the client has what the server had to say first, tickets among
+// it.
 func greet(t *testing.T, server *net.UDPAddr, settings *tls.Config) (tls.ConnectionState, error) {
 	t.Helper()
 	conn, err := tls.Dial("tcp4", server.String(), settings)

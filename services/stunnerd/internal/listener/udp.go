@@ -49,7 +49,10 @@ func openUDP(c config.Listener, g *gate.Gate, m *meter.Listener, o Options) (Lis
 	}
 	l := &udpListener{port: port, forget: o.Meter.ListenerDrops.Watch(port.drops)}
 	for i, conn := range port.readers {
-		s := &udpSocket{conn: conn, port: port, index: i, gate: g, drops: o.Meter, meter: m, relays: map[netip.AddrPort]*relay.Relay{}}
+		s := &udpSocket{
+			conn: conn, port: port, index: i, gate: g, drops: o.Meter, meter: m,
+			relays: map[netip.AddrPort]*relay.Relay{},
+		}
 		l.sockets = append(l.sockets, s)
 		m.Open.Add(1)
 		m.Opened.Add(1)

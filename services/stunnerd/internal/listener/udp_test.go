@@ -162,7 +162,8 @@ func TestReaderSurvivesAPanic(t *testing.T) {
 	}
 }
 
-// where descriptors are scarce, clients with a session share the socket that reads them, and its end ends no other's.
+// where descriptors are scarce, clients with a session share the socket that reads them, and its end ends no
+// other's.
 func TestClientsShareASocketWhereDescriptorsAreScarce(t *testing.T) {
 	port, err := openPort(testport.Free(t), 2, slog.New(slog.DiscardHandler))
 	if err != nil {

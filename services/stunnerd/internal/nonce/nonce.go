@@ -26,13 +26,13 @@ const (
 	leeway = 30 * time.Second
 )
 
-// Source makes and checks nonces, and stores none. A nonce is the time at which it was made, and a MAC over that time and
-// the client's IP address: 18 bytes, or 24 characters. It is short because the challenge that holds it may go to a forged
-// source address.
+// Source makes and checks nonces, and stores none. A nonce is the time at which it was made, and a MAC over that time
+// and the client's IP address: 18 bytes, or 24 characters. It is short because the challenge that holds it may go to a
+// forged source address.
 //
-// The key of the MAC is derived from a root and the hour in which the nonce was made. The root is random. If the config has
-// a shared secret, which clients do not know, the root is derived from it: a client that moves to another pod of the
-// gateway then needs no further round trip.
+// The key of the MAC is derived from a root and the hour in which the nonce was made. The root is random. If the config
+// has a shared secret, which clients do not know, the root is derived from it: a client that moves to another pod of
+// the gateway then needs no further round trip.
 type Source struct {
 	// Lifetime is between MinLifetime and MaxLifetime. It must not change after the first use.
 	Lifetime time.Duration

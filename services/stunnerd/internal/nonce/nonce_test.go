@@ -61,7 +61,8 @@ func TestNonceIsBoundToClientAndHour(t *testing.T) {
 	}
 }
 
-// a nonce is good for as long as is configured and no longer, also by the key of the hour before, and after a reload of the config.
+// a nonce is good for as long as is configured and no longer, also by the key of the hour before, and after a
+// reload of the config.
 func TestNonceLivesAsLongAsConfigured(t *testing.T) {
 	client := netip.MustParseAddr("192.0.2.1")
 	for _, lifetime := range []time.Duration{MaxLifetime, MinLifetime} {
@@ -83,7 +84,8 @@ func TestNonceLivesAsLongAsConfigured(t *testing.T) {
 	}
 }
 
-// A-05, T-09: the pods of a Gateway accept the nonces of each other. After a change of the secret the nonces made under the one before are accepted.
+// A-05, T-09: the pods of a Gateway accept the nonces of each other. After a change of the secret the nonces made under
+// the one before are accepted.
 func TestPodsOfAGatewayShareNonces(t *testing.T) {
 	client, now := netip.MustParseAddr("192.0.2.1"), time.Unix(1_800_000_000, 0)
 	one, other, stranger := newSource(t), newSource(t), newSource(t)

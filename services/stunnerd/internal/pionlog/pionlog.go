@@ -10,8 +10,8 @@ import (
 )
 
 // Factory makes loggers that write the INFO, WARN and ERROR messages of a pion library at level DEBUG, and discard the
-// rest. pion logs an error for every malformed datagram, which any host can send. A message is formatted only if DEBUG is
-// on.
+// rest. pion logs an error for every malformed datagram, which any host can send. A message is formatted only if DEBUG
+// is on.
 type Factory struct{ Log *slog.Logger }
 
 // NewLogger implements logging.LoggerFactory.

@@ -124,7 +124,8 @@ func (k Kernel) socket(conn *net.UDPConn, level, option int) (*kernelSocket, err
 	}
 	if k.ICMP {
 		var opt error
-		if err := raw.Control(func(fd uintptr) { opt = unix.SetsockoptInt(int(fd), level, option, 1) }); err != nil || opt != nil {
+		err := raw.Control(func(fd uintptr) { opt = unix.SetsockoptInt(int(fd), level, option, 1) })
+		if err != nil || opt != nil {
 			return nil, fmt.Errorf("ask for ICMP errors: %w", errors.Join(err, opt))
 		}
 	}
@@ -175,7 +176,8 @@ func (s *kernelSocket) Send(payload []byte, peer netip.AddrPort) error {
 // isPending reports whether an error may be a pending ICMP error.
 func isPending(err error) bool {
 	switch err {
-	case unix.ECONNREFUSED, unix.EHOSTUNREACH, unix.ENETUNREACH, unix.ENOPROTOOPT, unix.EACCES, unix.EPROTO, unix.EMSGSIZE:
+	case unix.ECONNREFUSED, unix.EHOSTUNREACH, unix.ENETUNREACH, unix.ENOPROTOOPT,
+		unix.EACCES, unix.EPROTO, unix.EMSGSIZE:
 		return true
 	}
 	return false

@@ -26,7 +26,8 @@ func addOwn(t *testing.T) {
 	}
 }
 
-// roundTrip sends a datagram from a relay socket to a peer and back, and returns the address from which the peer was sent to.
+// roundTrip sends a datagram from a relay socket to a peer and back, and returns the address from which the peer was
+// sent to.
 func roundTrip(t *testing.T, s Socket, peer netip.Addr) netip.AddrPort {
 	t.Helper()
 	network := "udp4"
@@ -65,7 +66,8 @@ func roundTrip(t *testing.T, s Socket, peer netip.Addr) netip.AddrPort {
 	return from
 }
 
-// A peer sees exactly the relayed transport address that the client was told (RFC 8656 §11), wherever on the host it is itself.
+// A peer sees exactly the relayed transport address that the client was told (RFC 8656 §11), wherever on the host it is
+// itself.
 func TestPeersSeeTheAddressThatClientsAreTold(t *testing.T) {
 	if !testnet.Isolated(t) {
 		return
@@ -101,8 +103,8 @@ func TestPeersSeeTheAddressThatClientsAreTold(t *testing.T) {
 	}
 }
 
-// An address that this host does not have, such as that of a NAT, leaves the source address to the kernel, although the kernel could be asked
-// to forge it; so does 127.0.0.1, from which no other address of the host could be reached.
+// An address that this host does not have, such as that of a NAT, leaves the source address to the kernel, although the
+// kernel could be asked to forge it; so does 127.0.0.1, from which no other address of the host could be reached.
 func TestAddressesOfOthersAreNotSpokenFrom(t *testing.T) {
 	if !testnet.Isolated(t) {
 		return
@@ -127,7 +129,8 @@ func TestAddressesOfOthersAreNotSpokenFrom(t *testing.T) {
 	}
 }
 
-// An address that is lost between two looks at the host costs no allocation, and a socket that had it works again when it is back.
+// An address that is lost between two looks at the host costs no allocation, and a socket that had it works again when
+// it is back.
 func TestAddressThatIsLostAndComesBack(t *testing.T) {
 	if !testnet.Isolated(t) {
 		return

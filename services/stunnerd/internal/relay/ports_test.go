@@ -25,7 +25,8 @@ func freeRange(t *testing.T, n int) config.PortRange {
 	return portRange(first, first+uint16(n)-1)
 }
 
-// T-A16: ports are of the range, all of them are given out, none twice, in an order that differs from time to time, and one more is refused at once.
+// T-A16: ports are of the range, all of them are given out, none twice, in an order that differs from time to time, and
+// one more is refused at once.
 func TestPortsOfARangeAreGivenOutOnce(t *testing.T) {
 	const n = 32
 	r := freeRange(t, n)
@@ -63,7 +64,8 @@ func TestPortsOfARangeAreGivenOutOnce(t *testing.T) {
 	}
 }
 
-// a port rests for a second after its socket was closed, and then it is given out again. A socket that is closed twice gives it back once.
+// a port rests for a second after its socket was closed, and then it is given out again. A socket that is closed
+// twice gives it back once.
 func TestPortsRest(t *testing.T) {
 	network := Kernel{Ports: NewPorts(freeRange(t, 2))}
 	a, errA := network.Open(loopback, 0)
@@ -127,7 +129,8 @@ func TestPortsOfOtherProcessesArePassedOver(t *testing.T) {
 	closeAll(t, s)
 }
 
-// T-A7: pairs are found as long as there is one, whatever is in use between them; an even port that has no free neighbour is no pair.
+// T-A7: pairs are found as long as there is one, whatever is in use between them; an even port that has no free
+// neighbour is no pair.
 func TestPairsOfARange(t *testing.T) {
 	r := freeRange(t, 8)
 	network := Kernel{Ports: NewPorts(r)}

@@ -1,13 +1,13 @@
 // Package relay is the peers' side of an allocation: the relayed transport address and the data that passes through it.
 //
 // Data in channels does not pass the allocation engine. The listener calls FromClient for ChannelData. The engine calls
-// Receive in a goroutine of the allocation, and Receive forwards the datagrams of peers that have a channel. It returns for
-// a datagram of any other peer. The engine then decides by its permissions whether to call Deliver. Every datagram, in
-// either direction, is checked against the routes by IP address and port. No datagram is truncated: one that is too long is
-// dropped.
+// Receive in a goroutine of the allocation, and Receive forwards the datagrams of peers that have a channel. It returns
+// for a datagram of any other peer. The engine then decides by its permissions whether to call Deliver. Every datagram,
+// in either direction, is checked against the routes by IP address and port. No datagram is truncated: one that is too
+// long is dropped.
 //
-// The path of data in channels does not allocate, does not format strings, and does not wait for a lock or for room in a
-// send buffer.
+// The path of data in channels does not allocate, does not format strings, and does not wait for a lock or for room in
+// a send buffer.
 package relay
 
 import (
@@ -53,8 +53,8 @@ type Relay struct {
 	meter   *meter.Meter
 	ended   func(*Relay)
 
-	// channels is copied on write, so that packets read it without a lock. binding serializes writers. Bind also holds it
-	// while the answer is sent to the client.
+	// channels is copied on write, so that packets read it without a lock. binding serializes writers. Bind also holds
+	// it while the answer is sent to the client.
 	channels atomic.Pointer[[]*channel]
 	binding  sync.Mutex
 	closed   atomic.Bool
@@ -70,9 +70,9 @@ type channel struct {
 	peer   netip.AddrPort
 	// until is the end of the binding, as a time.Duration since the start of the session.
 	until atomic.Int64
-	// permitted is the end of the peer's permission to send in this channel, likewise. ChannelData of the client prolongs
-	// it. By RFC 8656 §12 it ends after 300 s without CreatePermission or ChannelBind, but some clients, for example aioice,
-	// send ChannelBind only to keep the channel, and no CreatePermission.
+	// permitted is the end of the peer's permission to send in this channel, likewise. ChannelData of the client
+	// prolongs it. By RFC 8656 §12 it ends after 300 s without CreatePermission or ChannelBind, but some clients, for
+	// example aioice, send ChannelBind only to keep the channel, and no CreatePermission.
 	permitted atomic.Int64
 	// verdict is the result of the last route lookup. It is valid as long as its view is the current one.
 	verdict atomic.Pointer[verdict]
@@ -86,7 +86,9 @@ type verdict struct {
 
 // New makes a socket the relay of a session. It sets Relay of the session to the advertised address and the port of the
 // socket, and it sets Channels. It calls ended, once, when the relay is closed.
-func New(s *session.Session, socket Socket, advertised netip.Addr, routes *Routes, m *meter.Meter, ended func(*Relay)) *Relay {
+func New(
+	s *session.Session, socket Socket, advertised netip.Addr, routes *Routes, m *meter.Meter, ended func(*Relay),
+) *Relay {
 	s.Relay = netip.AddrPortFrom(advertised, socket.Port())
 	r := &Relay{session: s, socket: socket, routes: routes, meter: m, ended: ended}
 	r.forget = m.RelayDrops.Watch(socket.Drops)
@@ -143,9 +145,10 @@ func (r *Relay) FromClient(frame []byte) {
 	r.session.Traffic.Tx.Add(len(payload))
 }
 
-// Receive forwards the datagrams of peers that have a channel to the client. It returns the address of a peer for a datagram
-// of any other peer, and for an ICMP message about a datagram to the peer. The caller calls Deliver if the peer has a
-// permission. Otherwise the next Receive drops the datagram. The error is net.ErrClosed after Close, and there is no other.
+// Receive forwards the datagrams of peers that have a channel to the client. It returns the address of a peer for a
+// datagram of any other peer, and for an ICMP message about a datagram to the peer. The caller calls Deliver if the
+// peer has a permission. Otherwise the next Receive drops the datagram. The error is net.ErrClosed after Close, and
+// there is no other.
 //
 // Receive and Deliver must be called by one goroutine. A panic in them ends the session, and not the process.
 func (r *Relay) Receive() (peer netip.AddrPort, err error) {
@@ -263,8 +266,8 @@ func (r *Relay) toClient(c *channel, b *Buffer, now time.Duration) {
 	r.session.Traffic.Rx.Add(b.n)
 }
 
-// Send sends the data of a Send indication to a peer. The caller has checked the permission. A datagram that the routes do
-// not allow is dropped and counted.
+// Send sends the data of a Send indication to a peer. The caller has checked the permission. A datagram that the routes
+// do not allow is dropped and counted.
 func (r *Relay) Send(data []byte, peer netip.AddrPort) {
 	defer r.Survive("forward to peer")
 	name, reached := r.routes.Load().Match(peer)
@@ -284,8 +287,8 @@ func (r *Relay) Send(data []byte, peer netip.AddrPort) {
 	r.session.Traffic.Tx.Add(len(data))
 }
 
-// Bind binds a channel number to a peer, or refreshes the binding, after it has called answer, which answers the client.
-// Datagrams of peers without a channel wait meanwhile, so that ChannelData does not overtake the answer.
+// Bind binds a channel number to a peer, or refreshes the binding, after it has called answer, which answers the
+// client. Datagrams of peers without a channel wait meanwhile, so that ChannelData does not overtake the answer.
 func (r *Relay) Bind(number uint16, peer netip.AddrPort, answer func()) {
 	r.binding.Lock()
 	defer r.binding.Unlock()
@@ -315,8 +318,8 @@ func (r *Relay) bind(number uint16, peer netip.AddrPort, now time.Duration) {
 	r.channels.Store(&live)
 }
 
-// Permit refreshes the permissions of peers in their channels. Only the IP addresses of the peers count. Bind does the same
-// for its peer.
+// Permit refreshes the permissions of peers in their channels. Only the IP addresses of the peers count. Bind does the
+// same for its peer.
 func (r *Relay) Permit(peers []netip.AddrPort) {
 	r.binding.Lock()
 	defer r.binding.Unlock()
@@ -342,8 +345,8 @@ func (r *Relay) Channels() int {
 	return n
 }
 
-// Bound returns the peer that a channel number is bound to, and the number that a peer is bound to. Each is zero if there is
-// none.
+// Bound returns the peer that a channel number is bound to, and the number that a peer is bound to. Each is zero if
+// there is none.
 func (r *Relay) Bound(number uint16, peer netip.AddrPort) (netip.AddrPort, uint16) {
 	var atNumber netip.AddrPort
 	var atPeer uint16

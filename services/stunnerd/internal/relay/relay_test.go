@@ -119,7 +119,8 @@ func frame(number uint16, payload []byte) []byte {
 	return append(f, payload...)
 }
 
-// C-06: a payload passes whole or not at all, from nothing to the longest datagram that UDP over IPv4 carries, both ways.
+// C-06: a payload passes whole or not at all, from nothing to the longest datagram that UDP over IPv4 carries, both
+// ways.
 func TestNoPayloadIsCut(t *testing.T) {
 	for _, connected := range []bool{false, true} {
 		b := newBed(t, &sink{connected: connected, frames: make(chan []byte, 1)})
@@ -147,8 +148,8 @@ func TestNoPayloadIsCut(t *testing.T) {
 	}
 }
 
-// P-08, C-06: a datagram of a peer without a channel becomes a Data indication that carries it whole, if the peer has a permission.
-// Otherwise it is counted and dropped.
+// P-08, C-06: a datagram of a peer without a channel becomes a Data indication that carries it whole, if the peer has a
+// permission. Otherwise it is counted and dropped.
 func TestWithoutChannelTheEngineDecides(t *testing.T) {
 	b := newBed(t, &sink{frames: make(chan []byte, 1)})
 	for _, size := range []int{0, 1, 100, 1600, 1601, 9000, 60_000} {
@@ -366,8 +367,9 @@ func BenchmarkFromClient(b *testing.B) {
 	}
 }
 
-// C-06: the longest datagram of IPv6 does not fit into a Data indication, whose length has 16 bits. It passes a channel, and otherwise not at
-// all: a length that says too little would leave the client of a stream in the middle of a message.
+// C-06: the longest datagram of IPv6 does not fit into a Data indication, whose length has 16 bits. It passes a
+// channel, and otherwise not at all: a length that says too little would leave the client of a stream in the middle of
+// a message.
 func TestDatagramThatNoIndicationHoldsIsDropped(t *testing.T) {
 	peer := netip.MustParseAddrPort("[2001:db8::1]:1")
 	for size, passes := range map[int]bool{65_504: true, 65_505: false, 65_527: false} {

@@ -10,7 +10,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay/relaytest"
 )
 
-// T-A7, T-12: so many ports are held at a time and no more, each for 30 s, or until its client comes; then they make room.
+// T-A7, T-12: so many ports are held at a time and no more, each for 30 s, or until its client comes; then they make
+// room.
 func TestReservationsAreBoundedAndEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const most = 256

@@ -81,5 +81,6 @@ func (s *Session) Admits(d Direction, n int) bool {
 		return true
 	}
 	now := time.Since(s.place.table.epoch)
-	return (b.SessionRate <= 0 || s.rates.take(d, n, b.SessionRate, now)) && (b.UserRate <= 0 || s.place.user.rates.take(d, n, b.UserRate, now))
+	return (b.SessionRate <= 0 || s.rates.take(d, n, b.SessionRate, now)) &&
+		(b.UserRate <= 0 || s.place.user.rates.take(d, n, b.UserRate, now))
 }

@@ -86,7 +86,8 @@ type Table struct {
 // NewTable returns an empty table without bounds.
 func NewTable() *Table {
 	t := &Table{
-		epoch: time.Now(), sessions: map[*Session]struct{}{}, users: map[string]*holder{}, sources: map[netip.Prefix]*holder{}, changed: make(chan struct{}),
+		epoch: time.Now(), sessions: map[*Session]struct{}{}, changed: make(chan struct{}),
+		users: map[string]*holder{}, sources: map[netip.Prefix]*holder{},
 	}
 	t.bounds.Store(&Bounds{})
 	return t

@@ -70,7 +70,8 @@ func TestQuotaHoldsForRequestsInFlight(t *testing.T) {
 	}
 }
 
-// T-12: the users of one source share its places, a network of IPv6 is one source, and a source that is shared has no bound.
+// T-12: the users of one source share its places, a network of IPv6 is one source, and a source that is shared has no
+// bound.
 func TestSourceHasAQuotaToo(t *testing.T) {
 	table := NewTable()
 	table.SetBounds(Bounds{SourceSessions: 1})
@@ -106,7 +107,8 @@ func TestSourceHasAQuotaToo(t *testing.T) {
 	}
 }
 
-// T-18: ten times the rate is asked for, and the rate passes, in each direction on its own, for a session and for a user.
+// T-18: ten times the rate is asked for, and the rate passes, in each direction on its own, for a session and for a
+// user.
 func TestBytesKeepToTheirRate(t *testing.T) {
 	const rate, datagram, seconds = 125_000, 1000, 20
 	for name, bounds := range map[string]Bounds{

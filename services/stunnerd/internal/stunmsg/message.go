@@ -21,9 +21,9 @@ const (
 	AttrAddressErrorCode = stun.AttrType(0x8001) // ADDRESS-ERROR-CODE
 )
 
-// understood are the comprehension-required attributes that the server understands in requests and indications. Any other
-// is answered with 420 (RFC 8489 §6.3.1). DONT-FRAGMENT is not among them: relay sockets cannot set the DF bit, and then
-// RFC 8656 §7.2 demands that the attribute is treated as unknown.
+// understood are the comprehension-required attributes that the server understands in requests and indications. Any
+// other is answered with 420 (RFC 8489 §6.3.1). DONT-FRAGMENT is not among them: relay sockets cannot set the DF bit,
+// and then RFC 8656 §7.2 demands that the attribute is treated as unknown.
 var understood = map[stun.AttrType]bool{
 	stun.AttrMappedAddress: true, stun.AttrUsername: true, stun.AttrMessageIntegrity: true, stun.AttrErrorCode: true,
 	stun.AttrUnknownAttributes: true, stun.AttrRealm: true, stun.AttrNonce: true, stun.AttrXORMappedAddress: true,
@@ -48,10 +48,11 @@ var (
 	ErrFingerprint = errors.New("wrong fingerprint")
 )
 
-// Parse parses a message. The slice must hold exactly one message, with the magic cookie, and with the right FINGERPRINT if
-// it has one (RFC 8489 §5, §6.3, §14.7). The result does not refer to the slice.
+// Parse parses a message. The slice must hold exactly one message, with the magic cookie, and with the right
+// FINGERPRINT if it has one (RFC 8489 §5, §6.3, §14.7). The result does not refer to the slice.
 func Parse(b []byte) (Message, error) {
-	if len(b) < HeaderSize || b[0]&0xC0 != 0 || len(b)%4 != 0 || int(binary.BigEndian.Uint16(b[2:])) != len(b)-HeaderSize {
+	if len(b) < HeaderSize || b[0]&0xC0 != 0 || len(b)%4 != 0 ||
+		int(binary.BigEndian.Uint16(b[2:])) != len(b)-HeaderSize {
 		return Message{}, ErrMalformed
 	}
 	// pion/stun appends to Raw while it checks MESSAGE-INTEGRITY.
@@ -62,7 +63,8 @@ func Parse(b []byte) (Message, error) {
 	}
 	if fingerprint, ok := m.Attributes.Get(stun.AttrFingerprint); ok {
 		last := m.Attributes[len(m.Attributes)-1]
-		if last.Type != stun.AttrFingerprint || len(fingerprint.Value) != 4 || stun.Fingerprint.Check(m.Message) != nil {
+		if last.Type != stun.AttrFingerprint || len(fingerprint.Value) != 4 ||
+			stun.Fingerprint.Check(m.Message) != nil {
 			return Message{}, ErrFingerprint
 		}
 	}
@@ -95,8 +97,8 @@ func (m *Message) Unknown() (list UnknownAttributes) {
 	return list
 }
 
-// UnknownAttributes is the value of UNKNOWN-ATTRIBUTES (RFC 8489 §14.13). stun.UnknownAttributes writes a zero behind each
-// type.
+// UnknownAttributes is the value of UNKNOWN-ATTRIBUTES (RFC 8489 §14.13). stun.UnknownAttributes writes a zero behind
+// each type.
 type UnknownAttributes []byte
 
 // AddTo implements stun.Setter.
@@ -121,10 +123,12 @@ func (m *Message) Peers() (list []netip.AddrPort, ok bool) {
 }
 
 // Address decodes the value of an attribute that holds an XOR'ed transport address (RFC 8489 §14.2). The first byte is
-// ignored. The family is that on the wire: an IPv4-mapped IPv6 address stays IPv6, so that it fails the check of the family
-// and does not reach the route of the IPv4 address.
+// ignored. The family is that on the wire: an IPv4-mapped IPv6 address stays IPv6, so that it fails the check of the
+// family and does not reach the route of the IPv4 address.
 func (m *Message) Address(value []byte) (netip.AddrPort, bool) {
-	if len(value) != 8 && len(value) != 20 || (value[1] == FamilyIPv4) != (len(value) == 8) || value[1] != FamilyIPv4 && value[1] != FamilyIPv6 {
+	isIPv4 := len(value) == 8 && value[1] == FamilyIPv4
+	isIPv6 := len(value) == 20 && value[1] == FamilyIPv6
+	if !isIPv4 && !isIPv6 {
 		return netip.AddrPort{}, false
 	}
 	plain := make([]byte, len(value))
@@ -142,12 +146,14 @@ func (m *Message) Channel() (number uint16, ok bool) {
 	return binary.BigEndian.Uint16(v), true
 }
 
-// SignedWith reports whether MESSAGE-INTEGRITY was made with a key. The time that it takes does not depend on the result.
+// SignedWith reports whether MESSAGE-INTEGRITY was made with a key. The time that it takes does not depend on the
+// result.
 func (m *Message) SignedWith(key []byte) bool {
 	return stun.MessageIntegrity(key).Check(m.Message) == nil
 }
 
-// Answer builds a response to the message. It has MESSAGE-INTEGRITY if key is not nil, and FINGERPRINT if the message has.
+// Answer builds a response to the message. It has MESSAGE-INTEGRITY if key is not nil, and FINGERPRINT if the message
+// has.
 func (m *Message) Answer(class stun.MessageClass, key []byte, attrs ...stun.Setter) ([]byte, error) {
 	answer := &stun.Message{Raw: make([]byte, 0, 256)}
 	setters := []stun.Setter{stun.NewTransactionIDSetter(m.TransactionID), stun.NewType(m.Type.Method, class)}

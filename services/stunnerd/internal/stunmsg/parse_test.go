@@ -16,8 +16,9 @@ import (
 const sample = "000100582112a442b7e7a701bc34d686fa87dfae802200105354554e207465737420636c69656e74002400046e0001ff80290008932ff9b151263b36" +
 	"000600096576746a3a68367659202020000800149aeaa70cbfd8cb56781ef2b5b2d3f249c1b571a280280004e57a3bcf"
 
-// F-01: the parser takes what RFC 8489 calls a message and nothing else, and reads what a second reader reads, which knows nothing but the RFC.
-// What pion/stun takes and the parser does not is one of the differences that are listed in stricter.
+// F-01: the parser takes what RFC 8489 calls a message and nothing else, and reads what a second reader reads, which
+// knows nothing but the RFC. What pion/stun takes and the parser does not is one of the differences that are listed in
+// stricter.
 func FuzzParse(f *testing.F) {
 	whole, err := hex.DecodeString(sample)
 	if err != nil {
@@ -110,7 +111,8 @@ const (
 	fingerprint = 0x8028
 )
 
-// attributes reads a message as RFC 8489 §5 and §14 describe it. ok is false for what is none, or has a wrong FINGERPRINT (§14.7).
+// attributes reads a message as RFC 8489 §5 and §14 describe it. ok is false for what is none, or has a wrong
+// FINGERPRINT (§14.7).
 func attributes(b []byte) (attrs []tlv, ok bool) {
 	if len(b) < HeaderSize || b[0] >= 0x40 || len(b)%4 != 0 || int(binary.BigEndian.Uint16(b[2:])) != len(b)-HeaderSize || binary.BigEndian.Uint32(b[4:]) != magicCookie {
 		return nil, false

@@ -10,7 +10,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/credential"
 )
 
-// S-11: the messages of RFC 5769 are parsed, their MESSAGE-INTEGRITY, FINGERPRINT and addresses are right, and a changed bit is noticed.
+// S-11: the messages of RFC 5769 are parsed, their MESSAGE-INTEGRITY, FINGERPRINT and addresses are right, and a
+// changed bit is noticed.
 func TestVectors(t *testing.T) {
 	short := []byte("VOkJxbRl1RmTxUk/WvJxBt")
 	for _, c := range []struct {

@@ -14,10 +14,10 @@ import (
 )
 
 // pion/turn must not end an allocation by its own timer. It does so in a goroutine of its own, and if its read loop is
-// creating a permission of that allocation at the same time, it stops a timer that is still nil, and the process panics. So
-// pion/turn gets the longest lifetime that it accepts, whatever the gate has granted, and gets it again every
-// renewalInterval: its timer always has half an hour left. An allocation ends by a Refresh with lifetime 0, which the read
-// loop handles.
+// creating a permission of that allocation at the same time, it stops a timer that is still nil, and the process
+// panics. So pion/turn gets the longest lifetime that it accepts, whatever the gate has granted, and gets it again
+// every renewalInterval: its timer always has half an hour left. An allocation ends by a Refresh with lifetime 0, which
+// the read loop handles.
 const renewalInterval = 30 * time.Minute
 
 var (
@@ -102,17 +102,17 @@ func (a *allocation) forget() {
 	a.renewal.Stop()
 }
 
-// relayConn is the relay of an allocation in the form of a net.PacketConn. pion/turn reads from it in a goroutine of the
-// allocation.
+// relayConn is the relay of an allocation in the form of a net.PacketConn. pion/turn reads from it in a goroutine of
+// the allocation.
 type relayConn struct {
 	*allocation
 	noDeadlines
 }
 
-// ReadFrom returns the address of a peer that has no channel, without the payload: pion/turn would cut a payload at the size
-// of its buffer. If the peer has a permission, pion/turn writes a Data indication to the pionConn, which makes the relay
-// deliver the datagram. Otherwise it reads again, and the relay drops the datagram. An error makes pion/turn end the
-// allocation.
+// ReadFrom returns the address of a peer that has no channel, without the payload: pion/turn would cut a payload at the
+// size of its buffer. If the peer has a permission, pion/turn writes a Data indication to the pionConn, which makes the
+// relay deliver the datagram. Otherwise it reads again, and the relay drops the datagram. An error makes pion/turn end
+// the allocation.
 func (c relayConn) ReadFrom([]byte) (int, net.Addr, error) {
 	peer, err := c.relay.Receive()
 	if err != nil {

@@ -15,10 +15,11 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/watch"
 )
 
-// pionConn is the net.PacketConn of one read loop of pion/turn, and the generator of the relay sockets for its requests.
+// pionConn is the net.PacketConn of one read loop of pion/turn, and the generator of the relay sockets for its
+// requests.
 //
-// pion/turn handles a message completely, the answer included, before it reads the next one. So the end of an exchange is
-// the next ReadFrom, and the absence of an answer needs no timeout.
+// pion/turn handles a message completely, the answer included, before it reads the next one. So the end of an exchange
+// is the next ReadFrom, and the absence of an answer needs no timeout.
 type pionConn struct {
 	key       []byte
 	exchanges chan *exchange
@@ -57,7 +58,8 @@ func newPionConn(key []byte) *pionConn {
 // nonceRenewal is well within the hour for which pion/turn accepts its nonces.
 const nonceRenewal = 30 * time.Minute
 
-// request makes a request for an allocation and returns the answer. The error is engine.ErrNoAllocation if there is none.
+// request makes a request for an allocation and returns the answer. The error is engine.ErrNoAllocation if there is
+// none.
 func (c *pionConn) request(a *allocation, method stun.Method, attrs ...stun.Setter) (*stun.Message, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -74,12 +76,13 @@ func (c *pionConn) signedRequest(a *allocation, method stun.Method, attrs ...stu
 		return nil, err
 	}
 	setters := append([]stun.Setter{stun.TransactionID, stun.NewType(method, stun.ClassRequest)}, attrs...)
-	setters = append(setters, stun.NewUsername(internalUser), stun.NewRealm(internalRealm), c.nonce, stun.MessageIntegrity(c.key))
+	setters = append(setters,
+		stun.NewUsername(internalUser), stun.NewRealm(internalRealm), c.nonce, stun.MessageIntegrity(c.key))
 	return c.roundTrip(a, setters...)
 }
 
-// isStaleNonce reports whether pion/turn has answered with 438. pion/turn measures the age of a nonce by the wall clock,
-// which may jump, and nonceRenewal is measured by the monotonic clock.
+// isStaleNonce reports whether pion/turn has answered with 438. pion/turn measures the age of a nonce by the wall
+// clock, which may jump, and nonceRenewal is measured by the monotonic clock.
 func isStaleNonce(answer *stun.Message) bool {
 	var code stun.ErrorCodeAttribute
 	return code.GetFrom(answer) == nil && code.Code == stun.CodeStaleNonce
@@ -119,9 +122,9 @@ func (c *pionConn) roundTrip(a *allocation, setters ...stun.Setter) (*stun.Messa
 	return answer, nil
 }
 
-// indicate sends a Send indication to pion/turn. It is built from the data and the address and not copied from the client's
-// message, because pion/turn reads the first byte of an address, which RFC 8489 §14.1 says to ignore, as a part of the
-// family.
+// indicate sends a Send indication to pion/turn. It is built from the data and the address and not copied from the
+// client's message, because pion/turn reads the first byte of an address, which RFC 8489 §14.1 says to ignore, as a
+// part of the family.
 func (c *pionConn) indicate(a *allocation, data []byte, peer netip.AddrPort) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -185,8 +188,8 @@ func (c *pionConn) WriteTo(b []byte, to net.Addr) (int, error) {
 
 func isResponse(b []byte) bool { return len(b) > 1 && b[0]&0xC1 == 1 }
 
-// AllocatePacketConn implements turn.RelayAddressGenerator. It returns the relay of the allocation that the current exchange
-// creates.
+// AllocatePacketConn implements turn.RelayAddressGenerator. It returns the relay of the allocation that the current
+// exchange creates.
 func (c *pionConn) AllocatePacketConn(string, int) (net.PacketConn, net.Addr, error) {
 	r := relayConn{allocation: c.current.allocation}
 	return r, r.LocalAddr(), nil

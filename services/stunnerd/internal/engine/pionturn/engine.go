@@ -7,8 +7,8 @@
 //	peer ─▶ relayConn.ReadFrom ─ address of the peer ─▶ pion/turn ─ permitted ─▶ pionConn.WriteTo ─▶ relay.Deliver
 //
 // pion/turn knows a client by a handle: an IPv6 address of a documentation prefix (RFC 3849), which no socket uses. It
-// authenticates nothing. Requests to it are signed with a key of the process, so neither a changed credential nor a changed
-// realm concerns it.
+// authenticates nothing. Requests to it are signed with a key of the process, so neither a changed credential nor a
+// changed realm concerns it.
 package pionturn
 
 import (
@@ -44,8 +44,8 @@ const (
 	internalRealm = "stunner"
 )
 
-// New starts pion/turn with a number of pionConns, at least one. Each has a goroutine, and allocations are spread evenly
-// over them.
+// New starts pion/turn with a number of pionConns, at least one. Each has a goroutine, and allocations are spread
+// evenly over them.
 func New(conns int, log *slog.Logger) (*Engine, error) {
 	key := make([]byte, 16)
 	if _, err := rand.Read(key); err != nil {

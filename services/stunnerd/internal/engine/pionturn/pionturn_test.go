@@ -104,8 +104,8 @@ func TestAllocationLastsUntilEnd(t *testing.T) {
 	})
 }
 
-// Every method but End fails with ErrNoAllocation if there is no allocation: before Start, after End, after the relay was closed, and after the
-// engine was closed.
+// Every method but End fails with ErrNoAllocation if there is no allocation: before Start, after End, after the relay
+// was closed, and after the engine was closed.
 func TestNoAllocation(t *testing.T) {
 	for name, end := range map[string]func(b *bed){
 		"before Start":         func(*bed) {},
@@ -134,7 +134,8 @@ func TestNoAllocation(t *testing.T) {
 	}
 }
 
-// Data of a peer without a channel reaches the client, and data of a Send indication reaches the peer, only with a permission, whatever the port.
+// Data of a peer without a channel reaches the client, and data of a Send indication reaches the peer, only with a
+// permission, whatever the port.
 func TestPermissionDecides(t *testing.T) {
 	inBed(t, func(b *bed) {
 		b.must(b.Start())
@@ -179,7 +180,8 @@ func TestRefusalHasACode(t *testing.T) {
 	})
 }
 
-// pion/turn measures the age of its nonces by the wall clock. If it refuses a nonce after a jump, the request is repeated with a new one.
+// pion/turn measures the age of its nonces by the wall clock. If it refuses a nonce after a jump, the request is
+// repeated with a new one.
 func TestStaleNonceIsReplaced(t *testing.T) {
 	inBed(t, func(b *bed) {
 		for _, request := range []func() error{b.Start, func() error { return b.Permit([]netip.AddrPort{b.peer().Addr()}) }} {

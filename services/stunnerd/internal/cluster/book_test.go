@@ -21,8 +21,8 @@ func numbered(clusters, endpoints int) (all []config.Cluster, routes []string) {
 	return all, routes
 }
 
-// A cluster that has not changed is not parsed again, and a view whose clusters have not changed is not made again.
-// Listeners with the same routes share it.
+// An unchanged cluster is not parsed again, and a view of unchanged clusters is not built again. Listeners with the
+// same routes share it.
 func TestABookMakesAgainWhatHasChanged(t *testing.T) {
 	clusters, routes := numbered(100, 10)
 	b := Book{}
@@ -59,8 +59,7 @@ func TestABookMakesAgainWhatHasChanged(t *testing.T) {
 	}
 }
 
-// However clusters change, a book that has taken all configs before allows what one allows that has taken only the
-// last.
+// A book that has taken several configs allows the same peers as a book that has taken only the last one.
 func TestABookForgetsNothingAndKeepsNothing(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	old := Book{}
@@ -90,7 +89,7 @@ func TestABookForgetsNothingAndKeepsNothing(t *testing.T) {
 	}
 }
 
-// BenchmarkView is what the view of a wide config costs when one of its clusters has changed.
+// BenchmarkView measures the view of a wide config after a change of one cluster.
 func BenchmarkView(b *testing.B) {
 	for _, size := range []struct{ clusters, endpoints int }{{1, 10_000}, {1_000, 10}, {5_000, 1}} {
 		b.Run(fmt.Sprintf("clusters=%d/endpoints=%d", size.clusters, size.endpoints), func(b *testing.B) {

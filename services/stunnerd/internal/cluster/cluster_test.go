@@ -34,7 +34,7 @@ func TestMatch(t *testing.T) {
 		{[]string{"2001:db8::7:<5-6>"}, "[2001:db8::7]:7", PortDenied},
 		{[]string{"0.0.0.0/0"}, "[2001:db8::7]:5", Denied},
 		{[]string{"0.0.0.0/0"}, "203.0.113.9:5", Allowed},
-		// An IPv4 address in IPv6 clothes is the IPv4 address.
+		// An IPv4-mapped IPv6 address is the IPv4 address.
 		{[]string{"192.0.2.1"}, "[::ffff:192.0.2.1]:1", Allowed},
 		{[]string{"::/0"}, "[::ffff:192.0.2.1]:1", Denied},
 	}
@@ -47,8 +47,8 @@ func TestMatch(t *testing.T) {
 	}
 }
 
-// T-01: a prefix does not open the addresses that its cluster excepts, in no form of the address. A route that names
-// one of them alone opens it, and so does a cluster that does not except it.
+// T-01: a prefix does not open the addresses that its cluster excepts, in any form of the address. A route for a single
+// excepted address opens it, and so does another cluster without the exception.
 func TestExceptedAddressesAreNotReachedThroughAPrefix(t *testing.T) {
 	wide := config.Cluster{
 		Name: "media/wide", Type: config.Static, Endpoints: []string{"10.0.0.0/8", "2001:db8::/32", "64:ff9b::/96"}, Except: []string{"10.1.2.3", "2001:db8::7"},
@@ -80,7 +80,7 @@ func TestExceptedAddressesAreNotReachedThroughAPrefix(t *testing.T) {
 	}
 }
 
-// T-01: no wildcard opens these; all but loopback are closed even to an endpoint that names them.
+// T-01: no wildcard opens these addresses. Except for loopback, no endpoint opens them.
 func TestNoRouteOpensSpecialAddresses(t *testing.T) {
 	never := []string{
 		"0.0.0.0", "0.1.2.3", "169.254.169.254", "224.0.0.1", "239.1.1.1", "240.0.0.1", "255.255.255.255", "100.100.100.200",
@@ -104,14 +104,13 @@ func TestNoRouteOpensSpecialAddresses(t *testing.T) {
 	}
 }
 
-// T-01: a wide route, and one that is a bit too wide, does not reach a special-purpose prefix; the prefix itself and
-// its parts do.
+// T-01: a special-purpose prefix is opened only by itself and its parts, not by a prefix that is a bit shorter.
 func TestWideRoutesDoNotReachSpecialPrefixes(t *testing.T) {
 	for _, list := range [][]string{named4, named6} {
 		for _, text := range list {
 			p := netip.MustParsePrefix(text)
 			for _, addr := range []netip.Addr{p.Addr(), lastOf(p)} {
-				inside := []string{"0.0.0.0/1", "128.0.0.0/1"} // what is embedded is not the matter here
+				inside := []string{"0.0.0.0/1", "128.0.0.0/1"} // allows the IPv4 addresses inside
 				for bits := range p.Bits() {
 					wide := netip.PrefixFrom(p.Addr(), bits).Masked().String()
 					if view(append(inside, wide)...).AllowsAddr(addr) {
@@ -138,7 +137,7 @@ func TestWideRoutesDoNotReachSpecialPrefixes(t *testing.T) {
 	}
 }
 
-// Addresses that pods, nodes and laboratories have stay reachable through wide routes.
+// Addresses of pods, nodes and laboratories are reachable through wide routes.
 func TestWideRoutesReachPrivateAddresses(t *testing.T) {
 	v := view("0.0.0.0/0", "::/0")
 	for _, a := range []string{
@@ -165,7 +164,7 @@ func hasForm(p netip.Prefix) bool {
 	return slices.ContainsFunc(forms, func(f form) bool { return f.prefix.Overlaps(p) })
 }
 
-// disguises are the IPv6 addresses that lead to an IPv4 address where a translator, or a tunnel, is on the way.
+// disguises are the IPv6 addresses that a translator or a tunnel may forward to an IPv4 address.
 func disguises(a netip.Addr) map[string]netip.Addr {
 	b := a.As4()
 	all := map[string]netip.Addr{"mapped": netip.AddrFrom16(a.As16())}
@@ -188,13 +187,12 @@ func disguises(a netip.Addr) map[string]netip.Addr {
 	return all
 }
 
-// exact are the disguises whose verdict is that of the address, in both directions. The others may be refused for an
-// address that they hold by another reading, because nothing in 64:ff9b:1::/48 tells how long the prefix of the
-// translator is, or for a second address that they hold.
+// exact are the disguises whose verdict is exactly that of the IPv4 address. The others may be refused because of
+// another IPv4 address that they contain. In 64:ff9b:1::/48 the address does not tell the prefix length of the
+// translator.
 var exact = []string{"mapped", "translated", "NAT64", "local NAT64 /96", "6to4", "Teredo", "ISATAP", "ISATAP, global"}
 
-// T-02: for every address, whatever form it comes in, the verdict is that of the address; no form of it is reached
-// where it is not.
+// T-02: no form of an address is allowed if the address is not.
 func TestDisguisesChangeNothing(t *testing.T) {
 	wide := []string{"0.0.0.0/0", "::/0", "64:ff9b:1::/48", "2001::/32", "::ffff:0:0:0/96"}
 	views := map[string]*View{
@@ -213,7 +211,7 @@ func compareDisguises(t *testing.T, views map[string]*View, a netip.Addr) {
 	t.Helper()
 	for form, disguise := range disguises(a) {
 		if first := a.As4()[0]; strings.HasPrefix(form, "local") && (first == 0 || first >= 224) {
-			continue // no translator sends to these, and any address holds some of them by one reading or another
+			continue // no translator forwards to these
 		}
 		for routes, v := range views {
 			plain, disguised := v.AllowsAddr(a), v.AllowsAddr(disguise)
@@ -224,8 +222,7 @@ func compareDisguises(t *testing.T, views map[string]*View, a netip.Addr) {
 	}
 }
 
-// T-02: a translator with a prefix of its own out of the local-use prefix leads to media servers, whatever the length
-// of its prefix.
+// T-02: a translator with a prefix in the local-use prefix reaches media servers, for every prefix length.
 func TestLocalTranslatorsAreUsable(t *testing.T) {
 	v := view("0.0.0.0/0", "64:ff9b:1::/48")
 	for form, disguise := range disguises(netip.MustParseAddr("198.51.100.7")) {
@@ -235,7 +232,7 @@ func TestLocalTranslatorsAreUsable(t *testing.T) {
 	}
 }
 
-// T-02: an IPv4 address inside an IPv6 address is reached only where both are allowed.
+// T-02: an IPv4 address inside an IPv6 address is allowed only if both are.
 func TestEmbeddedAddressesNeedBothRoutes(t *testing.T) {
 	for _, disguise := range []string{"::%s", "64:ff9b::%s"} {
 		media := netip.MustParseAddr(fmt.Sprintf(disguise, "192.0.2.1"))
@@ -251,8 +248,8 @@ func TestEmbeddedAddressesNeedBothRoutes(t *testing.T) {
 	}
 }
 
-// T-03: the sockets of a gateway are no peers, by whatever address they are called: those of the host, of loopback, of
-// a load balancer, or an IPv6 address that holds one. Other ports of the same addresses are peers.
+// T-03: the sockets of a gateway are not allowed as peers, by any of their addresses: those of the host, of loopback,
+// of a load balancer, or an IPv6 address that contains one. Other ports of the same addresses are.
 func TestOwnListenersAreNoPeers(t *testing.T) {
 	own, balancer := netip.MustParseAddr("192.0.2.9"), netip.MustParseAddrPort("203.0.113.5:443")
 	self := NewSelf([]netip.Addr{own}, []uint16{3478}, []netip.AddrPort{balancer, netip.MustParseAddrPort("[2001:db8::5]:443")})
@@ -294,7 +291,7 @@ func TestOnlyNamedStaticClustersCount(t *testing.T) {
 	}
 }
 
-// BenchmarkMatch shows that a verdict costs the same whatever the number of endpoints.
+// BenchmarkMatch shows that the cost of a verdict does not depend on the number of endpoints.
 func BenchmarkMatch(b *testing.B) {
 	self := NewSelf([]netip.Addr{netip.MustParseAddr("192.0.2.9")}, []uint16{3478}, []netip.AddrPort{netip.MustParseAddrPort("203.0.113.5:443")})
 	match := func(name string, v *View, peer string) {

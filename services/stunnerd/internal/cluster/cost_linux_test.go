@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// The cost of a view grows with the number of its clusters, and not with the square of it. The processor time of the
-// thread is compared: other processes disturb it less than they do the time of day.
+// The cost of a view grows linearly with the number of its clusters. The CPU time of the thread is compared, which
+// other processes disturb less than the time of day.
 func TestAViewCostsWhatIsInIt(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -19,7 +19,7 @@ func TestAViewCostsWhatIsInIt(t *testing.T) {
 		}
 		return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 	}
-	const total = 500_000 // clusters, enough for the resolution of the processor time
+	const total = 500_000 // clusters, enough for the resolution of the CPU time
 	cost := func(clusters int) time.Duration {
 		all, routes := numbered(clusters, 1)
 		before := used()

@@ -40,7 +40,7 @@ func TestAnswersOpenTheirAddressesAtAllPorts(t *testing.T) {
 	}
 }
 
-// without an answer a name opens nothing, and certainly not everything.
+// a name without an answer opens nothing.
 func TestNoAnswerOpensNothing(t *testing.T) {
 	for _, clusters := range [][]config.Cluster{Resolve(named, nil), resolved(), named} {
 		v := NewView(clusters, []string{"media/names", "media/other"})
@@ -52,8 +52,8 @@ func TestNoAnswerOpensNothing(t *testing.T) {
 	}
 }
 
-// T-01: whoever answers for a name cannot open loopback or the metadata service; a static endpoint beside it still
-// opens what it names.
+// T-01: the answer to a name cannot open loopback or the metadata service. A static endpoint in the same config still
+// can.
 func TestAnswersDoNotOpenSpecialAddresses(t *testing.T) {
 	special := []string{
 		"127.0.0.1", "127.0.0.5", "127.9.9.9", "::1", "::ffff:127.0.0.1", "0.0.0.0", "::", "169.254.169.254", "::ffff:169.254.169.254",

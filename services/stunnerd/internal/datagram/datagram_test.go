@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reader opens a socket that receives on a port, 0 for any.
+// reader opens a receiving socket on a port, 0 for any.
 func reader(t *testing.T, host string, port int) (*net.UDPConn, *Sender) {
 	t.Helper()
 	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
@@ -33,8 +33,7 @@ func reader(t *testing.T, host string, port int) (*net.UDPConn, *Sender) {
 	return conn.(*net.UDPConn), s
 }
 
-// However many sockets of a port only send, and whichever of them are closed, every client is read, and always by the
-// same reader.
+// Every client is received by one reader, always the same, however many sockets of the port only send or are closed.
 func TestSteeredPortIsReadByItsFirstSockets(t *testing.T) {
 	const readers, senders, clients = 3, 40, 60
 	var conns []*net.UDPConn
@@ -80,13 +79,13 @@ func TestSteeredPortIsReadByItsFirstSockets(t *testing.T) {
 	}
 }
 
-// readBy sends one datagram and returns the index of the socket that got it.
+// readBy sends one datagram and returns the index of the socket that has received it.
 func readBy(t *testing.T, client net.Conn, conns []*net.UDPConn) int {
 	t.Helper()
 	if _, err := client.Write([]byte{1}); err != nil {
 		t.Fatal(err)
 	}
-	for i, c := range conns { // on loopback, delivery is part of the call that sends
+	for i, c := range conns { // on loopback the sending call delivers the datagram
 		if err := c.SetReadDeadline(time.Now().Add(time.Millisecond)); err != nil {
 			t.Fatal(err)
 		}
@@ -187,7 +186,7 @@ func TestDropsOfAFullReceiveBufferAreCounted(t *testing.T) {
 	}
 }
 
-// BenchmarkSend is what a datagram over loopback costs, delivery included.
+// BenchmarkSend measures a datagram over loopback, with its delivery.
 func BenchmarkSend(b *testing.B) {
 	conn, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/pion/stun/v2"
 )
 
-// The first byte of an address says nothing, and whoever reads it must not look at it (RFC 8489 §14.1).
+// The first byte of an XOR-PEER-ADDRESS is ignored (RFC 8489 §14.1).
 func TestFirstByteOfAnAddressSaysNothing(t *testing.T) {
 	virtually(t, func(v *virtual) {
 		c, via := v.guest(0)
@@ -22,7 +22,7 @@ func TestFirstByteOfAnAddressSaysNothing(t *testing.T) {
 	})
 }
 
-// scribbled is an XOR-PEER-ADDRESS with something in its first byte.
+// scribbled is an XOR-PEER-ADDRESS whose first byte is not 0.
 type scribbled struct{ addr netip.AddrPort }
 
 func (s scribbled) AddTo(m *stun.Message) error {

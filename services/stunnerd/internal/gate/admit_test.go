@@ -13,9 +13,9 @@ import (
 )
 
 // S-04, T-A2, T-A3, T-A5, T-A8, T-A9, T-A10, T-A11, T-A12, T-A14: each rule of admit.go for Allocate and Refresh has
-// its error code. P-01, P-02, P-04, T-04, C-01, C-03: each rule of admit.go for permissions and channels has its error
-// code. A-08, S-02: each answer to an authenticated request has MESSAGE-INTEGRITY, and FINGERPRINT when the request has
-// it.
+// its error code.
+// P-01, P-02, P-04, T-04, C-01, C-03: each rule of admit.go for permissions and channels has its error code.
+// A-08, S-02: each answer to an authenticated request has MESSAGE-INTEGRITY, and FINGERPRINT when the request has it.
 func TestEveryRefusalHasItsCode(t *testing.T) {
 	const none, some = false, true
 	peer, denied := peerAt("127.0.0.1:4000"), peerAt("10.0.0.1:4000")
@@ -68,7 +68,7 @@ func TestEveryRefusalHasItsCode(t *testing.T) {
 			if got := codeOf(answer); got != tc.want {
 				t.Fatalf("code %d, want %d", got, tc.want)
 			}
-			// Whoever is known gets signed answers (RFC 8489 §9.2.4).
+			// Answers to authenticated requests are signed (RFC 8489 §9.2.4).
 			if stun.NewLongTermIntegrity(username, realm, password).Check(answer) != nil {
 				t.Error("answer is not signed")
 			}
@@ -84,7 +84,7 @@ var (
 	token    = stun.RawAttribute{Type: stun.AttrReservationToken, Length: 8, Value: []byte("12345678")}
 )
 
-// disguised is an IPv4 address written as IPv6, which pion/stun would undo.
+// disguised is an XOR-PEER-ADDRESS with an IPv4-mapped IPv6 address, which pion/stun writes as IPv4.
 func disguised(ip string, port uint16) stun.Setter {
 	return setter(func(m *stun.Message) error {
 		a := netip.MustParseAddr(ip).As16()
@@ -150,7 +150,8 @@ func TestAnotherUserCannotTouchAnAllocation(t *testing.T) {
 	}
 }
 
-// T-13: an expired credential begins nothing; what it began goes on for the grace and no longer.
+// T-13: an allocation needs a valid credential. A session may be refreshed with an expired one until the end of the
+// grace.
 func TestExpiredCredentialBeginsNothingAndMayEndLater(t *testing.T) {
 	for grace, want := range map[time.Duration]stun.ErrorCode{0: 401, time.Second: 401, time.Hour: 0} {
 		b, c := newBed(t), newClient("192.0.2.1:1000")
@@ -171,7 +172,7 @@ func TestExpiredCredentialBeginsNothingAndMayEndLater(t *testing.T) {
 		if got := codeOf(b.send(c, b.signed(c, good.Username, string(good.Password), stun.MethodAllocate, udp))); got != 0 {
 			t.Fatalf("allocate: %d", got)
 		}
-		// The session began with the credential that is old by now.
+		// The session was created with the credential that is expired by now.
 		b.flow(c.addr).Username = old.Username
 		if got := codeOf(b.send(c, b.signed(c, old.Username, string(old.Password), stun.MethodRefresh))); got != want {
 			t.Errorf("refresh a minute after the end, grace %s: %d, want %d", grace, got, want)
@@ -179,7 +180,7 @@ func TestExpiredCredentialBeginsNothingAndMayEndLater(t *testing.T) {
 	}
 }
 
-// whose clock is a little behind may still begin.
+// a credential is valid for the leeway after its expiry, for clients of a service whose clock is behind.
 func TestExpiryHasLeeway(t *testing.T) {
 	virtually(t, func(v *virtual) {
 		p := policy()

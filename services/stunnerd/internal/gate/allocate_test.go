@@ -13,7 +13,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/stunmsg"
 )
 
-// T-12: a process that carries as much as it can says so.
+// T-12: beyond the capacity of the process an Allocate gets 508.
 func TestSessionsAreBounded(t *testing.T) {
 	b := newBed(t)
 	b.table.SetBounds(session.Bounds{Capacity: 2})
@@ -25,7 +25,7 @@ func TestSessionsAreBounded(t *testing.T) {
 	}
 }
 
-// T-A4: a retransmitted Allocate gets the same relayed address and makes no second session.
+// T-A4: a retransmitted Allocate gets the same relayed address and creates no second session.
 func TestRepeatedAllocateGetsTheSameAnswer(t *testing.T) {
 	b, c := newBed(t), newClient("192.0.2.1:1000")
 	raw := b.signed(c, username, password, stun.MethodAllocate, udp)
@@ -37,8 +37,8 @@ func TestRepeatedAllocateGetsTheSameAnswer(t *testing.T) {
 	}
 }
 
-// T-A4, T-A15: a repeated Allocate asks whose it is: another user gets 441 and no word about the relay, a wrong
-// password 401, once.
+// T-A4, T-A15: a retransmitted Allocate is authenticated: another user gets 441 without the relayed address, a wrong
+// password gets 401, once.
 func TestRepeatedAllocateOfAnotherUser(t *testing.T) {
 	b, c := newBed(t), newClient("192.0.2.1:1000")
 	p := policy()
@@ -74,7 +74,8 @@ func TestRepeatedAllocateOfAnotherUser(t *testing.T) {
 	}
 }
 
-// T-12: reserved ports count against their user, are few, and go with the allocation that asked for them.
+// T-12: reserved ports count against the quota of their user, have a quota of their own, and are closed with the
+// allocation that requested them.
 func TestReservedPortsGoWithTheirAllocation(t *testing.T) {
 	virtually(t, func(v *virtual) {
 		pair := stun.RawAttribute{Type: stun.AttrEvenPort, Length: 1, Value: []byte{0x80}}
@@ -101,7 +102,7 @@ func TestReservedPortsGoWithTheirAllocation(t *testing.T) {
 	})
 }
 
-// A token is of use to the user who has got it, and to nobody else (RFC 8656 §7.2).
+// A RESERVATION-TOKEN is valid only for the user that has got it (RFC 8656 §7.2).
 func TestReservedPortIsForItsUser(t *testing.T) {
 	virtually(t, func(v *virtual) {
 		p := policy()
@@ -122,14 +123,14 @@ func TestReservedPortIsForItsUser(t *testing.T) {
 			t.Errorf("another user: %d, want 508", code)
 		}
 		v.table.SetBounds(session.Bounds{UserSessions: 2})
-		v.must(second, stun.MethodAllocate, udp, held) // the reserved port is the second place already
+		v.must(second, stun.MethodAllocate, udp, held) // the reserved port already counts as the second session
 		if n := v.net.Len(); n != 2 {
 			t.Errorf("%d ports, want 2", n)
 		}
 	})
 }
 
-// T-A7: EVEN-PORT gives an even port, with R=1 also a token; the token gives the next port, once.
+// T-A7: EVEN-PORT gives an even port, with R=1 also a token. The token gives the next port, once.
 func TestEvenPortAndReservation(t *testing.T) {
 	b := newBed(t)
 	port := func(m *stun.Message) int {
@@ -175,7 +176,7 @@ func TestLifetimesAreClamped(t *testing.T) {
 	}
 }
 
-// T-A9, T-A10: every family that there is an address of, and none that there is not.
+// T-A9, T-A10: a relay is available for the families of RelayAddrs, and for no other.
 func TestRelayFamilies(t *testing.T) {
 	v4, v6 := netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("::1")
 	wants := func(family byte) stun.Setter {

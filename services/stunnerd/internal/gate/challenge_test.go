@@ -11,11 +11,11 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/limit"
 )
 
-// first is a first request of a client that has no nonce.
+// first returns a first request of a client, which has no nonce.
 func (v *virtual) first() []byte { return v.build(request4(stun.MethodAllocate), udp) }
 
-// T-10: behind an address that hides clients, a flood keeps no new client from its challenge, whether it comes from one
-// socket or from ports at random, with one transaction id or many. A client asks at most seven times.
+// T-10: behind an address that many clients share, a flood keeps no new client from its challenge, whether the flood
+// has one port or random ports, and one transaction ID or many. A client sends its request at most seven times.
 func TestFloodKeepsNobodyFromAChallenge(t *testing.T) {
 	const perClient = 12_000 // 60,000 a second, and a client repeats after 200 ms
 	for name, flood := range map[string]func(v *virtual, dice *rand.Rand, i int) (*client, []byte){
@@ -58,7 +58,8 @@ func TestFloodKeepsNobodyFromAChallenge(t *testing.T) {
 	}
 }
 
-// T-10: one socket behind a load balancer gets few answers, whatever it repeats, and a listener makes a bounded number.
+// T-10: one socket behind a load balancer gets few answers, whatever it repeats, and the answers of a listener are
+// bounded.
 func TestOneSocketGetsFewAnswers(t *testing.T) {
 	virtually(t, func(v *virtual) {
 		answers, c, raw := 0, newClient("10.0.0.1:1"), v.first()
@@ -107,7 +108,7 @@ func TestListenersHaveTheirOwnChallenges(t *testing.T) {
 	})
 }
 
-// T-10: a session whose nonce is too old is told so, however much others of its address ask for.
+// T-10: a session with an expired nonce gets a 438, however many requests other clients of its address send.
 func TestFloodKeepsNoSessionFromItsNonce(t *testing.T) {
 	virtually(t, func(v *virtual) {
 		c := newClient("203.0.113.7:9")

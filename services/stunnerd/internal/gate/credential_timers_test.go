@@ -10,7 +10,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/credential"
 )
 
-// a nonce is good for an hour; then the client gets another one.
+// a nonce is valid for an hour. Then the client gets a new one.
 func TestNonceLastsAnHour(t *testing.T) {
 	virtually(t, func(v *virtual) {
 		nonce := v.nonce(newClient("192.0.2.1:1"))
@@ -34,8 +34,8 @@ func TestNonceLastsAnHour(t *testing.T) {
 	})
 }
 
-// T-13: a credential begins allocations until it expires, but for the leeway, and carries one that it began until then,
-// or for the grace more.
+// T-13: an allocation can be created until the credential expires, plus leeway, and refreshed with the credential until
+// the end of the grace.
 func TestCredentialEndsToTheSecond(t *testing.T) {
 	const ttl = 600 * time.Second
 	requests := map[stun.Method][]stun.Setter{
@@ -82,8 +82,8 @@ func TestCredentialEndsToTheSecond(t *testing.T) {
 	}
 }
 
-// after a password was changed the old one begins nothing, and carries a session until its time is over; the new
-// one carries it too.
+// after a change of the password the earlier password creates no allocation, and refreshes a session until its
+// end. The new password refreshes the session too.
 func TestFormerPasswordCarriesSessionsForAWhile(t *testing.T) {
 	const overlap = 10 * time.Minute
 	virtually(t, func(v *virtual) {
@@ -105,8 +105,7 @@ func TestFormerPasswordCarriesSessionsForAWhile(t *testing.T) {
 	})
 }
 
-// what a former authority that is good for new sessions has signed begins sessions, and carries them, until its
-// time is over.
+// with Former.New the credentials of a former authority create and refresh allocations until its end.
 func TestFormerAuthorityBeginsSessionsForAWhile(t *testing.T) {
 	const grace = time.Hour
 	virtually(t, func(v *virtual) {
@@ -126,16 +125,16 @@ func TestFormerAuthorityBeginsSessionsForAWhile(t *testing.T) {
 	})
 }
 
-// speaker is a client that has a nonce and a realm, as clients do: until they are told others.
+// speaker is a client that keeps its nonce and realm until a challenge has others.
 type speaker struct {
 	*client
 	realm, password string
 	nonce           stun.Nonce
-	// keeps tells that the client takes the nonce of a 438, and not its realm. Some do.
+	// keeps reports whether the client takes the nonce of a 438 and not its realm, as some clients do.
 	keeps bool
 }
 
-// says makes a request, once more after a 438, and returns the code of the last answer and the realm of the 438.
+// says makes a request, and repeats it after a 438. It returns the code of the last answer and the realm of the 438.
 func (v *virtual) says(s *speaker, method stun.Method, attrs ...stun.Setter) (code stun.ErrorCode, told string) {
 	v.t.Helper()
 	for range 2 {
@@ -154,7 +153,7 @@ func (v *virtual) says(s *speaker, method stun.Method, attrs ...stun.Setter) (co
 	return code, told
 }
 
-// speaker is a client with an allocation of an hour.
+// speaker returns a client with an allocation of an hour.
 func (v *virtual) speaker(addr string, keeps bool) *speaker {
 	v.t.Helper()
 	a := v.policy.Load().Authority
@@ -166,7 +165,7 @@ func (v *virtual) speaker(addr string, keeps bool) *speaker {
 	return s
 }
 
-// authority puts an authority in force, and others for ten minutes more.
+// authority sets the authority, and former authorities for ten minutes.
 func (v *virtual) authority(now credential.Authority, before ...credential.Authority) {
 	p := policy()
 	p.Authority = now
@@ -176,8 +175,8 @@ func (v *virtual) authority(now credential.Authority, before ...credential.Autho
 	v.Update(p, routes("127.0.0.1:<4000-4999>"))
 }
 
-// when the realm changes sessions go on for as long as they want, in the realm that they know, or in the new one,
-// which the next nonce comes with. Nobody begins one in a realm of before.
+// after a change of the realm a session can be refreshed without limit in the earlier realm, and in the new one,
+// which the next challenge has. In the earlier realm no allocation can be created.
 func TestSessionsOutliveTheirRealm(t *testing.T) {
 	for name, keeps := range map[string]bool{"a client that keeps its realm": true, "a client that takes the new one": false} {
 		t.Run(name, func(t *testing.T) {
@@ -210,8 +209,8 @@ func TestSessionsOutliveTheirRealm(t *testing.T) {
 	}
 }
 
-// when realm and password change, a session goes on with both that it began with until the time of the
-// password is over. A 438 with the new realm would end it: the old password is not good there.
+// after a change of realm and password a session can be refreshed with the earlier ones until the end of
+// the former authority. A 438 with the new realm would end it, because the earlier password is not valid there.
 func TestRealmAndPasswordChange(t *testing.T) {
 	first := policy().Authority
 	other := first

@@ -20,15 +20,14 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/stunmsg"
 )
 
-// wire is a client whose address is proven, so that the limits on answers to strangers hide nothing.
+// wire is a client over a connection, whose answers are not limited.
 type wire struct{ *client }
 
 func (wire) Connected() bool { return true }
 
-// F-03: whatever several clients send, in whatever order, some of it signed and some of it not: nobody gets more than
-// one answer, which is a message, to what was asked and signed if it says yes; only who has shown the password has a
-// session; nothing leaves the routes; and at the end nothing is left. What the answers have to be is the model's
-// matter: see TestModel.
+// F-03: several clients send any messages, signed and unsigned, in any order. A message has at most one answer, which
+// matches the request and is signed if it is a success. Only an authenticated client has a session, no datagram leaves
+// the routes, and nothing is left at the end. TestModel checks the content of answers.
 func FuzzReceive(f *testing.F) {
 	log := slog.New(slog.DiscardHandler)
 	engine, err := pionturn.New(1, log)
@@ -68,7 +67,7 @@ func FuzzReceive(f *testing.F) {
 	})
 }
 
-// sequence is what clients send to a gate, as a script of bytes says.
+// sequence sends what a script says to a gate.
 type sequence struct {
 	t       *testing.T
 	g       *Gate
@@ -78,8 +77,7 @@ type sequence struct {
 	steps   int
 }
 
-// What a step sends: a letter, and the method, class and attributes of a message that means something. Capitals send
-// likewise, for the second client.
+// The messages of a step by letter. A capital letter sends the same message for the second client.
 var sends = map[byte]struct {
 	method stun.Method
 	class  stun.MessageClass
@@ -93,13 +91,13 @@ var sends = map[byte]struct {
 	's': {stun.MethodSend, stun.ClassIndication, []stun.Setter{peerAt("127.0.0.1:4000"), stun.RawAttribute{Type: stun.AttrData, Value: []byte("data")}}},
 }
 
-// step sends what the first bytes of a script stand for: a letter of sends, who signs it and how, a length, and so many
-// bytes of attributes more. Any other letter sends the bytes themselves.
+// step sends the message for the first bytes of a script: a letter of sends, a byte for client and signature, a length,
+// and so many bytes of further attributes. Any other letter sends the bytes themselves.
 func (s *sequence) step(script []byte) (rest []byte) {
 	s.steps++
 	script = append(script, 0, 0, 0)[:max(3, len(script))]
 	letter, how, extra := script[0], script[1], min(int(script[2]), len(script)-3)
-	if script[2] == ' ' { // for scripts that people write
+	if script[2] == ' ' { // in the seeds
 		extra = 0
 	}
 	more, rest := script[3:3+extra], script[3+extra:]
@@ -140,7 +138,7 @@ func (s *sequence) step(script []byte) (rest []byte) {
 	return rest
 }
 
-// How a step signs what it sends. The digits of scripts stand for them.
+// The ways in which a step signs its message, by the digits in scripts.
 const (
 	notSigned = iota
 	wellSigned
@@ -148,18 +146,18 @@ const (
 	damaged
 )
 
-// check sends a message and looks at what comes back, and at what there is now.
+// check sends a message and checks the answer and the state.
 func (s *sequence) check(c wire, b []byte, good bool) {
 	s.t.Helper()
 	before := s.g.Sessions()
 	s.g.Receive(b, c)
 	for _, other := range s.clients {
 		if other != c && len(other.frames) > 0 {
-			s.t.Fatalf("% x is answered to somebody else", b)
+			s.t.Fatalf("% x is answered to another client", b)
 		}
 	}
 	if !good && s.g.Sessions() != before {
-		s.t.Fatalf("who is not known has made or ended a session with % x", b)
+		s.t.Fatalf("an unauthenticated client has created or ended a session with % x", b)
 	}
 	if s.g.Sessions() != s.table.Len() || s.g.Sessions() > s.network.Len() {
 		s.t.Fatalf("%d sessions, %d in the table, %d sockets", s.g.Sessions(), s.table.Len(), s.network.Len())
@@ -177,7 +175,7 @@ func (s *sequence) check(c wire, b []byte, good bool) {
 	}
 }
 
-// answered wants an answer to be one to the message.
+// answered checks that an answer matches a message.
 func (s *sequence) answered(b, answer []byte, good bool) {
 	s.t.Helper()
 	if _, err := stunmsg.Parse(answer); err != nil {
@@ -199,6 +197,6 @@ func (s *sequence) answered(b, answer []byte, good bool) {
 		return
 	}
 	if !good || stun.NewLongTermIntegrity(username, realm, password).Check(m) != nil {
-		s.t.Fatalf("% x is granted, to somebody known: %v: %s", b, good, m)
+		s.t.Fatalf("% x gets a success, with a valid credential: %v: %s", b, good, m)
 	}
 }

@@ -25,11 +25,11 @@ import (
 // G-02: no test of the package leaves a goroutine behind.
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// client is a transport that keeps what it is sent.
+// client is a transport that keeps the frames that are sent to it.
 type client struct {
 	addr   netip.AddrPort
 	frames chan []byte
-	// meanwhile happens while the next frame is on its way.
+	// meanwhile is called once, before the next frame is kept.
 	meanwhile func()
 }
 
@@ -97,7 +97,7 @@ func routes(endpoints ...string) *cluster.View {
 	return cluster.NewView([]config.Cluster{{Name: "c", Type: config.Static, Endpoints: endpoints}}, []string{"c"})
 }
 
-// send passes raw bytes through the gate and returns the answer, nil for silence. The gate answers before Receive
+// send passes a message to the gate and returns the answer, nil if there is none. The gate answers before Receive
 // returns.
 func (b bed) send(c *client, raw []byte) *stun.Message {
 	b.t.Helper()
@@ -125,7 +125,7 @@ func (b bed) build(setters ...stun.Setter) []byte {
 
 func request4(method stun.Method) stun.MessageType { return stun.NewType(method, stun.ClassRequest) }
 
-// nonce gets a nonce from a challenge.
+// nonce returns the nonce of a challenge.
 func (b bed) nonce(c *client) stun.Nonce {
 	b.t.Helper()
 	challenge := b.send(c, b.build(request4(stun.MethodAllocate), udp))
@@ -152,7 +152,7 @@ func (b bed) allocate(c *client) {
 	}
 }
 
-// codeOf is the error code of an answer, 0 for success and -1 for silence.
+// codeOf returns the error code of an answer, 0 for success and -1 for no answer.
 func codeOf(m *stun.Message) stun.ErrorCode {
 	if m == nil {
 		return -1
@@ -178,7 +178,7 @@ func addressAttr(t stun.AttrType, a netip.AddrPort) stunmsg.Address {
 
 func channel(n uint32) stunmsg.Number { return number(stun.AttrChannelNumber, n<<16) }
 
-// S-01: a Binding request gets the address that it came from.
+// S-01: a Binding request gets its source address.
 func TestBindingNeedsNoCredential(t *testing.T) {
 	b, c := newBed(t), newClient("192.0.2.1:1000")
 	answer := b.send(c, b.build(request4(stun.MethodBinding), stun.Fingerprint))

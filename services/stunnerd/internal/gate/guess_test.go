@@ -12,7 +12,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/stunmsg"
 )
 
-// guess sends wrong passwords from a client and returns how many were answered, and how many were compared.
+// guess sends wrong passwords and returns how many were answered, and how many were compared.
 func (v *virtual) guess(c *client, user string, times int) (answers, compared int) {
 	v.t.Helper()
 	for range times {
@@ -32,15 +32,15 @@ func (v *virtual) guess(c *client, user string, times int) (answers, compared in
 	return answers, compared
 }
 
-// signsIn tells whether the right password is served.
+// signsIn reports whether the right password is accepted.
 func (v *virtual) signsIn(addr string) bool {
 	v.t.Helper()
 	c := newClient(addr)
 	return codeOf(v.send(c, v.signed(c, username, password, stun.MethodAllocate, udp))) == 0
 }
 
-// T-07: a source that guesses is answered ten times, then nothing of it is compared for a minute, the right password
-// neither. Elsewhere it is.
+// T-07: a source that guesses gets ten answers. Then no password of it is compared for a minute, not even the right
+// one. Other sources are not affected.
 func TestGuessingIsLockedForAMinute(t *testing.T) {
 	virtually(t, func(v *virtual) {
 		guesser := newClient("203.0.113.7:1")
@@ -67,7 +67,7 @@ func TestGuessingIsLockedForAMinute(t *testing.T) {
 	})
 }
 
-// T-07, T-08: names that exist and names that do not are locked alike.
+// T-07, T-08: known and unknown user names are locked alike.
 func TestGuessingLocksUnknownNamesToo(t *testing.T) {
 	for _, user := range []string{username, "nobody"} {
 		virtually(t, func(v *virtual) {
@@ -84,7 +84,7 @@ func TestGuessingLocksUnknownNamesToo(t *testing.T) {
 	}
 }
 
-// T-07: a session of a source that is locked goes on, for as long as it names its own user.
+// T-07: a session of a locked source can be refreshed with its own user name.
 func TestGuessingLocksNoSession(t *testing.T) {
 	virtually(t, func(v *virtual) {
 		live := newClient("203.0.113.7:9")
@@ -113,8 +113,8 @@ func TestGuessingLocksNoSession(t *testing.T) {
 	})
 }
 
-// T-07: where a user has signed in, colleagues behind the same address do not wait for one who forgot the password, and
-// a guesser there has a bound too.
+// T-07: a user that has authenticated at a source has a limit of its own there, so other guesses at that source do not
+// lock it out. That limit bounds guesses too.
 func TestSignedInUsersAreKnown(t *testing.T) {
 	virtually(t, func(v *virtual) {
 		if !v.signsIn("203.0.113.7:1000") {
@@ -133,7 +133,7 @@ func TestSignedInUsersAreKnown(t *testing.T) {
 	})
 }
 
-// T-07: behind a load balancer one socket that guesses locks itself, and all of them find few passwords.
+// T-07: behind a load balancer one socket that guesses locks only its own port, and all of them together have a limit.
 func TestGuessingBehindALoadBalancer(t *testing.T) {
 	virtually(t, func(v *virtual) {
 		v.guess(newClient("10.0.0.1:1"), username, 2000)
@@ -145,7 +145,7 @@ func TestGuessingBehindALoadBalancer(t *testing.T) {
 			_, compared := v.guess(newClient(fmt.Sprint("10.0.0.1:", 2000+i)), username, 1)
 			all += compared
 		}
-		if want := limit.PrivateGuesses - limit.SourceGuesses; all != want { // the first socket has used some
+		if want := limit.PrivateGuesses - limit.SourceGuesses; all != want { // the first socket has used a part
 			t.Errorf("%d of 5,000 guesses from as many ports compared", all)
 		}
 		if !v.signsIn("10.0.0.2:1000") {
@@ -158,8 +158,8 @@ func TestGuessingBehindALoadBalancer(t *testing.T) {
 	})
 }
 
-// T-07: behind a load balancer a password that is not compared gets the answer of a wrong one, the right password too:
-// the client gives up at once, and learns nothing.
+// T-07: behind a load balancer a password that is not compared gets the answer to a wrong password, even if it is
+// right. So the client gives up at once, and the answer tells nothing.
 func TestLockedPortOfAPrivateSourceIsAnsweredAlike(t *testing.T) {
 	virtually(t, func(v *virtual) {
 		guesser := newClient("10.0.0.1:1")
@@ -173,7 +173,7 @@ func TestLockedPortOfAPrivateSourceIsAnsweredAlike(t *testing.T) {
 	})
 }
 
-// T-07: who has a whole site of IPv6 finds few passwords too, and locks no other site.
+// T-07: all sources of one IPv6 site have a limit together, which locks no other site.
 func TestGuessingFromASite(t *testing.T) {
 	virtually(t, func(v *virtual) {
 		all := 0
@@ -193,8 +193,7 @@ func TestGuessingFromASite(t *testing.T) {
 	})
 }
 
-// T-07: ephemeral credentials cannot be guessed when the secret is long, and nobody who has one waits. With a short
-// secret they can.
+// T-07: ephemeral credentials under a long secret cannot be guessed and are not locked. Under a short secret they are.
 func TestEphemeralNamesAreNeverLocked(t *testing.T) {
 	for secret, want := range map[credential.Secret]stun.ErrorCode{"sixteen bytes are": 0, "too short": -1} {
 		virtually(t, func(v *virtual) {
@@ -215,7 +214,7 @@ func TestEphemeralNamesAreNeverLocked(t *testing.T) {
 	}
 }
 
-// T-07: a password that was right before the config changed is no guess.
+// T-07: a password that was valid before a config change is no guess.
 func TestFormerPasswordIsNoGuess(t *testing.T) {
 	virtually(t, func(v *virtual) {
 		p := policy()

@@ -11,10 +11,10 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/limit"
 )
 
-// T-10: a source that asks and never comes back gets a few answers a second, whatever it asks.
+// T-10: a source that does not use the nonces of its challenges gets few answers a second.
 func TestForgedSourcesGetFewAnswers(t *testing.T) { synctest.Test(t, forgedSources) }
 
-// forgedSources runs in a bubble, in which no time passes while it floods.
+// forgedSources runs in a bubble, so no time passes during the flood.
 func forgedSources(t *testing.T) {
 	b := newBed(t)
 	requests := map[string][]byte{
@@ -24,7 +24,7 @@ func forgedSources(t *testing.T) {
 	for name, raw := range requests {
 		answers := 0
 		for i := range 10_000 {
-			// The port is not part of the source: a forger has 65,535 of them.
+			// The port is not part of the source, because a forger may use all of them.
 			c := newClient(fmt.Sprintf("203.0.113.%d:%d", len(name), 1+i))
 			if b.send(c, raw) != nil {
 				answers++
@@ -40,7 +40,7 @@ func forgedSources(t *testing.T) {
 	}
 }
 
-// Many users behind one address come back with their nonce and are all served.
+// Many users behind one address that use their nonces are all served.
 func TestManyUsersBehindOneAddressAreServed(t *testing.T) {
 	b := newBed(t)
 	for i := range 500 {
@@ -51,7 +51,7 @@ func TestManyUsersBehindOneAddressAreServed(t *testing.T) {
 	}
 }
 
-// T-07: guessing one user's password from many addresses gets few answers too, and holds the user up nowhere.
+// T-07: guesses of one user's password from many addresses get few answers too, and lock the user out nowhere.
 func TestGuessingFromEverywhereIsAnsweredWithSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBed(t)
@@ -75,7 +75,7 @@ func TestGuessingFromEverywhereIsAnsweredWithSilence(t *testing.T) {
 	})
 }
 
-// T-10: a source that never comes back is challenged ten times, then ten times a second.
+// T-10: a source that does not use its nonces is challenged ten times, then ten times a second.
 func TestForgedSourceIsChallengedTenTimesASecond(t *testing.T) {
 	virtually(t, func(v *virtual) {
 		challenges := func(times int) (n int) {

@@ -13,8 +13,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/stunmsg"
 )
 
-// lifetime is a LIFETIME attribute, or none, and what it is granted (RFC 8656 §7.2); nothing is granted to one that is
-// not 32 bits.
+// lifetime returns a LIFETIME attribute, or none, and the lifetime to be granted (RFC 8656 §7.2). It is 0 for an
+// attribute that does not have 32 bits.
 func (m *trial) lifetime() (attrs []stun.Setter, granted uint32) {
 	switch asked := pick[uint32](m, 0, 0, 0, 0, 1, 600, 1800, 3000, 3599, 3600, 1<<31); {
 	case m.often(2):
@@ -26,7 +26,7 @@ func (m *trial) lifetime() (attrs []stun.Setter, granted uint32) {
 	}
 }
 
-// wish is what an Allocate asks for.
+// wish is the content of an Allocate.
 type wish struct {
 	granted   uint32
 	transport uint32 // 0 for none
@@ -46,7 +46,7 @@ func (m *trial) wish() (w wish, attrs []stun.Setter) {
 		w.token = &token
 		attrs = append(attrs, stun.RawAttribute{Type: stun.AttrReservationToken, Value: token[:]})
 	}
-	alone := w.token != nil && m.often(80) // with little else a token may be good
+	alone := w.token != nil && m.often(80) // a token is valid only with few other attributes
 	if w.even = !alone && m.often(20); w.even {
 		bit := byte(0)
 		if w.two = m.often(60); w.two {
@@ -65,7 +65,7 @@ func (m *trial) wish() (w wish, attrs []stun.Setter) {
 	return w, attrs
 }
 
-// token is one that was given, the one of the lowest port, or one that was not.
+// token returns a token of the model, mostly that of the lowest port, or an unknown one.
 func (m *trial) token() (token relay.Token) {
 	binary.BigEndian.PutUint64(token[:], m.rng.Uint64())
 	lowest := uint16(0)
@@ -133,12 +133,13 @@ func (al *modelAllocation) grant(seconds uint32) {
 	al.granted, al.ends = seconds, time.Now().Add(time.Duration(seconds)*time.Second)
 }
 
-// full tells whether there is no place beside so many more.
+// full reports whether the process has no place beyond more places.
 func (m *trial) full(more int) bool {
 	return m.bounds.Capacity > 0 && m.live()+len(m.reserved)+more >= m.bounds.Capacity
 }
 
-// overQuota counts what the user and the source have, beside so many more.
+// overQuota reports whether the user or the source has reached its quota, or the process its capacity, beyond more
+// places.
 func (m *trial) overQuota(a *actor, l login, more int) bool {
 	users, sources := more, more
 	for _, r := range m.reserved {
@@ -163,8 +164,7 @@ func (m *trial) overQuota(a *actor, l login, more int) bool {
 	return m.bounds.UserSessions > 0 && users >= m.bounds.UserSessions || m.bounds.SourceSessions > 0 && sources >= m.bounds.SourceSessions
 }
 
-// allocated checks the answer to an Allocate and learns the relay address from it. Of the one that is wanted the port
-// counts only for a token.
+// allocated checks the answer to an Allocate and records the relayed address. The port of want counts only for a token.
 func (m *trial) allocated(a *actor, w wish, answer *stun.Message, want netip.AddrPort) error {
 	at, err := m.relayOf(a, answer)
 	if err != nil {
@@ -196,7 +196,7 @@ func (m *trial) allocated(a *actor, w wish, answer *stun.Message, want netip.Add
 	return nil
 }
 
-// relayOf reads what an Allocate is answered: the relay address is returned, the rest is compared.
+// relayOf checks the answer to an Allocate and returns the relayed address.
 func (m *trial) relayOf(a *actor, answer *stun.Message) (netip.AddrPort, error) {
 	var relayed, mapped stun.XORMappedAddress
 	if err := errors.Join(relayed.GetFromAs(answer, stun.AttrXORRelayedAddress), mapped.GetFrom(answer)); err != nil {
@@ -225,7 +225,7 @@ func (m *trial) taken(at netip.AddrPort) bool {
 	return m.holder(at) != nil
 }
 
-// holder is the client that has a relay address, or nil.
+// holder returns the client with a relayed address, or nil.
 func (m *trial) holder(relay netip.AddrPort) *actor {
 	for _, a := range m.actors {
 		if a.alloc != nil && a.alloc.relay == relay {
@@ -235,15 +235,14 @@ func (m *trial) holder(relay netip.AddrPort) *actor {
 	return nil
 }
 
-// repeatAllocate sends the request again that made an allocation. It must be good still, and changes nothing (RFC 8656
-// §7.2).
+// repeatAllocate retransmits the Allocate of an allocation, which changes nothing (RFC 8656 §7.2).
 func (m *trial) repeatAllocate(a *actor) outcome {
 	if a.alloc == nil {
 		return m.allocate(a)
 	}
 	al := a.alloc
 	if !al.born.Equal(a.born) || a.nonceAtItsEnd() {
-		return m.allocate(a) // the answer is a matter of the nonce, which the other steps try
+		return m.allocate(a) // the nonce is about to expire
 	}
 	code, key := m.meet(a, al.login, stun.MethodAllocate, sound)
 	m.seen["Allocate once more"]++
@@ -285,7 +284,7 @@ func (m *trial) refresh(a *actor) outcome {
 	})
 }
 
-// owned is what a request for an allocation meets that is not there, or somebody else's.
+// owned returns the code for a request without an allocation, or of another user than that of the allocation.
 func (a *actor) owned(l login) stun.ErrorCode {
 	switch {
 	case a.alloc == nil:

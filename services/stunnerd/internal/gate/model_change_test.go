@@ -9,7 +9,7 @@ import (
 	"github.com/pion/stun/v2"
 )
 
-// timePasses lets whole seconds pass, often up to about when something ends.
+// timePasses lets whole seconds pass, often until about the next deadline.
 func (m *trial) timePasses(*actor) outcome {
 	seconds := 1 + m.rng.IntN(pick(m, 10, 100, 400))
 	if m.often(40) {
@@ -23,7 +23,7 @@ func (m *trial) timePasses(*actor) outcome {
 	return m.said(outcome{name: "time"}, "%d s pass", seconds)
 }
 
-// deadline is when one of the things ends that the model holds.
+// deadline returns the end of a random thing that the model holds.
 func (m *trial) deadline() time.Time {
 	var all []time.Time
 	for _, a := range m.actors {
@@ -44,7 +44,7 @@ func (m *trial) deadline() time.Time {
 	if len(all) == 0 {
 		return time.Time{}
 	}
-	slices.SortFunc(all, time.Time.Compare) // the order of maps is not the seed's
+	slices.SortFunc(all, time.Time.Compare) // the order of maps does not depend on the seed
 	return pick(m, all...)
 }
 
@@ -86,7 +86,7 @@ func (m *trial) hangUp(a *actor) outcome {
 	return m.said(outcome{name: "hang-up"}, "%s hangs up", a.name)
 }
 
-// garbage is what nobody answers: noise, and responses to nothing.
+// garbage sends what is never answered: noise and responses.
 func (m *trial) garbage(a *actor) outcome {
 	raw := binary.BigEndian.AppendUint64(make([]byte, 12+4*m.rng.IntN(10)), m.rng.Uint64())
 	if m.often(50) {

@@ -15,7 +15,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay/relaytest"
 )
 
-// somePeers are so many, mostly ones that may be in question for the client's relay.
+// somePeers returns n peers, mostly of the family of the client's relay.
 func (m *trial) somePeers(a *actor, n int) (peers []peerFacts, attrs []stun.Setter) {
 	for len(peers) < n {
 		p := m.somePeer(a)
@@ -34,7 +34,7 @@ func (m *trial) somePeer(a *actor) peerFacts {
 	return pick(m, modelPeers...)
 }
 
-// knownPeer is one that the client has to do with, if there is any and by chance.
+// knownPeer returns a peer with a permission or a channel of the client, if there is one, most of the time.
 func (m *trial) knownPeer(a *actor) peerFacts {
 	for range 4 {
 		if p := pick(m, modelPeers...); a.alloc != nil && (a.alloc.permits(p) || a.alloc.channelOf(p.at) != 0) {
@@ -44,7 +44,7 @@ func (m *trial) knownPeer(a *actor) peerFacts {
 	return m.somePeer(a)
 }
 
-// target is what a permission or a channel is for, in words.
+// target is the content of a permission or channel request.
 type target struct {
 	channel uint32
 	peers   []peerFacts
@@ -115,7 +115,7 @@ func (m *trial) channelBind(a *actor) outcome {
 	})
 }
 
-// channelOf is the number that a peer is bound to, 0 for none.
+// channelOf returns the channel number of a peer, 0 for none.
 func (al *modelAllocation) channelOf(peer netip.AddrPort) uint16 {
 	for n, b := range al.channels {
 		if b.peer == peer {
@@ -125,7 +125,7 @@ func (al *modelAllocation) channelOf(peer netip.AddrPort) uint16 {
 	return 0
 }
 
-// payload differs with each step.
+// payload returns another payload in each step.
 func (m *trial) payload() string {
 	return fmt.Sprint("step ", m.step, strings.Repeat(".", m.rng.IntN(5)))
 }
@@ -161,7 +161,7 @@ func (m *trial) channelData(a *actor) outcome {
 	n, payload := m.knownChannel(a), m.payload()
 	claimed, behind := len(payload), strings.Repeat("\x00", m.rng.IntN(3))
 	if m.often(4) {
-		claimed += 5 // longer than it is
+		claimed += 5 // a length beyond the end
 	}
 	if r := m.Relay(a.addr); r != nil {
 		r.FromClient(fmt.Appendf(channelHeader(n, claimed), "%s%s", payload, behind))
@@ -177,7 +177,7 @@ func (m *trial) channelData(a *actor) outcome {
 	return m.said(o, "%s sends %q on channel %#x", a.name, payload, n)
 }
 
-// knownChannel is the number of a channel that the client has bound, if there is any and by chance.
+// knownChannel returns the number of a bound channel, if there is one, most of the time.
 func (m *trial) knownChannel(a *actor) uint16 {
 	for range 4 {
 		if n := pick[uint16](m, 0x4000, 0x4001, 0x4002, 0x7FFF); a.alloc != nil && a.alloc.channels[n].peer.IsValid() {
@@ -195,14 +195,14 @@ func factsOf(peer netip.AddrPort) peerFacts {
 	return modelPeers[slices.IndexFunc(modelPeers, func(p peerFacts) bool { return p.at == peer })]
 }
 
-// peerSends has a peer send to the relay that a client has, or had. The peer of a channel is heard while it has a
-// permission, or has been sent ChannelData within its lifetime: see TestPeerOfChannelIsHeard300Seconds.
+// peerSends makes a peer send to the current or former relay of a client. Data in a channel passes while the peer has a
+// permission, or was sent ChannelData within the lifetime of a permission: see TestPeerOfChannelIsHeard300Seconds.
 func (m *trial) peerSends(a *actor) outcome {
 	p, payload, to := m.knownPeer(a), m.payload(), a.relay
 	m.net.Peer(p.at).Send(to, payload)
 	o := outcome{name: "peer silence"}
 	if holder := m.holder(to); holder != nil {
-		a = holder // a port that one client has left may be another's by now
+		a = holder // another client may have the port by now
 	}
 	if a.alloc != nil && m.allows(p) {
 		n := a.alloc.channelOf(p.at)
@@ -226,7 +226,7 @@ func (m *trial) peerSends(a *actor) outcome {
 	return m.said(o, "peer %s sends %q to %s, the relay of %s", p.at, payload, to, a.name)
 }
 
-// isData says what is wrong with a Data indication.
+// isData checks a Data indication.
 func isData(frame []byte, peer netip.AddrPort, payload string) error {
 	got := &stun.Message{Raw: frame}
 	var from stun.XORMappedAddress

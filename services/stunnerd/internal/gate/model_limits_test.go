@@ -8,24 +8,23 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/limit"
 )
 
-// siege is a client that asks for nothing but challenges, or guesses passwords, so many times at once.
+// siege is a client that requests only challenges, or guesses passwords, several times at once.
 type siege struct {
 	by    *actor
 	flaw  flaw // or sound, to guess
 	times int
 }
 
-// levels are what a source has used of its answers, in time.
+// levels are the used parts of the limits of a source, as durations.
 type levels struct {
 	challenges, failures time.Duration
-	// guesses are those of strangers, known those in the name of a user who signed in before, the last time at
-	// signedIn.
+	// guesses are those of SourceGuesses, known those of UserGuesses. signedIn is when the user was last authenticated.
 	guesses, known   time.Duration
 	locked, signedIn time.Time
 	at               time.Time
 }
 
-// take takes an answer of a price out of a level that drains with time, unless it would rise too high.
+// take adds a price to a level, unless the level would exceed most.
 func take(level *time.Duration, price, most time.Duration) bool {
 	if *level+price > most {
 		return false
@@ -34,7 +33,7 @@ func take(level *time.Duration, price, most time.Duration) bool {
 	return true
 }
 
-// proven gives a challenge back: the client has read its nonce.
+// proven returns the tokens of a challenge whose nonce was used.
 func (m *trial) proven(a *actor) {
 	a.challenges = max(0, a.challenges-time.Second/10)
 	if a.alloc == nil {
@@ -43,7 +42,7 @@ func (m *trial) proven(a *actor) {
 	}
 }
 
-// mayGuess tells whether the password of a guessable name is compared.
+// mayGuess reports whether a password is compared.
 func (m *trial) mayGuess(a *actor, l login) bool {
 	s, now := m.sources[a.addr.Addr()], time.Now()
 	switch {
@@ -104,7 +103,7 @@ func (m *trial) sourcesCollide() (collide bool) {
 	return collide
 }
 
-// answers tells whether somebody who is not known gets an answer of a price.
+// answers reports whether an unauthenticated request gets an answer of a price.
 func (m *trial) answers(a *actor, price time.Duration) bool {
 	return a.connected || take(&a.challenges, price, time.Second) && (a.alloc != nil || take(&m.sources[a.addr.Addr()].challenges, price, time.Second))
 }

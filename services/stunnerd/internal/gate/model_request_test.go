@@ -9,7 +9,7 @@ import (
 	"github.com/pion/stun/v2"
 )
 
-// flaw is what is wrong with a request before it counts what it asks for.
+// flaw is an error in a request that is found before the content is checked.
 type flaw string
 
 const (
@@ -21,7 +21,7 @@ const (
 	strange    flaw = "with an unknown attribute"
 )
 
-// freshLogin is what a web application would give to one of the three users.
+// freshLogin returns a new credential of one of the three users.
 func (m *trial) freshLogin() login {
 	if user := pick(m, "ann", "bob", "eve"); user != "ann" {
 		return m.mint(user, time.Duration(1+m.rng.IntN(3000))*time.Second)
@@ -37,7 +37,7 @@ func (m *trial) mint(user string, ttl time.Duration) login {
 	return login{username: c.Username, password: string(c.Password), user: user, expires: c.Expires, genuine: true}
 }
 
-// loginOf is the credential that a client uses: mostly the one that it has.
+// loginOf returns the credential for a request of a client, mostly the one that it has.
 func (m *trial) loginOf(a *actor) login {
 	switch m.rng.IntN(24) {
 	case 0:
@@ -59,8 +59,8 @@ func (m *trial) loginOf(a *actor) login {
 	return a.login
 }
 
-// vouched tells whether a credential is good. A request of a live session may use one that has been replaced, or has
-// expired, a while ago.
+// vouched reports whether a credential is valid. A request of a session may have a former or an expired one for a
+// while.
 func (m *trial) vouched(l login, method stun.Method, live bool) bool {
 	now, goesOn := time.Now(), live && method != stun.MethodAllocate
 	if l.username == "ann" {
@@ -70,8 +70,7 @@ func (m *trial) vouched(l login, method stun.Method, live bool) bool {
 	return l.genuine && (!now.After(l.expires.Add(5*time.Second)) || goesOn && now.Before(l.expires.Add(m.grace)))
 }
 
-// request makes a request. judge is asked when the client is known: for the code, and for what else is expected of a
-// success.
+// request makes a request. judge returns the code for an authenticated request, and a check of a success.
 func (m *trial) request(a *actor, method stun.Method, what fmt.Stringer, attrs []stun.Setter, judge func(l login) (stun.ErrorCode, func(*stun.Message) error)) outcome {
 	f := sound
 	switch {
@@ -101,8 +100,8 @@ func (m *trial) request(a *actor, method stun.Method, what fmt.Stringer, attrs [
 	return m.said(m.answered(a, method, req, code, key, success), "%s as %s: %s %s %s", a.name, l.username, method, what, f)
 }
 
-// nonceAtItsEnd tells whether it is a matter of less than a second if the nonce is still good: it holds the second of
-// its birth.
+// nonceAtItsEnd reports whether the nonce expires in this second. It has the time of its creation in seconds, so the
+// result is not certain then.
 func (a *actor) nonceAtItsEnd() bool {
 	age := time.Since(a.born)
 	return age > time.Hour-time.Second && age < time.Hour+time.Second
@@ -143,8 +142,8 @@ func (m *trial) compose(a *actor, l login, method stun.Method, f flaw, attrs []s
 
 const silence stun.ErrorCode = -1
 
-// meet is the answer that a request gets before what it asks for counts (RFC 8489 §9.2.4), with the key that signs the
-// answer once the client is known.
+// meet returns the code of a request before its content is checked (RFC 8489 §9.2.4), and the key that signs the answer
+// of an authenticated client.
 func (m *trial) meet(a *actor, l login, method stun.Method, f flaw) (stun.ErrorCode, stun.MessageIntegrity) {
 	source := m.sources[a.addr.Addr()]
 	code := stun.ErrorCode(0)
@@ -189,7 +188,7 @@ func (m *trial) meet(a *actor, l login, method stun.Method, f flaw) (stun.ErrorC
 	return code, stun.NewLongTermIntegrity(l.username, realm, l.password)
 }
 
-// answered is the outcome of a request.
+// answered returns the outcome of a request.
 func (m *trial) answered(a *actor, method stun.Method, req *stun.Message, code stun.ErrorCode, key stun.MessageIntegrity,
 	success func(*stun.Message) error,
 ) outcome {

@@ -28,13 +28,13 @@ var modelSeed = flag.Uint64("model.seed", 0, "the seed of TestModel; 0 takes a r
 
 const (
 	modelSequences = 200
-	modelSteps     = 500 // fewer than a second has milliseconds: see trial.run
+	modelSteps     = 500 // less than the milliseconds of a second: see trial.run
 )
 
-// G-08: every error code that the gate may answer with is met in each run.
+// G-08: each run has every error code of the gate.
 //
-// F-03: whatever several clients and peers do, and however time passes and the config changes meanwhile, every answer
-// and every datagram is what a model of RFC 8656 says, and the gate counts what the model counts.
+// F-03: several clients and peers act at random, time passes and the config changes. Every answer and every datagram is
+// that of a model of RFC 8656, and the counters of the gate are those of the model.
 func TestModel(t *testing.T) {
 	seed := *modelSeed
 	if seed == 0 {
@@ -73,7 +73,7 @@ func TestModel(t *testing.T) {
 	}
 }
 
-// trial is a gate with clients and peers, and what the model knows of them.
+// trial is a gate with clients and peers, and the state of the model.
 type trial struct {
 	*virtual
 	rng    *rand.Rand
@@ -94,11 +94,11 @@ type trial struct {
 	sources  map[netip.Addr]*levels
 }
 
-// actor is a client: its transport, what it knows, and what the model knows of it.
+// actor is a client: its transport, its own state, and its state in the model.
 type actor struct {
 	name string
 	addr netip.AddrPort
-	// connected says that it came over a connection: nobody can have forged its address.
+	// connected reports whether the client uses a connection, whose address cannot be forged.
 	connected bool
 	mu        sync.Mutex
 	got       [][]byte
@@ -108,12 +108,12 @@ type actor struct {
 	born  time.Time // of the nonce
 	relay netip.AddrPort
 	alloc *modelAllocation
-	// challenges is what its address and port have used of their answers, as of at.
+	// challenges is the used part of the limit of its address and port, as of at.
 	challenges time.Duration
 	at         time.Time
 }
 
-// Send is part of session.Client, as are Addr, Connected and Released.
+// Send implements session.Client, like Addr, Connected, Admitted and Released.
 func (a *actor) Send(frame []byte) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -134,15 +134,14 @@ func (a *actor) take() [][]byte {
 	return got
 }
 
-// login is a credential. Only a genuine one was made with the secret of the gateway.
+// login is a credential. A genuine one was made with the secret of the gateway.
 type login struct {
 	username, password, user string
 	expires                  time.Time
 	genuine                  bool
 }
 
-// The state of the model: what RFC 8656 keeps for an allocation (§2.2, §9, §12), with the time at which each thing
-// ends.
+// modelAllocation is the state of an allocation in RFC 8656 (§2.2, §9, §12), with the ends of all lifetimes.
 type modelAllocation struct {
 	username, user string
 	source         netip.Addr
@@ -152,7 +151,7 @@ type modelAllocation struct {
 	granted        uint32
 	permissions    map[netip.Addr]time.Time
 	channels       map[uint16]binding
-	// What made it.
+	// The request that created it.
 	request *stun.Message
 	login   login
 	born    time.Time // of its nonce
@@ -161,7 +160,7 @@ type modelAllocation struct {
 type binding struct {
 	peer netip.AddrPort
 	ends time.Time
-	// heard is until when ChannelData of the client let its peer be heard.
+	// heard is until when the peer may send because of ChannelData of the client.
 	heard time.Time
 }
 
@@ -176,8 +175,8 @@ type reservedPort struct {
 	owner *modelAllocation // it ends with the allocation that asked for it
 }
 
-// The world: a relay address of each family, and peers of which a route allows the address, or address and port, or
-// nothing.
+// The environment: a relay address of each family, and peers whose address, or address and port, or neither is allowed
+// by a route.
 var (
 	relay4, relay6 = netip.MustParseAddr("203.0.113.200"), netip.MustParseAddr("2001:db8:f::200")
 	modelRoutes    = map[string][]string{"a": {"192.0.2.10:<4000-4999>", relay4.String()}, "b": {"192.0.2.11"}, "c": {"2001:db8:1::5:<4000-4000>", relay6.String()}}
@@ -189,7 +188,7 @@ var (
 	}
 )
 
-// peerFacts is a peer, the route that allows its address, and whether that allows its port too.
+// peerFacts is a peer, the route that allows its address, and whether the route allows its port too.
 type peerFacts struct {
 	at    netip.AddrPort
 	route string
@@ -226,7 +225,7 @@ func (m *trial) authority(password string) credential.Authority {
 	return credential.Authority{Realm: realm, Username: "ann", Password: credential.Secret(password), SharedSecret: "shared, and long enough"}
 }
 
-// configure puts in force what the model takes to be the config.
+// configure makes the config that of the model.
 func (m *trial) configure() {
 	p := &Policy{Authority: m.authority(m.password), RelayAddrs: []netip.Addr{relay4, relay6}, SessionGrace: m.grace}
 	for _, f := range m.former {
@@ -244,8 +243,8 @@ func (m *trial) configure() {
 	m.table.SetBounds(m.bounds)
 }
 
-// run makes the steps, then lets every lifetime pass. Each step is a millisecond later than whole seconds after any
-// other, so that nothing ends in the moment in which something is done, when either may come first.
+// run executes the steps, and then waits until all lifetimes are over. Each step is a whole number of seconds and one
+// more millisecond after any earlier one, so that no lifetime ends at the time of a step.
 func (m *trial) run() {
 	for m.step = 1; m.step <= modelSteps; m.step++ {
 		time.Sleep(time.Millisecond)
@@ -262,17 +261,17 @@ func (m *trial) run() {
 	}
 }
 
-// outcome is what the model expects of a step.
+// outcome is the expected result of a step.
 type outcome struct {
 	name string
-	// to gets one frame, of which check says what is wrong; nobody else gets any.
+	// to gets one frame, which check checks. Other clients get none.
 	to    *actor
 	check func(frame []byte) error
-	// sent is what leaves the relays.
+	// sent are the datagrams from relays.
 	sent []relaytest.Datagram
 }
 
-// event is a step of the story. It is put in words only when somebody reads them.
+// event is a step for the log. It is formatted only after a failure.
 type event struct {
 	step    int
 	at      time.Duration
@@ -285,7 +284,7 @@ func (e event) String() string {
 	return fmt.Sprintf("\n\tstep %d, %s: %s → %s", e.step, e.at, fmt.Sprintf(e.format, e.args...), e.outcome)
 }
 
-// said notes a step and what the model expects of it.
+// said records a step with its expected outcome.
 func (m *trial) said(o outcome, format string, args ...any) outcome {
 	m.story[m.step%len(m.story)] = event{m.step, time.Since(m.began), o.name, format, args}
 	return o
@@ -302,8 +301,7 @@ func (m *trial) fail(format string, args ...any) {
 	m.t.Fatalf("%s\nthe steps before, and what the model expected of them:%s", fmt.Sprintf(format, args...), words)
 }
 
-// settle compares what has happened with what the model expects, and what is counted with what the model holds
-// (invariants 1 to 5).
+// settle compares the datagrams and the counters with the model (invariants 1 to 5).
 func (m *trial) settle(o outcome) {
 	m.t.Helper()
 	synctest.Wait()
@@ -330,14 +328,14 @@ func (m *trial) settle(o outcome) {
 	}
 }
 
-// forget forgets reserved ports with the allocations that asked for them.
+// forget removes reserved ports whose allocations have ended.
 func (m *trial) forget() {
 	maps.DeleteFunc(m.reserved, func(_ relay.Token, r reservedPort) bool {
 		return !slices.ContainsFunc(m.actors, func(a *actor) bool { return a.alloc == r.owner })
 	})
 }
 
-// live is the number of allocations that the model holds.
+// live returns the number of allocations of the model.
 func (m *trial) live() (n int) {
 	for _, a := range m.actors {
 		if a.alloc != nil {
@@ -347,7 +345,7 @@ func (m *trial) live() (n int) {
 	return n
 }
 
-// expire forgets what has ended.
+// expire removes what has ended.
 func (m *trial) expire() {
 	now := time.Now()
 	for _, a := range m.actors {
@@ -374,7 +372,7 @@ func (m *trial) expire() {
 	}
 }
 
-// modelActs are the steps, and how often in a hundred each is made. The rest are Bindings.
+// modelActs are the steps with their share in per cent. The rest are Bindings.
 var modelActs = []struct {
 	share int
 	do    func(*trial, *actor) outcome
@@ -384,7 +382,7 @@ var modelActs = []struct {
 	{1, (*trial).hangUp}, {1, (*trial).garbage},
 }
 
-// act makes one step.
+// act executes one step.
 func (m *trial) act(a *actor) outcome {
 	if m.rng.IntN(250) == 0 {
 		m.siege = siege{a, pick(m, unsigned, sound), 15}
@@ -393,7 +391,7 @@ func (m *trial) act(a *actor) outcome {
 		return m.request(m.siege.by, stun.MethodAllocate, words("at once"), []stun.Setter{udp}, nil)
 	}
 	if a.alloc == nil && m.often(60) {
-		return m.allocate(a) // there is more to see with one
+		return m.allocate(a) // most steps need one
 	}
 	n := m.rng.IntN(100)
 	for _, step := range modelActs {
@@ -406,10 +404,10 @@ func (m *trial) act(a *actor) outcome {
 
 func pick[T any](m *trial, list ...T) T { return list[m.rng.IntN(len(list))] }
 
-// often tells yes so many times in a hundred.
+// often returns true in so many per cent of the calls.
 func (m *trial) often(percent int) bool { return m.rng.IntN(100) < percent }
 
-// mostly picks the usual, and one of the others ten times in a hundred.
+// mostly returns the usual value, and one of the others in ten per cent of the calls.
 func (m *trial) mostly(usual int, others ...int) int {
 	if m.often(10) {
 		return pick(m, others...)

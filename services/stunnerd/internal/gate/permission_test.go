@@ -32,7 +32,7 @@ func TestChannelsAreOneToOne(t *testing.T) {
 	}
 }
 
-// T-12: an allocation holds so many permissions and no more.
+// T-12: an allocation has at most MaxPermissions permissions.
 func TestPermissionsAreBounded(t *testing.T) {
 	b, c := newBed(t), newClient("192.0.2.1:1000")
 	b.Update(policy(), routes("10.0.0.0/8"))
@@ -73,8 +73,7 @@ func TestExpiredPermissionsMakeRoom(t *testing.T) {
 	}
 }
 
-// T-12, D-20: an allocation holds at most 64 channels. One more gives 508, and a channel that is bound can still be
-// refreshed.
+// T-12, D-20: an allocation has at most 64 channels. One more gives 508, and a bound channel can still be refreshed.
 func TestChannelsAreBounded(t *testing.T) {
 	b, c := newBed(t), newClient("192.0.2.1:1000")
 	b.Update(policy(), routes("10.0.0.0/8"))

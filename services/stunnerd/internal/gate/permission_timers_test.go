@@ -10,8 +10,8 @@ import (
 	"github.com/pion/stun/v2"
 )
 
-// P-06: a permission lasts 300 s (RFC 8656 §9). CreatePermission and ChannelBind begin them anew, whatever the port;
-// data does not.
+// P-06: a permission lasts 300 s (RFC 8656 §9). CreatePermission and ChannelBind refresh it, with any port. Data does
+// not.
 func TestPermissionLasts300Seconds(t *testing.T) {
 	const peerAddr, otherPort = "127.0.0.1:4000", "127.0.0.1:4001"
 	cases := map[string]struct {
@@ -53,8 +53,8 @@ func TestPermissionLasts300Seconds(t *testing.T) {
 	}
 }
 
-// P-06: a channel lasts 600 s (RFC 8656 §12). Only ChannelBind begins them anew. Then number and peer are free at once:
-// the five minutes that §12 speaks of are for the client to wait.
+// P-06: a channel lasts 600 s (RFC 8656 §12). Only ChannelBind refreshes it. Then number and peer are free at once: the
+// five minutes of §12 are a rule for clients.
 func TestChannelLasts600Seconds(t *testing.T) {
 	peer, other := peerAt("127.0.0.1:4000"), peerAt("127.0.0.1:4001")
 	cases := map[string]struct {
@@ -94,8 +94,8 @@ func TestChannelLasts600Seconds(t *testing.T) {
 	}
 }
 
-// Data that come while a ChannelBind is being answered do not overtake the answer: clients are there that know no
-// channel before it. They come right behind it.
+// Data that arrives during a ChannelBind is sent after the answer, because some clients drop ChannelData of a channel
+// that is not confirmed.
 func TestChannelIsAnsweredBeforeItIsUsed(t *testing.T) {
 	virtually(t, func(v *virtual) {
 		c, via := v.guest(0)
@@ -103,7 +103,7 @@ func TestChannelIsAnsweredBeforeItIsUsed(t *testing.T) {
 		bind := v.signed(c, username, password, stun.MethodChannelBind, channel(0x4000), addressAttr(stun.AttrXORPeerAddress, peer.Addr()))
 		c.meanwhile = func() {
 			peer.Send(via, "back")
-			for range 1000 { // whoever wants to overtake can
+			for range 1000 { // lets other goroutines run
 				runtime.Gosched()
 			}
 		}
@@ -118,10 +118,9 @@ func TestChannelIsAnsweredBeforeItIsUsed(t *testing.T) {
 	})
 }
 
-// P-06: the peer of a channel is heard for 300 s after the client has refreshed its permission, with CreatePermission
-// or ChannelBind, or has sent ChannelData to it. The last is no part of RFC 8656 §12: clients that renew nothing but
-// their channels, aioice among them, count on it. What the peer sends prolongs nothing, and neither does ChannelData to
-// another peer.
+// P-06: the peer of a channel may send for 300 s after CreatePermission, ChannelBind or ChannelData of the client.
+// ChannelData is not mentioned in RFC 8656 §12, but clients that refresh only their channels, such as aioice, depend on
+// it. Data of the peer, and ChannelData to another peer, refresh nothing.
 func TestPeerOfChannelIsHeard300Seconds(t *testing.T) {
 	const peerAddr, samePeer, otherPeer = "127.0.0.1:4000", "127.0.0.1:4001", "127.0.0.2:4000"
 	cases := map[string]struct {
@@ -181,8 +180,8 @@ func TestPeerOfChannelIsHeard300Seconds(t *testing.T) {
 	}
 }
 
-// P-06: a client that sends ChannelData all the time hears its peer for as long as the channel is bound. The permission
-// for other ports of the peer, and for Send indications, ends all the same.
+// P-06: if a client keeps sending ChannelData, its peer may send for as long as the channel is bound. The permission
+// for other ports of the peer, and for Send indications, expires nevertheless.
 func TestChannelInUseOutlivesItsPermission(t *testing.T) {
 	virtually(t, func(v *virtual) {
 		c, via := v.guest(1800)

@@ -12,7 +12,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/testport"
 )
 
-// newRangedBed is a bed whose relays have ports of a range.
+// newRangedBed returns a bed whose relays have ports of a range.
 func newRangedBed(t *testing.T, n int) (bed, config.PortRange) {
 	t.Helper()
 	b, first := newBed(t), uint16(testport.Range(t, n))
@@ -21,14 +21,14 @@ func newRangedBed(t *testing.T, n int) (bed, config.PortRange) {
 	return b, ports
 }
 
-// try allocates and returns the code, which is 0 for success.
+// try makes an Allocate request and returns the code.
 func (b bed) try(c *client, attrs ...stun.Setter) stun.ErrorCode {
 	b.t.Helper()
 	return codeOf(b.send(c, b.signed(c, username, password, stun.MethodAllocate, append([]stun.Setter{udp}, attrs...)...)))
 }
 
-// T-A16: with a range of 8 ports the ninth of 9 clients gets 508 at once, and a port once another one has ended its
-// allocation and the port has rested for a second.
+// T-A16: with a range of 8 ports the ninth client gets 508 at once, and a port one second after another client has
+// ended its allocation.
 func TestNinthClientOfEightPortsGets508(t *testing.T) {
 	b, ports := newRangedBed(t, 8)
 	var clients []*client
@@ -67,7 +67,7 @@ func TestNinthClientOfEightPortsGets508(t *testing.T) {
 	}
 }
 
-// of 200 clients on 100 ports 100 get one each and the others 508, and no port is given out twice.
+// of 200 clients on 100 ports 100 get one each and the others 508. No port is assigned twice.
 func TestTwoHundredClientsOnAHundredPorts(t *testing.T) {
 	b, ports := newRangedBed(t, 100)
 	codes, held := map[stun.ErrorCode]int{}, map[uint16]bool{}
@@ -88,7 +88,7 @@ func TestTwoHundredClientsOnAHundredPorts(t *testing.T) {
 	}
 }
 
-// T-A7: a pair of ports is of the range, and the token gives the second one; without a pair the answer is 508.
+// T-A7: a pair of ports is in the range, and the token gives the second one. Without a free pair the answer is 508.
 func TestReservedPortIsOfTheRange(t *testing.T) {
 	b, ports := newRangedBed(t, 3)
 	pair := stun.RawAttribute{Type: stun.AttrEvenPort, Length: 1, Value: []byte{0x80}}

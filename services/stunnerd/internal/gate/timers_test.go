@@ -11,7 +11,7 @@ import (
 	"github.com/pion/stun/v2"
 )
 
-// T-A6: an allocation lasts as long as its client is told, to the second. What it is told is RFC 8656 §7.2.
+// T-A6: an allocation lasts exactly as long as granted (RFC 8656 §7.2).
 func TestAllocationLastsAsLongAsGranted(t *testing.T) {
 	for asked, granted := range map[uint32]time.Duration{0: 600, 10: 600, 601: 601, 1800: 1800, 3599: 3599, 3600: 3600, 1 << 31: 3600} {
 		t.Run(fmt.Sprint(asked), func(t *testing.T) {
@@ -23,7 +23,7 @@ func TestAllocationLastsAsLongAsGranted(t *testing.T) {
 	}
 }
 
-// lasts expects that an allocation is there until a moment, and that nothing is left of it then.
+// lasts expects that an allocation exists until a moment and not longer.
 func (v *virtual) lasts(c *client, via netip.AddrPort, ends time.Duration) {
 	v.t.Helper()
 	v.at(ends - time.Second/2)
@@ -45,16 +45,15 @@ func (v *virtual) gone(c *client, via netip.AddrPort) {
 	}
 }
 
-// Sessions end in their lane: whoever times requests to the moment of the end is answered with success or 437, and
-// costs nobody anything. When pion/turn ended them beside the lane, a permission that was being made then killed the
-// process.
+// A request at the moment of the end gets success or 437, and the process survives. pion/turn panics if its own timer
+// ends an allocation while it creates a permission: see renewalInterval of pionturn.
 func TestPermissionsAreAskedForAtTheMomentOfTheEnd(t *testing.T) {
 	virtually(t, func(v *virtual) {
 		v.Update(policy(), routes("10.0.0.0/8"))
 		const clients, peers = 100, 256
 		for round := range 10 {
 			end := time.Now().Add(defaultLifetime * time.Second)
-			asks := map[*client][]byte{} // made before, so that nothing but the gate is at work then
+			asks := map[*client][]byte{} // prepared, so that only the gate works at the moment of the end
 			for i := range clients {
 				c := newClient(fmt.Sprintf("192.0.2.%d:%d", 1+i, 1000+round))
 				v.must(c, stun.MethodAllocate, udp)
@@ -82,7 +81,7 @@ func TestPermissionsAreAskedForAtTheMomentOfTheEnd(t *testing.T) {
 	})
 }
 
-// The gate alone ends a session: the engine keeps the allocation, even if the gate is half an hour late.
+// Only the gate ends a session: the engine keeps the allocation, even if the gate is half an hour late.
 func TestEngineDoesNotEndSessions(t *testing.T) {
 	for _, granted := range []time.Duration{600 * time.Second, 3000 * time.Second, 3600 * time.Second} {
 		t.Run(granted.String(), func(t *testing.T) {
@@ -105,7 +104,7 @@ func TestEngineDoesNotEndSessions(t *testing.T) {
 	}
 }
 
-// A refresh that comes at the moment of the end is granted, and then holds, or is answered with 437.
+// A Refresh at the moment of the end gets success, and then the session lasts, or 437.
 func TestRefreshAtTheMomentOfTheEnd(t *testing.T) {
 	virtually(t, func(v *virtual) {
 		granted := map[*client]bool{}
@@ -143,7 +142,7 @@ func TestRefreshAtTheMomentOfTheEnd(t *testing.T) {
 	})
 }
 
-// A refresh counts from when it is made, and may shorten what is left (RFC 8656 §8.2).
+// A Refresh replaces the remaining lifetime, and may shorten it (RFC 8656 §8.2).
 func TestRefreshBeginsTheLifetimeAnew(t *testing.T) {
 	cases := map[string]struct {
 		first, then   uint32
@@ -173,7 +172,7 @@ func TestRefreshBeginsTheLifetimeAnew(t *testing.T) {
 	}
 }
 
-// T-A13: a refresh to zero ends the allocation at once, and its 5-tuple is free.
+// T-A13: a Refresh with lifetime 0 ends the allocation at once, and its 5-tuple is free.
 func TestRefreshToZeroEndsAtOnce(t *testing.T) {
 	virtually(t, func(v *virtual) {
 		c, via := v.guest(1800)
@@ -187,7 +186,7 @@ func TestRefreshToZeroEndsAtOnce(t *testing.T) {
 	})
 }
 
-// T-A7, G-03: a reserved port waits 30 s for its client, in virtual time, and is closed then.
+// T-A7, G-03: a reserved port is closed after 30 s.
 func TestReservedPortWaits30Seconds(t *testing.T) {
 	for _, tc := range []struct {
 		after time.Duration
@@ -217,8 +216,8 @@ func TestReservedPortWaits30Seconds(t *testing.T) {
 	}
 }
 
-// what lasts a while lasts by the monotonic clock, whatever the wall clock does meanwhile. A time without a
-// monotonic reading would be compared by the wall clock.
+// lifetimes are measured by the monotonic clock. A time without a monotonic reading would be compared by the wall
+// clock.
 func TestLifetimesAreMonotonic(t *testing.T) {
 	b, c := newBed(t), newClient("192.0.2.1:1000")
 	b.allocate(c)

@@ -22,15 +22,15 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/stunmsg"
 )
 
-// virtual is a gate in virtual time, whose relays meet peers in memory.
+// virtual is a gate in virtual time, whose relays have peers in memory.
 type virtual struct {
 	bed
 	net   *relaytest.Network
 	began time.Time
 }
 
-// virtually runs a test in virtual time. When it returns all lifetimes pass, and then there must be nothing left of
-// what it did: no session, no allocation, no socket, and no goroutine, for which synctest itself waits.
+// virtually runs a test in virtual time. Then it waits until all lifetimes are over, and checks that no session,
+// allocation, socket or goroutine is left. synctest waits for the goroutines.
 func virtually(t *testing.T, test func(v *virtual)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -45,8 +45,8 @@ func virtually(t *testing.T, test func(v *virtual)) {
 }
 
 func newVirtual(t *testing.T) *virtual {
-	// The bubble begins in 2000, when no ephemeral user name expires: an expiry is a number of ten digits, which begins
-	// in September 2001.
+	// The time of a bubble starts in 2000. The expiry in an ephemeral user name must have ten digits, which starts in
+	// September 2001.
 	time.Sleep(time.Until(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)))
 	log := slog.New(slog.DiscardHandler)
 	engine, err := pionturn.New(2, log)
@@ -71,19 +71,19 @@ func newVirtual(t *testing.T) *virtual {
 	return v
 }
 
-// at lets time pass until so much of it has passed since the beginning.
+// at waits until a duration since the start of the test has passed.
 func (v *virtual) at(moment time.Duration) {
 	time.Sleep(time.Until(v.began.Add(moment)))
 	synctest.Wait()
 }
 
-// ask makes a request with the credential of the policy and returns the code that answers it.
+// ask makes a request with the credential of the policy and returns the code of the answer.
 func (v *virtual) ask(c *client, method stun.Method, attrs ...stun.Setter) stun.ErrorCode {
 	v.t.Helper()
 	return codeOf(v.send(c, v.signed(c, username, password, method, attrs...)))
 }
 
-// must makes a request that succeeds.
+// must makes a request that has to succeed.
 func (v *virtual) must(c *client, method stun.Method, attrs ...stun.Setter) {
 	v.t.Helper()
 	if code := v.ask(c, method, attrs...); code != 0 {
@@ -91,7 +91,7 @@ func (v *virtual) must(c *client, method stun.Method, attrs ...stun.Setter) {
 	}
 }
 
-// expect makes a request that is answered with a code.
+// expect makes a request that has to get a code.
 func (v *virtual) expect(want stun.ErrorCode, c *client, method stun.Method, attrs ...stun.Setter) {
 	v.t.Helper()
 	if code := v.ask(c, method, attrs...); code != want {
@@ -99,7 +99,7 @@ func (v *virtual) expect(want stun.ErrorCode, c *client, method stun.Method, att
 	}
 }
 
-// guest is a client with an allocation of so many seconds, or the default for 0, and the address of its relay.
+// guest returns a client with an allocation of so many seconds, or the default for 0, and its relayed address.
 func (v *virtual) guest(seconds uint32) (*client, netip.AddrPort) {
 	v.t.Helper()
 	c := newClient("192.0.2.1:1000")
@@ -113,7 +113,7 @@ func (v *virtual) guest(seconds uint32) (*client, netip.AddrPort) {
 
 func lifetime(seconds uint32) stunmsg.Number { return number(stun.AttrLifetime, seconds) }
 
-// ways says where data passes.
+// ways are the directions in which data passes.
 type ways struct{ toPeer, toClient bool }
 
 var (
@@ -125,7 +125,7 @@ func (w ways) String() string {
 	return fmt.Sprintf("to the peer %t, to the client %t", w.toPeer, w.toClient)
 }
 
-// indications tries Send and Data.
+// indications sends a Send indication, and data of the peer.
 func (v *virtual) indications(c *client, via netip.AddrPort, peer relaytest.Peer) (w ways) {
 	v.t.Helper()
 	at := addressAttr(stun.AttrXORPeerAddress, peer.Addr())
@@ -141,7 +141,7 @@ func (v *virtual) indications(c *client, via netip.AddrPort, peer relaytest.Peer
 	return w
 }
 
-// channel tries ChannelData on channel 0x4000.
+// channel sends ChannelData on channel 0x4000, and data of the peer.
 func (v *virtual) channel(c *client, via netip.AddrPort, peer relaytest.Peer) (w ways) {
 	v.t.Helper()
 	if r := v.Relay(c.addr); r != nil {
@@ -156,14 +156,14 @@ func data(payload string) stun.RawAttribute {
 	return stun.RawAttribute{Type: stun.AttrData, Value: []byte(payload)}
 }
 
-// arrived tells whether the peer has got what was sent there.
+// arrived reports whether the peer has got the data.
 func (v *virtual) arrived(via netip.AddrPort, peer relaytest.Peer) bool {
 	synctest.Wait()
 	got := peer.Got()
 	return len(got) == 1 && got[0].From == via && got[0].Payload == "there"
 }
 
-// answer is what the client gets when the peer sends something, nil for nothing.
+// answer sends data of the peer and returns what the client gets, or nil.
 func (v *virtual) answer(c *client, via netip.AddrPort, peer relaytest.Peer) []byte {
 	peer.Send(via, "back")
 	synctest.Wait()
@@ -175,7 +175,7 @@ func (v *virtual) answer(c *client, via netip.AddrPort, peer relaytest.Peer) []b
 	}
 }
 
-// carries expects that data passes, or that it does not.
+// carries compares the directions in which data passes.
 func (v *virtual) carries(what string, got, want ways) {
 	v.t.Helper()
 	if got != want {

@@ -42,7 +42,7 @@ func TestBucketsFillAgain(t *testing.T) {
 	})
 }
 
-// A load balancer's address stands for many clients: it is limited, but at another scale.
+// All private sources together have PrivateFactor times the limit of a public source.
 func TestPrivateSourcesAreLimitedTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(10, time.Second, 20, Private)

@@ -22,7 +22,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 )
 
-// exhausted is a listening socket of a process that has no descriptor left.
+// exhausted is the listening socket of a process without free descriptors.
 type exhausted struct{ closed chan struct{} }
 
 func (e exhausted) Accept() (net.Conn, error) {
@@ -37,7 +37,7 @@ func (e exhausted) Accept() (net.Conn, error) {
 func (e exhausted) Close() error   { close(e.closed); return nil }
 func (e exhausted) Addr() net.Addr { return &net.TCPAddr{} }
 
-// T-19: clients that hold every descriptor do not write the log.
+// T-19: clients that use up the descriptors do not fill the log.
 func TestAcceptingThatFailsIsLoggedOnceAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
@@ -55,7 +55,7 @@ func TestAcceptingThatFailsIsLoggedOnceAMinute(t *testing.T) {
 	})
 }
 
-// allocate opens a listener for TCP, with room for a number of strangers, and a session on it.
+// allocate opens a TCP listener with a number of slots for unauthenticated clients, and a session on it.
 func allocate(t *testing.T, unauthenticated int) (l *connections, server, client *net.TCPAddr) {
 	t.Helper()
 	l, addr := openSecure(t, config.Listener{Protocol: config.TURNTCP})
@@ -86,7 +86,7 @@ func allocate(t *testing.T, unauthenticated int) (l *connections, server, client
 	return l, server, conn.LocalAddr().(*net.TCPAddr)
 }
 
-// dialFrom opens a connection from an address that others may have connections from.
+// dialFrom opens a connection from an address that other connections may have.
 func dialFrom(t *testing.T, client, server *net.TCPAddr) net.Conn {
 	t.Helper()
 	d := net.Dialer{Control: func(_, _ string, c syscall.RawConn) (err error) {
@@ -103,7 +103,7 @@ func dialFrom(t *testing.T, client, server *net.TCPAddr) net.Conn {
 	return conn
 }
 
-// gone waits until a listener serves no more than so many connections.
+// gone waits until a listener serves at most so many connections.
 func gone(t *testing.T, l *connections, left int) {
 	t.Helper()
 	for range 200 {
@@ -118,7 +118,7 @@ func gone(t *testing.T, l *connections, left int) {
 	t.Fatalf("more than %d connections are left", left)
 }
 
-// T-17: a fault while the queue of a client is sent ends this connection, and not the process.
+// T-17: a panic while the queue of a client is sent ends the connection, and not the process.
 func TestPanicWhileSendingEndsTheConnection(t *testing.T) {
 	l, _, _ := allocate(t, 8)
 	l.mu.Lock()
@@ -132,8 +132,8 @@ func TestPanicWhileSendingEndsTheConnection(t *testing.T) {
 	}
 }
 
-// A connection has to do with its own session only. Another one from the same port, to another address of this host,
-// neither speaks for it nor ends it.
+// A connection does not use or end the session of another connection from the same address and port, to another address
+// of this host.
 func TestConnectionEndsItsOwnSessionOnly(t *testing.T) {
 	l, server, client := allocate(t, 8)
 	other := dialFrom(t, client, &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2), Port: server.Port})
@@ -156,7 +156,7 @@ func TestConnectionEndsItsOwnSessionOnly(t *testing.T) {
 	}
 }
 
-// T-14: whose place is taken away in the moment in which it gets a session stays: it is no stranger any more.
+// T-14: a connection whose slot is taken away while it gets a session stays open.
 func TestSessionIsNotCrowdedOut(t *testing.T) {
 	l, server, _ := allocate(t, 1)
 	var own *connection
@@ -165,11 +165,11 @@ func TestSessionIsNotCrowdedOut(t *testing.T) {
 		own = c
 	}
 	l.mu.Unlock()
-	own.slot.enter() // as between its Allocate and what is made of it
+	own.slot.enter() // as between the Allocate and settle
 	if err := binding(t, dialFrom(t, nil, server)); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(50 * time.Millisecond) // whoever is put out would be gone by now
+	time.Sleep(50 * time.Millisecond) // an evicted connection would be closed by now
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if _, serves := l.open[own]; !serves || l.gate.Sessions() != 1 {

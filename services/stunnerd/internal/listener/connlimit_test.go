@@ -7,12 +7,12 @@ import (
 	"testing"
 )
 
-// T-14: the latest is let in, and the one that has been there longest makes room: of the same source when that has its
-// share, and of the sources that have most when there are too many.
+// T-14: a new connection is admitted, and the oldest is evicted: of the same source if it has its share, otherwise of
+// the sources with the most slots.
 func TestCrowdMakesRoomForTheLatest(t *testing.T) {
 	for name, tc := range map[string]struct {
 		come []string
-		gone []int // in this order, by the order of arrival
+		gone []int // by the order of arrival
 	}{
 		"room for all":                   {[]string{"192.0.2.1", "192.0.2.2", "192.0.2.1", "192.0.2.3"}, nil},
 		"third of a source":              {[]string{"192.0.2.9", "192.0.2.1", "192.0.2.1", "192.0.2.1"}, []int{1}},
@@ -51,7 +51,7 @@ func TestLimitsFollowTheCapacity(t *testing.T) {
 	}
 }
 
-// Who has a session stands outside, comes back as the latest, and after the end of the connection not at all.
+// A connection with a session has no slot, gets a new one afterwards, and none after its end.
 func TestCrowdForgetsWhoLeaves(t *testing.T) {
 	c := newConnLimiter(2, 2)
 	var gone []string
@@ -66,7 +66,7 @@ func TestCrowdForgetsWhoLeaves(t *testing.T) {
 	first.enter()
 	first.enter()
 	third := come("third")
-	second.leave() // its place was taken away before
+	second.leave() // its slot was taken away before
 	third.leave()
 	third.enter()
 	if want := []string{"second"}; !slices.Equal(gone, want) || c.all.Len() != 1 {

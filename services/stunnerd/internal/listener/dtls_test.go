@@ -36,7 +36,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/testport"
 )
 
-// keyPair makes a certificate for some names, in the form that a config takes.
+// keyPair returns a certificate for names, in the form of a config.
 func keyPair(t *testing.T, names ...string) (cert string, key credential.Secret) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -58,7 +58,7 @@ func keyPair(t *testing.T, names ...string) (cert string, key credential.Secret)
 	return armour("CERTIFICATE", der), credential.Secret(armour("PRIVATE KEY", pkcs8))
 }
 
-// oneCertificate is a DTLS listener with a certificate.
+// oneCertificate is a DTLS listener with one certificate.
 func oneCertificate(t *testing.T) (c config.Listener) {
 	t.Helper()
 	c.Protocol = config.TURNDTLS
@@ -102,7 +102,7 @@ func openSecure(t *testing.T, c config.Listener) (*connections, *net.UDPAddr) {
 	return l.(*connections), &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: c.Port}
 }
 
-// someHello is a ClientHello as a client sends it first, or again.
+// someHello returns a ClientHello, without or with a cookie.
 func someHello(t testing.TB, nonce byte, sequence uint64, message uint16, cookie []byte) []byte {
 	t.Helper()
 	body := append([]byte{0xFE, 0xFD}, bytes.Repeat([]byte{nonce}, 32)...)
@@ -119,7 +119,7 @@ func someHello(t testing.TB, nonce byte, sequence uint64, message uint16, cookie
 	return datagram
 }
 
-// raw is a socket on which a handshake is written by hand, also beside a client of pion/dtls that reads from it.
+// raw is a socket for handwritten handshake messages, also for a client of pion/dtls that reads from it.
 type raw struct {
 	*testing.T
 	*net.UDPConn
@@ -143,7 +143,7 @@ func newRawAt(t *testing.T, server, client *net.UDPAddr) *raw {
 	return &raw{T: t, UDPConn: conn, server: server, seen: make(chan []byte, 100)}
 }
 
-// alone reads by itself: there is no client.
+// alone reads, because no client does.
 func (r *raw) alone() *raw {
 	go func() {
 		for buf := make([]byte, 4096); ; {
@@ -163,11 +163,11 @@ func (r *raw) ReadFrom(to []byte) (int, net.Addr, error) {
 	return n, from, err
 }
 
-// ask sends a datagram and returns the first answer of the type, nothing when there is none in time.
+// ask sends a datagram and returns the first answer of a type, or nothing.
 func (r *raw) ask(datagram []byte, message byte, patience time.Duration) []byte {
 	r.Helper()
 	for len(r.seen) > 0 {
-		<-r.seen // the answers to what was asked before
+		<-r.seen // earlier answers
 	}
 	if _, err := r.WriteTo(datagram, r.server); err != nil {
 		r.Fatal(err)
@@ -184,7 +184,7 @@ func (r *raw) ask(datagram []byte, message byte, patience time.Duration) []byte 
 	}
 }
 
-// cookie asks for one.
+// cookie requests a cookie.
 func (r *raw) cookie(nonce byte, sequence uint64) []byte {
 	r.Helper()
 	question := someHello(r.T, nonce, sequence, 0, nil)
@@ -202,10 +202,10 @@ const (
 	serverHello = 2
 
 	soon   = 5 * time.Second
-	silent = 300 * time.Millisecond // how long an answer that must not come is waited for
+	silent = 300 * time.Millisecond // how long a test waits for an answer that must not be sent
 )
 
-// T-16: only a good cookie opens an association, and the ServerHello goes on with the numbers where the client is (RFC
+// T-16: only a valid cookie opens an association, and the ServerHello continues the record numbers of the client (RFC
 // 6347 §4.2.1, §4.2.2).
 func TestCookieOpensAssociation(t *testing.T) {
 	l, server := openSecure(t, oneCertificate(t))
@@ -261,7 +261,7 @@ func (r *raw) dial() *dtls.Conn {
 	return client
 }
 
-// binding asks for its address, which needs no credential.
+// binding makes a Binding request.
 func binding(t *testing.T, client net.Conn) error {
 	t.Helper()
 	if _, err := client.Write([]byte{0, 1, 0, 0, 0x21, 0x12, 0xA4, 0x42, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}); err != nil {
@@ -272,7 +272,7 @@ func binding(t *testing.T, client net.Conn) error {
 	return err
 }
 
-// allocateOver makes an allocation over a DTLS connection and returns the client that keeps it.
+// allocateOver makes an allocation over a DTLS connection and returns its client.
 func allocateOver(t *testing.T, conn net.Conn) *turn.Client {
 	t.Helper()
 	c, err := turn.NewClient(&turn.ClientConfig{
@@ -294,7 +294,7 @@ func allocateOver(t *testing.T, conn net.Conn) *turn.Client {
 	return c
 }
 
-// answers fails the test unless a client gets an answer over the connection that it has.
+// answers fails the test unless a client gets an answer over its connection.
 func answers(t *testing.T, c *turn.Client, when string) {
 	t.Helper()
 	if _, err := c.SendBindingRequest(); err != nil {
@@ -302,7 +302,7 @@ func answers(t *testing.T, c *turn.Client, when string) {
 	}
 }
 
-// openWithUser opens a DTLS listener that has a user.
+// openWithUser opens a DTLS listener with a credential.
 func openWithUser(t *testing.T) (*connections, *net.UDPAddr) {
 	t.Helper()
 	l, server := openSecure(t, oneCertificate(t))
@@ -313,8 +313,8 @@ func openWithUser(t *testing.T) (*connections, *net.UDPAddr) {
 	return l, server
 }
 
-// T-16: a client that restarts on the same address and port, without a word to the server, makes a handshake and an
-// allocation at once (RFC 6347 §4.2.8). Its earlier session ends.
+// T-16: a client that restarts on the same address and port, without close_notify, makes a handshake and an allocation
+// at once (RFC 6347 §4.2.8). Its earlier session ends.
 func TestRestartedClientIsLetIn(t *testing.T) {
 	l, server := openWithUser(t)
 	for generation := range 3 {
@@ -327,13 +327,13 @@ func TestRestartedClientIsLetIn(t *testing.T) {
 		if n := l.gate.Sessions(); n != 1 {
 			t.Errorf("after %d restarts: %d sessions, want 1", generation, n)
 		}
-		if err := address.UDPConn.Close(); err != nil { // no close_notify: the client is gone without a word
+		if err := address.UDPConn.Close(); err != nil { // without close_notify
 			t.Fatal(err)
 		}
 	}
 }
 
-// client is the address of the only client of a listener.
+// client returns the address of the only client of a listener.
 func (l *connections) client(t *testing.T) *net.UDPAddr {
 	t.Helper()
 	l.mu.Lock()
@@ -345,7 +345,7 @@ func (l *connections) client(t *testing.T) *net.UDPAddr {
 	return nil
 }
 
-// T-16: a hello without a good cookie, from the address of a client that has a session, changes nothing.
+// T-16: a ClientHello without a valid cookie, from the address of a session, changes nothing.
 func TestForgedHelloDisturbsNoSession(t *testing.T) {
 	l, server := openWithUser(t)
 	address := newRaw(t, server)
@@ -364,8 +364,8 @@ func TestForgedHelloDisturbsNoSession(t *testing.T) {
 	}
 }
 
-// T-16: a handshake from the address of a client that has a session, and that never ends, disturbs nothing. It is the
-// only one at a time, and its association ends with the deadline of handshakes.
+// T-16: an unfinished handshake from the address of a session does not disturb the session. There is one at a time, and
+// it ends at the deadline of handshakes.
 func TestUnfinishedHandshakeDisturbsNoSession(t *testing.T) {
 	l, server := openWithUser(t)
 	address := newRaw(t, server)
@@ -403,12 +403,12 @@ func TestUnfinishedHandshakeDisturbsNoSession(t *testing.T) {
 	}
 }
 
-// T-16, RFC 6347 §4.2.8: a client without a session that begins anew replaces its association as well, when its
+// T-16, RFC 6347 §4.2.8: a client without a session that makes a new handshake replaces its association when the
 // handshake is complete.
 func TestRestartWithoutSession(t *testing.T) {
 	l, server := openSecure(t, oneCertificate(t))
 	first := newRaw(t, server)
-	if err := binding(t, first.dial()); err != nil { // from then on the server knows that the handshake is over
+	if err := binding(t, first.dial()); err != nil { // proves to the server that the handshake is complete
 		t.Fatal(err)
 	}
 	if err := first.UDPConn.Close(); err != nil {
@@ -420,7 +420,7 @@ func TestRestartWithoutSession(t *testing.T) {
 	gone(t, l, 1)
 }
 
-// T-15: a connection without a session keeps no buffer for what it may not send.
+// T-15: a connection without a session has no buffer for messages that it may not send.
 func TestRecordsGrowWithTheLimit(t *testing.T) {
 	r := &records{from: bytes.NewReader(make([]byte, 3000))}
 	for _, limit := range []int{unknownLimit, sessionLimit} {
@@ -446,8 +446,8 @@ func TestLongRecordEndsConnection(t *testing.T) {
 	}
 }
 
-// F-12, T-16: a changed ClientHello has no good cookie, and its answer is not longer than it.
-// A ClientHello of a real client is what we take it for, whatever is cut off or changed.
+// F-12, T-16: a changed ClientHello has no valid cookie, and the answer to it is not longer than it.
+// parseHello reads a ClientHello of a client correctly, and survives any truncation or change.
 func FuzzHello(f *testing.F) {
 	f.Add(someHello(f, 1, 5, 1, make([]byte, cookieSize)))
 	f.Add(someHello(f, 2, 0, 0, nil))
@@ -476,7 +476,7 @@ func FuzzHello(f *testing.F) {
 	})
 }
 
-// T-16: a cookie is good for at least one minute and at most two.
+// T-16: a cookie is valid for at least one minute and at most two.
 func TestCookieExpires(t *testing.T) {
 	client := netip.MustParseAddrPort("192.0.2.1:5000")
 	c := newCookies(cookieSecret())

@@ -10,7 +10,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/stunmsg"
 )
 
-// chunks reads its pieces one at a time, as a network does.
+// chunks returns its pieces one by one, as a network does.
 type chunks [][]byte
 
 func (c *chunks) Read(b []byte) (int, error) {
@@ -47,7 +47,7 @@ func collect(from io.Reader, limit int) (frames [][]byte, err error) {
 	}
 }
 
-// C-09: a message is recognised whatever the segments it comes in, several in one segment included.
+// C-09: a message is read correctly however it is segmented, also if a segment has several messages.
 func TestFramesAreFoundInAnySplit(t *testing.T) {
 	want := [][]byte{stunMessage(0), channelData(1), channelData(4), stunMessage(100), channelData(0), channelData(5000), stunMessage(8)}
 	stream := bytes.Join(want, nil)
@@ -70,7 +70,7 @@ func TestFramesAreFoundInAnySplit(t *testing.T) {
 	}
 }
 
-// C-07: a frame is handed out as soon as it is whole, however short; nothing behind it is waited for.
+// C-07: a frame is returned as soon as it is complete, without waiting for further bytes.
 func TestShortFrameIsNotHeldBack(t *testing.T) {
 	in, out := io.Pipe()
 	defer in.Close()
@@ -84,7 +84,7 @@ func TestShortFrameIsNotHeldBack(t *testing.T) {
 	}
 }
 
-// C-08: a frame that is too long ends the stream; what is inside is never taken for frames.
+// C-08: a frame that is too long ends the stream. Its content is not read as frames.
 func TestTooLongFrameEndsTheStream(t *testing.T) {
 	smuggled := append(channelData(2000), stunMessage(0)...)
 	frames, err := collect(bytes.NewReader(smuggled), unknownLimit)
@@ -96,7 +96,7 @@ func TestTooLongFrameEndsTheStream(t *testing.T) {
 	}
 }
 
-// N-07: on a stream every first byte but those of STUN and channels is an error (RFC 7983 §7).
+// N-07: on a stream every first byte except those of STUN and ChannelData is an error (RFC 7983 §7).
 func TestWhatIsNoTURNIsRefused(t *testing.T) {
 	for first := range 256 {
 		_, err := frameSize([]byte{byte(first), 0, 0, 0})
@@ -109,8 +109,8 @@ func TestWhatIsNoTURNIsRefused(t *testing.T) {
 	}
 }
 
-// F-02: the same bytes give the same frames and the same end however they are split into reads, which are those that
-// RFC 8656 §12.5 and RFC 8489 §6.2.2 describe; the buffer stays within the limit, and the work grows with the stream.
+// F-02: the same bytes give the same frames and the same end however they are split into reads: those of RFC 8656 §12.5
+// and RFC 8489 §6.2.2. The buffer stays within the limit, and the work is linear.
 func FuzzFramer(f *testing.F) {
 	f.Add(bytes.Join([][]byte{stunMessage(4), channelData(3)}, nil), []byte{7}, false)
 	f.Add([]byte{0x40, 0, 0xFF, 0xFF, 1, 2, 3}, []byte{2, 1, 0, 5}, true)
@@ -132,7 +132,7 @@ func FuzzFramer(f *testing.F) {
 		for rest, i := bytes.Clone(stream), 0; len(rest) > 0; i++ {
 			n := len(rest)
 			if len(sizes) > 0 {
-				n = min(n, 1+int(sizes[i%len(sizes)])) // the sizes again and again
+				n = min(n, 1+int(sizes[i%len(sizes)])) // in rotation
 			}
 			pieces, rest = append(pieces, rest[:n]), rest[n:]
 		}
@@ -150,19 +150,18 @@ func FuzzFramer(f *testing.F) {
 				t.Fatalf("frame %d is % x", i, frame)
 			}
 		}
-		// A buffer that must grow is doubled, or is as long as one frame.
+		// A buffer is doubled, or grows to the length of one frame.
 		if most := max(smallBuffer, 2*limit); !session && len(framer.buf) > smallBuffer || len(framer.buf) > most {
 			t.Fatalf("buffer grew to %d", len(framer.buf))
 		}
-		// A piece is cut where the buffer ends, which happens twice a frame at most: for its header and for the rest of
-		// it.
+		// A piece is split at the end of the buffer at most twice for each frame: in its header and in the rest.
 		if most := len(pieces) + 2*(len(want)+1) + 1; from.reads > most {
 			t.Fatalf("%d reads for %d pieces and %d frames", from.reads, len(pieces), len(want))
 		}
 	})
 }
 
-// counted counts how often it is read.
+// counted counts its reads.
 type counted struct {
 	chunks
 	reads int
@@ -173,7 +172,7 @@ func (c *counted) Read(b []byte) (int, error) {
 	return c.chunks.Read(b)
 }
 
-// frames8656 cuts a whole stream into frames, and says how it ends.
+// frames8656 splits a whole stream into frames and returns its end.
 func frames8656(stream []byte, limit int) (frames [][]byte, err error) {
 	for len(stream) > 0 {
 		if len(stream) < 4 {

@@ -10,12 +10,12 @@ import (
 	"time"
 )
 
-// paced is a handshake of an address.
+// turnsOf returns the turns of a handshake of an address.
 func (p *handshakeLimiter) turnsOf(addr string) *handshakeTurns {
 	return &handshakeTurns{limiter: p, slot: newConnLimiter(4096, 4096).slot(netip.MustParseAddr(addr), func() {})}
 }
 
-// T-14: handshakes compute on a fourth of the cores, however many want to.
+// T-14: handshakes compute on a quarter of the cores, however many there are.
 func TestHandshakesComputeOnAFourthOfTheCores(t *testing.T) {
 	for _, cores := range []int{1, 2, 3, 4, 8, 64} {
 		synctest.Test(t, func(t *testing.T) {
@@ -55,7 +55,7 @@ func TestHandshakesComputeOnAFourthOfTheCores(t *testing.T) {
 	}
 }
 
-// T-14: sources get their turns one after the other, and one that floods waits for itself.
+// T-14: sources get turns in rotation, and a source that floods delays only itself.
 func TestSourcesTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, stop := newHandshakeLimiter(4), make(chan struct{})
@@ -87,7 +87,7 @@ func TestSourcesTakeTurns(t *testing.T) {
 	})
 }
 
-// T-14: so many handshakes wait and no more; those of a flood are refused, and not those of others.
+// T-14: the number of waiting handshakes is bounded. Those of a flood are refused, and not those of other sources.
 func TestWaitingHandshakesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, stop := newHandshakeLimiter(4), make(chan struct{})
@@ -123,7 +123,7 @@ func TestWaitingHandshakesAreBounded(t *testing.T) {
 		if p.count != 0 || len(p.of) != 0 || p.queue.Len() != 0 {
 			t.Errorf("left: %d waiting, %d sources, %d in the queue", p.count, len(p.of), p.queue.Len())
 		}
-		time.Sleep(longestTurn + time.Second) // for the first, which never rests
+		time.Sleep(longestTurn + time.Second) // for the first one, which does not call release
 		if p.mu.Lock(); p.free != 1 {
 			t.Error("a turn that never ends blocks the others")
 		}

@@ -19,7 +19,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/stunmsg"
 )
 
-// newOutlet returns an outlet over TCP or TLS, its client's end, and the number of frames that it has dropped.
+// newOutlet returns an outlet over TCP or TLS, the client's end, and the number of dropped frames.
 func newOutlet(t *testing.T, secure bool) (o *outlet, client net.Conn, drops *atomic.Int64) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -74,7 +74,7 @@ func secured(t *testing.T, server, client net.Conn) (*tls.Conn, *tls.Conn) {
 	return s, c
 }
 
-// numbered is a ChannelData frame whose payload begins with a number.
+// numbered returns a ChannelData frame whose payload starts with a number.
 func numbered(n int) []byte {
 	const size = 1000
 	frame := make([]byte, frameHeader+size)
@@ -90,8 +90,8 @@ func eachTransport(t *testing.T, test func(t *testing.T, secure bool)) {
 	}
 }
 
-// A client that does not read holds nobody up. What it reads later are whole frames in their order, with all answers
-// and the newest media.
+// A client that does not read blocks no sender. Later it reads whole frames in order, with all answers and the newest
+// media.
 func TestSlowClientLosesOldMediaOnly(t *testing.T) {
 	eachTransport(t, func(t *testing.T, secure bool) {
 		o, client, drops := newOutlet(t, secure)
@@ -124,7 +124,7 @@ func TestSlowClientLosesOldMediaOnly(t *testing.T) {
 	})
 }
 
-// readAll reads frames up to the one with a number, checks their order, and counts the answers.
+// readAll reads frames until the one with a number, checks their order, and counts the answers.
 func readAll(t *testing.T, client net.Conn, until int) (answers, last int) {
 	t.Helper()
 	last = -1
@@ -149,7 +149,7 @@ func readAll(t *testing.T, client net.Conn, until int) (answers, last int) {
 	return answers, last
 }
 
-// D-06: media that a client over TCP or TLS gets is never older than the queue allows, however slowly the client reads.
+// D-06: the age of media for a client over TCP or TLS is bounded, however slowly the client reads.
 func TestQueuedMediaIsDroppedByAge(t *testing.T) {
 	var dropped int
 	o := &outlet{drop: func(meter.Reason) { dropped++ }, draining: true, adapted: time.Now().Add(time.Hour)}
@@ -173,7 +173,7 @@ func TestQueuedMediaIsDroppedByAge(t *testing.T) {
 	}
 }
 
-// A client that causes answers and reads none of them loses its connection.
+// The connection of a client that makes requests and reads no answers is closed.
 func TestClientThatReadsNoAnswersIsCutOff(t *testing.T) {
 	eachTransport(t, func(t *testing.T, secure bool) {
 		o, client, _ := newOutlet(t, secure)
@@ -196,7 +196,7 @@ func TestClientThatReadsNoAnswersIsCutOff(t *testing.T) {
 	})
 }
 
-// A client that reads no byte for too long loses its connection.
+// The connection of a client that reads no byte for too long is closed.
 func TestClientThatReadsNothingIsCutOff(t *testing.T) {
 	o, client, _ := newOutlet(t, false)
 	for n := range 20_000 {
@@ -214,7 +214,7 @@ func TestClientThatReadsNothingIsCutOff(t *testing.T) {
 	_ = client.Close()
 }
 
-// G-11: a frame that a client over TCP takes at once costs no allocation.
+// G-11: a frame that is sent at once does not allocate.
 func TestOutletAllocatesNothing(t *testing.T) {
 	o, client, _ := newOutlet(t, false)
 	frame, buf := numbered(1), make([]byte, 4096)

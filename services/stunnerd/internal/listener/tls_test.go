@@ -14,8 +14,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-// identities are a listener's certificates: one for everybody, one for some names, and one that comes too late for a
-// name.
+// identities are the certificates of a listener: one for all names, one for some names, and a second one for one of
+// these.
 func identities(t *testing.T, p config.Protocol) (c config.Listener) {
 	t.Helper()
 	c.Protocol = p
@@ -28,13 +28,13 @@ func identities(t *testing.T, p config.Protocol) (c config.Listener) {
 	return c
 }
 
-// asked is which certificate a client wants by a name, and which one it is to see.
+// asked is the server name of a client, and the certificate that it has to get.
 var asked = map[string]int{
 	"": 0, "turn.example.org": 0, "elsewhere.example.com": 0,
 	"calls.example.net": 1, "CALLS.example.net": 1, "a.meet.example.net": 1, "late.example.net": 2,
 }
 
-// encoded is the form of a certificate in a config.
+// encoded returns a certificate in the form of a config.
 func encoded(der []byte) string {
 	return base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
 }
@@ -75,8 +75,7 @@ func TestDTLSShowsTheCertificateThatIsAskedFor(t *testing.T) {
 	}
 }
 
-// greet connects, and asks for something: by the answer the client has what the server had to say first, tickets among
-// it.
+// greet connects and makes a request. The answer arrives after the session tickets.
 func greet(t *testing.T, server *net.UDPAddr, settings *tls.Config) (tls.ConnectionState, error) {
 	t.Helper()
 	conn, err := tls.Dial("tcp4", server.String(), settings)
@@ -87,7 +86,7 @@ func greet(t *testing.T, server *net.UDPAddr, settings *tls.Config) (tls.Connect
 	return conn.ConnectionState(), binding(t, conn)
 }
 
-// One of several certificates that is unusable leaves all as they were.
+// If one of several certificates is unusable, the earlier ones stay.
 func TestBrokenCertificateChangesNothing(t *testing.T) {
 	c := identities(t, config.TURNTLS)
 	certs, err := newCertificates(c)
@@ -101,7 +100,7 @@ func TestBrokenCertificateChangesNothing(t *testing.T) {
 	}
 }
 
-// T-16: a client comes back with the ticket that it was given, although each is offered settings of its own.
+// T-16: a client can use its session ticket, although each handshake has a config of its own.
 func TestTLSSessionsAreResumed(t *testing.T) {
 	_, server := openSecure(t, identities(t, config.TURNTLS))
 	client := &tls.Config{ServerName: "calls.example.net", InsecureSkipVerify: true, ClientSessionCache: tls.NewLRUClientSessionCache(1)}

@@ -23,7 +23,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/testport"
 )
 
-// G-02, D-19: no listener of the tests leaves a goroutine behind when it is closed.
+// G-02, D-19: no listener leaves a goroutine behind after Close.
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // open opens a listener on a free port.
@@ -59,7 +59,7 @@ func open(t *testing.T, protocol config.Protocol) (port int) {
 	return port
 }
 
-// S-12: a client that asks one of several addresses hears from that address. A connected socket hears no other.
+// S-12: an answer is sent from the address to which the request was sent. A connected socket receives no other.
 func TestAnswerComesFromTheAddressThatWasAsked(t *testing.T) {
 	port := open(t, config.TURNUDP)
 	for _, asked := range []string{"127.0.0.1", "127.0.0.2", "127.1.2.3", "::1"} {
@@ -80,7 +80,7 @@ func TestAnswerComesFromTheAddressThatWasAsked(t *testing.T) {
 	}
 }
 
-// G-11: neither taking a datagram off a socket nor sending one to a client allocates.
+// G-11: neither receiving a datagram nor sending one to a client allocates.
 func TestSocketsAllocateNothing(t *testing.T) {
 	a, err := listenUDP(0)
 	if err != nil {
@@ -126,14 +126,14 @@ func TestPortOfAnotherProcessIsNotShared(t *testing.T) {
 	}
 }
 
-// T-17: a fault in the handling of one datagram costs no other client anything: the reader goes on.
+// T-17: after a panic while a datagram is handled, the reader continues for other clients.
 func TestReaderSurvivesAPanic(t *testing.T) {
 	port, err := openPort(testport.Free(t), 1, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
 	m := meter.New()
-	s := &udpSocket{conn: port.readers[0], port: port, drops: m, meter: &meter.Listener{}} // without a gate every datagram is a fault
+	s := &udpSocket{conn: port.readers[0], port: port, drops: m, meter: &meter.Listener{}} // without a gate every datagram causes a panic
 	done := make(chan struct{})
 	go func() { defer close(done); s.read() }()
 	client, err := net.Dial("udp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port.number)))
@@ -141,7 +141,7 @@ func TestReaderSurvivesAPanic(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	const datagrams, faults = 10, 2 // the handling of each, and the end of its session
+	const datagrams, faults = 10, 2 // while it is handled, and while its session is ended
 	for range datagrams {
 		if _, err := client.Write(stun.MustBuild(stun.TransactionID, stun.BindingRequest).Raw); err != nil {
 			t.Fatal(err)
@@ -162,8 +162,8 @@ func TestReaderSurvivesAPanic(t *testing.T) {
 	}
 }
 
-// where descriptors are scarce, clients with a session share the socket that reads them, and its end ends no
-// other's.
+// if descriptors are scarce, clients with a session share the socket of their reader. The end of a session closes
+// the socket of no other client.
 func TestClientsShareASocketWhereDescriptorsAreScarce(t *testing.T) {
 	port, err := openPort(testport.Free(t), 2, slog.New(slog.DiscardHandler))
 	if err != nil {

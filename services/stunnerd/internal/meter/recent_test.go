@@ -73,7 +73,7 @@ func TestReasonHasAtMostItsShare(t *testing.T) {
 func TestNotesBeyondTheRateAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := New()
-		for range 10 { // the worst: a burst on either side of a whole second
+		for range 10 { // the worst case: bursts before and after a whole second
 			for i := range 1000 {
 				m.DropNote(Malformed, noteOf(i))
 			}
@@ -126,11 +126,11 @@ func TestUserNamesAreCut(t *testing.T) {
 	}
 }
 
-// G-11: neither a note that is kept nor one that is suppressed costs an allocation.
+// G-11: neither a recorded nor a suppressed note allocates.
 func TestNotesAllocateNothing(t *testing.T) {
 	m, i := New(), 0
 	flood := func() {
-		m.recent.opens.Store(0) // as if the last flood were long ago
+		m.recent.opens.Store(0) // as long after a flood
 		for j := range m.recent.taken {
 			m.recent.taken[j] = -recentPeriod
 		}
@@ -139,7 +139,7 @@ func TestNotesAllocateNothing(t *testing.T) {
 			i++
 		}
 	}
-	// One run, so that not even a single allocation is lost in an average.
+	// One run, because an average would hide a single allocation.
 	if n := testing.AllocsPerRun(1, flood); n != 0 {
 		t.Errorf("%.0f allocations", n)
 	}
@@ -148,7 +148,7 @@ func TestNotesAllocateNothing(t *testing.T) {
 	}
 }
 
-// BenchmarkDropNote is what a drop costs in a flood.
+// BenchmarkDropNote measures a drop in a flood.
 func BenchmarkDropNote(b *testing.B) {
 	m, n := New(), noteOf(1)
 	b.ReportAllocs()

@@ -19,14 +19,14 @@ func newSource(t *testing.T) *Source {
 	return n
 }
 
-// ephemeral is the config of a gateway whose clients do not know its secret.
+// ephemeral returns the config of a gateway with a shared secret.
 func ephemeral(name string, secret credential.Secret) config.Config {
 	c := config.Zero(name)
 	c.Auth = config.Auth{Type: config.AuthEphemeral, Realm: "test.example", Credentials: map[string]credential.Secret{config.KeySecret: secret}}
 	return c
 }
 
-// T-09: a nonce is good for the client that it was made for, for an hour, and whole.
+// T-09: a nonce is valid only for its client, for an hour, and unchanged.
 func TestNonceIsBoundToClientAndHour(t *testing.T) {
 	n, born := newSource(t), time.Unix(1_800_000_000, 0)
 	client, other := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
@@ -61,8 +61,8 @@ func TestNonceIsBoundToClientAndHour(t *testing.T) {
 	}
 }
 
-// a nonce is good for as long as is configured and no longer, also by the key of the hour before, and after a
-// reload of the config.
+// a nonce is valid exactly for the configured lifetime, also across a change of the hour, and after a reload of
+// the config.
 func TestNonceLivesAsLongAsConfigured(t *testing.T) {
 	client := netip.MustParseAddr("192.0.2.1")
 	for _, lifetime := range []time.Duration{MaxLifetime, MinLifetime} {
@@ -84,8 +84,8 @@ func TestNonceLivesAsLongAsConfigured(t *testing.T) {
 	}
 }
 
-// A-05, T-09: the pods of a Gateway accept the nonces of each other. After a change of the secret the nonces made under
-// the one before are accepted.
+// A-05, T-09: the pods of a Gateway accept the nonces of each other. After a change of the secret, nonces under the
+// previous secret are accepted.
 func TestPodsOfAGatewayShareNonces(t *testing.T) {
 	client, now := netip.MustParseAddr("192.0.2.1"), time.Unix(1_800_000_000, 0)
 	one, other, stranger := newSource(t), newSource(t), newSource(t)
@@ -111,7 +111,7 @@ func TestPodsOfAGatewayShareNonces(t *testing.T) {
 	}
 }
 
-// T-09: nonces are not made of a static credential, because every client of the gateway knows it.
+// T-09: nonces are not derived from a static credential, because every client of the gateway has it.
 func TestStaticCredentialMakesNoNonces(t *testing.T) {
 	client, now := netip.MustParseAddr("192.0.2.1"), time.Unix(1_800_000_000, 0)
 	c := config.Zero("media/edge")
@@ -126,7 +126,7 @@ func TestStaticCredentialMakesNoNonces(t *testing.T) {
 	}
 }
 
-// a jump of the wall clock costs a client one 438 at most: the nonce that comes with it is good, and stays good.
+// a jump of the wall clock costs a client at most one 438. The new nonce is valid and stays so.
 func TestClockJumpsCostOneNonce(t *testing.T) {
 	n, client, now := newSource(t), netip.MustParseAddr("192.0.2.1"), time.Unix(1_800_000_000, 0)
 	held := n.Make(client, now)

@@ -11,12 +11,12 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/testnet"
 )
 
-// own are the addresses of the host in the namespace of these tests, beside loopback.
+// own are the addresses of the host in the namespace of these tests, without loopback.
 var own = []netip.Addr{
 	netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("2001:db8::2"),
 }
 
-// isOwn is what a server says of the addresses of its host.
+// isOwn is a Local for own.
 func isOwn(a netip.Addr) bool { return a.IsLoopback() || slices.Contains(own, a) }
 
 func addOwn(t *testing.T) {
@@ -26,8 +26,8 @@ func addOwn(t *testing.T) {
 	}
 }
 
-// roundTrip sends a datagram from a relay socket to a peer and back, and returns the address from which the peer was
-// sent to.
+// roundTrip sends a datagram from a relay socket to a peer and back. It returns the source address that the peer has
+// seen.
 func roundTrip(t *testing.T, s Socket, peer netip.Addr) netip.AddrPort {
 	t.Helper()
 	network := "udp4"
@@ -66,8 +66,7 @@ func roundTrip(t *testing.T, s Socket, peer netip.Addr) netip.AddrPort {
 	return from
 }
 
-// A peer sees exactly the relayed transport address that the client was told (RFC 8656 §11), wherever on the host it is
-// itself.
+// A peer sees the relayed transport address of the client (RFC 8656 §11), even if the peer is on the same host.
 func TestPeersSeeTheAddressThatClientsAreTold(t *testing.T) {
 	if !testnet.Isolated(t) {
 		return
@@ -103,8 +102,8 @@ func TestPeersSeeTheAddressThatClientsAreTold(t *testing.T) {
 	}
 }
 
-// An address that this host does not have, such as that of a NAT, leaves the source address to the kernel, although the
-// kernel could be asked to forge it; so does 127.0.0.1, from which no other address of the host could be reached.
+// For an advertised address that this host does not have, such as that of a NAT, the kernel chooses the source address.
+// It does so for 127.0.0.1 too, from which no other address of the host could be reached.
 func TestAddressesOfOthersAreNotSpokenFrom(t *testing.T) {
 	if !testnet.Isolated(t) {
 		return
@@ -129,8 +128,8 @@ func TestAddressesOfOthersAreNotSpokenFrom(t *testing.T) {
 	}
 }
 
-// An address that is lost between two looks at the host costs no allocation, and a socket that had it works again when
-// it is back.
+// If an address is removed at the same time, an allocation succeeds nevertheless. A socket on the address works again
+// when the address is back.
 func TestAddressThatIsLostAndComesBack(t *testing.T) {
 	if !testnet.Isolated(t) {
 		return

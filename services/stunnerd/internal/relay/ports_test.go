@@ -18,15 +18,14 @@ func portRange(first, last uint16) config.PortRange {
 	return config.PortRange{First: first, Last: last}
 }
 
-// freeRange returns a range of n ports that begins with an even one and that no process of the host has.
+// freeRange returns a range of n unused ports that starts with an even one.
 func freeRange(t *testing.T, n int) config.PortRange {
 	t.Helper()
 	first := uint16(testport.Range(t, n))
 	return portRange(first, first+uint16(n)-1)
 }
 
-// T-A16: ports are of the range, all of them are given out, none twice, in an order that differs from time to time, and
-// one more is refused at once.
+// T-A16: all ports of the range are assigned, each once, in random order, and a further request fails at once.
 func TestPortsOfARangeAreGivenOutOnce(t *testing.T) {
 	const n = 32
 	r := freeRange(t, n)
@@ -64,8 +63,7 @@ func TestPortsOfARangeAreGivenOutOnce(t *testing.T) {
 	}
 }
 
-// a port rests for a second after its socket was closed, and then it is given out again. A socket that is closed
-// twice gives it back once.
+// a port is free again one second after its socket was closed. A socket that is closed twice returns it once.
 func TestPortsRest(t *testing.T) {
 	network := Kernel{Ports: NewPorts(freeRange(t, 2))}
 	a, errA := network.Open(loopback, 0)
@@ -93,7 +91,7 @@ func TestPortsRest(t *testing.T) {
 	}
 }
 
-// ports that another process has, as under host networking, are passed over, and looked at again later.
+// ports of other processes are skipped, and tried again later.
 func TestPortsOfOtherProcessesArePassedOver(t *testing.T) {
 	r := freeRange(t, 8)
 	var others []Socket
@@ -129,8 +127,7 @@ func TestPortsOfOtherProcessesArePassedOver(t *testing.T) {
 	closeAll(t, s)
 }
 
-// T-A7: pairs are found as long as there is one, whatever is in use between them; an even port that has no free
-// neighbour is no pair.
+// T-A7: a pair is found if there is one. An even port without a free neighbour is no pair.
 func TestPairsOfARange(t *testing.T) {
 	r := freeRange(t, 8)
 	network := Kernel{Ports: NewPorts(r)}
@@ -168,7 +165,7 @@ func TestPairsOfARange(t *testing.T) {
 	closeAll(t, append(open, even)...)
 }
 
-// many clients at once get no port twice, and none is lost.
+// concurrent clients get different ports, and all ports are free again afterwards.
 func TestPortsUnderConcurrency(t *testing.T) {
 	const n = 100
 	p := NewPorts(portRange(40_000, 40_000+n-1))
@@ -193,7 +190,7 @@ func TestPortsUnderConcurrency(t *testing.T) {
 	}
 }
 
-// BenchmarkOpen shows what the choice of a port costs beside the socket.
+// BenchmarkOpen compares the cost of a port of a range with that of a port of the kernel.
 func BenchmarkOpen(b *testing.B) {
 	for name, network := range map[string]Kernel{"kernel": {}, "range": {Ports: NewPorts(portRange(20_000, 59_999))}} {
 		b.Run(name, func(b *testing.B) {

@@ -22,11 +22,11 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var loopback = netip.MustParseAddr("127.0.0.1")
 
-// sink is a client transport that hands out the last frame.
+// sink is a client transport.
 type sink struct {
 	connected bool
 	frames    chan []byte
-	// arrived is told of every frame, if it is there.
+	// arrived gets a value for each frame, unless it is nil.
 	arrived chan struct{}
 	// faulty makes Send panic.
 	faulty bool
@@ -105,7 +105,7 @@ func allow(endpoint string) *cluster.View {
 
 func (b *bed) peerAddr() netip.AddrPort { return b.peer.LocalAddr().(*net.UDPAddr).AddrPort() }
 
-// answer makes the peer send bytes to the relay.
+// answer makes the peer send a payload to the relay.
 func (b *bed) answer(t testing.TB, payload []byte) {
 	t.Helper()
 	if _, err := b.peer.WriteToUDPAddrPort(payload, b.session.Relay); err != nil {
@@ -119,8 +119,7 @@ func frame(number uint16, payload []byte) []byte {
 	return append(f, payload...)
 }
 
-// C-06: a payload passes whole or not at all, from nothing to the longest datagram that UDP over IPv4 carries, both
-// ways.
+// C-06: no payload is truncated, from an empty one to the longest datagram of UDP over IPv4, in both directions.
 func TestNoPayloadIsCut(t *testing.T) {
 	for _, connected := range []bool{false, true} {
 		b := newBed(t, &sink{connected: connected, frames: make(chan []byte, 1)})
@@ -148,8 +147,8 @@ func TestNoPayloadIsCut(t *testing.T) {
 	}
 }
 
-// P-08, C-06: a datagram of a peer without a channel becomes a Data indication that carries it whole, if the peer has a
-// permission. Otherwise it is counted and dropped.
+// P-08, C-06: a datagram of a peer without a channel becomes a Data indication with the whole payload if the peer has a
+// permission. Otherwise it is dropped and counted.
 func TestWithoutChannelTheEngineDecides(t *testing.T) {
 	b := newBed(t, &sink{frames: make(chan []byte, 1)})
 	for _, size := range []int{0, 1, 100, 1600, 1601, 9000, 60_000} {
@@ -181,7 +180,7 @@ func TestWithoutChannelTheEngineDecides(t *testing.T) {
 	}
 }
 
-// C-10: a client hears of ICMP about a peer that it may speak to, and other peers' datagrams are not lost for it.
+// C-10: a client gets ICMP messages about its peers, and no datagram of other peers is lost because of them.
 func TestClientHearsThatAPeerIsNotThere(t *testing.T) {
 	b := newBed(t, &sink{frames: make(chan []byte, 1000)})
 	gone, err := net.ListenUDP("udp4", &net.UDPAddr{IP: loopback.AsSlice()})
@@ -204,8 +203,8 @@ func TestClientHearsThatAPeerIsNotThere(t *testing.T) {
 			t.Fatalf("a datagram is lost because another peer is not there: %v", err)
 		}
 		select {
-		case b.verdicts <- true: // the reader was first to learn of it
-		default: // the next datagram was
+		case b.verdicts <- true: // Receive has returned the ICMP error
+		default: // Send has removed it
 		}
 	}
 	for deadline := time.Now().Add(5 * time.Second); len(b.client.frames) == 0; {
@@ -232,7 +231,7 @@ func TestClientHearsThatAPeerIsNotThere(t *testing.T) {
 	}
 }
 
-// T-04: a port that the routes do not name carries no datagram, in either direction, also after the channel was bound.
+// T-04: the routes apply to every datagram in both directions, even after the channel was bound.
 func TestRoutesHoldForEveryDatagramBothWays(t *testing.T) {
 	b := newBed(t, &sink{frames: make(chan []byte, 8)})
 	b.Bind(0x4000, b.peerAddr(), func() {})
@@ -252,7 +251,7 @@ func TestRoutesHoldForEveryDatagramBothWays(t *testing.T) {
 	}
 }
 
-// C-05: ChannelData that is unbound or shorter than it says is counted and dropped.
+// C-05: ChannelData of an unbound channel, or with a length beyond the end, is dropped and counted.
 func TestFramesThatFitNothingAreDropped(t *testing.T) {
 	b := newBed(t, &sink{})
 	b.Bind(0x4000, b.peerAddr(), func() {})
@@ -264,7 +263,7 @@ func TestFramesThatFitNothingAreDropped(t *testing.T) {
 	}
 }
 
-// G-11: a relayed packet allocates nothing, in either direction.
+// G-11: a relayed packet does not allocate, in either direction.
 func TestMediaAllocatesNothing(t *testing.T) {
 	b := newBed(t, &sink{})
 	b.Bind(0x4000, b.peerAddr(), func() {})
@@ -278,12 +277,12 @@ func TestMediaAllocatesNothing(t *testing.T) {
 	}
 }
 
-// G-11: a packet that is dropped costs no allocation.
+// G-11: a dropped packet does not allocate.
 func TestDropsAllocateNothing(t *testing.T) {
 	b := newBed(t, &sink{})
 	b.Bind(0x4000, b.peerAddr(), func() {})
 	b.routes.Store(allow("127.0.0.1:<1-2>"))
-	// The reader takes a buffer now and then.
+	// The reader would take a buffer now and then.
 	if err := b.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -295,7 +294,7 @@ func TestDropsAllocateNothing(t *testing.T) {
 		"unbound":  func() { b.FromClient(unbound) },
 		"stranger": func() { b.fromPeer(stranger) },
 	} {
-		// One run, so that not even a single allocation is lost in an average.
+		// One run, because an average would hide a single allocation.
 		if n := testing.AllocsPerRun(1, func() {
 			for range 1000 {
 				drop()
@@ -309,7 +308,7 @@ func TestDropsAllocateNothing(t *testing.T) {
 	}
 }
 
-// G-11: the goroutine that reads a relay socket allocates nothing for a datagram of a bound peer.
+// G-11: the goroutine that receives does not allocate for a datagram of a bound peer.
 func TestReceivingAllocatesNothing(t *testing.T) {
 	b := newBed(t, &sink{arrived: make(chan struct{})})
 	b.Bind(0x4000, b.peerAddr(), func() {})
@@ -323,7 +322,7 @@ func TestReceivingAllocatesNothing(t *testing.T) {
 	}
 }
 
-// T-A7: an even port, the one above it held for a token, once, and not for ever.
+// T-A7: OpenEven opens an even port and the one above it, and a token gives the reserved one once.
 func TestReservedPortIsTheNextOneAndGivenOnce(t *testing.T) {
 	even, odd, err := OpenEven(Kernel{}, loopback, true)
 	if err != nil {
@@ -367,9 +366,9 @@ func BenchmarkFromClient(b *testing.B) {
 	}
 }
 
-// C-06: the longest datagram of IPv6 does not fit into a Data indication, whose length has 16 bits. It passes a
-// channel, and otherwise not at all: a length that says too little would leave the client of a stream in the middle of
-// a message.
+// C-06: the longest datagram of IPv6 does not fit into a Data indication, whose length has 16 bits. It passes in a
+// channel, and is otherwise dropped. With a wrong length the client of a stream would lose the start of the next
+// message.
 func TestDatagramThatNoIndicationHoldsIsDropped(t *testing.T) {
 	peer := netip.MustParseAddrPort("[2001:db8::1]:1")
 	for size, passes := range map[int]bool{65_504: true, 65_505: false, 65_527: false} {
@@ -391,7 +390,7 @@ func TestDatagramThatNoIndicationHoldsIsDropped(t *testing.T) {
 	}
 }
 
-// T-17: a fault while a datagram is forwarded ends this session, and not the process.
+// T-17: a panic while a datagram is forwarded ends the session, and not the process.
 func TestPanicEndsTheSession(t *testing.T) {
 	b := newBed(t, &sink{faulty: true})
 	b.Bind(0x4000, b.peer.LocalAddr().(*net.UDPAddr).AddrPort(), func() {})

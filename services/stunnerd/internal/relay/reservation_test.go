@@ -10,8 +10,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay/relaytest"
 )
 
-// T-A7, T-12: so many ports are held at a time and no more, each for 30 s, or until its client comes; then they make
-// room.
+// T-A7, T-12: the number of reserved ports is bounded. A reservation ends after 30 s, or with its use.
 func TestReservationsAreBoundedAndEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const most = 256

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// relay sockets leave descriptors for those who ask how the process is.
+// relay sockets leave descriptors for probes and metrics.
 func TestRelaySocketsLeaveDescriptors(t *testing.T) {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {

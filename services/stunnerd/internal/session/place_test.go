@@ -7,14 +7,14 @@ import (
 	"testing"
 )
 
-// client is a user id at an address.
+// client is a user ID at an address.
 type client struct{ user, addr string }
 
 func (c client) session() *Session {
 	return &Session{UserID: c.user, Source: Source(netip.MustParseAddr(c.addr)), Shared: true}
 }
 
-// fill has a client take as many places as it gets, and returns how many these are.
+// fill takes places for clients until one is refused, at most so many, and returns their number.
 func fill(t *testing.T, table *Table, most int, of func(i int) client) (n int) {
 	t.Helper()
 	for i := range most {
@@ -29,7 +29,7 @@ func fill(t *testing.T, table *Table, most int, of func(i int) client) (n int) {
 	return n
 }
 
-// T-12: when room runs short, users and addresses that hold much are refused first, and others are served.
+// T-12: when few places are free, users and addresses with many places are refused first.
 func TestTheLastFifthIsForThoseWhoHoldLittle(t *testing.T) {
 	const capacity = 1800
 	always := func(c client) func(int) client { return func(int) client { return c } }
@@ -64,7 +64,7 @@ func TestTheLastFifthIsForThoseWhoHoldLittle(t *testing.T) {
 	}
 }
 
-// T-12: a client gets no place beyond the capacity, and one that was given back.
+// T-12: there are no more places than the capacity, and a returned place can be taken again.
 func TestCapacityHolds(t *testing.T) {
 	table := NewTable()
 	table.SetBounds(Bounds{Capacity: 100})
@@ -87,7 +87,7 @@ func TestCapacityHolds(t *testing.T) {
 	}
 }
 
-// T-12: a reserved port counts as an allocation of its user and its source, and a user may have few.
+// T-12: a reserved port counts as an allocation of its user and its source.
 func TestReservedPortsCount(t *testing.T) {
 	table, ann := NewTable(), client{"ann", "192.0.2.1"}
 	table.SetBounds(Bounds{UserSessions: 3})
@@ -128,7 +128,7 @@ func TestReservedPortsCount(t *testing.T) {
 	}
 }
 
-// T-12: a user without a quota has a few reserved ports at most.
+// T-12: a user without a quota has at most MaxReserved reserved ports.
 func TestReservedPortsOfAUserAreFew(t *testing.T) {
 	table := NewTable()
 	for i := range MaxReserved + 1 {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// session makes one that started so many seconds after another.
+// session returns a session that started so many seconds after a fixed time.
 func session(user string, second int, port uint16) *Session {
 	return &Session{
 		UserID: user, Started: time.Unix(1_700_000_000+int64(second), 0),
@@ -37,7 +37,8 @@ func TestListIsOldestFirst(t *testing.T) {
 	}
 }
 
-// T-12: many requests at a time take no more than a user's places, and an ended session gives its own back, once.
+// T-12: concurrent requests take no more places than the quota of the user, and an ended session returns its place,
+// once.
 func TestQuotaHoldsForRequestsInFlight(t *testing.T) {
 	table, sessions := NewTable(), make(chan *Session, 100)
 	table.SetBounds(Bounds{UserSessions: 10})
@@ -70,8 +71,7 @@ func TestQuotaHoldsForRequestsInFlight(t *testing.T) {
 	}
 }
 
-// T-12: the users of one source share its places, a network of IPv6 is one source, and a source that is shared has no
-// bound.
+// T-12: all users of one source share its quota, a /64 of IPv6 is one source, and a shared source has no quota.
 func TestSourceHasAQuotaToo(t *testing.T) {
 	table := NewTable()
 	table.SetBounds(Bounds{SourceSessions: 1})
@@ -107,8 +107,7 @@ func TestSourceHasAQuotaToo(t *testing.T) {
 	}
 }
 
-// T-18: ten times the rate is asked for, and the rate passes, in each direction on its own, for a session and for a
-// user.
+// T-18: of ten times the rate, the rate passes, in each direction independently, for a session and for a user.
 func TestBytesKeepToTheirRate(t *testing.T) {
 	const rate, datagram, seconds = 125_000, 1000, 20
 	for name, bounds := range map[string]Bounds{

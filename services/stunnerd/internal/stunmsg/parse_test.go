@@ -16,9 +16,8 @@ import (
 const sample = "000100582112a442b7e7a701bc34d686fa87dfae802200105354554e207465737420636c69656e74002400046e0001ff80290008932ff9b151263b36" +
 	"000600096576746a3a68367659202020000800149aeaa70cbfd8cb56781ef2b5b2d3f249c1b571a280280004e57a3bcf"
 
-// F-01: the parser takes what RFC 8489 calls a message and nothing else, and reads what a second reader reads, which
-// knows nothing but the RFC. What pion/stun takes and the parser does not is one of the differences that are listed in
-// stricter.
+// F-01: Parse accepts exactly the messages of RFC 8489, and reads the same as a second parser that is written after the
+// RFC alone. pion/stun accepts more: the differences are listed in stricter.
 func FuzzParse(f *testing.F) {
 	whole, err := hex.DecodeString(sample)
 	if err != nil {
@@ -53,7 +52,7 @@ func FuzzParse(f *testing.F) {
 		}
 		taken := (&stun.Message{Raw: bytes.Clone(b)}).Decode() == nil
 		if ok != (taken && !slices.ContainsFunc(stricter, func(refuses func([]byte) bool) bool { return refuses(b) })) {
-			t.Fatalf("pion/stun takes it: %v, we do: %v, and that is on no list", taken, ok)
+			t.Fatalf("pion/stun takes it: %v, we do: %v, and stricter does not list that", taken, ok)
 		}
 		if ok {
 			sameMessage(t, b, r, attrs)
@@ -86,11 +85,11 @@ func changed(b []byte, at int, bits byte) []byte {
 	return b
 }
 
-// stricter is what pion/stun takes and the parser refuses.
+// stricter are the messages that pion/stun accepts and Parse refuses.
 var stricter = []func(b []byte) bool{
-	func(b []byte) bool { return b[0] >= 0x40 },                                            // no STUN (RFC 8489 §5)
+	func(b []byte) bool { return b[0] >= 0x40 },                                            // not STUN (RFC 8489 §5)
 	func(b []byte) bool { return len(b)%4 != 0 },                                           // §5: attributes are padded
-	func(b []byte) bool { return len(b) > HeaderSize+int(binary.BigEndian.Uint16(b[2:])) }, // something behind the message
+	func(b []byte) bool { return len(b) > HeaderSize+int(binary.BigEndian.Uint16(b[2:])) }, // bytes behind the message
 	func(b []byte) bool { // §14.7
 		attrs := tlvs(b[HeaderSize:])
 		i := slices.IndexFunc(attrs, func(a tlv) bool { return a.kind == fingerprint })
@@ -98,7 +97,7 @@ var stricter = []func(b []byte) bool{
 	},
 }
 
-// tlv is an attribute as it stands on the wire.
+// tlv is an attribute on the wire.
 type tlv struct {
 	kind           uint16
 	value, padding []byte
@@ -111,8 +110,8 @@ const (
 	fingerprint = 0x8028
 )
 
-// attributes reads a message as RFC 8489 §5 and §14 describe it. ok is false for what is none, or has a wrong
-// FINGERPRINT (§14.7).
+// attributes parses a message by RFC 8489 §5 and §14. ok is false for anything else, and for a wrong FINGERPRINT
+// (§14.7).
 func attributes(b []byte) (attrs []tlv, ok bool) {
 	if len(b) < HeaderSize || b[0] >= 0x40 || len(b)%4 != 0 || int(binary.BigEndian.Uint16(b[2:])) != len(b)-HeaderSize || binary.BigEndian.Uint32(b[4:]) != magicCookie {
 		return nil, false
@@ -128,7 +127,7 @@ func attributes(b []byte) (attrs []tlv, ok bool) {
 	return attrs, size == len(b)-HeaderSize
 }
 
-// tlvs reads attributes up to the first that is not whole.
+// tlvs reads attributes until one is incomplete.
 func tlvs(b []byte) (attrs []tlv) {
 	for len(b) >= 4 {
 		n := int(binary.BigEndian.Uint16(b[2:]))
@@ -146,7 +145,7 @@ func rightFingerprint(b, value []byte) bool {
 	return len(value) == 4 && binary.BigEndian.Uint32(value) == crc32.ChecksumIEEE(b[:len(b)-8])^0x5354554E
 }
 
-// sameMessage wants a request to be what its bytes say, and to become these bytes again when it is encoded.
+// sameMessage checks that a message has the content of its bytes, and is encoded to the same bytes again.
 func sameMessage(t *testing.T, b []byte, r Message, attrs []tlv) {
 	t.Helper()
 	want := bytes.Clone(b)
@@ -154,7 +153,8 @@ func sameMessage(t *testing.T, b []byte, r Message, attrs []tlv) {
 	encoded := &stun.Message{Type: r.Type, TransactionID: r.TransactionID}
 	encoded.WriteHeader()
 	for i, a := range attrs {
-		// Padding may be anything (§14), and pion/stun reads the XOR-MAPPED-ADDRESS of old drafts as today's.
+		// Padding may have any value (§14), and pion/stun reads the XOR-MAPPED-ADDRESS of old drafts as the current
+		// one.
 		if a.kind == 0x8020 {
 			binary.BigEndian.PutUint16(want[at:], uint16(stun.AttrXORMappedAddress))
 		}
@@ -171,7 +171,7 @@ func sameMessage(t *testing.T, b []byte, r Message, attrs []tlv) {
 		t.Errorf("signed %v", r.Signed)
 	}
 	if signed >= 0 {
-		attrs = attrs[:signed] // what follows does not count (§14.5)
+		attrs = attrs[:signed] // attributes behind it are ignored (§14.5)
 	}
 	if len(r.attrs) != len(attrs) {
 		t.Errorf("%d attributes count, want %d", len(r.attrs), len(attrs))
@@ -188,7 +188,7 @@ func sameMessage(t *testing.T, b []byte, r Message, attrs []tlv) {
 	}
 }
 
-// samePeers wants the addresses of all XOR-PEER-ADDRESSes (§14.2), or none when one of them is no address.
+// samePeers checks the addresses of all XOR-PEER-ADDRESS attributes (§14.2), or that one of them is malformed.
 func samePeers(t *testing.T, b []byte, r Message, attrs []tlv) {
 	t.Helper()
 	var want []netip.AddrPort

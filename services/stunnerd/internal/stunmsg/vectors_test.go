@@ -11,7 +11,7 @@ import (
 )
 
 // S-11: the messages of RFC 5769 are parsed, their MESSAGE-INTEGRITY, FINGERPRINT and addresses are right, and a
-// changed bit is noticed.
+// changed bit is detected.
 func TestVectors(t *testing.T) {
 	short := []byte("VOkJxbRl1RmTxUk/WvJxBt")
 	for _, c := range []struct {

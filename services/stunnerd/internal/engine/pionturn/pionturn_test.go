@@ -193,7 +193,7 @@ func TestStaleNonceIsReplaced(t *testing.T) {
 	})
 }
 
-// Two allocations are told apart although they have the same client address and the same pionConn.
+// Several allocations of one client address, on the same pionConns, are independent.
 func TestAllocationsAreIndependent(t *testing.T) {
 	inBed(t, func(b *bed) {
 		b.must(b.Start())

@@ -59,7 +59,7 @@ func TestPairsOfPorts(t *testing.T) {
 	}
 }
 
-// A relay that waits does not hold the clock up, and Close ends the wait.
+// A relay that waits does not stop the clock, and Close ends the wait.
 func TestClockGoesOnWhileARelayWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n relaytest.Network

@@ -24,6 +24,20 @@ func addOwn(t *testing.T) {
 	for _, a := range own {
 		testnet.IP(t, "address add "+netip.PrefixFrom(a, a.BitLen()).String()+" dev lo")
 	}
+	for _, a := range own {
+		// The kernel makes an IPv6 address usable in a work queue, so it may take a while.
+		for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+			at := net.UDPAddrFromAddrPort(netip.AddrPortFrom(a, 0))
+			conn, err := net.DialUDP("udp", at, net.UDPAddrFromAddrPort(netip.AddrPortFrom(a, 9)))
+			if err == nil {
+				_ = conn.Close()
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatal(err)
+			}
+		}
+	}
 }
 
 // roundTrip sends a datagram from a relay socket to a peer and back. It returns the source address that the peer has

@@ -72,16 +72,16 @@ func (p *Provider) serveScaler(ctx context.Context, ln net.Listener, l *loop, id
 		Log:      p.Log,
 		OnAnswer: func(code codes.Code) { l.meters.answers.WithLabelValues(code.String()).Inc() },
 		Allocations: func(gateway types.NamespacedName) (int, error) {
-			if err := l.fit(); err != nil {
+			if err := l.readyz(); err != nil {
 				return 0, err
 			}
-			return l.fleets.load(gateway)
+			return l.rollouts.load(gateway)
 		},
 	})
 }
 
 // newServer returns the server of configs, for those who may read them, and who says so; nil where everybody may.
-func (p *Provider) newServer(m *meters) (*discovery.Server, *reviewer, error) {
+func (p *Provider) newServer(m *meters) (*discovery.Server, *authorizer, error) {
 	o := discovery.ServerOptions{
 		Log: p.Log, Permissive: p.DiscoveryAuth == AuthPermissive,
 		OnRefusal: func(why discovery.Refusal) { m.refused.WithLabelValues(string(why)).Inc() },
@@ -90,7 +90,7 @@ func (p *Provider) newServer(m *meters) (*discovery.Server, *reviewer, error) {
 		p.Log.Warn("config discovery is open: everyone who reaches it can read every TURN secret", "flag", "--discovery-auth=off")
 		return discovery.NewServer(o), nil, nil
 	}
-	r, err := newReviewer(p.Config, p.DiscoveryReaders, p.Log)
+	r, err := newAuthorizer(p.Config, p.DiscoveryReaders, p.Log)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -25,95 +25,95 @@ const appliedAnnotation = "stunner.l7mp.io/applied"
 
 // due returns what has to be applied to make an object what it is wanted to be, nil when it is that already, and whether it is there. live is what
 // the cache has of it, empty if nothing.
-func due(ctx context.Context, c client.Reader, wanted resource.Object, live client.Object) (form *unstructured.Unstructured, found bool, err error) {
-	form, err = formOf(wanted)
+func diff(ctx context.Context, c client.Reader, wanted resource.Object, live client.Object) (patch *unstructured.Unstructured, found bool, err error) {
+	patch, err = patchFor(wanted)
 	if err != nil {
 		return nil, false, err
 	}
 	err = c.Get(ctx, resource.KeyOf(wanted), live)
 	if err != nil && !apierrors.IsNotFound(err) {
-		return nil, false, fmt.Errorf("read %s %s: %w", form.GetKind(), resource.KeyOf(wanted), err)
+		return nil, false, fmt.Errorf("read %s %s: %w", patch.GetKind(), resource.KeyOf(wanted), err)
 	}
 	if err != nil {
-		return form, false, nil
+		return patch, false, nil
 	}
 	is, err := runtime.DefaultUnstructuredConverter.ToUnstructured(asCached(live))
 	if err != nil {
-		return nil, true, fmt.Errorf("read %s %s: %w", form.GetKind(), resource.KeyOf(wanted), err)
+		return nil, true, fmt.Errorf("read %s %s: %w", patch.GetKind(), resource.KeyOf(wanted), err)
 	}
-	like, err := likeForm(asCached(wanted), form.GetAnnotations()[appliedAnnotation])
+	like, err := patchWithHash(asCached(wanted), patch.GetAnnotations()[appliedAnnotation])
 	if err != nil {
 		return nil, true, err
 	}
-	if covers(is, plain(like.Object)) {
+	if covers(is, withoutTypeMeta(like.Object)) {
 		return nil, true, nil
 	}
-	return form, true, nil
+	return patch, true, nil
 }
 
-// errForeign says that an object is there and says something else, in the name of somebody else.
-var errForeign = errors.New("it is there already and is not this Gateway's: delete it, or give one of the two another name")
+// errOwnedByOther says that an object is there and says something else, in the name of somebody else.
+var errOwnedByOther = errors.New("it is there already and is not this Gateway's: delete it, or give one of the two another name")
 
 // apply makes an object what its form says. Without force it takes nothing from others.
-func apply(ctx context.Context, c client.Client, form *unstructured.Unstructured, force bool) error {
+func apply(ctx context.Context, c client.Client, patch *unstructured.Unstructured, force bool) error {
 	o := []client.ApplyOption{client.FieldOwner(fieldManager)}
 	if force {
 		o = append(o, client.ForceOwnership)
 	}
-	err := c.Apply(ctx, client.ApplyConfigurationFromUnstructured(form), o...)
-	switch name := client.ObjectKeyFromObject(form); {
+	err := c.Apply(ctx, client.ApplyConfigurationFromUnstructured(patch), o...)
+	switch name := client.ObjectKeyFromObject(patch); {
 	case err == nil:
 		return nil
 	case !force && apierrors.HasStatusCause(err, metav1.CauseTypeFieldManagerConflict):
-		return fmt.Errorf("apply %s %s: %w: %w", form.GetKind(), name, errForeign, err)
+		return fmt.Errorf("apply %s %s: %w: %w", patch.GetKind(), name, errOwnedByOther, err)
 	default:
-		return fmt.Errorf("apply %s %s: %w", form.GetKind(), name, err)
+		return fmt.Errorf("apply %s %s: %w", patch.GetKind(), name, err)
 	}
 }
 
-// formOf is an object as it is applied: its own fields only, with the mark of what they are.
-func formOf(o resource.Object) (*unstructured.Unstructured, error) {
-	form, err := likeForm(o, "")
+// patchFor is an object as it is applied: its own fields only, with the mark of what they are.
+func patchFor(o resource.Object) (*unstructured.Unstructured, error) {
+	patch, err := patchWithHash(o, "")
 	if err != nil {
 		return nil, err
 	}
-	encoded, err := json.Marshal(form.Object)
+	encoded, err := json.Marshal(patch.Object)
 	if err != nil {
 		return nil, fmt.Errorf("convert %T %s: %w", o, resource.KeyOf(o), err)
 	}
 	sum := sha256.Sum256(encoded)
-	mark(form, hex.EncodeToString(sum[:8]))
-	return form, nil
+	setAppliedHash(patch, hex.EncodeToString(sum[:8]))
+	return patch, nil
 }
 
-// likeForm is the form of an object with a mark that is known; "" is none.
-func likeForm(o resource.Object, known string) (*unstructured.Unstructured, error) {
+// patchWithHash is the form of an object with a mark that is known; "" is none.
+func patchWithHash(o resource.Object, known string) (*unstructured.Unstructured, error) {
 	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o.DeepCopyObject()) // of what has no type it would take the fields themselves
 	if err != nil {
 		return nil, fmt.Errorf("convert %T %s: %w", o, resource.KeyOf(o), err)
 	}
-	form := &unstructured.Unstructured{Object: fields}
+	patch := &unstructured.Unstructured{Object: fields}
 	unstructured.RemoveNestedField(fields, "status")
 	for _, path := range [][]string{{"metadata"}, {"spec", "template", "metadata"}} {
 		unstructured.RemoveNestedField(fields, append(path, "creationTimestamp")...)
 	}
 	if known != "" {
-		mark(form, known)
+		setAppliedHash(patch, known)
 	}
-	return form, nil
+	return patch, nil
 }
 
-func mark(form *unstructured.Unstructured, as string) {
-	annotations := form.GetAnnotations()
+func setAppliedHash(patch *unstructured.Unstructured, as string) {
+	annotations := patch.GetAnnotations()
 	if annotations == nil {
 		annotations = map[string]string{}
 	}
 	annotations[appliedAnnotation] = as
-	form.SetAnnotations(annotations)
+	patch.SetAnnotations(annotations)
 }
 
 // plain leaves out what a typed object of a cache does not say of itself.
-func plain(fields map[string]any) map[string]any {
+func withoutTypeMeta(fields map[string]any) map[string]any {
 	copied := make(map[string]any, len(fields))
 	for k, v := range fields {
 		if k != "apiVersion" && k != "kind" {

@@ -34,21 +34,21 @@ func TestCovers(t *testing.T) {
 		"a container more": {func(d *appsv1.Deployment) {
 			d.Spec.Template.Spec.Containers = append(d.Spec.Template.Spec.Containers, corev1.Container{})
 		}, false},
-		"no containers":           {func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers = nil }, false},
-		"applied in another form": {func(d *appsv1.Deployment) { d.Annotations[appliedAnnotation] = "older" }, false},
+		"no containers":             {func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers = nil }, false},
+		"applied with another hash": {func(d *appsv1.Deployment) { d.Annotations[appliedAnnotation] = "older" }, false},
 	} {
-		form, err := formOf(wanted())
+		patch, err := patchFor(wanted())
 		if err != nil {
 			t.Fatal(err)
 		}
 		live := wanted()
-		live.Annotations = form.GetAnnotations()
+		live.Annotations = patch.GetAnnotations()
 		c.change(live)
 		is, err := runtime.DefaultUnstructuredConverter.ToUnstructured(live)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := covers(is, plain(form.Object)); got != c.want {
+		if got := covers(is, withoutTypeMeta(patch.Object)); got != c.want {
 			t.Errorf("%s: %t", name, got)
 		}
 	}
@@ -84,11 +84,11 @@ func TestCoversWhatMeansTheSame(t *testing.T) {
 		"an empty map":           {pod("1", "20M", number, map[string]string{}), pod("1", "20M", number, nil), true},
 		"a map that is gone":     {pod("1", "20M", number, map[string]string{"a": "b"}), pod("1", "20M", number, nil), false},
 	} {
-		form, err := formOf(c.wanted)
+		patch, err := patchFor(c.wanted)
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.live.Annotations = form.GetAnnotations()
+		c.live.Annotations = patch.GetAnnotations()
 		encoded, err := json.Marshal(c.live)
 		if err != nil {
 			t.Fatal(err)
@@ -101,7 +101,7 @@ func TestCoversWhatMeansTheSame(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := covers(is, plain(form.Object)); got != c.want {
+		if got := covers(is, withoutTypeMeta(patch.Object)); got != c.want {
 			t.Errorf("%s: %t", name, got)
 		}
 	}
@@ -114,11 +114,11 @@ func TestCoversWhatMeansTheSame(t *testing.T) {
 func TestApplyIsMarked(t *testing.T) {
 	marks := map[string]string{}
 	for name, labels := range map[string]map[string]string{"none": nil, "empty": {}, "one": {"team": "media"}, "another": {"team": "voice"}} {
-		form, err := formOf(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "edge", Labels: labels}})
+		patch, err := patchFor(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "edge", Labels: labels}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		marks[name] = form.GetAnnotations()[appliedAnnotation]
+		marks[name] = patch.GetAnnotations()[appliedAnnotation]
 	}
 	if marks["none"] != marks["empty"] || marks["none"] == marks["one"] || marks["one"] == marks["another"] || marks["one"] == "" {
 		t.Errorf("marks %v", marks)

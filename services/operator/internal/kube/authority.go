@@ -27,7 +27,7 @@ const AuthorityName = "stunner-discovery-ca"
 // The Secret is the truth. While it is gone or cannot be read, what it said last stays in force, and the leader writes that back. What is made anew
 // is used once the Secret says it, so that replicas never differ for longer than a watch takes.
 type authority struct {
-	keeper
+	selfManaged
 	identity *trust.Identity
 	inbox    *inbox
 
@@ -40,7 +40,7 @@ type authority struct {
 
 func newAuthority(namespace string, c client.Client, id *trust.Identity, in *inbox, m *meters, log *slog.Logger) *authority {
 	name := types.NamespacedName{Namespace: namespace, Name: AuthorityName}
-	return &authority{keeper: newKeeper(name, c, m, log), identity: id, inbox: in, spread: make(chan struct{})}
+	return &authority{selfManaged: newSelfManaged(name, c, m, log), identity: id, inbox: in, spread: make(chan struct{})}
 }
 
 // keepAuthority starts to keep the CA of config discovery; it returns nil where discovery shows no certificate.
@@ -49,18 +49,18 @@ func (p *Provider) keepAuthority(ctx context.Context, group *errgroup.Group, l *
 		return nil, nil
 	}
 	a := newAuthority(p.Namespace, nil, id, l.inbox, o.meters, p.Log)
-	return a, p.keep(ctx, group, o, &a.keeper, a.step, &corev1.Secret{}, &corev1.ConfigMap{})
+	return a, p.keep(ctx, group, o, &a.selfManaged, a.step, &corev1.Secret{}, &corev1.ConfigMap{})
 }
 
 // await returns when dataplanes can be told what to believe; until then lack says what is missing.
-func (a *authority) await(ctx context.Context, lack *atomic.Pointer[string]) error {
+func (a *authority) await(ctx context.Context, notReadyReason *atomic.Pointer[string]) error {
 	if a == nil {
 		return nil
 	}
-	lack.Store(new(fmt.Sprintf("there is no Secret %s/%s with a CA for config discovery: the leader makes it, see its log", a.name.Namespace, a.name.Name)))
+	notReadyReason.Store(new(fmt.Sprintf("there is no Secret %s/%s with a CA for config discovery: the leader makes it, see its log", a.name.Namespace, a.name.Name)))
 	select {
 	case <-a.spread:
-		lack.Store(nil)
+		notReadyReason.Store(nil)
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
@@ -95,7 +95,7 @@ func (a *authority) tell(bundle string) {
 	if bundle == a.told {
 		return
 	}
-	a.inbox.put(change{object: &resource.Trust{Bundle: bundle}})
+	a.inbox.put(objectChange{object: &resource.Trust{Bundle: bundle}})
 	if a.told == "" {
 		close(a.spread)
 	}

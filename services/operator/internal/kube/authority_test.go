@@ -28,7 +28,7 @@ type replicas struct {
 }
 
 func newReplicas(t *testing.T) *replicas {
-	s, err := scheme()
+	s, err := newScheme()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,17 +144,17 @@ func TestNobodyIsServedBeforeThereIsACA(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReplicas(t)
 		a := r.add()
-		var lack atomic.Pointer[string]
+		var notReadyReason atomic.Pointer[string]
 		done := make(chan error, 1)
-		go func() { done <- a.await(t.Context(), &lack) }()
+		go func() { done <- a.await(t.Context(), &notReadyReason) }()
 		r.step(a)
 		synctest.Wait()
-		if len(done) > 0 || lack.Load() == nil || !strings.Contains(*lack.Load(), "stunner-system/"+AuthorityName) {
+		if len(done) > 0 || notReadyReason.Load() == nil || !strings.Contains(*notReadyReason.Load(), "stunner-system/"+AuthorityName) {
 			t.Fatal("it goes on without a CA, or does not say what is missing")
 		}
 		a.leading.Store(true)
 		r.step(a)
-		if err := <-done; err != nil || lack.Load() != nil {
+		if err := <-done; err != nil || notReadyReason.Load() != nil {
 			t.Errorf("%v", err)
 		}
 	})
@@ -167,11 +167,11 @@ func TestAnAPIServerThatIsAwayAtTheStartIsWaitedFor(t *testing.T) {
 		defer cancel()
 		r := newReplicas(t)
 		a, server := r.add(), &growing{failure: errors.New("connection refused")}
-		s, err := scheme()
+		s, err := newScheme()
 		if err := errors.Join(err, metav1.AddMetaToScheme(s)); err != nil { // the informers ask it for all kinds
 			t.Fatal(err)
 		}
-		w := watcher{cache: &informertest.FakeInformers{Scheme: s}, scheme: s, mapper: server, lack: &atomic.Pointer[string]{}, log: a.log}
+		w := watcher{cache: &informertest.FakeInformers{Scheme: s}, scheme: s, mapper: server, notReadyReason: &atomic.Pointer[string]{}, log: a.log}
 		done := make(chan error, 1)
 		go func() { done <- a.follow(ctx, w, []client.Object{&corev1.Secret{}, &corev1.ConfigMap{}}) }()
 		time.Sleep(10 * kindRetry)

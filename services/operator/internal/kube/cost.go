@@ -22,7 +22,7 @@ import (
 )
 
 // costs write on each pod what its deletion would cost, so that scale-in takes the pod with the fewest calls. The leader does.
-type costs struct {
+type deletionCosts struct {
 	census *census.Census
 	client client.Client // reads pods by name, without a cache
 	log    *slog.Logger
@@ -40,7 +40,7 @@ const (
 const drainingCost = -1
 
 // run writes until ctx ends.
-func (c *costs) run(ctx context.Context, t *task) {
+func (c *deletionCosts) run(ctx context.Context, t *task) {
 	c.written = map[discovery.ReportKey]int{} // somebody else may have led meanwhile
 	ticker := time.NewTicker(costEvery)
 	defer ticker.Stop()
@@ -74,7 +74,7 @@ func costOf(r discovery.Report) int {
 }
 
 // write brings the cost of a pod up to date if that is worth it, and returns what stands there.
-func (c *costs) write(ctx context.Context, key discovery.ReportKey, cost int) (int, error) {
+func (c *deletionCosts) write(ctx context.Context, key discovery.ReportKey, cost int) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
 	old, known := c.written[key]

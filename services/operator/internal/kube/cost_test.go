@@ -29,7 +29,7 @@ func TestCostsAreWrittenSeldom(t *testing.T) {
 				"app": "stunner", "stunner.l7mp.io/related-gateway-name": gateway}}}
 		}
 		patches := 0
-		s, err := scheme()
+		s, err := newScheme()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -45,7 +45,7 @@ func TestCostsAreWrittenSeldom(t *testing.T) {
 		run := func() (end func()) {
 			leading, end := context.WithCancel(ctx)
 			go ts.do("costs", func(t *task) {
-				(&costs{census: counted, client: c, log: slog.New(slog.DiscardHandler)}).run(leading, t)
+				(&deletionCosts{census: counted, client: c, log: slog.New(slog.DiscardHandler)}).run(leading, t)
 			})
 			return end
 		}

@@ -21,7 +21,7 @@ import (
 // A Secret that is there is left alone, whoever has made it. One that is lost is written again as it was: with another shared secret calls
 // would end. The annotation on a Secret that was drawn says that nobody else signs with it: Gateways have keys of their own that are derived from it.
 type credentials struct {
-	keeper
+	selfManaged
 	// held is what the Secret said last, and generated whether the operator has drawn it.
 	held      map[string][]byte
 	generated string
@@ -33,11 +33,11 @@ func (p *Provider) keepCredentials(ctx context.Context, group *errgroup.Group, o
 		return nil
 	}
 	c := newCredentials(types.NamespacedName{Namespace: p.Namespace, Name: p.Credentials}, nil, o.meters, p.Log)
-	return p.keep(ctx, group, o, &c.keeper, c.step, &corev1.Secret{})
+	return p.keep(ctx, group, o, &c.selfManaged, c.step, &corev1.Secret{})
 }
 
 func newCredentials(name types.NamespacedName, c client.Client, m *meters, log *slog.Logger) *credentials {
-	return &credentials{keeper: newKeeper(name, c, m, log)}
+	return &credentials{selfManaged: newSelfManaged(name, c, m, log)}
 }
 
 // step looks whether the Secret is there.

@@ -14,9 +14,9 @@ import (
 )
 
 // change is what a watch, or a fetch, has said about an object.
-type change struct {
-	object resource.Object
-	gone   bool
+type objectChange struct {
+	object  resource.Object
+	deleted bool
 	// failed says that a fetch has not told anything, and goes on trying.
 	failed bool
 }
@@ -27,10 +27,12 @@ type inbox struct {
 	wake chan struct{}
 
 	mu      sync.Mutex
-	changes map[objectID]change
+	changes map[objectID]objectChange
 }
 
-func newInbox() *inbox { return &inbox{wake: make(chan struct{}, 1), changes: map[objectID]change{}} }
+func newInbox() *inbox {
+	return &inbox{wake: make(chan struct{}, 1), changes: map[objectID]objectChange{}}
+}
 
 // OnAdd is part of cache.ResourceEventHandler, as OnUpdate and OnDelete are.
 func (i *inbox) OnAdd(o any, _ bool) { i.watched(o, false) }
@@ -46,22 +48,22 @@ func (i *inbox) watched(o any, gone bool) {
 		o = last.Obj
 	}
 	if object, ok := o.(resource.Object); ok {
-		i.put(change{object: object, gone: gone})
+		i.put(objectChange{object: object, deleted: gone})
 	}
 }
 
-func (i *inbox) put(c change) {
+func (i *inbox) put(c objectChange) {
 	i.mu.Lock()
 	i.changes[idOf(c.object)] = c
 	i.mu.Unlock()
-	knock(i.wake)
+	notify(i.wake)
 }
 
 // drain takes out what has come.
-func (i *inbox) drain() []change {
+func (i *inbox) drain() []objectChange {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	all := make([]change, 0, len(i.changes))
+	all := make([]objectChange, 0, len(i.changes))
 	for _, c := range i.changes {
 		all = append(all, c)
 	}
@@ -87,8 +89,8 @@ func idOf(o resource.Object) objectID {
 	return id
 }
 
-// nameOf names an object for people.
-func nameOf(o resource.Object) string {
+// describe names an object for people.
+func describe(o resource.Object) string {
 	kind := o.GetObjectKind().GroupVersionKind().Kind
 	if kind == "" {
 		kind = reflect.TypeOf(o).Elem().Name()
@@ -96,8 +98,8 @@ func nameOf(o resource.Object) string {
 	return kind + " " + resource.KeyOf(o).String()
 }
 
-// knock wakes somebody up who may be awake.
-func knock(door chan struct{}) {
+// notify wakes somebody up who may be awake.
+func notify(door chan struct{}) {
 	select {
 	case door <- struct{}{}:
 	default:

@@ -33,8 +33,8 @@ func TestInboxKeepsTheNewest(t *testing.T) {
 	}
 	for _, c := range got {
 		_, node := c.object.(*corev1.Node)
-		if s, ok := c.object.(*corev1.Service); ok && s.ResourceVersion != "2" || node != c.gone {
-			t.Errorf("%T %s, gone %t", c.object, c.object.GetResourceVersion(), c.gone)
+		if s, ok := c.object.(*corev1.Service); ok && s.ResourceVersion != "2" || node != c.deleted {
+			t.Errorf("%T %s, gone %t", c.object, c.object.GetResourceVersion(), c.deleted)
 		}
 	}
 }

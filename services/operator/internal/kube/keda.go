@@ -22,7 +22,7 @@ import (
 )
 
 // scaling are the kinds of KEDA that are made for Gateways.
-func scaling() (kinds []client.Object) {
+func kedaKinds() (kinds []client.Object) {
 	for _, kind := range []string{manifest.KindScaledObject, manifest.KindTriggerAuthentication} {
 		o := &unstructured.Unstructured{}
 		o.SetGroupVersionKind(manifest.KEDA.WithKind(kind))
@@ -31,14 +31,14 @@ func scaling() (kinds []client.Object) {
 	return kinds
 }
 
-// isScaling tells whether an object is of one of those kinds.
-func isScaling(o resource.Object) bool {
+// isKEDA tells whether an object is of one of those kinds.
+func isKEDA(o resource.Object) bool {
 	return o.GetObjectKind().GroupVersionKind().Group == manifest.KEDA.Group
 }
 
 // keda follows whether the cluster knows the kinds of KEDA, which come and go with KEDA. Nobody has to have it: without it nothing is watched, and
 // nothing fails.
-type keda struct {
+type kedaWatcher struct {
 	config *rest.Config
 	cache  cache.Options
 	asks   rest.Interface
@@ -52,8 +52,8 @@ type keda struct {
 	handed []toolscache.InformerSynced
 }
 
-// newKEDA takes what a cache of the kinds is made with: one that holds others as well could not be made without them.
-func (p *Provider) newKEDA(l *loop, o cache.Options) (*keda, error) {
+// newKEDAWatcher takes what a cache of the kinds is made with: one that holds others as well could not be made without them.
+func (p *Provider) newKEDAWatcher(l *loop, o cache.Options) (*kedaWatcher, error) {
 	d, err := discovery.NewDiscoveryClientForConfigAndClient(p.Config, o.HTTPClient)
 	if err != nil {
 		return nil, fmt.Errorf("reach API server: %w", err)
@@ -61,11 +61,11 @@ func (p *Provider) newKEDA(l *loop, o cache.Options) (*keda, error) {
 	o.DefaultLabelSelector = labels.SelectorFromSet(labels.Set{manifest.OwnedByLabel: manifest.AppValue})
 	o.DefaultTransform = cache.TransformStripManagedFields()
 	o.DefaultNamespaces = p.watched()
-	return &keda{config: p.Config, cache: o, asks: d.RESTClient(), writer: l.writer, inbox: l.inbox, log: l.log}, nil
+	return &kedaWatcher{config: p.Config, cache: o, asks: d.RESTClient(), writer: l.writer, inbox: l.inbox, log: l.log}, nil
 }
 
 // await returns once it is known whether there is KEDA. Its error is the end of ctx.
-func (k *keda) await(ctx context.Context) error {
+func (k *kedaWatcher) await(ctx context.Context) error {
 	for k.known == nil {
 		err := k.look(ctx)
 		if err == nil {
@@ -82,7 +82,7 @@ func (k *keda) await(ctx context.Context) error {
 }
 
 // run looks until ctx ends.
-func (k *keda) run(ctx context.Context, t *task) {
+func (k *kedaWatcher) run(ctx context.Context, t *task) {
 	ticker := time.NewTicker(kindRetry)
 	defer ticker.Stop()
 	for {
@@ -106,7 +106,7 @@ func (k *keda) run(ctx context.Context, t *task) {
 }
 
 // look finds out whether there is KEDA. When that cannot be said, what was known stays.
-func (k *keda) look(ctx context.Context) error {
+func (k *kedaWatcher) look(ctx context.Context) error {
 	found, err := k.served(ctx)
 	if err != nil {
 		return err
@@ -119,21 +119,21 @@ func (k *keda) look(ctx context.Context) error {
 	if k.known == nil || *k.known != found {
 		k.log.Info("look for KEDA", "found", found)
 		k.known = &found
-		k.inbox.put(change{object: &resource.Scaling{Missing: !found}})
+		k.inbox.put(objectChange{object: &resource.Scaling{Missing: !found}})
 	}
 	return nil
 }
 
 // listed tells whether what there is of the kinds is known, and waits for it a while. What has not been listed looks like something that does not exist.
 // Without the right to list, that stays so, and nothing else may wait for it.
-func (k *keda) listed(ctx context.Context) bool {
+func (k *kedaWatcher) listed(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, kindRetry)
 	defer cancel()
 	return toolscache.WaitForCacheSync(ctx.Done(), k.handed...)
 }
 
 // served asks the API server whether it knows all of the kinds.
-func (k *keda) served(ctx context.Context) (bool, error) {
+func (k *kedaWatcher) served(ctx context.Context) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
 	var known metav1.APIResourceList
@@ -144,7 +144,7 @@ func (k *keda) served(ctx context.Context) (bool, error) {
 	case err != nil:
 		return false, fmt.Errorf("list kinds of %s: %w", manifest.KEDA, err)
 	}
-	for _, o := range scaling() {
+	for _, o := range kedaKinds() {
 		kind := o.GetObjectKind().GroupVersionKind().Kind
 		if !slices.ContainsFunc(known.APIResources, func(r metav1.APIResource) bool { return r.Kind == kind }) {
 			return false, nil
@@ -154,13 +154,13 @@ func (k *keda) served(ctx context.Context) (bool, error) {
 }
 
 // watch follows the kinds until ctx ends. While they are gone, the watches wait for them to come back.
-func (k *keda) watch(ctx context.Context) error {
+func (k *kedaWatcher) watch(ctx context.Context) error {
 	c, err := cache.New(k.config, k.cache)
 	if err != nil {
 		return fmt.Errorf("make cache: %w", err)
 	}
 	var handed []toolscache.InformerSynced
-	for _, o := range scaling() {
+	for _, o := range kedaKinds() {
 		informer, err := c.GetInformer(ctx, o, cache.BlockUntilSynced(false))
 		if err != nil {
 			return fmt.Errorf("watch %s: %w", o.GetObjectKind().GroupVersionKind().Kind, err)

@@ -24,12 +24,12 @@ const (
 
 // Times of the key set.
 const (
-	// keysEvery is how often the key set is fetched again.
-	keysEvery = 5 * time.Minute
-	// keysPause is the shortest time between two fetches that unknown keys, or failures, cause.
-	keysPause = 10 * time.Second
-	// keysLast is for how long the key set is used while it cannot be fetched again.
-	keysLast = time.Hour
+	// keysRefresh is how often the key set is fetched again.
+	keysRefresh = 5 * time.Minute
+	// keysRetry is the shortest time between two fetches that unknown keys, or failures, cause.
+	keysRetry = 10 * time.Second
+	// keysTTL is for how long the key set is used while it cannot be fetched again.
+	keysTTL = time.Hour
 )
 
 // keySet is what the API server publishes.
@@ -62,7 +62,7 @@ func fetchKeys(ctx context.Context, c rest.Interface) (keySet, error) {
 }
 
 // keys holds the key set of the API server: one fetch serves all readers.
-type keys struct {
+type tokenKeys struct {
 	fetch func(context.Context) (keySet, error)
 	log   *slog.Logger
 	// fetches lets all who wait for the key set share one fetch.
@@ -77,7 +77,7 @@ type keys struct {
 var errNoKeys = errors.New("the key set of the API server does not decide")
 
 // verify returns the claims of a token that the API server has signed for an audience. Its error is errNoKeys when the API server has to be asked.
-func (k *keys) verify(ctx context.Context, token, audience string) (tokenClaims, error) {
+func (k *tokenKeys) verify(ctx context.Context, token, audience string) (tokenClaims, error) {
 	set, err := k.current(ctx, false)
 	if err != nil {
 		return tokenClaims{}, err
@@ -95,13 +95,13 @@ func (k *keys) verify(ctx context.Context, token, audience string) (tokenClaims,
 }
 
 // current returns the key set. It waits for a fetch when there is none, and when the caller needs a key that is not in it.
-func (k *keys) current(ctx context.Context, newer bool) (keySet, error) {
+func (k *tokenKeys) current(ctx context.Context, newer bool) (keySet, error) {
 	k.mu.Lock()
 	set, sinceTry, age := k.set, time.Since(k.tried), time.Since(k.fetched)
 	k.mu.Unlock()
-	missing := set.key == nil || age > keysLast
+	missing := set.key == nil || age > keysTTL
 	switch {
-	case (missing || newer) && sinceTry >= keysPause:
+	case (missing || newer) && sinceTry >= keysRetry:
 		select {
 		case done := <-k.start():
 			if done.Err == nil {
@@ -109,7 +109,7 @@ func (k *keys) current(ctx context.Context, newer bool) (keySet, error) {
 			}
 		case <-ctx.Done():
 		}
-	case sinceTry >= keysEvery:
+	case sinceTry >= keysRefresh:
 		k.start()
 	}
 	if missing {
@@ -119,9 +119,9 @@ func (k *keys) current(ctx context.Context, newer bool) (keySet, error) {
 }
 
 // start fetches the key set, unless that is going on.
-func (k *keys) start() <-chan singleflight.Result {
+func (k *tokenKeys) start() <-chan singleflight.Result {
 	return k.fetches.DoChan("", func() (any, error) {
-		ctx, cancel := context.WithTimeout(context.Background(), reviewTime)
+		ctx, cancel := context.WithTimeout(context.Background(), authorizeTimeout)
 		defer cancel()
 		set, err := k.fetch(ctx)
 		k.mu.Lock()

@@ -46,7 +46,7 @@ func (p *Provider) elect(ctx context.Context, owner []metav1.OwnerReference, lea
 	for ctx.Err() == nil {
 		done := make(chan struct{})
 		elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-			Lock: watchedLock{lock, &p.lease}, LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod, ReleaseOnCancel: true,
+			Lock: recordingLock{lock, &p.lease}, LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod, ReleaseOnCancel: true,
 			Callbacks: leaderelection.LeaderCallbacks{
 				OnStartedLeading: func(ctx context.Context) {
 					defer close(done)
@@ -100,23 +100,23 @@ func (l *lease) lasts() bool {
 	return e != nil && e.IsLeader() && renewed != nil && time.Since(*renewed) < renewDeadline
 }
 
-// watchedLock tells the lease when it is renewed.
-type watchedLock struct {
+// recordingLock tells the lease when it is renewed.
+type recordingLock struct {
 	resourcelock.Interface
 	lease *lease
 }
 
 // Create is part of resourcelock.Interface.
-func (w watchedLock) Create(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
+func (w recordingLock) Create(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
 	return w.renew(ctx, r, w.Interface.Create)
 }
 
 // Update is part of resourcelock.Interface.
-func (w watchedLock) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
+func (w recordingLock) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
 	return w.renew(ctx, r, w.Interface.Update)
 }
 
-func (w watchedLock) renew(ctx context.Context, r resourcelock.LeaderElectionRecord, ask func(context.Context, resourcelock.LeaderElectionRecord) error) error {
+func (w recordingLock) renew(ctx context.Context, r resourcelock.LeaderElectionRecord, ask func(context.Context, resourcelock.LeaderElectionRecord) error) error {
 	asked := time.Now()
 	err := ask(ctx, r)
 	if err == nil {
@@ -126,7 +126,7 @@ func (w watchedLock) renew(ctx context.Context, r resourcelock.LeaderElectionRec
 }
 
 // guard stands in the way of every write.
-type guard struct {
+type leaseGuard struct {
 	http.RoundTripper
 	lease *lease
 }
@@ -134,7 +134,7 @@ type guard struct {
 var errNoLease = errors.New("this process does not hold the lease any more: another one writes")
 
 // RoundTrip sends a request, unless it is a write that is not this process's to make.
-func (g guard) RoundTrip(r *http.Request) (*http.Response, error) {
+func (g leaseGuard) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.Method == http.MethodGet || g.lease.lasts() {
 		return g.RoundTripper.RoundTrip(r)
 	}

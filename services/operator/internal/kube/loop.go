@@ -25,25 +25,25 @@ import (
 // What a change costs is what it concerns: the view takes the change and says which facts are different, the readers know which units were
 // told those, and only they are translated.
 type loop struct {
-	options translate.Options
-	server  *discovery.Server
-	writer  *writer
-	secrets *secrets
-	fleets  *fleets
-	peers   *peers
-	costs   *costs
-	nodes   *nodes
-	inbox   *inbox
-	meters  *meters
-	log     *slog.Logger
+	options  translate.Options
+	server   *discovery.Server
+	writer   *writer
+	secrets  *secretFetcher
+	rollouts *rollouts
+	peers    *peerReplicas
+	costs    *deletionCosts
+	nodes    *nodeAddresses
+	inbox    *inbox
+	meters   *meters
+	log      *slog.Logger
 	// shown names the listeners in the config that the cluster shows of a Gateway: an operator before this one has published it.
 	shown func(gateway types.NamespacedName) []string
 
 	view *resource.View
 	// agenda is what is to be translated, first what was there at the start and has not been translated yet; nil before the start.
-	agenda    *agenda
+	queue     *workQueue
 	first     map[translate.ObjectRef]struct{}
-	ledger    *ledger
+	ledger    *budgetLedger
 	readers   resource.Readers[translate.ObjectRef]
 	published map[types.NamespacedName]config.Config
 	// missing are Gateways that somebody has served, and of which nothing is published.
@@ -53,14 +53,14 @@ type loop struct {
 	// tried are the Secrets that have been asked for at least once.
 	tried map[types.NamespacedName]bool
 
-	pacer pacer
+	limiter rateLimiter
 	// since is time.Since but in tests.
 	since func(u translate.ObjectRef, begun time.Time) time.Duration
 
 	tasks *tasks
 	// ready is when everything that was there at the start is published; lack is what keeps it from being read, if something does.
-	ready atomic.Bool
-	lack  atomic.Pointer[string]
+	ready          atomic.Bool
+	notReadyReason atomic.Pointer[string]
 	// known is closed when ready is set for the first time.
 	known chan struct{}
 }
@@ -69,24 +69,24 @@ type loop struct {
 func newLoop(o translate.Options, server *discovery.Server, m *meters, ts *tasks, log *slog.Logger) *loop {
 	in := newInbox()
 	return &loop{
-		options: o, server: server, inbox: in, fleets: newFleets(census.New(log), in), nodes: newNodes(server.SetNode, log), meters: m, tasks: ts, log: log,
-		view: resource.NewView(nil), agenda: newAgenda(), ledger: newLedger(0), published: map[types.NamespacedName]config.Config{}, missing: map[types.NamespacedName]struct{}{},
+		options: o, server: server, inbox: in, rollouts: newRollouts(census.New(log), in), nodes: newNodeAddresses(server.SetNode, log), meters: m, tasks: ts, log: log,
+		view: resource.NewView(nil), queue: newWorkQueue(), ledger: newBudgetLedger(0), published: map[types.NamespacedName]config.Config{}, missing: map[types.NamespacedName]struct{}{},
 		waiting: map[types.NamespacedName]map[translate.ObjectRef]struct{}{}, tried: map[types.NamespacedName]bool{}, known: make(chan struct{}),
-		pacer: newPacer(), since: func(_ translate.ObjectRef, begun time.Time) time.Duration { return time.Since(begun) },
+		limiter: newRateLimiter(), since: func(_ translate.ObjectRef, begun time.Time) time.Duration { return time.Since(begun) },
 	}
 }
 
 func (l *loop) run(ctx context.Context, t *task) {
-	knock(l.inbox.wake)
+	notify(l.inbox.wake)
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-l.inbox.wake:
-		case <-l.pacer.wake(time.Now()):
+		case <-l.limiter.timer(time.Now()):
 		}
 		for busy := true; busy && ctx.Err() == nil; {
-			l.hear(l.inbox.drain(), t)
+			l.receive(l.inbox.drain(), t)
 			busy = l.work(t)
 			if !l.ready.Load() && len(l.first) == 0 && l.triedAll() {
 				l.ready.Store(true)
@@ -104,25 +104,25 @@ func (l *loop) triedAll() bool {
 			return false
 		}
 	}
-	return len(l.pacer.late) == 0
+	return len(l.limiter.delayed) == 0
 }
 
 // take takes changes in and translates whom they concern.
-func (l *loop) take(changes []change, t *task) {
-	l.hear(changes, t)
+func (l *loop) take(changes []objectChange, t *task) {
+	l.receive(changes, t)
 	for l.work(t) {
 	}
 }
 
 // hear takes changes in and lists whom they concern.
-func (l *loop) hear(changes []change, t *task) {
+func (l *loop) receive(changes []objectChange, t *task) {
 	t.begin()
 	concerned := map[translate.ObjectRef]struct{}{}
 	for _, c := range changes {
-		l.readers.Of(l.note(c, concerned), concerned)
+		l.readers.Of(l.observe(c, concerned), concerned)
 	}
-	l.pacer.due(concerned, time.Now())
-	l.agenda.add(concerned)
+	l.limiter.addDue(concerned, time.Now())
+	l.queue.add(concerned)
 	if l.first == nil {
 		l.first = concerned
 	}
@@ -130,7 +130,7 @@ func (l *loop) hear(changes []change, t *task) {
 
 // work translates the unit whose turn it is, unless it rests; false if there is none.
 func (l *loop) work(t *task) bool {
-	u, ok := l.agenda.next(len(l.first) > 0)
+	u, ok := l.queue.next(len(l.first) > 0)
 	if !ok {
 		return false
 	}
@@ -139,20 +139,20 @@ func (l *loop) work(t *task) bool {
 	switch {
 	case u.Object(l.view) == nil:
 		l.translate(u)
-		l.pacer.forget(u)
-	case l.pacer.allows(u, begun) && l.translate(u):
-		l.pacer.translated(u, l.since(u, begun), time.Now())
+		l.limiter.forget(u)
+	case l.limiter.allows(u, begun) && l.translate(u):
+		l.limiter.record(u, l.since(u, begun), time.Now())
 	}
 	delete(l.first, u)
 	return true
 }
 
 // note puts a change into the view and returns the facts that it changes. A unit that is new has been told nothing yet: it concerns itself.
-func (l *loop) note(c change, concerned map[translate.ObjectRef]struct{}) resource.Facts {
+func (l *loop) observe(c objectChange, concerned map[translate.ObjectRef]struct{}) resource.Facts {
 	if m, ok := c.object.(*metav1.PartialObjectMetadata); ok {
-		return l.noteSecret(resource.KeyOf(m), m.ResourceVersion, c.gone)
+		return l.observeSecretVersion(resource.KeyOf(m), m.ResourceVersion, c.deleted)
 	}
-	if u, ok := translate.RefOf(c.object); ok && !c.gone {
+	if u, ok := translate.RefOf(c.object); ok && !c.deleted {
 		if !l.readers.Knows(u) {
 			concerned[u] = struct{}{}
 		}
@@ -161,17 +161,17 @@ func (l *loop) note(c change, concerned map[translate.ObjectRef]struct{}) resour
 	if s, ok := c.object.(*corev1.Secret); ok {
 		key := resource.KeyOf(s)
 		l.tried[key] = true
-		if c.failed || c.gone && l.secrets.early(key) {
+		if c.failed || c.deleted && l.secrets.retryNotFound(key) {
 			return nil
 		}
 		maps.Copy(concerned, l.waiting[key])
 		delete(l.waiting, key)
-		if !l.secrets.arrived(s, c.gone) {
+		if !l.secrets.accept(s, c.deleted) {
 			return nil
 		}
 	}
 	if n, ok := c.object.(*corev1.Node); ok {
-		l.nodes.note(n, c.gone)
+		l.nodes.note(n, c.deleted)
 	}
 	changed := l.put(c)
 	switch o := c.object.(type) {
@@ -179,17 +179,17 @@ func (l *loop) note(c change, concerned map[translate.ObjectRef]struct{}) resour
 		if l.peers.are(o) {
 			l.peers.look(l.view.EndpointSlicesOf(l.peers.service))
 		}
-		l.musterBehind(o)
+		l.updateEndpointsBehind(o)
 	case *corev1.Service:
 		if gateway, ok := resource.GatewayOf(o); ok {
-			l.muster(gateway)
+			l.updateEndpoints(gateway)
 		}
 	}
 	return changed
 }
 
-func (l *loop) put(c change) resource.Facts {
-	if c.gone {
+func (l *loop) put(c objectChange) resource.Facts {
+	if c.deleted {
 		return l.view.Delete(c.object)
 	}
 	return l.view.Put(c.object)
@@ -206,12 +206,12 @@ func (l *loop) putObject(u translate.ObjectRef, o resource.Object) resource.Fact
 }
 
 // noteSecret hears that a Secret is there, is different, or is gone. Whoever has been told that there is none asks again when one appears.
-func (l *loop) noteSecret(key types.NamespacedName, version string, gone bool) resource.Facts {
+func (l *loop) observeSecretVersion(key types.NamespacedName, version string, gone bool) resource.Facts {
 	switch {
 	case gone:
 		l.secrets.forget(key)
 		return l.view.Delete(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}})
-	case l.secrets.noted(key, version):
+	case l.secrets.observe(key, version):
 		return resource.SecretFacts(key)
 	}
 	return nil
@@ -236,7 +236,7 @@ func (l *loop) translate(u translate.ObjectRef) (complete bool) {
 	}
 	complete = true
 	for _, key := range told.Secrets() {
-		if l.secrets.want(key) {
+		if l.secrets.ensure(key) {
 			continue
 		}
 		complete = false
@@ -246,19 +246,19 @@ func (l *loop) translate(u translate.ObjectRef) (complete bool) {
 		l.waiting[key][u] = struct{}{}
 	}
 	if u.Kind == translate.KindGateway {
-		defer l.miss(u.NamespacedName, out.Ours)
+		defer l.updateMissing(u.NamespacedName, out.Ours)
 	}
 	if !complete {
 		return false
 	}
 	givenAway := u.Kind == translate.KindGateway && l.serve(u.NamespacedName, out.Gateway)
-	j := l.jobOf(u, out, givenAway)
+	want := l.desiredOf(u, out, givenAway)
 	if o := u.Object(l.view); o != nil {
-		j.uid, j.version = o.GetUID(), o.GetResourceVersion()
+		want.uid, want.version = o.GetUID(), o.GetResourceVersion()
 	} else {
 		l.readers.Forget(u)
 	}
-	l.writer.want(u, j)
+	l.writer.set(u, want)
 	return true
 }
 
@@ -271,34 +271,34 @@ func (l *loop) share(key types.NamespacedName, r *translate.Result, room transla
 		gateways = l.ledger.forget(key)
 		hold = &resource.OverBudget{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
 	} else {
-		gateways = l.ledger.note(key, entry{created: gw.CreationTimestamp.Time, demand: r.Demand, room: room})
+		gateways = l.ledger.record(key, ledgerEntry{created: gw.CreationTimestamp.Time, demand: r.Demand, room: room})
 	}
 	l.readers.Of(l.view.Put(hold), concerned)
 	for _, other := range gateways {
 		concerned[translate.ObjectRef{Kind: translate.KindGateway, NamespacedName: other}] = struct{}{}
 	}
-	l.agenda.add(concerned)
+	l.queue.add(concerned)
 }
 
-// jobOf is what the writer has to do for a unit. A Gateway that was ours and was given to another controller needs our objects no longer; one
+// desiredOf is what the writer has to do for a unit. A Gateway that was ours and was given to another controller needs our objects no longer; one
 // that never was ours is not looked at.
-func (l *loop) jobOf(u translate.ObjectRef, out translate.Outcome, givenAway bool) job {
-	j := job{ours: out.Ours, status: out.Status, complete: givenAway}
+func (l *loop) desiredOf(u translate.ObjectRef, out translate.Outcome, givenAway bool) desired {
+	want := desired{ours: out.Ours, status: out.Status, complete: givenAway}
 	if out.Gateway != nil {
-		j.notes = out.Gateway.Notes
+		want.notes = out.Gateway.Notes
 	}
 	switch r := out.Gateway; {
 	case r == nil || !out.Ours:
 	case !r.Hold && l.current(u.NamespacedName) != nil:
-		j.objects, j.complete = r.ObjectsWith(l.current(u.NamespacedName)), true
-		j.keepReplicas = r.KeepReplicas
+		want.objects, want.complete = r.ObjectsWith(l.current(u.NamespacedName)), true
+		want.keepReplicas = r.KeepReplicas
 		if r.Managed() {
-			j.standby = l.current(u.NamespacedName)
+			want.standby = l.current(u.NamespacedName)
 		}
 	default:
-		j.skeleton = r.Skeleton
+		want.skeleton = r.Skeleton
 	}
-	return j
+	return want
 }
 
 // serve publishes the config of a Gateway. A Gateway that is gone, or that was given to another controller, is served no longer; while
@@ -315,7 +315,7 @@ func (l *loop) serve(key types.NamespacedName, r *translate.Result) (givenAway b
 }
 
 // miss notes whether there is nothing to serve a Gateway with that was served before this operator began: its dataplanes and the auth service get no config.
-func (l *loop) miss(key types.NamespacedName, ours bool) {
+func (l *loop) updateMissing(key types.NamespacedName, ours bool) {
 	if ours && l.current(key) == nil && l.shown != nil && len(l.shown(key)) > 0 {
 		l.missing[key] = struct{}{}
 	} else {
@@ -329,7 +329,7 @@ func (l *loop) withdraw(key types.NamespacedName) bool {
 		return false
 	}
 	delete(l.published, key)
-	l.fleets.withdrawn(key)
+	l.rollouts.withdrawn(key)
 	l.server.Delete(key.String())
 	l.meters.configs.Set(float64(len(l.published)))
 	l.log.Info("withdraw config", "gateway", key)
@@ -353,8 +353,8 @@ func (l *loop) publish(key types.NamespacedName, r *translate.Result) {
 		return
 	}
 	l.published[key] = next.Clone()
-	l.fleets.published(key, revision)
-	l.fleets.look(key, time.Now()) // a dataplane may have spoken by now, and one that stays with what it has says nothing
+	l.rollouts.published(key, revision)
+	l.rollouts.look(key, time.Now()) // a dataplane may have spoken by now, and one that stays with what it has says nothing
 	l.meters.configs.Set(float64(len(l.published)))
 	l.log.Info("publish config", "gateway", key, "revision", revision)
 }

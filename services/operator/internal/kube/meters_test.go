@@ -25,22 +25,22 @@ func TestObjectsWithAProblemAreCounted(t *testing.T) {
 	unit := func(name string) translate.ObjectRef {
 		return translate.ObjectRef{Kind: translate.KindStaticService, NamespacedName: types.NamespacedName{Namespace: "media", Name: name}}
 	}
-	saying := func(accepted metav1.ConditionStatus) job {
-		return job{ours: true, status: stunnerv1.Status{Conditions: []metav1.Condition{{Type: "Accepted", Status: accepted}, {Type: "ResolvedRefs", Status: accepted}}}}
+	saying := func(accepted metav1.ConditionStatus) desired {
+		return desired{ours: true, status: stunnerv1.Status{Conditions: []metav1.Condition{{Type: "Accepted", Status: accepted}, {Type: "ResolvedRefs", Status: accepted}}}}
 	}
 	for _, c := range []struct {
-		name string
-		unit translate.ObjectRef
-		job  job
-		want int
+		name    string
+		unit    translate.ObjectRef
+		desired desired
+		want    int
 	}{
 		{"a good one", unit("a"), saying(metav1.ConditionTrue), 0},
 		{"a bad one", unit("b"), saying(metav1.ConditionFalse), 1},
 		{"another", unit("c"), saying(metav1.ConditionFalse), 2},
 		{"one is mended", unit("b"), saying(metav1.ConditionTrue), 1},
-		{"one is gone", unit("c"), job{}, 0},
+		{"one is gone", unit("c"), desired{}, 0},
 	} {
-		if w.want(c.unit, c.job); w.unhappy() != c.want {
+		if w.set(c.unit, c.desired); w.unhappy() != c.want {
 			t.Errorf("%s: %d, want %d", c.name, w.unhappy(), c.want)
 		}
 	}
@@ -48,7 +48,7 @@ func TestObjectsWithAProblemAreCounted(t *testing.T) {
 
 // What cannot be written is counted each time, so that somebody hears of it.
 func TestWritesThatFailAreCounted(t *testing.T) {
-	s, err := scheme()
+	s, err := newScheme()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +61,7 @@ func TestWritesThatFailAreCounted(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		w := newWriter(c, c, s, newInbox(), newMeters(), &tasks{}, slog.New(slog.DiscardHandler))
-		w.want(translate.ObjectRef{Kind: translate.KindStaticService}, job{ours: true, status: stunnerv1.Status{}})
+		w.set(translate.ObjectRef{Kind: translate.KindStaticService}, desired{ours: true, status: stunnerv1.Status{}})
 		go w.lead(ctx)
 		time.Sleep(time.Minute)
 		if n := testutil.ToFloat64(w.meters.failures); n < 2 {

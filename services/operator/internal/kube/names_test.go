@@ -23,14 +23,14 @@ import (
 // namesakes are objects of one name of every kind that the operator reads, writes or tells itself about.
 func namesakes() (all []resource.Object) {
 	add := func(o resource.Object) {
-		o.SetNamespace(fleetKey.Namespace)
-		o.SetName(fleetKey.Name)
+		o.SetNamespace(gatewayKey.Namespace)
+		o.SetName(gatewayKey.Name)
 		all = append(all, o)
 	}
 	known := map[reflect.Type]bool{}
-	typed := append(written(), &resource.Trust{}, &resource.Scaling{}, &resource.Fleet{}, &resource.Refusal{})
-	for _, k := range read() {
-		typed = append(typed, k.spellings...)
+	typed := append(generatedKinds(), &resource.Trust{}, &resource.Scaling{}, &resource.Fleet{}, &resource.Refusal{})
+	for _, k := range watchedKinds() {
+		typed = append(typed, k.variants...)
 	}
 	for _, o := range typed {
 		if kind := reflect.TypeOf(o); !known[kind] {
@@ -38,7 +38,7 @@ func namesakes() (all []resource.Object) {
 			add(o)
 		}
 	}
-	for _, like := range scaling() {
+	for _, like := range kedaKinds() {
 		o := &unstructured.Unstructured{}
 		o.SetGroupVersionKind(like.GetObjectKind().GroupVersionKind())
 		add(o)
@@ -59,21 +59,21 @@ func TestObjectsOfOneNameAreToldApart(t *testing.T) {
 		in := newInbox()
 		rand.Shuffle(len(objects), func(i, j int) { objects[i], objects[j] = objects[j], objects[i] })
 		for _, o := range objects {
-			in.put(change{object: o})
+			in.put(objectChange{object: o})
 		}
 		drained := in.drain()
 		for _, o := range objects {
-			if !slices.ContainsFunc(drained, func(c change) bool { return c.object == o }) {
+			if !slices.ContainsFunc(drained, func(c objectChange) bool { return c.object == o }) {
 				t.Fatalf("a change of %T is lost: %d changes are left of %d", o, len(drained), len(objects))
 			}
 		}
 	}
 	for _, o := range objects {
-		a, form := ahead{}, &unstructured.Unstructured{}
-		form.SetAnnotations(map[string]string{appliedAnnotation: "mark"})
-		a.expect(o, form)
+		a, patch := pendingWrites{}, &unstructured.Unstructured{}
+		patch.SetAnnotations(map[string]string{appliedAnnotation: "mark"})
+		a.add(o, patch)
 		for _, other := range objects {
-			if a.has(other, form) != (other == o) {
+			if a.contains(other, patch) != (other == o) {
 				t.Errorf("%T counts as written when %T is", other, o)
 			}
 		}
@@ -87,7 +87,7 @@ func TestTwoRoutesOfOneNameAtEveryStart(t *testing.T) {
 	right := 0
 	for range starts {
 		l := startWith(t, collision()...)
-		c := l.current(fleetKey)
+		c := l.current(gatewayKey)
 		if c == nil {
 			t.Fatal("no config is published")
 		}
@@ -97,9 +97,9 @@ func TestTwoRoutesOfOneNameAtEveryStart(t *testing.T) {
 			t.Errorf("clusters %+v", c.Clusters)
 		}
 		for spelling, want := range map[string]metav1.ConditionStatus{stunnerv1.GroupName: metav1.ConditionTrue, gwapiv1.GroupName: metav1.ConditionFalse} {
-			u := translate.ObjectRef{Kind: translate.KindRoute, NamespacedName: fleetKey}
+			u := translate.ObjectRef{Kind: translate.KindRoute, NamespacedName: gatewayKey}
 			u.Spelling.Group, u.Spelling.Version = spelling, "v1"
-			status, _ := l.writer.jobs[u].status.(gwapiv1.RouteStatus)
+			status, _ := l.writer.desired[u].status.(gwapiv1.RouteStatus)
 			if len(status.Parents) != 1 || status.Parents[0].Conditions[0].Status != want {
 				t.Errorf("the route of %s has the status %+v, want Accepted=%s", spelling, status, want)
 			}
@@ -111,13 +111,13 @@ func TestTwoRoutesOfOneNameAtEveryStart(t *testing.T) {
 // startWith is a loop that has taken in objects of which it heard in any order.
 func startWith(t *testing.T, objects ...resource.Object) *loop {
 	t.Helper()
-	s, err := scheme()
+	s, err := newScheme()
 	if err != nil {
 		t.Fatal(err)
 	}
 	m, log := newMeters(), slog.New(slog.DiscardHandler)
 	l := newLoop(translate.DefaultOptions(), discovery.NewServer(discovery.ServerOptions{}), m, &tasks{}, log)
-	l.secrets, l.writer = newSecrets(nil, l.inbox, log), newWriter(nil, nil, s, l.inbox, m, l.tasks, log)
+	l.secrets, l.writer = newSecretFetcher(nil, l.inbox, log), newWriter(nil, nil, s, l.inbox, m, l.tasks, log)
 	l.shown = func(types.NamespacedName) []string { return nil }
 	for _, i := range rand.Perm(len(objects)) {
 		l.inbox.OnAdd(objects[i], true)
@@ -128,8 +128,8 @@ func startWith(t *testing.T, objects ...resource.Object) *loop {
 
 // collision is a Gateway with a route of each API group to one Service, in which everything has one name.
 func collision() []resource.Object {
-	meta := metav1.ObjectMeta{Namespace: fleetKey.Namespace, Name: fleetKey.Name}
-	cluster := metav1.ObjectMeta{Name: fleetKey.Name}
+	meta := metav1.ObjectMeta{Namespace: gatewayKey.Namespace, Name: gatewayKey.Name}
+	cluster := metav1.ObjectMeta{Name: gatewayKey.Name}
 	parents := gwapiv1.CommonRouteSpec{ParentRefs: []gwapiv1.ParentReference{{Name: gwapiv1.ObjectName(meta.Name)}}}
 	backend := gwapiv1.BackendRef{BackendObjectReference: gwapiv1.BackendObjectReference{Name: gwapiv1.ObjectName(meta.Name), Port: new(gwapiv1.PortNumber(1))}}
 	return []resource.Object{

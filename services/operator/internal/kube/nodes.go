@@ -15,7 +15,7 @@ import (
 
 // nodes tell config discovery by which address each node is reached from outside. Of one that has a name only, the name is looked up, again and
 // again: relays need an address.
-type nodes struct {
+type nodeAddresses struct {
 	tell   func(node, address string)
 	lookup func(ctx context.Context, network, host string) ([]netip.Addr, error)
 	log    *slog.Logger
@@ -23,14 +23,14 @@ type nodes struct {
 
 	mu sync.Mutex
 	// named are the nodes that have a name only.
-	named map[string]named
+	named map[string]namedNode
 }
 
 // named is the name of a node, and the address that it had last.
-type named struct{ host, address string }
+type namedNode struct{ host, address string }
 
-func newNodes(tell func(node, address string), log *slog.Logger) *nodes {
-	return &nodes{tell: tell, lookup: net.DefaultResolver.LookupNetIP, log: log, wake: make(chan struct{}, 1), named: map[string]named{}}
+func newNodeAddresses(tell func(node, address string), log *slog.Logger) *nodeAddresses {
+	return &nodeAddresses{tell: tell, lookup: net.DefaultResolver.LookupNetIP, log: log, wake: make(chan struct{}, 1), named: map[string]namedNode{}}
 }
 
 // Times of looking up.
@@ -40,7 +40,7 @@ const (
 )
 
 // note hears of a node. What is known of its name stays until that has been looked up.
-func (n *nodes) note(node *corev1.Node, gone bool) {
+func (n *nodeAddresses) note(node *corev1.Node, gone bool) {
 	address, host := externalAddress(node), externalName(node)
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -53,13 +53,13 @@ func (n *nodes) note(node *corev1.Node, gone bool) {
 		return
 	}
 	if n.named[node.Name].host != host {
-		n.named[node.Name] = named{host, n.named[node.Name].address}
-		knock(n.wake)
+		n.named[node.Name] = namedNode{host, n.named[node.Name].address}
+		notify(n.wake)
 	}
 }
 
 // run looks names up until ctx ends.
-func (n *nodes) run(ctx context.Context, t *task) {
+func (n *nodeAddresses) run(ctx context.Context, t *task) {
 	ticker := time.NewTicker(lookupEvery)
 	defer ticker.Stop()
 	for {
@@ -77,10 +77,10 @@ func (n *nodes) run(ctx context.Context, t *task) {
 	}
 }
 
-func (n *nodes) all() map[string]named {
+func (n *nodeAddresses) all() map[string]namedNode {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	all := make(map[string]named, len(n.named))
+	all := make(map[string]namedNode, len(n.named))
 	for node, known := range n.named {
 		all[node] = known
 	}
@@ -88,7 +88,7 @@ func (n *nodes) all() map[string]named {
 }
 
 // resolve looks the name of a node up. An address stays for as long as it is among the answers, and while there is none.
-func (n *nodes) resolve(ctx context.Context, node string, known named) {
+func (n *nodeAddresses) resolve(ctx context.Context, node string, known namedNode) {
 	ctx, cancel := context.WithTimeout(ctx, lookupTime)
 	defer cancel()
 	found, err := n.lookup(ctx, "ip", known.host)
@@ -100,7 +100,7 @@ func (n *nodes) resolve(ctx context.Context, node string, known named) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.named[node].host == known.host && address != "" {
-		n.named[node] = named{known.host, address}
+		n.named[node] = namedNode{known.host, address}
 		n.tell(node, address)
 	}
 }

@@ -37,7 +37,7 @@ func TestNamesOfNodesAreLookedUp(t *testing.T) {
 		var answer atomic.Pointer[[]string]
 		var told atomic.Pointer[string]
 		told.Store(new("nothing"))
-		n := newNodes(func(_, address string) { told.Store(&address) }, slog.New(slog.DiscardHandler))
+		n := newNodeAddresses(func(_, address string) { told.Store(&address) }, slog.New(slog.DiscardHandler))
 		n.lookup = func(_ context.Context, _, host string) (found []netip.Addr, err error) {
 			if host != "north.example.net" {
 				return nil, errors.New("no such host")

@@ -61,25 +61,25 @@ func (w *writer) look(u translate.ObjectRef) {
 		return
 	}
 	priority := priorityRest
-	if w.jobs[u].begins(u) && w.progress[u].begun != w.jobs[u].uid {
+	if w.desired[u].begins(u) && w.progress[u].begun != w.desired[u].uid {
 		priority = priorityFirst
 	}
 	w.queue.AddWithOpts(priorityqueue.AddOpts{Priority: &priority}, u)
 }
 
 // begins tells whether a unit has objects that make calls possible.
-func (j job) begins(u translate.ObjectRef) bool {
-	return u.Kind == translate.KindGateway && j.ours && j.complete
+func (want desired) begins(u translate.ObjectRef) bool {
+	return u.Kind == translate.KindGateway && want.ours && want.complete
 }
 
 // step does the next step for a unit, and returns after which time there is another one.
 func (w *writer) step(ctx context.Context, u translate.ObjectRef) (wait time.Duration, err error) {
 	w.mu.Lock()
-	j, p := w.jobs[u], w.progress[u]
+	want, p := w.desired[u], w.progress[u]
 	w.mu.Unlock()
-	if j.begins(u) && p.begun != j.uid {
-		p.begun = j.uid
-		if w.begin(ctx, u, j) {
+	if want.begins(u) && p.begun != want.uid {
+		p.begun = want.uid
+		if w.begin(ctx, u, want) {
 			p.settled = time.Now().Add(settleTime)
 		}
 		w.mu.Lock()
@@ -100,19 +100,19 @@ func (w *writer) step(ctx context.Context, u translate.ObjectRef) (wait time.Dur
 
 // begin makes the Services and workloads of a Gateway that are missing, and reports whether it has made any. What the API server refuses is for the second
 // step to tell.
-func (w *writer) begin(ctx context.Context, u translate.ObjectRef, j job) (made bool) {
+func (w *writer) begin(ctx context.Context, u translate.ObjectRef, want desired) (made bool) {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
 	if w.ends(ctx, u.Namespace) {
 		return false
 	}
-	var found refusal
-	for _, o := range j.objects {
+	var found rejection
+	for _, o := range want.objects {
 		if _, service := o.(*corev1.Service); !service && !isWorkload(o) {
 			continue
 		}
 		there := o.DeepCopyObject().(client.Object)
-		if err := w.client.Get(ctx, resource.KeyOf(o), there); apierrors.IsNotFound(err) && w.writeOrSpare(ctx, o, j, refusal{}, &found) == nil {
+		if err := w.client.Get(ctx, resource.KeyOf(o), there); apierrors.IsNotFound(err) && w.writeOrSpare(ctx, o, want, rejection{}, &found) == nil {
 			made = true
 		}
 	}

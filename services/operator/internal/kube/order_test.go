@@ -32,7 +32,7 @@ func (e *edge) leads() (ends func()) {
 
 // wantsOf says what one of many Gateways should have.
 func (e *edge) wantsOf(name string, objects int) {
-	key := types.NamespacedName{Namespace: fleetKey.Namespace, Name: name}
+	key := types.NamespacedName{Namespace: gatewayKey.Namespace, Name: name}
 	owner := manifest.OwnerOf(&gwapiv1.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: name, UID: types.UID(name)}}, nil)
 	shown := manifest.ConfigMap(owner, published(), "")
 	meta := func() metav1.ObjectMeta { return *shown.ObjectMeta.DeepCopy() }
@@ -41,7 +41,7 @@ func (e *edge) wantsOf(name string, objects int) {
 		&corev1.Service{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Service"}, ObjectMeta: meta()},
 		&appsv1.Deployment{TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"}, ObjectMeta: meta()},
 	}
-	e.writer.want(translate.ObjectRef{Kind: translate.KindGateway, NamespacedName: key}, job{
+	e.writer.set(translate.ObjectRef{Kind: translate.KindGateway, NamespacedName: key}, desired{
 		ours: true, complete: true, uid: types.UID(name), objects: all[:objects], standby: new(published()),
 	})
 }
@@ -104,11 +104,11 @@ func TestEndpointsInStandbySecretsWait(t *testing.T) {
 			c := published()
 			c.Auth.Realm = realm
 			c.Clusters = []config.Cluster{{Name: "media", Type: "STATIC", Endpoints: []string{endpoint}}}
-			e.wants(job{complete: true, objects: e.objects(deployment()), standby: &c})
+			e.wants(desired{complete: true, objects: e.objects(deployment()), standby: &c})
 		}
 		secret := func() *corev1.Secret {
 			s := &corev1.Secret{}
-			if err := e.client.Get(t.Context(), types.NamespacedName{Namespace: fleetKey.Namespace, Name: manifest.StandbyName(fleetKey.Name)}, s); err != nil {
+			if err := e.client.Get(t.Context(), types.NamespacedName{Namespace: gatewayKey.Namespace, Name: manifest.StandbyName(gatewayKey.Name)}, s); err != nil {
 				t.Fatal(err)
 			}
 			return s

@@ -15,32 +15,32 @@ import (
 )
 
 // peers are the replicas among the endpoints of config discovery.
-type peers struct {
+type peerReplicas struct {
 	service types.NamespacedName
 	// own is the address of this replica.
 	own string
 	set *census.Peers
 }
 
-// newPeers returns what follows the other replicas from when it is told of endpoints until ctx ends.
-func (p *Provider) newPeers(ctx context.Context, c *census.Census, security *tls.Config) *peers {
+// newPeerReplicas returns what follows the other replicas from when it is told of endpoints until ctx ends.
+func (p *Provider) newPeerReplicas(ctx context.Context, c *census.Census, security *tls.Config) *peerReplicas {
 	scheme := "http"
 	if p.DiscoveryAuth != AuthOff {
 		scheme = "https"
 	}
 	service := types.NamespacedName{Namespace: p.Namespace, Name: discoveryService}
-	return &peers{service: service, own: p.Address, set: census.NewPeers(ctx, c, func(address string) census.Follower {
+	return &peerReplicas{service: service, own: p.Address, set: census.NewPeers(ctx, c, func(address string) census.Follower {
 		return discovery.ReportSource{URL: scheme + "://" + address, TLS: security, TokenFile: p.TokenFile}
 	})}
 }
 
 // are tells whether a slice is about the replicas.
-func (p *peers) are(s *discoveryv1.EndpointSlice) bool {
+func (p *peerReplicas) are(s *discoveryv1.EndpointSlice) bool {
 	return p != nil && s.Namespace == p.service.Namespace && s.Labels[discoveryv1.LabelServiceName] == p.service.Name
 }
 
 // look follows those that are among the endpoints now.
-func (p *peers) look(endpoints []*discoveryv1.EndpointSlice) {
+func (p *peerReplicas) look(endpoints []*discoveryv1.EndpointSlice) {
 	p.set.Set(addressesOf(endpoints, p.own))
 }
 

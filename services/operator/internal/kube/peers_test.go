@@ -38,7 +38,7 @@ func TestPeersAreTheOtherEndpoints(t *testing.T) {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
 	}
-	p := &peers{service: types.NamespacedName{Namespace: "stunner-system", Name: discoveryService}}
+	p := &peerReplicas{service: types.NamespacedName{Namespace: "stunner-system", Name: discoveryService}}
 	for name, c := range map[string]struct {
 		namespace, service string
 		want               bool
@@ -52,7 +52,7 @@ func TestPeersAreTheOtherEndpoints(t *testing.T) {
 			t.Errorf("%s: %t", name, !c.want)
 		}
 	}
-	if (*peers)(nil).are(&discoveryv1.EndpointSlice{}) {
+	if (*peerReplicas)(nil).are(&discoveryv1.EndpointSlice{}) {
 		t.Error("nobody follows anybody, and does")
 	}
 }

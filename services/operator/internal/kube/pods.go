@@ -21,16 +21,16 @@ import (
 )
 
 // pods are the dataplane pods that there are, of which readers of configs show tokens. A watch tells of them: one question for all readers.
-type pods struct {
+type podIndex struct {
 	// ready is closed when all pods are known.
 	ready chan struct{}
 	cache client.Reader
 }
 
-func newPods() *pods { return &pods{ready: make(chan struct{})} }
+func newPodIndex() *podIndex { return &podIndex{ready: make(chan struct{})} }
 
 // get returns a pod; nil when there is none.
-func (p *pods) get(ctx context.Context, key types.NamespacedName) (*corev1.Pod, error) {
+func (p *podIndex) get(ctx context.Context, key types.NamespacedName) (*corev1.Pod, error) {
 	select {
 	case <-p.ready:
 	case <-ctx.Done():
@@ -54,7 +54,7 @@ const (
 )
 
 // await returns when a pod is known that the API server knows. A pod that is no dataplane is never known, and awaited for as long as the watch may be behind.
-func (p *pods) await(ctx context.Context, key types.NamespacedName) {
+func (p *podIndex) await(ctx context.Context, key types.NamespacedName) {
 	ctx, cancel := context.WithTimeout(ctx, podLag)
 	defer cancel()
 	poll := time.NewTicker(podPoll)
@@ -99,7 +99,7 @@ func slim(o any) (any, error) {
 
 // followPods starts the watch of the pods whose tokens readers of configs show. The streams of a pod that is gone, or that has become another Gateway's, are
 // judged again at once. Without readers that show tokens there is nothing to watch.
-func (p *Provider) followPods(ctx context.Context, group *errgroup.Group, readers *reviewer, l *loop, o cache.Options) error {
+func (p *Provider) followPods(ctx context.Context, group *errgroup.Group, readers *authorizer, l *loop, o cache.Options) error {
 	if readers == nil {
 		return nil
 	}

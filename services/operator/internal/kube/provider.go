@@ -4,7 +4,7 @@
 //	                     └────▶ writer ─▶ API server      the leader
 //
 // The loop is one goroutine that owns all that is known. It never waits for the API server: what it needs from there, the contents of a
-// Secret, comes in as one more change; what it wants written is a job that the writer compares with the cluster until they agree.
+// Secret, comes in as one more change; what it wants written is a desired that the writer compares with the cluster until they agree.
 package kube
 
 import (
@@ -57,9 +57,9 @@ type Provider struct {
 	Options     translate.Options
 	Log         *slog.Logger
 
-	tasks   tasks
-	lease   lease
-	keepers []*keeper
+	tasks       tasks
+	lease       lease
+	selfManaged []*selfManaged
 }
 
 // Running names what keeps Run from returning.
@@ -89,11 +89,11 @@ func (p *Provider) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	p.Options.Partial = len(p.Namespaces) > 0
 	l := newLoop(p.Options, server, m, &p.tasks, p.Log)
-	l.ledger = newLedger(int(p.Memory / memoryOfEndpoint))
+	l.ledger = newBudgetLedger(int(p.Memory / memoryOfEndpoint))
 	p.Log.Info("operator serves", "discovery", configs.Addr().String(), "health", probes.Addr().String(), "identity", p.Identity)
 	health := http.NewServeMux()
-	health.Handle("/", telemetry.Probes(m.registry, l.fit))
-	health.Handle("/live", telemetry.Health{Live: l.alive})
+	health.Handle("/", telemetry.Probes(m.registry, l.readyz))
+	health.Handle("/live", telemetry.Health{Live: l.livez})
 	p.tasks.join(group, "probes", func() error { return telemetry.Serve(ctx, probes, health) })
 	p.tasks.join(group, "config discovery", func() error { return telemetry.ServeUpTo(ctx, p.door(configs, id), l.server, discoveryConnections) })
 	if keda != nil {
@@ -109,12 +109,12 @@ func (p *Provider) Run(ctx context.Context) error {
 const memoryOfEndpoint = 1 << 10
 
 // work watches, translates and writes.
-func (p *Provider) work(ctx context.Context, l *loop, id *trust.Identity, readers *reviewer) error {
-	s, err := scheme()
+func (p *Provider) work(ctx context.Context, l *loop, id *trust.Identity, readers *authorizer) error {
+	s, err := newScheme()
 	if err != nil {
 		return fmt.Errorf("register kinds: %w", err)
 	}
-	c, err := p.cache(ctx, s, &l.lack)
+	c, err := p.cache(ctx, s, &l.notReadyReason)
 	if err != nil {
 		return ignoreEnd(ctx, err)
 	}
@@ -122,7 +122,7 @@ func (p *Provider) work(ctx context.Context, l *loop, id *trust.Identity, reader
 	if err != nil {
 		return fmt.Errorf("reach API server: %w", err)
 	}
-	hc.Transport = guard{hc.Transport, &p.lease}
+	hc.Transport = leaseGuard{hc.Transport, &p.lease}
 	mapper, err := apiutil.NewDynamicRESTMapper(p.Config, hc)
 	if err != nil {
 		return fmt.Errorf("reach API server: %w", err)
@@ -135,13 +135,13 @@ func (p *Provider) work(ctx context.Context, l *loop, id *trust.Identity, reader
 	if err != nil {
 		return fmt.Errorf("reach API server: %w", err)
 	}
-	l.secrets = newSecrets(direct, l.inbox, p.Log)
+	l.secrets = newSecretFetcher(direct, l.inbox, p.Log)
 	l.writer = newWriter(cached, direct, s, l.inbox, l.meters, &p.tasks, p.Log)
 	l.meters.knows(l.writer)
-	if l.writer.herald, err = newHerald(ctx, p.Config, s, p.Options.ControllerName); err != nil {
+	if l.writer.events, err = newEventRecorder(ctx, p.Config, s, p.Options.ControllerName); err != nil {
 		return err
 	}
-	l.costs = &costs{census: l.fleets.census, client: direct, log: p.Log}
+	l.costs = &deletionCosts{census: l.rollouts.census, client: direct, log: p.Log}
 	l.shown = func(gateway types.NamespacedName) []string { return shown(ctx, cached, gateway) }
 	group, ctx := errgroup.WithContext(ctx)
 	o := own{cache: cache.Options{Scheme: s, Mapper: mapper, HTTPClient: hc}, owner: p.owner(ctx), meters: l.meters}
@@ -155,12 +155,15 @@ func (p *Provider) work(ctx context.Context, l *loop, id *trust.Identity, reader
 	if err := p.followPods(ctx, group, readers, l, o.cache); err != nil {
 		return err
 	}
-	l.peers = p.newPeers(ctx, l.fleets.census, id.Client())
-	go l.fleets.census.Follow(ctx, p.Identity, l.server)
-	group.Go(func() error { p.tasks.do("reports of dataplanes", func(t *task) { l.fleets.run(ctx, t) }); return nil })
+	l.peers = p.newPeerReplicas(ctx, l.rollouts.census, id.Client())
+	go l.rollouts.census.Follow(ctx, p.Identity, l.server)
+	group.Go(func() error {
+		p.tasks.do("reports of dataplanes", func(t *task) { l.rollouts.run(ctx, t) })
+		return nil
+	})
 	group.Go(func() error { p.tasks.do("names of nodes", func(t *task) { l.nodes.run(ctx, t) }); return nil })
-	w := watcher{cache: c, scheme: s, mapper: mapper, inbox: l.inbox, lack: &l.lack, log: p.Log}
-	scalers, err := p.newKEDA(l, cache.Options{Scheme: s, Mapper: mapper, HTTPClient: hc})
+	w := watcher{cache: c, scheme: s, mapper: mapper, inbox: l.inbox, notReadyReason: &l.notReadyReason, log: p.Log}
+	scalers, err := p.newKEDAWatcher(l, cache.Options{Scheme: s, Mapper: mapper, HTTPClient: hc})
 	if err != nil {
 		return err
 	}
@@ -176,7 +179,7 @@ func (p *Provider) work(ctx context.Context, l *loop, id *trust.Identity, reader
 		p.tasks.join(group, "election of a leader", func() error {
 			return p.elect(ctx, o.owner, func(ctx context.Context) { p.lead(ctx, l.lead) })
 		})
-		if err := ca.await(ctx, &l.lack); err != nil {
+		if err := ca.await(ctx, &l.notReadyReason); err != nil {
 			return ignoreEnd(ctx, err)
 		}
 		group.Go(func() error { p.tasks.do("translation", func(t *task) { l.run(ctx, t) }); return nil })
@@ -194,7 +197,7 @@ func shown(ctx context.Context, cached client.Reader, gateway types.NamespacedNa
 	if err := cached.Get(ctx, gateway, m); err != nil {
 		return nil
 	}
-	return listenersOf(m.Data[manifest.ConfigMapKey])
+	return listenerNames(m.Data[manifest.ConfigMapKey])
 }
 
 // lead writes while this process is the leader. It begins when all that was there at the start has been translated: what is written first is chosen among
@@ -214,24 +217,24 @@ func (l *loop) lead(ctx context.Context) {
 }
 
 // fit tells whether the process serves all that there is to serve, and follows what changes.
-func (l *loop) fit() error {
+func (l *loop) readyz() error {
 	if !l.ready.Load() {
-		if lack := l.lack.Load(); lack != nil {
-			return fmt.Errorf("operator not ready: %s", *lack)
+		if notReadyReason := l.notReadyReason.Load(); notReadyReason != nil {
+			return fmt.Errorf("operator not ready: %s", *notReadyReason)
 		}
 		return errors.New("operator not ready: the cluster has not been read yet")
 	}
-	if err := l.tasks.stuck(time.Now(), stuck); err != nil {
+	if err := l.tasks.stuck(time.Now(), taskTimeout); err != nil {
 		return fmt.Errorf("operator not ready: %w", err)
 	}
 	return nil
 }
 
 // hopeless is after how long at one thing a task will not come back: what is left is to start the process again.
-const hopeless = time.Minute
+const livenessTimeout = time.Minute
 
 // alive tells whether there is hope without a restart. An API server that is away is no reason for one.
-func (l *loop) alive() error { return l.tasks.stuck(time.Now(), hopeless) }
+func (l *loop) livez() error { return l.tasks.stuck(time.Now(), livenessTimeout) }
 
 func ignoreEnd(ctx context.Context, err error) error {
 	if ctx.Err() != nil {

@@ -24,7 +24,7 @@ import (
 // Whatever there is, right or wrong: an operator that starts over what the one before it has written writes nothing.
 func TestSecondOperatorWritesNothing(t *testing.T) {
 	const snapshots, seed = 50, 20
-	s, err := scheme()
+	s, err := newScheme()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,9 +52,9 @@ func reconcile(t *testing.T, c client.Client, s *runtime.Scheme) (writes int) {
 	t.Helper()
 	m, log := newMeters(), slog.New(slog.DiscardHandler)
 	l := newLoop(translate.DefaultOptions(), discovery.NewServer(discovery.ServerOptions{}), m, &tasks{}, log)
-	l.secrets, l.writer = newSecrets(c, l.inbox, log), newWriter(c, c, s, l.inbox, m, l.tasks, log)
+	l.secrets, l.writer = newSecretFetcher(c, l.inbox, log), newWriter(c, c, s, l.inbox, m, l.tasks, log)
 	l.shown = func(gateway types.NamespacedName) []string { return shown(t.Context(), c, gateway) }
-	var changes []change
+	var changes []objectChange
 	for _, list := range []client.ObjectList{
 		&gwapiv1.GatewayClassList{}, &gwapiv1.GatewayList{}, &stunnerv1.GatewayConfigList{}, &stunnerv1.DataplaneList{}, &stunnerv1.StaticServiceList{},
 		&stunnerv1.UDPRouteList{}, &corev1.ServiceList{}, &discoveryv1.EndpointSliceList{}, &corev1.SecretList{},
@@ -64,16 +64,16 @@ func reconcile(t *testing.T, c client.Client, s *runtime.Scheme) (writes int) {
 		}
 		err := eachItem(list, func(o client.Object) {
 			if secret, ok := o.(*corev1.Secret); ok {
-				l.secrets.noted(resource.KeyOf(secret), secret.ResourceVersion)
+				l.secrets.observe(resource.KeyOf(secret), secret.ResourceVersion)
 			}
-			changes = append(changes, change{object: o})
+			changes = append(changes, objectChange{object: o})
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
 	l.take(changes, &task{})
-	for u := range l.writer.jobs {
+	for u := range l.writer.desired {
 		if err := l.writer.write(t.Context(), u); err != nil {
 			t.Fatalf("%s: %v", u, err)
 		}

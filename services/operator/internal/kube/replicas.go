@@ -30,12 +30,12 @@ func (w *writer) leaveReplicas(ctx context.Context, key types.NamespacedName) er
 	if d.Spec.Replicas == nil || !ownsReplicas(d.ManagedFields) {
 		return nil
 	}
-	form := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"replicas": int64(*d.Spec.Replicas)}}}
-	form.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind("Deployment"))
-	form.SetNamespace(d.Namespace)
-	form.SetName(d.Name)
-	form.SetResourceVersion(d.ResourceVersion) // if somebody has scaled meanwhile, it is not ours to say
-	err := w.direct.Apply(ctx, client.ApplyConfigurationFromUnstructured(form), client.FieldOwner(replicasManager), client.ForceOwnership)
+	patch := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"replicas": int64(*d.Spec.Replicas)}}}
+	patch.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind("Deployment"))
+	patch.SetNamespace(d.Namespace)
+	patch.SetName(d.Name)
+	patch.SetResourceVersion(d.ResourceVersion) // if somebody has scaled meanwhile, it is not ours to say
+	err := w.direct.Apply(ctx, client.ApplyConfigurationFromUnstructured(patch), client.FieldOwner(replicasManager), client.ForceOwnership)
 	if err != nil {
 		return fmt.Errorf("leave replicas of Deployment %s: %w", key, err)
 	}

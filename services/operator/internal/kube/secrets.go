@@ -17,48 +17,48 @@ import (
 
 // secrets fetches the Secrets that translations ask for, and only those. A watch tells of all of them which there are, by metadata; the
 // contents of a Secret that no Gateway names never come into this process.
-type secrets struct {
+type secretFetcher struct {
 	reader client.Reader
 	inbox  *inbox
 	queue  workqueue.TypedRateLimitingInterface[types.NamespacedName]
 	log    *slog.Logger
 
 	// there is the version of every Secret that exists, have that of those whose content the view has. Both belong to the loop.
-	there, have map[types.NamespacedName]string
+	existing, fetched map[types.NamespacedName]string
 }
 
-func newSecrets(reader client.Reader, in *inbox, log *slog.Logger) *secrets {
+func newSecretFetcher(reader client.Reader, in *inbox, log *slog.Logger) *secretFetcher {
 	limit := workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](200*time.Millisecond, 10*time.Second)
-	return &secrets{
+	return &secretFetcher{
 		reader: reader, inbox: in, log: log, queue: workqueue.NewTypedRateLimitingQueue(limit),
-		there: map[types.NamespacedName]string{}, have: map[types.NamespacedName]string{},
+		existing: map[types.NamespacedName]string{}, fetched: map[types.NamespacedName]string{},
 	}
 }
 
 // noted hears of the version that a Secret has now, and reports whether it has not been there before. One whose content is in use is fetched
 // again.
-func (s *secrets) noted(key types.NamespacedName, version string) (appeared bool) {
-	_, known := s.there[key]
-	s.there[key] = version
-	if have, used := s.have[key]; used && have != version {
+func (s *secretFetcher) observe(key types.NamespacedName, version string) (appeared bool) {
+	_, known := s.existing[key]
+	s.existing[key] = version
+	if have, used := s.fetched[key]; used && have != version {
 		s.queue.Add(key)
 	}
 	return !known
 }
 
 // forget hears that a Secret is gone.
-func (s *secrets) forget(key types.NamespacedName) {
+func (s *secretFetcher) forget(key types.NamespacedName) {
 	s.queue.Forget(key)
-	delete(s.there, key)
-	delete(s.have, key)
+	delete(s.existing, key)
+	delete(s.fetched, key)
 }
 
 // want tells whether the view has what there is of a Secret; if not, it is being fetched.
-func (s *secrets) want(key types.NamespacedName) bool {
-	if _, there := s.there[key]; !there {
+func (s *secretFetcher) ensure(key types.NamespacedName) bool {
+	if _, there := s.existing[key]; !there {
 		return true
 	}
-	if _, have := s.have[key]; have {
+	if _, have := s.fetched[key]; have {
 		return true
 	}
 	s.queue.Add(key)
@@ -67,8 +67,8 @@ func (s *secrets) want(key types.NamespacedName) bool {
 
 // early tells whether a Secret that was not found is there for the watch, which has the last word: it is deleted, and the watch will say so, or it
 // was made anew. Until one of them is certain it is asked for again.
-func (s *secrets) early(key types.NamespacedName) bool {
-	_, there := s.there[key]
+func (s *secretFetcher) retryNotFound(key types.NamespacedName) bool {
+	_, there := s.existing[key]
 	if there {
 		s.queue.AddRateLimited(key)
 	}
@@ -76,16 +76,16 @@ func (s *secrets) early(key types.NamespacedName) bool {
 }
 
 // arrived hears of a fetched Secret, or that there is none. It reports whether the view should have it: it may be gone again.
-func (s *secrets) arrived(secret *corev1.Secret, gone bool) bool {
+func (s *secretFetcher) accept(secret *corev1.Secret, gone bool) bool {
 	key := resource.KeyOf(secret)
 	if gone {
 		s.forget(key)
 		return true
 	}
-	if _, there := s.there[key]; !there {
+	if _, there := s.existing[key]; !there {
 		return false
 	}
-	s.have[key] = secret.ResourceVersion
+	s.fetched[key] = secret.ResourceVersion
 	return true
 }
 
@@ -93,7 +93,7 @@ func (s *secrets) arrived(secret *corev1.Secret, gone bool) bool {
 const fetchers = 8
 
 // run fetches until ctx ends. A Secret that cannot be fetched is tried again; whatever waits for it stays as it is.
-func (s *secrets) run(ctx context.Context, t *task) {
+func (s *secretFetcher) run(ctx context.Context, t *task) {
 	defer context.AfterFunc(ctx, s.queue.ShutDown)()
 	for {
 		key, down := s.queue.Get()
@@ -107,7 +107,7 @@ func (s *secrets) run(ctx context.Context, t *task) {
 	}
 }
 
-func (s *secrets) fetch(ctx context.Context, key types.NamespacedName) {
+func (s *secretFetcher) fetch(ctx context.Context, key types.NamespacedName) {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
@@ -115,12 +115,12 @@ func (s *secrets) fetch(ctx context.Context, key types.NamespacedName) {
 	gone := apierrors.IsNotFound(err)
 	if err != nil && !gone {
 		s.log.Warn("read Secret, to be tried again", "secret", key, "error", err)
-		s.inbox.put(change{object: secret, failed: true})
+		s.inbox.put(objectChange{object: secret, failed: true})
 		s.queue.AddRateLimited(key)
 		return
 	}
 	if !gone {
 		s.queue.Forget(key)
 	}
-	s.inbox.put(change{object: secret, gone: gone})
+	s.inbox.put(objectChange{object: secret, deleted: gone})
 }

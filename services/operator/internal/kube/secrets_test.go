@@ -14,23 +14,23 @@ import (
 // A Secret that was not found, and that the watch says is there, is asked for again: it was made anew meanwhile, or the watch will say that it is gone.
 func TestSecretThatIsMadeAnewWhileItIsFetched(t *testing.T) {
 	key := types.NamespacedName{Namespace: "media", Name: "credentials"}
-	missing := change{object: &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}, gone: true}
+	missing := objectChange{object: &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}, deleted: true}
 	l := newLoop(translate.DefaultOptions(), nil, newMeters(), &tasks{}, slog.New(slog.DiscardHandler))
-	l.secrets = newSecrets(nil, l.inbox, slog.New(slog.DiscardHandler))
+	l.secrets = newSecretFetcher(nil, l.inbox, slog.New(slog.DiscardHandler))
 	defer l.secrets.queue.ShutDown()
-	l.noteSecret(key, "1", false)
-	if l.secrets.want(key) {
+	l.observeSecretVersion(key, "1", false)
+	if l.secrets.ensure(key) {
 		t.Fatal("the view has what nobody has fetched")
 	}
-	l.noteSecret(key, "1", true)
-	l.noteSecret(key, "2", false)
-	l.note(missing, map[translate.ObjectRef]struct{}{})
-	if l.secrets.want(key) {
+	l.observeSecretVersion(key, "1", true)
+	l.observeSecretVersion(key, "2", false)
+	l.observe(missing, map[translate.ObjectRef]struct{}{})
+	if l.secrets.ensure(key) {
 		t.Error("it is there, and is taken for one that is not")
 	}
-	l.noteSecret(key, "2", true)
-	l.note(missing, map[translate.ObjectRef]struct{}{})
-	if !l.secrets.want(key) {
+	l.observeSecretVersion(key, "2", true)
+	l.observe(missing, map[translate.ObjectRef]struct{}{})
+	if !l.secrets.ensure(key) {
 		t.Error("it is gone, and is waited for")
 	}
 }

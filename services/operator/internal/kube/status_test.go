@@ -46,10 +46,10 @@ var answers = map[string]struct {
 func units() map[translate.ObjectRef]any {
 	all := map[translate.ObjectRef]any{}
 	conditions := []metav1.Condition{{Type: condition.Accepted, Status: metav1.ConditionTrue, Reason: "Accepted", LastTransitionTime: metav1.Unix(1, 0)}}
-	for _, k := range read() {
-		for _, o := range k.spellings {
-			o.SetNamespace(fleetKey.Namespace)
-			o.SetName(fleetKey.Name)
+	for _, k := range watchedKinds() {
+		for _, o := range k.variants {
+			o.SetNamespace(gatewayKey.Namespace)
+			o.SetName(gatewayKey.Name)
 			u, ok := translate.RefOf(o)
 			switch {
 			case !ok:
@@ -84,8 +84,8 @@ func TestAStatusThatIsRefusedIsNotWrittenWithoutEnd(t *testing.T) {
 	}
 }
 
-func refuseStatus(t *testing.T, u translate.ObjectRef, status any, refusal error, most int64) {
-	s, err := scheme()
+func refuseStatus(t *testing.T, u translate.ObjectRef, status any, rejection error, most int64) {
+	s, err := newScheme()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +99,7 @@ func refuseStatus(t *testing.T, u translate.ObjectRef, status any, refusal error
 		SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
 			asked.Add(1)
 			if refuses.Load() {
-				return refusal
+				return rejection
 			}
 			return c.SubResource(sub).Update(ctx, o, opts...)
 		},
@@ -116,23 +116,23 @@ func refuseStatus(t *testing.T, u translate.ObjectRef, status any, refusal error
 	defer func() { cancel(); synctest.Wait() }()
 	go w.lead(ctx)
 	synctest.Wait()
-	w.want(u, job{ours: true, status: status, uid: "edge", version: read().GetResourceVersion()})
+	w.set(u, desired{ours: true, status: status, uid: "edge", version: read().GetResourceVersion()})
 	time.Sleep(time.Hour)
 	synctest.Wait()
 	if n := asked.Load(); n < 1 || n > most {
 		t.Errorf("%d writes in the first hour, want at most %d", n, most)
 	}
-	if !apierrors.IsNotFound(refusal) {
+	if !apierrors.IsNotFound(rejection) {
 		refuses.Store(false)
-		time.Sleep(refusalPause)
+		time.Sleep(rejectionRetry)
 		synctest.Wait()
 		if _, changed := setStatus(read(), status); changed {
 			t.Error("the status is not written when the API server takes it")
 		}
 		refuses.Store(true)
 	}
-	w.want(u, job{ours: true, status: status, uid: "edge", version: "an older one"})
-	w.want(u, job{}) // the object is gone
+	w.set(u, desired{ours: true, status: status, uid: "edge", version: "an older one"})
+	w.set(u, desired{}) // the object is gone
 	before := asked.Load()
 	time.Sleep(time.Hour)
 	synctest.Wait()

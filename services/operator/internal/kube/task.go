@@ -33,7 +33,7 @@ func (t *task) end() { t.since.Store(0) }
 
 // stuck is for how long a task may be at one thing. What waits for the API server gives up sooner (callTime): that somebody else does not answer
 // is no reason to call this process unfit, which goes on to serve configs.
-const stuck = 8 * time.Second
+const taskTimeout = 8 * time.Second
 
 // callTime bounds what is asked of the API server at once.
 const callTime = 5 * time.Second

@@ -29,16 +29,16 @@ func TestFit_NoticesWhatHangs(t *testing.T) {
 			gateway := &gwapiv1.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
 			l.readers.Told(unit, l.view.Put(gateway))
 			l.published[key] = config.Config{}
-			l.inbox.put(change{object: gateway, gone: true})
+			l.inbox.put(objectChange{object: gateway, deleted: true})
 			l.tasks.do("translation", func(t *task) { l.run(ctx, t) })
 		},
 		"writing": func(ctx context.Context, l *loop) {
-			l.writer.want(unit, job{ours: true})
+			l.writer.set(unit, desired{ours: true})
 			l.writer.lead(ctx)
 		},
 		"fetching of Secrets": func(ctx context.Context, l *loop) {
-			l.secrets.noted(key, "1")
-			l.secrets.want(key)
+			l.secrets.observe(key, "1")
+			l.secrets.ensure(key)
 			l.tasks.do("fetching of Secrets", func(t *task) { l.secrets.run(ctx, t) })
 		},
 	} {
@@ -51,23 +51,23 @@ func TestFit_NoticesWhatHangs(t *testing.T) {
 				l.ready.Store(true)
 				go start(ctx, l)
 				synctest.Wait()
-				if err := l.fit(); err != nil {
+				if err := l.readyz(); err != nil {
 					t.Errorf("unfit at once: %v", err)
 				}
 				time.Sleep(10 * time.Second)
-				if err := l.fit(); err == nil || !strings.Contains(err.Error(), name) {
+				if err := l.readyz(); err == nil || !strings.Contains(err.Error(), name) {
 					t.Errorf("fit after ten seconds: %v", err)
 				}
-				if err := l.alive(); err != nil {
+				if err := l.livez(); err != nil {
 					t.Errorf("hopeless after ten seconds: %v", err)
 				}
 				time.Sleep(time.Minute)
-				if err := l.alive(); err == nil {
+				if err := l.livez(); err == nil {
 					t.Error("still hopeful after a minute")
 				}
 				close(hang)
 				time.Sleep(time.Hour)
-				if err := l.fit(); err != nil {
+				if err := l.readyz(); err != nil {
 					t.Errorf("unfit while it waits: %v", err)
 				}
 				if running := l.tasks.String(); running != name {
@@ -81,7 +81,7 @@ func TestFit_NoticesWhatHangs(t *testing.T) {
 // hangingLoop returns a loop whose log and API server do not answer, not even to the end of a context, until hang is closed.
 func hangingLoop(t *testing.T) (l *loop, hang chan struct{}) {
 	t.Helper()
-	s, err := scheme()
+	s, err := newScheme()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +95,7 @@ func hangingLoop(t *testing.T) (l *loop, hang chan struct{}) {
 		},
 	}).Build()
 	l.writer = newWriter(c, c, s, l.inbox, l.meters, l.tasks, l.log)
-	l.secrets = newSecrets(c, l.inbox, l.log)
+	l.secrets = newSecretFetcher(c, l.inbox, l.log)
 	return l, hang
 }
 
@@ -127,14 +127,14 @@ func TestFit_DoesNotDependOnTheAPIServer(t *testing.T) {
 		in := newInbox()
 		l := &loop{tasks: &tasks{}}
 		l.ready.Store(true)
-		s := newSecrets(reader, in, slog.New(slog.DiscardHandler))
+		s := newSecretFetcher(reader, in, slog.New(slog.DiscardHandler))
 		key := types.NamespacedName{Namespace: "media", Name: "credentials"}
-		s.noted(key, "1")
-		s.want(key)
+		s.observe(key, "1")
+		s.ensure(key)
 		go l.tasks.do("fetching of Secrets", func(t *task) { s.run(ctx, t) })
 		for range 60 {
 			time.Sleep(time.Second)
-			if err := l.fit(); err != nil {
+			if err := l.readyz(); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -22,14 +22,14 @@ func TestWantLooksAtWhatIsNew(t *testing.T) {
 	w.queue = newQueue()
 	defer w.queue.ShutDown()
 	unit := translate.ObjectRef{Kind: translate.KindGateway, NamespacedName: types.NamespacedName{Namespace: "media", Name: "edge"}}
-	saying := func(reason, version string) job {
+	saying := func(reason, version string) desired {
 		conditions := []metav1.Condition{{Type: "Accepted", Status: metav1.ConditionTrue, Reason: reason}}
-		return job{ours: true, status: gwapiv1.GatewayStatus{Conditions: conditions}, version: version}
+		return desired{ours: true, status: gwapiv1.GatewayStatus{Conditions: conditions}, version: version}
 	}
 	for _, c := range []struct {
-		name string
-		job  job
-		look bool
+		name    string
+		desired desired
+		look    bool
 	}{
 		{"the first", saying("Accepted", "1"), true},
 		{"the same", saying("Accepted", "1"), false},
@@ -37,7 +37,7 @@ func TestWantLooksAtWhatIsNew(t *testing.T) {
 		{"for another version", saying("Pending", "2"), true},
 		{"the same again", saying("Pending", "2"), false},
 	} {
-		w.want(unit, c.job)
+		w.set(unit, c.desired)
 		if looks := w.queue.Len() == 1; looks != c.look {
 			t.Errorf("%s: looked at %t, want %t", c.name, looks, c.look)
 			continue
@@ -57,8 +57,8 @@ func TestWantWritesTheStandbyConfigOnceInAWhile(t *testing.T) {
 		w.queue = newQueue()
 		defer w.queue.ShutDown()
 		unit := translate.ObjectRef{Kind: translate.KindGateway, NamespacedName: types.NamespacedName{Namespace: "media", Name: "edge"}}
-		with := func(endpoint, secret string, made ...resource.Object) job {
-			return job{ours: true, uid: "a", objects: made, complete: true, standby: &config.Config{
+		with := func(endpoint, secret string, made ...resource.Object) desired {
+			return desired{ours: true, uid: "a", objects: made, complete: true, standby: &config.Config{
 				Auth: config.Auth{Type: config.AuthType(secret)}, Clusters: []config.Cluster{{Endpoints: []string{endpoint}}},
 			}}
 		}
@@ -73,21 +73,21 @@ func TestWantWritesTheStandbyConfigOnceInAWhile(t *testing.T) {
 				w.queue.Done(u)
 			}
 		}
-		w.want(unit, with("1", "a"))
+		w.set(unit, with("1", "a"))
 		looksFor("the first", 1)
 		for _, endpoint := range []string{"2", "3", "4"} {
-			w.want(unit, with(endpoint, "a"))
+			w.set(unit, with(endpoint, "a"))
 			time.Sleep(time.Second)
 			looksFor("other endpoints", 0)
 		}
 		time.Sleep(standbyPause - 3*time.Second)
 		looksFor("after a while", 1)
-		w.want(unit, with("4", "b"))
+		w.set(unit, with("4", "b"))
 		looksFor("other credentials", 1)
-		w.want(unit, with("5", "b", &corev1.Service{}))
+		w.set(unit, with("5", "b", &corev1.Service{}))
 		looksFor("a Service as well", 1)
-		w.want(unit, job{ours: true, uid: "a", version: "2"})
-		if j := w.jobs[unit]; j.standby == nil || j.standby.Clusters[0].Endpoints[0] != "5" {
+		w.set(unit, desired{ours: true, uid: "a", version: "2"})
+		if want := w.desired[unit]; want.standby == nil || want.standby.Clusters[0].Endpoints[0] != "5" {
 			t.Error("while something is wrong the Secret is not wanted any more")
 		}
 	})
@@ -100,24 +100,24 @@ func TestWantKeepsTheObjectsOfAGatewayThatIsWrong(t *testing.T) {
 	unit := translate.ObjectRef{Kind: translate.KindGateway, NamespacedName: types.NamespacedName{Namespace: "media", Name: "edge"}}
 	made := []resource.Object{&corev1.Service{}}
 	for _, c := range []struct {
-		name string
-		job  job
-		want int
+		name    string
+		desired desired
+		want    int
 	}{
-		{"wrong from the beginning", job{ours: true, uid: "a"}, 0},
-		{"right", job{ours: true, uid: "a", objects: made, complete: true}, 1},
-		{"wrong", job{ours: true, uid: "a", version: "2"}, 1},
-		{"still wrong", job{ours: true, uid: "a", version: "3"}, 1},
-		{"another one of its name, and wrong", job{ours: true, uid: "b"}, 0},
-		{"right again", job{ours: true, uid: "b", objects: made, complete: true}, 1},
-		{"given away", job{uid: "b", complete: true}, 0},
+		{"wrong from the beginning", desired{ours: true, uid: "a"}, 0},
+		{"right", desired{ours: true, uid: "a", objects: made, complete: true}, 1},
+		{"wrong", desired{ours: true, uid: "a", version: "2"}, 1},
+		{"still wrong", desired{ours: true, uid: "a", version: "3"}, 1},
+		{"another one of its name, and wrong", desired{ours: true, uid: "b"}, 0},
+		{"right again", desired{ours: true, uid: "b", objects: made, complete: true}, 1},
+		{"given away", desired{uid: "b", complete: true}, 0},
 	} {
-		w.want(unit, c.job)
-		j := w.jobs[unit]
-		if len(j.objects) != c.want || j.version != c.job.version || j.ours != c.job.ours {
-			t.Errorf("%s: %d objects for version %q, want %d", c.name, len(j.objects), j.version, c.want)
+		w.set(unit, c.desired)
+		want := w.desired[unit]
+		if len(want.objects) != c.want || want.version != c.desired.version || want.ours != c.desired.ours {
+			t.Errorf("%s: %d objects for version %q, want %d", c.name, len(want.objects), want.version, c.want)
 		}
-		if c.want > 0 && !j.complete {
+		if c.want > 0 && !want.complete {
 			t.Errorf("%s: what is not wanted any more is not swept", c.name)
 		}
 	}

@@ -32,33 +32,33 @@ import (
 )
 
 // scheme knows every kind that the operator reads or writes.
-func scheme() (*runtime.Scheme, error) {
+func newScheme() (*runtime.Scheme, error) {
 	s := runtime.NewScheme()
 	return s, errors.Join(clientgoscheme.AddToScheme(s), gwapiv1.Install(s), gwapiv1a2.Install(s), gwapiv1b1.Install(s), stunnerv1.AddToScheme(s))
 }
 
 // A kind is watched in the first of its spellings that the API server has. One without any is waited for, unless it is optional.
-type kind struct {
-	spellings []client.Object
-	optional  bool
+type watchedKind struct {
+	variants []client.Object
+	optional bool
 }
 
 // read are the kinds of which a translation is told. Of Secrets there is metadata only: their contents are fetched when somebody asks.
-func read() []kind {
-	one := func(o client.Object) kind { return kind{spellings: []client.Object{o}} }
+func watchedKinds() []watchedKind {
+	one := func(o client.Object) watchedKind { return watchedKind{variants: []client.Object{o}} }
 	secrets := &metav1.PartialObjectMetadata{}
 	secrets.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
-	return []kind{
+	return []watchedKind{
 		one(&gwapiv1.GatewayClass{}), one(&gwapiv1.Gateway{}),
 		one(&stunnerv1.GatewayConfig{}), one(&stunnerv1.Dataplane{}), one(&stunnerv1.StaticService{}), one(&stunnerv1.UDPRoute{}),
-		{spellings: []client.Object{&gwapiv1.UDPRoute{}, &gwapiv1a2.UDPRoute{}}, optional: true},
-		{spellings: []client.Object{&gwapiv1.ReferenceGrant{}, &gwapiv1b1.ReferenceGrant{}}, optional: true},
+		{variants: []client.Object{&gwapiv1.UDPRoute{}, &gwapiv1a2.UDPRoute{}}, optional: true},
+		{variants: []client.Object{&gwapiv1.ReferenceGrant{}, &gwapiv1b1.ReferenceGrant{}}, optional: true},
 		one(&corev1.Service{}), one(&discoveryv1.EndpointSlice{}), one(&corev1.Namespace{}), one(&corev1.Node{}), one(secrets),
 	}
 }
 
 // written are the kinds that are made for Gateways, other than Services: those are read as well.
-func written() []client.Object {
+func generatedKinds() []client.Object {
 	return []client.Object{
 		&appsv1.Deployment{}, &appsv1.DaemonSet{}, &corev1.ConfigMap{}, &corev1.Secret{}, &networkingv1.NetworkPolicy{}, &policyv1.PodDisruptionBudget{},
 	}
@@ -68,12 +68,12 @@ func written() []client.Object {
 func (p *Provider) newCache(s *runtime.Scheme) (cache.Cache, error) {
 	own := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{manifest.OwnedByLabel: manifest.AppValue})}
 	by := map[client.Object]cache.ByObject{}
-	for _, o := range written() {
+	for _, o := range generatedKinds() {
 		if _, secret := o.(*corev1.Secret); !secret {
 			by[o] = own
 		}
 	}
-	o := cache.Options{Scheme: s, ByObject: by, DefaultTransform: lean}
+	o := cache.Options{Scheme: s, ByObject: by, DefaultTransform: trim}
 	if o.DefaultNamespaces = p.watched(); o.DefaultNamespaces != nil {
 		also := maps.Clone(o.DefaultNamespaces) // where the other replicas are
 		also[p.Namespace] = cache.Config{}
@@ -104,14 +104,14 @@ func (p *Provider) watched() map[string]cache.Config {
 }
 
 // cache returns a cache as soon as the API server can be asked for its kinds, and says meanwhile why it cannot. Its error is the end of ctx.
-func (p *Provider) cache(ctx context.Context, s *runtime.Scheme, lack *atomic.Pointer[string]) (cache.Cache, error) {
-	defer lack.Store(nil)
+func (p *Provider) cache(ctx context.Context, s *runtime.Scheme, notReadyReason *atomic.Pointer[string]) (cache.Cache, error) {
+	defer notReadyReason.Store(nil)
 	for {
 		c, err := p.newCache(s)
 		if err == nil {
 			return c, nil
 		}
-		lack.Store(new(err.Error()))
+		notReadyReason.Store(new(err.Error()))
 		p.Log.Warn("wait for the API server", "error", err)
 		select {
 		case <-ctx.Done():
@@ -134,8 +134,8 @@ type watcher struct {
 	mapper meta.RESTMapper
 	inbox  *inbox
 	// lack is what the start waits for, as long as it does.
-	lack *atomic.Pointer[string]
-	log  *slog.Logger
+	notReadyReason *atomic.Pointer[string]
+	log            *slog.Logger
 }
 
 // watch follows every kind and returns once all that is there now has been handed over. Nothing may be concluded from less: what has not been
@@ -143,25 +143,25 @@ type watcher struct {
 // CustomResourceDefinitions may be installed in any order.
 func (w watcher) watch(ctx context.Context, own toolscache.ResourceEventHandler) error {
 	var handed []toolscache.InformerSynced
-	follow := func(k kind, h toolscache.ResourceEventHandler) error {
+	follow := func(k watchedKind, h toolscache.ResourceEventHandler) error {
 		synced, err := w.subscribe(ctx, k, h)
 		switch {
 		case k.optional && meta.IsNoMatchError(err):
 			go w.insist(ctx, k, h, err, new(atomic.Pointer[string]))
 			return nil
 		case err != nil:
-			synced, err = w.insist(ctx, k, h, err, w.lack)
+			synced, err = w.insist(ctx, k, h, err, w.notReadyReason)
 		}
 		handed = append(handed, synced)
 		return err
 	}
-	for _, k := range read() {
+	for _, k := range watchedKinds() {
 		if err := follow(k, w.inbox); err != nil {
 			return err
 		}
 	}
-	for _, o := range append(written(), &corev1.Service{}) {
-		if err := follow(kind{spellings: []client.Object{o}}, own); err != nil {
+	for _, o := range append(generatedKinds(), &corev1.Service{}) {
+		if err := follow(watchedKind{variants: []client.Object{o}}, own); err != nil {
 			return err
 		}
 	}
@@ -172,12 +172,12 @@ func (w watcher) watch(ctx context.Context, own toolscache.ResourceEventHandler)
 }
 
 // insist subscribes to a kind as soon as that is possible, and says meanwhile why it is not. Its error is the end of ctx.
-func (w watcher) insist(ctx context.Context, k kind, h toolscache.ResourceEventHandler, why error, lack *atomic.Pointer[string]) (toolscache.InformerSynced, error) {
-	defer lack.Store(nil)
+func (w watcher) insist(ctx context.Context, k watchedKind, h toolscache.ResourceEventHandler, why error, notReadyReason *atomic.Pointer[string]) (toolscache.InformerSynced, error) {
+	defer notReadyReason.Store(nil)
 	ticker := time.NewTicker(kindRetry)
 	defer ticker.Stop()
 	for {
-		if said := lack.Swap(new(why.Error())); said == nil || *said != why.Error() {
+		if said := notReadyReason.Swap(new(why.Error())); said == nil || *said != why.Error() {
 			w.log.Warn("wait for a kind", "error", why)
 		}
 		select {
@@ -187,7 +187,7 @@ func (w watcher) insist(ctx context.Context, k kind, h toolscache.ResourceEventH
 		}
 		synced, err := w.subscribe(ctx, k, h)
 		if err == nil {
-			w.log.Info("watch a kind that was waited for", "kind", fmt.Sprintf("%T", k.spellings[0]))
+			w.log.Info("watch a kind that was waited for", "kind", fmt.Sprintf("%T", k.variants[0]))
 			return synced, nil
 		}
 		why = err
@@ -195,7 +195,7 @@ func (w watcher) insist(ctx context.Context, k kind, h toolscache.ResourceEventH
 }
 
 // subscribe has a handler told of every object of a kind, and returns what tells whether it was told of all that there are.
-func (w watcher) subscribe(ctx context.Context, k kind, h toolscache.ResourceEventHandler) (toolscache.InformerSynced, error) {
+func (w watcher) subscribe(ctx context.Context, k watchedKind, h toolscache.ResourceEventHandler) (toolscache.InformerSynced, error) {
 	o, err := w.served(k)
 	if err != nil {
 		return nil, err
@@ -212,9 +212,9 @@ func (w watcher) subscribe(ctx context.Context, k kind, h toolscache.ResourceEve
 }
 
 // served returns the spelling to watch.
-func (w watcher) served(k kind) (client.Object, error) {
+func (w watcher) served(k watchedKind) (client.Object, error) {
 	var none error
-	for _, o := range k.spellings {
+	for _, o := range k.variants {
 		gvk, err := apiutil.GVKForObject(o, w.scheme)
 		if err != nil {
 			return nil, fmt.Errorf("watch %T: %w", o, err)

@@ -54,15 +54,15 @@ func TestWatchWaitsForWhatIsMissing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		s, err := scheme()
+		s, err := newScheme()
 		if err := errors.Join(err, metav1.AddMetaToScheme(s)); err != nil { // the informers ask it for all kinds
 			t.Fatal(err)
 		}
 		gateways := schema.GroupVersion(gwapiv1.GroupVersion).WithKind("Gateway")
 		routes, alphaRoutes := schema.GroupVersion(gwapiv1.GroupVersion).WithKind("UDPRoute"), schema.GroupVersion(gwapiv1a2.GroupVersion).WithKind("UDPRoute")
 		server := &growing{failure: errors.New("connection refused"), lacks: map[schema.GroupVersionKind]bool{gateways: true, routes: true, alphaRoutes: true}}
-		informers, lack := &informertest.FakeInformers{Scheme: s}, &atomic.Pointer[string]{}
-		w := watcher{cache: informers, scheme: s, mapper: server, inbox: newInbox(), lack: lack, log: slog.New(slog.DiscardHandler)}
+		informers, notReadyReason := &informertest.FakeInformers{Scheme: s}, &atomic.Pointer[string]{}
+		w := watcher{cache: informers, scheme: s, mapper: server, inbox: newInbox(), notReadyReason: notReadyReason, log: slog.New(slog.DiscardHandler)}
 		done := make(chan error, 1)
 		go func() { done <- w.watch(ctx, newInbox()) }()
 		waits := func(want string) {
@@ -74,7 +74,7 @@ func TestWatchWaitsForWhatIsMissing(t *testing.T) {
 				t.Fatalf("done without %s: %v", want, err)
 			default:
 			}
-			if why := lack.Load(); why == nil || !strings.Contains(*why, want) {
+			if why := notReadyReason.Load(); why == nil || !strings.Contains(*why, want) {
 				t.Errorf("it is not said that %s is missing", want)
 			}
 		}
@@ -85,7 +85,7 @@ func TestWatchWaitsForWhatIsMissing(t *testing.T) {
 		if err := <-done; err != nil {
 			t.Fatal(err)
 		}
-		if lack.Load() != nil {
+		if notReadyReason.Load() != nil {
 			t.Error("something is still missing")
 		}
 		w.inbox.drain()
@@ -108,13 +108,13 @@ func TestWatchEndsWhileItWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
-		s, err := scheme()
+		s, err := newScheme()
 		if err := errors.Join(err, metav1.AddMetaToScheme(s)); err != nil { // the informers ask it for all kinds
 			t.Fatal(err)
 		}
 		w := watcher{
 			cache: &informertest.FakeInformers{Scheme: s}, scheme: s, mapper: &growing{failure: errors.New("connection refused")},
-			inbox: newInbox(), lack: &atomic.Pointer[string]{}, log: slog.New(slog.DiscardHandler),
+			inbox: newInbox(), notReadyReason: &atomic.Pointer[string]{}, log: slog.New(slog.DiscardHandler),
 		}
 		if err := w.watch(ctx, newInbox()); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("got %v", err)

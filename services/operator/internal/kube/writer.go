@@ -33,8 +33,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// job is what the cluster should say of a unit.
-type job struct {
+// desired is what the cluster should say of a unit.
+type desired struct {
 	ours   bool
 	status any
 	// notes are remarks that fit no condition.
@@ -55,25 +55,25 @@ type job struct {
 }
 
 // all are the objects of a Gateway, the Secret with which its pods start among them.
-func (j job) all(u translate.ObjectRef) []resource.Object {
-	if j.standby == nil {
-		return j.objects
+func (want desired) all(u translate.ObjectRef) []resource.Object {
+	if want.standby == nil {
+		return want.objects
 	}
-	return append([]resource.Object{manifest.Standby(u.NamespacedName, j.uid, *j.standby)}, j.objects...)
+	return append([]resource.Object{manifest.Standby(u.NamespacedName, want.uid, *want.standby)}, want.objects...)
 }
 
-// withoutEndpoints is the job without what changes by the second while a media server is rolled out.
-func (j job) withoutEndpoints() job {
-	if j.standby != nil {
-		c := *j.standby
+// withoutEndpoints is the desired without what changes by the second while a media server is rolled out.
+func (want desired) withoutEndpoints() desired {
+	if want.standby != nil {
+		c := *want.standby
 		c.Clusters = nil
-		j.standby = &c
+		want.standby = &c
 	}
-	return j
+	return want
 }
 
 // givenAway tells whether a Gateway is another controller's now, and what it has of ours is to go, once.
-func (j job) givenAway() bool { return !j.ours && j.complete }
+func (want desired) givenAway() bool { return !want.ours && want.complete }
 
 // writer brings objects and statuses to where the translation wants them, on the leader. It compares with what a cache has first: over an
 // unchanged cluster it makes no write.
@@ -83,17 +83,17 @@ type writer struct {
 	scheme *runtime.Scheme
 	meters *meters
 	tasks  *tasks
-	herald herald
+	events eventRecorder
 	// inbox hears of what the API server does not take.
-	inbox *inbox
-	ahead ahead
-	log   *slog.Logger
+	inbox   *inbox
+	pending pendingWrites
+	log     *slog.Logger
 
-	mu       sync.Mutex
-	jobs     map[translate.ObjectRef]job
-	refusals map[translate.ObjectRef]refusals
+	mu         sync.Mutex
+	desired    map[translate.ObjectRef]desired
+	rejections map[translate.ObjectRef]rejections
 	// scaling reads and writes the kinds of KEDA; nil while they are not known, or what there is of them is not.
-	scaling client.Client
+	keda client.Client
 	// queue is there while this process leads, and progress is what it has come to since.
 	queue    priorityqueue.PriorityQueue[translate.ObjectRef]
 	progress map[translate.ObjectRef]progress
@@ -102,37 +102,37 @@ type writer struct {
 // newWriter returns a writer that compares with what c reads from a cache. What it has to know exactly it reads from direct.
 func newWriter(c, direct client.Client, s *runtime.Scheme, in *inbox, m *meters, ts *tasks, log *slog.Logger) *writer {
 	return &writer{
-		client: c, direct: direct, scheme: s, inbox: in, meters: m, tasks: ts, log: log, jobs: map[translate.ObjectRef]job{}, refusals: map[translate.ObjectRef]refusals{},
+		client: c, direct: direct, scheme: s, inbox: in, meters: m, tasks: ts, log: log, desired: map[translate.ObjectRef]desired{}, rejections: map[translate.ObjectRef]rejections{},
 		progress: map[translate.ObjectRef]progress{},
 	}
 }
 
 // want takes over what a unit should be from now on. A unit that is gone takes its objects along by itself: they are owned by it.
-func (w *writer) want(u translate.ObjectRef, j job) {
+func (w *writer) set(u translate.ObjectRef, want desired) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if before := w.jobs[u]; before.givenAway() && !j.ours && j.uid == before.uid {
+	if before := w.desired[u]; before.givenAway() && !want.ours && want.uid == before.uid {
 		return // what it has goes first
 	}
-	if !j.ours && !j.complete {
-		delete(w.jobs, u)
+	if !want.ours && !want.complete {
+		delete(w.desired, u)
 		delete(w.progress, u)
-		w.remember(u, refusals{})
+		w.remember(u, rejections{})
 		return
 	}
-	before, known := w.jobs[u]
-	if before.uid != j.uid {
-		w.remember(u, refusals{})
+	before, known := w.desired[u]
+	if before.uid != want.uid {
+		w.remember(u, rejections{})
 	}
-	if j.ours && !j.complete && before.uid == j.uid { // what has been made stays wanted, whatever is wrong now
-		j.objects, j.complete, j.standby = before.objects, before.complete, before.standby
-		j.keepReplicas = before.keepReplicas
+	if want.ours && !want.complete && before.uid == want.uid { // what has been made stays wanted, whatever is wrong now
+		want.objects, want.complete, want.standby = before.objects, before.complete, before.standby
+		want.keepReplicas = before.keepReplicas
 	}
-	if known && reflect.DeepEqual(before, j) {
+	if known && reflect.DeepEqual(before, want) {
 		return // it has been done, or is being tried
 	}
-	w.jobs[u] = j
-	if known && reflect.DeepEqual(before.withoutEndpoints(), j.withoutEndpoints()) {
+	w.desired[u] = want
+	if known && reflect.DeepEqual(before.withoutEndpoints(), want.withoutEndpoints()) {
 		w.lookLater(u) // most changes of endpoints end here
 		return
 	}
@@ -143,8 +143,8 @@ func (w *writer) want(u translate.ObjectRef, j job) {
 func (w *writer) unhappy() (n int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, j := range w.jobs {
-		if slices.ContainsFunc(statements(j.status), func(s statement) bool { return condition.Wrong(s.Condition) }) {
+	for _, want := range w.desired {
+		if slices.ContainsFunc(fieldConditions(want.status), func(s fieldCondition) bool { return condition.Wrong(s.Condition) }) {
 			n++
 		}
 	}
@@ -155,9 +155,9 @@ func (w *writer) unhappy() (n int) {
 func (w *writer) sameAs(u translate.ObjectRef, before, now string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if j, ok := w.jobs[u]; ok && j.version == before {
-		j.version = now
-		w.jobs[u] = j
+	if want, ok := w.desired[u]; ok && want.version == before {
+		want.version = now
+		w.desired[u] = want
 		w.look(u)
 	}
 }
@@ -166,22 +166,22 @@ func (w *writer) sameAs(u translate.ObjectRef, before, now string) {
 func (w *writer) scale(c client.Client) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if c != nil && w.scaling == nil {
-		for u := range w.jobs {
+	if c != nil && w.keda == nil {
+		for u := range w.desired {
 			w.look(u)
 		}
 	}
-	w.scaling = c
+	w.keda = c
 }
 
 // clientOf reads and writes a kind; nil when that cannot be now.
 func (w *writer) clientOf(o resource.Object) client.Client {
-	if !isScaling(o) {
+	if !isKEDA(o) {
 		return w.client
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.scaling
+	return w.keda
 }
 
 // workers is how many units are written at a time.
@@ -192,9 +192,9 @@ func (w *writer) lead(ctx context.Context) {
 	queue := newQueue()
 	w.mu.Lock()
 	w.queue, w.progress = queue, map[translate.ObjectRef]progress{}
-	for u, j := range w.jobs {
-		if j.givenAway() { // long ago, maybe: what it has by now may be somebody else's
-			delete(w.jobs, u)
+	for u, want := range w.desired {
+		if want.givenAway() { // long ago, maybe: what it has by now may be somebody else's
+			delete(w.desired, u)
 			continue
 		}
 		w.look(u)
@@ -212,8 +212,8 @@ func (w *writer) lead(ctx context.Context) {
 	group.Wait()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for u := range w.refusals { // nobody tells who does not lead when they are over
-		w.remember(u, refusals{})
+	for u := range w.rejections { // nobody tells who does not lead when they are over
+		w.remember(u, rejections{})
 	}
 }
 
@@ -238,11 +238,11 @@ func (w *writer) work(ctx context.Context, queue priorityqueue.PriorityQueue[tra
 	}
 }
 
-// Bounds of how often a status is written that the API server refuses: quickTries times within half a minute, and then once in refusalPause, because rights
+// Bounds of how often a status is written that the API server refuses: quickTries times within half a minute, and then once in rejectionRetry, because rights
 // may be granted and kinds renewed without a change of the object.
 const (
-	quickTries   = 8
-	refusalPause = 10 * time.Minute
+	quickTries     = 8
+	rejectionRetry = 10 * time.Minute
 )
 
 // again has a unit written again in a while, because writing it has failed.
@@ -251,8 +251,8 @@ func (w *writer) again(queue priorityqueue.PriorityQueue[translate.ObjectRef], u
 		w.log.Warn("write, to be tried again", "unit", u.String(), "error", err)
 		w.meters.failures.Inc()
 	}
-	if errors.Is(err, errStatusRefused) && queue.NumRequeues(u) >= quickTries {
-		queue.AddAfter(u, refusalPause)
+	if errors.Is(err, errStatusRejected) && queue.NumRequeues(u) >= quickTries {
+		queue.AddAfter(u, rejectionRetry)
 		return
 	}
 	queue.AddRateLimited(u)
@@ -264,27 +264,27 @@ func (w *writer) write(ctx context.Context, u translate.ObjectRef) error {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
 	w.mu.Lock()
-	j, ok := w.jobs[u]
+	want, ok := w.desired[u]
 	w.mu.Unlock()
 	if !ok || w.ends(ctx, u.Namespace) {
 		return nil
 	}
-	err, told := w.writeObjects(ctx, u, j)
-	if j.givenAway() && err == nil {
-		w.leave(u, j)
+	err, told := w.writeObjects(ctx, u, want)
+	if want.givenAway() && err == nil {
+		w.leave(u, want)
 	}
-	if j.ours && !told { // a status that speaks of the refusal is on its way
-		err = errors.Join(err, w.writeStatus(ctx, u, j))
+	if want.ours && !told { // a status that speaks of the rejection is on its way
+		err = errors.Join(err, w.writeStatus(ctx, u, want))
 	}
 	return err
 }
 
 // leave forgets a Gateway that was given away. What is made for it from now on has the same labels and the same owner, and is not ours.
-func (w *writer) leave(u translate.ObjectRef, j job) {
+func (w *writer) leave(u translate.ObjectRef, want desired) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if now := w.jobs[u]; now.givenAway() && now.uid == j.uid {
-		delete(w.jobs, u)
+	if now := w.desired[u]; now.givenAway() && now.uid == want.uid {
+		delete(w.desired, u)
 		delete(w.progress, u)
 	}
 }
@@ -296,22 +296,22 @@ func (w *writer) ends(ctx context.Context, namespace string) bool {
 }
 
 // writeObjects brings the objects of a unit up to date, and reports whether the loop was told that one of them is refused.
-func (w *writer) writeObjects(ctx context.Context, u translate.ObjectRef, j job) (err error, told bool) {
-	if !j.complete {
-		return w.restore(ctx, u.NamespacedName, j.skeleton), false
+func (w *writer) writeObjects(ctx context.Context, u translate.ObjectRef, want desired) (err error, told bool) {
+	if !want.complete {
+		return w.restore(ctx, u.NamespacedName, want.skeleton), false
 	}
 	var errs []error
 	var missing []resource.Object
-	var found refusals
-	wanted := j.all(u)
+	var found rejections
+	wanted := want.all(u)
 	w.mu.Lock()
-	before := w.refusals[u]
+	before := w.rejections[u]
 	w.mu.Unlock()
 	for _, o := range wanted {
 		if w.rests(ctx, u, o) {
 			continue
 		}
-		err := w.writeOrSpare(ctx, o, j, before.externalIPs, &found.externalIPs)
+		err := w.writeOrSpare(ctx, o, want, before.externalIPs, &found.externalIPs)
 		if err != nil {
 			missing = append(missing, o)
 		}
@@ -322,10 +322,10 @@ func (w *writer) writeObjects(ctx context.Context, u translate.ObjectRef, j job)
 	err = errors.Join(append(errs, swept)...)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.jobs[u].uid != j.uid {
+	if w.desired[u].uid != want.uid {
 		return err, false
 	}
-	old := w.refusals[u]
+	old := w.rejections[u]
 	found.serving = found.serving.orStill(old.serving, swept)
 	found.scaling = found.scaling.orStill(old.scaling, swept)
 	found.externalIPs = found.externalIPs.orStill(old.externalIPs, err)
@@ -338,7 +338,7 @@ func (w *writer) restore(ctx context.Context, gateway types.NamespacedName, skel
 		return nil
 	}
 	there, runs := map[objectID]bool{}, false
-	for _, like := range append(written(), &corev1.Service{}) {
+	for _, like := range append(generatedKinds(), &corev1.Service{}) {
 		list, err := w.owned(ctx, w.client, like, gateway)
 		if err != nil {
 			return err
@@ -350,7 +350,7 @@ func (w *writer) restore(ctx context.Context, gateway types.NamespacedName, skel
 	var errs []error
 	for _, o := range skeleton {
 		if len(there) > 0 && !there[idOf(o)] && !(runs && isWorkload(o)) {
-			errs = append(errs, w.writeOrSpare(ctx, o, job{keepServices: true}, refusal{}, &refusal{}))
+			errs = append(errs, w.writeOrSpare(ctx, o, desired{keepServices: true}, rejection{}, &rejection{}))
 		}
 	}
 	return errors.Join(errs...)
@@ -368,32 +368,32 @@ func isWorkload(o client.Object) bool {
 // writeOrSpare writes an object, and a Service that is not taken because of its external addresses without them: it is found by its load balancer. One that
 // has such addresses, which clients may be using, stays as it is. What was refused before is not asked for again until other addresses are wished for.
 // found is what the API server has against them.
-func (w *writer) writeOrSpare(ctx context.Context, o resource.Object, j job, before refusal, found *refusal) error {
+func (w *writer) writeOrSpare(ctx context.Context, o resource.Object, want desired, before rejection, found *rejection) error {
 	bare := manifest.WithoutExternalIPs(o)
 	if bare == nil {
-		return w.writeObject(ctx, o, j)
+		return w.writeObject(ctx, o, want)
 	}
 	wished := strings.Join(o.(*corev1.Service).Spec.ExternalIPs, " ")
-	for _, known := range []refusal{*found, before} {
+	for _, known := range []rejection{*found, before} {
 		if known.applied == wished {
 			*found = known
-			return w.writeObject(ctx, bare, j)
+			return w.writeObject(ctx, bare, want)
 		}
 	}
-	err := w.writeObject(ctx, o, j)
-	if err == nil || !refused(err) || errors.Is(err, errForeign) {
+	err := w.writeObject(ctx, o, want)
+	if err == nil || !isRejected(err) || errors.Is(err, errOwnedByOther) {
 		return err
 	}
 	has := &corev1.Service{}
-	if client.IgnoreNotFound(w.client.Get(ctx, resource.KeyOf(o), has)) != nil || len(has.Spec.ExternalIPs) > 0 || w.writeObject(ctx, bare, j) != nil {
+	if client.IgnoreNotFound(w.client.Get(ctx, resource.KeyOf(o), has)) != nil || len(has.Spec.ExternalIPs) > 0 || w.writeObject(ctx, bare, want) != nil {
 		return err
 	}
-	*found = refusalOf(o, err)
+	*found = newRejection(o, err)
 	found.applied = wished
 	return nil
 }
 
-func (w *writer) writeObject(ctx context.Context, o resource.Object, j job) error {
+func (w *writer) writeObject(ctx context.Context, o resource.Object, want desired) error {
 	c := w.clientOf(o)
 	if c == nil {
 		return nil
@@ -404,17 +404,17 @@ func (w *writer) writeObject(ctx context.Context, o resource.Object, j job) erro
 		has := &corev1.Service{}
 		switch err := w.client.Get(ctx, resource.KeyOf(o), has); {
 		case apierrors.IsNotFound(err):
-		case err != nil || j.keepServices:
+		case err != nil || want.keepServices:
 			return err
 		default:
 			o, _ = manifest.Fit(wanted, has)
 		}
 	}
-	form, found, err := due(ctx, c, o, live)
-	if err != nil || form == nil || w.ahead.has(o, form) {
+	patch, found, err := diff(ctx, c, o, live)
+	if err != nil || patch == nil || w.pending.contains(o, patch) {
 		return err
 	}
-	if d, ok := o.(*appsv1.Deployment); ok && found && j.keepReplicas && d.Spec.Replicas == nil {
+	if d, ok := o.(*appsv1.Deployment); ok && found && want.keepReplicas && d.Spec.Replicas == nil {
 		if err := w.leaveReplicas(ctx, resource.KeyOf(d)); err != nil {
 			return err
 		}
@@ -422,11 +422,11 @@ func (w *writer) writeObject(ctx context.Context, o resource.Object, j job) erro
 	if err := w.free(ctx, o, live, found); err != nil {
 		return err
 	}
-	w.ahead.expect(o, form)
-	err = apply(ctx, c, form, found || !isScaling(o))
+	w.pending.add(o, patch)
+	err = apply(ctx, c, patch, found || !isKEDA(o))
 	w.count(o, "apply")
 	if err != nil {
-		w.ahead.forget(o)
+		w.pending.remove(o)
 	}
 	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		return nil // the watch of namespaces says so in a moment
@@ -444,12 +444,12 @@ func (w *writer) free(ctx context.Context, o resource.Object, live client.Object
 		case apierrors.IsNotFound(err):
 			return nil
 		case err != nil:
-			return fmt.Errorf("read %s: %w", nameOf(o), err)
+			return fmt.Errorf("read %s: %w", describe(o), err)
 		}
 		live = there
 	}
 	if !isOurs(live, o) {
-		return fmt.Errorf("apply %s: %w", nameOf(o), errForeign)
+		return fmt.Errorf("apply %s: %w", describe(o), errOwnedByOther)
 	}
 	return nil
 }
@@ -478,7 +478,7 @@ func (w *writer) sweep(ctx context.Context, gateway types.NamespacedName, keep, 
 		wanted[idOf(o)] = true
 	}
 	var errs []error
-	for _, like := range append(append(written(), scaling()...), &corev1.Service{}) {
+	for _, like := range append(append(generatedKinds(), kedaKinds()...), &corev1.Service{}) {
 		if slices.ContainsFunc(missing, func(o resource.Object) bool { return succeeds(o, like) }) {
 			continue
 		}
@@ -492,9 +492,9 @@ func (w *writer) sweep(ctx context.Context, gateway types.NamespacedName, keep, 
 			if owner, ok := ownerOf(o); wanted[idOf(o)] || !ok || owner.Name != gateway.Name || o.GetDeletionTimestamp() != nil {
 				continue
 			}
-			w.log.Info("delete", "object", nameOf(o), "gateway", gateway)
+			w.log.Info("delete", "object", describe(o), "gateway", gateway)
 			w.count(o, "delete")
-			w.ahead.forget(o)
+			w.pending.remove(o)
 			errs = append(errs, client.IgnoreNotFound(c.Delete(ctx, o, client.Preconditions{UID: new(o.GetUID())})))
 		}
 	}
@@ -557,30 +557,30 @@ func ownerOf(o client.Object) (u translate.ObjectRef, ok bool) {
 
 // writeStatus writes the status of a unit if the cluster has another one. A status holds what other controllers say as well: of an object
 // that has changed since the translation nothing is written, there or at the API server. The translation that knows of the change is on its way.
-func (w *writer) writeStatus(ctx context.Context, u translate.ObjectRef, j job) error {
+func (w *writer) writeStatus(ctx context.Context, u translate.ObjectRef, want desired) error {
 	o := blank(u)
 	if err := w.client.Get(ctx, u.NamespacedName, o); err != nil {
 		return client.IgnoreNotFound(err)
 	}
-	before, changed := setStatus(o, j.status)
-	if o.GetResourceVersion() != j.version || !changed {
+	before, changed := setStatus(o, want.status)
+	if o.GetResourceVersion() != want.version || !changed {
 		return nil
 	}
 	w.count(o, "status")
 	switch err := w.client.Status().Update(ctx, o, client.FieldOwner(fieldManager)); {
 	case apierrors.IsNotFound(err):
 		return nil // the object is gone
-	case refused(err) || apierrors.IsConflict(err):
-		return fmt.Errorf("%w: %w", errStatusRefused, err)
+	case isRejected(err) || apierrors.IsConflict(err):
+		return fmt.Errorf("%w: %w", errStatusRejected, err)
 	case err != nil:
 		return fmt.Errorf("write status: %w", err)
 	}
-	w.herald.tell(o, news(before, j))
+	w.events.record(o, newEvents(before, want))
 	return nil
 }
 
-// errStatusRefused says that the API server does not take a status, and will not until something changes.
-var errStatusRefused = errors.New("write status: the API server refuses it")
+// errStatusRejected says that the API server does not take a status, and will not until something changes.
+var errStatusRejected = errors.New("write status: the API server refuses it")
 
 // blank is an empty object of a unit's kind.
 func blank(u translate.ObjectRef) client.Object {
@@ -644,7 +644,7 @@ func (w *writer) touched(o any) {
 	if !ok {
 		return
 	}
-	w.ahead.forget(object)
+	w.pending.remove(object)
 	if u, ok := ownerOf(object); ok {
 		w.mu.Lock()
 		defer w.mu.Unlock()

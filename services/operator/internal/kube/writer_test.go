@@ -29,7 +29,7 @@ import (
 
 // A status is made for one version of an object, with what others say in it: of any other version nothing is written.
 func TestStatusIsWrittenToTheVersionThatItIsMadeFor(t *testing.T) {
-	s, err := scheme()
+	s, err := newScheme()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +47,7 @@ func TestStatusIsWrittenToTheVersionThatItIsMadeFor(t *testing.T) {
 	}
 	seen := read().ResourceVersion
 	status := stunnerv1.Status{Conditions: []metav1.Condition{{Type: "Accepted", Status: metav1.ConditionTrue, Reason: "Accepted", LastTransitionTime: metav1.Now()}}}
-	w.want(unit, job{ours: true, status: status, version: seen})
+	w.set(unit, desired{ours: true, status: status, version: seen})
 
 	other := read()
 	other.Status.Conditions = []metav1.Condition{{Type: "Other", Status: metav1.ConditionTrue, Reason: "Said", LastTransitionTime: metav1.Now()}}
@@ -81,12 +81,12 @@ type edge struct {
 }
 
 func newEdge(t *testing.T, more ...client.Object) *edge {
-	s, err := scheme()
+	s, err := newScheme()
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := &edge{T: t, unit: translate.ObjectRef{Kind: translate.KindGateway, NamespacedName: fleetKey}}
-	gw := &gwapiv1.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: fleetKey.Namespace, Name: fleetKey.Name, UID: "edge"}}
+	e := &edge{T: t, unit: translate.ObjectRef{Kind: translate.KindGateway, NamespacedName: gatewayKey}}
+	gw := &gwapiv1.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: gatewayKey.Namespace, Name: gatewayKey.Name, UID: "edge"}}
 	e.client = fake.NewClientBuilder().WithScheme(s).WithObjects(append(more, gw)...).WithStatusSubresource(gw).WithInterceptorFuncs(interceptor.Funcs{
 		Apply: func(ctx context.Context, c client.WithWatch, o runtime.ApplyConfiguration, opts ...client.ApplyOption) error {
 			if e.refuse != nil {
@@ -102,31 +102,31 @@ func newEdge(t *testing.T, more ...client.Object) *edge {
 }
 
 // wants says what the Gateway should have from now on.
-func (e *edge) wants(j job) {
+func (e *edge) wants(want desired) {
 	e.Helper()
 	gw := &gwapiv1.Gateway{}
-	if err := e.client.Get(e.Context(), fleetKey, gw); err != nil {
+	if err := e.client.Get(e.Context(), gatewayKey, gw); err != nil {
 		e.Fatal(err)
 	}
-	j.ours, j.uid, j.version = true, gw.UID, gw.ResourceVersion
-	j.status = gwapiv1.GatewayStatus{Conditions: []metav1.Condition{{Type: "Accepted", Status: metav1.ConditionTrue, Reason: "Accepted", LastTransitionTime: metav1.Unix(1, 0)}}}
-	e.writer.want(e.unit, j)
+	want.ours, want.uid, want.version = true, gw.UID, gw.ResourceVersion
+	want.status = gwapiv1.GatewayStatus{Conditions: []metav1.Condition{{Type: "Accepted", Status: metav1.ConditionTrue, Reason: "Accepted", LastTransitionTime: metav1.Unix(1, 0)}}}
+	e.writer.set(e.unit, want)
 }
 
 // has lists what the Gateway has, statuses included.
 func (e *edge) has() (names []string) {
 	e.Helper()
-	for _, like := range append(written(), &corev1.Service{}) {
-		list, err := e.writer.owned(e.Context(), e.client, like, fleetKey)
+	for _, like := range append(generatedKinds(), &corev1.Service{}) {
+		list, err := e.writer.owned(e.Context(), e.client, like, gatewayKey)
 		if err != nil {
 			e.Fatal(err)
 		}
 		for _, o := range list {
-			names = append(names, strings.Fields(nameOf(o))[0])
+			names = append(names, strings.Fields(describe(o))[0])
 		}
 	}
 	gw := &gwapiv1.Gateway{}
-	if err := e.client.Get(e.Context(), fleetKey, gw); err == nil && len(gw.Status.Conditions) > 0 {
+	if err := e.client.Get(e.Context(), gatewayKey, gw); err == nil && len(gw.Status.Conditions) > 0 {
 		names = append(names, "status")
 	}
 	slices.Sort(names)
@@ -135,7 +135,7 @@ func (e *edge) has() (names []string) {
 
 // objects are a Service, a workload and a ConfigMap of the Gateway.
 func (e *edge) objects(workload resource.Object) []resource.Object {
-	owner := manifest.OwnerOf(&gwapiv1.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: fleetKey.Namespace, Name: fleetKey.Name, UID: "edge"}}, nil)
+	owner := manifest.OwnerOf(&gwapiv1.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: gatewayKey.Namespace, Name: gatewayKey.Name, UID: "edge"}}, nil)
 	labels := manifest.ConfigMap(owner, published(), "")
 	service := &corev1.Service{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Service"}, ObjectMeta: *labels.ObjectMeta.DeepCopy()}
 	workload.SetNamespace(labels.Namespace)
@@ -191,14 +191,14 @@ func TestRefusalsAreTold(t *testing.T) {
 			return step.answer
 		}
 		gw := &gwapiv1.Gateway{}
-		if err := e.client.Get(t.Context(), fleetKey, gw); err != nil {
+		if err := e.client.Get(t.Context(), gatewayKey, gw); err != nil {
 			t.Fatal(err)
 		}
 		gw.Status.Conditions = nil
 		if err := e.client.Status().Update(t.Context(), gw, client.FieldOwner("test")); err != nil {
 			t.Fatal(err)
 		}
-		e.wants(job{objects: objects, complete: true})
+		e.wants(desired{objects: objects, complete: true})
 		if err := e.writer.write(t.Context(), e.unit); (err != nil) != (step.answer != nil) {
 			t.Errorf("%s: %v", step.name, err)
 		}
@@ -211,30 +211,30 @@ func TestRefusalsAreTold(t *testing.T) {
 			t.Errorf("%s: the loop is told %+v", step.name, told[0].object.(*resource.Refusal).RefusalState)
 		case step.told != nil && len(told) != 1:
 			t.Errorf("%s: the loop is told %d things", step.name, len(told))
-		case step.told != nil && (told[0].object.(*resource.Refusal).RefusalState != *step.told || told[0].gone != (*step.told == *none)):
+		case step.told != nil && (told[0].object.(*resource.Refusal).RefusalState != *step.told || told[0].deleted != (*step.told == *none)):
 			t.Errorf("%s: the loop is told %+v", step.name, told[0].object.(*resource.Refusal).RefusalState)
 		}
 	}
-	for name, next := range map[string]job{"there is another one of its name": {ours: true, uid: "other"}, "the Gateway is gone": {}} {
+	for name, next := range map[string]desired{"there is another one of its name": {ours: true, uid: "other"}, "the Gateway is gone": {}} {
 		e.refuse = func(runtime.ApplyConfiguration) error { return invalid("no") }
 		objects := e.objects(deployment())
 		objects[0].SetLabels(map[string]string{"another": "wish"})
-		e.wants(job{objects: objects, complete: true})
+		e.wants(desired{objects: objects, complete: true})
 		if err := e.writer.write(t.Context(), e.unit); err == nil || len(e.writer.inbox.drain()) != 1 {
 			t.Errorf("refused again: %v", err)
 		}
-		e.writer.want(e.unit, next)
-		if told := e.writer.inbox.drain(); len(told) != 1 || !told[0].gone || len(e.writer.refusals) > 0 {
+		e.writer.set(e.unit, next)
+		if told := e.writer.inbox.drain(); len(told) != 1 || !told[0].deleted || len(e.writer.rejections) > 0 {
 			t.Errorf("%s, and the loop is told %v", name, told)
 		}
 	}
 }
 
-// What only scales the pods is refused on its own: each kind of refusal is told beside the other, and forgotten when its own cause is gone.
+// What only scales the pods is refused on its own: each kind of rejection is told beside the other, and forgotten when its own cause is gone.
 func TestRefusalsOfWhatScalesAreTheirOwn(t *testing.T) {
 	e := newEdge(t)
 	scaled := e.scaled()
-	e.writer.scaling = e.client
+	e.writer.keda = e.client
 	words := func(s string) error {
 		return &apierrors.StatusError{ErrStatus: metav1.Status{Code: http.StatusBadRequest, Message: s}}
 	}
@@ -256,12 +256,12 @@ func TestRefusalsOfWhatScalesAreTheirOwn(t *testing.T) {
 		}
 		objects := e.objects(deployment())
 		objects[0].SetAnnotations(map[string]string{"another": "wish " + step.name})
-		e.wants(job{objects: append(objects, scaled), complete: true})
+		e.wants(desired{objects: append(objects, scaled), complete: true})
 		if err := e.writer.write(t.Context(), e.unit); (err != nil) != (step.service != nil || step.scaling != nil) {
 			t.Errorf("%s: %v", step.name, err)
 		}
 		told := e.writer.inbox.drain()
-		if len(told) != 1 || told[0].object.(*resource.Refusal).RefusalState != step.want || told[0].gone != (step.want == resource.RefusalState{}) {
+		if len(told) != 1 || told[0].object.(*resource.Refusal).RefusalState != step.want || told[0].deleted != (step.want == resource.RefusalState{}) {
 			t.Errorf("%s: the loop is told %+v", step.name, told)
 		}
 	}
@@ -299,12 +299,12 @@ func TestAServiceDoesWithoutExternalAddressesThatAreRefused(t *testing.T) {
 		objects := e.objects(deployment())
 		spec := &objects[0].(*corev1.Service).Spec
 		spec.Type, spec.LoadBalancerIP, spec.ExternalIPs = corev1.ServiceTypeLoadBalancer, step.address, []string{step.address}
-		e.wants(job{objects: objects, complete: true})
+		e.wants(desired{objects: objects, complete: true})
 		if err := e.writer.write(t.Context(), e.unit); (err != nil) != step.fails {
 			t.Errorf("%s: %v", step.address, err)
 		}
 		made := &corev1.Service{}
-		if err := e.client.Get(t.Context(), fleetKey, made); err != nil {
+		if err := e.client.Get(t.Context(), gatewayKey, made); err != nil {
 			t.Fatal(err)
 		}
 		if (made.Spec.LoadBalancerIP == step.address) == step.fails || !slices.Equal(made.Spec.ExternalIPs, step.has) {
@@ -346,9 +346,9 @@ func TestNothingIsTakenFromOthers(t *testing.T) {
 				applied = applied || a.(interface{ GetKind() string }).GetKind() == kind
 				return nil
 			}
-			e.writer.client, e.writer.scaling = labelled{e.client}, labelled{e.client}
-			e.wants(job{objects: wanted, complete: true})
-			if err := e.writer.write(t.Context(), e.unit); errors.Is(err, errForeign) != c.refused || applied == c.refused {
+			e.writer.client, e.writer.keda = labelled{e.client}, labelled{e.client}
+			e.wants(desired{objects: wanted, complete: true})
+			if err := e.writer.write(t.Context(), e.unit); errors.Is(err, errOwnedByOther) != c.refused || applied == c.refused {
 				t.Errorf("%s %s: applied %t: %v", kind, name, applied, err)
 			}
 		}
@@ -384,7 +384,7 @@ func (e *edge) scaled() *unstructured.Unstructured {
 func TestNothingIsWrittenWhereANamespaceEnds(t *testing.T) {
 	ending := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "media", DeletionTimestamp: new(metav1.Unix(1, 0)), Finalizers: []string{"kubernetes"}}}
 	e := newEdge(t, ending)
-	e.wants(job{objects: e.objects(deployment()), complete: true})
+	e.wants(desired{objects: e.objects(deployment()), complete: true})
 	if err := e.writer.write(t.Context(), e.unit); err != nil || len(e.has()) > 0 {
 		t.Errorf("made %v: %v", e.has(), err)
 	}
@@ -394,9 +394,9 @@ func TestNothingIsWrittenWhereANamespaceEnds(t *testing.T) {
 			Reason: metav1.StatusReasonForbidden, Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}},
 		}}
 	}
-	e.wants(job{objects: e.objects(deployment()), complete: true})
+	e.wants(desired{objects: e.objects(deployment()), complete: true})
 	if err := e.writer.write(t.Context(), e.unit); err != nil || len(e.writer.inbox.drain()) > 0 {
-		t.Errorf("a namespace that ends is a refusal, or a failure: %v", err)
+		t.Errorf("a namespace that ends is a rejection, or a failure: %v", err)
 	}
 }
 
@@ -434,7 +434,7 @@ func TestWhatIsGoneIsMadeAgainWithoutAConfig(t *testing.T) {
 			wanted = e.objects(&appsv1.DaemonSet{TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "DaemonSet"}})
 		}
 		wanted[0].SetAnnotations(map[string]string{"another": "wish"})
-		e.wants(job{skeleton: wanted[:2]})
+		e.wants(desired{skeleton: wanted[:2]})
 		if err := e.writer.write(t.Context(), e.unit); err != nil {
 			t.Fatal(err)
 		}
@@ -448,7 +448,7 @@ func TestWhatIsGoneIsMadeAgainWithoutAConfig(t *testing.T) {
 func TestWhatServesStaysUntilItsSuccessorIsThere(t *testing.T) {
 	e := newEdge(t)
 	old := e.objects(deployment())
-	e.wants(job{objects: old, complete: true})
+	e.wants(desired{objects: old, complete: true})
 	if err := e.writer.write(t.Context(), e.unit); err != nil {
 		t.Fatal(err)
 	}
@@ -468,7 +468,7 @@ func TestWhatServesStaysUntilItsSuccessorIsThere(t *testing.T) {
 			}
 			return nil
 		}
-		e.wants(job{objects: next, complete: true})
+		e.wants(desired{objects: next, complete: true})
 		if err := e.writer.write(t.Context(), e.unit); (err != nil) != (step.refused != "") {
 			t.Error(err)
 		}
@@ -482,7 +482,7 @@ func TestWhatServesStaysUntilItsSuccessorIsThere(t *testing.T) {
 		}
 		return nil
 	}
-	e.wants(job{objects: old[:2], complete: true})
+	e.wants(desired{objects: old[:2], complete: true})
 	if err := e.writer.write(t.Context(), e.unit); err == nil {
 		t.Error("nothing is refused")
 	}
@@ -494,14 +494,14 @@ func TestWhatServesStaysUntilItsSuccessorIsThere(t *testing.T) {
 // A Gateway that is given to another controller loses what we have made, once, whatever is edited meanwhile. What the other one makes has the same labels
 // and the same owner, and stays: also where this process begins to lead later.
 func TestWhatIsGivenAwayIsSweptOnce(t *testing.T) {
-	away, edited := job{complete: true, uid: "edge"}, job{uid: "edge"}
+	away, edited := desired{complete: true, uid: "edge"}, desired{uid: "edge"}
 	e := newEdge(t)
-	e.wants(job{objects: e.objects(deployment()), complete: true})
+	e.wants(desired{objects: e.objects(deployment()), complete: true})
 	if err := e.writer.write(t.Context(), e.unit); err != nil {
 		t.Fatal(err)
 	}
-	e.writer.want(e.unit, away)
-	e.writer.want(e.unit, edited)
+	e.writer.set(e.unit, away)
+	e.writer.set(e.unit, edited)
 	if err := e.writer.write(t.Context(), e.unit); err != nil {
 		t.Fatal(err)
 	}
@@ -516,7 +516,7 @@ func TestWhatIsGivenAwayIsSweptOnce(t *testing.T) {
 	if err := e.writer.write(t.Context(), e.unit); err != nil {
 		t.Fatal(err)
 	}
-	e.writer.want(e.unit, away)
+	e.writer.set(e.unit, away)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	e.writer.lead(ctx)
@@ -528,20 +528,20 @@ func TestWhatIsGivenAwayIsSweptOnce(t *testing.T) {
 	}
 }
 
-// Who leads no more knows no refusals: nobody tells when they are over.
+// Who leads no more knows no rejections: nobody tells when they are over.
 func TestRefusalsEndWithLeading(t *testing.T) {
 	e := newEdge(t)
 	e.refuse = func(runtime.ApplyConfiguration) error {
 		return apierrors.NewForbidden(corev1.Resource("any"), "edge", errors.New("quota"))
 	}
-	e.wants(job{objects: e.objects(deployment()), complete: true})
+	e.wants(desired{objects: e.objects(deployment()), complete: true})
 	if err := e.writer.write(t.Context(), e.unit); err == nil || len(e.writer.inbox.drain()) != 1 {
 		t.Fatalf("not refused: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	e.writer.lead(ctx)
-	if told := e.writer.inbox.drain(); len(told) != 1 || !told[0].gone {
+	if told := e.writer.inbox.drain(); len(told) != 1 || !told[0].deleted {
 		t.Errorf("the loop is told %v", told)
 	}
 }

@@ -11,26 +11,26 @@ import (
 
 // ledger shares what Gateways have in common: the endpoints that a namespace may have, the oldest Gateways first, and those that the operator has memory
 // for, an equal part for each namespace.
-type ledger struct {
+type budgetLedger struct {
 	// total is how many endpoints the operator has memory for; 0 means any number.
 	total   int
-	entries map[types.NamespacedName]*entry
+	entries map[types.NamespacedName]*ledgerEntry
 }
 
 // entry is a Gateway that has been translated.
-type entry struct {
+type ledgerEntry struct {
 	created time.Time
 	demand  translate.Demand
 	// room is what it was left for its translation.
 	room translate.Room
 }
 
-func newLedger(total int) *ledger {
-	return &ledger{total: total, entries: map[types.NamespacedName]*entry{}}
+func newBudgetLedger(total int) *budgetLedger {
+	return &budgetLedger{total: total, entries: map[types.NamespacedName]*ledgerEntry{}}
 }
 
 // roomFor returns what other Gateways leave to one of them.
-func (l *ledger) roomFor(key types.NamespacedName, created time.Time) (room translate.Room) {
+func (l *budgetLedger) roomFor(key types.NamespacedName, created time.Time) (room translate.Room) {
 	older := 0
 	wanted := map[string]int{}
 	sum := 0
@@ -39,7 +39,7 @@ func (l *ledger) roomFor(key types.NamespacedName, created time.Time) (room tran
 			continue
 		}
 		if other.Namespace == key.Namespace {
-			if before(other, e.created, key, created) {
+			if isOlder(other, e.created, key, created) {
 				older += e.demand.Given
 			}
 			continue
@@ -48,18 +48,18 @@ func (l *ledger) roomFor(key types.NamespacedName, created time.Time) (room tran
 		sum += e.demand.Wanted
 	}
 	room.Namespace = older
-	if l.total > 0 && sum+older+maxDemand > l.total {
-		room.Bounded, room.Operator = true, max(0, l.part(wanted, sum)-older)
+	if l.total > 0 && sum+older+maxGatewayDemand > l.total {
+		room.Bounded, room.Operator = true, max(0, l.share(wanted, sum)-older)
 	}
 	return room
 }
 
-// maxDemand is more than one Gateway may have: while there is as much left nobody needs to share.
-const maxDemand = 200_000
+// maxGatewayDemand is more than one Gateway may have: while there is as much left nobody needs to share.
+const maxGatewayDemand = 200_000
 
 // part is how many endpoints a namespace may have that wants any number, beside others that want so many: the others get what they want as far as it is no
 // more than that.
-func (l *ledger) part(wanted map[string]int, sum int) int {
+func (l *budgetLedger) share(wanted map[string]int, sum int) int {
 	var others []int
 	for _, w := range wanted {
 		others = append(others, w)
@@ -76,7 +76,7 @@ func (l *ledger) part(wanted map[string]int, sum int) int {
 }
 
 // before tells which of two Gateways of a namespace was there first; the name decides where the clock does not.
-func before(a types.NamespacedName, made time.Time, b types.NamespacedName, madeB time.Time) bool {
+func isOlder(a types.NamespacedName, made time.Time, b types.NamespacedName, madeB time.Time) bool {
 	if !made.Equal(madeB) {
 		return made.Before(madeB)
 	}
@@ -84,7 +84,7 @@ func before(a types.NamespacedName, made time.Time, b types.NamespacedName, made
 }
 
 // note takes over what a Gateway has, and returns the others that it makes a difference for: they have to give something back, or can have more.
-func (l *ledger) note(key types.NamespacedName, now entry) (concerned []types.NamespacedName) {
+func (l *budgetLedger) record(key types.NamespacedName, now ledgerEntry) (concerned []types.NamespacedName) {
 	old := l.entries[key]
 	if old != nil && old.demand == now.demand && old.created.Equal(now.created) {
 		old.room = now.room
@@ -95,7 +95,7 @@ func (l *ledger) note(key types.NamespacedName, now entry) (concerned []types.Na
 }
 
 // forget takes a Gateway out that is gone.
-func (l *ledger) forget(key types.NamespacedName) (concerned []types.NamespacedName) {
+func (l *budgetLedger) forget(key types.NamespacedName) (concerned []types.NamespacedName) {
 	if l.entries[key] == nil {
 		return nil
 	}
@@ -103,18 +103,18 @@ func (l *ledger) forget(key types.NamespacedName) (concerned []types.NamespacedN
 	return l.concerned(key)
 }
 
-func (l *ledger) concerned(by types.NamespacedName) (keys []types.NamespacedName) {
+func (l *budgetLedger) concerned(by types.NamespacedName) (keys []types.NamespacedName) {
 	sum := 0
 	for _, e := range l.entries {
 		sum += e.demand.Wanted
 	}
-	scarce := l.total > 0 && sum+maxDemand > l.total
+	scarce := l.total > 0 && sum+maxGatewayDemand > l.total
 	for key, e := range l.entries {
 		if key == by || !scarce && key.Namespace != by.Namespace && !e.room.Bounded {
 			continue
 		}
 		room := l.roomFor(key, e.created)
-		has, had := e.most(room), e.most(e.room)
+		has, had := e.limit(room), e.limit(e.room)
 		if e.demand.Given > has || e.demand.Given < e.demand.Wanted && has > had {
 			keys = append(keys, key)
 		}
@@ -123,7 +123,7 @@ func (l *ledger) concerned(by types.NamespacedName) (keys []types.NamespacedName
 }
 
 // most is how many endpoints the Gateway may have with that room.
-func (e *entry) most(room translate.Room) int {
+func (e *ledgerEntry) limit(room translate.Room) int {
 	most := max(0, e.demand.PerNamespace-room.Namespace)
 	if room.Bounded {
 		most = min(most, room.Operator)

@@ -24,7 +24,7 @@ import (
 
 // herald tells people by events what has become of an object. They are told of what changes, once it stands in the status: whoever starts over an
 // unchanged cluster has nothing to tell. The zero herald tells nobody.
-type herald struct {
+type eventRecorder struct {
 	recorder events.EventRecorder
 	scheme   *runtime.Scheme
 	// limit is for all events together. What exceeds it is not told: the conditions say it all.
@@ -38,36 +38,36 @@ const (
 	eventText  = 1024 // what the API server takes
 )
 
-// newHerald returns a herald that speaks until ctx ends, with a client of its own: nothing else waits for events.
-func newHerald(ctx context.Context, config *rest.Config, s *runtime.Scheme, controller string) (herald, error) {
+// newEventRecorder returns a herald that speaks until ctx ends, with a client of its own: nothing else waits for events.
+func newEventRecorder(ctx context.Context, config *rest.Config, s *runtime.Scheme, controller string) (eventRecorder, error) {
 	config = rest.CopyConfig(config)
 	config.QPS, config.Burst, config.Timeout = eventRate, eventBurst, callTime
 	clients, err := kubernetes.NewForConfig(config)
 	if err != nil {
-		return herald{}, fmt.Errorf("reach API server: %w", err)
+		return eventRecorder{}, fmt.Errorf("reach API server: %w", err)
 	}
 	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: clients.EventsV1()})
 	if err := broadcaster.StartRecordingToSinkWithContext(ctx); err != nil {
-		return herald{}, fmt.Errorf("record events: %w", err)
+		return eventRecorder{}, fmt.Errorf("record events: %w", err)
 	}
 	context.AfterFunc(ctx, broadcaster.Shutdown)
-	return herald{
+	return eventRecorder{
 		recorder: broadcaster.NewRecorder(s, controller), scheme: s,
 		limit: flowcontrol.NewTokenBucketRateLimiter(eventRate, eventBurst),
 	}, nil
 }
 
-// tidings are what one event says.
-type tidings struct {
+// event are what one event says.
+type event struct {
 	// place is the part of the object that it is about, in the notation of a field; empty for all of it.
-	place          string
+	field          string
 	warning        bool
 	action, reason string
 	text           string
 }
 
 // tell makes events about an object.
-func (h herald) tell(o client.Object, all []tidings) {
+func (h eventRecorder) record(o client.Object, all []event) {
 	if h.recorder == nil || len(all) == 0 {
 		return
 	}
@@ -81,7 +81,7 @@ func (h herald) tell(o client.Object, all []tidings) {
 		}
 		// Without its version: events that say the same of several versions are counted in one.
 		about := &corev1.ObjectReference{
-			APIVersion: gvk.GroupVersion().String(), Kind: gvk.Kind, Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(), FieldPath: t.place,
+			APIVersion: gvk.GroupVersion().String(), Kind: gvk.Kind, Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(), FieldPath: t.field,
 		}
 		kind := corev1.EventTypeNormal
 		if t.warning {
@@ -91,48 +91,48 @@ func (h herald) tell(o client.Object, all []tidings) {
 	}
 }
 
-// statement is a condition and the part of the object that it stands on.
-type statement struct {
-	place string
+// fieldCondition is a condition and the part of the object that it stands on.
+type fieldCondition struct {
+	field string
 	metav1.Condition
 }
 
-// news are what people should hear of when a status takes the place of another: conditions that have changed, and remarks that have not been made
+// newEvents are what people should hear of when a status takes the place of another: conditions that have changed, and remarks that have not been made
 // before. A condition that is new and as it should be is none.
-func news(before any, j job) (all []tidings) {
+func newEvents(before any, want desired) (all []event) {
 	had := map[[2]string]metav1.Condition{}
-	for _, s := range statements(before) {
-		had[[2]string{s.place, s.Type}] = s.Condition
+	for _, s := range fieldConditions(before) {
+		had[[2]string{s.field, s.Type}] = s.Condition
 	}
-	for _, s := range statements(j.status) {
-		old, known := had[[2]string{s.place, s.Type}]
+	for _, s := range fieldConditions(want.status) {
+		old, known := had[[2]string{s.field, s.Type}]
 		wrong := condition.Wrong(s.Condition)
 		if known && old.Status == s.Status && old.Reason == s.Reason || !known && !wrong {
 			continue
 		}
 		text := fmt.Sprintf("%s is %s", s.Type, s.Status)
-		if s.place != "" {
-			text = s.place + ": " + text
+		if s.field != "" {
+			text = s.field + ": " + text
 		}
 		if s.Message != "" {
 			text += ": " + s.Message
 		}
-		all = append(all, tidings{place: s.place, warning: wrong, action: s.Type, reason: s.Reason, text: cut(text)})
+		all = append(all, event{field: s.field, warning: wrong, action: s.Type, reason: s.Reason, text: truncate(text)})
 	}
 	said := had[[2]string{"", condition.Accepted}].Message
-	for _, note := range j.notes {
+	for _, note := range want.notes {
 		if !strings.Contains(said, note) {
-			all = append(all, tidings{warning: true, action: condition.Accepted, reason: condition.ReasonWarning, text: cut(note)})
+			all = append(all, event{warning: true, action: condition.Accepted, reason: condition.ReasonWarning, text: truncate(note)})
 		}
 	}
 	return all
 }
 
-// statements are the conditions in a status. Whether listeners are programmed is told by what the Gateway says of itself.
-func statements(status any) (all []statement) {
-	add := func(place string, conditions []metav1.Condition) {
+// fieldConditions are the conditions in a status. Whether listeners are programmed is told by what the Gateway says of itself.
+func fieldConditions(status any) (all []fieldCondition) {
+	add := func(field string, conditions []metav1.Condition) {
 		for _, c := range conditions {
-			all = append(all, statement{place, c})
+			all = append(all, fieldCondition{field, c})
 		}
 	}
 	switch s := status.(type) {
@@ -172,8 +172,8 @@ func parentName(ref gwapiv1.ParentReference) string {
 	return name
 }
 
-// cut shortens a text to what an event can hold.
-func cut(text string) string {
+// truncate shortens a text to what an event can hold.
+func truncate(text string) string {
 	if len(text) <= eventText {
 		return text
 	}

@@ -20,7 +20,7 @@ import (
 
 // lean takes out of an object, before it comes into a cache, what nobody reads there: anybody may write objects of a megabyte, and give them the labels
 // of those that the operator makes. It is a cache.TransformFunc.
-func lean(o any) (any, error) {
+func trim(o any) (any, error) {
 	object, ok := o.(client.Object)
 	if !ok {
 		return o, nil // the last state of something that is gone
@@ -32,9 +32,9 @@ func lean(o any) (any, error) {
 	case *gwapiv1.Gateway: // its annotations go onto its objects
 		delete(o.Annotations, corev1.LastAppliedConfigAnnotation)
 	case *corev1.Service:
-		leanService(o)
+		trimService(o)
 	case *discoveryv1.EndpointSlice:
-		leanSlice(o)
+		trimEndpointSlice(o)
 	case *corev1.Node:
 		*o = corev1.Node{ObjectMeta: identityOf(o), Status: corev1.NodeStatus{Addresses: o.Status.Addresses}}
 	case *corev1.Namespace:
@@ -42,8 +42,8 @@ func lean(o any) (any, error) {
 		meta.Labels, meta.DeletionTimestamp = o.Labels, o.DeletionTimestamp
 		*o = corev1.Namespace{ObjectMeta: meta}
 	default:
-		if isWritten(object) {
-			leanWritten(object)
+		if isGenerated(object) {
+			trimGenerated(object)
 		} else {
 			object.SetAnnotations(nil)
 		}
@@ -56,14 +56,14 @@ func identityOf(o metav1.Object) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(), ResourceVersion: o.GetResourceVersion(), CreationTimestamp: o.GetCreationTimestamp()}
 }
 
-// leanService leaves of a Service that exposes no Gateway what a backend needs.
-func leanService(o *corev1.Service) {
+// trimService leaves of a Service that exposes no Gateway what a backend needs.
+func trimService(o *corev1.Service) {
 	if _, ours := ownerOf(o); ours {
 		condenseAll(o.Annotations)
 		return
 	}
 	gateway, claims := o.Annotations[resource.RelatedGatewayName]
-	if o.Annotations = nil; claims && len(gateway) < long {
+	if o.Annotations = nil; claims && len(gateway) < condenseFrom {
 		o.Annotations = map[string]string{resource.RelatedGatewayName: gateway}
 		return
 	}
@@ -76,8 +76,8 @@ func leanService(o *corev1.Service) {
 	o.Status = corev1.ServiceStatus{}
 }
 
-// leanSlice leaves of an EndpointSlice the addresses, and which pods they are.
-func leanSlice(o *discoveryv1.EndpointSlice) {
+// trimEndpointSlice leaves of an EndpointSlice the addresses, and which pods they are.
+func trimEndpointSlice(o *discoveryv1.EndpointSlice) {
 	meta := identityOf(o)
 	meta.Labels = map[string]string{discoveryv1.LabelServiceName: o.Labels[discoveryv1.LabelServiceName]}
 	o.ObjectMeta = meta
@@ -90,13 +90,13 @@ func leanSlice(o *discoveryv1.EndpointSlice) {
 	}
 }
 
-// isWritten tells whether an object is of a kind that is made for Gateways, other than Services.
-func isWritten(o client.Object) bool {
-	return slices.ContainsFunc(written(), func(like client.Object) bool { return reflect.TypeOf(o) == reflect.TypeOf(like) })
+// isGenerated tells whether an object is of a kind that is made for Gateways, other than Services.
+func isGenerated(o client.Object) bool {
+	return slices.ContainsFunc(generatedKinds(), func(like client.Object) bool { return reflect.TypeOf(o) == reflect.TypeOf(like) })
 }
 
-// leanWritten leaves of an object that belongs to a Gateway what it is compared by, and of any other only who it is.
-func leanWritten(o client.Object) {
+// trimGenerated leaves of an object that belongs to a Gateway what it is compared by, and of any other only who it is.
+func trimGenerated(o client.Object) {
 	if _, ours := ownerOf(o); !ours {
 		meta := identityOf(o)
 		meta.Labels = map[string]string{manifest.OwnedByLabel: o.GetLabels()[manifest.OwnedByLabel]}
@@ -130,14 +130,14 @@ func leanWritten(o client.Object) {
 }
 
 // long is from how many bytes on a text is kept as its hash.
-const long = 256
+const condenseFrom = 256
 
 // condensedPrefix is how a hash begins that stands for a text.
 const condensedPrefix = "sha256:"
 
 // condense returns a text, or its hash if it is long.
 func condense(text string) string {
-	if len(text) < long {
+	if len(text) < condenseFrom {
 		return text
 	}
 	sum := sha256.Sum256([]byte(text))
@@ -146,7 +146,7 @@ func condense(text string) string {
 
 // condenseKey condenses an entry of a ConfigMap. Of a config the names of the listeners stay.
 func condenseKey(key, value string) string {
-	if key != manifest.ConfigMapKey || len(value) < long {
+	if key != manifest.ConfigMapKey || len(value) < condenseFrom {
 		return condense(value)
 	}
 	if strings.HasPrefix(value, condensedPrefix) {
@@ -161,8 +161,8 @@ func condenseKey(key, value string) string {
 	return strings.Join(condensed, "\n")
 }
 
-// listenersOf returns the names of the listeners in a config that has been condensed.
-func listenersOf(condensed string) (names []string) {
+// listenerNames returns the names of the listeners in a config that has been condensed.
+func listenerNames(condensed string) (names []string) {
 	if !strings.HasPrefix(condensed, condensedPrefix) {
 		c, _, err := config.Parse([]byte(condensed))
 		if err != nil {
@@ -185,10 +185,10 @@ func condenseAll(texts map[string]string) {
 // asCached returns an object that is to be applied as a cache would have it.
 func asCached(o resource.Object) resource.Object {
 	_, service := o.(*corev1.Service)
-	if !service && !isWritten(o) {
+	if !service && !isGenerated(o) {
 		return o
 	}
 	o = o.DeepCopyObject().(resource.Object)
-	_, _ = lean(o) // it has no errors
+	_, _ = trim(o) // it has no errors
 	return o
 }

@@ -8,19 +8,19 @@ import (
 
 // agenda lists the units that are to be translated. The namespaces take turns: whoever changes a thousand objects of one namespace delays the next
 // change in another by one translation.
-type agenda struct {
+type workQueue struct {
 	// gateways come first while the operator starts, so that all configs are published as soon as possible; afterwards they take turns with others.
-	gateways, others ring
+	gateways, others roundRobin
 	listed           map[translate.ObjectRef]struct{}
 	turn             bool
 }
 
-func newAgenda() *agenda {
-	return &agenda{gateways: newRing(), others: newRing(), listed: map[translate.ObjectRef]struct{}{}}
+func newWorkQueue() *workQueue {
+	return &workQueue{gateways: newRoundRobin(), others: newRoundRobin(), listed: map[translate.ObjectRef]struct{}{}}
 }
 
 // add lists units; what is listed already stays where it is. The order of the units makes no difference.
-func (a *agenda) add(units map[translate.ObjectRef]struct{}) {
+func (a *workQueue) add(units map[translate.ObjectRef]struct{}) {
 	var fresh []translate.ObjectRef
 	for u := range units {
 		if _, known := a.listed[u]; !known {
@@ -39,7 +39,7 @@ func (a *agenda) add(units map[translate.ObjectRef]struct{}) {
 }
 
 // next takes out the unit whose turn it is; false if there is none.
-func (a *agenda) next(starting bool) (u translate.ObjectRef, ok bool) {
+func (a *workQueue) next(starting bool) (u translate.ObjectRef, ok bool) {
 	first, second := &a.gateways, &a.others
 	if a.turn = !a.turn; !starting && a.turn {
 		first, second = second, first
@@ -52,15 +52,15 @@ func (a *agenda) next(starting bool) (u translate.ObjectRef, ok bool) {
 }
 
 // ring is one queue for each namespace.
-type ring struct {
+type roundRobin struct {
 	queues map[string][]translate.ObjectRef
 	// turns are the namespaces that have something in their queue, the next one first.
 	turns []string
 }
 
-func newRing() ring { return ring{queues: map[string][]translate.ObjectRef{}} }
+func newRoundRobin() roundRobin { return roundRobin{queues: map[string][]translate.ObjectRef{}} }
 
-func (r *ring) push(u translate.ObjectRef) {
+func (r *roundRobin) push(u translate.ObjectRef) {
 	queue := r.queues[u.Namespace]
 	if len(queue) == 0 {
 		r.turns = append(r.turns, u.Namespace)
@@ -68,7 +68,7 @@ func (r *ring) push(u translate.ObjectRef) {
 	r.queues[u.Namespace] = append(queue, u)
 }
 
-func (r *ring) pop() (u translate.ObjectRef, ok bool) {
+func (r *roundRobin) pop() (u translate.ObjectRef, ok bool) {
 	if len(r.turns) == 0 {
 		return u, false
 	}

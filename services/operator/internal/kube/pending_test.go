@@ -39,11 +39,11 @@ func TestNothingIsWrittenTwiceBeforeItShows(t *testing.T) {
 			{"nothing shows", func() {}, 0},
 			{"one shows, and is gone", func() { e.writer.OnAdd(objects[0], false); e.writer.OnDelete(objects[0]) }, 1},
 			{"another is wanted", func() { objects[1].SetAnnotations(map[string]string{"another": "wish"}) }, 1},
-			{"nothing shows for long", func() { time.Sleep(maxBehind) }, len(objects)},
+			{"nothing shows for long", func() { time.Sleep(maxCacheLag) }, len(objects)},
 		} {
 			step.first()
 			applied = 0
-			e.wants(job{objects: objects, complete: true})
+			e.wants(desired{objects: objects, complete: true})
 			if err := e.writer.write(t.Context(), e.unit); (err != nil) != (away != nil) {
 				t.Errorf("%s: %v", step.name, err)
 			}
@@ -58,7 +58,7 @@ func TestNothingIsWrittenTwiceBeforeItShows(t *testing.T) {
 type blind struct{ client.Client }
 
 func (c blind) Get(ctx context.Context, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
-	for _, like := range append(written(), &corev1.Service{}) {
+	for _, like := range append(generatedKinds(), &corev1.Service{}) {
 		if reflect.TypeOf(like) == reflect.TypeOf(o) {
 			return apierrors.NewNotFound(corev1.Resource("any"), key.Name)
 		}

@@ -21,8 +21,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
 )
 
-// reviewTime bounds how long a reader of configs waits for an answer: a dataplane gives up after 5 s.
-const reviewTime = 4 * time.Second
+// authorizeTimeout bounds how long a reader of configs waits for an answer: a dataplane gives up after 5 s.
+const authorizeTimeout = 4 * time.Second
 
 // reviewer says who may read configs: a dataplane pod reads the config of its Gateway, the accounts in readers read what an auth
 // service needs of all, and whole configs where they are marked with WholeConfigs.
@@ -30,16 +30,16 @@ const reviewTime = 4 * time.Second
 // The token of a pod is verified here, with the keys of the API server and the pods that a watch tells of: after a restart thousands of readers come at
 // once, and cost the API server one fetch and one list. The API server is asked about a token when that does not decide, when the token is an account's
 // that reads everything, and every few minutes while a stream is open.
-type reviewer struct {
-	keys      *keys
-	pods      *pods
-	questions *questions
+type authorizer struct {
+	keys    *tokenKeys
+	pods    *podIndex
+	reviews *tokenReviews
 	// readers are user names, such as system:serviceaccount:NAMESPACE:NAME.
 	readers []string
 }
 
-// newReviewer takes readers as NAMESPACE/SERVICEACCOUNT.
-func newReviewer(c *rest.Config, readers []string, log *slog.Logger) (*reviewer, error) {
+// newAuthorizer takes readers as NAMESPACE/SERVICEACCOUNT.
+func newAuthorizer(c *rest.Config, readers []string, log *slog.Logger) (*authorizer, error) {
 	c = rest.CopyConfig(c)
 	c.QPS = -1 // the number of questions at a time is bounded
 	clients, err := kubernetes.NewForConfig(c)
@@ -47,7 +47,7 @@ func newReviewer(c *rest.Config, readers []string, log *slog.Logger) (*reviewer,
 		return nil, fmt.Errorf("reach API server: %w", err)
 	}
 	fetch := func(ctx context.Context) (keySet, error) { return fetchKeys(ctx, clients.CoreV1().RESTClient()) }
-	r := &reviewer{keys: &keys{fetch: fetch, log: log}, pods: newPods(), questions: &questions{ask: asks(clients)}}
+	r := &authorizer{keys: &tokenKeys{fetch: fetch, log: log}, pods: newPodIndex(), reviews: &tokenReviews{ask: asks(clients)}}
 	for _, account := range readers {
 		r.readers = append(r.readers, accountPrefix+strings.Replace(account, "/", ":", 1))
 	}
@@ -74,8 +74,8 @@ func asks(clients kubernetes.Interface) func(context.Context, string) (authentic
 const accountPrefix = "system:serviceaccount:"
 
 // authorize is for discovery.ServerOptions. An error means that the caller is nobody, unless nobody can say.
-func (r *reviewer) authorize(req *http.Request) (discovery.Grant, error) {
-	ctx, cancel := context.WithTimeout(req.Context(), reviewTime)
+func (r *authorizer) authorize(req *http.Request) (discovery.Grant, error) {
+	ctx, cancel := context.WithTimeout(req.Context(), authorizeTimeout)
 	defer cancel()
 	token, said, err := tokenOf(req)
 	if err != nil {
@@ -84,11 +84,11 @@ func (r *reviewer) authorize(req *http.Request) (discovery.Grant, error) {
 	claims, err := r.keys.verify(ctx, token, manifest.DiscoveryAudience)
 	switch {
 	case errors.Is(err, errNoKeys):
-		return r.reviewed(ctx, r.questions.of, token, said, req)
+		return r.reviewed(ctx, r.reviews.of, token, said, req)
 	case err != nil:
 		return discovery.Grant{}, fmt.Errorf("verify token: %w", err)
 	case slices.Contains(r.readers, claims.Subject), slices.Contains(r.readers, claims.Subject+WholeConfigs):
-		return r.reviewed(ctx, r.questions.of, token, said, req)
+		return r.reviewed(ctx, r.reviews.of, token, said, req)
 	case claims.Kubernetes.Pod.Name == "":
 		return discovery.Grant{}, nil
 	}
@@ -96,18 +96,18 @@ func (r *reviewer) authorize(req *http.Request) (discovery.Grant, error) {
 	if err != nil || found {
 		return grant, err
 	}
-	return r.reviewed(ctx, r.questions.of, token, said, req)
+	return r.reviewed(ctx, r.reviews.of, token, said, req)
 }
 
 // confirm is for discovery.ServerOptions: the API server has the last word on a token with which a stream was opened.
-func (r *reviewer) confirm(req *http.Request) (discovery.Grant, error) {
-	ctx, cancel := context.WithTimeout(req.Context(), askTime)
+func (r *authorizer) confirm(req *http.Request) (discovery.Grant, error) {
+	ctx, cancel := context.WithTimeout(req.Context(), reviewTimeout)
 	defer cancel()
 	token, said, err := tokenOf(req)
 	if err != nil {
 		return discovery.Grant{}, err
 	}
-	return r.reviewed(ctx, r.questions.again, token, said, req)
+	return r.reviewed(ctx, r.reviews.again, token, said, req)
 }
 
 // tokenOf returns the token that a request shows, and what it says of itself. A token that cannot be good is an error: nobody is asked about it.
@@ -126,7 +126,7 @@ func tokenOf(req *http.Request) (token string, said tokenClaims, err error) {
 type tokenQuestion func(ctx context.Context, token string, expiry time.Time, source netip.Addr) (authenticationv1.TokenReviewStatus, error)
 
 // reviewed is what a caller may read as the API server knows it.
-func (r *reviewer) reviewed(ctx context.Context, ask tokenQuestion, token string, said tokenClaims, req *http.Request) (discovery.Grant, error) {
+func (r *authorizer) reviewed(ctx context.Context, ask tokenQuestion, token string, said tokenClaims, req *http.Request) (discovery.Grant, error) {
 	var source netip.Addr
 	if at, err := netip.ParseAddrPort(req.RemoteAddr); err == nil {
 		source = at.Addr().Unmap()
@@ -160,7 +160,7 @@ const (
 
 // podGrant lets a dataplane pod read the config of the Gateway in its labels. A pod that is no dataplane gets a grant for nothing. A pod that is not
 // known is not found.
-func (r *reviewer) podGrant(ctx context.Context, namespace string, bound tokenObject, account string) (grant discovery.Grant, found bool, err error) {
+func (r *authorizer) podGrant(ctx context.Context, namespace string, bound tokenObject, account string) (grant discovery.Grant, found bool, err error) {
 	pod, err := r.pods.get(ctx, types.NamespacedName{Namespace: namespace, Name: bound.Name})
 	if err != nil || pod == nil {
 		return discovery.Grant{}, false, err

@@ -131,7 +131,7 @@ func TestTheAccountOfThisProcess(t *testing.T) {
 				UserInfo: authenticationv1.UserInfo{Username: user, UID: "5d1c"},
 			}}, nil
 		})
-		if got, err := account(t.Context(), clients, "stunner-system"); err != nil || !reflect.DeepEqual(got, want) {
+		if got, err := ownAccount(t.Context(), clients, "stunner-system"); err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: %v, %v", user, got, err)
 		}
 	}

@@ -14,10 +14,10 @@ import (
 // For random Gateways that come, change and go: nothing is over what a namespace or the operator may have once all whom it concerned were translated, that is
 // over soon, and a namespace that asks for no more than an equal part gets it.
 func TestLedger(t *testing.T) {
-	const perNamespace, total = 5_000, maxDemand + 20_000
+	const perNamespace, total = 5_000, maxGatewayDemand + 20_000
 	for seed := range uint64(300) {
 		random := rand.New(rand.NewPCG(seed, 0))
-		l := newLedger(total)
+		l := newBudgetLedger(total)
 		wants := map[types.NamespacedName]int{}
 		made := func(key types.NamespacedName) time.Time { return time.Unix(int64(len(key.Name)), 0) }
 		translations := 0
@@ -35,9 +35,9 @@ func TestLedger(t *testing.T) {
 					continue
 				}
 				room := l.roomFor(key, made(key))
-				now := entry{created: made(key), room: room, demand: translate.Demand{Wanted: wants[key], PerNamespace: perNamespace * 20}}
-				now.demand.Given = min(wants[key], now.most(room))
-				queue = append(queue, l.note(key, now)...)
+				now := ledgerEntry{created: made(key), room: room, demand: translate.Demand{Wanted: wants[key], PerNamespace: perNamespace * 20}}
+				now.demand.Given = min(wants[key], now.limit(room))
+				queue = append(queue, l.record(key, now)...)
 			}
 		}
 		for range 60 {
@@ -71,11 +71,11 @@ func TestLedger(t *testing.T) {
 
 // Where there is enough for all a change concerns nobody else.
 func TestLedgerConcernsNobodyWhereThereIsEnough(t *testing.T) {
-	l := newLedger(10_000_000)
+	l := newBudgetLedger(10_000_000)
 	for i := range 1000 {
 		key := types.NamespacedName{Namespace: fmt.Sprint("ns", i%20), Name: fmt.Sprint("gw", i)}
-		now := entry{demand: translate.Demand{Wanted: 100, Given: 100, PerNamespace: 131_072}, room: l.roomFor(key, time.Time{})}
-		if others := l.note(key, now); len(others) > 0 {
+		now := ledgerEntry{demand: translate.Demand{Wanted: 100, Given: 100, PerNamespace: 131_072}, room: l.roomFor(key, time.Time{})}
+		if others := l.record(key, now); len(others) > 0 {
 			t.Fatalf("Gateway %d concerns %v", i, others)
 		}
 	}

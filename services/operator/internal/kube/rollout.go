@@ -18,18 +18,18 @@ import (
 
 // fleets hold what dataplanes report against what is published, and tell the loop when that comes to something else than before. A config that
 // is on its way comes to nothing: what was last said stands, until dataplanes have said something of the new one, or have had time to.
-type fleets struct {
+type rollouts struct {
 	census *census.Census
 	inbox  *inbox
 
-	mu     sync.Mutex
-	fleets map[types.NamespacedName]*fleet
-	// crews are the pods that should report.
-	crews map[types.NamespacedName]crew
+	mu       sync.Mutex
+	rollouts map[types.NamespacedName]*rollout
+	// endpoints are the pods that should report.
+	endpoints map[types.NamespacedName]gatewayEndpoints
 }
 
 // fleet are the dataplanes of a Gateway.
-type fleet struct {
+type rollout struct {
 	// wanted is the revision that is published. Config discovery knows the form of it that a dataplane has.
 	wanted string
 	// behind is since when some accept a config, and none the one that is published.
@@ -41,47 +41,47 @@ type fleet struct {
 	held bool
 }
 
-func newFleets(c *census.Census, in *inbox) *fleets {
-	return &fleets{census: c, inbox: in, fleets: map[types.NamespacedName]*fleet{}, crews: map[types.NamespacedName]crew{}}
+func newRollouts(c *census.Census, in *inbox) *rollouts {
+	return &rollouts{census: c, inbox: in, rollouts: map[types.NamespacedName]*rollout{}, endpoints: map[types.NamespacedName]gatewayEndpoints{}}
 }
 
 // Times of the judgement.
 const (
-	// onItsWay is how long a config may take to run.
-	onItsWay = 10 * time.Second
-	// flipPause is how often the loop is told of other reports than before, at most: each time the status of the Gateway is written. What pods say and take
+	// rolloutTimeout is how long a config may take to run.
+	rolloutTimeout = 10 * time.Second
+	// minReportInterval is how often the loop is told of other reports than before, at most: each time the status of the Gateway is written. What pods say and take
 	// back meanwhile is not told.
-	flipPause = 10 * time.Second
-	// fleetPulse is how often those are looked at that are behind, or held.
-	fleetPulse = time.Second
+	minReportInterval = 10 * time.Second
+	// rolloutTick is how often those are looked at that are behind, or held.
+	rolloutTick = time.Second
 )
 
-// problemText is how much of what a dataplane says stands in a status.
-const problemText = 256
+// maxProblemLength is how much of what a dataplane says stands in a status.
+const maxProblemLength = 256
 
 // published notes what the dataplanes of a Gateway should run.
-func (f *fleets) published(gateway types.NamespacedName, revision string) {
+func (f *rollouts) published(gateway types.NamespacedName, revision string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.fleets[gateway] == nil {
-		f.fleets[gateway] = &fleet{}
+	if f.rollouts[gateway] == nil {
+		f.rollouts[gateway] = &rollout{}
 	}
-	f.fleets[gateway].wanted = revision
+	f.rollouts[gateway].wanted = revision
 }
 
 // withdrawn notes that there is nothing to run any more.
-func (f *fleets) withdrawn(gateway types.NamespacedName) {
+func (f *rollouts) withdrawn(gateway types.NamespacedName) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if old := f.fleets[gateway]; old != nil && old.state != (resource.FleetState{}) {
-		f.inbox.put(change{object: fleetObject(gateway, resource.FleetState{}), gone: true})
+	if old := f.rollouts[gateway]; old != nil && old.state != (resource.FleetState{}) {
+		f.inbox.put(objectChange{object: fleetOf(gateway, resource.FleetState{}), deleted: true})
 	}
-	delete(f.fleets, gateway)
+	delete(f.rollouts, gateway)
 }
 
 // run follows reports until ctx ends.
-func (f *fleets) run(ctx context.Context, t *task) {
-	ticker := time.NewTicker(fleetPulse)
+func (f *rollouts) run(ctx context.Context, t *task) {
+	ticker := time.NewTicker(rolloutTick)
 	defer ticker.Stop()
 	for {
 		select {
@@ -104,11 +104,11 @@ func (f *fleets) run(ctx context.Context, t *task) {
 }
 
 // late are those that are behind, and those of which the loop is to be told something.
-func (f *fleets) late() (gateways []types.NamespacedName) {
+func (f *rollouts) late() (gateways []types.NamespacedName) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for gateway, fleet := range f.fleets {
-		if !fleet.behind.IsZero() || fleet.held {
+	for gateway, rollout := range f.rollouts {
+		if !rollout.behind.IsZero() || rollout.held {
 			gateways = append(gateways, gateway)
 		}
 	}
@@ -116,24 +116,24 @@ func (f *fleets) late() (gateways []types.NamespacedName) {
 }
 
 // look judges what the dataplanes of a Gateway say.
-func (f *fleets) look(gateway types.NamespacedName, now time.Time) {
+func (f *rollouts) look(gateway types.NamespacedName, now time.Time) {
 	reports := f.census.Reports(gateway.String())
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	fleet := f.fleets[gateway]
-	if fleet == nil {
+	rollout := f.rollouts[gateway]
+	if rollout == nil {
 		return
 	}
-	state := fleet.judge(reports, now)
-	if fleet.held = state != fleet.state; !fleet.held || now.Sub(fleet.told) < flipPause {
+	state := rollout.judge(reports, now)
+	if rollout.held = state != rollout.state; !rollout.held || now.Sub(rollout.told) < minReportInterval {
 		return
 	}
-	fleet.state, fleet.told, fleet.held = state, now, false
-	f.inbox.put(change{object: fleetObject(gateway, state)})
+	rollout.state, rollout.told, rollout.held = state, now, false
+	f.inbox.put(objectChange{object: fleetOf(gateway, state)})
 }
 
 // judge says what reports come to.
-func (f *fleet) judge(reports []discovery.Report, now time.Time) resource.FleetState {
+func (f *rollout) judge(reports []discovery.Report, now time.Time) resource.FleetState {
 	var refusing []discovery.Report
 	state, current := resource.FleetState{}, len(reports) == 0
 	for _, r := range reports {
@@ -156,7 +156,7 @@ func (f *fleet) judge(reports []discovery.Report, now time.Time) resource.FleetS
 	case current:
 	case refused:
 		state.Pod, state.Problem = f.voice(refusing)
-	case now.Sub(f.behind) >= onItsWay:
+	case now.Sub(f.behind) >= rolloutTimeout:
 		state.Behind = len(reports)
 	default:
 		state.Pod, state.Problem, state.Behind = f.state.Pod, f.state.Problem, f.state.Behind
@@ -165,13 +165,13 @@ func (f *fleet) judge(reports []discovery.Report, now time.Time) resource.FleetS
 }
 
 // voice is the one that speaks for all: the one that has spoken before, if it says the same, so that a status is written no oftener than it must.
-func (f *fleet) voice(refusing []discovery.Report) (pod, problem string) {
+func (f *rollout) voice(refusing []discovery.Report) (pod, problem string) {
 	i := max(0, slices.IndexFunc(refusing, func(r discovery.Report) bool { return r.Pod == f.state.Pod }))
-	return plainText(refusing[i].Pod, problemText), plainText(refusing[i].Error, problemText)
+	return printable(refusing[i].Pod, maxProblemLength), printable(refusing[i].Error, maxProblemLength)
 }
 
-// plainText is what can be shown of what others say: a line of bounded length. It is never empty.
-func plainText(said string, limit int) string {
+// printable is what can be shown of what others say: a line of bounded length. It is never empty.
+func printable(said string, limit int) string {
 	said = strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
 			return ' '
@@ -187,6 +187,6 @@ func plainText(said string, limit int) string {
 	return said
 }
 
-func fleetObject(gateway types.NamespacedName, s resource.FleetState) *resource.Fleet {
+func fleetOf(gateway types.NamespacedName, s resource.FleetState) *resource.Fleet {
 	return &resource.Fleet{ObjectMeta: metav1.ObjectMeta{Namespace: gateway.Namespace, Name: gateway.Name}, FleetState: s}
 }

@@ -24,7 +24,7 @@ import (
 
 // keeper looks after what the operator makes for itself in its own namespace, one name of one or two kinds: every replica follows it, the leader
 // writes it.
-type keeper struct {
+type selfManaged struct {
 	name   types.NamespacedName
 	client client.Client // reads from a cache of the objects with this name
 	owner  []metav1.OwnerReference
@@ -36,8 +36,8 @@ type keeper struct {
 	leading atomic.Bool
 }
 
-func newKeeper(name types.NamespacedName, c client.Client, m *meters, log *slog.Logger) keeper {
-	return keeper{name: name, client: c, meters: m, log: log, now: time.Now, wake: make(chan struct{}, 1)}
+func newSelfManaged(name types.NamespacedName, c client.Client, m *meters, log *slog.Logger) selfManaged {
+	return selfManaged{name: name, client: c, meters: m, log: log, now: time.Now, wake: make(chan struct{}, 1)}
 }
 
 // own is what a keeper needs of the API server.
@@ -48,7 +48,7 @@ type own struct {
 }
 
 // keep starts to look after objects of these kinds: step brings them up to date, and is called whenever one of them changes.
-func (p *Provider) keep(ctx context.Context, group *errgroup.Group, o own, k *keeper, step func(context.Context) error, kinds ...client.Object) error {
+func (p *Provider) keep(ctx context.Context, group *errgroup.Group, o own, k *selfManaged, step func(context.Context) error, kinds ...client.Object) error {
 	options := o.cache
 	// A right to read others of the namespace is not needed.
 	named := cache.Config{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, k.name.Name)}
@@ -64,10 +64,10 @@ func (p *Provider) keep(ctx context.Context, group *errgroup.Group, o own, k *ke
 		return fmt.Errorf("reach API server: %w", err)
 	}
 	k.owner = o.owner
-	p.keepers = append(p.keepers, k)
+	p.selfManaged = append(p.selfManaged, k)
 	p.tasks.join(group, "watch of "+k.name.Name, func() error { return c.Start(ctx) })
 	p.tasks.join(group, "start of "+k.name.Name, func() error {
-		w := watcher{cache: c, scheme: options.Scheme, mapper: options.Mapper, lack: new(atomic.Pointer[string]), log: p.Log}
+		w := watcher{cache: c, scheme: options.Scheme, mapper: options.Mapper, notReadyReason: new(atomic.Pointer[string]), log: p.Log}
 		if err := k.follow(ctx, w, kinds); err != nil {
 			return ignoreEnd(ctx, err)
 		}
@@ -79,18 +79,18 @@ func (p *Provider) keep(ctx context.Context, group *errgroup.Group, o own, k *ke
 
 // follow has the keeper told of every change, and returns once it knows what there is. Its error is the end of ctx: an API server that cannot be
 // asked is waited for.
-func (k *keeper) follow(ctx context.Context, w watcher, kinds []client.Object) error {
+func (k *selfManaged) follow(ctx context.Context, w watcher, kinds []client.Object) error {
 	told := toolscache.ResourceEventHandlerFuncs{
-		AddFunc:    func(any) { knock(k.wake) },
-		UpdateFunc: func(any, any) { knock(k.wake) },
-		DeleteFunc: func(any) { knock(k.wake) },
+		AddFunc:    func(any) { notify(k.wake) },
+		UpdateFunc: func(any, any) { notify(k.wake) },
+		DeleteFunc: func(any) { notify(k.wake) },
 	}
 	var handed []toolscache.InformerSynced
 	for _, o := range kinds {
-		watched := kind{spellings: []client.Object{o}}
+		watched := watchedKind{variants: []client.Object{o}}
 		synced, err := w.subscribe(ctx, watched, told)
 		if err != nil {
-			synced, err = w.insist(ctx, watched, told, err, w.lack)
+			synced, err = w.insist(ctx, watched, told, err, w.notReadyReason)
 		}
 		if err != nil {
 			return fmt.Errorf("watch %T %s: %w", o, k.name, err)
@@ -103,12 +103,12 @@ func (k *keeper) follow(ctx context.Context, w watcher, kinds []client.Object) e
 	return nil
 }
 
-// lookEvery is how often it is looked whether something has to be renewed, or tried again.
-const lookEvery = 10 * time.Second
+// resyncInterval is how often it is looked whether something has to be renewed, or tried again.
+const resyncInterval = 10 * time.Second
 
 // run brings the objects up to date until ctx ends.
-func (k *keeper) run(ctx context.Context, t *task, step func(context.Context) error) {
-	ticker := time.NewTicker(lookEvery)
+func (k *selfManaged) run(ctx context.Context, t *task, step func(context.Context) error) {
+	ticker := time.NewTicker(resyncInterval)
 	defer ticker.Stop()
 	for {
 		t.begin()
@@ -127,18 +127,18 @@ func (k *keeper) run(ctx context.Context, t *task, step func(context.Context) er
 	}
 }
 
-// lead runs what the leader does, and has the keepers write meanwhile.
+// lead runs what the leader does, and has the selfManaged write meanwhile.
 func (p *Provider) lead(ctx context.Context, other func(context.Context)) {
-	for _, k := range p.keepers {
+	for _, k := range p.selfManaged {
 		k.leading.Store(true)
 		defer k.leading.Store(false)
-		knock(k.wake)
+		notify(k.wake)
 	}
 	other(ctx)
 }
 
 // write makes an object, or makes another one of it, if it has to.
-func (k *keeper) write(ctx context.Context, o client.Object, want func()) error {
+func (k *selfManaged) write(ctx context.Context, o client.Object, want func()) error {
 	did, err := controllerutil.CreateOrUpdate(ctx, k.client, o, func() error {
 		want()
 		if !k.owned(o) {
@@ -150,13 +150,13 @@ func (k *keeper) write(ctx context.Context, o client.Object, want func()) error 
 }
 
 // create makes an object that is not there yet.
-func (k *keeper) create(ctx context.Context, o client.Object) error {
+func (k *selfManaged) create(ctx context.Context, o client.Object) error {
 	o.SetOwnerReferences(k.owner)
 	err := k.client.Create(ctx, o)
 	return k.written(o, err == nil, err)
 }
 
-func (k *keeper) written(o client.Object, did bool, err error) error {
+func (k *selfManaged) written(o client.Object, did bool, err error) error {
 	if did {
 		k.meters.writes.WithLabelValues(reflect.TypeOf(o).Elem().Name(), "apply").Inc()
 	}
@@ -170,18 +170,18 @@ func (k *keeper) written(o client.Object, did bool, err error) error {
 }
 
 // owned tells whether an object goes with what the operator's objects go with.
-func (k *keeper) owned(o client.Object) bool {
+func (k *selfManaged) owned(o client.Object) bool {
 	return len(k.owner) == 0 || reflect.DeepEqual(o.GetOwnerReferences(), k.owner)
 }
 
-func (k *keeper) meta() metav1.ObjectMeta {
+func (k *selfManaged) meta() metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: k.name.Namespace, Name: k.name.Name}
 }
 
 // account is the ServiceAccount that this process runs as, in the form of an owner: what it makes for itself is collected as garbage when an
 // installation is removed. An account is the right owner because it cannot make anything any more when it is gone. There is none outside of a
 // cluster, or where the API server does not say.
-func account(ctx context.Context, clients kubernetes.Interface, namespace string) ([]metav1.OwnerReference, error) {
+func ownAccount(ctx context.Context, clients kubernetes.Interface, namespace string) ([]metav1.OwnerReference, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
 	self, err := clients.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
@@ -201,7 +201,7 @@ func (p *Provider) owner(ctx context.Context) []metav1.OwnerReference {
 	clients, err := kubernetes.NewForConfig(p.Config)
 	var owner []metav1.OwnerReference
 	if err == nil {
-		owner, err = account(ctx, clients, p.Namespace)
+		owner, err = ownAccount(ctx, clients, p.Namespace)
 	}
 	if err != nil && ctx.Err() == nil {
 		p.Log.Warn("find out what the lease and the CA belong to; until another start they stay when the operator is uninstalled", "error", err)

@@ -34,7 +34,7 @@ func (r reporter) FollowReports(ctx context.Context, each func(discovery.ReportN
 	}
 }
 
-var fleetKey = types.NamespacedName{Namespace: "media", Name: "edge"}
+var gatewayKey = types.NamespacedName{Namespace: "media", Name: "edge"}
 
 // What dataplanes report comes to something only when it stays: a config on its way, a pod that comes or goes and numbers of calls tell the
 // loop nothing (§8.4 rule 4).
@@ -43,7 +43,7 @@ func TestFleetComesToSomethingSeldom(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		counted, in, from, ts := census.New(slog.New(slog.DiscardHandler)), newInbox(), make(reporter), &tasks{}
-		f := newFleets(counted, in)
+		f := newRollouts(counted, in)
 		go counted.Follow(ctx, "this", from)
 		go ts.do("reports", func(t *task) { f.run(ctx, t) })
 		one, two := config.Config{Admin: config.Admin{Name: "media/edge"}}, config.Config{Admin: config.Admin{Name: "media/edge", LogLevel: "all:DEBUG"}}
@@ -57,7 +57,7 @@ func TestFleetComesToSomethingSeldom(t *testing.T) {
 		goes := func(pod string) func() {
 			return func() { from <- discovery.ReportNews{Gone: &discovery.ReportKey{ID: "media/edge", Pod: pod}} }
 		}
-		publish := func(c config.Config) func() { return func() { f.published(fleetKey, c.Revision()) } }
+		publish := func(c config.Config) func() { return func() { f.published(gatewayKey, c.Revision()) } }
 		drain := func(r *discovery.Report) { r.Draining = true }
 		busy := func(r *discovery.Report) { r.Allocations = 100 }
 		none, fine := (*resource.FleetState)(nil), &resource.FleetState{}
@@ -83,7 +83,7 @@ func TestFleetComesToSomethingSeldom(t *testing.T) {
 			{"and is gone", []func(){goes("a")}, 0, fine},
 			{"lost on the way", []func(){publish(two), says("b", one, "")}, 12 * time.Second, &resource.FleetState{Behind: 1}},
 			{"found again", []func(){says("b", two, "")}, 0, fine},
-			{"words without an end", []func(){says("b", one, strings.Repeat("x", 9999))}, 0, &resource.FleetState{Pod: "b", Problem: strings.Repeat("x", problemText)}},
+			{"words without an end", []func(){says("b", one, strings.Repeat("x", 9999))}, 0, &resource.FleetState{Pod: "b", Problem: strings.Repeat("x", maxProblemLength)}},
 			{"no words", []func(){says("b", one, ""), func() {
 				from <- discovery.ReportNews{Report: &discovery.Report{ID: "media/edge", Pod: "b"}}
 			}}, 0, &resource.FleetState{Pod: "b", Problem: "(nothing)"}},
@@ -106,13 +106,13 @@ func TestFleetComesToSomethingSeldom(t *testing.T) {
 				t.Errorf("%s: %+v", step.name, told[0].object.(*resource.Fleet).FleetState)
 			}
 			if step.want != nil {
-				time.Sleep(flipPause) // what comes next is told at once
+				time.Sleep(minReportInterval) // what comes next is told at once
 			}
 		}
 		says("b", one, "no")()
 		synctest.Wait()
-		f.withdrawn(fleetKey)
-		if told := in.drain(); len(told) != 1 || !told[0].gone {
+		f.withdrawn(gatewayKey)
+		if told := in.drain(); len(told) != 1 || !told[0].deleted {
 			t.Errorf("withdrawn: %v", told)
 		}
 	})
@@ -125,10 +125,10 @@ func TestFlipsAreHeld(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		counted, in, from, ts := census.New(slog.New(slog.DiscardHandler)), newInbox(), make(reporter), &tasks{}
-		f, wanted := newFleets(counted, in), published().Revision()
+		f, wanted := newRollouts(counted, in), published().Revision()
 		go counted.Follow(ctx, "this", from)
 		go ts.do("reports", func(t *task) { f.run(ctx, t) })
-		f.published(fleetKey, wanted)
+		f.published(gatewayKey, wanted)
 		told, last := 0, resource.FleetState{}
 		listen := func() {
 			synctest.Wait()
@@ -138,7 +138,7 @@ func TestFlipsAreHeld(t *testing.T) {
 			}
 		}
 		flip := func(i int) {
-			r := discovery.Report{ID: fleetKey.String(), Pod: "a", Revision: wanted, Accepted: i%2 == 0, Draining: i%3 == 0, Error: strings.Repeat("no", i%2)}
+			r := discovery.Report{ID: gatewayKey.String(), Pod: "a", Revision: wanted, Accepted: i%2 == 0, Draining: i%3 == 0, Error: strings.Repeat("no", i%2)}
 			from <- discovery.ReportNews{Report: &r}
 		}
 		flip(1)
@@ -155,7 +155,7 @@ func TestFlipsAreHeld(t *testing.T) {
 		}
 		flip(9)
 		flip(2)
-		time.Sleep(flipPause + 2*fleetPulse)
+		time.Sleep(minReportInterval + 2*rolloutTick)
 		if listen(); last != (resource.FleetState{}) {
 			t.Errorf("in the end the loop knows %+v", last)
 		}
@@ -185,14 +185,14 @@ func TestFleetIsJudgedWhenItsConfigIsPublished(t *testing.T) {
 			ts, from := &tasks{}, make(reporter)
 			l := newLoop(translate.DefaultOptions(), discovery.NewServer(discovery.ServerOptions{}), newMeters(), ts, slog.New(slog.DiscardHandler))
 			l.shown = func(types.NamespacedName) []string { return nil }
-			go l.fleets.census.Follow(ctx, "this", from)
-			go ts.do("reports", func(t *task) { l.fleets.run(ctx, t) })
-			c.said.ID, c.said.Pod = fleetKey.String(), "a"
+			go l.rollouts.census.Follow(ctx, "this", from)
+			go ts.do("reports", func(t *task) { l.rollouts.run(ctx, t) })
+			c.said.ID, c.said.Pod = gatewayKey.String(), "a"
 			from <- discovery.ReportNews{Report: &c.said}
 			synctest.Wait()
 			config := published()
-			l.publish(fleetKey, &translate.Result{Config: &config})
-			time.Sleep(onItsWay + 2*fleetPulse)
+			l.publish(gatewayKey, &translate.Result{Config: &config})
+			time.Sleep(rolloutTimeout + 2*rolloutTick)
 			synctest.Wait()
 			told := l.inbox.drain()
 			if len(told) != 1 || told[0].object.(*resource.Fleet).FleetState != c.want {
@@ -202,9 +202,9 @@ func TestFleetIsJudgedWhenItsConfigIsPublished(t *testing.T) {
 	}
 }
 
-// published is the config of the Gateway of fleetKey.
+// published is the config of the Gateway of gatewayKey.
 func published() config.Config {
-	c := config.Config{Admin: config.Admin{Name: fleetKey.String()}}
+	c := config.Config{Admin: config.Admin{Name: gatewayKey.String()}}
 	c.Default()
 	return c
 }

@@ -17,7 +17,7 @@ import (
 )
 
 // crew are the pods of a Gateway that take clients, as the endpoints of its Services have it: who ends is not among them.
-type crew struct {
+type gatewayEndpoints struct {
 	// known is false where no EndpointSlice says which pods there are.
 	known bool
 	// ready and starting are names, sorted.
@@ -25,28 +25,28 @@ type crew struct {
 }
 
 // muster notes who the pods of a Gateway are. It is for the loop.
-func (l *loop) muster(gateway types.NamespacedName) {
+func (l *loop) updateEndpoints(gateway types.NamespacedName) {
 	var all []*discoveryv1.EndpointSlice
 	for _, service := range l.view.ServicesOf(gateway) {
 		all = append(all, l.view.EndpointSlicesOf(resource.KeyOf(service))...)
 	}
-	l.fleets.manned(gateway, crewOf(all))
+	l.rollouts.setEndpoints(gateway, endpointsOf(all))
 }
 
-// musterBehind does so for the Gateway that has the Service of a slice.
-func (l *loop) musterBehind(s *discoveryv1.EndpointSlice) {
+// updateEndpointsBehind does so for the Gateway that has the Service of a slice.
+func (l *loop) updateEndpointsBehind(s *discoveryv1.EndpointSlice) {
 	service := l.view.Service(types.NamespacedName{Namespace: s.Namespace, Name: s.Labels[discoveryv1.LabelServiceName]})
 	if service == nil {
 		return
 	}
 	if gateway, ok := resource.GatewayOf(service); ok {
-		l.muster(gateway)
+		l.updateEndpoints(gateway)
 	}
 }
 
-// crewOf reads EndpointSlices. A pod that is in several, one for each Service and family, is ready if one of them says so.
-func crewOf(all []*discoveryv1.EndpointSlice) crew {
-	c, ready := crew{known: len(all) > 0}, map[string]bool{}
+// endpointsOf reads EndpointSlices. A pod that is in several, one for each Service and family, is ready if one of them says so.
+func endpointsOf(all []*discoveryv1.EndpointSlice) gatewayEndpoints {
+	c, ready := gatewayEndpoints{known: len(all) > 0}, map[string]bool{}
 	for _, some := range all {
 		for _, e := range some.Endpoints {
 			if is := e.Conditions.Terminating; is != nil && *is {
@@ -76,22 +76,22 @@ func podOf(e discoveryv1.Endpoint) string {
 	return strings.Join(e.Addresses, ",")
 }
 
-// manned notes who the pods of a Gateway are.
-func (f *fleets) manned(gateway types.NamespacedName, c crew) {
+// setEndpoints notes who the pods of a Gateway are.
+func (f *rollouts) setEndpoints(gateway types.NamespacedName, c gatewayEndpoints) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.crews[gateway] = c; !c.known {
-		delete(f.crews, gateway)
+	if f.endpoints[gateway] = c; !c.known {
+		delete(f.endpoints, gateway)
 	}
 }
 
 // load counts the allocations of a Gateway, for an autoscaler: those of all pods but of who is on the way out, which takes no more clients. It is
 // what pods have said of themselves, at most as long ago as the census keeps the word of a replica that cannot be reached. An error says
 // that it may be less than there are.
-func (f *fleets) load(gateway types.NamespacedName) (allocations int, err error) {
+func (f *rollouts) load(gateway types.NamespacedName) (allocations int, err error) {
 	reports := f.census.Reports(gateway.String())
 	f.mu.Lock()
-	known, c := f.fleets[gateway] != nil, f.crews[gateway]
+	known, c := f.rollouts[gateway] != nil, f.endpoints[gateway]
 	f.mu.Unlock()
 	if !known {
 		return 0, scaler.ErrUnknown
@@ -109,7 +109,7 @@ func (f *fleets) load(gateway types.NamespacedName) (allocations int, err error)
 
 // complete tells whether everybody has reported who may have allocations. A pod that is not ready is one that starts, as a rule, and is not waited
 // for. If nobody has anything to say, though, and none is ready, then more than a start has gone wrong: nodes may be cut off.
-func (c crew) complete(reports []discovery.Report) error {
+func (c gatewayEndpoints) complete(reports []discovery.Report) error {
 	missing := func(pods []string) (silent []string) {
 		for _, pod := range pods {
 			_, heard := slices.BinarySearchFunc(reports, pod, func(r discovery.Report, pod string) int { return cmp.Compare(r.Pod, pod) })

@@ -16,30 +16,30 @@ import (
 
 // Bounds of the questions to the API server about tokens.
 const (
-	// askers is how many questions are on their way at a time, askTime how long one may take.
-	askers  = 16
-	askTime = 10 * time.Second
-	// goodFor and badFor are how long an answer counts. An answer about a token that expires earlier counts until then.
-	goodFor = 5 * time.Minute
-	badFor  = time.Minute
-	// maxAnswers is how many answers are remembered, maxWaiting how many questions may wait.
-	maxAnswers = 20_000
-	maxWaiting = 10_000
-	// suspectFor is how long the questions of a source come last that has sent a token which the API server refused, maxSuspects how many such sources
+	// maxConcurrentReviews is how many questions are on their way at a time, reviewTimeout how long one may take.
+	maxConcurrentReviews = 16
+	reviewTimeout        = 10 * time.Second
+	// acceptedTTL and rejectedTTL are how long an answer counts. An answer about a token that expires earlier counts until then.
+	acceptedTTL = 5 * time.Minute
+	rejectedTTL = time.Minute
+	// maxCachedReviews is how many answers are remembered, maxQueuedReviews how many questions may wait.
+	maxCachedReviews = 20_000
+	maxQueuedReviews = 10_000
+	// suspectTTL is how long the questions of a source come last that has sent a token which the API server refused, maxSuspects how many such sources
 	// are told apart.
-	suspectFor  = time.Minute
+	suspectTTL  = time.Minute
 	maxSuspects = 10_000
 )
 
 // questions asks the API server about tokens, each once: who comes while a question waits, or after it was answered, gets the same answer. Questions are
 // asked in the order in which they came. Those of sources whose tokens were refused, and those for which nobody waits, come after all others.
-type questions struct {
+type tokenReviews struct {
 	ask func(ctx context.Context, token string) (authenticationv1.TokenReviewStatus, error)
 
 	mu       sync.Mutex
-	about    map[tokenHash]*question
-	front    []*question
-	back     []*question
+	about    map[tokenHash]*tokenReview
+	front    []*tokenReview
+	back     []*tokenReview
 	asking   int
 	suspects map[netip.Addr]time.Time
 }
@@ -48,7 +48,7 @@ type questions struct {
 type tokenHash [sha256.Size]byte
 
 // question is one token that the API server is asked about.
-type question struct {
+type tokenReview struct {
 	hash   tokenHash
 	token  string
 	source netip.Addr
@@ -62,7 +62,7 @@ type question struct {
 }
 
 // of returns what the API server says of a token that expires at a time. It waits for that until ctx ends; the question goes on.
-func (q *questions) of(ctx context.Context, token string, expiry time.Time, source netip.Addr) (authenticationv1.TokenReviewStatus, error) {
+func (q *tokenReviews) of(ctx context.Context, token string, expiry time.Time, source netip.Addr) (authenticationv1.TokenReviewStatus, error) {
 	asked, err := q.put(token, expiry, source, false)
 	if err != nil {
 		return authenticationv1.TokenReviewStatus{}, err
@@ -71,7 +71,7 @@ func (q *questions) of(ctx context.Context, token string, expiry time.Time, sour
 }
 
 // again asks about a token that was accepted before, and has no hurry.
-func (q *questions) again(ctx context.Context, token string, expiry time.Time, source netip.Addr) (authenticationv1.TokenReviewStatus, error) {
+func (q *tokenReviews) again(ctx context.Context, token string, expiry time.Time, source netip.Addr) (authenticationv1.TokenReviewStatus, error) {
 	asked, err := q.put(token, expiry, source, true)
 	if err != nil {
 		return authenticationv1.TokenReviewStatus{}, err
@@ -79,7 +79,7 @@ func (q *questions) again(ctx context.Context, token string, expiry time.Time, s
 	return asked.wait(ctx)
 }
 
-func (a *question) wait(ctx context.Context) (authenticationv1.TokenReviewStatus, error) {
+func (a *tokenReview) wait(ctx context.Context) (authenticationv1.TokenReviewStatus, error) {
 	select {
 	case <-a.done:
 		return a.answer, a.err
@@ -89,28 +89,28 @@ func (a *question) wait(ctx context.Context) (authenticationv1.TokenReviewStatus
 }
 
 // put returns the question about a token. With anew an answer that there is does not count.
-func (q *questions) put(token string, expiry time.Time, source netip.Addr, anew bool) (*question, error) {
+func (q *tokenReviews) put(token string, expiry time.Time, source netip.Addr, anew bool) (*tokenReview, error) {
 	hash, now := tokenHash(sha256.Sum256([]byte(token))), time.Now()
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if known := q.about[hash]; known != nil && (known.until.IsZero() || !anew && now.Before(known.until)) {
 		return known, nil
 	}
-	if len(q.front)+len(q.back) >= maxWaiting {
-		return nil, fmt.Errorf("review token: %w: %d questions wait for the API server", discovery.ErrUndecided, maxWaiting)
+	if len(q.front)+len(q.back) >= maxQueuedReviews {
+		return nil, fmt.Errorf("review token: %w: %d questions wait for the API server", discovery.ErrUndecided, maxQueuedReviews)
 	}
 	if q.about == nil {
-		q.about, q.suspects = map[tokenHash]*question{}, map[netip.Addr]time.Time{}
+		q.about, q.suspects = map[tokenHash]*tokenReview{}, map[netip.Addr]time.Time{}
 	}
 	q.forget(now)
-	asked := &question{hash: hash, token: token, source: source, expiry: expiry, done: make(chan struct{})}
+	asked := &tokenReview{hash: hash, token: token, source: source, expiry: expiry, done: make(chan struct{})}
 	q.about[hash] = asked
 	if anew || now.Before(q.suspects[source]) {
 		q.back = append(q.back, asked)
 	} else {
 		q.front = append(q.front, asked)
 	}
-	if q.asking < askers {
+	if q.asking < maxConcurrentReviews {
 		q.asking++
 		go q.work()
 	}
@@ -118,13 +118,13 @@ func (q *questions) put(token string, expiry time.Time, source netip.Addr, anew 
 }
 
 // forget makes room for one more answer. It needs the lock.
-func (q *questions) forget(now time.Time) {
-	if len(q.about) < maxAnswers {
+func (q *tokenReviews) forget(now time.Time) {
+	if len(q.about) < maxCachedReviews {
 		return
 	}
-	maps.DeleteFunc(q.about, func(_ tokenHash, a *question) bool { return !a.until.IsZero() && now.After(a.until) })
+	maps.DeleteFunc(q.about, func(_ tokenHash, a *tokenReview) bool { return !a.until.IsZero() && now.After(a.until) })
 	for hash, a := range q.about {
-		if len(q.about) < maxAnswers {
+		if len(q.about) < maxCachedReviews {
 			return
 		}
 		if !a.until.IsZero() {
@@ -134,12 +134,12 @@ func (q *questions) forget(now time.Time) {
 }
 
 // work asks until no question waits.
-func (q *questions) work() {
+func (q *tokenReviews) work() {
 	for {
 		q.mu.Lock()
-		next := take(&q.front)
+		next := popReview(&q.front)
 		if next == nil {
-			next = take(&q.back)
+			next = popReview(&q.back)
 		}
 		if next == nil {
 			q.asking--
@@ -147,14 +147,14 @@ func (q *questions) work() {
 			return
 		}
 		q.mu.Unlock()
-		ctx, cancel := context.WithTimeout(context.Background(), askTime)
+		ctx, cancel := context.WithTimeout(context.Background(), reviewTimeout)
 		answer, err := q.ask(ctx, next.token)
 		cancel()
 		q.answered(next, answer, err, time.Now())
 	}
 }
 
-func take(lane *[]*question) *question {
+func popReview(lane *[]*tokenReview) *tokenReview {
 	if len(*lane) == 0 {
 		return nil
 	}
@@ -165,7 +165,7 @@ func take(lane *[]*question) *question {
 }
 
 // answered remembers an answer. A question that the API server did not answer is asked again when somebody comes with the token.
-func (q *questions) answered(a *question, answer authenticationv1.TokenReviewStatus, err error, now time.Time) {
+func (q *tokenReviews) answered(a *tokenReview, answer authenticationv1.TokenReviewStatus, err error, now time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	defer close(a.done)
@@ -175,9 +175,9 @@ func (q *questions) answered(a *question, answer authenticationv1.TokenReviewSta
 		delete(q.about, a.hash)
 		return
 	}
-	a.answer, a.until = answer, now.Add(goodFor)
+	a.answer, a.until = answer, now.Add(acceptedTTL)
 	if !answer.Authenticated {
-		a.until = now.Add(badFor)
+		a.until = now.Add(rejectedTTL)
 		q.suspect(a.source, now)
 	}
 	if a.expiry.Before(a.until) {
@@ -186,11 +186,11 @@ func (q *questions) answered(a *question, answer authenticationv1.TokenReviewSta
 }
 
 // suspect notes that a source has sent a bad token. It needs the lock.
-func (q *questions) suspect(source netip.Addr, now time.Time) {
+func (q *tokenReviews) suspect(source netip.Addr, now time.Time) {
 	if len(q.suspects) >= maxSuspects {
 		maps.DeleteFunc(q.suspects, func(_ netip.Addr, until time.Time) bool { return now.After(until) })
 	}
 	if len(q.suspects) < maxSuspects {
-		q.suspects[source] = now.Add(suspectFor)
+		q.suspects[source] = now.Add(suspectTTL)
 	}
 }

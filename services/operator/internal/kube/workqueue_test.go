@@ -15,7 +15,7 @@ func unitIn(kind, namespace string, n int) translate.ObjectRef {
 
 // Whoever changes a thousand objects delays the change of another namespace by no more than one translation of each kind.
 func TestNamespacesTakeTurns(t *testing.T) {
-	a := newAgenda()
+	a := newWorkQueue()
 	flood := map[translate.ObjectRef]struct{}{}
 	for i := range 1000 {
 		flood[unitIn(translate.KindGateway, "flood", i)] = struct{}{}
@@ -45,7 +45,7 @@ func TestNamespacesTakeTurns(t *testing.T) {
 
 // While the operator starts all Gateways come before anything else: they are what calls depend on, and they say which routes wait.
 func TestGatewaysComeFirstAtTheStart(t *testing.T) {
-	a := newAgenda()
+	a := newWorkQueue()
 	all := map[translate.ObjectRef]struct{}{}
 	for i := range 10 {
 		all[unitIn(translate.KindRoute, fmt.Sprint("ns", i), i)] = struct{}{}

@@ -25,7 +25,7 @@ import (
 // pacedLoop is a loop with Gateways, each of which has a route to the Service of its name.
 func pacedLoop(gateways ...string) *loop {
 	l := newLoop(translate.DefaultOptions(), discovery.NewServer(discovery.ServerOptions{}), newMeters(), &tasks{}, slog.New(slog.DiscardHandler))
-	l.secrets, l.writer = newSecrets(nil, l.inbox, l.log), newWriter(nil, nil, nil, l.inbox, l.meters, l.tasks, l.log)
+	l.secrets, l.writer = newSecretFetcher(nil, l.inbox, l.log), newWriter(nil, nil, nil, l.inbox, l.meters, l.tasks, l.log)
 	l.shown = func(types.NamespacedName) []string { return nil }
 	namespace, port := gwapiv1.Namespace("media"), gwapiv1.PortNumber(7000)
 	class := &gwapiv1.GatewayClass{ObjectMeta: metav1.ObjectMeta{Name: "media"}}
@@ -45,17 +45,17 @@ func pacedLoop(gateways ...string) *loop {
 		objects = append(objects, gw, route, &corev1.Service{ObjectMeta: named(name), Spec: corev1.ServiceSpec{ClusterIP: "10.96.0.1"}})
 	}
 	for _, o := range objects {
-		l.inbox.put(change{object: o})
+		l.inbox.put(objectChange{object: o})
 	}
 	return l
 }
 
 // moved is a change of the endpoints of a Gateway.
-func moved(gateway string, turn int) change {
+func moved(gateway string, turn int) objectChange {
 	s := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "media", Name: gateway}, AddressType: discoveryv1.AddressTypeIPv4}
 	s.Labels = map[string]string{discoveryv1.LabelServiceName: gateway}
 	s.Endpoints = []discoveryv1.Endpoint{{Addresses: []string{fmt.Sprintf("10.0.%d.%d", turn>>8, turn&255)}}}
-	return change{object: s}
+	return objectChange{object: s}
 }
 
 // A Gateway whose translation takes long is translated at once when something changes, and then seldom enough to take 5 % of a core. The change of another
@@ -114,15 +114,15 @@ func TestAWideGatewayRestsAndASmallOneDoesNotWait(t *testing.T) {
 		if used := time.Duration(took) * cost; used > seconds*time.Second*54/1000 || used < seconds*time.Second*4/100 {
 			t.Errorf("%d translations of the wide Gateway within %d s took %v", took, seconds, used)
 		}
-		time.Sleep(min(discovery.Rest(cost, unitShare), longestRest))
+		time.Sleep(min(discovery.Rest(cost, maxCoreShare), maxDelay))
 		if !serves("wide", turn) {
 			t.Error("the last change of the wide Gateway is not in its config")
 		}
 		l.inbox.put(moved("wide", turn+1))
-		l.inbox.put(change{object: &gwapiv1.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: "media", Name: "wide"}}, gone: true})
+		l.inbox.put(objectChange{object: &gwapiv1.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: "media", Name: "wide"}}, deleted: true})
 		look(func() {
-			if l.current(types.NamespacedName{Namespace: "media", Name: "wide"}) != nil || len(l.pacer.paces)+len(l.pacer.late) != 0 {
-				t.Errorf("a Gateway that is gone is served until its rest is over: %v", l.pacer)
+			if l.current(types.NamespacedName{Namespace: "media", Name: "wide"}) != nil || len(l.limiter.states)+len(l.limiter.delayed) != 0 {
+				t.Errorf("a Gateway that is gone is served until its rest is over: %v", l.limiter)
 			}
 		})
 		cancel()
@@ -143,14 +143,14 @@ func TestOneSlowTranslationIsNoReasonToRest(t *testing.T) {
 		{"a stall among wide ones", []time.Duration{10 * time.Millisecond, time.Second}, 190 * time.Millisecond},
 		{"wide", []time.Duration{time.Second, 10 * time.Millisecond}, 190 * time.Millisecond},
 		{"wide, then small", []time.Duration{10 * time.Millisecond, 10 * time.Millisecond, time.Millisecond}, 0},
-		{"as slow as can be", []time.Duration{time.Minute, time.Minute}, longestRest},
+		{"as slow as can be", []time.Duration{time.Minute, time.Minute}, maxDelay},
 	} {
-		p := newPacer()
+		p := newRateLimiter()
 		for _, took := range c.took {
-			p.translated(u, took, now)
+			p.record(u, took, now)
 		}
 		if p.allows(u, now) != (c.want == 0) || !p.allows(u, now.Add(c.want)) {
-			t.Errorf("%s: rests %v, want %v", c.name, p.paces[u].next.Sub(now), c.want)
+			t.Errorf("%s: rests %v, want %v", c.name, p.states[u].next.Sub(now), c.want)
 		}
 		p.forget(u)
 	}

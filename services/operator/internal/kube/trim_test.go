@@ -20,7 +20,7 @@ import (
 
 // What belongs to nobody takes no more of a cache than its name, whatever stands in it: of each kind that is made for Gateways, and of those that are read.
 func TestForeignObjectsTakeNoMemory(t *testing.T) {
-	s, err := scheme()
+	s, err := newScheme()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,7 +29,7 @@ func TestForeignObjectsTakeNoMemory(t *testing.T) {
 		Namespace: "flood", Name: "heavy", Labels: map[string]string{manifest.OwnedByLabel: manifest.AppValue},
 		Annotations: map[string]string{"heavy": heavy}, ManagedFields: []metav1.ManagedFieldsEntry{{Manager: heavy}},
 	}
-	all := append(written(), &corev1.Service{}, &discoveryv1.EndpointSlice{}, &corev1.Namespace{}, &corev1.Node{}, &metav1.PartialObjectMetadata{},
+	all := append(generatedKinds(), &corev1.Service{}, &discoveryv1.EndpointSlice{}, &corev1.Namespace{}, &corev1.Node{}, &metav1.PartialObjectMetadata{},
 		&stunnerv1.UDPRoute{}, &stunnerv1.StaticService{}, &stunnerv1.GatewayConfig{}, &stunnerv1.Dataplane{})
 	for _, o := range all {
 		reflect.ValueOf(o).Elem().FieldByName("ObjectMeta").Set(reflect.ValueOf(*meta.DeepCopy()))
@@ -45,7 +45,7 @@ func TestForeignObjectsTakeNoMemory(t *testing.T) {
 		case *corev1.Node:
 			o.Status.Images = []corev1.ContainerImage{{Names: []string{heavy}}}
 		}
-		if _, err := lean(o); err != nil {
+		if _, err := trim(o); err != nil {
 			t.Fatal(err)
 		}
 		if size := len(fmt.Sprintf("%+v", o)); size > 2_000 && !isCRD(s, o) || strings.Contains(fmt.Sprintf("%+v", o), heavy) {
@@ -62,7 +62,7 @@ func isCRD(s *runtime.Scheme, o client.Object) bool {
 // What the operator has made is compared in all that it has said: nothing is due for an object that a cache holds lean, and something as soon as somebody has
 // changed a part of it, a long one too.
 func TestLeanObjectsAreComparedInFull(t *testing.T) {
-	s, err := scheme()
+	s, err := newScheme()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,19 +97,19 @@ func TestLeanObjectsAreComparedInFull(t *testing.T) {
 	}
 	for kind, o := range wanted {
 		for name, change := range changes {
-			form, err := formOf(o)
+			patch, err := patchFor(o)
 			if err != nil {
 				t.Fatal(err)
 			}
 			live := o.DeepCopyObject().(client.Object)
-			live.SetAnnotations(form.GetAnnotations())
+			live.SetAnnotations(patch.GetAnnotations())
 			change(live)
-			if _, err := lean(live); err != nil {
+			if _, err := trim(live); err != nil {
 				t.Fatal(err)
 			}
 			c := fake.NewClientBuilder().WithScheme(s).WithObjects(live).Build()
-			form, found, err := due(t.Context(), c, o, reflect.New(reflect.TypeOf(o).Elem()).Interface().(client.Object))
-			if due := form != nil; err != nil || !found || due != (name != "nothing" && name != "another annotation") {
+			patch, found, err := diff(t.Context(), c, o, reflect.New(reflect.TypeOf(o).Elem()).Interface().(client.Object))
+			if due := patch != nil; err != nil || !found || due != (name != "nothing" && name != "another annotation") {
 				t.Errorf("%s: after a change of %s: due %t, found %t, %v", kind, name, due, found, err)
 			}
 		}
@@ -121,11 +121,11 @@ func TestLeanConfigsNameTheirListeners(t *testing.T) {
 	short := `{"version":"v1","admin":{"name":"m/e"},"listeners":[{"name":"m/e/a","protocol":"TURN-UDP"},{"name":"m/e/b","protocol":"TURN-TCP"}]}`
 	for _, text := range []string{short, short + strings.Repeat(" ", 1000)} {
 		once := condenseKey(manifest.ConfigMapKey, text)
-		if names := listenersOf(once); !reflect.DeepEqual(names, []string{"m/e/a", "m/e/b"}) || condenseKey(manifest.ConfigMapKey, once) != once {
+		if names := listenerNames(once); !reflect.DeepEqual(names, []string{"m/e/a", "m/e/b"}) || condenseKey(manifest.ConfigMapKey, once) != once {
 			t.Errorf("listeners %v of %d bytes", names, len(text))
 		}
 	}
-	if names := listenersOf(condenseKey(manifest.ConfigMapKey, strings.Repeat("{", 1000))); len(names) > 0 {
+	if names := listenerNames(condenseKey(manifest.ConfigMapKey, strings.Repeat("{", 1000))); len(names) > 0 {
 		t.Errorf("listeners %v of what is no config", names)
 	}
 }

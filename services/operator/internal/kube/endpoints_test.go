@@ -72,13 +72,13 @@ func TestLoadIsNeverLessThanThereIs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				counted := census.New(slog.New(slog.DiscardHandler))
-				f := newFleets(counted, newInbox())
-				f.published(fleetKey, "1")
+				f := newRollouts(counted, newInbox())
+				f.published(gatewayKey, "1")
 				for i, said := range []reports{c.one, c.two} {
 					from := make(reporter)
 					go counted.Follow(t.Context(), fmt.Sprint("replica-", i), from)
 					for _, r := range said {
-						r.ID = fleetKey.String()
+						r.ID = gatewayKey.String()
 						from <- discovery.ReportNews{Report: &r}
 					}
 				}
@@ -87,8 +87,8 @@ func TestLoadIsNeverLessThanThereIs(t *testing.T) {
 				for _, e := range c.slices {
 					slices = append(slices, &discoveryv1.EndpointSlice{Endpoints: e})
 				}
-				f.manned(fleetKey, crewOf(slices))
-				got, err := f.load(fleetKey)
+				f.setEndpoints(gatewayKey, endpointsOf(slices))
+				got, err := f.load(gatewayKey)
 				if got != c.want || (err == nil) != (c.problem == "") || err != nil && !strings.Contains(err.Error(), c.problem) {
 					t.Errorf("%d, %v; want %d, %q", got, err, c.want, c.problem)
 				}
@@ -99,17 +99,17 @@ func TestLoadIsNeverLessThanThereIs(t *testing.T) {
 
 // A Gateway is known from when its config is published until that is withdrawn.
 func TestLoadOfAGatewayThatIsNotServed(t *testing.T) {
-	f := newFleets(census.New(slog.New(slog.DiscardHandler)), newInbox())
-	f.manned(fleetKey, crew{known: true})
-	if n, err := f.load(fleetKey); !errors.Is(err, scaler.ErrUnknown) {
+	f := newRollouts(census.New(slog.New(slog.DiscardHandler)), newInbox())
+	f.setEndpoints(gatewayKey, gatewayEndpoints{known: true})
+	if n, err := f.load(gatewayKey); !errors.Is(err, scaler.ErrUnknown) {
 		t.Errorf("not published: %d, %v", n, err)
 	}
-	f.published(fleetKey, "1")
-	if n, err := f.load(fleetKey); n != 0 || err != nil {
+	f.published(gatewayKey, "1")
+	if n, err := f.load(gatewayKey); n != 0 || err != nil {
 		t.Errorf("published: %d, %v", n, err)
 	}
-	f.withdrawn(fleetKey)
-	if n, err := f.load(fleetKey); !errors.Is(err, scaler.ErrUnknown) {
+	f.withdrawn(gatewayKey)
+	if n, err := f.load(gatewayKey); !errors.Is(err, scaler.ErrUnknown) {
 		t.Errorf("withdrawn: %d, %v", n, err)
 	}
 }
@@ -133,43 +133,43 @@ func TestTheLoopKnowsThePodsOfAGateway(t *testing.T) {
 	}
 	for _, step := range []struct {
 		name string
-		change
+		objectChange
 		want string
 	}{
-		{"a slice without a Service", change{object: slice("edge", "a")}, ""},
-		{"the Service of another", change{object: service("edge", "Service")}, ""},
-		{"the Service of the Gateway", change{object: service("edge", "Gateway")}, "a"},
-		{"one more pod", change{object: slice("edge", "a", "b")}, "a b"},
-		{"a second Service", change{object: service("edge-tcp", "Gateway")}, "a b"},
-		{"with a pod that the first does not have", change{object: slice("edge-tcp", "b", "c")}, "a b c"},
-		{"without it", change{object: slice("edge-tcp"), gone: true}, "a b"},
-		{"without the first Service", change{object: service("edge", "Gateway"), gone: true}, ""},
+		{"a slice without a Service", objectChange{object: slice("edge", "a")}, ""},
+		{"the Service of another", objectChange{object: service("edge", "Service")}, ""},
+		{"the Service of the Gateway", objectChange{object: service("edge", "Gateway")}, "a"},
+		{"one more pod", objectChange{object: slice("edge", "a", "b")}, "a b"},
+		{"a second Service", objectChange{object: service("edge-tcp", "Gateway")}, "a b"},
+		{"with a pod that the first does not have", objectChange{object: slice("edge-tcp", "b", "c")}, "a b c"},
+		{"without it", objectChange{object: slice("edge-tcp"), deleted: true}, "a b"},
+		{"without the first Service", objectChange{object: service("edge", "Gateway"), deleted: true}, ""},
 	} {
-		l.note(step.change, map[translate.ObjectRef]struct{}{})
-		if got := strings.Join(l.fleets.crews[types.NamespacedName{Namespace: "media", Name: "edge"}].ready, " "); got != step.want {
+		l.observe(step.objectChange, map[translate.ObjectRef]struct{}{})
+		if got := strings.Join(l.rollouts.endpoints[types.NamespacedName{Namespace: "media", Name: "edge"}].ready, " "); got != step.want {
 			t.Errorf("%s: %q, want %q", step.name, got, step.want)
 		}
 	}
-	if len(l.fleets.crews) != 0 {
-		t.Errorf("left behind: %v", l.fleets.crews)
+	if len(l.rollouts.endpoints) != 0 {
+		t.Errorf("left behind: %v", l.rollouts.endpoints)
 	}
 }
 
 // BenchmarkLoad is what a question costs among a thousand Gateways of three pods each.
 func BenchmarkLoad(b *testing.B) {
 	counted := census.New(slog.New(slog.DiscardHandler))
-	f := newFleets(counted, newInbox())
+	f := newRollouts(counted, newInbox())
 	from := make(reporter)
 	go counted.Follow(b.Context(), "this", from)
 	var gateways []types.NamespacedName
 	for i := range 1_000 {
-		gateway, c := types.NamespacedName{Namespace: "media", Name: fmt.Sprint("edge-", i)}, crew{known: true}
+		gateway, c := types.NamespacedName{Namespace: "media", Name: fmt.Sprint("edge-", i)}, gatewayEndpoints{known: true}
 		for _, pod := range []string{"a", "b", "c"} {
 			c.ready = append(c.ready, pod)
 			from <- discovery.ReportNews{Report: &discovery.Report{ID: gateway.String(), Pod: pod, Allocations: 40}}
 		}
 		f.published(gateway, "1")
-		f.manned(gateway, c)
+		f.setEndpoints(gateway, c)
 		gateways = append(gateways, gateway)
 	}
 	from <- discovery.ReportNews{} // all that came before has been counted

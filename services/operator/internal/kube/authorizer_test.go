@@ -104,7 +104,7 @@ func shows(t *testing.T, token string) *http.Request {
 
 // asked is a reviewer over an API server that answers as told.
 type asked struct {
-	reviewer
+	authorizer
 	fetches, questions atomic.Int64
 }
 
@@ -116,10 +116,10 @@ func newAsked(t *testing.T, fetch func() (keySet, error), answer func() (authent
 	}
 	a := &asked{}
 	a.readers = []string{accountPrefix + "auth:auth", accountPrefix + "auth:whole" + WholeConfigs}
-	a.pods = &pods{ready: make(chan struct{}), cache: known.Build()}
+	a.pods = &podIndex{ready: make(chan struct{}), cache: known.Build()}
 	close(a.pods.ready)
-	a.keys = &keys{log: slog.New(slog.DiscardHandler), fetch: func(context.Context) (keySet, error) { a.fetches.Add(1); return fetch() }}
-	a.reviewer.questions = &questions{ask: func(context.Context, string) (authenticationv1.TokenReviewStatus, error) {
+	a.keys = &tokenKeys{log: slog.New(slog.DiscardHandler), fetch: func(context.Context) (keySet, error) { a.fetches.Add(1); return fetch() }}
+	a.authorizer.reviews = &tokenReviews{ask: func(context.Context, string) (authenticationv1.TokenReviewStatus, error) {
 		a.questions.Add(1)
 		return answer()
 	}}
@@ -266,15 +266,15 @@ func TestKeysAreFetchedOnceForAll(t *testing.T) {
 			fetches int64
 		}{
 			{"all come at once", func() {}, first, 20, 1},
-			{"they come again", func() { time.Sleep(keysPause) }, first, 20, 1},
+			{"they come again", func() { time.Sleep(keysRetry) }, first, 20, 1},
 			{"a key that is not published", func() {}, second, 0, 2},
 			{"and again", func() {}, second, 0, 2},
-			{"it is published", func() { time.Sleep(keysPause); answers(second.set(), nil) }, second, 20, 3},
-			{"the old key is not published any more", func() { time.Sleep(keysPause) }, first, 0, 4},
-			{"a while later", func() { time.Sleep(keysEvery) }, second, 20, 5},
-			{"the API server is away", func() { time.Sleep(keysEvery); answers(second.set(), errors.New("connection refused")) }, second, 20, 6},
-			{"for long", func() { time.Sleep(keysLast) }, second, 0, 7},
-			{"it is back", func() { time.Sleep(keysPause); answers(second.set(), nil) }, second, 20, 8},
+			{"it is published", func() { time.Sleep(keysRetry); answers(second.set(), nil) }, second, 20, 3},
+			{"the old key is not published any more", func() { time.Sleep(keysRetry) }, first, 0, 4},
+			{"a while later", func() { time.Sleep(keysRefresh) }, second, 20, 5},
+			{"the API server is away", func() { time.Sleep(keysRefresh); answers(second.set(), errors.New("connection refused")) }, second, 20, 6},
+			{"for long", func() { time.Sleep(keysTTL) }, second, 0, 7},
+			{"it is back", func() { time.Sleep(keysRetry); answers(second.set(), nil) }, second, 20, 8},
 		} {
 			step.first()
 			if got := comes(step.by, 20); got != step.served {
@@ -318,7 +318,7 @@ func TestEachQuestionIsAskedOnce(t *testing.T) {
 			return yes.Load(), later.Load()
 		}
 		served, undecided := come()
-		if served < 3*askers || served+undecided != readers || undecided == 0 {
+		if served < 3*maxConcurrentReviews || served+undecided != readers || undecided == 0 {
 			t.Errorf("%d are served and %d are asked to come back", served, undecided)
 		}
 		for range 5 {
@@ -327,7 +327,7 @@ func TestEachQuestionIsAskedOnce(t *testing.T) {
 		if served, _ = come(); served != readers || a.questions.Load() != readers {
 			t.Errorf("%d are served in the end, after %d questions", served, a.questions.Load())
 		}
-		time.Sleep(goodFor)
+		time.Sleep(acceptedTTL)
 		failure = errors.New("connection refused")
 		for round := int64(2); round < 4; round++ { // a failure is not remembered
 			time.Sleep(time.Minute)
@@ -351,7 +351,7 @@ func TestBadTokensWaitBehindGoodOnes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		var order []string
-		q := &questions{ask: func(_ context.Context, token string) (authenticationv1.TokenReviewStatus, error) {
+		q := &tokenReviews{ask: func(_ context.Context, token string) (authenticationv1.TokenReviewStatus, error) {
 			time.Sleep(time.Second)
 			mu.Lock()
 			defer mu.Unlock()
@@ -363,7 +363,7 @@ func TestBadTokensWaitBehindGoodOnes(t *testing.T) {
 		if _, err := q.of(t.Context(), "garbage", hour, bad); err != nil {
 			t.Fatal(err)
 		}
-		for i := range 10 * askers {
+		for i := range 10 * maxConcurrentReviews {
 			if _, err := q.put(fmt.Sprint("garbage ", i), hour, bad, false); err != nil {
 				t.Fatal(err)
 			}
@@ -372,17 +372,17 @@ func TestBadTokensWaitBehindGoodOnes(t *testing.T) {
 			t.Fatal(err)
 		}
 		mu.Lock()
-		if place := slices.Index(order, "good"); place > 2*askers {
+		if place := slices.Index(order, "good"); place > 2*maxConcurrentReviews {
 			t.Errorf("the good token is asked about after %d bad ones", place)
 		}
 		mu.Unlock()
-		for i := range maxWaiting + maxAnswers {
+		for i := range maxQueuedReviews + maxCachedReviews {
 			if _, err := q.put(fmt.Sprint("more ", i), hour, bad, false); err != nil && !errors.Is(err, discovery.ErrUndecided) {
 				t.Fatal(err)
 			}
 		}
 		q.mu.Lock()
-		if len(q.about) > maxAnswers || len(q.back) > maxWaiting {
+		if len(q.about) > maxCachedReviews || len(q.back) > maxQueuedReviews {
 			t.Errorf("%d tokens are remembered, and %d wait", len(q.about), len(q.back))
 		}
 		q.back = nil

@@ -51,7 +51,7 @@ func TestDependencies(t *testing.T) {
 			Why:       "years of rotation are tested in a second, without a cluster",
 		},
 		{
-			Package: internal + "census",
+			Package: internal + "reports",
 			Forbidden: []string{
 				internal + "condition", internal + "file/...", internal + "kube/...", internal + "manifest", internal + "resource", internal + "translate",
 				"k8s.io/client-go/...", "sigs.k8s.io/controller-runtime/...",

@@ -16,16 +16,16 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/stunner-gateway/stunner/services/api/discovery"
-	"github.com/stunner-gateway/stunner/services/operator/internal/census"
 	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
+	"github.com/stunner-gateway/stunner/services/operator/internal/reports"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
 // costs write on each pod what its deletion would cost, so that scale-in takes the pod with the fewest calls. The leader does.
 type deletionCosts struct {
-	census *census.Census
-	client client.Client // reads pods by name, without a cache
-	log    *slog.Logger
+	reports *reports.Store
+	client  client.Client // reads pods by name, without a cache
+	log     *slog.Logger
 	// written is what stands on the pods.
 	written map[discovery.ReportKey]int
 }
@@ -51,7 +51,7 @@ func (c *deletionCosts) run(ctx context.Context, t *task) {
 		case <-ticker.C:
 		}
 		known := map[discovery.ReportKey]int{}
-		for _, r := range c.census.All() {
+		for _, r := range c.reports.All() {
 			t.begin()
 			key := discovery.ReportKey{ID: r.ID, Pod: r.Pod}
 			cost, err := c.write(ctx, key, costOf(r))

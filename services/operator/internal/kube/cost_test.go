@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/stunner-gateway/stunner/services/api/discovery"
-	"github.com/stunner-gateway/stunner/services/operator/internal/census"
+	"github.com/stunner-gateway/stunner/services/operator/internal/reports"
 )
 
 // the deletion cost of a pod is written to it when it changes enough, and never to a pod of another owner.
@@ -40,12 +40,12 @@ func TestCostsAreWrittenSeldom(t *testing.T) {
 			},
 		}).Build()
 		from, ts := make(reporter), &tasks{}
-		counted := census.New(slog.New(slog.DiscardHandler))
+		counted := reports.New(slog.New(slog.DiscardHandler))
 		go counted.Follow(ctx, "this", from)
 		run := func() (end func()) {
 			leading, end := context.WithCancel(ctx)
 			go ts.do("costs", func(t *task) {
-				(&deletionCosts{census: counted, client: c, log: slog.New(slog.DiscardHandler)}).run(leading, t)
+				(&deletionCosts{reports: counted, client: c, log: slog.New(slog.DiscardHandler)}).run(leading, t)
 			})
 			return end
 		}

@@ -89,17 +89,17 @@ func (f *rollouts) setEndpoints(gateway types.NamespacedName, c gatewayEndpoints
 // what pods have said of themselves, at most as long ago as the census keeps the word of a replica that cannot be reached. An error says
 // that it may be less than there are.
 func (f *rollouts) load(gateway types.NamespacedName) (allocations int, err error) {
-	reports := f.census.Reports(gateway.String())
+	latest := f.reports.Of(gateway.String())
 	f.mu.Lock()
 	known, c := f.rollouts[gateway] != nil, f.endpoints[gateway]
 	f.mu.Unlock()
 	if !known {
 		return 0, scaler.ErrUnknown
 	}
-	if err := c.complete(reports); err != nil {
+	if err := c.complete(latest); err != nil {
 		return 0, err
 	}
-	for _, r := range reports {
+	for _, r := range latest {
 		if !r.Draining {
 			allocations += min(r.Allocations, math.MaxInt32)
 		}

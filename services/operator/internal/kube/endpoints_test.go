@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/stunner-gateway/stunner/services/api/discovery"
-	"github.com/stunner-gateway/stunner/services/operator/internal/census"
+	"github.com/stunner-gateway/stunner/services/operator/internal/reports"
 	"github.com/stunner-gateway/stunner/services/operator/internal/scaler"
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
@@ -42,39 +42,39 @@ func TestLoadIsNeverLessThanThereIs(t *testing.T) {
 	drains := func(pod string, n int) discovery.Report {
 		return discovery.Report{Pod: pod, Allocations: n, Draining: true}
 	}
-	type reports = []discovery.Report
+	type pods = []discovery.Report
 	for name, c := range map[string]struct {
-		one, two reports
+		one, two pods
 		// slices are the endpoints of each slice; nil means that there is none.
 		slices  [][]discoveryv1.Endpoint
 		want    int
 		problem string
 	}{
-		"both replicas":          {reports{says("a", 3)}, reports{says("b", 4)}, [][]discoveryv1.Endpoint{ready("a", "b")}, 7, ""},
-		"two families":           {reports{says("a", 3)}, reports{says("b", 4)}, [][]discoveryv1.Endpoint{ready("a", "b"), ready("b", "a")}, 7, ""},
+		"both replicas":          {pods{says("a", 3)}, pods{says("b", 4)}, [][]discoveryv1.Endpoint{ready("a", "b")}, 7, ""},
+		"two families":           {pods{says("a", 3)}, pods{says("b", 4)}, [][]discoveryv1.Endpoint{ready("a", "b"), ready("b", "a")}, 7, ""},
 		"nobody yet":             {nil, nil, [][]discoveryv1.Endpoint{ready("a", "b")}, 0, "2 of 2 ready pods have not reported to the operator: a, b"},
-		"a replica is not there": {reports{says("a", 3)}, nil, [][]discoveryv1.Endpoint{ready("a", "b")}, 0, "1 of 2 ready pods have not reported to the operator: b"},
+		"a replica is not there": {pods{says("a", 3)}, nil, [][]discoveryv1.Endpoint{ready("a", "b")}, 0, "1 of 2 ready pods have not reported to the operator: b"},
 		"many that say nothing":  {nil, nil, [][]discoveryv1.Endpoint{ready("a", "b", "c", "d", "e", "f", "g")}, 0, ": a, b, c, d, e and 2 more"},
-		"one drains":             {reports{says("a", 3)}, reports{drains("b", 4)}, [][]discoveryv1.Endpoint{{endpoint("a", true, false), endpoint("b", false, true)}}, 3, ""},
-		"one ends, and has not said so": {reports{says("a", 3)}, reports{says("b", 4)},
+		"one drains":             {pods{says("a", 3)}, pods{drains("b", 4)}, [][]discoveryv1.Endpoint{{endpoint("a", true, false), endpoint("b", false, true)}}, 3, ""},
+		"one ends, and has not said so": {pods{says("a", 3)}, pods{says("b", 4)},
 			[][]discoveryv1.Endpoint{{endpoint("a", true, false), endpoint("b", false, true)}}, 7, ""},
-		"one ends and is silent":      {reports{says("a", 3)}, nil, [][]discoveryv1.Endpoint{{endpoint("a", true, false), endpoint("b", true, true)}}, 3, ""},
-		"one starts":                  {reports{says("a", 3)}, nil, [][]discoveryv1.Endpoint{{endpoint("a", true, false), endpoint("b", false, false)}}, 3, ""},
+		"one ends and is silent":      {pods{says("a", 3)}, nil, [][]discoveryv1.Endpoint{{endpoint("a", true, false), endpoint("b", true, true)}}, 3, ""},
+		"one starts":                  {pods{says("a", 3)}, nil, [][]discoveryv1.Endpoint{{endpoint("a", true, false), endpoint("b", false, false)}}, 3, ""},
 		"all start":                   {nil, nil, [][]discoveryv1.Endpoint{{endpoint("a", false, false), endpoint("b", false, false)}}, 0, "none of its pods is ready, and none has reported to the operator: a, b"},
-		"all are unready, one talks":  {reports{says("a", 3)}, nil, [][]discoveryv1.Endpoint{{endpoint("a", false, false), endpoint("b", false, false)}}, 3, ""},
+		"all are unready, one talks":  {pods{says("a", 3)}, nil, [][]discoveryv1.Endpoint{{endpoint("a", false, false), endpoint("b", false, false)}}, 3, ""},
 		"ready in one family only":    {nil, nil, [][]discoveryv1.Endpoint{{endpoint("a", false, false)}, ready("a")}, 0, "1 of 1 ready pods"},
-		"a pod that no Service knows": {reports{says("a", 3)}, reports{says("x", 4)}, [][]discoveryv1.Endpoint{ready("a")}, 7, ""},
+		"a pod that no Service knows": {pods{says("a", 3)}, pods{says("x", 4)}, [][]discoveryv1.Endpoint{ready("a")}, 7, ""},
 		"no pod at all":               {nil, nil, [][]discoveryv1.Endpoint{{}}, 0, ""},
-		"no EndpointSlice":            {reports{says("a", 3)}, nil, nil, 0, "no EndpointSlice says which pods it has"},
-		"an endpoint that is no pod":  {reports{says("a", 3)}, nil, [][]discoveryv1.Endpoint{{{Addresses: []string{"192.0.2.9"}}}}, 0, "not reported to the operator: 192.0.2.9"},
-		"numbers without end":         {reports{says("a", math.MaxInt)}, reports{says("b", math.MaxInt)}, [][]discoveryv1.Endpoint{ready("a", "b")}, 2 * math.MaxInt32, ""},
+		"no EndpointSlice":            {pods{says("a", 3)}, nil, nil, 0, "no EndpointSlice says which pods it has"},
+		"an endpoint that is no pod":  {pods{says("a", 3)}, nil, [][]discoveryv1.Endpoint{{{Addresses: []string{"192.0.2.9"}}}}, 0, "not reported to the operator: 192.0.2.9"},
+		"numbers without end":         {pods{says("a", math.MaxInt)}, pods{says("b", math.MaxInt)}, [][]discoveryv1.Endpoint{ready("a", "b")}, 2 * math.MaxInt32, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				counted := census.New(slog.New(slog.DiscardHandler))
+				counted := reports.New(slog.New(slog.DiscardHandler))
 				f := newRollouts(counted, newInbox())
 				f.published(gatewayKey, "1")
-				for i, said := range []reports{c.one, c.two} {
+				for i, said := range []pods{c.one, c.two} {
 					from := make(reporter)
 					go counted.Follow(t.Context(), fmt.Sprint("replica-", i), from)
 					for _, r := range said {
@@ -99,7 +99,7 @@ func TestLoadIsNeverLessThanThereIs(t *testing.T) {
 
 // A Gateway is known from when its config is published until that is withdrawn.
 func TestLoadOfAGatewayThatIsNotServed(t *testing.T) {
-	f := newRollouts(census.New(slog.New(slog.DiscardHandler)), newInbox())
+	f := newRollouts(reports.New(slog.New(slog.DiscardHandler)), newInbox())
 	f.setEndpoints(gatewayKey, gatewayEndpoints{known: true})
 	if n, err := f.load(gatewayKey); !errors.Is(err, scaler.ErrUnknown) {
 		t.Errorf("not published: %d, %v", n, err)
@@ -157,7 +157,7 @@ func TestTheLoopKnowsThePodsOfAGateway(t *testing.T) {
 
 // BenchmarkLoad is what a question costs among a thousand Gateways of three pods each.
 func BenchmarkLoad(b *testing.B) {
-	counted := census.New(slog.New(slog.DiscardHandler))
+	counted := reports.New(slog.New(slog.DiscardHandler))
 	f := newRollouts(counted, newInbox())
 	from := make(reporter)
 	go counted.Follow(b.Context(), "this", from)

@@ -15,7 +15,7 @@ import (
 
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/discovery"
-	"github.com/stunner-gateway/stunner/services/operator/internal/census"
+	"github.com/stunner-gateway/stunner/services/operator/internal/reports"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
@@ -69,7 +69,7 @@ type loop struct {
 func newLoop(o translate.Options, server *discovery.Server, m *meters, ts *tasks, log *slog.Logger) *loop {
 	in := newInbox()
 	return &loop{
-		options: o, server: server, inbox: in, rollouts: newRollouts(census.New(log), in), nodes: newNodeAddresses(server.SetNode, log), meters: m, tasks: ts, log: log,
+		options: o, server: server, inbox: in, rollouts: newRollouts(reports.New(log), in), nodes: newNodeAddresses(server.SetNode, log), meters: m, tasks: ts, log: log,
 		view: resource.NewView(nil), queue: newWorkQueue(), ledger: newBudgetLedger(0), published: map[types.NamespacedName]config.Config{}, missing: map[types.NamespacedName]struct{}{},
 		waiting: map[types.NamespacedName]map[translate.ObjectRef]struct{}{}, tried: map[types.NamespacedName]bool{}, known: make(chan struct{}),
 		limiter: newRateLimiter(), since: func(_ translate.ObjectRef, begun time.Time) time.Duration { return time.Since(begun) },

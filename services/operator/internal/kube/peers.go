@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/stunner-gateway/stunner/services/api/discovery"
-	"github.com/stunner-gateway/stunner/services/operator/internal/census"
+	"github.com/stunner-gateway/stunner/services/operator/internal/reports"
 )
 
 // peers are the replicas among the endpoints of config discovery.
@@ -19,17 +19,17 @@ type peerReplicas struct {
 	service types.NamespacedName
 	// own is the address of this replica.
 	own string
-	set *census.Peers
+	set *reports.Peers
 }
 
 // newPeerReplicas returns what follows the other replicas from when it is told of endpoints until ctx ends.
-func (p *Provider) newPeerReplicas(ctx context.Context, c *census.Census, security *tls.Config) *peerReplicas {
+func (p *Provider) newPeerReplicas(ctx context.Context, c *reports.Store, security *tls.Config) *peerReplicas {
 	scheme := "http"
 	if p.DiscoveryAuth != AuthOff {
 		scheme = "https"
 	}
 	service := types.NamespacedName{Namespace: p.Namespace, Name: discoveryService}
-	return &peerReplicas{service: service, own: p.Address, set: census.NewPeers(ctx, c, func(address string) census.Follower {
+	return &peerReplicas{service: service, own: p.Address, set: reports.NewPeers(ctx, c, func(address string) reports.Source {
 		return discovery.ReportSource{URL: scheme + "://" + address, TLS: security, TokenFile: p.TokenFile}
 	})}
 }

@@ -141,7 +141,7 @@ func (p *Provider) work(ctx context.Context, l *loop, id *trust.Identity, reader
 	if l.writer.events, err = newEventRecorder(ctx, p.Config, s, p.Options.ControllerName); err != nil {
 		return err
 	}
-	l.costs = &deletionCosts{census: l.rollouts.census, client: direct, log: p.Log}
+	l.costs = &deletionCosts{reports: l.rollouts.reports, client: direct, log: p.Log}
 	l.shown = func(gateway types.NamespacedName) []string { return shown(ctx, cached, gateway) }
 	group, ctx := errgroup.WithContext(ctx)
 	o := own{cache: cache.Options{Scheme: s, Mapper: mapper, HTTPClient: hc}, owner: p.owner(ctx), meters: l.meters}
@@ -155,8 +155,8 @@ func (p *Provider) work(ctx context.Context, l *loop, id *trust.Identity, reader
 	if err := p.followPods(ctx, group, readers, l, o.cache); err != nil {
 		return err
 	}
-	l.peers = p.newPeerReplicas(ctx, l.rollouts.census, id.Client())
-	go l.rollouts.census.Follow(ctx, p.Identity, l.server)
+	l.peers = p.newPeerReplicas(ctx, l.rollouts.reports, id.Client())
+	go l.rollouts.reports.Follow(ctx, p.Identity, l.server)
 	group.Go(func() error {
 		p.tasks.do("reports of dataplanes", func(t *task) { l.rollouts.run(ctx, t) })
 		return nil

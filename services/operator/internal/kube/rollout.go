@@ -12,15 +12,15 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/stunner-gateway/stunner/services/api/discovery"
-	"github.com/stunner-gateway/stunner/services/operator/internal/census"
+	"github.com/stunner-gateway/stunner/services/operator/internal/reports"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
 // fleets hold what dataplanes report against what is published, and tell the loop when that comes to something else than before. A config that
 // is on its way comes to nothing: what was last said stands, until dataplanes have said something of the new one, or have had time to.
 type rollouts struct {
-	census *census.Census
-	inbox  *inbox
+	reports *reports.Store
+	inbox   *inbox
 
 	mu       sync.Mutex
 	rollouts map[types.NamespacedName]*rollout
@@ -41,8 +41,8 @@ type rollout struct {
 	held bool
 }
 
-func newRollouts(c *census.Census, in *inbox) *rollouts {
-	return &rollouts{census: c, inbox: in, rollouts: map[types.NamespacedName]*rollout{}, endpoints: map[types.NamespacedName]gatewayEndpoints{}}
+func newRollouts(c *reports.Store, in *inbox) *rollouts {
+	return &rollouts{reports: c, inbox: in, rollouts: map[types.NamespacedName]*rollout{}, endpoints: map[types.NamespacedName]gatewayEndpoints{}}
 }
 
 // Times of the judgement.
@@ -87,9 +87,9 @@ func (f *rollouts) run(ctx context.Context, t *task) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-f.census.Changed:
+		case <-f.reports.Changed:
 			t.begin()
-			for _, id := range f.census.Changes() {
+			for _, id := range f.reports.Changes() {
 				namespace, name, _ := strings.Cut(id, "/")
 				f.look(types.NamespacedName{Namespace: namespace, Name: name}, time.Now())
 			}
@@ -117,7 +117,7 @@ func (f *rollouts) late() (gateways []types.NamespacedName) {
 
 // look judges what the dataplanes of a Gateway say.
 func (f *rollouts) look(gateway types.NamespacedName, now time.Time) {
-	reports := f.census.Reports(gateway.String())
+	reports := f.reports.Of(gateway.String())
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	rollout := f.rollouts[gateway]

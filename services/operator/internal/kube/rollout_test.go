@@ -13,7 +13,7 @@ import (
 
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/discovery"
-	"github.com/stunner-gateway/stunner/services/operator/internal/census"
+	"github.com/stunner-gateway/stunner/services/operator/internal/reports"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
@@ -42,7 +42,7 @@ func TestFleetComesToSomethingSeldom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		counted, in, from, ts := census.New(slog.New(slog.DiscardHandler)), newInbox(), make(reporter), &tasks{}
+		counted, in, from, ts := reports.New(slog.New(slog.DiscardHandler)), newInbox(), make(reporter), &tasks{}
 		f := newRollouts(counted, in)
 		go counted.Follow(ctx, "this", from)
 		go ts.do("reports", func(t *task) { f.run(ctx, t) })
@@ -124,7 +124,7 @@ func TestFlipsAreHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		counted, in, from, ts := census.New(slog.New(slog.DiscardHandler)), newInbox(), make(reporter), &tasks{}
+		counted, in, from, ts := reports.New(slog.New(slog.DiscardHandler)), newInbox(), make(reporter), &tasks{}
 		f, wanted := newRollouts(counted, in), published().Revision()
 		go counted.Follow(ctx, "this", from)
 		go ts.do("reports", func(t *task) { f.run(ctx, t) })
@@ -185,7 +185,7 @@ func TestFleetIsJudgedWhenItsConfigIsPublished(t *testing.T) {
 			ts, from := &tasks{}, make(reporter)
 			l := newLoop(translate.DefaultOptions(), discovery.NewServer(discovery.ServerOptions{}), newMeters(), ts, slog.New(slog.DiscardHandler))
 			l.shown = func(types.NamespacedName) []string { return nil }
-			go l.rollouts.census.Follow(ctx, "this", from)
+			go l.rollouts.reports.Follow(ctx, "this", from)
 			go ts.do("reports", func(t *task) { l.rollouts.run(ctx, t) })
 			c.said.ID, c.said.Pod = gatewayKey.String(), "a"
 			from <- discovery.ReportNews{Report: &c.said}

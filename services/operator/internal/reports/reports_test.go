@@ -1,4 +1,4 @@
-package census_test
+package reports_test
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/stunner-gateway/stunner/services/api/discovery"
-	"github.com/stunner-gateway/stunner/services/operator/internal/census"
+	"github.com/stunner-gateway/stunner/services/operator/internal/reports"
 )
 
 // replica is one that says what a test wants.
@@ -55,10 +55,10 @@ var (
 )
 
 // view is what a census knows of the one config of these tests.
-func view(c *census.Census) string {
+func view(c *reports.Store) string {
 	synctest.Wait()
 	var words []string
-	for _, r := range c.Reports("media/edge") {
+	for _, r := range c.Of("media/edge") {
 		words = append(words, fmt.Sprintf("%s:%d", r.Pod, r.Allocations))
 	}
 	return strings.Join(words, " ")
@@ -68,7 +68,7 @@ func view(c *census.Census) string {
 func TestOneViewOfAllReplicas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		c, here, there := census.New(slog.New(slog.DiscardHandler)), newReplica(), newReplica()
+		c, here, there := reports.New(slog.New(slog.DiscardHandler)), newReplica(), newReplica()
 		go c.Follow(ctx, "here", here)
 		go c.Follow(ctx, "there", there)
 		steps := []struct {
@@ -118,7 +118,7 @@ func TestOneViewOfAllReplicas(t *testing.T) {
 func TestWhatIsRepeatedIsNoNews(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		c, here, there := census.New(slog.New(slog.DiscardHandler)), newReplica(), newReplica()
+		c, here, there := reports.New(slog.New(slog.DiscardHandler)), newReplica(), newReplica()
 		go c.Follow(ctx, "here", here)
 		go c.Follow(ctx, "there", there)
 		steps := []struct {
@@ -152,8 +152,8 @@ func TestPeersComeAndGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		c, made := census.New(slog.New(slog.DiscardHandler)), map[string]replica{}
-		peers := census.NewPeers(ctx, c, func(address string) census.Follower {
+		c, made := reports.New(slog.New(slog.DiscardHandler)), map[string]replica{}
+		peers := reports.NewPeers(ctx, c, func(address string) reports.Source {
 			if _, twice := made[address]; twice {
 				t.Errorf("%s is followed twice", address)
 			}

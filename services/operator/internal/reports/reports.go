@@ -12,7 +12,7 @@
 //
 // The last is what happens here. A replica passes on what is reported to itself only, so that nothing goes round in circles. What a replica
 // has said stays for half a minute when it cannot be reached: its dataplanes need that long to come back to another.
-package census
+package reports
 
 import (
 	"cmp"
@@ -28,7 +28,7 @@ import (
 )
 
 // keep is how long the word of a replica that cannot be reached counts.
-const keep = 30 * time.Second
+const retention = 30 * time.Second
 
 // The pauses between attempts to reach a replica.
 const (
@@ -36,15 +36,15 @@ const (
 	lastPause  = 5 * time.Second
 )
 
-// Census is the view of all replicas' reports.
-type Census struct {
+// Store is the view of all replicas' reports.
+type Store struct {
 	log *slog.Logger
 	// Changed has a token when Changes has something.
 	Changed chan struct{}
 
 	mu sync.Mutex
 	// said is what each source has said of a pod, by config.
-	said    map[string]map[discovery.ReportKey]map[*source]entry
+	latest  map[string]map[discovery.ReportKey]map[*replica]entry
 	changes map[string]bool
 }
 
@@ -56,24 +56,24 @@ type entry struct {
 }
 
 // source is a replica.
-type source struct {
+type replica struct {
 	connection int
 }
 
 // New returns a census that knows nothing.
-func New(log *slog.Logger) *Census {
-	return &Census{log: log, Changed: make(chan struct{}, 1), said: map[string]map[discovery.ReportKey]map[*source]entry{}, changes: map[string]bool{}}
+func New(log *slog.Logger) *Store {
+	return &Store{log: log, Changed: make(chan struct{}, 1), latest: map[string]map[discovery.ReportKey]map[*replica]entry{}, changes: map[string]bool{}}
 }
 
 // Reports returns the newest report of every pod that serves a config, by name of the pod.
-func (c *Census) Reports(id string) (all []discovery.Report) {
+func (c *Store) Of(id string) (all []discovery.Report) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.reports(id)
 }
 
-func (c *Census) reports(id string) (all []discovery.Report) {
-	for _, by := range c.said[id] {
+func (c *Store) reports(id string) (all []discovery.Report) {
+	for _, by := range c.latest[id] {
 		var newest entry
 		for _, e := range by {
 			if e.at.After(newest.at) {
@@ -87,10 +87,10 @@ func (c *Census) reports(id string) (all []discovery.Report) {
 }
 
 // All returns the newest report of every pod, by config and pod.
-func (c *Census) All() (all []discovery.Report) {
+func (c *Store) All() (all []discovery.Report) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for id := range c.said {
+	for id := range c.latest {
 		all = append(all, c.reports(id)...)
 	}
 	slices.SortFunc(all, func(a, b discovery.Report) int { return cmp.Or(cmp.Compare(a.ID, b.ID), cmp.Compare(a.Pod, b.Pod)) })
@@ -98,7 +98,7 @@ func (c *Census) All() (all []discovery.Report) {
 }
 
 // Changes returns the configs of which somebody has reported since it was called last, or has ceased to.
-func (c *Census) Changes() (ids []string) {
+func (c *Store) Changes() (ids []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for id := range c.changes {
@@ -108,20 +108,20 @@ func (c *Census) Changes() (ids []string) {
 	return ids
 }
 
-// Follower is whoever can tell of reports: the server of this replica, or that of another.
-type Follower interface {
+// Source is whoever can tell of reports: the server of this replica, or that of another.
+type Source interface {
 	FollowReports(ctx context.Context, each func(discovery.ReportNews) error) error
 }
 
 // Follow takes in what a replica says until ctx ends, and forgets it some time after that.
-func (c *Census) Follow(ctx context.Context, name string, from Follower) {
-	s, pause, lost := &source{}, firstPause, time.Time{}
+func (c *Store) Follow(ctx context.Context, name string, from Source) {
+	s, pause, lost := &replica{}, firstPause, time.Time{}
 	for ctx.Err() == nil {
-		c.begin(s)
+		c.startConnection(s)
 		begun := time.Now()
 		err := from.FollowReports(ctx, func(news discovery.ReportNews) error {
 			lost = time.Time{}
-			c.take(s, news)
+			c.apply(s, news)
 			return nil
 		})
 		if ctx.Err() != nil {
@@ -139,21 +139,21 @@ func (c *Census) Follow(ctx context.Context, name string, from Follower) {
 		case <-time.After(pause/2 + rand.N(pause/2)):
 		}
 		pause = min(2*pause, lastPause)
-		if time.Since(lost) >= keep {
-			c.forget(s)
+		if time.Since(lost) >= retention {
+			c.dropReplica(s)
 		}
 	}
-	time.AfterFunc(keep, func() { c.forget(s) })
+	time.AfterFunc(retention, func() { c.dropReplica(s) })
 }
 
 // begin starts a connection: what it has not repeated when it is current is gone.
-func (c *Census) begin(s *source) {
+func (c *Store) startConnection(s *replica) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s.connection++
 }
 
-func (c *Census) take(s *source, news discovery.ReportNews) {
+func (c *Store) apply(s *replica, news discovery.ReportNews) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
@@ -163,19 +163,19 @@ func (c *Census) take(s *source, news discovery.ReportNews) {
 	case news.Gone != nil:
 		c.drop(s, *news.Gone)
 	case news.Current:
-		c.dropOld(s, s.connection)
+		c.dropBefore(s, s.connection)
 	}
 }
 
-func (c *Census) forget(s *source) {
+func (c *Store) dropReplica(s *replica) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.dropOld(s, s.connection+1)
+	c.dropBefore(s, s.connection+1)
 }
 
-// dropOld drops what a source has said before a connection. It needs the lock, as the rest does.
-func (c *Census) dropOld(s *source, connection int) {
-	for _, pods := range c.said {
+// dropBefore drops what a source has said before a connection. It needs the lock, as the rest does.
+func (c *Store) dropBefore(s *replica, connection int) {
+	for _, pods := range c.latest {
 		for key, by := range pods {
 			if e, ok := by[s]; ok && e.connection < connection {
 				c.drop(s, key)
@@ -184,35 +184,35 @@ func (c *Census) dropOld(s *source, connection int) {
 	}
 }
 
-func (c *Census) put(s *source, key discovery.ReportKey, e entry) {
-	if c.said[key.ID] == nil {
-		c.said[key.ID] = map[discovery.ReportKey]map[*source]entry{}
+func (c *Store) put(s *replica, key discovery.ReportKey, e entry) {
+	if c.latest[key.ID] == nil {
+		c.latest[key.ID] = map[discovery.ReportKey]map[*replica]entry{}
 	}
-	if c.said[key.ID][key] == nil {
-		c.said[key.ID][key] = map[*source]entry{}
+	if c.latest[key.ID][key] == nil {
+		c.latest[key.ID][key] = map[*replica]entry{}
 	}
-	if old, ok := c.said[key.ID][key][s]; ok && old.connection < e.connection && old.Report == e.Report {
+	if old, ok := c.latest[key.ID][key][s]; ok && old.connection < e.connection && old.Report == e.Report {
 		e.at = old.at // a new connection begins with what is known: that is no news of the pod, which may have moved since
 	}
-	c.said[key.ID][key][s] = e
+	c.latest[key.ID][key][s] = e
 	c.changed(key.ID)
 }
 
-func (c *Census) drop(s *source, key discovery.ReportKey) {
-	by := c.said[key.ID][key]
+func (c *Store) drop(s *replica, key discovery.ReportKey) {
+	by := c.latest[key.ID][key]
 	if _, ok := by[s]; !ok {
 		return
 	}
 	if delete(by, s); len(by) == 0 {
-		delete(c.said[key.ID], key)
+		delete(c.latest[key.ID], key)
 	}
-	if len(c.said[key.ID]) == 0 {
-		delete(c.said, key.ID)
+	if len(c.latest[key.ID]) == 0 {
+		delete(c.latest, key.ID)
 	}
 	c.changed(key.ID)
 }
 
-func (c *Census) changed(id string) {
+func (c *Store) changed(id string) {
 	c.changes[id] = true
 	select {
 	case c.Changed <- struct{}{}:
@@ -222,15 +222,15 @@ func (c *Census) changed(id string) {
 
 // Peers follows a set of replicas that changes.
 type Peers struct {
-	census *Census
-	follow func(address string) Follower
+	store  *Store
+	follow func(address string) Source
 	ctx    context.Context
 	ends   map[string]context.CancelCauseFunc
 }
 
-// NewPeers returns an empty set. Who is in it is followed until ctx ends, as the Follower that follow makes of an address.
-func NewPeers(ctx context.Context, c *Census, follow func(address string) Follower) *Peers {
-	return &Peers{census: c, follow: follow, ctx: ctx, ends: map[string]context.CancelCauseFunc{}}
+// NewPeers returns an empty set. Who is in it is followed until ctx ends, as the Source that follow makes of an address.
+func NewPeers(ctx context.Context, c *Store, follow func(address string) Source) *Peers {
+	return &Peers{store: c, follow: follow, ctx: ctx, ends: map[string]context.CancelCauseFunc{}}
 }
 
 var errLeft = errors.New("no replica any more")
@@ -247,7 +247,7 @@ func (p *Peers) Set(addresses []string) {
 		if _, known := p.ends[address]; !known {
 			ctx, end := context.WithCancelCause(p.ctx)
 			p.ends[address] = end
-			go p.census.Follow(ctx, address, p.follow(address))
+			go p.store.Follow(ctx, address, p.follow(address))
 		}
 	}
 }

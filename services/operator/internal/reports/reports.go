@@ -1,17 +1,19 @@
-// Package census knows what all dataplane pods have reported last, whichever replica of the operator they are connected to.
+// Package reports holds the latest report of every dataplane pod, whichever replica of the operator the pod is
+// connected to.
 //
-// A dataplane reports to the one replica that it is connected to, while the leader writes statuses and any replica may be asked how much there is
-// to do. There are three ways to one view:
+// A dataplane reports to the one replica that it is connected to, but the leader writes statuses and any replica may
+// be asked for the load of a Gateway. Three designs are possible:
 //
-//   - Dataplanes report to all replicas. Each would need as many connections as there are replicas, to addresses of pods, which change: the
-//     one thing that its config does without. And dataplanes that exist know one server.
-//   - The operator asks the pods. It would have to list and watch pods, to reach into every namespace, through policies that are made to keep
-//     others out, and to be let in by pods that trust nobody; the answers would be as old as the round is long.
-//   - Replicas follow each other. Replicas are few, find each other among the endpoints of their own Service, which they watch anyway, and
-//     have the means to know each other: the certificate and the tokens of config discovery.
+//   - Dataplanes report to all replicas. Each dataplane would need one connection per replica, to pod addresses that
+//     change. Released dataplanes support a single server.
+//   - The operator polls the pods. It would need the right to list pods, a network path into every namespace, and a
+//     credential that the pods accept. The answers would be as old as the polling interval.
+//   - Replicas follow each other. There are few replicas, they find each other in the EndpointSlices of their own
+//     Service, and they authenticate with the certificates and tokens of config discovery.
 //
-// The last is what happens here. A replica passes on what is reported to itself only, so that nothing goes round in circles. What a replica
-// has said stays for half a minute when it cannot be reached: its dataplanes need that long to come back to another.
+// This package implements the third. A replica forwards only the reports that it received from dataplanes itself, so
+// reports do not loop. The reports of an unreachable replica are kept for 30 s: its dataplanes need that long to
+// connect to another replica.
 package reports
 
 import (
@@ -27,52 +29,56 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/discovery"
 )
 
-// keep is how long the word of a replica that cannot be reached counts.
+// retention is how long the reports of an unreachable replica are kept.
 const retention = 30 * time.Second
 
-// The pauses between attempts to reach a replica.
+// Bounds of the backoff between attempts to connect to a replica.
 const (
 	firstPause = 200 * time.Millisecond
 	lastPause  = 5 * time.Second
 )
 
-// Store is the view of all replicas' reports.
+// Store holds the reports that all replicas received.
 type Store struct {
 	log *slog.Logger
-	// Changed has a token when Changes has something.
+	// Changed receives a value when Changes has something to return.
 	Changed chan struct{}
 
 	mu sync.Mutex
-	// said is what each source has said of a pod, by config.
+	// latest are the reports by config ID, by pod, and by the replica that forwarded them.
 	latest  map[string]map[discovery.ReportKey]map[*replica]entry
 	changes map[string]bool
 }
 
-// entry is a report, when it came, and in which connection to its source.
+// entry is a report with its time of arrival and the number of the connection on which it arrived.
 type entry struct {
 	discovery.Report
 	at         time.Time
 	connection int
 }
 
-// source is a replica.
+// replica is a replica that is followed.
 type replica struct {
+	// connection counts the connections to it.
 	connection int
 }
 
-// New returns a census that knows nothing.
+// New returns an empty store.
 func New(log *slog.Logger) *Store {
-	return &Store{log: log, Changed: make(chan struct{}, 1), latest: map[string]map[discovery.ReportKey]map[*replica]entry{}, changes: map[string]bool{}}
+	return &Store{
+		log: log, Changed: make(chan struct{}, 1), changes: map[string]bool{},
+		latest: map[string]map[discovery.ReportKey]map[*replica]entry{},
+	}
 }
 
-// Reports returns the newest report of every pod that serves a config, by name of the pod.
+// Of returns the latest report of every pod with the given config ID, sorted by pod name.
 func (c *Store) Of(id string) (all []discovery.Report) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.reports(id)
+	return c.of(id)
 }
 
-func (c *Store) reports(id string) (all []discovery.Report) {
+func (c *Store) of(id string) (all []discovery.Report) {
 	for _, by := range c.latest[id] {
 		var newest entry
 		for _, e := range by {
@@ -86,18 +92,19 @@ func (c *Store) reports(id string) (all []discovery.Report) {
 	return all
 }
 
-// All returns the newest report of every pod, by config and pod.
+// All returns the latest report of every pod, sorted by config ID and pod name.
 func (c *Store) All() (all []discovery.Report) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for id := range c.latest {
-		all = append(all, c.reports(id)...)
+		all = append(all, c.of(id)...)
 	}
-	slices.SortFunc(all, func(a, b discovery.Report) int { return cmp.Or(cmp.Compare(a.ID, b.ID), cmp.Compare(a.Pod, b.Pod)) })
+	slices.SortFunc(all,
+		func(a, b discovery.Report) int { return cmp.Or(cmp.Compare(a.ID, b.ID), cmp.Compare(a.Pod, b.Pod)) })
 	return all
 }
 
-// Changes returns the configs of which somebody has reported since it was called last, or has ceased to.
+// Changes returns the IDs of the configs whose reports have changed since the previous call.
 func (c *Store) Changes() (ids []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -108,12 +115,12 @@ func (c *Store) Changes() (ids []string) {
 	return ids
 }
 
-// Source is whoever can tell of reports: the server of this replica, or that of another.
+// Source streams reports: the discovery server of this replica, or a client of another replica.
 type Source interface {
 	FollowReports(ctx context.Context, each func(discovery.ReportNews) error) error
 }
 
-// Follow takes in what a replica says until ctx ends, and forgets it some time after that.
+// Follow stores the reports of a replica until ctx ends, reconnecting with backoff, and drops them 30 s after that.
 func (c *Store) Follow(ctx context.Context, name string, from Source) {
 	s, pause, lost := &replica{}, firstPause, time.Time{}
 	for ctx.Err() == nil {
@@ -129,7 +136,7 @@ func (c *Store) Follow(ctx context.Context, name string, from Source) {
 		}
 		if lost.IsZero() {
 			lost = time.Now()
-			c.log.Info("reports of another replica cannot be followed", "replica", name, "error", err)
+			c.log.Info("cannot follow the reports of another replica, will retry", "replica", name, "error", err)
 		}
 		if time.Since(begun) > lastPause {
 			pause = firstPause
@@ -146,7 +153,8 @@ func (c *Store) Follow(ctx context.Context, name string, from Source) {
 	time.AfterFunc(retention, func() { c.dropReplica(s) })
 }
 
-// begin starts a connection: what it has not repeated when it is current is gone.
+// startConnection starts a connection to a replica. Reports that are not repeated on it until the replica sends
+// Current are dropped.
 func (c *Store) startConnection(s *replica) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -173,7 +181,8 @@ func (c *Store) dropReplica(s *replica) {
 	c.dropBefore(s, s.connection+1)
 }
 
-// dropBefore drops what a source has said before a connection. It needs the lock, as the rest does.
+// dropBefore drops the reports that a replica sent before a connection. The caller holds mu, as for the functions
+// below.
 func (c *Store) dropBefore(s *replica, connection int) {
 	for _, pods := range c.latest {
 		for key, by := range pods {
@@ -191,8 +200,10 @@ func (c *Store) put(s *replica, key discovery.ReportKey, e entry) {
 	if c.latest[key.ID][key] == nil {
 		c.latest[key.ID][key] = map[*replica]entry{}
 	}
+	// A new connection first repeats the known reports. A repeated report keeps its time, because the pod may have
+	// reported to another replica since.
 	if old, ok := c.latest[key.ID][key][s]; ok && old.connection < e.connection && old.Report == e.Report {
-		e.at = old.at // a new connection begins with what is known: that is no news of the pod, which may have moved since
+		e.at = old.at
 	}
 	c.latest[key.ID][key][s] = e
 	c.changed(key.ID)
@@ -220,7 +231,7 @@ func (c *Store) changed(id string) {
 	}
 }
 
-// Peers follows a set of replicas that changes.
+// Peers is the set of the other replicas that are followed.
 type Peers struct {
 	store  *Store
 	follow func(address string) Source
@@ -228,18 +239,19 @@ type Peers struct {
 	ends   map[string]context.CancelCauseFunc
 }
 
-// NewPeers returns an empty set. Who is in it is followed until ctx ends, as the Source that follow makes of an address.
+// NewPeers returns an empty set. A replica in the set is followed until ctx ends; follow makes its source from its
+// address.
 func NewPeers(ctx context.Context, c *Store, follow func(address string) Source) *Peers {
 	return &Peers{store: c, follow: follow, ctx: ctx, ends: map[string]context.CancelCauseFunc{}}
 }
 
-var errLeft = errors.New("no replica any more")
+var errRemoved = errors.New("the replica was removed")
 
-// Set says who is in the set from now on. It belongs to one goroutine.
+// Set replaces the addresses in the set. It must not be called concurrently.
 func (p *Peers) Set(addresses []string) {
 	for address, end := range p.ends {
 		if !slices.Contains(addresses, address) {
-			end(errLeft)
+			end(errRemoved)
 			delete(p.ends, address)
 		}
 	}

@@ -15,12 +15,12 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/reports"
 )
 
-// replica is one that says what a test wants.
+// replica is a source whose news the test sends.
 type replica struct{ news chan any }
 
 func newReplica() replica { return replica{make(chan any)} }
 
-// FollowReports passes news on until one is an error. While there is none at the beginning the replica cannot be reached.
+// FollowReports forwards news until one is an error. Without news for 5 s it fails, as an unreachable replica does.
 func (r replica) FollowReports(ctx context.Context, each func(discovery.ReportNews) error) error {
 	patience := time.After(5 * time.Second)
 	for {
@@ -54,7 +54,7 @@ var (
 	errLost = errors.New("lost")
 )
 
-// view is what a census knows of the one config of these tests.
+// view formats the stored reports of the config media/edge.
 func view(c *reports.Store) string {
 	synctest.Wait()
 	var words []string
@@ -64,7 +64,7 @@ func view(c *reports.Store) string {
 	return strings.Join(words, " ")
 }
 
-// A pod counts once, with what it said last, to whomever; and the word of a replica that is lost counts for half a minute.
+// A pod counts once, with its latest report to any replica. The reports of an unreachable replica are kept for 30 s.
 func TestOneViewOfAllReplicas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -82,11 +82,11 @@ func TestOneViewOfAllReplicas(t *testing.T) {
 			{"the other too", there, []any{report("b", 2), current}, 0, "a:1 b:2"},
 			{"a pod moves", there, []any{report("a", 3)}, 0, "a:3 b:2"},
 			{"the old stream ends", here, []any{gone("a")}, 0, "a:3 b:2"},
-			{"an end that nobody knows of", here, []any{gone("x")}, 0, "a:3 b:2"},
+			{"the end of an unknown pod", here, []any{gone("x")}, 0, "a:3 b:2"},
 			{"lost", there, []any{errLost}, 20 * time.Second, "a:3 b:2"},
-			{"back with less", there, []any{report("b", 4), current}, 0, "b:4"},
-			{"lost for good", there, []any{errLost}, 40 * time.Second, ""},
-			{"back at last", there, []any{report("b", 5)}, 0, "b:5"},
+			{"reconnected with fewer pods", there, []any{report("b", 4), current}, 0, "b:4"},
+			{"lost for 40 s", there, []any{errLost}, 40 * time.Second, ""},
+			{"reconnected", there, []any{report("b", 5)}, 0, "b:5"},
 		}
 		for _, s := range steps {
 			for _, said := range s.said {
@@ -114,7 +114,8 @@ func TestOneViewOfAllReplicas(t *testing.T) {
 	})
 }
 
-// A pod has moved, and the replica that it has left does not know that yet. What that one repeats over a new connection is no newer for it.
+// A pod has connected to another replica, and the first replica has not noticed yet. A report that the first replica
+// repeats on a new connection does not replace the newer report.
 func TestWhatIsRepeatedIsNoNews(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -129,7 +130,7 @@ func TestWhatIsRepeatedIsNoNews(t *testing.T) {
 			{here, []any{report("a", 1), current}, "a:1"},
 			{there, []any{current, report("a", 100)}, "a:100"},
 			{here, []any{errLost, report("a", 1), current}, "a:100"},
-			{here, []any{errLost, report("a", 2), current}, "a:2"}, // said meanwhile, to whomever
+			{here, []any{errLost, report("a", 2), current}, "a:2"}, // reported in the meantime
 			{there, []any{report("a", 100)}, "a:100"},
 			{here, []any{report("a", 2)}, "a:2"},
 		}
@@ -147,7 +148,7 @@ func TestWhatIsRepeatedIsNoNews(t *testing.T) {
 	})
 }
 
-// Who joins is followed, once; who leaves is not any more, and what it has said is not forgotten at once.
+// A replica that joins is followed once. The reports of a replica that leaves are kept for 30 s.
 func TestPeersComeAndGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())

@@ -14,24 +14,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stateVariable tells a dataplane where it keeps its last good config. No two processes may share that folder, and so the variable tells
-// whose dataplane a process is: after a crash of the operator, and also when somebody has started it again by hand.
+// stateVariable is the environment variable with the folder of a dataplane's last good config. The folder belongs to
+// one Gateway, so the variable identifies the Gateway of a running process, also of one that was started by hand.
 const stateVariable = "STUNNER_STATE_DIR"
 
-// addressVariable tells a dataplane its relay address.
+// addressVariable is the environment variable with the relay address of a dataplane.
 const addressVariable = "STUNNER_ADDR"
 
-// relaysVariable tells a dataplane which ports relays may have.
+// relaysVariable is the environment variable with the port range of a dataplane's relays.
 const relaysVariable = "STUNNER_RELAY_PORTS"
 
-// orphan is a process that an earlier operator left running.
+// orphan is a running process of a previous operator.
 type orphan struct {
 	pid     int
 	since   time.Time
 	command command
 }
 
-// orphans finds the processes of a program that keep their state below a folder, by the name of their folder.
+// orphans finds the processes of a program with a state folder below a folder. The keys are the names of the state
+// folders.
 func orphans(program, below string) (map[string]orphan, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -54,7 +55,8 @@ func orphans(program, below string) (map[string]orphan, error) {
 	return found, nil
 }
 
-// inspect reads what a process of this user was started with; false for one that has ended or is not ours to look at.
+// inspect reads the command line and environment of a process of this user; false if it has ended or belongs to another
+// user.
 func inspect(pid int) (o orphan, ok bool) {
 	dir := filepath.Join("/proc", strconv.Itoa(pid))
 	var owner syscall.Stat_t
@@ -68,11 +70,13 @@ func inspect(pid int) (o orphan, ok bool) {
 		return o, false
 	}
 	env = slices.DeleteFunc(env, func(entry string) bool { return !strings.HasPrefix(entry, "STUNNER_") })
-	// A program that was built anew shows as deleted.
-	return orphan{pid: pid, since: startOf(dir), command: command{Path: strings.TrimSuffix(exe, " (deleted)"), Args: args[1:], Env: env}}, true
+	// Linux appends this suffix when the executable file was replaced.
+	return orphan{pid: pid, since: startOf(dir), command: command{
+		Path: strings.TrimSuffix(exe, " (deleted)"), Args: args[1:], Env: env,
+	}}, true
 }
 
-// readList reads a file of strings that end in zero bytes.
+// readList reads a file of zero-terminated strings.
 func readList(path string) ([]string, error) {
 	data, err := os.ReadFile(path)
 	if err != nil || len(data) == 0 {
@@ -83,13 +87,14 @@ func readList(path string) ([]string, error) {
 
 func (o orphan) stateDir() string { return variable(o.command.Env, stateVariable) }
 
-// startOf reads when a process was started: proc(5) counts in hundredths of a second since boot. The zero time says that it is not known.
+// startOf returns the start time of a process, which proc(5) counts in hundredths of a second since boot. The zero time
+// means unknown.
 func startOf(dir string) time.Time {
 	stat, err := os.ReadFile(filepath.Join(dir, "stat"))
 	if err != nil {
 		return time.Time{}
 	}
-	// The second field is the name in parentheses and may hold anything; the time is the 22nd.
+	// The second field is the name in parentheses, which may contain any character; the start time is the 22nd field.
 	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
 	var now unix.Sysinfo_t
 	if len(fields) < 20 || unix.Sysinfo(&now) != nil {
@@ -100,7 +105,8 @@ func startOf(dir string) time.Time {
 	return booted.Add(time.Duration(hundredths) * 10 * time.Millisecond).Truncate(time.Second)
 }
 
-// watchEnd returns a channel that gets a message when a process ends that is not our child, until leave is closed.
+// watchEnd returns a channel that receives a message when a process ends that is no child of this one, until leave is
+// closed.
 func watchEnd(o orphan, leave <-chan struct{}) (<-chan string, error) {
 	fd, err := unix.PidfdOpen(o.pid, unix.PIDFD_NONBLOCK)
 	if err != nil {
@@ -135,7 +141,7 @@ func readable(fd int) bool {
 	return err == nil && n > 0
 }
 
-// environment is what a dataplane inherits: everything but settings of the product.
+// environment returns the environment that dataplanes inherit: without the settings of the operator.
 func environment() (env []string) {
 	for _, entry := range os.Environ() {
 		if !strings.HasPrefix(entry, "STUNNER_") {

@@ -1,5 +1,5 @@
-// Package host runs dataplanes as processes of this host, one for each Gateway, and keeps them running until they are told to end. Processes
-// outlive the operator that has started them, unless they are bound to it; the next one takes them over.
+// Package host runs dataplanes as processes of this host, one for each Gateway, and restarts them when they end. The
+// processes continue when the operator ends, unless Settings.Bound is set, and the next operator adopts them.
 package host
 
 import (
@@ -14,34 +14,35 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Settings are what all dataplanes have in common.
+// Settings are common to all dataplanes.
 type Settings struct {
-	// Program serves a Gateway. Without one nothing is run.
+	// Program is the stunnerd executable; "" runs nothing.
 	Program string
-	// Origin is where processes find config discovery, TokenFile where its bearer token lies, if it wants one.
+	// Origin is the URL of config discovery, TokenFile the file with its bearer token; "" if it needs none.
 	Origin, TokenFile string
 	// Address is the relay address.
 	Address string
-	// LastGood is the folder of last good configs, Logs the one of what processes write.
+	// LastGood is the folder of last good configs, Logs the folder of log files.
 	LastGood, Logs string
-	// Bound makes processes end together with the operator, however it ends.
+	// Bound ends the processes with the operator, even if the operator is killed.
 	Bound bool
-	// StopGrace is how long a process may take to end.
+	// StopGrace is the time between SIGTERM and SIGKILL.
 	StopGrace time.Duration
-	// Changed is called after each change of a process and must not block. Restarted is called for each process that has ended by itself.
+	// Changed is called after each change of a process and must not block. Restarted is called when a process has ended
+	// unexpectedly.
 	Changed, Restarted func()
 	Log                *slog.Logger
 }
 
-// Dataplanes are the processes of all Gateways. All methods are for one goroutine.
+// Dataplanes are the processes of all Gateways. The methods must not be called concurrently.
 type Dataplanes struct {
 	settings Settings
 	running  map[types.NamespacedName]*plane
-	// relays are the ports of relays, MIN-MAX; "" leaves the choice to the kernel.
+	// relays are the port ranges of relays, MIN-MAX; "" means any port.
 	relays map[types.NamespacedName]string
 }
 
-// New looks after nothing yet: Adopt does, and Ensure.
+// New returns an empty set of processes. Adopt and Ensure add to it.
 func New(s Settings) *Dataplanes {
 	return &Dataplanes{settings: s, running: map[types.NamespacedName]*plane{}, relays: map[types.NamespacedName]string{}}
 }
@@ -49,32 +50,33 @@ func New(s Settings) *Dataplanes {
 // plane is the process of one Gateway.
 type plane struct {
 	*process
-	leaving bool // it has been told to stop
-	forget  bool // and its Gateway with it
+	leaving bool // Stop was called
+	forget  bool // remove the state of the Gateway after the end
 }
 
-// fileName names a Gateway's files. Neither part can contain an underscore.
+// fileName returns the name of a Gateway's files. Neither part can contain an underscore.
 func fileName(key types.NamespacedName) string { return key.Namespace + "_" + key.Name }
 
-// lastGood is where the process of a Gateway keeps its last good config.
+// lastGood returns the folder of a Gateway's last good config.
 func (d *Dataplanes) lastGood(key types.NamespacedName) string {
 	return filepath.Join(d.settings.LastGood, fileName(key))
 }
 
-// Served tells whether a Gateway has ever had a process that it has not lost: one that starts again then serves its last good config.
+// Served reports whether a Gateway has had a process that was not dropped. A restarted process then serves its last
+// good config.
 func (d *Dataplanes) Served(key types.NamespacedName) bool {
 	_, err := os.Stat(d.lastGood(key))
 	return err == nil
 }
 
-// command is what serves a Gateway.
+// command returns the command of a Gateway's process.
 func (d *Dataplanes) command(key types.NamespacedName) command {
 	env := []string{
 		addressVariable + "=" + d.settings.Address,
 		"STUNNER_NAMESPACE=" + key.Namespace,
 		"STUNNER_NAME=" + key.Name,
 		stateVariable + "=" + d.lastGood(key),
-		// The usual port of the probes is one for all processes of a host: each gets one of its own with its config.
+		// The default port of the probes is the same for all processes: the config assigns one to each.
 		"STUNNER_HEALTHCHECK_ENDPOINT=none",
 	}
 	if ports := d.relays[key]; ports != "" {
@@ -87,7 +89,7 @@ func (d *Dataplanes) command(key types.NamespacedName) command {
 		Args: []string{"-w", "-c", d.settings.Origin, "-i", key.String()}, Env: env}
 }
 
-// Adopt takes over the processes that an earlier operator left running.
+// Adopt adopts the running processes of a previous operator.
 func (d *Dataplanes) Adopt() error {
 	if d.settings.Program == "" {
 		return nil
@@ -99,7 +101,7 @@ func (d *Dataplanes) Adopt() error {
 	for name, o := range found {
 		if namespace, gateway, ok := strings.Cut(name, "_"); ok {
 			key := types.NamespacedName{Namespace: namespace, Name: gateway}
-			d.settings.Log.Info("takes over a running dataplane", "gateway", key, "pid", o.pid)
+			d.settings.Log.Info("adopt a running dataplane", "gateway", key, "pid", o.pid)
 			d.relays[key] = variable(o.command.Env, relaysVariable)
 			d.begin(key, o.command, &o)
 		}
@@ -108,14 +110,17 @@ func (d *Dataplanes) Adopt() error {
 }
 
 func (d *Dataplanes) begin(key types.NamespacedName, c command, adopt *orphan) {
-	around := surroundings{logs: d.settings.Logs, grace: d.settings.StopGrace, log: d.settings.Log, changed: d.settings.Changed, restarted: d.settings.Restarted}
+	around := surroundings{
+		logs: d.settings.Logs, grace: d.settings.StopGrace, log: d.settings.Log,
+		changed: d.settings.Changed, restarted: d.settings.Restarted,
+	}
 	d.running[key] = &plane{process: newProcess(c, around, adopt)}
 }
 
-// Relay says which ports the relays of a Gateway may have, as MIN-MAX; "" leaves the choice to the kernel. It takes effect with Ensure.
+// Relay sets the port range of a Gateway's relays, MIN-MAX; "" means any port. It takes effect with Ensure.
 func (d *Dataplanes) Relay(key types.NamespacedName, ports string) { d.relays[key] = ports }
 
-// Ensure makes a Gateway have a process. One that was started for other settings is replaced.
+// Ensure starts the process of a Gateway. A process with other settings is replaced.
 func (d *Dataplanes) Ensure(key types.NamespacedName) {
 	if d.settings.Program == "" {
 		return
@@ -128,12 +133,12 @@ func (d *Dataplanes) Ensure(key types.NamespacedName) {
 		}
 		d.begin(key, want, nil)
 	case !p.leaving && !p.command.serves(want):
-		d.settings.Log.Warn("dataplane is replaced: its settings have changed", "gateway", key)
+		d.settings.Log.Warn("replace a dataplane whose settings have changed", "gateway", key)
 		d.stop(p, false)
 	}
 }
 
-// Drop ends the process of a Gateway for good.
+// Drop ends the process of a Gateway and removes its state.
 func (d *Dataplanes) Drop(key types.NamespacedName) {
 	if p := d.running[key]; p != nil {
 		d.stop(p, true)
@@ -150,7 +155,7 @@ func (d *Dataplanes) stop(p *plane, forget bool) {
 	}
 }
 
-// Reap forgets processes that have ended, so that Ensure starts anew.
+// Reap removes processes that have ended, so that Ensure starts new ones.
 func (d *Dataplanes) Reap() {
 	for key, p := range d.running {
 		if !p.leaving || p.Health().Phase != ended {
@@ -164,15 +169,15 @@ func (d *Dataplanes) Reap() {
 	}
 }
 
-// forget removes the last good config of a Gateway that is gone: it holds secrets.
+// forget removes the last good config of a deleted Gateway, which contains secrets.
 func (d *Dataplanes) forget(key types.NamespacedName) {
 	delete(d.relays, key)
 	if err := os.RemoveAll(d.lastGood(key)); err != nil {
-		d.settings.Log.Warn("last good config of a removed gateway stays", "gateway", key, "error", err)
+		d.settings.Log.Warn("cannot remove the last good config of a deleted Gateway", "gateway", key, "error", err)
 	}
 }
 
-// Gateways returns the Gateways, sorted, that have a process.
+// Gateways returns the sorted Gateways that have a process.
 func (d *Dataplanes) Gateways() []types.NamespacedName {
 	keys := make([]types.NamespacedName, 0, len(d.running))
 	for key := range d.running {
@@ -182,7 +187,8 @@ func (d *Dataplanes) Gateways() []types.NamespacedName {
 	return keys
 }
 
-// HoldsPorts tells whether the process of a Gateway has its sockets open, or is about to: nobody must try them out then.
+// HoldsPorts reports whether the process of a Gateway has its sockets open, or is about to open them. Its ports must
+// not be tried then.
 func (d *Dataplanes) HoldsPorts(gateway string) bool {
 	for key, p := range d.running {
 		if key.String() == gateway {
@@ -193,7 +199,7 @@ func (d *Dataplanes) HoldsPorts(gateway string) bool {
 	return false
 }
 
-// Health says how the process of a Gateway is, nothing when it has none.
+// Health describes the state of a Gateway's process; "" if it has none.
 func (d *Dataplanes) Health(key types.NamespacedName) string {
 	if p := d.running[key]; p != nil {
 		return p.Health().String()
@@ -201,12 +207,12 @@ func (d *Dataplanes) Health(key types.NamespacedName) string {
 	return ""
 }
 
-// LogFile is what the process of a Gateway writes.
+// LogFile returns the log file of a Gateway's process.
 func (d *Dataplanes) LogFile(key types.NamespacedName) string {
 	return logFile(d.settings.Logs, fileName(key))
 }
 
-// Close ends all processes side by side and waits for them, or leaves them running.
+// Close ends all processes concurrently and waits for them, or leaves them running.
 func (d *Dataplanes) Close(leave bool) {
 	for _, p := range d.running {
 		switch {
@@ -223,7 +229,7 @@ func (d *Dataplanes) Close(leave bool) {
 		select {
 		case <-p.Done():
 		case <-ctx.Done():
-			d.settings.Log.Error("dataplane does not end", "gateway", key)
+			d.settings.Log.Error("a dataplane did not end", "gateway", key)
 		}
 	}
 }

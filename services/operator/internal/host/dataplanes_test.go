@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// newDataplanes are made of this binary, which waits for a signal.
+// newDataplanes returns processes of this test binary, which wait for a signal.
 func newDataplanes(t *testing.T, change func(*Settings)) *Dataplanes {
 	t.Helper()
 	t.Setenv(roleVariable, "serve")
@@ -92,7 +92,7 @@ func TestTheNextOperatorTakesOverAndReplacesWhatServesSomethingElse(t *testing.T
 	}
 }
 
-// A process has the ports of relays that are wanted: it is replaced when they change, and taken over when they are the same.
+// A process is replaced if its port range changes, and adopted if not.
 func TestADataplaneHasTheRelayPortsThatAreWanted(t *testing.T) {
 	door := types.NamespacedName{Namespace: "calls", Name: "door"}
 	d := newDataplanes(t, func(*Settings) {})
@@ -129,7 +129,7 @@ func TestADataplaneHasTheRelayPortsThatAreWanted(t *testing.T) {
 		t.Fatal(err)
 	}
 	next.awaitHealth(t, door, "started by an earlier operator")
-	next.Ensure(door) // before anybody has said which ports: what was kept stays
+	next.Ensure(door) // before Relay is called, the previous range is kept
 	if p := next.running[door]; p.leaving || p.Health().PID != pid {
 		t.Errorf("a process that nobody has spoken of is replaced: %s", p.Health())
 	}

@@ -15,28 +15,28 @@ import (
 	"time"
 )
 
-// Back-off of a process that ends by itself. One that ran for settled starts at the beginning again.
+// Backoff of restarts. It is reset after a process ran for settled.
 const (
 	firstDelay = 200 * time.Millisecond
 	lastDelay  = 30 * time.Second
 	settled    = time.Minute
 )
 
-// maxLogBytes is the size beyond which a log is set aside when its process starts.
+// maxLogBytes is the size beyond which a log file is rotated when its process starts.
 const maxLogBytes = 10 << 20
 
-// command is what a process runs.
+// command is the command line of a process.
 type command struct {
-	Name string // file name of its log
+	Name string // of the log file
 	Path string
 	Args []string
-	Env  []string // on top of the environment
-	// Bound makes the kernel end the process together with the operator.
+	Env  []string // in addition to environment
+	// Bound makes the kernel kill the process when the operator ends.
 	Bound bool
 }
 
-// serves tells whether a running program does what the command wants: it listens to the same place for the same config, under the same
-// address, and with the same ports of relays. One that was built or started otherwise may go on.
+// serves reports whether a running process satisfies the wanted command: the arguments, the relay address and the port
+// range are equal. Another executable or environment is no reason to restart it.
 func (c command) serves(want command) bool {
 	for _, arg := range want.Args {
 		if !slices.Contains(c.Args, arg) {
@@ -47,7 +47,7 @@ func (c command) serves(want command) bool {
 	return same(addressVariable) && same(relaysVariable)
 }
 
-// variable returns the value of an environment variable, or nothing.
+// variable returns the value of an environment variable, "" if it is not set.
 func variable(env []string, name string) string {
 	for _, entry := range env {
 		if value, ok := strings.CutPrefix(entry, name+"="); ok {
@@ -57,7 +57,7 @@ func variable(env []string, name string) string {
 	return ""
 }
 
-// phase is where a process is in its life.
+// phase is the phase of a process.
 type phase string
 
 const (
@@ -68,7 +68,7 @@ const (
 	ended    phase = "ended"
 )
 
-// health is what is to be said about a process.
+// health is the state of a process.
 type health struct {
 	Phase    phase
 	PID      int
@@ -78,7 +78,7 @@ type health struct {
 	LastExit string
 }
 
-// String says how a process is.
+// String formats the state for status.txt.
 func (h health) String() string {
 	said := string(h.Phase)
 	if h.PID != 0 {
@@ -93,7 +93,7 @@ func (h health) String() string {
 	return said
 }
 
-// process keeps one program running until it is told to stop. One goroutine, run, owns the program; the others see its health.
+// process keeps one program running until it is stopped. The goroutine run owns the program; others read health.
 type process struct {
 	surroundings
 	command command
@@ -106,16 +106,16 @@ type process struct {
 	done  chan struct{}
 }
 
-// surroundings are what processes have in common.
+// surroundings are common to all processes.
 type surroundings struct {
 	logs      string        // folder
-	grace     time.Duration // between the polite and the other signal
+	grace     time.Duration // between SIGTERM and SIGKILL
 	log       *slog.Logger
 	changed   func() // called after each change of health; must not block
-	restarted func() // called for each program that has ended by itself
+	restarted func() // called when a program has ended unexpectedly
 }
 
-// newProcess starts to keep a program running. One that runs already it takes over.
+// newProcess starts a program and restarts it when it ends, or adopts a running one.
 func newProcess(c command, around surroundings, adopt *orphan) *process {
 	p := &process{surroundings: around, command: c, health: health{Phase: starting},
 		stop: make(chan struct{}), leave: make(chan struct{}), done: make(chan struct{})}
@@ -123,20 +123,20 @@ func newProcess(c command, around surroundings, adopt *orphan) *process {
 	return p
 }
 
-// Health returns what is to be said now.
+// Health returns the current state.
 func (p *process) Health() health {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.health
 }
 
-// Stop tells the program to end, first politely, after the grace by force. It is called once, and not together with Leave.
+// Stop ends the program: SIGTERM, after the grace SIGKILL. It must be called once, and not together with Leave.
 func (p *process) Stop() { close(p.stop) }
 
-// Leave stops looking after the program, which goes on.
+// Leave ends the supervision; the program continues.
 func (p *process) Leave() { close(p.leave) }
 
-// Done is closed when the program has ended for good or was left.
+// Done is closed when the program has ended after Stop, or after Leave.
 func (p *process) Done() <-chan struct{} { return p.done }
 
 func (p *process) set(change func(*health)) {
@@ -146,8 +146,8 @@ func (p *process) set(change func(*health)) {
 	p.changed()
 }
 
-// run starts the program again and again. It stays on one thread, because the kernel takes the end of the thread that started a
-// bound program for the end of the operator.
+// run starts the program repeatedly. It is locked to one thread, because the kernel kills a bound program when the
+// thread that started it ends.
 func (p *process) run(adopt *orphan) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -165,7 +165,7 @@ func (p *process) run(adopt *orphan) {
 			delay = firstDelay
 		}
 		p.restarted()
-		p.log.Warn("dataplane ended by itself and is restarted", "dataplane", p.command.Name, "exit", outcome, "delay", delay)
+		p.log.Warn("dataplane ended unexpectedly, will restart", "dataplane", p.command.Name, "exit", outcome, "delay", delay)
 		p.set(func(h *health) {
 			h.Phase, h.PID, h.LastExit, h.Restarts = waiting, 0, outcome, h.Restarts+1
 		})
@@ -177,7 +177,7 @@ func (p *process) run(adopt *orphan) {
 	}
 }
 
-// pause waits; false means that the process shall not go on.
+// pause waits for d. It returns false if the process is stopped or left.
 func (p *process) pause(d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -190,7 +190,7 @@ func (p *process) pause(d time.Duration) bool {
 	return false
 }
 
-// once runs the program one time and returns how it ended, or nothing when that was wanted.
+// once runs the program once. It returns how the program ended, or "" after Stop or Leave.
 func (p *process) once(adopt *orphan) string {
 	exit, pid, err := p.begin(adopt)
 	if err != nil {
@@ -208,9 +208,9 @@ func (p *process) once(adopt *orphan) string {
 	return ""
 }
 
-// end stops the program. The group goes too when force is needed: it holds nothing but the program and its children.
+// end stops the program. SIGKILL goes to the whole process group, which contains the program and its children only.
 func (p *process) end(pid int, exit <-chan string) {
-	_ = syscall.Kill(pid, syscall.SIGTERM) // one that is gone already has been told
+	_ = syscall.Kill(pid, syscall.SIGTERM) // fails if it has ended already
 	timer := time.NewTimer(p.grace)
 	defer timer.Stop()
 	select {
@@ -218,13 +218,13 @@ func (p *process) end(pid int, exit <-chan string) {
 		return
 	case <-timer.C:
 	}
-	p.log.Warn("dataplane did not end in time and is killed", "dataplane", p.command.Name, "grace", p.grace)
+	p.log.Warn("dataplane did not end in time, killing it", "dataplane", p.command.Name, "grace", p.grace)
 	_ = syscall.Kill(-pid, syscall.SIGKILL)
-	_ = syscall.Kill(pid, syscall.SIGKILL) // one that somebody else has started may not lead a group
+	_ = syscall.Kill(pid, syscall.SIGKILL) // a process that was started by hand may not lead a group
 	<-exit
 }
 
-// begin starts the program or takes over one that runs. The channel gets one message when it ends.
+// begin starts the program or adopts a running one. The channel receives one message when it ends.
 func (p *process) begin(adopt *orphan) (<-chan string, int, error) {
 	if adopt != nil {
 		if exit, err := watchEnd(*adopt, p.leave); err == nil {
@@ -246,7 +246,7 @@ func (p *process) begin(adopt *orphan) (<-chan string, int, error) {
 	return exit, pid, nil
 }
 
-// start starts the program in a process group of its own, so that a signal from the terminal reaches the operator only.
+// start starts the program in its own process group, so that signals of the terminal reach the operator only.
 func (p *process) start() (*exec.Cmd, error) {
 	out, err := p.openLog()
 	if err != nil {
@@ -266,7 +266,7 @@ func (p *process) start() (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// openLog opens the log. The program writes to the file itself: a pipe would break when the operator ends.
+// openLog opens the log file. The program writes to it directly: a pipe would break when the operator ends.
 func (p *process) openLog() (*os.File, error) {
 	path := logFile(p.logs, p.command.Name)
 	if info, err := os.Stat(path); err == nil && info.Size() > maxLogBytes {

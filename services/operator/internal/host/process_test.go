@@ -16,7 +16,7 @@ import (
 	"go.uber.org/goleak"
 )
 
-// The test binary is also the program that the tests keep running: this variable says how it shall behave.
+// The test binary is also the supervised program. This variable selects its role.
 const roleVariable = "DATAPLANE_TEST_ROLE"
 
 // G-02: no test of the package leaves a goroutine behind.
@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// play is a dataplane as the supervisor sees one.
+// play runs the test binary in a role of a dataplane.
 func play(role string) int {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM)
@@ -40,7 +40,7 @@ func play(role string) int {
 		for range signals {
 		}
 	case "operator":
-		// Starts a process and dies, so that the kernel has to decide about the process.
+		// Starts a process and exits, so that the kernel kills the process if it is bound.
 		c, changed := player("serve", os.Getenv(stateVariable)), make(chan struct{}, 1)
 		c.Bound = os.Getenv("STUNNER_TEST_BOUND") != ""
 		p := newProcess(c, surroundings{logs: os.Getenv("STUNNER_TEST_LOGS"), grace: time.Second, log: slog.New(slog.DiscardHandler),
@@ -57,14 +57,14 @@ func play(role string) int {
 	return 0
 }
 
-// player is a command that runs this binary in a role.
+// player returns a command that runs this binary in a role.
 func player(role, state string) command {
 	program, _ := os.Executable()
 	return command{Name: filepath.Base(state), Path: program, Args: []string{"-w", "-i", filepath.Base(state)},
 		Env: []string{roleVariable + "=" + role, stateVariable + "=" + state, addressVariable + "=127.0.0.1"}}
 }
 
-// kennel runs processes for a test.
+// kennel supervises the processes of a test.
 type kennel struct {
 	t        *testing.T
 	around   surroundings
@@ -83,7 +83,7 @@ func (k *kennel) start(c command, adopt *orphan) *process {
 	return newProcess(c, k.around, adopt)
 }
 
-// await waits for a health of a process.
+// await waits for a state of a process.
 func (k *kennel) await(p *process, what string, is func(health) bool) health {
 	k.t.Helper()
 	deadline := time.After(20 * time.Second)
@@ -109,7 +109,7 @@ func (k *kennel) stop(p *process) {
 	}
 }
 
-// awaitLog waits until a process has written something: it is another process, and there is no event to wait for.
+// awaitLog polls the log of a process.
 func (k *kennel) awaitLog(name, text string) {
 	k.t.Helper()
 	until(k.t, name+" writes "+text, func() bool {
@@ -118,7 +118,7 @@ func (k *kennel) awaitLog(name, text string) {
 	})
 }
 
-// touch knocks without waiting.
+// touch notifies without blocking.
 func touch(knock chan<- struct{}) {
 	select {
 	case knock <- struct{}{}:
@@ -126,7 +126,7 @@ func touch(knock chan<- struct{}) {
 	}
 }
 
-// until polls what happens in another process.
+// until polls a condition in another process.
 func until(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(20 * time.Second)
@@ -138,7 +138,7 @@ func until(t *testing.T, what string, is func() bool) {
 	}
 }
 
-// killOrphans ends what a test that failed has left.
+// killOrphans ends the processes that a failed test has left.
 func killOrphans(t *testing.T, program, below string) {
 	found, err := orphans(program, below)
 	if err != nil {

@@ -1,8 +1,8 @@
-// Package scaler lets KEDA ask how much there is to do for the dataplanes of a Gateway: it is an external scaler, over gRPC.
+// Package scaler is a KEDA external scaler, over gRPC. Its metric is the number of allocations of a Gateway.
 //
-// KEDA turns the answer into a number of pods, and takes pods away when it is low. Therefore an answer never says less than is true: what is not
-// known for sure is an error, and with an error KEDA and the HorizontalPodAutoscaler leave the pods that there are. For the same reason a
-// Gateway is always active: what is not may be scaled to no pod at all, and then nobody is there to take the first call.
+// KEDA scales the pods of the Gateway by the metric. A value below the true number would delete pods with calls, so an
+// uncertain value is an error: KEDA and the HorizontalPodAutoscaler then keep the number of pods. For the same reason a
+// Gateway is always active: KEDA may scale an inactive one to zero, and no pod would accept the first call.
 package scaler
 
 import (
@@ -19,34 +19,35 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// MetricName is what the one metric is called that there is.
+// MetricName is the name of the only metric.
 const MetricName = "stunner-allocations"
 
-// ErrUnknown says that there is no such Gateway. Every other error says that it cannot be found out now.
+// ErrUnknown means that there is no such Gateway. Every other error means that the value is unknown now.
 var ErrUnknown = errors.New("this operator serves no such Gateway")
 
-// Options say what a Server answers, and who hears of it.
+// Options configure Serve.
 type Options struct {
-	// Allocations counts those of a Gateway on all pods that take new ones.
+	// Allocations returns the number of allocations of a Gateway on all pods that accept new ones.
 	Allocations func(gateway types.NamespacedName) (int, error)
-	// OnAnswer hears how each question was answered; nil means nobody does.
+	// OnAnswer is called with the result of each request; it may be nil.
 	OnAnswer func(codes.Code)
-	// Log gets the faults of this process.
+	// Log receives panics.
 	Log *slog.Logger
 }
 
-// service answers what KEDA asks. StreamMetricSpec, which is optional, is left out: what it would tell changes with the ScaledObject only.
+// service implements the ExternalScaler service. It does not implement the optional StreamMetricSpec, because the
+// metric spec changes with the ScaledObject only.
 type service struct {
 	pb.UnimplementedExternalScalerServer
 	Options
-	// calls and streams are how many there are now; streams are calls.
+	// calls and streams are the numbers of open ones; a stream counts as a call too.
 	calls, streams atomic.Int64
 	// stopping is closed when streams have to end.
 	stopping chan struct{}
 }
 
-// GetMetricSpec says for how many allocations there is to be a pod. It depends on the question alone: KEDA makes an autoscaler without a metric
-// where it gets none.
+// GetMetricSpec returns the target number of allocations per pod. It depends on the request only: without a metric spec
+// KEDA would create an autoscaler without a metric.
 func (s *service) GetMetricSpec(_ context.Context, ref *pb.ScaledObjectRef) (*pb.GetMetricSpecResponse, error) {
 	q, err := parse(ref)
 	if err != nil {
@@ -57,7 +58,7 @@ func (s *service) GetMetricSpec(_ context.Context, ref *pb.ScaledObjectRef) (*pb
 	}}}, nil
 }
 
-// GetMetrics says how many allocations there are.
+// GetMetrics returns the number of allocations.
 func (s *service) GetMetrics(_ context.Context, r *pb.GetMetricsRequest) (*pb.GetMetricsResponse, error) {
 	q, err := parse(r.GetScaledObjectRef())
 	if err != nil {
@@ -70,10 +71,12 @@ func (s *service) GetMetrics(_ context.Context, r *pb.GetMetricsRequest) (*pb.Ge
 	if err != nil {
 		return nil, err
 	}
-	return &pb.GetMetricsResponse{MetricValues: []*pb.MetricValue{{MetricName: MetricName, MetricValue: int64(n), MetricValueFloat: float64(n)}}}, nil
+	return &pb.GetMetricsResponse{
+		MetricValues: []*pb.MetricValue{{MetricName: MetricName, MetricValue: int64(n), MetricValueFloat: float64(n)}},
+	}, nil
 }
 
-// IsActive is true for every Gateway that there is, however many allocations are known.
+// IsActive returns true for every existing Gateway, even if the number of allocations is unknown.
 func (s *service) IsActive(_ context.Context, ref *pb.ScaledObjectRef) (*pb.IsActiveResponse, error) {
 	q, err := parse(ref)
 	if err != nil {
@@ -85,8 +88,10 @@ func (s *service) IsActive(_ context.Context, ref *pb.ScaledObjectRef) (*pb.IsAc
 	return &pb.IsActiveResponse{Result: true}, nil
 }
 
-// StreamIsActive says once what never changes, and stays open as KEDA expects of the trigger external-push.
-func (s *service) StreamIsActive(ref *pb.ScaledObjectRef, stream grpc.ServerStreamingServer[pb.IsActiveResponse]) error {
+// StreamIsActive sends the constant state once, and keeps the stream open as KEDA expects of the trigger external-push.
+func (s *service) StreamIsActive(
+	ref *pb.ScaledObjectRef, stream grpc.ServerStreamingServer[pb.IsActiveResponse],
+) error {
 	answer, err := s.IsActive(stream.Context(), ref)
 	if err != nil {
 		return err
@@ -113,26 +118,32 @@ func (s *service) allocations(q question) (int, error) {
 	return n, nil
 }
 
-// unary is around every answer: that one of them fails is no reason for the others to.
-func (s *service) unary(ctx context.Context, request any, info *grpc.UnaryServerInfo, answer grpc.UnaryHandler) (response any, err error) {
+// unary is the interceptor of unary calls. It recovers panics.
+func (s *service) unary(
+	ctx context.Context, request any, info *grpc.UnaryServerInfo, answer grpc.UnaryHandler,
+) (response any, err error) {
 	defer s.answered(info.FullMethod, &err)
 	return answer(ctx, request)
 }
 
-// stream does the same for streams, as many as there may be: those as well over which the question never comes.
-func (s *service) stream(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, answer grpc.StreamHandler) (err error) {
+// stream is the interceptor of streams. It recovers panics and bounds the number of streams, including those over which
+// no request is sent.
+func (s *service) stream(
+	server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, answer grpc.StreamHandler,
+) (err error) {
 	defer s.answered(info.FullMethod, &err)
 	defer s.streams.Add(-1)
 	if s.streams.Add(1) > maxStreams {
-		return status.Errorf(codes.ResourceExhausted, "%d streams are open: use the trigger external, which needs none", maxStreams)
+		return status.Errorf(codes.ResourceExhausted, "%d streams are open: use the trigger external, which needs none",
+			maxStreams)
 	}
 	return answer(server, stream)
 }
 
-// answered is to be deferred.
+// answered recovers a panic and reports the result of a call. It must be deferred.
 func (s *service) answered(method string, err *error) {
 	if fault := recover(); fault != nil {
-		s.Log.Error("answer KEDA", "method", method, "panic", fault, "stack", string(debug.Stack()))
+		s.Log.Error("panic while answering KEDA", "method", method, "panic", fault, "stack", string(debug.Stack()))
 		*err = status.Error(codes.Internal, "a fault of the operator: see its log")
 	}
 	if s.OnAnswer != nil {

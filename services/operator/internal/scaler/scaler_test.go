@@ -31,7 +31,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const hostName = "discovery.example.net"
 
-// port is a scaler on a port of this host.
+// port is a scaler that listens on this host.
 type port struct {
 	*testing.T
 	address   string
@@ -45,7 +45,7 @@ type port struct {
 
 var edge = types.NamespacedName{Namespace: "media", Name: "edge"}
 
-// forty is the load of the Gateway media/edge.
+// forty returns the load of the Gateway media/edge.
 func forty(gateway types.NamespacedName) (int, error) {
 	if gateway != edge {
 		return 0, ErrUnknown
@@ -74,7 +74,7 @@ func open(t *testing.T, secured bool, load func(types.NamespacedName) (int, erro
 	return p
 }
 
-// renew makes a certificate of another CA.
+// renew issues a certificate of another CA.
 func (p *port) renew() {
 	p.Helper()
 	var err error
@@ -102,7 +102,7 @@ func (p *port) counted() map[codes.Code]int {
 	return maps.Clone(p.answers)
 }
 
-// keda is a client as KEDA is one: of the credentials of a ScaledObject, over TLS if there is a CA.
+// keda returns a client that behaves like KEDA: with the credentials of a ScaledObject, over TLS if there is a CA.
 func (p *port) keda(security credentials.TransportCredentials) (pb.ExternalScalerClient, *grpc.ClientConn) {
 	p.Helper()
 	conn, err := grpc.NewClient(p.address, grpc.WithTransportCredentials(security), grpc.WithDefaultServiceConfig(`{"loadBalancingConfig": [{"round_robin":{}}]}`))
@@ -125,12 +125,12 @@ func ref(namespace string, pairs ...string) *pb.ScaledObjectRef {
 
 var ours = ref("media", "gateway", "edge", "namespace", "media", "allocationsPerReplica", "500")
 
-// load asks as KEDA does.
+// load requests the metric like KEDA.
 func load(ctx context.Context, keda pb.ExternalScalerClient, r *pb.ScaledObjectRef) (*pb.GetMetricsResponse, error) {
 	return keda.GetMetrics(ctx, &pb.GetMetricsRequest{ScaledObjectRef: r, MetricName: MetricName})
 }
 
-// KEDA asks over TLS for the target, for the load and whether there is anything to do.
+// KEDA requests the metric spec, the metric and the activity over TLS.
 func TestKEDAIsAnswered(t *testing.T) {
 	p := open(t, true, forty)
 	keda, _ := p.keda(p.secured())
@@ -159,7 +159,7 @@ func TestKEDAIsAnswered(t *testing.T) {
 	}
 }
 
-// What is not known for sure is an error, and never a low number; a Gateway that is there is active all the same.
+// An uncertain value is an error, never a low number. An existing Gateway is active anyway.
 func TestWhatIsNotKnownIsNoNumber(t *testing.T) {
 	p := open(t, true, func(gateway types.NamespacedName) (int, error) {
 		switch gateway.Name {
@@ -197,7 +197,7 @@ func TestWhatIsNotKnownIsNoNumber(t *testing.T) {
 	}
 }
 
-// wrong are questions that cannot be answered, with what is said of them.
+// wrong are invalid requests with their errors.
 var wrong = []struct {
 	name string
 	ref  *pb.ScaledObjectRef
@@ -222,7 +222,7 @@ var wrong = []struct {
 	{"more than any pod", ref("media", "gateway", "edge", "allocationsPerReplica", "9223372036854775808"), codes.InvalidArgument, `from 1 to 1000000`},
 }
 
-// Every question is checked alike, and the answer names the field and says what to do.
+// All methods validate requests alike, and the error names the field and a remedy.
 func TestQuestionsThatCannotBeAnswered(t *testing.T) {
 	p := open(t, true, func(types.NamespacedName) (int, error) { t.Error("asked all the same"); return 0, nil })
 	keda, _ := p.keda(p.secured())
@@ -248,7 +248,8 @@ func TestQuestionsThatCannotBeAnswered(t *testing.T) {
 	}
 }
 
-// The certificate counts: clear text, another CA and another name reach nothing. A new one counts for who comes next, without a restart.
+// Plain text, another CA and another name in the certificate fail. New connections use a renewed certificate, without a
+// restart.
 func TestTheConnectionIsLocked(t *testing.T) {
 	p := open(t, true, forty)
 	first, old := p.secured(), p.authority
@@ -282,7 +283,7 @@ func TestTheConnectionIsLocked(t *testing.T) {
 	}
 }
 
-// Where config discovery has no certificates there are none here.
+// With AuthOff there are no certificates.
 func TestClearTextWhereThereAreNoCertificates(t *testing.T) {
 	p := open(t, false, forty)
 	keda, _ := p.keda(insecure.NewCredentials())
@@ -290,7 +291,7 @@ func TestClearTextWhereThereAreNoCertificates(t *testing.T) {
 	p.must(err)
 }
 
-// With the trigger external-push a stream says once that the Gateway is active, and stays until one side ends.
+// With the trigger external-push a stream sends once that the Gateway is active, and stays open until one side ends it.
 func TestStreamsStayAsLongAsTheirClient(t *testing.T) {
 	p := open(t, true, forty)
 	keda, _ := p.keda(p.secured())
@@ -321,7 +322,7 @@ func TestStreamsStayAsLongAsTheirClient(t *testing.T) {
 	}
 }
 
-// There are only so many streams, and questions are answered beside them.
+// The number of streams is bounded, and unary calls are answered beside them.
 func TestStreamsAreNotWithoutEnd(t *testing.T) {
 	p := open(t, false, forty)
 	keda, _ := p.keda(insecure.NewCredentials())
@@ -341,7 +342,7 @@ func TestStreamsAreNotWithoutEnd(t *testing.T) {
 	}
 }
 
-// A question that is too large, or that never comes, costs no more than itself.
+// A request that is too large, or never arrives, affects no other request.
 func TestQuestionsWithoutEnd(t *testing.T) {
 	p := open(t, false, forty)
 	keda, conn := p.keda(insecure.NewCredentials())
@@ -357,7 +358,7 @@ func TestQuestionsWithoutEnd(t *testing.T) {
 	p.must(err)
 }
 
-// What is no gRPC, and a client that begins TLS and says no more, are cut off; nothing is held up by them.
+// Connections without gRPC, and incomplete TLS handshakes, are closed, and affect no others.
 func TestStrangersAreCutOff(t *testing.T) {
 	p := open(t, true, forty)
 	for what, text := range map[string]string{
@@ -384,7 +385,7 @@ func TestStrangersAreCutOff(t *testing.T) {
 	p.must(err)
 }
 
-// Whatever is asked, the answer is about the asker's own namespace, or a short error.
+// Every answer is about the namespace in the request, or a short error.
 func FuzzParse(f *testing.F) {
 	for _, c := range wrong {
 		f.Add(c.ref.GetNamespace(), c.ref.GetScalerMetadata()[NamespaceKey], c.ref.GetScalerMetadata()[GatewayKey], c.ref.GetScalerMetadata()[PerReplicaKey])
@@ -403,7 +404,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// BenchmarkGetMetrics is what one answer costs, of a thousand Gateways in turn.
+// BenchmarkGetMetrics measures the metric request among a thousand Gateways.
 func BenchmarkGetMetrics(b *testing.B) {
 	s := &service{Options: Options{Allocations: func(types.NamespacedName) (int, error) { return 40, nil }}}
 	var questions []*pb.GetMetricsRequest

@@ -18,27 +18,29 @@ import (
 	"google.golang.org/grpc/tap"
 )
 
-// Bounds of what a client may cost. KEDA has one connection for all ScaledObjects that name the same address and CA, and asks a few short questions
-// over it for each of them now and then; each object with the trigger external-push holds one stream as well.
+// Bounds of what a client may use. KEDA has one connection for all ScaledObjects with the same address and CA, and
+// sends a few short requests over it for each of them periodically. Each object with the trigger external-push also
+// holds one stream.
 const (
 	maxConnections = 128
 	maxStreams     = 1_000
-	// maxCalls are those of all connections; one may have half of them. That is more than all streams, which must not keep questions from being asked.
+	// maxCalls bounds the calls of all connections; one connection may have half of them. It exceeds maxStreams, so
+	// that streams cannot block unary calls.
 	maxCalls     = 4 * maxStreams
 	maxMessage   = 64 << 10
 	maxHeaders   = 16 << 10
 	handshake    = 5 * time.Second
-	answerTime   = 5 * time.Second // for a question to come in whole, and to be answered
+	answerTime   = 5 * time.Second // for receiving a request and answering it
 	stopTime     = time.Second
 	idleTime     = 5 * time.Minute
-	quietTime    = 30 * time.Second // after which it is asked whether the client is still there
+	quietTime    = 30 * time.Second // of inactivity until the server sends a keepalive ping
 	pulse        = 10 * time.Second
-	fastestPulse = 10 * time.Second // how often a client may ask the same
-	// A connection is made anew now and then: the client sees a new certificate, and replicas share the work.
+	fastestPulse = 10 * time.Second // minimum interval of a client's keepalive pings
+	// After connectionAge a client reconnects: it verifies the new certificate, and load spreads over the replicas.
 	connectionAge = 30 * time.Minute
 )
 
-// Serve answers KEDA on a port until ctx ends. Without security it does so in clear text.
+// Serve serves the external scaler until ctx ends. Without security it uses plain text.
 func Serve(ctx context.Context, ln net.Listener, security *tls.Config, o Options) error {
 	s := &service{Options: o, stopping: make(chan struct{})}
 	server := grpc.NewServer(
@@ -48,7 +50,8 @@ func Serve(ctx context.Context, ln net.Listener, security *tls.Config, o Options
 		grpc.MaxConcurrentStreams(maxCalls/2),
 		grpc.InTapHandle(s.admit),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
-			MaxConnectionIdle: idleTime, MaxConnectionAge: connectionAge, MaxConnectionAgeGrace: answerTime, Time: quietTime, Timeout: pulse,
+			MaxConnectionIdle: idleTime, MaxConnectionAge: connectionAge, MaxConnectionAgeGrace: answerTime,
+			Time: quietTime, Timeout: pulse,
 		}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: fastestPulse, PermitWithoutStream: true}),
 		grpc.UnaryInterceptor(s.unary), grpc.StreamInterceptor(s.stream),
@@ -63,7 +66,7 @@ func Serve(ctx context.Context, ln net.Listener, security *tls.Config, o Options
 		server.GracefulStop()
 	})
 	err := server.Serve(netutil.LimitListener(ln, maxConnections))
-	if stop() { // it was not ctx that ended
+	if stop() { // the error is not caused by the end of ctx
 		server.Stop()
 		return fmt.Errorf("serve KEDA on %s: %w", ln.Addr(), err)
 	}
@@ -71,21 +74,22 @@ func Serve(ctx context.Context, ln net.Listener, security *tls.Config, o Options
 	return nil
 }
 
-// transport shows the certificate of config discovery. Only HTTP/2 is spoken here.
+// transport returns the transport credentials with the certificate of config discovery. gRPC uses HTTP/2 only.
 func transport(security *tls.Config) credentials.TransportCredentials {
 	if security == nil {
 		return insecure.NewCredentials()
 	}
 	security = security.Clone()
-	security.NextProtos = nil // credentials name it themselves
+	security.NextProtos = nil // credentials.NewTLS sets it
 	return credentials.NewTLS(security)
 }
 
-// admit bounds the number of calls, and the time of every call but a stream that is meant to stay: also of one whose question never comes.
+// admit bounds the number of calls, and the duration of every call except StreamIsActive, including those for which no
+// request arrives.
 func (s *service) admit(ctx context.Context, call *tap.Info) (context.Context, error) {
 	if s.calls.Add(1) > maxCalls {
 		s.calls.Add(-1)
-		return ctx, status.Errorf(codes.ResourceExhausted, "%d questions wait for an answer: come again", maxCalls)
+		return ctx, status.Errorf(codes.ResourceExhausted, "%d calls are in progress: retry later", maxCalls)
 	}
 	end := func() {}
 	if call.FullMethodName != pb.ExternalScaler_StreamIsActive_FullMethodName {

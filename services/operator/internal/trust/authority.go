@@ -1,11 +1,12 @@
-// Package trust is how dataplanes and config discovery come to believe each other's words: a certificate authority that the operator makes
-// and renews by itself, the certificates that it signs for a replica, and a port that knows TLS from plain HTTP by its first byte.
+// Package trust manages the certificates of config discovery: a certificate authority that the operator creates and
+// renews, the server certificates that it issues to replicas, and a listener that accepts TLS and plain HTTP on one
+// port.
 //
-// An authority is a list of CAs, kept in one place for all replicas. All of them are believed; one signs. A CA lasts a year. When two thirds of
-// that are over another one joins the list, signs nothing for a day, because what it signs is believed nowhere before the list has spread, and
-// then takes over. The old one stays on the list until it expires.
+// An Authority is a list of CAs that all replicas share. Clients trust all of them; one signs. A CA is valid for a
+// year. After two thirds of that a new CA is added to the list. It starts to sign a day later, when the list has
+// reached all clients, and the old CA stays on the list until it expires.
 //
-// The package reads no clock: time comes in as a value.
+// The package does not read the clock: time is a parameter.
 package trust
 
 import (
@@ -23,34 +24,34 @@ import (
 	"time"
 )
 
-// The life of a CA.
+// Validity of a CA.
 const (
 	Lifetime = 365 * 24 * time.Hour
 	// Overlap is how long a CA that has a predecessor is on the list before it signs.
 	Overlap = 24 * time.Hour
-	// skew is by how much clocks may differ: certificates are good that much earlier.
+	// skew is the tolerated clock difference: certificates are valid that much before they are issued.
 	skew = time.Hour
 )
 
-// most is how many CAs a list may have: nobody checks a certificate against an endless one.
-const most = 8
+// maxCAs bounds the length of the list, and with it the work of a client that verifies a certificate.
+const maxCAs = 8
 
-// The keys of an authority where it is stored.
+// Keys of the Secret that stores an Authority.
 const (
 	CertificatesKey = "ca.crt" // certificates in PEM
-	PrivateKey      = "ca.key" // private keys in PEM, in any order; a certificate without one is believed and signs nothing
+	PrivateKey      = "ca.key" // private keys in PEM, in any order; a certificate without a key does not sign
 )
 
-// Authority is who signs the certificates of config discovery, and whose signature is believed: those that are older come first.
+// Authority is a list of CAs, sorted by age, oldest first.
 type Authority struct{ cas []ca }
 
 type ca struct {
 	cert *x509.Certificate
-	// key is nil for a CA that is only believed.
+	// key is nil for a CA that is trusted and does not sign.
 	key *ecdsa.PrivateKey
 }
 
-// Parse reads what Encode has written. With an error it returns what could be read.
+// Parse reads what Encode returned. Together with an error it returns the readable part.
 func Parse(data map[string][]byte) (Authority, error) {
 	var a Authority
 	var errs []error
@@ -61,8 +62,8 @@ func Parse(data map[string][]byte) (Authority, error) {
 			errs = append(errs, fmt.Errorf("%s: read certificate: %w", CertificatesKey, err))
 		case !cert.IsCA:
 			errs = append(errs, fmt.Errorf("%s: %s is no CA: only CA certificates belong here", CertificatesKey, cert.Subject))
-		case len(a.cas) == most:
-			errs = append(errs, fmt.Errorf("%s: more than %d certificates", CertificatesKey, most))
+		case len(a.cas) == maxCAs:
+			errs = append(errs, fmt.Errorf("%s: more than %d certificates", CertificatesKey, maxCAs))
 		default:
 			a.cas = append(a.cas, ca{cert: cert})
 		}
@@ -70,7 +71,8 @@ func Parse(data map[string][]byte) (Authority, error) {
 	for block := range blocks(data[PrivateKey]) {
 		key, err := x509.ParseECPrivateKey(block.Bytes)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("%s: read private key: not an EC key in SEC 1 form", PrivateKey)) // the cause might show some of it
+			// the cause may contain key material
+			errs = append(errs, fmt.Errorf("%s: read private key: not an EC key in SEC 1 form", PrivateKey))
 			continue
 		}
 		for i := range a.cas {
@@ -86,7 +88,6 @@ func Parse(data map[string][]byte) (Authority, error) {
 	return a, errors.Join(errs...)
 }
 
-// sort puts those first that are older.
 func (a Authority) sort() {
 	slices.SortStableFunc(a.cas, func(a, b ca) int { return a.cert.NotBefore.Compare(b.cert.NotBefore) })
 }
@@ -102,7 +103,7 @@ func blocks(data []byte) func(func(*pem.Block) bool) {
 	}
 }
 
-// Encode is what is stored of an authority.
+// Encode returns the data to store, in the form that Parse reads.
 func (a Authority) Encode() map[string][]byte {
 	var keys bytes.Buffer
 	for _, c := range a.cas {
@@ -111,14 +112,14 @@ func (a Authority) Encode() map[string][]byte {
 		}
 		der, err := x509.MarshalECPrivateKey(c.key)
 		if err != nil {
-			panic(err) // a key on a curve of the standard library
+			panic(err) // impossible for a curve of the standard library
 		}
 		_ = pem.Encode(&keys, &pem.Block{Type: "EC PRIVATE KEY", Bytes: der})
 	}
 	return map[string][]byte{CertificatesKey: []byte(a.Bundle()), PrivateKey: keys.Bytes()}
 }
 
-// Bundle are the certificates that are believed, in PEM. They are public.
+// Bundle returns the trusted certificates in PEM. They are public.
 func (a Authority) Bundle() string {
 	var bundle bytes.Buffer
 	for _, c := range a.cas {
@@ -127,7 +128,7 @@ func (a Authority) Bundle() string {
 	return bundle.String()
 }
 
-// Pool are the certificates that are believed.
+// Pool returns the trusted certificates.
 func (a Authority) Pool() *x509.CertPool {
 	pool := x509.NewCertPool()
 	for _, c := range a.cas {
@@ -136,11 +137,12 @@ func (a Authority) Pool() *x509.CertPool {
 	return pool
 }
 
-// Usable tells whether the authority can sign at a time.
+// Usable reports whether the authority can sign at a time.
 func (a Authority) Usable(now time.Time) bool { return a.signer(now).cert != nil }
 
-// Next is the authority that there should be at a time: without what has expired, and with a CA that is in the first two thirds of its life, which
-// has begun: one of a leader whose clock was ahead is believed by nobody yet. It is the same one when nothing has to change.
+// Next returns the authority for a time: without expired CAs, and with a new CA if none is in the first two thirds of
+// its validity. A CA whose validity has not begun does not count: it was created by a leader with a wrong clock.
+// Without a change the result equals a.
 func (a Authority) Next(now time.Time) (Authority, error) {
 	cas := slices.DeleteFunc(slices.Clone(a.cas), func(c ca) bool { return now.After(c.cert.NotAfter) })
 	fresh := func(c ca) bool {
@@ -153,12 +155,12 @@ func (a Authority) Next(now time.Time) (Authority, error) {
 		}
 		cas = append(cas, made)
 	}
-	next := Authority{cas[max(0, len(cas)-most):]}
+	next := Authority{cas[max(0, len(cas)-maxCAs):]}
 	next.sort()
 	return next, nil
 }
 
-// signer is the newest CA that is known widely enough, or the oldest when none is; the zero ca when there is none at all.
+// signer returns the newest CA that has been on the list for Overlap, else the oldest; the zero ca if none can sign.
 func (a Authority) signer(now time.Time) (best ca) {
 	for _, c := range a.cas {
 		if !c.signs() || now.After(c.cert.NotAfter) {
@@ -173,7 +175,7 @@ func (a Authority) signer(now time.Time) (best ca) {
 
 func (c ca) signs() bool { return c.key != nil }
 
-// since is when the CA was made.
+// since returns when the CA was created.
 func (c ca) since() time.Time { return c.cert.NotBefore.Add(skew) }
 
 func newCA(now time.Time) (ca, error) {
@@ -184,7 +186,7 @@ func newCA(now time.Time) (ca, error) {
 		KeyUsage:              x509.KeyUsageCertSign,
 		IsCA:                  true,
 		BasicConstraintsValid: true,
-		MaxPathLenZero:        true, // it signs servers, and nobody who signs
+		MaxPathLenZero:        true, // it signs server certificates only
 	}
 	cert, key, err := sign(template, ca{cert: template})
 	if err != nil {
@@ -193,7 +195,7 @@ func newCA(now time.Time) (ca, error) {
 	return ca{cert: cert, key: key}, nil
 }
 
-// sign makes a certificate with a key of its own. One that has no parent with a key signs itself.
+// sign creates a certificate with a new key. Without a parent key it is self-signed.
 func sign(template *x509.Certificate, parent ca) (*x509.Certificate, *ecdsa.PrivateKey, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -11,7 +11,7 @@ var start = time.Date(2031, 5, 4, 3, 2, 1, 0, time.UTC)
 
 const day = 24 * time.Hour
 
-// nextOf is what an authority becomes.
+// nextOf returns the authority for a time.
 func nextOf(t *testing.T, a Authority, now time.Time) Authority {
 	t.Helper()
 	next, err := a.Next(now)
@@ -21,7 +21,7 @@ func nextOf(t *testing.T, a Authority, now time.Time) Authority {
 	return next
 }
 
-// believes checks the certificate of a replica as a client does.
+// believes verifies the certificate of a replica like a client.
 func believes(t *testing.T, bundle Authority, replica *Identity, now time.Time) error {
 	t.Helper()
 	replica.mu.Lock()
@@ -29,7 +29,7 @@ func believes(t *testing.T, bundle Authority, replica *Identity, now time.Time) 
 	return verify(replica.leaf.Leaf, bundle.Pool(), replica.Names[0], now)
 }
 
-// K-01: over years of rotation, a client whose CA bundle is a day old believes every replica.
+// K-01: over years of rotation, a client whose CA bundle is a day old trusts every replica.
 // Bundles spread slowly, so a new CA must be in them before it signs. The certificate of a replica never outlives its CA.
 func TestRotationIsNeverNoticed(t *testing.T) {
 	a := nextOf(t, Authority{}, start)
@@ -60,7 +60,7 @@ func TestRotationIsNeverNoticed(t *testing.T) {
 	}
 }
 
-// A CA that has joined a list signs nothing before the list has spread; the first one of all has nobody to wait for.
+// A CA that joins a list signs only after Overlap; the first CA signs at once.
 func TestANewCAWaitsBeforeItSigns(t *testing.T) {
 	first := nextOf(t, Authority{}, start)
 	if got := first.signer(start); got.cert != first.cas[0].cert {
@@ -121,14 +121,14 @@ func TestAnAuthorityIsReadAsItWasWritten(t *testing.T) {
 	if strings.Contains(a.Bundle(), "PRIVATE") {
 		t.Error("the bundle is public, and holds a private key")
 	}
-	// Who puts the certificates into another order changes nothing.
+	// The order of the certificates does not matter.
 	certs := strings.SplitAfter(a.Bundle(), "-----END CERTIFICATE-----\n")
 	if other, err := Parse(map[string][]byte{CertificatesKey: []byte(certs[1] + certs[0]), PrivateKey: stored[PrivateKey]}); err != nil || other.Bundle() != a.Bundle() {
 		t.Errorf("in another order: %v", err)
 	}
 }
 
-// What is broken is named; what is left of it is believed still, and gets a CA beside it that can sign.
+// Errors name the invalid part. The valid part stays trusted, and a CA that can sign is added.
 func TestABrokenAuthorityIsMended(t *testing.T) {
 	a := nextOf(t, Authority{}, start)
 	good := a.Encode()
@@ -149,7 +149,7 @@ func TestABrokenAuthorityIsMended(t *testing.T) {
 		"a damaged key":        {map[string][]byte{CertificatesKey: good[CertificatesKey], PrivateKey: bytes.Replace(good[PrivateKey], []byte("M"), []byte("N"), 1)}, "SEC 1", 1},
 		"no CA":                {map[string][]byte{CertificatesKey: []byte(leaf), PrivateKey: good[PrivateKey]}, "is no CA", 0},
 		"a damaged one beside": {map[string][]byte{CertificatesKey: append([]byte("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"), good[CertificatesKey]...), PrivateKey: good[PrivateKey]}, "read certificate", 1},
-		"very many":            {map[string][]byte{CertificatesKey: bytes.Repeat(good[CertificatesKey], most+5), PrivateKey: good[PrivateKey]}, "more than 8", most},
+		"very many":            {map[string][]byte{CertificatesKey: bytes.Repeat(good[CertificatesKey], maxCAs+5), PrivateKey: good[PrivateKey]}, "more than 8", maxCAs},
 	} {
 		t.Run(name, func(t *testing.T) {
 			broken, err := Parse(c.data)
@@ -157,7 +157,7 @@ func TestABrokenAuthorityIsMended(t *testing.T) {
 				t.Fatalf("%d CAs, error %v, want %d and %q", len(broken.cas), err, c.believed, c.problem)
 			}
 			mended := nextOf(t, broken, start)
-			if !mended.Usable(start) || len(mended.cas) > most {
+			if !mended.Usable(start) || len(mended.cas) > maxCAs {
 				t.Errorf("%d CAs, usable %t", len(mended.cas), mended.Usable(start))
 			}
 			if c.believed == 1 && mended.cas[0].cert.SerialNumber.Cmp(a.cas[0].cert.SerialNumber) != 0 {
@@ -178,7 +178,7 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte{}, good[PrivateKey])
 	f.Fuzz(func(t *testing.T, certs, keys []byte) {
 		a, err := Parse(map[string][]byte{CertificatesKey: certs, PrivateKey: keys})
-		if len(a.cas) > most {
+		if len(a.cas) > maxCAs {
 			t.Errorf("%d CAs", len(a.cas))
 		}
 		if again, failed := Parse(a.Encode()); err == nil && (failed != nil || again.Bundle() != a.Bundle()) {
@@ -187,7 +187,8 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// A leader whose clock was ahead has made a CA that nobody believes yet. Once its clock is right, or another one leads, there is one that is believed.
+// A CA of a leader whose clock was ahead is not trusted yet. With a correct clock, or another leader, another CA is
+// created.
 func TestACAFromTheFutureIsNotWaitedFor(t *testing.T) {
 	early := nextOf(t, Authority{}, start.Add(3*day))
 	replica := &Identity{Names: []string{"discovery"}}
@@ -213,7 +214,7 @@ func TestACAFromTheFutureIsNotWaitedFor(t *testing.T) {
 	}
 }
 
-// The clock of a replica was ahead when it made its certificate: it makes another one.
+// A certificate that was issued while the clock was ahead is replaced.
 func TestACertificateFromTheFutureIsMadeAnew(t *testing.T) {
 	a := nextOf(t, Authority{}, start)
 	replica := &Identity{Names: []string{"discovery"}}

@@ -12,28 +12,29 @@ import (
 	"time"
 )
 
-// leafLifetime is how long a certificate of a replica is good. It is made anew after two thirds of that.
+// leafLifetime is the validity of a replica's certificate. It is renewed after two thirds of that.
 const leafLifetime = 7 * 24 * time.Hour
 
-// Identity is how one replica shows that it is config discovery, and tells the others by the same: it holds a certificate in memory, which
-// goes when the process goes.
+// Identity is the TLS identity of one replica: its server certificate, which is kept in memory only, and the CAs by
+// which it verifies the other replicas.
 type Identity struct {
-	// Names are the host names and addresses under which clients reach the replicas; the first is the one that replicas call each other by.
+	// Names are the host names and IP addresses in the certificate. The first is the one by which replicas verify each
+	// other.
 	Names []string
 
 	mu    sync.Mutex
 	leaf  *tls.Certificate
 	roots *x509.CertPool
-	// made is closed when there is a certificate; nil while nobody waits for one.
+	// made is closed when the certificate is issued; nil if no handshake waits for it.
 	made chan struct{}
 }
 
-// Renew takes over what an authority is now, and makes a certificate if there is none, if the one that there is has seen two thirds of its
-// life or is not good yet, or if another CA signs by now.
+// Renew replaces the trusted CAs, and issues a certificate if there is none, if it is not in the first two thirds of
+// its validity, or if another CA signs now.
 func (i *Identity) Renew(a Authority, now time.Time) error {
 	signer := a.signer(now)
 	if signer.cert == nil {
-		return errors.New("make certificate of config discovery: no CA that can sign: wait for the leader to make one")
+		return errors.New("make certificate of config discovery: no CA that can sign: wait for the leader to create one")
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -68,12 +69,13 @@ func (i *Identity) Renew(a Authority, now time.Time) error {
 	return nil
 }
 
-// certificateTime is how long a handshake waits for a certificate: a client that fails comes back later than a client that waits.
+// certificateTime is how long a handshake waits for the certificate. Waiting is faster for a client than failing and
+// reconnecting.
 const certificateTime = 4 * time.Second
 
 var errNoCertificate = errors.New("show certificate of config discovery: there is none yet")
 
-// certificate returns the certificate, and waits for it when there is none yet.
+// certificate returns the certificate. It waits up to certificateTime for the first one.
 func (i *Identity) certificate(ctx context.Context) (*tls.Certificate, error) {
 	ctx, cancel := context.WithTimeout(ctx, certificateTime)
 	defer cancel()
@@ -96,7 +98,8 @@ func (i *Identity) certificate(ctx context.Context) (*tls.Certificate, error) {
 	}
 }
 
-// fresh tells whether the certificate is in the first two thirds of its life. That has not begun where the clock was ahead when it was made.
+// fresh reports whether the certificate is in the first two thirds of its validity. The validity has not begun if the
+// clock was ahead when the certificate was issued.
 func (i *Identity) fresh(now time.Time) bool {
 	made := i.leaf.Leaf.NotBefore
 	return !now.Before(made) && now.Before(made.Add(skew+leafLifetime*2/3))
@@ -109,21 +112,22 @@ func earlier(a, b time.Time) time.Time {
 	return b
 }
 
-// Server is how a port shows the certificate. Before there is one, handshakes wait for it.
+// Server returns the TLS configuration of a listener. Handshakes wait for the first certificate.
 func (i *Identity) Server() *tls.Config {
 	return &tls.Config{
 		MinVersion:     tls.VersionTLS12,
-		NextProtos:     []string{"http/1.1"}, // a WebSocket takes a connection of its own
+		NextProtos:     []string{"http/1.1"}, // a WebSocket needs HTTP/1.1
 		GetCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) { return i.certificate(hello.Context()) },
 	}
 }
 
-// Client is how another replica is told by its certificate, whatever the address at which it is reached. It follows the authority: the
-// standard check would use the roots of the time when the value was made.
+// Client returns the TLS configuration for connections to other replicas. It verifies the name in their certificate
+// whatever address they are reached at, and against the current CAs: RootCAs would be fixed when the configuration is
+// made.
 func (i *Identity) Client() *tls.Config {
 	return &tls.Config{
 		MinVersion:         tls.VersionTLS12,
-		InsecureSkipVerify: true, // checked below
+		InsecureSkipVerify: true, // verified by VerifyConnection
 		VerifyConnection: func(state tls.ConnectionState) error {
 			i.mu.Lock()
 			roots := i.roots
@@ -136,7 +140,7 @@ func (i *Identity) Client() *tls.Config {
 	}
 }
 
-// verify checks a certificate as clients do; the zero time is now.
+// verify verifies a certificate as clients do; the zero time means now.
 func verify(leaf *x509.Certificate, roots *x509.CertPool, name string, now time.Time) error {
 	_, err := leaf.Verify(x509.VerifyOptions{DNSName: name, Roots: roots, CurrentTime: now})
 	return err

@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// Either accepts TLS and plain connections on one port.
+// Either returns a listener that accepts TLS and plain connections on one port.
 func Either(ln net.Listener, config *tls.Config) net.Listener { return either{ln, config} }
 
 type either struct {
@@ -14,7 +14,7 @@ type either struct {
 	config *tls.Config
 }
 
-// Accept does not wait for the first byte: whoever is slow to send it holds up nobody else.
+// Accept does not read: a client that sends nothing must not block other clients.
 func (l either) Accept() (net.Conn, error) {
 	raw, err := l.Listener.Accept()
 	if err != nil {
@@ -23,8 +23,8 @@ func (l either) Accept() (net.Conn, error) {
 	return &undecided{Conn: raw, config: l.config}, nil
 }
 
-// undecided is a connection that is TLS or not: the first byte that is read decides. Deadlines are those of the connection itself, so that they
-// bound the handshake, which is part of the first Read, as well.
+// undecided is a connection of which the first byte decides whether it is TLS. Deadlines apply to the underlying
+// connection, and therefore also to the handshake, which is part of the first Read.
 type undecided struct {
 	net.Conn
 	config *tls.Config
@@ -34,7 +34,7 @@ type undecided struct {
 	err  error
 }
 
-// handshakeRecord is the first byte of whatever a TLS client sends; no HTTP method begins with it.
+// handshakeRecord is the first byte of a TLS ClientHello; no HTTP method begins with it.
 const handshakeRecord = 0x16
 
 func (c *undecided) decided() (net.Conn, error) {
@@ -51,7 +51,7 @@ func (c *undecided) decided() (net.Conn, error) {
 	return c.conn, c.err
 }
 
-// Read reads what the client says.
+// Read implements net.Conn.
 func (c *undecided) Read(b []byte) (int, error) {
 	conn, err := c.decided()
 	if err != nil {
@@ -60,7 +60,7 @@ func (c *undecided) Read(b []byte) (int, error) {
 	return conn.Read(b)
 }
 
-// Write answers. HTTP says nothing before it was asked.
+// Write implements net.Conn. An HTTP server reads before it writes.
 func (c *undecided) Write(b []byte) (int, error) {
 	conn, err := c.decided()
 	if err != nil {
@@ -69,13 +69,13 @@ func (c *undecided) Write(b []byte) (int, error) {
 	return conn.Write(b)
 }
 
-// replayed gives back the byte that was looked at.
+// replayed is a connection whose first byte was read already.
 type replayed struct {
 	net.Conn
 	first []byte
 }
 
-// Read returns the byte that was looked at, then the rest.
+// Read returns the first byte, then the rest.
 func (c *replayed) Read(b []byte) (int, error) {
 	if len(c.first) == 0 || len(b) == 0 {
 		return c.Conn.Read(b)

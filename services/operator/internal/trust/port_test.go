@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// port serves HTTP and says who it is.
+// port is an HTTP server that answers with its name.
 func port(t *testing.T, wrap func(net.Listener, *Identity) net.Listener) (address string, who *Identity, a Authority) {
 	t.Helper()
 	now := time.Now()
@@ -37,7 +37,7 @@ func port(t *testing.T, wrap func(net.Listener, *Identity) net.Listener) (addres
 	return ln.Addr().String(), who, a
 }
 
-// ask sends a request and returns what is answered.
+// ask sends a request and returns the response.
 func ask(t *testing.T, conn net.Conn) string {
 	t.Helper()
 	defer func() { _ = conn.Close() }()
@@ -77,7 +77,7 @@ func secured(t *testing.T, address string, config *tls.Config) (net.Conn, error)
 
 func TestOnePortSpeaksTLSAndPlainHTTP(t *testing.T) {
 	address, who, a := port(t, func(ln net.Listener, who *Identity) net.Listener { return Either(ln, who.Server()) })
-	silent := plain(t, address) // holds up nobody
+	silent := plain(t, address) // must not block other clients
 	defer func() { _ = silent.Close() }()
 	if got := ask(t, plain(t, address)); got != "200 OK" {
 		t.Errorf("plain: %s", got)
@@ -103,7 +103,7 @@ func TestOnePortSpeaksTLSAndPlainHTTP(t *testing.T) {
 	}
 }
 
-// K-01: a replica believes another by the current CA certificates, and not by those of its start.
+// K-01: a replica verifies another by the current CA certificates, not by those of its start.
 func TestReplicasFollowTheAuthority(t *testing.T) {
 	address, who, _ := port(t, func(ln net.Listener, who *Identity) net.Listener { return tls.NewListener(ln, who.Server()) })
 	other := &Identity{Names: who.Names}
@@ -130,7 +130,8 @@ func TestReplicasFollowTheAuthority(t *testing.T) {
 	}
 }
 
-// clients that come before there is a certificate wait for it, for some seconds: a client that fails comes back later than a client that waits.
+// clients that connect before the first certificate is issued wait some seconds for it: failing and reconnecting
+// takes longer.
 func TestHandshakesWaitForTheFirstCertificate(t *testing.T) {
 	for name, c := range map[string]struct {
 		after time.Duration

@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 
@@ -61,16 +60,6 @@ func (m memory) publish(c config.Config) {
 func (m memory) withdraw(name string) {
 	delete(m.Published, name)
 	delete(m.Listeners, name)
-}
-
-// served returns the first of the listeners that wait and have been published.
-func (m memory) served(name string, waiting []string) (listener string, found bool) {
-	for _, w := range waiting {
-		if slices.Contains(m.Listeners[name], w) {
-			return w, true
-		}
-	}
-	return "", false
 }
 
 func (m memory) save(dir string) error {

@@ -174,7 +174,7 @@ func (l *loop) objection(r translate.Result, old *config.Config, next config.Con
 	if len(l.summary.missing) > 0 {
 		return fmt.Sprintf("config is not published: %s was in force before the operator started and cannot be read now; mend it", l.summary.missing[0])
 	}
-	if listener, served := l.memory.served(name, r.HeldListeners); served {
+	if listener, lost := r.LostListener(old, func() []string { return l.memory.Listeners[name] }); lost {
 		return fmt.Sprintf("config is not published: listener %s was served before the operator started and cannot be now; mend or remove it", listener)
 	}
 	return ""

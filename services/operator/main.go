@@ -355,11 +355,12 @@ func (o options) fileProvider() file.Provider {
 
 // kubeProvider is what the options ask for.
 func (o options) kubeProvider() (*kube.Provider, error) {
-	p := &kube.Provider{
-		Namespace: o.namespace, Identity: o.identity, Namespaces: list(o.namespaces), Address: o.address, TokenFile: o.tokenFile, DiscoveryAddress: o.discoveryAddress, HealthAddress: o.healthAddress,
+	p := &kube.Provider{Settings: kube.Settings{
+		Namespace: o.namespace, Identity: o.identity, Namespaces: list(o.namespaces), Address: o.address,
+		TokenFile: o.tokenFile, DiscoveryAddress: o.discoveryAddress, HealthAddress: o.healthAddress,
 		ScalerAddress: o.scalerAddress, DiscoveryAuth: o.discoveryAuth, DiscoveryReaders: o.accounts(), Credentials: o.credentials,
 		Options: o.translation(), Log: o.logger(),
-	}
+	}}
 	if p.Identity == "" {
 		host, err := os.Hostname()
 		if err != nil {

@@ -17,15 +17,17 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// fieldManager is who the operator is to server-side apply.
+// fieldManager is the operator's name in server-side apply.
 const fieldManager = "stunner-operator"
 
-// appliedAnnotation remembers what was applied, so that a field that is no longer wanted is noticed after a restart too.
+// appliedAnnotation holds a hash of the applied object. A removed field is detected by it, also after a restart.
 const appliedAnnotation = "stunner.l7mp.io/applied"
 
-// due returns what has to be applied to make an object what it is wanted to be, nil when it is that already, and whether it is there. live is what
-// the cache has of it, empty if nothing.
-func diff(ctx context.Context, c client.Reader, wanted resource.Object, live client.Object) (patch *unstructured.Unstructured, found bool, err error) {
+// diff returns the patch that makes a live object equal to the wanted one, nil if it is equal, and whether the live
+// object exists. live receives the cached object.
+func diff(
+	ctx context.Context, c client.Reader, wanted resource.Object, live client.Object,
+) (patch *unstructured.Unstructured, found bool, err error) {
 	patch, err = patchFor(wanted)
 	if err != nil {
 		return nil, false, err
@@ -51,11 +53,13 @@ func diff(ctx context.Context, c client.Reader, wanted resource.Object, live cli
 	return patch, true, nil
 }
 
-// errOwnedByOther says that an object is there and says something else, in the name of somebody else.
-var errOwnedByOther = errors.New("it is there already and is not this Gateway's: delete it, or give one of the two another name")
+// errOwnedByOther means that an object with the wanted name exists and is not owned by this Gateway.
+var errOwnedByOther = errors.New(
+	"it is there already and is not this Gateway's: delete it, or give one of the two another name",
+)
 
-// apply makes an object what its form says. Without force it takes nothing from others.
-func apply(ctx context.Context, c client.Client, patch *unstructured.Unstructured, force bool) error {
+// applyPatch applies a patch. Without force a conflict with another field manager is an error.
+func applyPatch(ctx context.Context, c client.Client, patch *unstructured.Unstructured, force bool) error {
 	o := []client.ApplyOption{client.FieldOwner(fieldManager)}
 	if force {
 		o = append(o, client.ForceOwnership)
@@ -71,7 +75,7 @@ func apply(ctx context.Context, c client.Client, patch *unstructured.Unstructure
 	}
 }
 
-// patchFor is an object as it is applied: its own fields only, with the mark of what they are.
+// patchFor returns the apply configuration of an object: the fields that the operator sets, and their hash.
 func patchFor(o resource.Object) (*unstructured.Unstructured, error) {
 	patch, err := patchWithHash(o, "")
 	if err != nil {
@@ -86,9 +90,10 @@ func patchFor(o resource.Object) (*unstructured.Unstructured, error) {
 	return patch, nil
 }
 
-// patchWithHash is the form of an object with a mark that is known; "" is none.
+// patchWithHash returns the apply configuration of an object with a known hash; "" adds none.
 func patchWithHash(o resource.Object, known string) (*unstructured.Unstructured, error) {
-	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o.DeepCopyObject()) // of what has no type it would take the fields themselves
+	// The copy keeps the fields of an unstructured object unchanged: the converter returns its map itself.
+	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o.DeepCopyObject())
 	if err != nil {
 		return nil, fmt.Errorf("convert %T %s: %w", o, resource.KeyOf(o), err)
 	}
@@ -112,7 +117,7 @@ func setAppliedHash(patch *unstructured.Unstructured, as string) {
 	patch.SetAnnotations(annotations)
 }
 
-// plain leaves out what a typed object of a cache does not say of itself.
+// withoutTypeMeta drops the fields that typed objects in the cache lack.
 func withoutTypeMeta(fields map[string]any) map[string]any {
 	copied := make(map[string]any, len(fields))
 	for k, v := range fields {
@@ -123,10 +128,10 @@ func withoutTypeMeta(fields map[string]any) map[string]any {
 	return copied
 }
 
-// covers tells whether everything that is wanted is there. What else is there belongs to somebody else, or is a default.
+// covers reports whether live contains every wanted field. Other live fields belong to other managers, or are defaults.
 func covers(is, wanted any) bool {
 	switch wanted := wanted.(type) {
-	case nil: // a field that is written without a value
+	case nil: // a field without a value
 		return true
 	case map[string]any:
 		is, ok := is.(map[string]any)

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// What others have added is none of our business; what we want and is not there is.
+// Live fields of other managers do not matter; a missing or different wanted field does.
 func TestCovers(t *testing.T) {
 	wanted := func() *appsv1.Deployment {
 		d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "edge", Labels: map[string]string{"app": "stunner"}}}
@@ -23,14 +23,14 @@ func TestCovers(t *testing.T) {
 		change func(*appsv1.Deployment)
 		want   bool
 	}{
-		"the same":           {func(*appsv1.Deployment) {}, true},
-		"defaults":           {func(d *appsv1.Deployment) { d.Spec.RevisionHistoryLimit = new(int32(10)) }, true},
-		"scaled by somebody": {func(d *appsv1.Deployment) { d.Spec.Replicas = new(int32(3)) }, true},
-		"another label":      {func(d *appsv1.Deployment) { d.Labels["team"] = "media" }, true},
-		"our label gone":     {func(d *appsv1.Deployment) { delete(d.Labels, "app") }, false},
-		"our label changed":  {func(d *appsv1.Deployment) { d.Labels["app"] = "other" }, false},
-		"another image":      {func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Image = "two" }, false},
-		"an argument more":   {func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Args = []string{"-w", "-v"} }, false},
+		"the same":          {func(*appsv1.Deployment) {}, true},
+		"defaults":          {func(d *appsv1.Deployment) { d.Spec.RevisionHistoryLimit = new(int32(10)) }, true},
+		"scaled by others":  {func(d *appsv1.Deployment) { d.Spec.Replicas = new(int32(3)) }, true},
+		"another label":     {func(d *appsv1.Deployment) { d.Labels["team"] = "media" }, true},
+		"our label gone":    {func(d *appsv1.Deployment) { delete(d.Labels, "app") }, false},
+		"our label changed": {func(d *appsv1.Deployment) { d.Labels["app"] = "other" }, false},
+		"another image":     {func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Image = "two" }, false},
+		"an argument more":  {func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Args = []string{"-w", "-v"} }, false},
 		"a container more": {func(d *appsv1.Deployment) {
 			d.Spec.Template.Spec.Containers = append(d.Spec.Template.Spec.Containers, corev1.Container{})
 		}, false},
@@ -54,7 +54,7 @@ func TestCovers(t *testing.T) {
 	}
 }
 
-// The API server writes values in its own way, and leaves out what is empty: what means the same is the same.
+// The API server normalizes values and drops empty fields. Equal meanings count as equal.
 func TestCoversWhatMeansTheSame(t *testing.T) {
 	pod := func(cpu, memory string, port intstr.IntOrString, selector map[string]string) *appsv1.Deployment {
 		d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "edge"}}
@@ -110,7 +110,7 @@ func TestCoversWhatMeansTheSame(t *testing.T) {
 	}
 }
 
-// A field that is no longer wanted is noticed, because the mark of what was applied is another one; others' fields have no part in it.
+// A removed field is detected because the hash of the applied object differs.
 func TestApplyIsMarked(t *testing.T) {
 	marks := map[string]string{}
 	for name, labels := range map[string]map[string]string{"none": nil, "empty": {}, "one": {"team": "media"}, "another": {"team": "voice"}} {

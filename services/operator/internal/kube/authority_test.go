@@ -20,7 +20,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/trust"
 )
 
-// replicas are authorities of one namespace, with a clock.
+// replicas are the authorities of several replicas in one namespace, with a fake clock.
 type replicas struct {
 	*testing.T
 	client client.Client
@@ -42,7 +42,7 @@ func (r *replicas) add() *authority {
 	return a
 }
 
-// step lets replicas look, again and again until nothing changes any more, and returns the certificates that all of them tell their dataplanes.
+// step calls step on the replicas until nothing changes, and returns the bundle that all of them have sent.
 func (r *replicas) step(all ...*authority) string {
 	r.Helper()
 	for range 3 {
@@ -53,14 +53,14 @@ func (r *replicas) step(all ...*authority) string {
 		}
 	}
 	for _, a := range all[1:] {
-		if a.told != all[0].told {
-			r.Errorf("one replica tells\n%s\nanother\n%s", all[0].told, a.told)
+		if a.sent != all[0].sent {
+			r.Errorf("one replica has sent\n%s\nanother\n%s", all[0].sent, a.sent)
 		}
 	}
-	return all[0].told
+	return all[0].sent
 }
 
-// stored is the Secret, empty when there is none.
+// stored returns the Secret, empty if it does not exist.
 func (r *replicas) stored() *corev1.Secret {
 	r.Helper()
 	s := &corev1.Secret{}
@@ -74,23 +74,23 @@ func TestTheLeaderKeepsTheCA(t *testing.T) {
 	r := newReplicas(t)
 	leader, other := r.add(), r.add()
 	if r.step(leader, other) != "" || r.stored().Name != "" {
-		t.Fatal("somebody who does not lead has made a CA")
+		t.Fatal("a replica that is not the leader has created a CA")
 	}
 	leader.leading.Store(true)
 	first := r.step(leader, other)
 	if first == "" || string(r.stored().Data[trust.CertificatesKey]) != first {
-		t.Fatalf("told %q, stored %q", first, r.stored().Data[trust.CertificatesKey])
+		t.Fatalf("sent %q, stored %q", first, r.stored().Data[trust.CertificatesKey])
 	}
 	shown := &corev1.ConfigMap{}
 	if err := r.client.Get(t.Context(), client.ObjectKey{Namespace: "stunner-system", Name: AuthorityName}, shown); err != nil || shown.Data[trust.CertificatesKey] != first {
 		t.Errorf("shown %q: %v", shown.Data, err)
 	}
 	if told := other.inbox.drain(); len(told) != 1 || told[0].object.(*resource.Trust).Bundle != first {
-		t.Errorf("the loop is told %v", told)
+		t.Errorf("the loop receives %v", told)
 	}
 	version := r.stored().ResourceVersion
 	if r.step(leader, other); r.stored().ResourceVersion != version || len(other.inbox.drain()) != 0 {
-		t.Error("what is as it should be is written, or told, again")
+		t.Error("an unchanged CA is written, or sent, again")
 	}
 	key := string(r.stored().Data[trust.PrivateKey])
 	for name, harm := range map[string]func() error{
@@ -109,7 +109,7 @@ func TestTheLeaderKeepsTheCA(t *testing.T) {
 		if err := harm(); err != nil {
 			t.Fatal(err)
 		}
-		if r.step(other); other.told != first {
+		if r.step(other); other.sent != first {
 			t.Errorf("%s: a replica has lost what it knew", name)
 		}
 		if r.step(leader, other) != first || string(r.stored().Data[trust.PrivateKey]) != key {
@@ -118,14 +118,14 @@ func TestTheLeaderKeepsTheCA(t *testing.T) {
 	}
 	r.now = r.now.Add(trust.Lifetime * 2 / 3)
 	leader.leading.Store(false)
-	if r.step(other); other.told != first {
-		t.Error("who does not lead tells of a CA that no Secret holds")
+	if r.step(other); other.sent != first {
+		t.Error("a replica sends a CA that is not in the Secret")
 	}
 	leader.leading.Store(true)
 	if both := r.step(leader, other); len(both) < 2*len(first)-10 {
 		t.Errorf("after two thirds of its life the CA has no successor:\n%s", both)
 	}
-	// What is left of a damaged Secret is believed still by a process that knows nothing else.
+	// A process without a CA of its own trusts the certificates that remain in a damaged Secret.
 	s := r.stored()
 	certificates := string(s.Data[trust.CertificatesKey])
 	s.Data = map[string][]byte{trust.CertificatesKey: s.Data[trust.CertificatesKey]}
@@ -135,11 +135,11 @@ func TestTheLeaderKeepsTheCA(t *testing.T) {
 	restarted := r.add()
 	restarted.leading.Store(true)
 	if all := r.step(restarted); len(all) <= len(certificates) || all[:len(certificates)] != certificates {
-		t.Errorf("after a restart\n%s\nare told, which should begin with\n%s", all, certificates)
+		t.Errorf("after a restart\n%s\nare sent, which should begin with\n%s", all, certificates)
 	}
 }
 
-// A process whose dataplanes could not know it is not ready, and says what is missing.
+// A replica without a CA is not ready and names the missing Secret.
 func TestNobodyIsServedBeforeThereIsACA(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReplicas(t)
@@ -150,7 +150,7 @@ func TestNobodyIsServedBeforeThereIsACA(t *testing.T) {
 		r.step(a)
 		synctest.Wait()
 		if len(done) > 0 || notReadyReason.Load() == nil || !strings.Contains(*notReadyReason.Load(), "stunner-system/"+AuthorityName) {
-			t.Fatal("it goes on without a CA, or does not say what is missing")
+			t.Fatal("it is ready without a CA, or does not name the Secret")
 		}
 		a.leading.Store(true)
 		r.step(a)
@@ -160,7 +160,7 @@ func TestNobodyIsServedBeforeThereIsACA(t *testing.T) {
 	})
 }
 
-// An API server that cannot say what kinds it has when the operator starts is waited for: config discovery goes on meanwhile.
+// If the API server is unavailable at the start, the authority retries and config discovery is served meanwhile.
 func TestAnAPIServerThatIsAwayAtTheStartIsWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -168,12 +168,12 @@ func TestAnAPIServerThatIsAwayAtTheStartIsWaitedFor(t *testing.T) {
 		r := newReplicas(t)
 		a, server := r.add(), &growing{failure: errors.New("connection refused")}
 		s, err := newScheme()
-		if err := errors.Join(err, metav1.AddMetaToScheme(s)); err != nil { // the informers ask it for all kinds
+		if err := errors.Join(err, metav1.AddMetaToScheme(s)); err != nil { // the informers need all kinds
 			t.Fatal(err)
 		}
 		w := watcher{cache: &informertest.FakeInformers{Scheme: s}, scheme: s, mapper: server, notReadyReason: &atomic.Pointer[string]{}, log: a.log}
 		done := make(chan error, 1)
-		go func() { done <- a.follow(ctx, w, []client.Object{&corev1.Secret{}, &corev1.ConfigMap{}}) }()
+		go func() { done <- a.watch(ctx, w, []client.Object{&corev1.Secret{}, &corev1.ConfigMap{}}) }()
 		time.Sleep(10 * kindRetry)
 		synctest.Wait()
 		if len(done) > 0 {
@@ -186,11 +186,11 @@ func TestAnAPIServerThatIsAwayAtTheStartIsWaitedFor(t *testing.T) {
 		server.mu.Lock()
 		server.failure = errors.New("connection refused")
 		server.mu.Unlock()
-		go func() { done <- a.follow(ctx, w, []client.Object{&corev1.Secret{}, &corev1.ConfigMap{}}) }()
+		go func() { done <- a.watch(ctx, w, []client.Object{&corev1.Secret{}, &corev1.ConfigMap{}}) }()
 		synctest.Wait()
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
-			t.Errorf("told to end, it says %v", err)
+			t.Errorf("after the end of the context: %v", err)
 		}
 	})
 }

@@ -33,7 +33,7 @@ import (
 
 const testIssuer = "https://kubernetes.default.svc"
 
-// signer signs tokens as an API server does.
+// signer signs tokens like an API server.
 type signer struct {
 	*testing.T
 	key *ecdsa.PrivateKey
@@ -49,7 +49,7 @@ func newSigner(t *testing.T, id string) signer {
 	return signer{t, key, id}
 }
 
-// set is what the API server publishes.
+// set returns the published key set.
 func (s signer) set() keySet {
 	s.Helper()
 	point, err := s.key.PublicKey.Bytes()
@@ -70,7 +70,7 @@ func (s signer) set() keySet {
 	return keySet{issuer: testIssuer, key: keys.Keyfunc}
 }
 
-// token signs the claims of a pod's token, after they were changed.
+// token returns a signed pod-bound token with changed claims.
 func (s signer) token(change func(c map[string]any)) string {
 	s.Helper()
 	claims := map[string]any{
@@ -90,7 +90,7 @@ func (s signer) token(change func(c map[string]any)) string {
 	return text
 }
 
-// shows is a request with a token.
+// shows returns a request with a token.
 func shows(t *testing.T, token string) *http.Request {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
@@ -102,7 +102,7 @@ func shows(t *testing.T, token string) *http.Request {
 	return r
 }
 
-// asked is a reviewer over an API server that answers as told.
+// asked is an authorizer with a fake API server that counts requests.
 type asked struct {
 	authorizer
 	fetches, questions atomic.Int64
@@ -119,7 +119,7 @@ func newAsked(t *testing.T, fetch func() (keySet, error), answer func() (authent
 	a.pods = &podIndex{ready: make(chan struct{}), cache: known.Build()}
 	close(a.pods.ready)
 	a.keys = &tokenKeys{log: slog.New(slog.DiscardHandler), fetch: func(context.Context) (keySet, error) { a.fetches.Add(1); return fetch() }}
-	a.authorizer.reviews = &tokenReviews{ask: func(context.Context, string) (authenticationv1.TokenReviewStatus, error) {
+	a.authorizer.reviews = &tokenReviews{review: func(context.Context, string) (authenticationv1.TokenReviewStatus, error) {
 		a.questions.Add(1)
 		return answer()
 	}}
@@ -133,7 +133,7 @@ func relayPod() *corev1.Pod {
 	}, Spec: corev1.PodSpec{NodeName: "north", ServiceAccountName: "dataplane"}}
 }
 
-// confirmed is the answer of an API server that knows the user.
+// confirmed returns the TokenReview status of an authenticated user.
 func confirmed(user, pod, uid string) authenticationv1.TokenReviewStatus {
 	info := authenticationv1.UserInfo{Username: accountPrefix + user}
 	if pod != "" {
@@ -142,7 +142,8 @@ func confirmed(user, pod, uid string) authenticationv1.TokenReviewStatus {
 	return authenticationv1.TokenReviewStatus{Authenticated: true, Audiences: []string{manifest.DiscoveryAudience}, User: info}
 }
 
-// K-01: a token is judged by the keys of the API server and by the pods that there are. The API server is asked only where that does not decide.
+// K-01: a token is verified with the keys of the API server and the watched pods. A TokenReview is made only if that
+// does not decide.
 func TestTokensAreVerifiedWithTheKeysOfTheAPIServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, other := newSigner(t, "first"), newSigner(t, "first")
@@ -216,7 +217,7 @@ func TestTokensAreVerifiedWithTheKeysOfTheAPIServer(t *testing.T) {
 	})
 }
 
-// unsigned is a token that says that it is not signed.
+// unsigned returns a token with the algorithm "none".
 func unsigned(token string) string {
 	c := tokenClaims{}
 	_, _, _ = jwt.NewParser().ParseUnverified(token, &c)
@@ -224,7 +225,8 @@ func unsigned(token string) string {
 	return text
 }
 
-// Keys are fetched once for all readers, again for a key that is new, and seldom for garbage. While they cannot be fetched the old ones count, for an hour.
+// Keys are fetched once for all clients, again for an unknown key, and rarely for invalid tokens. If they cannot be
+// fetched the old ones are used for an hour.
 func TestKeysAreFetchedOnceForAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		first, second := newSigner(t, "first"), newSigner(t, "second")
@@ -265,8 +267,8 @@ func TestKeysAreFetchedOnceForAll(t *testing.T) {
 			served  int
 			fetches int64
 		}{
-			{"all come at once", func() {}, first, 20, 1},
-			{"they come again", func() { time.Sleep(keysRetry) }, first, 20, 1},
+			{"all at once", func() {}, first, 20, 1},
+			{"all again", func() { time.Sleep(keysRetry) }, first, 20, 1},
 			{"a key that is not published", func() {}, second, 0, 2},
 			{"and again", func() {}, second, 0, 2},
 			{"it is published", func() { time.Sleep(keysRetry); answers(second.set(), nil) }, second, 20, 3},
@@ -288,7 +290,7 @@ func TestKeysAreFetchedOnceForAll(t *testing.T) {
 	})
 }
 
-// the API server is asked once about each token, whoever waits for how long. An answer counts for a while, a failure does not.
+// one TokenReview is made per token, however many clients wait for it. A result is cached, an error is not.
 func TestEachQuestionIsAskedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, failure := newSigner(t, "first"), error(nil)
@@ -296,7 +298,7 @@ func TestEachQuestionIsAskedOnce(t *testing.T) {
 			time.Sleep(time.Second)
 			return confirmed("media:dataplane", "relay", "7d3e"), failure
 		}, relayPod())
-		const readers = 200 // more than the API server answers within the time for which a reader waits
+		const readers = 200 // more than the API server reviews within authorizeTimeout
 		tokens := make([]string, readers)
 		for i := range tokens {
 			tokens[i] = s.token(func(c map[string]any) { c["jti"] = fmt.Sprint(i) })
@@ -319,7 +321,7 @@ func TestEachQuestionIsAskedOnce(t *testing.T) {
 		}
 		served, undecided := come()
 		if served < 3*maxConcurrentReviews || served+undecided != readers || undecided == 0 {
-			t.Errorf("%d are served and %d are asked to come back", served, undecided)
+			t.Errorf("%d are served and %d are undecided", served, undecided)
 		}
 		for range 5 {
 			come()
@@ -329,7 +331,7 @@ func TestEachQuestionIsAskedOnce(t *testing.T) {
 		}
 		time.Sleep(acceptedTTL)
 		failure = errors.New("connection refused")
-		for round := int64(2); round < 4; round++ { // a failure is not remembered
+		for round := int64(2); round < 4; round++ { // an error is not cached
 			time.Sleep(time.Minute)
 			if _, err := a.authorize(shows(t, tokens[0])); !errors.Is(err, discovery.ErrUndecided) || a.questions.Load() != readers+round-1 {
 				t.Errorf("the API server is away: %v after %d questions", err, a.questions.Load())
@@ -346,12 +348,12 @@ func TestEachQuestionIsAskedOnce(t *testing.T) {
 	})
 }
 
-// Sources that send bad tokens wait behind all others, and what they send takes a bounded room.
+// Requests from sources of invalid tokens are queued behind all others, and the memory for them is bounded.
 func TestBadTokensWaitBehindGoodOnes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		var order []string
-		q := &tokenReviews{ask: func(_ context.Context, token string) (authenticationv1.TokenReviewStatus, error) {
+		q := &tokenReviews{review: func(_ context.Context, token string) (authenticationv1.TokenReviewStatus, error) {
 			time.Sleep(time.Second)
 			mu.Lock()
 			defer mu.Unlock()
@@ -360,7 +362,7 @@ func TestBadTokensWaitBehindGoodOnes(t *testing.T) {
 		}}
 		hour := time.Now().Add(time.Hour)
 		bad, good := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
-		if _, err := q.of(t.Context(), "garbage", hour, bad); err != nil {
+		if _, err := q.get(t.Context(), "garbage", hour, bad); err != nil {
 			t.Fatal(err)
 		}
 		for i := range 10 * maxConcurrentReviews {
@@ -368,7 +370,7 @@ func TestBadTokensWaitBehindGoodOnes(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if _, err := q.of(t.Context(), "good", hour, good); err != nil {
+		if _, err := q.get(t.Context(), "good", hour, good); err != nil {
 			t.Fatal(err)
 		}
 		mu.Lock()
@@ -382,8 +384,8 @@ func TestBadTokensWaitBehindGoodOnes(t *testing.T) {
 			}
 		}
 		q.mu.Lock()
-		if len(q.about) > maxCachedReviews || len(q.back) > maxQueuedReviews {
-			t.Errorf("%d tokens are remembered, and %d wait", len(q.about), len(q.back))
+		if len(q.reviews) > maxCachedReviews || len(q.back) > maxQueuedReviews {
+			t.Errorf("%d tokens are remembered, and %d wait", len(q.reviews), len(q.back))
 		}
 		q.back = nil
 		q.mu.Unlock()

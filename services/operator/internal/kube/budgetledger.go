@@ -9,19 +9,19 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// ledger shares what Gateways have in common: the endpoints that a namespace may have, the oldest Gateways first, and those that the operator has memory
-// for, an equal part for each namespace.
+// budgetLedger divides the endpoints that Gateways share. The budget of a namespace goes to its oldest Gateways first.
+// The memory of the operator is divided equally between namespaces.
 type budgetLedger struct {
-	// total is how many endpoints the operator has memory for; 0 means any number.
+	// total is the number of endpoints that fit into the memory of the operator; 0 means unlimited.
 	total   int
 	entries map[types.NamespacedName]*ledgerEntry
 }
 
-// entry is a Gateway that has been translated.
+// ledgerEntry is the demand of a translated Gateway.
 type ledgerEntry struct {
 	created time.Time
 	demand  translate.Demand
-	// room is what it was left for its translation.
+	// room is the room with which it was translated.
 	room translate.Room
 }
 
@@ -29,7 +29,7 @@ func newBudgetLedger(total int) *budgetLedger {
 	return &budgetLedger{total: total, entries: map[types.NamespacedName]*ledgerEntry{}}
 }
 
-// roomFor returns what other Gateways leave to one of them.
+// roomFor returns the room that the other Gateways leave to a Gateway.
 func (l *budgetLedger) roomFor(key types.NamespacedName, created time.Time) (room translate.Room) {
 	older := 0
 	wanted := map[string]int{}
@@ -54,11 +54,11 @@ func (l *budgetLedger) roomFor(key types.NamespacedName, created time.Time) (roo
 	return room
 }
 
-// maxGatewayDemand is more than one Gateway may have: while there is as much left nobody needs to share.
+// maxGatewayDemand exceeds the maximum of one Gateway. The memory is divided only if less than this is left.
 const maxGatewayDemand = 200_000
 
-// part is how many endpoints a namespace may have that wants any number, beside others that want so many: the others get what they want as far as it is no
-// more than that.
+// share returns the endpoints that a namespace may have next to others with the given demands. Demands below an equal
+// share are met in full, and the rest is divided equally.
 func (l *budgetLedger) share(wanted map[string]int, sum int) int {
 	var others []int
 	for _, w := range wanted {
@@ -75,7 +75,7 @@ func (l *budgetLedger) share(wanted map[string]int, sum int) int {
 	return left
 }
 
-// before tells which of two Gateways of a namespace was there first; the name decides where the clock does not.
+// isOlder reports whether a Gateway was created before another one of its namespace; equal times are ordered by name.
 func isOlder(a types.NamespacedName, made time.Time, b types.NamespacedName, madeB time.Time) bool {
 	if !made.Equal(madeB) {
 		return made.Before(madeB)
@@ -83,27 +83,28 @@ func isOlder(a types.NamespacedName, made time.Time, b types.NamespacedName, mad
 	return a.Name < b.Name
 }
 
-// note takes over what a Gateway has, and returns the others that it makes a difference for: they have to give something back, or can have more.
-func (l *budgetLedger) record(key types.NamespacedName, now ledgerEntry) (concerned []types.NamespacedName) {
+// record stores the demand of a Gateway, and returns the other Gateways to translate again: those that exceed their
+// room now, and those that want and may have more.
+func (l *budgetLedger) record(key types.NamespacedName, now ledgerEntry) (affected []types.NamespacedName) {
 	old := l.entries[key]
 	if old != nil && old.demand == now.demand && old.created.Equal(now.created) {
 		old.room = now.room
 		return nil
 	}
 	l.entries[key] = &now
-	return l.concerned(key)
+	return l.affected(key)
 }
 
-// forget takes a Gateway out that is gone.
-func (l *budgetLedger) forget(key types.NamespacedName) (concerned []types.NamespacedName) {
+// forget removes a deleted Gateway, and returns the other Gateways to translate again.
+func (l *budgetLedger) forget(key types.NamespacedName) (affected []types.NamespacedName) {
 	if l.entries[key] == nil {
 		return nil
 	}
 	delete(l.entries, key)
-	return l.concerned(key)
+	return l.affected(key)
 }
 
-func (l *budgetLedger) concerned(by types.NamespacedName) (keys []types.NamespacedName) {
+func (l *budgetLedger) affected(by types.NamespacedName) (keys []types.NamespacedName) {
 	sum := 0
 	for _, e := range l.entries {
 		sum += e.demand.Wanted
@@ -122,7 +123,7 @@ func (l *budgetLedger) concerned(by types.NamespacedName) (keys []types.Namespac
 	return keys
 }
 
-// most is how many endpoints the Gateway may have with that room.
+// limit returns the number of endpoints that the Gateway may have with the given room.
 func (e *ledgerEntry) limit(room translate.Room) int {
 	most := max(0, e.demand.PerNamespace-room.Namespace)
 	if room.Bounded {

@@ -11,8 +11,9 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// For random Gateways that come, change and go: nothing is over what a namespace or the operator may have once all whom it concerned were translated, that is
-// over soon, and a namespace that asks for no more than an equal part gets it.
+// For random Gateways that are created, changed and deleted: after all affected Gateways are translated no namespace
+// exceeds its budget and the sum does not exceed the total, this takes a bounded number of translations, and a
+// namespace that wants at most an equal share gets it.
 func TestLedger(t *testing.T) {
 	const perNamespace, total = 5_000, maxGatewayDemand + 20_000
 	for seed := range uint64(300) {
@@ -27,7 +28,7 @@ func TestLedger(t *testing.T) {
 				key := queue[0]
 				queue = queue[1:]
 				if rounds > 5_000 {
-					t.Fatalf("seed %d: the Gateways do not come to rest", seed)
+					t.Fatalf("seed %d: the translations do not end", seed)
 				}
 				translations++
 				if _, there := wants[key]; !there {
@@ -69,7 +70,7 @@ func TestLedger(t *testing.T) {
 	}
 }
 
-// Where there is enough for all a change concerns nobody else.
+// While memory is not scarce a change affects no other Gateway.
 func TestLedgerConcernsNobodyWhereThereIsEnough(t *testing.T) {
 	l := newBudgetLedger(10_000_000)
 	for i := range 1000 {

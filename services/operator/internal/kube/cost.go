@@ -21,27 +21,28 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// costs write on each pod what its deletion would cost, so that scale-in takes the pod with the fewest calls. The leader does.
+// deletionCosts writes the annotation pod-deletion-cost on dataplane pods, on the leader, so that scale-in deletes the
+// pods with the fewest allocations first.
 type deletionCosts struct {
 	reports *reports.Store
 	client  client.Client // reads pods by name, without a cache
 	log     *slog.Logger
-	// written is what stands on the pods.
+	// written are the costs in the annotations.
 	written map[discovery.ReportKey]int
 }
 
-// costEvery is how often costs are looked at. What a pod has gained or lost meanwhile by less than a tenth is not worth a write.
+// costEvery is the interval of updates. A change by less than 1/worth of the cost is not written.
 const (
 	costEvery = 10 * time.Second
 	worth     = 10
 )
 
-// drainingCost is less than that of any pod that takes clients: who is on the way out goes first.
+// drainingCost is below the cost of every pod that accepts clients, so draining pods are deleted first.
 const drainingCost = -1
 
-// run writes until ctx ends.
+// run updates the costs until ctx ends.
 func (c *deletionCosts) run(ctx context.Context, t *task) {
-	c.written = map[discovery.ReportKey]int{} // somebody else may have led meanwhile
+	c.written = map[discovery.ReportKey]int{} // another leader may have written in the meantime
 	ticker := time.NewTicker(costEvery)
 	defer ticker.Stop()
 	for {
@@ -56,7 +57,7 @@ func (c *deletionCosts) run(ctx context.Context, t *task) {
 			key := discovery.ReportKey{ID: r.ID, Pod: r.Pod}
 			cost, err := c.write(ctx, key, costOf(r))
 			if err != nil {
-				c.log.Debug("write cost of deletion, to be tried again", "pod", r.Pod, "gateway", r.ID, "error", err)
+				c.log.Debug("cannot write a deletion cost, will retry", "pod", r.Pod, "gateway", r.ID, "error", err)
 				continue
 			}
 			known[key] = cost
@@ -73,7 +74,7 @@ func costOf(r discovery.Report) int {
 	return min(r.Allocations, math.MaxInt32)
 }
 
-// write brings the cost of a pod up to date if that is worth it, and returns what stands there.
+// write updates the cost of a pod if it differs enough, and returns the cost in its annotation.
 func (c *deletionCosts) write(ctx context.Context, key discovery.ReportKey, cost int) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
@@ -86,11 +87,11 @@ func (c *deletionCosts) write(ctx context.Context, key discovery.ReportKey, cost
 	pod.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
 	if err := c.client.Get(ctx, types.NamespacedName{Namespace: namespace, Name: key.Pod}, pod); err != nil {
 		if client.IgnoreNotFound(err) == nil {
-			return cost, nil // it is gone, or is none
+			return cost, nil // the pod was deleted, or is no pod
 		}
 		return 0, fmt.Errorf("read pod: %w", err)
 	}
-	// A report is the word of a pod about itself, if config discovery asks for tokens. Otherwise it is anybody's.
+	// With AuthOff anyone can send a report of any pod, so the labels are checked.
 	if pod.Labels[manifest.AppLabel] != manifest.AppValue || pod.Labels[resource.RelatedGatewayName] != gateway {
 		return cost, nil
 	}
@@ -110,7 +111,7 @@ func (c *deletionCosts) write(ctx context.Context, key discovery.ReportKey, cost
 	return cost, nil
 }
 
-// worthwhile tells whether a cost differs from another by more than a tenth.
+// worthwhile reports whether a cost differs from the old one by more than a tenth, or in sign.
 func worthwhile(old, cost int) bool {
 	gap := max(old-cost, cost-old)
 	return gap*worth > max(old, 0) || (old < 0) != (cost < 0)

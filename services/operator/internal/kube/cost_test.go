@@ -19,7 +19,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/reports"
 )
 
-// the deletion cost of a pod is written to it when it changes enough, and never to a pod of another owner.
+// the deletion cost of a pod is written if it changes enough, and never to a pod of another Gateway.
 func TestCostsAreWrittenSeldom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -82,7 +82,7 @@ func TestCostsAreWrittenSeldom(t *testing.T) {
 			report("a", step.a, false)
 			report("b", step.b, step.drains)
 			report("victim", 50, false)
-			report("nobody", 50, false)
+			report("unknown", 50, false)
 			time.Sleep(costEvery)
 			synctest.Wait()
 			if got := stands(); got != step.want || patches-before != step.patches {
@@ -95,7 +95,7 @@ func TestCostsAreWrittenSeldom(t *testing.T) {
 		time.Sleep(5 * costEvery)
 		synctest.Wait()
 		if patches != before {
-			t.Errorf("whoever leads next writes %d costs again", patches-before)
+			t.Errorf("the next leader writes %d costs again", patches-before)
 		}
 	})
 }

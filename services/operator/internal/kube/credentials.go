@@ -15,51 +15,49 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// credentials keeps the Secret by which calls begin where nobody has brought one: the leader draws a shared secret by lot. Tools that render
-// manifests cannot do so, because they would draw again each time.
+// credentials maintains the Secret with the shared secret of TURN credentials. If it does not exist the leader
+// generates a random one; tools that render manifests cannot, because they would generate another one each time.
 //
-// A Secret that is there is left alone, whoever has made it. One that is lost is written again as it was: with another shared secret calls
-// would end. The annotation on a Secret that was drawn says that nobody else signs with it: Gateways have keys of their own that are derived from it.
+// An existing Secret is not changed. A deleted one is recreated with its previous content, because a new shared secret
+// would end calls. The annotation GeneratedSecret on a generated Secret means that no other party signs with it, so
+// Gateways may derive their own keys from it.
 type credentials struct {
 	selfManaged
-	// held is what the Secret said last, and generated whether the operator has drawn it.
-	held      map[string][]byte
+	// data and generated are the last content of the Secret, and the value of its annotation.
+	data      map[string][]byte
 	generated string
-}
-
-// keepCredentials starts to keep the Secret with the credentials, if it is to be kept.
-func (p *Provider) keepCredentials(ctx context.Context, group *errgroup.Group, o own) error {
-	if p.Credentials == "" {
-		return nil
-	}
-	c := newCredentials(types.NamespacedName{Namespace: p.Namespace, Name: p.Credentials}, nil, o.meters, p.Log)
-	return p.keep(ctx, group, o, &c.selfManaged, c.step, &corev1.Secret{})
 }
 
 func newCredentials(name types.NamespacedName, c client.Client, m *meters, log *slog.Logger) *credentials {
 	return &credentials{selfManaged: newSelfManaged(name, c, m, log)}
 }
 
-// step looks whether the Secret is there.
+func (c *credentials) manage(ctx context.Context, group *errgroup.Group, o selfManagedOptions) error {
+	return c.start(ctx, group, o, c.step, &corev1.Secret{})
+}
+
+// step reads the Secret, and on the leader creates it if it does not exist.
 func (c *credentials) step(ctx context.Context) error {
 	secret := &corev1.Secret{}
 	err := c.client.Get(ctx, c.name, secret)
 	switch {
 	case err == nil:
-		c.held, c.generated = secret.Data, secret.Annotations[resource.GeneratedSecret]
+		c.data, c.generated = secret.Data, secret.Annotations[resource.GeneratedSecret]
 		return nil
 	case client.IgnoreNotFound(err) != nil:
 		return fmt.Errorf("read Secret: %w", err)
 	case !c.leading.Load():
 		return nil
 	}
-	c.log.Info("write credentials", "secret", c.name, "drawn", c.held == nil)
-	if c.held == nil {
-		c.held, c.generated = map[string][]byte{"type": []byte("ephemeral"), "secret": []byte(rand.Text()), translate.RootKey: []byte(rand.Text())}, "true"
+	c.log.Info("write credentials", "secret", c.name, "new", c.data == nil)
+	if c.data == nil {
+		c.data, c.generated = map[string][]byte{
+			"type": []byte("ephemeral"), "secret": []byte(rand.Text()), translate.RootKey: []byte(rand.Text()),
+		}, "true"
 	}
-	drawn := &corev1.Secret{ObjectMeta: c.meta(), Data: c.held}
+	secret = &corev1.Secret{ObjectMeta: c.meta(), Data: c.data}
 	if c.generated != "" {
-		drawn.Annotations = map[string]string{resource.GeneratedSecret: c.generated}
+		secret.Annotations = map[string]string{resource.GeneratedSecret: c.generated}
 	}
-	return c.create(ctx, drawn)
+	return c.create(ctx, secret)
 }

@@ -4,51 +4,28 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/stunner-gateway/stunner/services/api/discovery"
-	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
-	"github.com/stunner-gateway/stunner/services/operator/internal/scaler"
 )
 
-// crew are the pods of a Gateway that take clients, as the endpoints of its Services have it: who ends is not among them.
+// gatewayEndpoints are the non-terminating pods in the EndpointSlices of a Gateway's Services.
 type gatewayEndpoints struct {
-	// known is false where no EndpointSlice says which pods there are.
+	// known is false if there is no EndpointSlice.
 	known bool
-	// ready and starting are names, sorted.
+	// ready and starting are sorted pod names.
 	ready, starting []string
 }
 
-// muster notes who the pods of a Gateway are. It is for the loop.
-func (l *loop) updateEndpoints(gateway types.NamespacedName) {
-	var all []*discoveryv1.EndpointSlice
-	for _, service := range l.view.ServicesOf(gateway) {
-		all = append(all, l.view.EndpointSlicesOf(resource.KeyOf(service))...)
-	}
-	l.rollouts.setEndpoints(gateway, endpointsOf(all))
-}
-
-// updateEndpointsBehind does so for the Gateway that has the Service of a slice.
-func (l *loop) updateEndpointsBehind(s *discoveryv1.EndpointSlice) {
-	service := l.view.Service(types.NamespacedName{Namespace: s.Namespace, Name: s.Labels[discoveryv1.LabelServiceName]})
-	if service == nil {
-		return
-	}
-	if gateway, ok := resource.GatewayOf(service); ok {
-		l.updateEndpoints(gateway)
-	}
-}
-
-// endpointsOf reads EndpointSlices. A pod that is in several, one for each Service and family, is ready if one of them says so.
+// endpointsOf reads EndpointSlices. A pod in several slices, one for each Service and address family, is ready if it
+// is ready in one of them.
 func endpointsOf(all []*discoveryv1.EndpointSlice) gatewayEndpoints {
-	c, ready := gatewayEndpoints{known: len(all) > 0}, map[string]bool{}
-	for _, some := range all {
-		for _, e := range some.Endpoints {
+	g, ready := gatewayEndpoints{known: len(all) > 0}, map[string]bool{}
+	for _, s := range all {
+		for _, e := range s.Endpoints {
 			if is := e.Conditions.Terminating; is != nil && *is {
 				continue
 			}
@@ -58,17 +35,18 @@ func endpointsOf(all []*discoveryv1.EndpointSlice) gatewayEndpoints {
 	}
 	for name, is := range ready {
 		if is {
-			c.ready = append(c.ready, name)
+			g.ready = append(g.ready, name)
 		} else {
-			c.starting = append(c.starting, name)
+			g.starting = append(g.starting, name)
 		}
 	}
-	slices.Sort(c.ready)
-	slices.Sort(c.starting)
-	return c
+	slices.Sort(g.ready)
+	slices.Sort(g.starting)
+	return g
 }
 
-// podOf names an endpoint. One that is no pod, which somebody has added, reports nothing under any name, and is missed by its address.
+// podOf returns the pod name of an endpoint. An endpoint without a Pod targetRef is identified by its IP addresses and
+// counts as not reported.
 func podOf(e discoveryv1.Endpoint) string {
 	if e.TargetRef != nil && e.TargetRef.Kind == "Pod" {
 		return e.TargetRef.Name
@@ -76,66 +54,35 @@ func podOf(e discoveryv1.Endpoint) string {
 	return strings.Join(e.Addresses, ",")
 }
 
-// setEndpoints notes who the pods of a Gateway are.
-func (f *rollouts) setEndpoints(gateway types.NamespacedName, c gatewayEndpoints) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.endpoints[gateway] = c; !c.known {
-		delete(f.endpoints, gateway)
+// checkReported returns an error if a pod that may have allocations has not reported. A pod that is not ready is
+// usually starting and may be missing. If no pod is ready and none has reported, nodes may be unreachable, which is an
+// error. The reports are sorted by pod.
+func (g gatewayEndpoints) checkReported(reported []discovery.Report) error {
+	missing := func(pods []string) []string {
+		return slices.DeleteFunc(slices.Clone(pods), func(pod string) bool {
+			_, found := slices.BinarySearchFunc(reported, pod,
+				func(r discovery.Report, pod string) int { return cmp.Compare(r.Pod, pod) })
+			return found
+		})
 	}
-}
-
-// load counts the allocations of a Gateway, for an autoscaler: those of all pods but of who is on the way out, which takes no more clients. It is
-// what pods have said of themselves, at most as long ago as the census keeps the word of a replica that cannot be reached. An error says
-// that it may be less than there are.
-func (f *rollouts) load(gateway types.NamespacedName) (allocations int, err error) {
-	latest := f.reports.Of(gateway.String())
-	f.mu.Lock()
-	known, c := f.rollouts[gateway] != nil, f.endpoints[gateway]
-	f.mu.Unlock()
-	if !known {
-		return 0, scaler.ErrUnknown
-	}
-	if err := c.complete(latest); err != nil {
-		return 0, err
-	}
-	for _, r := range latest {
-		if !r.Draining {
-			allocations += min(r.Allocations, math.MaxInt32)
-		}
-	}
-	return allocations, nil
-}
-
-// complete tells whether everybody has reported who may have allocations. A pod that is not ready is one that starts, as a rule, and is not waited
-// for. If nobody has anything to say, though, and none is ready, then more than a start has gone wrong: nodes may be cut off.
-func (c gatewayEndpoints) complete(reports []discovery.Report) error {
-	missing := func(pods []string) (silent []string) {
-		for _, pod := range pods {
-			_, heard := slices.BinarySearchFunc(reports, pod, func(r discovery.Report, pod string) int { return cmp.Compare(r.Pod, pod) })
-			if !heard {
-				silent = append(silent, pod)
-			}
-		}
-		return silent
-	}
-	if !c.known {
+	if !g.known {
 		return errors.New("no EndpointSlice says which pods it has: its Service must be one with endpoints")
 	}
-	if silent := missing(c.ready); len(silent) > 0 {
-		return fmt.Errorf("%d of %d ready pods have not reported to the operator: %s", len(silent), len(c.ready), someOf(silent))
+	if silent := missing(g.ready); len(silent) > 0 {
+		return fmt.Errorf("%d of %d ready pods have not reported to the operator: %s", len(silent), len(g.ready),
+			firstOf(silent))
 	}
-	if silent := missing(c.starting); len(c.ready) == 0 && len(silent) > 0 && len(silent) == len(c.starting) {
-		return fmt.Errorf("none of its pods is ready, and none has reported to the operator: %s", someOf(silent))
+	if silent := missing(g.starting); len(g.ready) == 0 && len(silent) > 0 && len(silent) == len(g.starting) {
+		return fmt.Errorf("none of its pods is ready, and none has reported to the operator: %s", firstOf(silent))
 	}
 	return nil
 }
 
-// someOf names the first few.
-func someOf(names []string) string {
-	const few = 5
-	text := strings.Join(names[:min(few, len(names))], ", ")
-	if more := len(names) - few; more > 0 {
+// firstOf formats the first five names and the number of the others.
+func firstOf(names []string) string {
+	const most = 5
+	text := strings.Join(names[:min(most, len(names))], ", ")
+	if more := len(names) - most; more > 0 {
 		text += fmt.Sprintf(" and %d more", more)
 	}
 	return text

@@ -20,7 +20,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// endpoint is a pod in the eyes of a Service.
+// endpoint returns an endpoint of a pod.
 func endpoint(pod string, ready, ends bool) discoveryv1.Endpoint {
 	return discoveryv1.Endpoint{
 		Addresses: []string{"192.0.2.1"}, TargetRef: &corev1.ObjectReference{Kind: "Pod", Name: pod},
@@ -28,8 +28,7 @@ func endpoint(pod string, ready, ends bool) discoveryv1.Endpoint {
 	}
 }
 
-// Two replicas hear of the pods of a Gateway, one of each. The load is their sum, without who drains; where it may be more than what was said,
-// it is an error.
+// The load is the sum of the reports of all replicas without draining pods. If the sum may be too low, it is an error.
 func TestLoadIsNeverLessThanThereIs(t *testing.T) {
 	ready := func(pods ...string) []discoveryv1.Endpoint {
 		var all []discoveryv1.Endpoint
@@ -45,14 +44,14 @@ func TestLoadIsNeverLessThanThereIs(t *testing.T) {
 	type pods = []discovery.Report
 	for name, c := range map[string]struct {
 		one, two pods
-		// slices are the endpoints of each slice; nil means that there is none.
+		// slices are the endpoints of each EndpointSlice; nil means no EndpointSlice.
 		slices  [][]discoveryv1.Endpoint
 		want    int
 		problem string
 	}{
 		"both replicas":          {pods{says("a", 3)}, pods{says("b", 4)}, [][]discoveryv1.Endpoint{ready("a", "b")}, 7, ""},
 		"two families":           {pods{says("a", 3)}, pods{says("b", 4)}, [][]discoveryv1.Endpoint{ready("a", "b"), ready("b", "a")}, 7, ""},
-		"nobody yet":             {nil, nil, [][]discoveryv1.Endpoint{ready("a", "b")}, 0, "2 of 2 ready pods have not reported to the operator: a, b"},
+		"none has reported":      {nil, nil, [][]discoveryv1.Endpoint{ready("a", "b")}, 0, "2 of 2 ready pods have not reported to the operator: a, b"},
 		"a replica is not there": {pods{says("a", 3)}, nil, [][]discoveryv1.Endpoint{ready("a", "b")}, 0, "1 of 2 ready pods have not reported to the operator: b"},
 		"many that say nothing":  {nil, nil, [][]discoveryv1.Endpoint{ready("a", "b", "c", "d", "e", "f", "g")}, 0, ": a, b, c, d, e and 2 more"},
 		"one drains":             {pods{says("a", 3)}, pods{drains("b", 4)}, [][]discoveryv1.Endpoint{{endpoint("a", true, false), endpoint("b", false, true)}}, 3, ""},
@@ -73,7 +72,7 @@ func TestLoadIsNeverLessThanThereIs(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				counted := reports.New(slog.New(slog.DiscardHandler))
 				f := newRollouts(counted, newInbox())
-				f.published(gatewayKey, "1")
+				f.publish(gatewayKey, "1")
 				for i, said := range []pods{c.one, c.two} {
 					from := make(reporter)
 					go counted.Follow(t.Context(), fmt.Sprint("replica-", i), from)
@@ -97,24 +96,24 @@ func TestLoadIsNeverLessThanThereIs(t *testing.T) {
 	}
 }
 
-// A Gateway is known from when its config is published until that is withdrawn.
+// The load of a Gateway is known from publishing its config until withdrawing it.
 func TestLoadOfAGatewayThatIsNotServed(t *testing.T) {
 	f := newRollouts(reports.New(slog.New(slog.DiscardHandler)), newInbox())
 	f.setEndpoints(gatewayKey, gatewayEndpoints{known: true})
 	if n, err := f.load(gatewayKey); !errors.Is(err, scaler.ErrUnknown) {
 		t.Errorf("not published: %d, %v", n, err)
 	}
-	f.published(gatewayKey, "1")
+	f.publish(gatewayKey, "1")
 	if n, err := f.load(gatewayKey); n != 0 || err != nil {
 		t.Errorf("published: %d, %v", n, err)
 	}
-	f.withdrawn(gatewayKey)
+	f.withdraw(gatewayKey)
 	if n, err := f.load(gatewayKey); !errors.Is(err, scaler.ErrUnknown) {
 		t.Errorf("withdrawn: %d, %v", n, err)
 	}
 }
 
-// Service and EndpointSlices come in any order, change and go; a Service that is not of the Gateway says nothing of its pods.
+// Services and EndpointSlices arrive in any order, change and are deleted. A Service of another owner is ignored.
 func TestTheLoopKnowsThePodsOfAGateway(t *testing.T) {
 	m := newMeters()
 	l := newLoop(translate.DefaultOptions(), discovery.NewServer(discovery.ServerOptions{}), m, &tasks{}, slog.New(slog.DiscardHandler))
@@ -155,7 +154,7 @@ func TestTheLoopKnowsThePodsOfAGateway(t *testing.T) {
 	}
 }
 
-// BenchmarkLoad is what a question costs among a thousand Gateways of three pods each.
+// BenchmarkLoad measures the load query among a thousand Gateways with three pods each.
 func BenchmarkLoad(b *testing.B) {
 	counted := reports.New(slog.New(slog.DiscardHandler))
 	f := newRollouts(counted, newInbox())
@@ -168,11 +167,11 @@ func BenchmarkLoad(b *testing.B) {
 			c.ready = append(c.ready, pod)
 			from <- discovery.ReportNews{Report: &discovery.Report{ID: gateway.String(), Pod: pod, Allocations: 40}}
 		}
-		f.published(gateway, "1")
+		f.publish(gateway, "1")
 		f.setEndpoints(gateway, c)
 		gateways = append(gateways, gateway)
 	}
-	from <- discovery.ReportNews{} // all that came before has been counted
+	from <- discovery.ReportNews{} // returns when all previous reports are stored
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
 		if n, err := f.load(gateways[i%len(gateways)]); n != 120 || err != nil {

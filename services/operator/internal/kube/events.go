@@ -22,24 +22,27 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// herald tells people by events what has become of an object. They are told of what changes, once it stands in the status: whoever starts over an
-// unchanged cluster has nothing to tell. The zero herald tells nobody.
+// eventRecorder records changes of statuses as Kubernetes events, after the status was written. A restart over an
+// unchanged cluster records nothing. The zero eventRecorder records nothing.
 type eventRecorder struct {
 	recorder events.EventRecorder
 	scheme   *runtime.Scheme
-	// limit is for all events together. What exceeds it is not told: the conditions say it all.
+	// limit is shared by all events. Events above it are dropped; the conditions contain the same information.
 	limit flowcontrol.RateLimiter
 }
 
-// Bounds of the events of a process, in events per second, and of the text of one.
+// Bounds of the events of the process, in events per second, and of the text of one in bytes.
 const (
-	eventRate  = 10
-	eventBurst = 100
-	eventText  = 1024 // what the API server takes
+	eventRate    = 10
+	eventBurst   = 100
+	maxEventText = 1024 // the limit of the API server
 )
 
-// newEventRecorder returns a herald that speaks until ctx ends, with a client of its own: nothing else waits for events.
-func newEventRecorder(ctx context.Context, config *rest.Config, s *runtime.Scheme, controller string) (eventRecorder, error) {
+// newEventRecorder returns a recorder that works until ctx ends. It has a client of its own, so that no other request
+// waits for events.
+func newEventRecorder(
+	ctx context.Context, config *rest.Config, s *runtime.Scheme, controller string,
+) (eventRecorder, error) {
 	config = rest.CopyConfig(config)
 	config.QPS, config.Burst, config.Timeout = eventRate, eventBurst, callTime
 	clients, err := kubernetes.NewForConfig(config)
@@ -57,54 +60,55 @@ func newEventRecorder(ctx context.Context, config *rest.Config, s *runtime.Schem
 	}, nil
 }
 
-// event are what one event says.
+// event is one event of an object.
 type event struct {
-	// place is the part of the object that it is about, in the notation of a field; empty for all of it.
+	// field is the part of the object that the event is about, as a field path; empty for the whole object.
 	field          string
 	warning        bool
 	action, reason string
 	text           string
 }
 
-// tell makes events about an object.
-func (h eventRecorder) record(o client.Object, all []event) {
-	if h.recorder == nil || len(all) == 0 {
+// record records events of an object.
+func (r eventRecorder) record(o client.Object, all []event) {
+	if r.recorder == nil || len(all) == 0 {
 		return
 	}
-	gvk, err := apiutil.GVKForObject(o, h.scheme)
+	gvk, err := apiutil.GVKForObject(o, r.scheme)
 	if err != nil {
-		return // it has been written just now
+		return // cannot happen: the object was just written
 	}
 	for _, t := range all {
-		if !h.limit.TryAccept() {
+		if !r.limit.TryAccept() {
 			return
 		}
-		// Without its version: events that say the same of several versions are counted in one.
+		// Without the resource version, so that equal events of several versions are counted in one.
 		about := &corev1.ObjectReference{
-			APIVersion: gvk.GroupVersion().String(), Kind: gvk.Kind, Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(), FieldPath: t.field,
+			APIVersion: gvk.GroupVersion().String(), Kind: gvk.Kind,
+			Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(), FieldPath: t.field,
 		}
 		kind := corev1.EventTypeNormal
 		if t.warning {
 			kind = corev1.EventTypeWarning
 		}
-		h.recorder.Eventf(about, nil, kind, t.reason, t.action, "%s", t.text)
+		r.recorder.Eventf(about, nil, kind, t.reason, t.action, "%s", t.text)
 	}
 }
 
-// fieldCondition is a condition and the part of the object that it stands on.
+// fieldCondition is a condition and the field path of the part of the object that it is about.
 type fieldCondition struct {
 	field string
 	metav1.Condition
 }
 
-// newEvents are what people should hear of when a status takes the place of another: conditions that have changed, and remarks that have not been made
-// before. A condition that is new and as it should be is none.
-func newEvents(before any, want desired) (all []event) {
+// newEvents returns the events of a status change: changed conditions and new notes. A new condition without a problem
+// produces no event.
+func newEvents(before, after any, notes []string) (all []event) {
 	had := map[[2]string]metav1.Condition{}
 	for _, s := range fieldConditions(before) {
 		had[[2]string{s.field, s.Type}] = s.Condition
 	}
-	for _, s := range fieldConditions(want.status) {
+	for _, s := range fieldConditions(after) {
 		old, known := had[[2]string{s.field, s.Type}]
 		wrong := condition.Wrong(s.Condition)
 		if known && old.Status == s.Status && old.Reason == s.Reason || !known && !wrong {
@@ -117,18 +121,22 @@ func newEvents(before any, want desired) (all []event) {
 		if s.Message != "" {
 			text += ": " + s.Message
 		}
-		all = append(all, event{field: s.field, warning: wrong, action: s.Type, reason: s.Reason, text: truncate(text)})
+		all = append(all,
+			event{field: s.field, warning: wrong, action: s.Type, reason: s.Reason, text: truncate(text, maxEventText)})
 	}
 	said := had[[2]string{"", condition.Accepted}].Message
-	for _, note := range want.notes {
+	for _, note := range notes {
 		if !strings.Contains(said, note) {
-			all = append(all, event{warning: true, action: condition.Accepted, reason: condition.ReasonWarning, text: truncate(note)})
+			all = append(all, event{
+				warning: true, action: condition.Accepted, reason: condition.ReasonWarning, text: truncate(note, maxEventText),
+			})
 		}
 	}
 	return all
 }
 
-// fieldConditions are the conditions in a status. Whether listeners are programmed is told by what the Gateway says of itself.
+// fieldConditions returns the conditions in a status, except Programmed of listeners: the Gateway's own condition
+// reports the same.
 func fieldConditions(status any) (all []fieldCondition) {
 	add := func(field string, conditions []metav1.Condition) {
 		for _, c := range conditions {
@@ -139,7 +147,8 @@ func fieldConditions(status any) (all []fieldCondition) {
 	case gwapiv1.GatewayStatus:
 		add("", s.Conditions)
 		for _, l := range s.Listeners {
-			others := slices.DeleteFunc(slices.Clone(l.Conditions), func(c metav1.Condition) bool { return c.Type == condition.Programmed })
+			others := slices.DeleteFunc(slices.Clone(l.Conditions),
+				func(c metav1.Condition) bool { return c.Type == condition.Programmed })
 			add(fmt.Sprintf("spec.listeners{%s}", l.Name), others)
 		}
 	case gwapiv1.GatewayClassStatus:
@@ -154,7 +163,7 @@ func fieldConditions(status any) (all []fieldCondition) {
 	return all
 }
 
-// parentName tells the parents of a route apart. A parent without kind is a Gateway.
+// parentName formats the parentRef of a route. The kind is left out for Gateways.
 func parentName(ref gwapiv1.ParentReference) string {
 	name := string(ref.Name)
 	if ref.Namespace != nil {
@@ -170,12 +179,4 @@ func parentName(ref gwapiv1.ParentReference) string {
 		name += fmt.Sprintf(":%d", *ref.Port)
 	}
 	return name
-}
-
-// truncate shortens a text to what an event can hold.
-func truncate(text string) string {
-	if len(text) <= eventText {
-		return text
-	}
-	return strings.ToValidUTF8(text[:eventText], "")
 }

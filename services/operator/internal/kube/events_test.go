@@ -11,7 +11,7 @@ import (
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 )
 
-// People hear of what changes, once, and of nothing that was said before.
+// Each change of a condition is recorded once.
 func TestNewsIsWhatChanges(t *testing.T) {
 	is := func(kind, status, reason, message string) metav1.Condition {
 		return metav1.Condition{Type: kind, Status: metav1.ConditionStatus(status), Reason: reason, Message: message}
@@ -36,7 +36,7 @@ func TestNewsIsWhatChanges(t *testing.T) {
 		"bad and new":   {stunnerv1.Status{}, stunnerv1.Status{Conditions: []metav1.Condition{is("Accepted", "False", "InvalidRealm", "why")}}, nil, []event{{"", true, "Accepted", "InvalidRealm", "Accepted is False: why"}}},
 		"other reason":  {gateway(is("Programmed", "False", "Pending", "")), gateway(is("Programmed", "False", "Invalid", "")), nil, []event{{"", true, "Programmed", "Invalid", "Programmed is False"}}},
 		"bad when true": {listener(is("Conflicted", "False", "NoConflicts", "")), listener(is("Conflicted", "True", "ProtocolConflict", "")), nil, []event{{"spec.listeners{udp}", true, "Conflicted", "ProtocolConflict", "spec.listeners{udp}: Conflicted is True"}}},
-		"told above":    {listener(), listener(is("Programmed", "False", "Pending", "")), nil, nil},
+		"redundant":     {listener(), listener(is("Programmed", "False", "Pending", "")), nil, nil},
 		"healed":        {listener(is("Conflicted", "True", "ProtocolConflict", "")), listener(is("Conflicted", "False", "NoConflicts", "")), nil, []event{{"spec.listeners{udp}", false, "Conflicted", "NoConflicts", "spec.listeners{udp}: Conflicted is False"}}},
 		"a parent":      {route(is("Accepted", "True", "Accepted", "")), route(is("Accepted", "False", "NoMatchingParent", "")), nil, []event{{"spec.parentRefs{media/edge/udp:1}", true, "Accepted", "NoMatchingParent", "spec.parentRefs{media/edge/udp:1}: Accepted is False"}}},
 		"a note":        {gateway(is("Accepted", "True", "Accepted", "")), gateway(is("Accepted", "True", "Accepted", "odd")), []string{"odd"}, []event{{"", true, "Accepted", "Warning", "odd"}}},
@@ -44,7 +44,7 @@ func TestNewsIsWhatChanges(t *testing.T) {
 		"a class":       {gwapiv1.GatewayClassStatus{Conditions: []metav1.Condition{is("Accepted", "Unknown", "Pending", "")}}, gwapiv1.GatewayClassStatus{Conditions: []metav1.Condition{is("Accepted", "True", "Accepted", "")}}, nil, []event{{"", false, "Accepted", "Accepted", "Accepted is True"}}},
 		"too long":      {gateway(is("Accepted", "True", "Accepted", "")), gateway(is("Accepted", "True", "Accepted", "")), []string{strings.Repeat("ä", 2000)}, []event{{"", true, "Accepted", "Warning", strings.Repeat("ä", 512)}}},
 	} {
-		if diff := cmp.Diff(c.want, newEvents(c.before, desired{status: c.after, notes: c.notes}), cmp.AllowUnexported(event{})); diff != "" {
+		if diff := cmp.Diff(c.want, newEvents(c.before, c.after, c.notes), cmp.AllowUnexported(event{})); diff != "" {
 			t.Errorf("%s: %s", name, diff)
 		}
 	}

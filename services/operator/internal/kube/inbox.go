@@ -13,16 +13,17 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// change is what a watch, or a fetch, has said about an object.
+// objectChange is the new state of an object, from a watch or from a fetch.
 type objectChange struct {
 	object  resource.Object
 	deleted bool
-	// failed says that a fetch has not told anything, and goes on trying.
+	// failed means that a fetch failed and is retried; the state of the object is unknown.
 	failed bool
 }
 
-// inbox collects changes until the loop has time for them. Of an object only the newest state is kept: a loop that falls behind costs no more
-// memory than there are objects, and catches up by leaving out what is outdated.
+// inbox collects changes until the loop processes them. It keeps the newest state of each object only, so its size is
+// bounded by the number of objects, and a loop that falls behind skips outdated states. It is the event handler of
+// the watched kinds.
 type inbox struct {
 	wake chan struct{}
 
@@ -34,21 +35,18 @@ func newInbox() *inbox {
 	return &inbox{wake: make(chan struct{}, 1), changes: map[objectID]objectChange{}}
 }
 
-// OnAdd is part of cache.ResourceEventHandler, as OnUpdate and OnDelete are.
-func (i *inbox) OnAdd(o any, _ bool) { i.watched(o, false) }
+// OnAdd implements cache.ResourceEventHandler.
+func (i *inbox) OnAdd(o any, _ bool) { i.putEvent(o, false) }
 
-// OnUpdate takes the new form of an object.
-func (i *inbox) OnUpdate(_, o any) { i.watched(o, false) }
+// OnUpdate implements cache.ResourceEventHandler.
+func (i *inbox) OnUpdate(_, o any) { i.putEvent(o, false) }
 
-// OnDelete takes the last form of an object.
-func (i *inbox) OnDelete(o any) { i.watched(o, true) }
+// OnDelete implements cache.ResourceEventHandler.
+func (i *inbox) OnDelete(o any) { i.putEvent(o, true) }
 
-func (i *inbox) watched(o any, gone bool) {
-	if last, ok := o.(cache.DeletedFinalStateUnknown); ok {
-		o = last.Obj
-	}
-	if object, ok := o.(resource.Object); ok {
-		i.put(objectChange{object: object, deleted: gone})
+func (i *inbox) putEvent(o any, deleted bool) {
+	if object, ok := objectOf(o); ok {
+		i.put(objectChange{object: object, deleted: deleted})
 	}
 }
 
@@ -59,7 +57,7 @@ func (i *inbox) put(c objectChange) {
 	notify(i.wake)
 }
 
-// drain takes out what has come.
+// drain removes and returns all changes.
 func (i *inbox) drain() []objectChange {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -71,11 +69,20 @@ func (i *inbox) drain() []objectChange {
 	return all
 }
 
-// objectID tells the objects of all kinds apart: one namespace may hold objects of several kinds with the same name, UDPRoutes of two API groups among
-// them.
+// objectOf returns the object that an event handler receives, also of a deletion that the watch has missed.
+func objectOf(payload any) (resource.Object, bool) {
+	if last, ok := payload.(cache.DeletedFinalStateUnknown); ok {
+		payload = last.Obj
+	}
+	o, ok := payload.(resource.Object)
+	return o, ok
+}
+
+// objectID identifies an object by kind and name. A namespace may hold objects of several kinds with one name, for
+// example UDPRoutes of two API groups.
 type objectID struct {
 	goType reflect.Type
-	// kind is empty for objects whose Go type says what they are: those that come from a watch carry no kind.
+	// kind is set for objects whose Go type does not imply their kind. Typed objects from a watch have no kind set.
 	kind schema.GroupKind
 	name types.NamespacedName
 }
@@ -89,7 +96,7 @@ func idOf(o resource.Object) objectID {
 	return id
 }
 
-// describe names an object for people.
+// describe returns "KIND NAMESPACE/NAME" for logs and errors.
 func describe(o resource.Object) string {
 	kind := o.GetObjectKind().GroupVersionKind().Kind
 	if kind == "" {
@@ -98,10 +105,10 @@ func describe(o resource.Object) string {
 	return kind + " " + resource.KeyOf(o).String()
 }
 
-// notify wakes somebody up who may be awake.
-func notify(door chan struct{}) {
+// notify wakes the receiver of a channel with a buffer of one. It does not block.
+func notify(wake chan struct{}) {
 	select {
-	case door <- struct{}{}:
+	case wake <- struct{}{}:
 	default:
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// Of an object only the newest state counts, and a kind is part of its name.
+// The inbox keeps the newest state of each object, and objects of different kinds apart.
 func TestInboxKeepsTheNewest(t *testing.T) {
 	in := newInbox()
 	meta := metav1.ObjectMeta{Namespace: "media", Name: "edge"}
@@ -25,7 +25,7 @@ func TestInboxKeepsTheNewest(t *testing.T) {
 	select {
 	case <-in.wake:
 	default:
-		t.Error("nobody is woken")
+		t.Error("no notification")
 	}
 	got := in.drain()
 	if len(got) != 3 || len(in.drain()) != 0 {

@@ -9,7 +9,6 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
@@ -21,57 +20,50 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// scaling are the kinds of KEDA that are made for Gateways.
-func kedaKinds() (kinds []client.Object) {
-	for _, kind := range []string{manifest.KindScaledObject, manifest.KindTriggerAuthentication} {
-		o := &unstructured.Unstructured{}
-		o.SetGroupVersionKind(manifest.KEDA.WithKind(kind))
-		kinds = append(kinds, o)
-	}
-	return kinds
-}
-
-// isKEDA tells whether an object is of one of those kinds.
-func isKEDA(o resource.Object) bool {
-	return o.GetObjectKind().GroupVersionKind().Group == manifest.KEDA.Group
-}
-
-// keda follows whether the cluster knows the kinds of KEDA, which come and go with KEDA. Nobody has to have it: without it nothing is watched, and
-// nothing fails.
+// kedaWatcher detects whether KEDA is installed, and watches its kinds. KEDA is optional, and may be installed and
+// removed while the operator runs.
 type kedaWatcher struct {
-	config *rest.Config
-	cache  cache.Options
-	asks   rest.Interface
-	writer *writer
-	inbox  *inbox
-	log    *slog.Logger
-	// known is what the loop was told; nil when that was nothing yet.
-	known *bool
-	// client reads from a cache of the kinds, and handed tell whether that holds what there is. There are none before KEDA was found.
+	config    *rest.Config
+	cache     cache.Options
+	discovery rest.Interface
+	inbox     *inbox
+	handler   toolscache.ResourceEventHandler
+	// setClient receives the client while the KEDA kinds can be written, else nil.
+	setClient func(client.Client)
+	log       *slog.Logger
+	// installed is the state that the loop received; nil before the first.
+	installed *bool
+	// client reads from a cache of the KEDA kinds, and synced report whether it is filled. Both are nil until KEDA was
+	// installed once.
 	client client.Client
-	handed []toolscache.InformerSynced
+	synced []toolscache.InformerSynced
 }
 
-// newKEDAWatcher takes what a cache of the kinds is made with: one that holds others as well could not be made without them.
-func (p *Provider) newKEDAWatcher(l *loop, o cache.Options) (*kedaWatcher, error) {
-	d, err := discovery.NewDiscoveryClientForConfigAndClient(p.Config, o.HTTPClient)
+// newKEDAWatcher returns a watcher with a cache of its own: a cache cannot be filled if one of its kinds is not
+// served.
+func newKEDAWatcher(
+	s Settings, o cache.Options, in *inbox, h toolscache.ResourceEventHandler, setClient func(client.Client),
+) (*kedaWatcher, error) {
+	d, err := discovery.NewDiscoveryClientForConfigAndClient(s.Config, o.HTTPClient)
 	if err != nil {
 		return nil, fmt.Errorf("reach API server: %w", err)
 	}
 	o.DefaultLabelSelector = labels.SelectorFromSet(labels.Set{manifest.OwnedByLabel: manifest.AppValue})
 	o.DefaultTransform = cache.TransformStripManagedFields()
-	o.DefaultNamespaces = p.watched()
-	return &kedaWatcher{config: p.Config, cache: o, asks: d.RESTClient(), writer: l.writer, inbox: l.inbox, log: l.log}, nil
+	o.DefaultNamespaces = s.watchedNamespaces()
+	return &kedaWatcher{
+		config: s.Config, cache: o, discovery: d.RESTClient(), inbox: in, handler: h, setClient: setClient, log: s.Log,
+	}, nil
 }
 
-// await returns once it is known whether there is KEDA. Its error is the end of ctx.
+// await returns once it is known whether KEDA is installed. It returns an error only when ctx ends.
 func (k *kedaWatcher) await(ctx context.Context) error {
-	for k.known == nil {
-		err := k.look(ctx)
+	for k.installed == nil {
+		err := k.detect(ctx)
 		if err == nil {
 			break
 		}
-		k.log.Warn("look for KEDA, to be tried again", "error", err)
+		k.log.Warn("cannot detect KEDA, will retry", "error", err)
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -81,20 +73,20 @@ func (k *kedaWatcher) await(ctx context.Context) error {
 	return nil
 }
 
-// run looks until ctx ends.
+// run detects KEDA periodically until ctx ends.
 func (k *kedaWatcher) run(ctx context.Context, t *task) {
 	ticker := time.NewTicker(kindRetry)
 	defer ticker.Stop()
 	for {
 		t.begin()
-		if err := k.look(ctx); err != nil && ctx.Err() == nil {
-			k.log.Warn("look for KEDA, to be tried again", "error", err)
+		if err := k.detect(ctx); err != nil && ctx.Err() == nil {
+			k.log.Warn("cannot detect KEDA, will retry", "error", err)
 		}
 		t.begin()
-		if *k.known && k.listed(ctx) {
-			k.writer.scale(k.client)
+		if *k.installed && k.waitForSync(ctx) {
+			k.setClient(k.client)
 		} else {
-			k.writer.scale(nil)
+			k.setClient(nil)
 		}
 		t.end()
 		select {
@@ -105,9 +97,9 @@ func (k *kedaWatcher) run(ctx context.Context, t *task) {
 	}
 }
 
-// look finds out whether there is KEDA. When that cannot be said, what was known stays.
-func (k *kedaWatcher) look(ctx context.Context) error {
-	found, err := k.served(ctx)
+// detect updates installed and starts the watches when KEDA is found for the first time.
+func (k *kedaWatcher) detect(ctx context.Context) error {
+	found, err := k.isServed(ctx)
 	if err != nil {
 		return err
 	}
@@ -116,28 +108,29 @@ func (k *kedaWatcher) look(ctx context.Context) error {
 			return err
 		}
 	}
-	if k.known == nil || *k.known != found {
-		k.log.Info("look for KEDA", "found", found)
-		k.known = &found
+	if k.installed == nil || *k.installed != found {
+		k.log.Info("detected KEDA", "installed", found)
+		k.installed = &found
 		k.inbox.put(objectChange{object: &resource.Scaling{Missing: !found}})
 	}
 	return nil
 }
 
-// listed tells whether what there is of the kinds is known, and waits for it a while. What has not been listed looks like something that does not exist.
-// Without the right to list, that stays so, and nothing else may wait for it.
-func (k *kedaWatcher) listed(ctx context.Context) bool {
+// waitForSync reports whether the existing objects are listed, and waits for that up to kindRetry. An object that is
+// not listed yet looks absent. Without the right to list the objects this never happens, and nothing else may wait for
+// it.
+func (k *kedaWatcher) waitForSync(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, kindRetry)
 	defer cancel()
-	return toolscache.WaitForCacheSync(ctx.Done(), k.handed...)
+	return toolscache.WaitForCacheSync(ctx.Done(), k.synced...)
 }
 
-// served asks the API server whether it knows all of the kinds.
-func (k *kedaWatcher) served(ctx context.Context) (bool, error) {
+// isServed reports whether the API server serves all KEDA kinds.
+func (k *kedaWatcher) isServed(ctx context.Context) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
-	var known metav1.APIResourceList
-	err := k.asks.Get().AbsPath("/apis", manifest.KEDA.Group, manifest.KEDA.Version).Do(ctx).Into(&known)
+	var served metav1.APIResourceList
+	err := k.discovery.Get().AbsPath("/apis", manifest.KEDA.Group, manifest.KEDA.Version).Do(ctx).Into(&served)
 	switch {
 	case apierrors.IsNotFound(err):
 		return false, nil
@@ -146,41 +139,38 @@ func (k *kedaWatcher) served(ctx context.Context) (bool, error) {
 	}
 	for _, o := range kedaKinds() {
 		kind := o.GetObjectKind().GroupVersionKind().Kind
-		if !slices.ContainsFunc(known.APIResources, func(r metav1.APIResource) bool { return r.Kind == kind }) {
+		if !slices.ContainsFunc(served.APIResources, func(r metav1.APIResource) bool { return r.Kind == kind }) {
 			return false, nil
 		}
 	}
 	return true, nil
 }
 
-// watch follows the kinds until ctx ends. While they are gone, the watches wait for them to come back.
+// watch watches the KEDA kinds until ctx ends. If KEDA is removed the informers retry until it is installed again.
 func (k *kedaWatcher) watch(ctx context.Context) error {
 	c, err := cache.New(k.config, k.cache)
 	if err != nil {
 		return fmt.Errorf("make cache: %w", err)
 	}
-	var handed []toolscache.InformerSynced
+	var all []toolscache.InformerSynced
 	for _, o := range kedaKinds() {
-		informer, err := c.GetInformer(ctx, o, cache.BlockUntilSynced(false))
+		synced, err := addHandler(ctx, c, o, k.handler)
 		if err != nil {
 			return fmt.Errorf("watch %s: %w", o.GetObjectKind().GroupVersionKind().Kind, err)
 		}
-		registration, err := informer.AddEventHandler(k.writer)
-		if err != nil {
-			return fmt.Errorf("watch %s: %w", o.GetObjectKind().GroupVersionKind().Kind, err)
-		}
-		handed = append(handed, registration.HasSynced)
+		all = append(all, synced)
 	}
 	k.client, err = client.New(k.config, client.Options{
-		HTTPClient: k.cache.HTTPClient, Scheme: k.cache.Scheme, Mapper: k.cache.Mapper, Cache: &client.CacheOptions{Reader: c, Unstructured: true},
+		HTTPClient: k.cache.HTTPClient, Scheme: k.cache.Scheme, Mapper: k.cache.Mapper,
+		Cache: &client.CacheOptions{Reader: c, Unstructured: true},
 	})
 	if err != nil {
 		return fmt.Errorf("reach API server: %w", err)
 	}
-	k.handed = handed
+	k.synced = all
 	go func() {
 		if err := c.Start(ctx); err != nil {
-			k.log.Error("watch the kinds of KEDA", "error", err)
+			k.log.Error("watch of the KEDA kinds failed", "error", err)
 		}
 	}()
 	return nil

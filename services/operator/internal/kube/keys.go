@@ -15,30 +15,29 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Where the API server publishes its issuer and the keys by which tokens of ServiceAccounts are verified. Kubernetes lets every ServiceAccount read both,
-// by the ClusterRole system:service-account-issuer-discovery.
+// Paths at which the API server publishes its issuer and the keys that verify ServiceAccount tokens. The ClusterRole
+// system:service-account-issuer-discovery lets every ServiceAccount read both.
 const (
 	issuerPath = "/.well-known/openid-configuration"
 	keysPath   = "/openid/v1/jwks"
 )
 
-// Times of the key set.
 const (
-	// keysRefresh is how often the key set is fetched again.
+	// keysRefresh is the interval at which the key set is fetched.
 	keysRefresh = 5 * time.Minute
-	// keysRetry is the shortest time between two fetches that unknown keys, or failures, cause.
+	// keysRetry is the minimum interval of fetches after errors and for unknown keys.
 	keysRetry = 10 * time.Second
-	// keysTTL is for how long the key set is used while it cannot be fetched again.
+	// keysTTL is how long a key set is used if it cannot be fetched again.
 	keysTTL = time.Hour
 )
 
-// keySet is what the API server publishes.
+// keySet is the published issuer and its keys.
 type keySet struct {
 	issuer string
 	key    jwt.Keyfunc
 }
 
-// fetchKeys reads the key set from the API server.
+// fetchKeys fetches the key set from the API server.
 func fetchKeys(ctx context.Context, c rest.Interface) (keySet, error) {
 	document, err := c.Get().AbsPath(issuerPath).DoRaw(ctx)
 	if err != nil {
@@ -61,11 +60,11 @@ func fetchKeys(ctx context.Context, c rest.Interface) (keySet, error) {
 	return keySet{issuer: published.Issuer, key: set.Keyfunc}, nil
 }
 
-// keys holds the key set of the API server: one fetch serves all readers.
+// tokenKeys caches the key set of the API server, so that one fetch serves all clients.
 type tokenKeys struct {
 	fetch func(context.Context) (keySet, error)
 	log   *slog.Logger
-	// fetches lets all who wait for the key set share one fetch.
+	// fetches merges concurrent fetches.
 	fetches singleflight.Group
 
 	mu             sync.Mutex
@@ -73,28 +72,29 @@ type tokenKeys struct {
 	tried, fetched time.Time
 }
 
-// errNoKeys says that the key set does not decide: it is not available, or belongs to another issuer than the token.
+// errNoKeys means that the key set does not decide: it is not available, or the token has another issuer.
 var errNoKeys = errors.New("the key set of the API server does not decide")
 
-// verify returns the claims of a token that the API server has signed for an audience. Its error is errNoKeys when the API server has to be asked.
+// verify returns the claims of a token that the API server has signed for an audience. The error errNoKeys means that a
+// TokenReview must decide.
 func (k *tokenKeys) verify(ctx context.Context, token, audience string) (tokenClaims, error) {
 	set, err := k.current(ctx, false)
 	if err != nil {
 		return tokenClaims{}, err
 	}
 	c, err := parseToken(token, audience, set)
-	if errors.Is(err, jwt.ErrTokenUnverifiable) { // signed with a key that is not in the set, maybe not yet
+	if errors.Is(err, jwt.ErrTokenUnverifiable) { // the key may be newer than the key set
 		if set, err = k.current(ctx, true); err == nil {
 			c, err = parseToken(token, audience, set)
 		}
 	}
-	if errors.Is(err, jwt.ErrTokenInvalidIssuer) { // an API server may have more issuers than it publishes
+	if errors.Is(err, jwt.ErrTokenInvalidIssuer) { // an API server may accept more issuers than it publishes
 		return tokenClaims{}, fmt.Errorf("%w: %w", errNoKeys, err)
 	}
 	return c, err
 }
 
-// current returns the key set. It waits for a fetch when there is none, and when the caller needs a key that is not in it.
+// current returns the key set. It waits for a fetch if there is none, or if newer is set because a key was not found.
 func (k *tokenKeys) current(ctx context.Context, newer bool) (keySet, error) {
 	k.mu.Lock()
 	set, sinceTry, age := k.set, time.Since(k.tried), time.Since(k.fetched)
@@ -118,7 +118,7 @@ func (k *tokenKeys) current(ctx context.Context, newer bool) (keySet, error) {
 	return set, nil
 }
 
-// start fetches the key set, unless that is going on.
+// start fetches the key set, unless a fetch is in progress.
 func (k *tokenKeys) start() <-chan singleflight.Result {
 	return k.fetches.DoChan("", func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), authorizeTimeout)
@@ -136,7 +136,7 @@ func (k *tokenKeys) start() <-chan singleflight.Result {
 	})
 }
 
-// tokenClaims are the claims of a token of a ServiceAccount.
+// tokenClaims are the claims of a ServiceAccount token.
 type tokenClaims struct {
 	jwt.RegisteredClaims
 	Kubernetes struct {
@@ -152,23 +152,25 @@ type tokenObject struct {
 	UID  string `json:"uid"`
 }
 
-// tokenSkew is by how much the clocks of the API server and of this process may differ.
+// tokenSkew is the tolerated clock difference between the API server and this process.
 const tokenSkew = time.Minute
 
-// tokenMethods are the algorithms with which an API server signs tokens.
+// tokenMethods are the signature algorithms of API servers.
 var tokenMethods = []string{"RS256", "RS384", "RS512", "ES256", "ES384", "ES512"}
 
-// parseToken verifies signature, issuer, audience and times of a token.
+// parseToken verifies the signature, issuer, audience and validity period of a token.
 func parseToken(token, audience string, set keySet) (c tokenClaims, err error) {
-	_, err = jwt.ParseWithClaims(token, &c, set.key, jwt.WithValidMethods(tokenMethods), jwt.WithAudience(audience), jwt.WithIssuer(set.issuer),
-		jwt.WithExpirationRequired(), jwt.WithLeeway(tokenSkew))
+	_, err = jwt.ParseWithClaims(token, &c, set.key, jwt.WithValidMethods(tokenMethods), jwt.WithAudience(audience),
+		jwt.WithIssuer(set.issuer), jwt.WithExpirationRequired(), jwt.WithLeeway(tokenSkew))
 	return c, err
 }
 
-// readToken returns the claims of a token whose signature nobody has verified. An error means that no API server would accept it for the audience.
+// readToken returns the unverified claims of a token. An error means that no API server would accept it for the
+// audience.
 func readToken(token, audience string) (c tokenClaims, err error) {
 	if _, _, err = jwt.NewParser(jwt.WithValidMethods(tokenMethods)).ParseUnverified(token, &c); err != nil {
 		return c, err
 	}
-	return c, jwt.NewValidator(jwt.WithAudience(audience), jwt.WithExpirationRequired(), jwt.WithLeeway(tokenSkew)).Validate(c)
+	v := jwt.NewValidator(jwt.WithAudience(audience), jwt.WithExpirationRequired(), jwt.WithLeeway(tokenSkew))
+	return c, v.Validate(c)
 }

@@ -17,64 +17,79 @@ import (
 	"k8s.io/client-go/util/retry"
 )
 
-// The times of the lease, those of the components of Kubernetes itself.
+// The first three are the defaults of the components of Kubernetes.
 const (
 	leaseDuration = 15 * time.Second
 	renewDeadline = 10 * time.Second
 	retryPeriod   = 2 * time.Second
-	// leaseTime bounds one request. The last gives the lease back, when the process has been told to end and has little time.
-	leaseTime = 3 * time.Second
+	// leaseTimeout bounds one request. The last request releases the lease during shutdown, when little time is left.
+	leaseTimeout = 3 * time.Second
 )
 
-// leaseName is the Lease by which replicas agree on a leader.
+// leaseName names the Lease of the leader election.
 const leaseName = "stunner-operator"
 
-// elect runs lead while this process holds the lease, again and again until ctx ends. To lose the lease is no reason to end: discovery
-// goes on. The lease goes with its owner.
-func (p *Provider) elect(ctx context.Context, owner []metav1.OwnerReference, lead func(context.Context)) error {
-	config := rest.CopyConfig(p.Config)
-	config.Timeout = leaseTime
+// lease tracks the leader election of this process. A process that was suspended for longer than leaseDuration is not
+// the leader any more, and learns this only some time after it resumes; its writes until then must fail.
+type lease struct {
+	elector atomic.Pointer[leaderelection.LeaderElector]
+	// renewed is when the last successful renewal was requested. The time of the response proves less: the response may
+	// have waited for a suspended process.
+	renewed atomic.Pointer[time.Time]
+}
+
+// elect runs lead while this process holds the lease, repeatedly until ctx ends. Losing the lease does not end the
+// process, because config discovery continues. The lease gets the owner references.
+func (l *lease) elect(
+	ctx context.Context, s Settings, owner []metav1.OwnerReference, lead func(context.Context),
+) error {
+	config := rest.CopyConfig(s.Config)
+	config.Timeout = leaseTimeout
 	clients, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return fmt.Errorf("elect leader: %w", err)
 	}
-	lock, err := resourcelock.New(resourcelock.LeasesResourceLock, p.Namespace, leaseName,
-		clients.CoreV1(), clients.CoordinationV1(), resourcelock.ResourceLockConfig{Identity: p.Identity})
+	lock, err := resourcelock.New(resourcelock.LeasesResourceLock, s.Namespace, leaseName,
+		clients.CoreV1(), clients.CoordinationV1(), resourcelock.ResourceLockConfig{Identity: s.Identity})
 	if err != nil {
 		return fmt.Errorf("elect leader: %w", err)
 	}
 	for ctx.Err() == nil {
 		done := make(chan struct{})
 		elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-			Lock: recordingLock{lock, &p.lease}, LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod, ReleaseOnCancel: true,
+			Lock: recordingLock{lock, l}, ReleaseOnCancel: true,
+			LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod,
 			Callbacks: leaderelection.LeaderCallbacks{
 				OnStartedLeading: func(ctx context.Context) {
 					defer close(done)
-					p.Log.Info("lead", "identity", p.Identity)
-					if err := p.ownLease(ctx, clients, owner); err != nil && ctx.Err() == nil {
-						p.Log.Warn("own the lease, to be tried by the next leader", "error", err)
+					s.Log.Info("became the leader", "identity", s.Identity)
+					if err := setLeaseOwner(ctx, clients, s.Namespace, owner); err != nil && ctx.Err() == nil {
+						s.Log.Warn("cannot set the owner of the Lease; the next leader will retry", "error", err)
 					}
 					lead(ctx)
 				},
-				OnStoppedLeading: func() { p.Log.Info("lead no longer", "identity", p.Identity) },
+				OnStoppedLeading: func() { s.Log.Info("stopped being the leader", "identity", s.Identity) },
 			},
 		})
 		if err != nil {
 			return fmt.Errorf("elect leader: %w", err)
 		}
-		p.lease.elector.Store(elector)
+		l.elector.Store(elector)
 		elector.Run(ctx)
 		select {
-		case <-done: // nothing is written any more before the lease is asked for again
+		case <-done: // all writes of this term have ended
 		case <-ctx.Done():
 		}
 	}
 	return nil
 }
 
-// ownLease writes the owner of the lease. The elector, which renews the lease meanwhile, finds another version and reads it again.
-func (p *Provider) ownLease(ctx context.Context, clients kubernetes.Interface, owner []metav1.OwnerReference) error {
-	leases := clients.CoordinationV1().Leases(p.Namespace)
+// setLeaseOwner writes the owner references of the Lease. The elector, which renews the Lease concurrently, gets a
+// conflict and reads the Lease again.
+func setLeaseOwner(
+	ctx context.Context, clients kubernetes.Interface, namespace string, owner []metav1.OwnerReference,
+) error {
+	leases := clients.CoordinationV1().Leases(namespace)
 	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		l, err := leases.Get(ctx, leaseName, metav1.GetOptions{})
 		if err != nil || len(owner) == 0 || reflect.DeepEqual(l.OwnerReferences, owner) {
@@ -86,46 +101,42 @@ func (p *Provider) ownLease(ctx context.Context, clients kubernetes.Interface, o
 	})
 }
 
-// lease is what this process knows of the lease. A process that was frozen for longer than the lease lasts has another one lead, and only finds
-// out when it has been going on for a moment: what it wants to write by then must not be written.
-type lease struct {
-	elector atomic.Pointer[leaderelection.LeaderElector]
-	// renewed is when the renewal was asked for that went through last. The answer says less: it may have waited for a frozen process.
-	renewed atomic.Pointer[time.Time]
-}
-
-// lasts tells whether the lease has been renewed recently enough. Others wait for longer than that before they take it.
-func (l *lease) lasts() bool {
+// isHeld reports whether the lease was renewed within renewDeadline. Other replicas wait for leaseDuration, which is
+// longer, before they take it.
+func (l *lease) isHeld() bool {
 	e, renewed := l.elector.Load(), l.renewed.Load()
 	return e != nil && e.IsLeader() && renewed != nil && time.Since(*renewed) < renewDeadline
 }
 
-// recordingLock tells the lease when it is renewed.
+// recordingLock records the time of successful renewals.
 type recordingLock struct {
 	resourcelock.Interface
 	lease *lease
 }
 
-// Create is part of resourcelock.Interface.
+// Create implements resourcelock.Interface.
 func (w recordingLock) Create(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
 	return w.renew(ctx, r, w.Interface.Create)
 }
 
-// Update is part of resourcelock.Interface.
+// Update implements resourcelock.Interface.
 func (w recordingLock) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
 	return w.renew(ctx, r, w.Interface.Update)
 }
 
-func (w recordingLock) renew(ctx context.Context, r resourcelock.LeaderElectionRecord, ask func(context.Context, resourcelock.LeaderElectionRecord) error) error {
-	asked := time.Now()
-	err := ask(ctx, r)
+func (w recordingLock) renew(
+	ctx context.Context, r resourcelock.LeaderElectionRecord,
+	request func(context.Context, resourcelock.LeaderElectionRecord) error,
+) error {
+	requested := time.Now()
+	err := request(ctx, r)
 	if err == nil {
-		w.lease.renewed.Store(&asked)
+		w.lease.renewed.Store(&requested)
 	}
 	return err
 }
 
-// guard stands in the way of every write.
+// leaseGuard rejects every write request while this process does not hold the lease.
 type leaseGuard struct {
 	http.RoundTripper
 	lease *lease
@@ -133,12 +144,12 @@ type leaseGuard struct {
 
 var errNoLease = errors.New("this process does not hold the lease any more: another one writes")
 
-// RoundTrip sends a request, unless it is a write that is not this process's to make.
+// RoundTrip implements http.RoundTripper.
 func (g leaseGuard) RoundTrip(r *http.Request) (*http.Response, error) {
-	if r.Method == http.MethodGet || g.lease.lasts() {
+	if r.Method == http.MethodGet || g.lease.isHeld() {
 		return g.RoundTripper.RoundTrip(r)
 	}
-	if r.Body != nil { // who sends it must close it
+	if r.Body != nil { // a RoundTripper must close the body
 		return nil, errors.Join(errNoLease, r.Body.Close())
 	}
 	return nil, errNoLease

@@ -2,9 +2,11 @@ package kube
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
-	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -13,66 +15,62 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/discovery"
 	"github.com/stunner-gateway/stunner/services/operator/internal/reports"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// loop turns changes into configs and into work for the writer. Everything in it belongs to one goroutine.
+// loop translates changed objects into configs, which it publishes, and into the desired state of the writer. All
+// fields belong to its goroutine, except those at the end.
 //
-// What a change costs is what it concerns: the view takes the change and says which facts are different, the readers know which units were
-// told those, and only they are translated.
+// A change costs what depends on it: the view applies the change and returns the facts that changed, readers records
+// which objects read which facts, and only these objects are translated again.
 type loop struct {
-	options  translate.Options
-	server   *discovery.Server
-	writer   *writer
-	secrets  *secretFetcher
-	rollouts *rollouts
-	peers    *peerReplicas
-	costs    *deletionCosts
-	nodes    *nodeAddresses
-	inbox    *inbox
-	meters   *meters
-	log      *slog.Logger
-	// shown names the listeners in the config that the cluster shows of a Gateway: an operator before this one has published it.
-	shown func(gateway types.NamespacedName) []string
+	options   translate.Options
+	writer    *writer
+	secrets   *secretFetcher
+	rollouts  *rollouts
+	published *publisher
+	peers     *peerReplicas
+	costs     *deletionCosts
+	nodes     *nodeAddresses
+	inbox     *inbox
+	meters    *meters
 
-	view *resource.View
-	// agenda is what is to be translated, first what was there at the start and has not been translated yet; nil before the start.
-	queue     *workQueue
-	first     map[translate.ObjectRef]struct{}
-	ledger    *budgetLedger
-	readers   resource.Readers[translate.ObjectRef]
-	published map[types.NamespacedName]config.Config
-	// missing are Gateways that somebody has served, and of which nothing is published.
-	missing map[types.NamespacedName]struct{}
-	// waiting are the units that were told of a Secret that is still being fetched.
-	waiting map[types.NamespacedName]map[translate.ObjectRef]struct{}
-	// tried are the Secrets that have been asked for at least once.
-	tried map[types.NamespacedName]bool
-
+	view    *resource.View
+	readers resource.Readers[translate.ObjectRef]
+	queue   *workQueue
 	limiter rateLimiter
-	// since is time.Since but in tests.
-	since func(u translate.ObjectRef, begun time.Time) time.Duration
+	ledger  *budgetLedger
+	// initial are the objects of the initial list that are not translated yet; nil before the initial list.
+	initial map[translate.ObjectRef]struct{}
+	// waiting are the objects that read a Secret that is still being fetched.
+	waiting map[types.NamespacedName]map[translate.ObjectRef]struct{}
+	// tried are the Secrets that were fetched at least once, successfully or not.
+	tried map[types.NamespacedName]bool
+	// since is time.Since except in tests.
+	since func(ref translate.ObjectRef, begun time.Time) time.Duration
 
 	tasks *tasks
-	// ready is when everything that was there at the start is published; lack is what keeps it from being read, if something does.
-	ready          atomic.Bool
-	notReadyReason atomic.Pointer[string]
-	// known is closed when ready is set for the first time.
+	// ready is set, and known closed, when all objects of the initial list are published.
+	ready atomic.Bool
 	known chan struct{}
+	// notReadyReason is the reason why the initial list is not complete.
+	notReadyReason atomic.Pointer[string]
 }
 
-// newLoop returns a loop that knows nothing. It needs secrets and writer before it runs.
+// newLoop returns a loop with an empty view. The caller sets secrets, writer and published.previous before run.
 func newLoop(o translate.Options, server *discovery.Server, m *meters, ts *tasks, log *slog.Logger) *loop {
 	in := newInbox()
+	r := newRollouts(reports.New(log), in)
 	return &loop{
-		options: o, server: server, inbox: in, rollouts: newRollouts(reports.New(log), in), nodes: newNodeAddresses(server.SetNode, log), meters: m, tasks: ts, log: log,
-		view: resource.NewView(nil), queue: newWorkQueue(), ledger: newBudgetLedger(0), published: map[types.NamespacedName]config.Config{}, missing: map[types.NamespacedName]struct{}{},
-		waiting: map[types.NamespacedName]map[translate.ObjectRef]struct{}{}, tried: map[types.NamespacedName]bool{}, known: make(chan struct{}),
-		limiter: newRateLimiter(), since: func(_ translate.ObjectRef, begun time.Time) time.Duration { return time.Since(begun) },
+		options: o, rollouts: r, published: newPublisher(server, r, m, log), nodes: newNodeAddresses(server.SetNode, log),
+		inbox: in, meters: m, tasks: ts,
+		view: resource.NewView(nil), queue: newWorkQueue(), limiter: newRateLimiter(), ledger: newBudgetLedger(0),
+		waiting: map[types.NamespacedName]map[translate.ObjectRef]struct{}{}, tried: map[types.NamespacedName]bool{},
+		since: func(_ translate.ObjectRef, begun time.Time) time.Duration { return time.Since(begun) },
+		known: make(chan struct{}),
 	}
 }
 
@@ -86,9 +84,9 @@ func (l *loop) run(ctx context.Context, t *task) {
 		case <-l.limiter.timer(time.Now()):
 		}
 		for busy := true; busy && ctx.Err() == nil; {
-			l.receive(l.inbox.drain(), t)
-			busy = l.work(t)
-			if !l.ready.Load() && len(l.first) == 0 && l.triedAll() {
+			l.apply(l.inbox.drain(), t)
+			busy = l.translateNext(t)
+			if !l.ready.Load() && len(l.initial) == 0 && l.initialPublished() {
 				l.ready.Store(true)
 				close(l.known)
 			}
@@ -97,8 +95,9 @@ func (l *loop) run(ctx context.Context, t *task) {
 	}
 }
 
-// triedAll tells whether everything that was there at the start has been published, but for what cannot be read.
-func (l *loop) triedAll() bool {
+// initialPublished reports whether everything of the initial list is published, except objects that read a Secret
+// that cannot be fetched.
+func (l *loop) initialPublished() bool {
 	for key := range l.waiting {
 		if !l.tried[key] {
 			return false
@@ -107,108 +106,69 @@ func (l *loop) triedAll() bool {
 	return len(l.limiter.delayed) == 0
 }
 
-// take takes changes in and translates whom they concern.
-func (l *loop) take(changes []objectChange, t *task) {
-	l.receive(changes, t)
-	for l.work(t) {
-	}
-}
-
-// hear takes changes in and lists whom they concern.
-func (l *loop) receive(changes []objectChange, t *task) {
+// apply applies changes to the view and queues the objects to translate again.
+func (l *loop) apply(changes []objectChange, t *task) {
 	t.begin()
-	concerned := map[translate.ObjectRef]struct{}{}
+	affected := map[translate.ObjectRef]struct{}{}
 	for _, c := range changes {
-		l.readers.Of(l.observe(c, concerned), concerned)
+		l.readers.Of(l.observe(c, affected), affected)
 	}
-	l.limiter.addDue(concerned, time.Now())
-	l.queue.add(concerned)
-	if l.first == nil {
-		l.first = concerned
+	l.limiter.addDue(affected, time.Now())
+	l.queue.add(affected)
+	if l.initial == nil {
+		l.initial = affected
 	}
 }
 
-// work translates the unit whose turn it is, unless it rests; false if there is none.
-func (l *loop) work(t *task) bool {
-	u, ok := l.queue.next(len(l.first) > 0)
-	if !ok {
-		return false
+// observe applies one change and returns the facts that changed. It adds objects to affected that must be translated
+// although no fact that they read has changed.
+func (l *loop) observe(c objectChange, affected map[translate.ObjectRef]struct{}) resource.Facts {
+	if ref, ok := translate.RefOf(c.object); ok && !c.deleted {
+		return l.observeTranslated(ref, c.object, affected)
 	}
-	t.begin()
-	begun := time.Now()
-	switch {
-	case u.Object(l.view) == nil:
-		l.translate(u)
-		l.limiter.forget(u)
-	case l.limiter.allows(u, begun) && l.translate(u):
-		l.limiter.record(u, l.since(u, begun), time.Now())
-	}
-	delete(l.first, u)
-	return true
-}
-
-// note puts a change into the view and returns the facts that it changes. A unit that is new has been told nothing yet: it concerns itself.
-func (l *loop) observe(c objectChange, concerned map[translate.ObjectRef]struct{}) resource.Facts {
-	if m, ok := c.object.(*metav1.PartialObjectMetadata); ok {
-		return l.observeSecretVersion(resource.KeyOf(m), m.ResourceVersion, c.deleted)
-	}
-	if u, ok := translate.RefOf(c.object); ok && !c.deleted {
-		if !l.readers.Knows(u) {
-			concerned[u] = struct{}{}
-		}
-		return l.putObject(u, c.object)
-	}
-	if s, ok := c.object.(*corev1.Secret); ok {
-		key := resource.KeyOf(s)
-		l.tried[key] = true
-		if c.failed || c.deleted && l.secrets.retryNotFound(key) {
-			return nil
-		}
-		maps.Copy(concerned, l.waiting[key])
-		delete(l.waiting, key)
-		if !l.secrets.accept(s, c.deleted) {
-			return nil
-		}
-	}
-	if n, ok := c.object.(*corev1.Node); ok {
-		l.nodes.note(n, c.deleted)
-	}
-	changed := l.put(c)
 	switch o := c.object.(type) {
+	case *metav1.PartialObjectMetadata:
+		return l.observeSecretVersion(resource.KeyOf(o), o.ResourceVersion, c.deleted)
+	case *corev1.Secret:
+		return l.observeSecret(o, c, affected)
+	case *corev1.Node:
+		l.nodes.update(o, c.deleted)
 	case *discoveryv1.EndpointSlice:
-		if l.peers.are(o) {
-			l.peers.look(l.view.EndpointSlicesOf(l.peers.service))
-		}
-		l.updateEndpointsBehind(o)
+		defer l.observeEndpoints(o) // reads the updated view
 	case *corev1.Service:
-		if gateway, ok := resource.GatewayOf(o); ok {
-			l.updateEndpoints(gateway)
-		}
+		defer l.observeService(o)
 	}
-	return changed
+	return l.updateView(c)
 }
 
-func (l *loop) put(c objectChange) resource.Facts {
+func (l *loop) updateView(c objectChange) resource.Facts {
 	if c.deleted {
 		return l.view.Delete(c.object)
 	}
 	return l.view.Put(c.object)
 }
 
-// putObject takes the new form of a unit. When it differs in nothing that counts, what was wanted of the form before is wanted of this one.
-func (l *loop) putObject(u translate.ObjectRef, o resource.Object) resource.Facts {
-	before := u.Object(l.view)
+// observeTranslated applies the new version of a translated object. If no fact has changed, the desired state of the
+// previous version is that of the new version. A new object has not read any fact yet and is added to affected.
+func (l *loop) observeTranslated(
+	ref translate.ObjectRef, o resource.Object, affected map[translate.ObjectRef]struct{},
+) resource.Facts {
+	if !l.readers.Knows(ref) {
+		affected[ref] = struct{}{}
+	}
+	before := ref.Object(l.view)
 	changed := l.view.Put(o)
 	if before != nil && len(changed) == 0 {
-		l.writer.sameAs(u, before.GetResourceVersion(), o.GetResourceVersion())
+		l.writer.setVersion(ref, before.GetResourceVersion(), o.GetResourceVersion())
 	}
 	return changed
 }
 
-// noteSecret hears that a Secret is there, is different, or is gone. Whoever has been told that there is none asks again when one appears.
-func (l *loop) observeSecretVersion(key types.NamespacedName, version string, gone bool) resource.Facts {
+// observeSecretVersion handles the metadata of a Secret. Objects that read a missing Secret are translated again when
+// it appears.
+func (l *loop) observeSecretVersion(key types.NamespacedName, version string, deleted bool) resource.Facts {
 	switch {
-	case gone:
+	case deleted:
 		l.secrets.forget(key)
 		return l.view.Delete(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}})
 	case l.secrets.observe(key, version):
@@ -217,152 +177,208 @@ func (l *loop) observeSecretVersion(key types.NamespacedName, version string, go
 	return nil
 }
 
-// translate translates one unit and passes on what came of it. While a Secret that it was told of is being fetched nothing is passed on: it
-// would look as if the Secret did not exist. It reports whether the result is passed on.
-func (l *loop) translate(u translate.ObjectRef) (complete bool) {
-	told := resource.Facts{}
-	opt := l.options
-	opt.Now = metav1.Now()
-	if gw := l.view.Gateway(u.NamespacedName); gw != nil && u.Kind == translate.KindGateway {
-		opt.Published, opt.Room = l.current(u.NamespacedName), l.ledger.roomFor(u.NamespacedName, gw.CreationTimestamp.Time)
+// observeSecret handles the result of fetching a Secret and adds the objects that wait for it to affected.
+func (l *loop) observeSecret(
+	s *corev1.Secret, c objectChange, affected map[translate.ObjectRef]struct{},
+) resource.Facts {
+	key := resource.KeyOf(s)
+	l.tried[key] = true
+	if c.failed || c.deleted && l.secrets.retryNotFound(key) {
+		return nil
 	}
-	began := time.Now()
-	out := u.Translate(l.view.Telling(told), opt)
-	defer func() { l.meters.duration.Observe(time.Since(began).Seconds()) }()
+	maps.Copy(affected, l.waiting[key])
+	delete(l.waiting, key)
+	if !l.secrets.accept(s, c.deleted) {
+		return nil
+	}
+	return l.updateView(c)
+}
+
+// observeEndpoints handles a changed EndpointSlice: of the operator's own Service, or of a Service of a Gateway.
+func (l *loop) observeEndpoints(s *discoveryv1.EndpointSlice) {
+	if l.peers.include(s) {
+		l.peers.update(l.view.EndpointSlicesOf(l.peers.service))
+	}
+	service := l.view.Service(types.NamespacedName{Namespace: s.Namespace, Name: s.Labels[discoveryv1.LabelServiceName]})
+	if service != nil {
+		l.observeService(service)
+	}
+}
+
+// observeService updates the pods of the Gateway that a Service belongs to.
+func (l *loop) observeService(s *corev1.Service) {
+	gateway, ok := resource.GatewayOf(s)
+	if !ok {
+		return
+	}
+	var all []*discoveryv1.EndpointSlice
+	for _, service := range l.view.ServicesOf(gateway) {
+		all = append(all, l.view.EndpointSlicesOf(resource.KeyOf(service))...)
+	}
+	l.rollouts.setEndpoints(gateway, endpointsOf(all))
+}
+
+// translateNext translates the next object of the queue, unless the rate limiter delays it. It returns false if the
+// queue is empty.
+func (l *loop) translateNext(t *task) bool {
+	ref, ok := l.queue.next(len(l.initial) > 0)
+	if !ok {
+		return false
+	}
+	t.begin()
+	begun := time.Now()
+	switch {
+	case ref.Object(l.view) == nil:
+		l.translate(ref)
+		l.limiter.forget(ref)
+	case l.limiter.allows(ref, begun) && l.translate(ref):
+		l.limiter.record(ref, l.since(ref, begun), time.Now())
+	}
+	delete(l.initial, ref)
+	return true
+}
+
+// translate translates an object, publishes the config of a Gateway, and sets the desired state. It returns false if a
+// Secret that the object reads is still being fetched: the result is then discarded, because it treats the Secret as
+// absent.
+func (l *loop) translate(ref translate.ObjectRef) (complete bool) {
+	begun, key := time.Now(), ref.NamespacedName
+	defer func() { l.meters.duration.Observe(time.Since(begun).Seconds()) }()
 	l.meters.translations.Inc()
-	l.readers.Told(u, told)
-	if u.Kind == translate.KindGateway {
-		l.share(u.NamespacedName, out.Gateway, opt.Room)
+	opt, told := l.options, resource.Facts{}
+	opt.Now = metav1.Now()
+	if gw := l.view.Gateway(key); gw != nil && ref.Kind == translate.KindGateway {
+		opt.Published, opt.Room = l.published.current(key), l.ledger.roomFor(key, gw.CreationTimestamp.Time)
 	}
-	complete = true
+	out := ref.Translate(l.view.Telling(told), opt)
+	l.readers.Told(ref, told)
+	if out.Gateway != nil {
+		l.shareBudget(key, out.Gateway, opt.Room)
+		defer l.published.updateMissing(key, out.Ours)
+	}
+	if !l.haveSecrets(ref, told) {
+		return false
+	}
+	givenAway := out.Gateway != nil && l.serve(key, out.Gateway)
+	want := l.desiredOf(ref, out, givenAway)
+	if o := ref.Object(l.view); o != nil {
+		want.uid, want.version = o.GetUID(), o.GetResourceVersion()
+	} else {
+		l.readers.Forget(ref)
+	}
+	l.writer.set(ref, want)
+	return true
+}
+
+// haveSecrets reports whether all Secrets that an object reads are fetched. If not, the object is translated again
+// when they are.
+func (l *loop) haveSecrets(ref translate.ObjectRef, told resource.Facts) bool {
+	have := true
 	for _, key := range told.Secrets() {
 		if l.secrets.ensure(key) {
 			continue
 		}
-		complete = false
+		have = false
 		if l.waiting[key] == nil {
 			l.waiting[key] = map[translate.ObjectRef]struct{}{}
 		}
-		l.waiting[key][u] = struct{}{}
+		l.waiting[key][ref] = struct{}{}
 	}
-	if u.Kind == translate.KindGateway {
-		defer l.updateMissing(u.NamespacedName, out.Ours)
-	}
-	if !complete {
-		return false
-	}
-	givenAway := u.Kind == translate.KindGateway && l.serve(u.NamespacedName, out.Gateway)
-	want := l.desiredOf(u, out, givenAway)
-	if o := u.Object(l.view); o != nil {
-		want.uid, want.version = o.GetUID(), o.GetResourceVersion()
-	} else {
-		l.readers.Forget(u)
-	}
-	l.writer.set(u, want)
-	return true
+	return have
 }
 
-// share notes what a Gateway has of what all share, and lists whom that concerns: routes that wait or wait no longer, and Gateways that have to give
-// something back or can have more.
-func (l *loop) share(key types.NamespacedName, r *translate.Result, room translate.Room) {
-	concerned := map[translate.ObjectRef]struct{}{}
-	hold, gateways := r.OverBudget, []types.NamespacedName(nil)
-	if gw := l.view.Gateway(key); gw == nil || hold == nil {
+// shareBudget records the endpoints of a Gateway, and queues what that affects: routes whose over-budget state
+// changed, and other Gateways that must give up endpoints or may have more.
+func (l *loop) shareBudget(key types.NamespacedName, r *translate.Result, room translate.Room) {
+	affected := map[translate.ObjectRef]struct{}{}
+	over, gateways := r.OverBudget, []types.NamespacedName(nil)
+	if gw := l.view.Gateway(key); gw == nil || over == nil {
 		gateways = l.ledger.forget(key)
-		hold = &resource.OverBudget{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
+		over = &resource.OverBudget{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
 	} else {
 		gateways = l.ledger.record(key, ledgerEntry{created: gw.CreationTimestamp.Time, demand: r.Demand, room: room})
 	}
-	l.readers.Of(l.view.Put(hold), concerned)
+	l.readers.Of(l.view.Put(over), affected)
 	for _, other := range gateways {
-		concerned[translate.ObjectRef{Kind: translate.KindGateway, NamespacedName: other}] = struct{}{}
+		affected[translate.ObjectRef{Kind: translate.KindGateway, NamespacedName: other}] = struct{}{}
 	}
-	l.queue.add(concerned)
+	l.queue.add(affected)
 }
 
-// desiredOf is what the writer has to do for a unit. A Gateway that was ours and was given to another controller needs our objects no longer; one
-// that never was ours is not looked at.
-func (l *loop) desiredOf(u translate.ObjectRef, out translate.Outcome, givenAway bool) desired {
-	want := desired{ours: out.Ours, status: out.Status, complete: givenAway}
-	if out.Gateway != nil {
-		want.notes = out.Gateway.Notes
-	}
-	switch r := out.Gateway; {
-	case r == nil || !out.Ours:
-	case !r.Hold && l.current(u.NamespacedName) != nil:
-		want.objects, want.complete = r.ObjectsWith(l.current(u.NamespacedName)), true
-		want.keepReplicas = r.KeepReplicas
-		if r.Managed() {
-			want.standby = l.current(u.NamespacedName)
-		}
-	default:
-		want.skeleton = r.Skeleton
-	}
-	return want
-}
-
-// serve publishes the config of a Gateway. A Gateway that is gone, or that was given to another controller, is served no longer; while
-// something is wrong everything stays. It reports whether a Gateway that was served was given away.
+// serve publishes the config of a Gateway, or withdraws it if the Gateway is deleted or belongs to another controller.
+// On an error in the Gateway the published config stays. It reports whether a served Gateway was given to another
+// controller.
 func (l *loop) serve(key types.NamespacedName, r *translate.Result) (givenAway bool) {
 	gw := l.view.Gateway(key)
 	switch {
 	case !r.Ours && (gw == nil || l.view.Class(string(gw.Spec.GatewayClassName)) != nil):
-		return l.withdraw(key) && gw != nil
+		return l.published.withdraw(key) && gw != nil
 	case r.Ours && !r.Hold:
-		l.publish(key, r)
+		l.published.publish(key, r)
 	}
 	return false
 }
 
-// miss notes whether there is nothing to serve a Gateway with that was served before this operator began: its dataplanes and the auth service get no config.
-func (l *loop) updateMissing(key types.NamespacedName, ours bool) {
-	if ours && l.current(key) == nil && l.shown != nil && len(l.shown(key)) > 0 {
-		l.missing[key] = struct{}{}
-	} else {
-		delete(l.missing, key)
+// desiredOf returns the desired state that follows from a translation. A Gateway that was given to another controller
+// has no objects; the objects of a Gateway that never was ours are not touched.
+func (l *loop) desiredOf(ref translate.ObjectRef, out translate.Outcome, givenAway bool) desired {
+	want := desired{ours: out.Ours, status: out.Status, complete: givenAway}
+	r := out.Gateway
+	if r == nil {
+		return want
 	}
-	l.meters.missing.Set(float64(len(l.missing)))
-}
-
-func (l *loop) withdraw(key types.NamespacedName) bool {
-	if l.current(key) == nil {
-		return false
-	}
-	delete(l.published, key)
-	l.rollouts.withdrawn(key)
-	l.server.Delete(key.String())
-	l.meters.configs.Set(float64(len(l.published)))
-	l.log.Info("withdraw config", "gateway", key)
-	return true
-}
-
-// publish publishes a config unless that would take a listener away by mistake: one that cannot be served now, and that was served by
-// dataplanes when this process began. They hold the config that they have.
-func (l *loop) publish(key types.NamespacedName, r *translate.Result) {
-	next := r.Config
-	if l.current(key) == nil {
-		for _, listener := range r.HeldListeners {
-			if slices.Contains(l.shown(key), listener) {
-				l.log.Warn("publish no config: a listener that was served cannot be now", "gateway", key, "listener", listener)
-				return
-			}
+	want.notes = r.Notes
+	switch published := l.published.current(ref.NamespacedName); {
+	case !out.Ours:
+	case r.Hold || published == nil:
+		want.skeleton = r.Skeleton
+	default:
+		want.objects, want.complete, want.keepReplicas = r.ObjectsWith(published), true, r.KeepReplicas
+		if r.Managed() {
+			want.standby = published
 		}
 	}
-	revision, changed := l.server.Publish(*next)
-	if !changed {
-		return
-	}
-	l.published[key] = next.Clone()
-	l.rollouts.published(key, revision)
-	l.rollouts.look(key, time.Now()) // a dataplane may have spoken by now, and one that stays with what it has says nothing
-	l.meters.configs.Set(float64(len(l.published)))
-	l.log.Info("publish config", "gateway", key, "revision", revision)
+	return want
 }
 
-// current is the config that a Gateway is served with.
-func (l *loop) current(key types.NamespacedName) *config.Config {
-	if c, ok := l.published[key]; ok {
-		return &c
+// lead runs the leader's tasks until ctx ends. It waits until the initial list is translated, because the order of the
+// first writes depends on all of it.
+func (l *loop) lead(ctx context.Context) {
+	select {
+	case <-l.known:
+	case <-ctx.Done():
+		return
+	}
+	l.meters.leader.Set(1)
+	defer l.meters.leader.Set(0)
+	var group sync.WaitGroup
+	group.Go(func() { l.tasks.do("deletion costs", func(t *task) { l.costs.run(ctx, t) }) })
+	l.writer.lead(ctx)
+	group.Wait()
+}
+
+// allocations returns the allocations of a Gateway for KEDA.
+func (l *loop) allocations(gateway types.NamespacedName) (int, error) {
+	if err := l.readyz(); err != nil {
+		return 0, err
+	}
+	return l.rollouts.load(gateway)
+}
+
+// readyz returns an error until the initial list is published, and while a task is stuck.
+func (l *loop) readyz() error {
+	if !l.ready.Load() {
+		if reason := l.notReadyReason.Load(); reason != nil {
+			return fmt.Errorf("operator not ready: %s", *reason)
+		}
+		return errors.New("operator not ready: the cluster has not been read yet")
+	}
+	if err := l.tasks.stuck(time.Now(), taskTimeout); err != nil {
+		return fmt.Errorf("operator not ready: %w", err)
 	}
 	return nil
 }
+
+// livez returns an error if a task has been stuck for so long that only a restart helps. An unavailable API server is
+// no error.
+func (l *loop) livez() error { return l.tasks.stuck(time.Now(), livenessTimeout) }

@@ -2,8 +2,8 @@ package kube
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/runtime"
 
-	"github.com/stunner-gateway/stunner/services/api/discovery"
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
 )
 
@@ -33,16 +33,28 @@ func newMeters() *meters {
 		refused:      telemetry.NewCounterVec(telemetry.OperatorDiscoveryRefused),
 		answers:      telemetry.NewCounterVec(telemetry.OperatorScalerAnswers),
 	}
-	m.registry = telemetry.NewRegistry(m.translations, m.duration, m.configs, m.missing, m.writes, m.failures, m.leader, m.refused, m.answers)
+	m.registry = telemetry.NewRegistry(m.translations, m.duration, m.configs, m.missing, m.writes, m.failures, m.leader,
+		m.refused, m.answers)
 	return m
 }
 
-// knows has the metrics say how many objects have a problem.
-func (m *meters) knows(w *writer) {
-	m.registry.MustRegister(telemetry.NewGaugeFunc(telemetry.OperatorProblems, func() float64 { return float64(w.unhappy()) }))
+// registerProblems adds the metric of objects whose status reports a problem.
+func (m *meters) registerProblems(count func() int) {
+	m.registry.MustRegister(telemetry.NewGaugeFunc(telemetry.OperatorProblems, func() float64 { return float64(count()) }))
 }
 
-// serves has the metrics say how many streams a server has.
-func (m *meters) serves(s *discovery.Server) {
-	m.registry.MustRegister(telemetry.NewGaugeFunc(telemetry.OperatorDiscoveryStreams, func() float64 { return float64(s.Streams()) }))
+// registerStreams adds the metric of open config discovery streams.
+func (m *meters) registerStreams(count func() int) {
+	m.registry.MustRegister(
+		telemetry.NewGaugeFunc(telemetry.OperatorDiscoveryStreams, func() float64 { return float64(count()) }),
+	)
+}
+
+// countWrite counts a write of an object; verb is apply, delete or status.
+func (m *meters) countWrite(s *runtime.Scheme, o runtime.Object, verb string) {
+	kind := "unknown"
+	if gvks, _, err := s.ObjectKinds(o); err == nil {
+		kind = gvks[0].Kind
+	}
+	m.writes.WithLabelValues(kind, verb).Inc()
 }

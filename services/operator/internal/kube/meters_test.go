@@ -19,7 +19,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// Objects are counted, not conditions, and those that are gone or mended are not.
+// Objects are counted, not conditions. Deleted and repaired objects are not counted.
 func TestObjectsWithAProblemAreCounted(t *testing.T) {
 	w := newWriter(nil, nil, nil, newInbox(), newMeters(), nil, slog.New(slog.DiscardHandler))
 	unit := func(name string) translate.ObjectRef {
@@ -37,16 +37,16 @@ func TestObjectsWithAProblemAreCounted(t *testing.T) {
 		{"a good one", unit("a"), saying(metav1.ConditionTrue), 0},
 		{"a bad one", unit("b"), saying(metav1.ConditionFalse), 1},
 		{"another", unit("c"), saying(metav1.ConditionFalse), 2},
-		{"one is mended", unit("b"), saying(metav1.ConditionTrue), 1},
+		{"one is repaired", unit("b"), saying(metav1.ConditionTrue), 1},
 		{"one is gone", unit("c"), desired{}, 0},
 	} {
-		if w.set(c.unit, c.desired); w.unhappy() != c.want {
-			t.Errorf("%s: %d, want %d", c.name, w.unhappy(), c.want)
+		if w.set(c.unit, c.desired); w.countProblems() != c.want {
+			t.Errorf("%s: %d, want %d", c.name, w.countProblems(), c.want)
 		}
 	}
 }
 
-// What cannot be written is counted each time, so that somebody hears of it.
+// Each failed write is counted.
 func TestWritesThatFailAreCounted(t *testing.T) {
 	s, err := newScheme()
 	if err != nil {

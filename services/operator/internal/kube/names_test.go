@@ -20,7 +20,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// namesakes are objects of one name of every kind that the operator reads, writes or tells itself about.
+// namesakes returns objects with the same name of every kind that the operator reads, generates or sends to itself.
 func namesakes() (all []resource.Object) {
 	add := func(o resource.Object) {
 		o.SetNamespace(gatewayKey.Namespace)
@@ -51,8 +51,7 @@ func namesakes() (all []resource.Object) {
 	return all
 }
 
-// One namespace may hold objects of all kinds with one name: no change of one takes the place of a change of another, and no object that was written is taken
-// for another.
+// Objects of different kinds with one name and namespace are kept apart in the inbox and in the pending writes.
 func TestObjectsOfOneNameAreToldApart(t *testing.T) {
 	objects := namesakes()
 	for range 20 {
@@ -80,14 +79,14 @@ func TestObjectsOfOneNameAreToldApart(t *testing.T) {
 	}
 }
 
-// However often the operator starts, and in whatever order it hears of objects: of two UDPRoutes with one name, one of each API group, the one of
-// stunner.l7mp.io counts with its port range, and the other one is told so.
+// Of two UDPRoutes with one name the one of stunner.l7mp.io is used with its port range, and the other one reports that
+// in its status, whatever the order in which the watches deliver them.
 func TestTwoRoutesOfOneNameAtEveryStart(t *testing.T) {
 	const starts = 100
 	right := 0
 	for range starts {
 		l := startWith(t, collision()...)
-		c := l.current(gatewayKey)
+		c := l.published.current(gatewayKey)
 		if c == nil {
 			t.Fatal("no config is published")
 		}
@@ -108,7 +107,7 @@ func TestTwoRoutesOfOneNameAtEveryStart(t *testing.T) {
 	t.Logf("port ranges are right in %d of %d starts", right, starts)
 }
 
-// startWith is a loop that has taken in objects of which it heard in any order.
+// startWith returns a loop that has processed objects in random order.
 func startWith(t *testing.T, objects ...resource.Object) *loop {
 	t.Helper()
 	s, err := newScheme()
@@ -118,15 +117,15 @@ func startWith(t *testing.T, objects ...resource.Object) *loop {
 	m, log := newMeters(), slog.New(slog.DiscardHandler)
 	l := newLoop(translate.DefaultOptions(), discovery.NewServer(discovery.ServerOptions{}), m, &tasks{}, log)
 	l.secrets, l.writer = newSecretFetcher(nil, l.inbox, log), newWriter(nil, nil, s, l.inbox, m, l.tasks, log)
-	l.shown = func(types.NamespacedName) []string { return nil }
+	l.published.previous = func(types.NamespacedName) []string { return nil }
 	for _, i := range rand.Perm(len(objects)) {
 		l.inbox.OnAdd(objects[i], true)
 	}
-	l.take(l.inbox.drain(), &task{})
+	l.applyAll(l.inbox.drain(), &task{})
 	return l
 }
 
-// collision is a Gateway with a route of each API group to one Service, in which everything has one name.
+// collision returns a Gateway with a route of each API group to one Service, all with the same name.
 func collision() []resource.Object {
 	meta := metav1.ObjectMeta{Namespace: gatewayKey.Namespace, Name: gatewayKey.Name}
 	cluster := metav1.ObjectMeta{Name: gatewayKey.Name}

@@ -13,8 +13,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// nodes tell config discovery by which address each node is reached from outside. Of one that has a name only, the name is looked up, again and
-// again: relays need an address.
+// nodeAddresses reports the external IP address of each node to config discovery, which relays use. For a node with an
+// external DNS name only, it resolves the name periodically.
 type nodeAddresses struct {
 	tell   func(node, address string)
 	lookup func(ctx context.Context, network, host string) ([]netip.Addr, error)
@@ -22,31 +22,33 @@ type nodeAddresses struct {
 	wake   chan struct{}
 
 	mu sync.Mutex
-	// named are the nodes that have a name only.
+	// named are the nodes with a DNS name only.
 	named map[string]namedNode
 }
 
-// named is the name of a node, and the address that it had last.
+// namedNode is the DNS name of a node, and the last address that it resolved to.
 type namedNode struct{ host, address string }
 
 func newNodeAddresses(tell func(node, address string), log *slog.Logger) *nodeAddresses {
-	return &nodeAddresses{tell: tell, lookup: net.DefaultResolver.LookupNetIP, log: log, wake: make(chan struct{}, 1), named: map[string]namedNode{}}
+	return &nodeAddresses{
+		tell: tell, lookup: net.DefaultResolver.LookupNetIP, log: log,
+		wake: make(chan struct{}, 1), named: map[string]namedNode{},
+	}
 }
 
-// Times of looking up.
 const (
 	lookupEvery = 30 * time.Second
 	lookupTime  = 3 * time.Second
 )
 
-// note hears of a node. What is known of its name stays until that has been looked up.
-func (n *nodeAddresses) note(node *corev1.Node, gone bool) {
+// update handles a changed node. The last address of a node with a DNS name stays until the name is resolved.
+func (n *nodeAddresses) update(node *corev1.Node, deleted bool) {
 	address, host := externalAddress(node), externalName(node)
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if gone || address != "" || host == "" {
+	if deleted || address != "" || host == "" {
 		delete(n.named, node.Name)
-		if gone {
+		if deleted {
 			address = ""
 		}
 		n.tell(node.Name, address)
@@ -58,7 +60,7 @@ func (n *nodeAddresses) note(node *corev1.Node, gone bool) {
 	}
 }
 
-// run looks names up until ctx ends.
+// run resolves names until ctx ends.
 func (n *nodeAddresses) run(ctx context.Context, t *task) {
 	ticker := time.NewTicker(lookupEvery)
 	defer ticker.Stop()
@@ -87,13 +89,13 @@ func (n *nodeAddresses) all() map[string]namedNode {
 	return all
 }
 
-// resolve looks the name of a node up. An address stays for as long as it is among the answers, and while there is none.
+// resolve resolves the name of a node. The current address is kept while DNS still returns it or returns nothing.
 func (n *nodeAddresses) resolve(ctx context.Context, node string, known namedNode) {
 	ctx, cancel := context.WithTimeout(ctx, lookupTime)
 	defer cancel()
 	found, err := n.lookup(ctx, "ip", known.host)
 	if err != nil {
-		n.log.Warn("look up node, to be tried again", "node", node, "name", known.host, "error", err)
+		n.log.Warn("cannot resolve the name of a node, will retry", "node", node, "name", known.host, "error", err)
 		return
 	}
 	address := preferred(found, known.address)
@@ -105,7 +107,8 @@ func (n *nodeAddresses) resolve(ctx context.Context, node string, known namedNod
 	}
 }
 
-// preferred is the address that is used already, if it is still one of them, or the first of IPv4, which clients have, or the first.
+// preferred returns the used address if it is among the found ones, else the lowest IPv4 address, else the lowest IPv6
+// address: every client has IPv4.
 func preferred(found []netip.Addr, used string) string {
 	for i := range found {
 		found[i] = found[i].Unmap()
@@ -122,7 +125,7 @@ func preferred(found []netip.Addr, used string) string {
 	return found[0].String()
 }
 
-// externalAddress is the address by which a node is reached from outside, "" when it has none. Of two families IPv4 counts, which clients have.
+// externalAddress returns the first ExternalIP of a node, preferring IPv4; "" if it has none.
 func externalAddress(n *corev1.Node) (address string) {
 	for _, a := range n.Status.Addresses {
 		ip := net.ParseIP(a.Address)
@@ -137,7 +140,7 @@ func externalAddress(n *corev1.Node) (address string) {
 	return address
 }
 
-// externalName is the name by which a node is reached from outside, "" when it has none.
+// externalName returns the ExternalDNS name of a node; "" if it has none.
 func externalName(n *corev1.Node) string {
 	for _, a := range n.Status.Addresses {
 		if a.Type == corev1.NodeExternalDNS && a.Address != "" {

@@ -31,7 +31,8 @@ func TestExternalAddressOfANode(t *testing.T) {
 	}
 }
 
-// A node that has a name only is where its name points to. Neither a failure nor another order of the answers moves it.
+// A node with a DNS name only has the address that its name resolves to. A failed lookup and another order of the
+// answers keep the address.
 func TestNamesOfNodesAreLookedUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var answer atomic.Pointer[[]string]
@@ -54,7 +55,7 @@ func TestNamesOfNodesAreLookedUp(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		go ts.do("names", func(t *task) { n.run(ctx, t) })
-		name := func(host string) func() { return func() { n.note(nodeAt(corev1.NodeExternalDNS, host), false) } }
+		name := func(host string) func() { return func() { n.update(nodeAt(corev1.NodeExternalDNS, host), false) } }
 		for _, step := range []struct {
 			name   string
 			answer []string
@@ -66,12 +67,12 @@ func TestNamesOfNodesAreLookedUp(t *testing.T) {
 			{"no answer any more", nil, nil, "192.0.2.1"},
 			{"another order, and one more", []string{"192.0.2.1", "192.0.2.0", "2001:db8::1"}, nil, "192.0.2.1"},
 			{"it has moved", []string{"::ffff:192.0.2.7"}, nil, "192.0.2.7"},
-			{"a name that nobody knows", nil, name("south.example.net"), "192.0.2.7"},
+			{"an unknown name", nil, name("south.example.net"), "192.0.2.7"},
 			{"the name from before", []string{"192.0.2.8"}, name("north.example.net"), "192.0.2.8"},
-			{"an address", []string{"192.0.2.8"}, func() { n.note(nodeAt(corev1.NodeExternalIP, "198.51.100.1"), false) }, "198.51.100.1"},
-			{"neither", []string{"192.0.2.8"}, func() { n.note(nodeAt(corev1.NodeHostName, "north"), false) }, ""},
+			{"an address", []string{"192.0.2.8"}, func() { n.update(nodeAt(corev1.NodeExternalIP, "198.51.100.1"), false) }, "198.51.100.1"},
+			{"neither", []string{"192.0.2.8"}, func() { n.update(nodeAt(corev1.NodeHostName, "north"), false) }, ""},
 			{"a name again", []string{"192.0.2.8"}, name("north.example.net"), "192.0.2.8"},
-			{"gone", []string{"192.0.2.8"}, func() { n.note(nodeAt(corev1.NodeExternalDNS, "north.example.net"), true) }, ""},
+			{"gone", []string{"192.0.2.8"}, func() { n.update(nodeAt(corev1.NodeExternalDNS, "north.example.net"), true) }, ""},
 		} {
 			answer.Store(&step.answer)
 			if step.do != nil {
@@ -80,7 +81,7 @@ func TestNamesOfNodesAreLookedUp(t *testing.T) {
 			time.Sleep(lookupEvery)
 			synctest.Wait()
 			if is := *told.Load(); is != step.want {
-				t.Errorf("%s: discovery is told %q, want %q", step.name, is, step.want)
+				t.Errorf("%s: the address is %q, want %q", step.name, is, step.want)
 			}
 		}
 	})

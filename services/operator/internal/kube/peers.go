@@ -14,7 +14,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/reports"
 )
 
-// peers are the replicas among the endpoints of config discovery.
+// peerReplicas follows the dataplane reports of the other replicas, which it finds in the EndpointSlices of the
+// config discovery Service.
 type peerReplicas struct {
 	service types.NamespacedName
 	// own is the address of this replica.
@@ -22,38 +23,39 @@ type peerReplicas struct {
 	set *reports.Peers
 }
 
-// newPeerReplicas returns what follows the other replicas from when it is told of endpoints until ctx ends.
-func (p *Provider) newPeerReplicas(ctx context.Context, c *reports.Store, security *tls.Config) *peerReplicas {
+// newPeerReplicas returns an empty set. Its replicas are followed until ctx ends.
+func newPeerReplicas(ctx context.Context, s Settings, store *reports.Store, security *tls.Config) *peerReplicas {
 	scheme := "http"
-	if p.DiscoveryAuth != AuthOff {
+	if s.DiscoveryAuth != AuthOff {
 		scheme = "https"
 	}
-	service := types.NamespacedName{Namespace: p.Namespace, Name: discoveryService}
-	return &peerReplicas{service: service, own: p.Address, set: reports.NewPeers(ctx, c, func(address string) reports.Source {
-		return discovery.ReportSource{URL: scheme + "://" + address, TLS: security, TokenFile: p.TokenFile}
-	})}
+	service := types.NamespacedName{Namespace: s.Namespace, Name: discoveryService}
+	set := reports.NewPeers(ctx, store, func(address string) reports.Source {
+		return discovery.ReportSource{URL: scheme + "://" + address, TLS: security, TokenFile: s.TokenFile}
+	})
+	return &peerReplicas{service: service, own: s.Address, set: set}
 }
 
-// are tells whether a slice is about the replicas.
-func (p *peerReplicas) are(s *discoveryv1.EndpointSlice) bool {
+// include reports whether an EndpointSlice belongs to the config discovery Service.
+func (p *peerReplicas) include(s *discoveryv1.EndpointSlice) bool {
 	return p != nil && s.Namespace == p.service.Namespace && s.Labels[discoveryv1.LabelServiceName] == p.service.Name
 }
 
-// look follows those that are among the endpoints now.
-func (p *peerReplicas) look(endpoints []*discoveryv1.EndpointSlice) {
+// update replaces the set by the replicas in the EndpointSlices.
+func (p *peerReplicas) update(endpoints []*discoveryv1.EndpointSlice) {
 	p.set.Set(addressesOf(endpoints, p.own))
 }
 
-// addressesOf returns where the endpoints serve config discovery, but for one's own, sorted. One that is not ready may know something all the
-// same; one that has no address of its own does not.
+// addressesOf returns the sorted HOST:PORT of the config discovery endpoints, except the own address. Endpoints that
+// are not ready are included, because they may hold reports. Endpoints without an IP address are not.
 func addressesOf(all []*discoveryv1.EndpointSlice, own string) (addresses []string) {
-	for _, some := range all {
-		for _, port := range some.Ports {
+	for _, s := range all {
+		for _, port := range s.Ports {
 			if port.Port == nil || port.Name != nil && *port.Name != "" && *port.Name != discoveryPort {
 				continue
 			}
-			for _, e := range some.Endpoints {
-				for _, address := range e.Addresses[:min(1, len(e.Addresses))] { // all of an endpoint are the same pod
+			for _, e := range s.Endpoints {
+				for _, address := range e.Addresses[:min(1, len(e.Addresses))] { // all addresses of an endpoint are one pod
 					if net.ParseIP(address) != nil && address != own {
 						addresses = append(addresses, net.JoinHostPort(address, strconv.Itoa(int(*port.Port))))
 					}

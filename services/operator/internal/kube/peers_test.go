@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// The other replicas are the endpoints of config discovery, each once, at the port of the endpoint.
+// The peers are the other endpoints of config discovery, each once, at the port of the EndpointSlice.
 func TestPeersAreTheOtherEndpoints(t *testing.T) {
 	slice := func(port int32, addresses ...[]string) *discoveryv1.EndpointSlice {
 		s := &discoveryv1.EndpointSlice{Ports: []discoveryv1.EndpointPort{{Port: new(port)}, {}}}
@@ -48,11 +48,11 @@ func TestPeersAreTheOtherEndpoints(t *testing.T) {
 		"another":   {"stunner-system", "other", false},
 	} {
 		s := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace, Labels: map[string]string{discoveryv1.LabelServiceName: c.service}}}
-		if p.are(s) != c.want {
+		if p.include(s) != c.want {
 			t.Errorf("%s: %t", name, !c.want)
 		}
 	}
-	if (*peerReplicas)(nil).are(&discoveryv1.EndpointSlice{}) {
-		t.Error("nobody follows anybody, and does")
+	if (*peerReplicas)(nil).include(&discoveryv1.EndpointSlice{}) {
+		t.Error("a nil set includes an EndpointSlice")
 	}
 }

@@ -9,42 +9,44 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// ahead is what the API server has been write for and the cache does not show yet: to ask for it again would be a needless write.
+// pendingWrites are the writes that the cache does not show yet. They prevent a second write of the same object.
 type pendingWrites struct {
 	mu     sync.Mutex
 	writes map[objectID]pendingWrite
 }
 
-// pendingWrite is one write: what was write for, as its mark says, and when.
+// pendingWrite is the hash of the applied object and the time of the write.
 type pendingWrite struct {
-	mark string
+	hash string
 	at   time.Time
 }
 
-// maxCacheLag is how long the cache may take to show a write. What was made and deleted while a watch was away never shows: whoever looks later asks again.
+// maxCacheLag is how long a write may be missing in the cache. The cache never shows an object that was created and
+// deleted while a watch was interrupted, so after this time it is written again.
 const maxCacheLag = time.Minute
 
-// expect says that an object is about to be written. It comes before the write: the cache may show that before the API server has answered.
-func (a *pendingWrites) add(o resource.Object, patch *unstructured.Unstructured) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.writes == nil {
-		a.writes = map[objectID]pendingWrite{}
+// add records a write. It is called before the request, because the cache may show the object before the response
+// arrives.
+func (p *pendingWrites) add(o resource.Object, patch *unstructured.Unstructured) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.writes == nil {
+		p.writes = map[objectID]pendingWrite{}
 	}
-	a.writes[idOf(o)] = pendingWrite{patch.GetAnnotations()[appliedAnnotation], time.Now()}
+	p.writes[idOf(o)] = pendingWrite{patch.GetAnnotations()[appliedAnnotation], time.Now()}
 }
 
-// forget says that an object has not been written, or that the cache shows another state of it than before.
-func (a *pendingWrites) remove(o resource.Object) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	delete(a.writes, idOf(o))
+// remove removes a write that failed, or that the cache shows.
+func (p *pendingWrites) remove(o resource.Object) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.writes, idOf(o))
 }
 
-// has tells whether just this has been write for, and will show.
-func (a *pendingWrites) contains(o resource.Object, patch *unstructured.Unstructured) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	write, ok := a.writes[idOf(o)]
-	return ok && write.mark == patch.GetAnnotations()[appliedAnnotation] && time.Since(write.at) < maxCacheLag
+// contains reports whether a write with the same content is pending.
+func (p *pendingWrites) contains(o resource.Object, patch *unstructured.Unstructured) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	write, ok := p.writes[idOf(o)]
+	return ok && write.hash == patch.GetAnnotations()[appliedAnnotation] && time.Since(write.at) < maxCacheLag
 }

@@ -15,7 +15,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// What was written and does not show yet is not written again; what has failed, or has shown and is gone, or does not show for long, is.
+// A write that the cache does not show yet is not repeated. It is repeated if it failed, if its object was deleted, or
+// after maxCacheLag.
 func TestNothingIsWrittenTwiceBeforeItShows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEdge(t)
@@ -37,8 +38,8 @@ func TestNothingIsWrittenTwiceBeforeItShows(t *testing.T) {
 			{"the API server is away", func() { away = errors.New("connection refused") }, 0},
 			{"it is back", func() { away = nil }, len(objects)},
 			{"nothing shows", func() {}, 0},
-			{"one shows, and is gone", func() { e.writer.OnAdd(objects[0], false); e.writer.OnDelete(objects[0]) }, 1},
-			{"another is wanted", func() { objects[1].SetAnnotations(map[string]string{"another": "wish"}) }, 1},
+			{"one shows, and is gone", func() { ownedHandler{e.writer}.OnAdd(objects[0], false); ownedHandler{e.writer}.OnDelete(objects[0]) }, 1},
+			{"another is wanted", func() { objects[1].SetAnnotations(map[string]string{"another": "value"}) }, 1},
 			{"nothing shows for long", func() { time.Sleep(maxCacheLag) }, len(objects)},
 		} {
 			step.first()
@@ -54,7 +55,7 @@ func TestNothingIsWrittenTwiceBeforeItShows(t *testing.T) {
 	})
 }
 
-// blind is a cache that shows nothing of what is written.
+// blind is a cache that never shows a generated object.
 type blind struct{ client.Client }
 
 func (c blind) Get(ctx context.Context, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {

@@ -20,16 +20,17 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// pods are the dataplane pods that there are, of which readers of configs show tokens. A watch tells of them: one question for all readers.
+// podIndex holds the dataplane pods, against which pod-bound tokens are checked. It is filled by a watch, so that a
+// token check costs no request to the API server.
 type podIndex struct {
-	// ready is closed when all pods are known.
+	// ready is closed when the existing pods are listed.
 	ready chan struct{}
 	cache client.Reader
 }
 
 func newPodIndex() *podIndex { return &podIndex{ready: make(chan struct{})} }
 
-// get returns a pod; nil when there is none.
+// get returns a pod; nil if it does not exist. It waits until the pods are listed or ctx ends.
 func (p *podIndex) get(ctx context.Context, key types.NamespacedName) (*corev1.Pod, error) {
 	select {
 	case <-p.ready:
@@ -47,13 +48,13 @@ func (p *podIndex) get(ctx context.Context, key types.NamespacedName) (*corev1.P
 	}
 }
 
-// podLag is by how much the watch of pods may be behind the API server, podPoll how often it is looked at meanwhile.
+// podLag is how far the watch may lag behind the API server, and podPoll the polling interval of await.
 const (
 	podLag  = 2 * time.Second
 	podPoll = 50 * time.Millisecond
 )
 
-// await returns when a pod is known that the API server knows. A pod that is no dataplane is never known, and awaited for as long as the watch may be behind.
+// await waits up to podLag for a pod that exists in the API server. A pod that is no dataplane never appears.
 func (p *podIndex) await(ctx context.Context, key types.NamespacedName) {
 	ctx, cancel := context.WithTimeout(ctx, podLag)
 	defer cancel()
@@ -71,86 +72,83 @@ func (p *podIndex) await(ctx context.Context, key types.NamespacedName) {
 	}
 }
 
-// gatewayOf is the Gateway whose config a pod may read, which is one of its own namespace.
-func gatewayOf(pod *corev1.Pod) (id string, ok bool) {
-	if pod.Labels[manifest.AppLabel] != manifest.AppValue || pod.Labels[resource.RelatedGatewayNamespace] != pod.Namespace {
-		return "", false
-	}
-	return pod.Namespace + "/" + pod.Labels[resource.RelatedGatewayName], true
-}
-
-// slim leaves of a pod what is asked about it.
-func slim(o any) (any, error) {
-	pod, ok := o.(*corev1.Pod)
-	if !ok {
-		return o, nil
-	}
-	kept := map[string]string{}
-	for _, label := range []string{manifest.AppLabel, resource.RelatedGatewayName, resource.RelatedGatewayNamespace} {
-		if value, there := pod.Labels[label]; there {
-			kept[label] = value
-		}
-	}
-	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion, Labels: kept},
-		Spec:       corev1.PodSpec{NodeName: pod.Spec.NodeName, ServiceAccountName: pod.Spec.ServiceAccountName},
-	}, nil
-}
-
-// followPods starts the watch of the pods whose tokens readers of configs show. The streams of a pod that is gone, or that has become another Gateway's, are
-// judged again at once. Without readers that show tokens there is nothing to watch.
-func (p *Provider) followPods(ctx context.Context, group *errgroup.Group, readers *authorizer, l *loop, o cache.Options) error {
-	if readers == nil {
-		return nil
-	}
-	o.DefaultNamespaces = p.watched()
+// start watches the pods. When a pod is deleted or its labels change, reconsider is called with the config ID and the
+// pod name, to authorize its streams again.
+func (p *podIndex) start(
+	ctx context.Context, group *errgroup.Group, ts *tasks, s Settings, o cache.Options, reconsider func(id, pod string),
+) error {
+	o.DefaultNamespaces = s.watchedNamespaces()
 	o.ByObject = map[client.Object]cache.ByObject{&corev1.Pod{}: {
-		Label: labels.SelectorFromSet(labels.Set{manifest.AppLabel: manifest.AppValue}), Transform: slim,
+		Label: labels.SelectorFromSet(labels.Set{manifest.AppLabel: manifest.AppValue}), Transform: trimPod,
 	}}
-	c, err := cache.New(p.Config, o)
+	c, err := cache.New(s.Config, o)
 	if err != nil {
 		return fmt.Errorf("make cache of pods: %w", err)
 	}
-	p.tasks.join(group, "watch of pods", func() error { return c.Start(ctx) })
-	p.tasks.join(group, "start of the watch of pods", func() error {
-		informer, err := c.GetInformer(ctx, &corev1.Pod{}, cache.BlockUntilSynced(false))
-		if err != nil {
-			return ignoreEnd(ctx, fmt.Errorf("watch pods: %w", err))
-		}
-		registration, err := informer.AddEventHandler(departures(func(pod *corev1.Pod) {
-			if id, ok := gatewayOf(pod); ok {
-				l.server.Reconsider(id, pod.Name)
+	ts.join(group, "watch of pods", func() error { return c.Start(ctx) })
+	ts.join(group, "start of the watch of pods", func() error {
+		synced, err := addHandler(ctx, c, &corev1.Pod{}, podHandler(func(pod *corev1.Pod) {
+			if id, ok := configOf(pod); ok {
+				reconsider(id, pod.Name)
 			}
 		}))
 		if err != nil {
-			return fmt.Errorf("watch pods: %w", err)
+			return ignoreEnd(ctx, fmt.Errorf("watch pods: %w", err))
 		}
-		if toolscache.WaitForCacheSync(ctx.Done(), registration.HasSynced) {
-			readers.pods.cache = c
-			close(readers.pods.ready)
+		if toolscache.WaitForCacheSync(ctx.Done(), synced) {
+			p.cache = c
+			close(p.ready)
 		}
 		return nil
 	})
 	return nil
 }
 
-// departures tells of pods that are gone, or that are another Gateway's now.
-func departures(left func(*corev1.Pod)) toolscache.ResourceEventHandler {
+// podHandler calls changed with the previous state of pods that are deleted, replaced or relabelled.
+func podHandler(changed func(*corev1.Pod)) toolscache.ResourceEventHandler {
 	return toolscache.ResourceEventHandlerFuncs{
 		UpdateFunc: func(before, now any) {
 			old, ok := before.(*corev1.Pod)
 			pod, is := now.(*corev1.Pod)
 			if ok && is && (old.UID != pod.UID || !maps.Equal(old.Labels, pod.Labels)) {
-				left(old)
+				changed(old)
 			}
 		},
-		DeleteFunc: func(o any) {
-			if last, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
-				o = last.Obj
-			}
-			if pod, ok := o.(*corev1.Pod); ok {
-				left(pod)
+		DeleteFunc: func(payload any) {
+			if o, ok := objectOf(payload); ok {
+				if pod, ok := o.(*corev1.Pod); ok {
+					changed(pod)
+				}
 			}
 		},
 	}
+}
+
+// configOf returns the ID of the config that a pod may read: that of a Gateway in its own namespace.
+func configOf(pod *corev1.Pod) (id string, ok bool) {
+	if pod.Labels[manifest.AppLabel] != manifest.AppValue ||
+		pod.Labels[resource.RelatedGatewayNamespace] != pod.Namespace {
+		return "", false
+	}
+	return pod.Namespace + "/" + pod.Labels[resource.RelatedGatewayName], true
+}
+
+// trimPod drops the fields of a pod that are not read. It is a cache.TransformFunc.
+func trimPod(o any) (any, error) {
+	pod, ok := o.(*corev1.Pod)
+	if !ok {
+		return o, nil
+	}
+	kept := map[string]string{}
+	for _, label := range []string{manifest.AppLabel, resource.RelatedGatewayName, resource.RelatedGatewayNamespace} {
+		if value, found := pod.Labels[label]; found {
+			kept[label] = value
+		}
+	}
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion, Labels: kept,
+		},
+		Spec: corev1.PodSpec{NodeName: pod.Spec.NodeName, ServiceAccountName: pod.Spec.ServiceAccountName},
+	}, nil
 }

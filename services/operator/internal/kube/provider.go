@@ -1,24 +1,25 @@
-// Package kube runs the translation in a cluster: watches in, configs over discovery and objects and statuses out.
+// Package kube runs the operator in a cluster. It watches objects, publishes configs over config discovery, and writes
+// the generated objects and statuses.
 //
 //	watches ─▶ inbox ─▶ loop ─▶ discovery.Server          every replica
 //	                     └────▶ writer ─▶ API server      the leader
 //
-// The loop is one goroutine that owns all that is known. It never waits for the API server: what it needs from there, the contents of a
-// Secret, comes in as one more change; what it wants written is a desired that the writer compares with the cluster until they agree.
+// The loop is one goroutine that owns the view of the cluster. It never waits for the API server: the content of a
+// Secret arrives as one more change, and the writer compares the desired state with the cluster until they are equal.
+//
+// The files form layers, and a file uses the files of lower layers only: settings, kinds, inbox and task at the bottom,
+// then one part each (apply, trim, rollout, secrets, …), then objects and status, writer, loop, and provider on top.
 package kube
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http"
-	"sync"
-	"time"
 
 	"golang.org/x/sync/errgroup"
-	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -26,49 +27,30 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
-	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
-	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 	"github.com/stunner-gateway/stunner/services/operator/internal/trust"
 )
 
 // Provider is an operator in a cluster.
 type Provider struct {
-	// Config is how the API server is reached.
-	Config *rest.Config
-	// Namespace holds the lease, Identity tells replicas apart.
-	Namespace, Identity string
-	// DiscoveryAddress and HealthAddress are HOST:PORT to listen on.
-	DiscoveryAddress, HealthAddress string
-	// ScalerAddress is HOST:PORT to listen on for KEDA; "" answers none.
-	ScalerAddress string
-	// DiscoveryAuth is AuthStrict, AuthPermissive or AuthOff; DiscoveryReaders are the accounts, NAMESPACE/NAME, that read
-	// what an auth service needs of all configs, or whole configs when WholeConfigs follows.
-	DiscoveryAuth    string
-	DiscoveryReaders []string
-	// Address is that of this replica's pod, and TokenFile holds a token by which others let it read all configs: replicas tell each other what
-	// dataplanes report.
-	Address, TokenFile string
-	// Namespaces are those to watch; none means all of them. What is in others does not exist for the operator then.
-	Namespaces []string
-	// Memory is how many bytes the process may have; 0 means that nobody says. What does not fit waits.
-	Memory int64
-	// Credentials names the Secret that is made, with a shared secret drawn by lot, where there is none; empty means that nobody wants it.
-	Credentials string
-	Options     translate.Options
-	Log         *slog.Logger
+	Settings
 
-	tasks       tasks
-	lease       lease
+	tasks tasks
+	lease lease
+	// selfManaged are the objects that the operator maintains for itself.
 	selfManaged []*selfManaged
 }
 
-// Running names what keeps Run from returning.
+// Running names the tasks that have not ended.
 func (p *Provider) Running() string { return p.tasks.String() }
 
-// Run serves until ctx ends, or something fails that cannot be tried again.
+// memoryPerEndpoint is an estimate of the memory that an endpoint takes in bytes: in the config, in the encoded frame,
+// in the objects to write, and as garbage.
+const memoryPerEndpoint = 1 << 10
+
+// Run serves until ctx ends or a fatal error occurs.
 func (p *Provider) Run(ctx context.Context) error {
 	m := newMeters()
-	server, readers, err := p.newServer(m)
+	server, readers, err := newDiscoveryServer(p.Settings, m)
 	if err != nil {
 		return err
 	}
@@ -80,33 +62,35 @@ func (p *Provider) Run(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, configs.Close())
 	}
-	keda, err := listenIfWanted("--scaler-address", p.ScalerAddress)
-	if err != nil {
-		return errors.Join(err, configs.Close(), probes.Close())
+	var keda net.Listener
+	if p.ScalerAddress != "" {
+		if keda, err = listen("--scaler-address", p.ScalerAddress); err != nil {
+			return errors.Join(err, configs.Close(), probes.Close())
+		}
 	}
-	m.serves(server)
-	id := p.identity()
+	m.registerStreams(server.Streams)
+	id := newIdentity(p.Settings)
 	group, ctx := errgroup.WithContext(ctx)
 	p.Options.Partial = len(p.Namespaces) > 0
 	l := newLoop(p.Options, server, m, &p.tasks, p.Log)
-	l.ledger = newBudgetLedger(int(p.Memory / memoryOfEndpoint))
-	p.Log.Info("operator serves", "discovery", configs.Addr().String(), "health", probes.Addr().String(), "identity", p.Identity)
+	l.ledger = newBudgetLedger(int(p.Memory / memoryPerEndpoint))
+	p.Log.Info("operator serves", "discovery", configs.Addr().String(), "health", probes.Addr().String(),
+		"identity", p.Identity)
 	health := http.NewServeMux()
 	health.Handle("/", telemetry.Probes(m.registry, l.readyz))
 	health.Handle("/live", telemetry.Health{Live: l.livez})
 	p.tasks.join(group, "probes", func() error { return telemetry.Serve(ctx, probes, health) })
-	p.tasks.join(group, "config discovery", func() error { return telemetry.ServeUpTo(ctx, p.door(configs, id), l.server, discoveryConnections) })
+	p.tasks.join(group, "config discovery", func() error {
+		return telemetry.ServeUpTo(ctx, discoveryListener(p.Settings, configs, id), server, discoveryConnections)
+	})
 	if keda != nil {
-		p.Log.Info("operator serves KEDA", "scaler", keda.Addr().String())
-		p.tasks.join(group, "external scaler", func() error { return p.serveScaler(ctx, keda, l, id) })
+		p.Log.Info("external scaler for KEDA serves", "scaler", keda.Addr().String())
+		p.tasks.join(group, "external scaler",
+			func() error { return serveScaler(ctx, p.Settings, keda, id, m, l.allocations) })
 	}
 	group.Go(func() error { return p.work(ctx, l, id, readers) })
 	return group.Wait()
 }
-
-// memoryOfEndpoint is how many bytes of memory an endpoint may take in all forms in which the operator has it: in the config, in the frame that is sent, in
-// what is being written, and as garbage. The rest is for what does not grow with endpoints.
-const memoryOfEndpoint = 1 << 10
 
 // work watches, translates and writes.
 func (p *Provider) work(ctx context.Context, l *loop, id *trust.Identity, readers *authorizer) error {
@@ -114,133 +98,123 @@ func (p *Provider) work(ctx context.Context, l *loop, id *trust.Identity, reader
 	if err != nil {
 		return fmt.Errorf("register kinds: %w", err)
 	}
-	c, err := p.cache(ctx, s, &l.notReadyReason)
+	c, err := waitForCache(ctx, p.Settings, s, &l.notReadyReason)
 	if err != nil {
 		return ignoreEnd(ctx, err)
 	}
-	hc, err := rest.HTTPClientFor(p.Config)
+	k, err := p.newClients(s, c)
 	if err != nil {
 		return fmt.Errorf("reach API server: %w", err)
 	}
-	hc.Transport = leaseGuard{hc.Transport, &p.lease}
-	mapper, err := apiutil.NewDynamicRESTMapper(p.Config, hc)
-	if err != nil {
-		return fmt.Errorf("reach API server: %w", err)
-	}
-	direct, err := client.New(p.Config, client.Options{HTTPClient: hc, Scheme: s, Mapper: mapper})
-	if err != nil {
-		return fmt.Errorf("reach API server: %w", err)
-	}
-	cached, err := client.New(p.Config, client.Options{HTTPClient: hc, Scheme: s, Mapper: mapper, Cache: &client.CacheOptions{Reader: c}})
-	if err != nil {
-		return fmt.Errorf("reach API server: %w", err)
-	}
-	l.secrets = newSecretFetcher(direct, l.inbox, p.Log)
-	l.writer = newWriter(cached, direct, s, l.inbox, l.meters, &p.tasks, p.Log)
-	l.meters.knows(l.writer)
-	if l.writer.events, err = newEventRecorder(ctx, p.Config, s, p.Options.ControllerName); err != nil {
+	l.secrets = newSecretFetcher(k.direct, l.inbox, p.Log)
+	l.writer = newWriter(k.cached, k.direct, s, l.inbox, l.meters, &p.tasks, p.Log)
+	l.meters.registerProblems(l.writer.countProblems)
+	if l.writer.statuses.events, err = newEventRecorder(ctx, p.Config, s, p.Options.ControllerName); err != nil {
 		return err
 	}
-	l.costs = &deletionCosts{reports: l.rollouts.reports, client: direct, log: p.Log}
-	l.shown = func(gateway types.NamespacedName) []string { return shown(ctx, cached, gateway) }
+	l.costs = &deletionCosts{reports: l.rollouts.reports, client: k.direct, log: p.Log}
+	l.published.previous = func(gateway types.NamespacedName) []string { return previousListeners(ctx, k.cached, gateway) }
 	group, ctx := errgroup.WithContext(ctx)
-	o := own{cache: cache.Options{Scheme: s, Mapper: mapper, HTTPClient: hc}, owner: p.owner(ctx), meters: l.meters}
-	ca, err := p.keepAuthority(ctx, group, l, id, o)
+	own := selfManagedOptions{config: p.Config, cache: k.options, owner: ownerReferences(ctx, p.Settings), tasks: &p.tasks}
+	ca, err := p.manageOwnObjects(ctx, group, l, id, own)
 	if err != nil {
 		return err
 	}
-	if err := p.keepCredentials(ctx, group, o); err != nil {
-		return err
+	if readers != nil {
+		if err := readers.pods.start(ctx, group, &p.tasks, p.Settings, k.options, l.published.server.Reconsider); err != nil {
+			return err
+		}
 	}
-	if err := p.followPods(ctx, group, readers, l, o.cache); err != nil {
-		return err
-	}
-	l.peers = p.newPeerReplicas(ctx, l.rollouts.reports, id.Client())
-	go l.rollouts.reports.Follow(ctx, p.Identity, l.server)
-	group.Go(func() error {
-		p.tasks.do("reports of dataplanes", func(t *task) { l.rollouts.run(ctx, t) })
-		return nil
-	})
-	group.Go(func() error { p.tasks.do("names of nodes", func(t *task) { l.nodes.run(ctx, t) }); return nil })
-	w := watcher{cache: c, scheme: s, mapper: mapper, inbox: l.inbox, notReadyReason: &l.notReadyReason, log: p.Log}
-	scalers, err := p.newKEDAWatcher(l, cache.Options{Scheme: s, Mapper: mapper, HTTPClient: hc})
+	l.peers = newPeerReplicas(ctx, p.Settings, l.rollouts.reports, id.Client())
+	go l.rollouts.reports.Follow(ctx, p.Identity, l.published.server)
+	p.tasks.run(group, "reports of dataplanes", func(t *task) { l.rollouts.run(ctx, t) })
+	p.tasks.run(group, "names of nodes", func(t *task) { l.nodes.run(ctx, t) })
+	w := watcher{cache: c, scheme: s, mapper: k.options.Mapper, notReadyReason: &l.notReadyReason, log: p.Log}
+	kedas, err := newKEDAWatcher(p.Settings, k.options, l.inbox, ownedHandler{l.writer}, l.writer.setKEDA)
 	if err != nil {
 		return err
 	}
 	p.tasks.join(group, "watches", func() error { return c.Start(ctx) })
 	p.tasks.join(group, "start of watches", func() error {
-		if err := w.watch(ctx, l.writer); err != nil {
+		if err := w.watchAll(ctx, l.inbox, ownedHandler{l.writer}); err != nil {
 			return ignoreEnd(ctx, err)
 		}
-		if err := scalers.await(ctx); err != nil {
+		if err := kedas.await(ctx); err != nil {
 			return ignoreEnd(ctx, err)
 		}
-		group.Go(func() error { p.tasks.do("watch for KEDA", func(t *task) { scalers.run(ctx, t) }); return nil })
-		p.tasks.join(group, "election of a leader", func() error {
-			return p.elect(ctx, o.owner, func(ctx context.Context) { p.lead(ctx, l.lead) })
+		p.tasks.run(group, "watch for KEDA", func(t *task) { kedas.run(ctx, t) })
+		p.tasks.join(group, "leader election", func() error {
+			return p.lease.elect(ctx, p.Settings, own.owner, func(ctx context.Context) { p.lead(ctx, l) })
 		})
 		if err := ca.await(ctx, &l.notReadyReason); err != nil {
 			return ignoreEnd(ctx, err)
 		}
-		group.Go(func() error { p.tasks.do("translation", func(t *task) { l.run(ctx, t) }); return nil })
+		p.tasks.run(group, "translation", func(t *task) { l.run(ctx, t) })
 		return nil
 	})
 	for range fetchers {
-		group.Go(func() error { p.tasks.do("fetching of Secrets", func(t *task) { l.secrets.run(ctx, t) }); return nil })
+		p.tasks.run(group, "fetching of Secrets", func(t *task) { l.secrets.run(ctx, t) })
 	}
 	return group.Wait()
 }
 
-// shown names the listeners in the ConfigMap of a Gateway; none when there is none that can be read.
-func shown(ctx context.Context, cached client.Reader, gateway types.NamespacedName) (names []string) {
-	m := &corev1.ConfigMap{}
-	if err := cached.Get(ctx, gateway, m); err != nil {
-		return nil
-	}
-	return listenerNames(m.Data[manifest.ConfigMapKey])
+// apiClients are clients of the API server and the options of further caches. They share an HTTP client that writes
+// only while this process holds the lease.
+type apiClients struct {
+	direct, cached client.Client
+	options        cache.Options
 }
 
-// lead writes while this process is the leader. It begins when all that was there at the start has been translated: what is written first is chosen among
-// all of it.
-func (l *loop) lead(ctx context.Context) {
-	select {
-	case <-l.known:
-	case <-ctx.Done():
-		return
+func (p *Provider) newClients(s *runtime.Scheme, c cache.Cache) (k apiClients, err error) {
+	hc, err := rest.HTTPClientFor(p.Config)
+	if err != nil {
+		return k, err
 	}
-	l.meters.leader.Set(1)
-	defer l.meters.leader.Set(0)
-	var group sync.WaitGroup
-	group.Go(func() { l.tasks.do("costs of deletion", func(t *task) { l.costs.run(ctx, t) }) })
-	l.writer.lead(ctx)
-	group.Wait()
+	hc.Transport = leaseGuard{hc.Transport, &p.lease}
+	mapper, err := apiutil.NewDynamicRESTMapper(p.Config, hc)
+	if err != nil {
+		return k, err
+	}
+	k.options = cache.Options{Scheme: s, Mapper: mapper, HTTPClient: hc}
+	o := client.Options{HTTPClient: hc, Scheme: s, Mapper: mapper}
+	if k.direct, err = client.New(p.Config, o); err != nil {
+		return k, err
+	}
+	o.Cache = &client.CacheOptions{Reader: c}
+	k.cached, err = client.New(p.Config, o)
+	return k, err
 }
 
-// fit tells whether the process serves all that there is to serve, and follows what changes.
-func (l *loop) readyz() error {
-	if !l.ready.Load() {
-		if notReadyReason := l.notReadyReason.Load(); notReadyReason != nil {
-			return fmt.Errorf("operator not ready: %s", *notReadyReason)
+// manageOwnObjects starts to maintain the CA of config discovery and the generated credentials, as configured. The
+// returned authority is nil for AuthOff.
+func (p *Provider) manageOwnObjects(
+	ctx context.Context, group *errgroup.Group, l *loop, id *trust.Identity, o selfManagedOptions,
+) (ca *authority, err error) {
+	if p.DiscoveryAuth != AuthOff {
+		ca = newAuthority(p.Namespace, nil, id, l.inbox, l.meters, p.Log)
+		p.selfManaged = append(p.selfManaged, &ca.selfManaged)
+		if err := ca.manage(ctx, group, o); err != nil {
+			return nil, err
 		}
-		return errors.New("operator not ready: the cluster has not been read yet")
 	}
-	if err := l.tasks.stuck(time.Now(), taskTimeout); err != nil {
-		return fmt.Errorf("operator not ready: %w", err)
+	if p.Credentials != "" {
+		c := newCredentials(types.NamespacedName{Namespace: p.Namespace, Name: p.Credentials}, nil, l.meters, p.Log)
+		p.selfManaged = append(p.selfManaged, &c.selfManaged)
+		if err := c.manage(ctx, group, o); err != nil {
+			return nil, err
+		}
 	}
-	return nil
+	return ca, nil
 }
 
-// hopeless is after how long at one thing a task will not come back: what is left is to start the process again.
-const livenessTimeout = time.Minute
-
-// alive tells whether there is hope without a restart. An API server that is away is no reason for one.
-func (l *loop) livez() error { return l.tasks.stuck(time.Now(), livenessTimeout) }
-
-func ignoreEnd(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return nil
+// lead runs the leader's tasks until ctx ends.
+func (p *Provider) lead(ctx context.Context, l *loop) {
+	for _, s := range p.selfManaged {
+		s.leading.Store(true)
+		defer s.leading.Store(false)
+		notify(s.wake)
 	}
-	return err
+	l.lead(ctx)
 }
 
 func listen(flag, address string) (net.Listener, error) {
@@ -249,12 +223,4 @@ func listen(flag, address string) (net.Listener, error) {
 		return nil, fmt.Errorf("%s %s: %w: stop what uses the port or choose another address", flag, address, err)
 	}
 	return ln, nil
-}
-
-// listenIfWanted returns nil where the address is empty.
-func listenIfWanted(flag, address string) (net.Listener, error) {
-	if address == "" {
-		return nil, nil
-	}
-	return listen(flag, address)
 }

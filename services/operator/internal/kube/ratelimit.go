@@ -8,24 +8,25 @@ import (
 )
 
 const (
-	// maxCoreShare is the share of a core that the translation of one unit takes, however often something changes that concerns it.
+	// maxCoreShare is the share of a CPU core that the translations of one object take, unless maxDelay gives them
+	// more.
 	maxCoreShare = 0.05
 	// maxDelay bounds the delay of a change. Together with the longest translation, about 100 ms, it stays well below
 	// the second within which a change of one tenant reaches a Gateway that other tenants have filled to its budget.
 	maxDelay = 250 * time.Millisecond
-	// unlimitedBelow is the time that a translation may take for which there is no rest.
+	// unlimitedBelow is the duration below which translations are not limited.
 	unlimitedBelow = 2 * time.Millisecond
 )
 
-// pacer lets units whose translation takes long rest after each one. The first change is translated at once, and all that come during the rest
-// together at its end. Other units do not wait for them.
+// rateLimiter delays further translations of an object whose translation takes long. The first change is translated at
+// once, and all changes during the delay together at its end. Other objects are not delayed.
 type rateLimiter struct {
 	states map[translate.ObjectRef]limiterState
-	// late are the units that wait for the end of their rest.
+	// delayed are the changed objects whose delay has not ended.
 	delayed map[translate.ObjectRef]struct{}
 }
 
-// pace is how long the last translation of a unit took, and when the next one may be.
+// limiterState is the duration of the last translation of an object, and the earliest time of the next one.
 type limiterState struct {
 	took time.Duration
 	next time.Time
@@ -35,51 +36,51 @@ func newRateLimiter() rateLimiter {
 	return rateLimiter{states: map[translate.ObjectRef]limiterState{}, delayed: map[translate.ObjectRef]struct{}{}}
 }
 
-// allows tells whether a unit may be translated now. One that may not is late.
-func (p rateLimiter) allows(u translate.ObjectRef, now time.Time) bool {
-	if now.Before(p.states[u].next) {
-		p.delayed[u] = struct{}{}
+// allows reports whether an object may be translated now. If not, it counts as delayed.
+func (l rateLimiter) allows(ref translate.ObjectRef, now time.Time) bool {
+	if now.Before(l.states[ref].next) {
+		l.delayed[ref] = struct{}{}
 		return false
 	}
-	delete(p.delayed, u)
+	delete(l.delayed, ref)
 	return true
 }
 
-// translated notes how long a translation took that has just ended. A process that stands still for a moment makes one of them seem long: the shorter one
-// of the last two counts.
-func (p rateLimiter) record(u translate.ObjectRef, took time.Duration, now time.Time) {
-	cost := min(took, p.states[u].took)
+// record records the duration of a translation that ended at now. The shorter one of the last two durations counts,
+// because a suspended process makes single translations appear long.
+func (l rateLimiter) record(ref translate.ObjectRef, took time.Duration, now time.Time) {
+	cost := min(took, l.states[ref].took)
 	if took < unlimitedBelow {
-		delete(p.states, u)
+		delete(l.states, ref)
 		return
 	}
 	next := limiterState{took: took}
 	if cost >= unlimitedBelow {
 		next.next = now.Add(min(discovery.Rest(cost, maxCoreShare), maxDelay))
 	}
-	p.states[u] = next
+	l.states[ref] = next
 }
 
-// forget forgets a unit that is gone.
-func (p rateLimiter) forget(u translate.ObjectRef) {
-	delete(p.states, u)
-	delete(p.delayed, u)
+// forget removes a deleted object.
+func (l rateLimiter) forget(ref translate.ObjectRef) {
+	delete(l.states, ref)
+	delete(l.delayed, ref)
 }
 
-// due adds the units whose rest is over.
-func (p rateLimiter) addDue(concerned map[translate.ObjectRef]struct{}, now time.Time) {
-	for u := range p.delayed {
-		if !now.Before(p.states[u].next) {
-			concerned[u] = struct{}{}
+// addDue adds the delayed objects whose delay has ended.
+func (l rateLimiter) addDue(affected map[translate.ObjectRef]struct{}, now time.Time) {
+	for ref := range l.delayed {
+		if !now.Before(l.states[ref].next) {
+			affected[ref] = struct{}{}
 		}
 	}
 }
 
-// wake returns a channel that tells of the end of the rest that ends first, nil while nothing is late.
-func (p rateLimiter) timer(now time.Time) <-chan time.Time {
+// timer returns a channel that receives a value when the next delay ends; nil if no object is delayed.
+func (l rateLimiter) timer(now time.Time) <-chan time.Time {
 	var first time.Time
-	for u := range p.delayed {
-		if next := p.states[u].next; first.IsZero() || next.Before(first) {
+	for ref := range l.delayed {
+		if next := l.states[ref].next; first.IsZero() || next.Before(first) {
 			first = next
 		}
 	}

@@ -22,11 +22,11 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// pacedLoop is a loop with Gateways, each of which has a route to the Service of its name.
+// pacedLoop returns a loop with Gateways, each with a route to the Service of its name.
 func pacedLoop(gateways ...string) *loop {
 	l := newLoop(translate.DefaultOptions(), discovery.NewServer(discovery.ServerOptions{}), newMeters(), &tasks{}, slog.New(slog.DiscardHandler))
-	l.secrets, l.writer = newSecretFetcher(nil, l.inbox, l.log), newWriter(nil, nil, nil, l.inbox, l.meters, l.tasks, l.log)
-	l.shown = func(types.NamespacedName) []string { return nil }
+	l.secrets, l.writer = newSecretFetcher(nil, l.inbox, l.published.log), newWriter(nil, nil, nil, l.inbox, l.meters, l.tasks, l.published.log)
+	l.published.previous = func(types.NamespacedName) []string { return nil }
 	namespace, port := gwapiv1.Namespace("media"), gwapiv1.PortNumber(7000)
 	class := &gwapiv1.GatewayClass{ObjectMeta: metav1.ObjectMeta{Name: "media"}}
 	class.Spec.ControllerName = translate.DefaultControllerName
@@ -50,7 +50,7 @@ func pacedLoop(gateways ...string) *loop {
 	return l
 }
 
-// moved is a change of the endpoints of a Gateway.
+// moved returns a change of the endpoints of a Gateway.
 func moved(gateway string, turn int) objectChange {
 	s := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "media", Name: gateway}, AddressType: discoveryv1.AddressTypeIPv4}
 	s.Labels = map[string]string{discoveryv1.LabelServiceName: gateway}
@@ -58,8 +58,8 @@ func moved(gateway string, turn int) objectChange {
 	return objectChange{object: s}
 }
 
-// A Gateway whose translation takes long is translated at once when something changes, and then seldom enough to take 5 % of a core. The change of another
-// Gateway is in its config in the same moment, and the last change of all is in the config soon.
+// A Gateway whose translation takes long is translated at once after a quiet time, and then at a rate that takes 5 % of
+// a core. Another Gateway is not delayed, and the last change is published soon.
 func TestAWideGatewayRestsAndASmallOneDoesNotWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const cost, seconds = 10 * time.Millisecond, 20
@@ -76,7 +76,7 @@ func TestAWideGatewayRestsAndASmallOneDoesNotWait(t *testing.T) {
 			return cost
 		}
 		go ts.do("translation", func(t *task) { l.run(ctx, t) })
-		look := func(at func()) { // the loop empties its inbox before and after everything that it does
+		look := func(at func()) { // the loop is idle after Wait, and taking the lock orders its memory accesses before at
 			synctest.Wait()
 			l.inbox.mu.Lock()
 			defer l.inbox.mu.Unlock()
@@ -88,7 +88,7 @@ func TestAWideGatewayRestsAndASmallOneDoesNotWait(t *testing.T) {
 		}
 		serves := func(gateway string, turn int) bool {
 			var c *config.Config
-			look(func() { c = l.current(types.NamespacedName{Namespace: "media", Name: gateway}) })
+			look(func() { c = l.published.current(types.NamespacedName{Namespace: "media", Name: gateway}) })
 			return c != nil && len(c.Clusters) == 1 && slices.Contains(c.Clusters[0].Endpoints, fmt.Sprintf("10.0.%d.%d:<7000-7000>", turn>>8, turn&255))
 		}
 		l.inbox.put(moved("wide", 0))
@@ -121,7 +121,7 @@ func TestAWideGatewayRestsAndASmallOneDoesNotWait(t *testing.T) {
 		l.inbox.put(moved("wide", turn+1))
 		l.inbox.put(objectChange{object: &gwapiv1.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: "media", Name: "wide"}}, deleted: true})
 		look(func() {
-			if l.current(types.NamespacedName{Namespace: "media", Name: "wide"}) != nil || len(l.limiter.states)+len(l.limiter.delayed) != 0 {
+			if l.published.current(types.NamespacedName{Namespace: "media", Name: "wide"}) != nil || len(l.limiter.states)+len(l.limiter.delayed) != 0 {
 				t.Errorf("a Gateway that is gone is served until its rest is over: %v", l.limiter)
 			}
 		})
@@ -130,7 +130,8 @@ func TestAWideGatewayRestsAndASmallOneDoesNotWait(t *testing.T) {
 	})
 }
 
-// A process that stands still during one translation delays nothing, and neither does a small translation.
+// A single translation that took long, because the process was suspended, does not limit the rate; neither do short
+// ones.
 func TestOneSlowTranslationIsNoReasonToRest(t *testing.T) {
 	u, now := translate.ObjectRef{Kind: translate.KindGateway}, time.Unix(1_000, 0)
 	for _, c := range []struct {

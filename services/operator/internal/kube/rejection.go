@@ -11,11 +11,11 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// rejections are what the API server has against the objects of a unit: against the first of those that serve, and of those that scale what serves; and
-// against the external addresses of one that serves without them.
+// rejections are the objects of a Gateway that the API server rejected: the first object that serves calls, the first
+// KEDA object, and a Service that was applied without its externalIPs.
 type rejections struct{ serving, scaling, externalIPs rejection }
 
-// note takes over what came of writing an object.
+// note records the result of applying an object.
 func (r *rejections) note(o resource.Object, err error) {
 	about := &r.serving
 	if isKEDA(o) {
@@ -26,70 +26,82 @@ func (r *rejections) note(o resource.Object, err error) {
 	case isRejected(err):
 		*about = newRejection(o, err)
 	default:
-		about.unsure = true
+		about.unknown = true
 	}
 }
 
-// rejection is what the API server has against an object, and what it was asked for.
+// orBefore replaces rejections that are unknown, because a write or a deletion failed, by the previous ones.
+func (r rejections) orBefore(before rejections, swept, failed error) rejections {
+	return rejections{
+		serving:     r.serving.orBefore(before.serving, swept),
+		scaling:     r.scaling.orBefore(before.scaling, swept),
+		externalIPs: r.externalIPs.orBefore(before.externalIPs, failed),
+	}
+}
+
+// rejection is one rejected object.
 type rejection struct {
 	resource.Refused
+	// applied is the hash of the rejected object, or its externalIPs.
 	applied string
 	reason  metav1.StatusReason
-	// unsure says that it is not known, because something else has failed.
-	unsure bool
-}
-
-// orStill is the rejection that there was before, where what failed may have to do with that one.
-func (r rejection) orStill(before rejection, failed error) rejection {
-	if r.Problem == "" && (r.unsure || failed != nil) {
-		return before
-	}
-	return r
-}
-
-// refused tells whether an error is the last word of the API server, or of a webhook that it asks: it does not take the object, and will not until
-// somebody changes something.
-func isRejected(err error) bool {
-	return errors.Is(err, errOwnedByOther) || isPatchTypeError(err) || apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err) || apierrors.IsRequestEntityTooLargeError(err)
-}
-
-// unreadable tells whether an API server cannot make an object of what is applied, because a list has two entries of one key, for one. It calls that a
-// fault of its own, and has no other word for it than these.
-func isPatchTypeError(err error) bool {
-	status := apierrors.APIStatus(nil)
-	return errors.As(err, &status) && strings.HasPrefix(status.Status().Message, "failed to create typed patch object")
+	// unknown means that the request failed for another reason.
+	unknown bool
 }
 
 func newRejection(o resource.Object, err error) rejection {
 	r := rejection{reason: apierrors.ReasonForError(err)}
-	said := err.Error()
+	problem := err.Error()
 	if status := apierrors.APIStatus(nil); errors.As(err, &status) && status.Status().Message != "" {
-		said = status.Status().Message
+		problem = status.Status().Message
 	}
 	if errors.Is(err, errOwnedByOther) {
-		said = errOwnedByOther.Error()
+		problem = errOwnedByOther.Error()
 	}
-	r.Object, r.Problem = o.GetObjectKind().GroupVersionKind().Kind+" "+resource.KeyOf(o).String(), printable(said, eventText)
+	r.Object, r.Problem = describe(o), printable(problem, maxEventText)
 	if patch, err := patchFor(o); err == nil {
 		r.applied = patch.GetAnnotations()[appliedAnnotation]
 	}
 	return r
 }
 
-// isLike tells whether the same was refused for the same. Its first words count: others may have a time or a number in them, and no status is to
-// follow those.
+func (r rejection) orBefore(before rejection, failed error) rejection {
+	if r.Problem == "" && (r.unknown || failed != nil) {
+		return before
+	}
+	return r
+}
+
+// isLike reports whether two rejections are of the same object for the same reason. The message is ignored: it may
+// contain a time or a counter, and each new message would write the status.
 func (r rejection) isLike(other rejection) bool {
 	return r.Object == other.Object && r.applied == other.applied && r.reason == other.reason
 }
 
-// state is what the loop is told.
-func (r rejections) state() resource.RefusalState {
-	return resource.RefusalState{Serving: r.serving.Refused, Scaling: r.scaling.Refused, ExternalIPs: r.externalIPs.Refused}
+// isRejected reports whether an error is a final answer of the API server or of an admission webhook. A retry fails
+// until the object, a policy or a right changes.
+func isRejected(err error) bool {
+	return errors.Is(err, errOwnedByOther) || isPatchTypeError(err) || apierrors.IsInvalid(err) ||
+		apierrors.IsForbidden(err) || apierrors.IsBadRequest(err) || apierrors.IsRequestEntityTooLargeError(err)
 }
 
-// remember tells the loop of rejections, or that there are none any more, if that is news. It needs the lock.
-func (w *writer) remember(u translate.ObjectRef, r rejections) (news bool) {
-	old := w.rejections[u]
+// isPatchTypeError reports whether the API server could not parse the applied object, for example because a list has
+// two entries with the same key. The API server returns 500 for it, and only the message distinguishes it from other errors.
+func isPatchTypeError(err error) bool {
+	status := apierrors.APIStatus(nil)
+	return errors.As(err, &status) && strings.HasPrefix(status.Status().Message, "failed to create typed patch object")
+}
+
+// rejectionStore holds the current rejections and sends their changes to the loop. The writer's lock guards it.
+type rejectionStore struct {
+	inbox *inbox
+	of    map[translate.ObjectRef]rejections
+}
+
+// set stores the rejections of an object. It reports whether they differ from the previous ones, in which case the
+// loop receives them.
+func (s *rejectionStore) set(ref translate.ObjectRef, r rejections) (changed bool) {
+	old := s.of[ref]
 	if r.serving.isLike(old.serving) {
 		r.serving = old.serving
 	}
@@ -99,14 +111,21 @@ func (w *writer) remember(u translate.ObjectRef, r rejections) (news bool) {
 	if r.externalIPs.isLike(old.externalIPs) {
 		r.externalIPs = old.externalIPs
 	}
-	if w.rejections[u] = r; r == (rejections{}) {
-		delete(w.rejections, u)
+	if s.of[ref] = r; r == (rejections{}) {
+		delete(s.of, ref)
 	}
 	state := r.state()
 	if state == old.state() {
 		return false
 	}
-	about := &resource.Refusal{ObjectMeta: metav1.ObjectMeta{Namespace: u.Namespace, Name: u.Name}, RefusalState: state}
-	w.inbox.put(objectChange{object: about, deleted: r == (rejections{})})
+	o := &resource.Refusal{ObjectMeta: metav1.ObjectMeta{Namespace: ref.Namespace, Name: ref.Name}, RefusalState: state}
+	s.inbox.put(objectChange{object: o, deleted: r == (rejections{})})
 	return true
+}
+
+// state is the form in which translations read rejections.
+func (r rejections) state() resource.RefusalState {
+	return resource.RefusalState{
+		Serving: r.serving.Refused, Scaling: r.scaling.Refused, ExternalIPs: r.externalIPs.Refused,
+	}
 }

@@ -13,37 +13,39 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// replicasManager is who holds a number of pods that the operator has said and says no more.
+// replicasManager is the field manager that takes over spec.replicas when the operator stops setting it.
 const replicasManager = fieldManager + "-replicas"
 
-// leaveReplicas keeps the number of a Deployment's pods before the operator stops to say it. Of a field that nobody says any more the API server makes
-// the default, which is 1 here, and would end the calls in all other pods. So another manager says the same number first; whoever scales takes it
-// over from that one.
-func (w *writer) leaveReplicas(ctx context.Context, key types.NamespacedName) error {
+// preserveReplicas keeps spec.replicas of a Deployment before the operator stops applying it, and reports whether it
+// wrote. The API server defaults a field without a manager, which would scale the Deployment to 1 and end the calls of
+// all other pods. Therefore replicasManager applies the same number first; an autoscaler takes the field over from it.
+func preserveReplicas(ctx context.Context, direct client.Client, key types.NamespacedName) (wrote bool, err error) {
 	d := &appsv1.Deployment{}
-	switch err := w.direct.Get(ctx, key, d); { // the cache does not hold managed fields
+	switch err := direct.Get(ctx, key, d); { // the cache does not hold managed fields
 	case apierrors.IsNotFound(err):
-		return nil
+		return false, nil
 	case err != nil:
-		return fmt.Errorf("read Deployment %s: %w", key, err)
+		return false, fmt.Errorf("read Deployment %s: %w", key, err)
 	}
 	if d.Spec.Replicas == nil || !ownsReplicas(d.ManagedFields) {
-		return nil
+		return false, nil
 	}
-	patch := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"replicas": int64(*d.Spec.Replicas)}}}
+	patch := &unstructured.Unstructured{
+		Object: map[string]any{"spec": map[string]any{"replicas": int64(*d.Spec.Replicas)}},
+	}
 	patch.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind("Deployment"))
 	patch.SetNamespace(d.Namespace)
 	patch.SetName(d.Name)
-	patch.SetResourceVersion(d.ResourceVersion) // if somebody has scaled meanwhile, it is not ours to say
-	err := w.direct.Apply(ctx, client.ApplyConfigurationFromUnstructured(patch), client.FieldOwner(replicasManager), client.ForceOwnership)
+	patch.SetResourceVersion(d.ResourceVersion) // fails if the Deployment was scaled in the meantime
+	err = direct.Apply(ctx, client.ApplyConfigurationFromUnstructured(patch), client.FieldOwner(replicasManager),
+		client.ForceOwnership)
 	if err != nil {
-		return fmt.Errorf("leave replicas of Deployment %s: %w", key, err)
+		return false, fmt.Errorf("keep replicas of Deployment %s: %w", key, err)
 	}
-	w.count(d, "apply")
-	return nil
+	return true, nil
 }
 
-// ownsReplicas tells whether the operator says the number of pods, and nobody else does.
+// ownsReplicas reports whether the operator is the only manager of spec.replicas.
 func ownsReplicas(managed []metav1.ManagedFieldsEntry) (own bool) {
 	for _, m := range managed {
 		var fields struct {

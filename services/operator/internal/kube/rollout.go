@@ -2,11 +2,11 @@ package kube
 
 import (
 	"context"
+	"math"
 	"slices"
 	"strings"
 	"sync"
 	"time"
-	"unicode"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -14,10 +14,12 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/discovery"
 	"github.com/stunner-gateway/stunner/services/operator/internal/reports"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
+	"github.com/stunner-gateway/stunner/services/operator/internal/scaler"
 )
 
-// fleets hold what dataplanes report against what is published, and tell the loop when that comes to something else than before. A config that
-// is on its way comes to nothing: what was last said stands, until dataplanes have said something of the new one, or have had time to.
+// rollouts compare the reports of dataplanes with the published configs, and send changed results to the loop. While a
+// config is being rolled out the previous result stands, until dataplanes have reported on the new config or
+// rolloutTimeout has passed.
 type rollouts struct {
 	reports *reports.Store
 	inbox   *inbox
@@ -28,49 +30,50 @@ type rollouts struct {
 	endpoints map[types.NamespacedName]gatewayEndpoints
 }
 
-// fleet are the dataplanes of a Gateway.
+// rollout is the rollout of a Gateway's config to its dataplanes.
 type rollout struct {
-	// wanted is the revision that is published. Config discovery knows the form of it that a dataplane has.
-	wanted string
-	// behind is since when some accept a config, and none the one that is published.
-	behind time.Time
-	// state is what the loop has been told, and told when.
+	// revision is that of the published config. Config discovery maps the revision that a dataplane reports to it.
+	revision string
+	// behindSince is since when dataplanes have accepted configs, but none the published one; zero if one has.
+	behindSince time.Time
+	// state was sent to the loop at the time sent.
 	state resource.FleetState
-	told  time.Time
-	// held tells that something else is to be told, and that it is too soon.
-	held bool
+	sent  time.Time
+	// pending means that another state is to be sent after minReportInterval.
+	pending bool
 }
 
-func newRollouts(c *reports.Store, in *inbox) *rollouts {
-	return &rollouts{reports: c, inbox: in, rollouts: map[types.NamespacedName]*rollout{}, endpoints: map[types.NamespacedName]gatewayEndpoints{}}
+func newRollouts(r *reports.Store, in *inbox) *rollouts {
+	return &rollouts{
+		reports: r, inbox: in, rollouts: map[types.NamespacedName]*rollout{},
+		endpoints: map[types.NamespacedName]gatewayEndpoints{},
+	}
 }
 
-// Times of the judgement.
 const (
-	// rolloutTimeout is how long a config may take to run.
+	// rolloutTimeout is how long dataplanes may take to accept a published config.
 	rolloutTimeout = 10 * time.Second
-	// minReportInterval is how often the loop is told of other reports than before, at most: each time the status of the Gateway is written. What pods say and take
-	// back meanwhile is not told.
+	// minReportInterval bounds how often a state is sent to the loop. Each one writes the status of the Gateway, so
+	// reports that flip back within the interval have no effect.
 	minReportInterval = 10 * time.Second
-	// rolloutTick is how often those are looked at that are behind, or held.
+	// rolloutTick is how often outdated and pending rollouts are checked.
 	rolloutTick = time.Second
+	// maxProblemLength bounds the error of a dataplane in a status, in bytes.
+	maxProblemLength = 256
 )
 
-// maxProblemLength is how much of what a dataplane says stands in a status.
-const maxProblemLength = 256
-
-// published notes what the dataplanes of a Gateway should run.
-func (f *rollouts) published(gateway types.NamespacedName, revision string) {
+// publish sets the revision that the dataplanes of a Gateway should run.
+func (f *rollouts) publish(gateway types.NamespacedName, revision string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.rollouts[gateway] == nil {
 		f.rollouts[gateway] = &rollout{}
 	}
-	f.rollouts[gateway].wanted = revision
+	f.rollouts[gateway].revision = revision
 }
 
-// withdrawn notes that there is nothing to run any more.
-func (f *rollouts) withdrawn(gateway types.NamespacedName) {
+// withdraw ends the rollout of a Gateway.
+func (f *rollouts) withdraw(gateway types.NamespacedName) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if old := f.rollouts[gateway]; old != nil && old.state != (resource.FleetState{}) {
@@ -79,7 +82,7 @@ func (f *rollouts) withdrawn(gateway types.NamespacedName) {
 	delete(f.rollouts, gateway)
 }
 
-// run follows reports until ctx ends.
+// run processes changed reports until ctx ends.
 func (f *rollouts) run(ctx context.Context, t *task) {
 	ticker := time.NewTicker(rolloutTick)
 	defer ticker.Stop()
@@ -91,102 +94,117 @@ func (f *rollouts) run(ctx context.Context, t *task) {
 			t.begin()
 			for _, id := range f.reports.Changes() {
 				namespace, name, _ := strings.Cut(id, "/")
-				f.look(types.NamespacedName{Namespace: namespace, Name: name}, time.Now())
+				f.update(types.NamespacedName{Namespace: namespace, Name: name}, time.Now())
 			}
 		case <-ticker.C:
 			t.begin()
-			for _, gateway := range f.late() {
-				f.look(gateway, time.Now())
+			for _, gateway := range f.unsettled() {
+				f.update(gateway, time.Now())
 			}
 		}
 		t.end()
 	}
 }
 
-// late are those that are behind, and those of which the loop is to be told something.
-func (f *rollouts) late() (gateways []types.NamespacedName) {
+// unsettled returns the Gateways whose state may change without a report.
+func (f *rollouts) unsettled() (gateways []types.NamespacedName) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for gateway, rollout := range f.rollouts {
-		if !rollout.behind.IsZero() || rollout.held {
+	for gateway, r := range f.rollouts {
+		if !r.behindSince.IsZero() || r.pending {
 			gateways = append(gateways, gateway)
 		}
 	}
 	return gateways
 }
 
-// look judges what the dataplanes of a Gateway say.
-func (f *rollouts) look(gateway types.NamespacedName, now time.Time) {
-	reports := f.reports.Of(gateway.String())
+// update evaluates the reports of a Gateway's dataplanes, and sends the state to the loop if it changed.
+func (f *rollouts) update(gateway types.NamespacedName, now time.Time) {
+	latest := f.reports.Of(gateway.String())
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	rollout := f.rollouts[gateway]
-	if rollout == nil {
+	r := f.rollouts[gateway]
+	if r == nil {
 		return
 	}
-	state := rollout.judge(reports, now)
-	if rollout.held = state != rollout.state; !rollout.held || now.Sub(rollout.told) < minReportInterval {
+	state := r.evaluate(latest, now)
+	if r.pending = state != r.state; !r.pending || now.Sub(r.sent) < minReportInterval {
 		return
 	}
-	rollout.state, rollout.told, rollout.held = state, now, false
+	r.state, r.sent, r.pending = state, now, false
 	f.inbox.put(objectChange{object: fleetOf(gateway, state)})
 }
 
-// judge says what reports come to.
-func (f *rollout) judge(reports []discovery.Report, now time.Time) resource.FleetState {
-	var refusing []discovery.Report
-	state, current := resource.FleetState{}, len(reports) == 0
-	for _, r := range reports {
-		if !r.Accepted {
-			refusing = append(refusing, r)
+// evaluate returns the state of a rollout. If one dataplane runs the published config, or none is connected, there is
+// no problem. If all reject their config, the state has the error of one of them.
+func (r *rollout) evaluate(latest []discovery.Report, now time.Time) resource.FleetState {
+	var rejecting []discovery.Report
+	state, current := resource.FleetState{}, len(latest) == 0
+	for _, report := range latest {
+		if !report.Accepted {
+			rejecting = append(rejecting, report)
 		}
-		if r.Draining {
+		if report.Draining {
 			state.Draining++
 		}
-		current = current || r.Accepted && r.Revision == f.wanted
+		current = current || report.Accepted && report.Revision == r.revision
 	}
-	refused := len(refusing) == len(reports)
+	rejected := len(rejecting) == len(latest)
 	switch {
-	case current || refused:
-		f.behind = time.Time{}
-	case f.behind.IsZero():
-		f.behind = now
+	case current || rejected:
+		r.behindSince = time.Time{}
+	case r.behindSince.IsZero():
+		r.behindSince = now
 	}
 	switch {
 	case current:
-	case refused:
-		state.Pod, state.Problem = f.voice(refusing)
-	case now.Sub(f.behind) >= rolloutTimeout:
-		state.Behind = len(reports)
+	case rejected:
+		state.Pod, state.Problem = r.firstProblem(rejecting)
+	case now.Sub(r.behindSince) >= rolloutTimeout:
+		state.Behind = len(latest)
 	default:
-		state.Pod, state.Problem, state.Behind = f.state.Pod, f.state.Problem, f.state.Behind
+		state.Pod, state.Problem, state.Behind = r.state.Pod, r.state.Problem, r.state.Behind
 	}
 	return state
 }
 
-// voice is the one that speaks for all: the one that has spoken before, if it says the same, so that a status is written no oftener than it must.
-func (f *rollout) voice(refusing []discovery.Report) (pod, problem string) {
-	i := max(0, slices.IndexFunc(refusing, func(r discovery.Report) bool { return r.Pod == f.state.Pod }))
-	return printable(refusing[i].Pod, maxProblemLength), printable(refusing[i].Error, maxProblemLength)
-}
-
-// printable is what can be shown of what others say: a line of bounded length. It is never empty.
-func printable(said string, limit int) string {
-	said = strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return ' '
-		}
-		return r
-	}, strings.ToValidUTF8(said, " "))
-	if len(said) > limit {
-		said = strings.ToValidUTF8(said[:limit], "")
-	}
-	if strings.TrimSpace(said) == "" {
-		return "(nothing)"
-	}
-	return said
+// firstProblem returns the error of the pod in the previous state if it still rejects its config, else of the first
+// pod, so that the status does not alternate between pods.
+func (r *rollout) firstProblem(rejecting []discovery.Report) (pod, problem string) {
+	i := max(0, slices.IndexFunc(rejecting, func(report discovery.Report) bool { return report.Pod == r.state.Pod }))
+	return printable(rejecting[i].Pod, maxProblemLength), printable(rejecting[i].Error, maxProblemLength)
 }
 
 func fleetOf(gateway types.NamespacedName, s resource.FleetState) *resource.Fleet {
 	return &resource.Fleet{ObjectMeta: metav1.ObjectMeta{Namespace: gateway.Namespace, Name: gateway.Name}, FleetState: s}
+}
+
+// setEndpoints replaces the pods of a Gateway.
+func (f *rollouts) setEndpoints(gateway types.NamespacedName, g gatewayEndpoints) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.endpoints[gateway] = g; !g.known {
+		delete(f.endpoints, gateway)
+	}
+}
+
+// load sums the allocations over the non-draining pods of a Gateway from their latest reports. The reports of an
+// unreachable replica are at most 30 s old. An error means that the sum may be too low.
+func (f *rollouts) load(gateway types.NamespacedName) (allocations int, err error) {
+	latest := f.reports.Of(gateway.String())
+	f.mu.Lock()
+	known, g := f.rollouts[gateway] != nil, f.endpoints[gateway]
+	f.mu.Unlock()
+	if !known {
+		return 0, scaler.ErrUnknown
+	}
+	if err := g.checkReported(latest); err != nil {
+		return 0, err
+	}
+	for _, r := range latest {
+		if !r.Draining {
+			allocations += min(r.Allocations, math.MaxInt32)
+		}
+	}
+	return allocations, nil
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// reporter is a replica to which dataplanes report.
+// reporter is a replica with reports of dataplanes.
 type reporter chan discovery.ReportNews
 
 func (r reporter) FollowReports(ctx context.Context, each func(discovery.ReportNews) error) error {
@@ -36,8 +36,8 @@ func (r reporter) FollowReports(ctx context.Context, each func(discovery.ReportN
 
 var gatewayKey = types.NamespacedName{Namespace: "media", Name: "edge"}
 
-// What dataplanes report comes to something only when it stays: a config on its way, a pod that comes or goes and numbers of calls tell the
-// loop nothing (§8.4 rule 4).
+// A state is sent only if it lasts: rollouts in progress, pods that connect or disconnect, and numbers of allocations
+// send nothing (§8.4 rule 4).
 func TestFleetComesToSomethingSeldom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -57,7 +57,7 @@ func TestFleetComesToSomethingSeldom(t *testing.T) {
 		goes := func(pod string) func() {
 			return func() { from <- discovery.ReportNews{Gone: &discovery.ReportKey{ID: "media/edge", Pod: pod}} }
 		}
-		publish := func(c config.Config) func() { return func() { f.published(gatewayKey, c.Revision()) } }
+		publish := func(c config.Config) func() { return func() { f.publish(gatewayKey, c.Revision()) } }
 		drain := func(r *discovery.Report) { r.Draining = true }
 		busy := func(r *discovery.Report) { r.Allocations = 100 }
 		none, fine := (*resource.FleetState)(nil), &resource.FleetState{}
@@ -67,8 +67,8 @@ func TestFleetComesToSomethingSeldom(t *testing.T) {
 			wait time.Duration
 			want *resource.FleetState
 		}{
-			{"nobody reports", []func(){publish(one)}, time.Hour, none},
-			{"a config on its way", []func(){says("a", config.Config{}, "")}, 9 * time.Second, none},
+			{"no report", []func(){publish(one)}, time.Hour, none},
+			{"a config being rolled out", []func(){says("a", config.Config{}, "")}, 9 * time.Second, none},
 			{"it arrives", []func(){says("a", one, "")}, time.Hour, none},
 			{"calls", []func(){says("a", one, "", busy), says("b", one, "")}, time.Hour, none},
 			{"another config", []func(){publish(two)}, 0, none},
@@ -76,19 +76,19 @@ func TestFleetComesToSomethingSeldom(t *testing.T) {
 			{"one turns it down", []func(){says("a", one, "port 3478 is taken")}, time.Hour, none},
 			{"all turn it down", []func(){says("b", one, "b\x1b[31m too\n")}, 0, &resource.FleetState{Pod: "a", Problem: "port 3478 is taken"}},
 			{"the same again", []func(){says("a", one, "port 3478 is taken"), says("0", one, "another")}, time.Hour, none},
-			{"who spoke goes", []func(){goes("0"), goes("a")}, 0, &resource.FleetState{Pod: "b", Problem: "b [31m too "}},
-			{"a mended config is on its way", []func(){publish(one)}, time.Hour, none},
+			{"the rejecting pod disconnects", []func(){goes("0"), goes("a")}, 0, &resource.FleetState{Pod: "b", Problem: "b [31m too "}},
+			{"a repaired config is being rolled out", []func(){publish(one)}, time.Hour, none},
 			{"it arrives there", []func(){says("b", one, "")}, 0, fine},
 			{"one drains", []func(){says("a", one, "", drain)}, 0, &resource.FleetState{Draining: 1}},
-			{"and is gone", []func(){goes("a")}, 0, fine},
+			{"it disconnects", []func(){goes("a")}, 0, fine},
 			{"lost on the way", []func(){publish(two), says("b", one, "")}, 12 * time.Second, &resource.FleetState{Behind: 1}},
 			{"found again", []func(){says("b", two, "")}, 0, fine},
 			{"words without an end", []func(){says("b", one, strings.Repeat("x", 9999))}, 0, &resource.FleetState{Pod: "b", Problem: strings.Repeat("x", maxProblemLength)}},
 			{"no words", []func(){says("b", one, ""), func() {
 				from <- discovery.ReportNews{Report: &discovery.Report{ID: "media/edge", Pod: "b"}}
 			}}, 0, &resource.FleetState{Pod: "b", Problem: "(nothing)"}},
-			{"all go", []func(){goes("b")}, 0, fine},
-			{"somebody unknown", []func(){func() { from <- discovery.ReportNews{Report: &discovery.Report{ID: "media/other", Pod: "x"}} }}, time.Hour, none},
+			{"all disconnect", []func(){goes("b")}, 0, fine},
+			{"an unknown config", []func(){func() { from <- discovery.ReportNews{Report: &discovery.Report{ID: "media/other", Pod: "x"}} }}, time.Hour, none},
 		} {
 			for _, do := range step.do {
 				do()
@@ -99,27 +99,27 @@ func TestFleetComesToSomethingSeldom(t *testing.T) {
 			told := in.drain()
 			switch {
 			case step.want == nil && len(told) > 0:
-				t.Errorf("%s: the loop is told %+v", step.name, told[0].object.(*resource.Fleet).FleetState)
+				t.Errorf("%s: the loop receives %+v", step.name, told[0].object.(*resource.Fleet).FleetState)
 			case step.want != nil && len(told) != 1:
-				t.Errorf("%s: the loop is told %d things", step.name, len(told))
+				t.Errorf("%s: the loop receives %d things", step.name, len(told))
 			case step.want != nil && told[0].object.(*resource.Fleet).FleetState != *step.want:
 				t.Errorf("%s: %+v", step.name, told[0].object.(*resource.Fleet).FleetState)
 			}
 			if step.want != nil {
-				time.Sleep(minReportInterval) // what comes next is told at once
+				time.Sleep(minReportInterval) // the next state is sent at once
 			}
 		}
 		says("b", one, "no")()
 		synctest.Wait()
-		f.withdrawn(gatewayKey)
+		f.withdraw(gatewayKey)
 		if told := in.drain(); len(told) != 1 || !told[0].deleted {
 			t.Errorf("withdrawn: %v", told)
 		}
 	})
 }
 
-// A pod that flips back and forth changes what the loop is told, and the status with it, at most every ten seconds. The first change is told at once, and in the
-// end the loop knows how it is.
+// A pod whose reports alternate sends a state, and so writes the status, at most every ten seconds. The first change is
+// sent at once, and the last state is sent eventually.
 func TestFlipsAreHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -128,7 +128,7 @@ func TestFlipsAreHeld(t *testing.T) {
 		f, wanted := newRollouts(counted, in), published().Revision()
 		go counted.Follow(ctx, "this", from)
 		go ts.do("reports", func(t *task) { f.run(ctx, t) })
-		f.published(gatewayKey, wanted)
+		f.publish(gatewayKey, wanted)
 		told, last := 0, resource.FleetState{}
 		listen := func() {
 			synctest.Wait()
@@ -143,7 +143,7 @@ func TestFlipsAreHeld(t *testing.T) {
 		}
 		flip(1)
 		if listen(); told != 1 || last.Problem != "no" {
-			t.Errorf("the first change is told %d times: %+v", told, last)
+			t.Errorf("the first change is sent %d times: %+v", told, last)
 		}
 		for i := range 60 {
 			flip(i)
@@ -151,24 +151,24 @@ func TestFlipsAreHeld(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		if listen(); told < 4 || told > 7 {
-			t.Errorf("within a minute the loop is told %d times", told)
+			t.Errorf("within a minute the loop receives %d times", told)
 		}
 		flip(9)
 		flip(2)
 		time.Sleep(minReportInterval + 2*rolloutTick)
 		if listen(); last != (resource.FleetState{}) {
-			t.Errorf("in the end the loop knows %+v", last)
+			t.Errorf("the last state is %+v", last)
 		}
 		before := told
 		time.Sleep(time.Hour)
 		if listen(); told != before {
-			t.Error("the loop is told of nothing new")
+			t.Error("the loop receives an unchanged state")
 		}
 	})
 }
 
-// Dataplanes that have spoken before their config is published, as those do that stay connected while an operator starts, are judged by what they
-// have said: who stays with another config, or is on the way out, says nothing more.
+// Reports that arrived before the config was published count: dataplanes that stay connected during a restart of the
+// operator do not repeat them.
 func TestFleetIsJudgedWhenItsConfigIsPublished(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -184,25 +184,25 @@ func TestFleetIsJudgedWhenItsConfigIsPublished(t *testing.T) {
 			defer cancel()
 			ts, from := &tasks{}, make(reporter)
 			l := newLoop(translate.DefaultOptions(), discovery.NewServer(discovery.ServerOptions{}), newMeters(), ts, slog.New(slog.DiscardHandler))
-			l.shown = func(types.NamespacedName) []string { return nil }
+			l.published.previous = func(types.NamespacedName) []string { return nil }
 			go l.rollouts.reports.Follow(ctx, "this", from)
 			go ts.do("reports", func(t *task) { l.rollouts.run(ctx, t) })
 			c.said.ID, c.said.Pod = gatewayKey.String(), "a"
 			from <- discovery.ReportNews{Report: &c.said}
 			synctest.Wait()
 			config := published()
-			l.publish(gatewayKey, &translate.Result{Config: &config})
+			l.published.publish(gatewayKey, &translate.Result{Config: &config})
 			time.Sleep(rolloutTimeout + 2*rolloutTick)
 			synctest.Wait()
 			told := l.inbox.drain()
 			if len(told) != 1 || told[0].object.(*resource.Fleet).FleetState != c.want {
-				t.Errorf("%s: the loop is told %+v, want %+v", c.name, told, c.want)
+				t.Errorf("%s: the loop receives %+v, want %+v", c.name, told, c.want)
 			}
 		})
 	}
 }
 
-// published is the config of the Gateway of gatewayKey.
+// published returns the config of the Gateway gatewayKey.
 func published() config.Config {
 	c := config.Config{Admin: config.Admin{Name: gatewayKey.String()}}
 	c.Default()

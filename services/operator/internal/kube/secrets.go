@@ -15,28 +15,30 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// secrets fetches the Secrets that translations ask for, and only those. A watch tells of all of them which there are, by metadata; the
-// contents of a Secret that no Gateway names never come into this process.
+// secretFetcher fetches the Secrets that translations read. A watch delivers the metadata of all Secrets; the content
+// of other Secrets never enters the process.
 type secretFetcher struct {
 	reader client.Reader
 	inbox  *inbox
 	queue  workqueue.TypedRateLimitingInterface[types.NamespacedName]
 	log    *slog.Logger
 
-	// there is the version of every Secret that exists, have that of those whose content the view has. Both belong to the loop.
+	// existing are the versions of all Secrets, fetched those of the Secrets in the view. Both belong to the goroutine
+	// of the loop.
 	existing, fetched map[types.NamespacedName]string
 }
 
 func newSecretFetcher(reader client.Reader, in *inbox, log *slog.Logger) *secretFetcher {
-	limit := workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](200*time.Millisecond, 10*time.Second)
+	limit := workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](200*time.Millisecond,
+		10*time.Second)
 	return &secretFetcher{
 		reader: reader, inbox: in, log: log, queue: workqueue.NewTypedRateLimitingQueue(limit),
 		existing: map[types.NamespacedName]string{}, fetched: map[types.NamespacedName]string{},
 	}
 }
 
-// noted hears of the version that a Secret has now, and reports whether it has not been there before. One whose content is in use is fetched
-// again.
+// observe records the version of a Secret and reports whether it is new. A Secret in the view is fetched again if its
+// version differs.
 func (s *secretFetcher) observe(key types.NamespacedName, version string) (appeared bool) {
 	_, known := s.existing[key]
 	s.existing[key] = version
@@ -46,14 +48,14 @@ func (s *secretFetcher) observe(key types.NamespacedName, version string) (appea
 	return !known
 }
 
-// forget hears that a Secret is gone.
+// forget removes a deleted Secret.
 func (s *secretFetcher) forget(key types.NamespacedName) {
 	s.queue.Forget(key)
 	delete(s.existing, key)
 	delete(s.fetched, key)
 }
 
-// want tells whether the view has what there is of a Secret; if not, it is being fetched.
+// ensure reports whether the view has the current state of a Secret. If not, the Secret is queued to be fetched.
 func (s *secretFetcher) ensure(key types.NamespacedName) bool {
 	if _, there := s.existing[key]; !there {
 		return true
@@ -65,8 +67,8 @@ func (s *secretFetcher) ensure(key types.NamespacedName) bool {
 	return false
 }
 
-// early tells whether a Secret that was not found is there for the watch, which has the last word: it is deleted, and the watch will say so, or it
-// was made anew. Until one of them is certain it is asked for again.
+// retryNotFound reports whether a fetch returned NotFound although the watch still lists the Secret; it is fetched
+// again until both agree.
 func (s *secretFetcher) retryNotFound(key types.NamespacedName) bool {
 	_, there := s.existing[key]
 	if there {
@@ -75,10 +77,11 @@ func (s *secretFetcher) retryNotFound(key types.NamespacedName) bool {
 	return there
 }
 
-// arrived hears of a fetched Secret, or that there is none. It reports whether the view should have it: it may be gone again.
-func (s *secretFetcher) accept(secret *corev1.Secret, gone bool) bool {
+// accept records a fetched Secret and reports whether to put it into the view. It may have been deleted during the
+// fetch.
+func (s *secretFetcher) accept(secret *corev1.Secret, deleted bool) bool {
 	key := resource.KeyOf(secret)
-	if gone {
+	if deleted {
 		s.forget(key)
 		return true
 	}
@@ -89,10 +92,10 @@ func (s *secretFetcher) accept(secret *corev1.Secret, gone bool) bool {
 	return true
 }
 
-// fetchers is how many Secrets are fetched at a time: a start waits for all that are needed.
+// fetchers is the number of concurrent fetches. The start waits for all Secrets that Gateways reference.
 const fetchers = 8
 
-// run fetches until ctx ends. A Secret that cannot be fetched is tried again; whatever waits for it stays as it is.
+// run fetches Secrets until ctx ends. A failed fetch is retried; the objects that read the Secret keep their state.
 func (s *secretFetcher) run(ctx context.Context, t *task) {
 	defer context.AfterFunc(ctx, s.queue.ShutDown)()
 	for {
@@ -112,15 +115,15 @@ func (s *secretFetcher) fetch(ctx context.Context, key types.NamespacedName) {
 	defer cancel()
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
 	err := s.reader.Get(ctx, key, secret)
-	gone := apierrors.IsNotFound(err)
-	if err != nil && !gone {
-		s.log.Warn("read Secret, to be tried again", "secret", key, "error", err)
+	deleted := apierrors.IsNotFound(err)
+	if err != nil && !deleted {
+		s.log.Warn("cannot read a Secret, will retry", "secret", key, "error", err)
 		s.inbox.put(objectChange{object: secret, failed: true})
 		s.queue.AddRateLimited(key)
 		return
 	}
-	if !gone {
+	if !deleted {
 		s.queue.Forget(key)
 	}
-	s.inbox.put(objectChange{object: secret, deleted: gone})
+	s.inbox.put(objectChange{object: secret, deleted: deleted})
 }

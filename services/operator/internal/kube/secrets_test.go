@@ -11,7 +11,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// A Secret that was not found, and that the watch says is there, is asked for again: it was made anew meanwhile, or the watch will say that it is gone.
+// A Secret that was not found but is listed by the watch is fetched again: it was recreated, or the watch will deliver
+// its deletion.
 func TestSecretThatIsMadeAnewWhileItIsFetched(t *testing.T) {
 	key := types.NamespacedName{Namespace: "media", Name: "credentials"}
 	missing := objectChange{object: &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}, deleted: true}
@@ -20,17 +21,17 @@ func TestSecretThatIsMadeAnewWhileItIsFetched(t *testing.T) {
 	defer l.secrets.queue.ShutDown()
 	l.observeSecretVersion(key, "1", false)
 	if l.secrets.ensure(key) {
-		t.Fatal("the view has what nobody has fetched")
+		t.Fatal("the Secret counts as fetched")
 	}
 	l.observeSecretVersion(key, "1", true)
 	l.observeSecretVersion(key, "2", false)
 	l.observe(missing, map[translate.ObjectRef]struct{}{})
 	if l.secrets.ensure(key) {
-		t.Error("it is there, and is taken for one that is not")
+		t.Error("an existing Secret counts as missing")
 	}
 	l.observeSecretVersion(key, "2", true)
 	l.observe(missing, map[translate.ObjectRef]struct{}{})
 	if !l.secrets.ensure(key) {
-		t.Error("it is gone, and is waited for")
+		t.Error("a deleted Secret is waited for")
 	}
 }

@@ -16,14 +16,15 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 )
 
-// keeper looks after what the operator makes for itself in its own namespace, one name of one or two kinds: every replica follows it, the leader
-// writes it.
+// selfManaged maintains objects in the operator's namespace that the operator needs itself: one name, of one or two
+// kinds. Every replica watches them, the leader writes them.
 type selfManaged struct {
 	name   types.NamespacedName
 	client client.Client // reads from a cache of the objects with this name
@@ -40,81 +41,85 @@ func newSelfManaged(name types.NamespacedName, c client.Client, m *meters, log *
 	return selfManaged{name: name, client: c, meters: m, log: log, now: time.Now, wake: make(chan struct{}, 1)}
 }
 
-// own is what a keeper needs of the API server.
-type own struct {
+// selfManagedOptions are what start needs.
+type selfManagedOptions struct {
+	config *rest.Config
 	cache  cache.Options
 	owner  []metav1.OwnerReference
-	meters *meters
+	tasks  *tasks
 }
 
-// keep starts to look after objects of these kinds: step brings them up to date, and is called whenever one of them changes.
-func (p *Provider) keep(ctx context.Context, group *errgroup.Group, o own, k *selfManaged, step func(context.Context) error, kinds ...client.Object) error {
-	options := o.cache
-	// A right to read others of the namespace is not needed.
-	named := cache.Config{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, k.name.Name)}
-	options.DefaultNamespaces = map[string]cache.Config{k.name.Namespace: named}
-	c, err := cache.New(p.Config, options)
+// start watches the objects, of the given kinds, and calls step after each change and every resyncInterval.
+func (m *selfManaged) start(
+	ctx context.Context, group *errgroup.Group, o selfManagedOptions,
+	step func(context.Context) error, kinds ...client.Object,
+) error {
+	// The field selector lets RBAC restrict the right to these names.
+	named := cache.Config{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, m.name.Name)}
+	o.cache.DefaultNamespaces = map[string]cache.Config{m.name.Namespace: named}
+	c, err := cache.New(o.config, o.cache)
 	if err != nil {
 		return fmt.Errorf("make cache: %w", err)
 	}
-	k.client, err = client.New(p.Config, client.Options{
-		HTTPClient: options.HTTPClient, Scheme: options.Scheme, Mapper: options.Mapper, Cache: &client.CacheOptions{Reader: c},
+	m.client, err = client.New(o.config, client.Options{
+		HTTPClient: o.cache.HTTPClient, Scheme: o.cache.Scheme, Mapper: o.cache.Mapper,
+		Cache: &client.CacheOptions{Reader: c},
 	})
 	if err != nil {
 		return fmt.Errorf("reach API server: %w", err)
 	}
-	k.owner = o.owner
-	p.selfManaged = append(p.selfManaged, k)
-	p.tasks.join(group, "watch of "+k.name.Name, func() error { return c.Start(ctx) })
-	p.tasks.join(group, "start of "+k.name.Name, func() error {
-		w := watcher{cache: c, scheme: options.Scheme, mapper: options.Mapper, notReadyReason: new(atomic.Pointer[string]), log: p.Log}
-		if err := k.follow(ctx, w, kinds); err != nil {
+	m.owner = o.owner
+	o.tasks.join(group, "watch of "+m.name.Name, func() error { return c.Start(ctx) })
+	o.tasks.join(group, "start of "+m.name.Name, func() error {
+		w := watcher{
+			cache: c, scheme: o.cache.Scheme, mapper: o.cache.Mapper, notReadyReason: new(atomic.Pointer[string]), log: m.log,
+		}
+		if err := m.watch(ctx, w, kinds); err != nil {
 			return ignoreEnd(ctx, err)
 		}
-		group.Go(func() error { p.tasks.do("keeping of "+k.name.Name, func(t *task) { k.run(ctx, t, step) }); return nil })
+		o.tasks.run(group, "maintenance of "+m.name.Name, func(t *task) { m.run(ctx, t, step) })
 		return nil
 	})
 	return nil
 }
 
-// follow has the keeper told of every change, and returns once it knows what there is. Its error is the end of ctx: an API server that cannot be
-// asked is waited for.
-func (k *selfManaged) follow(ctx context.Context, w watcher, kinds []client.Object) error {
-	told := toolscache.ResourceEventHandlerFuncs{
-		AddFunc:    func(any) { notify(k.wake) },
-		UpdateFunc: func(any, any) { notify(k.wake) },
-		DeleteFunc: func(any) { notify(k.wake) },
+// watch subscribes to the objects and returns when the existing ones are listed. It retries until the API server is
+// available, and returns an error only when ctx ends.
+func (m *selfManaged) watch(ctx context.Context, w watcher, kinds []client.Object) error {
+	handler := toolscache.ResourceEventHandlerFuncs{
+		AddFunc:    func(any) { notify(m.wake) },
+		UpdateFunc: func(any, any) { notify(m.wake) },
+		DeleteFunc: func(any) { notify(m.wake) },
 	}
-	var handed []toolscache.InformerSynced
+	var all []toolscache.InformerSynced
 	for _, o := range kinds {
-		watched := watchedKind{variants: []client.Object{o}}
-		synced, err := w.subscribe(ctx, watched, told)
+		k := watchedKind{variants: []client.Object{o}}
+		synced, err := w.subscribe(ctx, k, handler)
 		if err != nil {
-			synced, err = w.insist(ctx, watched, told, err, w.notReadyReason)
+			synced, err = w.subscribeWhenServed(ctx, k, handler, err, w.notReadyReason)
 		}
 		if err != nil {
-			return fmt.Errorf("watch %T %s: %w", o, k.name, err)
+			return fmt.Errorf("watch %T %s: %w", o, m.name, err)
 		}
-		handed = append(handed, synced)
+		all = append(all, synced)
 	}
-	if !toolscache.WaitForCacheSync(ctx.Done(), handed...) {
-		return fmt.Errorf("read %s: %w", k.name, context.Cause(ctx))
+	if !toolscache.WaitForCacheSync(ctx.Done(), all...) {
+		return fmt.Errorf("read %s: %w", m.name, context.Cause(ctx))
 	}
 	return nil
 }
 
-// resyncInterval is how often it is looked whether something has to be renewed, or tried again.
+// resyncInterval is how often step is called without a change, to renew certificates and to retry after errors.
 const resyncInterval = 10 * time.Second
 
-// run brings the objects up to date until ctx ends.
-func (k *selfManaged) run(ctx context.Context, t *task, step func(context.Context) error) {
+func (m *selfManaged) run(ctx context.Context, t *task, step func(context.Context) error) {
 	ticker := time.NewTicker(resyncInterval)
 	defer ticker.Stop()
 	for {
 		t.begin()
 		bounded, cancel := context.WithTimeout(ctx, callTime)
 		if err := step(bounded); err != nil && ctx.Err() == nil {
-			k.log.Warn("keep an object of the operator's own, to be tried again", "name", k.name, "error", err)
+			m.log.Warn("cannot update an object of the operator itself, will retry", "name", m.name, "error", err)
 		}
 		cancel()
 		t.end()
@@ -122,71 +127,77 @@ func (k *selfManaged) run(ctx context.Context, t *task, step func(context.Contex
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-		case <-k.wake:
+		case <-m.wake:
 		}
 	}
 }
 
-// lead runs what the leader does, and has the selfManaged write meanwhile.
-func (p *Provider) lead(ctx context.Context, other func(context.Context)) {
-	for _, k := range p.selfManaged {
-		k.leading.Store(true)
-		defer k.leading.Store(false)
-		notify(k.wake)
-	}
-	other(ctx)
-}
-
-// write makes an object, or makes another one of it, if it has to.
-func (k *selfManaged) write(ctx context.Context, o client.Object, want func()) error {
-	did, err := controllerutil.CreateOrUpdate(ctx, k.client, o, func() error {
-		want()
-		if !k.owned(o) {
-			o.SetOwnerReferences(k.owner)
+// createOrUpdate creates an object, or updates it if mutate or the owner changes it.
+func (m *selfManaged) createOrUpdate(ctx context.Context, o client.Object, mutate func()) error {
+	did, err := controllerutil.CreateOrUpdate(ctx, m.client, o, func() error {
+		mutate()
+		if !m.hasOwner(o) {
+			o.SetOwnerReferences(m.owner)
 		}
 		return nil
 	})
-	return k.written(o, did != controllerutil.OperationResultNone, err)
+	return m.written(o, did != controllerutil.OperationResultNone, err)
 }
 
-// create makes an object that is not there yet.
-func (k *selfManaged) create(ctx context.Context, o client.Object) error {
-	o.SetOwnerReferences(k.owner)
-	err := k.client.Create(ctx, o)
-	return k.written(o, err == nil, err)
+// create creates an object that does not exist in the cache.
+func (m *selfManaged) create(ctx context.Context, o client.Object) error {
+	o.SetOwnerReferences(m.owner)
+	err := m.client.Create(ctx, o)
+	return m.written(o, err == nil, err)
 }
 
-func (k *selfManaged) written(o client.Object, did bool, err error) error {
+func (m *selfManaged) written(o client.Object, did bool, err error) error {
 	if did {
-		k.meters.writes.WithLabelValues(reflect.TypeOf(o).Elem().Name(), "apply").Inc()
+		m.meters.countWrite(m.client.Scheme(), o, "apply")
 	}
 	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
-		return nil // the cache was behind: what is there now is on its way
+		return nil // the cache was outdated; the watch delivers the current object
 	}
 	if err != nil {
-		return fmt.Errorf("write %T %s: %w", o, k.name, err)
+		return fmt.Errorf("write %T %s: %w", o, m.name, err)
 	}
 	return nil
 }
 
-// owned tells whether an object goes with what the operator's objects go with.
-func (k *selfManaged) owned(o client.Object) bool {
-	return len(k.owner) == 0 || reflect.DeepEqual(o.GetOwnerReferences(), k.owner)
+// hasOwner reports whether an object has the owner references of the operator's own objects.
+func (m *selfManaged) hasOwner(o client.Object) bool {
+	return len(m.owner) == 0 || reflect.DeepEqual(o.GetOwnerReferences(), m.owner)
 }
 
-func (k *selfManaged) meta() metav1.ObjectMeta {
-	return metav1.ObjectMeta{Namespace: k.name.Namespace, Name: k.name.Name}
+func (m *selfManaged) meta() metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: m.name.Namespace, Name: m.name.Name}
 }
 
-// account is the ServiceAccount that this process runs as, in the form of an owner: what it makes for itself is collected as garbage when an
-// installation is removed. An account is the right owner because it cannot make anything any more when it is gone. There is none outside of a
-// cluster, or where the API server does not say.
+// ownerReferences returns the owner of the objects that the operator creates for itself. Without one these objects
+// remain after the operator is uninstalled, so an error is only logged.
+func ownerReferences(ctx context.Context, s Settings) []metav1.OwnerReference {
+	clients, err := kubernetes.NewForConfig(s.Config)
+	var owner []metav1.OwnerReference
+	if err == nil {
+		owner, err = ownAccount(ctx, clients, s.Namespace)
+	}
+	if err != nil && ctx.Err() == nil {
+		s.Log.Warn("cannot determine the own ServiceAccount; the Lease and the CA remain when the operator is uninstalled",
+			"error", err)
+	}
+	return owner
+}
+
+// ownAccount returns an owner reference to the ServiceAccount of this process, so that its objects are
+// garbage-collected when the installation is deleted. A ServiceAccount is a safe owner: once it is deleted the process
+// cannot create objects any more. Outside of a cluster there is none.
 func ownAccount(ctx context.Context, clients kubernetes.Interface, namespace string) ([]metav1.OwnerReference, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
-	self, err := clients.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+	self, err := clients.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{},
+		metav1.CreateOptions{})
 	if err != nil {
-		return nil, fmt.Errorf("ask for own account: %w", err)
+		return nil, fmt.Errorf("review own account: %w", err)
 	}
 	user := self.Status.UserInfo
 	name, ours := strings.CutPrefix(user.Username, accountPrefix+namespace+":")
@@ -194,17 +205,4 @@ func ownAccount(ctx context.Context, clients kubernetes.Interface, namespace str
 		return nil, nil
 	}
 	return []metav1.OwnerReference{{APIVersion: "v1", Kind: "ServiceAccount", Name: name, UID: types.UID(user.UID)}}, nil
-}
-
-// owner is what the objects of the operator's own go with. Without one they stay when an installation is removed, which is worth a warning only.
-func (p *Provider) owner(ctx context.Context) []metav1.OwnerReference {
-	clients, err := kubernetes.NewForConfig(p.Config)
-	var owner []metav1.OwnerReference
-	if err == nil {
-		owner, err = ownAccount(ctx, clients, p.Namespace)
-	}
-	if err != nil && ctx.Err() == nil {
-		p.Log.Warn("find out what the lease and the CA belong to; until another start they stay when the operator is uninstalled", "error", err)
-	}
-	return owner
 }

@@ -19,7 +19,8 @@ import (
 
 var operatorAccount = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ServiceAccount", Name: "stunner-operator", UID: "5d1c"}}
 
-// The leader draws a shared secret once. What others bring is left alone, and what is lost comes back as it was.
+// The leader generates a shared secret once. A Secret of the user is not changed, and a deleted Secret is recreated
+// with its previous content.
 func TestTheLeaderDrawsCredentials(t *testing.T) {
 	r := newReplicas(t)
 	add := func(name string) *credentials {
@@ -44,19 +45,19 @@ func TestTheLeaderDrawsCredentials(t *testing.T) {
 	}
 	leader, other := add("turn"), add("turn")
 	if step(leader, other); stored("turn").Name != "" {
-		t.Fatal("somebody who does not lead has drawn")
+		t.Fatal("a replica that is not the leader has generated")
 	}
 	leader.leading.Store(true)
 	step(leader, other)
 	first := stored("turn")
 	if first.Annotations[resource.GeneratedSecret] != "true" || len(first.Data["root"]) < 26 || string(first.Data["root"]) == string(first.Data["secret"]) {
-		t.Fatalf("drawn with annotations %v and a root of %d bytes", first.Annotations, len(first.Data["root"]))
+		t.Fatalf("generated with annotations %v and a root of %d bytes", first.Annotations, len(first.Data["root"]))
 	}
 	if string(first.Data["type"]) != "ephemeral" || len(first.Data["secret"]) < 26 || !reflect.DeepEqual(first.OwnerReferences, operatorAccount) {
-		t.Fatalf("drawn: %d bytes of type %q, owned by %v", len(first.Data["secret"]), first.Data["type"], first.OwnerReferences)
+		t.Fatalf("generated: %d bytes of type %q, owned by %v", len(first.Data["secret"]), first.Data["type"], first.OwnerReferences)
 	}
 	if step(leader, other); stored("turn").ResourceVersion != first.ResourceVersion {
-		t.Error("what is there is written again")
+		t.Error("an unchanged Secret is written again")
 	}
 	if err := r.client.Delete(t.Context(), stored("turn")); err != nil {
 		t.Fatal(err)
@@ -64,7 +65,7 @@ func TestTheLeaderDrawsCredentials(t *testing.T) {
 	leader.leading.Store(false)
 	other.leading.Store(true)
 	if step(leader, other); !reflect.DeepEqual(stored("turn").Data, first.Data) || !reflect.DeepEqual(stored("turn").Annotations, first.Annotations) {
-		t.Error("a Secret that was lost is not what it was")
+		t.Error("a deleted Secret is not restored")
 	}
 
 	brought := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "stunner-system", Name: "brought"}, Data: map[string][]byte{"username": []byte("ada")}}
@@ -74,21 +75,21 @@ func TestTheLeaderDrawsCredentials(t *testing.T) {
 	late := add("brought")
 	late.leading.Store(true)
 	step(late)
-	if err := late.create(t.Context(), &corev1.Secret{ObjectMeta: late.meta(), Data: first.Data}); err != nil { // the cache was behind
+	if err := late.create(t.Context(), &corev1.Secret{ObjectMeta: late.meta(), Data: first.Data}); err != nil { // the cache was outdated
 		t.Error(err)
 	}
 	if after := stored("brought"); after.ResourceVersion != brought.ResourceVersion || len(after.OwnerReferences) != 0 {
-		t.Errorf("a Secret that somebody has brought is changed to %v of %v", after.Data, after.OwnerReferences)
+		t.Errorf("a Secret of the user is changed to %v of %v", after.Data, after.OwnerReferences)
 	}
 	if err := r.client.Delete(t.Context(), stored("brought")); err != nil {
 		t.Fatal(err)
 	}
 	if step(late); stored("brought").Annotations[resource.GeneratedSecret] != "" || string(stored("brought").Data["username"]) != "ada" {
-		t.Error("a Secret that somebody has brought, and that was lost, is taken for one that was drawn")
+		t.Error("a recreated Secret of the user counts as generated")
 	}
 }
 
-// The CA goes with the account, also one that an earlier release has made.
+// The CA is owned by the ServiceAccount, also a CA of an earlier release.
 func TestTheCABelongsToTheAccount(t *testing.T) {
 	r := newReplicas(t)
 	before := r.add()
@@ -101,7 +102,7 @@ func TestTheCABelongsToTheAccount(t *testing.T) {
 	after.owner = operatorAccount
 	after.leading.Store(true)
 	if r.step(after) != told {
-		t.Error("another CA is told")
+		t.Error("another CA is sent")
 	}
 	shown := &corev1.ConfigMap{ObjectMeta: after.meta()}
 	if err := r.client.Get(t.Context(), client.ObjectKeyFromObject(shown), shown); err != nil {
@@ -114,11 +115,11 @@ func TestTheCABelongsToTheAccount(t *testing.T) {
 	}
 	version := r.stored().ResourceVersion
 	if r.step(after); r.stored().ResourceVersion != version {
-		t.Error("what is as it should be is written again")
+		t.Error("an unchanged object is written again")
 	}
 }
 
-// The account is found out from the API server; somebody who is none, or one of another namespace, owns nothing.
+// The API server reports the own ServiceAccount. Another user, and an account of another namespace, owns nothing.
 func TestTheAccountOfThisProcess(t *testing.T) {
 	for user, want := range map[string][]metav1.OwnerReference{
 		accountPrefix + "stunner-system:stunner-operator": operatorAccount,

@@ -24,7 +24,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// answers are what an API server may say to the write of a status, and how often it may be asked within an hour.
+// answers are the responses of an API server to a status update, with the maximum number of requests within an hour.
 var answers = map[string]struct {
 	err  error
 	most int64
@@ -42,7 +42,7 @@ var answers = map[string]struct {
 	"no status":       {&apierrors.StatusError{ErrStatus: metav1.Status{Code: http.StatusTeapot}}, 130},
 }
 
-// units are an object of every kind that has a status of ours, with what is to stand there.
+// units returns an object of every kind with a status, and the status to write.
 func units() map[translate.ObjectRef]any {
 	all := map[translate.ObjectRef]any{}
 	conditions := []metav1.Condition{{Type: condition.Accepted, Status: metav1.ConditionTrue, Reason: "Accepted", LastTransitionTime: metav1.Unix(1, 0)}}
@@ -68,8 +68,8 @@ func units() map[translate.ObjectRef]any {
 	return all
 }
 
-// Whatever an API server has against a status, of whatever kind: it is asked again less and less often, gets the status when it takes it, and is not asked once
-// the object is gone.
+// A status that the API server rejects is retried with backoff, is written once it is accepted, and is not retried
+// after the object was deleted.
 func TestAStatusThatIsRefusedIsNotWrittenWithoutEnd(t *testing.T) {
 	all := units()
 	if len(all) != 8 {
@@ -89,7 +89,7 @@ func refuseStatus(t *testing.T, u translate.ObjectRef, status any, rejection err
 	if err != nil {
 		t.Fatal(err)
 	}
-	object := blank(u)
+	object := emptyObject(u)
 	object.SetNamespace(u.Namespace)
 	object.SetName(u.Name)
 	var asked atomic.Int64
@@ -105,7 +105,7 @@ func refuseStatus(t *testing.T, u translate.ObjectRef, status any, rejection err
 		},
 	}).Build()
 	read := func() client.Object {
-		o := blank(u)
+		o := emptyObject(u)
 		if err := c.Get(t.Context(), types.NamespacedName{Namespace: u.Namespace, Name: u.Name}, o); err != nil {
 			t.Fatal(err)
 		}
@@ -132,7 +132,7 @@ func refuseStatus(t *testing.T, u translate.ObjectRef, status any, rejection err
 		refuses.Store(true)
 	}
 	w.set(u, desired{ours: true, status: status, uid: "edge", version: "an older one"})
-	w.set(u, desired{}) // the object is gone
+	w.set(u, desired{}) // the object was deleted
 	before := asked.Load()
 	time.Sleep(time.Hour)
 	synctest.Wait()

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -12,33 +13,43 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// tasks are what the process does at the same time. They tell a probe which of them is stuck, and a process that does not end what holds it up.
+const (
+	// callTime bounds one step of requests to the API server.
+	callTime = 5 * time.Second
+	// authorizeTimeout bounds the authorization of a config discovery client, which gives up after 5 s.
+	authorizeTimeout = 4 * time.Second
+	// taskTimeout is after how long in one step a task makes the process unready. It exceeds callTime, because a slow
+	// API server must not fail readiness: config discovery works without it.
+	taskTimeout = 8 * time.Second
+	// livenessTimeout is after how long in one step a task counts as deadlocked, so that a restart is needed.
+	livenessTimeout = time.Minute
+	// serverRetry is the interval of retries while the API server does not answer discovery of its kinds.
+	serverRetry = time.Second
+	// kindRetry is the interval of checks whether the API server serves a kind.
+	kindRetry = 5 * time.Second
+)
+
+// tasks are the running tasks of the process. Probes report a stuck task, and the shutdown names those that have not
+// ended.
 type tasks struct {
 	mu      sync.Mutex
 	running map[*task]bool
 }
 
-// task is a loop that takes up one thing after another, none of which takes long.
+// task is a goroutine that makes short steps in a loop.
 type task struct {
 	name string
-	// since is when it has taken up what it is at, 0 while it waits for something to do.
+	// since is the time of begin in Unix nanoseconds; 0 while the task is idle.
 	since atomic.Int64
 }
 
-// begin notes that something is taken up.
+// begin marks the start of a step.
 func (t *task) begin() { t.since.Store(time.Now().UnixNano()) }
 
-// end notes that it is done, and that the task waits.
+// end marks the task as idle.
 func (t *task) end() { t.since.Store(0) }
 
-// stuck is for how long a task may be at one thing. What waits for the API server gives up sooner (callTime): that somebody else does not answer
-// is no reason to call this process unfit, which goes on to serve configs.
-const taskTimeout = 8 * time.Second
-
-// callTime bounds what is asked of the API server at once.
-const callTime = 5 * time.Second
-
-// do runs a task until it returns.
+// do runs a task until f returns.
 func (ts *tasks) do(name string, f func(*task)) {
 	t := &task{name: name}
 	ts.mu.Lock()
@@ -55,7 +66,7 @@ func (ts *tasks) do(name string, f func(*task)) {
 	f(t)
 }
 
-// join runs a task in a group.
+// join runs a task in a group, without step times.
 func (ts *tasks) join(g *errgroup.Group, name string, f func() error) {
 	g.Go(func() (err error) {
 		ts.do(name, func(*task) { err = f() })
@@ -63,20 +74,29 @@ func (ts *tasks) join(g *errgroup.Group, name string, f func() error) {
 	})
 }
 
-// stuck says which tasks have been at one thing for longer than they may; nil when none has.
+// run runs a task that does not fail in a group.
+func (ts *tasks) run(g *errgroup.Group, name string, f func(*task)) {
+	g.Go(func() error {
+		ts.do(name, f)
+		return nil
+	})
+}
+
+// stuck returns an error if a task has been in one step for longer than limit.
 func (ts *tasks) stuck(now time.Time, limit time.Duration) error {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
 	for t := range ts.running {
 		since := t.since.Load()
 		if at := now.Sub(time.Unix(0, since)); since != 0 && at > limit {
-			return fmt.Errorf("%s has been at one thing for %s: see the log, and restart the operator", t.name, at.Round(time.Second))
+			return fmt.Errorf("%s has been in one step for %s: see the log, and restart the operator", t.name,
+				at.Round(time.Second))
 		}
 	}
 	return nil
 }
 
-// String names the tasks that run.
+// String lists the names of the running tasks.
 func (ts *tasks) String() string {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
@@ -86,4 +106,12 @@ func (ts *tasks) String() string {
 	}
 	slices.Sort(names)
 	return strings.Join(slices.Compact(names), ", ")
+}
+
+// ignoreEnd returns nil for an error that the end of ctx has caused.
+func ignoreEnd(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
 }

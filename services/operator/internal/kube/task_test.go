@@ -20,7 +20,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// A task that hangs makes the process unfit within ten seconds, and after a minute hopeless; one that waits for something to do never does.
+// A task that hangs fails readiness within ten seconds and liveness after a minute; an idle task fails neither.
 func TestFit_NoticesWhatHangs(t *testing.T) {
 	key := types.NamespacedName{Namespace: "media", Name: "edge"}
 	unit := translate.ObjectRef{Kind: translate.KindGateway, NamespacedName: key}
@@ -28,7 +28,7 @@ func TestFit_NoticesWhatHangs(t *testing.T) {
 		"translation": func(ctx context.Context, l *loop) {
 			gateway := &gwapiv1.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
 			l.readers.Told(unit, l.view.Put(gateway))
-			l.published[key] = config.Config{}
+			l.published.configs[key] = config.Config{}
 			l.inbox.put(objectChange{object: gateway, deleted: true})
 			l.tasks.do("translation", func(t *task) { l.run(ctx, t) })
 		},
@@ -52,23 +52,23 @@ func TestFit_NoticesWhatHangs(t *testing.T) {
 				go start(ctx, l)
 				synctest.Wait()
 				if err := l.readyz(); err != nil {
-					t.Errorf("unfit at once: %v", err)
+					t.Errorf("not ready at once: %v", err)
 				}
 				time.Sleep(10 * time.Second)
 				if err := l.readyz(); err == nil || !strings.Contains(err.Error(), name) {
-					t.Errorf("fit after ten seconds: %v", err)
+					t.Errorf("ready after ten seconds: %v", err)
 				}
 				if err := l.livez(); err != nil {
-					t.Errorf("hopeless after ten seconds: %v", err)
+					t.Errorf("not live after ten seconds: %v", err)
 				}
 				time.Sleep(time.Minute)
 				if err := l.livez(); err == nil {
-					t.Error("still hopeful after a minute")
+					t.Error("live after a minute")
 				}
 				close(hang)
 				time.Sleep(time.Hour)
 				if err := l.readyz(); err != nil {
-					t.Errorf("unfit while it waits: %v", err)
+					t.Errorf("not ready while idle: %v", err)
 				}
 				if running := l.tasks.String(); running != name {
 					t.Errorf("%q runs", running)
@@ -78,7 +78,7 @@ func TestFit_NoticesWhatHangs(t *testing.T) {
 	}
 }
 
-// hangingLoop returns a loop whose log and API server do not answer, not even to the end of a context, until hang is closed.
+// hangingLoop returns a loop whose log and API server block until hang is closed, even after the end of the context.
 func hangingLoop(t *testing.T) (l *loop, hang chan struct{}) {
 	t.Helper()
 	s, err := newScheme()
@@ -94,8 +94,8 @@ func hangingLoop(t *testing.T) (l *loop, hang chan struct{}) {
 			return c.Get(ctx, key, o, opts...)
 		},
 	}).Build()
-	l.writer = newWriter(c, c, s, l.inbox, l.meters, l.tasks, l.log)
-	l.secrets = newSecretFetcher(c, l.inbox, l.log)
+	l.writer = newWriter(c, c, s, l.inbox, l.meters, l.tasks, l.published.log)
+	l.secrets = newSecretFetcher(c, l.inbox, l.published.log)
 	return l, hang
 }
 
@@ -111,7 +111,7 @@ func (h hangingLog) Handle(context.Context, slog.Record) error {
 	return nil
 }
 
-// a request that the API server does not answer is given up and tried again, and the process counts as fit meanwhile.
+// a request that the API server does not answer times out and is retried, and the process stays ready.
 func TestFit_DoesNotDependOnTheAPIServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -143,7 +143,7 @@ func TestFit_DoesNotDependOnTheAPIServer(t *testing.T) {
 			t.Errorf("%d calls in a minute", calls)
 		}
 		if told := in.drain(); len(told) != 1 || !told[0].failed {
-			t.Errorf("the loop is told %v", told)
+			t.Errorf("the loop receives %v", told)
 		}
 	})
 }

@@ -14,126 +14,132 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/discovery"
 )
 
-// Bounds of the questions to the API server about tokens.
+// Bounds of TokenReview requests.
 const (
-	// maxConcurrentReviews is how many questions are on their way at a time, reviewTimeout how long one may take.
+	// maxConcurrentReviews bounds the requests in progress, reviewTimeout the duration of one.
 	maxConcurrentReviews = 16
 	reviewTimeout        = 10 * time.Second
-	// acceptedTTL and rejectedTTL are how long an answer counts. An answer about a token that expires earlier counts until then.
+	// acceptedTTL and rejectedTTL are how long a result is cached, at most until the token expires.
 	acceptedTTL = 5 * time.Minute
 	rejectedTTL = time.Minute
-	// maxCachedReviews is how many answers are remembered, maxQueuedReviews how many questions may wait.
+	// maxCachedReviews bounds the cached results, maxQueuedReviews the queued requests.
 	maxCachedReviews = 20_000
 	maxQueuedReviews = 10_000
-	// suspectTTL is how long the questions of a source come last that has sent a token which the API server refused, maxSuspects how many such sources
-	// are told apart.
+	// suspectTTL is how long requests from a source are queued last after it sent a rejected token, maxSuspects bounds
+	// the number of such sources.
 	suspectTTL  = time.Minute
 	maxSuspects = 10_000
 )
 
-// questions asks the API server about tokens, each once: who comes while a question waits, or after it was answered, gets the same answer. Questions are
-// asked in the order in which they came. Those of sources whose tokens were refused, and those for which nobody waits, come after all others.
+// tokenReviews makes TokenReview requests. Concurrent and repeated requests for one token share one result. Requests
+// are made in order of arrival; those from sources of rejected tokens, and refreshes, come after all others.
 type tokenReviews struct {
-	ask func(ctx context.Context, token string) (authenticationv1.TokenReviewStatus, error)
+	review func(ctx context.Context, token string) (authenticationv1.TokenReviewStatus, error)
 
 	mu       sync.Mutex
-	about    map[tokenHash]*tokenReview
+	reviews  map[tokenHash]*tokenReview
 	front    []*tokenReview
 	back     []*tokenReview
-	asking   int
+	running  int
 	suspects map[netip.Addr]time.Time
 }
 
-// tokenHash stands for a token: tokens themselves are kept for as long as a question waits only.
+// tokenHash identifies a token. The token itself is kept only while its review is queued.
 type tokenHash [sha256.Size]byte
 
-// question is one token that the API server is asked about.
+// tokenReview is the review of one token.
 type tokenReview struct {
 	hash   tokenHash
 	token  string
 	source netip.Addr
 	expiry time.Time
-	// done is closed when there is an answer or an error.
+	// done is closed when status or err is set.
 	done   chan struct{}
-	answer authenticationv1.TokenReviewStatus
+	status authenticationv1.TokenReviewStatus
 	err    error
-	// until is when the answer is forgotten; zero while there is none.
+	// until is when the result expires; zero while there is none.
 	until time.Time
 }
 
-// of returns what the API server says of a token that expires at a time. It waits for that until ctx ends; the question goes on.
-func (q *tokenReviews) of(ctx context.Context, token string, expiry time.Time, source netip.Addr) (authenticationv1.TokenReviewStatus, error) {
-	asked, err := q.put(token, expiry, source, false)
+// get returns the result of reviewing a token. It waits for it until ctx ends; the request continues after that.
+func (q *tokenReviews) get(
+	ctx context.Context, token string, expiry time.Time, source netip.Addr,
+) (authenticationv1.TokenReviewStatus, error) {
+	r, err := q.put(token, expiry, source, false)
 	if err != nil {
 		return authenticationv1.TokenReviewStatus{}, err
 	}
-	return asked.wait(ctx)
+	return r.wait(ctx)
 }
 
-// again asks about a token that was accepted before, and has no hurry.
-func (q *tokenReviews) again(ctx context.Context, token string, expiry time.Time, source netip.Addr) (authenticationv1.TokenReviewStatus, error) {
-	asked, err := q.put(token, expiry, source, true)
+// refresh reviews an accepted token again, with low priority.
+func (q *tokenReviews) refresh(
+	ctx context.Context, token string, expiry time.Time, source netip.Addr,
+) (authenticationv1.TokenReviewStatus, error) {
+	r, err := q.put(token, expiry, source, true)
 	if err != nil {
 		return authenticationv1.TokenReviewStatus{}, err
 	}
-	return asked.wait(ctx)
+	return r.wait(ctx)
 }
 
-func (a *tokenReview) wait(ctx context.Context) (authenticationv1.TokenReviewStatus, error) {
+func (r *tokenReview) wait(ctx context.Context) (authenticationv1.TokenReviewStatus, error) {
 	select {
-	case <-a.done:
-		return a.answer, a.err
+	case <-r.done:
+		return r.status, r.err
 	case <-ctx.Done():
-		return authenticationv1.TokenReviewStatus{}, fmt.Errorf("review token: %w: the API server has not answered yet", discovery.ErrUndecided)
+		return authenticationv1.TokenReviewStatus{}, fmt.Errorf("review token: %w: the API server has not answered yet",
+			discovery.ErrUndecided)
 	}
 }
 
-// put returns the question about a token. With anew an answer that there is does not count.
+// put returns the review of a token. With anew it ignores cached results.
 func (q *tokenReviews) put(token string, expiry time.Time, source netip.Addr, anew bool) (*tokenReview, error) {
 	hash, now := tokenHash(sha256.Sum256([]byte(token))), time.Now()
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if known := q.about[hash]; known != nil && (known.until.IsZero() || !anew && now.Before(known.until)) {
+	if known := q.reviews[hash]; known != nil && (known.until.IsZero() || !anew && now.Before(known.until)) {
 		return known, nil
 	}
 	if len(q.front)+len(q.back) >= maxQueuedReviews {
-		return nil, fmt.Errorf("review token: %w: %d questions wait for the API server", discovery.ErrUndecided, maxQueuedReviews)
+		return nil, fmt.Errorf("review token: %w: %d reviews wait for the API server", discovery.ErrUndecided,
+			maxQueuedReviews)
 	}
-	if q.about == nil {
-		q.about, q.suspects = map[tokenHash]*tokenReview{}, map[netip.Addr]time.Time{}
+	if q.reviews == nil {
+		q.reviews, q.suspects = map[tokenHash]*tokenReview{}, map[netip.Addr]time.Time{}
 	}
-	q.forget(now)
-	asked := &tokenReview{hash: hash, token: token, source: source, expiry: expiry, done: make(chan struct{})}
-	q.about[hash] = asked
+	q.evict(now)
+	r := &tokenReview{hash: hash, token: token, source: source, expiry: expiry, done: make(chan struct{})}
+	q.reviews[hash] = r
 	if anew || now.Before(q.suspects[source]) {
-		q.back = append(q.back, asked)
+		q.back = append(q.back, r)
 	} else {
-		q.front = append(q.front, asked)
+		q.front = append(q.front, r)
 	}
-	if q.asking < maxConcurrentReviews {
-		q.asking++
+	if q.running < maxConcurrentReviews {
+		q.running++
 		go q.work()
 	}
-	return asked, nil
+	return r, nil
 }
 
-// forget makes room for one more answer. It needs the lock.
-func (q *tokenReviews) forget(now time.Time) {
-	if len(q.about) < maxCachedReviews {
+// evict makes room for one more result. The caller holds the lock.
+func (q *tokenReviews) evict(now time.Time) {
+	if len(q.reviews) < maxCachedReviews {
 		return
 	}
-	maps.DeleteFunc(q.about, func(_ tokenHash, a *tokenReview) bool { return !a.until.IsZero() && now.After(a.until) })
-	for hash, a := range q.about {
-		if len(q.about) < maxCachedReviews {
+	maps.DeleteFunc(q.reviews, func(_ tokenHash, r *tokenReview) bool { return !r.until.IsZero() && now.After(r.until) })
+	for hash, r := range q.reviews {
+		if len(q.reviews) < maxCachedReviews {
 			return
 		}
-		if !a.until.IsZero() {
-			delete(q.about, hash)
+		if !r.until.IsZero() {
+			delete(q.reviews, hash)
 		}
 	}
 }
 
-// work asks until no question waits.
+// work makes requests until the queues are empty.
 func (q *tokenReviews) work() {
 	for {
 		q.mu.Lock()
@@ -142,50 +148,50 @@ func (q *tokenReviews) work() {
 			next = popReview(&q.back)
 		}
 		if next == nil {
-			q.asking--
+			q.running--
 			q.mu.Unlock()
 			return
 		}
 		q.mu.Unlock()
 		ctx, cancel := context.WithTimeout(context.Background(), reviewTimeout)
-		answer, err := q.ask(ctx, next.token)
+		status, err := q.review(ctx, next.token)
 		cancel()
-		q.answered(next, answer, err, time.Now())
+		q.finish(next, status, err, time.Now())
 	}
 }
 
-func popReview(lane *[]*tokenReview) *tokenReview {
-	if len(*lane) == 0 {
+func popReview(queue *[]*tokenReview) *tokenReview {
+	if len(*queue) == 0 {
 		return nil
 	}
-	first := (*lane)[0]
-	(*lane)[0] = nil
-	*lane = (*lane)[1:]
+	first := (*queue)[0]
+	(*queue)[0] = nil
+	*queue = (*queue)[1:]
 	return first
 }
 
-// answered remembers an answer. A question that the API server did not answer is asked again when somebody comes with the token.
-func (q *tokenReviews) answered(a *tokenReview, answer authenticationv1.TokenReviewStatus, err error, now time.Time) {
+// finish stores a result. After an error the next request for the token makes another review.
+func (q *tokenReviews) finish(r *tokenReview, status authenticationv1.TokenReviewStatus, err error, now time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	defer close(a.done)
-	a.token = ""
+	defer close(r.done)
+	r.token = ""
 	if err != nil {
-		a.err = fmt.Errorf("review token: %w: %w", discovery.ErrUndecided, err)
-		delete(q.about, a.hash)
+		r.err = fmt.Errorf("review token: %w: %w", discovery.ErrUndecided, err)
+		delete(q.reviews, r.hash)
 		return
 	}
-	a.answer, a.until = answer, now.Add(acceptedTTL)
-	if !answer.Authenticated {
-		a.until = now.Add(rejectedTTL)
-		q.suspect(a.source, now)
+	r.status, r.until = status, now.Add(acceptedTTL)
+	if !status.Authenticated {
+		r.until = now.Add(rejectedTTL)
+		q.suspect(r.source, now)
 	}
-	if a.expiry.Before(a.until) {
-		a.until = a.expiry
+	if r.expiry.Before(r.until) {
+		r.until = r.expiry
 	}
 }
 
-// suspect notes that a source has sent a bad token. It needs the lock.
+// suspect records that a source sent a rejected token. The caller holds the lock.
 func (q *tokenReviews) suspect(source netip.Addr, now time.Time) {
 	if len(q.suspects) >= maxSuspects {
 		maps.DeleteFunc(q.suspects, func(_ netip.Addr, until time.Time) bool { return now.After(until) })

@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"reflect"
-	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -18,18 +17,18 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// lean takes out of an object, before it comes into a cache, what nobody reads there: anybody may write objects of a megabyte, and give them the labels
-// of those that the operator makes. It is a cache.TransformFunc.
-func trim(o any) (any, error) {
+// trimForCache removes the fields of an object that are not read, before it enters a cache. Users may create objects of
+// a megabyte with the labels of generated objects. It is a cache.TransformFunc.
+func trimForCache(o any) (any, error) {
 	object, ok := o.(client.Object)
 	if !ok {
-		return o, nil // the last state of something that is gone
+		return o, nil // cache.DeletedFinalStateUnknown
 	}
 	object.SetManagedFields(nil)
 	switch o := object.(type) {
-	case *metav1.PartialObjectMetadata: // a Secret, by its version alone
+	case *metav1.PartialObjectMetadata: // a Secret, of which only the version is read
 		o.Labels, o.Annotations, o.OwnerReferences, o.Finalizers = nil, nil, nil, nil
-	case *gwapiv1.Gateway: // its annotations go onto its objects
+	case *gwapiv1.Gateway: // its annotations are copied to generated objects
 		delete(o.Annotations, corev1.LastAppliedConfigAnnotation)
 	case *corev1.Service:
 		trimService(o)
@@ -51,12 +50,15 @@ func trim(o any) (any, error) {
 	return o, nil
 }
 
-// identityOf is what identifies an object and its version.
+// identityOf returns the metadata that identifies an object and its version.
 func identityOf(o metav1.Object) metav1.ObjectMeta {
-	return metav1.ObjectMeta{Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(), ResourceVersion: o.GetResourceVersion(), CreationTimestamp: o.GetCreationTimestamp()}
+	return metav1.ObjectMeta{
+		Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(),
+		ResourceVersion: o.GetResourceVersion(), CreationTimestamp: o.GetCreationTimestamp(),
+	}
 }
 
-// trimService leaves of a Service that exposes no Gateway what a backend needs.
+// trimService keeps the fields of a backend, unless the Service exposes a Gateway.
 func trimService(o *corev1.Service) {
 	if _, ours := ownerOf(o); ours {
 		condenseAll(o.Annotations)
@@ -67,8 +69,11 @@ func trimService(o *corev1.Service) {
 		o.Annotations = map[string]string{resource.RelatedGatewayName: gateway}
 		return
 	}
-	if o.Namespace == metav1.NamespaceSystem || o.Namespace == metav1.NamespaceDefault { // routes are kept from all their addresses
-		o.Spec = corev1.ServiceSpec{Type: o.Spec.Type, ClusterIP: o.Spec.ClusterIP, ClusterIPs: o.Spec.ClusterIPs, ExternalIPs: o.Spec.ExternalIPs}
+	// routes must not reach their addresses
+	if o.Namespace == metav1.NamespaceSystem || o.Namespace == metav1.NamespaceDefault {
+		o.Spec = corev1.ServiceSpec{
+			Type: o.Spec.Type, ClusterIP: o.Spec.ClusterIP, ClusterIPs: o.Spec.ClusterIPs, ExternalIPs: o.Spec.ExternalIPs,
+		}
 		o.Status = corev1.ServiceStatus{LoadBalancer: o.Status.LoadBalancer}
 		return
 	}
@@ -76,13 +81,15 @@ func trimService(o *corev1.Service) {
 	o.Status = corev1.ServiceStatus{}
 }
 
-// trimEndpointSlice leaves of an EndpointSlice the addresses, and which pods they are.
+// trimEndpointSlice keeps the addresses, and the pods behind them.
 func trimEndpointSlice(o *discoveryv1.EndpointSlice) {
 	meta := identityOf(o)
 	meta.Labels = map[string]string{discoveryv1.LabelServiceName: o.Labels[discoveryv1.LabelServiceName]}
 	o.ObjectMeta = meta
 	for i, e := range o.Endpoints {
-		is := discoveryv1.Endpoint{Addresses: e.Addresses, Conditions: discoveryv1.EndpointConditions{Ready: e.Conditions.Ready, Terminating: e.Conditions.Terminating}}
+		is := discoveryv1.Endpoint{Addresses: e.Addresses, Conditions: discoveryv1.EndpointConditions{
+			Ready: e.Conditions.Ready, Terminating: e.Conditions.Terminating,
+		}}
 		if e.TargetRef != nil {
 			is.TargetRef = &corev1.ObjectReference{Kind: e.TargetRef.Kind, Name: e.TargetRef.Name}
 		}
@@ -90,12 +97,7 @@ func trimEndpointSlice(o *discoveryv1.EndpointSlice) {
 	}
 }
 
-// isGenerated tells whether an object is of a kind that is made for Gateways, other than Services.
-func isGenerated(o client.Object) bool {
-	return slices.ContainsFunc(generatedKinds(), func(like client.Object) bool { return reflect.TypeOf(o) == reflect.TypeOf(like) })
-}
-
-// trimGenerated leaves of an object that belongs to a Gateway what it is compared by, and of any other only who it is.
+// trimGenerated keeps the compared fields of an object that a Gateway owns, and the identity of any other object.
 func trimGenerated(o client.Object) {
 	if _, ours := ownerOf(o); !ours {
 		meta := identityOf(o)
@@ -129,10 +131,10 @@ func trimGenerated(o client.Object) {
 	}
 }
 
-// long is from how many bytes on a text is kept as its hash.
+// condenseFrom is the length in bytes from which a text is replaced by its hash.
 const condenseFrom = 256
 
-// condensedPrefix is how a hash begins that stands for a text.
+// condensedPrefix is the prefix of a hash that replaces a text.
 const condensedPrefix = "sha256:"
 
 // condense returns a text, or its hash if it is long.
@@ -144,7 +146,7 @@ func condense(text string) string {
 	return condensedPrefix + hex.EncodeToString(sum[:])
 }
 
-// condenseKey condenses an entry of a ConfigMap. Of a config the names of the listeners stay.
+// condenseKey condenses an entry of a ConfigMap. The hash of a config is followed by the names of its listeners.
 func condenseKey(key, value string) string {
 	if key != manifest.ConfigMapKey || len(value) < condenseFrom {
 		return condense(value)
@@ -161,7 +163,7 @@ func condenseKey(key, value string) string {
 	return strings.Join(condensed, "\n")
 }
 
-// listenerNames returns the names of the listeners in a config that has been condensed.
+// listenerNames returns the names of the listeners in a config, which may be condensed.
 func listenerNames(condensed string) (names []string) {
 	if !strings.HasPrefix(condensed, condensedPrefix) {
 		c, _, err := config.Parse([]byte(condensed))
@@ -182,13 +184,13 @@ func condenseAll(texts map[string]string) {
 	}
 }
 
-// asCached returns an object that is to be applied as a cache would have it.
+// asCached returns a generated object as the cache would hold it.
 func asCached(o resource.Object) resource.Object {
 	_, service := o.(*corev1.Service)
 	if !service && !isGenerated(o) {
 		return o
 	}
 	o = o.DeepCopyObject().(resource.Object)
-	_, _ = trim(o) // it has no errors
+	_, _ = trimForCache(o) // it returns no errors
 	return o
 }

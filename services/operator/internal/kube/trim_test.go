@@ -18,7 +18,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// What belongs to nobody takes no more of a cache than its name, whatever stands in it: of each kind that is made for Gateways, and of those that are read.
+// Objects that no Gateway owns take no more memory in a cache than their identity, whatever their size.
 func TestForeignObjectsTakeNoMemory(t *testing.T) {
 	s, err := newScheme()
 	if err != nil {
@@ -45,7 +45,7 @@ func TestForeignObjectsTakeNoMemory(t *testing.T) {
 		case *corev1.Node:
 			o.Status.Images = []corev1.ContainerImage{{Names: []string{heavy}}}
 		}
-		if _, err := trim(o); err != nil {
+		if _, err := trimForCache(o); err != nil {
 			t.Fatal(err)
 		}
 		if size := len(fmt.Sprintf("%+v", o)); size > 2_000 && !isCRD(s, o) || strings.Contains(fmt.Sprintf("%+v", o), heavy) {
@@ -59,8 +59,8 @@ func isCRD(s *runtime.Scheme, o client.Object) bool {
 	return err == nil && gvks[0].Group == stunnerv1.GroupName
 }
 
-// What the operator has made is compared in all that it has said: nothing is due for an object that a cache holds lean, and something as soon as somebody has
-// changed a part of it, a long one too.
+// Trimmed objects are compared in full: diff finds no difference in an unchanged object, and finds every change, also
+// in long values.
 func TestLeanObjectsAreComparedInFull(t *testing.T) {
 	s, err := newScheme()
 	if err != nil {
@@ -104,7 +104,7 @@ func TestLeanObjectsAreComparedInFull(t *testing.T) {
 			live := o.DeepCopyObject().(client.Object)
 			live.SetAnnotations(patch.GetAnnotations())
 			change(live)
-			if _, err := trim(live); err != nil {
+			if _, err := trimForCache(live); err != nil {
 				t.Fatal(err)
 			}
 			c := fake.NewClientBuilder().WithScheme(s).WithObjects(live).Build()
@@ -116,7 +116,7 @@ func TestLeanObjectsAreComparedInFull(t *testing.T) {
 	}
 }
 
-// The names of the listeners stay of a config that is shown: a start asks for them.
+// A condensed config keeps the names of its listeners.
 func TestLeanConfigsNameTheirListeners(t *testing.T) {
 	short := `{"version":"v1","admin":{"name":"m/e"},"listeners":[{"name":"m/e/a","protocol":"TURN-UDP"},{"name":"m/e/b","protocol":"TURN-TCP"}]}`
 	for _, text := range []string{short, short + strings.Repeat(" ", 1000)} {

@@ -16,10 +16,10 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// What is wanted already is not compared with the cluster again; anything else is.
+// Only a changed desired state is queued.
 func TestWantLooksAtWhatIsNew(t *testing.T) {
 	w := newWriter(nil, nil, nil, newInbox(), newMeters(), nil, slog.New(slog.DiscardHandler))
-	w.queue = newQueue()
+	w.queue.PriorityQueue = newPriorityQueue()
 	defer w.queue.ShutDown()
 	unit := translate.ObjectRef{Kind: translate.KindGateway, NamespacedName: types.NamespacedName{Namespace: "media", Name: "edge"}}
 	saying := func(reason, version string) desired {
@@ -49,12 +49,11 @@ func TestWantLooksAtWhatIsNew(t *testing.T) {
 	}
 }
 
-// A rollout of a media server changes endpoints by the second. The Secret for a start without the operator follows once in a while, and everything
-// else at once.
+// Changed endpoints are written to the standby Secret with a delay, all other changes at once.
 func TestWantWritesTheStandbyConfigOnceInAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWriter(nil, nil, nil, newInbox(), newMeters(), nil, slog.New(slog.DiscardHandler))
-		w.queue = newQueue()
+		w.queue.PriorityQueue = newPriorityQueue()
 		defer w.queue.ShutDown()
 		unit := translate.ObjectRef{Kind: translate.KindGateway, NamespacedName: types.NamespacedName{Namespace: "media", Name: "edge"}}
 		with := func(endpoint, secret string, made ...resource.Object) desired {
@@ -93,8 +92,8 @@ func TestWantWritesTheStandbyConfigOnceInAWhile(t *testing.T) {
 	})
 }
 
-// While something is wrong with a Gateway its objects stay wanted, so that one which somebody deletes is made again. Those of a Gateway that is
-// gone are not wanted for another one of its name.
+// Without a new config the objects of a Gateway stay desired, so that deleted ones are recreated. They are not desired
+// for another Gateway with the same name.
 func TestWantKeepsTheObjectsOfAGatewayThatIsWrong(t *testing.T) {
 	w := newWriter(nil, nil, nil, newInbox(), newMeters(), nil, slog.New(slog.DiscardHandler))
 	unit := translate.ObjectRef{Kind: translate.KindGateway, NamespacedName: types.NamespacedName{Namespace: "media", Name: "edge"}}

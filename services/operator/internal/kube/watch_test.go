@@ -19,7 +19,7 @@ import (
 	gwapiv1a2 "sigs.k8s.io/gateway-api/apis/v1alpha2"
 )
 
-// growing is an API server that learns of kinds.
+// growing is an API server that serves more kinds over time.
 type growing struct {
 	meta.RESTMapper
 	mu      sync.Mutex
@@ -48,23 +48,23 @@ func (g *growing) learn(kinds ...schema.GroupVersionKind) {
 	}
 }
 
-// A kind that nothing goes without is waited for, as is an API server that cannot be reached; one that is optional is watched as soon as it
-// appears, in the spelling that there is.
+// The start waits for required kinds and for the API server. An optional kind is watched when it is served, in the
+// served version.
 func TestWatchWaitsForWhatIsMissing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		s, err := newScheme()
-		if err := errors.Join(err, metav1.AddMetaToScheme(s)); err != nil { // the informers ask it for all kinds
+		if err := errors.Join(err, metav1.AddMetaToScheme(s)); err != nil { // the informers need all kinds
 			t.Fatal(err)
 		}
 		gateways := schema.GroupVersion(gwapiv1.GroupVersion).WithKind("Gateway")
 		routes, alphaRoutes := schema.GroupVersion(gwapiv1.GroupVersion).WithKind("UDPRoute"), schema.GroupVersion(gwapiv1a2.GroupVersion).WithKind("UDPRoute")
 		server := &growing{failure: errors.New("connection refused"), lacks: map[schema.GroupVersionKind]bool{gateways: true, routes: true, alphaRoutes: true}}
-		informers, notReadyReason := &informertest.FakeInformers{Scheme: s}, &atomic.Pointer[string]{}
-		w := watcher{cache: informers, scheme: s, mapper: server, inbox: newInbox(), notReadyReason: notReadyReason, log: slog.New(slog.DiscardHandler)}
+		in, informers, notReadyReason := newInbox(), &informertest.FakeInformers{Scheme: s}, &atomic.Pointer[string]{}
+		w := watcher{cache: informers, scheme: s, mapper: server, notReadyReason: notReadyReason, log: slog.New(slog.DiscardHandler)}
 		done := make(chan error, 1)
-		go func() { done <- w.watch(ctx, newInbox()) }()
+		go func() { done <- w.watchAll(ctx, in, newInbox()) }()
 		waits := func(want string) {
 			t.Helper()
 			time.Sleep(2 * kindRetry)
@@ -88,7 +88,7 @@ func TestWatchWaitsForWhatIsMissing(t *testing.T) {
 		if notReadyReason.Load() != nil {
 			t.Error("something is still missing")
 		}
-		w.inbox.drain()
+		in.drain()
 		server.learn(alphaRoutes)
 		time.Sleep(2 * kindRetry)
 		synctest.Wait()
@@ -97,26 +97,26 @@ func TestWatchWaitsForWhatIsMissing(t *testing.T) {
 			t.Fatal(err)
 		}
 		informer.Add(&gwapiv1a2.UDPRoute{ObjectMeta: metav1.ObjectMeta{Namespace: "media", Name: "calls"}})
-		if told := w.inbox.drain(); len(told) != 1 || told[0].object.GetName() != "calls" {
-			t.Errorf("the loop is told %v", told)
+		if told := in.drain(); len(told) != 1 || told[0].object.GetName() != "calls" {
+			t.Errorf("the loop receives %v", told)
 		}
 	})
 }
 
-// A start that is called off ends.
+// The start ends with its context.
 func TestWatchEndsWhileItWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
 		s, err := newScheme()
-		if err := errors.Join(err, metav1.AddMetaToScheme(s)); err != nil { // the informers ask it for all kinds
+		if err := errors.Join(err, metav1.AddMetaToScheme(s)); err != nil { // the informers need all kinds
 			t.Fatal(err)
 		}
 		w := watcher{
 			cache: &informertest.FakeInformers{Scheme: s}, scheme: s, mapper: &growing{failure: errors.New("connection refused")},
-			inbox: newInbox(), notReadyReason: &atomic.Pointer[string]{}, log: slog.New(slog.DiscardHandler),
+			notReadyReason: &atomic.Pointer[string]{}, log: slog.New(slog.DiscardHandler),
 		}
-		if err := w.watch(ctx, newInbox()); !errors.Is(err, context.DeadlineExceeded) {
+		if err := w.watchAll(ctx, newInbox(), newInbox()); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("got %v", err)
 		}
 	})

@@ -6,79 +6,80 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// agenda lists the units that are to be translated. The namespaces take turns: whoever changes a thousand objects of one namespace delays the next
+// workQueue orders the objects to translate. Namespaces take turns, so a thousand changes in one namespace delay a
 // change in another by one translation.
 type workQueue struct {
-	// gateways come first while the operator starts, so that all configs are published as soon as possible; afterwards they take turns with others.
+	// gateways are translated first during the start, so that all configs are published early, and then alternate with
+	// the others.
 	gateways, others roundRobin
-	listed           map[translate.ObjectRef]struct{}
+	queued           map[translate.ObjectRef]struct{}
 	turn             bool
 }
 
 func newWorkQueue() *workQueue {
-	return &workQueue{gateways: newRoundRobin(), others: newRoundRobin(), listed: map[translate.ObjectRef]struct{}{}}
+	return &workQueue{gateways: newRoundRobin(), others: newRoundRobin(), queued: map[translate.ObjectRef]struct{}{}}
 }
 
-// add lists units; what is listed already stays where it is. The order of the units makes no difference.
-func (a *workQueue) add(units map[translate.ObjectRef]struct{}) {
+// add adds objects that are not queued yet.
+func (q *workQueue) add(refs map[translate.ObjectRef]struct{}) {
 	var fresh []translate.ObjectRef
-	for u := range units {
-		if _, known := a.listed[u]; !known {
-			a.listed[u] = struct{}{}
-			fresh = append(fresh, u)
+	for ref := range refs {
+		if _, known := q.queued[ref]; !known {
+			q.queued[ref] = struct{}{}
+			fresh = append(fresh, ref)
 		}
 	}
 	slices.SortFunc(fresh, translate.ObjectRef.Compare)
-	for _, u := range fresh {
-		if u.Kind == translate.KindGateway {
-			a.gateways.push(u)
+	for _, ref := range fresh {
+		if ref.Kind == translate.KindGateway {
+			q.gateways.push(ref)
 		} else {
-			a.others.push(u)
+			q.others.push(ref)
 		}
 	}
 }
 
-// next takes out the unit whose turn it is; false if there is none.
-func (a *workQueue) next(starting bool) (u translate.ObjectRef, ok bool) {
-	first, second := &a.gateways, &a.others
-	if a.turn = !a.turn; !starting && a.turn {
+// next removes and returns the next object; false if the queue is empty.
+func (q *workQueue) next(starting bool) (ref translate.ObjectRef, ok bool) {
+	first, second := &q.gateways, &q.others
+	if q.turn = !q.turn; !starting && q.turn {
 		first, second = second, first
 	}
-	if u, ok = first.pop(); !ok {
-		u, ok = second.pop()
+	if ref, ok = first.pop(); !ok {
+		ref, ok = second.pop()
 	}
-	delete(a.listed, u)
-	return u, ok
+	delete(q.queued, ref)
+	return ref, ok
 }
 
-// ring is one queue for each namespace.
+// roundRobin has one queue for each namespace.
 type roundRobin struct {
 	queues map[string][]translate.ObjectRef
-	// turns are the namespaces that have something in their queue, the next one first.
+	// turns are the namespaces with a non-empty queue, in the order of their turns.
 	turns []string
 }
 
 func newRoundRobin() roundRobin { return roundRobin{queues: map[string][]translate.ObjectRef{}} }
 
-func (r *roundRobin) push(u translate.ObjectRef) {
-	queue := r.queues[u.Namespace]
+func (r *roundRobin) push(ref translate.ObjectRef) {
+	queue := r.queues[ref.Namespace]
 	if len(queue) == 0 {
-		r.turns = append(r.turns, u.Namespace)
+		r.turns = append(r.turns, ref.Namespace)
 	}
-	r.queues[u.Namespace] = append(queue, u)
+	r.queues[ref.Namespace] = append(queue, ref)
 }
 
-func (r *roundRobin) pop() (u translate.ObjectRef, ok bool) {
+func (r *roundRobin) pop() (ref translate.ObjectRef, ok bool) {
 	if len(r.turns) == 0 {
-		return u, false
+		return ref, false
 	}
 	namespace := r.turns[0]
 	queue := r.queues[namespace]
-	u, r.turns = queue[0], r.turns[1:]
+	ref, r.turns = queue[0], r.turns[1:]
 	if len(queue) == 1 {
 		delete(r.queues, namespace)
 	} else {
 		r.queues[namespace], r.turns = queue[1:], append(r.turns, namespace)
 	}
-	return u, true
+	return ref, true
 }

@@ -13,7 +13,7 @@ func unitIn(kind, namespace string, n int) translate.ObjectRef {
 	return translate.ObjectRef{Kind: kind, NamespacedName: types.NamespacedName{Namespace: namespace, Name: fmt.Sprint("n", n)}}
 }
 
-// Whoever changes a thousand objects delays the change of another namespace by no more than one translation of each kind.
+// A thousand changes in one namespace delay a change in another by at most one translation of each kind.
 func TestNamespacesTakeTurns(t *testing.T) {
 	a := newWorkQueue()
 	flood := map[translate.ObjectRef]struct{}{}
@@ -25,7 +25,7 @@ func TestNamespacesTakeTurns(t *testing.T) {
 	a.next(false)
 	good := unitIn(translate.KindGateway, "good", 0)
 	a.add(map[translate.ObjectRef]struct{}{good: {}})
-	a.add(map[translate.ObjectRef]struct{}{good: {}}) // again, before its turn
+	a.add(map[translate.ObjectRef]struct{}{good: {}}) // again while it is queued
 	seen := 0
 	for i := 0; ; i++ {
 		u, ok := a.next(false)
@@ -43,7 +43,8 @@ func TestNamespacesTakeTurns(t *testing.T) {
 	}
 }
 
-// While the operator starts all Gateways come before anything else: they are what calls depend on, and they say which routes wait.
+// During the start all Gateways are translated first: calls depend on them, and they decide which routes are over
+// budget.
 func TestGatewaysComeFirstAtTheStart(t *testing.T) {
 	a := newWorkQueue()
 	all := map[translate.ObjectRef]struct{}{}

@@ -27,7 +27,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// A status is made for one version of an object, with what others say in it: of any other version nothing is written.
+// A status is written only to the version of the object from which it was translated.
 func TestStatusIsWrittenToTheVersionThatItIsMadeFor(t *testing.T) {
 	s, err := newScheme()
 	if err != nil {
@@ -60,8 +60,8 @@ func TestStatusIsWrittenToTheVersionThatItIsMadeFor(t *testing.T) {
 	if got := read().Status.Conditions; len(got) != 1 || got[0].Type != "Other" {
 		t.Fatalf("what another controller has said is overwritten: %v", got)
 	}
-	w.sameAs(unit, "not the one", "any")
-	w.sameAs(unit, seen, read().ResourceVersion)
+	w.setVersion(unit, "not the one", "any")
+	w.setVersion(unit, seen, read().ResourceVersion)
 	if err := w.write(t.Context(), unit); err != nil {
 		t.Fatal(err)
 	}
@@ -70,13 +70,13 @@ func TestStatusIsWrittenToTheVersionThatItIsMadeFor(t *testing.T) {
 	}
 }
 
-// edge is the Gateway media/edge, with a writer over an API server that answers writes as told.
+// edge is the Gateway media/edge, with a writer and a fake API server.
 type edge struct {
 	*testing.T
 	client client.Client
 	writer *writer
 	unit   translate.ObjectRef
-	// refuse is what the API server has against each object that is applied.
+	// refuse is the response of the API server to each applied object.
 	refuse func(runtime.ApplyConfiguration) error
 }
 
@@ -101,7 +101,7 @@ func newEdge(t *testing.T, more ...client.Object) *edge {
 	return e
 }
 
-// wants says what the Gateway should have from now on.
+// wants sets the desired state of the Gateway.
 func (e *edge) wants(want desired) {
 	e.Helper()
 	gw := &gwapiv1.Gateway{}
@@ -113,11 +113,11 @@ func (e *edge) wants(want desired) {
 	e.writer.set(e.unit, want)
 }
 
-// has lists what the Gateway has, statuses included.
+// has lists the kinds of the existing objects, and "status" if the status is written.
 func (e *edge) has() (names []string) {
 	e.Helper()
 	for _, like := range append(generatedKinds(), &corev1.Service{}) {
-		list, err := e.writer.owned(e.Context(), e.client, like, gatewayKey)
+		list, err := e.writer.objects.listOwned(e.Context(), e.client, like, gatewayKey)
 		if err != nil {
 			e.Fatal(err)
 		}
@@ -133,7 +133,7 @@ func (e *edge) has() (names []string) {
 	return names
 }
 
-// objects are a Service, a workload and a ConfigMap of the Gateway.
+// objects returns a Service, a workload and a ConfigMap of the Gateway.
 func (e *edge) objects(workload resource.Object) []resource.Object {
 	owner := manifest.OwnerOf(&gwapiv1.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: gatewayKey.Namespace, Name: gatewayKey.Name, UID: "edge"}}, nil)
 	labels := manifest.ConfigMap(owner, published(), "")
@@ -149,8 +149,8 @@ func deployment() *appsv1.Deployment {
 	return &appsv1.Deployment{TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"}}
 }
 
-// What the API server does not take is told to the loop in its words, once, until it takes it; of what goes wrong otherwise nothing is told. The
-// status waits for the translation that knows of it.
+// A rejection is sent to the loop once, with the message of the API server, until the object is accepted; other errors
+// are not sent. The status is written by the translation that follows.
 func TestRefusalsAreTold(t *testing.T) {
 	e := newEdge(t)
 	invalid := func(words string) error {
@@ -178,7 +178,7 @@ func TestRefusalsAreTold(t *testing.T) {
 		{"it cannot be read", 1, &apierrors.StatusError{ErrStatus: metav1.Status{Code: http.StatusInternalServerError, Message: "failed to create typed patch object (media/edge): errors"}},
 			taken("failed to create typed patch object (media/edge): errors"), false},
 		{"a webhook is away", 1, apierrors.NewInternalError(errors.New("failed calling webhook")), nil, true},
-		{"another wish", 2, apierrors.NewForbidden(corev1.Resource("services"), "edge", errors.New("also")), taken(`services "edge" is forbidden: also`), false},
+		{"another port", 2, apierrors.NewForbidden(corev1.Resource("services"), "edge", errors.New("also")), taken(`services "edge" is forbidden: also`), false},
 		{"it is taken", 2, nil, none, true},
 		{"and again", 2, nil, nil, true},
 	} {
@@ -205,36 +205,36 @@ func TestRefusalsAreTold(t *testing.T) {
 		if status := slices.Contains(e.has(), "status"); status != step.status {
 			t.Errorf("%s: status written %t", step.name, status)
 		}
-		told := e.writer.inbox.drain()
+		told := e.writer.rejections.inbox.drain()
 		switch {
 		case step.told == nil && len(told) > 0:
-			t.Errorf("%s: the loop is told %+v", step.name, told[0].object.(*resource.Refusal).RefusalState)
+			t.Errorf("%s: the loop receives %+v", step.name, told[0].object.(*resource.Refusal).RefusalState)
 		case step.told != nil && len(told) != 1:
-			t.Errorf("%s: the loop is told %d things", step.name, len(told))
+			t.Errorf("%s: the loop receives %d things", step.name, len(told))
 		case step.told != nil && (told[0].object.(*resource.Refusal).RefusalState != *step.told || told[0].deleted != (*step.told == *none)):
-			t.Errorf("%s: the loop is told %+v", step.name, told[0].object.(*resource.Refusal).RefusalState)
+			t.Errorf("%s: the loop receives %+v", step.name, told[0].object.(*resource.Refusal).RefusalState)
 		}
 	}
 	for name, next := range map[string]desired{"there is another one of its name": {ours: true, uid: "other"}, "the Gateway is gone": {}} {
 		e.refuse = func(runtime.ApplyConfiguration) error { return invalid("no") }
 		objects := e.objects(deployment())
-		objects[0].SetLabels(map[string]string{"another": "wish"})
+		objects[0].SetLabels(map[string]string{"another": "value"})
 		e.wants(desired{objects: objects, complete: true})
-		if err := e.writer.write(t.Context(), e.unit); err == nil || len(e.writer.inbox.drain()) != 1 {
+		if err := e.writer.write(t.Context(), e.unit); err == nil || len(e.writer.rejections.inbox.drain()) != 1 {
 			t.Errorf("refused again: %v", err)
 		}
 		e.writer.set(e.unit, next)
-		if told := e.writer.inbox.drain(); len(told) != 1 || !told[0].deleted || len(e.writer.rejections) > 0 {
-			t.Errorf("%s, and the loop is told %v", name, told)
+		if told := e.writer.rejections.inbox.drain(); len(told) != 1 || !told[0].deleted || len(e.writer.rejections.of) > 0 {
+			t.Errorf("%s, and the loop receives %v", name, told)
 		}
 	}
 }
 
-// What only scales the pods is refused on its own: each kind of rejection is told beside the other, and forgotten when its own cause is gone.
+// Rejections of KEDA objects are independent of others.
 func TestRefusalsOfWhatScalesAreTheirOwn(t *testing.T) {
 	e := newEdge(t)
 	scaled := e.scaled()
-	e.writer.keda = e.client
+	e.writer.objects.keda = e.client
 	words := func(s string) error {
 		return &apierrors.StatusError{ErrStatus: metav1.Status{Code: http.StatusBadRequest, Message: s}}
 	}
@@ -255,20 +255,20 @@ func TestRefusalsOfWhatScalesAreTheirOwn(t *testing.T) {
 			return map[string]error{"Service": step.service, "ScaledObject": step.scaling}[o.(interface{ GetKind() string }).GetKind()]
 		}
 		objects := e.objects(deployment())
-		objects[0].SetAnnotations(map[string]string{"another": "wish " + step.name})
+		objects[0].SetAnnotations(map[string]string{"another": step.name})
 		e.wants(desired{objects: append(objects, scaled), complete: true})
 		if err := e.writer.write(t.Context(), e.unit); (err != nil) != (step.service != nil || step.scaling != nil) {
 			t.Errorf("%s: %v", step.name, err)
 		}
-		told := e.writer.inbox.drain()
+		told := e.writer.rejections.inbox.drain()
 		if len(told) != 1 || told[0].object.(*resource.Refusal).RefusalState != step.want || told[0].deleted != (step.want == resource.RefusalState{}) {
-			t.Errorf("%s: the loop is told %+v", step.name, told)
+			t.Errorf("%s: the loop receives %+v", step.name, told)
 		}
 	}
 }
 
-// Many clusters allow no external addresses of Services. One that is refused with them is made without, and that is told, once; it is not asked for
-// again until others are wished for. One that has some loses none for it.
+// A Service rejected because of externalIPs is created without them, and that is sent once. It is not retried until the
+// externalIPs change. A live Service keeps its externalIPs.
 func TestAServiceDoesWithoutExternalAddressesThatAreRefused(t *testing.T) {
 	e := newEdge(t)
 	const words = "Use of external IPs is denied by admission control."
@@ -292,7 +292,7 @@ func TestAServiceDoesWithoutExternalAddressesThatAreRefused(t *testing.T) {
 	}{
 		{"203.0.113.7", denied, 1, nil, false},
 		{"203.0.113.7", nil, 1, nil, false},
-		{"203.0.113.8", nil, 2, nil, false}, // the same in the same words
+		{"203.0.113.8", nil, 2, nil, false}, // an equal rejection
 		{"203.0.113.9", &resource.RefusalState{}, 2, []string{"203.0.113.9"}, false},
 		{"203.0.113.7", &resource.RefusalState{Serving: refused}, 3, []string{"203.0.113.9"}, true},
 	} {
@@ -313,15 +313,15 @@ func TestAServiceDoesWithoutExternalAddressesThatAreRefused(t *testing.T) {
 		if len(asked) != step.asked {
 			t.Errorf("%s: asked for %q", step.address, asked)
 		}
-		told := e.writer.inbox.drain()
+		told := e.writer.rejections.inbox.drain()
 		if (len(told) > 0) != (step.told != nil) || len(told) == 1 && told[0].object.(*resource.Refusal).RefusalState != *step.told {
-			t.Errorf("%s: the loop is told %+v", step.address, told)
+			t.Errorf("%s: the loop receives %+v", step.address, told)
 		}
 	}
 }
 
-// People make these kinds too, and so do other Gateways. What has the name of an object and belongs to somebody else is not taken over, though the API
-// server sees no conflict; what has lost the labels by which a cache knows it, or its owner, is mended.
+// An object with the wanted name that belongs to someone else is not taken over, although server-side apply detects no
+// conflict. An own object that lost its labels or its owner reference is repaired.
 func TestNothingIsTakenFromOthers(t *testing.T) {
 	wanted := append(newEdge(t).objects(deployment()), newEdge(t).scaled())
 	other := []metav1.OwnerReference{{APIVersion: "gateway.networking.k8s.io/v1", Kind: "Gateway", Name: "other", UID: "other"}}
@@ -331,7 +331,7 @@ func TestNothingIsTakenFromOthers(t *testing.T) {
 			owners  []metav1.OwnerReference
 			refused bool
 		}{
-			"somebody else's":          {nil, nil, true},
+			"of another owner":         {nil, nil, true},
 			"that of another Gateway":  {o.GetLabels(), other, true},
 			"ours, without its labels": {nil, o.GetOwnerReferences(), false},
 			"ours, without its owner":  {o.GetLabels(), nil, false},
@@ -346,7 +346,7 @@ func TestNothingIsTakenFromOthers(t *testing.T) {
 				applied = applied || a.(interface{ GetKind() string }).GetKind() == kind
 				return nil
 			}
-			e.writer.client, e.writer.keda = labelled{e.client}, labelled{e.client}
+			e.writer.objects.client, e.writer.objects.keda = labelled{e.client}, labelled{e.client}
 			e.wants(desired{objects: wanted, complete: true})
 			if err := e.writer.write(t.Context(), e.unit); errors.Is(err, errOwnedByOther) != c.refused || applied == c.refused {
 				t.Errorf("%s %s: applied %t: %v", kind, name, applied, err)
@@ -355,7 +355,7 @@ func TestNothingIsTakenFromOthers(t *testing.T) {
 	}
 }
 
-// labelled reads what is labelled as ours, as caches of most kinds do that are written.
+// labelled is a cache that holds generated kinds by label only.
 type labelled struct{ client.Client }
 
 func (c labelled) Get(ctx context.Context, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
@@ -368,7 +368,7 @@ func (c labelled) Get(ctx context.Context, key client.ObjectKey, o client.Object
 	return err
 }
 
-// scaled is the ScaledObject of the Gateway.
+// scaled returns the ScaledObject of the Gateway.
 func (e *edge) scaled() *unstructured.Unstructured {
 	labels := e.objects(deployment())[0]
 	o := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"maxReplicaCount": int64(2)}}}
@@ -380,7 +380,8 @@ func (e *edge) scaled() *unstructured.Unstructured {
 	return o
 }
 
-// A namespace that ends gets nothing, and that it takes nothing is no failure: the operator may hear of the end later than the API server.
+// In a terminating namespace nothing is written. That the API server rejects objects in it is no failure: the watch may
+// deliver the deletion later.
 func TestNothingIsWrittenWhereANamespaceEnds(t *testing.T) {
 	ending := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "media", DeletionTimestamp: new(metav1.Unix(1, 0)), Finalizers: []string{"kubernetes"}}}
 	e := newEdge(t, ending)
@@ -395,12 +396,13 @@ func TestNothingIsWrittenWhereANamespaceEnds(t *testing.T) {
 		}}
 	}
 	e.wants(desired{objects: e.objects(deployment()), complete: true})
-	if err := e.writer.write(t.Context(), e.unit); err != nil || len(e.writer.inbox.drain()) > 0 {
+	if err := e.writer.write(t.Context(), e.unit); err != nil || len(e.writer.rejections.inbox.drain()) > 0 {
 		t.Errorf("a namespace that ends is a rejection, or a failure: %v", err)
 	}
 }
 
-// Of a Gateway that is kept, what is gone and needs no config is made again, once something shows that it was made before. What is there stays.
+// Deleted objects of a Gateway without a config are recreated if another object shows that they existed. Existing
+// objects are not changed.
 func TestWhatIsGoneIsMadeAgainWithoutAConfig(t *testing.T) {
 	const service, deployed, config, status = "Service", "Deployment", "ConfigMap", "status"
 	for name, c := range map[string]struct {
@@ -433,7 +435,7 @@ func TestWhatIsGoneIsMadeAgainWithoutAConfig(t *testing.T) {
 		if c.change {
 			wanted = e.objects(&appsv1.DaemonSet{TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "DaemonSet"}})
 		}
-		wanted[0].SetAnnotations(map[string]string{"another": "wish"})
+		wanted[0].SetAnnotations(map[string]string{"another": "value"})
 		e.wants(desired{skeleton: wanted[:2]})
 		if err := e.writer.write(t.Context(), e.unit); err != nil {
 			t.Fatal(err)
@@ -444,7 +446,7 @@ func TestWhatIsGoneIsMadeAgainWithoutAConfig(t *testing.T) {
 	}
 }
 
-// What serves stays until what takes its place is there; what does something else goes.
+// An object that serves is deleted only after its replacement was applied; all others are deleted at once.
 func TestWhatServesStaysUntilItsSuccessorIsThere(t *testing.T) {
 	e := newEdge(t)
 	old := e.objects(deployment())
@@ -491,8 +493,8 @@ func TestWhatServesStaysUntilItsSuccessorIsThere(t *testing.T) {
 	}
 }
 
-// A Gateway that is given to another controller loses what we have made, once, whatever is edited meanwhile. What the other one makes has the same labels
-// and the same owner, and stays: also where this process begins to lead later.
+// The generated objects of a Gateway that is given to another controller are deleted once. Objects of the other
+// controller have the same labels and owner, and are kept, also after a change of the leader.
 func TestWhatIsGivenAwayIsSweptOnce(t *testing.T) {
 	away, edited := desired{complete: true, uid: "edge"}, desired{uid: "edge"}
 	e := newEdge(t)
@@ -512,7 +514,7 @@ func TestWhatIsGivenAwayIsSweptOnce(t *testing.T) {
 	if err := e.client.Create(t.Context(), theirs); err != nil {
 		t.Fatal(err)
 	}
-	e.writer.OnAdd(theirs, false)
+	ownedHandler{e.writer}.OnAdd(theirs, false)
 	if err := e.writer.write(t.Context(), e.unit); err != nil {
 		t.Fatal(err)
 	}
@@ -528,20 +530,20 @@ func TestWhatIsGivenAwayIsSweptOnce(t *testing.T) {
 	}
 }
 
-// Who leads no more knows no rejections: nobody tells when they are over.
+// A process that stops leading drops its rejections: it does not learn when they end.
 func TestRefusalsEndWithLeading(t *testing.T) {
 	e := newEdge(t)
 	e.refuse = func(runtime.ApplyConfiguration) error {
 		return apierrors.NewForbidden(corev1.Resource("any"), "edge", errors.New("quota"))
 	}
 	e.wants(desired{objects: e.objects(deployment()), complete: true})
-	if err := e.writer.write(t.Context(), e.unit); err == nil || len(e.writer.inbox.drain()) != 1 {
+	if err := e.writer.write(t.Context(), e.unit); err == nil || len(e.writer.rejections.inbox.drain()) != 1 {
 		t.Fatalf("not refused: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	e.writer.lead(ctx)
-	if told := e.writer.inbox.drain(); len(told) != 1 || !told[0].deleted {
-		t.Errorf("the loop is told %v", told)
+	if told := e.writer.rejections.inbox.drain(); len(told) != 1 || !told[0].deleted {
+		t.Errorf("the loop receives %v", told)
 	}
 }

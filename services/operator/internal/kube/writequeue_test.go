@@ -21,7 +21,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// leads runs the writer of an edge as the leader until the test ends.
+// leads runs the writer as the leader until the returned function is called.
 func (e *edge) leads() (ends func()) {
 	ctx, cancel := context.WithCancel(e.Context())
 	done := make(chan struct{})
@@ -30,7 +30,7 @@ func (e *edge) leads() (ends func()) {
 	return func() { cancel(); <-done }
 }
 
-// wantsOf says what one of many Gateways should have.
+// wantsOf sets the desired state of one of many Gateways.
 func (e *edge) wantsOf(name string, objects int) {
 	key := types.NamespacedName{Namespace: gatewayKey.Namespace, Name: name}
 	owner := manifest.OwnerOf(&gwapiv1.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: name, UID: types.UID(name)}}, nil)
@@ -46,13 +46,14 @@ func (e *edge) wantsOf(name string, objects int) {
 	})
 }
 
-// What makes calls possible is made first, of all Gateways. Everything else is written once, with what came of that.
+// Services and workloads of all Gateways are created first. Everything else is written once, after the next
+// translation.
 func TestServicesAndWorkloadsComeFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEdge(t)
 		var order []string
 		e.refuse = func(o runtime.ApplyConfiguration) error {
-			time.Sleep(10 * time.Millisecond) // a request
+			time.Sleep(10 * time.Millisecond) // the duration of a request
 			e.writer.mu.Lock()
 			defer e.writer.mu.Unlock()
 			order = append(order, o.(interface{ GetKind() string }).GetKind())
@@ -64,7 +65,7 @@ func TestServicesAndWorkloadsComeFirst(t *testing.T) {
 			e.wantsOf(fmt.Sprint("g", i), 3)
 		}
 		time.Sleep(settleTime / 2)
-		for i := range gateways { // it is translated again
+		for i := range gateways { // translated again
 			e.wantsOf(fmt.Sprint("g", i), 3)
 		}
 		time.Sleep(time.Minute)
@@ -88,8 +89,8 @@ func TestServicesAndWorkloadsComeFirst(t *testing.T) {
 	})
 }
 
-// Endpoints in the Secret for a start without the operator are written some minutes later, once, whoever leads by then and whatever else is looked at
-// meanwhile; everything else in it is written at once.
+// Changed endpoints are written to the standby Secret once, some minutes later, also by a new leader and whatever else
+// is queued; all other changes are written at once.
 func TestEndpointsInStandbySecretsWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEdge(t)
@@ -127,17 +128,17 @@ func TestEndpointsInStandbySecretsWait(t *testing.T) {
 		wrote("the first", 1)
 		ends()
 
-		wants("10.0.0.2", "a") // while nobody leads
+		wants("10.0.0.2", "a") // without a leader
 		ends = e.leads()
 		for range 10 {
 			time.Sleep(standbyPause / 20)
-			e.writer.OnUpdate(nil, secret())
+			ownedHandler{e.writer}.OnUpdate(nil, secret())
 		}
 		wrote("soon after a new leader has begun", 0)
 		wants("10.0.0.3", "a")
 		time.Sleep(standbyPause / 2)
 		wrote("within the pause", 1)
-		e.writer.OnUpdate(nil, secret()) // its own write
+		ownedHandler{e.writer}.OnUpdate(nil, secret()) // the own write
 		time.Sleep(2 * standbyPause)
 		wrote("afterwards", 0)
 		if old, _, err := config.Unpack(secret().Data[manifest.StandbyDataKey]); err != nil || old.Clusters[0].Endpoints[0] != "10.0.0.3" {
@@ -153,13 +154,13 @@ func TestEndpointsInStandbySecretsWait(t *testing.T) {
 		wrote("with the endpoints of then", 0)
 
 		changed := secret()
-		changed.Data[manifest.StandbyDataKey] = []byte("of somebody else")
+		changed.Data[manifest.StandbyDataKey] = []byte("changed")
 		if err := e.client.Update(t.Context(), changed); err != nil {
 			t.Fatal(err)
 		}
-		e.writer.OnUpdate(nil, changed)
+		ownedHandler{e.writer}.OnUpdate(nil, changed)
 		time.Sleep(time.Second)
-		wrote("a Secret that somebody has changed", 1)
+		wrote("a modified Secret", 1)
 		ends()
 	})
 }

@@ -1,0 +1,326 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
+	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
+	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
+)
+
+// objectWriter applies and deletes the objects that Gateways own. It first compares with the cache: if nothing has
+// changed it makes no request.
+type objectWriter struct {
+	client  client.Client // reads from the cache
+	direct  client.Client // reads from the API server
+	scheme  *runtime.Scheme
+	meters  *meters
+	pending pendingWrites
+	log     *slog.Logger
+
+	mu sync.Mutex
+	// keda reads and writes the KEDA kinds; nil while KEDA is not installed or its objects are not listed yet.
+	keda client.Client
+}
+
+// setKEDA sets the client of the KEDA kinds and reports whether there was none before.
+func (w *objectWriter) setKEDA(c client.Client) (added bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	added = c != nil && w.keda == nil
+	w.keda = c
+	return added
+}
+
+// clientFor returns the client of a kind; nil while the kind cannot be written.
+func (w *objectWriter) clientFor(o resource.Object) client.Client {
+	if !isKEDA(o) {
+		return w.client
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.keda
+}
+
+// isTerminating reports whether a namespace is being deleted. The API server rejects new objects in it.
+func (w *objectWriter) isTerminating(ctx context.Context, namespace string) bool {
+	n := &corev1.Namespace{}
+	return namespace != "" &&
+		w.client.Get(ctx, types.NamespacedName{Name: namespace}, n) == nil && n.DeletionTimestamp != nil
+}
+
+// createMissing creates the missing Services and workloads of a Gateway, and reports whether it created any. Errors
+// are left to sync.
+func (w *objectWriter) createMissing(ctx context.Context, ref translate.ObjectRef, want desired) (created bool) {
+	ctx, cancel := context.WithTimeout(ctx, callTime)
+	defer cancel()
+	if w.isTerminating(ctx, ref.Namespace) {
+		return false
+	}
+	var found rejection
+	for _, o := range want.objects {
+		if !isService(o) && !isWorkload(o) {
+			continue
+		}
+		live := o.DeepCopyObject().(client.Object)
+		err := w.client.Get(ctx, resource.KeyOf(o), live)
+		if apierrors.IsNotFound(err) && w.applyOrSpare(ctx, o, want, rejection{}, &found) == nil {
+			created = true
+		}
+	}
+	return created
+}
+
+// sync applies the objects of a Gateway, except those for which skip returns true, and deletes the other objects that
+// the Gateway owns. It returns the objects that the API server rejects; before are those of the previous sync.
+func (w *objectWriter) sync(
+	ctx context.Context, ref translate.ObjectRef, want desired, before rejections, skip func(resource.Object) bool,
+) (rejections, error) {
+	var errs []error
+	var failed []resource.Object
+	var found rejections
+	all := want.all(ref)
+	for _, o := range all {
+		if skip(o) {
+			continue
+		}
+		err := w.applyOrSpare(ctx, o, want, before.externalIPs, &found.externalIPs)
+		if err != nil {
+			failed = append(failed, o)
+		}
+		errs = append(errs, err)
+		found.note(o, err)
+	}
+	swept := w.sweep(ctx, ref.NamespacedName, all, failed)
+	err := errors.Join(append(errs, swept)...)
+	return found.orBefore(before, swept, err), err
+}
+
+// restore recreates deleted objects of a Gateway without a config. If the Gateway owns no object at all, none was
+// created before, and none is created.
+func (w *objectWriter) restore(ctx context.Context, gateway types.NamespacedName, skeleton []resource.Object) error {
+	if len(skeleton) == 0 {
+		return nil
+	}
+	live, hasWorkload := map[objectID]bool{}, false
+	for _, like := range append(generatedKinds(), &corev1.Service{}) {
+		list, err := w.listOwned(ctx, w.client, like, gateway)
+		if err != nil {
+			return err
+		}
+		for _, o := range list {
+			live[idOf(o)], hasWorkload = true, hasWorkload || isWorkload(o)
+		}
+	}
+	var errs []error
+	for _, o := range skeleton {
+		if len(live) > 0 && !live[idOf(o)] && !(hasWorkload && isWorkload(o)) {
+			errs = append(errs, w.applyOrSpare(ctx, o, desired{keepServices: true}, rejection{}, &rejection{}))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// applyOrSpare applies an object. A Service rejected because of externalIPs is applied without them, unless the live
+// Service has some, which clients may be using. A known rejection is not retried until the externalIPs change. found
+// receives the rejection.
+func (w *objectWriter) applyOrSpare(
+	ctx context.Context, o resource.Object, want desired, before rejection, found *rejection,
+) error {
+	bare := manifest.WithoutExternalIPs(o)
+	if bare == nil {
+		return w.apply(ctx, o, want)
+	}
+	addresses := strings.Join(o.(*corev1.Service).Spec.ExternalIPs, " ")
+	for _, known := range []rejection{*found, before} {
+		if known.applied == addresses {
+			*found = known
+			return w.apply(ctx, bare, want)
+		}
+	}
+	err := w.apply(ctx, o, want)
+	if err == nil || !isRejected(err) || errors.Is(err, errOwnedByOther) {
+		return err
+	}
+	live := &corev1.Service{}
+	if client.IgnoreNotFound(w.client.Get(ctx, resource.KeyOf(o), live)) != nil ||
+		len(live.Spec.ExternalIPs) > 0 || w.apply(ctx, bare, want) != nil {
+		return err
+	}
+	*found = newRejection(o, err)
+	found.applied = addresses
+	return nil
+}
+
+// apply applies an object if it differs from the cache and the write is not pending already.
+func (w *objectWriter) apply(ctx context.Context, o resource.Object, want desired) error {
+	c := w.clientFor(o)
+	if c == nil {
+		return nil
+	}
+	live := reflect.New(reflect.TypeOf(o).Elem()).Interface().(client.Object)
+	live.GetObjectKind().SetGroupVersionKind(o.GetObjectKind().GroupVersionKind())
+	if service, ok := o.(*corev1.Service); ok {
+		has := &corev1.Service{}
+		switch err := w.client.Get(ctx, resource.KeyOf(o), has); {
+		case apierrors.IsNotFound(err):
+		case err != nil || want.keepServices:
+			return err
+		default:
+			o, _ = manifest.Fit(service, has)
+		}
+	}
+	patch, found, err := diff(ctx, c, o, live)
+	if err != nil || patch == nil || w.pending.contains(o, patch) {
+		return err
+	}
+	if d, ok := o.(*appsv1.Deployment); ok && found && want.keepReplicas && d.Spec.Replicas == nil {
+		wrote, err := preserveReplicas(ctx, w.direct, resource.KeyOf(d))
+		if err != nil {
+			return err
+		}
+		if wrote {
+			w.meters.countWrite(w.scheme, d, "apply")
+		}
+	}
+	if err := w.checkOwner(ctx, o, live, found); err != nil {
+		return err
+	}
+	w.pending.add(o, patch)
+	err = applyPatch(ctx, c, patch, found || !isKEDA(o))
+	w.meters.countWrite(w.scheme, o, "apply")
+	if err != nil {
+		w.pending.remove(o)
+	}
+	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		return nil // the watch of namespaces has not delivered the deletion yet
+	}
+	return err
+}
+
+// checkOwner returns an error if an object with the wanted name exists and has another owner. Users create
+// objects of these kinds too, and server-side apply detects no conflict if the fields differ. live is the object in
+// the cache, which holds most kinds by the operator's label only; if found is false the API server is asked.
+func (w *objectWriter) checkOwner(ctx context.Context, o resource.Object, live client.Object, found bool) error {
+	if !found {
+		uncached := &metav1.PartialObjectMetadata{}
+		uncached.SetGroupVersionKind(o.GetObjectKind().GroupVersionKind())
+		switch err := w.direct.Get(ctx, resource.KeyOf(o), uncached); {
+		case apierrors.IsNotFound(err):
+			return nil
+		case err != nil:
+			return fmt.Errorf("read %s: %w", describe(o), err)
+		}
+		live = uncached
+	}
+	if !sameOwner(live, o) {
+		return fmt.Errorf("apply %s: %w", describe(o), errOwnedByOther)
+	}
+	return nil
+}
+
+// sameOwner reports whether a live object has the owner of the wanted object, or no Gateway as owner and the
+// operator's label.
+func sameOwner(live, wanted client.Object) bool {
+	owner, _ := ownerOf(wanted)
+	if liveOwner, owned := ownerOf(live); owned {
+		return liveOwner == owner
+	}
+	return live.GetLabels()[manifest.OwnedByLabel] == manifest.AppValue
+}
+
+// sweep deletes the objects that a Gateway owns except those in keep. It does not delete an object whose replacement
+// is among the objects in failed.
+func (w *objectWriter) sweep(ctx context.Context, gateway types.NamespacedName, keep, failed []resource.Object) error {
+	kept := map[objectID]bool{}
+	for _, o := range keep {
+		kept[idOf(o)] = true
+	}
+	var errs []error
+	for _, like := range append(append(generatedKinds(), kedaKinds()...), &corev1.Service{}) {
+		if slices.ContainsFunc(failed, func(o resource.Object) bool { return replaces(o, like) }) {
+			continue
+		}
+		c := w.clientFor(like)
+		if c == nil {
+			continue
+		}
+		list, err := w.listOwned(ctx, c, like, gateway)
+		errs = append(errs, err)
+		for _, o := range list {
+			if owner, ok := ownerOf(o); kept[idOf(o)] || !ok || owner.Name != gateway.Name || o.GetDeletionTimestamp() != nil {
+				continue
+			}
+			w.log.Info("delete", "object", describe(o), "gateway", gateway)
+			w.meters.countWrite(w.scheme, o, "delete")
+			w.pending.remove(o)
+			errs = append(errs, client.IgnoreNotFound(c.Delete(ctx, o, client.Preconditions{UID: new(o.GetUID())})))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// replaces reports whether o can serve the calls of a Gateway in place of former.
+func replaces(o, former client.Object) bool {
+	return isService(o) && isService(former) || isWorkload(o) && isWorkload(former)
+}
+
+// listOwned lists the objects of a kind with the labels of a Gateway.
+func (w *objectWriter) listOwned(
+	ctx context.Context, c client.Reader, like client.Object, gateway types.NamespacedName,
+) ([]client.Object, error) {
+	gvks, _, err := w.scheme.ObjectKinds(like)
+	if err != nil {
+		return nil, fmt.Errorf("list %T: %w", like, err)
+	}
+	list, err := w.emptyList(gvks[0])
+	if err != nil {
+		return nil, fmt.Errorf("list %T: %w", like, err)
+	}
+	err = c.List(ctx, list, client.InNamespace(gateway.Namespace), client.MatchingLabels{
+		manifest.OwnedByLabel:            manifest.AppValue,
+		resource.RelatedGatewayName:      gateway.Name,
+		resource.RelatedGatewayNamespace: gateway.Namespace,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list %s: %w", gvks[0].Kind, err)
+	}
+	var found []client.Object
+	err = meta.EachListItem(list, func(o runtime.Object) error {
+		found = append(found, o.(client.Object))
+		return nil
+	})
+	return found, err
+}
+
+func (w *objectWriter) emptyList(gvk schema.GroupVersionKind) (client.ObjectList, error) {
+	gvk.Kind += "List"
+	if gvk.Group == manifest.KEDA.Group {
+		list := &unstructured.UnstructuredList{}
+		list.SetGroupVersionKind(gvk)
+		return list, nil
+	}
+	list, err := w.scheme.New(gvk)
+	if err != nil {
+		return nil, err
+	}
+	return list.(client.ObjectList), nil
+}

@@ -1,0 +1,97 @@
+package kube
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/api/discovery"
+	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
+	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
+)
+
+// publisher publishes the configs of Gateways over config discovery. It belongs to the goroutine of the loop.
+type publisher struct {
+	server   *discovery.Server
+	rollouts *rollouts
+	meters   *meters
+	log      *slog.Logger
+	// previous returns the listeners of the config that a previous operator process published for a Gateway.
+	previous func(gateway types.NamespacedName) []string
+
+	configs map[types.NamespacedName]config.Config
+	// missing are the Gateways that a previous process served and this one does not.
+	missing map[types.NamespacedName]struct{}
+}
+
+func newPublisher(server *discovery.Server, r *rollouts, m *meters, log *slog.Logger) *publisher {
+	return &publisher{
+		server: server, rollouts: r, meters: m, log: log,
+		configs: map[types.NamespacedName]config.Config{}, missing: map[types.NamespacedName]struct{}{},
+	}
+}
+
+// previousListeners returns the names of the listeners in the ConfigMap of a Gateway; nil if there is none.
+func previousListeners(ctx context.Context, cached client.Reader, gateway types.NamespacedName) []string {
+	m := &corev1.ConfigMap{}
+	if err := cached.Get(ctx, gateway, m); err != nil {
+		return nil
+	}
+	return listenerNames(m.Data[manifest.ConfigMapKey])
+}
+
+// current returns the published config of a Gateway; nil if there is none.
+func (p *publisher) current(key types.NamespacedName) *config.Config {
+	if c, ok := p.configs[key]; ok {
+		return &c
+	}
+	return nil
+}
+
+// publish publishes the config of a Gateway, unless that would remove a listener that dataplanes serve.
+func (p *publisher) publish(key types.NamespacedName, r *translate.Result) {
+	listener, lost := r.LostListener(p.current(key), func() []string { return p.previous(key) })
+	if lost {
+		p.log.Warn("config not published: it would remove a served listener that has an error", "gateway", key,
+			"listener", listener)
+		return
+	}
+	revision, changed := p.server.Publish(*r.Config)
+	if !changed {
+		return
+	}
+	p.configs[key] = r.Config.Clone()
+	p.rollouts.publish(key, revision)
+	p.rollouts.update(key, time.Now()) // dataplanes that stay connected may have reported before
+	p.meters.configs.Set(float64(len(p.configs)))
+	p.log.Info("config published", "gateway", key, "revision", revision)
+}
+
+// withdraw removes the config of a Gateway and reports whether there was one.
+func (p *publisher) withdraw(key types.NamespacedName) bool {
+	if p.current(key) == nil {
+		return false
+	}
+	delete(p.configs, key)
+	p.rollouts.withdraw(key)
+	p.server.Delete(key.String())
+	p.meters.configs.Set(float64(len(p.configs)))
+	p.log.Info("config withdrawn", "gateway", key)
+	return true
+}
+
+// updateMissing updates the metric of Gateways that a previous process served and this one does not: their dataplanes
+// and the auth service get no config.
+func (p *publisher) updateMissing(key types.NamespacedName, ours bool) {
+	if ours && p.current(key) == nil && p.previous != nil && len(p.previous(key)) > 0 {
+		p.missing[key] = struct{}{}
+	} else {
+		delete(p.missing, key)
+	}
+	p.meters.missing.Set(float64(len(p.missing)))
+}

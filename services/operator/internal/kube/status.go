@@ -1,0 +1,90 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
+	gwapiv1a2 "sigs.k8s.io/gateway-api/apis/v1alpha2"
+
+	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
+	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
+)
+
+// statusWriter writes statuses of translated objects, and records their changes as events.
+type statusWriter struct {
+	client client.Client
+	scheme *runtime.Scheme
+	meters *meters
+	events eventRecorder
+}
+
+// errStatusRejected means that the API server rejected a status; a retry fails until something changes.
+var errStatusRejected = errors.New("write status: the API server rejects it")
+
+// write writes a status if it differs from that in the cluster. A status contains entries of other controllers too.
+// Therefore it is written only to the version of the object from which it was translated; a newer version is
+// translated again.
+func (w *statusWriter) write(ctx context.Context, ref translate.ObjectRef, want desired) error {
+	o := emptyObject(ref)
+	if err := w.client.Get(ctx, ref.NamespacedName, o); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	before, changed := setStatus(o, want.status)
+	if o.GetResourceVersion() != want.version || !changed {
+		return nil
+	}
+	w.meters.countWrite(w.scheme, o, "status")
+	switch err := w.client.Status().Update(ctx, o, client.FieldOwner(fieldManager)); {
+	case apierrors.IsNotFound(err):
+		return nil // the object was deleted
+	case isRejected(err) || apierrors.IsConflict(err):
+		return fmt.Errorf("%w: %w", errStatusRejected, err)
+	case err != nil:
+		return fmt.Errorf("write status: %w", err)
+	}
+	w.events.record(o, newEvents(before, want.status, want.notes))
+	return nil
+}
+
+// emptyObject returns an empty object of the kind of a reference.
+func emptyObject(ref translate.ObjectRef) client.Object {
+	switch ref.Kind {
+	case translate.KindGateway:
+		return &gwapiv1.Gateway{}
+	case translate.KindClass:
+		return &gwapiv1.GatewayClass{}
+	case translate.KindGatewayConfig:
+		return &stunnerv1.GatewayConfig{}
+	case translate.KindDataplane:
+		return &stunnerv1.Dataplane{}
+	case translate.KindStaticService:
+		return &stunnerv1.StaticService{}
+	}
+	switch {
+	case ref.Spelling.Version == gwapiv1a2.GroupVersion.Version:
+		return &gwapiv1a2.UDPRoute{}
+	case ref.Spelling.Group == gwapiv1.GroupName:
+		return &gwapiv1.UDPRoute{}
+	}
+	return &stunnerv1.UDPRoute{}
+}
+
+// setStatus sets the status of an object. It returns the previous status, and whether they differ.
+func setStatus(o client.Object, status any) (before any, changed bool) {
+	field := reflect.ValueOf(o).Elem().FieldByName("Status")
+	if _, route := status.(gwapiv1.RouteStatus); route { // the status types of routes embed this one
+		field = field.FieldByName("RouteStatus")
+	}
+	before = field.Interface()
+	if reflect.DeepEqual(before, status) {
+		return before, false
+	}
+	field.Set(reflect.ValueOf(status))
+	return before, true
+}

@@ -12,19 +12,22 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/kube"
 )
 
-// discoveryAuth are the values of --discovery-auth that a provider has, its default first.
+// discoveryAuth maps a provider to the values of --discovery-auth that it supports, the default first.
 var discoveryAuth = map[string][]string{
 	providerFile:       {file.AuthToken, file.AuthOff},
 	providerKubernetes: {kube.AuthStrict, kube.AuthPermissive, kube.AuthOff},
 }
 
-const discoveryAuthUsage = `who may read configs, which hold secrets; off lets everybody, over plain HTTP
-with file: token (default; whoever can read OUTPUT/discovery.token) or off
-with kubernetes: strict (default; TLS, and the token of a dataplane pod or of --discovery-readers), permissive (as strict; all others, over plain HTTP too, read configs without secrets) or off`
+const discoveryAuthUsage = `authentication of clients that read configs, which contain secrets; off allows everyone, over
+plain HTTP
+with file: token (default; the token in OUTPUT/discovery.token) or off
+with kubernetes: strict (default; TLS, and the token of a dataplane pod or of --discovery-readers), permissive (as
+strict; all others, also over plain HTTP, read configs without secrets) or off`
 
-const discoveryURLUsage = "URL of config discovery in rendered objects; empty means the Service stunner-config-discovery in the operator's namespace"
+const discoveryURLUsage = `URL of config discovery in rendered objects; empty means the Service stunner-config-discovery in
+the operator's namespace`
 
-// checkDiscovery fills in what was not said about config discovery, and checks what was.
+// checkDiscovery sets defaults of the config discovery flags and checks them.
 func (o *options) checkDiscovery() error {
 	words := discoveryAuth[o.provider]
 	o.discoveryAuth = cmp.Or(o.discoveryAuth, words[0])
@@ -36,30 +39,35 @@ func (o *options) checkDiscovery() error {
 	if o.secured() {
 		scheme = "https"
 	}
-	o.discoveryURL = cmp.Or(o.discoveryURL, fmt.Sprintf("%s://stunner-config-discovery.%s.svc.%s:13478", scheme, o.namespace, o.clusterDomain))
+	o.discoveryURL = cmp.Or(o.discoveryURL,
+		fmt.Sprintf("%s://stunner-config-discovery.%s.svc.%s:13478", scheme, o.namespace, o.clusterDomain))
 	u, err := url.Parse(o.discoveryURL)
 	if err != nil || u.Host == "" {
 		return fmt.Errorf("--discovery-url %q: use %s://HOST:PORT", o.discoveryURL, scheme)
 	}
 	if o.discoveryAuth == kube.AuthStrict && u.Scheme != "https" && u.Scheme != "wss" {
-		return fmt.Errorf("--discovery-url %q: with --discovery-auth=%s nobody is answered there: use https", o.discoveryURL, kube.AuthStrict)
+		return fmt.Errorf("--discovery-url %q: with --discovery-auth=%s nobody is answered there: use https", o.discoveryURL,
+			kube.AuthStrict)
 	}
 	for _, account := range o.accounts() {
-		if namespace, name, ok := strings.Cut(strings.TrimSuffix(account, kube.WholeConfigs), "/"); !ok || namespace == "" || name == "" || strings.ContainsAny(name, "/:") {
+		namespace, name, ok := strings.Cut(strings.TrimSuffix(account, kube.WholeConfigs), "/")
+		if !ok || namespace == "" || name == "" || strings.ContainsAny(name, "/:") {
 			return fmt.Errorf("--discovery-readers %q: use NAMESPACE/SERVICEACCOUNT or NAMESPACE/SERVICEACCOUNT:whole", account)
 		}
 	}
 	return nil
 }
 
-const scalerAddressUsage = "with kubernetes: HOST:PORT where KEDA is told over gRPC how many allocations there are, with the certificate of config discovery; empty tells nobody"
+const scalerAddressUsage = `with kubernetes: HOST:PORT of the external scaler for KEDA, gRPC with the certificate of config
+discovery; empty disables it`
 
-const scalerURLUsage = "HOST:PORT where KEDA asks the operator how many allocations there are, in rendered objects; empty means the host of --discovery-url, port 13480"
+const scalerURLUsage = `HOST:PORT of the external scaler in rendered objects; empty means the host of --discovery-url, port
+13480`
 
-// scalerPort is where KEDA finds the operator unless it is told otherwise.
+// scalerPort is the default port of the external scaler.
 const scalerPort = "13480"
 
-// checkScaler checks where KEDA finds the operator, and where the operator waits for it. It comes after checkDiscovery.
+// checkScaler sets defaults of the external scaler flags and checks them. It needs the result of checkDiscovery.
 func (o *options) checkScaler() error {
 	if u, err := url.Parse(o.discoveryURL); o.scalerURL == "" && err == nil {
 		o.scalerURL = net.JoinHostPort(u.Hostname(), scalerPort)
@@ -73,7 +81,7 @@ func (o *options) checkScaler() error {
 	return nil
 }
 
-// secured tells whether dataplane pods need a token for config discovery, and know it by its certificate.
+// secured reports whether dataplane pods use a token and TLS for config discovery.
 func (o options) secured() bool {
 	return o.provider == providerKubernetes && o.discoveryAuth != kube.AuthOff
 }

@@ -1,0 +1,266 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/stunner-gateway/stunner/services/api/telemetry"
+	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
+)
+
+// The values of --provider.
+const (
+	providerFile       = "file"
+	providerKubernetes = "kubernetes"
+)
+
+// options are the command line and the environment.
+type options struct {
+	provider         string
+	input            string
+	output           string
+	address          string
+	stunnerd         string
+	watch            bool
+	discoveryAddress string
+	discoveryAuth    string
+	healthAddress    string
+	childLifetime    string
+	leaveDataplanes  bool
+	stopGrace        time.Duration
+	controllerName   string
+	endpoints        bool
+	clusterDomain    string
+	image            string
+	discoveryURL     string
+	scalerURL        string
+	scalerAddress    string
+	log              string
+	logFormat        string
+	version          bool
+	kubeconfig       string
+	namespace        string
+	identity         string
+	readers          string
+	namespaces       string
+	tokenFile        string
+	credentials      string
+	ownConfigs       string
+	trustClass       bool
+
+	levels *telemetry.Levels
+}
+
+const envPrefix = "STUNNER_OPERATOR_"
+
+const usage = `operator translates Gateway API objects into TURN gateways.
+
+  operator --provider=file --input DIR --output DIR --stunnerd PATH
+      reads *.yaml and *.yml in a folder and its direct subfolders, runs one stunnerd process per Gateway on this host,
+      and writes status.txt, problems.yaml, statuses and rendered Kubernetes objects into the output folder
+  operator --provider=file --input DIR --output DIR --watch=false
+      writes the output folder once and exits; exit code 1 when a document is not in force
+  operator --provider=kubernetes
+      watches its cluster, serves configs to dataplane pods, and on the leader writes objects and statuses
+  operator version
+
+With --provider=file a file that cannot be read removes nothing: its previous objects stay in force until all of it can
+be read again. An empty file counts as one that is being written. To remove objects, delete them from a file that can be
+read, or delete the file.
+
+Each flag has an environment variable, ` + envPrefix + ` followed by its name in capitals with underscores:
+--stop-grace is ` + envPrefix + `STOP_GRACE. The command line wins.
+
+flags:
+`
+
+// flags defines the flags with their defaults.
+func (o *options) flags(fs *flag.FlagSet) {
+	d := translate.DefaultOptions()
+	fs.StringVar(&o.provider, "provider", "file", "where objects are read from: file or kubernetes")
+	fs.StringVar(&o.kubeconfig, "kubeconfig", "",
+		"with kubernetes: kubeconfig file; empty uses the ServiceAccount of the pod")
+	fs.StringVar(&o.namespace, "namespace", "stunner-system",
+		"with kubernetes: namespace of the operator, with the Lease of the leader election")
+	fs.StringVar(&o.identity, "identity", "", "with kubernetes: name of this replica; empty means the host name")
+	fs.StringVar(&o.tokenFile, "discovery-token-file", "", tokenFileUsage)
+	fs.StringVar(&o.namespaces, "watch-namespaces", "",
+		"with kubernetes: comma-separated namespaces to watch, for which Roles suffice; empty means all")
+	fs.StringVar(&o.credentials, "credentials", "", credentialsUsage)
+	fs.StringVar(&o.readers, "discovery-readers", "", readersUsage)
+	fs.StringVar(&o.ownConfigs, "own-gateway-configs", string(d.OwnConfigs), ownConfigsUsage)
+	fs.BoolVar(&o.trustClass, "trust-class-secret-refs", false, trustClassUsage)
+	fs.StringVar(&o.input, "input", "", "with file: folder of YAML")
+	fs.StringVar(&o.output, "output", "", "with file: folder for statuses, rendered objects, logs and state")
+	fs.StringVar(&o.address, "address", "127.0.0.1", addressUsage)
+	fs.StringVar(&o.stunnerd, "stunnerd", "", "program that serves a Gateway; empty renders only")
+	fs.BoolVar(&o.watch, "watch", true, "watch the folder; false reads it once")
+	fs.StringVar(&o.discoveryAddress, "discovery-address", "127.0.0.1:13478", "HOST:PORT of config discovery")
+	fs.StringVar(&o.discoveryAuth, "discovery-auth", "", discoveryAuthUsage)
+	fs.StringVar(&o.healthAddress, "health-address", "127.0.0.1:0",
+		"HOST:PORT of /live, /ready and /metrics; port 0 is any free port, which is logged")
+	fs.StringVar(&o.childLifetime, "child-lifetime", "free", childLifetimeUsage)
+	fs.BoolVar(&o.leaveDataplanes, "leave-dataplanes", false, "do not stop stunnerd processes when the operator stops")
+	fs.DurationVar(&o.stopGrace, "stop-grace", 5*time.Second, "how long stunnerd may take to end before it is killed")
+	fs.StringVar(&o.controllerName, "controller-name", d.ControllerName,
+		"controller name of the GatewayClasses to reconcile")
+	fs.BoolVar(&o.endpoints, "endpoint-discovery", d.EndpointDiscovery, endpointsUsage)
+	fs.StringVar(&o.clusterDomain, "cluster-domain", d.ClusterDomain, "DNS domain of the cluster")
+	fs.StringVar(&o.image, "image", d.Image, "image in rendered objects for a Dataplane without image")
+	fs.StringVar(&o.discoveryURL, "discovery-url", "", discoveryURLUsage)
+	fs.StringVar(&o.scalerAddress, "scaler-address", "127.0.0.1:13480", scalerAddressUsage)
+	fs.StringVar(&o.scalerURL, "scaler-url", "", scalerURLUsage)
+	fs.StringVar(&o.log, "log", "all:INFO", "log level SCOPE:LEVEL[,SCOPE:LEVEL…]")
+	fs.StringVar(&o.logFormat, "log-format", "text", "log format: text or json")
+	fs.BoolVar(&o.version, "version", false, "print the version and exit")
+}
+
+const (
+	tokenFileUsage = `with kubernetes: file with a token of an account in --discovery-readers, with which replicas read
+each other's reports of dataplanes`
+	credentialsUsage = `with kubernetes: Secret in --namespace that is created with a random shared secret if it does not
+exist; empty creates none`
+	readersUsage = `with kubernetes: comma-separated accounts, NAMESPACE/SERVICEACCOUNT, that may read the part of all
+configs that an auth service needs; NAMESPACE/SERVICEACCOUNT:whole reads whole configs, private keys included`
+	ownConfigsUsage = `what a GatewayConfig that a Gateway references itself may do: deny (nothing), restricted (narrow
+that of its GatewayClass) or allow (replace it)`
+	trustClassUsage = `let a GatewayConfig that a GatewayClass references read Secrets of other namespaces without a
+ReferenceGrant`
+	addressUsage = `IP address: with file that of this host, to which clients connect and from which relays send; with
+kubernetes that of the pod`
+	childLifetimeUsage = `what a crash of the operator does to stunnerd: free (it continues, and the next operator adopts
+it) or bound (it ends)`
+	endpointsUsage = `let clients reach the endpoints of a Service; false: the addresses that its DNS name resolves to`
+)
+
+// parse reads and checks the environment and the command line. The command line wins.
+func parse(args []string, env func(string) string, out io.Writer) (o options, err error) {
+	fs := flag.NewFlagSet("operator", flag.ContinueOnError)
+	fs.SetOutput(io.Discard)
+	o.flags(fs)
+	fs.VisitAll(func(f *flag.Flag) {
+		name := envName(f.Name)
+		if value := env(name); value != "" && err == nil {
+			if bad := fs.Set(f.Name, value); bad != nil {
+				err = fmt.Errorf("%s %q: %w", name, value, bad)
+			}
+		}
+	})
+	if err != nil {
+		return o, err
+	}
+	if len(args) > 0 && args[0] == "version" {
+		o.version = true
+		return o, nil
+	}
+	if err := fs.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			fmt.Fprint(out, usage)
+			fs.SetOutput(out)
+			fs.PrintDefaults()
+		}
+		return o, err
+	}
+	if o.version {
+		return o, nil
+	}
+	return o, o.check(fs.Args())
+}
+
+func envName(flag string) string {
+	return envPrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}
+
+// check returns an error for the first invalid flag.
+func (o *options) check(args []string) error {
+	if len(args) > 0 {
+		return fmt.Errorf("unexpected argument %q: use flags only", args[0])
+	}
+	needed := map[string][]struct{ name, value string }{
+		providerFile:       {{"--input", o.input}, {"--output", o.output}, {"--controller-name", o.controllerName}},
+		providerKubernetes: {{"--namespace", o.namespace}, {"--controller-name", o.controllerName}},
+	}
+	if needed[o.provider] == nil {
+		return fmt.Errorf("--provider %q: use %s or %s", o.provider, providerFile, providerKubernetes)
+	}
+	for _, f := range needed[o.provider] {
+		if f.value == "" {
+			return fmt.Errorf("%s is missing", f.name)
+		}
+	}
+	if err := o.checkDiscovery(); err != nil {
+		return err
+	}
+	if err := o.checkScaler(); err != nil {
+		return err
+	}
+	for _, namespace := range list(o.namespaces) {
+		if wrong := validation.IsDNS1123Label(namespace); len(wrong) > 0 {
+			return fmt.Errorf("--watch-namespaces %q: %s", namespace, wrong[0])
+		}
+	}
+	if wrong := validation.IsDNS1123Subdomain(o.credentials); o.credentials != "" && len(wrong) > 0 {
+		return fmt.Errorf("--credentials %q: %s", o.credentials, wrong[0])
+	}
+	if err := o.checkAddresses(); err != nil {
+		return err
+	}
+	for _, f := range []struct {
+		name, value string
+		words       []string
+	}{
+		{"--child-lifetime", o.childLifetime, []string{"free", "bound"}},
+		{"--log-format", o.logFormat, []string{"text", "json"}},
+		{"--own-gateway-configs", o.ownConfigs, []string{
+			string(translate.OwnConfigsDeny), string(translate.OwnConfigsRestricted), string(translate.OwnConfigsAllow),
+		}},
+	} {
+		if !slices.Contains(f.words, f.value) {
+			return fmt.Errorf("%s %q: use %s", f.name, f.value, strings.Join(f.words, " or "))
+		}
+	}
+	if o.stopGrace <= 0 {
+		return fmt.Errorf("--stop-grace %s: must be more than 0s", o.stopGrace)
+	}
+	levels, err := telemetry.ParseLevels(o.log)
+	if err != nil {
+		return fmt.Errorf("--log: %w", err)
+	}
+	o.levels = levels
+	return nil
+}
+
+// checkAddresses checks addresses and folders.
+func (o *options) checkAddresses() error {
+	if a, err := netip.ParseAddr(o.address); err != nil || a.IsUnspecified() {
+		return fmt.Errorf("--address %q: use an IP address of this host", o.address)
+	}
+	type addressFlag struct{ name, value string }
+	for _, f := range []addressFlag{{"--discovery-address", o.discoveryAddress}, {"--health-address", o.healthAddress}} {
+		if _, _, err := net.SplitHostPort(f.value); err != nil {
+			return fmt.Errorf("%s %q: use HOST:PORT", f.name, f.value)
+		}
+	}
+	if o.provider == providerFile && filepath.Clean(o.input) == filepath.Clean(o.output) {
+		return fmt.Errorf("--output %s: is the input folder as well: name another", o.output)
+	}
+	return nil
+}
+
+// accounts returns the accounts in --discovery-readers.
+func (o options) accounts() []string { return list(o.readers) }
+
+// list splits a flag with several values.
+func list(value string) []string {
+	return strings.FieldsFunc(value, func(r rune) bool { return r == ',' || r == ' ' })
+}

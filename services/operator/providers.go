@@ -1,0 +1,83 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/stunner-gateway/stunner/services/api/telemetry"
+	"github.com/stunner-gateway/stunner/services/operator/internal/file"
+	"github.com/stunner-gateway/stunner/services/operator/internal/kube"
+	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
+)
+
+// translation returns the options of the translation.
+func (o options) translation() translate.Options {
+	return translate.Options{
+		ControllerName: o.controllerName, EndpointDiscovery: o.endpoints, ClusterDomain: o.clusterDomain,
+		DiscoveryAddress: o.discoveryURL, DiscoverySecured: o.secured(), ScalerAddress: o.scalerURL, Image: o.image,
+		OwnConfigs: translate.OwnConfigs(o.ownConfigs), TrustClassSecrets: o.trustClass,
+	}
+}
+
+func (o options) logger() *slog.Logger {
+	return telemetry.Scope(telemetry.NewLog(os.Stderr, o.logFormat, o.levels), "operator")
+}
+
+// fileProvider returns the configured file provider.
+func (o options) fileProvider() file.Provider {
+	return file.Provider{
+		Input: o.input, Output: o.output, Address: o.address, Stunnerd: o.stunnerd, Watch: o.watch,
+		DiscoveryAddress: o.discoveryAddress, HealthAddress: o.healthAddress, DiscoveryAuth: o.discoveryAuth,
+		Bound: o.childLifetime == "bound", LeaveDataplanes: o.leaveDataplanes, StopGrace: o.stopGrace,
+		Options: o.translation(), Log: o.logger(),
+	}
+}
+
+// kubeProvider returns the configured provider for a cluster, and routes the logs of Kubernetes libraries.
+func (o options) kubeProvider() (*kube.Provider, error) {
+	p := &kube.Provider{Settings: kube.Settings{
+		Namespace: o.namespace, Identity: o.identity, Namespaces: list(o.namespaces), Address: o.address,
+		TokenFile:        o.tokenFile,
+		DiscoveryAddress: o.discoveryAddress, HealthAddress: o.healthAddress, ScalerAddress: o.scalerAddress,
+		DiscoveryAuth: o.discoveryAuth, DiscoveryReaders: o.accounts(), Credentials: o.credentials,
+		Options: o.translation(), Log: o.logger(),
+	}}
+	if p.Identity == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			return p, fmt.Errorf("name this replica: %w: use --identity", err)
+		}
+		p.Identity = host
+	}
+	klog.SetSlogLogger(slog.New(discreet{p.Log.Handler()}))
+	ctrllog.SetLogger(klog.Background())
+	var err error
+	if p.Config, err = clientcmd.BuildConfigFromFlags("", o.kubeconfig); err != nil {
+		return p, fmt.Errorf("reach API server: %w: use --kubeconfig outside of a cluster", err)
+	}
+	p.Config.UserAgent = "stunner-operator"
+	// No client-side limit: the default of five requests a second would make a start take minutes, and API Priority and
+	// Fairness protects the API server.
+	p.Config.QPS = -1
+	return p, nil
+}
+
+// discreet is the log handler of Kubernetes libraries. It drops records below debug, whatever the log level, because
+// they contain whole requests and responses, including Secrets.
+type discreet struct{ slog.Handler }
+
+func (d discreet) Enabled(ctx context.Context, level slog.Level) bool {
+	return level >= slog.LevelDebug && d.Handler.Enabled(ctx, level)
+}
+
+func (d discreet) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return discreet{d.Handler.WithAttrs(attrs)}
+}
+
+func (d discreet) WithGroup(name string) slog.Handler { return discreet{d.Handler.WithGroup(name)} }

@@ -8,14 +8,14 @@ import (
 
 const internal = "github.com/stunner-gateway/stunner/services/operator/internal/"
 
-// effects are the ways out of a function: what is pure has none of them.
+// effects are the packages that a pure package must not import.
 var effects = []string{
 	"os", "os/...", "net/http", "net/http/...", "io/ioutil",
 	"k8s.io/client-go/...", "sigs.k8s.io/controller-runtime/...",
 	internal + "file/...", internal + "host/...", internal + "kube/...",
 }
 
-// clock is what a pure package must be told.
+// clock are the functions that a pure package must not call.
 var clock = []string{"time.Now", "time.Since", "time.Until", "time.After", "metav1.Now"}
 
 func TestDependencies(t *testing.T) {
@@ -23,17 +23,17 @@ func TestDependencies(t *testing.T) {
 		{
 			Package: internal + "condition", Calls: clock,
 			Forbidden: append([]string{internal + "resource", internal + "manifest", internal + "translate"}, effects...),
-			Why:       "conditions are words: everybody uses them, they use nobody",
+			Why:       "conditions are types, reasons and messages, which all packages use",
 		},
 		{
 			Package: internal + "resource", Calls: clock,
 			Forbidden: append([]string{internal + "condition", internal + "manifest", internal + "translate"}, effects...),
-			Why:       "a view is made of objects that a provider has read; it reads nothing itself and judges nothing",
+			Why:       "a view consists of objects that a provider has read; it neither reads nor validates",
 		},
 		{
 			Package: internal + "manifest", Calls: clock,
 			Forbidden: append([]string{internal + "condition", internal + "translate"}, effects...),
-			Why:       "an object follows from its facts alone, so that an unchanged Gateway never rolls its pods",
+			Why:       "an object depends on its inputs only, so that an unchanged Gateway never restarts its pods",
 		},
 		{
 			Package: internal + "translate", Calls: clock,
@@ -43,12 +43,12 @@ func TestDependencies(t *testing.T) {
 		{
 			Package: internal + "share", Calls: clock,
 			Forbidden: append([]string{internal + "condition", internal + "manifest", internal + "resource", internal + "translate"}, effects...),
-			Why:       "who gets what is a matter of numbers, and the same for routes as for anything else",
+			Why:       "shares are computed from numbers only, for routes and for Gateways",
 		},
 		{
 			Package: internal + "trust", Calls: clock,
 			Forbidden: []string{"os", "k8s.io/...", "sigs.k8s.io/...", internal + "kube/...", internal + "resource", internal + "translate"},
-			Why:       "years of rotation are tested in a second, without a cluster",
+			Why:       "tests simulate years of rotation in a second, without a cluster",
 		},
 		{
 			Package: internal + "reports",
@@ -56,7 +56,7 @@ func TestDependencies(t *testing.T) {
 				internal + "condition", internal + "file/...", internal + "kube/...", internal + "manifest", internal + "resource", internal + "translate",
 				"k8s.io/client-go/...", "sigs.k8s.io/controller-runtime/...",
 			},
-			Why: "what pods say of themselves is known without a cluster to look into",
+			Why: "reports of pods are stored without access to the API server",
 		},
 		{
 			Package: internal + "scaler",
@@ -64,17 +64,17 @@ func TestDependencies(t *testing.T) {
 				internal + "condition", internal + "file/...", internal + "kube/...", internal + "manifest", internal + "resource", internal + "translate",
 				"k8s.io/client-go/...", "sigs.k8s.io/controller-runtime/...",
 			},
-			Why: "it answers what it is asked; what the answer is, is for the provider to know",
+			Why: "the provider computes the answers",
 		},
 		{
 			Package:   internal + "file",
 			Forbidden: []string{"k8s.io/client-go/...", "sigs.k8s.io/controller-runtime/...", internal + "kube/..."},
-			Why:       "the file provider is the product without a cluster",
+			Why:       "the file provider runs without a cluster",
 		},
 		{
 			Package:   internal + "kube",
 			Forbidden: []string{internal + "file/...", internal + "host/..."},
-			Why:       "the providers know nothing of each other",
+			Why:       "the providers are independent",
 		},
 		{
 			Package: internal + "host",
@@ -82,7 +82,7 @@ func TestDependencies(t *testing.T) {
 				internal + "condition", internal + "file/...", internal + "manifest", internal + "resource", internal + "translate",
 				"k8s.io/client-go/...", "sigs.k8s.io/controller-runtime/...",
 			},
-			Why: "a process is kept running whatever it serves",
+			Why: "supervision of a process does not depend on its config",
 		},
 	})
 }

@@ -83,7 +83,7 @@ func TestOptionsComeFromTheEnvironmentToo(t *testing.T) {
 	}
 }
 
-// A process that is told to end does, whatever hangs, and says what did.
+// The shutdown is bounded, and the error names the tasks that have not ended.
 func TestWithinEndsInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -109,7 +109,7 @@ func TestWithinEndsInTime(t *testing.T) {
 	}
 }
 
-// K-01: in a cluster config discovery is strict and uses TLS unless a flag says otherwise, and pods get its address.
+// K-01: in a cluster the default of config discovery is strict with TLS, and pods get its address.
 func TestDiscoveryIsSecuredInACluster(t *testing.T) {
 	for _, c := range []struct {
 		args    []string
@@ -134,7 +134,7 @@ func TestDiscoveryIsSecuredInACluster(t *testing.T) {
 	}
 }
 
-// KEDA is sent to the operator's own Service, by the name in its certificate.
+// By default KEDA gets the address of the operator's Service, whose name is in the certificate.
 func TestKEDAFindsTheOperator(t *testing.T) {
 	for want, args := range map[string][]string{
 		"stunner-config-discovery.stunner-system.svc.cluster.local:13480": {"--provider=kubernetes"},
@@ -151,7 +151,7 @@ func TestKEDAFindsTheOperator(t *testing.T) {
 	}
 }
 
-// K-04: the libraries that talk to the API server do not log its requests and answers.
+// K-04: Kubernetes libraries do not log requests and responses.
 func TestLibrariesAreDiscreet(t *testing.T) {
 	levels, err := telemetry.ParseLevels("all:TRACE")
 	if err != nil {
@@ -188,7 +188,7 @@ func TestVersionNeedsNothingElse(t *testing.T) {
 	}
 }
 
-// The garbage collector is told nine tenths of what the cgroup has; what people have set wins, and nothing is told where nobody knows a limit.
+// The soft memory limit is nine tenths of the limit of the cgroup. GOMEMLIMIT takes precedence, and without a limit none is set.
 func TestTheMemoryLimitIsThatOfTheCgroup(t *testing.T) {
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(-1))
 	for _, c := range []struct {

@@ -70,10 +70,14 @@ func (c *Cluster) Field(ctx context.Context, namespace, object, path string) (st
 	return out.String(), err
 }
 
-// mapping finds the kind of a resource: singular or plural, with or without a group. Kinds that came after the last look are looked for again.
+// mapping finds the kind of a resource: singular or plural, with or without a group. Discovery is repeated for unknown kinds.
 func (c *Cluster) mapping(resource string) (*meta.RESTMapping, error) {
 	partial := schema.ParseGroupResource(resource).WithVersion("")
 	kind, err := c.fields.mapper.KindFor(partial)
+	if meta.IsNoMatchError(err) { // the in-memory discovery cache counts as fresh, so the mapper does not retry itself
+		c.fields.mapper.Reset()
+		kind, err = c.fields.mapper.KindFor(partial)
+	}
 	if err != nil {
 		return nil, err
 	}

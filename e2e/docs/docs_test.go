@@ -59,7 +59,7 @@ func TestMetrics(t *testing.T) {
 
 // TestAnnotations: the page of Gateways names every annotation that the operator reads, and no other.
 func TestAnnotations(t *testing.T) {
-	known := names(read(t, "services/operator/internal/translate/wishes.go"), regexp.MustCompile(`"stunner\.l7mp\.io/([a-z-]+)"`))
+	known := names(read(t, "services/operator/internal/translate/annotations.go"), regexp.MustCompile(`"stunner\.l7mp\.io/([a-z-]+)"`))
 	written := names(read(t, "docs/gateway.md"), regexp.MustCompile("(?m)^\\| `stunner\\.l7mp\\.io/([a-z-]+)` \\|"))
 	if len(known) == 0 || !slices.Equal(known, written) {
 		t.Errorf("annotations that are read %v\nannotations in docs/gateway.md %v", known, written)

@@ -10,8 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
-	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
-	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
@@ -80,67 +78,6 @@ func given(svc *corev1.Service, wished string) bool {
 		ips = append(ips, svc.Spec.ExternalIPs...)
 	}
 	return slices.ContainsFunc(ips, func(ip string) bool { return sameAddress(ip, wished) })
-}
-
-func sameAddress(a, b string) bool {
-	x, wrong := netip.ParseAddr(a)
-	y, err := netip.ParseAddr(b)
-	return wrong == nil && err == nil && x.Unmap() == y.Unmap()
-}
-
-// claims are the annotations by which load balancers are asked for an address. Who may set one could otherwise take the address of somebody else.
-var claims = []string{
-	"io.cilium/lb-ipam-ips",
-	"kube-vip.io/loadbalancerIPs",
-	"lbipam.cilium.io/ips",
-	"loadbalancer.openstack.org/load-balancer-address",
-	"metallb.io/loadBalancerIPs",
-	"metallb.universe.tf/loadBalancerIPs",
-	"networking.gke.io/load-balancer-ip-addresses",
-	"purelb.io/addresses",
-	"service.beta.kubernetes.io/azure-load-balancer-ipv4",
-	"service.beta.kubernetes.io/azure-load-balancer-ipv6",
-}
-
-// addressAllowed lets a Gateway ask for addresses from the ranges of its class only. The GatewayConfig of the class may ask for any. On one host there is no
-// load balancer, and nobody to take an address from.
-func (d draft) addressAllowed() condition.Finding {
-	if d.view.Host() != nil || d.parameters.config == nil {
-		return condition.Finding{}
-	}
-	if wished := wishedAddress(d.gateway); wished != "" && !d.parameters.allows(wished) {
-		return condition.AddressNotAllowed("spec.addresses[0].value", wished)
-	}
-	for _, claim := range claims {
-		value := d.owner.Annotations[claim]
-		if value == d.parameters.common[claim] {
-			continue
-		}
-		for _, part := range strings.FieldsFunc(value, func(r rune) bool { return r == ',' || r == ' ' }) {
-			if !d.parameters.allows(part) {
-				return condition.AddressNotAllowed("annotation "+claim, part)
-			}
-		}
-	}
-	return condition.Finding{}
-}
-
-// allows tells whether Gateways may ask for an address. What is none, such as the name of a pool, is not allowed.
-func (p parameters) allows(text string) bool {
-	a, err := netip.ParseAddr(text)
-	return err == nil && slices.ContainsFunc(p.config.Spec.AllowedAddresses, func(c stunnerv1.CIDR) bool {
-		prefix, ok := prefixOf(string(c))
-		return ok && prefix.Contains(a.Unmap())
-	})
-}
-
-// unassigned names the listeners that have another address than the Gateway asks for.
-func (d draft) unassigned() []string {
-	wished := wishedAddress(d.gateway)
-	if wished == "" || d.view.Host() != nil {
-		return nil
-	}
-	return d.names(func(l *listener) bool { return l.served() && l.exposed && !sameAddress(l.address.host, wished) })
 }
 
 // fromLoadBalancer is what a load balancer has reported: for this very port if it says so, else for all.
@@ -232,19 +169,6 @@ func leadsTo(p corev1.ServicePort, l *listener) bool {
 	return strings.EqualFold(string(p.Protocol), l.network()) && (p.Port == int32(l.spec.Port) || p.TargetPort.IntVal == l.target)
 }
 
-// clusterIPs returns the cluster IPs of all families. Old objects have the first one only.
-func clusterIPs(svc *corev1.Service) []string {
-	return append(slices.Clone(svc.Spec.ClusterIPs), svc.Spec.ClusterIP)
-}
-
-func externalIPs(svc *corev1.Service) []string {
-	ips := slices.Clone(svc.Spec.ExternalIPs)
-	for _, i := range svc.Status.LoadBalancer.Ingress {
-		ips = append(ips, i.IP)
-	}
-	return ips
-}
-
 // appendAddresses adds those of the IPs that are addresses, which None and the empty text are not, with a port.
 func appendAddresses(addrs, ips []string, port int32) []string {
 	for _, ip := range ips {
@@ -257,16 +181,4 @@ func appendAddresses(addrs, ips []string, port int32) []string {
 		}
 	}
 	return addrs
-}
-
-// boundPort is the port that the dataplane process binds.
-func boundPort(v *resource.View, gw *gwapiv1.Gateway, l *listener) int32 {
-	if v.Host() == nil {
-		return l.target
-	}
-	key := resource.ListenerKey{Namespace: gw.Namespace, Gateway: gw.Name, Listener: l.name()}
-	if port, ok := v.Host().Ports[key]; ok {
-		return int32(port)
-	}
-	return l.target
 }

@@ -269,14 +269,6 @@ func valueOf(from *corev1.Secret, key string) *value {
 	return &value{credential.Secret(strings.TrimRight(string(data), "\r\n")), from}
 }
 
-// valueOr returns what p points at, or absent.
-func valueOr[T any](p *T, absent T) T {
-	if p == nil {
-		return absent
-	}
-	return *p
-}
-
 // graceOf is the session grace of a GatewayConfig in whole seconds. What cannot be read as a duration is no grace: the API server does not
 // let it in, and an error must not lengthen a session.
 func graceOf(gc *stunnerv1.GatewayConfig) int32 {

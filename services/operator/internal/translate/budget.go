@@ -3,6 +3,7 @@ package translate
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
@@ -13,34 +14,6 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 	"github.com/stunner-gateway/stunner/services/operator/internal/share"
 )
-
-// Room is what the other Gateways leave to one of them.
-type Room struct {
-	// Namespace is how many endpoints the older Gateways of the namespace have.
-	Namespace int
-	// Operator is how many endpoints the operator has room for in this Gateway. Bounded is false where it has room for any number.
-	Operator int
-	Bounded  bool
-}
-
-// Demand is how many endpoints a Gateway has, as they are counted for a budget.
-type Demand struct {
-	// Wanted is what its routes ask for within its own budget, Given what it has.
-	Wanted, Given int
-	// PerNamespace is how many all Gateways of its namespace may have.
-	PerNamespace int
-}
-
-// ask is a route that names a Gateway.
-type ask struct {
-	route *resource.Route
-	// listeners are the indexes of those that take it, and reaches what it leads to: nothing until it has been measured.
-	listeners []int
-	reaches   []reach
-	kind      config.ClusterType
-	// tooWide says that it leads to more than one route may.
-	tooWide int
-}
 
 // admission decides which routes a Gateway serves. All that they lead to is counted before any of it is written down.
 type admission struct {
@@ -254,4 +227,43 @@ func (a *admission) holds() *resource.OverBudget {
 	h := &resource.OverBudget{Routes: a.held}
 	h.Namespace, h.Name = a.gateway.Namespace, a.gateway.Name
 	return h
+}
+
+// splitPorts takes an endpoint apart.
+func splitPorts(endpoint string) (address, ports string) {
+	if i := strings.LastIndex(endpoint, ":<"); i >= 0 {
+		return endpoint[:i], endpoint[i:]
+	}
+	return endpoint, ""
+}
+
+// keep returns those endpoints of a published cluster that the reaches still lead to, and the addresses inside them that routes do not reach: what was taken away from a route does not stay because the route
+// asks for too much. It looks at no more than most addresses, and returns how many it has looked at.
+func keep(published config.Cluster, reaches []reach, most int) (endpoints, except []string, looked int) {
+	has := map[string]map[string]bool{} // by ports and address
+	for _, e := range published.Endpoints {
+		address, ports := splitPorts(e)
+		if has[ports] == nil {
+			has[ports] = map[string]bool{}
+		}
+		has[ports][address] = true
+	}
+	var kept []reach
+	for _, s := range reaches {
+		addresses := has[s.ports]
+		if len(addresses) == 0 {
+			continue
+		}
+		if looked += s.count(); looked > most {
+			return nil, nil, looked
+		}
+		kept = append(kept, s)
+		for a := range s.addresses() {
+			if addresses[a] {
+				endpoints = append(endpoints, a+s.ports)
+			}
+		}
+	}
+	slices.Sort(endpoints)
+	return slices.Compact(endpoints), exceptOf(kept), looked
 }

@@ -143,3 +143,14 @@ func StaticService(v *resource.View, key types.NamespacedName, opt Options) Cond
 	wanted = append(wanted, opt.inUse(usersOfStaticService(v, key), before)...)
 	return ConditionsResult{Ours: true, Conditions: condition.Merge(before, s.Generation, opt.Now, wanted...)}
 }
+
+// prefixesOf says which prefixes of a StaticService are none.
+func prefixesOf(s *stunnerv1.StaticService) (found []condition.Finding) {
+	for _, p := range s.Spec.Prefixes {
+		// Ports belong to the route.
+		if _, err := config.ParsePrefix(p); err != nil {
+			found = append(found, condition.PrefixInvalid(resource.KeyOf(s).String(), p))
+		}
+	}
+	return found
+}

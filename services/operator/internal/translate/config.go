@@ -2,6 +2,7 @@ package translate
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -89,10 +90,6 @@ func (d draft) configListener(l *listener) config.Listener {
 	return c
 }
 
-func (d draft) listenerName(l *listener) string {
-	return resource.KeyOf(d.gateway).String() + "/" + l.name()
-}
-
 func routeNames(l *listener) []string {
 	var names []string
 	for _, r := range l.routes {
@@ -114,77 +111,47 @@ func (d draft) relayAddress() string {
 	return config.AddressPlaceholder
 }
 
-// workloadOf is what runs the dataplane pods; nil where somebody else does.
-func (d draft) workloadOf() (resource.Object, condition.Finding) {
-	if d.parameters.dataplane == nil || d.wishes.unmanaged {
-		return nil, condition.Finding{}
+// publishable holds a config against what a dataplane checks, so that none is ever sent that would be turned down there.
+func publishable(c config.Config) condition.Finding {
+	if err := acceptable(c); err != nil {
+		return condition.ConfigInvalid(errors.New(strings.ReplaceAll(err.Error(), "\n", "; ")))
 	}
-	workload, err := manifest.Workload{
-		Template: d.parameters.dataplane, Image: d.opt.Image, ConfigOrigin: d.opt.DiscoveryAddress, Secured: d.opt.DiscoverySecured,
-	}.Build(d.owner)
-	if err != nil {
-		return nil, condition.PodsUnmakeable(d.parameters.dataplane.Name)
-	}
-	if manifest.CheckScaling(d.parameters.dataplane) != nil {
-		return nil, condition.ScalingUnusable(d.parameters.dataplane.Name)
-	}
-	return workload, condition.Finding{}
+	return condition.Finding{}
 }
 
-// objects are the Kubernetes objects of the Gateway, sorted by kind and name.
-func (d draft) objects(c config.Config) []resource.Object {
-	objects := append(d.skeleton(), manifest.ConfigMap(d.owner, shown(c, d.named), d.view.TrustBundle()))
-	if d.workload != nil {
-		objects = append(objects, d.guards(c)...)
-		objects = append(objects, manifest.Scaling{Template: d.parameters.dataplane, Address: d.opt.ScalerAddress, Secured: d.opt.DiscoverySecured}.Build(d.owner)...)
+// acceptable tells what keeps a dataplane from reading a config. One that is too large harms others as well: who follows all configs over one
+// stream loses it there, and comes back to the same place.
+func acceptable(c config.Config) error {
+	if err := c.Validate(); err != nil {
+		return err
 	}
-	slices.SortFunc(objects, func(a, b resource.Object) int {
-		kind := func(o resource.Object) string { return o.GetObjectKind().GroupVersionKind().Kind }
-		return cmp.Or(strings.Compare(kind(a), kind(b)), strings.Compare(a.GetName(), b.GetName()))
-	})
-	return objects
+	if heft(c) < config.MaxDocument/2 {
+		return nil // as almost all are: to write one down costs a third of the translation
+	}
+	if size := len(c.Canonical()); size > config.MaxDocument {
+		return fmt.Errorf("it has %d bytes, the limit is %d: let its routes lead to fewer endpoints, or to prefixes", size, config.MaxDocument)
+	}
+	return nil
 }
 
-// skeleton are the objects that do not depend on the config.
-func (d draft) skeleton() (objects []resource.Object) {
-	for _, e := range d.exposures {
-		objects = append(objects, manifest.Service(d.owner, e))
+// heft is about how many bytes those parts of a config have of which there may be many. All others are some kilobytes.
+func heft(c config.Config) (bytes int) {
+	for _, l := range c.Listeners {
+		bytes += len(l.Cert) + len(l.Key)
+		for _, more := range l.Certificates {
+			bytes += len(more.Cert) + len(more.Key)
+		}
+		for _, route := range l.Routes {
+			bytes += len(route)
+		}
 	}
-	if d.workload != nil {
-		objects = append(objects, d.workload)
+	for _, cluster := range c.Clusters {
+		bytes += len(cluster.Name)
+		for _, list := range [][]string{cluster.Endpoints, cluster.Except} {
+			for _, text := range list {
+				bytes += len(text)
+			}
+		}
 	}
-	return objects
-}
-
-// scaled says what keeps the number of pods from following the calls.
-func (d draft) scaled() (notes []string) {
-	if d.workload == nil || !manifest.Scaled(d.parameters.dataplane) || !d.view.ScalingMissing() {
-		return nil
-	}
-	return []string{condition.ScalingWaits(d.parameters.dataplane.Name)}
-}
-
-// crowded says that not all routes are served.
-func (d draft) crowded() []string {
-	if len(d.admission.held) == 0 {
-		return nil
-	}
-	return []string{condition.RoutesWait}
-}
-
-// keepsReplicas tells whether a number of pods that nobody says any more must stay.
-func (d draft) keepsReplicas() bool {
-	return d.workload != nil && manifest.KeepsReplicas(d.parameters.dataplane)
-}
-
-// guards are what protects the pods: from being evicted all at once, and from traffic that is none of theirs.
-func (d draft) guards(c config.Config) (objects []resource.Object) {
-	template := d.parameters.dataplane
-	if manifest.Spare(template) {
-		objects = append(objects, manifest.DisruptionBudget(d.owner))
-	}
-	if template.Spec.EnableNetworkPolicy && !template.Spec.HostNetwork {
-		objects = append(objects, manifest.NetworkPolicy(d.owner, c, manifest.RelayPorts(template), d.opt.DiscoveryAddress))
-	}
-	return objects
+	return bytes
 }

@@ -1,7 +1,6 @@
 package translate
 
 import (
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -91,15 +90,6 @@ func (d draft) layOver() (notes []string) {
 	return notes
 }
 
-// unaddressed says that Services have to do without their external addresses.
-func (d draft) unaddressed() []string {
-	refusal := d.view.Refusal(resource.KeyOf(d.gateway)).ExternalIPs
-	if refusal.Problem == "" {
-		return nil
-	}
-	return []string{condition.ExternalIPsRefused(refusal.Object, refusal.Problem)}
-}
-
 // networksOf returns the transport of each Service.
 func networksOf(w wishes, listeners []*listener) []string {
 	var networks []string
@@ -125,28 +115,4 @@ func portOf(l *listener, w wishes) manifest.Port {
 		TargetPort: l.target,
 		NodePort:   w.nodePorts[l.name()],
 	}
-}
-
-// wished returns the first address that the Gateway asks for; an empty value asks for any.
-func wished(gw *gwapiv1.Gateway) (kind gwapiv1.AddressType, value string) {
-	if len(gw.Spec.Addresses) == 0 {
-		return "", ""
-	}
-	a := gw.Spec.Addresses[0]
-	return valueOr(a.Type, gwapiv1.IPAddressType), a.Value
-}
-
-func wishedAddress(gw *gwapiv1.Gateway) string {
-	kind, value := wished(gw)
-	if _, err := netip.ParseAddr(value); kind != gwapiv1.IPAddressType || err != nil {
-		return ""
-	}
-	return value
-}
-
-func wishedHostname(gw *gwapiv1.Gateway) string {
-	if kind, value := wished(gw); kind == gwapiv1.HostnameAddressType {
-		return value
-	}
-	return ""
 }

@@ -1,23 +1,38 @@
 package translate
 
 import (
-	"errors"
-	"fmt"
-	"net/netip"
-	"slices"
-	"strings"
-
-	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/validation"
-	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
-	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
 	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
+
+// scaled says what keeps the number of pods from following the calls.
+func (d draft) scaled() (notes []string) {
+	if d.workload == nil || !manifest.Scaled(d.parameters.dataplane) || !d.view.ScalingMissing() {
+		return nil
+	}
+	return []string{condition.ScalingWaits(d.parameters.dataplane.Name)}
+}
+
+// crowded says that not all routes are served.
+func (d draft) crowded() []string {
+	if len(d.admission.held) == 0 {
+		return nil
+	}
+	return []string{condition.RoutesWait}
+}
+
+// unaddressed says that Services have to do without their external addresses.
+func (d draft) unaddressed() []string {
+	refusal := d.view.Refusal(resource.KeyOf(d.gateway)).ExternalIPs
+	if refusal.Problem == "" {
+		return nil
+	}
+	return []string{condition.ExternalIPsRefused(refusal.Object, refusal.Problem)}
+}
 
 // Gateway translates one Gateway. Each step works with what the steps before it found, as far as they came: a Gateway that is
 // refused still gets a full status.
@@ -63,134 +78,6 @@ func (d draft) authOf() (config.Auth, condition.Finding) {
 	return auth.of(resource.KeyOf(d.gateway), d.parameters.config)
 }
 
-// classOf returns the class of a Gateway if both exist and the class is ours, else nil.
-func classOf(v *resource.View, gw *gwapiv1.Gateway, opt Options) *gwapiv1.GatewayClass {
-	if gw == nil {
-		return nil
-	}
-	class := v.Class(string(gw.Spec.GatewayClassName))
-	if class == nil || string(class.Spec.ControllerName) != opt.ControllerName {
-		return nil
-	}
-	return class
-}
-
-// draft is what the steps of a translation have found out about a Gateway.
-type draft struct {
-	view    *resource.View
-	opt     Options
-	gateway *gwapiv1.Gateway
-	// before is the status that the Gateway has.
-	before     gwapiv1.GatewayStatus
-	parameters parameters
-	// owner is who all objects belong to.
-	owner     manifest.Owner
-	auth      config.Auth
-	wishes    wishes
-	listeners []*listener
-	budget    stunnerv1.Budget
-	admission *admission
-	clusters  []config.Cluster
-	named     []config.Cluster
-	exposures []manifest.Exposure
-	workload  resource.Object
-	// notes are what people might not expect.
-	notes []string
-}
-
-// gatewayRules judge what cannot be blamed on a single listener.
-var gatewayRules = rules[draft]{draft.nameFits, draft.addressSupported, draft.addressUsable, draft.addressAllowed, draft.annotationsFit, draft.servesSomething, draft.workloadIsFree}
-
-// nameFits leaves room for the suffix of a second Service.
-func (d draft) nameFits() condition.Finding {
-	if len(validation.IsDNS1123Label(d.gateway.Name+"-tcp")) > 0 {
-		return condition.NameInvalid(d.gateway.Name)
-	}
-	return condition.Finding{}
-}
-
-func (d draft) addressSupported() condition.Finding {
-	switch kind, _ := wished(d.gateway); kind {
-	case "", gwapiv1.IPAddressType, gwapiv1.HostnameAddressType:
-		return condition.Finding{}
-	default:
-		return condition.AddressKind(string(kind))
-	}
-}
-
-func (d draft) addressUsable() condition.Finding {
-	kind, value := wished(d.gateway)
-	if kind != gwapiv1.IPAddressType || value == "" {
-		return condition.Finding{}
-	}
-	switch address, err := netip.ParseAddr(value); {
-	case err != nil:
-		return condition.AddressValue(value)
-	case d.view.Host() == nil && special(address):
-		return condition.AddressSpecial(value)
-	}
-	return condition.Finding{}
-}
-
-// special tells whether an API server takes an address for none that a Service could have.
-func special(a netip.Addr) bool {
-	a = a.Unmap()
-	return a.IsUnspecified() || a.IsLoopback() || a.IsLinkLocalUnicast() || a.IsMulticast()
-}
-
-// annotationsFit keeps objects from being refused because of what is copied onto them.
-func (d draft) annotationsFit() condition.Finding {
-	size := 0
-	for key, value := range d.owner.Annotations {
-		size += len(key) + len(value)
-	}
-	if size > maxAnnotations {
-		return condition.AnnotationsTooLarge(size, maxAnnotations)
-	}
-	return condition.Finding{}
-}
-
-// maxAnnotations leaves room for those of the operator and of others.
-const maxAnnotations = apivalidation.TotalAnnotationSizeLimitB - 16<<10
-
-// servesSomething keeps an edit that leaves no listener from deleting the Service. A certificate that was taken back is no such mistake: it
-// must go out of use, though it were the only one.
-func (d draft) servesSomething() condition.Finding {
-	if slices.ContainsFunc(d.listeners, func(l *listener) bool { return l.served() || l.revoked }) {
-		return condition.Finding{}
-	}
-	return condition.NoValidListener()
-}
-
-// workloadIsFree matters where a Dataplane fixes the name of its workload: two Gateways would tear at one Deployment. It stays with the
-// one that was there first.
-func (d draft) workloadIsFree() condition.Finding {
-	if d.parameters.dataplane == nil || d.parameters.dataplane.Spec.WorkloadName == "" || d.wishes.unmanaged {
-		return condition.Finding{}
-	}
-	for _, key := range d.view.GatewaysIn(d.gateway.Namespace) {
-		other := d.view.Gateway(key)
-		if other == d.gateway || older(d.gateway, other) {
-			continue
-		}
-		if class := classOf(d.view, other, d.opt); class != nil {
-			p, unfit := parametersOf(d.view, other, class, d.opt)
-			if unfit.OK() && manifest.WorkloadName(p.dataplane, key.Name) == d.parameters.dataplane.Spec.WorkloadName {
-				return condition.WorkloadTaken(d.parameters.dataplane.Name, d.parameters.dataplane.Spec.WorkloadName, key.String())
-			}
-		}
-	}
-	return condition.Finding{}
-}
-
-// older tells which of two Gateways of a namespace was there first; the name decides where the clock does not.
-func older(a, b *gwapiv1.Gateway) bool {
-	if !a.CreationTimestamp.Equal(&b.CreationTimestamp) {
-		return a.CreationTimestamp.Before(&b.CreationTimestamp)
-	}
-	return a.Name < b.Name
-}
-
 // assemble puts config, objects and status together, or, when the Gateway is refused, the status alone.
 func (d draft) assemble(refused condition.Finding) Result {
 	r := Result{Gateway: resource.KeyOf(d.gateway), Ours: true, Notes: d.notes, OverBudget: d.admission.holds(), Demand: d.admission.demand}
@@ -207,49 +94,4 @@ func (d draft) assemble(refused condition.Finding) Result {
 	r.Hold = !refused.OK()
 	r.Status = d.status(refused)
 	return r
-}
-
-// publishable holds a config against what a dataplane checks, so that none is ever sent that would be turned down there.
-func publishable(c config.Config) condition.Finding {
-	if err := acceptable(c); err != nil {
-		return condition.ConfigInvalid(errors.New(strings.ReplaceAll(err.Error(), "\n", "; ")))
-	}
-	return condition.Finding{}
-}
-
-// acceptable tells what keeps a dataplane from reading a config. One that is too large harms others as well: who follows all configs over one
-// stream loses it there, and comes back to the same place.
-func acceptable(c config.Config) error {
-	if err := c.Validate(); err != nil {
-		return err
-	}
-	if heft(c) < config.MaxDocument/2 {
-		return nil // as almost all are: to write one down costs a third of the translation
-	}
-	if size := len(c.Canonical()); size > config.MaxDocument {
-		return fmt.Errorf("it has %d bytes, the limit is %d: let its routes lead to fewer endpoints, or to prefixes", size, config.MaxDocument)
-	}
-	return nil
-}
-
-// heft is about how many bytes those parts of a config have of which there may be many. All others are some kilobytes.
-func heft(c config.Config) (bytes int) {
-	for _, l := range c.Listeners {
-		bytes += len(l.Cert) + len(l.Key)
-		for _, more := range l.Certificates {
-			bytes += len(more.Cert) + len(more.Key)
-		}
-		for _, route := range l.Routes {
-			bytes += len(route)
-		}
-	}
-	for _, cluster := range c.Clusters {
-		bytes += len(cluster.Name)
-		for _, list := range [][]string{cluster.Endpoints, cluster.Except} {
-			for _, text := range list {
-				bytes += len(text)
-			}
-		}
-	}
-	return bytes
 }

@@ -13,6 +13,18 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
+// boundPort is the port that the dataplane process binds.
+func boundPort(v *resource.View, gw *gwapiv1.Gateway, l *listener) int32 {
+	if v.Host() == nil {
+		return l.target
+	}
+	key := resource.ListenerKey{Namespace: gw.Namespace, Gateway: gw.Name, Listener: l.name()}
+	if port, ok := v.Host().Ports[key]; ok {
+		return int32(port)
+	}
+	return l.target
+}
+
 // protocolOf reads a protocol by its full name, nothing for one that is unknown: short names mean something else in the Gateway API.
 func protocolOf(name gwapiv1.ProtocolType) config.Protocol {
 	if p, ok := config.ParseProtocol(string(name)); ok && strings.EqualFold(string(p), string(name)) {
@@ -63,9 +75,6 @@ func (l *listener) network() string {
 func (l *listener) served() bool {
 	return l.accepted.OK() && (!l.protocol.Secure() || len(l.certificates) > 0)
 }
-
-// waits tells whether the listener is to stay as it was published: a mistake takes nothing away. A certificate that was taken back does.
-func (l *listener) waits() bool { return !l.served() && !l.revoked }
 
 // listenersOf reads the listeners of a Gateway. A hostname is ignored: TURN has no place for one.
 func listenersOf(v *resource.View, gw *gwapiv1.Gateway, w wishes, p parameters) []*listener {

@@ -1,17 +1,29 @@
 package translate
 
 import (
-	"cmp"
+	"net/netip"
+	"slices"
 
-	apivalidation "k8s.io/apimachinery/pkg/api/validation"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/validation/field"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
+
+// classOf returns the class of a Gateway if both exist and the class is ours, else nil.
+func classOf(v *resource.View, gw *gwapiv1.Gateway, opt Options) *gwapiv1.GatewayClass {
+	if gw == nil {
+		return nil
+	}
+	class := v.Class(string(gw.Spec.GatewayClassName))
+	if class == nil || string(class.Spec.ControllerName) != opt.ControllerName {
+		return nil
+	}
+	return class
+}
 
 // parameters are what the Gateways of a class share. Both are nil until everything on the way to them is right.
 type parameters struct {
@@ -50,12 +62,13 @@ func (p parameters) denied() []stunnerv1.DeniedBackend {
 	return deniedBackends(&p.config.Spec)
 }
 
-// deniedBackends are the Services that a GatewayConfig denies. One that was read from elsewhere than an API server may leave the default out.
-func deniedBackends(gc *stunnerv1.GatewayConfigSpec) []stunnerv1.DeniedBackend {
-	if gc.DeniedBackends == nil {
-		return stunnerv1.DefaultDeniedBackends()
-	}
-	return gc.DeniedBackends
+// allows tells whether Gateways may ask for an address. What is none, such as the name of a pool, is not allowed.
+func (p parameters) allows(text string) bool {
+	a, err := netip.ParseAddr(text)
+	return err == nil && slices.ContainsFunc(p.config.Spec.AllowedAddresses, func(c stunnerv1.CIDR) bool {
+		prefix, ok := prefixOf(string(c))
+		return ok && prefix.Contains(a.Unmap())
+	})
 }
 
 // parametersOf follows a Gateway's own reference to a GatewayConfig, or else that of its class.
@@ -65,37 +78,6 @@ func parametersOf(v *resource.View, gw *gwapiv1.Gateway, class *gwapiv1.GatewayC
 	}
 	p, unfit := classReference(v, class).resolve()
 	return p, unfit.As(condition.ReasonPending)
-}
-
-// reference is a reference to a GatewayConfig, and where it stands.
-type reference struct {
-	view        *resource.View
-	field       string
-	present     bool
-	group, kind string
-	key         types.NamespacedName
-}
-
-func classReference(v *resource.View, class *gwapiv1.GatewayClass) reference {
-	r := reference{view: v, field: "GatewayClass " + class.Name + ": spec.parametersRef"}
-	if p := class.Spec.ParametersRef; p != nil {
-		r.present = true
-		r.group, r.kind = string(p.Group), string(p.Kind)
-		r.key = types.NamespacedName{Name: p.Name}
-		if p.Namespace != nil {
-			r.key.Namespace = string(*p.Namespace)
-		}
-	}
-	return r
-}
-
-func ownReference(v *resource.View, gw *gwapiv1.Gateway) reference {
-	p := gw.Spec.Infrastructure.ParametersRef
-	return reference{
-		view: v, field: "spec.infrastructure.parametersRef", present: true,
-		group: string(p.Group), kind: string(p.Kind),
-		key: types.NamespacedName{Namespace: gw.Namespace, Name: p.Name},
-	}
 }
 
 // resolve returns the objects that a reference leads to.
@@ -111,87 +93,64 @@ func parametersFrom(gc *stunnerv1.GatewayConfig, d *stunnerv1.Dataplane, class *
 	return parameters{config: gc, dataplane: d, common: class.Spec.LoadBalancerServiceAnnotations}
 }
 
-var referenceRules = rules[reference]{
-	reference.isPresent,
-	reference.isGatewayConfig,
-	reference.isComplete,
-	reference.findsConfig,
-	reference.findsDataplane,
-	reference.deniesReadably,
-	reference.annotates,
-}
-
-// configRules judge a reference without the Dataplane behind it.
-var configRules = rules[reference]{
-	reference.isPresent,
-	reference.isGatewayConfig,
-	reference.isComplete,
-	reference.findsConfig,
-	reference.deniesReadably,
-	reference.annotates,
-}
-
-func (r reference) isPresent() condition.Finding {
-	if !r.present {
-		return condition.ParametersMissing(r.field)
+// ownParameters follows the reference of a Gateway to a GatewayConfig of its own. That of its class is the policy.
+func ownParameters(v *resource.View, gw *gwapiv1.Gateway, class *gwapiv1.GatewayClass, opt Options) (parameters, condition.Finding) {
+	own, general := ownReference(v, gw), classReference(v, class)
+	if own.key == general.key {
+		p, unfit := own.resolve()
+		return p, unfit.As(condition.ReasonInvalidParameters)
 	}
-	return condition.Finding{}
-}
-
-// isGatewayConfig takes an empty group and kind for ours: no other would make sense.
-func (r reference) isGatewayConfig() condition.Finding {
-	if cmp.Or(r.group, stunnerv1.GroupName) != stunnerv1.GroupName || cmp.Or(r.kind, "GatewayConfig") != "GatewayConfig" {
-		return condition.ParametersKind(r.field, r.group, r.kind)
+	if opt.OwnConfigs == OwnConfigsDeny {
+		return parameters{}, condition.OwnConfigDenied(own.field)
 	}
-	return condition.Finding{}
-}
-
-func (r reference) isComplete() condition.Finding {
-	if r.key.Namespace == "" || r.key.Name == "" {
-		return condition.ParametersIncomplete(r.field)
+	if unfit := configRules.judge(own); !unfit.OK() {
+		return parameters{}, unfit.As(condition.ReasonInvalidParameters)
 	}
-	return condition.Finding{}
-}
-
-func (r reference) findsConfig() condition.Finding {
-	if r.config() == nil {
-		return condition.GatewayConfigMissing(r.field, r.key.String())
-	}
-	return condition.Finding{}
-}
-
-func (r reference) findsDataplane() condition.Finding {
-	if r.dataplane() == nil {
-		return condition.DataplaneMissing(r.key.String(), dataplaneName(r.config()))
-	}
-	return condition.Finding{}
-}
-
-// deniesReadably keeps everything as it is while nobody can tell what is denied.
-func (r reference) deniesReadably() condition.Finding {
-	for i, d := range r.config().Spec.DeniedBackends {
-		if d.Selector != nil && readable(d.Selector) == nil {
-			return condition.DenialUnreadable(r.key.String(), i)
+	policy := &stunnerv1.GatewayConfig{} // of a class without one: the defaults
+	if general.present {
+		if unfit := configRules.judge(general); !unfit.OK() {
+			return parameters{}, unfit.As(condition.ReasonPending)
 		}
+		policy = general.config()
 	}
-	return condition.Finding{}
-}
-
-// annotates keeps Services from being refused because of a name that is none.
-func (r reference) annotates() condition.Finding {
-	path := field.NewPath("spec", "loadBalancerServiceAnnotations")
-	if errs := apivalidation.ValidateAnnotations(r.config().Spec.LoadBalancerServiceAnnotations, path); len(errs) > 0 {
-		return condition.AnnotationsUnusable(r.key.String(), errs.ToAggregate())
+	effective := narrowed(own.config(), policy, opt.OwnConfigs)
+	name, unfit := dataplaneFor(v, gw, effective, policy, opt.OwnConfigs)
+	if !unfit.OK() {
+		return parameters{}, unfit
 	}
-	return condition.Finding{}
+	effective.Spec.Dataplane = name
+	dataplane := v.Dataplane(name)
+	if dataplane == nil {
+		return parameters{}, condition.DataplaneMissing(own.key.String(), name).As(condition.ReasonInvalidParameters)
+	}
+	return parametersFrom(effective, dataplane, policy), condition.Finding{}
 }
 
-func (r reference) config() *stunnerv1.GatewayConfig { return r.view.GatewayConfig(r.key) }
-
-func (r reference) dataplane() *stunnerv1.Dataplane {
-	return r.view.Dataplane(dataplaneName(r.config()))
+// dataplaneFor returns the name of the Dataplane of a Gateway with a GatewayConfig of its own. The API server writes the default name into one that
+// names none: where that Dataplane does not admit the namespace, the class's is meant. A Dataplane that does not exist is refused in the same words as one
+// that does not admit the namespace.
+func dataplaneFor(v *resource.View, gw *gwapiv1.Gateway, own, class *stunnerv1.GatewayConfig, how OwnConfigs) (string, condition.Finding) {
+	name, common := dataplaneName(own), dataplaneName(class)
+	switch {
+	case how == OwnConfigsAllow, name == common, admits(v, v.Dataplane(name), gw.Namespace):
+		return name, condition.Finding{}
+	case name == stunnerv1.DefaultDataplane:
+		return common, condition.Finding{}
+	}
+	return "", condition.DataplaneNotAllowed(resource.KeyOf(own).String(), name, gw.Namespace)
 }
 
-func dataplaneName(gc *stunnerv1.GatewayConfig) string {
-	return cmp.Or(gc.Spec.Dataplane, stunnerv1.DefaultDataplane)
+// admits tells whether GatewayConfigs of a namespace may name a Dataplane. A word or a selector that cannot be read admits nobody.
+func admits(v *resource.View, d *stunnerv1.Dataplane, namespace string) bool {
+	if d == nil || d.Spec.AllowedNamespaces == nil {
+		return false
+	}
+	switch allowed := d.Spec.AllowedNamespaces; allowed.From {
+	case stunnerv1.NamespacesFromAll:
+		return true
+	case stunnerv1.NamespacesFromSelector:
+		s, err := metav1.LabelSelectorAsSelector(allowed.Selector)
+		return err == nil && s.Matches(labels.Set(v.NamespaceLabels(namespace)))
+	}
+	return false
 }

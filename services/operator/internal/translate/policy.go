@@ -7,28 +7,19 @@ import (
 	"slices"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
-	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
-	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// OwnConfigs says what the GatewayConfig that a Gateway names itself may do. The zero value is OwnConfigsRestricted.
-type OwnConfigs string
-
-// The values of OwnConfigs.
-const (
-	// OwnConfigsDeny refuses Gateways that name a GatewayConfig.
-	OwnConfigsDeny OwnConfigs = "deny"
-	// OwnConfigsRestricted lets it narrow what the GatewayConfig of the class says, and never widen it.
-	OwnConfigsRestricted OwnConfigs = "restricted"
-	// OwnConfigsAllow lets it take the place of the GatewayConfig of the class, but for the fields that only that of the class has.
-	OwnConfigsAllow OwnConfigs = "allow"
-)
+// deniedBackends are the Services that a GatewayConfig denies. One that was read from elsewhere than an API server may leave the default out.
+func deniedBackends(gc *stunnerv1.GatewayConfigSpec) []stunnerv1.DeniedBackend {
+	if gc.DeniedBackends == nil {
+		return stunnerv1.DefaultDeniedBackends()
+	}
+	return gc.DeniedBackends
+}
 
 // rank says which of two GatewayConfigs decides about a field: the one that a Gateway names itself, or that of its class.
 type rank string
@@ -168,66 +159,4 @@ func narrowed(own, class *stunnerv1.GatewayConfig, how OwnConfigs) *stunnerv1.Ga
 		}
 	}
 	return &effective
-}
-
-// ownParameters follows the reference of a Gateway to a GatewayConfig of its own. That of its class is the policy.
-func ownParameters(v *resource.View, gw *gwapiv1.Gateway, class *gwapiv1.GatewayClass, opt Options) (parameters, condition.Finding) {
-	own, general := ownReference(v, gw), classReference(v, class)
-	if own.key == general.key {
-		p, unfit := own.resolve()
-		return p, unfit.As(condition.ReasonInvalidParameters)
-	}
-	if opt.OwnConfigs == OwnConfigsDeny {
-		return parameters{}, condition.OwnConfigDenied(own.field)
-	}
-	if unfit := configRules.judge(own); !unfit.OK() {
-		return parameters{}, unfit.As(condition.ReasonInvalidParameters)
-	}
-	policy := &stunnerv1.GatewayConfig{} // of a class without one: the defaults
-	if general.present {
-		if unfit := configRules.judge(general); !unfit.OK() {
-			return parameters{}, unfit.As(condition.ReasonPending)
-		}
-		policy = general.config()
-	}
-	effective := narrowed(own.config(), policy, opt.OwnConfigs)
-	name, unfit := dataplaneFor(v, gw, effective, policy, opt.OwnConfigs)
-	if !unfit.OK() {
-		return parameters{}, unfit
-	}
-	effective.Spec.Dataplane = name
-	dataplane := v.Dataplane(name)
-	if dataplane == nil {
-		return parameters{}, condition.DataplaneMissing(own.key.String(), name).As(condition.ReasonInvalidParameters)
-	}
-	return parametersFrom(effective, dataplane, policy), condition.Finding{}
-}
-
-// dataplaneFor returns the name of the Dataplane of a Gateway with a GatewayConfig of its own. The API server writes the default name into one that
-// names none: where that Dataplane does not admit the namespace, the class's is meant. A Dataplane that does not exist is refused in the same words as one
-// that does not admit the namespace.
-func dataplaneFor(v *resource.View, gw *gwapiv1.Gateway, own, class *stunnerv1.GatewayConfig, how OwnConfigs) (string, condition.Finding) {
-	name, common := dataplaneName(own), dataplaneName(class)
-	switch {
-	case how == OwnConfigsAllow, name == common, admits(v, v.Dataplane(name), gw.Namespace):
-		return name, condition.Finding{}
-	case name == stunnerv1.DefaultDataplane:
-		return common, condition.Finding{}
-	}
-	return "", condition.DataplaneNotAllowed(resource.KeyOf(own).String(), name, gw.Namespace)
-}
-
-// admits tells whether GatewayConfigs of a namespace may name a Dataplane. A word or a selector that cannot be read admits nobody.
-func admits(v *resource.View, d *stunnerv1.Dataplane, namespace string) bool {
-	if d == nil || d.Spec.AllowedNamespaces == nil {
-		return false
-	}
-	switch allowed := d.Spec.AllowedNamespaces; allowed.From {
-	case stunnerv1.NamespacesFromAll:
-		return true
-	case stunnerv1.NamespacesFromSelector:
-		s, err := metav1.LabelSelectorAsSelector(allowed.Selector)
-		return err == nil && s.Matches(labels.Set(v.NamespaceLabels(namespace)))
-	}
-	return false
 }

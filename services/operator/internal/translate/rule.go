@@ -2,6 +2,14 @@ package translate
 
 import "github.com/stunner-gateway/stunner/services/operator/internal/condition"
 
+// valueOr returns what p points at, or absent.
+func valueOr[T any](p *T, absent T) T {
+	if p == nil {
+		return absent
+	}
+	return *p
+}
+
 // rule looks at one aspect of a subject. The zero finding lets the subject pass.
 type rule[T any] func(T) condition.Finding
 

@@ -10,6 +10,15 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
+// unassigned names the listeners that have another address than the Gateway asks for.
+func (d draft) unassigned() []string {
+	wished := wishedAddress(d.gateway)
+	if wished == "" || d.view.Host() != nil {
+		return nil
+	}
+	return d.names(func(l *listener) bool { return l.served() && l.exposed && !sameAddress(l.address.host, wished) })
+}
+
 // status is the whole status of the Gateway.
 func (d draft) status(refused condition.Finding) gwapiv1.GatewayStatus {
 	return gwapiv1.GatewayStatus{
@@ -79,17 +88,6 @@ func (d draft) running() metav1.Condition {
 		return condition.False(condition.Programmed, condition.ConfigNotRun(fleet.Behind))
 	}
 	return condition.True(condition.Programmed, condition.Draining(fleet.Draining))
-}
-
-// names returns the names of the listeners that match, each one once.
-func (d draft) names(match func(*listener) bool) []string {
-	var names []string
-	for _, l := range d.listeners {
-		if match(l) && !slices.Contains(names, l.name()) {
-			names = append(names, l.name())
-		}
-	}
-	return names
 }
 
 // maxAddresses is how many addresses the status of a Gateway holds (Gateway API, GatewayStatus.addresses).
@@ -172,14 +170,6 @@ func (d draft) published(name gwapiv1.SectionName) []metav1.Condition {
 		}
 	}
 	return nil
-}
-
-// keeping adds to what is wrong with a listener that nothing was taken away.
-func (l *listener) keeping(found condition.Finding) condition.Finding {
-	if found.OK() || !l.waits() {
-		return found
-	}
-	return condition.Kept(found)
 }
 
 // unprogrammed says why clients cannot use a listener.

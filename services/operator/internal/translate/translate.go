@@ -6,6 +6,9 @@
 package translate
 
 import (
+	"slices"
+
+	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
@@ -48,6 +51,28 @@ type Options struct {
 	// Now is the time that new condition transitions get.
 	Now metav1.Time
 }
+
+// Room is what the other Gateways leave to one of them.
+type Room struct {
+	// Namespace is how many endpoints the older Gateways of the namespace have.
+	Namespace int
+	// Operator is how many endpoints the operator has room for in this Gateway. Bounded is false where it has room for any number.
+	Operator int
+	Bounded  bool
+}
+
+// OwnConfigs says what the GatewayConfig that a Gateway names itself may do. The zero value is OwnConfigsRestricted.
+type OwnConfigs string
+
+// The values of OwnConfigs.
+const (
+	// OwnConfigsDeny refuses Gateways that name a GatewayConfig.
+	OwnConfigsDeny OwnConfigs = "deny"
+	// OwnConfigsRestricted lets it narrow what the GatewayConfig of the class says, and never widen it.
+	OwnConfigsRestricted OwnConfigs = "restricted"
+	// OwnConfigsAllow lets it take the place of the GatewayConfig of the class, but for the fields that only that of the class has.
+	OwnConfigsAllow OwnConfigs = "allow"
+)
 
 // DefaultOptions returns what an operator uses that was told nothing.
 func DefaultOptions() Options {
@@ -93,6 +118,25 @@ type Result struct {
 	Demand Demand
 	// Notes are remarks for the log and for events that fit no condition.
 	Notes []string
+}
+
+// Managed tells whether the dataplanes of the Gateway are made here, and not by somebody else.
+func (r Result) Managed() bool {
+	return slices.ContainsFunc(r.Objects, func(o resource.Object) bool {
+		switch o.(type) {
+		case *appsv1.Deployment, *appsv1.DaemonSet:
+			return true
+		}
+		return false
+	})
+}
+
+// Demand is how many endpoints a Gateway has, as they are counted for a budget.
+type Demand struct {
+	// Wanted is what its routes ask for within its own budget, Given what it has.
+	Wanted, Given int
+	// PerNamespace is how many all Gateways of its namespace may have.
+	PerNamespace int
 }
 
 // RouteResult is what becomes of one route.

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
-	"strings"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 
@@ -14,6 +13,41 @@ import (
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
+
+// endpointsOf writes down what reaches lead to, in the syntax of config.ParseEndpoint.
+func endpointsOf(reaches []reach) []string {
+	count := 0
+	for _, s := range reaches {
+		count += s.count()
+	}
+	if count == 0 {
+		return nil
+	}
+	endpoints := make([]string, 0, count)
+	for _, s := range reaches {
+		for address := range s.addresses() {
+			endpoints = append(endpoints, address+s.ports)
+		}
+	}
+	if len(endpoints) == 0 {
+		return nil
+	}
+	slices.Sort(endpoints)
+	return slices.Compact(endpoints)
+}
+
+// exceptOf returns the addresses inside the prefixes of reaches that routes do not reach.
+func exceptOf(reaches []reach) (except []string) {
+	seen := map[*opening]bool{} // one StaticService may be named with many ports
+	for _, s := range reaches {
+		if o := s.opening(); len(o.except) > 0 && !seen[o] {
+			seen[o] = true
+			except = append(except, o.except...)
+		}
+	}
+	slices.Sort(except)
+	return slices.Compact(except)
+}
 
 // reach is what one backend adds to a cluster, before anything of it is written down: a thousand addresses with a hundred ports each are counted
 // with two numbers.
@@ -152,43 +186,4 @@ func (s reach) opening() *opening {
 		return &opening{}
 	}
 	return s.shield.opening(s.static)
-}
-
-// splitPorts takes an endpoint apart.
-func splitPorts(endpoint string) (address, ports string) {
-	if i := strings.LastIndex(endpoint, ":<"); i >= 0 {
-		return endpoint[:i], endpoint[i:]
-	}
-	return endpoint, ""
-}
-
-// keep returns those endpoints of a published cluster that the reaches still lead to, and the addresses inside them that routes do not reach: what was taken away from a route does not stay because the route
-// asks for too much. It looks at no more than most addresses, and returns how many it has looked at.
-func keep(published config.Cluster, reaches []reach, most int) (endpoints, except []string, looked int) {
-	has := map[string]map[string]bool{} // by ports and address
-	for _, e := range published.Endpoints {
-		address, ports := splitPorts(e)
-		if has[ports] == nil {
-			has[ports] = map[string]bool{}
-		}
-		has[ports][address] = true
-	}
-	var kept []reach
-	for _, s := range reaches {
-		addresses := has[s.ports]
-		if len(addresses) == 0 {
-			continue
-		}
-		if looked += s.count(); looked > most {
-			return nil, nil, looked
-		}
-		kept = append(kept, s)
-		for a := range s.addresses() {
-			if addresses[a] {
-				endpoints = append(endpoints, a+s.ports)
-			}
-		}
-	}
-	slices.Sort(endpoints)
-	return slices.Compact(endpoints), exceptOf(kept), looked
 }

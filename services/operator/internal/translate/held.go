@@ -5,16 +5,17 @@ import (
 	"slices"
 	"strings"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
 	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
+
+// waits tells whether the listener is to stay as it was published: a mistake takes nothing away. A certificate that was taken back does.
+func (l *listener) waits() bool { return !l.served() && !l.revoked }
 
 // waiting names the listeners that stay as they were published, each name once.
 func (d draft) waiting() []string {
@@ -137,6 +138,14 @@ func (d draft) heldListener(l *listener) config.Listener {
 	return c
 }
 
+// keeping adds to what is wrong with a listener that nothing was taken away.
+func (l *listener) keeping(found condition.Finding) condition.Finding {
+	if found.OK() || !l.waits() {
+		return found
+	}
+	return condition.Kept(found)
+}
+
 // ObjectsWith returns the objects that go with the config that is published after all: the ConfigMap shows that one, and a NetworkPolicy
 // lets clients in to its listeners.
 func (r Result) ObjectsWith(published *config.Config) []resource.Object {
@@ -153,59 +162,4 @@ func (r Result) ObjectsWith(published *config.Config) []resource.Object {
 		}
 	}
 	return objects
-}
-
-// Managed tells whether the dataplanes of the Gateway are made here, and not by somebody else.
-func (r Result) Managed() bool {
-	return slices.ContainsFunc(r.Objects, func(o resource.Object) bool {
-		switch o.(type) {
-		case *appsv1.Deployment, *appsv1.DaemonSet:
-			return true
-		}
-		return false
-	})
-}
-
-// shown is a config with its clusters under the names that people know.
-func shown(c config.Config, named []config.Cluster) config.Config {
-	c = c.Clone()
-	c.Clusters = named
-	for _, cluster := range named {
-		route, split := strings.CutSuffix(cluster.Name, servicesSuffix)
-		for i := range c.Listeners {
-			if l := &c.Listeners[i]; split && slices.Contains(l.Routes, route) {
-				l.Routes = append(l.Routes, cluster.Name)
-			}
-		}
-	}
-	return c
-}
-
-// Socket is what a listener needs of the host that serves it.
-type Socket struct {
-	Listener string
-	// Waits says that the listener keeps what it has, if it has something: Network and Port are not known.
-	Waits   bool
-	Network string // udp or tcp
-	Port    int32
-}
-
-// Sockets lists what the listeners of a Gateway need, in their order; ours is false for a Gateway of somebody else's class.
-func Sockets(v *resource.View, key types.NamespacedName, opt Options) (sockets []Socket, ours bool) {
-	gw := v.Gateway(key)
-	class := classOf(v, gw, opt)
-	if class == nil {
-		return nil, false
-	}
-	p, _ := parametersOf(v, gw, class, opt)
-	w, _ := wishesOf(gw, p.config)
-	for _, l := range listenersOf(v, gw, w, p) {
-		switch {
-		case l.served():
-			sockets = append(sockets, Socket{Listener: l.name(), Network: l.network(), Port: int32(l.spec.Port)})
-		case l.waits():
-			sockets = append(sockets, Socket{Listener: l.name(), Waits: true})
-		}
-	}
-	return sockets, true
 }

@@ -132,21 +132,6 @@ func (e exclusion) onHost(p netip.Prefix) bool {
 	return slices.ContainsFunc(e.host, func(h netip.Prefix) bool { return h.Bits() <= p.Bits() && h.Contains(p.Addr()) })
 }
 
-// prefixOf reads a prefix, or an address as the prefix that contains nothing else.
-func prefixOf(text string) (netip.Prefix, bool) {
-	if p, err := netip.ParsePrefix(text); err == nil {
-		if p.Addr().Is4In6() && p.Bits() >= 96 {
-			p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
-		}
-		return p.Masked(), true
-	}
-	a, err := netip.ParseAddr(text)
-	if err != nil {
-		return netip.Prefix{}, false
-	}
-	return netip.PrefixFrom(a.Unmap(), a.Unmap().BitLen()), true
-}
-
 // opening is what routes may reach of a StaticService.
 type opening struct {
 	// prefixes are those that are open, as they are written.

@@ -1,0 +1,141 @@
+package translate
+
+import (
+	"cmp"
+
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
+	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
+	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
+)
+
+// readable returns what a selector selects, nil when it cannot be read.
+func readable(s *metav1.LabelSelector) labels.Selector {
+	selector, err := metav1.LabelSelectorAsSelector(s)
+	if err != nil {
+		return nil
+	}
+	return selector
+}
+
+// reference is a reference to a GatewayConfig, and where it stands.
+type reference struct {
+	view        *resource.View
+	field       string
+	present     bool
+	group, kind string
+	key         types.NamespacedName
+}
+
+func classReference(v *resource.View, class *gwapiv1.GatewayClass) reference {
+	r := reference{view: v, field: "GatewayClass " + class.Name + ": spec.parametersRef"}
+	if p := class.Spec.ParametersRef; p != nil {
+		r.present = true
+		r.group, r.kind = string(p.Group), string(p.Kind)
+		r.key = types.NamespacedName{Name: p.Name}
+		if p.Namespace != nil {
+			r.key.Namespace = string(*p.Namespace)
+		}
+	}
+	return r
+}
+
+func ownReference(v *resource.View, gw *gwapiv1.Gateway) reference {
+	p := gw.Spec.Infrastructure.ParametersRef
+	return reference{
+		view: v, field: "spec.infrastructure.parametersRef", present: true,
+		group: string(p.Group), kind: string(p.Kind),
+		key: types.NamespacedName{Namespace: gw.Namespace, Name: p.Name},
+	}
+}
+
+var referenceRules = rules[reference]{
+	reference.isPresent,
+	reference.isGatewayConfig,
+	reference.isComplete,
+	reference.findsConfig,
+	reference.findsDataplane,
+	reference.deniesReadably,
+	reference.annotates,
+}
+
+// configRules judge a reference without the Dataplane behind it.
+var configRules = rules[reference]{
+	reference.isPresent,
+	reference.isGatewayConfig,
+	reference.isComplete,
+	reference.findsConfig,
+	reference.deniesReadably,
+	reference.annotates,
+}
+
+func (r reference) isPresent() condition.Finding {
+	if !r.present {
+		return condition.ParametersMissing(r.field)
+	}
+	return condition.Finding{}
+}
+
+// isGatewayConfig takes an empty group and kind for ours: no other would make sense.
+func (r reference) isGatewayConfig() condition.Finding {
+	if cmp.Or(r.group, stunnerv1.GroupName) != stunnerv1.GroupName || cmp.Or(r.kind, "GatewayConfig") != "GatewayConfig" {
+		return condition.ParametersKind(r.field, r.group, r.kind)
+	}
+	return condition.Finding{}
+}
+
+func (r reference) isComplete() condition.Finding {
+	if r.key.Namespace == "" || r.key.Name == "" {
+		return condition.ParametersIncomplete(r.field)
+	}
+	return condition.Finding{}
+}
+
+func (r reference) findsConfig() condition.Finding {
+	if r.config() == nil {
+		return condition.GatewayConfigMissing(r.field, r.key.String())
+	}
+	return condition.Finding{}
+}
+
+func (r reference) findsDataplane() condition.Finding {
+	if r.dataplane() == nil {
+		return condition.DataplaneMissing(r.key.String(), dataplaneName(r.config()))
+	}
+	return condition.Finding{}
+}
+
+// deniesReadably keeps everything as it is while nobody can tell what is denied.
+func (r reference) deniesReadably() condition.Finding {
+	for i, d := range r.config().Spec.DeniedBackends {
+		if d.Selector != nil && readable(d.Selector) == nil {
+			return condition.DenialUnreadable(r.key.String(), i)
+		}
+	}
+	return condition.Finding{}
+}
+
+// annotates keeps Services from being refused because of a name that is none.
+func (r reference) annotates() condition.Finding {
+	path := field.NewPath("spec", "loadBalancerServiceAnnotations")
+	if errs := apivalidation.ValidateAnnotations(r.config().Spec.LoadBalancerServiceAnnotations, path); len(errs) > 0 {
+		return condition.AnnotationsUnusable(r.key.String(), errs.ToAggregate())
+	}
+	return condition.Finding{}
+}
+
+func (r reference) config() *stunnerv1.GatewayConfig { return r.view.GatewayConfig(r.key) }
+
+func (r reference) dataplane() *stunnerv1.Dataplane {
+	return r.view.Dataplane(dataplaneName(r.config()))
+}
+
+func dataplaneName(gc *stunnerv1.GatewayConfig) string {
+	return cmp.Or(gc.Spec.Dataplane, stunnerv1.DefaultDataplane)
+}

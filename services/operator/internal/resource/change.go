@@ -2,6 +2,7 @@ package resource
 
 import (
 	"reflect"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -13,6 +14,43 @@ import (
 
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 )
+
+// NewView indexes objects. Kinds that have no meaning for a Gateway are left out. The order of the objects does not matter; of two objects
+// of one kind with one name, which nothing but a folder can hold, the later one counts.
+func NewView(objects []Object) *View {
+	v := &View{
+		classes:        table[*gwapiv1.GatewayClass]{},
+		gateways:       table[*gwapiv1.Gateway]{},
+		configs:        table[*stunnerv1.GatewayConfig]{},
+		dataplanes:     table[*stunnerv1.Dataplane]{},
+		staticServices: table[*stunnerv1.StaticService]{},
+		services:       table[*corev1.Service]{},
+		endpointSlices: table[*discoveryv1.EndpointSlice]{},
+		secrets:        table[*corev1.Secret]{},
+		namespaces:     table[*corev1.Namespace]{},
+		nodes:          table[*corev1.Node]{},
+		grants:         table[*gwapiv1.ReferenceGrant]{},
+		routes:         map[RouteRef]*Route{},
+		trust:          table[*Trust]{},
+		scaling:        table[*Scaling]{},
+		fleets:         table[*Fleet]{},
+		refusals:       table[*Refusal]{},
+		overBudget:     table[*OverBudget]{},
+
+		allNodes:            newLists(byKey[*corev1.Node]),
+		gatewaysOfNamespace: newLists(compareKeys),
+		routesOfGateway:     newLists(func(a, b *Route) int { return compareRoutes(a.Ref, b.Ref) }),
+		servicesOfGateway:   newLists(byKey[*corev1.Service]),
+		systemServices:      newLists(byKey[*corev1.Service]),
+		slicesOfService:     newLists(byKey[*discoveryv1.EndpointSlice]),
+		grantsOfNamespace:   newLists(byKey[*gwapiv1.ReferenceGrant]),
+		users:               newUsers(),
+	}
+	for _, o := range objects {
+		v.Put(o)
+	}
+	return v
+}
 
 // Put takes an object in, or in the place of the one of its kind and name, and returns the facts that have changed by that: none for an
 // object of a kind that has no meaning for a Gateway, or that differs in nothing that has one. The object belongs to the view from then on.
@@ -221,78 +259,58 @@ func (v *View) replaceRoute(ref RouteRef, r *Route, changed Facts) {
 	}
 }
 
-// same tells whether two forms of an object differ in nothing that has a meaning for a Gateway, its own status excepted. Kubelets write the status of their node
-// every few seconds, and every object gets a new version with every write.
-func same(a, b Object) bool {
-	return reflect.DeepEqual(headOf(a), headOf(b)) && reflect.DeepEqual(bodyOf(a), bodyOf(b))
-}
-
-// head is what counts of the metadata.
-type head struct {
-	uid                 types.UID
-	generation          int64
-	created             metav1.Time
-	deleting            bool
-	labels, annotations map[string]string
-	owners              []metav1.OwnerReference
-}
-
-func headOf(o Object) head {
-	switch o.(type) {
-	case *corev1.Secret:
-		return head{annotations: map[string]string{GeneratedSecret: o.GetAnnotations()[GeneratedSecret], SharedUntil: o.GetAnnotations()[SharedUntil]}}
-	case *corev1.Node, *discoveryv1.EndpointSlice:
-		return head{labels: serviceLabel(o)}
-	case *corev1.Namespace:
-		return head{labels: o.GetLabels()}
+// setOverBudget replaces what a Gateway holds. Only those routes are concerned for which that makes a difference.
+func (v *View) setOverBudget(key types.NamespacedName, h *OverBudget, gone bool, changed Facts) {
+	var before, now map[string]BudgetRefusal
+	if old := v.overBudget[key]; old != nil {
+		before = old.Routes
 	}
-	return head{
-		uid: o.GetUID(), generation: o.GetGeneration(), created: o.GetCreationTimestamp(), deleting: o.GetDeletionTimestamp() != nil,
-		labels: o.GetLabels(), annotations: o.GetAnnotations(), owners: o.GetOwnerReferences(),
+	if gone || len(h.Routes) == 0 {
+		delete(v.overBudget, key)
+	} else {
+		v.overBudget[key], now = h, h.Routes
+	}
+	for route, held := range now {
+		if before[route] != held {
+			changed.add(anOverBudget, nameOf(route))
+		}
+	}
+	for route := range before {
+		if _, still := now[route]; !still {
+			changed.add(anOverBudget, nameOf(route))
+		}
 	}
 }
 
-func serviceLabel(o Object) map[string]string {
-	return map[string]string{discoveryv1.LabelServiceName: o.GetLabels()[discoveryv1.LabelServiceName]}
+func nameOf(route string) types.NamespacedName {
+	namespace, name, _ := strings.Cut(route, "/")
+	return types.NamespacedName{Namespace: namespace, Name: name}
 }
 
-// bodyOf is what counts of the rest.
-func bodyOf(o Object) []any {
-	switch o := o.(type) {
-	case *gwapiv1.GatewayClass:
-		return []any{o.Spec}
-	case *gwapiv1.Gateway:
-		return []any{o.Spec}
-	case *stunnerv1.GatewayConfig:
-		return []any{o.Spec}
-	case *stunnerv1.Dataplane:
-		return []any{o.Spec}
-	case *stunnerv1.StaticService:
-		return []any{o.Spec}
-	case *stunnerv1.UDPRoute:
-		return []any{o.Spec}
-	case *gwapiv1.UDPRoute:
-		return []any{o.Spec}
-	case *gwapiv1a2.UDPRoute:
-		return []any{o.Spec}
-	case *corev1.Service:
-		return []any{o.Spec, o.Status}
-	case *discoveryv1.EndpointSlice:
-		return []any{o.AddressType, o.Endpoints, o.Ports}
-	case *corev1.Secret:
-		return []any{o.Type, o.Data}
-	case *corev1.Node:
-		return []any{o.Status.Addresses}
-	case *gwapiv1.ReferenceGrant:
-		return []any{o.Spec}
-	case *Trust:
-		return []any{o.Bundle}
-	case *Scaling:
-		return []any{o.Missing}
-	case *Fleet:
-		return []any{o.FleetState}
-	case *Refusal:
-		return []any{o.RefusalState}
+// maskOf returns the route that counts in the place of another.
+func (v *View) maskOf(ref RouteRef) *RouteRef {
+	for _, spelling := range spellings()[:precedence(ref)] {
+		mask := RouteRef{NamespacedName: ref.NamespacedName, GroupVersion: spelling}
+		if v.routes[mask] != nil {
+			return &mask
+		}
 	}
 	return nil
+}
+
+// staticServicesOf returns the StaticServices that the route of a name refers to, in whatever spelling counts.
+func (v *View) staticServicesOf(name types.NamespacedName) Set {
+	keys := Set{}
+	for _, spelling := range spellings() {
+		r := v.routes[RouteRef{NamespacedName: name, GroupVersion: spelling}]
+		if r == nil || r.MaskedBy != nil {
+			continue
+		}
+		for _, b := range r.Backends {
+			if b.Kind == string(stunnerv1.KindStaticService) {
+				keys[b.Key()] = struct{}{}
+			}
+		}
+	}
+	return keys
 }

@@ -1,8 +1,6 @@
 package resource
 
-import (
-	"k8s.io/apimachinery/pkg/types"
-)
+import "k8s.io/apimachinery/pkg/types"
 
 // Host is where dataplanes run that a provider starts itself, on its own host. It takes the place of the Services from which the
 // public address of a Gateway is read in a cluster.
@@ -27,13 +25,3 @@ type AdminPorts struct {
 	Metrics int
 	Health  int
 }
-
-// WithHost returns a view of the same objects in which dataplanes run on a host. The host must not be changed afterwards.
-func (v *View) WithHost(h Host) *View {
-	w := *v
-	w.host = &h
-	return &w
-}
-
-// Host returns the host on which dataplanes run, or nil when they run in a cluster.
-func (v *View) Host() *Host { return v.host }

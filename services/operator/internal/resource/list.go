@@ -1,7 +1,6 @@
 package resource
 
 import (
-	"cmp"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -62,10 +61,3 @@ func (l lists[T]) insert(item T, keys ...types.NamespacedName) {
 		l.of[key] = slices.Concat(old[:at], []T{item}, old[at:])
 	}
 }
-
-func compareKeys(a, b types.NamespacedName) int {
-	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
-}
-
-// byKey orders objects by namespace and name.
-func byKey[T Object](a, b T) int { return compareKeys(KeyOf(a), KeyOf(b)) }

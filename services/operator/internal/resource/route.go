@@ -84,31 +84,8 @@ func (r *Route) GatewayOf(p gwapiv1.ParentReference) (types.NamespacedName, bool
 	return types.NamespacedName{Namespace: string(deref(p.Namespace, gwapiv1.Namespace(r.Ref.Namespace))), Name: string(p.Name)}, true
 }
 
-// Routes returns the names of all routes: by namespace and name, and of one name the spelling that counts first.
-func (v *View) Routes() []RouteRef {
-	refs := make([]RouteRef, 0, len(v.routes))
-	for ref := range v.routes {
-		refs = append(refs, ref)
-	}
-	slices.SortFunc(refs, compareRoutes)
-	return refs
-}
-
 func compareRoutes(a, b RouteRef) int {
 	return cmp.Or(compareKeys(a.NamespacedName, b.NamespacedName), cmp.Compare(precedence(a), precedence(b)))
-}
-
-// Route returns a route, or nil.
-func (v *View) Route(ref RouteRef) *Route {
-	if v.told != nil {
-		v.told.addRoute(ref)
-	}
-	return v.routes[ref]
-}
-
-// RoutesOf returns the routes that name a Gateway as a parent, in the order of Routes.
-func (v *View) RoutesOf(gateway types.NamespacedName) []*Route {
-	return list(v, v.routesOfGateway, allRoutesOf, gateway)
 }
 
 // spellings are the ways to write a UDPRoute. Where several stand for one name, the first of this list counts.
@@ -117,17 +94,6 @@ func spellings() []schema.GroupVersion {
 }
 
 func precedence(ref RouteRef) int { return slices.Index(spellings(), ref.GroupVersion) }
-
-// maskOf returns the route that counts in the place of another.
-func (v *View) maskOf(ref RouteRef) *RouteRef {
-	for _, spelling := range spellings()[:precedence(ref)] {
-		mask := RouteRef{NamespacedName: ref.NamespacedName, GroupVersion: spelling}
-		if v.routes[mask] != nil {
-			return &mask
-		}
-	}
-	return nil
-}
 
 func fromStunner(o *stunnerv1.UDPRoute) *Route {
 	r := &Route{
@@ -178,14 +144,4 @@ func (r *Route) backend(group *gwapiv1.Group, kind *gwapiv1.Kind, namespace *gwa
 		Namespace: string(deref(namespace, gwapiv1.Namespace(r.Ref.Namespace))),
 		Name:      string(name),
 	}
-}
-
-// deref returns what p points at, or what stands for its absence. An empty string is absent: in the references of the Gateway API the two
-// mean the same.
-func deref[T comparable](p *T, absent T) T {
-	var zero T
-	if p == nil || *p == zero {
-		return absent
-	}
-	return *p
 }

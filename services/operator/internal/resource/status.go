@@ -49,20 +49,3 @@ func (v *View) StaticServiceStatus(key types.NamespacedName) stunnerv1.Status {
 	}
 	return stunnerv1.Status{}
 }
-
-// statusOf returns a status that is ours to write; nil for an object that has none. The status of a route is part of Route.
-func statusOf(o Object) any {
-	switch o := o.(type) {
-	case *gwapiv1.GatewayClass:
-		return o.Status
-	case *gwapiv1.Gateway:
-		return o.Status
-	case *stunnerv1.GatewayConfig:
-		return o.Status
-	case *stunnerv1.Dataplane:
-		return o.Status
-	case *stunnerv1.StaticService:
-		return o.Status
-	}
-	return nil
-}

@@ -28,36 +28,6 @@ func newUsers() users {
 	}
 }
 
-// GatewaysOfClass returns the Gateways that take what their GatewayClass refers to.
-func (v *View) GatewaysOfClass(name string) Set {
-	return usersOf(v, v.users.gatewaysOfClass, allGatewaysOfClass, types.NamespacedName{Name: name})
-}
-
-// GatewaysOfConfig returns the Gateways that refer to a GatewayConfig themselves.
-func (v *View) GatewaysOfConfig(key types.NamespacedName) Set {
-	return usersOf(v, v.users.gatewaysOfConfig, allGatewaysOfConfig, key)
-}
-
-// ClassesOfConfig returns the GatewayClasses that refer to a GatewayConfig.
-func (v *View) ClassesOfConfig(key types.NamespacedName) Set {
-	return usersOf(v, v.users.classesOfConfig, allClassesOfConfig, key)
-}
-
-// ConfigsOfDataplane returns the GatewayConfigs that refer to a Dataplane.
-func (v *View) ConfigsOfDataplane(name string) Set {
-	return usersOf(v, v.users.configsOfDataplane, allConfigsOfDataplane, types.NamespacedName{Name: name})
-}
-
-// RoutesOfStaticService returns the routes that refer to a StaticService.
-func (v *View) RoutesOfStaticService(key types.NamespacedName) Set {
-	return usersOf(v, v.users.routesOfStaticService, allRoutesOfStaticService, key)
-}
-
-func usersOf(v *View, index map[types.NamespacedName]Set, s subject, key types.NamespacedName) Set {
-	v.tell(s, key)
-	return index[key]
-}
-
 // refer notes that a user refers to some objects, and no longer to others.
 func refer(index map[types.NamespacedName]Set, s subject, user types.NamespacedName, before, now Set, changed Facts) {
 	for key := range before {
@@ -115,21 +85,4 @@ func dataplaneOf(gc *stunnerv1.GatewayConfig) Set {
 		return nil
 	}
 	return Set{types.NamespacedName{Name: cmp.Or(gc.Spec.Dataplane, stunnerv1.DefaultDataplane)}: {}}
-}
-
-// staticServicesOf returns the StaticServices that the route of a name refers to, in whatever spelling counts.
-func (v *View) staticServicesOf(name types.NamespacedName) Set {
-	keys := Set{}
-	for _, spelling := range spellings() {
-		r := v.routes[RouteRef{NamespacedName: name, GroupVersion: spelling}]
-		if r == nil || r.MaskedBy != nil {
-			continue
-		}
-		for _, b := range r.Backends {
-			if b.Kind == string(stunnerv1.KindStaticService) {
-				keys[b.Key()] = struct{}{}
-			}
-		}
-	}
-	return keys
 }

@@ -1,0 +1,204 @@
+package resource
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/types"
+	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
+)
+
+// Classes returns the names of all GatewayClasses, sorted.
+func (v *View) Classes() []string { return v.classes.names() }
+
+// Class returns a GatewayClass, or nil.
+func (v *View) Class(name string) *gwapiv1.GatewayClass {
+	return find(v, v.classes, aClass, types.NamespacedName{Name: name})
+}
+
+// Gateways returns the keys of all Gateways, sorted.
+func (v *View) Gateways() []types.NamespacedName { return v.gateways.keys() }
+
+// Gateway returns a Gateway, or nil.
+func (v *View) Gateway(key types.NamespacedName) *gwapiv1.Gateway {
+	return find(v, v.gateways, aGateway, key)
+}
+
+// GatewaysIn returns the keys of the Gateways of a namespace, sorted.
+func (v *View) GatewaysIn(namespace string) []types.NamespacedName {
+	return list(v, v.gatewaysOfNamespace, allGatewaysOf, types.NamespacedName{Namespace: namespace})
+}
+
+// GatewayConfigs returns the keys of all GatewayConfigs, sorted.
+func (v *View) GatewayConfigs() []types.NamespacedName { return v.configs.keys() }
+
+// GatewayConfig returns a GatewayConfig, or nil.
+func (v *View) GatewayConfig(key types.NamespacedName) *stunnerv1.GatewayConfig {
+	return find(v, v.configs, aGatewayConfig, key)
+}
+
+// Dataplanes returns the names of all Dataplanes, sorted.
+func (v *View) Dataplanes() []string { return v.dataplanes.names() }
+
+// Dataplane returns a Dataplane, or nil.
+func (v *View) Dataplane(name string) *stunnerv1.Dataplane {
+	return find(v, v.dataplanes, aDataplane, types.NamespacedName{Name: name})
+}
+
+// StaticServices returns the keys of all StaticServices, sorted.
+func (v *View) StaticServices() []types.NamespacedName { return v.staticServices.keys() }
+
+// StaticService returns a StaticService, or nil.
+func (v *View) StaticService(key types.NamespacedName) *stunnerv1.StaticService {
+	return find(v, v.staticServices, aStaticService, key)
+}
+
+// Routes returns the names of all routes: by namespace and name, and of one name the spelling that counts first.
+func (v *View) Routes() []RouteRef {
+	refs := make([]RouteRef, 0, len(v.routes))
+	for ref := range v.routes {
+		refs = append(refs, ref)
+	}
+	slices.SortFunc(refs, compareRoutes)
+	return refs
+}
+
+// Route returns a route, or nil.
+func (v *View) Route(ref RouteRef) *Route {
+	if v.told != nil {
+		v.told.addRoute(ref)
+	}
+	return v.routes[ref]
+}
+
+// RoutesOf returns the routes that name a Gateway as a parent, in the order of Routes.
+func (v *View) RoutesOf(gateway types.NamespacedName) []*Route {
+	return list(v, v.routesOfGateway, allRoutesOf, gateway)
+}
+
+// Service returns a Service, or nil.
+func (v *View) Service(key types.NamespacedName) *corev1.Service {
+	return find(v, v.services, aService, key)
+}
+
+// SystemServices returns the Services of namespace kube-system, sorted by name.
+func (v *View) SystemServices() []*corev1.Service {
+	return list(v, v.systemServices, allSystemServices, types.NamespacedName{})
+}
+
+// EndpointSlicesOf returns the EndpointSlices of a Service, sorted by name.
+func (v *View) EndpointSlicesOf(service types.NamespacedName) []*discoveryv1.EndpointSlice {
+	return list(v, v.slicesOfService, allSlicesOf, service)
+}
+
+// ServicesOf returns the Services that expose a Gateway, sorted by name.
+func (v *View) ServicesOf(gateway types.NamespacedName) []*corev1.Service {
+	return list(v, v.servicesOfGateway, allServicesOf, gateway)
+}
+
+// Secret returns a Secret, or nil.
+func (v *View) Secret(key types.NamespacedName) *corev1.Secret {
+	return find(v, v.secrets, aSecret, key)
+}
+
+// Namespace returns a Namespace, or nil.
+func (v *View) Namespace(name string) *corev1.Namespace {
+	return find(v, v.namespaces, aNamespace, types.NamespacedName{Name: name})
+}
+
+// NamespaceLabels returns the labels of a namespace. Every namespace has the label with its own name, because the API server sets it;
+// one that no provider has seen has that one only.
+func (v *View) NamespaceLabels(name string) map[string]string {
+	all := map[string]string{corev1.LabelMetadataName: name}
+	if ns := v.Namespace(name); ns != nil {
+		for k, value := range ns.Labels {
+			all[k] = value
+		}
+	}
+	return all
+}
+
+// Nodes returns all Nodes, sorted by name.
+func (v *View) Nodes() []*corev1.Node { return list(v, v.allNodes, allNodes, types.NamespacedName{}) }
+
+// GatewaysOfClass returns the Gateways that take what their GatewayClass refers to.
+func (v *View) GatewaysOfClass(name string) Set {
+	return usersOf(v, v.users.gatewaysOfClass, allGatewaysOfClass, types.NamespacedName{Name: name})
+}
+
+// GatewaysOfConfig returns the Gateways that refer to a GatewayConfig themselves.
+func (v *View) GatewaysOfConfig(key types.NamespacedName) Set {
+	return usersOf(v, v.users.gatewaysOfConfig, allGatewaysOfConfig, key)
+}
+
+// ClassesOfConfig returns the GatewayClasses that refer to a GatewayConfig.
+func (v *View) ClassesOfConfig(key types.NamespacedName) Set {
+	return usersOf(v, v.users.classesOfConfig, allClassesOfConfig, key)
+}
+
+// ConfigsOfDataplane returns the GatewayConfigs that refer to a Dataplane.
+func (v *View) ConfigsOfDataplane(name string) Set {
+	return usersOf(v, v.users.configsOfDataplane, allConfigsOfDataplane, types.NamespacedName{Name: name})
+}
+
+// RoutesOfStaticService returns the routes that refer to a StaticService.
+func (v *View) RoutesOfStaticService(key types.NamespacedName) Set {
+	return usersOf(v, v.users.routesOfStaticService, allRoutesOfStaticService, key)
+}
+
+func usersOf(v *View, index map[types.NamespacedName]Set, s subject, key types.NamespacedName) Set {
+	v.tell(s, key)
+	return index[key]
+}
+
+// TrustBundle returns the CA certificates by which dataplanes know config discovery; "" when it shows no certificate.
+func (v *View) TrustBundle() string {
+	if t := find(v, v.trust, theTrust, types.NamespacedName{}); t != nil {
+		return t.Bundle
+	}
+	return ""
+}
+
+// ScalingMissing tells whether it is known that nobody scales.
+func (v *View) ScalingMissing() bool {
+	s := find(v, v.scaling, theScaling, types.NamespacedName{})
+	return s != nil && s.Missing
+}
+
+// Fleet returns what is known of the dataplanes of a Gateway.
+func (v *View) Fleet(gateway types.NamespacedName) FleetState {
+	if f := find(v, v.fleets, aFleet, gateway); f != nil {
+		return f.FleetState
+	}
+	return FleetState{}
+}
+
+// Refusal returns what the API server has against the objects of a Gateway.
+func (v *View) Refusal(gateway types.NamespacedName) RefusalState {
+	if r := find(v, v.refusals, aRefusal, gateway); r != nil {
+		return r.RefusalState
+	}
+	return RefusalState{}
+}
+
+// OverBudget says why a Gateway does not serve a route; the zero value says that it does.
+func (v *View) OverBudget(gateway, route types.NamespacedName) BudgetRefusal {
+	v.tell(anOverBudget, route)
+	if h := v.overBudget[gateway]; h != nil {
+		return h.Routes[route.String()]
+	}
+	return BudgetRefusal{}
+}
+
+// WithHost returns a view of the same objects in which dataplanes run on a host. The host must not be changed afterwards.
+func (v *View) WithHost(h Host) *View {
+	w := *v
+	w.host = &h
+	return &w
+}
+
+// Host returns the host on which dataplanes run, or nil when they run in a cluster.
+func (v *View) Host() *Host { return v.host }

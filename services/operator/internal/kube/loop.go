@@ -153,7 +153,7 @@ func (l *loop) updateView(c objectChange) resource.Facts {
 func (l *loop) observeTranslated(
 	ref translate.ObjectRef, o resource.Object, affected map[translate.ObjectRef]struct{},
 ) resource.Facts {
-	if !l.readers.Knows(ref) {
+	if !l.readers.Has(ref) {
 		affected[ref] = struct{}{}
 	}
 	before := ref.Object(l.view)
@@ -250,8 +250,8 @@ func (l *loop) translate(ref translate.ObjectRef) (complete bool) {
 	if gw := l.view.Gateway(key); gw != nil && ref.Kind == translate.KindGateway {
 		opt.Published, opt.Room = l.published.current(key), l.ledger.roomFor(key, gw.CreationTimestamp.Time)
 	}
-	out := ref.Translate(l.view.Telling(told), opt)
-	l.readers.Told(ref, told)
+	out := ref.Translate(l.view.Recording(told), opt)
+	l.readers.Record(ref, told)
 	if out.Gateway != nil {
 		l.shareBudget(key, out.Gateway, opt.Room)
 		defer l.published.updateMissing(key, out.Ours)
@@ -264,7 +264,7 @@ func (l *loop) translate(ref translate.ObjectRef) (complete bool) {
 	if o := ref.Object(l.view); o != nil {
 		want.uid, want.version = o.GetUID(), o.GetResourceVersion()
 	} else {
-		l.readers.Forget(ref)
+		l.readers.Delete(ref)
 	}
 	l.writer.set(ref, want)
 	return true

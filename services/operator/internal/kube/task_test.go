@@ -27,7 +27,7 @@ func TestFit_NoticesWhatHangs(t *testing.T) {
 	for name, start := range map[string]func(ctx context.Context, l *loop){
 		"translation": func(ctx context.Context, l *loop) {
 			gateway := &gwapiv1.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
-			l.readers.Told(unit, l.view.Put(gateway))
+			l.readers.Record(unit, l.view.Put(gateway))
 			l.published.configs[key] = config.Config{}
 			l.inbox.put(objectChange{object: gateway, deleted: true})
 			l.tasks.do("translation", func(t *task) { l.run(ctx, t) })

@@ -15,8 +15,8 @@ import (
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 )
 
-// NewView indexes objects. Kinds that have no meaning for a Gateway are left out. The order of the objects does not matter; of two objects
-// of one kind with one name, which nothing but a folder can hold, the later one counts.
+// NewView returns a view of objects. Objects of other kinds are ignored. The order does not matter, except that of two
+// objects of one kind and name, which only a folder can have, the last one is used.
 func NewView(objects []Object) *View {
 	v := &View{
 		classes:        table[*gwapiv1.GatewayClass]{},
@@ -52,11 +52,11 @@ func NewView(objects []Object) *View {
 	return v
 }
 
-// Put takes an object in, or in the place of the one of its kind and name, and returns the facts that have changed by that: none for an
-// object of a kind that has no meaning for a Gateway, or that differs in nothing that has one. The object belongs to the view from then on.
+// Put adds or replaces an object and returns the facts that changed. There are none if no translation reads the kind or
+// the changed fields. The caller must not modify the object afterwards.
 func (v *View) Put(o Object) Facts { return v.set(o, false) }
 
-// Delete takes the object of that kind and name out, and returns the facts that have changed by that.
+// Delete removes the object of the kind and name of o, and returns the facts that changed.
 func (v *View) Delete(o Object) Facts { return v.set(o, true) }
 
 func (v *View) set(o Object, gone bool) Facts {
@@ -110,7 +110,8 @@ func (v *View) set(o Object, gone bool) Facts {
 	return changed
 }
 
-// swap replaces an object of a table, notes it when that makes a difference, and reports whether it does.
+// swap replaces or deletes an object of a table and adds its fact to changed. It reports whether a translation may read
+// a difference.
 func swap[T Object](t table[T], s subject, key types.NamespacedName, o T, gone bool, changed Facts) bool {
 	old, known := t[key]
 	if gone {
@@ -131,7 +132,7 @@ func swap[T Object](t table[T], s subject, key types.NamespacedName, o T, gone b
 	return true
 }
 
-// relist moves an item from lists to others, or into, or out of them.
+// relist adds an item to the lists of keys, or removes it if gone is true.
 func relist[T any](l lists[T], s subject, item T, gone bool, changed Facts, keys ...types.NamespacedName) {
 	l.remove(item, keys...)
 	if !gone {
@@ -177,7 +178,7 @@ func (v *View) setService(key types.NamespacedName, o *corev1.Service, gone bool
 }
 
 func (v *View) setSlice(key types.NamespacedName, o *discoveryv1.EndpointSlice, gone bool, changed Facts) {
-	old, own := v.endpointSlices[key], Facts{} // nobody asks for a slice by its own name
+	old, own := v.endpointSlices[key], Facts{} // there is no lookup of a slice by name
 	if !swap(v.endpointSlices, allSlicesOf, key, o, gone, own) {
 		return
 	}
@@ -194,18 +195,18 @@ func serviceOf(s *discoveryv1.EndpointSlice) types.NamespacedName {
 }
 
 func (v *View) setNode(key types.NamespacedName, o *corev1.Node, gone bool, changed Facts) {
-	if swap(v.nodes, allNodes, key, o, gone, Facts{}) { // nobody asks for a node by its name
+	if swap(v.nodes, allNodes, key, o, gone, Facts{}) { // there is no lookup of a node by name
 		relist(v.allNodes, allNodes, o, gone, changed, types.NamespacedName{})
 	}
 }
 
 func (v *View) setGrant(key types.NamespacedName, o *gwapiv1.ReferenceGrant, gone bool, changed Facts) {
-	if swap(v.grants, allGrantsOf, key, o, gone, Facts{}) { // nobody asks for a grant by its name
+	if swap(v.grants, allGrantsOf, key, o, gone, Facts{}) { // there is no lookup of a grant by name
 		relist(v.grantsOfNamespace, allGrantsOf, o, gone, changed, types.NamespacedName{Namespace: key.Namespace})
 	}
 }
 
-// setRoute replaces a route. Which of the routes with one name counts may change with it.
+// setRoute replaces a route. This may change which of the routes of the same name is used.
 func (v *View) setRoute(r *Route, gone bool, changed Facts) {
 	old := v.routes[r.Ref]
 	if gone {
@@ -220,7 +221,7 @@ func (v *View) setRoute(r *Route, gone bool, changed Facts) {
 	case old == nil || r == nil || !same(old.Origin, r.Origin):
 		v.replaceRoute(ref, r, changed)
 	case !reflect.DeepEqual(old.Status, r.Status):
-		changed.addRoute(ref) // but no Gateway has a use for it
+		changed.addRoute(ref) // only the translation of the route itself reads its status
 		fallthrough
 	default:
 		old.Origin, old.Status = r.Origin, r.Status
@@ -246,7 +247,7 @@ func (r *Route) refOr(other *Route) RouteRef {
 	return other.Ref
 }
 
-// replaceRoute puts a route in the place of another; nil takes it out.
+// replaceRoute replaces a route; nil deletes it.
 func (v *View) replaceRoute(ref RouteRef, r *Route, changed Facts) {
 	changed.addRoute(ref)
 	if old := v.routes[ref]; old != nil {
@@ -259,7 +260,7 @@ func (v *View) replaceRoute(ref RouteRef, r *Route, changed Facts) {
 	}
 }
 
-// setOverBudget replaces what a Gateway holds. Only those routes are concerned for which that makes a difference.
+// setOverBudget replaces the routes over budget of a Gateway. Only the facts of routes whose refusal differs change.
 func (v *View) setOverBudget(key types.NamespacedName, h *OverBudget, gone bool, changed Facts) {
 	var before, now map[string]BudgetRefusal
 	if old := v.overBudget[key]; old != nil {
@@ -287,7 +288,7 @@ func nameOf(route string) types.NamespacedName {
 	return types.NamespacedName{Namespace: namespace, Name: name}
 }
 
-// maskOf returns the route that counts in the place of another.
+// maskOf returns the route that is used instead of another one of the same name, or nil.
 func (v *View) maskOf(ref RouteRef) *RouteRef {
 	for _, spelling := range spellings()[:precedence(ref)] {
 		mask := RouteRef{NamespacedName: ref.NamespacedName, GroupVersion: spelling}
@@ -298,7 +299,7 @@ func (v *View) maskOf(ref RouteRef) *RouteRef {
 	return nil
 }
 
-// staticServicesOf returns the StaticServices that the route of a name refers to, in whatever spelling counts.
+// staticServicesOf returns the StaticServices that the route of a name refers to. Masked routes do not count.
 func (v *View) staticServicesOf(name types.NamespacedName) Set {
 	keys := Set{}
 	for _, spelling := range spellings() {

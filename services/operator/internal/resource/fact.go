@@ -5,16 +5,18 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Fact is one thing that a View can be asked. The result of a translation depends on the facts that it was told, on those too whose answer
-// was that there is nothing, and on no others: it needs to be done again when one of them has changed.
+// Fact is the key of one lookup in a View: an object by kind and name, or a list. The result of a translation depends
+// on the facts that it looked up, including absent objects, and on nothing else. It must be repeated when one of them
+// changes.
 type Fact struct {
 	subject subject
 	types.NamespacedName
-	// spelling belongs to the name of a route.
+	// spelling is the API group and version of a route; zero for other subjects.
 	spelling schema.GroupVersion
 }
 
-// subject is what a Fact is about: the object of that kind and name, or the list of those that belong to the name.
+// subject is the kind of a Fact. A subject named "a..." is a single object. A subject named "all..." is a list: of all
+// objects, or of those that belong to the object or namespace with the name of the Fact.
 type subject uint8
 
 const (
@@ -45,11 +47,11 @@ const (
 	allRoutesOfStaticService
 	allSystemServices
 
-	// itsStatus is added to an object whose status is meant.
+	// itsStatus is a flag: the Fact is the status of the object.
 	itsStatus subject = 1 << 7
 )
 
-// Facts are a set of facts.
+// Facts is a set of facts.
 type Facts map[Fact]struct{}
 
 func (f Facts) add(s subject, key types.NamespacedName) {
@@ -60,14 +62,15 @@ func (f Facts) addRoute(r RouteRef) {
 	f[Fact{subject: aRoute, NamespacedName: r.NamespacedName, spelling: r.GroupVersion}] = struct{}{}
 }
 
-// SecretFacts are the facts that depend on whether a Secret exists, for a provider that learns of that before it has the Secret.
+// SecretFacts returns the facts that depend on a Secret, for a provider that observes its existence before it fetches
+// the content.
 func SecretFacts(key types.NamespacedName) Facts {
 	f := Facts{}
 	f.add(aSecret, key)
 	return f
 }
 
-// Secrets returns the Secrets that the facts are about.
+// Secrets returns the Secrets among the facts, in no particular order.
 func (f Facts) Secrets() (keys []types.NamespacedName) {
 	for fact := range f {
 		if fact.subject == aSecret {

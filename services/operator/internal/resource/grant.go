@@ -5,21 +5,22 @@ import (
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
-// Referrer is who refers to an object: all objects of one kind in one namespace.
+// Referrer is the origin of a reference: all objects of one kind in one namespace.
 type Referrer struct {
 	Group     string
 	Kind      string
 	Namespace string
 }
 
-// Target is the object that is referred to.
+// Target is the object that a reference names.
 type Target struct {
 	Group string
 	Kind  string
 	types.NamespacedName
 }
 
-// Granted tells whether a reference is allowed: it stays inside its namespace, or the namespace of the target holds a ReferenceGrant for it.
+// Granted reports whether a reference is allowed: it stays in its namespace, or a ReferenceGrant in the namespace of
+// the target allows it.
 func (v *View) Granted(from Referrer, to Target) bool {
 	if from.Namespace == to.Namespace {
 		return true

@@ -2,25 +2,33 @@ package resource
 
 import "k8s.io/apimachinery/pkg/types"
 
-// Host is where dataplanes run that a provider starts itself, on its own host. It takes the place of the Services from which the
-// public address of a Gateway is read in a cluster.
+// Host is the host on which the file provider runs dataplanes. It replaces the Services, from which the public address
+// of a Gateway is read in a cluster.
 type Host struct {
-	// Address is what clients connect to, and what relay sockets are told of.
+	// Address is the public address of all listeners, and the address of relay sockets.
 	Address string
-	// Ports are the ports that listeners bind and that clients connect to.
+	// Ports are the ports that listeners bind, which are also their public ports.
 	Ports map[ListenerKey]int
-	// Admin are the loopback ports of each Gateway's process.
+	// Admin are the loopback ports of the process of each Gateway.
 	Admin map[types.NamespacedName]AdminPorts
 }
 
-// ListenerKey names one listener of one Gateway.
+// Port returns the port that a listener binds; false if it has none, or if h is nil.
+func (h *Host) Port(gateway types.NamespacedName, listener string) (port int, ok bool) {
+	if h != nil {
+		port, ok = h.Ports[ListenerKey{gateway.Namespace, gateway.Name, listener}]
+	}
+	return port, ok
+}
+
+// ListenerKey names a listener of a Gateway.
 type ListenerKey struct {
 	Namespace string
 	Gateway   string
 	Listener  string
 }
 
-// AdminPorts are the ports on which a process answers its operators; 0 leaves one out.
+// AdminPorts are the ports of the metrics and health check endpoints of a process; 0 disables the endpoint.
 type AdminPorts struct {
 	Metrics int
 	Health  int

@@ -6,7 +6,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// table holds the objects of one kind. Reading a key that is not there gives nil.
+// table holds the objects of one kind. A missing key yields nil.
 type table[T Object] map[types.NamespacedName]T
 
 func (t table[T]) keys() []types.NamespacedName {
@@ -18,7 +18,7 @@ func (t table[T]) keys() []types.NamespacedName {
 	return keys
 }
 
-// names is keys for a kind that has no namespaces.
+// names returns the names of cluster-scoped objects, sorted.
 func (t table[T]) names() []string {
 	names := make([]string, 0, len(t))
 	for _, key := range t.keys() {
@@ -27,8 +27,8 @@ func (t table[T]) names() []string {
 	return names
 }
 
-// lists answer the questions that go from one object to many: each list is sorted. A list that was handed out never changes; another takes its
-// place.
+// lists is an index from an object or namespace to a sorted list of items. A list is never modified: a change replaces
+// it, so that callers may keep it.
 type lists[T any] struct {
 	of    map[types.NamespacedName][]T
 	order func(a, b T) int
@@ -38,7 +38,7 @@ func newLists[T any](order func(a, b T) int) lists[T] {
 	return lists[T]{of: map[types.NamespacedName][]T{}, order: order}
 }
 
-// remove takes an item out of the lists under these keys.
+// remove removes an item from the lists of these keys.
 func (l lists[T]) remove(item T, keys ...types.NamespacedName) {
 	for _, key := range keys {
 		old := l.of[key]
@@ -53,7 +53,7 @@ func (l lists[T]) remove(item T, keys ...types.NamespacedName) {
 	}
 }
 
-// insert puts an item into the lists under these keys.
+// insert adds an item to the lists of these keys.
 func (l lists[T]) insert(item T, keys ...types.NamespacedName) {
 	for _, key := range keys {
 		old := l.of[key]

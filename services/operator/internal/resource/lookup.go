@@ -56,7 +56,7 @@ func (v *View) StaticService(key types.NamespacedName) *stunnerv1.StaticService 
 	return find(v, v.staticServices, aStaticService, key)
 }
 
-// Routes returns the names of all routes: by namespace and name, and of one name the spelling that counts first.
+// Routes returns the names of all routes, sorted by namespace, name and precedence.
 func (v *View) Routes() []RouteRef {
 	refs := make([]RouteRef, 0, len(v.routes))
 	for ref := range v.routes {
@@ -68,13 +68,13 @@ func (v *View) Routes() []RouteRef {
 
 // Route returns a route, or nil.
 func (v *View) Route(ref RouteRef) *Route {
-	if v.told != nil {
-		v.told.addRoute(ref)
+	if v.recorded != nil {
+		v.recorded.addRoute(ref)
 	}
 	return v.routes[ref]
 }
 
-// RoutesOf returns the routes that name a Gateway as a parent, in the order of Routes.
+// RoutesOf returns the routes with a Gateway as parent, in the order of Routes.
 func (v *View) RoutesOf(gateway types.NamespacedName) []*Route {
 	return list(v, v.routesOfGateway, allRoutesOf, gateway)
 }
@@ -109,8 +109,8 @@ func (v *View) Namespace(name string) *corev1.Namespace {
 	return find(v, v.namespaces, aNamespace, types.NamespacedName{Name: name})
 }
 
-// NamespaceLabels returns the labels of a namespace. Every namespace has the label with its own name, because the API server sets it;
-// one that no provider has seen has that one only.
+// NamespaceLabels returns the labels of a namespace. The label with its name is always present, because the API server
+// sets it.
 func (v *View) NamespaceLabels(name string) map[string]string {
 	all := map[string]string{corev1.LabelMetadataName: name}
 	if ns := v.Namespace(name); ns != nil {
@@ -124,12 +124,12 @@ func (v *View) NamespaceLabels(name string) map[string]string {
 // Nodes returns all Nodes, sorted by name.
 func (v *View) Nodes() []*corev1.Node { return list(v, v.allNodes, allNodes, types.NamespacedName{}) }
 
-// GatewaysOfClass returns the Gateways that take what their GatewayClass refers to.
+// GatewaysOfClass returns the Gateways whose parameters come from a GatewayClass.
 func (v *View) GatewaysOfClass(name string) Set {
 	return usersOf(v, v.users.gatewaysOfClass, allGatewaysOfClass, types.NamespacedName{Name: name})
 }
 
-// GatewaysOfConfig returns the Gateways that refer to a GatewayConfig themselves.
+// GatewaysOfConfig returns the Gateways with a GatewayConfig in spec.infrastructure.parametersRef.
 func (v *View) GatewaysOfConfig(key types.NamespacedName) Set {
 	return usersOf(v, v.users.gatewaysOfConfig, allGatewaysOfConfig, key)
 }
@@ -150,11 +150,11 @@ func (v *View) RoutesOfStaticService(key types.NamespacedName) Set {
 }
 
 func usersOf(v *View, index map[types.NamespacedName]Set, s subject, key types.NamespacedName) Set {
-	v.tell(s, key)
+	v.record(s, key)
 	return index[key]
 }
 
-// TrustBundle returns the CA certificates by which dataplanes know config discovery; "" when it shows no certificate.
+// TrustBundle returns the CA certificates of config discovery in PEM; "" if it does not use TLS.
 func (v *View) TrustBundle() string {
 	if t := find(v, v.trust, theTrust, types.NamespacedName{}); t != nil {
 		return t.Bundle
@@ -162,13 +162,13 @@ func (v *View) TrustBundle() string {
 	return ""
 }
 
-// ScalingMissing tells whether it is known that nobody scales.
+// ScalingMissing reports whether KEDA is known not to be installed.
 func (v *View) ScalingMissing() bool {
 	s := find(v, v.scaling, theScaling, types.NamespacedName{})
 	return s != nil && s.Missing
 }
 
-// Fleet returns what is known of the dataplanes of a Gateway.
+// Fleet returns the state of the dataplanes of a Gateway.
 func (v *View) Fleet(gateway types.NamespacedName) FleetState {
 	if f := find(v, v.fleets, aFleet, gateway); f != nil {
 		return f.FleetState
@@ -176,7 +176,7 @@ func (v *View) Fleet(gateway types.NamespacedName) FleetState {
 	return FleetState{}
 }
 
-// Refusal returns what the API server has against the objects of a Gateway.
+// Refusal returns the rejected objects of a Gateway.
 func (v *View) Refusal(gateway types.NamespacedName) RefusalState {
 	if r := find(v, v.refusals, aRefusal, gateway); r != nil {
 		return r.RefusalState
@@ -184,16 +184,17 @@ func (v *View) Refusal(gateway types.NamespacedName) RefusalState {
 	return RefusalState{}
 }
 
-// OverBudget says why a Gateway does not serve a route; the zero value says that it does.
+// OverBudget returns the reason why a route is over budget at a Gateway; the zero value if it is not.
 func (v *View) OverBudget(gateway, route types.NamespacedName) BudgetRefusal {
-	v.tell(anOverBudget, route)
+	v.record(anOverBudget, route)
 	if h := v.overBudget[gateway]; h != nil {
 		return h.Routes[route.String()]
 	}
 	return BudgetRefusal{}
 }
 
-// WithHost returns a view of the same objects in which dataplanes run on a host. The host must not be changed afterwards.
+// WithHost returns a view of the same objects in which dataplanes run on a host. The host must not be changed
+// afterwards.
 func (v *View) WithHost(h Host) *View {
 	w := *v
 	w.host = &h

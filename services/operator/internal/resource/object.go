@@ -12,11 +12,11 @@ func compareKeys(a, b types.NamespacedName) int {
 	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 }
 
-// byKey orders objects by namespace and name.
+// byKey compares objects by namespace and name.
 func byKey[T Object](a, b T) int { return compareKeys(KeyOf(a), KeyOf(b)) }
 
-// deref returns what p points at, or what stands for its absence. An empty string is absent: in the references of the Gateway API the two
-// mean the same.
+// deref returns *p, or absent if p is nil or points to a zero value: an empty string means unset in references of the
+// Gateway API.
 func deref[T comparable](p *T, absent T) T {
 	var zero T
 	if p == nil || *p == zero {
@@ -30,6 +30,14 @@ type Object interface {
 	metav1.Object
 	runtime.Object
 }
+
+// Kinds of objects.
+const (
+	KindGateway       = "Gateway"
+	KindGatewayClass  = "GatewayClass"
+	KindGatewayConfig = "GatewayConfig"
+	KindDataplane     = "Dataplane"
+)
 
 // KeyOf returns the namespace and name of an object.
 func KeyOf(o metav1.Object) types.NamespacedName {

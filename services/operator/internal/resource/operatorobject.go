@@ -7,12 +7,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// Trust is what dataplanes are told to believe of config discovery. It is an object so that it reaches a View like any other, and no API server
-// knows it; there is one, which needs no name.
+// The types below are state of the provider that a translation depends on. They implement Object so that View.Put
+// indexes them and records their facts like those of Kubernetes objects. They do not exist in an API server.
+
+// Trust holds the CA certificates of config discovery. There is one, without a name.
 type Trust struct {
 	metav1.TypeMeta
 	metav1.ObjectMeta
-	// Bundle are the certificates of CAs, in PEM.
+	// Bundle is a list of CA certificates in PEM.
 	Bundle string
 }
 
@@ -21,12 +23,11 @@ func (t *Trust) DeepCopyObject() runtime.Object {
 	return &Trust{TypeMeta: t.TypeMeta, ObjectMeta: *t.ObjectMeta.DeepCopy(), Bundle: t.Bundle}
 }
 
-// Scaling is what a provider has found out about the autoscaler of the cluster. It is an object so that it reaches a View like any other, and no
-// API server knows it; there is one, which needs no name.
+// Scaling is the state of the autoscaler of the cluster. There is one, without a name.
 type Scaling struct {
 	metav1.TypeMeta
 	metav1.ObjectMeta
-	// Missing says that the cluster does not know the kinds of KEDA.
+	// Missing means that the CRDs of KEDA are not installed.
 	Missing bool
 }
 
@@ -35,21 +36,23 @@ func (s *Scaling) DeepCopyObject() runtime.Object {
 	return &Scaling{TypeMeta: s.TypeMeta, ObjectMeta: *s.ObjectMeta.DeepCopy(), Missing: s.Missing}
 }
 
-// Fleet is what a provider has found out about the dataplanes of the Gateway with its name, from what they report. It is an object so that it
-// reaches a View like any other, and no API server knows it. It changes seldom: what changes with every report is not in it.
+// Fleet is the state of the dataplanes of the Gateway with the same name, from their reports. It contains nothing that
+// changes with every report, because each change translates the Gateway.
 type Fleet struct {
 	metav1.TypeMeta
 	metav1.ObjectMeta
 	FleetState
 }
 
-// FleetState is all that counts of a Fleet. The zero value has nothing to say: all is well, or nobody reports.
+// FleetState is the content of a Fleet. The zero value means that there is no problem, or that no dataplane reports.
 type FleetState struct {
-	// Pod is one of the dataplanes when all of them have turned the config down, or serve it in part only, and Problem is what it says.
+	// Pod is one of the dataplanes, and Problem its message, if all of them rejected the config or serve it only in
+	// part.
 	Pod, Problem string
-	// Behind is the number of dataplanes when none runs what is published, for longer than the way there takes.
+	// Behind is the number of dataplanes if none of them runs the published config, although there was time to deliver
+	// it; otherwise 0.
 	Behind int
-	// Draining is the number of dataplanes that take no new clients and serve the ones that they have.
+	// Draining is the number of dataplanes that serve their sessions and admit no new clients.
 	Draining int
 }
 
@@ -58,23 +61,22 @@ func (f *Fleet) DeepCopyObject() runtime.Object {
 	return &Fleet{TypeMeta: f.TypeMeta, ObjectMeta: *f.ObjectMeta.DeepCopy(), FleetState: f.FleetState}
 }
 
-// Refusal is what an API server has against what was made for the Gateway with its name. It is an object so that it reaches a View like any
-// other, and no API server knows it.
+// Refusal holds the objects of the Gateway with the same name that the API server rejected.
 type Refusal struct {
 	metav1.TypeMeta
 	metav1.ObjectMeta
 	RefusalState
 }
 
-// RefusalState is all that counts of a Refusal. The zero value means that everything is taken.
+// RefusalState is the content of a Refusal. The zero value means that all objects were accepted.
 type RefusalState struct {
-	// Serving is about what the Gateway is served by, Scaling about what changes the number of its pods, without which it is served all the same.
+	// Serving is an object without which the Gateway is not served; Scaling is an object that only scales its pods.
 	Serving, Scaling Refused
-	// ExternalIPs is about the external addresses of a Service, which is there without them.
+	// ExternalIPs is a Service that was accepted only without spec.externalIPs.
 	ExternalIPs Refused
 }
 
-// Refused is an object that is not taken, and the problem that the API server has with it.
+// Refused is a rejected object with the error of the API server. The zero value means none.
 type Refused struct {
 	Object, Problem string
 }
@@ -84,17 +86,17 @@ func (r *Refusal) DeepCopyObject() runtime.Object {
 	return &Refusal{TypeMeta: r.TypeMeta, ObjectMeta: *r.ObjectMeta.DeepCopy(), RefusalState: r.RefusalState}
 }
 
-// OverBudget lists the routes that the Gateway with its name does not serve because they exceed a budget. The translation of the Gateway makes it, and the
-// translation of a route reads it: that of a route alone cannot tell without counting all other routes. It is an object so that it reaches a View like
-// any other, and no API server knows it.
+// OverBudget lists the routes that the Gateway with the same name does not serve because they exceed a budget. The
+// translation of the Gateway produces it, and the translation of a route reads it: computing it needs all routes of the
+// Gateway.
 type OverBudget struct {
 	metav1.TypeMeta
 	metav1.ObjectMeta
-	// Routes are the routes by NAMESPACE/NAME, each with the condition that it gets.
+	// Routes are the refusals by NAMESPACE/NAME of the route.
 	Routes map[string]BudgetRefusal
 }
 
-// BudgetRefusal is the condition of a route that waits.
+// BudgetRefusal is reason and message of the condition of a route over budget.
 type BudgetRefusal struct {
 	Reason, Message string
 }

@@ -5,24 +5,25 @@ import (
 	"slices"
 )
 
-// Readers knows who was told which facts, to find out whom a change concerns. U names a unit of work. The zero Readers is ready to use.
+// Readers is an index from facts to the translations that depend on them. U identifies a translation. The zero value is
+// ready to use.
 //
-// Most facts are told to one unit, and there are some thirty for each Gateway: a slice holds a fraction of what a map would.
+// A Gateway has some thirty facts, and most facts have one reader: slices take a fraction of the memory of maps.
 type Readers[U comparable] struct {
-	told map[U][]Fact
-	of   map[Fact]*audience[U]
+	facts   map[U][]Fact
+	readers map[Fact]*readerSet[U]
 }
 
-// fewReaders is how many readers of a fact are looked for one by one.
+// fewReaders is the maximum length of readerSet.few.
 const fewReaders = 8
 
-// audience are the units that were told a fact: a few, or many.
-type audience[U comparable] struct {
+// readerSet is the set of the readers of a fact, in a slice or in a map.
+type readerSet[U comparable] struct {
 	few  []U
 	many map[U]struct{}
 }
 
-func (a *audience[U]) add(u U) {
+func (a *readerSet[U]) add(u U) {
 	switch {
 	case a.many != nil:
 		a.many[u] = struct{}{}
@@ -38,59 +39,59 @@ func (a *audience[U]) add(u U) {
 	}
 }
 
-// remove reports whether nobody is left.
-func (a *audience[U]) remove(u U) (empty bool) {
+// remove reports whether the set is empty afterwards.
+func (a *readerSet[U]) remove(u U) (empty bool) {
 	delete(a.many, u)
 	a.few = slices.DeleteFunc(a.few, func(other U) bool { return other == u })
 	return len(a.few)+len(a.many) == 0
 }
 
-// Told notes the facts that a unit was told, in the place of those that it was told before.
-func (r *Readers[U]) Told(u U, facts Facts) {
-	if r.told == nil {
-		r.told, r.of = map[U][]Fact{}, map[Fact]*audience[U]{}
+// Record replaces the facts that u depends on.
+func (r *Readers[U]) Record(u U, facts Facts) {
+	if r.facts == nil {
+		r.facts, r.readers = map[U][]Fact{}, map[Fact]*readerSet[U]{}
 	}
-	before, known := r.told[u]
+	before, known := r.facts[u]
 	if known && r.same(before, facts) {
 		return
 	}
-	r.Forget(u)
-	told := make([]Fact, 0, len(facts))
+	r.Delete(u)
+	list := make([]Fact, 0, len(facts))
 	for f := range facts {
-		told = append(told, f)
-		if r.of[f] == nil {
-			r.of[f] = &audience[U]{}
+		list = append(list, f)
+		if r.readers[f] == nil {
+			r.readers[f] = &readerSet[U]{}
 		}
-		r.of[f].add(u)
+		r.readers[f].add(u)
 	}
-	r.told[u] = told
+	r.facts[u] = list
 }
 
-// same tells whether a unit was told the same before, as after most changes.
+// same reports whether the facts are unchanged, as they are after most translations.
 func (r *Readers[U]) same(before []Fact, now Facts) bool {
-	return len(before) == len(now) && !slices.ContainsFunc(before, func(f Fact) bool { _, told := now[f]; return !told })
+	return len(before) == len(now) && !slices.ContainsFunc(before, func(f Fact) bool { _, has := now[f]; return !has })
 }
 
-// Knows tells whether a unit has been told anything.
-func (r *Readers[U]) Knows(u U) bool { return r.told[u] != nil }
+// Has reports whether facts are recorded for u.
+func (r *Readers[U]) Has(u U) bool { return r.facts[u] != nil }
 
-// Forget notes that there is no such unit any more.
-func (r *Readers[U]) Forget(u U) {
-	for _, f := range r.told[u] {
-		if r.of[f].remove(u) {
-			delete(r.of, f)
+// Delete removes u.
+func (r *Readers[U]) Delete(u U) {
+	for _, f := range r.facts[u] {
+		if r.readers[f].remove(u) {
+			delete(r.readers, f)
 		}
 	}
-	delete(r.told, u)
+	delete(r.facts, u)
 }
 
-// Of adds to a set of units all that were told one of the facts.
-func (r *Readers[U]) Of(facts Facts, units map[U]struct{}) {
+// Of adds the readers of any of the facts to a set.
+func (r *Readers[U]) Of(facts Facts, set map[U]struct{}) {
 	for f := range facts {
-		if a := r.of[f]; a != nil {
-			maps.Copy(units, a.many)
+		if a := r.readers[f]; a != nil {
+			maps.Copy(set, a.many)
 			for _, u := range a.few {
-				units[u] = struct{}{}
+				set[u] = struct{}{}
 			}
 		}
 	}

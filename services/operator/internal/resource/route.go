@@ -13,48 +13,48 @@ import (
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 )
 
-// KindUDPRoute is the kind of a route, in each of its spellings.
+// KindUDPRoute is the kind of a route in each API group.
 const KindUDPRoute gwapiv1.Kind = "UDPRoute"
 
-// The spellings of the Gateway API.
+// The API groups and versions of UDPRoute in the Gateway API.
 var (
 	official      = schema.GroupVersion(gwapiv1.GroupVersion)
 	officialAlpha = schema.GroupVersion(gwapiv1a2.GroupVersion)
 )
 
-// RouteRef names one UDPRoute. The spelling belongs to the name: one namespace may hold a route of the same name in each of them.
+// RouteRef names a UDPRoute. A namespace may have a route of the same name in each API group and version.
 type RouteRef struct {
 	types.NamespacedName
 	GroupVersion schema.GroupVersion
 }
 
-// String returns namespace/name and the spelling, for logs and messages.
+// String returns NAMESPACE/NAME (GROUP/VERSION), for logs and messages.
 func (r RouteRef) String() string {
 	return r.NamespacedName.String() + " (" + r.GroupVersion.String() + ")"
 }
 
-// Route is a UDPRoute, whatever its spelling.
+// Route is a UDPRoute of any API group and version.
 type Route struct {
 	Ref RouteRef
-	// Origin is the object as it came; the status goes back to it.
+	// Origin is the original object.
 	Origin Object
-	// Parents are what the route wants to be attached to.
+	// Parents is spec.parentRefs.
 	Parents []gwapiv1.ParentReference
-	// Backends are those of all rules, in their order.
+	// Backends are the backends of all rules, in their order.
 	Backends []Backend
-	// Status is what all controllers have said so far.
+	// Status is the current status.parents, including the entries of other controllers.
 	Status []gwapiv1.RouteParentStatus
-	// MaskedBy is the route of the same name that counts in the place of this one.
+	// MaskedBy is the route of the same name that is used instead of this one; nil if this one is used.
 	MaskedBy *RouteRef
 }
 
-// Backend is one backend of a route, with the defaults filled in.
+// Backend is a backend of a route with defaults.
 type Backend struct {
 	Group     string
 	Kind      string
 	Namespace string
 	Name      string
-	// Port and EndPort are as they were written: 0 when they are absent.
+	// Port and EndPort are 0 if they are unset.
 	Port    int32
 	EndPort int32
 }
@@ -64,7 +64,7 @@ func (b Backend) Key() types.NamespacedName {
 	return types.NamespacedName{Namespace: b.Namespace, Name: b.Name}
 }
 
-// Gateways returns the Gateways that the route names, sorted, each one once.
+// Gateways returns the parents of the route that are Gateways, sorted and without duplicates.
 func (r *Route) Gateways() []types.NamespacedName {
 	var keys []types.NamespacedName
 	for _, p := range r.Parents {
@@ -78,7 +78,7 @@ func (r *Route) Gateways() []types.NamespacedName {
 
 // GatewayOf returns the Gateway that a parent reference names; false for a parent of another kind.
 func (r *Route) GatewayOf(p gwapiv1.ParentReference) (types.NamespacedName, bool) {
-	if deref(p.Group, gwapiv1.GroupName) != gwapiv1.GroupName || deref(p.Kind, "Gateway") != "Gateway" {
+	if deref(p.Group, gwapiv1.GroupName) != gwapiv1.GroupName || deref(p.Kind, KindGateway) != KindGateway {
 		return types.NamespacedName{}, false
 	}
 	return types.NamespacedName{Namespace: string(deref(p.Namespace, gwapiv1.Namespace(r.Ref.Namespace))), Name: string(p.Name)}, true
@@ -88,7 +88,8 @@ func compareRoutes(a, b RouteRef) int {
 	return cmp.Or(compareKeys(a.NamespacedName, b.NamespacedName), cmp.Compare(precedence(a), precedence(b)))
 }
 
-// spellings are the ways to write a UDPRoute. Where several stand for one name, the first of this list counts.
+// spellings are the API groups and versions of UDPRoute. If several have a route of one name, the first of this list is
+// used.
 func spellings() []schema.GroupVersion {
 	return []schema.GroupVersion{stunnerv1.GroupVersion, official, officialAlpha}
 }
@@ -112,8 +113,7 @@ func fromStunner(o *stunnerv1.UDPRoute) *Route {
 	return r
 }
 
-// fromOfficial reads the spelling of the Gateway API. Its port is mandatory there and so says nothing: it is dropped, which
-// means every port.
+// fromOfficial reads a UDPRoute of the Gateway API. Its mandatory backend port is ignored, which means all ports.
 func fromOfficial(o Object, spec gwapiv1.UDPRouteSpec, status []gwapiv1.RouteParentStatus, spelling schema.GroupVersion) *Route {
 	r := &Route{
 		Ref:     RouteRef{NamespacedName: KeyOf(o), GroupVersion: spelling},

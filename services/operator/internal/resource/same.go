@@ -13,13 +13,14 @@ import (
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 )
 
-// same tells whether two forms of an object differ in nothing that has a meaning for a Gateway, its own status excepted. Kubelets write the status of their node
-// every few seconds, and every object gets a new version with every write.
+// same reports whether two versions of an object are equal in everything that a translation reads, except for a status
+// that is a fact of its own. Most updates change nothing else: a kubelet, for instance, writes the status of its node
+// every few seconds.
 func same(a, b Object) bool {
 	return reflect.DeepEqual(headOf(a), headOf(b)) && reflect.DeepEqual(bodyOf(a), bodyOf(b))
 }
 
-// head is what counts of the metadata.
+// head is the part of the metadata that a translation reads.
 type head struct {
 	uid                 types.UID
 	generation          int64
@@ -48,7 +49,7 @@ func serviceLabel(o Object) map[string]string {
 	return map[string]string{discoveryv1.LabelServiceName: o.GetLabels()[discoveryv1.LabelServiceName]}
 }
 
-// bodyOf is what counts of the rest.
+// bodyOf returns the parts of an object other than metadata that a translation reads.
 func bodyOf(o Object) []any {
 	switch o := o.(type) {
 	case *gwapiv1.GatewayClass:
@@ -89,7 +90,7 @@ func bodyOf(o Object) []any {
 	return nil
 }
 
-// statusOf returns a status that is ours to write; nil for an object that has none. The status of a route is part of Route.
+// statusOf returns the status of an object if the operator writes it, or nil. The status of a route is part of Route.
 func statusOf(o Object) any {
 	switch o := o.(type) {
 	case *gwapiv1.GatewayClass:

@@ -1,10 +1,10 @@
 package resource
 
-// Annotations of Secrets that have a meaning for a Gateway.
+// Annotations of authentication Secrets.
 const (
-	// GeneratedSecret is "true" on a Secret that the operator has drawn by lot.
+	// GeneratedSecret is "true" on a Secret that the operator generated at random.
 	GeneratedSecret = "stunner.l7mp.io/generated"
-	// SharedUntil is a time, as RFC 3339 writes it. Until then dataplanes accept credentials that were signed with the shared secret of the Secret,
-	// although Gateways sign with keys of their own.
+	// SharedUntil is a time in RFC 3339 format. Until then, dataplanes of Gateways with derived signing keys also
+	// accept credentials that were signed with the shared secret.
 	SharedUntil = "stunner.l7mp.io/shared-until"
 )

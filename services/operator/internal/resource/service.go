@@ -7,21 +7,22 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Names with which generated objects say to which Gateway they belong. The annotation carries NAMESPACE/NAME, the labels one each.
+// Labels and annotation of generated objects with their Gateway. The annotation RelatedGatewayName is NAMESPACE/NAME,
+// the labels are one each.
 const (
 	RelatedGatewayName      = "stunner.l7mp.io/related-gateway-name"
 	RelatedGatewayNamespace = "stunner.l7mp.io/related-gateway-namespace"
 )
 
-// GatewayOf returns the Gateway that a Service exposes. The annotation alone is no proof, because people copy annotations: the Service must
-// be owned by the Gateway as well.
+// GatewayOf returns the Gateway that a Service exposes. The Service needs an owner reference as well as the annotation,
+// because annotations are copied between objects.
 func GatewayOf(svc *corev1.Service) (types.NamespacedName, bool) {
 	namespace, name, ok := strings.Cut(svc.Annotations[RelatedGatewayName], "/")
 	if !ok || namespace != svc.Namespace {
 		return types.NamespacedName{}, false
 	}
 	for _, owner := range svc.OwnerReferences {
-		if owner.Kind == "Gateway" && owner.Name == name && strings.HasPrefix(owner.APIVersion, "gateway.networking.k8s.io/") {
+		if owner.Kind == KindGateway && owner.Name == name && strings.HasPrefix(owner.APIVersion, "gateway.networking.k8s.io/") {
 			return types.NamespacedName{Namespace: namespace, Name: name}, true
 		}
 	}

@@ -7,8 +7,8 @@ import (
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 )
 
-// The status of an object that has one of ours is a fact of its own. What the operator writes there concerns nobody but the object: a thousand
-// Gateways read a Dataplane, and none of them the number that it shows.
+// A status that the operator writes is a fact of its own, so that a status write does not repeat the translations that
+// read the spec: a thousand Gateways may read the spec of one Dataplane.
 
 // ClassStatus returns the status of a GatewayClass.
 func (v *View) ClassStatus(name string) gwapiv1.GatewayClassStatus {

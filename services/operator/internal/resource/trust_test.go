@@ -9,12 +9,12 @@ import (
 // A new bundle concerns whoever was told the old one, or that there is none; the same one concerns nobody.
 func TestABundleConcernsWhoeverWasTold(t *testing.T) {
 	v, told := resource.NewView(nil), resource.Facts{}
-	if bundle := v.Telling(told).TrustBundle(); bundle != "" || len(told) != 1 {
+	if bundle := v.Recording(told).TrustBundle(); bundle != "" || len(told) != 1 {
 		t.Errorf("bundle %q, %d facts", bundle, len(told))
 	}
 	var readers resource.Readers[string]
-	readers.Told("north", told)
-	readers.Told("south", resource.Facts{})
+	readers.Record("north", told)
+	readers.Record("south", resource.Facts{})
 	for _, c := range []struct {
 		bundle string
 		want   int

@@ -9,10 +9,10 @@ import (
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 )
 
-// Set is a set of names. One that a view hands out belongs to it.
+// Set is a set of names. Callers must not modify a set that a View returns.
 type Set map[types.NamespacedName]struct{}
 
-// users answers from an object who refers to it. It costs the same however many do.
+// users is an index from an object to the objects that refer to it.
 type users struct {
 	gatewaysOfClass       map[types.NamespacedName]Set
 	gatewaysOfConfig      map[types.NamespacedName]Set
@@ -28,7 +28,7 @@ func newUsers() users {
 	}
 }
 
-// refer notes that a user refers to some objects, and no longer to others.
+// refer replaces the references of a user.
 func refer(index map[types.NamespacedName]Set, s subject, user types.NamespacedName, before, now Set, changed Facts) {
 	for key := range before {
 		if _, still := now[key]; !still {
@@ -50,7 +50,8 @@ func refer(index map[types.NamespacedName]Set, s subject, user types.NamespacedN
 	}
 }
 
-// parametersOf returns what a Gateway takes its parameters from: its class, or a GatewayConfig that it names itself.
+// parametersOf returns the origin of a Gateway's parameters: its class, or the GatewayConfig in
+// spec.infrastructure.parametersRef.
 func parametersOf(gw *gwapiv1.Gateway) (class, config Set) {
 	switch {
 	case gw == nil:
@@ -71,9 +72,9 @@ func configOf(class *gwapiv1.GatewayClass) Set {
 	return configRef(string(p.Group), string(p.Kind), string(deref(p.Namespace, "")), p.Name)
 }
 
-// configRef takes an empty group and kind for ours, as the translation does.
+// configRef accepts an empty group and kind as GatewayConfig, like the translation.
 func configRef(group, kind, namespace, name string) Set {
-	if cmp.Or(group, stunnerv1.GroupName) != stunnerv1.GroupName || cmp.Or(kind, "GatewayConfig") != "GatewayConfig" {
+	if cmp.Or(group, stunnerv1.GroupName) != stunnerv1.GroupName || cmp.Or(kind, KindGatewayConfig) != KindGatewayConfig {
 		return nil
 	}
 	return Set{types.NamespacedName{Namespace: namespace, Name: name}: {}}

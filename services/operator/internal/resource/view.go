@@ -1,7 +1,8 @@
-// Package resource is what the translation may look at: every object that has a meaning for a Gateway, indexed by the questions that the
-// translation asks.
+// Package resource is the input of the translation: a View of all objects that affect a Gateway, with the indexes that
+// the translation needs. A View records which facts a translation looked up, so that a provider repeats only the
+// translations that a change affects.
 //
-// The package is pure: a provider hands it objects, from a folder or from a cluster, and it never changes them.
+// The package is pure: a provider puts objects of a folder or of a cluster into the View, which never modifies them.
 package resource
 
 import (
@@ -13,8 +14,8 @@ import (
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 )
 
-// View is an indexed set of objects. What it hands out belongs to it: readers must not write to it. Put and Delete change it; nobody may
-// read it meanwhile.
+// View is an indexed set of objects. Callers must not modify the objects and lists that it returns. Put and Delete must
+// not run concurrently with any other method.
 type View struct {
 	classes        table[*gwapiv1.GatewayClass]
 	gateways       table[*gwapiv1.Gateway]
@@ -44,31 +45,33 @@ type View struct {
 	users               users
 
 	host *Host
-	told Facts
+	// recorded is the parameter of Recording; nil if the view does not record.
+	recorded Facts
 }
 
-// Telling returns a view of the same objects that notes what it is asked. It is good until the next Put or Delete.
-func (v *View) Telling(told Facts) *View {
+// Recording returns a view of the same objects that adds each lookup to facts. It is valid until the next Put or
+// Delete.
+func (v *View) Recording(facts Facts) *View {
 	w := *v
-	w.told = told
+	w.recorded = facts
 	return &w
 }
 
-// tell notes that a fact was asked for.
-func (v *View) tell(s subject, key types.NamespacedName) {
-	if v.told != nil {
-		v.told.add(s, key)
+// record adds a fact to the recorded ones.
+func (v *View) record(s subject, key types.NamespacedName) {
+	if v.recorded != nil {
+		v.recorded.add(s, key)
 	}
 }
 
-// find returns an object, or nil, and notes that it was asked for.
+// find returns an object or nil, and records the lookup.
 func find[T Object](v *View, t table[T], s subject, key types.NamespacedName) T {
-	v.tell(s, key)
+	v.record(s, key)
 	return t[key]
 }
 
-// list returns a list, and notes that it was asked for.
+// list returns a list, and records the lookup.
 func list[T any](v *View, l lists[T], s subject, key types.NamespacedName) []T {
-	v.tell(s, key)
+	v.record(s, key)
 	return l.of[key]
 }

@@ -150,7 +150,8 @@ func TestAHostIsSeenOnlyWhereItWasAsked(t *testing.T) {
 	}
 }
 
-// Readers of a fact are found whether they are few or many, and each is found no longer once it was told something else.
+// Readers of a fact are found whether they are few or many, and each is found no longer once it was told something
+// else.
 func TestReadersAreThoseThatWereTold(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 0))
 	var readers resource.Readers[int]
@@ -159,7 +160,7 @@ func TestReadersAreThoseThatWereTold(t *testing.T) {
 	for range 5_000 {
 		unit := random.IntN(40)
 		if random.IntN(4) == 0 {
-			readers.Forget(unit)
+			readers.Delete(unit)
 			delete(told, unit)
 			continue
 		}
@@ -167,12 +168,12 @@ func TestReadersAreThoseThatWereTold(t *testing.T) {
 		for range random.IntN(6) {
 			maps.Copy(facts, resource.SecretFacts(factOf(random.IntN(1+random.IntN(20)))))
 		}
-		readers.Told(unit, facts)
+		readers.Record(unit, facts)
 		told[unit] = facts
 		about := resource.SecretFacts(factOf(random.IntN(20)))
 		want, got := map[int]struct{}{}, map[int]struct{}{}
 		for u, facts := range told {
-			if !readers.Knows(u) {
+			if !readers.Has(u) {
 				t.Fatalf("unit %d is not known", u)
 			}
 			for f := range about {

@@ -94,8 +94,8 @@ func newTown(gateways int) *town {
 
 func (w *town) translate(u translate.ObjectRef) translate.Outcome {
 	told := resource.Facts{}
-	out := u.Translate(w.view.Telling(told), w.options)
-	w.readers.Told(u, told)
+	out := u.Translate(w.view.Recording(told), w.options)
+	w.readers.Record(u, told)
 	return out
 }
 

@@ -33,9 +33,9 @@ func TestDataplanesSayWhetherAGatewayIsProgrammed(t *testing.T) {
 	} {
 		v := c.view()
 		told := resource.Facts{}
-		translate.Gateway(v.Telling(told), key, c.options)
+		translate.Gateway(v.Recording(told), key, c.options)
 		var readers resource.Readers[string]
-		readers.Told("the Gateway", told)
+		readers.Record("the Gateway", told)
 		concerned := map[string]struct{}{}
 		readers.Of(v.Put(&resource.Fleet{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}, FleetState: test.fleet}), concerned)
 		if len(concerned) != 1 {
@@ -60,9 +60,9 @@ func TestARefusedObjectIsTold(t *testing.T) {
 	v := c.view()
 	key := v.Gateways()[0]
 	told := resource.Facts{}
-	before := translate.Gateway(v.Telling(told), key, c.options)
+	before := translate.Gateway(v.Recording(told), key, c.options)
 	var readers resource.Readers[string]
-	readers.Told("the Gateway", told)
+	readers.Record("the Gateway", told)
 	service := resource.Refused{Object: "Service media/edge", Problem: "port 30000 is taken"}
 	scaled := resource.Refused{Object: "ScaledObject media/edge", Problem: "there is an HPA"}
 	const (

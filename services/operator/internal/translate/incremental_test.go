@@ -98,13 +98,13 @@ func (w *walk) update(changed resource.Facts) {
 	}
 	for u := range concerned {
 		if _, exists := there[u]; !exists {
-			w.readers.Forget(u)
+			w.readers.Delete(u)
 			delete(w.results, u)
 			continue
 		}
 		told := resource.Facts{}
-		w.results[u] = u.Translate(w.view.Telling(told), w.options)
-		w.readers.Told(u, told)
+		w.results[u] = u.Translate(w.view.Recording(told), w.options)
+		w.readers.Record(u, told)
 		w.made++
 	}
 }

@@ -205,7 +205,7 @@ func TestASecretOfAnotherNamespaceIsNotLookedAt(t *testing.T) {
 			for _, own := range []translate.OwnConfigs{translate.OwnConfigsRestricted, translate.OwnConfigsAllow} {
 				opt.OwnConfigs = own
 				told := resource.Facts{}
-				with := everything(t, translateAll(a.world(marked(secret, authType)).Telling(told), opt))
+				with := everything(t, translateAll(a.world(marked(secret, authType)).Recording(told), opt))
 				if shows(with, secret) {
 					t.Fatalf("%s, %s: a value is shown:\n%s", a.field, a.authType, with)
 				}

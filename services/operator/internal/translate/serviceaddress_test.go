@@ -36,8 +36,8 @@ func TestClusterIPThatComesLaterConcernsItsGatewayAlone(t *testing.T) {
 	results := map[types.NamespacedName]translate.Result{}
 	translateOne := func(key types.NamespacedName) {
 		told := resource.Facts{}
-		results[key] = translate.Gateway(v.Telling(told), key, c.options)
-		readers.Told(key, told)
+		results[key] = translate.Gateway(v.Recording(told), key, c.options)
+		readers.Record(key, told)
 	}
 	for _, key := range v.Gateways() {
 		translateOne(key)

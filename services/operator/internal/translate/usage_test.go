@@ -22,8 +22,8 @@ func TestAStatusConcernsItsObjectAlone(t *testing.T) {
 		v, readers := c.viewOf(copies(c.objects)), resource.Readers[translate.ObjectRef]{}
 		for _, u := range unitsOf(c.objects) {
 			told := resource.Facts{}
-			u.Translate(v.Telling(told), c.options)
-			readers.Told(u, told)
+			u.Translate(v.Recording(told), c.options)
+			readers.Record(u, told)
 		}
 		c.writeBack(t, translateAll(c.view(), c.options))
 		for _, o := range c.objects {

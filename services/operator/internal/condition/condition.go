@@ -1,7 +1,7 @@
-// Package condition holds every word that the operator writes into a status: condition types, reasons and messages.
+// Package condition defines the conditions that the operator writes: types, reasons and messages.
 //
-// A rule of the translation that is not satisfied returns one of the findings below. Types and reasons are a contract with the tools that read
-// them; messages are for people and say what is wrong, where, and what to do.
+// A rule of the translation returns a Finding if it is not satisfied. Types and reasons are an API. Messages are for
+// users; they contain the problem, the field and the remedy.
 package condition
 
 import (
@@ -17,21 +17,22 @@ const (
 	Programmed   = string(gwapiv1.GatewayConditionProgrammed)
 	Conflicted   = string(gwapiv1.ListenerConditionConflicted)
 	ResolvedRefs = string(gwapiv1.ListenerConditionResolvedRefs)
-	// RealmNotDNSName warns of a realm that works with TURN but not with tools that take it for a domain.
+	// RealmNotDNSName warns of a realm that is no DNS name: tools that expect a domain may reject it.
 	RealmNotDNSName = "RealmNotDNSName"
-	// InsecureInlineCredentials warns of a secret that everyone can read who can read the GatewayConfig.
+	// InsecureInlineCredentials warns of a secret in the GatewayConfig itself, which all its readers see.
 	InsecureInlineCredentials = "InsecureInlineCredentials"
-	// OffloadUnavailable warns of a Dataplane that asks for an offload engine, which this release does not have.
+	// OffloadUnavailable warns of a Dataplane with an offload engine, which this release does not implement.
 	OffloadUnavailable = "OffloadUnavailable"
-	// GuessableCredentials warns of a password or a shared secret that clients can find by trying.
+	// GuessableCredentials warns of a password or a shared secret that is short enough to be guessed.
 	GuessableCredentials = "GuessableCredentials"
-	// Autoscaled says of a Dataplane with autoscaling whether there is something that scales, and of a Gateway that it is not given what scales it.
+	// Autoscaled on a Dataplane reports whether autoscaling is available. On a Gateway it is only ever False: its
+	// ScaledObject was rejected.
 	Autoscaled = "Autoscaled"
-	// InUse says who refers to an object.
+	// InUse reports the objects that refer to an object.
 	InUse = "InUse"
 )
 
-// Reasons of conditions that are as they should be.
+// Reasons of healthy conditions.
 const (
 	ReasonAccepted    = string(gwapiv1.GatewayReasonAccepted)
 	ReasonProgrammed  = string(gwapiv1.GatewayReasonProgrammed)
@@ -42,7 +43,7 @@ const (
 	ReasonUnused      = "Unused"
 )
 
-// Reasons of conditions that are not.
+// Reasons of conditions that report a problem.
 const (
 	ReasonPending               = string(gwapiv1.GatewayReasonPending)
 	ReasonInvalid               = string(gwapiv1.GatewayReasonInvalid)
@@ -63,7 +64,7 @@ const (
 	ReasonBackendNotFound       = string(gwapiv1.RouteReasonBackendNotFound)
 	ReasonInvalidKind           = string(gwapiv1.RouteReasonInvalidKind)
 
-	// These stand on GatewayConfigs, Dataplanes and StaticServices, which are ours alone.
+	// Reasons on the kinds of group stunner.l7mp.io.
 	ReasonDataplaneNotFound  = "DataplaneNotFound"
 	ReasonInvalidDenial      = "InvalidDeniedBackends"
 	ReasonInvalidAnnotations = "InvalidAnnotations"
@@ -81,16 +82,16 @@ const (
 	ReasonWarning            = "Warning"
 )
 
-// Finding is what a rule has to say about its subject. The zero Finding has nothing to say.
+// Finding is the reason and message of a rule that is not satisfied. The zero Finding means no problem.
 type Finding struct {
 	Reason  string
 	Message string
 }
 
-// OK tells whether the rule is satisfied.
+// OK reports whether the rule is satisfied.
 func (f Finding) OK() bool { return f.Reason == "" }
 
-// As gives the same message another reason: one thing that is wrong has its own word on each object that suffers from it.
+// As returns the finding with another reason: a problem may have different reasons on different objects.
 func (f Finding) As(reason string) Finding {
 	if f.OK() {
 		return f
@@ -102,7 +103,7 @@ func finding(reason, format string, args ...any) Finding {
 	return Finding{Reason: reason, Message: fmt.Sprintf(format, args...)}
 }
 
-// Join makes one finding of many: the reason of the first, the messages of all.
+// Join joins findings: the reason of the first one that is not OK, and the messages of all.
 func Join(findings []Finding) Finding {
 	var joined Finding
 	var messages []string

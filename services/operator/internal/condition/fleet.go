@@ -2,19 +2,19 @@ package condition
 
 import "fmt"
 
-// What dataplanes report of themselves.
+// Conditions from the reports of dataplanes.
 
-// ConfigRefused says that no dataplane serves what is published, with the words of one of them.
+// ConfigRefused means that no dataplane serves the whole published config. problem is the message of one of them.
 func ConfigRefused(pod, problem string) Finding {
 	return finding(ReasonInvalid, "no dataplane serves all of the config: pod %s says: %s", pod, problem)
 }
 
-// ConfigNotRun says that the config does not reach the dataplanes.
+// ConfigNotRun means that dataplanes report and none runs the published config.
 func ConfigNotRun(pods int) Finding {
 	return finding(ReasonPending, "%s, none runs the published config: see their logs", counted(pods, "pod reports", "pods report"))
 }
 
-// Draining says of a Gateway that is programmed how many of its dataplanes only serve the clients that they have.
+// Draining adds the number of draining pods to a Gateway that is programmed.
 func Draining(pods int) Finding {
 	if pods == 0 {
 		return Finding{Reason: ReasonProgrammed}

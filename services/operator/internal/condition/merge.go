@@ -7,16 +7,16 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// maxMessage is what the API server takes (metav1.Condition).
+// maxMessage is the maximum length of a message in bytes (metav1.Condition).
 const maxMessage = 32768
 
-// True is a condition that holds, for a reason that the finding gives.
+// True returns a condition with status True.
 func True(kind string, why Finding) metav1.Condition { return state(kind, metav1.ConditionTrue, why) }
 
-// False is a condition that does not hold.
+// False returns a condition with status False.
 func False(kind string, why Finding) metav1.Condition { return state(kind, metav1.ConditionFalse, why) }
 
-// Holds is True with the reason good when nothing was found, and else False with what was found.
+// Holds returns True with reason good if the finding is OK, and otherwise False with the finding.
 func Holds(kind, good string, found Finding) metav1.Condition {
 	if found.OK() {
 		return True(kind, Finding{Reason: good})
@@ -28,7 +28,7 @@ func state(kind string, status metav1.ConditionStatus, why Finding) metav1.Condi
 	return metav1.Condition{Type: kind, Status: status, Reason: why.Reason, Message: bounded(why.Message)}
 }
 
-// bounded cuts a message to the length that the API server takes, never inside a character.
+// bounded truncates a message to maxMessage at a character boundary.
 func bounded(message string) string {
 	if len(message) <= maxMessage {
 		return message
@@ -41,8 +41,8 @@ func bounded(message string) string {
 	return message[:end] + ellipsis
 }
 
-// Merge returns the conditions of an object after the ones in want came about, in their order. The transition time of a condition
-// moves only when its status does. Conditions of ours that are no longer wanted go; other writers' stay, behind.
+// Merge returns want, followed by the conditions of other controllers in have. The transition time of a condition
+// changes only with its status. Conditions of this operator that are not in want are dropped.
 func Merge(have []metav1.Condition, generation int64, now metav1.Time, want ...metav1.Condition) []metav1.Condition {
 	merged := make([]metav1.Condition, 0, len(want))
 	for _, c := range want {

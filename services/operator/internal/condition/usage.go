@@ -8,11 +8,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// MaxUsers is how many users of an object are named and counted one by one. Above it the status shows the order of their number, so that a
-// thousand of them do not write it a thousand times.
+// MaxUsers is the largest number of users that is shown exactly and with names. Above it, the status shows the order of
+// magnitude, so that the creation of a thousand users does not write the status a thousand times.
 const MaxUsers = 5
 
-// Usage says how many of what noun names use an object, and the names of those that may be named if there are few.
+// Usage returns condition InUse. n is the number of users of kind noun. names are those of them that the message may
+// show.
 func Usage(noun string, n int, names []string) metav1.Condition {
 	switch {
 	case n == 0:
@@ -32,7 +33,7 @@ func Usage(noun string, n int, names []string) metav1.Condition {
 	return True(InUse, finding(ReasonUsed, "%d %s: %s", n, noun, message))
 }
 
-// order is the largest of 5, 10, 20, 50, 100… that is less than n.
+// order returns the largest number of 5, 10, 20, 50, 100, … that is less than n.
 func order(n int) int {
 	below := MaxUsers
 	for unit := 10; ; unit *= 10 {

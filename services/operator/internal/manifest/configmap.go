@@ -9,20 +9,20 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-// ConfigMapKey is the key under which the config stands.
+// ConfigMapKey is the key of the config in the ConfigMap of a Gateway.
 const ConfigMapKey = "stunnerd.conf"
 
-// leftOutKey is the key under which stands what had to be left out.
+// leftOutKey is the key of a note about the parts of the config that did not fit.
 const leftOutKey = "left-out"
 
-// ConfigMapKeys are all keys that the ConfigMap of a Gateway may have.
+// ConfigMapKeys are the possible keys in the ConfigMap of a Gateway.
 var ConfigMapKeys = map[string]bool{ConfigMapKey: true, leftOutKey: true, DiscoveryCAKey: true}
 
-// maxShown leaves room for the rest of a ConfigMap, which Kubernetes lets have 1 MiB.
+// maxShown is the maximum size of the config in bytes. The limit of Kubernetes for a ConfigMap is 1 MiB.
 const maxShown = 960 << 10
 
-// ConfigMap shows people the config of a Gateway, and its pods the CA certificates in bundle, if there are any. Dataplanes do not read the config
-// there, and it holds no secret.
+// ConfigMap returns the ConfigMap of a Gateway. It shows the config to users, with secrets redacted; dataplanes do not
+// read it. Pods mount the CA certificates in bundle from it, unless bundle is empty.
 func ConfigMap(o Owner, c config.Config, bundle string) *corev1.ConfigMap {
 	return Show(&corev1.ConfigMap{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
@@ -31,7 +31,8 @@ func ConfigMap(o Owner, c config.Config, bundle string) *corev1.ConfigMap {
 	}, c)
 }
 
-// Show returns a copy of a ConfigMap that shows another config: all of it, or as much as fits.
+// Show returns a copy of a ConfigMap with another config. Certificates and clusters are left out if the config does not
+// fit.
 func Show(m *corev1.ConfigMap, c config.Config) *corev1.ConfigMap {
 	m, c = m.DeepCopy(), c.Redacted()
 	text := c.Canonical()
@@ -53,7 +54,7 @@ func Show(m *corev1.ConfigMap, c config.Config) *corev1.ConfigMap {
 	return m
 }
 
-// parts are what may grow beyond every bound, those first that are least missed.
+// parts are the parts of a config without a small size limit, in the order in which they are left out.
 var parts = []struct {
 	name string
 	drop func(*config.Config)

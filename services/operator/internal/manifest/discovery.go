@@ -6,13 +6,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// DiscoveryAudience is what the tokens are made for by which pods read their config: one for anything else opens nothing there.
+// DiscoveryAudience is the audience of the tokens with which pods fetch their config.
 const DiscoveryAudience = "stunner-discovery"
 
-// DiscoveryCAKey is the key of the ConfigMap under which the CA certificates stand by which pods know config discovery.
+// DiscoveryCAKey is the key in the ConfigMap of the CA certificates of config discovery.
 const DiscoveryCAKey = "discovery-ca.crt"
 
-// What a pod shows to config discovery, and by what it knows it, lies in one volume.
+// The volume with the token for config discovery and with its CA certificates.
 const (
 	discoveryVolume = "discovery"
 	discoveryDir    = "/var/run/secrets/stunner-discovery"
@@ -21,8 +21,8 @@ const (
 	tokenSeconds    = 3600
 )
 
-// discoveryFiles is the volume. A kubelet keeps both files new, so that neither a new token nor a new CA needs a new pod; a pod that is there
-// before the ConfigMap waits for nothing but its config.
+// discoveryFiles returns the volume. The kubelet updates both files, so that neither a new token nor a new CA needs a
+// new pod. The ConfigMap is optional because a pod may start before it exists.
 func discoveryFiles(o Owner) corev1.Volume {
 	return corev1.Volume{Name: discoveryVolume, VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
 		Sources: []corev1.VolumeProjection{

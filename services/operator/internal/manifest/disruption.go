@@ -8,13 +8,13 @@ import (
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 )
 
-// Spare tells whether a Dataplane always has a pod that can do without another. A budget for the only pod would either do nothing or keep
-// nodes from being drained.
+// Spare reports whether a Dataplane always has at least two pods. A PodDisruptionBudget for a single pod would either
+// have no effect or block the drain of its node.
 func Spare(template *stunnerv1.Dataplane) bool {
 	more := func(n *int32) bool { return n != nil && *n > 1 }
 	switch s := template.Spec; {
 	case s.DataplaneResource == stunnerv1.ResourceDaemonSet:
-		return false // its pods stay when a node is drained
+		return false // a drain does not evict its pods
 	case s.Autoscaling != nil:
 		return more(s.Autoscaling.MinReplicas)
 	default:
@@ -22,7 +22,7 @@ func Spare(template *stunnerv1.Dataplane) bool {
 	}
 }
 
-// DisruptionBudget keeps the nodes of a Gateway's pods from being drained all at once. A pod that is not ready is in nobody's way.
+// DisruptionBudget lets one pod of a Gateway be evicted at a time. A pod that is not ready may always be evicted.
 func DisruptionBudget(o Owner) *policyv1.PodDisruptionBudget {
 	return &policyv1.PodDisruptionBudget{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "policy/v1", Kind: "PodDisruptionBudget"},

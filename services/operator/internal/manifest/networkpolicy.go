@@ -15,7 +15,7 @@ import (
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 )
 
-// RelayPorts are the ports that relays of a Dataplane may have. Without a range of its own the kernel chooses.
+// RelayPorts returns the port range of relays. Without spec.relayPortRange, the kernel chooses the port.
 func RelayPorts(template *stunnerv1.Dataplane) config.PortRange {
 	if r := template.Spec.RelayPortRange; r != nil {
 		return config.PortRange{First: uint16(r.MinPort), Last: uint16(r.MaxPort)}
@@ -23,8 +23,9 @@ func RelayPorts(template *stunnerv1.Dataplane) config.PortRange {
 	return config.PortRange{First: config.LowestRelayPort, Last: math.MaxUint16}
 }
 
-// NetworkPolicy confines the pods of a Gateway: who reaches them, and what they may reach beside the peers, which is everybody over UDP.
-// What a client may relay to is for the dataplane to say, by its routes. relays are the ports of relays: a peer may be the first to send.
+// NetworkPolicy restricts the traffic of the pods of a Gateway. Ingress is limited to the listeners, the relays, the
+// health check and the metrics. Relay ports are open because a peer may send first. Egress over UDP is not limited: the
+// dataplane enforces the routes.
 func NetworkPolicy(o Owner, c config.Config, relays config.PortRange, configOrigin string) *networkingv1.NetworkPolicy {
 	return Admit(&networkingv1.NetworkPolicy{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "networking.k8s.io/v1", Kind: "NetworkPolicy"},
@@ -37,7 +38,7 @@ func NetworkPolicy(o Owner, c config.Config, relays config.PortRange, configOrig
 	}, c, relays)
 }
 
-// Admit returns a copy of a NetworkPolicy that lets everybody reach what a config serves, and the ports of relays.
+// Admit returns a copy of a NetworkPolicy whose ingress allows the ports of a config and of relays from everywhere.
 func Admit(p *networkingv1.NetworkPolicy, c config.Config, relays config.PortRange) *networkingv1.NetworkPolicy {
 	var ports []networkingv1.NetworkPolicyPort
 	for _, l := range c.Listeners {
@@ -57,8 +58,8 @@ func Admit(p *networkingv1.NetworkPolicy, c config.Config, relays config.PortRan
 	return p
 }
 
-// outgoing are UDP to everybody, for DNS and for peers, and TCP for DNS and config discovery. A policy sees the port of the pod that answers,
-// and there are clusters whose DNS pods listen on 5353.
+// outgoing returns the egress ports: UDP to all ports for DNS and peers, and TCP for DNS and config discovery. A
+// NetworkPolicy applies to the port of the destination pod, which is 5353 for the DNS pods of some clusters.
 func outgoing(configOrigin string) []networkingv1.NetworkPolicyPort {
 	return []networkingv1.NetworkPolicyPort{
 		{Protocol: new(corev1.ProtocolUDP)},
@@ -68,7 +69,7 @@ func outgoing(configOrigin string) []networkingv1.NetworkPolicyPort {
 	}
 }
 
-// originPort is the port of a URL.
+// originPort returns the port of a URL.
 func originPort(origin string) int32 {
 	u, err := url.Parse(origin)
 	if err == nil {

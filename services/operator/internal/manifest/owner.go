@@ -1,5 +1,5 @@
-// Package manifest builds the Kubernetes objects that a Gateway needs. It is pure, and it sets only the fields that are the operator's:
-// what is left out belongs to whoever else writes to the object.
+// Package manifest builds the Kubernetes objects of a Gateway. It is pure. It sets only the fields that the operator
+// owns: with server-side apply, other fields remain with other field managers.
 package manifest
 
 import (
@@ -14,14 +14,14 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// Names and values that tools select generated objects by.
+// Labels of generated objects.
 const (
 	AppLabel     = "app"
 	AppValue     = "stunner"
 	OwnedByLabel = "stunner.l7mp.io/owned-by"
 )
 
-// Owner is the Gateway that objects belong to, with what people want to stand on each of them.
+// Owner is the Gateway that owns the objects, with the labels and annotations of each of them.
 type Owner struct {
 	Namespace   string
 	Name        string
@@ -30,8 +30,8 @@ type Owner struct {
 	Annotations map[string]string
 }
 
-// OwnerOf returns the owner that a Gateway is. Its own labels and annotations go onto its objects; defaults are annotations that give way to
-// them, and spec.infrastructure, which exists for nothing else, has the last word.
+// OwnerOf returns the owner for a Gateway. Labels and annotations are those of spec.infrastructure, of the metadata of
+// the Gateway, and of defaults, in this order of precedence.
 func OwnerOf(gw *gwapiv1.Gateway, defaults map[string]string) Owner {
 	o := Owner{
 		Namespace:   gw.Namespace,
@@ -48,8 +48,8 @@ func OwnerOf(gw *gwapiv1.Gateway, defaults map[string]string) Owner {
 	return o
 }
 
-// bookkeeping are the labels and annotations with which other tools remember what they made. On a copy they would make those tools believe that
-// the copy is theirs, and delete it.
+// bookkeeping are the labels and annotations with which deployment tools mark their objects. They are not copied: a
+// tool would delete an object with its mark that is not in its source.
 var bookkeeping = map[string]bool{
 	"app.kubernetes.io/managed-by":                     true,
 	"applyset.k8s.io/part-of":                          true,
@@ -61,14 +61,14 @@ var bookkeeping = map[string]bool{
 	"kustomize.toolkit.fluxcd.io/namespace":            true,
 }
 
-// controls are the domains, and the single names, by which Kubernetes itself steers what becomes of an object. A Service with such a label is left out by
-// kube-proxy; a Deployment with such an annotation has another history.
+// controls are prefixes of labels and annotations that change how Kubernetes handles an object. They are not copied.
+// For example, kube-proxy ignores a Service with label service.kubernetes.io/service-proxy-name.
 var controls = []string{
 	"kubernetes.io/", "deployment.kubernetes.io/", "endpoints.kubernetes.io/", "endpointslice.kubernetes.io/", "controller.kubernetes.io/",
 	"control-plane.alpha.kubernetes.io/", "pod-security.kubernetes.io/", "service.kubernetes.io/service-proxy-name", "service.kubernetes.io/headless",
 }
 
-// copied are the labels or annotations that may stand on another object.
+// copied returns the labels or annotations that may be copied to another object.
 func copied[K, V ~string](from map[K]V) map[string]string {
 	to := make(map[string]string, len(from))
 	for key, value := range from {
@@ -80,14 +80,14 @@ func copied[K, V ~string](from map[K]V) map[string]string {
 	return to
 }
 
-// meta is the metadata of an object called name. Labels and annotations that tools rely on cannot be overridden.
+// meta returns the metadata of an object. The labels and annotations of the operator override those of the owner.
 func (o Owner) meta(name string) metav1.ObjectMeta {
 	labels, annotations := maps.Clone(o.Labels), maps.Clone(o.Annotations)
 	maps.Copy(labels, map[string]string{
 		OwnedByLabel:                     AppValue,
 		resource.RelatedGatewayName:      o.Name,
 		resource.RelatedGatewayNamespace: o.Namespace,
-		gwapiv1.GatewayNameLabelKey:      o.Name, // by which tools of the Gateway API find what was made for a Gateway
+		gwapiv1.GatewayNameLabelKey:      o.Name,
 	})
 	annotations[resource.RelatedGatewayName] = o.Namespace + "/" + o.Name
 	return metav1.ObjectMeta{
@@ -97,7 +97,7 @@ func (o Owner) meta(name string) metav1.ObjectMeta {
 		Annotations: annotations,
 		OwnerReferences: []metav1.OwnerReference{{
 			APIVersion: gwapiv1.GroupVersion.String(),
-			Kind:       "Gateway",
+			Kind:       resource.KindGateway,
 			Name:       o.Name,
 			UID:        o.UID,
 			Controller: new(true),
@@ -105,7 +105,7 @@ func (o Owner) meta(name string) metav1.ObjectMeta {
 	}
 }
 
-// podLabels are the labels by which Services and workloads find the pods of a Gateway.
+// podLabels returns the labels that Services and workloads select the pods of a Gateway by.
 func (o Owner) podLabels() map[string]string {
 	return map[string]string{
 		AppLabel:                         AppValue,

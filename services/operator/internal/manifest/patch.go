@@ -17,8 +17,8 @@ import (
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 )
 
-// patched is a pod template after a patch of the Dataplane. It is an error when the result is no pod template, or none that Services,
-// workload and probes can work with.
+// patched applies spec.podTemplatePatch to a pod template. It fails if the result is not a valid pod template, or if it
+// removes what Services, the workload or the probes need.
 func patched(pod corev1.PodTemplateSpec, patch *runtime.RawExtension) (corev1.PodTemplateSpec, error) {
 	if patch == nil || len(patch.Raw) == 0 {
 		return pod, nil
@@ -36,26 +36,26 @@ func patched(pod corev1.PodTemplateSpec, patch *runtime.RawExtension) (corev1.Po
 	if err = errors.Join(append(strict, err)...); err != nil {
 		return pod, fmt.Errorf("does not make a pod template: %w", err)
 	}
-	// Sidecars come first out of a merge; tools take the first container for the one that is meant.
-	slices.SortStableFunc(result.Spec.Containers, func(a, b corev1.Container) int { return later(a) - later(b) })
-	return result, leavesWhatIsNeeded(pod, result)
+	// The merge puts new containers first, and kubectl logs and exec use the first container by default.
+	slices.SortStableFunc(result.Spec.Containers, func(a, b corev1.Container) int { return position(a) - position(b) })
+	return result, checkPatched(pod, result)
 }
 
-func later(c corev1.Container) int {
+func position(c corev1.Container) int {
 	if c.Name == ContainerName {
 		return 0
 	}
 	return 1
 }
 
-// CheckPatch tries the patch of a Dataplane on the pods of a Gateway that could be any.
+// CheckPatch applies spec.podTemplatePatch to the pods of an empty Gateway and returns the error.
 func CheckPatch(template *stunnerv1.Dataplane) error {
 	_, err := patched(Workload{Template: template}.pod(Owner{}), template.Spec.PodTemplatePatch)
 	return err
 }
 
-// leavesWhatIsNeeded compares a pod template with what a patch made of it.
-func leavesWhatIsNeeded(before, after corev1.PodTemplateSpec) error {
+// checkPatched checks that a patch kept the labels of the pods and the dataplane container.
+func checkPatched(before, after corev1.PodTemplateSpec) error {
 	for _, label := range slices.Sorted(maps.Keys(Owner{}.podLabels())) {
 		if after.Labels[label] != before.Labels[label] {
 			return fmt.Errorf("changes label %s, by which Services find the pods: leave it out", label)

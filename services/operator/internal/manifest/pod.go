@@ -17,7 +17,7 @@ import (
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 )
 
-// Ports of the dataplane process, beside those of its listeners.
+// Ports of the metrics and health check endpoints in a pod.
 const (
 	MetricsPort = 8080
 	HealthPort  = 8086
@@ -26,18 +26,18 @@ const (
 // ContainerName is the name of the dataplane container.
 const ContainerName = "stunner-daemon"
 
-// The last good config lies where it outlives the process and not the pod: in memory, because it holds secrets.
+// The volume with the last good config survives a restart of the process. It is in memory because the config contains
+// secrets.
 const (
 	stateVolume = "state"
 	stateDir    = "/var/lib/stunner"
 	stateSize   = 16 << 20
 )
 
-// nonRoot is the user that images without users know by convention.
+// nonRoot is the user and group "nonroot" of distroless images.
 const nonRoot = 65532
 
-// pod is the template of the dataplane pods. Where the Dataplane is silent, a pod is as confined as the restricted Pod Security Standard
-// wants it.
+// pod returns the pod template. The defaults satisfy the Pod Security Standard "restricted".
 func (w Workload) pod(o Owner) corev1.PodTemplateSpec {
 	t := w.Template.DeepCopy().Spec
 	labels := maps.Clone(t.Labels)
@@ -55,14 +55,14 @@ func (w Workload) pod(o Owner) corev1.PodTemplateSpec {
 		TopologySpreadConstraints:     t.TopologySpreadConstraints,
 		SecurityContext:               cmp.Or(t.SecurityContext, confinedPod(t.HostNetwork)),
 		TerminationGracePeriodSeconds: graceOf(t),
-		// The dataplane asks the API server for nothing.
+		// The dataplane does not use the Kubernetes API.
 		AutomountServiceAccountToken: new(false),
 	}
 	if w.Secured {
 		spec.Volumes = append(spec.Volumes, discoveryFiles(o))
 	}
 	if t.HostNetwork {
-		// Without this a pod in the host network cannot resolve the name of the discovery Service.
+		// The default policy of a pod with host network cannot resolve the name of the discovery Service.
 		spec.DNSPolicy = corev1.DNSClusterFirstWithHostNet
 	}
 	return corev1.PodTemplateSpec{
@@ -100,13 +100,13 @@ func (w Workload) container(o Owner, t stunnerv1.DataplaneSpec) corev1.Container
 	return c
 }
 
-// environment adds the variables of the Dataplane, which win.
+// environment adds spec.env of the Dataplane, which overrides the variables of the operator.
 func environment(identity, own []corev1.EnvVar) []corev1.EnvVar {
 	return lastOfEach(append(identity, own...), func(e corev1.EnvVar) string { return e.Name })
 }
 
-// lastOfEach leaves of the entries with one name the last one, which is the one that counts. People may write several, and an API server takes several,
-// but not by server-side apply.
+// lastOfEach keeps only the last entry of each name, which is the effective one. Server-side apply rejects duplicates,
+// which an API server accepts otherwise.
 func lastOfEach[T any](all []T, name func(T) string) (last []T) {
 	for i, entry := range all {
 		if !slices.ContainsFunc(all[i+1:], func(later T) bool { return name(later) == name(entry) }) {
@@ -116,7 +116,7 @@ func lastOfEach[T any](all []T, name func(T) string) (last []T) {
 	return last
 }
 
-// identity tells the process who it is and where its config comes from.
+// identity returns the variables with the names of the Gateway and the pod, and with the source of the config.
 func (w Workload) identity(o Owner) []corev1.EnvVar {
 	env := []corev1.EnvVar{
 		{Name: "STUNNER_NAMESPACE", Value: o.Namespace},
@@ -135,13 +135,13 @@ func (w Workload) identity(o Owner) []corev1.EnvVar {
 	if w.Template.Spec.RelayPortRange != nil {
 		env = append(env, corev1.EnvVar{Name: "STUNNER_RELAY_PORTS", Value: RelayPorts(w.Template).String()})
 	}
-	if grace := *graceOf(w.Template.Spec); grace != stunnerv1.DefaultTerminationGracePeriodSeconds { // which is what the process takes by itself
+	if grace := *graceOf(w.Template.Spec); grace != stunnerv1.DefaultTerminationGracePeriodSeconds { // the default of stunnerd
 		env = append(env, corev1.EnvVar{Name: "STUNNER_DRAIN_TIMEOUT", Value: fmt.Sprintf("%ds", min(grace, math.MaxInt32))})
 	}
 	return env
 }
 
-// graceOf is how many seconds a pod has for the calls that it has when it is told to stop.
+// graceOf returns the termination grace period in seconds, in which a pod drains its calls.
 func graceOf(t stunnerv1.DataplaneSpec) *int64 {
 	return cmp.Or(t.TerminationGracePeriodSeconds, new(int64(stunnerv1.DefaultTerminationGracePeriodSeconds)))
 }
@@ -166,7 +166,8 @@ func probe(path string) *corev1.Probe {
 	}
 }
 
-// pullPolicy is what Kubernetes itself would choose, written out so that a change of the image changes it as well.
+// pullPolicy returns the default of Kubernetes. The API server fills it in only once, so without it a change of the
+// image would keep the old policy.
 func pullPolicy(image string) corev1.PullPolicy {
 	if strings.Contains(image, "@") {
 		return corev1.PullIfNotPresent
@@ -178,8 +179,8 @@ func pullPolicy(image string) corev1.PullPolicy {
 	return corev1.PullIfNotPresent
 }
 
-// confinedPod also opens the ports below 1024 to a process without privileges, inside the network of the pod only: the TURN ports 443 and
-// 80 need that, and the sysctl is one that the restricted standard allows.
+// confinedPod returns the pod security context. The sysctl lets the process listen on ports 80 and 443 without
+// privileges, in the network namespace of the pod only. The Pod Security Standard "restricted" allows it.
 func confinedPod(hostNetwork bool) *corev1.PodSecurityContext {
 	c := &corev1.PodSecurityContext{
 		RunAsNonRoot:   new(true),

@@ -15,31 +15,32 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// KEDA is the group and version of the kinds of KEDA, which not every cluster knows.
+// KEDA is the API group and version of KEDA.
 var KEDA = schema.GroupVersion{Group: "keda.sh", Version: "v1alpha1"}
 
-// The kinds of KEDA that are made for Gateways.
+// The kinds of KEDA that the operator creates.
 const (
 	KindScaledObject          = "ScaledObject"
 	KindTriggerAuthentication = "TriggerAuthentication"
 )
 
-// Scaling is what scales the workload of a Gateway.
+// Scaling builds the autoscaling objects of a Gateway.
 type Scaling struct {
 	// Template is the Dataplane.
 	Template *stunnerv1.Dataplane
-	// Address is where KEDA asks the operator, HOST:PORT.
+	// Address is the address HOST:PORT of the operator's external scaler.
 	Address string
-	// Secured makes KEDA ask over TLS, and know the operator by the CA in the Gateway's ConfigMap.
+	// Secured makes KEDA connect over TLS and verify the operator by the CA certificates in the Gateway's ConfigMap.
 	Secured bool
 }
 
-// Scaled tells whether an autoscaler owns the number of a Dataplane's pods.
+// Scaled reports whether an autoscaler sets the number of pods.
 func Scaled(template *stunnerv1.Dataplane) bool {
 	return template.Spec.Autoscaling != nil && template.Spec.DataplaneResource != stunnerv1.ResourceDaemonSet
 }
 
-// CheckScaling says what is wrong with the autoscaling of a Dataplane that an API server with an older schema has let through.
+// CheckScaling validates spec.autoscaling. The schema of the CRD has the same rules, and an older version of it may be
+// installed.
 func CheckScaling(template *stunnerv1.Dataplane) error {
 	a := template.Spec.Autoscaling
 	if a == nil {
@@ -56,7 +57,8 @@ func CheckScaling(template *stunnerv1.Dataplane) error {
 	return nil
 }
 
-// Build returns what KEDA needs to scale the pods of a Gateway; nothing when nobody is to scale them. The Dataplane has passed CheckScaling.
+// Build returns the ScaledObject, and a TriggerAuthentication if it needs one. It returns nothing without autoscaling.
+// The Dataplane must have passed CheckScaling.
 func (s Scaling) Build(o Owner) (objects []resource.Object) {
 	if !Scaled(s.Template) {
 		return nil
@@ -71,7 +73,7 @@ func (s Scaling) Build(o Owner) (objects []resource.Object) {
 	return append(objects, kedaObject(&scaledObject{TypeMeta: kedaType(KindScaledObject), ObjectMeta: o.meta(name), Spec: s.spec(o, name)}))
 }
 
-// authenticates tells whether KEDA has to know the operator by its CA.
+// authenticates reports whether KEDA needs the CA certificates of the operator.
 func (s Scaling) authenticates() bool {
 	return s.Secured && s.Template.Spec.Autoscaling.Trigger != stunnerv1.TriggerPrometheus
 }
@@ -82,20 +84,21 @@ func (s Scaling) spec(o Owner, name string) scaledObjectSpec {
 	if a.Trigger == stunnerv1.TriggerPrometheus {
 		t = prometheusTrigger(o, a)
 	}
-	t.UseCachedMetrics = a.PollingInterval != nil // by itself KEDA asks when it is asked, and an interval means nothing to it
+	t.UseCachedMetrics = a.PollingInterval != nil // without it, KEDA ignores pollingInterval for metrics requests
 	return scaledObjectSpec{
 		ScaleTargetRef:  scaleTarget{APIVersion: "apps/v1", Kind: "Deployment", Name: name},
 		MinReplicaCount: least(a),
 		MaxReplicaCount: a.MaxReplicas,
 		PollingInterval: a.PollingInterval,
-		// When nobody can say how many calls there are, none is ended blindly.
+		// While the number of allocations is unknown, no pod with calls is removed.
 		Fallback: fallback{FailureThreshold: 3, Replicas: least(a), Behavior: "currentReplicasIfHigher"},
 		Advanced: advanced{Autoscaler: autoscaler{Behavior: behavior(a.Behavior)}},
 		Triggers: []trigger{t},
 	}
 }
 
-// least is never 0: without a pod there is nobody to take the first call.
+// least returns the minimum number of pods, at least 1: without a pod, no client can connect, so that nothing would
+// scale up.
 func least(a *stunnerv1.Autoscaling) int32 {
 	if a.MinReplicas == nil {
 		return stunnerv1.DefaultMinReplicas
@@ -110,9 +113,9 @@ func target(a *stunnerv1.Autoscaling) string {
 	return strconv.Itoa(int(*a.AllocationsPerReplica))
 }
 
-// behavior is what a Dataplane says of each direction, or else what ends no calls: a pod that goes serves its calls to their end, but for its
-// grace period at most.
-func behavior(wish *autoscalingv2.HorizontalPodAutoscalerBehavior) *autoscalingv2.HorizontalPodAutoscalerBehavior {
+// behavior returns the scaling behavior with a default for each direction. Scaling down is slow because a pod that is
+// removed ends its calls after the termination grace period.
+func behavior(spec *autoscalingv2.HorizontalPodAutoscalerBehavior) *autoscalingv2.HorizontalPodAutoscalerBehavior {
 	b := &autoscalingv2.HorizontalPodAutoscalerBehavior{
 		ScaleUp: &autoscalingv2.HPAScalingRules{
 			StabilizationWindowSeconds: new(int32(0)),
@@ -123,16 +126,17 @@ func behavior(wish *autoscalingv2.HorizontalPodAutoscalerBehavior) *autoscalingv
 			Policies:                   []autoscalingv2.HPAScalingPolicy{{Type: autoscalingv2.PodsScalingPolicy, Value: 1, PeriodSeconds: 300}},
 		},
 	}
-	if wish != nil && wish.ScaleUp != nil {
-		b.ScaleUp = wish.ScaleUp
+	if spec != nil && spec.ScaleUp != nil {
+		b.ScaleUp = spec.ScaleUp
 	}
-	if wish != nil && wish.ScaleDown != nil {
-		b.ScaleDown = wish.ScaleDown
+	if spec != nil && spec.ScaleDown != nil {
+		b.ScaleDown = spec.ScaleDown
 	}
 	return b
 }
 
-// operatorTrigger has KEDA ask the operator, which knows what dataplanes report.
+// operatorTrigger returns a trigger on the operator's external scaler, which counts the allocations that dataplanes
+// report.
 func (s Scaling) operatorTrigger(o Owner, name string) trigger {
 	t := trigger{Type: "external", Metadata: map[string]string{
 		"scalerAddress": s.Address, "namespace": o.Namespace, "gateway": o.Name, "allocationsPerReplica": target(s.Template.Spec.Autoscaling),
@@ -144,8 +148,8 @@ func (s Scaling) operatorTrigger(o Owner, name string) trigger {
 	return t
 }
 
-// prometheusTrigger has KEDA ask a Prometheus. Of pods that drain nothing counts: they take no calls, and more pods would not help them. No samples
-// are a fault, not an empty house.
+// prometheusTrigger returns a trigger on a Prometheus query. Allocations of draining pods do not count, because more
+// pods would not relieve them. A query without samples is an error rather than 0.
 func prometheusTrigger(o Owner, a *stunnerv1.Autoscaling) trigger {
 	of := fmt.Sprintf("{namespace=%q,gateway=%q}", o.Namespace, o.Name)
 	t := trigger{Type: "prometheus", Metadata: map[string]string{
@@ -163,8 +167,8 @@ func prometheusTrigger(o Owner, a *stunnerv1.Autoscaling) trigger {
 	return t
 }
 
-// What is written of KEDA's kinds. KEDA's own types come with its webhooks and with a client of the cluster, which nothing pure may reach: a test
-// compares the two.
+// The parts of the KEDA API that the operator writes. This package does not import the types of KEDA, because their
+// module pulls in webhooks and a cluster client. A test compares them.
 type (
 	scaledObject struct {
 		metav1.TypeMeta   `json:",inline"`
@@ -226,11 +230,11 @@ func kedaType(kind string) metav1.TypeMeta {
 	return metav1.TypeMeta{APIVersion: KEDA.String(), Kind: kind}
 }
 
-// kedaObject is the object that one of the structs above describes.
+// kedaObject converts one of the structs above.
 func kedaObject(described any) *unstructured.Unstructured {
 	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(described)
 	if err != nil {
-		panic(fmt.Sprintf("convert %T: %v", described, err)) // its fields are known to be ones that can be
+		panic(fmt.Sprintf("convert %T: %v", described, err)) // impossible: the fields are JSON types
 	}
 	return &unstructured.Unstructured{Object: fields}
 }

@@ -14,28 +14,29 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// HealthPortName is the name of the Service port that load balancers probe.
+// HealthPortName is the name of the Service port for health checks of a load balancer.
 const HealthPortName = "gateway-health-check"
 
-// Exposure says how a set of listeners is exposed.
+// Exposure describes the Service of a set of listeners.
 type Exposure struct {
 	// Name is the name of the Service.
 	Name string
 	Type corev1.ServiceType
-	// Ports are the listeners', in their order.
+	// Ports are the ports of the listeners in their order.
 	Ports []Port
-	// HealthPort is opened for the probes of a load balancer; 0 opens none.
+	// HealthPort is the port for health checks of a load balancer; 0 means none.
 	HealthPort int32
-	// SourceAddress keeps the source address of packets, at the price that nodes without a pod drop them.
+	// SourceAddress sets externalTrafficPolicy Local: packets keep their source address, and nodes without a pod drop
+	// them.
 	SourceAddress bool
-	// Affinity sends all packets of a client to the same pod.
+	// Affinity sets sessionAffinity ClientIP.
 	Affinity bool
-	// Address is the public address that the Service is to have, as an IP address or as a host name.
+	// Address and Hostname are the requested public address; at most one is set.
 	Address  string
 	Hostname string
-	// ExternalIPs has nodes take what is sent to Address too, whoever brings it there.
+	// ExternalIPs puts Address into spec.externalIPs.
 	ExternalIPs bool
-	// Overlay is what the Dataplane asks for.
+	// Overlay is spec.service of the Dataplane.
 	Overlay stunnerv1.ServiceOverlay
 }
 
@@ -46,11 +47,11 @@ type Port struct {
 	Port     int32
 	// TargetPort is the port in the pod.
 	TargetPort int32
-	// NodePort is the wished-for port on the nodes; 0 leaves the choice to the cluster.
+	// NodePort is the requested node port; 0 lets Kubernetes choose.
 	NodePort int32
 }
 
-// Service builds the Service that exposes listeners.
+// Service builds the Service of an exposure.
 func Service(o Owner, e Exposure) *corev1.Service {
 	svc := &corev1.Service{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
@@ -73,7 +74,7 @@ func Service(o Owner, e Exposure) *corev1.Service {
 	case corev1.ServiceTypeExternalName:
 		svc.Spec.ExternalName = e.Hostname
 	}
-	e.lay(svc)
+	e.applyOverlay(svc)
 	external := e.Type == corev1.ServiceTypeLoadBalancer || e.Type == corev1.ServiceTypeNodePort
 	if external && e.SourceAddress {
 		svc.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
@@ -95,8 +96,8 @@ func Service(o Owner, e Exposure) *corev1.Service {
 	return svc
 }
 
-// WithoutExternalIPs is a copy of a Service without its external addresses, which many clusters do not allow: its load balancer does without them. It is
-// nil for what has none.
+// WithoutExternalIPs returns a copy of a Service without spec.externalIPs, which the policy of many clusters rejects.
+// It returns nil for an object without them.
 func WithoutExternalIPs(o resource.Object) resource.Object {
 	svc, ok := o.(*corev1.Service)
 	if !ok || len(svc.Spec.ExternalIPs) == 0 {
@@ -107,8 +108,8 @@ func WithoutExternalIPs(o resource.Object) resource.Object {
 	return svc
 }
 
-// lay sets those fields of the overlay that the type of the Service has.
-func (e Exposure) lay(svc *corev1.Service) {
+// applyOverlay sets the fields of the overlay that are valid for the type of the Service.
+func (e Exposure) applyOverlay(svc *corev1.Service) {
 	overlay := e.Overlay.DeepCopy()
 	if e.Type != corev1.ServiceTypeExternalName {
 		svc.Spec.IPFamilies, svc.Spec.IPFamilyPolicy = overlay.IPFamilies, overlay.IPFamilyPolicy
@@ -120,9 +121,9 @@ func (e Exposure) lay(svc *corev1.Service) {
 	}
 }
 
-// Fit returns what a Service can become of all that is wanted of it, and names the fields in which that is something else: Kubernetes lets
-// nobody change the class of a load balancer and the first address family for as long as the Service exists. Who is asked for no class leaves
-// the one that is there.
+// Fit returns wanted with the immutable fields of the existing Service: the load balancer class and the first IP
+// family. fields names those that differ from what was wanted. Without a wanted class, the existing one is no
+// difference.
 func Fit(wanted, has *corev1.Service) (possible *corev1.Service, fields []string) {
 	possible = wanted.DeepCopy()
 	spec, balancer := &possible.Spec, corev1.ServiceTypeLoadBalancer
@@ -139,8 +140,9 @@ func Fit(wanted, has *corev1.Service) (possible *corev1.Service, fields []string
 	return possible, fields
 }
 
-// portNames are the names of the listeners where Kubernetes takes them: listeners may have longer names, and dots in them. What a port is called in the place
-// of such a name may be the name of another listener, and no two ports may have one name.
+// portNames returns unique names of Service ports. A port has the name of its listener if that is a valid port name:
+// listeners may have longer names, and names with dots. Otherwise its name is NETWORK-PORT, with a suffix if a listener
+// has that name.
 func portNames(ports []Port, probed bool) []string {
 	names, taken := make([]string, len(ports)), map[string]bool{HealthPortName: probed}
 	for i, p := range ports {
@@ -162,7 +164,7 @@ func portNames(ports []Port, probed bool) []string {
 	return names
 }
 
-// opens tells whether a TCP port is taken by a listener.
+// opens reports whether a listener has the TCP port.
 func (e Exposure) opens(port int32) bool {
 	for _, p := range e.Ports {
 		if p.Port == port && p.Protocol == corev1.ProtocolTCP {

@@ -11,10 +11,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// StandbyType is the type of the Secrets with which pods start while config discovery is away. Kubernetes lets nobody change the type of a Secret: one
-// that people have made under the same name is never taken for ours.
+// StandbyType is the type of standby Secrets, with which pods start while config discovery is unavailable. The type of
+// a Secret is immutable, so a Secret of the same name that a user created is never mistaken for one of the operator.
 const StandbyType corev1.SecretType = "stunner.l7mp.io/standby-config"
 
 const (
@@ -22,21 +23,21 @@ const (
 	standbyDir    = "/var/run/secrets/stunner-standby"
 )
 
-// StandbyDataKey is the key under which the config stands.
+// StandbyDataKey is the key of the compressed config.
 const StandbyDataKey = "stunnerd.conf.gz"
 
-// StandbyRestAnnotation is the revision of the config in such a Secret without its clusters: what does not change by the second while a media server is
-// rolled out.
+// StandbyRestAnnotation is the revision of the config without its clusters. It does not change with the endpoints of
+// media servers.
 const StandbyRestAnnotation = "stunner.l7mp.io/revision-without-clusters"
 
-// StandbySumAnnotation is the SHA-256 of the packed config in such a Secret: another one means that somebody has changed the Secret.
+// StandbySumAnnotation is the SHA-256 of the compressed config. A different sum means that the Secret was modified.
 const StandbySumAnnotation = "stunner.l7mp.io/sha256"
 
-// StandbyName returns the name of the Secret of a Gateway.
+// StandbyName returns the name of the standby Secret of a Gateway.
 func StandbyName(gateway string) string { return gateway + "-standby" }
 
-// Standby holds the config of a Gateway for pods that start while nobody serves it. What people have written on the Gateway stays away from it: some
-// labels and annotations have tools copy an object.
+// Standby returns the standby Secret of a Gateway. It has no labels or annotations of the Gateway, because some of them
+// make tools copy an object to other namespaces.
 func Standby(gateway types.NamespacedName, uid types.UID, c config.Config) *corev1.Secret {
 	owner := Owner{Namespace: gateway.Namespace, Name: gateway.Name, UID: uid, Labels: map[string]string{}, Annotations: map[string]string{}}
 	meta := owner.meta(StandbyName(gateway.Name))
@@ -53,14 +54,15 @@ func Standby(gateway types.NamespacedName, uid types.UID, c config.Config) *core
 	}
 }
 
-// StandbyKey names the Secret of a Gateway.
+// StandbyKey returns namespace and name of the standby Secret of a Gateway.
 func StandbyKey(gateway types.NamespacedName) types.NamespacedName {
 	return types.NamespacedName{Namespace: gateway.Namespace, Name: StandbyName(gateway.Name)}
 }
 
-// ReadStandby returns the config that a Secret holds for the Gateway with a UID; nil if there is none, or if the Secret is not one that the operator has made.
+// ReadStandby returns the config in the standby Secret of the Gateway with a UID. It returns nil if the Secret is nil,
+// invalid, or not owned by that Gateway.
 func ReadStandby(s *corev1.Secret, gateway types.UID) *config.Config {
-	owned := func(o metav1.OwnerReference) bool { return o.Kind == "Gateway" && o.UID == gateway }
+	owned := func(o metav1.OwnerReference) bool { return o.Kind == resource.KindGateway && o.UID == gateway }
 	if s == nil || s.Type != StandbyType || !slices.ContainsFunc(s.OwnerReferences, owned) {
 		return nil
 	}
@@ -71,7 +73,7 @@ func ReadStandby(s *corev1.Secret, gateway types.UID) *config.Config {
 	return &c
 }
 
-// standbyFiles is the volume: a pod may be there before the Secret.
+// standbyFiles returns the volume. The Secret is optional because a pod may start before it exists.
 func standbyFiles(o Owner) corev1.Volume {
 	return corev1.Volume{Name: standbyVolume, VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{
 		SecretName: StandbyName(o.Name), Optional: new(true),

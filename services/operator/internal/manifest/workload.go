@@ -12,24 +12,24 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// Workload is what a Dataplane template is filled in with.
+// Workload builds the Deployment or DaemonSet of a Gateway.
 type Workload struct {
 	// Template is the Dataplane.
 	Template *stunnerv1.Dataplane
-	// Image is used when the template names none.
+	// Image is the default image.
 	Image string
-	// ConfigOrigin is where the pods find their config.
+	// ConfigOrigin is the URL of config discovery.
 	ConfigOrigin string
-	// Secured gives the pods a token for config discovery, and the certificates by which they know it.
+	// Secured gives the pods a token for config discovery and its CA certificates.
 	Secured bool
 }
 
-// WorkloadName returns the name of the workload that a Dataplane gives a Gateway.
+// WorkloadName returns the name of the Deployment or DaemonSet: spec.workloadName, or the name of the Gateway.
 func WorkloadName(template *stunnerv1.Dataplane, gateway string) string {
 	return cmp.Or(template.Spec.WorkloadName, gateway)
 }
 
-// Build returns the Deployment or the DaemonSet that runs the pods of a Gateway. The error is about the Dataplane's own patch.
+// Build returns the Deployment or DaemonSet. It fails if spec.podTemplatePatch is invalid.
 func (w Workload) Build(o Owner) (resource.Object, error) {
 	meta := o.meta(WorkloadName(w.Template, o.Name))
 	pod, err := patched(w.pod(o), w.Template.Spec.PodTemplatePatch)
@@ -50,8 +50,8 @@ func (w Workload) Build(o Owner) (resource.Object, error) {
 	}, nil
 }
 
-// replicas is nil, which leaves the number to whoever owns it, unless a number was asked for and nobody scales. One is what a
-// Deployment has anyway: set, it would undo every scaling by hand.
+// replicas returns spec.replicas of the Deployment. It is nil with autoscaling, so that the autoscaler owns the field,
+// and for 1, the default of Kubernetes, so that manual scaling is not reverted.
 func replicas(spec stunnerv1.DataplaneSpec) *int32 {
 	if spec.Replicas == nil || *spec.Replicas == 1 || spec.Autoscaling != nil {
 		return nil
@@ -59,13 +59,13 @@ func replicas(spec stunnerv1.DataplaneSpec) *int32 {
 	return new(*spec.Replicas)
 }
 
-// KeepsReplicas tells whether the number of pods that there is must stay when nobody says one any more. It would not by itself: a number that
-// nobody says is 1 to Kubernetes.
+// KeepsReplicas reports whether the Deployment must keep its number of pods when the operator stops setting it.
+// Removing the field by server-side apply would reset it to 1.
 func KeepsReplicas(template *stunnerv1.Dataplane) bool {
 	return template.Spec.Replicas == nil || Scaled(template)
 }
 
-// selector is immutable in Kubernetes: a change of its form would make every existing workload unusable.
+// selector returns the pod selector. It is immutable in Kubernetes, so its form must never change.
 func selector(o Owner) *metav1.LabelSelector {
 	s := &metav1.LabelSelector{}
 	labels := o.podLabels()

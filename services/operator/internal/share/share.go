@@ -1,4 +1,5 @@
-// Package share divides what is bounded among namespaces: no namespace that asks for less than an equal part goes without because of another.
+// Package share divides limited resources among namespaces: a namespace that needs at most an equal share gets all of
+// it.
 //
 // The package is pure.
 package share
@@ -8,10 +9,10 @@ import (
 	"container/heap"
 )
 
-// Load is an amount of each of the things that are bounded.
+// Load is an amount of each limited resource.
 type Load [kinds]int
 
-// What is bounded.
+// The limited resources.
 const (
 	Routes = iota
 	Endpoints
@@ -20,7 +21,7 @@ const (
 	kinds
 )
 
-// Plus is the sum.
+// Plus returns the sum.
 func (l Load) Plus(more Load) Load {
 	for i := range l {
 		l[i] += more[i]
@@ -28,7 +29,7 @@ func (l Load) Plus(more Load) Load {
 	return l
 }
 
-// Over returns the first thing of which a load has more than the limit; false if there is none.
+// Over returns the first resource that exceeds the limit; false if there is none.
 func (l Load) Over(limit Load) (kind int, over bool) {
 	for i := range l {
 		if l[i] > limit[i] {
@@ -38,7 +39,7 @@ func (l Load) Over(limit Load) (kind int, over bool) {
 	return 0, false
 }
 
-// part is the largest part of a limit that a load takes.
+// part returns the dominant share: the largest part of a limit that the load takes, over all resources.
 func (l Load) part(limit Load) (most float64) {
 	for i := range l {
 		if l[i] > 0 {
@@ -48,25 +49,26 @@ func (l Load) part(limit Load) (most float64) {
 	return most
 }
 
-// Claim is something that a namespace asks room for.
+// Claim is a request of a namespace.
 type Claim[T any] struct {
 	Of T
-	// Least is what the claim costs even if it is turned down: the work to measure it.
+	// Least is charged even if the claim is denied, for the work of measuring it.
 	Least Load
-	// Measure returns what it costs if it is admitted, at least Least. It is called only while there is room for Least.
+	// Measure returns the cost of the admitted claim, at least Least. It is called only if Least fits.
 	Measure func() Load
 }
 
-// Denied is a claim that there is no room for.
+// Denied is a claim that does not fit.
 type Denied[T any] struct {
 	Of T
-	// Kind is what there is too little of, Asks how much of it the claim asks for.
+	// Kind is the resource that is exceeded, Asks the amount that the claim needs of it.
 	Kind, Asks int
 }
 
-// Divide admits claims as long as there is room for them. The claims of a namespace are admitted in their order. The namespace whose next claim
-// leaves it with the smallest part is next: whoever asks for no more than a part of limit divided by the number of namespaces gets all of it, whatever others
-// ask for (dominant resource fairness, Ghodsi et al. 2011). A claim that does not fit leaves room for those after it.
+// Divide admits claims up to the limit by dominant resource fairness (Ghodsi et al. 2011). It repeatedly picks the
+// namespace whose dominant share, including its next claim, is smallest. A namespace that needs at most the limit
+// divided by the number of namespaces therefore gets all of it. The claims of a namespace are tried in their order; a
+// claim that does not fit does not block those after it.
 func Divide[T any](limit Load, claims map[string][]Claim[T]) (admitted []T, denied []Denied[T], used Load) {
 	q := make(queue[T], 0, len(claims))
 	for namespace, all := range claims {
@@ -100,17 +102,17 @@ func Divide[T any](limit Load, claims map[string][]Claim[T]) (admitted []T, deni
 	return admitted, denied, used
 }
 
-// party is a namespace.
+// party is a namespace with its remaining claims.
 type party[T any] struct {
 	namespace string
 	left      []Claim[T]
 	used      Load
-	// next is the cost of the first claim that is left, and part what the namespace would have with it.
+	// next is the cost of the first remaining claim, part the dominant share of the namespace with it.
 	next Load
 	part float64
 }
 
-// advance measures the first claim that there may be room for, and adds those before it to what is denied.
+// advance measures the first claim whose Least fits. The claims before it are denied.
 func (p *party[T]) advance(limit, used Load, denied []Denied[T]) []Denied[T] {
 	for ; len(p.left) > 0; p.left = p.left[1:] {
 		c := p.left[0]
@@ -125,7 +127,7 @@ func (p *party[T]) advance(limit, used Load, denied []Denied[T]) []Denied[T] {
 	return denied
 }
 
-// queue is a heap of namespaces: first the one that would have the smallest part.
+// queue is a heap of namespaces by part.
 type queue[T any] []*party[T]
 
 func (q queue[T]) Len() int { return len(q) }

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// A namespace that asks for no more than an equal part gets all of it, whatever the others ask for; nothing is over the limit, and the claims
-// of a namespace that are alike are admitted in their order.
+// A namespace that asks for no more than an equal part gets all of it, whatever the others ask for; nothing is over the
+// limit, and the claims of a namespace that are alike are admitted in their order.
 func TestDivide(t *testing.T) {
 	for seed := range uint64(2000) {
 		random := rand.New(rand.NewPCG(seed, 0))

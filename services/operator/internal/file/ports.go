@@ -73,7 +73,7 @@ const (
 func claims(gateway types.NamespacedName, sockets []translate.Socket) []claim {
 	all := []claim{{gateway: gateway, user: useHealth, network: "tcp"}, {gateway: gateway, user: useMetrics, network: "tcp"}}
 	for _, s := range sockets {
-		all = append(all, claim{gateway: gateway, user: s.Listener, network: s.Network, wanted: int(s.Port), keeps: s.Waits})
+		all = append(all, claim{gateway: gateway, user: s.Listener, network: s.Network, wanted: int(s.Port), keeps: s.Held})
 	}
 	return all
 }

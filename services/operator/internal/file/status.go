@@ -84,7 +84,7 @@ func (l *loop) writeStatuses(t translation) error {
 	v, opt := t.view, t.options
 	var errs []error
 	for _, r := range t.gateways {
-		errs = append(errs, l.writeStatus(v.Gateway(r.Gateway), r.Ours, r.Status, conditionsOf(r.Status)))
+		errs = append(errs, l.writeStatus(v.Gateway(r.Key), r.Ours, r.Status, conditionsOf(r.Status)))
 	}
 	for _, ref := range v.Routes() {
 		r := translate.Route(v, ref, opt)

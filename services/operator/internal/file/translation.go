@@ -75,7 +75,7 @@ func (l *loop) ours(v *resource.View, key types.NamespacedName) bool {
 
 // apply brings one Gateway to where its result wants it: config first, then the process, then the files.
 func (l *loop) apply(v *resource.View, r translate.Result) error {
-	key := r.Gateway
+	key := r.Key
 	if !r.Ours {
 		l.disown(key, v)
 		return nil
@@ -166,7 +166,7 @@ func (l *loop) objection(r translate.Result, old *config.Config, next config.Con
 	if err := next.Validate(); err != nil {
 		return fmt.Sprintf("config is not published: %v", err)
 	}
-	name := r.Gateway.String()
+	name := r.Key.String()
 	before := l.memory.Published[name]
 	if old != nil || before == "" || before == next.Revision() {
 		return ""

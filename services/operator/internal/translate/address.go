@@ -13,63 +13,49 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// address is where clients find a listener.
-type address struct {
-	host string
-	port int32
-}
-
-func (a address) known() bool { return a.host != "" }
-
-// kind is how a Gateway status names the host.
-func (a address) kind() gwapiv1.AddressType {
-	if _, err := netip.ParseAddr(a.host); err == nil {
-		return gwapiv1.IPAddressType
-	}
-	return gwapiv1.HostnameAddressType
-}
-
-// findAddresses gives each listener that is exposed its public address: from the first source that knows one.
+// findAddresses sets the public address of each accepted listener. The first source with an address wins.
 func findAddresses(v *resource.View, gw *gwapiv1.Gateway, listeners []*listener) {
 	for _, l := range listeners {
 		if !l.accepted.OK() {
 			continue
 		}
-		for _, ask := range sources {
-			if l.address = ask(v, gw, l); l.address.known() {
+		for _, find := range addressSources {
+			if l.address = find(v, gw, l); l.address.known() {
 				break
 			}
 		}
 	}
 }
 
-// source knows the public address of a listener, or returns the zero address.
-type source func(*resource.View, *gwapiv1.Gateway, *listener) address
+// addressSource returns the public address of a listener, or the zero value.
+type addressSource func(*resource.View, *gwapiv1.Gateway, *listener) publicAddress
 
-var sources = []source{fromHost, fromWish, fromLoadBalancer, fromNode}
+var addressSources = []addressSource{fromHost, fromSpec, fromLoadBalancer, fromNode}
 
-// fromHost is the host on which the provider itself runs the dataplane.
-func fromHost(v *resource.View, gw *gwapiv1.Gateway, l *listener) address {
+// fromHost returns the address of the host on which the file provider runs the dataplane.
+func fromHost(v *resource.View, gw *gwapiv1.Gateway, l *listener) publicAddress {
 	if v.Host() == nil {
-		return address{}
+		return publicAddress{}
 	}
-	return address{v.Host().Address, boundPort(v, gw, l)}
+	return publicAddress{v.Host().Address, boundPort(v, gw, l)}
 }
 
-// fromWish is what the Gateway asks for. A host name is believed: it takes no address from anybody. An address counts once the Service has it.
-func fromWish(v *resource.View, gw *gwapiv1.Gateway, l *listener) address {
+// fromSpec returns the address that the Gateway requests. A host name is used at once. An IP address is used once the
+// Service has it: otherwise a Gateway could advertise an address that belongs to another Service.
+func fromSpec(v *resource.View, gw *gwapiv1.Gateway, l *listener) publicAddress {
 	if !l.exposed {
-		return address{}
+		return publicAddress{}
 	}
 	svc, _ := serviceOf(v, gw, l)
-	if wished := wishedAddress(gw); wished != "" && (svc == nil || !given(svc, wished)) {
-		return address{}
+	if ip := requestedIP(gw); ip != "" && (svc == nil || !hasIP(svc, ip)) {
+		return publicAddress{}
 	}
-	return address{cmp.Or(wishedAddress(gw), wishedHostname(gw)), int32(l.spec.Port)}
+	return publicAddress{cmp.Or(requestedIP(gw), requestedHostname(gw)), int32(l.spec.Port)}
 }
 
-// given tells whether a Service has an address: from its load balancer, or, where none is asked for, because its nodes take what comes for it.
-func given(svc *corev1.Service, wished string) bool {
+// hasIP reports whether clients reach a Service at an IP address: its load balancer reports it, or a Service of another
+// type has it in spec.externalIPs.
+func hasIP(svc *corev1.Service, wanted string) bool {
 	var ips []string
 	for _, i := range svc.Status.LoadBalancer.Ingress {
 		ips = append(ips, i.IP)
@@ -77,55 +63,56 @@ func given(svc *corev1.Service, wished string) bool {
 	if svc.Spec.Type != corev1.ServiceTypeLoadBalancer {
 		ips = append(ips, svc.Spec.ExternalIPs...)
 	}
-	return slices.ContainsFunc(ips, func(ip string) bool { return sameAddress(ip, wished) })
+	return slices.ContainsFunc(ips, func(ip string) bool { return sameAddress(ip, wanted) })
 }
 
-// fromLoadBalancer is what a load balancer has reported: for this very port if it says so, else for all.
-func fromLoadBalancer(v *resource.View, gw *gwapiv1.Gateway, l *listener) address {
+// fromLoadBalancer returns the ingress point that the load balancer reports for the listener's port, or else its first
+// ingress point.
+func fromLoadBalancer(v *resource.View, gw *gwapiv1.Gateway, l *listener) publicAddress {
 	svc, port := serviceOf(v, gw, l)
 	if svc == nil {
-		return address{}
+		return publicAddress{}
 	}
 	ingress := svc.Status.LoadBalancer.Ingress
-	i := slices.IndexFunc(ingress, func(i corev1.LoadBalancerIngress) bool { return serves(i, port) })
+	i := slices.IndexFunc(ingress, func(i corev1.LoadBalancerIngress) bool { return servesPort(i, port) })
 	if i < 0 {
 		i = slices.IndexFunc(ingress, func(i corev1.LoadBalancerIngress) bool { return i.IP != "" || i.Hostname != "" })
 	}
 	if i < 0 {
-		return address{}
+		return publicAddress{}
 	}
 	if ingress[i].IP != "" {
-		return address{ingress[i].IP, port.Port}
+		return publicAddress{ingress[i].IP, port.Port}
 	}
-	return address{ingress[i].Hostname, port.Port}
+	return publicAddress{ingress[i].Hostname, port.Port}
 }
 
-// serves tells whether an ingress point names the port and reports no error for it.
-func serves(i corev1.LoadBalancerIngress, port *corev1.ServicePort) bool {
+// servesPort reports whether an ingress point lists the port without an error.
+func servesPort(i corev1.LoadBalancerIngress, port *corev1.ServicePort) bool {
 	return (i.IP != "" || i.Hostname != "") && slices.ContainsFunc(i.Ports, func(p corev1.PortStatus) bool {
 		return p.Port == port.Port && p.Protocol == port.Protocol && p.Error == nil
 	})
 }
 
-// fromNode is a node port at the first node that clients can reach from outside.
-func fromNode(v *resource.View, gw *gwapiv1.Gateway, l *listener) address {
+// fromNode returns the node port at the first node with an external address.
+func fromNode(v *resource.View, gw *gwapiv1.Gateway, l *listener) publicAddress {
 	_, port := serviceOf(v, gw, l)
 	if port == nil || port.NodePort == 0 {
-		return address{}
+		return publicAddress{}
 	}
 	for _, kind := range []corev1.NodeAddressType{corev1.NodeExternalIP, corev1.NodeExternalDNS} {
 		for _, node := range v.Nodes() {
 			for _, a := range node.Status.Addresses {
 				if a.Type == kind && a.Address != "" {
-					return address{a.Address, port.NodePort}
+					return publicAddress{a.Address, port.NodePort}
 				}
 			}
 		}
 	}
-	return address{}
+	return publicAddress{}
 }
 
-// serviceTypes are the types of Services, those first that reach farthest.
+// serviceTypes are the types of Services. The ones with the widest reach come first.
 var serviceTypes = []corev1.ServiceType{
 	corev1.ServiceTypeLoadBalancer, corev1.ServiceTypeExternalName, corev1.ServiceTypeNodePort, corev1.ServiceTypeClusterIP,
 }
@@ -144,12 +131,12 @@ func serviceOf(v *resource.View, gw *gwapiv1.Gateway, l *listener) (*corev1.Serv
 	return nil, nil
 }
 
-// maxServiceAddresses bounds the addresses of Services that one listener has in the config, so that a Service with very many cannot make the
-// config large. Cluster IPs come first.
+// maxServiceAddresses limits the Service addresses of one listener in the config, because spec.externalIPs has no
+// limit. Cluster IPs come first.
 const maxServiceAddresses = 64
 
-// serviceAddresses returns the addresses of the Gateway's Services that lead to a listener, as IP:PORT: cluster IPs, external IPs, and those
-// that a load balancer has reported.
+// serviceAddresses returns the addresses IP:PORT of the Gateway's Services that lead to a listener: cluster IPs,
+// external IPs, and IPs of load balancers.
 func serviceAddresses(v *resource.View, gw *gwapiv1.Gateway, l *listener) (addrs []string) {
 	services := v.ServicesOf(resource.KeyOf(gw))
 	for _, ipsOf := range []func(*corev1.Service) []string{clusterIPs, externalIPs} {
@@ -164,12 +151,12 @@ func serviceAddresses(v *resource.View, gw *gwapiv1.Gateway, l *listener) (addrs
 	return addrs
 }
 
-// leadsTo tells whether a port of one of the Gateway's Services is that of a listener.
+// leadsTo reports whether a Service port of the Gateway leads to a listener.
 func leadsTo(p corev1.ServicePort, l *listener) bool {
 	return strings.EqualFold(string(p.Protocol), l.network()) && (p.Port == int32(l.spec.Port) || p.TargetPort.IntVal == l.target)
 }
 
-// appendAddresses adds those of the IPs that are addresses, which None and the empty text are not, with a port.
+// appendAddresses appends IP:PORT for each text that is an IP address. A clusterIP may also be "None" or "".
 func appendAddresses(addrs, ips []string, port int32) []string {
 	for _, ip := range ips {
 		a, err := netip.ParseAddr(ip)

@@ -11,8 +11,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// K-09: annotations of the Gateway and of its GatewayConfig that fit each on its own, and not together on a Service, keep what is published.
-// What is made has annotations that an API server takes.
+// K-09: annotations of the Gateway and of its GatewayConfig that fit each on its own, and not together on a Service,
+// keep what is published. What is made has annotations that an API server takes.
 func TestAnnotationsFitWhereTheyAreCopied(t *testing.T) {
 	for size, keep := range map[int]bool{10: false, 100 << 10: false, 140 << 10: true} {
 		c := load(t, filepath.Join("testdata", "a_gateway_and_a_route_make_a_config.txtar"))

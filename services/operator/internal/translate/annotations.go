@@ -15,7 +15,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
 )
 
-// Annotations with a meaning, on a Gateway or, for all Gateways of a class, in loadBalancerServiceAnnotations.
+// Annotations of a Gateway. spec.loadBalancerServiceAnnotations of the GatewayConfig sets them for all Gateways that
+// use it.
 const (
 	annotationServiceType    = "stunner.l7mp.io/service-type"
 	annotationMixedProtocol  = "stunner.l7mp.io/enable-mixed-protocol-lb"
@@ -28,90 +29,95 @@ const (
 	annotationNoExternalIPs  = "stunner.l7mp.io/disable-external-ips"
 	annotationRelayDiscovery = "stunner.l7mp.io/enable-relay-address-discovery"
 
-	// Cloud providers name their health check annotations differently; these parts they have in common.
+	// Common parts of the health check annotations of cloud providers.
 	healthPrefix         = "service.beta.kubernetes.io/"
 	healthPortSuffix     = "port"
 	healthProtocolSuffix = "protocol"
 )
 
-// wishes are what annotations ask for.
-type wishes struct {
-	serviceType    corev1.ServiceType
-	mixed          mixedProtocol
-	sourceAddress  bool
-	unmanaged      bool
-	nodePorts      map[string]int32
-	targetPorts    map[string]int32
+// annotations are the values of the annotations above.
+type annotations struct {
+	serviceType corev1.ServiceType
+	mixed       mixedProtocol
+	// sourceAddress sets externalTrafficPolicy Local.
+	sourceAddress bool
+	// unmanaged means that the operator must not create the dataplane pods.
+	unmanaged bool
+	// nodePorts and targetPorts are ports by listener name.
+	nodePorts   map[string]int32
+	targetPorts map[string]int32
+	// healthPort is the port of a load balancer's health check; 0 means none.
 	healthPort     int32
 	affinity       bool
 	externalIPs    bool
 	relayDiscovery bool
-	notes          []string
+	// notes are warnings about values that are ignored.
+	notes []string
 }
 
-// mixedProtocol says what becomes of a Gateway with listeners of both transports.
+// mixedProtocol selects the Services of a Gateway with UDP and TCP listeners.
 type mixedProtocol int
 
 const (
-	// separate gives each transport its own Service: some load balancers cannot do both.
+	// separate creates a Service for each network, because not all load balancers support both in one Service.
 	separate mixedProtocol = iota
-	// together puts both into one Service.
+	// together creates one Service with all ports.
 	together
-	// single exposes the transport of the first listener only.
+	// single creates one Service with the ports of the first listener's network only.
 	single
 )
 
-// wishesOf reads the annotations. A map of ports that cannot be read is a finding, because guessing could move the ports of a running Gateway.
-// Any other value that cannot be read counts as absent, and a note says so.
-func wishesOf(gw *gwapiv1.Gateway, gc *stunnerv1.GatewayConfig) (wishes, condition.Finding) {
-	a := map[string]string{}
+// annotationsOf reads the annotations. An invalid map of ports is a finding, because ignoring it could change the ports
+// of a running Gateway. Any other invalid value is ignored with a note.
+func annotationsOf(gw *gwapiv1.Gateway, gc *stunnerv1.GatewayConfig) (annotations, condition.Finding) {
+	texts := map[string]string{}
 	if gc != nil {
-		maps.Copy(a, gc.Spec.LoadBalancerServiceAnnotations)
+		maps.Copy(texts, gc.Spec.LoadBalancerServiceAnnotations)
 	}
-	maps.Copy(a, gw.Annotations)
-	w := wishes{
-		mixed:          mixedOf(a[annotationMixedProtocol]),
-		sourceAddress:  strings.EqualFold(strings.TrimSpace(a[annotationTrafficPolicy]), "local"),
-		unmanaged:      isTrue(a[annotationUnmanaged]),
-		affinity:       !isTrue(a[annotationNoAffinity]),
-		externalIPs:    !isTrue(a[annotationNoExternalIPs]),
-		relayDiscovery: isTrue(a[annotationRelayDiscovery]),
-		notes:          unreadable(a),
+	maps.Copy(texts, gw.Annotations)
+	a := annotations{
+		mixed:          mixedOf(texts[annotationMixedProtocol]),
+		sourceAddress:  strings.EqualFold(strings.TrimSpace(texts[annotationTrafficPolicy]), "local"),
+		unmanaged:      isTrue(texts[annotationUnmanaged]),
+		affinity:       !isTrue(texts[annotationNoAffinity]),
+		externalIPs:    !isTrue(texts[annotationNoExternalIPs]),
+		relayDiscovery: isTrue(texts[annotationRelayDiscovery]),
+		notes:          booleanNotes(texts),
 	}
-	w.serviceType = serviceTypeOf(a[annotationServiceType], gw)
-	if wanted := a[annotationServiceType]; wanted != "" && !strings.EqualFold(wanted, string(w.serviceType)) {
-		w.notes = append(w.notes, condition.ServiceType(wanted, string(w.serviceType)))
+	a.serviceType = serviceTypeOf(texts[annotationServiceType], gw)
+	if wanted := texts[annotationServiceType]; wanted != "" && !strings.EqualFold(wanted, string(a.serviceType)) {
+		a.notes = append(a.notes, condition.ServiceType(wanted, string(a.serviceType)))
 	}
 	if n := len(gw.Spec.Addresses); n > 1 {
-		w.notes = append(w.notes, condition.AddressesLeftOut(n))
+		a.notes = append(a.notes, condition.AddressesLeftOut(n))
 	}
-	if !isTrue(a[annotationHideHealth]) {
-		// What a load balancer probes is up to the annotations that stand on its Service, wherever they come from.
-		w.healthPort = healthPortOf(manifest.OwnerOf(gw, parameters{config: gc}.annotations()).Annotations)
+	if !isTrue(texts[annotationHideHealth]) {
+		// The annotations of the Service count: they come from the Gateway, spec.infrastructure and the GatewayConfig.
+		a.healthPort = healthPortOf(manifest.OwnerOf(gw, parameters{config: gc}.defaultAnnotations()).Annotations)
 	}
 	var nodePorts, targetPorts condition.Finding
-	w.nodePorts, nodePorts = portsOf(a, annotationNodePorts)
-	w.targetPorts, targetPorts = portsOf(a, annotationTargetPorts)
-	return w, first(nodePorts, targetPorts)
+	a.nodePorts, nodePorts = portsOf(texts, annotationNodePorts)
+	a.targetPorts, targetPorts = portsOf(texts, annotationTargetPorts)
+	return a, first(nodePorts, targetPorts)
 }
 
-// booleans are the annotations that are true or false.
+// booleans are the annotations with boolean values.
 var booleans = []string{
 	annotationMixedProtocol, annotationUnmanaged, annotationHideHealth, annotationNoAffinity, annotationNoExternalIPs, annotationRelayDiscovery,
 }
 
-// unreadable says which booleans are none.
-func unreadable(a map[string]string) (notes []string) {
+// booleanNotes returns a note for each invalid boolean.
+func booleanNotes(a map[string]string) (notes []string) {
 	for _, name := range booleans {
-		if _, known := truth(a[name]); !known && strings.TrimSpace(a[name]) != "" {
+		if _, known := parseBoolean(a[name]); !known && strings.TrimSpace(a[name]) != "" {
 			notes = append(notes, condition.AnnotationBoolean(name, a[name]))
 		}
 	}
 	return notes
 }
 
-// truth reads a boolean the way people write them.
-func truth(s string) (value, known bool) {
+// parseBoolean reads a boolean. known is false for any other text.
+func parseBoolean(s string) (value, known bool) {
 	switch strings.ToLower(strings.TrimSpace(s)) {
 	case "true", "1", "yes":
 		return true, true
@@ -122,12 +128,12 @@ func truth(s string) (value, known bool) {
 }
 
 func isTrue(s string) bool {
-	value, _ := truth(s)
+	value, _ := parseBoolean(s)
 	return value
 }
 
 func mixedOf(s string) mixedProtocol {
-	switch value, known := truth(s); {
+	switch value, known := parseBoolean(s); {
 	case !known:
 		return separate
 	case value:
@@ -136,20 +142,21 @@ func mixedOf(s string) mixedProtocol {
 	return single
 }
 
-// serviceTypeOf takes LoadBalancer for everything that it does not know. An ExternalName needs a name to stand for.
+// serviceTypeOf returns the type of the Services. The default is LoadBalancer. ExternalName needs a requested host
+// name.
 func serviceTypeOf(s string, gw *gwapiv1.Gateway) corev1.ServiceType {
 	for _, t := range []corev1.ServiceType{corev1.ServiceTypeClusterIP, corev1.ServiceTypeNodePort} {
 		if strings.EqualFold(strings.TrimSpace(s), string(t)) {
 			return t
 		}
 	}
-	if strings.EqualFold(strings.TrimSpace(s), string(corev1.ServiceTypeExternalName)) && wishedHostname(gw) != "" {
+	if strings.EqualFold(strings.TrimSpace(s), string(corev1.ServiceTypeExternalName)) && requestedHostname(gw) != "" {
 		return corev1.ServiceTypeExternalName
 	}
 	return corev1.ServiceTypeLoadBalancer
 }
 
-// healthPortOf looks for a TCP or HTTP health check that some provider's annotations describe; 0 stands for none.
+// healthPortOf returns the port of a TCP or HTTP health check in the annotations of a cloud provider; 0 means none.
 func healthPortOf(a map[string]string) int32 {
 	var port int32
 	var probed bool
@@ -174,7 +181,7 @@ func healthPortOf(a map[string]string) int32 {
 	return port
 }
 
-// maxPortsLength bounds the text of a port annotation: 64 listeners of the longest name fit.
+// maxPortsLength limits a port annotation in bytes: 64 listeners with names of the maximum length fit.
 const maxPortsLength = 64 * 300
 
 func portsOf(a map[string]string, annotation string) (map[string]int32, condition.Finding) {
@@ -185,8 +192,8 @@ func portsOf(a map[string]string, annotation string) (map[string]int32, conditio
 	return ports, condition.Finding{}
 }
 
-// parsePorts reads listener names with ports, in each of the forms that are about: a JSON map, a YAML flow map without quotes, braces
-// left out, and a=1,b=2.
+// parsePorts reads a map from listener name to port. It accepts the forms in use: a JSON object, a YAML flow map
+// without quotes, either of them without braces, and a=1,b=2.
 func parsePorts(s string) (map[string]int32, error) {
 	s = strings.TrimSpace(s)
 	if len(s) > maxPortsLength {
@@ -205,11 +212,11 @@ func parsePorts(s string) (map[string]int32, error) {
 		if i < 0 {
 			return nil, fmt.Errorf(`%q is no listener with a port: write {"listener": port}`, strings.TrimSpace(entry))
 		}
-		name := bare(entry[:i])
+		name := unquoted(entry[:i])
 		if _, twice := ports[name]; twice || name == "" {
 			return nil, fmt.Errorf("listener %q stands there twice or has no name", name)
 		}
-		port, err := parsePort(bare(entry[i+1:]))
+		port, err := parsePort(unquoted(entry[i+1:]))
 		if err != nil {
 			return nil, fmt.Errorf("listener %q: %w", name, err)
 		}
@@ -218,7 +225,7 @@ func parsePorts(s string) (map[string]int32, error) {
 	return ports, nil
 }
 
-func bare(s string) string { return strings.Trim(strings.TrimSpace(s), `"'`) }
+func unquoted(s string) string { return strings.Trim(strings.TrimSpace(s), `"'`) }
 
 func parsePort(s string) (int32, error) {
 	n, err := strconv.ParseUint(s, 10, 16)

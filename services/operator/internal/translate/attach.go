@@ -5,107 +5,114 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/utils/ptr"
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// gates say which routes the listeners of a Gateway take. What is the same for all routes, or for all routes of a namespace, is found out once.
-type gates struct {
+// routeMatcher matches routes to the listeners of a Gateway. It computes once what all routes, or all routes of a
+// namespace, have in common. Slices have an entry for each listener.
+type routeMatcher struct {
 	view    *resource.View
 	gateway *gwapiv1.Gateway
-	groups  [][]gwapiv1.Group // of the kinds that each listener takes
-	admit   []func(namespace string) bool
-	open    map[string][]bool // by namespace, for each listener
-	all     []int
-	named   map[gwapiv1.SectionName][]int
+	// groups are the API groups of the allowed route kinds.
+	groups [][]gwapiv1.Group
+	// selectors report whether a listener allows routes of a namespace; byNamespace caches their results.
+	selectors   []func(namespace string) bool
+	byNamespace map[string][]bool
+	// all and byName are listener indexes.
+	all    []int
+	byName map[gwapiv1.SectionName][]int
 }
 
-func newGates(v *resource.View, gw *gwapiv1.Gateway) gates {
-	g := gates{view: v, gateway: gw, open: map[string][]bool{}, named: map[gwapiv1.SectionName][]int{}}
+func newRouteMatcher(v *resource.View, gw *gwapiv1.Gateway) routeMatcher {
+	m := routeMatcher{view: v, gateway: gw, byNamespace: map[string][]bool{}, byName: map[gwapiv1.SectionName][]int{}}
 	for i, spec := range gw.Spec.Listeners {
-		g.all, g.named[spec.Name] = append(g.all, i), append(g.named[spec.Name], i)
+		m.all, m.byName[spec.Name] = append(m.all, i), append(m.byName[spec.Name], i)
 		var groups []gwapiv1.Group
 		kinds, _ := kindsOf(spec)
 		for _, k := range kinds {
 			groups = append(groups, *k.Group)
 		}
-		g.groups = append(g.groups, groups)
-		g.admit = append(g.admit, g.admitsOf(spec))
+		m.groups = append(m.groups, groups)
+		m.selectors = append(m.selectors, m.namespaceSelector(spec))
 	}
-	return g
+	return m
 }
 
-// admitsOf reads allowedRoutes.namespaces of a listener. It lets nobody in by a word or a selector that it does not understand.
-func (g gates) admitsOf(spec gwapiv1.Listener) func(namespace string) bool {
-	from, selector := fromOf(spec)
+// namespaceSelector reads allowedRoutes.namespaces of a listener. An unknown value or an invalid selector allows no
+// namespace.
+func (m routeMatcher) namespaceSelector(spec gwapiv1.Listener) func(namespace string) bool {
+	from, selector := allowedNamespaces(spec)
 	switch from {
 	case gwapiv1.NamespacesFromAll:
 		return func(string) bool { return true }
 	case gwapiv1.NamespacesFromSame:
-		return func(namespace string) bool { return namespace == g.gateway.Namespace }
+		return func(namespace string) bool { return namespace == m.gateway.Namespace }
 	case gwapiv1.NamespacesFromSelector:
 		if s, err := metav1.LabelSelectorAsSelector(selector); err == nil {
-			return func(namespace string) bool { return s.Matches(labels.Set(g.view.NamespaceLabels(namespace))) }
+			return func(namespace string) bool { return s.Matches(labels.Set(m.view.NamespaceLabels(namespace))) }
 		}
 	}
 	return func(string) bool { return false }
 }
 
-func fromOf(spec gwapiv1.Listener) (gwapiv1.FromNamespaces, *metav1.LabelSelector) {
+func allowedNamespaces(spec gwapiv1.Listener) (gwapiv1.FromNamespaces, *metav1.LabelSelector) {
 	if allowed := spec.AllowedRoutes; allowed != nil && allowed.Namespaces != nil {
-		return valueOr(allowed.Namespaces.From, gwapiv1.NamespacesFromSame), allowed.Namespaces.Selector
+		return ptr.Deref(allowed.Namespaces.From, gwapiv1.NamespacesFromSame), allowed.Namespaces.Selector
 	}
 	return gwapiv1.NamespacesFromSame, nil
 }
 
-// admitted tells for each listener whether it takes routes of a namespace.
-func (g gates) admitted(namespace string) []bool {
-	open, known := g.open[namespace]
+// allows reports for each listener whether it allows routes of a namespace.
+func (m routeMatcher) allows(namespace string) []bool {
+	allowed, known := m.byNamespace[namespace]
 	if !known {
-		for _, admits := range g.admit {
-			open = append(open, admits(namespace))
+		for _, selects := range m.selectors {
+			allowed = append(allowed, selects(namespace))
 		}
-		g.open[namespace] = open
+		m.byNamespace[namespace] = allowed
 	}
-	return open
+	return allowed
 }
 
-// takes returns the indexes of the listeners that take a route by any of its parent references. Whether the listener itself is served does not
-// matter (Gateway API, ListenerStatus.attachedRoutes), nor whether the backends of the route exist.
-func (g gates) takes(r *resource.Route) (taken []int) {
-	group, open := gwapiv1.Group(r.Ref.GroupVersion.Group), g.admitted(r.Ref.Namespace)
-	if r.MaskedBy != nil || !slices.Contains(open, true) {
+// listenersFor returns the indexes of the listeners that a route attaches to, sorted. It does not matter whether the
+// listener is served (Gateway API, ListenerStatus.attachedRoutes) or whether the backends of the route exist.
+func (m routeMatcher) listenersFor(r *resource.Route) (attached []int) {
+	group, allowed := gwapiv1.Group(r.Ref.GroupVersion.Group), m.allows(r.Ref.Namespace)
+	if r.MaskedBy != nil || !slices.Contains(allowed, true) {
 		return nil
 	}
-	own := resource.KeyOf(g.gateway)
+	own := resource.KeyOf(m.gateway)
 	for _, parent := range r.Parents {
 		if key, ok := r.GatewayOf(parent); !ok || key != own {
 			continue
 		}
-		candidates := g.all
-		if section := valueOr(parent.SectionName, ""); section != "" {
-			candidates = g.named[section]
+		candidates := m.all
+		if section := ptr.Deref(parent.SectionName, ""); section != "" {
+			candidates = m.byName[section]
 		}
 		for _, i := range candidates {
-			if open[i] && selects(parent, &g.gateway.Spec.Listeners[i]) && slices.Contains(g.groups[i], group) {
-				taken = append(taken, i)
+			if allowed[i] && selects(parent, &m.gateway.Spec.Listeners[i]) && slices.Contains(m.groups[i], group) {
+				attached = append(attached, i)
 			}
 		}
 	}
-	slices.Sort(taken)
-	return slices.Compact(taken)
+	slices.Sort(attached)
+	return slices.Compact(attached)
 }
 
-// refusal says why no listener takes a route by one of its parent references; nothing if one does.
-func (g gates) refusal(r *resource.Route, parent gwapiv1.ParentReference) condition.Finding {
+// refusal returns the reason why no listener accepts a route by one of its parent references.
+func (m routeMatcher) refusal(r *resource.Route, parent gwapiv1.ParentReference) condition.Finding {
 	if r.MaskedBy != nil {
 		return condition.Masked(r.MaskedBy.String())
 	}
-	refused := condition.NoListener(resource.KeyOf(g.gateway).String(), string(valueOr(parent.SectionName, "")), int32(valueOr(parent.Port, 0)))
-	for i := range g.gateway.Spec.Listeners {
-		a := attachment{gates: g, listener: i, route: r}
+	section, port := ptr.Deref(parent.SectionName, ""), ptr.Deref(parent.Port, 0)
+	refused := condition.NoListener(resource.KeyOf(m.gateway).String(), string(section), int32(port))
+	for i := range m.gateway.Spec.Listeners {
+		a := attachment{routeMatcher: m, listener: i, route: r}
 		if !selects(parent, a.spec()) {
 			continue
 		}
@@ -120,16 +127,16 @@ func (g gates) refusal(r *resource.Route, parent gwapiv1.ParentReference) condit
 	return refused
 }
 
-// attachment is one route at one listener.
+// attachment is a route at a listener.
 type attachment struct {
-	gates
+	routeMatcher
 	listener int
 	route    *resource.Route
 }
 
 func (a attachment) spec() *gwapiv1.Listener { return &a.gateway.Spec.Listeners[a.listener] }
 
-// selects tells whether a parent reference means a listener.
+// selects reports whether sectionName and port of a parent reference match a listener.
 func selects(parent gwapiv1.ParentReference, spec *gwapiv1.Listener) bool {
 	if parent.SectionName != nil && *parent.SectionName != "" && *parent.SectionName != spec.Name {
 		return false
@@ -148,9 +155,9 @@ func (a attachment) kindAllowed() condition.Finding {
 }
 
 func (a attachment) namespaceAllowed() condition.Finding {
-	if a.admitted(a.route.Ref.Namespace)[a.listener] {
+	if a.allows(a.route.Ref.Namespace)[a.listener] {
 		return condition.Finding{}
 	}
-	from, _ := fromOf(*a.spec())
+	from, _ := allowedNamespaces(*a.spec())
 	return condition.NamespaceNotAllowed(string(a.spec().Name), a.route.Ref.Namespace, string(from))
 }

@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
@@ -17,14 +18,15 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// authentication says who may use the Gateways of a GatewayConfig, before it is made that of one Gateway.
+// authentication is the auth section that all Gateways of a GatewayConfig have in common, see forGateway.
 type authentication struct {
 	config.Auth
-	// signing is the Secret that the shared secret comes from; nil when it stands in the GatewayConfig.
+	// signing is the Secret that holds the shared secret; nil if the shared secret is inline in the GatewayConfig.
 	signing *corev1.Secret
 }
 
-// authOf returns who may use the Gateways of a GatewayConfig. Every value of the result is there and not empty, or there is a finding.
+// authOf returns the authentication of a GatewayConfig. Without a finding, all credentials that its type needs are set
+// and not empty.
 func authOf(v *resource.View, gc *stunnerv1.GatewayConfig, opt Options) (authentication, condition.Finding) {
 	if gc == nil {
 		return authentication{}, condition.Finding{}
@@ -45,40 +47,41 @@ func authOf(v *resource.View, gc *stunnerv1.GatewayConfig, opt Options) (authent
 	if gc.Spec.AuthRef != nil {
 		read = secretMaterial
 	}
-	m, unfit := read(v, gc, opt)
-	if !unfit.OK() {
-		return authentication{Auth: auth}, unfit
+	m, finding := read(v, gc, opt)
+	if !finding.OK() {
+		return authentication{Auth: auth}, finding
 	}
 	return m.auth(auth)
 }
 
-// value is one value of what authentication is made of, and the Secret that it comes from, nil for none.
-type value struct {
+// secretValue is a credential with the Secret that holds it; nil if it is inline in the GatewayConfig.
+type secretValue struct {
 	credential.Secret
 	from *corev1.Secret
 }
 
-// material is what authentication is made of, wherever it was found: a value that is nil was not there at all.
+// material is the authentication type with the credentials, read from the GatewayConfig or from the Secret of authRef.
+// A credential that is absent is nil.
 type material struct {
 	authType string
-	username *value
-	password *value
-	secret   *value
-	// where names a field for a message.
+	username *secretValue
+	password *secretValue
+	secret   *secretValue
+	// where names a field in messages.
 	where func(field string) string
-	// absent is the reason of a field that is not there.
+	// absent is the reason of the finding for an absent credential.
 	absent string
 }
 
-// auth fills in what the authentication type needs.
+// auth adds the authentication type and the credentials that it needs.
 func (m material) auth(auth config.Auth) (authentication, condition.Finding) {
 	switch m.authType = strings.ToLower(m.authType); m.authType {
 	case "plaintext", "static":
 		auth.Type = config.AuthStatic
-		return m.pair(auth)
+		return m.static(auth)
 	case "ephemeral", "longterm", "timewindowed":
 		auth.Type = config.AuthEphemeral
-		return m.signed(auth)
+		return m.ephemeral(auth)
 	case "none":
 		auth.Type = config.AuthNone
 		return authentication{Auth: auth}, condition.Finding{}
@@ -86,33 +89,33 @@ func (m material) auth(auth config.Auth) (authentication, condition.Finding) {
 	return authentication{Auth: auth}, condition.AuthTypeUnknown(m.where("authType"))
 }
 
-// pair is one user name with one password.
-func (m material) pair(auth config.Auth) (authentication, condition.Finding) {
-	unfit := first(m.need("userName", m.username), m.need("password", m.password))
-	if !unfit.OK() {
-		return authentication{Auth: auth}, unfit
+// static needs a user name and a password.
+func (m material) static(auth config.Auth) (authentication, condition.Finding) {
+	finding := first(m.need("userName", m.username), m.need("password", m.password))
+	if !finding.OK() {
+		return authentication{Auth: auth}, finding
 	}
 	auth.Credentials = map[string]credential.Secret{config.KeyUsername: m.username.Secret, config.KeyPassword: m.password.Secret}
 	return authentication{Auth: auth}, condition.Finding{}
 }
 
-// signed is a shared secret. Where only a password is given, long-term is meant in both of its senses: the password signs ephemeral
-// credentials, and the plain pair is good as well.
-func (m material) signed(auth config.Auth) (authentication, condition.Finding) {
+// ephemeral needs a shared secret. A password without a shared secret stands for both meanings of "longterm": it signs
+// ephemeral credentials, and the static pair of user name and password is valid as well.
+func (m material) ephemeral(auth config.Auth) (authentication, condition.Finding) {
 	auth.Credentials = map[string]credential.Secret{}
 	if m.secret != nil || m.password == nil {
-		if unfit := m.need("sharedSecret", m.secret); !unfit.OK() {
-			return authentication{Auth: auth}, unfit
+		if finding := m.need("sharedSecret", m.secret); !finding.OK() {
+			return authentication{Auth: auth}, finding
 		}
 		auth.Credentials[config.KeySecret] = m.secret.Secret
 		return authentication{auth, m.secret.from}, condition.Finding{}
 	}
-	unfit := m.need("password", m.password)
-	if unfit.OK() && m.username != nil {
-		unfit = m.need("userName", m.username)
+	finding := m.need("password", m.password)
+	if finding.OK() && m.username != nil {
+		finding = m.need("userName", m.username)
 	}
-	if !unfit.OK() {
-		return authentication{Auth: auth}, unfit
+	if !finding.OK() {
+		return authentication{Auth: auth}, finding
 	}
 	auth.Credentials[config.KeySecret] = m.password.Secret
 	if m.username != nil {
@@ -121,8 +124,8 @@ func (m material) signed(auth config.Auth) (authentication, condition.Finding) {
 	return authentication{auth, m.password.from}, condition.Finding{}
 }
 
-// need refuses a value that is absent or empty: an empty password would let everyone in.
-func (m material) need(field string, v *value) condition.Finding {
+// need rejects a credential that is absent or empty: an empty password would let every client in.
+func (m material) need(field string, v *secretValue) condition.Finding {
 	switch {
 	case v == nil:
 		return condition.CredentialMissing(m.where(field), m.authType).As(m.absent)
@@ -132,7 +135,7 @@ func (m material) need(field string, v *value) condition.Finding {
 	return condition.Finding{}
 }
 
-// inlineMaterial reads the GatewayConfig's own fields, which may in turn name keys of Secrets.
+// inlineMaterial reads the fields of the GatewayConfig. Each of them is a string or a reference to a key of a Secret.
 func inlineMaterial(v *resource.View, gc *stunnerv1.GatewayConfig, opt Options) (material, condition.Finding) {
 	m := material{
 		authType: string(cmp.Or(gc.Spec.AuthType, stunnerv1.DefaultAuthType)),
@@ -146,7 +149,9 @@ func inlineMaterial(v *resource.View, gc *stunnerv1.GatewayConfig, opt Options) 
 	return m, first(username, password, secret)
 }
 
-func inlineValue(v *resource.View, gc *stunnerv1.GatewayConfig, field string, written *stunnerv1.SecretValue, opt Options) (*value, condition.Finding) {
+func inlineValue(
+	v *resource.View, gc *stunnerv1.GatewayConfig, field string, written *stunnerv1.SecretValue, opt Options,
+) (*secretValue, condition.Finding) {
 	where := condition.InlineField(resource.KeyOf(gc).String(), field)
 	if written == nil {
 		return nil, condition.Finding{}
@@ -155,14 +160,14 @@ func inlineValue(v *resource.View, gc *stunnerv1.GatewayConfig, field string, wr
 		return nil, condition.CredentialUnreadable(where, err)
 	}
 	if inline, ok := written.Inline(); ok {
-		return &value{Secret: inline}, condition.Finding{}
+		return &secretValue{Secret: inline}, condition.Finding{}
 	}
 	ref, _ := written.Ref(field)
 	source := secretSource{view: v, owner: gc, opt: opt, where: where, key: types.NamespacedName{
 		Namespace: cmp.Or(ref.Namespace, gc.Namespace), Name: ref.Name,
 	}}
-	if unfit := sourceRules.judge(source); !unfit.OK() {
-		return nil, unfit
+	if finding := sourceRules.judge(source); !finding.OK() {
+		return nil, finding
 	}
 	data := source.data(ref.Key)
 	switch {
@@ -174,17 +179,17 @@ func inlineValue(v *resource.View, gc *stunnerv1.GatewayConfig, field string, wr
 	return data, condition.Finding{}
 }
 
-// secretMaterial reads the Secret that authRef names. It replaces the inline fields, it does not complete them.
+// secretMaterial reads the Secret of authRef. The inline fields are then ignored.
 func secretMaterial(v *resource.View, gc *stunnerv1.GatewayConfig, opt Options) (material, condition.Finding) {
 	ref := gc.Spec.AuthRef
 	where := condition.InlineField(resource.KeyOf(gc).String(), "authRef")
 	source := secretSource{view: v, owner: gc, opt: opt, where: where, key: types.NamespacedName{
-		Namespace: string(valueOr(ref.Namespace, "")), Name: string(ref.Name),
+		Namespace: string(ptr.Deref(ref.Namespace, "")), Name: string(ref.Name),
 	}}
-	source.group, source.kind = string(valueOr(ref.Group, "")), string(valueOr(ref.Kind, "Secret"))
+	source.group, source.kind = string(ptr.Deref(ref.Group, "")), string(ptr.Deref(ref.Kind, "Secret"))
 	source.key.Namespace = cmp.Or(source.key.Namespace, gc.Namespace)
-	if unfit := sourceRules.judge(source); !unfit.OK() {
-		return material{}, unfit
+	if finding := sourceRules.judge(source); !finding.OK() {
+		return material{}, finding
 	}
 	m := material{
 		authType: string(config.AuthStatic),
@@ -203,7 +208,7 @@ func secretMaterial(v *resource.View, gc *stunnerv1.GatewayConfig, opt Options) 
 	return m, condition.Finding{}
 }
 
-// secretKeys are the keys of an authentication Secret, by the field of a GatewayConfig that says the same.
+// secretKeys maps fields of a GatewayConfig to the keys of an authentication Secret.
 var secretKeys = map[string]string{"authType": "type", "userName": "username", "password": "password", "sharedSecret": "secret"}
 
 // secretSource is a reference from a GatewayConfig to a Secret.
@@ -216,10 +221,10 @@ type secretSource struct {
 	key         types.NamespacedName
 }
 
-// sourceRules ask for the Secret last: without a grant the finding is the same whether it exists or not.
+// sourceRules check the existence of the Secret last: without a grant, the finding must not reveal whether it exists.
 var sourceRules = rules[secretSource]{secretSource.isSecret, secretSource.isGranted, secretSource.exists}
 
-// isSecret takes the group "v1", which people write because it stands in the apiVersion of a Secret.
+// isSecret accepts group "v1" as well, which users copy from the apiVersion of a Secret.
 func (s secretSource) isSecret() condition.Finding {
 	if (s.group != "" && s.group != "v1") || cmp.Or(s.kind, "Secret") != "Secret" {
 		return condition.SecretKind(s.where, s.group, s.kind)
@@ -227,9 +232,10 @@ func (s secretSource) isSecret() condition.Finding {
 	return condition.Finding{}
 }
 
-// isGranted wants a ReferenceGrant for a Secret of another namespace, whatever the GatewayConfig says: its author may be anybody.
+// isGranted requires a ReferenceGrant for a Secret of another namespace, even if spec.requireReferenceGrants is false:
+// the author of the GatewayConfig may be a tenant.
 func (s secretSource) isGranted() condition.Finding {
-	from := resource.Referrer{Group: stunnerv1.GroupName, Kind: "GatewayConfig", Namespace: s.owner.Namespace}
+	from := resource.Referrer{Group: stunnerv1.GroupName, Kind: resource.KindGatewayConfig, Namespace: s.owner.Namespace}
 	to := resource.Target{Kind: "Secret", NamespacedName: s.key}
 	if s.view.Granted(from, to) || s.trusted() {
 		return condition.Finding{}
@@ -237,7 +243,8 @@ func (s secretSource) isGranted() condition.Finding {
 	return condition.NotGranted(s.where, "Secret "+s.key.String(), s.key.Namespace)
 }
 
-// trusted tells whether a GatewayClass of ours names the GatewayConfig, and the operator is told to trust those.
+// trusted reports whether Options.TrustClassSecrets applies: a GatewayClass of this controller refers to the
+// GatewayConfig.
 func (s secretSource) trusted() bool {
 	if !s.opt.TrustClassSecrets {
 		return false
@@ -257,26 +264,26 @@ func (s secretSource) exists() condition.Finding {
 	return condition.Finding{}
 }
 
-// data returns the value of a key, nil when there is none.
-func (s secretSource) data(key string) *value { return valueOf(s.view.Secret(s.key), key) }
+// data returns the value of a key, or nil.
+func (s secretSource) data(key string) *secretValue { return secretValueOf(s.view.Secret(s.key), key) }
 
-// valueOf returns the value of a key of a Secret, nil when there is none. A trailing line break is dropped: files and shells add them to passwords.
-func valueOf(from *corev1.Secret, key string) *value {
+// secretValueOf returns the value of a key, or nil. Trailing line breaks are removed: editors and shells add them.
+func secretValueOf(from *corev1.Secret, key string) *secretValue {
 	data, ok := from.Data[key]
 	if !ok {
 		return nil
 	}
-	return &value{credential.Secret(strings.TrimRight(string(data), "\r\n")), from}
+	return &secretValue{credential.Secret(strings.TrimRight(string(data), "\r\n")), from}
 }
 
-// graceOf is the session grace of a GatewayConfig in whole seconds. What cannot be read as a duration is no grace: the API server does not
-// let it in, and an error must not lengthen a session.
+// graceOf returns spec.sessionGrace in whole seconds. An invalid duration, which the API server rejects, means 0: an
+// error must not lengthen a session.
 func graceOf(gc *stunnerv1.GatewayConfig) int32 {
-	return valueOr(secondsOf(gc.Spec.SessionGrace), 0)
+	return ptr.Deref(secondsOf(gc.Spec.SessionGrace), 0)
 }
 
-// overlapOf is the credential overlap of a GatewayConfig in whole seconds, nil for the default. What cannot be read as a duration is the default: an
-// error must not end sessions.
+// overlapOf returns spec.credentialOverlap in whole seconds, nil for the default. An invalid duration means the
+// default: an error must not end sessions.
 func overlapOf(gc *stunnerv1.GatewayConfig) *int32 {
 	overlap := secondsOf(gc.Spec.CredentialOverlap)
 	if overlap != nil && *overlap == config.DefaultCredentialOverlap {
@@ -285,7 +292,7 @@ func overlapOf(gc *stunnerv1.GatewayConfig) *int32 {
 	return overlap
 }
 
-// secondsOf is a duration in whole seconds, nil where there is none, or none that can be read.
+// secondsOf returns a duration in whole seconds, nil if it is absent or invalid.
 func secondsOf(d *gwapiv1.Duration) *int32 {
 	if d == nil {
 		return nil

@@ -13,6 +13,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
+// clusterTypeOf returns the type of a route's cluster. Without endpoint discovery, Services become DNS names. The first
+// backend decides: a cluster cannot have both addresses and names.
 func clusterTypeOf(r *resource.Route, opt Options) config.ClusterType {
 	if !opt.EndpointDiscovery && len(r.Backends) > 0 && r.Backends[0].Kind == string(stunnerv1.KindService) {
 		return config.StrictDNS
@@ -20,67 +22,68 @@ func clusterTypeOf(r *resource.Route, opt Options) config.ClusterType {
 	return config.Static
 }
 
-// backers judge the backends of routes by the parameters of a Gateway.
-type backers struct {
-	view   *resource.View
-	opt    Options
-	grants bool
-	denied []denial
-	// guarded says that the API servers are none of the backends.
-	guarded bool
-	shield  *shield
-	// refused are the Services that have been held against the denials.
-	refused map[types.NamespacedName]bool
+// backendPolicy checks backends by the parameters of a Gateway.
+type backendPolicy struct {
+	view          *resource.View
+	opt           Options
+	requireGrants bool
+	denials       []denial
+	// guardsCluster means that the API server is not a valid backend.
+	guardsCluster bool
+	guard         *clusterGuard
+	// denied caches whether a Service matches one of the denials.
+	denied map[types.NamespacedName]bool
 }
 
-func newBackers(v *resource.View, p parameters, opt Options, s map[bool]*shield) backers {
-	b := backers{
-		view: v, opt: opt, grants: p.config != nil && p.config.Spec.RequireReferenceGrants, guarded: p.guarded(), shield: s[p.guarded()],
-		refused: map[types.NamespacedName]bool{},
+func newBackendPolicy(v *resource.View, p parameters, opt Options, guards clusterGuards) backendPolicy {
+	b := backendPolicy{
+		view: v, opt: opt, requireGrants: p.config != nil && p.config.Spec.RequireReferenceGrants,
+		guardsCluster: p.guardsCluster(), guard: guards[p.guardsCluster()], denied: map[types.NamespacedName]bool{},
 	}
-	for _, d := range p.denied() {
-		b.denied = append(b.denied, newDenial(d))
+	for _, d := range p.deniedBackends() {
+		b.denials = append(b.denials, newDenial(d))
 	}
 	return b
 }
 
-// of returns the backends of a route that have endpoints, and what is wrong with the others. It does not ask for the endpoints themselves: the status
-// of a route does not depend on them, and need not be made anew whenever a pod comes or goes.
-func (j backers) of(r *resource.Route) (backends []backend, found []condition.Finding) {
-	for _, b := range r.Backends {
-		q := backend{Backend: b, backers: j, route: r, cluster: clusterTypeOf(r, j.opt)}
-		if unfit := backendRules.judge(q); !unfit.OK() {
-			found = append(found, unfit)
+// backendsOf returns the valid backends of a route, and the findings about the others. It does not read EndpointSlices:
+// the status of a route must not depend on them, or every change of a pod would translate it again.
+func (p backendPolicy) backendsOf(r *resource.Route) (backends []backend, found []condition.Finding) {
+	for _, ref := range r.Backends {
+		b := backend{Backend: ref, backendPolicy: p, route: r, clusterType: clusterTypeOf(r, p.opt)}
+		if finding := backendRules.judge(b); !finding.OK() {
+			found = append(found, finding)
 			continue
 		}
-		backends = append(backends, q)
+		backends = append(backends, b)
 	}
 	return backends, found
 }
 
-// unreached says what of the StaticServices among backends is not reached, once for each of them.
-func (j backers) unreached(backends []backend) (found []condition.Finding) {
-	said := map[types.NamespacedName]bool{}
+// deniedPrefixes returns the findings about the prefixes of StaticServices among the backends, once for each
+// StaticService.
+func (p backendPolicy) deniedPrefixes(backends []backend) (found []condition.Finding) {
+	seen := map[types.NamespacedName]bool{}
 	for _, b := range backends {
-		if key := b.Key(); !b.isService() && !said[key] {
-			said[key] = true
-			found = append(found, j.shield.opening(j.view.StaticService(key)).found...)
+		if key := b.Key(); !b.isService() && !seen[key] {
+			seen[key] = true
+			found = append(found, p.guard.guardStatic(p.view.StaticService(key)).found...)
 		}
 	}
 	return found
 }
 
-// backend is a backend of a route, on its way into a cluster.
+// backend is a backend of a route.
 type backend struct {
 	resource.Backend
-	backers
-	route   *resource.Route
-	cluster config.ClusterType
+	backendPolicy
+	route       *resource.Route
+	clusterType config.ClusterType
 }
 
 var backendRules = rules[backend]{
-	backend.isKnown,
-	backend.hasPortRange,
+	backend.kindKnown,
+	backend.portRangeValid,
 	backend.isGranted,
 	backend.isAllowed,
 	backend.exists,
@@ -90,7 +93,7 @@ var backendRules = rules[backend]{
 
 func (b backend) isService() bool { return b.Group == "" && b.Kind == string(stunnerv1.KindService) }
 
-func (b backend) isKnown() condition.Finding {
+func (b backend) kindKnown() condition.Finding {
 	static := b.Group == stunnerv1.GroupName && b.Kind == string(stunnerv1.KindStaticService)
 	if !b.isService() && !static {
 		return condition.BackendKind(b.Key().String(), b.Group, b.Kind)
@@ -98,8 +101,8 @@ func (b backend) isKnown() condition.Finding {
 	return condition.Finding{}
 }
 
-// hasPortRange must not take a range that it does not understand for no range, which would open every port.
-func (b backend) hasPortRange() condition.Finding {
+// portRangeValid rejects an invalid range. Ignoring it would open all ports.
+func (b backend) portRangeValid() condition.Finding {
 	none := b.Port == 0 && b.EndPort == 0
 	single := b.Port >= 1 && b.Port <= 65535 && b.EndPort == 0
 	ranged := b.Port >= 1 && b.Port <= b.EndPort && b.EndPort <= 65535
@@ -112,7 +115,7 @@ func (b backend) hasPortRange() condition.Finding {
 func (b backend) isGranted() condition.Finding {
 	from := resource.Referrer{Group: b.route.Ref.GroupVersion.Group, Kind: string(resource.KindUDPRoute), Namespace: b.route.Ref.Namespace}
 	to := resource.Target{Group: b.Group, Kind: b.Kind, NamespacedName: b.Key()}
-	if b.grants && !b.view.Granted(from, to) {
+	if b.requireGrants && !b.view.Granted(from, to) {
 		return condition.NotGranted("the route", b.Kind+" "+b.Key().String(), b.Namespace)
 	}
 	return condition.Finding{}
@@ -122,41 +125,42 @@ func (b backend) isAllowed() condition.Finding {
 	if !b.isService() {
 		return condition.Finding{}
 	}
-	if b.guarded && b.Key() == apiServer {
+	if b.guardsCluster && b.Key() == apiServer {
 		return condition.BackendIsAPIServer(b.Key().String())
 	}
-	refused, known := b.refused[b.Key()]
+	denied, known := b.denied[b.Key()]
 	if !known {
-		refused = slices.ContainsFunc(b.denied, b.meant)
-		b.refused[b.Key()] = refused
+		denied = slices.ContainsFunc(b.denials, b.matches)
+		b.denied[b.Key()] = denied
 	}
-	if refused {
+	if denied {
 		return condition.BackendDenied(b.Key().String())
 	}
 	return condition.Finding{}
 }
 
-// denial is a DeniedBackend whose selector has been read.
+// denial is an entry of spec.deniedBackends with its parsed selector.
 type denial struct {
-	namespace string
-	selects   bool
-	selector  labels.Selector // nil if it cannot be read
+	namespace   string
+	hasSelector bool
+	selector    labels.Selector // nil if it is invalid
 }
 
 func newDenial(d stunnerv1.DeniedBackend) denial {
-	n := denial{namespace: d.Namespace, selects: d.Selector != nil}
-	if n.selects {
-		n.selector = readable(d.Selector)
+	n := denial{namespace: d.Namespace, hasSelector: d.Selector != nil}
+	if n.hasSelector {
+		n.selector = parseSelector(d.Selector)
 	}
 	return n
 }
 
-// meant tells whether a denial is about the backend. One that cannot be read keeps its GatewayConfig from being used.
-func (b backend) meant(d denial) bool {
+// matches reports whether a denial applies to the backend. A GatewayConfig with an invalid selector is rejected as a
+// whole.
+func (b backend) matches(d denial) bool {
 	if d.namespace != "" && d.namespace != b.Namespace {
 		return false
 	}
-	if !d.selects {
+	if !d.hasSelector {
 		return d.namespace != ""
 	}
 	svc := b.view.Service(b.Key())
@@ -178,8 +182,8 @@ func (b backend) hasEndpoints() condition.Finding {
 }
 
 func (b backend) fitsCluster() condition.Finding {
-	resolved := b.isService() && !b.opt.EndpointDiscovery
-	if resolved != (b.cluster == config.StrictDNS) {
+	isName := b.isService() && !b.opt.EndpointDiscovery
+	if isName != (b.clusterType == config.StrictDNS) {
 		return condition.BackendMixed(b.Key().String())
 	}
 	return condition.Finding{}

@@ -1,10 +1,10 @@
 package translate
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/types"
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
@@ -15,58 +15,68 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/share"
 )
 
-// admission decides which routes a Gateway serves. All that they lead to is counted before any of it is written down.
+// admission decides which routes a Gateway serves. It counts the endpoints of the routes before any of them is built,
+// so that a tenant cannot use up the memory of the operator.
 type admission struct {
 	view    *resource.View
-	gateway *gwapiv1.Gateway
-	gates   gates
-	backers backers
+	gateway types.NamespacedName
+	opt     Options
+	matcher routeMatcher
+	policy  backendPolicy
 	budget  stunnerv1.Budget
-	room    Room
 
-	served []ask
-	// kept are what is left to routes that wait, and keptBy the listeners that lead there.
-	kept   []config.Cluster
-	keptBy map[int][]string
-	held   map[string]resource.BudgetRefusal
-	demand Demand
+	served []attachedRoute
+	// keptClusters are the published endpoints that routes over budget keep; keptRoutes are the names of these routes
+	// by listener index.
+	keptClusters []config.Cluster
+	keptRoutes   map[int][]string
+	// refused are the routes over budget, by NAMESPACE/NAME.
+	refused map[string]resource.BudgetRefusal
+	demand  Demand
 }
 
-func (d draft) admit() *admission {
+// admit divides the budgets of a Gateway among its routes.
+func admit(v *resource.View, gw *gwapiv1.Gateway, p parameters, listeners []*listener, opt Options) *admission {
 	a := &admission{
-		view: d.view, gateway: d.gateway, gates: newGates(d.view, d.gateway), backers: newBackers(d.view, d.parameters, d.opt, shields(d.view)), budget: d.budget, room: d.opt.Room,
-		keptBy: map[int][]string{}, held: map[string]resource.BudgetRefusal{},
+		view: v, gateway: resource.KeyOf(gw), opt: opt, budget: p.budget(),
+		matcher: newRouteMatcher(v, gw), policy: newBackendPolicy(v, p, opt, newClusterGuards(v)),
+		keptRoutes: map[int][]string{}, refused: map[string]resource.BudgetRefusal{},
 	}
-	limit := a.limit(d.listeners)
+	limit, reasons := a.limit(listeners), a.limitReasons()
 	served, denied, used := a.divide(limit)
-	a.demand = Demand{Wanted: used[share.Endpoints], Given: used[share.Endpoints], PerNamespace: int(d.budget.EndpointsPerNamespace)}
-	why := a.ownBudgets()
-	if room, budget := a.roomFor(limit[share.Endpoints]); used[share.Endpoints] > room {
-		limit[share.Endpoints], why[share.Endpoints] = room, budget
+	a.demand = Demand{Wanted: used[share.Endpoints], Given: used[share.Endpoints], PerNamespace: int(a.budget.EndpointsPerNamespace)}
+	if room, reason := a.room(limit[share.Endpoints]); used[share.Endpoints] > room {
+		limit[share.Endpoints], reasons[share.Endpoints] = room, reason
 		served, denied, used = a.divide(limit)
 		a.demand.Given = used[share.Endpoints]
 	}
-	for _, s := range served {
+	for _, r := range served {
 		switch {
-		case s.tooWide > 0:
-			a.hold(s, condition.RouteTooWide(s.tooWide, int(d.budget.EndpointsPerRoute)))
-		case len(s.listeners) > 0:
-			a.served = append(a.served, *s)
+		case r.tooWide > 0:
+			a.refuse(r, condition.RouteTooWide(r.tooWide, int(a.budget.EndpointsPerRoute)))
+		case len(r.listeners) > 0:
+			a.served = append(a.served, *r)
 		}
 	}
-	for _, no := range denied {
-		a.hold(no.Of, condition.GatewayFull(resource.KeyOf(a.gateway).String(), why[no.Kind], no.Asks, nouns[no.Kind]))
+	for _, d := range denied {
+		a.refuse(d.Of, condition.GatewayFull(a.gateway.String(), reasons[d.Kind], d.Asks, nouns[d.Kind]))
 	}
-	a.keep(d.opt.Published, limit, used)
+	a.keepPublished(limit, used)
 	return a
 }
 
-// nouns name what is bounded.
+// nouns name the limited quantities in messages.
 var nouns = map[int]string{share.Routes: "routes", share.Endpoints: "endpoints", share.Bytes: "bytes", share.Names: "host names"}
 
-// overhead is how many bytes of a config are neither certificates nor of routes, at most: what is said once, and what is said of each listener.
-const overhead, overheadOfListener = 64 << 10, 4 << 10
+// Upper bounds in bytes of parts of a config without certificates: everything that is not part of a listener or a
+// route, a listener without its routes, and a cluster without its name and endpoints.
+const (
+	overhead           = 64 << 10
+	overheadOfListener = 4 << 10
+	overheadOfRoute    = 80
+)
 
+// limit returns what the routes of the Gateway may use by its own budget and by the maximum size of a config.
 func (a *admission) limit(listeners []*listener) share.Load {
 	bytes := config.MaxDocument - overhead - len(listeners)*overheadOfListener
 	for _, l := range listeners {
@@ -74,196 +84,204 @@ func (a *admission) limit(listeners []*listener) share.Load {
 			bytes -= len(c.encoded().Cert) + len(c.encoded().Key)
 		}
 	}
-	return share.Load{share.Routes: int(a.budget.Routes), share.Endpoints: int(a.budget.Endpoints), share.Bytes: max(bytes, 0), share.Names: config.MaxHostNames}
+	return share.Load{
+		share.Routes: int(a.budget.Routes), share.Endpoints: int(a.budget.Endpoints),
+		share.Bytes: max(bytes, 0), share.Names: config.MaxHostNames,
+	}
 }
 
-// ownBudgets say where each bound comes from.
-func (a *admission) ownBudgets() map[int]string {
+// limitReasons returns the origin of each limit for messages.
+func (a *admission) limitReasons() map[int]string {
 	return map[int]string{
-		share.Routes:    fmt.Sprintf("spec.budget.routes of the GatewayConfig allows %d", a.budget.Routes),
-		share.Endpoints: fmt.Sprintf("spec.budget.endpoints of the GatewayConfig allows %d for all routes", a.budget.Endpoints),
-		share.Bytes:     fmt.Sprintf("a config has at most %d", config.MaxDocument),
-		share.Names:     fmt.Sprintf("a config has at most %d", config.MaxHostNames),
+		share.Routes:    condition.RouteBudget(a.budget.Routes),
+		share.Endpoints: condition.EndpointBudget(a.budget.Endpoints),
+		share.Bytes:     condition.ConfigLimit(config.MaxDocument),
+		share.Names:     condition.ConfigLimit(config.MaxHostNames),
 	}
 }
 
-// roomFor returns how many endpoints the other Gateways leave to this one, and what bounds them.
-func (a *admission) roomFor(own int) (room int, budget string) {
+// room returns the limit of endpoints beside other Gateways, at most own, and its origin for messages.
+func (a *admission) room(own int) (room int, reason string) {
 	room = own
-	if left := max(0, int(a.budget.EndpointsPerNamespace)-a.room.Namespace); left < room {
-		room, budget = left, fmt.Sprintf("spec.budget.endpointsPerNamespace of the GatewayConfig allows %d for all Gateways of namespace %s", a.budget.EndpointsPerNamespace, a.gateway.Namespace)
+	if left := max(0, int(a.budget.EndpointsPerNamespace)-a.opt.Room.Namespace); left < room {
+		room, reason = left, condition.NamespaceBudget(a.budget.EndpointsPerNamespace, a.gateway.Namespace)
 	}
-	if a.room.Bounded && a.room.Operator < room {
-		room, budget = a.room.Operator, fmt.Sprintf("the memory of the operator allows %d for this Gateway", a.room.Operator)
+	if of := a.opt.Room; of.Bounded && of.Operator < room {
+		room, reason = of.Operator, condition.OperatorBudget(of.Operator)
 	}
-	return room, budget
+	return room, reason
 }
 
-// divide admits routes as long as there is room: each namespace has an equal share, and the oldest routes of a namespace come first. A route of a
-// namespace that no listener admits takes part in nothing.
-func (a *admission) divide(limit share.Load) ([]*ask, []share.Denied[*ask], share.Load) {
-	claims := map[string][]share.Claim[*ask]{}
-	for _, r := range a.view.RoutesOf(resource.KeyOf(a.gateway)) {
-		namespace := r.Ref.Namespace
-		if r.MaskedBy != nil || !slices.Contains(a.gates.admitted(namespace), true) {
+// divide divides the limit among the namespaces of the routes, each of which gets an equal share. Within a namespace,
+// the oldest routes come first. Routes of a namespace that no listener allows are ignored.
+func (a *admission) divide(limit share.Load) ([]*attachedRoute, []share.Denied[*attachedRoute], share.Load) {
+	claims := map[string][]share.Claim[*attachedRoute]{}
+	for _, route := range a.view.RoutesOf(a.gateway) {
+		namespace := route.Ref.Namespace
+		if route.MaskedBy != nil || !slices.Contains(a.matcher.allows(namespace), true) {
 			continue
 		}
-		s := &ask{route: r}
-		least := share.Load{share.Routes: 1, share.Endpoints: len(r.Backends)}
-		claims[namespace] = append(claims[namespace], share.Claim[*ask]{Of: s, Least: least, Measure: func() share.Load { return a.measure(s, least) }})
+		r := &attachedRoute{route: route}
+		least := share.Load{share.Routes: 1, share.Endpoints: len(route.Backends)}
+		measure := func() share.Load { return a.measure(r, least) }
+		claims[namespace] = append(claims[namespace], share.Claim[*attachedRoute]{Of: r, Least: least, Measure: measure})
 	}
 	for _, of := range claims {
-		slices.SortStableFunc(of, func(x, y share.Claim[*ask]) int {
+		slices.SortStableFunc(of, func(x, y share.Claim[*attachedRoute]) int {
 			return x.Of.route.Origin.GetCreationTimestamp().Compare(y.Of.route.Origin.GetCreationTimestamp().Time)
 		})
 	}
 	return share.Divide(limit, claims)
 }
 
-// measure finds out what a route asks for. One that no listener takes asks for nothing, and neither does one that is too wide to be served.
-func (a *admission) measure(s *ask, least share.Load) share.Load {
-	if s.listeners = a.gates.takes(s.route); len(s.listeners) == 0 {
+// measure returns the load of a route, at least least. A route that attaches to no listener or exceeds the limit of a
+// single route is not served, so its load is least.
+func (a *admission) measure(r *attachedRoute, least share.Load) share.Load {
+	if r.listeners = a.matcher.listenersFor(r.route); len(r.listeners) == 0 {
 		return least
 	}
-	a.resolve(s)
-	l, count := least, 0
-	name := len(s.route.Ref.NamespacedName.String())
-	l[share.Bytes] = overheadOfRoute + name + len(s.listeners)*(name+len(`"",`))
-	for _, to := range s.reaches {
-		count += to.count()
-		l[share.Bytes] += to.bytes()
+	a.resolve(r)
+	load, count := least, 0
+	name := len(r.route.Ref.NamespacedName.String())
+	load[share.Bytes] = overheadOfRoute + name + len(r.listeners)*(name+len(`"",`))
+	for _, s := range r.sets {
+		count += s.count()
+		load[share.Bytes] += s.bytes()
 	}
 	if count > int(a.budget.EndpointsPerRoute) {
-		s.tooWide = count
+		r.tooWide = count
 		return least
 	}
-	for _, address := range exceptOf(s.reaches) { // a dataplane holds them as well
+	for _, excluded := range exceptOf(r.sets) { // a dataplane stores them like endpoints
 		count++
-		l[share.Bytes] += len(address) + len(`"",`)
+		load[share.Bytes] += len(excluded) + len(`"",`)
 	}
-	l[share.Endpoints] = max(count, least[share.Endpoints])
-	if s.kind == config.StrictDNS {
-		l[share.Names] = count
+	load[share.Endpoints] = max(count, least[share.Endpoints])
+	if r.clusterType == config.StrictDNS {
+		load[share.Names] = count
 	}
-	return l
+	return load
 }
 
-// overheadOfRoute is how many bytes of a cluster are neither its name nor its endpoints, at most.
-const overheadOfRoute = 80
-
-func (a *admission) resolve(s *ask) {
-	backends, _ := a.backers.of(s.route)
-	s.reaches, s.kind = reachesOf(backends), clusterTypeOf(s.route, a.backers.opt)
+func (a *admission) resolve(r *attachedRoute) {
+	backends, _ := a.policy.backendsOf(r.route)
+	r.sets, r.clusterType = endpointSetsOf(backends), clusterTypeOf(r.route, a.opt)
 }
 
-func (a *admission) hold(s *ask, why condition.Finding) {
-	a.held[s.route.Ref.NamespacedName.String()] = resource.BudgetRefusal{Reason: why.Reason, Message: why.Message}
+func (a *admission) refuse(r *attachedRoute, why condition.Finding) {
+	a.refused[r.route.Ref.NamespacedName.String()] = resource.BudgetRefusal{Reason: why.Reason, Message: why.Message}
 }
 
-// effort bounds what it costs to find out what routes keep that wait: so many times the endpoints that they may have.
-const effort = 4
+// keepEffort limits the work of keepPublished, as a multiple of the limit of endpoints.
+const keepEffort = 4
 
-// keep leaves to routes that wait what they have published and still lead to, as far as there is room. An operator that has published nothing yet finds
-// it where pods find it that start without an operator.
-func (a *admission) keep(published *config.Config, limit, used share.Load) {
-	if len(a.held) == 0 {
+// keepPublished leaves routes over budget their published endpoints that they still lead to, as far as the limit
+// allows. An operator that has not published a config yet takes the one in the standby Secret.
+func (a *admission) keepPublished(limit, used share.Load) {
+	if len(a.refused) == 0 {
 		return
 	}
+	published := a.opt.Published
 	if published == nil {
-		published = manifest.ReadStandby(a.view.Secret(manifest.StandbyKey(resource.KeyOf(a.gateway))), a.gateway.UID)
+		gw := a.matcher.gateway
+		published = manifest.ReadStandby(a.view.Secret(manifest.StandbyKey(a.gateway)), gw.UID)
 	}
 	if published == nil {
 		return
 	}
-	left := effort * limit[share.Endpoints]
-	for _, r := range a.view.RoutesOf(resource.KeyOf(a.gateway)) {
-		name := r.Ref.NamespacedName.String()
-		if _, held := a.held[name]; !held || r.MaskedBy != nil {
+	left := keepEffort * limit[share.Endpoints]
+	for _, route := range a.view.RoutesOf(a.gateway) {
+		name := route.Ref.NamespacedName.String()
+		if _, refused := a.refused[name]; !refused || route.MaskedBy != nil {
 			continue
 		}
 		i := slices.IndexFunc(published.Clusters, func(c config.Cluster) bool { return c.Name == name })
-		s := &ask{route: r, listeners: a.gates.takes(r)}
-		if i < 0 || len(s.listeners) == 0 {
+		r := &attachedRoute{route: route, listeners: a.matcher.listenersFor(route)}
+		if i < 0 || len(r.listeners) == 0 {
 			continue
 		}
-		if a.resolve(s); published.Clusters[i].Type != s.kind {
+		if a.resolve(r); published.Clusters[i].Type != r.clusterType {
 			continue
 		}
-		endpoints, except, looked := keep(published.Clusters[i], s.reaches, left)
-		left = max(0, left-looked)
-		cost := share.Load{share.Endpoints: len(endpoints) + len(except), share.Bytes: overheadOfRoute + (1+len(s.listeners))*(len(name)+len(`"",`))}
+		endpoints, except, visited := stillReached(published.Clusters[i], r.sets, left)
+		left = max(0, left-visited)
+		cost := share.Load{
+			share.Endpoints: len(endpoints) + len(except), share.Bytes: overheadOfRoute + (1+len(r.listeners))*(len(name)+len(`"",`)),
+		}
 		for _, e := range slices.Concat(endpoints, except) {
 			cost[share.Bytes] += len(e) + len(`"",`)
 		}
-		if s.kind == config.StrictDNS {
+		if r.clusterType == config.StrictDNS {
 			cost[share.Names] = len(endpoints)
 		}
 		if _, over := used.Plus(cost).Over(limit); over || len(endpoints) == 0 {
 			continue
 		}
 		used = used.Plus(cost)
-		a.kept = append(a.kept, config.Cluster{Name: name, Type: s.kind, Protocol: "UDP", Endpoints: endpoints, Except: except})
-		for _, l := range s.listeners {
-			a.keptBy[l] = append(a.keptBy[l], name)
+		kept := config.Cluster{Name: name, Type: r.clusterType, Protocol: "UDP", Endpoints: endpoints, Except: except}
+		a.keptClusters = append(a.keptClusters, kept)
+		for _, l := range r.listeners {
+			a.keptRoutes[l] = append(a.keptRoutes[l], name)
 		}
 	}
 	a.demand.Given = used[share.Endpoints]
 }
 
-// attach gives each listener the routes that it serves, and the names of those that wait and keep something.
-func (a *admission) attach(listeners []*listener) {
-	for _, s := range a.served {
-		for _, i := range s.listeners {
-			listeners[i].routes = append(listeners[i].routes, s.route)
+// stillReached returns the endpoints of a published cluster that the sets still contain, with the addresses that routes
+// must not reach: a removed backend must not stay in use because the route is over budget. It visits at most limit
+// addresses, and returns the number visited.
+func stillReached(published config.Cluster, sets []endpointSet, limit int) (endpoints, except []string, visited int) {
+	byPorts := map[string]map[string]bool{} // addresses by ports
+	for _, e := range published.Endpoints {
+		host, ports := splitPorts(e)
+		if byPorts[ports] == nil {
+			byPorts[ports] = map[string]bool{}
+		}
+		byPorts[ports][host] = true
+	}
+	var kept []endpointSet
+	for _, s := range sets {
+		hosts := byPorts[s.ports]
+		if len(hosts) == 0 {
+			continue
+		}
+		if visited += s.count(); visited > limit {
+			return nil, nil, visited
+		}
+		kept = append(kept, s)
+		for host := range s.addresses() {
+			if hosts[host] {
+				endpoints = append(endpoints, host+s.ports)
+			}
 		}
 	}
-	for i, names := range a.keptBy {
-		listeners[i].kept = names
-	}
+	slices.Sort(endpoints)
+	return slices.Compact(endpoints), exceptOf(kept), visited
 }
 
-// holds says which routes wait, for the translation of each of them.
-func (a *admission) holds() *resource.OverBudget {
-	h := &resource.OverBudget{Routes: a.held}
-	h.Namespace, h.Name = a.gateway.Namespace, a.gateway.Name
-	return h
-}
-
-// splitPorts takes an endpoint apart.
-func splitPorts(endpoint string) (address, ports string) {
+// splitPorts splits an endpoint into its address and its port range as in endpointSet.ports.
+func splitPorts(endpoint string) (host, ports string) {
 	if i := strings.LastIndex(endpoint, ":<"); i >= 0 {
 		return endpoint[:i], endpoint[i:]
 	}
 	return endpoint, ""
 }
 
-// keep returns those endpoints of a published cluster that the reaches still lead to, and the addresses inside them that routes do not reach: what was taken away from a route does not stay because the route
-// asks for too much. It looks at no more than most addresses, and returns how many it has looked at.
-func keep(published config.Cluster, reaches []reach, most int) (endpoints, except []string, looked int) {
-	has := map[string]map[string]bool{} // by ports and address
-	for _, e := range published.Endpoints {
-		address, ports := splitPorts(e)
-		if has[ports] == nil {
-			has[ports] = map[string]bool{}
-		}
-		has[ports][address] = true
-	}
-	var kept []reach
-	for _, s := range reaches {
-		addresses := has[s.ports]
-		if len(addresses) == 0 {
-			continue
-		}
-		if looked += s.count(); looked > most {
-			return nil, nil, looked
-		}
-		kept = append(kept, s)
-		for a := range s.addresses() {
-			if addresses[a] {
-				endpoints = append(endpoints, a+s.ports)
-			}
+// attach gives each listener its served routes, and the names of the routes over budget that keep endpoints.
+func (a *admission) attach(listeners []*listener) {
+	for _, r := range a.served {
+		for _, i := range r.listeners {
+			listeners[i].routes = append(listeners[i].routes, r.route)
 		}
 	}
-	slices.Sort(endpoints)
-	return slices.Compact(endpoints), exceptOf(kept), looked
+	for i, names := range a.keptRoutes {
+		listeners[i].keptRoutes = names
+	}
+}
+
+// overBudget returns Result.OverBudget.
+func (a *admission) overBudget() *resource.OverBudget {
+	o := &resource.OverBudget{Routes: a.refused}
+	o.Namespace, o.Name = a.gateway.Namespace, a.gateway.Name
+	return o
 }

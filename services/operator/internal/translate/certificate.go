@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
@@ -17,42 +18,43 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// certificate is a certificate chain with its key, in PEM.
+// certificate is a certificate chain with its private key, both in PEM.
 type certificate struct {
 	chain []byte
 	key   []byte
 }
 
-// encoded is the form in which a config carries it.
+// encoded returns the form of a config: base64 of the PEM text.
 func (c certificate) encoded() config.Certificate {
 	return config.Certificate{
 		Cert: base64.StdEncoding.EncodeToString(c.chain), Key: credential.Secret(base64.StdEncoding.EncodeToString(c.key)),
 	}
 }
 
-// certificatesOf returns the certificates of a TLS or DTLS listener, and whether one was taken back. A mistake in any of its references
-// leaves the listener without all of them, and so as it was published; not so when what was published must not be used any more.
-func certificatesOf(v *resource.View, gw *gwapiv1.Gateway, l *listener) (all []certificate, unfit condition.Finding, revoked bool) {
-	if l.spec.TLS == nil || len(l.spec.TLS.CertificateRefs) == 0 {
+// certificatesOf returns the certificates of a TLS or DTLS listener. revoked means that a reference is not permitted.
+// Any other problem of a reference leaves the listener without certificates, so that it is held with the published
+// ones. If a reference is revoked, the published ones must go out of use, so the remaining certificates are returned.
+func certificatesOf(v *resource.View, gw *gwapiv1.Gateway, l gwapiv1.Listener) (all []certificate, finding condition.Finding, revoked bool) {
+	if l.TLS == nil || len(l.TLS.CertificateRefs) == 0 {
 		return nil, condition.CertificateMissing(), false
 	}
-	for i, ref := range l.spec.TLS.CertificateRefs {
+	for i, ref := range l.TLS.CertificateRefs {
 		c := certificateRef{view: v, gateway: gw, ref: ref, field: fmt.Sprintf("tls.certificateRefs[%d]", i)}
 		wrong := certificateRules.judge(c)
 		if wrong.OK() {
 			all = append(all, c.pair())
 			continue
 		}
-		unfit = first(unfit, wrong)
+		finding = first(finding, wrong)
 		revoked = revoked || wrong.Reason == condition.ReasonRefNotPermitted
 	}
-	if !unfit.OK() && !revoked {
+	if !finding.OK() && !revoked {
 		all = nil
 	}
-	return all, unfit, revoked
+	return all, finding, revoked
 }
 
-// certificateRef is the way from a listener to one of its certificates.
+// certificateRef is an entry of tls.certificateRefs of a listener.
 type certificateRef struct {
 	view    *resource.View
 	gateway *gwapiv1.Gateway
@@ -65,20 +67,21 @@ var certificateRules = rules[certificateRef]{
 	certificateRef.isGranted,
 	certificateRef.exists,
 	certificateRef.hasKeys,
-	certificateRef.fits,
+	certificateRef.pairMatches,
 }
 
 func (c certificateRef) isSecret() condition.Finding {
-	group, kind := valueOr(c.ref.Group, ""), valueOr(c.ref.Kind, "Secret")
+	group, kind := ptr.Deref(c.ref.Group, ""), ptr.Deref(c.ref.Kind, "Secret")
 	if group != "" || kind != "Secret" {
 		return condition.CertificateKind(c.field, string(group), string(kind))
 	}
 	return condition.Finding{}
 }
 
-// isGranted wants a ReferenceGrant whatever the GatewayConfig says.
+// isGranted requires a ReferenceGrant for a Secret of another namespace, even if spec.requireReferenceGrants of the
+// GatewayConfig is false.
 func (c certificateRef) isGranted() condition.Finding {
-	from := resource.Referrer{Group: gwapiv1.GroupName, Kind: "Gateway", Namespace: c.gateway.Namespace}
+	from := resource.Referrer{Group: gwapiv1.GroupName, Kind: resource.KindGateway, Namespace: c.gateway.Namespace}
 	if !c.view.Granted(from, resource.Target{Kind: "Secret", NamespacedName: c.key()}) {
 		return condition.NotGranted(c.field, "Secret "+c.key().String(), c.key().Namespace)
 	}
@@ -102,7 +105,7 @@ func (c certificateRef) hasKeys() condition.Finding {
 	return condition.Finding{}
 }
 
-func (c certificateRef) fits() condition.Finding {
+func (c certificateRef) pairMatches() condition.Finding {
 	pair := c.pair()
 	if _, err := tls.X509KeyPair(pair.chain, pair.key); err != nil {
 		return condition.CertificateBroken(c.field, c.key().String(), pair.problem())
@@ -110,7 +113,8 @@ func (c certificateRef) fits() condition.Finding {
 	return condition.Finding{}
 }
 
-// problem says what is wrong with a pair that cannot be used, in words of its own: errors of the parsers quote what they have read.
+// problem describes a pair that cannot be used. It does not contain errors of the parsers, because those quote their
+// input.
 func (c certificate) problem() string {
 	switch {
 	case !hasBlock(c.chain, func(t string) bool { return t == "CERTIFICATE" }):
@@ -121,6 +125,7 @@ func (c certificate) problem() string {
 	return "tls.crt and tls.key cannot be read, or do not belong together"
 }
 
+// hasBlock reports whether PEM data has a block of a type.
 func hasBlock(data []byte, is func(blockType string) bool) bool {
 	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
 		if is(block.Type) {
@@ -131,11 +136,12 @@ func hasBlock(data []byte, is func(blockType string) bool) bool {
 }
 
 func (c certificateRef) key() types.NamespacedName {
-	namespace := string(valueOr(c.ref.Namespace, ""))
+	namespace := string(ptr.Deref(c.ref.Namespace, ""))
 	return types.NamespacedName{Namespace: cmp.Or(namespace, c.gateway.Namespace), Name: string(c.ref.Name)}
 }
 
-// pair reads the keys of a TLS Secret, and the names that people gave them before there was such a type.
+// pair reads the keys of a Secret of type kubernetes.io/tls, or the key names that are in use in Secrets of other
+// types.
 func (c certificateRef) pair() certificate {
 	data := c.view.Secret(c.key()).Data
 	var pair certificate

@@ -18,7 +18,8 @@ import (
 // sizes are the numbers of Gateways among which a change is measured.
 var sizes = []int{10, 100, 1_000, 10_000}
 
-// townEndpoints is how many endpoints the media server of one Gateway has. All Gateways share a namespace: lists are longest then.
+// townEndpoints is how many endpoints the media server of one Gateway has. All Gateways share a namespace: lists are
+// longest then.
 const townEndpoints = 50
 
 // townChanges are changes of what belongs to one Gateway, each as often as somebody asks for it, and whom it concerns.
@@ -160,7 +161,8 @@ func TestChangeCostsWhatItConcerns(t *testing.T) {
 	}
 }
 
-// bytesOf is how much memory something takes each time. Bytes tell what the number of allocations does not: a copy of a long list is one.
+// bytesOf is how much memory something takes each time. Bytes tell what the number of allocations does not: a copy of a
+// long list is one.
 func bytesOf(do func()) float64 {
 	const times = 100
 	do()

@@ -17,31 +17,32 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// Class says whether a GatewayClass can be used.
+// Class translates the status of a GatewayClass.
 func Class(v *resource.View, name string, opt Options) ClassResult {
 	class := v.Class(name)
 	if class == nil || string(class.Spec.ControllerName) != opt.ControllerName {
 		return ClassResult{Class: name}
 	}
-	_, unfit := classReference(v, class).resolve()
+	finding := referenceRules.judge(classReference(v, class))
 	before := v.ClassStatus(name)
 	return ClassResult{Class: name, Ours: true, Status: gwapiv1.GatewayClassStatus{
 		Conditions: condition.Merge(before.Conditions, class.Generation, opt.Now,
-			condition.Holds(condition.Accepted, condition.ReasonAccepted, unfit.As(condition.ReasonInvalidParameters))),
+			condition.Holds(condition.Accepted, condition.ReasonAccepted, finding.As(condition.ReasonInvalidParameters))),
 		SupportedFeatures: before.SupportedFeatures,
 	}}
 }
 
-// GatewayConfig says whether a GatewayConfig can be used, and warns of what works and is better done otherwise.
+// GatewayConfig translates the status of a GatewayConfig: whether it can be used, and warnings.
 func GatewayConfig(v *resource.View, key types.NamespacedName, opt Options) ConditionsResult {
 	gc := v.GatewayConfig(key)
 	if gc == nil {
 		return ConditionsResult{}
 	}
-	auth, unauthentic := authOf(v, gc, opt)
+	auth, invalidAuth := authOf(v, gc, opt)
 	r := reference{view: v, present: true, key: key}
 	wanted := []metav1.Condition{
-		condition.Holds(condition.Accepted, condition.ReasonAccepted, first(r.findsDataplane(), r.deniesReadably(), r.annotates(), unauthentic)),
+		condition.Holds(condition.Accepted, condition.ReasonAccepted,
+			first(r.dataplaneExists(), r.deniedBackendsParse(), r.annotationsValid(), invalidAuth)),
 	}
 	if realm := cmp.Or(gc.Spec.Realm, stunnerv1.DefaultRealm); !dnsName.MatchString(realm) {
 		wanted = append(wanted, condition.True(condition.RealmNotDNSName, condition.RealmWarning(realm)))
@@ -49,7 +50,7 @@ func GatewayConfig(v *resource.View, key types.NamespacedName, opt Options) Cond
 	if fields := inlineSecrets(gc); len(fields) > 0 {
 		wanted = append(wanted, condition.True(condition.InsecureInlineCredentials, condition.InlineWarning(strings.Join(fields, " and "))))
 	}
-	if short := shortSecrets(auth.Auth); len(short) > 0 && unauthentic.OK() {
+	if short := shortSecrets(auth.Auth); len(short) > 0 && invalidAuth.OK() {
 		wanted = append(wanted, condition.True(condition.GuessableCredentials,
 			condition.GuessableWarning("the "+strings.Join(short, " and the ")+" is", credential.StrongSecret)))
 	}
@@ -58,10 +59,11 @@ func GatewayConfig(v *resource.View, key types.NamespacedName, opt Options) Cond
 	return ConditionsResult{Ours: true, Conditions: condition.Merge(before, gc.Generation, opt.Now, wanted...)}
 }
 
-// dnsName is a DNS name as people write it, in lower case (RFC 1123 §2.1).
+// dnsName matches a DNS name in lower case (RFC 1123 §2.1).
 var dnsName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
 
-// inlineSecrets names the fields that hold a secret in the open. An authRef puts them out of force, not out of sight.
+// inlineSecrets returns the fields with an inline secret. With an authRef they are ignored, and every reader of the
+// object still sees them.
 func inlineSecrets(gc *stunnerv1.GatewayConfig) []string {
 	var fields []string
 	if s, inline := gc.Spec.Password.Inline(); inline && s != "" {
@@ -73,7 +75,7 @@ func inlineSecrets(gc *stunnerv1.GatewayConfig) []string {
 	return fields
 }
 
-// shortSecrets names the secrets that clients can find by trying.
+// shortSecrets returns the names of the secrets that are short enough to be guessed.
 func shortSecrets(auth config.Auth) (names []string) {
 	for _, s := range []struct{ key, name string }{{config.KeyPassword, "password"}, {config.KeySecret, "shared secret"}} {
 		if value := auth.Credentials[s.key]; value != "" && len(value) < credential.StrongSecret {
@@ -83,43 +85,43 @@ func shortSecrets(auth config.Auth) (names []string) {
 	return names
 }
 
-// Dataplane says whether a Dataplane can be used: its schema refuses what cannot, in a folder as in a cluster, but for the patch, and says whether
-// there is something that scales it.
+// Dataplane translates the status of a Dataplane. The schema of the CRD covers all fields except the pod template patch
+// and rules across fields of autoscaling.
 func Dataplane(v *resource.View, name string, opt Options) ConditionsResult {
 	d := v.Dataplane(name)
 	if d == nil {
 		return ConditionsResult{}
 	}
 	before := v.DataplaneStatus(name).Conditions
-	wanted := []metav1.Condition{condition.Holds(condition.Accepted, condition.ReasonAccepted, first(patchOf(d), scalingOf(d)))}
+	wanted := []metav1.Condition{condition.Holds(condition.Accepted, condition.ReasonAccepted, first(checkPatch(d), checkScaling(d)))}
 	if engine := cmp.Or(d.Spec.OffloadEngine, stunnerv1.DefaultOffloadEngine); engine != stunnerv1.OffloadNone {
 		wanted = append(wanted, condition.True(condition.OffloadUnavailable, condition.OffloadWarning(string(engine))))
 	}
-	if manifest.Scaled(d) && scalingOf(d).OK() {
-		wanted = append(wanted, condition.Holds(condition.Autoscaled, condition.ReasonKEDAFound, scalerOf(v, d)))
+	if manifest.Scaled(d) && checkScaling(d).OK() {
+		wanted = append(wanted, condition.Holds(condition.Autoscaled, condition.ReasonKEDAFound, checkScaler(v, d)))
 	}
 	wanted = append(wanted, opt.inUse(usersOfDataplane(v, name), before)...)
 	return ConditionsResult{Ours: true, Conditions: condition.Merge(before, d.Generation, opt.Now, wanted...)}
 }
 
-// patchOf says whether the patch of a Dataplane can be used.
-func patchOf(d *stunnerv1.Dataplane) condition.Finding {
+// checkPatch checks spec.podTemplatePatch.
+func checkPatch(d *stunnerv1.Dataplane) condition.Finding {
 	if err := manifest.CheckPatch(d); err != nil {
 		return condition.PatchInvalid(err)
 	}
 	return condition.Finding{}
 }
 
-// scalingOf says whether the autoscaling of a Dataplane can be used.
-func scalingOf(d *stunnerv1.Dataplane) condition.Finding {
+// checkScaling checks spec.autoscaling.
+func checkScaling(d *stunnerv1.Dataplane) condition.Finding {
 	if err := manifest.CheckScaling(d); err != nil {
 		return condition.ScalingInvalid(err)
 	}
 	return condition.Finding{}
 }
 
-// scalerOf says whether there is something that scales, and by what.
-func scalerOf(v *resource.View, d *stunnerv1.Dataplane) condition.Finding {
+// checkScaler checks whether autoscaling is available: KEDA is installed, and the pods export what the trigger needs.
+func checkScaler(v *resource.View, d *stunnerv1.Dataplane) condition.Finding {
 	switch {
 	case v.Host() != nil:
 		return condition.ScalingOnHost()
@@ -131,26 +133,41 @@ func scalerOf(v *resource.View, d *stunnerv1.Dataplane) condition.Finding {
 	return condition.Finding{}
 }
 
-// StaticService says whether every prefix of a StaticService is one.
+// StaticService translates the status of a StaticService: whether all of its prefixes are valid.
 func StaticService(v *resource.View, key types.NamespacedName, opt Options) ConditionsResult {
 	s := v.StaticService(key)
 	if s == nil {
 		return ConditionsResult{}
 	}
-	found := prefixesOf(s)
+	found := checkPrefixes(s)
 	before := v.StaticServiceStatus(key).Conditions
 	wanted := []metav1.Condition{condition.Holds(condition.Accepted, condition.ReasonAccepted, condition.Join(found))}
 	wanted = append(wanted, opt.inUse(usersOfStaticService(v, key), before)...)
 	return ConditionsResult{Ours: true, Conditions: condition.Merge(before, s.Generation, opt.Now, wanted...)}
 }
 
-// prefixesOf says which prefixes of a StaticService are none.
-func prefixesOf(s *stunnerv1.StaticService) (found []condition.Finding) {
+// checkPrefixes returns a finding for each invalid prefix of a StaticService.
+func checkPrefixes(s *stunnerv1.StaticService) (found []condition.Finding) {
 	for _, p := range s.Spec.Prefixes {
-		// Ports belong to the route.
 		if _, err := config.ParsePrefix(p); err != nil {
 			found = append(found, condition.PrefixInvalid(resource.KeyOf(s).String(), p))
 		}
 	}
 	return found
+}
+
+// ClassResult is the translation of a GatewayClass.
+type ClassResult struct {
+	Class string
+	// Ours is false for a class of another controller: its status must not be written.
+	Ours   bool
+	Status gwapiv1.GatewayClassStatus
+}
+
+// ConditionsResult is the translation of an object whose status is a list of conditions: a GatewayConfig, a Dataplane,
+// a StaticService.
+type ConditionsResult struct {
+	// Ours is false if the object does not exist.
+	Ours       bool
+	Conditions []metav1.Condition
 }

@@ -10,23 +10,24 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// ask is a route that names a Gateway.
-type ask struct {
+// attachedRoute is a route that refers to the Gateway. The fields after route are zero until admission.measure sets
+// them.
+type attachedRoute struct {
 	route *resource.Route
-	// listeners are the indexes of those that take it, and reaches what it leads to: nothing until it has been measured.
-	listeners []int
-	reaches   []reach
-	kind      config.ClusterType
-	// tooWide says that it leads to more than one route may.
+	// listeners are the indexes of the listeners that the route attaches to.
+	listeners   []int
+	sets        []endpointSet
+	clusterType config.ClusterType
+	// tooWide is the number of endpoints if it exceeds the limit of a single route.
 	tooWide int
 }
 
-// clustersOf returns one cluster for each route that the Gateway serves, and the same clusters with names in the place of the addresses of
-// Services; both are sorted by name.
-func clustersOf(served []ask, kept []config.Cluster) (clusters, named []config.Cluster) {
-	for _, a := range served {
-		cluster, shown := a.clusters()
-		clusters, named = append(clusters, cluster), append(named, shown...)
+// clustersOf returns one cluster for each served route and the kept clusters of routes over budget. named are the same
+// clusters with the DNS names of Services in place of their addresses. Both are sorted by name.
+func clustersOf(served []attachedRoute, kept []config.Cluster) (clusters, named []config.Cluster) {
+	for _, r := range served {
+		cluster, names := r.clusters()
+		clusters, named = append(clusters, cluster), append(named, names...)
 	}
 	clusters, named = append(clusters, kept...), append(named, kept...)
 	byName := func(a, b config.Cluster) int { return cmp.Compare(a.Name, b.Name) }
@@ -35,15 +36,16 @@ func clustersOf(served []ask, kept []config.Cluster) (clusters, named []config.C
 	return clusters, named
 }
 
-// servicesSuffix marks the names among the backends of a route that has prefixes as well: one cluster cannot hold both.
+// servicesSuffix ends the name of the named cluster with the Services of a route that has StaticServices as well: one
+// cluster cannot have both prefixes and names.
 const servicesSuffix = "/services"
 
-// clusters returns the union of all backends of a route that are right: one that is wrong takes nothing from the others. named is the same as people
-// see it: an endpoint that comes or goes makes no difference there. What both have in common is written down once.
-func (a ask) clusters() (cluster config.Cluster, named []config.Cluster) {
-	name, r := a.route.Ref.NamespacedName.String(), a.route
-	var prefixes, addresses, names []reach
-	for _, s := range a.reaches {
+// clusters returns the cluster with the endpoints of all valid backends. named are the clusters for display: they do
+// not change with the endpoints of Services or with the nodes.
+func (r attachedRoute) clusters() (cluster config.Cluster, named []config.Cluster) {
+	name := r.route.Ref.NamespacedName.String()
+	var prefixes, addresses, names []endpointSet
+	for _, s := range r.sets {
 		switch {
 		case s.static != nil:
 			prefixes = append(prefixes, s)
@@ -55,26 +57,26 @@ func (a ask) clusters() (cluster config.Cluster, named []config.Cluster) {
 	}
 	static := config.Cluster{Name: name, Type: config.Static, Protocol: "UDP", Endpoints: endpointsOf(prefixes)}
 	cluster = static
-	cluster.Except = exceptOf(prefixes) // people are not shown it: nodes come and go
-	if a.kind == config.StrictDNS {
-		cluster.Type, cluster.Endpoints = a.kind, endpointsOf(names)
+	cluster.Except = exceptOf(prefixes)
+	if r.clusterType == config.StrictDNS {
+		cluster.Type, cluster.Endpoints = r.clusterType, endpointsOf(names)
 	} else if len(addresses) > 0 {
 		cluster.Endpoints = endpointsOf(append(addresses, prefixes...))
 	}
 	isService := func(b resource.Backend) bool { return b.Kind == string(stunnerv1.KindService) }
-	if !slices.ContainsFunc(r.Backends, isService) {
+	if !slices.ContainsFunc(r.route.Backends, isService) {
 		return cluster, []config.Cluster{static}
 	}
 	services := config.Cluster{Name: name, Type: config.StrictDNS, Protocol: "UDP", Endpoints: endpointsOf(names)}
-	if !slices.ContainsFunc(r.Backends, func(b resource.Backend) bool { return !isService(b) }) {
+	if !slices.ContainsFunc(r.route.Backends, func(b resource.Backend) bool { return !isService(b) }) {
 		return cluster, []config.Cluster{services}
 	}
 	services.Name += servicesSuffix
 	return cluster, []config.Cluster{static, services}
 }
 
-// shown is a config with its clusters under the names that people know.
-func shown(c config.Config, named []config.Cluster) config.Config {
+// withServiceNames returns a config with the named clusters in place of its clusters.
+func withServiceNames(c config.Config, named []config.Cluster) config.Config {
 	c = c.Clone()
 	c.Clusters = named
 	for _, cluster := range named {

@@ -16,160 +16,172 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// apiServer is the Service of the API servers.
+// Unless spec.clusterAccess of the class's GatewayConfig is Allow, routes do not reach the addresses of the cluster
+// itself. clusterAddresses are these addresses. clusterGuard removes them from the prefixes of StaticServices and from
+// the endpoints of Services.
+
+// apiServer is the Service of the Kubernetes API server.
 var apiServer = types.NamespacedName{Namespace: metav1.NamespaceDefault, Name: "kubernetes"}
 
-// exclusion is what belongs to the cluster itself, which routes do not reach. The zero value excludes nothing.
-type exclusion struct {
-	// all are the addresses, sorted.
+// clusterAddresses are the addresses of the cluster itself. The zero value contains none.
+type clusterAddresses struct {
+	// all is sorted.
 	all []netip.Addr
-	// nodes are those of nodes: a pod on the host network has one of them.
+	// nodes are the addresses of nodes. A pod with host network has one of them.
 	nodes map[netip.Addr]bool
-	// host are prefixes of the host that a pod runs on, and of the cloud around it.
+	// host are the prefixes in hostPrefixes; none for the file provider.
 	host []netip.Prefix
 }
 
-// hostPrefixes are what a process reaches on its own host, and metadata services that have no link-local address. Dataplanes leave them out of wide prefixes, and
-// link-local addresses out of all.
-var hostPrefixes = prefixesFrom("127.0.0.0/8", "::1/128", "168.63.129.16/32", "192.0.0.0/24", "fd00:42::42/128", "fd00:c1::a9fe:a9fe/128", "fd00:ec2::/32", "fd20:ce::254/128")
+// hostPrefixes are the loopback addresses, and the metadata services of clouds that have no link-local address.
+// Link-local addresses are missing here because a dataplane never relays to them; it excludes hostPrefixes from wide
+// prefixes as well.
+var hostPrefixes = mustParsePrefixes(
+	"127.0.0.0/8", "::1/128", "168.63.129.16/32", "192.0.0.0/24", "fd00:42::42/128", "fd00:c1::a9fe:a9fe/128", "fd00:ec2::/32", "fd20:ce::254/128",
+)
 
-func prefixesFrom(texts ...string) (prefixes []netip.Prefix) {
+func mustParsePrefixes(texts ...string) (prefixes []netip.Prefix) {
 	for _, text := range texts {
 		prefixes = append(prefixes, netip.MustParsePrefix(text))
 	}
 	return prefixes
 }
 
-// shield keeps routes away from the cluster itself.
-type shield struct {
-	// excluded are the addresses of the cluster. They are collected when they are asked for first: Gateways that do not need them are not translated when a
-	// node comes or goes.
-	excluded func() exclusion
-	// opened is what they leave of StaticServices.
-	opened map[types.NamespacedName]*opening
-}
-
-// shields returns the shield of Gateways whose class guards the cluster, and that of the others.
-func shields(v *resource.View) map[bool]*shield {
-	return map[bool]*shield{
-		true:  {excluded: sync.OnceValue(func() exclusion { return exclusionOf(v) }), opened: map[types.NamespacedName]*opening{}},
-		false: {excluded: func() exclusion { return exclusion{} }, opened: map[types.NamespacedName]*opening{}},
-	}
-}
-
-// exclusionOf returns the addresses of the nodes, of the API servers, and of the Services of kube-system with the pods behind them.
-func exclusionOf(v *resource.View) exclusion {
-	e := exclusion{nodes: map[netip.Addr]bool{}}
-	if v.Host() == nil { // everything is on one host otherwise
-		e.host = hostPrefixes
+// clusterAddressesOf returns the addresses of the nodes, of the API server, and of the Services in kube-system with
+// their endpoints.
+func clusterAddressesOf(v *resource.View) clusterAddresses {
+	c := clusterAddresses{nodes: map[netip.Addr]bool{}}
+	if v.Host() == nil { // the peers of the file provider are on the host itself
+		c.host = hostPrefixes
 	}
 	for _, node := range v.Nodes() {
 		for _, a := range node.Status.Addresses {
-			e.add(a.Address)
+			c.add(a.Address)
 		}
 	}
-	for _, a := range e.all {
-		e.nodes[a] = true
+	for _, a := range c.all {
+		c.nodes[a] = true
 	}
 	services := v.SystemServices()
 	if svc := v.Service(apiServer); svc != nil {
 		services = append(slices.Clone(services), svc)
 	}
 	for _, svc := range services {
-		e.add(clusterIPs(svc)...)
-		e.add(externalIPs(svc)...)
+		c.add(clusterIPs(svc)...)
+		c.add(externalIPs(svc)...)
 		for _, slice := range v.EndpointSlicesOf(resource.KeyOf(svc)) {
 			for _, endpoint := range slice.Endpoints {
-				e.add(endpoint.Addresses...)
+				c.add(endpoint.Addresses...)
 			}
 		}
 	}
-	slices.SortFunc(e.all, netip.Addr.Compare)
-	e.all = slices.Compact(e.all)
-	return e
+	slices.SortFunc(c.all, netip.Addr.Compare)
+	c.all = slices.Compact(c.all)
+	return c
 }
 
-// add adds those texts that are addresses.
-func (e *exclusion) add(texts ...string) {
+// add adds the texts that are IP addresses. A node may have host names as well.
+func (c *clusterAddresses) add(texts ...string) {
 	for _, text := range texts {
 		if a, err := netip.ParseAddr(text); err == nil && a.Zone() == "" && !a.IsUnspecified() {
-			e.all = append(e.all, a.Unmap())
+			c.all = append(c.all, a.Unmap())
 		}
 	}
 }
 
-// within returns the bounds, in all, of the addresses that a prefix contains.
-func (e exclusion) within(p netip.Prefix) (first, last int) {
-	first, _ = slices.BinarySearchFunc(e.all, p.Masked().Addr(), netip.Addr.Compare)
-	return first, first + sort.Search(len(e.all)-first, func(i int) bool { return !p.Contains(e.all[first+i]) })
+// rangeIn returns the index range in all of the addresses in a prefix.
+func (c clusterAddresses) rangeIn(p netip.Prefix) (first, end int) {
+	first, _ = slices.BinarySearchFunc(c.all, p.Masked().Addr(), netip.Addr.Compare)
+	return first, first + sort.Search(len(c.all)-first, func(i int) bool { return !p.Contains(c.all[first+i]) })
 }
 
-// inside returns the addresses that any of the prefixes contains, each one once. It takes no longer for prefixes that lie inside one another.
-func (e exclusion) inside(prefixes []netip.Prefix) (addresses []string) {
-	begin, end := make([]int, len(e.all)+1), make([]int, len(e.all)+1)
+// in returns the addresses in any of the prefixes, sorted and without duplicates. Nested prefixes cost no extra time.
+func (c clusterAddresses) in(prefixes []netip.Prefix) (addresses []string) {
+	begins, ends := make([]int, len(c.all)+1), make([]int, len(c.all)+1)
 	for _, p := range prefixes {
-		first, last := e.within(p)
-		begin[first]++
-		end[last]++
+		first, end := c.rangeIn(p)
+		begins[first]++
+		ends[end]++
 	}
 	depth := 0
-	for i, a := range e.all {
-		if depth += begin[i] - end[i]; depth > 0 {
+	for i, a := range c.all {
+		if depth += begins[i] - ends[i]; depth > 0 {
 			addresses = append(addresses, a.String())
 		}
 	}
 	return addresses
 }
 
-// has tells whether an address is one of them.
-func (e exclusion) has(a netip.Addr) bool {
-	_, found := slices.BinarySearchFunc(e.all, a.Unmap(), netip.Addr.Compare)
-	return found || e.onHost(netip.PrefixFrom(a.Unmap(), a.Unmap().BitLen()))
+func (c clusterAddresses) contain(a netip.Addr) bool {
+	_, found := slices.BinarySearchFunc(c.all, a.Unmap(), netip.Addr.Compare)
+	return found || c.onHost(netip.PrefixFrom(a.Unmap(), a.Unmap().BitLen()))
 }
 
-// onHost tells whether a prefix lies in one of the host.
-func (e exclusion) onHost(p netip.Prefix) bool {
-	return slices.ContainsFunc(e.host, func(h netip.Prefix) bool { return h.Bits() <= p.Bits() && h.Contains(p.Addr()) })
+// onHost reports whether a prefix is part of one of the host prefixes.
+func (c clusterAddresses) onHost(p netip.Prefix) bool {
+	return slices.ContainsFunc(c.host, func(h netip.Prefix) bool { return h.Bits() <= p.Bits() && h.Contains(p.Addr()) })
 }
 
-// opening is what routes may reach of a StaticService.
-type opening struct {
-	// prefixes are those that are open, as they are written.
+// denyEndpoint reports whether an endpoint of a Service is an address of the cluster itself. Such endpoints are written
+// by hand, or belong to a pod with host network. The latter is allowed: it has the address of its node and a Pod as
+// targetRef.
+func (c clusterAddresses) denyEndpoint(a netip.Addr, target *corev1.ObjectReference) bool {
+	isPod := target != nil && target.Kind == "Pod"
+	return c.contain(a) && !(isPod && c.nodes[a.Unmap()])
+}
+
+// clusterGuard removes the addresses of the cluster itself from what routes reach.
+type clusterGuard struct {
+	// addresses collects the addresses at its first call. A Gateway that never calls it does not depend on the nodes,
+	// and is not translated again when a node is added.
+	addresses func() clusterAddresses
+	// static caches the results of guardStatic.
+	static map[types.NamespacedName]*guardedPrefixes
+}
+
+// clusterGuards are the guards by the value of parameters.guardsCluster.
+type clusterGuards map[bool]*clusterGuard
+
+func newClusterGuards(v *resource.View) clusterGuards {
+	none := func() clusterAddresses { return clusterAddresses{} }
+	all := sync.OnceValue(func() clusterAddresses { return clusterAddressesOf(v) })
+	return clusterGuards{
+		true:  {addresses: all, static: map[types.NamespacedName]*guardedPrefixes{}},
+		false: {addresses: none, static: map[types.NamespacedName]*guardedPrefixes{}},
+	}
+}
+
+// guardedPrefixes are the prefixes of a StaticService that routes may reach.
+type guardedPrefixes struct {
+	// prefixes are the allowed prefixes as they are written.
 	prefixes []string
-	// except are the addresses inside them that routes do not reach.
+	// except are the addresses in prefixes that routes must not reach.
 	except []string
-	// found is what is wrong with the other prefixes.
+	// found are the findings about the other prefixes.
 	found []condition.Finding
 }
 
-// opening returns what routes may reach of a StaticService. It is found out once, however many routes name it.
-func (s *shield) opening(service *stunnerv1.StaticService) *opening {
+// guardStatic returns the prefixes of a StaticService that routes may reach.
+func (g *clusterGuard) guardStatic(service *stunnerv1.StaticService) *guardedPrefixes {
 	key := resource.KeyOf(service)
-	if o := s.opened[key]; o != nil {
-		return o
+	if known := g.static[key]; known != nil {
+		return known
 	}
-	o := &opening{}
-	s.opened[key] = o
-	var open []netip.Prefix
+	allowed := &guardedPrefixes{}
+	g.static[key] = allowed
+	var parsed []netip.Prefix
 	for _, text := range service.Spec.Prefixes {
-		p, ok := prefixOf(text)
-		if _, err := config.ParsePrefix(text); err != nil || !ok { // ports belong to the route
-			o.found = append(o.found, condition.PrefixInvalid(key.String(), text))
+		p, ok := parsePrefix(text)
+		if _, err := config.ParsePrefix(text); err != nil || !ok { // a prefix has no ports: they belong to the route
+			allowed.found = append(allowed.found, condition.PrefixInvalid(key.String(), text))
 			continue
 		}
-		if first, last := s.excluded().within(p); p.IsSingleIP() && first < last || s.excluded().onHost(p) {
-			o.found = append(o.found, condition.PrefixDenied(key.String(), text))
+		if first, end := g.addresses().rangeIn(p); p.IsSingleIP() && first < end || g.addresses().onHost(p) {
+			allowed.found = append(allowed.found, condition.PrefixDenied(key.String(), text))
 			continue
 		}
-		o.prefixes, open = append(o.prefixes, text), append(open, p)
+		allowed.prefixes, parsed = append(allowed.prefixes, text), append(parsed, p)
 	}
-	o.except = s.excluded().inside(open)
-	return o
-}
-
-// forged tells whether an endpoint of a Service leads to the cluster itself and to no pod. People write such endpoints by hand. A pod on the host network has the
-// address of its node, and is named; a name alone opens nothing else.
-func (e exclusion) forged(a netip.Addr, target *corev1.ObjectReference) bool {
-	named := target != nil && target.Kind == "Pod"
-	return e.has(a) && !(named && e.nodes[a.Unmap()])
+	allowed.except = g.addresses().in(parsed)
+	return allowed
 }

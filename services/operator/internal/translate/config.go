@@ -14,15 +14,15 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// config is the dataplane config of the Gateway.
+// config returns the dataplane config of the Gateway.
 func (d draft) config() config.Config {
 	c := config.Config{Admin: d.admin(), Auth: d.auth, Clusters: d.clusters}
 	for _, l := range d.listeners {
 		switch {
 		case l.served():
 			c.Listeners = append(c.Listeners, d.configListener(l))
-		case l.held != nil:
-			c.Listeners = append(c.Listeners, d.heldListener(l))
+		case l.published != nil:
+			c.Listeners = append(c.Listeners, l.published.update(d.configListener(l)))
 		}
 	}
 	c.Default()
@@ -45,7 +45,8 @@ func (d draft) admin() config.Admin {
 	return a
 }
 
-// adminEndpoints are fixed in a pod, where the probes look for them, and differ between the processes of one host.
+// adminEndpoints returns the metrics and health check endpoints. Their ports are fixed in a pod, and allocated by the
+// file provider on a host.
 func (d draft) adminEndpoints(template stunnerv1.DataplaneSpec) (metrics string, health *string) {
 	if host := d.view.Host(); host != nil {
 		ports := host.Admin[resource.KeyOf(d.gateway)]
@@ -95,38 +96,39 @@ func routeNames(l *listener) []string {
 	for _, r := range l.routes {
 		names = append(names, r.Ref.NamespacedName.String())
 	}
-	names = append(names, l.kept...)
+	names = append(names, l.keptRoutes...)
 	slices.Sort(names)
 	return names
 }
 
-// relayAddress is known to the process in the pod rather than here. The address of the node is for whoever serves the config to fill in.
+// relayAddress returns the address of relay sockets. Placeholders are expanded later: the pod address by the dataplane,
+// the node address by the config discovery server.
 func (d draft) relayAddress() string {
 	switch {
 	case d.view.Host() != nil:
 		return d.view.Host().Address
-	case d.wishes.relayDiscovery:
+	case d.annotations.relayDiscovery:
 		return config.NodeAddressPlaceholder
 	}
 	return config.AddressPlaceholder
 }
 
-// publishable holds a config against what a dataplane checks, so that none is ever sent that would be turned down there.
+// publishable runs the checks of a dataplane, so that no config is published that dataplanes would reject.
 func publishable(c config.Config) condition.Finding {
-	if err := acceptable(c); err != nil {
+	if err := checkConfig(c); err != nil {
 		return condition.ConfigInvalid(errors.New(strings.ReplaceAll(err.Error(), "\n", "; ")))
 	}
 	return condition.Finding{}
 }
 
-// acceptable tells what keeps a dataplane from reading a config. One that is too large harms others as well: who follows all configs over one
-// stream loses it there, and comes back to the same place.
-func acceptable(c config.Config) error {
+// checkConfig returns the reason why a dataplane would reject a config. A config that is too large affects other
+// Gateways as well: it breaks the stream of every client that reads all configs, at each attempt.
+func checkConfig(c config.Config) error {
 	if err := c.Validate(); err != nil {
 		return err
 	}
-	if heft(c) < config.MaxDocument/2 {
-		return nil // as almost all are: to write one down costs a third of the translation
+	if estimatedSize(c) < config.MaxDocument/2 {
+		return nil // almost always; encoding the config takes a third of the time of a translation
 	}
 	if size := len(c.Canonical()); size > config.MaxDocument {
 		return fmt.Errorf("it has %d bytes, the limit is %d: let its routes lead to fewer endpoints, or to prefixes", size, config.MaxDocument)
@@ -134,8 +136,9 @@ func acceptable(c config.Config) error {
 	return nil
 }
 
-// heft is about how many bytes those parts of a config have of which there may be many. All others are some kilobytes.
-func heft(c config.Config) (bytes int) {
+// estimatedSize returns the approximate size in bytes of the parts of a config that have no small limit. The rest is a
+// few kilobytes.
+func estimatedSize(c config.Config) (bytes int) {
 	for _, l := range c.Listeners {
 		bytes += len(l.Cert) + len(l.Key)
 		for _, more := range l.Certificates {

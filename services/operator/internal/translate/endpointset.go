@@ -14,60 +14,25 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// endpointsOf writes down what reaches lead to, in the syntax of config.ParseEndpoint.
-func endpointsOf(reaches []reach) []string {
-	count := 0
-	for _, s := range reaches {
-		count += s.count()
-	}
-	if count == 0 {
-		return nil
-	}
-	endpoints := make([]string, 0, count)
-	for _, s := range reaches {
-		for address := range s.addresses() {
-			endpoints = append(endpoints, address+s.ports)
-		}
-	}
-	if len(endpoints) == 0 {
-		return nil
-	}
-	slices.Sort(endpoints)
-	return slices.Compact(endpoints)
-}
-
-// exceptOf returns the addresses inside the prefixes of reaches that routes do not reach.
-func exceptOf(reaches []reach) (except []string) {
-	seen := map[*opening]bool{} // one StaticService may be named with many ports
-	for _, s := range reaches {
-		if o := s.opening(); len(o.except) > 0 && !seen[o] {
-			seen[o] = true
-			except = append(except, o.except...)
-		}
-	}
-	slices.Sort(except)
-	return slices.Compact(except)
-}
-
-// reach is what one backend adds to a cluster, before anything of it is written down: a thousand addresses with a hundred ports each are counted
-// with two numbers.
-type reach struct {
-	// static are the prefixes of a StaticService; name is the DNS name of a Service; slices and address are its endpoints and its cluster IP.
-	static  *stunnerv1.StaticService
-	name    string
-	slices  []*discoveryv1.EndpointSlice
-	address string
-	// ports are those of all addresses, as an endpoint ends; empty means every port.
+// endpointSet is the set of endpoints of one backend. It refers to the objects with the addresses, so that its size can
+// be checked against a budget before an endpoint is built: a Service with a thousand addresses may be a backend with a
+// hundred port ranges.
+type endpointSet struct {
+	// static is the StaticService. name is the DNS name of a Service without endpoint discovery. slices and clusterIP
+	// are the addresses of a Service with endpoint discovery, serviceName is its name for display.
+	static      *stunnerv1.StaticService
+	name        string
+	slices      []*discoveryv1.EndpointSlice
+	clusterIP   string
+	serviceName string
+	// ports is the port range of all endpoints as in config.ParseEndpoint, ":<FIRST-LAST>"; empty means all ports.
 	ports string
-	// shield keeps it away from the cluster itself.
-	shield *shield
-	// dns is the name under which people know a Service whose endpoints these are.
-	dns string
+	guard *clusterGuard
 }
 
-// reachesOf returns what backends add, each one once.
-func reachesOf(backends []backend) (reaches []reach) {
-	const few = 16 // are compared sooner than hashed
+// endpointSetsOf returns the endpoint sets of backends without duplicates.
+func endpointSetsOf(backends []backend) (sets []endpointSet) {
+	const few = 16 // below this, comparing is faster than hashing
 	var seen map[resource.Backend]bool
 	if len(backends) > few {
 		seen = make(map[resource.Backend]bool, len(backends))
@@ -84,50 +49,49 @@ func reachesOf(backends []backend) (reaches []reach) {
 		if seen != nil {
 			seen[b.Backend] = true
 		}
-		reaches = append(reaches, b.reach())
+		sets = append(sets, b.endpointSet())
 	}
-	return reaches
+	return sets
 }
 
-func (b backend) reach() reach {
-	dns := b.Name + "." + b.Namespace + ".svc." + b.opt.ClusterDomain
+func (b backend) endpointSet() endpointSet {
+	serviceName := b.Name + "." + b.Namespace + ".svc." + b.opt.ClusterDomain
 	switch {
 	case !b.isService():
-		return reach{static: b.view.StaticService(b.Key()), ports: b.ports(), shield: b.shield}
-	case b.cluster == config.StrictDNS:
-		return reach{name: dns}
+		return endpointSet{static: b.view.StaticService(b.Key()), ports: b.portRange(), guard: b.guard}
+	case b.clusterType == config.StrictDNS:
+		return endpointSet{name: serviceName}
 	}
-	s := reach{dns: dns, shield: b.shield, slices: b.view.EndpointSlicesOf(b.Key()), ports: b.ports()}
-	// The first cluster IP. A headless Service has none, and needs none.
-	if ip, err := netip.ParseAddr(b.view.Service(b.Key()).Spec.ClusterIP); err == nil {
-		s.address = ip.String()
+	s := endpointSet{serviceName: serviceName, guard: b.guard, slices: b.view.EndpointSlicesOf(b.Key()), ports: b.portRange()}
+	if ip, err := netip.ParseAddr(b.view.Service(b.Key()).Spec.ClusterIP); err == nil { // "None" for a headless Service
+		s.clusterIP = ip.String()
 	}
 	return s
 }
 
-// ports is the port range, as it ends an endpoint.
-func (b backend) ports() string {
+// portRange returns the port range in the syntax of an endpoint.
+func (b backend) portRange() string {
 	if b.Port == 0 {
 		return ""
 	}
 	return ":<" + strconv.Itoa(int(b.Port)) + "-" + strconv.Itoa(int(cmp.Or(b.EndPort, b.Port))) + ">"
 }
 
-// byName is the same Service by its DNS name.
-func (s reach) byName() reach { return reach{name: cmp.Or(s.name, s.dns)} }
+// byName returns the set with the DNS name of the Service in place of its addresses.
+func (s endpointSet) byName() endpointSet { return endpointSet{name: cmp.Or(s.name, s.serviceName)} }
 
-// count is how many endpoints it has at most: entries that are no addresses are counted as well, and what stands there twice counts twice.
-func (s reach) count() int {
+// count returns an upper bound of the number of endpoints: it includes duplicates and entries that are no addresses.
+func (s endpointSet) count() int {
 	count := 0
 	if s.static != nil {
 		count += len(s.static.Spec.Prefixes)
 	}
-	for _, some := range s.slices {
-		for _, e := range some.Endpoints {
+	for _, slice := range s.slices {
+		for _, e := range slice.Endpoints {
 			count += len(e.Addresses)
 		}
 	}
-	if s.address != "" {
+	if s.clusterIP != "" {
 		count++
 	}
 	if s.name != "" {
@@ -136,16 +100,16 @@ func (s reach) count() int {
 	return count
 }
 
-// bytes is how long the endpoints are, written down as in a config, at most.
-func (s reach) bytes() int {
-	bytes := len(s.address) + len(s.name)
+// bytes returns an upper bound of the size of the endpoints in a config, in bytes.
+func (s endpointSet) bytes() int {
+	bytes := len(s.clusterIP) + len(s.name)
 	if s.static != nil {
 		for _, p := range s.static.Spec.Prefixes {
 			bytes += len(p)
 		}
 	}
-	for _, some := range s.slices {
-		for _, e := range some.Endpoints {
+	for _, slice := range s.slices {
+		for _, e := range slice.Endpoints {
 			for _, a := range e.Addresses {
 				bytes += len(a)
 			}
@@ -154,24 +118,29 @@ func (s reach) bytes() int {
 	return bytes + s.count()*(len(s.ports)+len(`"",`))
 }
 
-// addresses are the addresses, prefixes or names that it stands for. Of a Service they are those of all endpoints, ready or not: a media server that is
-// shutting down still has calls. What is no address, and what belongs to the cluster itself, is left out.
-func (s reach) addresses() iter.Seq[string] {
+// addresses yields the addresses, prefixes or names of the set. Endpoints that are not ready are included: a media
+// server that is shutting down may still have calls. Invalid addresses and addresses of the cluster itself are left
+// out.
+func (s endpointSet) addresses() iter.Seq[string] {
 	return func(yield func(string) bool) {
-		for _, single := range []string{s.name, s.address} {
+		for _, single := range []string{s.name, s.clusterIP} {
 			if single != "" && !yield(single) {
 				return
 			}
 		}
-		for _, p := range s.opening().prefixes {
+		for _, p := range s.prefixes().prefixes {
 			if !yield(p) {
 				return
 			}
 		}
-		for _, some := range s.slices {
-			for _, e := range some.Endpoints {
+		for _, slice := range s.slices {
+			for _, e := range slice.Endpoints {
 				for _, a := range e.Addresses {
-					if ip, err := netip.ParseAddr(a); err == nil && ip.Zone() == "" && !s.shield.excluded().forged(ip, e.TargetRef) && !yield(ip.Unmap().String()) {
+					ip, err := netip.ParseAddr(a)
+					if err != nil || ip.Zone() != "" || s.guard.addresses().denyEndpoint(ip, e.TargetRef) {
+						continue
+					}
+					if !yield(ip.Unmap().String()) {
 						return
 					}
 				}
@@ -180,10 +149,45 @@ func (s reach) addresses() iter.Seq[string] {
 	}
 }
 
-// opening is what routes may reach of the StaticService; nothing if it is none.
-func (s reach) opening() *opening {
+// prefixes returns the allowed prefixes of the StaticService; none for a Service.
+func (s endpointSet) prefixes() *guardedPrefixes {
 	if s.static == nil {
-		return &opening{}
+		return &guardedPrefixes{}
 	}
-	return s.shield.opening(s.static)
+	return s.guard.guardStatic(s.static)
+}
+
+// endpointsOf returns the endpoints of sets in the syntax of config.ParseEndpoint, sorted.
+func endpointsOf(sets []endpointSet) []string {
+	count := 0
+	for _, s := range sets {
+		count += s.count()
+	}
+	if count == 0 {
+		return nil
+	}
+	endpoints := make([]string, 0, count)
+	for _, s := range sets {
+		for a := range s.addresses() {
+			endpoints = append(endpoints, a+s.ports)
+		}
+	}
+	if len(endpoints) == 0 {
+		return nil
+	}
+	slices.Sort(endpoints)
+	return slices.Compact(endpoints)
+}
+
+// exceptOf returns the addresses in the prefixes of sets that routes must not reach, sorted.
+func exceptOf(sets []endpointSet) (except []string) {
+	seen := map[*guardedPrefixes]bool{} // several backends may be one StaticService with different ports
+	for _, s := range sets {
+		if p := s.prefixes(); len(p.except) > 0 && !seen[p] {
+			seen[p] = true
+			except = append(except, p.except...)
+		}
+	}
+	slices.Sort(except)
+	return slices.Compact(except)
 }

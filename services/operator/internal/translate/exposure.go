@@ -5,18 +5,18 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
 	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// exposuresOf says which Services expose which listeners. The Service called like the Gateway carries the transport of its first listener;
-// a second one, called <gateway>-tcp or <gateway>-udp, the other transport. A Service that has a port of a listener that waits stays, with that port.
+// exposuresOf assigns the listeners to Services. The Service named like the Gateway carries the transport of the first
+// listener. A second Service, <gateway>-tcp or <gateway>-udp, carries the other transport. A Service with a port of a
+// held listener is kept for that port.
 func (d draft) exposuresOf() []manifest.Exposure {
 	var exposures []manifest.Exposure
-	for i, network := range networksOf(d.wishes, d.listeners) {
+	for i, network := range networksOf(d.annotations.mixed, d.listeners) {
 		name := d.gateway.Name
 		if i > 0 {
 			name += "-" + network
@@ -32,36 +32,31 @@ func (d draft) exposuresOf() []manifest.Exposure {
 	return exposures
 }
 
-// serviceNames are all names that Services of a Gateway have.
-func serviceNames(gw *gwapiv1.Gateway) []string {
-	return []string{gw.Name, gw.Name + "-tcp", gw.Name + "-udp"}
-}
-
-// exposure is a Service with the ports of those listeners whose transport it carries, and with the ports that it has of listeners that wait. Without a
-// network it carries no transport.
+// exposure returns a Service with the ports of the listeners of its network, and with its ports of held listeners. An
+// empty network selects no listeners.
 func (d draft) exposure(name, network string) manifest.Exposure {
 	e := manifest.Exposure{
 		Name:          name,
-		Type:          d.wishes.serviceType,
-		HealthPort:    d.wishes.healthPort,
-		SourceAddress: d.wishes.sourceAddress,
-		Affinity:      d.wishes.affinity,
-		Address:       wishedAddress(d.gateway),
-		ExternalIPs:   d.wishes.externalIPs,
-		Hostname:      wishedHostname(d.gateway),
+		Type:          d.annotations.serviceType,
+		HealthPort:    d.annotations.healthPort,
+		SourceAddress: d.annotations.sourceAddress,
+		Affinity:      d.annotations.affinity,
+		Address:       requestedIP(d.gateway),
+		ExternalIPs:   d.annotations.externalIPs,
+		Hostname:      requestedHostname(d.gateway),
 	}
 	for _, l := range d.listeners {
-		carried := network != "" && (d.wishes.mixed == together || l.network() == network)
+		carried := network != "" && (d.annotations.mixed == together || l.network() == network)
 		var ports []manifest.Port
 		switch {
-		case l.held != nil:
-			for _, door := range l.doors {
-				if door.service == name || door.service == "" && carried {
-					ports = append(ports, door.port)
+		case l.published != nil:
+			for _, p := range l.published.ports {
+				if p.service == name || p.service == "" && carried {
+					ports = append(ports, p.port)
 				}
 			}
 		case l.accepted.OK() && carried:
-			ports = append(ports, portOf(l, d.wishes))
+			ports = append(ports, portOf(l, d.annotations.nodePorts))
 		}
 		l.exposed = l.exposed || len(ports) > 0
 		e.Ports = append(e.Ports, ports...)
@@ -69,8 +64,9 @@ func (d draft) exposure(name, network string) manifest.Exposure {
 	return e
 }
 
-// layOver gives the Services what the Dataplane asks for, and says where a Service that exists will not take it.
-func (d draft) layOver() (notes []string) {
+// applyServiceOverlay applies spec.service of the Dataplane to the Services. The notes name fields that an existing
+// Service cannot change.
+func (d draft) applyServiceOverlay() (notes []string) {
 	if d.parameters.dataplane == nil || d.parameters.dataplane.Spec.Service == nil {
 		return nil
 	}
@@ -90,29 +86,29 @@ func (d draft) layOver() (notes []string) {
 	return notes
 }
 
-// networksOf returns the transport of each Service.
-func networksOf(w wishes, listeners []*listener) []string {
+// networksOf returns the network of each Service, "udp" or "tcp".
+func networksOf(mixed mixedProtocol, listeners []*listener) []string {
 	var networks []string
 	for _, l := range listeners {
-		if !l.accepted.OK() && l.held == nil {
+		if !l.accepted.OK() && l.published == nil {
 			continue
 		}
 		if len(networks) == 0 {
 			networks = append(networks, l.network())
 		}
-		if w.mixed == separate && l.network() != networks[0] {
+		if mixed == separate && l.network() != networks[0] {
 			return append(networks, l.network())
 		}
 	}
 	return networks
 }
 
-func portOf(l *listener, w wishes) manifest.Port {
+func portOf(l *listener, nodePorts map[string]int32) manifest.Port {
 	return manifest.Port{
 		Name:       l.name(),
 		Protocol:   corev1.Protocol(strings.ToUpper(l.network())),
 		Port:       int32(l.spec.Port),
 		TargetPort: l.target,
-		NodePort:   w.nodePorts[l.name()],
+		NodePort:   nodePorts[l.name()],
 	}
 }

@@ -53,8 +53,8 @@ func TestDataplanesSayWhetherAGatewayIsProgrammed(t *testing.T) {
 	}
 }
 
-// A Gateway is not programmed while the API server does not take what it is served by, whatever dataplanes say. What only scales its pods is told
-// beside that, and it is programmed. Nothing else changes.
+// A Gateway is not programmed while the API server does not take what it is served by, whatever dataplanes say. What
+// only scales its pods is told beside that, and it is programmed. Nothing else changes.
 func TestARefusedObjectIsTold(t *testing.T) {
 	c := load(t, filepath.Join("testdata", "a_load_balancer_may_report_ports.txtar"))
 	v := c.view()
@@ -126,7 +126,8 @@ func withStatus(gw *gwapiv1.Gateway, status gwapiv1.GatewayStatus) *gwapiv1.Gate
 	return gw
 }
 
-// While the credentials of a Gateway are missing it can be said which Services and pods it has; while its parameters are, it cannot.
+// While the credentials of a Gateway are missing it can be said which Services and pods it has; while its parameters
+// are, it cannot.
 func TestASkeletonNeedsNoCredentials(t *testing.T) {
 	c := load(t, filepath.Join("testdata", "a_load_balancer_may_report_ports.txtar"))
 	for kind, want := range map[string]bool{"Secret": true, "GatewayConfig": false, "Dataplane": false} {

@@ -13,8 +13,89 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
 )
 
-// claims are the annotations by which load balancers are asked for an address. Who may set one could otherwise take the address of somebody else.
-var claims = []string{
+// gatewayRules lists the problems that hold the whole Gateway, in order of precedence: the status shows the first one.
+// The last check, publishable, runs on the finished config.
+var gatewayRules = []gatewayRule{
+	{check: draft.parametersResolve},
+	{check: draft.authIsComplete, configOnly: true},
+	{check: draft.portAnnotationsParse},
+	{check: draft.workloadBuilds},
+	{check: draft.nameFits},
+	{check: draft.addressTypeSupported},
+	{check: draft.addressUsable},
+	{check: draft.addressAllowed},
+	{check: draft.annotationsFit},
+	{check: draft.servesSomething},
+	{check: draft.workloadNameFree},
+}
+
+// gatewayRule is one entry of gatewayRules.
+type gatewayRule struct {
+	check rule[draft]
+	// configOnly means that the problem concerns the config and no other object: missing objects may be created, see
+	// Result.Skeleton.
+	configOnly bool
+}
+
+// judge returns the first problem of the Gateway, and whether the objects of Result.Skeleton are free of problems.
+func (d draft) judge() (refused condition.Finding, skeleton bool) {
+	for _, r := range gatewayRules {
+		found := r.check(d)
+		refused = first(refused, found)
+		if !found.OK() && !r.configOnly {
+			return refused, false
+		}
+	}
+	return refused, true
+}
+
+func (d draft) parametersResolve() condition.Finding { return d.findings.parameters }
+
+func (d draft) authIsComplete() condition.Finding { return d.findings.auth }
+
+func (d draft) portAnnotationsParse() condition.Finding { return d.findings.annotations }
+
+func (d draft) workloadBuilds() condition.Finding { return d.findings.workload }
+
+// nameFits leaves room for the suffix of a second Service.
+func (d draft) nameFits() condition.Finding {
+	if len(validation.IsDNS1123Label(d.gateway.Name+"-tcp")) > 0 {
+		return condition.NameInvalid(d.gateway.Name)
+	}
+	return condition.Finding{}
+}
+
+func (d draft) addressTypeSupported() condition.Finding {
+	switch kind, _ := requestedAddress(d.gateway); kind {
+	case "", gwapiv1.IPAddressType, gwapiv1.HostnameAddressType:
+		return condition.Finding{}
+	default:
+		return condition.AddressKind(string(kind))
+	}
+}
+
+func (d draft) addressUsable() condition.Finding {
+	kind, text := requestedAddress(d.gateway)
+	if kind != gwapiv1.IPAddressType || text == "" {
+		return condition.Finding{}
+	}
+	switch a, err := netip.ParseAddr(text); {
+	case err != nil:
+		return condition.AddressValue(text)
+	case d.view.Host() == nil && invalidInService(a):
+		return condition.AddressSpecial(text)
+	}
+	return condition.Finding{}
+}
+
+// invalidInService reports whether the API server rejects an address in spec.externalIPs of a Service.
+func invalidInService(a netip.Addr) bool {
+	a = a.Unmap()
+	return a.IsUnspecified() || a.IsLoopback() || a.IsLinkLocalUnicast() || a.IsMulticast()
+}
+
+// addressAnnotations request an address from a load balancer.
+var addressAnnotations = []string{
 	"io.cilium/lb-ipam-ips",
 	"kube-vip.io/loadbalancerIPs",
 	"lbipam.cilium.io/ips",
@@ -27,68 +108,36 @@ var claims = []string{
 	"service.beta.kubernetes.io/azure-load-balancer-ipv6",
 }
 
-// addressAllowed lets a Gateway ask for addresses from the ranges of its class only. The GatewayConfig of the class may ask for any. On one host there is no
-// load balancer, and nobody to take an address from.
+// addressAllowed restricts the addresses that a Gateway requests to spec.allowedAddresses of the class's GatewayConfig:
+// a tenant could otherwise take the address of another tenant. The GatewayConfig of the class itself may request any
+// address. The file provider has no load balancer, so the rule does not apply there.
 func (d draft) addressAllowed() condition.Finding {
 	if d.view.Host() != nil || d.parameters.config == nil {
 		return condition.Finding{}
 	}
-	if wished := wishedAddress(d.gateway); wished != "" && !d.parameters.allows(wished) {
-		return condition.AddressNotAllowed("spec.addresses[0].value", wished)
+	if ip := requestedIP(d.gateway); ip != "" && !d.parameters.allowsAddress(ip) {
+		return condition.AddressNotAllowed("spec.addresses[0].value", ip)
 	}
-	for _, claim := range claims {
-		value := d.owner.Annotations[claim]
-		if value == d.parameters.common[claim] {
+	for _, name := range addressAnnotations {
+		text := d.owner.Annotations[name]
+		if text == d.parameters.classAnnotations[name] {
 			continue
 		}
-		for _, part := range strings.FieldsFunc(value, func(r rune) bool { return r == ',' || r == ' ' }) {
-			if !d.parameters.allows(part) {
-				return condition.AddressNotAllowed("annotation "+claim, part)
+		for _, part := range strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' }) {
+			if !d.parameters.allowsAddress(part) {
+				return condition.AddressNotAllowed("annotation "+name, part)
 			}
 		}
 	}
 	return condition.Finding{}
 }
 
-// gatewayRules judge what cannot be blamed on a single listener.
-var gatewayRules = rules[draft]{draft.nameFits, draft.addressSupported, draft.addressUsable, draft.addressAllowed, draft.annotationsFit, draft.servesSomething, draft.workloadIsFree}
-
-// nameFits leaves room for the suffix of a second Service.
-func (d draft) nameFits() condition.Finding {
-	if len(validation.IsDNS1123Label(d.gateway.Name+"-tcp")) > 0 {
-		return condition.NameInvalid(d.gateway.Name)
-	}
-	return condition.Finding{}
-}
-
-func (d draft) addressSupported() condition.Finding {
-	switch kind, _ := wished(d.gateway); kind {
-	case "", gwapiv1.IPAddressType, gwapiv1.HostnameAddressType:
-		return condition.Finding{}
-	default:
-		return condition.AddressKind(string(kind))
-	}
-}
-
-func (d draft) addressUsable() condition.Finding {
-	kind, value := wished(d.gateway)
-	if kind != gwapiv1.IPAddressType || value == "" {
-		return condition.Finding{}
-	}
-	switch address, err := netip.ParseAddr(value); {
-	case err != nil:
-		return condition.AddressValue(value)
-	case d.view.Host() == nil && special(address):
-		return condition.AddressSpecial(value)
-	}
-	return condition.Finding{}
-}
-
-// annotationsFit keeps objects from being refused because of what is copied onto them.
+// annotationsFit checks the size of the annotations that are copied to objects: the API server rejects an object with
+// too many.
 func (d draft) annotationsFit() condition.Finding {
 	size := 0
-	for key, value := range d.owner.Annotations {
-		size += len(key) + len(value)
+	for name, text := range d.owner.Annotations {
+		size += len(name) + len(text)
 	}
 	if size > maxAnnotations {
 		return condition.AnnotationsTooLarge(size, maxAnnotations)
@@ -96,11 +145,12 @@ func (d draft) annotationsFit() condition.Finding {
 	return condition.Finding{}
 }
 
-// maxAnnotations leaves room for those of the operator and of others.
+// maxAnnotations is the limit of the API server in bytes, less 16 KiB for annotations of the operator and of other
+// controllers.
 const maxAnnotations = apivalidation.TotalAnnotationSizeLimitB - 16<<10
 
-// servesSomething keeps an edit that leaves no listener from deleting the Service. A certificate that was taken back is no such mistake: it
-// must go out of use, though it were the only one.
+// servesSomething prevents an edit that leaves no valid listener from deleting the Service. A revoked certificate must
+// go out of use even if no other listener is left.
 func (d draft) servesSomething() condition.Finding {
 	if slices.ContainsFunc(d.listeners, func(l *listener) bool { return l.served() || l.revoked }) {
 		return condition.Finding{}
@@ -108,10 +158,10 @@ func (d draft) servesSomething() condition.Finding {
 	return condition.NoValidListener()
 }
 
-// workloadIsFree matters where a Dataplane fixes the name of its workload: two Gateways would tear at one Deployment. It stays with the
-// one that was there first.
-func (d draft) workloadIsFree() condition.Finding {
-	if d.parameters.dataplane == nil || d.parameters.dataplane.Spec.WorkloadName == "" || d.wishes.unmanaged {
+// workloadNameFree prevents two Gateways from writing the same Deployment, which happens if a Dataplane sets
+// spec.workloadName. The oldest Gateway keeps it.
+func (d draft) workloadNameFree() condition.Finding {
+	if d.parameters.dataplane == nil || d.parameters.dataplane.Spec.WorkloadName == "" || d.annotations.unmanaged {
 		return condition.Finding{}
 	}
 	for _, key := range d.view.GatewaysIn(d.gateway.Namespace) {
@@ -120,8 +170,8 @@ func (d draft) workloadIsFree() condition.Finding {
 			continue
 		}
 		if class := classOf(d.view, other, d.opt); class != nil {
-			p, unfit := parametersOf(d.view, other, class, d.opt)
-			if unfit.OK() && manifest.WorkloadName(p.dataplane, key.Name) == d.parameters.dataplane.Spec.WorkloadName {
+			p, found := parametersOf(d.view, other, class, d.opt)
+			if found.OK() && manifest.WorkloadName(p.dataplane, key.Name) == d.parameters.dataplane.Spec.WorkloadName {
 				return condition.WorkloadTaken(d.parameters.dataplane.Name, d.parameters.dataplane.Spec.WorkloadName, key.String())
 			}
 		}
@@ -129,7 +179,8 @@ func (d draft) workloadIsFree() condition.Finding {
 	return condition.Finding{}
 }
 
-// older tells which of two Gateways of a namespace was there first; the name decides where the clock does not.
+// older reports whether a was created before b. Of two Gateways with the same creation time, the first one by name
+// counts as older.
 func older(a, b *gwapiv1.Gateway) bool {
 	if !a.CreationTimestamp.Equal(&b.CreationTimestamp) {
 		return a.CreationTimestamp.Before(&b.CreationTimestamp)

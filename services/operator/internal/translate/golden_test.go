@@ -24,18 +24,6 @@ var update = flag.Bool("update", false, "rewrite the want/ files of the golden c
 
 // TestTranslate runs the cases in testdata. The name of a case is a sentence, its comment says why. A case is one archive:
 //
-//	in/*.yaml           objects as a user writes them, beside those of base.yaml
-//	unchecked/*.yaml    objects that an API server with our schemas would refuse
-//	without             objects of base.yaml that the case does not want, as lines KIND NAMESPACE/NAME
-//	options.yaml        options of the operator
-//	host.yaml           a host that runs the dataplanes
-//	bundle.pem          CA certificates of config discovery
-//	without-keda        the cluster does not know the kinds of KEDA
-//	want/config.yaml    configs
-//	want/status.txt     statuses, but for who uses what
-//	want/usage.txt      who uses what
-//	want/objects.yaml   generated objects; want/services.yaml, want/workload.yaml, want/guards.yaml, want/scaling.yaml and want/configmap.yaml are parts of it
-//
 // A case has the want/ files that it is about; properties that hold for every case are in property_test.go.
 func TestTranslate(t *testing.T) {
 	for _, file := range caseFiles(t) {

@@ -21,7 +21,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// edit changes the Gateway turn/lobby, whose listeners are w (TURN-TLS 443), u (TURN-UDP 3478), t (TURN-TCP 3478) and s (TURN-TLS 8443).
+// edit changes the Gateway turn/lobby, whose listeners are w (TURN-TLS 443), u (TURN-UDP 3478), t (TURN-TCP 3478) and s
+// (TURN-TLS 8443).
 type edit func(*site)
 
 func onListener(name string, change func(*gwapiv1.Listener)) edit {
@@ -87,8 +88,9 @@ var changes = map[string]edit{
 	"other order":   func(s *site) { slices.Reverse(s.gateway.Spec.Listeners) },
 }
 
-// A listener that waits holds back its own ports and nothing else. In every state of one listener, published before or not, and after every change of
-// the rest of the Gateway: Services, config and status of all other listeners are as they are written, and the one that waits is served as before.
+// A listener that waits holds back its own ports and nothing else. In every state of one listener, published before or
+// not, and after every change of the rest of the Gateway: Services, config and status of all other listeners are as
+// they are written, and the one that waits is served as before.
 func TestAListenerThatWaitsHoldsBackItsOwnPortsOnly(t *testing.T) {
 	n, held := 0, 0
 	modes := []string{"", "true", "false"}

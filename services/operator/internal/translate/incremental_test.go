@@ -19,8 +19,9 @@ func unitsOf(objects []resource.Object) (units []translate.ObjectRef) {
 	return units
 }
 
-// Whatever changes, it is enough to translate anew who was told one of the facts that changed: the results are those of a translation of
-// everything. The objects of every golden case come and go, in all the forms that the cases have of them.
+// Whatever changes, it is enough to translate anew who was told one of the facts that changed: the results are those of
+// a translation of everything. The objects of every golden case come and go, in all the forms that the cases have of
+// them.
 func TestOnlyWhoIsConcernedNeedsANewTranslation(t *testing.T) {
 	forms := map[string][]resource.Object{}
 	for _, file := range caseFiles(t) {
@@ -125,7 +126,8 @@ func (w *walk) check(when string, viewOf func([]resource.Object) *resource.View)
 	}
 }
 
-// nameOf tells objects apart as a view does: each spelling of a route is an object of its own, those of a ReferenceGrant are not.
+// nameOf tells objects apart as a view does: each spelling of a route is an object of its own, those of a
+// ReferenceGrant are not.
 func nameOf(o resource.Object) string {
 	if o.GetObjectKind().GroupVersionKind().Kind == string(resource.KindUDPRoute) {
 		return fmt.Sprint(o.GetObjectKind().GroupVersionKind(), resource.KeyOf(o))

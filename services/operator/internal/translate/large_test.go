@@ -60,8 +60,9 @@ func (w *town) unserved(t *testing.T) string {
 	return ""
 }
 
-// Whoever follows all configs over one stream would lose it again and again by one that is too large to be read, and with it the configs that come after.
-// The route that makes it too large waits, whatever the budget says, and the Gateway is served.
+// Whoever follows all configs over one stream would lose it again and again by one that is too large to be read, and
+// with it the configs that come after. The route that makes it too large waits, whatever the budget says, and the
+// Gateway is served.
 func TestARouteThatMakesAConfigUnreadableWaits(t *testing.T) {
 	w := newTown(1)
 	w.allow(stunnerv1.Budget{EndpointsPerRoute: 100_000, Endpoints: 200_000})
@@ -95,8 +96,8 @@ func TestEveryConfigCanBeRead(t *testing.T) {
 	}
 }
 
-// A route that asks for too much keeps what it had and still leads to, and nothing else: neither what was taken away from it nor what is new. A new
-// operator finds that in the Secret that pods start with.
+// A route that asks for too much keeps what it had and still leads to, and nothing else: neither what was taken away
+// from it nor what is new. A new operator finds that in the Secret that pods start with.
 func TestARouteThatWaitsKeepsWhatItHad(t *testing.T) {
 	w := newTown(1)
 	w.allow(stunnerv1.Budget{EndpointsPerRoute: 100})
@@ -113,7 +114,7 @@ func TestARouteThatWaitsKeepsWhatItHad(t *testing.T) {
 		"the operator that has published it": func() { w.options.Published = before.Config },
 		"a new operator": func() {
 			w.options.Published = nil
-			w.view.Put(manifest.Standby(before.Gateway, w.view.Gateway(before.Gateway).UID, *before.Config))
+			w.view.Put(manifest.Standby(before.Key, w.view.Gateway(before.Key).UID, *before.Config))
 		},
 	} {
 		prepare()
@@ -144,14 +145,15 @@ func TestARouteThatWaitsKeepsWhatItHad(t *testing.T) {
 		}
 	}
 	// A Secret that the operator has not made for this Gateway counts for nothing.
-	foreign := manifest.Standby(before.Gateway, "another", *before.Config)
+	foreign := manifest.Standby(before.Key, "another", *before.Config)
 	if manifest.ReadStandby(foreign, "this") != nil || manifest.ReadStandby(nil, "this") != nil {
 		t.Error("the Secret of another Gateway is read")
 	}
 }
 
-// yardstick is what it takes on this machine, with what watches this process, to write down, sort and encode as many endpoints as one config holds: some
-// 80 ms. The operator sits no longer at one object than 100 ms; twice the yardstick leaves room for noise.
+// yardstick is what it takes on this machine, with what watches this process, to write down, sort and encode as many
+// endpoints as one config holds: some 80 ms. The operator sits no longer at one object than 100 ms; twice the yardstick
+// leaves room for noise.
 func yardstick() time.Duration {
 	return processorTime(func() {
 		endpoints := make([]string, 100_000)
@@ -164,8 +166,8 @@ func yardstick() time.Duration {
 	})
 }
 
-// No object that the API server takes keeps the operator busy for long, and none is built that is too large: each of these worlds is as hostile as the default
-// budgets allow, or far beyond them.
+// No object that the API server takes keeps the operator busy for long, and none is built that is too large: each of
+// these worlds is as hostile as the default budgets allow, or far beyond them.
 func TestTheWorstWorldsTakeNoTime(t *testing.T) {
 	worlds := map[string]func(w *town){
 		"one route of 114,688 endpoints":         func(w *town) { w.wide(1, 7) },

@@ -2,8 +2,10 @@ package translate
 
 import (
 	"cmp"
+	"net/netip"
 	"strings"
 
+	"k8s.io/utils/ptr"
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
@@ -13,19 +15,16 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// boundPort is the port that the dataplane process binds.
+// boundPort returns the port that the dataplane process binds for a listener.
 func boundPort(v *resource.View, gw *gwapiv1.Gateway, l *listener) int32 {
-	if v.Host() == nil {
-		return l.target
-	}
-	key := resource.ListenerKey{Namespace: gw.Namespace, Gateway: gw.Name, Listener: l.name()}
-	if port, ok := v.Host().Ports[key]; ok {
+	if port, ok := v.Host().Port(resource.KeyOf(gw), l.name()); ok {
 		return int32(port)
 	}
 	return l.target
 }
 
-// protocolOf reads a protocol by its full name, nothing for one that is unknown: short names mean something else in the Gateway API.
+// protocolOf returns the protocol with this name, or "". Short names such as UDP are not accepted: they have another
+// meaning in the Gateway API.
 func protocolOf(name gwapiv1.ProtocolType) config.Protocol {
 	if p, ok := config.ParseProtocol(string(name)); ok && strings.EqualFold(string(p), string(name)) {
 		return p
@@ -33,66 +32,83 @@ func protocolOf(name gwapiv1.ProtocolType) config.Protocol {
 	return ""
 }
 
-// listener is a listener of a Gateway and everything that the translation finds out about it.
+// listener is a listener of a Gateway with the results of its translation.
 type listener struct {
 	spec     gwapiv1.Listener
 	protocol config.Protocol
 	// target is the port in the pod.
 	target int32
 
-	// accepted, conflict and unresolved are what is wrong with it, each for the condition of its own.
+	// accepted, conflict and unresolved are the findings for the conditions Accepted, Conflicted and ResolvedRefs.
 	accepted   condition.Finding
 	conflict   condition.Finding
 	unresolved condition.Finding
 
 	certificates []certificate
-	// revoked is a certificate that must not be used, not even in its last good form.
+	// revoked means that the ReferenceGrant of a certificate was removed: the listener must not use it, not even as it
+	// is published.
 	revoked bool
 	kinds   []gwapiv1.RouteGroupKind
 	routes  []*resource.Route
-	// kept are the names of routes that wait, and keep something of what they had.
-	kept    []string
-	exposed bool
-	address address
+	// keptRoutes are the names of routes over budget that keep some of their published endpoints.
+	keptRoutes []string
+	exposed    bool
+	address    publicAddress
 
-	// held is the form in which a listener that waits is published, and doors are the ports of Services that lead to it; both are empty where it is not
+	// published is the published form of a held listener, see held.go; nil if the listener is not held or not
 	// published.
-	held  *config.Listener
-	doors []door
+	published *heldListener
+}
+
+// publicAddress is the address at which clients reach a listener.
+type publicAddress struct {
+	host string
+	port int32
+}
+
+func (a publicAddress) known() bool { return a.host != "" }
+
+// kind returns the type of the host in the status of a Gateway.
+func (a publicAddress) kind() gwapiv1.AddressType {
+	if _, err := netip.ParseAddr(a.host); err == nil {
+		return gwapiv1.IPAddressType
+	}
+	return gwapiv1.HostnameAddressType
 }
 
 func (l *listener) name() string { return string(l.spec.Name) }
 
-// network is "udp" or "tcp": what the listener occupies a port of.
+// network returns the network of the listener's port, "udp" or "tcp".
 func (l *listener) network() string {
-	if l.held != nil {
-		return l.held.Protocol.Network()
+	if l.published != nil {
+		return l.published.config.Protocol.Network()
 	}
 	return l.protocol.Network()
 }
 
-// served tells whether the listener can be part of a config.
+// served reports whether the listener can be served as it is written.
 func (l *listener) served() bool {
 	return l.accepted.OK() && (!l.protocol.Secure() || len(l.certificates) > 0)
 }
 
-// listenersOf reads the listeners of a Gateway. A hostname is ignored: TURN has no place for one.
-func listenersOf(v *resource.View, gw *gwapiv1.Gateway, w wishes, p parameters) []*listener {
+// listenersOf translates the listeners of a Gateway. The field hostname is ignored: TURN has no equivalent of the Host
+// header.
+func listenersOf(v *resource.View, gw *gwapiv1.Gateway, targetPorts map[string]int32, p parameters) []*listener {
 	var listeners []*listener
-	taken := portsOfProcess(v, p)
+	taken := processPorts(v, p)
 	for _, spec := range gw.Spec.Listeners {
 		l := &listener{spec: spec, protocol: protocolOf(spec.Protocol)}
-		l.target = cmp.Or(w.targetPorts[l.name()], int32(spec.Port))
-		l.conflict = conflictRules.judge(neighbours{l, listeners})
-		l.accepted = first(listenerRules.judge(l), l.spares(taken), l.conflict.As(condition.ReasonPortUnavailable))
+		l.target = cmp.Or(targetPorts[l.name()], int32(spec.Port))
+		l.conflict = conflictRules.judge(conflictCheck{l, listeners})
+		l.accepted = first(listenerRules.judge(l), l.avoidsProcessPorts(taken), l.conflict.As(condition.ReasonPortUnavailable))
 
 		var uncertified, unroutable condition.Finding
 		if l.protocol.Secure() || l.protocol == "" && spec.TLS != nil {
-			// A misspelt protocol must not keep a certificate in use that was taken back.
-			l.certificates, uncertified, l.revoked = certificatesOf(v, gw, l)
+			// A misspelt protocol must not keep a revoked certificate in use.
+			l.certificates, uncertified, l.revoked = certificatesOf(v, gw, spec)
 		}
 		if l.kinds, unroutable = kindsOf(spec); l.protocol == "" {
-			l.kinds = []gwapiv1.RouteGroupKind{} // the routes that it has stay with it, like the rest of it
+			l.kinds = []gwapiv1.RouteGroupKind{} // it is held with its routes
 		}
 		l.unresolved = first(uncertified, unroutable)
 		listeners = append(listeners, l)
@@ -100,32 +116,33 @@ func listenersOf(v *resource.View, gw *gwapiv1.Gateway, w wishes, p parameters) 
 	return listeners
 }
 
-// listenerRules judge a listener alone.
-var listenerRules = rules[*listener]{speaksTURN, hasPort, terminatesTLS}
+// listenerRules check a listener without its siblings.
+var listenerRules = rules[*listener]{protocolKnown, portValid, tlsTerminated}
 
-func speaksTURN(l *listener) condition.Finding {
+func protocolKnown(l *listener) condition.Finding {
 	if l.protocol == "" {
 		return condition.ProtocolUnknown(string(l.spec.Protocol), config.ProtocolNames())
 	}
 	return condition.Finding{}
 }
 
-func hasPort(l *listener) condition.Finding {
+func portValid(l *listener) condition.Finding {
 	if l.spec.Port < 1 || l.spec.Port > 65535 {
 		return condition.PortInvalid(int32(l.spec.Port))
 	}
 	return condition.Finding{}
 }
 
-func terminatesTLS(l *listener) condition.Finding {
+func tlsTerminated(l *listener) condition.Finding {
 	if l.protocol.Secure() && l.spec.TLS != nil && l.spec.TLS.Mode != nil && *l.spec.TLS.Mode != gwapiv1.TLSModeTerminate {
 		return condition.PassthroughUnsupported(string(*l.spec.TLS.Mode))
 	}
 	return condition.Finding{}
 }
 
-// portsOfProcess are the TCP ports on which the process in a pod answers itself, with what for. On a host it gets others than its listeners.
-func portsOfProcess(v *resource.View, p parameters) map[int32]string {
+// processPorts returns the TCP ports of the health check and metrics endpoints in a pod, with their use. The file
+// provider gives a process other ports than its listeners, so none is taken there.
+func processPorts(v *resource.View, p parameters) map[int32]string {
 	if v.Host() != nil || p.dataplane == nil {
 		return nil
 	}
@@ -139,23 +156,25 @@ func portsOfProcess(v *resource.View, p parameters) map[int32]string {
 	return taken
 }
 
-// spares leaves the process its ports: one of the two could not be served, and clients would reach what is not for them.
-func (l *listener) spares(taken map[int32]string) condition.Finding {
+// avoidsProcessPorts rejects a listener on a port of the process's own endpoints: clients would reach an endpoint that
+// is not for them.
+func (l *listener) avoidsProcessPorts(taken map[int32]string) condition.Finding {
 	if use, clash := taken[l.target]; clash && l.protocol.Stream() {
 		return condition.PortOfProcess(l.target, use)
 	}
 	return condition.Finding{}
 }
 
-// neighbours are a listener and those that stand before it. Of two that cannot be served together the earlier one is.
-type neighbours struct {
+// conflictCheck is a listener with the listeners before it in the spec. Of two that conflict, the earlier one is
+// served.
+type conflictCheck struct {
 	*listener
 	earlier []*listener
 }
 
-var conflictRules = rules[neighbours]{neighbours.ownName, neighbours.ownPort, neighbours.ownTarget}
+var conflictRules = rules[conflictCheck]{conflictCheck.nameUnique, conflictCheck.portUnique, conflictCheck.targetPortUnique}
 
-func (n neighbours) ownName() condition.Finding {
+func (n conflictCheck) nameUnique() condition.Finding {
 	for _, e := range n.earlier {
 		if e.name() == n.name() {
 			return condition.NameConflict(n.name())
@@ -164,8 +183,8 @@ func (n neighbours) ownName() condition.Finding {
 	return condition.Finding{}
 }
 
-func (n neighbours) ownPort() condition.Finding {
-	for _, e := range n.rivals() {
+func (n conflictCheck) portUnique() condition.Finding {
+	for _, e := range n.sameNetwork() {
 		if e.spec.Port == n.spec.Port {
 			return condition.PortConflict(n.network(), int32(n.spec.Port), e.name())
 		}
@@ -173,9 +192,9 @@ func (n neighbours) ownPort() condition.Finding {
 	return condition.Finding{}
 }
 
-// ownTarget sees two listeners that differ outside and meet inside the pod.
-func (n neighbours) ownTarget() condition.Finding {
-	for _, e := range n.rivals() {
+// targetPortUnique finds two listeners with different Service ports and the same port in the pod.
+func (n conflictCheck) targetPortUnique() condition.Finding {
+	for _, e := range n.sameNetwork() {
 		if e.target == n.target {
 			return condition.PortConflict(n.network(), n.target, e.name())
 		}
@@ -183,30 +202,31 @@ func (n neighbours) ownTarget() condition.Finding {
 	return condition.Finding{}
 }
 
-// rivals are the earlier listeners that occupy ports of the same network.
-func (n neighbours) rivals() []*listener {
-	var rivals []*listener
+// sameNetwork returns the accepted earlier listeners with ports of the same network.
+func (n conflictCheck) sameNetwork() []*listener {
+	var same []*listener
 	for _, e := range n.earlier {
 		if n.protocol != "" && e.accepted.OK() && e.network() == n.network() {
-			rivals = append(rivals, e)
+			same = append(same, e)
 		}
 	}
-	return rivals
+	return same
 }
 
-// kindsOf returns the kinds of routes that a listener takes: UDPRoutes of both groups, unless allowedRoutes narrows them down.
+// kindsOf returns the supported kinds of a listener: UDPRoutes of both groups, unless allowedRoutes.kinds restricts
+// them.
 func kindsOf(spec gwapiv1.Listener) ([]gwapiv1.RouteGroupKind, condition.Finding) {
 	all := []gwapiv1.RouteGroupKind{routeKind(stunnerv1.GroupName), routeKind(gwapiv1.GroupName)}
 	if spec.AllowedRoutes == nil || len(spec.AllowedRoutes.Kinds) == 0 {
 		return all, condition.Finding{}
 	}
-	taken := []gwapiv1.RouteGroupKind{}
+	allowed := []gwapiv1.RouteGroupKind{}
 	var refused []string
 	for _, wanted := range spec.AllowedRoutes.Kinds {
 		known := false
 		for _, kind := range all {
-			if wanted.Kind == kind.Kind && valueOr(wanted.Group, gwapiv1.GroupName) == *kind.Group {
-				taken, known = append(taken, kind), true
+			if wanted.Kind == kind.Kind && ptr.Deref(wanted.Group, gwapiv1.GroupName) == *kind.Group {
+				allowed, known = append(allowed, kind), true
 			}
 		}
 		if !known {
@@ -214,9 +234,9 @@ func kindsOf(spec gwapiv1.Listener) ([]gwapiv1.RouteGroupKind, condition.Finding
 		}
 	}
 	if len(refused) > 0 {
-		return taken, condition.RouteKinds(refused)
+		return allowed, condition.RouteKinds(refused)
 	}
-	return taken, condition.Finding{}
+	return allowed, condition.Finding{}
 }
 
 func routeKind(group gwapiv1.Group) gwapiv1.RouteGroupKind {

@@ -16,8 +16,9 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// What an object is called makes no difference beside its kind: when objects of all kinds have one name, everything is as when each kind has a name of its
-// own. The route is of each API group once, and leads to a Service and a StaticService of one name.
+// What an object is called makes no difference beside its kind: when objects of all kinds have one name, everything is
+// as when each kind has a name of its own. The route is of each API group once, and leads to a Service and a
+// StaticService of one name.
 func TestNamesOfDifferentKindsDoNotMeet(t *testing.T) {
 	opt := translate.DefaultOptions()
 	opt.Now = metav1.Unix(1, 0)

@@ -12,25 +12,25 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// ObjectRef names an object that is translated on its own: one that has a status of ours.
+// ObjectRef refers to an object that is translated: one whose status the operator writes.
 type ObjectRef struct {
 	Kind string
 	types.NamespacedName
-	// Spelling is the group and version of a route.
+	// Spelling is the API group and version of a route; zero for other kinds.
 	Spelling schema.GroupVersion
 }
 
 // The kinds of objects that are translated.
 const (
-	KindGateway       = "Gateway"
+	KindGateway       = resource.KindGateway
 	KindRoute         = string(resource.KindUDPRoute)
-	KindClass         = "GatewayClass"
-	KindGatewayConfig = "GatewayConfig"
-	KindDataplane     = "Dataplane"
-	KindStaticService = "StaticService"
+	KindClass         = resource.KindGatewayClass
+	KindGatewayConfig = resource.KindGatewayConfig
+	KindDataplane     = resource.KindDataplane
+	KindStaticService = string(stunnerv1.KindStaticService)
 )
 
-// RefOf returns the unit that an object is; false for an object that has no status of ours.
+// RefOf returns the reference to an object; false if the operator does not write its status.
 func RefOf(o resource.Object) (ObjectRef, bool) {
 	u := ObjectRef{NamespacedName: resource.KeyOf(o)}
 	switch o.(type) {
@@ -54,7 +54,7 @@ func RefOf(o resource.Object) (ObjectRef, bool) {
 	return u, u.Kind != ""
 }
 
-// Compare orders units by kind and name.
+// Compare orders references by kind, namespace and name.
 func (u ObjectRef) Compare(other ObjectRef) int {
 	return cmp.Or(
 		cmp.Compare(u.Kind, other.Kind), cmp.Compare(u.Namespace, other.Namespace), cmp.Compare(u.Name, other.Name),
@@ -62,7 +62,7 @@ func (u ObjectRef) Compare(other ObjectRef) int {
 	)
 }
 
-// String names the unit for logs; a route together with its API group and version.
+// String returns kind, namespace and name for logs, and the API group and version of a route.
 func (u ObjectRef) String() string {
 	if u.Kind == KindRoute {
 		return u.Kind + " " + resource.RouteRef{NamespacedName: u.NamespacedName, GroupVersion: u.Spelling}.String()
@@ -70,7 +70,7 @@ func (u ObjectRef) String() string {
 	return u.Kind + " " + u.NamespacedName.String()
 }
 
-// Object returns the object as a view has it, nil when there is none.
+// Object returns the object in a view, or nil.
 func (u ObjectRef) Object(v *resource.View) resource.Object {
 	switch u.Kind {
 	case KindGateway:
@@ -90,7 +90,7 @@ func (u ObjectRef) Object(v *resource.View) resource.Object {
 	return orNil(v.StaticService(u.NamespacedName))
 }
 
-// orNil keeps a nil pointer from becoming an interface that is not nil.
+// orNil returns a nil interface for a nil pointer.
 func orNil[T interface {
 	resource.Object
 	comparable
@@ -102,17 +102,17 @@ func orNil[T interface {
 	return o
 }
 
-// Outcome is what became of a unit.
+// Outcome is the translation of an object of any kind.
 type Outcome struct {
-	// Ours is false for an object whose status must not be touched, or that does not exist.
+	// Ours is false if the object does not exist or its status must not be written.
 	Ours bool
-	// Status is the whole status: a value of the type that the object's field has.
+	// Status is the whole status, of the type of the object's field.
 	Status any
-	// Gateway is the rest of what a Gateway means; nil for other units.
+	// Gateway is the whole result of a Gateway; nil for other kinds.
 	Gateway *Result
 }
 
-// Translate translates one unit.
+// Translate translates the object.
 func (u ObjectRef) Translate(v *resource.View, opt Options) Outcome {
 	switch u.Kind {
 	case KindGateway:

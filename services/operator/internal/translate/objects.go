@@ -11,9 +11,9 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// workloadOf is what runs the dataplane pods; nil where somebody else does.
+// workloadOf returns the Deployment or DaemonSet; nil if the operator does not manage the dataplane.
 func (d draft) workloadOf() (resource.Object, condition.Finding) {
-	if d.parameters.dataplane == nil || d.wishes.unmanaged {
+	if d.parameters.dataplane == nil || d.annotations.unmanaged {
 		return nil, condition.Finding{}
 	}
 	workload, err := manifest.Workload{
@@ -28,12 +28,13 @@ func (d draft) workloadOf() (resource.Object, condition.Finding) {
 	return workload, condition.Finding{}
 }
 
-// objects are the Kubernetes objects of the Gateway, sorted by kind and name.
+// objects returns the Kubernetes objects of the Gateway, sorted by kind and name.
 func (d draft) objects(c config.Config) []resource.Object {
-	objects := append(d.skeleton(), manifest.ConfigMap(d.owner, shown(c, d.named), d.view.TrustBundle()))
+	objects := append(d.skeleton(), manifest.ConfigMap(d.owner, withServiceNames(c, d.named), d.view.TrustBundle()))
 	if d.workload != nil {
-		objects = append(objects, d.guards(c)...)
-		objects = append(objects, manifest.Scaling{Template: d.parameters.dataplane, Address: d.opt.ScalerAddress, Secured: d.opt.DiscoverySecured}.Build(d.owner)...)
+		objects = append(objects, d.protection(c)...)
+		scaling := manifest.Scaling{Template: d.parameters.dataplane, Address: d.opt.ScalerAddress, Secured: d.opt.DiscoverySecured}
+		objects = append(objects, scaling.Build(d.owner)...)
 	}
 	slices.SortFunc(objects, func(a, b resource.Object) int {
 		kind := func(o resource.Object) string { return o.GetObjectKind().GroupVersionKind().Kind }
@@ -42,7 +43,7 @@ func (d draft) objects(c config.Config) []resource.Object {
 	return objects
 }
 
-// skeleton are the objects that do not depend on the config.
+// skeleton returns the objects that do not depend on the config.
 func (d draft) skeleton() (objects []resource.Object) {
 	for _, e := range d.exposures {
 		objects = append(objects, manifest.Service(d.owner, e))
@@ -53,13 +54,13 @@ func (d draft) skeleton() (objects []resource.Object) {
 	return objects
 }
 
-// keepsReplicas tells whether a number of pods that nobody says any more must stay.
+// keepsReplicas returns Result.KeepReplicas.
 func (d draft) keepsReplicas() bool {
 	return d.workload != nil && manifest.KeepsReplicas(d.parameters.dataplane)
 }
 
-// guards are what protects the pods: from being evicted all at once, and from traffic that is none of theirs.
-func (d draft) guards(c config.Config) (objects []resource.Object) {
+// protection returns the PodDisruptionBudget and the NetworkPolicy of the pods.
+func (d draft) protection(c config.Config) (objects []resource.Object) {
 	template := d.parameters.dataplane
 	if manifest.Spare(template) {
 		objects = append(objects, manifest.DisruptionBudget(d.owner))

@@ -13,7 +13,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// classOf returns the class of a Gateway if both exist and the class is ours, else nil.
+// classOf returns the GatewayClass of a Gateway. It is nil if one of the two does not exist or if the class belongs to
+// another controller.
 func classOf(v *resource.View, gw *gwapiv1.Gateway, opt Options) *gwapiv1.GatewayClass {
 	if gw == nil {
 		return nil
@@ -25,23 +26,24 @@ func classOf(v *resource.View, gw *gwapiv1.Gateway, opt Options) *gwapiv1.Gatewa
 	return class
 }
 
-// parameters are what the Gateways of a class share. Both are nil until everything on the way to them is right.
+// parameters are the GatewayConfig and the Dataplane of a Gateway. Both are nil if one of the references to them is
+// invalid.
 type parameters struct {
 	config    *stunnerv1.GatewayConfig
 	dataplane *stunnerv1.Dataplane
-	// common are the annotations that the GatewayConfig of the class has for Services.
-	common map[string]string
+	// classAnnotations is spec.loadBalancerServiceAnnotations of the class's GatewayConfig.
+	classAnnotations map[string]string
 }
 
-// annotations go onto all objects, unless the Gateway says something else.
-func (p parameters) annotations() map[string]string {
+// defaultAnnotations returns the annotations of all generated objects. Annotations of the Gateway override them.
+func (p parameters) defaultAnnotations() map[string]string {
 	if p.config == nil {
 		return nil
 	}
 	return p.config.Spec.LoadBalancerServiceAnnotations
 }
 
-// budget is how much the routes may ask for.
+// budget returns the limits for the routes of the Gateway.
 func (p parameters) budget() stunnerv1.Budget {
 	if p.config == nil {
 		return (*stunnerv1.Budget)(nil).WithDefaults()
@@ -49,98 +51,98 @@ func (p parameters) budget() stunnerv1.Budget {
 	return p.config.Spec.Budget.WithDefaults()
 }
 
-// guarded tells whether routes do not reach the API servers.
-func (p parameters) guarded() bool {
+// guardsCluster reports whether routes must not reach the addresses of the cluster itself, see clusterGuard.
+func (p parameters) guardsCluster() bool {
 	return p.config == nil || p.config.Spec.ClusterAccess != stunnerv1.ClusterAccessAllow
 }
 
-// denied are the Services that no route reaches.
-func (p parameters) denied() []stunnerv1.DeniedBackend {
+// deniedBackends returns the Services that no route may reach.
+func (p parameters) deniedBackends() []stunnerv1.DeniedBackend {
 	if p.config == nil {
 		return stunnerv1.DefaultDeniedBackends()
 	}
 	return deniedBackends(&p.config.Spec)
 }
 
-// allows tells whether Gateways may ask for an address. What is none, such as the name of a pool, is not allowed.
-func (p parameters) allows(text string) bool {
+// allowsAddress reports whether a Gateway may request an address. A text that is no IP address, such as the name of a
+// pool, is not allowed.
+func (p parameters) allowsAddress(text string) bool {
 	a, err := netip.ParseAddr(text)
 	return err == nil && slices.ContainsFunc(p.config.Spec.AllowedAddresses, func(c stunnerv1.CIDR) bool {
-		prefix, ok := prefixOf(string(c))
+		prefix, ok := parsePrefix(string(c))
 		return ok && prefix.Contains(a.Unmap())
 	})
 }
 
-// parametersOf follows a Gateway's own reference to a GatewayConfig, or else that of its class.
+// parametersOf resolves spec.infrastructure.parametersRef of the Gateway, or else spec.parametersRef of its class.
 func parametersOf(v *resource.View, gw *gwapiv1.Gateway, class *gwapiv1.GatewayClass, opt Options) (parameters, condition.Finding) {
 	if gw.Spec.Infrastructure != nil && gw.Spec.Infrastructure.ParametersRef != nil {
 		return ownParameters(v, gw, class, opt)
 	}
-	p, unfit := classReference(v, class).resolve()
-	return p, unfit.As(condition.ReasonPending)
+	p, finding := classReference(v, class).resolve()
+	return p, finding.As(condition.ReasonPending)
 }
 
-// resolve returns the objects that a reference leads to.
+// resolve returns the GatewayConfig of a reference and its Dataplane.
 func (r reference) resolve() (parameters, condition.Finding) {
-	if unfit := referenceRules.judge(r); !unfit.OK() {
-		return parameters{}, unfit
+	if finding := referenceRules.judge(r); !finding.OK() {
+		return parameters{}, finding
 	}
-	return parametersFrom(r.config(), r.dataplane(), r.config()), condition.Finding{}
+	gc := r.config()
+	return parameters{gc, r.dataplane(), gc.Spec.LoadBalancerServiceAnnotations}, condition.Finding{}
 }
 
-// parametersFrom puts together what a Gateway has of a GatewayConfig and of that of its class.
-func parametersFrom(gc *stunnerv1.GatewayConfig, d *stunnerv1.Dataplane, class *stunnerv1.GatewayConfig) parameters {
-	return parameters{config: gc, dataplane: d, common: class.Spec.LoadBalancerServiceAnnotations}
-}
-
-// ownParameters follows the reference of a Gateway to a GatewayConfig of its own. That of its class is the policy.
+// ownParameters resolves a Gateway's own reference, and narrows that GatewayConfig by the one of the class.
 func ownParameters(v *resource.View, gw *gwapiv1.Gateway, class *gwapiv1.GatewayClass, opt Options) (parameters, condition.Finding) {
-	own, general := ownReference(v, gw), classReference(v, class)
-	if own.key == general.key {
-		p, unfit := own.resolve()
-		return p, unfit.As(condition.ReasonInvalidParameters)
+	own, common := ownReference(v, gw), classReference(v, class)
+	if own.key == common.key {
+		p, finding := own.resolve()
+		return p, finding.As(condition.ReasonInvalidParameters)
 	}
 	if opt.OwnConfigs == OwnConfigsDeny {
 		return parameters{}, condition.OwnConfigDenied(own.field)
 	}
-	if unfit := configRules.judge(own); !unfit.OK() {
-		return parameters{}, unfit.As(condition.ReasonInvalidParameters)
+	if finding := configRules.judge(own); !finding.OK() {
+		return parameters{}, finding.As(condition.ReasonInvalidParameters)
 	}
-	policy := &stunnerv1.GatewayConfig{} // of a class without one: the defaults
-	if general.present {
-		if unfit := configRules.judge(general); !unfit.OK() {
-			return parameters{}, unfit.As(condition.ReasonPending)
+	policy := &stunnerv1.GatewayConfig{} // a class without parametersRef has the defaults
+	if common.present {
+		if finding := configRules.judge(common); !finding.OK() {
+			return parameters{}, finding.As(condition.ReasonPending)
 		}
-		policy = general.config()
+		policy = common.config()
 	}
 	effective := narrowed(own.config(), policy, opt.OwnConfigs)
-	name, unfit := dataplaneFor(v, gw, effective, policy, opt.OwnConfigs)
-	if !unfit.OK() {
-		return parameters{}, unfit
+	name, finding := dataplaneFor(v, gw, effective, policy, opt.OwnConfigs)
+	if !finding.OK() {
+		return parameters{}, finding
 	}
 	effective.Spec.Dataplane = name
 	dataplane := v.Dataplane(name)
 	if dataplane == nil {
 		return parameters{}, condition.DataplaneMissing(own.key.String(), name).As(condition.ReasonInvalidParameters)
 	}
-	return parametersFrom(effective, dataplane, policy), condition.Finding{}
+	return parameters{effective, dataplane, policy.Spec.LoadBalancerServiceAnnotations}, condition.Finding{}
 }
 
-// dataplaneFor returns the name of the Dataplane of a Gateway with a GatewayConfig of its own. The API server writes the default name into one that
-// names none: where that Dataplane does not admit the namespace, the class's is meant. A Dataplane that does not exist is refused in the same words as one
-// that does not admit the namespace.
-func dataplaneFor(v *resource.View, gw *gwapiv1.Gateway, own, class *stunnerv1.GatewayConfig, how OwnConfigs) (string, condition.Finding) {
-	name, common := dataplaneName(own), dataplaneName(class)
+// dataplaneFor returns the name of the Dataplane of a Gateway with its own GatewayConfig. The API server fills in the
+// default name, so a default name that does not admit the namespace counts as unset and means the Dataplane of the
+// class. The finding does not reveal whether a Dataplane exists that does not admit the namespace.
+func dataplaneFor(
+	v *resource.View, gw *gwapiv1.Gateway, own, class *stunnerv1.GatewayConfig, how OwnConfigs,
+) (string, condition.Finding) {
+	name, ofClass := dataplaneName(own), dataplaneName(class)
 	switch {
-	case how == OwnConfigsAllow, name == common, admits(v, v.Dataplane(name), gw.Namespace):
+	case how == OwnConfigsAllow, name == ofClass, admits(v, v.Dataplane(name), gw.Namespace):
 		return name, condition.Finding{}
 	case name == stunnerv1.DefaultDataplane:
-		return common, condition.Finding{}
+		return ofClass, condition.Finding{}
 	}
 	return "", condition.DataplaneNotAllowed(resource.KeyOf(own).String(), name, gw.Namespace)
 }
 
-// admits tells whether GatewayConfigs of a namespace may name a Dataplane. A word or a selector that cannot be read admits nobody.
+// admits reports whether GatewayConfigs of a namespace may refer to a Dataplane. An unknown value or an invalid
+// selector admits none.
 func admits(v *resource.View, d *stunnerv1.Dataplane, namespace string) bool {
 	if d == nil || d.Spec.AllowedNamespaces == nil {
 		return false

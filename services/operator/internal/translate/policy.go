@@ -13,7 +13,8 @@ import (
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 )
 
-// deniedBackends are the Services that a GatewayConfig denies. One that was read from elsewhere than an API server may leave the default out.
+// deniedBackends returns spec.deniedBackends with its default, which an object that was not read from an API server may
+// lack.
 func deniedBackends(gc *stunnerv1.GatewayConfigSpec) []stunnerv1.DeniedBackend {
 	if gc.DeniedBackends == nil {
 		return stunnerv1.DefaultDeniedBackends()
@@ -21,34 +22,35 @@ func deniedBackends(gc *stunnerv1.GatewayConfigSpec) []stunnerv1.DeniedBackend {
 	return gc.DeniedBackends
 }
 
-// rank says which of two GatewayConfigs decides about a field: the one that a Gateway names itself, or that of its class.
+// rank is the way in which a field of a Gateway's own GatewayConfig is merged with that of the GatewayConfig of its
+// class.
 type rank string
 
 const (
-	// free fields are the Gateway's own.
+	// free fields have the value of the own GatewayConfig.
 	free rank = "own"
-	// reserved fields are those of the class, whatever the Gateway's own says.
+	// reserved fields have the value of the class.
 	reserved rank = "class"
-	// either is true when one of the two says so.
+	// either fields are true if one of the two is true.
 	either rank = "either"
-	// union has the entries of both; of one name the Gateway's own counts.
+	// union fields have the entries of both. If both have an entry of the same name, the own one is used.
 	union rank = "union"
-	// least is the smaller of the two; 0 and unset are no bound.
+	// least fields have the smaller value. 0 and unset mean unlimited.
 	least rank = "least"
-	// admitted is what the class names, or what admits the namespace of the Gateway.
+	// admitted fields name an object of the class, or one that admits the namespace of the Gateway.
 	admitted rank = "admitted"
 )
 
-// ruling says which of two GatewayConfigs decides about one field, and changes the Gateway's own accordingly.
+// ruling is the merge rule of one field. narrow changes the field of own; nil leaves it as it is.
 type ruling struct {
 	rank   rank
 	narrow func(own, class *stunnerv1.GatewayConfigSpec)
 }
 
-// rulings has an entry for every field of a GatewayConfig. What a GatewayConfig says about authentication is one whole: own credentials sign for the own
-// Gateways only, and those of the class are not lent.
+// rulings has an entry for every field of a GatewayConfig. The authentication fields are free as a whole: a Gateway
+// with its own GatewayConfig never uses credentials of its class.
 var rulings = map[string]ruling{
-	"Dataplane":    {rank: admitted}, // see dataplaneFor
+	"Dataplane":    {rank: admitted}, // see dataplaneFor in parameters.go
 	"LogLevel":     {rank: free},
 	"Realm":        {rank: free},
 	"AuthType":     {rank: free},
@@ -57,13 +59,15 @@ var rulings = map[string]ruling{
 	"SharedSecret": {rank: free},
 	"AuthRef":      {rank: free},
 	"AuthLifetime": {least, func(own, class *stunnerv1.GatewayConfigSpec) {
-		own.AuthLifetime = shorter(own.AuthLifetime, class.AuthLifetime, defaultLifetime, func(n int32) time.Duration { return time.Duration(n) * time.Second })
+		seconds := func(n int32) time.Duration { return time.Duration(n) * time.Second }
+		own.AuthLifetime = shorter(own.AuthLifetime, class.AuthLifetime, defaultLifetime, seconds)
 	}},
 	"SessionGrace": {least, func(own, class *stunnerv1.GatewayConfigSpec) {
 		own.SessionGrace = shorter(own.SessionGrace, class.SessionGrace, 0, durationOf)
 	}},
 	"CredentialOverlap": {least, func(own, class *stunnerv1.GatewayConfigSpec) {
-		own.CredentialOverlap = shorter(own.CredentialOverlap, class.CredentialOverlap, config.DefaultCredentialOverlap*time.Second, durationOf)
+		absent := config.DefaultCredentialOverlap * time.Second
+		own.CredentialOverlap = shorter(own.CredentialOverlap, class.CredentialOverlap, absent, durationOf)
 	}},
 	"RequireReferenceGrants": {either, func(own, class *stunnerv1.GatewayConfigSpec) {
 		own.RequireReferenceGrants = own.RequireReferenceGrants || class.RequireReferenceGrants
@@ -76,7 +80,9 @@ var rulings = map[string]ruling{
 		maps.Copy(both, own.LoadBalancerServiceAnnotations)
 		own.LoadBalancerServiceAnnotations = both
 	}},
-	"UserQuota": {least, func(own, class *stunnerv1.GatewayConfigSpec) { own.UserQuota = smaller(own.UserQuota, class.UserQuota) }},
+	"UserQuota": {least, func(own, class *stunnerv1.GatewayConfigSpec) {
+		own.UserQuota = smaller(own.UserQuota, class.UserQuota)
+	}},
 	"SourceQuota": {least, func(own, class *stunnerv1.GatewayConfigSpec) {
 		own.SourceQuota = smaller(own.SourceQuota, class.SourceQuota)
 	}},
@@ -95,9 +101,15 @@ var rulings = map[string]ruling{
 		}
 		own.DeniedBackends = both
 	}},
-	"Budget":           {least, func(own, class *stunnerv1.GatewayConfigSpec) { own.Budget = smallerBudget(own.Budget, class.Budget) }},
-	"ClusterAccess":    {reserved, func(own, class *stunnerv1.GatewayConfigSpec) { own.ClusterAccess = class.ClusterAccess }},
-	"AllowedAddresses": {reserved, func(own, class *stunnerv1.GatewayConfigSpec) { own.AllowedAddresses = class.AllowedAddresses }},
+	"Budget": {least, func(own, class *stunnerv1.GatewayConfigSpec) {
+		own.Budget = smallerBudget(own.Budget, class.Budget)
+	}},
+	"ClusterAccess": {reserved, func(own, class *stunnerv1.GatewayConfigSpec) {
+		own.ClusterAccess = class.ClusterAccess
+	}},
+	"AllowedAddresses": {reserved, func(own, class *stunnerv1.GatewayConfigSpec) {
+		own.AllowedAddresses = class.AllowedAddresses
+	}},
 	"SigningKey": {either, func(own, class *stunnerv1.GatewayConfigSpec) {
 		if own.SigningKey != stunnerv1.SigningKeyPerGateway {
 			own.SigningKey = class.SigningKey
@@ -106,10 +118,10 @@ var rulings = map[string]ruling{
 	"STUNMode": {either, func(own, class *stunnerv1.GatewayConfigSpec) { own.STUNMode = own.STUNMode || class.STUNMode }},
 }
 
-// defaultLifetime is what an authLifetime that is unset means.
+// defaultLifetime is the lifetime if spec.authLifetime is unset.
 const defaultLifetime = 24 * time.Hour
 
-// smaller returns the smaller bound; 0 is none.
+// smaller returns the smaller limit; 0 means unlimited.
 func smaller[N int32 | int64](own, class N) N {
 	if own == 0 || class != 0 && class < own {
 		return class
@@ -117,7 +129,7 @@ func smaller[N int32 | int64](own, class N) N {
 	return own
 }
 
-// smallerBudget returns the smaller bound of each kind. What a budget leaves out has its default.
+// smallerBudget returns the smaller limit of each field. An unset field has its default.
 func smallerBudget(own, class *stunnerv1.Budget) *stunnerv1.Budget {
 	if own == nil || class == nil {
 		return cmp.Or(own, class)
@@ -129,7 +141,8 @@ func smallerBudget(own, class *stunnerv1.Budget) *stunnerv1.Budget {
 	}
 }
 
-// shorter returns the shorter time. Where the class says none there is no bound; an own one that is unset means absent.
+// shorter returns the shorter duration. If the class has none, there is no limit. If own is unset, its duration is
+// absent.
 func shorter[T any](own, class *T, absent time.Duration, length func(T) time.Duration) *T {
 	if class == nil {
 		return own
@@ -144,13 +157,13 @@ func shorter[T any](own, class *T, absent time.Duration, length func(T) time.Dur
 	return own
 }
 
-// durationOf is 0 for what cannot be read: it must lengthen nothing.
+// durationOf returns 0 for an invalid duration: an error must not lengthen a session or a lifetime.
 func durationOf(d gwapiv1.Duration) time.Duration {
 	parsed, _ := time.ParseDuration(string(d))
 	return parsed
 }
 
-// narrowed is the GatewayConfig of a Gateway under that of its class.
+// narrowed merges a Gateway's own GatewayConfig with that of its class.
 func narrowed(own, class *stunnerv1.GatewayConfig, how OwnConfigs) *stunnerv1.GatewayConfig {
 	effective := *own
 	for _, f := range rulings {

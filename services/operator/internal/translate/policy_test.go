@@ -9,7 +9,8 @@ import (
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 )
 
-// Every field of a GatewayConfig is either one that a tenant may choose, or one in which the class has the last word: somebody has to say which.
+// Every field of a GatewayConfig is either one that a tenant may choose, or one in which the class has the last word:
+// somebody has to say which.
 func TestEveryFieldOfAGatewayConfigHasARuling(t *testing.T) {
 	of := reflect.TypeFor[stunnerv1.GatewayConfigSpec]()
 	for i := range of.NumField() {

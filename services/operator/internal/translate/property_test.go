@@ -90,16 +90,16 @@ func checkResults(t *testing.T, o outcome) {
 		switch {
 		case !r.Ours || r.Hold:
 			if !nothing {
-				t.Errorf("%s: ours %t, keep %t, and yet there is a config or an object", r.Gateway, r.Ours, r.Hold)
+				t.Errorf("%s: ours %t, keep %t, and yet there is a config or an object", r.Key, r.Ours, r.Hold)
 			}
 		case r.Config == nil || len(r.Objects) < 2:
-			t.Errorf("%s: config or objects are missing", r.Gateway)
+			t.Errorf("%s: config or objects are missing", r.Key)
 		default:
 			if err := r.Config.Validate(); err != nil {
-				t.Errorf("%s: config does not validate: %v", r.Gateway, err)
+				t.Errorf("%s: config does not validate: %v", r.Key, err)
 			}
 			if len(r.Config.Listeners) == 0 && !revoked(r) {
-				t.Errorf("%s: config has no listener", r.Gateway)
+				t.Errorf("%s: config has no listener", r.Key)
 			}
 		}
 	}
@@ -133,8 +133,8 @@ func TestSecretsStayInTheConfig(t *testing.T) {
 	})
 }
 
-// What people are shown is a config, and an endpoint that comes or goes makes no difference there: a ConfigMap is written when somebody
-// changes what he has declared.
+// What people are shown is a config, and an endpoint that comes or goes makes no difference there: a ConfigMap is
+// written when somebody changes what he has declared.
 func TestTheShownConfigDoesNotFollowEndpoints(t *testing.T) {
 	configMaps := func(t *testing.T, v *resource.View, opt translate.Options) (texts []string) {
 		for _, r := range translateAll(v, opt).Gateways {
@@ -192,7 +192,8 @@ func (c *testCase) secrets() []string {
 	return secrets
 }
 
-// Statuses that are written back and read again change nothing: otherwise every pass would write, and every write start a pass.
+// Statuses that are written back and read again change nothing: otherwise every pass would write, and every write start
+// a pass.
 func TestStatusIsAFixedPoint(t *testing.T) {
 	forEachCase(t, func(t *testing.T, c *testCase) {
 		before := translateAll(c.view(), c.options)
@@ -206,13 +207,13 @@ func TestStatusIsAFixedPoint(t *testing.T) {
 		for _, r := range o.Gateways {
 			for _, c := range r.Status.Conditions {
 				if c.LastTransitionTime.After(now.Time) {
-					t.Errorf("%s: %s has a new transition time without a transition", r.Gateway, c.Type)
+					t.Errorf("%s: %s has a new transition time without a transition", r.Key, c.Type)
 				}
 			}
 			for _, l := range r.Status.Listeners {
 				for _, c := range l.Conditions {
 					if c.LastTransitionTime.After(now.Time) {
-						t.Errorf("%s/%s: %s has a new transition time without a transition", r.Gateway, l.Name, c.Type)
+						t.Errorf("%s/%s: %s has a new transition time without a transition", r.Key, l.Name, c.Type)
 					}
 				}
 			}
@@ -226,7 +227,7 @@ func (c *testCase) writeBack(t *testing.T, o outcome) {
 	v := c.view()
 	for _, r := range o.Gateways {
 		if r.Ours {
-			v.Gateway(r.Gateway).Status = r.Status
+			v.Gateway(r.Key).Status = r.Status
 		}
 	}
 	for _, r := range o.Classes {

@@ -15,8 +15,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// readable returns what a selector selects, nil when it cannot be read.
-func readable(s *metav1.LabelSelector) labels.Selector {
+// parseSelector returns the selector, or nil if it is invalid.
+func parseSelector(s *metav1.LabelSelector) labels.Selector {
 	selector, err := metav1.LabelSelectorAsSelector(s)
 	if err != nil {
 		return nil
@@ -24,9 +24,10 @@ func readable(s *metav1.LabelSelector) labels.Selector {
 	return selector
 }
 
-// reference is a reference to a GatewayConfig, and where it stands.
+// reference is a reference to a GatewayConfig.
 type reference struct {
-	view        *resource.View
+	view *resource.View
+	// field names the referring field in messages.
 	field       string
 	present     bool
 	group, kind string
@@ -59,20 +60,20 @@ var referenceRules = rules[reference]{
 	reference.isPresent,
 	reference.isGatewayConfig,
 	reference.isComplete,
-	reference.findsConfig,
-	reference.findsDataplane,
-	reference.deniesReadably,
-	reference.annotates,
+	reference.configExists,
+	reference.dataplaneExists,
+	reference.deniedBackendsParse,
+	reference.annotationsValid,
 }
 
-// configRules judge a reference without the Dataplane behind it.
+// configRules are referenceRules without the check of the Dataplane.
 var configRules = rules[reference]{
 	reference.isPresent,
 	reference.isGatewayConfig,
 	reference.isComplete,
-	reference.findsConfig,
-	reference.deniesReadably,
-	reference.annotates,
+	reference.configExists,
+	reference.deniedBackendsParse,
+	reference.annotationsValid,
 }
 
 func (r reference) isPresent() condition.Finding {
@@ -82,9 +83,9 @@ func (r reference) isPresent() condition.Finding {
 	return condition.Finding{}
 }
 
-// isGatewayConfig takes an empty group and kind for ours: no other would make sense.
+// isGatewayConfig accepts an empty group and kind as GatewayConfig of group stunner.l7mp.io.
 func (r reference) isGatewayConfig() condition.Finding {
-	if cmp.Or(r.group, stunnerv1.GroupName) != stunnerv1.GroupName || cmp.Or(r.kind, "GatewayConfig") != "GatewayConfig" {
+	if cmp.Or(r.group, stunnerv1.GroupName) != stunnerv1.GroupName || cmp.Or(r.kind, resource.KindGatewayConfig) != resource.KindGatewayConfig {
 		return condition.ParametersKind(r.field, r.group, r.kind)
 	}
 	return condition.Finding{}
@@ -97,32 +98,34 @@ func (r reference) isComplete() condition.Finding {
 	return condition.Finding{}
 }
 
-func (r reference) findsConfig() condition.Finding {
+func (r reference) configExists() condition.Finding {
 	if r.config() == nil {
 		return condition.GatewayConfigMissing(r.field, r.key.String())
 	}
 	return condition.Finding{}
 }
 
-func (r reference) findsDataplane() condition.Finding {
+func (r reference) dataplaneExists() condition.Finding {
 	if r.dataplane() == nil {
 		return condition.DataplaneMissing(r.key.String(), dataplaneName(r.config()))
 	}
 	return condition.Finding{}
 }
 
-// deniesReadably keeps everything as it is while nobody can tell what is denied.
-func (r reference) deniesReadably() condition.Finding {
+// deniedBackendsParse checks the selectors of spec.deniedBackends. With an invalid selector it is unknown which
+// Services are denied.
+func (r reference) deniedBackendsParse() condition.Finding {
 	for i, d := range r.config().Spec.DeniedBackends {
-		if d.Selector != nil && readable(d.Selector) == nil {
+		if d.Selector != nil && parseSelector(d.Selector) == nil {
 			return condition.DenialUnreadable(r.key.String(), i)
 		}
 	}
 	return condition.Finding{}
 }
 
-// annotates keeps Services from being refused because of a name that is none.
-func (r reference) annotates() condition.Finding {
+// annotationsValid checks spec.loadBalancerServiceAnnotations: the API server would reject Services with an invalid
+// annotation name.
+func (r reference) annotationsValid() condition.Finding {
 	path := field.NewPath("spec", "loadBalancerServiceAnnotations")
 	if errs := apivalidation.ValidateAnnotations(r.config().Spec.LoadBalancerServiceAnnotations, path); len(errs) > 0 {
 		return condition.AnnotationsUnusable(r.key.String(), errs.ToAggregate())

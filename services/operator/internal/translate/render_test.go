@@ -86,9 +86,9 @@ func (o outcome) renderConfigs(t testing.TB) []byte {
 	for _, r := range o.Gateways {
 		switch {
 		case !r.Ours:
-			documents = append(documents, fmt.Appendf(nil, "# %s is not ours\n", r.Gateway))
+			documents = append(documents, fmt.Appendf(nil, "# %s is not ours\n", r.Key))
 		case r.Hold:
-			documents = append(documents, fmt.Appendf(nil, "# %s: what is published stays\n", r.Gateway))
+			documents = append(documents, fmt.Appendf(nil, "# %s: what is published stays\n", r.Key))
 		default:
 			documents = append(documents, mustMarshal(t, r.Config))
 		}
@@ -164,7 +164,7 @@ func (o outcome) renderUsage() []byte {
 }
 
 func renderGateway(b *bytes.Buffer, r translate.Result) {
-	name := "Gateway " + r.Gateway.String()
+	name := "Gateway " + r.Key.String()
 	for _, a := range r.Status.Addresses {
 		name += fmt.Sprintf(" [%s %s]", *a.Type, a.Value)
 	}
@@ -309,9 +309,9 @@ func checkHygiene(t *testing.T, c *testCase) {
 		}
 	}
 	for _, r := range o.Gateways {
-		check("Gateway "+r.Gateway.String(), r.Status.Conditions)
+		check("Gateway "+r.Key.String(), r.Status.Conditions)
 		for _, l := range r.Status.Listeners {
-			check("Gateway "+r.Gateway.String(), l.Conditions)
+			check("Gateway "+r.Key.String(), l.Conditions)
 		}
 	}
 	for _, r := range o.Classes {

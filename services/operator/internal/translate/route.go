@@ -12,57 +12,59 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// maxParents is how many parents the status of a route holds (Gateway API, RouteStatus.parents).
+// maxParents is the limit of status.parents (Gateway API, RouteStatus.parents).
 const maxParents = 32
 
-// Route says what became of a route at each of its parents. What other controllers say of theirs stays as it is, and everything stays where it
-// stands: controllers that each put their own word last would write against each other without end.
+// Route translates the status of a route. Entries of other controllers stay unchanged, and all entries keep their
+// order: controllers that each move their own entries to the end would overwrite each other endlessly.
 func Route(v *resource.View, ref resource.RouteRef, opt Options) RouteResult {
 	result := RouteResult{Route: ref}
 	r := v.Route(ref)
 	if r == nil {
 		return result
 	}
-	said := parentStatuses(v, r, opt)
-	result.Ours = len(said) > 0
+	entries := parentStatuses(v, r, opt)
+	result.Ours = len(entries) > 0
 	for _, s := range r.Status {
 		if string(s.ControllerName) != opt.ControllerName {
 			result.Parents = append(result.Parents, s)
 			continue
 		}
 		result.Ours = true
-		if i := slices.IndexFunc(said, func(now gwapiv1.RouteParentStatus) bool { return sameParent(now.ParentRef, s.ParentRef) }); i >= 0 {
-			result.Parents = append(result.Parents, said[i])
-			said = slices.Delete(said, i, i+1)
+		if i := slices.IndexFunc(entries, func(e gwapiv1.RouteParentStatus) bool { return sameParent(e.ParentRef, s.ParentRef) }); i >= 0 {
+			result.Parents = append(result.Parents, entries[i])
+			entries = slices.Delete(entries, i, i+1)
 		}
 	}
 	room := max(0, maxParents-len(result.Parents))
-	result.Parents = append(result.Parents, said[:min(room, len(said))]...)
+	result.Parents = append(result.Parents, entries[:min(room, len(entries))]...)
 	if result.Ours && result.Parents == nil {
-		result.Parents = []gwapiv1.RouteParentStatus{} // an API server takes an empty list, and no null
+		result.Parents = []gwapiv1.RouteParentStatus{} // the API server rejects null
 	}
 	return result
 }
 
-// parentStatuses is what is said of a route at those parents that are ours to speak for.
-func parentStatuses(v *resource.View, r *resource.Route, opt Options) (said []gwapiv1.RouteParentStatus) {
-	guards := shields(v)
+// parentStatuses returns the status entries of this controller.
+func parentStatuses(v *resource.View, r *resource.Route, opt Options) (entries []gwapiv1.RouteParentStatus) {
+	guards := newClusterGuards(v)
 	for _, parent := range parentsOf(r) {
 		conditions, ours := parentConditions(v, r, parent, guards, opt)
 		if !ours {
 			continue
 		}
-		said = append(said, gwapiv1.RouteParentStatus{
+		entries = append(entries, gwapiv1.RouteParentStatus{
 			ParentRef:      parent,
 			ControllerName: gwapiv1.GatewayController(opt.ControllerName),
-			Conditions:     condition.Merge(publishedParent(r, parent, opt), r.Origin.GetGeneration(), opt.Now, conditions...),
+			Conditions:     condition.Merge(currentConditions(r, parent, opt), r.Origin.GetGeneration(), opt.Now, conditions...),
 		})
 	}
-	return said
+	return entries
 }
 
-// parentConditions returns the conditions of a route at one parent; false when the parent is not ours to speak for.
-func parentConditions(v *resource.View, r *resource.Route, parent gwapiv1.ParentReference, guards map[bool]*shield, opt Options) ([]metav1.Condition, bool) {
+// parentConditions returns the conditions of a route for one parent; false if the parent belongs to another controller.
+func parentConditions(
+	v *resource.View, r *resource.Route, parent gwapiv1.ParentReference, guards clusterGuards, opt Options,
+) ([]metav1.Condition, bool) {
 	key, ok := r.GatewayOf(parent)
 	if !ok {
 		return nil, false
@@ -73,27 +75,29 @@ func parentConditions(v *resource.View, r *resource.Route, parent gwapiv1.Parent
 	var p parameters
 	switch {
 	case class != nil:
-		if refused = newGates(v, gw).refusal(r, parent); refused.OK() {
-			held := v.OverBudget(key, r.Ref.NamespacedName)
-			refused = condition.Finding{Reason: held.Reason, Message: held.Message}
+		if refused = newRouteMatcher(v, gw).refusal(r, parent); refused.OK() {
+			over := v.OverBudget(key, r.Ref.NamespacedName)
+			refused = condition.Finding{Reason: over.Reason, Message: over.Message}
 		}
 		p, _ = parametersOf(v, gw, class, opt)
 	case gw == nil && r.Ref.GroupVersion == stunnerv1.GroupVersion:
-		// Nobody but us speaks for a route of our own kind, so that a misspelt parent would go unnoticed.
+		// No other controller writes the status of a route of this group, so without an entry a misspelt parent would
+		// go unnoticed.
 		refused = condition.GatewayMissing(key.String())
 	default:
 		return nil, false
 	}
-	judge := newBackers(v, p, opt, guards)
-	backends, unresolved := judge.of(r)
-	unresolved = append(unresolved, judge.unreached(backends)...)
+	policy := newBackendPolicy(v, p, opt, guards)
+	backends, unresolved := policy.backendsOf(r)
+	unresolved = append(unresolved, policy.deniedPrefixes(backends)...)
 	return []metav1.Condition{
 		condition.Holds(condition.Accepted, condition.ReasonAccepted, refused),
 		condition.Holds(condition.ResolvedRefs, condition.ReasonResolved, unresolvedBackends(unresolved)),
 	}, true
 }
 
-// unresolvedBackends makes one finding of all. A broken StaticService has a word of its own on itself; here it is a backend that was not found.
+// unresolvedBackends joins findings. The reason InvalidPrefix exists on a StaticService only; for a route, the backend
+// is not found.
 func unresolvedBackends(found []condition.Finding) condition.Finding {
 	joined := condition.Join(found)
 	if joined.Reason == condition.ReasonInvalidPrefix {
@@ -102,8 +106,8 @@ func unresolvedBackends(found []condition.Finding) condition.Finding {
 	return joined
 }
 
-// publishedParent are the conditions that we have given a parent before.
-func publishedParent(r *resource.Route, parent gwapiv1.ParentReference, opt Options) []metav1.Condition {
+// currentConditions returns the conditions of this controller's current entry for a parent.
+func currentConditions(r *resource.Route, parent gwapiv1.ParentReference, opt Options) []metav1.Condition {
 	i := slices.IndexFunc(r.Status, func(s gwapiv1.RouteParentStatus) bool {
 		return string(s.ControllerName) == opt.ControllerName && sameParent(s.ParentRef, parent)
 	})
@@ -115,7 +119,7 @@ func publishedParent(r *resource.Route, parent gwapiv1.ParentReference, opt Opti
 
 func sameParent(a, b gwapiv1.ParentReference) bool { return equality.Semantic.DeepEqual(a, b) }
 
-// parentsOf returns the parent references of a route, each one once.
+// parentsOf returns the parent references of a route without duplicates.
 func parentsOf(r *resource.Route) []gwapiv1.ParentReference {
 	var parents []gwapiv1.ParentReference
 	for _, p := range r.Parents {
@@ -124,4 +128,14 @@ func parentsOf(r *resource.Route) []gwapiv1.ParentReference {
 		}
 	}
 	return parents
+}
+
+// RouteResult is the translation of a UDPRoute.
+type RouteResult struct {
+	Route resource.RouteRef
+	// Ours is false if the operator has no entry in the status of the route and adds none: the status must not be
+	// written.
+	Ours bool
+	// Parents is the whole list, including the entries of other controllers.
+	Parents []gwapiv1.RouteParentStatus
 }

@@ -13,7 +13,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// The API server refuses a status with more than 32 parents as a whole. Others' entries are not ours to drop, so ours give way.
+// The API server refuses a status with more than 32 parents as a whole. Others' entries are not ours to drop, so ours
+// give way.
 func TestAStatusHasAtMost32Parents(t *testing.T) {
 	route := &stunnerv1.UDPRoute{ObjectMeta: metav1.ObjectMeta{Namespace: "quay", Name: "ferry"}}
 	for i := range 20 {
@@ -61,7 +62,8 @@ func TestControllersDoNotWriteAgainstEachOther(t *testing.T) {
 	}
 }
 
-// Whoever may attach routes to a Gateway must not be able to stop the operator with them: twice as many cost twice as much.
+// Whoever may attach routes to a Gateway must not be able to stop the operator with them: twice as many cost twice as
+// much.
 func TestManyRoutesOfOneGatewayCostNoMoreThanTheirNumber(t *testing.T) {
 	cost := func(routes int) float64 {
 		gw := &gwapiv1.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: "turn", Name: "lobby"}, Spec: gwapiv1.GatewaySpec{GatewayClassName: "edge"}}

@@ -20,13 +20,14 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// path is the way to a value in a type: the indexes of fields, and elem for what a pointer points at or the first entry of a list.
+// path is the way to a value in a type: the indexes of fields, and elem for what a pointer points at or the first entry
+// of a list.
 type path []int
 
 const elem = -1
 
-// secretPaths are the ways to every field of a type that may name a Secret. Types of Kubernetes itself are left out: what they name is read by kubelets, in the
-// namespace of the pod.
+// secretPaths are the ways to every field of a type that may name a Secret. Types of Kubernetes itself are left out:
+// what they name is read by kubelets, in the namespace of the pod.
 func secretPaths(t *testing.T, of reflect.Type, at path) (all []path) {
 	switch of {
 	case reflect.TypeFor[stunnerv1.SecretValue](), reflect.TypeFor[gwapiv1.SecretObjectReference]():
@@ -84,7 +85,8 @@ func name(v reflect.Value, secret types.NamespacedName, key string) {
 // keys are all keys of Secrets that have a meaning.
 var keys = []string{"type", "username", "userName", "password", "secret", "sharedSecret", "root", "tls.crt", "crt", "cert", "tls.key", "key", "token"}
 
-// marked is a Secret with a marker under every key, but for the type, which decides what is looked at. PEM blocks have markers in their names too.
+// marked is a Secret with a marker under every key, but for the type, which decides what is looked at. PEM blocks have
+// markers in their names too.
 func marked(key types.NamespacedName, authType string) *corev1.Secret {
 	s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}, Data: map[string][]byte{}}
 	for _, k := range keys {
@@ -113,7 +115,8 @@ func shows(text string, secret types.NamespacedName) bool {
 	return slices.ContainsFunc(forms, func(form string) bool { return strings.Contains(strings.ToLower(text), strings.ToLower(form)) })
 }
 
-// attack is a Gateway of a tenant with a GatewayConfig of its own, beside a Gateway of somebody else, and one field of the two that names a Secret.
+// attack is a Gateway of a tenant with a GatewayConfig of its own, beside a Gateway of somebody else, and one field of
+// the two that names a Secret.
 type attack struct {
 	field    string
 	config   *stunnerv1.GatewayConfig
@@ -176,7 +179,8 @@ func attacks(t *testing.T, secret types.NamespacedName, keys ...string) (all []a
 	return all
 }
 
-// world is the cluster of an attack. The tenant's GatewayConfig is its own, or, where somebody has let him have a class, that of the class.
+// world is the cluster of an attack. The tenant's GatewayConfig is its own, or, where somebody has let him have a
+// class, that of the class.
 func (a attack) world(secrets ...resource.Object) *resource.View {
 	site := &stunnerv1.GatewayConfig{ObjectMeta: metav1.ObjectMeta{Namespace: "turn", Name: "site"}}
 	site.Spec.UserName, site.Spec.Password = stunnerv1.InlineSecret("caller"), stunnerv1.InlineSecret("marzipan-and-rosewater")
@@ -194,8 +198,8 @@ func (a attack) world(secrets ...resource.Object) *resource.View {
 	return resource.NewView(append(secrets, site, other, class, dataplane, a.config, a.gateway))
 }
 
-// K-02: nothing of a Secret in another namespace gets anywhere without a ReferenceGrant, not even whether it exists; the operator does not ask for it. This
-// holds for every field that may name one.
+// K-02: nothing of a Secret in another namespace gets anywhere without a ReferenceGrant, not even whether it exists;
+// the operator does not ask for it. This holds for every field that may name one.
 func TestASecretOfAnotherNamespaceIsNotLookedAt(t *testing.T) {
 	secret := types.NamespacedName{Namespace: "vault", Name: "gold"}
 	opt := translate.DefaultOptions()
@@ -220,8 +224,8 @@ func TestASecretOfAnotherNamespaceIsNotLookedAt(t *testing.T) {
 	}
 }
 
-// K-02: a value of a Secret of the namespace stands in the config of the Gateways whose GatewayConfig names it, and nowhere else: in no status, note or object, and
-// in no config of others.
+// K-02: a value of a Secret of the namespace stands in the config of the Gateways whose GatewayConfig names it, and
+// nowhere else: in no status, note or object, and in no config of others.
 func TestValuesOfSecretsStandInConfigsOnly(t *testing.T) {
 	secret := types.NamespacedName{Namespace: "tenant", Name: "silver"}
 	opt := translate.DefaultOptions()
@@ -244,8 +248,8 @@ func TestValuesOfSecretsStandInConfigsOnly(t *testing.T) {
 					}
 					if shows(written(t, r.Config), secret) {
 						used++
-						if r.Gateway.Namespace != "tenant" && !a.asClass {
-							t.Fatalf("%s: in the config of %s", a.field, r.Gateway)
+						if r.Key.Namespace != "tenant" && !a.asClass {
+							t.Fatalf("%s: in the config of %s", a.field, r.Key)
 						}
 					}
 					o.Gateways[i].Config, o.Gateways[i].HeldListeners = nil, nil

@@ -14,8 +14,9 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// T-03: a cluster IP that Kubernetes gives a Service after its creation reaches the config of its own Gateway, translates no other one, and
-// changes no object but the ConfigMap, so that no pod restarts and nothing is written that would change the Service again.
+// T-03: a cluster IP that Kubernetes gives a Service after its creation reaches the config of its own Gateway,
+// translates no other one, and changes no object but the ConfigMap, so that no pod restarts and nothing is written that
+// would change the Service again.
 func TestClusterIPThatComesLaterConcernsItsGatewayAlone(t *testing.T) {
 	c := load(t, "testdata/the_addresses_of_services_are_told_to_the_dataplane.txtar")
 	var service *corev1.Service

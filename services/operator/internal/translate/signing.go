@@ -13,19 +13,22 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// RootKey is the key of a Secret from which the keys of Gateways are derived. It reaches no dataplane, so whoever has read the shared secret of a
-// dataplane cannot derive the key of another one. Where it is absent, they are derived from the shared secret.
+// RootKey is the key in an authentication Secret whose value is the root for the derivation of per-Gateway signing
+// keys. The root is not part of any config, so a dataplane cannot derive the signing key of another Gateway. If it is
+// absent, keys are derived from the shared secret.
 const RootKey = "root"
 
-// of makes the authentication that of one Gateway: with a shared secret of its own, where the GatewayConfig or the origin of the Secret asks for it.
-func (a authentication) of(gateway types.NamespacedName, gc *stunnerv1.GatewayConfig) (config.Auth, condition.Finding) {
+// forGateway returns the auth section of one Gateway. With signing key PerGateway, it has a derived key in place of the
+// shared secret. Until the time of annotation SharedUntil, it contains the shared secret as well, so that credentials
+// that were signed with it stay valid.
+func (a authentication) forGateway(gateway types.NamespacedName, gc *stunnerv1.GatewayConfig) (config.Auth, condition.Finding) {
 	shared, signs := a.Credentials[config.KeySecret]
 	if !signs || gc == nil || a.signingKey(gc) != stunnerv1.SigningKeyPerGateway {
 		return a.Auth, condition.Finding{}
 	}
 	root := shared
 	if a.signing != nil {
-		if r := valueOf(a.signing, RootKey); r != nil && r.Secret != "" {
+		if r := secretValueOf(a.signing, RootKey); r != nil && r.Secret != "" {
 			root = r.Secret
 		}
 	}
@@ -41,7 +44,8 @@ func (a authentication) of(gateway types.NamespacedName, gc *stunnerv1.GatewayCo
 	return auth, condition.Finding{}
 }
 
-// signingKey is PerGateway by default where the operator has generated the Secret. One that people have given is theirs to sign with.
+// signingKey returns spec.signingKey. The default is PerGateway for a Secret that the operator generated. It is Shared
+// for any other Secret, because a user may sign credentials with it.
 func (a authentication) signingKey(gc *stunnerv1.GatewayConfig) stunnerv1.SigningKey {
 	origin := stunnerv1.SigningKeyShared
 	if a.signing != nil && a.signing.Annotations[resource.GeneratedSecret] == "true" {
@@ -50,8 +54,7 @@ func (a authentication) signingKey(gc *stunnerv1.GatewayConfig) stunnerv1.Signin
 	return cmp.Or(gc.Spec.SigningKey, origin)
 }
 
-// sharedUntil is the time until which dataplanes accept what the shared secret has signed although Gateways sign with keys of their own; the zero time
-// where the Secret says none, or none that can be read.
+// sharedUntil returns the time of annotation SharedUntil; the zero time if it is absent or invalid.
 func sharedUntil(s *corev1.Secret) time.Time {
 	if s == nil {
 		return time.Time{}

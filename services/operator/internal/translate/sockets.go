@@ -6,16 +6,17 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// Socket is what a listener needs of the host that serves it.
+// Socket is the socket that a listener needs on the host of the file provider.
 type Socket struct {
 	Listener string
-	// Waits says that the listener keeps what it has, if it has something: Network and Port are not known.
-	Waits   bool
+	// Held means that the listener keeps its socket, if it has one. Network and Port are then unknown.
+	Held    bool
 	Network string // udp or tcp
 	Port    int32
 }
 
-// Sockets lists what the listeners of a Gateway need, in their order; ours is false for a Gateway of somebody else's class.
+// Sockets lists the sockets of a Gateway in the order of its listeners. ours is false for a Gateway of another
+// controller's class.
 func Sockets(v *resource.View, key types.NamespacedName, opt Options) (sockets []Socket, ours bool) {
 	gw := v.Gateway(key)
 	class := classOf(v, gw, opt)
@@ -23,13 +24,13 @@ func Sockets(v *resource.View, key types.NamespacedName, opt Options) (sockets [
 		return nil, false
 	}
 	p, _ := parametersOf(v, gw, class, opt)
-	w, _ := wishesOf(gw, p.config)
-	for _, l := range listenersOf(v, gw, w, p) {
+	a, _ := annotationsOf(gw, p.config)
+	for _, l := range listenersOf(v, gw, a.targetPorts, p) {
 		switch {
 		case l.served():
 			sockets = append(sockets, Socket{Listener: l.name(), Network: l.network(), Port: int32(l.spec.Port)})
-		case l.waits():
-			sockets = append(sockets, Socket{Listener: l.name(), Waits: true})
+		case l.held():
+			sockets = append(sockets, Socket{Listener: l.name(), Held: true})
 		}
 	}
 	return sockets, true

@@ -10,20 +10,20 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// unassigned names the listeners that have another address than the Gateway asks for.
+// unassigned returns the names of the listeners whose address differs from the IP that the Gateway requests.
 func (d draft) unassigned() []string {
-	wished := wishedAddress(d.gateway)
-	if wished == "" || d.view.Host() != nil {
+	requested := requestedIP(d.gateway)
+	if requested == "" || d.view.Host() != nil {
 		return nil
 	}
-	return d.names(func(l *listener) bool { return l.served() && l.exposed && !sameAddress(l.address.host, wished) })
+	return d.listenerNames(func(l *listener) bool { return l.served() && l.exposed && !sameAddress(l.address.host, requested) })
 }
 
-// status is the whole status of the Gateway.
+// status returns the whole status of the Gateway. A finding that is not OK means that the Gateway is held.
 func (d draft) status(refused condition.Finding) gwapiv1.GatewayStatus {
 	return gwapiv1.GatewayStatus{
 		Addresses:            d.addresses(refused),
-		Conditions:           d.merge(d.before.Conditions, append([]metav1.Condition{d.acceptance(refused), d.programming(refused)}, d.unscaled()...)...),
+		Conditions:           d.merge(d.before.Conditions, append([]metav1.Condition{d.accepted(refused), d.programmed(refused)}, d.autoscaled()...)...),
 		Listeners:            d.listenerStatuses(refused),
 		AttachedListenerSets: d.before.AttachedListenerSets,
 	}
@@ -33,9 +33,10 @@ func (d draft) merge(have []metav1.Condition, want ...metav1.Condition) []metav1
 	return condition.Merge(have, d.gateway.Generation, d.opt.Now, want...)
 }
 
-// acceptance says whether the Gateway makes sense. An address that cannot be had does not make it senseless.
-func (d draft) acceptance(refused condition.Finding) metav1.Condition {
-	invalid := d.names(func(l *listener) bool { return !l.served() })
+// accepted returns condition Accepted. An address that is not usable affects Programmed only (Gateway API,
+// AddressNotUsable).
+func (d draft) accepted(refused condition.Finding) metav1.Condition {
+	invalid := d.listenerNames(func(l *listener) bool { return !l.served() })
 	switch {
 	case !refused.OK() && refused.Reason != condition.ReasonAddressNotUsable:
 		return condition.False(condition.Accepted, condition.Kept(refused))
@@ -47,10 +48,10 @@ func (d draft) acceptance(refused condition.Finding) metav1.Condition {
 	return condition.True(condition.Accepted, condition.Noted(condition.Finding{Reason: condition.ReasonAccepted}, d.notes))
 }
 
-// programming says whether clients can use the Gateway as it is written.
-func (d draft) programming(refused condition.Finding) metav1.Condition {
-	served := d.names((*listener).served)
-	lost := d.names(func(l *listener) bool { return l.served() && !l.address.known() })
+// programmed returns condition Programmed: whether clients can use the Gateway as it is written.
+func (d draft) programmed(refused condition.Finding) metav1.Condition {
+	served := d.listenerNames((*listener).served)
+	unreachable := d.listenerNames(func(l *listener) bool { return l.served() && !l.address.known() })
 	refusal := d.view.Refusal(resource.KeyOf(d.gateway)).Serving
 	switch {
 	case refused.Reason == condition.ReasonAddressNotUsable:
@@ -59,18 +60,18 @@ func (d draft) programming(refused condition.Finding) metav1.Condition {
 		return condition.False(condition.Programmed, condition.NotAccepted())
 	case len(served) == 0:
 		return condition.False(condition.Programmed, condition.NoValidListener().As(condition.ReasonInvalid))
-	case refusal.Problem != "": // of a Service that cannot be had there is no address either
+	case refusal.Problem != "": // before the addresses: a Service that was rejected has none
 		return condition.False(condition.Programmed, condition.ObjectRefused(refusal.Object, refusal.Problem))
 	case len(d.unassigned()) > 0:
-		return condition.False(condition.Programmed, condition.AddressNotAssigned(wishedAddress(d.gateway), d.unassigned()))
-	case len(lost) > 0:
-		return condition.False(condition.Programmed, condition.NoAddress(lost))
+		return condition.False(condition.Programmed, condition.AddressNotAssigned(requestedIP(d.gateway), d.unassigned()))
+	case len(unreachable) > 0:
+		return condition.False(condition.Programmed, condition.NoAddress(unreachable))
 	}
-	return d.running()
+	return d.rolledOut()
 }
 
-// unscaled says why nothing scales the pods that were to be scaled. Clients use the Gateway all the same.
-func (d draft) unscaled() []metav1.Condition {
+// autoscaled returns condition Autoscaled if the API server rejected the ScaledObject.
+func (d draft) autoscaled() []metav1.Condition {
 	refusal := d.view.Refusal(resource.KeyOf(d.gateway)).Scaling
 	if refusal.Problem == "" {
 		return nil
@@ -78,8 +79,8 @@ func (d draft) unscaled() []metav1.Condition {
 	return []metav1.Condition{condition.False(condition.Autoscaled, condition.ScalingRefused(refusal.Object, refusal.Problem))}
 }
 
-// running says whether the dataplanes run what is published, as far as they tell.
-func (d draft) running() metav1.Condition {
+// rolledOut returns condition Programmed from the reports of the dataplanes: whether they run the published config.
+func (d draft) rolledOut() metav1.Condition {
 	fleet := d.view.Fleet(resource.KeyOf(d.gateway))
 	switch {
 	case fleet.Problem != "":
@@ -90,11 +91,11 @@ func (d draft) running() metav1.Condition {
 	return condition.True(condition.Programmed, condition.Draining(fleet.Draining))
 }
 
-// maxAddresses is how many addresses the status of a Gateway holds (Gateway API, GatewayStatus.addresses).
+// maxAddresses is the limit of status.addresses (Gateway API, GatewayStatus.addresses).
 const maxAddresses = 16
 
-// addresses are those of all listeners, each one once. A refused Gateway is found where it was found before, if it was, and so is a listener
-// that waits, as far as nothing else is known of it.
+// addresses returns the addresses of all listeners without duplicates. A held Gateway keeps its addresses, and so does
+// a held listener whose current address is unknown.
 func (d draft) addresses(refused condition.Finding) []gwapiv1.GatewayStatusAddress {
 	if !refused.OK() {
 		return d.before.Addresses
@@ -111,7 +112,7 @@ func (d draft) addresses(refused condition.Finding) []gwapiv1.GatewayStatusAddre
 			add(gwapiv1.GatewayStatusAddress{Type: new(l.address.kind()), Value: l.address.host})
 		}
 	}
-	if slices.ContainsFunc(d.listeners, func(l *listener) bool { return l.waits() && !l.address.known() }) {
+	if slices.ContainsFunc(d.listeners, func(l *listener) bool { return l.held() && !l.address.known() }) {
 		for _, before := range d.before.Addresses {
 			add(before)
 		}
@@ -119,7 +120,8 @@ func (d draft) addresses(refused condition.Finding) []gwapiv1.GatewayStatusAddre
 	return addresses
 }
 
-// listenerStatuses has one entry for a name: where listeners share one, the entry is the first one's, and says so.
+// listenerStatuses returns one entry for each listener name. If listeners share a name, the entry is that of the first
+// one, with condition Conflicted.
 func (d draft) listenerStatuses(refused condition.Finding) []gwapiv1.ListenerStatus {
 	var statuses []gwapiv1.ListenerStatus
 	for _, l := range d.listeners {
@@ -141,7 +143,7 @@ func (d draft) replace(s gwapiv1.ListenerStatus, with metav1.Condition) []metav1
 			want[i] = with
 		}
 	}
-	return d.merge(d.published(s.Name), want...)
+	return d.merge(d.conditionsOf(s.Name), want...)
 }
 
 func (d draft) listenerStatus(l *listener, refused condition.Finding) gwapiv1.ListenerStatus {
@@ -153,8 +155,8 @@ func (d draft) listenerStatus(l *listener, refused condition.Finding) gwapiv1.Li
 		Name:           l.spec.Name,
 		SupportedKinds: l.kinds,
 		AttachedRoutes: int32(len(l.routes)),
-		Conditions: d.merge(d.published(l.spec.Name),
-			condition.Holds(condition.Accepted, condition.ReasonAccepted, l.keeping(l.accepted)),
+		Conditions: d.merge(d.conditionsOf(l.spec.Name),
+			condition.Holds(condition.Accepted, condition.ReasonAccepted, l.noteHeld(l.accepted)),
 			conflicted,
 			condition.Holds(condition.ResolvedRefs, condition.ReasonResolved, l.unresolved),
 			condition.Holds(condition.Programmed, condition.ReasonProgrammed, unprogrammed(l, refused)),
@@ -162,8 +164,8 @@ func (d draft) listenerStatus(l *listener, refused condition.Finding) gwapiv1.Li
 	}
 }
 
-// published are the conditions that a listener has now.
-func (d draft) published(name gwapiv1.SectionName) []metav1.Condition {
+// conditionsOf returns the current conditions of a listener.
+func (d draft) conditionsOf(name gwapiv1.SectionName) []metav1.Condition {
 	for _, s := range d.before.Listeners {
 		if s.Name == name {
 			return s.Conditions
@@ -172,11 +174,11 @@ func (d draft) published(name gwapiv1.SectionName) []metav1.Condition {
 	return nil
 }
 
-// unprogrammed says why clients cannot use a listener.
+// unprogrammed returns the reason why clients cannot use a listener as it is written.
 func unprogrammed(l *listener, refused condition.Finding) condition.Finding {
 	switch {
 	case !l.served():
-		return l.keeping(condition.ListenerInvalid())
+		return l.noteHeld(condition.ListenerInvalid())
 	case !refused.OK():
 		return condition.ListenerPending()
 	case !l.address.known():

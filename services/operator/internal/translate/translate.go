@@ -1,8 +1,12 @@
-// Package translate says what a set of Gateway API objects means: for one Gateway the dataplane config, the Kubernetes objects and the
-// status, for one route and one GatewayClass the status.
+// Package translate computes what Gateway API objects mean. The translation of a Gateway yields its dataplane config,
+// its Kubernetes objects and its status; the translation of a UDPRoute, a GatewayClass, a GatewayConfig, a Dataplane or
+// a StaticService yields a status.
 //
-// The package is pure. It returns no errors: what is wrong is a condition on the object that is wrong. And it fails static: while
-// something is wrong that makes the config of a Gateway doubtful, the result says Hold, and everything that was published stays.
+// The package is pure and returns no errors: a problem becomes a condition on the object that has it. While a problem
+// makes the config of a Gateway doubtful, Result.Hold is true and everything that was published stays.
+//
+// A problem of a single listener holds that listener only, see held.go. gatewayrules.go lists the problems that hold
+// the whole Gateway.
 package translate
 
 import (
@@ -17,64 +21,71 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// DefaultControllerName is the controller name of the GatewayClasses that are ours.
+// DefaultControllerName is the controller name of the GatewayClasses that the operator implements.
 const DefaultControllerName = "stunner.l7mp.io/gateway-operator"
 
-// Options are what the translation knows from the operator rather than from objects.
+// Options are the inputs of a translation that are not objects.
 type Options struct {
-	// ControllerName is the controller name of our GatewayClasses.
+	// ControllerName is the controller name of the GatewayClasses that the operator implements.
 	ControllerName string
-	// EndpointDiscovery makes a Service stand for its endpoints and its cluster IP. Without it a Service stands for its DNS name.
+	// EndpointDiscovery translates a Service to its endpoints and its cluster IP. If it is false, a Service becomes its
+	// DNS name.
 	EndpointDiscovery bool
 	// ClusterDomain is the DNS domain of the cluster.
 	ClusterDomain string
-	// DiscoveryAddress is where generated pods find config discovery: a URL with the DNS name of a Service. An address of a pod would
-	// change with every restart of the operator, and restart every dataplane with it.
+	// DiscoveryAddress is the URL of config discovery in generated pods. Its host is the DNS name of a Service: a pod
+	// IP would change with every restart of the operator, and with it every pod template.
 	DiscoveryAddress string
-	// DiscoverySecured says that generated pods show config discovery a token, and know it by its certificate.
+	// DiscoverySecured makes generated pods authenticate to config discovery with a token, and verify its certificate.
 	DiscoverySecured bool
-	// ScalerAddress is where KEDA asks the operator for the allocations of a Gateway, HOST:PORT. It is as secured as config discovery.
+	// ScalerAddress is the address HOST:PORT of the operator's external scaler for KEDA. DiscoverySecured applies to it
+	// as well.
 	ScalerAddress string
-	// Image is the dataplane image of a Dataplane that names none.
+	// Image is the dataplane image of a Dataplane without spec.image.
 	Image string
-	// OwnConfigs says what GatewayConfigs may do that Gateways name themselves.
+	// OwnConfigs limits the GatewayConfigs that Gateways refer to themselves.
 	OwnConfigs OwnConfigs
-	// TrustClassSecrets lets a GatewayConfig that a GatewayClass names read Secrets of other namespaces without a ReferenceGrant.
+	// TrustClassSecrets lets a GatewayConfig that a GatewayClass refers to read Secrets of other namespaces without a
+	// ReferenceGrant.
 	TrustClassSecrets bool
-	// Partial says that the view holds some namespaces only.
+	// Partial means that the view holds some namespaces only.
 	Partial bool
-	// Published is the config that the Gateway is served with now; nil for none. Listeners that wait stay as they are there, and a route that there is no
-	// room for any more keeps what it had there.
+	// Published is the config that is served for the Gateway now, nil if there is none. Held listeners keep the form
+	// that they have in it, and routes over budget keep those of its endpoints that they still lead to.
 	Published *config.Config
-	// Room is what other Gateways leave to this one. The zero value leaves it all that its own budget allows.
+	// Room is the part of the shared budgets that is left for this Gateway. The zero value leaves all of its own
+	// budget.
 	Room Room
-	// Now is the time that new condition transitions get.
+	// Now is the transition time of conditions that change.
 	Now metav1.Time
 }
 
-// Room is what the other Gateways leave to one of them.
+// Room is the number of endpoints that a Gateway may have beside other Gateways.
 type Room struct {
-	// Namespace is how many endpoints the older Gateways of the namespace have.
+	// Namespace is the number of endpoints of the older Gateways in the namespace.
 	Namespace int
-	// Operator is how many endpoints the operator has room for in this Gateway. Bounded is false where it has room for any number.
+	// Operator is the number of endpoints that the operator's memory allows for this Gateway. It counts only if Bounded
+	// is true.
 	Operator int
 	Bounded  bool
 }
 
-// OwnConfigs says what the GatewayConfig that a Gateway names itself may do. The zero value is OwnConfigsRestricted.
+// OwnConfigs limits the GatewayConfigs that Gateways refer to themselves, in spec.infrastructure.parametersRef. The
+// zero value means OwnConfigsRestricted.
 type OwnConfigs string
 
 // The values of OwnConfigs.
 const (
-	// OwnConfigsDeny refuses Gateways that name a GatewayConfig.
+	// OwnConfigsDeny refuses Gateways that refer to a GatewayConfig.
 	OwnConfigsDeny OwnConfigs = "deny"
-	// OwnConfigsRestricted lets it narrow what the GatewayConfig of the class says, and never widen it.
+	// OwnConfigsRestricted lets such a GatewayConfig narrow that of the GatewayClass, and never widen it.
 	OwnConfigsRestricted OwnConfigs = "restricted"
-	// OwnConfigsAllow lets it take the place of the GatewayConfig of the class, but for the fields that only that of the class has.
+	// OwnConfigsAllow lets such a GatewayConfig replace that of the GatewayClass, except for the fields that are
+	// reserved to the class.
 	OwnConfigsAllow OwnConfigs = "allow"
 )
 
-// DefaultOptions returns what an operator uses that was told nothing.
+// DefaultOptions returns the options of an operator without flags.
 func DefaultOptions() Options {
 	return Options{
 		ControllerName:    DefaultControllerName,
@@ -87,40 +98,44 @@ func DefaultOptions() Options {
 	}
 }
 
-// Result is what one Gateway means.
+// Result is the translation of a Gateway.
 type Result struct {
-	Gateway types.NamespacedName
-	// Ours is false for a Gateway of somebody else's class: it must not be touched. Everything else is then empty.
+	// Key is the namespace and name of the Gateway.
+	Key types.NamespacedName
+	// Ours is false if the Gateway does not exist or if its class belongs to another controller. All other fields are
+	// then zero.
 	Ours bool
 	// Hold means that the published config and objects must stay as they are. Config and Objects are then nil.
 	Hold bool
-	// Config is the dataplane config to publish. Listeners that wait are in it as they were published before, if they were.
+	// Config is the dataplane config to publish. It contains a held listener in the form that was published before, if
+	// there is one.
 	Config *config.Config
-	// Named are the clusters of Config with Services under their DNS names: what people are shown.
+	// Named are the clusters of Config with the DNS names of Services in place of their addresses, for the ConfigMap.
 	Named []config.Cluster
-	// HeldListeners are the listeners that cannot be served as they are written, by their names in a config.
+	// HeldListeners are the names, as in a config, of the listeners that cannot be served as they are written.
 	HeldListeners []string
-	// Objects are all objects that the Gateway needs, sorted by kind and name. One that is not here and that belongs to the Gateway
-	// is no longer wanted.
+	// Objects are all objects that the Gateway needs, sorted by kind and name. An object of the Gateway that is not
+	// listed is obsolete.
 	Objects []resource.Object
-	// Skeleton are those of the objects that can be made without a config, Services and what runs pods. Of a Gateway that is kept, one of them
-	// that is gone may be made again: it needs nothing of what is missing.
+	// Skeleton are the objects that do not depend on the config: Services, and the Deployment or DaemonSet. If Hold is
+	// true, those of them that do not exist may be created, and those that exist must not be changed.
 	Skeleton []resource.Object
-	// RelayPorts are the ports that relays may have; the zero range where nobody makes dataplanes here.
+	// RelayPorts is the port range of relays; zero if the operator does not manage the dataplane.
 	RelayPorts config.PortRange
-	// KeepReplicas means that the number of pods stays as it is when the Deployment says none any more.
+	// KeepReplicas means that the Deployment must keep its number of replicas when the operator stops setting it.
 	KeepReplicas bool
 	// Status is the whole status of the Gateway.
 	Status gwapiv1.GatewayStatus
-	// OverBudget lists the routes that are not served because they exceed a budget. The provider puts it into the view for the translation of the routes.
+	// OverBudget lists the routes that are not served because they exceed a budget. The provider puts it into the view,
+	// where the translation of the routes reads it.
 	OverBudget *resource.OverBudget
-	// Demand is what the Gateway takes of what it shares with other Gateways.
+	// Demand is the Gateway's part of the budgets that it shares with other Gateways.
 	Demand Demand
-	// Notes are remarks for the log and for events that fit no condition.
+	// Notes are warnings for logs and events that are not conditions.
 	Notes []string
 }
 
-// Managed tells whether the dataplanes of the Gateway are made here, and not by somebody else.
+// Managed reports whether the operator manages the dataplane pods of the Gateway.
 func (r Result) Managed() bool {
 	return slices.ContainsFunc(r.Objects, func(o resource.Object) bool {
 		switch o.(type) {
@@ -131,34 +146,10 @@ func (r Result) Managed() bool {
 	})
 }
 
-// Demand is how many endpoints a Gateway has, as they are counted for a budget.
+// Demand is the number of endpoints of a Gateway, counted as in a budget.
 type Demand struct {
-	// Wanted is what its routes ask for within its own budget, Given what it has.
+	// Wanted is the number of endpoints that fit the Gateway's own budget, Given the number that it has.
 	Wanted, Given int
-	// PerNamespace is how many all Gateways of its namespace may have.
+	// PerNamespace is the limit for all Gateways of the namespace.
 	PerNamespace int
-}
-
-// RouteResult is what becomes of one route.
-type RouteResult struct {
-	Route resource.RouteRef
-	// Ours is false for a route that has no parent of ours, now or before: its status must not be touched.
-	Ours bool
-	// Parents is the whole list, other controllers' entries included.
-	Parents []gwapiv1.RouteParentStatus
-}
-
-// ClassResult is what becomes of one GatewayClass.
-type ClassResult struct {
-	Class string
-	// Ours is false for a class of another controller: it must not be touched.
-	Ours   bool
-	Status gwapiv1.GatewayClassStatus
-}
-
-// ConditionsResult is what becomes of an object whose status is a list of conditions: a GatewayConfig, a Dataplane, a StaticService.
-type ConditionsResult struct {
-	// Ours is false for an object that does not exist.
-	Ours       bool
-	Conditions []metav1.Condition
 }

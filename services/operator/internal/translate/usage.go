@@ -8,17 +8,18 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// users are those that refer to an object. Whose classes they are makes no difference: controllers that share a cluster would not agree on
-// what the object says.
+// users are the objects that refer to an object. Gateways of other controllers count as well: otherwise controllers
+// that share a cluster would overwrite each other's condition.
 type users struct {
 	noun string
-	// namespace is that of the object. Users elsewhere are counted and not named: whoever reads the object need not know of them.
+	// namespace is the namespace of the object. Users of other namespaces are counted but not named: a reader of the
+	// object may have no right to see them.
 	namespace string
 	count     int
 	names     []string
 }
 
-// add costs no more for many than for few.
+// add adds users. It collects names only while they are few enough to be shown.
 func (u *users) add(more resource.Set) {
 	u.count += len(more)
 	if u.count > condition.MaxUsers {
@@ -32,7 +33,7 @@ func (u *users) add(more resource.Set) {
 }
 
 func usersOfConfig(v *resource.View, key types.NamespacedName) users {
-	u := users{noun: "Gateway", namespace: key.Namespace}
+	u := users{noun: resource.KindGateway, namespace: key.Namespace}
 	u.addOfConfig(v, key)
 	return u
 }
@@ -45,7 +46,7 @@ func (u *users) addOfConfig(v *resource.View, key types.NamespacedName) {
 }
 
 func usersOfDataplane(v *resource.View, name string) users {
-	u := users{noun: "Gateway"}
+	u := users{noun: resource.KindGateway}
 	for key := range v.ConfigsOfDataplane(name) {
 		u.addOfConfig(v, key)
 	}
@@ -58,7 +59,7 @@ func usersOfStaticService(v *resource.View, key types.NamespacedName) users {
 	return u
 }
 
-// inUse is the condition that says who uses an object. Who sees a part of the cluster only leaves it as it is.
+// inUse returns condition InUse. An operator that sees some namespaces only keeps the current one.
 func (opt Options) inUse(u users, before []metav1.Condition) []metav1.Condition {
 	if !opt.Partial {
 		return []metav1.Condition{condition.Usage(u.noun, u.count, u.names)}

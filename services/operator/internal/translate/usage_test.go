@@ -15,8 +15,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// What the operator writes into a status concerns the object and nobody that refers to it: else the first Gateway of a thousand that share a
-// Dataplane would have all of them translated.
+// What the operator writes into a status concerns the object and nobody that refers to it: else the first Gateway of a
+// thousand that share a Dataplane would have all of them translated.
 func TestAStatusConcernsItsObjectAlone(t *testing.T) {
 	forEachCase(t, func(t *testing.T, c *testCase) {
 		v, readers := c.viewOf(copies(c.objects)), resource.Readers[translate.ObjectRef]{}
@@ -76,7 +76,8 @@ func TestWhoSeesAPartLeavesUsersAsTheyAre(t *testing.T) {
 	}
 }
 
-// A Gateway that comes among many concerns what it refers to, not those that refer to the same, and rarely changes what that says.
+// A Gateway that comes among many concerns what it refers to, not those that refer to the same, and rarely changes what
+// that says.
 func TestAGatewayThatComesConcernsFewOthers(t *testing.T) {
 	const there, come = 1_000, 200
 	w := newTown(there)

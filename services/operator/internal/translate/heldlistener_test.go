@@ -78,8 +78,8 @@ func TestAMistakeInAListenerTakesNothingAway(t *testing.T) {
 	}
 }
 
-// The address of a load balancer may change while a listener waits: clients are told of the new one, and of the old one no more. Where the listener is not
-// found where it was, nobody knows better than what was published.
+// The address of a load balancer may change while a listener waits: clients are told of the new one, and of the old one
+// no more. Where the listener is not found where it was, nobody knows better than what was published.
 func TestAListenerThatWaitsIsFoundWhereItsServiceIs(t *testing.T) {
 	for name, test := range map[string]struct {
 		edit      func(*gwapiv1.Gateway)
@@ -233,7 +233,8 @@ func listenerNames(c *config.Config) []string {
 	return names
 }
 
-// The NetworkPolicy of a config that is published after all opens the ports of relays that the Dataplane names, and no others.
+// The NetworkPolicy of a config that is published after all opens the ports of relays that the Dataplane names, and no
+// others.
 func TestObjectsOfAPublishedConfigKeepTheRelayPorts(t *testing.T) {
 	c := load(t, filepath.Join("testdata", "relays_may_have_ports_of_a_range.txtar"))
 	r := translate.Gateway(c.view(), c.view().Gateways()[0], c.options)

@@ -7,7 +7,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
 )
 
-// Ten thousand users that come one by one are few changes of what is said.
+// Ten thousand users, created one by one, change the message only a few times.
 func TestUsageChangesRarely(t *testing.T) {
 	var said []string
 	for n := range 10_001 {

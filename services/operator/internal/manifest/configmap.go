@@ -49,7 +49,8 @@ func Show(m *corev1.ConfigMap, c config.Config) *corev1.ConfigMap {
 		m.Data[DiscoveryCAKey] = bundle
 	}
 	if len(leftOut) > 0 {
-		m.Data[leftOutKey] = strings.Join(leftOut, ", ") + ": a ConfigMap cannot hold more; config discovery serves everything"
+		const reason = ": a ConfigMap cannot hold more; config discovery serves everything"
+		m.Data[leftOutKey] = strings.Join(leftOut, ", ") + reason
 	}
 	return m
 }

@@ -15,10 +15,10 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
 )
 
-// byHand is the folder of what people apply who want no autoscaling by the operator.
+// byHand is the folder with manifests for autoscaling without the operator.
 const byHand = "../../../../keda"
 
-// Nobody is scaled who did not ask for it, and a DaemonSet cannot be.
+// Autoscaling is off by default, and never applies to a DaemonSet.
 func TestScalingIsAskedFor(t *testing.T) {
 	for name, spec := range map[string]stunnerv1.DataplaneSpec{
 		"unset":      {},
@@ -30,7 +30,7 @@ func TestScalingIsAskedFor(t *testing.T) {
 	}
 }
 
-// The YAML for people says what the operator says.
+// The manifests for users are the same as those of the operator.
 func TestScalingByHandIsTheSame(t *testing.T) {
 	door := owner
 	door.Namespace, door.Name = "stunner-system", "front-door"
@@ -64,7 +64,7 @@ func TestScalingByHandIsTheSame(t *testing.T) {
 	}
 }
 
-// fields are those of an object as YAML has them.
+// fields returns the fields of an object as in YAML.
 func fields(t *testing.T, o any) (read map[string]any) {
 	t.Helper()
 	text, err := yaml.Marshal(o)
@@ -77,7 +77,7 @@ func fields(t *testing.T, o any) (read map[string]any) {
 	return read
 }
 
-// The query names metrics that dataplanes have.
+// The metrics in the query exist.
 func TestQueryAsksForMetricsThatExist(t *testing.T) {
 	a := stunnerv1.Autoscaling{MaxReplicas: 4, Trigger: stunnerv1.TriggerPrometheus, Prometheus: &stunnerv1.PrometheusTrigger{ServerAddress: "http://p"}}
 	so := manifest.Scaling{Template: &stunnerv1.Dataplane{Spec: stunnerv1.DataplaneSpec{Autoscaling: &a}}}.Build(owner)[0].(*unstructured.Unstructured)

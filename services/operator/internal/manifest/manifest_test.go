@@ -86,7 +86,7 @@ func TestServicePortsHaveNamesThatKubernetesTakes(t *testing.T) {
 	}
 }
 
-// An API server takes no Service in which two ports have one name, and people may give a listener any.
+// The API server rejects a Service with two ports of one name, and listener names are arbitrary.
 func TestServicePortsHaveDifferentNames(t *testing.T) {
 	ports := []manifest.Port{
 		{Name: "a.b", Protocol: "UDP", Port: 3478, TargetPort: 3478},
@@ -154,7 +154,7 @@ func TestAHealthPortThatAListenerHasIsNotOpenedTwice(t *testing.T) {
 	}
 }
 
-// A ConfigMap that is too large would be refused whenever it is written.
+// The API server rejects a ConfigMap that is too large.
 func TestAConfigThatDoesNotFitIsShownInPart(t *testing.T) {
 	c := config.Config{Listeners: []config.Listener{{Name: "quay/north/tls", Protocol: config.TURNTLS, Port: 443, Cert: strings.Repeat("QUJD", 10)}}}
 	for _, test := range []struct {

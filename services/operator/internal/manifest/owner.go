@@ -64,8 +64,9 @@ var bookkeeping = map[string]bool{
 // controls are prefixes of labels and annotations that change how Kubernetes handles an object. They are not copied.
 // For example, kube-proxy ignores a Service with label service.kubernetes.io/service-proxy-name.
 var controls = []string{
-	"kubernetes.io/", "deployment.kubernetes.io/", "endpoints.kubernetes.io/", "endpointslice.kubernetes.io/", "controller.kubernetes.io/",
-	"control-plane.alpha.kubernetes.io/", "pod-security.kubernetes.io/", "service.kubernetes.io/service-proxy-name", "service.kubernetes.io/headless",
+	"kubernetes.io/", "deployment.kubernetes.io/", "endpoints.kubernetes.io/", "endpointslice.kubernetes.io/",
+	"controller.kubernetes.io/", "control-plane.alpha.kubernetes.io/", "pod-security.kubernetes.io/",
+	"service.kubernetes.io/service-proxy-name", "service.kubernetes.io/headless",
 }
 
 // copied returns the labels or annotations that may be copied to another object.

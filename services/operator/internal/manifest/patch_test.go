@@ -50,7 +50,7 @@ func TestAPatchMakesAPodOrIsRefused(t *testing.T) {
 	}
 }
 
-// F-08: a patch of the pods makes a pod that Services find and that runs the dataplane, or is refused.
+// F-08: a patch is rejected, or the pod has the labels that Services select by and the dataplane container.
 func FuzzPatch(f *testing.F) {
 	for _, seed := range []string{
 		`{"spec":{"containers":[{"name":"tap"},{"$patch":"replace"}]}}`,
@@ -61,7 +61,7 @@ func FuzzPatch(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, patch []byte) {
 		if !json.Valid(patch) {
-			return // the API server lets no such thing in, and neither does a decoder
+			return // neither the API server nor a decoder accepts it
 		}
 		built, err := manifest.Workload{Template: patching(patch)}.Build(owner)
 		if err != nil {

@@ -135,7 +135,8 @@ func (w Workload) identity(o Owner) []corev1.EnvVar {
 	if w.Template.Spec.RelayPortRange != nil {
 		env = append(env, corev1.EnvVar{Name: "STUNNER_RELAY_PORTS", Value: RelayPorts(w.Template).String()})
 	}
-	if grace := *graceOf(w.Template.Spec); grace != stunnerv1.DefaultTerminationGracePeriodSeconds { // the default of stunnerd
+	// The default of stunnerd is the same.
+	if grace := *graceOf(w.Template.Spec); grace != stunnerv1.DefaultTerminationGracePeriodSeconds {
 		env = append(env, corev1.EnvVar{Name: "STUNNER_DRAIN_TIMEOUT", Value: fmt.Sprintf("%ds", min(grace, math.MaxInt32))})
 	}
 	return env

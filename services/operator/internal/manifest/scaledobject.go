@@ -46,11 +46,12 @@ func CheckScaling(template *stunnerv1.Dataplane) error {
 	if a == nil {
 		return nil
 	}
+	const most = stunnerv1.MaxAllocationsPerReplica
 	switch {
 	case a.Trigger == stunnerv1.TriggerPrometheus && (a.Prometheus == nil || a.Prometheus.ServerAddress == ""):
 		return fmt.Errorf("prometheus.serverAddress is missing: trigger prometheus needs it")
-	case a.AllocationsPerReplica != nil && (*a.AllocationsPerReplica < 1 || *a.AllocationsPerReplica > stunnerv1.MaxAllocationsPerReplica):
-		return fmt.Errorf("allocationsPerReplica is %d: use a number from 1 to %d", *a.AllocationsPerReplica, stunnerv1.MaxAllocationsPerReplica)
+	case a.AllocationsPerReplica != nil && (*a.AllocationsPerReplica < 1 || *a.AllocationsPerReplica > most):
+		return fmt.Errorf("allocationsPerReplica is %d: use a number from 1 to %d", *a.AllocationsPerReplica, most)
 	case a.MaxReplicas < least(a):
 		return fmt.Errorf("maxReplicas %d is less than minReplicas %d", a.MaxReplicas, least(a))
 	}
@@ -67,10 +68,14 @@ func (s Scaling) Build(o Owner) (objects []resource.Object) {
 	if s.authenticates() {
 		objects = append(objects, kedaObject(&triggerAuthentication{
 			TypeMeta: kedaType(KindTriggerAuthentication), ObjectMeta: o.meta(name),
-			Spec: triggerAuthenticationSpec{ConfigMapTargetRef: []authTarget{{Parameter: "caCert", Name: o.Name, Key: DiscoveryCAKey}}},
+			Spec: triggerAuthenticationSpec{
+				ConfigMapTargetRef: []authTarget{{Parameter: "caCert", Name: o.Name, Key: DiscoveryCAKey}},
+			},
 		}))
 	}
-	return append(objects, kedaObject(&scaledObject{TypeMeta: kedaType(KindScaledObject), ObjectMeta: o.meta(name), Spec: s.spec(o, name)}))
+	return append(objects, kedaObject(&scaledObject{
+		TypeMeta: kedaType(KindScaledObject), ObjectMeta: o.meta(name), Spec: s.spec(o, name),
+	}))
 }
 
 // authenticates reports whether KEDA needs the CA certificates of the operator.
@@ -119,11 +124,15 @@ func behavior(spec *autoscalingv2.HorizontalPodAutoscalerBehavior) *autoscalingv
 	b := &autoscalingv2.HorizontalPodAutoscalerBehavior{
 		ScaleUp: &autoscalingv2.HPAScalingRules{
 			StabilizationWindowSeconds: new(int32(0)),
-			Policies:                   []autoscalingv2.HPAScalingPolicy{{Type: autoscalingv2.PercentScalingPolicy, Value: 100, PeriodSeconds: 30}},
+			Policies: []autoscalingv2.HPAScalingPolicy{
+				{Type: autoscalingv2.PercentScalingPolicy, Value: 100, PeriodSeconds: 30},
+			},
 		},
 		ScaleDown: &autoscalingv2.HPAScalingRules{
 			StabilizationWindowSeconds: new(int32(1800)),
-			Policies:                   []autoscalingv2.HPAScalingPolicy{{Type: autoscalingv2.PodsScalingPolicy, Value: 1, PeriodSeconds: 300}},
+			Policies: []autoscalingv2.HPAScalingPolicy{
+				{Type: autoscalingv2.PodsScalingPolicy, Value: 1, PeriodSeconds: 300},
+			},
 		},
 	}
 	if spec != nil && spec.ScaleUp != nil {
@@ -139,7 +148,8 @@ func behavior(spec *autoscalingv2.HorizontalPodAutoscalerBehavior) *autoscalingv
 // report.
 func (s Scaling) operatorTrigger(o Owner, name string) trigger {
 	t := trigger{Type: "external", Metadata: map[string]string{
-		"scalerAddress": s.Address, "namespace": o.Namespace, "gateway": o.Name, "allocationsPerReplica": target(s.Template.Spec.Autoscaling),
+		"scalerAddress": s.Address, "namespace": o.Namespace, "gateway": o.Name,
+		"allocationsPerReplica": target(s.Template.Spec.Autoscaling),
 	}}
 	if s.authenticates() {
 		t.Metadata["enableTLS"] = "true"

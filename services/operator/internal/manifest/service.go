@@ -82,7 +82,9 @@ func Service(o Owner, e Exposure) *corev1.Service {
 	probed := e.Type == corev1.ServiceTypeLoadBalancer && e.HealthPort != 0 && !e.opens(e.HealthPort)
 	names := portNames(e.Ports, probed)
 	for i, p := range e.Ports {
-		port := corev1.ServicePort{Name: names[i], Protocol: p.Protocol, Port: p.Port, TargetPort: intstr.FromInt32(p.TargetPort)}
+		port := corev1.ServicePort{
+			Name: names[i], Protocol: p.Protocol, Port: p.Port, TargetPort: intstr.FromInt32(p.TargetPort),
+		}
 		if external {
 			port.NodePort = p.NodePort
 		}
@@ -126,8 +128,9 @@ func (e Exposure) applyOverlay(svc *corev1.Service) {
 // difference.
 func Fit(wanted, has *corev1.Service) (possible *corev1.Service, fields []string) {
 	possible = wanted.DeepCopy()
-	spec, balancer := &possible.Spec, corev1.ServiceTypeLoadBalancer
-	if spec.Type == balancer && has.Spec.Type == balancer && !reflect.DeepEqual(spec.LoadBalancerClass, has.Spec.LoadBalancerClass) {
+	spec := &possible.Spec
+	balancers := spec.Type == corev1.ServiceTypeLoadBalancer && has.Spec.Type == corev1.ServiceTypeLoadBalancer
+	if balancers && !reflect.DeepEqual(spec.LoadBalancerClass, has.Spec.LoadBalancerClass) {
 		spec.LoadBalancerClass = has.Spec.LoadBalancerClass
 		if wanted.Spec.LoadBalancerClass != nil {
 			fields = append(fields, "loadBalancerClass")

@@ -39,13 +39,18 @@ func StandbyName(gateway string) string { return gateway + "-standby" }
 // Standby returns the standby Secret of a Gateway. It has no labels or annotations of the Gateway, because some of them
 // make tools copy an object to other namespaces.
 func Standby(gateway types.NamespacedName, uid types.UID, c config.Config) *corev1.Secret {
-	owner := Owner{Namespace: gateway.Namespace, Name: gateway.Name, UID: uid, Labels: map[string]string{}, Annotations: map[string]string{}}
+	owner := Owner{
+		Namespace: gateway.Namespace, Name: gateway.Name, UID: uid,
+		Labels: map[string]string{}, Annotations: map[string]string{},
+	}
 	meta := owner.meta(StandbyName(gateway.Name))
 	fixed := c
 	fixed.Clusters = nil
 	packed := c.Pack()
 	sum := sha256.Sum256(packed)
-	meta.Annotations = map[string]string{StandbyRestAnnotation: config.RevisionOf(fixed.Canonical()), StandbySumAnnotation: hex.EncodeToString(sum[:])}
+	meta.Annotations = map[string]string{
+		StandbyRestAnnotation: config.RevisionOf(fixed.Canonical()), StandbySumAnnotation: hex.EncodeToString(sum[:]),
+	}
 	return &corev1.Secret{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
 		ObjectMeta: meta,

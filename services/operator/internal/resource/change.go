@@ -237,7 +237,8 @@ func (v *View) setRoute(r *Route, gone bool, changed Facts) {
 			v.replaceRoute(other.Ref, &masked, changed)
 		}
 	}
-	refer(v.users.routesOfStaticService, allRoutesOfStaticService, ref.NamespacedName, used, v.staticServicesOf(ref.NamespacedName), changed)
+	now := v.staticServicesOf(ref.NamespacedName)
+	refer(v.users.routesOfStaticService, allRoutesOfStaticService, ref.NamespacedName, used, now, changed)
 }
 
 func (r *Route) refOr(other *Route) RouteRef {

@@ -44,7 +44,8 @@ func grantsFrom(list []gwapiv1.ReferenceGrantFrom, from Referrer) bool {
 
 func grantsTo(list []gwapiv1.ReferenceGrantTo, to Target) bool {
 	for _, t := range list {
-		if string(t.Group) == to.Group && string(t.Kind) == to.Kind && string(deref(t.Name, gwapiv1.ObjectName(to.Name))) == to.Name {
+		name := string(deref(t.Name, gwapiv1.ObjectName(to.Name)))
+		if string(t.Group) == to.Group && string(t.Kind) == to.Kind && name == to.Name {
 			return true
 		}
 	}

@@ -81,7 +81,8 @@ func (r *Route) GatewayOf(p gwapiv1.ParentReference) (types.NamespacedName, bool
 	if deref(p.Group, gwapiv1.GroupName) != gwapiv1.GroupName || deref(p.Kind, KindGateway) != KindGateway {
 		return types.NamespacedName{}, false
 	}
-	return types.NamespacedName{Namespace: string(deref(p.Namespace, gwapiv1.Namespace(r.Ref.Namespace))), Name: string(p.Name)}, true
+	namespace := string(deref(p.Namespace, gwapiv1.Namespace(r.Ref.Namespace)))
+	return types.NamespacedName{Namespace: namespace, Name: string(p.Name)}, true
 }
 
 func compareRoutes(a, b RouteRef) int {
@@ -114,7 +115,9 @@ func fromStunner(o *stunnerv1.UDPRoute) *Route {
 }
 
 // fromOfficial reads a UDPRoute of the Gateway API. Its mandatory backend port is ignored, which means all ports.
-func fromOfficial(o Object, spec gwapiv1.UDPRouteSpec, status []gwapiv1.RouteParentStatus, spelling schema.GroupVersion) *Route {
+func fromOfficial(
+	o Object, spec gwapiv1.UDPRouteSpec, status []gwapiv1.RouteParentStatus, spelling schema.GroupVersion,
+) *Route {
 	r := &Route{
 		Ref:     RouteRef{NamespacedName: KeyOf(o), GroupVersion: spelling},
 		Origin:  o,
@@ -137,7 +140,9 @@ func fromAlpha(o *gwapiv1a2.UDPRoute) *Route {
 	return fromOfficial(o, spec, o.Status.Parents, officialAlpha)
 }
 
-func (r *Route) backend(group *gwapiv1.Group, kind *gwapiv1.Kind, namespace *gwapiv1.Namespace, name gwapiv1.ObjectName) Backend {
+func (r *Route) backend(
+	group *gwapiv1.Group, kind *gwapiv1.Kind, namespace *gwapiv1.Namespace, name gwapiv1.ObjectName,
+) Backend {
 	return Backend{
 		Group:     strings.TrimSpace(string(deref(group, ""))),
 		Kind:      string(deref(kind, stunnerv1.KindService)),

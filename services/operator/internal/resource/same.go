@@ -33,14 +33,16 @@ type head struct {
 func headOf(o Object) head {
 	switch o.(type) {
 	case *corev1.Secret:
-		return head{annotations: map[string]string{GeneratedSecret: o.GetAnnotations()[GeneratedSecret], SharedUntil: o.GetAnnotations()[SharedUntil]}}
+		all := o.GetAnnotations()
+		return head{annotations: map[string]string{GeneratedSecret: all[GeneratedSecret], SharedUntil: all[SharedUntil]}}
 	case *corev1.Node, *discoveryv1.EndpointSlice:
 		return head{labels: serviceLabel(o)}
 	case *corev1.Namespace:
 		return head{labels: o.GetLabels()}
 	}
 	return head{
-		uid: o.GetUID(), generation: o.GetGeneration(), created: o.GetCreationTimestamp(), deleting: o.GetDeletionTimestamp() != nil,
+		uid: o.GetUID(), generation: o.GetGeneration(),
+		created: o.GetCreationTimestamp(), deleting: o.GetDeletionTimestamp() != nil,
 		labels: o.GetLabels(), annotations: o.GetAnnotations(), owners: o.GetOwnerReferences(),
 	}
 }

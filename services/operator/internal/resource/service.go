@@ -5,6 +5,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
 // Labels and annotation of generated objects with their Gateway. The annotation RelatedGatewayName is NAMESPACE/NAME,
@@ -22,7 +23,8 @@ func GatewayOf(svc *corev1.Service) (types.NamespacedName, bool) {
 		return types.NamespacedName{}, false
 	}
 	for _, owner := range svc.OwnerReferences {
-		if owner.Kind == KindGateway && owner.Name == name && strings.HasPrefix(owner.APIVersion, "gateway.networking.k8s.io/") {
+		isGateway := owner.Kind == KindGateway && strings.HasPrefix(owner.APIVersion, gwapiv1.GroupName+"/")
+		if isGateway && owner.Name == name {
 			return types.NamespacedName{Namespace: namespace, Name: name}, true
 		}
 	}

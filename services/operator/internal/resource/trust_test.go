@@ -6,7 +6,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// A new bundle concerns whoever was told the old one, or that there is none; the same one concerns nobody.
+// A new bundle concerns the readers of the old one and of its absence. The same bundle concerns none.
 func TestABundleConcernsWhoeverWasTold(t *testing.T) {
 	v, told := resource.NewView(nil), resource.Facts{}
 	if bundle := v.Recording(told).TrustBundle(); bundle != "" || len(told) != 1 {

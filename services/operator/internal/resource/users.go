@@ -23,8 +23,11 @@ type users struct {
 
 func newUsers() users {
 	return users{
-		map[types.NamespacedName]Set{}, map[types.NamespacedName]Set{}, map[types.NamespacedName]Set{}, map[types.NamespacedName]Set{},
-		map[types.NamespacedName]Set{},
+		gatewaysOfClass:       map[types.NamespacedName]Set{},
+		gatewaysOfConfig:      map[types.NamespacedName]Set{},
+		classesOfConfig:       map[types.NamespacedName]Set{},
+		configsOfDataplane:    map[types.NamespacedName]Set{},
+		routesOfStaticService: map[types.NamespacedName]Set{},
 	}
 }
 

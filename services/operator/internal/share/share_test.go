@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// A namespace that asks for no more than an equal part gets all of it, whatever the others ask for; nothing is over the
-// limit, and the claims of a namespace that are alike are admitted in their order.
+// A namespace that needs at most an equal share gets all of it, whatever the others claim. The limit is never exceeded,
+// and equal claims of a namespace are admitted in their order.
 func TestDivide(t *testing.T) {
 	for seed := range uint64(2000) {
 		random := rand.New(rand.NewPCG(seed, 0))
@@ -64,7 +64,7 @@ func sameDenied(a, b []Denied[string]) bool {
 	return len(a) == len(b)
 }
 
-// Of claims of one size the oldest are admitted.
+// Of claims of equal size, the oldest are admitted.
 func TestOldestFirst(t *testing.T) {
 	var all []Claim[int]
 	for i := range 10 {
@@ -76,7 +76,7 @@ func TestOldestFirst(t *testing.T) {
 	}
 }
 
-// What there is no room for is not measured: that is what costs time.
+// Claims that cannot fit are not measured, because measuring takes time.
 func TestNothingIsMeasuredInVain(t *testing.T) {
 	measured := 0
 	var all []Claim[int]

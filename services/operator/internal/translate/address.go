@@ -114,7 +114,8 @@ func fromNode(v *resource.View, gw *gwapiv1.Gateway, l *listener) publicAddress 
 
 // serviceTypes are the types of Services. The ones with the widest reach come first.
 var serviceTypes = []corev1.ServiceType{
-	corev1.ServiceTypeLoadBalancer, corev1.ServiceTypeExternalName, corev1.ServiceTypeNodePort, corev1.ServiceTypeClusterIP,
+	corev1.ServiceTypeLoadBalancer, corev1.ServiceTypeExternalName,
+	corev1.ServiceTypeNodePort, corev1.ServiceTypeClusterIP,
 }
 
 // serviceOf returns the Service of the Gateway that has a port for the listener.
@@ -153,7 +154,8 @@ func serviceAddresses(v *resource.View, gw *gwapiv1.Gateway, l *listener) (addrs
 
 // leadsTo reports whether a Service port of the Gateway leads to a listener.
 func leadsTo(p corev1.ServicePort, l *listener) bool {
-	return strings.EqualFold(string(p.Protocol), l.network()) && (p.Port == int32(l.spec.Port) || p.TargetPort.IntVal == l.target)
+	samePort := p.Port == int32(l.spec.Port) || p.TargetPort.IntVal == l.target
+	return samePort && strings.EqualFold(string(p.Protocol), l.network())
 }
 
 // appendAddresses appends IP:PORT for each text that is an IP address. A clusterIP may also be "None" or "".
@@ -163,7 +165,8 @@ func appendAddresses(addrs, ips []string, port int32) []string {
 		if err != nil || a.Zone() != "" || port < 1 || port > math.MaxUint16 {
 			continue
 		}
-		if text := netip.AddrPortFrom(a.Unmap(), uint16(port)).String(); !slices.Contains(addrs, text) && len(addrs) < maxServiceAddresses {
+		text := netip.AddrPortFrom(a.Unmap(), uint16(port)).String()
+		if !slices.Contains(addrs, text) && len(addrs) < maxServiceAddresses {
 			addrs = append(addrs, text)
 		}
 	}

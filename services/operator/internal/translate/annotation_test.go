@@ -11,8 +11,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// K-09: annotations of the Gateway and of its GatewayConfig that fit each on its own, and not together on a Service,
-// keep what is published. What is made has annotations that an API server takes.
+// K-09: annotations of the Gateway and of its GatewayConfig that together exceed the limit of an object hold the
+// Gateway. The API server accepts the annotations of all objects.
 func TestAnnotationsFitWhereTheyAreCopied(t *testing.T) {
 	for size, keep := range map[int]bool{10: false, 100 << 10: false, 140 << 10: true} {
 		c := load(t, filepath.Join("testdata", "a_gateway_and_a_route_make_a_config.txtar"))
@@ -35,7 +35,7 @@ func TestAnnotationsFitWhereTheyAreCopied(t *testing.T) {
 	}
 }
 
-// K-09: nothing that somebody writes on a Gateway makes an object belong to somebody else, or stay when it is deleted.
+// K-09: labels and annotations of a Gateway cannot change the owner of an object or keep it from being deleted.
 func TestWhatIsCopiedOwnsNothing(t *testing.T) {
 	c := load(t, filepath.Join("testdata", "a_gateway_and_a_route_make_a_config.txtar"))
 	v := c.view()

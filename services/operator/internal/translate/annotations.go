@@ -103,7 +103,8 @@ func annotationsOf(gw *gwapiv1.Gateway, gc *stunnerv1.GatewayConfig) (annotation
 
 // booleans are the annotations with boolean values.
 var booleans = []string{
-	annotationMixedProtocol, annotationUnmanaged, annotationHideHealth, annotationNoAffinity, annotationNoExternalIPs, annotationRelayDiscovery,
+	annotationMixedProtocol, annotationUnmanaged, annotationHideHealth,
+	annotationNoAffinity, annotationNoExternalIPs, annotationRelayDiscovery,
 }
 
 // booleanNotes returns a note for each invalid boolean.

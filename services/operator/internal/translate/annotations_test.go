@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// K-09: a map of ports that cannot be read, or has a port out of range, is an error.
+// K-09: an invalid map of ports, or one with a port out of range, is an error.
 func TestParsePorts(t *testing.T) {
 	for text, want := range map[string]map[string]int32{
 		"":                       {},
@@ -32,7 +32,7 @@ func TestParsePorts(t *testing.T) {
 	}
 }
 
-// F-08, K-09: a map of ports that is read has names and ports within range.
+// F-08, K-09: a map of ports without an error has names, and ports in range.
 func FuzzParsePorts(f *testing.F) {
 	for _, text := range []string{"", "{}", `{"a":1}`, "a=1,b=2", "{a:1", ":,=", `{"a":{"b":1}}`} {
 		f.Add(text)

@@ -95,7 +95,9 @@ func (m material) static(auth config.Auth) (authentication, condition.Finding) {
 	if !finding.OK() {
 		return authentication{Auth: auth}, finding
 	}
-	auth.Credentials = map[string]credential.Secret{config.KeyUsername: m.username.Secret, config.KeyPassword: m.password.Secret}
+	auth.Credentials = map[string]credential.Secret{
+		config.KeyUsername: m.username.Secret, config.KeyPassword: m.password.Secret,
+	}
 	return authentication{Auth: auth}, condition.Finding{}
 }
 
@@ -209,7 +211,9 @@ func secretMaterial(v *resource.View, gc *stunnerv1.GatewayConfig, opt Options) 
 }
 
 // secretKeys maps fields of a GatewayConfig to the keys of an authentication Secret.
-var secretKeys = map[string]string{"authType": "type", "userName": "username", "password": "password", "sharedSecret": "secret"}
+var secretKeys = map[string]string{
+	"authType": "type", "userName": "username", "password": "password", "sharedSecret": "secret",
+}
 
 // secretSource is a reference from a GatewayConfig to a Secret.
 type secretSource struct {

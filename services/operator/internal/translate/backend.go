@@ -113,7 +113,8 @@ func (b backend) portRangeValid() condition.Finding {
 }
 
 func (b backend) isGranted() condition.Finding {
-	from := resource.Referrer{Group: b.route.Ref.GroupVersion.Group, Kind: string(resource.KindUDPRoute), Namespace: b.route.Ref.Namespace}
+	ref := b.route.Ref
+	from := resource.Referrer{Group: ref.GroupVersion.Group, Kind: string(resource.KindUDPRoute), Namespace: ref.Namespace}
 	to := resource.Target{Group: b.Group, Kind: b.Kind, NamespacedName: b.Key()}
 	if b.requireGrants && !b.view.Granted(from, to) {
 		return condition.NotGranted("the route", b.Kind+" "+b.Key().String(), b.Namespace)

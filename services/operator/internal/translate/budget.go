@@ -44,7 +44,9 @@ func admit(v *resource.View, gw *gwapiv1.Gateway, p parameters, listeners []*lis
 	}
 	limit, reasons := a.limit(listeners), a.limitReasons()
 	served, denied, used := a.divide(limit)
-	a.demand = Demand{Wanted: used[share.Endpoints], Given: used[share.Endpoints], PerNamespace: int(a.budget.EndpointsPerNamespace)}
+	a.demand = Demand{
+		Wanted: used[share.Endpoints], Given: used[share.Endpoints], PerNamespace: int(a.budget.EndpointsPerNamespace),
+	}
 	if room, reason := a.room(limit[share.Endpoints]); used[share.Endpoints] > room {
 		limit[share.Endpoints], reasons[share.Endpoints] = room, reason
 		served, denied, used = a.divide(limit)
@@ -66,7 +68,9 @@ func admit(v *resource.View, gw *gwapiv1.Gateway, p parameters, listeners []*lis
 }
 
 // nouns name the limited quantities in messages.
-var nouns = map[int]string{share.Routes: "routes", share.Endpoints: "endpoints", share.Bytes: "bytes", share.Names: "host names"}
+var nouns = map[int]string{
+	share.Routes: "routes", share.Endpoints: "endpoints", share.Bytes: "bytes", share.Names: "host names",
+}
 
 // Upper bounds in bytes of parts of a config without certificates: everything that is not part of a listener or a
 // route, a listener without its routes, and a cluster without its name and endpoints.
@@ -206,7 +210,8 @@ func (a *admission) keepPublished(limit, used share.Load) {
 		endpoints, except, visited := stillReached(published.Clusters[i], r.sets, left)
 		left = max(0, left-visited)
 		cost := share.Load{
-			share.Endpoints: len(endpoints) + len(except), share.Bytes: overheadOfRoute + (1+len(r.listeners))*(len(name)+len(`"",`)),
+			share.Endpoints: len(endpoints) + len(except),
+			share.Bytes:     overheadOfRoute + (1+len(r.listeners))*(len(name)+len(`"",`)),
 		}
 		for _, e := range slices.Concat(endpoints, except) {
 			cost[share.Bytes] += len(e) + len(`"",`)

@@ -34,7 +34,9 @@ func (c certificate) encoded() config.Certificate {
 // certificatesOf returns the certificates of a TLS or DTLS listener. revoked means that a reference is not permitted.
 // Any other problem of a reference leaves the listener without certificates, so that it is held with the published
 // ones. If a reference is revoked, the published ones must go out of use, so the remaining certificates are returned.
-func certificatesOf(v *resource.View, gw *gwapiv1.Gateway, l gwapiv1.Listener) (all []certificate, finding condition.Finding, revoked bool) {
+func certificatesOf(
+	v *resource.View, gw *gwapiv1.Gateway, l gwapiv1.Listener,
+) (all []certificate, finding condition.Finding, revoked bool) {
 	if l.TLS == nil || len(l.TLS.CertificateRefs) == 0 {
 		return nil, condition.CertificateMissing(), false
 	}

@@ -15,14 +15,14 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// sizes are the numbers of Gateways among which a change is measured.
+// sizes are the numbers of Gateways in the view.
 var sizes = []int{10, 100, 1_000, 10_000}
 
-// townEndpoints is how many endpoints the media server of one Gateway has. All Gateways share a namespace: lists are
-// longest then.
+// townEndpoints is the number of endpoints of the media server of a Gateway. All Gateways share a namespace, which
+// makes the lists longest.
 const townEndpoints = 50
 
-// townChanges are changes of what belongs to one Gateway, each as often as somebody asks for it, and whom it concerns.
+// townChanges are changes of objects of one Gateway, with the number of translations that each repeats.
 var townChanges = []struct {
 	name   string
 	object func(gateway, turn int) resource.Object
@@ -66,7 +66,7 @@ func townSlice(gateway, turn int) resource.Object {
 	return s
 }
 
-// town is a view of many Gateways that is kept up to date as an operator does it.
+// town is a view of many Gateways that is kept up to date like that of an operator.
 type town struct {
 	view    *resource.View
 	readers resource.Readers[translate.ObjectRef]
@@ -100,7 +100,7 @@ func (w *town) translate(u translate.ObjectRef) translate.Outcome {
 	return out
 }
 
-// change takes an object in and translates whom it concerns. It returns how many these are.
+// change puts an object and repeats the translations that depend on it. It returns their number.
 func (w *town) change(o resource.Object) int {
 	concerned := map[translate.ObjectRef]struct{}{}
 	w.readers.Of(w.view.Put(o), concerned)
@@ -110,7 +110,7 @@ func (w *town) change(o resource.Object) int {
 	return len(concerned)
 }
 
-// BenchmarkChange is what the translation costs when one object has changed.
+// BenchmarkChange measures the translations after a change of one object.
 func BenchmarkChange(b *testing.B) {
 	for _, c := range townChanges {
 		for _, size := range sizes {
@@ -125,7 +125,7 @@ func BenchmarkChange(b *testing.B) {
 	}
 }
 
-// BenchmarkStart is what the translation of everything costs.
+// BenchmarkStart measures the translation of all objects.
 func BenchmarkStart(b *testing.B) {
 	for _, size := range sizes {
 		b.Run(fmt.Sprintf("gateways=%d", size), func(b *testing.B) {
@@ -137,7 +137,7 @@ func BenchmarkStart(b *testing.B) {
 	}
 }
 
-// a change among 1,000 Gateways has the same units translated as among 10, and takes as much memory.
+// a change among 1,000 Gateways repeats the same translations as among 10, and allocates as much memory.
 func TestChangeCostsWhatItConcerns(t *testing.T) {
 	few, many := newTown(10), newTown(1_000)
 	if out := many.translate(translate.ObjectRef{Kind: translate.KindGateway, NamespacedName: resource.KeyOf(townGateway(7, 0))}); out.Gateway.Config == nil ||
@@ -161,8 +161,8 @@ func TestChangeCostsWhatItConcerns(t *testing.T) {
 	}
 }
 
-// bytesOf is how much memory something takes each time. Bytes tell what the number of allocations does not: a copy of a
-// long list is one.
+// bytesOf returns the bytes that a function allocates in each run. The number of allocations would not show a copy of a
+// long list.
 func bytesOf(do func()) float64 {
 	const times = 100
 	do()

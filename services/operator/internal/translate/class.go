@@ -48,7 +48,8 @@ func GatewayConfig(v *resource.View, key types.NamespacedName, opt Options) Cond
 		wanted = append(wanted, condition.True(condition.RealmNotDNSName, condition.RealmWarning(realm)))
 	}
 	if fields := inlineSecrets(gc); len(fields) > 0 {
-		wanted = append(wanted, condition.True(condition.InsecureInlineCredentials, condition.InlineWarning(strings.Join(fields, " and "))))
+		warning := condition.InlineWarning(strings.Join(fields, " and "))
+		wanted = append(wanted, condition.True(condition.InsecureInlineCredentials, warning))
 	}
 	if short := shortSecrets(auth.Auth); len(short) > 0 && invalidAuth.OK() {
 		wanted = append(wanted, condition.True(condition.GuessableCredentials,
@@ -93,7 +94,9 @@ func Dataplane(v *resource.View, name string, opt Options) ConditionsResult {
 		return ConditionsResult{}
 	}
 	before := v.DataplaneStatus(name).Conditions
-	wanted := []metav1.Condition{condition.Holds(condition.Accepted, condition.ReasonAccepted, first(checkPatch(d), checkScaling(d)))}
+	wanted := []metav1.Condition{
+		condition.Holds(condition.Accepted, condition.ReasonAccepted, first(checkPatch(d), checkScaling(d))),
+	}
 	if engine := cmp.Or(d.Spec.OffloadEngine, stunnerv1.DefaultOffloadEngine); engine != stunnerv1.OffloadNone {
 		wanted = append(wanted, condition.True(condition.OffloadUnavailable, condition.OffloadWarning(string(engine))))
 	}

@@ -37,7 +37,8 @@ type clusterAddresses struct {
 // Link-local addresses are missing here because a dataplane never relays to them; it excludes hostPrefixes from wide
 // prefixes as well.
 var hostPrefixes = mustParsePrefixes(
-	"127.0.0.0/8", "::1/128", "168.63.129.16/32", "192.0.0.0/24", "fd00:42::42/128", "fd00:c1::a9fe:a9fe/128", "fd00:ec2::/32", "fd20:ce::254/128",
+	"127.0.0.0/8", "::1/128", "168.63.129.16/32", "192.0.0.0/24",
+	"fd00:42::42/128", "fd00:c1::a9fe:a9fe/128", "fd00:ec2::/32", "fd20:ce::254/128",
 )
 
 func mustParsePrefixes(texts ...string) (prefixes []netip.Prefix) {

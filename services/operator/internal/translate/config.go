@@ -131,7 +131,8 @@ func checkConfig(c config.Config) error {
 		return nil // almost always; encoding the config takes a third of the time of a translation
 	}
 	if size := len(c.Canonical()); size > config.MaxDocument {
-		return fmt.Errorf("it has %d bytes, the limit is %d: let its routes lead to fewer endpoints, or to prefixes", size, config.MaxDocument)
+		const format = "it has %d bytes, the limit is %d: let its routes lead to fewer endpoints, or to prefixes"
+		return fmt.Errorf(format, size, config.MaxDocument)
 	}
 	return nil
 }

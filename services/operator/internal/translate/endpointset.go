@@ -62,7 +62,8 @@ func (b backend) endpointSet() endpointSet {
 	case b.clusterType == config.StrictDNS:
 		return endpointSet{name: serviceName}
 	}
-	s := endpointSet{serviceName: serviceName, guard: b.guard, slices: b.view.EndpointSlicesOf(b.Key()), ports: b.portRange()}
+	s := endpointSet{serviceName: serviceName, guard: b.guard, ports: b.portRange()}
+	s.slices = b.view.EndpointSlicesOf(b.Key())
 	if ip, err := netip.ParseAddr(b.view.Service(b.Key()).Spec.ClusterIP); err == nil { // "None" for a headless Service
 		s.clusterIP = ip.String()
 	}

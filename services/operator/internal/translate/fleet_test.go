@@ -16,7 +16,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// A Gateway is programmed when its dataplanes run what is published, as far as they tell.
+// Programmed follows the reports of the dataplanes: whether they run the published config.
 func TestDataplanesSayWhetherAGatewayIsProgrammed(t *testing.T) {
 	c := load(t, filepath.Join("testdata", "a_load_balancer_may_report_ports.txtar"))
 	key := c.view().Gateways()[0]
@@ -53,8 +53,8 @@ func TestDataplanesSayWhetherAGatewayIsProgrammed(t *testing.T) {
 	}
 }
 
-// A Gateway is not programmed while the API server does not take what it is served by, whatever dataplanes say. What
-// only scales its pods is told beside that, and it is programmed. Nothing else changes.
+// A Gateway is not Programmed while the API server rejects an object that serves it, whatever dataplanes report. A
+// rejected object that only scales the pods sets condition Autoscaled and leaves Programmed as it is.
 func TestARefusedObjectIsTold(t *testing.T) {
 	c := load(t, filepath.Join("testdata", "a_load_balancer_may_report_ports.txtar"))
 	v := c.view()
@@ -88,7 +88,7 @@ func TestARefusedObjectIsTold(t *testing.T) {
 		if readers.Of(change(refusal), concerned); len(concerned) != 1 {
 			t.Error("the Gateway is not translated again")
 		}
-		v.Put(withStatus(v.Gateway(key), translate.Gateway(v, key, c.options).Status)) // as the writer leaves it
+		v.Put(withStatus(v.Gateway(key), translate.Gateway(v, key, c.options).Status)) // as the provider writes it
 		r := translate.Gateway(v, key, c.options)
 		var got []string
 		for _, c := range r.Status.Conditions[1:] {
@@ -104,7 +104,7 @@ func TestARefusedObjectIsTold(t *testing.T) {
 	}
 }
 
-// A Service that has to do without its external addresses serves all the same.
+// A Service without its rejected external IPs is a note, and the Gateway stays Programmed.
 func TestExternalAddressesThatAreRefusedAreTold(t *testing.T) {
 	c := load(t, filepath.Join("testdata", "a_wished_address_wins.txtar"))
 	v := c.view()
@@ -126,8 +126,8 @@ func withStatus(gw *gwapiv1.Gateway, status gwapiv1.GatewayStatus) *gwapiv1.Gate
 	return gw
 }
 
-// While the credentials of a Gateway are missing it can be said which Services and pods it has; while its parameters
-// are, it cannot.
+// While the credentials of a Gateway are missing, its Services and its workload are known. While its parameters are
+// missing, they are not.
 func TestASkeletonNeedsNoCredentials(t *testing.T) {
 	c := load(t, filepath.Join("testdata", "a_load_balancer_may_report_ports.txtar"))
 	for kind, want := range map[string]bool{"Secret": true, "GatewayConfig": false, "Dataplane": false} {

@@ -81,7 +81,8 @@ func (d draft) externalIPNotes() []string {
 // Hold.
 func (d draft) assemble(refused condition.Finding) Result {
 	r := Result{
-		Key: resource.KeyOf(d.gateway), Ours: true, Notes: d.notes, OverBudget: d.admission.overBudget(), Demand: d.admission.demand,
+		Key: resource.KeyOf(d.gateway), Ours: true, Notes: d.notes,
+		OverBudget: d.admission.overBudget(), Demand: d.admission.demand,
 	}
 	if refused.OK() {
 		c := d.config()

@@ -22,9 +22,10 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the want/ files of the golden cases")
 
-// TestTranslate runs the cases in testdata. The name of a case is a sentence, its comment says why. A case is one archive:
+// TestTranslate runs the cases in testdata. The name of a case is a sentence, its comment is the reason. A case is a
+// txtar archive.
 //
-// A case has the want/ files that it is about; properties that hold for every case are in property_test.go.
+// A case has only the want/ files of its subject. property_test.go checks the properties of all cases.
 func TestTranslate(t *testing.T) {
 	for _, file := range caseFiles(t) {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
@@ -55,7 +56,7 @@ func TestTranslate(t *testing.T) {
 	}
 }
 
-// testCase is one archive, decoded.
+// testCase is a decoded archive.
 type testCase struct {
 	archive *txtar.Archive
 	objects []resource.Object
@@ -122,7 +123,7 @@ func base(t testing.TB) []resource.Object {
 	return decode(t, "base.yaml", data)
 }
 
-// missingOf returns the base objects that the case neither brings itself nor excludes.
+// missingOf returns the base objects that the case neither contains nor excludes.
 func (c *testCase) missingOf(base []resource.Object, without []string) []resource.Object {
 	return slices.DeleteFunc(base, func(o resource.Object) bool {
 		return slices.Contains(without, identity(o)) || slices.ContainsFunc(c.objects, func(own resource.Object) bool {
@@ -151,7 +152,7 @@ func decode(t testing.TB, name string, data []byte) []resource.Object {
 	return objects
 }
 
-// decodeUnchecked reads objects as they are, without defaults or validation.
+// decodeUnchecked reads objects without defaults or validation.
 func decodeUnchecked(t testing.TB, name string, data []byte) []resource.Object {
 	t.Helper()
 	var objects []resource.Object

@@ -13,8 +13,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// Whatever object goes, of every golden case: a route is not said to be accepted by a Gateway that is gone, and no
-// status has a null in it, which an API server refuses where a list is required.
+// After the deletion of any object of any golden case, no route is accepted by a deleted Gateway, and no status
+// contains null, which the API server rejects for a required list.
 func TestWhatIsGoneIsNotSpokenOf(t *testing.T) {
 	emptied := 0
 	forEachCase(t, func(t *testing.T, c *testCase) {

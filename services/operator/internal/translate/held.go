@@ -103,7 +103,8 @@ func (d draft) heldPortConflict(l *listener) condition.Finding {
 		if other.published == nil || other == l || other.network() != l.network() {
 			continue
 		}
-		inService := slices.ContainsFunc(other.published.ports, func(p heldPort) bool { return p.port.Port == int32(l.spec.Port) })
+		samePort := func(p heldPort) bool { return p.port.Port == int32(l.spec.Port) }
+		inService := slices.ContainsFunc(other.published.ports, samePort)
 		switch inPod := boundPort(d.view, d.gateway, l); {
 		case int(inPod) == other.published.config.Port:
 			return condition.PortHeld(l.network(), inPod, other.name())
@@ -118,10 +119,11 @@ func (d draft) heldPortConflict(l *listener) condition.Finding {
 // there are none, the port is that of the spec if it is valid and free, and otherwise the published public port.
 func (d draft) heldPorts(l *listener) (ports []heldPort) {
 	published := l.published.config
-	kept := manifest.Port{Name: l.name(), Protocol: corev1.Protocol(strings.ToUpper(l.network())), TargetPort: int32(published.Port)}
+	protocol := corev1.Protocol(strings.ToUpper(l.network()))
+	kept := manifest.Port{Name: l.name(), Protocol: protocol, TargetPort: int32(published.Port)}
 	for _, svc := range d.view.ServicesOf(resource.KeyOf(d.gateway)) {
 		for _, p := range svc.Spec.Ports {
-			leads := p.Protocol == kept.Protocol && cmp.Or(p.TargetPort.IntVal, p.Port) == kept.TargetPort
+			leads := p.Protocol == protocol && cmp.Or(p.TargetPort.IntVal, p.Port) == kept.TargetPort
 			if !leads || !slices.Contains(serviceNames(d.gateway), svc.Name) {
 				continue
 			}

@@ -37,7 +37,7 @@ func certified(name string) *gwapiv1.ListenerTLSConfig {
 	return &gwapiv1.ListenerTLSConfig{CertificateRefs: []gwapiv1.SecretObjectReference{{Name: gwapiv1.ObjectName(name)}}}
 }
 
-// states are what listener w may be in.
+// states are edits of listener w.
 var states = map[string]edit{
 	"as it should be":     func(*site) {},
 	"Secret missing":      onListener("w", func(l *gwapiv1.Listener) { l.TLS = certified("nowhere") }),
@@ -57,7 +57,7 @@ var states = map[string]edit{
 	}),
 }
 
-// changes are what may become of the rest of the Gateway meanwhile.
+// changes are edits of the rest of the Gateway while w is held.
 var changes = map[string]edit{
 	"nothing":       func(*site) {},
 	"udp added":     func(s *site) { s.add(gwapiv1.Listener{Name: "more", Port: 6000, Protocol: "TURN-UDP"}) },
@@ -88,19 +88,19 @@ var changes = map[string]edit{
 	"other order":   func(s *site) { slices.Reverse(s.gateway.Spec.Listeners) },
 }
 
-// A listener that waits holds back its own ports and nothing else. In every state of one listener, published before or
-// not, and after every change of the rest of the Gateway: Services, config and status of all other listeners are as
-// they are written, and the one that waits is served as before.
+// A held listener keeps its own ports and affects nothing else. For every state of one listener, published before or
+// not, and every change of the rest of the Gateway, Services, config and status of all other listeners are as they are
+// written, and the held listener is served as before.
 func TestAListenerThatWaitsHoldsBackItsOwnPortsOnly(t *testing.T) {
 	n, held := 0, 0
 	modes := []string{"", "true", "false"}
 	for i, state := range slices.Sorted(maps.Keys(states)) {
 		for k, change := range slices.Sorted(maps.Keys(changes)) {
-			mixed := modes[(i+k)%len(modes)] // every state and every change meet every mode
+			mixed := modes[(i+k)%len(modes)] // each state and each change is tested with each mode
 			for _, first := range []bool{false, true} {
 				for _, published := range []bool{false, true} {
 					if mixed != "" && !published {
-						continue // nothing is served yet that could be lost
+						continue // nothing is published yet
 					}
 					name := fmt.Sprintf("%s, mixed %q, w first %t, published before %t, then %s", state, mixed, first, published, change)
 					s := newSite(t, mixed, first)
@@ -123,7 +123,7 @@ func TestAListenerThatWaitsHoldsBackItsOwnPortsOnly(t *testing.T) {
 	}
 }
 
-// site is a Gateway with all that it needs, and a cluster that gives it what it wants.
+// site is a Gateway with all objects that it needs, and a cluster that provides its Services.
 type site struct {
 	*testing.T
 	options translate.Options
@@ -134,7 +134,7 @@ type site struct {
 	services  map[string]*corev1.Service
 	published *config.Config
 	before    *config.Config
-	// doors are the ports of Services that led to listeners as they were published before.
+	// doors are the Service ports that led to the listeners in their published form before.
 	doors  map[string][]string
 	result translate.Result
 }
@@ -167,7 +167,7 @@ func newSite(t *testing.T, mixed string, first bool) *site {
 
 var siteObjects []resource.Object
 
-// objectsOfSites are what a Gateway needs, with two usable certificates.
+// objectsOfSites returns the objects that a Gateway needs, with two valid certificates.
 func objectsOfSites(t *testing.T) (objects []resource.Object) {
 	for _, file := range []string{"a_missing_certificate_leaves_the_other_listeners.txtar", "a_tls_listener_carries_its_certificate.txtar"} {
 		for _, o := range load(t, filepath.Join("testdata", file)).objects {
@@ -206,7 +206,7 @@ func (s *site) remove(name string) {
 	s.gateway.Spec.Listeners = slices.DeleteFunc(s.gateway.Spec.Listeners, func(l gwapiv1.Listener) bool { return string(l.Name) == name })
 }
 
-// settle does what operator and cluster do until nothing changes any more.
+// settle repeats the translation and the reaction of the cluster until nothing changes.
 func (s *site) settle(name string) {
 	s.Helper()
 	s.before, s.doors = s.published, map[string][]string{}
@@ -242,7 +242,7 @@ func (s *site) settle(name string) {
 	s.Errorf("%s: it does not settle", name)
 }
 
-// provide gives the Gateway the Services that it wants, with addresses, and takes others away.
+// provide creates the Services of the result with addresses, and deletes the others.
 func (s *site) provide() {
 	wanted := map[string]*corev1.Service{}
 	for _, o := range s.result.Objects {
@@ -261,7 +261,7 @@ func (s *site) provide() {
 	s.services = wanted
 }
 
-// doorsTo are the ports of Services that lead to a listener of a config.
+// doorsTo returns the Service ports that lead to a listener of a config.
 func (s *site) doorsTo(l config.Listener) (doors []string) {
 	for _, svc := range s.services {
 		for _, p := range svc.Spec.Ports {
@@ -274,7 +274,7 @@ func (s *site) doorsTo(l config.Listener) (doors []string) {
 	return doors
 }
 
-// check compares Services, config and status with what is written, and returns how many listeners wait and are served.
+// check compares Services, config and status with the spec. It returns the number of held listeners that are served.
 func (s *site) check(name string) (held int) {
 	s.Helper()
 	if s.result.Hold {
@@ -292,7 +292,7 @@ func (s *site) check(name string) (held int) {
 		case waits && i >= 0:
 			held++
 			s.checkHeld(name, s.published.Listeners[i], explained)
-		case waits: // what would serve it may be there, and is not served
+		case waits: // Services may have its port
 			for service, svc := range s.services {
 				for _, p := range svc.Spec.Ports {
 					if p.Name == string(spec.Name) && p.Port == int32(spec.Port) {
@@ -302,7 +302,7 @@ func (s *site) check(name string) (held int) {
 			}
 		case i >= 0:
 			s.checkServed(name, spec, s.published.Listeners[i], explained)
-		default: // its certificate was taken back
+		default: // its certificate was revoked
 			explained[fmt.Sprintf("lobby:%d/TCP", spec.Port)], explained[fmt.Sprintf("lobby-tcp:%d/TCP", spec.Port)] = true, true
 		}
 	}
@@ -324,7 +324,7 @@ func (s *site) check(name string) (held int) {
 	return held
 }
 
-// status is that of the listener of a config.
+// status returns the status of a listener of a config.
 func (s *site) status(l config.Listener) gwapiv1.ListenerStatus {
 	i := slices.IndexFunc(s.result.Status.Listeners, func(st gwapiv1.ListenerStatus) bool { return "turn/lobby/"+string(st.Name) == l.Name })
 	return s.result.Status.Listeners[i]
@@ -340,7 +340,7 @@ func isTrue(conditions []metav1.Condition, kind string) bool {
 	return slices.ContainsFunc(conditions, func(c metav1.Condition) bool { return c.Type == kind && c.Status == metav1.ConditionTrue })
 }
 
-// checkHeld holds a listener that waits against what it was before.
+// checkHeld compares a held listener with its form before.
 func (s *site) checkHeld(name string, l config.Listener, explained map[string]bool) {
 	s.Helper()
 	i := slices.IndexFunc(s.before.Listeners, func(b config.Listener) bool { return b.Name == l.Name })
@@ -363,7 +363,7 @@ func (s *site) checkHeld(name string, l config.Listener, explained map[string]bo
 	}
 }
 
-// checkServed holds a listener that does not wait against what is written.
+// checkServed compares a listener that is not held with the spec.
 func (s *site) checkServed(name string, spec gwapiv1.Listener, l config.Listener, explained map[string]bool) {
 	s.Helper()
 	if string(l.Protocol) != string(spec.Protocol) {

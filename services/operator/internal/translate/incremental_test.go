@@ -19,9 +19,8 @@ func unitsOf(objects []resource.Object) (units []translate.ObjectRef) {
 	return units
 }
 
-// Whatever changes, it is enough to translate anew who was told one of the facts that changed: the results are those of
-// a translation of everything. The objects of every golden case come and go, in all the forms that the cases have of
-// them.
+// After any change, repeating the translations that depend on a changed fact gives the results of a translation of
+// everything. The objects of all golden cases are added, changed and deleted in all their variants.
 func TestOnlyWhoIsConcernedNeedsANewTranslation(t *testing.T) {
 	forms := map[string][]resource.Object{}
 	for _, file := range caseFiles(t) {
@@ -47,7 +46,7 @@ func TestOnlyWhoIsConcernedNeedsANewTranslation(t *testing.T) {
 			own := c.objects[random.IntN(len(c.objects))]
 			name := nameOf(own)
 			switch {
-			case random.IntN(8) == 0: // back to what the case is about
+			case random.IntN(8) == 0: // the object of the case itself
 				for _, o := range c.objects {
 					w.put(o)
 				}
@@ -63,7 +62,7 @@ func TestOnlyWhoIsConcernedNeedsANewTranslation(t *testing.T) {
 	t.Logf("%d translations in the place of %d", made, all)
 }
 
-// walk is a view that changes, and what is known of it.
+// walk is a changing view with the results of its translations.
 type walk struct {
 	t       *testing.T
 	view    *resource.View
@@ -71,13 +70,13 @@ type walk struct {
 	present map[string]resource.Object
 	readers resource.Readers[translate.ObjectRef]
 	results map[translate.ObjectRef]any
-	// made counts the translations, all those that would have been made without knowing whom a change concerns.
+	// made counts the repeated translations, all those that would be made without facts.
 	made, all int
 }
 
 func (w *walk) put(o resource.Object) {
 	o = o.DeepCopyObject().(resource.Object)
-	o.SetResourceVersion(fmt.Sprint(w.made, w.all)) // as every write does
+	o.SetResourceVersion(fmt.Sprint(w.made, w.all)) // changes with every write
 	w.present[nameOf(o)] = o
 	w.update(w.view.Put(o))
 }
@@ -110,7 +109,7 @@ func (w *walk) update(changed resource.Facts) {
 	}
 }
 
-// check compares what is known with what a translation of everything says.
+// check compares the results with a translation of everything.
 func (w *walk) check(when string, viewOf func([]resource.Object) *resource.View) {
 	w.t.Helper()
 	objects := objectsOf(w.present)
@@ -126,8 +125,8 @@ func (w *walk) check(when string, viewOf func([]resource.Object) *resource.View)
 	}
 }
 
-// nameOf tells objects apart as a view does: each spelling of a route is an object of its own, those of a
-// ReferenceGrant are not.
+// nameOf returns the identity of an object in a view: each API group of a route is an object of its own, the versions
+// of a ReferenceGrant are one.
 func nameOf(o resource.Object) string {
 	if o.GetObjectKind().GroupVersionKind().Kind == string(resource.KindUDPRoute) {
 		return fmt.Sprint(o.GetObjectKind().GroupVersionKind(), resource.KeyOf(o))

@@ -22,7 +22,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// townCrowd is an EndpointSlice of many endpoints behind the Service of the only Gateway of a town.
+// townCrowd returns an EndpointSlice with many endpoints of the Service of the only Gateway of a town.
 func townCrowd(endpoints int) *discoveryv1.EndpointSlice {
 	s := townSlice(0, 0).(*discoveryv1.EndpointSlice)
 	s.AddressType, s.Endpoints = discoveryv1.AddressTypeIPv6, nil
@@ -33,7 +33,7 @@ func townCrowd(endpoints int) *discoveryv1.EndpointSlice {
 	return s
 }
 
-// allow gives the class of a town a budget.
+// allow sets the budget of the class of a town.
 func (w *town) allow(b stunnerv1.Budget) {
 	gc := w.view.GatewayConfig(types.NamespacedName{Namespace: "town", Name: "town"}).DeepCopy()
 	gc.Spec.Budget = &b
@@ -47,7 +47,7 @@ func (w *town) gateway() translate.Result {
 	return r
 }
 
-// unserved says why the only route of a town is not served.
+// unserved returns the reason why the only route of a town is not served.
 func (w *town) unserved(t *testing.T) string {
 	t.Helper()
 	u, _ := translate.RefOf(townRoute(0, 0))
@@ -60,9 +60,8 @@ func (w *town) unserved(t *testing.T) string {
 	return ""
 }
 
-// Whoever follows all configs over one stream would lose it again and again by one that is too large to be read, and
-// with it the configs that come after. The route that makes it too large waits, whatever the budget says, and the
-// Gateway is served.
+// A config that is too large would break the stream of every client that reads all configs. The route that makes it too
+// large is refused, whatever the budget allows, and the Gateway is served.
 func TestARouteThatMakesAConfigUnreadableWaits(t *testing.T) {
 	w := newTown(1)
 	w.allow(stunnerv1.Budget{EndpointsPerRoute: 100_000, Endpoints: 200_000})
@@ -80,7 +79,7 @@ func TestARouteThatMakesAConfigUnreadableWaits(t *testing.T) {
 	}
 }
 
-// However large a route may be that is allowed, its config can be read.
+// Whatever the size of an allowed route, dataplanes accept the config.
 func TestEveryConfigCanBeRead(t *testing.T) {
 	for _, endpoints := range []int{70_000, 80_000, 90_000} {
 		w := newTown(1)
@@ -96,8 +95,8 @@ func TestEveryConfigCanBeRead(t *testing.T) {
 	}
 }
 
-// A route that asks for too much keeps what it had and still leads to, and nothing else: neither what was taken away
-// from it nor what is new. A new operator finds that in the Secret that pods start with.
+// A route over budget keeps its published endpoints that it still leads to, and nothing else: neither removed nor new
+// ones. A new operator reads them from the standby Secret.
 func TestARouteThatWaitsKeepsWhatItHad(t *testing.T) {
 	w := newTown(1)
 	w.allow(stunnerv1.Budget{EndpointsPerRoute: 100})
@@ -107,7 +106,7 @@ func TestARouteThatWaitsKeepsWhatItHad(t *testing.T) {
 		t.Fatalf("%d endpoints", len(had))
 	}
 	s := townCrowd(200)
-	s.Endpoints = append(s.Endpoints, townSlice(0, 0).(*discoveryv1.EndpointSlice).Endpoints[:30]...) // 20 are gone, 200 have come
+	s.Endpoints = append(s.Endpoints, townSlice(0, 0).(*discoveryv1.EndpointSlice).Endpoints[:30]...) // 20 are removed, 200 are added
 	s.AddressType = discoveryv1.AddressTypeIPv4
 	w.view.Put(s)
 	for name, prepare := range map[string]func(){
@@ -144,16 +143,15 @@ func TestARouteThatWaitsKeepsWhatItHad(t *testing.T) {
 			t.Errorf("%s, and it keeps %v", name, r.Config.Clusters)
 		}
 	}
-	// A Secret that the operator has not made for this Gateway counts for nothing.
+	// A Secret that the operator did not create for this Gateway is ignored.
 	foreign := manifest.Standby(before.Key, "another", *before.Config)
 	if manifest.ReadStandby(foreign, "this") != nil || manifest.ReadStandby(nil, "this") != nil {
 		t.Error("the Secret of another Gateway is read")
 	}
 }
 
-// yardstick is what it takes on this machine, with what watches this process, to write down, sort and encode as many
-// endpoints as one config holds: some 80 ms. The operator sits no longer at one object than 100 ms; twice the yardstick
-// leaves room for noise.
+// yardstick measures how long this machine, with its monitoring, takes to build, sort and encode the endpoints of a
+// config of maximum size: some 80 ms. A translation may take at most 100 ms; twice the yardstick allows for noise.
 func yardstick() time.Duration {
 	return processorTime(func() {
 		endpoints := make([]string, 100_000)
@@ -166,8 +164,8 @@ func yardstick() time.Duration {
 	})
 }
 
-// No object that the API server takes keeps the operator busy for long, and none is built that is too large: each of
-// these worlds is as hostile as the default budgets allow, or far beyond them.
+// No object that the API server accepts keeps the operator busy for long or makes it build a config that is too large.
+// Each case uses the default budgets fully, or exceeds them by far.
 func TestTheWorstWorldsTakeNoTime(t *testing.T) {
 	worlds := map[string]func(w *town){
 		"one route of 114,688 endpoints":         func(w *town) { w.wide(1, 7) },
@@ -205,7 +203,7 @@ func TestTheWorstWorldsTakeNoTime(t *testing.T) {
 	}
 }
 
-// process translates a unit, and does what an operator does of its config in the same goroutine.
+// process translates an object, and does the work of the operator on its config in the same goroutine.
 func (w *town) process(t *testing.T, u translate.ObjectRef) {
 	out := u.Translate(w.view, w.options)
 	if out.Gateway == nil || out.Gateway.Config == nil {
@@ -217,7 +215,7 @@ func (w *town) process(t *testing.T, u translate.ObjectRef) {
 	_ = out.Gateway.ObjectsWith(c)
 }
 
-// processorTime is what a function takes of the processor: a machine that has other things to do makes no difference.
+// processorTime returns the CPU time of a function, which does not depend on other load of the machine.
 func processorTime(do func()) time.Duration {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -262,7 +260,7 @@ func (w *town) wide(routes, n int) {
 	}
 }
 
-// narrow makes routes with n backends, one endpoint each, and with n parents.
+// narrow makes routes with n backends of one endpoint each, and with n parents.
 func (w *town) narrow(routes, n int) {
 	for i := range routes {
 		r := townRoute(i, i).(*stunnerv1.UDPRoute)
@@ -301,7 +299,7 @@ func (w *town) deny(denials int) {
 	w.view.Put(gc)
 }
 
-// strangers are routes of other namespaces at a Gateway that takes routes of all.
+// strangers adds routes of other namespaces to a Gateway that allows routes from all.
 func (w *town) strangers(n int) {
 	gw := townGateway(0, 0).(*gwapiv1.Gateway)
 	all := gwapiv1.NamespacesFromAll

@@ -100,7 +100,8 @@ func listenersOf(v *resource.View, gw *gwapiv1.Gateway, targetPorts map[string]i
 		l := &listener{spec: spec, protocol: protocolOf(spec.Protocol)}
 		l.target = cmp.Or(targetPorts[l.name()], int32(spec.Port))
 		l.conflict = conflictRules.judge(conflictCheck{l, listeners})
-		l.accepted = first(listenerRules.judge(l), l.avoidsProcessPorts(taken), l.conflict.As(condition.ReasonPortUnavailable))
+		conflict := l.conflict.As(condition.ReasonPortUnavailable)
+		l.accepted = first(listenerRules.judge(l), l.avoidsProcessPorts(taken), conflict)
 
 		var uncertified, unroutable condition.Finding
 		if l.protocol.Secure() || l.protocol == "" && spec.TLS != nil {
@@ -172,7 +173,11 @@ type conflictCheck struct {
 	earlier []*listener
 }
 
-var conflictRules = rules[conflictCheck]{conflictCheck.nameUnique, conflictCheck.portUnique, conflictCheck.targetPortUnique}
+var conflictRules = rules[conflictCheck]{
+	conflictCheck.nameUnique,
+	conflictCheck.portUnique,
+	conflictCheck.targetPortUnique,
+}
 
 func (n conflictCheck) nameUnique() condition.Finding {
 	for _, e := range n.earlier {

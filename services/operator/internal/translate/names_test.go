@@ -16,9 +16,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// What an object is called makes no difference beside its kind: when objects of all kinds have one name, everything is
-// as when each kind has a name of its own. The route is of each API group once, and leads to a Service and a
-// StaticService of one name.
+// Names of objects of different kinds are independent: if objects of all kinds have one name, the result is the same as
+// with different names. There is a route of each API group, with a Service and a StaticService of one name as backends.
 func TestNamesOfDifferentKindsDoNotMeet(t *testing.T) {
 	opt := translate.DefaultOptions()
 	opt.Now = metav1.Unix(1, 0)

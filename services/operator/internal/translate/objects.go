@@ -17,7 +17,8 @@ func (d draft) workloadOf() (resource.Object, condition.Finding) {
 		return nil, condition.Finding{}
 	}
 	workload, err := manifest.Workload{
-		Template: d.parameters.dataplane, Image: d.opt.Image, ConfigOrigin: d.opt.DiscoveryAddress, Secured: d.opt.DiscoverySecured,
+		Template: d.parameters.dataplane, Image: d.opt.Image,
+		ConfigOrigin: d.opt.DiscoveryAddress, Secured: d.opt.DiscoverySecured,
 	}.Build(d.owner)
 	if err != nil {
 		return nil, condition.PodsUnmakeable(d.parameters.dataplane.Name)
@@ -33,7 +34,9 @@ func (d draft) objects(c config.Config) []resource.Object {
 	objects := append(d.skeleton(), manifest.ConfigMap(d.owner, withServiceNames(c, d.named), d.view.TrustBundle()))
 	if d.workload != nil {
 		objects = append(objects, d.protection(c)...)
-		scaling := manifest.Scaling{Template: d.parameters.dataplane, Address: d.opt.ScalerAddress, Secured: d.opt.DiscoverySecured}
+		scaling := manifest.Scaling{
+			Template: d.parameters.dataplane, Address: d.opt.ScalerAddress, Secured: d.opt.DiscoverySecured,
+		}
 		objects = append(objects, scaling.Build(d.owner)...)
 	}
 	slices.SortFunc(objects, func(a, b resource.Object) int {

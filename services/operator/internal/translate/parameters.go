@@ -75,7 +75,9 @@ func (p parameters) allowsAddress(text string) bool {
 }
 
 // parametersOf resolves spec.infrastructure.parametersRef of the Gateway, or else spec.parametersRef of its class.
-func parametersOf(v *resource.View, gw *gwapiv1.Gateway, class *gwapiv1.GatewayClass, opt Options) (parameters, condition.Finding) {
+func parametersOf(
+	v *resource.View, gw *gwapiv1.Gateway, class *gwapiv1.GatewayClass, opt Options,
+) (parameters, condition.Finding) {
 	if gw.Spec.Infrastructure != nil && gw.Spec.Infrastructure.ParametersRef != nil {
 		return ownParameters(v, gw, class, opt)
 	}
@@ -93,7 +95,9 @@ func (r reference) resolve() (parameters, condition.Finding) {
 }
 
 // ownParameters resolves a Gateway's own reference, and narrows that GatewayConfig by the one of the class.
-func ownParameters(v *resource.View, gw *gwapiv1.Gateway, class *gwapiv1.GatewayClass, opt Options) (parameters, condition.Finding) {
+func ownParameters(
+	v *resource.View, gw *gwapiv1.Gateway, class *gwapiv1.GatewayClass, opt Options,
+) (parameters, condition.Finding) {
 	own, common := ownReference(v, gw), classReference(v, class)
 	if own.key == common.key {
 		p, finding := own.resolve()

@@ -136,8 +136,10 @@ func smallerBudget(own, class *stunnerv1.Budget) *stunnerv1.Budget {
 	}
 	a, b := own.WithDefaults(), class.WithDefaults()
 	return &stunnerv1.Budget{
-		Routes: min(a.Routes, b.Routes), EndpointsPerRoute: min(a.EndpointsPerRoute, b.EndpointsPerRoute),
-		Endpoints: min(a.Endpoints, b.Endpoints), EndpointsPerNamespace: min(a.EndpointsPerNamespace, b.EndpointsPerNamespace),
+		Routes:                min(a.Routes, b.Routes),
+		EndpointsPerRoute:     min(a.EndpointsPerRoute, b.EndpointsPerRoute),
+		Endpoints:             min(a.Endpoints, b.Endpoints),
+		EndpointsPerNamespace: min(a.EndpointsPerNamespace, b.EndpointsPerNamespace),
 	}
 }
 

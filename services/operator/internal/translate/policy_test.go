@@ -9,8 +9,7 @@ import (
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 )
 
-// Every field of a GatewayConfig is either one that a tenant may choose, or one in which the class has the last word:
-// somebody has to say which.
+// Every field of a GatewayConfig needs a decision: a tenant may set it, or the class limits it.
 func TestEveryFieldOfAGatewayConfigHasARuling(t *testing.T) {
 	of := reflect.TypeFor[stunnerv1.GatewayConfigSpec]()
 	for i := range of.NumField() {
@@ -29,7 +28,7 @@ func TestEveryFieldOfAGatewayConfigHasARuling(t *testing.T) {
 	}
 }
 
-// A field does what its rank says, whatever the type of the field is.
+// Each field is merged as its rank says, whatever its type is.
 func TestRulings(t *testing.T) {
 	of := reflect.TypeFor[stunnerv1.GatewayConfigSpec]()
 	for i := range of.NumField() {
@@ -57,7 +56,7 @@ func TestRulings(t *testing.T) {
 			check(few, many, few)
 			check(many, few, few)
 			check(many, unset, many)
-			if of.Field(i).Type.Kind() != reflect.Pointer { // 0 is no bound; a time that is unset has a default
+			if of.Field(i).Type.Kind() != reflect.Pointer { // 0 means unlimited; an unset duration has a default
 				check(unset, few, few)
 			}
 		case either:
@@ -78,7 +77,7 @@ func TestRulings(t *testing.T) {
 	}
 }
 
-// sample is a value of a field: a greater one for a greater n.
+// sample returns a value for a field. It grows with n.
 func sample(t *testing.T, of reflect.Type, n int) reflect.Value {
 	t.Helper()
 	switch v := reflect.New(of).Elem(); v.Interface().(type) {
@@ -115,7 +114,7 @@ func sample(t *testing.T, of reflect.Type, n int) reflect.Value {
 	}
 }
 
-// contains tells whether a list or a map has all entries of another.
+// contains reports whether a list or a map has all entries of another.
 func contains(all, some reflect.Value) bool {
 	if all.Kind() == reflect.Map {
 		for _, key := range some.MapKeys() {
@@ -137,7 +136,7 @@ func contains(all, some reflect.Value) bool {
 	return true
 }
 
-// A time of the class binds a Gateway's own that is unset, and so means its default.
+// A duration of the class limits an unset one of the Gateway, which has its default.
 func TestADefaultTimeIsBoundToo(t *testing.T) {
 	var own, class stunnerv1.GatewayConfig
 	class.Spec.AuthLifetime, class.Spec.SessionGrace, class.Spec.CredentialOverlap = new(int32(60)), new(gwapiv1.Duration("10m")), new(gwapiv1.Duration("0s"))

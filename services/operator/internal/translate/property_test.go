@@ -42,7 +42,7 @@ func TestOrderOfInputIsIrrelevant(t *testing.T) {
 	})
 }
 
-// F-10: the same objects give the same bytes each time.
+// F-10: the same objects give the same bytes in each run.
 func TestSameInputGivesSameOutput(t *testing.T) {
 	forEachCase(t, func(t *testing.T, c *testCase) {
 		want := c.bytes(t)
@@ -68,7 +68,7 @@ func TestInputIsNotModified(t *testing.T) {
 	})
 }
 
-// bytes is everything that comes out of the case.
+// bytes returns the whole output of a case.
 func (c *testCase) bytes(t *testing.T) []byte {
 	t.Helper()
 	data, err := json.Marshal(translateAll(c.view(), c.options))
@@ -78,7 +78,8 @@ func (c *testCase) bytes(t *testing.T) []byte {
 	return data
 }
 
-// A result is either everything or nothing, and what is published is never something that a dataplane would turn down.
+// A result is complete, or it holds the Gateway and has no config and no objects. No dataplane rejects a published
+// config.
 func TestResultsArePublishableOrKept(t *testing.T) {
 	forEachCase(t, func(t *testing.T, c *testCase) { checkResults(t, translateAll(c.view(), c.options)) })
 }
@@ -105,14 +106,14 @@ func checkResults(t *testing.T, o outcome) {
 	}
 }
 
-// revoked tells whether a listener may not use its certificate.
+// revoked reports whether a listener must not use its certificate.
 func revoked(r translate.Result) bool {
 	return slices.ContainsFunc(r.Status.Listeners, func(l gwapiv1.ListenerStatus) bool {
 		return slices.ContainsFunc(l.Conditions, func(c metav1.Condition) bool { return c.Reason == condition.ReasonRefNotPermitted })
 	})
 }
 
-// K-02: a secret value stands in the config and nowhere else, neither plain nor in base64.
+// K-02: secret values are in the config only, neither in plain text nor in base64 anywhere else.
 func TestSecretsStayInTheConfig(t *testing.T) {
 	forEachCase(t, func(t *testing.T, c *testCase) {
 		o := translateAll(c.view(), c.options)
@@ -133,8 +134,8 @@ func TestSecretsStayInTheConfig(t *testing.T) {
 	})
 }
 
-// What people are shown is a config, and an endpoint that comes or goes makes no difference there: a ConfigMap is
-// written when somebody changes what he has declared.
+// The ConfigMap is a valid config and does not change with endpoints: it is written only when a user changes a
+// declaration.
 func TestTheShownConfigDoesNotFollowEndpoints(t *testing.T) {
 	configMaps := func(t *testing.T, v *resource.View, opt translate.Options) (texts []string) {
 		for _, r := range translateAll(v, opt).Gateways {
@@ -170,7 +171,7 @@ func TestTheShownConfigDoesNotFollowEndpoints(t *testing.T) {
 	})
 }
 
-// secrets are the values of the case that nobody may see.
+// secrets returns the secret values of the case.
 func (c *testCase) secrets() []string {
 	var secrets []string
 	for _, o := range c.objects {
@@ -192,8 +193,8 @@ func (c *testCase) secrets() []string {
 	return secrets
 }
 
-// Statuses that are written back and read again change nothing: otherwise every pass would write, and every write start
-// a pass.
+// A translation of its own statuses changes nothing: otherwise every write would cause another translation and another
+// write.
 func TestStatusIsAFixedPoint(t *testing.T) {
 	forEachCase(t, func(t *testing.T, c *testCase) {
 		before := translateAll(c.view(), c.options)
@@ -221,7 +222,7 @@ func TestStatusIsAFixedPoint(t *testing.T) {
 	})
 }
 
-// writeBack puts statuses into the objects of the case, as a provider does.
+// writeBack writes statuses into the objects of the case, like a provider.
 func (c *testCase) writeBack(t *testing.T, o outcome) {
 	t.Helper()
 	v := c.view()
@@ -253,7 +254,7 @@ func (c *testCase) writeBack(t *testing.T, o outcome) {
 	}
 }
 
-// withParents goes through the untyped form, in which the three spellings of a route have the same status.
+// withParents converts through unstructured objects, in which routes of all API groups have the same status.
 func withParents(t *testing.T, route resource.Object, r translate.RouteResult) resource.Object {
 	t.Helper()
 	fields := untyped(t, route)
@@ -264,7 +265,7 @@ func withParents(t *testing.T, route resource.Object, r translate.RouteResult) r
 	return typed(t, route, fields)
 }
 
-// Objects from a folder, or from an API server with older schemas, may lack anything. The translation must cope.
+// Objects of a folder or of an API server with older schemas may lack any field. The translation must not panic.
 func TestNothingThatIsMissingMakesItPanic(t *testing.T) {
 	forEachCase(t, func(t *testing.T, c *testCase) {
 		random := rand.New(rand.NewPCG(3, 4))
@@ -282,7 +283,7 @@ func TestNothingThatIsMissingMakesItPanic(t *testing.T) {
 	})
 }
 
-// removeOne removes one field somewhere below. Names stay: an object without a name does not exist.
+// removeOne removes a random nested field, except for names.
 func removeOne(random *rand.Rand, fields map[string]any) {
 	keys := slices.Sorted(maps.Keys(fields))
 	keys = slices.DeleteFunc(keys, func(k string) bool { return k == "apiVersion" || k == "metadata" })
@@ -334,7 +335,7 @@ func forEachCase(t *testing.T, check func(*testing.T, *testCase)) {
 	}
 }
 
-// BenchmarkGateway translates one Gateway among others: what it costs must not depend on how many there are.
+// BenchmarkGateway translates one Gateway among others. The cost must not depend on their number.
 func BenchmarkGateway(b *testing.B) {
 	for _, others := range []int{10, 100, 1_000, 10_000} {
 		b.Run(fmt.Sprintf("others=%d", others), func(b *testing.B) {
@@ -351,7 +352,7 @@ func BenchmarkGateway(b *testing.B) {
 	}
 }
 
-// crowd is the objects of a case many times over, each time in a namespace of its own.
+// crowd returns copies of the objects of a case, each in a namespace of its own.
 func crowd(c *testCase, times int) []resource.Object {
 	var objects []resource.Object
 	for i := range times {
@@ -366,7 +367,7 @@ func crowd(c *testCase, times int) []resource.Object {
 	return objects
 }
 
-// The benchmark says how long it takes; what must not creep in is work that grows with the crowd.
+// BenchmarkGateway shows the time; this test fails if allocations grow with the number of Gateways.
 func TestCostDoesNotDependOnOtherGateways(t *testing.T) {
 	c := load(t, filepath.Join("testdata", "a_gateway_and_a_route_make_a_config.txtar"))
 	key := c.view().Gateways()[0]

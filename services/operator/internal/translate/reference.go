@@ -85,7 +85,8 @@ func (r reference) isPresent() condition.Finding {
 
 // isGatewayConfig accepts an empty group and kind as GatewayConfig of group stunner.l7mp.io.
 func (r reference) isGatewayConfig() condition.Finding {
-	if cmp.Or(r.group, stunnerv1.GroupName) != stunnerv1.GroupName || cmp.Or(r.kind, resource.KindGatewayConfig) != resource.KindGatewayConfig {
+	group, kind := cmp.Or(r.group, stunnerv1.GroupName), cmp.Or(r.kind, resource.KindGatewayConfig)
+	if group != stunnerv1.GroupName || kind != resource.KindGatewayConfig {
 		return condition.ParametersKind(r.field, r.group, r.kind)
 	}
 	return condition.Finding{}

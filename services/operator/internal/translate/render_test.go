@@ -23,7 +23,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// outcome is everything that the translation says about a set of objects.
+// outcome is the whole translation of a set of objects.
 type outcome struct {
 	Gateways       []translate.Result
 	Routes         []translate.RouteResult
@@ -63,7 +63,7 @@ func translateAll(v *resource.View, opt translate.Options) outcome {
 	return o
 }
 
-// render writes an outcome the way the golden files show it.
+// render returns an outcome in the form of the golden files.
 func (c *testCase) render(t testing.TB) map[string][]byte {
 	t.Helper()
 	o := translateAll(c.view(), c.options)
@@ -99,7 +99,7 @@ func (o outcome) renderConfigs(t testing.TB) []byte {
 	return bytes.Join(documents, []byte("---\n"))
 }
 
-// renderObjects leaves out what every object has because of its Go type.
+// renderObjects omits fields that every object has because of its Go type.
 func (o outcome) renderObjects(t testing.TB, kinds ...string) []byte {
 	t.Helper()
 	var documents [][]byte
@@ -146,7 +146,7 @@ func (o outcome) renderStatuses() []byte {
 	return b.Bytes()
 }
 
-// renderUsage says who uses what: it is no part of status.txt, because every case would show it.
+// renderUsage renders condition InUse, which is not part of status.txt because every case would contain it.
 func (o outcome) renderUsage() []byte {
 	var b bytes.Buffer
 	for kind, results := range sorted(map[string]map[string]translate.ConditionsResult{
@@ -212,10 +212,10 @@ func header(b *bytes.Buffer, name string, ours bool, cs []metav1.Condition) {
 	conditions(b, "  ", cs)
 }
 
-// good are the conditions that are as they should be. An object that has no others is said to be good.
+// good are the healthy conditions. An object that has no others is rendered as good.
 var good = []string{"Accepted=True/Accepted", "Conflicted=False/NoConflicts", "ResolvedRefs=True/ResolvedRefs", "Programmed=True/Programmed"}
 
-// conditions writes type, status and reason of all in one line, and the messages below.
+// conditions writes type, status and reason of all conditions in one line, and the messages below.
 func conditions(b *bytes.Buffer, indent string, cs []metav1.Condition) {
 	var words []string
 	cs = slices.DeleteFunc(slices.Clone(cs), func(c metav1.Condition) bool { return c.Type == condition.InUse })
@@ -241,7 +241,7 @@ func conditions(b *bytes.Buffer, indent string, cs []metav1.Condition) {
 	}
 }
 
-// mustMarshal writes secrets in the open: those of the cases are nobody's.
+// mustMarshal writes secrets in plain text: those of the cases are not real.
 func mustMarshal(t testing.TB, v any) []byte {
 	t.Helper()
 	data, err := yaml.Marshal(v)
@@ -251,7 +251,7 @@ func mustMarshal(t testing.TB, v any) []byte {
 	return data
 }
 
-// sorted ranges over a map in the order of its keys.
+// sorted iterates over a map in the order of its keys.
 func sorted[V any](m map[string]V) func(yield func(string, V) bool) {
 	return func(yield func(string, V) bool) {
 		keys := make([]string, 0, len(m))
@@ -267,7 +267,7 @@ func sorted[V any](m map[string]V) func(yield func(string, V) bool) {
 	}
 }
 
-// scheme knows every kind that cases are made of.
+// scheme knows all kinds of the cases.
 var scheme = sync.OnceValue(func() *runtime.Scheme {
 	s := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
@@ -290,7 +290,7 @@ func blank(t testing.TB, meta metav1.TypeMeta) resource.Object {
 	return o.(resource.Object)
 }
 
-// checkHygiene holds every condition against what the API server and the Gateway API ask of one (K-06, K-07).
+// checkHygiene checks every condition against the rules of the API server and of the Gateway API (K-06, K-07).
 func checkHygiene(t *testing.T, c *testCase) {
 	t.Helper()
 	o := translateAll(c.view(), c.options)

@@ -31,7 +31,8 @@ func Route(v *resource.View, ref resource.RouteRef, opt Options) RouteResult {
 			continue
 		}
 		result.Ours = true
-		if i := slices.IndexFunc(entries, func(e gwapiv1.RouteParentStatus) bool { return sameParent(e.ParentRef, s.ParentRef) }); i >= 0 {
+		same := func(e gwapiv1.RouteParentStatus) bool { return sameParent(e.ParentRef, s.ParentRef) }
+		if i := slices.IndexFunc(entries, same); i >= 0 {
 			result.Parents = append(result.Parents, entries[i])
 			entries = slices.Delete(entries, i, i+1)
 		}

@@ -13,8 +13,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// The API server refuses a status with more than 32 parents as a whole. Others' entries are not ours to drop, so ours
-// give way.
+// The API server rejects a status with more than 32 parents. Entries of other controllers must stay, so entries of this
+// one are dropped.
 func TestAStatusHasAtMost32Parents(t *testing.T) {
 	route := &stunnerv1.UDPRoute{ObjectMeta: metav1.ObjectMeta{Namespace: "quay", Name: "ferry"}}
 	for i := range 20 {
@@ -39,7 +39,7 @@ func TestAStatusHasAtMost32Parents(t *testing.T) {
 	}
 }
 
-// Two controllers that both speak for a route come to rest: what one has written is nothing new to the other.
+// Two controllers with entries in the status of one route reach a fixed point.
 func TestControllersDoNotWriteAgainstEachOther(t *testing.T) {
 	route := &stunnerv1.UDPRoute{ObjectMeta: metav1.ObjectMeta{Namespace: "quay", Name: "ferry"}}
 	route.Spec.ParentRefs = []gwapiv1.ParentReference{{Name: "gone"}, {Name: "gone-too"}}
@@ -62,8 +62,7 @@ func TestControllersDoNotWriteAgainstEachOther(t *testing.T) {
 	}
 }
 
-// Whoever may attach routes to a Gateway must not be able to stop the operator with them: twice as many cost twice as
-// much.
+// A tenant that attaches routes to a Gateway must not overload the operator: twice as many routes cost twice as much.
 func TestManyRoutesOfOneGatewayCostNoMoreThanTheirNumber(t *testing.T) {
 	cost := func(routes int) float64 {
 		gw := &gwapiv1.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: "turn", Name: "lobby"}, Spec: gwapiv1.GatewaySpec{GatewayClassName: "edge"}}

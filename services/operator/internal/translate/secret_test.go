@@ -20,14 +20,14 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// path is the way to a value in a type: the indexes of fields, and elem for what a pointer points at or the first entry
-// of a list.
+// path is the way to a value in a type: indexes of fields, and elem for the target of a pointer or the first entry of a
+// list.
 type path []int
 
 const elem = -1
 
-// secretPaths are the ways to every field of a type that may name a Secret. Types of Kubernetes itself are left out:
-// what they name is read by kubelets, in the namespace of the pod.
+// secretPaths returns the paths to every field of a type that may refer to a Secret. Types of Kubernetes itself are
+// left out: the kubelet reads their Secrets, in the namespace of the pod.
 func secretPaths(t *testing.T, of reflect.Type, at path) (all []path) {
 	switch of {
 	case reflect.TypeFor[stunnerv1.SecretValue](), reflect.TypeFor[gwapiv1.SecretObjectReference]():
@@ -52,7 +52,7 @@ func secretPaths(t *testing.T, of reflect.Type, at path) (all []path) {
 	return all
 }
 
-// follow returns the value at the end of a path, and makes what is missing on the way.
+// follow returns the value at the end of a path, and creates missing values on the way.
 func follow(v reflect.Value, p path) reflect.Value {
 	for _, step := range p {
 		switch {
@@ -73,7 +73,7 @@ func follow(v reflect.Value, p path) reflect.Value {
 	return v
 }
 
-// name has a field refer to a Secret.
+// name sets a field to a reference to a Secret.
 func name(v reflect.Value, secret types.NamespacedName, key string) {
 	if v.Type() == reflect.TypeFor[stunnerv1.SecretValue]() {
 		v.Set(reflect.ValueOf(*stunnerv1.SecretFrom(stunnerv1.SecretKeyReference{Name: secret.Name, Namespace: secret.Namespace, Key: key})))
@@ -82,11 +82,11 @@ func name(v reflect.Value, secret types.NamespacedName, key string) {
 	v.Set(reflect.ValueOf(gwapiv1.SecretObjectReference{Name: gwapiv1.ObjectName(secret.Name), Namespace: new(gwapiv1.Namespace(secret.Namespace))}))
 }
 
-// keys are all keys of Secrets that have a meaning.
+// keys are all keys of Secrets that the translation reads.
 var keys = []string{"type", "username", "userName", "password", "secret", "sharedSecret", "root", "tls.crt", "crt", "cert", "tls.key", "key", "token"}
 
-// marked is a Secret with a marker under every key, but for the type, which decides what is looked at. PEM blocks have
-// markers in their names too.
+// marked returns a Secret with a marker under every key except the type, which selects the other keys. PEM blocks have
+// markers in their names as well.
 func marked(key types.NamespacedName, authType string) *corev1.Secret {
 	s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}, Data: map[string][]byte{}}
 	for _, k := range keys {
@@ -101,22 +101,22 @@ func marked(key types.NamespacedName, authType string) *corev1.Secret {
 	return s
 }
 
-// marker is part of every value of a Secret.
+// marker returns the part that all values of a Secret have in common.
 func marker(secret types.NamespacedName) string { return "mark7q" + secret.Namespace + secret.Name }
 
-// shows tells whether a text has a marker, in any of the forms in which a value may stand there.
+// shows reports whether a text contains a marker in any encoding of a config.
 func shows(text string, secret types.NamespacedName) bool {
 	m := marker(secret)
 	forms := []string{m, hex.EncodeToString([]byte(m))}
-	for offset := range 3 { // where the marker begins in what was encoded decides how it looks
+	for offset := range 3 { // base64 depends on the offset of the marker
 		encoded := base64.StdEncoding.EncodeToString([]byte(strings.Repeat("x", offset) + m))
 		forms = append(forms, encoded[4:len(encoded)-4])
 	}
 	return slices.ContainsFunc(forms, func(form string) bool { return strings.Contains(strings.ToLower(text), strings.ToLower(form)) })
 }
 
-// attack is a Gateway of a tenant with a GatewayConfig of its own, beside a Gateway of somebody else, and one field of
-// the two that names a Secret.
+// attack is a Gateway of a tenant with its own GatewayConfig beside a Gateway of another tenant, and one field of the
+// two that refers to a Secret.
 type attack struct {
 	field    string
 	config   *stunnerv1.GatewayConfig
@@ -125,7 +125,7 @@ type attack struct {
 	authType stunnerv1.AuthType
 }
 
-// attacks are all fields, of all kinds that tenants write, with each authentication type.
+// attacks returns one attack for each field of each kind that tenants write, and for each authentication type.
 func attacks(t *testing.T, secret types.NamespacedName, keys ...string) (all []attack) {
 	t.Helper()
 	blank := func(authType stunnerv1.AuthType) attack {
@@ -153,7 +153,7 @@ func attacks(t *testing.T, secret types.NamespacedName, keys ...string) (all []a
 			for _, key := range keys {
 				a := blank(authType)
 				spec := reflect.ValueOf(&a.config.Spec).Elem()
-				for _, other := range configPaths { // what else there must be for the value to get anywhere
+				for _, other := range configPaths { // another credential that the value needs to be used
 					if v := follow(spec, other[:1]); v.Type() == reflect.TypeFor[*stunnerv1.SecretValue]() {
 						v.Set(reflect.ValueOf(stunnerv1.InlineSecret("a-value-of-its-own")))
 					}
@@ -164,7 +164,7 @@ func attacks(t *testing.T, secret types.NamespacedName, keys ...string) (all []a
 				a.asClass = true
 				all = append(all, a)
 				if follow(spec, p).Type() != reflect.TypeFor[stunnerv1.SecretValue]() {
-					break // it names no key
+					break // the field has no key
 				}
 			}
 		}
@@ -179,8 +179,8 @@ func attacks(t *testing.T, secret types.NamespacedName, keys ...string) (all []a
 	return all
 }
 
-// world is the cluster of an attack. The tenant's GatewayConfig is its own, or, where somebody has let him have a
-// class, that of the class.
+// world returns the cluster of an attack. The GatewayConfig of the tenant is its own, or that of the class if the
+// tenant may write a class.
 func (a attack) world(secrets ...resource.Object) *resource.View {
 	site := &stunnerv1.GatewayConfig{ObjectMeta: metav1.ObjectMeta{Namespace: "turn", Name: "site"}}
 	site.Spec.UserName, site.Spec.Password = stunnerv1.InlineSecret("caller"), stunnerv1.InlineSecret("marzipan-and-rosewater")
@@ -198,8 +198,8 @@ func (a attack) world(secrets ...resource.Object) *resource.View {
 	return resource.NewView(append(secrets, site, other, class, dataplane, a.config, a.gateway))
 }
 
-// K-02: nothing of a Secret in another namespace gets anywhere without a ReferenceGrant, not even whether it exists;
-// the operator does not ask for it. This holds for every field that may name one.
+// K-02: without a ReferenceGrant, nothing of a Secret of another namespace gets anywhere, not even its existence, and
+// the translation does not look it up. This holds for every field that may refer to one.
 func TestASecretOfAnotherNamespaceIsNotLookedAt(t *testing.T) {
 	secret := types.NamespacedName{Namespace: "vault", Name: "gold"}
 	opt := translate.DefaultOptions()
@@ -224,8 +224,8 @@ func TestASecretOfAnotherNamespaceIsNotLookedAt(t *testing.T) {
 	}
 }
 
-// K-02: a value of a Secret of the namespace stands in the config of the Gateways whose GatewayConfig names it, and
-// nowhere else: in no status, note or object, and in no config of others.
+// K-02: values of a Secret of the same namespace are in the configs of the Gateways whose GatewayConfig refers to it,
+// and nowhere else: in no status, note or object, and in no other config.
 func TestValuesOfSecretsStandInConfigsOnly(t *testing.T) {
 	secret := types.NamespacedName{Namespace: "tenant", Name: "silver"}
 	opt := translate.DefaultOptions()
@@ -265,7 +265,7 @@ func TestValuesOfSecretsStandInConfigsOnly(t *testing.T) {
 	}
 }
 
-// everything is all that comes out, as text: what an error or a message has of a value too.
+// everything returns the whole output as text, including errors and messages.
 func everything(t *testing.T, o outcome) string {
 	t.Helper()
 	return written(t, o)

@@ -45,7 +45,7 @@ func TestPodsAreRestricted(t *testing.T) {
 	}
 }
 
-// silent tells whether a Dataplane leaves it to the operator how confined its pods are.
+// silent reports whether a Dataplane leaves the security context of its pods to the operator.
 func silent(s stunnerv1.DataplaneSpec) bool {
 	return s.SecurityContext == nil && s.ContainerSecurityContext == nil && !s.HostNetwork && s.PodTemplatePatch == nil
 }

@@ -14,9 +14,9 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// T-03: a cluster IP that Kubernetes gives a Service after its creation reaches the config of its own Gateway,
-// translates no other one, and changes no object but the ConfigMap, so that no pod restarts and nothing is written that
-// would change the Service again.
+// T-03: a cluster IP that Kubernetes assigns after the creation of a Service gets into the config of its Gateway. It
+// translates no other Gateway and changes no object except the ConfigMap, so that no pod restarts and the Service is
+// not written again.
 func TestClusterIPThatComesLaterConcernsItsGatewayAlone(t *testing.T) {
 	c := load(t, "testdata/the_addresses_of_services_are_told_to_the_dataplane.txtar")
 	var service *corev1.Service
@@ -75,7 +75,7 @@ func TestClusterIPThatComesLaterConcernsItsGatewayAlone(t *testing.T) {
 	}
 }
 
-// A Service with very many addresses does not make the config large, and pushes no cluster IP out.
+// A Service with very many addresses does not make the config large, and all cluster IPs stay in it.
 func TestAddressesOfAServiceAreBounded(t *testing.T) {
 	c := load(t, "testdata/the_addresses_of_services_are_told_to_the_dataplane.txtar")
 	for _, o := range c.objects {

@@ -21,7 +21,9 @@ const RootKey = "root"
 // forGateway returns the auth section of one Gateway. With signing key PerGateway, it has a derived key in place of the
 // shared secret. Until the time of annotation SharedUntil, it contains the shared secret as well, so that credentials
 // that were signed with it stay valid.
-func (a authentication) forGateway(gateway types.NamespacedName, gc *stunnerv1.GatewayConfig) (config.Auth, condition.Finding) {
+func (a authentication) forGateway(
+	gateway types.NamespacedName, gc *stunnerv1.GatewayConfig,
+) (config.Auth, condition.Finding) {
 	shared, signs := a.Credentials[config.KeySecret]
 	if !signs || gc == nil || a.signingKey(gc) != stunnerv1.SigningKeyPerGateway {
 		return a.Auth, condition.Finding{}

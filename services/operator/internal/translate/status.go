@@ -16,14 +16,17 @@ func (d draft) unassigned() []string {
 	if requested == "" || d.view.Host() != nil {
 		return nil
 	}
-	return d.listenerNames(func(l *listener) bool { return l.served() && l.exposed && !sameAddress(l.address.host, requested) })
+	return d.listenerNames(func(l *listener) bool {
+		return l.served() && l.exposed && !sameAddress(l.address.host, requested)
+	})
 }
 
 // status returns the whole status of the Gateway. A finding that is not OK means that the Gateway is held.
 func (d draft) status(refused condition.Finding) gwapiv1.GatewayStatus {
+	conditions := append([]metav1.Condition{d.accepted(refused), d.programmed(refused)}, d.autoscaled()...)
 	return gwapiv1.GatewayStatus{
 		Addresses:            d.addresses(refused),
-		Conditions:           d.merge(d.before.Conditions, append([]metav1.Condition{d.accepted(refused), d.programmed(refused)}, d.autoscaled()...)...),
+		Conditions:           d.merge(d.before.Conditions, conditions...),
 		Listeners:            d.listenerStatuses(refused),
 		AttachedListenerSets: d.before.AttachedListenerSets,
 	}
@@ -45,7 +48,8 @@ func (d draft) accepted(refused condition.Finding) metav1.Condition {
 	case len(invalid) > 0:
 		return condition.True(condition.Accepted, condition.Noted(condition.SomeListenersInvalid(invalid), d.notes))
 	}
-	return condition.True(condition.Accepted, condition.Noted(condition.Finding{Reason: condition.ReasonAccepted}, d.notes))
+	accepted := condition.Finding{Reason: condition.ReasonAccepted}
+	return condition.True(condition.Accepted, condition.Noted(accepted, d.notes))
 }
 
 // programmed returns condition Programmed: whether clients can use the Gateway as it is written.
@@ -76,7 +80,8 @@ func (d draft) autoscaled() []metav1.Condition {
 	if refusal.Problem == "" {
 		return nil
 	}
-	return []metav1.Condition{condition.False(condition.Autoscaled, condition.ScalingRefused(refusal.Object, refusal.Problem))}
+	refused := condition.ScalingRefused(refusal.Object, refusal.Problem)
+	return []metav1.Condition{condition.False(condition.Autoscaled, refused)}
 }
 
 // rolledOut returns condition Programmed from the reports of the dataplanes: whether they run the published config.

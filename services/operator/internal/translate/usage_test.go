@@ -15,8 +15,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// What the operator writes into a status concerns the object and nobody that refers to it: else the first Gateway of a
-// thousand that share a Dataplane would have all of them translated.
+// A status write repeats no translation of the objects that refer to it: otherwise the first of a thousand Gateways
+// with one Dataplane would translate all of them.
 func TestAStatusConcernsItsObjectAlone(t *testing.T) {
 	forEachCase(t, func(t *testing.T, c *testCase) {
 		v, readers := c.viewOf(copies(c.objects)), resource.Readers[translate.ObjectRef]{}
@@ -48,7 +48,7 @@ func copies(objects []resource.Object) (list []resource.Object) {
 	return list
 }
 
-// Operators that look after different namespaces would not agree on who uses a Dataplane, and write in turns.
+// Operators with different namespaces would not agree on the users of a Dataplane and would overwrite each other.
 func TestWhoSeesAPartLeavesUsersAsTheyAre(t *testing.T) {
 	c := load(t, filepath.Join("testdata", "a_parameter_says_who_uses_it.txtar"))
 	c.options.Partial = true
@@ -76,8 +76,8 @@ func TestWhoSeesAPartLeavesUsersAsTheyAre(t *testing.T) {
 	}
 }
 
-// A Gateway that comes among many concerns what it refers to, not those that refer to the same, and rarely changes what
-// that says.
+// A new Gateway affects the objects that it refers to, and not their other users. It rarely changes the message of
+// InUse.
 func TestAGatewayThatComesConcernsFewOthers(t *testing.T) {
 	const there, come = 1_000, 200
 	w := newTown(there)

@@ -17,7 +17,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// a Secret that vanishes does not take the certificate of a listener out of use.
+// a listener whose Secret was deleted keeps its certificate.
 func TestAListenerKeepsItsLastGoodCertificate(t *testing.T) {
 	c := load(t, filepath.Join("testdata", "a_grant_lends_a_certificate.txtar"))
 	key := c.view().Gateways()[0]
@@ -46,7 +46,7 @@ func TestAListenerKeepsItsLastGoodCertificate(t *testing.T) {
 	}
 }
 
-// a listener with a mistake stays as it was published. Its routes, and everything else in the config, are new.
+// a listener with an error stays as it is published. Its routes and the rest of the config are current.
 func TestAMistakeInAListenerTakesNothingAway(t *testing.T) {
 	const tcp = 1
 	for name, mistake := range map[string]func(*gwapiv1.Listener){
@@ -78,8 +78,8 @@ func TestAMistakeInAListenerTakesNothingAway(t *testing.T) {
 	}
 }
 
-// The address of a load balancer may change while a listener waits: clients are told of the new one, and of the old one
-// no more. Where the listener is not found where it was, nobody knows better than what was published.
+// A held listener gets a new address of its load balancer, in place of the old one. If its public port or network
+// changed, the published address stays.
 func TestAListenerThatWaitsIsFoundWhereItsServiceIs(t *testing.T) {
 	for name, test := range map[string]struct {
 		edit      func(*gwapiv1.Gateway)
@@ -139,7 +139,7 @@ func passthrough() *gwapiv1.ListenerTLSConfig {
 	return &gwapiv1.ListenerTLSConfig{Mode: new(gwapiv1.TLSModePassthrough)}
 }
 
-// A listener that is taken out of the Gateway is no mistake.
+// A listener that is removed from the spec is not held.
 func TestAListenerThatIsRemovedGoes(t *testing.T) {
 	c := load(t, filepath.Join("testdata", "a_listener_that_is_misspelt_waits.txtar"))
 	key := c.view().Gateways()[0]
@@ -152,7 +152,8 @@ func TestAListenerThatIsRemovedGoes(t *testing.T) {
 	}
 }
 
-// One listener is misspelt and another is given its port: nobody can tell which one is meant, and so neither changes.
+// If one listener has a misspelt protocol and another listener gets its port, both are held: it is unknown which of
+// them is meant to have the port.
 func TestASocketThatIsInUseIsNotGivenAway(t *testing.T) {
 	c := load(t, filepath.Join("testdata", "a_listener_that_is_misspelt_waits.txtar"))
 	key := c.view().Gateways()[0]
@@ -166,7 +167,7 @@ func TestASocketThatIsInUseIsNotGivenAway(t *testing.T) {
 	}
 }
 
-// A certificate that was taken back goes out of use even if the protocol is misspelt at the same time.
+// A revoked certificate goes out of use even if the protocol of its listener is misspelt.
 func TestAMisspeltProtocolDoesNotKeepARevokedCertificate(t *testing.T) {
 	c := load(t, filepath.Join("testdata", "a_certificate_of_another_namespace_needs_a_grant.txtar"))
 	key := c.view().Gateways()[0]
@@ -181,7 +182,7 @@ func TestAMisspeltProtocolDoesNotKeepARevokedCertificate(t *testing.T) {
 	}
 }
 
-// K-06: a grant that is taken back takes the certificate with it, the last good copy included.
+// K-06: after the removal of a grant, the certificate is not used any more, not even in the published form.
 func TestARevokedCertificateDoesNotComeBack(t *testing.T) {
 	c := load(t, filepath.Join("testdata", "a_certificate_of_another_namespace_needs_a_grant.txtar"))
 	r := translate.Gateway(c.view(), c.view().Gateways()[0], c.options)
@@ -192,7 +193,7 @@ func TestARevokedCertificateDoesNotComeBack(t *testing.T) {
 	}
 }
 
-// K-07: what lets a route in can be taken away, and the route is out at the next translation.
+// K-07: the next translation removes a route whose namespace is not allowed any more.
 func TestALabelThatGoesTakesTheRouteAlong(t *testing.T) {
 	c := load(t, filepath.Join("testdata", "a_selector_takes_routes_from_labelled_namespaces.txtar"))
 	key := c.view().Gateways()[0]
@@ -205,7 +206,7 @@ func TestALabelThatGoesTakesTheRouteAlong(t *testing.T) {
 	}
 }
 
-// after translates the Gateway of the case while a config is published.
+// after translates the Gateway of the case with a published config.
 func (c *testCase) after(published *config.Config) translate.Result {
 	return c.afterIn(c.view(), published)
 }
@@ -233,8 +234,7 @@ func listenerNames(c *config.Config) []string {
 	return names
 }
 
-// The NetworkPolicy of a config that is published after all opens the ports of relays that the Dataplane names, and no
-// others.
+// The NetworkPolicy of ObjectsWith opens the relay ports of the Dataplane, and no others.
 func TestObjectsOfAPublishedConfigKeepTheRelayPorts(t *testing.T) {
 	c := load(t, filepath.Join("testdata", "relays_may_have_ports_of_a_range.txtar"))
 	r := translate.Gateway(c.view(), c.view().Gateways()[0], c.options)

@@ -17,7 +17,7 @@ import (
 
 const runbooks = "../docs/runbooks"
 
-// cases is as much of promtool's file of tests as is read here.
+// cases is the part of a promtool test file that the tests need.
 type cases struct {
 	Tests []struct {
 		Name  string `json:"name"`
@@ -28,7 +28,7 @@ type cases struct {
 	} `json:"tests"`
 }
 
-// TestAlerts: every alert fires when it should, says what it should, and is quiet otherwise.
+// TestAlerts runs the promtool cases: each alert fires when it should, with the right text, and not otherwise.
 func TestAlerts(t *testing.T) {
 	var files []string
 	for _, name := range names() {
@@ -78,7 +78,8 @@ func expectations(t *testing.T, path, name string) (fires, quiet int) {
 	return fires, quiet
 }
 
-// TestRunbooks: every alert has a page that says the same four things, no page is without an alert, and boards link to pages that are there.
+// TestRunbooks checks that each alert has a runbook with the same four sections, that each runbook has an alert, and
+// that the links of dashboards exist.
 func TestRunbooks(t *testing.T) {
 	headings := []string{"## What it means", "## Who is affected", "## What to look at", "## How to mend it"}
 	for _, name := range names() {
@@ -109,7 +110,7 @@ func TestRunbooks(t *testing.T) {
 	}
 }
 
-// names are those of all alerts, sorted.
+// names returns the names of all alerts, sorted.
 func names() (all []string) {
 	for _, g := range alert.AsFile().Groups {
 		for _, r := range g.Rules {
@@ -120,7 +121,7 @@ func names() (all []string) {
 	return all
 }
 
-// in lists the files of a kind in a folder, without the ending.
+// in returns the names without extension of the files of a type in a folder.
 func in(t *testing.T, folder, ending string) (all []string) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(folder, "*"+ending))

@@ -9,7 +9,7 @@ import (
 	"github.com/stunner-gateway/stunner/dashboards/internal/grafana"
 )
 
-// TestFilesAreCurrent: what is committed is what the source says.
+// TestFilesAreCurrent compares the committed files with the generated ones.
 func TestFilesAreCurrent(t *testing.T) {
 	files, err := render()
 	if err != nil {
@@ -22,7 +22,7 @@ func TestFilesAreCurrent(t *testing.T) {
 	}
 }
 
-// TestPanels: every panel says what it shows and in which unit, has a question, and lies on the board without lying on another.
+// TestPanels checks that each panel has a description, a unit and a query, and that panels do not overlap.
 func TestPanels(t *testing.T) {
 	for file, b := range board.All() {
 		var taken [1000][24]string

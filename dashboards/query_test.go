@@ -19,16 +19,16 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
 )
 
-// target are the labels that a scrape adds: docs/monitoring.md says how.
+// target are the labels that a scrape adds, see docs/monitoring.md.
 var target = []string{"job", "namespace", "gateway", "pod"}
 
-// foreign are the metrics that are not ours, with their own labels. That they are there is for e2e/monitoring to see.
+// foreign are the metrics of other exporters with their labels. e2e/monitoring checks that they exist.
 var foreign = map[string][]string{
 	query.Up: nil, query.CPU: nil, query.Memory: nil, query.OpenFiles: nil, query.MaxFiles: nil, query.Started: nil, query.Goroutines: nil,
 	query.Alerts: {"alertname", "severity", "alertstate"}, query.AlertsForState: {"alertname", "severity"},
 }
 
-// own returns the labels that a metric has by itself.
+// own returns the labels of a metric without those of the scrape.
 func own(metric string) ([]string, bool) {
 	for _, m := range telemetry.Metrics {
 		for _, s := range m.Series() {
@@ -41,7 +41,7 @@ func own(metric string) ([]string, bool) {
 	return list, ok
 }
 
-// TestQueries: queries ask for metrics, labels and values of labels that there are.
+// TestQueries checks that queries use existing metrics, labels and label values.
 func TestQueries(t *testing.T) {
 	closed := map[string][]string{
 		"job": {query.Dataplane, query.Operator, query.Auth}, "direction": {"rx", "tx"}, "reason": reasons(t), "alertstate": {"firing"},
@@ -69,7 +69,7 @@ func TestQueries(t *testing.T) {
 	}
 }
 
-// objections tells what is wrong with a selector, and notes the labels that it knows.
+// objections returns the errors in a selector, and records its labels.
 func objections(s *parser.VectorSelector, closed map[string][]string, known map[string]bool) (all []string) {
 	list, ok := own(s.Name)
 	if !ok {
@@ -92,7 +92,7 @@ func objections(s *parser.VectorSelector, closed map[string][]string, known map[
 	return all
 }
 
-// TestAnUnknownNameIsFound: the test above finds what it is for.
+// TestAnUnknownNameIsFound checks that TestQueries finds errors.
 func TestAnUnknownNameIsFound(t *testing.T) {
 	for expr, want := range map[string]string{
 		`stunner_nobody_knows`:                 "no service exports stunner_nobody_knows",
@@ -110,7 +110,7 @@ func TestAnUnknownNameIsFound(t *testing.T) {
 	}
 }
 
-// TestEveryMetricIsSomewhere: a metric that no board and no alert shows is either forgotten or of no use.
+// TestEveryMetricIsSomewhere checks that each metric is in a dashboard or an alert.
 func TestEveryMetricIsSomewhere(t *testing.T) {
 	all := ""
 	for _, q := range queries() {
@@ -127,7 +127,7 @@ func TestEveryMetricIsSomewhere(t *testing.T) {
 	}
 }
 
-// queries are those of all boards, all variables and all alerts, by where they stand.
+// queries returns the queries of all dashboards, variables and alerts, by their location.
 func queries() map[string]grafana.Query {
 	all := map[string]grafana.Query{}
 	for _, b := range board.All() {
@@ -154,10 +154,10 @@ func queries() map[string]grafana.Query {
 	return all
 }
 
-// runnable puts a value in the place of what Grafana fills in.
+// runnable replaces the variables of Grafana.
 func runnable(expr string) string { return strings.ReplaceAll(expr, "$__rate_interval", "5m") }
 
-// grouped are the labels that an expression aggregates by.
+// grouped returns the labels that an expression aggregates by.
 func grouped(expr parser.Expr) (all []string) {
 	parser.Inspect(expr, func(node parser.Node, _ []parser.Node) error {
 		if a, ok := node.(*parser.AggregateExpr); ok {
@@ -168,7 +168,7 @@ func grouped(expr parser.Expr) (all []string) {
 	return all
 }
 
-// named are the labels of a legend.
+// named returns the labels of a legend.
 func named(legend string) (all []string) {
 	for _, match := range regexp.MustCompile(`\{\{(\w+)\}\}`).FindAllStringSubmatch(legend, -1) {
 		all = append(all, match[1])
@@ -176,7 +176,7 @@ func named(legend string) (all []string) {
 	return all
 }
 
-// reasons are the values of the label reason. They are the dataplane's own business, so they are read from its source.
+// reasons returns the values of the label reason. They are internal to the dataplane, so they are read from its source.
 func reasons(t *testing.T) []string {
 	t.Helper()
 	source, err := os.ReadFile("../services/stunnerd/internal/meter/reason.go")

@@ -1,19 +1,19 @@
-// Package alert holds what somebody is told of without looking.
+// Package alert defines the Prometheus alerts.
 package alert
 
-// Prefix begins the name of every alert: an Alertmanager is shared with others.
+// Prefix is the prefix of all alert names, because an Alertmanager is shared with other applications.
 const Prefix = "Stunner"
 
-// Runbooks is where what to do stands.
+// Runbooks is the URL of the runbooks.
 const Runbooks = "https://github.com/stunner-gateway/stunner/blob/main/docs/runbooks"
 
-// Severity says how soon somebody has to look.
+// Severity is the urgency of an alert.
 type Severity string
 
 // The severities.
 const (
-	Critical Severity = "critical" // now: somebody cannot call
-	Warning  Severity = "warning"  // in working hours: it will get worse, or hides something
+	Critical Severity = "critical" // act now: clients cannot connect
+	Warning  Severity = "warning"  // act in working hours
 )
 
 // Alert is one rule.
@@ -22,20 +22,20 @@ type Alert struct {
 	Severity Severity
 	Expr     string
 	For      string
-	// Summary is a line, Description what is known when it fires; both are templates of Prometheus.
+	// Summary is one line, Description a paragraph. Both are Prometheus templates.
 	Summary, Description string
 }
 
-// Group is alerts that are about one service.
+// Group is the alerts of one service.
 type Group struct {
 	Name   string
 	Alerts []Alert
 }
 
-// Runbook is the page of an alert.
+// Runbook returns the URL of the runbook of an alert.
 func Runbook(name string) string { return Runbooks + "/" + Prefix + name + ".md" }
 
-// File is a file of rules as Prometheus reads it.
+// File is a Prometheus rule file.
 type File struct {
 	Groups []Rules `json:"groups"`
 }
@@ -46,7 +46,7 @@ type Rules struct {
 	Rules []Rule `json:"rules"`
 }
 
-// Rule is a rule that alerts.
+// Rule is an alerting rule.
 type Rule struct {
 	Alert       string            `json:"alert"`
 	Expr        string            `json:"expr"`
@@ -55,7 +55,7 @@ type Rule struct {
 	Annotations map[string]string `json:"annotations"`
 }
 
-// Resource is the same for the Prometheus operator.
+// Resource is a PrometheusRule of the Prometheus operator.
 type Resource struct {
 	APIVersion string   `json:"apiVersion"`
 	Kind       string   `json:"kind"`
@@ -63,13 +63,13 @@ type Resource struct {
 	Spec       File     `json:"spec"`
 }
 
-// Metadata is as much of an object's metadata as a rule needs.
+// Metadata is the metadata of a PrometheusRule.
 type Metadata struct {
 	Name   string            `json:"name"`
 	Labels map[string]string `json:"labels"`
 }
 
-// AsFile is all alerts as Prometheus reads them.
+// AsFile returns all alerts as a Prometheus rule file.
 func AsFile() (f File) {
 	for _, g := range Groups() {
 		rules := Rules{Name: g.Name}
@@ -84,7 +84,7 @@ func AsFile() (f File) {
 	return f
 }
 
-// AsResource is all alerts as the Prometheus operator reads them.
+// AsResource returns all alerts as a PrometheusRule.
 func AsResource() Resource {
 	return Resource{
 		APIVersion: "monitoring.coreos.com/v1", Kind: "PrometheusRule",

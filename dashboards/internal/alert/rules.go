@@ -7,14 +7,14 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
 )
 
-// who names the Gateway that an alert is about, where names the pod as well, and here the namespace: each release has one of its own.
+// Templates of the subject of an alert: its Gateway, its pod, and its namespace, which identifies the release.
 const (
 	who   = "{{ $labels.namespace }}/{{ $labels.gateway }}"
 	where = "{{ $labels.pod }} of gateway " + who
 	here  = "in namespace {{ $labels.namespace }}"
 )
 
-// Groups are all alerts.
+// Groups returns all alerts.
 func Groups() []Group {
 	return []Group{
 		{Name: "stunner-dataplane", Alerts: dataplane()},
@@ -33,7 +33,7 @@ func dataplane() []Alert {
 	return []Alert{
 		{
 			Name: "NobodyCanCall", Severity: Critical, For: "5m",
-			// Fewer attempts than this may be one stranger who guesses passwords: each address gets 10 answers a minute.
+			// Fewer attempts may be a single attacker that guesses passwords: each address gets 10 answers a minute.
 			Expr:        fmt.Sprintf("%s > 100 and %s == 0", increase(telemetry.Refused, query.Failed), increase(telemetry.AllocationsTotal)),
 			Summary:     "Nobody gets a call through gateway " + who + ".",
 			Description: "In ten minutes {{ $value | humanize }} attempts to start a call failed at gateway " + who + ", and none came about.",
@@ -57,7 +57,7 @@ func dataplane() []Alert {
 			Description: "Pod " + where + " has started {{ $value | humanize }} times in half an hour. Every start ends its calls.",
 		},
 		{
-			// From four fifths on a dataplane refuses users and addresses that hold many calls.
+			// Above 80 % a dataplane refuses users and addresses that have many sessions.
 			Name: "AllocationsNearCapacity", Severity: Warning, For: "5m",
 			Expr:        fmt.Sprintf("%s / (%s > 0) > 0.75", telemetry.AllocationsActive, telemetry.AllocationsCapacity),
 			Summary:     "A dataplane of gateway " + who + " is nearly full.",
@@ -71,7 +71,8 @@ func dataplane() []Alert {
 		},
 		{
 			Name: "PeerDeniedRateHigh", Severity: Warning, For: "15m",
-			// Clients ask for every address that a peer has, and most of them are none of ours: a few for each call are usual.
+			// ICE tries all addresses of a peer, most of which no route allows: a few denied ones for each call are
+			// normal.
 			Expr:        fmt.Sprintf("%s > 10 * %s > 1", rate(telemetry.Refused, query.Denied), rate(telemetry.AllocationsTotal)),
 			Summary:     "Clients of gateway " + who + " ask for peers that no route allows.",
 			Description: "{{ $value | printf \"%.2f\" }} requests a second are for peers that no route of gateway " + who + " allows: more than ten for each call.",
@@ -148,7 +149,8 @@ func controlPlane() []Alert {
 		},
 		{
 			Name: "AutoscalingStuck", Severity: Warning, For: "30m",
-			// A pod that has just become ready, or an operator that has just started, takes a moment to say something. A stream that KEDA ends is no failure.
+			// Brief errors are normal after the start of a pod or an operator. A stream that KEDA ends has code
+			// Canceled.
 			Expr:        query.Sum("code", "increase("+query.Of(telemetry.OperatorScalerAnswers, query.Unanswered)+"[10m])") + " > 0",
 			Summary:     "KEDA is not told how many calls there are ({{ $labels.code }}).",
 			Description: "For half an hour the operator has told KEDA {{ $labels.code }} in the place of a number, {{ $value | humanize }} times in the last ten minutes. The Gateway concerned keeps its pods: more calls bring no more of them.",
@@ -181,7 +183,7 @@ func auth() []Alert {
 		},
 		{
 			Name: "AuthRefusalRateHigh", Severity: Warning, For: "15m",
-			// A few refusals are mistakes of one client. Tokens that are not good are left out: strangers send as many as they like.
+			// A few refusals are errors of a single client. Invalid tokens (401) are ignored: any host can send them.
 			Expr:        fmt.Sprintf("%s / scalar(%s) > 0.2 and %s > 0.1", refused, asked, refused),
 			Summary:     "The auth service refuses many requests ({{ $labels.code }}).",
 			Description: "For a quarter of an hour the auth service has answered {{ $value | humanizePercentage }} of all requests with {{ $labels.code }}. Who asks gets no credential, and cannot start a call.",
@@ -189,8 +191,9 @@ func auth() []Alert {
 	}
 }
 
-// gone holds for a namespace in which nothing of a job answers: what there is, for as long as that lasts, and what has answered within a day and is
-// not there any more. What is not there for longer is not missed: not everybody runs every service, and whoever uninstalls a release means it.
+// gone returns an expression for the namespaces in which no target of a job is up: its targets are down, or they
+// existed within the last day and no longer exist. A job that is absent for longer does not alert, because not every
+// service is installed and releases are uninstalled on purpose.
 func gone(job string) string {
 	up := query.Of(query.Up, query.Job(job))
 	most := func(expr string) string { return "max by (namespace) (" + expr + ")" }

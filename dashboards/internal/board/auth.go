@@ -7,7 +7,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
 )
 
-// auth answers: do web apps get their credentials?
+// auth shows whether web apps get their credentials.
 func auth() grafana.Board {
 	job := query.Job(query.Auth)
 	return board("auth", "Auth", "Do web apps get their credentials?", nil, grafana.Arrange(

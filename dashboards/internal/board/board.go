@@ -1,4 +1,4 @@
-// Package board holds the dashboards: what somebody wants to see who was woken up.
+// Package board defines the Grafana dashboards.
 package board
 
 import (
@@ -8,13 +8,13 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
 )
 
-// window is how far a rate looks back: Grafana fits it to the scrape interval and to the zoom.
+// window is the range of rates. Grafana derives it from the scrape interval and the zoom.
 const window = "$__rate_interval"
 
-// tag is on all boards; by it they find each other.
+// tag is the tag of all dashboards, which link to each other by it.
 const tag = "stunner"
 
-// What the reader has chosen, as matchers.
+// Matchers for the variables.
 const (
 	here = `namespace=~"$namespace", gateway=~"$gateway"`
 	pods = here + `, pod=~"$pod"`
@@ -33,7 +33,7 @@ const (
 	millisecond = 1000
 )
 
-// Limits that several panels have.
+// Thresholds of several panels.
 var (
 	success = &grafana.Limits{Yellow: 0.99, Red: 0.95, Below: true}
 	used    = &grafana.Limits{Yellow: 0.6, Red: 0.8}
@@ -42,7 +42,7 @@ var (
 	week    = &grafana.Limits{Yellow: 14 * 86400, Red: 7 * 86400, Below: true}
 )
 
-// All are the boards, by the name of their file.
+// All returns the dashboards by file name.
 func All() map[string]grafana.Board {
 	return map[string]grafana.Board{
 		"overview.json":      overview(),
@@ -63,7 +63,7 @@ func board(uid, title, description string, variables []grafana.Variable, panels 
 	}
 }
 
-// marks are what has happened: the first question after "since when" is what changed then.
+// marks returns the annotations of all dashboards: applied configs and firing alerts.
 func marks() []grafana.Annotation {
 	return []grafana.Annotation{
 		{
@@ -79,7 +79,7 @@ func marks() []grafana.Annotation {
 	}
 }
 
-// choices let the reader narrow a board down.
+// choices returns the variables namespace and gateway.
 func choices() []grafana.Variable {
 	return []grafana.Variable{
 		grafana.LabelVariable("namespace", "Namespace", telemetry.AllocationsActive),
@@ -87,7 +87,7 @@ func choices() []grafana.Variable {
 	}
 }
 
-// process are the panels about the processes of a service.
+// process returns the section about the processes of a service.
 func process(job, legend string, matchers ...string) grafana.Section {
 	of := append([]string{query.Job(job)}, matchers...)
 	return grafana.Section{Title: "Processes", Lines: []grafana.Line{{Height: 7, Panels: []grafana.Panel{

@@ -9,7 +9,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
 )
 
-// controlPlane answers: does what people write arrive at the dataplanes?
+// controlPlane shows whether declarations reach the dataplanes.
 func controlPlane() grafana.Board {
 	return board("control-plane", "Control plane", "Does what people write arrive at the dataplanes?", nil, grafana.Arrange(
 		grafana.Section{Title: "Does what people write arrive?", Lines: []grafana.Line{{Height: 4, Panels: operatorVitals()}}},

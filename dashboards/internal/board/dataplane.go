@@ -7,7 +7,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
 )
 
-// dataplane answers: which pod, and what is the matter with it?
+// dataplane shows the state of a single pod.
 func dataplane() grafana.Board {
 	variables := append(choices(),
 		grafana.LabelVariable("pod", "Pod", query.Of(telemetry.AllocationsActive, here)))

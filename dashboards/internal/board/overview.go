@@ -9,10 +9,10 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
 )
 
-// nameOfGateway is how a Gateway is called in legends.
+// nameOfGateway is the legend of a Gateway.
 const nameOfGateway = "{{namespace}}/{{gateway}}"
 
-// overview answers: is anybody unable to call, since when, and at which gateway?
+// overview shows which Gateways fail for clients, and since when.
 func overview() grafana.Board {
 	return board("overview", "Overview", "Is anybody unable to call, since when, and at which gateway?", choices(), grafana.Arrange(
 		grafana.Section{Title: "Is anybody unable to call?", Lines: []grafana.Line{
@@ -28,7 +28,7 @@ func overview() grafana.Board {
 	))
 }
 
-// vitals are the numbers that tell at a glance whether to read on.
+// vitals returns the key figures.
 func vitals() []grafana.Panel {
 	dataplanes, auth := query.Of(query.Up, query.Job(query.Dataplane), here), query.Job(query.Auth)
 	return []grafana.Panel{
@@ -77,14 +77,14 @@ func fullness(matchers string) string {
 	return query.Of(telemetry.AllocationsActive, matchers) + " / (" + query.Of(telemetry.AllocationsCapacity, matchers) + " > 0)"
 }
 
-// failing is the share of requests to the auth service that ended with a fault of ours.
+// failing returns the share of requests to the auth service with a 5xx answer.
 func failing(matchers string) string {
 	all := query.Rate("", window, telemetry.AuthRequests, matchers)
 	bad := query.Rate("", window, telemetry.AuthRequests, matchers, `code=~"5.."`)
 	return fmt.Sprintf("(%s or vector(0)) / (%s > 0)", bad, all)
 }
 
-// firing says since when.
+// firing returns a table of the firing alerts.
 func firing() grafana.Panel {
 	ours := `alertname=~"` + alert.Prefix + `.*"`
 	return grafana.Table{
@@ -100,7 +100,7 @@ func firing() grafana.Panel {
 	}.Panel()
 }
 
-// gateways says which one.
+// gateways returns a table of the Gateways.
 func gateways() grafana.Panel {
 	rate := func(metric string, matchers ...string) string {
 		return query.Rate(query.Gateway, window, metric, append(matchers, here)...)

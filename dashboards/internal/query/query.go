@@ -1,4 +1,4 @@
-// Package query holds what boards and alerts ask Prometheus: the labels that a scrape has to give, and the questions that both ask.
+// Package query defines the labels and queries that dashboards and alerts share.
 package query
 
 import (
@@ -8,7 +8,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
 )
 
-// What the label job says, however the services are scraped.
+// Values of the label job.
 const (
 	Dataplane = "stunner-dataplane"
 	Operator  = "stunner-operator"
@@ -28,11 +28,10 @@ const (
 	Goroutines     = "go_goroutines"
 )
 
-// Gateway are the labels that tell one Gateway from another.
+// Gateway are the labels that identify a Gateway.
 const Gateway = "namespace, gateway"
 
-// full are the refusals of a process that cannot take another call, credentials those of a client that could not show who it is, and bounds
-// those of one that has enough already.
+// Values of the label reason: the process has no capacity, the credentials are invalid, or the client is over a limit.
 var (
 	full        = []string{"capacity", "no_relay"}
 	credentials = []string{"wrong_password", "unknown_user", "expired_credential"}
@@ -43,17 +42,17 @@ var (
 var (
 	Full        = oneOf(full)
 	Credentials = oneOf(credentials)
-	// Failed are the refusals that keep a client from calling. That it is asked for a credential first, or for a newer nonce, does not.
+	// Failed matches the refusals that keep a client from connecting. Challenges are part of every connection.
 	Failed = oneOf(full, credentials, bounds)
-	// Unusual leaves out that a client is asked for a credential, or for a newer nonce: that is how every call begins.
+	// Unusual matches all refusals except challenges for a credential or a new nonce.
 	Unusual = `reason!~"no_credential|stale_nonce"`
-	// Backlog are the drops of datagrams for which there is no room on the way out.
+	// Backlog matches drops of datagrams because of a full send buffer or queue.
 	Backlog = oneOf([]string{"congested", "slow_client"})
-	// Denied are the refusals of peers that no route allows.
+	// Denied matches refusals of peers that no route allows.
 	Denied = oneOf([]string{"peer_denied", "port_denied"})
 )
 
-// Unanswered matches the label code of a question to which no number came: neither an answer nor a stream that who asked has ended.
+// Unanswered matches the gRPC codes of failed requests of KEDA. Canceled is a stream that KEDA ended.
 const Unanswered = `code!~"OK|Canceled"`
 
 func oneOf(lists ...[]string) string {
@@ -64,7 +63,7 @@ func oneOf(lists ...[]string) string {
 	return fmt.Sprintf(`reason=~"%s"`, strings.Join(all, "|"))
 }
 
-// Of is a selector.
+// Of returns a selector. Empty matchers are ignored.
 func Of(metric string, matchers ...string) string {
 	var given []string
 	for _, m := range matchers {
@@ -78,15 +77,15 @@ func Of(metric string, matchers ...string) string {
 	return metric + "{" + strings.Join(given, ", ") + "}"
 }
 
-// Job is a matcher.
+// Job returns a matcher for the label job.
 func Job(name string) string { return fmt.Sprintf("job=%q", name) }
 
-// Rate is a rate a second, summed by labels; over everything when there are none.
+// Rate returns a rate per second, summed by labels, or over all series if by is empty.
 func Rate(by, window, metric string, matchers ...string) string {
 	return Sum(by, fmt.Sprintf("rate(%s[%s])", Of(metric, matchers...), window))
 }
 
-// Sum adds up by labels; over everything when there are none.
+// Sum returns a sum by labels, or over all series if by is empty.
 func Sum(by, expr string) string {
 	if by == "" {
 		return fmt.Sprintf("sum(%s)", expr)
@@ -94,12 +93,12 @@ func Sum(by, expr string) string {
 	return fmt.Sprintf("sum by (%s) (%s)", by, expr)
 }
 
-// Quantile is what that share of the times of a histogram stays below.
+// Quantile returns a quantile of a histogram.
 func Quantile(share float64, window, histogram string, matchers ...string) string {
 	return fmt.Sprintf("histogram_quantile(%g, %s)", share, Rate("le", window, histogram+"_bucket", matchers...))
 }
 
-// Success is the share of the attempts to call that came about. It has no value where nobody has tried.
+// Success returns the share of successful allocations. It has no value without attempts.
 func Success(by, window string, matchers ...string) string {
 	made := Rate(by, window, telemetry.AllocationsTotal, matchers...)
 	failed := Rate(by, window, telemetry.Refused, append(matchers, Failed)...)

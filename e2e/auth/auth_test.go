@@ -1,4 +1,5 @@
-// Package auth measures what callers of the auth service get while others ask without end: it starts the built program, and asks from many addresses.
+// Package auth measures how the auth service answers under floods of requests. It starts the built program, and sends
+// requests from many addresses.
 package auth
 
 import (
@@ -36,7 +37,7 @@ const (
 	audience = "calls"
 )
 
-// provider is an identity provider. Its key set takes a while to answer, once it is told to.
+// provider is an identity provider. The answer of its key set can be delayed.
 type provider struct {
 	*httptest.Server
 	key   *ecdsa.PrivateKey
@@ -73,7 +74,7 @@ func newProvider(t *testing.T) *provider {
 	return p
 }
 
-// token is a JSON Web Token (RFC 7519), made by hand: what is under test must not check what it has made itself.
+// token returns a JSON Web Token (RFC 7519). It does not use the library of the program under test.
 func token(key *ecdsa.PrivateKey, kid string, change func(claims map[string]any)) string {
 	claims := map[string]any{"iss": issuer, "aud": audience, "sub": "ada", "exp": time.Now().Add(time.Hour).Unix()}
 	change(claims)
@@ -138,7 +139,7 @@ func start(t *testing.T, args ...string) service {
 	return s
 }
 
-// put writes the config of the gateway, with the address that its clients are told.
+// put writes the config of the gateway with a public address.
 func (s service) put(t *testing.T, address string) {
 	t.Helper()
 	c := config.Config{
@@ -157,7 +158,7 @@ func (s service) put(t *testing.T, address string) {
 	}
 }
 
-// caller asks from an address of the host.
+// caller sends requests from one address of the host.
 type caller struct {
 	url    string
 	client *http.Client
@@ -189,7 +190,7 @@ func (c caller) ask(ctx context.Context, token string) (int, string, error) {
 	return answer.StatusCode, string(body), err
 }
 
-// tally is what became of requests: how many had which status, and how long they took. Times are without what the machine stood still.
+// tally counts requests by status, and records their durations without stalls of the machine.
 type tally struct {
 	mu    sync.Mutex
 	codes map[int]int
@@ -212,7 +213,7 @@ func (c *tally) add(code int, took time.Duration, err error) {
 	}
 }
 
-// quantile is how long that part of the good answers took at most.
+// quantile returns a quantile of the durations of successful requests.
 func (c *tally) quantile(q float64) time.Duration {
 	if len(c.took) == 0 {
 		return 0
@@ -227,7 +228,7 @@ func (c *tally) String() string {
 
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// pace starts requests at a rate, whether or not the ones before have been answered, until ctx ends, and waits for all.
+// pace starts requests at a constant rate, independent of the answers, until ctx ends. Then it waits for all.
 func pace(ctx context.Context, perSecond int, request func(i int)) {
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -240,7 +241,7 @@ func pace(ctx context.Context, perSecond int, request func(i int)) {
 			return
 		case <-tick.C:
 		}
-		// What a stall of the machine has left out is not made up for: it would come all at once.
+		// Requests that a stall of the machine prevented are skipped: they would all be sent at once.
 		due := int(time.Since(began).Seconds()*float64(perSecond)) - missed
 		missed += max(0, due-i-perSecond/20-1)
 		for due = min(due, i+perSecond/20+1); i < due; i++ {
@@ -249,8 +250,8 @@ func pace(ctx context.Context, perSecond int, request func(i int)) {
 	}
 }
 
-// J-03, J-13: 400 requests a second from 40 addresses, with tokens that are garbage, forged, expired or of unknown keys, delay nobody who has a good token,
-// also while the identity provider does not answer.
+// J-03, J-13: 400 requests a second from 40 addresses, with tokens that are garbage, forged, expired or of unknown
+// keys, do not delay callers with valid tokens, even while the identity provider does not answer.
 func TestGarbageTokens(t *testing.T) {
 	p := newProvider(t)
 	s := start(t, "--jwt-issuer", issuer, "--jwt-audience", audience, "--jwt-jwks-url", p.URL)
@@ -265,7 +266,7 @@ func TestGarbageTokens(t *testing.T) {
 			token(stranger, "one", func(map[string]any) {}),
 			token(p.key, "one", func(c map[string]any) { c["aud"] = "others" }),
 			token(stranger, fmt.Sprint("unknown-", i), func(c map[string]any) { c["exp"] = 1 }))
-		for j := range 8 { // these may be good, as far as can be told without their key
+		for j := range 8 { // without their key, the service cannot know that these are invalid
 			garbage = append(garbage, token(stranger, fmt.Sprint("unknown-", i, "-", j), func(map[string]any) {}))
 		}
 	}
@@ -274,7 +275,8 @@ func TestGarbageTokens(t *testing.T) {
 		good = append(good, token(p.key, "one", func(c map[string]any) { c["sub"] = fmt.Sprint("ada-", i) }))
 	}
 	calm := start(t, "--jwt-issuer", issuer, "--jwt-audience", audience, "--jwt-jwks-url", p.URL)
-	// The twin is asked at the same times, and as often by others, who show no token: it tells what the machine has to do with the figures.
+	// The twin gets requests at the same times, and the same number of other requests without a token: it shows the
+	// share of the machine in the figures.
 	friend, twin := s.from(t, "127.0.0.2"), calm.from(t, "127.0.0.2")
 	for _, c := range []caller{friend, twin} {
 		if code, body, err := c.ask(t.Context(), good[0]); code != http.StatusCreated {
@@ -340,10 +342,11 @@ func TestGarbageTokens(t *testing.T) {
 	}
 }
 
-// rated is how many requests a second a replica is rated for.
+// rated is the number of requests a second that a replica is sized for.
 const rated = 100
 
-// ten times the rated load, from four pods, costs no request and little memory, a change of the config arrives meanwhile, and afterwards all is as before.
+// ten times the rated load, from four pods, costs no request and little memory. A change of the config is
+// delivered meanwhile, and afterwards the service is as before.
 func TestTenTimesTheRatedLoad(t *testing.T) {
 	s, twin := start(t), start(t)
 	var pods []caller
@@ -398,7 +401,7 @@ func TestTenTimesTheRatedLoad(t *testing.T) {
 	}
 }
 
-// offers tells whether an answer has an address in it.
+// offers reports whether an answer contains an address.
 func offers(ctx context.Context, c caller, address string) error {
 	code, body, err := c.ask(ctx, "")
 	if err == nil && !strings.Contains(body, "turn:"+address+":") {
@@ -407,7 +410,7 @@ func offers(ctx context.Context, c caller, address string) error {
 	return err
 }
 
-// memory is the resident memory of the process in MiB.
+// memory returns the resident memory of the process in MiB.
 func (s service) memory(t *testing.T) float64 {
 	t.Helper()
 	bytes, err := bed.Metric(t.Context(), s.health+"/metrics", "process_resident_memory_bytes")

@@ -1,5 +1,6 @@
-// Package floods holds the operator to its promise that no tenant can hurt another: whoever may write every object of one namespace floods the API server,
-// and the operator, with 512 MiB of memory, goes on to serve three well-behaved tenants, over a restart in the middle of the flood as well.
+// Package floods tests that a tenant cannot hurt others: with the right to write every object of one namespace, it
+// floods the API server. The operator, with 512 MiB of memory, keeps serving three well-behaved tenants, and does so
+// after a restart in the middle of the flood.
 package floods
 
 import (
@@ -26,22 +27,22 @@ var (
 	only = flag.String("flood", "", "run the floods whose name contains this")
 )
 
-// Bounds that hold in every flood.
+// Limits for every flood.
 const (
-	memory  = 512 << 20 // bytes that the operator may have, as the chart gives it
+	memory  = 512 << 20 // bytes, as in the chart
 	slowest = time.Second
-	restart = 30 * time.Second // until everything good is served again; a start lists all objects of the flood
+	restart = 30 * time.Second // until all good configs are served again; a start lists all objects of the flood
 )
 
-// Times of one flood.
+// Durations of one flood.
 const (
 	calm     = 3 * time.Second        // measured after the last object of the flood is written
 	pace     = 100 * time.Millisecond // between changes of the good tenants
-	lost     = 5 * time.Second        // after which a change counts as one that did not arrive
+	lost     = 5 * time.Second        // a change that takes longer counts as lost
 	patience = 3 * time.Minute
 )
 
-// TestFloods measures three tenants while a fourth floods.
+// TestFloods measures three tenants during the flood of a fourth one.
 func TestFloods(t *testing.T) {
 	kube, err := cluster.Start(t.Context(), cluster.Options{Still: true})
 	if err != nil {
@@ -69,16 +70,16 @@ func TestFloods(t *testing.T) {
 	t.Logf("a change of a good tenant reaches its dataplane, with an operator of %d MiB:\n%s\n%s", memory>>20, head, strings.Join(table, "\n"))
 }
 
-// row is what was seen in one flood.
+// row is the result of one flood.
 type row struct {
 	name      string
 	objects   int
 	peak      int64 // MiB
-	out       int   // times that the kernel ended the operator, or that it ended by itself
+	out       int   // exits of the operator, including OOM kills
 	unready   time.Duration
 	changes   int
 	latencies []time.Duration
-	lost      int           // changes that did not arrive
+	lost      int           // changes that were not delivered
 	back      time.Duration // after the restart until every good config was complete
 	missing   []string
 }
@@ -93,7 +94,7 @@ func (r row) at(share float64) time.Duration {
 	return r.latencies[int(share*float64(len(r.latencies)-1))].Round(time.Millisecond)
 }
 
-// String is a line of the table.
+// String returns a line of the table.
 func (r row) String() string {
 	return fmt.Sprintf("%-50s %7d  %8d  %5d  %9s  %7d  %4d  %5d  %5d  %5d  %s", r.name, r.objects, r.peak, r.out, r.unready.Round(time.Millisecond), r.changes, r.lost,
 		r.at(0.5).Milliseconds(), r.at(0.99).Milliseconds(), r.at(1).Milliseconds(), r.back.Round(time.Millisecond))
@@ -115,7 +116,7 @@ func (r row) judge(t *testing.T) {
 	}
 }
 
-// under measures what the good tenants see of a flood.
+// under measures the good tenants during a flood.
 func (w *world) under(t *testing.T, o *operator, f flood) row {
 	defer func(outer *testing.T) { w.T = outer }(w.T)
 	w.T = t
@@ -137,7 +138,7 @@ func (w *world) under(t *testing.T, o *operator, f flood) row {
 	o.crash()
 	begun := time.Now()
 	o.start()
-	w.read(ctx, o.discovery) // anew: what they have been told before does not count
+	w.read(ctx, o.discovery) // with new readers, which have no config yet
 	o.ready(restart)
 	r.missing = w.incomplete(restart - time.Since(begun))
 	r.back = w.pulse.Since(begun)
@@ -153,7 +154,7 @@ func (w *world) under(t *testing.T, o *operator, f flood) row {
 	return r
 }
 
-// measurement are changes of the good tenants, one after the other, until it is stopped.
+// measurement is a sequence of changes of the good tenants until it is stopped.
 type measurement struct {
 	unready       time.Duration
 	changes, lost int
@@ -161,7 +162,8 @@ type measurement struct {
 	stop          func()
 }
 
-// measure changes an endpoint of one good tenant after the other, and waits until both Gateways that lead there say so: its own and the shared one.
+// measure changes the endpoint of one good tenant after the other, and waits until both Gateways with that endpoint
+// have it: the tenant's own and the shared one.
 func (w *world) measure(ctx context.Context, o *operator) *measurement {
 	m := &measurement{}
 	ctx, cancel := context.WithCancel(ctx)
@@ -172,7 +174,7 @@ func (w *world) measure(ctx context.Context, o *operator) *measurement {
 		for {
 			w.turn++
 			switch took, err := w.change(w.turn % tenants); {
-			case errors.Is(err, errNotTaken): // the flood is too much for the API server
+			case errors.Is(err, errNotTaken): // the API server is overloaded
 				w.Log(err)
 			case err != nil:
 				m.changes, m.lost = m.changes+1, m.lost+1
@@ -195,11 +197,11 @@ func (w *world) measure(ctx context.Context, o *operator) *measurement {
 			probe, cancel := context.WithTimeout(context.WithoutCancel(ctx), lost)
 			err := bed.Answers("http://"+o.health+"/ready", http.StatusOK)(probe)
 			took := w.pulse.Since(begun)
-			if probe.Err() != nil && took <= slowest { // the machine stood still
+			if probe.Err() != nil && took <= slowest { // the machine was stalled
 				err = nil
 			}
 			cancel()
-			if err == nil && took > slowest { // a probe gives up after a second, as in the chart
+			if err == nil && took > slowest { // the timeout of a probe is one second, as in the chart
 				err = fmt.Errorf("answered after %s", took)
 			}
 			if err != nil {
@@ -217,10 +219,10 @@ func (w *world) measure(ctx context.Context, o *operator) *measurement {
 	return m
 }
 
-// errNotTaken says that the API server has not taken a change, of which the operator cannot know then.
+// errNotTaken means that the API server rejected a change, which the operator therefore cannot see.
 var errNotTaken = errors.New("the API server has not taken a change")
 
-// change moves the endpoint of a good tenant, and returns how long it took until its dataplanes knew.
+// change moves the endpoint of a good tenant, and returns the time until its dataplanes have it.
 func (w *world) change(tenant int) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(w.Context(), 2*lost)
 	defer cancel()

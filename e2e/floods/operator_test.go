@@ -14,7 +14,7 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/cluster"
 )
 
-// operator is the program under test, in a memory cgroup of its own.
+// operator is the program under test, in its own memory cgroup.
 type operator struct {
 	*testing.T
 	dir       string
@@ -48,7 +48,7 @@ func newOperator(t *testing.T, kube *cluster.Cluster) *operator {
 	return o
 }
 
-// peak is the most memory that the operators of this test have used at a time, in MiB.
+// peak returns the peak memory of the cgroup in MiB.
 func (o *operator) peak() int64 {
 	o.Helper()
 	n, err := o.memory.Peak()
@@ -56,7 +56,7 @@ func (o *operator) peak() int64 {
 	return n >> 20
 }
 
-// start starts the operator inside of the cgroup.
+// start starts the operator in the cgroup.
 func (o *operator) start() {
 	o.Helper()
 	var err error
@@ -74,7 +74,7 @@ func (o *operator) start() {
 	})
 }
 
-// ready waits until the operator says so.
+// ready waits until the readiness probe succeeds.
 func (o *operator) ready(most time.Duration) {
 	o.Helper()
 	ctx, cancel := context.WithTimeout(o.Context(), most)
@@ -84,7 +84,7 @@ func (o *operator) ready(most time.Duration) {
 	}
 }
 
-// revive starts an operator again that has ended, and returns how many have.
+// revive restarts the operator if it exited, and returns the number of exits.
 func (o *operator) revive() int {
 	o.Helper()
 	select {
@@ -97,7 +97,7 @@ func (o *operator) revive() int {
 	}
 }
 
-// crash ends the operator without leave.
+// crash kills the operator.
 func (o *operator) crash() {
 	o.Helper()
 	o.must(o.process.Kill())

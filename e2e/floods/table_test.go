@@ -10,15 +10,16 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// flood is what one hostile tenant writes. Everything of it is something that the role edit, with Gateways, may write in a namespace.
+// flood is the input of one hostile tenant. It contains only objects that role edit, extended by Gateways, may write in
+// a namespace.
 type flood struct {
 	name string
-	// long ones run with -long only.
+	// long floods run with -long only.
 	long bool
-	// objects returns some of the objects, for each number below size.
+	// objects returns the objects for each number below size.
 	size    int
 	objects func(i int) []string
-	// churn changes them, again and again for some seconds; nil does nothing.
+	// churn changes the objects repeatedly for some seconds; nil does nothing.
 	churn func(ctx context.Context, w *world, turn int)
 }
 
@@ -162,7 +163,7 @@ var floods = []flood{
 
 const ours = `"labels":{"stunner.l7mp.io/owned-by":"stunner"}`
 
-// heavy is an object of 900 kB with the label of those that the operator makes.
+// heavy returns an object of 900 kB with the labels of generated objects.
 func heavy(kind string, i int) string {
 	field := "data"
 	if kind == "Secret" {

@@ -25,9 +25,9 @@ import (
 )
 
 const (
-	home    = "home" // of the operator, and of the Gateway that all share
+	home    = "home" // namespace of the operator and of the shared Gateway
 	tenants = 3
-	workers = 16 // requests of the flood that are on their way at a time
+	workers = 16 // concurrent requests of the flood
 )
 
 // hostile are the namespaces of the flood.
@@ -35,12 +35,12 @@ var hostile = []string{"flood", "flood-1", "flood-2", "flood-3"}
 
 func tenantOf(i int) string { return fmt.Sprintf("good-%d", i) }
 
-// world is what is written to the API server.
+// world is the content of the API server.
 type world struct {
 	*testing.T
 	admin *dynamic.DynamicClient
 	pulse *pulse.Pulse
-	// readers are dataplanes: one for each tenant's own Gateway, and that of the shared Gateway.
+	// readers are dataplanes: one for the own Gateway of each tenant, and one for the shared Gateway.
 	readers []*reader.Reader
 	turn    int
 }
@@ -58,7 +58,7 @@ func newWorld(t *testing.T, access cluster.Access) *world {
 	return w
 }
 
-// settle makes what is there before the floods.
+// settle creates the objects of the good tenants.
 func (w *world) settle() {
 	w.Helper()
 	objects := []string{
@@ -91,12 +91,12 @@ func (w *world) settle() {
 	}
 }
 
-// address of the endpoint of a tenant: another one each turn.
+// address returns the address of a tenant's endpoint. It differs in each turn.
 func address(tenant, turn int) string {
 	return fmt.Sprintf("10.%d.%d.%d", tenant+1, turn/250%250+1, turn%250+1)
 }
 
-// move gives a tenant's endpoint another address, and returns it as it stands in a config.
+// move changes the address of a tenant's endpoint, and returns it in the form of a config.
 func (w *world) move(ctx context.Context, tenant, turn int) (string, error) {
 	to := address(tenant, turn)
 	patch := fmt.Sprintf(`[{"op":"replace","path":"/endpoints/0/addresses/0","value":%q}]`, to)
@@ -104,7 +104,7 @@ func (w *world) move(ctx context.Context, tenant, turn int) (string, error) {
 	return `"` + to + `"`, err
 }
 
-// read reads what the dataplanes of the good read.
+// read starts the readers of the good tenants.
 func (w *world) read(ctx context.Context, discovery string) {
 	w.readers = nil
 	for i := range tenants {
@@ -113,7 +113,7 @@ func (w *world) read(ctx context.Context, discovery string) {
 	w.readers = append(w.readers, reader.Read(ctx, discovery, home+"/shared"))
 }
 
-// good tells what a config must have.
+// good returns the texts that a config of a good tenant contains.
 func good(i int) [][]byte {
 	if i < tenants {
 		return [][]byte{[]byte(fmt.Sprintf(`"10.%d.`, i+1)), []byte(tenantOf(i) + "/to-own")}
@@ -134,7 +134,7 @@ func complete(i int, s reader.State) bool {
 	return true
 }
 
-// incomplete waits until all readers have everything good, and names those that have not.
+// incomplete waits until all readers have complete configs, and returns those that do not.
 func (w *world) incomplete(most time.Duration) (missing []string) {
 	ctx, cancel := context.WithTimeout(w.Context(), max(most, time.Second))
 	defer cancel()
@@ -146,7 +146,7 @@ func (w *world) incomplete(most time.Duration) (missing []string) {
 	return missing
 }
 
-// pour writes all objects of a flood, and does what it does to them, and returns how many there are.
+// pour writes all objects of a flood, runs its churn, and returns the number of objects.
 func (w *world) pour(ctx context.Context, f flood) int {
 	w.Helper()
 	next, written := atomic.Int64{}, atomic.Int64{}
@@ -174,14 +174,14 @@ func (w *world) pour(ctx context.Context, f flood) int {
 	return int(written.Load())
 }
 
-// kinds are what a flood may leave behind, and what the operator makes of it: there is no garbage collector here.
+// kinds are the kinds of a flood, and of the objects that the operator generates for it: there is no garbage collector.
 var kinds = [][2]string{
 	{"gateway.networking.k8s.io/v1", "Gateway"}, {"stunner.l7mp.io/v1", "UDPRoute"}, {"stunner.l7mp.io/v1", "StaticService"}, {"stunner.l7mp.io/v1", "GatewayConfig"},
 	{"discovery.k8s.io/v1", "EndpointSlice"}, {"v1", "Service"}, {"v1", "ConfigMap"}, {"v1", "Secret"}, {"apps/v1", "Deployment"}, {"networking.k8s.io/v1", "NetworkPolicy"},
 	{"policy/v1", "PodDisruptionBudget"},
 }
 
-// clear deletes what a flood has left.
+// clear deletes the objects of a flood.
 func (w *world) clear() {
 	w.Helper()
 	for _, kind := range kinds {
@@ -220,13 +220,13 @@ func (w *world) create(ctx context.Context, text string) error {
 	return err
 }
 
-// What objects are made of.
+// Manifests.
 
 func meta(namespace, name string, more ...string) string {
 	return fmt.Sprintf(`"metadata":{"namespace":%q,"name":%q%s}`, namespace, name, strings.Join(append([]string{""}, more...), ","))
 }
 
-// gateway takes routes from its own namespace ("Same") or from every one ("All").
+// gateway returns a Gateway that allows routes of its own namespace ("Same") or of all ("All").
 func gateway(namespace, name, from string, more ...string) string {
 	return fmt.Sprintf(`{"apiVersion":"gateway.networking.k8s.io/v1","kind":"Gateway",%s,"spec":{"gatewayClassName":"turn",
 		"listeners":[{"name":"udp","port":3478,"protocol":"TURN-UDP","allowedRoutes":{"namespaces":{"from":%s}}}]}}`, meta(namespace, name, more...), from)
@@ -255,7 +255,7 @@ func slice(namespace, name, service string, addresses []string) string {
 		meta(namespace, name, fmt.Sprintf(`"labels":{"kubernetes.io/service-name":%q}`, service)), strings.Join(each, ","))
 }
 
-// static is a StaticService of 1,024 prefixes.
+// static returns a StaticService with 1,024 prefixes.
 func static(namespace, name string, seed int) string {
 	var all []string
 	for i := range 1024 {
@@ -264,7 +264,7 @@ func static(namespace, name string, seed int) string {
 	return fmt.Sprintf(`{"apiVersion":"stunner.l7mp.io/v1","kind":"StaticService",%s,"spec":{"prefixes":[%s]}}`, meta(namespace, name), strings.Join(all, ","))
 }
 
-// wide are rules of n × 16 backends, each the 1,024 prefixes of a StaticService at a port of its own.
+// wide returns rules with n × 16 backends, each of which is a StaticService with 1,024 prefixes at another port.
 func wide(n int, name string) (rules []string) {
 	port := 1000
 	for range n {

@@ -16,10 +16,10 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/cluster"
 )
 
-// tick is the unit of processor time in /proc (proc_pid_stat(5)): the same on every Linux that Go runs on.
+// tick is the unit of CPU time in /proc (proc_pid_stat(5)). It is the same on every Linux that Go supports.
 const tick = 10 * time.Millisecond
 
-// operator is the program under test, and what can be seen of it from outside.
+// operator is the program under test with its observable state.
 type operator struct {
 	*testing.T
 	dir       string
@@ -33,7 +33,7 @@ type operator struct {
 
 const user = "stunner-operator"
 
-// newCluster starts an API server that ends with the test.
+// newCluster starts an API server that is stopped with the test.
 func newCluster(t *testing.T) *cluster.Cluster {
 	t.Helper()
 	kube, err := cluster.Start(t.Context(), cluster.Options{Still: true})
@@ -48,7 +48,7 @@ func newCluster(t *testing.T) *cluster.Cluster {
 	return kube
 }
 
-// newOperator returns an operator that is not started, and that has the rights of a group.
+// newOperator returns an operator that is not started yet, with the rights of a group.
 func newOperator(t *testing.T, kube *cluster.Cluster, auth, group string) *operator {
 	t.Helper()
 	o := &operator{T: t, dir: t.TempDir(), auth: auth}
@@ -72,7 +72,7 @@ func newOperator(t *testing.T, kube *cluster.Cluster, auth, group string) *opera
 	return o
 }
 
-// start starts the operator and returns when it accepts connections.
+// start starts the operator and waits until it accepts connections.
 func (o *operator) start() {
 	o.Helper()
 	var err error
@@ -121,25 +121,25 @@ func (o *operator) await(what string, cond func(context.Context) error) {
 func (o *operator) metric(name string) float64 {
 	o.Helper()
 	v, err := bed.Metric(o.Context(), "http://"+o.health+"/metrics", name)
-	if errors.Is(err, bed.ErrNoMetric) { // a counter with labels that has not counted yet
+	if errors.Is(err, bed.ErrNoMetric) { // a counter with labels that is still 0
 		return 0
 	}
 	o.must(err)
 	return v
 }
 
-// settles waits until the operator has written all that there is to write: it leads, and writes nothing for a while.
+// settles waits until the operator is the leader and has not written for a while.
 func (o *operator) settles() {
 	o.Helper()
 	ctx, cancel := context.WithTimeout(o.Context(), patience)
 	defer cancel()
-	look := time.NewTicker(time.Second / 2) // a look costs the operator some milliseconds of processor time
+	look := time.NewTicker(time.Second / 2) // a scrape takes the operator some milliseconds of CPU time
 	defer look.Stop()
 	for before, same := -1.0, 0; same < 6; {
 		select {
 		case <-look.C:
 		case <-ctx.Done():
-			o.Fatalf("the operator does not come to rest: %.0f writes", before)
+			o.Fatalf("the operator keeps writing: %.0f writes", before)
 		}
 		writes := o.metric("stunner_operator_writes_total")
 		if same++; writes != before || o.metric("stunner_operator_leader") != 1 {
@@ -148,13 +148,13 @@ func (o *operator) settles() {
 	}
 }
 
-// cpu is the processor time that the operator has used.
+// cpu returns the CPU time that the operator used.
 func (o *operator) cpu() time.Duration {
 	o.Helper()
 	return cpuOf(o.T, o.process.PID())
 }
 
-// peak is the most memory that the operator has had at a time, in MiB.
+// peak returns the peak memory of the operator in MiB.
 func (o *operator) peak() int {
 	o.Helper()
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", o.process.PID()))

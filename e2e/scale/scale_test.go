@@ -1,7 +1,7 @@
-// Package scale measures the operator over a real API server with many Gateways: what a start costs, and what a change costs.
+// Package scale measures the operator on a real API server with many Gateways: the cost of a start and of a change.
 //
-// What is counted (writes, translations, frames, allocations) and memory must be as they are promised on every machine. What something takes, of time
-// and of the processors, depends on what else the machine does: it is printed, beside the same figure of the same run among few Gateways.
+// Counts (writes, translations, frames, allocations) and memory have limits on every machine. Durations and CPU time
+// depend on the load of the machine: they are printed beside those of the same run with few Gateways.
 package scale
 
 import (
@@ -21,31 +21,32 @@ import (
 
 var many = flag.Int("gateways", 200, "Gateways of the big world; each has 5 UDPRoutes, 2 Services and 50 endpoints")
 
-// few is the world that the big one is compared with.
+// few is the size of the world for comparison.
 const few = 10
 
-// patience is for what takes seconds on a machine that is free.
+// patience is the timeout of steps that take seconds on an idle machine.
 const patience = 10 * time.Minute
 
-// memory is what the operator may use, in bytes: the limit of the chart. The kernel kills an operator that exceeds it.
+// memory is the memory limit of the operator in bytes, as in the chart. The kernel kills an operator that exceeds it.
 const memory = 512 << 20
 
-// Bounds of what does not depend on how fast the machine is.
+// Limits that do not depend on the speed of the machine.
 const (
-	maxRatio = 1.2 // of the allocations of a change among few Gateways
+	maxRatio = 1.2 // allocations of a change, relative to few Gateways
 	maxEarly = 8   // statuses of routes, written by the other three writers while one makes the last Deployment
 )
 
-// What there is to do between two looks at the processor time: enough for its resolution.
+// Work between two readings of the CPU time, enough for its resolution.
 const (
 	changes   = 300
 	pace      = time.Second / 20
-	busy      = 200 // changes that are timed while others go on
+	busy      = 200 // changes that are timed while other Gateways change
 	seedWorld = 1
 )
 
-// R-31, L-2: a change among many Gateways costs as much as among few, writes nothing, and reaches its one reader; the start after a kill writes nothing. What is
-// new at a start is written once, Services and workloads before statuses of routes.
+// R-31, L-2: a change among many Gateways costs as much as among few, writes nothing, and reaches its one reader; the
+// start after a kill writes nothing. A start writes each new object once, Services and workloads before statuses of
+// routes.
 func TestGateways(t *testing.T) {
 	kube := newCluster(t)
 	b := &bench{T: t, kube: kube, world: newWorld(t, kube.Admin), operator: newOperator(t, kube, "off", administrators), random: rand.New(rand.NewPCG(seedWorld, 0))}
@@ -70,7 +71,7 @@ func TestGateways(t *testing.T) {
 	b.restarts()
 }
 
-// bench is a world, an operator over it, and one reader for each Gateway.
+// bench is a world with an operator and one reader for each Gateway.
 type bench struct {
 	*testing.T
 	*world
@@ -80,10 +81,10 @@ type bench struct {
 	readers  []*reader.Reader
 	leave    context.CancelFunc
 	turn     int
-	written  int // Gateways that an operator before has written
+	written  int // Gateways that an earlier operator wrote
 }
 
-// starts starts the operator and waits until every Gateway is served, and everything is written.
+// starts starts the operator and waits until all Gateways are served and all objects are written.
 func (b *bench) starts() {
 	b.Helper()
 	var ctx context.Context
@@ -102,7 +103,7 @@ func (b *bench) starts() {
 		b.operator.metric("stunner_operator_writes_total"), time.Since(begun).Round(time.Second), b.operator.cpu(), b.operator.peak())
 	b.wroteInOrder(begun)
 	for g, r := range b.readers {
-		// The Service of a new Gateway gets its cluster IP when the first config is out.
+		// The Service of a new Gateway gets its cluster IP after the first config was published.
 		s := r.State()
 		clusters, addressed := bytes.Count(s.Last.Data, []byte(`"STATIC"`)), bytes.Contains(s.Last.Data, []byte(`"service_addresses"`))
 		if s.Changes > 2 || clusters != routes || !addressed {
@@ -121,7 +122,7 @@ func (b *bench) expose() {
 	b.Logf("%d Gateways: all have their address %s after the first got it", b.size, shown.Sub(begun).Round(time.Millisecond))
 }
 
-// all waits until every reader has seen something, and returns when the last one saw it.
+// all waits until the state of every reader satisfies wanted, and returns the time of the last one.
 func (b *bench) all(what string, wanted func(gateway int, s reader.State) bool) (last time.Time) {
 	b.Helper()
 	ctx, cancel := context.WithTimeout(b.Context(), patience)
@@ -138,13 +139,14 @@ func (b *bench) all(what string, wanted func(gateway int, s reader.State) bool) 
 	return last
 }
 
-// cost is what a change costs.
+// cost is the cost of a change.
 type cost struct {
 	cpu, median time.Duration
 	allocations float64
 }
 
-// costs measures changes of one EndpointSlice each: in processor time and allocations, in time until the reader has it, in translations and in writes.
+// costs measures changes of one EndpointSlice each: CPU time, allocations, latency to the reader, translations and
+// writes.
 func (b *bench) costs(where string, n int, do func(n int) (latencies []time.Duration, total int)) cost {
 	b.Helper()
 	begun, cpu, translations := time.Now(), b.operator.cpu(), b.operator.metric("stunner_operator_translations_total")
@@ -166,10 +168,10 @@ func (b *bench) costs(where string, n int, do func(n int) (latencies []time.Dura
 	return c
 }
 
-// asks are writes that change nothing: a lease that is held, and the question who one is.
+// asks are API requests that are writes by their verb and change no object of a user: leases and reviews.
 var asks = map[string]bool{"leases": true, "selfsubjectreviews": true}
 
-// wroteNothing wants that the operator has asked for no change since. Endpoints in the Secrets for a start without it may be ten minutes behind.
+// wroteNothing checks that the operator wrote nothing since. Endpoints in standby Secrets may be ten minutes behind.
 func (b *bench) wroteNothing(when string, since time.Time) {
 	b.Helper()
 	all, err := b.kube.Audit(since)
@@ -187,8 +189,8 @@ func (b *bench) wroteNothing(when string, since time.Time) {
 	}
 }
 
-// wroteInOrder wants that of each new Gateway ConfigMap and Secret were written once since, and that Services and Deployments were written before statuses of
-// routes.
+// wroteInOrder checks that the ConfigMap and the Secret of each new Gateway were written once since, and that Services
+// and Deployments were written before statuses of routes.
 func (b *bench) wroteInOrder(since time.Time) {
 	b.Helper()
 	all, err := b.kube.Audit(since)
@@ -216,7 +218,7 @@ func (b *bench) wroteInOrder(since time.Time) {
 	if early > maxEarly {
 		b.Errorf("%d statuses of routes were written before the last of %d new Services and Deployments, want at most %d", early, 2*fresh, maxEarly)
 	}
-	own := 1 // of the operator itself: the CA of config discovery, where there is one
+	own := 1 // the CA of config discovery, if there is one
 	for _, resource := range []string{"services", "deployments", "configmaps", "secrets"} {
 		if got := wrote[resource]; got < fresh || got > fresh+own {
 			b.Errorf("%d writes of %s for %d new Gateways, want one each", got, resource, fresh)
@@ -225,7 +227,7 @@ func (b *bench) wroteInOrder(since time.Time) {
 	b.written = b.size
 }
 
-// frames counts what all readers got that was new.
+// frames returns the number of new configs that the readers got.
 func (b *bench) frames() (sum int) {
 	for _, r := range b.readers {
 		sum += r.State().Changes
@@ -233,7 +235,7 @@ func (b *bench) frames() (sum int) {
 	return sum
 }
 
-// gets wants that the readers have got so many frames, and no more.
+// gets checks that the readers got exactly this number of new configs.
 func (b *bench) gets(where string, want int) {
 	b.Helper()
 	b.operator.await(where, func(context.Context) error {
@@ -247,7 +249,7 @@ func (b *bench) gets(where string, want int) {
 	}
 }
 
-// quietly makes one change after the other, each after the one before has arrived.
+// quietly makes one change after the other. Each waits until the one before was delivered.
 func (b *bench) quietly(n int) (latencies []time.Duration, total int) {
 	b.Helper()
 	for range n {
@@ -256,7 +258,7 @@ func (b *bench) quietly(n int) (latencies []time.Duration, total int) {
 	return latencies, n
 }
 
-// change moves an endpoint of a Gateway and returns how long it took until its reader had it.
+// change moves an endpoint of a Gateway and returns the time until its reader has it.
 func (b *bench) change(gateway int) time.Duration {
 	b.Helper()
 	ctx, cancel := context.WithTimeout(b.Context(), patience)
@@ -274,7 +276,7 @@ func (b *bench) change(gateway int) time.Duration {
 	return s.Last.At.Sub(begun)
 }
 
-// whileOthersChange is quietly while the endpoints of other Gateways change at a pace of their own.
+// whileOthersChange is like quietly while the endpoints of other Gateways change at a constant rate.
 func (b *bench) whileOthersChange(n int) (latencies []time.Duration, total int) {
 	b.Helper()
 	ctx, cancel := context.WithCancel(b.Context())
@@ -307,7 +309,7 @@ func (b *bench) whileOthersChange(n int) (latencies []time.Duration, total int) 
 	return latencies, n + others + 1
 }
 
-// restarts kills the operator and starts another one: nothing is written, and no reader gets anything that is new to it.
+// restarts kills the operator and starts another one: it writes nothing, and no reader gets a new config.
 func (b *bench) restarts() {
 	b.Helper()
 	visits := make([]int, b.size)

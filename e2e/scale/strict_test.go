@@ -29,28 +29,29 @@ import (
 
 var crowd = flag.Int("readers", 300, "dataplane pods that read configs over TLS with tokens; 5 for each Gateway")
 
-// crew is how many pods a Gateway has.
+// crew is the number of pods of a Gateway.
 const crew = 5
 
-// administrators may do everything; reviewers everything but read what belongs to no resource, as the keys of tokens.
+// Groups of the operator: administrators have all rights; reviewers have no right to non-resource URLs such as the keys
+// of tokens.
 const (
 	administrators = "system:masters"
 	reviewers      = "reviewers"
 )
 
-// account is what the pods run as, audience what their tokens are for.
+// The ServiceAccount of the pods and the audience of their tokens.
 const (
 	account  = "dataplane"
 	audience = "stunner-discovery"
 )
 
-// Bounds of a restart with readers that show tokens.
+// Limits for a restart with readers that authenticate by tokens.
 const (
-	maxQuestions = 1.1 // to the API server, of one reader
+	maxQuestions = 1.1 // requests to the API server for each reader
 	fewReaders   = 1_000
 )
 
-// backWithin is how long the last reader may take to be served again after the operator was started.
+// backWithin is the limit of the time from the start of the operator until the last reader is served.
 func backWithin(readers int) time.Duration {
 	if readers <= fewReaders {
 		return 5 * time.Second
@@ -58,8 +59,9 @@ func backWithin(readers int) time.Duration {
 	return 15 * time.Second
 }
 
-// after a kill of the operator all dataplanes, with tokens and over TLS, are served again within 5 s, within 15 s when there are more than 1,000.
-// The API server is asked at most 1.1 questions a reader and no write. It is the same while a fifth of those who come send bad tokens.
+// after a kill of the operator all dataplanes, with tokens and over TLS, are served again within 5 s, or within
+// 15 s if there are more than 1,000. The API server gets at most 1.1 requests for each reader, and no write. The same
+// holds while a fifth of the clients send invalid tokens.
 func TestStrictReaders(t *testing.T) {
 	for name, group := range map[string]string{"keys of the API server": administrators, "a review of each token": reviewers} {
 		t.Run(name, func(t *testing.T) {
@@ -80,7 +82,7 @@ type strict struct {
 	security *tls.Config
 	rounds   int
 	byReview bool         // the operator has no right to read keys
-	forged   atomic.Int64 // tokens that only keys, or the API server, tell from good ones, while the operator has no keys
+	forged   atomic.Int64 // tokens with a wrong signature, while the operator has no keys
 	refused  atomic.Int64 // bad tokens
 	accepted atomic.Int64
 }
@@ -108,7 +110,7 @@ func newStrict(t *testing.T, group string) *strict {
 	return b
 }
 
-// deploy makes the pods and asks for their tokens.
+// deploy creates the pods and their tokens.
 func (b *strict) deploy() {
 	b.Helper()
 	for n := range namespaces {
@@ -149,7 +151,7 @@ func (b *strict) deploy() {
 
 func podOf(pod int) string { return fmt.Sprintf("pod-%d", pod) }
 
-// start starts the operator, and a reader for each pod once there is a CA to know it by.
+// start starts the operator, and a reader for each pod as soon as there is a CA.
 func (b *strict) start() {
 	b.Helper()
 	b.operator.start()
@@ -171,7 +173,7 @@ func (b *strict) start() {
 	}
 }
 
-// restart kills the operator, as the kernel does with a process that has no memory left, and starts another one.
+// restart kills the operator with SIGKILL, like the OOM killer, and starts another one.
 func (b *strict) restart() {
 	b.Helper()
 	if err := b.operator.process.Kill(); err != nil {
@@ -181,7 +183,7 @@ func (b *strict) restart() {
 	b.operator.start()
 }
 
-// round starts the operator and says what it took until all readers are served, and what the API server was asked for.
+// round starts the operator. It prints the time until all readers are served, and the requests to the API server.
 func (b *strict) round(when string, start func()) {
 	b.Helper()
 	begun := time.Now()
@@ -208,7 +210,7 @@ func (b *strict) round(when string, start func()) {
 		b.Errorf("%s: %d bad tokens were accepted", when, got)
 	}
 	if b.rounds++; b.rounds == 1 {
-		return // all is written, and how long it took to make the CA is not the question
+		return // everything is written; the time to create the CA does not count
 	}
 	if last > backWithin(n) {
 		b.Errorf("%s: the last of %d readers was served after %s, want at most %s", when, n, round(last), backWithin(n))
@@ -220,8 +222,8 @@ func (b *strict) round(when string, start func()) {
 
 func round(d time.Duration) time.Duration { return d.Round(10 * time.Millisecond) }
 
-// asked counts the questions about readers that the operator has asked since: reviews of tokens and reads of pods. What it has fetched for all of them
-// and what it has written are told apart.
+// asked returns the number of requests about readers since: TokenReviews and reads of pods. fetched counts requests for
+// all readers, wrote counts writes.
 func (b *strict) asked(since time.Time) (questions, fetched int, wrote map[string]int) {
 	b.Helper()
 	all, err := b.kube.Audit(since)
@@ -243,7 +245,7 @@ func (b *strict) asked(since time.Time) (questions, fetched int, wrote map[strin
 	return questions, fetched, wrote
 }
 
-// garbage has a fifth of all who come send bad tokens, again and again, until the test ends.
+// garbage makes a fifth of the clients send invalid tokens until the test ends.
 func (b *strict) garbage() {
 	ctx, cancel := context.WithCancel(b.Context())
 	var group sync.WaitGroup
@@ -262,7 +264,7 @@ func (b *strict) garbage() {
 	}
 }
 
-// spoil asks once, with a token that says something else each time.
+// spoil makes one request with an invalid token, which differs in each turn.
 func (b *strict) spoil(ctx context.Context, transport *http.Transport, n, turn int) {
 	token := bad(b.tokens[n], n, turn)
 	if b.byReview && turn%4 == 3 {
@@ -287,7 +289,8 @@ func (b *strict) spoil(ctx context.Context, transport *http.Transport, n, turn i
 	}
 }
 
-// bad makes a bad token of a good one: no token at all, one for another audience, one that is over, or one of another pod whose signature does not fit.
+// bad makes an invalid token: none, one for another audience, an expired one, or one of another pod with a wrong
+// signature.
 func bad(good string, n, turn int) string {
 	parts := strings.Split(good, ".")
 	raw, _ := base64.RawURLEncoding.DecodeString(parts[1])

@@ -25,13 +25,13 @@ const (
 	wideRoutes    = 1_000
 	wideEndpoints = 10 // of one route
 	wideTime      = 15 * time.Second
-	// podShare is how much of a core a pod of the Gateway may take while its routes change.
+	// podShare is the maximum CPU share of one core that a pod of the Gateway uses while its routes change.
 	podShare = 0.05
 )
 
-// A Gateway with 1,000 routes and 10,000 endpoints, of which 20 change every second, takes at most 5 % of a core in its pod. The operator has a bound for
-// its translation too, but watches and caches cost it something besides: what it takes is printed. Its pod gets to run the last change, and a small Gateway
-// does not wait.
+// A Gateway with 1,000 routes and 10,000 endpoints, of which 20 change every second, uses at most 5 % of a core in its
+// pod. The CPU time of the operator is printed: its translation has a limit, and watches and caches use more. The pod
+// gets the last change, and a small Gateway is not delayed.
 func TestWideGateway(t *testing.T) {
 	kube := newCluster(t)
 	o, w := newOperator(t, kube, "off", administrators), newWorld(t, kube.Admin)
@@ -95,7 +95,7 @@ func TestWideGateway(t *testing.T) {
 	t.Logf("the last change is in the config %s after the last write", reached.Sub(begun.Add(took)).Round(time.Millisecond))
 }
 
-// wideAddress is that of the first endpoint of a route; another one each turn.
+// wideAddress returns the address of the first endpoint of a route. It differs in each turn.
 func wideAddress(route, turn int) string {
 	if turn == 0 {
 		return fmt.Sprintf("10.%d.%d.0", 100+route/250, route%250)
@@ -103,7 +103,7 @@ func wideAddress(route, turn int) string {
 	return fmt.Sprintf("172.%d.%d.%d", 16+turn>>16, turn>>8&255, turn&255)
 }
 
-// widen makes the wide Gateway, its routes, and a Service for each.
+// widen creates the wide Gateway, its routes, and a Service for each.
 func (w *world) widen() {
 	w.Helper()
 	head := func(name string) string {
@@ -141,14 +141,14 @@ func (w *world) widen() {
 	}
 }
 
-// moveWide gives the first endpoint of a route of the wide Gateway another address.
+// moveWide changes the address of the first endpoint of a route of the wide Gateway.
 func (w *world) moveWide(ctx context.Context, route, turn int) error {
 	patch := fmt.Sprintf(`[{"op":"replace","path":"/endpoints/0/addresses/0","value":%q}]`, wideAddress(route, turn))
 	_, err := w.in("discovery.k8s.io/v1", "endpointslices", 0).Patch(ctx, fmt.Sprintf("wide-%d", route), types.JSONPatchType, []byte(patch), metav1.PatchOptions{})
 	return err
 }
 
-// startPod starts a dataplane that follows a config, and returns when it runs it.
+// startPod starts a dataplane and waits until it runs its config.
 func startPod(t *testing.T, discovery, id, dir string) *bed.Process {
 	t.Helper()
 	must := func(err error) {
@@ -172,14 +172,14 @@ func startPod(t *testing.T, discovery, id, dir string) *bed.Process {
 	return p
 }
 
-// cpuOf is the processor time that a process has used.
+// cpuOf returns the CPU time that a process used.
 func cpuOf(t *testing.T, pid int) (sum time.Duration) {
 	t.Helper()
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, after, _ := strings.Cut(string(data), ") ")       // the name of the program may hold anything else
+	_, after, _ := strings.Cut(string(data), ") ")       // the name of the program may contain spaces
 	for _, field := range strings.Fields(after)[11:13] { // utime, stime
 		n, err := strconv.Atoi(field)
 		if err != nil {

@@ -20,7 +20,7 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/cluster"
 )
 
-// What belongs to one Gateway of the world: a thousand of them make 5,000 UDPRoutes, 2,000 Services and 50,000 endpoints.
+// Objects of one Gateway: a thousand Gateways have 5,000 UDPRoutes, 2,000 Services and 50,000 endpoints.
 const (
 	namespaces = 20
 	routes     = 5
@@ -28,10 +28,10 @@ const (
 	endpoints  = 25 // of one Service
 )
 
-// workers is how many requests are on their way at a time.
+// workers is the number of concurrent requests.
 const workers = 32
 
-// world is what users and the cloud have written to the API server.
+// world is the content of the API server that users and the cloud provider wrote.
 type world struct {
 	*testing.T
 	admin *dynamic.DynamicClient
@@ -59,7 +59,7 @@ func newWorld(t *testing.T, access cluster.Access) *world {
 	return w
 }
 
-// shared is what all Gateways have in common.
+// shared are the objects that all Gateways have in common.
 var shared = []string{
 	`{"apiVersion":"stunner.l7mp.io/v1","kind":"Dataplane","metadata":{"name":"default"},"spec":{}}`,
 	`{"apiVersion":"v1","kind":"Secret","metadata":{"name":"turn","namespace":"world-0"},
@@ -78,7 +78,7 @@ func idOf(gateway int) string { return namespaceOf(gateway) + "/" + nameOf(gatew
 
 func backendOf(gateway, service int) string { return fmt.Sprintf("media-%d-%d", gateway, service) }
 
-// grow makes the world have that many Gateways, with all that belongs to each.
+// grow adds Gateways with their objects up to a number.
 func (w *world) grow(size int) {
 	w.Helper()
 	w.each(w.size, size, func(ctx context.Context, gateway int) error {
@@ -92,7 +92,7 @@ func (w *world) grow(size int) {
 	w.size = size
 }
 
-// objects are the Gateway and what belongs to it.
+// objects returns a Gateway and its objects.
 func objects(gateway int) []string {
 	head := func(name string) string {
 		return fmt.Sprintf(`"metadata":{"namespace":%q,"name":%q}`, namespaceOf(gateway), name)
@@ -117,29 +117,29 @@ func objects(gateway int) []string {
 		"spec":{"gatewayClassName":"turn","listeners":[{"name":"udp","port":3478,"protocol":"TURN-UDP"}]}}`, head(nameOf(gateway))))
 }
 
-// address of an endpoint of a Gateway; another one each turn.
+// address returns the address of an endpoint of a Gateway. It differs in each turn.
 func address(gateway, endpoint, turn int) string {
 	return fmt.Sprintf("10.%d.%d.%d", (gateway*4+turn/200)%256, turn%200+1, endpoint+1)
 }
 
-// expose gives every Service of a Gateway the address that a cloud would.
+// expose sets the load balancer address of every Service of a Gateway.
 func (w *world) expose() {
 	w.Helper()
 	w.each(0, w.size, func(ctx context.Context, gateway int) error {
 		patch := fmt.Sprintf(`{"status":{"loadBalancer":{"ingress":[{"ip":%q}]}}}`, public(gateway))
 		ctx, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
-		return bed.Until(ctx, func(ctx context.Context) error { // the Service may be on its way
+		return bed.Until(ctx, func(ctx context.Context) error { // the operator may not have created the Service yet
 			_, err := w.in("v1", "services", gateway).Patch(ctx, nameOf(gateway), types.MergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
 			return err
 		})
 	})
 }
 
-// public is the address at which clients find a Gateway.
+// public returns the public address of a Gateway.
 func public(gateway int) string { return fmt.Sprintf("198.18.%d.%d", gateway/250, gateway%250+1) }
 
-// move gives the first endpoint of a Gateway another address, and returns it.
+// move changes the address of the first endpoint of a Gateway, and returns it.
 func (w *world) move(ctx context.Context, gateway, turn int) (string, error) {
 	moved := address(gateway, 0, turn)
 	patch := fmt.Sprintf(`[{"op":"replace","path":"/endpoints/0/addresses/0","value":%q}]`, moved)
@@ -175,7 +175,7 @@ func (w *world) create(ctx context.Context, text string) error {
 	return err
 }
 
-// each does something for the Gateways from first to last, many at a time, and ends the test when one of them fails.
+// each calls do for the Gateways from first to last concurrently, and fails the test if one of the calls fails.
 func (w *world) each(first, last int, do func(ctx context.Context, gateway int) error) {
 	w.Helper()
 	next := atomic.Int64{}

@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// wish is a Gateway that asks for an address, on port 53.
+// wish returns a Gateway that requests an address, on port 53.
 func wish(addresses, annotations string) string {
 	return fmt.Sprintf(`
 apiVersion: gateway.networking.k8s.io/v1
@@ -24,7 +24,7 @@ spec:
 `, annotations, addresses)
 }
 
-// addressAttempts: a Gateway gets no address that the class does not allow: neither one of the cluster nor one of somebody else.
+// addressAttempts: a Gateway gets only addresses that the class allows, never one of the cluster or of another tenant.
 func addressAttempts() []attempt {
 	var attempts []attempt
 	for what, address := range map[string]string{
@@ -95,7 +95,7 @@ func addressAttempts() []attempt {
 			name:  "a load balancer is to probe the kubelet",
 			apply: wish(``, `service.beta.kubernetes.io/do-loadbalancer-healthcheck-port: "10250", service.beta.kubernetes.io/do-loadbalancer-healthcheck-protocol: tcp`),
 			try: func(n *tenant) {
-				// A port of the Gateway's own pods: they are in no network of a node.
+				// A port of the Gateway's own pods is allowed: they have no host network.
 				if svc := n.service("door"); svc != nil && svc.Spec.Selector["stunner.l7mp.io/related-gateway-namespace"] != n.name {
 					n.Errorf("the Service selects %v", svc.Spec.Selector)
 				}
@@ -115,7 +115,7 @@ func addressAttempts() []attempt {
 	}...)
 }
 
-// annotationAttempts: an annotation with any value changes nothing but the Gateway that it stands on.
+// annotationAttempts: an annotation with any value affects only the Gateway that has it.
 func annotationAttempts() []attempt {
 	var attempts []attempt
 	for _, annotation := range []string{
@@ -137,7 +137,7 @@ func annotationAttempts() []attempt {
 	return attempts
 }
 
-// takesNo holds that no Service of the tenant brings an address to it, and that no client is told it.
+// takesNo checks that no Service of the tenant has an address, and that no config has it as public address.
 func (n *tenant) takesNo(address string) {
 	n.Helper()
 	a := netip.MustParseAddr(address).Unmap()

@@ -14,7 +14,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-// attaching is a route to everything, at Gateways of others.
+// attaching returns a route to all addresses at Gateways of others.
 func attaching(apiVersion, parent string) string {
 	return fmt.Sprintf(`
 {apiVersion: v1, kind: Service, metadata: {name: there}, spec: {clusterIP: None, ports: [{port: 53, protocol: UDP}]}}
@@ -26,7 +26,8 @@ spec: {parentRefs: [%s], rules: [{backendRefs: [{name: there, port: 53}]}]}
 `, apiVersion, parent)
 }
 
-// attachingAttempts: a route comes to a Gateway of others only where that lets its namespace in. What it brings there harms no other route.
+// attachingAttempts: a route attaches to a Gateway of others only if that allows its namespace. It does not affect
+// other routes there.
 func attachingAttempts() []attempt {
 	const ours, api = "stunner.l7mp.io/v1", "gateway.networking.k8s.io/v1"
 	refused := func(object string) map[string]string {
@@ -93,7 +94,7 @@ func attachingAttempts() []attempt {
 	}
 }
 
-// flood is a StaticService with 1,024 prefixes.
+// flood returns a StaticService with 1,024 prefixes.
 func flood(name string) string {
 	var prefixes []string
 	for i := range 1024 {
@@ -102,7 +103,7 @@ func flood(name string) string {
 	return fmt.Sprintf("\n---\n{apiVersion: stunner.l7mp.io/v1, kind: StaticService, metadata: {name: %s}, spec: {prefixes: [%s]}}\n", name, strings.Join(prefixes, ", "))
 }
 
-// floodRoute is a route that names that StaticService many times, each time with other ports.
+// floodRoute returns a route with that StaticService as many backends, each with other ports.
 func floodRoute(namespace, gateway string, refs, rules int) string {
 	var list []string
 	port := 1
@@ -118,7 +119,7 @@ func floodRoute(namespace, gateway string, refs, rules int) string {
 		gateway, namespace, strings.Join(list, ", "))
 }
 
-// joins waits until a Gateway of others has the cluster of a route that it lets in, beside its own.
+// joins waits until a Gateway of others has the cluster of an allowed route beside its own.
 func (n *tenant) joins(gateway, cluster string) {
 	n.Helper()
 	ctx, cancel := context.WithTimeout(n.Context(), patience)
@@ -132,7 +133,7 @@ func (n *tenant) joins(gateway, cluster string) {
 	n.must(house.victim.proceeds(ctx, gateway))
 }
 
-// now is the newest config of a dataplane.
+// now returns the newest config of a dataplane.
 func (d *door) now() config.Config {
 	d.mu.Lock()
 	defer d.mu.Unlock()

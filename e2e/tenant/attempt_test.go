@@ -31,30 +31,31 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-// attempt is something that a tenant tries in a namespace of its own.
+// attempt is one attack of a tenant from its own namespace.
 type attempt struct {
 	name string
-	// apply is what the tenant applies. TENANT stands for its namespace.
+	// apply is the YAML that the tenant applies. TENANT stands for its namespace.
 	apply string
-	// refused is what the API server answers to the last object; without it every object is taken.
+	// refused is the error of the API server for the last object; if it is empty, all objects are accepted.
 	refused string
-	// told is what the conditions of an object must say, KIND/NAME and a regular expression.
+	// told maps KIND/NAME to a regular expression that the conditions of the object match.
 	told map[string]string
-	// try is what the tenant does then, and what must not come of it.
+	// try is the attack after apply, with its checks.
 	try func(*tenant)
-	// also is a ClusterRole that the tenant has beside edit.
+	// also is a ClusterRole of the tenant beside edit.
 	also string
-	// reads are secrets that the tenant may find: they are its own, or another row is about them.
+	// reads are the secrets that the tenant may find: its own, or those that another row covers.
 	reads []string
 }
 
-// families are the attempts by what they are after.
+// families are the attempts by their target.
 var families = map[string]func() []attempt{
 	"secrets": secretAttempts, "policy": policyAttempts, "addresses": addressAttempts, "annotations": annotationAttempts, "backends": backendAttempts,
 	"attaching": attachingAttempts, "names": nameAttempts, "tokens": tokenAttempts, "auth": authAttempts,
 }
 
-// K-01, K-02, K-03, K-04, K-08, K-09, K-10: no object, token or request of a tenant reads, takes or ends what belongs to others, or widens the policy of the class.
+// K-01, K-02, K-03, K-04, K-08, K-09, K-10: no object, token or request of a tenant reads, takes or ends what belongs
+// to others, or widens the policy of the class.
 func TestTenant(t *testing.T) {
 	count := 0
 	t.Run("attempts", func(t *testing.T) {
@@ -69,13 +70,14 @@ func TestTenant(t *testing.T) {
 	})
 	floods := floodAttempts()
 	t.Logf("%d attempts", count+len(floods))
-	for _, flood := range floods { // one after the other: they take time from each other
+	for _, flood := range floods { // in sequence: they slow each other down
 		t.Run("floods", func(t *testing.T) { run(t, []attempt{flood}) })
 	}
 	t.Run("nobody is told a secret", nobodyIsTold)
 }
 
-// run makes the attempts side by side, each as a tenant of its own. After each the tenant finds no secret of others, and the victim works on as before.
+// run runs the attempts in parallel, each as its own tenant. After each, the tenant finds no secret of others, and the
+// victim works as before.
 func run(t *testing.T, attempts []attempt) {
 	for _, a := range attempts {
 		t.Run(a.name, func(t *testing.T) {
@@ -102,10 +104,10 @@ func run(t *testing.T, attempts []attempt) {
 type tenant struct {
 	*testing.T
 	client.Client
-	name  string // of namespace and user
+	name  string // name of the namespace and of the user
 	reads []string
-	found map[string]bool // what was said already, see finds
-	// caller asks the auth service from an address of the tenant's own.
+	found map[string]bool // already reported, see finds
+	// caller sends requests to the auth service from an address of the tenant.
 	caller *http.Client
 }
 
@@ -142,7 +144,7 @@ func newTenant(t *testing.T, a attempt) *tenant {
 			continue
 		}
 		right.Verb, right.Namespace = "patch", n.name
-		n.await(func(ctx context.Context) error { // the authorizer learns of bindings by a watch
+		n.await(func(ctx context.Context) error { // the authorizer observes bindings with a delay
 			review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &right}}
 			if err := n.Create(ctx, review); err != nil || !review.Status.Allowed {
 				return errors.Join(err, fmt.Errorf("%s may not write %s yet", n.name, right.Resource))
@@ -167,7 +169,7 @@ func (n *tenant) await(cond func(context.Context) error) {
 	n.must(bed.Until(ctx, cond))
 }
 
-// read reads YAML in which TENANT stands for the namespace.
+// read parses YAML in which TENANT stands for the namespace.
 func (n *tenant) read(text string) []*unstructured.Unstructured {
 	n.Helper()
 	list, err := objects.Read(n.Client, n.name, strings.ReplaceAll(text, "TENANT", n.name))
@@ -175,7 +177,7 @@ func (n *tenant) read(text string) []*unstructured.Unstructured {
 	return list
 }
 
-// apply applies what an attempt has, and waits until the operator has seen it all.
+// apply applies the objects of an attempt, and waits until the operator has observed all of them.
 func (n *tenant) apply(a attempt) {
 	n.Helper()
 	list := n.read(a.apply)
@@ -193,14 +195,14 @@ func (n *tenant) apply(a attempt) {
 	n.settles(list...)
 }
 
-// more applies further objects and waits until the operator has seen them.
+// more applies further objects and waits until the operator has observed them.
 func (n *tenant) more(text string) {
 	n.Helper()
 	n.apply(attempt{apply: text})
 }
 
-// settles waits until the operator has told of the generations of objects. Then it waits for one that is newer than they are: what the operator makes of the
-// first ones is done by then.
+// settles waits until the operator has observed the generations of objects, and then that of a newer object: the
+// operator has finished the first ones by then.
 func (n *tenant) settles(list ...*unstructured.Unstructured) {
 	n.Helper()
 	for _, o := range list {
@@ -213,7 +215,7 @@ func (n *tenant) settles(list ...*unstructured.Unstructured) {
 	n.heard(last)
 }
 
-// heard waits until the operator has told of the generation of an object.
+// heard waits until the status of an object has its generation.
 func (n *tenant) heard(o *unstructured.Unstructured) {
 	n.Helper()
 	n.await(func(ctx context.Context) error {
@@ -230,7 +232,7 @@ func (n *tenant) heard(o *unstructured.Unstructured) {
 	})
 }
 
-// speaks tells whether the operator says something about an object.
+// speaks reports whether the operator writes the status of an object.
 func speaks(o *unstructured.Unstructured) bool {
 	switch o.GetKind() {
 	case "GatewayConfig", "StaticService":
@@ -245,7 +247,7 @@ func speaks(o *unstructured.Unstructured) bool {
 	return false
 }
 
-// conditionsOf are all conditions in the status of an object: its own, those of listeners and those of parents.
+// conditionsOf returns all conditions in the status of an object: its own, those of listeners and those of parents.
 func conditionsOf(o *unstructured.Unstructured) (all []metav1.Condition) {
 	var collect func(any)
 	collect = func(value any) {
@@ -271,7 +273,7 @@ func conditionsOf(o *unstructured.Unstructured) (all []metav1.Condition) {
 	return all
 }
 
-// says is what the conditions of an object of the namespace say, KIND/NAME.
+// says returns the conditions of the object KIND/NAME of the namespace as text.
 func (n *tenant) says(ctx context.Context, object string) (string, error) {
 	kind, name, _ := strings.Cut(object, "/")
 	o := &unstructured.Unstructured{}
@@ -289,7 +291,7 @@ func (n *tenant) says(ctx context.Context, object string) (string, error) {
 	return strings.Join(lines, "\n"), nil
 }
 
-// kinds are those that are asked for by a word.
+// kinds are the kinds by their short names.
 var kinds = map[string]schema.GroupVersionKind{
 	"gateway":       {Group: "gateway.networking.k8s.io", Version: "v1", Kind: "Gateway"},
 	"route":         {Group: "stunner.l7mp.io", Version: "v1", Kind: "UDPRoute"},
@@ -298,7 +300,8 @@ var kinds = map[string]schema.GroupVersionKind{
 	"static":        {Group: "stunner.l7mp.io", Version: "v1", Kind: "StaticService"},
 }
 
-// told wants the conditions of an object to match. The operator has told of the object already, and may tell more of it when it has read a Secret.
+// told checks the conditions of an object. They may change once more after the generation was observed, when the
+// operator has read a Secret.
 func (n *tenant) told(object, want string) {
 	n.Helper()
 	expression := regexp.MustCompile(want)
@@ -315,7 +318,7 @@ func (n *tenant) told(object, want string) {
 	}
 }
 
-// readable are the resources of namespaces that can be listed.
+// readable are the namespaced resources that can be listed.
 var readable = sync.OnceValues(func() ([]schema.GroupVersionKind, error) {
 	client, err := discovery.NewDiscoveryClientForConfig(control.Admin.Config)
 	if err != nil {
@@ -340,7 +343,8 @@ var readable = sync.OnceValues(func() ([]schema.GroupVersionKind, error) {
 	return found, nil
 })
 
-// findsNoSecret looks for secrets of others in everything in its namespace that the tenant may read, and in what its own dataplane receives.
+// findsNoSecret searches for secrets of others in all objects that the tenant may read, and in the config of its own
+// dataplane.
 func (n *tenant) findsNoSecret() {
 	n.Helper()
 	all, err := readable()
@@ -356,7 +360,7 @@ func (n *tenant) findsNoSecret() {
 	}
 }
 
-// eachOf calls each with every object of a kind that the tenant reads in its namespace. It reports whether the tenant may read that kind.
+// eachOf calls each for every object of a kind in the namespace. It reports whether the tenant may read that kind.
 func (n *tenant) eachOf(gvk schema.GroupVersionKind, each func(where string, text []byte)) bool {
 	n.Helper()
 	list := &unstructured.UnstructuredList{}
@@ -375,7 +379,7 @@ func (n *tenant) eachOf(gvk schema.GroupVersionKind, each func(where string, tex
 	return true
 }
 
-// finds says which secrets of others stand in a text.
+// finds reports secrets of others in a text as errors.
 func (n *tenant) finds(where string, text []byte) {
 	n.Helper()
 	for _, secret := range house.markers.in(text) {
@@ -386,7 +390,7 @@ func (n *tenant) finds(where string, text []byte) {
 	}
 }
 
-// config is what a dataplane of a Gateway of the tenant receives, empty when there is none.
+// config returns the config of a Gateway of the tenant; empty if there is none.
 func (n *tenant) config(gateway string) (c config.Config) {
 	n.Helper()
 	code, body := n.ask(n.doorToken(gateway), "/api/v1/configs/"+n.name+"/"+gateway)
@@ -401,7 +405,7 @@ func (n *tenant) config(gateway string) (c config.Config) {
 	return c
 }
 
-// reachesNone holds that no client of a Gateway of the tenant reaches an address.
+// reachesNone checks that the config of a Gateway of the tenant opens none of the addresses.
 func (n *tenant) reachesNone(gateway string, addresses ...string) {
 	n.Helper()
 	for _, c := range n.config(gateway).Clusters {
@@ -415,7 +419,7 @@ func (n *tenant) reachesNone(gateway string, addresses ...string) {
 	}
 }
 
-// opens tells whether an endpoint of a cluster is an address, or a prefix with it of which it is not excepted.
+// opens reports whether an endpoint of a cluster is an address, or a prefix with it and without an exception for it.
 func opens(c config.Cluster, endpoint, address string) bool {
 	host, _, _ := strings.Cut(endpoint, ":<")
 	a := netip.MustParseAddr(address)
@@ -426,7 +430,7 @@ func opens(c config.Cluster, endpoint, address string) bool {
 	return err == nil && e.Unmap() == a
 }
 
-// service is a Service of the namespace, nil where there is none.
+// service returns a Service of the namespace, or nil.
 func (n *tenant) service(name string) *corev1.Service {
 	n.Helper()
 	svc := &corev1.Service{}
@@ -438,7 +442,7 @@ func (n *tenant) service(name string) *corev1.Service {
 	return svc
 }
 
-// isRefused holds that the API server has refused something.
+// isRefused checks that the API server rejected a request.
 func (n *tenant) isRefused(err error, want string) {
 	n.Helper()
 	if err == nil || !strings.Contains(err.Error(), want) {

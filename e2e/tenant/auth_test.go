@@ -11,13 +11,14 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/credential"
 )
 
-// requests are more than the auth service answers to one source at once, see insideRates.
+// requests is more than the auth service answers at once to one source, see insideRates.
 const requests = 300
 
-// insideRates are set by the administrator: what one address inside of the cluster may ask.
+// insideRates are flags of the administrator: the rate limit for one address in the cluster.
 var insideRates = []string{"--cluster-rate-limit=10", "--cluster-rate-burst=100"}
 
-// authAttempts: the auth service gives a tenant no credential for Gateways of others, and others none for a tenant's.
+// authAttempts: the auth service gives a tenant no credential for Gateways of others, and gives others none for those
+// of a tenant.
 func authAttempts() []attempt {
 	return []attempt{
 		{
@@ -119,7 +120,7 @@ func authAttempts() []attempt {
 	}
 }
 
-// isNotOffered holds that nobody who names no Gateway is told of a host.
+// isNotOffered checks that an answer to a request without gateways does not contain a host.
 func (n *tenant) isNotOffered(host string) {
 	n.Helper()
 	for range 2 {
@@ -131,14 +132,14 @@ func (n *tenant) isNotOffered(host string) {
 				n.Errorf("%s is answered with %s", path, answer)
 			}
 		}
-		n.settles() // the auth service follows the same changes as the victim's dataplane
+		n.settles() // the auth service gets the same changes as the victim's dataplane
 		ctx, cancel := context.WithTimeout(n.Context(), patience)
 		defer cancel()
 		n.must(house.victim.proceeds(ctx, "victim/front-door"))
 	}
 }
 
-// limited sends requests at once, and counts those that are answered with 429.
+// limited sends requests at once, and counts the answers with 429.
 func (n *tenant) limited(header func(i int) http.Header) (count int) {
 	n.Helper()
 	for i := range requests {
@@ -149,14 +150,14 @@ func (n *tenant) limited(header func(i int) http.Header) (count int) {
 	return count
 }
 
-// iceServers asks the auth service as a pod of the cluster does, without a token.
+// iceServers sends a request without a token, like a pod of the cluster.
 func (n *tenant) iceServers(body string) []byte {
 	n.Helper()
 	_, answer := n.post(nil, body)
 	return answer
 }
 
-// post asks the auth service for ICE servers.
+// post requests ICE servers.
 func (n *tenant) post(header http.Header, body string) (code int, answer []byte) {
 	n.Helper()
 	request, err := http.NewRequestWithContext(n.Context(), http.MethodPost, "http://"+house.service+"/v1/ice-servers", strings.NewReader(body))
@@ -168,7 +169,7 @@ func (n *tenant) post(header http.Header, body string) (code int, answer []byte)
 	return n.answer(request)
 }
 
-// get asks the auth service as older clients do.
+// get requests ICE servers with the legacy API.
 func (n *tenant) get(path string, header http.Header) (code int, answer []byte) {
 	n.Helper()
 	request, err := http.NewRequestWithContext(n.Context(), http.MethodGet, "http://"+house.service+path, nil)

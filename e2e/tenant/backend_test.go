@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// static is a StaticService, and a route to it.
+// static returns a StaticService and a route to it.
 func static(prefixes string) string {
 	return gateway("") + fmt.Sprintf(`
 ---
@@ -16,7 +16,7 @@ spec: {prefixes: [%s]}
 `, prefixes) + routeTo(`group: stunner.l7mp.io, kind: StaticService, name: there`)
 }
 
-// slice is a Service of the tenant with an endpoint that the tenant has written, and a route to it.
+// slice returns a Service with an endpoint that the tenant wrote, and a route to it.
 func slice(addresses string) string {
 	return gateway("") + fmt.Sprintf(`
 ---
@@ -33,7 +33,7 @@ endpoints: [{addresses: [%s]}]
 `, addresses) + routeTo(`name: there`)
 }
 
-// official is a route of the Gateway API to a backend through the tenant's Gateway.
+// official returns a route of the Gateway API through the tenant's Gateway to a backend.
 func official(version, backend string) string {
 	return fmt.Sprintf(`
 ---
@@ -88,7 +88,7 @@ func backendAttempts() []attempt {
 	} {
 		attempts = append(attempts, attempt{name: "a StaticService leads to " + what, apply: static(fmt.Sprintf("%q", prefix)), try: closed})
 	}
-	// A dataplane leaves these out of wide prefixes only, and link-local addresses always.
+	// A dataplane excludes these from wide prefixes only. It excludes link-local addresses always.
 	for what, address := range map[string]string{
 		"the pod's own host": "127.0.0.1", "the pod's own host in IPv6": "::1", "the services of an Azure host": "168.63.129.16", "the metadata service of Oracle Cloud": "192.0.0.192",
 		"the metadata service of Oracle Cloud in IPv6": "fd00:c1::a9fe:a9fe", "the metadata service of Google Cloud": "fd20:ce::254", "the metadata service of Scaleway": "fd00:42::42",

@@ -22,15 +22,16 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/objects"
 )
 
-// Bounds of what a flood may cost others.
+// Limits for the cost of a flood to others.
 const (
-	floodLatency = 5 * time.Second // of a change of the victim, on a machine that does much else
+	floodLatency = 5 * time.Second // of a change of the victim, on a loaded machine
 	floodMemory  = 96              // MiB more than before
 	floodMaps    = 60              // ConfigMaps of 900 kB
 	garbage      = 400             // tokens
 )
 
-// floodAttempts: a tenant's objects, however many and however large, take neither the memory of the operator nor its time from others.
+// floodAttempts: the objects of a tenant, whatever their number and size, use up neither the memory of the operator nor
+// its time.
 func floodAttempts() []attempt {
 	return []attempt{
 		{
@@ -97,7 +98,8 @@ func floodAttempts() []attempt {
 	}
 }
 
-// during runs a flood. While it lasts, and after it, changes of the victim are published, and the operator stays ready. Its memory stays as it was.
+// during runs a flood. During and after it, changes of the victim are published, the operator is ready, and its memory
+// stays limited.
 func (n *tenant) during(flood func()) {
 	n.Helper()
 	before := memory(n)
@@ -129,7 +131,7 @@ func (n *tenant) during(flood func()) {
 	}
 }
 
-// memory of the operator, in MiB.
+// memory returns the memory of the operator in MiB.
 func memory(n *tenant) int {
 	n.Helper()
 	_, after, _ := strings.Cut(readFile(n, fmt.Sprintf("/proc/%d/status", house.operator.PID())), "VmRSS:")
@@ -154,7 +156,8 @@ func (n *tenant) remove(kind, apiVersion string) {
 	n.must(house.DeleteAllOf(n.Context(), o, client.InNamespace(n.name)))
 }
 
-// nobodyIsTold looks for secrets where nobody should be told any: in ConfigMaps, events, statuses, logs and metrics, of everybody.
+// nobodyIsTold checks that there are no secrets in the ConfigMaps, events, statuses, logs and metrics of the whole
+// cluster.
 func nobodyIsTold(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()

@@ -1,7 +1,9 @@
-// Package tenant attacks the control plane as a tenant: a user with ClusterRole edit in one namespace, and the right to write Gateways there. The API server,
-// its authorizer, the rights, the admission policies and the two services are those of an installation without further settings.
+// Package tenant attacks the control plane as a tenant: a user with ClusterRole edit in one namespace, and the right to
+// write Gateways there. The API server, its authorizer, the rights, the admission policies and the two services are
+// those of an installation with default settings.
 //
-// Each attempt is a row of a table: what the tenant applies or asks, and what must not come of it.
+// Each attempt is a row of a table: the objects and requests of the tenant, and the checks that it has no effect on
+// others.
 package tenant
 
 import (
@@ -30,11 +32,11 @@ import (
 )
 
 const (
-	// patience is for what takes a second on a machine that is free.
+	// patience is the timeout of steps that take a second on an idle machine.
 	patience = time.Minute
-	// moment is for what is there already, or nearly so.
+	// moment is the timeout for a state that is reached already, or almost.
 	moment = 5 * time.Second
-	// side is how many attempts run at the same time: most of the time they wait.
+	// side is the number of concurrent attempts, which mostly wait.
 	side = "12"
 	// system is the namespace of the product.
 	system = "stunner-system"
@@ -55,10 +57,10 @@ func TestMain(m *testing.M) {
 	os.Exit(cluster.Main(installed{m}, &control))
 }
 
-// installed runs tests in a cluster with the product in it.
+// installed runs tests in a cluster with the product installed.
 type installed struct{ tests *testing.M }
 
-// Run installs the product, runs the tests and ends the services.
+// Run installs the product, runs the tests and stops the services.
 func (i installed) Run() int {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*patience)
 	defer cancel()
@@ -123,7 +125,7 @@ func (h *installation) install(ctx context.Context) (err error) {
 	return err
 }
 
-// connect returns a client that waits for nobody but the API server.
+// connect returns a client without rate limits of its own.
 func connect(config *rest.Config) (client.Client, error) {
 	scheme, err := objects.Scheme()
 	if err != nil {
@@ -138,7 +140,7 @@ func connect(config *rest.Config) (client.Client, error) {
 	return client.New(config, o)
 }
 
-// apply makes the objects in YAML what is written, as the administrator.
+// apply applies YAML as the administrator.
 func (h *installation) apply(ctx context.Context, text string) error {
 	list, err := objects.Read(h, "", text)
 	if err != nil {
@@ -152,7 +154,8 @@ func (h *installation) apply(ctx context.Context, text string) error {
 	return nil
 }
 
-// startOperator runs the operator with the flags and the environment that its Deployment has, and with a token of its ServiceAccount.
+// startOperator runs the operator with the flags and the environment of its Deployment, and with a token of its
+// ServiceAccount.
 func (h *installation) startOperator(ctx context.Context) error {
 	access, err := control.Account(ctx, system, "stunner-operator")
 	if err != nil {
@@ -170,7 +173,7 @@ func (h *installation) startOperator(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Of a flag that stands twice the last one counts.
+	// The last value of a repeated flag is used.
 	args = append(args, "--kubeconfig="+access.Kubeconfig, "--identity=operator", "--discovery-address="+h.discovery, "--scaler-address="+scaler,
 		"--health-address="+h.health, "--discovery-token-file="+token, "--address=127.0.0.1", "--log=all:TRACE")
 	h.operator, err = bed.Start(bed.Command{Name: "operator", Path: filepath.Join(h.dir, "operator"), Args: args, Env: env, Logs: h.dir})
@@ -180,7 +183,7 @@ func (h *installation) startOperator(ctx context.Context) error {
 	return h.ready(ctx, h.operator, h.health)
 }
 
-// startAuth runs the auth service with the flags that its Deployment has. Its environment has a marker.
+// startAuth runs the auth service with the flags of its Deployment. Its environment contains a marker.
 func (h *installation) startAuth(ctx context.Context) error {
 	bundle := &corev1.ConfigMap{}
 	if err := bed.Until(ctx, func(ctx context.Context) error {
@@ -251,7 +254,7 @@ func (h *installation) tokenFile(ctx context.Context, account string) (string, e
 	return path, os.WriteFile(path, []byte(strings.TrimSpace(token)), 0o600)
 }
 
-// end ends the services. One that has ended by itself is an error.
+// end stops the services. It is an error if one has exited before.
 func (h *installation) end() error {
 	var errs []error
 	for _, p := range []*bed.Process{h.operator, h.auth} {
@@ -268,7 +271,7 @@ func (h *installation) end() error {
 	return errors.Join(append(errs, os.RemoveAll(h.dir))...)
 }
 
-// freeAddresses fills in free addresses of this host, and returns one more.
+// freeAddresses sets free addresses of this host, and returns one more.
 func freeAddresses(fill ...*string) (more string, err error) {
 	for _, address := range append(fill, &more) {
 		port, err := bed.FreePort()

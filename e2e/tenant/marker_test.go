@@ -16,7 +16,7 @@ import (
 	"testing"
 )
 
-// markers are secret values by what they are the secret of. Whoever finds one has read a Secret.
+// markers are secret values by the name of the secret. A marker in a text shows that a Secret was read.
 type markers struct {
 	mu     *sync.Mutex
 	values map[string]string
@@ -24,7 +24,8 @@ type markers struct {
 
 func newMarkers() markers { return markers{&sync.Mutex{}, map[string]string{}} }
 
-// of returns the marker of a secret, and makes it if there is none. It can stand in a TURN user name, a password and a URL.
+// of returns the marker of a secret, and creates it if there is none. It is valid in a TURN user name, a password and a
+// URL.
 func (m markers) of(secret string) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -34,14 +35,14 @@ func (m markers) of(secret string) string {
 	return m.values[secret]
 }
 
-// know takes a secret that the product has made for a marker.
+// know uses a secret that the product generated as a marker.
 func (m markers) know(secret, value string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.values[secret] = value
 }
 
-// in names the secrets that stand in a text: plain, in hex, in base64, compressed, and each inside another.
+// in returns the secrets in a text: plain, in hex, in base64, compressed, and in nested encodings.
 func (m markers) in(text []byte) (found []string) {
 	m.mu.Lock()
 	values := maps.Clone(m.values)
@@ -57,7 +58,7 @@ func (m markers) in(text []byte) (found []string) {
 	return slices.Sorted(maps.Keys(seen))
 }
 
-// encoded are runs of characters that may be base64, of the usual or of the URL alphabet.
+// encoded matches possible base64 in the standard or the URL alphabet.
 var encoded = regexp.MustCompile(`[A-Za-z0-9+/_-]{16,}={0,2}`)
 
 // reveal calls each with a text and with everything that is encoded in it.
@@ -73,7 +74,7 @@ func reveal(text []byte, depth int, each func([]byte)) {
 	}
 	for _, run := range encoded.FindAll(text, -1) {
 		usual := strings.NewReplacer("-", "+", "_", "/").Replace(strings.TrimRight(string(run), "="))
-		for skip := range min(4, len(usual)) { // the run may begin with characters that do not belong to it
+		for skip := range min(4, len(usual)) { // the match may begin with characters before the encoded text
 			part := usual[skip:]
 			if len(part)%4 == 1 {
 				part = part[:len(part)-1]
@@ -87,7 +88,7 @@ func reveal(text []byte, depth int, each func([]byte)) {
 	}
 }
 
-// A marker is found in every form in which the product could pass it on.
+// A marker is found in every encoding that the product could use.
 func TestMarkers(t *testing.T) {
 	m := newMarkers()
 	value := m.of("vault")

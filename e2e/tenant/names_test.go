@@ -14,14 +14,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// marks are labels and annotations that say that an object is the operator's, and belongs to the victim's Gateway.
+// marks are labels and annotations of the operator's objects for the victim's Gateway.
 const marks = `labels: {app: stunner, stunner.l7mp.io/owned-by: stunner, stunner.l7mp.io/related-gateway-name: front-door, stunner.l7mp.io/related-gateway-namespace: victim,
     gateway.networking.k8s.io/gateway-name: front-door}, annotations: {stunner.l7mp.io/related-gateway-name: victim/front-door}`
 
 const podTemplate = `replicas: 0, selector: {matchLabels: {app: stunner, stunner.l7mp.io/related-gateway-name: front-door, stunner.l7mp.io/related-gateway-namespace: victim}},
   template: {metadata: {labels: {app: stunner, stunner.l7mp.io/related-gateway-name: front-door, stunner.l7mp.io/related-gateway-namespace: victim}}, spec: {containers: [{name: c, image: example.net/c}]}}`
 
-// nameAttempts: names, labels and owner references of objects of a tenant make them nobody else's, and those of others not the tenant's.
+// nameAttempts: names, labels and owner references of a tenant's objects give others no effect on them, and the tenant
+// none on those of others.
 func nameAttempts() []attempt {
 	var attempts []attempt
 	for kind, text := range map[string]string{
@@ -41,7 +42,7 @@ func nameAttempts() []attempt {
 			try:   func(n *tenant) { n.ownsItsObjects("door") },
 		})
 	}
-	// What stands where the operator wants to write, before it does.
+	// Objects with the names that the operator writes, created before it does.
 	for kind, text := range map[string]string{
 		"Service":    `{apiVersion: v1, kind: Service, metadata: {name: door}, spec: {ports: [{port: 1, protocol: UDP}]}}`,
 		"Deployment": `{apiVersion: apps/v1, kind: Deployment, metadata: {name: door}, spec: {` + podTemplate + `}}`,
@@ -148,13 +149,13 @@ func listenersOf(count int) string {
 	return strings.Join(list, ", ")
 }
 
-// ownsItsObjects holds that what was made for a Gateway of the tenant says that it is the Gateway's, and selects pods of it alone.
+// ownsItsObjects checks that the objects of a Gateway of the tenant are owned by it, and select only its pods.
 func (n *tenant) ownsItsObjects(gateway string) {
 	n.Helper()
 	svc, d := n.service(gateway), &appsv1.Deployment{}
 	err := house.Get(n.Context(), types.NamespacedName{Namespace: n.name, Name: gateway}, d)
 	if err != nil || svc == nil {
-		return // it may have none
+		return // there may be none
 	}
 	for _, o := range []client.Object{svc, d} {
 		marked := o.GetLabels()
@@ -175,19 +176,20 @@ func (n *tenant) ownsItsObjects(gateway string) {
 	}
 }
 
-// comesToRest holds that the operator does not write without end in the tenant's namespace: between two changes of its, there are few writes.
+// comesToRest checks that the operator does not write endlessly in the tenant's namespace: there are few writes between
+// two changes of the tenant.
 func (n *tenant) comesToRest() {
 	n.Helper()
 	n.settles()
 	begun := time.Now()
 	n.settles()
 	n.settles()
-	if writes := n.writes(begun); len(writes) > 12 { // two objects with a status each, and what the first ones may have left to do
+	if writes := n.writes(begun); len(writes) > 12 { // two objects with a status each, and pending writes for earlier ones
 		n.Errorf("the operator writes %d times where there is nothing to write: %v", len(writes), writes)
 	}
 }
 
-// writes are those that the operator has made in the tenant's namespace since.
+// writes returns the writes of the operator in the tenant's namespace since.
 func (n *tenant) writes(since time.Time) (list []string) {
 	n.Helper()
 	all, err := control.Audit(since)

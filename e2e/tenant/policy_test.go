@@ -7,7 +7,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-// routeTo is a route to a backend through the tenant's Gateway.
+// routeTo returns a route through the tenant's Gateway to a backend.
 func routeTo(backend string) string {
 	return `
 ---
@@ -23,7 +23,8 @@ const (
 	unresolved = `ResolvedRefs=False`
 )
 
-// policyAttempts: what the class's GatewayConfig says is the policy for all its Gateways. A GatewayConfig of a tenant narrows it and never widens it.
+// policyAttempts: the class's GatewayConfig is the policy for all its Gateways. A GatewayConfig of a tenant narrows it
+// and never widens it.
 func policyAttempts() []attempt {
 	closed := func(n *tenant) { n.reachesNone("door", forbidden...) }
 	return []attempt{
@@ -162,7 +163,7 @@ spec: {controllerName: stunner.l7mp.io/gateway-operator, parametersRef: {group: 
 	}
 }
 
-// bounded holds that a bound in the config of the tenant's Gateway is not above that of the class, and not lifted.
+// bounded checks that a limit in the config of the tenant's Gateway is set, and not above that of the class.
 func bounded(of func(config.Admin) int64, most int64) func(*tenant) {
 	return func(n *tenant) {
 		n.Helper()
@@ -172,7 +173,7 @@ func bounded(of func(config.Admin) int64, most int64) func(*tenant) {
 	}
 }
 
-// writesNoStatus holds that the tenant may not write a status itself.
+// writesNoStatus checks that the tenant must not write a status.
 func (n *tenant) writesNoStatus(object string) {
 	n.Helper()
 	_, err := control.Kubectl(n.Context(), "patch", object, "-n", n.name, "--as", n.name, "--subresource=status", "--type=merge",

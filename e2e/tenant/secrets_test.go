@@ -9,7 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// ownConfig is a GatewayConfig of the tenant and a Gateway that names it.
+// ownConfig returns a GatewayConfig of the tenant and a Gateway that refers to it.
 func ownConfig(spec string) string {
 	return fmt.Sprintf(`
 apiVersion: stunner.l7mp.io/v1
@@ -27,10 +27,10 @@ spec:
 `, spec)
 }
 
-// plain are credentials of a GatewayConfig that need no Secret.
+// plain are credentials of a GatewayConfig without a Secret.
 const plain = `userName: caller, password: marzipan-and-rosewater`
 
-// gateway is a Gateway of the class, with more in its spec.
+// gateway returns a Gateway of the class with additional fields in its spec.
 func gateway(more string) string {
 	return fmt.Sprintf(`
 apiVersion: gateway.networking.k8s.io/v1
@@ -40,7 +40,7 @@ spec: {gatewayClassName: stunner, listeners: [{name: udp, port: 3478, protocol: 
 `, more)
 }
 
-// encrypted is a Gateway with a TLS listener, which names a certificate.
+// encrypted returns a Gateway with a TLS listener and a certificate reference.
 func encrypted(ref string) string {
 	return fmt.Sprintf(`
 apiVersion: gateway.networking.k8s.io/v1
@@ -56,7 +56,7 @@ spec:
 
 const ungranted = `RefNotPermitted|ReferenceGrant`
 
-// secretAttempts: no Secret of another namespace comes to a tenant, whatever field of whatever object names it.
+// secretAttempts: no field of any object gives a tenant a Secret of another namespace.
 func secretAttempts() []attempt {
 	return []attempt{
 		{
@@ -223,7 +223,7 @@ spec: {from: [{group: stunner.l7mp.io, kind: GatewayConfig, namespace: TENANT}],
 	}
 }
 
-// lacks holds that the tenant finds a secret nowhere.
+// lacks checks that the tenant finds a secret nowhere.
 func (n *tenant) lacks(secret string) {
 	n.Helper()
 	all, err := readable()
@@ -239,7 +239,7 @@ func (n *tenant) lacks(secret string) {
 	}
 }
 
-// isNotTold holds that a text of a Secret stands in no other object, and in no event.
+// isNotTold checks that a text of a Secret is in no other object and in no event.
 func (n *tenant) isNotTold(words string) {
 	n.Helper()
 	all, err := readable()

@@ -26,10 +26,10 @@ import (
 
 const audience = "stunner-discovery"
 
-// shared is what a dataplane pod of the victim has for labels.
+// victims are the labels of a dataplane pod of the victim.
 var victims = map[string]string{"app": "stunner", "stunner.l7mp.io/related-gateway-name": "front-door", "stunner.l7mp.io/related-gateway-namespace": "victim"}
 
-// Bounds of what a pod may cost.
+// Limits for the cost of a pod.
 const (
 	flips       = 500
 	flipPause   = 2 * time.Millisecond
@@ -38,7 +38,8 @@ const (
 	fairStreams = 16
 )
 
-// tokenAttempts: config discovery tells a tenant's pod of the tenant's Gateways only, and believes it about itself only.
+// tokenAttempts: config discovery sends a tenant's pod configs of the tenant's Gateways only, and accepts reports only
+// for the pod itself.
 func tokenAttempts() []attempt {
 	const theirs = "/api/v1/configs/victim/front-door"
 	everything := []string{theirs, "/api/v1/configs", "/api/v1/configs/victim", "/api/v1/configs/victim/side-door", "/api/v1/configs/lobby/lounge", "/api/v1/reports"}
@@ -138,7 +139,7 @@ func tokenAttempts() []attempt {
 				}
 				n.await(func(ctx context.Context) error {
 					now, err := bed.Metric(ctx, "http://"+house.health+"/metrics", "stunner_operator_discovery_refused_total")
-					if err == nil && now < before+2 { // the first one is about another config than that of the stream
+					if err == nil && now < before+2 { // the first one is for another config than that of the stream
 						err = fmt.Errorf("%.0f refusals, before %.0f", now, before)
 					}
 					return err
@@ -174,7 +175,7 @@ func tokenAttempts() []attempt {
 				for i := range flips {
 					n.must(stream.Write(n.Context(), websocket.MessageText, fmt.Appendf(nil, `{"report":{"id":"%s/door","pod":"spy-of-door","accepted":%t,"draining":%t,"error":"%d of %d","allocations":%d}}`,
 						n.name, i%2 == 0, i%3 == 0, i, len(revision), i)))
-					time.Sleep(flipPause) // the pace of the attack
+					time.Sleep(flipPause) // the rate of the attack
 				}
 				n.settles()
 				var writes []string
@@ -210,7 +211,7 @@ func tokenAttempts() []attempt {
 	}
 }
 
-// gets holds that config discovery answers a request with a code, and without any secret.
+// gets checks that config discovery answers a request with a status code and without any secret.
 func (n *tenant) gets(token, path string, want int) {
 	n.Helper()
 	code, body := n.ask(token, path)
@@ -220,7 +221,7 @@ func (n *tenant) gets(token, path string, want int) {
 	n.finds(path, body)
 }
 
-// mergePatch is a merge patch.
+// mergePatch returns a merge patch.
 func mergePatch(fields map[string]any) client.Patch {
 	text, err := json.Marshal(fields)
 	if err != nil {
@@ -229,7 +230,7 @@ func mergePatch(fields map[string]any) client.Patch {
 	return client.RawPatch(types.MergePatchType, text)
 }
 
-// doorToken is a token of a pod that the tenant has labelled as a dataplane of its Gateway.
+// doorToken returns a token of a pod that has the labels of a dataplane of a Gateway.
 func (n *tenant) doorToken(gateway string) string {
 	n.Helper()
 	return n.podToken("spy-of-"+gateway, map[string]string{
@@ -237,7 +238,7 @@ func (n *tenant) doorToken(gateway string) string {
 	})
 }
 
-// stream follows the config of a Gateway of the tenant, as a dataplane does.
+// stream follows the config of a Gateway of the tenant, like a dataplane.
 func (n *tenant) stream(gateway string) *websocket.Conn {
 	n.Helper()
 	conn, err := n.dial(n.doorToken(gateway), gateway, make(chan struct{}, 1))
@@ -245,7 +246,7 @@ func (n *tenant) stream(gateway string) *websocket.Conn {
 	return conn
 }
 
-// dial opens a stream. It says when the stream has ended.
+// dial opens a stream. It sends to ended when the stream has ended.
 func (n *tenant) dial(token, gateway string, ended chan<- struct{}) (*websocket.Conn, error) {
 	n.Helper()
 	client, err := secure()
@@ -269,7 +270,7 @@ func (n *tenant) dial(token, gateway string, ended chan<- struct{}) (*websocket.
 	return conn, nil
 }
 
-// account makes a ServiceAccount of the tenant.
+// account creates a ServiceAccount.
 func (n *tenant) account(name string) *corev1.ServiceAccount {
 	n.Helper()
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: n.name, Name: name}}
@@ -279,7 +280,7 @@ func (n *tenant) account(name string) *corev1.ServiceAccount {
 	return account
 }
 
-// podToken makes a pod of the tenant, unless there is one of the name, and a token that is bound to it, for config discovery.
+// podToken creates a pod, unless it exists, and a token for config discovery that is bound to it.
 func (n *tenant) podToken(name string, labels map[string]string) string {
 	n.Helper()
 	account := n.account("spy")
@@ -292,7 +293,7 @@ func (n *tenant) podToken(name string, labels map[string]string) string {
 	return n.tokenOf(account, &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: name}, audience)
 }
 
-// tokenOf asks for a token as the tenant.
+// tokenOf requests a token as the tenant.
 func (n *tenant) tokenOf(account *corev1.ServiceAccount, bound *authenticationv1.BoundObjectReference, audiences ...string) string {
 	n.Helper()
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: audiences, BoundObjectRef: bound}}
@@ -300,7 +301,7 @@ func (n *tenant) tokenOf(account *corev1.ServiceAccount, bound *authenticationv1
 	return request.Status.Token
 }
 
-// secure is a client of config discovery that knows its CA.
+// secure returns a client of config discovery that verifies its CA.
 var secure = sync.OnceValues(func() (*http.Client, error) {
 	pem, err := os.ReadFile(house.ca)
 	if err != nil {

@@ -25,7 +25,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/discovery"
 )
 
-// Addresses that no tenant may reach or take.
+// Addresses that no tenant may reach or get.
 const (
 	dnsService   = "10.96.0.10"
 	dnsPod       = "10.244.0.2"
@@ -33,17 +33,17 @@ const (
 	apiServer    = "192.0.2.1"
 	node         = "192.0.2.101"
 	nodeOutside  = "203.0.113.101"
-	balanced     = "198.51.100.7" // of the victim's load balancer
+	balanced     = "198.51.100.7" // address of the victim's load balancer
 	mediaPod     = "10.244.1.5"   // of the victim
-	laterPrefix  = "10.99."       // of endpoints that come later, see victim.proceeds
+	laterPrefix  = "10.99."       // of endpoints that are added later, see victim.proceeds
 	classSecret  = "Secret stunner-system/stunner-turn-credentials"
 	authoritySec = "private key of config discovery"
 )
 
-// forbidden are the addresses of nodes, of the API server and of kube-system.
+// forbidden are addresses of nodes, of the API server and of kube-system.
 var forbidden = []string{dnsService, dnsPod, apiService, apiServer, node, nodeOutside}
 
-// others is what belongs to the cluster, and to other tenants. SECRET(NAMESPACE/NAME) stands for a marker.
+// others are the objects of the cluster and of other tenants. SECRET(NAMESPACE/NAME) stands for a marker.
 const others = `
 apiVersion: v1
 kind: Node
@@ -200,10 +200,10 @@ rules:
 - {apiGroups: [discovery.k8s.io], resources: [endpointslices], verbs: ["*"]}
 `
 
-// policy is what the administrator sets in the GatewayConfig of the class.
+// policy is the part of the GatewayConfig of the class that the administrator sets.
 const policy = `{"spec":{"userQuota":10,"sourceQuota":20,"sessionByteRate":30000,"userByteRate":40000}}`
 
-// furnish makes the cluster one in which others work.
+// furnish creates the objects of others.
 func (h *installation) furnish(ctx context.Context) error {
 	text := others
 	for {
@@ -237,14 +237,14 @@ func (h *installation) furnish(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	h.markers.know("private key of Secret victim/door", strings.Split(string(private), "\n")[1]) // the first line that is no heading
+	h.markers.know("private key of Secret victim/door", strings.Split(string(private), "\n")[1]) // the first line after the PEM header
 	return h.Create(ctx, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "victim", Name: "door"}, Type: corev1.SecretTypeTLS,
 		Data: map[string][]byte{corev1.TLSCertKey: chain, corev1.TLSPrivateKeyKey: private},
 	})
 }
 
-// victim is another tenant: two Gateways, and what their dataplanes have received.
+// victim is another tenant: two Gateways with the configs that their dataplanes received.
 type victim struct {
 	house *installation
 	doors map[string]*door // by NAMESPACE/NAME
@@ -257,7 +257,7 @@ type victim struct {
 // door is a Gateway with a dataplane that follows its config.
 type door struct {
 	client.ObjectKey
-	cluster string // of its own route
+	cluster string // name of its own route
 
 	mu      sync.Mutex
 	config  config.Config
@@ -266,7 +266,7 @@ type door struct {
 	before config.Config
 }
 
-// follow starts the dataplanes of the other tenants, and waits until they have a config with everything in it.
+// follow starts the dataplanes of the other tenants, and waits until their configs are complete.
 func (h *installation) follow(ctx context.Context) (*victim, error) {
 	v := &victim{house: h, doors: map[string]*door{
 		"victim/front-door": {ObjectKey: client.ObjectKey{Namespace: "victim", Name: "front-door"}, cluster: "victim/media", stirred: make(chan struct{})},
@@ -321,7 +321,7 @@ func (h *installation) follow(ctx context.Context) (*victim, error) {
 	})
 }
 
-// known takes the secrets that the product has made for markers.
+// known uses the secrets that the product generated as markers.
 func (h *installation) known(ctx context.Context) error {
 	drawn, authority := &corev1.Secret{}, &corev1.Secret{}
 	if err := errors.Join(
@@ -335,7 +335,7 @@ func (h *installation) known(ctx context.Context) error {
 	return nil
 }
 
-// expose gives the Services of a Gateway addresses, as a cloud does.
+// expose sets addresses of the Services of a Gateway, like a cloud provider.
 func (h *installation) expose(ctx context.Context, gateway client.ObjectKey) error {
 	return bed.Until(ctx, func(ctx context.Context) error {
 		svc := &corev1.Service{}
@@ -347,7 +347,7 @@ func (h *installation) expose(ctx context.Context, gateway client.ObjectKey) err
 	})
 }
 
-// podOf waits for a dataplane pod of a Gateway. No node runs it.
+// podOf waits for a dataplane pod of a Gateway. There is no kubelet to run it.
 func (h *installation) podOf(ctx context.Context, gateway client.ObjectKey) (name string, err error) {
 	err = bed.Until(ctx, func(ctx context.Context) error {
 		pods := &corev1.PodList{}
@@ -376,7 +376,7 @@ func (d *door) listen(events <-chan discovery.Event) {
 	}
 }
 
-// await waits until the dataplane has a config that is as wanted.
+// await waits until the config of the dataplane satisfies wanted.
 func (d *door) await(ctx context.Context, wanted func(config.Config) error) error {
 	for {
 		d.mu.Lock()
@@ -394,7 +394,8 @@ func (d *door) await(ctx context.Context, wanted func(config.Config) error) erro
 	}
 }
 
-// proceeds changes something of another tenant's, waits until that is published to its dataplane, and returns what else has changed there.
+// proceeds changes an object of another tenant, waits until the change is published to its dataplane, and returns other
+// changes there.
 func (v *victim) proceeds(ctx context.Context, gateway string) error {
 	v.mu.Lock()
 	v.later++
@@ -423,7 +424,7 @@ func (v *victim) proceeds(ctx context.Context, gateway string) error {
 	return compare("the config of "+gateway, lines(d.own(d.before)), lines(d.own(got)))
 }
 
-// lines are the listeners, the clusters and the rest of a config.
+// lines returns the listeners, the clusters and the rest of a config.
 func lines(c config.Config) (list []string) {
 	for _, l := range c.Listeners {
 		list = append(list, fmt.Sprintf("%+v", l))
@@ -435,7 +436,7 @@ func lines(c config.Config) (list []string) {
 	return append(list, string(c.Canonical()))
 }
 
-// compare names what is no longer what it was.
+// compare returns the differences.
 func compare(what string, before, now []string) error {
 	var changed []string
 	for _, line := range before {
@@ -454,8 +455,8 @@ func compare(what string, before, now []string) error {
 	return fmt.Errorf("%s has changed:\n%s", what, strings.Join(changed, "\n"))
 }
 
-// own is what of a config belongs to the Gateway itself and to its own route, without the endpoints that come later. A Gateway that takes routes of others
-// has theirs as well.
+// own returns the part of a config that belongs to the Gateway and to its own route, without endpoints that are added
+// later. A Gateway that allows routes of others has their clusters as well.
 func (d *door) own(c config.Config) config.Config {
 	foreign := func(name string) bool { return d.Name == "lounge" && name != d.cluster }
 	c.Listeners, c.Clusters = slices.Clone(c.Listeners), slices.Clone(c.Clusters)
@@ -469,7 +470,7 @@ func (d *door) own(c config.Config) config.Config {
 	return c
 }
 
-// state is what stands in the API server of the victim: Services, workloads and the statuses of Gateways.
+// state returns the Services, workloads and Gateway statuses of the victim.
 func (v *victim) state(ctx context.Context) (string, error) {
 	gateways, services, deployments := &gwapiv1.GatewayList{}, &corev1.ServiceList{}, &appsv1.DeploymentList{}
 	in := client.InNamespace("victim")
@@ -497,7 +498,7 @@ func (v *victim) state(ctx context.Context) (string, error) {
 	return strings.Join(lines, "\n"), nil
 }
 
-// unharmed changes something of the victim's, and returns what is not as it was.
+// unharmed changes an object of the victim, and returns everything else that changed.
 func (v *victim) unharmed(ctx context.Context) error {
 	if err := v.proceeds(ctx, "victim/front-door"); err != nil {
 		return err

@@ -18,8 +18,8 @@ import (
 	"time"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/cluster"
 	"github.com/stunner-gateway/stunner/e2e/internal/reader"
+	"github.com/stunner-gateway/stunner/e2e/internal/runner"
 )
 
 var (
@@ -44,15 +44,7 @@ const (
 
 // TestFloods measures three tenants during the flood of a fourth one.
 func TestFloods(t *testing.T) {
-	kube, err := cluster.Start(t.Context(), cluster.Options{Still: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := kube.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	kube := runner.NewCluster(t)
 	w := newWorld(t, kube.Admin)
 	w.settle()
 	var table []string
@@ -125,7 +117,7 @@ func (w *world) under(t *testing.T, o *operator, f flood) row {
 	o.ready(patience)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	w.read(ctx, o.discovery)
+	w.read(ctx, o.Discovery)
 	if missing := w.incomplete(patience); len(missing) > 0 {
 		t.Fatalf("before the flood the operator does not serve %v", missing)
 	}
@@ -138,7 +130,7 @@ func (w *world) under(t *testing.T, o *operator, f flood) row {
 	o.crash()
 	begun := time.Now()
 	o.start()
-	w.read(ctx, o.discovery) // with new readers, which have no config yet
+	w.read(ctx, o.Discovery) // with new readers, which have no config yet
 	o.ready(restart)
 	r.missing = w.incomplete(restart - time.Since(begun))
 	r.back = w.pulse.Since(begun)
@@ -195,7 +187,7 @@ func (w *world) measure(ctx context.Context, o *operator) *measurement {
 		for {
 			begun := time.Now()
 			probe, cancel := context.WithTimeout(context.WithoutCancel(ctx), lost)
-			err := bed.Answers("http://"+o.health+"/ready", http.StatusOK)(probe)
+			err := bed.Answers("http://"+o.Health+"/ready", http.StatusOK)(probe)
 			took := w.pulse.Since(begun)
 			if probe.Err() != nil && took <= slowest { // the machine was stalled
 				err = nil

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 	"github.com/stunner-gateway/stunner/e2e/internal/cluster"
+	"github.com/stunner-gateway/stunner/e2e/internal/runner"
 )
 
 // tick is the unit of CPU time in /proc (proc_pid_stat(5)). It is the same on every Linux that Go supports.
@@ -21,75 +21,22 @@ const tick = 10 * time.Millisecond
 
 // operator is the program under test with its observable state.
 type operator struct {
-	*testing.T
-	dir       string
-	access    cluster.Access
-	process   *bed.Process
-	auth      string // of config discovery
-	discovery string // HOST:PORT
-	health    string
-	memory    *bed.MemoryGroup
-}
-
-const user = "stunner-operator"
-
-// newCluster starts an API server that is stopped with the test.
-func newCluster(t *testing.T) *cluster.Cluster {
-	t.Helper()
-	kube, err := cluster.Start(t.Context(), cluster.Options{Still: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := kube.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
-	return kube
+	*runner.Operator
+	auth string // mode of config discovery
 }
 
 // newOperator returns an operator that is not started yet, with the rights of a group.
 func newOperator(t *testing.T, kube *cluster.Cluster, auth, group string) *operator {
 	t.Helper()
-	o := &operator{T: t, dir: t.TempDir(), auth: auth}
-	root, err := bed.Root()
-	o.must(err)
-	o.must(bed.Build(t.Context(), root, o.dir, bed.Operator))
-	o.access, err = kube.User(user, group)
-	o.must(err)
-	for _, address := range []*string{&o.discovery, &o.health} {
-		port, err := bed.FreePort()
-		o.must(err)
-		*address = net.JoinHostPort(bed.Loopback, strconv.Itoa(port))
-	}
-	o.memory, err = bed.NewMemoryGroup("scale", memory)
-	o.must(err)
-	o.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		o.must(o.memory.Remove(ctx))
-	})
-	return o
+	return &operator{runner.New(t, kube, group, memory), auth}
 }
 
 // start starts the operator and waits until it accepts connections.
 func (o *operator) start() {
 	o.Helper()
-	var err error
-	o.process, err = bed.Start(o.memory.Confine(bed.Command{Name: "operator", Path: filepath.Join(o.dir, "operator"), Logs: o.dir, Args: []string{
-		"--provider=kubernetes", "--kubeconfig", o.access.Kubeconfig, "--namespace", namespaceOf(0), "--log=all:WARN",
-		"--discovery-auth=" + o.auth, "--discovery-address", o.discovery, "--health-address", o.health, "--scaler-address=",
-	}}))
-	o.must(err)
-	p := o.process
-	o.Cleanup(func() {
-		if o.Failed() {
-			o.Logf("last words of the operator:\n%s", strings.Join(p.Tail(30), "\n"))
-		}
-		_ = p.Kill()
-	})
+	o.Start(namespaceOf(0), o.auth)
 	o.await("the operator listens", func(context.Context) error {
-		conn, err := net.Dial("tcp", o.discovery)
+		conn, err := net.Dial("tcp", o.Discovery)
 		if err == nil {
 			err = conn.Close()
 		}
@@ -99,32 +46,25 @@ func (o *operator) start() {
 
 func (o *operator) stop() {
 	o.Helper()
-	o.must(o.process.Stop(10 * time.Second))
-}
-
-func (o *operator) must(err error) {
-	o.Helper()
-	if err != nil {
-		o.Fatal(err)
-	}
+	o.Must(o.Process.Stop(10 * time.Second))
 }
 
 func (o *operator) await(what string, cond func(context.Context) error) {
 	o.Helper()
 	ctx, cancel := context.WithTimeout(o.Context(), patience)
 	defer cancel()
-	if err := o.process.Until(ctx, cond); err != nil {
+	if err := o.Process.Until(ctx, cond); err != nil {
 		o.Fatalf("%s: %v", what, err)
 	}
 }
 
 func (o *operator) metric(name string) float64 {
 	o.Helper()
-	v, err := bed.Metric(o.Context(), "http://"+o.health+"/metrics", name)
+	v, err := bed.Metric(o.Context(), "http://"+o.Health+"/metrics", name)
 	if errors.Is(err, bed.ErrNoMetric) { // a counter with labels that is still 0
 		return 0
 	}
-	o.must(err)
+	o.Must(err)
 	return v
 }
 
@@ -151,16 +91,16 @@ func (o *operator) settles() {
 // cpu returns the CPU time that the operator used.
 func (o *operator) cpu() time.Duration {
 	o.Helper()
-	return cpuOf(o.T, o.process.PID())
+	return cpuOf(o.T, o.Process.PID())
 }
 
 // peak returns the peak memory of the operator in MiB.
 func (o *operator) peak() int {
 	o.Helper()
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", o.process.PID()))
-	o.must(err)
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", o.Process.PID()))
+	o.Must(err)
 	_, after, _ := strings.Cut(string(data), "VmHWM:")
 	kib, err := strconv.Atoi(strings.Fields(after)[0])
-	o.must(err)
+	o.Must(err)
 	return kib / 1024
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/stunner-gateway/stunner/e2e/internal/cluster"
 	"github.com/stunner-gateway/stunner/e2e/internal/reader"
+	"github.com/stunner-gateway/stunner/e2e/internal/runner"
 )
 
 var many = flag.Int("gateways", 200, "Gateways of the big world; each has 5 UDPRoutes, 2 Services and 50 endpoints")
@@ -48,7 +49,7 @@ const (
 // start after a kill writes nothing. A start writes each new object once, Services and workloads before statuses of
 // routes.
 func TestGateways(t *testing.T) {
-	kube := newCluster(t)
+	kube := runner.NewCluster(t)
 	b := &bench{T: t, kube: kube, world: newWorld(t, kube.Admin), operator: newOperator(t, kube, "off", administrators), random: rand.New(rand.NewPCG(seedWorld, 0))}
 
 	b.grow(few)
@@ -94,7 +95,7 @@ func (b *bench) starts() {
 	b.operator.start()
 	b.readers = nil
 	for g := range b.size {
-		b.readers = append(b.readers, reader.Read(ctx, b.operator.discovery, idOf(g)))
+		b.readers = append(b.readers, reader.Read(ctx, b.operator.Discovery, idOf(g)))
 	}
 	served := b.all("has a config", func(_ int, s reader.State) bool { return s.Changes > 0 })
 	b.Logf("%d Gateways: all served %s after the start, CPU %s", b.size, served.Sub(begun).Round(time.Millisecond), b.operator.cpu())
@@ -180,7 +181,7 @@ func (b *bench) wroteNothing(when string, since time.Time) {
 	}
 	wrote := map[string]int{}
 	for _, e := range all {
-		if e.Write() && e.User == user && !asks[e.Resource] {
+		if e.Write() && e.User == runner.User && !asks[e.Resource] {
 			wrote[e.Verb+" "+e.Resource]++
 		}
 	}
@@ -200,7 +201,7 @@ func (b *bench) wroteInOrder(since time.Time) {
 	slices.SortStableFunc(all, func(a, b cluster.Entry) int { return a.Time.Compare(b.Time) })
 	created, wrote, early := 0, map[string]int{}, 0
 	for _, e := range all {
-		if !e.Write() || e.User != user || e.Namespace == "" || asks[e.Resource] {
+		if !e.Write() || e.User != runner.User || e.Namespace == "" || asks[e.Resource] {
 			continue
 		}
 		wrote[e.Resource+e.Subresource]++
@@ -317,7 +318,7 @@ func (b *bench) restarts() {
 		visits[g] = r.State().Visits
 	}
 	frames := b.frames()
-	if err := b.operator.process.Kill(); err != nil {
+	if err := b.operator.Process.Kill(); err != nil {
 		b.Fatal(err)
 	}
 	begun := time.Now()

@@ -25,6 +25,7 @@ import (
 
 	"github.com/stunner-gateway/stunner/e2e/internal/pulse"
 	"github.com/stunner-gateway/stunner/e2e/internal/reader"
+	"github.com/stunner-gateway/stunner/e2e/internal/runner"
 )
 
 var crowd = flag.Int("readers", 300, "dataplane pods that read configs over TLS with tokens; 5 for each Gateway")
@@ -89,7 +90,7 @@ type strict struct {
 
 func newStrict(t *testing.T, group string) *strict {
 	t.Helper()
-	kube := newCluster(t)
+	kube := runner.NewCluster(t)
 	b := &strict{
 		bench: &bench{T: t, kube: kube, world: newWorld(t, kube.Admin), operator: newOperator(t, kube, "strict", group), random: rand.New(rand.NewPCG(seedWorld, 0))},
 		pulse: pulse.Start(), byReview: group == reviewers,
@@ -169,14 +170,14 @@ func (b *strict) start() {
 		return nil
 	})
 	for pod, token := range b.tokens {
-		b.readers = append(b.readers, reader.ReadAs(b.Context(), b.operator.discovery, idOf(pod%b.size), token, b.security))
+		b.readers = append(b.readers, reader.ReadAs(b.Context(), b.operator.Discovery, idOf(pod%b.size), token, b.security))
 	}
 }
 
 // restart kills the operator with SIGKILL, like the OOM killer, and starts another one.
 func (b *strict) restart() {
 	b.Helper()
-	if err := b.operator.process.Kill(); err != nil {
+	if err := b.operator.Process.Kill(); err != nil {
 		b.Fatal(err)
 	}
 	b.all("notices that the operator is gone", func(_ int, s reader.State) bool { return !s.Connected })
@@ -233,7 +234,7 @@ func (b *strict) asked(since time.Time) (questions, fetched int, wrote map[strin
 	wrote = map[string]int{}
 	for _, e := range all {
 		switch {
-		case e.User != user:
+		case e.User != runner.User:
 		case e.Resource == "tokenreviews", e.Resource == "pods":
 			questions++
 		case strings.HasPrefix(e.Path, "/openid/"), strings.HasPrefix(e.Path, "/.well-known/"):
@@ -270,7 +271,7 @@ func (b *strict) spoil(ctx context.Context, transport *http.Transport, n, turn i
 	if b.byReview && turn%4 == 3 {
 		b.forged.Add(1)
 	}
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+b.operator.discovery+"/api/v1/configs/"+idOf(n%b.size), nil)
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+b.operator.Discovery+"/api/v1/configs/"+idOf(n%b.size), nil)
 	if err != nil {
 		b.Error(err)
 		return

@@ -18,6 +18,7 @@ import (
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 	"github.com/stunner-gateway/stunner/e2e/internal/reader"
+	"github.com/stunner-gateway/stunner/e2e/internal/runner"
 )
 
 // The wide Gateway: 1,000 routes to 10,000 endpoints.
@@ -33,14 +34,14 @@ const (
 // pod. The CPU time of the operator is printed: its translation has a limit, and watches and caches use more. The pod
 // gets the last change, and a small Gateway is not delayed.
 func TestWideGateway(t *testing.T) {
-	kube := newCluster(t)
+	kube := runner.NewCluster(t)
 	o, w := newOperator(t, kube, "off", administrators), newWorld(t, kube.Admin)
 	w.widen()
 	w.grow(1)
 	o.start()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*patience)
 	defer cancel()
-	wide, small := reader.Read(ctx, o.discovery, namespaceOf(0)+"/wide"), reader.Read(ctx, o.discovery, idOf(0))
+	wide, small := reader.Read(ctx, o.Discovery, namespaceOf(0)+"/wide"), reader.Read(ctx, o.Discovery, idOf(0))
 	sees := func(r *reader.Reader, address string) time.Time {
 		t.Helper()
 		s, err := r.Await(ctx, func(s reader.State) bool { return bytes.Contains(s.Last.Data, []byte(`"`+address+`"`)) })
@@ -52,7 +53,7 @@ func TestWideGateway(t *testing.T) {
 	sees(wide, wideAddress(wideRoutes-1, 0))
 	sees(small, address(0, 0, 0))
 	o.settles()
-	pod := startPod(t, o.discovery, namespaceOf(0)+"/wide", o.dir)
+	pod := startPod(t, o.Discovery, namespaceOf(0)+"/wide", o.Dir)
 
 	beforePod, beforeOperator, begun := cpuOf(t, pod.PID()), o.cpu(), time.Now()
 	podFrames := wide.State().Changes

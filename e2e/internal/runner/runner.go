@@ -1,0 +1,94 @@
+// Package runner runs the built operator in a memory cgroup, for tests with a real API server.
+package runner
+
+import (
+	"context"
+	"net"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/cluster"
+)
+
+// User is the Kubernetes user of the operator.
+const User = "stunner-operator"
+
+// Operator is the program under test. It can be started several times.
+type Operator struct {
+	*testing.T
+	Dir     string
+	Process *bed.Process
+	Memory  *bed.MemoryGroup
+	// Discovery and Health are addresses HOST:PORT.
+	Discovery, Health string
+	access            cluster.Access
+}
+
+// NewCluster starts an API server that is stopped with the test.
+func NewCluster(t *testing.T) *cluster.Cluster {
+	t.Helper()
+	kube, err := cluster.Start(t.Context(), cluster.Options{Still: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := kube.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return kube
+}
+
+// New returns an operator that is not started yet. It has the rights of a group, and memory is its limit in bytes.
+func New(t *testing.T, kube *cluster.Cluster, group string, memory int64) *Operator {
+	t.Helper()
+	o := &Operator{T: t, Dir: t.TempDir()}
+	root, err := bed.Root()
+	o.Must(err)
+	o.Must(bed.Build(t.Context(), root, o.Dir, bed.Operator))
+	o.access, err = kube.User(User, group)
+	o.Must(err)
+	for _, address := range []*string{&o.Discovery, &o.Health} {
+		port, err := bed.FreePort()
+		o.Must(err)
+		*address = net.JoinHostPort(bed.Loopback, strconv.Itoa(port))
+	}
+	o.Memory, err = bed.NewMemoryGroup("operator", memory)
+	o.Must(err)
+	o.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		o.Must(o.Memory.Remove(ctx))
+	})
+	return o
+}
+
+// Start starts the operator with its namespace and the authentication mode of config discovery.
+func (o *Operator) Start(namespace, auth string) {
+	o.Helper()
+	command := bed.Command{Name: "operator", Path: filepath.Join(o.Dir, "operator"), Logs: o.Dir, Args: []string{
+		"--provider=kubernetes", "--kubeconfig", o.access.Kubeconfig, "--namespace", namespace, "--log=all:WARN",
+		"--discovery-auth=" + auth, "--discovery-address", o.Discovery, "--health-address", o.Health, "--scaler-address=",
+	}}
+	p, err := bed.Start(o.Memory.Confine(command))
+	o.Must(err)
+	o.Process = p
+	o.Cleanup(func() {
+		if o.Failed() {
+			o.Logf("last lines of the operator:\n%s", strings.Join(p.Tail(30), "\n"))
+		}
+		_ = p.Kill()
+	})
+}
+
+// Must fails the test if there is an error.
+func (o *Operator) Must(err error) {
+	o.Helper()
+	if err != nil {
+		o.Fatal(err)
+	}
+}

@@ -1,7 +1,9 @@
 package resource
 
 import (
+	"net/netip"
 	"reflect"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -38,6 +40,7 @@ func NewView(objects []Object) *View {
 		overBudget:     table[*OverBudget]{},
 
 		allNodes:            newLists(byKey[*corev1.Node]),
+		nodeAddresses:       newLists(netip.Addr.Compare),
 		gatewaysOfNamespace: newLists(compareKeys),
 		routesOfGateway:     newLists(func(a, b *Route) int { return compareRoutes(a.Ref, b.Ref) }),
 		servicesOfGateway:   newLists(byKey[*corev1.Service]),
@@ -195,9 +198,34 @@ func serviceOf(s *discoveryv1.EndpointSlice) types.NamespacedName {
 }
 
 func (v *View) setNode(key types.NamespacedName, o *corev1.Node, gone bool, changed Facts) {
-	if swap(v.nodes, allNodes, key, o, gone, Facts{}) { // there is no lookup of a node by name
-		relist(v.allNodes, allNodes, o, gone, changed, types.NamespacedName{})
+	old := v.nodes[key]
+	if !swap(v.nodes, allNodes, key, o, gone, Facts{}) { // there is no lookup of a node by name
+		return
 	}
+	relist(v.allNodes, allNodes, o, gone, changed, types.NamespacedName{})
+	for _, a := range addressesOf(old) {
+		relist(v.nodeAddresses, nodeAddressesIn, a, true, changed, blockKey(AddressBlock(a)))
+	}
+	if gone {
+		return
+	}
+	for _, a := range addressesOf(o) {
+		relist(v.nodeAddresses, nodeAddressesIn, a, false, changed, blockKey(AddressBlock(a)))
+	}
+}
+
+// addressesOf returns the IP addresses of a node without duplicates; none for nil.
+func addressesOf(n *corev1.Node) (addresses []netip.Addr) {
+	if n == nil {
+		return nil
+	}
+	for _, a := range n.Status.Addresses {
+		ip, err := netip.ParseAddr(a.Address)
+		if err == nil && ip.Zone() == "" && !ip.IsUnspecified() && !slices.Contains(addresses, ip.Unmap()) {
+			addresses = append(addresses, ip.Unmap())
+		}
+	}
+	return addresses
 }
 
 func (v *View) setGrant(key types.NamespacedName, o *gwapiv1.ReferenceGrant, gone bool, changed Facts) {

@@ -46,6 +46,7 @@ const (
 	allConfigsOfDataplane
 	allRoutesOfStaticService
 	allSystemServices
+	nodeAddressesIn
 
 	// itsStatus is a flag: the Fact is the status of the object.
 	itsStatus subject = 1 << 7

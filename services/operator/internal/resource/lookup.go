@@ -1,6 +1,7 @@
 package resource
 
 import (
+	"net/netip"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -119,6 +120,27 @@ func (v *View) NamespaceLabels(name string) map[string]string {
 		}
 	}
 	return all
+}
+
+// NodeAddressesIn returns the IP addresses of nodes in an AddressBlock, sorted. Unlike Nodes, it makes a translation
+// depend on the nodes of that block only.
+func (v *View) NodeAddressesIn(block netip.Prefix) []netip.Addr {
+	return list(v, v.nodeAddresses, nodeAddressesIn, blockKey(block))
+}
+
+// AddressBlock returns the block of an address for NodeAddressesIn: /24 of IPv4, /64 of IPv6. Pods of one node usually
+// share a block, and nodes have other blocks than pods.
+func AddressBlock(a netip.Addr) netip.Prefix {
+	bits := 64
+	if a = a.Unmap(); a.Is4() {
+		bits = 24
+	}
+	block, _ := a.Prefix(bits) // the lengths are valid
+	return block
+}
+
+func blockKey(block netip.Prefix) types.NamespacedName {
+	return types.NamespacedName{Name: block.String()}
 }
 
 // Nodes returns all Nodes, sorted by name.

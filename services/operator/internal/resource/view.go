@@ -6,6 +6,8 @@
 package resource
 
 import (
+	"net/netip"
+
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -36,6 +38,7 @@ type View struct {
 	overBudget     table[*OverBudget]
 
 	allNodes            lists[*corev1.Node]
+	nodeAddresses       lists[netip.Addr] // by AddressBlock
 	gatewaysOfNamespace lists[types.NamespacedName]
 	routesOfGateway     lists[*Route]
 	servicesOfGateway   lists[*corev1.Service]

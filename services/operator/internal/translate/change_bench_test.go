@@ -174,3 +174,22 @@ func bytesOf(do func()) float64 {
 	runtime.ReadMemStats(&after)
 	return float64(after.TotalAlloc-before.TotalAlloc) / times
 }
+
+// A new node translates a Gateway only if one of its endpoints is in the same block of addresses: adding a node does
+// not translate all Gateways.
+func TestANewNodeConcernsItsBlockOfAddressesOnly(t *testing.T) {
+	w := newTown(10)
+	for i, c := range []struct {
+		address string
+		units   int
+	}{
+		{"192.0.2.7", 0},
+		{townSlice(7, 0).(*discoveryv1.EndpointSlice).Endpoints[0].Addresses[0], 1},
+	} {
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("late-", i)}}
+		node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: c.address}}
+		if units := w.change(node); units != c.units {
+			t.Errorf("a node with address %s: %d units translated, want %d", c.address, units, c.units)
+		}
+	}
+}

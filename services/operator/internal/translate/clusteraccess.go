@@ -4,7 +4,6 @@ import (
 	"net/netip"
 	"slices"
 	"sort"
-	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,8 +26,6 @@ var apiServer = types.NamespacedName{Namespace: metav1.NamespaceDefault, Name: "
 type clusterAddresses struct {
 	// all is sorted.
 	all []netip.Addr
-	// nodes are the addresses of nodes. A pod with host network has one of them.
-	nodes map[netip.Addr]bool
 	// host are the prefixes in hostPrefixes; none for the file provider.
 	host []netip.Prefix
 }
@@ -48,20 +45,11 @@ func mustParsePrefixes(texts ...string) (prefixes []netip.Prefix) {
 	return prefixes
 }
 
-// clusterAddressesOf returns the addresses of the nodes, of the API server, and of the Services in kube-system with
-// their endpoints.
-func clusterAddressesOf(v *resource.View) clusterAddresses {
-	c := clusterAddresses{nodes: map[netip.Addr]bool{}}
+// systemAddresses returns the addresses of the API server, and of the Services in kube-system with their endpoints.
+func systemAddresses(v *resource.View) clusterAddresses {
+	var c clusterAddresses
 	if v.Host() == nil { // the peers of the file provider are on the host itself
 		c.host = hostPrefixes
-	}
-	for _, node := range v.Nodes() {
-		for _, a := range node.Status.Addresses {
-			c.add(a.Address)
-		}
-	}
-	for _, a := range c.all {
-		c.nodes[a] = true
 	}
 	services := v.SystemServices()
 	if svc := v.Service(apiServer); svc != nil {
@@ -76,6 +64,21 @@ func clusterAddressesOf(v *resource.View) clusterAddresses {
 			}
 		}
 	}
+	return c.sorted()
+}
+
+// withNodes returns the addresses with those of all nodes.
+func (c clusterAddresses) withNodes(v *resource.View) clusterAddresses {
+	c.all = slices.Clone(c.all)
+	for _, node := range v.Nodes() {
+		for _, a := range node.Status.Addresses {
+			c.add(a.Address)
+		}
+	}
+	return c.sorted()
+}
+
+func (c clusterAddresses) sorted() clusterAddresses {
 	slices.SortFunc(c.all, netip.Addr.Compare)
 	c.all = slices.Compact(c.all)
 	return c
@@ -123,33 +126,69 @@ func (c clusterAddresses) onHost(p netip.Prefix) bool {
 	return slices.ContainsFunc(c.host, func(h netip.Prefix) bool { return h.Bits() <= p.Bits() && h.Contains(p.Addr()) })
 }
 
-// denyEndpoint reports whether an endpoint of a Service is an address of the cluster itself. Such endpoints are written
-// by hand, or belong to a pod with host network. The latter is allowed: it has the address of its node and a Pod as
-// targetRef.
-func (c clusterAddresses) denyEndpoint(a netip.Addr, target *corev1.ObjectReference) bool {
-	isPod := target != nil && target.Kind == "Pod"
-	return c.contain(a) && !(isPod && c.nodes[a.Unmap()])
-}
-
-// clusterGuard removes the addresses of the cluster itself from what routes reach.
+// clusterGuard removes the addresses of the cluster itself from the endpoints of routes.
 type clusterGuard struct {
-	// addresses collects the addresses at its first call. A Gateway that never calls it does not depend on the nodes,
-	// and is not translated again when a node is added.
-	addresses func() clusterAddresses
-	// static caches the results of guardStatic.
-	static map[types.NamespacedName]*guardedPrefixes
+	// view is nil if the guard is off.
+	view *resource.View
+	// system and all cache the addresses without and with nodes, nodes the addresses of nodes by block, and static the
+	// results of guardStatic.
+	system, all *clusterAddresses
+	nodes       map[netip.Prefix][]netip.Addr
+	static      map[types.NamespacedName]*guardedPrefixes
 }
 
 // clusterGuards are the guards by the value of parameters.guardsCluster.
 type clusterGuards map[bool]*clusterGuard
 
 func newClusterGuards(v *resource.View) clusterGuards {
-	none := func() clusterAddresses { return clusterAddresses{} }
-	all := sync.OnceValue(func() clusterAddresses { return clusterAddressesOf(v) })
 	return clusterGuards{
-		true:  {addresses: all, static: map[types.NamespacedName]*guardedPrefixes{}},
-		false: {addresses: none, static: map[types.NamespacedName]*guardedPrefixes{}},
+		true: {
+			view: v, nodes: map[netip.Prefix][]netip.Addr{}, static: map[types.NamespacedName]*guardedPrefixes{},
+		},
+		false: {
+			system: &clusterAddresses{}, all: &clusterAddresses{}, static: map[types.NamespacedName]*guardedPrefixes{},
+		},
 	}
+}
+
+func (g *clusterGuard) systemAddresses() *clusterAddresses {
+	if g.system == nil {
+		g.system = new(systemAddresses(g.view))
+	}
+	return g.system
+}
+
+// allAddresses includes all nodes. It is called for StaticServices only, so that a Gateway without them is not
+// translated again for every new node.
+func (g *clusterGuard) allAddresses() *clusterAddresses {
+	if g.all == nil {
+		g.all = new(g.systemAddresses().withNodes(g.view))
+	}
+	return g.all
+}
+
+// denyEndpoint reports whether an endpoint of a Service is an address of the cluster itself. Such endpoints are written
+// by hand, or belong to a pod with host network. The latter is allowed: it has the address of its node and a Pod as
+// targetRef.
+func (g *clusterGuard) denyEndpoint(a netip.Addr, target *corev1.ObjectReference) bool {
+	if a = a.Unmap(); g.isNode(a) {
+		return target == nil || target.Kind != "Pod"
+	}
+	return g.systemAddresses().contain(a)
+}
+
+func (g *clusterGuard) isNode(a netip.Addr) bool {
+	if g.view == nil {
+		return false
+	}
+	block := resource.AddressBlock(a)
+	nodes, known := g.nodes[block]
+	if !known {
+		nodes = g.view.NodeAddressesIn(block)
+		g.nodes[block] = nodes
+	}
+	_, found := slices.BinarySearchFunc(nodes, a, netip.Addr.Compare)
+	return found
 }
 
 // guardedPrefixes are the prefixes of a StaticService that routes may reach.
@@ -177,12 +216,12 @@ func (g *clusterGuard) guardStatic(service *stunnerv1.StaticService) *guardedPre
 			allowed.found = append(allowed.found, condition.PrefixInvalid(key.String(), text))
 			continue
 		}
-		if first, end := g.addresses().rangeIn(p); p.IsSingleIP() && first < end || g.addresses().onHost(p) {
+		if first, end := g.allAddresses().rangeIn(p); p.IsSingleIP() && first < end || g.allAddresses().onHost(p) {
 			allowed.found = append(allowed.found, condition.PrefixDenied(key.String(), text))
 			continue
 		}
 		allowed.prefixes, parsed = append(allowed.prefixes, text), append(parsed, p)
 	}
-	allowed.except = g.addresses().in(parsed)
+	allowed.except = g.allAddresses().in(parsed)
 	return allowed
 }

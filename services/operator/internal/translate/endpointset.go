@@ -138,7 +138,7 @@ func (s endpointSet) addresses() iter.Seq[string] {
 			for _, e := range slice.Endpoints {
 				for _, a := range e.Addresses {
 					ip, err := netip.ParseAddr(a)
-					if err != nil || ip.Zone() != "" || s.guard.addresses().denyEndpoint(ip, e.TargetRef) {
+					if err != nil || ip.Zone() != "" || s.guard.denyEndpoint(ip, e.TargetRef) {
 						continue
 					}
 					if !yield(ip.Unmap().String()) {

@@ -27,8 +27,15 @@ func TestDependencies(t *testing.T) {
 		},
 		{
 			Package: internal + "resource", Calls: clock,
+			Forbidden: append(
+				[]string{internal + "condition", internal + "decode", internal + "manifest", internal + "translate"}, effects...,
+			),
+			Why: "a view consists of objects that a provider has read; it neither reads nor validates",
+		},
+		{
+			Package: internal + "decode", Calls: clock,
 			Forbidden: append([]string{internal + "condition", internal + "manifest", internal + "translate"}, effects...),
-			Why:       "a view consists of objects that a provider has read; it neither reads nor validates",
+			Why:       "the same text always decodes to the same objects and problems",
 		},
 		{
 			Package: internal + "manifest", Calls: clock,

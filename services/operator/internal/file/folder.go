@@ -12,7 +12,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
+	"github.com/stunner-gateway/stunner/services/operator/internal/decode"
 )
 
 // maxFileBytes is a little more than the decoder reads, so that it can say that a file is too big.
@@ -122,7 +122,7 @@ func sameFile(a, b string) bool {
 func blank(data []byte) bool { return len(bytes.TrimSpace(data)) == 0 }
 
 // byPlace orders objects by where they are written.
-func byPlace(a, b resource.Located) int {
+func byPlace(a, b decode.Located) int {
 	return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line))
 }
 

@@ -10,6 +10,7 @@ import (
 
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
+	"github.com/stunner-gateway/stunner/services/operator/internal/decode"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
@@ -52,7 +53,7 @@ type ledger struct {
 // page is what one file stands for.
 type page struct {
 	last    decoded // what was read last
-	objects []resource.Located
+	objects []decode.Located
 	away    map[identity]time.Time // since when an object in force is no longer written
 	// promised are objects that an earlier run had from this file and that this run has not been able to read yet.
 	promised []identity
@@ -60,8 +61,8 @@ type page struct {
 
 // reading is the outcome of a look at the folder.
 type reading struct {
-	objects  []resource.Located // in force
-	problems []resource.Problem
+	objects  []decode.Located // in force
+	problems []decode.Problem
 	kept     []kept
 	// missing are objects that were in force in an earlier run and that cannot be read now.
 	missing []identity
@@ -78,7 +79,7 @@ func (r reading) missesGateway(key string) bool {
 
 // kept is an object that is in force although it is not written as such now.
 type kept struct {
-	resource.Located
+	decode.Located
 	why string
 }
 
@@ -109,7 +110,7 @@ func (l *ledger) inventory() map[string][]identity {
 // update takes in the contents of the folder at a moment.
 func (l *ledger) update(c contents, now time.Time) reading {
 	var s reading
-	var fresh, stale []resource.Located
+	var fresh, stale []decode.Located
 	for _, name := range l.names(c) {
 		p := l.page(name)
 		d := p.read(name, c)
@@ -121,7 +122,7 @@ func (l *ledger) update(c contents, now time.Time) reading {
 		}
 	}
 	slices.SortStableFunc(fresh, byPlace)
-	unique, doubles := resource.Unique(fresh)
+	unique, doubles := decode.Unique(fresh)
 	s.problems = append(s.problems, doubles...)
 	s.objects = append(unique, l.stillKept(unique, stale, &s)...)
 	s.missing = l.stillMissing(s.objects)
@@ -131,35 +132,35 @@ func (l *ledger) update(c contents, now time.Time) reading {
 // decoded is what a file says.
 type decoded struct {
 	text     []byte
-	objects  []resource.Located
-	problems []resource.Problem
+	objects  []decode.Located
+	problems []decode.Problem
 	broken   bool // something in it could not be read
 }
 
 // read decodes one file; one that has not changed is not decoded again.
 func (p *page) read(name string, c contents) decoded {
 	if err := c.unreadable[name]; err != nil {
-		return decoded{broken: true, problems: []resource.Problem{{File: name, Line: 1, Severity: resource.Error, Message: fmt.Sprintf("cannot be read: %v", err)}}}
+		return decoded{broken: true, problems: []decode.Problem{{File: name, Line: 1, Severity: decode.Error, Message: fmt.Sprintf("cannot be read: %v", err)}}}
 	}
 	text, present := c.files[name]
 	switch {
 	case !present:
 		return decoded{}
 	case blank(text) && len(p.objects)+len(p.promised) > 0:
-		return decoded{broken: true, problems: []resource.Problem{{File: name, Line: 1, Severity: resource.Info,
+		return decoded{broken: true, problems: []decode.Problem{{File: name, Line: 1, Severity: decode.Info,
 			Message: "is empty: what it held stays in force; delete the file to remove it"}}}
 	case p.last.text != nil && bytes.Equal(text, p.last.text):
 		return p.last
 	}
 	d := decoded{text: text}
-	d.objects, d.problems = resource.Decode(name, text)
-	d.broken = slices.ContainsFunc(d.problems, func(p resource.Problem) bool { return p.Severity == resource.Error })
+	d.objects, d.problems = decode.File(name, text)
+	d.broken = slices.ContainsFunc(d.problems, func(p decode.Problem) bool { return p.Severity == decode.Error })
 	p.last = d
 	return d
 }
 
 // turn makes a page stand for what was read, and returns the objects that stay although they are not written now.
-func (p *page) turn(d decoded, now time.Time, s *reading) (stale []resource.Located) {
+func (p *page) turn(d decoded, now time.Time, s *reading) (stale []decode.Located) {
 	written := map[identity]bool{}
 	for _, o := range d.objects {
 		written[identityOf(o.Object)] = true
@@ -196,7 +197,7 @@ func (s *reading) lookAgain(at time.Time) {
 }
 
 // stillKept leaves out what is written in another file by now, and says of the rest that it is in force.
-func (l *ledger) stillKept(written, stale []resource.Located, s *reading) (objects []resource.Located) {
+func (l *ledger) stillKept(written, stale []decode.Located, s *reading) (objects []decode.Located) {
 	have := map[identity]bool{}
 	for _, o := range written {
 		have[identityOf(o.Object)] = true
@@ -216,7 +217,7 @@ func (l *ledger) stillKept(written, stale []resource.Located, s *reading) (objec
 }
 
 // stillMissing returns what earlier runs had and nobody has now.
-func (l *ledger) stillMissing(objects []resource.Located) (missing []identity) {
+func (l *ledger) stillMissing(objects []decode.Located) (missing []identity) {
 	have := map[identity]bool{}
 	for _, o := range objects {
 		have[identityOf(o.Object)] = true

@@ -14,6 +14,7 @@ import (
 
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/discovery"
+	"github.com/stunner-gateway/stunner/services/operator/internal/decode"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
@@ -40,7 +41,7 @@ func (l *loop) report(v *resource.View) error {
 	l.tell()
 	problems := l.summary.problems
 	if problems == nil {
-		problems = []resource.Problem{}
+		problems = []decode.Problem{}
 	}
 	return errors.Join(
 		replaceFile(l.out.path("status.txt"), []byte(t.String()), 0o644),
@@ -51,7 +52,7 @@ func (l *loop) report(v *resource.View) error {
 func (l *loop) tell() {
 	told := map[string]bool{}
 	for _, p := range l.summary.problems {
-		if p.Severity != resource.Error {
+		if p.Severity != decode.Error {
 			continue
 		}
 		told[p.String()] = true
@@ -71,8 +72,8 @@ func (l *loop) reportTotals(t *text) {
 func (l *loop) reportProblems(t *text) {
 	for _, list := range []struct {
 		title    string
-		severity resource.Severity
-	}{{"NOT IN FORCE", resource.Error}, {"REMARKS", resource.Info}} {
+		severity decode.Severity
+	}{{"NOT IN FORCE", decode.Error}, {"REMARKS", decode.Info}} {
 		first := true
 		for _, p := range l.summary.problems {
 			if p.Severity != list.severity {

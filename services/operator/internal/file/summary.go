@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
-	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
+	"github.com/stunner-gateway/stunner/services/operator/internal/decode"
 )
 
 // summary is what a round has to say to people.
@@ -35,7 +35,7 @@ func (s *summary) note(key types.NamespacedName, notes ...string) {
 // notInForce counts the problems that keep a document out of force.
 func (s *summary) notInForce() (n int) {
 	for _, p := range s.problems {
-		if p.Severity == resource.Error {
+		if p.Severity == decode.Error {
 			n++
 		}
 	}

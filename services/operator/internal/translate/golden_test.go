@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
+	"github.com/stunner-gateway/stunner/services/operator/internal/decode"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
@@ -92,7 +93,7 @@ func load(t testing.TB, file string) *testCase {
 	for _, f := range archive.Files {
 		switch dir, _ := filepath.Split(f.Name); {
 		case dir == "in/":
-			c.objects = append(c.objects, decode(t, f.Name, f.Data)...)
+			c.objects = append(c.objects, decodeChecked(t, f.Name, f.Data)...)
 		case dir == "unchecked/":
 			c.objects = append(c.objects, decodeUnchecked(t, f.Name, f.Data)...)
 		case f.Name == "without":
@@ -120,7 +121,7 @@ func base(t testing.TB) []resource.Object {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return decode(t, "base.yaml", data)
+	return decodeChecked(t, "base.yaml", data)
 }
 
 // missingOf returns the base objects that the case neither contains nor excludes.
@@ -137,11 +138,11 @@ func identity(o resource.Object) string {
 	return o.GetObjectKind().GroupVersionKind().Kind + " " + name
 }
 
-func decode(t testing.TB, name string, data []byte) []resource.Object {
+func decodeChecked(t testing.TB, name string, data []byte) []resource.Object {
 	t.Helper()
-	located, problems := resource.Decode(name, data)
+	located, problems := decode.File(name, data)
 	for _, p := range problems {
-		if p.Severity == resource.Error {
+		if p.Severity == decode.Error {
 			t.Fatalf("%s", p)
 		}
 	}

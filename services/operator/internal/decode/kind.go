@@ -1,4 +1,4 @@
-package resource
+package decode
 
 import (
 	"maps"
@@ -12,17 +12,18 @@ import (
 	gatewayv1alpha2 "sigs.k8s.io/gateway-api/apis/v1alpha2"
 
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
+	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
 const defaultNamespace = "default"
 
 // kind says how the documents of one kind are read.
 type kind struct {
-	new     func() Object
-	cluster bool                         // it has no namespace
-	texts   bool                         // it takes plain texts under stringData
-	fill    func(Object)                 // defaults of the API
-	check   func(Object) field.ErrorList // what the API server would refuse
+	new     func() resource.Object
+	cluster bool                                  // it has no namespace
+	texts   bool                                  // it takes plain texts under stringData
+	fill    func(resource.Object)                 // defaults of the API
+	check   func(resource.Object) field.ErrorList // what the API server would refuse
 }
 
 // kinds is every kind that is read; others are passed through.
@@ -88,19 +89,19 @@ func versionsOf(gk schema.GroupKind) (versions []string) {
 	return versions
 }
 
-// pointer is *T for an Object.
+// pointer is *T for a resource.Object.
 type pointer[T any] interface {
 	*T
-	Object
+	resource.Object
 }
 
-func blank[T any, P pointer[T]]() Object { return P(new(T)) }
+func blank[T any, P pointer[T]]() resource.Object { return P(new(T)) }
 
 // filling and on let a row hold a function of its own type.
-func filling[P Object](fill func(P)) func(Object) {
-	return func(o Object) { fill(o.(P)) }
+func filling[P resource.Object](fill func(P)) func(resource.Object) {
+	return func(o resource.Object) { fill(o.(P)) }
 }
 
-func on[P Object](check func(P, *field.Path) field.ErrorList) func(Object) field.ErrorList {
-	return func(o Object) field.ErrorList { return check(o.(P), field.NewPath("spec")) }
+func on[P resource.Object](check func(P, *field.Path) field.ErrorList) func(resource.Object) field.ErrorList {
+	return func(o resource.Object) field.ErrorList { return check(o.(P), field.NewPath("spec")) }
 }

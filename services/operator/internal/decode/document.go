@@ -1,4 +1,4 @@
-package resource
+package decode
 
 import (
 	"encoding/base64"
@@ -16,6 +16,7 @@ import (
 	strictjson "sigs.k8s.io/json"
 
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
+	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
 // document is one document on its way from values to an object.
@@ -119,7 +120,7 @@ func (doc *document) note(severity Severity, v *value, path, message string) {
 }
 
 // decode returns the object, or nil when there is none; whether it is in force depends on the findings.
-func (doc *document) decode() Object {
+func (doc *document) decode() resource.Object {
 	if !doc.identify() {
 		return nil
 	}
@@ -174,7 +175,7 @@ func (doc *document) identify() bool {
 }
 
 // passThrough keeps an object of a kind that nobody here reads, as it is.
-func (doc *document) passThrough() Object {
+func (doc *document) passThrough() resource.Object {
 	var content map[string]any
 	if err := strictjson.UnmarshalCaseSensitivePreserveInts(doc.root.appendJSON(nil, everything), &content); err != nil {
 		doc.add(Error, "", "cannot be passed through: %s", err)
@@ -241,7 +242,7 @@ func (v *value) put(key string, item *value) {
 const everything = maxValues + 1
 
 // typed decodes strictly into the Go type of a kind. Each value of a wrong type and each unknown field is a finding of its own.
-func (doc *document) typed(k kind) Object {
+func (doc *document) typed(k kind) resource.Object {
 	for range doc.patience() {
 		o := k.new()
 		data := doc.root.appendJSON(nil, everything)
@@ -329,7 +330,7 @@ func wanted(t reflect.Type, got shape) string {
 }
 
 // complete sets type and namespace, fills in defaults and checks what an API server would check.
-func (doc *document) complete(o Object, k kind) {
+func (doc *document) complete(o resource.Object, k kind) {
 	o.GetObjectKind().SetGroupVersionKind(doc.gvk)
 	switch {
 	case k.cluster && o.GetNamespace() != "":

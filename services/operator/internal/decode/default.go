@@ -1,4 +1,4 @@
-package resource
+package decode
 
 import (
 	corev1 "k8s.io/api/core/v1"

@@ -1,4 +1,4 @@
-package resource
+package decode
 
 import (
 	"bytes"

@@ -1,4 +1,6 @@
-package resource
+// Package decode reads the Kubernetes objects of a YAML file. A document that cannot be read, or that an API server would refuse, becomes a Problem
+// that names its line and field.
+package decode
 
 import (
 	"bytes"
@@ -13,6 +15,8 @@ import (
 	"go.yaml.in/yaml/v3"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
 // Limits of one file. They are far above what people write and keep what a hostile file costs bounded.
@@ -35,7 +39,7 @@ const (
 
 // Located is an object and the place where it is written.
 type Located struct {
-	Object
+	resource.Object
 	File string
 	Line int
 }
@@ -64,14 +68,14 @@ func (p Problem) String() string {
 	return strings.Join(parts, ": ")
 }
 
-// Decode reads the documents of one YAML file. A document that it cannot read becomes a Problem and has no effect on the others: the
+// File reads the documents of one YAML file. A document that it cannot read becomes a Problem and has no effect on the others: the
 // file is cut at its document markers before anything is parsed. The result never depends on anything but its arguments.
-func Decode(file string, data []byte) (objects []Located, problems []Problem) {
+func File(name string, data []byte) (objects []Located, problems []Problem) {
 	if len(data) > maxFileBytes {
-		return nil, []Problem{{File: file, Line: 1, Severity: Error,
+		return nil, []Problem{{File: name, Line: 1, Severity: Error,
 			Message: fmt.Sprintf("file has %d bytes, at most %d are read: split it", len(data), maxFileBytes)}}
 	}
-	d := &decoder{file: file}
+	d := &decoder{file: name}
 	for _, p := range split(data) {
 		d.piece(p)
 	}
@@ -89,7 +93,7 @@ func Unique(objects []Located) (kept []Located, problems []Problem) {
 	first := make(map[identity]Located, len(objects))
 	for _, o := range objects {
 		gvk := o.GetObjectKind().GroupVersionKind()
-		id := identity{gvk, KeyOf(o)}
+		id := identity{gvk, resource.KeyOf(o)}
 		if other, double := first[id]; double {
 			problems = append(problems, Problem{File: o.File, Line: o.Line, Severity: Error,
 				Kind: gvk.Kind, Namespace: o.GetNamespace(), Name: o.GetName(), Field: "metadata.name",

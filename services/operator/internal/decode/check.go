@@ -1,4 +1,4 @@
-package resource
+package decode
 
 import (
 	"fmt"
@@ -20,13 +20,14 @@ import (
 
 	"github.com/stunner-gateway/stunner/services/api/config"
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
+	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
 // The functions here refuse what an API server would refuse, so that what is in force without a cluster can be applied to one. Each
 // gets the path of the spec.
 
 // checkMeta checks what all objects have: names, labels and annotations.
-func checkMeta(o Object, k kind) (all field.ErrorList) {
+func checkMeta(o resource.Object, k kind) (all field.ErrorList) {
 	path := field.NewPath("metadata")
 	valid, rule := validation.IsDNS1123Subdomain, path.Child("name")
 	switch o.(type) {
@@ -438,4 +439,13 @@ func checkEndpointSlice(e *discoveryv1.EndpointSlice, _ *field.Path) field.Error
 	path := field.NewPath("addressType")
 	return append(named(path, string(e.AddressType)),
 		oneOf(path, e.AddressType, discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6, discoveryv1.AddressTypeFQDN)...)
+}
+
+// deref returns what p points at. A nil pointer and a zero value stand for absent.
+func deref[T comparable](p *T, absent T) T {
+	var zero T
+	if p == nil || *p == zero {
+		return absent
+	}
+	return *p
 }

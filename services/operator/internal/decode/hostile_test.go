@@ -1,4 +1,4 @@
-package resource
+package decode
 
 import (
 	"bytes"
@@ -31,7 +31,7 @@ func TestDecodeBoundsWhatAFileCosts(t *testing.T) {
 		{"a file over the limit", head + strings.Repeat("#", 4<<20), "at most 4194304 are read"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			objects, problems := Decode("f.yaml", []byte(c.yaml))
+			objects, problems := File("f.yaml", []byte(c.yaml))
 			if len(objects) != 0 || len(problems) != 1 || !strings.Contains(problems[0].Message, c.want) {
 				t.Errorf("got %d objects and %v, want one problem with %q", len(objects), problems, c.want)
 			}
@@ -49,7 +49,7 @@ func numbered(format string, n int) string {
 
 func TestDecodeLosesNoErrorAmongRemarks(t *testing.T) {
 	text := "apiVersion: v1\nkind: Service\nmetadata:\n  name: s\n  annotations:\n" + numbered("    a%d: 1\n", 500) + "spec:\n  nonsense: x\n"
-	objects, problems := Decode("f.yaml", []byte(text))
+	objects, problems := File("f.yaml", []byte(text))
 	if last := problems[len(problems)-1]; len(objects) != 0 || last.Severity != Error || last.Line != 507 {
 		t.Errorf("got %d objects and, last of %d problems, %s", len(objects), len(problems), last)
 	}
@@ -83,7 +83,7 @@ func TestDecodeKeepsDocumentsApart(t *testing.T) {
 			t.Run(fmt.Sprintf("%s in %d", name, broken), func(t *testing.T) {
 				docs := append([]string{}, three...)
 				docs[broken] = spoil(docs[broken])
-				objects, problems := Decode("f.yaml", []byte(strings.Join(docs, "\n---\n")))
+				objects, problems := File("f.yaml", []byte(strings.Join(docs, "\n---\n")))
 				found := map[string]bool{}
 				for _, o := range objects {
 					found[o.GetName()] = true
@@ -108,7 +108,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte("apiVersion: v1\nkind: Secret\nmetadata: {name: a, labels: {<<: {b: 1}, ? [c] : d}}\nstringData: 7\ndata: []\n"))
 	f.Add([]byte(gatewayWith("    port: .inf\n    protocol: !!int x\n    tls: {mode: Terminate, certificateRefs: [{}]}\n")))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		objects, problems := Decode("f.yaml", data)
+		objects, problems := File("f.yaml", data)
 		lines := bytes.Count(data, []byte("\n")) + bytes.Count(data, []byte("\r")) + 1
 		for _, o := range objects {
 			if o.GetName() == "" || o.Line < 1 || o.GetObjectKind().GroupVersionKind().Kind == "" {
@@ -120,7 +120,7 @@ func FuzzDecode(f *testing.F) {
 				t.Errorf("problem without place or words: %+v", p)
 			}
 		}
-		again, same := Decode("f.yaml", data)
+		again, same := File("f.yaml", data)
 		if !reflect.DeepEqual(objects, again) || !reflect.DeepEqual(problems, same) {
 			t.Error("a second reading differs")
 		}

@@ -1,4 +1,4 @@
-package resource
+package decode
 
 import (
 	"fmt"
@@ -10,6 +10,7 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
+	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
 // outline is what came of a file, in lines: objects first.
@@ -17,7 +18,7 @@ func outline(objects []Located, problems []Problem) string {
 	var lines []string
 	for _, o := range objects {
 		gvk := o.GetObjectKind().GroupVersionKind()
-		lines = append(lines, fmt.Sprintf("%d: %s %s %s", o.Line, gvk.GroupVersion(), gvk.Kind, strings.TrimPrefix(KeyOf(o).String(), "/")))
+		lines = append(lines, fmt.Sprintf("%d: %s %s %s", o.Line, gvk.GroupVersion(), gvk.Kind, strings.TrimPrefix(resource.KeyOf(o).String(), "/")))
 	}
 	for _, p := range problems {
 		lines = append(lines, fmt.Sprintf("%s %s", p.Severity, p))
@@ -103,7 +104,7 @@ func TestDecodeReadsAndLocates(t *testing.T) {
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if diff := cmp.Diff(c.want, outline(Decode("f.yaml", []byte(c.yaml)))); diff != "" {
+			if diff := cmp.Diff(c.want, outline(File("f.yaml", []byte(c.yaml)))); diff != "" {
 				t.Errorf("outline (-want +got):\n%s", diff)
 			}
 		})
@@ -173,7 +174,7 @@ func TestDecodeNamesFieldAndLine(t *testing.T) {
 		{"no UTF-8", "apiVersion: v1\nkind: \xff\n", []string{"1 : document is not UTF-8"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			objects, problems := Decode("f.yaml", []byte(c.yaml))
+			objects, problems := File("f.yaml", []byte(c.yaml))
 			if len(objects) != 0 {
 				t.Errorf("%d objects are in force, want none", len(objects))
 			}
@@ -207,7 +208,7 @@ func TestDecodeFindsTheLineThatBreaksYAML(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			before, after := "# top\n---\napiVersion: v1\nkind: Node\nmetadata: {name: first}\n---\n", "\n---\napiVersion: v1\nkind: Node\nmetadata: {name: last}\n"
-			objects, problems := Decode("f.yaml", []byte(before+c.yaml+after))
+			objects, problems := File("f.yaml", []byte(before+c.yaml+after))
 			if got := outline(objects, nil); !strings.Contains(got, "Node first") || !strings.Contains(got, "Node last") || len(objects) != 2 {
 				t.Errorf("objects around the mistake: %s", got)
 			}
@@ -229,7 +230,7 @@ func TestDecodeFindsTheLineThatBreaksYAML(t *testing.T) {
 }
 
 func TestDecodeTakesUnquotedScalarsForStrings(t *testing.T) {
-	objects, problems := Decode("f.yaml", []byte("apiVersion: v1\nkind: Secret\nmetadata:\n  name: s\n  labels: {canary: true}\n  annotations:\n    ratio: 1.50\n    port: 0x10\n    word: yes\n"+
+	objects, problems := File("f.yaml", []byte("apiVersion: v1\nkind: Secret\nmetadata:\n  name: s\n  labels: {canary: true}\n  annotations:\n    ratio: 1.50\n    port: 0x10\n    word: yes\n"+
 		"stringData:\n  password: 007\n  on: false\n  none:\ndata:\n  password: b3RoZXI=\n  kept: eA==\n"))
 	if len(objects) != 1 {
 		t.Fatalf("got no object: %v", problems)
@@ -255,7 +256,7 @@ func TestDecodeTakesUnquotedScalarsForStrings(t *testing.T) {
 }
 
 func TestDecodeFillsInDefaults(t *testing.T) {
-	objects, problems := Decode("f.yaml", []byte(gatewayWith("    port: 443\n    protocol: TURN-TLS\n    tls:\n      certificateRefs: [{name: cert}]\n")+
+	objects, problems := File("f.yaml", []byte(gatewayWith("    port: 443\n    protocol: TURN-TLS\n    tls:\n      certificateRefs: [{name: cert}]\n")+
 		"---\napiVersion: stunner.l7mp.io/v1\nkind: UDPRoute\nmetadata: {name: r}\nspec:\n  parentRefs: [{name: edge}]\n  rules: [{backendRefs: [{name: b}]}]\n"+
 		"---\napiVersion: stunner.l7mp.io/v1\nkind: GatewayConfig\nmetadata: {name: c}\nspec: {authRef: {name: s}}\n"))
 	if len(problems) > 0 || len(objects) != 3 {

@@ -15,24 +15,24 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/decode"
 )
 
-// maxFileBytes is a little more than the decoder reads, so that it can say that a file is too big.
+// maxFileBytes is one more than package decode accepts, so that it reports a file that is too big.
 const maxFileBytes = 4<<20 + 1
 
-// folder is where the YAML lies: *.yaml and *.yml in it and in its direct subfolders. Hidden files are no input, and neither is what the
-// provider writes.
+// folder is the input folder: *.yaml and *.yml in it and in its direct subfolders are read. Hidden files and the output
+// folder are left out.
 type folder struct {
 	path string
 	out  string
 }
 
-// contents is one look at a folder.
+// contents is what a folder holds at one time.
 type contents struct {
 	files map[string][]byte
-	// unreadable holds files that are there but cannot be read. What they held before stays in force.
+	// unreadable has the files that exist and cannot be read. Their last objects stay in force.
 	unreadable map[string]error
 }
 
-// dirs returns the folder and its subfolders.
+// dirs returns the folder and its direct subfolders.
 func (f folder) dirs() ([]string, error) {
 	entries, err := os.ReadDir(f.path)
 	if err != nil {
@@ -51,8 +51,8 @@ func (f folder) dirs() ([]string, error) {
 	return dirs, nil
 }
 
-// read returns the contents of all files. It fails only when the folder itself cannot be read: then nothing is known, and
-// nothing may change.
+// read returns the contents of all files. It fails only when the folder itself cannot be read, in which case nothing
+// may change.
 func (f folder) read() (contents, error) {
 	c := contents{files: map[string][]byte{}, unreadable: map[string]error{}}
 	dirs, err := f.dirs()
@@ -74,7 +74,7 @@ func (f folder) read() (contents, error) {
 	return c, nil
 }
 
-// add reads one file if it is input. Pipes and devices are not: reading them might never end.
+// add reads one file if it is input. Pipes and devices are not: a read of one may block for ever.
 func (c contents) add(base, path string) {
 	if ext := filepath.Ext(path); hidden(filepath.Base(path)) || (ext != ".yaml" && ext != ".yml") {
 		return
@@ -117,11 +117,11 @@ func sameFile(a, b string) bool {
 	return errA == nil && errB == nil && os.SameFile(infoA, infoB)
 }
 
-// blank tells whether a file holds nothing at all. Writers empty a file before they fill it, so this is taken for a file that
-// is being written.
+// blank tells whether a file has no content. Programs truncate a file before they write it, so a blank file is treated
+// as one that is being written.
 func blank(data []byte) bool { return len(bytes.TrimSpace(data)) == 0 }
 
-// byPlace orders objects by where they are written.
+// byPlace orders objects by file and line.
 func byPlace(a, b decode.Located) int {
 	return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line))
 }

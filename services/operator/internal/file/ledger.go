@@ -14,11 +14,11 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// confirmAbsence is how long an object has to be away before it counts as removed. Files are not written in one piece: editors
-// and copies remove, truncate and rename, and what is away for a moment was not taken away.
+// confirmAbsence is how long an object must be absent before it counts as removed. Files are not written atomically:
+// editors and copies remove, truncate and rename them.
 const confirmAbsence = 250 * time.Millisecond
 
-// identity names an object across reads and runs.
+// identity identifies an object across reads and restarts.
 type identity struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
@@ -39,45 +39,46 @@ func (id identity) String() string {
 	return fmt.Sprintf("%s %s", id.Kind, name)
 }
 
-// ledger remembers what is in force, file by file. It is the place of the rule that broken YAML loses nothing:
+// ledger has the objects in force, by file. It implements the rule that invalid YAML removes nothing:
 //
-//   - While anything in a file cannot be read, no object of that file is removed. What can be read takes effect.
-//   - A file without any content counts as being written: it changes nothing. Delete the file to remove its objects.
-//   - An object that is no longer written anywhere is removed once it has been away for confirmAbsence.
+//   - While a document of a file is invalid, no object of that file is removed. Valid documents take effect.
+//   - A file without content is treated as being written: it changes nothing. Delete the file to remove its objects.
+//   - An object that is in no file is removed after confirmAbsence.
 //
 // The ledger does no I/O and reads no clock.
 type ledger struct {
 	pages map[string]*page
 }
 
-// page is what one file stands for.
+// page has the objects of one file.
 type page struct {
-	last    decoded // what was read last
+	last    decoded // of the last read
 	objects []decode.Located
-	away    map[identity]time.Time // since when an object in force is no longer written
-	// promised are objects that an earlier run had from this file and that this run has not been able to read yet.
+	away    map[identity]time.Time // since when an object in force is absent from the file
+	// promised are the objects that an earlier run read from this file and that this run has not read yet.
 	promised []identity
 }
 
-// reading is the outcome of a look at the folder.
+// reading is the result of reading the folder.
 type reading struct {
 	objects  []decode.Located // in force
 	problems []decode.Problem
 	kept     []kept
-	// missing are objects that were in force in an earlier run and that cannot be read now.
+	// missing are objects that were in force in an earlier run and cannot be read now.
 	missing []identity
-	// next is when to look again although nothing has changed; zero for never.
+	// next is when to read again without a change; zero for never.
 	next time.Time
 }
 
-// missesGateway tells whether a Gateway, NAMESPACE/NAME, is one of the objects that cannot be read now.
+// missesGateway tells whether a Gateway, NAMESPACE/NAME, is missing.
 func (r reading) missesGateway(key string) bool {
 	return slices.ContainsFunc(r.missing, func(id identity) bool {
-		return id.Kind == "Gateway" && strings.HasPrefix(id.APIVersion, gatewayv1.GroupName+"/") && id.Namespace+"/"+id.Name == key
+		return id.Kind == "Gateway" && strings.HasPrefix(id.APIVersion, gatewayv1.GroupName+"/") &&
+			id.Namespace+"/"+id.Name == key
 	})
 }
 
-// kept is an object that is in force although it is not written as such now.
+// kept is an object that stays in force although its file does not have it now.
 type kept struct {
 	decode.Located
 	why string
@@ -92,7 +93,7 @@ func newLedger(inventory map[string][]identity) *ledger {
 	return l
 }
 
-// inventory names what each file stands for, for the next run.
+// inventory returns the objects of each file, for the next run.
 func (l *ledger) inventory() map[string][]identity {
 	all := map[string][]identity{}
 	for name, p := range l.pages {
@@ -107,7 +108,7 @@ func (l *ledger) inventory() map[string][]identity {
 	return all
 }
 
-// update takes in the contents of the folder at a moment.
+// update applies the contents of the folder.
 func (l *ledger) update(c contents, now time.Time) reading {
 	var s reading
 	var fresh, stale []decode.Located
@@ -122,25 +123,26 @@ func (l *ledger) update(c contents, now time.Time) reading {
 		}
 	}
 	slices.SortStableFunc(fresh, byPlace)
-	unique, doubles := decode.Unique(fresh)
-	s.problems = append(s.problems, doubles...)
+	unique, duplicates := decode.Unique(fresh)
+	s.problems = append(s.problems, duplicates...)
 	s.objects = append(unique, l.stillKept(unique, stale, &s)...)
 	s.missing = l.stillMissing(s.objects)
 	return s
 }
 
-// decoded is what a file says.
+// decoded is the result of decoding a file.
 type decoded struct {
 	text     []byte
 	objects  []decode.Located
 	problems []decode.Problem
-	broken   bool // something in it could not be read
+	broken   bool // a document is invalid
 }
 
-// read decodes one file; one that has not changed is not decoded again.
+// read decodes one file, unless it has not changed.
 func (p *page) read(name string, c contents) decoded {
 	if err := c.unreadable[name]; err != nil {
-		return decoded{broken: true, problems: []decode.Problem{{File: name, Line: 1, Severity: decode.Error, Message: fmt.Sprintf("cannot be read: %v", err)}}}
+		return decoded{broken: true, problems: []decode.Problem{{File: name, Line: 1, Severity: decode.Error,
+			Message: fmt.Sprintf("cannot be read: %v", err)}}}
 	}
 	text, present := c.files[name]
 	switch {
@@ -159,7 +161,7 @@ func (p *page) read(name string, c contents) decoded {
 	return d
 }
 
-// turn makes a page stand for what was read, and returns the objects that stay although they are not written now.
+// turn stores what was read, and returns the objects that stay in force although the file does not have them now.
 func (p *page) turn(d decoded, now time.Time, s *reading) (stale []decode.Located) {
 	written := map[identity]bool{}
 	for _, o := range d.objects {
@@ -196,7 +198,8 @@ func (s *reading) lookAgain(at time.Time) {
 	}
 }
 
-// stillKept leaves out what is written in another file by now, and says of the rest that it is in force.
+// stillKept returns the stale objects that no other file has, and reports those that an invalid document keeps in
+// force.
 func (l *ledger) stillKept(written, stale []decode.Located, s *reading) (objects []decode.Located) {
 	have := map[identity]bool{}
 	for _, o := range written {
@@ -210,13 +213,14 @@ func (l *ledger) stillKept(written, stale []decode.Located, s *reading) (objects
 		have[id] = true
 		objects = append(objects, o)
 		if _, leaving := l.pages[o.File].away[id]; !leaving {
-			s.kept = append(s.kept, kept{Located: o, why: "its last good form is in force until everything in " + o.File + " can be read"})
+			why := "its last good form is in force until everything in " + o.File + " can be read"
+			s.kept = append(s.kept, kept{Located: o, why: why})
 		}
 	}
 	return objects
 }
 
-// stillMissing returns what earlier runs had and nobody has now.
+// stillMissing returns the objects of earlier runs that are not in force.
 func (l *ledger) stillMissing(objects []decode.Located) (missing []identity) {
 	have := map[identity]bool{}
 	for _, o := range objects {
@@ -239,7 +243,7 @@ func (l *ledger) page(name string) *page {
 	return l.pages[name]
 }
 
-// names returns the names of all files that are or were there, sorted.
+// names returns the names of the files that exist and of those that have objects in force, sorted.
 func (l *ledger) names(c contents) []string {
 	all := slices.AppendSeq(c.names(), maps.Keys(l.pages))
 	slices.Sort(all)

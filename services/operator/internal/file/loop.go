@@ -14,13 +14,13 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// settle is how long reports of dataplanes are collected before they are shown.
+// settle is how long reports of dataplanes are collected before they are written to status.txt.
 const settle = 200 * time.Millisecond
 
-// retry is when a folder that cannot be read, or an output that cannot be written, is tried again.
+// retry is the delay after an input that cannot be read or an output that cannot be written.
 const retry = time.Second
 
-// loop owns everything that the provider knows. All its methods run on one goroutine, except ready.
+// loop owns the state of the provider. All its methods except ready run on one goroutine.
 type loop struct {
 	Provider
 	server  *discovery.Server
@@ -32,28 +32,31 @@ type loop struct {
 	meters  *meters
 	history history
 	summary summary
-	// published are the configs of this run.
+	// published has the configs that this run has published.
 	published map[types.NamespacedName]config.Config
 	view      *resource.View  // of the last round
-	seen      *contents       // in the last look
-	told      map[string]bool // problems that the log has
+	seen      *contents       // of the last read
+	logged    map[string]bool // problems that have been logged
 
-	knock  chan struct{} // something about a process has changed
-	said   chan struct{} // a dataplane has reported
-	done   atomic.Bool   // the first round is over
-	failed atomic.Pointer[string]
+	processes chan struct{} // the state of a process has changed
+	reports   chan struct{} // a dataplane has reported
+	done      atomic.Bool   // the first round is over
+	failed    atomic.Pointer[string]
 }
 
-// newLoop picks up what the run before left. origin is where processes find config discovery.
+// newLoop loads the state of the previous run. origin is the URL of config discovery for the dataplanes.
 func newLoop(p Provider, server *discovery.Server, origin string) (*loop, error) {
 	m, err := loadMemory(p.stateDir())
 	if err != nil {
 		return nil, err
 	}
-	l := &loop{Provider: p, server: server, memory: m, ledger: newLedger(m.Inventory), ports: &ports{chosen: m.Ports, free: canBind, offset: offsetFor(p.Output)},
-		out: output{dir: p.Output}, published: map[types.NamespacedName]config.Config{}, meters: newMeters(), knock: make(chan struct{}, 1), said: make(chan struct{}, 1)}
-	settings := host.Settings{Program: p.Stunnerd, Origin: origin, Address: p.Address, LastGood: p.lastGood(), Logs: p.logs(), Bound: p.Bound,
-		StopGrace: p.StopGrace, Changed: func() { touch(l.knock) }, Restarted: l.meters.restarts.Inc, Log: p.Log}
+	l := &loop{Provider: p, server: server, memory: m, ledger: newLedger(m.Inventory),
+		ports: &ports{chosen: m.Ports, free: canBind, offset: offsetFor(p.Output)}, out: output{dir: p.Output},
+		published: map[types.NamespacedName]config.Config{}, meters: newMeters(),
+		processes: make(chan struct{}, 1), reports: make(chan struct{}, 1)}
+	settings := host.Settings{Program: p.Stunnerd, Origin: origin, Address: p.Address, LastGood: p.lastGood(),
+		Logs: p.logs(), Bound: p.Bound, StopGrace: p.StopGrace, Changed: func() { notify(l.processes) },
+		Restarted: l.meters.restarts.Inc, Log: p.Log}
 	if p.DiscoveryAuth == AuthToken {
 		settings.TokenFile = p.TokenFile()
 	}
@@ -61,7 +64,7 @@ func newLoop(p Provider, server *discovery.Server, origin string) (*loop, error)
 	return l, nil
 }
 
-// run works until ctx ends, then stops or leaves the dataplanes.
+// run runs rounds until ctx ends, then stops the dataplanes or leaves them running.
 func (l *loop) run(ctx context.Context) error {
 	changes := make(chan struct{}, 1)
 	if l.Watch {
@@ -84,7 +87,7 @@ func (l *loop) run(ctx context.Context) error {
 		case <-ctx.Done():
 			timer.Stop()
 			return nil
-		case <-l.said:
+		case <-l.reports:
 			if refresh == nil {
 				refresh = time.After(settle)
 			}
@@ -93,7 +96,7 @@ func (l *loop) run(ctx context.Context) error {
 			l.refresh()
 		case <-changes:
 			next = l.work()
-		case <-l.knock:
+		case <-l.processes:
 			next = l.work()
 		case <-timer.C:
 			next = l.work()
@@ -102,7 +105,7 @@ func (l *loop) run(ctx context.Context) error {
 	}
 }
 
-// work does a round and returns when the next one is due although nothing has happened.
+// work runs a round and returns when the next one is due without a change.
 func (l *loop) work() time.Time {
 	if err := l.round(); err != nil {
 		if text := err.Error(); l.failed.Swap(&text) == nil {
@@ -118,7 +121,8 @@ func (l *loop) work() time.Time {
 	return l.summary.next
 }
 
-// refresh writes the report of the last round anew, with what dataplanes have said since. What they say changes nothing else.
+// refresh writes the report of the last round again, with the reports of dataplanes since then. They affect nothing
+// else.
 func (l *loop) refresh() {
 	if l.view == nil {
 		return
@@ -128,7 +132,7 @@ func (l *loop) refresh() {
 	}
 }
 
-// ready tells whether the folder has been translated.
+// ready returns an error until the folder has been translated, and while rounds fail.
 func (l *loop) ready() error {
 	switch text := l.failed.Load(); {
 	case text != nil:
@@ -141,8 +145,7 @@ func (l *loop) ready() error {
 
 func (l *loop) folder() folder { return folder{path: l.Input, out: l.Output} }
 
-// round looks at the folder and brings everything to where the YAML wants it. An error means that nothing was done, or not all of it, and
-// that the next round has to try again.
+// round reads the folder and applies its meaning. After an error the round is incomplete, and has to be repeated.
 func (l *loop) round() error {
 	c, err := l.look()
 	if err != nil {
@@ -157,7 +160,7 @@ func (l *loop) round() error {
 		return err
 	}
 	l.view = t.view
-	// Trouble with files keeps no config from its dataplane: everything is tried, and the next round tries again.
+	// An output file that cannot be written keeps no config from its dataplane: the round goes on and is repeated.
 	var errs []error
 	for _, result := range t.gateways {
 		errs = append(errs, l.apply(t.view, result))
@@ -174,7 +177,7 @@ func (l *loop) round() error {
 	return errors.Join(append(errs, l.memory.save(l.stateDir()), l.report(t.view))...)
 }
 
-// look reads the folder; without Watch it does so once.
+// look returns the contents of the folder; without Watch they are read once.
 func (l *loop) look() (contents, error) {
 	if l.seen != nil && !l.Watch {
 		return *l.seen, nil

@@ -16,21 +16,21 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/credential"
 )
 
-// memory is what outlives the process: nothing secret, no object, only what must not change because the operator starts again.
+// memory is the state that must not change with a restart of the operator. It has no secrets and no objects.
 type memory struct {
-	// Ports are the host ports of listeners and of the processes' own endpoints.
+	// Ports has the host ports of listeners and of the metrics and health endpoints of dataplanes.
 	Ports map[string]assignment `json:"ports"`
-	// Published holds the revision of each config that was published.
+	// Published has the revision of each published config, by the name of its Gateway.
 	Published map[string]string `json:"published"`
-	// Listeners names the listeners of these configs.
+	// Listeners has the names of the listeners of these configs.
 	Listeners map[string][]string `json:"listeners"`
-	// Inventory names the objects in force, file by file.
+	// Inventory has the objects in force, by file.
 	Inventory map[string][]identity `json:"inventory"`
 }
 
 const memoryFile = "operator.json"
 
-// loadMemory reads the memory of the run before. A memory that cannot be read is an error: to forget it would move ports.
+// loadMemory reads the memory of the previous run. One that cannot be read is an error: without it, ports would change.
 func loadMemory(dir string) (memory, error) {
 	m := memory{Ports: map[string]assignment{}, Published: map[string]string{}, Listeners: map[string][]string{}}
 	path := filepath.Join(dir, memoryFile)
@@ -47,7 +47,7 @@ func loadMemory(dir string) (memory, error) {
 	return m, nil
 }
 
-// publish remembers a config.
+// publish stores the revision and the listeners of a config.
 func (m memory) publish(c config.Config) {
 	var listeners []string
 	for _, l := range c.Listeners {
@@ -56,7 +56,7 @@ func (m memory) publish(c config.Config) {
 	m.Published[c.Admin.Name], m.Listeners[c.Admin.Name] = c.Revision(), listeners
 }
 
-// withdraw forgets a config.
+// withdraw removes a config.
 func (m memory) withdraw(name string) {
 	delete(m.Published, name)
 	delete(m.Listeners, name)
@@ -70,7 +70,8 @@ func (m memory) save(dir string) error {
 	return replaceFile(filepath.Join(dir, memoryFile), append(data, '\n'), 0o600)
 }
 
-// lock makes sure that one operator at a time uses an output folder. The kernel drops the lock when the process ends, however it ends.
+// lock makes sure that one operator at a time uses an output folder. The kernel releases the lock when the process
+// ends.
 func lock(dir string) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR|syscall.O_CLOEXEC, 0o600)
 	if err != nil {
@@ -78,13 +79,14 @@ func lock(dir string) (*os.File, error) {
 	}
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		f.Close()
-		return nil, fmt.Errorf("lock output folder %s: another operator uses it: stop that one or choose another --output", filepath.Dir(dir))
+		return nil, fmt.Errorf("lock output folder %s: another operator uses it: stop that one or choose another --output",
+			filepath.Dir(dir))
 	}
 	return f, nil
 }
 
-// token returns the bearer token of config discovery. It stays the same from run to run, because dataplanes outlive the operator; one that
-// others could read is replaced.
+// token returns the bearer token of config discovery. It is the same after a restart, because dataplanes outlive the
+// operator. A token in a file that other users can read is replaced.
 func token(path string) (credential.Secret, error) {
 	if info, err := os.Stat(path); err == nil && info.Mode().Perm()&0o077 == 0 {
 		data, err := os.ReadFile(path)
@@ -101,5 +103,5 @@ func token(path string) (credential.Secret, error) {
 	return credential.Secret(made), replaceFile(path, []byte(made+"\n"), 0o600)
 }
 
-// tokenLength is that of 32 random bytes in base64.
+// tokenLength is the length of 32 bytes in base64 without padding.
 const tokenLength = 43

@@ -15,75 +15,80 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// Substitutes for ports that cannot be had come from this range. It lies below the ports that Linux hands out by itself, so that no relay
-// socket sits on a port before its listener is bound.
+// Substitutes for ports that are not available are from this range. It lies below the ephemeral ports of Linux, so that
+// no relay socket takes a port before its listener is bound.
 const (
 	firstSubstitute = 20000
 	lastSubstitute  = 32000
 	unprivileged    = 1024
 )
 
-// assignment is a port that was chosen for somebody. It stays as long as the same port is wanted.
+// assignment is the port of a claim. It stays as long as the same port is wanted.
 type assignment struct {
 	Wanted int `json:"wanted,omitempty"` // 0: any
 	Port   int `json:"port"`
 }
 
-// ports chooses the host ports of all Gateways. A port belongs to a network: UDP 3478 and TCP 3478 are two.
+// ports chooses the host ports of all Gateways. UDP and TCP ports of one number are independent.
 type ports struct {
 	chosen map[string]assignment // by claim
 	free   func(network string, port int) bool
-	// offset is where in the range of substitutes the search begins. Operators that start at the same time on one host must not meet: a
-	// port that is free to both when they look is free to neither when their dataplanes bind it.
+	// offset is where in the range of substitutes the search begins. It keeps operators that start at the same time on one
+	// host from choosing the same free ports.
 	offset int
 }
 
-// offsetFor is an offset of its own for every output folder, and the same one each time.
+// offsetFor derives the offset from the output folder, so that it stays the same.
 func offsetFor(output string) int {
 	h := fnv.New32a()
-	_, _ = h.Write([]byte(output)) // a hash takes everything
+	_, _ = h.Write([]byte(output)) // never fails
 	return int(h.Sum32() % (lastSubstitute - firstSubstitute + 1))
 }
 
-// claim is somebody who needs a port.
+// claim is the need of a listener, or of an endpoint of the dataplane, for a port.
 type claim struct {
 	gateway types.NamespacedName
-	user    string // a listener, or a use of the process's own
+	user    string // a listener, useMetrics or useHealth
 	network string // udp or tcp
 	wanted  int    // 0: any
-	keeps   bool   // keeps what it has, whatever network that is, and needs no more
+	keeps   bool   // keeps the ports that it has on any network, and gets no other
 }
 
 func (c claim) key() string {
 	return strings.Join([]string{c.gateway.String(), c.user, c.network}, " ")
 }
 
-// holds tells whether what was chosen under a key belongs to the claim, on whatever network.
+// holds tells whether a key is of the same Gateway and user, on any network.
 func (c claim) holds(key string) bool {
 	return strings.HasPrefix(key, c.gateway.String()+" "+c.user+" ")
 }
 
-// The uses of a process's own; no listener has such a name.
+// Endpoints of the dataplane itself; no listener can have such a name.
 const (
 	useMetrics = "(metrics)"
 	useHealth  = "(health)"
 )
 
-// claims lists what a Gateway and its listeners need.
+// claims returns the claims of a Gateway and its listeners.
 func claims(gateway types.NamespacedName, sockets []translate.Socket) []claim {
-	all := []claim{{gateway: gateway, user: useHealth, network: "tcp"}, {gateway: gateway, user: useMetrics, network: "tcp"}}
+	all := []claim{
+		{gateway: gateway, user: useHealth, network: "tcp"},
+		{gateway: gateway, user: useMetrics, network: "tcp"},
+	}
 	for _, s := range sockets {
-		all = append(all, claim{gateway: gateway, user: s.Listener, network: s.Network, wanted: int(s.Port), keeps: s.Held})
+		all = append(all,
+			claim{gateway: gateway, user: s.Listener, network: s.Network, wanted: int(s.Port), keeps: s.Held})
 	}
 	return all
 }
 
-// assign gives every claim a port: the one it had, else the wanted one when it can be had, else a free one. running tells for which Gateways a
-// process holds its ports already, so that they are not free and yet right. Claims that are gone are forgotten, except those of a process that
-// runs for a Gateway that nobody can read at the moment.
+// assign gives each claim a port: the one it had, else the wanted one if it is available, else a free one. running
+// tells whether a process of a Gateway holds its ports, which are then not free and may still be assigned to that
+// Gateway. Assignments without claim are dropped, except those of a running process.
 func (p *ports) assign(all []claim, running func(gateway string) bool) error {
 	slices.SortStableFunc(all, func(a, b claim) int { return cmp.Compare(a.key(), b.key()) })
-	d := draft{ports: p, running: running, chosen: map[string]assignment{}, taken: map[socket]bool{}, own: map[string]map[socket]bool{}}
+	d := draft{ports: p, running: running, chosen: map[string]assignment{}, taken: map[socket]bool{},
+		own: map[string]map[socket]bool{}}
 	d.remember(all)
 	var open []claim
 	for _, c := range all {
@@ -112,27 +117,27 @@ func (p *ports) assign(all []claim, running func(gateway string) bool) error {
 	return nil
 }
 
-// socket is what one claim occupies.
+// socket is a port of a network.
 type socket struct {
 	network string
 	port    int
 }
 
-// socketOf reads what was chosen under a key.
+// socketOf returns the socket of an assignment and its key.
 func socketOf(key string, a assignment) socket {
 	return socket{key[strings.LastIndexByte(key, ' ')+1:], a.Port}
 }
 
-// draft is an assignment that is being made.
+// draft is the next set of assignments.
 type draft struct {
 	ports   *ports
 	running func(gateway string) bool
 	chosen  map[string]assignment
 	taken   map[socket]bool
-	own     map[string]map[socket]bool // what the process of a Gateway holds by now
+	own     map[string]map[socket]bool // sockets that the process of a Gateway holds
 }
 
-// remember notes what running processes hold.
+// remember records the sockets of running processes.
 func (d *draft) remember(all []claim) {
 	claimed := map[string]bool{}
 	for _, c := range all {
@@ -154,7 +159,7 @@ func (d *draft) remember(all []claim) {
 	}
 }
 
-// keep leaves a claim what it has, before anybody else gets it.
+// keep leaves a claim its ports.
 func (d *draft) keep(c claim) {
 	for key, had := range d.ports.chosen {
 		if c.holds(key) {
@@ -168,7 +173,8 @@ func (d *draft) place(c claim, port int) {
 	d.taken[socket{c.network, port}] = true
 }
 
-// usable tells whether a claim can have a port: nobody else has it, and it is free or held by the process that shall have it.
+// usable tells whether a claim can have a port: no other claim has it, and it is free or held by the process of the
+// same Gateway.
 func (d *draft) usable(c claim, port int) bool {
 	s := socket{c.network, port}
 	return !d.taken[s] && (d.own[c.gateway.String()][s] || d.ports.free(c.network, port))
@@ -184,12 +190,14 @@ func (d *draft) choose(c claim) (int, error) {
 			return port, nil
 		}
 	}
-	return 0, fmt.Errorf("choose port for %s: no %s port between %d and %d is free: stop what uses them", c.key(), c.network, firstSubstitute, lastSubstitute)
+	return 0, fmt.Errorf("choose port for %s: no %s port between %d and %d is free: stop what uses them",
+		c.key(), c.network, firstSubstitute, lastSubstitute)
 }
 
-// host describes this host to the translation.
+// host returns the addresses and ports of this host for the translation.
 func (p *ports) host(address string, all []claim) resource.Host {
-	h := resource.Host{Address: address, Ports: map[resource.ListenerKey]int{}, Admin: map[types.NamespacedName]resource.AdminPorts{}}
+	h := resource.Host{Address: address, Ports: map[resource.ListenerKey]int{},
+		Admin: map[types.NamespacedName]resource.AdminPorts{}}
 	for _, c := range all {
 		if c.keeps {
 			continue
@@ -202,14 +210,15 @@ func (p *ports) host(address string, all []claim) resource.Host {
 		case useHealth:
 			admin.Health = port
 		default:
-			h.Ports[resource.ListenerKey{Namespace: c.gateway.Namespace, Gateway: c.gateway.Name, Listener: c.user}] = port
+			listener := resource.ListenerKey{Namespace: c.gateway.Namespace, Gateway: c.gateway.Name, Listener: c.user}
+			h.Ports[listener] = port
 		}
 		h.Admin[c.gateway] = admin
 	}
 	return h
 }
 
-// canBind tells whether this host has a port to give, on every address.
+// canBind tells whether a port is free on all addresses of this host.
 func canBind(network string, port int) bool {
 	address := ":" + strconv.Itoa(port)
 	if network == "udp" {

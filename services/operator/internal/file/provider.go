@@ -1,11 +1,11 @@
-// Package file runs the product without a cluster. A folder of YAML takes the place of the API server, processes on this host take the
-// place of pods, and a second folder takes what would be written to the cluster: statuses, rendered objects and a report for people.
+// Package file runs the product without a cluster. A folder of YAML replaces the API server, processes on this host
+// replace pods, and an output folder receives statuses, rendered objects and a report.
 //
 //	folder ─▶ ledger (what is in force) ─▶ resource.View ─▶ translate ─▶ config discovery ─▶ dataplane processes
 //	                                                            └─▶ output folder
 //
-// One goroutine, the loop, owns all of that. Everybody else, the watcher of the folder, the processes, the reports of dataplanes, only
-// knocks.
+// One goroutine, the loop, owns all state. The watcher of the folder, the processes and the reports of dataplanes
+// notify it through channels.
 package file
 
 import (
@@ -31,50 +31,50 @@ import (
 
 // Authorization of config discovery.
 const (
-	AuthToken = "token" // a bearer token that lies in the output folder
+	AuthToken = "token" // a bearer token in the output folder
 	AuthOff   = "off"
 )
 
-// ErrNotInForce is returned by a provider that only renders when a document is not in force.
+// ErrNotInForce is the error of Run without Stunnerd and Watch when a document is not in force.
 var ErrNotInForce = errors.New("not every document is in force: see problems.yaml in the output folder")
 
-// Provider turns a folder of YAML into a running gateway.
+// Provider runs the gateways that a folder of YAML describes.
 type Provider struct {
-	// Input is the folder of YAML, Output the one that is written.
+	// Input is the folder of YAML, Output the output folder.
 	Input, Output string
-	// Address is the address of this host that clients connect to.
+	// Address is the IP address of this host to which clients connect.
 	Address string
-	// Stunnerd is the program that serves a Gateway. Empty means to render only.
+	// Stunnerd is the path of the dataplane program. Empty means to render only.
 	Stunnerd string
 	// Watch follows changes of the folder. Without it the folder is read once.
 	Watch bool
-	// DiscoveryAddress and HealthAddress are where HTTP is served, HOST:PORT.
+	// DiscoveryAddress and HealthAddress are the addresses of the HTTP servers, HOST:PORT.
 	DiscoveryAddress, HealthAddress string
 	// DiscoveryAuth is AuthToken or AuthOff.
 	DiscoveryAuth string
-	// Bound makes dataplanes end together with the operator, however it ends. Otherwise they outlive its crash.
+	// Bound makes dataplanes end when the operator process ends for any reason. Otherwise they survive its crash.
 	Bound bool
-	// LeaveDataplanes lets dataplanes go on when the operator is told to stop.
+	// LeaveDataplanes leaves dataplanes running when Run ends.
 	LeaveDataplanes bool
-	// StopGrace is how long a dataplane may take to end.
+	// StopGrace is how long a dataplane may take to stop before it is killed.
 	StopGrace time.Duration
-	// Options are those of the translation.
+	// Options are the options of the translation.
 	Options translate.Options
 	Log     *slog.Logger
 }
 
-// TokenFile is where the bearer token of config discovery lies.
+// TokenFile returns the path of the bearer token of config discovery.
 func (p Provider) TokenFile() string { return filepath.Join(p.Output, "discovery.token") }
 
-// stateDir is the folder of what only the provider reads.
+// stateDir returns the folder of files that only the provider reads.
 func (p Provider) stateDir() string { return filepath.Join(p.Output, "state") }
 
-// logs is the folder of what dataplanes write, lastGood the one of their last good configs.
+// logs returns the folder of the logs of dataplanes, lastGood that of their last good configs.
 func (p Provider) logs() string     { return filepath.Join(p.Output, "logs") }
 func (p Provider) lastGood() string { return filepath.Join(p.stateDir(), "dataplanes") }
 
-// Run serves until ctx ends. It returns early when something is wrong with the settings or when an endpoint fails; trouble with YAML is
-// reported in the output folder and ends nothing.
+// Run serves until ctx ends. It returns early when a setting is invalid or an endpoint fails. Invalid YAML is reported
+// in the output folder only.
 func (p Provider) Run(ctx context.Context) error {
 	if err := p.prepare(); err != nil {
 		return err
@@ -90,7 +90,7 @@ func (p Provider) Run(ctx context.Context) error {
 	return p.serve(ctx)
 }
 
-// prepare checks what can be checked and makes the folders.
+// prepare validates the settings and creates the folders.
 func (p *Provider) prepare() (err error) {
 	if info, err := os.Stat(p.Input); err != nil || !info.IsDir() {
 		return fmt.Errorf("--input %s: is no folder: create it or name another", p.Input)
@@ -114,7 +114,7 @@ func (p *Provider) prepare() (err error) {
 	if p.Stunnerd == "" {
 		return nil
 	}
-	// The path that the kernel shows, so that a running dataplane is recognised by it.
+	// The path as the kernel reports it, by which a running dataplane is found.
 	program, err := filepath.EvalSymlinks(p.Stunnerd)
 	if err == nil {
 		program, err = filepath.Abs(program)
@@ -126,7 +126,7 @@ func (p *Provider) prepare() (err error) {
 	return nil
 }
 
-// render does one round without serving anything.
+// render runs one round without HTTP servers.
 func (p Provider) render() error {
 	l, err := newLoop(p, discovery.NewServer(discovery.ServerOptions{Log: p.Log}), "")
 	if err != nil {
@@ -156,20 +156,22 @@ func (p Provider) serve(ctx context.Context) error {
 		configs.Close()
 		return err
 	}
-	said := make(chan struct{}, 1)
-	server := discovery.NewServer(discovery.ServerOptions{Log: p.Log, Authorize: authorize, OnReport: func(discovery.Report) { touch(said) }})
+	reports := make(chan struct{}, 1)
+	server := discovery.NewServer(discovery.ServerOptions{Log: p.Log, Authorize: authorize,
+		OnReport: func(discovery.Report) { notify(reports) }})
 	l, err := newLoop(p, server, origin(configs.Addr()))
 	if err != nil {
 		configs.Close()
 		probes.Close()
 		return err
 	}
-	l.said = said
-	p.Log.Info("operator serves", "input", p.Input, "output", p.Output, "discovery", configs.Addr().String(), "health", probes.Addr().String())
+	l.reports = reports
+	p.Log.Info("operator serves", "input", p.Input, "output", p.Output,
+		"discovery", configs.Addr().String(), "health", probes.Addr().String())
 	group, ctx := errgroup.WithContext(ctx)
 	serving, end := context.WithCancel(context.WithoutCancel(ctx))
 	group.Go(func() error {
-		defer end() // discovery goes on until the dataplanes have ended, so that they report how
+		defer end() // discovery serves until the dataplanes have ended, for their last reports
 		return l.run(ctx)
 	})
 	group.Go(func() error { return telemetry.Serve(serving, configs, server) })
@@ -177,10 +179,11 @@ func (p Provider) serve(ctx context.Context) error {
 	return group.Wait()
 }
 
-// authorize returns who may read configs: holders of the token, or everybody.
+// authorize returns the function that authorizes readers of configs, or nil for --discovery-auth=off.
 func (p Provider) authorize() (func(*http.Request) (discovery.Grant, error), error) {
 	if p.DiscoveryAuth == AuthOff {
-		p.Log.Warn("config discovery is open: everyone who reaches it can read every TURN secret", "flag", "--discovery-auth=off")
+		p.Log.Warn("config discovery is open: everyone who reaches it can read every TURN secret",
+			"flag", "--discovery-auth=off")
 		return nil, nil
 	}
 	secret, err := token(p.TokenFile())
@@ -190,11 +193,12 @@ func (p Provider) authorize() (func(*http.Request) (discovery.Grant, error), err
 	return func(r *http.Request) (discovery.Grant, error) { return grant(r, secret) }, nil
 }
 
-// grant lets the holder of the token read everything.
+// grant authorizes a request with the token to read all configs.
 func grant(r *http.Request, secret credential.Secret) (discovery.Grant, error) {
 	scheme, presented, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	if !strings.EqualFold(scheme, "Bearer") || subtle.ConstantTimeCompare([]byte(presented), []byte(secret)) != 1 {
-		return discovery.Grant{}, errors.New("authorize reader of configs: send the bearer token from discovery.token in the output folder")
+		return discovery.Grant{}, errors.New("authorize reader of configs: " +
+			"send the bearer token from discovery.token in the output folder")
 	}
 	return discovery.Grant{All: true}, nil
 }
@@ -207,7 +211,7 @@ func listen(flag, address string) (net.Listener, error) {
 	return ln, nil
 }
 
-// origin is where processes on this host find config discovery.
+// origin returns the URL of config discovery for processes on this host.
 func origin(addr net.Addr) string {
 	host, port, _ := net.SplitHostPort(addr.String())
 	if ip := net.ParseIP(host); ip == nil || ip.IsUnspecified() {
@@ -216,10 +220,10 @@ func origin(addr net.Addr) string {
 	return "http://" + net.JoinHostPort(host, port)
 }
 
-// touch knocks without waiting.
-func touch(knock chan<- struct{}) {
+// notify sends without blocking: a pending notification covers this one.
+func notify(changed chan<- struct{}) {
 	select {
-	case knock <- struct{}{}:
+	case changed <- struct{}{}:
 	default:
 	}
 }

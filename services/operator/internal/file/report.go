@@ -18,7 +18,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// text is the report for people, status.txt, in the making. It holds no time of its own, so that it changes only when something else does.
+// text builds status.txt. It has no time of its own, so that the file changes only with its content.
 type text struct{ strings.Builder }
 
 func (t *text) line(format string, args ...any) { fmt.Fprintf(t, format+"\n", args...) }
@@ -38,7 +38,7 @@ func (l *loop) report(v *resource.View) error {
 	}
 	l.reportObjects(&t)
 	l.reportHistory(&t)
-	l.tell()
+	l.logProblems()
 	problems := l.summary.problems
 	if problems == nil {
 		problems = []decode.Problem{}
@@ -48,19 +48,19 @@ func (l *loop) report(v *resource.View) error {
 		l.out.writeYAML(l.out.path("problems.yaml"), problems))
 }
 
-// tell logs documents that have gone out of force since the last round.
-func (l *loop) tell() {
-	told := map[string]bool{}
+// logProblems logs the errors that the last round did not have.
+func (l *loop) logProblems() {
+	logged := map[string]bool{}
 	for _, p := range l.summary.problems {
 		if p.Severity != decode.Error {
 			continue
 		}
-		told[p.String()] = true
-		if !l.told[p.String()] {
+		logged[p.String()] = true
+		if !l.logged[p.String()] {
 			l.Log.Warn("document is not in force", "problem", p.String())
 		}
 	}
-	l.told = told
+	l.logged = logged
 }
 
 func (l *loop) reportTotals(t *text) {
@@ -93,11 +93,12 @@ func (l *loop) reportProblems(t *text) {
 		t.line("  %s: %s", identityOf(k.Object), k.why)
 	}
 	for _, id := range l.summary.missing {
-		t.line("  %s: was in force before the operator started and cannot be read; nothing that it was part of is taken away", id)
+		t.line("  %s: was in force before the operator started and cannot be read; "+
+			"nothing that it was part of is taken away", id)
 	}
 }
 
-// gatewaysToReport are those that are ours and those that have a process all the same.
+// gatewaysToReport returns the Gateways of this operator, and all others that have a process.
 func (l *loop) gatewaysToReport(v *resource.View) []types.NamespacedName {
 	keys := l.planes.Gateways()
 	for _, key := range v.Gateways() {
@@ -147,10 +148,12 @@ func reportListener(t *text, listener config.Listener) {
 	if len(listener.Routes) > 0 {
 		routes = "routes " + strings.Join(listener.Routes, ", ")
 	}
-	t.line("    listener %s: %s at %s, %s", listener.Name[strings.LastIndexByte(listener.Name, '/')+1:], listener.Protocol, address, routes)
+	name := listener.Name[strings.LastIndexByte(listener.Name, '/')+1:]
+	t.line("    listener %s: %s at %s, %s", name, listener.Protocol, address, routes)
 }
 
-// reportOf says what a dataplane reports; the number of allocations is left out, because it would make the file change with every call.
+// reportOf describes the report of a dataplane, without the number of allocations: the file would change with every
+// call.
 func reportOf(r discovery.Report) string {
 	said := "has accepted " + r.Revision
 	if !r.Accepted {
@@ -182,7 +185,7 @@ func (l *loop) reportObjects(t *text) {
 	}
 }
 
-// reportConditions shows what is wrong, or in one line that nothing is.
+// reportConditions writes the conditions that are wrong, or one line if there is none.
 func reportConditions(t *text, indent string, conditions []metav1.Condition) {
 	bad := unhappy(conditions)
 	for _, c := range bad {
@@ -203,7 +206,7 @@ func (l *loop) reportHistory(t *text) {
 	}
 }
 
-// unhappyObjects counts the objects with a condition that is not as it should be.
+// unhappyObjects counts the objects with a condition that is wrong.
 func (s *summary) unhappyObjects() (n int) {
 	for _, conditions := range s.conditions {
 		if len(unhappy(conditions)) > 0 {

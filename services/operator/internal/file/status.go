@@ -17,7 +17,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// statusFile is the status of one object, as it stands in the output folder. Name and namespace are enough to find the object again.
+// statusFile is the file in the output folder with the status of an object.
 type statusFile struct {
 	APIVersion string     `json:"apiVersion"`
 	Kind       string     `json:"kind"`
@@ -30,8 +30,8 @@ type statusMeta struct {
 	Namespace string `json:"namespace,omitempty"`
 }
 
-// statusPath is where the status of an object lies. A UDPRoute of the Gateway API has version and group in the name of its folder, because
-// a namespace may hold one of the same name in each spelling.
+// statusPath returns the path of the status of an object. The folder of a UDPRoute of the Gateway API is named after
+// version and group, because a namespace may have one of the same name in each.
 func (l *loop) statusPath(o resource.Object) string {
 	gvk := o.GetObjectKind().GroupVersionKind()
 	kind := strings.ToLower(gvk.Kind)
@@ -41,8 +41,8 @@ func (l *loop) statusPath(o resource.Object) string {
 	return l.out.path("status", kind, strings.TrimPrefix(o.GetNamespace()+"_"+o.GetName(), "_")+".yaml")
 }
 
-// withStatus returns an object with the status that it was given last, as it would have in a cluster: the translation tells by it
-// since when a condition has held. The object that was read is not changed.
+// withStatus returns a copy of an object with the status that was written last, as in a cluster: the translation takes
+// the lastTransitionTime of conditions from it.
 func (l *loop) withStatus(o resource.Object) resource.Object {
 	data, err := os.ReadFile(l.statusPath(o))
 	if err != nil {
@@ -56,7 +56,7 @@ func (l *loop) withStatus(o resource.Object) resource.Object {
 	return copied
 }
 
-// statusOf returns a pointer to the status of an object, nil for a kind whose status is not ours to write.
+// statusOf returns a pointer to the status of an object, or nil for a kind whose status the operator does not write.
 func statusOf(o resource.Object) any {
 	switch o := o.(type) {
 	case *gatewayv1.GatewayClass:
@@ -79,7 +79,7 @@ func statusOf(o resource.Object) any {
 	return nil
 }
 
-// writeStatuses writes what became of every object that has a status.
+// writeStatuses writes the status of every object.
 func (l *loop) writeStatuses(t translation) error {
 	v, opt := t.view, t.options
 	var errs []error
@@ -111,7 +111,7 @@ func (l *loop) writeConditions(o resource.Object, r translate.ConditionsResult) 
 	return l.writeStatus(o, r.Ours, stunnerv1.Status{Conditions: r.Conditions}, r.Conditions)
 }
 
-// writeStatus writes one status, and keeps its conditions for the summary.
+// writeStatus writes one status, and adds its conditions to the summary.
 func (l *loop) writeStatus(o resource.Object, ours bool, status any, conditions []metav1.Condition) error {
 	if !ours {
 		return nil
@@ -144,7 +144,7 @@ func parentConditions(parents []gatewayv1.RouteParentStatus) (all []metav1.Condi
 	return all
 }
 
-// writeObject writes an object that a cluster would get.
+// writeObject writes an object that the operator would create in a cluster.
 func (l *loop) writeObject(o resource.Object) error {
 	path := l.objectPath(o)
 	l.summary.rendered = append(l.summary.rendered, relative(l.Output, path))
@@ -160,8 +160,8 @@ func (l *loop) objectPath(o resource.Object) string {
 	return l.out.path("objects", namespace, kind+"-"+o.GetName()+".yaml")
 }
 
-// sweep removes statuses and objects that nothing stands behind any more. While anything is kept or missing they stay: which of them belong
-// to it is not known.
+// sweep removes statuses and objects that this round did not write. It removes none while an object is kept or missing:
+// some of the files may belong to it.
 func (l *loop) sweep() error {
 	if l.summary.keepObjects || len(l.summary.missing) > 0 {
 		return nil

@@ -14,13 +14,13 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/decode"
 )
 
-// summary is what a round has to say to people.
+// summary has the results of a round for the report.
 type summary struct {
 	reading
 	conditions  map[identity][]metav1.Condition
 	notes       map[types.NamespacedName][]string
 	rendered    []string // files of the output folder
-	keepObjects bool     // some Gateway's objects must stay as they are
+	keepObjects bool     // the objects of a Gateway must stay as they are
 }
 
 func newSummary(r reading) summary {
@@ -32,7 +32,7 @@ func (s *summary) note(key types.NamespacedName, notes ...string) {
 	s.notes[key] = append(s.notes[key], notes...)
 }
 
-// notInForce counts the problems that keep a document out of force.
+// notInForce counts the errors.
 func (s *summary) notInForce() (n int) {
 	for _, p := range s.problems {
 		if p.Severity == decode.Error {
@@ -42,10 +42,10 @@ func (s *summary) notInForce() (n int) {
 	return n
 }
 
-// unhappy returns the conditions that say that something is not as it should be.
+// unhappy returns the conditions that are wrong.
 func unhappy(conditions []metav1.Condition) (bad []metav1.Condition) {
 	for _, c := range conditions {
-		plain := c // what it stands on is written before its type
+		plain := c // conditionsOf prefixes the type
 		plain.Type = c.Type[strings.LastIndexByte(c.Type, ' ')+1:]
 		if condition.Wrong(plain) {
 			bad = append(bad, c)
@@ -54,7 +54,7 @@ func unhappy(conditions []metav1.Condition) (bad []metav1.Condition) {
 	return bad
 }
 
-// history is the last things that happened.
+// history has the last events.
 type history struct{ events []event }
 
 type event struct {
@@ -63,7 +63,7 @@ type event struct {
 	text string
 }
 
-// maxEvents is how much of the history is shown.
+// maxEvents is the length of the history.
 const maxEvents = 30
 
 func (h *history) add(key types.NamespacedName, text string) {
@@ -73,13 +73,13 @@ func (h *history) add(key types.NamespacedName, text string) {
 	}
 }
 
-// maxTail is how much of a log is looked at for warnings, maxWarnings how many of them are shown.
+// maxTail is how many bytes at the end of a log are searched for warnings, maxWarnings how many warnings are shown.
 const (
 	maxTail     = 16 << 10
 	maxWarnings = 3
 )
 
-// warnings returns the last warnings and errors of a dataplane's log.
+// warnings returns the last warnings and errors in the log of a dataplane.
 func warnings(path string) []string {
 	f, err := os.Open(path)
 	if err != nil {
@@ -92,7 +92,8 @@ func warnings(path string) []string {
 	data, _ := io.ReadAll(io.LimitReader(f, maxTail))
 	var found []string
 	for _, line := range bytes.Split(data, []byte("\n")) {
-		if bytes.Contains(line, []byte("level=WARN")) || bytes.Contains(line, []byte("level=ERROR")) || bytes.HasPrefix(line, []byte("panic:")) {
+		if bytes.Contains(line, []byte("level=WARN")) || bytes.Contains(line, []byte("level=ERROR")) ||
+			bytes.HasPrefix(line, []byte("panic:")) {
 			found = append(found, string(line))
 		}
 	}

@@ -17,15 +17,15 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// translation is what the YAML means.
+// translation is the result of translating the objects in force.
 type translation struct {
 	view     *resource.View
 	options  translate.Options
 	gateways []translate.Result
-	passed   []resource.Object // of kinds that are not read
+	passed   []resource.Object // of kinds that are passed through
 }
 
-// translate says what the objects in force mean on this host.
+// translate translates the objects in force for this host.
 func (l *loop) translate(r reading, now time.Time) (t translation, err error) {
 	t.options = l.Options
 	t.options.Now = metav1.NewTime(now)
@@ -46,8 +46,8 @@ func (l *loop) translate(r reading, now time.Time) (t translation, err error) {
 			claimed[key.String()] = true
 		}
 	}
-	// A Gateway that cannot be read keeps its ports as well, although nobody claims them. Who only renders binds nothing: what was chosen
-	// once stays right, whoever has the port by now.
+	// A Gateway that cannot be read keeps its ports without claims. Without dataplanes no port is bound, and an assignment
+	// stays even if another program takes the port.
 	holds := func(gateway string) bool {
 		return l.Stunnerd == "" && claimed[gateway] || l.planes.HoldsPorts(gateway) || r.missesGateway(gateway)
 	}
@@ -73,7 +73,7 @@ func (l *loop) ours(v *resource.View, key types.NamespacedName) bool {
 	return class != nil && string(class.Spec.ControllerName) == l.Options.ControllerName
 }
 
-// apply brings one Gateway to where its result wants it: config first, then the process, then the files.
+// apply applies the result of one Gateway: config first, then the process, then the files.
 func (l *loop) apply(v *resource.View, r translate.Result) error {
 	key := r.Key
 	if !r.Ours {
@@ -101,7 +101,7 @@ func (l *loop) apply(v *resource.View, r translate.Result) error {
 	return errors.Join(errs...)
 }
 
-// relayPorts are the ports of relays as a dataplane reads them; nothing where all ports may be used.
+// relayPorts returns the relay ports as stunnerd reads them; empty if all ports may be used.
 func relayPorts(r config.PortRange) string {
 	if r.First <= config.LowestRelayPort && r.Last == math.MaxUint16 {
 		return ""
@@ -109,7 +109,7 @@ func relayPorts(r config.PortRange) string {
 	return r.String()
 }
 
-// disown lets go of a Gateway that is not ours. One whose class is only absent has not been given away: if it is served, it stays so.
+// disown withdraws a Gateway of another controller. A Gateway that is served stays so if its class does not exist.
 func (l *loop) disown(key types.NamespacedName, v *resource.View) {
 	class := string(v.Gateway(key).Spec.GatewayClassName)
 	switch {
@@ -122,7 +122,8 @@ func (l *loop) disown(key types.NamespacedName, v *resource.View) {
 	}
 }
 
-// resume makes a Gateway have a process when there is something to serve: a published config, or the last good one of an earlier process.
+// resume makes sure that a Gateway has a process if it has a published config, or the last good one of an earlier
+// process.
 func (l *loop) resume(key types.NamespacedName) {
 	if l.current(key) != nil || l.planes.Served(key) {
 		l.planes.Ensure(key)
@@ -136,7 +137,7 @@ func (l *loop) current(key types.NamespacedName) *config.Config {
 	return nil
 }
 
-// publish hands a config to discovery unless that would take something away by mistake.
+// publish publishes a config unless there is an objection.
 func (l *loop) publish(key types.NamespacedName, r translate.Result) {
 	old, next := l.current(key), r.Config
 	if why := l.objection(r, old, *next); why != "" {
@@ -159,9 +160,9 @@ func (l *loop) publish(key types.NamespacedName, r translate.Result) {
 	l.server.Publish(*next)
 }
 
-// objection says why a config must not be published. Besides one that is not valid it is one that was made without objects that were in
-// force in an earlier run and cannot be read now, or without listeners that cannot be served now: it would be less than what the dataplane,
-// which kept its last good config, serves.
+// objection says why a config must not be published. Besides one that is not valid it is one that was made without
+// objects that were in force in an earlier run and cannot be read now, or without listeners that cannot be served now:
+// it would be less than what the dataplane, which kept its last good config, serves.
 func (l *loop) objection(r translate.Result, old *config.Config, next config.Config) string {
 	if err := next.Validate(); err != nil {
 		return fmt.Sprintf("config is not published: %v", err)
@@ -180,7 +181,7 @@ func (l *loop) objection(r translate.Result, old *config.Config, next config.Con
 	return ""
 }
 
-// retire ends what belongs to Gateways that are gone from the YAML. One that only cannot be read is not gone.
+// retire withdraws Gateways that no file has. A Gateway that cannot be read stays.
 func (l *loop) retire(v *resource.View) {
 	for _, key := range l.known() {
 		switch {
@@ -194,7 +195,7 @@ func (l *loop) retire(v *resource.View) {
 	l.planes.Reap()
 }
 
-// known returns the Gateways that this run or the one before has served.
+// known returns the Gateways that this run or the previous one has served.
 func (l *loop) known() []types.NamespacedName {
 	keys := l.planes.Gateways()
 	for text := range l.memory.Published {

@@ -9,13 +9,13 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// A change is reported once the folder has been quiet for a moment, and at the latest after some of them.
+// A change is reported when no other follows for the time quiet, and after maxDelay at the latest.
 const (
 	quiet    = 100 * time.Millisecond
-	patience = time.Second
+	maxDelay = time.Second
 )
 
-// watcher reports that something in a folder or its subfolders has changed.
+// watcher reports changes in a folder and its subfolders.
 type watcher struct {
 	folder folder
 	events *fsnotify.Watcher
@@ -35,7 +35,7 @@ func newWatcher(f folder, log *slog.Logger) (*watcher, error) {
 	return w, nil
 }
 
-// cover watches all folders that are there now; one that is watched already stays so.
+// cover watches all folders that exist now.
 func (w *watcher) cover() error {
 	dirs, err := w.folder.dirs()
 	if err != nil {
@@ -49,8 +49,8 @@ func (w *watcher) cover() error {
 	return nil
 }
 
-// run knocks after each burst of changes until ctx ends.
-func (w *watcher) run(ctx context.Context, knock chan<- struct{}) {
+// run notifies changed after each burst of changes until ctx ends.
+func (w *watcher) run(ctx context.Context, changed chan<- struct{}) {
 	defer w.events.Close()
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
@@ -59,7 +59,7 @@ func (w *watcher) run(ctx context.Context, knock chan<- struct{}) {
 		if first.IsZero() {
 			first = time.Now()
 		}
-		timer.Reset(min(wait, max(0, patience-time.Since(first))))
+		timer.Reset(min(wait, max(0, maxDelay-time.Since(first))))
 	}
 	for {
 		select {
@@ -68,17 +68,17 @@ func (w *watcher) run(ctx context.Context, knock chan<- struct{}) {
 		case <-w.events.Events:
 			note(quiet)
 		case err := <-w.events.Errors:
-			w.log.Warn("watch of the input folder has lost events, it is read anew", "error", err)
+			w.log.Warn("watch of the input folder has lost events, the folder is read again", "error", err)
 			note(quiet)
 		case <-timer.C:
 			first = time.Time{}
 			if err := w.cover(); err != nil {
-				w.log.Warn("input folder cannot be watched, tried again", "error", err)
+				w.log.Warn("cannot watch the input folder, will retry", "error", err)
 				timer.Reset(retry)
 			} else {
 				timer.Reset(time.Hour)
 			}
-			touch(knock)
+			notify(changed)
 		}
 	}
 }

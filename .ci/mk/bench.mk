@@ -8,6 +8,7 @@ bench: ## Print what changes and starts cost the control plane, in memory and wi
 	@go test -run='^$$' -bench='^BenchmarkCallSetup$$' -benchtime=$(BENCHTIME) ./e2e/faults
 	@go test -run='^$$' -bench='^BenchmarkChange$$' -benchtime=$(BENCHTIME) ./services/operator/internal/translate
 	@go test -run='^$$' -bench='^BenchmarkStart$$' -benchtime=1x ./services/operator/internal/translate
+	@go test -run='^$$' -bench='^BenchmarkFolder$$' -benchtime=10x ./services/operator/internal/decode
 	@go test -v -count=1 -timeout=30m ./e2e/scale -run=TestGateways -gateways=1000
 	@go test -v -count=1 -timeout=30m ./e2e/scale -run=TestStrictReaders -readers=1000
 	@go test -v -count=1 -timeout=60m ./e2e/scale -run=TestStrictReaders/keys -readers=5000

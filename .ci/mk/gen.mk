@@ -2,12 +2,17 @@
 # what is generated in charts. And module files.
 
 CRDS := kustomize/base/crds
+# The CRDs by which the operator validates a folder of YAML: go:embed reaches no file outside of the module.
+EMBEDDED_CRDS := services/operator/internal/crd/crds
 
 .PHONY: gen verify tidy
 
 gen: ## Write the generated files
 	rm -f $(CRDS)/stunner.l7mp.io_*.yaml
 	cd services/api && GOWORK=off $(call TOOL,controller-gen) object crd 'paths=./v1;./v1alpha1' output:crd:dir=../../$(CRDS)
+	rm -rf $(EMBEDDED_CRDS)
+	install -m 644 -D -t $(EMBEDDED_CRDS) $(CRDS)/stunner.l7mp.io_*.yaml \
+		$(patsubst %,$(GATEWAY_API)/gateway.networking.k8s.io_%.yaml,gatewayclasses gateways udproutes referencegrants)
 	GOWORK=off go -C .ci/tools tool oapi-codegen --config ../../openapi/auth.cfg.yaml ../../openapi/auth.yaml
 	GOWORK=off $(call TOOL,crd-ref-docs) --config=.ci/reference/config.yaml --templates-dir=.ci/reference --renderer=markdown --source-path=services/api/v1 --output-path=docs/reference.md --log-level=ERROR
 	GOWORK=off go -C dashboards run .

@@ -38,6 +38,12 @@ func TestDependencies(t *testing.T) {
 			Why:       "the same text always decodes to the same objects and problems",
 		},
 		{
+			Package: internal + "crd", Calls: clock,
+			Forbidden: append([]string{internal + "condition", internal + "decode", internal + "manifest", internal + "resource",
+				internal + "translate"}, effects...),
+			Why: "the CRDs alone decide which objects are valid",
+		},
+		{
 			Package: internal + "manifest", Calls: clock,
 			Forbidden: append([]string{internal + "condition", internal + "translate"}, effects...),
 			Why:       "an object depends on its inputs only, so that an unchanged Gateway never restarts its pods",

@@ -1,5 +1,6 @@
-// Package decode reads the Kubernetes objects of a YAML file. A document that cannot be read, or that an API server would refuse, becomes a Problem
-// that names its line and field.
+// Package decode reads the Kubernetes objects of a YAML file: it parses the documents, and sets defaults and validates
+// as an API server does, with the CRDs of package crd. A document that is not valid becomes a Problem that names its
+// line and field.
 package decode
 
 import (
@@ -19,32 +20,32 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// Limits of one file. They are far above what people write and keep what a hostile file costs bounded.
+// Limits of one file. They bound the cost of a hostile file; files that people write stay far below.
 const (
 	maxFileBytes = 4 << 20
 	maxValues    = 100_000 // values of one document, aliases expanded
 	maxTextBytes = 8 << 20 // text of one document, aliases expanded
 	maxDepth     = 100
-	maxFindings  = 64 // that are reported per document
+	maxFindings  = 64 // reported per document
 )
 
-// Severity says what a Problem means for its document.
+// Severity is the effect of a Problem on its document.
 type Severity string
 
-// An Error keeps its document out of force. Info is worth knowing and changes nothing.
+// A document with an Error is not in force. Info has no effect.
 const (
 	Info  Severity = "Info"
 	Error Severity = "Error"
 )
 
-// Located is an object and the place where it is written.
+// Located is an object with the file and the line of its document.
 type Located struct {
 	resource.Object
 	File string
 	Line int
 }
 
-// Problem is something that a person should know about a document, at the line that has to be looked at.
+// Problem is an error in a document, or a remark about it. It holds no values of the document: one may be a secret.
 type Problem struct {
 	File      string   `json:"file"`
 	Line      int      `json:"line"`
@@ -68,8 +69,9 @@ func (p Problem) String() string {
 	return strings.Join(parts, ": ")
 }
 
-// File reads the documents of one YAML file. A document that it cannot read becomes a Problem and has no effect on the others: the
-// file is cut at its document markers before anything is parsed. The result never depends on anything but its arguments.
+// File decodes the documents of a YAML file. A document that cannot be decoded becomes a Problem and does not affect
+// the others: the file is split at its document markers before anything is parsed. The result depends on the arguments
+// only.
 func File(name string, data []byte) (objects []Located, problems []Problem) {
 	if len(data) > maxFileBytes {
 		return nil, []Problem{{File: name, Line: 1, Severity: Error,
@@ -79,12 +81,13 @@ func File(name string, data []byte) (objects []Located, problems []Problem) {
 	for _, p := range split(data) {
 		d.piece(p)
 	}
-	objects, doubles := Unique(d.objects)
-	return objects, append(d.problems, doubles...)
+	objects, duplicates := Unique(d.objects)
+	return objects, append(d.problems, duplicates...)
 }
 
-// Unique keeps the first of several objects of the same kind, namespace and name; every further one is a Problem that names both places.
-// Versions of a kind are told apart, because the translation lets one spelling of a UDPRoute mask another.
+// Unique keeps the first of several objects of the same kind, namespace and name. Every further one becomes a Problem
+// that names both places. Objects of different versions are not duplicates: the translation decides which version of a
+// UDPRoute masks another.
 func Unique(objects []Located) (kept []Located, problems []Problem) {
 	type identity struct {
 		gvk schema.GroupVersionKind
@@ -94,10 +97,11 @@ func Unique(objects []Located) (kept []Located, problems []Problem) {
 	for _, o := range objects {
 		gvk := o.GetObjectKind().GroupVersionKind()
 		id := identity{gvk, resource.KeyOf(o)}
-		if other, double := first[id]; double {
+		if other, duplicate := first[id]; duplicate {
 			problems = append(problems, Problem{File: o.File, Line: o.Line, Severity: Error,
 				Kind: gvk.Kind, Namespace: o.GetNamespace(), Name: o.GetName(), Field: "metadata.name",
-				Message: fmt.Sprintf("is written twice: %s:%d is in force and %s:%d is not; remove or rename one", other.File, other.Line, o.File, o.Line)})
+				Message: fmt.Sprintf("is written twice: %s:%d is in force and %s:%d is not; remove or rename one",
+					other.File, other.Line, o.File, o.Line)})
 			continue
 		}
 		first[id] = o
@@ -106,7 +110,7 @@ func Unique(objects []Located) (kept []Located, problems []Problem) {
 	return kept, problems
 }
 
-// decoder collects what one file holds.
+// decoder collects the objects and problems of one file.
 type decoder struct {
 	file     string
 	objects  []Located
@@ -119,17 +123,18 @@ type piece struct {
 	line int
 }
 
-// marker is the start or the end of a document. YAML 1.2 §9.1.2 forbids both at the start of a line inside every kind of scalar, so
-// that cutting there is right whatever state the text before is in.
+// marker matches the start or the end marker of a document. YAML 1.2 §9.1.2 forbids both at the start of a line in
+// every kind of scalar, so that a split there is right even after a syntax error.
 var marker = regexp.MustCompile(`^(---|\.\.\.)(\s|$)`)
 
-// preamble is a line that may precede the marker of its own document.
+// preamble matches a line that may precede the start marker of its document: blank, comment, directive, byte order
+// mark.
 var preamble = regexp.MustCompile(`^(\s*(#.*)?|%.*|\x{FEFF})\s*$`)
 
-// yamlVersion is the directive of a version of YAML 1. The parser refuses 1.2, though it reads what matters of it.
+// yamlVersion matches the directive of YAML 1.x. The parser rejects 1.2, although it parses such documents.
 var yamlVersion = regexp.MustCompile(`(?m)^%YAML 1\.`)
 
-// split cuts a file at its document markers. Comments and directives stay with the document that they precede.
+// split splits a file at its document markers. Comments and directives stay with the document that they precede.
 func split(data []byte) []piece {
 	var pieces []piece
 	start, line, startLine, bare := 0, 1, 1, true
@@ -163,10 +168,12 @@ func split(data []byte) []piece {
 	return pieces
 }
 
-// piece decodes the text between two markers. The parser may see more than one document in it where it knows line breaks that split does not.
+// piece decodes the text between two markers. The parser may find several documents in it: it knows line breaks that
+// split does not, such as U+2028.
 func (d *decoder) piece(p piece) {
 	if !utf8.Valid(p.text) {
-		d.problems = append(d.problems, Problem{File: d.file, Line: p.line, Severity: Error, Message: "document is not UTF-8 text: convert it"})
+		d.problems = append(d.problems,
+			Problem{File: d.file, Line: p.line, Severity: Error, Message: "document is not UTF-8 text: convert it"})
 		return
 	}
 	text := yamlVersion.ReplaceAll(bytes.TrimPrefix(p.text, []byte("\uFEFF")), []byte("#YAML 1."))
@@ -206,12 +213,13 @@ var (
 	spaceLine = regexp.MustCompile(`(?m)(?:^[ \t]+|[{,][ \t]*)namespace:[ \t]*["']?([-a-z0-9]+)`)
 )
 
-// reason is a parser's message without its own line number, and without the name of an alias: that may be a password that begins with *.
+// reason returns a parser's message without its line number, and without the name of an alias, which may be a password
+// that begins with *.
 func reason(err error) string {
 	return noAnchor.ReplaceAllString(atLine.ReplaceAllString(err.Error(), ""), "alias without anchor")
 }
 
-// identify guesses the object that a text that is no YAML was meant to describe, so that a person is told its name.
+// identify guesses kind, namespace and name from a text that does not parse, so that its Problem names the object.
 func identify(text []byte) (p Problem) {
 	first := func(r *regexp.Regexp, in []byte) string {
 		if m := r.FindSubmatch(in); m != nil {

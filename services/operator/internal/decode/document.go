@@ -13,22 +13,24 @@ import (
 	"go.yaml.in/yaml/v3"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	strictjson "sigs.k8s.io/json"
 
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
+	"github.com/stunner-gateway/stunner/services/operator/internal/crd"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// document is one document on its way from values to an object.
+// document is a document that is decoded.
 type document struct {
 	root     *value
 	line     int // of its first field
 	gvk      schema.GroupVersionKind
-	version  string // in which it was written
+	schema   *crd.Schema // of the version in which it is written; nil for a kind without CRD
 	findings []finding
 }
 
-// document turns one YAML document into an object; base is the number of lines before the text that was parsed.
+// document decodes a YAML document; base is the number of lines of the file before the text that was parsed.
 func (d *decoder) document(n *yaml.Node, base int) {
 	if n.Kind == yaml.DocumentNode {
 		n = n.Content[0]
@@ -51,7 +53,7 @@ func (d *decoder) document(n *yaml.Node, base int) {
 	d.object(&document{root: root, line: root.line, findings: b.findings()})
 }
 
-// child returns a member of a YAML mapping, an empty node when there is none.
+// child returns a member of a YAML mapping, or an empty node.
 func child(n *yaml.Node, key string) *yaml.Node {
 	for i := 0; i+1 < len(n.Content) && n.Kind == yaml.MappingNode; i += 2 {
 		if n.Content[i].Value == key {
@@ -61,7 +63,7 @@ func child(n *yaml.Node, key string) *yaml.Node {
 	return &yaml.Node{}
 }
 
-// list decodes the items of what kubectl get prints for several objects.
+// list decodes the items of a v1 List, as kubectl get prints it.
 func (d *decoder) list(items []*value, findings []finding) {
 	if !d.report(&document{root: &value{}, findings: findings}) {
 		return
@@ -72,7 +74,7 @@ func (d *decoder) list(items []*value, findings []finding) {
 	}
 }
 
-// object decodes one object, reports what is to be said about it, and keeps it unless that includes an error.
+// object decodes one object, reports its findings, and keeps the object unless one of them is an error.
 func (d *decoder) object(doc *document) {
 	o := doc.decode()
 	if d.report(doc) && o != nil {
@@ -80,22 +82,22 @@ func (d *decoder) object(doc *document) {
 	}
 }
 
-// report passes the findings on and tells whether the document is in force.
+// report adds the findings to the problems of the file, and tells whether the document is in force.
 func (d *decoder) report(doc *document) bool {
 	inForce := true
 	sort.SliceStable(doc.findings, func(i, j int) bool { return doc.findings[i].line < doc.findings[j].line })
 	for _, f := range doc.findings {
 		inForce = inForce && f.severity != Error
-		d.problems = append(d.problems, Problem{File: d.file, Line: f.line, Severity: f.severity, Kind: doc.root.textAt("kind"),
-			Namespace: doc.namespace(), Name: doc.root.textAt("metadata", "name"), Field: f.field, Message: f.message})
+		d.problems = append(d.problems, Problem{File: d.file, Line: f.line, Severity: f.severity,
+			Kind: doc.root.textAt("kind"), Namespace: doc.namespace(), Name: doc.root.textAt("metadata", "name"), Field: f.field, Message: f.message})
 	}
 	return inForce
 }
 
-// namespace is the namespace that the object has, absent or not.
+// namespace returns the namespace of the object, which may be the default.
 func (doc *document) namespace() string {
 	namespace := doc.root.textAt("metadata", "namespace")
-	switch k, _, known := readAs(doc.gvk); {
+	switch k, _, known := decodedAs(doc.gvk); {
 	case known && k.cluster:
 		return ""
 	case known && namespace == "":
@@ -104,40 +106,45 @@ func (doc *document) namespace() string {
 	return namespace
 }
 
-// add notes a finding at a field path, at the line of that field or of the nearest one above it. Looking for that costs a walk over the
-// document, and so a document that is wrong all over is not told everything.
+// add notes a finding at a field path, with the line of that field or of the nearest field above it. The search for the
+// line visits the whole document, so the number of findings is limited.
 func (doc *document) add(severity Severity, path, format string, args ...any) {
 	if len(doc.findings) < maxFindings || !doc.broken() {
 		doc.note(severity, doc.root.find(path), path, fmt.Sprintf(format, args...))
 	}
 }
 
-// note notes a finding at a value. However many remarks there are, an error is not lost among them.
+// note notes a finding at a value. The first error is noted even when remarks have used up the limit.
 func (doc *document) note(severity Severity, v *value, path, message string) {
 	if len(doc.findings) < maxFindings || severity == Error && !doc.broken() {
 		doc.findings = append(doc.findings, finding{line: v.line, field: path, severity: severity, message: message})
 	}
 }
 
-// decode returns the object, or nil when there is none; whether it is in force depends on the findings.
+// decode returns the object, or nil. It is in force if no finding is an error.
 func (doc *document) decode() resource.Object {
 	if !doc.identify() {
 		return nil
 	}
-	k, gvk, known := readAs(doc.gvk)
+	k, gvk, known := decodedAs(doc.gvk)
 	versions := versionsOf(doc.gvk.GroupKind())
 	switch {
 	case !known && len(versions) > 0:
-		doc.add(Error, "apiVersion", "%s of kind %s is not known: use %s", doc.gvk.GroupVersion(), doc.gvk.Kind, strings.Join(versions, " or "))
+		doc.add(Error, "apiVersion", "%s of kind %s is not known: use %s", doc.gvk.GroupVersion(), doc.gvk.Kind,
+			strings.Join(versions, " or "))
 		return nil
 	case !known && doc.gvk.Group == stunnerv1.GroupName:
-		doc.add(Error, "kind", "%s has no kind %s: use GatewayConfig, Dataplane, StaticService or UDPRoute", doc.gvk.Group, doc.gvk.Kind)
+		doc.add(Error, "kind", "%s has no kind %s: use GatewayConfig, Dataplane, StaticService or UDPRoute",
+			doc.gvk.Group, doc.gvk.Kind)
 		return nil
 	case !known:
 		return doc.passThrough()
 	}
-	doc.version, doc.gvk = doc.gvk.Version, gvk
-	doc.tolerate(k)
+	if doc.schema = crd.Find(doc.gvk); doc.schema == nil {
+		doc.schema = crd.Find(gvk)
+	}
+	doc.gvk = gvk
+	doc.tolerate()
 	o := doc.typed(k)
 	if o == nil || doc.broken() {
 		return nil
@@ -146,23 +153,26 @@ func (doc *document) decode() resource.Object {
 	return o
 }
 
-// broken tells whether an error keeps the document out of force already.
+// broken tells whether a finding is an error.
 func (doc *document) broken() bool {
 	return slices.ContainsFunc(doc.findings, func(f finding) bool { return f.severity == Error })
 }
 
-// identify reads kind and name. What lacks them is a fragment out of a text, not an object.
+// identify reads apiVersion, kind and name. A document without them is a fragment, not an object.
 func (doc *document) identify() bool {
 	if doc.root.shape != isMap {
-		doc.add(Error, "", "fragment: document is %s, an object is a mapping with apiVersion, kind and metadata", doc.root.shape)
+		doc.add(Error, "", "fragment: document is %s, an object is a mapping with apiVersion, kind and metadata",
+			doc.root.shape)
 		return false
 	}
+	fragment := false
 	for _, field := range []string{"apiVersion", "kind", "metadata.name"} {
 		if doc.root.textAt(strings.Split(field, ".")...) == "" {
 			doc.add(Error, field, "fragment without %s: an object needs apiVersion, kind and metadata.name as strings", field)
+			fragment = true
 		}
 	}
-	if doc.broken() {
+	if fragment {
 		return false
 	}
 	gv, err := schema.ParseGroupVersion(doc.root.textAt("apiVersion"))
@@ -174,7 +184,7 @@ func (doc *document) identify() bool {
 	return true
 }
 
-// passThrough keeps an object of a kind that nobody here reads, as it is.
+// passThrough keeps an object of a kind that has no meaning here as it is.
 func (doc *document) passThrough() resource.Object {
 	var content map[string]any
 	if err := strictjson.UnmarshalCaseSensitivePreserveInts(doc.root.appendJSON(nil, everything), &content); err != nil {
@@ -185,8 +195,9 @@ func (doc *document) passThrough() resource.Object {
 	return &unstructured.Unstructured{Object: content}
 }
 
-// tolerate mends what people write and the API server does not take: annotations, labels and stringData that are not strings.
-func (doc *document) tolerate(k kind) {
+// tolerate converts scalars in annotations, labels and stringData to strings, with a remark. The API server rejects
+// them.
+func (doc *document) tolerate() {
 	metadata := doc.root.get("metadata")
 	for _, parent := range []*value{metadata.get("annotations"), metadata.get("labels"), doc.root.get("stringData")} {
 		if parent == nil {
@@ -199,12 +210,12 @@ func (doc *document) tolerate(k kind) {
 			}
 		}
 	}
-	if k.texts {
+	if doc.gvk == core("Secret") {
 		doc.foldStringData()
 	}
 }
 
-// foldStringData moves the plain texts of a Secret into its data, as the API server does.
+// foldStringData moves the stringData of a Secret into its data, as the API server does.
 func (doc *document) foldStringData() {
 	plain := doc.root.get("stringData")
 	if plain == nil || plain.shape != isMap {
@@ -223,12 +234,13 @@ func (doc *document) foldStringData() {
 		if v.shape != isText || data.shape != isMap {
 			return
 		}
-		data.put(plain.keys[i], &value{shape: isText, text: base64.StdEncoding.EncodeToString([]byte(v.text)), line: v.line, order: v.order})
+		encoded := base64.StdEncoding.EncodeToString([]byte(v.text))
+		data.put(plain.keys[i], &value{shape: isText, text: encoded, line: v.line, order: v.order})
 	}
 	plain.gone = true
 }
 
-// put sets a member.
+// put adds or replaces a member.
 func (v *value) put(key string, item *value) {
 	if old := v.get(key); old != nil {
 		item.parent, item.index = v, old.index
@@ -241,30 +253,71 @@ func (v *value) put(key string, item *value) {
 // everything is an order after that of every value.
 const everything = maxValues + 1
 
-// typed decodes strictly into the Go type of a kind. Each value of a wrong type and each unknown field is a finding of its own.
+// typed applies the schema of the CRD, if there is one, and decodes strictly into the Go type. Each value of a wrong
+// type and each unknown field becomes a finding.
 func (doc *document) typed(k kind) resource.Object {
-	for range doc.patience() {
+	data := doc.root.appendJSON(nil, everything)
+	if doc.schema != nil {
+		data = doc.admit(data)
+	}
+	if doc.schema != nil && doc.broken() {
+		return nil
+	}
+	for range doc.maxTypeErrors() {
 		o := k.new()
-		data := doc.root.appendJSON(nil, everything)
 		strict, err := strictjson.UnmarshalStrict(data, o, strictjson.DisallowUnknownFields)
 		if err == nil {
 			for _, s := range strict {
-				doc.unknownField(s.Error())
+				doc.unknownField(strings.TrimSuffix(strings.TrimPrefix(s.Error(), `unknown field "`), `"`))
 			}
 			return o
 		}
-		culprit := doc.culprit(k)
-		doc.note(Error, culprit, culprit.path(), wrongType(culprit, err))
-		if culprit.parent == nil {
+		wrong := doc.firstTypeError(k)
+		doc.note(Error, wrong, wrong.path(), wrongType(wrong, err))
+		if wrong.parent == nil {
 			return nil
 		}
-		culprit.gone = true
+		wrong.gone = true
+		data = doc.root.appendJSON(nil, everything)
 	}
 	return nil
 }
 
-// patience is how many values of a wrong type are named. Each costs some twenty readings of the document.
-func (doc *document) patience() int {
+// admit returns the object with the defaults of its CRD, and notes unknown fields and violations of the CRD.
+func (doc *document) admit(data []byte) []byte {
+	var object map[string]any
+	if err := strictjson.UnmarshalCaseSensitivePreserveInts(data, &object); err != nil {
+		doc.add(Error, "", "cannot be read: %s", err)
+		return nil
+	}
+	paths, errs := doc.schema.Admit(object)
+	for _, path := range paths {
+		doc.add(Error, path, unknown)
+	}
+	doc.refuse(errs)
+	data, err := json.Marshal(object)
+	if err != nil {
+		doc.add(Error, "", "cannot be read: %s", err)
+	}
+	return data
+}
+
+// refuse notes field errors without their values: one may be a secret.
+func (doc *document) refuse(errs field.ErrorList) {
+	for _, e := range errs[:min(len(errs), maxFindings)] {
+		e.BadValue = field.OmitValueType{}
+		text := e.ErrorBody()
+		if name := crd.WantedType(e); name != "" {
+			got := doc.root.find(e.Field).shape
+			text = fmt.Sprintf("is %s, must be %s", got, wanted(name, got))
+		}
+		doc.add(Error, e.Field, "%s", text)
+	}
+}
+
+// maxTypeErrors returns how many values of a wrong type are searched for. Each search decodes the document some 20
+// times.
+func (doc *document) maxTypeErrors() int {
 	n := 0
 	doc.root.walk(func(*value) { n++ })
 	if n > 5_000 {
@@ -273,8 +326,9 @@ func (doc *document) patience() int {
 	return 16
 }
 
-// culprit finds the first value that a strict decoder does not take: documents that end before it decode, documents that reach it do not.
-func (doc *document) culprit(k kind) *value {
+// firstTypeError returns the first value that does not fit the Go type: a document that ends before it can be decoded,
+// and one that ends with it cannot.
+func (doc *document) firstTypeError(k kind) *value {
 	var all []*value
 	doc.root.walk(func(v *value) { all = append(all, v) })
 	sort.SliceStable(all, func(i, j int) bool { return all[i].order < all[j].order })
@@ -288,48 +342,71 @@ func (doc *document) culprit(k kind) *value {
 	return all[n]
 }
 
-// unknownField takes over a finding of the strict decoder: unknown field "spec.listener".
-func (doc *document) unknownField(message string) {
-	path := strings.TrimSuffix(strings.TrimPrefix(message, `unknown field "`), `"`)
-	if doc.version == retiredVersion && doc.gvk.Kind == "GatewayConfig" && slices.Contains(retired, path) {
+// unknown is the message about a field that no schema has.
+const unknown = "is not known: remove it or mend its spelling"
+
+// unknownField notes a field that the Go type does not have. If the schema allows it, it is a field of an older version
+// that has lost its effect.
+func (doc *document) unknownField(path string) {
+	if doc.schema != nil && !strings.HasPrefix(path, "metadata.") {
 		doc.add(Info, path, "has no effect: remove it")
 		return
 	}
-	doc.add(Error, path, "is not known: remove it or mend its spelling")
+	doc.add(Error, path, unknown)
 }
 
-// wrongType says what a value is and what it must be. It repeats no value: it may be a secret.
+// wrongType describes a value that does not fit its Go type. It does not repeat the value: it may be a secret.
 func wrongType(v *value, err error) string {
 	var mismatch *json.UnmarshalTypeError
 	var corrupt base64.CorruptInputError
 	switch {
+	case errors.As(err, &mismatch) && v.shape == isNumber && jsonType(mismatch.Type) == "integer":
+		return fmt.Sprintf("is a number, must be a whole number of at most %d bits", mismatch.Type.Bits())
 	case errors.As(err, &mismatch):
-		return fmt.Sprintf("is %s, must be %s", v.shape, wanted(mismatch.Type, v.shape))
+		return fmt.Sprintf("is %s, must be %s", v.shape, wanted(jsonType(mismatch.Type), v.shape))
 	case errors.As(err, &corrupt):
 		return "is not base64: encode it, or write it under stringData"
 	}
 	return "cannot be read: " + err.Error()
 }
 
-// wanted describes a Go type to somebody who writes YAML.
-func wanted(t reflect.Type, got shape) string {
+// jsonType returns the type of JSON Schema from which a Go type is decoded.
+func jsonType(t reflect.Type) string {
 	switch t.Kind() {
 	case reflect.String:
+		return "string"
+	case reflect.Bool:
+		return "boolean"
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64,
+		reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		return "integer"
+	case reflect.Slice, reflect.Array:
+		return "array"
+	}
+	return "object"
+}
+
+// wanted describes a type of JSON Schema in the words of YAML.
+func wanted(name string, got shape) string {
+	switch name {
+	case "string":
 		if got == isNumber || got == isBool {
 			return "a string: put quotes around it"
 		}
 		return "a string"
-	case reflect.Bool:
+	case "boolean":
 		return "true or false, without quotes"
-	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64, reflect.Uint16, reflect.Uint32, reflect.Uint64:
-		return fmt.Sprintf("a whole number of at most %d bits, without quotes", t.Bits())
-	case reflect.Slice, reflect.Array:
+	case "integer":
+		return "a whole number, without quotes"
+	case "array":
 		return "a list: begin each item with a dash"
+	case "object":
+		return "a mapping"
 	}
-	return "a mapping"
+	return "of type " + name
 }
 
-// complete sets type and namespace, fills in defaults and checks what an API server would check.
+// complete sets type, namespace and the defaults that no CRD has, and validates what no CRD can.
 func (doc *document) complete(o resource.Object, k kind) {
 	o.GetObjectKind().SetGroupVersionKind(doc.gvk)
 	switch {
@@ -339,14 +416,6 @@ func (doc *document) complete(o resource.Object, k kind) {
 	case !k.cluster && o.GetNamespace() == "":
 		o.SetNamespace(defaultNamespace)
 	}
-	if k.fill != nil {
-		k.fill(o)
-	}
-	found := checkMeta(o, k)
-	if k.check != nil {
-		found = append(found, k.check(o)...)
-	}
-	for _, e := range found {
-		doc.add(Error, e.Field, "%s", e.ErrorBody())
-	}
+	setDefaults(o)
+	doc.refuse(validate(o, k))
 }

@@ -7,7 +7,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/validation/field"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 	gatewayv1alpha2 "sigs.k8s.io/gateway-api/apis/v1alpha2"
 
@@ -17,44 +16,37 @@ import (
 
 const defaultNamespace = "default"
 
-// kind says how the documents of one kind are read.
+// kind says how the objects of a kind are decoded.
 type kind struct {
 	new     func() resource.Object
-	cluster bool                                  // it has no namespace
-	texts   bool                                  // it takes plain texts under stringData
-	fill    func(resource.Object)                 // defaults of the API
-	check   func(resource.Object) field.ErrorList // what the API server would refuse
+	cluster bool // cluster-scoped
 }
 
-// kinds is every kind that is read; others are passed through.
+// kinds has every kind that is decoded; objects of other kinds are passed through.
 var kinds = map[schema.GroupVersionKind]kind{
-	gateway("GatewayClass"):   {new: blank[gatewayv1.GatewayClass], cluster: true, check: on(checkClass)},
-	gateway("Gateway"):        {new: blank[gatewayv1.Gateway], fill: filling(fillGateway), check: on(checkGateway)},
-	gateway("UDPRoute"):       {new: blank[gatewayv1.UDPRoute], fill: filling(fillUDPRoute), check: on(checkUDPRoute)},
-	gateway("ReferenceGrant"): {new: blank[gatewayv1.ReferenceGrant], check: on(checkGrant)},
-	alpha("UDPRoute"):         {new: blank[gatewayv1alpha2.UDPRoute], fill: filling(fillAlphaUDPRoute), check: on(checkAlphaUDPRoute)},
-	own("UDPRoute"):           {new: blank[stunnerv1.UDPRoute], fill: filling(fillOwnUDPRoute), check: on(checkOwnUDPRoute)},
-	own("GatewayConfig"):      {new: blank[stunnerv1.GatewayConfig], fill: filling(fillGatewayConfig), check: on(checkGatewayConfig)},
-	own("Dataplane"):          {new: blank[stunnerv1.Dataplane], cluster: true, fill: filling(fillDataplane), check: on(checkDataplane)},
-	own("StaticService"):      {new: blank[stunnerv1.StaticService], check: on(checkStaticService)},
-	core("Service"):           {new: blank[corev1.Service], fill: filling(fillService), check: on(checkService)},
-	core("Secret"):            {new: blank[corev1.Secret], texts: true, fill: filling(fillSecret)},
+	gateway("GatewayClass"):   {new: blank[gatewayv1.GatewayClass], cluster: true},
+	gateway("Gateway"):        {new: blank[gatewayv1.Gateway]},
+	gateway("UDPRoute"):       {new: blank[gatewayv1.UDPRoute]},
+	gateway("ReferenceGrant"): {new: blank[gatewayv1.ReferenceGrant]},
+	alpha("UDPRoute"):         {new: blank[gatewayv1alpha2.UDPRoute]},
+	own("UDPRoute"):           {new: blank[stunnerv1.UDPRoute]},
+	own("GatewayConfig"):      {new: blank[stunnerv1.GatewayConfig]},
+	own("Dataplane"):          {new: blank[stunnerv1.Dataplane], cluster: true},
+	own("StaticService"):      {new: blank[stunnerv1.StaticService]},
+	core("Service"):           {new: blank[corev1.Service]},
+	core("Secret"):            {new: blank[corev1.Secret]},
 	core("Namespace"):         {new: blank[corev1.Namespace], cluster: true},
 	core("Node"):              {new: blank[corev1.Node], cluster: true},
-	slice("EndpointSlice"):    {new: blank[discoveryv1.EndpointSlice], fill: filling(fillEndpointSlice), check: on(checkEndpointSlice)},
+	slice("EndpointSlice"):    {new: blank[discoveryv1.EndpointSlice]},
 }
 
-// sameSchema names versions whose kinds read as those of a newer one, unless they have a row of their own.
+// sameSchema maps a version to the newer version as which its kinds are decoded, unless a kind has a row of its own in
+// kinds.
 var sameSchema = map[schema.GroupVersion]schema.GroupVersion{
-	{Group: stunnerv1.GroupName, Version: retiredVersion}: stunnerv1.GroupVersion,
-	{Group: gatewayv1.GroupName, Version: "v1beta1"}:      schema.GroupVersion(gatewayv1.GroupVersion),
-	{Group: gatewayv1.GroupName, Version: "v1alpha2"}:     schema.GroupVersion(gatewayv1.GroupVersion),
+	{Group: stunnerv1.GroupName, Version: "v1alpha1"}: stunnerv1.GroupVersion,
+	{Group: gatewayv1.GroupName, Version: "v1beta1"}:  schema.GroupVersion(gatewayv1.GroupVersion),
+	{Group: gatewayv1.GroupName, Version: "v1alpha2"}: schema.GroupVersion(gatewayv1.GroupVersion),
 }
-
-// retired are the fields that a GatewayConfig had in its first version and that mean nothing any more.
-var retired = []string{"spec.stunnerConfig", "spec.metricsEndpoint", "spec.healthCheckEndpoint", "spec.minPort", "spec.maxPort"}
-
-const retiredVersion = "v1alpha1"
 
 func gateway(k string) schema.GroupVersionKind {
 	return schema.GroupVersionKind{Group: gatewayv1.GroupName, Version: "v1", Kind: k}
@@ -68,8 +60,8 @@ func own(k string) schema.GroupVersionKind   { return stunnerv1.GroupVersion.Wit
 func core(k string) schema.GroupVersionKind  { return corev1.SchemeGroupVersion.WithKind(k) }
 func slice(k string) schema.GroupVersionKind { return discoveryv1.SchemeGroupVersion.WithKind(k) }
 
-// readAs returns how the objects of gvk are read, and the version that they get.
-func readAs(gvk schema.GroupVersionKind) (kind, schema.GroupVersionKind, bool) {
+// decodedAs returns how the objects of gvk are decoded, and the version that they get.
+func decodedAs(gvk schema.GroupVersionKind) (kind, schema.GroupVersionKind, bool) {
 	if k, ok := kinds[gvk]; ok {
 		return k, gvk, true
 	}
@@ -78,7 +70,7 @@ func readAs(gvk schema.GroupVersionKind) (kind, schema.GroupVersionKind, bool) {
 	return k, newer, ok
 }
 
-// versionsOf returns the versions in which a kind is read, none for a kind that is not.
+// versionsOf returns the versions in which a kind is decoded, none for a kind that is not.
 func versionsOf(gk schema.GroupKind) (versions []string) {
 	for gvk := range maps.Keys(kinds) {
 		if gvk.GroupKind() == gk {
@@ -96,12 +88,3 @@ type pointer[T any] interface {
 }
 
 func blank[T any, P pointer[T]]() resource.Object { return P(new(T)) }
-
-// filling and on let a row hold a function of its own type.
-func filling[P resource.Object](fill func(P)) func(resource.Object) {
-	return func(o resource.Object) { fill(o.(P)) }
-}
-
-func on[P resource.Object](check func(P, *field.Path) field.ErrorList) func(resource.Object) field.ErrorList {
-	return func(o resource.Object) field.ErrorList { return check(o.(P), field.NewPath("spec")) }
-}

@@ -5,14 +5,14 @@ import (
 	"strconv"
 )
 
-// syntaxLine parses parts of the text a few dozen times: these bound how long the parts and how many the dozens are.
+// Limits of the search for a syntax error, which parses prefixes of the text.
 const (
 	maxSearchBytes = 64 << 10
 	maxRecoveries  = 8
 )
 
-// syntaxLine finds the line, counted from 1, at which a text stops being YAML. The parser names the place where the surrounding mapping or string
-// begins, which may be far above; the first line that spoils what was YAML without it is nearer to the truth.
+// syntaxLine finds the line of a syntax error, counted from 1. The parser reports where the surrounding mapping or
+// string begins, which may be far above. Nearer is the first line with which the text before it no longer parses.
 func syntaxLine(text []byte, err error) int {
 	line := 1
 	if m := atLine.FindStringSubmatch(err.Error()); m[1] != "" {
@@ -33,7 +33,7 @@ func syntaxLine(text []byte, err error) int {
 	return min(max(line, good+1), len(lines))
 }
 
-// goodPrefix searches a number of lines, at least from, that parse while one line more does not.
+// goodPrefix searches a number of lines, at least from, that parse although they do not with one line more.
 func goodPrefix(lines [][]byte, from int) int {
 	good, bad := from, len(lines)
 	for bad-good > 1 {
@@ -47,7 +47,7 @@ func goodPrefix(lines [][]byte, from int) int {
 	return good
 }
 
-// recovers looks a few lines further for a prefix that parses again: a quoted string over several lines is no mistake.
+// recovers searches the next lines for a longer prefix that parses: a quoted string over several lines is no error.
 func recovers(lines [][]byte, good int) int {
 	for n := min(good+40, len(lines)-1); n > good+1; n-- {
 		if parses(lines[:n]) {

@@ -9,7 +9,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// shape is what a value is in JSON.
+// shape is the JSON type of a value, in the words of a message.
 type shape string
 
 const (
@@ -21,7 +21,7 @@ const (
 	isMap    shape = "a mapping"
 )
 
-// value is one node of a document with its aliases and merge keys resolved: what JSON can say, and where it was written.
+// value is a node of a document in the terms of JSON, with aliases and merge keys resolved, and with its line.
 type value struct {
 	shape   shape
 	text    string   // of a scalar: the JSON literal, or the string
@@ -33,34 +33,34 @@ type value struct {
 	parent  *value
 	index   int  // in the parent
 	order   int  // in the document: parents before children
-	gone    bool // takes part in nothing any more
+	gone    bool // removed from the document
 }
 
-// builder turns a YAML node into a value within the limits of a document.
+// builder makes a value of a YAML node, within the limits of a document.
 type builder struct {
-	base    int // lines of the file before the text that was parsed
-	values  int
-	bytes   int
-	doubles []double
+	base       int // lines of the file before the text that was parsed
+	values     int
+	bytes      int
+	duplicates []duplicateKey
 }
 
-// double is a key that stands twice in a mapping. Its path is known once the mapping has found its place.
-type double struct {
+// duplicateKey is a key that a mapping has twice. Its path is known only when the whole document is built.
+type duplicateKey struct {
 	in          *value
 	key         string
 	line, first int
 }
 
-// findings returns what is wrong with a document that could be built.
+// findings returns the duplicate keys of the document as findings.
 func (b *builder) findings() (all []finding) {
-	for _, d := range b.doubles {
+	for _, d := range b.duplicates {
 		all = append(all, finding{line: d.line, field: join(d.in.path(), d.key), severity: Error,
 			message: fmt.Sprintf("is set twice, first at line %d: remove one", d.first)})
 	}
 	return all
 }
 
-// finding is what is wrong at one place of a document. Only a finding that is fatal ends the reading.
+// finding is an error or a remark at one place of a document.
 type finding struct {
 	line     int
 	field    string
@@ -68,16 +68,17 @@ type finding struct {
 	severity Severity
 }
 
-// Error makes a finding the reason for which a document cannot be turned into values.
+// Error makes a finding the error of a document that cannot be built.
 func (f finding) Error() string { return f.message }
 
 func (b *builder) fail(n *yaml.Node, format string, args ...any) error {
 	return finding{line: b.base + n.Line, message: fmt.Sprintf(format, args...), severity: Error}
 }
 
-// tooBig ends the reading of a document whose aliases unfold to more than a person writes.
+// tooBig is the error of a document that exceeds the limits.
 func (b *builder) tooBig(n *yaml.Node) error {
-	return b.fail(n, "document is too big or too deep here, its aliases expanded: split it, or write it with fewer aliases")
+	return b.fail(n, "document is too big or too deep here, its aliases expanded: "+
+		"split it, or write it with fewer aliases")
 }
 
 func (b *builder) build(n *yaml.Node, parent *value, index, depth int) (*value, error) {
@@ -108,7 +109,7 @@ func (b *builder) build(n *yaml.Node, parent *value, index, depth int) (*value, 
 	return v, b.scalar(v, n)
 }
 
-// mapping adds the members of n to v. Keys of a merge (<<) give way to keys that are written out.
+// mapping adds the members of n to v. A member overrides the one of the same key that a merge (<<) brings.
 func (b *builder) mapping(v *value, n *yaml.Node, depth int) error {
 	if depth > maxDepth {
 		return b.tooBig(n)
@@ -168,16 +169,17 @@ func (b *builder) merge(v *value, n *yaml.Node, depth int) error {
 	return b.fail(n, "<< needs a mapping or an alias of one")
 }
 
-// member adds one key. A key that stands there already is a mistake that hides one of two values.
+// member adds one member. Of a duplicate key, the last value counts, as for an API server.
 func (b *builder) member(v *value, key, item *yaml.Node, depth int) error {
 	child, err := b.build(item, v, 0, depth+1)
 	if err != nil {
 		return err
 	}
 	b.bytes += len(key.Value)
-	child.line = b.base + key.Line // a list or mapping begins a line later than its name
+	child.line = b.base + key.Line // a list or mapping may begin a line below its key
 	if first := v.get(key.Value); first != nil {
-		b.doubles = append(b.doubles, double{in: v, key: key.Value, line: b.base + key.Line, first: first.line})
+		b.duplicates = append(b.duplicates, duplicateKey{in: v, key: key.Value, line: b.base + key.Line, first: first.line})
+		v.put(key.Value, child)
 		return nil
 	}
 	b.adopt(v, key.Value, child)
@@ -239,7 +241,7 @@ func (v *value) textAt(path ...string) string {
 	return v.text
 }
 
-// path is the field path in the spelling of the API server, spec.listeners[0].port.
+// path returns the field path as the API server writes it: spec.listeners[0].port.
 func (v *value) path() string {
 	if v == nil || v.parent == nil {
 		return ""
@@ -260,7 +262,8 @@ func (v *value) find(path string) *value {
 	best := v
 	v.walk(func(w *value) {
 		p := w.path()
-		if p == path || (strings.HasPrefix(path, p) && len(p) > len(best.path()) && strings.ContainsRune(".[", rune(path[len(p)]))) {
+		above := strings.HasPrefix(path, p) && len(p) < len(path) && strings.ContainsRune(".[", rune(path[len(p)]))
+		if p == path || above && len(p) > len(best.path()) {
 			best = w
 		}
 	})
@@ -278,7 +281,7 @@ func (v *value) walk(visit func(*value)) {
 	}
 }
 
-// appendJSON writes v as JSON. What comes at or after the given order in the document is null: that is how a decoder's error is located.
+// appendJSON writes v as JSON. Values at or after the given order in the document are null.
 func (v *value) appendJSON(out []byte, before int) []byte {
 	if v.gone || v.order >= before {
 		return append(out, "null"...)

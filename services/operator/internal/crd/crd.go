@@ -1,0 +1,215 @@
+// Package crd sets defaults and validates by the CustomResourceDefinitions of STUNner and of the standard channel of
+// the Gateway API, with the libraries with which an API server does the same. The files in the folder crds are copies
+// that `make gen` makes.
+package crd
+
+import (
+	"cmp"
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/listtype"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/pruning"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
+	runtimeschema "k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	celconfig "k8s.io/apiserver/pkg/apis/cel"
+	"sigs.k8s.io/yaml"
+)
+
+//go:embed crds
+var files embed.FS
+
+// Schema is the schema of one version of a kind.
+type Schema struct {
+	structural *schema.Structural
+	values     validation.SchemaValidator
+	rules      *cel.Validator // of x-kubernetes-validations
+}
+
+// schemas caches a func() *Schema for each GroupVersionKind: compiling one takes longer than validating an object.
+var schemas sync.Map
+
+// Find returns the schema of a version of a kind, or nil when no CRD has it.
+func Find(gvk runtimeschema.GroupVersionKind) *Schema {
+	once, _ := schemas.LoadOrStore(gvk, sync.OnceValue(func() *Schema {
+		s, err := compile(gvk)
+		if err != nil {
+			panic(fmt.Sprintf("embedded CRD of %s: %v", gvk, err))
+		}
+		return s
+	}))
+	return once.(func() *Schema)()
+}
+
+func compile(gvk runtimeschema.GroupVersionKind) (*Schema, error) {
+	plural := strings.ToLower(gvk.Kind) + "s"
+	if strings.HasSuffix(gvk.Kind, "s") {
+		plural = strings.ToLower(gvk.Kind) + "es"
+	}
+	data, err := files.ReadFile("crds/" + gvk.Group + "_" + plural + ".yaml")
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var crd apiextensionsv1.CustomResourceDefinition
+	if err := errors.Join(err, yaml.Unmarshal(data, &crd)); err != nil {
+		return nil, err
+	}
+	i := slices.IndexFunc(crd.Spec.Versions, func(v apiextensionsv1.CustomResourceDefinitionVersion) bool {
+		return v.Name == gvk.Version
+	})
+	if i < 0 {
+		return nil, nil
+	}
+	var internal apiextensions.CustomResourceValidation
+	public := crd.Spec.Versions[i].Schema
+	err = apiextensionsv1.Convert_v1_CustomResourceValidation_To_apiextensions_CustomResourceValidation(public, &internal, nil)
+	if err != nil {
+		return nil, err
+	}
+	props := internal.OpenAPIV3Schema
+	structural, err := schema.NewStructural(props)
+	if err != nil {
+		return nil, err
+	}
+	values, _, err := validation.NewSchemaValidator(props)
+	if err != nil {
+		return nil, err
+	}
+	rules := cel.NewValidator(structural, true, celconfig.PerCallLimit)
+	return &Schema{structural: structural, values: values, rules: rules}, nil
+}
+
+// Admit prepares an object as an API server does on create: it prunes unknown fields, sets defaults, and validates. It
+// returns the paths of the unknown fields, which an API server rejects under strict field validation, and the errors,
+// which hold no values: one may be a secret. The status is pruned only: an API server ignores it on create.
+func (s *Schema) Admit(object map[string]any) (unknown []string, errs field.ErrorList) {
+	track := schema.UnknownFieldPathOptions{TrackUnknownFieldPaths: true}
+	unknown = pruning.PruneWithOptions(object, s.structural, true, track)
+	defaulting.PruneNonNullableNullsWithoutDefaults(object, s.structural)
+	status, hasStatus := object["status"]
+	delete(object, "status")
+	defaulting.Default(object, s.structural)
+	delete(object, "status")
+	errs = s.validate(object)
+	if hasStatus {
+		object["status"] = status
+	}
+	for _, e := range errs {
+		redact(e)
+	}
+	slices.SortFunc(errs, func(a, b *field.Error) int { // the validators iterate over maps
+		return cmp.Or(cmp.Compare(a.Field, b.Field), cmp.Compare(a.Detail, b.Detail))
+	})
+	return unknown, errs
+}
+
+// validate follows the create strategy of custom resources of the API server.
+func (s *Schema) validate(object map[string]any) field.ErrorList {
+	errs := validation.ValidateCustomResource(nil, object, s.values)
+	errs = append(errs, listtype.ValidateListSetsAndMaps(nil, s.structural, object)...)
+	if slices.ContainsFunc(errs, blocksRules) {
+		return errs
+	}
+	broken, _ := s.rules.Validate(context.Background(), nil, nil, object, nil, celconfig.RuntimeCELCostBudget)
+	for _, e := range broken {
+		errs = append(errs, s.perItem(object, e)...)
+	}
+	return errs
+}
+
+// blocksRules tells whether the API server skips the CEL rules because of an error.
+func blocksRules(e *field.Error) bool {
+	switch e.Type {
+	case field.ErrorTypeNotSupported, field.ErrorTypeRequired, field.ErrorTypeTooLong, field.ErrorTypeTooMany,
+		field.ErrorTypeTypeInvalid:
+		return true
+	}
+	return false
+}
+
+// perItem splits the error of a list rule such as self.all(item, …), which has the path of the list, into one error for
+// each item that violates the rule as the only item of the list. An error that no single item causes stays as it is.
+func (s *Schema) perItem(object map[string]any, e *field.Error) (errs field.ErrorList) {
+	rules, items := s.listAt(object, e.Field)
+	for i, item := range items {
+		alone, _ := rules.Validate(context.Background(), field.NewPath(e.Field), nil, []any{item}, nil,
+			celconfig.RuntimeCELCostBudget)
+		if slices.ContainsFunc(alone, func(a *field.Error) bool { return a.Field == e.Field && a.Detail == e.Detail }) {
+			located := *e
+			located.Field = fmt.Sprintf("%s[%d]", e.Field, i)
+			errs = append(errs, &located)
+		}
+	}
+	if len(errs) == 0 {
+		return field.ErrorList{e}
+	}
+	return errs
+}
+
+// listAt returns the list at a path and its rules. It returns nil when there is no list, or when the path has keys that
+// are not in the schema.
+func (s *Schema) listAt(object map[string]any, path string) (*cel.Validator, []any) {
+	rules, value := s.rules, any(object)
+	for _, step := range strings.FieldsFunc(path, func(r rune) bool { return strings.ContainsRune(".[]", r) }) {
+		switch v := value.(type) {
+		case map[string]any:
+			property, ok := rules.Properties[step]
+			if !ok {
+				return nil, nil
+			}
+			rules, value = &property, v[step]
+		case []any:
+			i, err := strconv.Atoi(step)
+			if err != nil || i >= len(v) || rules.Items == nil {
+				return nil, nil
+			}
+			rules, value = rules.Items, v[i]
+		}
+	}
+	items, _ := value.([]any)
+	return rules, items
+}
+
+// typeWords matches the message of kube-openapi about a wrong type, up to the name of the type: for a format, the value
+// follows.
+var typeWords = regexp.MustCompile(`^(?:.*? in body )?must be of type ([a-z0-9,-]+)`)
+
+// pathWords matches messages of kube-openapi that have the path in their text only.
+var pathWords = regexp.MustCompile(`^"([^"]*)" (must validate .*)$|^Checked value (must be .*) in (\S+)$`)
+
+// redact removes the value, and its repetition in the message, from an error.
+func redact(e *field.Error) {
+	if m := pathWords.FindStringSubmatch(e.Detail); m != nil {
+		e.Field, e.Detail = m[1]+m[4], m[2]+m[3]
+	}
+	e.BadValue = field.OmitValueType{}
+	e.Detail = strings.TrimPrefix(e.Detail, e.Field+" in body ")
+	if _, rule, cut := strings.Cut(e.Detail, " evaluating rule: "); cut {
+		e.Detail = "cannot evaluate rule: " + rule
+	}
+	if name := WantedType(e); name != "" {
+		e.Detail = "must be of type " + name
+	}
+}
+
+// WantedType returns the type of JSON Schema that a value must have, or "" for an error about something else.
+func WantedType(e *field.Error) string {
+	if m := typeWords.FindStringSubmatch(e.Detail); e.Type == field.ErrorTypeTypeInvalid && m != nil {
+		return m[1]
+	}
+	return ""
+}

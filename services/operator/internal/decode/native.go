@@ -1,0 +1,74 @@
+package decode
+
+import (
+	"cmp"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
+)
+
+// Defaults and rules of most kinds are in their CRDs. This file has those that no CRD has: the rules of metadata, and
+// the defaults and rules of core kinds. An API server takes the latter from k8s.io/kubernetes, a module that cannot be
+// imported as a library. Only those on which the translation depends are repeated here.
+
+// setDefaults sets the defaults of a core kind.
+func setDefaults(o resource.Object) {
+	switch o := o.(type) {
+	case *corev1.Service:
+		setServiceDefaults(&o.Spec)
+	case *corev1.Secret:
+		o.Type = cmp.Or(o.Type, corev1.SecretTypeOpaque)
+	case *discoveryv1.EndpointSlice:
+		for i := range o.Ports {
+			p := &o.Ports[i]
+			p.Name, p.Protocol = cmp.Or(p.Name, new("")), cmp.Or(p.Protocol, new(corev1.ProtocolTCP))
+		}
+	}
+}
+
+func setServiceDefaults(s *corev1.ServiceSpec) {
+	s.Type = cmp.Or(s.Type, corev1.ServiceTypeClusterIP)
+	s.SessionAffinity = cmp.Or(s.SessionAffinity, corev1.ServiceAffinityNone)
+	for i := range s.Ports {
+		p := &s.Ports[i]
+		p.Protocol = cmp.Or(p.Protocol, corev1.ProtocolTCP)
+		p.TargetPort = cmp.Or(p.TargetPort, intstr.FromInt32(p.Port))
+	}
+	if len(s.ClusterIPs) == 0 && s.ClusterIP != "" {
+		s.ClusterIPs = []string{s.ClusterIP}
+	}
+	if len(s.ClusterIPs) > 0 {
+		s.ClusterIP = cmp.Or(s.ClusterIP, s.ClusterIPs[0])
+	}
+}
+
+// validate checks the metadata of an object, and the rules of a core kind.
+func validate(o resource.Object, k kind) (errs field.ErrorList) {
+	name := apivalidation.NameIsDNSSubdomain
+	switch o := o.(type) {
+	case *corev1.Namespace:
+		name = apivalidation.ValidateNamespaceName
+	case *corev1.Service:
+		name = apivalidation.NameIsDNS1035Label
+		for i, p := range o.Spec.Ports {
+			for _, message := range validation.IsValidPortNum(int(p.Port)) {
+				errs = append(errs, field.Invalid(field.NewPath("spec", "ports").Index(i).Child("port"), p.Port, message))
+			}
+		}
+	case *discoveryv1.EndpointSlice:
+		types := []discoveryv1.AddressType{
+			discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6, discoveryv1.AddressTypeFQDN,
+		}
+		if !slices.Contains(types, o.AddressType) {
+			errs = append(errs, field.NotSupported(field.NewPath("addressType"), o.AddressType, types))
+		}
+	}
+	return append(errs, apivalidation.ValidateObjectMetaAccessor(o, !k.cluster, name, field.NewPath("metadata"))...)
+}

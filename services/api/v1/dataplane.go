@@ -208,6 +208,7 @@ type DataplaneSpec struct {
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=2147483647
 	Replicas *int32 `json:"replicas,omitempty"`
 
 	// Autoscaling scales the pods on their live allocations. It needs KEDA in the cluster; until that is there the number of pods stays.
@@ -376,12 +377,14 @@ type Autoscaling struct {
 	// +optional
 	// +kubebuilder:default=1
 	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=2147483647
 	MinReplicas *int32 `json:"minReplicas,omitempty"`
 
 	// MaxReplicas is the upper bound.
 	//
 	// +required
 	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=2147483647
 	MaxReplicas int32 `json:"maxReplicas"`
 
 	// AllocationsPerReplica is how many live allocations one pod is meant to hold, at most 1000000.

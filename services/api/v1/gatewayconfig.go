@@ -128,6 +128,7 @@ type GatewayConfigSpec struct {
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=2147483647
 	AuthLifetime *int32 `json:"authLifetime,omitempty"`
 
 	// SessionGrace is how long a session may outlive the ephemeral credential that began it. Unset means 0s: a call ends with the
@@ -166,6 +167,7 @@ type GatewayConfigSpec struct {
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=2147483647
 	UserQuota int32 `json:"userQuota,omitempty"`
 
 	// SourceQuota is how many allocations one client address, in IPv6 one /64, may hold in a dataplane pod at the same time. 0 means the
@@ -173,6 +175,7 @@ type GatewayConfigSpec struct {
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=2147483647
 	SourceQuota int32 `json:"sourceQuota,omitempty"`
 
 	// SessionByteRate is how many bytes of payload a second one allocation may carry, in each direction. What is more is dropped. 0 means

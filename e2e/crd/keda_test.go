@@ -15,7 +15,7 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/cluster"
 )
 
-// What the operator asks of KEDA, and what people are shown to ask of it, has no field that KEDA does not know, and none that it refuses.
+// The objects of KEDA that the operator makes, and those of the examples, are valid by the CRDs of KEDA.
 func TestKEDAKnowsWhatItIsAsked(t *testing.T) {
 	root, err := bed.Root()
 	if err != nil {
@@ -51,7 +51,7 @@ func TestKEDAKnowsWhatItIsAsked(t *testing.T) {
 	}
 }
 
-// asked are the objects of KEDA in the folder keda and in the golden cases of the translation.
+// asked returns the objects of KEDA in the folder keda and in the golden cases of the translation.
 func asked(t *testing.T, root string) map[string][]byte {
 	t.Helper()
 	documents := map[string][]byte{}

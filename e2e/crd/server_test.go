@@ -1,4 +1,5 @@
-// Package crd asks the code of the Kubernetes API server what it thinks of the CRDs, and of objects of their kinds.
+// Package crd tests the CRDs, and objects of their kinds, with the libraries of the API server, and compares the file
+// provider with an API server.
 package crd
 
 import (
@@ -26,16 +27,20 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-const dir = "../../kustomize/base/crds"
+const (
+	dir = "../../kustomize/base/crds"
+	// embedded has all CRDs by which the file provider validates: copies of ours, and those of the Gateway API.
+	embedded = "../../services/operator/internal/crd/crds"
+)
 
-// kind does to objects what the API server does between a request and etcd.
+// kind defaults, prunes and validates objects as the API server does between a request and etcd.
 type kind struct {
 	structural *schema.Structural
 	schema     validation.SchemaValidator
 	rules      *cel.Validator
 }
 
-// admit defaults and prunes the object, and returns what is wrong with it.
+// admit defaults, prunes and validates an object.
 func (k kind) admit(t *testing.T, object map[string]any) field.ErrorList {
 	t.Helper()
 	defaulting.Default(object, k.structural)
@@ -43,13 +48,13 @@ func (k kind) admit(t *testing.T, object map[string]any) field.ErrorList {
 	errs := validation.ValidateCustomResource(nil, object, k.schema)
 	errs = append(errs, listtype.ValidateListSetsAndMaps(nil, k.structural, object)...)
 	if len(errs) > 0 {
-		return errs // the rules expect an object that fits the schema
+		return errs // CEL rules expect an object that fits the schema
 	}
 	errs, _ = k.rules.Validate(t.Context(), nil, k.structural, object, nil, celconfig.RuntimeCELCostBudget)
 	return errs
 }
 
-// ownCRDs are those of the product.
+// ownCRDs returns the CRDs of STUNner.
 func ownCRDs(t *testing.T) []*apiextensions.CustomResourceDefinition {
 	t.Helper()
 	crds := readCRDs(t, filepath.Join(dir, "stunner.l7mp.io_*.yaml"))
@@ -81,19 +86,29 @@ func readCRDs(t *testing.T, pattern string) []*apiextensions.CustomResourceDefin
 			t.Fatalf("decode %s: %v", file, err)
 		}
 		crd := object.(*apiextensions.CustomResourceDefinition)
-		crd.Status.StoredVersions = []string{"v1"} // the API server's own part
+		crd.Status.StoredVersions = []string{"v1"} // set by the API server
 		crds = append(crds, crd)
 	}
 	return crds
 }
 
-// readKinds builds the path of admission for version v1 of every CRD.
+// readKinds returns the kinds of the CRDs of STUNner and of the Gateway API, in version v1.
 func readKinds(t *testing.T) map[string]kind {
 	t.Helper()
-	return kindsOf(t, ownCRDs(t), "v1")
+	return kindsOf(t, append(ownCRDs(t), readCRDs(t, filepath.Join(embedded, gatewayAPI+"_*.yaml"))...), "v1")
 }
 
-// kindsOf builds the path of admission for a version of CRDs.
+const gatewayAPI = "gateway.networking.k8s.io"
+
+// rowKind returns the kind of a CRD as in the admission table: the UDPRoute of the Gateway API has its group.
+func rowKind(crd *apiextensions.CustomResourceDefinition) string {
+	if crd.Spec.Group == gatewayAPI && crd.Spec.Names.Kind == "UDPRoute" {
+		return crd.Spec.Names.Kind + "." + crd.Spec.Group
+	}
+	return crd.Spec.Names.Kind
+}
+
+// kindsOf returns the kinds of CRDs in a version.
 func kindsOf(t *testing.T, crds []*apiextensions.CustomResourceDefinition, version string) map[string]kind {
 	t.Helper()
 	kinds := map[string]kind{}
@@ -110,12 +125,12 @@ func kindsOf(t *testing.T, crds []*apiextensions.CustomResourceDefinition, versi
 		if err != nil {
 			t.Fatal(err)
 		}
-		kinds[crd.Spec.Names.Kind] = kind{structural, schemaValidator, cel.NewValidator(structural, true, celconfig.PerCallLimit)}
+		kinds[rowKind(crd)] = kind{structural, schemaValidator, cel.NewValidator(structural, true, celconfig.PerCallLimit)}
 	}
 	return kinds
 }
 
-// TestAPIServerTakesTheCRDs compiles every rule and estimates its cost, as the API server does before it takes a CRD.
+// TestAPIServerTakesTheCRDs compiles every rule and estimates its cost, as the API server does when a CRD is created.
 func TestAPIServerTakesTheCRDs(t *testing.T) {
 	for _, crd := range ownCRDs(t) {
 		t.Run(crd.Name, func(t *testing.T) {
@@ -126,10 +141,10 @@ func TestAPIServerTakesTheCRDs(t *testing.T) {
 	}
 }
 
-// retired are the fields of v1alpha1 that are taken and mean nothing.
+// retired has the fields of v1alpha1 without effect.
 var retired = map[string][]string{"GatewayConfig": {"stunnerConfig", "metricsEndpoint", "healthCheckEndpoint", "minPort", "maxPort"}}
 
-// G-10: v1 is stored, and v1alpha1 is the same by another name.
+// G-10: v1 is stored, and v1alpha1 has the same schema except for retired fields.
 func TestContractVersions(t *testing.T) {
 	for _, crd := range ownCRDs(t) {
 		t.Run(crd.Name, func(t *testing.T) {
@@ -143,7 +158,7 @@ func TestContractVersions(t *testing.T) {
 				}
 				s, err := apiextensions.GetSubresourcesForVersion(crd, v.Name)
 				if err != nil || s == nil || s.Status == nil {
-					t.Errorf("version %s: the status is not written on its own: %v", v.Name, err)
+					t.Errorf("version %s has no status subresource: %v", v.Name, err)
 				}
 			}
 			want := []string{"v1", "v1alpha1"}
@@ -167,7 +182,7 @@ func TestContractVersions(t *testing.T) {
 	}
 }
 
-// specSchema is the schema of spec without what is only read by people.
+// specSchema returns the schema of spec without its description.
 func specSchema(t *testing.T, crd *apiextensions.CustomResourceDefinition, version string) apiextensions.JSONSchemaProps {
 	t.Helper()
 	v, err := apiextensions.GetSchemaForVersion(crd, version)
@@ -203,7 +218,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// parse reads an object of a kind with the given spec.
+// parse returns an object of a kind with a spec in YAML.
 func parse(t *testing.T, kind, spec string) map[string]any {
 	t.Helper()
 	object := map[string]any{
@@ -216,7 +231,7 @@ func parse(t *testing.T, kind, spec string) map[string]any {
 		t.Fatalf("sample of %s: %v\n%s", kind, err, spec)
 	}
 	object["spec"] = fields
-	// The validators tell whole numbers from others, as the API server's own decoder does.
+	// The validators expect int64 for whole numbers, as the API server decodes them.
 	return runtime.DeepCopyJSON(wholeNumbers(object).(map[string]any))
 }
 

@@ -8,7 +8,7 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
-// What the CRDs forbid is refused in a folder too. No message repeats the value.
+// Objects that violate their CRD are refused. No message has the value.
 func TestDecodeRefusesWhatTheCRDsForbid(t *testing.T) {
 	const own, gatewayAPI = "stunner.l7mp.io/v1", "gateway.networking.k8s.io/v1"
 	route := func(backend string) string { return "{rules: [{backendRefs: [" + backend + "]}]}" }
@@ -69,7 +69,7 @@ func TestDecodeRefusesWhatTheCRDsForbid(t *testing.T) {
 	}
 }
 
-// A status that an object brings along is read: neither default nor rule applies to it.
+// The status of a document is kept. Defaults and rules do not apply to it.
 func TestDecodeKeepsTheStatus(t *testing.T) {
 	text := gatewayWith("    port: 1\n    protocol: X\n")
 	for _, status := range []string{"", "status: {addresses: [{value: 192.0.2.1}]}\n"} {
@@ -84,7 +84,7 @@ func TestDecodeKeepsTheStatus(t *testing.T) {
 	}
 }
 
-// BenchmarkFolder decodes 500 files of a folder, without reading them from disk.
+// BenchmarkFolder decodes 500 files, without reading them from disk.
 func BenchmarkFolder(b *testing.B) {
 	documents := []string{
 		gatewayWith("    port: 3478\n    protocol: TURN-UDP\n  - name: b\n    port: 443\n    protocol: TURN-TLS\n    tls: {certificateRefs: [{name: cert}]}\n"),

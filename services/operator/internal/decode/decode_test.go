@@ -13,7 +13,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// outline is what came of a file, in lines: objects first.
+// outline prints objects and problems, one a line.
 func outline(objects []Located, problems []Problem) string {
 	var lines []string
 	for _, o := range objects {
@@ -111,7 +111,7 @@ func TestDecodeReadsAndLocates(t *testing.T) {
 	}
 }
 
-// gateway returns a Gateway whose listener has the given fields.
+// gatewayWith returns a Gateway whose listener has the given fields.
 func gatewayWith(listener string) string {
 	return "apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata:\n  name: edge\nspec:\n  gatewayClassName: c\n  listeners:\n  - name: a\n" + listener
 }

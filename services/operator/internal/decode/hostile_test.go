@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// Without the bounds the first of these would not end at all.
+// Without the limits the first of these files would be decoded for ever.
 func TestDecodeBoundsWhatAFileCosts(t *testing.T) {
 	bomb := "a: &a [x,x,x,x,x,x,x,x,x,x]\n"
 	for c := 'b'; c < 'n'; c++ {
@@ -55,7 +55,7 @@ func TestDecodeLosesNoErrorAmongRemarks(t *testing.T) {
 	}
 }
 
-// three documents and what each is when it stands alone.
+// three has three valid documents.
 var three = []string{
 	"apiVersion: v1\nkind: Service\nmetadata:\n  name: one\nspec:\n  ports:\n  - port: 7001\n    protocol: UDP\n",
 	"apiVersion: stunner.l7mp.io/v1\nkind: StaticService\nmetadata:\n  name: two\nspec:\n  prefixes:\n  - 198.51.100.0/24\n",

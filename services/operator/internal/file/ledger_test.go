@@ -10,14 +10,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// node is a document with one object; mark tells its versions apart.
+// node returns a document with one object; mark distinguishes its versions.
 func node(name, mark string) string {
 	return fmt.Sprintf("apiVersion: v1\nkind: Node\nmetadata:\n  name: %s\n  labels: {mark: \"%s\"}\n", name, mark)
 }
 
 func docs(list ...string) string { return strings.Join(list, "---\n") }
 
-// world drives a ledger through time.
+// world has a ledger, its files and its clock.
 type world struct {
 	t      *testing.T
 	ledger *ledger
@@ -32,7 +32,7 @@ func newWorld(t *testing.T, inventory map[string][]identity) *world {
 
 func (w *world) write(name, text string) { w.files.files[name] = []byte(text) }
 
-// expect looks at the folder and compares what is in force, as NAME=MARK.
+// expect updates the ledger and compares the objects in force, as NAME=MARK.
 func (w *world) expect(why string, want ...string) reading {
 	w.t.Helper()
 	r := w.ledger.update(w.files, w.now)
@@ -47,7 +47,7 @@ func (w *world) expect(why string, want ...string) reading {
 	return r
 }
 
-// settle lets the time pass after which absence is believed.
+// settle advances the clock by confirmAbsence.
 func (w *world) settle() { w.now = w.now.Add(confirmAbsence) }
 
 func TestLedgerBrokenYAMLLosesNothing(t *testing.T) {

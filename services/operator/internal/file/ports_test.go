@@ -12,7 +12,7 @@ func want(gateway, listener, network string, port int) claim {
 	return claim{gateway: types.NamespacedName{Namespace: "n", Name: gateway}, user: listener, network: network, wanted: port}
 }
 
-// bench assigns ports on a host that is made up.
+// bench assigns ports on a fake host.
 type bench struct {
 	*ports
 	busy    map[socket]bool

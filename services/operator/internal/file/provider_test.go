@@ -79,7 +79,7 @@ func TestProviderFollowsTheFolder(t *testing.T) {
 	secretFree(t, s.provider.Output)
 }
 
-// Who only renders binds nothing, and what others bind moves none of its ports.
+// Without dataplanes the operator binds no ports, and a port that another program takes does not change its assignment.
 func TestProviderThatOnlyRendersKeepsItsPorts(t *testing.T) {
 	s := newSite(t)
 	s.run()
@@ -98,7 +98,7 @@ func TestProviderThatOnlyRendersKeepsItsPorts(t *testing.T) {
 
 func TestProviderFollowsAMountedVolume(t *testing.T) {
 	s := newSite(t)
-	// The way in which Kubernetes mounts a ConfigMap: files are links into a hidden folder that is swapped as a whole.
+	// As Kubernetes mounts a ConfigMap: files are symbolic links into a hidden folder, which is replaced atomically.
 	s.remove("gateway.yaml")
 	s.write("..1/gateway.yaml", gatewayYAML)
 	s.write("..2/gateway.yaml", strings.Replace(gatewayYAML, "name: udp", "name: renamed", 1))
@@ -171,7 +171,7 @@ func TestProviderBrokenYAMLChangesNothing(t *testing.T) {
 	}
 }
 
-// A listener whose protocol is misspelt keeps its place in the config, its port on the host and its Service, also over a restart.
+// A listener whose protocol is misspelt stays in the config and keeps its host port and its Service, also after a restart.
 func TestProviderKeepsAMisspeltListener(t *testing.T) {
 	t.Setenv(roleVariable, "serve")
 	s := newSite(t)
@@ -359,7 +359,7 @@ func TestProviderTakesOverDataplanesAndPublishesNothingLess(t *testing.T) {
 	})
 }
 
-// A dataplane on this host has the relay ports of its Dataplane, as a pod has.
+// A dataplane process has the relay ports of its Dataplane, as a pod has.
 func TestProviderGivesDataplanesTheirRelayPorts(t *testing.T) {
 	t.Setenv(roleVariable, "serve")
 	s := newSite(t)

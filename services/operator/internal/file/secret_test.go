@@ -13,8 +13,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// K-02: no value of a Secret stands in the output folder or in the log, of a Secret that can be read, of one that cannot, and of one that others must not name.
-// Not looked at is the folder of the provider's own state, which nobody else can read.
+// K-02: the output folder and the log have no value of a Secret: of a valid one, of an invalid one, and of one without
+// ReferenceGrant. The state folder is left out: only its owner can read it.
 func TestTheOutputFolderShowsNoSecret(t *testing.T) {
 	const marker = "mark7q"
 	input, output := t.TempDir(), filepath.Join(t.TempDir(), "out")

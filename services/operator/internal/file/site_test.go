@@ -24,10 +24,10 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// The test binary is also the dataplane: this variable tells it so.
+// roleVariable makes the test binary act as the dataplane.
 const roleVariable = "DATAPLANE_TEST_ROLE"
 
-// G-02: no test of the package leaves a goroutine behind.
+// G-02: no test of the package leaks a goroutine.
 func TestMain(m *testing.M) {
 	if os.Getenv(roleVariable) != "" {
 		signals := make(chan os.Signal, 1)
@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// The folder of the tests: a Gateway with all that it needs, and a stranger.
+// The files of the tests: a Gateway with everything that it needs, and a kind that is passed through.
 const (
 	classYAML = `apiVersion: gateway.networking.k8s.io/v1
 kind: GatewayClass
@@ -90,7 +90,7 @@ spec: {max: 7}
 `
 )
 
-// site is an input and an output folder and an operator that may run on them.
+// site has an input folder, an output folder, and an operator.
 type site struct {
 	t        *testing.T
 	provider Provider
@@ -174,7 +174,7 @@ func (s *site) end() {
 	http.DefaultClient.CloseIdleConnections()
 }
 
-// config returns what discovery serves for the Gateway, as a dataplane would get it.
+// config returns the config that discovery serves to the dataplane of the Gateway.
 func (s *site) config() (config.Config, bool) {
 	source, err := discovery.Open("http://"+s.provider.DiscoveryAddress, discovery.Options{ID: "calls/door", TokenFile: s.provider.TokenFile()})
 	if err != nil {
@@ -238,7 +238,7 @@ func snapshot(t *testing.T, dir string) map[string]time.Time {
 	return all
 }
 
-// secretFree checks that no file of the output holds a secret of the input.
+// secretFree checks that no output file has a secret of the input.
 func secretFree(t *testing.T, dir string) {
 	t.Helper()
 	for path := range snapshot(t, dir) {
@@ -277,7 +277,7 @@ func number(pid string) int {
 	return n
 }
 
-// until polls what happens in another process.
+// until polls until a condition holds.
 func until(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(20 * time.Second)

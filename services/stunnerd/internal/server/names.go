@@ -7,27 +7,27 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/cluster"
 )
 
-// refresh takes in other addresses of host names: listeners whose routes lead to them get their new view, and all listeners spare the new
-// addresses of the gateway itself. Nothing else of the config is touched, and a listener whose names have not moved does not notice.
+// refresh applies changed addresses of host names. Listeners with routes to these names get a new view. All listeners
+// get one if a public name of the gateway itself has changed. The rest of the config stays as it is.
 func (s *Server) refresh() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	was := s.clusters
 	s.clusters = cluster.Resolve(s.wanted.Clusters, s.names.Answers())
 	s.book.Take(s.clusters)
-	moved := differing(was, s.clusters)
-	s.spare(func(l config.Listener) bool {
-		return slices.ContainsFunc(l.Routes, func(route string) bool { return moved[route] })
+	changed := changedClusters(was, s.clusters)
+	s.updateViews(func(l config.Listener) bool {
+		return slices.ContainsFunc(l.Routes, func(route string) bool { return changed[route] })
 	})
 }
 
-// differing names the clusters whose endpoints are not the same in two lists of the same clusters.
-func differing(was, now []config.Cluster) map[string]bool {
-	differ := map[string]bool{}
+// changedClusters returns the names of the clusters whose endpoints differ between two lists of the same clusters.
+func changedClusters(was, now []config.Cluster) map[string]bool {
+	changed := map[string]bool{}
 	for i, c := range now {
 		if !slices.Equal(was[i].Endpoints, c.Endpoints) {
-			differ[c.Name] = true
+			changed[c.Name] = true
 		}
 	}
-	return differ
+	return changed
 }

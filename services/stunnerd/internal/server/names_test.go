@@ -49,8 +49,8 @@ func (k *book) move(addrs ...netip.Addr) (told func() time.Time) {
 	}
 }
 
-// newNamedBed is a bed whose UDP listener leads to the host name sfu.test, with an echo peer that is not on loopback: no name may
-// lead there.
+// newNamedBed is a bed whose UDP listener leads to the host name sfu.test, with an echo peer that is not on loopback:
+// no name may lead there.
 func newNamedBed(t *testing.T) (*bed, *book) {
 	t.Helper()
 	b := newBed(t)
@@ -155,7 +155,7 @@ func TestAppliedConfigKeepsAnswers(t *testing.T) {
 func TestOnlyClustersThatMovedDiffer(t *testing.T) {
 	was := []config.Cluster{{Name: "a", Endpoints: []string{"192.0.2.1"}}, {Name: "b"}, {Name: "c", Endpoints: []string{"192.0.2.3"}}}
 	now := []config.Cluster{{Name: "a", Endpoints: []string{"192.0.2.1"}}, {Name: "b", Endpoints: []string{"192.0.2.2"}}, {Name: "c"}}
-	if got := differing(was, now); len(got) != 2 || !got["b"] || !got["c"] {
+	if got := changedClusters(was, now); len(got) != 2 || !got["b"] || !got["c"] {
 		t.Errorf("%v differ, want b and c", got)
 	}
 }

@@ -8,27 +8,28 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-// Plan is what a changed config does to the sockets of a running dataplane. It is a value: computing one touches nothing.
+// Plan lists how a new config changes the sockets of a running dataplane. It is a value; computing it has no effect.
 //
-// Only sockets appear in it. Certificates, credentials, realm, routes, clusters, addresses, quotas and log levels are swapped in place
-// and never cost a session.
+// Certificates, credentials, realm, routes, clusters, addresses, quotas and log levels are not in it. They are updated
+// in place and never end a session.
 type Plan struct {
 	// Start lists listeners that are new.
 	Start []config.Listener
-	// Replace lists listeners whose port or protocol changed: the new socket opens first, the old one takes no new sessions and closes
-	// when its last one has ended. Over TCP and TLS sessions have sockets of their own, so that the port is free at once.
+	// Replace lists listeners whose port or protocol changed. The new socket opens first. The old one refuses new
+	// sessions and closes after its last session. Over TCP and TLS, sessions have sockets of their own, and the port is
+	// free at once.
 	Replace []config.Listener
-	// Stop names listeners that are gone; their sessions end with them.
+	// Stop names removed listeners. Their sessions end.
 	Stop []string
-	// Yield names listeners of Stop and Replace whose socket another one wants: a renamed listener, or two that swap their ports. They
-	// give their port up before anything opens, since no two can have one port. Over UDP and DTLS it is the one change of a port that costs
-	// sessions: all of them share the socket.
+	// Yield names listeners of Stop and Replace whose port another listener needs: a renamed listener, or two listeners
+	// that swap their ports. They give up the port before any socket opens. Over UDP and DTLS this is the only change
+	// of a port that ends sessions, because all of them share the socket.
 	Yield []string
-	// Changes says field by field what is different, secrets redacted: what a person reads in the log and in the status.
+	// Changes lists the changed fields with secrets redacted, for the log and the status.
 	Changes []config.Change
 }
 
-// PlanFor computes what turns the running config into the next one. Both have been validated.
+// PlanFor computes the plan that turns the running config into the next one. Both must be valid.
 func PlanFor(running, next config.Config) Plan {
 	p := Plan{Changes: config.Diff(running, next)}
 	old := byName(running.Listeners)
@@ -47,11 +48,11 @@ func PlanFor(running, next config.Config) Plan {
 			p.Stop = append(p.Stop, l.Name)
 		}
 	}
-	p.Yield = yielding(p, old)
+	p.Yield = p.yielding(old)
 	return p
 }
 
-// socket is what no two listeners can have at the same time.
+// socket identifies the transport and port that only one listener can have at a time.
 type socket struct {
 	network string
 	port    int
@@ -59,8 +60,8 @@ type socket struct {
 
 func socketOf(l config.Listener) socket { return socket{l.Protocol.Network(), l.Port} }
 
-// yielding names the listeners that are on their way out, or to another port, and hold what a new one wants.
-func yielding(p Plan, running map[string]config.Listener) (names []string) {
+// yielding names the stopped and replaced listeners whose port a new socket needs.
+func (p Plan) yielding(running map[string]config.Listener) (names []string) {
 	wanted := map[socket]bool{}
 	leaving := slices.Clone(p.Stop)
 	for _, l := range p.Start {
@@ -78,12 +79,12 @@ func yielding(p Plan, running map[string]config.Listener) (names []string) {
 	return names
 }
 
-// Empty tells whether nothing at all changes.
+// Empty reports whether nothing changes.
 func (p Plan) Empty() bool {
 	return len(p.Changes) == 0 && len(p.Start)+len(p.Replace)+len(p.Stop) == 0
 }
 
-// String says the plan in one line.
+// String returns the plan in one line.
 func (p Plan) String() string {
 	if p.Empty() {
 		return "nothing changes"

@@ -45,8 +45,8 @@ func (b *bed) ready(when string, words ...string) {
 	}
 }
 
-// A server is ready when every listener of its first config is open, and names those that are not, whatever their protocol. Once it was
-// ready with a listener it stays so.
+// A server is ready when every listener of its first config is open, and names those that are not, whatever their
+// protocol. Once it was ready with a listener it stays so.
 func TestReadyWhenAllListenersAreOpen(t *testing.T) {
 	b := newEmptyBed(t)
 	b.ready("without a config", "no config")
@@ -81,8 +81,8 @@ func TestReadyWhenAllListenersAreOpen(t *testing.T) {
 	}
 }
 
-// A config without listeners is ready, because nothing is missing. It does not count as having been ready: a listener that comes later and cannot be
-// opened makes the server unready, which cuts no call.
+// A config without listeners is ready, because nothing is missing. It does not count as having been ready: a listener
+// that comes later and cannot be opened makes the server unready, which cuts no call.
 func TestReadyWithoutListeners(t *testing.T) {
 	b := newEmptyBed(t)
 	empty := b.config.Clone()

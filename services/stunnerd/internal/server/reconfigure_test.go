@@ -20,7 +20,8 @@ func (b *bed) changed(change func(*config.Config)) config.Config {
 	return c
 }
 
-// a call goes on after every change of the config but the removal of its listener, and may still ask for a permission.
+// a call goes on after every change of the config but the removal of its listener, and may still ask for a
+// permission.
 func TestACallSurvivesEveryChangeButTheRemovalOfItsListener(t *testing.T) {
 	cases := map[string]func(t *testing.T, b *bed, c *config.Config){
 		"listener added": func(t *testing.T, b *bed, c *config.Config) {
@@ -79,8 +80,8 @@ func TestNewCallNeedsTheNewCredential(t *testing.T) {
 	}
 }
 
-// a session may speak with its former credential for the overlap of the config that replaced it: with 0 it may not. A shorter overlap
-// holds for what was replaced before.
+// a session may speak with its former credential for the overlap of the config that replaced it: with 0 it may
+// not. A shorter overlap holds for what was replaced before.
 func TestCredentialOverlap(t *testing.T) {
 	second := func(overlap *int32) func(c *config.Config) {
 		return func(c *config.Config) {
@@ -117,7 +118,8 @@ func TestCredentialOverlap(t *testing.T) {
 	}
 }
 
-// a secret on its way out admits sessions. When the config gives it up, they may speak with it for the overlap, and no new session begins with it.
+// a secret on its way out admits sessions. When the config gives it up, they may speak with it for the overlap,
+// and no new session begins with it.
 func TestFormerSecretOfAConfigIsRemembered(t *testing.T) {
 	b := newBed(t)
 	root := credential.Secret("a shared secret that goes")
@@ -167,7 +169,8 @@ func TestFlappingCredentialIsRememberedOnce(t *testing.T) {
 	}
 }
 
-// a realm that changes all the time ends no session and leaves nothing behind; credentials that do so leave no more than so many.
+// a realm that changes all the time ends no session and leaves nothing behind; credentials that do so leave no
+// more than so many.
 func TestWhatIsRememberedOfFormerAuthoritiesIsBounded(t *testing.T) {
 	b := newBed(t)
 	c := b.mustDial("udp", "ann", "first")

@@ -55,7 +55,8 @@ func TestSessionAtAnOldPortFollowsTheName(t *testing.T) {
 	}
 }
 
-// A port that comes back while old calls are still on it takes new ones at once: the listener that retired is taken back.
+// A port that comes back while old calls are still on it takes new ones at once: the listener that retired is taken
+// back.
 func TestListenerGoesBackToAPortInUse(t *testing.T) {
 	b := newBed(t)
 	first, old := b.config, b.port("udp")
@@ -108,7 +109,8 @@ func TestProtocolChangesOnAPortInUse(t *testing.T) {
 	}
 }
 
-// beside returns the config of the bed with its listener at one index moved to another port, and one more at the port that it had.
+// beside returns the config of the bed with its listener at one index moved to another port, and one more at the port
+// that it had.
 func (b *bed) beside(at, port int) config.Config {
 	return b.changed(func(next *config.Config) {
 		l := next.Listeners[at]
@@ -129,7 +131,8 @@ func taken(t *testing.T) (net.Listener, int) {
 	return ln, ln.Addr().(*net.TCPAddr).Port
 }
 
-// A call over a stream holds no port: the one that its listener had is free for another as soon as the listener has moved.
+// A call over a stream holds no port: the one that its listener had is free for another as soon as the listener has
+// moved.
 func TestPortOfOldStreamCallsIsFree(t *testing.T) {
 	for at, transport := range map[int]string{1: "tcp", 2: "tls"} {
 		t.Run(transport, func(t *testing.T) {
@@ -152,8 +155,8 @@ func TestPortOfOldStreamCallsIsFree(t *testing.T) {
 	}
 }
 
-// A listener whose port has gone to another, and whose new one a stranger has, takes nobody new. Its calls go on, under the config like all others, and
-// it opens when the stranger leaves.
+// A listener whose port has gone to another, and whose new one a stranger has, takes nobody new. Its calls go on, under
+// the config like all others, and it opens when the stranger leaves.
 func TestCallOutlivesThePortOfItsListener(t *testing.T) {
 	b := newBed(t)
 	stranger, port := taken(t)
@@ -263,7 +266,8 @@ func TestCallWithoutAPortFollowsTheName(t *testing.T) {
 	within(t, "the name takes its address along", func() bool { return c.echo("still here") != nil })
 }
 
-// Calls over UDP share their socket, which nobody else can have. Who wants the port hears whose they are, and gets it after the last of them.
+// Calls over UDP share their socket, which nobody else can have. Who wants the port hears whose they are, and gets it
+// after the last of them.
 func TestPortOfOldDatagramCallsIsTheirs(t *testing.T) {
 	b := newBed(t)
 	c := b.mustDial("udp", "ann", "first")

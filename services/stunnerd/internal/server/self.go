@@ -8,8 +8,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/cluster"
 )
 
-// SetLocalAddresses puts the addresses that this host has now in the place of those that it had. Listeners on them are no peers, and relays
-// speak from them.
+// SetLocalAddresses replaces the addresses of this host. Relays may use them as source addresses. The listeners on them
+// cannot be peers.
 func (s *Server) SetLocalAddresses(addrs []netip.Addr) {
 	now := sorted(addrs)
 	s.mu.Lock()
@@ -18,33 +18,34 @@ func (s *Server) SetLocalAddresses(addrs []netip.Addr) {
 		return
 	}
 	s.local.Store(now)
-	s.spare(func(config.Listener) bool { return false })
+	s.updateViews(func(config.Listener) bool { return false })
 }
 
-// spare finds out anew which sockets are the gateway's own. Those listeners get another view whose routes lead elsewhere than before, and all
-// do if the gateway's own sockets are others.
-func (s *Server) spare(rerouted func(config.Listener) bool) {
+// updateViews updates the views of the listeners that rerouted selects, because the addresses behind their routes have
+// changed. It updates the views of all listeners if the gateway's own sockets have changed. The caller holds mu.
+func (s *Server) updateViews(rerouted func(config.Listener) bool) {
 	was := s.self
 	s.self = s.selfOf(s.wanted)
 	same := s.self.Equal(was)
 	for _, l := range s.wanted.Listeners {
 		again := rerouted(l)
-		if r := s.listeners[l.Name]; r != nil && (again || !same) {
+		if g := s.listeners[l.Name]; g != nil && (again || !same) {
 			if again {
 				s.allowed[l.Name] = s.book.View(l.Routes)
 			}
-			r.obey(s.policy(s.wanted, l), s.allowed[l.Name].WithoutSelf(s.self))
+			g.update(s.policy(s.wanted, l), s.allowed[l.Name].WithoutSelf(s.self))
 		}
 	}
 }
 
-// isLocal tells whether an address is one of this host. It needs no lock: relay sockets are opened while the server applies a config.
+// isLocal reports whether an address is one of this host. It takes no lock, because relay sockets are opened during
+// Apply.
 func (s *Server) isLocal(addr netip.Addr) bool {
 	_, found := slices.BinarySearchFunc(*s.local.Load(), addr, netip.Addr.Compare)
 	return found || addr.IsLoopback()
 }
 
-// selfOf returns the sockets of a config's listeners and of those that are still open, which are no peers of anybody.
+// selfOf returns the sockets of the listeners of a config and of those that are still open. They cannot be peers.
 func (s *Server) selfOf(c config.Config) *cluster.Self {
 	var ports []uint16
 	var sockets []netip.AddrPort
@@ -53,16 +54,16 @@ func (s *Server) selfOf(c config.Config) *cluster.Self {
 		ports = append(ports, uint16(l.Port))
 		sockets = append(sockets, l.ReachedAt(answers[l.PublicAddress]...)...)
 	}
-	for _, r := range s.listeners {
-		ports = append(ports, uint16(r.spec.Port))
-		for _, form := range r.before {
-			ports = append(ports, uint16(form.spec.Port))
+	for _, g := range s.listeners {
+		ports = append(ports, uint16(g.spec.Port))
+		for _, e := range g.earlier {
+			ports = append(ports, uint16(e.spec.Port))
 		}
 	}
 	return cluster.NewSelf(*s.local.Load(), ports, sockets)
 }
 
-// publicNames are the host names that clients are told in the place of addresses, as those of load balancers.
+// publicNames returns the public addresses that are host names, for example those of load balancers.
 func publicNames(listeners []config.Listener) (names []string) {
 	for _, l := range listeners {
 		if _, err := netip.ParseAddr(l.PublicAddress); err != nil && l.PublicAddress != "" {
@@ -72,7 +73,8 @@ func publicNames(listeners []config.Listener) (names []string) {
 	return names
 }
 
-// view is what a listener's clients may reach: what its routes allow, without the sockets of the gateway itself.
+// view returns the peers that the clients of a listener may reach: those of its routes, except the gateway's own
+// sockets.
 func (s *Server) view(l config.Listener) *cluster.View {
 	s.allowed[l.Name] = s.book.View(l.Routes)
 	return s.allowed[l.Name].WithoutSelf(s.self)

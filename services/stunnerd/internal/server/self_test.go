@@ -47,9 +47,9 @@ func (c *call) nest(server netip.AddrPort) error {
 	return relay.Close()
 }
 
-// T-03: with a route to every address no allocation is nested in another one through the public address or the address of a Service, which
-// are none of this host. The first half shows that the same packets do arrive where the config does not name the addresses. Naming them costs
-// no session, and ends what was under way to them.
+// T-03: with a route to every address no allocation is nested in another one through the public address or the address
+// of a Service, which are none of this host. The first half shows that the same packets do arrive where the config does
+// not name the addresses. Naming them costs no session, and ends what was under way to them.
 func TestAllocationsDoNotNest(t *testing.T) {
 	if !testnet.Isolated(t) {
 		return
@@ -90,8 +90,8 @@ func TestAllocationsDoNotNest(t *testing.T) {
 	}
 }
 
-// T-03: a listener is no peer by an address that the host has got after the start, and is one again, as far as the routes allow it, when the
-// host has lost it.
+// T-03: a listener is no peer by an address that the host has got after the start, and is one again, as far as the
+// routes allow it, when the host has lost it.
 func TestListenersAreNoPeersByAddressesThatComeLater(t *testing.T) {
 	b := newBed(t)
 	b.apply(b.openToAll(func(*config.Listener) {}))
@@ -115,7 +115,8 @@ func TestListenersAreNoPeersByAddressesThatComeLater(t *testing.T) {
 	}
 }
 
-// T-03: a public address that is a host name stands for the addresses that the name has, and for other ones when it has others.
+// T-03: a public address that is a host name stands for the addresses that the name has, and for other ones when it has
+// others.
 func TestListenersAreNoPeersByTheirPublicName(t *testing.T) {
 	b, book := newNamedBed(t)
 	for _, addr := range []string{"203.0.113.5", "203.0.113.6"} {

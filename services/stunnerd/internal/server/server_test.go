@@ -100,7 +100,8 @@ type call struct {
 	peer   netip.AddrPort
 }
 
-// dial allocates at the listener that is called like a transport, or TRANSPORT-second; it returns an error instead of failing the test.
+// dial allocates at the listener that is called like a transport, or TRANSPORT-second; it returns an error instead of
+// failing the test.
 func (b *bed) dial(transport, user, password string) (*call, error) {
 	b.t.Helper()
 	server := fmt.Sprintf("127.0.0.1:%d", b.port(transport))
@@ -224,8 +225,8 @@ func TestRelaysOverEveryTransport(t *testing.T) {
 		t.Run(transport, func(t *testing.T) {
 			b := newBed(t)
 			c := b.mustDial(transport, "ann", "first")
-			// Small, odd and large payloads; the first ones travel as indications, the rest over a channel.
-			// pion's stream client needs nine bytes before it recognises a frame: shorter ones are the listener's own test.
+			// Small, odd and large payloads; the first ones travel as indications, the rest over a channel. pion's
+			// stream client needs nine bytes before it recognises a frame: shorter ones are the listener's own test.
 			for _, size := range []int{5, 6, 7, 160, 1200, 1201, 1599} {
 				if err := c.echo(strings.Repeat("x", size)); err != nil {
 					t.Fatalf("echo %d bytes: %v", size, err)

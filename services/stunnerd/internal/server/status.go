@@ -19,7 +19,7 @@ const (
 	Terminating = "TERMINATING"
 )
 
-// Status is what a dataplane says about itself. Its shape is a contract; secrets in it are redacted.
+// Status is the JSON status of a dataplane. Its fields are a contract with clients. Secrets in it are redacted.
 type Status struct {
 	Version         string           `json:"version"`
 	Admin           AdminStatus      `json:"admin"`
@@ -28,26 +28,27 @@ type Status struct {
 	Clusters        []ClusterStatus  `json:"clusters"`
 	AllocationCount int              `json:"allocationCount"`
 	Status          string           `json:"status"`
-	// Revision identifies the last config that was put in force, as its source published it.
+	// Revision is the revision of the last applied config, as its source published it.
 	Revision string `json:"revision"`
-	// Failures says, per listener, why it does not run as configured.
+	// Failures maps a listener that does not run as configured to the reason.
 	Failures map[string]string `json:"failures,omitempty"`
-	// Warnings say which wishes of the running config are not met, field by field. They are no failures: the config is in force.
+	// Warnings lists the fields of the running config that this release does not support. The config is in force
+	// nevertheless.
 	Warnings []string `json:"warnings,omitempty"`
-	// Problem says why the last config that arrived was kept out.
+	// Problem is the reason why the last received config was rejected.
 	Problem string `json:"problem,omitempty"`
-	// Lost says why the source of configs cannot be heard.
+	// Lost is the error of the connection to the config source.
 	Lost string `json:"lost,omitempty"`
-	// Origin says where the running config came from.
+	// Origin names the source of the running config.
 	Origin string `json:"origin,omitempty"`
-	// Unknown lists fields of the last config that this release does not know, and ignores.
+	// Unknown lists fields of the last config that this release ignores because it does not define them.
 	Unknown []string `json:"unknownFields,omitempty"`
-	// Withheld says that most of the status is left out, and how to get it.
+	// Withheld is a note that most of the status is left out, and how to get it.
 	Withheld string `json:"withheld,omitempty"`
 }
 
-// Reduced is the status for callers that may not see names, addresses and user names: version, status, revision and the number of allocations. All
-// other fields of the contract are there and empty; the note says why.
+// Reduced returns the status for callers that may not see names, addresses and user names: version, status, revision
+// and the number of allocations. The other fields of the contract are empty. The note explains why.
 func (s Status) Reduced(note string) Status {
 	return Status{
 		Version: s.Version, Status: s.Status, Revision: s.Revision, AllocationCount: s.AllocationCount,
@@ -66,19 +67,19 @@ type AdminStatus struct {
 	Licensing           string `json:"licensing_info"`
 }
 
-// ListenerStatus is one listener as configured and what passed it.
+// ListenerStatus is the config of a listener and its traffic.
 type ListenerStatus struct {
 	config.Listener
 	Stats Stats `json:"stats"`
 }
 
-// ClusterStatus is one cluster as configured and what passed to it.
+// ClusterStatus is the config of a cluster and its traffic.
 type ClusterStatus struct {
 	config.Cluster
 	Stats Stats `json:"stats"`
 }
 
-// Stats counts both directions.
+// Stats counts the received and sent traffic.
 type Stats struct {
 	Rx Count `json:"rx"`
 	Tx Count `json:"tx"`
@@ -88,11 +89,12 @@ type Stats struct {
 type Count struct {
 	Packets uint64 `json:"pkts"`
 	Bytes   uint64 `json:"bytes"`
-	// Timestamp is when they were read, in nanoseconds since 1970: two readings give a rate.
+	// Timestamp is the time of the reading in nanoseconds since 1970, so that a client can compute a rate from two
+	// readings.
 	Timestamp int64 `json:"timestamp"`
 }
 
-// Status returns what the server knows of itself; the follower adds what it knows of the config's way here.
+// Status returns the status of the server. The follower adds the fields about the config source.
 func (s *Server) Status() Status {
 	s.mu.Lock()
 	state := s.state()
@@ -122,10 +124,11 @@ func (s *Server) Status() Status {
 	return st
 }
 
-// Warnings returns what a config asks for and this release does not do, field by field. Such a config is in force all the same.
+// Warnings lists the fields of a config that this release does not support, with the remedy.
 func Warnings(c config.Config) (all []string) {
 	if engine := c.Admin.OffloadEngine; engine != config.DefaultOffload {
-		all = append(all, fmt.Sprintf("admin.offload_engine: %s is not available in this release, media is forwarded without it: use %s", engine, config.DefaultOffload))
+		all = append(all, fmt.Sprintf("admin.offload_engine: %s is not available in this release, media is forwarded without it: use %s",
+			engine, config.DefaultOffload))
 	}
 	return all
 }
@@ -140,9 +143,9 @@ func (s *Server) state() string {
 	return Ready
 }
 
-// Ready returns nil once every listener of the running config is open, else what is missing. A server that has been ready with a listener stays
-// so: calls may run, and a readiness probe that fails would cut them (see docs/stunnerd.md). What a later config does not get stands in
-// Status.
+// Ready returns nil once every listener of the wanted config is open, else an error that names the missing ones. A
+// server that has been ready with a listener stays ready: a failing readiness probe would cut running calls (see
+// docs/stunnerd.md). Status lists the failures of later configs.
 func (s *Server) Ready() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -161,7 +164,7 @@ func (s *Server) ready() error {
 	}
 	var missing []string
 	for _, l := range s.wanted.Listeners {
-		if r := s.listeners[l.Name]; r != nil && !r.retired {
+		if g := s.listeners[l.Name]; g != nil && g.state == stateOpen {
 			continue
 		}
 		missing = append(missing, cmp.Or(s.failures[l.Name], "listener "+l.Name+" is not open"))
@@ -175,7 +178,7 @@ func (s *Server) ready() error {
 	return errors.New(strings.Join(missing, "; "))
 }
 
-// StatsOf reads the counters of a traffic.
+// StatsOf reads the traffic counters at the time now.
 func StatsOf(t *meter.Traffic, now time.Time) Stats {
 	return Stats{Rx: countOf(&t.Rx, now), Tx: countOf(&t.Tx, now)}
 }

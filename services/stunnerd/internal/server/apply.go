@@ -1,0 +1,188 @@
+package server
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/cluster"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/gate"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/listener"
+)
+
+// Apply puts a validated and expanded config in force. The error names the listeners that could not be opened.
+// Everything else of the config is in force nevertheless.
+func (s *Server) Apply(next config.Config) (Plan, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	next = next.Clone()
+	plan := PlanFor(s.running, next)
+	s.rememberFormer(next.Auth)
+	s.table.SetBounds(bounds(next.Admin, cmp.Or(s.opt.Allocations, s.opt.Capacity)))
+	s.nonces.Share(next)
+	views := s.views(next)
+
+	s.yieldPorts(plan.Yield, next)
+	opened, failed := s.open(slices.Concat(plan.Start, plan.Replace), next, views)
+	s.update(next, views, failed)
+	s.replace(opened)
+	s.stopRemoved(next)
+	return plan, s.commit(next, failed)
+}
+
+// views returns the view of each listener of a config, and starts to resolve the host names in the config.
+func (s *Server) views(next config.Config) map[string]*cluster.View {
+	s.names.Watch(append(cluster.Names(next.Clusters), publicNames(next.Listeners)...))
+	s.clusters = cluster.Resolve(next.Clusters, s.names.Answers())
+	s.book.Take(s.clusters)
+	s.self = s.selfOf(next)
+	s.allowed = make(map[string]*cluster.View, len(next.Listeners))
+	views := make(map[string]*cluster.View, len(next.Listeners))
+	for _, l := range next.Listeners {
+		views[l.Name] = s.view(l)
+	}
+	return views
+}
+
+// yieldPorts frees the ports of the named listeners. The sessions of a listener that is in the next config go on if
+// they have sockets of their own.
+func (s *Server) yieldPorts(names []string, next config.Config) {
+	for _, name := range names {
+		if g := s.listeners[name]; g != nil && has(next, name) && g.yield() {
+			s.drain(g)
+			continue
+		}
+		s.stop(name)
+	}
+}
+
+// open opens new generations of the given listeners, with their policies in place.
+func (s *Server) open(listeners []config.Listener, next config.Config, views map[string]*cluster.View) (
+	opened []*generation, failed map[string]error,
+) {
+	failed = map[string]error{}
+	for _, l := range listeners {
+		g, err := s.openOne(l, s.policy(next, l), views[l.Name])
+		if err != nil {
+			failed[l.Name] = err
+			continue
+		}
+		opened = append(opened, g)
+	}
+	return opened, failed
+}
+
+// openOne opens a listener, or reopens the retired generation that holds its port.
+func (s *Server) openOne(l config.Listener, p *gate.Policy, routes *cluster.View) (*generation, error) {
+	if current := s.listeners[l.Name]; current != nil {
+		if g := current.retiredAt(l); g != nil {
+			return g, updateError(l, g.reopen(l, p, routes))
+		}
+	}
+	g := gate.New(l.Name, l.Protocol, gate.Shared{
+		Engine: s.engine, Nonces: s.nonces, Network: s.network, Held: s.held, Limits: s.limits, Table: s.table,
+		Meter: s.meter, Log: s.opt.Log,
+	})
+	g.Update(p, routes)
+	socket, err := listener.Open(l, g, listener.Options{
+		Sockets: s.opt.Sockets, Limits: s.guests, Meter: s.meter, Log: s.opt.Log,
+	})
+	if err != nil {
+		return nil, s.explain(l, err)
+	}
+	return &generation{spec: l, gate: g, socket: socket}, nil
+}
+
+func updateError(l config.Listener, err error) error {
+	if err != nil {
+		err = fmt.Errorf("update listener %s: %w", l.Name, err)
+	}
+	return err
+}
+
+// explain adds the name of the listener whose remaining UDP or DTLS sessions hold the port of l. The text is the same
+// at each attempt.
+func (s *Server) explain(l config.Listener, err error) error {
+	for name, current := range s.listeners {
+		for _, e := range current.earlier {
+			if e.state == stateRetired && socketOf(e.spec) == socketOf(l) {
+				return fmt.Errorf("%w: calls that listener %s had there go on, and hold it until the last one has ended", err, name)
+			}
+		}
+	}
+	return err
+}
+
+// update sets policies, routes and certificates of the listeners that are in the next config.
+func (s *Server) update(next config.Config, views map[string]*cluster.View, failed map[string]error) {
+	for _, l := range next.Listeners {
+		g := s.listeners[l.Name]
+		if g == nil {
+			continue
+		}
+		g.update(s.policy(next, l), views[l.Name])
+		if l.Protocol != g.spec.Protocol {
+			continue // replaced, or its replacement failed to open
+		}
+		if err := updateError(l, g.socket.Update(l)); err != nil {
+			failed[l.Name] = err
+		}
+	}
+}
+
+// replace makes the opened generations the current ones, and retires those that they replace.
+func (s *Server) replace(opened []*generation) {
+	for _, g := range opened {
+		if old := s.listeners[g.spec.Name]; old != nil {
+			g.earlier = slices.DeleteFunc(append(old.earlier, old), func(e *generation) bool { return e == g })
+			old.earlier = nil
+			s.retire(old)
+		}
+		s.listeners[g.spec.Name] = g
+	}
+}
+
+// stopRemoved stops the listeners that are not in the next config. Plan.Stop does not list all of them: a listener that
+// has yielded its port does not run, and may have sessions.
+func (s *Server) stopRemoved(next config.Config) {
+	for name := range s.listeners {
+		if !has(next, name) {
+			s.stop(name)
+		}
+	}
+}
+
+// commit records what is in force now, and returns the failures as one error.
+func (s *Server) commit(next config.Config, failed map[string]error) error {
+	s.wanted, s.running = next, withoutFailures(next, s.listeners)
+	s.watchTasks()
+	s.meter.Applied.Add(1)
+	s.failures = make(map[string]string, len(failed))
+	var errs []error
+	for name, err := range failed {
+		s.failures[name] = err.Error()
+		errs = append(errs, err)
+	}
+	s.served = s.served || len(next.Listeners) > 0 && s.ready() == nil
+	return errors.Join(errs...)
+}
+
+// has reports whether a config has a listener of a name.
+func has(c config.Config, name string) bool {
+	return slices.ContainsFunc(c.Listeners, func(l config.Listener) bool { return l.Name == name })
+}
+
+// withoutFailures returns the config that is in force: without the listeners that are not open, and with the port and
+// protocol that the others are open on.
+func withoutFailures(next config.Config, current map[string]*generation) config.Config {
+	next.Listeners = slices.DeleteFunc(slices.Clone(next.Listeners), func(l config.Listener) bool {
+		return current[l.Name] == nil || current[l.Name].state != stateOpen
+	})
+	for i, l := range next.Listeners {
+		spec := current[l.Name].spec
+		next.Listeners[i].Port, next.Listeners[i].Protocol = spec.Port, spec.Protocol
+	}
+	return next
+}

@@ -1,0 +1,151 @@
+package server
+
+import (
+	"slices"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/cluster"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/gate"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/listener"
+)
+
+// generation is a listener on one port and protocol. A config that changes the port or the protocol of a listener opens
+// the next generation. The earlier ones stay until their last session has ended.
+type generation struct {
+	spec   config.Listener
+	gate   *gate.Gate
+	socket listener.Listener
+	state  state
+	// earlier holds the generations of the same listener that may still have sessions.
+	earlier []*generation
+}
+
+// state is the state of a generation.
+type state uint8
+
+const (
+	// stateOpen accepts new sessions.
+	stateOpen state = iota
+	// stateRetired accepts no new sessions and holds its port: sessions over UDP and DTLS share the socket.
+	stateRetired
+	// stateYielded accepts no new sessions and has no port: sessions over TCP and TLS have sockets of their own.
+	stateYielded
+	// stateEnded has neither sessions nor sockets.
+	stateEnded
+)
+
+// transitions lists the states that can follow a state. A config that returns to the port of a retired generation opens
+// it again. A yielded generation cannot open again, because another process may have its port.
+var transitions = map[state][]state{
+	stateOpen:    {stateRetired, stateYielded, stateEnded},
+	stateRetired: {stateOpen, stateEnded},
+	stateYielded: {stateEnded},
+}
+
+// move changes the state if transitions allows it, and reports whether it did.
+func (g *generation) move(to state) bool {
+	if !slices.Contains(transitions[g.state], to) {
+		return false
+	}
+	g.state = to
+	return true
+}
+
+// yield gives up the port of an open generation, and reports whether it could.
+func (g *generation) yield() bool {
+	return g.state == stateOpen && g.socket.Yield() && g.move(stateYielded)
+}
+
+// reopen makes a retired generation accept sessions again, for the listener l on the same port and protocol.
+func (g *generation) reopen(l config.Listener, p *gate.Policy, routes *cluster.View) error {
+	if err := g.socket.Update(l); err != nil {
+		return err
+	}
+	g.gate.Update(p, routes)
+	g.gate.Resume()
+	g.spec = l
+	g.move(stateOpen)
+	return nil
+}
+
+// update sets the policy and the routes of this generation and of the earlier ones.
+func (g *generation) update(p *gate.Policy, routes *cluster.View) {
+	g.earlier = slices.DeleteFunc(g.earlier, func(e *generation) bool { return e.state == stateEnded })
+	for _, e := range g.earlier {
+		e.gate.Update(p, routes)
+	}
+	g.gate.Update(p, routes)
+}
+
+// retiredAt returns the earlier generation that holds the port of l with the same protocol, or nil.
+func (g *generation) retiredAt(l config.Listener) *generation {
+	for _, e := range g.earlier {
+		if e.state == stateRetired && e.spec.Protocol == l.Protocol && e.spec.Port == l.Port {
+			return e
+		}
+	}
+	return nil
+}
+
+// retire makes a generation refuse new sessions. It gives up its port at once if it can, because another listener may
+// need the port while the last session lasts for hours.
+func (s *Server) retire(g *generation) {
+	if g.yield() || g.move(stateRetired) {
+		s.drain(g)
+	}
+}
+
+// drain refuses new sessions, and ends the generation after its last session.
+func (s *Server) drain(g *generation) {
+	g.gate.Retire()
+	s.retiring.Go(func() {
+		for {
+			changed := s.table.Changed()
+			if s.drained(g) {
+				return
+			}
+			select {
+			case <-changed:
+			case <-s.closed:
+				g.gate.Close()
+			}
+		}
+	})
+}
+
+// drained ends a generation that has no sessions, and reports whether there is nothing left to wait for: the generation
+// has ended, or is open again.
+func (s *Server) drained(g *generation) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if g.state != stateOpen && g.gate.Sessions() == 0 {
+		s.end(g)
+	}
+	return g.state == stateOpen || g.state == stateEnded
+}
+
+// stop ends all generations of a listener and their sessions.
+func (s *Server) stop(name string) {
+	g := s.listeners[name]
+	if g == nil {
+		return
+	}
+	delete(s.listeners, name)
+	s.end(g)
+	for _, e := range g.earlier {
+		s.end(e)
+	}
+}
+
+// end closes the sockets before the gate: otherwise a request that is being read could start a session after the gate
+// has ended all of them.
+func (s *Server) end(g *generation) {
+	if !g.move(stateEnded) {
+		return
+	}
+	g.gate.Retire()
+	if err := g.socket.Close(); err != nil {
+		s.opt.Log.Warn("close listener", "listener", g.spec.Name, "error", err)
+	}
+	g.gate.Close()
+}

@@ -1,0 +1,86 @@
+package server
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/api/credential"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/gate"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
+)
+
+// maxFormer bounds the former authorities: each request with a wrong signature is checked against all of them. If
+// credentials change more often than that within the overlap, the earliest are forgotten before the overlap ends.
+const maxFormer = 16
+
+// rememberFormer keeps the authority that next replaces, for the overlap of next, so that the sessions that it admitted
+// can still refresh. An authority is kept once, even if the config alternates between two. A change of the realm alone
+// keeps none, because a session stores its realm. A shorter overlap also applies to authorities that were replaced
+// earlier. A longer overlap does not restore forgotten ones.
+func (s *Server) rememberFormer(next config.Auth) {
+	now, old, authority := time.Now(), s.running.Auth.Authority(), next.Authority()
+	until := now.Add(next.Overlap())
+	for i, f := range s.former {
+		if f.Until.After(until) {
+			s.former[i].Until = until
+		}
+	}
+	leaving, _ := s.running.Auth.FormerAuthority() // the former secret of a config has admitted sessions too
+	if stays, _ := next.FormerAuthority(); leaving.In(stays.Realm) == stays {
+		leaving = credential.Authority{}
+	}
+	s.former = slices.DeleteFunc(s.former, func(f gate.Former) bool {
+		return !now.Before(f.Until) || f.Authority == old || f.Authority == leaving
+	})
+	if !now.Before(until) || len(s.listeners) == 0 {
+		return
+	}
+	for _, a := range []credential.Authority{leaving, old} {
+		if a != (credential.Authority{}) && a.In(authority.Realm) != authority {
+			s.former = append(s.former, gate.Former{Authority: a, Until: until})
+		}
+	}
+	s.former = s.former[max(0, len(s.former)-maxFormer):]
+}
+
+func (s *Server) policy(c config.Config, l config.Listener) *gate.Policy {
+	former := slices.Clone(s.former)
+	if authority, until := c.Auth.FormerAuthority(); authority != (credential.Authority{}) {
+		former = append(former, gate.Former{Authority: authority, Until: until, New: true})
+	}
+	return &gate.Policy{
+		Authority:  c.Auth.Authority(),
+		Former:     former,
+		RelayAddrs: s.relayAddrs(l.Address),
+
+		SessionGrace: time.Duration(c.Auth.SessionGrace) * time.Second,
+	}
+}
+
+// DefaultSourceQuota is the number of allocations of one source if the config does not set it.
+const DefaultSourceQuota = 100
+
+func bounds(a config.Admin, capacity int) session.Bounds {
+	return session.Bounds{
+		UserSessions: a.UserQuota, SourceSessions: cmp.Or(a.SourceQuota, DefaultSourceQuota),
+		SessionRate: a.SessionByteRate, UserRate: a.UserByteRate, Capacity: capacity,
+	}
+}
+
+// relayAddrs returns the configured address, then the address of the host in the other family.
+func (s *Server) relayAddrs(address string) []netip.Addr {
+	addr, err := netip.ParseAddr(address)
+	if err != nil || addr.IsUnspecified() {
+		return s.opt.HostAddresses
+	}
+	addrs := []netip.Addr{addr.Unmap()}
+	for _, a := range s.opt.HostAddresses {
+		if a.Is4() != addrs[0].Is4() {
+			addrs = append(addrs, a)
+		}
+	}
+	return addrs
+}

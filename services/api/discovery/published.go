@@ -3,103 +3,68 @@ package discovery
 import (
 	"bytes"
 	"cmp"
-	"sync"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-// published is a config as a server holds it.
+// published is a config in the forms that a server sends.
 type published struct {
 	id       string
 	revision string
 	frame    []byte
-	// forAuth is the frame of readers who get Config.ForAuth. It is the same for all of them.
+	// forAuth is the frame of Config.ForAuth.
 	forAuth []byte
-	// config is there where readers see different forms of it.
+	// config is set if readers receive different forms of it.
 	config *config.Config
-	// placed tells that a listener has the address of whatever node the reader runs on.
-	placed bool
-	// gone tells that this is the message of a deletion, which looks the same to everybody.
-	gone bool
+	// hasNodeAddress is set if a listener has the address of the node that the reader runs on.
+	hasNodeAddress bool
+	// deleted marks the frame of a deletion, which is the same for all readers.
+	deleted bool
 }
 
-// publish makes the form in which a server holds a config. It may be shown without its secrets when redactable.
+// publish returns the forms of a config. A redactable config may be sent without its secrets.
 func publish(c config.Config, redactable bool) published {
 	c = c.Clone()
 	c.Default()
 	frame := c.Canonical()
 	p := published{id: c.Admin.Name, revision: config.RevisionOf(frame), frame: frame, forAuth: c.ForAuth().Canonical()}
 	for _, l := range c.Listeners {
-		p.placed = p.placed || l.Address == config.NodeAddressPlaceholder
+		p.hasNodeAddress = p.hasNodeAddress || l.Address == config.NodeAddressPlaceholder
 	}
-	if p.placed || redactable {
+	if p.hasNodeAddress || redactable {
 		p.config = &c
 	}
 	return p
 }
 
-// buried is a config that was deleted.
-func buried(id string) published {
+// deletion returns the frame that deletes a config: its zero config.
+func deletion(id string) published {
 	frame := config.Zero(id).Canonical()
-	return published{id: id, frame: frame, forAuth: frame, gone: true}
+	return published{id: id, frame: frame, forAuth: frame, deleted: true}
 }
 
-// sight is what a reader gets to see of any config.
-type sight struct {
-	// node is the one that the reader runs on, "" when it has said none.
+// readerScope determines the form of a config that a reader receives.
+type readerScope struct {
+	// node is the node of the reader, "" if unknown.
 	node string
-	// redacted leaves secrets out.
+	// redacted leaves out the secrets.
 	redacted bool
 	// forAuth leaves out what Config.ForAuth leaves out.
 	forAuth bool
 }
 
-// watcher is somebody who watches.
-type watcher struct {
-	sight
-	box *mailbox[published]
-	// pod is the name of the watcher, "" when it is not known to be a pod, and review what is to become of its stream.
-	pod    string
-	review *review
-	// filled sends what is in box. It runs while there is something.
-	filled     func()
-	delivering sync.WaitGroup
-	mu         sync.Mutex
-	busy       bool
-}
-
-// put puts a config into the mailbox, and has it sent.
-func (w *watcher) put(p published) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.box.put(p.id, p)
-	if !w.busy {
-		w.busy = true
-		w.delivering.Go(w.filled)
-	}
-}
-
-// next takes what is to be sent next.
-func (w *watcher) next() (p published, ok bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	p, ok = w.box.pop()
-	w.busy = ok
-	return p, ok
-}
-
-// tells tells whether a reader has to hear of a config that was published in the place of another: it gets to see a difference.
-func (p published) tells(to sight, before published) bool {
+// differs reports whether a reader receives another frame of p than of the config before it.
+func (p published) differs(to readerScope, before published) bool {
 	return !to.forAuth || !bytes.Equal(p.forAuth, before.forAuth)
 }
 
-// shown is the frame that a reader gets, with the address of its node in the place of the placeholder; who is on a node without an external
-// address, or on none that is known, has to find its address itself.
-func (p published) shown(to sight, address string) []byte {
+// frameFor returns the frame for a reader, with the address of its node instead of the placeholder. Without an address,
+// the reader fills in its own.
+func (p published) frameFor(to readerScope, address string) []byte {
 	switch {
 	case to.forAuth:
 		return p.forAuth
-	case p.gone || !p.placed && !to.redacted:
+	case p.deleted || !p.hasNodeAddress && !to.redacted:
 		return p.frame
 	}
 	c := p.config.Clone()

@@ -1,63 +1,107 @@
 package discovery
 
 import (
+	"cmp"
 	"context"
-	"crypto/tls"
 	"encoding/json"
-	"fmt"
-	"net/http"
+	"math"
+	"slices"
+	"strings"
 	"sync"
-
-	"github.com/coder/websocket"
+	"time"
 )
 
-// reportsPath is where a server tells what dataplanes have reported to it, to callers that may read everything:
-//
-//	GET /api/v1/reports               {"version":"v1","items":[REPORT…]}
-//	GET /api/v1/reports?watch=true    a WebSocket of {"report":REPORT} and {"gone":{"id":…,"pod":…}}
-//
-// A watch begins with the reports that there are; {"current":true} follows the last of these.
-const reportsPath = "/api/v1/reports"
+const (
+	// reportText bounds the bytes of each text of a report.
+	reportText = 1_024
+	// reportInterval is the minimum time between two reports of one dataplane about one config. Of the reports within
+	// the interval, the last one counts at its end.
+	reportInterval = time.Second
+)
 
-// ReportNews is one thing that a server has to say about reports.
+// ReportNews is a change of the reports of a server. One of its fields is set.
 type ReportNews struct {
-	// Report is new, or newer.
+	// Report is a new report, or a newer one of the same dataplane.
 	Report *Report `json:"report,omitempty"`
-	// Gone is a dataplane that reports to this server no longer.
+	// Gone is the key of a removed report: its dataplane has disconnected from this server.
 	Gone *ReportKey `json:"gone,omitempty"`
-	// Current says that all that was there at the beginning has been said.
+	// Current marks the end of the initial reports.
 	Current bool `json:"current,omitempty"`
 }
 
-// ReportKey tells reports apart: those of one dataplane about one config.
+// ReportKey identifies the reports of one dataplane about one config.
 type ReportKey struct {
 	ID  string `json:"id"`
 	Pod string `json:"pod"`
 }
 
-// currentKey is the mailbox key of the end of the beginning. No report has it: ids hold no such character.
+// queued returns the key in a latestQueue.
+func (k ReportKey) queued() string { return k.ID + "\x00" + k.Pod }
+
+// currentKey is the queue key of ReportNews.Current. No report has it: an id contains no such byte.
 const currentKey = "\x00current"
 
-// FollowReports calls each with what there is to say about reports until ctx ends. Who is slow skips what is outdated.
-func (s *Server) FollowReports(ctx context.Context, each func(ReportNews) error) error {
-	box := newMailbox[ReportNews]()
+// key returns the key of the report.
+func (r Report) key() ReportKey { return ReportKey{r.ID, r.Pod} }
+
+// reportStore holds the reports that have arrived over open streams.
+type reportStore struct {
+	onReport func(Report)
+
+	mu      sync.Mutex
+	current map[ReportKey]received
+	// pending holds reports that arrived within reportInterval after the current one.
+	pending map[ReportKey]received
+	// followers are the queues of FollowReports.
+	followers map[*latestQueue[ReportNews]]bool
+}
+
+// received is a report, its stream, and the time since which it counts.
+type received struct {
+	report Report
+	stream *stream
+	at     time.Time
+}
+
+func newReportStore(onReport func(Report)) *reportStore {
+	return &reportStore{
+		onReport:  onReport,
+		current:   map[ReportKey]received{},
+		pending:   map[ReportKey]received{},
+		followers: map[*latestQueue[ReportNews]]bool{},
+	}
+}
+
+// Reports returns the newest report of each config and pod, sorted. The reports of a stream are removed when it closes.
+func (s *reportStore) Reports() []Report {
 	s.mu.Lock()
-	for key, r := range s.reports {
-		box.put(key.id+"\x00"+key.pod, ReportNews{Report: &r.report})
+	defer s.mu.Unlock()
+	all := make([]Report, 0, len(s.current))
+	for _, r := range s.current {
+		all = append(all, r.report)
 	}
-	box.put(currentKey, ReportNews{Current: true})
-	if s.followers == nil {
-		s.followers = map[*mailbox[ReportNews]]bool{}
+	slices.SortFunc(all, func(a, b Report) int { return cmp.Or(cmp.Compare(a.ID, b.ID), cmp.Compare(a.Pod, b.Pod)) })
+	return all
+}
+
+// FollowReports calls each with the current reports, then with every change, until ctx ends or each returns an error.
+// If each is slow, it gets only the newest state.
+func (s *reportStore) FollowReports(ctx context.Context, each func(ReportNews) error) error {
+	queue := newLatestQueue[ReportNews]()
+	s.mu.Lock()
+	for key, r := range s.current {
+		queue.put(key.queued(), ReportNews{Report: &r.report})
 	}
-	s.followers[box] = true
+	queue.put(currentKey, ReportNews{Current: true})
+	s.followers[queue] = true
 	s.mu.Unlock()
 	defer func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		delete(s.followers, box)
+		delete(s.followers, queue)
 	}()
 	for {
-		news, err := box.take(ctx)
+		news, err := queue.take(ctx)
 		if err != nil {
 			return err
 		}
@@ -67,110 +111,80 @@ func (s *Server) FollowReports(ctx context.Context, each func(ReportNews) error)
 	}
 }
 
-// spread tells followers. It needs the lock.
-func (s *Server) spread(key reporter, news ReportNews) {
-	for box := range s.followers {
-		box.put(key.id+"\x00"+key.pod, news)
+// notify queues news for the followers. The caller holds mu.
+func (s *reportStore) notify(key ReportKey, news ReportNews) {
+	for queue := range s.followers {
+		queue.put(key.queued(), news)
 	}
 }
 
-// reported answers who asks for reports.
-func (s *Server) reported(w http.ResponseWriter, r *http.Request) {
-	grant, ok := s.authorized(w, r, "")
-	switch {
-	case !ok:
-		return
-	case grant.redacted: // this is not for everybody, though there are no secrets in it
-		s.refuse(w, r, Forbidden, "wants", reportsPath)
-		return
-	case !watching(r):
-		items := s.Reports()
-		if items == nil {
-			items = []Report{}
-		}
-		answer(w, http.StatusOK, struct {
-			Version string   `json:"version"`
-			Items   []Report `json:"items"`
-		}{"v1", items})
-		return
+// add makes a report current, at once or at the end of the reportInterval of the current one.
+func (s *reportStore) add(from *stream, r Report) {
+	key := r.key()
+	s.mu.Lock()
+	before, known := s.current[key]
+	_, scheduled := s.pending[key]
+	s.pending[key] = received{report: r, stream: from}
+	s.mu.Unlock()
+	switch wait := reportInterval - time.Since(before.at); {
+	case !known || wait <= 0:
+		s.promote(key)
+	case !scheduled:
+		time.AfterFunc(wait, func() { s.promote(key) })
 	}
-	stream, leave := s.upgrade(w, r, grant)
-	if stream == nil {
-		return
-	}
-	defer leave()
-	defer s.review(stream, r, "", grant).stop()
-	var workers sync.WaitGroup
-	defer workers.Wait()
-	defer stream.close()
-	workers.Go(func() {
-		for { // a reader has nothing to say, but its pongs count
-			if _, err := stream.read(); err != nil {
-				stream.cancel(err)
-				return
-			}
-		}
-	})
-	_ = s.FollowReports(stream.ctx, func(news ReportNews) error {
-		data, err := json.Marshal(news)
-		if err != nil {
-			return err
-		}
-		return stream.send(data)
-	})
 }
 
-// ReportSource is a server whose reports one may read.
-type ReportSource struct {
-	// URL is that of the server, without a path.
-	URL string
-	// TLS is how it is known; it counts for https.
-	TLS *tls.Config
-	// TokenFile holds the bearer token; it is read again for each connection. Empty means that none is needed.
-	TokenFile string
+// promote makes the pending report of key current.
+func (s *reportStore) promote(key ReportKey) {
+	s.mu.Lock()
+	next, ok := s.pending[key]
+	if ok {
+		delete(s.pending, key)
+		next.at = time.Now()
+		s.current[key] = next
+		s.notify(key, ReportNews{Report: &next.report})
+	}
+	s.mu.Unlock()
+	if ok && s.onReport != nil {
+		s.onReport(next.report)
+	}
 }
 
-// FollowReports connects, and calls each with what the server says, until the connection or ctx ends.
-func (o ReportSource) FollowReports(ctx context.Context, each func(ReportNews) error) error {
-	header := http.Header{}
-	if o.TokenFile != "" {
-		token, err := readToken(o.TokenFile)
-		if err != nil {
-			return err
-		}
-		header.Set("Authorization", "Bearer "+token)
-	}
-	transport := &http.Transport{
-		TLSClientConfig: o.TLS, TLSHandshakeTimeout: dialTimeout, ResponseHeaderTimeout: dialTimeout, DisableKeepAlives: true,
-	}
-	s := newStream(ctx, clientPulse)
-	defer s.close()
-	conn, _, err := websocket.Dial(s.ctx, o.URL+reportsPath+"?watch=true", &websocket.DialOptions{
-		HTTPClient: &http.Client{
-			Transport:     transport,
-			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // it could take the token elsewhere
-		},
-		HTTPHeader: header, OnPingReceived: s.onPing, OnPongReceived: s.onPong,
-	})
-	if err != nil {
-		return s.cause(err)
-	}
-	s.use(conn, reportLimit)
-	var workers sync.WaitGroup
-	defer workers.Wait()
-	defer s.close()
-	workers.Go(func() { s.cancel(s.keepAlive()) })
-	for {
-		data, err := s.read()
-		if err != nil {
-			return err
-		}
-		news := ReportNews{}
-		if err := json.Unmarshal(data, &news); err != nil {
-			return fmt.Errorf("read reports of %s: %w", o.URL, err)
-		}
-		if err := each(news); err != nil {
-			return err
+// forget removes the reports of a closed stream.
+func (s *reportStore) forget(closed *stream) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for key, r := range s.pending {
+		if r.stream == closed {
+			delete(s.pending, key)
 		}
 	}
+	for key, r := range s.current {
+		if r.stream != closed {
+			continue
+		}
+		if next, ok := s.pending[key]; ok { // the dataplane has reconnected, and its next report is pending
+			r.stream = next.stream
+			s.current[key] = r
+			continue
+		}
+		delete(s.current, key)
+		s.notify(key, ReportNews{Gone: &key})
+	}
+}
+
+// parseReport parses the frame of a report and truncates its texts.
+func parseReport(data []byte) (Report, bool) {
+	var frame reportFrame
+	if err := json.Unmarshal(data, &frame); err != nil || frame.Report == nil {
+		return Report{}, false
+	}
+	r := *frame.Report
+	for _, text := range []*string{&r.ID, &r.Pod, &r.Revision, &r.Error} {
+		if len(*text) > reportText {
+			*text = strings.ToValidUTF8((*text)[:reportText], "")
+		}
+	}
+	r.Allocations = min(max(r.Allocations, 0), math.MaxInt32)
+	return r, true
 }

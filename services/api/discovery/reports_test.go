@@ -10,7 +10,8 @@ import (
 	"github.com/coder/websocket"
 )
 
-// A replica that follows hears of the reports that there are, then of each that comes and goes; who may not read everything hears nothing.
+// A replica that follows hears of the reports that there are, then of each that comes and goes; who may not read
+// everything hears nothing.
 func TestReportsAreToldToWhoMayReadAll(t *testing.T) {
 	grants := map[string]Grant{"Bearer all": {All: true}, "Bearer one": {ID: "media/a"}}
 	_, h := serve(t, ServerOptions{Authorize: func(r *http.Request) (Grant, error) {
@@ -69,7 +70,7 @@ func TestReportsAreToldToWhoMayReadAll(t *testing.T) {
 // A source is the other end of that, and its each ends it.
 func TestReportSourceFollows(t *testing.T) {
 	s, h := serve(t, ServerOptions{})
-	s.accept(nil, Report{ID: "media/a", Pod: "p", Allocations: 1})
+	s.add(nil, Report{ID: "media/a", Pod: "p", Allocations: 1})
 	enough := errors.New("enough")
 	var told []string
 	err := ReportSource{URL: h.URL}.FollowReports(t.Context(), func(n ReportNews) error {

@@ -232,37 +232,37 @@ func TestReportsLiveAsLongAsTheirStream(t *testing.T) {
 }
 
 func TestReportOfAnotherStreamSurvives(t *testing.T) {
-	for _, pause := range []time.Duration{0, reportEvery} {
+	for _, pause := range []time.Duration{0, reportInterval} {
 		synctest.Test(t, func(t *testing.T) {
 			s := NewServer(ServerOptions{})
 			old, next := &stream{}, &stream{pulse: serverPulse}
 			r := Report{ID: "media/a", Pod: "p1", Revision: "r1"}
-			s.accept(old, r)
+			s.add(old, r)
 			time.Sleep(pause)
 			r.Revision = "r2"
-			s.accept(next, r) // the pod has reconnected before the old stream was given up
+			s.add(next, r) // the pod has reconnected before the old stream was given up
 			s.forget(old)
 			if all := s.Reports(); len(all) != 1 {
 				t.Errorf("reports %+v", all)
 			}
-			time.Sleep(reportEvery)
+			time.Sleep(reportInterval)
 			synctest.Wait()
 			if all := s.Reports(); len(all) != 1 || all[0] != r {
 				t.Errorf("reports %+v", all)
 			}
-			s.accept(next, r)
+			s.add(next, r)
 			s.forget(next)
-			time.Sleep(reportEvery)
+			time.Sleep(reportInterval)
 			synctest.Wait()
-			if n := len(s.Reports()) + len(s.later); n != 0 {
+			if n := len(s.Reports()) + len(s.pending); n != 0 {
 				t.Errorf("%d reports are left", n)
 			}
 		})
 	}
 }
 
-// A pod may say what it likes, as often as it likes: a report counts once a second. The first one counts at once, and the last one in the end. What it says
-// about others is not believed, and numbers are bounded.
+// A pod may say what it likes, as often as it likes: a report counts once a second. The first one counts at once, and
+// the last one in the end. What it says about others is not believed, and numbers are bounded.
 func TestReportsOfAPodCountOnceASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := NewServer(ServerOptions{Authorize: func(*http.Request) (Grant, error) { return Grant{ID: "media/a", Pod: "p"}, nil }})
@@ -333,7 +333,7 @@ func TestReportFramesAreBounded(t *testing.T) {
 func TestPublishNeverWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := NewServer(ServerOptions{})
-		stuck := &watcher{box: newMailbox[published](), filled: func() {}}
+		stuck := &watcher{queue: newLatestQueue[published](), deliver: func() {}}
 		s.subscribe("", stuck)
 		defer s.unsubscribe("", stuck)
 		const ids, changes = 20, 100
@@ -343,19 +343,19 @@ func TestPublishNeverWaits(t *testing.T) {
 			}
 		}
 		for i := range ids {
-			p, err := stuck.box.take(t.Context())
+			p, err := stuck.queue.take(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
 			var c config.Config
-			if err := json.Unmarshal(s.show(p, stuck.sight), &c); err != nil {
+			if err := json.Unmarshal(s.show(p, stuck.readerScope), &c); err != nil {
 				t.Fatal(err)
 			}
 			if c.Admin.Name != fmt.Sprintf("media/%02d", i) || c.Auth.Realm != "realm-99" {
 				t.Errorf("frame %d is %s with %s", i, c.Admin.Name, c.Auth.Realm)
 			}
 		}
-		if _, more := stuck.box.pop(); more {
+		if _, more := stuck.queue.pop(); more {
 			t.Error("an outdated frame was kept")
 		}
 	})
@@ -380,7 +380,7 @@ func TestServerLogsNoSecrets(t *testing.T) {
 		t.Fatal("the frame must hold the secret")
 	}
 	_ = conn.CloseNow()
-	eventually(t, func() bool { return strings.Contains(log.String(), "goes") })
+	eventually(t, func() bool { return strings.Contains(log.String(), "disconnected") })
 	if strings.Contains(log.String(), "correct-horse") {
 		t.Error(log.String())
 	}
@@ -403,13 +403,13 @@ func (s *safeBuilder) String() string {
 	return s.b.String()
 }
 
-func TestMailboxEndsWithItsContext(t *testing.T) {
+func TestLatestQueueEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		box := newMailbox[int]()
+		queue := newLatestQueue[int]()
 		ctx, cancel := context.WithCancelCause(t.Context())
 		gone := errors.New("gone")
 		go cancel(gone)
-		if _, err := box.take(ctx); !errors.Is(err, gone) {
+		if _, err := queue.take(ctx); !errors.Is(err, gone) {
 			t.Errorf("take ends with %v", err)
 		}
 	})

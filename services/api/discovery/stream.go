@@ -9,69 +9,71 @@ import (
 	"github.com/coder/websocket"
 )
 
-// pulse is the rhythm of a WebSocket: who hears nothing for as long as silence gives the connection up.
+// pulse holds the keepalive times of a WebSocket: the interval of pings, the silence after which the connection counts
+// as lost, and the timeout of a write.
 type pulse struct {
 	ping, silence, write time.Duration
 }
 
-// The client's rhythm is part of the protocol. A server is more patient: its clients ping.
+// The times of the client are part of the protocol. Those of the server are longer, because clients ping.
 var (
 	clientPulse = pulse{ping: 5 * time.Second, silence: 8 * time.Second, write: 2 * time.Second}
 	serverPulse = pulse{ping: 10 * time.Second, silence: 30 * time.Second, write: 10 * time.Second}
 )
 
-var errSilent = errors.New("nothing was heard from the other side")
+var errSilent = errors.New("nothing was received from the peer")
 
-// stream is a WebSocket that notices when the other side is gone.
+// stream is a WebSocket that ends when its peer is silent for too long.
 type stream struct {
 	conn  *websocket.Conn
 	pulse pulse
-	// ctx ends with the stream; its cause says why.
+	// ctx ends with the stream. Its cause is the reason.
 	ctx    context.Context
 	cancel context.CancelCauseFunc
-	// watchdog ends the stream unless it is put off by whatever is heard.
+	// watchdog ends the stream unless each received frame resets it.
 	watchdog *time.Timer
-	// listens says that the other side pings. This side pings when it has heard nothing for as long as pulse.ping, and needs no goroutine for that.
-	listens bool
-	// open says that there is a connection.
+	// peerPings is set if the peer pings. This side then pings only from the watchdog, after pulse.ping of silence, and
+	// needs no goroutine for it.
+	peerPings bool
+	// open is set once there is a connection.
 	open atomic.Bool
-	// pinged says that this side has pinged and has heard nothing since.
+	// pinged is set if this side has pinged and has received nothing since.
 	pinged atomic.Bool
 }
 
-// newStream returns a stream that is not open yet: use opens it.
+// newStream returns a stream without a connection; use sets it.
 func newStream(ctx context.Context, p pulse) *stream {
 	s := &stream{pulse: p}
 	s.ctx, s.cancel = context.WithCancelCause(ctx)
-	s.watchdog = time.AfterFunc(p.silence, s.silent)
+	s.watchdog = time.AfterFunc(p.silence, s.onSilence)
 	return s
 }
 
-// heard puts the watchdog off.
+// heard resets the watchdog after a received frame.
 func (s *stream) heard() {
 	s.pinged.Store(false)
-	if s.listens {
+	if s.peerPings {
 		s.watchdog.Reset(s.pulse.ping)
 	} else {
 		s.watchdog.Reset(s.pulse.silence)
 	}
 }
 
-// silent is what the watchdog does.
-func (s *stream) silent() {
-	if !s.open.Load() || !s.listens || s.pinged.Swap(true) {
+// onSilence is the function of the watchdog. It pings once if the peer usually pings, and ends the stream otherwise.
+func (s *stream) onSilence() {
+	if !s.open.Load() || !s.peerPings || s.pinged.Swap(true) {
 		s.cancel(errSilent)
 		return
 	}
 	s.watchdog.Reset(s.pulse.silence - s.pulse.ping)
-	_ = s.conn.Ping(s.ctx) // an answer is heard; without one the watchdog ends the stream
+	_ = s.conn.Ping(s.ctx) // the pong resets the watchdog; without it the watchdog ends the stream
 }
 
 // onPing and onPong have the types of websocket.AcceptOptions.
 func (s *stream) onPing(context.Context, []byte) bool { s.heard(); return true }
 func (s *stream) onPong(context.Context, []byte)      { s.heard() }
 
-// use starts to use the connection.
+// use sets the connection of the stream. limit is the maximum size of a frame in bytes.
 func (s *stream) use(conn *websocket.Conn, limit int64) {
 	conn.SetReadLimit(limit)
 	s.conn = conn
@@ -79,8 +81,7 @@ func (s *stream) use(conn *websocket.Conn, limit int64) {
 	s.heard()
 }
 
-// keepAlive pings until the stream ends. A ping waits for its pong; whether something else is heard meanwhile decides the
-// watchdog.
+// keepAlive pings until the stream ends. Ping waits for the pong.
 func (s *stream) keepAlive() error {
 	tick := time.NewTicker(s.pulse.ping)
 	defer tick.Stop()
@@ -120,7 +121,7 @@ func (s *stream) send(data []byte) error {
 	return nil
 }
 
-// cause prefers the reason for which the stream was ended to the error that the end made.
+// cause returns the reason why the stream ended, or err if it has not.
 func (s *stream) cause(err error) error {
 	if cause := context.Cause(s.ctx); cause != nil {
 		return cause
@@ -128,7 +129,7 @@ func (s *stream) cause(err error) error {
 	return err
 }
 
-// close ends the stream. Whoever is on the other side notices without a farewell.
+// close ends the stream without a closing handshake.
 func (s *stream) close() {
 	s.watchdog.Stop()
 	s.cancel(context.Canceled)

@@ -14,51 +14,52 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-// watch turns documents into events: it knows what was delivered, and keeps what was not.
+// watch turns documents into events. It remembers the delivered ones, and queues the others.
 type watch struct {
 	// source names the source in errors.
 	source string
 	want   selector
-	// lookup is that of Options, for a source that uses it.
+	// lookup is Options.Lookup for a file, else nil.
 	lookup func(name string) string
-	// delivered are the configs that were delivered; it outlives connections.
+	// delivered holds the delivered documents by id, over all connections.
 	delivered map[string]delivery
-	events    *mailbox[Event]
-	// refused holds the ids of which a document was kept out, "" for one that could not be read or that nobody has asked for: the next good
-	// one is delivered even if it says what is known, for whoever holds the refusal against the source.
-	refused map[string]bool
+	events    *latestQueue[Event]
+	// rejected holds the ids of rejected documents, "" for one that was unreadable or not asked for. The next valid
+	// document is delivered even if it is unchanged, so that the reader learns that the source is valid again.
+	rejected map[string]bool
 }
 
-// delivery identifies a document: as its source does, or else by what this release makes of it and by what is unknown in it.
+// delivery identifies a document: by the revision of its source, or else by its known and unknown fields.
 type delivery struct{ known, unknown, revision string }
 
 func newWatch(source string, want selector) *watch {
-	return &watch{source: source, want: want, delivered: map[string]delivery{}, refused: map[string]bool{}, events: newMailbox[Event]()}
+	return &watch{source: source, want: want, delivered: map[string]delivery{}, rejected: map[string]bool{}, events: newLatestQueue[Event]()}
 }
 
-// Keys of events that concern no config. No id looks like them.
+// Queue keys of events that do not belong to a config. No id contains their first byte.
 const (
 	connectionKey = "\x00connection"
 	errorKey      = "\x00error"
 )
 
-// connected says that the source is there.
+// connected queues the event of a new connection.
 func (w *watch) connected(ahead *time.Duration) {
 	w.events.put(connectionKey, Event{Connected: true, Ahead: ahead})
 }
 
-// lost says that it is not.
+// lost queues the event of a lost connection.
 func (w *watch) lost(err error) {
 	w.events.put(connectionKey, Event{Err: fmt.Errorf("watch %s: %w", w.source, err)})
 }
 
-// refuse reports a document that changes nothing. It has a key of its own, so that it pushes no good config out of the mailbox.
-func (w *watch) refuse(id string, err error) {
-	w.refused[id] = true
+// reject queues the error of an invalid document. It has a key of its own, so that it does not replace a valid config
+// in the queue.
+func (w *watch) reject(id string, err error) {
+	w.rejected[id] = true
 	w.events.put(errorKey+id, Event{ID: id, Err: fmt.Errorf("%w: from %s: %w", ErrRejected, w.source, err)})
 }
 
-// receiveNewest delivers the newest good one of the frames of one config, and refuses those that are newer.
+// receiveNewest delivers the newest valid frame of one config, and rejects the newer ones.
 func (w *watch) receiveNewest(frames [][]byte) {
 	for i, frame := range slices.Backward(frames) {
 		c, unknown, err := read(frame, w.lookup)
@@ -71,7 +72,7 @@ func (w *watch) receiveNewest(frames [][]byte) {
 	}
 }
 
-// receive delivers a document, unless it says what is known already. Its source calls it by a revision; "" for one that calls it by none.
+// receive delivers a document unless it is unchanged. revision is that of the source, "" if the source has none.
 func (w *watch) receive(data []byte, revision string) {
 	c, unknown, err := read(data, w.lookup)
 	w.deliver(c, unknown, revision, err)
@@ -84,9 +85,9 @@ func (w *watch) deliver(c config.Config, unknown []string, revision string, err 
 	}
 	if err != nil {
 		if !w.want.matches(id) {
-			id = "" // no good document of that id will ever follow
+			id = "" // no valid document of that id will follow
 		}
-		w.refuse(id, err)
+		w.reject(id, err)
 		return
 	}
 	w.events.remove(errorKey + id)
@@ -95,12 +96,12 @@ func (w *watch) deliver(c config.Config, unknown []string, revision string, err 
 		known := c.Revision()
 		this = delivery{known, strings.Join(unknown, "\n"), known}
 	}
-	if w.delivered[id] == this && !w.refused[id] && !w.refused[""] {
+	if w.delivered[id] == this && !w.rejected[id] && !w.rejected[""] {
 		return
 	}
 	w.delivered[id] = this
-	delete(w.refused, id)
-	delete(w.refused, "")
+	delete(w.rejected, id)
+	delete(w.rejected, "")
 	e := Event{ID: id, Config: c, Revision: this.revision, Unknown: unknown}
 	if c.IsZero() {
 		e = Event{ID: id, Deleted: true}
@@ -108,7 +109,7 @@ func (w *watch) deliver(c config.Config, unknown []string, revision string, err 
 	w.events.put(id, e)
 }
 
-// run hands events over until ctx ends, and closes out.
+// run sends the queued events to out until ctx ends, then closes out.
 func (w *watch) run(ctx context.Context, out chan<- Event) {
 	defer close(out)
 	for {
@@ -124,7 +125,7 @@ func (w *watch) run(ctx context.Context, out chan<- Event) {
 	}
 }
 
-// read parses and validates a config. With an error it returns as much of the config as it could read, for its name.
+// read parses and validates a config. If the config is parsed but invalid, it is returned with the error, for its name.
 func read(data []byte, lookup func(name string) string) (config.Config, []string, error) {
 	c, unknown, err := config.ParseWith(data, lookup)
 	if err != nil {
@@ -136,13 +137,13 @@ func read(data []byte, lookup func(name string) string) (config.Config, []string
 	return c, unknown, nil
 }
 
-// split returns the documents of a list {"version":"v1","items":[…]} that want means; everything else is one document.
+// split returns the documents of a list {"version":"v1","items":[…]} that want selects. Other data is one document.
 func split(data []byte, want selector) [][]byte {
 	var envelope struct {
 		Items []json.RawMessage `json:"items"`
 	}
 	if config.Explodes(data, listLimit) || yaml.Unmarshal(data, &envelope) != nil || envelope.Items == nil {
-		return [][]byte{data} // config.Parse tells what is wrong with it
+		return [][]byte{data} // config.Parse reports the error
 	}
 	var documents [][]byte
 	for _, item := range envelope.Items {
@@ -158,7 +159,7 @@ func split(data []byte, want selector) [][]byte {
 	return documents
 }
 
-// readAll reads one config or a list of them. What is wrong with some does not keep the others back.
+// readAll reads one config or a list of configs. It returns the valid ones, and the errors of the others.
 func readAll(data []byte, want selector, lookup func(name string) string) (configs []Loaded, err error) {
 	var problems []error
 	for _, document := range split(data, want) {
@@ -173,5 +174,5 @@ func readAll(data []byte, want selector, lookup func(name string) string) (confi
 	return configs, errors.Join(problems...)
 }
 
-// blank tells whether data holds nothing: a file between truncation and writing.
-func blank(data []byte) bool { return strings.TrimSpace(string(data)) == "" }
+// isBlank reports whether data is empty, as a file is between truncation and writing.
+func isBlank(data []byte) bool { return strings.TrimSpace(string(data)) == "" }

@@ -56,7 +56,7 @@ func (l rateLimiter) record(ref translate.ObjectRef, took time.Duration, now tim
 	}
 	next := limiterState{took: took}
 	if cost >= unlimitedBelow {
-		next.next = now.Add(min(discovery.Rest(cost, maxCoreShare), maxDelay))
+		next.next = now.Add(min(discovery.Cooldown(cost, maxCoreShare), maxDelay))
 	}
 	l.states[ref] = next
 }

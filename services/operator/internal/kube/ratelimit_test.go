@@ -114,7 +114,7 @@ func TestAWideGatewayRestsAndASmallOneDoesNotWait(t *testing.T) {
 		if used := time.Duration(took) * cost; used > seconds*time.Second*54/1000 || used < seconds*time.Second*4/100 {
 			t.Errorf("%d translations of the wide Gateway within %d s took %v", took, seconds, used)
 		}
-		time.Sleep(min(discovery.Rest(cost, maxCoreShare), maxDelay))
+		time.Sleep(min(discovery.Cooldown(cost, maxCoreShare), maxDelay))
 		if !serves("wide", turn) {
 			t.Error("the last change of the wide Gateway is not in its config")
 		}

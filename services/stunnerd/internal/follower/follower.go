@@ -126,7 +126,7 @@ func (f *Follower) Run(ctx context.Context) error {
 				f.startCold()
 			}
 			if !e.Connected { // which announces a config
-				open, rested = nil, time.After(max(applyPause, discovery.Rest(took, applyShare)))
+				open, rested = nil, time.After(max(applyPause, discovery.Cooldown(took, applyShare)))
 			}
 		case <-rested:
 			open = events

@@ -55,7 +55,7 @@ func TestAConfigThatChangesOftenIsPutInForceSeldom(t *testing.T) {
 		if n := written.Load(); n == 0 || n > 2*seconds/5+1 {
 			t.Errorf("the disk was written %d times within %d s", n, seconds)
 		}
-		time.Sleep(discovery.Rest(cost, applyShare))
+		time.Sleep(discovery.Cooldown(cost, applyShare))
 		h.events <- quiet(t, "last.example")
 	})
 	if c, _, err := (LastGood{Dir: dir, ID: id}).Load(time.Date(2000, 1, 1, 0, 1, 0, 0, time.UTC)); err != nil || c.Auth.Realm != "last.example" {

@@ -17,7 +17,8 @@ func costly(realm string) []byte {
 	return []byte(strings.Replace(string(c.Canonical()), `"port":3478`, `"port":"$STUNNER_PORT"`, 1))
 }
 
-// However often a config changes, reading it takes a small share of a core. The first change is read at once, and the last one is read soon.
+// However often a config changes, reading it takes a small share of a core. The first change is read at once, and the
+// last one is read soon.
 func TestAConfigThatChangesOftenIsReadSeldom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -49,7 +50,7 @@ func TestAConfigThatChangesOftenIsReadSeldom(t *testing.T) {
 			t.Errorf("%d frames were read within %d s, which took %v", read.Load(), seconds, used)
 		}
 		pending.put(costly("last"))
-		time.Sleep(Rest(cost, readShare) + 2*cost)
+		time.Sleep(Cooldown(cost, readShare) + 2*cost)
 		synctest.Wait()
 		if heard.Load() != "last" {
 			t.Errorf("the last change is not read: %q", heard.Load())
@@ -69,14 +70,14 @@ func TestABadFrameReplacesNoGoodOne(t *testing.T) {
 		for _, c := range arrive {
 			pending.put(c.Canonical())
 		}
-		w.receiveNewest(pending.take())
+		w.receiveNewest(pending.takeAll())
 		if e, _ := w.events.pop(); e.Config.Auth.Realm != "good" {
 			t.Errorf("first %+v", e)
 		}
 		if e, _ := w.events.pop(); e.Err == nil || !strings.Contains(e.Err.Error(), "listeners[0].port") {
 			t.Errorf("then %+v", e)
 		}
-		if left := pending.take(); left != nil {
+		if left := pending.takeAll(); left != nil {
 			t.Error("frames are left")
 		}
 		w.receiveNewest(nil)
@@ -88,18 +89,18 @@ func TestABadFrameReplacesNoGoodOne(t *testing.T) {
 	for range 3 * maxPending {
 		full.put(bad.Canonical())
 	}
-	if n := len(full.take()); n != maxPending {
+	if n := len(full.takeAll()); n != maxPending {
 		t.Errorf("%d frames are kept, want %d", n, maxPending)
 	}
 }
 
-func TestRest(t *testing.T) {
+func TestCooldown(t *testing.T) {
 	for _, c := range []struct {
 		took  time.Duration
 		share float64
 		want  time.Duration
 	}{{0, 0.05, 0}, {time.Millisecond, 0.05, 19 * time.Millisecond}, {10 * time.Millisecond, 0.025, 390 * time.Millisecond}, {time.Second, 0.05, time.Second}} {
-		if got := Rest(c.took, c.share).Round(time.Microsecond); got != c.want {
+		if got := Cooldown(c.took, c.share).Round(time.Microsecond); got != c.want {
 			t.Errorf("%v of %v: %v, want %v", c.share, c.took, got, c.want)
 		}
 	}

@@ -10,16 +10,17 @@ import (
 )
 
 // sit takes a place for a stream of a pod.
-func sit(t *testing.T, s *seats, id, pod string) (open *stream, taken bool) {
+func sit(t *testing.T, s *streamLimiter, id, pod string) (open *stream, taken bool) {
 	t.Helper()
 	open = newStream(context.WithoutCancel(t.Context()), serverPulse)
 	t.Cleanup(open.close)
-	return open, s.take(Grant{ID: id, Pod: pod}, open)
+	return open, s.acquire(Grant{ID: id, Pod: pod}, open)
 }
 
-// K-12: a pod has few streams, and its newest ones: a dataplane that connects anew is let in while the server has not noticed that it had gone.
+// K-12: a pod has few streams, and its newest ones: a dataplane that connects anew is let in while the server has not
+// noticed that it had gone.
 func TestAPodHasFewStreams(t *testing.T) {
-	s := newSeats(Limits{Streams: 10, PodStreams: 2})
+	s := newStreamLimiter(Limits{Streams: 10, PodStreams: 2})
 	var all []*stream
 	for range 5 {
 		open, taken := sit(t, s, "media/a", "a-1")
@@ -32,32 +33,32 @@ func TestAPodHasFewStreams(t *testing.T) {
 		if replaced := errors.Is(context.Cause(open.ctx), errReplaced); replaced != (i < 3) {
 			t.Errorf("stream %d is replaced: %t", i, replaced)
 		}
-		s.leave(Grant{ID: "media/a", Pod: "a-1"}, open)
+		s.release(Grant{ID: "media/a", Pod: "a-1"}, open)
 	}
-	if s.taken() != 0 || len(s.shares) != 0 {
-		t.Errorf("%d streams, %d namespaces, want none", s.taken(), len(s.shares))
+	if s.count() != 0 || len(s.namespaces) != 0 {
+		t.Errorf("%d streams, %d namespaces, want none", s.count(), len(s.namespaces))
 	}
 }
 
 // K-12: a namespace with very many streams keeps no other namespace from having some.
 func TestNamespacesShareStreams(t *testing.T) {
-	s := newSeats(Limits{Streams: 100, PodStreams: 4})
+	s := newStreamLimiter(Limits{Streams: 100, PodStreams: 4})
 	for i := range 1000 {
 		sit(t, s, "greedy/door", fmt.Sprintf("pod-%d", i/4))
 	}
-	if s.taken() != 100 {
-		t.Fatalf("%d streams, want 100", s.taken())
+	if s.count() != 100 {
+		t.Fatalf("%d streams, want 100", s.count())
 	}
 	var good []*stream
 	for i := range 50 {
 		open, taken := sit(t, s, "modest/door", fmt.Sprintf("pod-%d", i))
 		if !taken {
-			t.Fatalf("pod %d of the other namespace is refused: %d streams of the greedy one", i, s.shares["greedy"].count)
+			t.Fatalf("pod %d of the other namespace is refused: %d streams of the greedy one", i, s.namespaces["greedy"].open)
 		}
 		good = append(good, open)
 	}
 	for range 100 {
-		if _, taken := sit(t, s, "greedy/door", "late"); taken && s.shares["greedy"].pods["late"] == nil {
+		if _, taken := sit(t, s, "greedy/door", "late"); taken && s.namespaces["greedy"].pods["late"] == nil {
 			t.Error("the greedy namespace takes streams from the other one")
 		}
 	}
@@ -66,8 +67,8 @@ func TestNamespacesShareStreams(t *testing.T) {
 			t.Errorf("stream %d of the other namespace has ended: %v", i, context.Cause(open.ctx))
 		}
 	}
-	if modest := s.shares["modest"].count; modest != 50 || s.taken() != 100 {
-		t.Errorf("the other namespace has %d of %d streams, want half of 100", modest, s.taken())
+	if modest := s.namespaces["modest"].open; modest != 50 || s.count() != 100 {
+		t.Errorf("the other namespace has %d of %d streams, want half of 100", modest, s.count())
 	}
 	if open, taken := sit(t, s, "", ""); taken || open.ctx.Err() != nil {
 		t.Error("a reader that is no pod takes the place of one")

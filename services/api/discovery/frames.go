@@ -1,0 +1,74 @@
+package discovery
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+)
+
+// longestCooldown bounds Cooldown, so that one slow run does not delay the next for long.
+const longestCooldown = time.Second
+
+// Cooldown returns how long to pause after work that took a time, so that repeated work takes at most a share of a
+// core. The share is more than 0 and less than 1. The result is at most one second.
+func Cooldown(took time.Duration, share float64) time.Duration {
+	return min(time.Duration(float64(took)*(1/share-1)), longestCooldown)
+}
+
+// readShare is the share of a core that a client spends on parsing the frames of one config.
+const readShare = 0.025
+
+// maxPending is the number of unread frames of one config that are kept.
+const maxPending = 8
+
+// frames holds the received and unread frames of one config, newest last. An older frame counts if all newer ones are
+// invalid.
+type frames struct {
+	mu      sync.Mutex
+	pending [][]byte
+	filled  chan struct{}
+}
+
+func newFrames() *frames { return &frames{filled: make(chan struct{}, 1)} }
+
+func (f *frames) put(frame []byte) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.pending) == maxPending {
+		f.pending = slices.Delete(f.pending, 0, 1)
+	}
+	f.pending = append(f.pending, frame)
+	select {
+	case f.filled <- struct{}{}:
+	default:
+	}
+}
+
+// takeAll removes and returns all frames.
+func (f *frames) takeAll() [][]byte {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	pending := f.pending
+	f.pending = nil
+	return pending
+}
+
+// readFrom reads frames until ctx ends, and pauses after each. It reads only the newest valid one of the frames that
+// arrive during the pause.
+func (w *watch) readFrom(ctx context.Context, f *frames) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-f.filled:
+		}
+		begun := time.Now()
+		w.receiveNewest(f.takeAll())
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(Cooldown(time.Since(begun), readShare)):
+		}
+	}
+}

@@ -1,0 +1,79 @@
+package discovery
+
+import (
+	"context"
+	"slices"
+	"sync"
+)
+
+// latestQueue is a queue that holds only the latest item of each key. put never blocks, and the number of keys bounds
+// the memory.
+type latestQueue[T any] struct {
+	mu    sync.Mutex
+	order []string
+	items map[string]T
+	// filled holds a token when there may be items.
+	filled chan struct{}
+}
+
+func newLatestQueue[T any]() *latestQueue[T] {
+	return &latestQueue[T]{items: map[string]T{}, filled: make(chan struct{}, 1)}
+}
+
+// put replaces the item of key. The key keeps its position in the queue.
+func (q *latestQueue[T]) put(key string, item T) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if _, queued := q.items[key]; !queued {
+		q.order = append(q.order, key)
+	}
+	q.items[key] = item
+	q.signal()
+}
+
+// take waits for an item. Only one goroutine may call it.
+func (q *latestQueue[T]) take(ctx context.Context) (item T, err error) {
+	for {
+		select {
+		case <-ctx.Done():
+			return item, context.Cause(ctx)
+		case <-q.filled:
+			if item, ok := q.pop(); ok {
+				return item, nil
+			}
+		}
+	}
+}
+
+func (q *latestQueue[T]) pop() (item T, ok bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.order) == 0 {
+		return item, false
+	}
+	key := q.order[0]
+	q.order = q.order[1:]
+	item = q.items[key]
+	delete(q.items, key)
+	if len(q.order) > 0 {
+		q.signal()
+	}
+	return item, true
+}
+
+// remove drops the item of key.
+func (q *latestQueue[T]) remove(key string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if _, queued := q.items[key]; queued {
+		delete(q.items, key)
+		q.order = slices.DeleteFunc(q.order, func(k string) bool { return k == key })
+	}
+}
+
+func (q *latestQueue[T]) signal() {
+	select {
+	case q.filled <- struct{}{}:
+	default:
+	}
+}

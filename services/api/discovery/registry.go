@@ -1,0 +1,213 @@
+package discovery
+
+import (
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
+)
+
+// registry holds the published configs and the watchers that are notified of changes.
+type registry struct {
+	permissive bool
+
+	mu         sync.Mutex
+	configs    map[string]published
+	tombstones tombstones
+	// nodes maps a node to its external address.
+	nodes map[string]string
+	// watchers holds the watchers of each selector in use.
+	watchers map[selector]map[*watcher]bool
+}
+
+func newRegistry(permissive bool) *registry {
+	return &registry{
+		permissive: permissive,
+		configs:    map[string]published{},
+		tombstones: newTombstones(),
+		nodes:      map[string]string{},
+		watchers:   map[selector]map[*watcher]bool{},
+	}
+}
+
+// Publish makes c the current config of its name. It returns the revision of c, and whether it differs from the
+// previous one. It never waits for a reader.
+func (r *registry) Publish(c config.Config) (revision string, changed bool) {
+	p := publish(c, r.permissive)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	before := r.configs[p.id]
+	if before.revision == p.revision {
+		return p.revision, false
+	}
+	r.configs[p.id] = p
+	r.tombstones.remove(p.id)
+	r.notify(p, before)
+	return p.revision, true
+}
+
+// Delete removes a config and sends the deletion to its watchers, and to those that connect within an hour.
+func (r *registry) Delete(id string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	before, ok := r.configs[id]
+	if !ok {
+		return
+	}
+	delete(r.configs, id)
+	r.tombstones.add(id, time.Now())
+	r.notify(deletion(id), before)
+}
+
+// notify queues a config for the watchers that select it and that see a difference from the previous one. The caller
+// holds mu.
+func (r *registry) notify(p, before published) {
+	for _, want := range selectors(p.id) {
+		for w := range r.watchers[want] {
+			if p.differs(w.readerScope, before) {
+				w.put(p)
+			}
+		}
+	}
+}
+
+// SetNode sets the external address of a node, "" for none, and sends the configs that contain it to the watchers on
+// that node.
+func (r *registry) SetNode(name, address string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.nodes[name] == address {
+		return
+	}
+	if r.nodes[name] = address; address == "" {
+		delete(r.nodes, name)
+	}
+	for want, watchers := range r.watchers {
+		for w := range watchers {
+			if w.node != name {
+				continue
+			}
+			for _, p := range r.matchingLocked(want) {
+				if p.hasNodeAddress && !w.forAuth {
+					w.put(p)
+				}
+			}
+		}
+	}
+}
+
+// show returns the frame of a config for a reader.
+func (r *registry) show(p published, to readerScope) []byte {
+	r.mu.Lock()
+	address := r.nodes[to.node]
+	r.mu.Unlock()
+	return p.frameFor(to, address)
+}
+
+// publishedRevision returns the revision under which the reported config was published. It differs from the reported
+// one if the reader received the config with the address of its node.
+func (r *registry) publishedRevision(report Report, to readerScope) string {
+	r.mu.Lock()
+	p, address := r.configs[report.ID], r.nodes[to.node]
+	r.mu.Unlock()
+	if p.hasNodeAddress && report.Revision == config.RevisionOf(p.frameFor(to, address)) {
+		return p.revision
+	}
+	return report.Revision
+}
+
+// matching returns the configs that want selects, sorted by id.
+func (r *registry) matching(want selector) []published {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.matchingLocked(want)
+}
+
+func (r *registry) matchingLocked(want selector) (all []published) {
+	if want.one() {
+		if p, ok := r.configs[string(want)]; ok {
+			all = append(all, p)
+		}
+		return all
+	}
+	for _, id := range slices.Sorted(maps.Keys(r.configs)) {
+		if want.matches(id) {
+			all = append(all, r.configs[id])
+		}
+	}
+	return all
+}
+
+// subscribe registers a watcher, and queues the current configs and the known deletions for it. For an id that is
+// neither published nor deleted nothing is queued: this process may not have received it yet.
+func (r *registry) subscribe(want selector, w *watcher) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, id := range r.tombstones.matching(want, time.Now()) {
+		w.put(deletion(id))
+	}
+	for _, p := range r.matchingLocked(want) {
+		w.put(p)
+	}
+	if r.watchers[want] == nil {
+		r.watchers[want] = map[*watcher]bool{}
+	}
+	r.watchers[want][w] = true
+}
+
+func (r *registry) unsubscribe(want selector, w *watcher) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.watchers[want], w)
+	if len(r.watchers[want]) == 0 {
+		delete(r.watchers, want)
+	}
+}
+
+// Reconsider immediately reviews whether the streams of a pod that reads the config id may stay open. It is called when
+// the pod has changed.
+func (r *registry) Reconsider(id, pod string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for w := range r.watchers[selector(id)] {
+		if w.pod == pod && w.review.run != nil {
+			go w.review.run()
+		}
+	}
+}
+
+// watcher is the reader at the other end of a stream.
+type watcher struct {
+	readerScope
+	queue *latestQueue[published]
+	// pod is the name of the reader, "" if it is not known to be a pod.
+	pod    string
+	review *review
+	// deliver sends the queued configs. It runs only while there are some, because thousands of streams are idle.
+	deliver    func()
+	delivering sync.WaitGroup
+	mu         sync.Mutex
+	busy       bool
+}
+
+// put queues a config and starts deliver if it does not run.
+func (w *watcher) put(p published) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.queue.put(p.id, p)
+	if !w.busy {
+		w.busy = true
+		w.delivering.Go(w.deliver)
+	}
+}
+
+// next removes the next config from the queue.
+func (w *watcher) next() (p published, ok bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	p, ok = w.queue.pop()
+	w.busy = ok
+	return p, ok
+}

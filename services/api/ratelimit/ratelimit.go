@@ -1,0 +1,73 @@
+// Package ratelimit limits the rate of requests of many clients, in bounded memory.
+package ratelimit
+
+import (
+	"maps"
+	"net/netip"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+)
+
+// Limiter holds a token bucket for each key. Keys are usually source prefixes or users.
+type Limiter[K comparable] struct {
+	limit   rate.Limit
+	burst   int
+	maxKeys int
+
+	mu      sync.Mutex
+	buckets map[K]*rate.Limiter
+	// overflow is the bucket of all keys for which buckets has no room.
+	overflow *rate.Limiter
+	swept    time.Time
+}
+
+// New returns a limiter that allows perSecond requests a second for each key, and burst at once. It remembers at most
+// maxKeys keys; further keys share one bucket.
+func New[K comparable](perSecond float64, burst, maxKeys int) *Limiter[K] {
+	l := &Limiter[K]{limit: rate.Limit(perSecond), burst: burst, maxKeys: maxKeys, buckets: map[K]*rate.Limiter{}}
+	l.overflow = rate.NewLimiter(l.limit, burst)
+	return l
+}
+
+// Take takes a token of key and returns 0. If there is none, it returns the time until there is one.
+func (l *Limiter[K]) Take(key K, now time.Time) (wait time.Duration) {
+	token := l.bucket(key, now).ReserveN(now, 1)
+	if wait = token.DelayFrom(now); wait > 0 {
+		token.CancelAt(now)
+	}
+	return wait
+}
+
+// bucket returns the bucket of a key. If there is no room, it drops the full buckets, which equal new ones. It does so
+// at most once a second, because it visits all buckets.
+func (l *Limiter[K]) bucket(key K, now time.Time) *rate.Limiter {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if b, ok := l.buckets[key]; ok {
+		return b
+	}
+	if len(l.buckets) >= l.maxKeys && now.Sub(l.swept) >= time.Second {
+		l.swept = now
+		maps.DeleteFunc(l.buckets, func(_ K, b *rate.Limiter) bool { return b.TokensAt(now) >= float64(l.burst) })
+	}
+	if len(l.buckets) >= l.maxKeys {
+		return l.overflow
+	}
+	b := rate.NewLimiter(l.limit, l.burst)
+	l.buckets[key] = b
+	return b
+}
+
+// SourcePrefix returns the addresses that count as one source: an IPv4 address, or a /64 of IPv6, because one host can
+// use all addresses of a /64 (RFC 6177 §2).
+func SourcePrefix(addr netip.Addr) netip.Prefix {
+	addr = addr.Unmap()
+	bits := addr.BitLen()
+	if addr.Is6() {
+		bits = 64
+	}
+	prefix, _ := addr.Prefix(bits) // bits is in range
+	return prefix
+}

@@ -1,0 +1,40 @@
+package ratelimit
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+)
+
+func TestKeysBeyondTheLimitShareABucketUntilOthersAreFull(t *testing.T) {
+	l, now := New[int](1, 2, 3), time.Unix(1_000, 0)
+	for key := range 3 {
+		if l.Take(key, now) != 0 || l.Take(key, now) != 0 {
+			t.Fatalf("key %d has no burst", key)
+		}
+		if wait := l.Take(key, now); wait != time.Second {
+			t.Fatalf("key %d waits %v, want 1s", key, wait)
+		}
+	}
+	if l.Take(3, now) != 0 || l.Take(4, now) != 0 || l.Take(5, now) == 0 {
+		t.Error("keys beyond the limit do not share one bucket")
+	}
+	now = now.Add(2 * time.Second)
+	if l.Take(6, now); len(l.buckets) != 1 {
+		t.Errorf("%d buckets, want 1: full ones are dropped", len(l.buckets))
+	}
+}
+
+func TestSourcePrefix(t *testing.T) {
+	for addr, want := range map[string]string{
+		"192.0.2.1":                "192.0.2.1/32",
+		"::ffff:192.0.2.1":         "192.0.2.1/32",
+		"2001:db8:1:2:3:4:5:6":     "2001:db8:1:2::/64",
+		"fe80::1%eth0":             "fe80::/64",
+		"2001:db8:ffff:ffff::ffff": "2001:db8:ffff:ffff::/64",
+	} {
+		if got := SourcePrefix(netip.MustParseAddr(addr)).String(); got != want {
+			t.Errorf("%s: %s, want %s", addr, got, want)
+		}
+	}
+}

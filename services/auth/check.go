@@ -8,15 +8,15 @@ import (
 	"time"
 )
 
-// checkTime is how long a server may take to answer a check.
-const checkTime = 30 * time.Second
+// checkTimeout is the timeout of a check.
+const checkTimeout = 30 * time.Second
 
-// check asks a URL, and returns the exit code: 0 where somebody answers who can serve, whether or not we may have what we asked for. `helm test` runs it
-// in a pod, to try the way to the auth service.
+// check requests a URL and returns the exit code: 0 if the server answers with a status below 500. `helm test` runs it in a
+// pod to test the connection to the auth service.
 func check(ctx context.Context, url string, stdout, stderr io.Writer) int {
-	ctx, cancel := context.WithTimeout(ctx, checkTime)
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	status, err := ask(ctx, url)
+	status, err := get(ctx, url)
 	if err != nil {
 		fmt.Fprintf(stderr, "auth: check %s: %v\n", url, err)
 		return exitFailure
@@ -25,8 +25,8 @@ func check(ctx context.Context, url string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// ask returns the status of the answer. One that says that the server cannot serve is an error.
-func ask(ctx context.Context, url string) (status string, err error) {
+// get returns the status of the answer. A status of 500 and above is an error.
+func get(ctx context.Context, url string) (status string, err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return "", err

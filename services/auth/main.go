@@ -1,10 +1,11 @@
-// Command auth is the authentication service: it turns the gateways that config discovery reports into ICE servers with TURN
-// credentials, for whoever may ask.
+// Command auth is the authentication service. It serves ICE servers with TURN credentials for the gateways of config
+// discovery.
 package main
 
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -25,7 +26,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/auth/internal/rest"
 )
 
-// Exit codes: 1 is a failure while running, 2 a command line that makes no sense.
+// Exit codes: 1 if the service failed, 2 if the command line is wrong.
 const (
 	exitFailure = 1
 	exitUsage   = 2
@@ -49,7 +50,7 @@ func command(ctx context.Context, args []string, getenv func(string) string, std
 	}
 	o, err := parseOptions(args, getenv)
 	switch {
-	case errors.Is(err, errHelp):
+	case errors.Is(err, flag.ErrHelp):
 		fmt.Fprint(stdout, usage())
 		return 0
 	case err != nil:
@@ -58,15 +59,15 @@ func command(ctx context.Context, args []string, getenv func(string) string, std
 	}
 	log := telemetry.NewLog(stderr, o.logFormat, o.levels)
 	if err := run(ctx, o, log); err != nil {
-		log.Error("service ends", "error", err)
+		log.Error("service failed", "error", err)
 		return exitFailure
 	}
 	return 0
 }
 
-// run serves until some seconds after ctx has ended, or until something that the service cannot do without fails.
-func run(asked context.Context, o options, log *slog.Logger) error {
-	serving, end := context.WithCancel(context.WithoutCancel(asked))
+// run serves until the shutdown delay after terminated has ended, or until a server fails.
+func run(terminated context.Context, o options, log *slog.Logger) error {
+	serving, end := context.WithCancel(context.WithoutCancel(terminated))
 	defer end()
 	group, ctx := errgroup.WithContext(serving)
 	source, err := discovery.Open(o.config, discovery.Options{
@@ -92,27 +93,26 @@ func run(asked context.Context, o options, log *slog.Logger) error {
 	registry := telemetry.NewRegistry()
 	directory := gateway.NewDirectory(time.Now, telemetry.Scope(log, "gateway"))
 	metrics := rest.NewMetrics(registry, directory)
-	handler, err := rest.New(o.rest(directory, policy, metrics, log))
-	if err != nil {
-		return errors.Join(err, public.Close(), health.Close())
-	}
+	handler := rest.New(o.rest(directory, policy, metrics, log))
 	if policy.Open() {
-		log.Warn("everyone who reaches this service gets credentials: give --jwt-issuer, --jwt-audience and a key, or keep it inside the cluster")
+		log.Warn("the service gives credentials to every caller: set --jwt-issuer, --jwt-audience and a key, or keep it inside the cluster")
 	}
-	log.Info("serve", "address", public.Addr().String(), "health", health.Addr().String(), "config", source.String(), "version", telemetry.Version("auth"))
+	log.Info("serve", "address", public.Addr().String(), "health", health.Addr().String(), "config", source.String(),
+		"version", telemetry.Version("auth"))
 	group.Go(func() error { directory.Run(ctx, source); return nil })
-	group.Go(func() error { return telemetry.Serve(ctx, public, farewell(asked, handler)) })
+	group.Go(func() error { return telemetry.Serve(ctx, public, closeAfterAnswer(terminated, handler)) })
 	group.Go(func() error {
-		return telemetry.Serve(ctx, health, telemetry.Probes(registry, func() error { return errors.Join(ending(asked), directory.Heard()) }))
+		ready := func() error { return errors.Join(terminating(terminated), directory.Heard()) }
+		return telemetry.Serve(ctx, health, telemetry.Probes(registry, ready))
 	})
 	group.Go(func() error {
 		defer end()
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-asked.Done():
+		case <-terminated.Done():
 		}
-		log.Info("end soon, and serve until then", "in", o.shutdownDelay)
+		log.Info("terminating, serve until the shutdown delay is over", "delay", o.shutdownDelay)
 		select {
 		case <-ctx.Done():
 		case <-time.After(o.shutdownDelay):
@@ -122,18 +122,20 @@ func run(asked context.Context, o options, log *slog.Logger) error {
 	return group.Wait()
 }
 
-// ending tells a readiness probe that the service ends: whoever balances requests sends new ones elsewhere while it still serves.
-func ending(asked context.Context) error {
-	if asked.Err() != nil {
+// terminating fails the readiness probe after SIGTERM, so that load balancers stop sending requests while the service
+// still answers them.
+func terminating(terminated context.Context) error {
+	if terminated.Err() != nil {
 		return errors.New("the service ends")
 	}
 	return nil
 }
 
-// farewell has clients open their next connection elsewhere once the service ends. A connection is closed after an answer, so that no request is lost.
-func farewell(asked context.Context, h http.Handler) http.Handler {
+// closeAfterAnswer closes connections after SIGTERM, each after an answer, so that clients reconnect to another replica and
+// no request is lost.
+func closeAfterAnswer(terminated context.Context, h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if asked.Err() != nil {
+		if terminated.Err() != nil {
 			w.Header().Set("Connection", "close")
 		}
 		h.ServeHTTP(w, r)

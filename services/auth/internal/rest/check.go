@@ -14,19 +14,12 @@ import (
 	"github.com/stunner-gateway/stunner/services/auth/internal/gateway"
 )
 
-const notTTL = "must be an integer of at least 1"
-
-// Lengths of the contract.
+// Lengths in openapi/auth.yaml.
 const (
 	maxUsername  = 128
 	maxNamespace = 63
 	maxName      = 253
 )
-
-// bad is a 400 about one parameter.
-func bad(parameter, format string, args ...any) *failure {
-	return refuse(http.StatusBadRequest, parameter, fmt.Sprintf(format, args...))
-}
 
 // checkLength checks the minLength and maxLength of an optional string parameter.
 func checkLength(parameter string, value *string, most int) error {
@@ -39,7 +32,7 @@ func checkLength(parameter string, value *string, most int) error {
 	return nil
 }
 
-// checkTTL checks what can be known without the gateway.
+// checkTTL checks the lower bound of a ttl. The upper bound depends on the gateway.
 func checkTTL(ttl *int64) error {
 	if ttl != nil && *ttl < 1 {
 		return bad("ttl", notTTL)
@@ -47,7 +40,8 @@ func checkTTL(ttl *int64) error {
 	return nil
 }
 
-// checkFilter says what a filter needs: names without the names above them would silently match something else.
+// checkFilter checks that a filter with a gateway has a namespace, and one with a listener both: otherwise it would
+// match objects of other namespaces.
 func checkFilter(namespace, name, listener *string) error {
 	for _, c := range []struct {
 		parameter string
@@ -68,13 +62,13 @@ func checkFilter(namespace, name, listener *string) error {
 }
 
 var (
-	// hostName is RFC 1123 §2.1, without a trailing dot.
+	// hostName matches a host name of RFC 1123 §2.1, without a trailing dot.
 	hostName = regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?)*$`)
-	// numeric is what can only be an IPv4 address, or a mistyped one.
+	// numeric matches an IPv4 address, valid or not.
 	numeric = regexp.MustCompile(`^[0-9.]+$`)
 )
 
-// ValidHost tells whether clients can be told to connect to this host: an IP address or a host name.
+// ValidHost reports whether a host is an IP address or host name that clients can connect to.
 func ValidHost(host string) bool {
 	if ip, err := netip.ParseAddr(host); err == nil {
 		return ip.Zone() == "" && !ip.IsUnspecified()
@@ -89,13 +83,13 @@ func checkHost(host *string) error {
 	return nil
 }
 
-// userIDFor decides whose credential it is. With a token, that is the token's subject; naming somebody else is refused. An open
-// service believes the name, if it has no colon: that would shift the expiry.
+// userIDFor returns the user id of the credential. With a token it is the subject of the token, and another name is
+// refused. An open service accepts any name without a colon, which separates the expiry in a TURN user name.
 func userIDFor(who access.Identity, username *string) (string, error) {
 	if username == nil {
 		return who.UserID, nil
 	}
-	name := norm.NFC.String(*username) // RFC 8265 §3.4.2: two ways to type a name are one user
+	name := norm.NFC.String(*username) // RFC 8265 §3.4.2: equivalent code points are one user
 	if n := max(len(*username), len(name)); n < 1 || n > maxUsername {
 		return "", bad("username", "must have 1 to %d bytes", maxUsername)
 	}
@@ -111,7 +105,7 @@ func userIDFor(who access.Identity, username *string) (string, error) {
 	return name, nil
 }
 
-// filtersFor reads the gateways of a request body.
+// filtersFor returns the filters of the gateways in a request body.
 func filtersFor(refs *[]GatewayRef) ([]gateway.Filter, error) {
 	if refs == nil {
 		return nil, nil
@@ -136,7 +130,7 @@ func filtersFor(refs *[]GatewayRef) ([]gateway.Filter, error) {
 	return out, nil
 }
 
-// deref reads an optional parameter; left out means the zero value.
+// deref returns the value of an optional parameter, or the zero value. k8s.io/utils/ptr is not allowed in this service.
 func deref[T any](p *T) (v T) {
 	if p != nil {
 		v = *p

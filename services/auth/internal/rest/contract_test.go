@@ -75,7 +75,8 @@ func mac(username string) string {
 	return string(c.Password)
 }
 
-// J-10: the request of a Janus media server is answered: the key has two names, and POST has the query once more as a form.
+// J-10: the request of a Janus media server is answered: the key has two names, and POST has the query once more as a
+// form.
 func TestContractJanus(t *testing.T) {
 	s := newService(t, open(), gateways()...)
 	const query = "service=turn&api=4f3c&key=4f3c&username=1234567890123"

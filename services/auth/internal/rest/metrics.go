@@ -10,7 +10,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/auth/internal/gateway"
 )
 
-// Metrics counts what the service does. No label holds anything that a client can choose.
+// Metrics are the metrics of the service. No label has a value that a client can choose.
 type Metrics struct {
 	requests    *prometheus.CounterVec
 	durations   *prometheus.HistogramVec
@@ -38,15 +38,7 @@ func (m *Metrics) answered(route string, status int, took time.Duration) {
 	m.durations.WithLabelValues(route, code).Observe(took.Seconds())
 }
 
-func (m *Metrics) granted(grants []grant) {
-	for _, g := range grants {
-		if !g.stunOnly {
-			m.credentials.Inc()
-		}
-	}
-}
-
-// configAge is a gauge that is read when it is asked for.
+// configAge is a gauge that is computed at each scrape.
 type configAge struct{ directory *gateway.Directory }
 
 func (c configAge) Describe(ch chan<- *prometheus.Desc) { ch <- telemetry.Desc(telemetry.ConfigAge) }

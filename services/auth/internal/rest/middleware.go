@@ -3,13 +3,16 @@ package rest
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"io"
 	"log/slog"
 	"mime"
 	"net/http"
+	"net/netip"
 	"net/url"
+	"regexp"
 	"runtime/debug"
 	"strconv"
 	"strings"
@@ -25,19 +28,31 @@ import (
 	"github.com/stunner-gateway/stunner/services/auth/internal/access"
 )
 
-// Limits of a request; the listener adds those of headers, times and connections.
-const (
-	maxURL  = 8 << 10
-	maxBody = 64 << 10
-)
-
-// createPath is the one path whose body is read.
+// createPath is the only path with a request body.
 const createPath = "/v1/ice-servers"
 
-// retryAfter is how long a client of a service that is not ready should wait: discovery answers within that time.
+// retryAfter is the Retry-After of a service that is not ready. Discovery usually answers within that time.
 const retryAfter = 2 * time.Second
 
-// observe logs and counts requests. Neither query nor headers are logged: they hold keys and tokens.
+// requestIDHeader is the header with the request id of a proxy, and of the answer.
+const requestIDHeader = "X-Request-Id"
+
+var requestID = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
+
+// setRequestID sets the id of a request, which is in all log lines about it: the id of a trusted proxy, or a new one.
+func (s server) setRequestID(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		id := r.Header.Get(requestIDHeader)
+		peer, err := netip.ParseAddrPort(r.RemoteAddr)
+		if err != nil || !holds(s.Rates.Proxies, peer.Addr().Unmap()) || !requestID.MatchString(id) {
+			id = rand.Text()
+		}
+		w.Header().Set(requestIDHeader, id)
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), requestKey{}, id)))
+	})
+}
+
+// observe logs and counts requests. Query and headers are not logged, because they may hold keys and tokens.
 func (s server) observe(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		began := s.Now()
@@ -51,12 +66,13 @@ func (s server) observe(next http.Handler) http.Handler {
 	})
 }
 
-// survive turns a panic into a 500 and a log line: one bad request must not end the others.
-func (s server) survive(next http.Handler) http.Handler {
+// recoverPanic turns a panic into a 500 and a log line, so that it does not end other requests.
+func (s server) recoverPanic(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() {
 			if v := recover(); v != nil {
-				s.Log.Error("request panicked", "method", r.Method, "path", r.URL.Path, "panic", v, "stack", string(debug.Stack()), "request", requestOf(r.Context()))
+				s.Log.Error("request panicked", "method", r.Method, "path", r.URL.Path, "panic", v, "stack", string(debug.Stack()),
+					"request", requestOf(r.Context()))
 				fail(http.StatusInternalServerError).write(w, r)
 			}
 		}()
@@ -64,8 +80,8 @@ func (s server) survive(next http.Handler) http.Handler {
 	})
 }
 
-// secure sets what every answer carries: credentials must stay in no cache, and nobody guesses types.
-func secure(next http.Handler) http.Handler {
+// setHeaders sets the headers of every answer: no cache may store credentials, and no client may guess content types.
+func setHeaders(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Cache-Control", "no-store")
 		w.Header().Set("Pragma", "no-cache")
@@ -84,12 +100,12 @@ func limitURL(next http.Handler) http.Handler {
 	})
 }
 
-// preflightAge is how long, in seconds, a browser may remember what a page of another origin may do here.
+// preflightAge is how long a browser may cache a CORS preflight, in seconds.
 const preflightAge = 600
 
-// share lets pages of the listed origins read answers. Tokens come in a header that scripts set, so that no credentials of the browser's own
-// are asked for.
-func (s server) share(next http.Handler) http.Handler {
+// cors lets pages of the configured origins read answers. It does not allow credentials of the browser, because scripts
+// set the header of the token.
+func (s server) cors(next http.Handler) http.Handler {
 	if len(s.Origins) == 0 {
 		return next
 	}
@@ -102,24 +118,16 @@ func (s server) share(next http.Handler) http.Handler {
 	}).Handler(next)
 }
 
-type identityKey struct{}
-
-// identityOf is who authenticate let in.
-func identityOf(ctx context.Context) access.Identity {
-	who, _ := ctx.Value(identityKey{}).(access.Identity)
-	return who
-}
-
-// authenticate answers 401 with the same body whatever is wrong with a token: only the log knows.
+// authenticate answers 401 to requests without a valid token. The reason is only logged.
 func (s server) authenticate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		who, err := s.Policy.Identify(r.Header, sourceOf(r.Context()).String())
 		if err != nil {
-			challenge := "Bearer" // RFC 6750 §3: no error code for a request that brought nothing
+			challenge := "Bearer" // RFC 6750 §3: no error code for a request without a token
 			if !errors.Is(err, access.ErrNoToken) {
 				challenge = `Bearer error="invalid_token"`
 			}
-			s.Log.Debug("refuse caller", "source", sourceOf(r.Context()).String(), "request", requestOf(r.Context()), "reason", err)
+			s.Log.Debug("caller refused", "source", sourceOf(r.Context()).String(), "request", requestOf(r.Context()), "reason", err)
 			w.Header().Set("WWW-Authenticate", challenge)
 			fail(http.StatusUnauthorized).write(w, r)
 			return
@@ -128,7 +136,7 @@ func (s server) authenticate(next http.Handler) http.Handler {
 	})
 }
 
-// ready answers 503 before the first config, and says how old the configs are afterwards.
+// ready answers 503 before the first config. Afterwards it sets the header with the age of the configs.
 func (s server) ready(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if s.Directory.Ready() != nil {
@@ -141,7 +149,7 @@ func (s server) ready(next http.Handler) http.Handler {
 	})
 }
 
-// checkQuery refuses what binding would read in one of several ways.
+// checkQuery refuses queries that the generated binding would interpret ambiguously.
 func checkQuery(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		values, err := url.ParseQuery(r.URL.RawQuery)
@@ -171,14 +179,14 @@ const doubled = "is there more than once"
 
 func clean(s string) bool { return utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl) }
 
-// checkBody reads the body whole, so that it is measured and known to be one JSON value before anything is bound. The compatible calls
-// take parameters from the query only; what they bring as a body is dropped.
+// checkBody reads the whole body and checks its size and that it is one JSON value. It drops the body of the compatible
+// calls, which take parameters from the query only.
 func checkBody(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 		f := bodyFailure(r, body, err)
 		if f == nil && r.URL.Path == createPath {
-			body, f = known(body)
+			body, f = knownFields(body)
 		}
 		if f != nil {
 			f.write(w, r)
@@ -209,9 +217,10 @@ func bodyFailure(r *http.Request, body []byte, err error) *failure {
 	return failureFor(json.Unmarshal(body, &one))
 }
 
-// known reduces a body to the fields of the contract, each of which may be there once. What is bound afterwards tells no capitals from small
-// letters, and takes the last of several. A body that cannot be read is left to it as well.
-func known(body []byte) ([]byte, *failure) {
+// knownFields reduces a body to the fields of openapi/auth.yaml, and refuses duplicate fields. The binding after it
+// ignores case and uses the last duplicate. A body that cannot be parsed is returned as it is, and the binding reports
+// the error.
+func knownFields(body []byte) ([]byte, *failure) {
 	var request IceServersRequest
 	twice, err := strict.UnmarshalStrict(body, &request, strict.DisallowDuplicateFields)
 	if err != nil {
@@ -229,7 +238,7 @@ func known(body []byte) ([]byte, *failure) {
 	return body, nil
 }
 
-// fail answers with what err means to the client; what it does not understand is the service's own fault and goes to the log.
+// fail answers with the failure for err. An internal error is logged and answered with 500.
 func (s server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	f := failureFor(err)
 	if f == nil {

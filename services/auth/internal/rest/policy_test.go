@@ -46,8 +46,8 @@ func hosts(servers []rest.IceServer) (out []string) {
 	return out
 }
 
-// J-05: no call, with whatever token and parameters, gives a gateway outside of --gateways, and a gateway outside is refused in the same words whether it
-// exists or not.
+// J-05: no call, with whatever token and parameters, gives a gateway outside of --gateways, and a gateway outside is
+// refused in the same words whether it exists or not.
 func TestGatewaysOfTheService(t *testing.T) {
 	k := newKeys(t)
 	ids := []string{"calls/front", "calls/back", "team-a/front", "team-b/front", "stranger/front", "stranger/calls"}

@@ -10,8 +10,13 @@ import (
 	"strings"
 )
 
-// failure is an error that the client is told about: an RFC 9457 problem before it knows its request. Nothing in it
-// repeats what the client sent.
+// Limits of a request. The server adds those of headers, times and connections.
+const (
+	maxURL  = 8 << 10
+	maxBody = 64 << 10
+)
+
+// failure is an error that is sent to the client as an RFC 9457 problem. It never repeats text of the request.
 type failure struct {
 	status int
 	detail string
@@ -31,9 +36,14 @@ func refuse(status int, parameter, message string) *failure {
 	return &failure{status: status, detail: details[status], errors: []ParameterError{{Parameter: parameter, Message: message}}}
 }
 
+// bad makes a 400 about one parameter.
+func bad(parameter, format string, args ...any) *failure {
+	return refuse(http.StatusBadRequest, parameter, fmt.Sprintf(format, args...))
+}
+
 func fail(status int) *failure { return &failure{status: status, detail: details[status]} }
 
-// details are the sentences that stand in problems, one per status.
+// details are the detail texts of problems, by status.
 var details = map[int]string{
 	http.StatusBadRequest:            "A parameter is not acceptable.",
 	http.StatusUnauthorized:          "This service needs a valid bearer token.",
@@ -62,11 +72,10 @@ func (f *failure) write(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.WriteHeader(f.status)
-	// The connection is all that can be wrong here, and then there is nobody left to tell.
-	_ = json.NewEncoder(w).Encode(p)
+	_ = json.NewEncoder(w).Encode(p) // fails only if the client has disconnected
 }
 
-// failureFor turns what generated code and handlers return into what the client is told.
+// failureFor returns the failure for an error of the generated code or of a handler; nil if the error is internal.
 func failureFor(err error) *failure {
 	var (
 		known    *failure
@@ -90,13 +99,15 @@ func failureFor(err error) *failure {
 	return nil
 }
 
-// expected says what query parameters that are no strings must look like.
+const notTTL = "must be an integer of at least 1"
+
+// expected describes the valid values of query parameters that are not strings.
 var expected = map[string]string{
 	"ttl":  notTTL,
 	"dtls": "must be true or false",
 }
 
-// jsonTypes names the kinds of Go values as JSON does.
+// jsonTypes maps kinds of Go values to the names of JSON types.
 var jsonTypes = map[reflect.Kind]string{
 	reflect.Bool:   "a boolean",
 	reflect.String: "a string",

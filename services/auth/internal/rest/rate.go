@@ -1,126 +1,72 @@
 package rest
 
 import (
-	"context"
-	"fmt"
-	"math"
-	"net/http"
 	"net/netip"
-	"strconv"
 	"time"
 
-	lru "github.com/hashicorp/golang-lru/v2"
-	"golang.org/x/time/rate"
+	"github.com/stunner-gateway/stunner/services/api/ratelimit"
 )
 
-// Rate bounds how often one source may ask. The zero Rate bounds nothing.
+// Rate is a rate limit of one source or subject. The zero Rate is unlimited.
 type Rate struct {
-	// PerSecond is how many requests a second are answered in the long run.
+	// PerSecond is the number of requests a second in the long run.
 	PerSecond float64
-	// Burst is how many may come at once after a silence.
+	// Burst is the number of requests that may come at once.
 	Burst int
 }
 
-// Rates bounds how often each source, and each subject of tokens, may ask.
+// Rates are the rate limits of sources and of subjects of tokens.
 type Rates struct {
-	// Rate is for subjects, and for sources outside of the cluster.
+	// Rate applies to subjects, and to sources outside of the cluster.
 	Rate
-	// Inside is for sources inside of the cluster: there a web app may ask for all its users.
+	// Inside applies to sources inside of the cluster, where a web app may send the requests of all its users.
 	Inside Rate
-	// Networks are those of the cluster, beside private addresses.
+	// Networks are the networks of the cluster, in addition to private addresses.
 	Networks []netip.Prefix
-	// Proxies are trusted to say for whom they ask, in Header: XForwardedFor unless it is Forwarded.
+	// Proxies are trusted to name the source of a request in Header.
 	Proxies []netip.Prefix
-	Header  string
+	// Header is XForwardedFor or Forwarded; empty means XForwardedFor.
+	Header string
 }
 
-// remembered is how many addresses and subjects are known at a time. Who comes back after so many others begins afresh.
-const remembered = 1 << 16
+// maxKeys is the number of sources and subjects with a bucket of their own.
+const maxKeys = 1 << 16
 
-// buckets holds a token bucket for each key.
-type buckets struct {
-	Rates
-	known *lru.Cache[string, *rate.Limiter]
-}
+// limiters hold the token buckets of the two rates.
+type limiters struct{ outside, inside *ratelimit.Limiter[string] }
 
-func newBuckets(r Rates) (*buckets, error) {
-	known, err := lru.New[string, *rate.Limiter](remembered)
-	if err != nil {
-		return nil, fmt.Errorf("make rate limits: %w", err)
-	}
-	return &buckets{r, known}, nil
-}
-
-// wait is how long the owner of a key has to wait before it may ask; 0 lets it ask now.
-func (b *buckets) wait(key string, r Rate, now time.Time) time.Duration {
-	bucket, ok := b.known.Get(key)
-	if !ok {
-		bucket = rate.NewLimiter(rate.Limit(r.PerSecond), r.Burst)
-		if first, there, _ := b.known.PeekOrAdd(key, bucket); there {
-			bucket = first
+func newLimiters(r Rates) limiters {
+	of := func(r Rate) *ratelimit.Limiter[string] {
+		if r.PerSecond == 0 {
+			return nil
 		}
+		return ratelimit.New[string](r.PerSecond, r.Burst, maxKeys)
 	}
-	turn := bucket.ReserveN(now, 1)
-	delay := turn.DelayFrom(now)
-	if delay > 0 {
-		turn.CancelAt(now) // a request that is refused costs nothing
-	}
-	return delay
+	return limiters{outside: of(r.Rate), inside: of(r.Inside)}
 }
 
-// limitSource is for what a stranger can do before anybody knows who asks.
-func (s server) limitSource(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		from := s.buckets.source(r)
-		if key, rate := s.buckets.bucketOf(from); s.admit(w, r, key, rate) {
-			next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), sourceKey{}, from)))
-		}
-	})
+// subject returns how long a subject has to wait; 0 if its request is within the rate.
+func (l limiters) subject(name string, now time.Time) time.Duration {
+	return take(l.outside, "subject "+name, now)
 }
 
-type sourceKey struct{}
-
-// sourceOf is where a request comes from that limitSource let in.
-func sourceOf(ctx context.Context) source {
-	from, _ := ctx.Value(sourceKey{}).(source)
-	return from
-}
-
-// limitSubject is for what one user can do from many addresses.
-func (s server) limitSubject(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if who := identityOf(r.Context()); !who.Known || s.admit(w, r, "subject "+who.Subject, s.buckets.Rate) {
-			next.ServeHTTP(w, r)
-		}
-	})
-}
-
-// admit answers 429 when the owner of a key asks too often.
-func (s server) admit(w http.ResponseWriter, r *http.Request, key string, rate Rate) bool {
-	if rate.PerSecond == 0 {
-		return true
-	}
-	delay := s.buckets.wait(key, rate, s.Now())
-	if delay == 0 {
-		return true
-	}
-	w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(delay.Seconds()))))
-	fail(http.StatusTooManyRequests).write(w, r)
-	return false
-}
-
-// bucketOf is where the requests of a source are counted, and at which rate. Inside of the cluster each address has a bucket. Outside, a subscriber of
-// an IPv6 network has 64 bits of it. All that a proxy does not name share a bucket of the proxy.
-func (r Rates) bucketOf(from source) (key string, rate Rate) {
+// source returns how long a source has to wait; 0 if its request is within the rate. Inside of the cluster each address
+// has a bucket, outside each ratelimit.SourcePrefix. All sources that a proxy does not name share a bucket of that
+// proxy.
+func (l limiters) source(from source, networks []netip.Prefix, now time.Time) time.Duration {
 	a := from.addr
 	switch {
-	case from.unread:
-		return from.String(), r.Rate
-	case a.IsPrivate() || a.IsLoopback() || a.IsLinkLocalUnicast() || holds(r.Networks, a):
-		return "address " + a.String(), r.Inside
-	case a.Is6():
-		p, _ := a.Prefix(64) // no length of an IPv6 address is out of range
-		return "address " + p.String(), r.Rate
+	case from.unnamed:
+		return take(l.outside, from.String(), now)
+	case a.IsPrivate() || a.IsLoopback() || a.IsLinkLocalUnicast() || holds(networks, a):
+		return take(l.inside, "address "+a.String(), now)
 	}
-	return "address " + a.String(), r.Rate
+	return take(l.outside, "address "+ratelimit.SourcePrefix(a).String(), now)
+}
+
+func take(l *ratelimit.Limiter[string], key string, now time.Time) time.Duration {
+	if l == nil {
+		return 0
+	}
+	return l.Take(key, now)
 }

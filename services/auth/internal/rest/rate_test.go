@@ -30,7 +30,8 @@ func rates(proxies ...string) rest.Rates {
 	return r
 }
 
-// answered is how many of a number of requests are not answered with 429; each comes from an address, with the header of a proxy.
+// answered is how many of a number of requests are not answered with 429; each comes from an address, with the header
+// of a proxy.
 func (s *service) answered(t *testing.T, n int, header string, from func(i int) (address, forwarded string)) (count int) {
 	t.Helper()
 	for i := range n {

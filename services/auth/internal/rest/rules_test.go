@@ -18,7 +18,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/auth/internal/rest"
 )
 
-// J-12, J-17, J-18: good requests get the answers of the contract, with headers against caching, and without gateways that have no address.
+// J-12, J-17, J-18: good requests get the answers of the contract, with headers against caching, and without gateways
+// that have no address.
 func TestIceServers(t *testing.T) {
 	s := newService(t, open(), gateways()...)
 	tests := map[string]struct {

@@ -1,9 +1,3 @@
-// Package rest is the HTTP side of the auth service. Types, routing and parameter binding are generated from
-// openapi/auth.yaml; what is written by hand is the order of the middleware (router.go), the checks that the generator cannot make
-// (check.go) and the operations (server.go).
-//
-// A request passes: limits → origin → identity → readiness → binding → checks → gateways → credentials → answer. Whatever goes wrong on
-// the way is a failure, which becomes an RFC 9457 problem in one place (problem.go).
 package rest
 
 import (
@@ -23,37 +17,22 @@ import (
 // maxGateways bounds the gateways that one request may name.
 const maxGateways = 100
 
-// server implements the operations of openapi/auth.yaml.
-type server struct {
-	Options
-	buckets *buckets
-}
-
-// demand is what each operation comes down to.
+// demand is the common form of the requests of all operations.
 type demand struct {
 	userID string
 	ttl    time.Duration // 0 means the default of the gateway
 	view   gateway.View
-	// gateways are those asked for by name; none means all.
+	// gateways are the requested gateways; none means all.
 	gateways []gateway.Filter
-	// parameter names the one that holds the i-th gateway, for errors.
+	// parameter returns the name of the parameter of the i-th gateway, for errors.
 	parameter func(i int) string
-	// one is set when the answer has room for one gateway that relays: what others would say to the request is nobody's business then.
+	// one is set if the answer holds a single gateway that relays. Errors of other gateways are then ignored.
 	one bool
 }
 
-// named tells whether the caller names each gateway.
+// named reports whether the request names each gateway.
 func (d demand) named() bool {
 	return len(d.gateways) > 0 && !slices.ContainsFunc(d.gateways, func(f gateway.Filter) bool { return f.Name == "" })
-}
-
-// grant is one gateway's part of an answer.
-type grant struct {
-	gateway    gateway.Gateway
-	urls       []string
-	ttl        time.Duration
-	credential credential.Credential
-	stunOnly   bool
 }
 
 // CreateIceServers answers POST /v1/ice-servers.
@@ -76,7 +55,7 @@ func (s server) CreateIceServers(ctx context.Context, r CreateIceServersRequestO
 	who := identityOf(ctx)
 	user := who.UserID
 	if !who.Known {
-		user = rand.Text() // nobody shares a quota with a stranger
+		user = rand.Text() // anonymous callers must not share a quota
 	}
 	grants, err := s.grant(ctx, demand{
 		userID:    user,
@@ -101,7 +80,7 @@ func (s server) GetTurnAuth(ctx context.Context, r GetTurnAuthRequestObject) (Ge
 	return GetTurnAuth200JSONResponse(answer), err
 }
 
-// PostTurnAuth answers POST /, which some clients of TURN REST send instead of GET.
+// PostTurnAuth answers POST /, which some TURN REST clients send instead of GET.
 func (s server) PostTurnAuth(ctx context.Context, r PostTurnAuthRequestObject) (PostTurnAuthResponseObject, error) {
 	answer, err := s.turnAuth(ctx, GetTurnAuthParams(r.Params))
 	return PostTurnAuth200JSONResponse(answer), err
@@ -116,7 +95,7 @@ func (s server) turnAuth(ctx context.Context, p GetTurnAuthParams) (TurnAuth, er
 	if err != nil {
 		return TurnAuth{}, err
 	}
-	// There is no room for a gateway without credentials.
+	// The answer has no form for a gateway without credentials.
 	i := slices.IndexFunc(grants, func(g grant) bool { return !g.stunOnly })
 	if i < 0 {
 		return TurnAuth{}, &failure{status: http.StatusNotFound, detail: "No gateway that matches relays."}
@@ -166,7 +145,7 @@ func (s server) iceAuth(ctx context.Context, p GetIceAuthParams) (IceConfig, err
 	return IceConfig{IceServers: iceServers(grants), IceTransportPolicy: policy}, nil
 }
 
-// query holds the parameters that GET / and GET /ice share.
+// query holds the parameters of GET / and GET /ice.
 type query struct {
 	service                      *Service
 	username                     *string
@@ -195,19 +174,20 @@ func (s server) query(ctx context.Context, q query) ([]grant, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := demand{userID: user, ttl: seconds(q.ttl), view: gateway.View{Host: s.PublicAddr, DTLS: q.dtls == nil || *q.dtls}, one: q.one}
+	view := gateway.View{Host: s.PublicAddr, DTLS: q.dtls == nil || *q.dtls}
+	d := demand{userID: user, ttl: seconds(q.ttl), view: view, one: q.one}
 	if q.publicAddr != nil {
 		d.view.Host = *q.publicAddr
 	}
 	if q.namespace != nil {
 		d.gateways = []gateway.Filter{{Namespace: *q.namespace, Name: deref(q.gateway), Listener: deref(q.listener)}}
-		d.parameter = func(int) string { return deepest(q) }
+		d.parameter = func(int) string { return mostSpecific(q) }
 	}
 	return s.grant(ctx, d)
 }
 
-// deepest names the filter parameter that an error about the filter is about.
-func deepest(q query) string {
+// mostSpecific returns the name of the most specific filter parameter, for errors.
+func mostSpecific(q query) string {
 	switch {
 	case q.listener != nil:
 		return "listener"
@@ -217,7 +197,7 @@ func deepest(q query) string {
 	return "namespace"
 }
 
-// grant makes the credentials for every gateway that is asked for, allowed and reachable.
+// grant makes the credentials for every requested gateway that is allowed and has a public address.
 func (s server) grant(ctx context.Context, d demand) ([]grant, error) {
 	who := identityOf(ctx)
 	gateways, err := s.gateways(who, d)
@@ -242,21 +222,18 @@ func (s server) grant(ctx context.Context, d demand) ([]grant, error) {
 	if len(out) == 0 {
 		return nil, &failure{status: http.StatusNotFound, detail: "No gateway that matches has a public address."}
 	}
-	// A gateway that nobody has named gives its longest time, so that it refuses nobody who wants the others.
+	// A gateway that the request does not name caps the ttl instead of refusing it, so that one gateway with a short
+	// lifetime does not fail the request for the others.
 	if longest := longest(out); !d.named() && d.ttl > longest && longest > 0 {
 		return nil, bad("ttl", "must be at most %d", int64(longest/time.Second))
 	}
-	s.Metrics.granted(out)
+	for _, g := range out {
+		if !g.stunOnly {
+			s.Metrics.credentials.Inc()
+		}
+	}
 	s.audit(ctx, d.userID, out)
 	return out, nil
-}
-
-// longest is the longest time to live of the credentials; 0 when there are none.
-func longest(grants []grant) (ttl time.Duration) {
-	for _, g := range grants {
-		ttl = max(ttl, g.ttl)
-	}
-	return ttl
 }
 
 func (s server) grantOne(who access.Identity, g gateway.Gateway, d demand, urls []string) (grant, error) {
@@ -278,7 +255,8 @@ func (s server) grantOne(who access.Identity, g gateway.Gateway, d demand, urls 
 	return grant{gateway: g, urls: urls, ttl: ttl, credential: c}, nil
 }
 
-// lifetimes are the default and the longest time to live of credentials of a gateway: its own, or else the service's.
+// lifetimes returns the default and the longest time to live of credentials: those of the gateway, or else of the
+// service.
 func (s server) lifetimes(g gateway.Gateway) (standard, most time.Duration) {
 	if g.Lifetime > 0 {
 		return g.Lifetime, g.Lifetime
@@ -286,7 +264,8 @@ func (s server) lifetimes(g gateway.Gateway) (standard, most time.Duration) {
 	return s.DefaultTTL, s.MaxTTL
 }
 
-// gateways looks up what is asked for. Permission comes first, so that nobody finds out which gateways exist that he may not use.
+// gateways looks up the requested gateways. It checks permissions first, so that callers cannot find out which other
+// gateways exist.
 func (s server) gateways(who access.Identity, d demand) ([]gateway.Gateway, error) {
 	if len(d.gateways) == 0 {
 		if who.Gateways.Empty() {
@@ -298,7 +277,8 @@ func (s server) gateways(who access.Identity, d demand) ([]gateway.Gateway, erro
 	for i, f := range d.gateways {
 		switch {
 		case !reaches(s.Gateways, f):
-			return nil, refuse(http.StatusForbidden, d.parameter(i), "is outside what this service gives credentials for: its flag --gateways says for which gateways it does")
+			return nil, refuse(http.StatusForbidden, d.parameter(i),
+				"is outside what this service gives credentials for: its flag --gateways says for which gateways it does")
 		case !reaches(who.Gateways, f):
 			return nil, refuse(http.StatusForbidden, d.parameter(i), `is outside the claim "stunner" of the token`)
 		}
@@ -311,7 +291,7 @@ func (s server) gateways(who access.Identity, d demand) ([]gateway.Gateway, erro
 	return inTurns(out, maxGateways), nil
 }
 
-// reaches tells whether a filter asks for gateways that may be in the set.
+// reaches reports whether a filter can match gateways of the set.
 func reaches(set access.Gateways, f gateway.Filter) bool {
 	if f.Name == "" {
 		return set.Reaches(f.Namespace)
@@ -319,14 +299,15 @@ func reaches(set access.Gateways, f gateway.Filter) bool {
 	return set.Holds(f.Namespace, f.Name)
 }
 
-// allowed leaves the gateways that the service gives and the caller may use.
+// allowed returns the gateways that both the service and the caller may use.
 func (s server) allowed(who access.Identity, in []gateway.Gateway) []gateway.Gateway {
 	return slices.DeleteFunc(in, func(g gateway.Gateway) bool {
 		return !s.Gateways.Holds(g.Namespace, g.Name) || !who.Gateways.Holds(g.Namespace, g.Name)
 	})
 }
 
-// inTurns leaves at most n gateways, in their order. Namespaces take turns, so that one with many gateways leaves room for those of the others.
+// inTurns returns at most n gateways, in their order. It picks them in rounds, one of each namespace, so that a
+// namespace with many gateways does not displace others.
 func inTurns(all []gateway.Gateway, n int) []gateway.Gateway {
 	if len(all) <= n {
 		return all
@@ -337,7 +318,7 @@ func inTurns(all []gateway.Gateway, n int) []gateway.Gateway {
 		seen[g.Namespace]++
 	}
 	sorted := slices.Sorted(slices.Values(turn))
-	last, room := sorted[n], 0 // gateways of an earlier turn than last are in, and some of last
+	last, room := sorted[n], 0 // all gateways of the rounds before last fit, and room of the last round
 	for _, t := range sorted[:n] {
 		if t == last {
 			room++
@@ -356,30 +337,8 @@ func inTurns(all []gateway.Gateway, n int) []gateway.Gateway {
 	return out
 }
 
-func iceServers(grants []grant) []IceServer {
-	out := make([]IceServer, 0, len(grants))
-	for _, g := range grants {
-		server := IceServer{Urls: g.urls}
-		if !g.stunOnly {
-			password := string(g.credential.Password)
-			server.Username, server.Credential = &g.credential.Username, &password
-		}
-		out = append(out, server)
-	}
-	return out
-}
-
-func firstExpiry(grants []grant) *time.Time {
-	var first *time.Time
-	for _, g := range grants {
-		if at := g.credential.Expires.UTC(); !at.IsZero() && (first == nil || at.Before(*first)) {
-			first = &at
-		}
-	}
-	return first
-}
-
-// seconds caps before it multiplies: no ttl overflows, and what is capped is still above every maximum.
+// seconds returns a ttl as a duration. It is capped first so that it cannot overflow; the cap is above every allowed
+// ttl.
 func seconds(ttl *int64) time.Duration {
 	return time.Duration(min(deref(ttl), int64(2*credential.MaxTTL/time.Second))) * time.Second
 }

@@ -110,9 +110,7 @@ func newServiceWith(t testing.TB, o rest.Options, configs ...config.Config) *ser
 	if o.Now == nil {
 		o.Now = func() time.Time { return now }
 	}
-	if s.Handler, err = rest.New(o); err != nil {
-		t.Fatal(err)
-	}
+	s.Handler = rest.New(o)
 	return s
 }
 

@@ -8,42 +8,42 @@ import (
 	"strings"
 )
 
-// Headers in which a proxy says for whom it asks.
+// Headers in which a proxy names the source of a request.
 const (
 	XForwardedFor = "X-Forwarded-For"
 	Forwarded     = "Forwarded" // RFC 7239
 )
 
-// source is where a request comes from.
+// source is the source of a request.
 type source struct {
-	// addr is the address that asks, or that of the proxy when the proxy does not name one.
+	// addr is the address of the client, or of the proxy if it names none.
 	addr netip.Addr
-	// unread is set when the proxy at addr names the address that asks in a form that cannot be read, such as "unknown".
-	unread bool
+	// unnamed is set if the proxy at addr sent an unreadable address, such as "unknown".
+	unnamed bool
 }
 
-// String is the source in logs.
+// String returns the source for logs.
 func (s source) String() string {
-	if s.unread {
+	if s.unnamed {
 		return "unknown behind " + s.addr.String()
 	}
 	return s.addr.String()
 }
 
-// source is the other end of the connection or, when that is a proxy that is trusted, the last address in the header of the proxies that is not. What
-// stands before that one anybody may have written.
-func (r Rates) source(req *http.Request) source {
+// readSource returns the peer of the connection. If the peer is a trusted proxy, it returns the last address in the
+// header that is not a trusted proxy. A client may have written the addresses before that one.
+func readSource(req *http.Request, proxies []netip.Prefix, header string) source {
 	peer, err := netip.ParseAddrPort(req.RemoteAddr)
 	from := peer.Addr().Unmap().WithZone("")
-	if err != nil || !holds(r.Proxies, from) {
+	if err != nil || !holds(proxies, from) {
 		return source{addr: from}
 	}
-	for _, hop := range slices.Backward(r.hops(req.Header)) {
+	for _, hop := range slices.Backward(hops(req.Header, header)) {
 		addr, ok := parseHop(hop)
 		if !ok {
-			return source{addr: from, unread: true}
+			return source{addr: from, unnamed: true}
 		}
-		if from = addr; !holds(r.Proxies, from) {
+		if from = addr; !holds(proxies, from) {
 			break
 		}
 	}
@@ -54,9 +54,10 @@ func holds(prefixes []netip.Prefix, a netip.Addr) bool {
 	return slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// hops are the addresses in the header of the proxies, as they stand there, the nearest one last. One that an element of Forwarded does not name is "".
-func (r Rates) hops(h http.Header) (out []string) {
-	if r.Header != Forwarded {
+// hops returns the addresses in the header of the proxies as written, the nearest one last. An element of Forwarded
+// without an address gives "".
+func hops(h http.Header, header string) (out []string) {
+	if header != Forwarded {
 		for _, line := range h.Values(XForwardedFor) {
 			out = append(out, elements(line, ',')...)
 		}
@@ -70,8 +71,8 @@ func (r Rates) hops(h http.Header) (out []string) {
 	return out
 }
 
-// elements takes a list apart and leaves out what is empty. It begins at the end, which the nearest proxy has written: a quotation mark that a client
-// has left open hides nothing that comes after it.
+// elements splits a list at a separator outside of quotation marks, and drops empty elements. It scans from the end,
+// which the nearest proxy has written, so that an unclosed quotation mark of a client hides no later element.
 func elements(list string, separator byte) (out []string) {
 	end, quoted := len(list), false
 	add := func(from int) {
@@ -93,7 +94,7 @@ func elements(list string, separator byte) (out []string) {
 	return out
 }
 
-// forOf is the value of the parameter "for" (RFC 7239 §4); "" when it is not there exactly once.
+// forOf returns the value of the parameter "for" (RFC 7239 §4); "" if it is missing or occurs twice.
 func forOf(element string) (value string) {
 	for _, pair := range elements(element, ';') {
 		name, text, _ := strings.Cut(pair, "=")
@@ -108,10 +109,11 @@ func forOf(element string) (value string) {
 	return value
 }
 
-// node is an IPv4 address with or without a port, or an IPv6 address in brackets. A port may be hidden (RFC 7239 §6).
+// node matches an IPv4 address with or without a port, or an IPv6 address in brackets. The port may be obfuscated
+// (RFC 7239 §6).
 var node = regexp.MustCompile(`^(?:([0-9.]+)|\[([^\]]+)\])(?::(?:[0-9]{1,5}|_[A-Za-z0-9._-]+))?$`)
 
-// parseHop reads an address in each form that proxies write.
+// parseHop parses an address in any form that proxies write.
 func parseHop(text string) (netip.Addr, bool) {
 	if unquoted, ok := strings.CutPrefix(text, `"`); ok {
 		text = strings.TrimSpace(strings.TrimSuffix(unquoted, `"`))

@@ -113,7 +113,8 @@ func TestOtherHeaderIsNotRead(t *testing.T) {
 	}
 }
 
-// J-13: whatever stands in the header, a source is counted somewhere, and nothing before what the nearest proxy wrote gives it another bucket.
+// J-13: whatever stands in the header, a source is counted somewhere, and nothing before what the nearest proxy wrote
+// gives it another bucket.
 func FuzzForwarded(f *testing.F) {
 	for _, tt := range forms {
 		for _, lines := range tt.xff {

@@ -56,7 +56,8 @@ func newKeys(t *testing.T) (k keys) {
 	return k
 }
 
-// policy trusts the published keys: "rsa" for RS256 only, "any-rsa" for whatever RSA can do, "ec", "ed", and "enc", which is not for signatures.
+// policy trusts the published keys: "rsa" for RS256 only, "any-rsa" for whatever RSA can do, "ec", "ed", and "enc",
+// which is not for signatures.
 func (k keys) policy(t *testing.T) *access.Policy {
 	t.Helper()
 	var set jwkset.JWKSMarshal
@@ -180,7 +181,8 @@ func TestTokensThatAreGood(t *testing.T) {
 	}
 }
 
-// J-01, J-02, J-04, J-05, J-06, J-07, K-04: bad tokens get the same 401, make the service fetch nothing, and are not logged.
+// J-01, J-02, J-04, J-05, J-06, J-07, K-04: bad tokens get the same 401, make the service fetch nothing, and are not
+// logged.
 func TestTokensThatAreNotGood(t *testing.T) {
 	k := newKeys(t)
 	s := newService(t, k.policy(t), gateways()...)

@@ -1,0 +1,48 @@
+package rest
+
+import (
+	"time"
+
+	"github.com/stunner-gateway/stunner/services/api/credential"
+	"github.com/stunner-gateway/stunner/services/auth/internal/gateway"
+)
+
+// grant is the part of an answer that belongs to one gateway.
+type grant struct {
+	gateway    gateway.Gateway
+	urls       []string
+	ttl        time.Duration
+	credential credential.Credential
+	stunOnly   bool
+}
+
+// longest returns the longest time to live of the credentials; 0 if there are none.
+func longest(grants []grant) (ttl time.Duration) {
+	for _, g := range grants {
+		ttl = max(ttl, g.ttl)
+	}
+	return ttl
+}
+
+func iceServers(grants []grant) []IceServer {
+	out := make([]IceServer, 0, len(grants))
+	for _, g := range grants {
+		server := IceServer{Urls: g.urls}
+		if !g.stunOnly {
+			password := string(g.credential.Password)
+			server.Username, server.Credential = &g.credential.Username, &password
+		}
+		out = append(out, server)
+	}
+	return out
+}
+
+func firstExpiry(grants []grant) *time.Time {
+	var first *time.Time
+	for _, g := range grants {
+		if at := g.credential.Expires.UTC(); !at.IsZero() && (first == nil || at.Before(*first)) {
+			first = &at
+		}
+	}
+	return first
+}

@@ -2,9 +2,7 @@ package main
 
 import (
 	"errors"
-	"flag"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"net/url"
@@ -12,16 +10,14 @@ import (
 	"strings"
 	"time"
 
+	"github.com/stunner-gateway/stunner/services/api/cli"
 	"github.com/stunner-gateway/stunner/services/api/credential"
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
 	"github.com/stunner-gateway/stunner/services/auth/internal/access"
 	"github.com/stunner-gateway/stunner/services/auth/internal/rest"
 )
 
-// errHelp is returned when the user asks for help.
-var errHelp = errors.New("help")
-
-// options is the command line, checked.
+// options are the checked settings of the command line and the environment.
 type options struct {
 	address            string
 	port               uint
@@ -43,7 +39,7 @@ type options struct {
 	levels             *telemetry.Levels
 }
 
-// raw is the command line as it stands.
+// raw are the settings before they are checked.
 type raw struct {
 	options
 	algorithms         string
@@ -57,136 +53,107 @@ type raw struct {
 	demoEcho, logLevel string
 }
 
-// envNames are the environment twins that are not called after their flag: other parts of the system know them by these names.
+// envNames are the environment variables that are not named after their flag, because other programs use them too.
 var envNames = map[string]string{
 	"config":      "STUNNER_CONFIG_ORIGIN",
 	"public-addr": "STUNNER_PUBLIC_ADDR",
 }
 
-// envName is the variable that stands for a flag that is not given.
+// envName returns the environment variable of a flag.
 func envName(name string) string {
 	if env, ok := envNames[name]; ok {
 		return env
 	}
-	return "STUNNER_AUTH_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
+	return cli.EnvName("STUNNER_AUTH_", name)
 }
 
-// short are the one-letter forms.
-var short = map[string]string{"c": "config", "p": "port", "l": "log-level"}
-
-func newFlags(r *raw) *flag.FlagSet {
-	f := flag.NewFlagSet("auth", flag.ContinueOnError)
-	f.SetOutput(io.Discard)
+func newFlags(r *raw) *cli.Flags {
+	f := cli.New("auth", envName)
 	f.StringVar(&r.address, "address", "", "`ADDRESS` to serve the API on; empty means all")
 	f.UintVar(&r.port, "port", 8088, "`PORT` to serve the API on; 0 takes a free one")
 	f.StringVar(&r.healthAddress, "health-address", ":8086", "`ADDRESS:PORT` of /live, /ready and /metrics; keep it inside the cluster, apart from the API")
 	f.StringVar(&r.config, "config", "", "`ORIGIN` of gateway configs: a discovery server (http, https, ws, wss) or a file")
 	f.StringVar(&r.discoveryTokenFile, "discovery-token-file", "", "`FILE` with the bearer token for the discovery server")
-	f.StringVar(&r.discoveryCAFile, "discovery-ca-file", "", "`FILE` with the certificates that the discovery server is checked against; empty means those of the system")
-	f.StringVar(&r.access.Issuer, "jwt-issuer", "", "`ISSUER` that tokens must come from, compared exactly")
-	f.StringVar(&r.access.Audience, "jwt-audience", "", "`AUDIENCE` that tokens must be meant for, compared exactly")
+	f.StringVar(&r.discoveryCAFile, "discovery-ca-file", "", "`FILE` with the CA certificates of the discovery server; empty means those of the system")
+	f.StringVar(&r.access.Issuer, "jwt-issuer", "", "`ISSUER` that tokens must have (claim iss), compared exactly")
+	f.StringVar(&r.access.Audience, "jwt-audience", "", "`AUDIENCE` that tokens must have (claim aud), compared exactly")
 	f.StringVar(&r.access.SecretFile, "jwt-secret-file", "", "`FILE` with the secret that tokens are signed with (HMAC), at least 32 bytes")
 	f.StringVar(&r.access.JWKSFile, "jwt-jwks-file", "", "`FILE` with the JWK set that tokens are signed with")
 	f.StringVar(&r.access.JWKSURL, "jwt-jwks-url", "", "`URL` of the JWK set that tokens are signed with, https")
 	f.StringVar(&r.algorithms, "jwt-algorithms", "", "`LIST` of algorithms that tokens may use, separated by commas; empty means HS256 with a secret, all asymmetric ones with a JWK set")
 	f.Int64Var(&r.maxAge, "jwt-max-age", 0, "`SECONDS` that may have passed since a token was issued (claim iat); 0 means any number")
-	f.Var(&r.gateways, "gateways", "`LIST` of gateways that credentials are given for, NAMESPACE/NAME, in which * stands for any characters, separated by commas; may be given several times, and not given means every gateway")
-	f.Int64Var(&r.defaultTTL, "default-ttl", 86400, "`SECONDS` that credentials are good for when the request does not say; gateways with a lifetime use that")
-	f.Int64Var(&r.maxTTL, "max-ttl", 86400, "`SECONDS` that credentials are good for at most; gateways with a lifetime use that")
+	f.Var(&r.gateways, "gateways", "`LIST` of gateways to give credentials for, NAMESPACE/NAME, separated by commas; * matches any characters; the flag may be repeated; without it, all gateways")
+	f.Int64Var(&r.defaultTTL, "default-ttl", 86400, "`SECONDS` until credentials expire if the request does not set it; the lifetime of a gateway takes precedence")
+	f.Int64Var(&r.maxTTL, "max-ttl", 86400, "maximum `SECONDS` until credentials expire; the lifetime of a gateway takes precedence")
 	f.StringVar(&r.publicAddr, "public-addr", "", "`HOST` that replaces the public address of every gateway")
-	f.BoolVar(&r.capToToken, "cap-to-token", false, "let credentials end with the token that they were asked for with")
-	f.StringVar(&r.corsOrigins, "cors-origins", "", "`LIST` of origins, https://HOST[:PORT], whose pages may call from a browser, separated by commas; empty means none")
-	f.Float64Var(&r.rates.PerSecond, "rate-limit", 10, "`REQUESTS` a second that are answered to one subject, and to one address outside of the cluster (of IPv6, one /64); 0 means any number")
-	f.IntVar(&r.rates.Burst, "rate-burst", 50, "`REQUESTS` of them that may come at once after a silence")
-	f.Float64Var(&r.rates.Inside.PerSecond, "cluster-rate-limit", 500, "`REQUESTS` a second that are answered to one address inside of the cluster, such as the pod of a web app; 0 means any number")
-	f.IntVar(&r.rates.Inside.Burst, "cluster-rate-burst", 1000, "`REQUESTS` of them that may come at once after a silence")
-	f.StringVar(&r.clusterNetworks, "cluster-networks", "", "`LIST` of addresses and prefixes that are inside of the cluster, beside private ones, separated by commas")
-	f.StringVar(&r.trustedProxies, "trusted-proxies", "", "`LIST` of addresses and prefixes of proxies that are believed for whom they ask, separated by commas")
-	f.StringVar(&r.rates.Header, "forwarded-header", rest.XForwardedFor, "`HEADER` in which trusted proxies say for whom they ask, X-Forwarded-For or Forwarded; the other one is not read")
+	f.BoolVar(&r.capToToken, "cap-to-token", false, "let credentials expire no later than the token of the request")
+	f.StringVar(&r.corsOrigins, "cors-origins", "", "`LIST` of origins, https://HOST[:PORT], whose pages may call the API from a browser (CORS), separated by commas; empty means none")
+	f.Float64Var(&r.rates.PerSecond, "rate-limit", 10, "rate limit in `REQUESTS` a second of one subject, and of one address (IPv6: one /64) outside of the cluster; 0 means no limit")
+	f.IntVar(&r.rates.Burst, "rate-burst", 50, "burst in `REQUESTS`")
+	f.Float64Var(&r.rates.Inside.PerSecond, "cluster-rate-limit", 500, "rate limit in `REQUESTS` a second of one address inside of the cluster, such as the pod of a web app; 0 means no limit")
+	f.IntVar(&r.rates.Inside.Burst, "cluster-rate-burst", 1000, "burst in `REQUESTS`")
+	f.StringVar(&r.clusterNetworks, "cluster-networks", "", "`LIST` of addresses and prefixes inside of the cluster, in addition to private ones, separated by commas")
+	f.StringVar(&r.trustedProxies, "trusted-proxies", "", "`LIST` of addresses and prefixes of proxies that are trusted to name the client, separated by commas")
+	f.StringVar(&r.rates.Header, "forwarded-header", rest.XForwardedFor, "`HEADER` in which trusted proxies name the client, X-Forwarded-For or Forwarded; the other one is ignored")
 	f.BoolVar(&r.demo, "demo", false, "serve the test page at /demo/")
-	f.StringVar(&r.demoEcho, "demo-echo", "", "`URL` of the echo peer that the test page calls: SDP offer in, SDP answer out")
-	f.Int64Var(&r.shutdownDelay, "shutdown-delay", 5, "`SECONDS` for which the service goes on to serve after SIGTERM, while /ready says 503, so that nobody is sent to it any more when it ends")
+	f.StringVar(&r.demoEcho, "demo-echo", "", "`URL` of the echo peer of the test page; it answers an SDP offer with an SDP answer")
+	f.Int64Var(&r.shutdownDelay, "shutdown-delay", 5, "`SECONDS` to keep serving after SIGTERM while /ready answers 503, so that load balancers stop sending requests before the service ends")
 	f.StringVar(&r.logFormat, "log-format", "text", "`FORMAT` of the log, text or json")
 	f.StringVar(&r.logLevel, "log-level", "all:INFO", "`LEVELS` of the log as SCOPE:LEVEL[,SCOPE:LEVEL…]; scopes: all access audit demo discovery gateway rest")
-	for letter, name := range short {
-		long := f.Lookup(name)
-		f.Var(long.Value, letter, long.Usage)
-	}
+	f.Shorten(map[string]string{"c": "config", "p": "port", "l": "log-level"})
 	return f
 }
 
-// parseOptions reads flags, and for those that are not given the environment.
+// parseOptions reads the flags, and the environment for flags that are not given. It returns all errors at once.
 func parseOptions(args []string, getenv func(string) string) (options, error) {
 	var r raw
 	f := newFlags(&r)
-	if err := f.Parse(args); errors.Is(err, flag.ErrHelp) {
-		return options{}, errHelp
-	} else if err != nil {
+	if err := f.Parse(args); err != nil {
 		return options{}, err
 	}
 	if f.NArg() > 0 {
 		return options{}, fmt.Errorf("unexpected argument %q: every setting is a flag", f.Arg(0))
 	}
-	if err := fromEnv(f, getenv); err != nil {
-		return options{}, err
-	}
-	return r.check()
+	envErr := f.SetFromEnv(getenv)
+	o, err := r.check()
+	return o, errors.Join(envErr, err)
 }
 
-func fromEnv(f *flag.FlagSet, getenv func(string) string) error {
-	given := map[string]bool{}
-	f.Visit(func(fl *flag.Flag) { given[fl.Name], given[short[fl.Name]] = true, true })
-	var errs []error
-	f.VisitAll(func(fl *flag.Flag) {
-		value := getenv(envName(fl.Name))
-		if _, letter := short[fl.Name]; letter || given[fl.Name] || value == "" {
-			return
-		}
-		if err := f.Set(fl.Name, value); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", envName(fl.Name), err))
-		}
-	})
-	return errors.Join(errs...)
-}
-
-// check turns what was typed into what can be run, and names everything that is wrong at once.
+// check checks and converts the settings.
 func (r raw) check() (options, error) {
 	o := r.options
-	var errs []error
-	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	var errs cli.Errors
 	if o.config == "" {
-		wrong("--config is missing: name a discovery server or a config file")
+		errs.Addf("--config is missing: name a discovery server or a config file")
 	}
 	if r.port > 65535 {
-		wrong("--port: %d is out of range: use 0 to 65535", r.port)
+		errs.Addf("--port: %d is out of range: use 0 to 65535", r.port)
 	}
 	if _, err := netip.ParseAddr(o.address); o.address != "" && err != nil {
-		wrong("--address: %q is no IP address", o.address)
+		errs.Addf("--address: %q is no IP address", o.address)
 	}
 	if o.publicAddr != "" && !rest.ValidHost(o.publicAddr) {
-		wrong("--public-addr: %q is no IP address or host name", o.publicAddr)
+		errs.Addf("--public-addr: %q is no IP address or host name", o.publicAddr)
 	}
 	if o.logFormat != "text" && o.logFormat != "json" {
-		wrong("--log-format: %q is unknown: use text or json", o.logFormat)
+		errs.Addf("--log-format: %q is unknown: use text or json", o.logFormat)
 	}
 	if r.algorithms != "" {
 		o.access.Algorithms = strings.Split(r.algorithms, ",")
 	}
 	var err error
 	if o.levels, err = telemetry.ParseLevels(r.logLevel); err != nil {
-		wrong("--log-level: %w", err)
+		errs.Addf("--log-level: %w", err)
 	}
-	if o.demoEcho, err = parseEcho(r.demoEcho); err != nil {
-		errs = append(errs, err)
-	}
-	if o.origins, err = parseOrigins(r.corsOrigins); err != nil {
-		errs = append(errs, err)
-	}
+	o.demoEcho, err = parseEcho(r.demoEcho)
+	errs.Add(err)
+	o.origins, err = parseOrigins(r.corsOrigins)
+	errs.Add(err)
 	if o.rates.Proxies, err = parsePrefixes(r.trustedProxies); err != nil {
-		wrong("--trusted-proxies: %w", err)
+		errs.Addf("--trusted-proxies: %w", err)
 	}
 	if o.rates.Networks, err = parsePrefixes(r.clusterNetworks); err != nil {
-		wrong("--cluster-networks: %w", err)
+		errs.Addf("--cluster-networks: %w", err)
 	}
 	switch strings.ToLower(o.rates.Header) {
 	case "forwarded":
@@ -194,22 +161,21 @@ func (r raw) check() (options, error) {
 	case "x-forwarded-for":
 		o.rates.Header = rest.XForwardedFor
 	default:
-		wrong("--forwarded-header: %q is unknown: use %s or %s", o.rates.Header, rest.XForwardedFor, rest.Forwarded)
+		errs.Addf("--forwarded-header: %q is unknown: use %s or %s", o.rates.Header, rest.XForwardedFor, rest.Forwarded)
 	}
-	errs = append(errs, checkRate("rate", o.rates.Rate), checkRate("cluster-rate", o.rates.Inside))
-	if o.gateways, err = parseGateways(r.gateways); err != nil {
-		errs = append(errs, err)
-	}
-	if o.defaultTTL, o.maxTTL, err = parseTTL(r.defaultTTL, r.maxTTL); err != nil {
-		errs = append(errs, err)
-	}
+	errs.Add(checkRate("rate", o.rates.Rate))
+	errs.Add(checkRate("cluster-rate", o.rates.Inside))
+	o.gateways, err = parseGateways(r.gateways)
+	errs.Add(err)
+	o.defaultTTL, o.maxTTL, err = parseTTL(r.defaultTTL, r.maxTTL)
+	errs.Add(err)
 	if r.shutdownDelay < 0 || r.shutdownDelay > 3600 {
-		wrong("--shutdown-delay: %d is out of range: use 0 to 3600", r.shutdownDelay)
+		errs.Addf("--shutdown-delay: %d is out of range: use 0 to 3600", r.shutdownDelay)
 	}
 	o.shutdownDelay = time.Duration(r.shutdownDelay) * time.Second
 	o.access.MaxAge = time.Duration(max(-1, min(r.maxAge, int64(credential.MaxTTL/time.Second)))) * time.Second
-	errs = append(errs, o.access.Validate())
-	return o, errors.Join(errs...)
+	errs.Add(o.access.Validate())
+	return o, errs.Join()
 }
 
 func parseTTL(standard, most int64) (time.Duration, time.Duration, error) {
@@ -223,10 +189,10 @@ func parseTTL(standard, most int64) (time.Duration, time.Duration, error) {
 	return time.Duration(standard) * time.Second, time.Duration(most) * time.Second, nil
 }
 
-// maxRate is more than a service could answer.
+// maxRate is more than the service can answer.
 const maxRate = 1_000_000
 
-// lists is a flag that may be given several times, each time with a list.
+// lists is the value of a flag that may be given several times, each time with a list.
 type lists []string
 
 func (l *lists) String() string { return strings.Join(*l, ",") }
@@ -236,12 +202,12 @@ func (l *lists) Set(text string) error {
 	return nil
 }
 
-// parseGateways reads --gateways. That the flag is not given means every gateway; an empty list is a mistake of whoever writes it.
+// parseGateways parses --gateways. Without the flag every gateway is allowed. An empty list is an error.
 func parseGateways(given lists) (access.Gateways, error) {
 	if given == nil {
 		return access.Gateways{}, nil
 	}
-	gateways, err := access.ParseGateways(list(given.String()))
+	gateways, err := access.ParseGateways(cli.List(given.String()))
 	switch {
 	case err != nil:
 		return gateways, fmt.Errorf("--gateways: %w", err)
@@ -251,13 +217,10 @@ func parseGateways(given lists) (access.Gateways, error) {
 	return gateways, nil
 }
 
-func list(s string) []string {
-	return strings.FieldsFunc(s, func(r rune) bool { return r == ',' || r == ' ' })
-}
-
-// parseOrigins takes origins as browsers write them (RFC 6454 §6.2) and no patterns: each is one site that somebody has decided to trust.
+// parseOrigins parses origins in the form of browsers (RFC 6454 §6.2). Patterns are not allowed: each origin is trusted
+// explicitly.
 func parseOrigins(s string) ([]string, error) {
-	origins := list(s)
+	origins := cli.List(s)
 	for _, o := range origins {
 		u, err := url.Parse(o)
 		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.Scheme+"://"+u.Host != o || strings.Contains(o, "*") {
@@ -278,7 +241,7 @@ func checkRate(flags string, r rest.Rate) (err error) {
 }
 
 func parsePrefixes(s string) (prefixes []netip.Prefix, err error) {
-	for _, text := range list(s) {
+	for _, text := range cli.List(s) {
 		p, err := netip.ParsePrefix(text)
 		if addr, single := netip.ParseAddr(text); single == nil {
 			p, err = addr.Prefix(addr.BitLen())
@@ -306,34 +269,19 @@ func (o options) publicEndpoint() string {
 	return net.JoinHostPort(o.address, strconv.FormatUint(uint64(o.port), 10))
 }
 
-// usage is the text of --help.
+// usage returns the text of --help.
 func usage() string {
 	var b strings.Builder
 	b.WriteString(`Usage: auth --config ORIGIN [flags]
        auth version
 
-Serves ICE servers with TURN credentials for the gateways that config discovery reports:
+Serves ICE servers with TURN credentials for the gateways of config discovery:
 POST /v1/ice-servers, and for older clients GET / and GET /ice.
 
-Without --jwt-… flags everyone who reaches the service may ask.
+Without --jwt-… flags the service answers every caller.
 
-Flags, each with the environment variable that stands in for it:
+Flags, each with its environment variable. The command line takes precedence.
 `)
-	f := newFlags(&raw{})
-	letters := map[string]string{}
-	for letter, name := range short {
-		letters[name] = "-" + letter + ", "
-	}
-	f.VisitAll(func(fl *flag.Flag) {
-		if _, letter := short[fl.Name]; letter {
-			return
-		}
-		argument, text := flag.UnquoteUsage(fl)
-		standard := ""
-		if fl.DefValue != "" && fl.DefValue != "false" {
-			standard = " (default " + fl.DefValue + ")"
-		}
-		fmt.Fprintf(&b, "\n  %s--%s %s  $%s\n      %s%s\n", letters[fl.Name], fl.Name, argument, envName(fl.Name), text, standard)
-	})
+	newFlags(&raw{}).PrintHelp(&b)
 	return b.String()
 }

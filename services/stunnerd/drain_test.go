@@ -12,7 +12,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/admin"
 )
 
-// a process that is told to end sends new calls elsewhere, keeps the ones that it has, and ends with the last one.
+// a process that is told to end sends new calls elsewhere, keeps the ones that it has, and ends with the last
+// one.
 func TestSIGTERMDrains(t *testing.T) {
 	for name, c := range map[string]struct {
 		flags []string
@@ -65,12 +66,12 @@ func TestSecondSIGTERMEndsAtOnce(t *testing.T) {
 	p.runs()
 	p.terminate()
 	p.endsWell()
-	if !bytes.Contains(p.said(), []byte("end at once")) {
+	if !bytes.Contains(p.said(), []byte("second signal, stop draining")) {
 		t.Error("the log does not say why it ended")
 	}
 }
 
-// at the end of the time to drain the process ends though it has a session.
+// after the drain timeout the process ends, although it has a session.
 func TestDrainTimeoutEnds(t *testing.T) {
 	t.Parallel()
 	const timeout = time.Second
@@ -82,7 +83,7 @@ func TestDrainTimeoutEnds(t *testing.T) {
 	if took := time.Since(began); took < timeout {
 		t.Errorf("ended after %s with a live call, before the time of %s was over", took, timeout)
 	}
-	if !bytes.Contains(p.said(), []byte("end of the time to drain")) {
+	if !bytes.Contains(p.said(), []byte("drain timeout")) {
 		t.Error("the log does not say why it ended")
 	}
 }

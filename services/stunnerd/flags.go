@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"errors"
 	"flag"
 	"fmt"
@@ -12,11 +11,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/stunner-gateway/stunner/services/api/cli"
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/nonce"
 )
 
-// options are the command line and the environment.
+// options are the checked settings of the command line and the environment.
 type options struct {
 	config    string
 	watch     bool
@@ -25,7 +25,7 @@ type options struct {
 	logFormat string
 	sockets   int
 	icmp      bool
-	// relayPorts are the ports that relays may have; the zero range leaves the choice to the kernel.
+	// relayPorts are the ports of relays; with the zero range the kernel chooses them.
 	relayPorts config.PortRange
 	dryRun     bool
 	stateDir   string
@@ -35,20 +35,28 @@ type options struct {
 	node       string
 	pod        string
 	drain      time.Duration
-	// nonceLifetime is for how long clients may use a nonce.
+	// nonceLifetime is how long a client may use a nonce.
 	nonceLifetime time.Duration
 	probes        string
-	forced        bool // --force-ready-status: accepted, because it is how draining works anyway
+	forced        bool // --force-ready-status: accepted, because a draining process stays ready anyway
 	unready       bool
-	from          string // who may ask for sessions
+	from          string // --sessions-from
 	showUsers     bool
 	version       bool
-	warnings      []string // about flags that are accepted and mean little or nothing here
-	// uri is the quick server's.
+	warnings      []string // about flags that are accepted for compatibility
+	// uri is the TURN URI of the quick server.
 	uri *config.URI
-	// addresses are those of this pod or host, at most one a family; there is at least one.
+	// addresses are the addresses of this pod or host: one or two, of different families.
 	addresses []netip.Addr
 	env       func(string) string
+}
+
+// raw are the settings before they are checked.
+type raw struct {
+	options
+	verbose                          bool
+	relayPorts, drain, nonceLifetime string
+	former                           map[string]string // the given former flags
 }
 
 // The values of --sessions-from.
@@ -57,124 +65,128 @@ const (
 	fromAny      = "any"
 )
 
-var errHelp = errors.New("help")
-
-const usage = `stunnerd runs a TURN server whose clients reach what the routes of its config allow.
+const usage = `stunnerd runs a TURN server whose clients reach the peers that the routes of its config allow.
 
   stunnerd [flags]                          run a config
   stunnerd [flags] turn://USER:PASSWORD@ADDRESS:PORT?transport=udp|tcp|tls|dtls
                                             run one listener that reaches every peer
 
-flags:
+Flags, some with an environment variable. The command line takes precedence.
 `
 
-// parseFlags reads the command line; the environment gives defaults.
-func parseFlags(args []string, env func(string) string, out io.Writer) (options, error) {
-	o := options{env: env}
-	fs := flag.NewFlagSet("stunnerd", flag.ContinueOnError)
-	fs.SetOutput(out)
-	fs.Usage = func() {
-		fmt.Fprint(out, usage)
-		fs.PrintDefaults()
-	}
-	text := func(p *string, value, help string, names ...string) {
-		for _, n := range names {
-			fs.StringVar(p, n, value, help)
-		}
-	}
-	flags := func(p *bool, help string, names ...string) {
-		for _, n := range names {
-			fs.BoolVar(p, n, false, help)
-		}
-	}
-	text(&o.config, or(env("STUNNER_CONFIG_ORIGIN"), ":13478"), "where the config comes from: a file, file://PATH, HOST:PORT or http(s)://, ws(s):// of a config discovery server (env STUNNER_CONFIG_ORIGIN)", "c", "config")
-	flags(&o.watch, "follow the origin instead of reading it once", "w", "watch")
-	text(&o.id, defaultID(env), "NAMESPACE/NAME of the config to ask for (env STUNNER_NAMESPACE, STUNNER_NAME)", "i", "id")
-	text(&o.log, "", "log level SCOPE:LEVEL[,SCOPE:LEVEL…]; overrides the config's for as long as the process lives", "l", "log")
-	text(&o.logFormat, "text", "log format: text or json", "log-format")
-	verbose := fs.Bool("v", false, "same as -l all:DEBUG")
-	fs.BoolVar(verbose, "verbose", false, "same as -l all:DEBUG")
-	for _, n := range []string{"u", "udp-thread-num"} {
-		fs.IntVar(&o.sockets, n, 0, "sockets of a UDP listener; 0, or more than the process has cores, means one for each core")
-	}
-	flags(&o.icmp, "tell clients of datagrams that did not reach a peer, as RFC 8656 §11.5 says; clients that follow RFC 5766 alone may end their sessions over it, those of pion do", "icmp-indications")
-	ports := fs.String("relay-ports", env("STUNNER_RELAY_PORTS"), "ports of relays as MIN-MAX, such as 40000-49999, for firewalls; empty leaves the choice to the kernel (env STUNNER_RELAY_PORTS)")
-	flags(&o.dryRun, "read the config, say what it would do, and exit", "d", "dry-run")
-	text(&o.stateDir, env("STUNNER_STATE_DIR"), "folder for the last good config; empty keeps none (env STUNNER_STATE_DIR)", "state-dir")
-	text(&o.standby, env("STUNNER_STANDBY_CONFIG"), "file of a config to start with where the origin is away and there is no last good config (env STUNNER_STANDBY_CONFIG)", "standby-config")
-	text(&o.tokenFile, env("STUNNER_DISCOVERY_TOKEN_FILE"), "file with the bearer token for config discovery (env STUNNER_DISCOVERY_TOKEN_FILE)", "discovery-token-file")
-	text(&o.caFile, env("STUNNER_DISCOVERY_CA_FILE"), "file with the CA of the config discovery server (env STUNNER_DISCOVERY_CA_FILE)", "discovery-ca-file")
-	text(&o.node, env("STUNNER_NODENAME"), "node that this process runs on (env STUNNER_NODENAME)", "node")
-	text(&o.pod, env("STUNNER_POD"), "name of this process in reports to config discovery; empty means that of the host (env STUNNER_POD)", "pod")
-	text(&o.probes, or(env("STUNNER_HEALTHCHECK_ENDPOINT"), config.DefaultHealthcheck), "URL of the probes until a followed config names one, or none (env STUNNER_HEALTHCHECK_ENDPOINT)", "healthcheck-endpoint")
-	drain := fs.String("drain-timeout", or(env("STUNNER_DRAIN_TIMEOUT"), "1h"), "how long live sessions may go on after SIGTERM, such as 90s or 2h (env STUNNER_DRAIN_TIMEOUT)")
-	lifetime := fs.String("nonce-lifetime", or(env("STUNNER_NONCE_LIFETIME"), "1h"), "how long a client may use a nonce, from 10m to 1h (env STUNNER_NONCE_LIFETIME)")
-	flags(&o.forced, "accepted for compatibility: a draining process stays ready unless told otherwise", "force-ready-status")
-	flags(&o.unready, "fail the readiness probe while draining; kube-proxy then cuts the UDP calls that are still up", "unready-on-drain")
-	text(&o.from, fromLoopback, "who may read /sessions, /refusals and the whole of /status: loopback, or any for everybody who reaches the port", "sessions-from")
-	flags(&o.showUsers, "show user names and client addresses in /sessions and /refusals instead of hashes", "show-users")
-	flags(&o.version, "print the version and exit", "version")
-	former := acceptFormer(fs)
-	if err := fs.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			return o, errHelp
-		}
-		return o, err
-	}
-	if *verbose && o.log == "" {
-		o.log = "all:DEBUG"
-	}
-	var err error
-	if o.drain, err = time.ParseDuration(*drain); err != nil || o.drain < 0 {
-		return o, fmt.Errorf("--drain-timeout or STUNNER_DRAIN_TIMEOUT %q: use a time such as 90s or 2h", *drain)
-	}
-	if *ports != "" {
-		if o.relayPorts, err = config.ParseRelayPorts(*ports); err != nil {
-			return o, fmt.Errorf("--relay-ports or STUNNER_RELAY_PORTS: %w", err)
-		}
-	}
-	o.nonceLifetime, err = time.ParseDuration(*lifetime)
-	if err != nil || o.nonceLifetime < nonce.MinLifetime || o.nonceLifetime > nonce.MaxLifetime {
-		return o, fmt.Errorf("--nonce-lifetime or STUNNER_NONCE_LIFETIME %q: use a time between 10m and 1h", *lifetime)
-	}
-	return o, cmp.Or(o.takeOver(former), o.check(fs.Args()))
+// envNames are the environment variables of flags.
+var envNames = map[string]string{
+	"config":               "STUNNER_CONFIG_ORIGIN",
+	"relay-ports":          "STUNNER_RELAY_PORTS",
+	"state-dir":            "STUNNER_STATE_DIR",
+	"standby-config":       "STUNNER_STANDBY_CONFIG",
+	"discovery-token-file": "STUNNER_DISCOVERY_TOKEN_FILE",
+	"discovery-ca-file":    "STUNNER_DISCOVERY_CA_FILE",
+	"node":                 "STUNNER_NODENAME",
+	"pod":                  "STUNNER_POD",
+	"healthcheck-endpoint": "STUNNER_HEALTHCHECK_ENDPOINT",
+	"drain-timeout":        "STUNNER_DRAIN_TIMEOUT",
+	"nonce-lifetime":       "STUNNER_NONCE_LIFETIME",
 }
 
-// check validates everything before anything starts.
-func (o *options) check(args []string) error {
+func newFlags(r *raw) *cli.Flags {
+	f := cli.New("stunnerd", func(flag string) string { return envNames[flag] })
+	f.StringVar(&r.config, "config", ":13478", "`ORIGIN` of the config: a file, file://PATH, or HOST:PORT, http(s)://, ws(s):// of a config discovery server")
+	f.BoolVar(&r.watch, "watch", false, "follow the origin instead of reading it once")
+	f.StringVar(&r.id, "id", defaultID(r.env), "`NAMESPACE/NAME` of the config to request; $STUNNER_NAMESPACE and $STUNNER_NAME set the default")
+	f.StringVar(&r.log, "log", "", "log `LEVELS` SCOPE:LEVEL[,SCOPE:LEVEL…]; they override those of the config")
+	f.StringVar(&r.logFormat, "log-format", "text", "`FORMAT` of the log, text or json")
+	f.BoolVar(&r.verbose, "verbose", false, "same as -l all:DEBUG")
+	f.IntVar(&r.sockets, "udp-thread-num", 0, "`SOCKETS` of a UDP listener; 0, or more than the process has cores, means one for each core")
+	f.BoolVar(&r.icmp, "icmp-indications", false, "tell clients of datagrams that did not reach a peer (RFC 8656 §11.5); clients that only implement RFC 5766, such as pion, may end their sessions")
+	f.StringVar(&r.relayPorts, "relay-ports", "", "ports of relays as `MIN-MAX`, such as 40000-49999, for firewalls; empty lets the kernel choose")
+	f.BoolVar(&r.dryRun, "dry-run", false, "read the config, print what it would do, and exit")
+	f.StringVar(&r.stateDir, "state-dir", "", "`FOLDER` for the last good config; empty stores none")
+	f.StringVar(&r.standby, "standby-config", "", "`FILE` with a config to start with if the origin is unreachable and there is no last good config")
+	f.StringVar(&r.tokenFile, "discovery-token-file", "", "`FILE` with the bearer token for config discovery")
+	f.StringVar(&r.caFile, "discovery-ca-file", "", "`FILE` with the CA certificates of the config discovery server")
+	f.StringVar(&r.node, "node", "", "`NODE` that this process runs on")
+	f.StringVar(&r.pod, "pod", "", "`NAME` of this process in reports to config discovery; empty means the host name")
+	f.StringVar(&r.probes, "healthcheck-endpoint", config.DefaultHealthcheck, "`URL` of the probes until a followed config sets one, or none")
+	f.StringVar(&r.drain, "drain-timeout", "1h", "`TIME` that live sessions may continue after SIGTERM, such as 90s or 2h")
+	f.StringVar(&r.nonceLifetime, "nonce-lifetime", "1h", "`TIME` that a client may use a nonce, from 10m to 1h")
+	f.BoolVar(&r.forced, "force-ready-status", false, "accepted for compatibility: a draining process stays ready without it")
+	f.BoolVar(&r.unready, "unready-on-drain", false, "fail the readiness probe while draining; kube-proxy then cuts the UDP calls that are still up")
+	f.StringVar(&r.from, "sessions-from", fromLoopback, "`CLIENTS` that may read /sessions, /refusals and the whole /status: loopback or any")
+	f.BoolVar(&r.showUsers, "show-users", false, "show user names and client addresses in /sessions and /refusals instead of hashes")
+	f.BoolVar(&r.version, "version", false, "print the version and exit")
+	f.Shorten(map[string]string{"c": "config", "w": "watch", "i": "id", "l": "log", "v": "verbose", "u": "udp-thread-num", "d": "dry-run"})
+	r.former = acceptFormer(f.FlagSet)
+	return f
+}
+
+// parseFlags reads the flags, and the environment for flags that are not given. It returns all errors at once.
+func parseFlags(args []string, env func(string) string, out io.Writer) (options, error) {
+	r := raw{options: options{env: env}}
+	f := newFlags(&r)
+	if err := f.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			fmt.Fprint(out, usage)
+			f.PrintHelp(out)
+		}
+		return r.options, err
+	}
+	envErr := f.SetFromEnv(env)
+	o, err := r.check(f.Args())
+	return o, errors.Join(envErr, err)
+}
+
+// check checks and converts the settings.
+func (r raw) check(args []string) (options, error) {
+	o := r.options
+	var errs cli.Errors
+	var err error
+	if r.verbose && o.log == "" {
+		o.log = "all:DEBUG"
+	}
+	if o.drain, err = time.ParseDuration(r.drain); err != nil || o.drain < 0 {
+		errs.Addf("--drain-timeout or STUNNER_DRAIN_TIMEOUT %q: use a time such as 90s or 2h", r.drain)
+	}
+	if r.relayPorts != "" {
+		if o.relayPorts, err = config.ParseRelayPorts(r.relayPorts); err != nil {
+			errs.Addf("--relay-ports or STUNNER_RELAY_PORTS: %w", err)
+		}
+	}
+	o.nonceLifetime, err = time.ParseDuration(r.nonceLifetime)
+	if err != nil || o.nonceLifetime < nonce.MinLifetime || o.nonceLifetime > nonce.MaxLifetime {
+		errs.Addf("--nonce-lifetime or STUNNER_NONCE_LIFETIME %q: use a time between 10m and 1h", r.nonceLifetime)
+	}
+	errs.Add(o.translateFormer(r.former))
 	switch {
 	case len(args) > 1:
-		return fmt.Errorf("unexpected argument %q: give flags first, then at most one TURN URI", args[1])
+		errs.Addf("unexpected argument %q: give flags first, then at most one TURN URI", args[1])
 	case len(args) == 1:
 		uri, err := config.ParseURI(args[0])
 		if err != nil {
-			return fmt.Errorf("read TURN URI: %w", err)
+			errs.Addf("read TURN URI: %w", err)
 		}
 		o.uri = &uri
 	}
-	if o.from != fromLoopback && o.from != fromAny {
-		return fmt.Errorf("--sessions-from %q: use %s or %s", o.from, fromLoopback, fromAny)
-	}
+	errs.AddOneOf("--sessions-from", o.from, fromLoopback, fromAny)
+	errs.AddOneOf("--log-format", o.logFormat, "text", "json")
 	if o.unready && o.forced {
-		return errors.New("--unready-on-drain and --force-ready-status contradict each other: use one")
-	}
-	if o.logFormat != "text" && o.logFormat != "json" {
-		return fmt.Errorf("--log-format %q: use text or json", o.logFormat)
+		errs.Addf("--unready-on-drain and --force-ready-status contradict each other: use one")
 	}
 	if namespace, name, ok := strings.Cut(o.id, "/"); !ok || namespace == "" || name == "" || strings.Contains(name, "/") {
-		return fmt.Errorf("--id %q: use NAMESPACE/NAME", o.id)
+		errs.Addf("--id %q: use NAMESPACE/NAME", o.id)
 	}
 	if o.probes == "none" {
 		o.probes = ""
 	}
 	if o.sockets < 0 {
-		return fmt.Errorf("--udp-thread-num %d: use 0 or more", o.sockets)
+		errs.Addf("--udp-thread-num %d: use 0 or more", o.sockets)
 	}
-	return o.findAddresses()
+	errs.Add(o.findAddresses())
+	return o, errs.Join()
 }
 
-// findAddresses reads where this process can be reached: STUNNER_ADDR first, then STUNNER_ADDRS, a list, for the other family. Without
-// either the host is asked.
+// findAddresses sets the addresses of this process from STUNNER_ADDR, then from the list STUNNER_ADDRS for the other
+// family. Without both variables it uses the addresses of the host.
 func (o *options) findAddresses() error {
 	for _, name := range []string{"STUNNER_ADDR", "STUNNER_ADDRS"} {
 		for _, text := range strings.FieldsFunc(o.env(name), func(r rune) bool { return r == ',' }) {
@@ -193,7 +205,7 @@ func (o *options) findAddresses() error {
 	return nil
 }
 
-// defaultID is the identity that the pod's environment gives, or one made of the host's name.
+// defaultID returns the id from the environment of the pod, or one with the host name.
 func defaultID(env func(string) string) string {
 	if namespace, name := env("STUNNER_NAMESPACE"), env("STUNNER_NAME"); namespace != "" && name != "" {
 		return namespace + "/" + name
@@ -203,11 +215,4 @@ func defaultID(env func(string) string) string {
 		host = "unknown"
 	}
 	return "default/stunnerd-" + host
-}
-
-func or(value, otherwise string) string {
-	if value != "" {
-		return value
-	}
-	return otherwise
 }

@@ -81,6 +81,16 @@ func TestWrongCommandLineNamesTheFlagAndTheRemedy(t *testing.T) {
 	}
 }
 
+func TestAllErrorsOfACommandLineAreReported(t *testing.T) {
+	bad := func(n string) string { return map[string]string{"STUNNER_NONCE_LIFETIME": "3600"}[n] }
+	_, err := parseFlags([]string{"--log-format", "xml", "--id", "just-a-name", "--sessions-from=everywhere"}, bad, io.Discard)
+	for _, want := range []string{"--log-format", "--id", "--sessions-from", "STUNNER_NONCE_LIFETIME"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v does not name %s", err, want)
+		}
+	}
+}
+
 func TestAddressesAreOneOfEachFamily(t *testing.T) {
 	for _, tc := range []struct{ addr, addrs, want string }{
 		{"10.0.0.7", "", "[10.0.0.7]"},
@@ -133,7 +143,8 @@ listeners:
 - {name: udp, protocol: UDP, address: $STUNNER_ADDR, port: $STUNNER_PORT, public_address: "${STUNNER_PUBLIC_ADDR}", public_port: "${STUNNER_PUBLIC_PORT}"}
 `
 
-// Placeholders of a file are replaced by the environment of the process: texts and numbers, not the credentials, and no variable of anybody else.
+// Placeholders of a file are replaced by the environment of the process: texts and numbers, not the credentials, and no
+// variable of anybody else.
 func TestContractPlaceholdersOfAFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "stunnerd.yaml")
 	if err := os.WriteFile(file, []byte(standalone), 0o600); err != nil {

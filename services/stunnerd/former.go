@@ -7,20 +7,23 @@ import (
 	"net"
 	"strconv"
 	"strings"
+
+	"github.com/stunner-gateway/stunner/services/api/cli"
 )
 
-// originKubernetes is the value of --config with which the existing dataplane looks for config discovery through the Kubernetes API.
+// originKubernetes is the value of --config with which the former dataplane finds config discovery through the
+// Kubernetes API.
 const originKubernetes = "k8s"
 
-// discoveryPort is the port of config discovery where an address has none.
+// discoveryPort is the default port of config discovery.
 const discoveryPort = "13478"
 
-// formerFlag is a flag that the existing dataplane has and this one does not.
+// formerFlag is a flag of the former dataplane that this program does not have.
 type formerFlag struct {
 	names []string
-	// switches tells a flag without a value, as --name or --name=false.
-	switches bool
-	// instead says what to use, or why there is no need.
+	// isBool marks a flag without a value, as --name or --name=false.
+	isBool bool
+	// instead names the replacement, or why there is none.
 	instead string
 }
 
@@ -32,9 +35,9 @@ const (
 	useID     = "use --id, or STUNNER_NAMESPACE and STUNNER_NAME"
 )
 
-// formerFlags are all flags of the existing dataplane that are none of this one, with their arity: its own and those that every client of kubectl has. A
-// Dataplane of an existing installation can hold no others, because its pods would not have started with them. A flag that is in neither table is a
-// mistake, for example of spelling, and remains an error.
+// formerFlags are all flags of the former dataplane that this program does not have: its own, and those of every client
+// of kubectl. The Dataplane of an existing installation cannot contain other flags, because its pods would not have
+// started. A flag that is in neither program is an error, for example a misspelt one.
 var formerFlags = []formerFlag{
 	{[]string{"cds-server-address"}, false, useOrigin},
 	{[]string{"cds-server-port"}, false, useOrigin},
@@ -49,26 +52,26 @@ var formerFlags = []formerFlag{
 	{[]string{"disable-compression", "insecure-skip-tls-verify"}, true, noAPI},
 }
 
-// formerValue notes that a former flag was given. It is a flag.Value.
+// formerValue is a flag.Value that records that a former flag was given.
 type formerValue struct {
 	name  string
 	flag  formerFlag
 	given map[string]string
 }
 
-// String is the default, which is none.
+// String returns the default, which is empty.
 func (v formerValue) String() string { return "" }
 
-// Set takes any value.
+// Set accepts any value.
 func (v formerValue) Set(value string) error {
 	v.given[v.name] = value
 	return nil
 }
 
-// IsBoolFlag tells package flag whether the next argument is the value.
-func (v formerValue) IsBoolFlag() bool { return v.flag.switches }
+// IsBoolFlag tells package flag whether the flag has no value.
+func (v formerValue) IsBoolFlag() bool { return v.flag.isBool }
 
-// acceptFormer makes a set of flags accept the former ones, and returns what will be given of them.
+// acceptFormer defines the former flags. Parsing fills the returned map with those that are given.
 func acceptFormer(fs *flag.FlagSet) (given map[string]string) {
 	given = map[string]string{}
 	for _, f := range formerFlags {
@@ -79,8 +82,8 @@ func acceptFormer(fs *flag.FlagSet) (given map[string]string) {
 	return given
 }
 
-// takeOver gives former flags the meaning that they have here, if any, and notes what comes of each.
-func (o *options) takeOver(given map[string]string) error {
+// translateFormer applies the former flags that have a meaning here, and adds a warning for each.
+func (o *options) translateFormer(given map[string]string) error {
 	used := ""
 	if o.config == originKubernetes {
 		var err error
@@ -91,15 +94,15 @@ func (o *options) takeOver(given map[string]string) error {
 	for _, f := range formerFlags {
 		for _, name := range f.names {
 			if _, there := given[name]; there && name != used {
-				o.warnings = append(o.warnings, fmt.Sprintf("flag %s is ignored: %s", dashed(name), f.instead))
+				o.warnings = append(o.warnings, fmt.Sprintf("flag %s is ignored: %s", cli.Dashed(name), f.instead))
 			}
 		}
 	}
 	return nil
 }
 
-// findDiscovery replaces the origin k8s: by that of the environment, which the operator sets in its pods, or by the address that a former flag or variable
-// names. It returns the flag that was used.
+// findDiscovery replaces the origin k8s by the origin in the environment, which the operator sets in its pods, or by
+// the address in a former flag or variable. It returns the flag that it used.
 func (o *options) findDiscovery(given map[string]string) (used string, err error) {
 	origin, from := o.env("STUNNER_CONFIG_ORIGIN"), "STUNNER_CONFIG_ORIGIN"
 	if origin == "" || origin == originKubernetes {
@@ -120,7 +123,7 @@ func (o *options) findDiscovery(given map[string]string) (used string, err error
 	return used, nil
 }
 
-// withPort is an address with a port, the one given or that of config discovery, where it has none. A URL stays as it is.
+// withPort adds a port, or the default one of config discovery, to an address without one. It does not change a URL.
 func withPort(address, port string) (string, error) {
 	if _, _, err := net.SplitHostPort(address); err == nil || strings.Contains(address, "://") {
 		return address, nil
@@ -130,12 +133,4 @@ func withPort(address, port string) (string, error) {
 		return "", fmt.Errorf("--cds-server-port %q: use 1 to 65535", port)
 	}
 	return net.JoinHostPort(strings.Trim(address, "[]"), port), nil
-}
-
-// dashed is a flag as people write it.
-func dashed(name string) string {
-	if len(name) == 1 {
-		return "-" + name
-	}
-	return "--" + name
 }

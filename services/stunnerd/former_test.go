@@ -4,19 +4,22 @@ import (
 	"io"
 	"strings"
 	"testing"
+
+	"github.com/stunner-gateway/stunner/services/api/cli"
 )
 
-// Dataplanes of existing installations start with the flags that they hold. Each flag that means nothing here is warned of by its name and never by its
-// value, which may be a secret, and takes as many arguments as it took there: flags that follow it are read.
+// Dataplanes of existing installations start with the flags that they hold. Each flag that means nothing here is warned
+// of by its name and never by its value, which may be a secret, and takes as many arguments as it took there: flags
+// that follow it are read.
 func TestContractFlagsOfExistingDataplanes(t *testing.T) {
 	inPod := map[string]string{"STUNNER_CONFIG_ORIGIN": "https://discovery:13478", "STUNNER_NAMESPACE": "media", "STUNNER_NAME": "edge"}
 	flags := 0
 	for _, f := range formerFlags {
 		for _, name := range f.names {
 			flags++
-			forms := [][]string{{dashed(name), "a-value"}, {dashed(name) + "=a-value"}}
-			if f.switches {
-				forms = [][]string{{dashed(name)}, {dashed(name) + "=false"}}
+			forms := [][]string{{cli.Dashed(name), "a-value"}, {cli.Dashed(name) + "=a-value"}}
+			if f.isBool {
+				forms = [][]string{{cli.Dashed(name)}, {cli.Dashed(name) + "=false"}}
 			}
 			for _, form := range forms {
 				args := append([]string{"-w"}, append(form, "--udp-thread-num=16", "-i", "a/b")...)
@@ -25,7 +28,7 @@ func TestContractFlagsOfExistingDataplanes(t *testing.T) {
 					t.Errorf("%v: %+v, %v", args, o, err)
 					continue
 				}
-				if len(o.warnings) != 1 || !strings.HasPrefix(o.warnings[0], "flag "+dashed(name)+" is ignored: ") || strings.Contains(o.warnings[0], "a-value") {
+				if len(o.warnings) != 1 || !strings.HasPrefix(o.warnings[0], "flag "+cli.Dashed(name)+" is ignored: ") || strings.Contains(o.warnings[0], "a-value") {
 					t.Errorf("%v: warnings %q", args, o.warnings)
 				}
 			}
@@ -36,7 +39,8 @@ func TestContractFlagsOfExistingDataplanes(t *testing.T) {
 	}
 }
 
-// The origin k8s stands for the discovery that the operator names in the environment, or else for the address that the existing flags and variables give.
+// The origin k8s stands for the discovery that the operator names in the environment, or else for the address that the
+// existing flags and variables give.
 func TestContractOriginKubernetes(t *testing.T) {
 	for name, tc := range map[string]struct {
 		args         []string
@@ -84,7 +88,8 @@ func TestContractOriginKubernetes(t *testing.T) {
 	}
 }
 
-// A flag that neither this program nor the existing one has is an error that names it, also beside flags that are accepted.
+// A flag that neither this program nor the existing one has is an error that names it, also beside flags that are
+// accepted.
 func TestMisspeltFlagIsAnError(t *testing.T) {
 	for _, name := range []string{"-watchh", "--udp-thread-numm", "--cds-server", "--kubeconfigs", "--sessions-form"} {
 		_, err := parseFlags([]string{"--kubeconfig", "x", name}, func(string) string { return "" }, io.Discard)

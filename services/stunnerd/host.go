@@ -7,9 +7,9 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/host"
 )
 
-// hostAddresses are the first routable address of this host in each family, IPv4 first, and loopback where there is none at all.
+// hostAddresses returns the first routable address of this host in each family, IPv4 first; loopback if there is none.
 func hostAddresses() []netip.Addr {
-	local, _ := host.Addresses() // a host that does not tell has loopback
+	local, _ := host.Addresses() // on an error loopback is used
 	found := slices.DeleteFunc(local, func(a netip.Addr) bool { return !a.IsGlobalUnicast() })
 	if len(found) == 0 {
 		found = []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.IPv6Loopback()}
@@ -17,7 +17,7 @@ func hostAddresses() []netip.Addr {
 	return oneOfEach(found)
 }
 
-// oneOfEach keeps the first address of each family, IPv4 first.
+// oneOfEach returns the first address of each family, IPv4 first.
 func oneOfEach(addrs []netip.Addr) (one []netip.Addr) {
 	for _, is4 := range []bool{true, false} {
 		if i := slices.IndexFunc(addrs, func(a netip.Addr) bool { return a.Is4() == is4 }); i >= 0 {

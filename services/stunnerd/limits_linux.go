@@ -14,25 +14,27 @@ import (
 )
 
 const (
-	// reservedFiles are descriptors for everything that is no relay: listeners, connections to the config source, probes.
+	// reservedFiles are file descriptors for listeners, connections to the config source, and probes.
 	reservedFiles = 200
-	// clientFiles is the part of the descriptors that are sockets for one client: half of those in which clients get one.
+	// clientFiles is the divisor of the file descriptors that are kept for sockets of single clients: half of the share
+	// in which a client gets a socket of its own.
 	clientFiles = 2 * listener.OwnShare
-	// memoryPerSession is a generous estimate of what an allocation costs, kernel memory included.
+	// memoryPerSession is an upper estimate of the memory of an allocation, including kernel memory.
 	memoryPerSession = 64 << 10
-	// cgroups is where the limits of a container are to be read.
+	// cgroups is the mount point of the cgroup file system.
 	cgroups = "/sys/fs/cgroup"
 )
 
-// respectMemory makes the garbage collector work harder before the kernel ends the process, unless the environment says otherwise.
-func respectMemory(limit int64) {
+// setMemoryLimit sets the limit of the garbage collector below the limit of the cgroup, at which the kernel kills the
+// process. GOMEMLIMIT takes precedence.
+func setMemoryLimit(limit int64) {
 	if limit > 0 && os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(limit / 10 * 9)
 	}
 }
 
-// capacity is how many clients with an allocation this process can carry before it runs out of descriptors or memory; a client beyond that is
-// told so instead of dragging the others down. memory is in bytes, 0 for no limit.
+// capacity returns the number of clients for which file descriptors and memory suffice. More clients are refused, so
+// that the others are not affected. memory is in bytes; 0 means no limit.
 func capacity(memory int64) int {
 	limit := math.MaxInt
 	var files unix.Rlimit
@@ -45,7 +47,8 @@ func capacity(memory int64) int {
 	return limit
 }
 
-// allocations is how many allocations a process of a capacity can have with so many relay ports, of all address families; 0 ports are no limit.
+// allocations returns the number of allocations for a capacity and a number of relay ports of all address families; 0
+// ports mean no limit.
 func allocations(capacity, ports int) int {
 	if ports > 0 {
 		return min(capacity, ports)
@@ -53,7 +56,8 @@ func allocations(capacity, ports int) int {
 	return capacity
 }
 
-// memoryLimit is the limit of the process's cgroup in bytes, 0 when there is none. root is where cgroups are mounted.
+// memoryLimit returns the memory limit of the cgroup of the process in bytes; 0 if there is none. root is the mount
+// point of the cgroup file system.
 func memoryLimit(root string) int64 {
 	for _, name := range []string{"memory.max", "memory/memory.limit_in_bytes"} {
 		data, err := os.ReadFile(filepath.Join(root, name))

@@ -99,7 +99,8 @@ var hostile = []string{
 	strings.Repeat("\n", 400),
 }
 
-// A-09, T-19: no user name makes a line of its own, whether it is let in or not, at the most talkative level, in either format.
+// A-09, T-19: no user name makes a line of its own, whether it is let in or not, at the most talkative level, in either
+// format.
 func TestUserNamesForgeNoLogLine(t *testing.T) {
 	text := regexp.MustCompile(`^time=\S+ level=(TRACE|DEBUG|INFO|WARN|ERROR) msg=`)
 	whole := map[string]func(line string) bool{

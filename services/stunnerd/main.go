@@ -1,9 +1,11 @@
-// Command stunnerd is the dataplane of STUNner: a TURN server whose clients reach what the routes of its config allow.
+// Command stunnerd is the dataplane of STUNner: a TURN server whose clients reach the peers that the routes of its
+// config allow.
 package main
 
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/signal"
@@ -12,25 +14,25 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
 )
 
-// Exit codes: 1 when running failed, 2 when the command line is wrong.
+// Exit codes: 1 if stunnerd failed, 2 if the command line is wrong.
 const (
 	exitFailed = 1
 	exitUsage  = 2
 )
 
 func main() {
-	o, err := parseFlags(os.Args[1:], os.Getenv, os.Stderr)
+	o, err := parseFlags(os.Args[1:], os.Getenv, os.Stdout)
 	switch {
-	case errors.Is(err, errHelp):
+	case errors.Is(err, flag.ErrHelp):
 		return
 	case err != nil:
-		fmt.Fprintln(os.Stderr, "stunnerd:", err)
+		fmt.Fprintf(os.Stderr, "stunnerd: %v\n\"stunnerd --help\" lists the flags\n", err)
 		os.Exit(exitUsage)
 	case o.version:
 		fmt.Println(telemetry.Version("stunnerd"))
 		return
 	}
-	// The first signal drains; the one after it is waited for by secondSignal.
+	// The first signal starts draining. secondSignal waits for the second one.
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	context.AfterFunc(ctx, stop)
 	if err := run(ctx, o); err != nil {
@@ -39,7 +41,7 @@ func main() {
 	}
 }
 
-// secondSignal is done when the process is told to end once more.
+// secondSignal returns a context that ends with the next signal.
 func secondSignal() (context.Context, context.CancelFunc) {
 	return signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 }

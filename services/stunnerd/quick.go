@@ -11,8 +11,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/discovery"
 )
 
-// quickServer makes a source of one config out of a TURN URI: one listener, one user, every peer. TLS and DTLS
-// get a certificate of their own making.
+// quickServer returns a source of the config for a TURN URI: one listener and one user that reaches every peer. TLS and
+// DTLS get a self-signed certificate.
 func quickServer(u config.URI) (discovery.Source, error) {
 	if u.Username == "" || u.Password == "" {
 		return nil, fmt.Errorf("read TURN URI: no user or no password: use turn://USER:PASSWORD@ADDRESS:PORT")
@@ -40,7 +40,7 @@ func quickServer(u config.URI) (discovery.Source, error) {
 	return fixed{c}, c.Validate()
 }
 
-// fixed is a source that never changes.
+// fixed is a source of one config that never changes.
 type fixed struct{ config config.Config }
 
 func (f fixed) Load(context.Context) ([]discovery.Loaded, error) {

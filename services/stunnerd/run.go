@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,7 +12,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/sync/errgroup"
 
@@ -36,9 +36,9 @@ type daemon struct {
 	registry  *prometheus.Registry
 }
 
-// run runs until ctx ends, then drains.
+// run serves until ctx ends, then drains.
 func run(ctx context.Context, o options) error {
-	levels, err := telemetry.ParseLevels(or(o.log, config.DefaultLogLevel))
+	levels, err := telemetry.ParseLevels(cmp.Or(o.log, config.DefaultLogLevel))
 	if err != nil {
 		return fmt.Errorf("--log: %w", err)
 	}
@@ -62,25 +62,26 @@ func run(ctx context.Context, o options) error {
 	return errors.Join(err, d.server.Close())
 }
 
-// open opens the origin of the config: the quick server's URI is one too.
+// open opens the source of the config: that of the TURN URI, or of the origin.
 func open(o options, log *slog.Logger) (discovery.Source, error) {
 	if o.uri != nil {
 		return quickServer(*o.uri)
 	}
 	return discovery.Open(o.config, discovery.Options{
-		ID: o.id, Node: o.node, TokenFile: o.tokenFile, CAFile: o.caFile, Lookup: o.lookup, Log: telemetry.Scope(log, "discovery"),
+		ID: o.id, Node: o.node, TokenFile: o.tokenFile, CAFile: o.caFile, Lookup: o.lookup,
+		Log: telemetry.Scope(log, "discovery"),
 	})
 }
 
 func newDaemon(o options, source discovery.Source, levels *telemetry.Levels, log *slog.Logger) (*daemon, error) {
 	memory := memoryLimit(cgroups)
-	respectMemory(memory)
-	bear := capacity(memory)
-	room := allocations(bear, o.relayPorts.Len()*len(o.addresses))
-	local, _ := host.Addresses() // the follower of the addresses warns of an error, and tries again
+	setMemoryLimit(memory)
+	clients := capacity(memory)
+	most := allocations(clients, o.relayPorts.Len()*len(o.addresses))
+	local, _ := host.Addresses() // host.Follow logs an error and retries
 	srv, err := server.New(server.Options{
 		Sockets: o.sockets, ICMP: o.icmp, HostAddresses: o.addresses, LocalAddresses: local, RelayPorts: o.relayPorts,
-		Capacity: bear, Allocations: room, NonceLifetime: o.nonceLifetime, Log: telemetry.Scope(log, "turn"),
+		Capacity: clients, Allocations: most, NonceLifetime: o.nonceLifetime, Log: telemetry.Scope(log, "turn"),
 	})
 	if err != nil {
 		return nil, err
@@ -92,30 +93,30 @@ func newDaemon(o options, source discovery.Source, levels *telemetry.Levels, log
 	}
 	d := &daemon{
 		options: o, levels: levels, log: telemetry.Scope(log, "stunnerd"), server: srv,
-		endpoints: admin.NewEndpoints(telemetry.Scope(log, "admin")), registry: prometheus.NewRegistry(),
+		endpoints: admin.NewEndpoints(telemetry.Scope(log, "admin")),
 	}
 	listeners := func() []config.Listener { return srv.Running().Listeners }
-	d.inspector = admin.NewInspector(srv.Sessions(), srv.Meter(), listeners, admin.Access{Anywhere: o.from == fromAny, Users: o.showUsers})
+	access := admin.Access{Anywhere: o.from == fromAny, Users: o.showUsers}
+	d.inspector = admin.NewInspector(srv.Sessions(), srv.Meter(), listeners, access)
 	d.follower = follower.New(follower.Options{
 		Source: source, Server: srv, Last: follower.LastGood{Dir: o.stateDir, ID: o.id}, Standby: o.standby,
 		Lookup: o.lookup, Applied: d.applied, Pod: o.pod, Log: telemetry.Scope(log, "config"),
 	})
-	d.registry.MustRegister(
-		collectors.NewGoCollector(),
-		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		&admin.Collector{Meter: srv.Meter(), Sessions: srv.Sessions(), Capacity: room, Config: d.config},
+	d.registry = telemetry.NewRegistry(
+		&admin.Collector{Meter: srv.Meter(), Sessions: srv.Sessions(), Capacity: most, Config: d.config},
 	)
 	return d, nil
 }
 
-// config is what the metrics say of the running config.
+// config returns the state of the running config for the metrics.
 func (d *daemon) config() admin.Config {
 	f := d.follower
 	return admin.Config{Revision: f.Revision(), Age: f.Age(), Problem: f.Problem(), Listeners: d.server.Running().Listeners}
 }
 
-// serve runs the config until ctx ends, then drains. With --watch the config is followed, also while draining: a route may still be
-// taken away from a call, and the operator hears how many are left. Without, it is read once, and has to be there and right.
+// serve runs the config until ctx ends, then drains. With --watch it follows the config, also while draining: routes
+// may still be removed, and the operator gets reports of the remaining sessions. Without --watch it reads the config
+// once, and returns an error if the config is missing or invalid.
 func (d *daemon) serve(ctx context.Context) error {
 	following, stop := context.WithCancel(context.Background())
 	group := new(errgroup.Group)
@@ -127,7 +128,7 @@ func (d *daemon) serve(ctx context.Context) error {
 	})
 	if d.watch {
 		if err := d.endpoints.Set(d.health(d.options.probes)); err != nil {
-			d.log.Warn("go on without probes until a config names them", "error", err)
+			d.log.Warn("cannot serve probes until a config sets their URL", "error", err)
 		}
 		group.Go(func() error { return d.follower.Run(following) })
 	} else if err := d.follower.Once(ctx); err != nil {
@@ -138,7 +139,7 @@ func (d *daemon) serve(ctx context.Context) error {
 	return nil
 }
 
-// applied puts in force what a config says about the process itself.
+// applied applies the settings of a config that concern the process: log levels, probes and metrics.
 func (d *daemon) applied(c config.Config) error {
 	if d.options.log == "" {
 		d.levels.Set(c.Admin.LogLevel)
@@ -171,12 +172,13 @@ func (d *daemon) ready() error {
 
 func (d *daemon) metrics(path string) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle(or(path, "/"), promhttp.HandlerFor(d.registry, promhttp.HandlerOpts{}))
+	mux.Handle(cmp.Or(path, "/"), promhttp.HandlerFor(d.registry, promhttp.HandlerOpts{}))
 	return mux
 }
 
-// drain admits nobody any more and waits for the live sessions to end. The process stays ready meanwhile, unless told otherwise: an
-// endpoint that is not ready loses its UDP flows to kube-proxy, and with them every call.
+// drain refuses new sessions and waits for the live ones to end. The process stays ready meanwhile, except with
+// --unready-on-drain, because kube-proxy drops the UDP flows of an endpoint that is not ready, and with them every
+// call.
 func (d *daemon) drain() {
 	second, stop := secondSignal()
 	defer stop()
@@ -193,17 +195,17 @@ func (d *daemon) drain() {
 		select {
 		case <-changed:
 		case <-second.Done():
-			d.log.Info("end at once", "sessions", sessions.Len())
+			d.log.Info("second signal, stop draining", "sessions", sessions.Len())
 			return
 		case <-timeout.C:
-			d.log.Info("end of the time to drain", "sessions", sessions.Len())
+			d.log.Info("drain timeout", "sessions", sessions.Len())
 			return
 		}
 	}
 }
 
-// lookup returns the value of a placeholder, "" for a variable that is not set. STUNNER_PORT falls back to STUNNER_PUBLIC_PORT and to the default port
-// where it is not a number, as it always has in files that people write.
+// lookup returns the value of a placeholder; "" for a variable that is not set. If STUNNER_PORT is not a number, the
+// value is STUNNER_PUBLIC_PORT or the default port, as in former releases.
 func (o options) lookup(name string) string {
 	switch name {
 	case "STUNNER_ADDR":

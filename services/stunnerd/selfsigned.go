@@ -16,7 +16,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/credential"
 )
 
-// selfSigned makes a certificate for an address, good for a year, in the form that a config carries.
+// selfSigned makes a certificate for an address, valid for one year, in the encoding of a config.
 func selfSigned(address string, now time.Time) (cert string, key credential.Secret, err error) {
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -39,9 +39,9 @@ func selfSigned(address string, now time.Time) (cert string, key credential.Secr
 	if err != nil {
 		return "", "", fmt.Errorf("make certificate: %w", err)
 	}
-	return armour("CERTIFICATE", der), credential.Secret(armour("PRIVATE KEY", keyDER)), nil
+	return encodePEM("CERTIFICATE", der), credential.Secret(encodePEM("PRIVATE KEY", keyDER)), nil
 }
 
-func armour(kind string, der []byte) string {
+func encodePEM(kind string, der []byte) string {
 	return base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}))
 }

@@ -1,0 +1,121 @@
+// Package cli reads the command lines of the programs. A flag that is not given takes its value from an environment
+// variable. A wrong command line is reported with all its errors at once, each with the flag and the remedy.
+package cli
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"strings"
+)
+
+// Flags are the flags of a program.
+type Flags struct {
+	*flag.FlagSet
+	// Short maps one-letter names to the flags that they stand for.
+	Short map[string]string
+	// Env returns the environment variable of a flag; "" if it has none.
+	Env func(flag string) string
+}
+
+// New returns an empty set of flags. Errors are returned, not printed.
+func New(program string, env func(flag string) string) *Flags {
+	f := &Flags{FlagSet: flag.NewFlagSet(program, flag.ContinueOnError), Short: map[string]string{}, Env: env}
+	f.SetOutput(io.Discard)
+	return f
+}
+
+// EnvName returns the environment variable of a flag that is named after it: PREFIX and the name in capitals with underscores.
+func EnvName(prefix, flag string) string {
+	return prefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}
+
+// Shorten defines one-letter names of flags.
+func (f *Flags) Shorten(short map[string]string) {
+	for letter, name := range short {
+		long := f.Lookup(name)
+		f.Var(long.Value, letter, long.Usage)
+		f.Short[letter] = name
+	}
+}
+
+// SetFromEnv sets the flags that the command line did not set from their environment variables. It is called after Parse.
+func (f *Flags) SetFromEnv(getenv func(string) string) error {
+	given := map[string]bool{}
+	f.Visit(func(fl *flag.Flag) { given[fl.Name], given[f.Short[fl.Name]] = true, true })
+	var errs Errors
+	f.VisitAll(func(fl *flag.Flag) {
+		name := f.Env(fl.Name)
+		if f.Short[fl.Name] != "" || given[fl.Name] || name == "" {
+			return
+		}
+		if value := getenv(name); value != "" {
+			if err := f.Set(fl.Name, value); err != nil {
+				errs.Addf("%s %q: %w", name, value, err)
+			}
+		}
+	})
+	return errs.Join()
+}
+
+// PrintHelp writes each flag with its short name, environment variable, meaning and default.
+func (f *Flags) PrintHelp(w io.Writer) {
+	letters := map[string]string{}
+	for letter, name := range f.Short {
+		letters[name] = "-" + letter + ", "
+	}
+	f.VisitAll(func(fl *flag.Flag) {
+		if f.Short[fl.Name] != "" {
+			return
+		}
+		argument, text := flag.UnquoteUsage(fl)
+		head := strings.TrimSpace(Dashed(fl.Name) + " " + argument)
+		if env := f.Env(fl.Name); env != "" {
+			head += "  $" + env
+		}
+		if fl.DefValue != "" && fl.DefValue != "false" {
+			text += " (default " + fl.DefValue + ")"
+		}
+		fmt.Fprintf(w, "\n  %s%s\n      %s\n", letters[fl.Name], head, strings.ReplaceAll(text, "\n", "\n      "))
+	})
+}
+
+// Dashed returns the name of a flag as on a command line: -n or --name.
+func Dashed(name string) string {
+	if len(name) == 1 {
+		return "-" + name
+	}
+	return "--" + name
+}
+
+// List splits the value of a flag at commas and spaces.
+func List(value string) []string {
+	return strings.FieldsFunc(value, func(r rune) bool { return r == ',' || r == ' ' })
+}
+
+// Errors collects the errors of a command line.
+type Errors []error
+
+// Add adds an error; nil adds nothing.
+func (e *Errors) Add(err error) {
+	if err != nil {
+		*e = append(*e, err)
+	}
+}
+
+// Addf adds an error with a format as for fmt.Errorf.
+func (e *Errors) Addf(format string, args ...any) { e.Add(fmt.Errorf(format, args...)) }
+
+// AddOneOf adds an error if a flag has none of the allowed values.
+func (e *Errors) AddOneOf(flag, value string, allowed ...string) {
+	for _, a := range allowed {
+		if value == a {
+			return
+		}
+	}
+	e.Addf("%s %q: use %s", flag, value, strings.Join(allowed, " or "))
+}
+
+// Join returns all errors as one; nil if there are none.
+func (e Errors) Join() error { return errors.Join(e...) }

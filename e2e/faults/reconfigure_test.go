@@ -481,7 +481,7 @@ func TestR32StateFolder(t *testing.T) {
 				h.url(), "--state-dir", state)
 			b.inForce(b.config)
 			b.await("the log warns", func(context.Context) error {
-				if !strings.Contains(b.process.Output(), `level=WARN msg="go on without a last good config on disk"`) {
+				if !strings.Contains(b.process.Output(), `level=WARN msg="cannot save the last good config"`) {
 					return errors.New("no warning")
 				}
 				return nil

@@ -229,7 +229,7 @@ func TestDiscovery_DataplaneTrustsTheOperator(t *testing.T) {
 		})
 	}
 	follows("two.example.net")
-	if n := strings.Count(dataplane.Output(), "hear config source"); n != 1 {
+	if n := strings.Count(dataplane.Output(), "config source connected"); n != 1 {
 		t.Errorf("the dataplane has connected %d times, want once", n)
 	}
 	g.stop()

@@ -1,4 +1,4 @@
-// Package admin is the dataplane seen by operators: probes, status, metrics, sessions and refusals over HTTP.
+// Package admin serves probes, status, metrics, sessions and refusals of the dataplane over HTTP.
 package admin
 
 import (
@@ -14,22 +14,22 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
-// Collector turns the counters of the media path into metrics when somebody asks, so that a packet costs an atomic add and
-// nothing else.
+// Collector turns the counters of the media path into metrics at each scrape, so that a packet costs only an atomic
+// add.
 type Collector struct {
 	Meter    *meter.Meter
 	Sessions *session.Table
-	// Capacity is how many sessions the process can bear.
+	// Capacity is the maximum number of sessions of the process.
 	Capacity int
-	// Config tells of the running config.
+	// Config returns the state of the running config.
 	Config func() Config
 }
 
-// Config is what there is to know of the running config.
+// Config is the state of the running config.
 type Config struct {
 	Revision  string
-	Age       float64 // seconds since its source confirmed it
-	Problem   string  // what is wrong with it, or with the one that came after it
+	Age       float64 // seconds since the last contact with its source
+	Problem   string  // of the last received or of the running config
 	Listeners []config.Listener
 }
 
@@ -38,7 +38,8 @@ var descs = descriptions(
 	telemetry.BytesReceived, telemetry.BytesSent, telemetry.Connections,
 	telemetry.ListenerConnections, telemetry.ListenerConnectionsTotal, telemetry.ListenerPackets, telemetry.ListenerBytes,
 	telemetry.ClusterPackets, telemetry.ClusterBytes,
-	telemetry.Refused, telemetry.Dropped, telemetry.KernelDropped, telemetry.Panics, telemetry.ConfigApplied, telemetry.ConfigRejected, telemetry.ConfigUnknownFields,
+	telemetry.Refused, telemetry.Dropped, telemetry.KernelDropped, telemetry.Panics,
+	telemetry.ConfigApplied, telemetry.ConfigRejected, telemetry.ConfigUnknownFields,
 	telemetry.ConfigInfo, telemetry.ConfigAge, telemetry.ConfigProblem, telemetry.CertificateExpiry,
 )
 
@@ -50,14 +51,14 @@ func descriptions(names ...string) map[string]*prometheus.Desc {
 	return d
 }
 
-// Describe is part of prometheus.Collector.
+// Describe implements prometheus.Collector.
 func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range descs {
 		ch <- d
 	}
 }
 
-// Collect is part of prometheus.Collector.
+// Collect implements prometheus.Collector.
 func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	out := samples{ch}
 	allocations, draining := float64(c.Sessions.Len()), 0.0
@@ -70,7 +71,9 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	out.gauge(telemetry.AllocationsCapacity, float64(c.Capacity))
 	out.counter(telemetry.Connections, c.Meter.Sessions.Load())
 	out.counter(telemetry.ConfigApplied, c.Meter.Applied.Load())
-	out.reasons(telemetry.ConfigRejected, map[string]uint64{"invalid": c.Meter.Invalid.Load(), "unreadable": c.Meter.Unreadable.Load()})
+	out.reasons(telemetry.ConfigRejected, map[string]uint64{
+		"invalid": c.Meter.Invalid.Load(), "unreadable": c.Meter.Unreadable.Load(),
+	})
 	out.counter(telemetry.ConfigUnknownFields, c.Meter.UnknownFields.Load())
 	c.listeners(out)
 	for name, t := range c.Meter.Clusters() {
@@ -84,7 +87,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	c.config(out)
 }
 
-// config exports what runs.
+// config exports the state of the running config.
 func (c *Collector) config(out samples) {
 	running, problem := c.Config(), 0.0
 	if running.Problem != "" {
@@ -100,7 +103,7 @@ func (c *Collector) config(out samples) {
 	}
 }
 
-// expiry is when the first of a listener's certificates ends; zero when it has none.
+// expiry returns when the first certificate of a listener expires; zero if it has none.
 func expiry(l config.Listener) (first time.Time) {
 	for _, cert := range l.AllCertificates() {
 		pair, err := cert.KeyPair()

@@ -17,26 +17,27 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
 )
 
-// Default ports of the endpoints, for URLs that name none.
+// Default ports of the endpoints, for URLs without a port.
 const (
 	HealthPort  = "8086"
 	MetricsPort = "8080"
 )
 
-// Endpoint is an HTTP server as the config wants it. It answers GET and HEAD only.
+// Endpoint is the configuration of an HTTP server. It answers GET and HEAD only.
 type Endpoint struct {
-	// Name says what it serves: it stays when the URL changes.
+	// Name identifies the endpoint when its URL changes.
 	Name string
 	// URL is http://HOST:PORT/PATH; empty means none.
 	URL string
-	// Port is for URLs without one.
+	// Port is the default port of the URL.
 	Port string
-	// Handler makes what is served under the path of the URL.
+	// Handler returns the handler for the path of the URL.
 	Handler func(path string) http.Handler
 }
 
-// Endpoints are HTTP servers at addresses that the config names and may change. Those that change their address do so together, because one may need
-// the port of another, or its own for another spelling: if one cannot, all go back to where they were.
+// Endpoints are HTTP servers at the addresses in a config, which may change. All changes of addresses are made
+// together, because one endpoint may need the port of another, or its own with another host. If one fails, all return
+// to their previous addresses.
 type Endpoints struct {
 	log *slog.Logger
 
@@ -44,7 +45,7 @@ type Endpoints struct {
 	open map[string]*endpoint
 }
 
-// endpoint is an open one.
+// endpoint is an open endpoint.
 type endpoint struct {
 	Endpoint
 	address string
@@ -54,41 +55,41 @@ type endpoint struct {
 	done    chan struct{}
 }
 
-// ServeHTTP serves what the endpoint has at its address now.
+// ServeHTTP calls the current handler.
 func (ep *endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	telemetry.ReadOnly(*ep.handler.Load()).ServeHTTP(w, r)
 }
 
-// leave frees the address. Requests under way may end, for some seconds, which nobody waits for here.
-func (ep *endpoint) leave() {
+// release frees the address. It does not wait for running requests, which may take some seconds.
+func (ep *endpoint) release() {
 	ep.stop()
 	<-ep.socket.closed
 }
 
-// socket is a listening socket that tells when it is closed.
+// socket is a listening socket with a channel that is closed when the socket is.
 type socket struct {
 	net.Listener
 	closed chan struct{}
 }
 
-// Close is called once: net/http sees to that.
+// Close closes the socket. net/http calls it once.
 func (s *socket) Close() error {
 	defer close(s.closed)
 	return s.Listener.Close()
 }
 
-// NewEndpoints returns a set without any endpoint.
+// NewEndpoints returns an empty set.
 func NewEndpoints(log *slog.Logger) *Endpoints {
 	return &Endpoints{log: log, open: map[string]*endpoint{}}
 }
 
-// Set brings the endpoints to what is wanted, and ends all others. The error names those that could not be brought there.
+// Set opens, moves and closes endpoints so that exactly the wanted ones are open. The error names those that failed.
 func (e *Endpoints) Set(wanted ...Endpoint) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	var errs []error
-	var moving, coming []Endpoint
-	leaving := maps.Clone(e.open)
+	var moved, added []Endpoint
+	closing := maps.Clone(e.open)
 	for _, w := range wanted {
 		if w.URL == "" {
 			continue
@@ -99,32 +100,32 @@ func (e *Endpoints) Set(wanted ...Endpoint) error {
 		case err != nil:
 			errs = append(errs, err)
 		case old == nil:
-			coming = append(coming, w)
+			added = append(added, w)
 			continue
 		case old.address != address:
-			moving = append(moving, w)
+			moved = append(moved, w)
 			continue
 		case old.URL != w.URL:
 			old.URL = w.URL
 			old.handler.Store(new(w.Handler(path)))
 		}
-		delete(leaving, w.Name)
+		delete(closing, w.Name)
 	}
-	for name, old := range leaving {
-		old.leave()
+	for name, old := range closing {
+		old.release()
 		delete(e.open, name)
 	}
-	errs = append(errs, e.move(moving, leaving))
-	for _, w := range coming {
+	errs = append(errs, e.move(moved, closing))
+	for _, w := range added {
 		errs = append(errs, e.start(w))
 	}
-	for _, old := range leaving {
+	for _, old := range closing {
 		<-old.done
 	}
 	return errors.Join(errs...)
 }
 
-// at is the address, HOST:PORT, and the path of an endpoint.
+// at returns the address, HOST:PORT, and the path of an endpoint.
 func (w Endpoint) at() (address, path string, err error) {
 	u, err := url.Parse(w.URL)
 	if err != nil {
@@ -133,21 +134,22 @@ func (w Endpoint) at() (address, path string, err error) {
 	return net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), w.Port)), u.Path, nil
 }
 
-// move starts endpoints that have left their addresses, all or none.
-func (e *Endpoints) move(moving []Endpoint, from map[string]*endpoint) (failed error) {
-	for _, w := range moving {
+// move starts endpoints whose previous addresses, in from, have been released. If one fails, all are started at their
+// previous addresses.
+func (e *Endpoints) move(endpoints []Endpoint, from map[string]*endpoint) (failed error) {
+	for _, w := range endpoints {
 		failed = errors.Join(failed, e.start(w))
 	}
 	if failed == nil {
 		return nil
 	}
-	for _, w := range moving {
+	for _, w := range endpoints {
 		if moved := e.open[w.Name]; moved != nil {
-			moved.leave()
+			moved.release()
 			delete(e.open, w.Name)
 		}
 	}
-	for _, w := range moving {
+	for _, w := range endpoints {
 		failed = errors.Join(failed, e.start(from[w.Name].Endpoint))
 	}
 	return failed
@@ -164,7 +166,9 @@ func (e *Endpoints) start(w Endpoint) error {
 		return fmt.Errorf("open %s endpoint %s: %w", w.Name, w.URL, err)
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	ep := &endpoint{Endpoint: w, address: address, socket: &socket{ln, make(chan struct{})}, stop: stop, done: make(chan struct{})}
+	ep := &endpoint{
+		Endpoint: w, address: address, socket: &socket{ln, make(chan struct{})}, stop: stop, done: make(chan struct{}),
+	}
 	ep.handler.Store(new(w.Handler(path)))
 	e.open[w.Name] = ep
 	go func() {
@@ -176,7 +180,7 @@ func (e *Endpoints) start(w Endpoint) error {
 	return nil
 }
 
-// Close ends all endpoints.
+// Close closes all endpoints and waits for running requests.
 func (e *Endpoints) Close() {
 	e.mu.Lock()
 	defer e.mu.Unlock()

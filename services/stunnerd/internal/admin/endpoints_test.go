@@ -41,8 +41,8 @@ func saying(name, url string) Endpoint {
 	}}
 }
 
-// T-20: endpoints are read only, whatever is served and on every path: other methods get 405 with the methods that there are, also from the handler of a
-// library and where there is nothing.
+// T-20: endpoints are read only, whatever is served and on every path: other methods get 405 with the methods that
+// there are, also from the handler of a library and where there is nothing.
 func TestEndpointsAreReadOnly(t *testing.T) {
 	e, url := newEndpoints(t), freeURL(t)
 	i := inspected(Access{})

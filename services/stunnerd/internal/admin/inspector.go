@@ -19,9 +19,9 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
-// Inspector shows the status, single sessions and refusals, to a person who asks why a call does not work. What it shows is about people and internal
-// addresses, and its port is often open to the world: it answers callers on this host and hides names and addresses of clients, unless told
-// otherwise. Other callers get a reduced status only.
+// Inspector serves status, sessions and refusals, to find out why a call does not work. They contain personal data and
+// internal addresses, and the port is often reachable from outside. Therefore, unless Access allows more, it serves
+// them to callers on this host only, and hashes the names and addresses of clients. Other callers get a reduced status.
 type Inspector struct {
 	sessions  *session.Table
 	meter     *meter.Meter
@@ -30,20 +30,20 @@ type Inspector struct {
 	key       []byte
 }
 
-// Access says how much of an Inspector is shown to whom.
+// Access configures which callers an Inspector serves, and with which data.
 type Access struct {
-	// Anywhere answers callers that are not on this host too.
+	// Anywhere serves callers on other hosts too.
 	Anywhere bool
-	// Users shows user names and client addresses as they are. Without, equal ones are seen as equal.
+	// Users shows user names and client addresses instead of their hashes.
 	Users bool
 }
 
-// NewInspector returns an inspector; listeners returns those that run now.
+// NewInspector returns an inspector. listeners returns the running listeners.
 func NewInspector(t *session.Table, m *meter.Meter, listeners func() []config.Listener, a Access) *Inspector {
 	return &Inspector{sessions: t, meter: m, listeners: listeners, access: a, key: []byte(rand.Text())}
 }
 
-// query is what a caller may ask for.
+// query holds the parameters of a request.
 type query struct {
 	limit          int
 	listener, user string
@@ -54,10 +54,10 @@ const (
 	maxLimit     = 1000
 )
 
-// show serves what a function finds, to those who may see it.
+// show serves the result of find to callers with access.
 func (i *Inspector) show(find func(query) any) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !i.answers(r) {
+		if !i.allows(r) {
 			http.Error(w, "shown to callers on this host only: forward the port, or start stunnerd with --sessions-from=any", http.StatusForbidden)
 			return
 		}
@@ -70,23 +70,24 @@ func (i *Inspector) show(find func(query) any) http.Handler {
 	})
 }
 
-// Status serves what a function returns: the whole of it to those who may see sessions, and the part that is nobody's secret to all others.
+// Status serves the current status: all of it to callers with access, and the reduced status to others.
 func (i *Inspector) Status(current func() server.Status) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		status := current()
-		if !i.answers(r) {
+		if !i.allows(r) {
 			status = status.Reduced("the rest is shown to callers on this host only: forward the port, or start stunnerd with --sessions-from=any")
 		}
 		writeJSON(w, status)
 	})
 }
 
-// answers tells whether the caller may see everything.
-func (i *Inspector) answers(r *http.Request) bool { return i.access.Anywhere || local(r) }
+// allows reports whether the caller has access.
+func (i *Inspector) allows(r *http.Request) bool { return i.access.Anywhere || isLocal(r) }
 
-// local tells whether a request was made on this host, and not merely passed on: by a proxy that says so, by a service mesh, which calls
-// from another address of the loopback network, or by a browser for a page whose name an attacker has made to stand for this host.
-func local(r *http.Request) bool {
+// isLocal reports whether a request was made on this host. It excludes requests that are only forwarded on this host:
+// by a proxy with a forwarding header, by a service mesh, which uses another address of 127.0.0.0/8, or by a browser on
+// a page whose host name an attacker resolves to this host (DNS rebinding).
+func isLocal(r *http.Request) bool {
 	remote, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil || !slices.Contains(loopback, remote.Addr().Unmap()) {
 		return false
@@ -97,10 +98,10 @@ func local(r *http.Request) bool {
 	return forwarded == "" && (host == "localhost" || notAddress == nil)
 }
 
-// loopback are the addresses from which a program on this host calls.
+// loopback are the source addresses of callers on this host.
 var loopback = []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.IPv6Loopback()}
 
-// parseQuery refuses what it does not know: a filter that is misspelt would show everything.
+// parseQuery parses the parameters. It refuses unknown ones, because a misspelt filter would show everything.
 func parseQuery(values url.Values) (query, error) {
 	q := query{limit: defaultLimit}
 	for name := range values {
@@ -122,12 +123,12 @@ func parseQuery(values url.Values) (query, error) {
 	return q, nil
 }
 
-// wants tells whether something of that listener and user, as it is shown, is asked for.
-func (q query) wants(listener, user string) bool {
+// matches reports whether the query selects an entry with the listener and the shown user.
+func (q query) matches(listener, user string) bool {
 	return (q.listener == "" || q.listener == listener) && (q.user == "" || q.user == user)
 }
 
-// user is a user's name as it is shown. Nobody stays nobody.
+// user returns a user name as it is shown; "" stays "".
 func (i *Inspector) user(name string) string {
 	if i.access.Users || name == "" {
 		return name
@@ -135,7 +136,8 @@ func (i *Inspector) user(name string) string {
 	return i.hash("user", name)
 }
 
-// client is a client's address as it is shown. Hidden, it is the same for all ports: it tells which calls come from one place.
+// client returns the address of a client as it is shown. The hash leaves out the port, so that calls from one address
+// have the same hash.
 func (i *Inspector) client(a netip.AddrPort) string {
 	switch {
 	case !a.IsValid():
@@ -146,7 +148,7 @@ func (i *Inspector) client(a netip.AddrPort) string {
 	return i.hash("client", a.Addr().String())
 }
 
-// hash stands for a text. Only this process can tell for which one: what is guessed cannot be tried without its key.
+// hash returns a short HMAC of texts. Without the random key of this process, guesses of the texts cannot be verified.
 func (i *Inspector) hash(parts ...string) string {
 	mac := hmac.New(sha256.New, i.key)
 	mac.Write([]byte(strings.Join(parts, "\x00")))

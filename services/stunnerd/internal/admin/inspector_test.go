@@ -203,8 +203,8 @@ func TestOnlyThisHostIsAnsweredUnlessToldOtherwise(t *testing.T) {
 	}
 }
 
-// T-20: callers on other hosts see of the status that the dataplane is there and how full it is, in the shape of the contract, and no name, address,
-// endpoint or secret.
+// T-20: callers on other hosts see of the status that the dataplane is there and how full it is, in the shape of the
+// contract, and no name, address, endpoint or secret.
 func TestStatusForCallersElsewhereIsReduced(t *testing.T) {
 	full := server.Status{
 		Version: "v1", Revision: "0123456789ab", Status: server.Ready, AllocationCount: 7,

@@ -9,15 +9,15 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 )
 
-// RefusalList is the answer to a question for refusals.
+// RefusalList is the answer of /refusals.
 type RefusalList struct {
-	// Refusals are the last ones that were asked for, newest first.
+	// Refusals are the last matching refusals, newest first.
 	Refusals []Refusal `json:"refusals"`
-	// Suppressed counts those since the start that came too fast to be kept. The metrics count them all.
+	// Suppressed counts the refusals since the start that were too frequent to be kept. The metrics count all refusals.
 	Suppressed uint64 `json:"suppressed"`
 }
 
-// Refusal is a request that was answered with an error, or a datagram that was dropped, as it is shown.
+// Refusal is a request that was answered with an error, or a dropped datagram.
 type Refusal struct {
 	Last     time.Time `json:"last"`
 	First    time.Time `json:"first"`
@@ -38,7 +38,7 @@ func (i *Inspector) Refusals() http.Handler {
 		list, routes := RefusalList{Refusals: []Refusal{}, Suppressed: suppressed}, i.routes()
 		for _, e := range entries {
 			shown := i.refusal(e, routes)
-			if q.wants(shown.Listener, shown.User) && len(list.Refusals) < q.limit {
+			if q.matches(shown.Listener, shown.User) && len(list.Refusals) < q.limit {
 				list.Refusals = append(list.Refusals, shown)
 			}
 		}
@@ -52,8 +52,8 @@ func (i *Inspector) refusal(e meter.Entry, routes map[string]string) Refusal {
 		its = "it does not run any more"
 	}
 	shown := Refusal{
-		Last: e.Last.UTC().Truncate(time.Millisecond), First: e.First.UTC().Truncate(time.Millisecond), Times: e.Times, Answered: e.Answered,
-		Reason: e.Reason.String(), Text: e.Text(its),
+		Last: e.Last.UTC().Truncate(time.Millisecond), First: e.First.UTC().Truncate(time.Millisecond),
+		Times: e.Times, Answered: e.Answered, Reason: e.Reason.String(), Text: e.Text(its),
 		Listener: e.Listener, User: i.user(userID(e.User)), Client: i.client(e.Client),
 	}
 	if e.Peer.IsValid() {
@@ -62,19 +62,19 @@ func (i *Inspector) refusal(e meter.Entry, routes map[string]string) Refusal {
 	return shown
 }
 
-// routes says for every listener which routes it has now.
+// routes returns a description of the routes of each listener.
 func (i *Inspector) routes() map[string]string {
-	said := map[string]string{}
+	routes := map[string]string{}
 	for _, l := range i.listeners() {
-		said[l.Name] = "routes: " + strings.Join(l.Routes, ", ")
+		routes[l.Name] = "routes: " + strings.Join(l.Routes, ", ")
 		if len(l.Routes) == 0 {
-			said[l.Name] = "it has no routes"
+			routes[l.Name] = "it has no routes"
 		}
 	}
-	return said
+	return routes
 }
 
-// userID is the part of a user name that stands for a person, so that a refusal and a session of one user are seen as one user's.
+// userID returns the user id in a TURN user name, so that refusals and sessions show the same user.
 func userID(username string) string {
 	if _, id, ok := credential.ParseUsername(username); ok && id != "" {
 		return id

@@ -10,14 +10,14 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
-// SessionList is the answer to a question for sessions.
+// SessionList is the answer of /sessions.
 type SessionList struct {
-	// Sessions are the oldest ones that were asked for, oldest first, and Total is how many there are.
+	// Sessions are the oldest matching sessions, oldest first. Total is the number of all matching ones.
 	Sessions []Session `json:"sessions"`
 	Total    int       `json:"total"`
 }
 
-// Session is a live session as it is shown.
+// Session is a live session.
 type Session struct {
 	ID       string          `json:"id"`
 	Listener string          `json:"listener"`
@@ -28,7 +28,7 @@ type Session struct {
 	Started  time.Time       `json:"started"`
 	Age      string          `json:"age"`
 	Channels int             `json:"channels"`
-	// Stats is seen from the relay: rx is from the peers, tx to them.
+	// Stats counts the traffic of the relay: rx from peers, tx to peers.
 	Stats server.Stats `json:"stats"`
 }
 
@@ -38,7 +38,7 @@ func (i *Inspector) Sessions() http.Handler {
 		list := SessionList{Sessions: []Session{}}
 		now := time.Now()
 		for _, s := range i.sessions.List() {
-			if !q.wants(s.Listener, i.user(s.UserID)) {
+			if !q.matches(s.Listener, i.user(s.UserID)) {
 				continue
 			}
 			if list.Total++; list.Total <= q.limit {

@@ -25,7 +25,7 @@ func quiet(t *testing.T, realm string) discovery.Event {
 func saved(t *testing.T, l LastGood) time.Time {
 	t.Helper()
 	_, at, err := l.Load(time.Now())
-	if err != nil && !errors.Is(err, errNothingKept) {
+	if err != nil && !errors.Is(err, errNothingSaved) {
 		t.Fatal(err)
 	}
 	return at
@@ -40,28 +40,28 @@ func TestConfigIsAsOldAsTheWordOfItsSource(t *testing.T) {
 		h.events <- quiet(t, "one.example")
 		synctest.Wait()
 		first := saved(t, l)
-		time.Sleep(keepPause - reportPause)
+		time.Sleep(confirmInterval - reportInterval)
 		if at := saved(t, l); !at.Equal(first) {
 			t.Errorf("written again after %s", at.Sub(first))
 		}
 		time.Sleep(8 * day)
 		at := saved(t, l)
-		if age := time.Since(at); age > keepPause+reportPause {
+		if age := time.Since(at); age > confirmInterval+reportInterval {
 			t.Errorf("the source stands by what is kept, and it is %s old", age)
 		}
 		h.events <- silence
-		time.Sleep(MaxAge - 2*keepPause)
+		time.Sleep(MaxAge - 2*confirmInterval)
 		if !saved(t, l).Equal(at) {
 			t.Error("what is kept gets younger without its source")
 		}
-		time.Sleep(2 * keepPause)
+		time.Sleep(2 * confirmInterval)
 		if _, _, err := l.Load(time.Now()); err == nil {
 			t.Error("what nobody has stood by for more than a week can be started with")
 		}
 		h.events <- discovery.Event{Connected: true}
-		time.Sleep(reportPause)
+		time.Sleep(reportInterval)
 		synctest.Wait()
-		if age := time.Since(saved(t, l)); age > reportPause {
+		if age := time.Since(saved(t, l)); age > reportInterval {
 			t.Errorf("the source is back, and what is kept is %s old", age)
 		}
 	})
@@ -82,7 +82,7 @@ func TestConfigIsNotKeptYoungAgainstItsSource(t *testing.T) {
 				synctest.Wait()
 				at := saved(t, l)
 				h.events <- e
-				time.Sleep(2 * keepPause)
+				time.Sleep(2 * confirmInterval)
 				if !saved(t, l).Equal(at) {
 					t.Error("what is kept gets younger")
 				}
@@ -128,7 +128,7 @@ func TestConfigGetsNoYoungerByAStart(t *testing.T) {
 				}
 				for _, next := range []discovery.Event{silence, {Connected: true}, silence} {
 					h.events <- next
-					time.Sleep(2 * keepPause)
+					time.Sleep(2 * confirmInterval)
 					if at := saved(t, l); !at.Equal(before) {
 						t.Errorf("kept as of %s, want %s", at, before)
 					}

@@ -1,5 +1,5 @@
-// Package follower brings configs to the server: it follows a source, keeps out what is not good, keeps the last good one for a
-// start without a source, and tells the source what became of each.
+// Package follower applies the configs of a source to the server. It rejects invalid configs, stores the last good one
+// on disk for a start without the source, and reports the result of each config to the source.
 package follower
 
 import (
@@ -18,37 +18,39 @@ import (
 )
 
 const (
-	// coldStart is how long the source may be silent before the last good config is put in force.
+	// coldStart is how long to wait for the source before the last good config is applied.
 	coldStart = 2 * time.Second
-	// retryPause is how long to wait before listeners and endpoints that could not be opened are tried again.
-	retryPause = 5 * time.Second
-	// applyPause is the shortest rest after a config: of those that come meanwhile only the newest is put in force.
-	applyPause = 100 * time.Millisecond
-	// reportPause is how often the source hears of the number of allocations.
-	reportPause = 5 * time.Second
-	// applyShare is the share of a core that is spent on putting configs in force, however often they change.
+	// retryInterval is how often listeners and endpoints that failed to open are opened again.
+	retryInterval = 5 * time.Second
+	// applyInterval is the minimum pause after a config. Of the configs that arrive in the pause only the newest is
+	// applied.
+	applyInterval = 100 * time.Millisecond
+	// reportInterval is how often the number of allocations is reported to the source.
+	reportInterval = 5 * time.Second
+	// applyShare is the maximum share of a core that is spent on applying configs.
 	applyShare = 0.025
-	// writePause is how long to wait before the file of the last good config is written again. A process that ends by itself writes what is missing.
-	writePause = 5 * time.Second
-	// keepPause is how often a config is written to disk again that its source stands by.
-	keepPause = time.Hour
-	// loggedFields is how many unknown fields of a config are logged; Status names them all.
+	// saveInterval is the minimum time between two writes of the last good config. Run writes a pending one when it
+	// ends.
+	saveInterval = 5 * time.Second
+	// confirmInterval is how often an unchanged config is written again while the source is connected.
+	confirmInterval = time.Hour
+	// loggedFields is the maximum number of unknown fields in a log line; Status lists them all.
 	loggedFields = 10
 )
 
-// Options say what to follow and whom to tell.
+// Options configures a Follower.
 type Options struct {
 	Source discovery.Source
 	Server *server.Server
 	Last   LastGood
-	// Standby is the file of a config to start with where none is kept. Empty means that there is none.
+	// Standby is the file of a config for a start without the source and without a last good config. Empty means none.
 	Standby string
-	// Lookup answers for the placeholders of a config.
+	// Lookup returns the value of a placeholder of a config.
 	Lookup func(name string) string
-	// Applied puts in force what a config says about the process: logs, probes and metrics are not the server's. What fails is tried
-	// again, like a listener that cannot be opened.
+	// Applied applies the settings that concern the process instead of the server: logs, probes and metrics. After an
+	// error it is called again with the next retry.
 	Applied func(config.Config) error
-	// Pod names this process in reports.
+	// Pod is the name of this process in reports.
 	Pod string
 	Log *slog.Logger
 }
@@ -61,33 +63,33 @@ type Follower struct {
 	status state
 }
 
-// state is the config's way here, as told by Status.
+// state is the state of the config and of the connection to its source.
 type state struct {
-	wanted  *discovery.Loaded // as published: last one that validated
+	wanted  *discovery.Loaded // the last valid config, as published
 	origin  string
-	problem string // what of wanted does not run
+	problem string // why parts of wanted do not run
 	failing bool
-	// rejected says why the last config that arrived was kept out. That wanted is put in force again does not undo it.
+	// rejected is why the last received config was rejected. A retry of wanted does not clear it.
 	rejected string
 
-	// current tells that wanted is what the source said last, and kept when it was written to disk then.
+	// current is set if wanted is the last config of the source. saved is when it was written to disk.
 	current bool
-	kept    time.Time
-	// written is when the file was written last.
+	saved   time.Time
+	// written is when the file was last written, with any config.
 	written time.Time
 
-	// connected tells whether the source can be heard; lost says why not.
+	// connected is set while the source is connected; lost is the error otherwise.
 	connected bool
 	lost      string
-	// heard is when the source was heard last. Before it is heard at all that is when the config was kept that was started with, or else when the
-	// process began to listen.
-	heard time.Time
-	// met tells that the source was heard.
-	met bool
+	// lastContact is the last time of contact with the source. Before the first contact it is the time at which the
+	// config of the start was saved, or the start of Run if that is unknown.
+	lastContact time.Time
+	// contacted is set after the first contact with the source.
+	contacted bool
 }
 
-// trouble is what is wrong with the config that arrived last, or else with the one that runs.
-func (s state) trouble() string { return cmp.Or(s.rejected, s.problem) }
+// error returns the problem of the last received config, or else of the running one.
+func (s state) error() string { return cmp.Or(s.rejected, s.problem) }
 
 func (s state) revision() string {
 	if s.wanted == nil {
@@ -96,23 +98,23 @@ func (s state) revision() string {
 	return s.wanted.Revision
 }
 
-// New returns a follower that has heard of nothing yet.
+// New returns a follower without a config.
 func New(o Options) *Follower { return &Follower{opt: o} }
 
 // Run follows the source until ctx ends.
 func (f *Follower) Run(ctx context.Context) error {
 	f.mu.Lock()
-	f.status.heard = time.Now()
+	f.status.lastContact = time.Now()
 	f.mu.Unlock()
 	events := f.opt.Source.Watch(ctx)
 	cold := time.NewTimer(coldStart)
 	defer cold.Stop()
-	retry := time.NewTicker(retryPause)
+	retry := time.NewTicker(retryInterval)
 	defer retry.Stop()
-	report := time.NewTicker(reportPause)
+	report := time.NewTicker(reportInterval)
 	defer report.Stop()
-	defer f.keep(0)
-	open, rested := events, (<-chan time.Time)(nil)
+	defer f.save(0)
+	open, cooled := events, (<-chan time.Time)(nil) // open is nil during the pause after a config
 	for {
 		select {
 		case e, ok := <-open:
@@ -122,13 +124,13 @@ func (f *Follower) Run(ctx context.Context) error {
 			begun := time.Now()
 			f.handle(e)
 			took := time.Since(begun)
-			if e.Err != nil && cold.Stop() { // there is nobody to wait for
+			if e.Err != nil && cold.Stop() { // the source is unreachable: do not wait for it
 				f.startCold()
 			}
-			if !e.Connected { // which announces a config
-				open, rested = nil, time.After(max(applyPause, discovery.Cooldown(took, applyShare)))
+			if !e.Connected { // a config follows a connection at once
+				open, cooled = nil, time.After(max(applyInterval, discovery.Cooldown(took, applyShare)))
 			}
-		case <-rested:
+		case <-cooled:
 			open = events
 		case <-cold.C:
 			f.startCold()
@@ -136,12 +138,12 @@ func (f *Follower) Run(ctx context.Context) error {
 			f.retry()
 		case <-report.C:
 			f.report()
-			f.keep(0)
+			f.save(0)
 		}
 	}
 }
 
-// Once reads the source a single time. What it holds must be one valid config.
+// Once reads the source once and applies its config. The source must hold exactly one valid config.
 func (f *Follower) Once(ctx context.Context) error {
 	configs, err := f.opt.Source.Load(ctx)
 	if err != nil {
@@ -151,7 +153,7 @@ func (f *Follower) Once(ctx context.Context) error {
 		return fmt.Errorf("read %s: %d configs where one is wanted: name it with --id", f.opt.Source, len(configs))
 	}
 	f.take(configs[0])
-	// A listener that cannot be opened is worth no start; probes or metrics that cannot are told, and missed by those who want them.
+	// A listener that cannot be opened is an error. Probes and metrics that cannot be opened are only logged.
 	if st := f.Status(); st.Revision == "" || len(st.Failures) > 0 {
 		return errors.New(st.Problem)
 	}
@@ -163,19 +165,19 @@ func (f *Follower) handle(e discovery.Event) {
 	case e.Err != nil:
 		f.reject(e)
 	case e.Deleted:
-		// A dataplane outlives its config: whoever removes the Gateway removes this process too, and calls may go on until then.
-		f.opt.Log.Info("config deleted at its source: go on with the last one", "config", e.ID)
-		f.disown()
+		// The deletion of a Gateway deletes this pod too. Calls go on until then.
+		f.opt.Log.Info("config deleted at its source, keep the last one", "config", e.ID)
+		f.clearCurrent()
 	case e.Connected:
-		f.confirm()
+		f.setConnected()
 	default:
-		f.confirm()
+		f.setConnected()
 		f.take(discovery.Loaded{Config: e.Config, Revision: e.Revision, Unknown: e.Unknown})
 	}
 	f.report()
 }
 
-// take puts in force what the source says, and keeps it.
+// take applies a config of the source and saves it.
 func (f *Follower) take(c discovery.Loaded) {
 	f.mu.Lock()
 	f.status.rejected = ""
@@ -186,34 +188,34 @@ func (f *Follower) take(c discovery.Loaded) {
 	f.mu.Lock()
 	f.status.current = true
 	f.mu.Unlock()
-	f.keep(writePause)
+	f.save(saveInterval)
 }
 
-// disown notes that the source does not stand by the running config any more: it says another one, or none.
-func (f *Follower) disown() {
+// clearCurrent records that the source no longer has the running config.
+func (f *Follower) clearCurrent() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.status.current = false
 }
 
-// reject notes what was kept out. The running config stays.
+// reject records a rejected config or a lost connection. The running config stays in force.
 func (f *Follower) reject(e discovery.Event) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if errors.Is(e.Err, discovery.ErrRejected) {
 		f.count(e.Err)
-		f.opt.Log.Error("keep config out", "config", e.ID, "error", e.Err)
+		f.opt.Log.Error("config rejected", "config", e.ID, "error", e.Err)
 		f.status.rejected, f.status.current = e.Err.Error(), false
 		return
 	}
-	f.opt.Log.Warn("config source is silent: go on with what runs", "source", f.opt.Source.String(), "error", e.Err)
+	f.opt.Log.Warn("config source lost, keep the running config", "source", f.opt.Source.String(), "error", e.Err)
 	if f.status.connected {
-		f.status.heard = time.Now()
+		f.status.lastContact = time.Now()
 	}
 	f.status.connected, f.status.lost = false, e.Err.Error()
 }
 
-// count counts a config that is kept out.
+// count counts a rejected config.
 func (f *Follower) count(rejected error) {
 	m := f.opt.Server.Meter()
 	if wrong := (*config.FieldError)(nil); errors.As(rejected, &wrong) {
@@ -223,16 +225,16 @@ func (f *Follower) count(rejected error) {
 	m.Unreadable.Add(1)
 }
 
-func (f *Follower) confirm() {
+func (f *Follower) setConnected() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if !f.status.connected {
-		f.opt.Log.Info("hear config source", "source", f.opt.Source.String())
+		f.opt.Log.Info("config source connected", "source", f.opt.Source.String())
 	}
-	f.status.connected, f.status.lost, f.status.met = true, "", true
+	f.status.connected, f.status.lost, f.status.contacted = true, "", true
 }
 
-// startCold runs the best config at hand when nobody has said anything yet: the one that ran here last, or else the one laid ready.
+// startCold applies the last good config, or else the standby config, if the source has sent none yet.
 func (f *Follower) startCold() {
 	f.mu.Lock()
 	running := f.status.wanted != nil
@@ -252,12 +254,12 @@ func (f *Follower) startCold() {
 	} {
 		c, saved, err := at.load()
 		switch {
-		case errors.Is(err, errNothingKept):
+		case errors.Is(err, errNothingSaved):
 		case err != nil:
-			f.opt.Log.Warn("start without the "+at.origin, "error", err)
+			f.opt.Log.Warn("cannot start with the "+at.origin, "error", err)
 		default:
 			f.opt.Log.Info("start with the "+at.origin, "config", c.Admin.Name, "revision", c.Revision())
-			f.age(saved)
+			f.setAge(saved)
 			f.apply(discovery.Loaded{Config: c, Revision: c.Revision()}, at.origin)
 			return
 		}
@@ -265,16 +267,16 @@ func (f *Follower) startCold() {
 	f.opt.Log.Info("wait for the first config", "source", f.opt.Source.String())
 }
 
-// age notes since when nobody has stood by a config that is started with, if that is known: the zero time says that it is not.
-func (f *Follower) age(saved time.Time) {
+// setAge sets the time at which the config of the start was saved; the zero time means unknown.
+func (f *Follower) setAge(saved time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !f.status.met && !saved.IsZero() {
-		f.status.heard = saved
+	if !f.status.contacted && !saved.IsZero() {
+		f.status.lastContact = saved
 	}
 }
 
-// apply puts a valid config in force, and reports whether it was one.
+// apply puts a config in force, and reports whether it was valid.
 func (f *Follower) apply(c discovery.Loaded, origin string) bool {
 	expanded, err := c.Expand(f.opt.Lookup)
 	if err != nil {
@@ -283,56 +285,60 @@ func (f *Follower) apply(c discovery.Loaded, origin string) bool {
 	}
 	plan, err := f.opt.Server.Apply(expanded)
 	err = errors.Join(err, f.opt.Applied(expanded))
-	if f.note(c, origin, err) {
+	if f.record(c, origin, err) {
 		f.log(c, plan, err)
 	}
 	return true
 }
 
-// keep writes the running config to disk when the source has just said it, and again from time to time for as long as it stands by it: what is kept counts
-// as old as the last word of the source. A config that was started with gets no younger by that. Nothing is written until some time after the last write.
-func (f *Follower) keep(after time.Duration) {
+// save writes the config to disk when the source has sent it, and again every confirmInterval while the source is
+// connected: the age of the saved config counts from the last confirmation by the source. It does nothing within a time
+// after the last write. It never saves a config of a cold start again, because that would make it look newer.
+func (f *Follower) save(after time.Duration) {
 	f.mu.Lock()
 	st, now := f.status, time.Now()
-	due := st.current && (st.kept.IsZero() || st.connected && now.Sub(st.kept) >= keepPause) && now.Sub(st.written) >= after
+	due := st.current && (st.saved.IsZero() || st.connected && now.Sub(st.saved) >= confirmInterval) &&
+		now.Sub(st.written) >= after
 	if due {
-		f.status.kept, f.status.written = now, now
+		f.status.saved, f.status.written = now, now
 	}
 	f.mu.Unlock()
 	if !due {
 		return
 	}
 	if err := f.opt.Last.Save(st.wanted.Config, now); err != nil {
-		f.opt.Log.Warn("go on without a last good config on disk", "error", err)
+		f.opt.Log.Warn("cannot save the last good config", "error", err)
 	}
 }
 
-// note remembers what became of a config, and reports whether that is news.
-func (f *Follower) note(c discovery.Loaded, origin string, failed error) (news bool) {
+// record records the result of a config, and reports whether it differs from the previous one.
+func (f *Follower) record(c discovery.Loaded, origin string, failed error) (changed bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	problem := ""
 	if failed != nil {
 		problem = failed.Error()
 	}
-	other := f.status.wanted == nil || c.Revision != f.status.wanted.Revision || !slices.Equal(c.Unknown, f.status.wanted.Unknown)
+	wanted := f.status.wanted
+	other := wanted == nil || c.Revision != wanted.Revision || !slices.Equal(c.Unknown, wanted.Unknown)
 	if other && len(c.Unknown) > 0 {
 		f.opt.Server.Meter().UnknownFields.Add(uint64(len(c.Unknown)))
-		f.opt.Log.Warn("ignore fields that this release does not know: a newer one may", "config", c.Admin.Name, "revision", c.Revision,
-			"number", len(c.Unknown), "fields", c.Unknown[:min(len(c.Unknown), loggedFields)])
+		f.opt.Log.Warn("ignore fields that this release does not define",
+			"config", c.Admin.Name, "revision", c.Revision, "number", len(c.Unknown), "fields", c.Unknown[:min(len(c.Unknown), loggedFields)])
 	}
 	if other {
 		for _, warning := range server.Warnings(c.Config) {
-			f.opt.Log.Warn("config asks for more than there is", "config", c.Admin.Name, "revision", c.Revision, "warning", warning)
+			f.opt.Log.Warn("config sets an unsupported option", "config", c.Admin.Name, "revision", c.Revision,
+				"warning", warning)
 		}
 	}
-	news = other || problem != f.status.problem
+	changed = other || problem != f.status.problem
 	if other {
-		f.status.kept = time.Time{}
+		f.status.saved = time.Time{}
 	}
 	f.status.wanted, f.status.origin = &c, origin
 	f.status.failing, f.status.problem = failed != nil, problem
-	return news
+	return changed
 }
 
 func (f *Follower) log(c discovery.Loaded, plan server.Plan, failed error) {
@@ -341,7 +347,7 @@ func (f *Follower) log(c discovery.Loaded, plan server.Plan, failed error) {
 		f.opt.Log.Debug("config changed", "change", change.String())
 	}
 	if failed != nil {
-		f.opt.Log.Error("put config in force", "error", failed)
+		f.opt.Log.Error("config is only partly in force", "error", failed)
 	}
 }
 
@@ -355,7 +361,7 @@ func (f *Follower) retry() {
 	}
 }
 
-// report tells the source how its config fares, if it listens.
+// report reports the state to the source, if it accepts reports.
 func (f *Follower) report() {
 	to, ok := f.opt.Source.(discovery.Reporter)
 	if !ok {
@@ -366,17 +372,17 @@ func (f *Follower) report() {
 	f.mu.Unlock()
 	to.Report(discovery.Report{
 		ID: f.opt.Last.ID, Pod: f.opt.Pod, Revision: st.revision(),
-		Accepted: st.trouble() == "", Error: st.trouble(),
+		Accepted: st.error() == "", Error: st.error(),
 		Allocations: f.opt.Server.Sessions().Len(), Draining: f.opt.Server.Sessions().Draining(),
 	})
 }
 
-// Status is the server's status and the config's way here.
+// Status returns the status of the server, the config and its source.
 func (f *Follower) Status() server.Status {
 	st := f.opt.Server.Status()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	st.Revision, st.Origin, st.Problem = f.status.revision(), f.status.origin, f.status.trouble()
+	st.Revision, st.Origin, st.Problem = f.status.revision(), f.status.origin, f.status.error()
 	st.Lost = f.status.lost
 	if f.status.wanted != nil {
 		st.Unknown = slices.Clone(f.status.wanted.Unknown)
@@ -384,7 +390,7 @@ func (f *Follower) Status() server.Status {
 	return st
 }
 
-// Ready returns nil once a config is in force and all its listeners are open, else what is missing. See server.Ready.
+// Ready returns nil once a config is in force and all its listeners are open, see server.Ready.
 func (f *Follower) Ready() error {
 	if err := f.opt.Server.Ready(); err != nil {
 		return fmt.Errorf("stunnerd not ready: %w", err)
@@ -392,27 +398,27 @@ func (f *Follower) Ready() error {
 	return nil
 }
 
-// Revision identifies the running config.
+// Revision returns the revision of the running config.
 func (f *Follower) Revision() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.status.revision()
 }
 
-// Problem says why the last config that arrived was kept out, or what of the running one does not run. It is empty when all is well.
+// Problem returns why the last received config was rejected, or which parts of the running one failed; "" if neither.
 func (f *Follower) Problem() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.status.trouble()
+	return f.status.error()
 }
 
-// Age is the time since the source could be heard last, in seconds: the running config may be that old. In a process that has not heard its source it
-// is that of the config that it started with, which earlier processes had kept; since the start where that is not known.
+// Age returns the seconds since the last contact with the source; 0 while it is connected. Before the first contact it
+// is the age of the config of the start, or the time since the start if that is unknown.
 func (f *Follower) Age() float64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.status.connected || f.status.heard.IsZero() {
+	if f.status.connected || f.status.lastContact.IsZero() {
 		return 0
 	}
-	return max(0, time.Since(f.status.heard).Seconds()) // clocks may be set back
+	return max(0, time.Since(f.status.lastContact).Seconds()) // clocks may be set back
 }

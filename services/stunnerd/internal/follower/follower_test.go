@@ -186,10 +186,10 @@ func TestRejectionOutlivesRetries(t *testing.T) {
 		wants("a part does not run", taken.Error())
 		h.events <- discovery.Event{ID: id, Err: errors.Join(discovery.ErrRejected, errors.New("listeners[0].port: 70000"))}
 		wants("another one is kept out", "70000")
-		time.Sleep(retryPause)
+		time.Sleep(retryInterval)
 		wants("tried again", "70000")
 		failing.Store(false)
-		time.Sleep(2 * retryPause)
+		time.Sleep(2 * retryInterval)
 		wants("all of it runs", "70000")
 		h.events <- discovery.Event{Connected: true}
 		wants("nothing new", "70000")
@@ -243,7 +243,8 @@ func TestUnknownFieldsAreCountedOncePerConfig(t *testing.T) {
 	}
 }
 
-// however fast a source changes its mind, configs are put in force at a bounded pace; sources keep the newest meanwhile.
+// however fast a source changes its mind, configs are put in force at a bounded pace; sources keep the newest
+// meanwhile.
 func TestConfigsComeAtABoundedPace(t *testing.T) {
 	const changes = 5
 	_, h := follow(t, "")
@@ -252,7 +253,7 @@ func TestConfigsComeAtABoundedPace(t *testing.T) {
 	for range changes {
 		h.events <- discovery.Event{ID: id, Config: configWith(t, nil)}
 	}
-	if took, least := time.Since(began), (changes-1)*applyPause; took < least {
+	if took, least := time.Since(began), (changes-1)*applyInterval; took < least {
 		t.Errorf("%d configs were taken in %s, want at least %s", changes, took, least)
 	}
 }
@@ -307,7 +308,7 @@ func TestLastGoodConfigIsNotTrustedBlindly(t *testing.T) {
 		spoil func(t *testing.T, l LastGood)
 		want  string
 	}{
-		"none": {func(*testing.T, LastGood) {}, errNothingKept.Error()},
+		"none": {func(*testing.T, LastGood) {}, errNothingSaved.Error()},
 		"of another id": {func(t *testing.T, l LastGood) {
 			save(t, LastGood{l.Dir, "other/one"}, configWith(t, func(c *config.Config) { c.Admin.Name = "other/one" }), now)
 		}, "not of media/edge"},

@@ -12,42 +12,43 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-// MaxAge is for how long nobody may have stood by a kept config that is started with. Since when it is unchanged does not count.
+// MaxAge is the maximum time since the source confirmed a saved config, if a process starts with it. It does not matter
+// how long the config is unchanged.
 const MaxAge = 7 * 24 * time.Hour
 
 // lastGoodFile is the name of the file in the state directory.
 const lastGoodFile = "last-good.json"
 
-// LastGood keeps the config that was last put in force on disk, for a start without anybody to ask. The file holds secrets: it is
-// readable by the owner alone.
+// LastGood stores the last applied config on disk, for a start without the source. The file contains secrets and is
+// readable by its owner only.
 type LastGood struct {
-	// Dir is the state directory. Empty means that nothing is kept.
+	// Dir is the state directory. Empty stores nothing.
 	Dir string
-	// ID is the config that this process runs; a kept config of another id is not touched.
+	// ID is the id of the config that this process runs. A saved config of another id is not used.
 	ID string
 }
 
-type kept struct {
-	// Saved is when the source stood by the config last.
+type savedConfig struct {
+	// Saved is when the source last confirmed the config.
 	Saved  time.Time     `json:"saved"`
 	Config config.Config `json:"config"`
 }
 
-// Save replaces what is kept, as a whole or not at all.
+// Save atomically replaces the saved config.
 func (l LastGood) Save(c config.Config, now time.Time) error {
 	if l.Dir == "" {
 		return nil
 	}
-	data, err := json.Marshal(kept{now, c})
+	data, err := json.Marshal(savedConfig{now, c})
 	if err != nil {
-		return fmt.Errorf("keep last good config: %w", err)
+		return fmt.Errorf("save last good config: %w", err)
 	}
 	if err := os.MkdirAll(l.Dir, 0o700); err != nil {
-		return fmt.Errorf("keep last good config: %w", err)
+		return fmt.Errorf("save last good config: %w", err)
 	}
 	tmp, err := os.CreateTemp(l.Dir, lastGoodFile+".*") // CreateTemp makes it 0600
 	if err != nil {
-		return fmt.Errorf("keep last good config: %w", err)
+		return fmt.Errorf("save last good config: %w", err)
 	}
 	_, err = tmp.Write(data)
 	err = errors.Join(err, tmp.Close())
@@ -55,22 +56,23 @@ func (l LastGood) Save(c config.Config, now time.Time) error {
 		err = os.Rename(tmp.Name(), filepath.Join(l.Dir, lastGoodFile))
 	}
 	if err != nil {
-		return fmt.Errorf("keep last good config: %w", errors.Join(err, os.Remove(tmp.Name())))
+		return fmt.Errorf("save last good config: %w", errors.Join(err, os.Remove(tmp.Name())))
 	}
 	return nil
 }
 
-// errNothingKept says that there is no config to start with.
-var errNothingKept = errors.New("no last good config")
+// errNothingSaved is returned if there is no config to start with.
+var errNothingSaved = errors.New("no last good config")
 
-// Load returns what was kept, if it is of this id, valid, and younger than MaxAge, and when its source stood by it last.
+// Load returns the saved config and the time of its last confirmation, if it has the id, is valid, and not older than
+// MaxAge.
 func (l LastGood) Load(now time.Time) (config.Config, time.Time, error) {
 	if l.Dir == "" {
-		return config.Config{}, time.Time{}, errNothingKept
+		return config.Config{}, time.Time{}, errNothingSaved
 	}
 	data, err := os.ReadFile(filepath.Join(l.Dir, lastGoodFile))
 	if errors.Is(err, fs.ErrNotExist) {
-		return config.Config{}, time.Time{}, errNothingKept
+		return config.Config{}, time.Time{}, errNothingSaved
 	}
 	var k struct {
 		Saved  time.Time       `json:"saved"`
@@ -84,19 +86,20 @@ func (l LastGood) Load(now time.Time) (config.Config, time.Time, error) {
 	}
 	c, _, err := config.Parse(k.Config)
 	if err == nil {
-		err = fit(c, l.ID)
+		err = check(c, l.ID)
 	}
 	switch {
 	case err != nil:
 		return config.Config{}, time.Time{}, fmt.Errorf("read last good config: %w", err)
 	case now.Sub(k.Saved) > MaxAge:
-		return config.Config{}, time.Time{}, fmt.Errorf("read last good config: saved %s, which is more than %s ago", k.Saved.Format(time.RFC3339), MaxAge)
+		return config.Config{}, time.Time{}, fmt.Errorf("read last good config: saved %s, which is more than %s ago",
+			k.Saved.Format(time.RFC3339), MaxAge)
 	}
 	return c, k.Saved, nil
 }
 
-// fit tells whether a config can be started with by who runs the config id.
-func fit(c config.Config, id string) error {
+// check returns an error if a config is invalid or not of the id.
+func check(c config.Config, id string) error {
 	switch err := c.Validate(); {
 	case err != nil:
 		return err

@@ -10,15 +10,16 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-// readStandby reads the config that somebody else has laid ready for a first start without the source, in the form of [config.Config.Pack] or as
-// it is. It was published at some time: unlike what is kept here nobody knows when, and a pod that serves it beats one that serves nothing.
+// readStandby reads the standby config, which the operator writes for pods that start without it, plain or packed by
+// [config.Config.Pack]. Its age is unknown and not limited: a pod with an old config is better than one without a
+// config.
 func readStandby(path, id string) (config.Config, error) {
 	if path == "" {
-		return config.Config{}, errNothingKept
+		return config.Config{}, errNothingSaved
 	}
 	in, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return config.Config{}, errNothingKept
+		return config.Config{}, errNothingSaved
 	}
 	if err != nil {
 		return config.Config{}, fmt.Errorf("read standby config: %w", err)
@@ -30,7 +31,7 @@ func readStandby(path, id string) (config.Config, error) {
 	}
 	c, _, err := config.Unpack(data)
 	if err == nil {
-		err = fit(c, id)
+		err = check(c, id)
 	}
 	if err != nil {
 		return config.Config{}, fmt.Errorf("read standby config: %w", err)

@@ -33,7 +33,7 @@ func TestSourceThatIsAwayMeansTheStandbyConfig(t *testing.T) {
 	if st := f.Status(); st.Origin != "standby config" || st.Revision != ready.Revision() || f.Ready() != nil {
 		t.Errorf("runs %s from %q: %v", st.Revision, st.Origin, f.Ready())
 	}
-	if _, _, err := (LastGood{Dir: dir, ID: id}).Load(time.Now()); !errors.Is(err, errNothingKept) {
+	if _, _, err := (LastGood{Dir: dir, ID: id}).Load(time.Now()); !errors.Is(err, errNothingSaved) {
 		t.Errorf("a config that nobody knows the age of is kept: %v", err)
 	}
 	h.events <- discovery.Event{ID: id, Config: next, Revision: next.Revision()}
@@ -55,8 +55,8 @@ func TestStandbyConfigIsNotTrustedBlindly(t *testing.T) {
 	other := configWith(t, func(c *config.Config) { c.Admin.Name = "other/one" })
 	wrong := configWith(t, func(c *config.Config) { c.Listeners[0].Port = 70000 })
 	for name, tc := range map[string]struct{ path, want string }{
-		"no file wanted":  {"", errNothingKept.Error()},
-		"no file":         {filepath.Join(t.TempDir(), "standby"), errNothingKept.Error()},
+		"no file wanted":  {"", errNothingSaved.Error()},
+		"no file":         {filepath.Join(t.TempDir(), "standby"), errNothingSaved.Error()},
 		"a folder":        {t.TempDir(), "read standby config"},
 		"of another id":   {standby(t, other.Pack()), "not of media/edge"},
 		"cut":             {standby(t, configWith(t, nil).Pack()[:40]), "unpack config"},

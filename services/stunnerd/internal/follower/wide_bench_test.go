@@ -26,7 +26,8 @@ var wideShapes = []struct {
 	{"5,000 routes of 1 endpoint", 5_000, 1},
 }
 
-// wide is a config with a listener, whose routes lead to different endpoints each. In every turn another route has another endpoint.
+// wide is a config with a listener, whose routes lead to different endpoints each. In every turn another route has
+// another endpoint.
 func wide(port, routes, endpoints, turn int) config.Config {
 	c := config.Config{
 		Version: config.Version, Admin: config.Admin{Name: id},
@@ -48,7 +49,8 @@ func wide(port, routes, endpoints, turn int) config.Config {
 	return c
 }
 
-// processorTime is what the process has used so far. Other processes do not disturb it as much as they do the time of day.
+// processorTime is what the process has used so far. Other processes do not disturb it as much as they do the time of
+// day.
 func processorTime(b *testing.B) time.Duration {
 	b.Helper()
 	var used syscall.Rusage

@@ -41,7 +41,8 @@ func block(t *testing.T, port int) {
 	t.Cleanup(func() { _ = socket.Close() })
 }
 
-// A config that asks for an offload engine is in force, accepted and no problem; the log and the status warn of the engine, once for each config.
+// A config that asks for an offload engine is in force, accepted and no problem; the log and the status warn of the
+// engine, once for each config.
 func TestOffloadEngineIsNoProblem(t *testing.T) {
 	log := &pages{}
 	f, h := followWith(t, func(o *Options) { o.Log = slog.New(slog.NewTextHandler(log, nil)) })
@@ -60,7 +61,8 @@ func TestOffloadEngineIsNoProblem(t *testing.T) {
 	}
 }
 
-// A config with a placeholder of a variable that is not set is kept out, in words that name field and variable. The one before stays in force.
+// A config with a placeholder of a variable that is not set is kept out, in words that name field and variable. The one
+// before stays in force.
 func TestUnsetPlaceholderIsKeptOut(t *testing.T) {
 	f, h := follow(t, "")
 	good := configWith(t, func(c *config.Config) { c.Auth.Realm = "calls.${STUNNER_ADDR}" })

@@ -13,54 +13,60 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rereadEvery is how often the addresses are read where the kernel does not tell of changes, as in a sandbox that refuses netlink sockets.
-const rereadEvery = 5 * time.Second
+// pollInterval is how often the addresses are read if the kernel reports no changes, as in a sandbox without netlink
+// sockets.
+const pollInterval = 5 * time.Second
 
-// Follow calls changed with the addresses of this host, sorted, at the start and whenever they are others. It returns when ctx ends.
+// Follow calls changed with the sorted addresses of this host, at the start and after every change. It returns when ctx
+// ends.
 func Follow(ctx context.Context, log *slog.Logger, changed func([]netip.Addr)) {
 	follow(ctx, log, Addresses, listen, changed)
 }
 
-// follow reads the addresses with read. events opens a channel that says when they may have changed, and is closed when no more can be heard.
-func follow(ctx context.Context, log *slog.Logger, read func() ([]netip.Addr, error), events func(context.Context) (<-chan struct{}, error), changed func([]netip.Addr)) {
-	heard, err := events(ctx)
+// follow reads the addresses with read. subscribe returns a channel of possible changes, which is closed if the
+// subscription fails.
+func follow(
+	ctx context.Context, log *slog.Logger, read func() ([]netip.Addr, error),
+	subscribe func(context.Context) (<-chan struct{}, error), changed func([]netip.Addr),
+) {
+	events, err := subscribe(ctx)
 	if err != nil {
-		log.Info("read the addresses of this host at intervals", "interval", rereadEvery, "error", err)
+		log.Info("poll the addresses of this host", "interval", pollInterval, "error", err)
 	}
-	interval := time.NewTicker(rereadEvery)
+	interval := time.NewTicker(pollInterval)
 	defer interval.Stop()
-	if heard != nil {
+	if events != nil {
 		interval.Stop()
 	}
 	var last []netip.Addr
-	told, failed := false, false
+	known, failed := false, false
 	for {
 		now, err := read()
 		slices.SortFunc(now, netip.Addr.Compare)
 		switch {
 		case err != nil && !failed:
-			log.Warn("keep the addresses of this host that were read last", "error", err)
-		case err == nil && (!told || !slices.Equal(now, last)):
-			told, last = true, now
+			log.Warn("cannot read the addresses of this host, keep the previous ones", "error", err)
+		case err == nil && (!known || !slices.Equal(now, last)):
+			known, last = true, now
 			changed(now)
 		}
 		failed = err != nil
 		select {
 		case <-ctx.Done():
 			return
-		case _, open := <-heard:
+		case _, open := <-events:
 			if !open && ctx.Err() == nil {
-				log.Warn("the kernel tells no more of changed addresses: read them at intervals", "interval", rereadEvery)
-				heard = nil
-				interval.Reset(rereadEvery)
+				log.Warn("the kernel no longer reports changed addresses, poll them", "interval", pollInterval)
+				events = nil
+				interval.Reset(pollInterval)
 			}
 		case <-interval.C:
 		}
 	}
 }
 
-// listen opens a netlink socket for changes of addresses (rtnetlink(7)). What the messages say is of no interest: the addresses are read
-// again, and several messages may come to one reading.
+// listen opens a netlink socket for changes of addresses (rtnetlink(7)). The contents of the messages are not used,
+// because the addresses are read again.
 func listen(ctx context.Context) (<-chan struct{}, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
 	if err != nil {
@@ -71,23 +77,23 @@ func listen(ctx context.Context) (<-chan struct{}, error) {
 	if err := unix.Bind(fd, group); err != nil {
 		return nil, errors.Join(fmt.Errorf("join netlink groups: %w", err), socket.Close())
 	}
-	heard := make(chan struct{}, 1)
+	events := make(chan struct{}, 1)
 	stop := context.AfterFunc(ctx, func() { _ = socket.Close() })
 	go func() {
-		defer close(heard)
+		defer close(events)
 		defer func() { _ = socket.Close() }()
 		defer stop()
 		buffer := make([]byte, 1<<13)
 		for {
-			// ENOBUFS says that messages were lost, which is a change like any other.
+			// ENOBUFS means lost messages, and thus possible changes.
 			if _, err := socket.Read(buffer); err != nil && !errors.Is(err, unix.ENOBUFS) {
 				return
 			}
 			select {
-			case heard <- struct{}{}:
+			case events <- struct{}{}:
 			default:
 			}
 		}
 	}()
-	return heard, nil
+	return events, nil
 }

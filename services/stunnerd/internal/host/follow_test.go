@@ -18,7 +18,8 @@ import (
 
 var discard = slog.New(slog.DiscardHandler)
 
-// T-03: an address that comes to this host after the start is known at once, and one that has gone is not known any more.
+// T-03: an address that comes to this host after the start is known at once, and one that has gone is not known any
+// more.
 func TestAddressesAreFollowed(t *testing.T) {
 	if !testnet.Isolated(t) {
 		return
@@ -79,7 +80,7 @@ func TestAddressesThatCannotBeReadAreKept(t *testing.T) {
 		told := 0
 		ctx, stop := context.WithCancel(t.Context())
 		go follow(ctx, slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelWarn})), read, refused, func([]netip.Addr) { told++ })
-		time.Sleep(10 * rereadEvery)
+		time.Sleep(10 * pollInterval)
 		stop()
 		synctest.Wait()
 		if told != 1 || reads.Load() < 10 || strings.Count(out.String(), "level=WARN") != 1 {
@@ -115,12 +116,12 @@ func TestAddressesAreReadAtIntervalsWithoutNetlink(t *testing.T) {
 				go follow(ctx, discard, read, events, func(addrs []netip.Addr) { told = append(told, addrs) })
 				synctest.Wait()
 				both.Store(true)
-				time.Sleep(rereadEvery + time.Millisecond)
+				time.Sleep(pollInterval + time.Millisecond)
 				synctest.Wait()
 				if len(told) != 2 || len(told[1]) != 2 {
 					t.Errorf("after an interval, told: %v", told)
 				}
-				time.Sleep(10 * rereadEvery)
+				time.Sleep(10 * pollInterval)
 				synctest.Wait()
 				if len(told) != 2 || reads.Load() < 12 || reads.Load() > 13 {
 					t.Errorf("%d readings, told: %v", reads.Load(), told)

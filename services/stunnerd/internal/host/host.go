@@ -1,4 +1,4 @@
-// Package host knows the IP addresses of this host, or of the network namespace of this pod, and hears of their changes.
+// Package host reads the IP addresses of this host, or of the network namespace of this pod, and follows their changes.
 package host
 
 import (
@@ -7,8 +7,8 @@ import (
 	"net/netip"
 )
 
-// Addresses returns the addresses of all interfaces, in the order of the interfaces. Link-local addresses are left out: they come and go with
-// the interfaces of pods, no client is told one, and none can be a peer.
+// Addresses returns the addresses of all interfaces, in the order of the interfaces. It leaves out link-local
+// addresses, which neither clients nor peers use, and which change with the interfaces of pods.
 func Addresses() ([]netip.Addr, error) {
 	list, err := net.InterfaceAddrs()
 	if err != nil {

@@ -6,19 +6,20 @@ import (
 	"time"
 )
 
-// answer is what is known about one question.
+// answer is the current result of a question.
 type answer struct {
-	// addrs are sorted, so that two answers that differ in their order only are equal.
+	// addrs are sorted, so that answers that differ only in their order are equal.
 	addrs []netip.Addr
-	// missing is when a name server first said that there is no address, unless one has been given since.
+	// missing is the time of the first answer without an address since the last one with an address.
 	missing time.Time
 }
 
-// next is what is known after one more answer of a name server. Addresses are replaced at once, and given up late.
+// next returns the result after one more lookup. New addresses replace the old ones at once. Without any, the old ones
+// are kept for Absence.
 func (a answer) next(addrs []netip.Addr, now time.Time) answer {
 	switch {
 	case len(addrs) > 0:
-		return answer{addrs: tidy(addrs)}
+		return answer{addrs: normalize(addrs)}
 	case a.missing.IsZero():
 		a.missing = now
 	case now.Sub(a.missing) >= Absence:
@@ -27,12 +28,12 @@ func (a answer) next(addrs []netip.Addr, now time.Time) answer {
 	return a
 }
 
-// tidy brings addresses into the form that packets show, and into order: name servers shuffle their answers.
-func tidy(addrs []netip.Addr) []netip.Addr {
-	tidied := make([]netip.Addr, 0, len(addrs))
+// normalize unmaps and sorts addresses and removes duplicates.
+func normalize(addrs []netip.Addr) []netip.Addr {
+	normal := make([]netip.Addr, 0, len(addrs))
 	for _, a := range addrs {
-		tidied = append(tidied, a.Unmap())
+		normal = append(normal, a.Unmap())
 	}
-	slices.SortFunc(tidied, netip.Addr.Compare)
-	return slices.Compact(tidied)
+	slices.SortFunc(normal, netip.Addr.Compare)
+	return slices.Compact(normal)
 }

@@ -12,7 +12,8 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 )
 
-// nameServer is a name server on loopback that answers every question for a name alike, over UDP as far as fits, else over TCP.
+// nameServer is a name server on loopback that answers every question for a name alike, over UDP as far as fits, else
+// over TCP.
 type nameServer struct {
 	udp net.PacketConn
 	tcp net.Listener

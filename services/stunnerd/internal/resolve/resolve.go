@@ -1,13 +1,12 @@
 // Package resolve keeps the addresses of host names current.
 //
-// A Resolver asks for every name that it was told to watch, again and again, for IPv4 and for IPv6 apart, so that trouble with
-// one family costs nothing of the other. A good answer replaces the one before. A lookup that fails says nothing and changes nothing.
-// That a name does not exist, or has no address, is an answer too; because it is also what a name server says that has just been
-// started, it must hold for a minute before the addresses are given up.
+// A Resolver looks up every watched name at intervals, separately for IPv4 and IPv6, so that an error of one family
+// does not affect the other. A result with addresses replaces the previous one. A failed lookup changes nothing. If a
+// name does not exist or has no address, its addresses are kept for one more minute, because a name server that has
+// just started may answer so.
 //
-// Nothing here depends on the TTL of an answer: names are resolved the way the system is set up, hosts file and search list included, by
-// net.Resolver, which does not tell it. So every name is asked for about every five seconds, and a minute without an address is what
-// three times the TTL would be otherwise.
+// The TTL of answers is not used: names are resolved as the system is configured, including hosts file and search list,
+// by net.Resolver, which does not return the TTL. Every name is looked up about every five seconds.
 package resolve
 
 import (
@@ -21,33 +20,33 @@ import (
 )
 
 const (
-	// Interval is the longest pause between two lookups of a name; jitter makes it shorter by up to a fifth, so that names that
-	// came with one config are not asked for in one burst for ever.
+	// Interval is the maximum pause between two lookups of a name. Jitter shortens it by up to a fifth, so that the
+	// names of one config are not always looked up at once.
 	Interval = 5 * time.Second
-	// Absence is how long a name must have no address before those that it had are given up.
+	// Absence is how long addresses are kept after a name has none.
 	Absence = time.Minute
-	// MaxAddresses is how many addresses of a name are kept.
+	// MaxAddresses is the maximum number of addresses of a name.
 	MaxAddresses = 1_000
 
-	// patience bounds a lookup: two servers, two tries each, five seconds a try.
-	patience = 20 * time.Second
-	// maxLookups bounds the lookups that are under way at a time.
+	// lookupTimeout is the timeout of a lookup: two servers, two attempts each, five seconds each.
+	lookupTimeout = 20 * time.Second
+	// maxLookups is the maximum number of concurrent lookups.
 	maxLookups = 64
-	// gather is how long changes are collected before they are told: names that change together are told of together.
-	gather = 100 * time.Millisecond
+	// batchDelay is the delay from a change to the call of changed, so that names that change together cause one call.
+	batchDelay = 100 * time.Millisecond
 )
 
-// Lookup asks once for the addresses that a host name has in a family, which is "ip4" or "ip6". No address and no error mean
-// that there is none: the name server has said so.
+// Lookup returns the addresses of a host name in a family, "ip4" or "ip6". If the name has none, it returns no address
+// and no error.
 type Lookup func(ctx context.Context, family, host string) ([]netip.Addr, error)
 
-// Resolver knows the addresses of the names that it watches. It is made with New.
+// Resolver resolves the names that it watches. New makes one.
 type Resolver struct {
 	lookup  Lookup
 	changed func()
 	log     *slog.Logger
-	turns   chan struct{}
-	news    chan struct{}
+	slots   chan struct{} // holds a token for each running lookup
+	updated chan struct{} // holds a token if changed is to be called
 
 	ctx     context.Context
 	cancel  context.CancelFunc
@@ -57,30 +56,30 @@ type Resolver struct {
 	watched map[question]*watch
 }
 
-// question is what a name server is asked.
+// question is a host name and an address family.
 type question struct{ host, family string }
 
-// watch is a question that is asked again and again.
+// watch is a watched question.
 type watch struct {
 	question
 	stop   context.CancelFunc
-	known  answer
+	answer answer
 	failed bool
 }
 
-// New returns a resolver that watches no name. It calls changed, never twice at a time, after Answers has begun to give something else
-// than before by itself; names that Watch adds or takes away are no such change.
+// New returns a resolver that watches no names. It calls changed, from one goroutine, after lookups have changed the
+// result of Answers. Watch does not cause a call.
 func New(lookup Lookup, changed func(), log *slog.Logger) *Resolver {
 	r := &Resolver{
 		lookup: lookup, changed: changed, log: log,
-		turns: make(chan struct{}, maxLookups), news: make(chan struct{}, 1), watched: map[question]*watch{},
+		slots: make(chan struct{}, maxLookups), updated: make(chan struct{}, 1), watched: map[question]*watch{},
 	}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
-	r.running.Go(r.tell)
+	r.running.Go(r.notify)
 	return r
 }
 
-// Watch says which names to keep current; all others are forgotten. A name may stand there more than once.
+// Watch sets the watched names, which may contain duplicates. It forgets all others.
 func (r *Resolver) Watch(hosts []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -108,11 +107,11 @@ func (r *Resolver) start(q question) {
 	ctx, stop := context.WithCancel(r.ctx)
 	w := &watch{question: q, stop: stop}
 	r.watched[q] = w
-	r.running.Go(func() { r.keep(ctx, w) })
+	r.running.Go(func() { r.run(ctx, w) })
 }
 
-// Answers returns the addresses of the watched names, in order, IPv4 first. A name that has none is left out. Of too many the first in order
-// are kept, so that calls do not flap when a name server shuffles its answers.
+// Answers returns the addresses of the watched names, sorted, IPv4 first. It leaves out names without addresses. Of
+// more than MaxAddresses it returns the first in order, so that the result does not depend on the order of an answer.
 func (r *Resolver) Answers() map[string][]netip.Addr {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -121,7 +120,7 @@ func (r *Resolver) Answers() map[string][]netip.Addr {
 		if _, done := answers[q.host]; done {
 			continue
 		}
-		all := slices.Concat(r.watched[question{q.host, "ip4"}].known.addrs, r.watched[question{q.host, "ip6"}].known.addrs)
+		all := slices.Concat(r.watched[question{q.host, "ip4"}].answer.addrs, r.watched[question{q.host, "ip6"}].answer.addrs)
 		if len(all) > 0 {
 			answers[q.host] = all[:min(len(all), MaxAddresses)]
 		}
@@ -129,7 +128,7 @@ func (r *Resolver) Answers() map[string][]netip.Addr {
 	return answers
 }
 
-// Close ends all lookups and returns when nothing is under way any more, a call of changed included.
+// Close ends all lookups, and waits for them and for a running call of changed.
 func (r *Resolver) Close() {
 	r.mu.Lock()
 	r.cancel()
@@ -137,80 +136,82 @@ func (r *Resolver) Close() {
 	r.running.Wait()
 }
 
-// keep asks until the name is not wanted any more.
-func (r *Resolver) keep(ctx context.Context, w *watch) {
+// run looks up a name at intervals until ctx ends.
+func (r *Resolver) run(ctx context.Context, w *watch) {
 	for {
-		r.ask(ctx, w)
+		r.resolve(ctx, w)
 		if !pause(ctx, Interval-rand.N(Interval/5)) {
 			return
 		}
 	}
 }
 
-// ask waits for its turn, asks once and notes what comes of it.
-func (r *Resolver) ask(ctx context.Context, w *watch) {
+// resolve waits for a slot, looks up a name once, and records the result.
+func (r *Resolver) resolve(ctx context.Context, w *watch) {
 	select {
-	case r.turns <- struct{}{}:
-		defer func() { <-r.turns }()
+	case r.slots <- struct{}{}:
+		defer func() { <-r.slots }()
 	case <-ctx.Done():
 		return
 	}
-	limited, cancel := context.WithTimeout(ctx, patience)
+	limited, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
 	addrs, err := r.lookup(limited, w.family, w.host)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if ctx.Err() != nil {
-		return // Watch has forgotten the name meanwhile
+		return // no longer watched
 	}
-	r.note(w, addrs, err)
+	r.record(w, addrs, err)
 }
 
-// note takes the outcome of a lookup in. It logs what is news, not what repeats.
-func (r *Resolver) note(w *watch, addrs []netip.Addr, err error) {
+// record updates a watch with the result of a lookup. It logs changes only. The caller holds mu.
+func (r *Resolver) record(w *watch, addrs []netip.Addr, err error) {
 	if err != nil {
 		if !w.failed {
-			r.log.Warn("resolve host name: keep its addresses", "host", w.host, "family", w.family, "addresses", len(w.known.addrs), "error", err)
+			r.log.Warn("cannot resolve host name, keep its addresses", "host", w.host, "family", w.family,
+				"addresses", len(w.answer.addrs), "error", err)
 		}
 		w.failed = true
 		return
 	}
 	if w.failed {
-		r.log.Info("resolve host name: it is answered again", "host", w.host, "family", w.family)
+		r.log.Info("host name resolved again", "host", w.host, "family", w.family)
 	}
 	w.failed = false
-	before := w.known.addrs
-	w.known = w.known.next(addrs, time.Now())
-	if slices.Equal(before, w.known.addrs) {
+	before := w.answer.addrs
+	w.answer = w.answer.next(addrs, time.Now())
+	if slices.Equal(before, w.answer.addrs) {
 		return
 	}
-	r.log.Info("host name has other addresses", "host", w.host, "family", w.family, "addresses", len(w.known.addrs), "before", len(before))
+	r.log.Info("addresses of host name changed", "host", w.host, "family", w.family, "addresses", len(w.answer.addrs),
+		"before", len(before))
 	select {
-	case r.news <- struct{}{}:
-	default: // there is news already that nobody has been told of
+	case r.updated <- struct{}{}:
+	default: // a call of changed is already due
 	}
 }
 
-// tell calls changed until the resolver is closed.
-func (r *Resolver) tell() {
+// notify calls changed after updates, until the resolver is closed.
+func (r *Resolver) notify() {
 	for {
 		select {
-		case <-r.news:
+		case <-r.updated:
 		case <-r.ctx.Done():
 			return
 		}
-		if !pause(r.ctx, gather) {
+		if !pause(r.ctx, batchDelay) {
 			return
 		}
 		select {
-		case <-r.news: // what came in meanwhile is told of now
+		case <-r.updated: // this call covers the updates during the delay
 		default:
 		}
 		r.changed()
 	}
 }
 
-// pause reports whether the time went by before ctx ended.
+// pause waits for d, and reports whether it passed before ctx ended.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

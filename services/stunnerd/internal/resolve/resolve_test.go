@@ -148,7 +148,7 @@ func TestAbsenceRemovesAfterAMinute(t *testing.T) {
 		if got := w.after(Absence + Interval*4/5 - time.Nanosecond); len(got) != 1 {
 			t.Error("addresses are gone within a minute")
 		}
-		if got := w.after(Interval*6/5 + gather); len(got) != 0 {
+		if got := w.after(Interval*6/5 + batchDelay); len(got) != 0 {
 			t.Errorf("addresses %v are still there", got)
 		}
 		if w.told.Load() != 2 {
@@ -250,7 +250,7 @@ func TestAThousandAddressesAreKeptWhateverTheirOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		z := &zone{four: numbered(1500), six: addrs("2001:db8::1")}
 		w := newWatching(t, z.lookup, "sfu.test")
-		before := w.after(gather)
+		before := w.after(batchDelay)
 		if len(before) != MaxAddresses {
 			t.Errorf("%d addresses are kept", len(before))
 		}
@@ -267,7 +267,7 @@ func TestAThousandAddressesAreKeptWhateverTheirOrder(t *testing.T) {
 }
 
 func TestAddressesAreInTheFormThatPacketsShow(t *testing.T) {
-	got := tidy(addrs("2001:db8::1", "::ffff:192.0.2.1", "192.0.2.1", "192.0.2.0"))
+	got := normalize(addrs("2001:db8::1", "::ffff:192.0.2.1", "192.0.2.1", "192.0.2.0"))
 	if want := addrs("192.0.2.0", "192.0.2.1", "2001:db8::1"); !slices.Equal(got, want) {
 		t.Errorf("addresses %v, want %v", got, want)
 	}
@@ -339,7 +339,7 @@ func TestSilenceIsAFailure(t *testing.T) {
 		}
 		silent.Store(false)
 		z.set(nil, addrs("192.0.2.2")...)
-		if got := w.after(patience + Interval); !slices.Equal(got, addrs("192.0.2.2")) {
+		if got := w.after(lookupTimeout + Interval); !slices.Equal(got, addrs("192.0.2.2")) {
 			t.Errorf("addresses %v after the silence", got)
 		}
 	})

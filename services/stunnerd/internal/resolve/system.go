@@ -7,15 +7,18 @@ import (
 	"net/netip"
 )
 
-// System returns the lookup that resolves names the way this system is set up. A nil dial reaches the name servers directly.
+type dialFunc = func(ctx context.Context, network, address string) (net.Conn, error)
+
+// System returns the lookup that resolves names as this system is configured. A nil dial connects to the name servers
+// directly.
 //
-// An answer is whole or it is an error: without StrictErrors, net.Resolver walks past a name server that is in trouble to the
-// next entry of the search list, and takes the "no such host" that it finds there for the answer.
-func System(dial func(ctx context.Context, network, address string) (net.Conn, error)) Lookup {
+// Without StrictErrors, net.Resolver would continue with the next entry of the search list if a name server fails, and
+// return the "no such host" of that entry.
+func System(dial dialFunc) Lookup {
 	if dial == nil {
 		dial = new(net.Dialer).DialContext
 	}
-	r := &net.Resolver{PreferGo: true, StrictErrors: true, Dial: abandoning(dial)}
+	r := &net.Resolver{PreferGo: true, StrictErrors: true, Dial: closeWithContext(dial)}
 	return func(ctx context.Context, family, host string) ([]netip.Addr, error) {
 		addrs, err := r.LookupNetIP(ctx, family, host)
 		if hasNone(err) {
@@ -25,8 +28,9 @@ func System(dial func(ctx context.Context, network, address string) (net.Conn, e
 	}
 }
 
-// abandoning ends the wait for a name server together with the lookup; net.Resolver alone would sit it out after everyone has left.
-func abandoning(dial func(context.Context, string, string) (net.Conn, error)) func(context.Context, string, string) (net.Conn, error) {
+// closeWithContext closes connections to name servers when the lookup is canceled. net.Resolver alone would wait for
+// its own timeout.
+func closeWithContext(dial dialFunc) dialFunc {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := dial(ctx, network, address)
 		if err == nil {
@@ -36,8 +40,8 @@ func abandoning(dial func(context.Context, string, string) (net.Conn, error)) fu
 	}
 }
 
-// hasNone tells that a name does not exist, has no address, or has none of the family: net.Resolver knows the first two from a
-// name server and the last from a hosts file.
+// hasNone reports whether err means that a name does not exist or has no address (*net.DNSError, from a name server),
+// or none of the family (*net.AddrError, from a hosts file).
 func hasNone(err error) bool {
 	var dns *net.DNSError
 	var family *net.AddrError

@@ -44,7 +44,7 @@ func TestSystem(t *testing.T) {
 			if (err != nil) != tc.fails {
 				t.Errorf("error %v", err)
 			}
-			if !slices.Equal(tidy(got), tidy(tc.want)) {
+			if !slices.Equal(normalize(got), normalize(tc.want)) {
 				t.Errorf("addresses %v, want %v", got, tc.want)
 			}
 		})
@@ -70,11 +70,12 @@ func TestSystemRemembersNothing(t *testing.T) {
 	}
 }
 
-// The hosts file of every system has localhost, and an address is its own name; cluster.Resolve sees to it that neither leads here.
+// The hosts file of every system has localhost, and an address is its own name; cluster.Resolve sees to it that neither
+// leads here.
 func TestSystemReadsTheHostsFile(t *testing.T) {
 	lookup := System(newNameServer(t).dial)
 	for host, want := range map[string]netip.Addr{"localhost": netip.MustParseAddr("127.0.0.1"), "192.0.2.9": netip.MustParseAddr("192.0.2.9")} {
-		if got, err := lookup(t.Context(), "ip4", host); err != nil || !slices.Contains(tidy(got), want) {
+		if got, err := lookup(t.Context(), "ip4", host); err != nil || !slices.Contains(normalize(got), want) {
 			t.Errorf("%s has the addresses %v, %v", host, got, err)
 		}
 	}

@@ -1,4 +1,4 @@
-// Package watch finds goroutines that many clients depend on and that have stopped.
+// Package watch detects stuck goroutines that many clients depend on.
 package watch
 
 import (
@@ -7,16 +7,17 @@ import (
 	"time"
 )
 
-// Patience is how long one turn of a Task may take. A turn takes microseconds; one that takes this long does not end.
+// Patience is the maximum duration of one turn of a Task. A turn takes microseconds; one that takes this long is stuck.
 const Patience = 10 * time.Second
 
-// Task is a goroutine that works in turns, for example one per datagram, and waits between them. The zero Task waits.
+// Task is a goroutine that works in turns, for example one for each datagram, and is idle between them. The zero Task
+// is idle.
 type Task struct {
 	// turns is odd during a turn.
 	turns atomic.Uint64
 
 	mu sync.Mutex
-	// seen is the turn that was found under way last, and since the time of the first such find.
+	// seen is the turn that Stuck last found running, and since is when it first found it.
 	seen  uint64
 	since time.Time
 }
@@ -27,10 +28,11 @@ func (t *Task) Begin() { t.turns.Add(1) }
 // End ends the turn that Begin began.
 func (t *Task) End() { t.turns.Add(1) }
 
-// Working tells whether a turn is under way.
+// Working reports whether a turn is running.
 func (t *Task) Working() bool { return t.turns.Load()%2 == 1 }
 
-// Stuck tells whether the turn that is under way now was already under way at a call at least Patience ago. So it has to be called again and again, as a probe is.
+// Stuck reports whether the running turn was already running at a call at least Patience ago. It must be called at
+// intervals, as by a probe.
 func (t *Task) Stuck(now time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

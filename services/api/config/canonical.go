@@ -15,14 +15,15 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/credential"
 )
 
-// Credentials of the zero config. They open nothing: it has no listener.
+// Credentials of the zero config. They give no access, because the config has no listener.
 const (
 	zeroUsername = "dummy-username"
 	zeroPassword = "dummy-password"
 )
 
-// Canonical returns the one JSON form of a config. Configs that differ in spelling only, that is in aliases, in defaults that are written
-// out, or in the order of sets, have the same canonical form. The order of listeners is kept: clients are offered them in that order.
+// Canonical returns the canonical JSON form of a config. Configs that differ only in aliases, explicit defaults, or the
+// order of sets have the same canonical form. The order of listeners is kept, because clients receive them in that
+// order.
 func (c Config) Canonical() []byte {
 	c.Default()
 	slices.SortStableFunc(c.Clusters, func(a, b Cluster) int { return cmp.Compare(a.Name, b.Name) })
@@ -39,10 +40,10 @@ func (c Config) Canonical() []byte {
 	return bytes.TrimSuffix(out.Bytes(), []byte("\n"))
 }
 
-// Revision identifies the content of a config: a hash of its canonical form.
+// Revision returns a hash of the canonical form.
 func (c Config) Revision() string { return RevisionOf(c.Canonical()) }
 
-// RevisionOf is the revision of the config that has a canonical form.
+// RevisionOf returns the revision of the config with a canonical form.
 func RevisionOf(canonical []byte) string {
 	sum := sha256.Sum256(canonical)
 	return hex.EncodeToString(sum[:6])
@@ -50,24 +51,12 @@ func RevisionOf(canonical []byte) string {
 
 // Clone returns a deep copy.
 func (c Config) Clone() Config {
-	if c.Admin.HealthcheckEndpoint != nil {
-		endpoint := *c.Admin.HealthcheckEndpoint
-		c.Admin.HealthcheckEndpoint = &endpoint
-	}
-	if c.Admin.License != nil {
-		license := *c.Admin.License
-		c.Admin.License = &license
-	}
+	c.Admin.HealthcheckEndpoint = clonePointer(c.Admin.HealthcheckEndpoint)
+	c.Admin.License = clonePointer(c.Admin.License)
 	c.Admin.OffloadInterfaces = slices.Clone(c.Admin.OffloadInterfaces)
 	c.Auth.Credentials = maps.Clone(c.Auth.Credentials)
-	if c.Auth.CredentialOverlap != nil {
-		overlap := *c.Auth.CredentialOverlap
-		c.Auth.CredentialOverlap = &overlap
-	}
-	if c.Auth.Former != nil {
-		former := *c.Auth.Former
-		c.Auth.Former = &former
-	}
+	c.Auth.CredentialOverlap = clonePointer(c.Auth.CredentialOverlap)
+	c.Auth.Former = clonePointer(c.Auth.Former)
 	c.Listeners = slices.Clone(c.Listeners)
 	for i := range c.Listeners {
 		c.Listeners[i].Routes = slices.Clone(c.Listeners[i].Routes)
@@ -82,8 +71,16 @@ func (c Config) Clone() Config {
 	return c
 }
 
-// Redacted returns a copy with credential.Redacted in the place of every secret, the user name included, which may come from a Secret. The copy is for
-// people to read. It still parses, and it does not validate: everybody knows that text, and it must not become a password.
+func clonePointer[T any](p *T) *T {
+	if p == nil {
+		return nil
+	}
+	return new(*p)
+}
+
+// Redacted returns a copy for logs and statuses with credential.Redacted instead of every secret, including the user
+// name, which may come from a Secret. The copy can be parsed but is not valid, so that the text cannot become a
+// password.
 func (c Config) Redacted() Config {
 	c = c.Clone()
 	for key, value := range c.Auth.Credentials {
@@ -111,7 +108,7 @@ func (c Config) Redacted() Config {
 	return c
 }
 
-// Withheld returns a copy without credentials and private keys, for readers that must not have them. It does not validate.
+// Withheld returns a copy without credentials and private keys, for unauthorized readers. It is not valid.
 func (c Config) Withheld() Config {
 	c = c.Clone()
 	c.Auth.Credentials, c.Auth.Former = nil, nil
@@ -125,13 +122,13 @@ func (c Config) Withheld() Config {
 	return c
 }
 
-// LogValue shows name and revision, never the content.
+// LogValue returns name and revision, never the content.
 func (c Config) LogValue() slog.Value {
 	return slog.GroupValue(slog.String("name", c.Admin.Name), slog.String("revision", c.Revision()))
 }
 
-// Authority returns who may use the gateway, in the form that checks credentials. It is the zero Authority, which accepts
-// nobody, for AuthNone. A redacted secret is left out: everybody knows its text.
+// Authority returns the authority that verifies credentials. For AuthNone it is the zero Authority, which accepts no
+// credential. Redacted secrets are left out, because they are not secret.
 func (a Auth) Authority() credential.Authority {
 	authority := credential.Authority{Realm: a.Realm}
 	username, password, secret := a.Credentials[KeyUsername], a.Credentials[KeyPassword], a.Credentials[KeySecret]
@@ -151,7 +148,8 @@ func (a Auth) Authority() credential.Authority {
 	return authority
 }
 
-// FormerAuthority returns who vouches for credentials that Former has signed, and until when; the zero Authority, which accepts nobody, without one.
+// FormerAuthority returns the authority of Former, and until when it is valid. Without Former it is the zero Authority,
+// which accepts no credential.
 func (a Auth) FormerAuthority() (former credential.Authority, until time.Time) {
 	if a.Former == nil || a.Former.Secret == credential.Redacted || canonical(authTypes, a.Type, AuthStatic) != AuthEphemeral {
 		return former, until
@@ -159,8 +157,8 @@ func (a Auth) FormerAuthority() (former credential.Authority, until time.Time) {
 	return credential.Authority{Realm: a.Realm, SharedSecret: a.Former.Secret}, time.Unix(a.Former.Until, 0)
 }
 
-// Zero returns the config that stands for "no config": no listeners, no clusters, dummy credentials. As a discovery frame it says
-// that the config named id was deleted.
+// Zero returns the config that means "no config": no listeners, no clusters, dummy credentials. As a discovery frame it
+// deletes the config named id.
 func Zero(id string) Config {
 	c := Config{
 		Admin: Admin{Name: id},
@@ -173,7 +171,7 @@ func Zero(id string) Config {
 	return c
 }
 
-// IsZero tells whether c is the zero config of its own name, whatever the log level and the license.
+// IsZero reports whether c is the zero config of its name, with any log level and license.
 func (c Config) IsZero() bool {
 	if len(c.Listeners) > 0 || len(c.Clusters) > 0 {
 		return false

@@ -17,8 +17,8 @@ var (
 	engines      = map[string]string{"none": "None", "xdp": "XDP", "tc": "TC", "auto": "Auto"}
 )
 
-// canonical returns the canonical spelling of value, def for no value, and a value that has no canonical spelling as it is: Validate
-// refuses it by the name that its author knows.
+// canonical returns the canonical spelling of a value, and def for an empty one. It returns an unknown value unchanged,
+// so that Validate can name it.
 func canonical[T ~string](spellings map[string]T, value, def T) T {
 	if value == "" {
 		return def
@@ -26,8 +26,8 @@ func canonical[T ~string](spellings map[string]T, value, def T) T {
 	return cmp.Or(spellings[strings.ToLower(string(value))], value)
 }
 
-// Default fills in what is left out and turns every value into its canonical spelling. It changes no list that c shares with other configs. It leaves ports alone: a document that
-// names no port gets one from Parse, and a port 0 is an error.
+// Default sets defaults and replaces every value by its canonical spelling. It does not modify lists that c shares with
+// other configs. It does not set ports: Parse sets a missing port, and a port 0 is an error.
 func (c *Config) Default() {
 	c.Version = cmp.Or(c.Version, Version)
 	c.Admin.fill()
@@ -74,7 +74,7 @@ func (c *Cluster) fill() {
 	c.Protocol = strings.ToUpper(cmp.Or(c.Protocol, "UDP"))
 }
 
-// set returns the values sorted and without repetitions, in a list of their own unless they are so already.
+// set returns the values sorted and without duplicates, in a new list unless they already are.
 func set(values []string) []string {
 	if len(values) == 0 {
 		return nil
@@ -85,7 +85,7 @@ func set(values []string) []string {
 	return slices.Compact(slices.Sorted(slices.Values(values)))
 }
 
-// ascending tells whether values are sorted and none is repeated.
+// ascending reports whether values are sorted and without duplicates.
 func ascending(values []string) bool {
 	for i := 1; i < len(values); i++ {
 		if values[i-1] >= values[i] {

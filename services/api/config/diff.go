@@ -13,14 +13,14 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/credential"
 )
 
-// Change is one difference between two configs. Old is empty for what was added, New for what was removed.
+// Change is a difference between two configs. Old is empty for an added value, New for a removed one.
 type Change struct{ Field, Old, New string }
 
-// String gives the change in one line.
+// String returns the change in one line.
 func (c Change) String() string { return fmt.Sprintf("%s: %q -> %q", c.Field, c.Old, c.New) }
 
-// Diff lists what differs between two configs, for people to read, in the order of fields: secrets are redacted, long lists are
-// shortened. Listeners and clusters are matched by name. Configs of equal revision have no difference.
+// Diff lists the differences of two configs in the order of fields, for logs and statuses: secrets are redacted, long
+// lists are shortened. Listeners and clusters are matched by name. Configs of equal revision have no differences.
 func Diff(old, next Config) []Change {
 	old.Default()
 	next.Default()
@@ -44,21 +44,21 @@ func (d *differences) number(field string, old, next int) {
 	d.text(field, strconv.Itoa(old), strconv.Itoa(next))
 }
 
-// secret notes that a secret has changed, and which side has one.
+// secret adds a changed secret, without its value.
 func (d *differences) secret(field string, old, next credential.Secret) {
 	if old != next {
 		d.changes = append(d.changes, Change{field, old.String(), next.String()})
 	}
 }
 
-// list notes what is on one side only.
+// list adds the values that are on one side only.
 func (d *differences) list(field string, old, next []string) {
 	if slices.Equal(old, next) {
 		return
 	}
-	gone, come := without(old, next), without(next, old)
-	if len(gone)+len(come) > 0 {
-		d.changes = append(d.changes, Change{field, shorten(gone), shorten(come)})
+	removed, added := without(old, next), without(next, old)
+	if len(removed)+len(added) > 0 {
+		d.changes = append(d.changes, Change{field, shorten(removed), shorten(added)})
 	}
 }
 
@@ -105,7 +105,7 @@ func valueOf(f *FormerSecret) FormerSecret {
 	return *f
 }
 
-// instant is a time in seconds since 1970 for people, "" for none.
+// instant formats a time in seconds since 1970; "" for 0.
 func instant(seconds int64) string {
 	if seconds == 0 {
 		return ""
@@ -129,11 +129,11 @@ func (d *differences) listeners(old, next []Listener) {
 		d.list(field+"routes", old.Routes, next.Routes)
 	})
 	if was, is := names(old), names(next); slices.Equal(set(was), set(is)) {
-		d.text("listeners", strings.Join(was, ", "), strings.Join(is, ", ")) // clients are offered them in this order
+		d.text("listeners", strings.Join(was, ", "), strings.Join(is, ", ")) // the auth service offers them in this order
 	}
 }
 
-// certificates compares them one by one: their order says which is shown when several fit.
+// certificates compares the certificates by index, because their order determines which one is used if several match.
 func (d *differences) certificates(field string, old, next []Certificate) {
 	for i := range max(len(old), len(next)) {
 		var was, is Certificate
@@ -204,7 +204,7 @@ func without(a, b []string) (only []string) {
 	return only
 }
 
-// shorten joins a list, and only counts what would be too much to read.
+// shorten joins the first values of a list and counts the others.
 func shorten(values []string) string {
 	const most = 5
 	if len(values) <= most {
@@ -213,7 +213,7 @@ func shorten(values []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(values[:most], ", "), len(values)-most)
 }
 
-// fingerprint stands for a certificate.
+// fingerprint returns a short hash of a certificate.
 func fingerprint(cert string) string {
 	if cert == "" {
 		return ""

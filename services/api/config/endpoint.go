@@ -11,16 +11,16 @@ import (
 // PortRange is an inclusive range of ports. The zero value is invalid.
 type PortRange struct{ First, Last uint16 }
 
-// AllPorts is the range of an endpoint that names none.
+// AllPorts is the range of an endpoint without ports.
 var AllPorts = PortRange{First: 1, Last: 65535}
 
-// Contains tells whether a port is in the range.
+// Contains reports whether a port is in the range.
 func (r PortRange) Contains(port uint16) bool { return r.First <= port && port <= r.Last }
 
-// String gives the range in the syntax of ParseRelayPorts.
+// String returns the range in the syntax of ParseRelayPorts.
 func (r PortRange) String() string { return fmt.Sprintf("%d-%d", r.First, r.Last) }
 
-// Len is the number of ports in the range, 0 for the zero value.
+// Len returns the number of ports in the range; 0 for the zero value.
 func (r PortRange) Len() int {
 	if r == (PortRange{}) {
 		return 0
@@ -28,10 +28,10 @@ func (r PortRange) Len() int {
 	return int(r.Last) - int(r.First) + 1
 }
 
-// LowestRelayPort is the lowest port that a relay may have: those below it are of well-known services (RFC 8656 §7.2).
+// LowestRelayPort is the lowest port of a relay. Lower ports are those of well-known services (RFC 8656 §7.2).
 const LowestRelayPort = 1024
 
-// ParseRelayPorts reads a range of relay ports, MIN-MAX, with ports from LowestRelayPort to 65535.
+// ParseRelayPorts parses a range of relay ports, MIN-MAX, from LowestRelayPort to 65535.
 func ParseRelayPorts(s string) (PortRange, error) {
 	low, high, _ := strings.Cut(s, "-")
 	r := PortRange{First: parsePort(low), Last: parsePort(high)}
@@ -52,8 +52,8 @@ type Endpoint struct {
 	Ports  PortRange
 }
 
-// ParseEndpoint reads IP, IP/LENGTH, IP:<FIRST-LAST> and IP/LENGTH:<FIRST-LAST>. IPv6 addresses stand without brackets: the range is
-// looked for from the right. An IPv4 address in IPv6 clothes is read as the IPv4 address that packets will show.
+// ParseEndpoint parses IP, IP/LENGTH, IP:<FIRST-LAST> and IP/LENGTH:<FIRST-LAST>. IPv6 addresses have no brackets. An
+// IPv4-mapped IPv6 address is returned as the IPv4 address.
 func ParseEndpoint(s string) (Endpoint, error) {
 	e := Endpoint{Ports: AllPorts}
 	address, ports, ranged := s, "", false
@@ -72,7 +72,7 @@ func ParseEndpoint(s string) (Endpoint, error) {
 	return e, nil
 }
 
-// String gives the endpoint in the syntax of ParseEndpoint, in its shortest form.
+// String returns the endpoint in the shortest form of the syntax of ParseEndpoint.
 func (e Endpoint) String() string {
 	s := e.Prefix.String()
 	if e.Prefix.IsSingleIP() {
@@ -84,7 +84,7 @@ func (e Endpoint) String() string {
 	return s
 }
 
-// ParsePrefix reads an endpoint that names no ports, IP or IP/LENGTH.
+// ParsePrefix parses an endpoint without ports: IP or IP/LENGTH.
 func ParsePrefix(s string) (netip.Prefix, error) {
 	prefix, err := parsePrefix(s)
 	if err != nil {
@@ -116,7 +116,7 @@ func parsePrefix(s string) (netip.Prefix, error) {
 	return netip.PrefixFrom(addr, bits).Masked(), nil
 }
 
-// parsePorts reads FIRST-LAST> .
+// parsePorts parses FIRST-LAST>.
 func parsePorts(s string) (PortRange, error) {
 	inner, closed := strings.CutSuffix(s, ">")
 	first, last, dash := strings.Cut(inner, "-")
@@ -133,7 +133,7 @@ func parsePorts(s string) (PortRange, error) {
 	return r, nil
 }
 
-// parsePort returns 0 for what is no port.
+// parsePort returns 0 for an invalid port.
 func parsePort(s string) uint16 {
 	n, err := strconv.ParseUint(s, 10, 16)
 	if err != nil {

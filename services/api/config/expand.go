@@ -7,18 +7,18 @@ import (
 	"strings"
 )
 
-// variable matches a placeholder: the name of an environment variable of this product. Other variables of the environment are never asked for, so that no
-// config can show them.
+// variable matches a placeholder: the name of an environment variable with the prefix STUNNER_. No other variables are
+// looked up, so that no config can reveal them.
 var variable = regexp.MustCompile(`\$(STUNNER_[A-Z0-9_]+)|\$\{(STUNNER_[A-Z0-9_]+)\}`)
 
-// Expand returns a copy in which $NAME and ${NAME} are replaced in every text field, and validates it. lookup is asked for names that start with
-// STUNNER_ only, and returns "" for a variable that is not set, which is an error. A value is not expanded again. Credentials are never expanded: a
-// password may hold a dollar sign.
+// Expand returns a validated copy in which $NAME and ${NAME} are replaced in every text field. lookup is called only
+// for names that start with STUNNER_. It returns "" for a variable that is not set, which is an error. Values are not
+// expanded again. Credentials are not expanded, because a password may contain a dollar sign.
 func (c Config) Expand(lookup func(name string) string) (Config, error) {
 	c = c.Clone()
 	var f findings
 	c.texts(func(value *string, at place) {
-		if *value == NodeAddressPlaceholder { // nobody knew the node's address
+		if *value == NodeAddressPlaceholder { // the discovery server had no address of the node
 			*value = AddressPlaceholder
 		}
 		if strings.IndexByte(*value, '$') < 0 {
@@ -40,12 +40,13 @@ func (c Config) Expand(lookup func(name string) string) (Config, error) {
 	return c, c.validate(true)
 }
 
-// unset notes a placeholder without a value.
+// unset adds an error for a placeholder without a value.
 func (f *findings) unset(field, name string) {
 	f.add(field, name, "is not set", "set the variable in the environment of the process")
 }
 
-// place is the path of a text field: field, list[i].field or list[i].field[j]. A field that is in no list has no list; one that is no list has a negative j.
+// place is the path of a text field: field, list[i].field or list[i].field[j]. list is empty if the field is not in a
+// list; j is negative if the field is not a list.
 type place struct {
 	list  string
 	i     int
@@ -53,7 +54,7 @@ type place struct {
 	j     int
 }
 
-// String gives the path in the spelling of the document.
+// String returns the path as in the document.
 func (p place) String() string {
 	path := p.field
 	if p.list != "" {
@@ -65,7 +66,8 @@ func (p place) String() string {
 	return path
 }
 
-// texts visits the text fields that may hold placeholders: all but the version, the license, the credentials and the former secret.
+// texts visits the text fields that may contain placeholders: all but the version, the license, the credentials and the
+// former secret.
 func (c *Config) texts(visit func(value *string, at place)) {
 	one := func(field string, value *string) { visit(value, place{field: field, j: -1}) }
 	one("admin.name", &c.Admin.Name)
@@ -119,5 +121,5 @@ func (c *Cluster) texts(visit func(value *string, field string, j int)) {
 	}
 }
 
-// holdsPlaceholder tells whether a text means something in a running process only.
+// holdsPlaceholder reports whether a text contains a placeholder.
 func holdsPlaceholder(s string) bool { return s == NodeAddressPlaceholder || variable.MatchString(s) }

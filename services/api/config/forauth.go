@@ -2,12 +2,13 @@ package config
 
 import "github.com/stunner-gateway/stunner/services/api/credential"
 
-// KeyWithheld stands in the place of certificates and private keys in the form of a config that ForAuth returns. It is a placeholder: readers that
-// check configs accept it there, and a dataplane refuses the config, because the variable is not set.
+// KeyWithheld replaces certificates and private keys in the configs of ForAuth. It is a placeholder: Validate accepts
+// it, and a dataplane rejects the config, because the variable is not set.
 const KeyWithheld = "$STUNNER_KEY_WITHHELD"
 
-// ForAuth returns what an auth service needs of a config: the name of the Gateway, what signs credentials, and where clients reach the listeners.
-// Certificates and their private keys, routes, clusters and settings of the process are left out. The result is a valid config if c is one.
+// ForAuth returns the part of a config that an auth service needs: the name of the Gateway, the signing credentials,
+// and the public addresses of the listeners. It leaves out certificates, private keys, routes, clusters and settings of
+// the process. If c is valid, the result is valid.
 func (c Config) ForAuth() Config {
 	v := Config{
 		Version: c.Version,
@@ -25,7 +26,7 @@ func (c Config) ForAuth() Config {
 	return v
 }
 
-// signing returns what [credential.Authority.Mint] uses: the shared secret, or else the static pair.
+// signing returns the credentials that [credential.Authority.Mint] uses: the shared secret, or else the static pair.
 func (a Auth) signing() map[string]credential.Secret {
 	keys := []string{KeyUsername, KeyPassword}
 	switch canonical(authTypes, a.Type, AuthStatic) {

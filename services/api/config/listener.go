@@ -15,8 +15,8 @@ import (
 // MaxServiceAddresses bounds the service_addresses of a listener.
 const MaxServiceAddresses = 1_000
 
-// ReachedAt returns the addresses outside of the dataplane that lead to the listener: the public address, those that are resolved where it is
-// a host name, and those of Services. What does not parse is left out: Validate refuses it.
+// ReachedAt returns the external addresses of the listener: the public address, or the resolved ones if it is a host
+// name, and those of Services. It leaves out addresses that do not parse; Validate rejects them.
 func (l Listener) ReachedAt(resolved ...netip.Addr) (addrs []netip.AddrPort) {
 	if public, err := netip.ParseAddr(l.PublicAddress); err == nil {
 		resolved = []netip.Addr{public}
@@ -32,12 +32,13 @@ func (l Listener) ReachedAt(resolved ...netip.Addr) (addrs []netip.AddrPort) {
 	return addrs
 }
 
-// AllCertificates are the certificates of a TLS or DTLS listener; the first is for clients that ask for no name of the others.
+// AllCertificates returns the certificates of a TLS or DTLS listener. The first is for clients that request no server
+// name of the others.
 func (l Listener) AllCertificates() []Certificate {
 	return append([]Certificate{{l.Cert, l.Key}}, l.Certificates...)
 }
 
-// KeyPair decodes a certificate and its key. Its errors show neither.
+// KeyPair decodes a certificate and its key. Errors contain neither of them.
 func (c Certificate) KeyPair() (tls.Certificate, error) {
 	cert, err := base64.StdEncoding.DecodeString(c.Cert)
 	if err != nil {
@@ -78,7 +79,8 @@ func (f *findings) addresses(i int, l Listener) {
 	if !isAddress(l.Address) && !(f.lenient && l.Address == NodeAddressPlaceholder) {
 		f.add(index("listeners", i, "address"), l.Address, "is no IP address", "use an IP address, localhost or "+AddressPlaceholder)
 	}
-	if l.PublicAddress != "" && !(f.lenient && l.PublicAddress == NodeAddressPlaceholder) && !isAddress(l.PublicAddress) && !isHost(l.PublicAddress) {
+	lenient := f.lenient && l.PublicAddress == NodeAddressPlaceholder
+	if l.PublicAddress != "" && !lenient && !isAddress(l.PublicAddress) && !isHost(l.PublicAddress) {
 		f.add(index("listeners", i, "public_address"), l.PublicAddress, "is neither IP address nor host name", "use one of them, without port")
 	}
 	if l.PublicPort < 0 || l.PublicPort > 65535 {
@@ -95,7 +97,7 @@ func (f *findings) addresses(i int, l Listener) {
 	}
 }
 
-// socket checks protocol and port, and that no other listener wants the same socket.
+// socket checks protocol and port, and that no other listener has the same port.
 func (f *findings) socket(i int, l Listener, sockets map[string]int) {
 	if !l.Protocol.known() {
 		f.add(index("listeners", i, "protocol"), string(l.Protocol), "is unknown", "use "+ProtocolNames())
@@ -141,7 +143,7 @@ func (f *findings) certificate(at func(field string) string, p Protocol, c Certi
 	case c.Key == "":
 		f.add(at("key"), "", "is missing", fmt.Sprintf("%s needs a private key", p))
 	case f.lenient && (variable.MatchString(c.Cert) || variable.MatchString(string(c.Key))):
-	case c.Key == credential.Redacted: // secret has said so
+	case c.Key == credential.Redacted: // reported by secret
 	default:
 		if _, err := c.KeyPair(); err != nil {
 			f.add(at("cert"), "", "and key are unusable", err.Error())

@@ -13,7 +13,7 @@ type number[T int | int32 | int64] struct {
 	placeholder string
 }
 
-// UnmarshalJSON takes a number, or a text that is one placeholder and nothing else.
+// UnmarshalJSON accepts a number, or a string that consists of one placeholder.
 func (n *number[T]) UnmarshalJSON(data []byte) error {
 	var text string
 	if data[0] != '"' {
@@ -30,11 +30,12 @@ func isVariable(text string) bool { return text != "" && variable.FindString(tex
 
 // numbers replaces the placeholders of numbers.
 type numbers struct {
-	lookup func(name string) string // nil where nothing is looked up
+	lookup func(name string) string // nil if placeholders are not allowed
 	findings
 }
 
-// resolve returns the number, or notes why there is none. Values of variables are not shown: the wrong variable may hold a secret.
+// resolve returns the number, or adds a finding. It does not show the value of a variable, because a wrongly named
+// variable may hold a secret.
 func resolve[T int | int32 | int64](in *numbers, field string, n number[T]) T {
 	if n.placeholder == "" {
 		return n.value

@@ -8,11 +8,11 @@ import (
 	"sync"
 )
 
-// packers are kept: making one costs more than packing a config does.
+// packers are reused, because creating one costs more than packing a config.
 var packers = sync.Pool{New: func() any { return gzip.NewWriter(nil) }}
 
-// Pack returns the canonical form of a config, compressed: a Secret holds 1 MiB, and a config with a great many endpoints is larger. Equal
-// configs have equal packed forms.
+// Pack returns the compressed canonical form of a config, because a Secret is limited to 1 MiB. Equal configs have
+// equal packed forms.
 func (c Config) Pack() []byte {
 	var out bytes.Buffer
 	zip := packers.Get().(*gzip.Writer)
@@ -23,12 +23,12 @@ func (c Config) Pack() []byte {
 		err = zip.Close()
 	}
 	if err != nil {
-		panic(fmt.Sprintf("pack config: %v", err)) // a buffer takes everything
+		panic(fmt.Sprintf("pack config: %v", err)) // writing to a buffer does not fail
 	}
 	return out.Bytes()
 }
 
-// Unpack reads what Pack has made, or a config as it is. Like Parse it does not validate.
+// Unpack parses a config in the form of Pack, or uncompressed. Like Parse it does not validate.
 func Unpack(packed []byte) (c Config, unknown []string, err error) {
 	if !bytes.HasPrefix(packed, []byte("\x1f\x8b")) { // RFC 1952 §2.3.1
 		return Parse(packed)
@@ -37,7 +37,7 @@ func Unpack(packed []byte) (c Config, unknown []string, err error) {
 	if err != nil {
 		return Config{}, nil, fmt.Errorf("unpack config: %w", err)
 	}
-	text, err := io.ReadAll(io.LimitReader(zip, MaxDocument+1)) // Parse turns down what is larger
+	text, err := io.ReadAll(io.LimitReader(zip, MaxDocument+1)) // Parse rejects a larger document
 	if err != nil {
 		return Config{}, nil, fmt.Errorf("unpack config: %w", err)
 	}

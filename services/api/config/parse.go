@@ -16,13 +16,13 @@ import (
 	goyaml "sigs.k8s.io/yaml/goyaml.v2"
 )
 
-// MaxDocument bounds the size, in bytes, of a document that Parse reads.
+// MaxDocument is the maximum size of a document in bytes.
 const MaxDocument = 4 << 20
 
-// MaxUnknown bounds the number of unknown fields that Parse names. It is that of the JSON reader, which stops counting there.
+// MaxUnknown is the maximum number of unknown fields that Parse returns. The JSON decoder stops counting there.
 const MaxUnknown = 100
 
-// supported are the versions that Parse reads. v1alpha1 differs from v1 in fields that mean nothing any more.
+// supported are the versions that Parse accepts. v1alpha1 differs from v1 in fields that have no effect any more.
 var supported = []string{Version, "v1alpha1"}
 
 // document is the wire form of a Config where it differs from the Go form.
@@ -36,7 +36,7 @@ type document struct {
 
 type adminDocument struct {
 	Admin
-	// LogLevelAlias is how some documentation spells loglevel.
+	// LogLevelAlias is another spelling of loglevel, which some documentation uses.
 	LogLevelAlias   string        `json:"logLevel"`
 	UserQuota       number[int]   `json:"user_quota"`
 	SourceQuota     number[int]   `json:"source_quota"`
@@ -53,23 +53,23 @@ type authDocument struct {
 
 type listenerDocument struct {
 	Listener
-	// Port tells a port that is left out, which has a default, from a port 0, which is an error.
+	// Port is a pointer to distinguish a missing port, which has a default, from a port 0, which is an error.
 	Port       *number[int] `json:"port"`
 	PublicPort number[int]  `json:"public_port"`
-	// The relay port range of v1alpha1 is read and ignored: the kernel chooses relay ports.
+	// The relay port range of v1alpha1 is ignored: the kernel chooses relay ports.
 	MinRelayPort json.RawMessage `json:"min_relay_port"`
 	MaxRelayPort json.RawMessage `json:"max_relay_port"`
 }
 
-// Parse reads a config from JSON or YAML, turns aliases and older spellings into the canonical ones and fills in defaults. It does
-// not validate. Unknown holds the paths of fields that this release does not know, the first MaxUnknown of them: a peer of another
-// release may send them, so they are no error.
+// Parse parses a config from JSON or YAML, replaces aliases by canonical spellings and sets defaults. It does not
+// validate. unknown lists the paths of at most MaxUnknown fields that this release does not define. They are not an
+// error, because other releases may send them.
 //
-// A number may not be a placeholder: see ParseWith.
+// Placeholders in place of numbers are an error; see ParseWith.
 func Parse(data []byte) (c Config, unknown []string, err error) { return ParseWith(data, nil) }
 
-// ParseWith is Parse for a document that a person writes for one process: a placeholder that stands in the place of a number, as a text, is replaced at once.
-// lookup is that of Expand.
+// ParseWith is Parse for a document that is written for one process. It replaces placeholders in place of numbers by
+// the values of lookup, which is the one of Expand.
 func ParseWith(data []byte, lookup func(name string) string) (c Config, unknown []string, err error) {
 	text, err := toJSON(data)
 	if err != nil {
@@ -78,7 +78,7 @@ func ParseWith(data []byte, lookup func(name string) string) (c Config, unknown 
 	var d document
 	unknown, err = decode(text, &d)
 	if err != nil || !slices.Contains(supported, d.Version) {
-		err = cmp.Or(checkVersion(text), err) // another version may have other types
+		err = cmp.Or(checkVersion(text), err) // the types of another version may differ
 	}
 	if err != nil {
 		return Config{}, nil, fmt.Errorf("parse config: %w", err)
@@ -125,7 +125,7 @@ func (d authDocument) config(in *numbers) Auth {
 	return a
 }
 
-// toJSON returns the one JSON value that data holds, be it JSON or YAML.
+// toJSON converts a document in JSON or YAML to one JSON value.
 func toJSON(data []byte) ([]byte, error) {
 	switch {
 	case len(data) > MaxDocument:
@@ -149,17 +149,17 @@ func toJSON(data []byte) ([]byte, error) {
 	return text, nil
 }
 
-// Explodes tells whether YAML stands for more than so many bytes once its aliases are filled in. The YAML reader bounds the number of
-// aliases and not what they stand for: a megabyte can be half a thousand.
+// Explodes reports whether YAML has more than a number of bytes after its aliases are expanded. The YAML parser bounds
+// the number of aliases but not the size of the expanded document: 1 MB can expand to 500 MB.
 func Explodes(data []byte, bytesAtMost int) bool {
 	var content any
 	if bytes.IndexByte(data, '*') < 0 || goyaml.Unmarshal(data, &content) != nil {
-		return false // without aliases it is as long as it looks, and what is no YAML is for its reader to refuse
+		return false // without aliases the size does not change, and the parser rejects invalid YAML
 	}
 	return remaining(content, bytesAtMost) < 0
 }
 
-// remaining is what is left of a number of bytes when the content is taken from it. It stops where nothing is left.
+// remaining subtracts the size of content from left. It stops when the result is negative.
 func remaining(content any, left int) int {
 	left -= len(",")
 	switch c := content.(type) {
@@ -180,7 +180,7 @@ func remaining(content any, left int) int {
 	return left
 }
 
-// documents counts the YAML documents of data that have content. The YAML reader stops silently after the first.
+// documents counts the YAML documents of data that have content. The YAML parser ignores all but the first.
 func documents(data []byte) (n int) {
 	open := false
 	for line := range strings.Lines(string(data)) {
@@ -198,22 +198,22 @@ func documents(data []byte) (n int) {
 	return n
 }
 
-// speakable are the beginnings of the YAML reader's errors that tell of places and syntax. Its other errors quote values, which may
-// be secrets.
-var speakable = []string{
+// harmlessErrors are the prefixes of YAML errors that only contain positions and syntax. Other errors quote values,
+// which may be secrets.
+var harmlessErrors = []string{
 	"line ", "unmarshal errors:", "document contains excessive aliasing", "control characters", "invalid leading", "invalid Unicode",
 	"found ", "did not find ", "exceeded ",
 }
 
 func yamlError(err error) error {
 	text := strings.TrimPrefix(err.Error(), "yaml: ")
-	if !slices.ContainsFunc(speakable, func(beginning string) bool { return strings.HasPrefix(text, beginning) }) {
+	if !slices.ContainsFunc(harmlessErrors, func(beginning string) bool { return strings.HasPrefix(text, beginning) }) {
 		return errors.New("yaml: cannot be read as an object with text keys: check anchors, tags and keys")
 	}
 	return errors.New("yaml: " + strings.Join(strings.Fields(cut(text)), " "))
 }
 
-// cut cuts a text of the document to what people read.
+// cut truncates a text of the document for messages.
 func cut(text string) string {
 	const most = 200
 	if len(text) <= most {
@@ -222,7 +222,7 @@ func cut(text string) string {
 	return strings.ToValidUTF8(text[:most], "") + "…"
 }
 
-// checkVersion looks at nothing but the version, because another version may have other types.
+// checkVersion decodes only the version, because the types of another version may differ.
 func checkVersion(text []byte) error {
 	var head struct {
 		Version string `json:"version"`
@@ -240,10 +240,10 @@ func checkVersion(text []byte) error {
 	return &FieldError{Field: "version", Value: cut(head.Version), Problem: "is not supported", Remedy: remedy}
 }
 
-// decode reads text and returns the paths of unknown fields. A field that stands there twice is an error: which one was meant?
+// decode decodes text and returns the paths of unknown fields. A duplicate field is an error.
 func decode(text []byte, d *document) (unknown []string, err error) {
 	strange, err := strict.UnmarshalStrict(text, d)
-	if err == nil && len(strange) >= MaxUnknown { // the reader has stopped there, and may not have come to what is set twice
+	if err == nil && len(strange) >= MaxUnknown { // the decoder stopped there, possibly before a duplicate field
 		strange, err = decodeEach(text)
 	}
 	if err != nil {
@@ -259,12 +259,12 @@ func decode(text []byte, d *document) (unknown []string, err error) {
 	}
 	var f findings
 	if !f.atMost("listeners", len(d.Listeners), maxListeners) || !f.atMost("clusters", len(d.Clusters), maxClusters) {
-		return nil, errors.Join(f.errs...) // before the effort grows
+		return nil, errors.Join(f.errs...) // before more expensive checks
 	}
 	return unknown, errors.Join(all...)
 }
 
-// decodeEach returns the first unknown fields, and the first that stand there twice.
+// decodeEach returns the first unknown fields, and the first duplicate fields.
 func decodeEach(text []byte) (strange []error, err error) {
 	for _, option := range []strict.StrictOption{strict.DisallowUnknownFields, strict.DisallowDuplicateFields} {
 		found, err := strict.UnmarshalStrict(text, &document{}, option)
@@ -284,15 +284,17 @@ func fieldPath(err error) string {
 	return err.Error()
 }
 
-// typeError rephrases the JSON reader's type errors, which speak of Go types.
+// typeError rephrases the type errors of the JSON decoder, which contain Go types.
 func typeError(err error) error {
 	var t *json.UnmarshalTypeError
 	if !errors.As(err, &t) {
 		return err
 	}
 	got, _, _ := strings.Cut(t.Value, " ") // the rest is the number itself
-	// Structs that are embedded stand in the path by the names of their types, which begin with a capital, unlike the names of fields.
-	names := slices.DeleteFunc(strings.Split(t.Field, "."), func(name string) bool { return name == "" || unicode.IsUpper(rune(name[0])) })
+	// The path contains the type names of embedded structs, which begin with a capital, unlike the names of fields.
+	names := slices.DeleteFunc(strings.Split(t.Field, "."), func(name string) bool {
+		return name == "" || unicode.IsUpper(rune(name[0]))
+	})
 	field := cmp.Or(strings.Join(names, "."), "document")
 	return &FieldError{Field: field, Problem: "cannot be read from a JSON " + got, Remedy: "write " + wanted(t.Type)}
 }

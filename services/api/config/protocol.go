@@ -16,17 +16,17 @@ const (
 	TURNDTLS Protocol = "TURN-DTLS"
 )
 
-// properties is what there is to know about a protocol.
+// properties are the properties of a protocol.
 type properties struct {
 	protocol Protocol
-	short    string // another name, in documents and in TURN URIs
-	network  string // on which it occupies its port
+	short    string // short name in documents and TURN URIs
+	network  string // udp or tcp
 	secure   bool
 	scheme   string // of its TURN URIs
-	port     int    // of TURN URIs that name none: RFC 7065 §3.1
+	port     int    // default port of TURN URIs (RFC 7065 §3.1)
 }
 
-// protocols is the one place that knows them. The order is that of messages.
+// protocols lists all protocols, in the order of messages.
 var protocols = []properties{
 	{TURNUDP, "udp", "udp", false, schemeTURN, DefaultPort},
 	{TURNTCP, "tcp", "tcp", false, schemeTURN, DefaultPort},
@@ -34,7 +34,7 @@ var protocols = []properties{
 	{TURNDTLS, "dtls", "udp", true, schemeTURNS, 5349},
 }
 
-// ParseProtocol reads a protocol in any of its spellings, in capitals or not.
+// ParseProtocol parses the name or short name of a protocol; case does not matter.
 func ParseProtocol(s string) (Protocol, bool) {
 	for _, p := range protocols {
 		if strings.EqualFold(s, string(p.protocol)) || strings.EqualFold(s, p.short) {
@@ -54,16 +54,17 @@ func ProtocolNames() string {
 	return strings.Join(names[:last], ", ") + " or " + names[last]
 }
 
-// properties of a protocol that nobody knows are those of UDP, until Validate refuses it.
+// properties returns the properties of a protocol. Those of an unknown protocol are the ones of UDP, until Validate
+// rejects it.
 func (p Protocol) properties() properties {
 	i := slices.IndexFunc(protocols, func(q properties) bool { return q.protocol == p })
 	return protocols[max(i, 0)]
 }
 
-// known tells whether p is a canonical protocol.
+// known reports whether p is a canonical protocol.
 func (p Protocol) known() bool { return p.properties().protocol == p }
 
-// canonical is TURN-UDP for no protocol, and a protocol that nobody knows as it is.
+// canonical returns the canonical protocol: TURN-UDP for an empty one, and an unknown one unchanged.
 func (p Protocol) canonical() Protocol {
 	if p == "" {
 		return TURNUDP
@@ -74,11 +75,11 @@ func (p Protocol) canonical() Protocol {
 	return p
 }
 
-// Stream tells whether the transport is a byte stream.
+// Stream reports whether the transport is a byte stream.
 func (p Protocol) Stream() bool { return p.Network() == "tcp" }
 
-// Secure tells whether the transport is encrypted.
+// Secure reports whether the transport is encrypted.
 func (p Protocol) Secure() bool { return p.properties().secure }
 
-// Network names the layer-4 network on which a listener occupies its port: "udp" or "tcp".
+// Network returns the transport protocol whose port a listener occupies: "udp" or "tcp".
 func (p Protocol) Network() string { return p.properties().network }

@@ -19,22 +19,22 @@ const (
 	schemeTURNS = "turns"
 )
 
-// URI is a TURN URI, in the form of RFC 7065 or in the form turn://USER:PASSWORD@HOST:PORT that command lines take.
+// URI is a TURN URI, in the form of RFC 7065 or in the form turn://USER:PASSWORD@HOST:PORT of command lines.
 type URI struct {
 	// Scheme is turn or turns.
 	Scheme string
 	// Host is an IP address, without brackets, or a host name.
 	Host string
 	Port int
-	// Transport is udp or tcp; together with turns it means DTLS or TLS.
+	// Transport is udp or tcp. With turns it means DTLS or TLS.
 	Transport string
 	Username  string
 	Password  credential.Secret
 }
 
-// ParseURI reads turn:HOST[:PORT][?transport=udp|tcp] (RFC 7065 §3.1, turns: likewise), and the command line's
-// turn://[USER:PASSWORD@]HOST[:PORT][?transport=udp|tcp|tls|dtls] with percent-encoding in user and password. Its errors quote nothing of
-// the input, which may hold a password.
+// ParseURI parses turn:HOST[:PORT][?transport=udp|tcp] (RFC 7065 §3.1, turns: likewise), and the form of command lines,
+// turn://[USER:PASSWORD@]HOST[:PORT][?transport=udp|tcp|tls|dtls], with percent-encoded user and password. Errors do
+// not quote the input, which may contain a password.
 func ParseURI(s string) (URI, error) {
 	scheme, rest, ok := strings.Cut(s, ":")
 	u := URI{Scheme: strings.ToLower(scheme)}
@@ -58,7 +58,7 @@ func ParseURI(s string) (URI, error) {
 	return u, nil
 }
 
-// parseUser cuts USER:PASSWORD@ off.
+// parseUser parses and removes USER:PASSWORD@.
 func (u *URI) parseUser(authority string) (hostPort string, err error) {
 	at := strings.LastIndexByte(authority, '@')
 	if at < 0 {
@@ -76,8 +76,8 @@ func (u *URI) parseUser(authority string) (hostPort string, err error) {
 	return authority[at+1:], nil
 }
 
-// parseTransport sets the transport, and the scheme where the transport implies it. Without a transport turn means UDP and turns means
-// TLS over TCP (RFC 5928 §3).
+// parseTransport sets the transport, and the scheme if the transport implies it. Without a transport, turn means UDP
+// and turns means TLS over TCP (RFC 5928 §3).
 func (u *URI) parseTransport(query string, hasQuery, commandLine bool) error {
 	if !hasQuery {
 		u.Transport = "udp"
@@ -88,7 +88,7 @@ func (u *URI) parseTransport(query string, hasQuery, commandLine bool) error {
 	}
 	key, value, _ := strings.Cut(query, "=")
 	i := slices.IndexFunc(protocols, func(p properties) bool { return strings.EqualFold(value, p.short) })
-	// RFC 7065 knows udp and tcp only; the others imply the scheme.
+	// RFC 7065 defines udp and tcp only. The other transports imply the scheme.
 	if !strings.EqualFold(key, "transport") || i < 0 || protocols[i].secure && !commandLine {
 		return errors.New("unknown query: write ?transport=udp or ?transport=tcp")
 	}
@@ -99,7 +99,7 @@ func (u *URI) parseTransport(query string, hasQuery, commandLine bool) error {
 	return nil
 }
 
-// parseHostPort sets host and port. The default port is that of the protocol, for turns on command lines 443 by custom.
+// parseHostPort sets host and port. The default port is that of the protocol; on command lines it is 443 for turns.
 func (u *URI) parseHostPort(s string, commandLine bool) error {
 	host, port := s, ""
 	if i := strings.LastIndexByte(s, ':'); i > strings.LastIndexByte(s, ']') {
@@ -130,12 +130,12 @@ func (u *URI) parseHostPort(s string, commandLine bool) error {
 	return nil
 }
 
-// String gives the RFC 7065 form, which has no place for user and password.
+// String returns the RFC 7065 form, which has no user and password.
 func (u URI) String() string {
 	return u.Scheme + ":" + net.JoinHostPort(u.Host, strconv.Itoa(u.Port)) + "?transport=" + u.Transport
 }
 
-// Protocol is the protocol of the listener that the URI leads to.
+// Protocol returns the protocol of the listener of the URI.
 func (u URI) Protocol() Protocol {
 	for _, p := range protocols {
 		if p.scheme == u.Scheme && p.network == u.Transport {
@@ -145,8 +145,8 @@ func (u URI) Protocol() Protocol {
 	return ""
 }
 
-// URI is what clients of the listener connect to. It is false for a listener without public address: the address of a pod is nobody
-// else's business.
+// URI returns the URI of the listener for clients. It returns false for a listener without a public address, because
+// clients cannot reach the address of a pod.
 func (l Listener) URI() (URI, bool) {
 	if l.PublicAddress == "" || holdsPlaceholder(l.PublicAddress) {
 		return URI{}, false
@@ -159,7 +159,7 @@ func (l Listener) URI() (URI, bool) {
 	return u, true
 }
 
-// isHost tells whether s is an IPv4 address or a host name (RFC 1123 §2.1, and the underscore that is in use).
+// isHost reports whether s is an IPv4 address or a host name (RFC 1123 §2.1, and the underscore, which is in use).
 func isHost(s string) bool {
 	name := strings.TrimSuffix(s, ".")
 	for label := range strings.SplitSeq(name, ".") {
@@ -167,7 +167,7 @@ func isHost(s string) bool {
 			return false
 		}
 	}
-	// What ends in a number is meant as an IPv4 address.
+	// A name that ends in a number is meant as an IPv4 address.
 	if last := name[strings.LastIndexByte(name, '.')+1:]; strings.Trim(last, "0123456789") == "" {
 		return isAddress(s)
 	}

@@ -15,17 +15,18 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/credential"
 )
 
-// MaxHostNames is how many host names all clusters of a config have at most: each is asked for every few seconds.
+// MaxHostNames is the maximum number of host names in all clusters of a config, because each is resolved every few
+// seconds.
 const MaxHostNames = 10_000
 
-// Bounds of a config. They are far above what is useful, and low enough that checking a hostile document stays cheap.
+// Bounds of a config. They are far above any useful config, and low enough to check a malicious document quickly.
 const (
 	maxListeners    = 1_000
 	maxClusters     = 10_000
 	maxEndpoints    = 100_000
 	maxNames        = MaxHostNames
 	maxRoutes       = maxClusters
-	maxCertificates = 64 // as many as the Gateway API lets a listener refer to
+	maxCertificates = 64 // the limit of the Gateway API
 	maxName         = 1_024
 	maxText         = 4_096
 	maxRealm        = 127 // characters: RFC 8489 §14.9
@@ -33,17 +34,17 @@ const (
 	maxFindings     = 100
 )
 
-// FieldError is one thing that is wrong with a config.
+// FieldError is an error of one field of a config.
 type FieldError struct {
 	// Field is the path of the field, in the spelling of the document.
 	Field string
-	// Value is what stands there; it is empty for what is missing, long or secret.
+	// Value is the wrong value; it is empty if missing, too long or secret.
 	Value string
-	// Problem says what is wrong, Remedy what to do about it.
+	// Problem describes the error, Remedy the correction.
 	Problem, Remedy string
 }
 
-// Error gives field, value, problem and remedy in one line.
+// Error returns field, value, problem and remedy in one line.
 func (e *FieldError) Error() string {
 	value := e.Value
 	if _, err := strconv.Atoi(value); err != nil && value != "" {
@@ -55,14 +56,15 @@ func (e *FieldError) Error() string {
 	return e.Field + ": " + value + e.Problem + ": " + e.Remedy
 }
 
-// findings collects what is wrong.
+// findings collects the errors of a config.
 type findings struct {
 	errs []error
-	// lenient leaves values with placeholders alone: they are judged when they are expanded.
+	// lenient skips values with placeholders. They are checked when they are expanded.
 	lenient bool
 }
 
-// add notes a problem. Long values and endless lists of problems are cut: errors end up in conditions and logs.
+// add adds an error. It truncates long values and long lists of errors, because errors are shown in conditions and
+// logs.
 func (f *findings) add(field, value, problem, remedy string) {
 	const most = 100
 	switch {
@@ -79,13 +81,13 @@ func (f *findings) add(field, value, problem, remedy string) {
 	f.errs = append(f.errs, &FieldError{Field: field, Value: value, Problem: problem, Remedy: remedy})
 }
 
-// index gives the path list[i].field.
+// index returns the path list[i].field.
 func index(list string, i int, field string) string {
 	return list + "[" + strconv.Itoa(i) + "]." + field
 }
 
-// Validate returns all that is wrong with a config with defaults, as joined *FieldError values. What holds a placeholder is not looked at: Expand does
-// that. A route to a cluster that is not there is no error: it reaches nothing.
+// Validate returns all errors of a defaulted config, as joined *FieldError values. It skips values with placeholders;
+// Expand validates them. A route to a missing cluster is not an error: it reaches nothing.
 func (c Config) Validate() error { return c.validate(false) }
 
 func (c Config) validate(expanded bool) error {
@@ -100,7 +102,7 @@ func (c Config) validate(expanded bool) error {
 	return errors.Join(f.errs...)
 }
 
-// bound wants a number that is not negative; zero says what 0 means.
+// bound checks that a number is not negative. zero is the meaning of 0 in the remedy.
 func (f *findings) bound(field string, n int64, zero string) {
 	if n < 0 {
 		f.add(field, strconv.FormatInt(n, 10), "is negative", "use 0 for "+zero)
@@ -189,10 +191,11 @@ func (f *findings) former(former *FormerSecret) {
 	}
 }
 
-// secret refuses the mark that stands for a secret in what people are shown: everybody knows it.
+// secret rejects credential.Redacted, which is not secret.
 func (f *findings) secret(field string, value credential.Secret) {
 	if value == credential.Redacted {
-		f.add(field, "", "is "+credential.Redacted+": the secret was left out", "read the config with a token that config discovery accepts, or write the secret itself")
+		f.add(field, "", "is "+credential.Redacted+": the secret was left out",
+			"read the config with a token that config discovery accepts, or write the secret itself")
 	}
 }
 
@@ -200,13 +203,14 @@ func (f *findings) credential(a Auth, key string) {
 	field, value := "auth.credentials."+key, a.Credentials[key]
 	switch {
 	case value == "":
-		f.add(field, "", "is missing or empty", fmt.Sprintf("authentication of type %s needs it, and config discovery leaves it out for readers without a valid token", a.Type))
+		f.add(field, "", "is missing or empty", fmt.Sprintf(
+			"authentication of type %s needs it, and config discovery leaves it out for readers without a valid token", a.Type))
 	case len(value) > maxText:
 		f.add(field, "", "is too long", fmt.Sprintf("use at most %d bytes", maxText))
 	}
 }
 
-// CheckRealm holds a realm against the quoted-string of STUN (RFC 8489 §14.9), which is sent without its quotes and has no escapes.
+// CheckRealm checks that a realm can be sent as a quoted-string of STUN (RFC 8489 §14.9), without quotes and escapes.
 func CheckRealm(realm string) error {
 	n := utf8.RuneCountInString(realm)
 	if n < 1 || n > maxRealm || strings.ContainsAny(realm, `"\`) || strings.ContainsFunc(realm, unicode.IsControl) {
@@ -229,14 +233,15 @@ func (f *findings) name(field, value string) {
 	f.text(field, value, maxName)
 }
 
-// entryName checks the identifier of an entry of a list. There may be thousands: the path of one is made only when it is needed.
+// entryName checks the identifier of a list entry. path is called only for an error, because a list may have thousands
+// of entries.
 func (f *findings) entryName(value string, path func() string) {
 	if value == "" || len(value) > maxName || strings.ContainsFunc(value, unicode.IsControl) {
 		f.name(path(), value)
 	}
 }
 
-// text checks a text that will be shown.
+// text checks a text that is shown in logs and statuses.
 func (f *findings) text(field, value string, most int) {
 	switch {
 	case len(value) > most:
@@ -246,7 +251,7 @@ func (f *findings) text(field, value string, most int) {
 	}
 }
 
-// atMost tells whether a list is short enough to be looked at, and notes when it is not.
+// atMost reports whether a list is short enough to be checked, and adds an error if not.
 func (f *findings) atMost(field string, n, most int) bool {
 	if n > most {
 		f.add(field, strconv.Itoa(n), "entries are too many", fmt.Sprintf("the limit is %d", most))
@@ -308,7 +313,7 @@ func (f *findings) except(i int, c Cluster) {
 	}
 }
 
-// unique notes the second use of a name.
+// unique adds an error for the second use of a name.
 func (f *findings) unique(list string, i int, name string, seen map[string]int) {
 	if first, dup := seen[name]; dup {
 		f.add(index(list, i, "name"), name, fmt.Sprintf("is the name of %s[%d] already", list, first), "choose another name")

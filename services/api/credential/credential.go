@@ -1,13 +1,13 @@
-// Package credential makes and checks TURN long-term credentials.
+// Package credential mints and verifies TURN long-term credentials.
 //
 // Static credentials are one user name with one password. Ephemeral credentials follow
-// draft-uberti-behave-turn-rest-00: the user name carries the time at which it expires, the password is a MAC over the
-// whole user name, and so nothing has to be stored.
+// draft-uberti-behave-turn-rest-00: the user name contains the expiry, and the password is a MAC of the user name, so
+// that nothing has to be stored.
 //
 //	username = <unix-expiry-seconds> ":" <user-id>
 //	password = base64( HMAC-SHA1( shared secret, username ) )
 //
-// The package is pure: time comes in as a value.
+// The package is pure: the time is an argument.
 package credential
 
 import (
@@ -24,11 +24,11 @@ import (
 	"unicode/utf8"
 )
 
-// Redacted is what a Secret prints.
+// Redacted is the text that a Secret prints.
 const Redacted = "<redacted>"
 
-// Secret is a string that must not be shown. Every way of printing it gives Redacted; JSON and YAML carry the value,
-// because that is how configs travel. string(s) is the one way to read it.
+// Secret is a string that must not be shown. Every way of printing it gives Redacted. JSON and YAML contain the value,
+// because configs are transported in them. string(s) is the only way to read it.
 type Secret string
 
 // String returns Redacted, or nothing for an empty secret.
@@ -39,7 +39,7 @@ func (s Secret) String() string {
 	return Redacted
 }
 
-// GoString is String: %#v must not leak either.
+// GoString returns the quoted String, for %#v.
 func (s Secret) GoString() string { return strconv.Quote(s.String()) }
 
 // Format prints Redacted whatever the verb.
@@ -48,7 +48,7 @@ func (s Secret) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(s.String()))
 // LogValue redacts the secret in structured logs.
 func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
 
-// Credential is a user name and a password that a TURN client presents, with the time at which it stops working.
+// Credential is the user name and password of a TURN client, with its expiry.
 type Credential struct {
 	Username string
 	Password Secret
@@ -56,45 +56,43 @@ type Credential struct {
 	Expires time.Time
 }
 
-// Authority decides which credentials are good: a static pair, a shared secret for ephemeral ones, or both. The zero
-// Authority accepts nobody.
+// Authority verifies and mints credentials: a static pair, ephemeral ones under a shared secret, or both. The zero
+// Authority accepts no credential.
 type Authority struct {
 	// Realm is the realm that enters the key (RFC 8489 §9.2.2).
 	Realm string
-	// Username and Password are the static pair; both are set or none.
+	// Username and Password are the static pair. Both are set or neither.
 	Username string
 	Password Secret
 	// SharedSecret is the key of ephemeral credentials.
 	SharedSecret Secret
 }
 
-// Reasons for which Authority.Verify refuses a user name. To the client they all look the same (RFC 8489 §9.2.4 allows 401
-// only); they differ in counters.
+// Errors of Authority.Verify. Clients receive 401 for both (RFC 8489 §9.2.4); counters distinguish them.
 var (
 	ErrUnknownUser = errors.New("unknown user name")
 	ErrExpired     = errors.New("credential has expired")
 )
 
-// Verified is a user name that an Authority knows.
+// Verified is a user name that an Authority accepts.
 type Verified struct {
 	// Key is the long-term key with which the message must be signed.
 	Key []byte
-	// UserID is the part of the user name that identifies a person: quotas count it.
+	// UserID is the part of the user name that identifies the user, for quotas.
 	UserID string
 	// Expires is the zero time for a static credential.
 	Expires time.Time
 }
 
-// In is the authority that finds the same credentials good in another realm.
+// In returns the authority with the same credentials in another realm.
 func (a Authority) In(realm string) Authority {
 	a.Realm = realm
 	return a
 }
 
-// Verify returns the key with which a message of that user must be signed. It returns ErrUnknownUser for a name that
-// this authority cannot have issued; a name that expires more than MaxTTL and clockSkew ahead is one. For an ephemeral
-// name that has expired it returns ErrExpired together with what it would have verified: whether a live session may
-// continue is the caller's decision.
+// Verify returns the key with which a message of a user must be signed. It returns ErrUnknownUser for a name that this
+// authority cannot have issued, including a name that expires later than MaxTTL plus clockSkew. For an expired
+// ephemeral name it returns ErrExpired together with the key, so that the caller can let a live session continue.
 func (a Authority) Verify(username string, now time.Time) (Verified, error) {
 	if a.Username != "" && username == a.Username {
 		return Verified{Key: Key(username, a.Realm, a.Password), UserID: username}, nil
@@ -113,9 +111,9 @@ func (a Authority) Verify(username string, now time.Time) (Verified, error) {
 	return v, nil
 }
 
-// Guessable tells whether a client can find the password of a user name by trying. It can for static names, and for
-// ephemeral names under a shared secret of less than StrongSecret bytes. A name that Verify does not know counts as
-// guessable as well: how the caller treats it must not tell which names exist.
+// Guessable reports whether a client can find the password of a user name by trying. This holds for static names, and
+// for ephemeral names under a shared secret of less than StrongSecret bytes. Names that Verify does not accept count as
+// guessable too, so that the treatment by the caller does not reveal which names exist.
 func (a Authority) Guessable(username string) bool {
 	if len(a.SharedSecret) < StrongSecret || a.Username != "" && username == a.Username {
 		return true
@@ -128,9 +126,9 @@ func (a Authority) Guessable(username string) bool {
 // bytes have 128 bits.
 const StrongSecret = 16
 
-// Mint returns a credential for a user: an ephemeral one when the authority has a shared secret, else the static pair, whatever
-// the user and the time to live. It fails for an authority that accepts nobody and for a user id or ttl that Verify
-// could not read back.
+// Mint returns a credential for a user: an ephemeral one if the authority has a shared secret, else the static pair,
+// independent of user and ttl. It returns an error for the zero authority, and for a user id or ttl that Verify would
+// not accept.
 func (a Authority) Mint(userID string, ttl time.Duration, now time.Time) (Credential, error) {
 	switch {
 	case a.SharedSecret != "":
@@ -152,28 +150,29 @@ func (a Authority) Mint(userID string, ttl time.Duration, now time.Time) (Creden
 	return Credential{}, errors.New("mint credential: the gateway has no TURN credentials")
 }
 
-// MaxTTL is the longest lifetime of an ephemeral credential. Mint refuses a longer one, and Verify a name that expires later.
+// MaxTTL is the longest lifetime of an ephemeral credential. Mint refuses a longer one, and Verify a name with a later
+// expiry.
 const MaxTTL = 366 * 24 * time.Hour
 
-// clockSkew is how far the clock of the service that mints a credential may be ahead of the clock of the dataplane that verifies it.
+// clockSkew is how far the clock of the minting service may be ahead of the clock of the verifying dataplane.
 const clockSkew = time.Minute
 
-// maxUsername is how many bytes a STUN USERNAME can hold (RFC 8489 §14.3).
+// maxUsername is the maximum length of a STUN USERNAME in bytes (RFC 8489 §14.3).
 const maxUsername = 508
 
-// plausible is the first timestamp that is read as an expiry rather than as a numeric user id: 2001-09-09.
-const plausible = 1_000_000_000
+// firstExpiry is the lowest number that counts as an expiry and not as a numeric user id: 2001-09-09.
+const firstExpiry = 1_000_000_000
 
-// latest is the last second that fits a four-digit year; it keeps time arithmetic away from overflow.
-const latest = 253_402_300_799
+// lastExpiry is the last second of the year 9999. It prevents overflows of time arithmetic.
+const lastExpiry = 253_402_300_799
 
-// ParseUsername splits the user name of an ephemeral credential into expiry and user id. The timestamp may stand before or
-// after the user id, or alone; the first plausible one counts, so that a number as a user id is no expiry.
+// ParseUsername splits the user name of an ephemeral credential into expiry and user id. The expiry may be before or
+// after the user id, or alone. The first number in the valid range is the expiry.
 func ParseUsername(username string) (expires time.Time, userID string, ok bool) {
 	parts := strings.Split(username, ":")
 	for i, p := range parts {
 		seconds, err := strconv.ParseInt(p, 10, 64)
-		if err != nil || seconds < plausible || seconds > latest || p[0] == '+' {
+		if err != nil || seconds < firstExpiry || seconds > lastExpiry || p[0] == '+' {
 			continue
 		}
 		rest := append(append([]string{}, parts[:i]...), parts[i+1:]...)
@@ -182,7 +181,7 @@ func ParseUsername(username string) (expires time.Time, userID string, ok bool) 
 	return time.Time{}, "", false
 }
 
-// Key is the long-term key MD5(username ":" realm ":" password) of RFC 8489 §9.2.2.
+// Key returns the long-term key MD5(username ":" realm ":" password) of RFC 8489 §9.2.2.
 func Key(username, realm string, password Secret) []byte {
 	sum := md5.Sum([]byte(username + ":" + realm + ":" + string(password)))
 	return sum[:]

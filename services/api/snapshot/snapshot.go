@@ -1,4 +1,4 @@
-// Package snapshot makes clusters at random, for tests: whatever is in one, right or wrong, a program has to come to terms with it.
+// Package snapshot generates random clusters for tests. They contain valid and invalid objects.
 package snapshot
 
 import (
@@ -21,15 +21,15 @@ type Object interface {
 	runtime.Object
 }
 
-// maker collects the objects of a snapshot.
+// maker generates the objects of a snapshot.
 type maker struct {
 	*rand.Rand
 	namespace string
 	objects   []Object
 }
 
-// Make returns the objects of a namespace: Gateways, routes and backends, of which any may be wrong or missing; and what of them belongs to no
-// namespace, a class of a controller and a Dataplane, under the name of the namespace.
+// Make returns Gateways, routes and backends of a namespace, any of which may be invalid or missing, and a GatewayClass
+// of a controller and a Dataplane, which are named after the namespace.
 func Make(random *rand.Rand, namespace, controller string) []Object {
 	m := &maker{Rand: random, namespace: namespace}
 	m.class(controller)
@@ -51,14 +51,14 @@ func (m *maker) meta(name string) metav1.ObjectMeta {
 
 func (m *maker) add(o Object) { m.objects = append(m.objects, o) }
 
-// mostly adds an object, or forgets it.
+// mostly adds an object with a probability of 7/8.
 func (m *maker) mostly(o Object) {
 	if m.IntN(8) > 0 {
 		m.add(o)
 	}
 }
 
-// class adds what all Gateways of the snapshot share.
+// class adds the objects that all Gateways of the snapshot share.
 func (m *maker) class(controller string) {
 	class := &gwapiv1.GatewayClass{ObjectMeta: metav1.ObjectMeta{Name: m.namespace, Generation: 1}}
 	class.Spec.ControllerName = gwapiv1.GatewayController(controller)
@@ -76,7 +76,7 @@ func (m *maker) class(controller string) {
 	m.mostly(&stunnerv1.Dataplane{ObjectMeta: metav1.ObjectMeta{Name: m.namespace, Generation: 1}})
 }
 
-// gateway adds a Gateway. No two of its listeners share port and protocol: no API server takes that.
+// gateway adds a Gateway. Its listeners have different ports or protocols, because the API server rejects duplicates.
 func (m *maker) gateway(name string) {
 	protocols := []gwapiv1.ProtocolType{"TURN-UDP", "TURN-TCP", "TURN-TLS", "UDP", "HTTP"}
 	gw := &gwapiv1.Gateway{ObjectMeta: m.meta(name)}
@@ -84,13 +84,15 @@ func (m *maker) gateway(name string) {
 	if m.IntN(2) == 0 {
 		kinds := []string{"ClusterIP", "NodePort", "LoadBalancer", "nonsense"}
 		gw.Annotations = map[string]string{
-			"stunner.l7mp.io/service-type": kinds[m.IntN(len(kinds))], "stunner.l7mp.io/enable-mixed-protocol-lb": fmt.Sprint(m.IntN(2) == 0),
+			"stunner.l7mp.io/service-type":             kinds[m.IntN(len(kinds))],
+			"stunner.l7mp.io/enable-mixed-protocol-lb": fmt.Sprint(m.IntN(2) == 0),
 		}
 	}
 	seen := map[string]bool{}
 	for i := range 1 + m.IntN(3) {
 		l := gwapiv1.Listener{
-			Name: gwapiv1.SectionName(fmt.Sprintf("l-%d", i)), Port: gwapiv1.PortNumber(3478 + m.IntN(3)), Protocol: protocols[m.IntN(len(protocols))],
+			Name: gwapiv1.SectionName(fmt.Sprintf("l-%d", i)), Port: gwapiv1.PortNumber(3478 + m.IntN(3)),
+			Protocol: protocols[m.IntN(len(protocols))],
 		}
 		if socket := fmt.Sprint(l.Port, l.Protocol); !seen[socket] {
 			seen[socket] = true
@@ -100,7 +102,7 @@ func (m *maker) gateway(name string) {
 	m.add(gw)
 }
 
-// route adds a route to a Gateway and a backend that may not be there.
+// route adds a route to a Gateway and a backend that may be missing.
 func (m *maker) route(name string) {
 	route := &stunnerv1.UDPRoute{ObjectMeta: m.meta(name)}
 	route.Spec.ParentRefs = []gwapiv1.ParentReference{{Name: gwapiv1.ObjectName(fmt.Sprintf("gw-%d", m.IntN(4)))}}
@@ -112,14 +114,17 @@ func (m *maker) route(name string) {
 	m.add(route)
 }
 
-// backend adds a Service and a StaticService of one name.
+// backend adds a Service and a StaticService of the same name.
 func (m *maker) backend(name string, number int) {
 	m.mostly(&corev1.Service{ObjectMeta: m.meta(name), Spec: corev1.ServiceSpec{ClusterIP: corev1.ClusterIPNone}})
 	slice := &discoveryv1.EndpointSlice{
-		ObjectMeta: m.meta(name), AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{fmt.Sprintf("192.0.2.%d", number)}}},
+		ObjectMeta: m.meta(name), AddressType: discoveryv1.AddressTypeIPv4,
+		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{fmt.Sprintf("192.0.2.%d", number)}}},
 	}
 	slice.Labels = map[string]string{discoveryv1.LabelServiceName: name}
 	m.mostly(slice)
 	prefixes := []string{"192.0.2.0/24", "nonsense"}
-	m.mostly(&stunnerv1.StaticService{ObjectMeta: m.meta(name), Spec: stunnerv1.StaticServiceSpec{Prefixes: prefixes[:1+m.IntN(2)]}})
+	m.mostly(&stunnerv1.StaticService{
+		ObjectMeta: m.meta(name), Spec: stunnerv1.StaticServiceSpec{Prefixes: prefixes[:1+m.IntN(2)]},
+	})
 }

@@ -11,8 +11,8 @@ import (
 // checkTimeout is the timeout of a check.
 const checkTimeout = 30 * time.Second
 
-// check requests a URL and returns the exit code: 0 if the server answers with a status below 500. `helm test` runs it in a
-// pod to test the connection to the auth service.
+// check requests a URL and returns the exit code: 0 if the server answers with a status below 500. `helm test` runs it
+// in a pod to test the connection to the auth service.
 func check(ctx context.Context, url string, stdout, stderr io.Writer) int {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()

@@ -19,13 +19,13 @@ func TestDependencies(t *testing.T) {
 		{
 			Package:   internal + "access",
 			Forbidden: []string{internal + "rest", internal + "gateway", "github.com/stunner-gateway/stunner/services/api/..."},
-			Why:       "who asks does not depend on what is asked for",
+			Why:       "authentication does not depend on the requested gateways",
 		},
 		{
 			Package:   internal + "gateway",
 			Forbidden: []string{internal + "rest", internal + "access", "github.com/go-chi/...", "github.com/golang-jwt/..."},
 			Calls:     []string{"time.Now", "time.Since"},
-			Why:       "which gateways there are does not depend on who asks, nor on how",
+			Why:       "the gateways of config discovery do not depend on callers and their requests",
 		},
 		{
 			Package:   internal + "rest",

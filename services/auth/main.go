@@ -131,8 +131,8 @@ func terminating(terminated context.Context) error {
 	return nil
 }
 
-// closeAfterAnswer closes connections after SIGTERM, each after an answer, so that clients reconnect to another replica and
-// no request is lost.
+// closeAfterAnswer closes connections after SIGTERM, each after an answer, so that clients reconnect to another replica
+// and no request is lost.
 func closeAfterAnswer(terminated context.Context, h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if terminated.Err() != nil {

@@ -198,8 +198,8 @@ func (b *balancer) pass(client net.Conn) {
 	both.Wait()
 }
 
-// J-16: while the processes of the service are replaced one by one, no request fails: one that is told to end says so to probes, and serves until nobody
-// is sent to it any more. Clients that keep connections are told to open others.
+// J-16: while the processes of the service are replaced one by one, no request fails: one that is told to end says so
+// to probes, and serves until nobody is sent to it any more. Clients that keep connections are told to open others.
 func TestRolloutUnderLoad(t *testing.T) {
 	file := configFile(t)
 	args := []string{"-c", file, "--cluster-rate-limit", "0", "--shutdown-delay", "3"}

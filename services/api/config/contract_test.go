@@ -35,7 +35,8 @@ func TestContractRenderedConfigRoundTrips(t *testing.T) {
 	sameJSON(t, rendered, string(c.Canonical()))
 }
 
-// The addresses of Services are an addition to the document: without them it is what it always was, and their order has no meaning.
+// The addresses of Services are an addition to the document: without them it is what it always was, and their order has
+// no meaning.
 func TestContractServiceAddresses(t *testing.T) {
 	with := strings.Replace(rendered, `"port":3478,"routes"`, `"port":3478,"service_addresses":["10.96.0.7:3478","[fd00::7]:3478"],"routes"`, 1)
 	c := parse(t, with)

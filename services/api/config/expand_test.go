@@ -113,8 +113,9 @@ func fields() (all []leaf) {
 	return all
 }
 
-// Every field of the document but the credentials takes a placeholder in each spelling: texts when the config is expanded, numbers when it is read. A variable that is not
-// set is an error that names field and variable, and no variable of anybody else is asked for.
+// Every field of the document but the credentials takes a placeholder in each spelling: texts when the config is
+// expanded, numbers when it is read. A variable that is not set is an error that names field and variable, and no
+// variable of anybody else is asked for.
 func TestContractPlaceholdersInEveryField(t *testing.T) {
 	texts, counts := 0, 0
 	for _, l := range fields() {
@@ -178,7 +179,8 @@ func TestPlaceholderOfAKey(t *testing.T) {
 	}
 }
 
-// What stands in the place of a placeholder is judged like anything that is written there, in all spellings that are accepted.
+// What stands in the place of a placeholder is judged like anything that is written there, in all spellings that are
+// accepted.
 func TestExpandedValuesAreJudged(t *testing.T) {
 	const document = `{"version":"v1","auth":{"type":"$STUNNER_AUTH_TYPE","realm":"$STUNNER_REALM","credentials":{"username":"u","password":"$STUNNER_PASSWORD$HOME"}},
 		"listeners":[{"name":"l","address":"10.$STUNNER_ADDR","protocol":"$STUNNER_PROTOCOL","port":"$STUNNER_PORT"}],"clusters":[{"name":"c","endpoints":["$STUNNER_PEERS"]}]}`

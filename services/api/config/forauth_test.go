@@ -11,7 +11,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/credential"
 )
 
-// neededForAuth says of every field of a config whether an auth service needs it. A field that is missing here fails TestForAuth.
+// neededForAuth says of every field of a config whether an auth service needs it. A field that is missing here fails
+// TestForAuth.
 var neededForAuth = map[string]bool{
 	"version":                    true,
 	"admin.name":                 true,
@@ -55,7 +56,8 @@ var neededForAuth = map[string]bool{
 	"clusters.except":    false,
 }
 
-// markedConfig sets every field of a config to a value that occurs nowhere else, and returns these values by the path of the field.
+// markedConfig sets every field of a config to a value that occurs nowhere else, and returns these values by the path
+// of the field.
 func markedConfig(t *testing.T) (Config, map[string]string) {
 	t.Helper()
 	c, marks := Config{}, map[string]string{}
@@ -125,7 +127,8 @@ func TestForAuth(t *testing.T) {
 	}
 }
 
-// A config that is valid is valid in the form for an auth service, to readers of earlier releases as well. No dataplane runs that form of a TLS listener.
+// A config that is valid is valid in the form for an auth service, to readers of earlier releases as well. No dataplane
+// runs that form of a TLS listener.
 func TestForAuthIsValid(t *testing.T) {
 	for _, authType := range []AuthType{AuthStatic, AuthEphemeral, AuthNone} {
 		c := Config{Admin: Admin{Name: "media/edge"}, Auth: Auth{Type: authType, Credentials: map[string]credential.Secret{

@@ -7,7 +7,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-// R-14: an overlap of 0 is not the default, and the default that is written out is the same config as one that leaves it out.
+// R-14: an overlap of 0 is not the default, and the default that is written out is the same config as one that leaves
+// it out.
 func TestCredentialOverlap(t *testing.T) {
 	without := parse(t, `{"version":"v1"}`)
 	for text, want := range map[string]float64{

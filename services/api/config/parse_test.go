@@ -160,7 +160,8 @@ func TestAbsentPortHasADefaultAndZeroHasNot(t *testing.T) {
 	}
 }
 
-// F-04: what is read and good stays the same, and good, however often it is written and read, and no document becomes much more than it was.
+// F-04: what is read and good stays the same, and good, however often it is written and read, and no document becomes
+// much more than it was.
 func FuzzParse(f *testing.F) {
 	for _, seed := range []string{
 		rendered, deletion, "", "{}", "null", `{"version":"v1"}`, "version: v1\nauth: {type: none}\n", `{"version":"v1alpha1","auth":{"type":"plaintext"}}`,
@@ -215,8 +216,8 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// bound is how long the canonical form of a document may be: a byte may need an escape of six, aliases are filled in up to MaxDocument, and
-// defaults are written out for as many listeners and clusters as there may be.
+// bound is how long the canonical form of a document may be: a byte may need an escape of six, aliases are filled in up
+// to MaxDocument, and defaults are written out for as many listeners and clusters as there may be.
 func bound(data []byte) int {
 	const defaults = 1 << 20
 	size := len(data)

@@ -9,8 +9,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/credential"
 )
 
-// K-02: wherever a config has a secret, the mark that stands for a secret in what people are shown is refused, with the name of the field; and a config
-// from which secrets are withheld has neither secrets nor marks.
+// K-02: wherever a config has a secret, the mark that stands for a secret in what people are shown is refused, with the
+// name of the field; and a config from which secrets are withheld has neither secrets nor marks.
 func TestTheMarkOfASecretIsNoSecret(t *testing.T) {
 	cert, key := keyPair(t)
 	whole := func() config.Config {

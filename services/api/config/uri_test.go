@@ -142,8 +142,8 @@ func TestContractURIOfAListener(t *testing.T) {
 	}
 }
 
-// F-07: of what has no "//", exactly what the grammar of RFC 7065 takes is read, but for what is listed in unwanted; and what is printed is
-// in the grammar and reads the same.
+// F-07: of what has no "//", exactly what the grammar of RFC 7065 takes is read, but for what is listed in unwanted;
+// and what is printed is in the grammar and reads the same.
 func FuzzParseURI(f *testing.F) {
 	for _, seed := range []string{
 		"turn:example.org", "turns:[2001:db8::7]:443?transport=tcp", "turn://u:p@203.0.113.7?transport=dtls", "turn:[::1", "turn:a:b:c", "TURNS:A?TRANSPORT=UDP",
@@ -199,8 +199,8 @@ var turnURI = func() *regexp.Regexp {
 	return regexp.MustCompile(`^(?i:turns?):` + host + `(?::[0-9]*)?(?:(?i:\?transport=)[` + unreserved + `]+)?$`)
 }()
 
-// unwanted tells what the grammar takes and we do not: transports other than UDP and TCP, addresses of the future, host names that no
-// name server can know, and ports that no socket can have.
+// unwanted tells what the grammar takes and we do not: transports other than UDP and TCP, addresses of the future, host
+// names that no name server can know, and ports that no socket can have.
 func unwanted(text string) bool {
 	_, rest, _ := strings.Cut(text, ":")
 	rest, query, hasQuery := strings.Cut(rest, "?")
@@ -224,7 +224,8 @@ func unwanted(text string) bool {
 	return numeric.MatchString(host) && (!quad.MatchString(host) || net.ParseIP(host) == nil) || len(host) > 253 || !hostName.MatchString(host)
 }
 
-// A host name (RFC 1123 §2.1, with the underscore that is in use), one that ends in a number and so is meant as an address, and one of four numbers.
+// A host name (RFC 1123 §2.1, with the underscore that is in use), one that ends in a number and so is meant as an
+// address, and one of four numbers.
 var (
 	hostName = regexp.MustCompile(strings.ReplaceAll(`^(?:LABEL\.)*LABEL\.?$`, "LABEL", `(?:[A-Za-z0-9_]|[A-Za-z0-9_][A-Za-z0-9_-]{0,61}[A-Za-z0-9_])`))
 	numeric  = regexp.MustCompile(`(?:^|\.)[0-9]+\.?$`)

@@ -204,7 +204,8 @@ func TestSecretsDoNotShow(t *testing.T) {
 	}
 }
 
-// F-06: a name is accepted for exactly one timestamp, which is taken out of it, and whoever mints and whoever verifies come to the same verdict.
+// F-06: a name is accepted for exactly one timestamp, which is taken out of it, and whoever mints and whoever verifies
+// come to the same verdict.
 func FuzzParseUsername(f *testing.F) {
 	for _, seed := range []string{
 		"1893456000:alice", "alice:1893456000", "1893456000", "1893456000:", ":1893456000", "12345:1893456000", "1893456000:1893456001",
@@ -237,7 +238,8 @@ func FuzzParseUsername(f *testing.F) {
 		if _, err := a.Verify(username, expires.Add(time.Second)); !errors.Is(err, credential.ErrExpired) {
 			t.Errorf("a second too late: %v", err)
 		}
-		// The auth service can have made it, unless its user id has a colon or is no text: then it is the same, and good where it is used.
+		// The auth service can have made it, unless its user id has a colon or is no text: then it is the same, and
+		// good where it is used.
 		minted, err := a.Mint(user, time.Hour, expires.Add(-time.Hour))
 		if err != nil {
 			return
@@ -249,8 +251,8 @@ func FuzzParseUsername(f *testing.F) {
 	})
 }
 
-// timestamp reads a user name with numbers of any length: the first part that is a time from 2001-09-09 to the end of the year 9999, in
-// digits, is the timestamp; the others are the user id.
+// timestamp reads a user name with numbers of any length: the first part that is a time from 2001-09-09 to the end of
+// the year 9999, in digits, is the timestamp; the others are the user id.
 func timestamp(username string) (seconds int64, user string, ok bool) {
 	parts := strings.Split(username, ":")
 	for i, part := range parts {

@@ -1,7 +1,7 @@
-// Package deptest checks what packages may depend on, so that the layers of the repository stay what they are said to be.
+// Package deptest checks the dependencies of packages, so that the layers of the repository are kept.
 //
-// Imports are followed through everything that a package reaches. Packages of the standard library are looked for in our own code only:
-// os comes with fmt, but our pure packages must not import it themselves.
+// Imports are followed transitively. Packages of the standard library are only checked in the imports of this
+// repository: os is a dependency of fmt, but the pure packages must not import it themselves.
 package deptest
 
 import (
@@ -21,22 +21,23 @@ import (
 	"testing"
 )
 
-// own is the prefix of our import paths.
+// own is the prefix of the import paths of this repository.
 const own = "github.com/stunner-gateway/stunner/"
 
-// Rule forbids a package, and what it reaches, something.
+// Rule forbids dependencies of a package.
 type Rule struct {
 	// Package is an import path.
 	Package string
-	// Forbidden holds import paths; one that ends in "/..." stands for that package and all below it.
+	// Forbidden holds import paths. A path that ends in "/..." includes all packages below it.
 	Forbidden []string
-	// Calls holds functions that the package itself must not use, such as "time.Now", and methods of any type, such as ".WriteTo".
+	// Calls holds functions that the package itself must not call, such as "time.Now", and methods of any type, such as
+	// ".WriteTo".
 	Calls []string
-	// Why is shown to whoever breaks the rule.
+	// Why is the reason, which is shown with a violation.
 	Why string
 }
 
-// Check fails t once for every broken rule and tells the way from the package to what it must not reach.
+// Check fails t for every violation, and shows the import path to the forbidden package.
 func Check(t *testing.T, rules []Rule) {
 	t.Helper()
 	for _, rule := range rules {
@@ -55,7 +56,7 @@ func Check(t *testing.T, rules []Rule) {
 	}
 }
 
-// node is what `go list` says about a package.
+// node is a package in the output of go list.
 type node struct {
 	ImportPath string
 	Dir        string
@@ -67,7 +68,8 @@ type node struct {
 
 type graph map[string]node
 
-// load asks the go command, which knows build tags, workspaces and replacements.
+// load returns the dependencies of a package. It uses the go command, because it evaluates build tags, workspaces and
+// replacements.
 func load(pkg string) (graph, error) {
 	cmd := exec.Command("go", "list", "-deps", "-json=ImportPath,Dir,GoFiles,Imports,ImportMap,Standard", pkg)
 	var stderr strings.Builder
@@ -91,7 +93,7 @@ func load(pkg string) (graph, error) {
 	}
 }
 
-// broken says how the rule is broken.
+// broken returns the violations of the rule.
 func (r Rule) broken(g graph) (all []string, err error) {
 	from := g.reach(r.Package)
 	for _, pkg := range slices.Sorted(maps.Keys(from)) {
@@ -113,7 +115,8 @@ func (r Rule) broken(g graph) (all []string, err error) {
 	return all, nil
 }
 
-// reach maps every package that pkg reaches to the package through which it does. Below the standard library it does not look.
+// reach maps every transitive import of pkg to the package that imports it. It does not follow imports of the standard
+// library.
 func (g graph) reach(pkg string) map[string]string {
 	from := map[string]string{pkg: ""}
 	for queue := []string{pkg}; len(queue) > 0; queue = queue[1:] {
@@ -146,7 +149,7 @@ func matches(patterns []string, pkg string) bool {
 	})
 }
 
-// way tells how pkg is reached.
+// way returns the chain of imports to pkg.
 func way(from map[string]string, pkg string) string {
 	text := pkg
 	for p := from[pkg]; p != ""; p = from[p] {
@@ -155,7 +158,7 @@ func way(from map[string]string, pkg string) string {
 	return text
 }
 
-// calls returns the places at which a file uses one of the functions.
+// calls returns the calls of the functions in a file.
 func calls(file string, functions []string) (all []string, err error) {
 	fset := token.NewFileSet()
 	tree, err := parser.ParseFile(fset, file, nil, 0)

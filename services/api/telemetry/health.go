@@ -7,8 +7,8 @@ import (
 
 // Health answers the probes /live and /ready.
 type Health struct {
-	// Live and Ready return nil when all is well, else what is missing, which is shown to whoever asks. A nil function means
-	// that all is well.
+	// Live and Ready return nil if the process is live or ready, else an error, whose text is in the answer. A nil
+	// function means yes.
 	Live, Ready func() error
 }
 
@@ -44,5 +44,5 @@ func answer(w http.ResponseWriter, check func() error, body any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(body) // a prober that went away needs no answer
+	_ = json.NewEncoder(w).Encode(body) // fails only if the client has disconnected
 }

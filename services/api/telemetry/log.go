@@ -11,19 +11,19 @@ import (
 	"sync/atomic"
 )
 
-// LevelTrace is below slog's levels; per-packet messages have it.
+// LevelTrace is the level of per-packet messages, below all levels of slog.
 const LevelTrace = slog.LevelDebug - 4
 
 // disabled is above all levels.
 const disabled = slog.LevelError + 100
 
-// all is the scope that stands for every scope which has no level of its own.
+// all is the scope that applies to every scope without a level of its own.
 const all = "all"
 
-// scopeKey is the attribute that names the scope of a message.
+// scopeKey is the attribute with the scope of a message.
 const scopeKey = "scope"
 
-// levelNames are the levels of a specification, in the order in which they silence.
+// levelNames are the levels of a specification, most verbose first.
 var levelNames = []struct {
 	name  string
 	level slog.Level
@@ -36,30 +36,32 @@ var levelNames = []struct {
 	{"DISABLE", disabled},
 }
 
-// Levels holds the level of each log scope. It can be changed while loggers use it. The zero value means INFO everywhere.
+// Levels holds the level of each log scope. It can be changed while loggers use it. The zero value is INFO for all
+// scopes.
 type Levels struct {
 	scopes atomic.Pointer[map[string]slog.Level]
 }
 
-// ParseLevels reads SCOPE:LEVEL[,SCOPE:LEVEL…], in upper or lower case. A later part beats an earlier one, and "all" resets the scopes
-// before it. The error names the parts that cannot be read.
+// ParseLevels parses SCOPE:LEVEL[,SCOPE:LEVEL…]; case does not matter. A later part takes precedence, and "all" resets
+// the scopes before it. The error names the invalid parts.
 func ParseLevels(spec string) (*Levels, error) {
-	scopes, strange := readLevels(spec)
-	if len(strange) > 0 {
-		return nil, fmt.Errorf("parse log levels: unreadable %q: write SCOPE:LEVEL, the levels are TRACE, DEBUG, INFO, WARN, ERROR and DISABLE", strange)
+	scopes, invalid := readLevels(spec)
+	if len(invalid) > 0 {
+		return nil, fmt.Errorf(
+			"parse log levels: unreadable %q: write SCOPE:LEVEL, the levels are TRACE, DEBUG, INFO, WARN, ERROR and DISABLE", invalid)
 	}
 	l := &Levels{}
 	l.scopes.Store(&scopes)
 	return l, nil
 }
 
-// Set changes the levels at run time. What it cannot read it ignores: a config from elsewhere must not silence a process.
+// Set changes the levels. It ignores invalid parts, because a config must not silence a process.
 func (l *Levels) Set(spec string) {
 	scopes, _ := readLevels(spec)
 	l.scopes.Store(&scopes)
 }
 
-// String gives the levels in the form of ParseLevels.
+// String returns the levels in the form of ParseLevels.
 func (l *Levels) String() string {
 	parts := []string{all + ":" + levelName(l.of(all))}
 	if scopes := l.scopes.Load(); scopes != nil {
@@ -84,7 +86,7 @@ func (l *Levels) of(scope string) slog.Level {
 	return (*scopes)[all] // the zero level is INFO
 }
 
-func readLevels(spec string) (scopes map[string]slog.Level, strange []string) {
+func readLevels(spec string) (scopes map[string]slog.Level, invalid []string) {
 	scopes = map[string]slog.Level{}
 	for part := range strings.SplitSeq(spec, ",") {
 		part = strings.TrimSpace(part)
@@ -95,7 +97,7 @@ func readLevels(spec string) (scopes map[string]slog.Level, strange []string) {
 		level, ok := levelOf(part[i+1:])
 		scope := strings.ToLower(strings.TrimSpace(part[:max(i, 0)]))
 		if !ok || scope == "" {
-			strange = append(strange, part)
+			invalid = append(invalid, part)
 			continue
 		}
 		if scope == all {
@@ -103,7 +105,7 @@ func readLevels(spec string) (scopes map[string]slog.Level, strange []string) {
 		}
 		scopes[scope] = level
 	}
-	return scopes, strange
+	return scopes, invalid
 }
 
 func levelOf(name string) (slog.Level, bool) {
@@ -124,11 +126,11 @@ func levelName(level slog.Level) string {
 	return level.String()
 }
 
-// NewLog returns a logger that writes to w, as "json" or, for every other format, as text, what levels lets through. Both formats
-// escape control characters, so that nobody outside can write lines of their own.
+// NewLog returns a logger that writes messages at or above levels to w, in format "json" or as text. Both formats
+// escape control characters, so that text from outside cannot forge log lines.
 func NewLog(w io.Writer, format string, levels *Levels) *slog.Logger {
 	o := &slog.HandlerOptions{
-		Level: LevelTrace - 1, // the scope decides
+		Level: LevelTrace - 1, // handler.Enabled filters
 		ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
 			if level, ok := a.Value.Any().(slog.Level); ok && len(groups) == 0 && a.Key == slog.LevelKey {
 				return slog.String(slog.LevelKey, levelName(level))
@@ -143,7 +145,7 @@ func NewLog(w io.Writer, format string, levels *Levels) *slog.Logger {
 	return slog.New(handler{Handler: out, levels: levels, scope: all})
 }
 
-// Scope returns a logger whose messages carry the scope and have its level. A logger that NewLog did not make only gets the attribute.
+// Scope returns a logger with a scope and its level. For a logger that is not from NewLog it only adds the attribute.
 func Scope(log *slog.Logger, name string) *slog.Logger {
 	if h, ok := log.Handler().(handler); ok {
 		h.scope = strings.ToLower(name)
@@ -152,7 +154,7 @@ func Scope(log *slog.Logger, name string) *slog.Logger {
 	return log.With(scopeKey, name)
 }
 
-// handler lets through what the level of its scope lets through.
+// handler filters messages by the level of its scope.
 type handler struct {
 	slog.Handler
 	levels *Levels

@@ -1,4 +1,4 @@
-// Package telemetry is how the services are observed: the names of their metrics, their logs, their probes.
+// Package telemetry defines metrics, logs and probes of the services, and serves them over HTTP.
 package telemetry
 
 import (
@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Names of the dataplane's metrics. Received and sent, rx and tx, are from the standpoint of the dataplane.
+// Names of the metrics of the dataplane. Received and sent, rx and tx, are from its point of view.
 const (
 	AllocationsActive        = "stunner_allocations_active"
 	AllocationsTotal         = "stunner_allocations_total"
@@ -36,7 +36,7 @@ const (
 	CertificateExpiry        = "stunner_certificate_expiry_timestamp_seconds"
 )
 
-// Names of the auth service's metrics.
+// Names of the metrics of the auth service.
 const (
 	AuthRequests    = "stunner_auth_requests_total"
 	AuthDuration    = "stunner_auth_request_duration_seconds"
@@ -44,7 +44,7 @@ const (
 	AuthClockSkew   = "stunner_auth_clock_skew_seconds"
 )
 
-// Names of the operator's metrics.
+// Names of the metrics of the operator.
 const (
 	OperatorTranslations        = "stunner_operator_translations_total"
 	OperatorTranslationDuration = "stunner_operator_translation_duration_seconds"
@@ -60,17 +60,17 @@ const (
 	OperatorScalerAnswers       = "stunner_operator_scaler_answers_total"
 )
 
-// Type is the kind of a metric.
+// Type is the type of a metric.
 type Type string
 
-// The kinds of metric in use.
+// The types of metrics.
 const (
 	Counter   Type = "counter"
 	Gauge     Type = "gauge"
 	Histogram Type = "histogram"
 )
 
-// Metric is one row of the table of metrics. Its labels take few values, all of them ours: no user, no address, no text from outside.
+// Metric describes a metric. Its labels have few values, which never come from outside: no users or addresses.
 type Metric struct {
 	Name   string
 	Type   Type
@@ -78,12 +78,12 @@ type Metric struct {
 	Help   string
 }
 
-// Metrics is every metric of every service: what is made of a name that is not in it panics.
+// Metrics lists all metrics of all services. Creating another one panics.
 var Metrics = []Metric{
-	{AllocationsActive, Gauge, nil, "Active TURN allocations, those of a draining process included."},
+	{AllocationsActive, Gauge, nil, "Active TURN allocations, including those of a draining process."},
 	{AllocationsTotal, Counter, nil, "TURN allocations made since start."},
-	{AllocationsCapacity, Gauge, nil, "TURN allocations that the process can bear: what file descriptors and memory allow."},
-	{AllocationsDraining, Gauge, nil, "Active TURN allocations of a process that is told to end; 0 before."},
+	{AllocationsCapacity, Gauge, nil, "Maximum number of TURN allocations of the process, from its file descriptors and memory."},
+	{AllocationsDraining, Gauge, nil, "Active TURN allocations of a draining process, else 0."},
 	{BytesReceived, Counter, nil, "Bytes received from clients, over all listeners."},
 	{BytesSent, Counter, nil, "Bytes sent to clients, over all listeners."},
 	{Connections, Counter, nil, "Client sessions since start: accepted stream and DTLS connections, and UDP 5-tuples that made an allocation."},
@@ -96,33 +96,33 @@ var Metrics = []Metric{
 	{Refused, Counter, []string{"reason"}, "STUN requests that were answered with an error, by reason."},
 	{Dropped, Counter, []string{"reason"}, "Datagrams that were dropped, by reason."},
 	{KernelDropped, Counter, []string{"socket"}, "Datagrams that the kernel dropped before stunnerd read them, by socket: listener or relay."},
-	{Panics, Counter, nil, "Faults of the program that were recovered from. Each ended at most one session."},
-	{ConfigApplied, Counter, nil, "Configs that were put in force, those included that were tried again because a part of them did not run."},
-	{ConfigRejected, Counter, []string{"reason"}, "Configs that were received and kept out, by reason: unreadable or invalid."},
-	{ConfigUnknownFields, Counter, nil, "Fields of the configs put in force that this release does not know, and ignores."},
-	{ConfigInfo, Gauge, []string{"revision"}, "1 for the revision of the config that runs; there is one series at a time."},
+	{Panics, Counter, nil, "Panics that were recovered from. Each ended at most one session."},
+	{ConfigApplied, Counter, nil, "Configs that were applied, including retries of a config that is only partly in force."},
+	{ConfigRejected, Counter, []string{"reason"}, "Received configs that were rejected, by reason: unreadable or invalid."},
+	{ConfigUnknownFields, Counter, nil, "Fields of applied configs that this release does not define, and ignores."},
+	{ConfigInfo, Gauge, []string{"revision"}, "1 for the revision of the running config; there is one series at a time."},
 	{ConfigAge, Gauge, nil, "Seconds since the running config was confirmed by its source."},
-	{ConfigProblem, Gauge, nil, "1 while the last config that arrived is kept out, or a part of the running one does not run; else 0."},
-	{CertificateExpiry, Gauge, []string{"name"}, "When the first of a listener's certificates ends, in seconds since 1970."},
+	{ConfigProblem, Gauge, nil, "1 if the last received config was rejected or the running one is only partly in force, else 0."},
+	{CertificateExpiry, Gauge, []string{"name"}, "Time at which the first certificate of a listener expires, in seconds since 1970."},
 	{AuthRequests, Counter, []string{"route", "code"}, "Requests to the auth service, by route pattern and status code."},
-	{AuthDuration, Histogram, []string{"route", "code"}, "How long requests to the auth service took, by route pattern and status code."},
-	{AuthCredentials, Counter, nil, "TURN credentials handed out."},
-	{AuthClockSkew, Gauge, nil, "By how much the clock of the service was ahead of the operator's when it connected last; negative when it was behind."},
-	{OperatorTranslations, Counter, nil, "Translations of a Gateway, or of another object with a status of ours."},
-	{OperatorTranslationDuration, Histogram, nil, "How long one translation took, with what the loop does of it: nothing else is translated meanwhile."},
-	{OperatorConfigs, Gauge, nil, "Dataplane configs that are published."},
-	{OperatorConfigsMissing, Gauge, nil, "Gateways that an operator before this one has served, and of which nothing is published."},
-	{OperatorProblems, Gauge, nil, "Objects that have a condition which says that something is wrong."},
-	{OperatorDataplaneRestarts, Counter, nil, "Dataplane processes that ended without being asked to and were started again."},
-	{OperatorWrites, Counter, []string{"kind", "verb"}, "Requests that write to the API server, by kind and by verb: apply, status or delete."},
-	{OperatorWriteErrors, Counter, nil, "Times that a Gateway, or another object, could not be brought to where it should be, and is tried again."},
+	{AuthDuration, Histogram, []string{"route", "code"}, "Duration of requests to the auth service, by route pattern and status code."},
+	{AuthCredentials, Counter, nil, "TURN credentials issued."},
+	{AuthClockSkew, Gauge, nil, "How far the clock of the service was ahead of the clock of the operator at the last connection; negative if behind."},
+	{OperatorTranslations, Counter, nil, "Translations of Gateways and of other objects with a status by the operator."},
+	{OperatorTranslationDuration, Histogram, nil, "Duration of one translation and its processing in the loop, during which nothing else is translated."},
+	{OperatorConfigs, Gauge, nil, "Published dataplane configs."},
+	{OperatorConfigsMissing, Gauge, nil, "Gateways that a previous operator process served and for which no config is published."},
+	{OperatorProblems, Gauge, nil, "Objects with a condition that reports a problem."},
+	{OperatorDataplaneRestarts, Counter, nil, "Restarts of dataplane processes that ended unexpectedly."},
+	{OperatorWrites, Counter, []string{"kind", "verb"}, "Write requests to the API server, by kind and by verb: apply, status or delete."},
+	{OperatorWriteErrors, Counter, nil, "Failed reconciliations of a Gateway or another object, which are retried."},
 	{OperatorLeader, Gauge, nil, "1 for the replica that writes to the API server, 0 for the others."},
-	{OperatorDiscoveryStreams, Gauge, nil, "Streams over which configs are read."},
-	{OperatorDiscoveryRefused, Counter, []string{"reason"}, "Requests to config discovery, and reports over it, that were refused, by reason."},
-	{OperatorScalerAnswers, Counter, []string{"code"}, "Questions of KEDA that were answered, by gRPC status code."},
+	{OperatorDiscoveryStreams, Gauge, nil, "Open config discovery streams."},
+	{OperatorDiscoveryRefused, Counter, []string{"reason"}, "Refused requests and reports to config discovery, by reason."},
+	{OperatorScalerAnswers, Counter, []string{"code"}, "Requests of KEDA, by gRPC status code."},
 }
 
-// find panics for a name that is not in the table: that is a mistake of whoever wrote it down.
+// find returns a metric. It panics for an unknown name, which is a programming error.
 func find(name string) Metric {
 	for _, m := range Metrics {
 		if m.Name == name {
@@ -132,7 +132,7 @@ func find(name string) Metric {
 	panic(fmt.Sprintf("metric %q is not in telemetry.Metrics", name))
 }
 
-// must panics when a metric is used as what it is not.
+// must returns a metric. It panics if type or labels are not as expected.
 func must(name string, want Type, labelled bool) Metric {
 	m := find(name)
 	if m.Type != want || labelled != (len(m.Labels) > 0) {
@@ -141,46 +141,46 @@ func must(name string, want Type, labelled bool) Metric {
 	return m
 }
 
-// NewCounter returns the counter of that name, which has no labels.
+// NewCounter returns a counter without labels.
 func NewCounter(name string) prometheus.Counter {
 	m := must(name, Counter, false)
 	return prometheus.NewCounter(prometheus.CounterOpts{Name: m.Name, Help: m.Help})
 }
 
-// NewCounterVec returns the counter of that name, which has labels.
+// NewCounterVec returns a counter with labels.
 func NewCounterVec(name string) *prometheus.CounterVec {
 	m := must(name, Counter, true)
 	return prometheus.NewCounterVec(prometheus.CounterOpts{Name: m.Name, Help: m.Help}, m.Labels)
 }
 
-// NewGauge returns the gauge of that name, which has no labels.
+// NewGauge returns a gauge without labels.
 func NewGauge(name string) prometheus.Gauge {
 	m := must(name, Gauge, false)
 	return prometheus.NewGauge(prometheus.GaugeOpts{Name: m.Name, Help: m.Help})
 }
 
-// NewGaugeFunc returns the gauge of that name, which has no labels and asks for its value.
+// NewGaugeFunc returns a gauge without labels whose value is computed at each scrape.
 func NewGaugeFunc(name string, value func() float64) prometheus.GaugeFunc {
 	m := must(name, Gauge, false)
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: m.Name, Help: m.Help}, value)
 }
 
-// durations are the buckets of times, in seconds: from what an answer out of memory takes to what nobody waits for.
+// durations are the buckets of durations in seconds: from an answer out of memory to a timeout.
 var durations = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, 1, 5}
 
-// NewHistogram returns the histogram of times of that name, which has no labels.
+// NewHistogram returns a histogram of durations without labels.
 func NewHistogram(name string) prometheus.Histogram {
 	m := must(name, Histogram, false)
 	return prometheus.NewHistogram(prometheus.HistogramOpts{Name: m.Name, Help: m.Help, Buckets: durations})
 }
 
-// NewHistogramVec returns the histogram of times of that name, which has labels.
+// NewHistogramVec returns a histogram of durations with labels.
 func NewHistogramVec(name string) *prometheus.HistogramVec {
 	m := must(name, Histogram, true)
 	return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: m.Name, Help: m.Help, Buckets: durations}, m.Labels)
 }
 
-// Series are the names and labels under which a metric is scraped: those of a histogram are three.
+// Series returns the scraped series of a metric; a histogram has three.
 func (m Metric) Series() []Metric {
 	if m.Type != Histogram {
 		return []Metric{m}
@@ -191,7 +191,7 @@ func (m Metric) Series() []Metric {
 	return []Metric{bucket, sum, count}
 }
 
-// Desc returns the description of a metric, for a collector that makes its samples itself.
+// Desc returns the description of a metric for a custom collector.
 func Desc(name string) *prometheus.Desc {
 	m := find(name)
 	return prometheus.NewDesc(m.Name, m.Help, m.Labels, nil)

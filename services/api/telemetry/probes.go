@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// NewRegistry returns a registry with the metrics of the process itself, and with those of a service.
+// NewRegistry returns a registry with the metrics of the Go runtime and the process, and with further collectors.
 func NewRegistry(of ...prometheus.Collector) *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -16,7 +16,7 @@ func NewRegistry(of ...prometheus.Collector) *prometheus.Registry {
 	return r
 }
 
-// Probes serves /live, /ready and /metrics on one port, which is not the public one: metrics are nobody's business outside.
+// Probes serves /live, /ready and /metrics. They must not be on the public port.
 func Probes(metrics prometheus.Gatherer, ready func() error) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
@@ -24,7 +24,7 @@ func Probes(metrics prometheus.Gatherer, ready func() error) http.Handler {
 	return ReadOnly(mux)
 }
 
-// ReadOnly answers every method but GET and HEAD with 405, whatever the path.
+// ReadOnly answers methods other than GET and HEAD with 405.
 func ReadOnly(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodGet && r.Method != http.MethodHead {

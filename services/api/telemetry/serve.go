@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Bounds of every HTTP server of the product. A client that sends slowly or too much is cut off.
+// Limits of every HTTP server of the product.
 const (
 	readHeaderTimeout = 5 * time.Second
 	readTimeout       = 10 * time.Second
@@ -23,24 +23,24 @@ const (
 	maxConnections    = 1000
 )
 
-// Serve serves h on ln until ctx ends, then lets running requests end, for some seconds, and closes ln. The end of ctx is no error.
-// The context of a request, also of one that was hijacked for a stream, ends when Serve returns.
+// Serve serves h on ln until ctx ends. It then waits some seconds for running requests and closes ln. The end of ctx is
+// not an error. The contexts of requests, including hijacked ones, end when Serve returns.
 func Serve(ctx context.Context, ln net.Listener, h http.Handler) error {
 	return ServeUpTo(ctx, ln, h, maxConnections)
 }
 
-// ServeUpTo is Serve with another bound of the connections that the server holds. A connection that was hijacked for a stream does not count.
+// ServeUpTo is Serve with another limit of connections. Hijacked connections do not count.
 func ServeUpTo(ctx context.Context, ln net.Listener, h http.Handler, limit int) error {
 	requests, end := context.WithCancel(context.WithoutCancel(ctx))
-	defer end() // streams that were hijacked from the server, which does not know them any more
-	connections := newCrowd(limit)
+	defer end() // ends hijacked streams, which the server does not track
+	connections := newConnLimiter(limit)
 	server := &http.Server{
 		Handler:           h,
 		ReadHeaderTimeout: readHeaderTimeout,
 		ReadTimeout:       readTimeout,
 		WriteTimeout:      writeTimeout,
 		IdleTimeout:       idleTimeout,
-		// net/http grants 4 KiB more than it is told.
+		// net/http adds 4 KiB to this limit.
 		MaxHeaderBytes: maxHeaderBytes - 4<<10,
 		BaseContext:    func(net.Listener) context.Context { return requests },
 		ConnState:      connections.track,
@@ -58,7 +58,7 @@ func ServeUpTo(ctx context.Context, ln net.Listener, h http.Handler, limit int) 
 		stopped <- err
 	})
 	err := server.Serve(ln)
-	if stop() { // it was not ctx that ended
+	if stop() { // ctx has not ended
 		return fmt.Errorf("serve http on %s: %w", ln.Addr(), err)
 	}
 	if err := <-stopped; err != nil {
@@ -67,8 +67,7 @@ func ServeUpTo(ctx context.Context, ln net.Listener, h http.Handler, limit int) 
 	return nil
 }
 
-// ownErrors are the errors of net/http that are faults of this process. That somebody breaks off a TLS handshake is none, and who does so
-// often would fill the log.
+// ownErrors drops log lines about failed TLS handshakes, which clients cause and could fill the log with.
 type ownErrors struct{ to io.Writer }
 
 func (o ownErrors) Write(line []byte) (int, error) {

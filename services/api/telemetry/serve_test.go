@@ -216,7 +216,8 @@ func TestServeLetsRequestsEnd(t *testing.T) {
 	})
 }
 
-// Whoever connects and asks for nothing, or never says all of it, is not waited for: net/http answers no new request any more.
+// Whoever connects and asks for nothing, or never says all of it, is not waited for: net/http answers no new request
+// any more.
 func TestServeWaitsForNobodyWhoAsksForNothing(t *testing.T) {
 	serving(t, func(http.ResponseWriter, *http.Request) {}, func(t *testing.T, p *pipes, stop func()) {
 		silent, half := p.dial(), p.dial()

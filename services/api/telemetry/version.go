@@ -5,17 +5,17 @@ import (
 	"runtime/debug"
 )
 
-// Version is what the build of a program knows about itself, in one line.
+// Version returns name, version, Go version and commit of a program in one line.
 func Version(program string) string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return program + " (unknown build)"
 	}
-	said := program + " " + cmp.Or(info.Main.Version, "(devel)") + " " + info.GoVersion
+	line := program + " " + cmp.Or(info.Main.Version, "(devel)") + " " + info.GoVersion
 	for _, s := range info.Settings {
 		if s.Key == "vcs.revision" {
-			said += " " + s.Value
+			line += " " + s.Value
 		}
 	}
-	return said
+	return line
 }

@@ -7,14 +7,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// What a Dataplane says by saying nothing. A test compares them with what the CRD fills in.
+// Defaults of a Dataplane. A test compares them with the defaults of the CRD.
 const (
 	DefaultDataplaneResource             = ResourceDeployment
 	DefaultTerminationGracePeriodSeconds = 3600
 	DefaultOffloadEngine                 = OffloadNone
 	DefaultMinReplicas                   = 1
 	DefaultAllocationsPerReplica         = 500
-	MaxAllocationsPerReplica             = 1_000_000 // more than a pod has ports
+	MaxAllocationsPerReplica             = 1_000_000 // more than the ports of a pod
 	DefaultScalingTrigger                = TriggerExternal
 	DefaultTriggerAuthentication         = "TriggerAuthentication"
 )
@@ -30,12 +30,12 @@ const (
 	ResourceDaemonSet  DataplaneResource = "DaemonSet"
 )
 
-// OffloadEngine is the part of the kernel that forwards media without the dataplane process.
+// OffloadEngine is the kernel mechanism that forwards media without the dataplane process.
 //
 // +kubebuilder:validation:Enum=None;XDP;TC;Auto
 type OffloadEngine string
 
-// The engines. Auto takes the fastest one that the node offers.
+// The engines. Auto uses the fastest one of the node.
 const (
 	OffloadNone OffloadEngine = "None"
 	OffloadXDP  OffloadEngine = "XDP"
@@ -43,7 +43,7 @@ const (
 	OffloadAuto OffloadEngine = "Auto"
 )
 
-// ScalingTrigger is where the autoscaler learns the number of allocations.
+// ScalingTrigger is the source of the number of allocations for autoscaling.
 //
 // +kubebuilder:validation:Enum=prometheus;external
 type ScalingTrigger string
@@ -54,8 +54,8 @@ const (
 	TriggerExternal   ScalingTrigger = "external"
 )
 
-// Dataplane is the template of the pods that serve Gateways. It is cluster-scoped, because it decides what runs in the namespaces of
-// others. The one named default serves every Gateway whose GatewayConfig names no other.
+// Dataplane is the template of the pods that serve Gateways. It is cluster-scoped, because it determines the pods in
+// the namespaces of all Gateways. The Dataplane "default" serves the Gateways whose GatewayConfig names no other.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:storageversion
@@ -73,16 +73,16 @@ type Dataplane struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// Spec is the template.
+	// Spec is the template of the pods.
 	// +optional
 	Spec DataplaneSpec `json:"spec,omitempty"`
 
-	// Status says whether the operator can use this object.
+	// Status reports whether the operator can use the object.
 	// +optional
 	Status Status `json:"status,omitempty"`
 }
 
-// DataplaneNamespaces says which namespaces may use a Dataplane.
+// DataplaneNamespaces selects the namespaces that may use a Dataplane.
 //
 // +kubebuilder:validation:XValidation:message="from Selector needs a selector",rule="!has(self.from) || self.from != 'Selector' || has(self.selector)"
 type DataplaneNamespaces struct {
@@ -91,18 +91,18 @@ type DataplaneNamespaces struct {
 	// +optional
 	From NamespacesFrom `json:"from,omitempty"`
 
-	// Selector is about the labels of namespaces. It counts with from Selector only.
+	// Selector selects namespaces by their labels. It is used with from Selector only.
 	//
 	// +optional
 	Selector *metav1.LabelSelector `json:"selector,omitempty"`
 }
 
-// NamespacesFrom says which namespaces are meant.
+// NamespacesFrom selects namespaces.
 //
 // +kubebuilder:validation:Enum=All;Selector;None
 type NamespacesFrom string
 
-// The namespaces: all, those that a selector selects, or none.
+// The values of NamespacesFrom.
 const (
 	NamespacesFromAll      NamespacesFrom = "All"
 	NamespacesFromSelector NamespacesFrom = "Selector"
@@ -120,8 +120,9 @@ type DataplaneSpec struct {
 	// +kubebuilder:default=Deployment
 	DataplaneResource DataplaneResource `json:"dataplaneResource,omitempty"`
 
-	// WorkloadName is the name of the generated Deployment or DaemonSet. Unset means the name of the Gateway. A fixed name is for
-	// autoscalers and dashboards that expect one; it fits a Dataplane that serves at most one Gateway per namespace.
+	// WorkloadName is the name of the generated Deployment or DaemonSet. Unset means the name of the Gateway. A fixed
+	// name is for autoscalers and dashboards that expect one. It suits a Dataplane that serves at most one Gateway in
+	// each namespace.
 	//
 	// +optional
 	// +kubebuilder:validation:MinLength=1
@@ -129,35 +130,36 @@ type DataplaneSpec struct {
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	WorkloadName string `json:"workloadName,omitempty"`
 
-	// AllowedNamespaces are the namespaces whose own GatewayConfigs, those that Gateways name in spec.infrastructure.parametersRef, may
-	// name this Dataplane. Unset means none. The GatewayConfig of a GatewayClass may always name it.
+	// AllowedNamespaces are the namespaces whose Gateways may use this Dataplane with a GatewayConfig in
+	// spec.infrastructure.parametersRef. Unset means none. The GatewayConfig of a GatewayClass may always reference it.
 	//
 	// +optional
 	AllowedNamespaces *DataplaneNamespaces `json:"allowedNamespaces,omitempty"`
 
-	// Labels go onto the pods, beside those that the operator needs.
+	// Labels are added to the pods.
 	//
 	// +optional
 	Labels map[string]string `json:"labels,omitempty"`
 
-	// Annotations go onto the pods, beside those that the operator needs.
+	// Annotations are added to the pods.
 	//
 	// +optional
 	Annotations map[string]string `json:"annotations,omitempty"`
 
-	// Image is the container image. Unset means the dataplane image of the operator's own release.
+	// Image is the container image. Unset means the dataplane image of the release of the operator.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Image string `json:"image,omitempty"`
 
-	// ImagePullPolicy is when the image is pulled. Unset means Always for the tag latest and IfNotPresent for any other.
+	// ImagePullPolicy is the pull policy of the image. Unset means Always for the tag latest and IfNotPresent for other
+	// tags.
 	//
 	// +optional
 	// +kubebuilder:validation:Enum=Always;IfNotPresent;Never
 	ImagePullPolicy corev1.PullPolicy `json:"imagePullPolicy,omitempty"`
 
-	// ImagePullSecrets name the Secrets, in the namespace of the Gateway, with which the image is pulled.
+	// ImagePullSecrets are Secrets, in the namespace of the Gateway, to pull the image with.
 	//
 	// +optional
 	// +listType=atomic
@@ -181,7 +183,7 @@ type DataplaneSpec struct {
 	// +listType=atomic
 	EnvFrom []corev1.EnvFromSource `json:"envFrom,omitempty"`
 
-	// Env are environment variables, beside those that the operator sets.
+	// Env are environment variables, in addition to those that the operator sets.
 	//
 	// +optional
 	// +listType=atomic
@@ -192,8 +194,8 @@ type DataplaneSpec struct {
 	// +optional
 	Resources corev1.ResourceRequirements `json:"resources,omitempty"`
 
-	// ContainerSecurityContext is the security context of the container. Unset means one that the restricted Pod Security Standard
-	// admits.
+	// ContainerSecurityContext is the security context of the container. Unset means one that the restricted Pod
+	// Security Standard admits.
 	//
 	// +optional
 	ContainerSecurityContext *corev1.SecurityContext `json:"containerSecurityContext,omitempty"`
@@ -203,57 +205,58 @@ type DataplaneSpec struct {
 	// +optional
 	SecurityContext *corev1.PodSecurityContext `json:"securityContext,omitempty"`
 
-	// Replicas is the number of pods. Unset, and 1, leave the number to whoever scales the workload. It is not in force while autoscaling is
-	// set.
+	// Replicas is the number of pods. If it is unset or 1, the operator does not set the number, so that it can be
+	// scaled by other means. It is ignored if autoscaling is set.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=2147483647
 	Replicas *int32 `json:"replicas,omitempty"`
 
-	// Autoscaling scales the pods on their live allocations. It needs KEDA in the cluster; until that is there the number of pods stays.
+	// Autoscaling scales the pods by the number of their allocations. It needs KEDA in the cluster. Without KEDA the
+	// number of pods does not change.
 	//
 	// +optional
 	Autoscaling *Autoscaling `json:"autoscaling,omitempty"`
 
-	// TerminationGracePeriodSeconds is how long a pod that was told to stop may go on serving the calls that it has. It takes no new
-	// ones, and ends with the last of them.
+	// TerminationGracePeriodSeconds is how long a terminating pod may serve its calls. It accepts no new calls and ends
+	// with the last one.
 	//
 	// +optional
 	// +kubebuilder:default=3600
 	// +kubebuilder:validation:Minimum=0
 	TerminationGracePeriodSeconds *int64 `json:"terminationGracePeriodSeconds,omitempty"`
 
-	// HostNetwork puts the pods into the network namespace of their node.
+	// HostNetwork runs the pods in the network namespace of the node.
 	//
 	// +optional
 	HostNetwork bool `json:"hostNetwork,omitempty"`
 
-	// RelayPortRange are the UDP ports that relays may have, for firewalls and security groups between the pods and media servers. Each
-	// allocation takes one port of an address family, and a port rests for a second after its use. Unset leaves the choice to the kernel of the
-	// node. A change restarts the pods.
+	// RelayPortRange is the range of UDP ports of relays, for firewalls and security groups between the pods and media
+	// servers. Each allocation takes one port of an address family. A port is not reused for one second. Unset lets the
+	// kernel of the node choose. A change restarts the pods.
 	//
 	// +optional
 	RelayPortRange *RelayPortRange `json:"relayPortRange,omitempty"`
 
-	// Affinity says on which nodes the pods may run.
+	// Affinity is the scheduling affinity of the pods.
 	//
 	// +optional
 	Affinity *corev1.Affinity `json:"affinity,omitempty"`
 
-	// Tolerations say which taints the pods bear.
+	// Tolerations are the tolerations of the pods.
 	//
 	// +optional
 	// +listType=atomic
 	Tolerations []corev1.Toleration `json:"tolerations,omitempty"`
 
-	// TopologySpreadConstraints say how the pods spread over zones and nodes.
+	// TopologySpreadConstraints spread the pods over zones and nodes.
 	//
 	// +optional
 	// +listType=atomic
 	TopologySpreadConstraints []corev1.TopologySpreadConstraint `json:"topologySpreadConstraints,omitempty"`
 
-	// DisableHealthCheck leaves out the health endpoint and the probes of the pods.
+	// DisableHealthCheck removes the health endpoint and the probes of the pods.
 	//
 	// +optional
 	DisableHealthCheck bool `json:"disableHealthCheck,omitempty"`
@@ -263,14 +266,14 @@ type DataplaneSpec struct {
 	// +optional
 	EnableMetricsEndpoint bool `json:"enableMetricsEndpoint,omitempty"`
 
-	// OffloadEngine is the part of the kernel that forwards media without the dataplane process. This release has none: what is asked for is
-	// warned of, and media is forwarded as with None.
+	// OffloadEngine is the kernel mechanism that forwards media without the dataplane process. This release supports
+	// None only: with another value it logs a warning and forwards media as with None.
 	//
 	// +optional
 	// +kubebuilder:default=None
 	OffloadEngine OffloadEngine `json:"offloadEngine,omitempty"`
 
-	// OffloadInterfaces are the network interfaces to which the engine attaches. Empty means all.
+	// OffloadInterfaces are the network interfaces that the engine uses. Empty means all.
 	//
 	// +optional
 	// +listType=set
@@ -279,29 +282,31 @@ type DataplaneSpec struct {
 	// +kubebuilder:validation:items:MaxLength=15
 	OffloadInterfaces []string `json:"offloadInterfaces,omitempty"`
 
-	// Service is what the Services of the Gateways have beside ports and annotations.
+	// Service sets fields of the Services of the Gateways.
 	//
 	// +optional
 	Service *ServiceOverlay `json:"service,omitempty"`
 
-	// EnableNetworkPolicy makes a NetworkPolicy for the pods of each Gateway. Whoever is there may reach the ports of its listeners, the
-	// ports from 1024 on over UDP, where relayed media arrives, and the ports for health and metrics. The pods may send UDP to everybody,
-	// because what they may relay is for the routes to say, and open TCP connections for DNS and config discovery only. Pods in the
-	// network of their node are beyond the reach of a NetworkPolicy.
+	// EnableNetworkPolicy generates a NetworkPolicy for the pods of each Gateway. It allows all sources to reach the
+	// ports of the listeners, the UDP ports from 1024 on, where relayed media arrives, and the ports for health and
+	// metrics. It allows the pods to send UDP to all destinations, because routes restrict the peers, and to open TCP
+	// connections for DNS and config discovery only. A NetworkPolicy does not apply to pods on the host network.
 	//
 	// +optional
 	EnableNetworkPolicy bool `json:"enableNetworkPolicy,omitempty"`
 
-	// PodTemplatePatch is a strategic merge patch of the pod template, for what has no field of its own: sidecars, volumes, a priority
-	// class. It is applied last. The labels that Services select by and the container stunner-daemon must stay. A patch that cannot be
-	// used is told in the condition Accepted, and everything stays as it is.
+	// PodTemplatePatch is a strategic merge patch of the pod template, for settings without a field: sidecars, volumes,
+	// a priority class. It is applied last. It must not change the labels that Services select by, nor remove the
+	// container stunner-daemon. If a patch is invalid, the condition Accepted reports it, and the pods stay as they
+	// are.
 	//
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
 	PodTemplatePatch *runtime.RawExtension `json:"podTemplatePatch,omitempty"`
 }
 
-// RelayPortRange is a range of UDP ports. The ports of listeners should not be in it: a listener cannot open a port that a relay has.
+// RelayPortRange is a range of UDP ports. It should not contain the ports of listeners: a listener cannot open a port
+// that a relay uses.
 //
 // +kubebuilder:validation:XValidation:message="maxPort must not be less than minPort: raise maxPort or lower minPort",rule="self.maxPort >= self.minPort"
 type RelayPortRange struct {
@@ -320,13 +325,13 @@ type RelayPortRange struct {
 	MaxPort int32 `json:"maxPort"`
 }
 
-// ServiceOverlay is what a Service has beside what a Gateway says of it. The fields are those of a Kubernetes Service.
+// ServiceOverlay sets fields of a generated Service. They have the same meaning as in a Kubernetes Service.
 //
 // +kubebuilder:validation:XValidation:message="ipFamilies must not name a family twice",rule="!has(self.ipFamilies) || size(self.ipFamilies) < 2 || self.ipFamilies[0] != self.ipFamilies[1]"
 // +kubebuilder:validation:XValidation:message="two ipFamilies need ipFamilyPolicy PreferDualStack or RequireDualStack",rule="!has(self.ipFamilies) || size(self.ipFamilies) < 2 || has(self.ipFamilyPolicy) && self.ipFamilyPolicy != 'SingleStack'"
 type ServiceOverlay struct {
-	// LoadBalancerClass names the controller that makes the load balancer. Kubernetes lets nobody change it: a Service that has another
-	// class keeps it until it is deleted, and the Gateway says so.
+	// LoadBalancerClass is the class of the load balancer. Kubernetes does not allow a change: a Service with another
+	// class keeps it until it is deleted, and the status of the Gateway reports it.
 	//
 	// +optional
 	// +kubebuilder:validation:MinLength=1
@@ -334,8 +339,9 @@ type ServiceOverlay struct {
 	// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]$`
 	LoadBalancerClass *string `json:"loadBalancerClass,omitempty"`
 
-	// IPFamilies are the address families of the cluster IPs, the first one first. Kubernetes lets nobody change the first one: a Service
-	// that has another keeps its families until it is deleted, and the Gateway says so.
+	// IPFamilies are the address families of the cluster IPs. Kubernetes does not allow a change of the first one: a
+	// Service with another first family keeps its families until it is deleted, and the status of the Gateway reports
+	// it.
 	//
 	// +optional
 	// +listType=atomic
@@ -343,13 +349,14 @@ type ServiceOverlay struct {
 	// +kubebuilder:validation:items:Enum=IPv4;IPv6
 	IPFamilies []corev1.IPFamily `json:"ipFamilies,omitempty"`
 
-	// IPFamilyPolicy is how many families the Service wants.
+	// IPFamilyPolicy is the dual-stack policy of the Service.
 	//
 	// +optional
 	// +kubebuilder:validation:Enum=SingleStack;PreferDualStack;RequireDualStack
 	IPFamilyPolicy *corev1.IPFamilyPolicy `json:"ipFamilyPolicy,omitempty"`
 
-	// LoadBalancerSourceRanges are the prefixes from which clients may come, where the load balancer can tell. Empty means all.
+	// LoadBalancerSourceRanges are the prefixes of allowed clients, if the load balancer supports them. Empty means
+	// all.
 	//
 	// +optional
 	// +listType=atomic
@@ -358,13 +365,14 @@ type ServiceOverlay struct {
 	// +kubebuilder:validation:XValidation:message="each source range must be a CIDR prefix such as 198.51.100.0/24",rule="self.all(p, isCIDR(p))"
 	LoadBalancerSourceRanges []string `json:"loadBalancerSourceRanges,omitempty"`
 
-	// AllocateLoadBalancerNodePorts is whether a load balancer gets node ports. Unset means what Kubernetes does: it gets them.
+	// AllocateLoadBalancerNodePorts configures whether node ports are allocated for a load balancer. Unset means the
+	// default of Kubernetes, true.
 	//
 	// +optional
 	AllocateLoadBalancerNodePorts *bool `json:"allocateLoadBalancerNodePorts,omitempty"`
 }
 
-// Autoscaling says how many pods serve a Gateway, between two bounds, by the number of its live allocations.
+// Autoscaling sets the number of pods of a Gateway, between two bounds, by the number of its allocations.
 //
 // +kubebuilder:validation:XValidation:message="maxReplicas must not be less than minReplicas: raise maxReplicas or lower minReplicas",rule="!has(self.minReplicas) || self.maxReplicas >= self.minReplicas"
 // +kubebuilder:validation:XValidation:message="trigger prometheus needs prometheus.serverAddress: name the Prometheus to ask, or use trigger external",rule="!has(self.trigger) || self.trigger != 'prometheus' || has(self.prometheus)"
@@ -372,7 +380,7 @@ type ServiceOverlay struct {
 // +kubebuilder:validation:XValidation:message="behavior.scaleUp.stabilizationWindowSeconds must be from 0 to 3600",rule="!has(self.behavior) || !has(self.behavior.scaleUp) || !has(self.behavior.scaleUp.stabilizationWindowSeconds) || self.behavior.scaleUp.stabilizationWindowSeconds >= 0 && self.behavior.scaleUp.stabilizationWindowSeconds <= 3600"
 // +kubebuilder:validation:XValidation:message="behavior.scaleDown.stabilizationWindowSeconds must be from 0 to 3600",rule="!has(self.behavior) || !has(self.behavior.scaleDown) || !has(self.behavior.scaleDown.stabilizationWindowSeconds) || self.behavior.scaleDown.stabilizationWindowSeconds >= 0 && self.behavior.scaleDown.stabilizationWindowSeconds <= 3600"
 type Autoscaling struct {
-	// MinReplicas is the lower bound. It is at least 1: without a pod there is nobody to take the first call.
+	// MinReplicas is the lower bound. It is at least 1, because without a pod no client can make the first allocation.
 	//
 	// +optional
 	// +kubebuilder:default=1
@@ -387,7 +395,7 @@ type Autoscaling struct {
 	// +kubebuilder:validation:Maximum=2147483647
 	MaxReplicas int32 `json:"maxReplicas"`
 
-	// AllocationsPerReplica is how many live allocations one pod is meant to hold, at most 1000000.
+	// AllocationsPerReplica is the target number of allocations of one pod, at most 1000000.
 	//
 	// +optional
 	// +kubebuilder:default=500
@@ -395,28 +403,29 @@ type Autoscaling struct {
 	// +kubebuilder:validation:Maximum=1000000
 	AllocationsPerReplica *int32 `json:"allocationsPerReplica,omitempty"`
 
-	// Trigger is where KEDA learns the number of allocations: external asks the operator, prometheus asks a Prometheus that
-	// scrapes the dataplane.
+	// Trigger is the source of the number of allocations for KEDA: external for the operator, prometheus for a
+	// Prometheus that scrapes the dataplane.
 	//
 	// +optional
 	// +kubebuilder:default=external
 	Trigger ScalingTrigger `json:"trigger,omitempty"`
 
-	// Prometheus is whom trigger prometheus asks.
+	// Prometheus configures the trigger prometheus.
 	//
 	// +optional
 	Prometheus *PrometheusTrigger `json:"prometheus,omitempty"`
 
-	// PollingInterval is how often KEDA asks for the number, in seconds; meanwhile the last answer counts. Unset means that it asks whenever
-	// the number of pods is judged, which is every 15 seconds in most clusters.
+	// PollingInterval is how often KEDA requests the number of allocations, in seconds. In between, the last answer is
+	// used. Unset means at each evaluation of the HorizontalPodAutoscaler, in most clusters every 15 seconds.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=3600
 	PollingInterval *int32 `json:"pollingInterval,omitempty"`
 
-	// Behavior is how fast the number of pods may change, as a HorizontalPodAutoscaler has it. What is unset of scaleUp and scaleDown is
-	// what ends no calls: up at once, at most to the double every 30 seconds, and down by one pod every 5 minutes, when fewer have been enough for 30.
+	// Behavior is the scaling behavior, as in a HorizontalPodAutoscaler. The defaults of scaleUp and scaleDown end no
+	// calls: scale up at once, at most to the double every 30 seconds; scale down by one pod every 5 minutes, after
+	// fewer pods have been sufficient for 30 minutes.
 	//
 	// +optional
 	Behavior *autoscalingv2.HorizontalPodAutoscalerBehavior `json:"behavior,omitempty"`
@@ -426,7 +435,7 @@ type Autoscaling struct {
 //
 // +kubebuilder:validation:XValidation:message="authModes needs authenticationRef: name the TriggerAuthentication that holds what is shown to Prometheus",rule="!has(self.authModes) || has(self.authenticationRef)"
 type PrometheusTrigger struct {
-	// ServerAddress is the URL of its HTTP API.
+	// ServerAddress is the URL of the HTTP API of Prometheus.
 	//
 	// +required
 	// +kubebuilder:validation:MaxLength=1024
@@ -434,7 +443,7 @@ type PrometheusTrigger struct {
 	// +kubebuilder:validation:XValidation:message="serverAddress must hold no credentials: use authenticationRef",rule="!self.contains('@')"
 	ServerAddress string `json:"serverAddress"`
 
-	// AuthModes are the words of KEDA for what is shown to Prometheus.
+	// AuthModes are the authentication modes of the KEDA trigger.
 	//
 	// +optional
 	// +listType=set
@@ -442,22 +451,22 @@ type PrometheusTrigger struct {
 	// +kubebuilder:validation:items:Enum=apiKey;basic;tls;bearer;custom;oauth
 	AuthModes []string `json:"authModes,omitempty"`
 
-	// AuthenticationRef names the object of KEDA that holds it.
+	// AuthenticationRef references the KEDA object with the credentials.
 	//
 	// +optional
 	AuthenticationRef *TriggerAuthenticationRef `json:"authenticationRef,omitempty"`
 }
 
-// TriggerAuthenticationRef names an object of KEDA that says how a trigger proves who it is.
+// TriggerAuthenticationRef references a KEDA object with the credentials of a trigger.
 type TriggerAuthenticationRef struct {
-	// Name is that of an object in the namespace of the Gateway, or in none.
+	// Name is the name of the object, in the namespace of the Gateway or cluster-scoped.
 	//
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name"`
 
-	// Kind is TriggerAuthentication, or ClusterTriggerAuthentication for one that all namespaces share.
+	// Kind is TriggerAuthentication, or ClusterTriggerAuthentication for a cluster-scoped object.
 	//
 	// +optional
 	// +kubebuilder:default=TriggerAuthentication

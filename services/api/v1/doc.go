@@ -1,12 +1,12 @@
-// Package v1 holds the Kubernetes kinds of group stunner.l7mp.io, version v1. They say what the Gateway API has no words for:
+// Package v1 holds the Kubernetes kinds of the API group stunner.l7mp.io, version v1. They complement the Gateway API:
 //
-//   - GatewayConfig: what all Gateways of a GatewayClass share, above all how TURN clients authenticate.
-//   - Dataplane: the pods that serve a Gateway: image, resources, placement, scaling. Cluster-scoped.
-//   - UDPRoute: which backends, and which of their ports, the clients of a Gateway may reach.
+//   - GatewayConfig: the common settings of the Gateways of a GatewayClass, such as the authentication of TURN clients.
+//   - Dataplane: the template of the pods that serve a Gateway: image, resources, placement, scaling. Cluster-scoped.
+//   - UDPRoute: the backends, and their ports, that the clients of a Gateway can reach.
 //   - StaticService: a backend outside the cluster, given as IP prefixes.
 //
-// Defaults stand in markers and are filled in by the API server. An object that was read from a file has not been there;
-// code that reads one uses the Default constants next to the fields.
+// The API server sets the defaults in the markers. Code that reads objects from files uses the Default constants next
+// to the fields.
 //
 // +kubebuilder:object:generate=true
 // +groupName=stunner.l7mp.io

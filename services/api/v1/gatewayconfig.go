@@ -7,7 +7,7 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
-// What a GatewayConfig says by saying nothing. A test compares them with what the CRD fills in.
+// Defaults of a GatewayConfig. A test compares them with the defaults of the CRD.
 const (
 	DefaultDataplane = "default"
 	DefaultRealm     = "stunner.l7mp.io"
@@ -15,17 +15,18 @@ const (
 	DefaultLogLevel  = "all:INFO"
 )
 
-// DefaultDeniedBackends is what a GatewayConfig denies that names nothing: the Services that run the cluster.
+// DefaultDeniedBackends returns the default of deniedBackends: the Services of namespace kube-system.
 func DefaultDeniedBackends() []DeniedBackend {
 	return []DeniedBackend{{Namespace: metav1.NamespaceSystem}}
 }
 
-// AuthType is how TURN clients authenticate. Three mechanisms have six names, because each name is in use somewhere.
+// AuthType is the authentication of TURN clients. The three mechanisms have six names, all of which are in use.
 //
 // +kubebuilder:validation:Enum=plaintext;static;longterm;ephemeral;timewindowed;none
 type AuthType string
 
-// The mechanisms: one fixed user, users that carry their own expiry, and nobody at all, which leaves STUN binding requests.
+// The mechanisms: a static user name and password; ephemeral credentials, which contain their expiry; and none, with
+// which only STUN binding requests are served.
 const (
 	AuthPlaintext    AuthType = "plaintext"
 	AuthStatic       AuthType = "static"
@@ -35,8 +36,8 @@ const (
 	AuthNone         AuthType = "none"
 )
 
-// GatewayConfig holds what all Gateways of a GatewayClass share: authentication, the Dataplane that serves them, quota and
-// log level. A GatewayClass names it in spec.parametersRef.
+// GatewayConfig holds the common settings of the Gateways of a GatewayClass: authentication, Dataplane, quotas and log
+// level. The GatewayClass references it in spec.parametersRef.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:storageversion
@@ -53,16 +54,16 @@ type GatewayConfig struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// Spec is what the Gateways of the class share.
+	// Spec holds the common settings of the Gateways of a GatewayClass.
 	// +optional
 	Spec GatewayConfigSpec `json:"spec,omitempty"`
 
-	// Status says whether the operator can use this object.
+	// Status reports whether the operator can use the object.
 	// +optional
 	Status Status `json:"status,omitempty"`
 }
 
-// GatewayConfigSpec is what the Gateways of a class share.
+// GatewayConfigSpec holds the common settings of the Gateways of a GatewayClass.
 type GatewayConfigSpec struct {
 	// Dataplane is the name of the Dataplane whose pods serve the Gateways.
 	//
@@ -72,15 +73,15 @@ type GatewayConfigSpec struct {
 	// +kubebuilder:validation:MaxLength=253
 	Dataplane string `json:"dataplane,omitempty"`
 
-	// LogLevel is the log level of the dataplane, per scope: `all:INFO,turn:DEBUG`. Unset means `all:INFO`.
+	// LogLevel is the log level of the dataplane for each scope, such as `all:INFO,turn:DEBUG`. Unset means `all:INFO`.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	LogLevel string `json:"logLevel,omitempty"`
 
-	// Realm is the authentication realm that clients are told. It goes onto the wire as a quoted string (RFC 8489 §14.9), so
-	// quotes, backslashes and control characters have no place in it; a DNS name is the usual choice. Clients sign with
-	// the realm: a change asks them all to authenticate anew.
+	// Realm is the authentication realm. It is sent as a quoted string (RFC 8489 §14.9) and must not contain quotes,
+	// backslashes and control characters; it is usually a DNS name. Credentials depend on the realm: after a change all
+	// clients must authenticate again.
 	//
 	// +optional
 	// +kubebuilder:default="stunner.l7mp.io"
@@ -89,111 +90,114 @@ type GatewayConfigSpec struct {
 	// +kubebuilder:validation:Pattern=`^[^"\\\x00-\x1f\x7f-\x9f]+$`
 	Realm string `json:"realm,omitempty"`
 
-	// AuthType is how TURN clients authenticate: with one fixed user name and password (plaintext, static), with credentials
-	// that carry their own expiry (ephemeral, longterm, timewindowed), or not at all (none), which leaves STUN binding requests
-	// and no relaying. It is ignored when authRef is set: the Secret then names its own type.
+	// AuthType is the authentication of TURN clients: one static user name and password (plaintext, static), ephemeral
+	// credentials, which contain their expiry (ephemeral, longterm, timewindowed), or none, with which the Gateway only
+	// answers STUN binding requests. It is ignored if authRef is set, because that Secret contains the type.
 	//
 	// +optional
 	// +kubebuilder:default=plaintext
 	AuthType AuthType `json:"authType,omitempty"`
 
-	// UserName is the user name of plaintext authentication: a string, or an object {name, namespace, key} that names a key of a
-	// Secret. The key defaults to userName, the namespace to that of this object.
+	// UserName is the user name for plaintext authentication: a string, or an object {name, namespace, key} that
+	// references a key of a Secret. The key defaults to userName, the namespace to that of this object.
 	//
 	// +optional
 	// +kubebuilder:validation:Schemaless
 	// +kubebuilder:pruning:PreserveUnknownFields
 	UserName *SecretValue `json:"userName,omitempty"`
 
-	// Password is the password of plaintext authentication: a string, or an object {name, namespace, key} that names a key of a
-	// Secret. The key defaults to password, the namespace to that of this object. Prefer the object: a string can be read by
-	// everyone who can read this GatewayConfig.
+	// Password is the password for plaintext authentication: a string, or an object {name, namespace, key} that
+	// references a key of a Secret. The key defaults to password, the namespace to that of this object. Prefer the
+	// object: everyone who can read this GatewayConfig can read a string.
 	//
 	// +optional
 	// +kubebuilder:validation:Schemaless
 	// +kubebuilder:pruning:PreserveUnknownFields
 	Password *SecretValue `json:"password,omitempty"`
 
-	// SharedSecret is the key that signs ephemeral credentials: a string, or an object {name, namespace, key} that names a key
-	// of a Secret. The key defaults to sharedSecret, the namespace to that of this object. Prefer the object: a string can be
-	// read by everyone who can read this GatewayConfig.
+	// SharedSecret is the key that signs ephemeral credentials: a string, or an object {name, namespace, key} that
+	// references a key of a Secret. The key defaults to sharedSecret, the namespace to that of this object. Prefer the
+	// object: everyone who can read this GatewayConfig can read a string.
 	//
 	// +optional
 	// +kubebuilder:validation:Schemaless
 	// +kubebuilder:pruning:PreserveUnknownFields
 	SharedSecret *SecretValue `json:"sharedSecret,omitempty"`
 
-	// AuthLifetime is how long, in seconds, credentials from the auth service are good for: the default and the maximum of the
-	// ttl that a caller may ask for. Unset means 86400, one day.
+	// AuthLifetime is the lifetime of credentials from the auth service in seconds: the default and the maximum of the
+	// ttl in a request. Unset means 86400, one day.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=2147483647
 	AuthLifetime *int32 `json:"authLifetime,omitempty"`
 
-	// SessionGrace is how long a session may outlive the ephemeral credential that began it. Unset means 0s: a call ends with the
-	// first refresh after its credential has expired. A new call always needs a credential that is still good.
+	// SessionGrace is how long a session may continue after its ephemeral credential has expired. Unset means 0s: the
+	// session ends with the first refresh after the expiry. A new session always needs a valid credential.
 	//
 	// +optional
 	SessionGrace *gatewayv1.Duration `json:"sessionGrace,omitempty"`
 
-	// CredentialOverlap is how long a session may refresh with the credential that it began with after userName, password, sharedSecret or their
-	// Secret have changed. A new call needs the new credential at once. Unset means 10m, one lifetime of an allocation; 0s means not at all.
+	// CredentialOverlap is how long a session may refresh with its original credential after userName, password,
+	// sharedSecret or their Secret have changed. A new session needs the new credential at once. Unset means 10m, one
+	// lifetime of an allocation. With 0s the next request of the session is refused.
 	//
 	// +optional
 	CredentialOverlap *gatewayv1.Duration `json:"credentialOverlap,omitempty"`
 
-	// AuthRef names a Secret that holds all of the authentication: its type (key `type`), and `username` with `password`, or
-	// `secret`. It replaces authType, userName, password and sharedSecret. The namespace defaults to that of this object.
+	// AuthRef references a Secret with the whole authentication: its type (key `type`), and `username` with `password`,
+	// or `secret`. It replaces authType, userName, password and sharedSecret. The namespace defaults to that of this
+	// object.
 	//
 	// +optional
 	// +kubebuilder:validation:XValidation:message="group must be empty or v1: authRef names a Secret",rule="!has(self.group) || size(self.group) == 0 || self.group == 'v1'"
 	// +kubebuilder:validation:XValidation:message="kind must be Secret",rule="!has(self.kind) || self.kind == 'Secret'"
 	AuthRef *gatewayv1.SecretObjectReference `json:"authRef,omitempty"`
 
-	// RequireReferenceGrants makes references of UDPRoutes to backends in another namespace depend on a ReferenceGrant there. Unset means
-	// false: they are free. A Secret of another namespace needs a ReferenceGrant whatever stands here.
+	// RequireReferenceGrants requires a ReferenceGrant for references of UDPRoutes to backends in another namespace.
+	// Unset means false. References to Secrets of another namespace always require a ReferenceGrant.
 	//
 	// +optional
 	RequireReferenceGrants bool `json:"requireReferenceGrants,omitempty"`
 
-	// LoadBalancerServiceAnnotations go onto the Service of every Gateway of the class. An annotation of the Gateway itself wins
-	// over one of the same name here.
+	// LoadBalancerServiceAnnotations are annotations for the Services of all Gateways of the class. An annotation of
+	// the Gateway with the same name takes precedence.
 	//
 	// +optional
 	LoadBalancerServiceAnnotations map[string]string `json:"loadBalancerServiceAnnotations,omitempty"`
 
-	// UserQuota is how many allocations one user may hold in a dataplane pod at the same time. 0 means no limit.
+	// UserQuota is the maximum number of concurrent allocations of one user in a dataplane pod. 0 means no limit.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=2147483647
 	UserQuota int32 `json:"userQuota,omitempty"`
 
-	// SourceQuota is how many allocations one client address, in IPv6 one /64, may hold in a dataplane pod at the same time. 0 means the
-	// default of the dataplane. Addresses that may hide many clients, those of private networks and of the pod's host, have no limit.
+	// SourceQuota is the maximum number of concurrent allocations of one client address, in IPv6 of one /64, in a
+	// dataplane pod. 0 means the default of the dataplane. It does not apply to addresses of private networks and of
+	// the host of the pod, which many clients may share.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=2147483647
 	SourceQuota int32 `json:"sourceQuota,omitempty"`
 
-	// SessionByteRate is how many bytes of payload a second one allocation may carry, in each direction. What is more is dropped. 0 means
-	// no limit.
+	// SessionByteRate is the maximum payload of one allocation, in bytes a second and direction. Excess packets are
+	// dropped. 0 means no limit.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	SessionByteRate int64 `json:"sessionByteRate,omitempty"`
 
-	// UserByteRate is how many bytes of payload a second all allocations of one user may carry in a dataplane pod, in each direction. What
-	// is more is dropped. 0 means no limit.
+	// UserByteRate is the maximum payload of all allocations of one user in a dataplane pod, in bytes a second and
+	// direction. Excess packets are dropped. 0 means no limit.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	UserByteRate int64 `json:"userByteRate,omitempty"`
 
-	// DeniedBackends are Services that no route of the Gateways may reach, whoever wrote it. Unset denies those of namespace kube-system;
-	// an empty list denies none. What a StaticService reaches is for its prefixes and for clusterAccess to say.
+	// DeniedBackends are Services that no route of the Gateways can reach. Unset means those of namespace kube-system.
+	// An empty list denies none. It does not apply to StaticServices, which prefixes and clusterAccess restrict.
 	//
 	// +optional
 	// +listType=atomic
@@ -201,15 +205,17 @@ type GatewayConfigSpec struct {
 	// +kubebuilder:validation:MaxItems=64
 	DeniedBackends []DeniedBackend `json:"deniedBackends,omitzero"`
 
-	// ClusterAccess says whether routes may reach the cluster itself: addresses of nodes, Service kubernetes of namespace default with
-	// the API servers behind it, and, by a StaticService, the addresses of Services of namespace kube-system and of the pods behind them.
-	// Unset means Deny. Only the GatewayConfig of the GatewayClass counts. A pod on the host network stays reachable by its Service.
+	// ClusterAccess configures whether routes can reach the cluster itself: the addresses of nodes, the Service
+	// kubernetes of namespace default with the API servers behind it, and, through a StaticService, the addresses of
+	// Services of namespace kube-system and of the pods behind them. Unset means Deny. Only the value in the
+	// GatewayConfig of the GatewayClass is used. A pod on the host network stays reachable through its Service.
 	//
 	// +optional
 	ClusterAccess ClusterAccess `json:"clusterAccess,omitempty"`
 
-	// AllowedAddresses are ranges, as CIDR prefixes, from which a Gateway may request its address, in spec.addresses or by an annotation of
-	// a load balancer. Unset means none. Only the GatewayConfig of the GatewayClass counts. Gateways of one host need none.
+	// AllowedAddresses are ranges, as CIDR prefixes, from which a Gateway may request its address, in spec.addresses or
+	// with an annotation for a load balancer. Unset means none. Only the value in the GatewayConfig of the GatewayClass
+	// is used. With the file provider, Gateways need none.
 	//
 	// +optional
 	// +listType=atomic
@@ -217,32 +223,34 @@ type GatewayConfigSpec struct {
 	// +kubebuilder:validation:XValidation:message="each range must be a CIDR prefix such as 192.0.2.0/24",rule="self.all(p, isCIDR(p))"
 	AllowedAddresses []CIDR `json:"allowedAddresses,omitempty"`
 
-	// SigningKey says by which key ephemeral credentials are signed: PerGateway for one that is derived for each Gateway from the Secret and
-	// from namespace and name of the Gateway, Shared for the shared secret itself, which all Gateways of the class have in common. Unset
-	// means PerGateway for a Secret that the operator has generated, and Shared for any other, whose owner may sign credentials with it.
+	// SigningKey configures the key that signs ephemeral credentials: PerGateway for a key that is derived for each
+	// Gateway from the Secret and from namespace and name of the Gateway, or Shared for the shared secret itself, which
+	// all Gateways of the class use. Unset means PerGateway for a Secret that the operator has generated, and Shared
+	// for any other Secret, whose owner may sign credentials with it.
 	//
 	// +optional
 	SigningKey SigningKey `json:"signingKey,omitempty"`
 
-	// Budget is how much the routes of a Gateway may ask for. A route that does not fit waits, and says so; the others are served. Of a
-	// GatewayConfig that a Gateway names itself a value counts where it is less than that of its class.
+	// Budget limits the routes of a Gateway. A route that exceeds the limits is not served, and its status says so;
+	// other routes are served. In a GatewayConfig that a Gateway references, only values below those of the
+	// GatewayClass are used.
 	//
 	// +optional
 	Budget *Budget `json:"budget,omitempty"`
 
-	// STUNMode makes the Gateways plain STUN servers: clients learn their public address and nothing is relayed, whatever
-	// authType says.
+	// STUNMode makes the Gateways plain STUN servers with any authType: clients learn their public address, and nothing
+	// is relayed.
 	//
 	// +optional
 	STUNMode bool `json:"stunMode,omitempty"`
 }
 
-// ClusterAccess says whether the cluster itself may be reached.
+// ClusterAccess configures whether routes can reach the cluster itself.
 //
 // +kubebuilder:validation:Enum=Deny;Allow
 type ClusterAccess string
 
-// The kinds of access.
+// The values of ClusterAccess.
 const (
 	ClusterAccessDeny  ClusterAccess = "Deny"
 	ClusterAccessAllow ClusterAccess = "Allow"
@@ -254,18 +262,18 @@ const (
 // +kubebuilder:validation:MaxLength=43
 type CIDR string
 
-// SigningKey says by which key ephemeral credentials are signed.
+// SigningKey configures the key that signs ephemeral credentials.
 //
 // +kubebuilder:validation:Enum=Shared;PerGateway
 type SigningKey string
 
-// The keys.
+// The values of SigningKey.
 const (
 	SigningKeyShared     SigningKey = "Shared"
 	SigningKeyPerGateway SigningKey = "PerGateway"
 )
 
-// What a Budget allows that says nothing, or 0.
+// Defaults of a Budget.
 const (
 	DefaultBudgetRoutes                = 2_000
 	DefaultBudgetEndpointsPerRoute     = 16_384
@@ -273,33 +281,35 @@ const (
 	DefaultBudgetEndpointsPerNamespace = 131_072
 )
 
-// Budget is how much the routes of a Gateway may ask for. An endpoint is an address or a prefix, with its ports: a StaticService of 10 prefixes that a
-// route names with two ports is 20 endpoints. A backend without endpoints counts as one. Where the routes of several namespaces do not fit, each
-// namespace has an equal share, and within a namespace the oldest routes come first.
+// Budget limits the routes of a Gateway. An endpoint is an address or a prefix with its ports: a StaticService of 10
+// prefixes in a route with two ports is 20 endpoints. A backend without endpoints counts as one. If the routes of
+// several namespaces exceed a limit, each namespace has an equal share. Within a namespace the oldest routes are served
+// first.
 type Budget struct {
-	// Routes is how many UDPRoutes a Gateway serves, from 1 to 10000. Unset or 0 means 2000.
+	// Routes is the maximum number of UDPRoutes of a Gateway, from 1 to 10000. Unset or 0 means 2000.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=10000
 	Routes int32 `json:"routes,omitempty"`
 
-	// EndpointsPerRoute is how many endpoints one UDPRoute leads to, from 1 to 100000. Unset or 0 means 16384.
+	// EndpointsPerRoute is the maximum number of endpoints of one UDPRoute, from 1 to 100000. Unset or 0 means 16384.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=100000
 	EndpointsPerRoute int32 `json:"endpointsPerRoute,omitempty"`
 
-	// Endpoints is how many endpoints all UDPRoutes of a Gateway lead to, from 1 to 200000. Unset or 0 means 32768.
+	// Endpoints is the maximum number of endpoints of all UDPRoutes of a Gateway, from 1 to 200000. Unset or 0 means
+	// 32768.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=200000
 	Endpoints int32 `json:"endpoints,omitempty"`
 
-	// EndpointsPerNamespace is how many endpoints all Gateways of a namespace lead to, from 1 to 2000000. The oldest Gateways come first. Unset or 0
-	// means 131072.
+	// EndpointsPerNamespace is the maximum number of endpoints of all Gateways of a namespace, from 1 to 2000000. The
+	// oldest Gateways are served first. Unset or 0 means 131072.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0
@@ -307,18 +317,20 @@ type Budget struct {
 	EndpointsPerNamespace int32 `json:"endpointsPerNamespace,omitempty"`
 }
 
-// WithDefaults returns a budget in which every bound is set.
+// WithDefaults returns a budget in which every limit is set.
 func (b *Budget) WithDefaults() Budget {
 	if b == nil {
 		b = &Budget{}
 	}
 	return Budget{
-		Routes: cmp.Or(b.Routes, DefaultBudgetRoutes), EndpointsPerRoute: cmp.Or(b.EndpointsPerRoute, DefaultBudgetEndpointsPerRoute),
-		Endpoints: cmp.Or(b.Endpoints, DefaultBudgetEndpoints), EndpointsPerNamespace: cmp.Or(b.EndpointsPerNamespace, DefaultBudgetEndpointsPerNamespace),
+		Routes:                cmp.Or(b.Routes, DefaultBudgetRoutes),
+		EndpointsPerRoute:     cmp.Or(b.EndpointsPerRoute, DefaultBudgetEndpointsPerRoute),
+		Endpoints:             cmp.Or(b.Endpoints, DefaultBudgetEndpoints),
+		EndpointsPerNamespace: cmp.Or(b.EndpointsPerNamespace, DefaultBudgetEndpointsPerNamespace),
 	}
 }
 
-// DeniedBackend describes Services: those of a namespace, those with certain labels, or those for which both hold.
+// DeniedBackend selects Services by namespace, by labels, or by both.
 //
 // +kubebuilder:validation:XValidation:message="namespace or selector must be set",rule="has(self.__namespace__) || has(self.selector)"
 type DeniedBackend struct {
@@ -329,7 +341,7 @@ type DeniedBackend struct {
 	// +kubebuilder:validation:MaxLength=63
 	Namespace string `json:"namespace,omitempty"`
 
-	// Selector is about the labels of the Services. Unset means all Services of the namespace.
+	// Selector selects Services by their labels. Unset means all Services of the namespace.
 	//
 	// +optional
 	Selector *metav1.LabelSelector `json:"selector,omitempty"`
@@ -344,9 +356,9 @@ type GatewayConfigList struct {
 	Items           []GatewayConfig `json:"items"`
 }
 
-// Status is what the operator says about an object that it reads but does not act on by itself.
+// Status is the status of an object that the operator reads and that other objects reference.
 type Status struct {
-	// Conditions say whether the operator can use the object, and if not, why.
+	// Conditions report whether the operator can use the object, and if not, why.
 	//
 	// +optional
 	// +listType=map

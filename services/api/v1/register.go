@@ -9,7 +9,7 @@ import (
 // GroupName is the API group of the kinds.
 const GroupName = "stunner.l7mp.io"
 
-// GroupVersion is the group and version under which the kinds are served.
+// GroupVersion is the group and version of the kinds.
 var GroupVersion = schema.GroupVersion{Group: GroupName, Version: "v1"}
 
 // AddToScheme registers the kinds with a scheme.

@@ -2,6 +2,7 @@ package v1
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,33 +11,33 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/credential"
 )
 
-// SecretValue is a secret that is either written in place, as a string, or kept in a Secret, as an object {name, namespace, key}.
+// SecretValue is a secret: a string with the value, or an object {name, namespace, key} that references a Secret.
 //
-// The schema cannot tell a string from an object, so the API server lets everything through. Decoding lets it through as
-// well, because one bad object in a list must not hide the good ones: a value that is neither is kept as it is, and Err says so.
+// A schema cannot express a string or an object, so that the API server accepts any value. Decoding accepts it too,
+// because one invalid object in a list must not hide the valid ones. Err returns the error.
 type SecretValue struct {
 	inline credential.Secret
 	ref    *SecretKeyReference
 	other  []byte
 }
 
-// SecretKeyReference names one key of a Secret.
+// SecretKeyReference references a key of a Secret.
 type SecretKeyReference struct {
 	// Name is the name of the Secret.
 	Name string `json:"name"`
-	// Namespace is the namespace of the Secret, by default that of the object that names it.
+	// Namespace is the namespace of the Secret. It defaults to the namespace of the referencing object.
 	Namespace string `json:"namespace,omitempty"`
-	// Key is the key whose value is the secret.
+	// Key is the key of the Secret that holds the value.
 	Key string `json:"key,omitempty"`
 }
 
-// InlineSecret is a secret that is written in place.
+// InlineSecret returns a SecretValue with the value itself.
 func InlineSecret(s credential.Secret) *SecretValue { return &SecretValue{inline: s} }
 
-// SecretFrom is a secret that is kept in a Secret.
+// SecretFrom returns a SecretValue that references a Secret.
 func SecretFrom(ref SecretKeyReference) *SecretValue { return &SecretValue{ref: &ref} }
 
-// Inline returns the secret when it is written in place.
+// Inline returns the value if it is not a reference.
 func (v *SecretValue) Inline() (credential.Secret, bool) {
 	if v == nil || v.ref != nil || v.other != nil {
 		return "", false
@@ -44,19 +45,17 @@ func (v *SecretValue) Inline() (credential.Secret, bool) {
 	return v.inline, true
 }
 
-// Ref returns the reference when the secret is kept in a Secret. A reference without key gets the default one.
+// Ref returns the reference, if it is one. If it has no key, defaultKey is set.
 func (v *SecretValue) Ref(defaultKey string) (SecretKeyReference, bool) {
 	if v == nil || v.ref == nil {
 		return SecretKeyReference{}, false
 	}
 	ref := *v.ref
-	if ref.Key == "" {
-		ref.Key = defaultKey
-	}
+	ref.Key = cmp.Or(ref.Key, defaultKey)
 	return ref, true
 }
 
-// Err says why the value is neither a string nor a reference.
+// Err returns an error if the value is neither a string nor a reference.
 func (v *SecretValue) Err() error {
 	if v == nil || v.other == nil {
 		return nil
@@ -65,7 +64,7 @@ func (v *SecretValue) Err() error {
 	return err
 }
 
-// Equal reports whether both values say the same.
+// Equal reports whether both values are equal.
 func (v *SecretValue) Equal(w *SecretValue) bool {
 	if v == nil || w == nil {
 		return v == w
@@ -75,7 +74,7 @@ func (v *SecretValue) Equal(w *SecretValue) bool {
 	return aErr == nil && bErr == nil && bytes.Equal(a, b)
 }
 
-// String shows where the secret is, never what it is.
+// String returns the reference, or credential.Redacted for a value.
 func (v SecretValue) String() string {
 	switch {
 	case v.ref == nil:
@@ -86,13 +85,13 @@ func (v SecretValue) String() string {
 	return fmt.Sprintf("key %q of Secret %s/%s", v.ref.Key, v.ref.Namespace, v.ref.Name)
 }
 
-// Format prints String whatever the verb, so that no verb leaks.
+// Format prints String for all verbs, so that none reveals the value.
 func (v SecretValue) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(v.String())) }
 
-// LogValue is String.
+// LogValue returns String.
 func (v SecretValue) LogValue() slog.Value { return slog.StringValue(v.String()) }
 
-// MarshalJSON writes the string or the reference.
+// MarshalJSON encodes the string or the reference.
 func (v *SecretValue) MarshalJSON() ([]byte, error) {
 	switch {
 	case v.other != nil:
@@ -103,7 +102,7 @@ func (v *SecretValue) MarshalJSON() ([]byte, error) {
 	return json.Marshal(string(v.inline))
 }
 
-// UnmarshalJSON reads a string or a reference, and keeps anything else for Err.
+// UnmarshalJSON decodes a string or a reference. It keeps other values for Err.
 func (v *SecretValue) UnmarshalJSON(data []byte) error {
 	var inline string
 	if json.Unmarshal(data, &inline) == nil {
@@ -118,7 +117,8 @@ func (v *SecretValue) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// parseReference never repeats the data in its errors: a misspelt reference may hold the secret itself.
+// parseReference parses a reference. Its errors do not repeat the data, because a misspelt reference may contain the
+// secret.
 func parseReference(data []byte) (SecretKeyReference, error) {
 	var ref SecretKeyReference
 	d := json.NewDecoder(bytes.NewReader(data))

@@ -2,8 +2,8 @@ package v1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// StaticService is a backend that is no Kubernetes Service: everything inside a list of IP prefixes. A UDPRoute names it to
-// let clients reach hosts outside the cluster, or, with 0.0.0.0/0 and ::/0, every host.
+// StaticService is a backend outside of Kubernetes: the hosts of a list of IP prefixes. A UDPRoute references it to let
+// clients reach hosts outside the cluster, or, with 0.0.0.0/0 and ::/0, every host.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:storageversion
@@ -22,15 +22,15 @@ type StaticService struct {
 	// +required
 	Spec StaticServiceSpec `json:"spec"`
 
-	// Status says whether the operator can use this object.
+	// Status reports whether the operator can use the object.
 	// +optional
 	Status Status `json:"status,omitempty"`
 }
 
 // StaticServiceSpec lists the prefixes of a StaticService.
 type StaticServiceSpec struct {
-	// Prefixes are the IPv4 and IPv6 prefixes that belong to the backend, such as `198.51.100.0/24`. An address without a length
-	// is that one host. An empty list is a backend that has no address.
+	// Prefixes are the IPv4 and IPv6 prefixes of the backend, such as `198.51.100.0/24`. An address without a prefix
+	// length is a single host. With an empty list the backend has no addresses.
 	//
 	// +required
 	// +listType=atomic

@@ -5,14 +5,14 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
-// The kinds that a BackendRef may name.
+// The kinds of a BackendRef.
 const (
 	KindService       gatewayv1.Kind = "Service"
 	KindStaticService gatewayv1.Kind = "StaticService"
 )
 
-// UDPRoute lists the backends that TURN clients of the Gateways in parentRefs may reach. Nothing else is reachable. It differs from
-// the UDPRoute of the Gateway API in what a port means: none is every port, and there are port ranges.
+// UDPRoute lists the backends that TURN clients of the Gateways in parentRefs can reach. Other peers are not reachable.
+// Unlike in the UDPRoute of the Gateway API, a backend without a port means all ports, and port ranges are possible.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:storageversion
@@ -28,20 +28,20 @@ type UDPRoute struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// Spec is the Gateways and the backends that the route joins.
+	// Spec lists the Gateways and the backends of the route.
 	// +required
 	Spec UDPRouteSpec `json:"spec"`
 
-	// Status says for each parent whether it took the route.
+	// Status reports for each parent whether it accepted the route.
 	// +optional
 	Status UDPRouteStatus `json:"status,omitempty"`
 }
 
-// UDPRouteSpec is the Gateways and the backends that a route joins.
+// UDPRouteSpec lists the Gateways and the backends of a route.
 type UDPRouteSpec struct {
 	gatewayv1.CommonRouteSpec `json:",inline"`
 
-	// Rules list the backends. Clients may reach those of every rule.
+	// Rules list the backends. Clients can reach the backends of every rule.
 	//
 	// +required
 	// +listType=atomic
@@ -52,7 +52,7 @@ type UDPRouteSpec struct {
 
 // UDPRouteRule is a group of backends.
 type UDPRouteRule struct {
-	// BackendRefs name the backends.
+	// BackendRefs reference the backends.
 	//
 	// +required
 	// +listType=atomic
@@ -61,7 +61,7 @@ type UDPRouteRule struct {
 	BackendRefs []BackendRef `json:"backendRefs"`
 }
 
-// BackendRef names a Service or a StaticService, and the ports of it that clients may reach.
+// BackendRef references a Service or a StaticService, and the ports that clients can reach.
 //
 // +kubebuilder:validation:XValidation:message="kind Service has an empty group, kind StaticService has group stunner.l7mp.io",rule="(has(self.kind) ? self.kind : 'Service') == 'StaticService' ? (has(self.group) && self.group == 'stunner.l7mp.io') : (!has(self.group) || size(self.group) == 0)"
 // +kubebuilder:validation:XValidation:message="endPort needs port, the first port of the range",rule="!has(self.endPort) || has(self.port)"
@@ -85,20 +85,20 @@ type BackendRef struct {
 	// +required
 	Name gatewayv1.ObjectName `json:"name"`
 
-	// Namespace is the namespace of the backend, by default that of the route.
+	// Namespace is the namespace of the backend. It defaults to the namespace of the route.
 	//
 	// +optional
 	Namespace *gatewayv1.Namespace `json:"namespace,omitempty"`
 
-	// Port is the only port that clients may reach, or with endPort the first of a range. Without it they may reach every port.
-	// It is the port of the pod, and for the cluster IP of a Service the port of the Service.
+	// Port is the only port that clients can reach, or with endPort the first port of a range. Without port, clients
+	// can reach all ports. It is a port of the pods, and for the cluster IP of a Service the port of the Service.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
 	Port *int32 `json:"port,omitempty"`
 
-	// EndPort is the last port of the range that begins at port.
+	// EndPort is the last port of the range that starts at port.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=1
@@ -106,7 +106,7 @@ type BackendRef struct {
 	EndPort *int32 `json:"endPort,omitempty"`
 }
 
-// UDPRouteStatus says for each parent whether it took the route.
+// UDPRouteStatus reports for each parent whether it accepted the route.
 type UDPRouteStatus struct {
 	gatewayv1.RouteStatus `json:",inline"`
 }

@@ -1,7 +1,7 @@
-// Package v1alpha1 keeps the first version of group stunner.l7mp.io served, so that manifests that were written for it apply. An object
-// means what its v1 twin means, field by field; the API server converts it by changing the version, and code reads v1 only. What v1 has no
-// field for it takes, and tells in the deprecation warning. The types
-// are here for the generator of the CRDs.
+// Package v1alpha1 holds the first version of the API group stunner.l7mp.io, so that existing manifests can still be
+// applied. The fields mean the same as in v1. The API server converts objects by changing the version, and the code
+// reads v1 only. Fields that v1 does not have are accepted and have no effect; the deprecation warning names them. Only
+// the generator of the CRDs uses the types.
 //
 // +groupName=stunner.l7mp.io
 package v1alpha1
@@ -21,17 +21,17 @@ type GatewayConfig struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// Spec is what the Gateways of the class share.
+	// Spec holds the common settings of the Gateways of a GatewayClass.
 	Spec GatewayConfigSpec `json:"spec,omitempty"`
-	// Status says whether the operator can use this object.
+	// Status reports whether the operator can use the object.
 	Status v1.Status `json:"status,omitempty"`
 }
 
-// GatewayConfigSpec is v1.GatewayConfigSpec, and fields that have lost their meaning since.
+// GatewayConfigSpec is v1.GatewayConfigSpec with the fields that v1 removed.
 type GatewayConfigSpec struct {
 	v1.GatewayConfigSpec `json:",inline"`
 
-	// StunnerConfig has no effect and is not stored. The ConfigMap of a Gateway is called like the Gateway.
+	// StunnerConfig has no effect and is not stored. The ConfigMap of a Gateway has the name of the Gateway.
 	//
 	// +optional
 	StunnerConfig *string `json:"stunnerConfig,omitempty"`
@@ -46,12 +46,12 @@ type GatewayConfigSpec struct {
 	// +optional
 	HealthCheckEndpoint *string `json:"healthCheckEndpoint,omitempty"`
 
-	// MinPort has no effect and is not stored. Ports of backends stand in UDPRoutes.
+	// MinPort has no effect and is not stored. UDPRoutes set the ports of backends.
 	//
 	// +optional
 	MinPort *int32 `json:"minPort,omitempty"`
 
-	// MaxPort has no effect and is not stored. Ports of backends stand in UDPRoutes.
+	// MaxPort has no effect and is not stored. UDPRoutes set the ports of backends.
 	//
 	// +optional
 	MaxPort *int32 `json:"maxPort,omitempty"`
@@ -66,9 +66,9 @@ type Dataplane struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// Spec is the template.
+	// Spec is the template of the pods.
 	Spec v1.DataplaneSpec `json:"spec,omitempty"`
-	// Status says whether the operator can use this object.
+	// Status reports whether the operator can use the object.
 	Status v1.Status `json:"status,omitempty"`
 }
 
@@ -83,6 +83,6 @@ type StaticService struct {
 
 	// Spec lists the prefixes.
 	Spec v1.StaticServiceSpec `json:"spec"`
-	// Status says whether the operator can use this object.
+	// Status reports whether the operator can use the object.
 	Status v1.Status `json:"status,omitempty"`
 }

@@ -1,7 +1,8 @@
-// Package access says who asks: it turns the headers of a request into an Identity, or refuses.
+// Package access identifies callers: it turns the headers of a request into an Identity, or refuses the request.
 //
-// Without keys the service is open: everyone who can reach it is an anonymous Identity. With keys, only a JSON Web Token that those keys signed is good enough. Nothing that a token says about itself chooses how it is
-// checked: algorithms, keys, issuer and audience come from Config alone (RFC 8725 §3).
+// Without keys the service is open: every caller is an anonymous Identity. With keys, a request needs a JSON Web Token
+// that these keys signed. The token does not influence how it is verified: algorithms, keys, issuer and audience come
+// from Config only (RFC 8725 §3).
 package access
 
 import (
@@ -16,47 +17,49 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 )
 
-// leeway is how far the clocks of issuer and service may be apart.
+// leeway is the allowed difference between the clocks of issuer and service.
 const leeway = 30 * time.Second
 
-// Limits of what a token may bring.
+// Limits of a token.
 const (
 	maxKeyID  = 128 // bytes of the header "kid"
 	maxUserID = 128 // bytes of a user id
 )
 
-// ErrNoToken is returned for a request without a bearer token, when one is needed.
+// ErrNoToken is returned for a request without a bearer token, if one is required.
 var ErrNoToken = errors.New("request carries no bearer token")
 
-// Identity is who asks.
+// Identity is the identity of a caller.
 type Identity struct {
 	// Known is false for an anonymous caller of an open service.
 	Known bool
 	// Subject is the claim "sub".
 	Subject string
-	// UserID stands for the subject in a TURN user name. It never holds a colon, which separates expiry and user id there.
+	// UserID is the subject as the user id in a TURN user name. It never contains a colon, which separates expiry and
+	// user id.
 	UserID string
-	// Expires is when the token ends; zero for an anonymous caller.
+	// Expires is the expiry of the token; zero for an anonymous caller.
 	Expires time.Time
 
-	// Gateways are those that the claim "stunner" names; every gateway without the claim.
+	// Gateways are the gateways in the claim "stunner"; all gateways without the claim.
 	Gateways Gateways
 }
 
-// Policy decides who may ask. The zero Policy is open.
+// Policy identifies callers. The zero Policy is open.
 type Policy struct {
 	parser *jwt.Parser
-	// claims checks issuer, audience and times before a key is looked for.
+	// claims validates issuer, audience and times before a key is looked up.
 	claims *jwt.Validator
 	maxAge time.Duration
 	key    func(t *jwt.Token, from string) (any, error)
 }
 
-// Open tells whether everyone may ask.
+// Open reports whether tokens are not required.
 func (p *Policy) Open() bool { return p.parser == nil }
 
-// Identify returns who sent these headers. The error says why nobody did; it is for logs, never for the client, who learns only whether a token was
-// missing (ErrNoToken) or not good. From names the source of the request: one source cannot use up what others need to be identified.
+// Identify returns the identity of the caller that sent the headers. The error is for logs. A client only learns
+// whether a token was missing (ErrNoToken) or invalid. from is the source of the request, for limits on waiting
+// requests.
 func (p *Policy) Identify(h http.Header, from string) (Identity, error) {
 	if p.Open() {
 		return Identity{}, nil
@@ -67,7 +70,7 @@ func (p *Policy) Identify(h http.Header, from string) (Identity, error) {
 	}
 	var c claims
 	keyOf := func(t *jwt.Token) (any, error) {
-		// Everything that can be known without the key comes first: a key may have to be fetched.
+		// These checks come before the key, because a key may have to be fetched.
 		if err := errors.Join(checkHeader(t), p.claims.Validate(&c), c.checkAge(p.maxAge, time.Now())); err != nil {
 			return nil, err
 		}
@@ -79,7 +82,7 @@ func (p *Policy) Identify(h http.Header, from string) (Identity, error) {
 	return c.identity()
 }
 
-// bearer reads the token of RFC 6750 §2.1.
+// bearer returns the token of the Authorization header (RFC 6750 §2.1).
 func bearer(h http.Header) (string, error) {
 	values := h.Values("Authorization")
 	if len(values) == 0 {
@@ -95,8 +98,8 @@ func bearer(h http.Header) (string, error) {
 	return strings.TrimSpace(token), nil
 }
 
-// userID makes a subject fit into a TURN user name. Two subjects never get the same user id, since quotas count by it; Kubernetes
-// service accounts have colons in theirs.
+// userID encodes a subject as the user id of a TURN user name. Different subjects have different user ids, because
+// quotas depend on them. Subjects of Kubernetes service accounts contain colons.
 func userID(subject string) (string, error) {
 	id := strings.NewReplacer("%", "%25", ":", "%3A").Replace(subject)
 	switch {

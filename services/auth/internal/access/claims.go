@@ -12,14 +12,14 @@ import (
 	strict "sigs.k8s.io/json"
 )
 
-// The names that are looked at. All of them count exactly as they are written.
+// The names of the evaluated parameters and claims. They are case-sensitive.
 var (
 	headerNames = []string{"alg", "kid", "typ", "crit"}
 	claimNames  = []string{"iss", "sub", "aud", "exp", "nbf", "iat", "jti", "stunner"}
 )
 
-// exact reads a JSON object whose names stand there once. A name that differs by case only from one that is looked at is refused: another reader of the
-// token, or another release of a library, might take it for that one.
+// exact parses a JSON object without duplicate names. It refuses a name that differs from an evaluated one only in
+// case, because another implementation might accept it.
 func exact(raw []byte, names []string) (map[string]json.RawMessage, error) {
 	var all map[string]json.RawMessage
 	twice, err := strict.UnmarshalStrict(raw, &all, strict.DisallowDuplicateFields)
@@ -41,16 +41,17 @@ func exact(raw []byte, names []string) (map[string]json.RawMessage, error) {
 	return all, nil
 }
 
-// types are what the header "typ" may say of a token with which its bearer asks for something (RFC 7519 §5.1, RFC 9068 §2.1).
+// types are the accepted values of the header "typ" for tokens that authorize a request (RFC 7519 §5.1, RFC 9068 §2.1).
 var types = []string{"JWT", "at+jwt"}
 
-// Registered parameters of a header (RFC 7515 §4.1, RFC 7516 §4.1): texts, whose values are not looked at, and keys that a token brings with it.
+// Registered header parameters (RFC 7515 §4.1, RFC 7516 §4.1): those whose values must be strings, and those with a
+// key.
 var (
 	texts = []string{"alg", "kid", "typ", "cty", "enc", "zip", "jku", "x5u", "x5t", "x5t#S256", "nonce"}
 	keys  = []string{"jwk", "x5c"}
 )
 
-// checkHeader looks at the header only as far as it must. A URL in it is never followed, and a token that brings a key of its own is refused.
+// checkHeader checks the header of a token. URLs in it are not used, and a token with its own key is refused.
 func checkHeader(t *jwt.Token) error {
 	encoded, _, _ := strings.Cut(t.Raw, ".")
 	raw, err := base64.RawURLEncoding.DecodeString(encoded)
@@ -84,7 +85,8 @@ func checkHeader(t *jwt.Token) error {
 	return nil
 }
 
-// isType compares as RFC 7515 §4.1.9 says: "application/" may be left out, and case does not count.
+// isType reports whether typ is in types (RFC 7515 §4.1.9): the prefix "application/" is optional, and case does not
+// matter.
 func isType(typ any) bool {
 	text, ok := typ.(string)
 	if !ok {
@@ -106,7 +108,8 @@ type claims struct {
 	Gateways json.RawMessage `json:"stunner"`
 }
 
-// UnmarshalJSON reads the claims that are looked at. Times are numbers (RFC 7519 §2): the library takes texts as well that hold one.
+// UnmarshalJSON decodes the evaluated claims. Times must be numbers (RFC 7519 §2); the library would also accept
+// strings.
 func (c *claims) UnmarshalJSON(raw []byte) error {
 	all, err := exact(raw, claimNames)
 	if err != nil {
@@ -131,7 +134,7 @@ func (c *claims) UnmarshalJSON(raw []byte) error {
 	return json.Unmarshal(raw, (*plain)(c))
 }
 
-// checkAge refuses a token that was issued longer ago than it may; 0 is any time.
+// checkAge refuses a token that was issued longer ago than longest; 0 means no limit.
 func (c *claims) checkAge(longest time.Duration, now time.Time) error {
 	switch {
 	case longest == 0:
@@ -153,7 +156,7 @@ func (c *claims) identity() (Identity, error) {
 	if c.Gateways == nil {
 		return who, nil
 	}
-	// A claim that cannot be read must not mean "everything".
+	// An invalid claim must not mean all gateways.
 	var entries []string
 	if err := json.Unmarshal(c.Gateways, &entries); err != nil || entries == nil {
 		return Identity{}, errors.New("read claim stunner: it must be a list of NAMESPACE/NAME")

@@ -55,7 +55,8 @@ func plain() string {
 	return fmt.Sprintf(`"iss":"issuer","aud":"audience","sub":"ada","exp":%d`, time.Now().Add(time.Minute).Unix())
 }
 
-// J-05, J-07: every claim and header that counts is refused when it stands there twice, or in any other case, also beside the right one.
+// J-05, J-07: every claim and header that counts is refused when it stands there twice, or in any other case, also
+// beside the right one.
 func TestClaimsAreExact(t *testing.T) {
 	p := secretPolicy(t, 0)
 	if who, err := p.Identify(signed(t, plainHeader, "{"+plain()+`,"stunner":["media/*"],"other":{"SUB":1,"a":[1]}}`), "test"); err != nil || who.UserID != "ada" || !who.Gateways.Holds("media", "x") || who.Gateways.Holds("x", "media") {
@@ -157,7 +158,8 @@ func TestJ03NothingIsFetchedForTokensThatCannotBeGood(t *testing.T) {
 	}
 }
 
-// J-03: while a fetch hangs, sources that make up key ids leave room for others who wait for a new key, and nobody with a known key waits.
+// J-03: while a fetch hangs, sources that make up key ids leave room for others who wait for a new key, and nobody with
+// a known key waits.
 func TestJ03SourcesLeaveRoom(t *testing.T) {
 	stranger, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -15,31 +15,32 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 )
 
-// minSecret is the least length of a shared secret: that of the hash (RFC 7518 §3.2).
+// minSecret is the minimum length of a shared secret in bytes: the size of the hash (RFC 7518 §3.2).
 const minSecret = 32
 
-// Algorithms that a token may be signed with. They never mix: a public key that is taken for an HMAC secret is the oldest way to forge
-// a token.
+// Algorithms of signatures. They must not be mixed: otherwise a token could be forged with a public key as the HMAC
+// secret.
 var (
 	symmetric  = []string{"HS256", "HS384", "HS512"}
 	asymmetric = []string{"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"}
 )
 
-// Config says which tokens are good. The zero Config makes an open Policy.
+// Config configures the verification of tokens. With the zero Config the Policy is open.
 type Config struct {
 	Issuer   string
 	Audience string
-	// Algorithms is a subset of those that fit the kind of key; empty means HS256 for a secret, every asymmetric one for a JWKS.
+	// Algorithms is a subset of the algorithms for the type of key; empty means HS256 for a secret, and all asymmetric
+	// ones for a JWKS.
 	Algorithms []string
-	// SecretFile, JWKSFile and JWKSURL are where the keys are; exactly one is set.
+	// SecretFile, JWKSFile and JWKSURL are the sources of the keys; exactly one is set.
 	SecretFile string
 	JWKSFile   string
 	JWKSURL    string
-	// MaxAge is how long ago a token may have been issued; 0 is any time.
+	// MaxAge is the maximum time since a token was issued; 0 means no limit.
 	MaxAge time.Duration
 }
 
-// open tells whether nothing at all is configured.
+// open reports whether nothing is configured.
 func (c Config) open() bool {
 	return c.Issuer == "" && c.Audience == "" && c.MaxAge == 0 && len(c.Algorithms) == 0 && len(c.keySources()) == 0
 }
@@ -54,7 +55,8 @@ func (c Config) keySources() []string {
 	return out
 }
 
-// Validate refuses half a configuration: a service that was meant to be locked must not start open. Errors name the flag.
+// Validate refuses an incomplete configuration, so that a service that should require tokens does not start open.
+// Errors name the flag.
 func (c Config) Validate() error {
 	if c.open() {
 		return nil
@@ -103,7 +105,7 @@ func (c Config) algorithms() []string {
 	return asymmetric
 }
 
-// checkURL wants TLS, because whoever can change the answer can sign tokens; loopback needs none.
+// checkURL requires TLS, because an attacker who can change the answer can sign tokens. Loopback needs no TLS.
 func checkURL(raw string) error {
 	u, err := url.Parse(raw)
 	if err != nil || u.Host == "" || u.User != nil {
@@ -117,8 +119,8 @@ func checkURL(raw string) error {
 	return errors.New("--jwt-jwks-url must be https://HOST/… (http only to this host)")
 }
 
-// NewPolicy reads the keys. A JWKS URL is kept up to date until ctx ends; that it does not answer at the start is no error, since it
-// is asked again.
+// NewPolicy reads the keys. It refreshes the keys of a JWKS URL until ctx ends. An unreachable URL is not an error at
+// the start, because it is requested again.
 func NewPolicy(ctx context.Context, c Config, log *slog.Logger) (*Policy, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err

@@ -30,7 +30,8 @@ func (a away) RoundTrip(r *http.Request) (*http.Response, error) {
 	return w.Result(), nil
 }
 
-// J-03: tokens with unknown key ids make the service fetch the keys at most once a minute, and new keys count within two.
+// J-03: tokens with unknown key ids make the service fetch the keys at most once a minute, and new keys count within
+// two.
 func TestJ03FloodDoesNotHideNewKeys(t *testing.T) {
 	stranger, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -48,7 +49,7 @@ func TestJ03FloodDoesNotHideNewKeys(t *testing.T) {
 		}
 		flood(time.Second)
 		i.rotate(t, "second")
-		flood(2 * unknownKeyOnce)
+		flood(2 * unknownKeyInterval)
 		accepted(t, p, i.headers(t, "second"))
 		if n := i.fetches.Load(); n > 4 {
 			t.Errorf("%d fetches in two minutes, want one at the start, one at the first stranger and one a minute", n)

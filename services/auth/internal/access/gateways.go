@@ -7,16 +7,16 @@ import (
 	"strings"
 )
 
-// Gateways is a set of gateways, given by patterns. The zero value holds every gateway.
+// Gateways is a set of gateways in the form of patterns. The zero value contains all gateways.
 type Gateways struct {
 	patterns []pattern
 	limited  bool
 }
 
-// pattern is NAMESPACE/NAME. An asterisk in either part stands for any characters.
+// pattern is NAMESPACE/NAME. An asterisk in either part matches any characters.
 type pattern struct{ namespace, name string }
 
-// ParseGateways reads patterns. Without any, the set is empty.
+// ParseGateways parses patterns. Without patterns the set is empty.
 func ParseGateways(entries []string) (Gateways, error) {
 	g := Gateways{limited: true}
 	var errs []error
@@ -31,22 +31,22 @@ func ParseGateways(entries []string) (Gateways, error) {
 	return g, errors.Join(errs...)
 }
 
-// Empty tells whether the set holds no gateway, whichever there are.
+// Empty reports whether the set cannot contain any gateway.
 func (g Gateways) Empty() bool { return g.limited && len(g.patterns) == 0 }
 
-// Holds tells whether the gateway is in the set.
+// Holds reports whether a gateway is in the set.
 func (g Gateways) Holds(namespace, name string) bool {
 	return !g.limited || slices.ContainsFunc(g.patterns, func(p pattern) bool {
 		return matches(p.namespace, namespace) && matches(p.name, name)
 	})
 }
 
-// Reaches tells whether a gateway of the namespace may be in the set.
+// Reaches reports whether the set can contain a gateway of the namespace.
 func (g Gateways) Reaches(namespace string) bool {
 	return !g.limited || slices.ContainsFunc(g.patterns, func(p pattern) bool { return matches(p.namespace, namespace) })
 }
 
-// matches compares a part of a pattern with a name.
+// matches reports whether a name matches a part of a pattern.
 func matches(part, name string) bool {
 	texts := strings.Split(part, "*")
 	last := len(texts) - 1

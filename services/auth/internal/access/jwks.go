@@ -19,17 +19,17 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Limits of a key set and of how it is fetched.
+// Limits of a key set and of its requests.
 const (
-	maxSet         = 256 << 10 // bytes
-	maxKeys        = 64
-	minRSA         = 2048 // bits (RFC 7518 §3.3)
-	fetchTimeout   = 5 * time.Second
-	refreshEvery   = 10 * time.Minute
-	unknownKeyOnce = time.Minute // an unknown kid asks for the set again, at most this often
+	maxSet             = 256 << 10 // bytes
+	maxKeys            = 64
+	minRSA             = 2048 // bits (RFC 7518 §3.3)
+	fetchTimeout       = 5 * time.Second
+	refreshInterval    = 10 * time.Minute
+	unknownKeyInterval = time.Minute // between two requests of the set because of an unknown kid
 )
 
-// setKeys reads the keys of a JWK set.
+// setKeys parses a JWK set.
 func setKeys(raw []byte) (jwt.Keyfunc, error) {
 	set, err := usable(raw)
 	if err != nil {
@@ -49,17 +49,17 @@ func urlKeys(ctx context.Context, url string, log *slog.Logger) (func(*jwt.Token
 		HTTPTimeout:               fetchTimeout,
 		NoErrorReturnFirstHTTPReq: true,
 		RefreshErrorHandler: func(_ context.Context, err error) {
-			log.Warn("keep known token keys: key set cannot be fetched", "url", url, "error", err)
+			log.Warn("cannot fetch key set, keep known token keys", "url", url, "error", err)
 		},
-		RefreshInterval: refreshEvery,
+		RefreshInterval: refreshInterval,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("open --jwt-jwks-url: %w", err)
 	}
-	refreshing, err := jwkset.NewHTTPClient(jwkset.HTTPClientOptions{
+	refresher, err := jwkset.NewHTTPClient(jwkset.HTTPClientOptions{
 		HTTPURLs:          map[string]jwkset.Storage{url: store},
 		RateLimitWaitMax:  fetchTimeout,
-		RefreshUnknownKID: rate.NewLimiter(rate.Inf, 0), // rotation says when
+		RefreshUnknownKID: rate.NewLimiter(rate.Inf, 0), // rotation limits the rate
 	})
 	if err != nil {
 		return nil, fmt.Errorf("open --jwt-jwks-url: %w", err)
@@ -68,31 +68,32 @@ func urlKeys(ctx context.Context, url string, log *slog.Logger) (func(*jwt.Token
 	if err != nil {
 		return nil, fmt.Errorf("open --jwt-jwks-url: %w", err)
 	}
-	asking, err := keyfunc.New(keyfunc.Options{Ctx: ctx, Storage: refreshing})
+	refreshed, err := keyfunc.New(keyfunc.Options{Ctx: ctx, Storage: refresher})
 	if err != nil {
 		return nil, fmt.Errorf("open --jwt-jwks-url: %w", err)
 	}
-	return newRotation(known.Keyfunc, asking.Keyfunc).key, nil
+	return newRotation(known.Keyfunc, refreshed.Keyfunc).key, nil
 }
 
-// waiting is how many requests may wait for one fetch. Each of them holds a connection.
-const waiting = 400
+// maxWaiting is the number of requests that may wait for one fetch. Each of them occupies a connection.
+const maxWaiting = 400
 
-// rotation finds keys that were published after the last fetch. While one token makes the set be fetched, others with unknown kids wait for it instead of
-// being refused; tokens with known kids never wait. A source may take a fourth of the room that is left, so that sources that make up kids leave some
-// for others. Within a minute after a fetch every unknown kid is refused at once: the set was whole.
+// rotation finds keys that were published after the last fetch. The first token with an unknown kid causes a fetch.
+// Other tokens with unknown kids wait for it; tokens with known kids do not wait. A source may use a fourth of the
+// remaining places, so that a source that sends invented kids leaves places for others. Within a minute after a fetch
+// every unknown kid is refused at once.
 type rotation struct {
-	known, asking jwt.Keyfunc
-	turn          *rate.Limiter
+	known, refreshed jwt.Keyfunc
+	limit            *rate.Limiter
 
 	mu       sync.Mutex
-	fetching chan struct{} // is closed when the fetch is over; nil while there is none
+	fetching chan struct{} // closed at the end of the running fetch; nil without one
 	total    int
 	of       map[string]int // waiting requests by source
 }
 
-func newRotation(known, asking jwt.Keyfunc) *rotation {
-	return &rotation{known: known, asking: asking, turn: rate.NewLimiter(rate.Every(unknownKeyOnce), 1), of: map[string]int{}}
+func newRotation(known, refreshed jwt.Keyfunc) *rotation {
+	return &rotation{known: known, refreshed: refreshed, limit: rate.NewLimiter(rate.Every(unknownKeyInterval), 1), of: map[string]int{}}
 }
 
 func (r *rotation) key(t *jwt.Token, from string) (any, error) {
@@ -109,25 +110,25 @@ func (r *rotation) key(t *jwt.Token, from string) (any, error) {
 		return nil, err
 	case first:
 		defer r.end(over)
-		return r.asking(t)
+		return r.refreshed(t)
 	case over != nil:
-		<-over // fetchTimeout bounds it
+		<-over // after fetchTimeout at the latest
 		r.leave(from)
 	}
-	return r.known(t) // it may have been fetched meanwhile
+	return r.known(t) // the fetch may have added the key
 }
 
-// join returns the fetch to wait for, if there is one, and whether the caller is to make it.
+// join returns the running fetch, if there is one, and whether the caller has to make it.
 func (r *rotation) join(from string) (over chan struct{}, first bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
-	case r.fetching == nil && !r.turn.Allow():
+	case r.fetching == nil && !r.limit.Allow():
 		return nil, false, nil
 	case r.fetching == nil:
 		r.fetching = make(chan struct{})
 		return r.fetching, true, nil
-	case r.total >= waiting || r.of[from] > (waiting-r.total)/4:
+	case r.total >= maxWaiting || r.of[from] > (maxWaiting-r.total)/4:
 		return nil, false, errors.New("header kid: no key has it, and too many wait for the key set")
 	}
 	r.total++
@@ -153,7 +154,7 @@ func (r *rotation) leave(from string) {
 
 var errNoKeyID = errors.New("header kid: it is missing")
 
-// withKeyID wants a kid, so that the key's own alg is always compared with the token's.
+// withKeyID requires a kid, so that the alg of the key is always compared with that of the token.
 func withKeyID(keys jwt.Keyfunc) jwt.Keyfunc {
 	return func(t *jwt.Token) (any, error) {
 		if _, ok := t.Header["kid"]; !ok {
@@ -163,8 +164,8 @@ func withKeyID(keys jwt.Keyfunc) jwt.Keyfunc {
 	}
 }
 
-// usable reduces a JWK set to the public keys that may verify a signature. A set without any is an error, so that an empty
-// answer does not wipe the known keys.
+// usable returns the public keys of a JWK set that can verify signatures. A set without such a key is an error, so that
+// an empty answer does not remove the known keys.
 func usable(raw []byte) (json.RawMessage, error) {
 	var set struct {
 		Keys []json.RawMessage `json:"keys"`
@@ -195,7 +196,7 @@ func verifies(m jwkset.JWKMarshal) bool {
 	case m.USE != "" && m.USE != jwkset.UseSig:
 		return false
 	case m.D != "" || m.K != "":
-		return false // private and symmetric keys have no place in a published set
+		return false // private or symmetric key
 	}
 	jwk, err := jwkset.NewJWKFromMarshal(m, jwkset.JWKMarshalOptions{}, jwkset.JWKValidateOptions{})
 	if err != nil {
@@ -207,7 +208,7 @@ func verifies(m jwkset.JWKMarshal) bool {
 	return true
 }
 
-// client fetches key sets: it follows no redirect, and what it hands on has been measured and checked.
+// client returns a client for key sets. It follows no redirects, and checks the answers.
 func client() *http.Client {
 	return &http.Client{
 		Timeout:       fetchTimeout,
@@ -218,7 +219,7 @@ func client() *http.Client {
 
 type checked struct{ next http.RoundTripper }
 
-// RoundTrip replaces the answer's body with the usable part of the key set in it.
+// RoundTrip replaces the body of an answer by the usable part of its key set.
 func (c checked) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp, err := c.next.RoundTrip(r)
 	if err != nil || resp.StatusCode != http.StatusOK {

@@ -12,23 +12,22 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 )
 
-// rereadEvery is how long the keys of a file are used before the file is looked at again: a Secret that is mounted changes while the
-// service runs.
-const rereadEvery = 10 * time.Second
+// rereadInterval is how often the file is read, because a mounted Secret can change.
+const rereadInterval = 10 * time.Second
 
-// keyFile holds the keys of a file. While the file cannot be used the known keys stay.
+// keyFile holds the keys of a file. If the file becomes invalid, the previous keys stay in use.
 type keyFile struct {
 	flag, path string
 	parse      func(raw []byte) (jwt.Keyfunc, error)
 	log        *slog.Logger
 
 	mu     sync.Mutex
-	looked time.Time
+	readAt time.Time
 	raw    []byte
 	keys   jwt.Keyfunc
 }
 
-// openKeyFile reads keys that must be there when the service starts.
+// openKeyFile reads the keys of a file. It returns an error if the file is invalid.
 func openKeyFile(flag, path string, log *slog.Logger, parse func([]byte) (jwt.Keyfunc, error)) (jwt.Keyfunc, error) {
 	f := &keyFile{flag: flag, path: path, parse: parse, log: log}
 	if err := f.read(); err != nil {
@@ -42,17 +41,17 @@ func (f *keyFile) key(t *jwt.Token) (any, error) { return f.current()(t) }
 func (f *keyFile) current() jwt.Keyfunc {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if time.Since(f.looked) >= rereadEvery {
+	if time.Since(f.readAt) >= rereadInterval {
 		if err := f.read(); err != nil {
-			f.log.Warn("keep known token keys", "error", err)
+			f.log.Warn("cannot read token keys, keep known token keys", "error", err)
 		}
 	}
 	return f.keys
 }
 
-// read takes the keys of the file as it is now.
+// read reads the keys of the file.
 func (f *keyFile) read() error {
-	f.looked = time.Now()
+	f.readAt = time.Now()
 	raw, err := readSet(f.path)
 	if err != nil {
 		return fmt.Errorf("read %s: %w", f.flag, err)

@@ -35,21 +35,21 @@ func TestKeyFileIsReadAgain(t *testing.T) {
 		}
 		write(second + "\n")
 		wants(first)
-		time.Sleep(rereadEvery)
+		time.Sleep(rereadInterval)
 		wants(second)
 		write("short")
-		time.Sleep(rereadEvery)
+		time.Sleep(rereadInterval)
 		wants(second)
 		if err := os.Remove(path); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(rereadEvery)
+		time.Sleep(rereadInterval)
 		wants(second)
 		if text := logs.String(); strings.Count(text, "keep known token keys") != 2 || strings.Contains(text, second) || !strings.Contains(text, "holds 5 bytes") {
 			t.Errorf("log:\n%s", text)
 		}
 		write(first)
-		time.Sleep(rereadEvery)
+		time.Sleep(rereadInterval)
 		wants(first)
 	})
 }

@@ -6,16 +6,17 @@ import (
 	"time"
 )
 
-// J-03: the keys are fetched every ten minutes, without any request. While the issuer is away for an hour the known keys stay good.
+// J-03: the keys are fetched every ten minutes, without any request. While the issuer is away for an hour the known
+// keys stay good.
 func TestKeysAreRefreshed(t *testing.T) {
 	withIssuer(t, func(t *testing.T, i *issuer, p *Policy) {
-		time.Sleep(refreshEvery - time.Second)
+		time.Sleep(refreshInterval - time.Second)
 		if n := i.fetches.Load(); n != 1 {
-			t.Errorf("%d fetches within %s, want 1 at the start", n, refreshEvery)
+			t.Errorf("%d fetches within %s, want 1 at the start", n, refreshInterval)
 		}
 		time.Sleep(2 * time.Second)
 		if n := i.fetches.Load(); n != 2 {
-			t.Errorf("%d fetches after %s, want 2", n, refreshEvery)
+			t.Errorf("%d fetches after %s, want 2", n, refreshInterval)
 		}
 		i.fail(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) })
 		time.Sleep(time.Hour)

@@ -37,8 +37,8 @@ func (s second) accepts(text string) (subject string, err error) {
 	return c.Subject, c.ValidateWithLeeway(josejwt.Expected{Issuer: "issuer", AnyAudience: josejwt.Audience{"audience"}, Time: time.Now()}, leeway)
 }
 
-// F-09: no token is accepted that another library refuses, and both say the same subject. The header and the claims are anything; the signature is that of a
-// published key, of another key, or anything too.
+// F-09: no token is accepted that another library refuses, and both say the same subject. The header and the claims are
+// anything; the signature is that of a published key, of another key, or anything too.
 func FuzzSecondLibrary(f *testing.F) {
 	rsaKey, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {

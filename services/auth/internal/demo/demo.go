@@ -1,6 +1,6 @@
-// Package demo is the test page: does my gateway work, from this browser? It is one page, one module and one style sheet, without a
-// framework and without anything from elsewhere. Its peer answers SDP offers and echoes what arrives on data channels; the page
-// reaches it through Echo, so that the browser talks to one origin only.
+// Package demo serves a test page, which checks whether a gateway works from the browser. It is one page, one module
+// and one style sheet, without a framework and external files. Its peer answers SDP offers and echoes messages on data
+// channels. The page reaches the peer through Echo, so that the browser needs one origin only.
 package demo
 
 import (
@@ -19,14 +19,14 @@ import (
 //go:embed page
 var files embed.FS
 
-// policy lets the page load its own files and talk to its own origin: nothing inline, nothing from elsewhere, no frame around it.
+// policy allows the page to load its own files and to request its own origin only.
 const policy = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'"
 
-// Page serves the files of the page.
+// Page returns a handler for the files of the page.
 func Page() http.Handler {
 	root, err := fs.Sub(files, "page")
 	if err != nil {
-		panic(err) // the folder is embedded above
+		panic(err) // the folder is embedded
 	}
 	server := http.FileServerFS(root)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -36,23 +36,23 @@ func Page() http.Handler {
 	})
 }
 
-// Limits of what passes between page and echo peer.
+// Limits of requests from the page to the echo peer.
 const (
 	maxSDP      = 64 << 10
-	echoTimeout = 8 * time.Second // less than the time that the server gives an answer
+	echoTimeout = 8 * time.Second // less than the write timeout of the server
 	sdpType     = "application/sdp"
 )
 
-// Echo hands SDP offers on to the echo peer.
+// Echo forwards SDP offers to the echo peer.
 type Echo struct {
-	// URL takes offers by POST and answers them.
+	// URL accepts offers by POST.
 	URL *url.URL
 	Log *slog.Logger
 	// Client sends the offers.
 	Client *http.Client
 }
 
-// NewEcho returns an Echo for the peer at u. It follows no redirect: the peer is the one that was configured.
+// NewEcho returns an Echo for the peer at u. It follows no redirects, which could lead to another peer.
 func NewEcho(u *url.URL, log *slog.Logger) *Echo {
 	return &Echo{URL: u, Log: log, Client: &http.Client{
 		Timeout:       echoTimeout,
@@ -60,7 +60,7 @@ func NewEcho(u *url.URL, log *slog.Logger) *Echo {
 	}}
 }
 
-// ServeHTTP answers POST with an SDP offer as body.
+// ServeHTTP forwards a POST with an SDP offer as body.
 func (e *Echo) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if media, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || media != sdpType {
 		http.Error(w, "the body must be "+sdpType, http.StatusUnsupportedMediaType)
@@ -89,12 +89,12 @@ func (e *Echo) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if response.StatusCode/100 != 2 {
-		e.Log.Warn("echo peer refuses offer", "status", response.StatusCode)
+		e.Log.Warn("echo peer refused offer", "status", response.StatusCode)
 		http.Error(w, "the echo peer refused the offer", http.StatusBadGateway)
 		return
 	}
 	w.Header().Set("Content-Type", sdpType)
-	_, _ = w.Write(answer) // a browser that is gone needs no answer
+	_, _ = w.Write(answer) // fails only if the browser has disconnected
 }
 
 func (e *Echo) unreachable(w http.ResponseWriter, err error) {

@@ -14,8 +14,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/discovery"
 )
 
-// Directory holds the gateways that config discovery has reported. Run feeds it; everything else reads a snapshot and may be called
-// at any time. A lost connection changes nothing but the age.
+// Directory holds the gateways of config discovery. Run updates it. The other methods read a snapshot and may be called
+// at any time. A lost connection changes only the age.
 type Directory struct {
 	log  *slog.Logger
 	now  func() time.Time
@@ -24,12 +24,12 @@ type Directory struct {
 
 type snapshot struct {
 	gateways []Gateway     // sorted by namespace and name
-	heard    time.Time     // when the source was heard first
-	ready    bool          // a config has arrived, ever
-	lost     time.Time     // when the connection was lost; zero while the configs are current
-	told     bool          // the loss stands in the log
-	ahead    time.Duration // by how much our clock was ahead of the source's when it connected last
-	agreed   bool          // the clocks were near enough, ever
+	heard    time.Time     // of the first contact with the source
+	ready    bool          // a config has been received
+	lost     time.Time     // since when the source is disconnected; zero while connected
+	logged   bool          // the disconnect has been logged
+	ahead    time.Duration // how far this clock was ahead of the source's clock at the last connection
+	agreed   bool          // the clocks have once agreed within maxSkew
 	problem  string        // why it is not ready
 }
 
@@ -40,37 +40,38 @@ func NewDirectory(now func() time.Time, log *slog.Logger) *Directory {
 	return d
 }
 
-// Run follows the source until ctx ends. Only a new connection tells the source's time: until the clocks agree there is one each minute.
+// Run follows the source until ctx ends. A source sends its time only when it connects: while the clocks differ, Run
+// reconnects every minute.
 func (d *Directory) Run(ctx context.Context, source discovery.Source) {
 	d.follow(ctx, source)
 	for ctx.Err() == nil {
 		next := *d.last.Load()
-		next.gateways, next.ready = nil, false // what ends between two connections, nobody tells of
+		next.gateways, next.ready = nil, false // deletions between two connections are not reported
 		d.last.Store(&next)
 		d.follow(ctx, source)
 	}
 }
 
-// comparing is the time between two looks at the source's clock, while it does not agree with ours.
-const comparing = time.Minute
+// compareInterval is the interval of reconnects while the clocks differ.
+const compareInterval = time.Minute
 
 func (d *Directory) follow(ctx context.Context, source discovery.Source) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	again := time.AfterFunc(comparing, cancel)
-	again.Stop() // until clocks differ
-	defer again.Stop()
+	reconnect := time.AfterFunc(compareInterval, cancel)
+	reconnect.Stop() // until clocks differ
+	defer reconnect.Stop()
 	for e := range source.Watch(ctx) {
 		d.Apply(e)
 		if d.last.Load().clock() == nil {
-			again.Stop()
+			reconnect.Stop()
 		} else if e.Connected {
-			again.Reset(comparing)
+			reconnect.Reset(compareInterval)
 		}
 	}
 }
 
-// Ready tells why requests cannot be answered yet.
+// Ready returns nil if requests can be answered, else the reason.
 func (d *Directory) Ready() error {
 	s := d.last.Load()
 	if err := s.clock(); err != nil {
@@ -82,11 +83,12 @@ func (d *Directory) Ready() error {
 	return nil
 }
 
-// settle is how long a source that has been heard may take to say its first config. It has all of them at hand.
-const settle = time.Second
+// firstConfigTimeout is how long a connected source may take to send its first config. A source sends its configs at
+// once.
+const firstConfigTimeout = time.Second
 
-// Heard tells why it is not known yet what there is. It is what a readiness probe asks for: in a cluster without a Gateway the service
-// works, it only has nothing to give.
+// Heard returns nil once the gateways of the source are known, else the reason. The readiness probe uses it instead of
+// Ready, because in a cluster without Gateways the service works and has no gateways.
 func (d *Directory) Heard() error {
 	s := d.last.Load()
 	if err := s.clock(); err != nil {
@@ -97,13 +99,13 @@ func (d *Directory) Heard() error {
 		return nil
 	case s.heard.IsZero():
 		return errors.New("config discovery has not answered yet")
-	case d.now().Sub(s.heard) < settle:
+	case d.now().Sub(s.heard) < firstConfigTimeout:
 		return errors.New("config discovery has not told of any gateway yet")
 	}
 	return nil
 }
 
-// Age is how long ago the configs were last known to be current: 0 while the source is connected.
+// Age returns the time since the source disconnected; 0 while it is connected.
 func (d *Directory) Age() time.Duration {
 	lost := d.last.Load().lost
 	if lost.IsZero() {
@@ -112,10 +114,10 @@ func (d *Directory) Age() time.Duration {
 	return max(0, d.now().Sub(lost))
 }
 
-// Ahead is by how much the clock of this process was ahead of the source's when it connected last; 0 when that is not known.
+// Ahead returns how far the clock of this process was ahead of the source's clock at the last connection; 0 if unknown.
 func (d *Directory) Ahead() time.Duration { return d.last.Load().ahead }
 
-// Select returns the gateways that match, by namespace and name.
+// Select returns the gateways that match, sorted by namespace and name.
 func (d *Directory) Select(f Filter) []Gateway {
 	var out []Gateway
 	for _, g := range d.last.Load().gateways {
@@ -126,31 +128,32 @@ func (d *Directory) Select(f Filter) []Gateway {
 	return out
 }
 
-// Apply takes one event in. It builds the next snapshot from the last one, so that one goroutine at a time may call it: Run's.
+// Apply applies an event. It must not be called concurrently, because it derives the next snapshot from the current
+// one. Run calls it.
 func (d *Directory) Apply(e discovery.Event) {
 	next := *d.last.Load()
 	switch {
 	case e.Err != nil && !errors.Is(e.Err, discovery.ErrRejected):
-		d.lose(&next, e.Err)
+		d.disconnect(&next, e.Err)
 	case e.Err != nil:
 		d.log.Warn("keep last good config of gateway", "gateway", e.ID, "error", e.Err)
 	case e.Connected:
-		next.hear(d.now())
-		d.compare(&next, e.Ahead)
+		next.connect(d.now())
+		d.compareClocks(&next, e.Ahead)
 	case e.Deleted:
-		d.log.Info("gateway is gone", "gateway", e.ID)
+		d.log.Info("gateway deleted", "gateway", e.ID)
 		next.remove(e.ID)
 	default:
-		d.take(&next, e)
+		d.update(&next, e)
 	}
 	d.last.Store(&next)
 }
 
-// maxSkew is by how much clocks may differ.
+// maxSkew is the allowed difference of the clocks.
 const maxSkew = 5 * time.Minute
 
-// compare takes note of how the clocks differ; ahead is nil when the source does not say.
-func (d *Directory) compare(next *snapshot, ahead *time.Duration) {
+// compareClocks records the difference of the clocks; ahead is nil if the source does not send its time.
+func (d *Directory) compareClocks(next *snapshot, ahead *time.Duration) {
 	switch {
 	case ahead == nil:
 	case ahead.Abs() > maxSkew:
@@ -163,49 +166,50 @@ func (d *Directory) compare(next *snapshot, ahead *time.Duration) {
 	next.agreed = next.agreed || next.ahead.Abs() <= maxSkew
 }
 
-// clock tells why a service must not begin: credentials end at a time of day, and those of a clock that is behind end early, those of one that is
-// ahead late. One that has begun goes on: its clock was right, so that it may be the operator's that is wrong now.
+// clock returns an error if the service must not start because of its clock: with a wrong clock, credentials expire
+// early or late. After the clocks have once agreed it returns nil, because the clock of the operator may be the wrong
+// one.
 func (s *snapshot) clock() error {
 	if s.agreed || s.ahead.Abs() <= maxSkew {
 		return nil
 	}
-	return fmt.Errorf("the clock of this service is ahead of the operator's by %s, credentials would end at a wrong time: set the clocks of the nodes by NTP",
+	return fmt.Errorf(
+		"the clock of this service is ahead of the operator's by %s, credentials would end at a wrong time: set the clocks of the nodes by NTP",
 		s.ahead)
 }
 
-// lose starts the age. A source that is away is tried again and again: the log tells of it once.
-func (d *Directory) lose(next *snapshot, err error) {
-	if !next.told {
-		d.log.Warn("keep known gateways: config discovery is not available", "error", err)
+// disconnect records a lost connection. It logs only the first error.
+func (d *Directory) disconnect(next *snapshot, err error) {
+	if !next.logged {
+		d.log.Warn("config discovery is not available, keep known gateways", "error", err)
 	}
-	next.told = true
+	next.logged = true
 	next.lost = cmp.Or(next.lost, d.now())
 }
 
-// take puts a gateway into the next snapshot, unless discovery took us for somebody who may not read secrets.
-func (d *Directory) take(next *snapshot, e discovery.Event) {
-	next.hear(d.now())
+// update puts a gateway into the next snapshot, unless its secrets were left out because the token was not accepted.
+func (d *Directory) update(next *snapshot, e discovery.Event) {
+	next.connect(d.now())
 	g := newGateway(e.Config)
 	if !g.STUNOnly && g.Authority.SharedSecret == "" && g.Authority.Username == "" {
 		next.problem = "config discovery hides the secrets of gateways: give the service a token with --discovery-token-file"
-		d.log.Error("keep what is known of gateway: its secrets are hidden, give the service a token with --discovery-token-file", "gateway", e.ID)
+		d.log.Error("secrets of gateway are hidden, keep its last config: give the service a token with --discovery-token-file", "gateway", e.ID)
 		return
 	}
-	d.log.Info("gateway has a config", "gateway", e.ID, "config", e.Config)
+	d.log.Info("gateway config received", "gateway", e.ID, "config", e.Config)
 	next.put(g)
 	next.ready = true
 }
 
-// remove and put leave the old slice alone: readers hold it.
-
-// hear takes note that the source is there.
-func (s *snapshot) hear(now time.Time) {
+// connect records a contact with the source.
+func (s *snapshot) connect(now time.Time) {
 	if s.heard.IsZero() {
 		s.heard = now
 	}
-	s.lost, s.told = time.Time{}, false
+	s.lost, s.logged = time.Time{}, false
 }
 
+// remove removes a gateway. Like put it copies the slice, because readers of the previous snapshot use it.
 func (s *snapshot) remove(id string) {
 	if i, ok := s.find(id); ok {
 		s.gateways = slices.Delete(slices.Clone(s.gateways), i, i+1)

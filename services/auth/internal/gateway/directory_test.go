@@ -139,7 +139,7 @@ func TestDirectoryIsHeardWithItsFirstConfig(t *testing.T) {
 		if first != nil {
 			d.Apply(*first)
 		} else {
-			c.advance(settle)
+			c.advance(firstConfigTimeout)
 		}
 		if err := d.Heard(); err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -258,12 +258,12 @@ func TestJ09ClocksAreComparedAgain(t *testing.T) {
 		if err := d.Heard(); err == nil || !strings.Contains(err.Error(), "ahead of the operator's by 1h0m0s") {
 			t.Errorf("with a clock that is an hour ahead: %v", err)
 		}
-		time.Sleep(comparing + settle)
+		time.Sleep(compareInterval + firstConfigTimeout)
 		synctest.Wait()
 		if err := d.Heard(); err != nil {
 			t.Error(err)
 		}
-		time.Sleep(10 * comparing)
+		time.Sleep(10 * compareInterval)
 		cancel()
 		<-done
 		if source.connections != 2 {

@@ -1,5 +1,4 @@
-// Package gateway knows the gateways of the cluster, as config discovery reports them: where clients reach them and who
-// makes their credentials.
+// Package gateway holds the gateways of config discovery: their public addresses and their credentials.
 package gateway
 
 import (
@@ -14,14 +13,14 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/credential"
 )
 
-// Gateway is what clients need to know of one gateway.
+// Gateway is a gateway as clients use it.
 type Gateway struct {
 	Namespace, Name string
-	// Authority makes the credentials.
+	// Authority mints the credentials.
 	Authority credential.Authority
-	// STUNOnly is set when the gateway relays for nobody: it has no credentials.
+	// STUNOnly is set if the gateway does not relay. It has no credentials.
 	STUNOnly bool
-	// Lifetime is the default and the maximum time to live of a credential; 0 leaves it to the service.
+	// Lifetime is the default and maximum time to live of a credential; 0 leaves it to the service.
 	Lifetime time.Duration
 
 	listeners []listener
@@ -32,7 +31,8 @@ type listener struct {
 	config.Listener
 }
 
-// order is how listeners are offered: what works best first. Browsers try URLs in any order, other clients take the first.
+// order is the order of listeners in an answer, best first. Browsers try URLs in any order, other clients use the
+// first.
 var order = map[config.Protocol]int{config.TURNUDP: 0, config.TURNDTLS: 1, config.TURNTCP: 2, config.TURNTLS: 3}
 
 func newGateway(c config.Config) Gateway {
@@ -53,7 +53,7 @@ func newGateway(c config.Config) Gateway {
 	return g
 }
 
-// splitID reads NAMESPACE/NAME; a config that was written by hand may have a name only.
+// splitID splits NAMESPACE/NAME. A hand-written config may have a name only.
 func splitID(id string) (namespace, name string) {
 	if namespace, name, ok := strings.Cut(id, "/"); ok {
 		return namespace, name
@@ -61,7 +61,7 @@ func splitID(id string) (namespace, name string) {
 	return "", id
 }
 
-// ID is NAMESPACE/NAME.
+// ID returns NAMESPACE/NAME.
 func (g Gateway) ID() string {
 	if g.Namespace == "" {
 		return g.Name
@@ -69,16 +69,16 @@ func (g Gateway) ID() string {
 	return g.Namespace + "/" + g.Name
 }
 
-// View says how a caller wants to see the URLs of a gateway.
+// View configures the URLs in an answer.
 type View struct {
-	// Host replaces the public address of every listener, also of those that have none.
+	// Host replaces the public address of every listener, including those without one.
 	Host string
-	// DTLS includes TURN over DTLS, which browsers cannot speak.
+	// DTLS includes TURN over DTLS, which browsers do not support.
 	DTLS bool
 }
 
-// URLs are the ICE URLs of the gateway, UDP before DTLS, TCP and TLS. A listener without public address is left out:
-// the addresses of pods are no use to a client.
+// URLs returns the ICE URLs of the gateway, UDP before DTLS, TCP and TLS. It leaves out listeners without a public
+// address, because clients cannot reach the addresses of pods.
 func (g Gateway) URLs(v View) []string {
 	var out []string
 	for _, l := range g.listeners {
@@ -106,7 +106,7 @@ func (g Gateway) url(l config.Listener, v View) (string, bool) {
 	return uri.String(), true
 }
 
-// stunURL is the RFC 7064 form, which cannot name a transport: "stun" means UDP to browsers, "stuns" TLS over TCP.
+// stunURL returns the RFC 7064 form, which has no transport: for browsers "stun" means UDP and "stuns" TLS over TCP.
 func stunURL(p config.Protocol, uri config.URI) (string, bool) {
 	address := net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port))
 	switch p {
@@ -118,12 +118,12 @@ func stunURL(p config.Protocol, uri config.URI) (string, bool) {
 	return "", false
 }
 
-// Filter picks gateways and listeners; an empty field matches everything.
+// Filter selects gateways and listeners; an empty field matches all.
 type Filter struct {
 	Namespace, Name, Listener string
 }
 
-// pick returns the part of g that the filter asks for.
+// pick returns the part of g that the filter selects.
 func (f Filter) pick(g Gateway) (Gateway, bool) {
 	if f.Namespace != "" && f.Namespace != g.Namespace || f.Name != "" && f.Name != g.Name {
 		return Gateway{}, false

@@ -43,10 +43,10 @@ func TestContractMetrics(t *testing.T) {
 	m.ListenerDrops.Watch(func() uint64 { return 3 })()
 	m.ListenerDrops.Watch(func() uint64 { return 4 })
 	want := `
-# HELP stunner_allocations_active Active TURN allocations, those of a draining process included.
+# HELP stunner_allocations_active Active TURN allocations, including those of a draining process.
 # TYPE stunner_allocations_active gauge
 stunner_allocations_active 1
-# HELP stunner_allocations_capacity TURN allocations that the process can bear: what file descriptors and memory allow.
+# HELP stunner_allocations_capacity Maximum number of TURN allocations of the process, from its file descriptors and memory.
 # TYPE stunner_allocations_capacity gauge
 stunner_allocations_capacity 800
 # HELP stunner_allocations_total TURN allocations made since start.
@@ -58,14 +58,14 @@ stunner_bytes_received_total 300
 # HELP stunner_bytes_sent_total Bytes sent to clients, over all listeners.
 # TYPE stunner_bytes_sent_total counter
 stunner_bytes_sent_total 30
-# HELP stunner_certificate_expiry_timestamp_seconds When the first of a listener's certificates ends, in seconds since 1970.
+# HELP stunner_certificate_expiry_timestamp_seconds Time at which the first certificate of a listener expires, in seconds since 1970.
 # TYPE stunner_certificate_expiry_timestamp_seconds gauge
 stunner_certificate_expiry_timestamp_seconds{name="media/edge/tls"} 1.893456e+09
 # HELP stunner_cluster_packets_total Packets between the relay sockets and the peers of a cluster, by direction rx or tx.
 # TYPE stunner_cluster_packets_total counter
 stunner_cluster_packets_total{direction="rx",name="media/sfu"} 0
 stunner_cluster_packets_total{direction="tx",name="media/sfu"} 1
-# HELP stunner_config_problem 1 while the last config that arrived is kept out, or a part of the running one does not run; else 0.
+# HELP stunner_config_problem 1 if the last received config was rejected or the running one is only partly in force, else 0.
 # TYPE stunner_config_problem gauge
 stunner_config_problem 1
 # HELP stunner_connections_total Client sessions since start: accepted stream and DTLS connections, and UDP 5-tuples that made an allocation.
@@ -79,7 +79,7 @@ stunner_kernel_dropped_total{socket="relay"} 0
 # TYPE stunner_listener_connections gauge
 stunner_listener_connections{name="media/edge/tcp"} 1
 stunner_listener_connections{name="media/edge/udp"} 1
-# HELP stunner_panics_total Faults of the program that were recovered from. Each ended at most one session.
+# HELP stunner_panics_total Panics that were recovered from. Each ended at most one session.
 # TYPE stunner_panics_total counter
 stunner_panics_total 1
 # HELP stunner_refused_total STUN requests that were answered with an error, by reason.

@@ -103,7 +103,7 @@ helm install stunner stunner --namespace stunner-system --wait --set stunnerAuth
 	}
 	t.Logf("the auth service has answered, by status: %v", answers)
 	m.belongs(t, "ada")
-	system.discreet("stunner-auth", "refuse caller", good[strings.LastIndex(good, ".")+1:], signing)
+	system.discreet("stunner-auth", "caller refused", good[strings.LastIndex(good, ".")+1:], signing)
 }
 
 // unsigned is a token without its signature.

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// The program tells by its exit code whether a URL is answered by somebody who can serve.
+// The exit code shows whether the server at a URL can serve.
 func TestCheck(t *testing.T) {
 	code := http.StatusOK
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) }))

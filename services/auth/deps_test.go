@@ -14,7 +14,7 @@ func TestDependencies(t *testing.T) {
 		{
 			Package:   "github.com/stunner-gateway/stunner/services/auth",
 			Forbidden: cluster,
-			Why:       "the service is reachable from outside: it knows what discovery tells it and has no way to ask Kubernetes",
+			Why:       "the service is reachable from outside: it must have no access to the API server",
 		},
 		{
 			Package:   internal + "access",
@@ -30,12 +30,12 @@ func TestDependencies(t *testing.T) {
 		{
 			Package:   internal + "rest",
 			Forbidden: []string{internal + "demo", "github.com/getkin/kin-openapi/..."},
-			Why:       "the contract is checked in tests; at run time the generated code is the contract",
+			Why:       "tests check the OpenAPI contract; at run time the generated code enforces it",
 		},
 		{
 			Package:   internal + "demo",
 			Forbidden: []string{internal + "rest", internal + "access", internal + "gateway"},
-			Why:       "the test page is a client like any other",
+			Why:       "the test page uses the API like other clients",
 		},
 	})
 }

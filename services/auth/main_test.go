@@ -56,7 +56,7 @@ func TestVersion(t *testing.T) {
 	}
 }
 
-// J-01, J-11: a command line is refused that mixes kinds of keys, or names all origins.
+// J-01, J-11: a command line with several kinds of keys, or with a pattern as origin, is refused.
 func TestCommandLinesThatMakeNoSense(t *testing.T) {
 	tests := map[string]struct{ args, want string }{
 		"no config":             {"--port 80", "--config is missing"},
@@ -132,7 +132,7 @@ func TestFlagsBeatTheEnvironment(t *testing.T) {
 	}
 }
 
-// J-05: --gateways may be given several times, and names every gateway where it is not given.
+// J-05: --gateways may be repeated, and means every gateway if it is not given.
 func TestGatewaysFlag(t *testing.T) {
 	env := map[string]string{}
 	for name, tt := range map[string]struct {
@@ -171,7 +171,7 @@ type started struct {
 
 var serving = regexp.MustCompile(`address(?:=|":")([0-9.:]+)(?: |",")health(?:=|":")([0-9.:]+)`)
 
-// start runs the command as main does and waits for the line that says where it serves.
+// start runs the command and waits for the log line with its address.
 func start(t *testing.T, args ...string) started {
 	t.Helper()
 	logs, stderr := io.Pipe()
@@ -304,7 +304,7 @@ func TestServiceWithoutConfigIsAliveAndNotReady(t *testing.T) {
 	s.stop()
 }
 
-// await polls across the socket until the service answers as wanted.
+// await polls until the service answers as expected.
 func await(t *testing.T, url string, status int) {
 	t.Helper()
 	deadline := time.NewTimer(20 * time.Second)

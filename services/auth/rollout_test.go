@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// asProgram is the variable with which the binary of the tests is the program itself.
+// asProgram is the environment variable that makes the test binary run as the program.
 const asProgram = "STUNNER_AUTH_TEST_PROGRAM"
 
 // process is the service in a process of its own.
@@ -97,7 +97,7 @@ func (p *process) end(t *testing.T) {
 	}
 }
 
-// balancer passes connections on to processes that are ready, in turn. It asks them every while, as a kubelet does.
+// balancer forwards connections to ready processes in turn. It probes them at intervals, as a kubelet does.
 type balancer struct {
 	net.Listener
 	mu    sync.Mutex
@@ -140,7 +140,7 @@ func balance(t *testing.T) *balancer {
 	return b
 }
 
-// probing is the time between two probes of the balancer.
+// probing is the interval of the probes.
 const probing = 500 * time.Millisecond
 
 func (b *balancer) probe(ctx context.Context) {
@@ -198,8 +198,8 @@ func (b *balancer) pass(client net.Conn) {
 	both.Wait()
 }
 
-// J-16: while the processes of the service are replaced one by one, no request fails: one that is told to end says so
-// to probes, and serves until nobody is sent to it any more. Clients that keep connections are told to open others.
+// J-16: while the processes of the service are replaced one by one, no request fails: a terminating process fails its
+// readiness probe and serves until it gets no more requests. It closes kept-alive connections.
 func TestRolloutUnderLoad(t *testing.T) {
 	file := configFile(t)
 	args := []string{"-c", file, "--cluster-rate-limit", "0", "--shutdown-delay", "3"}
@@ -246,7 +246,7 @@ func TestRolloutUnderLoad(t *testing.T) {
 	}
 }
 
-// askOnce makes one request, which is not made again.
+// askOnce sends one request without a retry.
 func askOnce(transport *http.Transport, url string) error {
 	r, err := http.NewRequest(http.MethodPost, url, strings.NewReader("{}"))
 	if err != nil {
@@ -266,7 +266,7 @@ func askOnce(transport *http.Transport, url string) error {
 	return err
 }
 
-// J-16: a service that is told to end says so on /ready, serves on, and asks clients to close their connections.
+// J-16: a terminating service reports it on /ready, keeps serving, and closes connections after an answer.
 func TestEndIsAnnounced(t *testing.T) {
 	p := launch(t, "-c", configFile(t), "--shutdown-delay", "3600")
 	await(t, "http://"+p.public+"/ice", http.StatusOK)

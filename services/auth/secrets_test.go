@@ -22,8 +22,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/credential"
 )
 
-// K-04: no secret that the service has, makes or is shown is in any line of its log, at any level, in either format;
-// the audit can be switched off.
+// K-04: no log line contains a secret, at any level, in either format. The audit log can be disabled.
 func TestNoSecretIsLogged(t *testing.T) {
 	const shared, fixedUser, fixedPassword, tokenSecret = "marker-shared-secret", "marker-user", "marker-password", "marker-of-32-bytes-signs-a-token."
 	const audited = "gave credential"

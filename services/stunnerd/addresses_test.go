@@ -12,7 +12,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/testport"
 )
 
-// T-03: a running process takes note of an address that its host gets, and relays to its own listener there no more.
+// T-03: a process detects an address that its host gets, and then no longer relays to its own listener there.
 func TestProcessFollowsTheAddressesOfItsHost(t *testing.T) {
 	if !testnet.Isolated(t) {
 		return
@@ -37,7 +37,7 @@ func TestProcessFollowsTheAddressesOfItsHost(t *testing.T) {
 	}
 }
 
-// T-A16: relays of a process have ports of the range that the command line, or the environment, names.
+// T-A16: relays use ports of the range in the flag or the environment variable.
 func TestProcessHasRelayPortsOfItsRange(t *testing.T) {
 	const n = 4
 	first := testport.Range(t, n)

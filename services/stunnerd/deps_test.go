@@ -18,7 +18,7 @@ func TestDependencies(t *testing.T) {
 		{
 			Package:   "github.com/stunner-gateway/stunner/services/stunnerd",
 			Forbidden: []string{"k8s.io/api/...", "k8s.io/client-go/...", "k8s.io/apimachinery/...", "sigs.k8s.io/gateway-api/...", "sigs.k8s.io/controller-runtime/..."},
-			Why:       "the dataplane runs anywhere and knows nothing of Kubernetes: all it needs is in its config",
+			Why:       "the dataplane runs without Kubernetes: its config contains all that it needs",
 		},
 		{
 			Package:   internal + "cluster",
@@ -29,7 +29,7 @@ func TestDependencies(t *testing.T) {
 		{
 			Package:   internal + "resolve",
 			Forbidden: []string{"net/http", "github.com/pion/...", "github.com/stunner-gateway/..."},
-			Why:       "which addresses a name has is asked of name servers; what may be reached there is decided by the pure cluster package",
+			Why:       "this package only resolves names; package cluster decides which addresses are reachable",
 		},
 		{
 			Package:   internal + "datagram",
@@ -39,7 +39,7 @@ func TestDependencies(t *testing.T) {
 		{
 			Package:   internal + "host",
 			Forbidden: []string{"net/http", "github.com/pion/...", "github.com/stunner-gateway/..."},
-			Why:       "which addresses the host has is a fact; what it means for peers and relays is decided by those that are told",
+			Why:       "this package only reads the addresses of the host; other packages decide about peers and relays",
 		},
 		{
 			Package:   internal + "session",
@@ -78,7 +78,7 @@ func TestDependencies(t *testing.T) {
 		{
 			Package:   internal + "server",
 			Forbidden: []string{"os", "net/http", internal + "follower", internal + "admin"},
-			Why:       "the server runs configs as values; where they come from and who looks on is told above it",
+			Why:       "the server applies configs as values, independent of their source and of the admin endpoints",
 		},
 	})
 }

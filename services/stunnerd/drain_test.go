@@ -12,8 +12,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/admin"
 )
 
-// a process that is told to end sends new calls elsewhere, keeps the ones that it has, and ends with the last
-// one.
+// after SIGTERM a process refuses new calls, keeps the others, and ends with the last one.
 func TestSIGTERMDrains(t *testing.T) {
 	for name, c := range map[string]struct {
 		flags []string
@@ -49,7 +48,7 @@ func TestSIGTERMDrains(t *testing.T) {
 	}
 }
 
-// a process without sessions ends at once when it is told to.
+// after SIGTERM a process without sessions ends at once.
 func TestSIGTERMWithoutCallsEndsAtOnce(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -57,7 +56,7 @@ func TestSIGTERMWithoutCallsEndsAtOnce(t *testing.T) {
 	p.endsWell()
 }
 
-// a second SIGTERM ends the process though it has a session.
+// a second SIGTERM ends the process, although it has a session.
 func TestSecondSIGTERMEndsAtOnce(t *testing.T) {
 	t.Parallel()
 	p := start(t)
@@ -88,7 +87,7 @@ func TestDrainTimeoutEnds(t *testing.T) {
 	}
 }
 
-// The whole way: what a client does is seen by whoever asks the process, under the switches of its command line.
+// The admin endpoints of a process show what a client does, as configured by the flags.
 func TestSessionsAndRefusalsOfARunningProcess(t *testing.T) {
 	t.Parallel()
 	p := start(t, "--show-users", "--sessions-from=any")
@@ -96,7 +95,7 @@ func TestSessionsAndRefusalsOfARunningProcess(t *testing.T) {
 	if err := live.echo("hello"); err != nil {
 		t.Fatal(err)
 	}
-	p.within("the session is listed with what passed both ways", func() bool { // the client hears an echo before it is counted
+	p.within("the session is listed with what passed both ways", func() bool { // the echo may arrive before it is counted
 		var list admin.SessionList
 		_, body := p.get("/sessions?user=ann")
 		if err := json.Unmarshal(body, &list); err != nil || len(list.Sessions) != 1 {
@@ -121,7 +120,7 @@ func TestSessionsAndRefusalsOfARunningProcess(t *testing.T) {
 	if got := refusals.Refusals[0]; got.Text != want || !got.Answered {
 		t.Errorf("refusal %+v, want %q", got, want)
 	}
-	// What no gate ever sees is told too.
+	// Refusals before the gate are shown too.
 	p.babble("tcp4", p.turn["tls"], 1, map[string][]byte{"no handshake": []byte("GET / HTTP/1.1\r\n\r\n")})
 	p.within("a handshake that failed", func() bool {
 		_, body := p.get("/refusals?listener=media/edge/tls")

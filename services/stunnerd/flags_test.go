@@ -132,7 +132,7 @@ func TestQuickServerIsOneListenerForOneUser(t *testing.T) {
 	}
 }
 
-// standalone is a config as people write it for a process that has no operator.
+// standalone is a hand-written config of a process without an operator.
 const standalone = `version: v1
 admin: {name: $STUNNER_NAMESPACE/$STUNNER_NAME, loglevel: $STUNNER_LOGLEVEL}
 auth:
@@ -143,8 +143,8 @@ listeners:
 - {name: udp, protocol: UDP, address: $STUNNER_ADDR, port: $STUNNER_PORT, public_address: "${STUNNER_PUBLIC_ADDR}", public_port: "${STUNNER_PUBLIC_PORT}"}
 `
 
-// Placeholders of a file are replaced by the environment of the process: texts and numbers, not the credentials, and no
-// variable of anybody else.
+// Placeholders of a file are replaced by environment variables, in texts and numbers but not in credentials. No
+// variable without the prefix is read.
 func TestContractPlaceholdersOfAFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "stunnerd.yaml")
 	if err := os.WriteFile(file, []byte(standalone), 0o600); err != nil {

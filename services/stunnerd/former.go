@@ -119,7 +119,8 @@ func (o *options) findDiscovery(given map[string]string) (used string, err error
 		}
 	}
 	o.config = origin
-	o.warnings = append(o.warnings, fmt.Sprintf("flag --config %s: the config comes from %s, which %s names", originKubernetes, origin, from))
+	o.warnings = append(o.warnings,
+		fmt.Sprintf("flag --config %s: the config comes from %s, which %s names", originKubernetes, origin, from))
 	return used, nil
 }
 

@@ -8,9 +8,9 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/cli"
 )
 
-// Dataplanes of existing installations start with the flags that they hold. Each flag that means nothing here is warned
-// of by its name and never by its value, which may be a secret, and takes as many arguments as it took there: flags
-// that follow it are read.
+// Pods of existing installations start with the flags of the former dataplane. Each flag without a meaning here causes
+// a warning with its name, never with its value, which may be a secret. It has the same number of arguments as before,
+// so that the following flags are parsed.
 func TestContractFlagsOfExistingDataplanes(t *testing.T) {
 	inPod := map[string]string{"STUNNER_CONFIG_ORIGIN": "https://discovery:13478", "STUNNER_NAMESPACE": "media", "STUNNER_NAME": "edge"}
 	flags := 0
@@ -39,8 +39,8 @@ func TestContractFlagsOfExistingDataplanes(t *testing.T) {
 	}
 }
 
-// The origin k8s stands for the discovery that the operator names in the environment, or else for the address that the
-// existing flags and variables give.
+// The origin k8s means the origin in the environment, which the operator sets, or else the address in the former flags
+// and variables.
 func TestContractOriginKubernetes(t *testing.T) {
 	for name, tc := range map[string]struct {
 		args         []string
@@ -88,8 +88,7 @@ func TestContractOriginKubernetes(t *testing.T) {
 	}
 }
 
-// A flag that neither this program nor the existing one has is an error that names it, also beside flags that are
-// accepted.
+// An unknown flag is an error that names it, also together with former flags.
 func TestMisspeltFlagIsAnError(t *testing.T) {
 	for _, name := range []string{"-watchh", "--udp-thread-numm", "--cds-server", "--kubeconfigs", "--sessions-form"} {
 		_, err := parseFlags([]string{"--kubeconfig", "x", name}, func(string) string { return "" }, io.Discard)

@@ -21,7 +21,7 @@ func build(t *testing.T, setters ...stun.Setter) []byte {
 	return m.Raw
 }
 
-// wrong are datagrams that a stranger may send, by what is wrong with them.
+// wrong are invalid datagrams by their error.
 func wrong(t *testing.T) map[string][]byte {
 	t.Helper()
 	request := func(m stun.Method) stun.MessageType { return stun.NewType(m, stun.ClassRequest) }
@@ -46,7 +46,7 @@ func wrong(t *testing.T) map[string][]byte {
 	}
 }
 
-// T-19: whatever is wrong with what strangers send, and however much of it there is, the log stays short.
+// T-19: the log stays short, however many invalid datagrams arrive.
 func TestBadDatagramsDoNotFillTheLog(t *testing.T) {
 	const datagrams, limit = 100_000, 100 << 10
 	p := start(t, "--log", "all:INFO")
@@ -68,10 +68,10 @@ func TestBadDatagramsDoNotFillTheLog(t *testing.T) {
 	if size := len(p.said()); size == 0 || size > limit {
 		t.Errorf("%d datagrams made %d bytes of log, want less than %d and more than none", datagrams, size, limit)
 	}
-	p.mustDial("ann") // the flood has not closed the door to those who can show a credential
+	p.mustDial("ann") // clients with a credential are still served
 }
 
-// babble sends each kind of datagram so many times, from one source.
+// babble sends each kind of datagram n times from one source.
 func (p *process) babble(network, address string, times int, kinds map[string][]byte) {
 	p.t.Helper()
 	conn, err := net.Dial(network, address)
@@ -81,7 +81,7 @@ func (p *process) babble(network, address string, times int, kinds map[string][]
 	defer conn.Close()
 	for range times {
 		for what, datagram := range kinds {
-			// A connection may be over after the first nonsense.
+			// The server may close a connection after the first invalid data.
 			if _, err := conn.Write(datagram); err != nil && network == "udp4" {
 				p.t.Fatalf("send %s: %v", what, err)
 			}
@@ -89,7 +89,7 @@ func (p *process) babble(network, address string, times int, kinds map[string][]
 	}
 }
 
-// hostile are user ids that would do harm in a log or on a terminal.
+// hostile are user ids that could corrupt a log or a terminal.
 var hostile = []string{
 	"eve\ntime=2026-01-01 level=ERROR msg=forged",
 	"eve\r\n[\"level\",\"ERROR\",\"msg\",\"forged\"]",
@@ -99,7 +99,7 @@ var hostile = []string{
 	strings.Repeat("\n", 400),
 }
 
-// A-09, T-19: no user name makes a line of its own, whether it is let in or not, at the most talkative level, in either
+// A-09, T-19: no user name forges a log line, whether it is accepted or not, at the most verbose level and in either
 // format.
 func TestUserNamesForgeNoLogLine(t *testing.T) {
 	text := regexp.MustCompile(`^time=\S+ level=(TRACE|DEBUG|INFO|WARN|ERROR) msg=`)
@@ -135,7 +135,7 @@ func TestUserNamesForgeNoLogLine(t *testing.T) {
 	}
 }
 
-// refused asks for an allocation with a user's name and no good password, and wants 401.
+// refused requests an allocation with an invalid password, and expects 401.
 func (p *process) refused(user string) {
 	p.t.Helper()
 	conn, err := net.Dial("udp4", p.turn["udp"])

@@ -74,7 +74,7 @@ func (g *guesser) challenge() {
 	}
 }
 
-// guess sends a request in the name of each of so many users, no faster than they are read.
+// guess sends a request in the name of each of n users, no faster than the server reads them.
 func (g *guesser) guess(p *process, name string, users int) {
 	g.Helper()
 	const batch = 200
@@ -87,7 +87,7 @@ func (g *guesser) guess(p *process, name string, users int) {
 	}
 }
 
-// T-20: what clients call themselves makes no series, and neither do their addresses.
+// T-20: user names and addresses of clients do not create metric series.
 func TestUserNamesMakeNoSeries(t *testing.T) {
 	const names = 10_000
 	port := testport.Free(t)

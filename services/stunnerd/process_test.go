@@ -23,7 +23,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/testport"
 )
 
-// asProgram makes this test binary be stunnerd: what is tested is the process, signals and exit code included.
+// asProgram makes this test binary run as stunnerd, so that the tests cover the process, signals and exit code.
 const asProgram = "STUNNERD_AS_PROGRAM"
 
 func TestMain(m *testing.M) {
@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 
 var authority = credential.Authority{Realm: "test.example", SharedSecret: "of the tests"}
 
-// later is an address to which the routes lead, and which no host has before a test gives it one.
+// later is an address in the routes that no host has before a test adds it.
 const later = "198.51.100.9"
 
 // process is a running stunnerd with a listener of each protocol, whose clients reach an echo peer.
@@ -49,7 +49,7 @@ type process struct {
 	probes string
 	peer   *net.UDPAddr
 	ended  chan struct{}
-	// failed is what running ended with; it may be read after ended.
+	// failed is the error of the process. It may be read after ended.
 	failed error
 }
 
@@ -132,7 +132,7 @@ func (p *process) config(change func(*config.Config)) string {
 	return file
 }
 
-// get asks for a path of the probes' server; the code is 0 when nobody answers.
+// get requests a path of the probes server; the code is 0 if there is no answer.
 func (p *process) get(path string) (code int, body []byte) {
 	resp, err := http.Get(p.probes + path)
 	if err != nil {
@@ -168,7 +168,7 @@ func (p *process) received(listener string) uint64 {
 	return 0
 }
 
-// said is the log so far.
+// said returns the log so far.
 func (p *process) said() []byte {
 	data, err := os.ReadFile(p.log.Name())
 	if err != nil {
@@ -184,14 +184,14 @@ func (p *process) terminate() {
 	}
 }
 
-// draining tells the process to end and waits until it has heard.
+// draining sends SIGTERM and waits until the process drains.
 func (p *process) draining() {
 	p.t.Helper()
 	p.terminate()
 	p.within("draining", func() bool { return p.status().Status == server.Terminating })
 }
 
-// endsWell waits for the end of the process and wants exit code 0.
+// endsWell waits for the end of the process and expects exit code 0.
 func (p *process) endsWell() {
 	p.t.Helper()
 	select {
@@ -204,7 +204,7 @@ func (p *process) endsWell() {
 	}
 }
 
-// runs wants the process to be there still.
+// runs checks that the process is still running.
 func (p *process) runs() {
 	p.t.Helper()
 	select {
@@ -214,7 +214,7 @@ func (p *process) runs() {
 	}
 }
 
-// within waits for something that the process brings about.
+// within waits for a condition of the process.
 func (p *process) within(what string, holds func() bool) {
 	p.t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); !holds(); time.Sleep(10 * time.Millisecond) {
@@ -231,7 +231,7 @@ type call struct {
 	peer   *net.UDPAddr
 }
 
-// dial makes a call in the name of a user.
+// dial makes an allocation in the name of a user.
 func (p *process) dial(user string) (*call, error) {
 	p.t.Helper()
 	minted, err := authority.Mint(user, time.Hour, time.Now())
@@ -270,7 +270,7 @@ func (p *process) mustDial(user string) *call {
 	return c
 }
 
-// echo sends a text to the peer and wants it back.
+// echo sends a text to the peer and expects it back.
 func (c *call) echo(text string) error {
 	if _, err := c.relay.WriteTo([]byte(text), c.peer); err != nil {
 		return err

@@ -12,7 +12,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-// rendered is what a discovery server sends for a gateway with ephemeral credentials and a route with a port range.
+// rendered is the frame of a gateway with ephemeral credentials and a route with a port range.
 const rendered = `{"version":"v1",
  "admin":{"name":"stunner/udp-gateway","loglevel":"all:INFO","metrics_endpoint":"http://:8080/metrics",
           "healthcheck_endpoint":"http://:8086","offload_engine":"None"},
@@ -22,7 +22,7 @@ const rendered = `{"version":"v1",
  "clusters":[{"name":"stunner/media-plane","type":"STATIC","protocol":"UDP",
               "endpoints":["10.244.1.9:<10000-20000>","10.96.4.20:<10000-20000>"]}]}`
 
-// deletion is the frame that withdraws it.
+// deletion is the frame that deletes it.
 const deletion = `{"version":"v1","admin":{"name":"stunner/udp-gateway","loglevel":"all:INFO",` +
 	`"healthcheck_endpoint":"http://:8086","offload_engine":"None"},` +
 	`"auth":{"type":"static","realm":"stunner.l7mp.io","credentials":{"password":"dummy-password","username":"dummy-username"}}}`
@@ -35,8 +35,7 @@ func TestContractRenderedConfigRoundTrips(t *testing.T) {
 	sameJSON(t, rendered, string(c.Canonical()))
 }
 
-// The addresses of Services are an addition to the document: without them it is what it always was, and their order has
-// no meaning.
+// Service addresses are an optional field of the document, and their order has no meaning.
 func TestContractServiceAddresses(t *testing.T) {
 	with := strings.Replace(rendered, `"port":3478,"routes"`, `"port":3478,"service_addresses":["10.96.0.7:3478","[fd00::7]:3478"],"routes"`, 1)
 	c := parse(t, with)

@@ -140,7 +140,7 @@ func TestCloneSharesNothing(t *testing.T) {
 	}
 }
 
-// K-02: a redacted config holds no secret, and lets nobody in.
+// K-02: a redacted config contains no secrets and accepts no credentials.
 func TestRedactedShowsNoSecretAndOpensNothing(t *testing.T) {
 	cert, key := keyPair(t)
 	c := good()

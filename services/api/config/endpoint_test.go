@@ -93,7 +93,7 @@ func TestPortRangeContains(t *testing.T) {
 	}
 }
 
-// What is read can be printed, and reads the same.
+// A parsed endpoint can be printed and parsed again.
 func FuzzParseEndpoint(f *testing.F) {
 	for _, seed := range []string{
 		"1.2.3.4/16:<1-2>", "1.2.3.4", "2001:db8::1:<5-6>", "::/0", "::ffff:1.2.3.4/97", "::ffff:1.2.3.4/95", "10.0.0.0/33", ":<1-2>",
@@ -128,7 +128,7 @@ func TestAPrefixIsAnEndpointWithoutPorts(t *testing.T) {
 	}
 }
 
-// T-A16: a range of relay ports is read as it is written, and nothing else is one.
+// T-A16: valid ranges of relay ports are parsed, and others refused.
 func TestRelayPorts(t *testing.T) {
 	for text, n := range map[string]int{"40000-49999": 10_000, "1024-65535": 64_512, "5000-5000": 1} {
 		r, err := config.ParseRelayPorts(text)

@@ -10,7 +10,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-// leaf is a field of the document that holds a text or a number.
+// leaf is a text or number field of the document.
 type leaf struct {
 	path []any // names of fields, and 0 for the only element of a list
 	kind reflect.Kind
@@ -48,7 +48,7 @@ func leaves(t reflect.Type, path ...any) (all []leaf) {
 	return all
 }
 
-// put puts a value at the place of a leaf.
+// put sets the value of a leaf.
 func (l leaf) put(document map[string]any, value any) {
 	var at any = document
 	for i, step := range l.path {
@@ -79,7 +79,7 @@ func (l leaf) put(document map[string]any, value any) {
 	}
 }
 
-// get is the value at the place of a leaf.
+// get returns the value of a leaf.
 func (l leaf) get(v reflect.Value) reflect.Value {
 	for _, step := range l.path {
 		for v.Kind() == reflect.Pointer {
@@ -103,7 +103,7 @@ func (l leaf) get(v reflect.Value) reflect.Value {
 	return v
 }
 
-// fields are those of a config that may hold placeholders.
+// fields are the fields of a config that may contain placeholders.
 func fields() (all []leaf) {
 	for _, l := range leaves(reflect.TypeFor[config.Config]()) {
 		if name := l.String(); name != "version" && !strings.HasPrefix(name, "admin.license_config") && !strings.HasPrefix(name, "auth.former") {
@@ -113,9 +113,8 @@ func fields() (all []leaf) {
 	return all
 }
 
-// Every field of the document but the credentials takes a placeholder in each spelling: texts when the config is
-// expanded, numbers when it is read. A variable that is not set is an error that names field and variable, and no
-// variable of anybody else is asked for.
+// Every field but the credentials accepts a placeholder in each spelling: texts are replaced by Expand, numbers by
+// ParseWith. An unset variable is an error that names field and variable. No variable without the prefix is looked up.
 func TestContractPlaceholdersInEveryField(t *testing.T) {
 	texts, counts := 0, 0
 	for _, l := range fields() {
@@ -179,8 +178,7 @@ func TestPlaceholderOfAKey(t *testing.T) {
 	}
 }
 
-// What stands in the place of a placeholder is judged like anything that is written there, in all spellings that are
-// accepted.
+// The value of a placeholder is validated, and may use any spelling.
 func TestExpandedValuesAreJudged(t *testing.T) {
 	const document = `{"version":"v1","auth":{"type":"$STUNNER_AUTH_TYPE","realm":"$STUNNER_REALM","credentials":{"username":"u","password":"$STUNNER_PASSWORD$HOME"}},
 		"listeners":[{"name":"l","address":"10.$STUNNER_ADDR","protocol":"$STUNNER_PROTOCOL","port":"$STUNNER_PORT"}],"clusters":[{"name":"c","endpoints":["$STUNNER_PEERS"]}]}`
@@ -229,7 +227,7 @@ func TestExpandedValuesAreJudged(t *testing.T) {
 	}
 }
 
-// A number that is a placeholder is for documents that one process reads. Everywhere else it is no number.
+// A placeholder in place of a number is valid in ParseWith only.
 func TestPlaceholderOfANumberNeedsALookup(t *testing.T) {
 	_, _, err := config.Parse([]byte(`{"version":"v1","listeners":[{"name":"l","port":"$STUNNER_PORT"}]}`))
 	if err == nil || !strings.Contains(err.Error(), "listeners[0].port: cannot be read from a JSON string: write a whole number") {

@@ -11,8 +11,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/credential"
 )
 
-// neededForAuth says of every field of a config whether an auth service needs it. A field that is missing here fails
-// TestForAuth.
+// neededForAuth classifies every field of a config: whether an auth service needs it. TestForAuth fails for a missing
+// field.
 var neededForAuth = map[string]bool{
 	"version":                    true,
 	"admin.name":                 true,
@@ -56,8 +56,7 @@ var neededForAuth = map[string]bool{
 	"clusters.except":    false,
 }
 
-// markedConfig sets every field of a config to a value that occurs nowhere else, and returns these values by the path
-// of the field.
+// markedConfig sets every field of a config to a unique value, and returns these values by the path of the field.
 func markedConfig(t *testing.T) (Config, map[string]string) {
 	t.Helper()
 	c, marks := Config{}, map[string]string{}
@@ -98,7 +97,7 @@ func markedConfig(t *testing.T) (Config, map[string]string) {
 	return c, marks
 }
 
-// An auth service reads what it needs of a config and nothing else. Every field is classified.
+// ForAuth returns the needed fields only. Every field is classified.
 func TestForAuth(t *testing.T) {
 	for authType, secrets := range map[AuthType][]string{
 		AuthStatic: {KeyPassword, KeyUsername}, AuthEphemeral: {KeySecret}, AuthNone: nil, "longterm": {KeySecret}, "": {KeyPassword, KeyUsername},
@@ -127,8 +126,8 @@ func TestForAuth(t *testing.T) {
 	}
 }
 
-// A config that is valid is valid in the form for an auth service, to readers of earlier releases as well. No dataplane
-// runs that form of a TLS listener.
+// The result of ForAuth is valid if the config is, also for previous releases. No dataplane runs it if it has a TLS
+// listener.
 func TestForAuthIsValid(t *testing.T) {
 	for _, authType := range []AuthType{AuthStatic, AuthEphemeral, AuthNone} {
 		c := Config{Admin: Admin{Name: "media/edge"}, Auth: Auth{Type: authType, Credentials: map[string]credential.Secret{

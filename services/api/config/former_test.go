@@ -9,7 +9,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/credential"
 )
 
-// K-02: a former secret travels, is compared and checked, and is never shown.
+// K-02: a former secret is encoded, compared and validated, and never shown.
 func TestFormerSecret(t *testing.T) {
 	const head = `{"version":"v1","auth":{"type":"ephemeral","credentials":{"secret":"now"}`
 	without, with := parse(t, head+`}}`), parse(t, head+`,"former":{"secret":"hunter2","until":1900000000}}}`)
@@ -42,7 +42,7 @@ func TestFormerSecret(t *testing.T) {
 	}
 }
 
-// Addresses that prefixes do not open are a set, and no prefixes.
+// Except is a set of addresses without prefixes.
 func TestExcept(t *testing.T) {
 	const head = `{"version":"v1","auth":{"credentials":{"username":"u","password":"p"}},"clusters":[{"name":"a/b","type":"STATIC","endpoints":["10.0.0.0/8"]`
 	one, two := parse(t, head+`,"except":["10.0.0.2","10.0.0.1"]}]}`), parse(t, head+`,"except":["10.0.0.1","10.0.0.2","10.0.0.1"]}]}`)

@@ -7,8 +7,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-// R-14: an overlap of 0 is not the default, and the default that is written out is the same config as one that leaves
-// it out.
+// R-14: an overlap of 0 differs from the default, and an explicit default equals a missing value.
 func TestCredentialOverlap(t *testing.T) {
 	without := parse(t, `{"version":"v1"}`)
 	for text, want := range map[string]float64{

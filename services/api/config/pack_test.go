@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// What was packed is what is unpacked, and the same config is the same bytes: an operator that starts anew writes no
-// Secret again.
+// Unpack reverses Pack, and equal configs have equal packed forms, so that a restarted operator does not write Secrets
+// again.
 func TestPackedConfigIsTheConfig(t *testing.T) {
 	c := Zero("media/edge")
 	c.Listeners = []Listener{{Name: "media/edge/udp", Protocol: TURNUDP, Address: AddressPlaceholder, Port: 3478, Routes: []string{"media/all"}}}

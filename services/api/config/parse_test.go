@@ -57,7 +57,7 @@ clusters:
 	}
 }
 
-// R-29: fields that are not known are reported by their paths.
+// R-29: unknown fields are returned with their paths.
 func TestParseReportsUnknownFields(t *testing.T) {
 	_, unknown, err := config.Parse([]byte(`{"version":"v1","colour":1,"admin":{"nested":{"a":1}},"listeners":[{"name":"l"},{"name":"m","Port":1}],
 		"auth":{"credentials":{"free":"form"}}}`))
@@ -160,8 +160,7 @@ func TestAbsentPortHasADefaultAndZeroHasNot(t *testing.T) {
 	}
 }
 
-// F-04: what is read and good stays the same, and good, however often it is written and read, and no document becomes
-// much more than it was.
+// F-04: a valid config stays the same and valid when it is encoded and parsed repeatedly, and no document grows much.
 func FuzzParse(f *testing.F) {
 	for _, seed := range []string{
 		rendered, deletion, "", "{}", "null", `{"version":"v1"}`, "version: v1\nauth: {type: none}\n", `{"version":"v1alpha1","auth":{"type":"plaintext"}}`,
@@ -216,8 +215,8 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// bound is how long the canonical form of a document may be: a byte may need an escape of six, aliases are filled in up
-// to MaxDocument, and defaults are written out for as many listeners and clusters as there may be.
+// bound is the maximum size of the canonical form of a document: a byte may need an escape of six, aliases are expanded
+// up to MaxDocument, and defaults are added for each listener and cluster.
 func bound(data []byte) int {
 	const defaults = 1 << 20
 	size := len(data)

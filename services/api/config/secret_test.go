@@ -9,8 +9,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/credential"
 )
 
-// K-02: wherever a config has a secret, the mark that stands for a secret in what people are shown is refused, with the
-// name of the field; and a config from which secrets are withheld has neither secrets nor marks.
+// K-02: credential.Redacted is refused in every secret field, with the name of the field. A withheld config contains
+// neither secrets nor credential.Redacted.
 func TestTheMarkOfASecretIsNoSecret(t *testing.T) {
 	cert, key := keyPair(t)
 	whole := func() config.Config {

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -152,11 +153,7 @@ func (l Listener) URI() (URI, bool) {
 		return URI{}, false
 	}
 	p := l.Protocol.properties()
-	u := URI{Scheme: p.scheme, Host: l.PublicAddress, Port: l.PublicPort, Transport: p.network}
-	if u.Port == 0 {
-		u.Port = l.Port
-	}
-	return u, true
+	return URI{Scheme: p.scheme, Host: l.PublicAddress, Port: cmp.Or(l.PublicPort, l.Port), Transport: p.network}, true
 }
 
 // isHost reports whether s is an IPv4 address or a host name (RFC 1123 §2.1, and the underscore, which is in use).

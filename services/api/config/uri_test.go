@@ -11,7 +11,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-// N-05: good TURN URIs are read and printed in their full form.
+// N-05: valid TURN URIs are parsed and printed in full form.
 func TestContractTURNURIs(t *testing.T) {
 	for text, want := range map[string]struct{ printed, protocol string }{
 		"turn:example.org":                                {"turn:example.org:3478?transport=udp", "TURN-UDP"},
@@ -50,7 +50,7 @@ func TestContractTURNURIs(t *testing.T) {
 	}
 }
 
-// N-05: bad TURN URIs are refused with what is wrong, and without a password.
+// N-05: invalid TURN URIs are refused with an error without the password.
 func TestBadTURNURIs(t *testing.T) {
 	for text, problem := range map[string]string{
 		"":                               "unknown scheme",
@@ -142,8 +142,8 @@ func TestContractURIOfAListener(t *testing.T) {
 	}
 }
 
-// F-07: of what has no "//", exactly what the grammar of RFC 7065 takes is read, but for what is listed in unwanted;
-// and what is printed is in the grammar and reads the same.
+// F-07: without "//", exactly the URIs of the grammar in RFC 7065 are parsed, except those in unwanted. Printed URIs
+// match the grammar and can be parsed again.
 func FuzzParseURI(f *testing.F) {
 	for _, seed := range []string{
 		"turn:example.org", "turns:[2001:db8::7]:443?transport=tcp", "turn://u:p@203.0.113.7?transport=dtls", "turn:[::1", "turn:a:b:c", "TURNS:A?TRANSPORT=UDP",
@@ -174,7 +174,7 @@ func FuzzParseURI(f *testing.F) {
 	})
 }
 
-// The form of command lines, which is none of RFC 7065.
+// The form of command lines is not in RFC 7065.
 var commandLineURI = regexp.MustCompile(`^(?i:turns?)://`)
 
 // turnURI is the grammar of RFC 7065 §3.1, with the host of RFC 3986 §3.2.2. Literals are in any case (RFC 5234 §2.3).
@@ -199,8 +199,8 @@ var turnURI = func() *regexp.Regexp {
 	return regexp.MustCompile(`^(?i:turns?):` + host + `(?::[0-9]*)?(?:(?i:\?transport=)[` + unreserved + `]+)?$`)
 }()
 
-// unwanted tells what the grammar takes and we do not: transports other than UDP and TCP, addresses of the future, host
-// names that no name server can know, and ports that no socket can have.
+// unwanted reports whether a URI matches the grammar but is refused: transports other than UDP and TCP, IPvFuture
+// addresses, invalid host names, and invalid ports.
 func unwanted(text string) bool {
 	_, rest, _ := strings.Cut(text, ":")
 	rest, query, hasQuery := strings.Cut(rest, "?")
@@ -224,8 +224,8 @@ func unwanted(text string) bool {
 	return numeric.MatchString(host) && (!quad.MatchString(host) || net.ParseIP(host) == nil) || len(host) > 253 || !hostName.MatchString(host)
 }
 
-// A host name (RFC 1123 §2.1, with the underscore that is in use), one that ends in a number and so is meant as an
-// address, and one of four numbers.
+// A host name (RFC 1123 §2.1, with underscores), one that ends in a number and is thus an invalid address, and one of
+// four numbers.
 var (
 	hostName = regexp.MustCompile(strings.ReplaceAll(`^(?:LABEL\.)*LABEL\.?$`, "LABEL", `(?:[A-Za-z0-9_]|[A-Za-z0-9_][A-Za-z0-9_-]{0,61}[A-Za-z0-9_])`))
 	numeric  = regexp.MustCompile(`(?:^|\.)[0-9]+\.?$`)

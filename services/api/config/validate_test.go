@@ -16,7 +16,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/credential"
 )
 
-// good is a valid config to which each test does one thing.
+// good is a valid config, which each test modifies.
 func good() config.Config {
 	c := config.Config{
 		Admin: config.Admin{Name: "media/edge"},
@@ -31,7 +31,7 @@ func good() config.Config {
 	return c
 }
 
-// R-10, T-06: a config with one mistake is refused with field and remedy, an empty password or secret included.
+// R-10, T-06: a config with one error is refused with field and remedy, including empty passwords and secrets.
 func TestValidate(t *testing.T) {
 	cert, key := keyPair(t)
 	otherCert, _ := keyPair(t)

@@ -18,7 +18,7 @@ import (
 
 const realm = "stunner.l7mp.io"
 
-// now is half a second past a full one, so that rounding shows.
+// now is half a second after a full second, to detect rounding.
 var now = time.Unix(1_800_000_000, 500_000_000)
 
 // J-10: user name, password and key of an ephemeral credential are those of a fixed example.
@@ -51,7 +51,8 @@ func TestContractLongTermKey(t *testing.T) {
 	}
 }
 
-// T-13: a credential more than 366 days ahead is refused, and one of 366 days that was minted this moment is not.
+// T-13: a credential that expires more than 366 days ahead is refused, and one that was just minted for 366 days is
+// not.
 func TestVerify(t *testing.T) {
 	static := credential.Authority{Realm: realm, Username: "user", Password: "pass"}
 	ephemeral := credential.Authority{Realm: realm, SharedSecret: "secret"}
@@ -106,7 +107,7 @@ func TestVerify(t *testing.T) {
 	}
 }
 
-// T-07: only a name that was signed with a long secret needs no protection from guessing.
+// T-07: only a name that is signed with a long secret is not guessable.
 func TestGuessable(t *testing.T) {
 	const short, long = "fifteen-bytes-x", "sixteen-bytes-xx"
 	for _, c := range []struct {
@@ -204,8 +205,7 @@ func TestSecretsDoNotShow(t *testing.T) {
 	}
 }
 
-// F-06: a name is accepted for exactly one timestamp, which is taken out of it, and whoever mints and whoever verifies
-// come to the same verdict.
+// F-06: a user name has exactly one timestamp, and Mint and Verify agree about it.
 func FuzzParseUsername(f *testing.F) {
 	for _, seed := range []string{
 		"1893456000:alice", "alice:1893456000", "1893456000", "1893456000:", ":1893456000", "12345:1893456000", "1893456000:1893456001",
@@ -238,8 +238,8 @@ func FuzzParseUsername(f *testing.F) {
 		if _, err := a.Verify(username, expires.Add(time.Second)); !errors.Is(err, credential.ErrExpired) {
 			t.Errorf("a second too late: %v", err)
 		}
-		// The auth service can have made it, unless its user id has a colon or is no text: then it is the same, and
-		// good where it is used.
+		// The auth service can have minted it, unless its user id has a colon or is not UTF-8. Then it is the same, and
+		// valid.
 		minted, err := a.Mint(user, time.Hour, expires.Add(-time.Hour))
 		if err != nil {
 			return
@@ -251,8 +251,8 @@ func FuzzParseUsername(f *testing.F) {
 	})
 }
 
-// timestamp reads a user name with numbers of any length: the first part that is a time from 2001-09-09 to the end of
-// the year 9999, in digits, is the timestamp; the others are the user id.
+// timestamp parses a user name with numbers of any length: the first part that is a time from 2001-09-09 to the year
+// 9999 is the timestamp, the others are the user id.
 func timestamp(username string) (seconds int64, user string, ok bool) {
 	parts := strings.Split(username, ":")
 	for i, part := range parts {

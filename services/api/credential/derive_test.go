@@ -6,7 +6,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/credential"
 )
 
-// The derived secret is a contract between releases: another value would end the calls of everybody who updates.
+// The derived secret is a contract between releases: a different value would invalidate all credentials on an update.
 func TestContractDerivedSecret(t *testing.T) {
 	const want = credential.Secret("sY-lLeVz8WaDVlFoWXeROQIhP1nXHZmab7tkyRdrryU")
 	got, err := credential.Secret("a root that nobody knows").Derive("turn/lobby")

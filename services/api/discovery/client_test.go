@@ -97,7 +97,7 @@ func TestWatchFollowsTheServer(t *testing.T) {
 	}
 }
 
-// R-29: a config that differs only in what nobody here knows is news, because somebody counts that.
+// R-29: a config that differs only in unknown fields is delivered, because they are counted.
 func TestUnknownFieldsAreDelivered(t *testing.T) {
 	s, h := newScripted(t)
 	events := follow(t, open(t, h.URL, Options{ID: "media/a"}))
@@ -117,7 +117,7 @@ func TestUnknownFieldsAreDelivered(t *testing.T) {
 			t.Errorf("%s is called %s", c.frame, e.Revision)
 		}
 	}
-	// So is another value of what nobody knows: whoever reports says which of the two it has.
+	// A changed value of an unknown field is delivered too, because reports contain the revision.
 	for _, frame := range []string{newer, strings.Replace(newer, `"newer":1`, `"newer":2`, 1)} {
 		s.frames <- frame
 		if e := nextConfig(t, events); e.Revision != config.RevisionOf([]byte(frame)) {
@@ -126,7 +126,7 @@ func TestUnknownFieldsAreDelivered(t *testing.T) {
 	}
 }
 
-// scripted is a server that sends frames as told, one connection after the other.
+// scripted is a server that sends given frames, one connection after the other.
 type scripted struct {
 	frames chan string // "" closes the connection
 	dials  chan *http.Request
@@ -162,7 +162,7 @@ func (s *scripted) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// R-10: a bad frame is told and takes no config away.
+// R-10: an invalid frame is reported and deletes no config.
 func TestBadFramesLoseNothing(t *testing.T) {
 	s, h := newScripted(t)
 	events := follow(t, open(t, h.URL, Options{ID: "media/a"}))
@@ -211,7 +211,7 @@ func TestBadFramesLoseNothing(t *testing.T) {
 	}
 }
 
-// R-10: a document beyond the limit ends the connection and is told like any other that is kept out.
+// R-10: a document beyond the size limit ends the connection and is reported like any rejected one.
 func TestTooLargeFrameIsRejected(t *testing.T) {
 	s, h := newScripted(t)
 	events := follow(t, open(t, h.URL, Options{ID: "media/a"}))
@@ -264,7 +264,7 @@ func TestUnknownFieldsAreReported(t *testing.T) {
 	}
 }
 
-// R-04: after a reconnect only what has changed is delivered.
+// R-04: after a reconnect only changed configs are delivered.
 func TestReconnectTellsOnlyWhatIsNew(t *testing.T) {
 	s, h := newScripted(t)
 	events := follow(t, open(t, h.URL, Options{}))
@@ -291,7 +291,7 @@ func TestReconnectTellsOnlyWhatIsNew(t *testing.T) {
 	}
 }
 
-// foreignCA returns a certificate that has signed nothing.
+// foreignCA returns a CA certificate that has not signed the certificate of the server.
 func TestLoad(t *testing.T) {
 	a, b := sample("media/a", "r1"), sample("media/b", "r2")
 	_, h := serve(t, ServerOptions{}, a, b)
@@ -350,8 +350,7 @@ func TestReportsReachTheServerAndEachNewConnection(t *testing.T) {
 	}
 }
 
-// A server that answers nothing, not even pings, is left.
-// pipeListener hands out connections that are not of the kernel, so that their time can be made up.
+// A client closes the connection to a server that does not answer pings.
 func write(t *testing.T, path, text string) {
 	t.Helper()
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
@@ -359,7 +358,7 @@ func write(t *testing.T, path, text string) {
 	}
 }
 
-// J-09: a connection tells by how much the clocks of both sides differ, if the server tells the time.
+// J-09: a connection reports the difference of the clocks, if the server sends its time.
 func TestClientComparesClocks(t *testing.T) {
 	for name, c := range map[string]struct {
 		date string
@@ -400,7 +399,7 @@ func TestClientComparesClocks(t *testing.T) {
 	}
 }
 
-// R-04: a client that is refused comes back when the server says, and not all of them at the same moment.
+// R-04: a refused client reconnects after the Retry-After of the server, with jitter.
 func TestClientComesBackWhenItIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, c := range []struct {

@@ -83,7 +83,7 @@ func foreignCA(t *testing.T) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
 }
 
-// K-04: a redirect does not get the token.
+// K-04: the token is not sent to a redirect.
 func TestTokenDoesNotFollowRedirects(t *testing.T) {
 	thief, h := newScripted(t)
 	redirect := httptest.NewServer(http.RedirectHandler(h.URL, http.StatusTemporaryRedirect))
@@ -102,8 +102,7 @@ func TestTokenDoesNotFollowRedirects(t *testing.T) {
 	}
 }
 
-// the pause between two connections grows from 0.2 s to 10 s, with jitter, and starts again after a connection
-// that held.
+// the delay between two connections grows from 0.2 s to 10 s, with jitter, and is reset after a long connection.
 func TestBackoffGrowsToTenSecondsAndStartsAfresh(t *testing.T) {
 	var b backoff
 	for _, want := range []time.Duration{200, 400, 800, 1600, 3200, 6400, 10000, 10000} {
@@ -117,7 +116,7 @@ func TestBackoffGrowsToTenSecondsAndStartsAfresh(t *testing.T) {
 	}
 }
 
-// a handshake that nobody answers is given up in time.
+// a handshake without an answer times out.
 func TestHandshakeWithoutAnswerIsGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := open(t, "http://silent", Options{ID: "media/a"}).(*client)
@@ -150,7 +149,7 @@ func TestHandshakeWithoutAnswerIsGivenUp(t *testing.T) {
 	})
 }
 
-// a stream on which nothing comes for eight seconds is left.
+// a stream is closed after eight seconds of silence.
 func TestContractSilentStreamIsLeftAfterEightSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		near, far := net.Pipe()

@@ -15,8 +15,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// G-10: the HTTP contract of config discovery names the paths that are served, the codes of refusals, and the fields of
-// a report.
+// G-10: the OpenAPI document of config discovery contains the served paths, the codes of refusals, and the fields of a
+// report.
 func TestContractIsWrittenDown(t *testing.T) {
 	data, err := os.ReadFile("../../../openapi/discovery.yaml")
 	if err != nil {

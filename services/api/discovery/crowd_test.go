@@ -19,7 +19,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-// narrow is a listener whose connections hold little: whoever does not read blocks the writer soon.
+// narrow is a listener whose connections have small buffers, so that a client that does not read soon blocks the
+// writer.
 type narrow struct{ net.Listener }
 
 func (l narrow) Accept() (net.Conn, error) {
@@ -30,7 +31,7 @@ func (l narrow) Accept() (net.Conn, error) {
 	return conn, err
 }
 
-// crowd is a server, and clients of it that read and count.
+// crowd is a server and many clients that count frames.
 type crowd struct {
 	*testing.T
 	server *Server
@@ -73,7 +74,7 @@ func (c *crowd) join(path string) *websocket.Conn {
 	return conn
 }
 
-// realm finds the realm of a config without the cost of reading all of it.
+// realm extracts the realm of a config without parsing all of it.
 var realm = regexp.MustCompile(`"realm":"([^"]*)"`)
 
 // listen counts the frames of a stream by realm.
@@ -90,7 +91,7 @@ func (c *crowd) listen(conn *websocket.Conn) {
 	}
 }
 
-// tell publishes a config and returns how long it took until n have heard it, each of them once.
+// tell publishes a config and returns the time until n clients have received it, each once.
 func (c *crowd) tell(realm string, n int) time.Duration {
 	c.Helper()
 	begun := time.Now()
@@ -116,11 +117,11 @@ func memory() uint64 {
 	return m.HeapInuse + m.StackInuse
 }
 
-// K-12: 1,000 clients, 100 of which never read, while what they should read changes and is large. The others hear what
-// is new as soon as ever, and exactly once; the silent ones cost one config of each name, not all that there have been.
+// K-12: 1,000 clients, 100 of which never read, while large configs change. The others receive each change at once and
+// exactly once. The stalled ones use memory for one config of each name only.
 func TestStalledReadersHoldUpNobody(t *testing.T) {
 	const readers, stalled = 900, 100
-	usual := serverPulse // as long as it takes, nobody is left who does not read: that is another test
+	usual := serverPulse // stalled clients are not disconnected in this test
 	serverPulse = pulse{ping: usual.ping, silence: time.Hour, write: time.Hour}
 	t.Cleanup(func() { serverPulse = usual })
 	before := memory()
@@ -143,7 +144,7 @@ func TestStalledReadersHoldUpNobody(t *testing.T) {
 		c.server.Publish(large)
 	}
 	among := c.tell("among", readers)
-	if limit := 2*alone + usual.write/2; among > limit { // whoever waited for one of the others to be given up would wait longer
+	if limit := 2*alone + usual.write/2; among > limit { // waiting for a stalled client would take longer
 		t.Errorf("a change took %s, without readers that do not read %s", among, alone)
 	}
 	grown := int64(memory()) - int64(before)
@@ -163,8 +164,7 @@ func TestStalledReadersHoldUpNobody(t *testing.T) {
 	c.server.registry.mu.Unlock()
 }
 
-// R-04: a server goes and comes back. Its clients do not come all at once, they hear nothing that they know, and what
-// has changed meanwhile once.
+// R-04: after a restart of the server its clients do not reconnect all at once, and receive changed configs only, once.
 func TestClientsComeBackOneByOne(t *testing.T) {
 	const clients = 200
 	changed, same := sample("media/changed", "r1"), sample("media/same", "r1")

@@ -14,7 +14,7 @@ import (
 
 func text(c config.Config) string { return string(c.Canonical()) }
 
-// quiet fails when there is an event before the file's next change is noticed.
+// quiet fails if there is an event before the next change of the file is noticed.
 func quiet(t *testing.T, events <-chan Event) {
 	t.Helper()
 	select {

@@ -40,8 +40,7 @@ func (c tapped) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// A reader that hands out credentials never receives a private key, an endpoint or a route, whatever it asks for: not a
-// byte of them is on the wire.
+// A reader with Grant.ForAuth never receives a private key, an endpoint or a route, with any request.
 func TestReadersForAuthReceiveNoPrivateKey(t *testing.T) {
 	c := sample("media/a", "r")
 	c.Auth.Type = config.AuthEphemeral
@@ -81,8 +80,7 @@ func TestReadersForAuthReceiveNoPrivateKey(t *testing.T) {
 	}
 }
 
-// What an auth service does not get to see is no news to it: one whose config changes elsewhere hears nothing. It
-// reports nothing.
+// A change that ForAuth leaves out is not sent to a reader with Grant.ForAuth. Such a reader cannot send reports.
 func TestReadersForAuthHearOfTheirPartOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := NewServer(ServerOptions{Authorize: func(*http.Request) (Grant, error) { return Grant{All: true, ForAuth: true}, nil }})

@@ -11,14 +11,14 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-// costly is a frame that takes 10 ms to read: so long watch.lookup takes, which is asked for the port.
+// costly is a frame that takes 10 ms to parse: the duration of watch.lookup, which is called for the port.
 func costly(realm string) []byte {
 	c := sample("media/a", realm)
 	return []byte(strings.Replace(string(c.Canonical()), `"port":3478`, `"port":"$STUNNER_PORT"`, 1))
 }
 
-// However often a config changes, reading it takes a small share of a core. The first change is read at once, and the
-// last one is read soon.
+// However often a config changes, parsing it uses a small share of a core. The first change is parsed at once, and the
+// last one soon.
 func TestAConfigThatChangesOftenIsReadSeldom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -60,7 +60,7 @@ func TestAConfigThatChangesOftenIsReadSeldom(t *testing.T) {
 	})
 }
 
-// A good frame is not lost because a bad one follows before it was read, and the bad one is reported.
+// A valid frame is not lost if an invalid one arrives before it was parsed, and the invalid one is reported.
 func TestABadFrameReplacesNoGoodOne(t *testing.T) {
 	good := sample("media/a", "good")
 	bad := good.Clone()

@@ -11,8 +11,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-// F-05: on the side of the client, whatever frames come, one a line, each changes nothing, or delivers one valid config
-// of the wanted id, or is refused; what was good stays good, and what the client remembers stays small.
+// F-05: any frame that a client receives, one a line, changes nothing, delivers a valid config of the wanted id, or is
+// rejected. Delivered configs stay, and the state of the client stays small.
 func FuzzConfigFrame(f *testing.F) {
 	good := sample("media/a", "r1")
 	for _, seed := range []string{
@@ -51,7 +51,7 @@ func FuzzConfigFrame(f *testing.F) {
 	})
 }
 
-// A name may be as long as the frame; what is said about it is not.
+// A name may be as long as the frame, but an error is short.
 func TestRefusalsAreShort(t *testing.T) {
 	w := newWatch("test", "")
 	w.receive([]byte(`{"version":"v1","admin":{"name":"`+strings.Repeat("x", 100_000)+`"}}`), "")
@@ -60,7 +60,7 @@ func TestRefusalsAreShort(t *testing.T) {
 	}
 }
 
-// heard checks what became of a frame, and returns the revision that is current now.
+// heard checks the result of a frame, and returns the current revision.
 func heard(t *testing.T, w *watch, frame []byte, before string) string {
 	t.Helper()
 	e, ok := w.events.pop()
@@ -90,7 +90,7 @@ func heard(t *testing.T, w *watch, frame []byte, before string) string {
 	return now
 }
 
-// F-05: on the side of the server, reports are bounded and printable, whatever a client sends.
+// F-05: reports on the server are bounded and printable, whatever a client sends.
 func FuzzReportFrame(f *testing.F) {
 	for _, seed := range []string{
 		`{"report":{"id":"media/a","pod":"p","revision":"r","accepted":true,"allocations":1,"draining":true}}`,
@@ -118,7 +118,7 @@ func FuzzReportFrame(f *testing.F) {
 		if again, ok := parseReport(sent); err != nil || !ok || again != r {
 			t.Errorf("%+v is sent as %s and read as %+v: %v", r, sent, again, err)
 		}
-		// Said twice it is one report, and nothing of it outlives its connection.
+		// A repeated report counts once, and is removed with its connection.
 		s := NewServer(ServerOptions{})
 		at := &stream{}
 		s.add(at, r)

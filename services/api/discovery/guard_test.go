@@ -17,7 +17,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-// piped serves over connections in memory, for tests in virtual time. It returns a client that connects to it.
+// piped serves over in-memory connections, for tests in virtual time. It returns a client for it.
 func piped(t *testing.T, s *Server) *http.Client {
 	t.Helper()
 	ln := &pipeListener{conns: make(chan net.Conn), done: make(chan struct{})}
@@ -42,8 +42,7 @@ func follows(t *testing.T, c *http.Client, path string) *websocket.Conn {
 	return conn
 }
 
-// K-01: a stream ends within ten minutes after its token is no longer good. It does not end while nobody can review the
-// token.
+// K-01: a stream ends within ten minutes after its token has become invalid, but not while tokens cannot be reviewed.
 func TestAStreamEndsWithItsToken(t *testing.T) {
 	revoked, away, moved := errors.New("the token is no longer good"), fmt.Errorf("review token: %w", ErrUndecided), Grant{ID: "media/a", Node: "other"}
 	for name, c := range map[string]struct {
@@ -87,7 +86,7 @@ func TestAStreamEndsWithItsToken(t *testing.T) {
 	}
 }
 
-// K-12: who takes nothing for as long as a write may take is left, and so is who says nothing.
+// K-12: a client that does not read for the write timeout is disconnected, and so is a silent one.
 func TestWhoDoesNotReadIsLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := NewServer(ServerOptions{})
@@ -118,7 +117,7 @@ func TestWhoDoesNotReadIsLeft(t *testing.T) {
 	})
 }
 
-// K-12: a stream beyond the bound gets 503 with Retry-After.
+// K-12: a stream beyond the limit gets 503 with Retry-After.
 func TestStreamsAreBounded(t *testing.T) {
 	var refused []Refusal
 	s, h := serve(t, ServerOptions{Limits: Limits{Streams: 2}, OnRefusal: func(why Refusal) { refused = append(refused, why) }}, sample("media/a", "r"))
@@ -225,7 +224,7 @@ func TestDeletionsAreRemembered(t *testing.T) {
 	}
 }
 
-// A dataplane is told the address of the node that it runs on, and no other.
+// A dataplane receives the address of its own node only.
 func TestNodesHaveAddresses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := sample("media/a", "r")
@@ -255,7 +254,7 @@ func TestNodesHaveAddresses(t *testing.T) {
 		hears(north, config.AddressPlaceholder)
 		s.SetNode("south", "192.0.2.2")
 		hears(south, "192.0.2.2")
-		// What is known of a pod counts more than what it says.
+		// The node of a pod in the grant takes precedence over the one in the request.
 		pod, _, err := websocket.Dial(t.Context(), "http://discovery"+apiPath+"/media/a?watch=true&node=south",
 			&websocket.DialOptions{HTTPClient: client, HTTPHeader: http.Header{"Authorization": {"Bearer pod"}}})
 		if err != nil {
@@ -271,8 +270,8 @@ func TestNodesHaveAddresses(t *testing.T) {
 	})
 }
 
-// Whatever a dataplane gets to see of a config, it reports about the one that was published: its node's address, and
-// what its release does not know, make no difference. One that has the address of yesterday has another config.
+// A report counts for the published revision, although the dataplane received the config with the address of its node,
+// or with unknown fields. A report of a config with a previous address counts for another revision.
 func TestReportsAreAboutWhatWasPublished(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := NewServer(ServerOptions{})
@@ -314,8 +313,8 @@ func TestReportsAreAboutWhatWasPublished(t *testing.T) {
 	})
 }
 
-// K-01: in permissive mode a reader without a token gets configs without secrets, and its reports are not believed. A
-// dataplane waits while nobody can review its token: a config without secrets is worse for it than none.
+// K-01: in permissive mode a reader without a token receives configs without secrets, and its reports are ignored.
+// While tokens cannot be reviewed, a dataplane gets no config instead of one without secrets.
 func TestPermissiveWithholdsSecrets(t *testing.T) {
 	var refused []Refusal
 	authorize := func(r *http.Request) (Grant, error) {
@@ -389,7 +388,7 @@ func TestAPodSpeaksForItself(t *testing.T) {
 	}
 }
 
-// K-01: the streams of a pod that is gone end at once, and those of other pods go on.
+// K-01: the streams of a deleted pod end at once, and those of other pods do not.
 func TestAStreamEndsWithItsPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var gone atomic.Bool

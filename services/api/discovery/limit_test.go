@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// sit takes a place for a stream of a pod.
+// sit acquires a stream of a pod.
 func sit(t *testing.T, s *streamLimiter, id, pod string) (open *stream, taken bool) {
 	t.Helper()
 	open = newStream(context.WithoutCancel(t.Context()), serverPulse)
@@ -17,8 +17,8 @@ func sit(t *testing.T, s *streamLimiter, id, pod string) (open *stream, taken bo
 	return open, s.acquire(Grant{ID: id, Pod: pod}, open)
 }
 
-// K-12: a pod has few streams, and its newest ones: a dataplane that connects anew is let in while the server has not
-// noticed that it had gone.
+// K-12: a pod has a limited number of streams, the newest ones, so that it can reconnect before the server has noticed
+// the end of the previous stream.
 func TestAPodHasFewStreams(t *testing.T) {
 	s := newStreamLimiter(Limits{Streams: 10, PodStreams: 2})
 	var all []*stream
@@ -40,7 +40,7 @@ func TestAPodHasFewStreams(t *testing.T) {
 	}
 }
 
-// K-12: a namespace with very many streams keeps no other namespace from having some.
+// K-12: a namespace with many streams does not keep other namespaces from opening streams.
 func TestNamespacesShareStreams(t *testing.T) {
 	s := newStreamLimiter(Limits{Streams: 100, PodStreams: 4})
 	for i := range 1000 {

@@ -10,8 +10,7 @@ import (
 	"github.com/coder/websocket"
 )
 
-// A replica that follows hears of the reports that there are, then of each that comes and goes; who may not read
-// everything hears nothing.
+// A follower receives the current reports, then each change. A reader that may not read all configs receives nothing.
 func TestReportsAreToldToWhoMayReadAll(t *testing.T) {
 	grants := map[string]Grant{"Bearer all": {All: true}, "Bearer one": {ID: "media/a"}}
 	_, h := serve(t, ServerOptions{Authorize: func(r *http.Request) (Grant, error) {
@@ -67,7 +66,7 @@ func TestReportsAreToldToWhoMayReadAll(t *testing.T) {
 	}
 }
 
-// A source is the other end of that, and its each ends it.
+// ReportSource.FollowReports ends with the error of each.
 func TestReportSourceFollows(t *testing.T) {
 	s, h := serve(t, ServerOptions{})
 	s.add(nil, Report{ID: "media/a", Pod: "p", Allocations: 1})

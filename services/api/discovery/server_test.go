@@ -157,7 +157,8 @@ func TestContractServerAnswersPings(t *testing.T) {
 	}
 }
 
-// K-01: a reader gets what it was granted, 403 for the rest, and 401 without a good token; refusals hold no secret.
+// K-01: a reader gets the configs of its grant, 403 for others, and 401 without a valid token. Refusals contain no
+// secrets.
 func TestOnlyWhatIsGrantedIsRead(t *testing.T) {
 	authorize := func(r *http.Request) (Grant, error) {
 		switch r.Header.Get("Authorization") {
@@ -261,8 +262,8 @@ func TestReportOfAnotherStreamSurvives(t *testing.T) {
 	}
 }
 
-// A pod may say what it likes, as often as it likes: a report counts once a second. The first one counts at once, and
-// the last one in the end. What it says about others is not believed, and numbers are bounded.
+// Reports of a pod count at most once a second: the first at once, and the last one at the end. Reports about other
+// pods are ignored, and numbers are bounded.
 func TestReportsOfAPodCountOnceASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := NewServer(ServerOptions{Authorize: func(*http.Request) (Grant, error) { return Grant{ID: "media/a", Pod: "p"}, nil }})
@@ -329,7 +330,7 @@ func TestReportFramesAreBounded(t *testing.T) {
 	}
 }
 
-// K-12: publishing waits for no reader.
+// K-12: Publish does not wait for readers.
 func TestPublishNeverWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := NewServer(ServerOptions{})
@@ -370,7 +371,7 @@ func TestPublishedConfigsAreCopies(t *testing.T) {
 	}
 }
 
-// K-04: the log of the server holds no secret at its most talkative level.
+// K-04: the log of the server contains no secrets at the most verbose level.
 func TestServerLogsNoSecrets(t *testing.T) {
 	var log safeBuilder
 	options := ServerOptions{Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug - 8}))}

@@ -25,7 +25,7 @@ import (
 // G-02: no test of the package leaves a goroutine behind.
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// pipes is a listener whose connections are pipes, so that a test can make up the time.
+// pipes is a listener of in-memory connections, for tests in virtual time.
 type pipes struct {
 	conns chan net.Conn
 	done  chan struct{}
@@ -51,7 +51,7 @@ func (p *pipes) Accept() (net.Conn, error) {
 func (p *pipes) Close() error   { close(p.done); return nil }
 func (p *pipes) Addr() net.Addr { return &net.TCPAddr{} }
 
-// serving runs test against Serve in made-up time and returns the error of Serve.
+// serving runs test against Serve in virtual time and returns the error of Serve.
 func serving(t *testing.T, h http.HandlerFunc, test func(t *testing.T, p *pipes, stop func())) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -76,7 +76,7 @@ func request(t *testing.T, c net.Conn, text string) *http.Response {
 	return response
 }
 
-// The log is for what this process does wrong, not for what strangers do.
+// Only errors of this process are logged, not those of clients.
 func TestServeLogsItsOwnErrors(t *testing.T) {
 	var logged bytes.Buffer
 	log.SetOutput(&logged)
@@ -112,7 +112,7 @@ func TestServeLogsItsOwnErrors(t *testing.T) {
 	}
 }
 
-// J-14: whoever says nothing, or never says all of it, makes room.
+// J-14: beyond the limit, connections without a complete request are closed first.
 func TestServeBoundsItsConnections(t *testing.T) {
 	serving(t, func(http.ResponseWriter, *http.Request) {}, func(t *testing.T, p *pipes, _ func()) {
 		good := p.dial()
@@ -216,8 +216,7 @@ func TestServeLetsRequestsEnd(t *testing.T) {
 	})
 }
 
-// Whoever connects and asks for nothing, or never says all of it, is not waited for: net/http answers no new request
-// any more.
+// Shutdown does not wait for connections without a complete request, to which net/http would not answer.
 func TestServeWaitsForNobodyWhoAsksForNothing(t *testing.T) {
 	serving(t, func(http.ResponseWriter, *http.Request) {}, func(t *testing.T, p *pipes, stop func()) {
 		silent, half := p.dial(), p.dial()

@@ -16,7 +16,7 @@ import (
 
 const crdDir = "../../../kustomize/base/crds"
 
-// property is the part of a CRD's schema that these tests look at.
+// property is the part of the schema of a CRD that these tests use.
 type property struct {
 	Type        string
 	Description string
@@ -25,7 +25,7 @@ type property struct {
 	Items       *property
 }
 
-// at follows the names of fields; lists are passed through.
+// at returns the property at a path of field names, through lists.
 func (s property) at(t *testing.T, path string) property {
 	t.Helper()
 	for _, name := range strings.Split(path, ".") {
@@ -167,7 +167,7 @@ func TestTheBackendsDeniedByDefaultStandInTheCRD(t *testing.T) {
 	}
 }
 
-// A list that is empty says something else than a list that is not there.
+// An empty list differs from a missing one.
 func TestNothingDeniedIsWritten(t *testing.T) {
 	for want, list := range map[string][]DeniedBackend{`{}`: nil, `{"deniedBackends":[]}`: {}} {
 		if got, err := json.Marshal(GatewayConfigSpec{DeniedBackends: list}); err != nil || string(got) != want {
@@ -176,7 +176,8 @@ func TestNothingDeniedIsWritten(t *testing.T) {
 	}
 }
 
-// The API server fills in nothing for these, so that an object shows whether somebody chose; their descriptions say what unset means.
+// These fields have no default in the CRD, so that an object shows whether they were set. Their descriptions state the
+// meaning of unset.
 func TestUnsetIsDescribed(t *testing.T) {
 	for path, meaning := range map[string]string{
 		"spec.logLevel":     DefaultLogLevel,

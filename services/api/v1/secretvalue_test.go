@@ -109,7 +109,7 @@ func TestSecretValueThatIsNeitherSaysSo(t *testing.T) {
 	}
 }
 
-// One bad object must not hide the others of a list from the operator.
+// One invalid object in a list must not hide the valid ones from the operator.
 func TestListWithABadSecretValueDecodes(t *testing.T) {
 	var list GatewayConfigList
 	text := `{"items":[{"spec":{"password":42}},{"spec":{"password":"larkspur"}}]}`

@@ -23,7 +23,7 @@ import (
 
 const secretText = "0123456789abcdef0123456789abcdef"
 
-// signed is a token of a header and claims as they stand, under the secret of the tests.
+// signed returns a token of the given header and claims, signed with the secret of the tests.
 func signed(t testing.TB, header, claims string) http.Header {
 	t.Helper()
 	encode := base64.RawURLEncoding.EncodeToString
@@ -50,13 +50,12 @@ func secretPolicy(t testing.TB, maxAge time.Duration) *Policy {
 
 const plainHeader = `{"alg":"HS256","typ":"JWT"}`
 
-// plain are good claims, without the braces.
+// plain are valid claims, without the braces.
 func plain() string {
 	return fmt.Sprintf(`"iss":"issuer","aud":"audience","sub":"ada","exp":%d`, time.Now().Add(time.Minute).Unix())
 }
 
-// J-05, J-07: every claim and header that counts is refused when it stands there twice, or in any other case, also
-// beside the right one.
+// J-05, J-07: a duplicate or differently capitalized name of an evaluated claim or header parameter is refused.
 func TestClaimsAreExact(t *testing.T) {
 	p := secretPolicy(t, 0)
 	if who, err := p.Identify(signed(t, plainHeader, "{"+plain()+`,"stunner":["media/*"],"other":{"SUB":1,"a":[1]}}`), "test"); err != nil || who.UserID != "ada" || !who.Gateways.Holds("media", "x") || who.Gateways.Holds("x", "media") {
@@ -94,7 +93,7 @@ func TestClaimsAreExact(t *testing.T) {
 	}
 }
 
-// J-01: a token that says of itself that it is something else than a token to ask with is refused.
+// J-01: a token with another type in its header is refused.
 func TestTypeOfTokens(t *testing.T) {
 	p := secretPolicy(t, 0)
 	for typ, good := range map[string]bool{
@@ -107,7 +106,7 @@ func TestTypeOfTokens(t *testing.T) {
 	}
 }
 
-// J-04: with a longest age a token needs the time at which it was issued, and may not be older.
+// J-04: with a maximum age, a token needs the claim iat and must not be older.
 func TestJ04LongestAge(t *testing.T) {
 	issued := func(ago time.Duration) string { return fmt.Sprintf(`,"iat":%d`, time.Now().Add(-ago).Unix()) }
 	for maxAge, tests := range map[time.Duration]map[string]bool{
@@ -123,7 +122,7 @@ func TestJ04LongestAge(t *testing.T) {
 	}
 }
 
-// J-03: a token that cannot be good makes the service fetch nothing, whatever its kid is.
+// J-03: an invalid token does not cause a fetch, with any kid.
 func TestJ03NothingIsFetchedForTokensThatCannotBeGood(t *testing.T) {
 	i := newIssuer(t)
 	i.rotate(t, "known")
@@ -158,8 +157,8 @@ func TestJ03NothingIsFetchedForTokensThatCannotBeGood(t *testing.T) {
 	}
 }
 
-// J-03: while a fetch hangs, sources that make up key ids leave room for others who wait for a new key, and nobody with
-// a known key waits.
+// J-03: while a fetch hangs, sources with invented key ids leave places for others, and tokens with known keys do not
+// wait.
 func TestJ03SourcesLeaveRoom(t *testing.T) {
 	stranger, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -211,7 +210,7 @@ func TestJ03SourcesLeaveRoom(t *testing.T) {
 	})
 }
 
-// J-01: a token that this service accepts says what its payload says, by the exact names, whatever JSON it is made of.
+// J-01: the identity of an accepted token is that of its payload, by exact names.
 func FuzzClaims(f *testing.F) {
 	for _, claims := range []string{`{}`, `{"sub":"ada","SUB":"root"}`, `{"sub":"ada","sub":"root"}`, `{"\u0073ub":"ada"}`, `{"stunner":["a/b"],"Stunner":["*/*"]}`, `{"exp":1e10,"aud":["audience"]}`, `null`, `[]`, `{"sub":{"sub":"ada"}}`} {
 		f.Add(claims)

@@ -15,10 +15,10 @@ import (
 	"time"
 )
 
-// away is an identity provider some milliseconds away, reached without a network, so that a test can make up the time.
+// away is an identity provider with a latency of some milliseconds, without a network, for tests in virtual time.
 type away struct{ *issuer }
 
-// RoundTrip answers with the keys of the issuer, if whoever asks waits for that.
+// RoundTrip answers with the keys of the issuer, unless the request is canceled.
 func (a away) RoundTrip(r *http.Request) (*http.Response, error) {
 	select {
 	case <-r.Context().Done():
@@ -30,8 +30,7 @@ func (a away) RoundTrip(r *http.Request) (*http.Response, error) {
 	return w.Result(), nil
 }
 
-// J-03: tokens with unknown key ids make the service fetch the keys at most once a minute, and new keys count within
-// two.
+// J-03: tokens with unknown key ids cause at most one fetch a minute, and new keys are accepted within two minutes.
 func TestJ03FloodDoesNotHideNewKeys(t *testing.T) {
 	stranger, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -46,7 +46,7 @@ func TestPatternsThatAreNone(t *testing.T) {
 	}
 }
 
-// J-05: a pattern matches what the regular expression matches that it stands for.
+// J-05: a pattern matches the same names as the equivalent regular expression.
 func FuzzPatterns(f *testing.F) {
 	for _, seed := range [][2]string{{"media", "media"}, {"m*a", "media"}, {"*", ""}, {"a**b", "ab"}, {"*a*", "bab"}} {
 		f.Add(seed[0], seed[1])

@@ -125,7 +125,7 @@ func accepted(t *testing.T, p *Policy, h http.Header) {
 	}
 }
 
-// J-03: a rotated key is fetched once for many requests, and the one before stays good.
+// J-03: a rotated key is fetched once for many requests, and the previous one stays valid.
 func TestJ03RotationUnderLoad(t *testing.T) {
 	i := newIssuer(t)
 	i.rotate(t, "first")
@@ -164,7 +164,7 @@ func TestJ03FloodOfUnknownKeys(t *testing.T) {
 	}
 }
 
-// J-03: an answer that is an error, unreadable, empty, weak, too large or a redirect leaves the last good keys in use.
+// J-03: an invalid answer (error, unreadable, empty, weak keys, too large, redirect) keeps the last valid keys.
 func TestJ03LastGoodKeysStay(t *testing.T) {
 	weak, err := rsa.GenerateKey(rand.Reader, 1024)
 	if err != nil {
@@ -214,7 +214,7 @@ func TestJ03LastGoodKeysStay(t *testing.T) {
 	}
 }
 
-// J-03: an issuer that is away at the start is asked again.
+// J-03: an issuer that is unreachable at the start is requested again.
 func TestJ03IssuerIsAwayAtTheStart(t *testing.T) {
 	i := newIssuer(t)
 	i.rotate(t, "key")

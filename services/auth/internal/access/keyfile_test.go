@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// A secret that is rotated while the service runs is in force soon, and one that cannot be used changes nothing.
+// A rotated secret is used within seconds, and an invalid one is ignored.
 func TestKeyFileIsReadAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "secret")

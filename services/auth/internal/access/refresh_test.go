@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// J-03: the keys are fetched every ten minutes, without any request. While the issuer is away for an hour the known
-// keys stay good.
+// J-03: the keys are fetched every ten minutes. While the issuer is unreachable for an hour the known keys stay valid.
 func TestKeysAreRefreshed(t *testing.T) {
 	withIssuer(t, func(t *testing.T, i *issuer, p *Policy) {
 		time.Sleep(refreshInterval - time.Second)

@@ -30,8 +30,8 @@ func TestPageIsServedUnderAStrictPolicy(t *testing.T) {
 	}
 }
 
-// TestPageIsWholeByItself finds what the policy would block: addresses elsewhere, and styles and scripts inside the
-// page.
+// TestPageIsWholeByItself checks that the page contains nothing that its policy would block: external addresses, and
+// inline styles and scripts.
 func TestPageIsWholeByItself(t *testing.T) {
 	elsewhere := regexp.MustCompile(`(?i)(src|href)\s*=\s*"(https?:)?//|@import|url\(|\sstyle=|\son[a-z]+="|<style|import\s.*from`)
 	read := 0

@@ -100,7 +100,7 @@ func (d *Directory) Heard() error {
 	case s.heard.IsZero():
 		return errors.New("config discovery has not answered yet")
 	case d.now().Sub(s.heard) < firstConfigTimeout:
-		return errors.New("config discovery has not told of any gateway yet")
+		return errors.New("config discovery has not sent any gateway yet")
 	}
 	return nil
 }

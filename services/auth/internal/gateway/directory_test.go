@@ -24,7 +24,7 @@ import (
 // G-02: no test of the package leaves a goroutine behind.
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// clock is a time that the test moves.
+// clock is a clock that the test sets.
 type clock struct {
 	mu  sync.Mutex
 	now time.Time
@@ -88,7 +88,7 @@ func TestDirectoryLeavesSnapshotsAlone(t *testing.T) {
 	}
 }
 
-// J-16: errors and lost connections take no gateway away.
+// J-16: errors and lost connections remove no gateway.
 func TestJ16DirectoryKeepsWhatItKnows(t *testing.T) {
 	c := &clock{now: time.Unix(1_900_000_000, 0)}
 	d := NewDirectory(c.time, slog.New(slog.DiscardHandler))
@@ -127,7 +127,7 @@ func TestJ16DirectoryKeepsWhatItKnows(t *testing.T) {
 	}
 }
 
-// A service is not asked before it knows the gateways that there are: they come a moment after the connection does.
+// The service is not ready before it has received the gateways, shortly after the connection.
 func TestDirectoryIsHeardWithItsFirstConfig(t *testing.T) {
 	for name, first := range map[string]*discovery.Event{"a gateway": {ID: "media/oslo", Config: oslo()}, "no gateway": nil} {
 		c := &clock{now: time.Unix(1_900_000_000, 0)}
@@ -160,7 +160,7 @@ func TestDirectoryRefusesHiddenSecrets(t *testing.T) {
 	}
 }
 
-// J-16, R-25: the server of config discovery ends, and the gateways stay.
+// J-16, R-25: the gateways stay when the discovery server ends.
 func TestJ16DiscoveryEnds(t *testing.T) {
 	server := discovery.NewServer(discovery.ServerOptions{Log: slog.New(slog.DiscardHandler)})
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -198,7 +198,7 @@ func TestJ16DiscoveryEnds(t *testing.T) {
 	}
 }
 
-// until polls, because what happens on the other side of a socket cannot be awaited otherwise.
+// until polls, because there is no event to wait for.
 func until(t *testing.T, what string, condition func() bool) {
 	t.Helper()
 	deadline := time.NewTimer(20 * time.Second)
@@ -214,7 +214,8 @@ func until(t *testing.T, what string, condition func() bool) {
 	}
 }
 
-// J-09: a service whose clock differs by more than five minutes does not begin, and one that has begun goes on.
+// J-09: a service whose clock differs by more than five minutes does not become ready, and one that was ready stays
+// ready.
 func TestJ09ClocksThatDifferKeepFromBeginning(t *testing.T) {
 	d := NewDirectory(time.Now, slog.New(slog.DiscardHandler))
 	for _, step := range []struct {
@@ -247,7 +248,7 @@ func (s *tardy) Watch(ctx context.Context) <-chan discovery.Event {
 	return events
 }
 
-// J-09: a service that may not begin looks at the operator's clock again.
+// J-09: a service that is not ready because of its clock compares the clocks again.
 func TestJ09ClocksAreComparedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -272,7 +273,7 @@ func TestJ09ClocksAreComparedAgain(t *testing.T) {
 	})
 }
 
-// J-09: clocks that differ by more than five minutes are told of, in numbers and in the log.
+// J-09: a difference of the clocks of more than five minutes is in metrics and log.
 func TestJ09ClocksThatDifferAreToldOf(t *testing.T) {
 	var out strings.Builder
 	d := NewDirectory(time.Now, slog.New(slog.NewTextHandler(&out, nil)))

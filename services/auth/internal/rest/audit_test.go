@@ -16,7 +16,7 @@ import (
 
 var pair = regexp.MustCompile(`(\w+)=("(?:[^"\\]|\\.)*"|\S+)`)
 
-// audited are the lines of the audit, each by its fields.
+// audited returns the audit log lines as fields.
 func (s *service) audited() (lines []map[string]string) {
 	for line := range strings.Lines(s.logs.String()) {
 		if !strings.Contains(line, "scope=audit") {
@@ -32,7 +32,7 @@ func (s *service) audited() (lines []map[string]string) {
 	return lines
 }
 
-// Each credential that is given has one line in the audit, and nothing else has.
+// The audit log has one line for each credential, and no others.
 func TestAudit(t *testing.T) {
 	k := newKeys(t)
 	s := newServiceWith(t, rest.Options{Policy: k.policy(t), Rates: rates("10.9.0.0/16"), Gateways: patterns(t, "media/*", "short/*", "stun/*")}, gateways()...)
@@ -78,7 +78,7 @@ func TestAudit(t *testing.T) {
 	}
 }
 
-// A request has an id that only a trusted proxy chooses.
+// Only a trusted proxy can choose the id of a request.
 func TestRequestIDs(t *testing.T) {
 	s := newServiceWith(t, rest.Options{Policy: open(), Rates: rates("10.9.0.0/16")}, gateways()...)
 	seen := map[string]bool{}

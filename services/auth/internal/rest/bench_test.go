@@ -19,7 +19,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/auth/internal/rest"
 )
 
-// BenchmarkIce is GET /ice for all gateways, through the whole stack.
+// BenchmarkIce measures GET /ice for all gateways.
 func BenchmarkIce(b *testing.B) {
 	secret := []byte("0123456789abcdef0123456789abcdef")
 	locked, err := access.NewPolicy(b.Context(), access.Config{Issuer: issuer, Audience: audience, SecretFile: write(b, "secret", secret)}, slog.New(slog.DiscardHandler))
@@ -52,7 +52,7 @@ func BenchmarkIce(b *testing.B) {
 	}
 }
 
-// quiet is a service of n gateways that logs as it does in production: requests are not shown.
+// quiet returns a service of n gateways that logs as in production, without requests.
 func quiet(b *testing.B, policy *access.Policy, n int) http.Handler {
 	b.Helper()
 	directory := gateway.NewDirectory(time.Now, slog.New(slog.DiscardHandler))

@@ -17,7 +17,7 @@ import (
 
 // The answers that existing clients of GET / and GET /ice get, byte for byte in their fields.
 
-// J-10: answers of the TURN REST API are those of fixed examples, by GET and by POST.
+// J-10: answers of the TURN REST API equal fixed examples, for GET and POST.
 func TestContractTurn(t *testing.T) {
 	s := newService(t, open(), gateways()...)
 	tests := map[string]struct {
@@ -65,7 +65,7 @@ func TestContractTurn(t *testing.T) {
 	}
 }
 
-// mac is the password of a user name under the secret of the test's gateways.
+// mac returns the password of a user name under the secret of the test gateways.
 func mac(username string) string {
 	_, user, _ := strings.Cut(username, ":")
 	c, err := credential.Authority{SharedSecret: "s3cret"}.Mint(user, 600*time.Second, now)
@@ -75,8 +75,7 @@ func mac(username string) string {
 	return string(c.Password)
 }
 
-// J-10: the request of a Janus media server is answered: the key has two names, and POST has the query once more as a
-// form.
+// J-10: requests of a Janus media server are answered: the key has two names, and POST repeats the query as a form.
 func TestContractJanus(t *testing.T) {
 	s := newService(t, open(), gateways()...)
 	const query = "service=turn&api=4f3c&key=4f3c&username=1234567890123"

@@ -46,8 +46,7 @@ func hosts(servers []rest.IceServer) (out []string) {
 	return out
 }
 
-// J-05: no call, with whatever token and parameters, gives a gateway outside of --gateways, and a gateway outside is
-// refused in the same words whether it exists or not.
+// J-05: no request gets a gateway outside of --gateways, and the answer does not show whether it exists.
 func TestGatewaysOfTheService(t *testing.T) {
 	k := newKeys(t)
 	ids := []string{"calls/front", "calls/back", "team-a/front", "team-b/front", "stranger/front", "stranger/calls"}
@@ -117,7 +116,7 @@ func TestGatewaysOfTheService(t *testing.T) {
 	}
 }
 
-// A gateway outside of --gateways is refused in words that name the flag.
+// The refusal of a gateway outside of --gateways names the flag.
 func TestRefusalNamesTheFlag(t *testing.T) {
 	s := newServiceWith(t, rest.Options{Policy: open(), Gateways: patterns(t, "media/*")}, gateways()...)
 	for _, answer := range []*http.Response{s.post(t, `{"gateways":[{"namespace":"stun","name":"only"}]}`), s.get(t, "/ice?namespace=stun"), s.get(t, "/?service=turn&namespace=stun&gateway=only")} {
@@ -127,7 +126,7 @@ func TestRefusalNamesTheFlag(t *testing.T) {
 	}
 }
 
-// A namespace with many gateways leaves room for those of others, and the order stays.
+// A namespace with many gateways does not displace others, and the order is kept.
 func TestNamespacesTakeTurns(t *testing.T) {
 	var ids []string
 	for i := range 150 {
@@ -158,7 +157,7 @@ func TestNamespacesTakeTurns(t *testing.T) {
 	}
 }
 
-// J-08: a gateway that a request does not name cannot refuse it by a short maximum.
+// J-08: the maximum of a gateway that the request does not name does not cause a refusal.
 func TestUnnamedGatewayGivesItsMaximum(t *testing.T) {
 	s := newService(t, open(), gateways()...)
 	for _, servers := range [][]rest.IceServer{

@@ -14,12 +14,12 @@ import (
 	"github.com/stunner-gateway/stunner/services/auth/internal/rest"
 )
 
-// clock is a service's clock that a test turns.
+// clock is a clock that the test sets.
 type clock struct{ at time.Time }
 
 func (c *clock) now() time.Time { return c.at }
 
-// outside and inside are the rates of tests.
+// outside and inside are the bursts of the tests.
 const outside, inside = 50, 120
 
 func rates(proxies ...string) rest.Rates {
@@ -30,8 +30,7 @@ func rates(proxies ...string) rest.Rates {
 	return r
 }
 
-// answered is how many of a number of requests are not answered with 429; each comes from an address, with the header
-// of a proxy.
+// answered returns how many of n requests are not answered with 429. Each has an address and a header of a proxy.
 func (s *service) answered(t *testing.T, n int, header string, from func(i int) (address, forwarded string)) (count int) {
 	t.Helper()
 	for i := range n {
@@ -54,7 +53,7 @@ func (s *service) answered(t *testing.T, n int, header string, from func(i int) 
 	return count
 }
 
-// J-13: an address has a bucket, and nothing that it can write gives it another one.
+// J-13: each address has a bucket, and a client cannot get another one with a header.
 func TestAddressesAreLimited(t *testing.T) {
 	const one, private, proxy = "198.51.100.1:4000", "10.1.2.3:4000", "10.9.9.9:4000"
 	tests := map[string]struct {
@@ -97,7 +96,7 @@ func TestAddressesAreLimited(t *testing.T) {
 	}
 }
 
-// J-13: a subject has a bucket whatever the addresses, and a bad token has none of its own to waste.
+// J-13: each subject has a bucket over all addresses, and invalid tokens do not use it.
 func TestSubjectsAreLimited(t *testing.T) {
 	k := newKeys(t)
 	s := newServiceWith(t, rest.Options{Policy: k.policy(t), Rates: rates()}, gateways()...)
@@ -119,7 +118,7 @@ func TestSubjectsAreLimited(t *testing.T) {
 	}
 }
 
-// J-08: credentials that were asked for with a token do not outlive it, when that is wanted.
+// J-08: with CapToToken, credentials expire no later than the token of the request.
 func TestCredentialsEndWithTheToken(t *testing.T) {
 	k := newKeys(t)
 	for name, tt := range map[string]struct {
@@ -138,7 +137,7 @@ func TestCredentialsEndWithTheToken(t *testing.T) {
 	}
 }
 
-// J-11: only pages of the listed origins may read answers, and no origin is good for being like one of them.
+// J-11: only pages of the configured origins can read answers; similar origins cannot.
 func TestOtherOrigins(t *testing.T) {
 	s := newServiceWith(t, rest.Options{Policy: newKeys(t).policy(t), Origins: []string{"https://app.example.org", "http://localhost:3000"}}, gateways()...)
 	for origin, allowed := range map[string]bool{
@@ -176,7 +175,7 @@ func TestOtherOrigins(t *testing.T) {
 	}
 }
 
-// J-11: without listed origins no answer has headers of CORS.
+// J-11: without configured origins no answer has CORS headers.
 func TestNoOriginsMeansNoHeaders(t *testing.T) {
 	r := httptest.NewRequest(http.MethodGet, "/ice", nil)
 	r.Header.Set("Origin", "https://app.example.org")

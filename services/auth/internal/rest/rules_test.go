@@ -18,7 +18,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/auth/internal/rest"
 )
 
-// J-12, J-17, J-18: good requests get the answers of the contract, with headers against caching, and without gateways
+// J-12, J-17, J-18: valid requests get the answers of the contract, with headers against caching, and without gateways
 // that have no address.
 func TestIceServers(t *testing.T) {
 	s := newService(t, open(), gateways()...)
@@ -69,7 +69,7 @@ var (
 	stun   = []string{"stun:203.0.113.9:3478"}
 )
 
-// J-08, J-12, J-14, J-15, J-16, J-17: each mistake in a body has its status and names its parameter.
+// J-08, J-12, J-14, J-15, J-16, J-17: each error in a body has its status and names its parameter.
 func TestIceServersRefuses(t *testing.T) {
 	s := newService(t, open(), gateways()...)
 	const one = `"gateways":[{"namespace":"media","name":"oslo"}]`
@@ -124,7 +124,7 @@ func TestIceServersRefuses(t *testing.T) {
 	})
 }
 
-// J-07, J-08, J-12, J-14, J-15, J-16, J-17: each mistake in a query has its status and names its parameter.
+// J-07, J-08, J-12, J-14, J-15, J-16, J-17: each error in a query has its status and names its parameter.
 func TestQueryRefuses(t *testing.T) {
 	s := newService(t, open(), gateways()...)
 	tests := map[string]struct {
@@ -195,7 +195,7 @@ func TestJ15UnknownFieldsAreIgnored(t *testing.T) {
 	}
 }
 
-// J-15: input is not repeated unescaped in an answer.
+// J-15: answers do not repeat input unescaped.
 func TestJ15NothingIsReflected(t *testing.T) {
 	s := newService(t, open(), gateways()...)
 	const bait = "<script>alert(1)</script>"
@@ -231,7 +231,7 @@ func TestJ07UserNames(t *testing.T) {
 	}
 }
 
-// J-07: without tokens each answer of POST is for a user of its own.
+// J-07: without tokens each answer of POST has a new user.
 func TestJ07OpenPostMakesUpUsers(t *testing.T) {
 	s := newService(t, open(), gateways()...)
 	seen := map[string]bool{}
@@ -244,7 +244,7 @@ func TestJ07OpenPostMakesUpUsers(t *testing.T) {
 	}
 }
 
-// J-10, J-18: the credentials of the service are accepted by the check of the dataplane until their ttl is over.
+// J-10, J-18: the dataplane accepts the credentials of the service until their ttl has passed.
 func TestJ10J18CredentialsVerify(t *testing.T) {
 	s := newService(t, open(), gateways()...)
 	authority := credential.Authority{Realm: "stunner.l7mp.io", SharedSecret: "s3cret"}
@@ -290,7 +290,7 @@ func TestJ16BeforeTheFirstConfig(t *testing.T) {
 	decode[rest.IceServers](t, s.post(t, `{}`), http.StatusCreated)
 }
 
-// J-16: without a connection the last config is used, and its age is told by a header and a metric.
+// J-16: while disconnected, the last config is used, and a header and a metric show its age.
 func TestJ16StaleConfig(t *testing.T) {
 	began := now
 	defer func() { now = began }()
@@ -307,7 +307,7 @@ func TestJ16StaleConfig(t *testing.T) {
 	}
 }
 
-// The time of a request is the time between two looks at the clock, however often it is looked at in between.
+// The duration of a request is measured with two readings of the clock.
 func TestMetricsTellHowLongRequestsTake(t *testing.T) {
 	at := now
 	s := newServiceWith(t, rest.Options{Policy: open(), Now: func() time.Time { at = at.Add(time.Second); return at }}, gateways()...)
@@ -334,7 +334,7 @@ func TestMetricsCountRequestsAndCredentials(t *testing.T) {
 	}
 }
 
-// The answer of TURN REST is about one gateway: neither do the limits of others count, nor their credentials.
+// An answer of the TURN REST API contains one gateway and does not depend on the limits and credentials of others.
 func TestTurnAuthIsAboutOneGateway(t *testing.T) {
 	s := newService(t, open(), gateways()...)
 	if got := decode[rest.TurnAuth](t, s.get(t, "/?service=turn&ttl=7200"), http.StatusOK); got.Username != "bergen" { // short/lived gives 600 s
@@ -368,7 +368,7 @@ func TestMessagesSayWhatIsExpected(t *testing.T) {
 }
 
 func TestPanicIsAnAnswerAndALogLine(t *testing.T) {
-	s := newService(t, nil, gateways()...) // no policy is a mistake of whoever starts the service
+	s := newService(t, nil, gateways()...) // a missing policy is a programming error
 	w := httptest.NewRecorder()
 	s.ServeHTTP(w, postRequest(`{}`))
 	wantProblem(t, w.Result(), http.StatusInternalServerError, "")

@@ -34,7 +34,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // now is the service's clock in tests: one hour before a round number.
 var now = time.Unix(1893456000-3600, 0)
 
-// service is the whole stack with its contract beside it.
+// service is the handler with its OpenAPI contract.
 type service struct {
 	http.Handler
 	directory *gateway.Directory
@@ -91,7 +91,7 @@ func newService(t testing.TB, policy *access.Policy, configs ...config.Config) *
 	return newServiceWith(t, rest.Options{Policy: policy}, configs...)
 }
 
-// newServiceWith fills in what every test needs.
+// newServiceWith sets the common options of the tests.
 func newServiceWith(t testing.TB, o rest.Options, configs ...config.Config) *service {
 	t.Helper()
 	levels, err := telemetry.ParseLevels("all:DEBUG")
@@ -132,7 +132,7 @@ func contract(t testing.TB) routers.Router {
 	return router
 }
 
-// do sends a request through the whole stack, and fails the test when the answer is not one of the contract.
+// do sends a request to the handler, and fails the test if the answer violates the contract.
 func (s *service) do(t testing.TB, r *http.Request) *http.Response {
 	t.Helper()
 	w := httptest.NewRecorder()
@@ -197,7 +197,7 @@ func decode[T any](t testing.TB, answer *http.Response, status int) (v T) {
 	return v
 }
 
-// wantProblem checks status, media type and the parameter that is to blame; "" means that there is none.
+// wantProblem checks status, media type and the named parameter; "" means none.
 func wantProblem(t testing.TB, answer *http.Response, status int, parameter string) rest.Problem {
 	t.Helper()
 	if got := answer.Header.Get("Content-Type"); got != "application/problem+json" {
@@ -229,7 +229,7 @@ func decodeText(t testing.TB, answer *http.Response) string {
 	return string(body)
 }
 
-// metric is the sum of all series of a name.
+// metric returns the sum of all series of a metric.
 func (s *service) metric(t testing.TB, name string) (sum float64) {
 	t.Helper()
 	families, err := s.registry.Gather()

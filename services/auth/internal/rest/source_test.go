@@ -9,7 +9,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/auth/internal/rest"
 )
 
-// behindProxy is a service that trusts the proxies of a network, in a header of theirs.
+// behindProxy returns a service that trusts the proxies of a network and a header.
 func behindProxy(t testing.TB, header string, burst int) *service {
 	t.Helper()
 	r := rates("10.9.0.0/16", "2001:db8:9::/48")
@@ -17,7 +17,7 @@ func behindProxy(t testing.TB, header string, burst int) *service {
 	return newServiceWith(t, rest.Options{Policy: open(), Rates: r}, gateways()...)
 }
 
-// by asks by way of a proxy that has written these lines of a header, and returns the status.
+// by sends a request through a proxy with the given lines of a header, and returns the status.
 func (s *service) by(t testing.TB, header string, lines ...string) int {
 	t.Helper()
 	r := httptest.NewRequest(http.MethodGet, "/ice", nil)
@@ -26,7 +26,7 @@ func (s *service) by(t testing.TB, header string, lines ...string) int {
 	return s.do(t, r).StatusCode
 }
 
-// forms are what proxies write for whom they ask, in both headers, by the source that is counted.
+// forms are values of both headers, by the source that they name.
 var forms = map[string]struct{ xff, forwarded [][]string }{
 	"198.51.100.1": {
 		xff: [][]string{
@@ -73,7 +73,7 @@ var forms = map[string]struct{ xff, forwarded [][]string }{
 	},
 }
 
-// J-13: all forms of one source share its bucket, in both headers, and no other source does.
+// J-13: all forms of a source share its bucket, for both headers, and no other source does.
 func TestForwardedForms(t *testing.T) {
 	for want, tt := range forms {
 		for header, all := range map[string][][]string{rest.XForwardedFor: tt.xff, rest.Forwarded: tt.forwarded} {
@@ -83,7 +83,7 @@ func TestForwardedForms(t *testing.T) {
 					t.Errorf("%s %q: %d, but %s has asked less often than it may", header, lines, code, want)
 				}
 			}
-			// The bucket is empty now: each form is refused, so each has been counted there.
+			// The bucket is empty now: a refusal shows that the form is counted there.
 			for _, lines := range all {
 				if code := s.by(t, header, lines...); code != http.StatusTooManyRequests {
 					t.Errorf("%s %q: %d: it is not counted for %s", header, lines, code, want)
@@ -98,7 +98,7 @@ func TestForwardedForms(t *testing.T) {
 	}
 }
 
-// J-13: the header that the proxies do not write is not read: a client may have written it.
+// J-13: the other header is ignored, because a client may have set it.
 func TestOtherHeaderIsNotRead(t *testing.T) {
 	for header, other := range map[string]string{rest.XForwardedFor: rest.Forwarded, rest.Forwarded: rest.XForwardedFor} {
 		s := behindProxy(t, header, 1)
@@ -113,8 +113,8 @@ func TestOtherHeaderIsNotRead(t *testing.T) {
 	}
 }
 
-// J-13: whatever stands in the header, a source is counted somewhere, and nothing before what the nearest proxy wrote
-// gives it another bucket.
+// J-13: with any value of the header the request is counted, and entries before the one of the nearest proxy do not
+// change the bucket.
 func FuzzForwarded(f *testing.F) {
 	for _, tt := range forms {
 		for _, lines := range tt.xff {

@@ -34,7 +34,7 @@ const (
 	audience = "turn-credentials"
 )
 
-// keys are one of each kind that a set may publish, and one that nobody published.
+// keys are the keys of the tests: one of each published type, and one that is not published.
 type keys struct {
 	rsa, stranger *rsa.PrivateKey
 	ec            *ecdsa.PrivateKey
@@ -56,7 +56,7 @@ func newKeys(t *testing.T) (k keys) {
 	return k
 }
 
-// policy trusts the published keys: "rsa" for RS256 only, "any-rsa" for whatever RSA can do, "ec", "ed", and "enc",
+// policy trusts the published keys: "rsa" for RS256 only, "any-rsa" for all RSA algorithms, "ec", "ed", and "enc",
 // which is not for signatures.
 func (k keys) policy(t *testing.T) *access.Policy {
 	t.Helper()
@@ -104,12 +104,12 @@ func write(t testing.TB, name string, data []byte) string {
 	return path
 }
 
-// good are the claims of a token that is fine.
+// good are the claims of a valid token.
 func good() map[string]any {
 	return map[string]any{"iss": issuer, "aud": audience, "sub": "ada", "exp": time.Now().Add(time.Minute).Unix()}
 }
 
-// with changes some of them; nil takes one away.
+// with changes claims; nil removes one.
 func with(changes map[string]any) map[string]any {
 	claims := good()
 	maps.Copy(claims, changes)
@@ -117,7 +117,7 @@ func with(changes map[string]any) map[string]any {
 	return claims
 }
 
-// sign makes a token; header entries come on top of alg and kid.
+// sign returns a token; header entries are added to alg and kid.
 func sign(t *testing.T, method jwt.SigningMethod, key any, kid any, header, claims map[string]any) string {
 	t.Helper()
 	token := jwt.NewWithClaims(method, jwt.MapClaims(claims))
@@ -132,7 +132,7 @@ func sign(t *testing.T, method jwt.SigningMethod, key any, kid any, header, clai
 	return signed
 }
 
-// unsigned makes a token of a header as it stands, with a signature of nothing.
+// unsigned returns a token with the given header and an invalid signature.
 func unsigned(t *testing.T, header string) string {
 	t.Helper()
 	claims, err := json.Marshal(good())
@@ -147,7 +147,7 @@ func asPEM(kind string, der []byte) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
 }
 
-// ask posts with a token; "" sends none.
+// ask sends a POST with a token; "" sends none.
 func (s *service) ask(t *testing.T, token, body string) *http.Response {
 	t.Helper()
 	r := postRequest(body)
@@ -157,7 +157,7 @@ func (s *service) ask(t *testing.T, token, body string) *http.Response {
 	return s.do(t, r)
 }
 
-// J-02, J-04, J-05: good tokens are accepted, within the leeway of their times.
+// J-02, J-04, J-05: valid tokens are accepted, within the leeway of their times.
 func TestTokensThatAreGood(t *testing.T) {
 	k := newKeys(t)
 	s := newService(t, k.policy(t), gateways()...)
@@ -181,8 +181,7 @@ func TestTokensThatAreGood(t *testing.T) {
 	}
 }
 
-// J-01, J-02, J-04, J-05, J-06, J-07, K-04: bad tokens get the same 401, make the service fetch nothing, and are not
-// logged.
+// J-01, J-02, J-04, J-05, J-06, J-07, K-04: invalid tokens get the same 401, cause no fetch, and are not logged.
 func TestTokensThatAreNotGood(t *testing.T) {
 	k := newKeys(t)
 	s := newService(t, k.policy(t), gateways()...)
@@ -288,7 +287,7 @@ func TestTokensThatAreNotGood(t *testing.T) {
 	}
 }
 
-// sameRefusal checks that no refusal can be told from another.
+// sameRefusal checks that refusals cannot be distinguished.
 func sameRefusal(t *testing.T, answer *http.Response, first *string) {
 	t.Helper()
 	got := decodeText(t, answer)
@@ -300,7 +299,7 @@ func sameRefusal(t *testing.T, answer *http.Response, first *string) {
 	}
 }
 
-// J-06: a request without a token gets 401, whatever else is wrong with it.
+// J-06: a request without a token gets 401, with any other error.
 func TestJ06NoToken(t *testing.T) {
 	s := newService(t, newKeys(t).policy(t), gateways()...)
 	requests := map[string]*http.Request{
@@ -334,7 +333,7 @@ func TestJ06TwoTokens(t *testing.T) {
 	wantProblem(t, s.do(t, r), http.StatusUnauthorized, "")
 }
 
-// J-01: where the key is a shared secret only HS256 is accepted.
+// J-01: with a shared secret only HS256 is accepted.
 func TestJ01SharedSecret(t *testing.T) {
 	k := newKeys(t)
 	secret := []byte("0123456789abcdef0123456789abcdef")
@@ -351,7 +350,7 @@ func TestJ01SharedSecret(t *testing.T) {
 	}
 }
 
-// J-05: a token gives the gateways of its claim, and 403 for others.
+// J-05: a token gives access to the gateways of its claim, and others get 403.
 func TestJ05GatewaysOfAToken(t *testing.T) {
 	k := newKeys(t)
 	s := newService(t, k.policy(t), gateways()...)

@@ -26,7 +26,7 @@ import (
 // G-02: no test of the package leaves a goroutine behind.
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// TestContractMetrics wants the documented families, the label-free ones equal to the sums of the labelled ones.
+// TestContractMetrics checks the documented metrics, and that those without labels equal the sums of those with labels.
 func TestContractMetrics(t *testing.T) {
 	m, table := meter.New(), session.NewTable()
 	table.Add(&session.Session{UserID: "ann", Relay: netip.MustParseAddrPort("192.0.2.1:1")})
@@ -103,7 +103,7 @@ stunner_refused_total{reason="peer_denied"} 1
 	prometheus.NewPedanticRegistry().MustRegister(c)
 }
 
-// certificate is one that ends at a given time.
+// certificate returns a certificate with a given expiry.
 func certificate(t *testing.T, end time.Time) config.Certificate {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -32,7 +32,7 @@ func shown(value func() any) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, value()) })
 }
 
-// saying wants an endpoint that says its name and the path that it serves.
+// saying returns an endpoint that answers with its name and path.
 func saying(name, url string) Endpoint {
 	return Endpoint{Name: name, URL: url, Port: HealthPort, Handler: func(path string) http.Handler {
 		mux := http.NewServeMux()
@@ -41,8 +41,8 @@ func saying(name, url string) Endpoint {
 	}}
 }
 
-// T-20: endpoints are read only, whatever is served and on every path: other methods get 405 with the methods that
-// there are, also from the handler of a library and where there is nothing.
+// T-20: endpoints are read-only on every path: other methods get 405 with the allowed methods, also for library
+// handlers and unknown paths.
 func TestEndpointsAreReadOnly(t *testing.T) {
 	e, url := newEndpoints(t), freeURL(t)
 	i := inspected(Access{})
@@ -98,7 +98,7 @@ func get(t *testing.T, url string) (int, string) {
 	return resp.StatusCode, string(body)
 }
 
-// says wants an endpoint of a name to answer.
+// says checks that an endpoint answers with a name.
 func says(t *testing.T, url, name string) {
 	t.Helper()
 	if code, body := get(t, url); code != http.StatusOK || !strings.Contains(body, name+" at") {
@@ -106,7 +106,7 @@ func says(t *testing.T, url, name string) {
 	}
 }
 
-// silent wants nobody to listen.
+// silent checks that an address refuses connections.
 func silent(t *testing.T, url string) {
 	t.Helper()
 	if code, body := get(t, url); code != 0 {
@@ -121,13 +121,13 @@ func set(t *testing.T, e *Endpoints, wanted ...Endpoint) {
 	}
 }
 
-// freeURL is an address on loopback, ending in a slash.
+// freeURL returns a URL with a free port on loopback, ending in a slash.
 func freeURL(t *testing.T) string {
 	t.Helper()
 	return fmt.Sprintf("http://127.0.0.1:%d/", testport.Free(t))
 }
 
-// takenURL is one that a stranger has.
+// takenURL returns a URL whose port is in use.
 func takenURL(t *testing.T) string {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -156,7 +156,7 @@ func TestEndpointMovesOnlyWhenTheNewOneIsUp(t *testing.T) {
 	silent(t, first)
 }
 
-// A path is no address: the socket stays, and the connections with it.
+// A change of the path keeps the socket and its connections.
 func TestEndpointChangesItsPath(t *testing.T) {
 	e := newEndpoints(t)
 	url := freeURL(t)
@@ -175,7 +175,7 @@ func TestEndpointChangesItsPath(t *testing.T) {
 	}
 }
 
-// The same port under another spelling of its address cannot be opened twice.
+// The same port with another spelling of its address cannot be opened twice.
 func TestEndpointChangesItsAddressOnItsPort(t *testing.T) {
 	e := newEndpoints(t)
 	narrow := freeURL(t)
@@ -223,7 +223,7 @@ func TestEndpointsSwapTheirPorts(t *testing.T) {
 	}
 }
 
-// In whatever order they are named, one gets the port that another leaves.
+// An endpoint gets the port that another one releases, in either order.
 func TestEndpointTakesThePortThatAnotherLeaves(t *testing.T) {
 	e := newEndpoints(t)
 	a, b, c := freeURL(t), freeURL(t), freeURL(t)
@@ -237,7 +237,7 @@ func TestEndpointTakesThePortThatAnotherLeaves(t *testing.T) {
 	silent(t, b)
 }
 
-// One that wants the port of another which cannot leave it stays where it is, like the other.
+// If an endpoint needs the port of another one that cannot move, both stay.
 func TestEndpointsStayWhenOneCannotMove(t *testing.T) {
 	e := newEndpoints(t)
 	a, b, taken := freeURL(t), freeURL(t), takenURL(t)
@@ -255,7 +255,8 @@ func TestEndpointsStayWhenOneCannotMove(t *testing.T) {
 	says(t, b, "metrics")
 }
 
-// A request that is under way when its endpoint moves on its port is answered, and the new one does not wait for it.
+// A request that is running while its endpoint moves on its port is answered, and the new endpoint does not wait for
+// it.
 func TestEndpointDoesNotWaitForRequests(t *testing.T) {
 	e := newEndpoints(t)
 	url := freeURL(t)

@@ -19,7 +19,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
-// address is a client that is only looked at.
+// address is a client with an address only.
 type address struct {
 	session.Client
 	netip.AddrPort
@@ -27,7 +27,7 @@ type address struct {
 
 func (a address) Addr() netip.AddrPort { return a.AddrPort }
 
-// call makes a session that began so many minutes ago.
+// call adds a session that began n minutes ago.
 func call(table *session.Table, n int, listener, user, client string) {
 	s := &session.Session{
 		Client:   address{AddrPort: netip.MustParseAddrPort(client)},
@@ -55,7 +55,7 @@ func inspected(a Access) *Inspector {
 	return NewInspector(table, m, listeners, a)
 }
 
-// ask makes a request from an address.
+// ask sends a request from an address.
 func ask(h http.Handler, from, method, target string, header http.Header) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(method, target, nil)
 	r.RemoteAddr, r.Header, r.Host = from, header, "localhost:8086"
@@ -104,7 +104,7 @@ func TestSessionsAreShownOldestFirst(t *testing.T) {
 	}
 }
 
-// T-20: who reaches the port learns which calls belong together, and of whom none of them is.
+// T-20: hashes show which calls have the same user or client, but not which one.
 func TestUsersAndClientsAreHiddenButRecognised(t *testing.T) {
 	i := inspected(Access{})
 	list := read[SessionList](t, i.Sessions(), "/sessions").Sessions
@@ -203,8 +203,7 @@ func TestOnlyThisHostIsAnsweredUnlessToldOtherwise(t *testing.T) {
 	}
 }
 
-// T-20: callers on other hosts see of the status that the dataplane is there and how full it is, in the shape of the
-// contract, and no name, address, endpoint or secret.
+// T-20: callers on other hosts get a status without names, addresses, endpoints and secrets, in the same shape.
 func TestStatusForCallersElsewhereIsReduced(t *testing.T) {
 	full := server.Status{
 		Version: "v1", Revision: "0123456789ab", Status: server.Ready, AllocationCount: 7,

@@ -14,14 +14,14 @@ const day = 24 * time.Hour
 
 var silence = discovery.Event{Err: errors.New("connection refused")}
 
-// quiet is a config without listeners: a socket would keep the time of a bubble from passing.
+// quiet is a config without listeners, because a socket would block the clock of a synctest bubble.
 func quiet(t *testing.T, realm string) discovery.Event {
 	t.Helper()
 	c := configWith(t, func(c *config.Config) { c.Listeners, c.Auth.Realm = nil, realm })
 	return discovery.Event{ID: id, Config: c, Revision: c.Revision()}
 }
 
-// saved is when the source stood by what is kept; the zero time when nothing is.
+// saved returns when the saved config was last confirmed; the zero time if there is none.
 func saved(t *testing.T, l LastGood) time.Time {
 	t.Helper()
 	_, at, err := l.Load(time.Now())
@@ -31,7 +31,7 @@ func saved(t *testing.T, l LastGood) time.Time {
 	return at
 }
 
-// A gateway that nobody changes for eight days, in contact with its source all the time, is one that can be started.
+// A process can start with a config that has not changed for eight days, if its source was connected.
 func TestConfigIsAsOldAsTheWordOfItsSource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := LastGood{Dir: t.TempDir(), ID: id}
@@ -67,7 +67,7 @@ func TestConfigIsAsOldAsTheWordOfItsSource(t *testing.T) {
 	})
 }
 
-// A source that says something wrong, or nothing any more, does not stand by what it said before.
+// A source that sends an invalid config, or is disconnected, does not confirm the previous config.
 func TestConfigIsNotKeptYoungAgainstItsSource(t *testing.T) {
 	for name, e := range map[string]discovery.Event{
 		"rejected": {ID: id, Err: errors.Join(discovery.ErrRejected, errors.New("listeners[0].port: 70000"))},
@@ -96,7 +96,7 @@ func TestConfigIsNotKeptYoungAgainstItsSource(t *testing.T) {
 	}
 }
 
-// What was started with is not made younger by the start, nor by a source that is there and has nothing to say.
+// The config of a start does not become newer by the start, nor by a connected source without a config.
 func TestConfigGetsNoYoungerByAStart(t *testing.T) {
 	for name, tc := range map[string]struct {
 		age     time.Duration // of what is kept
@@ -133,7 +133,7 @@ func TestConfigGetsNoYoungerByAStart(t *testing.T) {
 						t.Errorf("kept as of %s, want %s", at, before)
 					}
 				}
-				h.events <- e // the same config, by somebody who stands by it
+				h.events <- e // the same config, confirmed by the source
 				synctest.Wait()
 				if at := saved(t, l); !at.Equal(time.Now()) {
 					t.Errorf("the source says it, and it is kept as of %s", at)
@@ -143,7 +143,7 @@ func TestConfigGetsNoYoungerByAStart(t *testing.T) {
 	}
 }
 
-// the age of the config counts from the last word of the source, over restarts as well.
+// the age of the config counts from the last contact with the source, also after restarts.
 func TestAgeCountsFromTheLastWord(t *testing.T) {
 	wants := func(t *testing.T, f *Follower, what string, want time.Duration) {
 		t.Helper()

@@ -28,7 +28,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const id = "media/edge"
 
-// hand is a source that says what the test says, and remembers what it is told.
+// hand is a source that sends the events of the test, and records the reports.
 type hand struct {
 	events  chan discovery.Event
 	reports chan discovery.Report
@@ -96,7 +96,7 @@ func configWith(t *testing.T, change func(*config.Config)) config.Config {
 	return c
 }
 
-// reported waits for a report that is as wanted.
+// reported waits for a report that matches.
 func (h *hand) reported(t *testing.T, wanted func(discovery.Report) bool) discovery.Report {
 	t.Helper()
 	for {
@@ -136,7 +136,7 @@ func TestGoodConfigIsAppliedReportedAndKept(t *testing.T) {
 	}
 }
 
-// a rejected config is reported with its error, and the one before runs on.
+// a rejected config is reported with its error, and the previous one stays in force.
 func TestRejectedConfigChangesNothingAndIsTold(t *testing.T) {
 	f, h := follow(t, t.TempDir())
 	c := configWith(t, nil)
@@ -157,7 +157,7 @@ func TestRejectedConfigChangesNothingAndIsTold(t *testing.T) {
 	}
 }
 
-// What is wrong with the config that came last is not mended by putting the one before in force again.
+// A retry of the previous config does not clear the error of a rejected config.
 func TestRejectionOutlivesRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		taken := errors.New("metrics port in use")
@@ -215,7 +215,7 @@ func TestRejectedConfigsAreCountedByReason(t *testing.T) {
 	}
 }
 
-// fields of another release are counted once for each config that has them, and named.
+// unknown fields are counted once for each config, and listed.
 func TestUnknownFieldsAreCountedOncePerConfig(t *testing.T) {
 	f, h := follow(t, "")
 	counted := f.opt.Server.Meter().UnknownFields.Load
@@ -243,8 +243,7 @@ func TestUnknownFieldsAreCountedOncePerConfig(t *testing.T) {
 	}
 }
 
-// however fast a source changes its mind, configs are put in force at a bounded pace; sources keep the newest
-// meanwhile.
+// configs are applied at a bounded rate. Meanwhile the source keeps the newest.
 func TestConfigsComeAtABoundedPace(t *testing.T) {
 	const changes = 5
 	_, h := follow(t, "")
@@ -271,7 +270,7 @@ func TestDeletionAndLossChangeNothing(t *testing.T) {
 	}
 }
 
-// a process whose source says nothing starts from the last good config.
+// a process whose source is silent starts with the last good config.
 func TestSilentSourceMeansTheLastGoodConfig(t *testing.T) {
 	dir := t.TempDir()
 	c := configWith(t, nil)
@@ -288,7 +287,7 @@ func TestSilentSourceMeansTheLastGoodConfig(t *testing.T) {
 	}
 }
 
-// a source that is known to be away is not waited for.
+// a process does not wait for a source that is unreachable.
 func TestSourceThatIsAwayMeansTheLastGoodConfigAtOnce(t *testing.T) {
 	dir := t.TempDir()
 	save(t, LastGood{Dir: dir, ID: id}, configWith(t, nil), time.Now())
@@ -346,7 +345,7 @@ func write(t *testing.T, l LastGood, content string) {
 	}
 }
 
-// a state folder that cannot be written does not keep a config from being applied.
+// a config is applied even if the state directory is not writable.
 func TestUnwritableStateFolderIsNoReasonToStop(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {

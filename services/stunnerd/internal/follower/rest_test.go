@@ -13,8 +13,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/discovery"
 )
 
-// However often a config changes, putting it in force takes a small share of a core, and the disk is written every few
-// seconds. The first change is in force at once. What was in force last is on disk when the process ends.
+// However often a config changes, applying it uses a small share of a core, and the disk is written every few seconds.
+// The first change is applied at once. The last applied config is on disk when the process ends.
 func TestAConfigThatChangesOftenIsPutInForceSeldom(t *testing.T) {
 	dir := t.TempDir()
 	const cost, seconds = 20 * time.Millisecond, 20

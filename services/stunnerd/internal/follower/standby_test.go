@@ -12,7 +12,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/discovery"
 )
 
-// standby lays data ready for a process that has never heard of its source.
+// standby writes the standby config of a process.
 func standby(t *testing.T, data []byte) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "standby")
@@ -22,13 +22,14 @@ func standby(t *testing.T, data []byte) string {
 	return path
 }
 
-// a process that starts while its source is away runs the standby config, and then what the source says.
+// a process that starts while its source is unreachable runs the standby config, and later the config of the
+// source.
 func TestSourceThatIsAwayMeansTheStandbyConfig(t *testing.T) {
 	dir := t.TempDir()
 	ready, next := configWith(t, nil), configWith(t, nil)
 	f, h := followWith(t, func(o *Options) { o.Last.Dir, o.Standby = dir, standby(t, ready.Pack()) })
 	h.events <- discovery.Event{Err: errors.New("connection refused")}
-	h.reported(t, func(discovery.Report) bool { return true }) // told before what was laid ready is looked at
+	h.reported(t, func(discovery.Report) bool { return true }) // sent before the standby config is read
 	h.events <- discovery.Event{Connected: true}
 	if st := f.Status(); st.Origin != "standby config" || st.Revision != ready.Revision() || f.Ready() != nil {
 		t.Errorf("runs %s from %q: %v", st.Revision, st.Origin, f.Ready())
@@ -43,7 +44,7 @@ func TestSourceThatIsAwayMeansTheStandbyConfig(t *testing.T) {
 	}
 }
 
-// What ran here last is newer than anything that was laid ready before.
+// The last good config takes precedence over the standby config.
 func TestLastGoodConfigGoesBeforeTheStandbyConfig(t *testing.T) {
 	dir, kept := t.TempDir(), configWith(t, nil)
 	save(t, LastGood{Dir: dir, ID: id}, kept, time.Now())

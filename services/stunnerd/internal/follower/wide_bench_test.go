@@ -15,7 +15,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/testport"
 )
 
-// wideShapes are configs of Gateways that many share: how many routes, and how many endpoints each.
+// wideShapes are configs of Gateways with many routes: their number, and the endpoints of each.
 var wideShapes = []struct {
 	name              string
 	routes, endpoints int
@@ -26,8 +26,8 @@ var wideShapes = []struct {
 	{"5,000 routes of 1 endpoint", 5_000, 1},
 }
 
-// wide is a config with a listener, whose routes lead to different endpoints each. In every turn another route has
-// another endpoint.
+// wide returns a config with a listener, whose routes have different endpoints. With each turn the endpoint of another
+// route changes.
 func wide(port, routes, endpoints, turn int) config.Config {
 	c := config.Config{
 		Version: config.Version, Admin: config.Admin{Name: id},
@@ -49,8 +49,7 @@ func wide(port, routes, endpoints, turn int) config.Config {
 	return c
 }
 
-// processorTime is what the process has used so far. Other processes do not disturb it as much as they do the time of
-// day.
+// processorTime returns the CPU time of the process. Other processes affect it less than the wall-clock time.
 func processorTime(b *testing.B) time.Duration {
 	b.Helper()
 	var used syscall.Rusage
@@ -60,7 +59,7 @@ func processorTime(b *testing.B) time.Duration {
 	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }
 
-// BenchmarkWide is what one changed endpoint costs a dataplane whose config is wide, from the frame to the report.
+// BenchmarkWide measures a changed endpoint in a config with many routes, from the frame to the report.
 func BenchmarkWide(b *testing.B) {
 	for _, shape := range wideShapes {
 		b.Run(shape.name, func(b *testing.B) {

@@ -13,7 +13,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/testport"
 )
 
-// pages is a log that may be read while it is written.
+// pages is a log that can be read while it is written.
 type pages struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -31,7 +31,7 @@ func (p *pages) count(text string) int {
 	return strings.Count(p.buf.String(), text)
 }
 
-// block takes a UDP port.
+// block occupies a UDP port.
 func block(t *testing.T, port int) {
 	t.Helper()
 	socket, err := net.ListenUDP("udp", &net.UDPAddr{Port: port})
@@ -41,8 +41,8 @@ func block(t *testing.T, port int) {
 	t.Cleanup(func() { _ = socket.Close() })
 }
 
-// A config that asks for an offload engine is in force, accepted and no problem; the log and the status warn of the
-// engine, once for each config.
+// A config with an unsupported offload engine is in force and accepted. Log and status warn about the engine, once for
+// each config.
 func TestOffloadEngineIsNoProblem(t *testing.T) {
 	log := &pages{}
 	f, h := followWith(t, func(o *Options) { o.Log = slog.New(slog.NewTextHandler(log, nil)) })
@@ -61,8 +61,8 @@ func TestOffloadEngineIsNoProblem(t *testing.T) {
 	}
 }
 
-// A config with a placeholder of a variable that is not set is kept out, in words that name field and variable. The one
-// before stays in force.
+// A config with a placeholder of an unset variable is rejected with an error that names field and variable. The
+// previous one stays in force.
 func TestUnsetPlaceholderIsKeptOut(t *testing.T) {
 	f, h := follow(t, "")
 	good := configWith(t, func(c *config.Config) { c.Auth.Realm = "calls.${STUNNER_ADDR}" })
@@ -80,7 +80,7 @@ func TestUnsetPlaceholderIsKeptOut(t *testing.T) {
 	}
 }
 
-// What is not ready says which listener is not open, in the words of the probe.
+// The readiness error names the listener that is not open.
 func TestNotReadyNamesTheListener(t *testing.T) {
 	f, h := follow(t, "")
 	if err := f.Ready(); err == nil || err.Error() != "stunnerd not ready: no config is in force yet" {

@@ -18,8 +18,7 @@ import (
 
 var discard = slog.New(slog.DiscardHandler)
 
-// T-03: an address that comes to this host after the start is known at once, and one that has gone is not known any
-// more.
+// T-03: added and removed addresses of the host are reported at once.
 func TestAddressesAreFollowed(t *testing.T) {
 	if !testnet.Isolated(t) {
 		return
@@ -36,7 +35,7 @@ func TestAddressesAreFollowed(t *testing.T) {
 			}
 		})
 	}()
-	// A change is told within the interval at which a host without netlink reads its addresses: the kernel has said so.
+	// With netlink, a change is reported before the polling interval has passed.
 	within := 3 * time.Second
 	until := func(what string, good func([]netip.Addr) bool) {
 		t.Helper()
@@ -65,7 +64,7 @@ func TestAddressesAreFollowed(t *testing.T) {
 	<-ended
 }
 
-// A host that does not tell its addresses keeps those that it told last, and is complained of once.
+// If the addresses cannot be read, the previous ones are kept, and one warning is logged.
 func TestAddressesThatCannotBeReadAreKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
@@ -89,7 +88,7 @@ func TestAddressesThatCannotBeReadAreKept(t *testing.T) {
 	})
 }
 
-// Where netlink is refused, or fails later, the addresses are read at intervals.
+// Without netlink, or after it fails, the addresses are polled.
 func TestAddressesAreReadAtIntervalsWithoutNetlink(t *testing.T) {
 	for name, events := range map[string]func(context.Context) (<-chan struct{}, error){
 		"refused": func(context.Context) (<-chan struct{}, error) { return nil, errors.New("operation not permitted") },

@@ -12,8 +12,7 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 )
 
-// nameServer is a name server on loopback that answers every question for a name alike, over UDP as far as fits, else
-// over TCP.
+// nameServer is a name server on loopback with one reply for all questions, over UDP if it fits, else over TCP.
 type nameServer struct {
 	udp net.PacketConn
 	tcp net.Listener
@@ -22,16 +21,16 @@ type nameServer struct {
 	reply reply
 }
 
-// reply is what a name server says.
+// reply is the answer of a name server.
 type reply struct {
 	code dnsmessage.RCode
-	// addrs are given to questions for their family.
+	// addrs are the addresses in the answers to questions of their family.
 	addrs []netip.Addr
-	// alias puts a CNAME before the addresses.
+	// alias adds a CNAME before the addresses.
 	alias bool
-	// lame leaves out that the server knows, or finds out, anything about the name.
+	// lame clears the flags of an authoritative or recursive server.
 	lame bool
-	// silent gives no answer at all; raw gives these bytes instead of one.
+	// silent sends no answer; raw sends these bytes instead of one.
 	silent bool
 	raw    string
 }
@@ -63,7 +62,7 @@ func (s *nameServer) set(r reply) {
 	s.reply = r
 }
 
-// dial leads to this name server, whichever the system has.
+// dial connects to this name server instead of the configured one.
 func (s *nameServer) dial(ctx context.Context, network, _ string) (net.Conn, error) {
 	var d net.Dialer
 	if network == "udp" {
@@ -96,7 +95,7 @@ func (s *nameServer) connections() {
 	}
 }
 
-// connection answers one question, with lengths before question and answer (RFC 1035 §4.2.2).
+// connection answers one question over TCP, with length prefixes (RFC 1035 §4.2.2).
 func (s *nameServer) connection(conn net.Conn) {
 	defer conn.Close()
 	var length [2]byte

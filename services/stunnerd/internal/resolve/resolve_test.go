@@ -21,7 +21,7 @@ import (
 // G-02: no test of the package leaves a goroutine behind.
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// zone answers lookups. Its answers are for IPv4; for IPv6 there is nothing, unless six is set.
+// zone answers lookups of IPv4 addresses. It has IPv6 addresses only if six is set.
 type zone struct {
 	mu    sync.Mutex
 	four  []netip.Addr
@@ -75,7 +75,7 @@ func numbered(n int) (list []netip.Addr) {
 	return list
 }
 
-// watching is a resolver in a bubble of time, and how often it has told of changes.
+// watching is a resolver in virtual time that counts the calls of changed.
 type watching struct {
 	*Resolver
 	told atomic.Int64
@@ -90,7 +90,7 @@ func newWatching(t *testing.T, lookup Lookup, hosts ...string) *watching {
 	return w
 }
 
-// after lets time go by and returns the addresses of sfu.test then.
+// after waits and returns the addresses of sfu.test.
 func (w *watching) after(d time.Duration) []netip.Addr {
 	time.Sleep(d)
 	synctest.Wait()
@@ -112,7 +112,7 @@ func TestAnswersAreThereAtOnceAndToldSoonAfter(t *testing.T) {
 	})
 }
 
-// whatever goes wrong, for however long, the last good addresses stay.
+// failing lookups keep the last addresses, however long they fail.
 func TestFailureKeepsAddresses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		z := &zone{four: addrs("192.0.2.1", "192.0.2.2")}
@@ -128,7 +128,7 @@ func TestFailureKeepsAddresses(t *testing.T) {
 	})
 }
 
-// a failure before the first answer opens nothing.
+// a failure before the first answer gives no addresses.
 func TestFailureFromTheStartKnowsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWatching(t, (&zone{err: errTrouble}).lookup, "sfu.test")
@@ -138,13 +138,13 @@ func TestFailureFromTheStartKnowsNothing(t *testing.T) {
 	})
 }
 
-// no address for a minute, and no sooner, ends the addresses.
+// addresses are dropped after a minute of answers without addresses, not earlier.
 func TestAbsenceRemovesAfterAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		z := &zone{four: addrs("192.0.2.1")}
 		w := newWatching(t, z.lookup, "sfu.test")
 		z.set(nil)
-		// The first lookup that finds nothing comes between four fifths of an interval and one from now.
+		// The first lookup without addresses is between four fifths of an interval and one interval from now.
 		if got := w.after(Absence + Interval*4/5 - time.Nanosecond); len(got) != 1 {
 			t.Error("addresses are gone within a minute")
 		}
@@ -206,7 +206,8 @@ func TestFamiliesFailApart(t *testing.T) {
 	})
 }
 
-// a name is asked for neither more often than once a second nor less often than each five, and names drift apart.
+// a name is looked up at most once a second and at least every five seconds, and lookups of different names
+// spread.
 func TestPace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		z := &zone{four: addrs("192.0.2.1")}
@@ -245,7 +246,7 @@ func TestNameThatMovesEachSecondIsFollowed(t *testing.T) {
 	})
 }
 
-// name servers shuffle their answers, and one may give more than anybody needs.
+// the order of an answer does not matter, and the number of addresses is bounded.
 func TestAThousandAddressesAreKeptWhateverTheirOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		z := &zone{four: numbered(1500), six: addrs("2001:db8::1")}
@@ -302,7 +303,7 @@ func TestNamesAreWatchedOnceAndWhileTheyAreWanted(t *testing.T) {
 	})
 }
 
-// hung is a lookup that never gets an answer.
+// hung is a lookup without an answer.
 func hung(ctx context.Context, _, _ string) ([]netip.Addr, error) {
 	<-ctx.Done()
 	return nil, ctx.Err()

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 )
 
-// what a name server says about a name, what it does not say, and that the two are told apart.
+// answers without addresses and failures of name servers are distinguished.
 func TestSystem(t *testing.T) {
 	both := addrs("192.0.2.1", "192.0.2.2", "2001:db8::1")
 	cases := map[string]struct {
@@ -70,8 +70,7 @@ func TestSystemRemembersNothing(t *testing.T) {
 	}
 }
 
-// The hosts file of every system has localhost, and an address is its own name; cluster.Resolve sees to it that neither
-// leads here.
+// The hosts file contains localhost, and an address resolves to itself; cluster.Resolve excludes such results.
 func TestSystemReadsTheHostsFile(t *testing.T) {
 	lookup := System(newNameServer(t).dial)
 	for host, want := range map[string]netip.Addr{"localhost": netip.MustParseAddr("127.0.0.1"), "192.0.2.9": netip.MustParseAddr("192.0.2.9")} {

@@ -108,7 +108,8 @@ func (s *Server) explain(l config.Listener, err error) error {
 	for name, current := range s.listeners {
 		for _, e := range current.earlier {
 			if e.state == stateRetired && socketOf(e.spec) == socketOf(l) {
-				return fmt.Errorf("%w: calls that listener %s had there go on, and hold it until the last one has ended", err, name)
+				return fmt.Errorf("%w: calls that listener %s had there go on, and hold it until the last one has ended",
+					err, name)
 			}
 		}
 	}

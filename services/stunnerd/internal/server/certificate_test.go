@@ -20,7 +20,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/credential"
 )
 
-// identity is a self-made certificate with its key, as a config carries them.
+// identity is a self-signed certificate with its key, encoded as in a config.
 type identity struct {
 	cert string
 	key  credential.Secret
@@ -50,7 +50,7 @@ func newIdentity(t *testing.T, name string) identity {
 	return identity{armour("CERTIFICATE", der), credential.Secret(armour("PRIVATE KEY", keyDER))}
 }
 
-// show puts a certificate into the listeners that need one.
+// show sets the certificate of the listeners that need one.
 func (b *bed) show(c *config.Config, id identity) {
 	for i, l := range c.Listeners {
 		if l.Protocol.Secure() {
@@ -59,7 +59,7 @@ func (b *bed) show(c *config.Config, id identity) {
 	}
 }
 
-// shown is the name in the certificate that a new TLS client sees.
+// shown returns the name in the certificate that a new TLS client receives.
 func (b *bed) shown(offered ...string) (name, negotiated string, err error) {
 	conn, err := tls.Dial("tcp4", fmt.Sprintf("127.0.0.1:%d", b.port("tls")), &tls.Config{InsecureSkipVerify: true, NextProtos: offered})
 	if err != nil {
@@ -70,7 +70,7 @@ func (b *bed) shown(offered ...string) (name, negotiated string, err error) {
 	return st.PeerCertificates[0].Subject.CommonName, st.NegotiatedProtocol, nil
 }
 
-// certificates come and go, broken ones among them, and no session notices.
+// changes of certificates, including invalid ones, do not affect sessions.
 func TestCertificateChangesInPlace(t *testing.T) {
 	b := newBed(t)
 	calls := map[string]*call{"tls": b.mustDial("tls", "ann", "first"), "dtls": b.mustDial("dtls", "ann", "first")}
@@ -100,7 +100,8 @@ func TestCertificateChangesInPlace(t *testing.T) {
 	}
 }
 
-// N-06: stun.turn is agreed on with who knows it, and nobody is turned away for what else they know.
+// N-06: stun.turn is negotiated with clients that offer it, and other ALPN protocols of clients do not fail the
+// handshake.
 func TestProtocolNegotiation(t *testing.T) {
 	b := newBed(t)
 	for _, tc := range []struct {

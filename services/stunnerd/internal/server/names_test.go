@@ -14,7 +14,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/resolve"
 )
 
-// book says which addresses a host has, and remembers since when that has been known to whoever asks.
+// book holds the addresses of a host, and when each lookup received them.
 type book struct {
 	mu     sync.Mutex
 	addrs  []netip.Addr
@@ -35,7 +35,7 @@ func (k *book) lookup(_ context.Context, family, _ string) ([]netip.Addr, error)
 	return k.addrs, nil
 }
 
-// move changes the answer. told waits until somebody has got it and says when that was.
+// move changes the answer. The returned function waits until a lookup has received it, and returns when.
 func (k *book) move(addrs ...netip.Addr) (told func() time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -49,8 +49,8 @@ func (k *book) move(addrs ...netip.Addr) (told func() time.Time) {
 	}
 }
 
-// newNamedBed is a bed whose UDP listener leads to the host name sfu.test, with an echo peer that is not on loopback:
-// no name may lead there.
+// newNamedBed returns a bed whose UDP listener has a route to the host name sfu.test. Its echo peer is not on loopback,
+// which no name may resolve to.
 func newNamedBed(t *testing.T) (*bed, *book) {
 	t.Helper()
 	b := newBed(t)
@@ -65,7 +65,7 @@ func newNamedBed(t *testing.T) (*bed, *book) {
 	return b, k
 }
 
-// hostAddress is an address of this host that is not loopback. What is sent to it does not leave the host.
+// hostAddress returns an address of this host that is not loopback. Packets to it do not leave the host.
 func hostAddress(t *testing.T) netip.Addr {
 	t.Helper()
 	list, err := net.InterfaceAddrs()
@@ -81,7 +81,8 @@ func hostAddress(t *testing.T) netip.Addr {
 	return netip.Addr{}
 }
 
-// a route to a name opens the addresses of the name, and what the name leaves is cut within a second.
+// a route to a name allows the addresses of the name. When the name loses an address, media to it ends within a
+// second.
 func TestCallFollowsTheName(t *testing.T) {
 	b, book := newNamedBed(t)
 	book.move(b.peer.Addr())
@@ -108,7 +109,7 @@ func TestCallFollowsTheName(t *testing.T) {
 	}
 }
 
-// T-01: an answer that leads to loopback is no way to this host.
+// T-01: a name that resolves to loopback does not give access to this host.
 func TestNameDoesNotLeadToLoopback(t *testing.T) {
 	b, book := newNamedBed(t)
 	book.move(b.peer.Addr(), netip.MustParseAddr("127.0.0.1"))
@@ -136,7 +137,7 @@ func TestNamesThatAreGoneFromTheConfigAreForgotten(t *testing.T) {
 	}
 }
 
-// A changed config, whatever it changes, keeps the addresses that names have.
+// After a change of the config the resolved addresses of names are kept.
 func TestAppliedConfigKeepsAnswers(t *testing.T) {
 	b, book := newNamedBed(t)
 	book.move(b.peer.Addr())

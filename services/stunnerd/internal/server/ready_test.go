@@ -10,7 +10,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/testport"
 )
 
-// occupied is a socket on a port that a listener of the config wants.
+// occupied is a socket on a port of a listener of the config.
 func occupied(t *testing.T, l config.Listener) (free func()) {
 	t.Helper()
 	at := ":" + strconv.Itoa(l.Port)
@@ -30,7 +30,7 @@ func occupied(t *testing.T, l config.Listener) (free func()) {
 	return func() { _ = socket.Close() }
 }
 
-// ready fails the test unless the server is ready, or is not and says what the words are.
+// ready checks that the server is ready, or is not ready for the given reason.
 func (b *bed) ready(when string, words ...string) {
 	b.t.Helper()
 	err := b.Ready()
@@ -45,8 +45,8 @@ func (b *bed) ready(when string, words ...string) {
 	}
 }
 
-// A server is ready when every listener of its first config is open, and names those that are not, whatever their
-// protocol. Once it was ready with a listener it stays so.
+// A server is ready if every listener of its first config is open, else its error names the others. After it was ready
+// with a listener it stays ready.
 func TestReadyWhenAllListenersAreOpen(t *testing.T) {
 	b := newEmptyBed(t)
 	b.ready("without a config", "no config")
@@ -81,8 +81,8 @@ func TestReadyWhenAllListenersAreOpen(t *testing.T) {
 	}
 }
 
-// A config without listeners is ready, because nothing is missing. It does not count as having been ready: a listener
-// that comes later and cannot be opened makes the server unready, which cuts no call.
+// A config without listeners is ready. It does not count as having been ready: a later listener that cannot be opened
+// makes the server unready, which cuts no call.
 func TestReadyWithoutListeners(t *testing.T) {
 	b := newEmptyBed(t)
 	empty := b.config.Clone()
@@ -99,7 +99,7 @@ func TestReadyWithoutListeners(t *testing.T) {
 	b.ready("the listener is given up")
 }
 
-// A server that serves STUN only is ready when its listeners are open.
+// A STUN-only server is ready if its listeners are open.
 func TestReadyWithSTUNOnly(t *testing.T) {
 	b := newEmptyBed(t)
 	b.config.Auth = config.Auth{Type: config.AuthNone, Realm: "test.example"}
@@ -113,7 +113,7 @@ func TestReadyWithSTUNOnly(t *testing.T) {
 	b.ready("all listeners are open")
 }
 
-// The reason of a server that is not ready stays short, however many listeners are not open.
+// The reason stays short with many listeners that are not open.
 func TestReadyNamesFewListeners(t *testing.T) {
 	b := newEmptyBed(t)
 	for _, l := range b.config.Listeners {
@@ -125,7 +125,7 @@ func TestReadyNamesFewListeners(t *testing.T) {
 	b.ready("no listener is open", b.config.Listeners[0].Name, "and 1 more")
 }
 
-// An offload engine that there is not is told, and changes nothing.
+// An unsupported offload engine causes a warning and changes nothing.
 func TestOffloadEngineIsWarnedOf(t *testing.T) {
 	b := newBed(t)
 	for _, engine := range []string{"XDP", "TC", "Auto", "None"} {

@@ -20,8 +20,8 @@ func (b *bed) changed(change func(*config.Config)) config.Config {
 	return c
 }
 
-// a call goes on after every change of the config but the removal of its listener, and may still ask for a
-// permission.
+// a call survives every change of the config but the removal of its listener, and can still create
+// permissions.
 func TestACallSurvivesEveryChangeButTheRemovalOfItsListener(t *testing.T) {
 	cases := map[string]func(t *testing.T, b *bed, c *config.Config){
 		"listener added": func(t *testing.T, b *bed, c *config.Config) {
@@ -60,7 +60,7 @@ func TestACallSurvivesEveryChangeButTheRemovalOfItsListener(t *testing.T) {
 					t.Fatalf("call is cut: %v", err)
 				}
 			}
-			// A new permission is a signed request: the session may still speak with the credential that it began with.
+			// CreatePermission is authenticated, with the original credential of the session.
 			if err := c.client.CreatePermission(&net.UDPAddr{IP: b.peer.Addr().AsSlice(), Port: 1}); err != nil {
 				t.Errorf("live session cannot ask for a permission: %v", err)
 			}
@@ -68,7 +68,7 @@ func TestACallSurvivesEveryChangeButTheRemovalOfItsListener(t *testing.T) {
 	}
 }
 
-// after a change of the password the old one makes no allocation, and the new one does.
+// after a change of the password, new allocations need the new one.
 func TestNewCallNeedsTheNewCredential(t *testing.T) {
 	b := newBed(t)
 	b.apply(b.changed(func(c *config.Config) { c.Auth.Credentials[config.KeyPassword] = "second" }))
@@ -80,8 +80,8 @@ func TestNewCallNeedsTheNewCredential(t *testing.T) {
 	}
 }
 
-// a session may speak with its former credential for the overlap of the config that replaced it: with 0 it may
-// not. A shorter overlap holds for what was replaced before.
+// a session may use its previous credential for the overlap of the new config; with an overlap of 0 it may not. A
+// shorter overlap applies to earlier credentials too.
 func TestCredentialOverlap(t *testing.T) {
 	second := func(overlap *int32) func(c *config.Config) {
 		return func(c *config.Config) {
@@ -118,8 +118,8 @@ func TestCredentialOverlap(t *testing.T) {
 	}
 }
 
-// a secret on its way out admits sessions. When the config gives it up, they may speak with it for the overlap,
-// and no new session begins with it.
+// a former secret of a config accepts new sessions. After the config drops it, these sessions may use it for the
+// overlap, and it accepts no new ones.
 func TestFormerSecretOfAConfigIsRemembered(t *testing.T) {
 	b := newBed(t)
 	root := credential.Secret("a shared secret that goes")
@@ -152,7 +152,7 @@ func TestFormerSecretOfAConfigIsRemembered(t *testing.T) {
 	}
 }
 
-// a config that goes back and forth leaves no more behind than one that went there once.
+// a config that alternates between two credentials does not accumulate former ones.
 func TestFlappingCredentialIsRememberedOnce(t *testing.T) {
 	b := newBed(t)
 	c := b.mustDial("udp", "ann", "first")
@@ -169,8 +169,8 @@ func TestFlappingCredentialIsRememberedOnce(t *testing.T) {
 	}
 }
 
-// a realm that changes all the time ends no session and leaves nothing behind; credentials that do so leave no
-// more than so many.
+// frequent changes of the realm end no session and are not remembered. The number of remembered credentials is
+// bounded.
 func TestWhatIsRememberedOfFormerAuthoritiesIsBounded(t *testing.T) {
 	b := newBed(t)
 	c := b.mustDial("udp", "ann", "first")
@@ -199,7 +199,7 @@ func TestWhatIsRememberedOfFormerAuthoritiesIsBounded(t *testing.T) {
 	}
 }
 
-// T-05: a route that is removed ends the media of running calls, and permissions get 403.
+// T-05: the removal of a route ends the media of running calls, and permissions get 403.
 func TestRouteThatVanishesCutsItsMediaAndForbidsPermissions(t *testing.T) {
 	b := newBed(t)
 	c := b.mustDial("udp", "ann", "first")
@@ -219,7 +219,7 @@ func TestRouteThatVanishesCutsItsMediaAndForbidsPermissions(t *testing.T) {
 	}
 }
 
-// T-04: a call to a port outside the range of the route carries nothing, and that is counted.
+// T-04: packets to a port outside the range of the route are dropped and counted.
 func TestPortOutsideTheRouteCarriesNothing(t *testing.T) {
 	b := newBed(t)
 	b.apply(b.changed(func(c *config.Config) { c.Clusters[0].Endpoints = []string{"127.0.0.1:<1-9>"} }))
@@ -232,7 +232,7 @@ func TestPortOutsideTheRouteCarriesNothing(t *testing.T) {
 	}
 }
 
-// D-07: a listener that is removed from the config ends its sessions and no others.
+// D-07: the removal of a listener ends its sessions only.
 func TestRemovedListenerEndsItsSessions(t *testing.T) {
 	b := newBed(t)
 	b.mustDial("udp", "ann", "first")
@@ -244,7 +244,7 @@ func TestRemovedListenerEndsItsSessions(t *testing.T) {
 	}
 }
 
-// a listener that moves to another port keeps the old one until its last session has ended.
+// a listener that moves to another port keeps its previous port until its last session has ended.
 func TestReplacedListenerClosesAfterItsLastSession(t *testing.T) {
 	b := newBed(t)
 	old := b.port("udp")
@@ -265,7 +265,7 @@ func TestReplacedListenerClosesAfterItsLastSession(t *testing.T) {
 	})
 }
 
-// a listener whose new port is taken stays as it was, the status names it, and other listeners change.
+// a listener whose new port is in use keeps its previous port, the status names it, and other listeners change.
 func TestTakenPortKeepsTheLastGoodFormAndHoldsNobodyUp(t *testing.T) {
 	b := newBed(t)
 	c := b.mustDial("udp", "ann", "first")
@@ -300,7 +300,7 @@ func TestTakenPortKeepsTheLastGoodFormAndHoldsNobodyUp(t *testing.T) {
 	}
 }
 
-// T-A17, T-12: a user beyond the quota gets 486, and may allocate again when a session has ended.
+// T-A17, T-12: a user beyond the quota gets 486, and can allocate again after a session has ended.
 func TestQuotaIsPerUserAndGivenBack(t *testing.T) {
 	b := newBed(t)
 	b.apply(b.changed(func(c *config.Config) { c.Admin.UserQuota = 2 }))
@@ -316,7 +316,7 @@ func TestQuotaIsPerUserAndGivenBack(t *testing.T) {
 	b.mustDial("udp", "ann", "first")
 }
 
-// a process that drains answers Allocate with 508 within a second and keeps its sessions.
+// a draining process answers Allocate with 508 within a second and keeps its sessions.
 func TestDrainingRefusesNewCallsAndKeepsLiveOnes(t *testing.T) {
 	b := newBed(t)
 	c := b.mustDial("udp", "ann", "first")

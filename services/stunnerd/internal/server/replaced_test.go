@@ -12,7 +12,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/testport"
 )
 
-// moveTwice moves the UDP listener to another port, and again.
+// moveTwice moves the UDP listener to another port, twice.
 func (b *bed) moveTwice() {
 	b.t.Helper()
 	for range 2 {
@@ -21,7 +21,7 @@ func (b *bed) moveTwice() {
 	}
 }
 
-// A session that goes on at an old port stands under the new config like all others, and goes with its listener.
+// A session on a previous port gets the policy of the current config, and ends when its listener is removed.
 func TestSessionAtAnOldPortObeysTheConfig(t *testing.T) {
 	b := newBed(t)
 	c := b.mustDial("udp", "ann", "first")
@@ -55,8 +55,7 @@ func TestSessionAtAnOldPortFollowsTheName(t *testing.T) {
 	}
 }
 
-// A port that comes back while old calls are still on it takes new ones at once: the listener that retired is taken
-// back.
+// A listener that returns to a port on which calls are still running opens at once: the retired generation is reopened.
 func TestListenerGoesBackToAPortInUse(t *testing.T) {
 	b := newBed(t)
 	first, old := b.config, b.port("udp")
@@ -82,7 +81,7 @@ func TestListenerGoesBackToAPortInUse(t *testing.T) {
 	}
 }
 
-// TLS takes the place of TCP on the same port, and the other way round, and the calls go on.
+// calls survive when a listener changes from TCP to TLS on the same port, and back.
 func TestProtocolChangesOnAPortInUse(t *testing.T) {
 	b := newBed(t)
 	at := slices.IndexFunc(b.config.Listeners, func(l config.Listener) bool { return l.Protocol == config.TURNTCP })
@@ -109,8 +108,8 @@ func TestProtocolChangesOnAPortInUse(t *testing.T) {
 	}
 }
 
-// beside returns the config of the bed with its listener at one index moved to another port, and one more at the port
-// that it had.
+// beside returns a config in which the listener at an index has another port, and a further listener has its previous
+// port.
 func (b *bed) beside(at, port int) config.Config {
 	return b.changed(func(next *config.Config) {
 		l := next.Listeners[at]
@@ -120,7 +119,7 @@ func (b *bed) beside(at, port int) config.Config {
 	})
 }
 
-// taken has a TCP port that no listener gets before it is closed.
+// taken opens a TCP port, which no listener gets before the test closes it.
 func taken(t *testing.T) (net.Listener, int) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "")
@@ -131,7 +130,7 @@ func taken(t *testing.T) (net.Listener, int) {
 	return ln, ln.Addr().(*net.TCPAddr).Port
 }
 
-// A call over a stream holds no port: the one that its listener had is free for another as soon as the listener has
+// A call over a stream does not hold the port: the previous port of its listener is free as soon as the listener has
 // moved.
 func TestPortOfOldStreamCallsIsFree(t *testing.T) {
 	for at, transport := range map[int]string{1: "tcp", 2: "tls"} {
@@ -155,8 +154,8 @@ func TestPortOfOldStreamCallsIsFree(t *testing.T) {
 	}
 }
 
-// A listener whose port has gone to another, and whose new one a stranger has, takes nobody new. Its calls go on, under
-// the config like all others, and it opens when the stranger leaves.
+// A listener whose port another listener has, and whose new port is in use, accepts no new sessions. Its calls go on
+// with the current policy, and it opens when the new port is free.
 func TestCallOutlivesThePortOfItsListener(t *testing.T) {
 	b := newBed(t)
 	stranger, port := taken(t)
@@ -197,7 +196,7 @@ func TestCallOutlivesThePortOfItsListener(t *testing.T) {
 	}
 }
 
-// What has neither a port nor a place in the config any more is gone, with its calls.
+// A listener without a port that is removed from the config ends with its calls.
 func TestListenerWithoutAPortIsRemoved(t *testing.T) {
 	b := newBed(t)
 	_, port := taken(t)
@@ -213,7 +212,7 @@ func TestListenerWithoutAPortIsRemoved(t *testing.T) {
 	}
 }
 
-// A server ends with calls on listeners that have no port.
+// A server can be closed while a listener without a port has calls.
 func TestServerClosesWithoutAPort(t *testing.T) {
 	b := newBed(t)
 	_, port := taken(t)
@@ -223,7 +222,7 @@ func TestServerClosesWithoutAPort(t *testing.T) {
 	}
 }
 
-// A listener without a port ends with its last call, and opens all the same when it can.
+// A listener without a port ends with its last call, and can still be opened later.
 func TestListenerWithoutAPortEndsWithItsLastCall(t *testing.T) {
 	b := newBed(t)
 	stranger, port := taken(t)
@@ -266,8 +265,8 @@ func TestCallWithoutAPortFollowsTheName(t *testing.T) {
 	within(t, "the name takes its address along", func() bool { return c.echo("still here") != nil })
 }
 
-// Calls over UDP share their socket, which nobody else can have. Who wants the port hears whose they are, and gets it
-// after the last of them.
+// Calls over UDP share the socket of the port. A listener that needs the port gets an error that names their listener,
+// until the last of them has ended.
 func TestPortOfOldDatagramCallsIsTheirs(t *testing.T) {
 	b := newBed(t)
 	c := b.mustDial("udp", "ann", "first")

@@ -15,7 +15,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/testnet"
 )
 
-// openToAll is the config of a bed whose UDP listener has a route to every address.
+// openToAll returns a config whose UDP listener has a route to all addresses.
 func (b *bed) openToAll(change func(l *config.Listener)) config.Config {
 	return b.changed(func(c *config.Config) {
 		c.Clusters = append(c.Clusters, config.Cluster{Name: "test/all", Type: config.Static, Protocol: "UDP", Endpoints: []string{"0.0.0.0/0"}})
@@ -24,7 +24,7 @@ func (b *bed) openToAll(change func(l *config.Listener)) config.Config {
 	})
 }
 
-// nest allocates at a server through the relay of a call.
+// nest makes an allocation at a server through the relay of a call.
 func (c *call) nest(server netip.AddrPort) error {
 	if err := c.client.CreatePermission(net.UDPAddrFromAddrPort(server)); err != nil {
 		return err
@@ -47,9 +47,9 @@ func (c *call) nest(server netip.AddrPort) error {
 	return relay.Close()
 }
 
-// T-03: with a route to every address no allocation is nested in another one through the public address or the address
-// of a Service, which are none of this host. The first half shows that the same packets do arrive where the config does
-// not name the addresses. Naming them costs no session, and ends what was under way to them.
+// T-03: with a route to all addresses, no allocation can be nested in another one through the public address or the
+// address of a Service, which are not addresses of this host. The first half shows that the packets arrive if the
+// config does not contain the addresses. Adding them ends no session, only the traffic to them.
 func TestAllocationsDoNotNest(t *testing.T) {
 	if !testnet.Isolated(t) {
 		return
@@ -90,8 +90,8 @@ func TestAllocationsDoNotNest(t *testing.T) {
 	}
 }
 
-// T-03: a listener is no peer by an address that the host has got after the start, and is one again, as far as the
-// routes allow it, when the host has lost it.
+// T-03: a listener cannot be a peer at an address that the host has got after the start. When the host has lost the
+// address, routes apply to it again.
 func TestListenersAreNoPeersByAddressesThatComeLater(t *testing.T) {
 	b := newBed(t)
 	b.apply(b.openToAll(func(*config.Listener) {}))
@@ -115,8 +115,7 @@ func TestListenersAreNoPeersByAddressesThatComeLater(t *testing.T) {
 	}
 }
 
-// T-03: a public address that is a host name stands for the addresses that the name has, and for other ones when it has
-// others.
+// T-03: a public address that is a host name stands for the current addresses of the name.
 func TestListenersAreNoPeersByTheirPublicName(t *testing.T) {
 	b, book := newNamedBed(t)
 	for _, addr := range []string{"203.0.113.5", "203.0.113.6"} {
@@ -136,7 +135,7 @@ func TestListenersAreNoPeersByTheirPublicName(t *testing.T) {
 	}
 }
 
-// A relay of a listener speaks from the address that the config tells clients, as soon as the host has it.
+// A relay uses the address of its listener in the config as the source address, as soon as the host has it.
 func TestRelaysSpeakFromTheToldAddress(t *testing.T) {
 	if !testnet.Isolated(t) {
 		return

@@ -20,7 +20,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/testport"
 )
 
-// G-02, D-19: no server of the tests leaves a goroutine behind when it is closed.
+// G-02, D-19: a closed server leaves no goroutine behind.
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // bed is a server with one listener of each transport and an echo peer.
@@ -38,7 +38,7 @@ func newBed(t *testing.T) *bed {
 	return b
 }
 
-// newEmptyBed is a bed whose config is not applied yet.
+// newEmptyBed returns a bed whose config is not applied yet.
 func newEmptyBed(t *testing.T) *bed {
 	t.Helper()
 	s, err := New(Options{HostAddresses: []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("::1")}, Log: slog.New(slog.DiscardHandler)})
@@ -100,8 +100,8 @@ type call struct {
 	peer   netip.AddrPort
 }
 
-// dial allocates at the listener that is called like a transport, or TRANSPORT-second; it returns an error instead of
-// failing the test.
+// dial makes an allocation at the listener that is named after a transport, or TRANSPORT-second. It returns an error
+// instead of failing the test.
 func (b *bed) dial(transport, user, password string) (*call, error) {
 	b.t.Helper()
 	server := fmt.Sprintf("127.0.0.1:%d", b.port(transport))
@@ -130,7 +130,7 @@ func (b *bed) dial(transport, user, password string) (*call, error) {
 	return &call{t: b.t, client: client, relay: relay, peer: b.peer}, nil
 }
 
-// connect opens the client's side of a transport.
+// connect opens a client connection of a transport.
 func connect(transport, server string) (net.PacketConn, error) {
 	var conn net.Conn
 	var err error
@@ -163,7 +163,7 @@ func (b *bed) mustDial(transport, user, password string) *call {
 	return c
 }
 
-// echo sends a text to the peer and wants it back.
+// echo sends a text to the peer and expects it back.
 func (c *call) echo(text string) error {
 	if _, err := c.relay.WriteTo([]byte(text), net.UDPAddrFromAddrPort(c.peer)); err != nil {
 		return err
@@ -210,7 +210,7 @@ func echoAt(t *testing.T, addr netip.Addr) netip.AddrPort {
 	return conn.LocalAddr().(*net.UDPAddr).AddrPort()
 }
 
-// within waits for a condition that another goroutine brings about.
+// within waits for a condition.
 func within(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(5 * time.Second); !holds(); time.Sleep(5 * time.Millisecond) {
@@ -225,8 +225,8 @@ func TestRelaysOverEveryTransport(t *testing.T) {
 		t.Run(transport, func(t *testing.T) {
 			b := newBed(t)
 			c := b.mustDial(transport, "ann", "first")
-			// Small, odd and large payloads; the first ones travel as indications, the rest over a channel. pion's
-			// stream client needs nine bytes before it recognises a frame: shorter ones are the listener's own test.
+			// Small, odd and large payloads; the first ones travel as indications, the rest over a channel. The stream
+			// client of pion needs nine bytes to recognize a frame; tests of the listener cover shorter ones.
 			for _, size := range []int{5, 6, 7, 160, 1200, 1201, 1599} {
 				if err := c.echo(strings.Repeat("x", size)); err != nil {
 					t.Fatalf("echo %d bytes: %v", size, err)

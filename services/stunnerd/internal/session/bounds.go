@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"sync/atomic"
 	"time"
+
+	"github.com/stunner-gateway/stunner/services/api/ratelimit"
 )
 
 // Bounds limit the sessions of a process. Zero means no limit.
@@ -28,16 +30,8 @@ var (
 	ErrReserved    = errors.New("the user has as many reserved ports as it may have")
 )
 
-// Source returns the prefix that counts as one source of clients: an IPv4 address, or a /64 of IPv6, which is what one
-// host has (RFC 6177 §2).
-func Source(client netip.Addr) netip.Prefix {
-	bits := client.BitLen()
-	if client.Is6() {
-		bits = 64
-	}
-	source, _ := client.WithZone("").Prefix(bits) // the length is in range
-	return source
-}
+// Source returns the addresses that count as one source of clients.
+func Source(client netip.Addr) netip.Prefix { return ratelimit.SourcePrefix(client) }
 
 // Direction is the direction of a payload.
 type Direction int

@@ -71,35 +71,62 @@ func newFlags(r *raw) *cli.Flags {
 	f := cli.New("auth", envName)
 	f.StringVar(&r.address, "address", "", "`ADDRESS` to serve the API on; empty means all")
 	f.UintVar(&r.port, "port", 8088, "`PORT` to serve the API on; 0 takes a free one")
-	f.StringVar(&r.healthAddress, "health-address", ":8086", "`ADDRESS:PORT` of /live, /ready and /metrics; keep it inside the cluster, apart from the API")
-	f.StringVar(&r.config, "config", "", "`ORIGIN` of gateway configs: a discovery server (http, https, ws, wss) or a file")
-	f.StringVar(&r.discoveryTokenFile, "discovery-token-file", "", "`FILE` with the bearer token for the discovery server")
-	f.StringVar(&r.discoveryCAFile, "discovery-ca-file", "", "`FILE` with the CA certificates of the discovery server; empty means those of the system")
+	f.StringVar(&r.healthAddress, "health-address", ":8086",
+		"`ADDRESS:PORT` of /live, /ready and /metrics; keep it inside the cluster, apart from the API")
+	f.StringVar(&r.config, "config", "",
+		"`ORIGIN` of gateway configs: a discovery server (http, https, ws, wss) or a file")
+	f.StringVar(&r.discoveryTokenFile, "discovery-token-file", "",
+		"`FILE` with the bearer token for the discovery server")
+	f.StringVar(&r.discoveryCAFile, "discovery-ca-file", "",
+		"`FILE` with the CA certificates of the discovery server; empty means those of the system")
 	f.StringVar(&r.access.Issuer, "jwt-issuer", "", "`ISSUER` that tokens must have (claim iss), compared exactly")
-	f.StringVar(&r.access.Audience, "jwt-audience", "", "`AUDIENCE` that tokens must have (claim aud), compared exactly")
-	f.StringVar(&r.access.SecretFile, "jwt-secret-file", "", "`FILE` with the secret that tokens are signed with (HMAC), at least 32 bytes")
+	f.StringVar(&r.access.Audience, "jwt-audience", "",
+		"`AUDIENCE` that tokens must have (claim aud), compared exactly")
+	f.StringVar(&r.access.SecretFile, "jwt-secret-file", "",
+		"`FILE` with the secret that tokens are signed with (HMAC), at least 32 bytes")
 	f.StringVar(&r.access.JWKSFile, "jwt-jwks-file", "", "`FILE` with the JWK set that tokens are signed with")
 	f.StringVar(&r.access.JWKSURL, "jwt-jwks-url", "", "`URL` of the JWK set that tokens are signed with, https")
-	f.StringVar(&r.algorithms, "jwt-algorithms", "", "`LIST` of algorithms that tokens may use, separated by commas; empty means HS256 with a secret, all asymmetric ones with a JWK set")
-	f.Int64Var(&r.maxAge, "jwt-max-age", 0, "`SECONDS` that may have passed since a token was issued (claim iat); 0 means any number")
-	f.Var(&r.gateways, "gateways", "`LIST` of gateways to give credentials for, NAMESPACE/NAME, separated by commas; * matches any characters; the flag may be repeated; without it, all gateways")
-	f.Int64Var(&r.defaultTTL, "default-ttl", 86400, "`SECONDS` until credentials expire if the request does not set it; the lifetime of a gateway takes precedence")
-	f.Int64Var(&r.maxTTL, "max-ttl", 86400, "maximum `SECONDS` until credentials expire; the lifetime of a gateway takes precedence")
+	f.StringVar(&r.algorithms, "jwt-algorithms", "",
+		"`LIST` of algorithms that tokens may use, separated by commas; empty means HS256 with a secret, all "+
+			"asymmetric ones with a JWK set")
+	f.Int64Var(&r.maxAge, "jwt-max-age", 0,
+		"`SECONDS` that may have passed since a token was issued (claim iat); 0 means any number")
+	f.Var(&r.gateways, "gateways",
+		"`LIST` of gateways to give credentials for, NAMESPACE/NAME, separated by commas; * matches any "+
+			"characters; the flag may be repeated; without it, all gateways")
+	f.Int64Var(&r.defaultTTL, "default-ttl", 86400,
+		"`SECONDS` until credentials expire if the request does not set it; the lifetime of a gateway takes "+
+			"precedence")
+	f.Int64Var(&r.maxTTL, "max-ttl", 86400,
+		"maximum `SECONDS` until credentials expire; the lifetime of a gateway takes precedence")
 	f.StringVar(&r.publicAddr, "public-addr", "", "`HOST` that replaces the public address of every gateway")
 	f.BoolVar(&r.capToToken, "cap-to-token", false, "let credentials expire no later than the token of the request")
-	f.StringVar(&r.corsOrigins, "cors-origins", "", "`LIST` of origins, https://HOST[:PORT], whose pages may call the API from a browser (CORS), separated by commas; empty means none")
-	f.Float64Var(&r.rates.PerSecond, "rate-limit", 10, "rate limit in `REQUESTS` a second of one subject, and of one address (IPv6: one /64) outside of the cluster; 0 means no limit")
+	f.StringVar(&r.corsOrigins, "cors-origins", "",
+		"`LIST` of origins, https://HOST[:PORT], whose pages may call the API from a browser (CORS), separated by "+
+			"commas; empty means none")
+	f.Float64Var(&r.rates.PerSecond, "rate-limit", 10,
+		"rate limit in `REQUESTS` a second of one subject, and of one address (IPv6: one /64) outside of the "+
+			"cluster; 0 means no limit")
 	f.IntVar(&r.rates.Burst, "rate-burst", 50, "burst in `REQUESTS`")
-	f.Float64Var(&r.rates.Inside.PerSecond, "cluster-rate-limit", 500, "rate limit in `REQUESTS` a second of one address inside of the cluster, such as the pod of a web app; 0 means no limit")
+	f.Float64Var(&r.rates.Inside.PerSecond, "cluster-rate-limit", 500,
+		"rate limit in `REQUESTS` a second of one address inside of the cluster, such as the pod of a web app; 0 "+
+			"means no limit")
 	f.IntVar(&r.rates.Inside.Burst, "cluster-rate-burst", 1000, "burst in `REQUESTS`")
-	f.StringVar(&r.clusterNetworks, "cluster-networks", "", "`LIST` of addresses and prefixes inside of the cluster, in addition to private ones, separated by commas")
-	f.StringVar(&r.trustedProxies, "trusted-proxies", "", "`LIST` of addresses and prefixes of proxies that are trusted to name the client, separated by commas")
-	f.StringVar(&r.rates.Header, "forwarded-header", rest.XForwardedFor, "`HEADER` in which trusted proxies name the client, X-Forwarded-For or Forwarded; the other one is ignored")
+	f.StringVar(&r.clusterNetworks, "cluster-networks", "",
+		"`LIST` of addresses and prefixes inside of the cluster, in addition to private ones, separated by commas")
+	f.StringVar(&r.trustedProxies, "trusted-proxies", "",
+		"`LIST` of addresses and prefixes of proxies that are trusted to name the client, separated by commas")
+	f.StringVar(&r.rates.Header, "forwarded-header", rest.XForwardedFor,
+		"`HEADER` in which trusted proxies name the client, X-Forwarded-For or Forwarded; the other one is ignored")
 	f.BoolVar(&r.demo, "demo", false, "serve the test page at /demo/")
-	f.StringVar(&r.demoEcho, "demo-echo", "", "`URL` of the echo peer of the test page; it answers an SDP offer with an SDP answer")
-	f.Int64Var(&r.shutdownDelay, "shutdown-delay", 5, "`SECONDS` to keep serving after SIGTERM while /ready answers 503, so that load balancers stop sending requests before the service ends")
+	f.StringVar(&r.demoEcho, "demo-echo", "",
+		"`URL` of the echo peer of the test page; it answers an SDP offer with an SDP answer")
+	f.Int64Var(&r.shutdownDelay, "shutdown-delay", 5,
+		"`SECONDS` to keep serving after SIGTERM while /ready answers 503, so that load balancers stop sending "+
+			"requests before the service ends")
 	f.StringVar(&r.logFormat, "log-format", "text", "`FORMAT` of the log, text or json")
-	f.StringVar(&r.logLevel, "log-level", "all:INFO", "`LEVELS` of the log as SCOPE:LEVEL[,SCOPE:LEVEL…]; scopes: all access audit demo discovery gateway rest")
+	f.StringVar(&r.logLevel, "log-level", "all:INFO",
+		"`LEVELS` of the log as SCOPE:LEVEL[,SCOPE:LEVEL…]; scopes: all access audit demo discovery gateway rest")
 	f.Shorten(map[string]string{"c": "config", "p": "port", "l": "log-level"})
 	return f
 }
@@ -223,7 +250,8 @@ func parseOrigins(s string) ([]string, error) {
 	origins := cli.List(s)
 	for _, o := range origins {
 		u, err := url.Parse(o)
-		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.Scheme+"://"+u.Host != o || strings.Contains(o, "*") {
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.Scheme+"://"+u.Host != o ||
+			strings.Contains(o, "*") {
 			return nil, fmt.Errorf("--cors-origins: %q is no origin: use https://HOST[:PORT]", o)
 		}
 	}

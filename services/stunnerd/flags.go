@@ -91,31 +91,46 @@ var envNames = map[string]string{
 
 func newFlags(r *raw) *cli.Flags {
 	f := cli.New("stunnerd", func(flag string) string { return envNames[flag] })
-	f.StringVar(&r.config, "config", ":13478", "`ORIGIN` of the config: a file, file://PATH, or HOST:PORT, http(s)://, ws(s):// of a config discovery server")
+	f.StringVar(&r.config, "config", ":13478",
+		"`ORIGIN` of the config: a file, file://PATH, or HOST:PORT, http(s)://, ws(s):// of a config discovery "+
+			"server")
 	f.BoolVar(&r.watch, "watch", false, "follow the origin instead of reading it once")
-	f.StringVar(&r.id, "id", defaultID(r.env), "`NAMESPACE/NAME` of the config to request; $STUNNER_NAMESPACE and $STUNNER_NAME set the default")
+	f.StringVar(&r.id, "id", defaultID(r.env),
+		"`NAMESPACE/NAME` of the config to request; $STUNNER_NAMESPACE and $STUNNER_NAME set the default")
 	f.StringVar(&r.log, "log", "", "log `LEVELS` SCOPE:LEVEL[,SCOPE:LEVEL…]; they override those of the config")
 	f.StringVar(&r.logFormat, "log-format", "text", "`FORMAT` of the log, text or json")
 	f.BoolVar(&r.verbose, "verbose", false, "same as -l all:DEBUG")
-	f.IntVar(&r.sockets, "udp-thread-num", 0, "`SOCKETS` of a UDP listener; 0, or more than the process has cores, means one for each core")
-	f.BoolVar(&r.icmp, "icmp-indications", false, "tell clients of datagrams that did not reach a peer (RFC 8656 §11.5); clients that only implement RFC 5766, such as pion, may end their sessions")
-	f.StringVar(&r.relayPorts, "relay-ports", "", "ports of relays as `MIN-MAX`, such as 40000-49999, for firewalls; empty lets the kernel choose")
+	f.IntVar(&r.sockets, "udp-thread-num", 0,
+		"`SOCKETS` of a UDP listener; 0, or more than the process has cores, means one for each core")
+	f.BoolVar(&r.icmp, "icmp-indications", false,
+		"tell clients of datagrams that did not reach a peer (RFC 8656 §11.5); clients that only implement RFC "+
+			"5766, such as pion, may end their sessions")
+	f.StringVar(&r.relayPorts, "relay-ports", "",
+		"ports of relays as `MIN-MAX`, such as 40000-49999, for firewalls; empty lets the kernel choose")
 	f.BoolVar(&r.dryRun, "dry-run", false, "read the config, print what it would do, and exit")
 	f.StringVar(&r.stateDir, "state-dir", "", "`FOLDER` for the last good config; empty stores none")
-	f.StringVar(&r.standby, "standby-config", "", "`FILE` with a config to start with if the origin is unreachable and there is no last good config")
+	f.StringVar(&r.standby, "standby-config", "",
+		"`FILE` with a config to start with if the origin is unreachable and there is no last good config")
 	f.StringVar(&r.tokenFile, "discovery-token-file", "", "`FILE` with the bearer token for config discovery")
 	f.StringVar(&r.caFile, "discovery-ca-file", "", "`FILE` with the CA certificates of the config discovery server")
 	f.StringVar(&r.node, "node", "", "`NODE` that this process runs on")
 	f.StringVar(&r.pod, "pod", "", "`NAME` of this process in reports to config discovery; empty means the host name")
-	f.StringVar(&r.probes, "healthcheck-endpoint", config.DefaultHealthcheck, "`URL` of the probes until a followed config sets one, or none")
-	f.StringVar(&r.drain, "drain-timeout", "1h", "`TIME` that live sessions may continue after SIGTERM, such as 90s or 2h")
+	f.StringVar(&r.probes, "healthcheck-endpoint", config.DefaultHealthcheck,
+		"`URL` of the probes until a followed config sets one, or none")
+	f.StringVar(&r.drain, "drain-timeout", "1h",
+		"`TIME` that live sessions may continue after SIGTERM, such as 90s or 2h")
 	f.StringVar(&r.nonceLifetime, "nonce-lifetime", "1h", "`TIME` that a client may use a nonce, from 10m to 1h")
-	f.BoolVar(&r.forced, "force-ready-status", false, "accepted for compatibility: a draining process stays ready without it")
-	f.BoolVar(&r.unready, "unready-on-drain", false, "fail the readiness probe while draining; kube-proxy then cuts the UDP calls that are still up")
-	f.StringVar(&r.from, "sessions-from", fromLoopback, "`CLIENTS` that may read /sessions, /refusals and the whole /status: loopback or any")
-	f.BoolVar(&r.showUsers, "show-users", false, "show user names and client addresses in /sessions and /refusals instead of hashes")
+	f.BoolVar(&r.forced, "force-ready-status", false,
+		"accepted for compatibility: a draining process stays ready without it")
+	f.BoolVar(&r.unready, "unready-on-drain", false,
+		"fail the readiness probe while draining; kube-proxy then cuts the UDP calls that are still up")
+	f.StringVar(&r.from, "sessions-from", fromLoopback,
+		"`CLIENTS` that may read /sessions, /refusals and the whole /status: loopback or any")
+	f.BoolVar(&r.showUsers, "show-users", false,
+		"show user names and client addresses in /sessions and /refusals instead of hashes")
 	f.BoolVar(&r.version, "version", false, "print the version and exit")
-	f.Shorten(map[string]string{"c": "config", "w": "watch", "i": "id", "l": "log", "v": "verbose", "u": "udp-thread-num", "d": "dry-run"})
+	f.Shorten(map[string]string{"c": "config", "w": "watch", "i": "id", "l": "log", "v": "verbose", "u": "udp-thread-num",
+		"d": "dry-run"})
 	r.former = acceptFormer(f.FlagSet)
 	return f
 }

@@ -112,7 +112,8 @@ func (o *options) findDiscovery(given map[string]string) (used string, err error
 			origin, from, used = o.env("CDS_SERVER_ADDR"), "CDS_SERVER_ADDR", ""
 		}
 		if origin == "" {
-			return "", fmt.Errorf("--config %s: config discovery is not looked for through the Kubernetes API: %s", originKubernetes, useOrigin)
+			return "", fmt.Errorf("--config %s: config discovery is not looked for through the Kubernetes API: %s",
+				originKubernetes, useOrigin)
 		}
 		if origin, err = withPort(origin, given["cds-server-port"]); err != nil {
 			return "", err

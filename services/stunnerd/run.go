@@ -111,7 +111,8 @@ func newDaemon(o options, source discovery.Source, levels *telemetry.Levels, log
 // config returns the state of the running config for the metrics.
 func (d *daemon) config() admin.Config {
 	f := d.follower
-	return admin.Config{Revision: f.Revision(), Age: f.Age(), Problem: f.Problem(), Listeners: d.server.Running().Listeners}
+	return admin.Config{Revision: f.Revision(), Age: f.Age(), Problem: f.Problem(),
+		Listeners: d.server.Running().Listeners}
 }
 
 // serve runs the config until ctx ends, then drains. With --watch it follows the config, also while draining: routes

@@ -26,7 +26,8 @@ func New(program string, env func(flag string) string) *Flags {
 	return f
 }
 
-// EnvName returns the environment variable of a flag that is named after it: PREFIX and the name in capitals with underscores.
+// EnvName returns the environment variable of a flag that is named after it: PREFIX and the name in capitals with
+// underscores.
 func EnvName(prefix, flag string) string {
 	return prefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
@@ -40,7 +41,8 @@ func (f *Flags) Shorten(short map[string]string) {
 	}
 }
 
-// SetFromEnv sets the flags that the command line did not set from their environment variables. It is called after Parse.
+// SetFromEnv sets the flags that the command line did not set from their environment variables. It is called after
+// Parse.
 func (f *Flags) SetFromEnv(getenv func(string) string) error {
 	given := map[string]bool{}
 	f.Visit(func(fl *flag.Flag) { given[fl.Name], given[f.Short[fl.Name]] = true, true })

@@ -151,7 +151,8 @@ func (a Auth) Authority() credential.Authority {
 // FormerAuthority returns the authority of Former, and until when it is valid. Without Former it is the zero Authority,
 // which accepts no credential.
 func (a Auth) FormerAuthority() (former credential.Authority, until time.Time) {
-	if a.Former == nil || a.Former.Secret == credential.Redacted || canonical(authTypes, a.Type, AuthStatic) != AuthEphemeral {
+	if a.Former == nil || a.Former.Secret == credential.Redacted ||
+		canonical(authTypes, a.Type, AuthStatic) != AuthEphemeral {
 		return former, until
 	}
 	return credential.Authority{Realm: a.Realm, SharedSecret: a.Former.Secret}, time.Unix(a.Former.Until, 0)

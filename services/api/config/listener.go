@@ -77,14 +77,17 @@ func (f *findings) listeners(listeners []Listener) {
 
 func (f *findings) addresses(i int, l Listener) {
 	if !isAddress(l.Address) && !(f.lenient && l.Address == NodeAddressPlaceholder) {
-		f.add(index("listeners", i, "address"), l.Address, "is no IP address", "use an IP address, localhost or "+AddressPlaceholder)
+		f.add(index("listeners", i, "address"), l.Address, "is no IP address",
+			"use an IP address, localhost or "+AddressPlaceholder)
 	}
 	lenient := f.lenient && l.PublicAddress == NodeAddressPlaceholder
 	if l.PublicAddress != "" && !lenient && !isAddress(l.PublicAddress) && !isHost(l.PublicAddress) {
-		f.add(index("listeners", i, "public_address"), l.PublicAddress, "is neither IP address nor host name", "use one of them, without port")
+		f.add(index("listeners", i, "public_address"), l.PublicAddress, "is neither IP address nor host name",
+			"use one of them, without port")
 	}
 	if l.PublicPort < 0 || l.PublicPort > 65535 {
-		f.add(index("listeners", i, "public_port"), strconv.Itoa(l.PublicPort), "is out of range", "use 1 to 65535, or 0 for the port itself")
+		f.add(index("listeners", i, "public_port"), strconv.Itoa(l.PublicPort), "is out of range",
+			"use 1 to 65535, or 0 for the port itself")
 	}
 	field := index("listeners", i, "service_addresses")
 	if !f.atMost(field, len(l.ServiceAddresses), MaxServiceAddresses) {

@@ -52,7 +52,8 @@ func resolve[T int | int32 | int64](in *numbers, field string, n number[T]) T {
 	}
 	value, err := strconv.ParseInt(text, 10, reflect.TypeFor[T]().Bits())
 	if err != nil {
-		in.add(field, name, "has a value that is no whole number", "set the variable to a number in the environment of the process")
+		in.add(field, name, "has a value that is no whole number",
+			"set the variable to a number in the environment of the process")
 	}
 	return T(value)
 }

@@ -137,7 +137,8 @@ func toJSON(data []byte) ([]byte, error) {
 	case documents(data) > 1:
 		return nil, errors.New("more than one YAML document: a config is one document")
 	case Explodes(data, MaxDocument):
-		return nil, fmt.Errorf("yaml: more than %d bytes with its aliases filled in: write them out, or leave them out", MaxDocument)
+		return nil, fmt.Errorf("yaml: more than %d bytes with its aliases filled in: write them out, or leave them out",
+			MaxDocument)
 	}
 	text, err := yaml.YAMLToJSONStrict(data)
 	if err != nil {

@@ -152,7 +152,8 @@ func (f *findings) endpointURL(field, value string) {
 func (f *findings) auth(a Auth) {
 	f.realm(a.Realm)
 	if a.Lifetime < 0 {
-		f.add("auth.lifetime", strconv.Itoa(int(a.Lifetime)), "is negative", "use seconds, or 0 for the default of the auth service")
+		f.add("auth.lifetime", strconv.Itoa(int(a.Lifetime)), "is negative",
+			"use seconds, or 0 for the default of the auth service")
 	}
 	if a.SessionGrace < 0 {
 		f.add("auth.session_grace", strconv.Itoa(int(a.SessionGrace)), "is negative", "use seconds, or 0 for none")
@@ -183,7 +184,8 @@ func (f *findings) former(former *FormerSecret) {
 	switch {
 	case former == nil:
 	case former.Secret == "" || len(former.Secret) > maxText:
-		f.add("auth.former.secret", "", "is missing or too long", fmt.Sprintf("use 1 to %d bytes, or leave auth.former out", maxText))
+		f.add("auth.former.secret", "", "is missing or too long",
+			fmt.Sprintf("use 1 to %d bytes, or leave auth.former out", maxText))
 	case former.Until <= 0:
 		f.add("auth.former.until", strconv.FormatInt(former.Until, 10), "is no time", "use seconds since 1970")
 	default:
@@ -221,7 +223,8 @@ func CheckRealm(realm string) error {
 
 func (f *findings) realm(realm string) {
 	if CheckRealm(realm) != nil {
-		f.add("auth.realm", realm, "is no realm", fmt.Sprintf("use 1 to %d characters without quotes, backslashes and control characters", maxRealm))
+		f.add("auth.realm", realm, "is no realm",
+			fmt.Sprintf("use 1 to %d characters without quotes, backslashes and control characters", maxRealm))
 	}
 }
 
@@ -282,7 +285,8 @@ func (f *findings) clusters(clusters []Cluster) {
 		}
 	}
 	if names > maxNames {
-		f.add("clusters", strconv.Itoa(names), "host names are too many", fmt.Sprintf("the limit is %d, over all clusters", maxNames))
+		f.add("clusters", strconv.Itoa(names), "host names are too many",
+			fmt.Sprintf("the limit is %d, over all clusters", maxNames))
 	}
 }
 
@@ -308,7 +312,8 @@ func (f *findings) endpoints(i int, c Cluster) {
 func (f *findings) except(i int, c Cluster) {
 	for j, text := range c.Except {
 		if a, err := netip.ParseAddr(text); err != nil || a.Zone() != "" {
-			f.add(fmt.Sprintf("clusters[%d].except[%d]", i, j), text, "is no IP address", "write an address without prefix length and port")
+			f.add(fmt.Sprintf("clusters[%d].except[%d]", i, j), text, "is no IP address",
+				"write an address without prefix length and port")
 		}
 	}
 }

@@ -141,7 +141,8 @@ func (a Authority) Mint(userID string, ttl time.Duration, now time.Time) (Creden
 		expires := now.Add(ttl).Truncate(time.Second)
 		username := strconv.FormatInt(expires.Unix(), 10) + ":" + userID
 		if len(username) > maxUsername || !utf8.ValidString(userID) {
-			return Credential{}, fmt.Errorf("mint credential: user id: must be UTF-8 of at most %d bytes", maxUsername-len("1234567890:"))
+			return Credential{}, fmt.Errorf("mint credential: user id: must be UTF-8 of at most %d bytes",
+				maxUsername-len("1234567890:"))
 		}
 		return Credential{Username: username, Password: sign(a.SharedSecret, username), Expires: expires}, nil
 	case a.Username != "":

@@ -122,7 +122,8 @@ func Open(origin string, o Options) (Source, error) {
 	case origin == "":
 		return nil, errors.New("open config source: no origin: give a file, a URL or HOST:PORT")
 	case origin == "k8s":
-		return nil, errors.New("open config source k8s: finding the discovery server through a kubeconfig is not supported: give its URL")
+		return nil, errors.New(
+			"open config source k8s: finding the discovery server through a kubeconfig is not supported: give its URL")
 	case isURL && scheme == "file":
 		return newFile(rest, o), nil
 	case isURL:

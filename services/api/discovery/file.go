@@ -114,7 +114,8 @@ func (f *file) changes(ctx context.Context) (changes <-chan fsnotify.Event, miss
 		}
 		_ = watcher.Close()
 	}
-	f.log.WarnContext(ctx, "cannot watch folder, poll the file instead", "file", f.path, "every", pollInterval, "error", err)
+	f.log.WarnContext(ctx, "cannot watch folder, poll the file instead", "file", f.path, "every", pollInterval,
+		"error", err)
 	return nil, nil, func() {}
 }
 

@@ -79,7 +79,8 @@ var refusals = map[Refusal]struct {
 func (s *Server) refuse(w http.ResponseWriter, r *http.Request, why Refusal, details ...any) {
 	s.count(why)
 	as := refusals[why]
-	s.options.Log.Log(r.Context(), as.level, "config reader refused", append([]any{"remote", r.RemoteAddr, "reason", why}, details...)...)
+	s.options.Log.Log(r.Context(), as.level, "config reader refused",
+		append([]any{"remote", r.RemoteAddr, "reason", why}, details...)...)
 	if as.retry > 0 {
 		w.Header().Set("Retry-After", fmt.Sprint(as.retry))
 	}

@@ -33,7 +33,8 @@ type watch struct {
 type delivery struct{ known, unknown, revision string }
 
 func newWatch(source string, want selector) *watch {
-	return &watch{source: source, want: want, delivered: map[string]delivery{}, rejected: map[string]bool{}, events: newLatestQueue[Event]()}
+	return &watch{source: source, want: want, delivered: map[string]delivery{}, rejected: map[string]bool{},
+		events: newLatestQueue[Event]()}
 }
 
 // Queue keys of events that do not belong to a config. No id contains their first byte.

@@ -48,7 +48,8 @@ func ParseLevels(spec string) (*Levels, error) {
 	scopes, invalid := readLevels(spec)
 	if len(invalid) > 0 {
 		return nil, fmt.Errorf(
-			"parse log levels: unreadable %q: write SCOPE:LEVEL, the levels are TRACE, DEBUG, INFO, WARN, ERROR and DISABLE", invalid)
+			"parse log levels: unreadable %q: write SCOPE:LEVEL, the levels are TRACE, DEBUG, INFO, WARN, ERROR and DISABLE",
+			invalid)
 	}
 	l := &Levels{}
 	l.scopes.Store(&scopes)

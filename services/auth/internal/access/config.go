@@ -78,11 +78,13 @@ func (c Config) Validate() error {
 		errs = append(errs, checkURL(c.JWKSURL))
 	}
 	if c.MaxAge < 0 {
-		errs = append(errs, fmt.Errorf("--jwt-max-age: %d is out of range: use 1 or more, or 0 for any age", int64(c.MaxAge/time.Second)))
+		errs = append(errs, fmt.Errorf("--jwt-max-age: %d is out of range: use 1 or more, or 0 for any age",
+			int64(c.MaxAge/time.Second)))
 	}
 	for _, a := range c.Algorithms {
 		if !slices.Contains(c.fitting(), a) {
-			errs = append(errs, fmt.Errorf("--jwt-algorithms: %q does not fit the key: use some of %s", a, strings.Join(c.fitting(), ",")))
+			errs = append(errs, fmt.Errorf("--jwt-algorithms: %q does not fit the key: use some of %s",
+				a, strings.Join(c.fitting(), ",")))
 		}
 	}
 	return errors.Join(errs...)
@@ -141,7 +143,8 @@ func NewPolicy(ctx context.Context, c Config, log *slog.Logger) (*Policy, error)
 		jwt.WithLeeway(leeway),
 		jwt.WithStrictDecoding(),
 	}
-	return &Policy{key: key, maxAge: c.MaxAge, parser: jwt.NewParser(options...), claims: jwt.NewValidator(options...)}, nil
+	return &Policy{key: key, maxAge: c.MaxAge, parser: jwt.NewParser(options...),
+		claims: jwt.NewValidator(options...)}, nil
 }
 
 func (c Config) keys(ctx context.Context, log *slog.Logger) (func(*jwt.Token, string) (any, error), error) {

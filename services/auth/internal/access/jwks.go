@@ -93,7 +93,8 @@ type rotation struct {
 }
 
 func newRotation(known, refreshed jwt.Keyfunc) *rotation {
-	return &rotation{known: known, refreshed: refreshed, limit: rate.NewLimiter(rate.Every(unknownKeyInterval), 1), of: map[string]int{}}
+	return &rotation{known: known, refreshed: refreshed, limit: rate.NewLimiter(rate.Every(unknownKeyInterval), 1),
+		of: map[string]int{}}
 }
 
 func (r *rotation) key(t *jwt.Token, from string) (any, error) {
@@ -184,7 +185,8 @@ func usable(raw []byte) (json.RawMessage, error) {
 		}
 	}
 	if len(out.Keys) == 0 {
-		return nil, errors.New("parse key set: it holds no public RSA (2048 bits or more), EC or Ed25519 key with a kid for signatures")
+		return nil, errors.New(
+			"parse key set: it holds no public RSA (2048 bits or more), EC or Ed25519 key with a kid for signatures")
 	}
 	return json.Marshal(out)
 }

@@ -158,7 +158,8 @@ func (d *Directory) compareClocks(next *snapshot, ahead *time.Duration) {
 	case ahead == nil:
 	case ahead.Abs() > maxSkew:
 		next.ahead = *ahead
-		d.log.Warn("clocks differ, credentials end too early or too late: set the clocks of the nodes by NTP", "ahead of the operator", *ahead)
+		d.log.Warn("clocks differ, credentials end too early or too late: set the clocks of the nodes by NTP",
+			"ahead of the operator", *ahead)
 		return
 	default:
 		next.ahead = *ahead
@@ -193,7 +194,7 @@ func (d *Directory) update(next *snapshot, e discovery.Event) {
 	g := newGateway(e.Config)
 	if !g.STUNOnly && g.Authority.SharedSecret == "" && g.Authority.Username == "" {
 		next.problem = "config discovery hides the secrets of gateways: give the service a token with --discovery-token-file"
-		d.log.Error("secrets of gateway are hidden, keep its last config: give the service a token with --discovery-token-file", "gateway", e.ID)
+		d.log.Error("keep last config of gateway: "+next.problem, "gateway", e.ID)
 		return
 	}
 	d.log.Info("gateway config received", "gateway", e.ID, "config", e.Config)

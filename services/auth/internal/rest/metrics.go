@@ -44,5 +44,6 @@ type configAge struct{ directory *gateway.Directory }
 func (c configAge) Describe(ch chan<- *prometheus.Desc) { ch <- telemetry.Desc(telemetry.ConfigAge) }
 
 func (c configAge) Collect(ch chan<- prometheus.Metric) {
-	ch <- prometheus.MustNewConstMetric(telemetry.Desc(telemetry.ConfigAge), prometheus.GaugeValue, c.directory.Age().Seconds())
+	ch <- prometheus.MustNewConstMetric(telemetry.Desc(telemetry.ConfigAge), prometheus.GaugeValue,
+		c.directory.Age().Seconds())
 }

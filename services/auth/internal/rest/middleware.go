@@ -127,7 +127,8 @@ func (s server) authenticate(next http.Handler) http.Handler {
 			if !errors.Is(err, access.ErrNoToken) {
 				challenge = `Bearer error="invalid_token"`
 			}
-			s.Log.Debug("caller refused", "source", sourceOf(r.Context()).String(), "request", requestOf(r.Context()), "reason", err)
+			s.Log.Debug("caller refused", "source", sourceOf(r.Context()).String(), "request", requestOf(r.Context()),
+				"reason", err)
 			w.Header().Set("WWW-Authenticate", challenge)
 			fail(http.StatusUnauthorized).write(w, r)
 			return

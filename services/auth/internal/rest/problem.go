@@ -33,7 +33,8 @@ func (f *failure) Error() string {
 
 // refuse makes the failure of one parameter.
 func refuse(status int, parameter, message string) *failure {
-	return &failure{status: status, detail: details[status], errors: []ParameterError{{Parameter: parameter, Message: message}}}
+	return &failure{status: status, detail: details[status],
+		errors: []ParameterError{{Parameter: parameter, Message: message}}}
 }
 
 // bad makes a 400 about one parameter.

@@ -58,7 +58,8 @@ const (
 func (i *Inspector) show(find func(query) any) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !i.allows(r) {
-			http.Error(w, "shown to callers on this host only: forward the port, or start stunnerd with --sessions-from=any", http.StatusForbidden)
+			http.Error(w, "shown to callers on this host only: forward the port, or start stunnerd with --sessions-from=any",
+				http.StatusForbidden)
 			return
 		}
 		q, err := parseQuery(r.URL.Query())
@@ -75,7 +76,8 @@ func (i *Inspector) Status(current func() server.Status) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		status := current()
 		if !i.allows(r) {
-			status = status.Reduced("the rest is shown to callers on this host only: forward the port, or start stunnerd with --sessions-from=any")
+			status = status.Reduced(
+				"the rest is shown to callers on this host only: forward the port, or start stunnerd with --sessions-from=any")
 		}
 		writeJSON(w, status)
 	})

@@ -129,7 +129,8 @@ func (s *Server) Live() error {
 	now := time.Now()
 	for _, t := range *s.tasks.Load() {
 		if t.Stuck(now) {
-			return fmt.Errorf("stunnerd not live: a reader of a listener, or a worker of pion/turn, has handled one message for more than %v",
+			return fmt.Errorf(
+				"stunnerd not live: a reader of a listener, or a worker of pion/turn, has handled one message for more than %v",
 				watch.Patience)
 		}
 	}

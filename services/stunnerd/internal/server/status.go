@@ -127,8 +127,9 @@ func (s *Server) Status() Status {
 // Warnings lists the fields of a config that this release does not support, with the remedy.
 func Warnings(c config.Config) (all []string) {
 	if engine := c.Admin.OffloadEngine; engine != config.DefaultOffload {
-		all = append(all, fmt.Sprintf("admin.offload_engine: %s is not available in this release, media is forwarded without it: use %s",
-			engine, config.DefaultOffload))
+		all = append(
+			all, fmt.Sprintf("admin.offload_engine: %s is not available in this release, media is forwarded without it: use %s",
+				engine, config.DefaultOffload))
 	}
 	return all
 }

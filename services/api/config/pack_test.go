@@ -32,7 +32,7 @@ func TestPackedConfigIsTheConfig(t *testing.T) {
 	}
 }
 
-func TestUnpackTurnsDownWhatIsNoConfig(t *testing.T) {
+func TestUnpackRefusesInvalidData(t *testing.T) {
 	var bomb bytes.Buffer
 	zip := gzip.NewWriter(&bomb)
 	if _, err := zip.Write(make([]byte, 64*MaxDocument)); err != nil {

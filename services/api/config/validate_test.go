@@ -232,7 +232,7 @@ func TestExpand(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeExpandedIsAnError(t *testing.T) {
+func TestUnsetVariablesAreErrors(t *testing.T) {
 	c := good()
 	c.Listeners[0].Address = "${STUNNER_RELAY}"
 	c.Listeners[1].Address = "$HOME"

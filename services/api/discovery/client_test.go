@@ -265,7 +265,7 @@ func TestUnknownFieldsAreReported(t *testing.T) {
 }
 
 // after a reconnect only changed configs are delivered.
-func TestReconnectTellsOnlyWhatIsNew(t *testing.T) {
+func TestReconnectDeliversOnlyChanges(t *testing.T) {
 	s, h := newScripted(t)
 	events := follow(t, open(t, h.URL, Options{}))
 	a, b := sample("media/a", "r1"), sample("media/b", "r1")
@@ -400,7 +400,7 @@ func TestClientComparesClocks(t *testing.T) {
 }
 
 // a refused client reconnects after the Retry-After of the server, with jitter.
-func TestClientComesBackWhenItIsTold(t *testing.T) {
+func TestClientReconnectsAfterRetryAfter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, c := range []struct {
 			says     string

@@ -150,7 +150,7 @@ func TestHandshakeWithoutAnswerIsGivenUp(t *testing.T) {
 }
 
 // a stream is closed after eight seconds of silence.
-func TestContractSilentStreamIsLeftAfterEightSeconds(t *testing.T) {
+func TestContractSilentStreamIsClosedAfterEightSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		near, far := net.Pipe()
 		listener := &pipeListener{conns: make(chan net.Conn, 1), done: make(chan struct{})}

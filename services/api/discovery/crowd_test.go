@@ -119,7 +119,7 @@ func memory() uint64 {
 
 // K-12: 1,000 clients, 100 of which never read, while large configs change. The others receive each change at once and
 // exactly once. The stalled ones use memory for one config of each name only.
-func TestStalledReadersHoldUpNobody(t *testing.T) {
+func TestStalledReadersDoNotDelayOthers(t *testing.T) {
 	const readers, stalled = 900, 100
 	usual := serverPulse // stalled clients are not disconnected in this test
 	serverPulse = pulse{ping: usual.ping, silence: time.Hour, write: time.Hour}

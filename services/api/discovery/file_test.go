@@ -154,7 +154,7 @@ items:
 	quiet(t, events) // an entry that is missing was not deleted
 }
 
-func TestLoadTellsWhatIsUnknown(t *testing.T) {
+func TestLoadReturnsUnknownFields(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config.yaml")
 	write(t, path, "version: v1\nadmin: {name: media/a, newer: 1}\nauth: {type: none}\n")
 	configs, err := open(t, path, Options{}).Load(t.Context())

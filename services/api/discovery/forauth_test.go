@@ -81,7 +81,7 @@ func TestReadersForAuthReceiveNoPrivateKey(t *testing.T) {
 }
 
 // A change that ForAuth leaves out is not sent to a reader with Grant.ForAuth. Such a reader cannot send reports.
-func TestReadersForAuthHearOfTheirPartOnly(t *testing.T) {
+func TestReadersForAuthGetTheirPartOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := NewServer(ServerOptions{Authorize: func(*http.Request) (Grant, error) { return Grant{All: true, ForAuth: true}, nil }})
 		conn := follows(t, piped(t, s), "?watch=true&node=north")

@@ -87,7 +87,7 @@ func TestAStreamEndsWithItsToken(t *testing.T) {
 }
 
 // K-12: a client that does not read for the write timeout is disconnected, and so is a silent one.
-func TestWhoDoesNotReadIsLeft(t *testing.T) {
+func TestClientsThatDoNotReadAreDisconnected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := NewServer(ServerOptions{})
 		client := piped(t, s)
@@ -272,7 +272,7 @@ func TestNodesHaveAddresses(t *testing.T) {
 
 // A report counts for the published revision, although the dataplane received the config with the address of its node,
 // or with unknown fields. A report of a config with a previous address counts for another revision.
-func TestReportsAreAboutWhatWasPublished(t *testing.T) {
+func TestReportsCountForThePublishedRevision(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := NewServer(ServerOptions{})
 		client := piped(t, s)

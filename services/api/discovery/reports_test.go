@@ -11,7 +11,7 @@ import (
 )
 
 // A follower receives the current reports, then each change. A reader that may not read all configs receives nothing.
-func TestReportsAreToldToWhoMayReadAll(t *testing.T) {
+func TestReportsAreSentToReadersOfAllConfigs(t *testing.T) {
 	grants := map[string]Grant{"Bearer all": {All: true}, "Bearer one": {ID: "media/a"}}
 	_, h := serve(t, ServerOptions{Authorize: func(r *http.Request) (Grant, error) {
 		if g, ok := grants[r.Header.Get("Authorization")]; ok {

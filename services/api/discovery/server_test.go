@@ -138,7 +138,7 @@ func TestContractWatchSendsBareConfigs(t *testing.T) {
 	}
 }
 
-func TestContractWatchForWhatIsNotThereWaits(t *testing.T) {
+func TestContractWatchOfAMissingConfigWaits(t *testing.T) {
 	s, h := serve(t, ServerOptions{})
 	conn := dial(t, h, "/api/v1/configs/media/late?watch=true")
 	late := sample("media/late", "r")
@@ -159,7 +159,7 @@ func TestContractServerAnswersPings(t *testing.T) {
 
 // K-01: a reader gets the configs of its grant, 403 for others, and 401 without a valid token. Refusals contain no
 // secrets.
-func TestOnlyWhatIsGrantedIsRead(t *testing.T) {
+func TestReadersGetGrantedConfigsOnly(t *testing.T) {
 	authorize := func(r *http.Request) (Grant, error) {
 		switch r.Header.Get("Authorization") {
 		case "Bearer all":

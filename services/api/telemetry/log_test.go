@@ -30,7 +30,7 @@ func TestParseLevels(t *testing.T) {
 	}
 }
 
-func TestParseLevelsNamesWhatItCannotRead(t *testing.T) {
+func TestParseLevelsNamesInvalidParts(t *testing.T) {
 	_, err := telemetry.ParseLevels("all:INFO,turn:LOUD,nothing,:DEBUG,auth:")
 	for _, part := range []string{"turn:LOUD", "nothing", ":DEBUG", "auth:"} {
 		if err == nil || !strings.Contains(err.Error(), `"`+part+`"`) {
@@ -42,7 +42,7 @@ func TestParseLevelsNamesWhatItCannotRead(t *testing.T) {
 	}
 }
 
-func TestSetIgnoresWhatItCannotRead(t *testing.T) {
+func TestSetIgnoresInvalidLevels(t *testing.T) {
 	var levels telemetry.Levels
 	levels.Set("all:LOUD,turn:DEBUG,x")
 	if got := levels.String(); got != "all:INFO,turn:DEBUG" {

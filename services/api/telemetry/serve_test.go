@@ -217,7 +217,7 @@ func TestServeLetsRequestsEnd(t *testing.T) {
 }
 
 // Shutdown does not wait for connections without a complete request, to which net/http would not answer.
-func TestServeWaitsForNobodyWhoAsksForNothing(t *testing.T) {
+func TestServeDoesNotWaitForConnectionsWithoutARequest(t *testing.T) {
 	serving(t, func(http.ResponseWriter, *http.Request) {}, func(t *testing.T, p *pipes, stop func()) {
 		silent, half := p.dial(), p.dial()
 		_, _ = io.WriteString(half, "GET / HTTP/1.1\r\n")

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-func TestConfigNamesWhatIsWrong(t *testing.T) {
+func TestConfigErrorsNameTheFlag(t *testing.T) {
 	full := Config{Issuer: "https://login.example.org", Audience: "turn", JWKSURL: "https://login.example.org/keys"}
 	without := func(change func(*Config)) Config {
 		c := full

@@ -30,9 +30,9 @@ func TestPageIsServedUnderAStrictPolicy(t *testing.T) {
 	}
 }
 
-// TestPageIsWholeByItself checks that the page contains nothing that its policy would block: external addresses, and
+// TestPageIsSelfContained checks that the page contains nothing that its policy would block: external addresses, and
 // inline styles and scripts.
-func TestPageIsWholeByItself(t *testing.T) {
+func TestPageIsSelfContained(t *testing.T) {
 	elsewhere := regexp.MustCompile(`(?i)(src|href)\s*=\s*"(https?:)?//|@import|url\(|\sstyle=|\son[a-z]+="|<style|import\s.*from`)
 	read := 0
 	err := fs.WalkDir(files, "page", func(path string, d fs.DirEntry, err error) error {

@@ -56,7 +56,7 @@ func ids(d *Directory) []string {
 	return out
 }
 
-func TestDirectoryIsSortedWhateverTheOrderOfEvents(t *testing.T) {
+func TestDirectoryIsSortedForAnyOrderOfEvents(t *testing.T) {
 	d := NewDirectory(time.Now, slog.New(slog.DiscardHandler))
 	for _, id := range []string{"b/a", "a/z", "b-c/a", "a/b", "b/a", "standalone"} {
 		d.Apply(discovery.Event{ID: id, Config: named(id)})
@@ -89,7 +89,7 @@ func TestDirectoryLeavesSnapshotsAlone(t *testing.T) {
 }
 
 // J-16: errors and lost connections remove no gateway.
-func TestJ16DirectoryKeepsWhatItKnows(t *testing.T) {
+func TestJ16DirectoryKeepsGatewaysWithoutTheSource(t *testing.T) {
 	c := &clock{now: time.Unix(1_900_000_000, 0)}
 	d := NewDirectory(c.time, slog.New(slog.DiscardHandler))
 	steps := []struct {
@@ -128,7 +128,7 @@ func TestJ16DirectoryKeepsWhatItKnows(t *testing.T) {
 }
 
 // The service is not ready before it has received the gateways, shortly after the connection.
-func TestDirectoryIsHeardWithItsFirstConfig(t *testing.T) {
+func TestDirectoryIsReadyForProbesWithItsFirstConfig(t *testing.T) {
 	for name, first := range map[string]*discovery.Event{"a gateway": {ID: "media/oslo", Config: oslo()}, "no gateway": nil} {
 		c := &clock{now: time.Unix(1_900_000_000, 0)}
 		d := NewDirectory(c.time, slog.New(slog.DiscardHandler))
@@ -274,7 +274,7 @@ func TestJ09ClocksAreComparedAgain(t *testing.T) {
 }
 
 // J-09: a difference of the clocks of more than five minutes is in metrics and log.
-func TestJ09ClocksThatDifferAreToldOf(t *testing.T) {
+func TestJ09ClockDifferencesAreReported(t *testing.T) {
 	var out strings.Builder
 	d := NewDirectory(time.Now, slog.New(slog.NewTextHandler(&out, nil)))
 	for _, c := range []struct {

@@ -308,7 +308,7 @@ func TestJ16StaleConfig(t *testing.T) {
 }
 
 // The duration of a request is measured with two readings of the clock.
-func TestMetricsTellHowLongRequestsTake(t *testing.T) {
+func TestMetricsMeasureTheDurationOfRequests(t *testing.T) {
 	at := now
 	s := newServiceWith(t, rest.Options{Policy: open(), Now: func() time.Time { at = at.Add(time.Second); return at }}, gateways()...)
 	if got := s.metric(t, "stunner_auth_request_duration_seconds"); got != 0 {
@@ -346,7 +346,7 @@ func TestTurnAuthIsAboutOneGateway(t *testing.T) {
 	wantProblem(t, s.get(t, "/?service=turn&ttl=7200&namespace=short"), http.StatusBadRequest, "ttl")
 }
 
-func TestMessagesSayWhatIsExpected(t *testing.T) {
+func TestMessagesNameTheExpectedType(t *testing.T) {
 	s := newService(t, open(), gateways()...)
 	for body, want := range map[string]string{
 		`[]`:          "must be an object",

@@ -186,7 +186,7 @@ func TestEndpointChangesItsAddressOnItsPort(t *testing.T) {
 	}
 }
 
-func TestEndpointGoesBackToItsAddress(t *testing.T) {
+func TestEndpointReturnsToItsAddress(t *testing.T) {
 	e := newEndpoints(t)
 	narrow := freeURL(t)
 	nowhere := strings.Replace(narrow, "127.0.0.1", "192.0.2.1", 1) // an address that this host does not have

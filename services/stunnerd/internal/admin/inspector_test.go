@@ -166,7 +166,7 @@ func TestFiltersAndLimitsChooseSessions(t *testing.T) {
 	}
 }
 
-func TestOnlyThisHostIsAnsweredUnlessToldOtherwise(t *testing.T) {
+func TestOnlyThisHostHasAccessByDefault(t *testing.T) {
 	cases := map[string]struct {
 		from   string
 		header http.Header
@@ -274,7 +274,7 @@ func TestRefusalsSayWhyInWords(t *testing.T) {
 	}
 }
 
-func TestRoutesOfAListenerThatIsGoneAreNotInvented(t *testing.T) {
+func TestRoutesOfARemovedListenerAreNotInvented(t *testing.T) {
 	i := inspected(Access{})
 	for routes, want := range map[string]map[string]string{
 		"(it has no routes)":         {"media/edge/udp": "it has no routes"},

@@ -137,7 +137,7 @@ func TestGoodConfigIsAppliedReportedAndKept(t *testing.T) {
 }
 
 // a rejected config is reported with its error, and the previous one stays in force.
-func TestRejectedConfigChangesNothingAndIsTold(t *testing.T) {
+func TestRejectedConfigChangesNothingAndIsReported(t *testing.T) {
 	f, h := follow(t, t.TempDir())
 	c := configWith(t, nil)
 	h.events <- discovery.Event{ID: id, Config: c, Revision: c.Revision()}

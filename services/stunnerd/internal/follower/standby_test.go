@@ -45,7 +45,7 @@ func TestSourceThatIsAwayMeansTheStandbyConfig(t *testing.T) {
 }
 
 // The last good config takes precedence over the standby config.
-func TestLastGoodConfigGoesBeforeTheStandbyConfig(t *testing.T) {
+func TestLastGoodConfigTakesPrecedenceOverTheStandbyConfig(t *testing.T) {
 	dir, kept := t.TempDir(), configWith(t, nil)
 	save(t, LastGood{Dir: dir, ID: id}, kept, time.Now())
 	_, h := followWith(t, func(o *Options) { o.Last.Dir, o.Standby = dir, standby(t, configWith(t, nil).Pack()) })

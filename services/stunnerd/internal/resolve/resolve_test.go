@@ -99,7 +99,7 @@ func (w *watching) after(d time.Duration) []netip.Addr {
 
 var errTrouble = errors.New("name server in trouble")
 
-func TestAnswersAreThereAtOnceAndToldSoonAfter(t *testing.T) {
+func TestAnswersChangeAtOnceAndChangedIsCalledSoonAfter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		z := &zone{four: addrs("192.0.2.1"), six: addrs("2001:db8::1")}
 		w := newWatching(t, z.lookup, "sfu.test")
@@ -247,7 +247,7 @@ func TestNameThatMovesEachSecondIsFollowed(t *testing.T) {
 }
 
 // the order of an answer does not matter, and the number of addresses is bounded.
-func TestAThousandAddressesAreKeptWhateverTheirOrder(t *testing.T) {
+func TestAThousandAddressesAreKeptInAnyOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		z := &zone{four: numbered(1500), six: addrs("2001:db8::1")}
 		w := newWatching(t, z.lookup, "sfu.test")
@@ -387,7 +387,7 @@ func TestCloseEndsEverything(t *testing.T) {
 	})
 }
 
-func TestNobodyIsAskedOrToldAfterClose(t *testing.T) {
+func TestNoLookupsAndCallsAfterClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		z := &zone{four: addrs("192.0.2.1")}
 		w := newWatching(t, z.lookup, "sfu.test")

@@ -102,7 +102,7 @@ func TestCloseDoesNotWaitForANameServer(t *testing.T) {
 }
 
 // One name, from the wire to the callback.
-func TestResolverHearsOfAName(t *testing.T) {
+func TestResolverResolvesAName(t *testing.T) {
 	s := newNameServer(t)
 	s.set(reply{addrs: addrs("192.0.2.1", "2001:db8::1")})
 	told := make(chan struct{}, 8)

@@ -122,7 +122,7 @@ func TestNameDoesNotLeadToLoopback(t *testing.T) {
 	}
 }
 
-func TestNamesThatAreGoneFromTheConfigAreForgotten(t *testing.T) {
+func TestRemovedNamesAreForgotten(t *testing.T) {
 	b, book := newNamedBed(t)
 	book.move(b.peer.Addr())
 	b.apply(b.config)

@@ -6,7 +6,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-func TestPlanSaysWhatHappensToSockets(t *testing.T) {
+func TestPlanListsChangesOfSockets(t *testing.T) {
 	base := config.Config{Version: config.Version, Admin: config.Admin{Name: "media/edge"}, Listeners: []config.Listener{
 		{Name: "media/edge/a", Protocol: config.TURNUDP, Port: 3478},
 		{Name: "media/edge/b", Protocol: config.TURNTCP, Port: 3478, Routes: []string{"media/sfu"}},

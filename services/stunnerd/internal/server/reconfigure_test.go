@@ -171,7 +171,7 @@ func TestFlappingCredentialIsRememberedOnce(t *testing.T) {
 
 // frequent changes of the realm end no session and are not remembered. The number of remembered credentials is
 // bounded.
-func TestWhatIsRememberedOfFormerAuthoritiesIsBounded(t *testing.T) {
+func TestFormerAuthoritiesAreBounded(t *testing.T) {
 	b := newBed(t)
 	c := b.mustDial("udp", "ann", "first")
 	for n := range 3 * maxFormer {
@@ -266,7 +266,7 @@ func TestReplacedListenerClosesAfterItsLastSession(t *testing.T) {
 }
 
 // a listener whose new port is in use keeps its previous port, the status names it, and other listeners change.
-func TestTakenPortKeepsTheLastGoodFormAndHoldsNobodyUp(t *testing.T) {
+func TestTakenPortKeepsThePreviousPortAndDelaysNoOtherListener(t *testing.T) {
 	b := newBed(t)
 	c := b.mustDial("udp", "ann", "first")
 	taken, err := net.ListenUDP("udp", nil)

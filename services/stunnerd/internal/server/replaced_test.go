@@ -56,7 +56,7 @@ func TestSessionAtAnOldPortFollowsTheName(t *testing.T) {
 }
 
 // A listener that returns to a port on which calls are still running opens at once: the retired generation is reopened.
-func TestListenerGoesBackToAPortInUse(t *testing.T) {
+func TestListenerReturnsToAPortInUse(t *testing.T) {
 	b := newBed(t)
 	first, old := b.config, b.port("udp")
 	c := b.mustDial("udp", "ann", "first")

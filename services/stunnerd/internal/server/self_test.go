@@ -136,7 +136,7 @@ func TestListenersAreNoPeersByTheirPublicName(t *testing.T) {
 }
 
 // A relay uses the address of its listener in the config as the source address, as soon as the host has it.
-func TestRelaysSpeakFromTheToldAddress(t *testing.T) {
+func TestRelaysUseTheAddressOfTheirListener(t *testing.T) {
 	if !testnet.Isolated(t) {
 		return
 	}

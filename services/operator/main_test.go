@@ -63,6 +63,16 @@ func TestOptionsSayWhatIsWrong(t *testing.T) {
 	}
 }
 
+func TestAllErrorsOfACommandLineAreReported(t *testing.T) {
+	env := environment(map[string]string{"STUNNER_OPERATOR_STOP_GRACE": "soon"})
+	_, err := parse([]string{"--log-format=xml", "--address=localhost", "--output=x"}, env, io.Discard)
+	for _, want := range []string{"--input is missing", "--log-format", "--address", "STUNNER_OPERATOR_STOP_GRACE"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v does not contain %q", err, want)
+		}
+	}
+}
+
 func TestOptionsComeFromTheEnvironmentToo(t *testing.T) {
 	env := environment(map[string]string{"STUNNER_OPERATOR_INPUT": "in", "STUNNER_OPERATOR_OUTPUT": "out",
 		"STUNNER_OPERATOR_STOP_GRACE": "3s", "STUNNER_OPERATOR_DISCOVERY_AUTH": "off", "STUNNER_OPERATOR_WATCH": "false"})

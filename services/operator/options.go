@@ -8,12 +8,11 @@ import (
 	"net"
 	"net/netip"
 	"path/filepath"
-	"slices"
-	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/stunner-gateway/stunner/services/api/cli"
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
@@ -78,10 +77,7 @@ With --provider=file a file that cannot be read removes nothing: its previous ob
 be read again. An empty file counts as one that is being written. To remove objects, delete them from a file that can be
 read, or delete the file.
 
-Each flag has an environment variable, ` + envPrefix + ` followed by its name in capitals with underscores:
---stop-grace is ` + envPrefix + `STOP_GRACE. The command line wins.
-
-flags:
+Flags, each with its environment variable. The command line takes precedence.
 `
 
 // flags defines the flags with their defaults.
@@ -143,49 +139,40 @@ it) or bound (it ends)`
 	endpointsUsage = `let clients reach the endpoints of a Service; false: the addresses that its DNS name resolves to`
 )
 
-// parse reads and checks the environment and the command line. The command line wins.
+// newFlags defines the flags and their environment variables.
+func (o *options) newFlags() *cli.Flags {
+	f := cli.New("operator", func(name string) string { return cli.EnvName(envPrefix, name) })
+	o.flags(f.FlagSet)
+	return f
+}
+
+// parse reads the flags, and the environment for flags that are not given. It returns all errors at once.
 func parse(args []string, env func(string) string, out io.Writer) (o options, err error) {
-	fs := flag.NewFlagSet("operator", flag.ContinueOnError)
-	fs.SetOutput(io.Discard)
-	o.flags(fs)
-	fs.VisitAll(func(f *flag.Flag) {
-		name := envName(f.Name)
-		if value := env(name); value != "" && err == nil {
-			if bad := fs.Set(f.Name, value); bad != nil {
-				err = fmt.Errorf("%s %q: %w", name, value, bad)
-			}
-		}
-	})
-	if err != nil {
-		return o, err
-	}
+	f := o.newFlags()
 	if len(args) > 0 && args[0] == "version" {
 		o.version = true
 		return o, nil
 	}
-	if err := fs.Parse(args); err != nil {
+	if err := f.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			fmt.Fprint(out, usage)
-			fs.SetOutput(out)
-			fs.PrintDefaults()
+			f.PrintHelp(out)
 		}
 		return o, err
 	}
 	if o.version {
 		return o, nil
 	}
-	return o, o.check(fs.Args())
-}
-
-func envName(flag string) string {
-	return envPrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
-}
-
-// check returns an error for the first invalid flag.
-func (o *options) check(args []string) error {
-	if len(args) > 0 {
-		return fmt.Errorf("unexpected argument %q: use flags only", args[0])
+	if f.NArg() > 0 {
+		return o, fmt.Errorf("unexpected argument %q: use flags only", f.Arg(0))
 	}
+	envErr := f.SetFromEnv(env)
+	return o, errors.Join(envErr, o.check())
+}
+
+// check checks the flags and sets defaults that depend on other flags.
+func (o *options) check() error {
+	var errs cli.Errors
 	needed := map[string][]struct{ name, value string }{
 		providerFile:       {{"--input", o.input}, {"--output", o.output}, {"--controller-name", o.controllerName}},
 		providerKubernetes: {{"--namespace", o.namespace}, {"--controller-name", o.controllerName}},
@@ -195,72 +182,55 @@ func (o *options) check(args []string) error {
 	}
 	for _, f := range needed[o.provider] {
 		if f.value == "" {
-			return fmt.Errorf("%s is missing", f.name)
+			errs.Addf("%s is missing", f.name)
 		}
 	}
 	if err := o.checkDiscovery(); err != nil {
-		return err
+		errs.Add(err)
+	} else { // the defaults of the scaler depend on config discovery
+		errs.Add(o.checkScaler())
 	}
-	if err := o.checkScaler(); err != nil {
-		return err
-	}
-	for _, namespace := range list(o.namespaces) {
+	for _, namespace := range cli.List(o.namespaces) {
 		if wrong := validation.IsDNS1123Label(namespace); len(wrong) > 0 {
-			return fmt.Errorf("--watch-namespaces %q: %s", namespace, wrong[0])
+			errs.Addf("--watch-namespaces %q: %s", namespace, wrong[0])
 		}
 	}
 	if wrong := validation.IsDNS1123Subdomain(o.credentials); o.credentials != "" && len(wrong) > 0 {
-		return fmt.Errorf("--credentials %q: %s", o.credentials, wrong[0])
+		errs.Addf("--credentials %q: %s", o.credentials, wrong[0])
 	}
-	if err := o.checkAddresses(); err != nil {
-		return err
-	}
-	for _, f := range []struct {
-		name, value string
-		words       []string
-	}{
-		{"--child-lifetime", o.childLifetime, []string{"free", "bound"}},
-		{"--log-format", o.logFormat, []string{"text", "json"}},
-		{"--own-gateway-configs", o.ownConfigs, []string{
-			string(translate.OwnConfigsDeny), string(translate.OwnConfigsRestricted), string(translate.OwnConfigsAllow),
-		}},
-	} {
-		if !slices.Contains(f.words, f.value) {
-			return fmt.Errorf("%s %q: use %s", f.name, f.value, strings.Join(f.words, " or "))
-		}
-	}
+	errs.Add(o.checkAddresses())
+	errs.AddOneOf("--child-lifetime", o.childLifetime, "free", "bound")
+	errs.AddOneOf("--log-format", o.logFormat, "text", "json")
+	errs.AddOneOf("--own-gateway-configs", o.ownConfigs,
+		string(translate.OwnConfigsDeny), string(translate.OwnConfigsRestricted), string(translate.OwnConfigsAllow))
 	if o.stopGrace <= 0 {
-		return fmt.Errorf("--stop-grace %s: must be more than 0s", o.stopGrace)
+		errs.Addf("--stop-grace %s: must be more than 0s", o.stopGrace)
 	}
 	levels, err := telemetry.ParseLevels(o.log)
 	if err != nil {
-		return fmt.Errorf("--log: %w", err)
+		errs.Addf("--log: %w", err)
 	}
 	o.levels = levels
-	return nil
+	return errs.Join()
 }
 
 // checkAddresses checks addresses and folders.
 func (o *options) checkAddresses() error {
+	var errs cli.Errors
 	if a, err := netip.ParseAddr(o.address); err != nil || a.IsUnspecified() {
-		return fmt.Errorf("--address %q: use an IP address of this host", o.address)
+		errs.Addf("--address %q: use an IP address of this host", o.address)
 	}
 	type addressFlag struct{ name, value string }
 	for _, f := range []addressFlag{{"--discovery-address", o.discoveryAddress}, {"--health-address", o.healthAddress}} {
 		if _, _, err := net.SplitHostPort(f.value); err != nil {
-			return fmt.Errorf("%s %q: use HOST:PORT", f.name, f.value)
+			errs.Addf("%s %q: use HOST:PORT", f.name, f.value)
 		}
 	}
-	if o.provider == providerFile && filepath.Clean(o.input) == filepath.Clean(o.output) {
-		return fmt.Errorf("--output %s: is the input folder as well: name another", o.output)
+	if o.provider == providerFile && o.input != "" && filepath.Clean(o.input) == filepath.Clean(o.output) {
+		errs.Addf("--output %s: is the input folder as well: name another", o.output)
 	}
-	return nil
+	return errs.Join()
 }
 
 // accounts returns the accounts in --discovery-readers.
-func (o options) accounts() []string { return list(o.readers) }
-
-// list splits a flag with several values.
-func list(value string) []string {
-	return strings.FieldsFunc(value, func(r rune) bool { return r == ',' || r == ' ' })
-}
+func (o options) accounts() []string { return cli.List(o.readers) }

@@ -10,6 +10,7 @@ import (
 	"k8s.io/klog/v2"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/stunner-gateway/stunner/services/api/cli"
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
 	"github.com/stunner-gateway/stunner/services/operator/internal/file"
 	"github.com/stunner-gateway/stunner/services/operator/internal/kube"
@@ -42,7 +43,7 @@ func (o options) fileProvider() file.Provider {
 // kubeProvider returns the configured provider for a cluster, and routes the logs of Kubernetes libraries.
 func (o options) kubeProvider() (*kube.Provider, error) {
 	p := &kube.Provider{Settings: kube.Settings{
-		Namespace: o.namespace, Identity: o.identity, Namespaces: list(o.namespaces), Address: o.address,
+		Namespace: o.namespace, Identity: o.identity, Namespaces: cli.List(o.namespaces), Address: o.address,
 		TokenFile:        o.tokenFile,
 		DiscoveryAddress: o.discoveryAddress, HealthAddress: o.healthAddress, ScalerAddress: o.scalerAddress,
 		DiscoveryAuth: o.discoveryAuth, DiscoveryReaders: o.accounts(), Credentials: o.credentials,

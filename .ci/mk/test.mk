@@ -6,7 +6,7 @@ TALLY   = GOWORK=off go -C .ci/tools run ./tally
 # Vetting is done by vet, once: go test would do it over again for each way of compiling, dependencies included.
 GO_TEST := go test -json -vet=off -shuffle=on -timeout=20m
 
-.PHONY: test provisions alone vet suites lint
+.PHONY: test provisions alone vet suites
 
 test: provisions alone vet verify suites ## Prove the product on this machine; installs Debian and npm packages that are missing
 
@@ -31,8 +31,3 @@ suites:
 	  $(GO_TEST) -p 1 $(patsubst %,./%/...,$(filter-out services/%,$(MODULES))) || s=1; \
 	  $(FUZZING); \
 	  exit $$s; } | $(TALLY) $(SUITES) $(FUZZ_SUITE)
-
-lint: vet ## Run gofmt, go vet, staticcheck, and check that the module files are tidy
-	@unformatted=$$(gofmt -l services e2e dashboards .ci); test -z "$$unformatted" || { echo "run gofmt -w on:"; echo "$$unformatted"; exit 1; }
-	@$(call TOOL,staticcheck) -tags=node work
-	@for m in $(MODULES) .ci/tools; do GOWORK=off go -C $$m mod tidy -diff || { echo "run make tidy"; exit 1; }; done

@@ -1,0 +1,14 @@
+# Checks of the source text, and the quick proof of a change.
+
+.PHONY: check lint wrap
+
+check: ## Prove a change in two minutes: unit tests and goldens, affected packages first, then lint and verify
+	@.ci/check
+
+lint: vet ## Run gofmt, go vet, staticcheck, actionlint and govulncheck; check module files and commit subjects
+	@unformatted=$$(gofmt -l services e2e dashboards .ci); test -z "$$unformatted" || { echo "run gofmt -w on:"; echo "$$unformatted"; exit 1; }
+	@$(call TOOL,staticcheck) -tags=node work
+	@$(call TOOL,actionlint) -shellcheck= -pyflakes=
+	@for m in $(MODULES) .ci/tools; do GOWORK=off go -C $$m mod tidy -diff || { echo "run make tidy"; exit 1; }; done
+	@.ci/subjects
+	@.ci/vulnerabilities

@@ -81,7 +81,7 @@ func expectations(t *testing.T, path, name string) (fires, quiet int) {
 // TestRunbooks checks that each alert has a runbook with the same four sections, that each runbook has an alert, and
 // that the links of dashboards exist.
 func TestRunbooks(t *testing.T) {
-	headings := []string{"## What it means", "## Who is affected", "## What to look at", "## How to mend it"}
+	headings := []string{"## Meaning", "## Impact", "## Diagnosis", "## Mitigation"}
 	for _, name := range names() {
 		page, err := os.ReadFile(filepath.Join(runbooks, name+".md"))
 		if err != nil {

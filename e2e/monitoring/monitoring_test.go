@@ -24,13 +24,13 @@ var clusterOnly = []string{
 
 // silent are the panels without data here, each with the reason. One that has data all the same does not belong here.
 var silent = boards.Silent{
-	"Overview / What is wrong, and since when":       "nothing is",
+	"Overview / Firing alerts":                       "no alert fires",
 	"Overview / Alert":                               "none fires",
 	"Dataplane / Alert":                              "none fires",
 	"Control plane / Alert":                          "none fires",
 	"Auth / Alert":                                   "none fires",
 	"Control plane / Leaders":                        "replicas elect a leader in a cluster",
-	"Control plane / Who leads":                      "replicas elect a leader in a cluster",
+	"Control plane / Leader":                         "replicas elect a leader in a cluster",
 	"Control plane / Failed writes":                  "there is no API server",
 	"Control plane / Writes to the API server":       "there is no API server",
 	"Control plane / Readers of configs":             "counted in a cluster",

@@ -40,7 +40,7 @@ type File struct {
 	Groups []Rules `json:"groups"`
 }
 
-// Rules is a group of rules.
+// Rules is a rule group.
 type Rules struct {
 	Name  string `json:"name"`
 	Rules []Rule `json:"rules"`

@@ -16,7 +16,7 @@ func auth() grafana.Board {
 			requests("By status", "code", "{{code}}", "4xx is what a client did wrong: 401 no good token, 403 not allowed, 429 too many requests. 5xx is ours."),
 			requests("By route", "route", "{{route}}", "The pattern that a request matched; other is what matched none."),
 			grafana.Graph{
-				Title: "Credentials", Unit: perSecond, Help: "TURN credentials handed out: one for each gateway in an answer.",
+				Title: "Credentials", Unit: perSecond, Help: "Issued TURN credentials: one for each Gateway in a response.",
 				Queries: []grafana.Query{{Expr: query.Rate("pod", window, telemetry.AuthCredentials, job), Legend: "{{pod}}"}},
 			}.Panel(),
 			age(query.Auth, "{{pod}}", ""),
@@ -32,16 +32,16 @@ func authVitals(job string) []grafana.Panel {
 	return []grafana.Panel{
 		grafana.Stat{
 			Title: "Auth services up", Unit: count, Limits: &grafana.Limits{Yellow: 1, Red: 1, Below: true}, None: "none", Page: alert.Runbook("AuthDown"),
-			Help: "Without one nobody starts a call; calls that are up go on.",
+			Help: "Without an auth service no client can start a call; running calls continue.",
 			Expr: query.Sum("", query.Of(query.Up, job)),
 		}.Panel(),
 		grafana.Stat{
-			Title: "Requests that fail", Unit: share, Limits: &grafana.Limits{Yellow: 0.01, Red: 0.05}, None: "nobody asks", Page: alert.Runbook("AuthErrorRateHigh"),
+			Title: "Requests that fail", Unit: share, Limits: &grafana.Limits{Yellow: 0.01, Red: 0.05}, None: "no requests", Page: alert.Runbook("AuthErrorRateHigh"),
 			Help: "Share of the requests that were answered with 5xx.",
 			Expr: failing(job),
 		}.Panel(),
 		grafana.Stat{
-			Title: "Turned away", Unit: share, None: "nobody asks", Help: "Share of the requests that were answered with 401 or 403.",
+			Title: "Unauthorized", Unit: share, None: "no requests", Help: "Share of the requests that were answered with 401 or 403.",
 			Expr: "(" + rate(`code=~"401|403"`) + " or vector(0)) / (" + rate() + " > 0)",
 		}.Panel(),
 		grafana.Stat{
@@ -49,17 +49,17 @@ func authVitals(job string) []grafana.Panel {
 			Expr: rate(`code="429"`) + " or vector(0)",
 		}.Panel(),
 		grafana.Stat{
-			Title: "Credentials", Unit: perSecond, None: "none", Help: "TURN credentials handed out.",
+			Title: "Credentials", Unit: perSecond, None: "none", Help: "Issued TURN credentials.",
 			Expr: query.Rate("", window, telemetry.AuthCredentials, job),
 		}.Panel(),
 		grafana.Stat{
 			Title: "No config source for", Unit: seconds, Limits: stale, None: "none", Page: alert.Runbook("ConfigStale"),
-			Help: "For how long the operator has not been heard. Credentials are handed out meanwhile, for the gateways that are known.",
+			Help: "Time without a connection to the operator. The service issues credentials for the Gateways that it has received before.",
 			Expr: "max(" + query.Of(telemetry.ConfigAge, job) + ")",
 		}.Panel(),
 		grafana.Stat{
 			Title: "Clocks differ by", Unit: seconds, Limits: &grafana.Limits{Yellow: 60, Red: 300}, None: "none",
-			Help: "Between an auth service and the operator, when they connected. Credentials of a clock that is behind end early.",
+			Help: "Difference between the clocks of an auth service and the operator at the last connection. If the clock of the service is behind, credentials expire early.",
 			Expr: "max(abs(" + query.Of(telemetry.AuthClockSkew, job) + "))",
 		}.Panel(),
 	}
@@ -67,7 +67,7 @@ func authVitals(job string) []grafana.Panel {
 
 func durations(job string) grafana.Panel {
 	return grafana.Graph{
-		Title: "How long answers take", Unit: seconds, Help: "Half of the answers, and all but one in a hundred, take no longer. What is slow is the network of whoever sends a body, or a processor that is too small.",
+		Title: "Response time", Unit: seconds, Help: "50th and 99th percentile. The usual causes of slow responses are a slow upload of the request body, or too little CPU.",
 		Queries: []grafana.Query{
 			{Expr: query.Quantile(0.5, window, telemetry.AuthDuration, job), Legend: "p50"},
 			{Expr: query.Quantile(0.99, window, telemetry.AuthDuration, job), Legend: "p99"},

@@ -20,7 +20,7 @@ const (
 	pods = here + `, pod=~"$pod"`
 )
 
-// Units of Grafana.
+// Units in Grafana's notation.
 const (
 	count       = "short"
 	perSecond   = "cps"
@@ -92,7 +92,7 @@ func process(job, legend string, matchers ...string) grafana.Section {
 	of := append([]string{query.Job(job)}, matchers...)
 	return grafana.Section{Title: "Processes", Lines: []grafana.Line{{Height: 7, Panels: []grafana.Panel{
 		grafana.Graph{
-			Title: "Processor", Unit: count, Help: "Cores in use.",
+			Title: "CPU", Unit: count, Help: "Cores in use.",
 			Queries: []grafana.Query{{Expr: "rate(" + query.Of(query.CPU, of...) + "[" + window + "])", Legend: legend}},
 		}.Panel(),
 		grafana.Graph{
@@ -100,11 +100,11 @@ func process(job, legend string, matchers ...string) grafana.Section {
 			Queries: []grafana.Query{{Expr: query.Of(query.Memory, of...), Legend: legend}},
 		}.Panel(),
 		grafana.Graph{
-			Title: "File descriptors", Unit: share, Share: true, Limits: used, Help: "Share of the descriptors that a process may open. At a dataplane each call holds one or two.",
+			Title: "File descriptors", Unit: share, Share: true, Limits: used, Help: "Used share of the file descriptor limit. Each call of a dataplane uses one or two.",
 			Queries: []grafana.Query{{Expr: query.Of(query.OpenFiles, of...) + " / " + query.Of(query.MaxFiles, of...), Legend: legend}},
 		}.Panel(),
 		grafana.Graph{
-			Title: "Goroutines", Unit: count, Help: "A number that only ever grows is a leak.",
+			Title: "Goroutines", Unit: count, Help: "A number that only grows indicates a leak.",
 			Queries: []grafana.Query{{Expr: query.Of(query.Goroutines, of...), Legend: legend}},
 		}.Panel(),
 	}}}}

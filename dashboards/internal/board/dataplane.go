@@ -15,7 +15,7 @@ func dataplane() grafana.Board {
 		grafana.Section{Title: "Pods", Lines: []grafana.Line{{Height: 7, Panels: []grafana.Panel{podTable()}}}},
 		grafana.Section{Title: "Calls", Lines: []grafana.Line{
 			{Height: 8, Panels: []grafana.Panel{
-				byPod("Calls", count, "Allocations, those of draining pods included.", query.Of(telemetry.AllocationsActive, pods)),
+				byPod("Calls", count, "Allocations, including those of draining pods.", query.Of(telemetry.AllocationsActive, pods)),
 				newCalls(),
 				podFullness(),
 			}},
@@ -43,7 +43,7 @@ func podTable() grafana.Panel {
 	most := func(expr string) string { return "max by (" + by + ") (" + expr + ")" }
 	of := func(metric string) string { return most(query.Of(metric, query.Job(query.Dataplane), pods)) }
 	return grafana.Table{
-		Title: "Pods", Help: "Dataplanes as they are now.", None: "no dataplane", By: []string{"namespace", "gateway", "pod"},
+		Title: "Pods", Help: "Current state of the dataplane pods.", None: "no dataplane", By: []string{"namespace", "gateway", "pod"},
 		Columns: []grafana.Column{
 			{Query: grafana.Query{Legend: "up", Expr: of(query.Up)}, Unit: count, Limits: &grafana.Limits{Yellow: 1, Red: 1, Below: true}},
 			{Query: grafana.Query{Legend: "calls", Expr: of(telemetry.AllocationsActive)}, Unit: count},
@@ -64,7 +64,7 @@ func byPod(title, unit, help, expr string) grafana.Panel {
 
 func newCalls() grafana.Panel {
 	return grafana.Graph{
-		Title: "Set-ups", Unit: perSecond, Help: "Attempts to start a call that came about, and those that did not.",
+		Title: "Set-ups", Unit: perSecond, Help: "Successful and failed attempts to start a call.",
 		Queries: []grafana.Query{
 			{Expr: query.Rate("", window, telemetry.AllocationsTotal, pods), Legend: "made"},
 			{Expr: query.Rate("", window, telemetry.Refused, query.Failed, pods), Legend: "failed"},
@@ -75,14 +75,14 @@ func newCalls() grafana.Panel {
 func podFullness() grafana.Panel {
 	return grafana.Graph{
 		Title: "How full", Unit: share, Share: true, Limits: used, Page: alert.Runbook("AllocationsNearCapacity"),
-		Help:    "Share of the allocations that file descriptors and memory of the process allow.",
+		Help:    "Used share of the allocations that file descriptors and memory of the process allow.",
 		Queries: []grafana.Query{{Expr: fullness(pods), Legend: "{{pod}}"}},
 	}.Panel()
 }
 
 func drain() grafana.Panel {
 	return grafana.Graph{
-		Title: "Draining", Unit: count, Stacked: true, Help: "Calls of pods that are told to end. They end when the last call has, or when the grace period is over.",
+		Title: "Draining", Unit: count, Stacked: true, Help: "Calls of terminating pods. A pod ends with its last call, or after the grace period.",
 		Queries: []grafana.Query{{Expr: query.Sum("pod", query.Of(telemetry.AllocationsDraining, pods)), Legend: "{{pod}}"}},
 	}.Panel()
 }
@@ -92,21 +92,21 @@ func traffic(title, help, metric, factor, unit string) grafana.Panel {
 		return query.Rate("name", window, metric, `direction="`+direction+`"`, pods) + factor
 	}
 	return grafana.Graph{
-		Title: title, Unit: unit, Mirrored: ".* out$", Help: help + " What comes in stands above, what goes out below the axis.",
+		Title: title, Unit: unit, Mirrored: ".* out$", Help: help + " Received above the axis, sent below.",
 		Queries: []grafana.Query{{Expr: rate("rx"), Legend: "{{name}} in"}, {Expr: rate("tx"), Legend: "{{name}} out"}},
 	}.Panel()
 }
 
 func connections() grafana.Panel {
 	return grafana.Graph{
-		Title: "Connections, by listener", Unit: count, Help: "Open client connections; for UDP the number of its sockets, which does not change.",
+		Title: "Connections, by listener", Unit: count, Help: "Open client connections; for UDP the constant number of sockets.",
 		Queries: []grafana.Query{{Expr: query.Sum("name", query.Of(telemetry.ListenerConnections, pods)), Legend: "{{name}}"}},
 	}.Panel()
 }
 
 func newConnections() grafana.Panel {
 	return grafana.Graph{
-		Title: "New clients", Unit: perSecond, Help: "Connections that were accepted, and UDP clients that made an allocation; by listener the connections only.",
+		Title: "New clients", Unit: perSecond, Help: "Accepted connections, and UDP clients with a new allocation; by listener the connections only.",
 		Queries: []grafana.Query{
 			{Expr: query.Rate("", window, telemetry.Connections, pods), Legend: "all"},
 			{Expr: query.Rate("name", window, telemetry.ListenerConnectionsTotal, pods), Legend: "{{name}}"},
@@ -116,7 +116,7 @@ func newConnections() grafana.Panel {
 
 func applied() grafana.Panel {
 	return grafana.Graph{
-		Title: "Configs put in force", Unit: count, Help: "In an hour. A line that does not come down is a listener that cannot be opened, and is tried again.",
+		Title: "Applied configs", Unit: count, Help: "In an hour. A constant rate indicates a listener that cannot be opened and is retried.",
 		Queries: []grafana.Query{{Expr: query.Sum("pod", "increase("+query.Of(telemetry.ConfigApplied, pods)+"[1h])"), Legend: "{{pod}}"}},
 	}.Panel()
 }
@@ -124,7 +124,7 @@ func applied() grafana.Panel {
 func rejected() grafana.Panel {
 	increase := func(metric string) string { return "increase(" + query.Of(metric, pods) + "[1h])" }
 	return grafana.Graph{
-		Title: "Configs kept out, fields ignored", Unit: count, Page: alert.Runbook("ConfigRejected"), Help: "In an hour. The last good config goes on.",
+		Title: "Rejected configs, ignored fields", Unit: count, Page: alert.Runbook("ConfigRejected"), Help: "In an hour. The last good config stays in force.",
 		Queries: []grafana.Query{
 			{Expr: query.Sum("pod, reason", increase(telemetry.ConfigRejected)), Legend: "{{pod}} {{reason}}"},
 			{Expr: query.Sum("pod", increase(telemetry.ConfigUnknownFields)), Legend: "{{pod}} unknown fields"},
@@ -135,15 +135,15 @@ func rejected() grafana.Panel {
 func age(job, legend, matchers string) grafana.Panel {
 	return grafana.Graph{
 		Title: "Without a config source", Unit: seconds, Limits: stale, Page: alert.Runbook("ConfigStale"),
-		Help:    "For how long the operator has not been heard. What runs goes on; changes do not arrive.",
+		Help:    "Time without a connection to the operator. Running calls continue; changes do not take effect.",
 		Queries: []grafana.Query{{Expr: query.Of(telemetry.ConfigAge, query.Job(job), matchers), Legend: legend}},
 	}.Panel()
 }
 
 func certificates() grafana.Panel {
 	return grafana.Graph{
-		Title: "Certificates end in", Unit: seconds, Limits: week, Page: alert.Runbook("CertificateExpiring"),
-		Help:    "Time until the first certificate of a TLS or DTLS listener ends.",
+		Title: "Certificates expire in", Unit: seconds, Limits: week, Page: alert.Runbook("CertificateExpiring"),
+		Help:    "Time until the first certificate of a TLS or DTLS listener expires.",
 		Queries: []grafana.Query{{Expr: "min by (name) (" + query.Of(telemetry.CertificateExpiry, pods) + ") - time()", Legend: "{{name}}"}},
 	}.Panel()
 }

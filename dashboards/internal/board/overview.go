@@ -15,7 +15,7 @@ const nameOfGateway = "{{namespace}}/{{gateway}}"
 // overview shows which Gateways fail for clients, and since when.
 func overview() grafana.Board {
 	return board("overview", "Overview", "Is anybody unable to call, since when, and at which gateway?", choices(), grafana.Arrange(
-		grafana.Section{Title: "Is anybody unable to call?", Lines: []grafana.Line{
+		grafana.Section{Title: "Do calls fail?", Lines: []grafana.Line{
 			{Height: 4, Panels: vitals()},
 			{Height: 8, Panels: []grafana.Panel{firing(), gateways()}, Widths: []int{10, 14}},
 		}},
@@ -33,41 +33,41 @@ func vitals() []grafana.Panel {
 	dataplanes, auth := query.Of(query.Up, query.Job(query.Dataplane), here), query.Job(query.Auth)
 	return []grafana.Panel{
 		grafana.Stat{
-			Title: "Alerts", Unit: count, Limits: any1, None: "0", Page: alert.Runbooks, Help: "Which ones, and since when, stands below.",
+			Title: "Alerts", Unit: count, Limits: any1, None: "0", Page: alert.Runbooks, Help: "The table below lists them.",
 			Expr: "count(" + query.Of(query.Alerts, `alertname=~"`+alert.Prefix+`.*"`, `alertstate="firing"`) + ") or vector(0)",
 		}.Panel(),
 		grafana.Stat{
-			Title: "Set-ups succeed", Unit: share, Limits: success, None: "nobody tries", Page: alert.Runbook("NobodyCanCall"),
-			Help: "Share of the attempts to start a call that came about, of clients that showed a credential.",
+			Title: "Set-ups succeed", Unit: share, Limits: success, None: "no attempts", Page: alert.Runbook("NobodyCanCall"),
+			Help: "Share of the attempts with a credential to start a call that succeed.",
 			Expr: query.Success("", window, here),
 		}.Panel(),
 		grafana.Stat{
-			Title: "Calls", Unit: count, None: "no dataplane", Help: "Allocations now. One call has one or more, as its clients please.",
+			Title: "Calls", Unit: count, None: "no dataplane", Help: "Current allocations. A call has one or more, depending on its clients.",
 			Expr: query.Sum("", query.Of(telemetry.AllocationsActive, here)),
 		}.Panel(),
 		grafana.Stat{
 			Title: "Dataplanes down", Unit: count, Limits: any1, None: "no dataplane", Page: alert.Runbook("DataplaneDown"),
-			Help: "Pods, or processes, that do not answer Prometheus.",
+			Help: "Pods or processes that do not answer Prometheus.",
 			Expr: fmt.Sprintf("count(%s) - sum(%s)", dataplanes, dataplanes),
 		}.Panel(),
 		grafana.Stat{
 			Title: "Fullest dataplane", Unit: share, Limits: used, None: "no dataplane", Page: alert.Runbook("AllocationsNearCapacity"),
-			Help: "Share of the calls that a process can bear: the highest of all.",
+			Help: "Used share of the capacity, of the fullest process.",
 			Expr: "max(" + fullness(here) + ")",
 		}.Panel(),
 		grafana.Stat{
 			Title: "No config source for", Unit: seconds, Limits: stale, None: "no dataplane", Page: alert.Runbook("ConfigStale"),
-			Help: "For how long a dataplane has not heard the operator. Calls go on meanwhile; changes do not arrive.",
+			Help: "Time of a dataplane without a connection to the operator. Calls continue; changes do not take effect.",
 			Expr: "max(" + query.Of(telemetry.ConfigAge, query.Job(query.Dataplane), here) + ")",
 		}.Panel(),
 		grafana.Stat{
-			Title: "Auth errors", Unit: share, Limits: &grafana.Limits{Yellow: 0.01, Red: 0.05}, None: "nobody asks", Page: alert.Runbook("AuthErrorRateHigh"),
-			Help: "Share of the requests to the auth service that it answered with 5xx.",
+			Title: "Auth errors", Unit: share, Limits: &grafana.Limits{Yellow: 0.01, Red: 0.05}, None: "no requests", Page: alert.Runbook("AuthErrorRateHigh"),
+			Help: "Share of the requests to the auth service that were answered with 5xx.",
 			Expr: failing(auth),
 		}.Panel(),
 		grafana.Stat{
 			Title: "Operators up", Unit: count, Limits: &grafana.Limits{Yellow: 1, Red: 1, Below: true}, None: "none", Page: alert.Runbook("OperatorDown"),
-			Help: "Without one nothing changes, and calls go on.",
+			Help: "Without an operator changes do not take effect; calls continue.",
 			Expr: query.Sum("", query.Of(query.Up, query.Job(query.Operator))),
 		}.Panel(),
 	}
@@ -88,8 +88,8 @@ func failing(matchers string) string {
 func firing() grafana.Panel {
 	ours := `alertname=~"` + alert.Prefix + `.*"`
 	return grafana.Table{
-		Title: "What is wrong, and since when", None: "Nothing is.",
-		Help:  "Alerts that fire. Each has a runbook of its name.",
+		Title: "Firing alerts", None: "none",
+		Help:  "Each alert links to its runbook.",
 		By:    []string{"alertname", "severity", "namespace", "gateway", "pod"},
 		Links: map[string]grafana.DataLink{"alertname": {Title: "Runbook", URL: alert.Runbooks + "/${__value.raw}.md", TargetBlank: true}},
 		Columns: []grafana.Column{{
@@ -107,8 +107,8 @@ func gateways() grafana.Panel {
 	}
 	up := query.Of(query.Up, query.Job(query.Dataplane), here)
 	return grafana.Table{
-		Title: "Which gateway", None: "no dataplane", By: []string{"namespace", "gateway"},
-		Help: "Every gateway that a dataplane reports for. A click on one shows its pods.",
+		Title: "Gateways", None: "no dataplane", By: []string{"namespace", "gateway"},
+		Help: "Every Gateway with a dataplane. Click a Gateway to see its pods.",
 		Links: map[string]grafana.DataLink{"gateway": {
 			Title: "Pods", URL: "/d/stunner-dataplane?var-namespace=${__data.fields.namespace}&var-gateway=${__value.raw}&${__url_time_range}",
 		}},
@@ -127,7 +127,7 @@ func gateways() grafana.Panel {
 
 func calls() grafana.Panel {
 	return grafana.Graph{
-		Title: "Calls by gateway", Unit: count, Stacked: true, Help: "Allocations, those of draining pods included.",
+		Title: "Calls by gateway", Unit: count, Stacked: true, Help: "Allocations, including those of draining pods.",
 		Queries: []grafana.Query{{Expr: query.Sum(query.Gateway, query.Of(telemetry.AllocationsActive, here)), Legend: nameOfGateway}},
 	}.Panel()
 }
@@ -135,7 +135,7 @@ func calls() grafana.Panel {
 func setup() grafana.Panel {
 	return grafana.Graph{
 		Title: "Set-ups that succeed, by gateway", Unit: share, Share: true, Limits: success, Page: alert.Runbook("NobodyCanCall"),
-		Help:    "Share of the attempts that came about. There is no line while nobody tries.",
+		Help:    "Share of successful attempts. There is no line without attempts.",
 		Queries: []grafana.Query{{Expr: query.Success(query.Gateway, window, here), Legend: nameOfGateway}},
 	}.Panel()
 }
@@ -151,7 +151,7 @@ func refused(help string, matchers ...string) grafana.Panel {
 func dropped(matchers string) grafana.Panel {
 	return grafana.Graph{
 		Title: "Dropped, by reason", Unit: packets, Stacked: true,
-		Help: "Datagrams that were dropped without an answer. rate_limited is somebody who knocks too often without a good credential.",
+		Help: "Datagrams that were dropped without a response. rate_limited: too many requests without a valid credential.",
 		Queries: []grafana.Query{
 			{Expr: query.Rate("reason", window, telemetry.Dropped, matchers) + " > 0", Legend: "{{reason}}"},
 			{Expr: query.Rate("socket", window, telemetry.KernelDropped, matchers), Legend: "receive buffer of a {{socket}} full"},
@@ -162,7 +162,7 @@ func dropped(matchers string) grafana.Panel {
 func bandwidth() grafana.Panel {
 	rate := func(metric string) string { return query.Rate(query.Gateway, window, metric, here) + " * 8" }
 	return grafana.Graph{
-		Title: "Bandwidth by gateway", Unit: bits, Mirrored: ".* out$", Help: "From clients above, to clients below the axis.",
+		Title: "Bandwidth by gateway", Unit: bits, Mirrored: ".* out$", Help: "From clients above the axis, to clients below.",
 		Queries: []grafana.Query{
 			{Expr: rate(telemetry.BytesReceived), Legend: nameOfGateway + " in"},
 			{Expr: rate(telemetry.BytesSent), Legend: nameOfGateway + " out"},
@@ -175,7 +175,7 @@ func packetRate() grafana.Panel {
 		return query.Rate(query.Gateway, window, telemetry.ListenerPackets, `direction="`+direction+`"`, here)
 	}
 	return grafana.Graph{
-		Title: "Packets by gateway", Unit: packets, Mirrored: ".* out$", Help: "From clients above, to clients below the axis.",
+		Title: "Packets by gateway", Unit: packets, Mirrored: ".* out$", Help: "From clients above the axis, to clients below.",
 		Queries: []grafana.Query{{Expr: rate("rx"), Legend: nameOfGateway + " in"}, {Expr: rate("tx"), Legend: nameOfGateway + " out"}},
 	}.Panel()
 }

@@ -1,4 +1,4 @@
-// Package grafana is as much of Grafana's dashboard model as the boards need.
+// Package grafana is the part of Grafana's dashboard model that the boards use.
 package grafana
 
 // Board is a dashboard.
@@ -12,20 +12,20 @@ type Board struct {
 	Refresh       string      `json:"refresh"`
 	Time          Range       `json:"time"`
 	Timezone      string      `json:"timezone"`
-	GraphTooltip  int         `json:"graphTooltip"` // 1: the crosshair stands in every panel
+	GraphTooltip  int         `json:"graphTooltip"` // 1: shared crosshair
 	Links         []Link      `json:"links"`
 	Templating    Templating  `json:"templating"`
 	Annotations   Annotations `json:"annotations"`
 	Panels        []Panel     `json:"panels"`
 }
 
-// Range is a span of time, as Grafana writes it.
+// Range is a time range in Grafana's notation.
 type Range struct {
 	From string `json:"from"`
 	To   string `json:"to"`
 }
 
-// Link leads to other boards, or to a page.
+// Link is a link of a board or panel, to other boards or to a page.
 type Link struct {
 	Title       string   `json:"title"`
 	Type        string   `json:"type"`
@@ -39,17 +39,17 @@ type Link struct {
 	TargetBlank bool     `json:"targetBlank"`
 }
 
-// Page is a link to a page outside Grafana.
+// Page returns a link to a page outside Grafana.
 func Page(title, url string) Link {
 	return Link{Title: title, Type: "link", URL: url, Icon: "doc", Tags: []string{}, TargetBlank: true}
 }
 
-// Boards is links to all boards with a tag, which take over what the reader has chosen.
+// Boards returns links to all boards with a tag. They keep the variables and the time range.
 func Boards(tag string) Link {
 	return Link{Title: "Boards", Type: "dashboards", Icon: "dashboard", Tags: []string{tag}, IncludeVars: true, KeepTime: true}
 }
 
-// DataLink is where a click on a value leads.
+// DataLink is the link of a value.
 type DataLink struct {
 	Title       string `json:"title"`
 	URL         string `json:"url"`
@@ -61,14 +61,14 @@ type Templating struct {
 	List []Variable `json:"list"`
 }
 
-// Variable is what a reader chooses at the top of a board.
+// Variable is a variable of a board, which the user selects.
 type Variable struct {
 	Name       string      `json:"name"`
 	Label      string      `json:"label"`
 	Type       string      `json:"type"`
 	Query      string      `json:"query"`
 	Datasource *Datasource `json:"datasource,omitempty"`
-	Refresh    int         `json:"refresh,omitempty"` // 2: whenever the time changes
+	Refresh    int         `json:"refresh,omitempty"` // 2: on a change of the time range
 	Sort       int         `json:"sort,omitempty"`    // 1: by name
 	Multi      bool        `json:"multi,omitempty"`
 	IncludeAll bool        `json:"includeAll,omitempty"`
@@ -82,18 +82,18 @@ type Choice struct {
 	Value string `json:"value"`
 }
 
-// Datasource says where data comes from.
+// Datasource identifies a data source.
 type Datasource struct {
 	Type string `json:"type"`
 	UID  string `json:"uid"`
 }
 
-// Annotations are marks in time, over all panels.
+// Annotations are the annotations of a board.
 type Annotations struct {
 	List []Annotation `json:"list"`
 }
 
-// Annotation is a query whose results are marks in time.
+// Annotation is a query whose results are shown as marks in all panels.
 type Annotation struct {
 	Name        string     `json:"name"`
 	Datasource  Datasource `json:"datasource"`
@@ -104,15 +104,15 @@ type Annotation struct {
 	Step        string     `json:"step"`
 }
 
-// Prometheus is whichever the reader has chosen.
+// Prometheus returns the data source that the user has selected.
 func Prometheus() Datasource { return Datasource{Type: "prometheus", UID: "${datasource}"} }
 
-// SourceVariable lets the reader choose a Prometheus.
+// SourceVariable returns the variable that selects a Prometheus.
 func SourceVariable() Variable {
 	return Variable{Name: "datasource", Label: "Data source", Type: "datasource", Query: "prometheus"}
 }
 
-// LabelVariable lets the reader choose values of a label. All of them includes series without the label.
+// LabelVariable returns a variable that selects values of a label. "All" includes series without the label.
 func LabelVariable(label, title, selector string) Variable {
 	query, source := "label_values("+selector+", "+label+")", Prometheus()
 	return Variable{

@@ -3,13 +3,13 @@ package grafana
 // columns is the width of a board.
 const columns = 24
 
-// Query is a question with the name that its answers have in a legend, or in the head of a column.
+// Query is a query with its legend or column title.
 type Query struct {
 	Expr   string
 	Legend string
 }
 
-// Limits are the values at which a panel turns yellow and red. Below is for values that are bad when they are small.
+// Limits are the thresholds of the colours yellow and red. With Below, values under a threshold have its colour.
 type Limits struct {
 	Yellow, Red float64
 	Below       bool
@@ -23,14 +23,14 @@ func (l Limits) thresholds() *Thresholds {
 	return &Thresholds{Mode: "absolute", Steps: steps}
 }
 
-// Stat shows one number as it is now: a value that was good an hour ago would hide that there is none any more.
+// Stat shows one current number. It does not look back, because an old value would hide that there is none any more.
 type Stat struct {
 	Title, Help, Unit string
 	Expr              string
 	Limits            *Limits
-	// None is shown when there is no value.
+	// None is shown if there is no value.
 	None string
-	// Page is where to read on.
+	// Page is the URL of the runbook.
 	Page string
 }
 
@@ -40,24 +40,24 @@ type Graph struct {
 	Queries           []Query
 	Limits            *Limits
 	Stacked           bool
-	// Share is for values from 0 to 1.
+	// Share sets the axis to 0 to 1.
 	Share bool
-	// Mirrored are legends that are drawn below the axis.
+	// Mirrored is a regular expression of legends that are drawn below the axis.
 	Mirrored string
 	Page     string
 }
 
-// Table shows values now, a row for each combination of the labels By.
+// Table shows current values, one row for each combination of the labels By.
 type Table struct {
 	Title, Help string
 	By          []string
 	Columns     []Column
 	None        string
-	// Links are where a click on a label leads.
+	// Links are the links of labels.
 	Links map[string]DataLink
 }
 
-// Column is a query of a table. Without a unit it is hidden: it says that a row is there.
+// Column is a query of a table. Without a unit it is hidden, and only defines which rows exist.
 type Column struct {
 	Query
 	Unit   string
@@ -76,10 +76,10 @@ func panel(kind, title, help, page string, field Field, options any) Panel {
 	return p
 }
 
-// ref names the queries of a panel.
+// ref returns the reference of a query of a panel: A, B, ...
 func ref(i int) string { return string(rune('A' + i)) }
 
-// Panel is the panel as Grafana knows it.
+// Panel returns the panel in Grafana's model.
 func (s Stat) Panel() Panel {
 	field := Field{Unit: s.Unit, NoValue: s.None, Color: &Color{Mode: "fixed", FixedColor: "blue"}}
 	mode := "none"
@@ -93,7 +93,7 @@ func (s Stat) Panel() Panel {
 	return p
 }
 
-// Panel is the panel as Grafana knows it.
+// Panel returns the panel in Grafana's model.
 func (g Graph) Panel() Panel {
 	zero, one := 0.0, 1.0
 	field := Field{
@@ -128,7 +128,7 @@ func (g Graph) Panel() Panel {
 	return p
 }
 
-// Panel is the panel as Grafana knows it.
+// Panel returns the panel in Grafana's model.
 func (t Table) Panel() Panel {
 	field := Field{NoValue: t.None, Custom: &Custom{Align: "auto", Filterable: true}}
 	p := panel("table", t.Title, t.Help, "", field, tableOptions{ShowHeader: true, CellHeight: "sm"})
@@ -141,7 +141,7 @@ func (t Table) Panel() Panel {
 		p.Targets = append(p.Targets, Target{RefID: ref(i), Datasource: Prometheus(), Expr: c.Expr, Instant: true, Format: "table"})
 		value := "Value #" + ref(i)
 		if len(t.Columns) == 1 {
-			value = "Value" // Grafana numbers them from two on
+			value = "Value" // Grafana adds the reference only if there are several queries
 		}
 		names[value], order[value] = c.Legend, len(t.By)+i
 		p.FieldConfig.Overrides = append(p.FieldConfig.Overrides, c.override())
@@ -170,20 +170,20 @@ func (c Column) override() Override {
 	return o
 }
 
-// Section is a heading with panels below it, which stand side by side in lines.
+// Section is a heading with lines of panels.
 type Section struct {
 	Title string
 	Lines []Line
 }
 
-// Line is panels of one height that share the width of the board: evenly, unless it says how.
+// Line is a row of panels of one height. They have equal widths unless Widths is set.
 type Line struct {
 	Height int
 	Panels []Panel
 	Widths []int
 }
 
-// Arrange puts sections below each other.
+// Arrange positions the panels of sections on the grid.
 func Arrange(sections ...Section) (all []Panel) {
 	y := 0
 	place := func(p Panel, pos GridPos) {

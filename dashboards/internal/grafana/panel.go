@@ -1,6 +1,6 @@
 package grafana
 
-// Panel is a rectangle on a board.
+// Panel is a panel of a board.
 type Panel struct {
 	ID              int              `json:"id"`
 	Type            string           `json:"type"`
@@ -17,7 +17,7 @@ type Panel struct {
 	Panels          *[]Panel         `json:"panels,omitempty"`    // of a row
 }
 
-// GridPos is a place in the grid of 24 columns.
+// GridPos is a position on the grid of 24 columns.
 type GridPos struct {
 	H int `json:"h"`
 	W int `json:"w"`
@@ -36,13 +36,13 @@ type Target struct {
 	Format       string     `json:"format,omitempty"`
 }
 
-// FieldConfig says how values look.
+// FieldConfig is the display of values.
 type FieldConfig struct {
 	Defaults  Field      `json:"defaults"`
 	Overrides []Override `json:"overrides"`
 }
 
-// Field is how the values of one series, or of one column, look.
+// Field is the display of the values of a series or column.
 type Field struct {
 	Unit       string      `json:"unit,omitempty"`
 	Decimals   *int        `json:"decimals,omitempty"`
@@ -54,13 +54,13 @@ type Field struct {
 	Custom     *Custom     `json:"custom,omitempty"`
 }
 
-// Color says how a colour is found.
+// Color is the colour mode of a field.
 type Color struct {
 	Mode       string `json:"mode"`
 	FixedColor string `json:"fixedColor,omitempty"`
 }
 
-// Thresholds are the values from which on a colour holds.
+// Thresholds are the values at which the colour changes.
 type Thresholds struct {
 	Mode  string `json:"mode"`
 	Steps []Step `json:"steps"`
@@ -72,7 +72,7 @@ type Step struct {
 	Value *float64 `json:"value"`
 }
 
-// Custom is what only graphs and tables know.
+// Custom are options of graphs and tables.
 type Custom struct {
 	DrawStyle   string    `json:"drawStyle,omitempty"`
 	LineWidth   int       `json:"lineWidth,omitempty"`
@@ -85,36 +85,36 @@ type Custom struct {
 	Filterable  bool      `json:"filterable,omitempty"`
 }
 
-// Stacking puts series on top of each other.
+// Stacking is the stacking of series.
 type Stacking struct {
 	Mode  string `json:"mode"`
 	Group string `json:"group"`
 }
 
-// Style says how something is drawn.
+// Style is the display mode of thresholds.
 type Style struct {
 	Mode string `json:"mode"`
 }
 
-// Override is how some fields look that differ from the others.
+// Override is the display of the fields that a Matcher selects.
 type Override struct {
 	Matcher    Matcher    `json:"matcher"`
 	Properties []Property `json:"properties"`
 }
 
-// Matcher finds fields.
+// Matcher selects fields.
 type Matcher struct {
 	ID      string `json:"id"`
 	Options string `json:"options"`
 }
 
-// Property is one thing about a field.
+// Property is one property of a field.
 type Property struct {
 	ID    string `json:"id"`
 	Value any    `json:"value"`
 }
 
-// Transformation changes results before they are shown.
+// Transformation is a transformation of query results.
 type Transformation struct {
 	ID      string         `json:"id"`
 	Options map[string]any `json:"options"`

@@ -15,7 +15,7 @@ const (
 	Auth      = "stunner-auth"
 )
 
-// Metrics that are Prometheus' own, or that every process exports.
+// Metrics of Prometheus itself, and of every process.
 const (
 	Up             = "up"
 	Alerts         = "ALERTS"
@@ -38,7 +38,7 @@ var (
 	bounds      = []string{"quota", "source_quota", "draining", "stun_only"}
 )
 
-// Reasons as matchers of the label reason.
+// Matchers of the label reason.
 var (
 	Full        = oneOf(full)
 	Credentials = oneOf(credentials)

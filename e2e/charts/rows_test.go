@@ -188,7 +188,7 @@ func TestNotes_TellOfOldKinds(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if told := strings.Contains(files["stunner/templates/NOTES.txt"], "Its kinds are those of version 0.1.0"); told != c.told {
+		if told := strings.Contains(files["stunner/templates/NOTES.txt"], "The CRDs have version 0.1.0"); told != c.told {
 			t.Errorf("%s: is told: %t, want %t:\n%s", title, told, c.told, files["stunner/templates/NOTES.txt"])
 		}
 	}

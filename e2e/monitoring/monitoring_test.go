@@ -24,21 +24,21 @@ var clusterOnly = []string{
 
 // silent are the panels without data here, each with the reason. One that has data all the same does not belong here.
 var silent = boards.Silent{
-	"Overview / Firing alerts":                       "no alert fires",
-	"Overview / Alert":                               "none fires",
-	"Dataplane / Alert":                              "none fires",
-	"Control plane / Alert":                          "none fires",
-	"Auth / Alert":                                   "none fires",
-	"Control plane / Leaders":                        "replicas elect a leader in a cluster",
-	"Control plane / Leader":                         "replicas elect a leader in a cluster",
-	"Control plane / Failed writes":                  "there is no API server",
-	"Control plane / Writes to the API server":       "there is no API server",
-	"Control plane / Readers of configs":             "counted in a cluster",
-	"Control plane / Readers turned away, by reason": "counted in a cluster",
-	"Control plane / Answers to KEDA, by code":       "KEDA asks in a cluster",
-	"Control plane / Time of one translation":        "measured in a cluster",
-	"Control plane / Configs and problems: B":        "counted in a cluster",
-	"Control plane / Dataplanes by what they run: B": "every dataplane hears its operator",
+	"Overview / Firing alerts":                   "no alert fires",
+	"Overview / Alert":                           "none fires",
+	"Dataplane / Alert":                          "none fires",
+	"Control plane / Alert":                      "none fires",
+	"Auth / Alert":                               "none fires",
+	"Control plane / Leaders":                    "replicas elect a leader in a cluster",
+	"Control plane / Leader":                     "replicas elect a leader in a cluster",
+	"Control plane / Failed writes":              "there is no API server",
+	"Control plane / Writes to the API server":   "there is no API server",
+	"Control plane / Readers of configs":         "counted in a cluster",
+	"Control plane / Refused readers, by reason": "counted in a cluster",
+	"Control plane / Answers to KEDA, by code":   "KEDA asks in a cluster",
+	"Control plane / Time of one translation":    "measured in a cluster",
+	"Control plane / Configs and problems: B":    "counted in a cluster",
+	"Control plane / Dataplanes by state: B":     "every dataplane has a connection to its operator",
 }
 
 // TestMonitoring is one test, because what takes time is to start everything.

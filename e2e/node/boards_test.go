@@ -20,13 +20,13 @@ import (
 
 // silent are the panels without data on a cluster where nothing is wrong, each with the reason.
 var silent = boards.Silent{
-	"Overview / Firing alerts":                       "no alert fires",
-	"Overview / Alert":                               "none fires",
-	"Dataplane / Alert":                              "none fires",
-	"Control plane / Alert":                          "none fires",
-	"Auth / Alert":                                   "none fires",
-	"Control plane / Dataplanes by what they run: B": "every dataplane hears its operator",
-	"Control plane / Dataplane restarts: B":           "the kubelet restarts them, not the operator",
+	"Overview / Firing alerts":               "no alert fires",
+	"Overview / Alert":                       "none fires",
+	"Dataplane / Alert":                      "none fires",
+	"Control plane / Alert":                  "none fires",
+	"Auth / Alert":                           "none fires",
+	"Control plane / Dataplanes by state: B": "every dataplane has a connection to its operator",
+	"Control plane / Dataplane restarts: B":  "the kubelet restarts them, not the operator",
 }
 
 // TestBoards: on a cluster where people call and KEDA scales, every panel of every board has data, from a Prometheus that finds pods by itself, and no

@@ -50,7 +50,7 @@ func TestProduct(t *testing.T) {
 // notes: the commands that Helm names when it has installed the chart make a Gateway.
 func (m meeting) notes(t *testing.T, said string) {
 	m.T = t
-	_, rest, found := strings.Cut(said, "\nNext, a gateway:\n")
+	_, rest, found := strings.Cut(said, "\nNext, create a Gateway:\n")
 	var commands strings.Builder
 	for line := range strings.Lines(rest) {
 		command, indented := strings.CutPrefix(line, "  ")

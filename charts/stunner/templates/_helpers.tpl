@@ -1,4 +1,4 @@
-{{/* Labels of every object. Nobody changes ours: a key that stands twice is an error to some versions of Helm. */}}
+{{/* Labels of every object. Users cannot override them: some versions of Helm reject a duplicate key. */}}
 {{- define "stunner.labels" -}}
 {{- toYaml (merge (dict
   "app.kubernetes.io/part-of" "stunner"
@@ -7,12 +7,12 @@
   "helm.sh/chart" (printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_")) .Values.commonLabels) }}
 {{- end }}
 
-{{/* The same with labels of the object itself, which come before those: dict "root" $ "own" LABELS. */}}
+{{/* The same with labels of the object itself, which come first: dict "root" $ "own" LABELS. */}}
 {{- define "stunner.labelsWith" -}}
 {{- toYaml (merge (dict) (.own | default dict) (include "stunner.labels" .root | fromYaml)) }}
 {{- end }}
 
-{{/* The name of what belongs to one of the two services: dict "root" $ "part" "auth". The pods have it as label app. */}}
+{{/* The name of the objects of one of the two services: dict "root" $ "part" "auth". It is also the label app of the pods. */}}
 {{- define "stunner.name" -}}
 {{- $named := not (empty .root.Values.nameOverride) | ternary (printf "%s-%s" .root.Release.Name .root.Values.nameOverride) "stunner" -}}
 {{ .root.Values.fullnameOverride | default $named }}-{{ .part }}
@@ -24,7 +24,7 @@
 {{ $values.serviceAccount.name | default (include "stunner.name" .) }}
 {{- end }}
 
-{{/* An image by its digest, else by its tag, else by the version of the application. The first part of a name is a registry where it has a dot or a colon. */}}
+{{/* An image with its digest, otherwise its tag, otherwise the appVersion. The first part of a name is a registry if it contains a dot or a colon. */}}
 {{- define "stunner.image" -}}
 {{- $image := .image -}}
 {{- $name := $image.name -}}
@@ -54,7 +54,7 @@ tag there: a number is written as it stands. */}}
   "name" ($image.name | default $o.image.name) "tag" ($image.tag | default $o.image.tag) "digest" ($image.digest | default $digest))) -}}
 {{- end }}
 
-{{/* What both Deployments are told alike: dict "root" $ "app" NAME "deployment" VALUES. */}}
+{{/* Common fields of the pods of both Deployments: dict "root" $ "app" NAME "deployment" VALUES. */}}
 {{- define "stunner.rollout" -}}
 {{- $pods := .root.Values.pods -}}
 {{- if ne (int $pods.revisionHistoryLimit) 10 }}
@@ -67,7 +67,7 @@ strategy:
   {{- toYaml $pods.updateStrategy | nindent 2 }}
 {{- end }}
 
-{{/* Labels and annotations of the pods. The labels that select the pods come last: nobody changes them. */}}
+{{/* Labels and annotations of the pods. The labels of the selector come last, so that users cannot override them. */}}
 {{- define "stunner.podMetadata" -}}
 labels:
   {{- toYaml (merge (dict "app" .app) (.labels | default dict) .deployment.podLabels) | nindent 2 }}
@@ -132,7 +132,7 @@ topologySpreadConstraints:
   {{- end }}
 {{- end }}
 
-{{/* Of a probe the chart says what is asked, and the values when. */}}
+{{/* A probe: the chart sets the handler, the values set the times. */}}
 {{- define "stunner.probes" -}}
 {{- range $probe, $path := dict "livenessProbe" "/live" "readinessProbe" "/ready" }}
 {{ $probe }}:
@@ -178,7 +178,7 @@ ipFamilies:
 {{- end }}
 {{- end }}
 
-{{/* Where config discovery is asked. Kubernetes puts the namespace in. */}}
+{{/* URL of config discovery. Kubernetes expands the namespace. */}}
 {{- define "stunner.discoveryURL" -}}
 {{- $o := .Values.stunnerGatewayOperator -}}
 {{ eq $o.discovery.auth "off" | ternary "http" "https" }}://stunner-config-discovery.$(POD_NAMESPACE).svc.{{ $o.clusterDomain }}:13478
@@ -191,7 +191,7 @@ ipFamilies:
       fieldPath: metadata.namespace
 {{- end }}
 
-{{/* Half of what says who may ask is an error: a service that is meant to be locked must not be open. */}}
+{{/* An incomplete authentication of callers is an error, so that a service is not open by mistake. */}}
 {{- define "stunner.checkJWT" -}}
 {{- if or .issuer .audience .jwksURL .existingSecret .jwksFile -}}
 {{- if not .issuer -}}
@@ -208,7 +208,7 @@ ipFamilies:
 {{- end -}}
 {{- end }}
 
-{{/* A service that gives credentials to everybody stays inside the cluster. */}}
+{{/* An auth service without authentication is not exposed outside the cluster. */}}
 {{- define "stunner.checkOpen" -}}
 {{- if and (not .jwt.issuer) (ne .service.type "ClusterIP") -}}
 {{- fail (printf "stunnerAuthService.service.type: %s lets everybody get credentials from outside of the cluster: say who may ask with stunnerAuthService.jwt, or use ClusterIP" .service.type) -}}
@@ -220,7 +220,7 @@ ipFamilies:
 {{- end -}}
 {{- end }}
 
-{{/* The namespace of the GatewayConfig. The operator must be able to see it. */}}
+{{/* The namespace of the GatewayConfig, which the operator must watch. */}}
 {{- define "stunner.configNamespace" -}}
 {{- $namespace := .Values.defaults.gatewayConfig.namespace | default .Release.Namespace -}}
 {{- if and .Values.watchNamespaces (not (has $namespace .Values.watchNamespaces)) -}}
@@ -229,12 +229,12 @@ ipFamilies:
 {{- $namespace -}}
 {{- end }}
 
-{{/* Whether the GatewayConfig names credentials of its own. */}}
+{{/* Whether the GatewayConfig has credentials of its own. */}}
 {{- define "stunner.ownCredentials" -}}
 {{- with .Values.defaults.gatewayConfig.spec }}{{ if or .authRef .authType .password .sharedSecret }}true{{ end }}{{ end -}}
 {{- end }}
 
-{{/* The Secret that the operator makes for the GatewayConfig; nothing where somebody else brings it. */}}
+{{/* The Secret that the operator creates for the GatewayConfig; empty if the user provides it. */}}
 {{- define "stunner.credentials" -}}
 {{- $d := .Values.defaults -}}
 {{- if and $d.create $d.gatewayConfig.create $d.credentials.create (not (include "stunner.ownCredentials" .)) -}}
@@ -245,7 +245,7 @@ ipFamilies:
 {{- end -}}
 {{- end }}
 
-{{/* What lies in no namespace, or in one of others, is called after the namespace of the release: there may be other releases. */}}
+{{/* Names of cluster-scoped objects and of objects in other namespaces contain the namespace of the release, because there can be other releases. */}}
 {{- define "stunner.clusterName" -}}
 {{- .name }}{{ if ne .root.Release.Namespace "stunner-system" }}-{{ .root.Release.Namespace }}{{ end -}}
 {{- end }}

@@ -41,8 +41,8 @@
 {{- end -}}
 {{- end }}
 
-{{/* The image in the spec of the Dataplane, an object: what it does not say is that of dataplane.image, whose digest belongs to its own tag. Nobody checks the type of a
-tag there: a number is written as it stands. */}}
+{{/* The image in the spec of the Dataplane as an object: missing fields are taken from dataplane.image, whose digest belongs to its own tag. The schema
+does not check the type of the tag: a number is written as it is. */}}
 {{- define "stunner.dataplaneImage" -}}
 {{- $o := .Values.stunnerGatewayOperator.dataplane -}}
 {{- $image := pick $o.spec.image "name" "tag" "digest" -}}
@@ -199,7 +199,7 @@ ipFamilies:
 {{- else if not .audience -}}
 {{- fail "stunnerAuthService.jwt.audience: is missing: name the audience of the tokens" -}}
 {{- else if not (or .jwksURL .existingSecret .jwksFile) -}}
-{{- fail "stunnerAuthService.jwt.jwksURL: is missing: say where the keys of the issuer are, or name a Secret in stunnerAuthService.jwt.existingSecret" -}}
+{{- fail "stunnerAuthService.jwt.jwksURL: is missing: set the URL of the keys of the issuer, or name a Secret in stunnerAuthService.jwt.existingSecret" -}}
 {{- else if and .jwksURL .existingSecret -}}
 {{- fail "stunnerAuthService.jwt.existingSecret: is one key, stunnerAuthService.jwt.jwksURL another: set one of them" -}}
 {{- else if and .jwksFile (or .jwksURL .existingSecret) -}}
@@ -211,11 +211,11 @@ ipFamilies:
 {{/* An auth service without authentication is not exposed outside the cluster. */}}
 {{- define "stunner.checkOpen" -}}
 {{- if and (not .jwt.issuer) (ne .service.type "ClusterIP") -}}
-{{- fail (printf "stunnerAuthService.service.type: %s lets everybody get credentials from outside of the cluster: say who may ask with stunnerAuthService.jwt, or use ClusterIP" .service.type) -}}
+{{- fail (printf "stunnerAuthService.service.type: %s gives credentials to every client outside the cluster: configure stunnerAuthService.jwt, or use ClusterIP" .service.type) -}}
 {{- end -}}
 {{- range list "ingress" "httpRoute" -}}
 {{- if and (not $.jwt.issuer) (index $ .).enabled -}}
-{{- fail (printf "stunnerAuthService.%s.enabled: true lets everybody get credentials from outside of the cluster: say who may ask with stunnerAuthService.jwt" .) -}}
+{{- fail (printf "stunnerAuthService.%s.enabled: true gives credentials to every client outside the cluster: configure stunnerAuthService.jwt" .) -}}
 {{- end -}}
 {{- end -}}
 {{- end }}

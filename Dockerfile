@@ -1,5 +1,5 @@
-# The image of a service: docker build --build-arg SERVICE=operator|stunnerd|auth . It is the one that `make images` packs without a
-# container engine, but for the list of certificate authorities, which is that of the build stage.
+# The image of a service: docker build --build-arg SERVICE=operator|stunnerd|auth . It equals the image that `make images` packs without a
+# container engine, except for the list of certificate authorities, which is that of the build stage.
 ARG SERVICE
 
 FROM --platform=$BUILDPLATFORM golang:1.26 AS build
@@ -16,7 +16,7 @@ ENV PATH=/usr/local/bin
 WORKDIR /
 USER 65532:65532
 
-# There is no shell that could read a variable when the container starts, so that each service has a stage.
+# The image has no shell to expand a variable at start, so each service has a stage of its own.
 FROM base AS operator
 ENTRYPOINT ["/usr/local/bin/operator"]
 

@@ -1,4 +1,4 @@
-# Every target that a person calls is in .ci/mk, by theme, with its sentence behind ##.
+# Public targets are in .ci/mk, by topic, with their descriptions after ##.
 
 SHELL       := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -8,11 +8,11 @@ SHELL       := bash
 MODULES  := $(patsubst %/go.mod,%,$(wildcard */go.mod services/*/go.mod))
 PROGRAMS := $(notdir $(wildcard .ci/programs/*))
 
-# The path of a pinned tool. It is built when the build cache does not have it.
+# The path of a pinned tool, which is built if it is not in the build cache.
 TOOL = $(shell GOWORK=off go -C .ci/tools tool -n $(1))
 
 include .ci/mk/*.mk
 
 .PHONY: help
-help: ## Say what can be made
+help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

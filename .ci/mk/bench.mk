@@ -1,10 +1,10 @@
-# Figures of the control plane and of call set-up, for docs/performance.md. They depend on the machine: compare what one run prints.
+# Figures of the control plane and of call set-up, for docs/performance.md. They depend on the machine: compare figures of one run only.
 
 BENCHTIME ?= 1000x
 
 .PHONY: bench
 
-bench: ## Print what changes and starts cost the control plane, in memory and with 1,000 Gateways and 5,000 dataplanes on a real API server, how long call set-up takes, and calls beside noisy neighbours on stunnerd and coturn
+bench: ## Print the cost of changes and starts in the control plane, in memory and on a real API server, the duration of call set-up, and calls during floods on stunnerd and coturn
 	@go test -run='^$$' -bench='^BenchmarkCallSetup$$' -benchtime=$(BENCHTIME) ./e2e/faults
 	@go test -run='^$$' -bench='^BenchmarkChange$$' -benchtime=$(BENCHTIME) ./services/operator/internal/translate
 	@go test -run='^$$' -bench='^BenchmarkStart$$' -benchtime=1x ./services/operator/internal/translate

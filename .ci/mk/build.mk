@@ -1,4 +1,4 @@
-# Programs: the services, and what drives them from outside.
+# Programs: the services, and the programs that test them from outside.
 
 SERVICES := $(patsubst services/%/main.go,bin/%,$(wildcard services/*/main.go))
 DRIVERS  := $(patsubst e2e/%/main.go,bin/%,$(wildcard e2e/*/main.go))
@@ -16,5 +16,5 @@ $(DRIVERS):
 demo: build ## Run everything on this host and make one relayed call; DEMO_EXIT=1 ends after the verdict
 	@exec bin/demo
 
-clean: ## Remove what was built
+clean: ## Remove bin/
 	rm -rf bin

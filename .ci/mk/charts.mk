@@ -1,4 +1,4 @@
-# Charts: the files of other folders that they hold, and the schemas and tables that are made of their values.
+# Charts: copies of files of other folders, and the schemas and tables that are generated from their values.
 
 CHARTS      := charts/stunner charts/stunner-crds
 RIGHTS      := $(addprefix kustomize/,base/rbac.yaml base/roles.yaml base/policy.yaml components/namespaced/cluster.yaml components/namespaced/events.yaml components/namespaced/watched/role.yaml)

@@ -1,10 +1,10 @@
-# The services as images, and a real cluster that runs them.
+# Images of the services, and a real cluster that runs them.
 
 IMAGE_REPOSITORY ?= ghcr.io/stunner-gateway
 IMAGE_TAG        ?= $(shell awk '/newTag:/ { print $$2; exit }' kustomize/components/images/kustomization.yaml)
 IMAGE_ARCHS      ?= $(shell go env GOARCH)
 
-# pack FOLDER TAG: its program for each architecture, with the module's own versions, as the Dockerfile and ko build it; then the image of all.
+# pack FOLDER TAG: builds the program for each architecture with the versions of its module, as the Dockerfile and ko do, and packs one image.
 PACK = mkdir -p bin/images; pack() { \
   local name=$${1\#\#*/} arch programs=(); \
   for arch in $(IMAGE_ARCHS); do \
@@ -13,25 +13,25 @@ PACK = mkdir -p bin/images; pack() { \
   done; \
   GOWORK=off go -C .ci/tools run ./pack -ref "$(IMAGE_REPOSITORY)/$$name:$$2" -o "$(CURDIR)/bin/images/$$name.tar" "$${programs[@]}"; }
 
-# What is packed: the services, and the echo peer of docs/examples/cluster.
+# Images: the services, and the echo peer of docs/examples/cluster.
 IMAGES := $(SERVICES:bin/%=services/%) e2e/echo
 
-# What only a cluster of tests needs.
+# Images for the test cluster only.
 TEST_IMAGES := e2e/internal/node/pause .ci/dns
 
-# An earlier commit, to upgrade from: then the chart drew the credentials, and nothing belonged to the account of the operator.
+# The earlier commit of upgrade tests. There the chart generated the credentials, and the operator's ServiceAccount owned no objects.
 EARLIER := 6808f04226a114861f4994949e46d105a93b8354
 
-# Which tests of e2e run, as go test takes it, and what they are told: make e2e RUN=TestAutoscaling ARGS='-outage 10m'.
+# Tests to run, as in go test -run, and their flags: make e2e RUN=TestAutoscaling ARGS='-outage 10m'.
 RUN  ?= .
 ARGS ?=
 
 .PHONY: images e2e
 
-images: ## Pack the services and an echo peer into bin/images: OCI archives, each with its bill of materials in SPDX
+images: ## Pack the services and an echo peer into bin/images: OCI archives, each with an SPDX bill of materials
 	@$(PACK); for folder in $(IMAGES); do pack $$folder "$(IMAGE_TAG)"; done
 
-# Its charts, and its images as it packs them itself, released as 0.0.9.
+# Charts and images of that commit, built by its own Makefile, as release 0.0.9.
 bin/earlier/$(EARLIER):
 	@from=$$(mktemp -d); trap 'rm -rf "$$from"' EXIT; \
 	git archive $(EARLIER) | tar -x -C "$$from"; \
@@ -43,5 +43,5 @@ e2e: $(PROGRAMS) images ## Install the product on a real cluster of one node and
 	@.ci/install node
 	@$(PACK); for folder in $(TEST_IMAGES); do pack $$folder e2e; done
 	$(if $(filter .,$(RUN))$(findstring Upgrade,$(RUN)),@$(MAKE) --no-print-directory --silent bin/earlier/$(EARLIER) \
-	  || echo "THERE IS NOTHING TO UPGRADE FROM. Where commit $(EARLIER) is missing: git fetch --unshallow")
+	  || echo "THE EARLIER RELEASE IS MISSING, SO UPGRADES ARE NOT TESTED. If commit $(EARLIER) is missing: git fetch --unshallow")
 	@go test -tags=node -count=1 -timeout=90m -v -run="$(RUN)" ./e2e/node $(ARGS)

@@ -1,5 +1,5 @@
-# Generated files: the deep copies, the CRDs and the reference of the Kubernetes kinds, the HTTP contract of the auth service, the table of requirements, and
-# what is generated in charts. And module files.
+# Generated files: deep copies, CRDs and the reference of the Kubernetes kinds, the HTTP contract of the auth service, the table of requirements, and files
+# of the charts. And module files.
 
 CRDS := kustomize/base/crds
 # The CRDs by which the operator validates a folder of YAML: go:embed reaches no file outside of the module.
@@ -19,10 +19,10 @@ gen: ## Write the generated files
 	GOWORK=off go -C .ci/tools run ./requirements ../..
 	@$(MAKE) --no-print-directory charts
 
-verify: ## Fail when a generated file is not current
+verify: ## Fail if a generated file is not current
 	@.ci/verify
 
-# What is shipped is built without the workspace, and what is tested with it: they must hold the same versions.
+# Releases are built without the workspace, and tests run with it: both must use the same versions.
 tidy: ## Bring go.mod and go.sum of every module up to date
 	go work sync
 	@for m in $(MODULES) .ci/tools; do echo "go mod tidy: $$m"; GOWORK=off go -C $$m mod tidy; done

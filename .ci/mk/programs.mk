@@ -1,9 +1,9 @@
-# Programs of others for tests, of the releases that .ci/programs and .ci/kube/go.mod pin, built from Go modules into the user's cache.
+# Third-party programs for tests, in the releases that .ci/programs and .ci/kube/go.mod pin, built from Go modules into the user's cache.
 
 .PHONY: $(PROGRAMS)
 
-kube:       ## Build the control plane that tests run on, unless it is built; print its folder
-node:       ## Build what a cluster with nodes needs beside it
+kube:       ## Build the Kubernetes control plane for tests, unless it exists; print its folder
+node:       ## Build the programs of a cluster with nodes
 helm:       ## Build Helm 4
 helm3:      ## Build Helm 3
 keda:       ## Build KEDA, as images

@@ -1,4 +1,5 @@
-// Command dns is CoreDNS with the plugins that the DNS of a cluster needs, and no others: a tenth of the modules of the whole of it.
+// Command dns is CoreDNS with the plugins that the DNS of a cluster needs, and no others: a tenth of the modules of the
+// whole of it.
 package main
 
 import (

@@ -12,3 +12,9 @@ lint: vet ## Run gofmt, go vet, staticcheck, actionlint and govulncheck; check m
 	@for m in $(MODULES) .ci/tools; do GOWORK=off go -C $$m mod tidy -diff || { echo "run make tidy"; exit 1; }; done
 	@.ci/subjects
 	@.ci/vulnerabilities
+
+# Folders that are wrapped at 120 columns, generated files excepted. Code lines that remain too long need golines, or a hand.
+WRAPPED := dashboards e2e services/api services/auth services/operator services/stunnerd .ci
+
+wrap: ## Rewrap comments of Go files at 120 columns and count the lines that remain longer; CHECK=1 only counts
+	@GOWORK=off go -C .ci/tools run ./wrap $(if $(CHECK),-n) $(addprefix ../../,$(WRAPPED))

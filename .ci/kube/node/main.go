@@ -1,5 +1,5 @@
-// Command node is what a cluster with a node needs beside its control plane, in one program. It stands apart because tests that need no
-// pods need not wait for its build.
+// Command node is what a cluster with a node needs beside its control plane, in one program. It stands apart because
+// tests that need no pods need not wait for its build.
 package main
 
 import (

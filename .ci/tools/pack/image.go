@@ -17,7 +17,8 @@ import (
 )
 
 const (
-	// user is who an image without users runs as by convention. A number, because kubelet cannot tell that a name is not root's.
+	// user is the conventional non-root user. It is a number, because the kubelet cannot verify runAsNonRoot for a
+	// name.
 	user   = "65532:65532"
 	folder = "/usr/local/bin"
 	roots  = "etc/ssl/certs/ca-certificates.crt"
@@ -28,7 +29,7 @@ const (
 	mediaLayer    = "application/vnd.oci.image.layer.v1.tar+gzip"
 )
 
-// The documents of the OCI Image Format Specification, as far as they are used here.
+// The used part of the OCI Image Format Specification.
 type (
 	descriptor struct {
 		MediaType   string            `json:"mediaType"`
@@ -105,7 +106,7 @@ func layout(ref string, programs []program) (image, error) {
 	}
 	digest := top.Digest
 	top.Annotations = map[string]string{
-		"io.containerd.image.name":          ref, // what `ctr images import` calls it
+		"io.containerd.image.name":          ref, // the name that `ctr images import` uses
 		"org.opencontainers.image.ref.name": ref[strings.LastIndex(ref, ":")+1:],
 	}
 	entry, err := json.Marshal(index{SchemaVersion: 2, MediaType: mediaIndex, Manifests: []descriptor{top}})
@@ -120,7 +121,7 @@ func layout(ref string, programs []program) (image, error) {
 	return image{digest: digest, archive: archive}, err
 }
 
-// blobs are the parts of a layout by digest.
+// blobs are the blobs of a layout by digest.
 type blobs map[string][]byte
 
 func (b blobs) put(mediaType string, content []byte) descriptor {
@@ -134,7 +135,7 @@ func (b blobs) document(mediaType string, v any) (descriptor, error) {
 	return b.put(mediaType, content), err
 }
 
-// layer of a file system; its diff is the digest before it is compressed.
+// layer is a layer of a file system; diff is the digest of the uncompressed layer.
 type layer struct {
 	descriptor
 	diff string
@@ -156,7 +157,7 @@ func (b blobs) layer(files ...file) (layer, error) {
 	return layer{b.put(mediaLayer, packed.Bytes()), sum(plain)}, nil
 }
 
-// program adds the image of a program for its architecture. The layer below it is the same in every image.
+// program adds the image of a program for its architecture, on a layer that all images share.
 func (b blobs) program(p program, below layer) (descriptor, error) {
 	place := path.Join(folder, p.name())
 	own, err := b.layer(file{strings.TrimPrefix(place, "/"), 0o555, p.content})
@@ -183,7 +184,7 @@ func (b blobs) program(p program, below layer) (descriptor, error) {
 	return d, err
 }
 
-// labels are those of the OCI Image Format Specification, annotations.md.
+// labels returns the labels of the OCI Image Format Specification, annotations.md.
 func (p program) labels() map[string]string {
 	l := map[string]string{
 		"org.opencontainers.image.title":    p.name(),
@@ -199,8 +200,8 @@ func (p program) labels() map[string]string {
 	return l
 }
 
-// trusted are the certificate authorities of Mozilla's list, in PEM. A file cannot say that some are trusted for certificates of the past
-// only: these are left out.
+// trusted returns the certificate authorities of Mozilla's list in PEM. Authorities with a constraint are omitted,
+// because a file cannot express it.
 func trusted() []byte {
 	var out bytes.Buffer
 	for root := range bundle.Roots() {
@@ -211,7 +212,7 @@ func trusted() []byte {
 	return out.Bytes()
 }
 
-// archived makes a tar of files and of the folders that they are in, with neither times nor owners.
+// archived returns a tar archive of files and their folders, without times and owners.
 func archived(files ...file) ([]byte, error) {
 	var out bytes.Buffer
 	w := tar.NewWriter(&out)
@@ -236,7 +237,7 @@ func archived(files ...file) ([]byte, error) {
 	return out.Bytes(), w.Close()
 }
 
-// parents of a path, the outermost first.
+// parents returns the parent folders of a path, outermost first.
 func parents(name string) (dirs []string) {
 	for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
 		dirs = append([]string{dir}, dirs...)

@@ -1,9 +1,14 @@
-// Pack makes container images of programs without a container engine: an OCI archive, and beside it a bill of materials in SPDX.
+// Command pack writes a container image of a program without a container engine: an OCI archive, and an SPDX bill of
+// materials next to it.
 //
 //	pack -ref NAME:TAG -o ARCHIVE.tar PROGRAM...
 //
-// The programs are one Go program, built for one architecture or several. Whatever the image says of itself is read from them, so that the
-// same programs make the same image, to the byte, whenever and wherever it is packed.
+// The programs are one Go program, built for one or several architectures. All metadata of the image are read from
+// them, so packing the same programs gives the same image, byte for byte.
+//
+// ko needs a base image from a registry, and packs only programs that it builds itself. go-containerregistry would
+// replace the OCI types and the blobs of image.go, some 100 lines. Its layouts are folders, which would still have to
+// be archived here without times and owners.
 package main
 
 import (

@@ -11,10 +11,10 @@ import (
 
 const repository = "github.com/stunner-gateway/stunner"
 
-// rootsModule is where the certificate authorities come from; this program is built with the version that it packs.
+// rootsModule provides the certificate authorities; this program packs the version that it is built with.
 const rootsModule = "golang.org/x/crypto/x509roots/fallback"
 
-// The documents of SPDX 2.3, as far as they are used here.
+// The used part of SPDX 2.3.
 type (
 	document struct {
 		Version       string         `json:"spdxVersion"`
@@ -64,7 +64,8 @@ const (
 	unknown    = "NOASSERTION"
 )
 
-// materials lists every module that is linked into a program, as the program itself tells, and what else is in its image.
+// materials returns a document with every module in the build information of the programs, and the other contents of
+// the image.
 func materials(programs []program) ([]byte, error) {
 	first := programs[0]
 	self, ok := debug.ReadBuildInfo()
@@ -97,7 +98,7 @@ func materials(programs []program) ([]byte, error) {
 	return json.MarshalIndent(doc, "", "  ")
 }
 
-// component is the program as SPDX tells of it.
+// component returns the SPDX package of a program.
 func (p program) component() component {
 	c := module(p.info.Main.Path, p.version(), p.info.Main.Sum)
 	c.Name, c.ID = p.name(), identifier(p.name(), p.setting("GOARCH"))
@@ -106,17 +107,17 @@ func (p program) component() component {
 	return c
 }
 
-// version is empty for a program that was built from no commit.
+// version returns the version of a program, empty if it was not built from a commit.
 func (p program) version() string { return strings.TrimPrefix(p.info.Main.Version, "(devel)") }
 
-// linked are the modules of any of the programs, and the standard library.
+// linked returns the modules of all programs, and the standard library.
 func linked(programs []program) (all []component) {
 	for _, p := range programs {
 		all = append(all, module("stdlib", strings.TrimPrefix(p.info.GoVersion, "go"), ""))
 		for _, m := range p.info.Deps {
 			switch {
 			case m.Replace == nil:
-			case strings.HasPrefix(m.Replace.Path, "."): // by a folder of the same repository
+			case strings.HasPrefix(m.Replace.Path, "."): // a folder of this repository
 				m = &debug.Module{Path: m.Path, Version: p.version()}
 			default:
 				m = m.Replace
@@ -140,7 +141,7 @@ func module(path, version, sum string) component {
 	return c
 }
 
-// locator is a package URL, whose version may be missing.
+// locator returns a package URL. The version is optional.
 func locator(path, version string) string {
 	url := "pkg:golang/" + strings.ToLower(path)
 	if version != "" {
@@ -149,7 +150,7 @@ func locator(path, version string) string {
 	return url
 }
 
-// foreign is what an identifier of SPDX may not hold.
+// foreign matches characters that are not allowed in SPDX identifiers.
 var foreign = regexp.MustCompile(`[^A-Za-z0-9.]+`)
 
 func identifier(parts ...string) string {

@@ -22,8 +22,8 @@ import (
 
 const root = "../../.."
 
-// K-13: two builds of the same sources in different folders are packed into the same image, which holds the program and the certificate authorities
-// only.
+// K-13: two builds of the same sources in different folders are packed into the same image, which holds the program and
+// the certificate authorities only.
 func TestPack(t *testing.T) {
 	digest, archive := packed(t, build(t))
 	if again, same := packed(t, build(t)); again != digest || !bytes.Equal(archive, same) {

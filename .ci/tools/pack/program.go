@@ -10,13 +10,13 @@ import (
 	"time"
 )
 
-// program is a file that the Go toolchain has built, with what it says of itself.
+// program is a Go binary with its build information.
 type program struct {
 	info    *debug.BuildInfo
 	content []byte
 }
 
-// demands are what a program must have been built with.
+// demands are the required build settings.
 var demands = []struct{ setting, value, why string }{
 	{"GOOS", "linux", "the image is for Linux"},
 	{"CGO_ENABLED", "0", "there is no C library in the image"},
@@ -50,12 +50,12 @@ func (p program) setting(key string) string {
 	return ""
 }
 
-// name of the program: that of the folder of its main package.
+// name is the name of the folder of the main package.
 func (p program) name() string { return path.Base(p.info.Path) }
 
 func (p program) sum() string { return fmt.Sprintf("%x", sha256.Sum256(p.content)) }
 
-// created is when the sources were committed: the same for everybody who builds them.
+// created is the time of the commit, so that it does not depend on the build.
 func (p program) created() time.Time {
 	t, err := time.Parse(time.RFC3339, p.setting("vcs.time"))
 	if err != nil {

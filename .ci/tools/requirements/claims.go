@@ -18,7 +18,8 @@ type claim struct{ name, path string }
 
 const (
 	id = `(?:T-A|[A-Z]-)[0-9]{1,2}`
-	// checkFolder holds the checks of the prober, whose ids begin with the requirement. TestStunnerd in e2e/turnprobe makes them.
+	// checkFolder holds the checks of the prober, whose ids begin with the requirement. TestStunnerd in e2e/turnprobe
+	// makes them.
 	checkFolder = "e2e/turnprobe/internal/probe"
 )
 
@@ -91,7 +92,8 @@ func (c *collector) read(file string, text []byte) error {
 	return nil
 }
 
-// archive reads the comment of a test case that is an archive: a golden case, or a scenario, whose comments begin with "# ".
+// archive reads the comment of a test case that is an archive: a golden case, or a scenario, whose comments begin with
+// "# ".
 func (c *collector) archive(file, text string) {
 	for line := range strings.Lines(text) {
 		if strings.HasPrefix(line, "-- ") {

@@ -2,8 +2,8 @@
 //
 //	requirements ROOT
 //
-// It reads the list ROOT/docs/requirements.yaml and the comments of the tests below ROOT, and writes ROOT/docs/requirements.md. It writes
-// nothing, and exits with 1, when the list and the tests contradict each other.
+// It reads the list ROOT/docs/requirements.yaml and the comments of the tests below ROOT, and writes
+// ROOT/docs/requirements.md. It writes nothing, and exits with 1, when the list and the tests contradict each other.
 package main
 
 import (

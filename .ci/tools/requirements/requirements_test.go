@@ -15,7 +15,8 @@ const list = `
   - {id: T-A1, says: another holds, priority: P1}
 `
 
-// tree is a repository with that list, in which a test carries the first id and a check of the prober the second. Files are added or replaced.
+// tree is a repository with that list, in which a test carries the first id and a check of the prober the second. Files
+// are added or replaced.
 func tree(list string, files map[string]string) fstest.MapFS {
 	all := map[string]string{
 		listFile:             list,

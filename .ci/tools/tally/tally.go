@@ -18,16 +18,16 @@ const repository = "github.com/stunner-gateway/stunner/"
 type event struct {
 	Action     string
 	Package    string
-	ImportPath string // of a package that is being built
+	ImportPath string // of a package that fails to build
 	Test       string
 	Output     string
 	Elapsed    float64
 }
 
-// test names a test of a package; a name of "" is the package itself.
+// test identifies a test of a package; an empty name is the package itself.
 type test struct{ pkg, name string }
 
-// count is how many tests of a suite ended how. Tests that have subtests are counted by these.
+// count is the number of tests of a suite by result. For a test with subtests the subtests are counted.
 type count struct{ passed, failed, skipped, required int }
 
 func (c count) missing() int { return max(0, c.required-c.passed-c.failed-c.skipped) }
@@ -36,10 +36,10 @@ type tally struct {
 	out     io.Writer
 	suites  map[string]count
 	parents map[test]bool
-	output  map[test]string // of tests that have not ended
+	output  map[test]string // of running tests
 	passed  map[string]int  // by package, for the progress line
-	counted map[string]bool // packages that fail because of a fuzz target, which counts by itself
-	failed  []string        // what the tests that failed complained of
+	counted map[string]bool // packages that fail because of a fuzz target, which is counted itself
+	failed  []string        // failed tests with their messages
 }
 
 func newTally(out io.Writer) *tally {
@@ -53,7 +53,7 @@ func newTally(out io.Writer) *tally {
 	}
 }
 
-// read counts until the stream ends. A line that is no event, such as a complaint of the go command, is shown.
+// read processes the stream until its end. A line that is not an event, such as an error of the go command, is printed.
 func (t *tally) read(in io.Reader) error {
 	lines := bufio.NewReader(in)
 	for {
@@ -111,7 +111,7 @@ func (t *tally) endTest(action string, id test) {
 		fmt.Fprint(t.out, output)
 		t.complain(id, output)
 	}
-	// A parent that fails by itself, not by a subtest, fails its package, which is counted then.
+	// A parent that fails without a failed subtest fails its package, which is counted.
 	if t.parents[id] {
 		return
 	}
@@ -128,10 +128,10 @@ func (t *tally) endTest(action string, id test) {
 	t.suites[suite(id.pkg)] = c
 }
 
-// complaint is a line that a test or a panic wrote, apart from the logs of programs that are shown beside it.
+// complaint matches the lines of a test or a panic in an output that also contains logs of programs.
 var complaint = regexp.MustCompile(`(?m)^(\s+\w+_test\.go:\d+: |panic: |WARNING: DATA RACE).*`)
 
-// complain keeps the lines of a failure that say why, for the summary: its output may be thousands of lines before the end.
+// complain stores the messages of a failure for the summary, because its output may be thousands of lines above.
 func (t *tally) complain(id test, output string) {
 	const most, longest = 10, 500
 	lines := complaint.FindAllString(output, most)
@@ -144,17 +144,17 @@ func (t *tally) complain(id test, output string) {
 	}
 }
 
-// Fuzz targets that were fuzzed, and not only tried with their seeds, are a suite of their own.
+// fuzz is the suite of targets that ran with -fuzz, not only with their seeds.
 const fuzz = "fuzz"
 
 var (
 	executions = regexp.MustCompile(`(?m)^fuzz: elapsed: .*execs: (\d+)`)
-	// deadline is the one complaint of a target that found nothing: at the end of -fuzztime the go command may take its own deadline for
-	// a failure (go.dev/issue/75804, mended in Go 1.27). A finding has words of its own.
+	// deadline matches the only message of a target without a finding: at the end of -fuzztime the go command may
+	// report its own deadline as a failure (go.dev/issue/75804, fixed in Go 1.27). A finding has another message.
 	deadline = regexp.MustCompile(`(?m)^--- FAIL: .*\n\s*context deadline exceeded\n\z`)
 )
 
-// endFuzz counts a fuzz target as one test, which passes when it tried something and found nothing.
+// endFuzz counts a fuzz target as one test, which passes if it has run executions without a finding.
 func (t *tally) endFuzz(action string, id test, output string) {
 	all := executions.FindAllStringSubmatch(output, -1)
 	tried, err := strconv.Atoi(all[len(all)-1][1])
@@ -174,7 +174,7 @@ func (t *tally) endFuzz(action string, id test, output string) {
 	fmt.Fprintf(t.out, "fuzz  %-60s %8d executions%s\n", strings.TrimPrefix(id.pkg, repository)+" "+id.name, tried, mark)
 }
 
-// endPackage shows what is left of a package that failed: a panic or a timeout ends no test.
+// endPackage prints the remaining output of a failed package: after a panic or a timeout its tests do not end.
 func (t *tally) endPackage(e event) {
 	left := slices.SortedFunc(maps.Keys(t.output), func(a, b test) int { return strings.Compare(a.name, b.name) })
 	for _, id := range left {
@@ -199,15 +199,15 @@ func (t *tally) endPackage(e event) {
 	}
 }
 
-// failPackage makes a package that failed count even when none of its tests did: it may not compile.
+// failPackage counts a failed package without failed tests, for example one that does not compile.
 func (t *tally) failPackage(suite string) {
 	c := t.suites[suite]
 	c.failed = max(c.failed, 1)
 	t.suites[suite] = c
 }
 
-// summary prints a line for each suite and one for all, and reports whether everything is well. A suite is required to have run a test,
-// and one that is written SUITE=N to have run N.
+// summary prints a line for each suite and a total, and reports whether all tests passed. Each required suite must have
+// run a test, or N tests if it is written SUITE=N.
 func (t *tally) summary(required []string) bool {
 	for _, r := range required {
 		name, number, _ := strings.Cut(r, "=")

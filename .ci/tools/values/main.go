@@ -1,13 +1,18 @@
-// Command values writes, for each folder of a chart that it is given, values.schema.json and the table of values in README.md. Both are made from the
-// comments of values.yaml, in the manner of helm-docs:
+// Command values writes values.schema.json and the table of values in README.md of charts. The sources are the comments
+// of values.yaml, in the notation of helm-docs:
 //
-//	# -- (TYPE) What the value means.
+//	# -- (TYPE) Description of the value.
 //	# @enum: WORDS
-//	# @pattern: EXPRESSION, of each of several strings
+//	# @pattern: EXPRESSION, for a list of strings of each
 //	# @minimum: NUMBER
 //
-// TYPE is needed where the default does not tell: map (of strings), object (of anything), strings, integers, objects (lists of these), or a type of Kubernetes,
-// such as Affinity or []Volume, in which fields that it does not have are refused.
+// TYPE is required if the default does not determine it: map (of strings), object (of anything), strings, integers,
+// objects (lists of these), or a type of Kubernetes, such as Affinity or []Volume, with which unknown fields are
+// rejected.
+//
+// helm-docs writes only the table, and the schema needs the same comments parsed. Generators of schemas, such as
+// helm-schema, refer to Kubernetes types by the URL of a schema. This program uses the Go types of the pinned module
+// and the specs of our CRDs, so that unknown fields are rejected at every depth without a network.
 package main
 
 import (
@@ -59,7 +64,7 @@ func write(folder string) error {
 	return os.WriteFile(readme, page, 0o644)
 }
 
-// value is one that a user may set: a leaf of values.yaml, or an object that is free.
+// value is a leaf of values.yaml, or an object without a fixed structure.
 type value struct {
 	path    []string
 	meaning string
@@ -68,7 +73,7 @@ type value struct {
 	dflt    any
 }
 
-// parse reads every value of values.yaml, in its order. One without a sentence is an error.
+// parse returns the values of values.yaml in order. A value without a description is an error.
 func parse(text []byte) (values []value, err error) {
 	var document yaml.Node
 	if err := yaml.Unmarshal(text, &document); err != nil {
@@ -105,7 +110,7 @@ var (
 	rule    = regexp.MustCompile(`(?m)^# @(\w+): (.*)\n?`)
 )
 
-// read takes the comment above a value apart. The last paragraph counts: what stands before an empty line is about what follows as a whole.
+// read parses the comment of a value. Only its last paragraph is used: earlier ones describe a group of values.
 func (v *value) read(text string, node *yaml.Node) error {
 	v.rules = map[string]string{}
 	paragraphs := strings.Split(text, "\n\n")
@@ -122,7 +127,7 @@ func (v *value) read(text string, node *yaml.Node) error {
 		v.kind = scalars[node.Tag]
 	}
 	if v.kind == "" {
-		return fmt.Errorf("value %s: say in its comment which type it has: (%s)", strings.Join(v.path, "."), "map|object|strings|integers|objects|TYPE|[]TYPE")
+		return fmt.Errorf("value %s: set its type in the comment: (%s)", strings.Join(v.path, "."), "map|object|strings|integers|objects|TYPE|[]TYPE")
 	}
 	return node.Decode(&v.dflt)
 }
@@ -131,7 +136,7 @@ var scalars = map[string]string{"!!str": "string", "!!int": "integer", "!!bool":
 
 type object = map[string]any
 
-// shapes are the JSON schemas of the types.
+// shapes are the JSON schemas of the types by name.
 var shapes = map[string]object{
 	"string":   {"type": "string"},
 	"integer":  {"type": "integer"},
@@ -143,7 +148,8 @@ var shapes = map[string]object{
 	"objects":  {"type": "array", "items": object{"type": "object"}},
 }
 
-// schemaOf returns the JSON schema of the values: there are no others. What is global is for all charts that one is a part of: there may be others.
+// schemaOf returns the JSON schema of the values, which rejects others. Only global may have others, because it is
+// shared with parent charts.
 func schemaOf(values []value) ([]byte, error) {
 	root, defs := closed(), definitions{}
 	root["$schema"] = "https://json-schema.org/draft/2020-12/schema"
@@ -191,7 +197,7 @@ func (v value) schema(defs definitions) (object, error) {
 		case "enum":
 			leaf["enum"] = strings.Fields(text)
 		case "pattern":
-			if v.kind == "strings" { // of each
+			if v.kind == "strings" { // pattern of each item
 				leaf["items"] = object{"type": "string", "pattern": text}
 				continue
 			}
@@ -209,7 +215,7 @@ func (v value) schema(defs definitions) (object, error) {
 	return leaf, nil
 }
 
-// The table stands between these lines.
+// The table is between these lines.
 const (
 	tableBegin = "<!-- values: made by `make gen` -->\n"
 	tableEnd   = "<!-- end of values -->\n"
@@ -219,7 +225,7 @@ func withTable(page []byte, values []value) ([]byte, error) {
 	before, rest, begun := bytes.Cut(page, []byte(tableBegin))
 	_, after, ended := bytes.Cut(rest, []byte(tableEnd))
 	if !begun || !ended {
-		return nil, fmt.Errorf("README.md: the lines %q and %q are missing, between which the table stands", tableBegin, tableEnd)
+		return nil, fmt.Errorf("README.md: the lines %q and %q around the table are missing", tableBegin, tableEnd)
 	}
 	var out bytes.Buffer
 	out.Write(before)
@@ -232,7 +238,7 @@ func withTable(page []byte, values []value) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// shown is a default as the table has it: what is empty or long can be read in values.yaml.
+// shown returns a default for the table; empty and long defaults are omitted.
 func shown(v any) string {
 	text, err := json.Marshal(v)
 	switch {

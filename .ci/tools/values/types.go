@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// structs are the types of Kubernetes that a value may have, by their names.
+// structs are the supported Kubernetes types by name.
 var structs = map[string]reflect.Type{}
 
 func init() {
@@ -31,13 +31,13 @@ func init() {
 	}
 }
 
-// specs are the specs of our own kinds, by the names of their CRDs.
+// specs are the specs of our kinds, with the plural names of their CRDs.
 var specs = map[string]string{"DataplaneSpec": "dataplanes", "GatewayConfigSpec": "gatewayconfigs"}
 
-// definitions are the schemas of structs that were asked for, by name.
+// definitions are the schemas of the used structs by name.
 type definitions map[string]object
 
-// shape returns the schema of a kind of value, and notes those that it refers to.
+// shape returns the schema of a type, and adds the definitions that it refers to.
 func (d definitions) shape(kind string) (object, error) {
 	if shape, known := shapes[kind]; known {
 		return maps.Clone(shape), nil
@@ -61,14 +61,14 @@ func (d definitions) shape(kind string) (object, error) {
 	return shape, nil
 }
 
-// opaque are the types whose JSON their fields do not tell.
+// opaque are the types with a JSON form that differs from their fields.
 var opaque = map[reflect.Type]object{
 	reflect.TypeFor[resource.Quantity]():  {"type": []string{"string", "number"}},
 	reflect.TypeFor[intstr.IntOrString](): {"type": []string{"string", "integer"}},
 	reflect.TypeFor[metav1.ObjectMeta]():  {"type": "object"},
 }
 
-// of returns the schema of a Go type as encoding/json sees it. Fields that a struct does not have are refused.
+// of returns the schema of the JSON form of a Go type. Unknown fields are rejected.
 func (d definitions) of(t reflect.Type) object {
 	if shape, known := opaque[t]; known {
 		return maps.Clone(shape)
@@ -106,10 +106,10 @@ func (d definitions) fields(t reflect.Type, into object) {
 	}
 }
 
-// crds is the folder of the CRDs, from that of this program.
+// crds is the folder of the CRDs, relative to this program.
 const crds = "../../kustomize/base/crds"
 
-// specOf returns the schema of the spec of a kind as its CRD has it.
+// specOf returns the schema of the spec in a CRD.
 func specOf(plural string) (object, error) {
 	text, err := os.ReadFile(filepath.Join(crds, "stunner.l7mp.io_"+plural+".yaml"))
 	if err != nil {
@@ -138,12 +138,13 @@ func specOf(plural string) (object, error) {
 	return nil, fmt.Errorf("CRD of %s has no version that is stored", plural)
 }
 
-// image of a Dataplane may be in parts in the values of the chart.
+// image of a Dataplane can be an object in the values of the chart.
 var image = object{"type": []string{"string", "object"}, "additionalProperties": false, "properties": object{
 	"name": object{"type": "string"}, "tag": object{"type": []string{"string", "number"}}, "digest": object{"type": "string"}, "pullPolicy": object{"type": "string"},
 }}
 
-// strict returns the schema of a CRD without what a JSON schema does not know, or is not needed here, and refuses fields that are not in it.
+// strict returns the schema of a CRD as a JSON schema: without extensions, descriptions and defaults, and with unknown
+// fields rejected.
 func strict(schema any) any {
 	switch schema := schema.(type) {
 	case []any:

@@ -1,5 +1,6 @@
-// Package multicall puts several programs into one: it runs the component it is called by, through a symbolic link, or the one that its
-// first argument names; called without any it lists them. One link step in place of one a component, and a quarter of the size.
+// Package multicall puts several programs into one: it runs the component it is called by, through a symbolic link, or
+// the one that its first argument names; called without any it lists them. One link step in place of one a component,
+// and a quarter of the size.
 package multicall
 
 import (

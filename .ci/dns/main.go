@@ -1,5 +1,4 @@
-// Command dns is CoreDNS with the plugins that the DNS of a cluster needs, and no others: a tenth of the modules of the
-// whole of it.
+// Command dns is CoreDNS with only the plugins for cluster DNS, which needs a tenth of its modules.
 package main
 
 import (

@@ -14,7 +14,7 @@ import (
 	"github.com/stunner-gateway/stunner/.ci/kube/internal/multicall"
 )
 
-// A component is added with its line here; `make kube` makes the link from it.
+// To add a component, add a line here; `make kube` creates its link.
 func main() {
 	multicall.Main(map[string]func(){
 		"etcd":                    func() { etcdmain.Main(os.Args) },

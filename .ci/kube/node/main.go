@@ -1,5 +1,5 @@
-// Command node is what a cluster with a node needs beside its control plane, in one program. It stands apart because
-// tests that need no pods need not wait for its build.
+// Command node contains the programs that a cluster with a node needs in addition to its control plane. It is separate,
+// because tests without pods do not need it.
 package main
 
 import (
@@ -17,7 +17,7 @@ import (
 func main() {
 	multicall.Main(map[string]func(){
 		"kubeadm":        func() { util.CheckErr(kubeadm.Run()) },
-		"kubelet":        func() { multicall.Run(kubelet.NewKubeletCommand(context.Background())) }, // takes signals itself
+		"kubelet":        func() { multicall.Run(kubelet.NewKubeletCommand(context.Background())) }, // handles signals itself
 		"kube-proxy":     func() { multicall.Run(proxy.NewProxyCommand()) },
 		"kube-scheduler": func() { multicall.Run(scheduler.NewSchedulerCommand()) },
 	})

@@ -1,6 +1,6 @@
-// Package multicall puts several programs into one: it runs the component it is called by, through a symbolic link, or
-// the one that its first argument names; called without any it lists them. One link step in place of one a component,
-// and a quarter of the size.
+// Package multicall combines several programs in one binary. It runs the component with the name of the symbolic link,
+// or of the first argument; without either it lists the components. The binary needs one link step and a quarter of the
+// size of separate binaries.
 package multicall
 
 import (
@@ -14,11 +14,11 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/component-base/cli"
 	_ "k8s.io/component-base/logs/json/register"          // --logging-format=json
-	_ "k8s.io/component-base/metrics/prometheus/clientgo" // the metrics that the published programs have
+	_ "k8s.io/component-base/metrics/prometheus/clientgo" // the metrics of the published binaries
 	_ "k8s.io/component-base/metrics/prometheus/version"
 )
 
-// Main runs one of the components, each of which ends the process.
+// Main runs one of the components, which ends the process.
 func Main(components map[string]func()) {
 	names := slices.Sorted(maps.Keys(components))
 	program, called := filepath.Base(os.Args[0]), os.Args
@@ -32,10 +32,10 @@ func Main(components map[string]func()) {
 		fmt.Fprintf(os.Stderr, "%s: run %q: no such component: name one of %s\n", program, called[0], strings.Join(names, ", "))
 		os.Exit(2)
 	default:
-		os.Args = called // what the component reads its flags from
+		os.Args = called // the component parses its flags from os.Args
 		components[filepath.Base(called[0])]()
 	}
 }
 
-// Run runs a command as Kubernetes runs its own.
+// Run runs a command as the binaries of Kubernetes do.
 func Run(c *cobra.Command) { os.Exit(cli.Run(c)) }

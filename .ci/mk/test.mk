@@ -4,7 +4,12 @@ SUITES := tools/pack tools/requirements tools/tally dashboards $(filter services
 TALLY   = GOWORK=off go -C .ci/tools run ./tally
 
 # The target vet runs go vet once; go test would repeat it for each build mode, including dependencies.
-GO_TEST := go test -json -vet=off -shuffle=on -timeout=20m
+GO_TEST := go test -json -vet=off -timeout=20m
+
+# go test repeats the results of packages whose inputs have not changed. e2e must not use them, because it runs binaries that go test does not
+# know. The services use them; FRESH=1 runs all of their tests, in random order, as CI does.
+UNCACHED := -count=1 -shuffle=on
+FRESH    ?=
 
 .PHONY: test provisions alone vet suites
 
@@ -27,7 +32,7 @@ suites: FUZZTIME = 5s
 suites:
 	@{ s=0; \
 	  GOWORK=off go -C .ci/tools test -json ./... || s=1; \
-	  $(GO_TEST) -race $(patsubst %,./%/...,$(filter services/%,$(MODULES))) || s=1; \
-	  $(GO_TEST) -p 1 $(patsubst %,./%/...,$(filter-out services/%,$(MODULES))) || s=1; \
+	  $(GO_TEST) -race $(if $(FRESH),$(UNCACHED)) $(patsubst %,./%/...,$(filter services/%,$(MODULES))) || s=1; \
+	  $(GO_TEST) $(UNCACHED) -p 1 $(patsubst %,./%/...,$(filter-out services/%,$(MODULES))) || s=1; \
 	  $(FUZZING); \
 	  exit $$s; } | $(TALLY) $(SUITES) $(FUZZ_SUITE)

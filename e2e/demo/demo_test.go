@@ -149,7 +149,7 @@ func says(t *testing.T, p *bed.Process, pattern *regexp.Regexp) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	if _, err := p.Says(ctx, pattern); err != nil {
+	if _, err := p.AwaitOutput(ctx, pattern); err != nil {
 		t.Fatalf("%v\n%s", err, p.Output())
 	}
 }

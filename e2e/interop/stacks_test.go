@@ -65,7 +65,7 @@ func TestPion(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 			for range 10 {
-				err = errors.Join(err, one.Knock(to(silent)), one.AwaitMore(ctx, 10))
+				err = errors.Join(err, one.SendTo(to(silent)), one.AwaitMore(ctx, 10))
 			}
 			if s := one.End(patience); err != nil || s.Lost != 0 || s.Err != nil {
 				t.Errorf("%v, %s", err, s)

@@ -120,7 +120,7 @@ spec:
 // watch starts a Prometheus that scrapes every service, the way docs/monitoring.md has it.
 func (s *stage) watch(t *testing.T, ctx context.Context) {
 	t.Helper()
-	health, err := s.stack.Operator.Says(ctx, regexp.MustCompile(`health=(\S+)`))
+	health, err := s.stack.Operator.AwaitOutput(ctx, regexp.MustCompile(`health=(\S+)`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -215,7 +215,7 @@ func (s *stage) live(t *testing.T, ctx context.Context) {
 	good := call.Options{
 		Gateway: gateway, Network: call.UDP, Username: ice.Servers[0].Username, Password: ice.Servers[0].Credential, Peer: s.stack.Datagrams(),
 	}
-	end, err := boards.Day(t.Context(), good, s.stack.AuthURL())
+	end, err := boards.Traffic(t.Context(), good, s.stack.AuthURL())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -53,7 +53,7 @@ func TestBoards(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	end, err := boards.Day(t.Context(), call.Options{
+	end, err := boards.Traffic(t.Context(), call.Options{
 		Gateway: gateway, Network: call.UDP, Username: ice.Username, Password: ice.Credential, Peer: m.peer,
 	}, fmt.Sprintf("http://%s:8088", m.auth))
 	if err != nil {

@@ -167,7 +167,7 @@ func startPod(t *testing.T, discovery, id, dir string) *bed.Process {
 	t.Cleanup(func() { _ = p.Kill() })
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	if _, err := p.Says(ctx, regexp.MustCompile("config in force")); err != nil {
+	if _, err := p.AwaitOutput(ctx, regexp.MustCompile("config in force")); err != nil {
 		t.Fatalf("%v\n%s", err, strings.Join(p.Tail(20), "\n"))
 	}
 	return p

@@ -97,6 +97,6 @@ func says(s *stage, _ *testscript.TestScript, args []string) error {
 	}
 	ctx, cancel := s.within(patience)
 	defer cancel()
-	_, err = p.Says(ctx, pattern)
+	_, err = p.AwaitOutput(ctx, pattern)
 	return err
 }

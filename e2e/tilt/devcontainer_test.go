@@ -113,7 +113,7 @@ func TestScript(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	if _, err := p.Says(ctx, regexp.MustCompile("(?m)^second an argument$")); err != nil {
+	if _, err := p.AwaitOutput(ctx, regexp.MustCompile("(?m)^second an argument$")); err != nil {
 		t.Fatal(errors.Join(err, p.Kill()))
 	}
 	if err := p.Stop(patience); err != nil {

@@ -1,5 +1,5 @@
-// Package ask is a TURN client that does only what it is told: it sends one request as often as it is asked to, shows the answer, and keeps
-// nothing alive. Client libraries hide what a gateway answers; this one is for tests of just that.
+// Package ask is a minimal TURN client for tests of single requests and responses. It sends exactly the requests that
+// the test asks for, returns the response, and refreshes nothing. Client libraries retry and hide error responses.
 package ask
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/pion/stun/v2"
 )
 
-// ErrSilence says that no answer came.
+// ErrSilence reports that no response arrived in time.
 var ErrSilence = errors.New("no answer")
 
 // Client is one 5-tuple over UDP with a credential.
@@ -41,13 +41,13 @@ func DialFrom(from, to netip.AddrPort, username, password string) (*Client, erro
 	return &Client{Conn: conn, Username: username, Password: password}, nil
 }
 
-// Addr is the address of the client.
+// Addr returns the client's local address.
 func (c *Client) Addr() netip.AddrPort { return c.Conn.LocalAddr().(*net.UDPAddr).AddrPort() }
 
-// Close closes the socket. The gateway does not hear of it.
+// Close closes the socket without a Refresh, so the allocation stays at the gateway until it expires.
 func (c *Client) Close() { _ = c.Conn.Close() }
 
-// Request encodes a request, signed with the credential once there was a challenge.
+// Request encodes a request. After a challenge (see Learn), the request carries the credential and MESSAGE-INTEGRITY.
 func (c *Client) Request(method stun.Method, attrs ...stun.Setter) []byte {
 	setters := append([]stun.Setter{stun.TransactionID, stun.NewType(method, stun.ClassRequest)}, attrs...)
 	if c.nonce != nil {
@@ -56,7 +56,8 @@ func (c *Client) Request(method stun.Method, attrs ...stun.Setter) []byte {
 	return stun.MustBuild(setters...).Raw
 }
 
-// With encodes a request with another credential than the client's, and the nonce of the client, which has had a challenge.
+// With encodes a request with another credential. It uses the realm and nonce that the client has learned from a
+// challenge.
 func (c *Client) With(username, password string, method stun.Method, attrs ...stun.Setter) []byte {
 	other := *c
 	other.Username, other.key = username, stun.NewLongTermIntegrity(username, c.realm.String(), password)
@@ -69,7 +70,7 @@ func (c *Client) Send(raw []byte) error {
 	return err
 }
 
-// Receive returns the next datagram.
+// Receive returns the next datagram, or an error when patience has passed.
 func (c *Client) Receive(patience time.Duration) ([]byte, error) {
 	if err := c.Conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
 		return nil, err
@@ -79,7 +80,7 @@ func (c *Client) Receive(patience time.Duration) ([]byte, error) {
 	return buf[:n], err
 }
 
-// Once sends an encoded request a single time and returns its answer.
+// Once sends an encoded request once, without retransmission, and returns the response with its transaction ID.
 func (c *Client) Once(raw []byte, patience time.Duration) (*stun.Message, error) {
 	if err := c.Send(raw); err != nil {
 		return nil, err
@@ -96,7 +97,8 @@ func (c *Client) Once(raw []byte, patience time.Duration) (*stun.Message, error)
 	}
 }
 
-// Exchange sends an encoded request again and again, like a client over a path that loses (RFC 8489 §6.2.1), until its answer comes.
+// Exchange retransmits an encoded request with doubling intervals (RFC 8489 §6.2.1) until its response arrives or ctx
+// ends.
 func (c *Client) Exchange(ctx context.Context, raw []byte) (*stun.Message, error) {
 	const first = 500 * time.Millisecond
 	for pause := time.Duration(first); ; pause *= 2 {
@@ -107,7 +109,8 @@ func (c *Client) Exchange(ctx context.Context, raw []byte) (*stun.Message, error
 	}
 }
 
-// Do asks with the credential, after a challenge where the gateway wants one, and returns the answer with how many challenges it took.
+// Do sends a request and answers up to two challenges with the credential. It returns the last response and the number
+// of challenges.
 func (c *Client) Do(ctx context.Context, method stun.Method, attrs ...stun.Setter) (answer *stun.Message, challenges int, err error) {
 	for ; ; challenges++ {
 		answer, err = c.Exchange(ctx, c.Request(method, attrs...))
@@ -117,8 +120,8 @@ func (c *Client) Do(ctx context.Context, method stun.Method, attrs ...stun.Sette
 	}
 }
 
-// Learn takes realm and nonce from a challenge, and reports whether the request is to be sent again: a 401 to a request with a credential is
-// final.
+// Learn takes realm and nonce from a challenge, and reports whether the request must be sent again. A 401 response to a
+// request with a credential is final.
 func (c *Client) Learn(answer *stun.Message) bool {
 	code := Code(answer)
 	if code != stun.CodeStaleNonce && (code != stun.CodeUnauthorized || c.nonce != nil) {
@@ -131,7 +134,7 @@ func (c *Client) Learn(answer *stun.Message) bool {
 	return true
 }
 
-// Code is the error code of an answer, 0 of a success.
+// Code returns the error code of a response, or 0 of a success response.
 func Code(m *stun.Message) stun.ErrorCode {
 	var code stun.ErrorCodeAttribute
 	if m == nil || m.Type.Class != stun.ClassErrorResponse || code.GetFrom(m) != nil {
@@ -140,33 +143,33 @@ func Code(m *stun.Message) stun.ErrorCode {
 	return code.Code
 }
 
-// UDP is REQUESTED-TRANSPORT for a relay over UDP.
+// UDP returns REQUESTED-TRANSPORT for a relay over UDP.
 func UDP() stun.Setter {
 	return stun.RawAttribute{Type: stun.AttrRequestedTransport, Value: []byte{17, 0, 0, 0}}
 }
 
-// Lifetime is LIFETIME in seconds.
+// Lifetime returns LIFETIME in seconds.
 func Lifetime(seconds uint32) stun.Setter {
 	return stun.RawAttribute{Type: stun.AttrLifetime, Value: binary.BigEndian.AppendUint32(nil, seconds)}
 }
 
-// Channel is CHANNEL-NUMBER.
+// Channel returns CHANNEL-NUMBER.
 func Channel(n uint16) stun.Setter {
 	return stun.RawAttribute{Type: stun.AttrChannelNumber, Value: []byte{byte(n >> 8), byte(n), 0, 0}}
 }
 
-// Peer is XOR-PEER-ADDRESS.
+// Peer returns XOR-PEER-ADDRESS.
 func Peer(a netip.AddrPort) stun.Setter { return peer(a) }
 
 type peer netip.AddrPort
 
-// AddTo is part of stun.Setter.
+// AddTo implements stun.Setter.
 func (p peer) AddTo(m *stun.Message) error {
 	a := net.UDPAddrFromAddrPort(netip.AddrPort(p))
 	return stun.XORMappedAddress{IP: a.IP, Port: a.Port}.AddToAs(m, stun.AttrXORPeerAddress)
 }
 
-// Relayed is XOR-RELAYED-ADDRESS of an answer.
+// Relayed returns the XOR-RELAYED-ADDRESS of a response.
 func Relayed(m *stun.Message) (netip.AddrPort, error) {
 	var a stun.XORMappedAddress
 	if err := a.GetFromAs(m, stun.AttrXORRelayedAddress); err != nil {
@@ -175,7 +178,7 @@ func Relayed(m *stun.Message) (netip.AddrPort, error) {
 	return (&net.UDPAddr{IP: a.IP, Port: a.Port}).AddrPort(), nil
 }
 
-// ChannelData is a frame on a channel.
+// ChannelData encodes a ChannelData message without padding (RFC 8656 §12.4).
 func ChannelData(number uint16, payload []byte) []byte {
 	frame := binary.BigEndian.AppendUint16(nil, number)
 	frame = binary.BigEndian.AppendUint16(frame, uint16(len(payload)))

@@ -11,14 +11,15 @@ import (
 	"time"
 )
 
-// TestProcess: what a child says is seen when it says it, and an end that nobody asked for ends the wait with its cause.
+// TestProcess: AwaitOutput returns as soon as the process writes a matching line, and fails with the exit status if the
+// process ends first.
 func TestProcess(t *testing.T) {
 	p := shell(t, `echo ready; exec sleep 60`)
-	if _, err := p.Says(t.Context(), regexp.MustCompile(`(?m)^ready$`)); err != nil {
+	if _, err := p.AwaitOutput(t.Context(), regexp.MustCompile(`(?m)^ready$`)); err != nil {
 		t.Fatal(err)
 	}
 	dead := shell(t, `echo no such file >&2; exit 3`)
-	_, err := dead.Says(t.Context(), regexp.MustCompile(`ready`))
+	_, err := dead.AwaitOutput(t.Context(), regexp.MustCompile(`ready`))
 	if !errors.Is(err, ErrExited) || !strings.Contains(err.Error(), "exit status 3") {
 		t.Errorf("wait for a process that failed: %v", err)
 	}
@@ -27,31 +28,32 @@ func TestProcess(t *testing.T) {
 	}
 }
 
-// TestStop: SIGTERM is enough for a process that heeds it; one that does not is killed, and that is told.
+// TestStop: Stop ends a process that handles SIGTERM. A process that ignores SIGTERM is killed, and Stop returns an
+// error.
 func TestStop(t *testing.T) {
 	for _, c := range []struct {
 		name, script string
-		stubborn     bool
+		ignores      bool
 	}{
-		{"heeds", `trap 'exit 0' TERM; echo ready; while :; do sleep 0.01; done`, false},
-		{"stubborn", `trap '' TERM; echo ready; while :; do sleep 0.01; done`, true},
+		{"handles SIGTERM", `trap 'exit 0' TERM; echo ready; while :; do sleep 0.01; done`, false},
+		{"ignores SIGTERM", `trap '' TERM; echo ready; while :; do sleep 0.01; done`, true},
 	} {
 		p := shell(t, c.script)
-		if _, err := p.Says(t.Context(), regexp.MustCompile(`ready`)); err != nil {
+		if _, err := p.AwaitOutput(t.Context(), regexp.MustCompile(`ready`)); err != nil {
 			t.Fatal(err)
 		}
-		if err := p.Stop(time.Second); (err != nil) != c.stubborn {
+		if err := p.Stop(time.Second); (err != nil) != c.ignores {
 			t.Errorf("%s: %v", c.name, err)
 		}
 		select {
 		case <-p.Done():
 		default:
-			t.Errorf("%s: still there after Stop", c.name)
+			t.Errorf("%s: still running after Stop", c.name)
 		}
 	}
 }
 
-// TestUntil: giving up says what was missing.
+// TestUntil: at the deadline, Until returns the error of the last check.
 func TestUntil(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
@@ -61,7 +63,7 @@ func TestUntil(t *testing.T) {
 	}
 }
 
-// TestSum: every series of a name counts, others do not.
+// TestSum: sum adds all series of the given metric, and no others.
 func TestSum(t *testing.T) {
 	page := `# HELP calls_total Calls.
 # TYPE calls_total counter
@@ -80,7 +82,7 @@ idle 0
 	}
 }
 
-// TestPrepare: the copy of the quickstart says the same on other ports.
+// TestPrepare: the copied quickstart differs from the original in the port numbers only.
 func TestPrepare(t *testing.T) {
 	root, err := Root()
 	if err != nil {
@@ -105,7 +107,7 @@ func TestPrepare(t *testing.T) {
 			t.Errorf("%s: ports did not change", name)
 		}
 		if copied := read(t, back.Input(), name); copied != original {
-			t.Errorf("%s: the copy on the usual ports differs", name)
+			t.Errorf("%s: the copy on the original ports differs", name)
 		}
 	}
 }

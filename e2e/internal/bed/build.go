@@ -11,7 +11,7 @@ import (
 	"sync"
 )
 
-// Folders of the programs, below the root of the repository.
+// Folders of the programs, relative to the root of the repository.
 const (
 	Operator = "services/operator"
 	Stunnerd = "services/stunnerd"
@@ -19,7 +19,7 @@ const (
 	Echo     = "e2e/echo"
 )
 
-// Root finds the root of the repository: the nearest folder, from the working directory upwards, that holds go.work.
+// Root returns the root of the repository: the nearest parent of the working directory that holds go.work.
 func Root() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -37,7 +37,8 @@ func Root() (string, error) {
 	}
 }
 
-// Published finds the folder in which `make NAME` has put a program that others publish; .ci/programs has their names.
+// Published returns the folder into which `make NAME` has built a third-party program. The folder .ci/programs lists
+// the names.
 func Published(ctx context.Context, root, name string) (folder string, err error) {
 	out, err := exec.CommandContext(ctx, filepath.Join(root, ".ci/build"), "-n", name).Output()
 	if err != nil {
@@ -50,7 +51,7 @@ func Published(ctx context.Context, root, name string) (folder string, err error
 	return folder, nil
 }
 
-// Build compiles programs into dir, each under the name of its folder. What did not change comes from the build cache.
+// Build compiles programs into dir, each under the base name of its folder. Each program is linked once per process.
 func Build(ctx context.Context, root, dir string, folders ...string) error {
 	for _, folder := range folders {
 		path := filepath.Join(dir, filepath.Base(folder))
@@ -66,8 +67,8 @@ func Build(ctx context.Context, root, dir string, folders ...string) error {
 	return nil
 }
 
-// built holds the programs that this process has built, by their folder: to link one takes seconds, and many tests want the same. An open file
-// outlives the folder of the test that was first.
+// built caches open files of the programs that this process has linked, by folder. Linking takes seconds. An open file
+// stays readable after the folder of the test that built it is removed.
 var built sync.Map
 
 func build(ctx context.Context, root, folder, path string) (*os.File, error) {
@@ -79,8 +80,9 @@ func build(ctx context.Context, root, folder, path string) (*os.File, error) {
 	return os.Open(path)
 }
 
-// install copies a program to where it is not yet. Another process does so: while this one writes a program and starts another at the same time,
-// the kernel takes the first for one that is still being written, and does not run it.
+// install copies a program to path unless path exists. A child process writes the copy: if this process wrote the file,
+// a child that it forks at that moment would inherit the open descriptor, and executing the file would fail with
+// ETXTBSY.
 func install(program *os.File, path string) error {
 	if _, err := os.Stat(path); err == nil {
 		return nil

@@ -13,7 +13,8 @@ import (
 	"time"
 )
 
-// Certificate makes a key pair for the loopback address, and more, that is good for an hour: certificate and private key in PEM.
+// Certificate makes a self-signed certificate for the loopback address and the given addresses. It is valid for one
+// hour. Certificate and private key are returned in PEM.
 func Certificate(more ...netip.Addr) (chain, private []byte, err error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -39,9 +40,9 @@ func Certificate(more ...netip.Addr) (chain, private []byte, err error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("make certificate: %w", err)
 	}
-	return armour("CERTIFICATE", der), armour("PRIVATE KEY", pkcs8), nil
+	return encodePEM("CERTIFICATE", der), encodePEM("PRIVATE KEY", pkcs8), nil
 }
 
-func armour(kind string, der []byte) []byte {
+func encodePEM(kind string, der []byte) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
 }

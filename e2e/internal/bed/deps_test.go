@@ -26,7 +26,7 @@ func TestDependencies(t *testing.T) {
 		{
 			Package:   e2e + "echo",
 			Forbidden: append(programs, "testing", services+"api/...", e2e+"internal/..."),
-			Why:       "the media server of the examples knows nothing of gateways",
+			Why:       "the media server of the examples works without a gateway",
 		},
 		{
 			Package:   e2e + "demo",

@@ -16,7 +16,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/discovery"
 )
 
-// GatewayID is the config of the quickstart's Gateway.
+// GatewayID identifies the config of the quickstart's Gateway, as NAMESPACE/NAME.
 const GatewayID = "meet/front-door"
 
 // Config returns the config that the operator serves for the quickstart's Gateway.
@@ -35,7 +35,7 @@ func (s *Stack) Config(ctx context.Context) (config.Config, error) {
 	return configs[0].Config, nil
 }
 
-// served is the condition that the Gateway's dataplane runs what the operator serves.
+// served returns nil when the Gateway's dataplane is ready.
 func (s *Stack) served(ctx context.Context) error {
 	c, err := s.Config(ctx)
 	if err != nil {
@@ -49,7 +49,7 @@ func (s *Stack) served(ctx context.Context) error {
 
 func health(c config.Config) string { return strings.TrimSuffix(*c.Admin.HealthcheckEndpoint, "/") }
 
-// Status returns what the Gateway's dataplane says about itself.
+// Status returns the status that the Gateway's dataplane reports, in JSON.
 func (s *Stack) Status(ctx context.Context) ([]byte, error) {
 	c, err := s.Config(ctx)
 	if err != nil {
@@ -57,12 +57,12 @@ func (s *Stack) Status(ctx context.Context) ([]byte, error) {
 	}
 	code, body, err := Get(ctx, health(c)+"/status")
 	if err == nil && code != http.StatusOK {
-		err = fmt.Errorf("read status of %s: it answers %d", GatewayID, code)
+		err = fmt.Errorf("read status of %s: status %d", GatewayID, code)
 	}
 	return body, err
 }
 
-// Metric reads a metric of the Gateway's dataplane.
+// Metric returns a metric of the Gateway's dataplane, summed over its series.
 func (s *Stack) Metric(ctx context.Context, name string) (float64, error) {
 	c, err := s.Config(ctx)
 	if err != nil {
@@ -71,21 +71,21 @@ func (s *Stack) Metric(ctx context.Context, name string) (float64, error) {
 	return Metric(ctx, c.Admin.MetricsEndpoint, name)
 }
 
-// ICE is the answer of the auth service to a web app.
+// ICE is the response of the auth service to a web app.
 type ICE struct {
 	Servers []ICEServer `json:"iceServers"`
 	Policy  string      `json:"iceTransportPolicy"`
 	Expires time.Time   `json:"expiresAt"`
 }
 
-// ICEServer is a gateway with a credential for it.
+// ICEServer holds the URLs of a gateway and a credential for them.
 type ICEServer struct {
 	URLs       []string `json:"urls"`
 	Username   string   `json:"username"`
 	Credential string   `json:"credential"`
 }
 
-// Address is where the first URL of a protocol points to.
+// Address returns the address in the first URL of a protocol.
 func (i ICEServer) Address(p config.Protocol) (netip.AddrPort, error) {
 	for _, url := range i.URLs {
 		uri, err := config.ParseURI(url)
@@ -99,8 +99,8 @@ func (i ICEServer) Address(p config.Protocol) (netip.AddrPort, error) {
 	return netip.AddrPort{}, fmt.Errorf("find %s address: none in %q", p, i.URLs)
 }
 
-// ICEServers asks the auth service as a web app does, but for TURN over DTLS too, which browsers cannot speak. Without gateways it asks for what the
-// service gives.
+// ICEServers requests ICE servers as a web app does, and TURN over DTLS in addition, which browsers do not support.
+// Without gateways the auth service chooses them.
 func (s *Stack) ICEServers(ctx context.Context, gateways ...string) (ice ICE, err error) {
 	type reference struct {
 		Namespace string `json:"namespace"`

@@ -23,7 +23,7 @@ func NewMemoryGroup(name string, limit int64) (*MemoryGroup, error) {
 	if err := os.Mkdir(g.dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
 		return nil, fmt.Errorf("make a memory cgroup: %w: run this test as root, with /sys/fs/cgroup writable", err)
 	}
-	// The file of the swap limit is missing on a kernel without swap accounting.
+	// A kernel without swap accounting has no file for the swap limit.
 	_ = os.WriteFile(filepath.Join(g.dir, swapFile), []byte("0"), 0o600)
 	return g, os.WriteFile(filepath.Join(g.dir, limitFile), []byte(strconv.FormatInt(limit, 10)), 0o600)
 }
@@ -47,7 +47,8 @@ func (g *MemoryGroup) Peak() (int64, error) {
 	return strconv.ParseInt(strings.TrimSpace(string(data)), 10, 64)
 }
 
-// Remove deletes the group. The kernel allows that a moment after the last process of the group has ended.
+// Remove deletes the group. It retries until ctx ends, because the kernel refuses until the last process of the group
+// is gone.
 func (g *MemoryGroup) Remove(ctx context.Context) error {
 	return Until(ctx, func(context.Context) error { return os.Remove(g.dir) })
 }

@@ -8,11 +8,11 @@ import (
 	"sync"
 )
 
-// Loopback is where everything listens.
+// Loopback is the address that all programs listen on.
 const Loopback = "127.0.0.1"
 
-// FreePort returns a port that nobody uses for UDP or TCP now. It stays below the ports that the kernel hands out by itself, so
-// that no relay socket takes it before it is bound.
+// FreePort returns a port that is free for UDP and TCP. It is below the kernel's ephemeral range, so that no relay
+// socket takes the port before it is bound.
 func FreePort() (int, error) {
 	const first, count = 18000, 14000
 	for range 100 {
@@ -24,16 +24,16 @@ func FreePort() (int, error) {
 	return 0, errors.New("find free port: none is free for both UDP and TCP")
 }
 
-// promised are the ports that this process was given. Whoever has one has not always bound it when the next one is looked for.
+// promised holds the ports that this process has handed out. They may not be bound yet when the next port is searched.
 var promised sync.Map
 
-// claim takes a port that is free, once.
+// claim reserves a port if it is free and has not been handed out.
 func claim(port int) bool {
 	_, given := promised.LoadOrStore(port, true)
 	return !given && isFree(port)
 }
 
-// isFree tells whether a port can be bound on every address, for UDP and for TCP.
+// isFree reports whether a port can be bound on every address, for UDP and for TCP.
 func isFree(port int) bool {
 	addr := ":" + strconv.Itoa(port)
 	stream, err := net.Listen("tcp", addr)
@@ -49,7 +49,7 @@ func isFree(port int) bool {
 	return true
 }
 
-// Ports are where the parts of a stack listen, all on the loopback address.
+// Ports are the ports of a stack, all on the loopback address.
 type Ports struct {
 	Discovery  int
 	Auth       int
@@ -60,7 +60,7 @@ type Ports struct {
 	Datagrams  int // of the echo peer
 }
 
-// quickstart returns the ports that docs/examples/quickstart is written for.
+// quickstart returns the ports that docs/examples/quickstart uses.
 func quickstart() Ports {
 	return Ports{Discovery: 13478, Auth: 8088, AuthHealth: 8089, Signalling: 7000, TURN: 3478, Media: 7001, Datagrams: 7002}
 }
@@ -70,13 +70,13 @@ func (p *Ports) each() []*int {
 	return []*int{&p.Discovery, &p.Auth, &p.AuthHealth, &p.Signalling, &p.TURN, &p.Media, &p.Datagrams}
 }
 
-// FreePorts returns ports that are free, for tests: none of them is the one that a user would see.
+// FreePorts returns free ports for tests. None of them is a port of the quickstart.
 func FreePorts() (p Ports, err error) {
 	err = p.replace(func(int) bool { return true })
 	return p, err
 }
 
-// UsualPorts returns the ports of the quickstart, with a free one in the place of each that is taken, and how many these are.
+// UsualPorts returns the ports of the quickstart. Ports in use are replaced by free ones, and taken is their number.
 func UsualPorts() (p Ports, taken int, err error) {
 	p = quickstart()
 	err = p.replace(func(port int) bool { return !isFree(port) })
@@ -89,8 +89,8 @@ func UsualPorts() (p Ports, taken int, err error) {
 	return p, taken, err
 }
 
-// replace puts free ports in the place of those that must go. The two media ports of the echo peer stay neighbours, because the
-// quickstart's route names them as one range.
+// replace replaces each port for which must returns true by a free one. The two media ports of the echo peer stay
+// adjacent, because the quickstart's route names them as one range.
 func (p *Ports) replace(must func(port int) bool) (err error) {
 	for _, port := range []*int{&p.Discovery, &p.Auth, &p.AuthHealth, &p.Signalling, &p.TURN} {
 		if must(*port) {

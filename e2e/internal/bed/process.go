@@ -1,7 +1,8 @@
-// Package bed runs the built programs as child processes, for the scenarios and for the demo: free ports, captured logs, readiness
-// awaited with a deadline, and an end that leaves nothing behind.
+// Package bed runs the built programs as child processes, for the scenario tests and for the demo. It picks free ports,
+// captures logs, waits for readiness with a deadline, and stops every process at the end.
 //
-// It drives the programs from outside, through their flags, files and endpoints, and knows nothing of testing.
+// It controls the programs only through their flags, files and endpoints. It does not import testing, because the demo
+// uses it too.
 package bed
 
 import (
@@ -20,10 +21,10 @@ import (
 	"time"
 )
 
-// ErrExited says that a process ended while something was awaited of it.
+// ErrExited reports that a process ended before the awaited condition became true.
 var ErrExited = errors.New("process ended")
 
-// Command is what there is to start.
+// Command describes a process to start.
 type Command struct {
 	Name string   // names the process in errors and its log file
 	Path string   // of the program
@@ -32,11 +33,12 @@ type Command struct {
 	Env  []string // NAME=value, added to the environment of this process without its STUNNER_ variables
 	Logs string   // folder that takes NAME.log; a second process of the name appends
 
-	// Death is sent when this process dies; SIGTERM when it is none, because the operator stops its dataplanes on the way out.
+	// Death is the signal that the process gets when this process dies. The default is SIGTERM, because the operator
+	// stops its dataplanes before it exits.
 	Death syscall.Signal
 }
 
-// Process is a running child. It dies with this process, even if that is killed.
+// Process is a running child process. The kernel signals it when this process dies, even by SIGKILL.
 type Process struct {
 	Name string
 	Log  string // file with stdout and stderr
@@ -49,7 +51,7 @@ type Process struct {
 
 // Start starts a command.
 //
-// Output goes to a file and not through a pipe: a grandchild that outlives its parent must not die of a broken pipe.
+// Output goes to a file, not a pipe: a grandchild that outlives its parent must not die of SIGPIPE.
 func Start(c Command) (*Process, error) {
 	logfile := filepath.Join(c.Logs, c.Name+".log")
 	out, err := os.OpenFile(logfile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -66,10 +68,10 @@ func Start(c Command) (*Process, error) {
 	cmd.Env = append(environ(), c.Env...)
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.SysProcAttr = &syscall.SysProcAttr{
-		// A process group of its own: Ctrl-C in a terminal reaches this process only, and this process decides in which order to stop.
+		// A separate process group: Ctrl-C in a terminal reaches this process only, which stops its children in order.
 		Setpgid: true,
-		// The kernel sends it when the thread ends that started the child; threads of Go only end with a goroutine that was locked to one,
-		// and there is none here.
+		// The kernel sends this signal when the thread that started the child ends. The Go runtime ends a thread only
+		// when a goroutine exits while locked to it, which does not happen here.
 		Pdeathsig: cmp.Or(c.Death, syscall.SIGTERM),
 	}
 	switch err := cmd.Start(); {
@@ -86,7 +88,7 @@ func Start(c Command) (*Process, error) {
 	return p, nil
 }
 
-// environ is the environment without what would configure a program behind the back of its flags.
+// environ returns the environment without STUNNER_ variables, which would override flags of the programs.
 func environ() []string {
 	var keep []string
 	for _, v := range os.Environ() {
@@ -97,13 +99,13 @@ func environ() []string {
 	return keep
 }
 
-// PID of the process.
+// PID returns the process ID.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
 // Done is closed when the process has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Err tells how a process ended that was not asked to: nil while it runs and after exit code 0.
+// Err returns how the process ended: nil while it runs and after exit code 0.
 func (p *Process) Err() error {
 	select {
 	case <-p.done:
@@ -113,7 +115,7 @@ func (p *Process) Err() error {
 	}
 }
 
-// Signal sends a signal; a process that has ended takes none, and that is no error.
+// Signal sends a signal. It returns nil if the process has already ended.
 func (p *Process) Signal(s syscall.Signal) error {
 	if err := p.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("signal %s: %w", p.Name, err)
@@ -121,7 +123,7 @@ func (p *Process) Signal(s syscall.Signal) error {
 	return nil
 }
 
-// Kill ends the process at once and waits until it has ended.
+// Kill sends SIGKILL and waits until the process has ended.
 func (p *Process) Kill() error {
 	if err := p.Signal(syscall.SIGKILL); err != nil {
 		return err
@@ -130,7 +132,7 @@ func (p *Process) Kill() error {
 	return nil
 }
 
-// Stop asks the process to end, and kills it when it has not ended within the grace period; that is an error.
+// Stop sends SIGTERM and waits. If the process still runs after the grace period, Stop kills it and returns an error.
 func (p *Process) Stop(grace time.Duration) error {
 	if err := p.Signal(syscall.SIGTERM); err != nil {
 		return err
@@ -155,7 +157,7 @@ func (p *Process) Output() string {
 // Tail returns the last n lines of the output.
 func (p *Process) Tail(n int) []string { return lastLines(p.Output(), n) }
 
-// Tail returns the last n lines of a file, none when it cannot be read.
+// Tail returns the last n lines of a file, or none if the file cannot be read.
 func Tail(path string, n int) []string {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -172,8 +174,8 @@ func lastLines(text string, n int) []string {
 	return lines[max(0, len(lines)-n):]
 }
 
-// Says waits until the output matches, and returns the match with its groups.
-func (p *Process) Says(ctx context.Context, pattern *regexp.Regexp) (match []string, err error) {
+// AwaitOutput waits until the output matches a pattern, and returns the match with its groups.
+func (p *Process) AwaitOutput(ctx context.Context, pattern *regexp.Regexp) (match []string, err error) {
 	err = p.Until(ctx, func(context.Context) error {
 		if match = pattern.FindStringSubmatch(p.Output()); match == nil {
 			return fmt.Errorf("output of %s does not match %s", p.Name, pattern)
@@ -183,7 +185,7 @@ func (p *Process) Says(ctx context.Context, pattern *regexp.Regexp) (match []str
 	return match, err
 }
 
-// Until waits for a condition that this process brings about: it ends early when the process does.
+// Until waits for a condition that depends on this process. It returns early, with ErrExited, when the process ends.
 func (p *Process) Until(ctx context.Context, cond func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

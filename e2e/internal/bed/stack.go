@@ -15,12 +15,13 @@ import (
 	"time"
 )
 
-// Stack is the product on this host, fed from a folder of YAML: an operator that runs the dataplanes, the auth service, an echo peer.
+// Stack runs the product on this host from a folder of YAML: an operator, the dataplanes that it starts, the auth
+// service and an echo peer.
 type Stack struct {
-	Bin   string // folder of the programs
-	Dir   string // takes everything that the stack writes
+	Bin   string // folder with the built programs
+	Dir   string // for all files that the stack writes
 	Ports Ports
-	// Free lets dataplanes live on when the operator is killed. They must then be stopped by an operator that follows.
+	// Free lets dataplanes keep running when the operator is killed. A later operator must stop them.
 	Free bool
 
 	Operator *Process
@@ -28,24 +29,24 @@ type Stack struct {
 	Echo     *Process
 }
 
-// Input is the folder of YAML that the operator reads.
+// Input returns the folder of YAML that the operator reads.
 func (s *Stack) Input() string { return filepath.Join(s.Dir, "in") }
 
-// Output is the folder that the operator writes.
+// Output returns the folder that the operator writes to.
 func (s *Stack) Output() string { return filepath.Join(s.Dir, "out") }
 
-// Logs is the folder of the logs of operator, auth service and echo peer.
+// Logs returns the folder with the logs of operator, auth service and echo peer.
 func (s *Stack) Logs() string { return filepath.Join(s.Dir, "logs") }
 
-// DataplaneLog is the log of the Gateway's dataplane, which the operator keeps.
+// DataplaneLog returns the log file of the Gateway's dataplane, which the operator writes.
 func (s *Stack) DataplaneLog() string {
 	return filepath.Join(s.Output(), "logs", strings.ReplaceAll(GatewayID, "/", "_")+".log")
 }
 
-// stopGrace is how long a part of the stack has to end by itself.
+// stopGrace is the time that each process has to exit after SIGTERM.
 const stopGrace = 10 * time.Second
 
-// Prepare makes the folders and copies the YAML of the quickstart, with the ports of the stack.
+// Prepare makes the folders and copies the YAML of the quickstart with the ports of the stack.
 func (s *Stack) Prepare(quickstartDir string) error {
 	for _, dir := range []string{s.Input(), s.Output(), s.Logs()} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -68,8 +69,8 @@ func (s *Stack) Prepare(quickstartDir string) error {
 	return nil
 }
 
-// Put writes a file into the operator's folder, with the ports of the stack in the place of those of the quickstart. It does so as an
-// editor does: the file is there with all of its content, or not at all.
+// Put writes a file into the operator's input folder, with the quickstart's ports replaced by those of the stack. It
+// renames a complete file into place, so the operator never reads half a file.
 func (s *Stack) Put(name string, yaml []byte) error {
 	draft := filepath.Join(s.Dir, name+".draft")
 	if err := os.WriteFile(draft, s.withPorts(yaml), 0o600); err != nil {
@@ -83,7 +84,7 @@ func (s *Stack) Put(name string, yaml []byte) error {
 
 var portField = regexp.MustCompile(`(?m)^(\s*(?:- )?(?:port|endPort): )(\d+)$`)
 
-// withPorts puts the ports of the stack in the place of those of the quickstart.
+// withPorts replaces the ports of the quickstart by those of the stack.
 func (s *Stack) withPorts(yaml []byte) []byte {
 	usual := quickstart()
 	return portField.ReplaceAllFunc(yaml, func(field []byte) []byte {
@@ -97,7 +98,7 @@ func (s *Stack) withPorts(yaml []byte) []byte {
 	})
 }
 
-// Start starts all parts and waits until each is ready.
+// Start starts all programs and waits until each is ready.
 func (s *Stack) Start(ctx context.Context) error {
 	for _, start := range []func(context.Context) error{s.StartEcho, s.StartOperator, s.StartAuth} {
 		if err := start(ctx); err != nil {
@@ -113,11 +114,11 @@ func (s *Stack) StartEcho(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	_, err = s.Echo.Says(ctx, regexp.MustCompile(`(?m)^\{"http":.*\}$`))
+	_, err = s.Echo.AwaitOutput(ctx, regexp.MustCompile(`(?m)^\{"http":.*\}$`))
 	return err
 }
 
-// StartOperator starts the operator on the folder and waits until the Gateway of the quickstart is served.
+// StartOperator starts the operator and waits until the dataplane of the quickstart's Gateway is ready.
 func (s *Stack) StartOperator(ctx context.Context) (err error) {
 	lifetime := "bound"
 	if s.Free {
@@ -132,7 +133,7 @@ func (s *Stack) StartOperator(ctx context.Context) (err error) {
 	return s.Operator.Until(ctx, s.served)
 }
 
-// StartAuth starts the auth service and waits until it can hand out ICE servers.
+// StartAuth starts the auth service and waits until it returns ICE servers.
 func (s *Stack) StartAuth(ctx context.Context) (err error) {
 	s.Auth, err = s.start("auth", "--address", Loopback, "--port", strconv.Itoa(s.Ports.Auth),
 		"--health-address", at(s.Ports.AuthHealth), "--config", s.DiscoveryURL(),
@@ -147,7 +148,7 @@ func (s *Stack) start(name string, args ...string) (*Process, error) {
 	return Start(Command{Name: name, Path: filepath.Join(s.Bin, name), Args: args, Logs: s.Logs()})
 }
 
-// Stop stops every part: the auth service first, the operator with its dataplanes next.
+// Stop stops every program: the auth service first, then the operator with its dataplanes.
 func (s *Stack) Stop() error {
 	var errs []error
 	for _, p := range []*Process{s.Auth, s.Operator, s.Echo} {
@@ -158,7 +159,7 @@ func (s *Stack) Stop() error {
 	return errors.Join(errs...)
 }
 
-// Parts are the processes that were started.
+// Parts returns the processes that were started.
 func (s *Stack) Parts() []*Process {
 	return slices.DeleteFunc([]*Process{s.Echo, s.Operator, s.Auth}, func(p *Process) bool { return p == nil })
 }
@@ -167,17 +168,17 @@ func at(port int) string { return Loopback + ":" + strconv.Itoa(port) }
 
 func (s *Stack) signalling() string { return at(s.Ports.Signalling) }
 
-// DiscoveryURL is the origin of the operator's configs.
+// DiscoveryURL returns the base URL of the operator's config discovery.
 func (s *Stack) DiscoveryURL() string { return "http://" + at(s.Ports.Discovery) }
 
-// tokenFile holds what opens the operator's config discovery.
+// tokenFile returns the file with the bearer token for config discovery.
 func (s *Stack) tokenFile() string { return filepath.Join(s.Output(), "discovery.token") }
 
-// AuthURL is the origin of the auth service.
+// AuthURL returns the base URL of the auth service.
 func (s *Stack) AuthURL() string { return "http://" + at(s.Ports.Auth) }
 
-// Gateway is the address of both listeners of the quickstart's Gateway.
+// Gateway returns the address of both listeners of the quickstart's Gateway.
 func (s *Stack) Gateway() netip.AddrPort { return netip.MustParseAddrPort(at(s.Ports.TURN)) }
 
-// Datagrams is the address of the UDP echo.
+// Datagrams returns the address of the UDP echo peer.
 func (s *Stack) Datagrams() netip.AddrPort { return netip.MustParseAddrPort(at(s.Ports.Datagrams)) }

@@ -13,14 +13,14 @@ import (
 )
 
 const (
-	interval = 20 * time.Millisecond // between two looks at a condition in another process
-	moment   = 2 * time.Second       // for one HTTP request of somebody who will ask again
-	patience = 20 * time.Second      // for one of somebody who will not
+	interval = 20 * time.Millisecond // between two checks of a condition
+	moment   = 2 * time.Second       // for an HTTP request whose context has a deadline, and which is retried
+	patience = 20 * time.Second      // for any other HTTP request
 	maxBody  = 4 << 20
 )
 
-// Until looks again and again until cond holds or ctx ends. A nil error means that it holds, any other says what is missing.
-// Conditions of other processes cannot be awaited otherwise.
+// Until polls cond until it returns nil or ctx ends. An error of cond says which part of the condition does not hold
+// yet.
 func Until(ctx context.Context, cond func(context.Context) error) error {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
@@ -30,7 +30,7 @@ func Until(ctx context.Context, cond func(context.Context) error) error {
 		if err == nil {
 			return nil
 		}
-		if missing == nil || ctx.Err() == nil { // an error that the end of ctx has made says nothing
+		if missing == nil || ctx.Err() == nil { // an error caused by the end of ctx does not describe the condition
 			missing = err
 		}
 		select {
@@ -50,8 +50,9 @@ func Get(ctx context.Context, url string) (int, []byte, error) {
 	return Do(req)
 }
 
-// Do sends a request and returns the status code and the body. Whoever has set a deadline waits for a condition, and has time for another request
-// when one is lost; to anybody else a busy machine is no failure.
+// Do sends a request and returns the status code and the body. If the context has a deadline, the caller polls, and the
+// request times out after moment, so that it can be retried. Otherwise it times out after patience, so that a busy
+// machine causes no failure.
 func Do(req *http.Request) (int, []byte, error) {
 	limit := patience
 	if _, waits := req.Context().Deadline(); waits {
@@ -71,7 +72,7 @@ func Do(req *http.Request) (int, []byte, error) {
 	return res.StatusCode, body, nil
 }
 
-// Answers is the condition that a URL answers with the status code.
+// Answers returns a condition: a GET of the URL returns the status code.
 func Answers(url string, want int) func(context.Context) error {
 	return func(ctx context.Context) error {
 		got, body, err := Get(ctx, url)
@@ -85,27 +86,27 @@ func Answers(url string, want int) func(context.Context) error {
 	}
 }
 
-// ErrNoMetric says that a metrics page does not have the metric.
+// ErrNoMetric reports that a metrics page does not contain the metric.
 var ErrNoMetric = errors.New("no such metric")
 
-// Metric reads a metrics page and returns the sum of all series of the name.
+// Metric reads a metrics page and returns the sum of all series of a metric.
 func Metric(ctx context.Context, url, name string) (float64, error) {
 	code, body, err := Get(ctx, url)
 	if err != nil {
 		return 0, fmt.Errorf("read metric %s: %w", name, err)
 	}
 	if code != http.StatusOK {
-		return 0, fmt.Errorf("read metric %s: %s answers %d", name, url, code)
+		return 0, fmt.Errorf("read metric %s: %s: status %d", name, url, code)
 	}
 	return sum(string(body), name)
 }
 
-// sum adds up the series of a name in the text format of Prometheus.
+// sum adds the series of a metric in the Prometheus text format.
 func sum(page, name string) (total float64, err error) {
 	found := false
 	for lines := bufio.NewScanner(strings.NewReader(page)); lines.Scan(); {
 		series, value, ok := strings.Cut(lines.Text(), " ")
-		if i := strings.LastIndex(lines.Text(), "} "); i >= 0 { // label values may hold spaces
+		if i := strings.LastIndex(lines.Text(), "} "); i >= 0 { // label values may contain spaces
 			series, value, ok = lines.Text()[:i+1], lines.Text()[i+2:], true
 		}
 		if base, _, _ := strings.Cut(series, "{"); !ok || base != name {

@@ -1,4 +1,5 @@
-// Package boards asks a Prometheus what the Grafana boards of dashboards/ ask it.
+// Package boards sends the queries of the Grafana boards in dashboards/ to a Prometheus, to prove that each returns
+// data.
 package boards
 
 import (
@@ -14,16 +15,16 @@ import (
 	"strings"
 )
 
-// Questions are queries by where they stand: board, panel, and which of its queries.
-type Questions map[string]string
+// Queries maps "BOARD / PANEL: QUERY" to a PromQL expression.
+type Queries map[string]string
 
-// Read collects the queries of all boards, as Grafana sends them when all of everything is chosen.
-func Read(root string) (Questions, error) {
+// Read collects the queries of all boards, with every template variable set to All.
+func Read(root string) (Queries, error) {
 	files, err := filepath.Glob(filepath.Join(root, "dashboards/*.json"))
 	if err != nil || len(files) == 0 {
-		return nil, fmt.Errorf("read boards below %s: there are %d, %w", root, len(files), err)
+		return nil, fmt.Errorf("read boards below %s: found %d: %w", root, len(files), err)
 	}
-	all := Questions{}
+	all := Queries{}
 	for _, file := range files {
 		if err := all.add(file); err != nil {
 			return nil, fmt.Errorf("read board: %w", err)
@@ -32,7 +33,7 @@ func Read(root string) (Questions, error) {
 	return all, nil
 }
 
-func (q Questions) add(file string) error {
+func (q Queries) add(file string) error {
 	var b struct {
 		Title  string
 		Panels []struct {
@@ -74,7 +75,7 @@ func filled(expr string) string {
 	return strings.NewReplacer("$__rate_interval", "15s", "$namespace", ".*", "$gateway", ".*", "$pod", ".*").Replace(expr)
 }
 
-// Silent are the panels without data, or one query of a panel, each with the reason.
+// Silent maps a panel or one of its queries to the reason why it returns no data in a test.
 type Silent map[string]string
 
 func (s Silent) reason(where string) string {
@@ -85,8 +86,9 @@ func (s Silent) reason(where string) string {
 	return s[where]
 }
 
-// Unanswered asks what has not been answered yet, forgets what is answered now, and is an error as long as something is left that should not be silent.
-func (q Questions) Unanswered(ctx context.Context, p Prometheus, silent Silent) error {
+// Unanswered runs the queries, removes those that return data, and returns an error that lists the others. Queries in
+// silent are skipped. Call it until it returns nil: a query has to return data once.
+func (q Queries) Unanswered(ctx context.Context, p Prometheus, silent Silent) error {
 	var open []error
 	for where, expr := range q {
 		if silent.reason(where) != "" {
@@ -101,19 +103,19 @@ func (q Questions) Unanswered(ctx context.Context, p Prometheus, silent Silent) 
 	return errors.Join(open...)
 }
 
-// Unexpected is an error when something is silent no more, and does not belong among the silent, or is not there at all. It is for questions that
-// have been asked as long as they are open.
-func (q Questions) Unexpected(ctx context.Context, p Prometheus, silent Silent) error {
+// Unexpected returns an error for each query in silent that returns data, and for each entry of silent that matches no
+// query. Call it after Unanswered, when only the silent queries are left.
+func (q Queries) Unexpected(ctx context.Context, p Prometheus, silent Silent) error {
 	var broken []error
 	for where, expr := range q {
 		if n, err := p.Results(ctx, expr); err != nil || n > 0 {
-			broken = append(broken, fmt.Errorf("%s: %d results, %v, although %s", where, n, err, silent.reason(where)))
+			broken = append(broken, fmt.Errorf("%s: %d results, %v, want no data, because %s", where, n, err, silent.reason(where)))
 		}
 	}
 	all := slices.Collect(maps.Keys(q))
 	for panel := range silent {
 		if !slices.ContainsFunc(all, func(where string) bool { return where == panel || strings.HasPrefix(where, panel+": ") }) {
-			broken = append(broken, fmt.Errorf("there is no %q", panel))
+			broken = append(broken, fmt.Errorf("no query has the name %q", panel))
 		}
 	}
 	return errors.Join(broken...)

@@ -10,10 +10,11 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 )
 
-// Prometheus is the HTTP API of one.
+// Prometheus is a client of the Prometheus HTTP API.
 type Prometheus struct{ URL string }
 
-// Ask reads the data of an answer into a value. The arguments are names and values of parameters.
+// Ask requests /api/v1/WHAT and decodes the data of the response into a value. The parameters are pairs of name and
+// value.
 func (p Prometheus) Ask(ctx context.Context, what string, into any, parameters ...string) error {
 	query := url.Values{}
 	for i := 0; i < len(parameters); i += 2 {
@@ -35,10 +36,10 @@ func (p Prometheus) Ask(ctx context.Context, what string, into any, parameters .
 	return nil
 }
 
-// Rule is an alert, and what Prometheus makes of it.
+// Rule is an alerting rule with its state.
 type Rule struct{ Name, State, Health, LastError string }
 
-// Rules are the alerts, each of which has been evaluated: until then it is an error.
+// Rules returns the alerting rules. It is an error if Prometheus has not evaluated one of them yet.
 func (p Prometheus) Rules(ctx context.Context) (all []Rule, err error) {
 	var answer struct {
 		Groups []struct{ Rules []Rule } `json:"groups"`
@@ -57,7 +58,7 @@ func (p Prometheus) Rules(ctx context.Context) (all []Rule, err error) {
 	return all, nil
 }
 
-// Results is how many series a query has now.
+// Results returns the number of series in the result of an instant query.
 func (p Prometheus) Results(ctx context.Context, expr string) (int, error) {
 	var data struct {
 		Result []json.RawMessage `json:"result"`

@@ -1,5 +1,5 @@
-// Package call makes relayed calls through a gateway: a TURN client sends numbered datagrams to an echo peer and keeps count of what
-// comes back. A call can run in the background while the gateway is changed under it.
+// Package call makes relayed calls through a gateway. A TURN client sends numbered datagrams to an echo peer and counts
+// the echoes. A call runs in the background while a test changes the gateway.
 package call
 
 import (
@@ -28,14 +28,14 @@ const (
 	DTLS Network = "dtls"
 )
 
-// Options say where and how to call.
+// Options are the parameters of a call.
 type Options struct {
 	Gateway  netip.AddrPort // listener of the gateway
 	Network  Network
-	Roots    *x509.CertPool // what TLS and DTLS check the gateway's certificate against
+	Roots    *x509.CertPool // verify the gateway's certificate over TLS and DTLS
 	Username string
 	Password string
-	Peer     netip.AddrPort // UDP echo
+	Peer     netip.AddrPort // a UDP echo server
 	Interval time.Duration  // between two datagrams; 0 means 10 ms
 	Size     int            // of a datagram, in bytes; 0 means 160, which is 20 ms of G.711
 }
@@ -49,7 +49,7 @@ const (
 	readPatience    = 100 * time.Millisecond
 )
 
-// ErrRefused wraps the error answer that a gateway gave to Allocate or CreatePermission; its text holds the STUN error code.
+// ErrRefused wraps the error response of a gateway to Allocate or CreatePermission. Its text holds the STUN error code.
 var ErrRefused = errors.New("gateway refused")
 
 // Call is an allocation with a stream of datagrams to the echo peer and back.
@@ -64,7 +64,7 @@ type Call struct {
 	tally   tally
 }
 
-// Start allocates, asks for the permission, and begins to send. The context bounds the set-up and the call.
+// Start creates an allocation and a permission, and begins to send. ctx bounds both the set-up and the call.
 func Start(ctx context.Context, o Options) (*Call, error) {
 	if o.Interval == 0 {
 		o.Interval = defaultInterval
@@ -82,7 +82,8 @@ func Start(ctx context.Context, o Options) (*Call, error) {
 	return c, nil
 }
 
-// open makes the allocation and the permission. The client library takes no context: when ctx ends, the socket is closed under it.
+// open creates the allocation and the permission. The client library takes no context, so the end of ctx closes the
+// socket.
 func open(ctx context.Context, o Options) (*Call, error) {
 	ctx, cancel := context.WithTimeout(ctx, setupTimeout)
 	defer cancel()
@@ -122,7 +123,7 @@ func (c *Call) allocate(o Options) (err error) {
 	return c.Permit(c.peer)
 }
 
-// Permit asks the gateway for a permission.
+// Permit sends a CreatePermission request.
 func (c *Call) Permit(peer net.Addr) error {
 	if err := c.client.CreatePermission(peer); err != nil {
 		return fmt.Errorf("create permission for %s: %w: %w", peer, ErrRefused, err)
@@ -130,24 +131,24 @@ func (c *Call) Permit(peer net.Addr) error {
 	return nil
 }
 
-// Peer is where the call goes.
+// Peer returns the address of the echo peer.
 func (c *Call) Peer() netip.AddrPort { return c.peer.(*net.UDPAddr).AddrPort() }
 
-// Renew asks the gateway for the permission of the call once more.
+// Renew refreshes the permission for the echo peer.
 func (c *Call) Renew() error { return c.Permit(c.peer) }
 
-// Knock sends a datagram to somebody beside the peer. It asks for the permission first.
-func (c *Call) Knock(at netip.AddrPort) error {
+// SendTo sends one datagram to another peer, after a CreatePermission request for it.
+func (c *Call) SendTo(at netip.AddrPort) error {
 	if _, err := c.relay.WriteTo(make([]byte, headerSize), net.UDPAddrFromAddrPort(at)); err != nil {
 		return fmt.Errorf("send to %s: %w", at, err)
 	}
 	return nil
 }
 
-// Relay is the address that the gateway relays from.
+// Relay returns the relayed transport address of the allocation.
 func (c *Call) Relay() net.Addr { return c.relay.LocalAddr() }
 
-// send sends a datagram every interval. The library binds a channel on the first one by itself.
+// send sends a datagram every interval. The client library binds a channel when the first one is sent.
 func (c *Call) send(ctx context.Context, o Options) {
 	buf := make([]byte, o.Size)
 	tick := time.NewTicker(o.Interval)
@@ -186,29 +187,29 @@ func (c *Call) receive(ctx context.Context) {
 	}
 }
 
-// Stats returns what is known now. Datagrams that are under way count as lost.
+// Stats returns the current statistics. Datagrams without an echo so far count as lost.
 func (c *Call) Stats() Stats { return c.tally.stats(time.Now()) }
 
-// LastEcho tells when the last datagram came back; it is zero when none did.
+// LastEcho returns when the last echo arrived, or the zero time if none has.
 func (c *Call) LastEcho() time.Time { return c.tally.lastEcho() }
 
-// Await waits until n datagrams have come back since the beginning.
+// Await waits until n echoes have arrived since the start of the call.
 func (c *Call) Await(ctx context.Context, n int) error {
 	return c.tally.await(ctx, func(s *tally) bool { return s.echoes >= n })
 }
 
-// AwaitMore waits until n more datagrams have come back.
+// AwaitMore waits until n more echoes have arrived.
 func (c *Call) AwaitMore(ctx context.Context, n int) error {
 	return c.Await(ctx, c.Stats().Received+n)
 }
 
-// End stops sending, gives the last datagrams up to grace to come back, frees the allocation and returns the statistics.
+// End stops sending, waits up to grace for outstanding echoes, deletes the allocation and returns the statistics.
 func (c *Call) End(grace time.Duration) Stats {
-	// The receiver must go on while the last ones are under way, so only the sender is stopped, through the tally.
+	// Freezing the tally stops the sender, while the receiver still collects the last echoes.
 	c.tally.freeze()
 	ctx, cancel := context.WithTimeout(context.Background(), grace)
 	defer cancel()
-	_ = c.tally.await(ctx, func(t *tally) bool { return len(t.flying) == 0 }) // what is not back by then is lost
+	_ = c.tally.await(ctx, func(t *tally) bool { return len(t.flying) == 0 }) // the rest counts as lost
 	stats := c.Stats()
 	c.stop()
 	c.workers.Wait()
@@ -216,7 +217,7 @@ func (c *Call) End(grace time.Duration) Stats {
 	return stats
 }
 
-// hangUp frees what open and allocate took.
+// hangUp releases the allocation, the client and the socket.
 func (c *Call) hangUp() {
 	if c.relay != nil {
 		c.relay.Close() // sends Refresh with lifetime 0

@@ -10,7 +10,7 @@ import (
 	"github.com/pion/turn/v3"
 )
 
-// TestTally: figures come from what departed and what arrived.
+// TestTally: stats computes loss, duplicates, round trip times and gaps from departures and arrivals.
 func TestTally(t *testing.T) {
 	var c tally
 	at := func(ms int) time.Time { return time.UnixMilli(int64(1000 + ms)) }
@@ -23,7 +23,7 @@ func TestTally(t *testing.T) {
 	c.received(3, at(50))
 	c.freeze()
 	if c.sent(4, at(60)) {
-		t.Error("a frozen tally lets a datagram depart")
+		t.Error("a frozen tally accepts a departure")
 	}
 	want := Stats{Sent: 4, Received: 3, Lost: 1, Duplicates: 1,
 		Median: 6 * time.Millisecond, P95: 20 * time.Millisecond, P99: 20 * time.Millisecond, LongestGap: 24 * time.Millisecond}
@@ -32,7 +32,7 @@ func TestTally(t *testing.T) {
 	}
 }
 
-// TestCall: a call through a plain TURN server loses nothing, and a deaf peer is seen as loss.
+// TestCall: a call through a TURN server loses nothing. If the peer does not answer, every datagram counts as lost.
 func TestCall(t *testing.T) {
 	gateway := server(t)
 	for _, network := range []Network{UDP, TCP} {
@@ -46,12 +46,12 @@ func TestCall(t *testing.T) {
 			}
 		})
 	}
-	t.Run("deaf peer", func(t *testing.T) {
+	t.Run("silent peer", func(t *testing.T) {
 		c := start(t, Options{Gateway: gateway, Network: UDP, Username: "ann", Password: "pw", Peer: echo(t, false)})
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
 		if err := c.Await(ctx, 1); err == nil {
-			t.Error("a deaf peer answered")
+			t.Error("echoes from a peer that does not answer")
 		}
 		if s := c.End(0); s.Received != 0 || s.Lost != s.Sent || s.Sent == 0 {
 			t.Errorf("call: %s", s)
@@ -75,7 +75,7 @@ func start(t *testing.T, o Options) *Call {
 	return c
 }
 
-// server is the library's own TURN server, on one port for both transports.
+// server runs the TURN server of pion/turn on one port for UDP and TCP.
 func server(t *testing.T) netip.AddrPort {
 	t.Helper()
 	stream, err := net.Listen("tcp4", "127.0.0.1:0")
@@ -103,7 +103,7 @@ func server(t *testing.T) netip.AddrPort {
 	return gateway
 }
 
-// echo is a UDP peer that answers, or does not.
+// echo runs a UDP peer that echoes datagrams if answers is true.
 func echo(t *testing.T, answers bool) netip.AddrPort {
 	t.Helper()
 	conn, err := net.ListenPacket("udp4", "127.0.0.1:0")

@@ -12,7 +12,7 @@ import (
 	"github.com/pion/turn/v3"
 )
 
-// dial connects to the gateway. What is not UDP is shown to the client library as a packet connection.
+// dial connects to the gateway. Stream and DTLS connections are wrapped as net.PacketConn for the client library.
 func dial(ctx context.Context, o Options) (net.PacketConn, error) {
 	switch o.Network {
 	case UDP:

@@ -8,19 +8,19 @@ import (
 	"time"
 )
 
-// Stats are the figures of a call.
+// Stats are the statistics of a call.
 type Stats struct {
 	Sent       int
-	Received   int // distinct datagrams that came back
-	Lost       int // sent and not come back
+	Received   int // distinct echoes
+	Lost       int // sent without an echo
 	Duplicates int
 	Median     time.Duration // of the round trip times
 	P95, P99   time.Duration
-	LongestGap time.Duration // without any datagram coming back, between two of them, and since the last one while sending
+	LongestGap time.Duration // longest time without an echo: between two echoes, and since the last one while sending
 	Err        error         // first error of the client, if any
 }
 
-// String is one line for people.
+// String formats the statistics as one line.
 func (s Stats) String() string {
 	line := fmt.Sprintf("sent %d, received %d, lost %d, duplicates %d, rtt median %s p95 %s, longest gap %s",
 		s.Sent, s.Received, s.Lost, s.Duplicates, round(s.Median), round(s.P95), round(s.LongestGap))
@@ -32,10 +32,10 @@ func (s Stats) String() string {
 
 func round(d time.Duration) time.Duration { return d.Round(10 * time.Microsecond) }
 
-// tally counts datagrams. Its zero value is ready.
+// tally counts the datagrams of a call. The zero value is ready to use.
 type tally struct {
 	mu         sync.Mutex
-	flying     map[uint64]time.Time // sent, not back: sequence number to departure
+	flying     map[uint64]time.Time // outstanding: sequence number to time of departure
 	sends      int
 	echoes     int
 	duplicates int
@@ -47,7 +47,7 @@ type tally struct {
 	wake       chan struct{} // closed and replaced on every echo
 }
 
-// sent notes a departure; false means that no more may depart.
+// sent records a departure. It returns false when the tally is frozen.
 func (t *tally) sent(seq uint64, now time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -62,7 +62,7 @@ func (t *tally) sent(seq uint64, now time.Time) bool {
 	return true
 }
 
-// received notes an arrival.
+// received records an echo.
 func (t *tally) received(seq uint64, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -84,7 +84,7 @@ func (t *tally) received(seq uint64, now time.Time) {
 	}
 }
 
-// fail notes an error; the first one is kept.
+// fail records an error. Only the first one is kept.
 func (t *tally) fail(err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -93,7 +93,7 @@ func (t *tally) fail(err error) {
 	}
 }
 
-// freeze lets nothing depart any more.
+// freeze makes sent refuse further departures.
 func (t *tally) freeze() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -106,7 +106,7 @@ func (t *tally) lastEcho() time.Time {
 	return t.last
 }
 
-// await waits for an echo that makes cond true. cond is called under the lock.
+// await waits for an echo that makes cond true. cond is called with the lock held.
 func (t *tally) await(ctx context.Context, cond func(*tally) bool) error {
 	for {
 		t.mu.Lock()

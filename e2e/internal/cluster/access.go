@@ -22,17 +22,18 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 )
 
-// lifetime of certificates: longer than tests may take.
+// lifetime is the validity of certificates and tokens. It exceeds the run time of any test.
 const lifetime = 24 * time.Hour
 
-// Access is how somebody reaches the API server, for a client in this process and for a program.
+// Access holds credentials for the API server, for a client in this process and as a kubeconfig for a program.
 type Access struct {
 	Config     *rest.Config
-	Kubeconfig string // path
+	Kubeconfig string // path of the file
 }
 
-// User returns access under a name and with groups, by a certificate, and with no right but those that RBAC gives. A ServiceAccount is the
-// user system:serviceaccount:NAMESPACE:NAME in the groups system:serviceaccounts and system:serviceaccounts:NAMESPACE.
+// User returns access with a client certificate for a user name and groups. Its rights come from RBAC only. A
+// ServiceAccount is the user system:serviceaccount:NAMESPACE:NAME in the groups system:serviceaccounts and
+// system:serviceaccounts:NAMESPACE.
 func (c *Cluster) User(name string, groups ...string) (Access, error) {
 	chain, key, err := c.ca.issue(&x509.Certificate{
 		Subject:     pkix.Name{CommonName: name, Organization: groups},
@@ -44,7 +45,7 @@ func (c *Cluster) User(name string, groups ...string) (Access, error) {
 	return c.access(name, &api.AuthInfo{ClientCertificateData: chain, ClientKeyData: key})
 }
 
-// Account returns access as a ServiceAccount, by a token that the API server makes for it.
+// Account returns access as a ServiceAccount, with a token from the API server.
 func (c *Cluster) Account(ctx context.Context, namespace, name string) (Access, error) {
 	token, err := c.Kubectl(ctx, "create", "token", name, "-n", namespace, "--duration", lifetime.String())
 	if err != nil {
@@ -53,7 +54,7 @@ func (c *Cluster) Account(ctx context.Context, namespace, name string) (Access, 
 	return c.access(name, &api.AuthInfo{Token: strings.TrimSpace(token)})
 }
 
-// access writes a kubeconfig for a credential, and reads it.
+// access writes a kubeconfig for a credential and loads it.
 func (c *Cluster) access(name string, credential *api.AuthInfo) (Access, error) {
 	file, err := os.CreateTemp(c.dir, "*.kubeconfig")
 	if err != nil {
@@ -76,7 +77,7 @@ func (c *Cluster) access(name string, credential *api.AuthInfo) (Access, error) 
 	return Access{Config: client, Kubeconfig: file.Name()}, nil
 }
 
-// authority signs the certificates of the cluster, and holds the key that signs the tokens of ServiceAccounts.
+// authority is the CA of the cluster. It also holds the key that signs ServiceAccount tokens.
 type authority struct {
 	cert     *x509.Certificate
 	key      *ecdsa.PrivateKey
@@ -101,7 +102,7 @@ func newAuthority() (a *authority, err error) {
 	return a, err
 }
 
-// server returns the certificate of the API server and its key.
+// server returns the API server's certificate and key in PEM.
 func (a *authority) server() (chain, private []byte, err error) {
 	return a.issue(&x509.Certificate{
 		Subject:     pkix.Name{CommonName: "kube-apiserver"},
@@ -110,7 +111,7 @@ func (a *authority) server() (chain, private []byte, err error) {
 	})
 }
 
-// issue returns a certificate and its key in PEM.
+// issue returns a new certificate and its key in PEM.
 func (a *authority) issue(template *x509.Certificate) (chain, private []byte, err error) {
 	key, private, err := newKey()
 	if err != nil {
@@ -137,7 +138,7 @@ func newKey() (*ecdsa.PrivateKey, []byte, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("make key: %w", err)
 	}
-	der, err := x509.MarshalECPrivateKey(key) // the kind of PEM that --service-account-key-file takes
+	der, err := x509.MarshalECPrivateKey(key) // the PEM type that --service-account-key-file accepts
 	if err != nil {
 		return nil, nil, fmt.Errorf("make key: %w", err)
 	}

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// auditPolicy logs every request, without its body. The first of what is logged of a request is its answer, or the beginning of it where
-// that has no end, as of a watch.
+// auditPolicy logs every request without its body. Of a watch it logs the start of the response, of any other request
+// the complete response.
 const auditPolicy = `
 apiVersion: audit.k8s.io/v1
 kind: Policy
@@ -22,14 +22,14 @@ rules:
 // writes are the verbs that ask for a change.
 var writes = []string{"create", "update", "patch", "delete", "deletecollection"}
 
-// Entry is a request to the API server, and the code that it was answered.
+// Entry is a request to the API server with the status code of its response.
 type Entry struct {
 	Time        time.Time // of its arrival
 	Verb        string    // get, list, watch, create, update, patch, delete, …
 	User        string
-	Agent       string // what the client calls itself
-	Group       string // empty for core
-	Resource    string // plural; empty where the request is not for one
+	Agent       string // User-Agent of the client
+	Group       string // empty for the core group
+	Resource    string // plural; empty if the request is not for a resource
 	Subresource string
 	Namespace   string
 	Name        string
@@ -37,10 +37,11 @@ type Entry struct {
 	Path        string // with the query
 }
 
-// Write tells whether a change was asked for.
+// Write reports whether the request is a write.
 func (e Entry) Write() bool { return slices.Contains(writes, e.Verb) }
 
-// event is the part of an audit event that is an Entry; see https://kubernetes.io/docs/reference/config-api/apiserver-audit.v1/.
+// event is the part of an audit event that becomes an Entry; see
+// https://kubernetes.io/docs/reference/config-api/apiserver-audit.v1/.
 type event struct {
 	AuditID   string
 	Verb      string
@@ -52,8 +53,8 @@ type event struct {
 	URI       string             `json:"requestURI"`
 }
 
-// Audit returns the requests that have arrived since, in the order of their answers. A request is in it as soon as its client has read the
-// answer to the end: the API server logs first.
+// Audit returns the requests that have arrived since a time, in the order of their responses. The log contains a
+// request before its client has read the complete response, because the API server logs first.
 func (c *Cluster) Audit(since time.Time) ([]Entry, error) {
 	data, err := os.ReadFile(c.file("audit.log"))
 	if err != nil {
@@ -63,12 +64,12 @@ func (c *Cluster) Audit(since time.Time) ([]Entry, error) {
 }
 
 func entries(log []byte, since time.Time) ([]Entry, error) {
-	since = since.Truncate(time.Microsecond) // as the log's times are
+	since = since.Truncate(time.Microsecond) // the log has microseconds
 	var found []Entry
 	seen := map[string]bool{}
 	for line := range bytes.Lines(log) {
 		if !bytes.HasSuffix(line, []byte("\n")) {
-			break // is being written
+			break // an incomplete line is still being written
 		}
 		var e event
 		if err := json.Unmarshal(line, &e); err != nil {

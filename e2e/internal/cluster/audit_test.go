@@ -13,9 +13,9 @@ const (
 	watched = `{"auditID":"3","stage":"ResponseComplete","verb":"watch","requestReceivedTimestamp":"2024-05-06T07:08:09.000002Z"}` + "\n"
 )
 
-// TestEntries reads a log while its last line is being written.
+// TestEntries: the last line of the log is skipped while it is incomplete. A malformed line is an error.
 func TestEntries(t *testing.T) {
-	since := time.Date(2024, 5, 6, 7, 8, 9, 1999, time.UTC) // the log's times end with the microsecond
+	since := time.Date(2024, 5, 6, 7, 8, 9, 1999, time.UTC) // times in the log have microseconds
 	got, err := entries([]byte(before+change+watch+watched+change[:30]), since)
 	if err != nil {
 		t.Fatal(err)
@@ -25,9 +25,9 @@ func TestEntries(t *testing.T) {
 		verbs = append(verbs, e.Verb)
 	}
 	if want := []string{"patch", "watch"}; !slices.Equal(verbs, want) {
-		t.Errorf("the log has %v, want %v", verbs, want)
+		t.Errorf("entries %v, want %v", verbs, want)
 	}
 	if _, err := entries([]byte("no event\n"), since); err == nil {
-		t.Error("a line that is no event is passed over")
+		t.Error("no error for a line that is not an audit event")
 	}
 }

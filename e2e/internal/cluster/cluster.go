@@ -1,8 +1,8 @@
-// Package cluster runs a Kubernetes control plane for tests: etcd, API server and controllers as they are released, as child processes on
-// the loopback address, with the CRDs of the product in it. There are no nodes: a pod is never scheduled, and a test writes the statuses
-// that kubelet or a cloud would write.
+// Package cluster runs a Kubernetes control plane for tests: the released etcd, API server and controllers as child
+// processes on the loopback address, with the product's CRDs installed. There are no nodes. Pods are never scheduled,
+// and a test writes the statuses that kubelet or a cloud controller would write.
 //
-// A package of tests starts one with [Main] and gives every test a namespace of its own.
+// A test package starts one control plane with [Main], and each test uses a namespace of its own.
 package cluster
 
 import (
@@ -18,26 +18,26 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 )
 
-// patience is for a start, which takes seconds on a machine that is free.
+// patience is the timeout of a start. On an idle machine a start takes seconds.
 const patience = 5 * time.Minute
 
-// Options of a cluster; none are needed.
+// Options of a cluster. The zero value is a cluster with CRDs and controllers.
 type Options struct {
-	// Bare leaves the CRDs out. The garbage collector learns of CRDs that come later only after half a minute.
+	// Bare skips the CRDs. The garbage collector notices CRDs that are installed later only after 30 seconds.
 	Bare bool
-	// Still leaves the controllers out: nobody acts but who is tested.
+	// Still skips the controllers, so that only the program under test writes objects.
 	Still bool
 }
 
-// Cluster is a control plane that runs. Its processes die with this one.
+// Cluster is a running control plane. Its processes are killed when this process dies.
 type Cluster struct {
-	Admin Access // may do everything, whatever RBAC says
+	Admin Access // in group system:masters: not restricted by RBAC
 
 	root    string // of the repository
 	dir     string // of keys, configs, data and logs
-	program string // every component in one
+	program string // binary of all components
 	ca      *authority
-	server  bed.Command // the API server, to start it again
+	server  bed.Command // the API server's command, for restarts
 	url     string
 	etcd    *bed.Process
 	api     *bed.Process
@@ -45,7 +45,8 @@ type Cluster struct {
 	fields  fields
 }
 
-// Main runs the tests of a package with *c, says how long that took to start, and returns the exit code for [os.Exit].
+// Main starts a cluster in *c, runs the tests of a package, and returns the exit code for [os.Exit]. It prints how long
+// the start took.
 func Main(tests interface{ Run() int }, c **Cluster) int {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -65,7 +66,7 @@ func Main(tests interface{ Run() int }, c **Cluster) int {
 	return code
 }
 
-// Start starts a cluster and returns when it serves every kind and its controllers are at work.
+// Start starts a cluster. It returns when the API server serves every kind and the controllers run.
 func Start(ctx context.Context, o Options) (*Cluster, error) {
 	c := &Cluster{}
 	if err := c.start(ctx, o); err != nil {
@@ -89,7 +90,7 @@ func (c *Cluster) start(ctx context.Context, o Options) (err error) {
 	if err := c.startServer(ctx); err != nil {
 		return err
 	}
-	// Before the controllers: they look for kinds when they start, and then seldom.
+	// Before the controllers start, because they refresh discovery rarely after their start.
 	if !o.Bare {
 		if err := c.InstallCRDs(ctx); err != nil {
 			return err
@@ -101,7 +102,7 @@ func (c *Cluster) start(ctx context.Context, o Options) (err error) {
 	return c.startManager(ctx)
 }
 
-// Stop ends the cluster and removes its files. A component that has ended by itself is an error.
+// Stop ends the cluster and removes its files. It returns an error if a component exited before.
 func (c *Cluster) Stop() error {
 	var errs []error
 	for _, p := range []*bed.Process{c.manager, c.api, c.etcd} {
@@ -110,15 +111,15 @@ func (c *Cluster) Stop() error {
 		}
 		select {
 		case <-p.Done():
-			errs = append(errs, fmt.Errorf("%s has ended by itself: %v\n%s", p.Name, p.Err(), strings.Join(p.Tail(10), "\n")))
+			errs = append(errs, fmt.Errorf("%s exited before Stop: %v\n%s", p.Name, p.Err(), strings.Join(p.Tail(10), "\n")))
 		default:
-			errs = append(errs, p.Kill()) // nobody will read its data again
+			errs = append(errs, p.Kill()) // SIGKILL: the data is deleted anyway
 		}
 	}
 	return errors.Join(append(errs, os.RemoveAll(c.dir))...)
 }
 
-// Kubectl runs kubectl as Admin, and returns what it prints.
+// Kubectl runs kubectl as Admin and returns its output.
 func (c *Cluster) Kubectl(ctx context.Context, args ...string) (string, error) {
 	out, err := c.Command(ctx, args...).CombinedOutput()
 	if err != nil {
@@ -127,9 +128,9 @@ func (c *Cluster) Kubectl(ctx context.Context, args ...string) (string, error) {
 	return string(out), nil
 }
 
-// Command is kubectl as the administrator, for who wants to start it himself.
+// Command returns a kubectl command as Admin that is not started yet.
 func (c *Cluster) Command(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, c.program, append([]string{"kubectl", "--kubeconfig", c.Admin.Kubeconfig}, args...)...)
-	cmd.Env = append(os.Environ(), "HOME="+c.dir) // its caches
+	cmd.Env = append(os.Environ(), "HOME="+c.dir) // for kubectl's caches
 	return cmd
 }

@@ -16,10 +16,10 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 )
 
-// issuer of the tokens of ServiceAccounts, as kubeadm sets it. It is their audience also, when a request for one names none.
+// issuer is the issuer of ServiceAccount tokens, as kubeadm sets it. It is also the default audience of tokens.
 const issuer = "https://kubernetes.default.svc.cluster.local"
 
-// controllers are those that do something without nodes and pods, and that somebody who reads or writes objects can notice.
+// controllers are the controllers whose effects are visible without nodes and running pods.
 var controllers = []string{
 	"clusterrole-aggregation-controller",
 	"daemonset-controller",
@@ -41,7 +41,7 @@ func (c *Cluster) file(name string) string { return filepath.Join(c.dir, name) }
 func (c *Cluster) command(component string, args ...string) bed.Command {
 	return bed.Command{
 		Name: component, Path: c.program, Args: append([]string{component}, args...), Dir: c.dir, Logs: c.dir,
-		Death: syscall.SIGKILL, // SIGTERM would wait for the continuation of an API server that is paused
+		Death: syscall.SIGKILL, // a paused API server would not handle SIGTERM until SIGCONT
 	}
 }
 
@@ -62,7 +62,7 @@ func (c *Cluster) startServer(ctx context.Context) (err error) {
 	if c.Admin, err = c.User("admin", "system:masters"); err != nil {
 		return err
 	}
-	c.Admin.Config.QPS = -1 // a test waits for nobody but the server
+	c.Admin.Config.QPS = -1 // no client-side rate limit
 
 	c.etcd, err = bed.Start(c.command("etcd", "--data-dir="+c.file("etcd"), "--unsafe-no-fsync", "--log-level=warn",
 		"--listen-client-urls=http://"+store, "--advertise-client-urls=http://"+store, "--listen-peer-urls=http://"+bed.Loopback+":0"))
@@ -76,7 +76,7 @@ func (c *Cluster) startServer(ctx context.Context) (err error) {
 	c.server = c.command("kube-apiserver",
 		"--etcd-servers=http://"+store,
 		"--bind-address="+host, "--advertise-address="+host, "--secure-port="+port,
-		"--endpoint-reconciler-type=none", // a loopback address must not be in Endpoints
+		"--endpoint-reconciler-type=none", // Endpoints must not contain loopback addresses
 		"--service-cluster-ip-range=10.96.0.0/16",
 		"--allow-privileged",
 		"--authorization-mode=RBAC",
@@ -93,7 +93,7 @@ func freeAddress() (string, error) {
 	return net.JoinHostPort(bed.Loopback, strconv.Itoa(port)), err
 }
 
-// writeFiles writes what the components read.
+// writeFiles writes the keys, certificates and config files of the components.
 func (c *Cluster) writeFiles() (err error) {
 	if c.ca, err = newAuthority(); err != nil {
 		return err
@@ -112,7 +112,7 @@ func (c *Cluster) writeFiles() (err error) {
 	return nil
 }
 
-// startManager starts the controllers, and waits for the first that they make.
+// startManager starts the controllers and waits for the first object that they create.
 func (c *Cluster) startManager(ctx context.Context) error {
 	manager, err := c.User("system:kube-controller-manager")
 	if err != nil {
@@ -123,7 +123,7 @@ func (c *Cluster) startManager(ctx context.Context) error {
 		"--leader-elect=false",
 		"--secure-port=0",
 		"--controllers="+strings.Join(controllers, ","),
-		"--use-service-account-credentials", // each under its own name, as in a cluster
+		"--use-service-account-credentials", // one ServiceAccount per controller, as in a real cluster
 		"--root-ca-file="+c.file("ca.crt"), "--service-account-private-key-file="+c.file("accounts.key"),
 	))
 	if err != nil {
@@ -161,15 +161,14 @@ func (c *Cluster) Up(ctx context.Context) (err error) {
 	return logged(c.api, err)
 }
 
-// Down ends the API server as a crash does, because it would take leave of watches for longer than tests have time. Until Up, connections
-// are refused.
+// Down kills the API server, because a graceful shutdown closes watches slowly. Connections are refused until Up.
 func (c *Cluster) Down() error {
 	api := c.api
 	c.api = nil
 	return api.Kill()
 }
 
-// Restart ends the API server and starts it again, at the same address, with what etcd has.
+// Restart kills the API server and starts it again with the same address and data.
 func (c *Cluster) Restart(ctx context.Context) error {
 	if err := c.Down(); err != nil {
 		return err
@@ -177,13 +176,14 @@ func (c *Cluster) Restart(ctx context.Context) error {
 	return c.Up(ctx)
 }
 
-// Pause stops the API server in its tracks: connections stay, more are taken by the kernel, and nothing is answered until Resume.
+// Pause stops the API server with SIGSTOP. Connections stay open, the kernel accepts more, and no request is answered
+// until Resume.
 func (c *Cluster) Pause() error { return c.api.Signal(syscall.SIGSTOP) }
 
-// Resume lets a paused API server go on.
+// Resume continues a paused API server.
 func (c *Cluster) Resume() error { return c.api.Signal(syscall.SIGCONT) }
 
-// logged adds to an error what the process has logged last.
+// logged adds the last log lines of a process to an error.
 func logged(p *bed.Process, err error) error {
 	if err == nil {
 		return nil

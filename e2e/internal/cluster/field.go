@@ -18,7 +18,7 @@ import (
 	"k8s.io/client-go/util/jsonpath"
 )
 
-// fields reads fields of objects in this process: a kubectl for each look at a condition takes 0.2 s of processor time.
+// fields reads fields of objects in this process. A kubectl process for each poll would cost 0.2 s of CPU time.
 type fields struct {
 	once   sync.Once
 	err    error
@@ -39,8 +39,9 @@ func (f *fields) connect(a Access) error {
 	return f.err
 }
 
-// Field returns a field of an object, RESOURCE[.GROUP]/NAME with the names of resources as kubectl takes them, in the form that kubectl prints. It is "" when
-// there is no such field, and no such object.
+// Field returns a field of an object in the form that kubectl prints with a JSONPath. The object is
+// RESOURCE[.GROUP]/NAME with the resource names that kubectl accepts. The result is "" if the field or the object does
+// not exist.
 func (c *Cluster) Field(ctx context.Context, namespace, object, path string) (string, error) {
 	if err := c.fields.connect(c.Admin); err != nil {
 		return "", err
@@ -70,7 +71,8 @@ func (c *Cluster) Field(ctx context.Context, namespace, object, path string) (st
 	return out.String(), err
 }
 
-// mapping finds the kind of a resource: singular or plural, with or without a group. Discovery is repeated for unknown kinds.
+// mapping returns the kind of a resource name: singular or plural, with or without group. If the name is unknown,
+// discovery is refreshed.
 func (c *Cluster) mapping(resource string) (*meta.RESTMapping, error) {
 	partial := schema.ParseGroupResource(resource).WithVersion("")
 	kind, err := c.fields.mapper.KindFor(partial)

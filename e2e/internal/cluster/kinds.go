@@ -15,10 +15,11 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 )
 
-// served are versions of API groups that discovery must list before a client can rely on it to know our kinds.
+// served are the API group versions that discovery must list before clients can find our kinds.
 var served = []string{"gateway.networking.k8s.io/v1", "stunner.l7mp.io/v1"}
 
-// InstallCRDs installs the experimental channel of the Gateway API, in the version that the operator is built with, and our own CRDs.
+// InstallCRDs installs our CRDs and the experimental channel of the Gateway API in the version of the operator's
+// go.mod.
 func (c *Cluster) InstallCRDs(ctx context.Context) error {
 	gateway, err := module(ctx, c.root, "sigs.k8s.io/gateway-api")
 	if err != nil {
@@ -32,21 +33,21 @@ func (c *Cluster) InstallCRDs(ctx context.Context) error {
 	return c.known(ctx, served...)
 }
 
-// InstallKEDA installs the CRDs of KEDA, in the version that the operator is tested with. Nobody does what they ask for.
+// InstallKEDA installs the CRDs of the KEDA version that the operator is tested with. KEDA itself does not run.
 func (c *Cluster) InstallKEDA(ctx context.Context) error {
 	folder, err := KEDA(ctx, c.root)
 	if err != nil {
 		return err
 	}
-	// They are too large for an annotation of what was applied.
+	// Server-side apply: the CRDs exceed the size limit of the last-applied annotation.
 	if _, err := c.Kubectl(ctx, "apply", "--server-side", "-f", folder); err != nil {
 		return err
 	}
 	return c.known(ctx, "keda.sh/v1alpha1")
 }
 
-// KEDA returns the folder of the CRDs of the KEDA that tests install. No module here requires it: what it requires itself would choose the versions
-// of everything else in the workspace.
+// KEDA returns the folder with KEDA's CRDs. No module of the workspace requires KEDA, because its requirements would
+// raise the versions of other modules.
 func KEDA(ctx context.Context, root string) (string, error) {
 	pin, err := os.ReadFile(filepath.Join(root, ".ci/programs/keda"))
 	if err != nil {
@@ -61,7 +62,7 @@ func KEDA(ctx context.Context, root string) (string, error) {
 	return "", errors.New("find CRDs of KEDA: .ci/programs/keda names no source")
 }
 
-// known waits until CRDs are established, and discovery lists versions.
+// known waits until the CRDs are established and discovery lists the versions.
 func (c *Cluster) known(ctx context.Context, versions ...string) error {
 	if _, err := c.Kubectl(ctx, "wait", "--for=condition=Established", "--timeout="+patience.String(), "crd", "--all"); err != nil {
 		return err
@@ -70,7 +71,7 @@ func (c *Cluster) known(ctx context.Context, versions ...string) error {
 	if err != nil {
 		return err
 	}
-	// The API server serves a kind somewhat before it tells of it.
+	// The API server serves a kind shortly before discovery lists it.
 	return c.api.Until(ctx, func(context.Context) error {
 		_, lists, err := client.ServerGroupsAndResources()
 		if err != nil {
@@ -89,7 +90,7 @@ func (c *Cluster) known(ctx context.Context, versions ...string) error {
 	})
 }
 
-// module returns the folder of a module, in the version that the operator is pinned to if the path names none.
+// module returns the folder of a module. A path without a version means the version in the operator's go.mod.
 func module(ctx context.Context, root, path string) (string, error) {
 	cmd := exec.CommandContext(ctx, "go", "mod", "download", "-json", path)
 	cmd.Dir = filepath.Join(root, bed.Operator)

@@ -1,4 +1,5 @@
-// Package netns gives a test a network of its own: addresses that look like the internet's, few ports, and nobody else's packets.
+// Package netns runs a test in a network namespace of its own, with public-looking addresses, a small port range if
+// needed, and no foreign traffic.
 package netns
 
 import (
@@ -11,12 +12,14 @@ import (
 	"testing"
 )
 
-// inside marks the process that is in the new network; its value is the test that it runs.
+// inside is the environment variable that marks the child process in the new namespace. Its value is the name of the
+// test.
 const inside = "E2E_NETNS"
 
-// Isolated runs the test once more, in a child process with a network namespace of its own, and reports whether this is that child. A test
-// begins with it and returns when it is not: what the child found is then the test's result. Every address of 198.18.0.0/15, which is set
-// aside for such experiments (RFC 2544 §C.2.2), is an address of the child. The child runs the subtests that -run selects.
+// Isolated runs the calling test again in a child process with a new network namespace, and reports whether this
+// process is the child. A test calls it first and returns if the result is false; the child's result is then the test's
+// result. All addresses of 198.18.0.0/15, which is reserved for benchmarks (RFC 2544 §C.2.2), are local to the child.
+// The child runs the subtests that -run selects.
 func Isolated(t *testing.T) bool {
 	t.Helper()
 	if os.Getenv(inside) == t.Name() {
@@ -32,14 +35,14 @@ func Isolated(t *testing.T) bool {
 	child.Env = append(os.Environ(), inside+"="+t.Name())
 	child.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
 	out, err := child.CombinedOutput()
-	t.Logf("in a network of its own:\n%s", out)
+	t.Logf("in the network namespace:\n%s", out)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return false
 }
 
-// selected returns a pattern for -run that selects one test, and of its subtests those that the given pattern selects.
+// selected returns a -run pattern that selects one test and those of its subtests that the given pattern selects.
 func selected(test, pattern string) string {
 	whole := "^" + test + "$"
 	var parts []string
@@ -59,7 +62,7 @@ func selected(test, pattern string) string {
 	return strings.Join(parts, "|")
 }
 
-// Run runs a command in the network of the calling thread, and returns what it printed. An error ends the test.
+// Run runs a command in the network namespace of the calling thread and returns its output. An error ends the test.
 func Run(t *testing.T, command string) string {
 	t.Helper()
 	words := strings.Fields(command)

@@ -2,7 +2,7 @@ package netns
 
 import "testing"
 
-func TestTheChildRunsWhatIsSelected(t *testing.T) {
+func TestChildRunsTheSelectedSubtests(t *testing.T) {
 	for pattern, want := range map[string]string{
 		"":                "^TestA$",
 		"TestA":           "^TestA$",

@@ -10,21 +10,23 @@ import (
 	"testing"
 )
 
-// Space is a second network namespace of a process, for the hosts of a test that are not the one under test. It exists as long as the thread
-// that entered it: the kernel removes the namespace and its links when the test ends, also when the process is killed.
+// Space is an additional network namespace for other hosts of a test, such as clients or peers. It exists as long as
+// the thread that entered it: the kernel removes the namespace and its links when the test ends, also when the process
+// is killed.
 type Space struct {
 	name   string
 	thread int
 	work   chan func()
 }
 
-// New makes a network namespace with a loopback interface. The name is that of the interface which Link adds to the network of the process.
+// New makes a network namespace with a loopback interface. The name becomes the name of the interface that Link adds to
+// the namespace of the test.
 func New(t *testing.T, name string) *Space {
 	t.Helper()
 	s := &Space{name: name, work: make(chan func())}
 	entered := make(chan error)
 	go func() {
-		runtime.LockOSThread() // for good: the runtime ends a thread whose goroutine ends locked
+		runtime.LockOSThread() // never unlocked: the thread must end with the goroutine
 		err := syscall.Unshare(syscall.CLONE_NEWNET)
 		s.thread = syscall.Gettid()
 		entered <- err
@@ -41,14 +43,14 @@ func New(t *testing.T, name string) *Space {
 	return s
 }
 
-// Do calls f in the namespace. Sockets that f opens and processes that it starts stay there.
+// Do calls f in the namespace. Sockets that f opens and processes that it starts stay in the namespace.
 func (s *Space) Do(f func()) {
 	done := make(chan struct{})
 	s.work <- func() { defer close(done); f() }
 	<-done
 }
 
-// Run runs a command in the namespace, and returns what it printed. An error ends the test.
+// Run runs a command in the namespace and returns its output. An error ends the test.
 func (s *Space) Run(t *testing.T, command string) string {
 	t.Helper()
 	words := strings.Fields(command)
@@ -61,8 +63,8 @@ func (s *Space) Run(t *testing.T, command string) string {
 	return string(out)
 }
 
-// Link joins the namespace with the network of the process by a veth pair. Its end here has the name of the namespace and the first address;
-// its end there is eth0, has the second address, and is the way to all other networks.
+// Link connects the namespace to the one of the test by a veth pair. The local end is named after the Space and has the
+// first address. The other end is eth0, has the second address, and is the default route of the Space.
 func (s *Space) Link(t *testing.T, here, there netip.Prefix) {
 	t.Helper()
 	Run(t, fmt.Sprintf("ip link add %s type veth peer name eth0 netns %d", s.name, s.thread))

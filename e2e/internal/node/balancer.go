@@ -14,10 +14,11 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// firstAddress of Services; the others follow. Packets for them come to the first node because it is where our default route leads.
+// firstAddress is the address of the first LoadBalancer Service; later ones get the next addresses. The default route
+// of the test leads to the first node, so packets for these addresses reach it.
 var firstAddress = netip.MustParseAddr("198.18.1.1")
 
-// balancer does what a cloud does for Services of type LoadBalancer: each is given an address that clients reach.
+// balancer assigns addresses to Services of type LoadBalancer, as a cloud controller does.
 type balancer struct {
 	cluster *Cluster
 	next    netip.Addr
@@ -43,7 +44,7 @@ func (c *Cluster) startBalancer(ctx context.Context) error {
 	return nil
 }
 
-// give writes the address of a Service into its status. Events of Services come one after the other.
+// give writes the address of a Service into its status. The informer calls it for one event at a time.
 func (b *balancer) give(ctx context.Context, s *corev1.Service) {
 	if s.Spec.Type != corev1.ServiceTypeLoadBalancer {
 		return
@@ -53,7 +54,7 @@ func (b *balancer) give(ctx context.Context, s *corev1.Service) {
 		address, b.next = b.next, b.next.Next()
 		b.given[s.UID] = address
 	}
-	// VIP lets pods reach the address without leaving the node.
+	// With mode VIP, kube-proxy handles packets from pods to the address on the node.
 	mode := corev1.LoadBalancerIPModeVIP
 	want := []corev1.LoadBalancerIngress{{IP: address.String(), IPMode: &mode}}
 	if has := s.Status.LoadBalancer.Ingress; len(has) == 1 && has[0].IP == want[0].IP {
@@ -62,7 +63,7 @@ func (b *balancer) give(ctx context.Context, s *corev1.Service) {
 	s = s.DeepCopy()
 	s.Status.LoadBalancer.Ingress = want
 	_, err := b.cluster.Client.CoreV1().Services(s.Namespace).UpdateStatus(ctx, s, metav1.UpdateOptions{})
-	if err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) && ctx.Err() == nil { // a conflict is an event to come
+	if err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) && ctx.Err() == nil { // after a conflict, another event follows
 		fmt.Printf("give Service %s/%s its address: %v\n", s.Namespace, s.Name, err)
 	}
 }

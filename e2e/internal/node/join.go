@@ -8,8 +8,8 @@ import (
 	"slices"
 )
 
-// Join adds a node, and returns when it takes pods and they reach those of the other nodes. Clients reach Services through the first node,
-// whatever node their pods are on; those of a further node are reached at its address too.
+// Join adds a node. It returns when the node is schedulable and its pods can reach those of the other nodes. Clients
+// reach Services through the first node, and ports of a pod's host at the address of its node.
 func (c *Cluster) Join(ctx context.Context, name string) (err error) {
 	m, err := c.machine(name)
 	if err != nil {
@@ -31,8 +31,8 @@ func (c *Cluster) Join(ctx context.Context, name string) (err error) {
 	return nil
 }
 
-// settle waits until the cluster has no doubt of a node any more. The controller that takes a node for unready looks every few seconds, and until it has
-// looked again it calls pods unready that have just become ready there.
+// settle waits until the node has no taints. The node lifecycle controller evaluates nodes every few seconds, and until
+// its next run it marks pods unready that have just become ready on the node.
 func (m *machine) settle(ctx context.Context) error {
 	return m.kubelet.Until(ctx, func(ctx context.Context) error {
 		taints, err := m.cluster.Kubectl(ctx, "get", "node", m.name, "--output=jsonpath={.spec.taints}")
@@ -43,7 +43,7 @@ func (m *machine) settle(ctx context.Context) error {
 	})
 }
 
-// Leave takes a node away that has joined, as if its power had gone. What ran there is gone from the cluster too.
+// Leave removes a node that has joined, as after a power loss, and deletes its pods.
 func (c *Cluster) Leave(ctx context.Context, name string) error {
 	i := slices.IndexFunc(c.nodes, func(m *machine) bool { return m.name == name && m != c.first })
 	if i < 0 {
@@ -53,7 +53,7 @@ func (c *Cluster) Leave(ctx context.Context, name string) error {
 	errs := []error{m.end()}
 	for _, args := range [][]string{
 		{"delete", "node", name, "--ignore-not-found"},
-		// Nobody else would say so of its pods.
+		// No kubelet is left to confirm that the pods have ended.
 		{"delete", "pods", "--all-namespaces", "--field-selector=spec.nodeName=" + name, "--force", "--grace-period=0"},
 	} {
 		_, err := c.Kubectl(ctx, args...)
@@ -63,7 +63,7 @@ func (c *Cluster) Leave(ctx context.Context, name string) error {
 	return errors.Join(append(errs, removeGroups(m.group()), os.RemoveAll(m.dir))...)
 }
 
-// Address of a node, where clients reach ports of it.
+// Address returns the address of a node.
 func (c *Cluster) Address(node string) string {
 	for _, m := range c.nodes {
 		if m.name == node {
@@ -73,7 +73,7 @@ func (c *Cluster) Address(node string) string {
 	return ""
 }
 
-// route tells every node where the pods of the others are.
+// route adds routes between the pod networks of all nodes.
 func (c *Cluster) route(ctx context.Context) error {
 	for _, from := range c.nodes {
 		for _, to := range c.nodes {

@@ -12,7 +12,7 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 )
 
-// KEDA installs KEDA, and returns when it scales. A second time it does nothing.
+// KEDA installs KEDA and returns when it is available. Later calls do nothing.
 func (c *Cluster) KEDA(ctx context.Context) error {
 	if c.keda {
 		return nil
@@ -24,7 +24,7 @@ func (c *Cluster) KEDA(ctx context.Context) error {
 	return nil
 }
 
-// kedaPrograms are the programs in the images of its Deployments.
+// kedaPrograms maps KEDA's Deployments to the programs in their images.
 var kedaPrograms = map[string]string{"keda-operator": "operator", "keda-metrics-apiserver": "adapter", "keda-admission": "webhooks"}
 
 func (c *Cluster) installKEDA(ctx context.Context) error {
@@ -33,7 +33,7 @@ func (c *Cluster) installKEDA(ctx context.Context) error {
 		return err
 	}
 	overlay := c.file("keda")
-	// Kustomize wants the way from one folder to the other.
+	// Kustomize accepts relative paths only.
 	way, err := filepath.Rel(overlay, filepath.Join(published, "config/default"))
 	if err != nil {
 		return err
@@ -55,7 +55,7 @@ func (c *Cluster) installKEDA(ctx context.Context) error {
 	if _, err := c.Kubectl(ctx, "apply", "--server-side", "-k", overlay); err != nil {
 		return err
 	}
-	// The operator makes certificates for all three and starts once more, with them.
+	// KEDA's operator creates the certificates of all three Deployments and then restarts.
 	wait := []string{"wait", "--for=condition=Available", "--timeout=" + patience.String()}
 	if _, err := c.Kubectl(ctx, append(wait, "--namespace=keda", "deployment", "--all")...); err != nil {
 		return err
@@ -64,7 +64,7 @@ func (c *Cluster) installKEDA(ctx context.Context) error {
 	return err
 }
 
-// Load gives every node the images of a program that others publish, and returns its folder.
+// Load imports the images of a third-party program into every node, and returns the program's folder.
 func (c *Cluster) Load(ctx context.Context, program string) (folder string, err error) {
 	if folder, err = bed.Published(ctx, c.root, program); err != nil {
 		return "", err
@@ -72,7 +72,7 @@ func (c *Cluster) Load(ctx context.Context, program string) (folder string, err 
 	return folder, c.Import(ctx, folder)
 }
 
-// Import gives every node the images of a folder.
+// Import imports all image archives of a folder into every node.
 func (c *Cluster) Import(ctx context.Context, folder string) error {
 	archives, err := filepath.Glob(filepath.Join(folder, "*.tar"))
 	if err != nil {

@@ -14,19 +14,19 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 )
 
-// machine is a node: namespaces, and what runs in them.
+// machine is a node: a set of namespaces, and the processes in them.
 type machine struct {
 	cluster *Cluster
 	name    string
-	index   int    // what its addresses are counted by
-	dir     string // of its configs, data and logs
+	index   int    // determines its addresses
+	dir     string // for configs, data and logs
 	pid     int    // of the process that holds the namespaces
 	holder  *bed.Process
 	engine  *bed.Process
 	kubelet *bed.Process
 }
 
-// machine makes a node that does not run yet.
+// machine creates a node without starting it.
 func (c *Cluster) machine(name string) (*machine, error) {
 	m := &machine{cluster: c, name: name, index: c.made, dir: c.file(name)}
 	if err := os.MkdirAll(m.file("cni"), 0o700); err != nil {
@@ -45,7 +45,7 @@ func (m *machine) file(name string) string { return filepath.Join(m.dir, name) }
 func (m *machine) address() string { return fmt.Sprintf(nodeAddress, firstNode+m.index) }
 func (m *machine) pods() string    { return fmt.Sprintf(nodePods, m.index) }
 
-// writeConfigs writes what the components of the node read.
+// writeConfigs renders the config files of the node's components.
 func (m *machine) writeConfigs() error {
 	version, err := os.ReadFile(filepath.Join(m.cluster.root, ".ci/kube/go.mod"))
 	if err != nil {
@@ -75,10 +75,10 @@ func (m *machine) writeConfigs() error {
 			return err
 		}
 	}
-	return os.WriteFile(m.file("resolv.conf"), nil, 0o600) // nobody outside is asked for names
+	return os.WriteFile(m.file("resolv.conf"), nil, 0o600) // no upstream DNS
 }
 
-// in is a command in the namespaces of the node.
+// in returns a command in the namespaces of the node.
 func (m *machine) in(name, program string, args ...string) bed.Command {
 	enter := []string{"--target", fmt.Sprint(m.pid), "--mount", "--net", "--pid", "--uts", "--ipc", "--", program}
 	return bed.Command{
@@ -92,7 +92,7 @@ func (m *machine) start(name string, args ...string) (*bed.Process, error) {
 	return bed.Start(m.in(name, name, args...))
 }
 
-// run runs a command in the node to its end.
+// run runs a command in the node and waits for its end.
 func (m *machine) run(ctx context.Context, program string, args ...string) error {
 	p, err := bed.Start(m.in(filepath.Base(program), program, args...))
 	if err != nil {
@@ -106,7 +106,7 @@ func (m *machine) run(ctx context.Context, program string, args ...string) error
 	}
 }
 
-// logged adds to an error what the process has logged last.
+// logged adds the last log lines of a process to an error.
 func logged(p *bed.Process, err error) error {
 	if err == nil {
 		return nil
@@ -125,7 +125,7 @@ func (m *machine) startEngine(ctx context.Context) (err error) {
 	return logged(m.engine, m.engine.Until(ctx, func(ctx context.Context) error { return m.run(ctx, "ctr", m.ctr("version")...) }))
 }
 
-// load gives the container engine images.
+// load imports image archives into the container engine.
 func (m *machine) load(ctx context.Context, archives ...string) error {
 	for _, a := range archives {
 		if err := m.run(ctx, "ctr", m.ctr("images", "import", a)...); err != nil {
@@ -135,7 +135,7 @@ func (m *machine) load(ctx context.Context, archives ...string) error {
 	return nil
 }
 
-// startNode starts kubelet and kube-proxy, and waits until the node takes pods.
+// startNode starts kubelet and kube-proxy, and waits until the node is Ready.
 func (m *machine) startNode(ctx context.Context) error {
 	c := m.cluster
 	err := c.first.run(ctx, "kubeadm", "init", "phase", "kubeconfig", "kubelet", "--config="+m.file("kubeadm.yaml"), "--kubeconfig-dir="+m.dir)
@@ -158,7 +158,7 @@ func (m *machine) startNode(ctx context.Context) error {
 	return nil
 }
 
-// end ends the node and all that runs in it: the kernel ends a process namespace with its first process.
+// end kills the node's first process. The kernel then kills all processes of the PID namespace.
 func (m *machine) end() error {
 	if m.holder == nil {
 		return nil

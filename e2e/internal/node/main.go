@@ -11,20 +11,21 @@ import (
 	"time"
 )
 
-// inside names the folder of the cluster to the process that is in the network of clients.
+// inside is the environment variable that marks the child process in the clients' network. Its value is the folder of
+// the cluster.
 const inside = "E2E_NODE"
 
-// needs are programs of Debian that are not part of every machine, with the package of each.
+// needs are programs that a minimal Debian lacks, with their packages.
 var needs = []struct{ program, debian string }{
 	{"containerd", "containerd"}, {"ctr", "containerd"}, {"runc", "runc"}, {"/usr/lib/cni/bridge", "containernetworking-plugins"},
 	{"nft", "nftables"}, {"iptables", "iptables"}, {"ip", "iproute2"}, {"unshare", "util-linux"}, {"nsenter", "util-linux"},
 }
 
-// Main runs the tests of a package with *c, in a network of their own, and returns the exit code for [os.Exit]. Where it cannot run them
-// it says so and fails.
+// Main runs the tests of a package with a cluster in *c, in a network namespace of their own, and returns the exit code
+// for [os.Exit]. If the host lacks a prerequisite, Main prints it and returns 1.
 func Main(tests interface{ Run() int }, c **Cluster) int {
 	if err := possible(); err != nil {
-		fmt.Fprintf(os.Stderr, "THE CLUSTER CANNOT RUN HERE, and nothing was tested:\n%v\n", err)
+		fmt.Fprintf(os.Stderr, "THE CLUSTER CANNOT RUN ON THIS HOST; no test was run:\n%v\n", err)
 		return 1
 	}
 	if os.Getenv(inside) == "" {
@@ -38,7 +39,7 @@ func Main(tests interface{ Run() int }, c **Cluster) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	fmt.Printf("%7s  in all: the cluster is ready\n", time.Since(begun).Round(100*time.Millisecond))
+	fmt.Printf("%7s  total: the cluster is ready\n", time.Since(begun).Round(100*time.Millisecond))
 	*c = started
 	code := tests.Run()
 	begun = time.Now()
@@ -46,14 +47,14 @@ func Main(tests interface{ Run() int }, c **Cluster) int {
 		fmt.Fprintln(os.Stderr, err)
 		return max(code, 1)
 	}
-	fmt.Printf("%7s  end of the cluster\n", time.Since(begun).Round(100*time.Millisecond))
+	fmt.Printf("%7s  cluster stopped\n", time.Since(begun).Round(100*time.Millisecond))
 	return code
 }
 
-// possible tells what is missing, all of it at once.
+// possible returns all missing prerequisites in one error.
 func possible() (err error) {
 	if os.Geteuid() != 0 {
-		err = errors.New("it makes namespaces, mounts and control groups: run as root")
+		err = errors.New("namespaces, mounts and control groups need root: run as root")
 	}
 	for _, n := range needs {
 		if _, missing := exec.LookPath(n.program); missing != nil {
@@ -63,8 +64,8 @@ func possible() (err error) {
 	return err
 }
 
-// again runs this program once more, in a network and with a folder of its own. However that ends, an interrupt from the terminal included, nothing
-// of the cluster is left.
+// again runs this program again, in a network namespace and with a folder of its own. It removes the whole cluster in
+// every case, also after an interrupt.
 func again() int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
@@ -92,10 +93,10 @@ func child(ctx context.Context, dir string) (pid, code int) {
 	child.Stdout, child.Stderr = os.Stdout, os.Stderr
 	child.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
 	if err := child.Start(); err != nil {
-		fmt.Fprintf(os.Stderr, "make a network of its own: %v\n", err)
+		fmt.Fprintf(os.Stderr, "make a network namespace: %v\n", err)
 		return 0, 1
 	}
-	if child.Wait() != nil { // the child has said why
+	if child.Wait() != nil { // the child has printed the reason
 		code = max(child.ProcessState.ExitCode(), 1)
 	}
 	return child.Process.Pid, code

@@ -1,9 +1,9 @@
-// Package node runs a Kubernetes cluster for tests: the released programs, a container engine, pods, Services with addresses that clients
-// reach, and DNS. It has one node, and further ones when a test wants them. A node is a set of namespaces, and all that is in it ends with the
-// one process that holds them.
+// Package node runs a Kubernetes cluster for tests: the released programs, a container engine, pods, LoadBalancer
+// Services that clients can reach, and DNS. It has one node, and a test can add more. A node is a set of namespaces;
+// its first process holds them, and everything in the node ends with that process.
 //
-// The test is in a network of its own too, where the clients of a cluster are. It reaches the API server, the nodes and the addresses of
-// Services, and nothing else.
+// The test itself runs in the network namespace of the clients. It reaches only the API server, the nodes and the
+// addresses of Services.
 package node
 
 import (
@@ -23,36 +23,36 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 )
 
-// patience is for a start, which takes seconds on a machine that is free.
+// patience is the timeout of a start. On an idle machine a start takes seconds.
 const patience = 5 * time.Minute
 
-// Images is what the names of images begin with; those that are for tests alone have the tag e2e.
+// Images is the registry prefix of images. Images for tests only have the tag e2e.
 const Images = "ghcr.io/stunner-gateway"
 
-// needed are the images without which nothing runs: of the product, and of what every cluster has.
+// needed are the images that every test cluster needs.
 var needed = []string{"operator", "stunnerd", "auth", "pause", "dns", "echo"}
 
-// Cluster that runs.
+// Cluster is a running cluster.
 type Cluster struct {
-	Admin  *rest.Config // may do everything, whatever RBAC says
+	Admin  *rest.Config // not restricted by RBAC
 	Client kubernetes.Interface
 
 	root    string // of the repository
 	dir     string // of keys, configs, data and logs
-	control string // folder of the programs of the control plane
-	others  string // folder of the others
+	control string // folder with the control plane's programs
+	others  string // folder with the other programs
 
-	first  *machine   // runs the control plane too
-	nodes  []*machine // all of them, the first included
-	made   int        // how many there ever were
-	images []string   // archives that every node has
-	keda   bool       // is installed
+	first  *machine   // also runs the control plane
+	nodes  []*machine // including the first
+	made   int        // number of nodes ever created
+	images []string   // archives that were imported into every node
+	keda   bool       // KEDA is installed
 
 	api  *bed.Process
-	stop context.CancelFunc // of what this process does for the cluster
+	stop context.CancelFunc // stops the informers of this process
 }
 
-// steps of a start, in this order.
+// steps are the steps of a start, in order.
 var steps = []struct {
 	name string
 	do   func(*Cluster, context.Context) error
@@ -68,7 +68,8 @@ var steps = []struct {
 	{"DNS", (*Cluster).startDNS},
 }
 
-// Start starts a cluster and returns when pods can run, find each other by name, and be reached. It says what it does and how long that took.
+// Start starts a cluster. It returns when pods run, resolve each other's names and are reachable. It calls say after
+// each step.
 func Start(ctx context.Context, say func(step string, took time.Duration)) (*Cluster, error) {
 	c := &Cluster{}
 	for _, s := range steps {
@@ -81,7 +82,7 @@ func Start(ctx context.Context, say func(step string, took time.Duration)) (*Clu
 	return c, nil
 }
 
-// Stop ends the cluster and everything that runs in it.
+// Stop ends the cluster and all its processes.
 func (c *Cluster) Stop() error {
 	if c.stop != nil {
 		c.stop()
@@ -95,10 +96,10 @@ func (c *Cluster) Stop() error {
 
 func (c *Cluster) file(name string) string { return filepath.Join(c.dir, name) }
 
-// Kubeconfig is a file with every right.
+// Kubeconfig returns the path of the administrator's kubeconfig.
 func (c *Cluster) Kubeconfig() string { return c.file("super-admin.conf") }
 
-// find finds what make has built.
+// find locates the programs and images that make has built.
 func (c *Cluster) find(ctx context.Context) (err error) {
 	if c.root, err = bed.Root(); err != nil {
 		return err
@@ -120,15 +121,15 @@ func (c *Cluster) find(ctx context.Context) (err error) {
 	return err
 }
 
-// Kubectl runs kubectl with every right, and returns what it prints.
+// Kubectl runs kubectl as the administrator and returns its output.
 func (c *Cluster) Kubectl(ctx context.Context, args ...string) (string, error) {
 	return c.Apply(ctx, "", args...)
 }
 
-// Apply runs kubectl as Kubectl does, with something to read.
+// Apply runs kubectl with the given input on stdin.
 func (c *Cluster) Apply(ctx context.Context, input string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, filepath.Join(c.control, "kubectl"), append([]string{"--kubeconfig", c.Kubeconfig()}, args...)...)
-	cmd.Env = append(os.Environ(), "HOME="+c.dir) // its caches
+	cmd.Env = append(os.Environ(), "HOME="+c.dir) // for kubectl's caches
 	cmd.Stdin = strings.NewReader(input)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
@@ -137,12 +138,13 @@ func (c *Cluster) Apply(ctx context.Context, input string, args ...string) (stri
 	return string(out), nil
 }
 
-// ImportCommand is the command with which images of an archive are given to the first node: the path of the archive is its last word.
+// ImportCommand returns the command that imports an image archive into the first node. The path of the archive must be
+// appended.
 func (c *Cluster) ImportCommand() []string {
 	return append([]string{"ctr"}, c.first.ctr("images", "import")...)
 }
 
-// Tag gives an image that the nodes have another name.
+// Tag adds a name to an image on every node.
 func (c *Cluster) Tag(ctx context.Context, image, name string) error {
 	for _, m := range c.nodes {
 		if err := m.run(ctx, "ctr", m.ctr("images", "tag", "--force", image, name)...); err != nil {

@@ -9,10 +9,10 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// Addresses, all of ranges that no network outside has: RFC 2544 §C.2.2 and RFC 1918.
+// Addresses from ranges that are not routed on the internet: RFC 2544 §C.2.2 and RFC 1918.
 const (
-	clientAddress = "198.18.0.2"  // ours
-	nodeAddress   = "198.18.0.%d" // of the nodes, from firstNode on
+	clientAddress = "198.18.0.2"  // of the test process
+	nodeAddress   = "198.18.0.%d" // the last byte starts at firstNode
 	firstNode     = 11
 	serviceRange  = "10.96.0.0/16"
 	dnsAddress    = "10.96.0.10"
@@ -20,7 +20,7 @@ const (
 	nodePods      = "10.244.%d.0/24"
 )
 
-// nodeName is that of the first node.
+// nodeName is the name of the first node.
 const nodeName = "node"
 
 //go:embed config
@@ -51,7 +51,7 @@ func (c *Cluster) startControl(ctx context.Context) (err error) {
 		"--kubelet-preferred-address-types=InternalIP",
 		"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
 		"--service-account-key-file="+pki("sa.pub"), "--service-account-signing-key-file="+pki("sa.key"),
-		// Who may extend the API: metrics servers, autoscalers.
+		// The aggregation layer, for metrics servers and autoscalers.
 		"--requestheader-client-ca-file="+pki("front-proxy-ca.crt"), "--requestheader-allowed-names=front-proxy-client",
 		"--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group",
 		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
@@ -63,7 +63,7 @@ func (c *Cluster) startControl(ctx context.Context) (err error) {
 	if c.Admin, err = clientcmd.BuildConfigFromFlags("", c.Kubeconfig()); err != nil {
 		return err
 	}
-	c.Admin.QPS = -1 // a test waits for nobody but the server
+	c.Admin.QPS = -1 // no client-side rate limit
 	if c.Client, err = kubernetes.NewForConfig(c.Admin); err != nil {
 		return err
 	}
@@ -73,7 +73,7 @@ func (c *Cluster) startControl(ctx context.Context) (err error) {
 	if err != nil {
 		return logged(c.api, err)
 	}
-	// As kubeadm does it: with this right the API server asks the kubelet for logs, and to forward ports.
+	// As in kubeadm: with this right the API server fetches logs and forwards ports through the kubelet.
 	admins := "kubeadm:cluster-admins"
 	if _, err := c.Kubectl(ctx, "create", "clusterrolebinding", admins, "--clusterrole=cluster-admin", "--group="+admins); err != nil {
 		return err

@@ -13,8 +13,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// Shell runs commands as somebody types them who administrates the cluster and works in a namespace, and returns what they print. The folders have
-// the programs that are needed beside kubectl. What is left running in the background ends with the shell.
+// Shell runs commands in bash as an administrator whose current namespace is given, and returns their output. The
+// folders are added to PATH. Background processes are killed at the end.
 func (c *Cluster) Shell(ctx context.Context, namespace, commands string, folders ...string) (string, error) {
 	access, err := clientcmd.LoadFromFile(c.Kubeconfig())
 	if err != nil {
@@ -33,7 +33,7 @@ func (c *Cluster) Shell(ctx context.Context, namespace, commands string, folders
 	}
 	cmd.Env = append(append(os.Environ(), caches...), "KUBECONFIG="+config, "HOME="+c.dir, "PATH="+strings.Join(path, string(filepath.ListSeparator)))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	// A file: a pipe would be waited for until the last program in the background has closed it.
+	// A file, not a pipe: reading a pipe would block until the last background process has closed it.
 	out, err := os.CreateTemp(c.dir, "shell-")
 	if err != nil {
 		return "", err
@@ -51,12 +51,13 @@ func (c *Cluster) Shell(ctx context.Context, namespace, commands string, folders
 	end()
 	text, lost := os.ReadFile(out.Name())
 	if err != nil {
-		return "", fmt.Errorf("%w of\n%s\nwhich said\n%s", errors.Join(err, context.Cause(ctx)), commands, text)
+		return "", fmt.Errorf("%w in\n%s\noutput:\n%s", errors.Join(err, context.Cause(ctx)), commands, text)
 	}
 	return string(text), lost
 }
 
-// goCaches are the variables by which Go finds what it has built and downloaded, whatever the home folder is: there is no network to download from.
+// goCaches returns the variables with Go's build and module caches, because HOME is changed and there is no network for
+// downloads.
 func goCaches(ctx context.Context) (variables []string, err error) {
 	for _, name := range []string{"GOCACHE", "GOMODCACHE"} {
 		folder, err := exec.CommandContext(ctx, "go", "env", name).Output()

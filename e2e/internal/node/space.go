@@ -16,19 +16,20 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 )
 
-// family is what the names of control groups begin with, and group that of our nodes, in each hierarchy. Clusters of several tests may run.
+// family is the name prefix of our control groups. The PID follows, because several test processes may run clusters at
+// the same time.
 const family = "stunner-e2e-"
 
 var group = groupOf(os.Getpid())
 
 func groupOf(pid int) string { return family + strconv.Itoa(pid) }
 
-// groups is where control groups are: one hierarchy, or with version 1 a folder for each.
+// groups is the root of the cgroup file system: one hierarchy in version 2, or one folder for each in version 1.
 const groups = "/sys/fs/cgroup"
 
 func (m *machine) group() string { return filepath.Join(group, m.name) }
 
-// unshare makes the namespaces of the node, and a cable from its network to ours.
+// unshare creates the namespaces of the node and a veth pair to the network of the test.
 func (m *machine) unshare(ctx context.Context) (err error) {
 	m.holder, err = bed.Start(bed.Command{
 		Name: "holder", Path: "unshare", Logs: m.dir, Death: syscall.SIGKILL,
@@ -55,10 +56,10 @@ func (m *machine) unshare(ctx context.Context) (err error) {
 	return m.run(ctx, "sh", m.file("space.sh"))
 }
 
-// lan is our interface to the network that nodes and clients are in.
+// lan is the bridge that connects nodes and clients.
 const lan = "lan"
 
-// connect makes that network. What is neither ours nor in it is reached through the first node: the addresses of Services.
+// connect creates the bridge. The default route leads to the first node, for the addresses of Services.
 func (c *Cluster) connect(ctx context.Context) error {
 	for _, command := range []string{
 		"link set lo up",
@@ -81,7 +82,7 @@ func ip(ctx context.Context, command string) error {
 	return nil
 }
 
-// held tells that there is a first process in the new namespaces.
+// held returns nil when the first process of the new namespaces runs, and records its PID.
 func (m *machine) held(context.Context) error {
 	holder := strconv.Itoa(m.holder.PID())
 	children, err := os.ReadFile(filepath.Join("/proc", holder, "task", holder, "children"))
@@ -91,7 +92,7 @@ func (m *machine) held(context.Context) error {
 	if m.pid, err = strconv.Atoi(strings.TrimSpace(string(children))); err != nil {
 		return fmt.Errorf("no process holds the namespaces: %w", err)
 	}
-	// Its view of processes is mounted after the namespaces are there.
+	// unshare mounts /proc of the node after it has created the namespaces, and executes sleep last.
 	command, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(m.pid), "comm"))
 	if err == nil && strings.TrimSpace(string(command)) != "sleep" {
 		err = errors.New("the namespaces are not ready")
@@ -99,7 +100,7 @@ func (m *machine) held(context.Context) error {
 	return err
 }
 
-// hierarchies of control groups.
+// hierarchies returns the roots of the cgroup hierarchies.
 func hierarchies() ([]string, error) {
 	if _, err := os.Stat(filepath.Join(groups, "cgroup.controllers")); err == nil {
 		return []string{groups}, nil
@@ -107,7 +108,7 @@ func hierarchies() ([]string, error) {
 	return filepath.Glob(filepath.Join(groups, "*"))
 }
 
-// makeGroups makes a control group in each hierarchy, and the one around it.
+// makeGroups creates a control group and its parent in each hierarchy, and removes groups of killed test processes.
 func makeGroups(name string) error {
 	left, err := abandoned()
 	if err != nil {
@@ -138,17 +139,18 @@ func makeGroup(hierarchy, name string) error {
 	case err != nil:
 		return err
 	}
-	// A node has its processors for itself. Here others work on them, and pods would get as much in all as one of them.
+	// A real node has all of its CPUs. Without more weight, all pods together would get the share of a single other
+	// process.
 	for setting, weight := range map[string]string{"cpu.shares": "16384", "cpu.weight": "1600"} {
 		path := filepath.Join(own, setting)
 		if _, err := os.Stat(path); err != nil {
-			continue // it is a setting of the other version, or of another hierarchy
+			continue // a setting of the other cgroup version or of another hierarchy
 		}
 		if err := os.WriteFile(path, []byte(weight), 0); err != nil {
 			return err
 		}
 	}
-	// In version 1 a new group has no processors and no memory.
+	// In version 1 a new group has no CPUs and no memory nodes.
 	for _, setting := range []string{"cpuset.cpus", "cpuset.mems"} {
 		value, err := os.ReadFile(filepath.Join(hierarchy, setting))
 		if errors.Is(err, fs.ErrNotExist) {
@@ -161,7 +163,7 @@ func makeGroup(hierarchy, name string) error {
 	return nil
 }
 
-// abandoned names the groups of tests that were killed.
+// abandoned returns the control groups of test processes that no longer exist.
 func abandoned() (names []string, err error) {
 	all, err := hierarchies()
 	if err != nil {
@@ -182,7 +184,8 @@ func abandoned() (names []string, err error) {
 	return names, nil
 }
 
-// removeGroups removes control groups of these names, the innermost first. Their processes have been told to end, and some are not gone yet.
+// removeGroups removes control groups, the innermost first. It retries, because killed processes may take a moment to
+// end.
 func removeGroups(names ...string) error {
 	hierarchies, err := hierarchies()
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package objects applies YAML to a test API server and reads what the operator says about it.
+// Package objects reads YAML and applies it to the API server of a test.
 package objects
 
 import (
@@ -20,13 +20,13 @@ import (
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 )
 
-// Scheme knows the kinds of Kubernetes, of the Gateway API and of the product.
+// Scheme returns a scheme with the kinds of Kubernetes, of the Gateway API and of the product.
 func Scheme() (*runtime.Scheme, error) {
 	s := runtime.NewScheme()
 	return s, errors.Join(clientgoscheme.AddToScheme(s), gwapiv1.Install(s), gwapiv1a2.Install(s), gwapiv1b1.Install(s), stunnerv1.AddToScheme(s))
 }
 
-// Read reads YAML documents, and sets the namespace of each namespaced object that names none.
+// Read decodes YAML documents. Namespaced objects without a namespace get the given one.
 func Read(c client.Client, namespace, text string) (list []*unstructured.Unstructured, err error) {
 	decoder := yaml.NewYAMLOrJSONDecoder(strings.NewReader(text), 4096)
 	for {
@@ -51,7 +51,7 @@ func Read(c client.Client, namespace, text string) (list []*unstructured.Unstruc
 	}
 }
 
-// Apply applies an object by server-side apply with a field manager called tenant, which takes all fields over.
+// Apply applies an object with server-side apply. The field manager is "tenant", and conflicts are forced.
 func Apply(ctx context.Context, c client.Client, o *unstructured.Unstructured) error {
 	err := c.Apply(ctx, client.ApplyConfigurationFromUnstructured(o.DeepCopy()), client.FieldOwner("tenant"), client.ForceOwnership)
 	if err != nil {

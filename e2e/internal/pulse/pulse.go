@@ -1,4 +1,5 @@
-// Package pulse tells when the machine stood still, so that what a program does in time is not judged by what its neighbours take.
+// Package pulse detects times in which the machine did not run this process, so that a time limit in a test can exclude
+// them.
 package pulse
 
 import (
@@ -6,26 +7,26 @@ import (
 	"time"
 )
 
-// pace is the pause between two beats, and how late one may be: less is nobody's stall.
+// pace is the interval between two beats. A beat that is late by more than pace is a stall.
 const pace = 20 * time.Millisecond
 
-// Pulse beats from Start to Stop.
+// Pulse detects stalls between Start and Stop.
 type Pulse struct {
 	stop    func()
 	beating sync.WaitGroup
 
 	mu     sync.Mutex
-	last   time.Time // when the machine was seen to run
+	last   time.Time // time of the last beat
 	stalls []stall
 }
 
-// stall is a time in which the machine stood still.
+// stall is a period in which the process did not run.
 type stall struct {
 	began  time.Time
 	lasted time.Duration
 }
 
-// Start begins to watch the machine.
+// Start begins to detect stalls.
 func Start() *Pulse {
 	tick, stop := time.NewTicker(pace), make(chan struct{})
 	p := &Pulse{last: time.Now(), stop: sync.OnceFunc(func() { tick.Stop(); close(stop) })}
@@ -42,13 +43,13 @@ func Start() *Pulse {
 	return p
 }
 
-// Stop ends the watch. Nobody asks any more then.
+// Stop ends the detection. No other method may be called after it.
 func (p *Pulse) Stop() {
 	p.stop()
 	p.beating.Wait()
 }
 
-// beat notes that the machine runs, and returns when it did not.
+// beat records that the process runs now, and returns all stalls so far.
 func (p *Pulse) beat(now time.Time) []stall {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -59,8 +60,8 @@ func (p *Pulse) beat(now time.Time) []stall {
 	return p.stalls
 }
 
-// Stalled is how long the stalls have lasted, all in all, that there were between two moments. Whoever asks is a beat too: he may be the first to
-// run after a stall.
+// Stalled returns the total length of the stalls that overlap the given period. The call itself counts as a beat,
+// because it may be the first code to run after a stall.
 func (p *Pulse) Stalled(from, to time.Time) (total time.Duration) {
 	for _, s := range p.beat(time.Now()) {
 		if s.began.Before(to) && s.began.Add(s.lasted).After(from) {
@@ -70,13 +71,13 @@ func (p *Pulse) Stalled(from, to time.Time) (total time.Duration) {
 	return total
 }
 
-// Since is the time since a moment, without what the machine stood still.
+// Since returns the time since a moment, without stalls.
 func (p *Pulse) Since(began time.Time) time.Duration {
 	took := time.Since(began)
 	return took - p.Stalled(began, began.Add(took))
 }
 
-// Worst is the longest time that the machine has stood still.
+// Worst returns the length of the longest stall.
 func (p *Pulse) Worst() (longest time.Duration) {
 	for _, s := range p.beat(time.Now()) {
 		longest = max(longest, s.lasted)

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// A stall counts for whatever it was a part of, and only then, also when nobody but the one who asks has run since.
+// A stall counts only for periods that it overlaps. It also counts when the query is the first code to run after it.
 func TestStalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &Pulse{last: time.Now()}
@@ -19,16 +19,16 @@ func TestStalls(t *testing.T) {
 		began := time.Now()
 		run(time.Second)
 		if stalled, took := p.Stalled(began, time.Now()), p.Since(began); stalled != 0 || took != time.Second {
-			t.Errorf("without a stall: %s stalled, %s taken", stalled, took)
+			t.Errorf("without a stall: %s stalled, %s elapsed", stalled, took)
 		}
 		still := time.Now()
 		time.Sleep(pace + 300*time.Millisecond)
 		if took := p.Since(still); took != pace {
-			t.Errorf("asked right after a stall: %s taken, want %s", took, pace)
+			t.Errorf("right after a stall: %s elapsed, want %s", took, pace)
 		}
 		run(time.Second)
 		if p.Stalled(began, still) != 0 || p.Stalled(began, time.Now()) != 300*time.Millisecond || p.Worst() != 300*time.Millisecond {
-			t.Errorf("%s before, %s in all, %s at worst", p.Stalled(began, still), p.Stalled(began, time.Now()), p.Worst())
+			t.Errorf("%s before, %s in total, %s longest", p.Stalled(began, still), p.Stalled(began, time.Now()), p.Worst())
 		}
 	})
 }

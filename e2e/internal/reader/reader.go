@@ -1,5 +1,5 @@
-// Package reader reads one config over discovery, as a dataplane does, and keeps every frame that says something new. It shares no code
-// with the product, so that it sees what is on the wire.
+// Package reader is a discovery client that reads one config as a dataplane does, and records each frame that differs
+// from the one before. It shares no code with the product, so that it observes the wire format.
 package reader
 
 import (
@@ -18,10 +18,10 @@ import (
 
 const (
 	limit = 4 << 20
-	pause = 250 * time.Millisecond // before the next try, and up to as much again: a thousand readers come back at once
+	pause = 250 * time.Millisecond // before a reconnect, plus a random part of the same length: a thousand readers reconnect at once
 )
 
-// The rhythm of a dataplane: how long it waits for an answer, how often it pings, and the delays before its next try.
+// Timing of a dataplane: response timeout, ping interval, and the limits of the delay between reconnects.
 const (
 	answerTime = 5 * time.Second
 	pingEvery  = 5 * time.Second
@@ -29,17 +29,17 @@ const (
 	lastDelay  = 10 * time.Second
 )
 
-// Frame is a config as it came.
+// Frame is a config as received.
 type Frame struct {
 	At   time.Time
 	Data []byte
 }
 
-// Reader is one client of config discovery, which comes back whenever its connection ends.
+// Reader is one discovery client. It reconnects whenever its connection ends.
 type Reader struct {
 	url     string
 	options *websocket.DialOptions
-	// asDataplane keeps the rhythm of a dataplane.
+	// asDataplane enables pings as a dataplane sends them.
 	asDataplane bool
 
 	mu        sync.Mutex
@@ -48,9 +48,9 @@ type Reader struct {
 	refused   int
 	visits    int
 	connected bool
-	served    time.Time     // when the first frame of this connection came
-	later     time.Duration // what the server has said when it refused: come back after that
-	stirred   chan struct{} // closed when any of the above is different
+	served    time.Time     // when the first frame of this connection arrived
+	later     time.Duration // Retry-After of the last refusal
+	stirred   chan struct{} // closed and replaced when any field above changes
 }
 
 // Read reads the config ID of the discovery server at http://ADDRESS until ctx ends.
@@ -68,7 +68,8 @@ func Read(ctx context.Context, address, id string) *Reader {
 	return r
 }
 
-// ReadAs reads over TLS with a token, as a dataplane does: with its pings, its delays between tries, and its obedience to Retry-After.
+// ReadAs reads over TLS with a token, with the timing of a dataplane: pings, growing delays between reconnects, and
+// Retry-After.
 func ReadAs(ctx context.Context, address, id, token string, security *tls.Config) *Reader {
 	r := &Reader{
 		url: "wss://" + address + "/api/v1/configs/" + id + "?watch=true", asDataplane: true, stirred: make(chan struct{}),
@@ -101,7 +102,7 @@ func ReadAs(ctx context.Context, address, id, token string, security *tls.Config
 	return r
 }
 
-// visit stays until the connection ends.
+// visit connects once and reads until the connection ends.
 func (r *Reader) visit(ctx context.Context) {
 	conn, resp, err := websocket.Dial(ctx, r.url, r.options)
 	r.later = 0
@@ -127,7 +128,7 @@ func (r *Reader) visit(ctx context.Context) {
 				select {
 				case <-alive.Done():
 				case <-time.After(pingEvery):
-					_ = conn.Ping(alive) // the read notices that the connection has ended
+					_ = conn.Ping(alive) // the read returns the error
 				}
 			}
 		}()
@@ -157,19 +158,19 @@ func (r *Reader) note(change func()) {
 	r.stirred = make(chan struct{})
 }
 
-// State is what a reader has seen.
+// State is a snapshot of what a reader has recorded.
 type State struct {
-	// Last is the newest frame, and Changes counts those that differed from the one before, the first one included.
+	// Last is the newest frame. Changes counts the frames that differed from the one before, including the first one.
 	Last    Frame
 	Changes int
-	// Visits counts the connections, Refused the tries that were answered with something else.
+	// Visits counts connections. Refused counts connection attempts that got an HTTP error.
 	Visits, Refused int
 	Connected       bool
-	// Served is when the first frame of the connection that there is came; zero before that.
+	// Served is when the first frame of the current connection arrived. It is zero before that.
 	Served time.Time
 }
 
-// State returns what has been seen so far.
+// State returns the current state.
 func (r *Reader) State() State {
 	s, _ := r.look()
 	return s
@@ -181,7 +182,7 @@ func (r *Reader) look() (State, <-chan struct{}) {
 	return State{Last: r.last, Changes: r.changes, Visits: r.visits, Refused: r.refused, Connected: r.connected, Served: r.served}, r.stirred
 }
 
-// Await waits until the state is as wanted.
+// Await waits until wanted returns true for the state.
 func (r *Reader) Await(ctx context.Context, wanted func(State) bool) (State, error) {
 	for {
 		s, stirred := r.look()

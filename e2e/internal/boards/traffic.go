@@ -9,9 +9,9 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
 )
 
-// Day makes a call that goes on, and keeps up what happens at a gateway all day until it is told to end: people who call and hang up, people
-// with a wrong password, noise, web apps that ask for credentials.
-func Day(ctx context.Context, good call.Options, auth string) (end func(), err error) {
+// Traffic makes typical traffic at a gateway until end is called: one long call, short calls, calls with a wrong
+// password, packets that are not STUN, and requests for credentials.
+func Traffic(ctx context.Context, good call.Options, auth string) (end func(), err error) {
 	long, err := call.Start(ctx, good)
 	if err != nil {
 		return nil, err
@@ -37,7 +37,7 @@ func Day(ctx context.Context, good call.Options, auth string) (end func(), err e
 			if c, err := call.Start(ctx, good); err == nil {
 				c.End(0)
 			}
-			_, _ = call.Start(ctx, wrong) // it is refused
+			_, _ = call.Start(ctx, wrong) // the gateway refuses it
 			_, _ = noise.Write([]byte("noise"))
 			_, _, _ = bed.Get(ctx, auth+"/ice?service=turn")
 		}

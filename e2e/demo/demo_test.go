@@ -15,14 +15,14 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 )
 
-// verdict is what the last lines of a good run look like.
+// verdict matches the last lines of a successful run.
 var verdict = regexp.MustCompile(`(?m)^verdict +media flows through the gateway
 relayed RTT +[0-9.]+ ms median, [0-9.]+ ms p95
 allocations +1$`)
 
 const patience = 60 * time.Second
 
-// TestDemo: the demo shows a verdict, and however it ends, nothing is left running.
+// TestDemo: the demo prints a verdict. Whichever way it ends, no process is left.
 func TestDemo(t *testing.T) {
 	bin := build(t)
 	t.Run("ends after the verdict", func(t *testing.T) {
@@ -30,7 +30,7 @@ func TestDemo(t *testing.T) {
 		select {
 		case <-p.Done():
 		case <-time.After(patience):
-			t.Fatalf("still there:\n%s", p.Output())
+			t.Fatalf("still running:\n%s", p.Output())
 		}
 		lines := strings.Join(p.Tail(3), "\n")
 		if p.Err() != nil || !verdict.MatchString(lines) {
@@ -59,7 +59,7 @@ func TestDemo(t *testing.T) {
 		send(t, p, syscall.SIGKILL)
 		nothingLeft(t, bin)
 	})
-	t.Run("a part dies", func(t *testing.T) {
+	t.Run("a process of the stack dies", func(t *testing.T) {
 		p := start(t, bin)
 		says(t, p, verdict)
 		for _, pid := range left(t, bin) {
@@ -88,7 +88,7 @@ func TestDemo(t *testing.T) {
 	})
 }
 
-// TestScreen: colour is for terminals only; the words are the same.
+// TestScreen: only terminals get colours. The text is the same.
 func TestScreen(t *testing.T) {
 	show := func(colour bool) string {
 		var out strings.Builder
@@ -126,7 +126,7 @@ func build(t *testing.T) (bin string) {
 	return bin
 }
 
-// start runs the demo. Its work folder lies in the test's own.
+// start runs the demo. Its work folder is inside the test's temporary folder.
 func start(t *testing.T, bin string, env ...string) *bed.Process {
 	t.Helper()
 	root, err := bed.Root()
@@ -154,7 +154,7 @@ func says(t *testing.T, p *bed.Process, pattern *regexp.Regexp) {
 	}
 }
 
-// send sends a signal and waits for the end.
+// send sends a signal and waits until the process has ended.
 func send(t *testing.T, p *bed.Process, s syscall.Signal) {
 	t.Helper()
 	if err := p.Signal(s); err != nil {
@@ -163,11 +163,11 @@ func send(t *testing.T, p *bed.Process, s syscall.Signal) {
 	select {
 	case <-p.Done():
 	case <-time.After(patience):
-		t.Fatalf("still there after %s:\n%s", s, p.Output())
+		t.Fatalf("still running after %s:\n%s", s, p.Output())
 	}
 }
 
-// nothingLeft waits until no program of the folder runs.
+// nothingLeft waits until no program of the folder is running.
 func nothingLeft(t *testing.T, bin string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -183,7 +183,7 @@ func nothingLeft(t *testing.T, bin string) {
 	}
 }
 
-// left returns the processes that run a program of the folder, also one that has been removed since.
+// left returns the processes that run a program of the folder, including deleted programs.
 func left(t *testing.T, bin string) (pids []int) {
 	t.Helper()
 	entries, err := os.ReadDir("/proc")
@@ -199,7 +199,7 @@ func left(t *testing.T, bin string) (pids []int) {
 	return pids
 }
 
-// program is what a process runs; empty for one that is gone.
+// program returns the executable of a process, or "" if the process has ended.
 func program(pid int) string {
 	path, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
 	if err != nil {

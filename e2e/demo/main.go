@@ -1,6 +1,6 @@
-// Command demo shows the product on this machine: it starts an operator on the YAML of docs/examples/quickstart, the dataplane that the
-// operator makes of it, an auth service and an echo peer, and makes a relayed call through them. It stays until Ctrl-C, and leaves
-// no process behind however it ends.
+// Command demo shows the product on this machine. It starts an operator with the YAML of docs/examples/quickstart, an
+// auth service and an echo peer; the operator starts the dataplane. Then the demo makes a relayed call and keeps
+// running until Ctrl-C. It leaves no process behind, even if it is killed.
 package main
 
 import (
@@ -24,12 +24,12 @@ func main() {
 	}
 }
 
-// run returns an error when the demo failed; the screen has said why by then.
+// run returns an error if the demo failed. The screen has shown the reason by then.
 func run(ctx context.Context, args []string) error {
 	d := &demo{screen: newScreen(os.Stdout, os.Getenv)}
 	here, err := os.Executable()
 	if err != nil {
-		d.screen.failure("programs", err, "the demo starts the programs that lie beside it", nil)
+		d.screen.failure("programs", err, "the demo starts the programs in its own folder", nil)
 		return err
 	}
 	d.stack.Bin = filepath.Dir(here)
@@ -45,24 +45,25 @@ func run(ctx context.Context, args []string) error {
 	return d.run(ctx, *example, *once)
 }
 
-// demo is one run.
+// demo is one run of the demo.
 type demo struct {
 	screen *screen
 	stack  bed.Stack
 }
 
-// run makes the call, shows the verdict, stays, and cleans up. The work folder stays when something failed: it holds the logs.
+// run makes the call, shows the verdict, waits for Ctrl-C and cleans up. After a failure it keeps the work folder,
+// which holds the logs.
 func (d *demo) run(ctx context.Context, example string, once bool) error {
 	d.screen.title("STUNner on this machine", "a gateway declared in YAML, and a call through it")
 	err := d.steps(ctx, example, once)
 	if err == nil && !once {
 		err = d.stay(ctx)
 	}
-	if ctx.Err() != nil { // Ctrl-C, at whatever point, is what the user wanted
+	if ctx.Err() != nil { // Ctrl-C is not a failure
 		err = nil
 	}
 	if stopErr := d.stack.Stop(); stopErr != nil {
-		d.screen.failure("stop", stopErr, "a process did not end by itself and was killed: its log says why", nil)
+		d.screen.failure("stop", stopErr, "a process did not exit after SIGTERM and was killed: see its log", nil)
 		err = errors.Join(err, stopErr)
 	}
 	if err != nil {
@@ -78,7 +79,7 @@ func (d *demo) run(ctx context.Context, example string, once bool) error {
 	return err
 }
 
-// stay returns when the user has had enough, or a part of the product has ended.
+// stay returns when ctx ends or a process of the product has exited.
 func (d *demo) stay(ctx context.Context) error {
 	d.screen.gap()
 	d.screen.note("Ctrl-C ends it.", "")
@@ -97,7 +98,7 @@ func (d *demo) stay(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		err := fmt.Errorf("%s ended by itself: %v", p.Name, p.Err())
+		err := fmt.Errorf("%s exited: %v", p.Name, p.Err())
 		d.screen.failure(p.Name, err, "", p.Tail(tailLines))
 		return err
 	}

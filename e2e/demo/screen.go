@@ -7,13 +7,13 @@ import (
 	"strings"
 )
 
-// screen is what the user sees: one line a step, then the verdict.
+// screen prints the progress for the user: one line per step, then the verdict.
 type screen struct {
 	out    io.Writer
 	colour bool
 }
 
-// newScreen colours its output on a terminal, unless the environment says not to (no-color.org).
+// newScreen returns a screen that uses colours on a terminal, unless NO_COLOR is set (no-color.org).
 func newScreen(out *os.File, getenv func(string) string) *screen {
 	info, err := out.Stat()
 	terminal := err == nil && info.Mode()&os.ModeCharDevice != 0
@@ -46,12 +46,12 @@ func (s *screen) title(name, explanation string) {
 	fmt.Fprintf(s.out, "\n%s — %s\n\n", s.paint(name, bold), explanation)
 }
 
-// success is a step that is done, and what came of it.
+// success prints a completed step with its result.
 func (s *screen) success(step, result string) {
 	fmt.Fprintf(s.out, "  %s %s %s\n", s.paint("✓", green), pad(step), result)
 }
 
-// failure is a step that is not done: the cause, what to try, and the last lines of the log.
+// failure prints a failed step with its cause, a hint and the last lines of the log.
 func (s *screen) failure(step string, cause error, hint string, tail []string) {
 	fmt.Fprintf(s.out, "  %s %s %s\n", s.paint("✗", red), pad(step), indent(cause.Error()))
 	for _, line := range tail {
@@ -62,19 +62,19 @@ func (s *screen) failure(step string, cause error, hint string, tail []string) {
 	}
 }
 
-// note is a line that is no step.
+// note prints an additional line.
 func (s *screen) note(label, text string) {
 	fmt.Fprintln(s.out, strings.TrimRight("    "+s.paint(pad(label), dim)+" "+text, " "))
 }
 
-// result is a line of the verdict.
+// result prints a line of the verdict.
 func (s *screen) result(label, text string, as style) {
 	fmt.Fprintf(s.out, "%s %s\n", s.paint(pad(label), bold), s.paint(text, as))
 }
 
 func (s *screen) gap() { fmt.Fprintln(s.out) }
 
-// indent keeps the lines of a text below each other.
+// indent aligns the further lines of a text with the first one.
 func indent(text string) string {
 	return strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n"+strings.Repeat(" ", column+5))
 }

@@ -24,18 +24,18 @@ const (
 type step struct {
 	name string
 	do   func(context.Context) (result string, err error)
-	log  string // of what the step depends on; its end is shown when the step fails
+	log  string // log file whose last lines are shown when the step fails
 	hint string
 }
 
-// outcome is what the verdict is about.
+// outcome holds the figures for the verdict.
 type outcome struct {
 	ice         bed.ICE
 	stats       call.Stats
 	allocations float64
 }
 
-// steps carries out everything up to the verdict.
+// steps carries out all steps and prints the verdict.
 func (d *demo) steps(ctx context.Context, example string, once bool) error {
 	var o outcome
 	s := &d.stack
@@ -46,11 +46,11 @@ func (d *demo) steps(ctx context.Context, example string, once bool) error {
 		{"echo peer", d.echo, log("echo"),
 			"has another program just taken its port? `ss -lunp` shows"},
 		{"operator", d.operator, log("operator"),
-			"status.txt says what is not in force, and why: " + s.Output()},
+			"status.txt lists what is not in force, and the reason: " + s.Output()},
 		{"auth service", d.auth, log("auth"),
 			"has another program just taken its port? `ss -ltnp` shows"},
 		{"credentials", func(ctx context.Context) (string, error) { return d.credentials(ctx, &o) }, log("auth"),
-			"the auth service knows what the operator publishes; status.txt says what that is: " + s.Output()},
+			"the auth service returns gateways that the operator publishes; see status.txt: " + s.Output()},
 		{"relayed call", func(ctx context.Context) (string, error) { return d.call(ctx, &o) }, s.DataplaneLog(),
 			"a call needs a credential, a listener and a route; status.txt shows the last two: " + s.Output()},
 	} {
@@ -65,7 +65,7 @@ func (d *demo) steps(ctx context.Context, example string, once bool) error {
 	return nil
 }
 
-// step carries out one step and shows how it went.
+// step carries out one step and prints its result.
 func (d *demo) step(ctx context.Context, s step) error {
 	bounded, cancel := context.WithTimeout(ctx, stepTimeout)
 	defer cancel()
@@ -124,16 +124,16 @@ func (d *demo) credentials(ctx context.Context, o *outcome) (result string, err 
 		return "", err
 	}
 	if len(o.ice.Servers) == 0 {
-		return "", errors.New("the auth service knows no gateway")
+		return "", errors.New("the auth service returns no gateway")
 	}
 	result = "user " + o.ice.Servers[0].Username
-	if !o.ice.Expires.IsZero() { // a fixed user does not expire
-		result += ", good until " + o.ice.Expires.Local().Format("Jan 2 15:04")
+	if !o.ice.Expires.IsZero() { // static credentials do not expire
+		result += ", valid until  " + o.ice.Expires.Local().Format("Jan 2 15:04")
 	}
 	return result, nil
 }
 
-// call makes the call and counts its allocation while it runs.
+// call makes the call and reads the number of allocations during the call.
 func (d *demo) call(ctx context.Context, o *outcome) (string, error) {
 	server := o.ice.Servers[0]
 	gateway, err := server.Address(config.TURNUDP)
@@ -152,20 +152,20 @@ func (d *demo) call(ctx context.Context, o *outcome) (string, error) {
 	}
 	o.stats = c.End(endGrace)
 	if err == nil && (o.stats.Lost > 0 || o.allocations < 1) {
-		err = fmt.Errorf("%s; allocations while it ran: %g", o.stats, o.allocations)
+		err = fmt.Errorf("%s; allocations during the call: %g", o.stats, o.allocations)
 	}
 	return fmt.Sprintf("%d datagrams to the echo peer and back, %d lost", o.stats.Sent, o.stats.Lost), err
 }
 
-// places says what there is to look at while the demo runs.
+// places prints URLs and files to inspect while the demo runs.
 func (d *demo) places() {
 	d.screen.gap()
 	d.screen.note("test page", d.stack.AuthURL()+"/demo/")
-	d.screen.note("YAML", d.stack.Input()+"   edit and save: the gateway follows")
+	d.screen.note("YAML", d.stack.Input()+"   edit and save: the gateway is updated")
 	d.screen.note("status", filepath.Join(d.stack.Output(), "status.txt"))
 }
 
-// verdict shows what came of it, in three lines that scripts can read too.
+// verdict prints the result in three lines that scripts can parse.
 func (d *demo) verdict(o outcome) {
 	d.screen.gap()
 	d.screen.result("verdict", "media flows through the gateway", green)

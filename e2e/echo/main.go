@@ -1,5 +1,5 @@
-// Command echo is the media server of the examples and the tests: a WebRTC peer that sends every data channel message back, and a UDP
-// port that sends every datagram back. All of its media passes one UDP port, so that a UDPRoute can name it.
+// Command echo is the media server of the examples and the tests. It echoes WebRTC data channel messages and plain UDP
+// datagrams. All WebRTC media uses one UDP port, so that a UDPRoute can name it.
 package main
 
 import (
@@ -24,7 +24,7 @@ func main() {
 	}
 }
 
-// ready is the one line on stdout that says that the peer serves, and where.
+// ready is the line that echo prints to stdout when it accepts requests. It holds the addresses.
 type ready struct {
 	HTTP  string `json:"http"`
 	Media string `json:"media"`
@@ -33,11 +33,11 @@ type ready struct {
 
 func run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("echo", flag.ExitOnError)
-	signalling := flags.String("http", "127.0.0.1:7000", "address for signalling: POST an SDP offer to /, the answer comes back")
+	signalling := flags.String("http", "127.0.0.1:7000", "address for signalling: POST an SDP offer to /, the response is the SDP answer")
 	media := flags.String("media", "127.0.0.1:7001", "UDP address for the media of all WebRTC peers")
-	plain := flags.String("udp", "127.0.0.1:7002", "UDP address that sends every datagram back")
-	peers := flags.Int("peers", 64, "WebRTC peers at a time")
-	idle := flags.Duration("idle", time.Minute, "a WebRTC peer that says nothing for so long is dropped")
+	plain := flags.String("udp", "127.0.0.1:7002", "UDP address that echoes datagrams")
+	peers := flags.Int("peers", 64, "maximum number of concurrent WebRTC peers")
+	idle := flags.Duration("idle", time.Minute, "a WebRTC peer is dropped after this time without a message")
 	_ = flags.Parse(args) // exits on error
 
 	packets, err := net.ListenPacket("udp", *plain)
@@ -65,7 +65,7 @@ func run(ctx context.Context, args []string) error {
 	return serve(ctx, listener, room)
 }
 
-// serve answers offers until ctx ends.
+// serve answers SDP offers until ctx ends.
 func serve(ctx context.Context, listener net.Listener, handler http.Handler) error {
 	server := &http.Server{
 		Handler:           handler,
@@ -82,7 +82,7 @@ func serve(ctx context.Context, listener net.Listener, handler http.Handler) err
 	return nil
 }
 
-// mirror sends every datagram back to where it came from, until the socket is closed.
+// mirror echoes datagrams to their sender until the socket is closed.
 func mirror(conn net.PacketConn) {
 	buf := make([]byte, 64<<10)
 	for {
@@ -93,6 +93,6 @@ func mirror(conn net.PacketConn) {
 			}
 			return
 		}
-		_, _ = conn.WriteTo(buf[:n], from) // a datagram that cannot be sent is a lost datagram
+		_, _ = conn.WriteTo(buf[:n], from) // a send error counts as a lost datagram
 	}
 }

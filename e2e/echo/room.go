@@ -20,20 +20,21 @@ const (
 	maxBacklog    = 1 << 20
 )
 
-// room is where the WebRTC peers live. It answers offers, with a bounded number of peers at a time.
+// room holds the WebRTC peers. It answers SDP offers up to a maximum number of concurrent peers.
 type room struct {
 	api   *webrtc.API
-	slots chan struct{} // one element per living peer
+	slots chan struct{} // one element per peer
 	idle  time.Duration
-	ended chan struct{} // closed when every peer is to leave
+	ended chan struct{} // closed to end all peers
 }
 
-// newRoom makes a room whose peers share conn.
+// newRoom returns a room whose peers share conn.
 func newRoom(conn net.PacketConn, peers int, idle time.Duration) *room {
 	quiet := logging.NewDefaultLoggerFactory()
 	quiet.DefaultLogLevel = logging.LogLevelError
 	engine := webrtc.SettingEngine{LoggerFactory: quiet}
-	// The client comes to us through the gateway, and our one address is known from the answer: we have nothing to check ourselves (RFC 8445 §2.5).
+	// ICE lite: clients connect through the gateway, and this peer has one known address, so it needs no connectivity
+	// checks of its own (RFC 8445 §2.5).
 	engine.SetLite(true)
 	engine.SetICEUDPMux(webrtc.NewICEUDPMux(quiet.NewLogger("mux"), conn))
 	engine.SetIncludeLoopbackCandidate(true)
@@ -48,13 +49,13 @@ func newRoom(conn net.PacketConn, peers int, idle time.Duration) *room {
 	}
 }
 
-// close sends every peer away.
+// close ends all peers.
 func (r *room) close() { close(r.ended) }
 
-// errFull says that no slot is free.
+// errFull reports that the maximum number of peers is reached.
 var errFull = errors.New("too many peers")
 
-// ServeHTTP answers an SDP offer with an SDP answer that holds all candidates.
+// ServeHTTP answers an SDP offer with an SDP answer that holds all candidates (no trickle ICE).
 func (r *room) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	if req.Method != http.MethodPost || req.URL.Path != "/" {
 		w.Header().Set("Allow", http.MethodPost)
@@ -84,7 +85,7 @@ func (r *room) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// admit takes a slot, lets a peer in and returns its answer. The slot is free again when the peer has left.
+// admit starts a peer and returns its answer. The peer occupies a slot until it ends.
 func (r *room) admit(offer string) (answer string, err error) {
 	select {
 	case r.slots <- struct{}{}:
@@ -108,11 +109,11 @@ func (r *room) admit(offer string) (answer string, err error) {
 	return answer, err
 }
 
-// peer is one WebRTC connection that echoes.
+// peer is one WebRTC connection whose data channel messages are echoed.
 type peer struct {
 	conn  *webrtc.PeerConnection
-	heard chan struct{} // a message came
-	gone  chan struct{} // the other side left
+	heard chan struct{} // signals a message
+	gone  chan struct{} // signals that the connection has ended
 }
 
 // answer accepts the offer and gathers all candidates.
@@ -142,15 +143,15 @@ func (p *peer) answer(offer string) (string, error) {
 	}
 }
 
-// echo sends every message of a channel back, in the kind it came.
+// echo echoes each message of a channel as text or binary, as received.
 func (p *peer) echo(channel *webrtc.DataChannel) {
 	channel.OnMessage(func(m webrtc.DataChannelMessage) {
 		ring(p.heard)
-		if channel.BufferedAmount() > maxBacklog { // the other side sends and does not read
+		if channel.BufferedAmount() > maxBacklog { // the client sends but does not read
 			return
 		}
 		if m.IsString {
-			_ = channel.SendText(string(m.Data)) // a channel that is closing drops messages
+			_ = channel.SendText(string(m.Data)) // an error means that the channel is closing
 			return
 		}
 		_ = channel.Send(m.Data)
@@ -158,10 +159,10 @@ func (p *peer) echo(channel *webrtc.DataChannel) {
 	channel.OnClose(p.leave)
 }
 
-// leave ends the life of the peer.
+// leave ends the peer.
 func (p *peer) leave() { ring(p.gone) }
 
-// live returns when the other side has left, has been silent for too long, or everything ends.
+// live returns when the connection has ended, after idle without a message, or when ended is closed.
 func (p *peer) live(idle time.Duration, ended <-chan struct{}) {
 	silence := time.NewTimer(idle)
 	defer silence.Stop()
@@ -180,7 +181,7 @@ func (p *peer) live(idle time.Duration, ended <-chan struct{}) {
 	}
 }
 
-// ring signals without waiting: one signal that is not yet taken says as much as two.
+// ring signals without blocking. A pending signal is enough.
 func ring(bell chan<- struct{}) {
 	select {
 	case bell <- struct{}{}:

@@ -13,7 +13,7 @@ import (
 	"github.com/pion/webrtc/v4"
 )
 
-// TestEcho: a data channel message comes back, and all media goes to the one port.
+// TestEcho: a data channel message is echoed, and the answer has candidates on the media port only.
 func TestEcho(t *testing.T) {
 	server, _, media := signalling(t, 4)
 	client := caller(t)
@@ -30,7 +30,7 @@ func TestEcho(t *testing.T) {
 		t.Fatalf("offer: status %d: %s", status, answer)
 	}
 	if n := strings.Count(answer, "a=candidate:"); n == 0 || n != strings.Count(answer, " "+strconv.Itoa(media)+" typ host") {
-		t.Errorf("answer names candidates away from port %d:\n%s", media, answer)
+		t.Errorf("answer has candidates on other ports than %d:\n%s", media, answer)
 	}
 	if err := client.SetRemoteDescription(webrtc.SessionDescription{Type: webrtc.SDPTypeAnswer, SDP: answer}); err != nil {
 		t.Fatal(err)
@@ -45,7 +45,8 @@ func TestEcho(t *testing.T) {
 	}
 }
 
-// TestRefusals: what is no offer, is too large or is one too many gets an answer that says so.
+// TestRefusals: an invalid offer, an oversized offer, and an offer beyond the limit of peers are refused with the
+// matching status code.
 func TestRefusals(t *testing.T) {
 	server, r, _ := signalling(t, 1)
 	for _, c := range []struct {
@@ -65,16 +66,16 @@ func TestRefusals(t *testing.T) {
 		t.Fatal(err)
 	}
 	sdp := offer(t, client)
-	awaitSlot(t, r) // the peer of the first refusal may still be leaving
+	awaitSlot(t, r) // the peer of the first refused offer may still occupy the slot
 	if got, body := post(t, server.URL, "application/sdp", sdp); got != http.StatusCreated {
-		t.Fatalf("first peer of one: status %d: %s", got, body)
+		t.Fatalf("first peer with a limit of one: status %d: %s", got, body)
 	}
 	if got, body := post(t, server.URL, "application/sdp", sdp); got != http.StatusServiceUnavailable {
-		t.Errorf("second peer of one: status %d: %s", got, body)
+		t.Errorf("second peer with a limit of one: status %d: %s", got, body)
 	}
 }
 
-// TestIdlePeerLeaves: a peer that says nothing gives its slot back.
+// TestIdlePeerLeaves: a peer without messages frees its slot after the idle time.
 func TestIdlePeerLeaves(t *testing.T) {
 	conn := listen(t)
 	r := newRoom(conn, 1, 50*time.Millisecond)
@@ -89,7 +90,7 @@ func TestIdlePeerLeaves(t *testing.T) {
 	awaitSlot(t, r)
 }
 
-// TestMirror: a datagram comes back as it was sent.
+// TestMirror: a datagram is echoed unchanged.
 func TestMirror(t *testing.T) {
 	peer := listen(t)
 	go mirror(peer)
@@ -110,7 +111,7 @@ func TestMirror(t *testing.T) {
 	}
 }
 
-// signalling serves a room, whose media goes to a port.
+// signalling serves a room over HTTP, and returns the port of its media.
 func signalling(t *testing.T, peers int) (server *httptest.Server, r *room, port int) {
 	t.Helper()
 	conn := listen(t)
@@ -178,6 +179,6 @@ func awaitSlot(t *testing.T, r *room) {
 	case r.slots <- struct{}{}:
 		<-r.slots
 	case <-time.After(10 * time.Second):
-		t.Fatal("no slot becomes free")
+		t.Fatal("no free slot before the deadline")
 	}
 }

@@ -16,17 +16,17 @@ func TestDependencies(t *testing.T) {
 		{
 			Package:   prober,
 			Forbidden: append(codecs, product, "testing"),
-			Why:       "the prober is for any TURN server",
+			Why:       "the prober works with any TURN server",
 		},
 		{
 			Package:   prober + "/internal/probe",
 			Forbidden: append(codecs, product, "testing"),
-			Why:       "a judge shares no code with whom he judges",
+			Why:       "the prober shares no code with the server that it tests",
 		},
 		{
 			Package:   prober + "/internal/wire",
 			Forbidden: append(codecs, product, "testing", "net/http"),
-			Why:       "the bytes are read from the RFCs alone, and must be able to be wrong",
+			Why:       "the codec follows the RFCs only, and must be able to encode invalid messages",
 		},
 	})
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/turnprobe/internal/probe"
 )
 
-// fault is a check that our dataplane fails, and what is wrong with the dataplane. No list of transports means all of them, no family
-// both.
+// fault is a check that our dataplane is known to fail, with the defect. Empty lists of transports or families mean
+// all.
 type fault struct {
 	id     string
 	wrong  string
@@ -16,10 +16,10 @@ type fault struct {
 	family string
 }
 
-// known are the faults that wait to be mended. A check that passes must be taken off.
+// known lists the open defects. Remove an entry when its check passes.
 var known = []fault{}
 
-// knownAt says what is wrong when a check is known to fail for a target.
+// knownAt returns the defect if a check is known to fail for a target, or "".
 func knownAt(id string, target probe.Target) string {
 	family := "IPv4"
 	if target.Server.Addr().Is6() {
@@ -33,21 +33,21 @@ func knownAt(id string, target probe.Target) string {
 	return ""
 }
 
-// TestKnown: the list names checks that there are, each with what is wrong.
+// TestKnown: each entry of the list names an existing check and describes the defect.
 func TestKnown(t *testing.T) {
 	ids := map[string]bool{}
 	for _, c := range probe.Checks() {
 		if ids[c.ID] || c.ID == "" || c.RFC == "" || c.Says == "" || c.Run == nil {
-			t.Errorf("check %q is there twice, or incomplete", c.ID)
+			t.Errorf("check %q is a duplicate or incomplete", c.ID)
 		}
 		ids[c.ID] = true
 	}
 	for _, f := range known {
 		if !ids[f.id] || f.wrong == "" {
-			t.Errorf("no check %q, or nothing said about it", f.id)
+			t.Errorf("check %q does not exist, or its entry has no description", f.id)
 		}
 	}
 	if len(ids) < 92 {
-		t.Errorf("%d checks are fewer than 92", len(ids))
+		t.Errorf("%d checks, want at least 92", len(ids))
 	}
 }

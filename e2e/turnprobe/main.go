@@ -1,4 +1,4 @@
-// Turnprobe asks a TURN server what the RFCs say about it, from outside, and prints which sentences hold.
+// Turnprobe checks a TURN server against the RFCs over the network, and prints a verdict for each requirement.
 package main
 
 import (
@@ -56,7 +56,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return exitOK
 }
 
-// options are what the command line says.
+// options are the parsed flags.
 type options struct {
 	target probe.Target
 	checks []probe.Check
@@ -76,23 +76,23 @@ func parse(args []string, stderr io.Writer) (o options, err error) {
 	flags.StringVar(&transport, "transport", "udp", "udp, tcp, tls or dtls")
 	flags.StringVar(&t.User, "user", "", "user of a long-term credential")
 	flags.StringVar(&t.Password, "password", "", "password of the user")
-	flags.StringVar(&t.Secret, "secret", "", "shared secret of ephemeral credentials; alone, or beside a user for the checks that need two")
-	flags.StringVar(&t.Realm, "realm", "", "realm that the server must say")
-	flags.StringVar(&peer, "peer", "", "own `ADDRESS` on which peers are opened (default: loopback, of the family of the relay address)")
+	flags.StringVar(&t.Secret, "secret", "", "shared secret of ephemeral credentials; alone, or with -user for the checks that need both")
+	flags.StringVar(&t.Realm, "realm", "", "realm that the server must send")
+	flags.StringVar(&peer, "peer", "", "local `ADDRESS` of peers (default: loopback, of the family of the relay address)")
 	flags.StringVar(&ports, "peer-ports", "", "`FIRST-LAST` port of peers, for a server whose routes name ports; relay ports should not be among them")
 	flags.StringVar(&denied, "denied-peer", "", "`ADDRESS` of a peer that the server must refuse")
-	flags.IntVar(&t.Quota, "quota", 0, "allocations that a user may have")
-	flags.BoolVar(&t.Long, "long", false, "make the checks that take minutes too")
-	flags.DurationVar(&t.Silence, "silence", probe.DefaultSilence, "how long no answer is awaited")
-	flags.DurationVar(&t.Answer, "answer", probe.DefaultAnswer, "how long an answer is awaited")
-	flags.StringVar(&only, "run", "", "make only the checks whose id matches the `REGEXP`")
+	flags.IntVar(&t.Quota, "quota", 0, "maximum number of allocations per user")
+	flags.BoolVar(&t.Long, "long", false, "also run the checks that take minutes")
+	flags.DurationVar(&t.Silence, "silence", probe.DefaultSilence, "how long to wait before the absence of a response passes")
+	flags.DurationVar(&t.Answer, "answer", probe.DefaultAnswer, "timeout of a response")
+	flags.StringVar(&only, "run", "", "run only the checks whose id matches the `REGEXP`")
 	flags.StringVar(&output, "o", "table", "table or json")
 	flags.BoolVar(&o.json, "json", false, "same as -o json")
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}
 	if flags.NArg() > 0 {
-		return o, fmt.Errorf("read command line: %q is no flag: use -server for the address", flags.Arg(0))
+		return o, fmt.Errorf("read command line: unexpected argument %q: use -server for the address", flags.Arg(0))
 	}
 	if t.Server, err = resolve(server); err != nil {
 		return o, err
@@ -132,7 +132,7 @@ func (o options) validate(output string) error {
 	return nil
 }
 
-// portRange reads FIRST-LAST.
+// portRange parses FIRST-LAST.
 func portRange(value string) (first, last uint16, err error) {
 	if value == "" {
 		return 0, 0, nil
@@ -141,12 +141,12 @@ func portRange(value string) (first, last uint16, err error) {
 	a, errA := strconv.ParseUint(from, 10, 16)
 	b, errB := strconv.ParseUint(to, 10, 16)
 	if errA != nil || errB != nil || a == 0 || b < a {
-		return 0, 0, fmt.Errorf("read -peer-ports: %q is no range: use FIRST-LAST, both from 1 to 65535", value)
+		return 0, 0, fmt.Errorf("read -peer-ports: %q is not a range: use FIRST-LAST, both from 1 to 65535", value)
 	}
 	return uint16(a), uint16(b), nil
 }
 
-// resolve turns HOST:PORT into the address to probe.
+// resolve resolves HOST:PORT to the address to probe.
 func resolve(server string) (netip.AddrPort, error) {
 	addr, err := net.ResolveUDPAddr("udp", server)
 	if err != nil {

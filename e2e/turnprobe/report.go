@@ -13,7 +13,7 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/turnprobe/internal/probe"
 )
 
-// look is how a verdict is shown: a sign, and a colour for terminals.
+// look is how a verdict is printed: a sign, and a colour for terminals.
 type look struct{ sign, colour string }
 
 var looks = map[probe.Verdict]look{
@@ -28,7 +28,7 @@ const (
 	faint = "\x1b[2m"
 )
 
-// writeTable prints a line for each check, what is wrong below it, and the sums.
+// writeTable prints a line for each check, the reason of a failure below it, and the totals.
 func writeTable(w io.Writer, target probe.Target, results []probe.Result) error {
 	p := &painter{w: w, colours: isTerminal(w) && os.Getenv("NO_COLOR") == ""}
 	ids, sections := 0, 0
@@ -58,12 +58,12 @@ func writeTable(w io.Writer, target probe.Target, results []probe.Result) error 
 	return p.err
 }
 
-// padded fills up to a width that counts characters, not bytes.
+// padded pads a string to a width in characters.
 func padded(s string, width int) string {
 	return s + strings.Repeat(" ", width-utf8.RuneCountInString(s))
 }
 
-// painter prints with or without colours, and keeps the first error.
+// painter prints with or without colours, and records the first error.
 type painter struct {
 	w       io.Writer
 	colours bool
@@ -82,7 +82,7 @@ func (p *painter) paint(colour, format string, args ...any) {
 	p.printf(format, args...)
 }
 
-// isTerminal tells whether somebody looks at what is written.
+// isTerminal reports whether the output is a terminal.
 func isTerminal(w io.Writer) bool {
 	file, ok := w.(*os.File)
 	if !ok {
@@ -120,7 +120,7 @@ func writeJSON(w io.Writer, target probe.Target, results []probe.Result) error {
 	return enc.Encode(out)
 }
 
-// progress is one line that counts, where there is a terminal to show it on.
+// progress prints the number of finished checks on a terminal.
 type progress struct {
 	w     io.Writer
 	shown bool

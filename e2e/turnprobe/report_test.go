@@ -21,7 +21,7 @@ func sample() (probe.Target, []probe.Result) {
 	}
 }
 
-// TestTable: columns stand below each other, reasons below their sentence, and what does not apply is counted apart.
+// TestTable: columns are aligned, a reason stands below its check, and checks that do not apply are counted separately.
 func TestTable(t *testing.T) {
 	var out bytes.Buffer
 	target, results := sample()
@@ -45,7 +45,7 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// TestColours: colours begin and end, and none is there when nobody wants them.
+// TestColours: every colour is reset, and none is printed without a terminal.
 func TestColours(t *testing.T) {
 	for _, colours := range []bool{true, false} {
 		var out bytes.Buffer
@@ -61,7 +61,7 @@ func TestColours(t *testing.T) {
 	}
 }
 
-// TestJSON: what the table shows is there for programs as well.
+// TestJSON: the JSON output contains what the table shows.
 func TestJSON(t *testing.T) {
 	var out bytes.Buffer
 	target, results := sample()
@@ -80,7 +80,7 @@ func TestJSON(t *testing.T) {
 	}
 }
 
-// TestCommandLine: what is wrong with a command line is said before any packet is sent, and a server that is not there is a failure.
+// TestCommandLine: invalid flags are reported before any packet is sent. An unreachable server is a failure.
 func TestCommandLine(t *testing.T) {
 	credential := []string{"-user", "ann", "-password", "sesame"}
 	for _, c := range []struct {
@@ -97,7 +97,7 @@ func TestCommandLine(t *testing.T) {
 		{append([]string{"-peer", "here"}, credential...), exitUsage, "-peer"},
 		{append([]string{"-denied-peer", "there"}, credential...), exitUsage, "-denied-peer"},
 		{append([]string{"-server", "127.0.0.1"}, credential...), exitUsage, "-server"},
-		{append(credential, "127.0.0.1:3478"), exitUsage, "no flag"},
+		{append(credential, "127.0.0.1:3478"), exitUsage, "unexpected argument"},
 		{[]string{"-help"}, exitOK, "-server"},
 		{append([]string{"-server", "127.0.0.1:9", "-answer", "50ms"}, credential...), exitFailed, "make an allocation at 127.0.0.1:9 over udp"},
 	} {

@@ -25,18 +25,18 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/turnprobe/internal/probe"
 )
 
-// What dataplane and prober agree on.
+// Settings that the dataplane's config and the prober share.
 const (
 	realm    = "probe.example.org"
 	user     = "ann"
 	password = "opens-the-door"
 	secret   = "shared-by-both-sides"
 	quota    = 40
-	patience = 8 * time.Second // for an answer; a connection that gets nowhere is closed after ten
+	patience = 8 * time.Second // for a response; the dataplane closes a connection without a request after 10 s
 )
 
 // N-08: the dataplane passes the checks over IPv4 and IPv6.
-// It passes every check but those that are known to fail, over every transport.
+// It passes every check over every transport, except known faults.
 func TestStunnerd(t *testing.T) {
 	d := startStunnerd(t)
 	for _, family := range []struct {
@@ -68,7 +68,7 @@ func TestStunnerd(t *testing.T) {
 	}
 }
 
-// compare runs the prober and compares what fails with what is known to fail.
+// compare runs the prober and compares its failures with the known faults.
 func compare(t *testing.T, target probe.Target) {
 	results, err := probe.Run(target, probe.Checks(), func(probe.Result) {})
 	if err != nil {
@@ -78,14 +78,15 @@ func compare(t *testing.T, target probe.Target) {
 		wrong := knownAt(r.ID, target)
 		switch {
 		case r.ID == "T-08 time":
-			// A stopwatch says something on a quiet machine only: what it says is told, and decides nothing here.
+			// Timing comparisons are reliable on an idle machine only. Their result is logged and does not fail the
+			// test.
 			t.Logf("%s: %s %s", r.ID, r.Verdict, r.Reason)
 		case r.Verdict == probe.Fail && wrong == "":
 			t.Errorf("%s (RFC %s): %s: %s", r.ID, r.RFC, r.Says, r.Reason)
 		case r.Verdict == probe.Pass && wrong != "":
-			t.Errorf("%s passes now: take it off the list of what is known (%s)", r.ID, wrong)
+			t.Errorf("%s passes now: remove it from the known faults (%s)", r.ID, wrong)
 		case r.Verdict == probe.Skipped && r.Pace != probe.Long:
-			t.Errorf("%s was not asked: %s", r.ID, r.Reason)
+			t.Errorf("%s was not run: %s", r.ID, r.Reason)
 		}
 	}
 	t.Log(summary(results))
@@ -100,12 +101,12 @@ func summary(results []probe.Result) string {
 	return fmt.Sprintf("%d checks: %s", len(results), strings.Join(parts, ", "))
 }
 
-// dataplane is a running stunnerd with a listener for each transport, on both address families.
+// dataplane is a running stunnerd with one listener per transport and address family.
 type dataplane struct {
 	Realm, User, Password, Secret string
 	Quota, Health                 int
 	Listeners                     []listener
-	First, Last                   uint16 // ports of peers; those of listeners are among them, those of relays are not
+	First, Last                   uint16 // ports of peers; they include the listeners' ports, but no relay ports
 }
 
 type listener struct {
@@ -114,7 +115,7 @@ type listener struct {
 	Port      int
 }
 
-// Protocol is how a config calls the transport.
+// Protocol returns the protocol name of the transport in a config.
 func (l listener) Protocol() string { return "TURN-" + strings.ToUpper(string(l.Transport)) }
 
 func (d dataplane) port(transport probe.Transport) uint16 {
@@ -122,8 +123,8 @@ func (d dataplane) port(transport probe.Transport) uint16 {
 	return uint16(d.Listeners[at].Port)
 }
 
-// document allows the peers of the prober. It also names addresses that no route may open, so that it is not the route that
-// refuses them.
+// document is the dataplane's config. Its routes include the peers of the prober, and addresses that must be refused
+// although a route names them.
 var document = template.Must(template.New("config").Parse(`version: v1
 admin: {name: probe/door, loglevel: "all:WARN", healthcheck_endpoint: "http://127.0.0.1:{{.Health}}", user_quota: {{.Quota}}}
 auth: {type: ephemeral, realm: {{.Realm}}, credentials: {username: {{.User}}, password: {{.Password}}, secret: {{.Secret}}}}
@@ -178,7 +179,8 @@ func newDataplane(t *testing.T) dataplane {
 	return d
 }
 
-// start runs a server until the test ends. It is killed: what the prober has left behind would keep it from ending by itself.
+// start runs a server until the test ends. It is killed, because allocations left by the prober would delay its
+// graceful shutdown.
 func start(t *testing.T, command bed.Command, ready func(context.Context) error) {
 	t.Helper()
 	p, err := bed.Start(command)
@@ -187,7 +189,7 @@ func start(t *testing.T, command bed.Command, ready func(context.Context) error)
 	}
 	t.Cleanup(func() {
 		if p.Err() != nil || t.Failed() {
-			t.Logf("last words of %s:\n%s", p.Name, strings.Join(p.Tail(20), "\n"))
+			t.Logf("last log lines of %s:\n%s", p.Name, strings.Join(p.Tail(20), "\n"))
 		}
 		p.Kill()
 	})
@@ -207,7 +209,7 @@ func freePort(t *testing.T) int {
 	return port
 }
 
-// certificate makes a certificate for the loopback addresses, and its key, in the form that a config takes.
+// certificate returns a certificate for the loopback addresses and its key, encoded for a config.
 func certificate(t *testing.T) (cert, key string) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -12,7 +12,7 @@ import (
 
 var abuse = slices.Concat(forbiddenPeers(), disguisedPeers(), []Check{
 	{ID: "T-03 listener", RFC: "8656 §21.1.7",
-		Says: "the server's own listener is no peer",
+		Says: "a permission for the server's own listener is refused",
 		Run: func(t *Trial) {
 			if t.Server.Addr().Is4() != t.PeerAddr.Is4() {
 				t.Pointless("listener and relay are of different families")
@@ -20,51 +20,51 @@ var abuse = slices.Concat(forbiddenPeers(), disguisedPeers(), []Check{
 			t.Allocated().Bind(0x4000, t.Server).Refused(403)
 		}},
 	{ID: "T-03 own relay", RFC: "8656 §21.1.7",
-		Says: "a relay address is no peer of itself",
+		Says: "a relayed address cannot be a peer of its own allocation",
 		Run: func(t *Trial) {
 			c := t.Allocated()
 			c.Bind(0x4000, c.relay).Refused(403)
 		}},
 	{ID: "T-03 other relay", RFC: "8656 §21.1.7",
-		Says: "a relay address that no route names is no peer of another one",
+		Says: "a relayed address without a route cannot be a peer of another allocation",
 		Run: func(t *Trial) {
 			t.Allocated().Bind(0x4000, t.Allocated().relay).Refused(403)
 		}},
 	{ID: "T-03 Send", RFC: "8656 §21.1.7",
-		Says: "a Send indication to a relay address that no route names goes nowhere, whatever the permission",
+		Says: "a Send indication to a relayed address without a route is dropped",
 		Run:  sendToRelay},
 	{ID: "T-10 first request", RFC: "policy", On: onlyUDP,
-		Says: "the answer to a stranger's Allocate is at most 3.5 times as long",
+		Says: "the response to an unauthenticated Allocate is at most 3.5 times as long",
 		Run: func(t *Trial) {
 			request := req(wire.Allocate, overUDP())
 			factor(t, request, 3.5)
 		}},
 	{ID: "T-10 empty request", RFC: "policy", On: onlyUDP,
-		Says: "the answer to a request without attributes is at most 1.4 times as long",
+		Says: "the response to a request without attributes is at most 1.4 times as long",
 		Run: func(t *Trial) {
 			factor(t, req(wire.Allocate), 1.4)
 		}},
 	{ID: "T-10 Binding", RFC: "policy", On: onlyUDP,
-		Says: "the answer to a Binding request is at most 3.5 times as long",
+		Says: "the response to a Binding request is at most 3.5 times as long",
 		Run: func(t *Trial) {
 			factor(t, req(wire.Binding), 3.5)
 		}},
 	{ID: "T-10 flood", RFC: "policy", On: onlyUDP, Pace: Measuring,
-		Says: "of a flood of strangers' requests from one address at most 20 are answered in a second, and allocations do not suffer",
+		Says: "at most 20 unauthenticated requests per second and source address are answered, and allocations keep working",
 		Run:  flood},
 	{ID: "T-11 success response", RFC: "8489 §6.3.3",
-		Says: "a success response that nobody asked for is not answered",
+		Says: "an unsolicited success response is not answered",
 		Run: func(t *Trial) {
 			t.Client().Ignored(wire.New(wire.Success, wire.Binding).Bytes(), "Binding success response")
 		}},
 	{ID: "T-11 error response", RFC: "8489 §6.3.4",
-		Says: "an error response that nobody asked for is not answered",
+		Says: "an unsolicited error response is not answered",
 		Run: func(t *Trial) {
 			t.Client().Ignored(wire.New(wire.Error, wire.Allocate, wire.Attr{Type: wire.ErrorCode, Value: []byte{0, 0, 4, 1}},
 				wire.Text(wire.Realm, "loop"), wire.Text(wire.Nonce, "loop")).Bytes(), "Allocate error response")
 		}},
 	{ID: "T-11 Data indication", RFC: "8656 §11.4",
-		Says: "a Data indication to the server is not answered, nor relayed",
+		Says: "a Data indication to the server is neither answered nor relayed",
 		Run: func(t *Trial) {
 			c, p := t.Allocated(), t.Peer()
 			c.Permit(p.addr).OK()
@@ -79,14 +79,15 @@ var abuse = slices.Concat(forbiddenPeers(), disguisedPeers(), []Check{
 			t.Client().Ignored(a.Raw, "the server's own 401")
 		}},
 	{ID: "T-17 first bytes", RFC: "8489 §6.3", Pace: Measuring,
-		Says: "messages with any first byte do no harm",
+		Says: "messages with any first byte leave the server working",
 		Run:  everyFirstByte},
 	{ID: "T-17 mutations", RFC: "8489 §6.3", Pace: Measuring,
-		Says: "1,000 damaged requests do no harm, and the allocation stays",
+		Says: "1,000 malformed requests leave the server working and the allocation in place",
 		Run:  mutations},
 })
 
-// forbidden are addresses that lead into the host, into its network or to many: not even a route may open them.
+// forbidden are special-purpose addresses: of the host, its network, or multicast. They are refused even if a route
+// contains them.
 var forbidden = []string{
 	"0.0.0.0", "0.1.2.3", "127.255.255.254", "169.254.169.254", "224.0.0.1", "239.255.255.250", "240.0.0.1", "255.255.255.255", "100.100.100.200",
 	"::", "fe80::1", "ff02::1", "fd00:ec2::254",
@@ -110,7 +111,7 @@ func forbiddenPeers() (checks []Check) {
 	return checks
 }
 
-// sameFamily ends the check unless the server relays from the family of an address.
+// sameFamily ends the check unless relays have the family of an address.
 func (t *Trial) sameFamily(a netip.Addr) {
 	if a.Is4() {
 		t.on4()
@@ -119,7 +120,7 @@ func (t *Trial) sameFamily(a netip.Addr) {
 	}
 }
 
-// disguises write an IPv4 address as an IPv6 address (RFC 4291 §2.5.5, RFC 6052 §2.1, RFC 3056 §2).
+// disguises are IPv6 forms of IPv4 addresses (RFC 4291 §2.5.5, RFC 6052 §2.1, RFC 3056 §2).
 var disguises = []struct{ name, pattern string }{
 	{"mapped", "::ffff:%d.%d.%d.%d"},
 	{"compatible", "::%d.%d.%d.%d"},
@@ -131,15 +132,15 @@ func disguisedPeers() (checks []Check) {
 	for _, d := range disguises {
 		checks = append(checks, Check{
 			ID: "T-02 " + d.name, RFC: "8656 §10.2",
-			Says: "an IPv4 address in the clothes of " + d.name + " IPv6 is never a peer that it would not be as IPv4",
+			Says: "an IPv4 address that is refused is also refused as " + d.name + " IPv6 address",
 			Run:  func(t *Trial) { disguised(t, d.pattern) },
 		})
 	}
 	return checks
 }
 
-// disguised tries forbidden addresses in disguise: on an IPv4 relay they are of the other family, on an IPv6 relay forbidden as what they stand
-// for.
+// disguised requests permissions for the IPv6 forms of forbidden IPv4 addresses. An IPv4 relay refuses them because of
+// the family, an IPv6 relay because of the embedded address.
 func disguised(t *Trial, pattern string) {
 	code := 443
 	if t.PeerAddr.Is6() {
@@ -151,19 +152,19 @@ func disguised(t *Trial, pattern string) {
 		peer := netip.AddrPortFrom(addr, 40000)
 		codes := []int{code}
 		if addr.Is4In6() {
-			codes = append(codes, 443) // what it stands for is of the other family on an IPv6 relay
+			codes = append(codes, 443) // the embedded address has the other family
 		}
 		c.Permit(peer).Refused(codes...)
 		c.Bind(0x4000, peer).Refused(codes...)
 	}
 }
 
-// sendToRelay has two allocations with permissions for each other's address. A datagram that the one sends to the other would come
-// back as a Data indication.
+// sendToRelay requests permissions between two allocations. A datagram from one to the other must not arrive as a Data
+// indication.
 func sendToRelay(t *Trial) {
 	a, b := t.Allocated(), t.Allocated()
 	if a.Permit(b.relay).Class != wire.Success || b.Permit(a.relay).Class != wire.Success {
-		return // refused outright
+		return // the permission is refused
 	}
 	a.SendTo(b.relay, []byte("round and round"))
 	b.Quiet("Send indication to a relay address")
@@ -171,19 +172,19 @@ func sendToRelay(t *Trial) {
 	a.Quiet("Binding request to the listener through a relay")
 }
 
-// factor compares the sizes of a request and its answer.
+// factor compares the sizes of a request and its response.
 func factor(t *Trial, request []byte, limit float64) {
 	m, ok := t.Client().exchange(request)
 	if !ok {
-		return // silence reflects nothing
+		return // no response, no amplification
 	}
 	if got := float64(len(m.Raw)) / float64(len(request)); got > limit {
-		t.Failf("%d bytes answer %d: factor %.2f, want at most %.2f", len(m.Raw), len(request), got, limit)
+		t.Failf("response of %d bytes to a request of %d: factor %.2f, want at most %.2f", len(m.Raw), len(request), got, limit)
 	}
 }
 
-// flood sends requests of strangers for a second, from the address of a client that has an allocation. Its own messages go between
-// them, and give the server the time to take them in.
+// flood sends unauthenticated requests for a second from the address of a client with an allocation. The client's own
+// messages are sent in between, which gives the server time to process them.
 func flood(t *Trial) {
 	const each, limit = 50, 20
 	t.onLoopback4(t.Server.Addr())
@@ -197,7 +198,7 @@ func flood(t *Trial) {
 	}
 	good.Refresh(600).OK()
 	if n := bad.count(); n > limit {
-		t.Failf("%d answers within a second", n)
+		t.Failf("%d responses within a second", n)
 	}
 }
 
@@ -205,7 +206,7 @@ func everyFirstByte(t *Trial) {
 	c := t.Allocated()
 	body := req(wire.Binding, wire.Text(wire.Software, "whatever"))[1:]
 	stranger := t.Client()
-	for b := 4; b < 256; b++ { // below, it is a Binding request or one like it
+	for b := 4; b < 256; b++ { // lower values are valid STUN requests
 		if t.Transport.isStream() {
 			stranger = t.Client()
 		}
@@ -218,7 +219,8 @@ func everyFirstByte(t *Trial) {
 	t.alive("all first bytes")
 }
 
-// mutations sends requests with a few changed bytes, always the same ones. Those that hang up a stream cost a connection.
+// mutations sends requests with some bytes changed, from a fixed seed. If the server closes a stream, the client
+// reconnects.
 func mutations(t *Trial) {
 	const total, each = 1000, 50
 	random := rand.New(rand.NewPCG(8489, 8656))

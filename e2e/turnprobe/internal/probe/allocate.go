@@ -10,7 +10,7 @@ import (
 
 var allocate = []Check{
 	{ID: "T-A1 attributes", RFC: "8656 §7.2",
-		Says: "a success has XOR-RELAYED-ADDRESS, LIFETIME, XOR-MAPPED-ADDRESS and MESSAGE-INTEGRITY",
+		Says: "a success response has XOR-RELAYED-ADDRESS, LIFETIME, XOR-MAPPED-ADDRESS and MESSAGE-INTEGRITY",
 		Run: func(t *Trial) {
 			a := t.Client().Allocate().OK().Signed()
 			for _, attr := range []wire.AttrType{wire.XORRelayedAddress, wire.Lifetime, wire.XORMappedAddress} {
@@ -28,7 +28,7 @@ var allocate = []Check{
 			}
 		}},
 	{ID: "T-A1 relay address", RFC: "8656 §7.2",
-		Says: "the relay address can be reached, and its port is not a well-known one",
+		Says: "the relayed address is reachable, and its port is not a well-known one",
 		Run: func(t *Trial) {
 			c, p := t.Allocated(), t.Peer()
 			if c.relay.Port() < 1024 || c.relay.Addr().IsUnspecified() {
@@ -57,7 +57,7 @@ var allocate = []Check{
 			t.Client().Do(wire.Allocate, wire.Byte(wire.RequestedTransport, protocolTCP)).Refused(442, 400)
 		}},
 	{ID: "N-01 Connect", RFC: "6062 §4.3",
-		Says: "and it does not connect to peers",
+		Says: "a server without RFC 6062 does not connect to peers",
 		Run: func(t *Trial) {
 			c := t.Allocated()
 			request := wire.New(wire.Request, wire.Connect, wire.Address(wire.XORPeerAddress, t.Peer().addr))
@@ -66,13 +66,13 @@ var allocate = []Check{
 			}
 		}},
 	{ID: "T-A4 retransmission", RFC: "8489 §6.3.1", On: datagrams,
-		Says: "a repeated Allocate gets the same relay address again",
+		Says: "a retransmitted Allocate gets the same relayed address",
 		Run:  repeatedAllocate},
 	{ID: "T-A4 at once", RFC: "8489 §6.3.1", On: datagrams,
-		Says: "copies of an Allocate in quick succession make one allocation",
+		Says: "retransmissions of an Allocate in quick succession make one allocation",
 		Run:  copiedAllocate},
 	{ID: "T-A5 second", RFC: "8656 §7.2",
-		Says: "a second Allocate on a 5-tuple gives 437 and leaves the first alone",
+		Says: "a second Allocate on a 5-tuple gives 437 and leaves the allocation unchanged",
 		Run: func(t *Trial) {
 			c, p := t.Allocated(), t.Peer()
 			c.Allocate().Refused(437)
@@ -113,7 +113,7 @@ var allocate = []Check{
 			}
 		}},
 	{ID: "T-A7 pair", RFC: "8656 §7.2",
-		Says: "EVEN-PORT with R gives a token, and the token the next port",
+		Says: "EVEN-PORT with R gives a token, and an Allocate with the token gets the next port",
 		Run: func(t *Trial) {
 			first, token := reserved(t)
 			second := t.Client()
@@ -123,14 +123,14 @@ var allocate = []Check{
 			}
 		}},
 	{ID: "T-A7 token once", RFC: "8656 §7.2",
-		Says: "a token that was used gives 508",
+		Says: "a token that was used before gives 508",
 		Run: func(t *Trial) {
 			_, token := reserved(t)
 			t.Client().Do(wire.Allocate, overUDP(), token).OK()
 			t.Client().Do(wire.Allocate, overUDP(), token).Refused(508)
 		}},
 	{ID: "T-A7 unknown token", RFC: "8656 §7.2",
-		Says: "a token that was never given gives 508",
+		Says: "a token that was never issued gives 508",
 		Run: func(t *Trial) {
 			t.Client().Do(wire.Allocate, overUDP(), wire.Text(wire.ReservationToken, "invented")).Refused(508)
 		}},
@@ -152,7 +152,7 @@ var allocate = []Check{
 				wire.Byte(wire.AdditionalAddressFamily, wire.IPv6)).Refused(400)
 		}},
 	{ID: "T-A9 absent", RFC: "8656 §7.2",
-		Says: "without REQUESTED-ADDRESS-FAMILY the relay is IPv4, or the answer 440",
+		Says: "without REQUESTED-ADDRESS-FAMILY the relay is IPv4, or the response is 440",
 		Run:  func(t *Trial) { family(t, 0, netip.Addr.Is4) }},
 	{ID: "T-A9 IPv4", RFC: "8656 §7.2",
 		Says: "a request for IPv4 gives an IPv4 relay or 440",
@@ -193,10 +193,10 @@ var allocate = []Check{
 			}
 		}},
 	{ID: "T-A16 random ports", RFC: "6056 §3",
-		Says: "relay ports cannot be guessed from earlier ones",
+		Says: "relay ports are not predictable from earlier ones",
 		Run:  randomPorts},
 	{ID: "T-A16 freed ports", RFC: "8656 §8.2",
-		Says: "allocations can be made and given up again and again on a 5-tuple",
+		Says: "allocations can be made and deleted repeatedly on a 5-tuple",
 		Run: func(t *Trial) {
 			c := t.Client()
 			for range 20 {
@@ -205,10 +205,10 @@ var allocate = []Check{
 			}
 		}},
 	{ID: "T-A17 quota", RFC: "8656 §7.2",
-		Says: "a user who has his quota of allocations gets 486, and another one when he gives one up",
+		Says: "a user at the quota gets 486, and gets another allocation after deleting one",
 		Run:  quota},
 	{ID: "N-02 ticket", RFC: "8016 §3.1",
-		Says: "a client that does not ask for mobility gets no MOBILITY-TICKET",
+		Says: "a client that does not request mobility gets no MOBILITY-TICKET",
 		Run: func(t *Trial) {
 			if a := t.Client().Allocate().OK(); a.Has(wire.MobilityTicket) {
 				t.Failf("the success has MOBILITY-TICKET")
@@ -245,12 +245,12 @@ func copiedAllocate(t *Trial) {
 	for range copies - 1 {
 		frame, ok := c.take(t.Silence, answers(request))
 		if !ok {
-			return // a server need not answer each copy
+			return // a server need not answer each retransmission
 		}
 		m, err := wire.Parse(frame)
-		t.must(err, "read the answer")
+		t.must(err, "read the response")
 		if a := (Answer{m, c}); a.OK().address(wire.XORRelayedAddress) != c.relay {
-			t.Failf("one copy gives %s, another %s", c.relay, a.address(wire.XORRelayedAddress))
+			t.Failf("one retransmission gives %s, another %s", c.relay, a.address(wire.XORRelayedAddress))
 		}
 	}
 }
@@ -275,7 +275,7 @@ func reserved(t *Trial) (*Client, wire.Attr) {
 	return c, wire.Attr{Type: wire.ReservationToken, Value: token}
 }
 
-// family asks for a family, 0 for none, and checks that the relay is not of another one.
+// family requests an address family, 0 for none, and checks that the relayed address has the right one.
 func family(t *Trial, want byte, right func(netip.Addr) bool) {
 	c := t.Client()
 	attrs := []wire.Attr{overUDP()}
@@ -294,7 +294,7 @@ func family(t *Trial, want byte, right func(netip.Addr) bool) {
 func dualAllocate(t *Trial) {
 	a := t.Client().Do(wire.Allocate, overUDP(), wire.Byte(wire.AdditionalAddressFamily, wire.IPv6))
 	if t.PeerAddr.Is6() && a.Code() == 440 {
-		return // no IPv4, of which the RFC has the server think first
+		return // the server has no IPv4 relays, which RFC 8656 §7.2 checks first
 	}
 	relays, err := a.OK().GetAddresses(wire.XORRelayedAddress)
 	t.must(err, a.String())
@@ -314,7 +314,7 @@ func dualAllocate(t *Trial) {
 	}
 }
 
-// randomPorts makes allocations until two of them are neither neighbours nor a small step apart.
+// randomPorts makes allocations until two consecutive ports are more than a small step apart.
 func randomPorts(t *Trial) {
 	const count = 8
 	var ports []int
@@ -335,7 +335,7 @@ func randomPorts(t *Trial) {
 
 func quota(t *Trial) {
 	if t.Quota == 0 {
-		t.Skipf("needs the number of allocations that a user may have: give -quota")
+		t.Skipf("needs the maximum number of allocations per user: give -quota")
 	}
 	user := t.ephemeralUser(time.Hour)
 	var clients []*Client

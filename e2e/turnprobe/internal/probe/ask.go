@@ -10,7 +10,7 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/turnprobe/internal/wire"
 )
 
-// Answer is what came in answer to a request.
+// Answer is the response to a request.
 type Answer struct {
 	wire.Message
 	client *Client
@@ -21,7 +21,7 @@ func req(method wire.Method, attrs ...wire.Attr) []byte {
 	return wire.New(wire.Request, method, attrs...).Bytes()
 }
 
-// exchange sends an encoded request until its answer comes: over datagrams again and again (RFC 8489 §6.2.1).
+// exchange sends an encoded request until its response arrives. Over datagrams it retransmits (RFC 8489 §6.2.1).
 func (c *Client) exchange(request []byte) (wire.Message, bool) {
 	deadline := time.Now().Add(c.trial.Answer)
 	for pause := c.trial.Answer / 4; ; pause *= 2 {
@@ -32,7 +32,7 @@ func (c *Client) exchange(request []byte) (wire.Message, bool) {
 		}
 		if frame, ok := c.take(wait, answers(request)); ok {
 			m, err := wire.Parse(frame)
-			c.trial.must(err, "read the answer")
+			c.trial.must(err, "read the response")
 			return m, true
 		}
 		if time.Until(deadline) <= 0 || c.closed() {
@@ -48,17 +48,17 @@ func answers(request []byte) func([]byte) bool {
 	}
 }
 
-// answer sends an encoded request and checks the form of its answer.
+// answer sends an encoded request and checks that the response is well-formed.
 func (c *Client) answer(request []byte) Answer {
 	m, ok := c.exchange(request)
 	if !ok {
-		c.trial.Failf("%s: no answer within %s%s", name(request), c.trial.Answer, c.whyOver())
+		c.trial.Failf("%s: no response within %s%s", name(request), c.trial.Answer, c.whyOver())
 	}
 	if sent := name(request); m.Method.String()+" request" != sent {
-		c.trial.Failf("%s: the answer is a %s", sent, m)
+		c.trial.Failf("%s: the response is a %s", sent, m)
 	}
 	if m.Code() < 0 {
-		c.trial.Failf("%s: the error response has no ERROR-CODE that can be read", name(request))
+		c.trial.Failf("%s: the error response has no valid ERROR-CODE", name(request))
 	}
 	return Answer{m, c}
 }
@@ -72,7 +72,7 @@ func (c *Client) whyOver() string {
 	return ""
 }
 
-// name names an encoded request.
+// name returns the method and class of an encoded request.
 func name(request []byte) string {
 	t := uint16(request[0])<<8 | uint16(request[1])
 	return wire.MethodOf(t).String() + " request"
@@ -83,7 +83,7 @@ func (c *Client) Ask(method wire.Method, attrs ...wire.Attr) Answer {
 	return c.answer(req(method, attrs...))
 }
 
-// Do sends a request with credentials, after a challenge of the server when it wants one.
+// Do sends a request with credentials, and again after a challenge.
 func (c *Client) Do(method wire.Method, attrs ...wire.Attr) Answer {
 	if c.nonce == "" {
 		c.challenge()
@@ -96,11 +96,11 @@ func (c *Client) Do(method wire.Method, attrs ...wire.Attr) Answer {
 	return a
 }
 
-// once sends a request with the credentials that the client has, and checks the signature of the answer.
+// once sends a request with the current credentials and checks MESSAGE-INTEGRITY of the response.
 func (c *Client) once(method wire.Method, attrs ...wire.Attr) Answer {
 	a := c.answer(c.sign(req(method, attrs...)))
 	if err := a.Verify(c.key()); err != nil && (a.Class == wire.Success || a.Has(wire.MessageIntegrity)) {
-		c.trial.Failf("%s: a client must drop the answer: %v", a, err)
+		c.trial.Failf("%s: a client must discard the response: %v", a, err)
 	}
 	if a.Class == wire.Success {
 		c.note(a)
@@ -108,7 +108,7 @@ func (c *Client) once(method wire.Method, attrs ...wire.Attr) Answer {
 	return a
 }
 
-// note keeps in mind whether there is an allocation.
+// note records whether the client has an allocation.
 func (c *Client) note(a Answer) {
 	switch a.Method {
 	case wire.Allocate:
@@ -120,7 +120,7 @@ func (c *Client) note(a Answer) {
 	}
 }
 
-// challenge learns realm and nonce from the answer to a request without credentials (RFC 8489 §9.2.3.1).
+// challenge learns realm and nonce from the response to a request without credentials (RFC 8489 §9.2.3.1).
 func (c *Client) challenge() {
 	c.learn(c.Ask(wire.Allocate, overUDP()).Refused(401))
 }
@@ -137,7 +137,7 @@ func (c *Client) learn(a Answer) {
 
 func (c *Client) key() []byte { return wire.Key(c.login.user, c.realm, c.login.password) }
 
-// identity are the attributes that go before MESSAGE-INTEGRITY.
+// identity returns the attributes that precede MESSAGE-INTEGRITY.
 func (c *Client) identity() []wire.Attr {
 	return []wire.Attr{wire.Text(wire.Username, c.login.user), wire.Text(wire.Realm, c.realm), wire.Text(wire.Nonce, c.nonce)}
 }
@@ -146,7 +146,7 @@ func (c *Client) sign(request []byte) []byte {
 	return wire.Sign(wire.Append(request, c.identity()...), c.key())
 }
 
-// OK checks that the request succeeded.
+// OK fails the check unless the request succeeded.
 func (a Answer) OK() Answer {
 	if a.Class != wire.Success {
 		a.client.trial.Failf("want success, got %s", a)
@@ -154,7 +154,7 @@ func (a Answer) OK() Answer {
 	return a
 }
 
-// Refused checks that the request was refused with one of the codes.
+// Refused fails the check unless the response is an error with one of the codes.
 func (a Answer) Refused(codes ...int) Answer {
 	if !slices.Contains(codes, a.Code()) {
 		a.client.trial.Failf("want error %s, got %s", list(codes), a)
@@ -162,7 +162,7 @@ func (a Answer) Refused(codes ...int) Answer {
 	return a
 }
 
-// Denied checks that the request did not succeed, with whatever code.
+// Denied fails the check unless the response is an error.
 func (a Answer) Denied() Answer {
 	if a.Class == wire.Success {
 		a.client.trial.Failf("want an error, got %s", a)
@@ -170,7 +170,7 @@ func (a Answer) Denied() Answer {
 	return a
 }
 
-// Signed checks that the answer carries a right MESSAGE-INTEGRITY.
+// Signed fails the check unless the response has a valid MESSAGE-INTEGRITY.
 func (a Answer) Signed() Answer {
 	if err := a.Verify(a.client.key()); err != nil {
 		a.client.trial.Failf("%s: %v", a, err)
@@ -178,7 +178,7 @@ func (a Answer) Signed() Answer {
 	return a
 }
 
-// Unknown checks that UNKNOWN-ATTRIBUTES lists exactly the types.
+// Unknown fails the check unless UNKNOWN-ATTRIBUTES lists exactly the types.
 func (a Answer) Unknown(types ...wire.AttrType) Answer {
 	listed := a.GetUnknown()
 	if got := slices.Compact(slices.Sorted(slices.Values(listed))); !slices.Equal(got, types) {
@@ -187,14 +187,14 @@ func (a Answer) Unknown(types ...wire.AttrType) Answer {
 	return a
 }
 
-// lifetime reads LIFETIME.
+// lifetime returns LIFETIME.
 func (a Answer) lifetime() uint32 {
 	n, err := a.GetUint32(wire.Lifetime)
 	a.client.trial.must(err, a.String())
 	return n
 }
 
-// address reads an XOR address.
+// address returns an XOR address.
 func (a Answer) address(t wire.AttrType) netip.AddrPort {
 	addr, err := a.GetAddress(t)
 	a.client.trial.must(err, a.String())

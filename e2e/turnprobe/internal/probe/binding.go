@@ -12,7 +12,7 @@ import (
 
 var binding = []Check{
 	{ID: "S-01 address", RFC: "8489 §6.3.1",
-		Says: "a Binding request is answered with the address that it came from",
+		Says: "the response to a Binding request has the request's source address",
 		Run: func(t *Trial) {
 			c := t.Client()
 			if got, want := c.Ask(wire.Binding).OK().address(wire.XORMappedAddress), c.local(); got != want {
@@ -20,15 +20,15 @@ var binding = []Check{
 			}
 		}},
 	{ID: "S-01 source", RFC: "8489 §6.3.1.1", On: onlyUDP,
-		Says: "the answer comes from the address that was asked",
+		Says: "the response comes from the address that the request was sent to",
 		Run: func(t *Trial) {
 			answersFrom(t, t.Server)
 		}},
 	{ID: "S-01 retransmission", RFC: "8489 §6.3.1", On: datagrams,
-		Says: "a repeated request gets the same answer again",
+		Says: "a retransmitted request gets the same response",
 		Run:  repeatedBinding},
 	{ID: "S-02 Binding", RFC: "8489 §14.7",
-		Says: "a request with FINGERPRINT is answered with FINGERPRINT, at the end",
+		Says: "a request with FINGERPRINT gets a response with FINGERPRINT as the last attribute",
 		Run: func(t *Trial) {
 			fingerprinted(t.Client().answer(wire.Fingerprint(req(wire.Binding))).OK())
 		}},
@@ -38,7 +38,7 @@ var binding = []Check{
 			fingerprinted(t.Client().answer(wire.Fingerprint(req(wire.Allocate, t.plain()...))).Refused(401))
 		}},
 	{ID: "S-02 Allocate", RFC: "8489 §14.7",
-		Says: "an authenticated request with FINGERPRINT is answered with FINGERPRINT",
+		Says: "an authenticated request with FINGERPRINT gets a response with FINGERPRINT",
 		Run: func(t *Trial) {
 			c := t.Client()
 			c.challenge()
@@ -52,7 +52,7 @@ var binding = []Check{
 			t.Client().Ignored(spoiled(wire.Fingerprint(req(wire.Binding))), "Binding request with a wrong FINGERPRINT")
 		}},
 	{ID: "S-03 Allocate", RFC: "8489 §6.3",
-		Says: "a wrong FINGERPRINT is seen before the credentials are",
+		Says: "FINGERPRINT is checked before the credentials",
 		Run: func(t *Trial) {
 			c := t.Client()
 			c.challenge()
@@ -82,7 +82,7 @@ var binding = []Check{
 			c.Refresh(600).OK()
 		}},
 	{ID: "S-04 after the credentials", RFC: "8489 §6.3",
-		Says: "credentials are looked at before unknown attributes are: a stranger gets 401",
+		Says: "credentials are checked before unknown attributes: an unauthenticated request gets 401",
 		Run: func(t *Trial) {
 			t.Client().Ask(wire.Allocate, t.plain(wire.Uint32(0x7777, 1))...).Refused(401)
 		}},
@@ -101,12 +101,12 @@ var binding = []Check{
 			t.Client().Ask(wire.Binding, wire.Uint32(0xF777, 1)).OK()
 		}},
 	{ID: "S-05 Allocate", RFC: "8489 §6.3",
-		Says: "an unknown optional attribute does not hinder an allocation",
+		Says: "an unknown optional attribute in an Allocate request is ignored",
 		Run: func(t *Trial) {
 			t.Allocated(wire.Text(0xF777, "odd"))
 		}},
 	{ID: "S-05 repeated", RFC: "8489 §14",
-		Says: "of an attribute that is there twice the first counts",
+		Says: "of a duplicate attribute, the first counts",
 		Run: func(t *Trial) {
 			c := t.Allocated()
 			lasts(t, c.Do(wire.Refresh, wire.Uint32(wire.Lifetime, 1800), wire.Uint32(wire.Lifetime, 0)), 1800)
@@ -118,7 +118,7 @@ var binding = []Check{
 			t.Client().Ignored(wire.New(wire.Indication, wire.Binding).Bytes(), "Binding indication")
 		}},
 	{ID: "S-06 Allocate", RFC: "8489 §6.3.2",
-		Says: "an indication of a method that has none is not answered",
+		Says: "an indication with a method that has no indications is not answered",
 		Run: func(t *Trial) {
 			t.Client().Ignored(wire.New(wire.Indication, wire.Allocate, t.plain()...).Bytes(), "Allocate indication")
 		}},
@@ -128,7 +128,7 @@ var binding = []Check{
 			t.Client().Ignored(wire.New(wire.Indication, wire.Binding, wire.Uint32(0x7777, 1)).Bytes(), "Binding indication with attribute 0x7777")
 		}},
 	{ID: "S-07 top bits 01", RFC: "8656 §12.6",
-		Says: "a message that begins with 01 is no STUN, whatever follows",
+		Says: "a message that begins with 01 is not processed as STUN",
 		Run:  func(t *Trial) { topBits(t, 0x40) }},
 	{ID: "S-07 top bits 10", RFC: "8489 §5",
 		Says: "a message that begins with 10 is discarded",
@@ -137,14 +137,14 @@ var binding = []Check{
 		Says: "a message that begins with 11 is discarded",
 		Run:  func(t *Trial) { topBits(t, 0xC0) }},
 	{ID: "S-07 odd length", RFC: "8489 §5",
-		Says: "a message whose length is no multiple of four is discarded",
+		Says: "a message whose length is not a multiple of four is discarded",
 		Run: func(t *Trial) {
 			b := append(req(wire.Binding), 0x80, 0x22)
 			b[3] = 2
 			t.Client().Ignored(b, "Binding request with length 2")
 		}},
 	{ID: "S-07 length beyond the datagram", RFC: "8489 §6.3", On: datagrams,
-		Says: "a message that says it is longer than its datagram is discarded",
+		Says: "a message with a length beyond its datagram is discarded",
 		Run: func(t *Trial) {
 			b := req(wire.Binding)
 			b[3] = 64
@@ -162,7 +162,7 @@ var binding = []Check{
 		Says: "a message with an attribute that is longer than the message is discarded, or answered with 400",
 		Run:  attributePastTheEnd},
 	{ID: "S-07 attribute header cut", RFC: "8489 §6.3",
-		Says: "an attribute that would end behind the message counts as no attribute",
+		Says: "an attribute that exceeds the message is not processed",
 		Run: func(t *Trial) {
 			b := wire.Append(req(wire.Allocate, t.plain()...), wire.Empty(wire.Username))
 			b[len(b)-1] = 0xFF
@@ -178,7 +178,7 @@ var binding = []Check{
 			t.alive("unknown method")
 		}},
 	{ID: "S-08 unknown method, signed", RFC: "8489 §6.3.1",
-		Says: "nor does it with credentials, and the client's allocation stays",
+		Says: "an authenticated request of an unknown method never succeeds, and the allocation stays",
 		Run: func(t *Trial) {
 			c := t.Allocated()
 			if m, ok := c.exchange(c.sign(req(0x0F5))); ok && m.Class != wire.Error {
@@ -190,7 +190,7 @@ var binding = []Check{
 		Says: "a server that cannot answer from another address gives 420 for CHANGE-REQUEST",
 		Run:  func(t *Trial) { changeRequest(t, 6) }},
 	{ID: "S-09 change nothing", RFC: "5780 §7",
-		Says: "and it does so when no change is asked for",
+		Says: "a server that cannot answer from another address gives 420 for CHANGE-REQUEST without flags",
 		Run:  func(t *Trial) { changeRequest(t, 0) }},
 	{ID: "S-10 no magic cookie", RFC: "policy",
 		Says: "a message without magic cookie is dropped",
@@ -200,24 +200,24 @@ var binding = []Check{
 			t.Client().Ignored(b, "Binding request of RFC 3489")
 		}},
 	{ID: "S-12 other address", RFC: "8489 §6.3.1.1", On: onlyUDP,
-		Says: "a host with several addresses answers from the one that was asked",
+		Says: "a host with several addresses answers from the one that the request was sent to",
 		Run: func(t *Trial) {
 			t.onLoopback4(t.Server.Addr())
 			answersFrom(t, netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 1, 2, 3}), t.Server.Port()))
 		}},
 	{ID: "S-13 Binding", RFC: "policy",
-		Says: "SOFTWARE does not tell the version",
+		Says: "SOFTWARE contains no version",
 		Run:  func(t *Trial) { discreet(t.Client().Ask(wire.Binding).OK()) }},
 	{ID: "S-13 challenge", RFC: "policy",
-		Says: "SOFTWARE does not tell strangers the version in a 401",
+		Says: "SOFTWARE in a 401 contains no version",
 		Run: func(t *Trial) {
 			discreet(t.Client().Ask(wire.Allocate, t.plain()...).Refused(401))
 		}},
 	{ID: "N-04 no other address", RFC: "5780 §7.4",
-		Says: "a server with one address does not speak of another one",
+		Says: "a server with one address sends no OTHER-ADDRESS",
 		Run: func(t *Trial) {
 			if a := t.Client().Ask(wire.Binding).OK(); a.Has(wire.OtherAddress) {
-				t.Failf("the answer has OTHER-ADDRESS")
+				t.Failf("the response has OTHER-ADDRESS")
 			}
 		}},
 	{ID: "N-07 first bytes", RFC: "7983 §7", On: datagrams,
@@ -225,7 +225,8 @@ var binding = []Check{
 		Run:  firstBytes},
 }
 
-// answersFrom asks an address from a socket that takes answers from anywhere.
+// answersFrom sends a Binding request to an address from an unconnected socket, which receives responses from any
+// address.
 func answersFrom(t *Trial, server netip.AddrPort) {
 	conn, err := net.ListenUDP("udp", nil)
 	t.must(err, "open a socket")
@@ -241,14 +242,14 @@ func answersFrom(t *Trial, server netip.AddrPort) {
 			continue
 		}
 		if from = netip.AddrPortFrom(from.Addr().Unmap(), from.Port()); from != server || !answers(request)(buf[:n]) {
-			t.Failf("asked %s, the answer is %s from %s", server, describe(buf[:n]), from)
+			t.Failf("request to %s, response %s from %s", server, describe(buf[:n]), from)
 		}
 		return
 	}
 	if server != t.Server {
 		t.Pointless("the server does not listen on " + server.String())
 	}
-	t.Failf("no answer from %s", server)
+	t.Failf("no response from %s", server)
 }
 
 func repeatedBinding(t *Trial) {
@@ -260,7 +261,7 @@ func repeatedBinding(t *Trial) {
 	}
 }
 
-// fingerprinted checks that there is a FINGERPRINT: reading the message has checked its place and value.
+// fingerprinted checks that FINGERPRINT is present. Parsing has verified its position and value.
 func fingerprinted(a Answer) {
 	if !a.Has(wire.FingerprintAttr) {
 		a.client.trial.Failf("%s has no FINGERPRINT", a)
@@ -273,7 +274,8 @@ func spoiled(b []byte) []byte {
 	return b
 }
 
-// topBits sends a Binding request with other first bits. The length of its body makes it a frame for a stream as well.
+// topBits sends a Binding request with other first bits. The length of its body makes it a valid frame of a stream as
+// well.
 func topBits(t *Trial, bits byte) {
 	b := wire.New(wire.Request, wire.Binding, wire.Text(wire.Software, "sixteen bytes :)")).Bytes()
 	b[0] |= bits
@@ -301,7 +303,7 @@ func changeRequest(t *Trial, flags uint32) {
 	t.Client().Ask(wire.Binding, wire.Uint32(wire.ChangeRequest, flags)).Refused(420).Unknown(wire.ChangeRequest)
 }
 
-// discreet checks that there are no digits in SOFTWARE: a version has some.
+// discreet checks that SOFTWARE contains no digits, as a version would.
 func discreet(a Answer) {
 	if v, ok := a.Get(wire.Software); ok && strings.ContainsAny(string(v), "0123456789") {
 		a.client.trial.Failf("SOFTWARE is %q", v)

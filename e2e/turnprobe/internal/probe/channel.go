@@ -39,7 +39,7 @@ var channel = []Check{
 			echoes(c, p, 0x5000, []byte("old client"))
 		}},
 	{ID: "C-02 number taken", RFC: "8656 §12.2",
-		Says: "a channel that is bound to another peer gives 400, and stays as it is",
+		Says: "a ChannelBind for a channel that is bound to another peer gives 400, and the binding stays",
 		Run: func(t *Trial) {
 			c, p := t.Allocated(), t.Peer()
 			c.Bind(0x4000, p.addr).OK()
@@ -47,7 +47,7 @@ var channel = []Check{
 			echoes(c, p, 0x4000, []byte("as before"))
 		}},
 	{ID: "C-02 peer taken", RFC: "8656 §12.2",
-		Says: "a peer that is bound to another channel gives 400, and stays as it is",
+		Says: "a ChannelBind for a peer that is bound to another channel gives 400, and the binding stays",
 		Run: func(t *Trial) {
 			c, p := t.Allocated(), t.Peer()
 			c.Bind(0x4000, p.addr).OK()
@@ -63,7 +63,7 @@ var channel = []Check{
 			echoes(c, p, 0x4000, []byte("again"))
 		}},
 	{ID: "C-02 two allocations", RFC: "8656 §12",
-		Says: "a channel number of one allocation has nothing to do with that of another",
+		Says: "channel numbers of different allocations are independent",
 		Run: func(t *Trial) {
 			a, b, p, q := t.Allocated(), t.Allocated(), t.Peer(), t.Peer()
 			a.Bind(0x4000, p.addr).OK()
@@ -82,7 +82,7 @@ var channel = []Check{
 			t.Allocated().Do(wire.ChannelBind, wire.Address(wire.XORPeerAddress, t.Peer().addr)).Refused(400)
 		}},
 	{ID: "C-04 ChannelData", RFC: "8656 §12.5",
-		Says: "datagrams of a bound peer come as ChannelData",
+		Says: "datagrams of a bound peer arrive as ChannelData",
 		Run: func(t *Trial) {
 			c, p := t.Allocated(), t.Peer()
 			c.Bind(0x4000, p.addr).OK()
@@ -90,7 +90,7 @@ var channel = []Check{
 			c.GetsOn(0x4000, []byte("on a channel"))
 		}},
 	{ID: "C-04 permission", RFC: "8656 §12.1",
-		Says: "a channel brings a permission: other ports of the peer come as Data indications",
+		Says: "a channel installs a permission: datagrams from other ports of the peer arrive as Data indications",
 		Run: func(t *Trial) {
 			c, p, neighbour := t.Allocated(), t.Peer(), t.Peer()
 			c.Bind(0x4000, p.addr).OK()
@@ -98,7 +98,7 @@ var channel = []Check{
 			c.GetsData(neighbour.addr, []byte("other port"))
 		}},
 	{ID: "C-04 Send", RFC: "8656 §12.5",
-		Says: "a client may use a Send indication although a channel is bound",
+		Says: "a Send indication to a peer with a channel is relayed",
 		Run: func(t *Trial) {
 			c, p := t.Allocated(), t.Peer()
 			c.Bind(0x4000, p.addr).OK()
@@ -111,7 +111,7 @@ var channel = []Check{
 			bound(t, func(c *Client) { c.SendOn(0x4001, []byte("unbound")) })
 		}},
 	{ID: "C-05 short", RFC: "8656 §12.6", On: datagrams,
-		Says: "ChannelData that is shorter than it says is dropped",
+		Says: "ChannelData that is shorter than its length field is dropped",
 		Run: func(t *Trial) {
 			bound(t, func(c *Client) { c.transmit(append(wire.ChannelData(0x4000, nil, false)[:2], 0, 50, 'c', 'u', 't')) })
 		}},
@@ -133,7 +133,7 @@ var channel = []Check{
 			p.Gets(c.relay, []byte("five!"))
 		}},
 	{ID: "C-05 other client", RFC: "8656 §12",
-		Says: "a client cannot use the channel of another one",
+		Says: "a client cannot use the channel of another client",
 		Run: func(t *Trial) {
 			c, thief, p := t.Allocated(), t.Allocated(), t.Peer()
 			c.Bind(0x4000, p.addr).OK()
@@ -141,38 +141,38 @@ var channel = []Check{
 			p.Quiet("ChannelData on the channel of another client")
 		}},
 	{ID: "C-06 empty", RFC: "8656 §12.6",
-		Says: "empty ChannelData is an empty datagram, both ways",
+		Says: "empty ChannelData is relayed as an empty datagram, and the reverse",
 		Run:  func(t *Trial) { carries(t, 0) }},
 	{ID: "C-06 small", RFC: "8656 §12.6",
-		Says: "1 to 9 bytes are carried as they are, both ways",
+		Says: "payloads of 1 to 9 bytes are relayed unchanged, both ways",
 		Run:  func(t *Trial) { carries(t, 1, 2, 3, 4, 5, 6, 7, 8, 9) }},
 	{ID: "C-06 Ethernet", RFC: "8656 §12.6",
-		Says: "payloads up to that of an Ethernet frame are carried, both ways",
+		Says: "payloads up to the Ethernet MTU are relayed unchanged, both ways",
 		Run:  func(t *Trial) { carries(t, 160, 1200, 1452, 1472) }},
 	{ID: "C-06 1600", RFC: "8656 §12.6",
-		Says: "payloads of 1,590 to 1,610 bytes are carried whole, both ways",
+		Says: "payloads of 1,590 to 1,610 bytes are relayed unchanged, both ways",
 		Run:  func(t *Trial) { carries(t, 1590, 1596, 1599, 1600, 1601, 1610) }},
 	{ID: "C-06 large", RFC: "8656 §12.6", On: []Transport{UDP, TCP, TLS},
-		Says: "payloads up to 16,000 bytes are carried whole, both ways",
+		Says: "payloads up to 16,000 bytes are relayed unchanged, both ways",
 		Run: func(t *Trial) {
 			carries(t, 2048, 4096, 9000, 16000)
 		}},
 	{ID: "C-06 large records", RFC: "8656 §12.6", On: onlyDTLS,
-		Says: "payloads up to 8,000 bytes are carried whole in DTLS, both ways",
+		Says: "payloads up to 8,000 bytes are relayed unchanged over DTLS, both ways",
 		Run: func(t *Trial) {
 			carries(t, 2048, 4096, 8000)
 		}},
 	{ID: "C-06 largest to the peer", RFC: "8656 §12.6", On: []Transport{UDP, TCP, TLS},
-		Says: "the largest payloads reach the peer whole or not at all",
+		Says: "the largest payloads reach the peer unchanged or not at all",
 		Run:  largestToPeer},
 	{ID: "C-06 largest from the peer", RFC: "8656 §12.7",
-		Says: "the largest datagrams of a peer reach the client whole or not at all",
+		Says: "the largest datagrams of a peer reach the client unchanged or not at all",
 		Run:  largestFromPeer},
 	{ID: "C-06 Send", RFC: "8656 §11.2",
-		Says: "Send indications carry up to 8,000 bytes whole",
+		Says: "Send indications carry up to 8,000 bytes unchanged",
 		Run:  largeSend},
 	{ID: "C-06 Data", RFC: "8656 §11.3",
-		Says: "Data indications carry up to 8,000 bytes whole",
+		Says: "Data indications carry up to 8,000 bytes unchanged",
 		Run:  largeData},
 	{ID: "C-11 to the peer", RFC: "policy", Pace: Measuring,
 		Says: "1,000 messages of 500 bytes reach the peer in order, none lost",
@@ -181,7 +181,7 @@ var channel = []Check{
 		Says: "1,000 datagrams of 500 bytes reach the client in order, none lost",
 		Run:  orderFromPeer},
 	{ID: "P-06 channel expiry", RFC: "8656 §12", Pace: Long,
-		Says: "a channel lasts 600 s, whatever is sent on it",
+		Says: "a channel expires after 600 s, even if data is sent on it",
 		Run:  channelExpiry},
 }
 
@@ -201,7 +201,8 @@ func echoes(c *Client, p *Peer, channel uint16, data []byte) {
 	c.GetsOn(channel, data)
 }
 
-// bound has a client with a bound channel do what must have no effect: the next message is the first that the peer sees.
+// bound makes a client with a bound channel do something that must have no effect: the next message must be the first
+// that the peer receives.
 func bound(t *Trial, act func(*Client)) {
 	c, p := t.Allocated(), t.Peer()
 	c.Bind(0x4000, p.addr).OK()
@@ -217,7 +218,7 @@ func carries(t *Trial, sizes ...int) {
 	}
 }
 
-// pattern is data of which no two parts are alike.
+// pattern returns data without repetitions.
 func pattern(n int) []byte {
 	b := make([]byte, 0, n+8)
 	for i := uint32(0); len(b) < n; i++ {
@@ -226,7 +227,7 @@ func pattern(n int) []byte {
 	return b[:n]
 }
 
-// largest are sizes around the largest datagram that UDP over IPv4 can carry, with and without the header of ChannelData.
+// largest are sizes around the largest UDP datagram over IPv4, with and without the ChannelData header.
 var largest = []int{32768, 60000, 65499, 65503, 65507, 65531, 65535}
 
 func largestToPeer(t *Trial) {
@@ -254,7 +255,7 @@ func largestFromPeer(t *Trial) {
 	c.Bind(0x4000, p.addr).OK()
 	for _, n := range largest {
 		if n > 65507 {
-			break // no datagram is larger
+			break // larger datagrams do not exist
 		}
 		p.Send(c.relay, pattern(n))
 		mark := []byte(fmt.Sprintf("after %d", n))
@@ -287,12 +288,12 @@ func largeData(t *Trial) {
 		p.Send(c.relay, pattern(n))
 		frame, ok := c.take(t.Answer, anything)
 		if m, err := wire.Parse(frame); !ok || err != nil || !bytes.Equal(m.Value(wire.DataAttr), pattern(n)) {
-			t.Failf("%d bytes of a peer: no Data indication with them within %s", n, t.Answer)
+			t.Failf("%d bytes from a peer: no Data indication within %s", n, t.Answer)
 		}
 	}
 }
 
-// Of the messages in a row; sent in small groups, far below what saturates a machine.
+// Number and spacing of the messages. Small groups keep the rate below the capacity of a slow machine.
 const (
 	messages = 1000
 	group    = 10
@@ -326,7 +327,8 @@ func orderFromPeer(t *Trial) {
 	}
 }
 
-// channelExpiry lets a channel expire while it is in use. The permission is kept, so that afterwards data comes in indications.
+// channelExpiry lets a channel expire while data is sent on it. The permission is refreshed, so that later data arrives
+// in Data indications.
 func channelExpiry(t *Trial) {
 	c, p := t.Allocated(wire.Uint32(wire.Lifetime, 1800)), t.Peer()
 	c.Bind(0x4000, p.addr).OK()

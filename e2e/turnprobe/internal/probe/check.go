@@ -1,4 +1,5 @@
-// Package probe asks a TURN server questions and judges the answers by the RFCs. It knows the server by its address only.
+// Package probe sends requests to a TURN server and compares the responses with the RFCs. It needs only the address of
+// the server.
 package probe
 
 import (
@@ -6,42 +7,42 @@ import (
 	"slices"
 )
 
-// Check is one question to a server.
+// Check is one check of a server.
 type Check struct {
-	// ID is the requirement and the aspect of it that is looked at.
+	// ID is the requirement, followed by the aspect that the check covers.
 	ID string
-	// RFC is the section that decides; "policy" where it is a rule of safe operation that the RFCs allow.
+	// RFC is the section that requires the behaviour, or "policy" for a rule of safe operation that the RFCs permit.
 	RFC string
-	// Says is what must hold, in one sentence.
+	// Says is the requirement in one sentence.
 	Says string
-	// On are the transports that the check can be made on; none means all.
+	// On lists the transports that the check applies to. Empty means all.
 	On []Transport
-	// Pace tells with what the check may share the machine.
+	// Pace determines which checks run concurrently.
 	Pace Pace
-	// Run asks. It returns when everything is as it must be.
+	// Run carries out the check. It returns normally if the requirement holds.
 	Run func(*Trial)
 }
 
-// Pace is the way in which a check uses time.
+// Pace is how a check is scheduled.
 type Pace int
 
 const (
-	// Brisk checks run side by side.
+	// Brisk checks run concurrently.
 	Brisk Pace = iota
-	// Waiting checks wait for a timer of the server, seconds long, beside everything else.
+	// Waiting checks wait for a server timer of some seconds, concurrently with all others.
 	Waiting
-	// Measuring checks run by themselves, because they look at durations or send much.
+	// Measuring checks run alone, because they measure durations or send much data.
 	Measuring
-	// Long checks wait for minutes, and run only when they are asked for.
+	// Long checks take minutes and run only with -long.
 	Long
 )
 
-// Checks returns all checks, in the order in which they are shown.
+// Checks returns all checks in display order.
 func Checks() []Check {
 	return slices.Concat(binding, credentials, allocate, refresh, permission, channel, stream, abuse)
 }
 
-// Matching returns the checks whose id matches.
+// Matching returns the checks whose ID matches.
 func Matching(pattern *regexp.Regexp) []Check {
 	return slices.DeleteFunc(Checks(), func(c Check) bool { return !pattern.MatchString(c.ID) })
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/turnprobe/internal/wire"
 )
 
-// Client is one client of the server: a 5-tuple of its own, and what the server has told it.
+// Client is a TURN client with a 5-tuple of its own.
 type Client struct {
 	trial        *Trial
 	source       *source
@@ -20,17 +20,17 @@ type Client struct {
 	stream       bool
 	login        login
 	realm, nonce string
-	relay        netip.AddrPort // of its allocation
+	relay        netip.AddrPort // relayed transport address
 
-	over chan struct{} // closed when nothing can arrive any more
-	news chan struct{} // holds a token when something has arrived
+	over chan struct{} // closed when reading has ended
+	news chan struct{} // signals a received frame
 
 	mu     sync.Mutex
 	frames [][]byte
-	err    error // why the stream cannot be read on
+	err    error // why reading has ended
 }
 
-// Client opens a client on a 5-tuple that was not used before.
+// Client opens a client on a new 5-tuple.
 func (t *Trial) Client() *Client { return t.clientFrom(t.source) }
 
 func (t *Trial) clientFrom(s *source) *Client {
@@ -39,7 +39,7 @@ func (t *Trial) clientFrom(s *source) *Client {
 	return t.clientOn(conn, s)
 }
 
-// clientOn makes a client of an open connection.
+// clientOn makes a client on an open connection.
 func (t *Trial) clientOn(conn net.Conn, s *source) *Client {
 	c := &Client{
 		trial: t, source: s, conn: conn, stream: t.Transport.isStream(), login: t.Target.login(t.name()),
@@ -51,7 +51,7 @@ func (t *Trial) clientOn(conn net.Conn, s *source) *Client {
 	return c
 }
 
-// close gives the allocation back, so that checks do not eat up ports and quotas, and ends the connection.
+// close deletes the allocation, so that checks do not exhaust ports and quotas, and closes the connection.
 func (c *Client) close() {
 	if c.relay.IsValid() {
 		c.transmit(c.sign(req(wire.Refresh, wire.Uint32(wire.Lifetime, 0))))
@@ -60,20 +60,20 @@ func (c *Client) close() {
 	<-c.over
 }
 
-// local is the client's address.
+// local returns the client's address.
 func (c *Client) local() netip.AddrPort {
 	addr, err := netip.ParseAddrPort(c.conn.LocalAddr().String())
 	c.trial.must(err, "read own address")
 	return netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port())
 }
 
-// read takes in what arrives until the connection ends.
+// read receives frames until the connection ends.
 func (c *Client) read() {
 	defer close(c.over)
 	buf := make([]byte, 1<<16)
 	for {
 		frame, err := c.next(buf)
-		if errors.Is(err, syscall.ECONNREFUSED) { // a late answer to an earlier datagram
+		if errors.Is(err, syscall.ECONNREFUSED) { // an ICMP error for an earlier datagram
 			continue
 		}
 		c.mu.Lock()
@@ -99,13 +99,13 @@ func (c *Client) next(buf []byte) ([]byte, error) {
 	return append([]byte(nil), buf[:n]...), err
 }
 
-// transmit sends bytes as they are. That the server has hung up is seen by reading.
+// transmit sends bytes unchanged. Errors are ignored; reading detects a closed connection.
 func (c *Client) transmit(b []byte) {
 	c.conn.SetWriteDeadline(time.Now().Add(c.trial.Answer))
 	c.conn.Write(b)
 }
 
-// take waits for a frame that matches, and leaves the others for later.
+// take waits for a frame that matches. It keeps other frames for later calls.
 func (c *Client) take(wait time.Duration, match func([]byte) bool) ([]byte, bool) {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
@@ -135,7 +135,7 @@ func (c *Client) pick(match func([]byte) bool) ([]byte, bool) {
 	return nil, false
 }
 
-// count is how many frames wait to be taken.
+// count returns the number of frames that were not taken.
 func (c *Client) count() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -144,7 +144,7 @@ func (c *Client) count() int {
 
 func anything([]byte) bool { return true }
 
-// closedWithin tells whether the server hangs up in time.
+// closedWithin reports whether the server closes the connection in time.
 func (c *Client) closedWithin(wait time.Duration) bool {
 	for started := time.Now(); ; {
 		left := wait - c.trial.pulse.Since(started)
@@ -159,7 +159,7 @@ func (c *Client) closedWithin(wait time.Duration) bool {
 	}
 }
 
-// closed tells whether the server has hung up.
+// closed reports whether the server has closed the connection.
 func (c *Client) closed() bool {
 	select {
 	case <-c.over:
@@ -169,40 +169,40 @@ func (c *Client) closed() bool {
 	}
 }
 
-// Quiet checks that nothing arrives. A stream that ends is quiet too.
+// Quiet fails the check if anything arrives. The server may close a stream.
 func (c *Client) Quiet(after string) {
 	if frame, ok := c.take(c.trial.Silence, anything); ok {
-		c.trial.Failf("%s: want silence, got %s", after, describe(frame))
+		c.trial.Failf("%s: want no response, got %s", after, describe(frame))
 	}
 	c.mu.Lock()
 	err := c.err
 	c.mu.Unlock()
 	if err != nil && !ended(err) {
-		c.trial.Failf("%s: want silence, got %v", after, err)
+		c.trial.Failf("%s: want no response, got %v", after, err)
 	}
 }
 
-// ended tells the end of a connection from bytes that are no frame.
+// ended reports whether an error is the end of the connection, as opposed to an invalid frame.
 func ended(err error) bool {
 	var network *net.OpError
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &network)
 }
 
-// Ignored checks that bytes are not answered, and that the server goes on serving.
+// Ignored fails the check if bytes get a response, or if the server does not serve a new client afterwards.
 func (c *Client) Ignored(b []byte, what string) {
 	c.transmit(b)
 	c.Quiet(what)
 	c.trial.alive(what)
 }
 
-// alive checks that the server serves a new client.
+// alive fails the check unless the server serves a new client.
 func (t *Trial) alive(after string) {
 	if a, ok := t.Client().exchange(req(wire.Binding)); !ok || a.Class != wire.Success {
-		t.Failf("%s: the server does not serve a new client any more", after)
+		t.Failf("%s: the server no longer serves a new client", after)
 	}
 }
 
-// describe names a frame for a person.
+// describe returns a readable form of a frame.
 func describe(frame []byte) string {
 	if frame == nil {
 		return "nothing"

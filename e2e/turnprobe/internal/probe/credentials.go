@@ -17,7 +17,7 @@ var credentials = []Check{
 			challenged(t.Client().Ask(wire.Allocate, t.plain()...).Refused(401))
 		}},
 	{ID: "A-01 every method", RFC: "8656 §5",
-		Says: "Refresh, CreatePermission and ChannelBind want credentials too",
+		Says: "Refresh, CreatePermission and ChannelBind require credentials too",
 		Run: func(t *Trial) {
 			c := t.Allocated()
 			peer := wire.Address(wire.XORPeerAddress, t.Peer().addr)
@@ -37,10 +37,10 @@ var credentials = []Check{
 			challenged(t.stranger("nobody", "guessed").Allocate().Refused(401))
 		}},
 	{ID: "A-02 no difference", RFC: "8489 §9.2.4",
-		Says: "nothing but the nonce tells an unknown user from a wrong password",
+		Says: "the responses to an unknown user and to a wrong password differ in the nonce only",
 		Run:  indistinct},
 	{ID: "A-02 other realm", RFC: "8489 §9.2.4",
-		Says: "a signature for another realm does not let in",
+		Says: "MESSAGE-INTEGRITY for another realm gives 401",
 		Run: func(t *Trial) {
 			c := t.Client()
 			c.challenge()
@@ -48,7 +48,7 @@ var credentials = []Check{
 			c.once(wire.Allocate, t.plain()...).Denied()
 		}},
 	{ID: "A-02 second try", RFC: "8489 §9.2.5",
-		Says: "after a 401 the same client gets in with the right password",
+		Says: "after a 401 the same client succeeds with the right password",
 		Run: func(t *Trial) {
 			c := t.stranger(t.Target.login(t.name()).user, "guessed")
 			c.learn(c.Allocate().Refused(401))
@@ -56,7 +56,7 @@ var credentials = []Check{
 			c.Allocate().OK()
 		}},
 	{ID: "A-02 expired", RFC: "policy",
-		Says: "an ephemeral credential that is over gives 401",
+		Says: "an expired ephemeral credential gives 401",
 		Run: func(t *Trial) {
 			c := t.Client()
 			c.login = t.ephemeralUser(-time.Hour)
@@ -72,22 +72,22 @@ var credentials = []Check{
 		Says: "MESSAGE-INTEGRITY without NONCE gives 400",
 		Run:  func(t *Trial) { incomplete(t, wire.Nonce) }},
 	{ID: "A-04 invented nonce", RFC: "8489 §9.2.4",
-		Says: "a nonce that the server never gave is answered with 438 and a good one",
+		Says: "a nonce that the server did not issue gives 438 with a valid one",
 		Run: func(t *Trial) {
 			stale(t, func(string) string { return "0123456789abcdef" })
 		}},
 	{ID: "A-04 tampered nonce", RFC: "8489 §9.2.4",
-		Says: "a nonce with one changed character is answered with 438 and a good one",
+		Says: "a nonce with one changed character gives 438 with a valid one",
 		Run: func(t *Trial) {
 			stale(t, func(nonce string) string { return changed(nonce) })
 		}},
 	{ID: "A-04 cut nonce", RFC: "8489 §9.2.4",
-		Says: "half a nonce is answered with 438 and a good one",
+		Says: "half a nonce gives 438 with a valid one",
 		Run: func(t *Trial) {
 			stale(t, func(nonce string) string { return nonce[:len(nonce)/2] })
 		}},
 	{ID: "A-04 on an allocation", RFC: "8489 §9.2.4",
-		Says: "a stale nonce in a Refresh costs one more round trip, and no allocation",
+		Says: "a stale nonce in a Refresh costs one more round trip, and the allocation stays",
 		Run: func(t *Trial) {
 			c := t.Allocated()
 			c.nonce = changed(c.nonce)
@@ -95,7 +95,7 @@ var credentials = []Check{
 			c.Refresh(600).OK()
 		}},
 	{ID: "A-06 other address", RFC: "8489 §9.2.1",
-		Says: "a nonce is of no use at another address",
+		Says: "a nonce is not valid for another source address",
 		Run: func(t *Trial) {
 			t.onLoopback4(t.Server.Addr())
 			c := t.Client()
@@ -112,17 +112,17 @@ var credentials = []Check{
 			c.note(c.answer(wire.Append(request, wire.Uint32(0x7777, 1))).OK())
 		}},
 	{ID: "A-07 known attribute", RFC: "8489 §14.5",
-		Says: "a LIFETIME that somebody has added after MESSAGE-INTEGRITY deletes nothing",
+		Says: "a LIFETIME after MESSAGE-INTEGRITY is ignored",
 		Run: func(t *Trial) {
 			c := t.Allocated()
 			request := c.sign(req(wire.Refresh))
 			if n := c.answer(wire.Append(request, wire.Uint32(wire.Lifetime, 0))).OK().lifetime(); n == 0 {
-				t.Failf("the answer has LIFETIME 0")
+				t.Failf("the response has LIFETIME 0")
 			}
 			c.Refresh(600).OK()
 		}},
 	{ID: "A-08 success", RFC: "8489 §9.2.4",
-		Says: "every success of an authenticated request is signed",
+		Says: "every success response to an authenticated request has MESSAGE-INTEGRITY",
 		Run: func(t *Trial) {
 			c, p := t.Allocated(), t.Peer()
 			c.Refresh(600).OK().Signed()
@@ -131,32 +131,32 @@ var credentials = []Check{
 			c.Refresh(0).OK().Signed()
 		}},
 	{ID: "A-08 400", RFC: "8489 §9.2.4",
-		Says: "a 400 of an authenticated request is signed",
+		Says: "a 400 to an authenticated request has MESSAGE-INTEGRITY",
 		Run: func(t *Trial) {
 			t.Client().Do(wire.Allocate).Refused(400).Signed()
 		}},
 	{ID: "A-08 420", RFC: "8489 §9.2.4",
-		Says: "a 420 of an authenticated request is signed",
+		Says: "a 420 to an authenticated request has MESSAGE-INTEGRITY",
 		Run: func(t *Trial) {
 			t.Client().Allocate(wire.Uint32(0x7777, 1)).Refused(420).Signed()
 		}},
 	{ID: "A-08 437", RFC: "8489 §9.2.4",
-		Says: "a 437 of an authenticated request is signed",
+		Says: "a 437 to an authenticated request has MESSAGE-INTEGRITY",
 		Run: func(t *Trial) {
 			t.Client().Refresh(600).Refused(437).Signed()
 		}},
 	{ID: "A-08 442", RFC: "8489 §9.2.4",
-		Says: "a 442 of an authenticated request is signed",
+		Says: "a 442 to an authenticated request has MESSAGE-INTEGRITY",
 		Run: func(t *Trial) {
 			t.Client().Do(wire.Allocate, wire.Byte(wire.RequestedTransport, 99)).Refused(442).Signed()
 		}},
 	{ID: "A-08 403", RFC: "8489 §9.2.4",
-		Says: "a 403 of an authenticated request is signed",
+		Says: "a 403 to an authenticated request has MESSAGE-INTEGRITY",
 		Run: func(t *Trial) {
 			t.Allocated().Permit(t.denied()).Refused(403).Signed()
 		}},
 	{ID: "A-09 long", RFC: "8489 §14.3",
-		Says: "a username of 508 bytes is an unknown user like any other",
+		Says: "a username of 508 bytes is treated as an unknown user",
 		Run:  func(t *Trial) { named(t, strings.Repeat("u", 508)) }},
 	{ID: "A-09 too long", RFC: "8489 §14.3",
 		Says: "a username of 763 bytes is refused",
@@ -178,7 +178,7 @@ var credentials = []Check{
 			c.answer(wire.Append(request, wire.Text(wire.MessageIntegrity, "sixteen bytes :)"))).Refused(400, 401)
 		}},
 	{ID: "A-10 announcement", RFC: "8489 §9.2.1",
-		Says: "a nonce that announces password algorithms comes with their list, any other without",
+		Says: "PASSWORD-ALGORITHMS is present exactly if the nonce announces the feature",
 		Run:  announced},
 	{ID: "A-11 ACCESS-TOKEN", RFC: "7635 §6.1",
 		Says: "a server without third-party authorization gives 420 for ACCESS-TOKEN",
@@ -186,7 +186,7 @@ var credentials = []Check{
 			t.Client().Allocate(wire.Text(wire.AccessToken, "not a token")).Refused(420).Unknown(wire.AccessToken)
 		}},
 	{ID: "A-11 announcement", RFC: "7635 §6.1",
-		Says: "and it does not announce THIRD-PARTY-AUTHORIZATION",
+		Says: "a server without third-party authorization sends no THIRD-PARTY-AUTHORIZATION",
 		Run: func(t *Trial) {
 			if a := t.Client().Ask(wire.Allocate, t.plain()...).Refused(401); a.Has(wire.ThirdPartyAuthorization) {
 				t.Failf("the 401 has THIRD-PARTY-AUTHORIZATION")
@@ -197,7 +197,7 @@ var credentials = []Check{
 		Run:  enumeration},
 }
 
-// challenged checks the form of a 401.
+// challenged checks that a 401 is well-formed.
 func challenged(a Answer) {
 	t := a.client.trial
 	if !a.Has(wire.Realm) || !a.Has(wire.Nonce) {
@@ -211,14 +211,14 @@ func challenged(a Answer) {
 	}
 }
 
-// stranger opens a client with a credential that is not right.
+// stranger opens a client with an invalid credential.
 func (t *Trial) stranger(user, password string) *Client {
 	c := t.Client()
 	c.login = login{user, password}
 	return c
 }
 
-// ephemeralUser makes a user of the shared secret, valid for the time to live.
+// ephemeralUser derives a user with a time to live from the shared secret.
 func (t *Trial) ephemeralUser(ttl time.Duration) login {
 	if t.Secret == "" {
 		t.Skipf("needs a shared secret: give -secret")
@@ -226,13 +226,13 @@ func (t *Trial) ephemeralUser(ttl time.Duration) login {
 	return t.ephemeral(t.name(), time.Now().Add(ttl))
 }
 
-// denied is a peer that the server must refuse.
+// denied returns a peer that the server must refuse.
 func (t *Trial) denied() (peer netip.AddrPort) {
 	if !t.Denied.IsValid() {
 		t.Skipf("needs a peer that the server refuses: give -denied-peer")
 	}
 	if t.Denied.Is4() != t.PeerAddr.Is4() {
-		t.Pointless("the relay address is of the other family than the refused peer")
+		t.Pointless("relayed address and refused peer have different families")
 	}
 	return netip.AddrPortFrom(t.Denied, 40000)
 }
@@ -246,7 +246,7 @@ func indistinct(t *Trial) {
 	}
 }
 
-// shape is an answer without transaction id and nonce, for a person to compare.
+// shape formats a response without transaction id and nonce, for comparison.
 func shape(a Answer) string {
 	s := fmt.Sprintf("%d bytes", len(a.Raw))
 	for _, attr := range a.Attrs {
@@ -258,7 +258,7 @@ func shape(a Answer) string {
 	return s
 }
 
-// incomplete sends a signed request without one of the attributes that belong to the signature.
+// incomplete sends a request with MESSAGE-INTEGRITY but without one of the attributes that it requires.
 func incomplete(t *Trial, without wire.AttrType) {
 	c := t.Client()
 	c.challenge()
@@ -271,7 +271,7 @@ func incomplete(t *Trial, without wire.AttrType) {
 	c.answer(wire.Sign(req(wire.Allocate, attrs...), c.key())).Refused(400)
 }
 
-// stale uses another nonce than the server gave, and the one of the answer then.
+// stale sends a request with a changed nonce, and repeats it with the nonce of the response.
 func stale(t *Trial, change func(string) string) {
 	c := t.Client()
 	c.challenge()
@@ -282,7 +282,7 @@ func stale(t *Trial, change func(string) string) {
 	c.once(wire.Allocate, t.plain()...).OK()
 }
 
-// changed is a nonce with another character in the middle.
+// changed replaces a character in the middle of a nonce.
 func changed(nonce string) string {
 	b := []byte(nonce)
 	if b[len(b)/2]++; b[len(b)/2] > '~' {

@@ -11,13 +11,13 @@ import (
 	"github.com/pion/dtls/v3"
 )
 
-// handshakeTime bounds the way to an open connection; a busy machine takes its time for the keys.
+// handshakeTime limits the setup of a connection. On a busy machine, key exchange is slow.
 const handshakeTime = 10 * time.Second
 
-// protocols is what a TURN client offers (RFC 7443 §3).
+// protocols are the ALPN protocols that a TURN client offers (RFC 7443 §3).
 var protocols = []string{"stun.turn"}
 
-// dial opens the way to a server from a source address.
+// dial connects to a server from a source address.
 func dial(t Transport, from netip.Addr, server netip.AddrPort) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), handshakeTime)
 	defer cancel()
@@ -50,7 +50,7 @@ func dialTCP(ctx context.Context, from netip.Addr, server netip.AddrPort) (net.C
 	return d.DialContext(ctx, "tcp", server.String())
 }
 
-// dialTLS takes any certificate: who the server is, is not the question.
+// dialTLS accepts any certificate, because certificates are not under test.
 func dialTLS(ctx context.Context, from netip.Addr, server netip.AddrPort, config *tls.Config) (*tls.Conn, error) {
 	conn, err := dialTCP(ctx, from, server)
 	if err != nil {
@@ -93,8 +93,8 @@ func handshakeDTLS(ctx context.Context, conn net.PacketConn, server netip.AddrPo
 	return secured, nil
 }
 
-// packets is a connected socket that looks like an unconnected one.
+// packets presents a connected socket as an unconnected net.PacketConn.
 type packets struct{ *net.UDPConn }
 
-// WriteTo writes to the address that the socket is connected to.
+// WriteTo ignores the address: the socket is connected.
 func (p packets) WriteTo(b []byte, _ net.Addr) (int, error) { return p.Write(b) }

@@ -52,7 +52,7 @@ var permission = []Check{
 			c.Bind(0x4000, otherPeer(c.relay)).Refused(443)
 		}},
 	{ID: "P-05 all ports", RFC: "8656 §9",
-		Says: "a permission is for an address, with all its ports",
+		Says: "a permission for an address covers all its ports",
 		Run: func(t *Trial) {
 			c, p, neighbour := t.Allocated(), t.Peer(), t.Peer()
 			c.Permit(p.addr).OK()
@@ -62,7 +62,7 @@ var permission = []Check{
 			c.GetsData(neighbour.addr, []byte("and back"))
 		}},
 	{ID: "P-06 again", RFC: "8656 §9",
-		Says: "a permission can be asked for again",
+		Says: "a permission can be refreshed",
 		Run: func(t *Trial) {
 			c, p := t.Allocated(), t.Peer()
 			c.Permit(p.addr).OK()
@@ -72,24 +72,24 @@ var permission = []Check{
 		Says: "a permission lasts 300 s",
 		Run:  permissionExpiry},
 	{ID: "P-07 to the peer", RFC: "8656 §11.2",
-		Says: "without permission nothing goes to a peer",
+		Says: "without a permission nothing is relayed to a peer",
 		Run: func(t *Trial) {
 			c, p := t.Allocated(), t.Peer()
 			c.SendTo(p.addr, []byte("no permission"))
 			p.Quiet("Send indication without permission")
 		}},
 	{ID: "P-07 from the peer", RFC: "8656 §9",
-		Says: "without permission nothing comes from a peer",
+		Says: "without a permission nothing is relayed from a peer",
 		Run: func(t *Trial) {
 			c, p := t.Allocated(), t.Peer()
 			p.Send(c.relay, []byte("no permission"))
 			c.Quiet("datagram of a peer without permission")
 		}},
 	{ID: "P-07 other address", RFC: "8656 §9",
-		Says: "a permission for one address is none for another",
+		Says: "a permission does not cover other addresses",
 		Run:  otherAddress},
 	{ID: "P-07 other allocation", RFC: "8656 §9",
-		Says: "a permission of one allocation is none for another",
+		Says: "a permission does not cover other allocations",
 		Run: func(t *Trial) {
 			with, without, p := t.Allocated(), t.Allocated(), t.Peer()
 			with.Permit(p.addr).OK()
@@ -110,7 +110,7 @@ var permission = []Check{
 			}
 		}},
 	{ID: "P-08 Data", RFC: "8656 §11.3",
-		Says: "a peer's datagram comes as Data indication with address and data",
+		Says: "a peer's datagram arrives as a Data indication with address and data",
 		Run: func(t *Trial) {
 			c, p := t.Allocated(), t.Peer()
 			c.Permit(p.addr).OK()
@@ -145,7 +145,7 @@ var permission = []Check{
 			p.Gets(c.relay, nil)
 		}},
 	{ID: "P-09 Data", RFC: "8656 §11.3",
-		Says: "a peer's empty datagram comes as Data indication with empty DATA",
+		Says: "a peer's empty datagram arrives as a Data indication with empty DATA",
 		Run: func(t *Trial) {
 			c, p := t.Allocated(), t.Peer()
 			c.Permit(p.addr).OK()
@@ -153,14 +153,14 @@ var permission = []Check{
 			c.GetsData(p.addr, nil)
 		}},
 	{ID: "P-10 DONT-FRAGMENT", RFC: "8656 §11.2",
-		Says: "DONT-FRAGMENT in a Send indication is heeded, or the indication dropped",
+		Says: "DONT-FRAGMENT in a Send indication is honoured, or the indication is dropped",
 		Run:  dontFragment},
 	{ID: "C-10 ICMP", RFC: "8656 §11.5",
-		Says: "a peer's ICMP comes as Data indication with ICMP",
+		Says: "an ICMP error of a peer arrives as a Data indication with ICMP",
 		Run:  icmp},
 }
 
-// otherPeer is a peer of the family that the relay address is not of.
+// otherPeer returns a peer address of the other family than the relay's.
 func otherPeer(relay netip.AddrPort) netip.AddrPort {
 	if relay.Addr().Is4() {
 		return netip.MustParseAddrPort("[2001:db8::7]:40000")
@@ -175,8 +175,8 @@ func allOrNone(t *Trial) {
 	c.Permit(denied, p.addr).Refused(403)
 	c.SendTo(p.addr, []byte("half a permission"))
 	p.Send(c.relay, []byte("half a permission"))
-	p.Quiet("CreatePermission that was refused in part")
-	c.Quiet("CreatePermission that was refused in part")
+	p.Quiet("CreatePermission with one refused peer")
+	c.Quiet("CreatePermission with one refused peer")
 }
 
 func severalPeers(t *Trial) {
@@ -199,7 +199,8 @@ func otherAddress(t *Trial) {
 	other.Quiet("Send indication to another address than the permitted one")
 }
 
-// dontFragment follows the server's own word: what it does not know in an Allocate it must not know in a Send.
+// dontFragment first tests whether the server supports DONT-FRAGMENT in Allocate. If not, it must drop a Send
+// indication with it.
 func dontFragment(t *Trial) {
 	supported := t.Client().Allocate(wire.Empty(wire.DontFragment)).Class == wire.Success
 	c, p := t.Allocated(), t.Peer()
@@ -212,7 +213,7 @@ func dontFragment(t *Trial) {
 	}
 }
 
-// icmp sends to a port that nobody has. The first datagram may be all that is needed; a server that reads errors late gets more.
+// icmp sends to a closed port, up to three times, because a server may read the ICMP error only with the next datagram.
 func icmp(t *Trial) {
 	c, p := t.Allocated(), t.Peer()
 	c.Permit(p.addr).OK()
@@ -242,13 +243,14 @@ func checkICMP(t *Trial, m wire.Message, peer netip.AddrPort) {
 	if m.Method != wire.Data || m.Class != wire.Indication || !ok || len(v) != 8 || m.Has(wire.DataAttr) {
 		t.Failf("want a Data indication with ICMP and without DATA, got %s", m)
 	}
-	// Type and code stand behind two reserved bytes, the code in the low nine bits of both (RFC 8656 §18.13).
+	// Type and code follow two reserved bytes. The code has the low nine bits of both (RFC 8656 §18.13).
 	if from != peer || v[2]>>1 != kind || v[3] != code || v[2]&1 != 0 {
 		t.Failf("ICMP % x for %s, want type %d code %d for %s", v, from, kind, code, peer)
 	}
 }
 
-// permissionExpiry lets one permission expire, and keeps another by refreshing it; ChannelData does not count (RFC 8656 §12.6).
+// permissionExpiry lets one permission expire and refreshes another. ChannelData does not refresh a permission (RFC
+// 8656 §12.6).
 func permissionExpiry(t *Trial) {
 	c, p := t.Allocated(wire.Uint32(wire.Lifetime, 1800)), t.Peer()
 	c.Permit(p.addr).OK()
@@ -260,5 +262,5 @@ func permissionExpiry(t *Trial) {
 	c.Quiet("datagram of a peer 306 s after its permission")
 }
 
-// pause lets time pass that the check is about.
+// pause waits for a timer of the server.
 func (t *Trial) pause(d time.Duration) { <-time.After(d) }

@@ -48,7 +48,7 @@ var refresh = []Check{
 			lasts(t, t.Allocated().Refresh(0), 0)
 		}},
 	{ID: "T-A13 port", RFC: "8656 §8.2",
-		Says: "and the relay port is closed at once",
+		Says: "after a Refresh with LIFETIME 0 the relay port is closed at once",
 		Run: func(t *Trial) {
 			c := t.Allocated()
 			relay := c.relay
@@ -139,7 +139,7 @@ var refresh = []Check{
 		}},
 }
 
-// atOnce checks that an authenticated request without allocation gives 437 as fast as anything is answered.
+// atOnce checks that an authenticated request without allocation gets 437 without delay.
 func atOnce(t *Trial, ask func(*Client) Answer) {
 	c := t.Client()
 	c.challenge()
@@ -150,7 +150,7 @@ func atOnce(t *Trial, ask func(*Client) Answer) {
 	}
 }
 
-// closed waits until a datagram to the relay address is answered with ICMP: nobody has the port.
+// closed waits until a datagram to the relayed address causes an ICMP port unreachable error.
 func (t *Trial) closed(relay netip.AddrPort, wait time.Duration) {
 	conn, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(relay))
 	t.must(err, "open a peer")
@@ -173,7 +173,7 @@ func newAllocation(t *Trial) {
 	c.Allocate().OK()
 	c.SendOn(0x4000, []byte("old channel"))
 	c.SendTo(p.addr, []byte("old permission"))
-	p.Quiet("channel and permission of an allocation that is gone")
+	p.Quiet("channel and permission of a deleted allocation")
 }
 
 func otherFamily(relay netip.AddrPort) byte {
@@ -183,7 +183,7 @@ func otherFamily(relay netip.AddrPort) byte {
 	return wire.IPv4
 }
 
-// hijack has another user speak on the 5-tuple of an allocation.
+// hijack sends a request of another user on the 5-tuple of an allocation.
 func hijack(t *Trial, ask func(*Client, netip.AddrPort) Answer) {
 	thief := t.ephemeralUser(2 * time.Hour)
 	c, p := t.Allocated(), t.Peer()
@@ -193,5 +193,5 @@ func hijack(t *Trial, ask func(*Client, netip.AddrPort) Answer) {
 	c.login = owner
 	c.Refresh(600).OK()
 	c.SendTo(p.addr, []byte("by another user's permission"))
-	p.Quiet("what another user has asked for")
+	p.Quiet("request of another user")
 }

@@ -21,7 +21,7 @@ func (t *Trial) Allocated(more ...wire.Attr) *Client {
 	return c
 }
 
-// Allocate asks for an allocation as a plain client does, with more attributes.
+// Allocate sends an Allocate request for a UDP relay, with further attributes.
 func (c *Client) Allocate(more ...wire.Attr) Answer {
 	return c.Do(wire.Allocate, c.trial.plain(more...)...)
 }
@@ -40,7 +40,7 @@ func (c *Client) Bind(channel uint16, peer netip.AddrPort) Answer {
 	return c.Do(wire.ChannelBind, wire.Channel(channel), wire.Address(wire.XORPeerAddress, peer))
 }
 
-// Refresh asks for a lifetime.
+// Refresh sends a Refresh request with a lifetime in seconds.
 func (c *Client) Refresh(lifetime uint32) Answer {
 	return c.Do(wire.Refresh, wire.Uint32(wire.Lifetime, lifetime))
 }
@@ -61,7 +61,7 @@ func (c *Client) SendOn(channel uint16, data []byte) {
 	c.transmit(wire.ChannelData(channel, data, c.stream))
 }
 
-// GetsData checks that data of a peer arrives in a Data indication.
+// GetsData fails the check unless data of a peer arrives in a Data indication.
 func (c *Client) GetsData(peer netip.AddrPort, data []byte) {
 	frame, ok := c.take(c.trial.Answer, anything)
 	if !ok {
@@ -79,7 +79,7 @@ func (c *Client) GetsData(peer netip.AddrPort, data []byte) {
 	}
 }
 
-// GetsOn checks that data arrives on a channel.
+// GetsOn fails the check unless data arrives on a channel.
 func (c *Client) GetsOn(channel uint16, data []byte) { c.getsOn(channel, data, c.trial.Answer) }
 
 func (c *Client) getsOn(channel uint16, data []byte, wait time.Duration) {
@@ -97,7 +97,7 @@ func (c *Client) getsOn(channel uint16, data []byte, wait time.Duration) {
 	}
 }
 
-// quote shows where data belongs, how much it is and how it begins.
+// quote formats data with its origin and length, shortened.
 func quote(what string, where any, data []byte) string {
 	if n, ok := where.(uint16); ok {
 		where = fmt.Sprintf("0x%04x", n)
@@ -105,7 +105,7 @@ func quote(what string, where any, data []byte) string {
 	return fmt.Sprintf("%s %v: %d bytes %.24q", what, where, len(data), data)
 }
 
-// Peer is a UDP socket that the server may relay to.
+// Peer is a UDP socket that the server relays to.
 type Peer struct {
 	trial *Trial
 	conn  *net.UDPConn
@@ -124,7 +124,7 @@ func (t *Trial) peerAt(ip netip.Addr) *Peer {
 	return &Peer{trial: t, conn: conn, addr: netip.AddrPortFrom(ip, conn.LocalAddr().(*net.UDPAddr).AddrPort().Port()), buf: make([]byte, 1<<16)}
 }
 
-// listen opens a UDP socket on a random port for peers; one that is taken makes it try another.
+// listen opens a UDP socket on a random free port of the range for peers.
 func (t *Trial) listen(ip netip.Addr) (conn *net.UDPConn, err error) {
 	if t.LastPeer == 0 {
 		return net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(ip, 0)))
@@ -142,7 +142,7 @@ func (t *Trial) listen(ip netip.Addr) (conn *net.UDPConn, err error) {
 	return conn, err
 }
 
-// portTries is enough to find a free one among many.
+// portTries is the number of attempts to find a free port.
 const portTries = 100
 
 func (p *Peer) receive(wait time.Duration) (data []byte, from netip.AddrPort, ok bool) {
@@ -151,21 +151,21 @@ func (p *Peer) receive(wait time.Duration) (data []byte, from netip.AddrPort, ok
 	return append([]byte(nil), p.buf[:n]...), netip.AddrPortFrom(from.Addr().Unmap(), from.Port()), err == nil
 }
 
-// Gets checks that the next datagram is the data, from a relay address.
+// Gets fails the check unless the next datagram is the data, from a relayed address.
 func (p *Peer) Gets(relay netip.AddrPort, data []byte) {
 	got, from, ok := p.receive(p.trial.Answer)
 	if !ok {
-		p.trial.Failf("nothing reaches the peer within %s, want %d bytes", p.trial.Answer, len(data))
+		p.trial.Failf("no datagram reaches the peer within %s, want %d bytes", p.trial.Answer, len(data))
 	}
 	if from != relay || !bytes.Equal(got, data) {
 		p.trial.Failf("want %s, got %s", quote("at the peer, from", relay, data), quote("from", from, got))
 	}
 }
 
-// Quiet checks that nothing reaches the peer.
+// Quiet fails the check if a datagram reaches the peer.
 func (p *Peer) Quiet(after string) {
 	if got, from, ok := p.receive(p.trial.Silence); ok {
-		p.trial.Failf("%s: nothing may reach the peer, got %s", after, quote("data from", from, got))
+		p.trial.Failf("%s: no datagram may reach the peer, got %s", after, quote("data from", from, got))
 	}
 }
 

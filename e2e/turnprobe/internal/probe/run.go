@@ -11,11 +11,11 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/turnprobe/internal/wire"
 )
 
-// width is how many brisk checks run side by side.
+// width is the number of brisk checks that run concurrently.
 const width = 8
 
-// Run makes the checks and returns their results in the order of the checks. It calls done with each result as it comes, never two at
-// a time.
+// Run runs the checks and returns their results in the order of the checks. It calls done with each result when the
+// check ends; the calls do not overlap.
 func Run(target Target, checks []Check, done func(Result)) ([]Result, error) {
 	r := runner{
 		target: target, tag: rand.Text(), sources: newSources(target.Server.Addr()),
@@ -80,7 +80,7 @@ func (r *runner) check(i int, c Check) {
 func (r *runner) judge(c Check) Result {
 	switch {
 	case !c.applies(r.target.Transport):
-		return Result{Check: c, Verdict: NotApplicable, Reason: "not a matter of " + string(r.target.Transport)}
+		return Result{Check: c, Verdict: NotApplicable, Reason: "does not apply to " + string(r.target.Transport)}
 	case c.Pace == Long && !r.target.Long:
 		return Result{Check: c, Verdict: Skipped, Reason: "takes minutes: give -long"}
 	}
@@ -91,7 +91,7 @@ func (r *runner) trial(id string) *Trial {
 	return &Trial{Target: r.target, id: id, tag: r.tag, source: r.sources.take(), pulse: r.pulse, asks6: r.asks6}
 }
 
-// survey finds out whether the credential is good, and from which family the server relays.
+// survey verifies the credential and finds the address family of relays.
 func (r *runner) survey() error {
 	if peer := r.target.PeerAddr; peer.IsValid() {
 		r.asks6 = peer.Is6()
@@ -113,7 +113,7 @@ func (r *runner) survey() error {
 	return nil
 }
 
-// try makes an allocation and gives it back.
+// try makes an allocation and deletes it.
 func (r *runner) try() (relay netip.AddrPort, code int, reason string) {
 	result := r.trial("survey").run(Check{Run: func(t *Trial) {
 		a := t.Client().Allocate()

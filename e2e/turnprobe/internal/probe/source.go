@@ -6,16 +6,17 @@ import (
 	"sync/atomic"
 )
 
-// source is where a client comes from, and the nonce that the server gave to that place. Servers limit what they answer to strangers
-// by source address, so that a prober with one address must not ask for a new nonce with each check.
+// source is a source address for clients, with the nonce that the server issued for it. Servers rate-limit
+// unauthenticated requests by source address, so a prober with one address must reuse its nonce instead of requesting
+// one per check.
 type source struct {
-	addr netip.Addr // the zero value leaves the choice to the system
+	addr netip.Addr // the zero value means the kernel's choice
 
 	mu           sync.Mutex
 	realm, nonce string
 }
 
-// sources hands out sources: on 127.0.0.0/8 each is another address, elsewhere there is one.
+// sources allocates sources. For a server on 127.0.0.0/8 each source has another address; otherwise all share one.
 type sources struct {
 	many   bool
 	next   atomic.Uint32

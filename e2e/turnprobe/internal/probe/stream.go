@@ -19,7 +19,7 @@ var stream = []Check{
 		Run: func(t *Trial) {
 			c, p := t.Allocated(), t.Peer()
 			c.Bind(0x4000, p.addr).OK()
-			for n := range 8 { // whatever is not padded puts the next frame out of place
+			for n := range 8 { // missing padding would shift the next frame
 				c.SendOn(0x4000, pattern(n))
 				c.SendOn(0x4000, pattern(n+1))
 				p.Gets(c.relay, pattern(n))
@@ -34,24 +34,24 @@ var stream = []Check{
 		Says: "on a stream small payloads are forwarded at once",
 		Run:  smallAtOnce},
 	{ID: "C-08 ChannelData", RFC: "8656 §12.5", On: streams,
-		Says: "what is inside an oversize ChannelData message is not read as messages",
+		Says: "the content of an oversize ChannelData message is not parsed as messages",
 		Run:  func(t *Trial) { smuggle(t, wire.ChannelData(0x4000, nil, true), 4) }},
 	{ID: "C-08 STUN", RFC: "8489 §6.2.2", On: streams,
-		Says: "what is inside an oversize STUN message is not read as messages",
+		Says: "the content of an oversize STUN message is not parsed as messages",
 		Run: func(t *Trial) {
 			smuggle(t, req(wire.Binding), 20)
 		}},
 	{ID: "C-09 split", RFC: "8489 §6.2.2", On: streams,
-		Says: "a message that comes byte by byte is answered",
+		Says: "a message that arrives byte by byte is answered",
 		Run:  splitRequest},
 	{ID: "C-09 several", RFC: "8489 §6.2.2", On: streams,
 		Says: "several messages in one segment are all answered",
 		Run:  severalInOne},
 	{ID: "C-09 split ChannelData", RFC: "8656 §12.5", On: streams,
-		Says: "ChannelData in pieces is put together, and not sent in pieces",
+		Says: "fragmented ChannelData is reassembled before it is relayed",
 		Run:  splitChannelData},
 	{ID: "C-09 garbage", RFC: "7983 §7", On: streams,
-		Says: "bytes that are no message end the connection, or are skipped, and nothing else",
+		Says: "bytes that are not a message end the connection or are skipped",
 		Run: func(t *Trial) {
 			t.Client().Ignored([]byte("GET / HTTP/1.1\r\nHost: turn.example.org\r\n\r\n"), "an HTTP request")
 			t.Client().Ignored([]byte("\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"), "22 bytes 0xFF")
@@ -64,20 +64,20 @@ var stream = []Check{
 			t.closed(c.relay, t.Silence)
 		}},
 	{ID: "T-A18 half close", RFC: "policy", On: onlyTCP, Pace: Measuring,
-		Says: "a client that ends its half of a TCP connection has ended it",
+		Says: "a half-closed TCP connection is closed",
 		Run: func(t *Trial) {
 			c := t.Allocated()
 			t.must(c.conn.(*net.TCPConn).CloseWrite(), "end the connection")
 			t.closed(c.relay, t.Answer)
 		}},
 	{ID: "T-14 silent", RFC: "policy", On: []Transport{TCP, TLS}, Pace: Waiting,
-		Says: "a connection on which nothing is said is closed within 12 s",
+		Says: "a silent connection is closed within 12 s",
 		Run:  func(t *Trial) { closes(t, nil) }},
 	{ID: "T-14 half a header", RFC: "policy", On: streams, Pace: Waiting,
 		Says: "a connection with half a header is closed within 12 s",
 		Run:  func(t *Trial) { closes(t, []byte{0, 1, 0, 0, 0x21, 0x12}) }},
 	{ID: "T-14 dripping", RFC: "policy", On: streams, Pace: Waiting,
-		Says: "a first message of one byte a second is not waited for longer than 12 s",
+		Says: "a connection that sends its first message at one byte per second is closed within 12 s",
 		Run:  dripping},
 	{ID: "T-14 no handshake", RFC: "policy", On: onlyTLS, Pace: Waiting,
 		Says: "a connection without TLS handshake is closed within 12 s",
@@ -88,19 +88,19 @@ var stream = []Check{
 			closesRaw(t, []byte{22, 3, 1, 2, 0, 1, 0, 1, 0xFC, 3, 3})
 		}},
 	{ID: "T-14 good client", RFC: "policy", On: streams, Pace: Measuring,
-		Says: "beside 50 silent connections a client gets its allocation within a second",
+		Says: "with 50 silent connections open, a client gets an allocation within a second",
 		Run:  besideSilence},
 	{ID: "T-15 large body", RFC: "policy", On: streams,
-		Says: "a message of 64 KiB before any credentials ends the connection",
+		Says: "a message of 64 KiB without credentials ends the connection",
 		Run:  func(t *Trial) { largeBody(t, 65000) }},
 	{ID: "T-15 body over 1 KiB", RFC: "policy", On: streams,
-		Says: "a message of more than 1,024 bytes before any credentials ends the connection",
+		Says: "a message of more than 1,024 bytes without credentials ends the connection",
 		Run:  func(t *Trial) { largeBody(t, 1500) }},
 	{ID: "T-16 TLS 1.2", RFC: "8489 §6.2.3", On: onlyTLS,
-		Says: "TLS 1.2 is served",
+		Says: "TLS 1.2 is accepted",
 		Run:  func(t *Trial) { tlsVersion(t, tls.VersionTLS12) }},
 	{ID: "T-16 TLS 1.3", RFC: "policy", On: onlyTLS,
-		Says: "TLS 1.3 is served",
+		Says: "TLS 1.3 is accepted",
 		Run:  func(t *Trial) { tlsVersion(t, tls.VersionTLS13) }},
 	{ID: "T-16 TLS 1.1", RFC: "8996 §5", On: onlyTLS,
 		Says: "TLS 1.1 and older are refused",
@@ -112,23 +112,23 @@ var stream = []Check{
 			}
 		}},
 	{ID: "T-16 clear text", RFC: "8489 §6.2.3", On: secure,
-		Says: "a request in the clear on a port of TLS or DTLS is not answered",
+		Says: "a plaintext request to a TLS or DTLS port is not answered",
 		Run:  clearText},
 	{ID: "T-16 cookie", RFC: "6347 §4.2.1", On: onlyDTLS,
-		Says: "a DTLS ClientHello without cookie gets a HelloVerifyRequest, and no more",
+		Says: "a DTLS ClientHello without cookie gets a HelloVerifyRequest only",
 		Run:  helloVerify},
 	{ID: "N-06 stun.turn", RFC: "7443 §3", On: secure,
-		Says: "a client that offers stun.turn gets it",
+		Says: "the server selects stun.turn if the client offers it in ALPN",
 		Run: func(t *Trial) {
 			if got := negotiated(t, "stun.turn"); got != "stun.turn" {
 				t.Failf("the server chooses %q", got)
 			}
 		}},
 	{ID: "N-06 nothing", RFC: "7443 §3", On: secure,
-		Says: "a client that offers no protocol is let in",
+		Says: "a client without ALPN is accepted",
 		Run:  func(t *Trial) { negotiated(t) }},
 	{ID: "N-06 others", RFC: "policy", On: secure,
-		Says: "a client that offers only other protocols is let in",
+		Says: "a client that offers only other ALPN protocols is accepted",
 		Run:  func(t *Trial) { negotiated(t, "webrtc", "h2") }},
 }
 
@@ -142,16 +142,16 @@ func smallAtOnce(t *Trial) {
 		p.Send(c.relay, pattern(n))
 		c.GetsOn(0x4000, pattern(n))
 		if took := t.pulse.Since(started); took > 2*atOnceLimit {
-			t.Failf("%d bytes take %s there and back", n, took)
+			t.Failf("round trip of %d bytes takes %s", n, took)
 		}
 	}
 }
 
-// atOnceLimit is what a small message may take.
+// atOnceLimit is the maximum round trip time of a small message.
 const atOnceLimit = 100 * time.Millisecond
 
-// smuggle sends a frame with the largest length that its field can say, full of messages that must never be seen as such: a server
-// that adds the size of the header in 16 bits would find them.
+// smuggle sends a frame with the maximum length, filled with messages that must not be parsed. A server that adds the
+// header size in 16 bits would overflow and parse them.
 func smuggle(t *Trial, head []byte, size int) {
 	c, p := t.Allocated(), t.Peer()
 	c.Bind(0x4000, p.addr).OK()
@@ -185,7 +185,7 @@ func splitRequest(t *Trial) {
 		c.transmit(request[i : i+1])
 	}
 	if _, ok := c.take(t.Answer, answers(request)); !ok {
-		t.Failf("no answer within %s%s", t.Answer, c.whyOver())
+		t.Failf("no response within %s%s", t.Answer, c.whyOver())
 	}
 }
 
@@ -214,7 +214,7 @@ func splitChannelData(t *Trial) {
 	}
 }
 
-// patience is how long a server may keep a client that says nothing of use.
+// patience is how long a server may keep a connection without a complete request.
 const patience = 12 * time.Second
 
 func closes(t *Trial, first []byte) {
@@ -240,7 +240,7 @@ func dripping(t *Trial) {
 	}
 }
 
-// closesRaw speaks to the TCP port below TLS.
+// closesRaw uses the TCP port without TLS.
 func closesRaw(t *Trial, first []byte) {
 	conn, err := dialTCP(t.soon(), t.source.addr, t.Server)
 	t.must(err, "connect to the server")
@@ -282,7 +282,7 @@ func largeBody(t *Trial, size int) {
 	t.alive("large message")
 }
 
-// soon bounds what is done on the prober's side.
+// soon returns a context for operations on the prober's side.
 func (t *Trial) soon() context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), handshakeTime)
 	t.later(cancel)
@@ -308,10 +308,10 @@ func clearText(t *Trial) {
 	if n, _ := conn.Read(buf); answers(request)(buf[:n]) {
 		t.Failf("got %s", describe(buf[:n]))
 	}
-	t.alive("request in the clear")
+	t.alive("plaintext request")
 }
 
-// negotiated is the protocol that the server chooses from an offer, on a connection that works.
+// negotiated returns the ALPN protocol that the server selects on a working connection.
 func negotiated(t *Trial, offer ...string) string {
 	if t.Transport == TLS {
 		conn, err := dialTLS(t.soon(), t.source.addr, t.Server, &tls.Config{NextProtos: offer})
@@ -326,8 +326,8 @@ func negotiated(t *Trial, offer ...string) string {
 	return state.NegotiatedProtocol
 }
 
-// helloVerify lets a client take the first step of a handshake, and reads what the server says to somebody who has not shown that
-// he is where he says.
+// helloVerify sends a ClientHello without cookie and reads the server's response, which must be small, because the
+// source address is not validated yet.
 func helloVerify(t *Trial) {
 	conn, err := dialUDP(t.source.addr, t.Server)
 	t.must(err, "open a socket")
@@ -340,14 +340,14 @@ func helloVerify(t *Trial) {
 	client.HandshakeContext(ctx)
 	const handshake, helloVerifyRequest = 22, 3
 	if len(first.answer) < 14 || first.answer[0] != handshake || first.answer[13] != helloVerifyRequest {
-		t.Failf("the answer to the first ClientHello is % x", first.answer[:min(len(first.answer), 16)])
+		t.Failf("the response to the first ClientHello is % x", first.answer[:min(len(first.answer), 16)])
 	}
 	if len(first.answer) > first.asked {
-		t.Failf("%d bytes answered to %d", len(first.answer), first.asked)
+		t.Failf("response of %d bytes to %d", len(first.answer), first.asked)
 	}
 }
 
-// firstFlight keeps the first datagram of the server.
+// firstFlight records the first datagram of the server.
 type firstFlight struct {
 	packets
 	asked  int

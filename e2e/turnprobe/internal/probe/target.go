@@ -12,7 +12,7 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/turnprobe/internal/wire"
 )
 
-// Transport is what carries messages between prober and server.
+// Transport is the transport between prober and server.
 type Transport string
 
 // The transports.
@@ -38,34 +38,33 @@ var (
 
 func (t Transport) isStream() bool { return t == TCP || t == TLS }
 
-// Target is the server, and what the prober is told about it.
+// Target is the server under test with its settings.
 type Target struct {
 	Server    netip.AddrPort
 	Transport Transport
 	// User and Password are a long-term credential.
 	User, Password string
-	// Secret makes ephemeral credentials, as many as are needed.
+	// Secret is the shared secret of ephemeral credentials.
 	Secret string
-	// Realm is what the server must say; empty takes what it says.
+	// Realm is the expected realm. Empty accepts any.
 	Realm string
-	// PeerAddr is where the prober opens the peers that the server may relay to; the zero value is the loopback address of the family
-	// that the server relays from.
+	// PeerAddr is the local address of peers. The zero value means the loopback address of the relay's family.
 	PeerAddr netip.Addr
-	// FirstPeer and LastPeer bound the ports of these peers, for a server whose routes name ports; zero leaves them to the kernel.
+	// FirstPeer and LastPeer limit the ports of peers, for servers whose routes restrict ports. Zero means any port.
 	FirstPeer, LastPeer uint16
-	// Own are ports between them that a peer must not have, because the server refuses them as its own.
+	// Own lists ports in this range that peers must not use, because the server refuses its own ports as peers.
 	Own []uint16
-	// Denied is a peer that the server must refuse; the zero value means that there is none.
+	// Denied is an address that the server must refuse as a peer. The zero value means that there is none.
 	Denied netip.Addr
-	// Quota is how many allocations a user may have; 0 means that it is not known.
+	// Quota is the maximum number of allocations per user. 0 means unknown.
 	Quota int
-	// Long asks for the checks that take minutes.
+	// Long enables the checks that take minutes.
 	Long bool
-	// Silence is how long no answer is awaited, Answer how long an answer is.
+	// Silence is how long to wait before the absence of a response passes. Answer is the timeout of a response.
 	Silence, Answer time.Duration
 }
 
-// The waits that suit a server nearby.
+// Defaults for a server on the local network.
 const (
 	DefaultSilence = 250 * time.Millisecond
 	DefaultAnswer  = 2 * time.Second
@@ -74,7 +73,7 @@ const (
 // login is a user with a password.
 type login struct{ user, password string }
 
-// ephemeral makes a credential from the shared secret, as a REST service for TURN does.
+// ephemeral derives a credential from the shared secret, as in the TURN REST API (draft-uberti-behave-turn-rest).
 func (t Target) ephemeral(id string, expires time.Time) login {
 	user := fmt.Sprintf("%d:%s", expires.Unix(), id)
 	mac := hmac.New(sha1.New, []byte(t.Secret))
@@ -82,7 +81,7 @@ func (t Target) ephemeral(id string, expires time.Time) login {
 	return login{user, base64.StdEncoding.EncodeToString(mac.Sum(nil))}
 }
 
-// login is the credential of a check.
+// login returns the credential of a check.
 func (t Target) login(id string) login {
 	if t.User != "" {
 		return login{t.User, t.Password}
@@ -90,7 +89,7 @@ func (t Target) login(id string) login {
 	return t.ephemeral(id, time.Now().Add(time.Hour))
 }
 
-// plain are the attributes of an Allocate request that ought to succeed.
+// plain returns the attributes of a valid Allocate request.
 func (t *Trial) plain(more ...wire.Attr) []wire.Attr {
 	attrs := []wire.Attr{overUDP()}
 	if t.asks6 {
@@ -99,14 +98,14 @@ func (t *Trial) plain(more ...wire.Attr) []wire.Attr {
 	return append(attrs, more...)
 }
 
-// overUDP asks for a relay of datagrams.
+// overUDP returns REQUESTED-TRANSPORT for UDP.
 func overUDP() wire.Attr { return wire.Byte(wire.RequestedTransport, protocolUDP) }
 
-// Protocol numbers of IANA, for REQUESTED-TRANSPORT.
+// IANA protocol numbers for REQUESTED-TRANSPORT.
 const (
 	protocolTCP = 6
 	protocolUDP = 17
 )
 
-// Known tells whether there is such a transport.
+// Known reports whether the transport is supported.
 func (t Transport) Known() bool { return slices.Contains(Transports, t) }

@@ -9,13 +9,14 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/turnprobe/internal/wire"
 )
 
-// A server bounds the guesses of one address, so that each sample of known and unknown users comes from a place of its own.
+// Servers limit failed authentications per source address, so each sample uses a new source.
 const (
 	places  = 60
-	guesses = 4 // of each kind, at a place
+	guesses = 4 // per kind and source
 )
 
-// enumeration compares how long a server takes to refuse a user that there is and one that there is not.
+// enumeration compares the response times for an existing and an unknown user, because a difference allows user
+// enumeration.
 func enumeration(t *Trial) {
 	t.onLoopback4(t.Server.Addr())
 	user := t.Target.login(t.name()).user

@@ -10,67 +10,67 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/pulse"
 )
 
-// Verdict is how a check ended.
+// Verdict is the result of a check.
 type Verdict string
 
 // The verdicts.
 const (
 	Pass Verdict = "pass"
 	Fail Verdict = "fail"
-	// Skipped checks could be made, but something that they need is not given.
+	// Skipped means that a setting which the check needs is missing.
 	Skipped Verdict = "skipped"
-	// NotApplicable checks have no meaning for this transport or this server.
+	// NotApplicable means that the check does not apply to this transport or server.
 	NotApplicable Verdict = "not applicable"
 )
 
-// Result is the verdict on one check.
+// Result is the verdict of one check.
 type Result struct {
 	Check
 	Verdict Verdict
-	// Reason says what came instead of what must come, or why the check was not made.
+	// Reason describes the deviation, or why the check was not run.
 	Reason string
 	Took   time.Duration
 }
 
-// Trial is one check under way.
+// Trial is a running check.
 type Trial struct {
 	Target
 	id      string
-	tag     string // of the run
+	tag     string // unique per run
 	source  *source
-	pulse   *pulse.Pulse // what the prober's own machine stands still is not the server's
-	asks6   bool         // an Allocate request must ask for IPv6
+	pulse   *pulse.Pulse // excludes stalls of the prober's machine from measured times
+	asks6   bool         // Allocate requests need REQUESTED-ADDRESS-FAMILY IPv6
 	verdict Verdict
 	reason  string
 	cleanup []func()
 }
 
-// Failf ends the check: something is not as it must be.
+// Failf ends the check with verdict Fail.
 func (t *Trial) Failf(format string, args ...any) { t.end(Fail, fmt.Sprintf(format, args...)) }
 
-// Skipf ends the check: something that it needs is not given.
+// Skipf ends the check with verdict Skipped.
 func (t *Trial) Skipf(format string, args ...any) { t.end(Skipped, fmt.Sprintf(format, args...)) }
 
-// Pointless ends the check: it has no meaning here.
+// Pointless ends the check with verdict NotApplicable.
 func (t *Trial) Pointless(reason string) { t.end(NotApplicable, reason) }
 
-// end ends the goroutine of the check: a check reads as what must hold, line by line.
+// end ends the goroutine of the check, so that a check needs no error handling.
 func (t *Trial) end(v Verdict, reason string) {
 	t.verdict, t.reason = v, reason
 	runtime.Goexit()
 }
 
-// must ends the check when something failed on the prober's side of the network.
+// must ends the check after an error on the prober's side.
 func (t *Trial) must(err error, doing string) {
 	if err != nil {
 		t.Failf("%s: %v", doing, err)
 	}
 }
 
-// later runs f when the check has ended, last first.
+// later registers f to run when the check has ended, in reverse order.
 func (t *Trial) later(f func()) { t.cleanup = append(t.cleanup, f) }
 
-// run runs the check to its end.
+// run runs a check and returns its result.
 func (t *Trial) run(c Check) Result {
 	started := time.Now()
 	done := make(chan struct{})
@@ -88,7 +88,8 @@ func (t *Trial) run(c Check) Result {
 	return Result{Check: c, Verdict: t.verdict, Reason: t.reason, Took: time.Since(started)}
 }
 
-// name is the id as it may stand in a username. It is of this run only: quotas count what other runs have.
+// name returns the check's ID in a form for usernames. It is unique per run, because quotas also count allocations of
+// earlier runs.
 func (t *Trial) name() string {
 	return t.tag + "-" + strings.ToLower(strings.NewReplacer(" ", "-", ",", "", ":", "").Replace(t.id))
 }
@@ -107,17 +108,17 @@ func (t *Trial) on6() {
 	}
 }
 
-// onLoopback4 ends the check unless the prober can choose among source addresses.
+// onLoopback4 ends the check unless the prober has several source addresses.
 func (t *Trial) onLoopback4(server netip.Addr) {
 	if !server.Is4() || !server.IsLoopback() {
-		t.Pointless("needs several source addresses, as 127.0.0.0/8 has")
+		t.Pointless("needs several source addresses, as in 127.0.0.0/8")
 	}
 }
 
-// Verdicts are all verdicts, in the order in which they are counted up.
+// Verdicts lists all verdicts in display order.
 var Verdicts = []Verdict{Pass, Fail, Skipped, NotApplicable}
 
-// Count counts results by verdict. Every verdict has an entry.
+// Count counts results by verdict. The map has an entry for every verdict.
 func Count(results []Result) map[Verdict]int {
 	count := map[Verdict]int{Pass: 0, Fail: 0, Skipped: 0, NotApplicable: 0}
 	for _, r := range results {

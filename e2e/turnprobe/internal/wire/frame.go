@@ -7,10 +7,10 @@ import (
 	"io"
 )
 
-// IsChannelData tells a ChannelData message from a STUN message by its first byte (RFC 7983 §7).
+// IsChannelData reports whether a message is ChannelData, by its first byte (RFC 7983 §7).
 func IsChannelData(b []byte) bool { return len(b) > 0 && b[0]&0xC0 == 0x40 }
 
-// ChannelData encodes a ChannelData message (RFC 8656 §12.4), padded as streams want it when padded is true.
+// ChannelData encodes a ChannelData message (RFC 8656 §12.4). Over streams it must be padded.
 func ChannelData(channel uint16, payload []byte, padded bool) []byte {
 	b := binary.BigEndian.AppendUint16(nil, channel)
 	b = binary.BigEndian.AppendUint16(b, uint16(len(payload)))
@@ -21,7 +21,7 @@ func ChannelData(channel uint16, payload []byte, padded bool) []byte {
 	return b
 }
 
-// ParseChannelData reads a ChannelData message. Padding after it is allowed.
+// ParseChannelData decodes a ChannelData message. Padding is allowed.
 func ParseChannelData(b []byte) (channel uint16, payload []byte, err error) {
 	if len(b) < 4 || !IsChannelData(b) {
 		return 0, nil, fmt.Errorf("parse ChannelData: no header: % x", b[:min(len(b), 8)])
@@ -35,7 +35,7 @@ func ParseChannelData(b []byte) (channel uint16, payload []byte, err error) {
 
 var errFrame = errors.New("neither STUN nor ChannelData")
 
-// ReadFrame reads one message from a stream, padding included (RFC 8656 §12.5).
+// ReadFrame reads one message from a stream, including padding (RFC 8656 §12.5).
 func ReadFrame(r io.Reader) ([]byte, error) {
 	head := make([]byte, 4)
 	if _, err := io.ReadFull(r, head); err != nil {

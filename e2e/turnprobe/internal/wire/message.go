@@ -1,5 +1,5 @@
-// Package wire is the bytes of STUN and TURN (RFC 8489, RFC 8656), for a prober: it writes whatever it is told to, right or wrong, and
-// reads strictly, so that a message of a server that is malformed anywhere is an error.
+// Package wire encodes and decodes STUN and TURN messages (RFC 8489, RFC 8656) for a prober. It encodes any message,
+// valid or not. It decodes strictly: any malformed part of a server's message is an error.
 package wire
 
 import (
@@ -23,7 +23,7 @@ const (
 // TxID is a transaction id.
 type TxID [12]byte
 
-// NewTxID returns a transaction id that was not used before.
+// NewTxID returns a random transaction id.
 func NewTxID() (id TxID) {
 	rand.Read(id[:])
 	return id
@@ -33,7 +33,7 @@ func NewTxID() (id TxID) {
 type Attr struct {
 	Type  AttrType
 	Value []byte
-	// Addr takes the place of Value where the attribute is a hidden address, which depends on the transaction id.
+	// Addr replaces Value in XOR address attributes, whose encoding depends on the transaction id.
 	Addr netip.AddrPort
 }
 
@@ -43,7 +43,7 @@ type Message struct {
 	Class  Class
 	ID     TxID
 	Attrs  []Attr
-	// Raw is what was received; it is empty in a message that is to be sent.
+	// Raw is the received message. It is empty in a message that was made by New.
 	Raw []byte
 
 	offsets []int // of each attribute in Raw
@@ -88,7 +88,7 @@ func Fingerprint(b []byte) []byte {
 	return Append(b, Uint32(FingerprintAttr, fingerprint(b)))
 }
 
-// integrity is the HMAC of a message up to here, with the length that it has once the HMAC is added.
+// integrity computes the HMAC over the message, with the length that the message has after the HMAC is added.
 func integrity(b, key []byte) []byte {
 	mac := hmac.New(sha1.New, key)
 	mac.Write(withLength(b, 4+sha1.Size))
@@ -105,13 +105,13 @@ func withLength(b []byte, more int) []byte {
 	return c
 }
 
-// Key is the key of the long-term credential mechanism (RFC 8489 §9.2.2).
+// Key returns the key of the long-term credential mechanism (RFC 8489 §9.2.2).
 func Key(username, realm, password string) []byte {
 	sum := md5.Sum([]byte(username + ":" + realm + ":" + password))
 	return sum[:]
 }
 
-// Parse reads one message that fills b. Lengths must fit to the byte, and FINGERPRINT must be right and the last attribute.
+// Parse decodes a message that must fill b exactly. A FINGERPRINT must be correct and the last attribute.
 func Parse(b []byte) (Message, error) {
 	if len(b) < headerSize {
 		return Message{}, fmt.Errorf("parse message: %d bytes are less than a header", len(b))
@@ -140,7 +140,7 @@ func (m *Message) parseAttrs() error {
 		a := Attr{Type: AttrType(binary.BigEndian.Uint16(m.Raw[at:]))}
 		n := int(binary.BigEndian.Uint16(m.Raw[at+2:]))
 		if end := at + 4 + n + pad(n); end > len(m.Raw) {
-			return fmt.Errorf("%s has %d bytes and ends behind the message", a.Type, n)
+			return fmt.Errorf("%s has %d bytes and exceeds the message", a.Type, n)
 		}
 		a.Value = m.Raw[at+4 : at+4+n]
 		m.Attrs, m.offsets = append(m.Attrs, a), append(m.offsets, at)
@@ -188,19 +188,20 @@ func (m Message) Get(t AttrType) ([]byte, bool) {
 	return nil, false
 }
 
-// Value returns the value of the first attribute of a type, nil when there is none.
+// Value returns the value of the first attribute of a type, or nil.
 func (m Message) Value(t AttrType) []byte {
 	v, _ := m.Get(t)
 	return v
 }
 
-// Has tells whether there is an attribute of a type.
+// Has reports whether the message has an attribute of a type.
 func (m Message) Has(t AttrType) bool {
 	_, ok := m.Get(t)
 	return ok
 }
 
-// Code returns the error code of an error response, 0 of a success response, -1 when ERROR-CODE is absent or malformed.
+// Code returns the error code of an error response, 0 for a success response, or -1 if ERROR-CODE is absent or
+// malformed.
 func (m Message) Code() int {
 	if m.Class == Success {
 		return 0
@@ -212,7 +213,7 @@ func (m Message) Code() int {
 	return int(v[2]&7)*100 + int(v[3])
 }
 
-// String names the message in a few words.
+// String returns method, class and error code.
 func (m Message) String() string {
 	switch m.Class {
 	case Error:

@@ -69,7 +69,7 @@ func split(t uint16) (Class, Method) {
 // AttrType is the type of an attribute.
 type AttrType uint16
 
-// The attributes that the prober knows (RFC 8489 §18.3, RFC 8656 §18, RFC 5780 §7, RFC 7635 §6, RFC 8016 §5).
+// The attributes that the prober uses (RFC 8489 §18.3, RFC 8656 §18, RFC 5780 §7, RFC 7635 §6, RFC 8016 §5).
 const (
 	ChangeRequest           AttrType = 0x0003
 	Username                AttrType = 0x0006
@@ -102,10 +102,10 @@ const (
 	MobilityTicket          AttrType = 0x8030
 )
 
-// String gives the number of the type, as a capture shows it.
+// String returns the number of the type in hex, as packet captures show it.
 func (t AttrType) String() string { return fmt.Sprintf("attribute 0x%04x", uint16(t)) }
 
-// MethodOf takes the method out of the type of a message.
+// MethodOf returns the method of a message type.
 func MethodOf(messageType uint16) Method {
 	_, method := split(messageType)
 	return method

@@ -15,21 +15,22 @@ const (
 // Empty makes an attribute without value.
 func Empty(t AttrType) Attr { return Attr{Type: t} }
 
-// Text makes an attribute of text.
+// Text makes a text attribute.
 func Text(t AttrType, s string) Attr { return Attr{Type: t, Value: []byte(s)} }
 
-// Uint32 makes an attribute of one number.
+// Uint32 makes an attribute with a 32-bit number.
 func Uint32(t AttrType, n uint32) Attr {
 	return Attr{Type: t, Value: binary.BigEndian.AppendUint32(nil, n)}
 }
 
-// Byte makes an attribute whose first of four bytes counts: REQUESTED-TRANSPORT and both address families.
+// Byte makes an attribute of four bytes of which only the first is set, such as REQUESTED-TRANSPORT and
+// REQUESTED-ADDRESS-FAMILY.
 func Byte(t AttrType, n byte) Attr { return Attr{Type: t, Value: []byte{n, 0, 0, 0}} }
 
 // Channel makes CHANNEL-NUMBER.
 func Channel(n uint16) Attr { return Uint32(ChannelNumber, uint32(n)<<16) }
 
-// Even makes EVEN-PORT; with reserve, the next port is asked for as well.
+// Even makes EVEN-PORT. With reserve, the R bit requests the next port too.
 func Even(reserve bool) Attr {
 	if reserve {
 		return Attr{Type: EvenPort, Value: []byte{0x80}}
@@ -37,10 +38,10 @@ func Even(reserve bool) Attr {
 	return Attr{Type: EvenPort, Value: []byte{0}}
 }
 
-// Address makes an XOR address attribute. An IPv6 address stays one, even where it stands for an IPv4 address.
+// Address makes an XOR address attribute. An IPv4-mapped IPv6 address is encoded as IPv6.
 func Address(t AttrType, a netip.AddrPort) Attr { return Attr{Type: t, Addr: a} }
 
-// hide encodes an address for the message with the transaction id.
+// hide encodes an XOR address for a transaction id.
 func hide(a netip.AddrPort, id TxID) []byte {
 	family := byte(IPv4)
 	if a.Addr().Is6() {
@@ -52,7 +53,7 @@ func hide(a netip.AddrPort, id TxID) []byte {
 	return v
 }
 
-// GetAddress reads an XOR address attribute.
+// GetAddress decodes an XOR address attribute.
 func (m Message) GetAddress(t AttrType) (netip.AddrPort, error) {
 	raw, ok := m.Get(t)
 	if !ok {
@@ -61,7 +62,7 @@ func (m Message) GetAddress(t AttrType) (netip.AddrPort, error) {
 	return m.address(t, raw)
 }
 
-// GetAddresses reads all XOR address attributes of a type.
+// GetAddresses decodes all XOR address attributes of a type.
 func (m Message) GetAddresses(t AttrType) (all []netip.AddrPort, err error) {
 	for _, a := range m.Attrs {
 		if a.Type != t {
@@ -79,7 +80,7 @@ func (m Message) GetAddresses(t AttrType) (all []netip.AddrPort, err error) {
 func (m Message) address(t AttrType, raw []byte) (netip.AddrPort, error) {
 	want := map[int]byte{8: IPv4, 20: IPv6}[len(raw)]
 	if want == 0 || raw[1] != want {
-		return netip.AddrPort{}, fmt.Errorf("%s is no address: % x", t, raw)
+		return netip.AddrPort{}, fmt.Errorf("%s is not an address: % x", t, raw)
 	}
 	v := append([]byte(nil), raw...)
 	xor(v, m.ID)
@@ -87,7 +88,7 @@ func (m Message) address(t AttrType, raw []byte) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(addr, binary.BigEndian.Uint16(v[2:])), nil
 }
 
-// xor hides or shows port and address (RFC 8489 §14.2).
+// xor encodes or decodes port and address in place (RFC 8489 §14.2).
 func xor(v []byte, id TxID) {
 	mask := binary.BigEndian.AppendUint32(nil, cookie)
 	mask = append(mask, id[:]...)
@@ -99,7 +100,7 @@ func xor(v []byte, id TxID) {
 	}
 }
 
-// GetUint32 reads an attribute of one number.
+// GetUint32 decodes an attribute with a 32-bit number.
 func (m Message) GetUint32(t AttrType) (uint32, error) {
 	v, ok := m.Get(t)
 	if !ok || len(v) != 4 {
@@ -108,7 +109,7 @@ func (m Message) GetUint32(t AttrType) (uint32, error) {
 	return binary.BigEndian.Uint32(v), nil
 }
 
-// GetUnknown reads UNKNOWN-ATTRIBUTES.
+// GetUnknown decodes UNKNOWN-ATTRIBUTES.
 func (m Message) GetUnknown() (types []AttrType) {
 	v, _ := m.Get(UnknownAttributes)
 	for ; len(v) >= 2; v = v[2:] {

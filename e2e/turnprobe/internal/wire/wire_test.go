@@ -10,7 +10,7 @@ import (
 	"github.com/pion/stun/v2"
 )
 
-// The samples of RFC 5769 §2.1 to §2.4.
+// The sample messages of RFC 5769 §2.1 to §2.4.
 const (
 	sampleRequest = `000100582112a442b7e7a701bc34d686fa87dfae
 		802200105354554e207465737420636c69656e74
@@ -41,7 +41,7 @@ var (
 	longTermNonce  = "f//499k954d6OL34oL9FSTvy64sA"
 )
 
-// S-11: the samples of RFC 5769 are read, their signatures are verified, and a changed bit is noticed.
+// S-11: the decoder reads the samples of RFC 5769, verifies their MESSAGE-INTEGRITY, and detects a flipped bit.
 func TestSamples(t *testing.T) {
 	for _, c := range []struct {
 		name, sample string
@@ -64,7 +64,7 @@ func TestSamples(t *testing.T) {
 			t.Errorf("%s: %v", c.name, err)
 		}
 		if m.Verify([]byte("other key")) == nil {
-			t.Errorf("%s: another key verifies as well", c.name)
+			t.Errorf("%s: verifies with a wrong key", c.name)
 		}
 		if c.mapped == "" {
 			continue
@@ -76,18 +76,19 @@ func TestSamples(t *testing.T) {
 	damaged := unhex(t, sampleRequest)
 	damaged[len(damaged)-1] ^= 1
 	if _, err := Parse(damaged); err == nil {
-		t.Error("a wrong FINGERPRINT is read")
+		t.Error("no error for a wrong FINGERPRINT")
 	}
 }
 
-// S-11: the encoder writes the samples of RFC 5769 byte for byte. They pad with spaces, which the test puts back.
+// S-11: the encoder writes the samples of RFC 5769 byte for byte. The samples pad with spaces instead of zeros, which
+// the test adjusts.
 func TestWriteSamples(t *testing.T) {
 	software := Text(Software, "test vector")
 	for _, c := range []struct {
 		name, sample string
 		key          []byte
 		message      Message
-		marked       bool // with FINGERPRINT
+		marked       bool // has FINGERPRINT
 	}{
 		{"IPv4 response", sampleResponse4, samplePassword, Message{Binding, Success, sampleID,
 			[]Attr{software, Address(XORMappedAddress, netip.MustParseAddrPort("192.0.2.1:32853"))}, nil, nil}, true},
@@ -110,7 +111,7 @@ func TestWriteSamples(t *testing.T) {
 	}
 }
 
-// TestSecondOpinion: another codec reads what this one writes, and this one what the other writes.
+// TestSecondOpinion: pion/stun decodes what this package encodes, and the reverse.
 func TestSecondOpinion(t *testing.T) {
 	peer := netip.MustParseAddrPort("[2001:db8::7]:4242")
 	ours := New(Request, CreatePermission, Address(XORPeerAddress, peer), Text(Username, "ann"), Text(Realm, "example.org"), Text(Nonce, "n"))
@@ -146,7 +147,7 @@ func TestSecondOpinion(t *testing.T) {
 	}
 }
 
-// TestTypes: class and method survive the way into the type of a message and back, and the type is what another codec says.
+// TestTypes: class and method survive encoding and decoding, and the type equals that of pion/stun.
 func TestTypes(t *testing.T) {
 	for method := Method(0); method < 1<<12; method++ {
 		for class := Request; class <= Error; class++ {
@@ -161,7 +162,7 @@ func TestTypes(t *testing.T) {
 	}
 }
 
-// TestStrict: what is malformed anywhere is not read.
+// TestStrict: malformed messages are not decoded.
 func TestStrict(t *testing.T) {
 	good := New(Success, Binding, Text(Software, "abc")).Bytes()
 	if _, err := Parse(good); err != nil {
@@ -178,12 +179,12 @@ func TestStrict(t *testing.T) {
 		"FINGERPRINT in middle": func(b []byte) []byte { return Append(Fingerprint(b), Empty(Software)) },
 	} {
 		if m, err := Parse(spoil(bytes.Clone(good))); err == nil {
-			t.Errorf("%s: read as %s", name, m)
+			t.Errorf("%s: decoded as %s", name, m)
 		}
 	}
 }
 
-// TestFrames: frames come off a stream whole, whatever their length, and ChannelData keeps its padding apart.
+// TestFrames: ReadFrame returns complete frames of any length, and ChannelData padding is not part of the payload.
 func TestFrames(t *testing.T) {
 	request := New(Request, Binding, Text(Software, "abcde")).Bytes()
 	var stream []byte
@@ -206,11 +207,11 @@ func TestFrames(t *testing.T) {
 	}
 	for name, b := range map[string]string{"end": "", "half": "\x00\x01\x00\x08\x21", "garbage": "\x80\x00\x00\x00", "half ChannelData": "\x40\x00\x00\x08ab"} {
 		if f, err := ReadFrame(strings.NewReader(b)); err == nil {
-			t.Errorf("%s: read as %x", name, f)
+			t.Errorf("%s: decoded as %x", name, f)
 		}
 	}
 	if _, _, err := ParseChannelData([]byte{0x40, 0, 0, 1, 'a', 0, 0, 0, 0}); err == nil {
-		t.Error("five bytes behind a payload of one are taken for padding")
+		t.Error("five bytes after a payload of one byte are accepted as padding")
 	}
 }
 

@@ -13,11 +13,12 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 )
 
-// keda are the kinds that are made for KEDA.
+// keda lists the KEDA kinds of the objects that the operator creates.
 var keda = []string{"scaledobjects.keda.sh", "triggerauthentications.keda.sh"}
 
-// Autoscaling waits for KEDA, which may come and go: nothing fails meanwhile, statuses say what to install, and what is not there is not asked for. It
-// runs alone: the kinds of KEDA are there for all tests or for none.
+// The operator works while KEDA is missing, and when its CRDs are installed or removed. The status says what to
+// install, and the operator does not request kinds that do not exist. The test does not run in parallel with others,
+// because the CRDs exist for all of them or for none.
 func TestAutoscaling_WaitsForKEDA(t *testing.T) {
 	s := newStage(t)
 	s.ends = "keda.sh"
@@ -32,7 +33,7 @@ func TestAutoscaling_WaitsForKEDA(t *testing.T) {
 	s.sees("dataplane/"+s.name, condition("Accepted"), "True")
 	s.await(func(context.Context) error {
 		if said := s.get("gateway/front-door", `.status.conditions[?(@.type=="Accepted")].message`); !strings.Contains(said, "waits for KEDA") {
-			return fmt.Errorf("the Gateway says %q", said)
+			return fmt.Errorf("the message of the Gateway is %q", said)
 		}
 		return nil
 	})
@@ -41,7 +42,7 @@ func TestAutoscaling_WaitsForKEDA(t *testing.T) {
 	s.must(err)
 	for _, e := range all {
 		if e.User == s.user() && e.Group == "keda.sh" && e.Resource != "" {
-			t.Errorf("%s %s of a kind that nobody knows", e.Verb, e.Resource)
+			t.Errorf("%s %s: the kind does not exist", e.Verb, e.Resource)
 		}
 	}
 	for range 2 {
@@ -55,13 +56,14 @@ func TestAutoscaling_WaitsForKEDA(t *testing.T) {
 	}
 }
 
-// withoutKEDA removes the kinds of KEDA, and all objects of them.
+// withoutKEDA removes the CRDs of KEDA with all of their objects.
 func (s *stage) withoutKEDA() {
 	s.Helper()
 	s.kubectl(append([]string{"delete", "crd", "--ignore-not-found"}, keda...)...)
 }
 
-// scaled is a stage on which autoscaling is what a Dataplane says, and KEDA asks over TLS.
+// scaled returns a stage whose Dataplane has the given autoscaling settings, and with TLS between KEDA and the
+// operator.
 func scaled(t *testing.T, autoscaling string) *stage {
 	t.Helper()
 	s := newStage(t)
@@ -73,14 +75,15 @@ func scaled(t *testing.T, autoscaling string) *stage {
 	return s
 }
 
-// What is made for KEDA is mended like the rest, needs no second write, outlives what it is made from, and goes when it is no longer asked for.
-func TestAutoscaling_IsMadeAndMended(t *testing.T) {
+// Objects for KEDA are restored after changes, need a single write, stay while a reference of the Gateway is missing,
+// and are deleted when autoscaling is removed.
+func TestAutoscaling_ObjectsAreMaintained(t *testing.T) {
 	t.Parallel()
 	s := scaled(t, `{"minReplicas":2,"maxReplicas":4}`)
 	s.sees("triggerauthentications.keda.sh/front-door", ".spec.configMapTargetRef[0].name", "front-door")
 	s.sees("configmap/front-door", `.metadata.labels.stunner\.l7mp\.io/owned-by`, "stunner")
 	if ca := s.get("configmap/front-door", `.data.discovery-ca\.crt`); !strings.HasPrefix(ca, "-----BEGIN CERTIFICATE-----") {
-		t.Errorf("KEDA is shown the CA %q", ca)
+		t.Errorf("the TriggerAuthentication has the CA %q", ca)
 	}
 	s.kubectl("patch", "scaledobjects.keda.sh", "front-door", "-n", s.name, "--type=merge", "-p", `{"spec":{"minReplicaCount":0,"idleReplicaCount":0}}`)
 	s.sees("scaledobjects.keda.sh/front-door", ".spec.minReplicaCount", "2")
@@ -96,7 +99,7 @@ func TestAutoscaling_IsMadeAndMended(t *testing.T) {
 	}
 	s.reshape(`{"autoscaling":{"maxReplicas":6,"trigger":"prometheus","prometheus":{"serverAddress":"http://prometheus.example.net"}}}`)
 	s.sees("scaledobjects.keda.sh/front-door", ".spec.triggers[0].type", "prometheus")
-	s.sees("triggerauthentications.keda.sh/front-door", ".metadata.name", "") // there is no CA to know a Prometheus by
+	s.sees("triggerauthentications.keda.sh/front-door", ".metadata.name", "") // without a CA for Prometheus there is none
 	s.reshape(`{"autoscaling":{"trigger":"external","prometheus":null}}`)
 	s.sees("triggerauthentications.keda.sh/front-door", ".metadata.name", "front-door")
 	s.sees("scaledobjects.keda.sh/front-door", ".spec.maxReplicaCount", "6")
@@ -111,7 +114,7 @@ func TestAutoscaling_IsMadeAndMended(t *testing.T) {
 	s.sees("gateway/front-door", condition("Accepted"), "False")
 	s.apply(saved)
 	s.sees("gateway/front-door", condition("Accepted"), "True")
-	s.kubectl("label", "gateway", "front-door", "-n", s.name, "team=media") // something that needs a write
+	s.kubectl("label", "gateway", "front-door", "-n", s.name, "team=media") // this change needs a write
 	s.sees("scaledobjects.keda.sh/front-door", ".metadata.labels.team", "media")
 	writes := map[string]int{}
 	for _, e := range s.writes(restarted) {
@@ -123,7 +126,7 @@ func TestAutoscaling_IsMadeAndMended(t *testing.T) {
 		t.Errorf("the ScaledObject was %s, is %s; writes %v", before, now, writes)
 	}
 
-	// KEDA has a finalizer: what goes is not deleted again and again.
+	// KEDA sets a finalizer. The operator must not repeat the delete request while it is pending.
 	s.kubectl("patch", "scaledobjects.keda.sh", "front-door", "-n", s.name, "--type=merge", "-p", `{"metadata":{"finalizers":["finalizer.keda.sh"]}}`)
 	ended := time.Now()
 	s.reshape(`{"autoscaling":null}`)
@@ -144,8 +147,9 @@ func TestAutoscaling_IsMadeAndMended(t *testing.T) {
 	s.sees("deployment/front-door", ".spec.template.spec.containers[0].name", "stunner-daemon")
 }
 
-// The number of pods stays what it is when the operator stops to say it, belongs to whoever scales, and is said again when somebody asks for it: a field
-// that nobody says is 1 to the API server, which would end the calls in all other pods.
+// When the operator stops setting spec.replicas, the value stays, another field manager can own it, and the operator
+// takes it over when replicas is set again. If the field had no owner, the API server would default it to 1 and delete
+// the other pods with their calls.
 func TestReplicas_AreHandedOver(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -163,7 +167,7 @@ func TestReplicas_AreHandedOver(t *testing.T) {
 	s.reshape(`{"autoscaling":{"maxReplicas":9}}`)
 	s.sees("scaledobjects.keda.sh/front-door", ".spec.maxReplicaCount", "9")
 	left()
-	s.kubectl("scale", "deployment", "front-door", "-n", s.name, "--replicas=5") // by the subresource, as an autoscaler does
+	s.kubectl("scale", "deployment", "front-door", "-n", s.name, "--replicas=5") // through the scale subresource, as an autoscaler does
 	s.kubectl("label", "gateway", "front-door", "-n", s.name, "team=media")
 	s.sees("deployment/front-door", ".metadata.labels.team", "media")
 	s.sees("deployment/front-door", ".spec.replicas", "5")
@@ -176,17 +180,17 @@ func TestReplicas_AreHandedOver(t *testing.T) {
 
 	s.reshape(`{"replicas":4}`)
 	s.sees("deployment/front-door", ".spec.replicas", "4")
-	s.reshape(`{"replicas":null}`) // nobody scales, and nobody says a number
+	s.reshape(`{"replicas":null}`) // neither an autoscaler nor the Dataplane sets the number
 	left()
 	s.sees("deployment/front-door", ".spec.replicas", "4")
 	s.reshape(`{"replicas":2}`)
 	s.sees("deployment/front-door", ".spec.replicas", "2")
 	if got, want := numbers("2"), "3 5 4 2"; got != want {
-		t.Errorf("the number of pods went %s, want %s", got, want)
+		t.Errorf("spec.replicas had the values %s, want %s", got, want)
 	}
 }
 
-// follow collects the values that a field has had, until it has the last one.
+// follow watches a field and collects its values. The returned function waits until the field has the last value.
 func (s *stage) follow(object, jsonpath string) func(last string) string {
 	s.Helper()
 	out := filepath.Join(s.dir, "followed")
@@ -209,7 +213,7 @@ func (s *stage) follow(object, jsonpath string) func(last string) string {
 	}
 	s.await(func(context.Context) error {
 		if len(values()) == 0 {
-			return errors.New("the watch has not begun")
+			return errors.New("the watch has not started")
 		}
 		return nil
 	})
@@ -217,7 +221,7 @@ func (s *stage) follow(object, jsonpath string) func(last string) string {
 		s.Helper()
 		s.await(func(context.Context) error {
 			if seen := values(); seen[len(seen)-1] != last {
-				return fmt.Errorf("%s of %s was %v, not %s yet", jsonpath, object, seen, last)
+				return fmt.Errorf("%s of %s had the values %v, not yet %s", jsonpath, object, seen, last)
 			}
 			return nil
 		})
@@ -225,9 +229,10 @@ func (s *stage) follow(object, jsonpath string) func(last string) string {
 	}
 }
 
-// What somebody has made by hand goes on: the operator neither takes it nor removes it, and says so when it would have made one itself. The Gateway is
-// served meanwhile. That the API server sees no conflict is no permission.
-func TestAutoscaling_TakesNothingFromOthers(t *testing.T) {
+// The operator neither changes nor deletes KEDA objects that users have created with the name that it would use. A
+// condition reports the conflict, and the Gateway is served. Server-side apply alone would not detect this, because no
+// field conflicts.
+func TestAutoscaling_LeavesForeignObjects(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	s.must(control.InstallKEDA(t.Context()))
@@ -255,7 +260,7 @@ func TestAutoscaling_TakesNothingFromOthers(t *testing.T) {
 		s.await(func(context.Context) error {
 			said := s.get("gateway/front-door", `.status.conditions[?(@.type=="Autoscaled")].message`)
 			if !strings.Contains(said, "refuses "+kind) || !strings.Contains(said, "is not this Gateway's") {
-				return fmt.Errorf("people are told %q", said)
+				return fmt.Errorf("the message is %q", said)
 			}
 			return nil
 		})
@@ -263,7 +268,7 @@ func TestAutoscaling_TakesNothingFromOthers(t *testing.T) {
 	before := whose()
 	s.expose("192.0.2.7")
 	s.stop()
-	s.start("--discovery-auth=strict") // for which the operator would make a TriggerAuthentication
+	s.start("--discovery-auth=strict") // with this the operator creates a TriggerAuthentication
 	s.reshape(`{"autoscaling":{"maxReplicas":3}}`)
 	told("ScaledObject")
 	s.sees("gateway/front-door", condition("Programmed"), "True")
@@ -272,7 +277,7 @@ func TestAutoscaling_TakesNothingFromOthers(t *testing.T) {
 	s.kubectl("label", "gateway", "front-door", "-n", s.name, "team=voice", "--overwrite")
 	s.sees("deployment/front-door", ".metadata.labels.team", "voice")
 	if after := whose(); after != before {
-		t.Errorf("what somebody else has made was %s and is %q", before, after)
+		t.Errorf("the foreign object was %s and is %q", before, after)
 	}
 	s.reshape(`{"autoscaling":{"maxReplicas":3}}`)
 	s.kubectl("delete", object, "-n", s.name)
@@ -283,7 +288,7 @@ func TestAutoscaling_TakesNothingFromOthers(t *testing.T) {
 	s.sees("gateway/front-door", condition("Autoscaled"), "")
 }
 
-// An API server takes the YAML for people, every field of it.
+// The documented YAML for manual autoscaling is valid: the API server accepts every field.
 func TestAutoscaling_ByHand(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

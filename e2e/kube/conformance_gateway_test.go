@@ -20,27 +20,28 @@ import (
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 )
 
-// What the Gateway API asks of Gateways and their classes, with listeners that speak TURN.
+// Rules of the Gateway API for Gateways and GatewayClasses, with TURN listeners.
 func TestConformance_Gateway(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	s.allow("services", "externalIPs", "['192.0.2.0/24']")
 	s.shared(map[string]func(*tenant){
-		"listeners":      listenersComeAndGo,
-		"kinds":          listenersTakeRoutesTheyKnow,
-		"protocols":      listenersSpeakTURN,
+		"listeners":      listenersAreAddedAndRemoved,
+		"kinds":          listenersAcceptAllowedRouteKinds,
+		"protocols":      listenersNeedATURNProtocol,
 		"certificates":   listenersNeedCertificates,
 		"conflicts":      listenersShareNoPort,
 		"mixed":          transportsHaveServices,
-		"addresses":      addressesAreAskedFor,
-		"infrastructure": infrastructureIsMarked,
+		"addresses":      addressesAreRequested,
+		"infrastructure": infrastructureLabelsAreCopied,
 		"parameters":     classesNeedParameters,
-		"foreign":        othersAreLeftAlone,
+		"foreign":        foreignObjectsAreNotWritten,
 	})
 }
 
-// Every edit is seen, the status lists the listeners of the spec, and who is not concerned stays as he is.
-func listenersComeAndGo(n *tenant) {
+// After each edit the status lists exactly the listeners of the spec. The status of an unchanged listener does not
+// change.
+func listenersAreAddedAndRemoved(n *tenant) {
 	gateway := func(listeners string) {
 		n.Helper()
 		n.apply(`
@@ -82,7 +83,7 @@ spec:
 	}
 }
 
-func listenersTakeRoutesTheyKnow(n *tenant) {
+func listenersAcceptAllowedRouteKinds(n *tenant) {
 	n.apply(`
 apiVersion: gateway.networking.k8s.io/v1
 kind: Gateway
@@ -100,7 +101,7 @@ spec:
 		listener("ours", 0, "stunner.l7mp.io/UDPRoute", served))
 }
 
-func listenersSpeakTURN(n *tenant) {
+func listenersNeedATURNProtocol(n *tenant) {
 	n.apply(`
 apiVersion: gateway.networking.k8s.io/v1
 kind: Gateway
@@ -168,7 +169,8 @@ spec:
 	}
 }
 
-// Two listeners that would need one socket cannot both be had: the first one is. What an API server refuses by itself need not be tried.
+// Two listeners that need the same socket conflict, and the first one wins. Conflicts that the API server rejects
+// itself are listed separately.
 func listenersShareNoPort(n *tenant) {
 	n.certify(n.name, "door")
 	const taken = "!Accepted:PortUnavailable Conflicted:ProtocolConflict !Programmed:Invalid ResolvedRefs"
@@ -204,12 +206,12 @@ spec:
   listeners: [{name: first, port: 3478, protocol: TURN-UDP}, ` + second + `]
 `)[0])
 		if err == nil || !strings.Contains(err.Error(), want) {
-			n.Errorf("%s: %v, want that %q is refused", second, err, want)
+			n.Errorf("%s: %v, want an error with %q", second, err, want)
 		}
 	}
 }
 
-// A Service carries one transport, unless the Gateway wants both in one, or only the first.
+// A Gateway has one Service per transport. Annotations select one Service for both, or only the first transport.
 func transportsHaveServices(n *tenant) {
 	for name, mixed := range map[string]string{"two": "", "one": "true", "half": "false"} {
 		n.apply(fmt.Sprintf(`
@@ -248,13 +250,14 @@ spec:
 		names = append(names, s.Name)
 	}
 	if slices.Sort(names); !slices.Equal(names, []string{"half", "one", "two", "two-tcp"}) {
-		n.Errorf("there are Services %q", names)
+		n.Errorf("the Services are %q", names)
 	}
 }
 
-// The first address counts: one of an unknown type is refused, one that no Service can have is not usable, nor is one outside of the ranges of the class, and
-// an empty one is any. It counts once the load balancer has given it.
-func addressesAreAskedFor(n *tenant) {
+// The first address counts. An unknown type is rejected. An address that no Service can have, or outside of the ranges
+// of the class, is not usable. An empty address means any. The address is reported when the load balancer has assigned
+// it.
+func addressesAreRequested(n *tenant) {
 	gateway := func(addresses string) {
 		n.Helper()
 		n.apply(`
@@ -287,7 +290,7 @@ spec:
 	var svc corev1.Service
 	n.must(n.read(n.Context(), "gateway", &svc))
 	if svc.Spec.LoadBalancerIP != "192.0.2.7" || !slices.Equal(svc.Spec.ExternalIPs, []string{"192.0.2.7"}) {
-		n.Errorf("the Service asks for %q and %q", svc.Spec.LoadBalancerIP, svc.Spec.ExternalIPs)
+		n.Errorf("loadBalancerIP and externalIPs of the Service are %q and %q", svc.Spec.LoadBalancerIP, svc.Spec.ExternalIPs)
 	}
 	n.expose("gateway", "192.0.2.8")
 	gateway(`[{type: Hostname, value: turn.example.org}]`)
@@ -298,8 +301,9 @@ spec:
 	n.gateway("gateway", programmed)
 }
 
-// Labels and annotations of spec.infrastructure stand on everything that is made, and go from it when they go from there.
-func infrastructureIsMarked(n *tenant) {
+// Labels and annotations of spec.infrastructure are copied to all generated objects, and removed from them when they
+// are removed from the Gateway.
+func infrastructureLabelsAreCopied(n *tenant) {
 	gateway := func(infrastructure string) {
 		n.Helper()
 		n.apply(`
@@ -370,8 +374,8 @@ spec: {dataplane: CLASS, userName: caller, password: marzipan-and-rosewater}
 	n.gateway("missing", "!Accepted:InvalidParameters !Programmed:Invalid")
 }
 
-// Of what belongs to another controller nothing is written, not even a status.
-func othersAreLeftAlone(n *tenant) {
+// The operator writes nothing to objects of other controllers, not even a status.
+func foreignObjectsAreNotWritten(n *tenant) {
 	begun := time.Now()
 	n.apply(`
 apiVersion: gateway.networking.k8s.io/v1
@@ -407,7 +411,7 @@ spec:
   gatewayClassName: CLASS
   listeners: [{name: udp, port: 3478, protocol: TURN-UDP}]
 `)
-	n.gateway("ours", homeless) // the operator has got so far
+	n.gateway("ours", homeless) // the operator has processed this Gateway
 	n.patch(&gwapiv1.Gateway{ObjectMeta: metav1.ObjectMeta{Name: "foreign"}}, `{"metadata":{"labels":{"looked":"at"}}}`)
 	n.patch(&gwapiv1.Gateway{ObjectMeta: metav1.ObjectMeta{Name: "ours"}}, `{"metadata":{"labels":{"looked":"at"}}}`)
 	n.await(func(ctx context.Context) error {

@@ -9,23 +9,24 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// K-06: a reference into another namespace needs a ReferenceGrant: certificates always, credentials and backends where the GatewayConfig says so.
+// K-06: a reference into another namespace needs a ReferenceGrant: always for certificates, and for credentials and
+// backends if the GatewayConfig requires it.
 func TestConformance_Grants(t *testing.T) {
 	t.Parallel()
 	newStage(t).shared(map[string]func(*tenant){
-		"certificate": certificatesNeedLeave,
-		"auth":        credentialsNeedLeave,
-		"backend":     backendsNeedLeave,
-		"static":      staticBackendsNeedLeave,
-		"free":        nothingElseNeedsLeave,
+		"certificate": certificatesNeedGrants,
+		"auth":        credentialsNeedGrants,
+		"backend":     backendsNeedGrants,
+		"static":      staticBackendsNeedGrants,
+		"free":        backendsNeedNoGrantsByDefault,
 	})
 }
 
-// leave is one entry of a ReferenceGrant: who may refer to what.
-type leave struct{ holder, fromGroup, fromKind, fromNamespace, toGroup, toKind, toName string }
+// permit is one entry of a ReferenceGrant. holder is the namespace of the grant.
+type permit struct{ holder, fromGroup, fromKind, fromNamespace, toGroup, toKind, toName string }
 
-// grant is a ReferenceGrant in YAML.
-func (l leave) grant(name string) string {
+// grant returns a ReferenceGrant in YAML.
+func (l permit) grant(name string) string {
 	return fmt.Sprintf(`
 ---
 apiVersion: gateway.networking.k8s.io/v1
@@ -37,31 +38,32 @@ spec:
 `, name, l.holder, l.fromGroup, l.fromKind, l.fromNamespace, l.toGroup, l.toKind, l.toName)
 }
 
-// mistaken are grants that miss in one way each.
-func (l leave) mistaken(elsewhere string) string {
+// mismatched returns grants that each differ from the needed one in one field.
+func (l permit) mismatched(elsewhere string) string {
 	all := strings.Builder{}
-	for i, change := range []func(*leave){
-		func(l *leave) { l.holder = elsewhere },
-		func(l *leave) { l.fromGroup = "example.org" },
-		func(l *leave) { l.fromKind = "HTTPRoute" },
-		func(l *leave) { l.fromNamespace = elsewhere },
-		func(l *leave) { l.toGroup = "example.org" },
-		func(l *leave) { l.toKind = "ConfigMap" },
-		func(l *leave) { l.toName = ", name: another" },
+	for i, change := range []func(*permit){
+		func(l *permit) { l.holder = elsewhere },
+		func(l *permit) { l.fromGroup = "example.org" },
+		func(l *permit) { l.fromKind = "HTTPRoute" },
+		func(l *permit) { l.fromNamespace = elsewhere },
+		func(l *permit) { l.toGroup = "example.org" },
+		func(l *permit) { l.toKind = "ConfigMap" },
+		func(l *permit) { l.toName = ", name: another" },
 	} {
 		wrong := l
 		change(&wrong)
-		all.WriteString(wrong.grant(fmt.Sprintf("mistaken-%d", i)))
+		all.WriteString(wrong.grant(fmt.Sprintf("mismatched-%d", i)))
 	}
 	return all.String()
 }
 
-// needsLeave holds that the reference is refused without a grant and with every mistaken one, that a grant for all or for the one object lets it
-// pass, and that it is refused again when the grant goes. What is seen after that has seen the mistaken ones.
-func (n *tenant) needsLeave(l leave, refused, granted func()) {
+// needsGrant checks that a reference is rejected without a grant and with each mismatched one, that it is accepted with
+// a grant for all objects or for the one object, and that it is rejected again without the grant. The operator has
+// processed the mismatched grants by then.
+func (n *tenant) needsGrant(l permit, refused, granted func()) {
 	n.Helper()
 	refused()
-	n.apply(l.mistaken(n.name + "-else"))
+	n.apply(l.mismatched(n.name + "-else"))
 	specific, all := l, l
 	all.toName = ""
 	for _, g := range []string{all.grant("right"), specific.grant("right")} {
@@ -72,7 +74,7 @@ func (n *tenant) needsLeave(l leave, refused, granted func()) {
 	}
 }
 
-// neighbours makes two namespaces beside that of the test, and returns the first.
+// neighbours creates two namespaces beside that of the test and returns the first.
 func (n *tenant) neighbours() string {
 	n.Helper()
 	for _, suffix := range []string{"-next", "-else"} {
@@ -81,7 +83,7 @@ func (n *tenant) neighbours() string {
 	return n.name + "-next"
 }
 
-// gatewayWith is a Gateway with a GatewayConfig of its own.
+// gatewayWith returns a Gateway with a GatewayConfig of its own.
 func gatewayWith(settings string) string {
 	return `
 apiVersion: stunner.l7mp.io/v1
@@ -100,11 +102,11 @@ spec:
 `
 }
 
-// strict are the settings of a GatewayConfig that requires grants.
+// strict is the content of a GatewayConfig that requires grants.
 const strict = "requireReferenceGrants: true, userName: caller, password: marzipan-and-rosewater"
 
-// A certificate whose grant is taken back goes out of use, though it were the last good one.
-func certificatesNeedLeave(n *tenant) {
+// A certificate is not served without its grant, even if it was served before.
+func certificatesNeedGrants(n *tenant) {
 	next := n.neighbours()
 	n.certify(next, "door")
 	n.apply(`
@@ -118,7 +120,7 @@ spec:
   - {name: udp, port: 3478, protocol: TURN-UDP}
   - {name: tls, port: 443, protocol: TURN-TLS, tls: {certificateRefs: [{name: door, namespace: ` + next + `}]}}
 `)
-	n.needsLeave(leave{next, "gateway.networking.k8s.io", "Gateway", n.name, "", "Secret", ", name: door"}, func() {
+	n.needsGrant(permit{next, "gateway.networking.k8s.io", "Gateway", n.name, "", "Secret", ", name: door"}, func() {
 		n.Helper()
 		n.listeners("lobby", listener("udp", 0, bothKinds, served),
 			listener("tls", 0, bothKinds, "Accepted !Conflicted:NoConflicts !Programmed:Invalid !ResolvedRefs:RefNotPermitted"))
@@ -130,8 +132,8 @@ spec:
 	})
 }
 
-// Credentials whose grant is taken back cannot be read any more. Clients go on with those that are published.
-func credentialsNeedLeave(n *tenant) {
+// Credentials without a grant are not read. The published credentials stay in use.
+func credentialsNeedGrants(n *tenant) {
 	next := n.neighbours()
 	n.apply(gatewayWith("authRef: {name: vault, namespace: "+next+"}") + `
 ---
@@ -141,7 +143,7 @@ metadata: {name: vault, namespace: ` + next + `}
 stringData: {type: static, username: caller, password: marzipan-and-rosewater}
 `)
 	var published []string
-	n.needsLeave(leave{next, "stunner.l7mp.io", "GatewayConfig", n.name, "", "Secret", ", name: vault"}, func() {
+	n.needsGrant(permit{next, "stunner.l7mp.io", "GatewayConfig", n.name, "", "Secret", ", name: vault"}, func() {
 		n.Helper()
 		n.gatewayConfig("settings", "!Accepted:RefNotPermitted InUse:Used")
 		n.gateway("lobby", "!Accepted:Pending !Programmed:Invalid")
@@ -155,21 +157,21 @@ stringData: {type: static, username: caller, password: marzipan-and-rosewater}
 	})
 }
 
-// roomsIn is the Service of the lobby in another namespace.
+// roomsIn returns the Service rooms in another namespace.
 func roomsIn(namespace string) string {
 	return strings.ReplaceAll(rooms, "metadata: {", "metadata: {namespace: "+namespace+", ")
 }
 
-func backendsNeedLeave(n *tenant) {
+func backendsNeedGrants(n *tenant) {
 	next := n.neighbours()
 	n.apply(gatewayWith(strict) + roomsIn(next) +
 		udpRoute("ours", "{name: lobby}", "{name: rooms, namespace: "+next+", port: 7001}") +
 		officialUDPRoute("official", "{name: lobby}", "{name: rooms, namespace: "+next+", port: 1}"))
 	const refused = "lobby/: Accepted !ResolvedRefs:RefNotPermitted"
-	ours := leave{next, "stunner.l7mp.io", "UDPRoute", n.name, "", "Service", ", name: rooms"}
+	ours := permit{next, "stunner.l7mp.io", "UDPRoute", n.name, "", "Service", ", name: rooms"}
 	official := ours
 	official.fromGroup = "gateway.networking.k8s.io"
-	n.needsLeave(ours, func() {
+	n.needsGrant(ours, func() {
 		n.Helper()
 		n.route("ours", refused)
 		n.officialRoute("official", refused)
@@ -180,7 +182,7 @@ func backendsNeedLeave(n *tenant) {
 		n.officialRoute("official", refused)
 		n.reaches("lobby", "198.51.100.21:<7001-7001>")
 	})
-	n.needsLeave(official, func() {
+	n.needsGrant(official, func() {
 		n.Helper()
 		n.officialRoute("official", refused)
 		n.reaches("lobby")
@@ -192,7 +194,7 @@ func backendsNeedLeave(n *tenant) {
 	})
 }
 
-func staticBackendsNeedLeave(n *tenant) {
+func staticBackendsNeedGrants(n *tenant) {
 	next := n.neighbours()
 	n.apply(gatewayWith(strict) + `
 ---
@@ -201,7 +203,7 @@ kind: StaticService
 metadata: {name: rooms, namespace: ` + next + `}
 spec: {prefixes: [198.51.100.0/24]}
 ` + udpRoute("media", "{name: lobby}", "{group: stunner.l7mp.io, kind: StaticService, name: rooms, namespace: "+next+"}"))
-	n.needsLeave(leave{next, "stunner.l7mp.io", "UDPRoute", n.name, "stunner.l7mp.io", "StaticService", ", name: rooms"}, func() {
+	n.needsGrant(permit{next, "stunner.l7mp.io", "UDPRoute", n.name, "stunner.l7mp.io", "StaticService", ", name: rooms"}, func() {
 		n.Helper()
 		n.route("media", "lobby/: Accepted !ResolvedRefs:RefNotPermitted")
 		n.reaches("lobby")
@@ -212,8 +214,8 @@ spec: {prefixes: [198.51.100.0/24]}
 	})
 }
 
-// A GatewayConfig that does not require grants needs none for backends.
-func nothingElseNeedsLeave(n *tenant) {
+// Without requireReferenceGrants, backends need no grant.
+func backendsNeedNoGrantsByDefault(n *tenant) {
 	next := n.neighbours()
 	n.apply(gatewayWith("userName: caller, password: marzipan-and-rosewater") + roomsIn(next) +
 		udpRoute("media", "{name: lobby}", "{name: rooms, namespace: "+next+"}"))

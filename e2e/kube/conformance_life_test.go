@@ -18,18 +18,18 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/discovery"
 )
 
-// What becomes of a Gateway that changes its address, loses what it needs, goes, and comes back.
+// A Gateway over its life: changes of the address, missing references, deletion and re-creation.
 func TestConformance_Life(t *testing.T) {
 	t.Parallel()
 	newStage(t).shared(map[string]func(*tenant){
 		"address": addressesAreFollowed,
-		"needs":   gatewaysOutliveWhatTheyNeed,
-		"again":   gatewaysComeBack,
-		"end":     namespacesEnd,
+		"needs":   gatewaysSurviveMissingReferences,
+		"again":   recreatedGatewaysStartAnew,
+		"end":     namespacesCanBeDeleted,
 	})
 }
 
-// dataplane follows the config of a Gateway, as its pods do.
+// dataplane follows the config of a Gateway as its pods do.
 type dataplane struct {
 	*tenant
 	events <-chan discovery.Event
@@ -42,7 +42,7 @@ func (n *tenant) dataplane(gateway string) *dataplane {
 	return &dataplane{n, source.Watch(n.Context())}
 }
 
-// next waits for what is told next; a state of the connection is nothing told.
+// next waits for the next event, other than a change of the connection state.
 func (d *dataplane) next() discovery.Event {
 	d.Helper()
 	ctx, cancel := context.WithTimeout(d.Context(), patience)
@@ -56,12 +56,12 @@ func (d *dataplane) next() discovery.Event {
 			d.must(e.Err)
 			return e
 		case <-ctx.Done():
-			d.Fatal("nothing was told")
+			d.Fatal("no event arrived")
 		}
 	}
 }
 
-// until waits for a config of which something holds, and returns all up to that one.
+// until waits for a config that satisfies holds, and returns all configs up to that one.
 func (d *dataplane) until(holds func(config.Config) bool) (seen []config.Config) {
 	d.Helper()
 	for {
@@ -80,7 +80,8 @@ func offers(address string) func(config.Config) bool {
 	return func(c config.Config) bool { return len(c.Listeners) > 0 && c.Listeners[0].PublicAddress == address }
 }
 
-// R-33: the address of a load balancer is followed in the status and in the config. An earlier address is never offered again.
+// R-33: the address of a load balancer is copied to the status and the config. A replaced address is never published
+// again.
 func addressesAreFollowed(n *tenant) {
 	n.apply(`
 apiVersion: gateway.networking.k8s.io/v1
@@ -104,10 +105,10 @@ spec:
 			n.addresses("lobby", address)
 		}
 		seen := d.until(offers(address))
-		// The first of them may have been on its way when the address changed.
+		// The first config may have been sent before the address changed.
 		for i, c := range seen {
 			if old := c.Listeners[0].PublicAddress; i > 0 && before[old] {
-				n.Errorf("%s was offered again, before %q", old, address)
+				n.Errorf("%s was published again, before %q", old, address)
 			}
 		}
 		before[address] = true
@@ -115,8 +116,8 @@ spec:
 }
 
 // L-3: a Secret, GatewayConfig or Dataplane that is deleted sets conditions, and changes no object and no config.
-// When it is back all conditions are good again.
-func gatewaysOutliveWhatTheyNeed(n *tenant) {
+// All conditions are good again when it is re-created.
+func gatewaysSurviveMissingReferences(n *tenant) {
 	const (
 		secret = `
 apiVersion: v1
@@ -178,21 +179,21 @@ spec:
 		n.apply(c.lost)
 		n.gateway("lobby", programmed)
 		if after := made(); after != before {
-			n.Errorf("without %s objects became %s, were %s", c.lost, after, before)
+			n.Errorf("without %s: objects %s, were %s", c.lost, after, before)
 		}
 	}
-	// What a dataplane hears next is this, and not something that was on its way.
+	// The next event at the dataplane must be this change, and none from before.
 	n.apply(udpRoute("media", "{name: lobby}", "{name: rooms, port: 7001}"))
 	for _, d := range devices {
 		if e := d.next(); e.Deleted || len(e.Config.Clusters) != 1 || !slices.Equal(e.Config.Clusters[0].Endpoints, []string{"198.51.100.21:<7001-7001>"}) {
-			n.Errorf("a dataplane heard %+v", e)
+			n.Errorf("the dataplane received %+v", e)
 		}
 	}
 }
 
-// R-30: the config of a deleted Gateway is withdrawn explicitly. A Gateway that is made again at once owns all objects and has nothing of the one
-// before.
-func gatewaysComeBack(n *tenant) {
+// R-30: the config of a deleted Gateway is withdrawn explicitly. A Gateway that is re-created at once owns all objects
+// and uses nothing of its predecessor.
+func recreatedGatewaysStartAnew(n *tenant) {
 	const lobby = `
 apiVersion: gateway.networking.k8s.io/v1
 kind: Gateway
@@ -232,7 +233,7 @@ spec:
 	}
 }
 
-// ownedBy holds that an object is there to stay and that the Gateway is its only owner.
+// ownedBy returns nil if an object is not being deleted and the Gateway is its only owner.
 func (n *tenant) ownedBy(ctx context.Context, gw *gwapiv1.Gateway, o client.Object) error {
 	if err := n.read(ctx, gw.Name, o); err != nil {
 		return err
@@ -244,8 +245,9 @@ func (n *tenant) ownedBy(ctx context.Context, gw *gwapiv1.Gateway, o client.Obje
 	return nil
 }
 
-// R-30: a namespace that is deleted while its Gateways are being made ends, and leaves nothing. No other Gateway notices.
-func namespacesEnd(n *tenant) {
+// R-30: a namespace that is deleted while its Gateways are being created disappears completely. Other Gateways are not
+// affected.
+func namespacesCanBeDeleted(n *tenant) {
 	guest := *n
 	guest.name = n.name + "-guest"
 	n.must(n.Create(n.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: guest.name}}))

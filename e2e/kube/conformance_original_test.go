@@ -21,8 +21,8 @@ import (
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 )
 
-// originals are tests of the Gateway API that ask for no traffic, and the features that they are about. Their code runs as it is, and so do
-// manifests in which no protocol stands; in the others listeners speak TURN in the place of protocols that we do not have.
+// originals are conformance tests of the Gateway API that need no traffic, with their features. Their code is
+// unmodified. In their manifests, other protocols are replaced by TURN protocols.
 var originals = []suite.ConformanceTest{
 	tests.GatewayClassObservedGenerationBump,
 	tests.GatewayObservedGenerationBump,
@@ -38,7 +38,7 @@ var supported = []features.FeatureName{
 	features.SupportReferenceGrant,
 }
 
-// What the Gateway API asks of everybody, in its own words.
+// Runs the conformance tests of the Gateway API itself.
 func TestConformance_Originals(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -55,7 +55,7 @@ func TestConformance_Originals(t *testing.T) {
 		Client: n.Client, Clientset: clients,
 	})
 	n.must(err)
-	// Setup would do this, and more: it wants media servers of HTTP, and nodes to run them.
+	// Setup would also set these, but it requires HTTP backends and nodes to run them.
 	c.ControllerName = s.controller()
 	c.Applier.GatewayClass, c.Applier.ControllerName, c.Applier.ManifestFS = s.name, s.controller(), []fs.FS{turn{conformance.Manifests}}
 	n.must(n.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: suite.InfrastructureNamespace}}))
@@ -64,7 +64,7 @@ func TestConformance_Originals(t *testing.T) {
 		t.Run(test.ShortName, func(t *testing.T) {
 			defer func() {
 				if t.Skipped() {
-					t.Error("it was skipped: name its features")
+					t.Error("the test was skipped: add its features")
 				}
 			}()
 			test.Run(t, c)
@@ -72,7 +72,7 @@ func TestConformance_Originals(t *testing.T) {
 	}
 }
 
-// turn reads manifests as if their authors had thought of TURN.
+// turn is a file system that replaces protocols in manifests by TURN protocols.
 type turn struct{ fs.FS }
 
 func (f turn) ReadFile(name string) ([]byte, error) {
@@ -83,7 +83,8 @@ func (f turn) ReadFile(name string) ([]byte, error) {
 	return data, err
 }
 
-// provide is the cloud and the kubelets of a namespace until the test ends: Services get addresses, and pods get ready.
+// provide acts as load balancer and kubelet of a namespace until the test ends: Services get addresses, and pods become
+// ready.
 func (n *tenant) provide(namespace string) {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
@@ -97,7 +98,7 @@ func (n *tenant) provide(namespace string) {
 	}
 }
 
-// provideOnce does what it can: what somebody else has changed meanwhile is for the next time.
+// provideOnce does one pass. Conflicts are retried in the next pass.
 func (n *tenant) provideOnce(ctx context.Context, namespace string) {
 	services, pods := &corev1.ServiceList{}, &corev1.PodList{}
 	_ = n.List(ctx, services, client.InNamespace(namespace))

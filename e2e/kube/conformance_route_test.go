@@ -14,17 +14,17 @@ import (
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 )
 
-// What the Gateway API asks of routes and of listeners that have some, with UDPRoutes of both groups.
+// Rules of the Gateway API for routes and for listeners with routes, with UDPRoutes of both API groups.
 func TestConformance_Route(t *testing.T) {
 	t.Parallel()
 	newStage(t).shared(map[string]func(*tenant){
 		"attached": routesAreCounted,
 		"masked":   ourRoutesMaskOfficialOnes,
-		"parents":  parentsAreToldApart,
-		"others":   othersSpeakOfTheirParents,
+		"parents":  eachParentHasAStatus,
+		"others":   foreignParentStatusesStay,
 		"allowed":  listenersChooseNamespaces,
 		"labels":   labelsAttachAndDetach,
-		"gone":     aGatewayThatIsGoneAcceptsNothing,
+		"gone":     deletedGatewaysAcceptNoRoutes,
 	})
 }
 
@@ -43,7 +43,7 @@ addressType: IPv4
 endpoints: [{addresses: [198.51.100.21]}]
 `
 
-// lobby is a Gateway with two listeners, and the rooms.
+// lobby is a Gateway with two listeners, and the Service rooms.
 const lobby = `
 apiVersion: gateway.networking.k8s.io/v1
 kind: Gateway
@@ -56,7 +56,7 @@ spec:
   - {name: tcp, port: 3479, protocol: TURN-TCP}
 ` + rooms
 
-// udpRoute is a route of our group; what is written of it is JSON.
+// udpRoute returns a UDPRoute of our API group. Parents and backends are in YAML flow style.
 func udpRoute(name, parents, backends string) string {
 	return fmt.Sprintf(`
 ---
@@ -67,7 +67,7 @@ spec: {parentRefs: [%s], rules: [{backendRefs: [%s]}]}
 `, name, parents, backends)
 }
 
-// officialUDPRoute is a route of the Gateway API, in its newest spelling, which wants ports.
+// officialUDPRoute returns a UDPRoute of the Gateway API, in its newest version, which requires ports.
 func officialUDPRoute(name, parents, backends string) string {
 	return fmt.Sprintf(`
 ---
@@ -78,7 +78,7 @@ spec: {parentRefs: [%s], rules: [{backendRefs: [%s]}]}
 `, name, parents, backends)
 }
 
-// A listener counts the routes that it takes, of both groups, whether or not their backends are there, and whether or not it is served.
+// A listener counts its accepted routes of both groups, whether or not their backends exist and the listener is served.
 func routesAreCounted(n *tenant) {
 	n.apply(lobby + `
 ---
@@ -110,7 +110,8 @@ spec:
 	counts(1, 1)
 }
 
-// Of two routes of one name the one of our group counts, and the other says so until it is alone. Its port counts for nothing.
+// Of two routes with the same name, the one of our group is used. The other one has Accepted=False until ours is
+// deleted. The port of the Gateway API's route is ignored.
 func ourRoutesMaskOfficialOnes(n *tenant) {
 	const ours, official = "{name: rooms, port: 7001}", "{name: rooms, port: 1}"
 	n.apply(lobby + officialUDPRoute("media", "{name: lobby}", official))
@@ -126,8 +127,9 @@ func ourRoutesMaskOfficialOnes(n *tenant) {
 	n.reaches("lobby", "198.51.100.21")
 }
 
-// No route stays accepted by a Gateway that is gone: of an official one nothing is said, of one of our group that its parent does not exist.
-func aGatewayThatIsGoneAcceptsNothing(n *tenant) {
+// After a Gateway is deleted, no route is accepted by it: the operator removes the parent status of a Gateway API
+// route, and sets NoMatchingParent on a route of our group.
+func deletedGatewaysAcceptNoRoutes(n *tenant) {
 	n.apply(lobby + udpRoute("ours", "{name: lobby}", "{name: rooms}") + officialUDPRoute("official", "{name: lobby}", "{name: rooms, port: 1}"))
 	n.route("ours", "lobby/: "+routed)
 	n.officialRoute("official", "lobby/: "+routed)
@@ -136,8 +138,8 @@ func aGatewayThatIsGoneAcceptsNothing(n *tenant) {
 	n.officialRoute("official")
 }
 
-// Each parent has a status of its own, with the reason that holds there.
-func parentsAreToldApart(n *tenant) {
+// Each parent of a route has its own status, with the reason for that parent.
+func eachParentHasAStatus(n *tenant) {
 	n.apply(lobby + udpRoute("good", "{name: lobby, sectionName: udp}, {name: lobby, sectionName: web}, {name: lobby, port: 1}, {name: cellar}", "{name: rooms}"))
 	n.route("good", "lobby/udp: "+routed, "lobby/web: !Accepted:NoMatchingParent ResolvedRefs", "lobby/: !Accepted:NoMatchingParent ResolvedRefs",
 		"cellar/: !Accepted:NoMatchingParent ResolvedRefs")
@@ -163,8 +165,8 @@ spec: {type: ExternalName, externalName: media.example.org}
 	n.officialRoute("official", "lobby/udp: Accepted !ResolvedRefs:InvalidKind")
 }
 
-// What another controller says of a parent stays, whatever we have to say, and when we have nothing more to say.
-func othersSpeakOfTheirParents(n *tenant) {
+// Parent statuses of other controllers stay when the operator writes its own, and when it removes its own.
+func foreignParentStatusesStay(n *tenant) {
 	n.apply(lobby + udpRoute("media", "{name: lobby}", "{name: rooms}"))
 	n.route("media", "lobby/: "+routed)
 	const foreign = gwapiv1.GatewayController("example.org/other")
@@ -215,7 +217,7 @@ spec:
 	stays()
 }
 
-// K-07: listeners with Same, All and Selector take the routes of the namespaces that they allow, and of no others.
+// K-07: listeners with Same, All and Selector accept routes of the allowed namespaces only.
 func listenersChooseNamespaces(n *tenant) {
 	for _, suffix := range []string{"-labelled", "-other"} {
 		n.must(n.Create(n.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: n.name + suffix, Labels: map[string]string{"media" + suffix: "yes"}}}))
@@ -254,7 +256,8 @@ spec: {prefixes: [198.51.100.0/24]}
 		listener("selector", 1, bothKinds, served))
 }
 
-// K-07: the routes of a namespace attach when it gets the label, and detach when it loses it, in the status and in the config.
+// K-07: routes attach when their namespace gets the label, and detach when it loses the label, in the status and in the
+// config.
 func labelsAttachAndDetach(n *tenant) {
 	guest := *n
 	guest.name = n.name + "-guest"

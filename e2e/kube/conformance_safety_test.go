@@ -24,25 +24,25 @@ import (
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 )
 
-// What people write by mistake or with bad intent does no harm, and secrets stay where they belong.
+// Invalid or malicious objects do no harm, and secrets are not exposed.
 func TestConformance_Safety(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	s.allow("workloads", "hostNetwork", "true")
 	s.shared(map[string]func(*tenant){
-		"secrets":     secretsStandNowhereElse,
+		"secrets":     secretsAreNotExposed,
 		"annotations": badAnnotationsChangeNothing,
-		"restricted":  podsAreAdmittedWhereLittleIsAllowed,
+		"restricted":  podsMeetRestrictedPodSecurity,
 	})
 }
 
 // K-02, K-04: no ConfigMap, event, status, log or metric of the operator has a secret, plain, in base64 or in hex.
-func secretsStandNowhereElse(n *tenant) {
+func secretsAreNotExposed(n *tenant) {
 	const password, shared, vault = "marker-of-a-password", "marker-of-a-shared-secret", "marker-in-a-vault"
 	n.certify(n.name, "door")
 	door := &corev1.Secret{}
 	n.must(n.read(n.Context(), "door", door))
-	key := strings.Split(string(door.Data[corev1.TLSPrivateKeyKey]), "\n")[1] // its first line that is no heading
+	key := strings.Split(string(door.Data[corev1.TLSPrivateKeyKey]), "\n")[1] // the first line of base64
 	n.apply(`
 apiVersion: v1
 kind: Secret
@@ -104,23 +104,24 @@ spec:
 	}
 	log, err := os.ReadFile(n.stage.operator.Log)
 	n.must(err)
-	written["log"] = string(log) // the stage has it say all that it can
+	written["log"] = string(log) // the stage runs the operator at the most verbose level
 	metrics, _ := n.stage.read(fmt.Sprintf("http://127.0.0.1:%d/metrics", n.stage.health))
 	written["metrics"] = string(metrics)
 	for what, text := range written {
 		for _, secret := range []string{password, shared, vault, key} {
 			for _, form := range []string{secret, base64.StdEncoding.EncodeToString([]byte(secret)), hex.EncodeToString([]byte(secret))} {
 				if strings.Contains(text, form) {
-					n.Errorf("%s hold %s", what, form)
+					n.Errorf("%s contain %s", what, form)
 				}
 			}
 		}
 	}
 }
 
-// K-09: an annotation that cannot be read, or that an API server refuses, leaves the Service in its last good form. A condition says what is wrong.
+// K-09: an invalid annotation, or one that the API server rejects, leaves the Service unchanged. A condition describes
+// the error.
 func badAnnotationsChangeNothing(n *tenant) {
-	// Of the ports that the API server gives to who asks for one, and not by lot.
+	// In the part of the node port range from which the API server does not allocate at random.
 	const good = `{"udp": 30047}`
 	gateway := func(name, nodePort, targetPort string) {
 		n.Helper()
@@ -170,7 +171,7 @@ spec:
 		}
 		c := meta.FindStatusCondition(gw.Status.Conditions, "Programmed")
 		if c == nil || c.Status != metav1.ConditionFalse || !strings.Contains(c.Message, "the API server refuses Service "+n.name+"/lobby") {
-			return fmt.Errorf("nobody is told that the node port is refused: %v", c)
+			return fmt.Errorf("no condition reports the rejected node port: %v", c)
 		}
 		return nil
 	})
@@ -179,8 +180,9 @@ spec:
 	}
 }
 
-// K-11: a namespace that admits restricted pods only admits those of a Deployment and of a DaemonSet. Pods in the network of the host are refused.
-func podsAreAdmittedWhereLittleIsAllowed(n *tenant) {
+// K-11: a namespace with Pod Security level "restricted" admits the pods of a Deployment and of a DaemonSet. Pods with
+// hostNetwork are rejected.
+func podsMeetRestrictedPodSecurity(n *tenant) {
 	n.patch(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: n.name}}, `{"metadata":{"labels":{"pod-security.kubernetes.io/enforce":"restricted"}}}`)
 	for name, spec := range map[string]string{
 		"plain": "", "full": "enableMetricsEndpoint: true, replicas: 2, ", "everywhere": "dataplaneResource: DaemonSet, ", "host": "hostNetwork: true, ",
@@ -228,7 +230,7 @@ spec:
 	}
 }
 
-// admits asks the API server for a pod and wants none.
+// admits sends a pod to the API server with dry-run.
 func (n *tenant) admits(t corev1.PodTemplateSpec) error {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: n.name, GenerateName: "asked-for-", Labels: t.Labels, Annotations: t.Annotations}, Spec: t.Spec}
 	return n.Create(n.Context(), pod, client.DryRunAll)

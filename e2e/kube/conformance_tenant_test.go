@@ -26,17 +26,17 @@ import (
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 )
 
-// tenant is a namespace of a test's own that shares the class and the operator of a stage with others. It talks to the API server itself: a
-// kubectl for each look would cost more than what is tested.
+// tenant is the namespace of one test. Tests of one stage share its class and operator. A tenant uses a client of the
+// API server, because a kubectl process per poll would cost more than the tested operation.
 type tenant struct {
 	*testing.T
 	client.Client
 	name  string // of the namespace
 	class string
-	stage *stage // for its addresses; its methods fail the test that has made it
+	stage *stage // for its addresses only: its methods fail the test that created it
 }
 
-// shared runs tests side by side, each as a tenant of the same stage.
+// shared runs tests in parallel, each as a tenant of the same stage.
 func (s *stage) shared(tests map[string]func(*tenant)) {
 	for name, test := range tests {
 		s.Run(name, func(t *testing.T) {
@@ -46,7 +46,7 @@ func (s *stage) shared(tests map[string]func(*tenant)) {
 	}
 }
 
-// tenant makes a namespace for a test; the stage's own test has one.
+// tenant creates a namespace for a test. The test of the stage uses the stage's namespace.
 func (s *stage) tenant(t *testing.T) *tenant {
 	t.Helper()
 	n := &tenant{T: t, class: s.name, stage: s, name: strings.ToLower(strings.NewReplacer("/", "-", "_", "-").Replace(t.Name()))}
@@ -75,19 +75,20 @@ func (n *tenant) await(cond func(context.Context) error) {
 	n.must(bed.Until(ctx, cond))
 }
 
-// says waits until what is looked at says what is wanted.
+// says polls look until it returns the wanted text.
 func (n *tenant) says(want string, look func(context.Context) (string, error)) {
 	n.Helper()
 	n.await(func(ctx context.Context) error {
 		got, err := look(ctx)
 		if err == nil && got != want {
-			err = fmt.Errorf("it says\n\t%s\nwant\n\t%s", got, want)
+			err = fmt.Errorf("got\n\t%s\nwant\n\t%s", got, want)
 		}
 		return err
 	})
 }
 
-// objects reads YAML in which NAMESPACE, CLASS and CONTROLLER stand for those of the test, and fills in the namespace where none is written.
+// objects reads YAML. NAMESPACE, CLASS and CONTROLLER are replaced by the values of the test, and a missing namespace
+// is filled in.
 func (n *tenant) objects(text string) []*unstructured.Unstructured {
 	n.Helper()
 	text = strings.NewReplacer("NAMESPACE", n.name, "CLASS", n.class, "CONTROLLER", n.stage.controller()).Replace(text)
@@ -96,7 +97,7 @@ func (n *tenant) objects(text string) []*unstructured.Unstructured {
 	return list
 }
 
-// apply makes the objects in YAML what is written. What belongs to no namespace goes with the test.
+// apply applies the objects in YAML. Cluster-scoped objects are deleted at the end of the test.
 func (n *tenant) apply(text string) {
 	n.Helper()
 	for _, o := range n.objects(text) {
@@ -119,7 +120,7 @@ func (n *tenant) remove(text string) {
 	}
 }
 
-// patch merges JSON into an object, by default of the namespace.
+// patch merges JSON into an object, by default in the namespace of the tenant.
 func (n *tenant) patch(o client.Object, json string) {
 	n.Helper()
 	if o.GetNamespace() == "" {
@@ -128,7 +129,7 @@ func (n *tenant) patch(o client.Object, json string) {
 	n.must(n.Patch(n.Context(), o, client.RawPatch(types.MergePatchType, []byte(json))))
 }
 
-// expose gives a Service the address that a cloud would.
+// expose writes the address of a load balancer into the status of a Service.
 func (n *tenant) expose(service, address string) {
 	n.Helper()
 	ingress := []corev1.LoadBalancerIngress{}
@@ -155,18 +156,18 @@ func (n *tenant) gone(name string, o client.Object) {
 	n.Helper()
 	n.await(func(ctx context.Context) error {
 		if err := n.read(ctx, name, o); !apierrors.IsNotFound(err) {
-			return fmt.Errorf("%T %s is still there: %v", o, name, err)
+			return fmt.Errorf("%T %s still exists: %v", o, name, err)
 		}
 		return nil
 	})
 }
 
-// config is what a dataplane of a Gateway reads; empty when there is none.
+// config returns the config that the dataplanes of a Gateway receive, or an empty config.
 func (n *tenant) config(ctx context.Context, gateway string) (c config.Config, err error) {
 	return n.configAt(ctx, gateway, "")
 }
 
-// configAt is what a dataplane reads that runs on a node.
+// configAt returns the config that a dataplane on a node receives.
 func (n *tenant) configAt(ctx context.Context, gateway, node string) (c config.Config, err error) {
 	code, body, err := bed.Get(ctx, fmt.Sprintf("http://127.0.0.1:%d/api/v1/configs/%s/%s?node=%s", n.stage.discovery, n.name, gateway, node))
 	if err == nil && code == http.StatusOK {
@@ -175,7 +176,7 @@ func (n *tenant) configAt(ctx context.Context, gateway, node string) (c config.C
 	return c, err
 }
 
-// serves waits until the config of a Gateway holds these listeners, each as its name and public address.
+// serves waits until the config of a Gateway has exactly these listeners, each given as name and public address.
 func (n *tenant) serves(gateway string, listeners ...string) {
 	n.Helper()
 	n.says(strings.Join(listeners, ", "), func(ctx context.Context) (string, error) {
@@ -188,7 +189,7 @@ func (n *tenant) serves(gateway string, listeners ...string) {
 	})
 }
 
-// reaches waits until clients of a Gateway may reach these endpoints and no others.
+// reaches waits until the clusters of a Gateway's config have exactly these endpoints.
 func (n *tenant) reaches(gateway string, endpoints ...string) {
 	n.Helper()
 	slices.Sort(endpoints)
@@ -211,8 +212,8 @@ func (n *tenant) reaches(gateway string, endpoints ...string) {
 	})
 }
 
-// Statuses are compared as one line of text, so that a test names every condition that it expects, and no other passes unseen. A condition
-// that is as it should be stands as its type, with its reason where that is another word; one that is false begins with an exclamation mark.
+// Statuses are compared as one line of text, so that a test must name every condition. A true condition is its type,
+// followed by its reason if that differs from the type. A false condition begins with an exclamation mark.
 const (
 	programmed  = "Accepted Programmed"
 	served      = "Accepted !Conflicted:NoConflicts Programmed ResolvedRefs"
@@ -224,7 +225,7 @@ const (
 	listsRoutes = "%s: %d routes, kinds [%s], %s"
 )
 
-// brief is the conditions of an object in one line. One that speaks of another generation says so.
+// brief formats the conditions of an object in one line. A condition of another generation is marked.
 func brief(conditions []metav1.Condition, generation int64) string {
 	var words []string
 	for _, c := range conditions {
@@ -236,7 +237,7 @@ func brief(conditions []metav1.Condition, generation int64) string {
 			word = "!" + word
 		}
 		if c.ObservedGeneration != generation {
-			word += fmt.Sprintf("(of generation %d, not %d)", c.ObservedGeneration, generation)
+			word += fmt.Sprintf("(of generation %d, want %d)", c.ObservedGeneration, generation)
 		}
 		words = append(words, word)
 	}
@@ -244,7 +245,7 @@ func brief(conditions []metav1.Condition, generation int64) string {
 	return strings.Join(words, " ")
 }
 
-// gateway waits until the conditions of a Gateway are those.
+// gateway waits until a Gateway has these conditions.
 func (n *tenant) gateway(name, want string) {
 	n.Helper()
 	n.says(want, func(ctx context.Context) (string, error) {
@@ -254,12 +255,12 @@ func (n *tenant) gateway(name, want string) {
 	})
 }
 
-// listener is a line that tells of a listener: how many routes it has, which it could have, its conditions.
+// listener formats the expected status of a listener: number of routes, supported kinds, conditions.
 func listener(name string, routes int, kinds, conditions string) string {
 	return fmt.Sprintf(listsRoutes, name, routes, kinds, conditions)
 }
 
-// listeners waits until the status of a Gateway lists exactly these, in any order.
+// listeners waits until the status of a Gateway has exactly these listeners, in any order.
 func (n *tenant) listeners(gateway string, want ...string) {
 	n.Helper()
 	slices.Sort(want)
@@ -293,8 +294,9 @@ func (n *tenant) addresses(gateway string, want ...string) {
 	})
 }
 
-// route waits until a UDPRoute of our group has these parents, each as the name of its Gateway, a slash and its section, and its conditions.
-// Of parents only those count that are told by the operator of the stage: where there is no Gateway, those of other tests speak as well.
+// route waits until the status of a UDPRoute of our group has exactly these parents, each given as GATEWAY/SECTION and
+// its conditions. Statuses of other controllers are ignored: operators of other tests also write a status for a Gateway
+// that does not exist.
 func (n *tenant) route(name string, want ...string) {
 	n.Helper()
 	n.says(strings.Join(want, "\n\t"), func(ctx context.Context) (string, error) {
@@ -304,7 +306,7 @@ func (n *tenant) route(name string, want ...string) {
 	})
 }
 
-// officialRoute is route for UDPRoutes of the Gateway API.
+// officialRoute is the same for UDPRoutes of the Gateway API.
 func (n *tenant) officialRoute(name string, want ...string) {
 	n.Helper()
 	n.says(strings.Join(want, "\n\t"), func(ctx context.Context) (string, error) {
@@ -329,7 +331,7 @@ func (n *tenant) parents(s gwapiv1.RouteStatus, generation int64) string {
 	return strings.Join(lines, "\n\t")
 }
 
-// certify makes a Secret with a certificate for the loopback address.
+// certify creates a Secret with a certificate for the loopback address.
 func (n *tenant) certify(namespace, name string) {
 	n.Helper()
 	chain, private, err := bed.Certificate()
@@ -341,7 +343,8 @@ func (n *tenant) certify(namespace, name string) {
 	}))
 }
 
-// accepts waits until the conditions of a class of the test's own, which is named after the shared one, are those.
+// accepts waits until a GatewayClass of the test has these conditions. Its name is that of the shared class with a
+// suffix.
 func (n *tenant) accepts(suffix, want string) {
 	n.Helper()
 	n.says(want, func(ctx context.Context) (string, error) {
@@ -351,7 +354,7 @@ func (n *tenant) accepts(suffix, want string) {
 	})
 }
 
-// gatewayConfig waits until the conditions of a GatewayConfig are those.
+// gatewayConfig waits until a GatewayConfig has these conditions.
 func (n *tenant) gatewayConfig(name, want string) {
 	n.Helper()
 	n.says(want, func(ctx context.Context) (string, error) {

@@ -19,17 +19,17 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/discovery"
 )
 
-// marker is the secret of the quickstart.
+// marker is the shared secret in the quickstart.
 const marker = "quickstart-only-choose-your-own"
 
-// guarded is a stage with readers of configs: the pod "dataplane" of Gateway front-door, the pod "neighbour" of another one, the account "auth",
-// which may read everything, and the account "stranger".
+// guarded is a stage with readers of configs: the pod "dataplane" of Gateway front-door, the pod "neighbour" of another
+// Gateway, the account "auth", which may read all configs, and the account "stranger".
 type guarded struct {
 	*stage
-	files string // what the kubelet gives the pod "dataplane"
+	files string // folder of the projected volume of the pod "dataplane"
 }
 
-// guard starts the operator of a stage again, with another --discovery-auth.
+// guard restarts the operator of a stage with another --discovery-auth.
 func guard(t *testing.T, auth string) guarded {
 	t.Helper()
 	g := guarded{stage: newStage(t), files: t.TempDir()}
@@ -54,13 +54,13 @@ spec:
 	return g
 }
 
-// podToken is the token that a kubelet would give a pod.
+// podToken returns the token that a kubelet would mount into a pod.
 func (g guarded) podToken(pod string) string {
 	g.Helper()
 	return g.token("dataplane", "--audience=stunner-discovery", "--bound-object-kind=Pod", "--bound-object-name="+pod)
 }
 
-// bundle is what a kubelet would give a pod as ca.crt.
+// bundle returns the CA bundle that a kubelet would mount as ca.crt.
 func (g guarded) bundle() string {
 	g.Helper()
 	return g.get("configmap/front-door", `.data.discovery-ca\.crt`)
@@ -81,7 +81,8 @@ func (g guarded) mount() (token, ca string) {
 	return token, ca
 }
 
-// ask sends a request as a reader does who knows the Service by its name and its CA from the ConfigMap.
+// ask sends a request to discovery with a bearer token. It verifies the server by the name of the Service and the CA in
+// the ConfigMap.
 func (g guarded) ask(scheme, token, path string) (code int, body string, err error) {
 	g.Helper()
 	roots := x509.NewCertPool()
@@ -108,9 +109,10 @@ func (g guarded) ask(scheme, token, path string) (code int, body string, err err
 	return response.StatusCode, string(text), err
 }
 
-// K-01: over TLS and with a token, a dataplane pod reads the config of its Gateway and a reader reads all. Everybody else gets 401 or 403. Only the pod
-// and a reader of whole configs read settings of the dataplane.
-func TestDiscovery_KnowsWhoAsks(t *testing.T) {
+// K-01: over TLS and with a token, a dataplane pod reads the config of its Gateway, and an authorized account reads all
+// configs. Other requests get 401 or 403. Dataplane settings are visible only to the pod and to readers with access to
+// full configs.
+func TestDiscovery_AuthorizesReaders(t *testing.T) {
 	t.Parallel()
 	g := guard(t, "strict")
 	ours, all := "/"+g.name+"/front-door", ""
@@ -126,9 +128,9 @@ func TestDiscovery_KnowsWhoAsks(t *testing.T) {
 	}{
 		{"nobody", "", ours, 401},
 		{"an invention", "made.up.token", ours, 401},
-		{"a token for something else", g.token("auth"), ours, 401},
-		{"a pod with the token that every pod has", g.token("dataplane", "--bound-object-kind=Pod", "--bound-object-name=dataplane"), ours, 401},
-		{"a pod that is gone", gone, ours, 401},
+		{"a token for another audience", g.token("auth"), ours, 401},
+		{"a pod with its default token", g.token("dataplane", "--bound-object-kind=Pod", "--bound-object-name=dataplane"), ours, 401},
+		{"a deleted pod", gone, ours, 401},
 		{"a reader", reader, all, 200},
 		{"a reader", reader, ours, 200},
 		{"a reader of whole configs", whole, all, 200},
@@ -145,30 +147,30 @@ func TestDiscovery_KnowsWhoAsks(t *testing.T) {
 			code, body, err := g.ask("https", c.token, path)
 			want := c.want
 			if want == 200 && path != c.path {
-				want = http.StatusUpgradeRequired // let in: this is no WebSocket
+				want = http.StatusUpgradeRequired // authorized, but not a WebSocket request
 			}
 			if err != nil || code != want {
-				t.Errorf("%s reads %q: %d, %v, want %d", c.who, path, code, err, want)
+				t.Errorf("%s, %q: status %d, %v, want %d", c.who, path, code, err, want)
 			}
 			if strings.Contains(body, marker) != (code == 200) {
-				t.Errorf("%s reads %q: %d with\n%s", c.who, path, code, body)
+				t.Errorf("%s, %q: status %d with\n%s", c.who, path, code, body)
 			}
 			if settings := strings.Contains(body, config.AddressPlaceholder); settings != (code == 200 && c.token != reader) {
-				t.Errorf("%s reads %q: sees the relay address: %t", c.who, path, settings)
+				t.Errorf("%s, %q: relay address visible: %t", c.who, path, settings)
 			}
 		}
 	}
 	if code, body, err := g.ask("http", pod, ours); err == nil && code != 400 || strings.Contains(body, marker) {
-		t.Errorf("plain HTTP is answered with %d: %s", code, body)
+		t.Errorf("plain HTTP: status %d: %s", code, body)
 	}
 	if n := g.metric("stunner_operator_discovery_refused_total"); n == 0 {
-		t.Error("no refusal is counted")
+		t.Error("the metric counts no refused request")
 	}
 }
 
 // K-01: a dataplane with the files of its projected volume follows its config over TLS.
-// It does not notice that the Secret of the CA is deleted or damaged, which is mended. With a new CA it connects again after the kubelet has updated
-// the same file.
+// It is not affected when the Secret of the CA is deleted or damaged; the operator restores the Secret. After a change
+// of the CA it reconnects when the kubelet has updated the mounted file.
 func TestDiscovery_DataplaneTrustsTheOperator(t *testing.T) {
 	t.Parallel()
 	g := guard(t, "strict")
@@ -191,11 +193,11 @@ func TestDiscovery_DataplaneTrustsTheOperator(t *testing.T) {
 	g.must(err)
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("last words of stunnerd:\n%s", strings.Join(dataplane.Tail(30), "\n"))
+			t.Logf("last log lines of stunnerd:\n%s", strings.Join(dataplane.Tail(30), "\n"))
 		}
 		_ = dataplane.Kill()
 	})
-	// follows wants the dataplane to run what the operator serves after a change.
+	// follows checks that the dataplane runs the config that the operator serves after a change.
 	follows := func(realm string) {
 		t.Helper()
 		g.kubectl("patch", "gatewayconfig", g.name, "-n", g.name, "--type=merge", "-p", `{"spec":{"realm":"`+realm+`"}}`)
@@ -223,7 +225,7 @@ func TestDiscovery_DataplaneTrustsTheOperator(t *testing.T) {
 		g.kubectl(harm...)
 		g.await(func(context.Context) error {
 			if stored() != key {
-				return fmt.Errorf("the Secret was %s, and is not written again", name)
+				return fmt.Errorf("the Secret was %s and has not been restored", name)
 			}
 			return nil
 		})
@@ -237,21 +239,21 @@ func TestDiscovery_DataplaneTrustsTheOperator(t *testing.T) {
 	g.start("--discovery-auth=strict", "--discovery-readers="+g.name+"/auth")
 	g.await(func(context.Context) error {
 		if g.bundle() == bundle {
-			return errors.New("the ConfigMap has the CA certificates of before")
+			return errors.New("the ConfigMap has the previous CA certificates")
 		}
 		return nil
 	})
 	g.mount()
 	follows("three.example.net")
 	if now := g.get("deployment/front-door", ".metadata.generation"); now != generation {
-		t.Errorf("the Deployment has generation %s, had %s: a CA rolls no pods", now, generation)
+		t.Errorf("the Deployment has generation %s, had %s: a new CA must not restart pods", now, generation)
 	}
 	if shown := g.get("configmap/stunner-discovery-ca", `.data.ca\.crt`); shown != g.bundle() {
-		t.Errorf("other readers are shown %q, pods %q", shown, g.bundle())
+		t.Errorf("the published bundle is %q, that of pods %q", shown, g.bundle())
 	}
 }
 
-// source opens config discovery as a dataplane of ours does.
+// source opens config discovery as stunnerd does.
 func (g guarded) source(url string, o discovery.Options) discovery.Source {
 	g.Helper()
 	source, err := discovery.Open(fmt.Sprintf(url, g.discovery), o)
@@ -259,7 +261,7 @@ func (g guarded) source(url string, o discovery.Options) discovery.Source {
 	return source
 }
 
-// heard is the first thing that a source says about a config.
+// heard returns the first event of a source.
 func (g guarded) heard(source discovery.Source) discovery.Event {
 	g.Helper()
 	ctx, cancel := context.WithTimeout(g.Context(), patience)
@@ -269,12 +271,12 @@ func (g guarded) heard(source discovery.Source) discovery.Event {
 			return e
 		}
 	}
-	g.Fatalf("%s says nothing", source)
+	g.Fatalf("no event from %s", source)
 	return discovery.Event{}
 }
 
-// K-01: a report of a dataplane about another pod is refused.
-func TestDiscovery_BelievesAPodAboutItself(t *testing.T) {
+// K-01: a report of a dataplane about another pod is rejected.
+func TestDiscovery_AcceptsReportsOfThePodItself(t *testing.T) {
 	t.Parallel()
 	g := guard(t, "strict")
 	token, ca := g.mount()
@@ -302,7 +304,8 @@ func TestDiscovery_BelievesAPodAboutItself(t *testing.T) {
 	}
 }
 
-// K-01: in permissive mode readers without a token get configs without secrets, over TLS and without; readers with a token get what it grants.
+// K-01: in permissive mode, readers without a token get configs without secrets, over TLS and plain HTTP. Readers with
+// a token get the data that it grants.
 func TestDiscovery_PermissiveKeepsSecrets(t *testing.T) {
 	t.Parallel()
 	g := guard(t, "permissive")
@@ -328,7 +331,7 @@ func TestDiscovery_PermissiveKeepsSecrets(t *testing.T) {
 	})
 	secrets := []string{marker, string(whole.Listeners[2].Key)}
 	if whole.Auth.Credentials[config.KeySecret] != marker || len(secrets[1]) < 100 {
-		t.Fatalf("a dataplane has to get the secrets: %q", secrets)
+		t.Fatalf("the config has no secrets: %q", secrets)
 	}
 	stranger := g.token("stranger", "--audience=stunner-discovery")
 	for _, scheme := range []string{"http", "https"} {
@@ -340,7 +343,7 @@ func TestDiscovery_PermissiveKeepsSecrets(t *testing.T) {
 				}
 				for _, secret := range secrets {
 					if strings.Contains(body, secret) {
-						t.Errorf("%s %q, token %.10q: a secret is shown", scheme, path, who)
+						t.Errorf("%s %q, token %.10q: the response contains a secret", scheme, path, who)
 					}
 				}
 			}
@@ -357,14 +360,15 @@ func TestDiscovery_PermissiveKeepsSecrets(t *testing.T) {
 	}
 }
 
-// With off config discovery is what existing dataplanes know: no TLS, no token, and nothing in a pod or a ConfigMap that has to do with them.
+// With --discovery-auth=off, discovery uses plain HTTP without tokens, and neither pods nor ConfigMap contain settings
+// for TLS or tokens.
 func TestDiscovery_OffIsPlain(t *testing.T) {
 	t.Parallel()
 	g := guarded{stage: newStage(t)}
 	g.sees("deployment/front-door", ".spec.template.spec.containers[0].name", "stunner-daemon")
 	e := g.heard(g.source("ws://127.0.0.1:%d", discovery.Options{ID: g.name + "/front-door", Node: "worker-1"}))
 	if e.Err != nil || e.Config.Auth.Credentials[config.KeySecret] != marker {
-		t.Errorf("an existing dataplane hears %+v", e)
+		t.Errorf("a dataplane without credentials receives %+v", e)
 	}
 	for object, path := range map[string]string{
 		"deployment/front-door":          `.spec.template.spec.volumes[?(@.name=="discovery")].name`,
@@ -377,6 +381,6 @@ func TestDiscovery_OffIsPlain(t *testing.T) {
 		}
 	}
 	if args := g.get("deployment/front-door", `.spec.template.spec.containers[0].env[?(@.name=="STUNNER_CONFIG_ORIGIN")].value`); !strings.HasPrefix(args, "http://") {
-		t.Errorf("pods look for their config at %s", args)
+		t.Errorf("pods have the arguments %s", args)
 	}
 }

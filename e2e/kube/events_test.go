@@ -8,8 +8,9 @@ import (
 	"time"
 )
 
-// K-03: each change of a condition is told by one event, inline credentials among them. An operator that starts anew tells nothing.
-func TestEvents_TellWhatChanges(t *testing.T) {
+// K-03: each change of a condition produces one event, including the warning about inline credentials. A restart of the
+// operator produces none.
+func TestEvents_ReportChangedConditions(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	s.sees("gateway/front-door", condition("Programmed"), "False")
@@ -25,13 +26,13 @@ func TestEvents_TellWhatChanges(t *testing.T) {
 	} {
 		s.await(func(context.Context) error {
 			if told := s.events(); strings.Count(told, want) != 1 {
-				return fmt.Errorf("events do not say once %q:\n%s", want, told)
+				return fmt.Errorf("want exactly one event %q:\n%s", want, told)
 			}
 			return nil
 		})
 	}
 	if told := s.events(); strings.Contains(told, "marker-in-the-clear") {
-		t.Errorf("events tell a secret:\n%s", told)
+		t.Errorf("events contain a secret:\n%s", told)
 	}
 
 	s.stop()
@@ -42,12 +43,12 @@ func TestEvents_TellWhatChanges(t *testing.T) {
 	s.sees("deployment/front-door", ".metadata.labels.team", "media")
 	for _, e := range s.writes(restarted) {
 		if e.Resource == "events" {
-			t.Errorf("needless: %s %s", e.Verb, e.Name)
+			t.Errorf("unneeded write: %s %s", e.Verb, e.Name)
 		}
 	}
 }
 
-// events are what people are told in the namespace: kind, name, type, reason and text.
+// events returns the events of the namespace, each as kind, name, type, reason and message.
 func (s *stage) events() string {
 	s.Helper()
 	return s.kubectl("get", "events.events.k8s.io", "-n", s.name, "-o",

@@ -23,8 +23,8 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/reader"
 )
 
-// R-01: an operator is killed before each of its writes in turn. After a restart the objects equal those of a run that nobody disturbed, and none was
-// made anew.
+// R-01: the operator is killed before each of its writes. After a restart the objects equal those of an undisturbed
+// run, and none was re-created.
 func TestKill_BetweenAnyTwoWrites(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -37,7 +37,7 @@ func TestKill_BetweenAnyTwoWrites(t *testing.T) {
 		want = undisturbed.state()
 		if !strings.Contains(want["Gateway"], `"attachedRoutes":1`) || !strings.Contains(want["UDPRoute"], "ResolvedRefs") || !strings.Contains(want["ConfigMap DOOR"], "echo") ||
 			!strings.Contains(want["ConfigMap DOOR"], "cluster-ip") {
-			return fmt.Errorf("it is not complete: %v", want)
+			return fmt.Errorf("the objects are not complete: %v", want)
 		}
 		return nil
 	})
@@ -50,10 +50,10 @@ func TestKill_BetweenAnyTwoWrites(t *testing.T) {
 		if !d.completesBefore(held, want) {
 			s.must(s.operator.Kill())
 		} else if n > len(want) {
-			t.Logf("killed before each of %d writes", n-1)
+			t.Logf("killed before each of the %d writes", n-1)
 			break
 		} else {
-			t.Fatalf("%d writes have been enough for %d objects and statuses", n-1, len(want))
+			t.Fatalf("only %d writes for %d objects and statuses", n-1, len(want))
 		}
 		before := d.made()
 		p.make(nil)
@@ -71,7 +71,7 @@ func TestKill_BetweenAnyTwoWrites(t *testing.T) {
 	}
 }
 
-// completesBefore tells whether a door is as wanted before a write is held.
+// completesBefore reports whether a door reaches the wanted state before a write is held.
 func (d door) completesBefore(held <-chan struct{}, want map[string]string) (complete bool) {
 	d.Helper()
 	d.await(func(context.Context) error {
@@ -87,7 +87,7 @@ func (d door) completesBefore(held <-chan struct{}, want map[string]string) (com
 	return complete
 }
 
-// door is a Gateway with a route, and whatever the operator makes of them.
+// door is a Gateway with a route and the objects that the operator creates for it.
 type door struct {
 	*stage
 	client *dynamic.DynamicClient
@@ -112,14 +112,14 @@ spec: {parentRefs: [{name: %[1]s}], rules: [{backendRefs: [{name: echo}]}]}
 `, id, s.name)}
 }
 
-// generated are the kinds that an operator may make for a Gateway.
+// generated lists the kinds that the operator may create for a Gateway.
 var generated = []schema.GroupVersionResource{
 	{Group: "apps", Version: "v1", Resource: "deployments"}, {Group: "apps", Version: "v1", Resource: "daemonsets"},
 	{Version: "v1", Resource: "services"}, {Version: "v1", Resource: "configmaps"},
 	{Group: "policy", Version: "v1", Resource: "poddisruptionbudgets"}, {Group: "networking.k8s.io", Version: "v1", Resource: "networkpolicies"},
 }
 
-// objects returns what has been made for the door.
+// objects returns the generated objects of the door.
 func (d door) objects() (all []unstructured.Unstructured) {
 	d.Helper()
 	for _, kind := range generated {
@@ -130,7 +130,7 @@ func (d door) objects() (all []unstructured.Unstructured) {
 	return all
 }
 
-// made tells the objects of the door apart from others of the same name: by uid and node ports.
+// made returns the identity of each generated object: UID and node ports.
 func (d door) made() map[string]string {
 	d.Helper()
 	identities := map[string]string{}
@@ -147,7 +147,7 @@ func (d door) made() map[string]string {
 	return identities
 }
 
-// state is all that is said of the door, by object, without what differs from one door to the next.
+// state returns spec and status of all objects of the door by name, without fields that differ between doors.
 func (d door) state() map[string]string {
 	d.Helper()
 	said := map[string]string{}
@@ -167,7 +167,7 @@ func (d door) state() map[string]string {
 	return said
 }
 
-// own are fields that the API server fills in differently for each object.
+// own lists fields that the API server sets individually for each object.
 var own = []string{
 	"uid", "resourceVersion", "creationTimestamp", "managedFields", "lastTransitionTime", "nodePort", "healthCheckNodePort", "clusterIP", "clusterIPs",
 	"stunner.l7mp.io/applied", "deployment.kubernetes.io/revision",
@@ -204,7 +204,7 @@ func without(v any) any {
 	return v
 }
 
-// differs says in what the door is not as wanted.
+// differs returns the difference between the objects of the door and the wanted ones.
 func (d door) differs(want map[string]string) error {
 	d.Helper()
 	got := d.state()
@@ -220,12 +220,14 @@ func (d door) differs(want map[string]string) error {
 	return nil
 }
 
-// outage is how long the API server is away. Nothing depends on it but what piles up meanwhile: all that waits gives up, and tries again, within seconds.
-var outage = flag.Duration("outage", 10*time.Second, "how long the API server is away from an operator")
+// outage is the length of an API server outage. All retries have back-offs of seconds, so a longer outage tests the
+// same code.
+var outage = flag.Duration("outage", 10*time.Second, "how long the API server is unreachable")
 
-// R-06, L-3, L-6: while the API server is away, slow or failing, dataplanes are served as before and nothing is deleted.
-// Changes of that time are seen when it is back.
-func TestServer_IsAwaySlowAndFails(t *testing.T) {
+// R-06, L-3, L-6: while the API server is unreachable, slow or failing, dataplanes are served as before and nothing is
+// deleted.
+// Changes from that time take effect when it is back.
+func TestAPIServer_DownSlowOrFailing(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	s.expose("192.0.2.7")
@@ -278,16 +280,16 @@ func TestServer_IsAwaySlowAndFails(t *testing.T) {
 		s.sees("deployment/front-door", ".metadata.labels.fault", "failing")
 	})
 	if now := r.State(); now.Changes != known.Changes+1 {
-		t.Errorf("%d configs for one change", now.Changes-known.Changes)
+		t.Errorf("%d configs after one change", now.Changes-known.Changes)
 	}
 	for _, w := range p.since(begun) {
 		if strings.HasPrefix(w.what, http.MethodDelete) {
-			t.Errorf("%s was asked for: a fault was taken for an absence", w.what)
+			t.Errorf("%s was requested: an error was treated as NotFound", w.what)
 		}
 	}
 }
 
-// reader reads the config of a Gateway of the stage until the test ends.
+// reader starts a reader of the config of a Gateway that runs until the test ends.
 func (s *stage) reader(gateway string) *reader.Reader {
 	return reader.Read(s.Context(), fmt.Sprintf("127.0.0.1:%d", s.discovery), s.name+"/"+gateway)
 }
@@ -300,7 +302,7 @@ func (s *stage) seen(r *reader.Reader, wanted func(reader.State) bool) {
 	s.must(err)
 }
 
-// shows waits until a config names all of these.
+// shows waits until a config contains all of these texts.
 func (s *stage) shows(r *reader.Reader, texts ...string) {
 	s.Helper()
 	s.seen(r, func(now reader.State) bool {
@@ -308,24 +310,24 @@ func (s *stage) shows(r *reader.Reader, texts ...string) {
 	})
 }
 
-// unchanged wants that for a while discovery answers, and nothing reaches a reader that is new.
+// unchanged checks for some time that discovery works and the reader receives no new frame.
 func (s *stage) unchanged(r *reader.Reader, known reader.State, during time.Duration) {
 	s.Helper()
 	for end := time.Now().Add(during); ; {
 		if len(s.config().Listeners) != 2 {
-			s.Fatal("discovery has lost the config")
+			s.Fatal("discovery does not serve the config")
 		}
 		if now := r.State(); now.Changes != known.Changes || during > 0 && (!now.Connected || now.Visits != known.Visits) {
-			s.Fatalf("%d configs and %d connections more: %s", now.Changes-known.Changes, now.Visits-known.Visits, now.Last.Data)
+			s.Fatalf("%d more configs and %d more connections: %s", now.Changes-known.Changes, now.Visits-known.Visits, now.Last.Data)
 		}
 		if time.Now().After(end) {
 			return
 		}
-		<-time.After(100 * time.Millisecond) // between two looks
+		<-time.After(100 * time.Millisecond) // between two checks
 	}
 }
 
-// recovers says how long something took.
+// recovers runs do and logs how long it took.
 func (s *stage) recovers(what string, do func()) {
 	s.Helper()
 	begun := time.Now()
@@ -333,19 +335,20 @@ func (s *stage) recovers(what string, do func()) {
 	s.Logf("%s: %s", what, time.Since(begun).Round(100*time.Millisecond))
 }
 
-// moveEcho gives the media server another address.
+// moveEcho changes the endpoint address of the media server.
 func (s *stage) moveEcho(address string) {
 	s.Helper()
 	s.kubectl("patch", "endpointslice", "echo", "-n", s.name, "--type=json", "-p", `[{"op":"replace","path":"/endpoints/0/addresses/0","value":"`+address+`"}]`)
 }
 
-// label gives the Gateway a label that its objects take over.
+// label sets a label of the Gateway that is copied to its objects.
 func (s *stage) label(value string) {
 	s.Helper()
 	s.kubectl("label", "gateway", "front-door", "-n", s.name, "--overwrite", "fault="+value)
 }
 
-// R-07: an operator that has not read all objects of a kind serves nothing and writes nothing. Then it serves what it served before.
+// R-07: before the operator has listed all objects of every kind, it serves and writes nothing. Afterwards it serves
+// the same config as before.
 func TestStart_WaitsForEveryKind(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -378,7 +381,7 @@ func TestStart_WaitsForEveryKind(t *testing.T) {
 		select {
 		case <-asked:
 		case <-time.After(patience):
-			t.Fatalf("nobody asks for %s", kind)
+			t.Fatalf("%s was not requested", kind)
 		}
 		s.seen(r, func(now reader.State) bool { return now.Connected })
 		for end := time.Now().Add(time.Second); time.Now().Before(end); <-time.After(50 * time.Millisecond) {
@@ -390,18 +393,18 @@ func TestStart_WaitsForEveryKind(t *testing.T) {
 		s.await(func(context.Context) error { return s.isReady() })
 		s.seen(r, func(now reader.State) bool { return now.Changes > 0 })
 		if got, want := r.State(), whole.State(); got.Changes != 1 || string(got.Last.Data) != string(want.Last.Data) {
-			t.Errorf("late %s: %d configs, the last %s\nwant %s", kind, got.Changes, got.Last.Data, want.Last.Data)
+			t.Errorf("delayed %s: %d configs, the last %s\nwant %s", kind, got.Changes, got.Last.Data, want.Last.Data)
 		}
 		if wrote := p.since(begun); len(wrote) > 0 {
-			t.Errorf("late %s: wrote %v", kind, wrote)
+			t.Errorf("delayed %s: wrote %v", kind, wrote)
 		}
 	}
 	if n := whole.State().Changes; n != 1 {
-		t.Errorf("a reader that stayed got %d configs", n)
+		t.Errorf("a reader got %d configs", n)
 	}
 }
 
-// isReady is nil when the operator calls itself ready.
+// isReady returns nil if /ready of the operator returns 200.
 func (s *stage) isReady() error {
 	resp, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/ready", s.health))
 	if err != nil {

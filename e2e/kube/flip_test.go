@@ -8,8 +8,9 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/discovery"
 )
 
-// A pod whose token flips between accepted and draining every 2 ms has the status of its Gateway written every ten seconds at most, and nothing else.
-func TestReports_ThatFlipAreHeld(t *testing.T) {
+// A pod reports a state that flips between ready and draining every 2 ms. The status of its Gateway is written at most
+// every ten seconds, and nothing else is written.
+func TestReports_ThatFlipAreRateLimited(t *testing.T) {
 	t.Parallel()
 	g := guard(t, "strict")
 	g.expose("192.0.2.9")
@@ -45,12 +46,12 @@ func TestReports_ThatFlipAreHeld(t *testing.T) {
 			statuses++
 			continue
 		}
-		if e.Resource != "pods" && e.Resource != "events" { // the cost of deletion, which is written every ten seconds at most, and what people are told
-			t.Errorf("needless: %s %s/%s %s", e.Verb, e.Resource, e.Subresource, e.Name)
+		if e.Resource != "pods" && e.Resource != "events" { // the pod deletion cost is also written every ten seconds
+			t.Errorf("unneeded write: %s %s/%s %s", e.Verb, e.Resource, e.Subresource, e.Name)
 		}
 	}
 	t.Logf("%d flips within %s: %d writes of the status, %.0f translations", flips, during, statuses, translated)
-	if statuses < 1 || statuses > 2 || translated > 100 { // nodes that other tests add have the Gateway translated as well
+	if statuses < 1 || statuses > 2 || translated > 100 { // nodes of other tests also cause translations
 		t.Errorf("%d flips within %s: %d writes of the status, want 1 or 2; %.0f translations, want at most 100", flips, during, statuses, translated)
 	}
 }

@@ -13,7 +13,8 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 )
 
-// A Gateway and a route become a config, a Deployment, a Service and conditions; the address of the Service makes it programmed.
+// A Gateway and a route produce a config, a Deployment, a Service and conditions. The Gateway is programmed when the
+// Service has an address.
 func TestGateway_IsProgrammed(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -34,14 +35,15 @@ func TestGateway_IsProgrammed(t *testing.T) {
 	s.sees("service/front-door", ".metadata.name", "")
 	s.await(func(context.Context) error {
 		if c := s.config(); c.Admin.Name != "" {
-			return errors.New("the config of a Gateway that is gone is still there")
+			return errors.New("the config of the deleted Gateway is still served")
 		}
 		return nil
 	})
 }
 
-// What a Gateway needs and loses takes nothing away: conditions say so, and everything heals when it comes back.
-func TestGateway_OutlivesWhatItNeeds(t *testing.T) {
+// A missing reference of a Gateway removes nothing. A condition reports it, and everything recovers when the object is
+// re-created.
+func TestGateway_SurvivesMissingReferences(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	s.expose("192.0.2.7")
@@ -69,7 +71,7 @@ func TestGateway_OutlivesWhatItNeeds(t *testing.T) {
 	}
 }
 
-// An operator that starts over a cluster that is as it should be writes nothing, and serves what it served.
+// An operator that starts in a cluster with correct objects writes nothing and serves the same config.
 func TestRestart_WritesNothing(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -84,19 +86,19 @@ func TestRestart_WritesNothing(t *testing.T) {
 		t.Errorf("config %s, was %s", after.Revision(), before.Revision())
 	}
 	s.leads()
-	// Something that needs a write, to know that all that was before it is done.
+	// This change needs a write, which proves that all earlier changes have been processed.
 	s.kubectl("label", "gateway", "front-door", "-n", s.name, "team=media")
 	s.sees("deployment/front-door", ".metadata.labels.team", "media")
 	for _, e := range s.writes(restarted) {
 		if !e.Time.After(restarted) || e.Resource == "deployments" || e.Resource == "services" || e.Resource == "configmaps" || e.Resource == "gateways" {
-			continue // the label spreads
+			continue // the label is copied
 		}
-		t.Errorf("needless: %s %s %s/%s", e.Verb, e.Resource, e.Namespace, e.Name)
+		t.Errorf("unneeded write: %s %s %s/%s", e.Verb, e.Resource, e.Namespace, e.Name)
 	}
 }
 
-// What others do to our objects is mended; what they add to them stays.
-func TestObjects_AreMended(t *testing.T) {
+// Changes by others to fields that the operator sets are reverted. Fields that others add stay.
+func TestObjects_AreRestored(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	s.sees("deployment/front-door", ".spec.template.spec.containers[0].name", "stunner-daemon")
@@ -114,20 +116,21 @@ func TestObjects_AreMended(t *testing.T) {
 	s.sees("deployment/front-door", ".metadata.labels.watched-by", "somebody")
 }
 
-// R-31: a changed EndpointSlice reaches the config of its Gateway, translates no other, and writes nothing: the ConfigMap shows Services by name.
-// It runs alone, because every operator looks at the routes of all tests.
-func TestEndpoint_CostsWhatItConcerns(t *testing.T) {
+// R-31: a changed EndpointSlice updates the config of its Gateway, translates no other Gateway, and writes nothing,
+// because the ConfigMap contains Services by name. The test does not run in parallel, because every operator processes
+// the routes of all tests.
+func TestEndpointChange_TranslatesItsGatewayOnly(t *testing.T) {
 	s := newStage(t)
 	s.expose("192.0.2.7")
 	s.sees("gateway/front-door", condition("Programmed"), "True")
 	s.sees("udproutes.stunner.l7mp.io/to-echo", `.status.parents[0].conditions[?(@.type=="ResolvedRefs")].status`, "True")
 	translations, since := 0.0, time.Now()
-	s.await(func(context.Context) error { // the statuses that it has written come back to it
+	s.await(func(context.Context) error { // the operator still receives events for its own status writes
 		if now := s.metric("stunner_operator_translations_total"); now != translations {
 			translations, since = now, time.Now()
 		}
 		if time.Since(since) < time.Second {
-			return errors.New("the operator does not come to rest")
+			return errors.New("the operator keeps translating")
 		}
 		return nil
 	})
@@ -140,20 +143,21 @@ func TestEndpoint_CostsWhatItConcerns(t *testing.T) {
 		return nil
 	})
 	if made := s.metric("stunner_operator_translations_total") - translations; made > 2 {
-		t.Errorf("%.0f translations for one slice of one route of one Gateway", made)
+		t.Errorf("%.0f translations after a change of one EndpointSlice, want 1", made)
 	}
-	// Something that needs a write, to know that all that was before it is done.
+	// This change needs a write, which proves that all earlier changes have been processed.
 	labelled := time.Now()
 	s.kubectl("label", "gateway", "front-door", "-n", s.name, "team=media")
 	s.sees("deployment/front-door", ".metadata.labels.team", "media")
 	for _, e := range s.writes(changed) {
 		if e.Time.Before(labelled) {
-			t.Errorf("needless: %s %s %s/%s", e.Verb, e.Resource, e.Namespace, e.Name)
+			t.Errorf("unneeded write: %s %s %s/%s", e.Verb, e.Resource, e.Namespace, e.Name)
 		}
 	}
 }
 
-// R-07: an operator that starts while a certificate is missing publishes nothing, so that dataplanes keep the listener, and objects stay.
+// R-07: an operator that starts while a certificate is missing publishes nothing, so that dataplanes keep the listener.
+// The objects stay.
 func TestRestart_TakesNoListenerAway(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -177,7 +181,7 @@ func TestRestart_TakesNoListenerAway(t *testing.T) {
 	shown := func() string { return s.get("configmap/front-door", `.data.stunnerd\.conf`) }
 	s.await(func(context.Context) error {
 		if !strings.Contains(shown(), "TURN-TLS") {
-			return errors.New("the ConfigMap does not show the listener yet")
+			return errors.New("the ConfigMap does not contain the listener yet")
 		}
 		return nil
 	})
@@ -196,8 +200,9 @@ func TestRestart_TakesNoListenerAway(t *testing.T) {
 	s.await(three)
 }
 
-// What the API server does not take is said on the Gateway in its words, until it takes it. What was there before stays.
-func TestGateway_SaysWhatIsRefused(t *testing.T) {
+// If the API server rejects an object, the Gateway reports the message until the object is accepted. The previous
+// object stays.
+func TestGateway_ReportsRejectedObjects(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	s.expose("192.0.2.7")
@@ -208,7 +213,7 @@ func TestGateway_SaysWhatIsRefused(t *testing.T) {
 	said := s.get("gateway/front-door", `.status.conditions[?(@.type=="Programmed")].message`)
 	for _, want := range []string{"the API server refuses Service " + s.name + "/front-door", "provided port is not in the valid range", "stays in force"} {
 		if !strings.Contains(said, want) {
-			t.Errorf("the message is %q, which does not say %q", said, want)
+			t.Errorf("the message is %q, want it to contain %q", said, want)
 		}
 	}
 	if after := s.get("service/front-door", ".spec.ports"); after != before {
@@ -219,7 +224,7 @@ func TestGateway_SaysWhatIsRefused(t *testing.T) {
 	}
 	s.await(func(context.Context) error {
 		if told := s.events(); !strings.Contains(told, "Gateway front-door Warning Invalid Programmed is False: the API server refuses Service") {
-			return fmt.Errorf("events do not tell of it:\n%s", told)
+			return fmt.Errorf("no event reports the rejection:\n%s", told)
 		}
 		return nil
 	})
@@ -228,9 +233,9 @@ func TestGateway_SaysWhatIsRefused(t *testing.T) {
 	s.sees("service/front-door", ".spec.ports[0].nodePort", "30048")
 }
 
-// An operator that begins while the credentials are missing publishes nothing, but what somebody deletes meanwhile is made again, so that calls find
-// pods and an address: neither needs credentials.
-func TestRestart_MakesAgainWhatIsGone(t *testing.T) {
+// An operator that starts while the credentials are missing publishes no config. It re-creates deleted objects, because
+// pods and Services do not depend on the credentials.
+func TestRestart_RecreatesDeletedObjects(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	s.expose("192.0.2.7")
@@ -249,7 +254,7 @@ func TestRestart_MakesAgainWhatIsGone(t *testing.T) {
 		t.Errorf("a config was published: %+v", c)
 	}
 	if now := s.get("service/front-door-tcp", ".metadata.resourceVersion"); now != kept {
-		t.Error("the Service that was there is written")
+		t.Error("the existing Service was written")
 	}
 	s.apply(saved)
 	s.expose("192.0.2.7")

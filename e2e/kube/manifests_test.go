@@ -28,18 +28,18 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the want/ files of testdata/manifests")
 
-// TestManifests applies manifests as people write them, and compares what comes of them. The name of a story in testdata/manifests is what it is
-// about, its comment tells it. A story is one archive:
+// TestManifests applies example manifests and compares the results with golden files. The file name of a story in
+// testdata/manifests is its subject, and its comment describes it. A story is one archive:
 //
-//	in/*.yaml          objects in their order, with the namespaces that they live in; CONTROLLER stands for the operator of the test, and
-//	                   CERTIFICATE and KEY for a pair of them
-//	cloud              addresses of load balancers, as lines NAMESPACE/SERVICE ADDRESS
-//	want/status.txt    conditions
-//	want/config.yaml   published configs, secrets aside
+//	in/*.yaml           objects in order, with their namespaces; CONTROLLER, CERTIFICATE and KEY are replaced
+//	cloud               addresses of load balancers, as lines NAMESPACE/SERVICE ADDRESS
+//	want/status.txt     conditions
+//	want/config.yaml    published configs without secrets
 //	want/services.yaml, want/workload.yaml, want/configmap.yaml
-//	                   objects of the Gateways, without what an API server chooses
+//	                    generated objects without fields that the API server sets
 //
-// A story has the want/ files that it is about. No other test runs meanwhile: nodes in stories have addresses, which every Gateway could use.
+// A story has only the want/ files that it is about. It does not run in parallel with other tests, because its nodes
+// have addresses that every Gateway could use.
 func TestManifests(t *testing.T) {
 	s := newStage(t)
 	s.allow("workloads", "hostNetwork", "true")
@@ -52,7 +52,7 @@ spec: {}
 `)
 	files, err := filepath.Glob("testdata/manifests/*.txtar")
 	if err != nil || len(files) == 0 {
-		t.Fatalf("there are no stories: %v", err)
+		t.Fatalf("no stories found: %v", err)
 	}
 	tests := map[string]func(*tenant){}
 	for _, file := range files {
@@ -100,7 +100,7 @@ func (n *tenant) story(file string) {
 		}
 		tell, known := tellers[want]
 		if !known {
-			n.Fatalf("%s: there is no %s to tell", file, f.Name)
+			n.Fatalf("%s: nothing to compare with %s", file, f.Name)
 		}
 		if *update {
 			archive.Files[i].Data = []byte(tell(n, n.Context(), told))
@@ -113,10 +113,10 @@ func (n *tenant) story(file string) {
 	}
 }
 
-// quoted is text as a YAML scalar on one line.
+// quoted formats text as a YAML scalar on one line.
 func quoted(text []byte) string { return fmt.Sprintf("%q", text) }
 
-// differ says where two texts part.
+// differ returns the first line in which two texts differ.
 func differ(name, want, got string) error {
 	wanted, gotten := strings.Split(want, "\n"), strings.Split(got, "\n")
 	for i := range min(len(wanted), len(gotten)) {
@@ -130,7 +130,7 @@ func differ(name, want, got string) error {
 	return nil
 }
 
-// settle waits until what is told has been the same for a while: there is nothing to compare it with.
+// settle waits until the output has not changed for some time.
 func (n *tenant) settle(told []*unstructured.Unstructured) {
 	n.Helper()
 	last, since := "", time.Now()
@@ -149,7 +149,7 @@ func (n *tenant) settle(told []*unstructured.Unstructured) {
 	})
 }
 
-// tellers say in text what has come of the objects of a story.
+// tellers format the results of a story by the name of the golden file.
 var tellers = map[string]func(*tenant, context.Context, []*unstructured.Unstructured) string{
 	"status.txt":     (*tenant).tellStatuses,
 	"config.yaml":    (*tenant).tellConfigs,
@@ -158,7 +158,7 @@ var tellers = map[string]func(*tenant, context.Context, []*unstructured.Unstruct
 	"configmap.yaml": made("v1", "ConfigMap"),
 }
 
-// tellStatuses tells the conditions of everything in a story that has some.
+// tellStatuses formats the conditions of all objects of a story that have conditions.
 func (n *tenant) tellStatuses(ctx context.Context, told []*unstructured.Unstructured) string {
 	var all strings.Builder
 	for _, o := range told {
@@ -176,12 +176,12 @@ func (n *tenant) tellStatuses(ctx context.Context, told []*unstructured.Unstruct
 			}
 		case "UDPRoute":
 			n.must(n.Get(ctx, client.ObjectKeyFromObject(o), live))
-			r := &stunnerv1.UDPRoute{} // the statuses of all spellings are of one form
+			r := &stunnerv1.UDPRoute{} // the status has the same form in all API versions
 			n.must(convert(live, r))
 			fmt.Fprintf(&all, "%s of %s\n\t%s\n", name, o.GetAPIVersion(), n.parents(r.Status.RouteStatus, r.Generation))
 		case "GatewayConfig", "StaticService", "Dataplane", "GatewayClass":
 			n.must(n.Get(ctx, client.ObjectKeyFromObject(o), live))
-			c := &stunnerv1.GatewayConfig{} // so are those that are conditions and nothing else
+			c := &stunnerv1.GatewayConfig{} // also fits other statuses with conditions only
 			live.SetKind("")
 			unstructured.RemoveNestedField(live.Object, "spec")
 			n.must(convert(live, c))
@@ -199,7 +199,8 @@ func convert(from *unstructured.Unstructured, to any) error {
 	return yaml.Unmarshal(data, to)
 }
 
-// tellConfigs tells what dataplanes on the node of the story are sent, but for what is secret or made by the test.
+// tellConfigs formats the configs that dataplanes on the node of the story receive, without secrets and values of the
+// test.
 func (n *tenant) tellConfigs(ctx context.Context, told []*unstructured.Unstructured) string {
 	var all []string
 	node := ""
@@ -226,13 +227,13 @@ func (n *tenant) tellConfigs(ctx context.Context, told []*unstructured.Unstructu
 	return strings.Join(all, "---\n")
 }
 
-// clusterIP is the address of a Service with a port, out of the range that the API server of the tests has for them.
+// clusterIP matches a Service address with a port, in the Service range of the test API server.
 var clusterIP = regexp.MustCompile(`10\.96\.\d+\.\d+:(\d)`)
 
-// withoutClusterIPs writes words in the place of addresses that the API server has chosen.
+// withoutClusterIPs replaces addresses that the API server has allocated.
 func withoutClusterIPs(text string) string { return clusterIP.ReplaceAllString(text, "cluster-ip:$1") }
 
-// made tells the objects of some kinds that were made for the Gateways of a story.
+// made returns a function that formats the generated objects of some kinds.
 func made(version string, kinds ...string) func(*tenant, context.Context, []*unstructured.Unstructured) string {
 	return func(n *tenant, ctx context.Context, told []*unstructured.Unstructured) string {
 		var all []string
@@ -256,7 +257,7 @@ func made(version string, kinds ...string) func(*tenant, context.Context, []*uns
 	}
 }
 
-// chosen are fields that an API server fills in, differently each time or the same in every object.
+// chosen lists fields that the API server sets.
 var chosen = []string{
 	"status", "metadata.uid", "metadata.resourceVersion", "metadata.generation", "metadata.creationTimestamp", "metadata.managedFields",
 	"spec.clusterIP", "spec.clusterIPs", "spec.ipFamilies", "spec.ipFamilyPolicy", "spec.internalTrafficPolicy", "spec.healthCheckNodePort",
@@ -264,7 +265,7 @@ var chosen = []string{
 	"spec.template.spec.schedulerName", "spec.template.spec.restartPolicy",
 }
 
-// plain is an object in YAML without what was chosen for it.
+// plain formats an object in YAML without these fields.
 func (n *tenant) plain(o *unstructured.Unstructured) string {
 	for _, path := range chosen {
 		unstructured.RemoveNestedField(o.Object, strings.Split(path, ".")...)

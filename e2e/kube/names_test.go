@@ -9,11 +9,12 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-var starts = flag.Int("starts", 3, "how often TestRestart_TellsTwoRoutesOfOneNameApart starts the operator")
+var starts = flag.Int("starts", 3, "how often TestRestart_SeparatesRoutesOfOneName starts the operator")
 
-// The operator lists the kinds of routes in any order when it starts. A route of the Gateway API never replaces the route of the stunner.l7mp.io group with
-// the same name: the port range of the latter is in the config after every start.
-func TestRestart_TellsTwoRoutesOfOneNameApart(t *testing.T) {
+// The operator lists the kinds of routes in any order when it starts. A route of the Gateway API must never replace the
+// route of the stunner.l7mp.io group with the same name: the port range of the latter is in the config after every
+// start.
+func TestRestart_SeparatesRoutesOfOneName(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	namespace := "metadata: {namespace: " + s.name + ", "

@@ -13,8 +13,8 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 )
 
-// K-05: an operator that looks after some namespaces has Roles there, and neither reads nor writes in others.
-func TestNamespaces_AreAllThatIsTouched(t *testing.T) {
+// K-05: with --watch-namespaces, the operator has Roles in these namespaces, and neither reads nor writes in others.
+func TestWatchNamespaces_LimitAccess(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	s.sees("gateway/front-door", condition("Accepted"), "True")
@@ -25,7 +25,7 @@ func TestNamespaces_AreAllThatIsTouched(t *testing.T) {
 	s.grant(s.kubectl("kustomize", filepath.Join(root, "kustomize/components/namespaced/watched")), "-n", s.name)
 	s.await(func(ctx context.Context) error {
 		if _, err := control.Kubectl(ctx, "auth", "can-i", "list", "secrets", "-n", "default", "--as", s.user()); err == nil {
-			return fmt.Errorf("still may list Secrets everywhere")
+			return fmt.Errorf("the operator may still list Secrets in all namespaces")
 		}
 		return nil
 	})
@@ -48,13 +48,13 @@ spec:
 	s.kubectl("delete", "configmap", "front-door", "-n", s.name)
 	s.sees("configmap/front-door", ".metadata.name", "front-door")
 	if _, code := s.read(fmt.Sprintf("http://127.0.0.1:%d/api/v1/configs/%s/back-door", s.discovery, other)); code != http.StatusNotFound {
-		t.Errorf("the config of a Gateway of another namespace: %d", code)
+		t.Errorf("config of a Gateway in another namespace: status %d", code)
 	}
 	all, err := control.Audit(begun)
 	s.must(err)
 	for _, reads := range []string{"get secret any", "list secrets", "get configmap any", "patch deployment any", "create service any"} {
 		if out, err := control.Kubectl(t.Context(), append(append([]string{"auth", "can-i"}, strings.Fields(reads)...), "-n", other, "--as", s.user())...); err == nil {
-			t.Errorf("whoever holds the token of the operator may %s in another namespace: %s", reads, out)
+			t.Errorf("the token of the operator may %s in another namespace: %s", reads, out)
 		}
 	}
 	seen := 0
@@ -68,11 +68,11 @@ spec:
 		}
 	}
 	if seen == 0 {
-		t.Error("the audit log knows nothing of the operator")
+		t.Error("the audit log has no request of the operator")
 	}
 }
 
-// kustomize renders the rights of an operator that looks after some namespaces.
+// kustomize renders the RBAC objects of an operator with --watch-namespaces.
 func (s *stage) kustomize(root string) string {
 	s.Helper()
 	folder := filepath.Join(s.dir, "rights")

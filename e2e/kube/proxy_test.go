@@ -21,12 +21,13 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 )
 
-// proxy stands between an operator and the API server. It passes requests on under the operator's name, unless there is a fault to make.
+// proxy is an HTTP proxy between an operator and the API server. It forwards requests with the operator's identity, and
+// can inject faults.
 type proxy struct {
 	address string
 	pass    http.Handler
-	// stage is in the name or the namespace of all that belongs to the stage. All operators say something on objects that belong to no class, such
-	// as the routes that other tests leave.
+	// stage occurs in the name or namespace of every object of the stage. It filters out writes to objects of other
+	// tests: every operator writes statuses of objects without a class.
 	stage string
 
 	mu     sync.Mutex
@@ -35,10 +36,10 @@ type proxy struct {
 	writes []write
 }
 
-// fault answers a request in the place of the API server, or passes it on.
+// fault responds to a request in place of the API server, or forwards it.
 type fault func(w http.ResponseWriter, r *http.Request, pass http.Handler)
 
-// write is a change that was asked for.
+// write is a write request.
 type write struct {
 	at   time.Time
 	what string
@@ -46,7 +47,7 @@ type write struct {
 
 func (w write) String() string { return w.at.Format("15:04:05.000 ") + w.what }
 
-// behindProxy restarts the operator of a stage behind a proxy of its own.
+// behindProxy restarts the operator of a stage behind a new proxy.
 func (s *stage) behindProxy() *proxy {
 	s.Helper()
 	s.stop()
@@ -55,7 +56,7 @@ func (s *stage) behindProxy() *proxy {
 	return p
 }
 
-// proxied has operators of the stage reach the API server by a proxy from now on.
+// proxied makes later operators of the stage use a proxy.
 func (s *stage) proxied() *proxy {
 	s.Helper()
 	port, err := bed.FreePort()
@@ -68,7 +69,7 @@ func (s *stage) proxied() *proxy {
 	p.pass = &httputil.ReverseProxy{
 		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(target) },
 		Transport:     transport,
-		FlushInterval: -1,                         // watches
+		FlushInterval: -1,                         // forward watch events at once
 		ErrorLog:      log.New(io.Discard, "", 0), // operators are killed here
 	}
 	s.agent.Kubeconfig = filepath.Join(s.dir, fmt.Sprintf("proxy-%d.kubeconfig", port))
@@ -79,7 +80,7 @@ clusters: [{name: proxy, cluster: {server: "http://%s"}}], contexts: [{name: pro
 	return p
 }
 
-// up lets connections in.
+// up accepts connections.
 func (p *proxy) up() error {
 	ln, err := net.Listen("tcp", p.address)
 	if err != nil {
@@ -92,14 +93,14 @@ func (p *proxy) up() error {
 	return nil
 }
 
-// down cuts all connections, and refuses others until up.
+// down closes all connections and refuses new ones until up.
 func (p *proxy) down() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.server.Close()
 }
 
-// make makes a fault of all requests from now on; nil ends it.
+// make applies a fault to all later requests. nil removes it.
 func (p *proxy) make(f fault) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -121,7 +122,7 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func pass(w http.ResponseWriter, r *http.Request, pass http.Handler) { pass.ServeHTTP(w, r) }
 
-// since returns the writes that were asked for since, held ones included.
+// since returns the write requests since a time, including held ones.
 func (p *proxy) since(t time.Time) (list []write) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -133,7 +134,7 @@ func (p *proxy) since(t time.Time) (list []write) {
 	return list
 }
 
-// isWrite tells whether a request changes an object of the stage that people or dataplanes rely on: leases and events come and go.
+// isWrite reports whether a request writes an object of the stage, other than leases and events.
 func (p *proxy) isWrite(r *http.Request) bool {
 	for _, other := range []string{"/leases", "/events", "reviews"} {
 		if strings.Contains(r.URL.Path, other) {
@@ -146,8 +147,9 @@ func (p *proxy) isWrite(r *http.Request) bool {
 	return r.Method != http.MethodGet && r.Method != http.MethodHead && strings.Contains(r.URL.Path, p.stage)
 }
 
-// setsRight tells whether a request says of an object without class that it is used. All operators say who uses these, and those of other tests
-// catch up after the outages that they are made to bear: what they say too early of an object of this stage, every other operator sets right.
+// setsRight reports whether a request sets InUse=True on an object without a class. Every operator writes the InUse
+// condition. After an outage in another test, its operator may write an outdated condition on an object of this stage,
+// which every other operator then corrects.
 func setsRight(r *http.Request) bool {
 	shared := slices.ContainsFunc([]string{"/gatewayconfigs/", "/dataplanes/", "/staticservices/"}, func(kind string) bool { return strings.Contains(r.URL.Path, kind) })
 	if r.Method != http.MethodPut || !shared || !strings.HasSuffix(r.URL.Path, "/status") {
@@ -158,7 +160,8 @@ func setsRight(r *http.Request) bool {
 	return err == nil && bytes.Contains(body, []byte(`"type":"InUse","status":"True"`))
 }
 
-// holdWrites holds a write, and all that come after it, until their clients go. It returns what is closed when the first one is held.
+// holdWrites blocks the write with the given number, and all later ones, until their clients disconnect. The returned
+// channel is closed when the first one is blocked.
 func (p *proxy) holdWrites(from int) <-chan struct{} {
 	held := make(chan struct{})
 	var mu sync.Mutex
@@ -179,7 +182,7 @@ func (p *proxy) holdWrites(from int) <-chan struct{} {
 			pass.ServeHTTP(w, r)
 			return
 		}
-		io.Copy(io.Discard, r.Body) // the server notices that a client goes only when it has read all
+		io.Copy(io.Discard, r.Body) // the server detects a disconnect only after it has read the body
 		<-r.Context().Done()
 	})
 	return held

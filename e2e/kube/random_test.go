@@ -17,13 +17,14 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/snapshot"
 )
 
-// Whatever there is, right or wrong: an operator that starts over what the one before it has written writes nothing, to an API server that fills in
-// defaults and has a form of its own for everything. It runs alone: every operator looks at all StaticServices.
+// For random valid and invalid objects: a second operator writes nothing over the results of the first one, although
+// the API server sets defaults and normalizes values. The test does not run in parallel, because every operator
+// processes all StaticServices.
 func TestRestart_OverRandomSnapshotsWritesNothing(t *testing.T) {
 	const snapshots, seed = 50, 20
 	s := newStage(t)
 	s.sees("gateway/front-door", condition("Accepted"), "True")
-	s.stop() // what pods start with follows a change of endpoints late: the first operator finds all there is
+	s.stop() // standby Secrets follow endpoints late, so the operator must start after all objects exist
 	p := s.proxied()
 	admin := s.tenant(t)
 	var err error
@@ -41,7 +42,7 @@ func TestRestart_OverRandomSnapshotsWritesNothing(t *testing.T) {
 		}
 		for _, o := range objects {
 			err := admin.Create(t.Context(), o)
-			if apierrors.IsInvalid(err) { // no operator ever sees that
+			if apierrors.IsInvalid(err) { // invalid for the API server
 				refused++
 				continue
 			}
@@ -52,7 +53,7 @@ func TestRestart_OverRandomSnapshotsWritesNothing(t *testing.T) {
 			}
 		}
 	}
-	s.Cleanup(func() { s.must(s.operator.Kill()) }) // what goes now is no more its business
+	s.Cleanup(func() { s.must(s.operator.Kill()) }) // it must not react to the clean-up
 	s.start()
 	for settled := false; !settled; {
 		since := time.Now()
@@ -60,9 +61,9 @@ func TestRestart_OverRandomSnapshotsWritesNothing(t *testing.T) {
 		settled = len(s.outside(p, since)) == 0
 	}
 	wrote := len(s.outside(p, begun))
-	t.Logf("%d objects, %d more that the API server does not take; %d writes in %s", made, refused, wrote, time.Since(begun).Round(time.Second))
+	t.Logf("%d objects, %d rejected by the API server; %d writes in %s", made, refused, wrote, time.Since(begun).Round(time.Second))
 	if made < 10*snapshots || wrote < 5*snapshots {
-		t.Error("there was little to do")
+		t.Error("too few writes for a meaningful test")
 	}
 
 	s.stop()
@@ -73,11 +74,11 @@ func TestRestart_OverRandomSnapshotsWritesNothing(t *testing.T) {
 		s.barrier()
 	}
 	for _, w := range s.outside(p, restarted) {
-		t.Errorf("needless: %s", w.what)
+		t.Errorf("unneeded write: %s", w.what)
 	}
 }
 
-// barrier returns when the operator has written something that is wanted only now: it has looked by then at all that was wanted before.
+// barrier makes a new change and waits for the resulting write. Then the operator has processed all earlier changes.
 func (s *stage) barrier() {
 	s.Helper()
 	mark := fmt.Sprint(time.Now().UnixNano())
@@ -85,7 +86,7 @@ func (s *stage) barrier() {
 	s.sees("deployment/front-door", ".metadata.labels.fault", mark)
 }
 
-// outside returns the writes since to what is not in the namespace of the stage itself.
+// outside returns the writes since a time to objects outside the namespace of the stage.
 func (s *stage) outside(p *proxy, since time.Time) (list []write) {
 	for _, w := range p.since(since) {
 		if !strings.Contains(w.what, "/namespaces/"+s.name+"/") {

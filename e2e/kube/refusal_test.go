@@ -14,8 +14,8 @@ import (
 	"testing"
 )
 
-// refuse has a webhook of somebody else refuse every write of these resources in the namespace of the test, as webhooks do that say no more than no:
-// with code 400. It returns what makes an end of that.
+// refuse installs an admission webhook that rejects every write of these resources in the namespace of the test, with
+// code 400 as many webhooks do. The returned function removes it.
 func (s *stage) refuse(group, resource, object, words string) (end func()) {
 	s.Helper()
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -51,19 +51,19 @@ webhooks:
 		s.must(err)
 	}
 	s.Cleanup(end)
-	s.await(func(ctx context.Context) error { // the API server learns of it by a watch
+	s.await(func(ctx context.Context) error { // the API server gets the webhook through a watch
 		_, err := control.Kubectl(ctx, "label", object, "-n", s.name, "asked=whether", "--dry-run=server")
 		if err == nil || !strings.Contains(err.Error(), words) {
-			return errors.Join(errors.New("the webhook is not asked yet"), err)
+			return errors.Join(errors.New("the webhook is not called yet"), err)
 		}
 		return nil
 	})
 	return end
 }
 
-// What only scales the pods may be refused: the Gateway says so in the words of the API server, and is served as if nothing had happened. When it is taken
-// in the end, nothing more is said.
-func TestAutoscaling_ThatIsRefusedTakesNothingAway(t *testing.T) {
+// If the API server rejects the ScaledObject, the Gateway reports the message and is served unchanged. When the object
+// is accepted, the condition is removed.
+func TestAutoscaling_RejectionLeavesTheGatewayServed(t *testing.T) {
 	t.Parallel()
 	s := scaled(t, `{"maxReplicas":4}`)
 	s.expose("192.0.2.7")
@@ -74,14 +74,14 @@ func TestAutoscaling_ThatIsRefusedTakesNothingAway(t *testing.T) {
 	said := s.get("gateway/front-door", `.status.conditions[?(@.type=="Autoscaled")].message`)
 	for _, want := range []string{"the API server refuses ScaledObject " + s.name + "/front-door", "the workload has a HorizontalPodAutoscaler already", "the Gateway is served"} {
 		if !strings.Contains(said, want) {
-			t.Errorf("the message is %q, which does not say %q", said, want)
+			t.Errorf("the message is %q, want it to contain %q", said, want)
 		}
 	}
 	s.sees("deployment/front-door", ".spec.template.spec.containers[0].resources.requests.cpu", "20m")
 	s.sees("gateway/front-door", condition("Programmed"), "True")
 	s.await(func(context.Context) error {
 		if told := s.events(); !strings.Contains(told, "Gateway front-door Warning Invalid Autoscaled is False: the API server refuses ScaledObject") {
-			return fmt.Errorf("events do not tell of it:\n%s", told)
+			return fmt.Errorf("no event reports the rejection:\n%s", told)
 		}
 		return nil
 	})
@@ -94,8 +94,9 @@ func TestAutoscaling_ThatIsRefusedTakesNothingAway(t *testing.T) {
 	s.sees("gateway/front-door", condition("Programmed"), "True")
 }
 
-// A webhook may say no with another code than the API server has for that: it is told all the same, and healed when the webhook goes.
-func TestGateway_SaysWhatAWebhookRefuses(t *testing.T) {
+// A webhook may reject with another code than the API server uses. The rejection is reported too, and the object is
+// written when the webhook is removed.
+func TestGateway_ReportsWebhookRejections(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	s.expose("192.0.2.7")
@@ -112,8 +113,9 @@ func TestGateway_SaysWhatAWebhookRefuses(t *testing.T) {
 	s.sees("gateway/front-door", condition("Programmed"), "True")
 }
 
-// Many clusters let no Service have external addresses. One that a Gateway wishes for is made without them, and the Gateway is served and says so.
-func TestGateway_DoesWithoutExternalIPsThatAreDenied(t *testing.T) {
+// Many clusters reject Services with externalIPs. The operator writes such a Service without them, serves the Gateway,
+// and reports it in a condition.
+func TestGateway_IsServedWithoutDeniedExternalIPs(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	s.allow("services", "externalIPs", "['192.0.2.0/24']")
@@ -141,10 +143,10 @@ spec: {policyName: ` + name + `, validationActions: [Deny]}
 			s.must(err)
 		}
 	})
-	s.await(func(ctx context.Context) error { // the API server learns of it by a watch
+	s.await(func(ctx context.Context) error { // the API server gets the policy through a watch
 		_, err := control.Kubectl(ctx, "patch", "service", "echo", "-n", s.name, "--dry-run=server", "--type=merge", "-p", `{"spec":{"externalIPs":["192.0.2.9"]}}`)
 		if err == nil || !strings.Contains(err.Error(), "no external addresses here") {
-			return errors.Join(errors.New("they are not denied yet"), err)
+			return errors.Join(errors.New("externalIPs are not rejected yet"), err)
 		}
 		return nil
 	})
@@ -154,7 +156,7 @@ spec: {policyName: ` + name + `, validationActions: [Deny]}
 	s.await(func(context.Context) error {
 		said := s.get("gateway/front-door", `.status.conditions[?(@.type=="Accepted")].message`)
 		if !strings.Contains(said, "no external addresses here") || !strings.Contains(said, "stunner.l7mp.io/disable-external-ips") {
-			return fmt.Errorf("people are told %q", said)
+			return fmt.Errorf("the message is %q", said)
 		}
 		return nil
 	})
@@ -163,7 +165,7 @@ spec: {policyName: ` + name + `, validationActions: [Deny]}
 	s.kubectl("annotate", "gateway", "front-door", "-n", s.name, "stunner.l7mp.io/disable-external-ips=true")
 	s.await(func(context.Context) error {
 		if said := s.get("gateway/front-door", `.status.conditions[?(@.type=="Accepted")].message`); strings.Contains(said, "external") {
-			return fmt.Errorf("people are still told %q", said)
+			return fmt.Errorf("the message is still %q", said)
 		}
 		return nil
 	})

@@ -11,8 +11,9 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/reader"
 )
 
-// every replica serves and one writes. When that one is killed, loses its lease or freezes, another takes over,
-// readers of both do not notice, and the one before writes no more.
+// every replica serves configs and one writes. When the leader is killed, loses its lease or freezes, another
+// replica takes over.
+// Readers of both replicas are not affected, and the former leader writes nothing more.
 func TestReplicas_OneWritesAndAllServe(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -40,9 +41,9 @@ func TestReplicas_OneWritesAndAllServe(t *testing.T) {
 
 	lost := time.Now()
 	s.must(first.operator.Kill())
-	s.moveEcho("192.0.2.62") // nobody leads now
+	s.moveEcho("192.0.2.62") // no leader at this time
 	s.shows(readers[1], "192.0.2.62")
-	t.Logf("a change reaches the reader of the replica that is left %s after the leader is killed", readers[1].State().Last.At.Sub(lost).Round(time.Millisecond))
+	t.Logf("a change reaches the reader of the replica that remains %s after the leader is killed", readers[1].State().Last.At.Sub(lost).Round(time.Millisecond))
 	second.leads()
 	t.Logf("taken over %s after the leader was killed", time.Since(lost).Round(100*time.Millisecond))
 	s.writesAlone("killed", second, first)
@@ -56,7 +57,7 @@ func TestReplicas_OneWritesAndAllServe(t *testing.T) {
 	frozen := time.Now()
 	known := readers[leader.number].State()
 	s.must(leader.operator.Signal(syscall.SIGSTOP))
-	s.label("frozen") // what the frozen one finds to do when it wakes up
+	s.label("frozen") // pending work for the frozen leader when it resumes
 	other.leads()
 	t.Logf("taken over %s after the leader froze", time.Since(frozen).Round(100*time.Millisecond))
 	s.sees("deployment/front-door", ".metadata.labels.fault", "frozen")
@@ -67,17 +68,17 @@ func TestReplicas_OneWritesAndAllServe(t *testing.T) {
 	leader.follows()
 	s.writesAlone("continued", other, leader)
 	if wrote := leader.proxy.since(frozen); len(wrote) > 0 {
-		t.Errorf("the leader that was frozen for longer than its lease asked for %v", wrote)
+		t.Errorf("after being frozen for longer than its lease, the former leader wrote %v", wrote)
 	}
 	if now := readers[leader.number].State(); now.Changes != known.Changes+1 {
-		t.Errorf("%d configs from the leader that was frozen, for one change", now.Changes-known.Changes)
+		t.Errorf("%d configs from the formerly frozen leader after one change", now.Changes-known.Changes)
 	}
 	if after := template(); after != pods {
-		t.Errorf("the pods would be rolled: their template was\n%s\nand is\n%s", pods, after)
+		t.Errorf("the pods would be restarted: the template was\n%s\nand is\n%s", pods, after)
 	}
 }
 
-// replica is one of several operators of a stage, with a proxy that knows what it writes.
+// replica is one of several operators of a stage, with a proxy that records its writes.
 type replica struct {
 	*stage
 	number int
@@ -85,7 +86,7 @@ type replica struct {
 	proxy  *proxy
 }
 
-// replicas returns as many as there are names, in the place of the operator of the stage.
+// replicas starts one operator per name, in place of the operator of the stage.
 func (s *stage) replicas(names ...string) (all []*replica) {
 	s.Helper()
 	s.stop()
@@ -102,24 +103,24 @@ func (r *replica) start() {
 	r.stage.start("--identity=" + r.id)
 }
 
-// follows waits until the replica knows that it does not lead.
+// follows waits until the replica reports that it is not the leader.
 func (r *replica) follows() {
 	r.Helper()
 	r.await(func(context.Context) error {
 		if r.metric("stunner_operator_leader") != 0 {
-			return errors.New(r.id + " takes itself for the leader")
+			return errors.New(r.id + " reports that it is the leader")
 		}
 		return nil
 	})
 }
 
-// orElse waits until one of two leads, as the lease says, and returns that one first.
+// orElse waits until one of two replicas holds the lease, and returns that one first.
 func (r *replica) orElse(other *replica) (leader, follower *replica) {
 	r.Helper()
 	var holder string
 	r.await(func(context.Context) error {
 		if holder = r.get("lease/stunner-operator", ".spec.holderIdentity"); holder == "" {
-			return errors.New("nobody holds the lease")
+			return errors.New("no replica holds the lease")
 		}
 		return nil
 	})
@@ -133,7 +134,7 @@ func (r *replica) orElse(other *replica) (leader, follower *replica) {
 	return other, r
 }
 
-// writesAlone makes a change that takes a write, and wants that the leader makes it and the other one none.
+// writesAlone makes a change and checks that only the leader writes.
 func (s *stage) writesAlone(change string, leader, other *replica) {
 	s.Helper()
 	begun := time.Now()
@@ -143,6 +144,6 @@ func (s *stage) writesAlone(change string, leader, other *replica) {
 		s.Errorf("%s: the leader %s wrote %v", change, leader.id, wrote)
 	}
 	if wrote := other.proxy.since(begun); len(wrote) > 0 {
-		s.Errorf("%s: %s does not lead, and wrote %v", change, other.id, wrote)
+		s.Errorf("%s: %s is not the leader and wrote %v", change, other.id, wrote)
 	}
 }

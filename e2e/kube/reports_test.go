@@ -11,7 +11,8 @@ import (
 )
 
 // R-26: the sessions that a dataplane reports become the deletion cost of its pod.
-// Its reports also decide whether the Gateway is programmed. A config that is on its way writes no status.
+// Its reports also decide whether the Gateway is programmed. A new config that pods have not reported yet causes no
+// status write.
 func TestReports_DecideWhetherAGatewayIsProgrammed(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -43,7 +44,7 @@ spec:
 		r.ID, r.Pod = id, "front-door-0"
 		dataplane.Report(r)
 	}
-	s.await(func(context.Context) error { // both addresses
+	s.await(func(context.Context) error { // with both addresses
 		if c := s.config(); len(c.Listeners) != 2 || c.Listeners[0].PublicAddress == "" || c.Listeners[1].PublicAddress == "" {
 			return fmt.Errorf("config %+v", c)
 		}
@@ -67,7 +68,7 @@ spec:
 	s.kubectl("patch", "endpointslice", "echo", "-n", s.name, "--type=json", "-p", `[{"op":"replace","path":"/endpoints/0/addresses/0","value":"192.0.2.55"}]`)
 	s.await(func(context.Context) error {
 		if s.revision() == before {
-			return fmt.Errorf("still %s is published", before)
+			return fmt.Errorf("%s is still published", before)
 		}
 		return nil
 	})
@@ -75,12 +76,12 @@ spec:
 	s.sees("pod/front-door-0", cost, "84")
 	for _, e := range s.writes(changed) {
 		if e.Resource != "pods" {
-			t.Errorf("needless: %s %s/%s %s", e.Verb, e.Resource, e.Subresource, e.Name)
+			t.Errorf("unneeded write: %s %s/%s %s", e.Verb, e.Resource, e.Subresource, e.Name)
 		}
 	}
 }
 
-// revision is that of the config that dataplanes of the Gateway get.
+// revision returns the revision of the config that the Gateway's dataplanes receive.
 func (s *stage) revision() string {
 	s.Helper()
 	c := s.config()

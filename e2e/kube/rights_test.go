@@ -14,11 +14,12 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 )
 
-// reason is what stands beside a right in testdata/can-i.txt.
+// reason matches the reason of a right in testdata/can-i.txt.
 var reason = regexp.MustCompile(`(?m) {2}# (.+)$`)
 
-// K-05: the rights of the operator equal a reviewed list, in its own namespace and elsewhere, which has a reason for each.
-func TestRights_AreThoseWrittenDown(t *testing.T) {
+// K-05: the rights of the operator, in its own namespace and elsewhere, equal a reviewed list with a reason for each
+// right.
+func TestRights_EqualTheReviewedList(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	got := "in its own namespace\n" + s.rights(s.name) + "\nelsewhere\n" + s.rights("default")
@@ -30,7 +31,7 @@ func TestRights_AreThoseWrittenDown(t *testing.T) {
 		}
 	}
 	if got != reason.ReplaceAllString(string(want), "") {
-		t.Errorf("the operator may do something else than testdata/can-i.txt says:\n%s", got)
+		t.Errorf("the rights of the operator differ from testdata/can-i.txt:\n%s", got)
 	}
 	for _, never := range []string{"*", "escalate", "bind", "impersonate"} {
 		for line := range strings.Lines(got) {
@@ -41,7 +42,7 @@ func TestRights_AreThoseWrittenDown(t *testing.T) {
 	}
 }
 
-// K-05: the operator may write the Secrets that it makes and no others, in any namespace.
+// K-05: the operator may write Secrets that it creates, and no others, in any namespace.
 func TestRights_ReachNoSecretsOfOthers(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -64,10 +65,10 @@ func TestRights_ReachNoSecretsOfOthers(t *testing.T) {
 	}
 	const change = ` -p {"data":{"more":"bW9yZQ=="}}`
 	overwrite := "patch secret words -n " + other + change
-	s.await(func(ctx context.Context) error { return refused(ctx, overwrite+" --dry-run=server") }) // the API server learns of policies by a watch
+	s.await(func(ctx context.Context) error { return refused(ctx, overwrite+" --dry-run=server") }) // the API server gets policies through a watch
 	s.sees("validatingadmissionpolicy/"+s.account(), ".status.observedGeneration", "1")
 	if warned := s.get("validatingadmissionpolicy/"+s.account(), ".status.typeChecking.expressionWarnings"); warned != "" {
-		t.Errorf("the API server says of the policy: %s", warned)
+		t.Errorf("warnings about the policy: %s", warned)
 	}
 	for _, command := range []string{
 		overwrite, "patch secret certificate -n " + other + change, "delete secret words -n " + other, "delete secret certificate -n " + other,
@@ -96,7 +97,7 @@ func TestRights_ReachNoSecretsOfOthers(t *testing.T) {
 	s.kubectl("patch", "secret", "front-door-standby", "-n", s.name, "-p", `{"data":{"stunnerd.conf.gz":"YQ=="}}`)
 	s.await(func(context.Context) error {
 		if now := s.get("secret/front-door-standby", `.data.stunnerd\.conf\.gz`); now == "YQ==" {
-			return errors.New("what pods start with is not mended")
+			return errors.New("the standby Secret has not been restored")
 		}
 		return nil
 	})
@@ -104,11 +105,11 @@ func TestRights_ReachNoSecretsOfOthers(t *testing.T) {
 	s.sees("secret/front-door-standby", ".metadata.name", "")
 
 	s.kubectl("delete", "validatingadmissionpolicybinding", s.account(), s.account()+"-objects")
-	s.await(func(ctx context.Context) error { return as(ctx, overwrite) }) // it was the policy, and nothing else
+	s.await(func(ctx context.Context) error { return as(ctx, overwrite) }) // without the policy the write is allowed
 }
 
-// rights are the resources that the operator may touch in a namespace, with the names that they are limited to, and the verbs. What every account may
-// ask about itself is left out.
+// rights returns the resources, resource names and verbs that the operator may use in a namespace, without self-subject
+// reviews, which every account may use.
 func (s *stage) rights(namespace string) string {
 	s.Helper()
 	var lines []string
@@ -122,7 +123,8 @@ func (s *stage) rights(namespace string) string {
 	return strings.Join(lines, "")
 }
 
-// K-10: the aggregated roles edit and admin may write the kinds of the product but no Dataplane, and view may only read.
+// K-10: the aggregated roles edit and admin may write the product's kinds except Dataplane. The role view may only
+// read.
 func TestRights_OfTenants(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -145,7 +147,7 @@ func TestRights_OfTenants(t *testing.T) {
 		{"admin", "patch", "gatewayconfigs.stunner.l7mp.io", true},
 		{"admin", "create", "dataplanes.stunner.l7mp.io", false},
 	} {
-		s.await(func(ctx context.Context) error { // a controller aggregates roles
+		s.await(func(ctx context.Context) error { // a controller aggregates the roles asynchronously
 			_, err := control.Kubectl(ctx, "auth", "can-i", c.verb, c.resource, "-n", s.name, "--as", c.role+"-"+s.name)
 			if may := err == nil; may != c.may {
 				return fmt.Errorf("%s may %s %s: %t, want %t", c.role, c.verb, c.resource, may, c.may)

@@ -12,9 +12,9 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-// What a Dataplane asks for beside an image stands in the cluster, is mended like the rest, needs no second write, and goes when it is no
-// longer asked for.
-func TestDataplane_ShapesWhatIsMade(t *testing.T) {
+// Fields of a Dataplane other than the image are applied to the objects. Changes to the objects are reverted, no second
+// write is needed, and fields that are removed from the Dataplane are removed from the objects.
+func TestDataplane_FieldsReachTheObjects(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	s.sees("service/front-door", ".spec.type", "LoadBalancer")
@@ -36,7 +36,7 @@ func TestDataplane_ShapesWhatIsMade(t *testing.T) {
 	s.stop()
 	restarted := time.Now()
 	s.start()
-	// Something that needs a write of every object: another one would be needless.
+	// This change writes every object once. Any other write is unneeded.
 	s.kubectl("label", "gateway", "front-door", "-n", s.name, "team=media")
 	for _, o := range []string{"poddisruptionbudget", "networkpolicy", "service", "deployment", "configmap"} {
 		s.sees(o+"/front-door", ".metadata.labels.team", "media")
@@ -44,7 +44,7 @@ func TestDataplane_ShapesWhatIsMade(t *testing.T) {
 	writes := map[string]int{}
 	for _, e := range s.writes(restarted) {
 		if writes[e.Resource+"/"+e.Name]++; writes[e.Resource+"/"+e.Name] > 1 {
-			t.Errorf("needless: %s %s/%s", e.Verb, e.Resource, e.Name)
+			t.Errorf("unneeded write: %s %s/%s", e.Verb, e.Resource, e.Name)
 		}
 	}
 	s.reshape(`{"replicas":1,"enableNetworkPolicy":false,"service":null,"podTemplatePatch":null}`)
@@ -53,20 +53,20 @@ func TestDataplane_ShapesWhatIsMade(t *testing.T) {
 	s.sees("service/front-door", ".spec.loadBalancerSourceRanges", "")
 	s.sees("deployment/front-door", ".spec.template.spec.containers[*].name", "stunner-daemon")
 	if now := s.get("service/front-door", ".metadata.uid"); now != made {
-		t.Error("the Service was made anew")
+		t.Error("the Service was re-created")
 	}
 }
 
-// Kubernetes lets nobody change the class of a load balancer. The Service keeps the one that it has, everything else goes on, and who makes
-// the Service anew gets what he asked for.
-func TestLoadBalancerClass_StaysUntilTheServiceGoes(t *testing.T) {
+// Kubernetes does not allow changes of loadBalancerClass. The Service keeps its class, all other fields are updated,
+// and a re-created Service gets the new class.
+func TestLoadBalancerClass_StaysUntilTheServiceIsDeleted(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	s.reshape(`{"service":{"loadBalancerClass":"metal.example.net/edge"}}`)
 	said := `.status.conditions[?(@.type=="Accepted")].message`
 	s.await(func(context.Context) error {
 		if got := s.get("gateway/front-door", said); got == "" {
-			return fmt.Errorf("the Gateway does not say that the class stays")
+			return fmt.Errorf("no condition reports that the class is unchanged")
 		}
 		return nil
 	})
@@ -84,13 +84,13 @@ func TestLoadBalancerClass_StaysUntilTheServiceGoes(t *testing.T) {
 	s.sees("service/front-door", ".spec.loadBalancerClass", "metal.example.net/edge")
 }
 
-// A patch that cannot be used is told where it stands, and takes nothing away.
-func TestPodTemplatePatch_ThatIsBrokenChangesNothing(t *testing.T) {
+// An invalid patch is reported with its position and changes nothing.
+func TestPodTemplatePatch_InvalidChangesNothing(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	s.expose("192.0.2.7")
 	s.sees("gateway/front-door", condition("Programmed"), "True")
-	const made = ".metadata.generation} {.metadata.labels" // and not the version: the Deployment controller writes when it likes
+	const made = ".metadata.generation} {.metadata.labels" // not the resourceVersion, which the Deployment controller changes too
 	before, config := s.get("deployment/front-door", made), s.config()
 	s.reshape(`{"podTemplatePatch":{"spec":{"containers":[{"name":"stunner-daemon","imagePolicy":"Never"}]}}}`)
 	s.sees("dataplane/"+s.name, `.status.conditions[?(@.type=="Accepted")].reason`, "InvalidPatch")
@@ -102,8 +102,8 @@ func TestPodTemplatePatch_ThatIsBrokenChangesNothing(t *testing.T) {
 	s.sees("gateway/front-door", condition("Programmed"), "True")
 }
 
-// While a Gateway lacks what it needs its objects stay wanted: one that somebody deletes is made again.
-func TestObjects_AreMendedWhileSomethingIsWrong(t *testing.T) {
+// While a reference of a Gateway is missing, deleted objects are still re-created.
+func TestObjects_AreRestoredWhileReferencesAreMissing(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	s.sees("deployment/front-door", ".metadata.name", "front-door")
@@ -114,7 +114,7 @@ func TestObjects_AreMendedWhileSomethingIsWrong(t *testing.T) {
 		s.kubectl("delete", o, "front-door", "-n", s.name)
 		s.await(func(context.Context) error {
 			if now := s.get(o+"/front-door", ".metadata.uid"); now == "" || now == before {
-				return fmt.Errorf("%s has not been made again", o)
+				return fmt.Errorf("%s has not been re-created", o)
 			}
 			return nil
 		})
@@ -127,8 +127,9 @@ func (s *stage) reshape(spec string) {
 	s.kubectl("patch", "dataplane", s.name, "--type=merge", "-p", `{"spec":`+spec+`}`)
 }
 
-// R-02: the Secret that pods start with while the operator is away holds the published config. It follows endpoints and is mended.
-// It goes when others run the pods, and never takes the place of what people have made.
+// R-02: the standby Secret, from which pods start while the operator is unavailable, holds the published config. It
+// follows endpoints and is restored after changes.
+// It is deleted with the annotation disable-managed-dataplane, and it never replaces a Secret of a user.
 func TestStandby_IsThePublishedConfig(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -151,7 +152,7 @@ func TestStandby_IsThePublishedConfig(t *testing.T) {
 	s.sees("secret/front-door-standby", ".type", "stunner.l7mp.io/standby-config")
 	s.await(isPublished)
 	if c := standby(); c.Auth.Credentials[config.KeySecret] != marker {
-		t.Errorf("nobody can authenticate with what is in the Secret: %v", c.Auth)
+		t.Errorf("the Secret has no credentials: %v", c.Auth)
 	}
 	s.sees("secret/front-door-standby", `.metadata.ownerReferences[0].kind`, "Gateway")
 
@@ -169,8 +170,8 @@ endpoints: [{addresses: [192.0.2.77]}]
 		}
 		return nil
 	})
-	if isPublished(s.Context()) == nil { // it follows later, with others
-		t.Error("one endpoint costs a write")
+	if isPublished(s.Context()) == nil { // endpoint updates of the Secret are debounced
+		t.Error("a single endpoint change caused a write")
 	}
 	s.kubectl("delete", "secret", "front-door-standby", "-n", s.name)
 	s.await(isPublished)
@@ -187,12 +188,12 @@ endpoints: [{addresses: [192.0.2.77]}]
 		return nil
 	})
 	if got := s.get("secret/front-door-standby", ".data"); got != `{"own":"d29yZHM="}` {
-		t.Errorf("the Secret of somebody else holds %s", got)
+		t.Errorf("the user's Secret contains %s", got)
 	}
 }
 
-// Kubernetes lets a list name a variable twice, and the last one counts; so it is with what a Dataplane lists. What it lets nobody list twice, it says in
-// words that reach the Gateway.
+// Kubernetes accepts an environment variable that is listed twice, and the last entry counts. The same holds in a
+// Dataplane. Lists whose entries must be unique are rejected by the API server, and the Gateway reports the message.
 func TestDataplane_MayNameAVariableTwice(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

@@ -1,4 +1,5 @@
-// Package kube tests the operator against a real API server, from outside: YAML in, and what kubectl, a dataplane and an auditor see.
+// Package kube tests the operator against a real API server from outside: it applies YAML and observes objects, configs
+// and the audit log.
 package kube
 
 import (
@@ -20,24 +21,24 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-// patience is for what takes a second on a machine that is free.
+// patience is the timeout of operations that take about a second on an idle machine.
 const patience = time.Minute
 
 var control *cluster.Cluster
 
 func TestMain(m *testing.M) { os.Exit(cluster.Main(m, &control)) }
 
-// stage is the quickstart in a namespace and a class of the test's own, with an operator that looks after that class alone.
+// stage is the quickstart in a namespace and with a GatewayClass of its own, and an operator for that class.
 type stage struct {
 	*testing.T
-	name      string // of namespace and class
+	name      string // of the namespace and the class
 	dir       string
 	agent     cluster.Access
 	operator  *bed.Process
 	discovery int
 	health    int
 	scaler    int
-	// ends is an API group that the test removes.
+	// ends is an API group whose CRDs the test removes.
 	ends string
 }
 
@@ -62,13 +63,14 @@ func newStage(t *testing.T) *stage {
 	return s
 }
 
-// user is who the operator is to the API server.
+// user returns the user name of the operator at the API server.
 func (s *stage) user() string { return "system:serviceaccount:" + s.name + ":" + s.account() }
 
-// account is the name of the operator's ServiceAccount, of its roles and of their bindings.
+// account returns the name of the operator's ServiceAccount, of its roles and of their bindings.
 func (s *stage) account() string { return "operator-" + s.name }
 
-// permit gives the operator the rights that it is shipped with, in the namespace of the test, and holds at the end that it has asked for no others.
+// permit grants the operator the shipped RBAC rules, adapted to the test. At the end of the test it checks that no
+// request of the operator was forbidden.
 func (s *stage) permit(root string) {
 	s.Helper()
 	begun := time.Now()
@@ -84,7 +86,8 @@ func (s *stage) permit(root string) {
 		left, err := control.Kubectl(context.Background(), "get", "namespaces", "-o", `jsonpath={.items[?(@.status.phase=="Active")].metadata.name}`)
 		s.must(err)
 		for _, e := range all {
-			// A namespace that ends takes no new objects, whoever brings them, and neither does a kind.
+			// In a namespace that is being deleted, and for a CRD that is being deleted, every create request is
+			// forbidden.
 			ended := e.Namespace != "" && !slices.Contains(strings.Fields(left), e.Namespace) || s.ends != "" && e.Group == s.ends
 			if e.User == s.user() && e.Code == http.StatusForbidden && !ended {
 				s.Errorf("forbidden: %s %s/%s %s/%s", e.Verb, e.Resource, e.Subresource, e.Namespace, e.Name)
@@ -93,7 +96,8 @@ func (s *stage) permit(root string) {
 	})
 }
 
-// may waits until the operator may do something by each of its roles: the authorizer learns of Roles, of ClusterRoles and of their bindings by a watch each.
+// may waits until each role of the operator is effective. The authorizer gets Roles, ClusterRoles and their bindings
+// through separate watches.
 func (s *stage) may(rights ...string) {
 	s.Helper()
 	for _, right := range rights {
@@ -104,7 +108,7 @@ func (s *stage) may(rights ...string) {
 	}
 }
 
-// grant applies rights that are written for the account of an installation to the account of the test.
+// grant applies the RBAC rules of an installation with the account of the test.
 func (s *stage) grant(rights string, flags ...string) {
 	s.Helper()
 	own := strings.NewReplacer(
@@ -114,7 +118,7 @@ func (s *stage) grant(rights string, flags ...string) {
 	s.apply(own.Replace(rights), flags...)
 }
 
-// own moves the quickstart into the namespace and class of the test. Its Namespace is made beforehand.
+// own moves the quickstart into the namespace and class of the test. The Namespace already exists.
 func (s *stage) own(text string) string {
 	return strings.NewReplacer(
 		"namespace: meet", "namespace: "+s.name, "name: calls", "name: "+s.name, "name: default", "name: "+s.name, "dataplane: default", "dataplane: "+s.name, "gatewayClassName: calls", "gatewayClassName: "+s.name,
@@ -124,14 +128,14 @@ func (s *stage) own(text string) string {
 
 func (s *stage) controller() string { return "stunner.l7mp.io/" + s.name }
 
-// start launches the operator and waits until it is ready.
+// start starts the operator and waits until it is ready.
 func (s *stage) start(more ...string) {
 	s.Helper()
 	s.launch(more...)
 	s.await(bed.Answers(fmt.Sprintf("http://127.0.0.1:%d/ready", s.health), http.StatusOK))
 }
 
-// launch runs the operator until the test ends, or until it is stopped.
+// launch runs the operator until the test ends or stop is called.
 func (s *stage) launch(more ...string) {
 	s.Helper()
 	var err error
@@ -152,13 +156,13 @@ func (s *stage) launch(more ...string) {
 	p := s.operator
 	s.Cleanup(func() {
 		if s.Failed() {
-			s.Logf("last words of the operator:\n%s", strings.Join(p.Tail(30), "\n"))
+			s.Logf("last log lines of the operator:\n%s", strings.Join(p.Tail(30), "\n"))
 		}
 		_ = p.Kill()
 	})
 }
 
-// stop ends the operator and wants it to take no longer than it may.
+// stop stops the operator and checks that it exits in time.
 func (s *stage) stop() {
 	s.Helper()
 	s.must(s.operator.Stop(5 * time.Second))
@@ -183,7 +187,7 @@ func (s *stage) apply(text string, flags ...string) {
 	s.kubectl(append([]string{"apply", "-f", s.file(text)}, flags...)...)
 }
 
-// file is one with a text.
+// file returns the path of a new file with a text.
 func (s *stage) file(text string) string {
 	s.Helper()
 	f, err := os.CreateTemp(s.dir, "*.yaml")
@@ -193,7 +197,7 @@ func (s *stage) file(text string) string {
 	return f.Name()
 }
 
-// get returns a field of an object of the namespace, "" when there is none, or no object.
+// get returns a field of an object of the namespace, or "" if the field or the object does not exist.
 func (s *stage) get(object, jsonpath string) string {
 	s.Helper()
 	value, err := control.Field(s.Context(), s.name, object, jsonpath)
@@ -208,7 +212,7 @@ func (s *stage) await(cond func(context.Context) error) {
 	s.must(bed.Until(ctx, cond))
 }
 
-// sees waits until a field says what is wanted.
+// sees waits until a field has a value.
 func (s *stage) sees(object, jsonpath, want string) {
 	s.Helper()
 	s.await(func(ctx context.Context) error {
@@ -222,7 +226,7 @@ func (s *stage) sees(object, jsonpath, want string) {
 
 func condition(kind string) string { return `.status.conditions[?(@.type=="` + kind + `")].status` }
 
-// expose gives the Gateway's Services, one for each transport, the address that a cloud would.
+// expose writes a load balancer address into the status of the Gateway's Services, one per transport.
 func (s *stage) expose(address string) {
 	s.Helper()
 	for _, name := range []string{"front-door", "front-door-tcp"} {
@@ -232,7 +236,7 @@ func (s *stage) expose(address string) {
 	}
 }
 
-// config is what a dataplane of the Gateway reads; empty when there is none.
+// config returns the config that the Gateway's dataplanes receive, or an empty config.
 func (s *stage) config() (c config.Config) {
 	s.Helper()
 	body, code := s.read(fmt.Sprintf("http://127.0.0.1:%d/api/v1/configs/%s/front-door", s.discovery, s.name))
@@ -242,7 +246,7 @@ func (s *stage) config() (c config.Config) {
 	return c
 }
 
-// token makes a token of an account of the namespace.
+// token creates a token of an account of the namespace.
 func (s *stage) token(account string, flags ...string) string {
 	s.Helper()
 	return strings.TrimSpace(s.kubectl(append([]string{"create", "token", account, "-n", s.name}, flags...)...))
@@ -265,18 +269,18 @@ func (s *stage) readAs(token, url string) ([]byte, int) {
 	return body, resp.StatusCode
 }
 
-// leads waits until the operator leads.
+// leads waits until the operator is the leader.
 func (s *stage) leads() {
 	s.Helper()
 	s.await(func(context.Context) error {
 		if s.metric("stunner_operator_leader") != 1 {
-			return errors.New("it does not lead")
+			return errors.New("the operator is not the leader")
 		}
 		return nil
 	})
 }
 
-// metric is the sum over the series of a metric of the operator.
+// metric returns the sum of the series of an operator metric.
 func (s *stage) metric(name string) (sum float64) {
 	s.Helper()
 	body, _ := s.read(fmt.Sprintf("http://127.0.0.1:%d/metrics", s.health))
@@ -292,8 +296,8 @@ func (s *stage) metric(name string) (sum float64) {
 	return sum
 }
 
-// writes are the changes in the namespace that the operator has asked the API server for since, but for its lease, and for what it has said of an object
-// of which another operator has said something: see setsRight.
+// writes returns the operator's write requests in the namespace since a time, without leases, and without statuses that
+// are corrections after another operator's write: see setsRight.
 func (s *stage) writes(since time.Time) (list []cluster.Entry) {
 	s.Helper()
 	all, err := control.Audit(since)

@@ -14,9 +14,9 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/cluster"
 )
 
-// Operator and CustomResourceDefinitions may be installed in any order. And an operator that is told to end does, though the API server answers
-// nothing: its probe has not blamed it for that.
-func TestStart_WaitsForItsKindsAndEndsWhenTold(t *testing.T) {
+// Operator and CRDs may be installed in any order. The operator also stops on SIGTERM while the API server does not
+// respond, and its liveness probe does not fail because of that.
+func TestStart_WaitsForCRDsAndStopsOnSIGTERM(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
@@ -46,7 +46,7 @@ func TestStart_WaitsForItsKindsAndEndsWhenTold(t *testing.T) {
 	must(err)
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("last words of the operator:\n%s", strings.Join(operator.Tail(30), "\n"))
+			t.Logf("last log lines of the operator:\n%s", strings.Join(operator.Tail(30), "\n"))
 		}
 		_ = operator.Kill()
 	})
@@ -54,7 +54,7 @@ func TestStart_WaitsForItsKindsAndEndsWhenTold(t *testing.T) {
 	must(operator.Until(ctx, func(ctx context.Context) error {
 		code, body, err := bed.Get(ctx, probe("ready"))
 		if err == nil && (code != http.StatusServiceUnavailable || !strings.Contains(string(body), "install the CustomResourceDefinitions")) {
-			err = fmt.Errorf("/ready is %d %s", code, body)
+			err = fmt.Errorf("/ready: status %d: %s", code, body)
 		}
 		return err
 	}))
@@ -62,18 +62,18 @@ func TestStart_WaitsForItsKindsAndEndsWhenTold(t *testing.T) {
 	must(operator.Until(ctx, bed.Answers(probe("ready"), http.StatusOK)))
 	must(operator.Until(ctx, func(ctx context.Context) error {
 		if leads, err := bed.Metric(ctx, probe("metrics"), "stunner_operator_leader"); err != nil || leads != 1 {
-			return errors.Join(err, errors.New("does not lead yet"))
+			return errors.Join(err, errors.New("is not the leader yet"))
 		}
 		return nil
 	}))
 
 	must(bare.Pause())
 	defer func() { must(bare.Resume()) }()
-	// Longer than the operator keeps its lease.
+	// Longer than the lease duration.
 	must(operator.Until(ctx, func(ctx context.Context) error {
 		leads, err := bed.Metric(ctx, probe("metrics"), "stunner_operator_leader")
 		if err == nil && leads != 0 {
-			err = errors.New("leads without a lease")
+			err = errors.New("is the leader without a lease")
 		}
 		return err
 	}))

@@ -8,17 +8,18 @@ import (
 	"testing"
 )
 
-// K-05: whoever holds the token of the operator changes nothing of others, and makes of the objects of a Gateway nothing that its Dataplane may not be.
+// K-05: with the token of the operator, an attacker cannot change objects of others, and cannot give the objects of a
+// Gateway properties that its Dataplane may not have.
 func TestRights_OfAStolenToken(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	s.sees("deployment/front-door", ".spec.template.spec.containers[0].name", "stunner-daemon")
 	s.sees("service/front-door", ".spec.ports[0].name", "udp")
 	s.apply(strings.ReplaceAll(s.fill(victims), "UID", s.get("gateway/front-door", ".metadata.uid")))
-	s.stop() // it would mend what is tried
+	s.stop() // it would revert the attempts
 
 	const selects, account = "select", "serviceAccountName admin of dataplane pods is not allowed"
-	// Where two policies refuse a request, either may be told.
+	// If two policies reject a request, either message may be returned.
 	const foreign = "only objects with the label stunner.l7mp.io/owned-by=stunner|the operator writes Secrets of type|labels of their Gateway|" + selects
 	pod := func(fields string) string { return `{"spec":{"template":{"spec":` + fields + `}}}` }
 	known := map[string]bool{}
@@ -39,7 +40,7 @@ func TestRights_OfAStolenToken(t *testing.T) {
 		{"eviction", "create --raw /api/v1/namespaces/NS/pods/door-1/eviction", `{"apiVersion":"policy/v1","kind":"Eviction","metadata":{"name":"door-1","namespace":"NS"}}`, "cannot create resource"},
 		{"ephemeral container", "patch pod door-1 --subresource=ephemeralcontainers", `{"spec":{"ephemeralContainers":[{"name":"e","image":"example.net/evil"}]}}`, "cannot get resource"},
 
-		// What belongs to others.
+		// Objects of others.
 		{"foreign Secret", "patch secret victim", `{"data":{"a":"YQ=="}}`, foreign},
 		{"foreign Secret gone", "delete secret victim", "", foreign},
 		{"foreign ConfigMap", "patch configmap victim", `{"data":{"a":"b"}}`, "the operator changes and deletes only objects"},
@@ -62,7 +63,7 @@ func TestRights_OfAStolenToken(t *testing.T) {
 		{"Gateway", "patch gateway front-door", `{"spec":{"gatewayClassName":"other"}}`, "cannot patch resource"},
 		{"Dataplane", "patch dataplane NS", `{"spec":{"hostNetwork":true}}`, "cannot patch resource"},
 
-		// New objects without an owner, or without the mark.
+		// New objects without an owner or without the label.
 		{"Service without owner", "create", s.fill(`{apiVersion: v1, kind: Service, metadata: {name: new, namespace: NS, labels: {stunner.l7mp.io/owned-by: stunner}}, spec: {ports: [{port: 53, protocol: UDP}], externalIPs: [10.96.0.10]}}`), foreign},
 		{"ConfigMap without owner", "create", s.fill(`{apiVersion: v1, kind: ConfigMap, metadata: {name: new, namespace: NS}}`), "that a Gateway owns"},
 		{"Secret without owner", "create -n OTHER", s.fill(`{apiVersion: v1, kind: Secret, type: stunner.l7mp.io/standby-config, metadata: {name: new, namespace: OTHER, labels: {stunner.l7mp.io/owned-by: stunner}}}`), foreign},
@@ -105,7 +106,7 @@ func TestRights_OfAStolenToken(t *testing.T) {
 			}
 			return nil
 		}
-		if !known[c.refused] { // the API server learns of each policy by a watch
+		if !known[c.refused] { // the API server gets each policy through a watch
 			s.await(attempt)
 			known[c.refused] = true
 		} else if err := attempt(t.Context()); err != nil {
@@ -160,12 +161,12 @@ func TestRights_OfAStolenToken(t *testing.T) {
 		name := "validatingadmissionpolicy/" + s.account() + policy
 		s.sees(name, ".status.observedGeneration", s.get(name, ".metadata.generation"))
 		if warned := s.get("validatingadmissionpolicy/"+s.account()+policy, ".status.typeChecking.expressionWarnings"); warned != "" {
-			t.Errorf("the API server says of policy %s: %s", policy, warned)
+			t.Errorf("warnings about policy %s: %s", policy, warned)
 		}
 	}
 }
 
-// says tells whether an error has one of several wordings: where two policies refuse a request, either may be told.
+// says reports whether an error contains one of several texts, separated by "|".
 func says(err error, wordings string) bool {
 	return slices.ContainsFunc(strings.Split(wordings, "|"), func(w string) bool { return strings.Contains(err.Error(), w) })
 }
@@ -197,7 +198,7 @@ const victims = `
 {apiVersion: rbac.authorization.k8s.io/v1, kind: Role, metadata: {name: victim, namespace: NS}}
 `
 
-// allow changes a setting of the policies on what the operator may make, as an overlay does.
+// allow changes an allow-list of the policies, as an overlay does.
 func (s *stage) allow(policy, setting, expression string) {
 	s.Helper()
 	policy = "validatingadmissionpolicy/" + s.account() + "-" + policy
@@ -206,7 +207,7 @@ func (s *stage) allow(policy, setting, expression string) {
 		fmt.Sprintf(`[{"op":"replace","path":"/spec/variables/%d/expression","value":%q}]`, slices.Index(names, setting), expression))
 }
 
-// owned is the metadata of an object as the operator makes it for a Gateway.
+// owned is the metadata of an object that the operator creates for a Gateway.
 const owned = `{name: new, namespace: NS, labels: {stunner.l7mp.io/owned-by: stunner}, ownerReferences: [{apiVersion: gateway.networking.k8s.io/v1, kind: Gateway, name: front-door, uid: "1", controller: true}]}`
 
 const deployment = `{apiVersion: apps/v1, kind: Deployment, metadata: ` + owned + `, spec: {selector: {matchLabels: {app: stunner}}, template: {metadata: {labels: {app: stunner,
@@ -220,12 +221,12 @@ func budget(selector string) string {
 	return `{apiVersion: policy/v1, kind: PodDisruptionBudget, metadata: ` + owned + `, spec: {maxUnavailable: 0, selector: ` + selector + `}}`
 }
 
-// fill puts the names of the test into YAML and commands.
+// fill inserts the names of the test into YAML and commands.
 func (s *stage) fill(text string) string {
 	return strings.NewReplacer("NS", s.name, "OTHER", "default", "ACCOUNT", s.account()).Replace(text)
 }
 
-// asOperator runs kubectl with the rights of the operator, without effect. The last argument is a patch, or an object to create.
+// asOperator runs kubectl with the operator's identity and --dry-run=server. input is a patch, or an object to create.
 func (s *stage) asOperator(ctx context.Context, command, input string) (string, error) {
 	s.Helper()
 	args := append(strings.Fields(s.fill(command)), "--as", s.user())

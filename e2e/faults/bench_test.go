@@ -1,4 +1,4 @@
-// Package faults breaks what a single dataplane depends on, while calls are up, and counts what they notice of it.
+// Package faults injects faults around a single dataplane during calls, and measures the effect on the calls.
 package faults
 
 import (
@@ -28,7 +28,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/discovery"
 )
 
-// stunnerd is the built program.
+// stunnerd is the path of the built program.
 var stunnerd string
 
 func TestMain(m *testing.M) {
@@ -55,7 +55,7 @@ func build(dir string) error {
 }
 
 const (
-	patience = 20 * time.Second // for what must come, on a busy machine
+	patience = 20 * time.Second // timeout on a busy machine
 	pace     = 20 * time.Millisecond
 	user     = "ann"
 	password = "opens-the-door"
@@ -66,16 +66,16 @@ const (
 // bench is a dataplane under test: its process, its config and an echo peer.
 type bench struct {
 	t testing.TB
-	// config has a listener for each transport, which all lead to the peer. A test may change it before it starts the process.
+	// config has one listener per transport, with a route to the peer. A test may change it before run.
 	config  config.Config
 	peer    netip.AddrPort
 	roots   *x509.CertPool
 	process *bed.Process
-	file    string       // that run has the process follow
-	pulse   *pulse.Pulse // a test beside busy neighbours is not to blame the dataplane for them
+	file    string       // config file that the process watches
+	pulse   *pulse.Pulse // excludes stalls of the machine from time limits
 }
 
-// newBench makes a config and its peer. Nothing runs yet.
+// newBench makes a config and its peer. It does not start the process.
 func newBench(t testing.TB) *bench {
 	t.Helper()
 	b := &bench{t: t, roots: x509.NewCertPool(), peer: echo(t), pulse: pulse.Start()}
@@ -108,12 +108,12 @@ func newBench(t testing.TB) *bench {
 
 func listenerName(network call.Network) string { return gateway + "/" + string(network) }
 
-// endpoint is a peer, in the syntax of a config.
+// endpoint returns a peer in the syntax of a config.
 func endpoint(peer netip.AddrPort) string {
 	return fmt.Sprintf("%s:<%d-%d>", peer.Addr(), peer.Port(), peer.Port())
 }
 
-// certificate makes a key pair that the calls of the bench trust, in the form that a config takes.
+// certificate makes a key pair that the calls of the bench trust, encoded for a config.
 func (b *bench) certificate() (cert string, key credential.Secret) {
 	b.t.Helper()
 	chain, private, err := bed.Certificate()
@@ -124,7 +124,7 @@ func (b *bench) certificate() (cert string, key credential.Secret) {
 	return encoded(chain), credential.Secret(encoded(private))
 }
 
-// encoded is the form in which a config holds PEM.
+// encoded encodes PEM for a config.
 func encoded(pem []byte) string { return base64.StdEncoding.EncodeToString(pem) }
 
 // run starts the process with the config in a file, and waits until it is ready.
@@ -136,13 +136,13 @@ func (b *bench) run(flags ...string) {
 	b.await("ready", bed.Answers(b.health()+"/ready", http.StatusOK))
 }
 
-// start starts the process with a config from elsewhere. The probes answer at once.
+// start starts the process with a config from another origin, and waits until its probes respond.
 func (b *bench) start(origin string, flags ...string) {
 	b.t.Helper()
 	b.startAs(bed.Command{Path: stunnerd}, origin, flags...)
 }
 
-// startAs starts the process through another program, whose arguments stand before those of stunnerd.
+// startAs starts the process through another program, whose arguments precede those of stunnerd.
 func (b *bench) startAs(c bed.Command, origin string, flags ...string) {
 	b.t.Helper()
 	c.Name, c.Logs, c.Env = "stunnerd", b.t.TempDir(), append(c.Env, "STUNNER_ADDR="+b.config.Listeners[0].Address)
@@ -155,7 +155,7 @@ func (b *bench) startAs(c bed.Command, origin string, flags ...string) {
 	b.process = p
 	b.t.Cleanup(func() {
 		if b.t.Failed() {
-			b.t.Logf("last words of stunnerd:\n%s", strings.Join(p.Tail(30), "\n"))
+			b.t.Logf("last log lines of stunnerd:\n%s", strings.Join(p.Tail(30), "\n"))
 		}
 		if err := p.Kill(); err != nil {
 			b.t.Error(err)
@@ -172,7 +172,7 @@ func (b *bench) changed(change func(*config.Config)) config.Config {
 	return c
 }
 
-// write replaces the file as a whole.
+// write replaces the config file atomically.
 func (b *bench) write(c config.Config) { b.t.Helper(); b.writeRaw(c.Canonical()) }
 
 func (b *bench) writeRaw(data []byte) {
@@ -198,13 +198,13 @@ func (b *bench) inForce(c config.Config) {
 	b.await("config in force", b.runs(c))
 }
 
-// await waits for what the process must bring about.
+// await waits for a condition while the process runs.
 func (b *bench) await(what string, cond func(context.Context) error) {
 	b.t.Helper()
 	b.within(patience, what, cond)
 }
 
-// within waits for what the process must bring about in time, and returns how long it took. What the machine stood still does not count.
+// within waits for a condition with a time limit, and returns how long it took. Stalls of the machine do not count.
 func (b *bench) within(limit time.Duration, what string, cond func(context.Context) error) time.Duration {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.t.Context(), max(limit, patience))
@@ -213,12 +213,12 @@ func (b *bench) within(limit time.Duration, what string, cond func(context.Conte
 	err := b.process.Until(ctx, cond)
 	took := time.Since(began)
 	if stall := b.pulse.Stalled(began, began.Add(took)); err != nil || took-stall > limit {
-		b.t.Fatalf("%s: not within %s, but %s, of which the machine stood still for %s: %v", what, limit, took, stall, err)
+		b.t.Fatalf("%s: took longer than %s: %s, including stalls of the machine of %s: %v", what, limit, took, stall, err)
 	}
 	return took
 }
 
-// status is what a dataplane says about itself, as far as it matters here.
+// status is the part of a dataplane's status that the tests use.
 type status struct {
 	Status          string            `json:"status"`
 	Revision        string            `json:"revision"`
@@ -253,7 +253,7 @@ func (b *bench) status() status {
 	return st
 }
 
-// sessions is the condition that so many allocations are there.
+// sessions returns the condition that the dataplane has a number of allocations.
 func (b *bench) sessions(want int) func(context.Context) error {
 	return func(ctx context.Context) error {
 		st, err := b.look(ctx)
@@ -264,7 +264,7 @@ func (b *bench) sessions(want int) func(context.Context) error {
 	}
 }
 
-// metric is the sum of all series of a name; what was never counted is 0.
+// metric returns the sum of the series of a metric, 0 if there is none.
 func (b *bench) metric(name string) float64 {
 	b.t.Helper()
 	v, err := bed.Metric(b.t.Context(), b.config.Admin.MetricsEndpoint, name)
@@ -274,7 +274,7 @@ func (b *bench) metric(name string) float64 {
 	return v
 }
 
-// files is the number of descriptors that the process has open.
+// files returns the number of open descriptors of the process.
 func (b *bench) files() int {
 	b.t.Helper()
 	list, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", b.process.PID()))
@@ -284,7 +284,7 @@ func (b *bench) files() int {
 	return len(list)
 }
 
-// lowestFree is the number of the descriptor that the process gets next.
+// lowestFree returns the descriptor number that the process gets next.
 func (b *bench) lowestFree() int {
 	b.t.Helper()
 	for fd := 0; ; fd++ {
@@ -296,19 +296,19 @@ func (b *bench) lowestFree() int {
 	}
 }
 
-// at is the address of the config's listener for a transport.
+// at returns the address of the listener for a transport.
 func (b *bench) at(network call.Network) netip.AddrPort {
 	i := slices.IndexFunc(b.config.Listeners, func(l config.Listener) bool { return l.Name == listenerName(network) })
 	l := b.config.Listeners[i]
 	return netip.AddrPortFrom(netip.MustParseAddr(l.Address), uint16(l.Port))
 }
 
-// options are those of a call over a transport, with the static credential.
+// options returns options of a call over a transport with the static credential.
 func (b *bench) options(network call.Network) call.Options {
 	return call.Options{Gateway: b.at(network), Network: network, Roots: b.roots, Username: user, Password: password, Peer: b.peer, Interval: pace}
 }
 
-// call starts a call that the test ends. It is up when call returns.
+// call starts a call that ends with the test, and waits until datagrams are echoed.
 func (b *bench) call(o call.Options) *call.Call {
 	b.t.Helper()
 	c, err := call.Start(b.t.Context(), o)
@@ -319,7 +319,7 @@ func (b *bench) call(o call.Options) *call.Call {
 	return c
 }
 
-// calls starts n calls over each of the transports; without any, over all of them.
+// calls starts n calls over each transport, by default over all transports.
 func (b *bench) calls(n int, networks ...call.Network) (all calls) {
 	b.t.Helper()
 	if len(networks) == 0 {
@@ -333,10 +333,10 @@ func (b *bench) calls(n int, networks ...call.Network) (all calls) {
 	return all
 }
 
-// calls are some that are up at the same time.
+// calls are concurrent calls.
 type calls []*call.Call
 
-// goOn waits until each call has heard its peer some more.
+// goOn waits until each call has received more echoes.
 func (b *bench) goOn(all calls) {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.t.Context(), patience)
@@ -347,12 +347,12 @@ func (b *bench) goOn(all calls) {
 	}
 	for i, c := range all {
 		if err := c.Await(ctx, want[i]); err != nil {
-			b.t.Fatalf("call %d does not go on: %v", i, err)
+			b.t.Fatalf("call %d receives no more echoes: %v", i, err)
 		}
 	}
 }
 
-// end ends the calls and returns what they have lost and the longest silence of any of them.
+// end ends the calls and returns the number of lost datagrams and the longest gap.
 func (all calls) end() (lost int, silence time.Duration) {
 	stats := make([]call.Stats, len(all))
 	var ending sync.WaitGroup
@@ -366,19 +366,20 @@ func (all calls) end() (lost int, silence time.Duration) {
 	return lost, silence
 }
 
-// unharmed ends the calls, which must have lost nothing and never been silent for longer than the limit, but for what the machine was.
+// unharmed ends the calls and checks that they lost nothing and had no gap over the limit. Stalls of the machine are
+// added to the limit.
 func (b *bench) unharmed(all calls, limit time.Duration) {
 	b.t.Helper()
 	b.goOn(all)
 	lost, silence := all.end()
-	said := fmt.Sprintf("%d calls: %d datagrams lost, longest silence %s; the machine stood still for up to %s", len(all), lost, silence, b.pulse.Worst())
+	said := fmt.Sprintf("%d calls: %d datagrams lost, longest silence %s; longest stall of the machine %s", len(all), lost, silence, b.pulse.Worst())
 	if lost > 0 || silence-b.pulse.Worst() > limit {
 		b.t.Errorf("%s; want 0, %s", said, limit)
 	}
 	b.t.Log(said)
 }
 
-// echo is a UDP peer that sends back whatever it gets.
+// echo runs a UDP echo peer.
 func echo(t testing.TB) netip.AddrPort {
 	t.Helper()
 	return echoAt(t, netip.MustParseAddr(bed.Loopback))
@@ -404,7 +405,7 @@ func echoAt(t testing.TB, addr netip.Addr) netip.AddrPort {
 	return conn.LocalAddr().(*net.UDPAddr).AddrPort()
 }
 
-// freePorts are n different ones.
+// freePorts returns n different free ports.
 func freePorts(t testing.TB, n int) (ports []int) {
 	t.Helper()
 	for len(ports) < n {
@@ -419,7 +420,7 @@ func freePorts(t testing.TB, n int) (ports []int) {
 	return ports
 }
 
-// hub is a discovery server whose connections can be cut, and that comes back at the address where it was.
+// hub is a discovery server whose connections can be cut, and that can be restarted at the same address.
 type hub struct {
 	t       *testing.T
 	handler http.Handler
@@ -432,7 +433,7 @@ type hub struct {
 	refuses bool
 }
 
-// newHub serves a handler, which may be a discovery.Server, on a port of its own.
+// newHub serves a handler, such as a discovery.Server, on a free port.
 func newHub(t *testing.T, handler http.Handler) *hub {
 	t.Helper()
 	return newHubAt(t, bed.Loopback, handler)
@@ -446,7 +447,7 @@ func newHubAt(t *testing.T, address string, handler http.Handler) *hub {
 	return h
 }
 
-// serving is a hub that has published a config.
+// serving returns a hub that has published a config.
 func serving(t *testing.T, c config.Config) (*hub, *discovery.Server) {
 	t.Helper()
 	s := discovery.NewServer(discovery.ServerOptions{})
@@ -454,10 +455,10 @@ func serving(t *testing.T, c config.Config) (*hub, *discovery.Server) {
 	return newHub(t, s), s
 }
 
-// url is the origin for a dataplane.
+// url returns the config origin for a dataplane.
 func (h *hub) url() string { return "http://" + h.addr }
 
-// up begins to listen.
+// up starts to listen.
 func (h *hub) up() {
 	h.t.Helper()
 	socket, err := net.Listen("tcp", h.addr)
@@ -468,7 +469,7 @@ func (h *hub) up() {
 	go func(s *http.Server) { _ = s.Serve(socket) }(h.server) // it ends with down
 }
 
-// note keeps connections, because a server forgets those that have become WebSockets.
+// note tracks connections itself, because an http.Server does not track hijacked WebSocket connections.
 func (h *hub) note(conn net.Conn, state http.ConnState) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -484,13 +485,13 @@ func (h *hub) note(conn net.Conn, state http.ConnState) {
 	}
 }
 
-// down stops listening and cuts every connection.
+// down stops listening and closes every connection.
 func (h *hub) down() {
 	_ = h.server.Close()
 	h.cut()
 }
 
-// cut ends every connection and goes on listening.
+// cut closes every connection and keeps listening.
 func (h *hub) cut() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -500,14 +501,14 @@ func (h *hub) cut() {
 	clear(h.conns)
 }
 
-// refuse says whether whoever connects is cut off at once.
+// refuse sets whether new connections are closed at once.
 func (h *hub) refuse(yes bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.refuses = yes
 }
 
-// accepted are the times of the connections since a moment.
+// accepted returns the times of connections since a moment.
 func (h *hub) accepted(since time.Time) (times []time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

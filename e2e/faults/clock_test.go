@@ -20,8 +20,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/credential"
 )
 
-// R-20: the wall clock of the real program jumps under live calls. Allocations do not notice, credentials follow the clock, and a nonce costs
-// one more challenge at most.
+// R-20: the wall clock of the process jumps during calls. Allocations are not affected, the expiry of credentials
+// follows the clock, and a jump costs at most one nonce challenge.
 func TestR20ClockJumps(t *testing.T) {
 	b := newBench(t)
 	clock := newClock(t)
@@ -41,7 +41,7 @@ func TestR20ClockJumps(t *testing.T) {
 			}
 		}
 		for _, c := range live {
-			if err := c.Renew(); err != nil { // the library has the new nonce now, and leaves the second try to its user
+			if err := c.Renew(); err != nil { // the library has stored the new nonce, but does not retry
 				if err = c.Renew(); err != nil {
 					t.Errorf("clock at %s: %v", jump, err)
 				}
@@ -49,14 +49,14 @@ func TestR20ClockJumps(t *testing.T) {
 		}
 		for age, want := range map[time.Duration]stun.ErrorCode{-time.Minute: 0, 2 * time.Second: 0, 10 * time.Second: stun.CodeUnauthorized} {
 			if code := b.allocatesWith(b.ephemeral(time.Now().Add(jump - age))); code != want {
-				t.Errorf("clock at %s: allocate with a credential that ended %s ago: %d, want %d", jump, age, code, want)
+				t.Errorf("clock at %s: allocate with a credential that expired %s ago: %d, want %d", jump, age, code, want)
 			}
 		}
 	}
 	b.unharmed(live, silence)
 }
 
-// ephemeral is a credential of the shared secret that ends at a given time.
+// ephemeral returns an ephemeral credential that expires at a given time.
 func (b *bench) ephemeral(end time.Time) credential.Credential {
 	b.t.Helper()
 	authority := credential.Authority{Realm: b.config.Auth.Realm, SharedSecret: secret}
@@ -67,7 +67,7 @@ func (b *bench) ephemeral(end time.Time) credential.Credential {
 	return c
 }
 
-// allocatesWith is what a new client is told that comes with a credential, and frees what it got.
+// allocatesWith returns the response code of an Allocate request with a credential, and deletes the allocation.
 func (b *bench) allocatesWith(cred credential.Credential) stun.ErrorCode {
 	b.t.Helper()
 	c, err := ask.Dial(source(2), b.at(call.UDP), cred.Username, string(cred.Password))
@@ -82,14 +82,15 @@ func (b *bench) allocatesWith(cred credential.Credential) stun.ErrorCode {
 	return code
 }
 
-// clock is the wall clock of one program: stunnerd, built with a standard library whose time.Now adds what a file says. The runtime reads the
-// time without a system call, so nothing outside of the program could shift it, but for the clock of the whole machine.
+// clock is the wall clock of one process. That process is stunnerd, built with a modified standard library whose
+// time.Now adds an offset from a file. The Go runtime reads the time without a system call, so it cannot be shifted
+// from outside for one process only.
 type clock struct {
 	t             *testing.T
 	program, file string
 }
 
-// clockFile names the file of the clock to the program: seconds, as the machine stores an int64.
+// clockFile is the environment variable with the path of the offset file: seconds as an int64 in native byte order.
 const clockFile = "E2E_CLOCK"
 
 const shift = `package time
@@ -124,7 +125,7 @@ func newClock(t *testing.T) *clock {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute) // it compiles the standard library, if the build cache does not have it
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute) // compiles the standard library if it is not cached
 	defer cancel()
 	build := exec.CommandContext(ctx, "go", "build", "-overlay", c.overlay(dir), "-o", c.program, ".")
 	build.Dir = filepath.Join(root, bed.Stunnerd)
@@ -134,7 +135,7 @@ func newClock(t *testing.T) *clock {
 	return c
 }
 
-// overlay writes the changed files of package time, and the list of them.
+// overlay writes the modified files of package time and a build overlay.
 func (c *clock) overlay(dir string) string {
 	c.t.Helper()
 	goroot, err := exec.Command("go", "env", "GOROOT").Output()
@@ -149,7 +150,7 @@ func (c *clock) overlay(dir string) string {
 	const now = "sec, nsec, mono := runtimeNow()\n"
 	before, after, found := strings.Cut(string(source), now)
 	if !found || strings.Contains(after, now) {
-		c.t.Fatalf("time.Now does not contain %q once: look how it reads the clock by now", now)
+		c.t.Fatalf("time.Now does not contain %q once: adapt this test to the new code of time.Now", now)
 	}
 	replace := map[string]string{}
 	for name, content := range map[string]string{"time.go": before + now + "\tsec += *e2eShift\n" + after, "shift.go": shift} {
@@ -171,7 +172,7 @@ func (c *clock) put(dir, name string, content []byte) string {
 	return path
 }
 
-// jump sets the clock to a distance from the machine's.
+// jump sets the offset of the clock.
 func (c *clock) jump(by time.Duration) {
 	c.t.Helper()
 	file, err := os.OpenFile(c.file, os.O_CREATE|os.O_WRONLY, 0o600)

@@ -22,13 +22,14 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/discovery"
 )
 
-// the connection to the discovery server is cut again and again, for many dataplanes at once.
+// the connections of many dataplanes to the discovery server are cut repeatedly.
 func TestR04Reconnects(t *testing.T) {
 	t.Parallel()
 	const (
 		clients = 200
 		cutting = 8 * time.Second
-		// burst is how many may be due within a second when the server is back. Without jitter all would.
+		// burst is the maximum number of reconnects within a second after a restart of the server. Without jitter it
+		// would be all clients.
 		burst = clients * 3 / 4
 	)
 	b := newBench(t)
@@ -39,16 +40,16 @@ func TestR04Reconnects(t *testing.T) {
 	small := b.changed(func(c *config.Config) { c.Admin.Name, c.Listeners = "faults/crowd", c.Listeners[:1] })
 	source.Publish(small)
 	crowd := newCrowd(t, h.url(), small.Admin.Name, clients)
-	b.within(time.Minute, "all are synchronised", crowd.all)
+	b.within(time.Minute, "all clients are synchronised", crowd.all)
 	applied := b.metric("stunner_config_applied_total")
 
-	// Whoever comes is let in and cut off at once.
+	// New connections are accepted and closed at once.
 	began := time.Now()
 	h.refuse(true)
 	h.cut()
 	<-time.After(cutting)
 	attempts := h.accepted(began)
-	// The shortest pauses that jitter leaves, 0.1 s, 0.2 s, …, allow for seven of them.
+	// The shortest back-offs with jitter, 0.1 s, 0.2 s, …, allow seven attempts.
 	if most := 7 * (clients + 1); len(attempts) > most || len(attempts) < 2*clients {
 		t.Errorf("%d attempts in %s, want %d to %d", len(attempts), cutting, 2*clients, most)
 	}
@@ -59,14 +60,14 @@ func TestR04Reconnects(t *testing.T) {
 	h.refuse(false)
 	began = time.Now()
 	h.up()
-	took := b.within(15*time.Second, "all are synchronised again", crowd.all)
+	took := b.within(15*time.Second, "all clients are synchronised again", crowd.all)
 	most := busiest(h.accepted(began), b.pulse.Stalled)
 	if most > burst {
 		t.Errorf("%d connections in one second after a restart, want at most %d", most, burst)
 	}
-	t.Logf("%d attempts in %s; all %d back after %s, at most %d a second; the machine stood still for up to %s",
+	t.Logf("%d attempts in %s; all %d reconnected after %s, at most %d per second; longest stall of the machine %s",
 		len(attempts), cutting, clients, took, most, b.pulse.Worst())
-	b.await("the dataplane hears its source", func(ctx context.Context) error {
+	b.await("the dataplane is connected", func(ctx context.Context) error {
 		st, err := b.look(ctx)
 		if err == nil && st.Lost != "" {
 			err = fmt.Errorf("lost: %s", st.Lost)
@@ -74,16 +75,16 @@ func TestR04Reconnects(t *testing.T) {
 		return err
 	})
 	if n := crowd.configs.Load(); n != clients {
-		t.Errorf("%d configs delivered to %d clients: an unchanged one is none", n, clients)
+		t.Errorf("%d unchanged configs delivered to %d clients", n, clients)
 	}
 	if got := b.metric("stunner_config_applied_total"); got != applied {
-		t.Errorf("%g configs put in force, want %g: nothing has changed", got, applied)
+		t.Errorf("%g configs applied, want %g: the config has not changed", got, applied)
 	}
-	b.unharmed(live, patience) // the crowd shares this process with the clients: silence says nothing here, loss does
+	b.unharmed(live, patience) // the crowd runs in this process too: only loss is meaningful here, not gaps
 }
 
-// busiest is the greatest number of times that were due within a second. After a stall comes at once what was due during it, so that the stall
-// is a part of the second.
+// busiest returns the maximum number of times within a second. Events that were due during a stall occur together after
+// it, so stalls extend the second.
 func busiest(times []time.Time, stalled func(from, to time.Time) time.Duration) (most int) {
 	slices.SortFunc(times, time.Time.Compare)
 	for i, first := range times {
@@ -96,7 +97,7 @@ func busiest(times []time.Time, stalled func(from, to time.Time) time.Duration) 
 
 // crowd is many clients of one discovery server.
 type crowd struct {
-	configs atomic.Int64 // that were delivered to any of them
+	configs atomic.Int64 // delivered to all clients together
 	mu      sync.Mutex
 	synced  []bool
 }
@@ -121,7 +122,8 @@ func newCrowd(t *testing.T, origin, id string, n int) *crowd {
 	return c
 }
 
-// hear notes an event. After a reconnect the server sends its config before anything else, and what is known is not delivered again.
+// hear records an event. After a reconnect the server sends the current config first, and the client does not deliver a
+// known config again.
 func (c *crowd) hear(i int, e discovery.Event) {
 	if e.Err == nil && !e.Connected {
 		c.configs.Add(1)
@@ -137,7 +139,7 @@ func (c *crowd) forget() {
 	clear(c.synced)
 }
 
-// all is the condition that every client has what the server has.
+// all is the condition that every client is connected and has the current config.
 func (c *crowd) all(context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -148,19 +150,19 @@ func (c *crowd) all(context.Context) error {
 		}
 	}
 	if away > 0 || c.configs.Load() < int64(len(c.synced)) {
-		return fmt.Errorf("%d of %d clients are away, %d configs", away, len(c.synced), c.configs.Load())
+		return fmt.Errorf("%d of %d clients are not synchronised, %d configs", away, len(c.synced), c.configs.Load())
 	}
 	return nil
 }
 
-// packets to and from the discovery server vanish, and no reset tells.
+// packets to and from the discovery server are dropped silently, without TCP reset.
 func TestR05HalfOpen(t *testing.T) {
 	t.Parallel()
 	if !netns.Isolated(t) {
 		return
 	}
 	const address = "198.18.5.5"
-	ip(t, "rule add pref 10 lookup local") // so that there can be a rule before it
+	ip(t, "rule add pref 10 lookup local") // makes room for a rule before it
 	ip(t, "rule del pref 0")
 	b := newBench(t)
 	source := discovery.NewServer(discovery.ServerOptions{})
@@ -174,24 +176,24 @@ func TestR05HalfOpen(t *testing.T) {
 	ip(t, "rule add pref 6 from "+address+" blackhole")
 	next := b.changed(func(c *config.Config) { c.Auth.Realm = "other.example.org" })
 	source.Publish(next)
-	took := b.within(30*time.Second, "the loss is noticed", func(ctx context.Context) error {
+	took := b.within(30*time.Second, "the status reports the loss", func(ctx context.Context) error {
 		st, err := b.look(ctx)
 		switch {
 		case err == nil && st.Revision != b.config.Revision():
-			t.Fatalf("revision %s runs while nothing can be heard", st.Revision)
+			t.Fatalf("revision %s is in force although the server is unreachable", st.Revision)
 		case err == nil && st.Lost == "":
-			err = fmt.Errorf("the source counts as there")
+			err = fmt.Errorf("the status reports a connected source")
 		}
 		return err
 	})
 	if b.status().Revision != b.config.Revision() {
-		t.Error("the last good config does not run")
+		t.Error("the last good config is not in force")
 	}
 	b.goOn(live)
 	ip(t, "rule del pref 5")
 	ip(t, "rule del pref 6")
 	back := b.within(15*time.Second, "the newest config arrives", b.runs(next))
-	t.Logf("noticed after %s, back after %s", took, back)
+	t.Logf("detected after %s, reconnected after %s", took, back)
 	b.unharmed(live, silence)
 }
 
@@ -202,7 +204,7 @@ func ip(t *testing.T, command string) {
 	}
 }
 
-// whatever is wrong with a config, the one before runs on.
+// after an invalid config of any kind, the previous config stays in force.
 func TestR10BadConfigs(t *testing.T) {
 	b := newBench(t)
 	p := &pusher{t: t}
@@ -231,7 +233,7 @@ func TestR10BadConfigs(t *testing.T) {
 			before, rejected, connections := b.inside(), b.metric("stunner_config_rejected_total"), p.connections()
 			reason := b.rejected(c.reason)
 			p.push(c.document)
-			b.await("it is counted and told", func(ctx context.Context) error {
+			b.await("the error is counted and reported", func(ctx context.Context) error {
 				st, err := b.look(ctx)
 				if err == nil && (st.Problem == "" || !strings.Contains(st.Problem, c.problem)) {
 					err = fmt.Errorf("problem %q, want one with %q", st.Problem, c.problem)
@@ -242,11 +244,11 @@ func TestR10BadConfigs(t *testing.T) {
 				t.Errorf("%g configs rejected, %g of them %s; want one more than %g, %g", n, r, c.reason, rejected, reason)
 			}
 			if after := b.inside(); after != before {
-				t.Errorf("what runs has changed:\n%s\n%s", before, after)
+				t.Errorf("the running config has changed:\n%s\n%s", before, after)
 			}
 			b.goOn(live)
 			if len(c.document) > tooLarge {
-				b.await("the dataplane connects again", func(context.Context) error {
+				b.await("the dataplane reconnects", func(context.Context) error {
 					if p.connections() == connections {
 						return fmt.Errorf("%d connections", connections)
 					}
@@ -254,7 +256,7 @@ func TestR10BadConfigs(t *testing.T) {
 				})
 			}
 			p.push(b.config.Canonical())
-			b.await("the good one clears the problem", func(ctx context.Context) error {
+			b.await("a valid config clears the problem", func(ctx context.Context) error {
 				st, err := b.look(ctx)
 				if err == nil && st.Problem != "" {
 					err = fmt.Errorf("problem %q", st.Problem)
@@ -266,7 +268,7 @@ func TestR10BadConfigs(t *testing.T) {
 	b.unharmed(live, silence)
 }
 
-// the largest config that is allowed is no fault, and no call notices how much there is to read.
+// a config of the maximum size is applied, and calls are not disturbed while it is read.
 func TestR10LargestConfig(t *testing.T) {
 	b := newBench(t)
 	h, source := serving(t, b.config)
@@ -287,10 +289,10 @@ func manyClusters(n int) (all []config.Cluster) {
 	return all
 }
 
-// spoiled is the document of a changed config.
+// spoiled returns the encoding of a changed config.
 func (b *bench) spoiled(change func(*config.Config)) []byte { return b.changed(change).Canonical() }
 
-// inside is the running config as the status has it, without what counts.
+// inside returns the running config from the status, without counters.
 func (b *bench) inside() string {
 	b.t.Helper()
 	st := b.status()
@@ -301,7 +303,7 @@ func (b *bench) inside() string {
 	return string(text)
 }
 
-// rejected is how many configs were kept out for a reason.
+// rejected returns the number of configs rejected for a reason.
 func (b *bench) rejected(reason string) float64 {
 	b.t.Helper()
 	_, page, err := bed.Get(b.t.Context(), b.config.Admin.MetricsEndpoint)
@@ -319,11 +321,11 @@ func (b *bench) rejected(reason string) float64 {
 	return n
 }
 
-// pusher is a discovery server that says what it is told to, be it a config or not.
+// pusher is a discovery server that sends arbitrary documents, valid or not.
 type pusher struct {
 	t     *testing.T
 	mu    sync.Mutex
-	conn  *websocket.Conn // nil while there is none
+	conn  *websocket.Conn // nil while no dataplane is connected
 	count int
 }
 
@@ -333,7 +335,7 @@ func (p *pusher) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	p.set(conn)
-	for err == nil { // reports and pings
+	for err == nil { // reads reports and pings
 		_, _, err = conn.Read(r.Context())
 	}
 	p.mu.Lock()
@@ -349,14 +351,14 @@ func (p *pusher) set(conn *websocket.Conn) {
 	p.conn, p.count = conn, p.count+1
 }
 
-// connections is how many there were.
+// connections returns the number of connections so far.
 func (p *pusher) connections() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.count
 }
 
-// push sends a document to the dataplane that is connected, or comes.
+// push sends a document to the connected dataplane, or waits for one.
 func (p *pusher) push(document []byte) {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.t.Context(), patience)
@@ -368,7 +370,7 @@ func (p *pusher) push(document []byte) {
 		if conn == nil {
 			return fmt.Errorf("no dataplane is connected")
 		}
-		// Once only: whoever finds a document too long leaves in the midst of it.
+		// Sent once only: the dataplane closes the connection while it reads a document that is too long.
 		if err := conn.Write(ctx, websocket.MessageText, document); err != nil && len(document) < tooLarge {
 			p.t.Errorf("send document: %v", err)
 		}
@@ -379,5 +381,5 @@ func (p *pusher) push(document []byte) {
 	}
 }
 
-// tooLarge is the size of a document that costs the connection.
+// tooLarge is the size above which the dataplane closes the connection.
 const tooLarge = 8 << 20

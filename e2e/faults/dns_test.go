@@ -22,8 +22,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-// a route that leads to a host name keeps its addresses while the name server is in trouble, follows the name when it moves, and
-// never to loopback. What takes minutes, or a thousand addresses, is tested where names are resolved.
+// a cluster with a host name keeps its addresses while DNS fails, follows changes of the name, and never resolves
+// to loopback. Cases that take minutes or a thousand addresses are tested in the resolver package.
 func TestR16NameServer(t *testing.T) {
 	t.Parallel()
 	if !netns.Isolated(t) {
@@ -33,7 +33,7 @@ func TestR16NameServer(t *testing.T) {
 	own, first, second := netip.MustParseAddr("198.18.0.1"), netip.MustParseAddr("198.18.1.1"), netip.MustParseAddr("198.18.1.2")
 	b := newBench(t)
 	for i := range b.config.Listeners {
-		b.config.Listeners[i].Address = own.String() // loopback cannot send to where the name leads
+		b.config.Listeners[i].Address = own.String() // a relay on loopback cannot reach the address of the name
 	}
 	b.config.Clusters = []config.Cluster{{Name: "faults/echo", Type: config.StrictDNS, Protocol: "UDP", Endpoints: []string{host}}}
 	names := newNameServer(t, "198.18.0.53", first)
@@ -45,7 +45,7 @@ func TestR16NameServer(t *testing.T) {
 		return o
 	}
 	peer := to(echoAt(t, first))
-	b.await("the name opens its address", b.admits(peer))
+	b.await("the address of the name is permitted", b.admits(peer))
 	live := calls{b.call(peer)}
 	for _, trouble := range []dnsmessage.RCode{dnsmessage.RCodeServerFailure, dnsmessage.RCodeNameError} {
 		names.say(trouble)
@@ -56,10 +56,10 @@ func TestR16NameServer(t *testing.T) {
 
 	live = calls{b.call(peer)}
 	names.say(dnsmessage.RCodeSuccess, second, netip.MustParseAddr(bed.Loopback))
-	b.await("answered with other addresses", names.answered)
+	b.await("the new addresses were returned", names.answered)
 	moved := names.since()
-	b.within(time.Second, "the name opens its other address", b.admits(to(echoAt(t, second))))
-	<-time.After(time.Until(moved.Add(1500 * time.Millisecond))) // nobody says that nothing comes any more
+	b.within(time.Second, "the new address of the name is permitted", b.admits(to(echoAt(t, second))))
+	<-time.After(time.Until(moved.Add(1500 * time.Millisecond))) // no event signals that echoes have stopped
 	b.cutOff(live, moved)
 	if c, err := call.Start(t.Context(), to(b.peer)); !errors.Is(err, call.ErrRefused) || !strings.Contains(err.Error(), "403") {
 		t.Errorf("permission for loopback: %v, want 403", err)
@@ -69,12 +69,12 @@ func TestR16NameServer(t *testing.T) {
 	}
 	for kind, pause := range names.shortest() {
 		if pause < time.Second {
-			t.Errorf("asked for %s again after %s", kind, pause)
+			t.Errorf("query for %s repeated after %s", kind, pause)
 		}
 	}
 }
 
-// runWith starts the process with a name server for the one of its system.
+// runWith starts the process with a name server in place of the system's.
 func (b *bench) runWith(names *nameServer) {
 	b.t.Helper()
 	dir := b.t.TempDir()
@@ -89,7 +89,7 @@ func (b *bench) runWith(names *nameServer) {
 	b.inForce(b.config)
 }
 
-// nameServer answers every question alike.
+// nameServer returns the same response to every query.
 type nameServer struct {
 	addr string
 	conn net.PacketConn
@@ -97,7 +97,7 @@ type nameServer struct {
 	mu    sync.Mutex
 	code  dnsmessage.RCode
 	addrs []netip.Addr
-	told  time.Time // since when somebody knows what there is to say
+	told  time.Time // when the current response was first sent
 	asked map[dnsmessage.Type][]time.Time
 }
 
@@ -117,17 +117,17 @@ func newNameServer(t *testing.T, addr string, addrs ...netip.Addr) *nameServer {
 	return s
 }
 
-// say changes the answer.
+// say changes the response.
 func (s *nameServer) say(code dnsmessage.RCode, addrs ...netip.Addr) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.code, s.addrs, s.told = code, addrs, time.Time{}
 }
 
-// answered is the condition that somebody was told what there is to say.
+// answered returns nil when the current response has been sent.
 func (s *nameServer) answered(context.Context) error {
 	if s.since().IsZero() {
-		return errors.New("nobody has asked")
+		return errors.New("no query yet")
 	}
 	return nil
 }
@@ -138,7 +138,7 @@ func (s *nameServer) since() time.Time {
 	return s.told
 }
 
-// shortest are the shortest pauses between two questions of a kind.
+// shortest returns the shortest interval between two queries by type.
 func (s *nameServer) shortest() map[dnsmessage.Type]time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -182,7 +182,7 @@ func (s *nameServer) answer(query []byte) []byte {
 	m.Additionals = nil
 	for _, a := range s.addrs {
 		if q.Type == dnsmessage.TypeA {
-			header := dnsmessage.ResourceHeader{Name: q.Name, Type: q.Type, Class: q.Class} // with a TTL of 0
+			header := dnsmessage.ResourceHeader{Name: q.Name, Type: q.Type, Class: q.Class} // TTL 0
 			m.Answers = append(m.Answers, dnsmessage.Resource{Header: header, Body: &dnsmessage.AResource{A: a.As4()}})
 		}
 	}

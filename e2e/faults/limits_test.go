@@ -16,22 +16,22 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
 )
 
-// overload are the codes with which a client is sent elsewhere.
+// overload are the error codes for a client that should use another server.
 var overload = []stun.ErrorCode{stun.CodeAllocQuotaReached, stun.CodeInsufficientCapacity}
 
-// silence is how long a live call may be without media on a busy machine.
+// silence is the longest permitted gap of a call on a busy machine.
 const silence = time.Second
 
-// source is the i-th of many addresses of this host: real users do not share one.
+// source returns the i-th of many addresses of this host, because real users do not share one.
 func source(i int) netip.Addr { return netip.AddrFrom4([4]byte{127, 1, byte(i >> 8), byte(i)}) }
 
-// client is a raw client over UDP at the i-th address, with the static credential.
+// client returns a raw UDP client at the i-th address with the static credential.
 func (b *bench) client(i int) *ask.Client {
 	b.t.Helper()
 	return b.clientTo(b.at(call.UDP), i)
 }
 
-// user is an ephemeral credential of a user of its own.
+// user returns an ephemeral credential of the i-th user.
 func (b *bench) user(i int) (name, password string) {
 	b.t.Helper()
 	c, err := b.config.Auth.Authority().Mint(fmt.Sprint("user-", i), time.Hour, time.Now())
@@ -41,7 +41,7 @@ func (b *bench) user(i int) (name, password string) {
 	return c.Username, string(c.Password)
 }
 
-// clientTo is a raw client of something that stands before the listener.
+// clientTo returns a raw client of a proxy in front of the listener.
 func (b *bench) clientTo(to netip.AddrPort, i int) *ask.Client {
 	b.t.Helper()
 	c, err := ask.Dial(source(i), to, user, password)
@@ -52,7 +52,7 @@ func (b *bench) clientTo(to netip.AddrPort, i int) *ask.Client {
 	return c
 }
 
-// do asks until there is an answer, and returns its code with how many challenges came before.
+// do sends a request until it is answered, and returns the error code and the number of challenges.
 func (b *bench) do(c *ask.Client, method stun.Method, attrs ...stun.Setter) (code stun.ErrorCode, challenges int) {
 	b.t.Helper()
 	answer, challenges := b.answer(c, method, attrs...)
@@ -70,10 +70,10 @@ func (b *bench) answer(c *ask.Client, method stun.Method, attrs ...stun.Setter) 
 	return answer, challenges
 }
 
-// channel is the number that raw clients bind to the peer.
+// channel is the channel number that raw clients bind to the peer.
 const channel = 0x4001
 
-// three are requests that need an allocation.
+// three returns requests that need an allocation, by method.
 func (b *bench) three() map[stun.Method][]stun.Setter {
 	return map[stun.Method][]stun.Setter{
 		stun.MethodRefresh:          {ask.Lifetime(600)},
@@ -82,7 +82,7 @@ func (b *bench) three() map[stun.Method][]stun.Setter {
 	}
 }
 
-// allocated is a raw client with an allocation and a channel to the peer.
+// allocated returns a raw client with an allocation and a channel to the peer.
 func (b *bench) allocated(i int) *ask.Client {
 	b.t.Helper()
 	c := b.client(i)
@@ -95,7 +95,7 @@ func (b *bench) allocated(i int) *ask.Client {
 	return c
 }
 
-// echoes sends one datagram over the channel and wants it back.
+// echoes sends one datagram over the channel and expects its echo.
 func (b *bench) echoes(c *ask.Client) {
 	b.t.Helper()
 	frame := ask.ChannelData(channel, []byte("ping"))
@@ -108,8 +108,8 @@ func (b *bench) echoes(c *ask.Client) {
 	}
 }
 
-// crowd are n calls over each transport that talk slowly: all of them meet in the one socket of the peer, whose buffer must not overflow
-// when the machine is busy elsewhere.
+// crowd starts n calls over each transport with a low rate. All of them share the one socket of the peer, whose buffer
+// must not overflow on a busy machine.
 func (b *bench) crowd(n int) (all calls) {
 	b.t.Helper()
 	for range n {
@@ -127,12 +127,12 @@ func (b *bench) crowd(n int) (all calls) {
 	return all
 }
 
-// processor is the time that the process has spent computing.
+// processor returns the CPU time of the process.
 func (b *bench) processor() time.Duration {
 	b.t.Helper()
-	const tick = 10 * time.Millisecond // USER_HZ is 100 on every architecture that Go knows
+	const tick = 10 * time.Millisecond // USER_HZ is 100 on every architecture that Go supports
 	stat := b.proc("stat")
-	fields := strings.Fields(stat[strings.LastIndex(stat, ")")+1:]) // the name may hold spaces
+	fields := strings.Fields(stat[strings.LastIndex(stat, ")")+1:]) // the name may contain spaces
 	ticks := 0
 	for _, f := range fields[11:13] { // utime and stime, proc_pid_stat(5)
 		n, err := strconv.Atoi(f)
@@ -153,18 +153,18 @@ func (b *bench) proc(name string) string {
 	return string(data)
 }
 
-// ended waits for the end of the process, which must be a good one and come in time. What the machine stood still does not count.
+// ended waits until the process exits with code 0 within a limit. Stalls of the machine do not count.
 func (b *bench) ended(limit time.Duration) {
 	b.t.Helper()
 	began := time.Now()
 	select {
 	case <-b.process.Done():
 	case <-time.After(patience):
-		b.t.Fatalf("the process does not end within %s", patience)
+		b.t.Fatalf("the process does not exit within %s", patience)
 	}
 	took := time.Since(began)
 	if stall := b.pulse.Stalled(began, began.Add(took)); took-stall > limit {
-		b.t.Errorf("the process ends after %s, of which the machine stood still for %s; want %s", took, stall, limit)
+		b.t.Errorf("the process exits after %s, including stalls of the machine of %s; want %s", took, stall, limit)
 	}
 	if err := b.process.Err(); err != nil {
 		b.t.Errorf("the process failed: %v", err)

@@ -19,8 +19,8 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 )
 
-// a thousand clients come within a second. Each is served or sent elsewhere in time, none gets two allocations for its retransmissions, and the
-// calls that are up are not silent for long.
+// a thousand clients start within a second. Each is served or refused in time, none gets two allocations because
+// of retransmissions, and existing calls have no long gaps.
 func TestR21Rush(t *testing.T) {
 	const clients, limit = 1000, 10 * time.Second
 	b := newBench(t)
@@ -47,7 +47,7 @@ func TestR21Rush(t *testing.T) {
 				served.Add(1)
 			default:
 				refused.Add(1)
-				mustRefuse(t, "allocation in the rush", code, overload...)
+				mustRefuse(t, "allocation during the rush", code, overload...)
 			}
 			for took := int64(time.Since(began)); ; {
 				if most := slow.Load(); took <= most || slow.CompareAndSwap(most, took) {
@@ -57,14 +57,14 @@ func TestR21Rush(t *testing.T) {
 		})
 	}
 	group.Wait()
-	b.await("as many allocations as clients were served", b.sessions(len(live)+int(served.Load())))
+	b.await("one allocation per served client", b.sessions(len(live)+int(served.Load())))
 	if made := b.metric("stunner_connections_total") - before; made != float64(served.Load()) {
-		t.Errorf("%.0f allocations were made for %d clients", made, served.Load())
+		t.Errorf("%.0f allocations created for %d clients", made, served.Load())
 	}
 	b.goOn(live)
 	for _, c := range live {
 		s := c.End(silence)
-		said := fmt.Sprintf("live call: %s; the machine stood still for up to %s", s, b.pulse.Worst())
+		said := fmt.Sprintf("live call: %s; longest stall of the machine %s", s, b.pulse.Worst())
 		if s.LongestGap-b.pulse.Worst() > silence {
 			t.Error(said)
 		}
@@ -73,8 +73,8 @@ func TestR21Rush(t *testing.T) {
 	t.Logf("%d served, %d refused, the slowest in %s", served.Load(), refused.Load(), time.Duration(slow.Load()))
 }
 
-// over a path that loses, reorders, repeats or delays, calls are made and go on, also after a blackout, and the gateway itself loses
-// nothing of what reaches it.
+// over a path with loss, reordering, duplication or delay, calls are set up and continue, also after a blackout.
+// The gateway itself loses no datagram that reaches it.
 func TestR22Path(t *testing.T) {
 	bench := newBench(t)
 	bench.run()
@@ -94,7 +94,7 @@ func TestR22Path(t *testing.T) {
 			o.Gateway = p.addr
 			c := b.call(o)
 			p.black.Store(true)
-			time.Sleep(time.Second) // the blackout itself
+			time.Sleep(time.Second) // length of the blackout
 			p.black.Store(false)
 			b.goOn(calls{c})
 			if err := c.Renew(); err != nil {
@@ -106,10 +106,10 @@ func TestR22Path(t *testing.T) {
 				t.Error(err)
 			}
 			s := c.End(time.Second)
-			b.await("all that the path let through has come back to it", func(context.Context) error {
+			b.await("every datagram that reached the gateway was echoed", func(context.Context) error {
 				up, down := p.up.Load(), p.down.Load()
 				if lost := up - down; lost*1000 > up {
-					return fmt.Errorf("%d datagrams reached the gateway, %d came back", up, down)
+					return fmt.Errorf("%d datagrams reached the gateway, %d were echoed", up, down)
 				}
 				return nil
 			})
@@ -118,23 +118,24 @@ func TestR22Path(t *testing.T) {
 	}
 }
 
-// whatever request is sent again with the same transaction is answered the same, and done once.
+// a retransmitted request gets the same response, and is executed once.
 func TestR22Retransmissions(t *testing.T) {
 	b := newBench(t)
 	b.run()
 	c := b.client(1)
-	b.do(c, stun.MethodRefresh, ask.Lifetime(600)) // which is refused, but brings the nonce
+	b.do(c, stun.MethodRefresh, ask.Lifetime(600)) // refused, but returns the nonce
 	requests := []struct {
 		method stun.Method
 		attrs  []stun.Setter
-		again  []stun.ErrorCode // what a repetition may be answered with, if not the same
+		again  []stun.ErrorCode // other permitted responses to a retransmission
 	}{
 		{stun.MethodBinding, nil, nil},
 		{stun.MethodAllocate, []stun.Setter{ask.UDP()}, nil},
 		{stun.MethodRefresh, []stun.Setter{ask.Lifetime(900)}, nil},
 		{stun.MethodCreatePermission, []stun.Setter{ask.Peer(b.peer)}, nil},
 		{stun.MethodChannelBind, []stun.Setter{ask.Channel(channel), ask.Peer(b.peer)}, nil},
-		// RFC 8656 §8.3: a client takes 437 for a success here, because an earlier copy may have been the one that did it.
+		// RFC 8656 §8.3: a client treats 437 as success here, because an earlier copy of the request may have deleted
+		// the allocation.
 		{stun.MethodRefresh, []stun.Setter{ask.Lifetime(0)}, []stun.ErrorCode{stun.CodeAllocMismatch}},
 	}
 	for _, r := range requests {
@@ -148,7 +149,7 @@ func TestR22Retransmissions(t *testing.T) {
 			if len(r.again) > 0 {
 				mustRefuse(t, "repeated "+r.method.String(), ask.Code(again), r.again...)
 			} else if !bytes.Equal(again.Raw, first.Raw) {
-				t.Errorf("%s: repetition answered with %v, the first with %v", r.method, again, first)
+				t.Errorf("%s: response to the retransmission %v, to the first request %v", r.method, again, first)
 			}
 		}
 		if r.method == stun.MethodAllocate {
@@ -158,7 +159,7 @@ func TestR22Retransmissions(t *testing.T) {
 	b.await("no allocation", b.sessions(0))
 }
 
-// a ChannelBind that is overtaken by its media, again and again, does no harm.
+// ChannelData that repeatedly arrives before its ChannelBind does no harm.
 func TestR22ChannelDataBeforeBind(t *testing.T) {
 	b := newBench(t)
 	b.run()
@@ -180,11 +181,11 @@ func TestR22ChannelDataBeforeBind(t *testing.T) {
 	if code, _ := b.do(c, stun.MethodChannelBind, b.three()[stun.MethodChannelBind]...); code != 0 {
 		t.Fatalf("bind channel: %d", code)
 	}
-	b.echoes(c) // and not one of the early ones
+	b.echoes(c) // not one of the early datagrams
 }
 
-// a client whose NAT gives it another port is told at once that its allocation is not there, and gets a new one. The old one stays
-// until its time is over, of which the gate has tests in virtual time.
+// a client whose NAT assigns another port is told at once that it has no allocation, and can create a new one.
+// The old allocation stays until it expires, which the tests of the gate cover in virtual time.
 func TestR23Rebinding(t *testing.T) {
 	b := newBench(t)
 	b.run()
@@ -209,7 +210,7 @@ func TestR23Rebinding(t *testing.T) {
 	}
 }
 
-// once sends a request a single time.
+// once sends a request without retransmission.
 func (b *bench) once(c *ask.Client, raw []byte) *stun.Message {
 	b.t.Helper()
 	answer, err := c.Once(raw, patience)
@@ -219,26 +220,26 @@ func (b *bench) once(c *ask.Client, raw []byte) *stun.Message {
 	return answer
 }
 
-// weather is what a path does to datagrams; the first three are shares of them.
+// weather are the impairments of a path. The first three are probabilities.
 type weather struct {
 	loss, duplicate, reorder float64
 	delay, jitter            time.Duration
 }
 
-// path is a NAT in front of the gateway, with weather. What becomes of each datagram follows from a seed.
+// path is a NAT in front of the gateway with impairments. The random decisions use a fixed seed.
 type path struct {
 	t       testing.TB
 	weather weather
 	gateway netip.AddrPort
 	front   *net.UDPConn
-	addr    netip.AddrPort // of front
+	addr    netip.AddrPort // address of front
 	black   atomic.Bool
-	// up and down count the media, by ChannelData and indications, that has been handed to the gateway and has come back from it.
+	// up and down count media datagrams, as ChannelData or indications, to and from the gateway.
 	up, down atomic.Int64
 
 	mu      sync.Mutex
 	dice    *rand.Rand
-	clients map[netip.AddrPort]*net.UDPConn // sockets towards the gateway
+	clients map[netip.AddrPort]*net.UDPConn // sockets to the gateway, by client
 }
 
 // path opens a path to the gateway.
@@ -262,7 +263,7 @@ func (b *bench) path(w weather) *path {
 	return p
 }
 
-// forth carries datagrams of clients to the gateway.
+// forth forwards datagrams of clients to the gateway.
 func (p *path) forth() {
 	buf := make([]byte, 2048)
 	for {
@@ -279,7 +280,7 @@ func (p *path) forth() {
 	}
 }
 
-// back carries datagrams of the gateway to a client.
+// back forwards datagrams of the gateway to a client.
 func (p *path) back(conn *net.UDPConn, client netip.AddrPort) {
 	buf := make([]byte, 2048)
 	for {
@@ -294,7 +295,7 @@ func (p *path) back(conn *net.UDPConn, client netip.AddrPort) {
 	}
 }
 
-// towards is the socket for a client.
+// towards returns the socket for a client.
 func (p *path) towards(client netip.AddrPort) *net.UDPConn {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -310,7 +311,7 @@ func (p *path) towards(client netip.AddrPort) *net.UDPConn {
 	return conn
 }
 
-// rebind gives a client another port.
+// rebind changes the port of a client, as a NAT does.
 func (p *path) rebind(client netip.AddrPort) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -318,7 +319,7 @@ func (p *path) rebind(client netip.AddrPort) {
 	delete(p.clients, client)
 }
 
-// carry lets the weather decide when a datagram arrives, and how often.
+// carry delivers a datagram according to the impairments.
 func (p *path) carry(b []byte, deliver func([]byte)) {
 	if p.black.Load() {
 		return
@@ -333,11 +334,11 @@ func (p *path) carry(b []byte, deliver func([]byte)) {
 	}
 }
 
-// fate is when the copies of a datagram arrive; of one that is lost there are none.
+// fate returns the delays of the copies of a datagram; none if the datagram is lost.
 func (p *path) fate() (copies []time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	const overtaken = 50 * time.Millisecond // by two or three that come later
+	const overtaken = 50 * time.Millisecond // by two or three later datagrams
 	w := p.weather
 	if p.dice.Float64() < w.loss {
 		return nil
@@ -355,12 +356,12 @@ func (p *path) fate() (copies []time.Duration) {
 	return append(copies, after)
 }
 
-// isMedia tells ChannelData, Send and Data indications from the rest.
+// isMedia reports whether a datagram is ChannelData or a Send or Data indication.
 func isMedia(b []byte) bool {
 	return b[0]&0xC0 == 0x40 || len(b) > 1 && b[0] == 0 && (b[1] == 0x16 || b[1] == 0x17)
 }
 
-// where the path takes 1,280 bytes at a time, whatever is longer goes in pieces and arrives whole, both ways.
+// over a path with an MTU of 1,280 bytes, larger datagrams are fragmented and arrive complete, both ways.
 func TestR22SmallPath(t *testing.T) {
 	if !netns.Isolated(t) {
 		return

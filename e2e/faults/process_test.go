@@ -22,7 +22,7 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 )
 
-// R-08: told to end under load, a process keeps every call that it has, sends new ones elsewhere, and ends with the last one.
+// R-08: after SIGTERM under load, a process keeps its calls, refuses new ones, and exits when the last call ends.
 func TestR08DrainUnderLoad(t *testing.T) {
 	b := newBench(t)
 	b.run()
@@ -43,16 +43,16 @@ func TestR08DrainUnderLoad(t *testing.T) {
 	for _, network := range []call.Network{call.TCP, call.TLS, call.DTLS} {
 		if c, err := call.Start(t.Context(), b.options(network)); err == nil {
 			c.End(0)
-			t.Errorf("a new call over %s while draining", network)
+			t.Errorf("a new call over %s was accepted while draining", network)
 		} else if !errors.Is(err, call.ErrRefused) {
 			t.Errorf("a new call over %s: %v, want a refusal", network, err)
 		}
 	}
-	b.unharmed(live, 3*silence) // which counts from when the first of a hundred calls was up and the others shook hands
+	b.unharmed(live, 3*silence) // the gap includes the handshakes of later calls
 	b.ended(time.Second)
 }
 
-// R-08: a second SIGTERM does not wait for anybody.
+// R-08: a second SIGTERM ends the process at once.
 func TestR08SecondSignalUnderLoad(t *testing.T) {
 	b := newBench(t)
 	b.run()
@@ -60,7 +60,7 @@ func TestR08SecondSignalUnderLoad(t *testing.T) {
 	b.signal(syscall.SIGTERM)
 	b.await("draining", func(context.Context) error {
 		if got := b.metric("stunner_allocations_draining"); got != float64(len(live)) {
-			return errors.New("not all drain")
+			return errors.New("not all dataplanes are draining")
 		}
 		return nil
 	})
@@ -68,8 +68,8 @@ func TestR08SecondSignalUnderLoad(t *testing.T) {
 	b.ended(2 * time.Second)
 }
 
-// R-09: after SIGKILL a new process serves from the last good config while discovery is away, and tells clients of the old one at once that
-// their allocations are gone.
+// R-09: after SIGKILL a new process serves from the last good config while discovery is unavailable, and responds to
+// clients of the old process at once that their allocations do not exist.
 func TestR09Killed(t *testing.T) {
 	const clients = 20
 	b := newBench(t)
@@ -86,7 +86,7 @@ func TestR09Killed(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.start(h.url(), "--state-dir", state)
-	t.Logf("serves %s after the start", b.within(2*time.Second, "ready", bed.Answers(b.health()+"/ready", http.StatusOK)))
+	t.Logf("ready %s after the start", b.within(2*time.Second, "ready", bed.Answers(b.health()+"/ready", http.StatusOK)))
 	for i, c := range old {
 		for method, attrs := range b.three() {
 			b.mismatch(c, method, attrs)
@@ -97,7 +97,8 @@ func TestR09Killed(t *testing.T) {
 	}
 }
 
-// mismatch sends a request for an allocation that is gone. A retransmission would be silence to a client.
+// mismatch sends a request for an allocation that no longer exists, and expects 437. It does not retransmit, because
+// the first request must be answered.
 func (b *bench) mismatch(c *ask.Client, method stun.Method, attrs []stun.Setter) {
 	b.t.Helper()
 	for challenges := 0; ; challenges++ {
@@ -109,7 +110,7 @@ func (b *bench) mismatch(c *ask.Client, method stun.Method, attrs []stun.Setter)
 			continue
 		}
 		if code := ask.Code(answer); code != stun.CodeAllocMismatch {
-			b.t.Errorf("%s for an allocation that is gone: %d, want 437", method, code)
+			b.t.Errorf("%s for a lost allocation: %d, want 437", method, code)
 		}
 		return
 	}
@@ -122,8 +123,8 @@ func (b *bench) signal(s syscall.Signal) {
 	}
 }
 
-// R-17: in a container with little memory, clients beyond its capacity are sent elsewhere before the kernel ends the process, and the calls
-// that it has go on.
+// R-17: in a container with little memory, clients over the capacity are refused before the kernel kills the process,
+// and existing calls continue.
 func TestR17MemoryLimit(t *testing.T) {
 	const (
 		limit    = 32 << 20
@@ -136,14 +137,14 @@ func TestR17MemoryLimit(t *testing.T) {
 	b.startAs(group.enter(stunnerd), b.file)
 	b.inForce(b.config)
 	if got := b.metric("go_gc_gomemlimit_bytes"); got != limit/10*9 {
-		t.Errorf("the garbage collector aims at %.0f bytes, want nine tenths of %d", got, limit)
+		t.Errorf("the memory limit of the garbage collector is %.0f bytes, want nine tenths of %d", got, limit)
 	}
 	live := b.calls(1)
 	var held []*ask.Client
 	refused := 0
 	for i := range capacity + 50 {
 		c := b.client(i)
-		c.Username, c.Password = b.user(i) // one user alone does not get the last of it
+		c.Username, c.Password = b.user(i) // a single user cannot use the full capacity
 		switch code, _ := b.do(c, stun.MethodAllocate, ask.UDP()); {
 		case code == 0:
 			held = append(held, c)
@@ -153,9 +154,9 @@ func TestR17MemoryLimit(t *testing.T) {
 		}
 	}
 	if got := len(held) + len(live); got != capacity || refused == 0 {
-		t.Errorf("%d allocations and %d refused, want %d, which is what the memory is for", got, refused, capacity)
+		t.Errorf("%d allocations and %d refused, want %d, the capacity of the memory limit", got, refused, capacity)
 	}
-	for _, c := range held { // each does what costs most: a channel, and media through it
+	for _, c := range held { // the most expensive use: a channel with media
 		if code, _ := b.do(c, stun.MethodChannelBind, b.three()[stun.MethodChannelBind]...); code != 0 {
 			t.Fatalf("bind channel: %d", code)
 		}
@@ -165,8 +166,8 @@ func TestR17MemoryLimit(t *testing.T) {
 	t.Logf("%d allocations took %d of %d KiB", capacity, group.peak()>>10, limit>>10)
 }
 
-// R-18: with few descriptors, silent connections make room for others, and where there is none left, new clients are sent elsewhere or wait at
-// the door, at no cost, and probes are answered.
+// R-18: with few descriptors, idle connections are closed to make room. Without a free descriptor, new clients are
+// refused or wait for accept without CPU cost, and probes are answered.
 func TestR18Descriptors(t *testing.T) {
 	const limit = 256
 	b := newBench(t)
@@ -189,7 +190,7 @@ func TestR18Descriptors(t *testing.T) {
 		t.Errorf("%d allocations with %d descriptors", got, limit)
 	}
 	quiet := b.metric("stunner_listener_connections")
-	crowd := b.connect(2 * limit) // and say nothing: the oldest have to go
+	crowd := b.connect(2 * limit) // silent connections: the oldest are closed
 	b.probe()
 	if code, _ := b.do(held[0], stun.MethodRefresh, ask.Lifetime(0)); code != 0 {
 		t.Errorf("free an allocation: %d", code)
@@ -202,16 +203,16 @@ func TestR18Descriptors(t *testing.T) {
 	for _, conn := range crowd {
 		_ = conn.Close()
 	}
-	b.await("the crowd is gone", func(ctx context.Context) error {
+	b.await("the idle connections are closed", func(ctx context.Context) error {
 		open, err := bed.Metric(ctx, b.config.Admin.MetricsEndpoint, "stunner_listener_connections")
-		if want := quiet + 1; err == nil && open != want { // the last of the live calls
+		if want := quiet + 1; err == nil && open != want { // the last live call
 			err = fmt.Errorf("%.0f connections, want %.0f", open, want)
 		}
 		return err
 	})
 	taken := b.files()
-	b.limitFiles(taken+4, limit) // what is kept for the probes is more
-	b.connect(3)                 // take the descriptors that the crowd and the freed allocation left between others
+	b.limitFiles(taken+4, limit) // the reserve for probes is larger
+	b.connect(3)                 // occupy the gaps in the descriptor numbers
 	b.await("no descriptor is free for clients", func(context.Context) error {
 		if free := b.lowestFree(); free < taken-6 {
 			return fmt.Errorf("%d is free, with %d taken", free, taken)
@@ -234,23 +235,23 @@ func TestR18Descriptors(t *testing.T) {
 		mustRefuse(t, "allocation without a descriptor", code, stun.CodeInsufficientCapacity)
 		time.Sleep(5 * pace)
 	}
-	// Whoever asks for a descriptor again and again takes a whole processor; what the calls and the probes take depends on how fast it is.
+	// A loop of failing accept calls would use a whole CPU. The usage of calls and probes depends on the machine.
 	if share := float64(b.processor()-before) / float64(time.Since(began)); share > 0.5 {
-		t.Errorf("%.0f %% of a processor while nobody can be let in", share*100)
+		t.Errorf("%.0f %% CPU while no connection can be accepted", share*100)
 	} else {
-		t.Logf("%.1f %% of a processor while nobody can be let in, with %d calls and the probes", share*100, len(live))
+		t.Logf("%.1f %% CPU while no connection can be accepted, with %d calls and the probes", share*100, len(live))
 	}
 	if len(waiting) > 0 {
-		t.Error("let in without a descriptor")
+		t.Error("accepted without a free descriptor")
 	}
 	b.limitFiles(limit, limit)
 	if err := <-waiting; err != nil {
-		t.Errorf("let in as soon as there are descriptors again: %v", err)
+		t.Errorf("not accepted after descriptors became free: %v", err)
 	}
 	b.unharmed(live, silence)
 }
 
-// connect opens connections to the TCP listener, which the test ends at last.
+// connect opens connections to the TCP listener, which are closed last at the end of the test.
 func (b *bench) connect(n int) (all []net.Conn) {
 	b.t.Helper()
 	for range n {
@@ -264,7 +265,7 @@ func (b *bench) connect(n int) (all []net.Conn) {
 	return all
 }
 
-// limitFiles changes the limit of descriptors of the running process.
+// limitFiles changes RLIMIT_NOFILE of the running process.
 func (b *bench) limitFiles(soft, hard int) {
 	b.t.Helper()
 	set := exec.Command("prlimit", fmt.Sprintf("--pid=%d", b.process.PID()), fmt.Sprintf("--nofile=%d:%d", soft, hard))
@@ -273,7 +274,7 @@ func (b *bench) limitFiles(soft, hard int) {
 	}
 }
 
-// probe asks like a kubelet: over a connection of its own each time.
+// probe sends the probes as a kubelet does, over a new connection each time.
 func (b *bench) probe() {
 	b.t.Helper()
 	fresh := http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true}}
@@ -283,19 +284,19 @@ func (b *bench) probe() {
 			b.t.Fatalf("probe: %v", err)
 		}
 		if _ = res.Body.Close(); res.StatusCode != http.StatusOK {
-			b.t.Errorf("%s answers %d", path, res.StatusCode)
+			b.t.Errorf("%s: status %d", path, res.StatusCode)
 		}
 	}
 }
 
-// R-19: with a hundred ports and two hundred clients, every client gets a port of its own or hears 508, and a port that is given back is
-// good for the next one.
+// R-19: with 100 relay ports and 200 clients, every client gets a port of its own or 508. A freed port can be allocated
+// again.
 func TestR19RelayPorts(t *testing.T) {
 	if !netns.Isolated(t) {
 		return
 	}
 	const ports, first = 100, 40000
-	b := newBench(t) // before: the peer shall not take one of the ports
+	b := newBench(t) // first, so that the peer does not take one of the ports
 	if err := os.WriteFile("/proc/sys/net/ipv4/ip_local_port_range", fmt.Appendf(nil, "%d %d", first, first+ports-1), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -316,29 +317,29 @@ func TestR19RelayPorts(t *testing.T) {
 		}
 		relay, err := ask.Relayed(answer)
 		if err != nil || relay.Port() < first || relay.Port() >= first+ports || holders[relay.Port()] != nil {
-			t.Fatalf("relay %s: not in the range, or given twice: %v", relay, err)
+			t.Fatalf("relay %s: not in the range, or allocated twice: %v", relay, err)
 		}
 		holders[relay.Port()] = c
 	}
 	if got := len(holders); got < ports-1 || got+refused != 2*ports {
-		t.Errorf("%d of %d ports were given, %d clients refused", got, ports, refused)
+		t.Errorf("%d of %d ports allocated, %d clients refused", got, ports, refused)
 	}
 	for port, c := range holders {
 		if code, _ := b.do(c, stun.MethodRefresh, ask.Lifetime(0)); code != 0 {
 			t.Fatalf("free port %d: %d", port, code)
 		}
 		if code, _ := b.do(c, stun.MethodAllocate, ask.UDP()); code != 0 {
-			t.Errorf("allocate with a port that is free again: %d", code)
+			t.Errorf("allocate after a port was freed: %d", code)
 		}
 	}
-	t.Logf("%d ports given, %d clients refused", len(holders), refused)
+	t.Logf("%d ports allocated, %d clients refused", len(holders), refused)
 }
 
-// container is a memory cgroup that a program sees as the root of all, like in a container.
+// container is a memory cgroup that a program sees as the root cgroup, as in a container.
 type container struct {
 	t    *testing.T
 	dir  string
-	root string // where the program looks for it
+	root string // path of the cgroup as the program sees it
 	peak func() int
 }
 
@@ -353,7 +354,7 @@ func newContainer(t *testing.T, limit int) *container {
 	if err := os.Mkdir(c.dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { // the process was killed by an earlier clean-up, but the kernel may still be busy with it
+	t.Cleanup(func() { // the process was killed before, but the kernel may not have removed it yet
 		for deadline := time.Now().Add(patience); os.Remove(c.dir) != nil && time.Now().Before(deadline); time.Sleep(pace) {
 		}
 	})
@@ -373,7 +374,7 @@ func newContainer(t *testing.T, limit int) *container {
 	return c
 }
 
-// enter runs a program inside.
+// enter returns a command that runs a program in the cgroup.
 func (c *container) enter(program string) bed.Command {
 	const script = `echo $$ >"$0/cgroup.procs" && mount --bind "$0" "$1" && shift && exec "$@"`
 	return bed.Command{Path: "unshare", Args: []string{"--mount", "sh", "-c", script, c.dir, c.root, program}}

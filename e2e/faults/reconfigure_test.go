@@ -24,7 +24,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/credential"
 )
 
-// R-11: a hundred changes a second, back and forth.
+// R-11: the config changes a hundred times per second, back and forth.
 func TestR11Flapping(t *testing.T) {
 	const (
 		rate   = 100
@@ -39,7 +39,7 @@ func TestR11Flapping(t *testing.T) {
 	other := b.flipped()
 	b.settled(len(live))
 	goroutines, applied := b.metric("go_goroutines"), b.metric("stunner_config_applied_total")
-	files := b.files() // the connection for metrics is among them
+	files := b.files() // including the connection for metrics
 
 	tick := time.NewTicker(resend)
 	defer tick.Stop()
@@ -51,16 +51,16 @@ func TestR11Flapping(t *testing.T) {
 	lasted := time.Since(began)
 	source.Publish(other)
 	source.Publish(b.config)
-	took := b.within(time.Second, "the last state wins", b.runs(b.config))
+	took := b.within(time.Second, "the last config is in force", b.runs(b.config))
 	applies := b.metric("stunner_config_applied_total") - applied
 	if most := 10*lasted.Seconds() + 2; applies > most || applies < 5 {
-		t.Errorf("%g configs put in force in %s, want 5 to %g", applies, lasted, most)
+		t.Errorf("%g configs applied in %s, want 5 to %g", applies, lasted, most)
 	}
-	t.Logf("last state in force after %s, %.1f configs a second put in force", took, applies/lasted.Seconds())
+	t.Logf("last config in force after %s, %.1f configs applied per second", took, applies/lasted.Seconds())
 	b.goOn(live)
 	b.settled(len(live))
-	b.await("no more sockets or goroutines than before", func(context.Context) error {
-		if f, g := b.files(), b.metric("go_goroutines"); f > files || g > goroutines+2 { // whoever answers this question is among them
+	b.await("number of files and goroutines is not larger than before", func(context.Context) error {
+		if f, g := b.files(), b.metric("go_goroutines"); f > files || g > goroutines+2 { // including those that serve this request
 			return fmt.Errorf("%d files, %g goroutines; before %d, %g", f, g, files, goroutines)
 		}
 		return nil
@@ -68,7 +68,7 @@ func TestR11Flapping(t *testing.T) {
 	b.unharmed(live, silence)
 }
 
-// flipped is a config that differs wherever a change costs something: sockets, policies, routes.
+// flipped returns a config that differs in all parts that are costly to change: sockets, policies, routes.
 func (b *bench) flipped() config.Config {
 	b.t.Helper()
 	port := freePorts(b.t, 1)[0]
@@ -83,22 +83,22 @@ func (b *bench) flipped() config.Config {
 	})
 }
 
-// runs is the condition that a config is in force.
+// runs returns the condition that a config is in force.
 func (b *bench) runs(c config.Config) func(context.Context) error {
 	want := c.Revision()
 	return func(ctx context.Context) error {
 		st, err := b.look(ctx)
 		if err == nil && st.Revision != want {
-			err = fmt.Errorf("revision %q runs, want %q; problem %q", st.Revision, want, st.Problem)
+			err = fmt.Errorf("revision %q is in force, want %q; problem %q", st.Revision, want, st.Problem)
 		}
 		return err
 	}
 }
 
-// settled waits until nothing is left of calls but the live ones.
+// settled waits until only the sessions of the live calls are left.
 func (b *bench) settled(live int) { b.t.Helper(); b.await("sessions have settled", b.sessions(live)) }
 
-// R-12: certificates are rotated under live calls, a broken pair among them.
+// R-12: certificates are rotated during calls. One of the new pairs is invalid.
 func TestR12Certificates(t *testing.T) {
 	const rotations = 20
 	b := newBench(t)
@@ -113,15 +113,15 @@ func TestR12Certificates(t *testing.T) {
 		roots = b.rotate()
 		began := time.Now()
 		for _, network := range []call.Network{call.TLS, call.DTLS} {
-			b.within(time.Second, fmt.Sprintf("new %s handshakes get leaf %d", network, i), b.shows(network, roots))
+			b.within(time.Second, fmt.Sprintf("new %s handshakes get certificate %d", network, i), b.shows(network, roots))
 		}
 		slowest = max(slowest, time.Since(began))
 	}
-	t.Logf("new leaf at both listeners after at most %s", slowest)
+	t.Logf("new certificate at both listeners after at most %s", slowest)
 	b.unharmed(live, silence)
 }
 
-// rotate gives the secure listeners another certificate, and returns what trusts no other.
+// rotate gives the secure listeners a new certificate, and returns a pool that trusts only this one.
 func (b *bench) rotate() *x509.CertPool {
 	b.t.Helper()
 	chain, private, err := bed.Certificate()
@@ -143,14 +143,14 @@ func (b *bench) show(cert string, key credential.Secret) {
 	}
 }
 
-// shows is the condition that a new call over the transport meets a certificate that roots trust.
+// shows returns the condition that a new call over the transport gets a certificate that roots trust.
 func (b *bench) shows(network call.Network, roots *x509.CertPool) func(context.Context) error {
 	o := b.options(network)
 	o.Roots = roots
 	return b.admits(o)
 }
 
-// admits is the condition that a new call is let in.
+// admits returns the condition that a new call succeeds.
 func (b *bench) admits(o call.Options) func(context.Context) error {
 	return func(ctx context.Context) error {
 		c, err := call.Start(ctx, o)
@@ -161,7 +161,8 @@ func (b *bench) admits(o call.Options) func(context.Context) error {
 	}
 }
 
-// brokenPair writes a certificate with the key of another. The status says so, and roots still trust what is shown.
+// brokenPair writes a certificate with a key that does not match. The status reports it, and the previous certificate
+// stays in use.
 func (b *bench) brokenPair(roots *x509.CertPool) {
 	b.t.Helper()
 	cert, _ := b.certificate()
@@ -173,7 +174,7 @@ func (b *bench) brokenPair(roots *x509.CertPool) {
 	}
 	running := b.status().Revision
 	b.write(broken)
-	b.await("the status tells of the broken pair", func(ctx context.Context) error {
+	b.await("the status reports the mismatch", func(ctx context.Context) error {
 		st, err := b.look(ctx)
 		if err == nil && (st.Revision != running || !strings.Contains(st.Problem, ".cert") && !strings.Contains(st.Problem, ".key")) {
 			err = fmt.Errorf("revision %q, problem %q", st.Revision, st.Problem)
@@ -181,11 +182,11 @@ func (b *bench) brokenPair(roots *x509.CertPool) {
 		return err
 	})
 	for _, network := range []call.Network{call.TLS, call.DTLS} {
-		b.await("the certificate before stays", b.shows(network, roots))
+		b.await("the previous certificate is in use", b.shows(network, roots))
 	}
 }
 
-// R-13: realm, port and protocol change under live calls, and no session is lost.
+// R-13: realm, port and protocol change during calls, and no session is lost.
 func TestR13Restarts(t *testing.T) {
 	t.Run("realm", func(t *testing.T) {
 		b := newBench(t)
@@ -193,11 +194,11 @@ func TestR13Restarts(t *testing.T) {
 		live := b.calls(1)
 		b.apply(b.changed(func(c *config.Config) { c.Auth.Realm = "other.example.org" }))
 		if got := b.realm(); got != "other.example.org" {
-			t.Errorf("new clients are told the realm %q", got)
+			t.Errorf("new clients get the realm %q", got)
 		}
-		b.renew(live) // with the realm that they began with
+		b.renew(live) // with the previous realm
 		b.unharmed(live, silence)
-		b.await("all sessions have ended, each by its own request", b.sessions(0))
+		b.await("all sessions have ended by their Refresh requests", b.sessions(0))
 	})
 	for name, change := range map[string]func(port int, l *config.Listener){
 		"port":     func(port int, l *config.Listener) { l.Port = port },
@@ -208,10 +209,10 @@ func TestR13Restarts(t *testing.T) {
 	}
 }
 
-// replacesUDP changes what the socket of the UDP listener is made of: the new one serves, the old one drains.
+// replacesUDP changes the socket of the UDP listener: the new one serves, the old one drains.
 func replacesUDP(t *testing.T, change func(port int, l *config.Listener)) {
 	b := newBench(t)
-	// The TCP listener would stand in the way of a UDP listener that becomes one at its port.
+	// Without the TCP listener, which would conflict when the UDP listener changes to TCP on the same port.
 	b.config.Listeners = slices.DeleteFunc(b.config.Listeners, func(l config.Listener) bool { return l.Protocol != config.TURNUDP })
 	b.run()
 	before, live := b.options(call.UDP), b.calls(3, call.UDP)
@@ -224,14 +225,14 @@ func replacesUDP(t *testing.T, change func(port int, l *config.Listener)) {
 		t.Errorf("call through the new listener: %d datagrams lost", lost)
 	}
 	if c, err := call.Start(t.Context(), before); !errors.Is(err, call.ErrRefused) {
-		t.Errorf("the old listener takes a new call: %v", err)
+		t.Errorf("the old listener accepts a new call: %v", err)
 		if err == nil {
 			c.End(0)
 		}
 	}
 	b.renew(live)
 	b.unharmed(live, silence)
-	b.await("the old listener has gone with its last session", func(context.Context) error {
+	b.await("the old listener is closed with its last session", func(context.Context) error {
 		socket, err := net.ListenUDP("udp", &net.UDPAddr{Port: int(before.Gateway.Port())})
 		if err != nil {
 			return err
@@ -240,7 +241,7 @@ func replacesUDP(t *testing.T, change func(port int, l *config.Listener)) {
 	})
 }
 
-// renew has each call make a signed request.
+// renew makes each call send an authenticated request.
 func (b *bench) renew(all calls) {
 	b.t.Helper()
 	for _, c := range all {
@@ -250,7 +251,7 @@ func (b *bench) renew(all calls) {
 	}
 }
 
-// realm is what a client without a credential is told.
+// realm returns the realm in a 401 response.
 func (b *bench) realm() string {
 	b.t.Helper()
 	conn, err := net.Dial("udp", b.at(call.UDP).String())
@@ -277,11 +278,11 @@ func (b *bench) realm() string {
 	return realm.String()
 }
 
-// R-14: what clients authenticate with is rotated under live calls.
+// R-14: credentials are rotated during calls.
 func TestR14Credentials(t *testing.T) {
 	b := newBench(t)
 	b.run()
-	begin := func(c config.Config) (all []call.Options) { // the static pair, and one of the shared secret
+	begin := func(c config.Config) (all []call.Options) { // a static credential and an ephemeral one
 		static := b.options(call.UDP)
 		static.Password = string(c.Auth.Credentials[config.KeyPassword])
 		minted, err := c.Auth.Authority().Mint("bob", time.Hour, time.Now())
@@ -303,13 +304,13 @@ func TestR14Credentials(t *testing.T) {
 	b.write(next)
 	began := time.Now()
 	for _, o := range begin(next) {
-		b.within(time.Second, "the new credential is good", b.admits(o))
+		b.within(time.Second, "the new credential is accepted", b.admits(o))
 	}
-	t.Logf("new credentials good after %s", time.Since(began))
+	t.Logf("new credentials accepted after %s", time.Since(began))
 	for _, o := range former {
 		c, err := call.Start(t.Context(), o)
 		if !errors.Is(err, call.ErrRefused) || !strings.Contains(err.Error(), "401") {
-			t.Errorf("%s: the former credential makes a new allocation: %v", o.Network, err)
+			t.Errorf("%s: the previous credential can allocate: %v", o.Network, err)
 		}
 		if err == nil {
 			c.End(0)
@@ -318,20 +319,21 @@ func TestR14Credentials(t *testing.T) {
 	b.renew(live)
 	b.settled(len(live))
 	b.unharmed(live, silence)
-	b.await("refreshes with the former credential are obeyed", b.sessions(0))
+	b.await("Refresh requests with the previous credential succeed", b.sessions(0))
 }
 
-// R-15: fifty changes of endpoints a second. Whoever calls one that stays does not notice.
+// R-15: endpoints change fifty times per second. Calls to endpoints that stay are not disturbed.
 func TestR15Churn(t *testing.T) {
 	const (
 		rate   = 50
 		lasts  = 10 * time.Second
-		window = 100 // endpoints beside those that somebody calls
+		window = 100 // endpoints in addition to those with calls
 	)
 	b := newBench(t)
 	var kept, gone []netip.AddrPort
 	for range 4 {
-		// Permissions are for addresses without port (RFC 8656 §9), so those that go have one of their own.
+		// A permission covers an address with all ports (RFC 8656 §9), so removed endpoints need an address of their
+		// own.
 		kept, gone = append(kept, echo(t)), append(gone, echoAt(t, netip.MustParseAddr("127.0.0.2")))
 	}
 	replaced := 0
@@ -374,17 +376,17 @@ func TestR15Churn(t *testing.T) {
 			removed = time.Now()
 		}
 	}
-	b.within(time.Second, "the last state wins", b.runs(render(kept...)))
+	b.within(time.Second, "the last config is in force", b.runs(render(kept...)))
 	b.cutOff(leaving, removed)
 	b.unharmed(staying, silence)
 }
 
-// cutOff wants calls that have heard nothing any more a second after a moment, and are refused what they ask for.
+// cutOff checks that calls receive no echo later than a second after a moment, and that their permissions are refused.
 func (b *bench) cutOff(all calls, since time.Time) {
 	b.t.Helper()
 	for i, c := range all {
 		if late := c.LastEcho().Sub(since) - b.pulse.Worst(); late > time.Second {
-			b.t.Errorf("call %d is heard %s after its way was taken", i, late)
+			b.t.Errorf("call %d receives an echo %s after its route was removed", i, late)
 		}
 		if err := c.Renew(); !errors.Is(err, call.ErrRefused) || !strings.Contains(err.Error(), "403") {
 			b.t.Errorf("call %d: permission: %v, want 403", i, err)
@@ -393,7 +395,7 @@ func (b *bench) cutOff(all calls, since time.Time) {
 	}
 }
 
-// T-05: what loses its way is cut within a second, over every transport.
+// T-05: calls whose route is removed are cut within a second, over every transport.
 func TestT05VanishedRoutes(t *testing.T) {
 	for name, change := range map[string]func(*config.Config){
 		"endpoint gone": func(c *config.Config) { c.Clusters[0].Endpoints = []string{"192.0.2.1"} },
@@ -413,13 +415,13 @@ func TestT05VanishedRoutes(t *testing.T) {
 			b.write(next)
 			began := time.Now()
 			b.inForce(next)
-			<-time.After(time.Until(began.Add(1500 * time.Millisecond))) // nobody says that nothing comes any more
+			<-time.After(time.Until(began.Add(1500 * time.Millisecond))) // no event signals that echoes have stopped
 			b.cutOff(live, began)
 		})
 	}
 }
 
-// R-29: a config of an older and of a newer release is applied as far as it is understood.
+// R-29: configs of an older and of a newer release are applied, without their unknown fields.
 func TestR29Skew(t *testing.T) {
 	b := newBench(t)
 	b.run()
@@ -467,7 +469,7 @@ func TestR29Skew(t *testing.T) {
 	}
 }
 
-// R-32: a folder for the last good config that takes nothing is told of, and is no reason to do without configs.
+// R-32: a state folder that is not writable is reported, and configs are applied anyway.
 func TestR32StateFolder(t *testing.T) {
 	for name, mount := range map[string]string{
 		"full":      `mount -t tmpfs -o size=4k tmpfs "$0" && head -c 4096 /dev/zero >"$0/full"`,
@@ -498,8 +500,9 @@ func TestR32StateFolder(t *testing.T) {
 	}
 }
 
-// R-10: a dataplane that starts beside another process on a port of its first config is not ready, and says which listener is not open and why. It gets
-// ready by itself when the port is free. A port that it cannot have later makes it unready no more: its calls would be cut.
+// R-10: if another process uses a port of the first config, the dataplane is not ready, and reports the listener and
+// the error. It becomes ready when the port is free. A port conflict in a later config does not make it unready,
+// because that would end its calls.
 func TestR10TakenPortAtStart(t *testing.T) {
 	other, b := newBench(t), newBench(t)
 	other.run()
@@ -507,11 +510,11 @@ func TestR10TakenPortAtStart(t *testing.T) {
 	b.file = filepath.Join(t.TempDir(), "config.json")
 	b.write(b.config)
 	b.start(b.file)
-	b.await("not ready, in words", func(ctx context.Context) error {
+	b.await("/ready reports the listener and the error", func(ctx context.Context) error {
 		code, body, err := bed.Get(ctx, b.health()+"/ready")
 		for _, words := range []string{`"message":"stunnerd not ready: `, listenerName(call.UDP), "address already in use"} {
 			if err == nil && (code != http.StatusServiceUnavailable || !strings.Contains(string(body), words)) {
-				err = fmt.Errorf("/ready answers %d %s, which does not say %q", code, body, words)
+				err = fmt.Errorf("/ready: status %d %s, want it to contain %q", code, body, words)
 			}
 		}
 		return err
@@ -541,7 +544,7 @@ func TestR10TakenPortAtStart(t *testing.T) {
 	b.unharmed(live, silence)
 }
 
-// R-10: a port that somebody else has concerns its listener only.
+// R-10: a port that another process uses affects only its listener.
 func TestR10TakenPort(t *testing.T) {
 	b := newBench(t)
 	b.run()
@@ -563,10 +566,10 @@ func TestR10TakenPort(t *testing.T) {
 		t.Errorf("failures %v, want one of %s", st.Failures, listenerName(call.UDP))
 	}
 	if got := st.Listeners[0].Port; got != int(former.Gateway.Port()) {
-		t.Errorf("the status has the broken listener at port %d", got)
+		t.Errorf("the status shows the failed listener at port %d", got)
 	}
 	b.config.Listeners[1].Port = next.Listeners[1].Port
-	for _, network := range []call.Network{call.UDP, call.TCP, call.TLS, call.DTLS} { // the first at its last good port, the next at its new one
+	for _, network := range []call.Network{call.UDP, call.TCP, call.TLS, call.DTLS} { // the first listener at its previous port, the others at their new ports
 		o := b.options(network)
 		o.Password = "another-password"
 		if lost, _ := (calls{b.call(o)}).end(); lost > 0 {

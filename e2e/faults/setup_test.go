@@ -10,11 +10,11 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/ask"
 )
 
-// liveSessions is how many sessions there are while BenchmarkCallSetup begins another one.
+// liveSessions is the number of other sessions during BenchmarkCallSetup.
 const liveSessions = 1000
 
-// L-1: a call is set up within 50 ms (p99) beside 1,000 live sessions. A set-up is what a client waits for before its first byte: challenge, Allocate and
-// ChannelBind, and the end of the session is not in it.
+// L-1: the set-up of a call takes at most 50 ms (p99) with 1,000 live sessions. The set-up is the time before the first
+// byte: challenge, Allocate and ChannelBind. The deletion of the session is not included.
 func BenchmarkCallSetup(b *testing.B) {
 	d := newBench(b)
 	d.run()

@@ -50,7 +50,7 @@ func runs(s *stage, _ *testscript.TestScript, neg bool, args []string) error {
 	return bed.Until(ctx, func(ctx context.Context) error {
 		status, err := s.stack.Status(ctx)
 		if err == nil && pattern.Match(status) == neg {
-			err = fmt.Errorf("match of %s in the status of the dataplane: %t: %s", pattern, !neg, status)
+			err = fmt.Errorf("status of the dataplane matches %s: %t: %s", pattern, !neg, status)
 		}
 		return err
 	})
@@ -96,7 +96,8 @@ func open(s *stage, _ *testscript.TestScript, args []string) error {
 	return bed.Until(ctx, bed.Answers(args[0], status))
 }
 
-// credential puts a credential into the environment of the script. A gateway that the auth service does not know yet is waited for.
+// credential requests a credential and puts it into the environment of the script. It waits until the auth service
+// returns the gateway.
 func credential(s *stage, ts *testscript.TestScript, args []string) error {
 	ctx, cancel := s.within(patience)
 	defer cancel()
@@ -113,7 +114,7 @@ func credential(s *stage, ts *testscript.TestScript, args []string) error {
 	return nil
 }
 
-// settled compares revisions: the dataplane shows its own in its status, the auth service in its log.
+// settled compares revisions: the dataplane reports its revision in its status, the auth service logs it.
 func settled(s *stage, _ *testscript.TestScript, _ []string) error {
 	ctx, cancel := s.within(patience)
 	defer cancel()
@@ -127,7 +128,7 @@ func settled(s *stage, _ *testscript.TestScript, _ []string) error {
 			return err
 		}
 		if revision := c.Revision(); !strings.Contains(string(status), revision) || !strings.Contains(s.stack.Auth.Output(), revision) {
-			return fmt.Errorf("revision %s is not everywhere; the dataplane says %s", revision, status)
+			return fmt.Errorf("revision %s is not in force everywhere; status of the dataplane: %s", revision, status)
 		}
 		return nil
 	})

@@ -13,7 +13,7 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 )
 
-// nonsense is what a discovery server must never say.
+// nonsense returns invalid frames of config discovery.
 func nonsense() []string {
 	return []string{
 		"hello",
@@ -29,7 +29,7 @@ func nonsense() []string {
 	}
 }
 
-// babble serves a discovery endpoint that says nonsense, then the config in a file, then nonsense again.
+// babble serves a discovery endpoint that sends invalid frames, then the config in a file, then invalid frames again.
 func babble(s *stage, ts *testscript.TestScript, args []string) error {
 	listener, err := net.Listen("tcp", bed.Loopback+":0")
 	if err != nil {
@@ -56,7 +56,8 @@ func babble(s *stage, ts *testscript.TestScript, args []string) error {
 	return nil
 }
 
-// kind makes a text message of what is text: anything else would be a violation of the protocol below.
+// kind returns the type of a WebSocket message: text only for valid UTF-8, because other text would violate the
+// WebSocket protocol.
 func kind(frame string) websocket.MessageType {
 	if strings.ToValidUTF8(frame, "") != frame {
 		return websocket.MessageBinary

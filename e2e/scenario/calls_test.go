@@ -18,36 +18,37 @@ import (
 )
 
 const (
-	flowing = 25 // datagrams that make a flow
+	flowing = 25 // number of echoes after which a call counts as flowing
 	watch   = 500 * time.Millisecond
 )
 
-// verb is what can be done with a call.
+// verb is an action on a running call.
 type verb struct {
 	do    func(s *stage, c *call.Call, args []string) error
 	usage string
 	args  int
-	last  bool // the call is over then
+	last  bool // ends the call
 }
 
-// verbs are what can follow `call NAME` once it has been started with `call NAME start [TRANSPORT] [USER PASSWORD]`.
+// verbs returns the actions of `call NAME VERB` on a call that `call NAME start [TRANSPORT] [USER PASSWORD]` has
+// started.
 func verbs() map[string]verb {
 	return map[string]verb{
-		"flows": {do: flows},                             // datagrams come back
-		"stops": {do: stops, usage: "DURATION", args: 1}, // none comes back later than DURATION from now
+		"flows": {do: flows},                             // datagrams are echoed
+		"stops": {do: stops, usage: "DURATION", args: 1}, // no echo later than DURATION from now
 		"renew": {do: renew, usage: "REGEXP", args: 1},   // the gateway refuses a new permission for the peer of the call
-		"ends":  {do: ends, last: true},                  // and no datagram was lost
-		"drops": {do: drops, last: true},                 // whatever was lost
+		"ends":  {do: ends, last: true},                  // ends the call without a lost datagram
+		"drops": {do: drops, last: true},                 // ends the call, with or without loss
 	}
 }
 
-// dispatch is the command `call`.
+// dispatch runs the command `call`.
 func dispatch(s *stage, _ *testscript.TestScript, args []string) error {
 	name, what, rest := args[0], args[1], args[2:]
 	switch what {
 	case "start":
 		return begin(s, name, rest)
-	case "refused": // REGEXP [TRANSPORT] [USER PASSWORD]: there is no call then
+	case "refused": // REGEXP [TRANSPORT] [USER PASSWORD]: the gateway refuses the call
 		return refused(s, rest)
 	}
 	v, ok := verbs()[what]
@@ -67,7 +68,7 @@ func dispatch(s *stage, _ *testscript.TestScript, args []string) error {
 	return nil
 }
 
-// begin starts a call and waits until it flows.
+// begin starts a call and waits until datagrams are echoed.
 func begin(s *stage, name string, args []string) error {
 	c, err := place(s, args)
 	if err != nil {
@@ -77,14 +78,15 @@ func begin(s *stage, name string, args []string) error {
 	return flows(s, c, nil)
 }
 
-// protocols are the listener protocols that belong to the transports of calls.
+// protocols maps the transports of calls to listener protocols.
 func protocols() map[call.Network]config.Protocol {
 	return map[call.Network]config.Protocol{
 		call.UDP: config.TURNUDP, call.TCP: config.TURNTCP, call.TLS: config.TURNTLS, call.DTLS: config.TURNDTLS,
 	}
 }
 
-// place makes a call; args are [TRANSPORT] [USER PASSWORD]. Without a user it does as the auth service says, URL included.
+// place starts a call; args are [TRANSPORT] [USER PASSWORD]. Without a user, address and credential come from the auth
+// service.
 func place(s *stage, args []string) (*call.Call, error) {
 	o := call.Options{Gateway: s.stack.Gateway(), Network: call.UDP, Peer: s.stack.Datagrams(), Roots: s.roots}
 	if len(args) > 0 && protocols()[call.Network(args[0])] != "" {
@@ -110,7 +112,7 @@ func place(s *stage, args []string) (*call.Call, error) {
 	return call.Start(s.ctx, o)
 }
 
-// server asks the auth service for one gateway; without a name for the one that there is.
+// server requests the ICE server of one gateway from the auth service. Without a name there must be exactly one.
 func (s *stage) server(ctx context.Context, gateway ...string) (bed.ICEServer, error) {
 	ice, err := s.stack.ICEServers(ctx, gateway...)
 	if err != nil {
@@ -122,7 +124,7 @@ func (s *stage) server(ctx context.Context, gateway ...string) (bed.ICEServer, e
 	return ice.Servers[0], nil
 }
 
-// refused waits until a call cannot begin; args are REGEXP [TRANSPORT] [USER PASSWORD].
+// refused waits until the gateway refuses a call; args are REGEXP [TRANSPORT] [USER PASSWORD].
 func refused(s *stage, args []string) error {
 	if len(args) == 0 {
 		return errors.New("usage: call NAME refused REGEXP [TRANSPORT] [USER PASSWORD]")
@@ -138,7 +140,7 @@ func refused(s *stage, args []string) error {
 	})
 }
 
-// refusal checks that the gateway refused, and how.
+// refusal checks that an error is a refusal of the gateway that matches a pattern.
 func refusal(err error, pattern string) error {
 	expected, bad := regexp.Compile(pattern)
 	switch {
@@ -158,7 +160,8 @@ func flows(s *stage, c *call.Call, _ []string) error {
 	return c.AwaitMore(ctx, flowing)
 }
 
-// stops checks that no datagram comes back later than a duration from now, but for what the machine stands still. It watches a little longer than that.
+// stops checks that no echo arrives later than a duration from now, without stalls of the machine. It observes for
+// slightly longer than that.
 func stops(s *stage, c *call.Call, args []string) error {
 	limit, err := time.ParseDuration(args[0])
 	if err != nil {
@@ -174,7 +177,7 @@ func stops(s *stage, c *call.Call, args []string) error {
 		return ctx.Err()
 	}
 	if late := c.LastEcho().Sub(deadline) - p.Worst(); late > 0 {
-		return fmt.Errorf("a datagram came back %s later than allowed", late)
+		return fmt.Errorf("an echo arrived %s too late", late)
 	}
 	return nil
 }
@@ -185,7 +188,7 @@ func renew(_ *stage, c *call.Call, args []string) error {
 
 func ends(_ *stage, c *call.Call, _ []string) error {
 	if stats := c.End(patience); stats.Lost > 0 || stats.Err != nil {
-		return fmt.Errorf("disturbed: %s", stats)
+		return fmt.Errorf("datagrams lost: %s", stats)
 	}
 	return nil
 }

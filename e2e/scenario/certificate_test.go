@@ -10,7 +10,7 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 )
 
-// certificate makes a key pair. Calls trust it from then on, and those made before no longer.
+// certificate makes a key pair. Later calls trust this certificate only.
 func certificate(s *stage, ts *testscript.TestScript, _ []string) error {
 	chain, key, err := bed.Certificate()
 	if err != nil {

@@ -2,14 +2,14 @@ package scenario
 
 import "github.com/rogpeppe/go-internal/testscript"
 
-// command is a command of a scenario. It fails the scenario by returning an error.
+// command is a command of a scenario script. An error fails the scenario.
 type command struct {
 	run         func(s *stage, ts *testscript.TestScript, args []string) error
 	usage       string
 	least, most int // number of arguments
 }
 
-// condition is a command that waits for something to be so, or with ! before it for it to be so no longer.
+// condition is a command that waits for a condition, or with ! before it for the opposite.
 type condition struct {
 	run   func(s *stage, ts *testscript.TestScript, neg bool, args []string) error
 	usage string
@@ -18,49 +18,49 @@ type condition struct {
 
 const many = 64
 
-// orders returns the commands that do something. Whatever must come of it is awaited.
+// orders returns the commands that carry out an action. They wait for its effect.
 func orders() map[string]command {
 	return map[string]command{
 		// Programs.
 		"up":      {up, "[PART…]", 0, 3},               // start echo, operator, auth; without PART all of them
-		"free":    {free, "", 0, 0},                    // dataplanes of the operator that is started next outlive it
-		"respawn": {respawn, "NAME", 1, 1},             // kill the Gateway's dataplane, start it again as NAME, as a supervisor would: $PID
-		"run":     {run, "NAME PROGRAM ARG…", 2, many}, // start one more program
+		"free":    {free, "", 0, 0},                    // dataplanes of the next operator keep running after a crash of the operator
+		"respawn": {respawn, "NAME", 1, 1},             // kill the Gateway's dataplane and start it again as NAME, as a supervisor would; sets $PID
+		"run":     {run, "NAME PROGRAM ARG…", 2, many}, // start another program
 		"crash":   {crash, "NAME", 1, 1},               // SIGKILL
-		"drain":   {drain, "NAME", 1, 1},               // SIGTERM, without waiting for the end
-		"gone":    {gone, "NAME", 1, 1},                // it has ended by itself, with exit code 0
-		"quit":    {quit, "NAME", 1, 1},                // drain, and gone
-		"says":    {says, "NAME REGEXP", 2, 2},         // the output of a program matches
-		"babble":  {babble, "NAME GOOD", 2, 2},         // config discovery that says nonsense, what is in GOOD, and nonsense again: its URL is $NAME
+		"drain":   {drain, "NAME", 1, 1},               // SIGTERM, without waiting
+		"gone":    {gone, "NAME", 1, 1},                // wait until it has exited with code 0
+		"quit":    {quit, "NAME", 1, 1},                // drain, then gone
+		"says":    {says, "NAME REGEXP", 2, 2},         // wait until the output of a program matches
+		"babble":  {babble, "NAME GOOD", 2, 2},         // discovery server that sends invalid frames, the file GOOD, and invalid frames again; its URL is $NAME
 
-		// Files. Ports of the quickstart become those of the scenario.
+		// Files. Ports of the quickstart are replaced by those of the scenario.
 		"put":         {put, "FILE…", 1, many},      // copy files into the operator's folder
 		"edit":        {edit, "FILE OLD NEW", 3, 3}, // replace a regular expression in a file of the operator's folder
-		"expand":      {expand, "FILE", 1, 1},       // fill in the variables of the scenario
+		"expand":      {expand, "FILE", 1, 1},       // expand variables of the scenario
 		"large":       {large, "FILE BYTES", 2, 2},  // write a JSON object of that size
-		"certificate": {certificate, "", 0, 0},      // make a certificate that calls trust: $CERTIFICATE and $KEY, in base64 of PEM
+		"certificate": {certificate, "", 0, 0},      // make a certificate that calls trust; sets $CERTIFICATE and $KEY to base64 of PEM
 
-		// Answers.
-		"metric":     {metric, "NAME OP VALUE [URL]", 3, 4},       // a metric of the Gateway's dataplane, or at URL, compares: == or >=
+		// Responses.
+		"metric":     {metric, "NAME OP VALUE [URL]", 3, 4},       // a metric of the Gateway's dataplane, or at URL, compared with == or >=
 		"settled":    {settled, "", 0, 0},                         // dataplane and auth service have the config that the operator serves
-		"open":       {open, "URL STATUS", 2, 2},                  // a GET is answered with STATUS
-		"http":       {request, "METHOD URL STATUS [FILE]", 3, 4}, // one request is answered with STATUS: FILE is its JSON, $BEARER its token, the answer goes to stdout
-		"token":      {token, "NAME SECRET CLAIMS", 3, 3},         // sign CLAIMS with the secret in the file SECRET, good for an hour: $NAME
-		"credential": {credential, "NAME [GATEWAY]", 1, 2},        // ask the auth service for a credential: $NAME_USER and $NAME_PASSWORD
+		"open":       {open, "URL STATUS", 2, 2},                  // wait until a GET returns STATUS
+		"http":       {request, "METHOD URL STATUS [FILE]", 3, 4}, // one request must return STATUS; FILE is its JSON body, $BEARER its token, stdout the response
+		"token":      {token, "NAME SECRET CLAIMS", 3, 3},         // sign CLAIMS with the secret in the file SECRET, valid for an hour; sets $NAME
+		"credential": {credential, "NAME [GATEWAY]", 1, 2},        // request a credential from the auth service; sets $NAME_USER and $NAME_PASSWORD
 
 		"call": {dispatch, "NAME VERB ARG…", 2, many}, // see verbs
 	}
 }
 
-// conditions returns the commands that only look, for as long as it takes.
+// conditions returns the commands that wait for a condition.
 func conditions() map[string]condition {
 	return map[string]condition{
-		"file": {file, "PATH REGEXP", 2}, // the file, or one below the folder, matches
+		"file": {file, "PATH REGEXP", 2}, // the file, or a file below the folder, matches
 		"runs": {runs, "REGEXP", 1},      // the status of the Gateway's dataplane matches
 	}
 }
 
-// commands are what a scenario can say beside the commands of testscript itself.
+// commands returns all commands for scenarios, in addition to those of testscript.
 func commands() map[string]func(*testscript.TestScript, bool, []string) {
 	all := make(map[string]func(*testscript.TestScript, bool, []string))
 	for name, c := range orders() {

@@ -35,7 +35,7 @@ func edit(s *stage, _ *testscript.TestScript, args []string) error {
 		return err
 	}
 	if !old.Match(data) {
-		return fmt.Errorf("%s does not hold %s", args[0], old)
+		return fmt.Errorf("%s does not contain %s", args[0], old)
 	}
 	return s.stack.Put(args[0], old.ReplaceAll(data, []byte(args[2])))
 }
@@ -53,13 +53,13 @@ func file(s *stage, ts *testscript.TestScript, neg bool, args []string) error {
 			return err
 		}
 		if found == neg {
-			return fmt.Errorf("match of %s below %s: %t", pattern, args[0], found)
+			return fmt.Errorf("match of %s in %s: %t", pattern, args[0], found)
 		}
 		return nil
 	})
 }
 
-// anyMatches tells whether a file, or one below a folder, matches. A file may vanish while a folder is read.
+// anyMatches reports whether a file, or a file below a folder, matches. Files may be removed while the folder is read.
 func anyMatches(path string, pattern *regexp.Regexp) (found bool, err error) {
 	err = filepath.WalkDir(path, func(name string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {

@@ -75,7 +75,7 @@ func gone(s *stage, _ *testscript.TestScript, args []string) error {
 	case <-p.Done():
 		return p.Err()
 	case <-time.After(patience):
-		return fmt.Errorf("%s is still there after %s", args[0], patience)
+		return fmt.Errorf("%s is still running after %s", args[0], patience)
 	}
 }
 

@@ -20,7 +20,8 @@ func free(s *stage, _ *testscript.TestScript, _ []string) error {
 	return nil
 }
 
-// respawn does what a supervisor does when a dataplane dies: the same program, arguments and environment, once more.
+// respawn acts as a supervisor: it kills the dataplane and starts it again with the same program, arguments and
+// environment.
 func respawn(s *stage, ts *testscript.TestScript, args []string) error {
 	pid, err := s.dataplane()
 	if err != nil {
@@ -45,7 +46,7 @@ func respawn(s *stage, ts *testscript.TestScript, args []string) error {
 
 var pidPattern = regexp.MustCompile(`process running, pid (\d+)`)
 
-// dataplane finds the process of the Gateway in the operator's status.
+// dataplane returns the PID of the Gateway's dataplane from the operator's status.
 func (s *stage) dataplane() (pid int, err error) {
 	status, err := os.ReadFile(filepath.Join(s.stack.Output(), "status.txt"))
 	if err != nil {
@@ -53,12 +54,12 @@ func (s *stage) dataplane() (pid int, err error) {
 	}
 	match := pidPattern.FindSubmatch(status)
 	if match == nil {
-		return 0, errors.New("find dataplane: the status names no process")
+		return 0, errors.New("find dataplane: the status contains no PID")
 	}
 	return strconv.Atoi(string(match[1]))
 }
 
-// commandOf reads from the kernel how a process was started.
+// commandOf reads the command line and environment of a process from /proc.
 func commandOf(pid int) (c bed.Command, err error) {
 	proc := filepath.Join("/proc", strconv.Itoa(pid))
 	if c.Path, err = os.Readlink(filepath.Join(proc, "exe")); err != nil {
@@ -81,7 +82,7 @@ func commandOf(pid int) (c bed.Command, err error) {
 	return c, nil
 }
 
-// list reads a file of texts that end in a zero byte.
+// list reads a file of NUL-terminated strings.
 func list(path string) ([]string, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -90,7 +91,8 @@ func list(path string) ([]string, error) {
 	return strings.FieldsFunc(string(data), func(r rune) bool { return r == 0 }), nil
 }
 
-// killOrphan ends the dataplane that no operator has stopped. The status may be old: only a program of this bed is meant.
+// killOrphan kills a dataplane that no operator has stopped. The status may be outdated, so the PID must belong to a
+// program of this test.
 func (s *stage) killOrphan() {
 	pid, err := s.dataplane()
 	if err != nil {

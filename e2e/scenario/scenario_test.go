@@ -1,5 +1,5 @@
-// Package scenario drives the built programs through what happens to them in a life: calls, changes, mistakes, crashes. Each scenario is
-// a file in testdata whose name is the sentence that it proves; commands_test.go says which commands it may use.
+// Package scenario runs the built programs through calls, config changes, mistakes and crashes. Each scenario is a file
+// in testdata whose name states what it proves. commands_test.go lists the commands of scenarios.
 package scenario
 
 import (

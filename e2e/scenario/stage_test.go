@@ -14,27 +14,27 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
 )
 
-// patience is how long a scenario waits for what must come.
+// patience is the timeout of conditions.
 const patience = 20 * time.Second
 
-// stage is what one scenario has running.
+// stage holds the processes and calls of one scenario.
 type stage struct {
 	stack bed.Stack
-	extra map[string]*bed.Process // started by name, beside the stack
+	extra map[string]*bed.Process // other processes by name
 	calls map[string]*call.Call
 	ctx   context.Context // ends with the scenario
-	roots *x509.CertPool  // of the certificates that the scenario has made
+	roots *x509.CertPool  // trusted certificates of the scenario
 }
 
 type stageKey struct{}
 
-// newStage makes an empty stage and tells the script, through its environment, where everything is going to be.
+// newStage prepares a stage, and sets the environment of the script: folders, ports and URLs.
 func newStage(env *testscript.Env, bin string) (*stage, error) {
 	ports, err := bed.FreePorts()
 	if err != nil {
 		return nil, err
 	}
-	admin, err := bed.FreePorts() // for dataplanes that a scenario starts itself
+	admin, err := bed.FreePorts() // for dataplanes that the scenario starts
 	if err != nil {
 		return nil, err
 	}
@@ -66,7 +66,7 @@ func newStage(env *testscript.Env, bin string) (*stage, error) {
 	return s, nil
 }
 
-// clear ends everything that a scenario left running, and shows the logs of one that failed.
+// clear ends all processes of a scenario, and prints their logs if it failed.
 func (s *stage) clear(t testscript.T) {
 	for _, c := range s.calls {
 		c.End(0)
@@ -104,7 +104,7 @@ func (s *stage) processes() []*bed.Process {
 	return all
 }
 
-// process finds a running process by name.
+// process returns a started process by name.
 func (s *stage) process(name string) (*bed.Process, error) {
 	for _, p := range s.processes() {
 		if p.Name == name {
@@ -114,7 +114,7 @@ func (s *stage) process(name string) (*bed.Process, error) {
 	return nil, fmt.Errorf("no process %q was started", name)
 }
 
-// within bounds what a command waits for.
+// within returns a context with a timeout.
 func (s *stage) within(d time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(s.ctx, d)
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// token makes a JSON Web Token (RFC 7519) by hand: what is under test must not check what it has made itself.
+// token makes a JSON Web Token (RFC 7519) without the library of the auth service, which is under test.
 func token(_ *stage, ts *testscript.TestScript, args []string) error {
 	var claims map[string]any
 	if err := json.Unmarshal([]byte(args[2]), &claims); err != nil {

@@ -1,5 +1,6 @@
-// Package abuse treats a dataplane badly, from outside and without a credential: floods, silence, half a handshake. What it costs the
-// process is read where the kernel keeps it, and a client that behaves must be served all the while.
+// Package abuse attacks a dataplane from outside and without a credential: with floods, silent connections and
+// incomplete handshakes. Resource usage of the process is read from the kernel, and a well-behaved client must be
+// served during every attack.
 package abuse
 
 import (
@@ -29,10 +30,10 @@ import (
 const (
 	user     = "ann"
 	password = "opens-the-door"
-	patience = 20 * time.Second // for what must come
+	patience = 20 * time.Second // timeout of conditions
 )
 
-// program is the dataplane, built as it is shipped: the race detector's own memory would drown what is measured.
+// program is the dataplane, built without the race detector, whose memory would dominate the measurements.
 var program string
 
 func TestMain(m *testing.M) {
@@ -64,7 +65,7 @@ func run(m *testing.M) (int, error) {
 	return m.Run(), nil
 }
 
-// allowFiles raises the number of descriptors of this process, and of those that it starts, as far as is allowed.
+// allowFiles raises the descriptor limit of this process and its children to the hard limit.
 func allowFiles() error {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
@@ -74,7 +75,7 @@ func allowFiles() error {
 	return syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit)
 }
 
-// target is a running dataplane with a listener for each transport, and an echo peer that its routes allow.
+// target is a running dataplane with one listener per transport, and an echo peer with a route.
 type target struct {
 	process *bed.Process
 	ports   map[call.Network]int
@@ -100,13 +101,13 @@ clusters:
   - {name: abuse/echo, type: STATIC, endpoints: ["127.0.0.1:<{{.Peer}}-{{.Peer}}>"]}
 `))
 
-// settings are what a test may want otherwise.
+// settings of a target that a test may change.
 type settings struct {
-	// files is the limit of descriptors; 0 means that of this process.
+	// files is the descriptor limit; 0 means that of this process.
 	files int
-	// secret is the shared secret of ephemeral credentials, beside the static one; empty means that there are none.
+	// secret is the shared secret of ephemeral credentials, in addition to the static one; empty means none.
 	secret string
-	// chain and key are the certificate, in PEM; nil means one of bed.Certificate.
+	// chain and key are the certificate in PEM; nil means one from bed.Certificate.
 	chain, key []byte
 }
 
@@ -168,7 +169,7 @@ func startWith(t *testing.T, s settings) *target {
 	return d
 }
 
-// address is where the dataplane listens.
+// address returns the address of the listener for a transport.
 func (d *target) address(n call.Network) netip.AddrPort {
 	return netip.AddrPortFrom(netip.MustParseAddr(bed.Loopback), uint16(d.ports[n]))
 }
@@ -183,8 +184,8 @@ func (d *target) await(t *testing.T, patience time.Duration, cond func(context.C
 	}
 }
 
-// good is a client that behaves: it allocates, has datagrams echoed and hangs up. The answer is how long it took to the first echo, without what the
-// machine stood still.
+// good runs a well-behaved client: it allocates, has datagrams echoed and ends. It returns the time to the first echo,
+// without stalls of the machine.
 func (d *target) good(t *testing.T, n call.Network) time.Duration {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -209,7 +210,7 @@ func (d *target) good(t *testing.T, n call.Network) time.Duration {
 	return took
 }
 
-// rss is the memory of the dataplane that is resident, in bytes.
+// rss returns the resident memory of the dataplane in bytes.
 func (d *target) rss(t *testing.T) int {
 	t.Helper()
 	status := d.proc(t, "status")
@@ -221,8 +222,8 @@ func (d *target) rss(t *testing.T) int {
 	return kilobytes << 10
 }
 
-// warm is the memory of the dataplane when its heap has been through some collections: what the runtime takes for itself by then is not
-// the price of what comes after.
+// warm returns the memory of the dataplane after some garbage collections, so that memory of the runtime itself is not
+// attributed to the attack.
 func (d *target) warm(t *testing.T) int {
 	t.Helper()
 	for collections := d.metric(t, "go_gc_duration_seconds_count"); d.metric(t, "go_gc_duration_seconds_count") < collections+3; {
@@ -230,12 +231,12 @@ func (d *target) warm(t *testing.T) int {
 	return d.rss(t)
 }
 
-// cpu is the time that the dataplane has spent computing.
+// cpu returns the CPU time of the dataplane.
 func (d *target) cpu(t *testing.T) time.Duration {
 	t.Helper()
-	const tick = 10 * time.Millisecond // USER_HZ is 100 on every architecture that Go knows
+	const tick = 10 * time.Millisecond // USER_HZ is 100 on every architecture that Go supports
 	stat := d.proc(t, "stat")
-	fields := strings.Fields(stat[strings.LastIndex(stat, ")")+1:]) // the name may hold spaces
+	fields := strings.Fields(stat[strings.LastIndex(stat, ")")+1:]) // the name may contain spaces
 	var ticks int
 	for _, f := range fields[11:13] { // utime and stime, proc_pid_stat(5)
 		n, err := strconv.Atoi(f)
@@ -259,17 +260,17 @@ func (d *target) proc(t *testing.T, name string) string {
 func (d *target) goroutines(t *testing.T) int { return int(d.metric(t, "go_goroutines")) }
 func (d *target) threads(t *testing.T) int    { return int(d.metric(t, "go_threads")) }
 
-// dropped is how much was dropped for a reason.
+// dropped returns the number of packets dropped for a reason.
 func (d *target) dropped(t *testing.T, reason string) int {
 	return int(d.metric(t, fmt.Sprintf("stunner_dropped_total{reason=%q}", reason)))
 }
 
-// series is the one of a listener's open connections.
+// series returns the name of a listener's series for open connections.
 func series(n call.Network) string {
 	return fmt.Sprintf("stunner_listener_connections{name=\"abuse/door/%s\"}", n)
 }
 
-// metric reads one series. One that is not there has counted nothing yet.
+// metric returns the value of one series, or 0 if it does not exist.
 func (d *target) metric(t *testing.T, series string) float64 {
 	t.Helper()
 	value, err := d.read(t.Context(), series)
@@ -292,7 +293,7 @@ func (d *target) read(ctx context.Context, series string) (float64, error) {
 	return 0, nil
 }
 
-// echo sends every datagram back until the test ends.
+// echo runs an echo peer until the test ends.
 func echo(t *testing.T) netip.AddrPort {
 	t.Helper()
 	conn, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.ParseIP(bed.Loopback), Port: freePort(t)})
@@ -304,7 +305,7 @@ func echo(t *testing.T) netip.AddrPort {
 	return conn.LocalAddr().(*net.UDPAddr).AddrPort()
 }
 
-// sendBack sends every datagram back until the socket is closed.
+// sendBack echoes datagrams until the socket is closed.
 func sendBack(conn *net.UDPConn) {
 	buf := make([]byte, 2048)
 	for {
@@ -313,7 +314,7 @@ func sendBack(conn *net.UDPConn) {
 			return
 		}
 		if err == nil {
-			_, _ = conn.WriteToUDPAddrPort(buf[:n], from) // clients count what is lost
+			_, _ = conn.WriteToUDPAddrPort(buf[:n], from) // clients count losses
 		}
 	}
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
 )
 
-// Numbers of DTLS (RFC 6347 §4.1, §4.2.2), as they stand in a datagram.
+// Values of DTLS header fields (RFC 6347 §4.1, §4.2.2).
 const (
 	recordHandshake    = 22
 	serverHello        = 2
@@ -29,7 +29,8 @@ const (
 	recordHeader       = 13
 )
 
-// clientHello is as short as one can be that asks for a cipher of ours. It is the first with number 0 and no cookie, and the second with 1.
+// clientHello returns a minimal ClientHello with a supported cipher. The first one has message number 0 and no cookie,
+// the second one number 1.
 func clientHello(random [32]byte, number byte, cookie []byte) []byte {
 	body := append([]byte{0xFE, 0xFD}, random[:]...)
 	body = append(body, 0, byte(len(cookie)))
@@ -45,11 +46,11 @@ func random() (r [32]byte) {
 	return r
 }
 
-// T-16: ClientHellos from addresses that nobody answers at cost an answer each, and nothing that stays.
+// T-16: a ClientHello from a forged address costs one response and leaves no state.
 func TestForgedHelloLeavesNothing(t *testing.T) {
 	const sources = 10_000
 	d := start(t)
-	for range 3 { // what the first clients of all cost is not the flood's
+	for range 3 { // one-time costs of the first clients are not part of the flood
 		d.good(t, call.DTLS)
 	}
 	d.await(t, patience, d.atMost(call.DTLS, 0))
@@ -57,7 +58,7 @@ func TestForgedHelloLeavesNothing(t *testing.T) {
 	var answered int
 	for i := range sources {
 		if i == sources/2 {
-			t.Logf("a good client's first echo in the midst of it: %s", d.good(t, call.DTLS))
+			t.Logf("first echo of a well-behaved client during the flood: %s", d.good(t, call.DTLS))
 		}
 		if verified(t, d.address(call.DTLS), netip.AddrFrom4([4]byte{127, 1, byte(i >> 8), byte(i)})) {
 			answered++
@@ -76,7 +77,8 @@ func TestForgedHelloLeavesNothing(t *testing.T) {
 	}
 }
 
-// verified sends a ClientHello, and tells whether it was asked for a cookie, by no more bytes than it had sent.
+// verified sends a ClientHello, and reports whether the server responded with a cookie and no more bytes than it
+// received.
 func verified(t *testing.T, server netip.AddrPort, source netip.Addr) bool {
 	t.Helper()
 	conn, err := net.DialUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(source, 0)), net.UDPAddrFromAddrPort(server))
@@ -95,12 +97,13 @@ func verified(t *testing.T, server netip.AddrPort, source netip.Addr) bool {
 		return false
 	}
 	if n > len(question) || n < recordHeader+1 || answer[0] != recordHandshake || answer[recordHeader] != helloVerifyRequest {
-		t.Errorf("%d bytes are answered with %x", len(question), answer[:n])
+		t.Errorf("response to %d bytes: %x", len(question), answer[:n])
 	}
 	return true
 }
 
-// T-16: a handshake on the 5-tuple of a session, begun with a good cookie and not completed, takes nothing from the client of the session.
+// T-16: a handshake on the 5-tuple of a session, started with a valid cookie and not completed, does not affect the
+// session.
 func TestFirstClientKeepsItsSession(t *testing.T) {
 	d := start(t)
 	server := net.UDPAddrFromAddrPort(d.address(call.DTLS))
@@ -124,7 +127,7 @@ func TestFirstClientKeepsItsSession(t *testing.T) {
 	if err := client.Listen(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := client.SendBindingRequest(); err != nil { // the server knows then that the handshake is over
+	if _, err := client.SendBindingRequest(); err != nil { // afterwards the server has completed the handshake
 		t.Fatal(err)
 	}
 	other := random()
@@ -143,7 +146,7 @@ func TestFirstClientKeepsItsSession(t *testing.T) {
 	}
 }
 
-// tapped is a client's socket on which somebody else writes, too, and reads the messages of the handshake that are not encrypted.
+// tapped is a client's socket that an attacker also writes to. It records the unencrypted handshake messages.
 type tapped struct {
 	*net.UDPConn
 	hellos chan []byte
@@ -161,17 +164,17 @@ func tap(t *testing.T) tapped {
 
 func (l tapped) ReadFrom(to []byte) (int, net.Addr, error) {
 	n, from, err := l.UDPConn.ReadFrom(to)
-	if err == nil && n > recordHeader && to[0] == recordHandshake && to[4] == 0 { // of epoch 0
+	if err == nil && n > recordHeader && to[0] == recordHandshake && to[4] == 0 { // epoch 0
 		l.hellos <- bytes.Clone(to[:n])
 	}
 	return n, from, err
 }
 
-// send writes as somebody else.
+// send writes as the attacker.
 func (l tapped) send(t *testing.T, server net.Addr, datagram []byte) {
 	t.Helper()
 	for len(l.hellos) > 0 {
-		<-l.hellos // what came before is the client's
+		<-l.hellos // discard messages to the client
 	}
 	if _, err := l.WriteTo(datagram, server); err != nil {
 		t.Fatal(err)
@@ -193,17 +196,17 @@ func (l tapped) await(t *testing.T, message byte) []byte {
 	}
 }
 
-// Programs that others wrote finish the handshake, also when answers of the server are lost and they have to ask twice.
+// OpenSSL completes the handshake, also when responses of the server are lost and OpenSSL retransmits.
 func TestOpenSSLConnects(t *testing.T) {
 	d := start(t)
 	for _, lost := range []int32{0, 1, 2} {
-		t.Run(fmt.Sprintf("%d answers lost", lost), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%d responses lost", lost), func(t *testing.T) {
 			t.Parallel()
 			server := lossy(t, d.address(call.DTLS), lost)
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 			client := exec.CommandContext(ctx, "openssl", "s_client", "-dtls1_2", "-alpn", "h2,stun.turn", "-connect", server.String())
-			client.Stdin = strings.NewReader("") // it ends when it is connected and has nothing to say
+			client.Stdin = strings.NewReader("") // exits after the handshake
 			out, err := client.CombinedOutput()
 			if errors.Is(err, exec.ErrNotFound) {
 				t.Fatal("openssl is not installed: run `sudo apt-get install --yes openssl`")
@@ -217,7 +220,7 @@ func TestOpenSSLConnects(t *testing.T) {
 	}
 }
 
-// lossy passes datagrams on between one client and a server, but for the first answers, which are lost.
+// lossy forwards datagrams between one client and a server, and drops the first responses.
 func lossy(t *testing.T, server netip.AddrPort, lost int32) netip.AddrPort {
 	t.Helper()
 	front, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.ParseIP(bed.Loopback)})
@@ -244,7 +247,7 @@ func lossy(t *testing.T, server netip.AddrPort, lost int32) netip.AddrPort {
 	}
 	go pass(front, func(b []byte, from netip.AddrPort) {
 		client.Store(&from)
-		_, _ = back.Write(b) // a server that is gone is found out by the client
+		_, _ = back.Write(b) // the client detects a closed server
 	})
 	go pass(back, func(b []byte, _ netip.AddrPort) {
 		if lost > 0 {

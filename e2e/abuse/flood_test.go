@@ -25,16 +25,18 @@ import (
 )
 
 const (
-	// moreMemory is what a flood may leave in the process: buffers of the garbage collector's pace, no state of clients.
+	// moreMemory is the limit for memory growth after a flood. It covers the pacing of the garbage collector, but no
+	// per-client state.
 	moreMemory = 16 << 20
-	// mostLog is what a flood may leave in the log.
+	// mostLog is the limit for log output of a flood.
 	mostLog = 100 << 10
 )
 
-// public is an address that is neither private nor the host's own, so that the limits of the internet hold for it. The one of a live call too.
+// public is an address that is neither private nor an own address of the host, so that the limits for internet
+// addresses apply. One live call uses it too.
 var public = netip.MustParseAddr("198.18.0.1")
 
-// T-10: ten thousand first requests of one source make few answers, which are hardly worth reflecting.
+// T-10: 10,000 first requests of one source get few responses, with a small amplification factor.
 func TestT10Reflection(t *testing.T) {
 	siege(t, func(d *target, same *call.Call) {
 		const burst, rate = 10, 10
@@ -51,21 +53,22 @@ func TestT10Reflection(t *testing.T) {
 			size = len(first)
 			f.send(first)
 		}
-		f.arrived() // until then the dataplane has time to answer
+		f.arrived() // until then the dataplane may answer
 		took := time.Since(began)
-		limit := burst + int(took.Seconds()*rate) + 2 // a token that has just begun, and the one that the live call gives back
+		limit := burst + int(took.Seconds()*rate) + 2 // a token in progress, and one that the live call returns
 		answers := f.answers()
 		if answers > limit || answers == 0 {
-			t.Errorf("%d answers to 10,000 requests in %s, want at most %d", answers, took, limit)
+			t.Errorf("%d responses to 10,000 requests in %s, want at most %d", answers, took, limit)
 		}
 		if bytes := int(f.bytes.Load()); bytes > answers*size*7/2 {
-			t.Errorf("%d answers of %d bytes to requests of %d bytes each: more than 3.5 times as long", answers, bytes, size)
+			t.Errorf("%d responses of %d bytes to requests of %d bytes each: amplification over 3.5", answers, bytes, size)
 		}
-		t.Logf("%d answers of %d bytes to 10,000 requests of %d bytes each in %s", answers, f.bytes.Load(), size, took)
+		t.Logf("%d responses of %d bytes to 10,000 requests of %d bytes each in %s", answers, f.bytes.Load(), size, took)
 	})
 }
 
-// T-17, T-19: mutations of everything that a client may send, with every first byte, from a client with an allocation and from one without.
+// T-17, T-19: mutations of all messages of a client, with every first byte, sent by a client with an allocation and by
+// one without.
 func TestT17Mutations(t *testing.T) {
 	siege(t, func(d *target, _ *call.Call) {
 		const datagrams = 100_000
@@ -91,14 +94,14 @@ func TestT17Mutations(t *testing.T) {
 			}
 			from[dice.IntN(2)].send(b)
 		}
-		t.Logf("%d answers to %d mutations", from[0].answers()+from[1].answers(), datagrams)
+		t.Logf("%d responses to %d mutations", from[0].answers()+from[1].answers(), datagrams)
 		if code := d.ask(t, holder, stun.MethodRefresh, ask.Lifetime(600)); code != 0 {
 			t.Errorf("the allocation of the client that sent them: %d", code)
 		}
 	})
 }
 
-// mutate changes, cuts or lengthens a message in a few places.
+// mutate changes, truncates or extends a message in a few places.
 func mutate(dice *rand.Rand, seed []byte) []byte {
 	b := append([]byte(nil), seed...)
 	for range 1 + dice.IntN(4) {
@@ -116,7 +119,7 @@ func mutate(dice *rand.Rand, seed []byte) []byte {
 	return b
 }
 
-// T-20: ten thousand users make no metric more than ten do.
+// T-20: the number of time series does not depend on the number of users.
 func TestT20Usernames(t *testing.T) {
 	siege(t, func(d *target, _ *call.Call) {
 		guesser := d.client(t, public, "user", "guess")
@@ -136,12 +139,12 @@ func TestT20Usernames(t *testing.T) {
 			t.Errorf("%d series after 10,000 users, %d after 100", after, before)
 		}
 		if strings.Contains(d.process.Output(), "user-") {
-			t.Error("names of users who are not known are in the log")
+			t.Error("the log contains names of unknown users")
 		}
 	})
 }
 
-// series is the number of time series.
+// series returns the number of time series.
 func (d *target) series(t *testing.T) (n int) {
 	t.Helper()
 	code, page, err := bed.Get(t.Context(), d.metrics)
@@ -156,7 +159,7 @@ func (d *target) series(t *testing.T) (n int) {
 	return n
 }
 
-// T-11: what is not a request is not answered.
+// T-11: only requests are answered.
 func TestT11ResponsesAreNotAnswered(t *testing.T) {
 	siege(t, func(d *target, _ *call.Call) {
 		c := d.client(t, public.Next(), user, password)
@@ -169,12 +172,12 @@ func TestT11ResponsesAreNotAnswered(t *testing.T) {
 			}
 		}
 		if answers := f.answers(); answers != 0 {
-			t.Errorf("%d answers to responses and indications", answers)
+			t.Errorf("%d responses to responses and indications", answers)
 		}
 	})
 }
 
-// T-11: two dataplanes, each told that the other is a client, do not talk to each other.
+// T-11: two dataplanes that each receive forged requests from the address of the other do not start a loop.
 func TestT11NoLoopBetweenServers(t *testing.T) {
 	if !netns.Isolated(t) {
 		return
@@ -205,16 +208,16 @@ func TestT11NoLoopBetweenServers(t *testing.T) {
 	sent := packets(a, "tx")
 	b.await(t, patience, func(context.Context) error {
 		if got := packets(b, "rx"); got != sent {
-			return fmt.Errorf("%d of %d answers were read", got, sent)
+			return fmt.Errorf("%d of %d responses were read", got, sent)
 		}
 		return nil
 	})
 	if back := packets(b, "tx"); sent == 0 || back != 0 || packets(a, "rx") != forged {
-		t.Errorf("%d forged requests, %d answers to the other server, %d answers of that", forged, sent, back)
+		t.Errorf("%d forged requests, %d responses to the other server, %d responses of the other server", forged, sent, back)
 	}
 }
 
-// ipv4 is a UDP datagram with its headers. The kernel adds the checksum of the outer one, and the inner one needs none.
+// ipv4 returns a UDP datagram with its headers. The kernel fills in the IP checksum, and the UDP checksum is optional.
 func ipv4(from netip.Addr, fromPort uint16, to netip.Addr, toPort uint16, payload []byte) []byte {
 	b := []byte{0x45, 0, 0, 0, 0, 0, 0, 0, 64, syscall.IPPROTO_UDP, 0, 0}
 	b = append(append(b, from.AsSlice()...), to.AsSlice()...)
@@ -224,15 +227,15 @@ func ipv4(from netip.Addr, fromPort uint16, to netip.Addr, toPort uint16, payloa
 	return append(b, payload...)
 }
 
-// siege runs an attack in a network of its own, while calls of the attacker's address and of others go on, of which none may lose anything, and
-// while another begins. Afterwards the process must be as it was before.
+// siege runs an attack in a network namespace, with calls from the attacker's address and from others. These calls must
+// lose nothing, and a new call must succeed. Afterwards the process must use no more resources than before.
 func siege(t *testing.T, attack func(d *target, same *call.Call)) {
 	t.Helper()
 	if !netns.Isolated(t) {
 		return
 	}
 	d := start(t)
-	d.good(t, call.UDP) // what is made once is there now
+	d.good(t, call.UDP) // allocates one-time state
 	rss, goroutines := d.rss(t), d.goroutines(t)
 	var calls []*call.Call
 	for _, o := range []call.Options{
@@ -251,12 +254,12 @@ func siege(t *testing.T, attack func(d *target, same *call.Call)) {
 	go func() { newcomer <- d.newcomer(t.Context()) }()
 	attack(d, calls[0])
 	if err := <-newcomer; err != nil {
-		t.Errorf("a call that began meanwhile: %v", err)
+		t.Errorf("a new call during the attack: %v", err)
 	}
 	for _, c := range calls {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		if err := c.AwaitMore(ctx, 3); err != nil {
-			t.Errorf("a call does not go on: %v", err)
+			t.Errorf("a call was interrupted: %v", err)
 		}
 		cancel()
 		if s := c.End(patience); s.Lost > 0 {
@@ -271,7 +274,7 @@ func siege(t *testing.T, attack func(d *target, same *call.Call)) {
 	}
 }
 
-// newcomer is a call from its beginning to its end.
+// newcomer makes a complete call.
 func (d *target) newcomer(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -286,7 +289,7 @@ func (d *target) newcomer(ctx context.Context) error {
 	return err
 }
 
-// recovered checks that nothing of an attack is left.
+// recovered checks that the process uses no more resources than before the attack.
 func (d *target) recovered(t *testing.T, rss, goroutines int) {
 	t.Helper()
 	if more := d.rss(t) - rss; more > moreMemory {
@@ -294,7 +297,7 @@ func (d *target) recovered(t *testing.T, rss, goroutines int) {
 	} else {
 		t.Logf("%d KiB more memory", more>>10)
 	}
-	const spare = 10 // the test's own allocations, which are still there, and connections to the metrics
+	const spare = 10 // for the test's own allocations and metrics connections
 	d.await(t, patience, func(ctx context.Context) error {
 		got, err := d.read(ctx, "go_goroutines")
 		if err == nil && int(got) > goroutines+spare {
@@ -304,16 +307,16 @@ func (d *target) recovered(t *testing.T, rss, goroutines int) {
 	})
 	const window = 2 * time.Second
 	before := d.cpu(t)
-	time.Sleep(window) // in which an idle process does nothing
+	time.Sleep(window) // an idle process uses no CPU in this time
 	if busy := d.cpu(t) - before; busy > window/20 {
-		t.Errorf("%s of computing in %s without anything to do", busy, window)
+		t.Errorf("%s of CPU time in %s while idle", busy, window)
 	}
 	if log := d.process.Output(); strings.Contains(log, "panic") || len(log) > mostLog {
-		t.Errorf("a log of %d bytes, or one of a panic", len(log))
+		t.Errorf("log of %d bytes, or with a panic", len(log))
 	}
 }
 
-// client is a raw client at an address.
+// client returns a raw client at an address.
 func (d *target) client(t *testing.T, from netip.Addr, user, password string) *ask.Client {
 	t.Helper()
 	c, err := ask.Dial(from, netip.AddrPortFrom(public, uint16(d.ports[call.UDP])), user, password)
@@ -335,14 +338,15 @@ func (d *target) ask(t *testing.T, c *ask.Client, method stun.Method, attrs ...s
 	return ask.Code(answer)
 }
 
-// flood sends much from one socket, as fast as the dataplane reads: what the kernel dropped at the door would try nobody.
+// flood sends many datagrams from one socket, only as fast as the dataplane reads. Datagrams that the kernel drops
+// would not test the dataplane.
 type flood struct {
 	t          *testing.T
 	client     *ask.Client
-	port       string // of the listener, as /proc/net has it
+	port       string // of the listener, as in /proc/net
 	sent       int
 	got, bytes atomic.Int64
-	done       chan struct{} // closed when nothing more is heard
+	done       chan struct{} // closed when receiving has ended
 }
 
 func newFlood(t *testing.T, d *target, c *ask.Client) *flood {
@@ -363,7 +367,8 @@ func newFlood(t *testing.T, d *target, c *ask.Client) *flood {
 	return f
 }
 
-// few datagrams are sent before the queue is looked at, and as few that even two floods do not fill the buffer that a socket has by default.
+// few is the number of datagrams between two checks of the queue. It is small enough that two floods do not fill the
+// default socket buffer.
 const few, much = 64, 32 << 10
 
 func (f *flood) send(b []byte) {
@@ -376,10 +381,10 @@ func (f *flood) send(b []byte) {
 	}
 }
 
-// arrived waits until all that was sent has been read.
+// arrived waits until the dataplane has read everything.
 func (f *flood) arrived() { f.t.Helper(); f.below(1) }
 
-// answers is how many answers came, once no more come.
+// answers returns the number of responses, after the last one has arrived.
 func (f *flood) answers() int {
 	f.t.Helper()
 	f.arrived()
@@ -389,7 +394,7 @@ func (f *flood) answers() int {
 	return int(f.got.Load())
 }
 
-// listen sets until when answers are heard.
+// listen sets until when responses are received.
 func (f *flood) listen(until time.Time) {
 	f.t.Helper()
 	if err := f.client.Conn.SetReadDeadline(until); err != nil {
@@ -397,17 +402,17 @@ func (f *flood) listen(until time.Time) {
 	}
 }
 
-// below waits until less than so many bytes wait at the listener to be read.
+// below waits until less than the given number of bytes is queued at the listener.
 func (f *flood) below(bytes int) {
 	f.t.Helper()
 	for deadline := time.Now().Add(patience); f.waiting() >= bytes; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			f.t.Fatal("the dataplane does not read")
+			f.t.Fatal("the dataplane does not read its queue")
 		}
 	}
 }
 
-// waiting is the longest queue of a socket of the listener, in bytes (proc_net(5)).
+// waiting returns the longest receive queue of the listener's sockets in bytes (proc_net(5)).
 func (f *flood) waiting() (most int) {
 	f.t.Helper()
 	for _, name := range []string{"/proc/net/udp", "/proc/net/udp6"} {

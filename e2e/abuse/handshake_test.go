@@ -15,8 +15,9 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 )
 
-// T-14: a source that asks for one handshake after the other gets a fourth of the processor at most, and holds up neither media nor the
-// handshakes of others. The certificate is RSA, with which a handshake costs the server ten times as much as with ECDSA.
+// T-14: a source that starts handshakes continuously gets at most a quarter of the CPUs, and delays neither media nor
+// handshakes of others. The certificate is RSA, with which a handshake costs the server ten times as much CPU as with
+// ECDSA.
 func TestT14HandshakeFlood(t *testing.T) {
 	if !netns.Isolated(t) {
 		return
@@ -54,30 +55,30 @@ func TestT14HandshakeFlood(t *testing.T) {
 			flood.Wait()
 			took := time.Since(began)
 			share := float64(d.cpu(t)-cpu) / float64(took) / float64(runtime.NumCPU())
-			t.Logf("%.0f handshakes a second took %.0f %% of %d cores; %d others over TLS and DTLS, the slowest until its first echo after %s",
+			t.Logf("%.0f handshakes per second used %.0f %% of %d cores; %d other clients over TLS and DTLS, slowest first echo after %s",
 				float64(done.Load())/took.Seconds(), 100*share, runtime.NumCPU(), 2*others, slowest)
 			for _, c := range calls {
 				s := c.End(patience)
 				t.Logf("call: %s, p99 %s", s, s.P99)
 				if s.Lost > 0 || s.Median > 20*time.Millisecond {
-					t.Errorf("call beside a flood of handshakes: %s", s)
+					t.Errorf("call during a flood of handshakes: %s", s)
 				}
 			}
 			if done.Load() == 0 {
-				t.Error("no handshake of the flood was answered: this shows nothing")
+				t.Error("no handshake of the flood was answered: the test is not valid")
 			}
-			// A fourth for handshakes, and as much for accepting, refusing and media.
+			// A quarter for handshakes, and as much for accepting, refusing and media.
 			if share > 0.5 {
-				t.Errorf("the dataplane computes on %.0f %% of the cores", 100*share)
+				t.Errorf("the dataplane uses %.0f %% of the cores", 100*share)
 			}
 			if slowest > 3*time.Second {
-				t.Errorf("another client waits for %s", slowest)
+				t.Errorf("another client waited for %s", slowest)
 			}
 		})
 	}
 }
 
-// calls begins calls over UDP, with 50 datagrams a second each.
+// calls starts calls over UDP with 50 datagrams per second each.
 func (d *target) calls(t *testing.T, n int) (calls []*call.Call) {
 	t.Helper()
 	for range n {
@@ -92,7 +93,8 @@ func (d *target) calls(t *testing.T, n int) (calls []*call.Call) {
 	return calls
 }
 
-// askDTLS shows its address and waits for the first datagram of the handshake, for which the server has computed all that costs much.
+// askDTLS returns the server's cookie and waits for the first datagram of the handshake. By then the server has done
+// the expensive computations.
 func askDTLS(ctx context.Context, from netip.Addr, to netip.AddrPort) bool {
 	conn, err := net.DialUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(from, 0)), net.UDPAddrFromAddrPort(to))
 	if err != nil {
@@ -106,7 +108,7 @@ func askDTLS(ctx context.Context, from netip.Addr, to netip.AddrPort) bool {
 		return false
 	}
 	n, err := conn.Read(buf)
-	const version, length = 2, 1 // before the cookie in a HelloVerifyRequest
+	const version, length = 2, 1 // fields before the cookie in a HelloVerifyRequest
 	if at := recordHeader + 12 + version + length; err != nil || n <= at {
 		return false
 	} else if _, err := conn.Write(clientHello(r, 1, buf[at:n])); err != nil {
@@ -117,7 +119,8 @@ func askDTLS(ctx context.Context, from netip.Addr, to netip.AddrPort) bool {
 	return err == nil && n > recordHeader && buf[0] == recordHandshake && buf[recordHeader] == serverHello
 }
 
-// askTLS sends a ClientHello from an address and waits for the answer, for which the server has computed all that costs much.
+// askTLS sends a ClientHello from an address and waits for the response. By then the server has done the expensive
+// computations.
 func askTLS(ctx context.Context, from netip.Addr, to netip.AddrPort, hello []byte) bool {
 	dialer := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0))}
 	conn, err := dialer.DialContext(ctx, "tcp", to.String())
@@ -125,7 +128,7 @@ func askTLS(ctx context.Context, from netip.Addr, to netip.AddrPort, hello []byt
 		return false
 	}
 	defer conn.Close()
-	_ = conn.(*net.TCPConn).SetLinger(0) // so that ports do not run out
+	_ = conn.(*net.TCPConn).SetLinger(0) // no TIME_WAIT, so that ports do not run out
 	_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
 	if _, err := conn.Write(hello); err != nil {
 		return false

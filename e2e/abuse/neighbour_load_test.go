@@ -25,17 +25,17 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/pulse"
 )
 
-// turnClient is a client of any transport that does only what it is told.
+// turnClient is a client for any transport that sends only the requests of the test.
 type turnClient struct {
-	// conn hands over one message a read.
+	// conn returns one message per read.
 	conn net.Conn
-	// says is never connected: it encodes requests and keeps the challenge.
+	// says is not connected. It encodes requests and stores the challenge.
 	says ask.Client
-	// reliable is false when a request is to be sent again while no answer comes.
+	// reliable is false if requests must be retransmitted.
 	reliable bool
 }
 
-// connect opens a client at an address of a namespace. The port is the kernel's choice.
+// connect opens a client at an address of a namespace, on a port that the kernel chooses.
 func (s *stage) connect(ctx context.Context, in *netns.Space, from netip.Addr, over call.Network) (*turnClient, error) {
 	c := &turnClient{says: ask.Client{Username: user, Password: password}, reliable: over == call.TCP}
 	var err error
@@ -57,12 +57,12 @@ func (s *stage) connect(ctx context.Context, in *netns.Space, from netip.Addr, o
 	case call.DTLS:
 		c.conn, err = s.shakeHands(ctx, in, from)
 	default:
-		err = fmt.Errorf("no such transport: %s", over)
+		err = fmt.Errorf("unknown transport: %s", over)
 	}
 	return c, err
 }
 
-// framedConn is a stream that is read a message at a time.
+// framedConn is a stream from which Read returns one message.
 type framedConn struct {
 	net.Conn
 	framed *turn.STUNConn
@@ -91,7 +91,7 @@ func (s *stage) shakeHands(ctx context.Context, in *netns.Space, from netip.Addr
 	return conn, nil
 }
 
-// do makes a request with the credential and fails unless the answer is a success.
+// do sends a request with the credential. It returns an error unless the response is a success.
 func (c *turnClient) do(ctx context.Context, method stun.Method, attrs ...stun.Setter) (*stun.Message, error) {
 	for {
 		answer, err := c.exchange(ctx, c.says.Request(method, attrs...))
@@ -108,7 +108,8 @@ func (c *turnClient) do(ctx context.Context, method stun.Method, attrs ...stun.S
 	}
 }
 
-// exchange sends a request until its answer comes, as often as RFC 8489 §6.2.1 says, and no longer than the context lasts.
+// exchange sends a request until its response arrives, with the retransmissions of RFC 8489 §6.2.1, until the context
+// ends.
 func (c *turnClient) exchange(ctx context.Context, request []byte) (*stun.Message, error) {
 	buf := make([]byte, 2048)
 	for pause := 500 * time.Millisecond; ; pause *= 2 {
@@ -151,7 +152,7 @@ func deadlineOf(ctx context.Context) time.Time {
 	return time.Now().Add(time.Hour)
 }
 
-// allocate makes an allocation, and returns its address.
+// allocate creates an allocation and returns its relayed address.
 func (c *turnClient) allocate(ctx context.Context) (netip.AddrPort, error) {
 	answer, err := c.do(ctx, stun.MethodAllocate, ask.UDP())
 	if err != nil {
@@ -160,22 +161,22 @@ func (c *turnClient) allocate(ctx context.Context) (netip.AddrPort, error) {
 	return ask.Relayed(answer)
 }
 
-// bind binds a channel, which is a permission, too.
+// bind binds a channel, which also installs a permission.
 func (c *turnClient) bind(ctx context.Context, channel uint16, peer netip.AddrPort) error {
 	_, err := c.do(ctx, stun.MethodChannelBind, ask.Channel(channel), ask.Peer(peer))
 	return err
 }
 
-// hangUp asks once to free the allocation, and does not wait for an answer.
+// hangUp sends a request to delete the allocation, without waiting for the response.
 func (c *turnClient) hangUp() {
 	_, _ = c.conn.Write(c.says.Request(stun.MethodRefresh, ask.Lifetime(0)))
 	if d, ok := c.conn.(*dtls.Conn); ok {
-		_ = d.SetDeadline(time.Now().Add(100 * time.Millisecond)) // of the alert that it sends
+		_ = d.SetDeadline(time.Now().Add(100 * time.Millisecond)) // for the close alert
 	}
 	c.conn.Close()
 }
 
-// indication is a Send indication.
+// indication encodes a Send indication.
 func indication(peer netip.AddrPort, payload []byte) []byte {
 	return stun.MustBuild(stun.TransactionID, stun.NewType(stun.MethodSend, stun.ClassIndication), ask.Peer(peer),
 		stun.RawAttribute{Type: stun.AttrData, Value: payload}).Raw
@@ -186,29 +187,29 @@ const (
 	callInterval = 20 * time.Millisecond
 	callPayload  = 160 // bytes: 20 ms of G.711
 	newCalls     = 40
-	// newCallDeadline is how long a new call may take to its first echo.
+	// newCallDeadline is the limit for the time to the first echo of a new call.
 	newCallDeadline = 5 * time.Second
 )
 
-// epoch makes send times short enough for a payload.
+// epoch is the base of send times, so that they fit into a payload.
 var epoch = time.Now()
 
-// flow is a call that is up: numbered datagrams to an echo peer and back.
+// flow is a running call: numbered datagrams to an echo peer and back.
 type flow struct {
 	client *turnClient
 	sent   atomic.Int64
 	ages   map[uint64]age // by sequence number
-	end    chan struct{}  // closed when nothing more is sent
+	end    chan struct{}  // closed to stop sending
 	work   sync.WaitGroup
 }
 
-// age is how old a datagram was when it came back.
+// age is the round trip time of a datagram.
 type age struct {
 	sent time.Time
 	took time.Duration
 }
 
-// startFlow makes a call and begins to send.
+// startFlow sets up a call and starts to send.
 func (s *stage) startFlow(t *testing.T, number int) *flow {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -228,7 +229,7 @@ func (s *stage) startFlow(t *testing.T, number int) *flow {
 	return f
 }
 
-// channel is the one that each client binds first.
+// channel is the channel number that each client binds first.
 const channel = 0x4000
 
 // send sends a datagram every interval until the call ends.
@@ -250,7 +251,7 @@ func (f *flow) send() {
 	}
 }
 
-// receive notes the age of what comes back until the socket is closed.
+// receive records the age of echoes until the socket is closed.
 func (f *flow) receive() {
 	buf := make([]byte, 2048)
 	for {
@@ -272,11 +273,11 @@ func (f *flow) receive() {
 	}
 }
 
-// figures are what became of the calls of a round.
+// figures are the results of a round.
 type figures struct {
 	sent, lost int
 	p50, p99   time.Duration
-	made       int           // new calls that had an echo in time
+	made       int           // new calls with an echo in time
 	slowest    time.Duration // of these
 	errs       []error       // of the others
 	stalled    time.Duration // of the machine
@@ -285,12 +286,12 @@ type figures struct {
 
 func (f figures) lostPercent() float64 { return 100 * float64(f.lost) / float64(max(f.sent, 1)) }
 
-// grace is how long the last datagrams of a round may take.
+// grace is the time for the last datagrams of a round to arrive.
 const grace = time.Second
 
-// count ends the running calls, and counts. What the machine stood still in is taken from the age of what was under way.
+// count ends the running calls and computes the figures. Stalls of the machine are subtracted from ages.
 func (f *figures) count(flows []*flow, machine *pulse.Pulse) {
-	time.Sleep(grace) // what comes later is lost
+	time.Sleep(grace) // later echoes count as lost
 	var ages []time.Duration
 	for _, c := range flows {
 		c.client.hangUp()
@@ -309,7 +310,7 @@ func (f *figures) count(flows []*flow, machine *pulse.Pulse) {
 	}
 }
 
-// newcomer makes a new call to its first echo, within its deadline.
+// newcomer makes a new call up to its first echo, within its deadline.
 func (s *stage) newcomer(ctx context.Context, number int, over call.Network) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, newCallDeadline)
 	defer cancel()
@@ -337,7 +338,7 @@ func (s *stage) newcomer(ctx context.Context, number int, over call.Network) (ti
 	return 0, errors.New("no echo")
 }
 
-// hears reports whether a Data indication comes within a time.
+// hears reports whether a Data indication arrives in time.
 func (c *turnClient) hears(patience time.Duration) bool {
 	_ = c.conn.SetReadDeadline(time.Now().Add(patience)) // cannot fail while the connection is open
 	buf := make([]byte, 2048)
@@ -353,7 +354,7 @@ func (c *turnClient) hears(patience time.Duration) bool {
 	}
 }
 
-// join starts new calls, one after the other, and waits for all of them.
+// join starts new calls one after the other and waits for all of them.
 func (s *stage) join(ctx context.Context, over call.Network) (f figures) {
 	var lock sync.Mutex
 	var group sync.WaitGroup

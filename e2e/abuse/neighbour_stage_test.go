@@ -27,31 +27,31 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 )
 
-// The addresses of the stage. The server has one address, which all hosts reach through the link that they are on.
+// Addresses of the stage. All hosts reach the one address of the server over their own links.
 var (
 	serverAddr = netip.MustParseAddr("10.200.0.1")
-	// farClients are behind a router: for the server, they have one next hop, which always answers neighbour solicitation.
+	// farClients are behind a router: to the server they have one next hop, which always resolves.
 	farClients = netip.MustParsePrefix("10.211.0.0/16")
-	// lan is a subnet that the server is on. Each of its addresses is a next hop of its own.
+	// lan is a subnet with a direct link to the server. Each of its addresses is a next hop of its own.
 	lan = netip.MustParsePrefix("10.202.0.0/16")
-	// peerNet is the subnet of the peers, on a link of its own.
+	// peerNet is the subnet of the peers, on another link.
 	peerNet = netip.MustParsePrefix("10.203.0.0/16")
-	// slowNet is behind a link of slowRate.
+	// slowNet is behind a link with slowRate.
 	slowNet = netip.MustParsePrefix("10.204.0.0/24")
 )
 
 const (
-	turnPort, dtlsPort = 3478, 5349 // dtlsPort is that of TLS, too
+	turnPort, dtlsPort = 3478, 5349 // dtlsPort is also the TLS port
 	echoPort           = 7
 	echoPeers          = 4
-	// usualSendBuffer is net.core.wmem_max and net.core.wmem_default of Linux, in bytes.
+	// usualSendBuffer is the default of net.core.wmem_max and net.core.wmem_default in Linux, in bytes.
 	usualSendBuffer = 212992
 )
 
-// stage is the server under test, in the network of this process, and the hosts around it.
+// stage holds the server under test, in the network namespace of this process, and the hosts around it.
 type stage struct {
 	far, lan, peers, slow *netns.Space
-	// echo are peers that send each datagram back.
+	// echo are the echo peers.
 	echo  []netip.AddrPort
 	chain []byte // certificate of the server, in PEM
 	key   []byte
@@ -59,14 +59,14 @@ type stage struct {
 	dir   string
 }
 
-// host is the address of a subnet with this number.
+// host returns the address in a subnet with a number.
 func host(subnet netip.Prefix, number uint16) netip.Addr {
 	a := subnet.Addr().As4()
 	a[2], a[3] = byte(number>>8), byte(number)
 	return netip.AddrFrom4(a)
 }
 
-// newStage makes the hosts and their links. The kernel removes them when the process ends.
+// newStage creates the hosts and their links. The kernel removes them when the process ends.
 func newStage(t *testing.T) *stage {
 	t.Helper()
 	s := &stage{
@@ -86,7 +86,7 @@ func newStage(t *testing.T) *stage {
 	s.peers.Link(t, at(peerNet, 1), at(peerNet, 2))
 	s.slow.Link(t, at(slowNet, 1), at(slowNet, 2))
 	netns.Run(t, "tc qdisc add dev slow root tbf rate 1mbit burst 3000 limit 300000")
-	// A host that is hit by many datagrams for closed ports answers all of them.
+	// Without this limit, a host answers every datagram to a closed port with an ICMP error.
 	s.peers.Run(t, "sysctl -q -w net.ipv4.icmp_ratelimit=0")
 	for i := range uint16(echoPeers) {
 		peer := netip.AddrPortFrom(host(peerNet, 10+i), echoPort)
@@ -99,8 +99,8 @@ func newStage(t *testing.T) *stage {
 	return s
 }
 
-// certificate makes a certificate for an address and its key, in PEM. The key is of the kind that cert-manager makes unless told otherwise, for
-// which a handshake costs the server far more than for an elliptic curve.
+// certificate makes a certificate for an address and its key, in PEM. The key is RSA, the default of cert-manager, with
+// which a handshake costs the server far more than with an elliptic curve.
 func certificate(t *testing.T, server netip.Addr) (chain, private []byte) {
 	t.Helper()
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
@@ -122,7 +122,7 @@ func certificate(t *testing.T, server netip.Addr) (chain, private []byte) {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8})
 }
 
-// socket opens a UDP socket in a namespace, until the test ends.
+// socket opens a UDP socket in a namespace that is closed at the end of the test.
 func socket(t *testing.T, in *netns.Space, local netip.AddrPort) *net.UDPConn {
 	t.Helper()
 	var conn *net.UDPConn
@@ -140,11 +140,11 @@ func (s *stage) serveEcho(t *testing.T, at netip.AddrPort) {
 	go sendBack(socket(t, s.peers, at))
 }
 
-// sendBufferLimit is net.core.wmem_max, in bytes.
+// sendBufferLimit is the file of net.core.wmem_max, in bytes.
 const sendBufferLimit = "/proc/sys/net/core/wmem_max"
 
-// hasUsualBuffers reports whether this machine allows a process no larger send buffers than Linux does by default. Before Linux 6.8, only the first
-// network namespace tells.
+// hasUsualBuffers reports whether the limit of send buffers is at most the default of Linux. Before Linux 6.8 this is
+// visible in the initial network namespace only.
 func hasUsualBuffers(t *testing.T) bool {
 	t.Helper()
 	text, err := os.ReadFile(sendBufferLimit)
@@ -158,9 +158,9 @@ func hasUsualBuffers(t *testing.T) bool {
 	return limit <= usualSendBuffer
 }
 
-// usualBuffers lowers the limit of send buffers to the default of Linux, for as long as the test runs, where this machine has a higher limit: with
-// larger buffers than most machines allow, a server would survive what it does not survive there. All network namespaces share the limit, and it
-// can be written in the first one only, so the child process finds it lowered.
+// usualBuffers lowers the limit of send buffers to the default of Linux during the test. With larger buffers, a server
+// would pass a test that it fails on most machines. All network namespaces share the limit, which can be written in the
+// initial one only, so the parent process lowers it before the child starts.
 func usualBuffers(t *testing.T) {
 	t.Helper()
 	if hasUsualBuffers(t) {
@@ -171,7 +171,7 @@ func usualBuffers(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(sendBufferLimit, []byte(strconv.Itoa(usualSendBuffer)), 0); err != nil {
-		t.Fatalf("lower net.core.wmem_max from %s to %d, the default of Linux: %v: run the test as root of the machine", was, usualSendBuffer, err)
+		t.Fatalf("lower net.core.wmem_max from %s to %d, the default of Linux: %v: run the test as root of the host", was, usualSendBuffer, err)
 	}
 	t.Cleanup(func() {
 		if err := os.WriteFile(sendBufferLimit, was, 0); err != nil {
@@ -180,21 +180,21 @@ func usualBuffers(t *testing.T) {
 	})
 }
 
-// server is a TURN server that can be started on the stage.
+// server describes a TURN server that can run on the stage.
 type server struct {
 	name    string
 	command func(t *testing.T, s *stage) bed.Command
 }
 
-// product is the server under test, and reference the one that it is compared with.
+// product is the server under test. reference is the server for comparison.
 const product, reference = "stunnerd", "coturn"
 
-// run starts a server and waits until it serves. It runs without CAP_NET_ADMIN, as the product does in a cluster: the capability would let it
-// exceed the limit of send buffers.
+// run starts a server and waits until it accepts connections. It runs without CAP_NET_ADMIN, as the product does in a
+// cluster, because the capability would allow it to exceed the limit of send buffers.
 func (s *stage) run(t *testing.T, what server) *bed.Process {
 	t.Helper()
 	if !hasUsualBuffers(t) {
-		t.Fatal("NOTHING IS PROVEN: net.core.wmem_max was raised while the test runs, perhaps by the end of another run of it")
+		t.Fatal("TEST NOT VALID: net.core.wmem_max was raised during the test, perhaps by another run of it")
 	}
 	c := what.command(t, s)
 	c.Args = append([]string{"--bounding-set=-net_admin", "--inh-caps=-net_admin", c.Path}, c.Args...)
@@ -210,7 +210,7 @@ func (s *stage) run(t *testing.T, what server) *bed.Process {
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("end of the log of %s:\n%s", what.name, strings.Join(p.Tail(5), "\n"))
+			t.Logf("last log lines of %s:\n%s", what.name, strings.Join(p.Tail(5), "\n"))
 		}
 		if err := p.Kill(); err != nil {
 			t.Error(err)
@@ -224,7 +224,7 @@ func (s *stage) run(t *testing.T, what server) *bed.Process {
 	return p
 }
 
-// serves is nil when the server accepts connections, which it does for TCP after the other transports.
+// serves returns nil when the server accepts TCP connections. It opens the other transports before.
 func (s *stage) serves(ctx context.Context) error {
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", netip.AddrPortFrom(serverAddr, turnPort).String())
 	if err == nil {
@@ -273,7 +273,7 @@ func coturnCommand(t *testing.T, s *stage) bed.Command {
 	}}
 }
 
-// file writes a file of the stage.
+// file writes a file of the stage and returns its path.
 func (s *stage) file(t *testing.T, name string, content []byte) string {
 	t.Helper()
 	path := filepath.Join(s.dir, name)

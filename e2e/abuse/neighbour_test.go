@@ -16,21 +16,23 @@ import (
 )
 
 const (
-	// window is how long a neighbour goes on, and joining over how much of that time new calls begin.
+	// window is the duration of the neighbour's activity. New calls start during joining.
 	window, joining = 5 * time.Second, 3 * time.Second
-	// mostLost is what the running calls may lose beside a neighbour, in percent. moreAge is how much older than in the quiet round their datagrams
-	// may be (p99). Both are also the tolerance of the comparison with coturn: of the 2,000 datagrams of a round, p99 is the 20th oldest, so a
-	// single pause of a processor of 100 ms, which delays 40 of them, decides it.
+	// mostLost is the limit for the loss of running calls during the activity, in percent. moreAge is the limit for the
+	// increase of their p99 round trip time over the quiet round. Both are also the tolerance of the comparison with
+	// coturn: p99 of the 2,000 datagrams of a round is the 20th largest value, so a single pause of 100 ms, which
+	// delays 40 datagrams, determines it.
 	mostLost, moreAge = 1.0, 20 * time.Millisecond
-	// mostStalled is how long the machine may stand still in a round that counts; rounds is how often a round is tried until one counts. The age
-	// of a datagram is judged without the stalls of the machine. The limit keeps a server that takes all processors from passing for a stall.
+	// mostStalled is the limit for stalls of the machine in a valid round. A round is repeated up to rounds times until
+	// it is valid. Stalls are subtracted from round trip times; the limit ensures that a server that occupies all CPUs
+	// does not count as a stall.
 	mostStalled, rounds = window / 20, 3
 )
 
-// neighbours are the clients, peers and strangers that could harm the calls of others.
+// neighbours are the clients, peers and unauthenticated sources that could disturb the calls of others.
 var neighbours = []struct {
 	sentence string
-	over     call.Network // of the new calls
+	over     call.Network // transport of the new calls
 	trigger  trigger
 }{
 	{"300 first requests a second come from addresses of the LAN that do not exist", call.UDP, forged(300, turnPort, firstRequest)},
@@ -49,8 +51,9 @@ var neighbours = []struct {
 
 var withReference = flag.Bool("coturn", false, "also run TestNoisyNeighbour on coturn, and compare stunnerd with it")
 
-// The calls of others go on, and new ones begin, whatever one client, peer or stranger does. With -coturn each neighbour is also tried on coturn, and
-// stunnerd must not be worse. -run selects neighbours and servers: TestNoisyNeighbour/vanish/stunnerd.
+// Running calls continue and new calls succeed, whatever one client, peer or unauthenticated source does. With -coturn
+// each case also runs on coturn, and stunnerd must not be worse. -run selects cases and servers:
+// TestNoisyNeighbour/vanish/stunnerd.
 func TestNoisyNeighbour(t *testing.T) {
 	servers := []server{{product, stunnerdCommand}}
 	if *withReference {
@@ -81,28 +84,28 @@ func TestNoisyNeighbour(t *testing.T) {
 					}
 				})
 			}
-			if len(round) == 2 { // -run may select one of them
+			if len(round) == 2 { // -run may select one server only
 				round[product].compare(t, round[reference])
 			}
 		})
 	}
 }
 
-// judge compares a round with the quiet one of the same server.
+// judge compares a round with the quiet round of the same server.
 func (f figures) judge(t *testing.T, quiet figures) {
 	t.Helper()
 	if f.lostPercent() > mostLost {
 		t.Errorf("running calls lose %.1f %%", f.lostPercent())
 	}
 	if f.p99 > quiet.p99+moreAge {
-		t.Errorf("datagrams of running calls are %s old, and %s without the neighbour (p99)", short(f.p99), short(quiet.p99))
+		t.Errorf("p99 round trip time of running calls is %s, without the neighbour %s", short(f.p99), short(quiet.p99))
 	}
 	if f.made < newCalls {
-		t.Errorf("%d of %d new calls are made within %s; the first error of the others: %v", f.made, newCalls, newCallDeadline, f.errs[0])
+		t.Errorf("%d of %d new calls succeed within %s; first error: %v", f.made, newCalls, newCallDeadline, f.errs[0])
 	}
 }
 
-// compare compares a round with the same one of another server.
+// compare compares a round with the same round of another server.
 func (f figures) compare(t *testing.T, other figures) {
 	t.Helper()
 	if f.lostPercent() > other.lostPercent()+mostLost || f.p99 > other.p99+moreAge || f.made < other.made {
@@ -111,20 +114,20 @@ func (f figures) compare(t *testing.T, other figures) {
 	}
 }
 
-// settled is a round in which the machine hardly stood still.
+// settled returns a round with few stalls of the machine.
 func (s *stage) settled(t *testing.T, server server, over call.Network, neighbour trigger) (f figures) {
 	t.Helper()
 	for range rounds {
 		if f = s.round(t, server, over, neighbour); f.stalled <= mostStalled {
 			return f
 		}
-		t.Logf("once more: the machine stood still for %s of %s", short(f.stalled), window)
+		t.Logf("repeat the round: the machine stalled for %s of %s", short(f.stalled), window)
 	}
-	t.Errorf("NOTHING IS PROVEN: the machine stood still for more than %s in each of %d rounds", mostStalled, rounds)
+	t.Errorf("TEST NOT VALID: the machine stalled for more than %s in each of %d rounds", mostStalled, rounds)
 	return f
 }
 
-// round starts a server, makes calls, and has the neighbour act beside them.
+// round starts a server and calls, and runs the neighbour's activity.
 func (s *stage) round(t *testing.T, server server, over call.Network, neighbour trigger) figures {
 	t.Helper()
 	process := s.run(t, server)
@@ -143,7 +146,7 @@ func (s *stage) round(t *testing.T, server server, over call.Network, neighbour 
 	harmed.Go(func() {
 		var err error
 		if note, err = harm(ctx); err != nil {
-			t.Errorf("NOTHING IS PROVEN: %v", err)
+			t.Errorf("TEST NOT VALID: %v", err)
 		}
 	})
 	for _, f := range flows {
@@ -165,7 +168,7 @@ func (s *stage) round(t *testing.T, server server, over call.Network, neighbour 
 	return f
 }
 
-// table is what the test prints at its end.
+// table collects the results that the test prints at the end.
 type table struct{ lines []string }
 
 func (l *table) add(neighbour, server string, f figures) {
@@ -176,12 +179,12 @@ func (l *table) add(neighbour, server string, f figures) {
 func (l *table) print(t *testing.T) {
 	var out strings.Builder
 	w := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "neighbour\tserver\tlost %%\tage p50\tp99\tnew of %d\tslowest\tstalls\twhat the neighbour did\n", newCalls)
+	fmt.Fprintf(w, "neighbour\tserver\tlost %%\tage p50\tp99\tnew of %d\tslowest\tstalls\tactivity of the neighbour\n", newCalls)
 	for _, line := range l.lines {
 		fmt.Fprintln(w, line)
 	}
 	_ = w.Flush() // to memory
-	t.Logf("%d running calls, and %d new ones, beside:\n%s", runningCalls, newCalls, &out)
+	t.Logf("%d running calls and %d new calls during:\n%s", runningCalls, newCalls, &out)
 }
 
 func short(d time.Duration) time.Duration { return d.Round(100 * time.Microsecond) }

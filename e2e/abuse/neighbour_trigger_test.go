@@ -26,19 +26,20 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 )
 
-// trigger prepares a neighbour.
+// trigger prepares the activity of a neighbour.
 type trigger func(t *testing.T, s *stage) harm
 
-// harm is what the neighbour does until the context ends. The note says what was done. An error says that the neighbour did not do what it was to
-// do, so that the round proves nothing.
+// harm runs the activity until the context ends. The note describes it. An error means that the activity did not take
+// place, so that the round is not valid.
 type harm func(ctx context.Context) (note string, err error)
 
-// nothing is the trigger of the quiet run.
+// nothing is the trigger of the quiet round.
 func nothing(*testing.T, *stage) harm {
 	return func(ctx context.Context) (string, error) { <-ctx.Done(); return "", nil }
 }
 
-// pace calls f at a rate until the context ends, and returns the number of calls. It does not make up for ticks that a stall of the machine cost.
+// pace calls f at a rate until the context ends, and returns the number of calls. It does not catch up after a stall of
+// the machine.
 func pace(ctx context.Context, perSecond int, f func(i int)) (done int) {
 	const step = 5 * time.Millisecond
 	tick := time.NewTicker(step)
@@ -56,8 +57,8 @@ func pace(ctx context.Context, perSecond int, f func(i int)) (done int) {
 	}
 }
 
-// forged sends datagrams from addresses of the server's LAN that do not exist, so that answers wait in the kernel until the link address of a
-// neighbour that does not exist is resolved.
+// forged sends datagrams with source addresses in the server's LAN that do not exist. Responses then wait in the kernel
+// for the resolution of their next hop.
 func forged(perSecond, port int, datagram func() []byte) trigger {
 	return func(t *testing.T, s *stage) harm {
 		var raw int
@@ -78,22 +79,22 @@ func forged(perSecond, port int, datagram func() []byte) trigger {
 			})
 			dead := unresolved(t, "lan")
 			if dead == 0 && failed == nil {
-				failed = errors.New("no answer waits for its next hop")
+				failed = errors.New("no response waits for its next hop")
 			}
 			return fmt.Sprintf("%d forged datagrams; %d next hops do not answer", sent, dead), failed
 		}
 	}
 }
 
-// firstRequest is what a client sends before it knows the realm.
+// firstRequest returns an Allocate request without credentials.
 func firstRequest() []byte {
 	return stun.MustBuild(stun.TransactionID, stun.NewType(stun.MethodAllocate, stun.ClassRequest), ask.UDP()).Raw
 }
 
-// firstHello is what a client sends before it has a cookie.
+// firstHello returns a ClientHello without cookie.
 func firstHello() []byte { return clientHello(random(), 0, nil) }
 
-// unresolved is how many next hops of an interface of the server do not answer neighbour solicitation.
+// unresolved returns the number of next hops of an interface that do not resolve.
 func unresolved(t *testing.T, device string) (entries int) {
 	t.Helper()
 	for line := range strings.Lines(netns.Run(t, "ip neigh show dev "+device+" nud all")) {
@@ -104,7 +105,7 @@ func unresolved(t *testing.T, device string) (entries int) {
 	return entries
 }
 
-// abuser makes a client with an allocation and with channels, from 0x4000 on, to some peers. It returns the relayed address, too.
+// abuser returns a client with an allocation and channels to peers, from 0x4000 on, and its relayed address.
 func abuser(t *testing.T, s *stage, in *netns.Space, from netip.Addr, over call.Network, peers ...netip.AddrPort) (*turnClient, netip.AddrPort) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -128,7 +129,7 @@ func abuser(t *testing.T, s *stage, in *netns.Space, from netip.Addr, over call.
 
 var abuserAddr = host(farClients, 5000)
 
-// media has one user send to peers that do not exist in turn, through channels or by Send indications.
+// media makes one user send to several peers that do not exist, through channels or by Send indications.
 func media(perSecond, size int, indications bool, peers ...netip.AddrPort) trigger {
 	return func(t *testing.T, s *stage) harm {
 		send := sender(t, s, perSecond, size, indications, peers)
@@ -143,8 +144,7 @@ func media(perSecond, size int, indications bool, peers ...netip.AddrPort) trigg
 	}
 }
 
-// sender makes a client that sends to peers in turn. The function that it returns sends until its context ends, and returns the number of
-// datagrams.
+// sender returns a function that sends to peers in turn until its context ends, and returns the number of datagrams.
 func sender(t *testing.T, s *stage, perSecond, size int, indications bool, peers []netip.AddrPort) func(context.Context) int {
 	t.Helper()
 	c, _ := abuser(t, s, s.far, abuserAddr, call.UDP, peers...)
@@ -162,7 +162,7 @@ func sender(t *testing.T, s *stage, perSecond, size int, indications bool, peers
 	}
 }
 
-// discard reads until the connection is closed.
+// discard reads and discards until the connection is closed.
 func discard(conn net.Conn) {
 	_ = conn.SetReadDeadline(time.Time{})
 	buf := make([]byte, 2048)
@@ -173,7 +173,7 @@ func discard(conn net.Conn) {
 	}
 }
 
-// silentPeers are addresses that the routes allow and that do not exist.
+// silentPeers are addresses with a route that do not exist.
 var silentPeers = []netip.AddrPort{
 	netip.AddrPortFrom(host(peerNet, 0x9001), 9), netip.AddrPortFrom(host(peerNet, 0x9002), 9), netip.AddrPortFrom(host(peerNet, 0x9003), 9),
 }
@@ -181,7 +181,7 @@ var silentPeers = []netip.AddrPort{
 // slowPeer is behind the slow link.
 var slowPeer = netip.AddrPortFrom(host(slowNet, 2), 9)
 
-// toSlowPeer has one user send more to a peer than the link to it takes.
+// toSlowPeer makes one user send more data to a peer than its link can carry.
 func toSlowPeer(t *testing.T, s *stage) harm {
 	conn := socket(t, s.slow, slowPeer)
 	var arrived atomic.Int64
@@ -199,13 +199,13 @@ func toSlowPeer(t *testing.T, s *stage) harm {
 	return func(ctx context.Context) (string, error) {
 		sent := send(ctx)
 		if got := arrived.Load() / 1000; got == 0 || got > int64(sent)/2 {
-			return "", fmt.Errorf("%d of %d kB have arrived: the link is not slow", got, sent)
+			return "", fmt.Errorf("%d of %d kB have arrived: the link is not saturated", got, sent)
 		}
 		return fmt.Sprintf("%d × 1,000 B, of which %d kB have arrived", sent, arrived.Load()/1000), nil
 	}
 }
 
-// vanishing removes the addresses of three clients of the LAN while a peer sends to them.
+// vanishing removes the addresses of three LAN clients while a peer sends to them.
 func vanishing(t *testing.T, s *stage) harm {
 	source := socket(t, s.peers, netip.AddrPortFrom(host(peerNet, 2), 0))
 	peer := source.LocalAddr().(*net.UDPAddr).AddrPort()
@@ -226,13 +226,13 @@ func vanishing(t *testing.T, s *stage) harm {
 		payload := make([]byte, 1000)
 		sent := pace(ctx, 3*250, func(i int) { _, _ = source.WriteToUDPAddrPort(payload, relays[i%3]) })
 		if dead := unresolved(t, "lan"); dead != len(gone) {
-			return "", fmt.Errorf("%d of %d clients are gone", dead, len(gone))
+			return "", fmt.Errorf("%d of %d clients are unreachable", dead, len(gone))
 		}
 		return fmt.Sprintf("%d × 1,000 B", sent), nil
 	}
 }
 
-// deafReader has 4 Mbit/s go to a client over TCP that does not read.
+// deafReader sends 4 Mbit/s to a TCP client that does not read.
 func deafReader(t *testing.T, s *stage) harm {
 	source := socket(t, s.peers, netip.AddrPortFrom(host(peerNet, 2), 0))
 	_, relayed := abuser(t, s, s.far, abuserAddr, call.TCP, source.LocalAddr().(*net.UDPAddr).AddrPort())
@@ -243,7 +243,7 @@ func deafReader(t *testing.T, s *stage) harm {
 	}
 }
 
-// slowReader has 4 Mbit/s go to a client over TCP that is behind the slow link and reads all that comes.
+// slowReader sends 4 Mbit/s to a TCP client behind the slow link that reads everything.
 func slowReader(t *testing.T, s *stage) harm {
 	source := socket(t, s.peers, netip.AddrPortFrom(host(peerNet, 2), 0))
 	c, relayed := abuser(t, s, s.slow, slowPeer.Addr(), call.TCP, source.LocalAddr().(*net.UDPAddr).AddrPort())
@@ -280,7 +280,8 @@ func slowReader(t *testing.T, s *stage) harm {
 	}
 }
 
-// halfHandshakes has one address send garbage, and begin DTLS handshakes: it answers the HelloVerifyRequest of each, and sends nothing after that.
+// halfHandshakes sends garbage from one address, and starts DTLS handshakes that it does not continue after the
+// HelloVerifyRequest.
 func halfHandshakes(t *testing.T, s *stage) harm {
 	const garbage, hellos = 2000, 200
 	at := host(lan, 2)
@@ -305,15 +306,15 @@ func halfHandshakes(t *testing.T, s *stage) harm {
 		})
 		group.Wait()
 		if answered.Load() == 0 {
-			return "", fmt.Errorf("none of %d handshakes got further than a cookie", began)
+			return "", fmt.Errorf("none of %d handshakes got further than the cookie", began)
 		}
 		return fmt.Sprintf("%d handshakes begun, %d answered with a certificate", began, answered.Load()), nil
 	}
 }
 
-// halfHandshake begins a handshake, and reports whether the server answered with its certificate.
+// halfHandshake starts a handshake, and reports whether the server responded with its certificate.
 func (s *stage) halfHandshake(ctx context.Context, from netip.Addr) bool {
-	ctx, cancel := context.WithTimeout(ctx, 900*time.Millisecond) // before the first flight is sent again
+	ctx, cancel := context.WithTimeout(ctx, 900*time.Millisecond) // before the first flight is retransmitted
 	defer cancel()
 	var line *net.UDPConn
 	var err error
@@ -327,19 +328,19 @@ func (s *stage) halfHandshake(ctx context.Context, from netip.Addr) bool {
 		line.Close()
 		return false
 	}
-	_ = conn.HandshakeContext(ctx) // which cannot succeed
+	_ = conn.HandshakeContext(ctx) // cannot succeed
 	_ = conn.Close()
 	line.Close()
 	return half.heard.Load()
 }
 
-// halfDeaf is a socket that receives nothing of a handshake but HelloVerifyRequest.
+// halfDeaf is a socket that receives only HelloVerifyRequest.
 type halfDeaf struct {
 	*net.UDPConn
-	heard atomic.Bool // something else has come: the server has done its part of the handshake
+	heard atomic.Bool // another message has arrived: the server has computed its part of the handshake
 }
 
-// ReadFrom is part of net.PacketConn.
+// ReadFrom implements net.PacketConn.
 func (d *halfDeaf) ReadFrom(b []byte) (int, net.Addr, error) {
 	for {
 		n, from, err := d.UDPConn.ReadFrom(b)
@@ -350,8 +351,8 @@ func (d *halfDeaf) ReadFrom(b []byte) (int, net.Addr, error) {
 	}
 }
 
-// tlsHandshakes has one address begin TLS handshakes. It computes nothing itself: each begins with the same recorded message, and ends when the
-// server has answered.
+// tlsHandshakes starts TLS handshakes from one address at no CPU cost of its own: it always sends the same recorded
+// ClientHello and closes after the response.
 func tlsHandshakes(t *testing.T, s *stage) harm {
 	const perSecond = 600
 	hello := tlsHello(t)
@@ -372,7 +373,7 @@ func tlsHandshakes(t *testing.T, s *stage) harm {
 	}
 }
 
-// answersTLS begins a handshake, and reports whether the server answers with a handshake message.
+// answersTLS starts a handshake, and reports whether the server responds with a handshake message.
 func (s *stage) answersTLS(ctx context.Context, hello []byte) bool {
 	var conn net.Conn
 	var err error
@@ -394,7 +395,7 @@ func (s *stage) answersTLS(ctx context.Context, hello []byte) bool {
 	return err == nil && record[0] == recordHandshake
 }
 
-// tlsHello is the first message of a client of TLS.
+// tlsHello returns a ClientHello of TLS.
 func tlsHello(t *testing.T) []byte {
 	t.Helper()
 	client, server := net.Pipe()
@@ -411,7 +412,7 @@ func tlsHello(t *testing.T) []byte {
 	return append(hello, body...)
 }
 
-// closedPorts has one user send to ports of a peer that nobody listens on, so that ICMP errors come back for each.
+// closedPorts makes one user send to closed ports of a peer, which causes ICMP errors.
 func closedPorts(t *testing.T, s *stage) harm {
 	const ports = 200
 	victim := host(peerNet, 2)
@@ -431,7 +432,7 @@ func closedPorts(t *testing.T, s *stage) harm {
 	}
 }
 
-// unreachables is how many ICMP errors the peers have sent.
+// unreachables returns the number of ICMP errors that the peers have sent.
 func (s *stage) unreachables(t *testing.T) (n int) {
 	t.Helper()
 	var names, values []string

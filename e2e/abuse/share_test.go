@@ -23,10 +23,11 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/credential"
 )
 
-// private is an address of a network that a load balancer may have, elsewhere is another one.
+// private is an address as a load balancer has it. elsewhere is another private address.
 var private, elsewhere = netip.MustParseAddr("10.77.0.1"), netip.MustParseAddr("10.77.0.2")
 
-// behind gives the test a network of its own in which 10.77.0.0/24 are addresses of this host too, and reports whether it is there.
+// behind runs the test in a network namespace in which 10.77.0.0/24 is local, and reports whether this process is in
+// it.
 func behind(t *testing.T) bool {
 	t.Helper()
 	if !netns.Isolated(t) {
@@ -38,11 +39,12 @@ func behind(t *testing.T) bool {
 	return true
 }
 
-// allocations is the number of allocations that there ever were.
+// allocations returns the number of allocations created so far.
 func (d *target) allocations(t *testing.T) int { return int(d.metric(t, "stunner_allocations_total")) }
 
-// T-07: a list of 20,000 passwords finds none, though the right one is on it, and the user is served elsewhere meanwhile. So it is from one
-// public address, where the user has a call, and from one private address with a new port for each guess.
+// T-07: guessing 20,000 passwords does not succeed although the right one is among them, and the user can allocate from
+// another address meanwhile. The guesses come from one public address on which the user has a call, or from one private
+// address with a new port each.
 func TestT07Guessing(t *testing.T) {
 	siege(t, func(d *target, _ *call.Call) {
 		guesser := d.client(t, public, user, "guess")
@@ -58,21 +60,21 @@ func TestT07Guessing(t *testing.T) {
 			}
 			f.send(guess(guesser, i))
 		}
-		if answers := f.answers(); answers > 19 { // and the one above
-			t.Errorf("%d answers to %d guesses", answers, list)
+		if answers := f.answers(); answers > 19 { // plus the response above
+			t.Errorf("%d responses to %d guesses", answers, list)
 		}
-		// The second of two right ones would be answered 437.
+		// A second correct guess would get 437.
 		if n := d.metric(t, `stunner_refused_total{reason="allocation_exists"}`); n > 0 {
-			t.Error("the password is found")
+			t.Error("the password was guessed")
 		}
 	})
 }
 
-// list is how many passwords a guesser tries, and right the place of the right one among them, which is there twice: behind others that have just
-// been tried, not after a pause, in which a guesser gets a guess back.
+// list is the number of passwords, and right the position of the correct one, which is included twice. It directly
+// follows other guesses: after a pause, the limiter would admit a guess.
 const list, right = 20_000, 10_000/few*few + few - 2
 
-// guess is the guess at a place of the list.
+// guess returns the guess at a position of the list.
 func guess(c *ask.Client, i int) []byte {
 	if i == right-1 || i == right {
 		return c.With(user, password, stun.MethodAllocate, ask.UDP())
@@ -80,8 +82,8 @@ func guess(c *ask.Client, i int) []byte {
 	return c.With(user, fmt.Sprint("guess ", i), stun.MethodAllocate, ask.UDP())
 }
 
-// T-07: the same from behind a load balancer, with a port for each guess: neither is the password found, nor is anybody held up at another
-// address, or in a call at this one.
+// T-07: the same from behind a load balancer, with a new port for each guess. The password is not guessed, and neither
+// clients at other addresses nor calls at this address are affected.
 func TestT07GuessingBehindALoadBalancer(t *testing.T) {
 	if !behind(t) {
 		return
@@ -102,13 +104,13 @@ func TestT07GuessingBehindALoadBalancer(t *testing.T) {
 	}
 	f.arrived()
 	if found := d.allocations(t) - before; found > 0 {
-		t.Errorf("the password is found: %d allocations of the guesser", found)
+		t.Errorf("the password was guessed: %d allocations of the attacker", found)
 	}
 	if code := d.ask(t, d.clientAt(t, elsewhere, user, password), stun.MethodAllocate, ask.UDP()); code != 0 {
 		t.Errorf("the right password at another private address: %d", code)
 	}
 	if err := live.Renew(); err != nil {
-		t.Errorf("a call at the address of the guesser: %v", err)
+		t.Errorf("a call at the address of the attacker: %v", err)
 	}
 	if s := live.End(patience); s.Lost > 0 {
 		t.Errorf("call: %s", s)
@@ -117,7 +119,7 @@ func TestT07GuessingBehindALoadBalancer(t *testing.T) {
 
 const secret = "a shared secret of some length"
 
-// mint is an ephemeral credential of a user id.
+// mint returns an ephemeral credential of a user ID.
 func mint(t *testing.T, id string) credential.Credential {
 	t.Helper()
 	c, err := credential.Authority{SharedSecret: secret}.Mint(id, time.Hour, time.Now())
@@ -127,7 +129,7 @@ func mint(t *testing.T, id string) credential.Credential {
 	return c
 }
 
-// allocate makes an allocation of a user id from an address, and returns its client with the code of the answer.
+// allocate sends an Allocate request from an address, and returns the client with the error code.
 func (d *target) allocate(t *testing.T, from netip.Addr, c credential.Credential, attrs ...stun.Setter) (*ask.Client, stun.ErrorCode) {
 	t.Helper()
 	client, err := ask.Dial(from, netip.AddrPortFrom(private, uint16(d.ports[call.UDP])), c.Username, string(c.Password))
@@ -145,8 +147,9 @@ func (d *target) allocate(t *testing.T, from netip.Addr, c credential.Credential
 	return client, ask.Code(answer)
 }
 
-// T-12: one holder of a credential takes as much of a process with 2,000 descriptors as it can, and goes on trying. 300 callers who share one
-// user id and one address get their allocations, also when the holder has the same user id or the same address, and so do others.
+// T-12: the holder of one credential tries continuously to use all 2,000 descriptors of a process. 300 callers that
+// share one user ID and one address get their allocations, also if the holder has the same user ID or address. Other
+// users do too.
 func TestT12OneHolderDoesNotTakeTheProcess(t *testing.T) {
 	if !behind(t) {
 		return
@@ -163,14 +166,14 @@ func TestT12OneHolderDoesNotTakeTheProcess(t *testing.T) {
 			for ; held < files; held++ {
 				if _, code := d.allocate(t, holder.from, greedy); code != 0 {
 					if code != stun.CodeInsufficientCapacity {
-						t.Errorf("the holder is refused with %d", code)
+						t.Errorf("the holder gets error %d", code)
 					}
 					break
 				}
 			}
 			capacity := int(d.metric(t, "stunner_allocations_capacity"))
 			if held < capacity*3/4 || held > capacity*4/5+1 {
-				t.Errorf("the holder has %d of %d", held, capacity)
+				t.Errorf("the holder has %d of %d allocations", held, capacity)
 			}
 			var more atomic.Int64
 			done, trying := make(chan struct{}), sync.WaitGroup{}
@@ -200,14 +203,14 @@ func TestT12OneHolderDoesNotTakeTheProcess(t *testing.T) {
 			close(done)
 			trying.Wait()
 			if len(refused) > 0 {
-				t.Errorf("of %d callers refused, by code: %v", callers, refused)
+				t.Errorf("refusals of %d callers by code: %v", callers, refused)
 			}
-			t.Logf("the holder has %d of %d, and got %d more while others came", held, capacity, more.Load())
+			t.Logf("the holder has %d of %d allocations, and got %d more while others allocated", held, capacity, more.Load())
 		})
 	}
 }
 
-// T-12: a user who reserves ports and ends the allocations has none of them, and holds nobody up who wants one.
+// T-12: a user that reserves ports and ends the allocations keeps no reservation, and does not block other users.
 func TestT12ReservedPortsAreNotHoarded(t *testing.T) {
 	if !behind(t) {
 		return
@@ -232,7 +235,7 @@ func TestT12ReservedPortsAreNotHoarded(t *testing.T) {
 		}
 	}
 	if after := descriptors(); after > before+10 {
-		t.Errorf("%d descriptors more of a user without an allocation", after-before)
+		t.Errorf("%d more descriptors for a user without an allocation", after-before)
 	}
 	kept := 0
 	for range 50 {
@@ -244,12 +247,12 @@ func TestT12ReservedPortsAreNotHoarded(t *testing.T) {
 		t.Errorf("one user has %d reserved ports", kept)
 	}
 	if _, code := d.allocate(t, private, mint(t, "another"), pair); code != 0 {
-		t.Errorf("another user wants a reserved port: %d", code)
+		t.Errorf("another user requests a reserved port: %d", code)
 	}
 }
 
-// T-10: 60,000 first requests a second, of one socket, or with ports at random of the address from which the calls come, keep none of 40 new calls
-// out.
+// T-10: 60,000 first requests per second, from one socket or from random ports of the callers' address, prevent none of
+// 40 new calls.
 func TestT10FloodKeepsNobodyOut(t *testing.T) {
 	if !behind(t) {
 		return
@@ -267,7 +270,7 @@ func TestT10FloodKeepsNobodyOut(t *testing.T) {
 				end := sync.OnceFunc(func() { close(done) })
 				t.Cleanup(end)
 				flooding.Go(func() { sent.Store(int64(f.firstRequests(done, rate, ports, repeated))) })
-				d.await(t, patience, func(ctx context.Context) error { // until then the flood takes nothing
+				d.await(t, patience, func(ctx context.Context) error { // until then the flood is below the limit
 					if n, err := d.read(ctx, `stunner_dropped_total{reason="rate_limited"}`); err != nil || n < 1000 {
 						return fmt.Errorf("%.0f requests not answered: %w", n, err)
 					}
@@ -292,7 +295,7 @@ func TestT10FloodKeepsNobodyOut(t *testing.T) {
 				calling.Wait()
 				end()
 				flooding.Wait()
-				t.Logf("%.0f requests a second, the slowest call began after %s, %d not answered", float64(sent.Load())/time.Since(began).Seconds(),
+				t.Logf("%.0f requests a second, slowest set-up %s, %d not answered", float64(sent.Load())/time.Since(began).Seconds(),
 					time.Duration(slowest.Load()), d.dropped(t, "rate_limited"))
 				if n := failed.Load(); n > 0 {
 					t.Errorf("%d of %d new calls failed", n, calls)
@@ -302,7 +305,7 @@ func TestT10FloodKeepsNobodyOut(t *testing.T) {
 	}
 }
 
-// newCall begins a call, hears one echo and hangs up.
+// newCall makes a call, waits for one echo and ends it.
 func (d *target) newCall(ctx context.Context, patience time.Duration) (time.Duration, error) {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, patience)
@@ -318,7 +321,7 @@ func (d *target) newCall(ctx context.Context, patience time.Duration) (time.Dura
 	return time.Since(began), err
 }
 
-// clientAt is a raw client at a private address.
+// clientAt returns a raw client at a private address.
 func (d *target) clientAt(t *testing.T, from netip.Addr, user, password string) *ask.Client {
 	t.Helper()
 	c, err := ask.Dial(from, netip.AddrPortFrom(private, uint16(d.ports[call.UDP])), user, password)
@@ -329,7 +332,7 @@ func (d *target) clientAt(t *testing.T, from netip.Addr, user, password string) 
 	return c
 }
 
-// forger sends from ports of an address that it has no sockets on.
+// forger sends datagrams from ports of an address without owning sockets there.
 type forger struct {
 	*flood
 	raw  int
@@ -365,7 +368,7 @@ func (f *forger) forge(port uint16, payload []byte) error {
 	return syscall.Sendto(f.raw, packet, 0, &syscall.SockaddrInet4{Addr: f.to.Addr().As4()})
 }
 
-// firstRequests sends first requests at a rate until done is closed, and returns how many.
+// firstRequests sends requests without credentials at a rate until done is closed, and returns their number.
 func (f *forger) firstRequests(done <-chan struct{}, rate, ports int, repeated bool) (sent int) {
 	dice := rand.New(rand.NewPCG(10, 10))
 	first := func() []byte {

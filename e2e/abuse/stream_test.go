@@ -16,19 +16,19 @@ import (
 )
 
 const (
-	// closing is how long a connection may last that gets nowhere.
+	// closing is the limit for the lifetime of a connection without a complete request.
 	closing = 12 * time.Second
-	// busy is what a busy machine may add to any time.
+	// busy is the additional time on a busy machine.
 	busy = 3 * time.Second
-	// young is how long no connection is closed for its age.
+	// young is the age below which no connection is closed for its age.
 	young = closing - busy
-	// strangers and handshakes are how many connections there may be without a session, and in the midst of a handshake.
+	// strangers is the limit of connections without a session, handshakes that of connections in a handshake.
 	strangers, handshakes = 4096, 1024
 )
 
 var everyNetwork = []call.Network{call.UDP, call.TCP, call.TLS, call.DTLS}
 
-// TestGoodClient: a client that behaves is served over every transport.
+// TestGoodClient: a well-behaved client is served over every transport.
 func TestGoodClient(t *testing.T) {
 	d := start(t)
 	for _, n := range everyNetwork {
@@ -37,7 +37,7 @@ func TestGoodClient(t *testing.T) {
 	t.Logf("rss %d kB, cpu %s, %d goroutines, %d threads", d.rss(t)>>10, d.cpu(t), d.goroutines(t), d.threads(t))
 }
 
-// T-14: however many clients connect and say nothing, one that behaves is served at once.
+// T-14: many silent connections do not delay a well-behaved client.
 func TestSilenceKeepsNobodyOut(t *testing.T) {
 	const silent = 5000
 	for _, c := range []struct {
@@ -52,26 +52,26 @@ func TestSilenceKeepsNobodyOut(t *testing.T) {
 			memory, began := d.warm(t), time.Now()
 			conns := d.connect(t, c.network, silent, nil)
 			t.Logf("%d connections after %s", silent, time.Since(began))
-			if time.Since(began) < young { // those of the beginning are there yet, or had to go
+			if time.Since(began) < young { // all connections are still open, or were closed to make room
 				d.await(t, busy, d.atMost(c.network, c.most))
 			}
 			for _, n := range everyNetwork {
 				took := d.good(t, n)
-				t.Logf("beside them, first echo over %s: %s", n, took)
+				t.Logf("with them, first echo over %s: %s", n, took)
 				if took > 5*time.Second {
-					t.Errorf("good client over %s waits for %s", n, took)
+					t.Errorf("good client over %s waited for %s", n, took)
 				}
 			}
-			t.Logf("they cost %d kB", (d.rss(t)-memory)>>10)
+			t.Logf("they use %d kB", (d.rss(t)-memory)>>10)
 			awaitClosed(t, conns, closing+busy)
 			if d.dropped(t, "crowded") == 0 {
-				t.Error("nobody had to make room")
+				t.Error("no connection was closed to make room")
 			}
 		})
 	}
 }
 
-// T-14: a connection that gets nowhere is closed, whatever it does instead.
+// T-14: a connection without a complete request is closed, whatever else it sends.
 func TestConnectionsThatGetNowhereAreClosed(t *testing.T) {
 	d := start(t)
 	for name, c := range map[string]struct {
@@ -101,11 +101,11 @@ func TestConnectionsThatGetNowhereAreClosed(t *testing.T) {
 	}
 }
 
-// T-15: what a client may send before it has a session is bounded, and so is what is kept of it.
+// T-15: the size of messages of a client without a session is limited, and so is the memory for them.
 func TestLargeFramesCostLittle(t *testing.T) {
 	const clients, growth = 1000, 10_000_000
 	long := binary.BigEndian.AppendUint16([]byte{0, 3}, 65_000)      // an Allocate request of 64 kB
-	channel := binary.BigEndian.AppendUint16([]byte{0x40, 0}, 65535) // ChannelData as long as can be
+	channel := binary.BigEndian.AppendUint16([]byte{0x40, 0}, 65535) // ChannelData of maximum length
 	fits := append([]byte{0, 3, 3, 232, 0x21, 0x12, 0xA4, 0x42}, make([]byte, 900)...)
 	for _, c := range []struct {
 		name  string
@@ -135,14 +135,14 @@ func TestLargeFramesCostLittle(t *testing.T) {
 				t.Errorf("memory has grown by %d kB", grown>>10)
 			}
 			if n := d.dropped(t, "malformed"); c.over && n != clients {
-				t.Errorf("%d frames are counted, want %d", n, clients)
+				t.Errorf("%d frames counted, want %d", n, clients)
 			}
 			awaitClosed(t, conns, closing+busy)
 		})
 	}
 }
 
-// connect opens connections, from as many sources as are needed for none to be of too many, and sends the same on each.
+// connect opens connections from enough sources to stay below the limit per source, and sends the same bytes on each.
 func (d *target) connect(t *testing.T, n call.Network, count int, first []byte) []net.Conn {
 	t.Helper()
 	conns := make([]net.Conn, count)
@@ -162,7 +162,7 @@ func (d *target) connect(t *testing.T, n call.Network, count int, first []byte) 
 	return conns
 }
 
-// drip sends a byte a second on each connection.
+// drip sends one byte per second on each connection.
 func drip(ctx context.Context, conns []net.Conn) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -173,12 +173,12 @@ func drip(ctx context.Context, conns []net.Conn) {
 			return
 		}
 		for _, c := range conns {
-			_, _ = c.Write([]byte{0}) // that it is closed is what is waited for
+			_, _ = c.Write([]byte{0}) // the caller waits for the close
 		}
 	}
 }
 
-// awaitClosed waits until the other side has closed all connections.
+// awaitClosed waits until the server has closed all connections.
 func awaitClosed(t *testing.T, conns []net.Conn, patience time.Duration) {
 	t.Helper()
 	late := time.Now().Add(patience)
@@ -194,12 +194,12 @@ func awaitClosed(t *testing.T, conns []net.Conn, patience time.Duration) {
 	}
 }
 
-// atMost is the condition that a listener has no more connections.
+// atMost returns the condition that a listener has at most this many connections.
 func (d *target) atMost(n call.Network, most int) func(context.Context) error {
 	return d.connected(n, func(open int) bool { return open <= most })
 }
 
-// atLeast is the condition that a listener has so many connections.
+// atLeast returns the condition that a listener has at least this many connections.
 func (d *target) atLeast(n call.Network, least int) func(context.Context) error {
 	return d.connected(n, func(open int) bool { return open >= least })
 }

@@ -60,7 +60,7 @@ func TestR08SecondSignalUnderLoad(t *testing.T) {
 	b.signal(syscall.SIGTERM)
 	b.await("draining", func(context.Context) error {
 		if got := b.metric("stunner_allocations_draining"); got != float64(len(live)) {
-			return errors.New("not all dataplanes are draining")
+			return errors.New("not all allocations are draining")
 		}
 		return nil
 	})

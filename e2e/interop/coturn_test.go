@@ -1,4 +1,4 @@
-// Package interop lets clients that nobody here wrote use the dataplane: those of coturn, aioice, libnice and Janus.
+// Package interop tests the dataplane with clients of other projects: coturn, aioice, libnice and Janus.
 package interop
 
 import (
@@ -11,7 +11,7 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 )
 
-// The two kinds of credentials: of a dataplane, and as arguments of coturn's client.
+// The two credential mechanisms, as config of a dataplane and as arguments of coturn's client.
 const (
 	static    = `{type: static, realm: interop.example.org, credentials: {username: carol, password: sings-alto}}`
 	ephemeral = `{type: ephemeral, realm: interop.example.org, credentials: {secret: shared-by-two}}`
@@ -22,12 +22,12 @@ var (
 	shared = []string{"-u", "carol", "-W", "shared-by-two"}
 )
 
-// transport is a way to the gateway.
+// transport is a transport between client and gateway.
 type transport struct {
 	name    string
 	args    []string
 	port    func(dataplane) int
-	clients int // at a time; over DTLS, each loses a second for every try with DTLS 1.0, which it makes at random
+	clients int // concurrent clients; over DTLS, each one loses a second per random attempt with DTLS 1.0
 }
 
 func plain(d dataplane) int  { return d.turn }
@@ -40,8 +40,9 @@ var transports = []transport{
 	{"DTLS", []string{"-S"}, secure, 1},
 }
 
-// N-01, N-04, T-A7, J-10: coturn's clients call over every transport, with both kinds of credentials and in both families, and lose nothing.
-// What the gateway does not offer gives a clear error.
+// N-01, N-04, T-A7, J-10: coturn's clients call over every transport, with both credential mechanisms and both address
+// families, and lose nothing.
+// Features that the gateway does not offer give a clear error.
 func TestCoturn(t *testing.T) {
 	d, other := start(t, static), start(t, ephemeral)
 	for _, c := range []struct {
@@ -61,7 +62,7 @@ func TestCoturn(t *testing.T) {
 		t.Run("wrong password for "+c.name+" credentials", func(t *testing.T) {
 			refused(t, d, call{credential: []string{"-u", "carol", "-w", "guessed"}, over: transports[0]}, "Cannot complete Allocation")
 		})
-		t.Run("binding request beside "+c.name+" credentials", func(t *testing.T) { binding(t, d) })
+		t.Run("binding request with "+c.name+" credentials", func(t *testing.T) { binding(t, d) })
 	}
 
 	for _, over := range transports {
@@ -104,13 +105,14 @@ func TestCoturn(t *testing.T) {
 	t.Run("NAT discovery is not offered", func(t *testing.T) { noDiscovery(t, d) })
 }
 
-// none stands for the peer of clients that talk to each other.
+// none is the peer of clients that send to each other.
 const none = "none"
 
-// messages that each of the clients of a call sends.
+// messages is the number of messages per client.
 const messages = 20
 
-// call is a run of coturn's client. What is not given is: carol, UDP, both ends in IPv4, and so many clients as suit the transport.
+// call is a run of coturn's client. Defaults: user carol, UDP, IPv4 on both sides, and the number of clients of the
+// transport.
 type call struct {
 	credential   []string
 	over         transport
@@ -119,7 +121,7 @@ type call struct {
 	args         []string
 }
 
-// run runs the client to its end, and returns how many messages were to come back.
+// run runs the client to its end, and returns the number of expected echoes.
 func (c call) run(t *testing.T, d dataplane) (out string, sent int, err error) {
 	t.Helper()
 	or := func(value *string, otherwise string) {
@@ -148,13 +150,13 @@ func (c call) run(t *testing.T, d dataplane) (out string, sent int, err error) {
 	return out, c.clients * messages, err
 }
 
-// Figures that the client prints.
+// Patterns of the client's output.
 var (
 	lostPattern    = regexp.MustCompile(`Total lost packets (\d+) \(([0-9.]+)%\)`)
 	figuresPattern = regexp.MustCompile(`start_mclient: tot_send_msgs=(\d+), tot_recv_msgs=(\d+)\n`)
 )
 
-// echoed is a call that loses nothing: what it sends comes back. The client waits most of its time.
+// echoed runs a call that must lose nothing. The client sleeps most of its time.
 func echoed(t *testing.T, d dataplane, c call) string {
 	t.Helper()
 	t.Parallel()
@@ -164,7 +166,7 @@ func echoed(t *testing.T, d dataplane, c call) string {
 	}
 	lost, figures := lostPattern.FindStringSubmatch(out), figuresPattern.FindStringSubmatch(out)
 	if lost == nil || figures == nil {
-		t.Fatalf("client does not say what was lost:\n%s", out)
+		t.Fatalf("no loss figures in the output:\n%s", out)
 	}
 	if want := strconv.Itoa(sent); lost[1] != "0" || figures[1] != want || figures[2] != want {
 		t.Errorf("sent %s, received %s, lost %s packets (%s %%), want 0 of %s lost:\n%s", figures[1], figures[2], lost[1], lost[2], want, out)
@@ -172,10 +174,10 @@ func echoed(t *testing.T, d dataplane, c call) string {
 	return out
 }
 
-// relayPattern is what the client prints of an allocation: its relayed address, and the token of the port above, or 0.
+// relayPattern matches the client's output for an allocation: relayed address, and reservation token or 0.
 var relayPattern = regexp.MustCompile(`Received relay addr: (\S+):(\d+)\n.*clnet_allocate: rtv=(\d+)\n`)
 
-// reserved is a call whose client asks for an even port and the next one (RFC 8656 §7.2): the token that it gets is good for that.
+// reserved runs a call whose clients request an even port and reserve the next one (RFC 8656 §7.2), and use the token.
 func reserved(t *testing.T, d dataplane, c call) {
 	c.args = append([]string{"-v"}, c.args...)
 	out := echoed(t, d, c)
@@ -188,7 +190,7 @@ func reserved(t *testing.T, d dataplane, c call) {
 		even, _ := strconv.Atoi(a[2])
 		got, want := allocations[i+1][1:3], []string{a[1], strconv.Itoa(even + 1)}
 		if even%2 != 0 || !slices.Equal(got, want) {
-			t.Errorf("reservation beside %s:%d led to %q, want %q", a[1], even, got, want)
+			t.Errorf("reservation after %s:%d gave %q, want %q", a[1], even, got, want)
 		}
 		used++
 	}
@@ -197,7 +199,7 @@ func reserved(t *testing.T, d dataplane, c call) {
 	}
 }
 
-// refused is a call that the gateway does not take, for a reason that the client says.
+// refused runs a call that the gateway must refuse with an error in the client's output.
 func refused(t *testing.T, d dataplane, c call, says string) {
 	t.Helper()
 	t.Parallel()
@@ -207,7 +209,7 @@ func refused(t *testing.T, d dataplane, c call, says string) {
 	}
 }
 
-// binding asks for the client's own address.
+// binding requests the client's reflexive address.
 func binding(t *testing.T, d dataplane) {
 	for _, server := range []string{bed.Loopback, loopback6} {
 		out, err := client(t, nil, installed(t, "turnutils_stunclient", "coturn"), "-p", strconv.Itoa(d.turn), server)
@@ -217,8 +219,8 @@ func binding(t *testing.T, d dataplane) {
 	}
 }
 
-// noDiscovery: a server with one address cannot tell what NAT a client is behind (RFC 5780 §4), and must lead no client to believe it: not by
-// OTHER-ADDRESS, nor by an answer to what it does not do.
+// noDiscovery checks that a server with one address does not take part in NAT discovery (RFC 5780 §4): it sends no
+// OTHER-ADDRESS, and rejects requests for the feature.
 func noDiscovery(t *testing.T, d dataplane) {
 	discover := func(args ...string) string {
 		out, err := client(t, nil, installed(t, "turnutils_natdiscovery", "coturn"), append(args, "-p", strconv.Itoa(d.turn), bed.Loopback)...)
@@ -230,13 +232,13 @@ func noDiscovery(t *testing.T, d dataplane) {
 	for _, question := range []string{"-m", "-f"} {
 		out := discover(question)
 		if claim := claimPattern.FindString(out); claim != "" || !strings.Contains(out, "UDP reflexive addr: "+bed.Loopback) {
-			t.Errorf("client says %q, want its own address and nothing about a NAT:\n%s", claim, out)
+			t.Errorf("output %q, want the reflexive address and no result about a NAT:\n%s", claim, out)
 		}
 	}
 	if out := discover("-m", "-P"); !strings.Contains(out, "error 420 (Unknown Attribute)") {
-		t.Errorf("PADDING is not refused:\n%s", out)
+		t.Errorf("PADDING is not rejected:\n%s", out)
 	}
 }
 
-// claimPattern is what the client says when a server takes part in NAT discovery.
+// claimPattern matches the client's output when a server takes part in NAT discovery.
 var claimPattern = regexp.MustCompile(`.*(NAT|ALG|RFC 5780 response).*`)

@@ -17,7 +17,7 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 )
 
-// J-10: Janus takes TURN credentials from the auth service, by GET and by POST, and gets a relay with them.
+// J-10: Janus gets TURN credentials from the auth service, by GET and by POST, and gets a relay with them.
 func TestJanus(t *testing.T) {
 	stack := &bed.Stack{Bin: bin, Dir: t.TempDir(), Ports: freePorts(t)}
 	if err := stack.Prepare(filepath.Join(root, "docs/examples/quickstart")); err != nil {
@@ -43,19 +43,19 @@ func TestJanus(t *testing.T) {
 				}
 			}
 			if len(kinds) == 0 || slices.ContainsFunc(kinds, func(kind string) bool { return kind != "relay" }) {
-				t.Errorf("candidates of the answer are %q, want nothing but relays:\n%s", kinds, answer)
+				t.Errorf("candidates of the answer are %q, want relays only:\n%s", kinds, answer)
 			}
 		})
 	}
 }
 
-// janus is a running Janus.
+// janus is a running Janus server.
 type janus struct {
 	t   *testing.T
 	url string
 }
 
-// janusConfig leaves on what the test needs: one plugin, and HTTP.
+// janusConfig enables only what the test needs: one plugin, and HTTP.
 const janusConfig = `general: {
 	configs_folder = "%[1]s"
 	events_folder = "%[1]s"
@@ -94,7 +94,7 @@ func startJanus(t *testing.T, service, method string) janus {
 	return janus{t, url}
 }
 
-// janusOffer is that of a caller whose candidates come later, or never.
+// janusOffer is an SDP offer without candidates.
 var janusOffer = strings.ReplaceAll(`v=0
 o=- 1 1 IN IP4 127.0.0.1
 s=-
@@ -111,7 +111,7 @@ a=ice-pwd:abcdefghijklmnopqrstuvwx
 a=fingerprint:sha-256 00:01:02:03:04:05:06:07:08:09:0A:0B:0C:0D:0E:0F:10:11:12:13:14:15:16:17:18:19:1A:1B:1C:1D:1E:1F
 `, "\n", "\r\n")
 
-// answer is what the echo plugin says to the offer.
+// answer returns the echo plugin's answer to the offer.
 func (j janus) answer() string {
 	j.t.Helper()
 	session := j.post("", map[string]any{"janus": "create"})
@@ -130,12 +130,12 @@ func (j janus) answer() string {
 		case "event":
 			return event.JSEP.SDP
 		case "error", "timeout":
-			j.t.Fatalf("janus says %+v", event)
+			j.t.Fatalf("janus: %+v", event)
 		}
 	}
 }
 
-// post sends a request, and returns the rest of the path of what it made.
+// post sends a request that creates an object, and returns the path of the object.
 func (j janus) post(path string, request map[string]any) string {
 	j.t.Helper()
 	request["transaction"] = "any"
@@ -150,12 +150,12 @@ func (j janus) post(path string, request map[string]any) string {
 	}
 	j.do(http.MethodPost, path, bytes.NewReader(body), &answer)
 	if answer.Janus != "success" && answer.Janus != "ack" {
-		j.t.Fatalf("%s: janus says %+v", request["janus"], answer)
+		j.t.Fatalf("%s: janus: %+v", request["janus"], answer)
 	}
 	return fmt.Sprintf("/%d", answer.Data.ID)
 }
 
-// do makes a request; one for events is answered when there is one.
+// do sends a request. A request for events blocks until there is one.
 func (j janus) do(method, path string, body io.Reader, answer any) {
 	j.t.Helper()
 	ctx, cancel := context.WithTimeout(j.t.Context(), 40*time.Second)

@@ -14,7 +14,7 @@ import (
 	pion "github.com/stunner-gateway/stunner/e2e/internal/call"
 )
 
-// TestAioice: the TURN client of aioice, which aiortc uses, has every datagram relayed and echoed, over each transport that it has.
+// TestAioice: aioice, the TURN client of aiortc, has every datagram relayed and echoed, over each of its transports.
 func TestAioice(t *testing.T) {
 	d := start(t, static)
 	for name, port := range map[string]int{"udp": d.turn, "tcp": d.turn, "tls": d.secure} {
@@ -28,13 +28,13 @@ func TestAioice(t *testing.T) {
 	t.Run("wrong password", func(t *testing.T) {
 		out, err := aioice(t, d, d.ca, "udp", d.turn, "guessed")
 		if err == nil || !strings.Contains(out, "TransactionFailed: STUN transaction failed (401") {
-			t.Errorf("not refused with 401: %v\n%s", err, out)
+			t.Errorf("want error 401: %v\n%s", err, out)
 		}
 	})
 	t.Run("untrusted certificate", func(t *testing.T) {
 		out, err := aioice(t, d, os.DevNull, "tls", d.secure, "sings-alto")
 		if err == nil || !strings.Contains(out, "CERTIFICATE_VERIFY_FAILED") {
-			t.Errorf("not refused for its certificate: %v\n%s", err, out)
+			t.Errorf("want a certificate error: %v\n%s", err, out)
 		}
 	})
 	idle(t, d)
@@ -46,7 +46,8 @@ func aioice(t *testing.T, d dataplane, ca, transport string, port int, password 
 		transport, bed.Loopback, strconv.Itoa(port), "carol", password, bed.Loopback, strconv.Itoa(d.peer))
 }
 
-// TestPion: a client of pion goes on while it sends to ports that nobody has: its library ends a session over word of that.
+// TestPion: a client with pion/turn keeps working while it sends to closed ports. The library would end the session if
+// ICMP errors were relayed.
 func TestPion(t *testing.T) {
 	d := start(t, static)
 	silent, err := bed.FreePort()
@@ -75,7 +76,7 @@ func TestPion(t *testing.T) {
 	idle(t, d)
 }
 
-// TestLibnice: two agents of libnice that may use nothing but relays find each other, and lose nothing.
+// TestLibnice: two libnice agents that are limited to relays connect to each other and lose nothing.
 func TestLibnice(t *testing.T) {
 	d := start(t, static)
 	for _, transport := range []string{"udp", "tcp"} {
@@ -89,7 +90,8 @@ func TestLibnice(t *testing.T) {
 	idle(t, d)
 }
 
-// python runs a script beside this file with the Python of Debian, whose modules it needs: another one may come first in PATH.
+// python runs a script in this folder with Debian's Python, which has the needed modules. Another Python may come first
+// in PATH.
 func python(t *testing.T, script string, env []string, args ...string) (string, error) {
 	t.Helper()
 	const path = "/usr/bin/python3"
@@ -99,7 +101,7 @@ func python(t *testing.T, script string, env []string, args ...string) (string, 
 	return client(t, env, path, append([]string{script}, args...)...)
 }
 
-// idle waits until the dataplane has no allocation any more: clients that end well give theirs back.
+// idle waits until the dataplane has no allocation: clients that exit properly delete theirs.
 func idle(t *testing.T, d dataplane) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)

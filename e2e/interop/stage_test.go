@@ -20,16 +20,17 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 )
 
-// loopback6 is where everything listens too.
+// loopback6 is the IPv6 address that all programs also listen on.
 const loopback6 = "::1"
 
-// patience is for what must come, on a busy machine.
+// patience is the timeout of conditions on a busy machine.
 const patience = 20 * time.Second
 
-// Folders: of this repository, and of its programs as they are compiled now.
+// Folders of the repository and of the built programs.
 var root, bin string
 
-// TestMain compiles the programs, and lets more clients run at a time than there are cores: they wait most of their time.
+// TestMain builds the programs, and raises the test parallelism above the number of cores, because the clients sleep
+// most of their time.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	code, err := 1, flag.Set("test.parallel", "8")
@@ -42,7 +43,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// within runs the tests while there is a folder with the programs in it.
+// within builds the programs into a temporary folder and runs the tests.
 func within(m *testing.M) (code int, err error) {
 	if root, err = bed.Root(); err != nil {
 		return 1, err
@@ -57,17 +58,18 @@ func within(m *testing.M) (code int, err error) {
 	return m.Run(), nil
 }
 
-// dataplane is the ports of a running stunnerd, and of the peers that its clients may reach.
+// dataplane holds the ports of a running stunnerd and of its peers.
 type dataplane struct {
 	turn    int // UDP and TCP
 	secure  int // DTLS and TLS
-	peer    int // sends datagrams back; so does the next port, where RTCP would be
+	peer    int // echo peer; the next port, for RTCP, echoes too
 	health  int
 	metrics int
-	ca      string // file with the certificate of the secure listeners
+	ca      string // path of the secure listeners' certificate
 }
 
-// document is the config of a dataplane, without its authentication. Clients may reach each other's relays.
+// document is the config of a dataplane without its authentication. Its routes include the relayed addresses of other
+// clients.
 var document = template.Must(template.New("config").Parse(`version: v1
 admin:
   name: interop/door
@@ -108,7 +110,7 @@ func start(t *testing.T, auth string) dataplane {
 	return d
 }
 
-// at is a port of the loopback address.
+// at returns a port of the loopback address as HOST:PORT.
 func at(port int) string { return net.JoinHostPort(bed.Loopback, strconv.Itoa(port)) }
 
 func freePorts(t *testing.T) bed.Ports {
@@ -120,7 +122,7 @@ func freePorts(t *testing.T) bed.Ports {
 	return ports
 }
 
-// config renders the document, and writes the certificate in it to d.ca.
+// config renders the document, and writes its certificate to d.ca.
 func (d dataplane) config(t *testing.T, auth string) []byte {
 	t.Helper()
 	chain, key, err := bed.Certificate()
@@ -141,7 +143,7 @@ func (d dataplane) config(t *testing.T, auth string) []byte {
 	return []byte(out.String())
 }
 
-// run starts a program that lives until the test ends, and waits until it is ready.
+// run runs a program until the test ends, and waits until it is ready.
 func run(t *testing.T, c bed.Command, ready func(context.Context) error) {
 	t.Helper()
 	p, err := bed.Start(c)
@@ -150,7 +152,7 @@ func run(t *testing.T, c bed.Command, ready func(context.Context) error) {
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("end of the log of %s:\n%s", p.Name, strings.Join(p.Tail(40), "\n"))
+			t.Logf("last log lines of %s:\n%s", p.Name, strings.Join(p.Tail(40), "\n"))
 		}
 		p.Kill()
 	})
@@ -161,7 +163,7 @@ func run(t *testing.T, c bed.Command, ready func(context.Context) error) {
 	}
 }
 
-// echoes is nil when a peer sends a datagram back.
+// echoes returns nil when a peer echoes a datagram.
 func echoes(ctx context.Context, host string, port int) error {
 	conn, err := new(net.Dialer).DialContext(ctx, "udp", net.JoinHostPort(host, strconv.Itoa(port)))
 	if err != nil {
@@ -178,7 +180,7 @@ func echoes(ctx context.Context, host string, port int) error {
 	return err
 }
 
-// installed finds a program of a Debian package.
+// installed returns the path of a program from a Debian package.
 func installed(t *testing.T, name, pkg string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)
@@ -188,7 +190,7 @@ func installed(t *testing.T, name, pkg string) string {
 	return path
 }
 
-// client runs a program that uses the dataplane, to its end.
+// client runs a client program to its end.
 func client(t *testing.T, env []string, path string, args ...string) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)

@@ -1,5 +1,5 @@
-// Package browser makes relayed calls with a real browser, on the test page that the auth service serves: headless Chromium, driven by
-// drive.mjs.
+// Package browser makes relayed calls with headless Chromium on the auth service's test page. The script drive.mjs
+// controls the browser.
 package browser
 
 import (
@@ -18,11 +18,11 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
 )
 
-// patience is how long the browser gets for anything.
+// patience is the timeout of operations in the browser.
 const patience = 40 * time.Second
 
-// A-02, N-05, R-14: a browser that may only use relays reaches the echo peer by the URIs of UDP, TCP and TLS listeners, is told of a wrong password,
-// and its call goes on while listeners and credentials change.
+// A-02, N-05, R-14: a browser that may only use relays reaches the echo peer through UDP, TCP and TLS listeners, and
+// gets an error event for a wrong password. Its call continues while listeners and credentials change.
 func TestBrowser(t *testing.T) {
 	stack := start(t)
 	for _, transport := range []string{"udp", "tcp"} {
@@ -58,7 +58,7 @@ func start(t *testing.T) *bed.Stack {
 		}
 		if t.Failed() {
 			for _, p := range stack.Parts() {
-				t.Logf("end of the log of %s:\n%s", p.Name, strings.Join(p.Tail(40), "\n"))
+				t.Logf("last log lines of %s:\n%s", p.Name, strings.Join(p.Tail(40), "\n"))
 			}
 		}
 	})
@@ -85,7 +85,7 @@ func relays(t *testing.T, stack *bed.Stack, transport string, authorities ...str
 	allocations(t, stack, "falls back to 0", func(n float64) bool { return n == 0 })
 }
 
-// relaysSecurely adds a TLS listener. The browser checks its certificate: who does not trust the issuer has no call.
+// relaysSecurely adds a TLS listener. The browser verifies its certificate: without the CA the call fails.
 func relaysSecurely(t *testing.T, stack *bed.Stack) {
 	port, err := bed.FreePort()
 	if err != nil {
@@ -103,7 +103,7 @@ func relaysSecurely(t *testing.T, stack *bed.Stack) {
 	stranger, _ := certificate(t)
 	r := open(t, stack.AuthURL()+"/demo/?run=1&transport=tls", stranger).reports("the test is over", over)
 	if r.Verdict != "failed" || r.Error == nil || r.Error.Code != cannotConnect {
-		t.Errorf("verdict %q, error %+v, want none but %d of a browser that trusts somebody else", r.Verdict, r.Error, cannotConnect)
+		t.Errorf("verdict %q, error %+v, want a failure with error %d without the CA", r.Verdict, r.Error, cannotConnect)
 	}
 }
 
@@ -115,13 +115,13 @@ const secureListener = `    - name: tls
           - name: front-door-certificate
 `
 
-// Codes of the event icecandidateerror: the one of TURN (RFC 8656 §5), and the browser's own for a server that it does not reach.
+// Codes of the event icecandidateerror: that of TURN (RFC 8656 §5), and the browser's code for an unreachable server.
 const (
 	unauthorized  = 401
 	cannotConnect = 701
 )
 
-// wrongPassword: the page learns of a refusal at once, and from no timer.
+// wrongPassword: the page gets the error event at once, without waiting for a timeout.
 func wrongPassword(t *testing.T, stack *bed.Stack) {
 	ice, err := stack.ICEServers(t.Context())
 	if err != nil {
@@ -141,7 +141,7 @@ func wrongPassword(t *testing.T, stack *bed.Stack) {
 	}
 }
 
-// goesOn keeps a call up while the gateway is changed under it.
+// goesOn keeps a call running while the gateway changes.
 func goesOn(t *testing.T, stack *bed.Stack) {
 	p := open(t, stack.AuthURL()+"/demo/?run=1&transport=udp&keep=1")
 	flows := func() {
@@ -161,10 +161,10 @@ func goesOn(t *testing.T, stack *bed.Stack) {
 	p.tell("stop")
 	r := p.reports("the call is over", over)
 	complete(t, stack, r)
-	relays(t, stack, "udp") // with a credential of the new secret
+	relays(t, stack, "udp") // with a credential from the new secret
 }
 
-// credential takes a credential and returns the condition that the gateway refuses it.
+// credential requests a credential, and returns the condition that the gateway refuses it.
 func credential(t *testing.T, stack *bed.Stack) func(context.Context) error {
 	t.Helper()
 	ice, err := stack.ICEServers(t.Context())
@@ -182,14 +182,14 @@ func credential(t *testing.T, stack *bed.Stack) func(context.Context) error {
 		}
 		if err == nil {
 			c.End(0)
-			err = errors.New("the gateway still takes a credential of the secret before")
+			err = errors.New("the gateway still accepts a credential from the previous secret")
 		}
 		return err
 	}
 }
 
-// complete: a call went well. On a machine that is busy with something else a browser may leave datagrams out, which nobody sends again: a
-// tenth may be missing, and what the gateway dropped is told beside it. The clients of e2e/interop and e2e/faults count every datagram.
+// complete checks that a call succeeded. Chromium may drop datagrams on a busy machine, so up to a tenth may be
+// missing; the gateway's drop counters are logged. The clients of e2e/interop and e2e/faults count every datagram.
 func complete(t *testing.T, stack *bed.Stack, r report) {
 	t.Helper()
 	if r.Verdict != "ok" || r.Received == 0 || r.Lost > r.Sent/10 {
@@ -198,7 +198,7 @@ func complete(t *testing.T, stack *bed.Stack, r report) {
 	t.Logf("sent %d, received %d, lost %d; the gateway dropped: %q", r.Sent, r.Received, r.Lost, drops(t, stack))
 }
 
-// drops are the series of the gateway's counter.
+// drops returns the series of the gateway's drop counter.
 func drops(t *testing.T, stack *bed.Stack) []string {
 	t.Helper()
 	c, err := stack.Config(t.Context())
@@ -217,7 +217,7 @@ var dropPattern = regexp.MustCompile(`(?m)^stunner_dropped_total.*$`)
 func over(r report) bool    { return r.Verdict == "ok" || r.Verdict == "failed" }
 func running(r report) bool { return over(r) || r.Received > 0 }
 
-// edit replaces text in a file of the operator's folder.
+// edit replaces text in a file of the operator's input folder.
 func edit(t *testing.T, stack *bed.Stack, name, old, with string) {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(stack.Input(), name))
@@ -225,14 +225,14 @@ func edit(t *testing.T, stack *bed.Stack, name, old, with string) {
 		t.Fatal(err)
 	}
 	if !strings.Contains(string(data), old) {
-		t.Fatalf("%s does not hold %q", name, old)
+		t.Fatalf("%s does not contain %q", name, old)
 	}
 	if err := stack.Put(name, []byte(strings.Replace(string(data), old, with, 1))); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// await waits for something that happens outside the browser.
+// await waits for a condition outside the browser.
 func await(t *testing.T, cond func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -242,7 +242,7 @@ func await(t *testing.T, cond func(context.Context) error) {
 	}
 }
 
-// allocations waits until the dataplane's counter is as wanted.
+// allocations waits until the dataplane's number of allocations satisfies a condition.
 func allocations(t *testing.T, stack *bed.Stack, what string, wanted func(float64) bool) {
 	t.Helper()
 	await(t, func(ctx context.Context) error {
@@ -254,7 +254,7 @@ func allocations(t *testing.T, stack *bed.Stack, what string, wanted func(float6
 	})
 }
 
-// session is nil when a call passes a listener.
+// session returns nil if the listener has exactly one session.
 func session(ctx context.Context, stack *bed.Stack, listener string) error {
 	c, err := stack.Config(ctx)
 	if err != nil {
@@ -274,7 +274,7 @@ func session(ctx context.Context, stack *bed.Stack, listener string) error {
 	return nil
 }
 
-// status waits until the dataplane's status holds a text.
+// status waits until the dataplane's status contains a text.
 func status(t *testing.T, stack *bed.Stack, what, text string) {
 	t.Helper()
 	await(t, func(ctx context.Context) error {
@@ -286,7 +286,7 @@ func status(t *testing.T, stack *bed.Stack, what, text string) {
 	})
 }
 
-// screenshot keeps a picture of the page where the environment asks for one; the test needs none.
+// screenshot saves a picture of the page if the environment variable is set. The test does not depend on it.
 func screenshot(t *testing.T, p *page, name string) {
 	t.Helper()
 	dir := os.Getenv("SCREENSHOTS")

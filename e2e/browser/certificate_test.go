@@ -19,7 +19,8 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 )
 
-// certificate makes a certificate authority, in a file, and a Secret with a certificate for the loopback address that it issued.
+// certificate makes a certificate authority, as a file, and a Secret with a certificate for the loopback address from
+// it.
 func certificate(t *testing.T) (authority string, secret []byte) {
 	t.Helper()
 	now := time.Now()
@@ -70,7 +71,7 @@ func newKey(t *testing.T) *ecdsa.PrivateKey {
 	return key
 }
 
-// sign issues a certificate, in PEM.
+// sign issues a certificate in PEM.
 func sign(t *testing.T, template, issuer *x509.Certificate, key, issuerKey *ecdsa.PrivateKey) []byte {
 	t.Helper()
 	der, err := x509.CreateCertificate(rand.Reader, template, issuer, key.Public(), issuerKey)

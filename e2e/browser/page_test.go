@@ -19,7 +19,7 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 )
 
-// report is what the test page says about itself in window.__report.
+// report is the test page's own report in window.__report.
 type report struct {
 	Verdict  string `json:"verdict"` // idle, running, ok, failed
 	Sentence string `json:"sentence"`
@@ -40,7 +40,7 @@ type report struct {
 	} `json:"error"`
 }
 
-// gathered is how a browser ended that looked for a relay: with a candidate, or with the event icecandidateerror.
+// gathered is the result of ICE gathering: a relay candidate, or the event icecandidateerror.
 type gathered struct {
 	Candidate string `json:"candidate"`
 	URL       string `json:"url"`
@@ -56,14 +56,14 @@ type page struct {
 	mu       sync.Mutex
 	last     report
 	gathered gathered
-	done     []string // commands that were carried out
+	done     []string // completed commands
 	problems []string
 	changed  chan struct{} // closed and replaced on every line
 	ended    bool
 }
 
-// open opens a URL in a fresh browser, which closes when the test ends. It trusts the certificate authorities in some files beside those that it
-// brings.
+// open opens a URL in a new browser, which closes when the test ends. The browser also trusts the given certificate
+// authorities.
 func open(t *testing.T, url string, authorities ...string) *page {
 	t.Helper()
 	cmd := exec.Command("node", "drive.mjs", chromium(t), t.TempDir(), url)
@@ -100,7 +100,7 @@ func open(t *testing.T, url string, authorities ...string) *page {
 	return p
 }
 
-// home makes a home directory, where Chromium looks for what its user trusts.
+// home makes a home directory with the NSS database from which Chromium reads trusted CAs.
 func home(t *testing.T, authorities []string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -127,7 +127,7 @@ func home(t *testing.T, authorities []string) string {
 	return dir
 }
 
-// chromium finds the browser.
+// chromium returns the path of the browser.
 func chromium(t *testing.T) string {
 	t.Helper()
 	path, err := exec.LookPath("chromium")
@@ -140,7 +140,7 @@ func chromium(t *testing.T) string {
 	return path
 }
 
-// listen takes in what the driver says, until it ends.
+// listen reads the driver's output until it ends.
 func (p *page) listen(output io.Reader) {
 	lines := bufio.NewScanner(output)
 	lines.Buffer(nil, 4<<20)
@@ -155,7 +155,7 @@ func (p *page) listen(output io.Reader) {
 		p.note(func() {
 			switch {
 			case err != nil:
-				p.problems = append(p.problems, fmt.Sprintf("driver says %q: %v", lines.Text(), err))
+				p.problems = append(p.problems, fmt.Sprintf("driver output %q: %v", lines.Text(), err))
 			case line.Report != nil:
 				p.last = *line.Report
 			case line.Gathered != nil:
@@ -178,7 +178,7 @@ func (p *page) note(change func()) {
 	p.changed = make(chan struct{})
 }
 
-// until waits until the page is as cond wants it, and returns the report of that moment.
+// until waits until cond holds, and returns the report at that time.
 func (p *page) until(what string, cond func() bool) report {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.t.Context(), patience)
@@ -196,18 +196,18 @@ func (p *page) until(what string, cond func() bool) report {
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			p.t.Fatalf("wait until %s: %v; the page says %+v, errors %q", what, ctx.Err(), now, p.trouble())
+			p.t.Fatalf("wait until %s: %v; report of the page %+v, errors %q", what, ctx.Err(), now, p.trouble())
 		}
 	}
 }
 
-// reports waits for a report.
+// reports waits until a report satisfies cond.
 func (p *page) reports(what string, cond func(report) bool) report {
 	p.t.Helper()
 	return p.until(what, func() bool { return cond(p.last) })
 }
 
-// tell gives the driver a command and waits until it is carried out.
+// tell sends a command to the driver and waits until it is completed.
 func (p *page) tell(command string) {
 	p.t.Helper()
 	if _, err := fmt.Fprintln(p.input, command); err != nil {
@@ -216,7 +216,7 @@ func (p *page) tell(command string) {
 	p.until(command, func() bool { return len(p.done) > 0 && p.done[len(p.done)-1] == command })
 }
 
-// gather has the page look for a relay with an ICE server.
+// gather makes the page gather relay candidates from an ICE server.
 func (p *page) gather(server bed.ICEServer) gathered {
 	p.t.Helper()
 	text, err := json.Marshal(server)
@@ -229,7 +229,7 @@ func (p *page) gather(server bed.ICEServer) gathered {
 	return p.gathered
 }
 
-// trouble is every error that the page has had.
+// trouble returns all errors of the page.
 func (p *page) trouble() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

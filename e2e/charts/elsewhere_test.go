@@ -14,10 +14,10 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// published is where the documentation finds the repository.
+// published matches the location of a kustomization in the documentation.
 var published = regexp.MustCompile(`'https://github\.com/stunner-gateway/stunner//([^'?]+)\?ref=[^']+'`)
 
-// elsewhere renders the overlays that the documentation has for another namespace, calls, with Roles in the namespaces that are watched.
+// elsewhere renders the documented overlays for another namespace, "calls", with Roles in the watched namespaces.
 func elsewhere(t *testing.T) []object {
 	t.Helper()
 	blocks := regexp.MustCompile("(?ms)^```yaml\n(.*?)^```$").FindAllStringSubmatch(read(t, "docs/install.md"), -1)
@@ -51,7 +51,7 @@ func elsewhere(t *testing.T) []object {
 	return kustomize(t, top)
 }
 
-// In another namespace everything says so, and rights are where they are needed.
+// In another namespace all objects refer to that namespace, and Roles exist where they are needed.
 func TestKustomize_Elsewhere(t *testing.T) {
 	needForeign(t)
 	restricted(t, "calls")
@@ -63,12 +63,12 @@ func TestKustomize_Elsewhere(t *testing.T) {
 			t.Fatal(err)
 		}
 		if strings.Contains(string(text), home) {
-			t.Errorf("%s knows %s:\n%s", name(o), home, text)
+			t.Errorf("%s contains %s:\n%s", name(o), home, text)
 		}
 	}
 	for _, want := range []string{"Namespace/calls", "Role/calls/stunner-operator", "Role/meet/stunner-operator-watched", "Role/default/stunner-operator-events", "RoleBinding/default/stunner-operator-events"} {
 		if !slices.ContainsFunc(objects, func(o object) bool { return strings.Replace(name(o), "Namespace/calls/", "Namespace/", 1) == want }) {
-			t.Errorf("%s is not there", want)
+			t.Errorf("%s is missing", want)
 		}
 	}
 	if said := apply(t, objects, "--dry-run=server"); strings.Contains(said, "Warning") {
@@ -76,7 +76,7 @@ func TestKustomize_Elsewhere(t *testing.T) {
 	}
 }
 
-// The operator writes no Secrets of others, whichever its namespace is.
+// The policies restrict Secret writes of the operator also when it is installed in another namespace.
 func TestKustomize_GuardsSecretsElsewhere(t *testing.T) {
 	restricted(t, "calls")
 	restricted(t, "meet")
@@ -91,21 +91,22 @@ func TestKustomize_GuardsSecretsElsewhere(t *testing.T) {
 		switch err := write(ctx, "meet"); {
 		case err == nil:
 			return errors.New("the operator makes a Secret of its own in another namespace")
-		case !strings.Contains(err.Error(), "denied request: the operator writes"): // one of two policies
+		case !strings.Contains(err.Error(), "denied request: the operator writes"): // message of either policy
 			return err
 		}
 		return nil
 	})
 	if err := write(t.Context(), "calls"); err != nil {
-		t.Errorf("it cannot draw credentials by lot: %v", err)
+		t.Errorf("it cannot create the Secret with random credentials: %v", err)
 	}
 }
 
-// Whoever uninstalls as the documentation says keeps the namespace, in which there may be Gateways, and nothing else.
+// The documented uninstallation with kustomize keeps the namespace, which may contain Gateways, and deletes everything
+// else.
 func TestKustomize_UninstallKeepsTheNamespace(t *testing.T) {
 	command := regexp.MustCompile("(?m)^kubectl (delete --kustomize .*)$").FindStringSubmatch(read(t, "docs/install.md"))
 	if command == nil {
-		t.Fatal("docs/install.md does not say how to uninstall")
+		t.Fatal("docs/install.md has no command for uninstallation")
 	}
 	var args []string
 	for arg := range strings.FieldsSeq(published.ReplaceAllString(command[1], root(t)+"/$1")) {

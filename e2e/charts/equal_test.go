@@ -15,7 +15,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// bare returns the objects without what says who has made them. The namespace of the release is made by `helm --create-namespace`.
+// bare returns the objects without labels of the tool that renders them. `helm --create-namespace` makes the namespace
+// of the release.
 func bare(t *testing.T, objects []object) map[string]object {
 	t.Helper()
 	all := byName(t, objects)
@@ -26,7 +27,8 @@ func bare(t *testing.T, objects []object) map[string]object {
 		})
 		without(o, "annotations", func(key string) bool { return key == "helm.sh/resource-policy" })
 	}
-	// A release knows its namespace. Kustomize does not: its policies are about the operator of any.
+	// Helm renders the namespace of the release into the policies. Kustomize cannot, so its policies match the operator
+	// in any namespace.
 	for _, o := range all {
 		if conditions, found, _ := unstructured.NestedSlice(o.Object, "spec", "matchConditions"); found {
 			condition := conditions[0].(map[string]any)
@@ -46,8 +48,8 @@ func without(o object, field string, ours func(string) bool) {
 	}
 }
 
-// Whoever installs with Helm and whoever installs with kustomize have the same.
-func TestKustomize_IsWhatTheChartsAre(t *testing.T) {
+// Helm and kustomize install the same objects.
+func TestKustomize_EqualsTheCharts(t *testing.T) {
 	for folder, r := range map[string]release{
 		"kustomize/overlays/default": {},
 		"e2e/charts/testdata/everything": {files: []string{"values-openova.yaml"}, set: `
@@ -71,7 +73,7 @@ func union(a, b map[string]object) map[string]object {
 	return all
 }
 
-// only returns the lines of an object that another one does not have.
+// only returns the lines of an object that another object does not have.
 func only(t *testing.T, of, without map[string]any) string {
 	t.Helper()
 	text, err := yaml.Marshal(of)
@@ -86,8 +88,8 @@ func only(t *testing.T, of, without map[string]any) string {
 	return strings.Join(slices.DeleteFunc(strings.Split(string(text), "\n"), func(line string) bool { return slices.Contains(known, line) }), "\n")
 }
 
-// Who renders a chart again and applies what comes of it, as tools for GitOps do, changes nothing: nothing in it is drawn by lot, and no Secret is in it.
-func TestChart_RendersTheSameAgain(t *testing.T) {
+// Rendering a chart twice gives the same result, as GitOps tools need: it contains no random values and no Secret.
+func TestChart_RenderingIsDeterministic(t *testing.T) {
 	for title, r := range combinations {
 		r.chart = app
 		first, err := r.templates(t)
@@ -99,17 +101,17 @@ func TestChart_RendersTheSameAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !maps.Equal(first, again) {
-			t.Errorf("%s: rendered again, the chart is another one", title)
+			t.Errorf("%s: the second rendering differs", title)
 		}
 		for _, o := range r.objects(t) {
 			if o.GetKind() == "Secret" {
-				t.Errorf("%s: holds %s", title, name(o))
+				t.Errorf("%s: contains %s", title, name(o))
 			}
 		}
 	}
 }
 
-// Two releases get along in one cluster: no object is in both.
+// Two releases in one cluster have no object in common.
 func TestReleases_ShareNothing(t *testing.T) {
 	north := release{chart: app, namespace: home, set: `watchNamespaces: [stunner-system, north]`}
 	south := release{chart: app, namespace: "calls", set: `
@@ -130,14 +132,14 @@ defaults: {gatewayClass: {name: calls}}`}
 		}
 		policies++
 		if text := fmt.Sprint(o.Object); !strings.Contains(text, "'^system:serviceaccount:calls:stunner-operator$'") || strings.Contains(text, "stunner-system") {
-			t.Errorf("%s is about the operator of another release: %s", name(o), text)
+			t.Errorf("%s refers to the operator of another release: %s", name(o), text)
 		}
 		if got, _, _ := unstructured.NestedString(calls["ValidatingAdmissionPolicyBinding/"+o.GetName()].Object, "spec", "policyName"); got != o.GetName() {
-			t.Errorf("policy %q is bound, not %q", got, o.GetName())
+			t.Errorf("the binding refers to policy %q, not %q", got, o.GetName())
 		}
 	}
 	if policies != 7 {
-		t.Errorf("there are %d policies", policies)
+		t.Errorf("found %d policies", policies)
 	}
 	config := calls["GatewayConfig/calls/stunner"]
 	if got, _, _ := unstructured.NestedString(config.Object, "spec", "dataplane"); got != "calls" {
@@ -145,7 +147,7 @@ defaults: {gatewayClass: {name: calls}}`}
 	}
 }
 
-// CRDs outlive their release, unless somebody says otherwise.
+// CRDs stay when their release is deleted, unless keep=false.
 func TestCRDs_AreKept(t *testing.T) {
 	kept := func(set string) (all []bool) {
 		for _, o := range (release{chart: crds, set: set}).objects(t) {
@@ -155,17 +157,17 @@ func TestCRDs_AreKept(t *testing.T) {
 	}
 	own, every := kept(`{}`), kept(`gatewayAPI: {enabled: true}`)
 	if len(own) != 4 || slices.Contains(own, false) {
-		t.Errorf("of our CRDs are kept: %v", own)
+		t.Errorf("kept CRDs of ours: %v", own)
 	}
 	if len(every) < 14 || slices.Contains(every, false) {
-		t.Errorf("of all CRDs are kept: %v", every)
+		t.Errorf("kept CRDs: %v", every)
 	}
 	if given := kept(`keep: false`); slices.Contains(given, true) {
-		t.Errorf("with keep=false are kept: %v", given)
+		t.Errorf("CRDs kept despite keep=false: %v", given)
 	}
 }
 
-// Helm keeps chart and manifest of a release in one Secret, compressed and in base64, which may hold 1 MiB.
+// Helm stores chart and manifest of a release in one Secret, compressed and in base64. A Secret is limited to 1 MiB.
 func TestReleases_FitASecret(t *testing.T) {
 	for _, r := range []release{{chart: app}, {chart: crds, set: `gatewayAPI: {enabled: true}`}} {
 		c := load(t, r.chart)
@@ -187,12 +189,13 @@ func TestReleases_FitASecret(t *testing.T) {
 	}
 }
 
-// K-13: images have the version of the application, or a digest, and are never latest. Artifact Hub is told the versions.
+// K-13: images have the application version or a digest, and never the tag latest. The annotations for Artifact Hub
+// list them.
 func TestImages(t *testing.T) {
 	metadata := load(t, app).Metadata
 	for _, program := range []string{"auth", "operator", "stunnerd"} {
 		if image := "ghcr.io/stunner-gateway/" + program + ":" + metadata.AppVersion; !strings.Contains(metadata.Annotations["artifacthub.io/images"], image+"\n") {
-			t.Errorf("Artifact Hub is not told of %s", image)
+			t.Errorf("the annotations for Artifact Hub do not list %s", image)
 		}
 	}
 	digest := "sha256:" + strings.Repeat("0123456789abcdef", 4)
@@ -208,7 +211,7 @@ stunnerGatewayOperator:
 stunnerAuthService: {deployment: {container: {authService: {image: {digest: "` + digest + `"}}}}}`: {
 			"ghcr.io/stunner-gateway/auth@" + digest, "mirror.example.org/operator:1.2.3", "ghcr.io/stunner-gateway/stunnerd@" + digest,
 		},
-		// In the spec of the Dataplane, what is missing is that of dataplane.image.
+		// Fields missing in the Dataplane's image are taken from dataplane.image.
 		`stunnerGatewayOperator: {dataplane: {spec: {image: {tag: v1.2}}}}`:                                                         with(own, "ghcr.io/stunner-gateway/stunnerd:v1.2"),
 		`stunnerGatewayOperator: {dataplane: {spec: {image: {tag: 20250101}}}}`:                                                     with(own, "ghcr.io/stunner-gateway/stunnerd:20250101"),
 		`stunnerGatewayOperator: {dataplane: {spec: {image: {pullPolicy: Always}}}}`:                                                with(own, "ghcr.io/stunner-gateway/stunnerd:0.1.0"),
@@ -235,8 +238,9 @@ stunnerAuthService: {deployment: {container: {authService: {image: {digest: "` +
 	}
 }
 
-// With ports for the API server, the operator reaches the API server, the auth service the keys of its tokens, and both DNS and config discovery.
-func TestNetworkPolicy_LetsOutWhatIsNeeded(t *testing.T) {
+// With ports for the API server set, the operator may connect to the API server, the auth service to its key set URL,
+// and both to DNS and config discovery.
+func TestNetworkPolicy_AllowsNeededEgress(t *testing.T) {
 	for jwt, auth := range map[string]string{
 		`{}`: "[53 53 cds]",
 		`{issuer: me, audience: calls, existingSecret: web-app}`:                                   "[53 53 cds]",
@@ -255,13 +259,13 @@ func TestNetworkPolicy_LetsOutWhatIsNeeded(t *testing.T) {
 				}
 			}
 			if got := fmt.Sprint(ports); got != want {
-				t.Errorf("jwt: %s: %s reaches ports %s, want %s", jwt, policy, got, want)
+				t.Errorf("jwt: %s: %s allows ports %s, want %s", jwt, policy, got, want)
 			}
 		}
 	}
 }
 
-// A label of an object itself comes before one of all objects, and none stands twice.
+// A label of an object overrides the label for all objects, and no key occurs twice.
 func TestLabels_OfTheObjectComeFirst(t *testing.T) {
 	objects := byName(t, release{chart: app, set: `
 commonLabels: {app: all, release: all, grafana_dashboard: all, stunner.l7mp.io/config-discovery-service: all, team: calls}

@@ -20,7 +20,8 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 )
 
-// The programs run with the flags and rights that the chart gives them, and what the documentation installs becomes a gateway whose credentials a web app gets.
+// The programs run with the flags and rights of the chart. The documented example becomes a Gateway whose credentials a
+// web app gets.
 func TestInstallation_ServesAGateway(t *testing.T) {
 	in := install(t, release{chart: app})
 	kubectl(t, "apply", "-n", home, "-f", file(t, read(t, "docs/examples/cluster/gateway.yaml")))
@@ -34,7 +35,7 @@ func TestInstallation_ServesAGateway(t *testing.T) {
 	in.offers("turn:192.0.2.7:3478?transport=udp", "turn:192.0.2.7:3478?transport=tcp")
 }
 
-// With the profile openova, manifests work that bring their own GatewayConfig and scale a Deployment by a name of their own.
+// With the profile openova, manifests with their own GatewayConfig that scale a Deployment by its name work.
 func TestInstallation_OfTheProfileOpenova(t *testing.T) {
 	in := install(t, release{chart: app, files: []string{"values-openova.yaml"}})
 	restricted(t, "stunner")
@@ -86,13 +87,14 @@ spec:
 	in.offers("turn:192.0.2.7:3478?transport=udp", "turn:192.0.2.7:3478?transport=tcp")
 }
 
-// installation is a release whose operator and auth service run here, as its pods would.
+// installation is a release whose operator and auth service run on this host as their pods would.
 type installation struct {
 	t    *testing.T
 	auth string // URL
 }
 
-// install applies a release and runs its pods. Only where they listen and how they reach others is not what the chart says, because they are not in the cluster.
+// install applies a release and runs its programs. Only addresses and kubeconfig differ from the chart, because the
+// programs run outside the cluster.
 func install(t *testing.T, r release) installation {
 	t.Helper()
 	bin := t.TempDir()
@@ -142,14 +144,14 @@ func install(t *testing.T, r release) installation {
 			}
 		}
 		if asked == 0 {
-			t.Error("the audit log knows nothing of the operator")
+			t.Error("the audit log has no request of the operator")
 		}
 	})
 	return in
 }
 
-// granted waits until each of the roles that objects bind to an account lets it do something: the authorizer learns of Roles, of ClusterRoles and of their
-// bindings by a watch each.
+// granted waits until each role that is bound to an account is effective. The authorizer gets Roles, ClusterRoles and
+// their bindings through separate watches.
 func granted(t *testing.T, objects []object, account string) {
 	t.Helper()
 	named := byName(t, objects)
@@ -171,7 +173,7 @@ func granted(t *testing.T, objects []object, account string) {
 		if b.RoleRef.Kind == "Role" {
 			key = path.Join(b.RoleRef.Kind, o.GetNamespace(), b.RoleRef.Name)
 		}
-		var role rbacv1.ClusterRole // and so has a Role
+		var role rbacv1.ClusterRole // a Role has the same fields
 		decode(t, named[key], &role)
 		first := role.Rules[0]
 		ask := append([]string{"auth", "can-i", first.Verbs[0], strings.Trim(first.Resources[0]+"."+first.APIGroups[0], "."), "--as", account}, where...)
@@ -192,7 +194,8 @@ func decode(t *testing.T, o object, into any) {
 	}
 }
 
-// run starts the program of a Deployment with its flags and variables, and waits until it is ready. Of a flag that stands twice the last one counts.
+// run starts the program of a Deployment with its flags and environment, and waits until it is ready. If a flag occurs
+// twice, the last one counts.
 func run(t *testing.T, program string, deployment object, health string, more ...string) {
 	t.Helper()
 	c := container(t, deployment)
@@ -217,9 +220,9 @@ func run(t *testing.T, program string, deployment object, health string, more ..
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("last words of %s:\n%s", p.Name, strings.Join(p.Tail(30), "\n"))
+			t.Logf("last log lines of %s:\n%s", p.Name, strings.Join(p.Tail(30), "\n"))
 		}
-		if err := p.Stop(15 * time.Second); err != nil { // the auth service serves on for 5 s
+		if err := p.Stop(15 * time.Second); err != nil { // the auth service keeps serving for 5 s
 			t.Errorf("stop %s: %v", p.Name, err)
 		}
 	})
@@ -239,13 +242,13 @@ func address(t *testing.T) string {
 	return fmt.Sprintf("%s:%d", bed.Loopback, port)
 }
 
-// token is a file with what kubelet would put into a pod.
+// token writes the token that a kubelet would mount into a pod, and returns the file.
 func token(t *testing.T, account string) string {
 	t.Helper()
 	return file(t, strings.TrimSpace(kubectl(t, "create", "token", account, "-n", home, "--audience", "stunner-discovery")))
 }
 
-// authority is the file with the certificates that the pods of the auth service mount.
+// authority writes the CA certificates that the auth service's pods mount, and returns the file.
 func (in installation) authority() string {
 	in.t.Helper()
 	var text string
@@ -259,7 +262,7 @@ func (in installation) authority() string {
 	return file(in.t, text)
 }
 
-// expose gives a Service the address that a cloud would.
+// expose writes a load balancer address into the status of a Service.
 func (in installation) expose(service, namespace string) {
 	in.t.Helper()
 	await(in.t, func(ctx context.Context) error {
@@ -269,7 +272,7 @@ func (in installation) expose(service, namespace string) {
 	})
 }
 
-// offers waits until a web app is offered servers.
+// offers waits until the auth service returns these servers to a web app.
 func (in installation) offers(want ...string) {
 	in.t.Helper()
 	await(in.t, func(ctx context.Context) error {

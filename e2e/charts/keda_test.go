@@ -11,7 +11,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
 )
 
-// An autoscaler asks for metrics that dataplanes have, takes silence for a fault, and never takes the last pod nor many at once.
+// The documented ScaledObject queries metrics that dataplanes export, treats missing data as an error, never removes
+// the last pod, and removes pods slowly.
 func TestAutoscaling_EndsNoCalls(t *testing.T) {
 	objects := kustomize(t, "keda")
 	if len(objects) != 1 {
@@ -45,13 +46,13 @@ func TestAutoscaling_EndsNoCalls(t *testing.T) {
 	}
 	settings := spec.Triggers[0].Metadata
 	if settings["ignoreNullValues"] != "false" {
-		t.Error("a Prometheus that knows nothing counts as one that says 0")
+		t.Error("an empty result of Prometheus counts as 0")
 	}
 	asked := map[string]bool{}
 	for _, name := range regexp.MustCompile(`stunner_\w+`).FindAllString(settings["query"], -1) {
 		asked[name] = slices.ContainsFunc(telemetry.Metrics, func(m telemetry.Metric) bool { return m.Name == name })
 	}
 	if want := map[string]bool{telemetry.AllocationsActive: true, telemetry.AllocationsDraining: true}; !maps.Equal(asked, want) {
-		t.Errorf("the query asks for %v", asked)
+		t.Errorf("the query uses %v", asked)
 	}
 }

@@ -1,5 +1,5 @@
-// Package charts tests what an installation consists of: the Helm charts and the kustomizations, rendered by the libraries of Helm and kustomize, and shown to
-// a real API server.
+// Package charts tests the Helm charts and the kustomizations. They are rendered with the libraries of Helm and
+// kustomize, and sent to a real API server.
 package charts
 
 import (
@@ -31,7 +31,7 @@ const (
 	crds = "charts/stunner-crds"
 )
 
-// home is the namespace that the documentation installs into.
+// home is the namespace of the documented installation.
 const home = "stunner-system"
 
 var control *cluster.Cluster
@@ -40,14 +40,14 @@ func TestMain(m *testing.M) { os.Exit(cluster.Main(m, &control)) }
 
 type object = unstructured.Unstructured
 
-// release is a chart with values, as `helm install stunner CHART -f FILES --set SET`.
+// release is a chart with values, as `helm install stunner CHART -f FILES --set SET` installs it.
 type release struct {
 	chart     string
-	files     []string // beside values.yaml
+	files     []string // in addition to values.yaml
 	set       string   // YAML
-	namespace string   // home unless set
-	upgraded  bool     // to the next version, with a look at what is in the cluster
-	live      bool     // with a look at what is in the cluster
+	namespace string   // default: home
+	upgraded  bool     // render as an upgrade, with lookups in the cluster
+	live      bool     // render with lookups in the cluster
 }
 
 func load(t *testing.T, folder string) *chart.Chart {
@@ -59,7 +59,7 @@ func load(t *testing.T, folder string) *chart.Chart {
 	return c
 }
 
-// values are those that somebody sets, over those of the files.
+// values returns the values of the files, overridden by set.
 func (r release) values(t *testing.T) map[string]any {
 	t.Helper()
 	all := map[string]any{}
@@ -77,7 +77,7 @@ func (r release) values(t *testing.T) map[string]any {
 	return all
 }
 
-// templates renders the chart: a file for each template.
+// templates renders the chart to one text per template.
 func (r release) templates(t *testing.T) (map[string]string, error) {
 	t.Helper()
 	c := load(t, r.chart)
@@ -98,16 +98,16 @@ func (r release) templates(t *testing.T) (map[string]string, error) {
 	return engine.Render(c, values)
 }
 
-// hook is the annotation of objects that are made at a time of their own, and are not part of a release.
+// hook is the annotation of objects that Helm creates separately from the release.
 const hook = "helm.sh/hook"
 
-// objects renders the chart and reads what is installed: an error is one of the test.
+// objects renders the chart and decodes the installed objects.
 func (r release) objects(t *testing.T) []object {
 	t.Helper()
 	return slices.DeleteFunc(r.all(t), func(o object) bool { return o.GetAnnotations()[hook] != "" })
 }
 
-// all are the objects of a release, and what is made by its hooks.
+// all returns the objects of a release, including those of hooks.
 func (r release) all(t *testing.T) (all []object) {
 	t.Helper()
 	files, err := r.templates(t)
@@ -136,7 +136,7 @@ func kustomize(t *testing.T, folder string) []object {
 	return parse(t, string(text))
 }
 
-// parse reads a stream of objects. A key that stands twice, which Helm applies in some versions and turns away in others, is an error.
+// parse decodes a stream of objects. Duplicate keys are an error, because only some versions of Helm accept them.
 func parse(t *testing.T, text string) (all []object) {
 	t.Helper()
 	for _, document := range strings.Split("\n"+text, "\n---") {
@@ -151,7 +151,7 @@ func parse(t *testing.T, text string) (all []object) {
 	return all
 }
 
-// name is how an object is called in this package: Kind/name, or Kind/namespace/name.
+// name returns Kind/name or Kind/namespace/name.
 func name(o object) string { return path.Join(o.GetKind(), o.GetNamespace(), o.GetName()) }
 
 func byName(t *testing.T, objects []object) map[string]object {
@@ -159,7 +159,7 @@ func byName(t *testing.T, objects []object) map[string]object {
 	all := map[string]object{}
 	for _, o := range objects {
 		if _, twice := all[name(o)]; twice {
-			t.Fatalf("%s is there twice", name(o))
+			t.Fatalf("%s exists twice", name(o))
 		}
 		all[name(o)] = o
 	}

@@ -11,8 +11,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Each value that shapes an object is seen in the object.
-func TestValues_AreSeenInObjects(t *testing.T) {
+// Each value that configures a field of an object sets that field.
+func TestValues_SetFieldsOfObjects(t *testing.T) {
 	const operator, auth = "Deployment/" + home + "/stunner-operator", "Deployment/" + home + "/stunner-auth"
 	const service, discovery = "Service/" + home + "/stunner-auth", "Service/" + home + "/stunner-config-discovery"
 	const pod = "spec.template.spec."
@@ -20,7 +20,7 @@ func TestValues_AreSeenInObjects(t *testing.T) {
 		{`rbac: {aggregateRoles: false}`, "ClusterRole/stunner-edit", "", "null"},
 		{`rbac: {aggregateRoles: false}`, "ClusterRole/stunner-view", "", "null"},
 
-		// Accounts.
+		// ServiceAccounts.
 		{`stunnerGatewayOperator: {serviceAccount: {name: turn}}`, operator, pod + "serviceAccountName", `"turn"`},
 		{`stunnerGatewayOperator: {serviceAccount: {name: turn}}`, "ServiceAccount/" + home + "/turn", "kind", `"ServiceAccount"`},
 		{`stunnerGatewayOperator: {serviceAccount: {name: turn}}`, "ClusterRoleBinding/stunner-operator", "subjects.0.name", `"turn"`},
@@ -69,7 +69,7 @@ func TestValues_AreSeenInObjects(t *testing.T) {
 		{`{global: {imagePullSecrets: [{name: a}]}, stunnerAuthService: {deployment: {imagePullSecrets: [{name: b}, {name: a}]}}}`, auth, pod + "imagePullSecrets", `[{"name":"b"},{"name":"a"}]`},
 		{`global: {imagePullSecrets: [{name: a}]}`, "Dataplane/default", "spec.imagePullSecrets", `[{"name":"a"}]`},
 
-		// Services, and ways to the auth service.
+		// Services and routes to the auth service.
 		{`stunnerAuthService: {jwt: {issuer: me, audience: calls, existingSecret: web-app}, service: {type: NodePort, nodePort: 30088}}`, service, "spec.ports.0.nodePort", "30088"},
 		{`stunnerAuthService: {service: {nodePort: 30088}}`, service, "spec.ports.0.nodePort", "null"},
 		{`stunnerAuthService: {jwt: {issuer: me, audience: calls, existingSecret: web-app}, service: {type: LoadBalancer, loadBalancerSourceRanges: [192.0.2.0/24]}}`, service, "spec.loadBalancerSourceRanges", `["192.0.2.0/24"]`},
@@ -92,7 +92,7 @@ func TestValues_AreSeenInObjects(t *testing.T) {
 		{`monitoring: {podMonitor: {enabled: true, metricRelabelings: [{action: labeldrop, regex: x}]}}`,
 			"PodMonitor/" + home + "/stunner-dataplane", "spec.podMetricsEndpoints.0.metricRelabelings.0.action", `"labeldrop"`},
 
-		// What dataplane pods may be.
+		// Limits for dataplane pods.
 		{`stunnerGatewayOperator: {workloadPolicy: {serviceAccountNames: [media]}}`, "ValidatingAdmissionPolicy/stunner-operator-workloads", "spec.variables.0", `{"expression":"[\"media\"]","name":"serviceAccountNames"}`},
 		{`stunnerGatewayOperator: {workloadPolicy: {hostPaths: [/dev/net]}}`, "ValidatingAdmissionPolicy/stunner-operator-workloads", "spec.variables.2.expression", `"[\"/dev/net\"]"`},
 		{`stunnerGatewayOperator: {workloadPolicy: {privileged: true}}`, "ValidatingAdmissionPolicy/stunner-operator-workloads", "spec.variables.3.expression", `"true"`},
@@ -105,7 +105,7 @@ func TestValues_AreSeenInObjects(t *testing.T) {
 		if o, there := objects[c.object]; there {
 			fields = at(o.Object, c.field)
 		} else if c.want != "null" {
-			t.Errorf("%s: %s is not there", c.set, c.object)
+			t.Errorf("%s: %s is missing", c.set, c.object)
 			continue
 		}
 		if args, list := fields.([]any); list && !strings.HasPrefix(c.want, "[") && slices.ContainsFunc(args, func(arg any) bool { return fmt.Sprintf("%q", arg) == c.want }) {
@@ -121,7 +121,7 @@ func TestValues_AreSeenInObjects(t *testing.T) {
 	}
 }
 
-// at is what stands at a path of names and numbers; nil where there is nothing. The empty path is the whole.
+// at returns the field at a path of names and indexes, or nil. The empty path returns the whole object.
 func at(fields any, path string) any {
 	for step := range strings.SplitSeq(path, ".") {
 		switch of := fields.(type) {
@@ -142,21 +142,22 @@ func at(fields any, path string) any {
 	return fields
 }
 
-// Two releases get along in one namespace: the second brings another auth service, which the operator of the first knows by its account.
-func TestReleases_ShareANamespace(t *testing.T) {
+// Two releases fit in one namespace: the second installs another auth service, whose account the first operator
+// accepts.
+func TestReleases_FitInOneNamespace(t *testing.T) {
 	first := byName(t, release{chart: app, set: `stunnerGatewayOperator: {discovery: {readers: [stunner-system/partners-auth]}}`}.objects(t))
 	for _, o := range (release{chart: app, set: `{fullnameOverride: partners, stunnerGatewayOperator: {enabled: false}, defaults: {create: false}}`}).objects(t) {
 		if _, both := first[name(o)]; both {
 			t.Errorf("%s is in both", name(o))
 		}
 		if text := fmt.Sprint(o.Object); strings.Contains(text, "stunner-auth") {
-			t.Errorf("%s is about the first release: %s", name(o), text)
+			t.Errorf("%s refers to the first release: %s", name(o), text)
 		}
 	}
 }
 
-// `helm test` makes a pod that asks the auth service of the release.
-func TestHook_AsksTheAuthService(t *testing.T) {
+// The pod of `helm test` requests credentials from the release's auth service.
+func TestHook_RequestsCredentials(t *testing.T) {
 	for set, want := range map[string]string{
 		`{}`: "http://stunner-auth.stunner-system.svc.cluster.local:8088/v1/ice-servers",
 		`{fullnameOverride: partners, stunnerGatewayOperator: {clusterDomain: example.org}}`: "http://partners-auth.stunner-system.svc.example.org:8088/v1/ice-servers",
@@ -169,13 +170,13 @@ func TestHook_AsksTheAuthService(t *testing.T) {
 			}
 		}
 		if asks != want {
-			t.Errorf("%s: the test asks %q, want %q", set, asks, want)
+			t.Errorf("%s: the test sends the request to %q, want %q", set, asks, want)
 		}
 	}
 }
 
-// The notes tell when the kinds in the cluster are of another version than the operator.
-func TestNotes_TellOfOldKinds(t *testing.T) {
+// The notes warn if the CRDs in the cluster have another version than the operator.
+func TestNotes_WarnOfOldCRDs(t *testing.T) {
 	apply(t, release{chart: crds}.objects(t))
 	for title, c := range map[string]struct {
 		release release
@@ -188,13 +189,13 @@ func TestNotes_TellOfOldKinds(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if told := strings.Contains(files["stunner/templates/NOTES.txt"], "The CRDs have version 0.1.0"); told != c.told {
-			t.Errorf("%s: is told: %t, want %t:\n%s", title, told, c.told, files["stunner/templates/NOTES.txt"])
+		if told := strings.Contains(files["stunner/templates/NOTES.txt"], "Its kinds are those of version 0.1.0"); told != c.told {
+			t.Errorf("%s: warning %t, want %t:\n%s", title, told, c.told, files["stunner/templates/NOTES.txt"])
 		}
 	}
 }
 
-// Artifact Hub is told what has changed, in words that it knows, and where the icon is.
+// The metadata for Artifact Hub lists changes of known kinds, and an existing icon.
 func TestMetadata(t *testing.T) {
 	for _, c := range []string{app, crds} {
 		metadata := load(t, c).Metadata

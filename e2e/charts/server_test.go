@@ -20,10 +20,10 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 )
 
-// patience is for what takes a second on a machine that is free.
+// patience is the timeout of operations that take about a second on an idle machine.
 const patience = time.Minute
 
-// foreign are the modules of others whose kinds the charts and manifests use, with the files of their CRDs.
+// foreign maps third-party modules whose kinds the charts and manifests use to the files of their CRDs.
 var foreign = map[string][]string{
 	"github.com/kedacore/keda/v2@v2.21.0": {"config/crd/bases/keda.sh_scaledobjects.yaml", "config/crd/bases/keda.sh_triggerauthentications.yaml"},
 	"github.com/prometheus-operator/prometheus-operator@v0.85.0": {
@@ -34,7 +34,7 @@ var foreign = map[string][]string{
 
 var foreignOnce sync.Once
 
-// needForeign installs the kinds of others, unless a test has done so.
+// needForeign installs third-party CRDs once.
 func needForeign(t *testing.T) {
 	t.Helper()
 	foreignOnce.Do(func() {
@@ -42,7 +42,7 @@ func needForeign(t *testing.T) {
 		for module, paths := range foreign {
 			cmd := exec.CommandContext(t.Context(), "go", "mod", "download", "-json", module)
 			cmd.Env = append(os.Environ(), "GOWORK=off")
-			cmd.Dir = t.TempDir() // in no module
+			cmd.Dir = t.TempDir() // outside of any module
 			out, err := cmd.Output()
 			var m struct{ Dir, Error string }
 			if bad := json.Unmarshal(out, &m); bad != nil || m.Error != "" {
@@ -57,7 +57,7 @@ func needForeign(t *testing.T) {
 	})
 }
 
-// combinations are values that somebody may have.
+// combinations are sets of values.
 var combinations = map[string]release{
 	"nothing set": {},
 	"openova":     {files: []string{"values-openova.yaml"}},
@@ -132,9 +132,9 @@ watchNamespaces: [stunner-system, default]
 stunnerGatewayOperator: {discovery: {auth: permissive}}`},
 }
 
-// G-07, K-11: the API server takes what charts and kustomizations render, knows every field, and warns of nothing.
-// It admits their pods to a namespace of the restricted Pod Security Standard.
-func TestAPIServer_TakesEveryCombination(t *testing.T) {
+// G-07, K-11: the API server accepts the rendered charts and kustomizations without unknown fields and warnings.
+// A namespace with the restricted Pod Security Standard admits their pods.
+func TestAPIServer_AcceptsEveryCombination(t *testing.T) {
 	needForeign(t)
 	restricted(t, home)
 	restricted(t, "stunner")
@@ -143,7 +143,7 @@ func TestAPIServer_TakesEveryCombination(t *testing.T) {
 		r.chart = app
 		rendered[title] = r.all(t)
 	}
-	for _, overlay := range []string{"dev", "ha"} { // the others are what the chart is
+	for _, overlay := range []string{"dev", "ha"} { // the other overlays equal the chart
 		rendered["overlay "+overlay] = kustomize(t, "kustomize/overlays/"+overlay)
 	}
 	for title, objects := range rendered {
@@ -156,7 +156,7 @@ func TestAPIServer_TakesEveryCombination(t *testing.T) {
 	}
 }
 
-// podsOf are the pods that the Deployments would make. Their account need not be there yet.
+// podsOf returns the pods that the Deployments would create. Their ServiceAccount need not exist.
 func podsOf(t *testing.T, objects []object) (pods []object) {
 	t.Helper()
 	for _, o := range objects {
@@ -179,8 +179,8 @@ func podsOf(t *testing.T, objects []object) (pods []object) {
 	return pods
 }
 
-// An upgrade changes no field that must stay, whatever else is changed with it.
-func TestUpgrade_ChangesWhatMayChange(t *testing.T) {
+// An upgrade never changes immutable fields, whatever other values change.
+func TestUpgrade_ChangesNoImmutableField(t *testing.T) {
 	needForeign(t)
 	const namespace = "upgraded"
 	restricted(t, namespace)
@@ -198,7 +198,7 @@ defaults: {gatewayClass: {name: upgraded}}
 	kubectl(t, "delete", "namespace", namespace, "--wait=false")
 }
 
-// restricted makes a namespace that admits restricted pods only.
+// restricted creates a namespace with the restricted Pod Security Standard.
 func restricted(t *testing.T, name string) {
 	t.Helper()
 	kubectl(t, "apply", "--server-side", "-f", file(t, fmt.Sprintf(`
@@ -215,7 +215,7 @@ metadata:
 	})
 }
 
-// apply shows objects to the API server, which turns away what it does not know.
+// apply sends objects to the API server with strict field validation.
 func apply(t *testing.T, objects []object, flags ...string) string {
 	t.Helper()
 	var stream strings.Builder
@@ -264,7 +264,7 @@ func deployment(t *testing.T, o object) (d appsv1.Deployment) {
 	return d
 }
 
-// container is the one container of a Deployment.
+// container returns the only container of a Deployment.
 func container(t *testing.T, o object) corev1.Container {
 	t.Helper()
 	all := deployment(t, o).Spec.Template.Spec.Containers

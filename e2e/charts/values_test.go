@@ -12,26 +12,26 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// schema is the part of a chart's schema that says where values are.
+// schema is the part of a chart's values schema that lists properties.
 type schema struct {
 	Properties map[string]schema
 }
 
-// parents are the paths of the objects that have values with names of ours.
+// parents returns the paths of all objects with defined properties.
 func (s schema) parents(path string) (all []string) {
 	if len(s.Properties) > 0 {
 		all = append(all, path)
 	}
 	for name, below := range s.Properties {
-		if path+name != "global" { // other charts have values there, too
+		if path+name != "global" { // shared with other charts
 			all = append(all, below.parents(path+"/"+name)...)
 		}
 	}
 	return all
 }
 
-// A value that the chart does not know is refused, wherever it stands, and the message says where.
-func TestValues_OthersAreRefused(t *testing.T) {
+// An unknown value is rejected at any depth, and the message contains its path.
+func TestValues_UnknownOnesAreRejected(t *testing.T) {
 	for _, c := range []string{app, crds} {
 		var s schema
 		if err := json.Unmarshal([]byte(read(t, c+"/values.schema.json")), &s); err != nil {
@@ -53,13 +53,13 @@ func TestValues_OthersAreRefused(t *testing.T) {
 			}
 			_, err = release{chart: c, set: string(set)}.templates(t)
 			if err == nil || !strings.Contains(err.Error(), "'"+path+"'") || !strings.Contains(err.Error(), "replicsa") {
-				t.Errorf("%s: %sreplicsa is not refused by its path: %v", c, keys, err)
+				t.Errorf("%s: want an error with the path %sreplicsa: %v", c, keys, err)
 			}
 		}
 	}
 }
 
-// An object whose fields the schema knows has no others, at whatever depth: a name that is misspelt is refused everywhere.
+// Every object of the schema with defined properties rejects others, so that a misspelt name is an error at any depth.
 func TestSchema_IsClosedAtEveryDepth(t *testing.T) {
 	var root map[string]any
 	if err := json.Unmarshal([]byte(read(t, app+"/values.schema.json")), &root); err != nil {
@@ -76,7 +76,7 @@ func TestSchema_IsClosedAtEveryDepth(t *testing.T) {
 		case map[string]any:
 			properties, known := at["properties"].(map[string]any)
 			if open := at["additionalProperties"] != false; known && open && path != "/global" {
-				t.Errorf("%s takes fields that it does not know", path)
+				t.Errorf("%s accepts unknown fields", path)
 			}
 			objects++
 			for name, below := range properties {
@@ -92,12 +92,12 @@ func TestSchema_IsClosedAtEveryDepth(t *testing.T) {
 		walk("$defs/"+name, definition)
 	}
 	if objects < 300 {
-		t.Errorf("the schema has %d parts only", objects)
+		t.Errorf("the schema has only %d objects", objects)
 	}
 }
 
-// A value that makes no sense is refused.
-func TestValues_NonsenseIsRefused(t *testing.T) {
+// Invalid values are rejected.
+func TestValues_InvalidOnesAreRejected(t *testing.T) {
 	for set, field := range map[string]string{
 		`stunnerGatewayOperator: {deployment: {replicas: two}}`:                                                         "/stunnerGatewayOperator/deployment/replicas",
 		`stunnerGatewayOperator: {deployment: {replicas: -1}}`:                                                          "/stunnerGatewayOperator/deployment/replicas",
@@ -156,9 +156,9 @@ func TestValues_NonsenseIsRefused(t *testing.T) {
 	}
 }
 
-// The auth service gives credentials for the gateways that a value names, and unless it does for those of the namespace of the release. Without tokens only
-// pods of the cluster may ask, and the notes say so.
-func TestAuth_IsForTheClusterUnlessItAsksForTokens(t *testing.T) {
+// By default the auth service returns credentials for the Gateways of the release's namespace, or for those in the
+// value gateways. Without tokens, only pods of the cluster may connect, and the notes say so.
+func TestAuth_WithoutTokensIsForTheClusterOnly(t *testing.T) {
 	for set, want := range map[string]struct {
 		gateways string
 		from     int
@@ -175,7 +175,7 @@ func TestAuth_IsForTheClusterUnlessItAsksForTokens(t *testing.T) {
 		}
 		rules, _, _ := unstructured.NestedSlice(objects["NetworkPolicy/"+home+"/stunner-auth"].Object, "spec", "ingress")
 		if from, _, _ := unstructured.NestedSlice(rules[0].(map[string]any), "from"); len(from) != want.from {
-			t.Errorf("%s: may be asked %v", set, rules[0])
+			t.Errorf("%s: ingress from %v", set, rules[0])
 		}
 		files, err := r.templates(t)
 		if err != nil {
@@ -189,7 +189,7 @@ func TestAuth_IsForTheClusterUnlessItAsksForTokens(t *testing.T) {
 		}
 		for _, words := range want.notes {
 			if !strings.Contains(notes, words) {
-				t.Errorf("%s: the notes do not say %q:\n%s", set, words, notes)
+				t.Errorf("%s: the notes do not contain %q:\n%s", set, words, notes)
 			}
 		}
 		if open := strings.Contains(notes, "EVERY POD"); notes == "" || open != (want.from > 0) {
@@ -198,15 +198,15 @@ func TestAuth_IsForTheClusterUnlessItAsksForTokens(t *testing.T) {
 	}
 }
 
-// The page for those who come from the existing chart says which of its values are there still, and which are refused.
-func TestMigration_NamesWhatIsThereAndWhatIsNot(t *testing.T) {
+// The migration page lists which values of the existing chart are supported, and which are rejected.
+func TestMigration_ListsSupportedAndRemovedValues(t *testing.T) {
 	var all schema
 	if err := json.Unmarshal([]byte(read(t, app+"/values.schema.json")), &all); err != nil {
 		t.Fatal(err)
 	}
 	there, gone, ok := strings.Cut(read(t, "docs/migration.md"), "Others are gone")
 	if !ok {
-		t.Fatal("the page does not say what is gone")
+		t.Fatal("the page has no list of removed values")
 	}
 	for text, want := range map[string]bool{there: true, gone: false} {
 		values := regexp.MustCompile("(?m)^\\| `([^`]+)` \\|").FindAllStringSubmatch(text, -1)
@@ -229,7 +229,7 @@ func (s schema) knows(path []string) bool {
 	return ok && (len(path) == 1 || below.knows(path[1:]))
 }
 
-// What the pages tell people to set can be set: what stands on one line together, in the namespace that it names.
+// Values that the documentation sets with --set on one line exist together, in the documented namespace.
 func TestDocs_SetValuesThatExist(t *testing.T) {
 	setting, namespace := regexp.MustCompile(`--set ('[^']+'|[\w.=/-]+)`), regexp.MustCompile(`--namespace (\S+)`)
 	found := 0

@@ -14,14 +14,14 @@ import (
 	"time"
 )
 
-// Who may ask, as the values of the chart have it.
+// Settings of the auth service in the chart's values.
 const (
 	issuer   = "https://login.example.org"
 	audience = "calls"
 	signing  = "what the web app and the auth service share"
 )
 
-// claims of a token, and how it is made.
+// claims are the claims of a token and its signing parameters.
 type claims struct {
 	key, alg string
 	Issuer   string   `json:"iss"`
@@ -31,7 +31,7 @@ type claims struct {
 	Gateways []string `json:"stunner,omitempty"`
 }
 
-// token is a JSON Web Token (RFC 7519), made by hand: what is under test must not check what it has made itself.
+// token makes a JSON Web Token (RFC 7519) without the library of the auth service, which is under test.
 func token(t *testing.T, change func(*claims)) string {
 	t.Helper()
 	c := claims{key: signing, alg: "HS256", Issuer: issuer, Audience: audience, Subject: "ada", Expiry: time.Now().Add(time.Hour).Unix()}
@@ -47,8 +47,8 @@ func token(t *testing.T, change func(*claims)) string {
 	return signed + "." + encode(mac.Sum(nil))
 }
 
-// J-06, K-04: where the values of the chart ask for tokens, credentials are given for a good token only. Requests are counted, and no log has a token
-// or key.
+// J-06, K-04: with tokens configured in the chart, credentials are given for a valid token only. Requests are counted,
+// and no log contains a token or key.
 func TestTokens(t *testing.T) {
 	s, system := stage(t), place{t, home}
 	s.prepare()
@@ -64,7 +64,7 @@ helm install stunner stunner --namespace stunner-system --wait --set stunnerAuth
 
 	good := token(t, func(*claims) {})
 	m := meeting{place: s, auth: s.publish(), peer: s.echo(), token: good}
-	m.call(t) // both replicas may be reached by now, and know the Gateway
+	m.call(t) // afterwards both replicas are reachable and serve the Gateway
 	before := system.counted("stunner-auth")
 	answers := map[int]int{}
 	for _, c := range []struct {
@@ -72,10 +72,10 @@ helm install stunner stunner --namespace stunner-system --wait --set stunnerAuth
 		want        int
 	}{
 		{"no token", "", http.StatusUnauthorized},
-		{"a token that is none", "guessed", http.StatusUnauthorized},
+		{"an invalid token", "guessed", http.StatusUnauthorized},
 		{"a forged token", token(t, func(c *claims) { c.key = "what somebody else thinks that they might share" }), http.StatusUnauthorized},
-		{"a token that is not signed", unsigned(token(t, func(c *claims) { c.alg = "none" })), http.StatusUnauthorized},
-		{"other claims under a good signature", unsigned(token(t, func(c *claims) { c.Subject = "root" })) + good[strings.LastIndex(good, ".")+1:], http.StatusUnauthorized},
+		{"an unsigned token", unsigned(token(t, func(c *claims) { c.alg = "none" })), http.StatusUnauthorized},
+		{"changed claims with a valid signature of others", unsigned(token(t, func(c *claims) { c.Subject = "root" })) + good[strings.LastIndex(good, ".")+1:], http.StatusUnauthorized},
 		{"a token of another issuer", token(t, func(c *claims) { c.Issuer = "https://login.example.com" }), http.StatusUnauthorized},
 		{"a token for another audience", token(t, func(c *claims) { c.Audience = "mail" }), http.StatusUnauthorized},
 		{"a token that has expired", token(t, func(c *claims) { c.Expiry = time.Now().Add(-time.Hour).Unix() }), http.StatusUnauthorized},
@@ -95,21 +95,21 @@ helm install stunner stunner --namespace stunner-system --wait --set stunnerAuth
 	}
 	for code, want := range answers {
 		if n := grew("stunner_auth_requests_total", `route="/v1/ice-servers"`, fmt.Sprintf(`code="%d"`, code)); n != want {
-			t.Errorf("the auth service has counted %d answers with %d, want %d", n, code, want)
+			t.Errorf("the metrics count %d responses with status %d, want %d", n, code, want)
 		}
 	}
 	if n, want := grew("stunner_auth_credentials_total"), answers[http.StatusCreated]; n != want {
-		t.Errorf("the auth service has counted %d credentials, want %d", n, want)
+		t.Errorf("the metrics count %d credentials, want %d", n, want)
 	}
-	t.Logf("the auth service has answered, by status: %v", answers)
+	t.Logf("responses of the auth service by status: %v", answers)
 	m.belongs(t, "ada")
 	system.discreet("stunner-auth", "caller refused", good[strings.LastIndex(good, ".")+1:], signing)
 }
 
-// unsigned is a token without its signature.
+// unsigned returns a token without its signature.
 func unsigned(token string) string { return token[:strings.LastIndex(token, ".")+1] }
 
-// belongs checks whose credential is given out.
+// belongs checks the subject in the user name of a credential.
 func (m meeting) belongs(t *testing.T, subject string) {
 	t.Helper()
 	ice, err := m.ask(t.Context())
@@ -121,7 +121,7 @@ func (m meeting) belongs(t *testing.T, subject string) {
 	}
 }
 
-// discreet checks that the pods of a service have logged what a test has done, and no secret.
+// discreet checks that the logs of a service contain a given text, and no secret.
 func (s place) discreet(service, done string, secrets ...string) {
 	s.Helper()
 	var logs strings.Builder
@@ -129,11 +129,11 @@ func (s place) discreet(service, done string, secrets ...string) {
 		logs.WriteString(s.kubectl("", "logs", p.Name))
 	}
 	if !strings.Contains(logs.String(), done) {
-		s.Errorf("the logs of %s do not say %q:\n%s", service, done, logs.String())
+		s.Errorf("the logs of %s do not contain %q:\n%s", service, done, logs.String())
 	}
 	for _, secret := range secrets {
 		if strings.Contains(logs.String(), secret) {
-			s.Errorf("the logs of %s have %q in them", service, secret)
+			s.Errorf("the logs of %s contain %q", service, secret)
 		}
 	}
 }

@@ -12,8 +12,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// R-02, L-3: the operator is away and a dataplane pod is deleted. Its calls go on until they end, and the next pod serves the standby config.
-// When the operator is back no call notices.
+// R-02, L-3: the operator is unavailable and a dataplane pod is deleted. Its calls continue until they end, and the
+// next pod serves the standby config.
+// No call is disturbed when the operator is back.
 func operatorAway(s site) {
 	system := place{s.T, home}
 	old := s.open("", udpListener, tcpListener)
@@ -29,32 +30,32 @@ func operatorAway(s site) {
 			s.Error(err)
 		}
 	})
-	s.until("there is no operator", func(ctx context.Context) error {
+	s.until("no operator is running", func(ctx context.Context) error {
 		left, err := cluster.Client.CoreV1().Pods(home).List(ctx, metav1.ListOptions{LabelSelector: "app=stunner-operator"})
 		if err == nil && len(left.Items) > 0 {
 			err = fmt.Errorf("%d pods of the operator are left", len(left.Items))
 		}
 		return err
 	})
-	s.goOn("the operator is gone", before, calm)
+	s.goOn("the operator is stopped", before, calm)
 
 	s.kubectl("", "delete", "pod", old.Name, "--wait=false")
 	var next corev1.Pod
-	s.until("a pod that knows no operator is ready", func(context.Context) (err error) { next, err = s.serving(old.Name); return err })
+	s.until("a pod without an operator is ready", func(context.Context) (err error) { next, err = s.serving(old.Name); return err })
 	if status := page(s.place, next.Name, 8086, "status"); !strings.Contains(status, "standby config") {
-		s.Errorf("it does not say with what it has started: %s", status)
+		s.Errorf("the status does not report the standby config: %s", status)
 	}
 	after := s.dialTo(next, doors[0], peer)
 	late := s.dialTo(next, doors[1], peer)
-	s.goOn("the pod is told to end", before, calm)
+	s.goOn("the pod is terminating", before, calm)
 	s.hangUp(before, calm)
-	s.leaves(old.Name)
+	s.awaitExit(old.Name)
 
 	system.kubectl("", "scale", "deployment", "stunner-operator", replicas)
 	system.wait("condition=Available", "deployment/stunner-operator")
-	s.until("the pod follows the operator", func(context.Context) error {
+	s.until("the pod is connected to the operator", func(context.Context) error {
 		if status := page(s.place, next.Name, 8086, "status"); strings.Contains(status, "standby config") {
-			return errors.New("it runs what it has started with: " + status)
+			return errors.New("it still runs the standby config: " + status)
 		}
 		return nil
 	})

@@ -18,19 +18,19 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
 )
 
-// silent are the panels without data on a cluster where nothing is wrong, each with the reason.
+// silent lists the panels without data on a healthy cluster, with the reason.
 var silent = boards.Silent{
-	"Overview / Firing alerts":               "no alert fires",
-	"Overview / Alert":                       "none fires",
-	"Dataplane / Alert":                      "none fires",
-	"Control plane / Alert":                  "none fires",
-	"Auth / Alert":                           "none fires",
-	"Control plane / Dataplanes by state: B": "every dataplane has a connection to its operator",
-	"Control plane / Dataplane restarts: B":  "the kubelet restarts them, not the operator",
+	"Overview / What is wrong, and since when":       "nothing is",
+	"Overview / Alert":                               "none fires",
+	"Dataplane / Alert":                              "none fires",
+	"Control plane / Alert":                          "none fires",
+	"Auth / Alert":                                   "none fires",
+	"Control plane / Dataplanes by what they run: B": "every dataplane is connected to its operator",
+	"Control plane / Dataplanes that died: B":        "the kubelet restarts them, not the operator",
 }
 
-// TestBoards: on a cluster where people call and KEDA scales, every panel of every board has data, from a Prometheus that finds pods by itself, and no
-// alert fires.
+// TestBoards: on a cluster with calls and with KEDA, every panel of every board has data from a Prometheus with service
+// discovery, and no alert fires.
 func TestBoards(t *testing.T) {
 	if err := cluster.KEDA(t.Context()); err != nil {
 		t.Fatal(err)
@@ -38,7 +38,7 @@ func TestBoards(t *testing.T) {
 	m := hall(t)
 	(&crowd{meeting: m}).autoscaling(map[string]any{"trigger": "external"})
 	prometheus := m.prometheus()
-	m.until("Prometheus has seen the first config", func(ctx context.Context) error {
+	m.until("Prometheus has scraped the first config", func(ctx context.Context) error {
 		if n, err := prometheus.Results(ctx, telemetry.ConfigApplied); err != nil || n == 0 {
 			return fmt.Errorf("ask for %s: %d results, %w", telemetry.ConfigApplied, n, err)
 		}
@@ -70,7 +70,7 @@ func TestBoards(t *testing.T) {
 		m.stranger(ctx)
 		return asked.Unanswered(ctx, prometheus, silent)
 	})
-	t.Logf("%d queries of boards have answers, %d are silent", begun-len(asked), len(asked))
+	t.Logf("%d queries of boards return data, %d are silent", begun-len(asked), len(asked))
 	if err := asked.Unexpected(t.Context(), prometheus, silent); err != nil {
 		t.Error(err)
 	}
@@ -85,15 +85,15 @@ func TestBoards(t *testing.T) {
 	}
 }
 
-// stranger asks config discovery for configs, through the API server, which brings no token.
+// stranger sends a request without a token to config discovery, through the API server's proxy.
 func (s place) stranger(ctx context.Context) {
 	_, err := cluster.Kubectl(ctx, "get", "--raw", "/api/v1/namespaces/"+home+"/services/https:stunner-config-discovery:13478/proxy/api/v1/configs")
 	if err == nil {
-		s.Error("config discovery answers one who has no token")
+		s.Error("config discovery accepts a request without a token")
 	}
 }
 
-// prometheus starts one that finds pods as docs/monitoring.md tells, and has the alerts.
+// prometheus starts a Prometheus with the alerts and with service discovery as in docs/monitoring.md.
 func (s place) prometheus() boards.Prometheus {
 	s.Helper()
 	if _, err := cluster.Load(s.Context(), "prometheus"); err != nil {
@@ -120,7 +120,7 @@ func (s place) prometheus() boards.Prometheus {
 	return boards.Prometheus{URL: fmt.Sprintf("http://%s:9090", s.pods("app=prometheus")[0].Status.PodIP)}
 }
 
-// secure gives the Gateway a listener with a certificate, which is another config, too.
+// secure adds a listener with a certificate to the Gateway, which also changes its config.
 func (s place) secure() {
 	s.Helper()
 	chain, key, err := bed.Certificate()

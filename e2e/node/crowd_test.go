@@ -19,18 +19,18 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
 )
 
-// crowd are many calls, by the address of the pod that relays them.
+// crowd is a set of calls by the address of the pod that relays them.
 type crowd struct {
 	meeting
 	calls map[string][]*call.Call
 }
 
 const (
-	calm     = time.Second // between two datagrams of a call of a crowd
-	diallers = 8           // at a time
+	calm     = time.Second // interval between datagrams
+	diallers = 8           // concurrent set-ups
 )
 
-// size is the number of calls.
+// size returns the number of calls.
 func (c *crowd) size() (n int) {
 	for _, at := range c.calls {
 		n += len(at)
@@ -38,7 +38,8 @@ func (c *crowd) size() (n int) {
 	return n
 }
 
-// dial makes calls until there are n, by UDP and every tenth by TCP: at the address of the Gateway, which leads to any pod, or at that of a pod.
+// dial makes calls until there are n: nine of ten over UDP, the others over TCP, at the address of the Gateway, or at
+// that of a pod if given.
 func (c *crowd) dial(n int, pod string) {
 	c.Helper()
 	ctx, cancel := context.WithTimeout(c.Context(), patience)
@@ -72,12 +73,12 @@ func (c *crowd) dial(n int, pod string) {
 	}
 	workers.Wait()
 	if err := errors.Join(errs...); err != nil {
-		c.Fatalf("%d calls are made of %d: %v", c.size(), n, err)
+		c.Fatalf("%d of %d calls are set up: %v", c.size(), n, err)
 	}
-	c.Logf("%d calls are made: %s", n, c.loads())
+	c.Logf("%d calls are set up: %s", n, c.loads())
 }
 
-// one makes a call, with credentials of its own.
+// one makes a call with a new credential.
 func (c *crowd) one(ctx context.Context, network call.Network, pod string) (*call.Call, error) {
 	ice, err := c.ask(ctx)
 	if err != nil {
@@ -99,7 +100,8 @@ func (c *crowd) one(ctx context.Context, network call.Network, pod string) (*cal
 	return one, one.Await(ctx, 1)
 }
 
-// spread has each pod relay so many calls: first more are made, then what is too much ends, so that there are never fewer.
+// spread changes the number of calls per pod. It first makes new calls and then ends others, so that the total never
+// drops below the target.
 func (c *crowd) spread(loads map[string]int) {
 	c.Helper()
 	for pod, load := range loads {
@@ -132,7 +134,7 @@ func (c *crowd) leaveAll() {
 	}
 }
 
-// end ends calls, of which nothing may be missing.
+// end ends calls, which must have lost nothing.
 func (c *crowd) end(calls ...*call.Call) {
 	c.Helper()
 	var workers sync.WaitGroup
@@ -146,7 +148,7 @@ func (c *crowd) end(calls ...*call.Call) {
 	workers.Wait()
 }
 
-// intact checks that every call goes on.
+// intact checks that every call continues.
 func (c *crowd) intact() {
 	c.Helper()
 	ctx, cancel := context.WithTimeout(c.Context(), silence)
@@ -162,10 +164,10 @@ func (c *crowd) intact() {
 		}
 	}
 	workers.Wait()
-	c.Logf("all %d calls go on: %s", c.size(), c.loads())
+	c.Logf("all %d calls continue: %s", c.size(), c.loads())
 }
 
-// loads says how many calls each pod relays.
+// loads formats the number of calls per pod.
 func (c *crowd) loads() string {
 	var all []string
 	for _, pod := range slices.Sorted(maps.Keys(c.calls)) {
@@ -176,12 +178,12 @@ func (c *crowd) loads() string {
 	return strings.Join(all, ", ")
 }
 
-// takers waits until n pods take calls, and returns their addresses. It says how that comes about.
-func (c *crowd) takers(n int) []string {
+// awaitPods waits until n pods accept new calls, and returns their addresses. It logs every change.
+func (c *crowd) awaitPods(n int) []string {
 	c.Helper()
 	begun, last := time.Now(), -1
 	var found []string
-	c.until(fmt.Sprintf("%d pods take calls", n), func(context.Context) error {
+	c.until(fmt.Sprintf("%d pods accept calls", n), func(context.Context) error {
 		found = nil
 		for _, p := range c.pods(dataplanes) {
 			if ready(p) {
@@ -190,10 +192,10 @@ func (c *crowd) takers(n int) []string {
 		}
 		if len(found) != last {
 			last = len(found)
-			c.Logf("%7s  %d pods take calls, %d calls are live", since(begun), last, c.size())
+			c.Logf("%7s  %d pods accept calls, %d calls are live", since(begun), last, c.size())
 		}
 		if last != n {
-			return fmt.Errorf("%d pods take calls, not %d", last, n)
+			return fmt.Errorf("%d pods accept calls, want %d", last, n)
 		}
 		return nil
 	})
@@ -206,10 +208,10 @@ func ready(p corev1.Pod) bool {
 	})
 }
 
-// gone waits until one pod of these takes no more calls, and returns the others and its address.
-func (c *crowd) gone(of []string) (left []string, gone string) {
+// awaitRemoval waits until one of the given pods accepts no more calls, and returns the others and its address.
+func (c *crowd) awaitRemoval(of []string) (left []string, gone string) {
 	c.Helper()
-	left = c.takers(len(of) - 1)
+	left = c.awaitPods(len(of) - 1)
 	for _, pod := range of {
 		if !slices.Contains(left, pod) {
 			gone = pod
@@ -218,10 +220,10 @@ func (c *crowd) gone(of []string) (left []string, gone string) {
 	return left, gone
 }
 
-// priced waits until the pods have the costs of deletion that their calls give them.
-func (c *crowd) priced(loads map[string]int) {
+// awaitDeletionCosts waits until the deletion costs of the pods correspond to their calls.
+func (c *crowd) awaitDeletionCosts(loads map[string]int) {
 	c.Helper()
-	c.until("the costs of deletion are those of the calls", func(context.Context) error {
+	c.until("the deletion costs correspond to the calls", func(context.Context) error {
 		for _, p := range c.pods(dataplanes) {
 			var cost int
 			if text := p.Annotations[corev1.PodDeletionCost]; text != "" {
@@ -230,14 +232,14 @@ func (c *crowd) priced(loads map[string]int) {
 				}
 			}
 			if want := loads[p.Status.PodIP]; cost < want*9/10 || cost > want*11/10 {
-				return fmt.Errorf("pod %s costs %d, and has %d calls", p.Name, cost, want)
+				return fmt.Errorf("pod %s has deletion cost %d and %d calls", p.Name, cost, want)
 			}
 		}
 		return nil
 	})
 }
 
-// named returns the pod that has an address, whether it ends or not.
+// named returns the name of the pod with an address, including terminating pods.
 func (c *crowd) named(address string) string {
 	c.Helper()
 	return c.kubectl("", "get", "pods", "--selector="+dataplanes, "--field-selector=status.podIP="+address, "--output=jsonpath={.items[*].metadata.name}")

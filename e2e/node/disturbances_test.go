@@ -23,7 +23,8 @@ import (
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 )
 
-// TestDisturbances installs the product once, and lets happen to calls what happens in a cluster. Each story has a namespace, settings and pods of its own.
+// TestDisturbances installs the product once, and disturbs calls as real clusters do. Each story has its own namespace,
+// settings and pods.
 func TestDisturbances(t *testing.T) {
 	system := place{t, home}
 	system.prepare()
@@ -36,7 +37,7 @@ func TestDisturbances(t *testing.T) {
 		{"media", mediaServersChange},
 		{"rotation", secretsChange},
 		{"variants", servicesDiffer},
-		{"foreign", strangersAreRefused},
+		{"foreign", unauthorizedClientsAreRefused},
 		{"update", everythingIsUpdated},
 		{"drain", nodeIsDrained},
 	} {
@@ -44,13 +45,13 @@ func TestDisturbances(t *testing.T) {
 	}
 }
 
-// site is a namespace of a story: with echo peers, and everything that its Gateways need.
+// site is the namespace of a story, with echo peers and the objects that its Gateways need.
 type site struct {
 	place
 	secret credential.Secret
 }
 
-// settings are those of the Gateways of a story. SITE is its namespace.
+// settings are the objects for the Gateways of a story. SITE is replaced by its namespace.
 const settings = `
 apiVersion: stunner.l7mp.io/v1
 kind: Dataplane
@@ -96,7 +97,7 @@ func newSite(t *testing.T, name string) site {
 	return s
 }
 
-// ask has the dataplane pods of a story that has failed tell what they know.
+// ask logs pages of the dataplane pods of a failed story.
 func (s site) ask(pages ...string) {
 	pods, err := cluster.Client.CoreV1().Pods(s.namespace).List(context.Background(), metav1.ListOptions{LabelSelector: dataplanes})
 	if err != nil {
@@ -111,26 +112,26 @@ func (s site) ask(pages ...string) {
 	}
 }
 
-// admit says which pods the namespace takes.
+// admit sets the Pod Security Standard of the namespace.
 func (s site) admit(standard string) {
 	s.Helper()
 	s.kubectl("", "label", "--overwrite", "namespace", s.namespace, "pod-security.kubernetes.io/enforce="+standard)
 }
 
-// sign gives the Gateways another shared secret.
+// sign changes the shared secret of the Gateways.
 func (s *site) sign(secret credential.Secret) {
 	s.Helper()
 	s.secret = secret
 	s.kubectl(fmt.Sprintf("{apiVersion: v1, kind: Secret, metadata: {name: turn}, stringData: {type: ephemeral, secret: %q}}", string(secret)), "apply", "-f", "-")
 }
 
-// The listeners of most stories, on their usual port.
+// Listeners of most stories, on the default port.
 const (
 	udpListener = "{name: udp, port: 3478, protocol: TURN-UDP}"
 	tcpListener = "{name: tcp, port: 3478, protocol: TURN-TCP}"
 )
 
-// open makes the Gateway front-door, with annotations KEY: VALUE, waits until a pod serves it, and returns that.
+// open creates the Gateway front-door with annotations KEY: VALUE, and waits for a ready dataplane pod.
 func (s site) open(annotations string, listeners ...string) (pod corev1.Pod) {
 	s.Helper()
 	s.kubectl(fmt.Sprintf(`
@@ -146,7 +147,7 @@ spec:
 	return pod
 }
 
-// serving returns the dataplane pod, other than one, that is ready and stays.
+// serving returns the dataplane pod, other than a given one, that is ready and not terminating.
 func (s site) serving(other string) (corev1.Pod, error) {
 	s.Helper()
 	for _, p := range s.pods(dataplanes) {
@@ -159,21 +160,21 @@ func (s site) serving(other string) (corev1.Pod, error) {
 	return corev1.Pod{}, errors.New("no dataplane pod is ready")
 }
 
-// echoOf is where an echo peer sends datagrams back.
+// echoOf returns the address of an echo peer's UDP port.
 func echoOf(p corev1.Pod) netip.AddrPort {
 	return netip.AddrPortFrom(netip.MustParseAddr(p.Status.PodIP), 7002)
 }
 
-// echo is one of the echo peers.
+// echo returns the address of one of the echo peers.
 func (s site) echo() netip.AddrPort { s.Helper(); return echoOf(s.pods("app=echo")[0]) }
 
-// door is where a client comes in.
+// door is an address of a Gateway with a transport.
 type door struct {
 	network call.Network
 	at      netip.AddrPort
 }
 
-// options are those of a call with a credential of now.
+// options returns options of a call with a new credential.
 func (s site) options(w door, peer netip.AddrPort) call.Options {
 	s.Helper()
 	c, err := credential.Authority{Realm: stunnerv1.DefaultRealm, SharedSecret: s.secret}.Mint("caller", time.Hour, time.Now())
@@ -183,7 +184,7 @@ func (s site) options(w door, peer netip.AddrPort) call.Options {
 	return call.Options{Gateway: w.at, Network: w.network, Username: c.Username, Password: string(c.Password), Peer: peer, Interval: interval}
 }
 
-// dial makes a call. It is tried again while kube-proxy does not know the pod yet, and no more when the first datagrams have come back.
+// dial makes a call, and waits for the first echoes. It retries while kube-proxy has no endpoint for the pod yet.
 func (s site) dial(w door, peer netip.AddrPort) *call.Call {
 	s.Helper()
 	return s.dialWith(s.options(w, peer))
@@ -191,7 +192,7 @@ func (s site) dial(w door, peer netip.AddrPort) *call.Call {
 
 func (s site) dialWith(o call.Options) (c *call.Call) {
 	s.Helper()
-	s.until(fmt.Sprintf("a call by %s to %s is made", o.Network, o.Peer), func(ctx context.Context) (err error) {
+	s.until(fmt.Sprintf("a call over %s to %s is set up", o.Network, o.Peer), func(ctx context.Context) (err error) {
 		c, err = call.Start(s.Context(), o)
 		return err
 	})
@@ -199,17 +200,17 @@ func (s site) dialWith(o call.Options) (c *call.Call) {
 	return c
 }
 
-// dialTo makes a call that is on a pod: for a moment another one that was told to end may still take it.
+// dialTo makes a call that is relayed by a given pod. For a moment, new calls may still reach a terminating pod.
 func (s site) dialTo(pod corev1.Pod, d door, peer netip.AddrPort) (c *call.Call) {
 	s.Helper()
-	s.until(fmt.Sprintf("a call by %s is on pod %s", d.network, pod.Name), func(context.Context) error {
+	s.until(fmt.Sprintf("a call over %s is relayed by pod %s", d.network, pod.Name), func(context.Context) error {
 		made, err := call.Start(s.Context(), s.options(d, peer))
 		if err != nil {
 			return err
 		}
 		if relay := netip.MustParseAddrPort(made.Relay().String()); relay.Addr().String() != pod.Status.PodIP {
 			made.End(0)
-			return fmt.Errorf("it is on %s", relay)
+			return fmt.Errorf("it is relayed by %s", relay)
 		}
 		c = made
 		return nil
@@ -218,7 +219,7 @@ func (s site) dialTo(pod corev1.Pod, d door, peer netip.AddrPort) (c *call.Call)
 	return c
 }
 
-// usual are the doors at the address of the Gateway's Services.
+// usual returns the addresses of the Gateway's Services.
 func (s site) usual() []door {
 	s.Helper()
 	return []door{
@@ -227,10 +228,11 @@ func (s site) usual() []door {
 	}
 }
 
-// interval is that between two datagrams of a call. The sockets of a machine on which a process waits a second for its turn hold so many.
+// interval is the time between two datagrams of a call. On a machine where a process may wait a second for a CPU, the
+// socket buffers can hold this many.
 const interval = 40 * time.Millisecond
 
-// goOn checks that fifty more datagrams of each call come back.
+// goOn checks that each call receives fifty more echoes.
 func (s site) goOn(after string, calls ...*call.Call) {
 	s.Helper()
 	for _, c := range calls {
@@ -242,7 +244,7 @@ func (s site) goOn(after string, calls ...*call.Call) {
 	}
 }
 
-// hangUp ends calls, of which nothing may be missing.
+// hangUp ends calls, which must have lost nothing.
 func (s site) hangUp(calls ...*call.Call) {
 	s.Helper()
 	for _, c := range calls {
@@ -254,22 +256,22 @@ func (s site) hangUp(calls ...*call.Call) {
 	}
 }
 
-// leaves waits until a pod that was told to end has ended: its last call is over.
-func (s site) leaves(pod string) {
+// awaitExit waits until a terminating pod has exited, which it does after its last call.
+func (s site) awaitExit(pod string) {
 	s.Helper()
 	s.until("pod "+pod+" has ended", func(ctx context.Context) error {
 		_, err := cluster.Client.CoreV1().Pods(s.namespace).Get(ctx, pod, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			return nil
 		}
-		ctx, cancel := context.WithTimeout(ctx, time.Second) // who has ended answers nobody
+		ctx, cancel := context.WithTimeout(ctx, time.Second) // an exited pod does not respond
 		defer cancel()
 		sessions, unread := cluster.Client.CoreV1().Pods(s.namespace).ProxyGet("http", pod, "8086", "sessions", nil).DoRaw(ctx)
 		return fmt.Errorf("it has sessions: %s %w", sessions, errors.Join(err, unread))
 	})
 }
 
-// refused checks that a call is turned down with a STUN error.
+// refused checks that a call is refused with a STUN error.
 func (s site) refused(o call.Options, code string) {
 	s.Helper()
 	if err := refusal(o, code); err != nil {
@@ -277,25 +279,25 @@ func (s site) refused(o call.Options, code string) {
 	}
 }
 
-// refusal is nil when a call is turned down with a STUN error.
+// refusal returns nil if a call is refused with a STUN error.
 func refusal(o call.Options, code string) error {
 	c, err := call.Start(context.Background(), o)
 	if err == nil {
 		c.End(0)
 	}
 	if !errors.Is(err, call.ErrRefused) || !strings.Contains(err.Error(), "error "+code) {
-		return fmt.Errorf("call by %s to %s: error %v, want a refusal with %s", o.Network, o.Peer, err, code)
+		return fmt.Errorf("call over %s to %s: error %v, want error %s", o.Network, o.Peer, err, code)
 	}
 	return nil
 }
 
-// page reads a page of a pod by door of the API server.
+// page reads a page of a pod through the API server's proxy.
 func page(s place, pod string, port int, path string) string {
 	s.Helper()
 	return s.kubectl("", "get", "--raw", fmt.Sprintf("/api/v1/namespaces/%s/pods/%s:%d/proxy/%s", s.namespace, pod, port, path))
 }
 
-// count adds up the series of a metric whose labels have these texts in them.
+// count adds the series of a metric whose labels contain the given texts.
 func count(t *testing.T, metrics, name string, labels ...string) (sum float64) {
 	t.Helper()
 lines:
@@ -318,7 +320,7 @@ lines:
 	return sum
 }
 
-// clients are the addresses of clients that a dataplane pod sees.
+// clients returns the client addresses that a dataplane pod reports.
 func (s site) clients(pod string) (addresses []netip.Addr) {
 	s.Helper()
 	var all struct {
@@ -335,14 +337,14 @@ func (s site) clients(pod string) (addresses []netip.Addr) {
 	return addresses
 }
 
-// pool is what checks a certificate.
+// pool returns a certificate pool with a chain.
 func pool(chain []byte) *x509.CertPool {
 	p := x509.NewCertPool()
 	p.AppendCertsFromPEM(chain)
 	return p
 }
 
-// copied applies a file with a name in the place of another.
+// copied applies a file with a name replaced by another.
 func (s site) copied(file, name, other string) {
 	s.Helper()
 	text, err := os.ReadFile(file)

@@ -9,7 +9,7 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
 )
 
-// R-28, L-5: the node of a dataplane pod is drained. Its calls go on there, new calls go to a pod on another node,
+// R-28, L-5: the node of a dataplane pod is drained. Its calls continue there, new calls use a pod on another node,
 // and the drain ends with the last call.
 func nodeIsDrained(s site) {
 	const second = "second"
@@ -35,7 +35,7 @@ func nodeIsDrained(s site) {
 		_, err := cluster.Kubectl(s.Context(), "drain", second, "--ignore-daemonsets", "--delete-emptydir-data")
 		drained <- err
 	}()
-	s.until("a pod serves on another node", func(context.Context) error {
+	s.until("a pod on another node is ready", func(context.Context) error {
 		switch p, err := s.serving(old.Name); {
 		case err != nil:
 			return err
@@ -45,7 +45,7 @@ func nodeIsDrained(s site) {
 		return nil
 	})
 	later := []*call.Call{s.dial(doors[0], peer), s.dial(doors[1], peer)}
-	s.goOn("the node is drained", append(calls, later...)...)
+	s.goOn("drain of the node", append(calls, later...)...)
 	select {
 	case err := <-drained:
 		s.Fatalf("the drain did not wait for the calls: %v", err)

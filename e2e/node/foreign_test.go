@@ -16,16 +16,17 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/ask"
 )
 
-// K-01, K-08, T-01, T-04: a pod of another namespace, and a client with a good credential, reach only what they may. Each attempt is counted.
-func strangersAreRefused(s site) {
+// K-01, K-08, T-01, T-04: a pod of another namespace, and a client with a valid credential, reach only what they are
+// allowed to. Each attempt is counted.
+func unauthorizedClientsAreRefused(s site) {
 	s.open("", udpListener, tcpListener)
 	foreign := newSite(s.T, "stranger")
 	s.discoveryRefuses(foreign)
 	s.relaysRefuse(foreign)
 }
 
-// discoveryRefuses: configs and reports are for who shows a token that was made for this, of a pod that they are for. Requests come to the Service's
-// own address; who asks is told by the token alone.
+// discoveryRefuses: configs and reports need a token with the right audience, of a pod or account with access to them.
+// Requests go to the Service's cluster IP, and only the token identifies the sender.
 func (s site) discoveryRefuses(foreign site) {
 	system := place{s.T, home}
 	pod := foreign.pods("app=echo")[0].Name
@@ -44,12 +45,12 @@ func (s site) discoveryRefuses(foreign site) {
 		{"no token", config, "", http.StatusUnauthorized},
 		{"no token, all configs", "/api/v1/configs", "", http.StatusUnauthorized},
 		{"no token, reports", "/api/v1/reports", "", http.StatusUnauthorized},
-		{"a token that is none", config, "guessed", http.StatusUnauthorized},
-		{"a token for somebody else", config, other, http.StatusUnauthorized},
-		{"a token of a stranger", config, own, http.StatusForbidden},
-		{"a token of a stranger, all configs", "/api/v1/configs", own, http.StatusForbidden},
-		{"a token of a stranger, the namespace", "/api/v1/configs/" + s.namespace, own, http.StatusForbidden},
-		{"a token of a stranger, reports", "/api/v1/reports", own, http.StatusForbidden},
+		{"an invalid token", config, "guessed", http.StatusUnauthorized},
+		{"a token for another audience", config, other, http.StatusUnauthorized},
+		{"a token of another pod", config, own, http.StatusForbidden},
+		{"a token of another pod, all configs", "/api/v1/configs", own, http.StatusForbidden},
+		{"a token of another pod, the namespace", "/api/v1/configs/" + s.namespace, own, http.StatusForbidden},
+		{"a token of another pod, reports", "/api/v1/reports", own, http.StatusForbidden},
 	} {
 		code, body := s.get("https://"+server+c.path, c.token)
 		if code != c.want || strings.Contains(body, string(s.secret)) {
@@ -58,20 +59,20 @@ func (s site) discoveryRefuses(foreign site) {
 		wants[map[int]string{http.StatusUnauthorized: "unauthenticated", http.StatusForbidden: "forbidden"}[c.want]]++
 	}
 	if code, body := s.get("http://"+server+config, own); code == http.StatusOK {
-		s.Errorf("config discovery answers without TLS: %s", body)
+		s.Errorf("config discovery accepts plain HTTP: %s", body)
 	}
 	after := system.counted("stunner-operator")
 	for reason, want := range wants {
 		const name = "stunner_operator_discovery_refused_total"
 		label := `reason="` + reason + `"`
 		if got := count(s.T, after, name, label) - count(s.T, before, name, label); got != float64(want) {
-			s.Errorf("config discovery has counted %v requests as %s, want %d", got, reason, want)
+			s.Errorf("the metrics count %v requests with reason %s, want %d", got, reason, want)
 		}
 	}
-	s.Logf("config discovery: refused %v", wants)
+	s.Logf("requests refused by config discovery: %v", wants)
 }
 
-// counted is what all replicas of a service have counted.
+// counted returns the metrics of all replicas of a service.
 func (s place) counted(service string) (metrics string) {
 	s.Helper()
 	for _, p := range s.pods("app=" + service) {
@@ -80,7 +81,7 @@ func (s place) counted(service string) (metrics string) {
 	return metrics
 }
 
-// get asks like somebody who does not care whom: an attacker has no CA.
+// get sends a request without verifying the server, because an attacker has no CA.
 func (s site) get(url, token string) (code int, body string) {
 	s.Helper()
 	req, err := http.NewRequestWithContext(s.Context(), http.MethodGet, url, nil)
@@ -103,7 +104,8 @@ func (s site) get(url, token string) (code int, body string) {
 	return res.StatusCode, string(text)
 }
 
-// relaysRefuse: a client with a good credential gets neither a permission nor a channel to what no route names. Each refusal is counted, and told with its reason.
+// relaysRefuse: a client with a valid credential gets neither a permission nor a channel to an address without a route.
+// Each refusal is counted, and listed with its reason.
 func (s site) relaysRefuse(foreign site) {
 	system := place{s.T, home}
 	clusterIP := func(namespace, service string) string {
@@ -119,7 +121,7 @@ func (s site) relaysRefuse(foreign site) {
 		"its Service":              clusterIP(foreign.namespace, "echo") + ":7002",
 		"config discovery":         clusterIP(home, "stunner-config-discovery") + ":13478",
 		"operator":                 system.pods("app=stunner-operator")[0].Status.PodIP + ":8086",
-		"names of the cluster":     clusterIP("kube-system", "kube-dns") + ":53",
+		"DNS of the cluster":       clusterIP("kube-system", "kube-dns") + ":53",
 		"another port of the peer": netip.AddrPortFrom(s.echo().Addr(), 7001).String(),
 		"loopback":                 "127.0.0.1:8086",
 	} {
@@ -161,7 +163,7 @@ func (s site) relaysRefuse(foreign site) {
 		channel := stun.RawAttribute{Type: stun.AttrChannelNumber, Value: []byte{byte(number >> 8), byte(number), 0, 0}}
 		number++
 		answers := map[string]stun.ErrorCode{"ChannelBind": request(stun.MethodChannelBind, channel, ask.Peer(target))}
-		if name != "another port of the peer" { // a permission is for an address, whatever the port (RFC 8656 section 9)
+		if name != "another port of the peer" { // a permission covers all ports of an address (RFC 8656 §9)
 			answers["CreatePermission"] = request(stun.MethodCreatePermission, ask.Peer(target))
 		}
 		for method, code := range answers {
@@ -177,21 +179,21 @@ func (s site) relaysRefuse(foreign site) {
 		counted += count(s.T, after, "stunner_refused_total", reason) - count(s.T, before, "stunner_refused_total", reason)
 	}
 	if counted != float64(wants) {
-		s.Errorf("counted %v refusals, want %d", counted, wants)
+		s.Errorf("the metrics count %v refusals, want %d", counted, wants)
 	}
 	refusals := page(s.place, pod.Name, 8086, "refusals")
 	for name, target := range targets {
 		if !strings.Contains(refusals, target.String()) {
-			s.Errorf("/refusals says nothing of %s at %s:\n%s", name, target, refusals)
+			s.Errorf("/refusals has no entry for %s to %s:\n%s", name, target, refusals)
 		}
 	}
-	s.Logf("the relay: refused %d requests to %d places", wants, len(targets))
+	s.Logf("%d requests to %d addresses refused", wants, len(targets))
 	if code := request(stun.MethodRefresh, stun.RawAttribute{Type: stun.AttrLifetime, Value: []byte{0, 0, 0, 0}}); code != 0 {
-		s.Errorf("the end of the allocation: %d", code) // for which the pod would wait
+		s.Errorf("deletion of the allocation: %d", code) // the pod would wait for its end
 	}
 	s.goOn("strangers", works)
 	s.hangUp(works)
-	// Without a credential there is not even an allocation, and with that of another Gateway neither.
+	// An invalid credential, or that of another Gateway, gets no allocation.
 	o.Password = "guessed"
 	s.refused(o, "401")
 	elsewhere := foreign

@@ -18,20 +18,20 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 )
 
-// home is the namespace that the documentation installs into.
+// home is the namespace of the documented installation.
 const home = "stunner-system"
 
-// way is how the product is installed: the commands stand on a page, each block found by how it begins.
+// way is a documented way to install the product. Each block of commands on a page is identified by its beginning.
 type way struct {
 	name      string
-	programs  []string // of .ci/programs, beside kubectl
-	install   []block  // and a first gateway
+	programs  []string // from .ci/programs, in addition to kubectl
+	install   []block  // including a first Gateway
 	uninstall block
-	literal   bool // the commands run as they stand on the page, first Gateway included, and nothing else is tried
-	thorough  bool // more is tried than whether it works
+	literal   bool // run the commands unmodified, including the first Gateway, and no further tests
+	thorough  bool // run all further tests
 }
 
-// block is a block of commands on a page.
+// block is a block of commands on a page, identified by its beginning.
 type block struct{ page, begins string }
 
 const (
@@ -40,7 +40,7 @@ const (
 	example = "docs/examples/cluster"
 )
 
-// ways are those of the documentation. That of the README is one of them.
+// ways are the documented ways, including that of the README.
 var ways = []way{
 	{
 		name: "README word for word", programs: []string{"helm"}, literal: true,
@@ -68,7 +68,7 @@ var (
 	credentials  = block{manual, "kubectl port-forward"}
 )
 
-// text is what stands in a block.
+// text returns the commands of a block.
 func (b block) text(t *testing.T) string {
 	t.Helper()
 	page, err := os.ReadFile(filepath.Join(root(t), b.page))
@@ -93,12 +93,12 @@ func root(t *testing.T) string {
 	return root
 }
 
-// published are the places where the documentation finds what is published. Here it comes from the repository; everything else in the commands is as it stands
-// there, and the images have the names and tags that are published.
+// published matches the published locations in the documentation. They are replaced by the repository. The commands are
+// otherwise unmodified, and the images have their published names and tags.
 var published = regexp.MustCompile(`oci://ghcr\.io/stunner-gateway/|https://github\.com/stunner-gateway/stunner\n|'https://github\.com/stunner-gateway/stunner//([^'?]+)\?ref=[^']+'`)
 
-// first moves the first Gateway from the namespace that the documentation installs into to the namespace of a test, and has the auth service give credentials
-// for all namespaces.
+// first moves the documented first Gateway to the namespace of the test, and allows the auth service to give
+// credentials for all namespaces.
 var first = strings.NewReplacer(
 	"kubectl apply --namespace stunner-system --kustomize", "kubectl apply --kustomize",
 	"kubectl wait --namespace stunner-system gateway/", "kubectl wait gateway/",
@@ -109,8 +109,8 @@ var first = strings.NewReplacer(
 kubectl rollout status --namespace stunner-system deployment stunner-auth --timeout=5m
 kubectl wait --namespace stunner-system deployment --all`)
 
-// follow runs blocks of a page as somebody does who works in the namespace, and returns what they print. Where one block has left the shell, in a clone for
-// example, the next one begins.
+// follow runs blocks of a page in the namespace as a user would, and returns their output. Each block starts in the
+// working directory in which the previous one ended.
 func (s place) follow(programs []string, blocks ...block) string {
 	s.Helper()
 	var all strings.Builder
@@ -124,7 +124,7 @@ func (s place) follow(programs []string, blocks ...block) string {
 			switch m := published.FindStringSubmatch(place); {
 			case m[1] != "":
 				return filepath.Join(root(s.T), m[1])
-			case strings.HasSuffix(place, "\n"): // of a clone
+			case strings.HasSuffix(place, "\n"): // the working directory, in a clone
 				return root(s.T) + " stunner\n"
 			}
 			return root(s.T) + "/"
@@ -163,7 +163,7 @@ func (s place) shell(programs []string, commands string) string {
 	return out
 }
 
-// kind returns a folder with a program of that name, which loads images into the node as kind does.
+// kind returns a folder with a replacement of the program kind that loads images into the node.
 func (s place) kind() string {
 	s.Helper()
 	folder := s.TempDir()
@@ -174,8 +174,8 @@ func (s place) kind() string {
 	return folder
 }
 
-// install installs the product in one way, with a first gateway in the namespace of the test. All namespaces take confined pods only. When the test ends, the
-// cluster is as it was. It returns what is said meanwhile.
+// install installs the product in one way, with a first Gateway in the namespace of the test, and returns the output.
+// All namespaces enforce the restricted Pod Security Standard. The cluster is restored at the end of the test.
 func (s place) install(w way) string {
 	s.Helper()
 	s.prepare()
@@ -185,7 +185,7 @@ func (s place) install(w way) string {
 	return said
 }
 
-// prepare makes the namespace that is installed into, and has the cluster left as it is now.
+// prepare creates the namespace for the installation, and registers the restoration of the cluster.
 func (s place) prepare() {
 	s.Helper()
 	before, system := inventory(s.T), place{s.T, home}
@@ -200,7 +200,7 @@ func (s place) prepare() {
 	system.open()
 }
 
-// meet makes the first call as the documentation tells: with the credentials that the auth service gives through kubectl.
+// meet makes the first call as documented, with credentials from the auth service through kubectl.
 func (s place) meet() meeting {
 	s.Helper()
 	m := meeting{place: s, peer: s.echo()}
@@ -211,7 +211,7 @@ func (s place) meet() meeting {
 		s.Fatalf("no ICE servers (%v): %s", err, said)
 	}
 	for network := range protocols {
-		s.until("a call by "+string(network)+" is made", func(ctx context.Context) error { // kube-proxy may not know the pod yet
+		s.until("a call by "+string(network)+" is set up", func(ctx context.Context) error { // kube-proxy may have no endpoint for the pod yet
 			c, err := m.with(ctx, ice.Servers[0], network)
 			if err == nil {
 				m.echoes(s.T, network, c)
@@ -224,10 +224,10 @@ func (s place) meet() meeting {
 	return m
 }
 
-// objects are the names of the objects of a cluster: KIND NAMESPACE NAME.
+// objects are names of objects of a cluster: KIND NAMESPACE NAME.
 type objects []string
 
-// inventory names all objects that there are, but for those that come and go by themselves.
+// inventory returns all objects except those that controllers create and delete continuously.
 func inventory(t *testing.T) objects {
 	t.Helper()
 	all, err := list(context.WithoutCancel(t.Context()))
@@ -251,7 +251,7 @@ func list(ctx context.Context) (all objects, err error) {
 		return nil, err
 	}
 	for line := range strings.Lines(out) {
-		// A node writes its lease when it is ready.
+		// A node creates its lease when it becomes ready.
 		if fields := strings.Fields(line); len(fields) == 3 && fields[1] != "kube-node-lease" {
 			all = append(all, strings.Join(fields, " "))
 		}
@@ -260,13 +260,13 @@ func list(ctx context.Context) (all objects, err error) {
 	return slices.Compact(all), nil
 }
 
-// since returns the objects that there are now and were not before.
+// since returns the objects that exist now and did not exist before.
 func (before objects) since(ctx context.Context) (more objects, err error) {
 	all, err := list(ctx)
 	return slices.DeleteFunc(all, func(o string) bool { return slices.Contains(before, o) }), err
 }
 
-// restore removes what there was not before.
+// restore deletes objects that did not exist before.
 func (before objects) restore(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -276,7 +276,7 @@ func (before objects) restore(t *testing.T) {
 		if err != nil || len(more) == 0 {
 			return err
 		}
-		var own []string // what lies in no namespace, and namespaces with all that is in them
+		var own []string // cluster-scoped objects, including namespaces with their content
 		for _, o := range more {
 			if fields := strings.Fields(o); fields[1] == "<none>" && fields[0] != "PersistentVolume" {
 				own = append(own, fields[0]+"/"+fields[2])
@@ -288,6 +288,6 @@ func (before objects) restore(t *testing.T) {
 		return errors.Join(fmt.Errorf("left: %s", strings.Join(more, ", ")), err)
 	})
 	if err != nil {
-		t.Errorf("leave the cluster as it was: %v", err)
+		t.Errorf("restore the cluster: %v", err)
 	}
 }

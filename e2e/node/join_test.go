@@ -12,7 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// TestJoin: the test bed itself. Pods of a node that has joined are reached; drained, it hands them over, and it leaves no trace.
+// TestJoin tests the harness: pods of a joined node are reachable, a drain moves them, and the node leaves no trace.
 func TestJoin(t *testing.T) {
 	const second = "second"
 	s := stage(t)
@@ -24,7 +24,7 @@ func TestJoin(t *testing.T) {
 			t.Error(err)
 		}
 		if nodes, err := cluster.Kubectl(context.Background(), "get", "nodes", "--output=name"); err != nil || strings.TrimSpace(nodes) != "node/node" {
-			t.Errorf("nodes when %s has left: %s %v", second, nodes, err)
+			t.Errorf("nodes after %s has left: %s %v", second, nodes, err)
 		}
 	})
 	s.apply("testdata/echo.yaml")
@@ -35,21 +35,21 @@ func TestJoin(t *testing.T) {
 		t.Fatalf("the pod is on node %s", pod.Spec.NodeName)
 	}
 	address := s.address("echo")
-	// By way of the first node, where the Service's address leads.
-	s.until("datagrams come back over both nodes", func(context.Context) error { return bounce(netip.AddrPortFrom(address, 7002)) })
+	// Through the first node, to which the Service's address is routed.
+	s.until("datagrams are echoed through both nodes", func(context.Context) error { return bounce(netip.AddrPortFrom(address, 7002)) })
 	s.until("the API server reaches the pod by its own address", func(ctx context.Context) error {
 		_, err := cluster.Client.CoreV1().Pods(s.namespace).ProxyGet("http", pod.Name, "7000", "/", nil).DoRaw(ctx)
-		if apierrors.IsMethodNotSupported(err) { // what the echo says to a GET
+		if apierrors.IsMethodNotSupported(err) { // response of the echo to GET
 			return nil
 		}
-		return fmt.Errorf("the answer is not that of the pod: %w", err)
+		return fmt.Errorf("the response is not from the pod: %w", err)
 	})
 	s.kubectl("", "patch", "deployment", "echo", "--type=json", "--patch", `[{"op":"remove","path":"/spec/template/spec/nodeSelector"}]`)
 	if _, err := cluster.Kubectl(t.Context(), "drain", second, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout="+patience.String()); err != nil {
 		t.Fatal(err)
 	}
 	s.wait("condition=Available", "deployment/echo")
-	s.until("datagrams come back from the first node", func(context.Context) error {
+	s.until("datagrams are echoed from the first node", func(context.Context) error {
 		if pods := s.pods("app=echo"); len(pods) != 1 || pods[0].Spec.NodeName == second {
 			return fmt.Errorf("%d pods", len(pods))
 		}

@@ -15,10 +15,11 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
 )
 
-// outage is how long the source of the number of calls is away. KEDA gives up after three attempts, well within a minute.
-var outage = flag.Duration("outage", 90*time.Second, "how long nobody tells KEDA how many calls there are")
+// outage is how long the metrics source is unavailable. KEDA uses its fallback after three failed attempts, within a
+// minute.
+var outage = flag.Duration("outage", 90*time.Second, "how long KEDA cannot read the number of calls")
 
-// source is the Deployment that KEDA asks for the number of calls.
+// source is the Deployment that KEDA reads the number of calls from.
 type source struct{ namespace, deployment string }
 
 var triggers = []trigger{
@@ -47,16 +48,16 @@ var triggers = []trigger{
 	},
 }
 
-// prometheusOf is where KEDA reaches the Prometheus of a namespace.
+// prometheusOf returns the URL of a namespace's Prometheus for KEDA.
 func prometheusOf(s place) string { return fmt.Sprintf("http://prometheus.%s.svc:9090", s.namespace) }
 
-// TestAutoscaling: KEDA scales the dataplane by its calls, and no call is dropped for it.
+// TestAutoscaling: KEDA scales the dataplane by its calls, and no call is dropped.
 func TestAutoscaling(t *testing.T) {
 	begun := time.Now()
 	if err := cluster.KEDA(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("after %s: KEDA scales", since(begun))
+	t.Logf("KEDA ready after %s", since(begun))
 	m := hall(t)
 	m.prometheus()
 	for _, way := range triggers {
@@ -70,7 +71,7 @@ func TestAutoscaling(t *testing.T) {
 	}
 }
 
-// keeps looks each second of the outage whether so many pods take calls.
+// keeps checks every second of the outage that the number of pods is unchanged.
 func (c *crowd) keeps(n int) {
 	c.Helper()
 	tick := time.NewTicker(time.Second)
@@ -83,17 +84,17 @@ func (c *crowd) keeps(n int) {
 			}
 		}
 		if pods != n {
-			c.Fatalf("after %s of outage there are %d pods, and not %d", since(begun), pods, n)
+			c.Fatalf("after %s of the outage there are %d pods, want %d", since(begun), pods, n)
 		}
 		if time.Since(begun) >= next {
 			next += max(*outage/5, time.Second)
-			c.Logf("%7s  of outage: %d pods take calls", since(begun), pods)
+			c.Logf("%7s  of the outage: %d pods accept calls", since(begun), pods)
 			c.intact()
 		}
 	}
 }
 
-// away has the source away while something is done.
+// away runs a function while the source is unavailable.
 func (s source) away(c *crowd, while func()) {
 	c.Helper()
 	in := place{c.T, s.namespace}
@@ -108,10 +109,10 @@ func (s source) away(c *crowd, while func()) {
 	in.wait("condition=Available", "deployment/"+s.deployment)
 }
 
-// behavior lets pods go one after the other without the minutes in between that calls are given.
+// behavior removes one pod at a time without the default delay of minutes.
 const behavior = `{"scaleDown":{"stabilizationWindowSeconds":0,"policies":[{"type":"Pods","value":1,"periodSeconds":15}]}}`
 
-// scaledObject is the one of keda/prometheus.yaml, for the Gateway of the test and its bounds.
+// scaledObject returns keda/prometheus.yaml adapted to the Gateway and the limits of the test.
 func scaledObject(c *crowd) string {
 	c.Helper()
 	text, err := os.ReadFile(filepath.Join(root(c.T), "keda/prometheus.yaml"))
@@ -129,14 +130,14 @@ func scaledObject(c *crowd) string {
 		"periodSeconds: 300":               "periodSeconds: 15",
 	} {
 		if !strings.Contains(object, old) {
-			c.Fatalf("keda/prometheus.yaml does not have %q", old)
+			c.Fatalf("keda/prometheus.yaml does not contain %q", old)
 		}
 		object = strings.ReplaceAll(object, old, now)
 	}
 	return object
 }
 
-// autoscaling patches the Dataplane of the test.
+// autoscaling patches spec.autoscaling of the test's Dataplane.
 func (c *crowd) autoscaling(settings map[string]any) {
 	c.Helper()
 	if settings != nil {

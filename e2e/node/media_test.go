@@ -11,7 +11,8 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
 )
 
-// T-05: the pods of media servers come and go. Calls to those that left are cut off and refused with 403, and all others go on.
+// T-05: pods of media servers are added and removed. Calls to removed pods are cut and refused with 403, and all other
+// calls continue.
 func mediaServersChange(s site) {
 	s.copied("testdata/echo.yaml", "echo", "steady")
 	s.kubectl("", "patch", "udproutes.stunner.l7mp.io", "to-echo", "--type=json", "-p",
@@ -47,20 +48,20 @@ func mediaServersChange(s site) {
 	s.hangUp(steady...)
 }
 
-// scale waits until so many pods serve, and the others are told to end.
+// scale scales a Deployment, and waits until the pods are ready and the others are terminating.
 func (s site) scale(deployment string, replicas int) {
 	s.Helper()
 	s.kubectl("", "scale", "deployment", deployment, fmt.Sprintf("--replicas=%d", replicas))
 	s.kubectl("", "rollout", "status", "deployment", deployment, "--timeout="+patience.String())
-	s.until(fmt.Sprintf("there are %d pods", replicas), func(context.Context) error {
+	s.until(fmt.Sprintf("the number of pods is %d", replicas), func(context.Context) error {
 		if pods := s.pods("app=" + deployment); len(pods) != replicas {
-			return fmt.Errorf("there are %d", len(pods))
+			return fmt.Errorf("it is %d", len(pods))
 		}
 		return nil
 	})
 }
 
-// toEach makes a call to each echo peer, by one door after the other.
+// toEach makes a call to each echo peer, through the given addresses in turn.
 func (s site) toEach(doors []door) map[string]*call.Call {
 	s.Helper()
 	calls := map[string]*call.Call{}
@@ -70,7 +71,8 @@ func (s site) toEach(doors []door) map[string]*call.Call {
 	return calls
 }
 
-// divide checks that of calls to pods those have ended whose pod is gone, takes them out, and that all others go on.
+// divide checks that exactly the calls to removed pods were cut, removes them from calls, and checks that all others
+// continue.
 func (s site) divide(after string, calls map[string]*call.Call, stay int, others ...*call.Call) {
 	s.Helper()
 	alive := map[string]bool{}
@@ -90,7 +92,7 @@ func (s site) divide(after string, calls map[string]*call.Call, stay int, others
 		delete(calls, name)
 	}
 	if stay != 0 {
-		s.Errorf("%s: %d calls to pods that stay are missing", after, stay)
+		s.Errorf("%s: %d calls to remaining pods were cut", after, stay)
 	}
 	heard := make([]int, len(gone))
 	for i, c := range gone {
@@ -98,12 +100,12 @@ func (s site) divide(after string, calls map[string]*call.Call, stay int, others
 	}
 	s.goOn(after, others...)
 	for _, peer := range left {
-		s.until("a pod that is gone is forbidden", func(context.Context) error { return refusal(s.options(s.usual()[0], peer), "403") })
+		s.until("permissions for a removed pod are refused", func(context.Context) error { return refusal(s.options(s.usual()[0], peer), "403") })
 	}
 	for i, c := range gone {
 		if more := c.Stats().Received - heard[i]; more != 0 {
-			s.Errorf("%s: a pod that is gone has sent %d datagrams", after, more)
+			s.Errorf("%s: %d echoes from a removed pod", after, more)
 		}
-		s.Logf("%s, to a pod that is gone: %s", after, c.End(time.Millisecond))
+		s.Logf("%s, call to a removed pod: %s", after, c.End(time.Millisecond))
 	}
 }

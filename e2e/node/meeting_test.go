@@ -18,18 +18,19 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-// silence is how long a call may say nothing before it counts as dropped.
+// silence is the gap after which a call counts as dropped.
 const silence = 30 * time.Second
 
-// meeting is where calls are made: through the Gateway front-door of a namespace, to its echo peer.
+// meeting makes calls through the Gateway front-door of a namespace to its echo peer.
 type meeting struct {
 	place
 	auth  netip.Addr
 	peer  netip.AddrPort
-	token string // that its web app shows to the auth service, where one is wanted
+	token string // bearer token for the auth service, if it requires one
 }
 
-// publish lets clients outside of the cluster reach the auth service, as the web app would that stands before it, and returns its address.
+// publish makes the auth service reachable from outside the cluster, in place of the web app in front of it, and
+// returns its address.
 func (s place) publish() netip.Addr {
 	s.Helper()
 	system := place{s.T, home}
@@ -37,19 +38,19 @@ func (s place) publish() netip.Addr {
 	return system.address("from-outside")
 }
 
-// withdraw takes that back.
+// withdraw reverts publish.
 func (m meeting) withdraw() {
 	m.Helper()
 	place{m.T, home}.kubectl("", "delete", "service", "from-outside")
 }
 
-// echo is the echo peer of the namespace.
+// echo returns the address of the namespace's echo peer.
 func (s place) echo() netip.AddrPort {
 	s.Helper()
 	return netip.AddrPortFrom(netip.MustParseAddr(s.pods("app=echo")[0].Status.PodIP), 7002)
 }
 
-// call: what the auth service gives out works at the addresses that the Gateway has in its status.
+// call makes calls with credentials and addresses from the auth service.
 func (m meeting) call(t *testing.T) {
 	for network, c := range m.start(t) {
 		m.echoes(t, network, c)
@@ -57,14 +58,14 @@ func (m meeting) call(t *testing.T) {
 	}
 }
 
-// goesOn checks that calls were not disturbed, ends them, and waits until the pod that had them is gone.
+// goesOn checks that calls were not disturbed, ends them, and waits until their pod has exited.
 func (m meeting) goesOn(t *testing.T, calls map[call.Network]*call.Call, pod string) {
 	t.Helper()
 	for network, c := range calls {
 		m.echoes(t, network, c)
 	}
 	if m.kubectl("", "get", "pod", pod, "--output=jsonpath={.metadata.deletionTimestamp}") == "" {
-		t.Errorf("pod %s was not told to end", pod)
+		t.Errorf("pod %s is not terminating", pod)
 	}
 	for network, c := range calls {
 		m.end(t, network, c)
@@ -72,7 +73,7 @@ func (m meeting) goesOn(t *testing.T, calls map[call.Network]*call.Call, pod str
 	m.wait("delete", "pod/"+pod)
 }
 
-// echoes waits until a hundred more datagrams have come back.
+// echoes waits for a hundred more echoes.
 func (m meeting) echoes(t *testing.T, network call.Network, c *call.Call) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), silence)
@@ -82,7 +83,7 @@ func (m meeting) echoes(t *testing.T, network call.Network, c *call.Call) {
 	}
 }
 
-// start makes a call by each transport and waits until it is up.
+// start makes a call over each transport.
 func (m meeting) start(t *testing.T) map[call.Network]*call.Call {
 	t.Helper()
 	calls := map[call.Network]*call.Call{}
@@ -93,13 +94,13 @@ func (m meeting) start(t *testing.T) map[call.Network]*call.Call {
 	return calls
 }
 
-// protocols are those of the listeners of front-door.
+// protocols are the protocols of front-door's listeners.
 var protocols = map[call.Network]config.Protocol{call.UDP: config.TURNUDP, call.TCP: config.TURNTCP}
 
-// dial makes a call as a web app does: it asks for credentials, and the first datagram has come back.
+// dial makes a call as a web app does: it requests credentials, and waits for the first echo.
 func (m meeting) dial(t *testing.T, network call.Network) (c *call.Call) {
 	t.Helper()
-	m.until("a call by "+string(network)+" is made", func(ctx context.Context) error { // kube-proxy may not know the pod yet
+	m.until("a call by "+string(network)+" is set up", func(ctx context.Context) error { // kube-proxy may have no endpoint for the pod yet
 		ice, err := m.ask(ctx)
 		if err != nil {
 			return err
@@ -112,7 +113,7 @@ func (m meeting) dial(t *testing.T, network call.Network) (c *call.Call) {
 	return c
 }
 
-// with makes a call with credentials.
+// with makes a call with a credential.
 func (m meeting) with(ctx context.Context, ice bed.ICEServer, network call.Network) (*call.Call, error) {
 	gateway, err := ice.Address(protocols[network])
 	if err != nil {
@@ -121,7 +122,7 @@ func (m meeting) with(ctx context.Context, ice bed.ICEServer, network call.Netwo
 	return call.Start(ctx, call.Options{Gateway: gateway, Network: network, Username: ice.Username, Password: ice.Credential, Peer: m.peer})
 }
 
-// end ends a call, of which nothing may be missing.
+// end ends a call, which must have lost nothing.
 func (m meeting) end(t *testing.T, network call.Network, c *call.Call) {
 	t.Helper()
 	stats := c.End(5 * time.Second)
@@ -131,17 +132,17 @@ func (m meeting) end(t *testing.T, network call.Network, c *call.Call) {
 	}
 }
 
-// ask asks for credentials as a web app does, and returns those of the Gateway.
+// ask requests credentials as a web app does, and returns those of the Gateway.
 func (m meeting) ask(ctx context.Context) (bed.ICEServer, error) {
 	code, answer, err := m.post(ctx, m.token)
 	var ice bed.ICE
 	if err := errors.Join(err, json.Unmarshal(answer, &ice)); err != nil || code != http.StatusCreated || len(ice.Servers) != 1 {
-		return bed.ICEServer{}, fmt.Errorf("ask for credentials: status %d, %w: %s", code, err, answer)
+		return bed.ICEServer{}, fmt.Errorf("request credentials: status %d, %w: %s", code, err, answer)
 	}
 	return ice.Servers[0], nil
 }
 
-// post asks for credentials with a token, or with none.
+// post requests credentials, with a token unless it is empty.
 func (m meeting) post(ctx context.Context, token string) (code int, answer []byte, err error) {
 	body := fmt.Sprintf(`{"gateways":[{"namespace":%q,"name":"front-door"}]}`, m.namespace)
 	url := fmt.Sprintf("http://%s:8088/v1/ice-servers", m.auth)

@@ -1,6 +1,7 @@
 //go:build node
 
-// Package node_test runs the product as it is installed, on a real cluster of one node, with clients outside of it. `make e2e` makes what it needs.
+// Package node_test runs the installed product on a real cluster of one node, with clients outside of it. `make e2e`
+// builds what it needs.
 package node_test
 
 import (
@@ -28,19 +29,20 @@ var cluster *node.Cluster
 
 func TestMain(m *testing.M) { os.Exit(node.Main(m, &cluster)) }
 
-// patience is for what takes seconds on a machine that is free.
+// patience is the timeout of operations that take seconds on an idle machine.
 const patience = 3 * time.Minute
 
-// TestPod: the test bed itself. A confined pod runs, and clients reach it by UDP and TCP at the address of its Service.
+// TestPod tests the harness: a pod under the restricted Pod Security Standard runs, and clients reach its UDP and TCP
+// ports at the address of its Service.
 func TestPod(t *testing.T) {
 	s := stage(t)
 	s.apply("testdata/echo.yaml")
 	address := s.address("echo")
-	s.until("datagrams come back", func(context.Context) error { return bounce(netip.AddrPortFrom(address, 7002)) })
-	s.until("the signalling answers", bed.Answers(fmt.Sprintf("http://%s:7000/", address), http.StatusMethodNotAllowed))
+	s.until("datagrams are echoed", func(context.Context) error { return bounce(netip.AddrPortFrom(address, 7002)) })
+	s.until("the signalling port responds", bed.Answers(fmt.Sprintf("http://%s:7000/", address), http.StatusMethodNotAllowed))
 }
 
-// bounce sends a datagram to an echo.
+// bounce sends a datagram to an echo peer and waits for the echo.
 func bounce(to netip.AddrPort) error {
 	conn, err := net.Dial("udp", to.String())
 	if err != nil {
@@ -56,15 +58,15 @@ func bounce(to netip.AddrPort) error {
 	buf := make([]byte, 16)
 	n, err := conn.Read(buf)
 	if err == nil && string(buf[:n]) != "hello" {
-		err = fmt.Errorf("%q came back", buf[:n])
+		err = fmt.Errorf("received %q", buf[:n])
 	}
 	return err
 }
 
-// restricted is the label of a namespace that takes confined pods only.
+// restricted is the label of a namespace with the restricted Pod Security Standard.
 const restricted = "pod-security.kubernetes.io/enforce=restricted"
 
-// place is a namespace of a test, that takes confined pods only.
+// place is the namespace of a test, with the restricted Pod Security Standard.
 type place struct {
 	*testing.T
 	namespace string
@@ -83,7 +85,7 @@ func stage(t *testing.T) place {
 	return s
 }
 
-// remove has the namespace go, and everything in it.
+// remove deletes the namespace with its content.
 func (s place) remove() {
 	s.Helper()
 	if _, err := cluster.Kubectl(context.Background(), "delete", "namespace", s.namespace, "--wait=false", "--ignore-not-found"); err != nil {
@@ -91,14 +93,14 @@ func (s place) remove() {
 	}
 }
 
-// open makes the namespace.
+// open creates the namespace.
 func (s place) open() {
 	s.Helper()
 	s.kubectl("", "create", "namespace", s.namespace)
 	s.kubectl("", "label", "namespace", s.namespace, restricted)
 }
 
-// kubectl runs kubectl in the namespace, with something to read.
+// kubectl runs kubectl in the namespace with input on stdin.
 func (s place) kubectl(input string, args ...string) string {
 	s.Helper()
 	out, err := cluster.Apply(s.Context(), input, append(args, "--namespace="+s.namespace)...)
@@ -121,7 +123,7 @@ func (s place) apply(file string) {
 	}
 }
 
-// wait waits with kubectl.
+// wait runs kubectl wait.
 func (s place) wait(condition string, what ...string) {
 	s.Helper()
 	begun := time.Now()
@@ -129,7 +131,7 @@ func (s place) wait(condition string, what ...string) {
 	s.Logf("after %s: %s of %s", since(begun), condition, strings.Join(what, " "))
 }
 
-// until waits for a condition of something outside this process.
+// until waits for a condition outside this process.
 func (s place) until(what string, cond func(context.Context) error) {
 	s.Helper()
 	begun := time.Now()
@@ -143,7 +145,7 @@ func (s place) until(what string, cond func(context.Context) error) {
 
 func since(begun time.Time) time.Duration { return time.Since(begun).Round(100 * time.Millisecond) }
 
-// address returns the address that clients reach a Service at.
+// address returns the load balancer address of a Service.
 func (s place) address(service string) (a netip.Addr) {
 	s.Helper()
 	s.until("the Service "+service+" has an address", func(ctx context.Context) error {
@@ -160,13 +162,13 @@ func (s place) address(service string) (a netip.Addr) {
 	return a
 }
 
-// pods with these labels that have not been told to end.
+// pods returns the pods with these labels that are not terminating.
 func (s place) pods(labels string) []corev1.Pod {
 	s.Helper()
 	return slices.DeleteFunc(s.list(labels), func(p corev1.Pod) bool { return p.DeletionTimestamp != nil })
 }
 
-// all are all pods.
+// all returns all pods of the namespace.
 func (s place) all() []corev1.Pod { return s.list("") }
 
 func (s place) list(labels string) []corev1.Pod {
@@ -178,7 +180,7 @@ func (s place) list(labels string) []corev1.Pod {
 	return all.Items
 }
 
-// explain says what there is to know of a namespace in which a test has failed.
+// explain logs the state of the namespace of a failed test.
 func (s place) explain() {
 	for _, args := range []string{
 		"get all,gateways,udproutes.stunner.l7mp.io -o wide", "describe pods", "get events --sort-by=.lastTimestamp",

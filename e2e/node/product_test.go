@@ -17,11 +17,11 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
 )
 
-// dataplanes are the pods of the Gateway front-door.
+// dataplanes selects the pods of the Gateway front-door.
 const dataplanes = "stunner.l7mp.io/related-gateway-name=front-door"
 
-// TestProduct installs the product on an empty cluster as the documentation tells, in each way that there is, makes calls, and uninstalls it under calls.
-// Afterwards nothing is left but the kinds.
+// TestProduct installs the product on an empty cluster in each documented way, makes calls, and uninstalls it during
+// calls. Afterwards only CRDs are left.
 func TestProduct(t *testing.T) {
 	for _, w := range ways {
 		t.Run(w.name, func(t *testing.T) {
@@ -47,7 +47,7 @@ func TestProduct(t *testing.T) {
 	}
 }
 
-// notes: the commands that Helm names when it has installed the chart make a Gateway.
+// notes: the commands in the chart's notes create a Gateway.
 func (m meeting) notes(t *testing.T, said string) {
 	m.T = t
 	_, rest, found := strings.Cut(said, "\nNext, create a Gateway:\n")
@@ -60,19 +60,19 @@ func (m meeting) notes(t *testing.T, said string) {
 		commands.WriteString(command)
 	}
 	if !found || commands.Len() == 0 {
-		t.Fatalf("the notes name no commands:\n%s", said)
+		t.Fatalf("the notes contain no commands:\n%s", said)
 	}
 	m.shell(nil, commands.String())
 	place{t, home}.kubectl("", "delete", "gateway/front-door")
 }
 
-// first measures how long it takes from a Gateway to the first datagram that it has relayed.
+// first measures the time from creating a Gateway to the first relayed datagram.
 func (m meeting) first(t *testing.T) {
 	s := stage(t)
 	s.kubectl("", "apply", "--kustomize", root(t)+"/"+example)
 	s.kubectl("", "delete", "gateway/front-door")
 	s.wait("condition=Available", "deployment/echo")
-	s.until("the dataplane is gone", func(context.Context) error {
+	s.until("the dataplane pods are deleted", func(context.Context) error {
 		if pods := s.pods(dataplanes); len(pods) > 0 {
 			return fmt.Errorf("there are %d pods", len(pods))
 		}
@@ -81,7 +81,7 @@ func (m meeting) first(t *testing.T) {
 	begun := time.Now()
 	step := func(what string) { t.Logf("%7s  %s", since(begun), what) }
 	s.kubectl("", "apply", "--filename", root(t)+"/"+example+"/gateway.yaml")
-	step("the Gateway is applied")
+	step("Gateway applied")
 	s.until("the pod runs", func(context.Context) error {
 		if pods := s.pods(dataplanes); len(pods) == 0 || len(pods[0].Status.ContainerStatuses) == 0 || pods[0].Status.ContainerStatuses[0].State.Running == nil {
 			return errors.New("no pod runs")
@@ -90,16 +90,17 @@ func (m meeting) first(t *testing.T) {
 	})
 	step("the pod runs")
 	s.wait("condition=Ready", "pod", "--selector="+dataplanes)
-	step("the pod is ready")
+	step("pod ready")
 	s.wait("condition=Programmed", "gateway/front-door")
-	step("the Gateway is programmed")
+	step("Gateway programmed")
 	here := meeting{place: s, auth: m.auth, peer: s.echo()}
 	c := here.dial(t, call.UDP)
-	step("the first datagram is relayed by UDP: from kubectl apply to the first relayed byte")
+	step("first datagram relayed over UDP: time from kubectl apply to the first relayed byte")
 	here.end(t, call.UDP, c)
 }
 
-// L-5, R-08: while the dataplane is updated calls go on where they are, new calls go to the new pod, and the old pod ends with its last call.
+// L-5, R-08: while the dataplane is updated, calls continue on the old pod, new calls use the new pod, and the old pod
+// exits after its last call.
 func (m meeting) roll(t *testing.T) {
 	m.T = t
 	old := m.pods(dataplanes)[0]
@@ -110,7 +111,7 @@ func (m meeting) roll(t *testing.T) {
 	}
 	calls := m.start(t)
 	m.kubectl("", "patch", "dataplane", "default", "--type=merge", "-p", `{"spec":{"image":"`+next+`"}}`)
-	m.until("only a pod of the new image is wanted", func(context.Context) error {
+	m.until("only a pod with the new image is left", func(context.Context) error {
 		if pods := m.pods(dataplanes); len(pods) != 1 || pods[0].Spec.Containers[0].Image != next {
 			return fmt.Errorf("%d pods, the first with %s", len(pods), pods[0].Spec.Containers[0].Image)
 		}
@@ -121,7 +122,7 @@ func (m meeting) roll(t *testing.T) {
 	m.goesOn(t, calls, old.Name)
 }
 
-// R-28, R-08: an evicted pod, as when its node is drained, ends with its last call.
+// R-28, R-08: an evicted pod, as in a node drain, exits after its last call.
 func (m meeting) evict(t *testing.T) {
 	m.T = t
 	old := m.pods(dataplanes)[0]
@@ -132,7 +133,7 @@ func (m meeting) evict(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.until("another pod takes new calls", func(context.Context) error {
+	m.until("another pod accepts new calls", func(context.Context) error {
 		if pods := m.pods(dataplanes); len(pods) != 1 || pods[0].Name == old.Name {
 			return errors.New("there is no other pod")
 		}
@@ -142,26 +143,27 @@ func (m meeting) evict(t *testing.T) {
 	m.goesOn(t, calls, old.Name)
 }
 
-// kinds are what may be left of an installation: kinds, with what comes of them, and the namespace, which Helm does not delete.
+// kinds matches objects that may be left after uninstallation: CRDs with what they generate, and the namespace, which
+// Helm does not delete.
 var kinds = regexp.MustCompile(`^(CustomResourceDefinition|APIService|ValidatingAdmissionPolicy|ValidatingAdmissionPolicyBinding) ` +
 	`|^Namespace <none> ` + home + `$|^(ServiceAccount ` + home + ` default|ConfigMap ` + home + ` kube-root-ca.crt)$`)
 
-// uninstall: calls go on when the product is uninstalled, because the Gateway and its dataplane stay. When the Gateway is deleted too, nothing is left but kinds,
-// and nothing hangs while it is deleted.
+// uninstall: calls continue when the product is uninstalled, because the Gateway and its dataplane stay. After the
+// Gateway is deleted too, only CRDs are left, and no deletion hangs.
 func (m meeting) uninstall(t *testing.T, w way, before objects) {
 	m.T = t
 	calls := m.start(t)
 	m.withdraw()
 	m.follow(w.programs, w.uninstall)
 	system := place{t, home}
-	system.until("the pods of the product are gone", func(context.Context) error {
+	system.until("the pods of the product are deleted", func(context.Context) error {
 		if pods := system.all(); len(pods) > 0 {
-			return fmt.Errorf("%d pods are there, such as %s", len(pods), pods[0].Name)
+			return fmt.Errorf("%d pods are left, such as %s", len(pods), pods[0].Name)
 		}
 		return nil
 	})
 	if phase := system.kubectl("", "get", "namespace", home, "--output=jsonpath={.status.phase}"); phase != "Active" {
-		t.Errorf("the namespace, in which Gateways may be, is %s", phase)
+		t.Errorf("the namespace, which may contain Gateways, is %s", phase)
 	}
 	for network, c := range calls {
 		m.echoes(t, network, c)
@@ -171,7 +173,7 @@ func (m meeting) uninstall(t *testing.T, w way, before objects) {
 	for _, kind := range []string{"udproutes.stunner.l7mp.io", "deployment", "service"} {
 		m.kubectl("", "delete", "--timeout="+patience.String(), kind, "--all")
 	}
-	m.until("nothing is left but kinds", func(ctx context.Context) error {
+	m.until("only CRDs are left", func(ctx context.Context) error {
 		more, err := before.since(ctx)
 		var left []string
 		for _, o := range more {

@@ -11,8 +11,9 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-// TestProfileOpenova installs the chart with the profile openova. Manifests work that bring a GatewayConfig and a ScaledObject of their own: all of them are in
-// force, calls are made with what the auth service gives, and with the plain pair of the GatewayConfig, and KEDA scales the dataplane by its name.
+// TestProfileOpenova installs the chart with the profile openova. Manifests with their own GatewayConfig and
+// ScaledObject work: all conditions are good, calls succeed with credentials from the auth service and with the static
+// ones of the GatewayConfig, and KEDA scales the dataplane by its name.
 func TestProfileOpenova(t *testing.T) {
 	if err := cluster.KEDA(t.Context()); err != nil {
 		t.Fatal(err)
@@ -23,7 +24,7 @@ func TestProfileOpenova(t *testing.T) {
 	apps := place{t, "apps"}
 	apps.open()
 	place{t, "monitoring"}.metrics()
-	// The node is small, and all pods of this test must have their part of it.
+	// Low CPU requests, because all pods of this test must fit on the small node.
 	s.shell([]string{"helm"}, `cd `+root(t)+`/charts
 helm install stunner-crds stunner-crds --namespace stunner-system --set gatewayAPI.enabled=true
 helm install stunner stunner --namespace stunner-system --values stunner/values-openova.yaml \
@@ -37,7 +38,7 @@ helm install stunner stunner --namespace stunner-system --values stunner/values-
 
 	m := meeting{place: s, auth: s.publish(), peer: apps.echo()}
 	t.Run("call", m.call)
-	t.Run("call with the plain pair", func(t *testing.T) {
+	t.Run("call with static credentials", func(t *testing.T) {
 		ice, err := m.ask(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -58,7 +59,7 @@ helm install stunner stunner --namespace stunner-system --values stunner/values-
 	})
 }
 
-// metrics is the Prometheus of the profile: its API is below a path, as that of a system that gathers the metrics of many.
+// metrics starts the Prometheus of the profile, whose API is below a path, as in systems with several tenants.
 func (s place) metrics() {
 	s.Helper()
 	s.open()
@@ -70,20 +71,21 @@ func (s place) metrics() {
 	s.kubectl("", "expose", "deployment", "prometheus", "--name=metrics", "--port=8080", "--target-port=9090")
 }
 
-// profile: by the ScaledObject of testdata/openova.yaml there is a pod for twenty calls, and two at least. Pods that are too many leave with their last call.
+// profile: with the ScaledObject of testdata/openova.yaml there is one pod per twenty calls, and at least two. Surplus
+// pods exit after their last call.
 func (c *crowd) profile() {
 	defer c.leaveAll()
 	c.wait("condition=Ready", "scaledobject/by-calls")
-	c.takers(2)
+	c.awaitPods(2)
 	c.dial(70, "")
-	pods := c.takers(4)
+	pods := c.awaitPods(4)
 	c.intact()
 	c.spread(map[string]int{pods[0]: 40, pods[1]: 14, pods[2]: 10, pods[3]: 6})
-	// Unless it is told otherwise, Kubernetes waits for five minutes before there are fewer pods.
+	// The default stabilization window of Kubernetes is five minutes.
 	c.kubectl("", "patch", "scaledobject", "by-calls", "--type=merge", "--patch",
 		`{"spec":{"advanced":{"horizontalPodAutoscalerConfig":{"behavior":{"scaleDown":{"stabilizationWindowSeconds":0}}}}}}`)
 	c.leave(pods[0], 35)
-	left := c.takers(2)
+	left := c.awaitPods(2)
 	c.intact()
 	for _, pod := range pods {
 		if !slices.Contains(left, pod) {
@@ -95,7 +97,7 @@ func (c *crowd) profile() {
 	c.intact()
 }
 
-// inForce checks that all conditions of objects are as they should be.
+// inForce checks that all conditions of objects are good.
 func (s place) inForce(objects ...string) {
 	s.Helper()
 	for _, o := range objects {

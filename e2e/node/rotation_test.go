@@ -12,8 +12,8 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
 )
 
-// credentials and certificate are replaced under calls over every transport. New calls need the new ones.
-// Running calls go on, and may refresh with the credential that they began with.
+// credentials and certificate are replaced during calls over every transport. New calls need the new ones.
+// Running calls continue, and can refresh with their original credential.
 func secretsChange(s site) {
 	first := s.certify()
 	s.open("", udpListener, tcpListener,
@@ -37,7 +37,7 @@ func secretsChange(s site) {
 
 	second := s.certify()
 	for _, w := range doors[2:] {
-		s.until(fmt.Sprintf("%s shows the new certificate", w.network), func(ctx context.Context) error {
+		s.until(fmt.Sprintf("%s serves the new certificate", w.network), func(ctx context.Context) error {
 			c, err := call.Start(s.Context(), with(w, second))
 			if err == nil {
 				s.hangUp(c)
@@ -46,7 +46,7 @@ func secretsChange(s site) {
 		})
 		if c, err := call.Start(s.Context(), with(w, first)); err == nil {
 			c.End(0)
-			s.Errorf("%s: the old certificate is still shown", w.network)
+			s.Errorf("%s: the old certificate is still served", w.network)
 		}
 	}
 	s.goOn("another certificate", calls...)
@@ -60,14 +60,15 @@ func secretsChange(s site) {
 	}
 	for _, c := range calls {
 		if err := c.Renew(); err != nil {
-			s.Errorf("a call cannot refresh with what it began with: %v", err)
+			s.Errorf("a call cannot refresh with its original credential: %v", err)
 		}
 	}
 	s.goOn("another secret", calls...)
 	s.hangUp(calls...)
 }
 
-// certify gives the Gateways another certificate, for every address that a Service may get, and returns what it is checked against.
+// certify replaces the certificate of the Gateways by one for every address that a Service may get, and returns the
+// pool to verify it.
 func (s site) certify() *x509.CertPool {
 	s.Helper()
 	var addresses []netip.Addr

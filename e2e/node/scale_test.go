@@ -10,7 +10,7 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
 )
 
-// The bounds of scaling.
+// Limits of scaling.
 const (
 	perReplica  = 50
 	minReplicas = 2
@@ -20,12 +20,12 @@ const (
 // trigger is a way to scale dataplanes.
 type trigger struct {
 	name   string
-	begin  func(*crowd) // scaling
+	begin  func(*crowd) // enables scaling
 	end    func(*crowd)
-	source source // nobody, where somebody scales by hand
+	source source // empty for manual scaling
 }
 
-// tell scales by hand, where nobody else does.
+// tell sets the number of replicas if scaling is manual.
 func (w trigger) tell(c *crowd, replicas int) {
 	c.Helper()
 	if w.source.deployment == "" {
@@ -33,17 +33,17 @@ func (w trigger) tell(c *crowd, replicas int) {
 	}
 }
 
-// TestScaling: somebody scales the dataplane by hand, and no call is dropped for it.
+// TestScaling: the dataplane is scaled manually, and no call is dropped.
 func TestScaling(t *testing.T) {
 	trigger{}.scale(&crowd{meeting: hall(t), calls: map[string][]*call.Call{}})
 }
 
-// hall is a meeting with room for a crowd.
+// hall returns a meeting with low CPU requests, for many calls.
 func hall(t *testing.T) meeting {
 	t.Helper()
 	s := stage(t)
 	s.install(ways[0])
-	// The node is small, and all pods of this test must have their part of it.
+	// Low CPU requests, because all pods of this test must fit on the small node.
 	s.kubectl("", "patch", "dataplane", "default", "--type=merge", "--patch", `{"spec":{"resources":{"requests":{"cpu":"100m"}}}}`)
 	s.kubectl("", "set", "resources", "deployment/echo", "--requests=cpu=100m")
 	for _, d := range []string{"front-door", "echo"} {
@@ -54,31 +54,32 @@ func hall(t *testing.T) meeting {
 	return m
 }
 
-// R-26: more calls add pods. Fewer calls remove the pod with the fewest calls first, and its calls go on until they end.
-// R-27: while nobody knows how many calls there are the pods stay.
+// R-26: more calls add pods. Fewer calls remove the pod with the fewest calls first, and its calls continue until they
+// end.
+// R-27: while the number of calls is unknown the pods stay.
 func (w trigger) scale(c *crowd) {
 	defer c.leaveAll()
 	c.dial(10, "")
 	w.tell(c, minReplicas)
-	c.takers(minReplicas)
+	c.awaitPods(minReplicas)
 	c.dial(250, "")
 	w.tell(c, maxReplicas)
-	pods := c.takers(maxReplicas)
+	pods := c.awaitPods(maxReplicas)
 	c.intact()
 	slices.SortFunc(pods, func(a, b string) int { return len(c.calls[b]) - len(c.calls[a]) })
 
-	// The sum is still enough for all five.
+	// The total still needs all five pods.
 	loads := map[string]int{pods[0]: 145, pods[1]: 50, pods[2]: 10, pods[3]: 0, pods[4]: 0}
 	c.spread(loads)
-	c.priced(loads)
+	c.awaitDeletionCosts(loads)
 
-	c.leave(pods[0], 45) // 160 calls are for four pods
+	c.leave(pods[0], 45) // 160 calls need four pods
 	w.tell(c, 4)
-	left, gone := c.gone(pods)
+	left, gone := c.awaitRemoval(pods)
 	c.wasEmpty(gone)
-	c.leave(pods[0], 20) // 140 are for three
+	c.leave(pods[0], 20) // 140 need three
 	w.tell(c, 3)
-	left, gone = c.gone(left)
+	left, gone = c.awaitRemoval(left)
 	c.wasEmpty(gone)
 	c.intact()
 
@@ -86,11 +87,11 @@ func (w trigger) scale(c *crowd) {
 		w.source.away(c, func() { c.keeps(len(left)) })
 	}
 
-	c.leave(pods[0], 45) // 95 are for two
+	c.leave(pods[0], 45) // 95 need two
 	w.tell(c, 2)
-	_, gone = c.gone(left)
+	_, gone = c.awaitRemoval(left)
 	if gone != pods[2] {
-		c.Errorf("the pod at %s was told to end, and not the one with the fewest calls, at %s", gone, pods[2])
+		c.Errorf("the pod at %s was removed, want the one with the fewest calls, at %s", gone, pods[2])
 	}
 	name := c.named(gone)
 	c.intact()
@@ -99,10 +100,10 @@ func (w trigger) scale(c *crowd) {
 	c.intact()
 }
 
-// wasEmpty checks that a pod that was told to end had no calls.
+// wasEmpty checks that a removed pod had no calls.
 func (c *crowd) wasEmpty(pod string) {
 	c.Helper()
 	if n := len(c.calls[pod]); n > 0 {
-		c.Errorf("the pod at %s was told to end with %d calls, while others had none", pod, n)
+		c.Errorf("the pod at %s was removed with %d calls although others had none", pod, n)
 	}
 }

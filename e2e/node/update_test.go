@@ -11,28 +11,28 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
 )
 
-// L-5: new pod labels replace the dataplane pods, and a new image the operator. Calls go on where they are.
+// L-5: new pod labels replace the dataplane pods, and a new image replaces the operator. Calls continue in their pods.
 func everythingIsUpdated(s site) {
 	old := s.open("", udpListener, tcpListener)
 	doors, peer := s.usual(), s.echo()
 	calls := []*call.Call{s.dial(doors[0], peer), s.dial(doors[1], peer)}
 	s.kubectl("", "patch", "dataplane", s.namespace, "--type=merge", "-p", `{"spec":{"labels":{"ring":"two"}}}`)
 	var now corev1.Pod
-	s.until("only a pod with the label serves", func(context.Context) (err error) {
+	s.until("only a pod with the label is ready", func(context.Context) (err error) {
 		switch now, err = s.serving(old.Name); {
 		case err != nil:
 			return err
 		case now.Labels["ring"] != "two":
 			return errors.New("it has no such label")
 		case len(s.pods(dataplanes)) > 1:
-			return errors.New("the pod before it is not told to end yet")
+			return errors.New("the previous pod is not terminating yet")
 		}
 		return nil
 	})
 	later := []*call.Call{s.dialTo(now, doors[0], peer), s.dialTo(now, doors[1], peer)}
-	s.goOn("pods of another label", calls...)
+	s.goOn("pods with another label", calls...)
 	s.hangUp(calls...)
-	s.leaves(old.Name)
+	s.awaitExit(old.Name)
 
 	system := place{s.T, home}
 	image := system.kubectl("", "get", "deployment", "stunner-operator", "--output=jsonpath={.spec.template.spec.containers[0].image}")
@@ -45,7 +45,7 @@ func everythingIsUpdated(s site) {
 		s.goOn("another operator", later...)
 	}
 	if p, err := s.serving(""); err != nil || p.Name != now.Name || p.Status.ContainerStatuses[0].RestartCount != 0 {
-		s.Errorf("another operator has changed the dataplane: %v, pod %s was %s", err, p.Name, now.Name)
+		s.Errorf("the new operator has changed the dataplane: %v, pod %s was %s", err, p.Name, now.Name)
 	}
 	s.hangUp(append(later, s.dial(doors[0], peer))...)
 }

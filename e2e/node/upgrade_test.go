@@ -13,7 +13,8 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
 )
 
-// L-5: charts and images of an earlier commit are upgraded to those of this one, and rolled back. Calls go on in whichever pod they are.
+// L-5: charts and images of an earlier commit are upgraded to those of this one, and rolled back. Calls continue in
+// their pods.
 func TestUpgrade(t *testing.T) {
 	for _, helm := range []string{"helm", "helm3"} {
 		t.Run(helm, func(t *testing.T) {
@@ -32,7 +33,7 @@ func TestUpgrade(t *testing.T) {
 			for _, b := range []block{{manual, "helm upgrade stunner-crds"}, {manual, "helm rollback"}} {
 				old := m.pods(dataplanes)[0]
 				s.follow([]string{helm}, b)
-				m.until("another pod takes new calls", func(context.Context) error {
+				m.until("another pod accepts new calls", func(context.Context) error {
 					if pods := m.pods(dataplanes); len(pods) != 1 || pods[0].Name == old.Name {
 						return fmt.Errorf("%d pods, the first is %s", len(pods), pods[0].Name)
 					}
@@ -41,7 +42,7 @@ func TestUpgrade(t *testing.T) {
 				m.wait("condition=Ready", "pod/"+m.pods(dataplanes)[0].Name)
 				m.wait("condition=Programmed", "gateway/front-door")
 				if was, is := program(old), program(m.pods(dataplanes)[0]); was == is {
-					t.Errorf("%s: the dataplane runs what it has run before: %s", b.begins, is)
+					t.Errorf("%s: the image of the dataplane has not changed: %s", b.begins, is)
 				}
 				calls = append(calls, m.start(t))
 				if m.secret() != secret {
@@ -58,17 +59,17 @@ func TestUpgrade(t *testing.T) {
 	}
 }
 
-// installEarlier installs the earlier commit, its charts packaged as a release of their own.
+// installEarlier installs the earlier commit, with its charts packaged as a release.
 func (s place) installEarlier(helm string) {
 	s.Helper()
 	found, err := filepath.Glob(filepath.Join(root(s.T), "bin/earlier", "*"))
 	if err != nil || len(found) != 1 {
-		s.Fatalf("THERE IS NOTHING TO UPGRADE FROM: bin/earlier has %d commits (%v): run `make e2e` in a clone with its history: git fetch --unshallow", len(found), err)
+		s.Fatalf("NO EARLIER VERSION TO UPGRADE FROM: bin/earlier has %d commits (%v): run `make e2e` in a clone with its history: git fetch --unshallow", len(found), err)
 	}
 	if err := cluster.Import(s.Context(), filepath.Join(found[0], "images")); err != nil {
 		s.Fatal(err)
 	}
-	// There will be three dataplane pods at a time, each with calls. The node is small, and each must have its part of it.
+	// Low CPU requests, because up to three dataplane pods must fit on the small node.
 	s.shell([]string{helm}, fmt.Sprintf(`cd %s
 helm package --version 0.0.9 --app-version 0.0.9 %[2]s/stunner-crds %[2]s/stunner
 helm install stunner-crds stunner-crds-0.0.9.tgz --namespace stunner-system --set gatewayAPI.enabled=true
@@ -76,10 +77,10 @@ helm install stunner stunner-0.0.9.tgz --namespace stunner-system --set stunnerG
 		s.TempDir(), filepath.Join(found[0], "charts")))
 }
 
-// program is the image that a pod runs, whatever it is called.
+// program returns the ID of a pod's image, independent of its name.
 func program(p corev1.Pod) string { return p.Status.ContainerStatuses[0].ImageID }
 
-// secret is what credentials are made of.
+// secret returns the shared secret of credentials.
 func (m meeting) secret() string {
 	m.Helper()
 	return place{m.T, home}.kubectl("", "get", "secret/stunner-turn-credentials", "--output=jsonpath={.data.secret}")

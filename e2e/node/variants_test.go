@@ -13,28 +13,28 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
 )
 
-// Addresses of the cluster of tests: of its clients, and of pods.
+// Addresses of the test cluster: of its clients and of pods.
 var (
 	clientIP = netip.MustParseAddr("198.18.0.2")
 	podRange = netip.MustParsePrefix("10.244.0.0/16")
 )
 
-// nodeIP is the address of the node.
+// nodeIP returns the address of the node.
 func (s site) nodeIP() netip.Addr {
 	s.Helper()
 	return netip.MustParseAddr(s.pods("app=echo")[0].Status.HostIP)
 }
 
-// servicesDiffer: the doors to expose a Gateway. Calls go through each, and the dataplane sees the client, or the node where Kubernetes puts its address in the
-// place of the client's.
+// servicesDiffer: a Gateway is exposed in different ways. Calls succeed through each, and the dataplane sees the
+// address of the client, or of the node where Kubernetes applies SNAT.
 func servicesDiffer(s site) {
 	const both = udpListener + ", " + tcpListener
 	for _, variant := range []struct {
 		name        string
 		annotations string
 		doors       func(site) []door
-		seen        func(netip.Addr) bool // the address of a client
-		service     string                // what kubectl prints of the Service front-door
+		seen        func(netip.Addr) bool // checks the client address in the dataplane
+		service     string                // type and ports of the Service front-door
 	}{
 		{"load balancer, a Service for each transport", "", site.usual, aNode, "LoadBalancer UDP/3478/3478"},
 		{"one Service for both transports", `stunner.l7mp.io/enable-mixed-protocol-lb: "true"`, site.together, aNode, "LoadBalancer UDP/3478/3478 TCP/3478/3478"},
@@ -54,7 +54,7 @@ func servicesDiffer(s site) {
 	s.onTheNode()
 }
 
-// through makes a call by each door, and looks whom the dataplane sees.
+// through makes a call through each address, and checks the client addresses in the dataplane.
 func (s site) through(name string, doors []door, seen func(netip.Addr) bool) {
 	s.Helper()
 	var calls []*call.Call
@@ -73,11 +73,11 @@ func (s site) through(name string, doors []door, seen func(netip.Addr) bool) {
 	s.hangUp(calls...)
 }
 
-// close deletes the Gateway and waits for what is collected with it.
+// close deletes the Gateway and waits until its objects are garbage-collected.
 func (s site) close() {
 	s.Helper()
 	s.kubectl("", "delete", "gateway", "front-door")
-	s.until("nothing is left of the Gateway", func(context.Context) error {
+	s.until("the Gateway's objects are deleted", func(context.Context) error {
 		const all = "service,deployment,daemonset,pod,configmap,secret"
 		if left := s.kubectl("", "get", all, "--selector="+dataplanes, "--output=name"); left != "" {
 			return errors.New(strings.ReplaceAll(left, "\n", ", ") + " are left")
@@ -88,10 +88,10 @@ func (s site) close() {
 
 func theClient(a netip.Addr) bool { return a == clientIP }
 
-// aNode is the node as pods see it: by its address on their network.
+// aNode matches the address of the node in the pod network.
 func aNode(a netip.Addr) bool { return podRange.Contains(a) }
 
-// together are the doors where one Service has both transports.
+// together returns the addresses of one Service for both transports.
 func (s site) together() []door {
 	at := netip.AddrPortFrom(s.address("front-door"), 3478)
 	return []door{{call.UDP, at}, {call.TCP, at}}
@@ -106,7 +106,7 @@ func nodePort(s site) []door {
 	return []door{{call.UDP, netip.AddrPortFrom(s.nodeIP(), 30478)}, {call.TCP, netip.AddrPortFrom(s.nodeIP(), tcp)}}
 }
 
-// clusterIP is reached through the node, which is what kube-proxy allows whoever routes such addresses to it.
+// clusterIP returns the Service's cluster IP, which is reachable from outside if it is routed to a node.
 func clusterIP(s site) (doors []door) {
 	for network, service := range map[call.Network]string{call.UDP: "front-door", call.TCP: "front-door-tcp"} {
 		ip := netip.MustParseAddr(s.kubectl("", "get", "service", service, "--output=jsonpath={.spec.clusterIP}"))
@@ -115,7 +115,8 @@ func clusterIP(s site) (doors []door) {
 	return doors
 }
 
-// onTheNode: a DaemonSet in the network of the node sees its clients, and relays from the external address of the node.
+// onTheNode: a DaemonSet with hostNetwork sees the addresses of its clients, and relays from the external address of
+// the node.
 func (s site) onTheNode() {
 	external := netip.MustParseAddr("203.0.113.9")
 	s.admit("privileged")
@@ -129,7 +130,7 @@ func (s site) onTheNode() {
 	direct := []door{{call.UDP, netip.AddrPortFrom(s.nodeIP(), 3478)}, {call.TCP, netip.AddrPortFrom(s.nodeIP(), 3478)}}
 	s.through("on the node", direct, theClient)
 	s.until("relays have the external address of the node", func(ctx context.Context) error {
-		// A kubelet without a cloud takes it back when it says next how it is.
+		// A kubelet without cloud provider overwrites the address with its next status update.
 		_, err := cluster.Kubectl(ctx, "patch", "node", pod.Spec.NodeName, "--subresource=status", "-p",
 			fmt.Sprintf(`{"status":{"addresses":[{"type":"ExternalIP","address":%q}]}}`, external))
 		if err != nil {
@@ -141,7 +142,7 @@ func (s site) onTheNode() {
 		}
 		defer c.End(0)
 		if relay := netip.MustParseAddrPort(c.Relay().String()); relay.Addr() != external {
-			return fmt.Errorf("a relay is at %s", relay)
+			return fmt.Errorf("relayed address %s", relay)
 		}
 		return nil
 	})

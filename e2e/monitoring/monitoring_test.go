@@ -1,5 +1,5 @@
-// Package monitoring holds dashboards/ against the running product: a real Prometheus scrapes every service, and answers every question
-// that a board or an alert asks.
+// Package monitoring tests dashboards/ with the running product. A Prometheus scrapes every service, and runs the
+// queries of all boards and alerts.
 package monitoring
 
 import (
@@ -16,32 +16,32 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
 )
 
-// clusterOnly are the metrics of the operator that there are in a cluster only.
+// clusterOnly lists the operator's metrics that are exported only in a cluster.
 var clusterOnly = []string{
 	telemetry.OperatorWrites, telemetry.OperatorWriteErrors, telemetry.OperatorLeader, telemetry.OperatorDiscoveryStreams, telemetry.OperatorDiscoveryRefused,
 	telemetry.OperatorScalerAnswers, telemetry.OperatorTranslationDuration, telemetry.OperatorConfigsMissing,
 }
 
-// silent are the panels without data here, each with the reason. One that has data all the same does not belong here.
+// silent lists the panels without data in this test, with the reason. It is an error if one of them returns data.
 var silent = boards.Silent{
-	"Overview / Firing alerts":                   "no alert fires",
-	"Overview / Alert":                           "none fires",
-	"Dataplane / Alert":                          "none fires",
-	"Control plane / Alert":                      "none fires",
-	"Auth / Alert":                               "none fires",
-	"Control plane / Leaders":                    "replicas elect a leader in a cluster",
-	"Control plane / Leader":                     "replicas elect a leader in a cluster",
-	"Control plane / Failed writes":              "there is no API server",
-	"Control plane / Writes to the API server":   "there is no API server",
-	"Control plane / Readers of configs":         "counted in a cluster",
-	"Control plane / Refused readers, by reason": "counted in a cluster",
-	"Control plane / Answers to KEDA, by code":   "KEDA asks in a cluster",
-	"Control plane / Time of one translation":    "measured in a cluster",
-	"Control plane / Configs and problems: B":    "counted in a cluster",
-	"Control plane / Dataplanes by state: B":     "every dataplane has a connection to its operator",
+	"Overview / What is wrong, and since when":       "nothing is",
+	"Overview / Alert":                               "none fires",
+	"Dataplane / Alert":                              "none fires",
+	"Control plane / Alert":                          "none fires",
+	"Auth / Alert":                                   "none fires",
+	"Control plane / Leaders":                        "replicas elect a leader in a cluster",
+	"Control plane / Who leads":                      "replicas elect a leader in a cluster",
+	"Control plane / Failed writes":                  "there is no API server",
+	"Control plane / Writes to the API server":       "there is no API server",
+	"Control plane / Readers of configs":             "counted in a cluster",
+	"Control plane / Readers turned away, by reason": "counted in a cluster",
+	"Control plane / Answers to KEDA, by code":       "KEDA asks in a cluster",
+	"Control plane / Time of one translation":        "measured in a cluster",
+	"Control plane / Configs and problems: B":        "counted in a cluster",
+	"Control plane / Dataplanes by what they run: B": "every dataplane is connected to its operator",
 }
 
-// TestMonitoring is one test, because what takes time is to start everything.
+// TestMonitoring is a single test, because the set-up takes most of the time.
 func TestMonitoring(t *testing.T) {
 	s := newStage(t)
 	t.Run("every panel has data", s.panels)
@@ -49,7 +49,7 @@ func TestMonitoring(t *testing.T) {
 	t.Run("alerts can be evaluated, and none fires", s.alerts)
 }
 
-// metrics: what is exported has the names and labels of telemetry.Metrics, and all of it is.
+// metrics: the exported metrics have the names and labels of telemetry.Metrics, and no metric is missing.
 func (s *stage) metrics(t *testing.T) {
 	var series []map[string]string
 	if err := s.prometheus.Ask(t.Context(), "series", &series, "match[]", `{__name__=~"stunner_.+"}`); err != nil {
@@ -82,11 +82,11 @@ func (s *stage) metrics(t *testing.T) {
 		}
 	}
 	for name := range exported {
-		t.Errorf("%s is exported, and not in the table", name)
+		t.Errorf("%s is exported but not in the table", name)
 	}
 }
 
-// panels: every query of every board answers.
+// panels: every query of every board returns data.
 func (s *stage) panels(t *testing.T) {
 	asked, err := boards.Read(root(t))
 	if err != nil {
@@ -98,7 +98,7 @@ func (s *stage) panels(t *testing.T) {
 	}
 }
 
-// alerts: Prometheus has read all of them, and nothing is wrong here.
+// alerts: Prometheus has evaluated all alerts, and none fires.
 func (s *stage) alerts(t *testing.T) {
 	var rules []boards.Rule
 	s.until(t, func(ctx context.Context) (err error) {
@@ -115,7 +115,7 @@ func (s *stage) alerts(t *testing.T) {
 	}
 }
 
-// TestScrapeConfigOfAHost: Prometheus takes it. The one for a cluster is what the stage scrapes with.
+// TestScrapeConfigOfAHost: the documented scrape config for a host is valid. The stage uses the one for a cluster.
 func TestScrapeConfigOfAHost(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "prometheus.yaml")
 	if err := os.WriteFile(file, []byte(configs(t)[1]), 0o600); err != nil {
@@ -126,7 +126,7 @@ func TestScrapeConfigOfAHost(t *testing.T) {
 	}
 }
 
-// configs are the scrape configs of docs/monitoring.md: for a cluster, and for a host.
+// configs returns the scrape configs of docs/monitoring.md: for a cluster, and for a host.
 func configs(t *testing.T) (all []string) {
 	t.Helper()
 	page, err := os.ReadFile(filepath.Join(root(t), "docs/monitoring.md"))

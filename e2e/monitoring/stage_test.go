@@ -31,7 +31,7 @@ const (
 	interval = "1s"
 )
 
-// stage is the product on this host with a Prometheus beside it.
+// stage is the product on this host with a Prometheus.
 type stage struct {
 	stack      *bed.Stack
 	prometheus boards.Prometheus
@@ -56,7 +56,7 @@ func newStage(t *testing.T) *stage {
 			t.Error(err)
 		}
 		if t.Failed() {
-			t.Logf("end of the dataplane's log:\n%s", strings.Join(bed.Tail(s.stack.DataplaneLog(), 40), "\n"))
+			t.Logf("last log lines of the dataplane:\n%s", strings.Join(bed.Tail(s.stack.DataplaneLog(), 40), "\n"))
 		}
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -70,7 +70,7 @@ func newStage(t *testing.T) *stage {
 	return s
 }
 
-// change puts another config in force, once Prometheus has seen the first.
+// change changes the config after Prometheus has scraped the first one.
 func (s *stage) change(t *testing.T) {
 	t.Helper()
 	s.until(t, func(ctx context.Context) error {
@@ -117,7 +117,7 @@ spec:
 	}
 }
 
-// watch starts a Prometheus that scrapes every service, the way docs/monitoring.md has it.
+// watch starts a Prometheus that scrapes every service with the config of docs/monitoring.md.
 func (s *stage) watch(t *testing.T, ctx context.Context) {
 	t.Helper()
 	health, err := s.stack.Operator.AwaitOutput(ctx, regexp.MustCompile(`health=(\S+)`))
@@ -163,10 +163,10 @@ func (s *stage) watch(t *testing.T, ctx context.Context) {
 	}
 }
 
-// target is what Prometheus would hear of a pod from the API server.
+// target is a scrape target, as Prometheus would discover it from a pod.
 type target struct{ app, port, pod, url string }
 
-// scrapeConfig is the one that docs/monitoring.md has for a cluster, with targets of this host in the place of pods.
+// scrapeConfig returns the documented scrape config for a cluster, with targets on this host in place of pods.
 func scrapeConfig(t *testing.T, targets ...target) []byte {
 	t.Helper()
 	type object = map[string]any
@@ -198,10 +198,10 @@ func scrapeConfig(t *testing.T, targets ...target) []byte {
 	return data
 }
 
-// gatewayOf are the Gateways that pods belong to, by the label app.
+// gatewayOf maps the label app of pods to their Gateway.
 var gatewayOf = map[string]string{"stunner": "front-door"}
 
-// live lets people call.
+// live makes calls in the background.
 func (s *stage) live(t *testing.T, ctx context.Context) {
 	t.Helper()
 	ice, err := s.stack.ICEServers(ctx)

@@ -1,5 +1,5 @@
-// Package modules refuses programs that hold a module version with a known hole. It asks no database, so it knows of what its table says and of
-// nothing else: govulncheck, where its database can be reached, knows more.
+// Package modules rejects programs that contain a module version with a known vulnerability. It checks the versions in
+// a table only; govulncheck covers more where its database is reachable.
 package modules
 
 import (
@@ -14,24 +14,25 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 )
 
-// holes are the versions that no program may hold. Each module is in one of the programs: a row for one that is gone would check nothing.
+// holes are the vulnerable versions. Each module must be part of at least one program, so that every row is effective.
 var holes = []struct {
 	module string
 	bad    func(v version) bool
 	why    string
-	// unless is code without which the hole cannot be reached: a program may hold the module while the linker has left that out.
+	// unless is a symbol prefix of the vulnerable code. A program may contain the module if the linker has removed that
+	// code.
 	unless string
 }{
 	{"github.com/pion/dtls/v3", func(v version) bool { return v.before(3, 0, 11) || v == version{3, 1, 0} }, "CVE-2026-26014: nonces repeat", ""},
-	// pion/stun has a client that dials with it. Nothing here calls that, and no version of it was mended.
+	// pion/stun has a client that dials with DTLS v2. No code here uses it, and no version of it has a fix.
 	{"github.com/pion/dtls/v2", func(version) bool { return true }, "CVE-2026-26014: nonces repeat", "github.com/pion/dtls/v2.(*Conn)"},
-	{"github.com/golang-jwt/jwt/v5", func(v version) bool { return v.before(5, 2, 2) }, "CVE-2025-30204: a header of dots takes all memory", ""},
-	{"golang.org/x/crypto", func(v version) bool { return v.before(0, 45, 0) }, "CVE-2025-47914, CVE-2025-58181: ssh panics and takes all memory", ""},
-	{"golang.org/x/net", func(v version) bool { return v.before(0, 45, 0) }, "CVE-2025-47911, CVE-2025-58190: html takes for ever", ""},
+	{"github.com/golang-jwt/jwt/v5", func(v version) bool { return v.before(5, 2, 2) }, "CVE-2025-30204: a header of dots exhausts memory", ""},
+	{"golang.org/x/crypto", func(v version) bool { return v.before(0, 45, 0) }, "CVE-2025-47914, CVE-2025-58181: ssh panics and exhausts memory", ""},
+	{"golang.org/x/net", func(v version) bool { return v.before(0, 45, 0) }, "CVE-2025-47911, CVE-2025-58190: html does not terminate", ""},
 }
 
-// G-04, D-22: no program holds a module version of the table, unless the linker has left the vulnerable code out.
-func TestNoProgramHoldsAKnownHole(t *testing.T) {
+// G-04, D-22: no program contains a module version of the table, unless the linker has removed the vulnerable code.
+func TestNoProgramContainsAKnownVulnerability(t *testing.T) {
 	root, err := bed.Root()
 	if err != nil {
 		t.Fatal(err)
@@ -59,20 +60,21 @@ func TestNoProgramHoldsAKnownHole(t *testing.T) {
 				if err != nil {
 					t.Errorf("%s: %s: %v", program, m.Path, err)
 				} else if h.bad(v) && (h.unless == "" || linked(t, file, h.unless)) {
-					t.Errorf("%s holds %s %s: %s", program, m.Path, m.Version, h.why)
+					t.Errorf("%s contains %s %s: %s", program, m.Path, m.Version, h.why)
 				}
 			}
 		}
 	}
 	for _, h := range holes {
 		if !found[h.module] {
-			t.Errorf("no program holds %s: take it out of the table", h.module)
+			t.Errorf("no program contains %s: remove it from the table", h.module)
 		}
 	}
 }
 
-// A program is tested in the workspace and shipped from its module. Both hold the same versions; the build cache, too, serves both then.
-func TestWhatIsShippedIsWhatIsTested(t *testing.T) {
+// Programs are tested in the workspace and released from their modules. Both use the same module versions, and share
+// the build cache.
+func TestReleasedVersionsAreTested(t *testing.T) {
 	root, err := bed.Root()
 	if err != nil {
 		t.Fatal(err)
@@ -85,12 +87,12 @@ func TestWhatIsShippedIsWhatIsTested(t *testing.T) {
 			}
 		}
 		if len(shipped) < 3 {
-			t.Errorf("%s is built of %v", folder, shipped)
+			t.Errorf("%s is built with %v", folder, shipped)
 		}
 	}
 }
 
-// modules are the modules of others that a folder's packages are built of, and their versions.
+// modules returns the external modules of a folder's packages with their versions.
 func modules(t *testing.T, folder, workspace string) map[string]string {
 	t.Helper()
 	list := exec.Command("go", "list", "-deps", "-f", "{{with .Module}}{{if and .Version (not .Replace)}}{{.Path}} {{.Version}}{{end}}{{end}}", "./...")
@@ -108,7 +110,7 @@ func modules(t *testing.T, folder, workspace string) map[string]string {
 	return all
 }
 
-// linked tells whether a program holds code whose name begins so.
+// linked reports whether a program contains a symbol with a prefix.
 func linked(t *testing.T, program, name string) bool {
 	t.Helper()
 	symbols, err := exec.Command("go", "tool", "nm", program).Output()
@@ -118,7 +120,7 @@ func linked(t *testing.T, program, name string) bool {
 	return strings.Contains(string(symbols), " "+name)
 }
 
-// version is vMAJOR.MINOR.PATCH.
+// version is a semantic version vMAJOR.MINOR.PATCH.
 type version [3]int
 
 func parse(s string) (v version, err error) {
@@ -144,6 +146,6 @@ func TestVersionsAreOrdered(t *testing.T) {
 		}
 	}
 	if _, err := parse("(devel)"); err == nil {
-		t.Error("a version that is none is read")
+		t.Error("no error for an invalid version")
 	}
 }

@@ -19,7 +19,7 @@ import (
 
 const patience = time.Minute
 
-// The container of developers has the versions that the repository is tested with.
+// The devcontainer has the program versions that the repository is tested with.
 func TestDevcontainer(t *testing.T) {
 	d := open(t)
 	type options = map[string]string
@@ -44,7 +44,7 @@ func TestDevcontainer(t *testing.T) {
 	for feature, given := range c.Features {
 		for option, value := range given {
 			if !regexp.MustCompile(`^\d+(\.\d+)*$`).MatchString(value) && value != "none" {
-				t.Errorf("%s: %s %q is no fixed version", feature, option, value)
+				t.Errorf("%s: %s %q is not a fixed version", feature, option, value)
 			}
 		}
 	}
@@ -59,7 +59,7 @@ func TestDevcontainer(t *testing.T) {
 	d.tools(t, c.Features["./tools"])
 }
 
-// tools: the feature of ours knows the options that it is given, and they default to the same.
+// tools: our devcontainer feature has exactly the given options, with equal defaults.
 func (d *desk) tools(t *testing.T, given map[string]string) {
 	t.Helper()
 	var feature struct {
@@ -80,12 +80,13 @@ func (d *desk) tools(t *testing.T, given map[string]string) {
 	}
 }
 
-// uncommented takes the lines away that are comments: JSON for people has no others here.
+// uncommented removes comment lines from JSON.
 func uncommented(text string) []byte {
 	return regexp.MustCompile(`(?m)^\s*//.*$`).ReplaceAll([]byte(text), nil)
 }
 
-// The script that stands before a program in its container runs it with its arguments, runs the next one when told so, and ends as it ends.
+// The wrapper script in the container runs the program with its arguments, restarts it on SIGHUP, and exits with its
+// exit code.
 func TestScript(t *testing.T) {
 	root, err := bed.Root()
 	if err != nil {
@@ -101,9 +102,9 @@ func TestScript(t *testing.T) {
 		return fmt.Sprintf("#!/bin/sh\ntrap 'exit 7' TERM\n%s\necho \"%s $*\"\nwhile :; do sleep 0.1; done\n", begins, name)
 	}
 	write(t, service+".second", program("second", ""))
-	// It asks for the next one as early as can be: the script may not know yet whom it has started.
+	// The request arrives as early as possible, when the script may not have stored the PID yet.
 	write(t, service+".program", program("first", `kill -HUP $PPID; mv "${0%.program}.second" "$0"`))
-	// A shell cannot trap what its parent ignores, as all do under nohup.
+	// A shell cannot trap a signal that its parent ignores, as nohup does.
 	heard := make(chan os.Signal, 1)
 	signal.Notify(heard, syscall.SIGHUP)
 	defer signal.Stop(heard)
@@ -120,11 +121,11 @@ func TestScript(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := p.Err(); err == nil || err.Error() != "exit status 7" {
-		t.Errorf("%v, want what the program ended with", err)
+		t.Errorf("%v, want the exit code of the program", err)
 	}
 }
 
-// write makes a program.
+// write creates an executable script.
 func write(t *testing.T, path, text string) {
 	t.Helper()
 	if err := os.WriteFile(path, []byte(text), 0o755); err != nil {

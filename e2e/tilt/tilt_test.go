@@ -1,5 +1,5 @@
-// Package tilt holds the environment of developers against the repository, without Tilt and without a container engine: the Tiltfile is run
-// with functions that record how they are called, and everything that it names must be there. Starlark's own interpreter runs it, as in Tilt.
+// Package tilt tests the development environment without Tilt and without a container engine. The Tiltfile runs in the
+// Starlark interpreter that Tilt uses, with functions that record their calls, and everything that it names must exist.
 package tilt
 
 import (
@@ -22,7 +22,8 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 )
 
-// functions are what the Tiltfile may call, with the names of their arguments in order, as https://docs.tilt.dev/api.html has them for Tilt 0.36.
+// functions are the functions available to the Tiltfile with their parameters in order, as in
+// https://docs.tilt.dev/api.html for Tilt 0.36.
 var functions = map[string]string{
 	"decode_yaml_stream": "yaml",
 	"docker_build": "ref context build_args dockerfile dockerfile_contents live_update match_in_env_vars ignore only entrypoint target ssh network " +
@@ -44,7 +45,7 @@ var functions = map[string]string{
 	"version_settings": "check_updates constraint",
 }
 
-// call is one call of a function of Tilt; what it returned to the Tiltfile is the call itself where nothing better is known.
+// call is a recorded call of a Tilt function. By default it is also the function's return value.
 type call struct {
 	starlark.Value
 	function string
@@ -53,7 +54,7 @@ type call struct {
 
 func (c *call) String() string { return fmt.Sprintf("%s(%v)", c.function, c.args) }
 
-// text, list and calls read an argument. One that was not given is empty.
+// text, list and calls return an argument, or an empty value if it was not given.
 func (c *call) text(name string) string { s, _ := c.args[name].(string); return s }
 
 func (c *call) list(name string) (all []string) {
@@ -80,14 +81,14 @@ func (c *call) calls(name string) (all []*call) {
 	return all
 }
 
-// desk is what the Tiltfile wants.
+// desk holds the recorded calls of the Tiltfile.
 type desk struct {
 	root    string
 	objects []unstructured.Unstructured
 	calls   []*call
 }
 
-// open runs the Tiltfile in a cluster that has a Prometheus and a Grafana.
+// open runs the Tiltfile for a cluster with Prometheus and Grafana.
 func open(t *testing.T) *desk {
 	t.Helper()
 	root, err := bed.Root()
@@ -106,7 +107,7 @@ func open(t *testing.T) *desk {
 	return d
 }
 
-// record notes a call, and answers it.
+// record records a call and returns its result.
 func (d *desk) record(_ *starlark.Thread, fn *starlark.Builtin, args starlark.Tuple, kwargs []starlark.Tuple) (starlark.Value, error) {
 	known := strings.Fields(functions[fn.Name()])
 	c := &call{Value: starlark.None, function: fn.Name(), args: map[string]any{}}
@@ -160,7 +161,7 @@ func plain(v starlark.Value) any {
 	return v
 }
 
-// render does what kustomize does, and keeps the objects.
+// render renders a kustomization and stores its objects.
 func (d *desk) render(folder string) (starlark.Value, error) {
 	m, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), filepath.Join(d.root, folder))
 	if err != nil {
@@ -174,7 +175,7 @@ func (d *desk) render(folder string) (starlark.Value, error) {
 	return starlark.String(text), err
 }
 
-// parse reads a stream of objects.
+// parse decodes a stream of objects.
 func parse(text string) (all []unstructured.Unstructured, err error) {
 	for _, document := range strings.Split("\n"+text, "\n---") {
 		var o unstructured.Unstructured
@@ -190,7 +191,7 @@ func parse(text string) (all []unstructured.Unstructured, err error) {
 	return all, nil
 }
 
-// shown gives a Tiltfile the kinds and names of objects: it needs no more.
+// shown returns kinds and names of objects, which is all that the Tiltfile reads.
 func shown(text string) (starlark.Value, error) {
 	objects, err := parse(text)
 	all := starlark.NewList(nil)
@@ -213,7 +214,7 @@ func (d *desk) all(function string) (all []*call) {
 	return all
 }
 
-// binary is the file that a resource compiles, or nothing.
+// binary returns the program that a resource compiles, or "".
 func binary(c *call) string {
 	cmd := c.list("cmd")
 	if i := slices.Index(cmd, "-o"); i >= 0 && i+1 < len(cmd) {
@@ -222,7 +223,7 @@ func binary(c *call) string {
 	return ""
 }
 
-// What is watched, built from and run is in the repository.
+// All watched folders, build contexts and commands exist in the repository.
 func TestPaths(t *testing.T) {
 	d := open(t)
 	targets, count := d.targets(t), 0
@@ -248,7 +249,7 @@ func TestPaths(t *testing.T) {
 			case strings.HasPrefix(word, "./"):
 				exists(c, word)
 			case word == "make" && (i+1 == len(words) || !slices.Contains(targets, words[i+1])):
-				t.Errorf("%s: make has no such target; it has %v", c, targets)
+				t.Errorf("%s: unknown make target; targets are %v", c, targets)
 			}
 		}
 		if len(words) == 0 {
@@ -262,7 +263,7 @@ func TestPaths(t *testing.T) {
 	}
 }
 
-// targets are what a person may make.
+// targets returns the documented make targets.
 func (d *desk) targets(t *testing.T) (all []string) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(d.root, ".ci/mk/*.mk"))
@@ -277,7 +278,8 @@ func (d *desk) targets(t *testing.T) (all []string) {
 	return all
 }
 
-// A resource is of a workload or of objects that are deployed, waits for resources that there are, and forwards ports that containers have.
+// A resource refers to a deployed workload or objects, depends on existing resources, and forwards existing container
+// ports.
 func TestResources(t *testing.T) {
 	d := open(t)
 	names, taken := map[string]bool{}, map[string]string{}
@@ -296,7 +298,7 @@ func TestResources(t *testing.T) {
 		for _, selector := range c.list("objects") {
 			o := d.object(t, c, selector)
 			if before := taken[o]; before != "" {
-				t.Errorf("%s: %s is in %s already", c, selector, before)
+				t.Errorf("%s: %s is already in %s", c, selector, before)
 			}
 			taken[o] = name
 		}
@@ -304,7 +306,7 @@ func TestResources(t *testing.T) {
 	for _, c := range append(d.all("k8s_resource"), d.all("local_resource")...) {
 		for _, dep := range c.list("resource_deps") {
 			if !names[dep] {
-				t.Errorf("%s: there is no resource %q", c, dep)
+				t.Errorf("%s: unknown resource %q", c, dep)
 			}
 		}
 		if len(c.list("labels")) != 1 {
@@ -316,14 +318,14 @@ func TestResources(t *testing.T) {
 	}
 }
 
-// object finds the one object that NAME:KIND:NAMESPACE means.
+// object returns the one object that matches NAME:KIND:NAMESPACE.
 func (d *desk) object(t *testing.T, c *call, selector string) (found string) {
 	t.Helper()
 	parts := append(strings.Split(selector, ":"), "", "")
 	for _, o := range d.objects {
 		if o.GetName() == parts[0] && (parts[1] == "" || strings.EqualFold(o.GetKind(), parts[1])) && (parts[2] == "" || o.GetNamespace() == parts[2]) {
 			if found != "" {
-				t.Errorf("%s: %s means more than one object", c, selector)
+				t.Errorf("%s: %s matches more than one object", c, selector)
 			}
 			found = o.GetKind() + "/" + o.GetNamespace() + "/" + o.GetName()
 		}
@@ -334,7 +336,7 @@ func (d *desk) object(t *testing.T, c *call, selector string) (found string) {
 	return found
 }
 
-// workload checks the ports of a Deployment. Those of a dataplane are written by the operator, and by the Gateway.
+// workload checks the forwarded ports of a Deployment. The ports of a dataplane come from the operator and the Gateway.
 func (d *desk) workload(t *testing.T, c *call) {
 	t.Helper()
 	for _, o := range d.objects {
@@ -359,12 +361,12 @@ func (d *desk) workload(t *testing.T, c *call) {
 	t.Errorf("%s: no such workload is deployed", c)
 }
 
-// declared tells whether Tilt has been told that a kind has images.
+// declared reports whether the Tiltfile has declared a kind as containing images.
 func (d *desk) declared(kind string) bool {
 	return slices.ContainsFunc(d.all("k8s_kind"), func(c *call) bool { return c.text("kind") == kind && len(c.list("image_json_path")) > 0 })
 }
 
-// What is compiled for an image is what is brought into containers of it, where the image has its program, and the container lets it in.
+// Live update copies the compiled program to its path in the image, and the container permits the write.
 func TestLiveUpdate(t *testing.T) {
 	d := open(t)
 	dockerfile := read(t, filepath.Join(d.root, ".ci/tilt/Dockerfile"))
@@ -381,11 +383,11 @@ func TestLiveUpdate(t *testing.T) {
 			}
 		}
 		if from == "" || steps[0].text("local_path") != from || !slices.Equal(c.list("only"), []string{program}) {
-			t.Errorf("%s: %s/%s is compiled as %q", c, c.text("context"), program, from)
+			t.Errorf("%s: %s/%s is compiled to %q", c, c.text("context"), program, from)
 		}
 		in := steps[0].text("remote_path")
 		if !strings.Contains(strings.ReplaceAll(dockerfile, "$SERVICE", program), "\nCOPY --chown=65532:65532 "+program+" "+in+"\n") {
-			t.Errorf("%s: %s is not where the Dockerfile has the program", c, in)
+			t.Errorf("%s: %s is not the program's path in the Dockerfile", c, in)
 		}
 		d.lets(t, c)
 	}
@@ -394,7 +396,7 @@ func TestLiveUpdate(t *testing.T) {
 	}
 }
 
-// watches checks that the folders which a program is compiled of are all watched.
+// watches checks that a resource watches all folders of a program's packages.
 func (d *desk) watches(t *testing.T, c *call) {
 	t.Helper()
 	cmd := c.list("cmd")
@@ -413,7 +415,7 @@ func (d *desk) watches(t *testing.T, c *call) {
 	}
 }
 
-// lets checks that what runs the image may be written into, and calls the program by its name.
+// lets checks that containers of the image are writable, and run the program by its name.
 func (d *desk) lets(t *testing.T, c *call) {
 	t.Helper()
 	for _, o := range d.objects {
@@ -422,7 +424,7 @@ func (d *desk) lets(t *testing.T, c *call) {
 		case o.GetKind() == "Deployment":
 			holder = container(t, o)
 			if holder["command"] != nil {
-				t.Errorf("%s has a command of its own", o.GetName())
+				t.Errorf("%s overrides the command", o.GetName())
 			}
 		case o.GetKind() == "Dataplane" && d.declared("Dataplane"):
 			holder = map[string]any{"image": spec["image"], "securityContext": spec["containerSecurityContext"]}
@@ -433,11 +435,11 @@ func (d *desk) lets(t *testing.T, c *call) {
 			continue
 		}
 		if holder["securityContext"].(map[string]any)["readOnlyRootFilesystem"] == true {
-			t.Errorf("%s cannot be written into", o.GetName())
+			t.Errorf("%s is not writable", o.GetName())
 		}
 		return
 	}
-	t.Errorf("%s: nothing that is deployed has the image", c)
+	t.Errorf("%s: no deployed container has the image", c)
 }
 
 func container(t *testing.T, o unstructured.Unstructured) map[string]any {

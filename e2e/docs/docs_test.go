@@ -1,4 +1,4 @@
-// Package docs keeps the documentation true: flags, examples and links.
+// Package docs compares the documentation with the code: flags, metrics, annotations, examples and links.
 package docs
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
 )
 
-// TestFlags: the tables of flags name every flag that the programs know, and no other.
+// TestFlags: the tables of flags list exactly the flags of the programs.
 func TestFlags(t *testing.T) {
 	bin := build(t, bed.Operator, bed.Stunnerd, bed.Auth)
 	for program, page := range map[string]string{
@@ -36,7 +36,7 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// TestMetrics: the page of each service names every metric that the service exports, and no other.
+// TestMetrics: the page of each service lists exactly the metrics that the service exports.
 func TestMetrics(t *testing.T) {
 	exported := map[string][]string{"docs/auth.md": {telemetry.ConfigAge}}
 	for _, m := range telemetry.Metrics {
@@ -57,7 +57,7 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// TestAnnotations: the page of Gateways names every annotation that the operator reads, and no other.
+// TestAnnotations: the page about Gateways lists exactly the annotations that the operator reads.
 func TestAnnotations(t *testing.T) {
 	known := names(read(t, "services/operator/internal/translate/annotations.go"), regexp.MustCompile(`"stunner\.l7mp\.io/([a-z-]+)"`))
 	written := names(read(t, "docs/gateway.md"), regexp.MustCompile("(?m)^\\| `stunner\\.l7mp\\.io/([a-z-]+)` \\|"))
@@ -66,7 +66,8 @@ func TestAnnotations(t *testing.T) {
 	}
 }
 
-// TestExamples: every document of an example folder is in force when it is read on its own. The one for clusters is in force in a cluster, see e2e/node.
+// TestExamples: every document of an example folder is valid and in force on its own. e2e/node tests the examples for
+// clusters.
 func TestExamples(t *testing.T) {
 	bin := build(t, bed.Operator)
 	folders, err := filepath.Glob(filepath.Join(root(t), "docs/examples/*"))
@@ -87,12 +88,12 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// TestConfig: the config on stunnerd's page is one that it runs.
+// TestConfig: stunnerd accepts the config on its page.
 func TestConfig(t *testing.T) {
 	bin := build(t, bed.Stunnerd)
 	blocks := regexp.MustCompile("(?s)```yaml\n(version: v1\n.*?)```").FindAllStringSubmatch(read(t, "docs/stunnerd.md"), -1)
 	if len(blocks) == 0 {
-		t.Fatal("docs/stunnerd.md holds no config")
+		t.Fatal("docs/stunnerd.md contains no config")
 	}
 	for _, block := range blocks {
 		file := filepath.Join(t.TempDir(), "config.yaml")
@@ -105,7 +106,7 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// TestLinks: what a page links to is there, in the repository and under that heading.
+// TestLinks: the targets of relative links exist, including their headings.
 func TestLinks(t *testing.T) {
 	link := regexp.MustCompile(`\]\(([^)#:]*)(?:#([^)]*))?\)`)
 	count := 0
@@ -118,7 +119,7 @@ func TestLinks(t *testing.T) {
 				target = filepath.Join(filepath.Dir(page), match[1])
 			}
 			if _, err := os.Stat(filepath.Join(root(t), target)); err != nil {
-				t.Errorf("%s links to %s, which is not there", page, match[1])
+				t.Errorf("%s links to %s, which does not exist", page, match[1])
 			} else if match[2] != "" && !slices.Contains(headings(read(t, target)), match[2]) {
 				t.Errorf("%s links to %s, which has no heading %q", page, target, match[2])
 			}
@@ -129,7 +130,7 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// headings returns the headings of a page as links spell them.
+// headings returns the headings of a page in the form of link anchors.
 func headings(text string) (all []string) {
 	for _, match := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(text, -1) {
 		plain := regexp.MustCompile(`[^\p{L}\p{N}_ -]`).ReplaceAllString(strings.ToLower(match[1]), "")
@@ -138,7 +139,7 @@ func headings(text string) (all []string) {
 	return all
 }
 
-// pages are the Markdown files that people read, relative to the root.
+// pages returns the Markdown files of the documentation, relative to the root.
 func pages(t *testing.T) (all []string) {
 	t.Helper()
 	for _, pattern := range []string{"*.md", "docs/*.md", "docs/*/*.md"} {
@@ -157,7 +158,7 @@ func pages(t *testing.T) (all []string) {
 	return all
 }
 
-// names returns what the groups of every match hold, sorted, each once.
+// names returns the groups of all matches, sorted and unique.
 func names(text string, pattern *regexp.Regexp) []string {
 	set := map[string]bool{}
 	for _, match := range pattern.FindAllStringSubmatch(text, -1) {
@@ -165,7 +166,7 @@ func names(text string, pattern *regexp.Regexp) []string {
 			set[name] = true
 		}
 	}
-	delete(set, "") // a group that took no part
+	delete(set, "") // from groups that did not match
 	return slices.Sorted(maps.Keys(set))
 }
 

@@ -53,7 +53,7 @@ func TestRelease(t *testing.T) {
 	}
 }
 
-// TestKinds looks for a default of each CRD in an object that the API server has taken.
+// TestKinds checks a default of each CRD in an object that the API server has stored.
 func TestKinds(t *testing.T) {
 	s := newStage(t)
 	listener := at(s.create("gateways", gateway), "spec", "listeners").([]any)[0].(map[string]any)
@@ -66,25 +66,25 @@ func TestKinds(t *testing.T) {
 	}
 }
 
-// TestRules holds that objects are judged by the rules of their CRDs on the way in.
+// TestRules checks that the API server validates objects by the rules of their CRDs.
 func TestRules(t *testing.T) {
 	s := newStage(t)
 	for _, c := range []struct{ name, plural, manifest, want string }{
-		{"a range without beginning", "udproutes", strings.Replace(route, "port: 7001, ", "", 1), "endPort needs port"},
-		{"a protocol that is none", "gateways", strings.Replace(gateway, "TURN-UDP", "not/a/protocol/", 1), "spec.listeners[0].protocol"},
-		{"two listeners in one", "gateways", strings.Replace(gateway, "}]", "}, {name: udp, port: 3479, protocol: TURN-TCP}]", 1), "name must be unique"},
+		{"a range without start", "udproutes", strings.Replace(route, "port: 7001, ", "", 1), "endPort needs port"},
+		{"an invalid protocol", "gateways", strings.Replace(gateway, "TURN-UDP", "not/a/protocol/", 1), "spec.listeners[0].protocol"},
+		{"two listeners with one name", "gateways", strings.Replace(gateway, "}]", "}, {name: udp, port: 3479, protocol: TURN-TCP}]", 1), "name must be unique"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			o := object(t, c.manifest)
 			_, err := s.in(o.GetAPIVersion(), c.plural).Create(t.Context(), o, metav1.CreateOptions{})
 			if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), c.want) {
-				t.Errorf("answered %v, want that the object is invalid: %q", err, c.want)
+				t.Errorf("error %v, want Invalid with %q", err, c.want)
 			}
 		})
 	}
 }
 
-// TestGarbage lets an object go with its owner, an object of a CRD.
+// TestGarbage checks that an object is deleted with its owner, an object of a CRD.
 func TestGarbage(t *testing.T) {
 	s := newStage(t)
 	owner := s.create("gateways", gateway)
@@ -108,7 +108,7 @@ func TestGarbage(t *testing.T) {
 	})
 }
 
-// TestToken asks for a token of a ServiceAccount and shows it to the API server, as one service does with the token of another.
+// TestToken requests a ServiceAccount token and reviews it, as one service does with the token of another.
 func TestToken(t *testing.T) {
 	s := newStage(t)
 	s.create("serviceaccounts", "{apiVersion: v1, kind: ServiceAccount, metadata: {name: dataplane}}")
@@ -139,7 +139,7 @@ spec: {audiences: [config-discovery]}
 	}
 }
 
-// TestControllers follows a Deployment to the EndpointSlice of its pods. The test is their scheduler and their kubelet.
+// TestControllers follows a Deployment to the EndpointSlice of its pods. The test acts as scheduler and kubelet.
 func TestControllers(t *testing.T) {
 	s := newStage(t)
 	node, err := s.admin.Resource(resource("v1", "nodes")).Create(t.Context(), object(t, `
@@ -209,7 +209,7 @@ spec:
 	})
 }
 
-// TestRBAC gives somebody a right and no other.
+// TestRBAC grants a user one right and no other.
 func TestRBAC(t *testing.T) {
 	s := newStage(t)
 	access, err := kube.User("ada", "readers")
@@ -218,7 +218,7 @@ func TestRBAC(t *testing.T) {
 	}
 	ada := client(t, access, "ada").Resource(resource("v1", "configmaps")).Namespace(s.namespace)
 	if _, err := ada.List(t.Context(), metav1.ListOptions{}); !apierrors.IsForbidden(err) {
-		t.Fatalf("somebody without any right is answered %v", err)
+		t.Fatalf("response to a user without rights: %v", err)
 	}
 	s.create("roles", `
 apiVersion: rbac.authorization.k8s.io/v1
@@ -233,16 +233,16 @@ metadata: {name: read}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: read}
 subjects: [{apiGroup: rbac.authorization.k8s.io, kind: Group, name: readers}]
 `)
-	s.await(func(ctx context.Context) error { // the API server watches its own rules
+	s.await(func(ctx context.Context) error { // the API server gets its own rules through a watch
 		_, err := ada.List(ctx, metav1.ListOptions{})
 		return err
 	})
 	if _, err := ada.Create(t.Context(), object(t, settings), metav1.CreateOptions{}); !apierrors.IsForbidden(err) {
-		t.Errorf("who may only list creates, and is answered %v", err)
+		t.Errorf("response to a create request of a user who may only list: %v", err)
 	}
 }
 
-// TestAudit counts requests, right after they have been answered.
+// TestAudit: the audit log has each request as soon as it is answered.
 func TestAudit(t *testing.T) {
 	s := newStage(t)
 	since := time.Now()
@@ -284,17 +284,17 @@ func TestAudit(t *testing.T) {
 		got[i].Time = time.Time{}
 	}
 	if !slices.Equal(got, want) {
-		t.Errorf("the log has\n%+v\nwant\n%+v", got, want)
+		t.Errorf("entries\n%+v\nwant\n%+v", got, want)
 	}
 	if writes != 4 {
 		t.Errorf("%d writes, want 4", writes)
 	}
 	if later, err := kube.Audit(time.Now()); err != nil || slices.ContainsFunc(later, func(e cluster.Entry) bool { return e.Agent == "counted" }) {
-		t.Errorf("from now on the log has %v, %v", later, err)
+		t.Errorf("entries from now on: %v, %v", later, err)
 	}
 }
 
-// TestAuditOfWatch sees a watch from its beginning, and still once after its end.
+// TestAuditOfWatch: a watch is logged once, at its start.
 func TestAuditOfWatch(t *testing.T) {
 	s := newStage(t)
 	since, seconds := time.Now(), int64(1)
@@ -310,16 +310,16 @@ func TestAuditOfWatch(t *testing.T) {
 		}
 		entries = slices.DeleteFunc(entries, func(e cluster.Entry) bool { return e.Agent != "watcher" })
 		if len(entries) != 1 || entries[0].Verb != "watch" || entries[0].Code != 200 {
-			t.Errorf("%s the log has %+v, want one watch", when, entries)
+			t.Errorf("%s: entries %+v, want one watch", when, entries)
 		}
 	}
 	once("during the watch")
-	for range watch.ResultChan() { // ends with the answer
+	for range watch.ResultChan() { // ends with the response
 	}
 	once("after the watch")
 }
 
-// TestPause holds an answer back. A client that does not wait gets none, one that does gets it when the API server goes on.
+// TestPause: while the API server is paused, requests are not answered. They are answered after Resume.
 func TestPause(t *testing.T) {
 	s := newStage(t)
 	maps := s.in("v1", "configmaps")
@@ -338,14 +338,14 @@ func TestPause(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("who does not wait gets %v", err)
+		t.Errorf("request with a short timeout: %v", err)
 	}
 	if err := <-patient; err != nil {
-		t.Errorf("who waits gets %v", err)
+		t.Errorf("request with a long timeout: %v", err)
 	}
 }
 
-// TestRestart takes the API server away and brings it back as it was.
+// TestRestart: objects survive a restart of the API server, and connections are refused in between.
 func TestRestart(t *testing.T) {
 	s := newStage(t)
 	before := s.create("configmaps", settings)
@@ -357,10 +357,10 @@ func TestRestart(t *testing.T) {
 	if err := kube.Down(); err != nil {
 		t.Fatal(err)
 	}
-	for range watch.ResultChan() { // ends with the API server
+	for range watch.ResultChan() { // ends when the API server exits
 	}
 	if _, err := maps.List(t.Context(), metav1.ListOptions{}); err == nil {
-		t.Error("an API server that is down answers")
+		t.Error("the stopped API server responds")
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -372,6 +372,6 @@ func TestRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	if after.GetUID() != before.GetUID() || after.GetResourceVersion() != before.GetResourceVersion() {
-		t.Errorf("the object is another one after the restart: %v, was %v", after, before)
+		t.Errorf("the object has changed over the restart: %v, was %v", after, before)
 	}
 }

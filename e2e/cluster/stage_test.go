@@ -1,4 +1,4 @@
-// Package cluster tests the control plane that other tests run on: that what they rely on is there, and is real.
+// Package cluster tests e2e/internal/cluster, the control plane that other tests use.
 package cluster
 
 import (
@@ -19,14 +19,14 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/cluster"
 )
 
-// patience is for what takes milliseconds on a machine that is free.
+// patience is the timeout of operations that take milliseconds on an idle machine.
 const patience = time.Minute
 
 var kube *cluster.Cluster
 
 func TestMain(m *testing.M) { os.Exit(cluster.Main(m, &kube)) }
 
-// client returns a client with the access, which calls itself agent.
+// client returns a client with the given access and User-Agent.
 func client(t *testing.T, access cluster.Access, agent string) *dynamic.DynamicClient {
 	t.Helper()
 	config := rest.CopyConfig(access.Config)
@@ -38,7 +38,7 @@ func client(t *testing.T, access cluster.Access, agent string) *dynamic.DynamicC
 	return c
 }
 
-// stage is a namespace of the test's own, and the administrator in it.
+// stage is a namespace of the test with an administrator's client.
 type stage struct {
 	*testing.T
 	admin     *dynamic.DynamicClient
@@ -60,7 +60,7 @@ metadata: {generateName: test-}
 	return s
 }
 
-// in returns the resources of a kind in the stage's namespace.
+// in returns a client for the resources of a kind in the stage's namespace.
 func (s stage) in(version, plural string) dynamic.ResourceInterface {
 	return s.admin.Resource(resource(version, plural)).Namespace(s.namespace)
 }
@@ -103,7 +103,7 @@ func object(t *testing.T, manifest string) *unstructured.Unstructured {
 	return o
 }
 
-// at returns what is in the object at the path, nil when there is nothing.
+// at returns the field of an object at a path, or nil.
 func at(o *unstructured.Unstructured, path ...string) any {
 	v, _, _ := unstructured.NestedFieldNoCopy(o.Object, path...)
 	return v

@@ -29,15 +29,15 @@ import (
 type turnClient struct {
 	// conn returns one message per read.
 	conn net.Conn
-	// says is not connected. It encodes requests and stores the challenge.
-	says ask.Client
+	// requests is not connected. It encodes requests and stores the challenge.
+	requests ask.Client
 	// reliable is false if requests must be retransmitted.
 	reliable bool
 }
 
 // connect opens a client at an address of a namespace, on a port that the kernel chooses.
 func (s *stage) connect(ctx context.Context, in *netns.Space, from netip.Addr, over call.Network) (*turnClient, error) {
-	c := &turnClient{says: ask.Client{Username: user, Password: password}, reliable: over == call.TCP}
+	c := &turnClient{requests: ask.Client{Username: user, Password: password}, reliable: over == call.TCP}
 	var err error
 	turnServer := netip.AddrPortFrom(serverAddr, turnPort)
 	switch over {
@@ -94,7 +94,7 @@ func (s *stage) shakeHands(ctx context.Context, in *netns.Space, from netip.Addr
 // do sends a request with the credential. It returns an error unless the response is a success.
 func (c *turnClient) do(ctx context.Context, method stun.Method, attrs ...stun.Setter) (*stun.Message, error) {
 	for {
-		answer, err := c.exchange(ctx, c.says.Request(method, attrs...))
+		answer, err := c.exchange(ctx, c.requests.Request(method, attrs...))
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", method, err)
 		}
@@ -102,7 +102,7 @@ func (c *turnClient) do(ctx context.Context, method stun.Method, attrs ...stun.S
 		if code == 0 {
 			return answer, nil
 		}
-		if !c.says.Learn(answer) {
+		if !c.requests.Learn(answer) {
 			return nil, fmt.Errorf("%s: error %d", method, code)
 		}
 	}
@@ -169,7 +169,7 @@ func (c *turnClient) bind(ctx context.Context, channel uint16, peer netip.AddrPo
 
 // hangUp sends a request to delete the allocation, without waiting for the response.
 func (c *turnClient) hangUp() {
-	_, _ = c.conn.Write(c.says.Request(stun.MethodRefresh, ask.Lifetime(0)))
+	_, _ = c.conn.Write(c.requests.Request(stun.MethodRefresh, ask.Lifetime(0)))
 	if d, ok := c.conn.(*dtls.Conn); ok {
 		_ = d.SetDeadline(time.Now().Add(100 * time.Millisecond)) // for the close alert
 	}
@@ -331,15 +331,15 @@ func (s *stage) newcomer(ctx context.Context, number int, over call.Network) (ti
 		if _, err := c.conn.Write(indication(peer, []byte(rand.Text()))); err != nil {
 			return 0, err
 		}
-		if c.hears(200 * time.Millisecond) {
+		if c.receivesData(200 * time.Millisecond) {
 			return time.Since(began), nil
 		}
 	}
 	return 0, errors.New("no echo")
 }
 
-// hears reports whether a Data indication arrives in time.
-func (c *turnClient) hears(patience time.Duration) bool {
+// receivesData reports whether a Data indication arrives in time.
+func (c *turnClient) receivesData(patience time.Duration) bool {
 	_ = c.conn.SetReadDeadline(time.Now().Add(patience)) // cannot fail while the connection is open
 	buf := make([]byte, 2048)
 	for {

@@ -1,10 +1,11 @@
-// Drives one headless Chromium on one page, for the test beside this file.
+// Controls one headless Chromium with one page, for the test in this folder.
 //
 //   node drive.mjs CHROMIUM PROFILE URL
 //
-// stdout: one JSON object a line: {"report": …} whenever window.__report of the page changes, {"problem": "…"} for errors on the page,
-// {"gathered": …} after a command to gather, {"done": "…"} when a command is carried out. stdin: one command a line: "screenshot PATH", "gather
-// ICE-SERVER" to look for a relay, or "stop" to end a call that was to be kept running. The browser closes when stdin ends.
+// stdout has one JSON object per line: {"report": …} whenever window.__report of the page changes, {"problem": "…"} for
+// errors on the page, {"gathered": …} after the command gather, and {"done": "…"} when a command is completed. stdin
+// has one command per line: "screenshot PATH", "gather ICE-SERVER" to gather relay candidates, or "stop" to end a call.
+// The browser closes when stdin ends.
 import { createInterface } from 'node:readline';
 import { chromium } from 'playwright-core';
 
@@ -45,7 +46,7 @@ const timer = setInterval(async () => {
   }
 }, look);
 
-// gather runs on the page.
+// gather runs in the page.
 const gather = (server) =>
   new Promise((resolve, reject) => {
     const pc = new RTCPeerConnection({ iceServers: [server], iceTransportPolicy: 'relay' });

@@ -1,4 +1,4 @@
-"""Relays datagrams with aioice to a peer that sends them back: aioice_echo.py udp|tcp|tls HOST PORT USER PASSWORD PEER PEER-PORT"""
+"""Relays datagrams with aioice to an echo peer: aioice_echo.py udp|tcp|tls HOST PORT USER PASSWORD PEER PEER-PORT"""
 import asyncio
 import os
 import sys

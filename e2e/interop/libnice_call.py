@@ -1,4 +1,4 @@
-"""Lets two agents of libnice, the ICE of GStreamer and others, call each other through relays only: libnice_call.py udp|tcp HOST PORT USER PASSWORD"""
+"""Connects two agents of libnice, the ICE library of GStreamer and others, through relays only: libnice_call.py udp|tcp HOST PORT USER PASSWORD"""
 import ctypes
 import os
 import sys
@@ -13,7 +13,7 @@ kind = {"udp": Nice.RelayType.UDP, "tcp": Nice.RelayType.TCP}[transport]
 messages = [os.urandom(size) for size in [1, 2, 3, 4, 5, 170, 1199, 1200]]
 loop = GLib.MainLoop()
 
-# Data pass beside the bindings, which have no word for a buffer. The hash of an object is its address.
+# Data bypass the GObject bindings, which have no type for a buffer. The hash of an object is its address.
 nice = ctypes.CDLL("libnice.so.10")
 received_type = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint, ctypes.c_uint, ctypes.POINTER(ctypes.c_char), ctypes.c_void_p)
 

@@ -319,7 +319,7 @@ spec:
 	marked := func(want string) {
 		n.Helper()
 		for _, o := range []client.Object{&corev1.Service{}, &appsv1.Deployment{}, &corev1.ConfigMap{}} {
-			n.says(want, func(ctx context.Context) (string, error) {
+			n.awaitText(want, func(ctx context.Context) (string, error) {
 				err := n.read(ctx, "gateway", o)
 				all := maps.Clone(o.GetLabels())
 				maps.Copy(all, o.GetAnnotations())

@@ -229,7 +229,7 @@ spec:
 	})
 	n.serves("lobby")
 	for _, o := range []client.Object{&corev1.Service{}, &appsv1.Deployment{}, &corev1.ConfigMap{}, &gwapiv1.Gateway{}} {
-		n.gone("lobby", o)
+		n.awaitDeleted("lobby", o)
 	}
 }
 

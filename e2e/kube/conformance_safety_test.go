@@ -149,7 +149,7 @@ spec:
 	}
 	gateway("lobby", good, `{"udp": 34780}`)
 	n.gateway("lobby", programmed)
-	n.says("NodePort 3478>34780@30047", func(context.Context) (string, error) { return spec("lobby"), nil })
+	n.awaitText("NodePort 3478>34780@30047", func(context.Context) (string, error) { return spec("lobby"), nil })
 	for _, bad := range []struct{ nodePort, targetPort string }{
 		{`{"udp": 30047`, ""}, {`{"udp": "many"}`, ""}, {`{"udp": 70000}`, ""}, {`{"udp": -1}`, ""}, {`{"udp": 1, "udp": 2}`, ""}, {`[30047]`, ""},
 		{good, `{"udp": 0}`}, {good, `34780`}, {good, `{"udp": {"port": 1}}`}, {good, strings.Repeat(`udp-and-more=1,`, 4000)},

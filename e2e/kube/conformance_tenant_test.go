@@ -75,8 +75,8 @@ func (n *tenant) await(cond func(context.Context) error) {
 	n.must(bed.Until(ctx, cond))
 }
 
-// says polls look until it returns the wanted text.
-func (n *tenant) says(want string, look func(context.Context) (string, error)) {
+// awaitText polls look until it returns the wanted text.
+func (n *tenant) awaitText(want string, look func(context.Context) (string, error)) {
 	n.Helper()
 	n.await(func(ctx context.Context) error {
 		got, err := look(ctx)
@@ -151,8 +151,8 @@ func (n *tenant) read(ctx context.Context, name string, o client.Object) error {
 	return n.Get(ctx, types.NamespacedName{Namespace: n.name, Name: name}, o)
 }
 
-// gone waits until an object does not exist.
-func (n *tenant) gone(name string, o client.Object) {
+// awaitDeleted waits until an object does not exist.
+func (n *tenant) awaitDeleted(name string, o client.Object) {
 	n.Helper()
 	n.await(func(ctx context.Context) error {
 		if err := n.read(ctx, name, o); !apierrors.IsNotFound(err) {
@@ -179,7 +179,7 @@ func (n *tenant) configAt(ctx context.Context, gateway, node string) (c config.C
 // serves waits until the config of a Gateway has exactly these listeners, each given as name and public address.
 func (n *tenant) serves(gateway string, listeners ...string) {
 	n.Helper()
-	n.says(strings.Join(listeners, ", "), func(ctx context.Context) (string, error) {
+	n.awaitText(strings.Join(listeners, ", "), func(ctx context.Context) (string, error) {
 		c, err := n.config(ctx, gateway)
 		var found []string
 		for _, l := range c.Listeners {
@@ -193,7 +193,7 @@ func (n *tenant) serves(gateway string, listeners ...string) {
 func (n *tenant) reaches(gateway string, endpoints ...string) {
 	n.Helper()
 	slices.Sort(endpoints)
-	n.says(strings.Join(endpoints, " "), func(ctx context.Context) (string, error) {
+	n.awaitText(strings.Join(endpoints, " "), func(ctx context.Context) (string, error) {
 		c, err := n.config(ctx, gateway)
 		routed := map[string]bool{}
 		for _, l := range c.Listeners {
@@ -248,7 +248,7 @@ func brief(conditions []metav1.Condition, generation int64) string {
 // gateway waits until a Gateway has these conditions.
 func (n *tenant) gateway(name, want string) {
 	n.Helper()
-	n.says(want, func(ctx context.Context) (string, error) {
+	n.awaitText(want, func(ctx context.Context) (string, error) {
 		gw := &gwapiv1.Gateway{}
 		err := n.read(ctx, name, gw)
 		return brief(gw.Status.Conditions, gw.Generation), err
@@ -264,7 +264,7 @@ func listener(name string, routes int, kinds, conditions string) string {
 func (n *tenant) listeners(gateway string, want ...string) {
 	n.Helper()
 	slices.Sort(want)
-	n.says(strings.Join(want, "\n\t"), func(ctx context.Context) (string, error) {
+	n.awaitText(strings.Join(want, "\n\t"), func(ctx context.Context) (string, error) {
 		gw := &gwapiv1.Gateway{}
 		err := n.read(ctx, gateway, gw)
 		var lines []string
@@ -283,7 +283,7 @@ func (n *tenant) listeners(gateway string, want ...string) {
 // addresses waits until the status of a Gateway has these addresses.
 func (n *tenant) addresses(gateway string, want ...string) {
 	n.Helper()
-	n.says(strings.Join(want, " "), func(ctx context.Context) (string, error) {
+	n.awaitText(strings.Join(want, " "), func(ctx context.Context) (string, error) {
 		gw := &gwapiv1.Gateway{}
 		err := n.read(ctx, gateway, gw)
 		var found []string
@@ -299,7 +299,7 @@ func (n *tenant) addresses(gateway string, want ...string) {
 // that does not exist.
 func (n *tenant) route(name string, want ...string) {
 	n.Helper()
-	n.says(strings.Join(want, "\n\t"), func(ctx context.Context) (string, error) {
+	n.awaitText(strings.Join(want, "\n\t"), func(ctx context.Context) (string, error) {
 		r := &stunnerv1.UDPRoute{}
 		err := n.read(ctx, name, r)
 		return n.parents(r.Status.RouteStatus, r.Generation), err
@@ -309,7 +309,7 @@ func (n *tenant) route(name string, want ...string) {
 // officialRoute is the same for UDPRoutes of the Gateway API.
 func (n *tenant) officialRoute(name string, want ...string) {
 	n.Helper()
-	n.says(strings.Join(want, "\n\t"), func(ctx context.Context) (string, error) {
+	n.awaitText(strings.Join(want, "\n\t"), func(ctx context.Context) (string, error) {
 		r := &gwapiv1.UDPRoute{}
 		err := n.read(ctx, name, r)
 		return n.parents(r.Status.RouteStatus, r.Generation), err
@@ -347,7 +347,7 @@ func (n *tenant) certify(namespace, name string) {
 // suffix.
 func (n *tenant) accepts(suffix, want string) {
 	n.Helper()
-	n.says(want, func(ctx context.Context) (string, error) {
+	n.awaitText(want, func(ctx context.Context) (string, error) {
 		c := &gwapiv1.GatewayClass{}
 		err := n.Get(ctx, types.NamespacedName{Name: n.class + "-" + suffix}, c)
 		return brief(c.Status.Conditions, c.Generation), err
@@ -357,7 +357,7 @@ func (n *tenant) accepts(suffix, want string) {
 // gatewayConfig waits until a GatewayConfig has these conditions.
 func (n *tenant) gatewayConfig(name, want string) {
 	n.Helper()
-	n.says(want, func(ctx context.Context) (string, error) {
+	n.awaitText(want, func(ctx context.Context) (string, error) {
 		c := &stunnerv1.GatewayConfig{}
 		err := n.read(ctx, name, c)
 		return brief(c.Status.Conditions, c.Generation), err

@@ -63,7 +63,7 @@ webhooks:
 
 // If the API server rejects the ScaledObject, the Gateway reports the message and is served unchanged. When the object
 // is accepted, the condition is removed.
-func TestAutoscaling_RejectionLeavesTheGatewayServed(t *testing.T) {
+func TestAutoscaling_RejectionKeepsTheGateway(t *testing.T) {
 	t.Parallel()
 	s := scaled(t, `{"maxReplicas":4}`)
 	s.expose("192.0.2.7")

@@ -59,7 +59,7 @@ func TestDataplane_FieldsReachTheObjects(t *testing.T) {
 
 // Kubernetes does not allow changes of loadBalancerClass. The Service keeps its class, all other fields are updated,
 // and a re-created Service gets the new class.
-func TestLoadBalancerClass_StaysUntilTheServiceIsDeleted(t *testing.T) {
+func TestLoadBalancerClass_OfAServiceStays(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	s.reshape(`{"service":{"loadBalancerClass":"metal.example.net/edge"}}`)
@@ -103,7 +103,7 @@ func TestPodTemplatePatch_InvalidChangesNothing(t *testing.T) {
 }
 
 // While a reference of a Gateway is missing, deleted objects are still re-created.
-func TestObjects_AreRestoredWhileReferencesAreMissing(t *testing.T) {
+func TestObjects_AreRestoredWithMissingReferences(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	s.sees("deployment/front-door", ".metadata.name", "front-door")

@@ -128,7 +128,7 @@ func annotationAttempts() []attempt {
 			try: func(n *tenant) {
 				for _, value := range []string{"victim/front-door", "ExternalName", `{"udp": 53, "udp": 6443}`, "true\u200b", strings.Repeat("true,", 10_000)} {
 					n.must(n.Patch(n.Context(), n.read(gateway(""))[0], mergePatch(map[string]any{"metadata": map[string]any{"annotations": map[string]string{"stunner.l7mp.io/" + annotation: value}}})))
-					n.settles()
+					n.awaitOperator()
 				}
 				n.ownsItsObjects("door")
 			},
@@ -157,7 +157,7 @@ func (n *tenant) takesNo(address string) {
 			n.Errorf("listener %s is published with address %s", l.Name, address)
 		}
 	}
-	text, err := n.says(n.Context(), "gateway/door")
+	text, err := n.conditionText(n.Context(), "gateway/door")
 	n.must(err)
 	if !strings.Contains(text, "Programmed=False") {
 		n.Errorf("no condition reports that the address is not available:\n%s", text)

@@ -85,7 +85,7 @@ func run(t *testing.T, attempts []attempt) {
 			n := newTenant(t, a)
 			n.apply(a)
 			for object, want := range a.told {
-				n.told(object, want)
+				n.awaitConditions(object, want)
 			}
 			if a.try != nil {
 				a.try(n)
@@ -192,7 +192,7 @@ func (n *tenant) apply(a attempt) {
 		}
 		list = list[:i]
 	}
-	n.settles(list...)
+	n.awaitOperator(list...)
 }
 
 // more applies further objects and waits until the operator has observed them.
@@ -206,13 +206,13 @@ func (n *tenant) more(text string) {
 func (n *tenant) settles(list ...*unstructured.Unstructured) {
 	n.Helper()
 	for _, o := range list {
-		if speaks(o) {
-			n.heard(o)
+		if hasConditions(o) {
+			n.awaitProcessed(o)
 		}
 	}
 	last := n.read(fmt.Sprintf(`{apiVersion: stunner.l7mp.io/v1, kind: StaticService, metadata: {name: last-%d}, spec: {prefixes: [198.51.100.0/24]}}`, tenants.Add(1)))[0]
 	n.must(objects.Apply(n.Context(), n, last))
-	n.heard(last)
+	n.awaitProcessed(last)
 }
 
 // heard waits until the status of an object has its generation.
@@ -308,7 +308,7 @@ func (n *tenant) told(object, want string) {
 	ctx, cancel := context.WithTimeout(n.Context(), moment)
 	defer cancel()
 	if err := bed.Until(ctx, func(ctx context.Context) error {
-		text, err := n.says(ctx, object)
+		text, err := n.conditionText(ctx, object)
 		if err == nil && !expression.MatchString(text) {
 			err = fmt.Errorf("conditions of %s:\n%s\nwant %s", object, text, want)
 		}

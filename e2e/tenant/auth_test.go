@@ -25,7 +25,7 @@ func authAttempts() []attempt {
 			name:  "a Gateway of the tenant is offered to others",
 			apply: gateway(`, addresses: [{type: Hostname, value: turn.tenant.example.net}]`),
 			try: func(n *tenant) {
-				n.told("gateway/door", `Accepted=`)
+				n.awaitConditions("gateway/door", `Accepted=`)
 				n.isNotOffered("turn.tenant.example.net")
 			},
 		},
@@ -132,7 +132,7 @@ func (n *tenant) isNotOffered(host string) {
 				n.Errorf("%s: response %s", path, answer)
 			}
 		}
-		n.settles() // the auth service gets the same changes as the victim's dataplane
+		n.awaitOperator() // the auth service gets the same changes as the victim's dataplane
 		ctx, cancel := context.WithTimeout(n.Context(), patience)
 		defer cancel()
 		n.must(house.victim.proceeds(ctx, "victim/front-door"))

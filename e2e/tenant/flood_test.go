@@ -125,7 +125,7 @@ func (n *tenant) during(flood func()) {
 		}
 	}
 	<-done
-	n.settles()
+	n.awaitOperator()
 	if after := memory(n); after > before+floodMemory {
 		n.Errorf("the memory of the operator has grown by %d MiB", after-before)
 	}

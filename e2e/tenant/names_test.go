@@ -79,7 +79,7 @@ func nameAttempts() []attempt {
 						OwnerReferences: []metav1.OwnerReference{{APIVersion: "gateway.networking.k8s.io/v1", Kind: "Gateway", Name: "front-door", UID: gw.GetUID(), Controller: &yes}}},
 					Spec: corev1.ServiceSpec{ExternalIPs: []string{"192.0.2.222"}, Ports: []corev1.ServicePort{{Port: 3478, Protocol: corev1.ProtocolUDP}}},
 				}))
-				n.settles()
+				n.awaitOperator()
 			},
 		},
 		{
@@ -180,7 +180,7 @@ func (n *tenant) ownsItsObjects(gateway string) {
 // two changes of the tenant.
 func (n *tenant) comesToRest() {
 	n.Helper()
-	n.settles()
+	n.awaitOperator()
 	begun := time.Now()
 	n.settles()
 	n.settles()

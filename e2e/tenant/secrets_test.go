@@ -131,7 +131,7 @@ spec: {from: [{group: stunner.l7mp.io, kind: GatewayConfig, namespace: TENANT}],
 			try: func(n *tenant) {
 				var first string
 				for _, name := range []string{"there", "no-key", "nowhere", "far-away"} {
-					text, err := n.says(n.Context(), "config/"+name)
+					text, err := n.conditionText(n.Context(), "config/"+name)
 					n.must(err)
 					text = strings.NewReplacer(name, "NAME", "no-secret-here", "SECRET", "cloud-admin", "SECRET", "no-such-namespace", "kube-system", "nokey", "token").Replace(text)
 					if first == "" {
@@ -191,7 +191,7 @@ spec: {from: [{group: stunner.l7mp.io, kind: GatewayConfig, namespace: TENANT}],
 				Replace(encrypted(`name: door, namespace: victim`)),
 			try: func(n *tenant) {
 				for object, secret := range map[string]string{"gateway/door": "victim/door", "gateway/gate": "victim/no-secret-here"} {
-					n.told(object, `ResolvedRefs=False RefNotPermitted: tls.certificateRefs\[0\] refers to Secret `+secret+` in another namespace: create a ReferenceGrant`)
+					n.awaitConditions(object, `ResolvedRefs=False RefNotPermitted: tls.certificateRefs\[0\] refers to Secret `+secret+` in another namespace: create a ReferenceGrant`)
 				}
 			},
 		},

@@ -43,7 +43,7 @@ const (
 func tokenAttempts() []attempt {
 	const theirs = "/api/v1/configs/victim/front-door"
 	everything := []string{theirs, "/api/v1/configs", "/api/v1/configs/victim", "/api/v1/configs/victim/side-door", "/api/v1/configs/lobby/lounge", "/api/v1/reports"}
-	nobody := func(code int, token func(*tenant) string) func(*tenant) {
+	refuses := func(code int, token func(*tenant) string) func(*tenant) {
 		return func(n *tenant) {
 			n.Helper()
 			shown := token(n)
@@ -63,18 +63,18 @@ func tokenAttempts() []attempt {
 		}
 	}
 	return []attempt{
-		{name: "a pod sends no token", try: nobody(401, func(*tenant) string { return "" })},
-		{name: "a pod sends a forged token", try: nobody(401, func(*tenant) string { return "eyJhbGciOiJub25lIn0.eyJzdWIiOiJzeXN0ZW06YWRtaW4ifQ." })},
-		{name: "a pod sends its token for the API server", try: nobody(401, func(n *tenant) string { return n.tokenOf(n.account("spy"), nil) })},
-		{name: "a pod sends a token for another audience", try: nobody(401, func(n *tenant) string { return n.tokenOf(n.account("spy"), nil, "stunner-auth") })},
-		{name: "an account sends a token for config discovery that is not bound to a pod", try: nobody(403, func(n *tenant) string { return n.tokenOf(n.account("spy"), nil, audience) })},
-		{name: "an account has the name of the auth service's", try: nobody(403, func(n *tenant) string { return n.tokenOf(n.account("stunner-auth"), nil, audience) })},
-		{name: "an account has the name of the operator's", try: nobody(403, func(n *tenant) string { return n.tokenOf(n.account("stunner-operator"), nil, audience) })},
-		{name: "a pod without labels requests the victim's config", try: nobody(403, pod(nil))},
-		{name: "a pod has the labels of the victim's dataplane", try: nobody(403, pod(victims))},
-		{name: "a pod has the name of the victim's Gateway in its labels, and its own namespace", try: nobody(403, pod(map[string]string{
+		{name: "a pod sends no token", try: refuses(401, func(*tenant) string { return "" })},
+		{name: "a pod sends a forged token", try: refuses(401, func(*tenant) string { return "eyJhbGciOiJub25lIn0.eyJzdWIiOiJzeXN0ZW06YWRtaW4ifQ." })},
+		{name: "a pod sends its token for the API server", try: refuses(401, func(n *tenant) string { return n.tokenOf(n.account("spy"), nil) })},
+		{name: "a pod sends a token for another audience", try: refuses(401, func(n *tenant) string { return n.tokenOf(n.account("spy"), nil, "stunner-auth") })},
+		{name: "an account sends a token for config discovery that is not bound to a pod", try: refuses(403, func(n *tenant) string { return n.tokenOf(n.account("spy"), nil, audience) })},
+		{name: "an account has the name of the auth service's", try: refuses(403, func(n *tenant) string { return n.tokenOf(n.account("stunner-auth"), nil, audience) })},
+		{name: "an account has the name of the operator's", try: refuses(403, func(n *tenant) string { return n.tokenOf(n.account("stunner-operator"), nil, audience) })},
+		{name: "a pod without labels requests the victim's config", try: refuses(403, pod(nil))},
+		{name: "a pod has the labels of the victim's dataplane", try: refuses(403, pod(victims))},
+		{name: "a pod has the name of the victim's Gateway in its labels, and its own namespace", try: refuses(403, pod(map[string]string{
 			"app": "stunner", "stunner.l7mp.io/related-gateway-name": "front-door", "stunner.l7mp.io/related-gateway-namespace": "TENANT"}))},
-		{name: "a pod has an empty name of a Gateway in its labels", try: nobody(403, pod(map[string]string{
+		{name: "a pod has an empty name of a Gateway in its labels", try: refuses(403, pod(map[string]string{
 			"app": "stunner", "stunner.l7mp.io/related-gateway-name": "", "stunner.l7mp.io/related-gateway-namespace": "TENANT"}))},
 		{
 			name: "the labels of a pod change after its token was accepted",
@@ -158,8 +158,8 @@ func tokenAttempts() []attempt {
 				} {
 					n.must(stream.Write(n.Context(), websocket.MessageText, []byte(strings.ReplaceAll(report, "TENANT", n.name))))
 				}
-				n.settles()
-				text, err := n.says(n.Context(), "gateway/door")
+				n.awaitOperator()
+				text, err := n.conditionText(n.Context(), "gateway/door")
 				n.must(err)
 				if len(text) > 4096 {
 					n.Errorf("the status of the Gateway has %d bytes", len(text))
@@ -177,7 +177,7 @@ func tokenAttempts() []attempt {
 						n.name, i%2 == 0, i%3 == 0, i, len(revision), i)))
 					time.Sleep(flipPause) // the rate of the attack
 				}
-				n.settles()
+				n.awaitOperator()
 				var writes []string
 				for _, w := range n.writes(begun) {
 					if strings.Contains(w, "gateways/") || strings.Contains(w, "pods/") {

@@ -1,11 +1,12 @@
-# Runs in the namespaces of the node, before anything else does.
+# Runs first in the namespaces of the node.
 set -eu
 mount --make-rshared /
 hostname {{.Name}}
 mkdir -p /run/netns
 mount -t tmpfs tmpfs /run/netns
 
-# Kubelet insists on some settings of the kernel, which are not ours to change. It finds files with the values that it wants, and writes none.
+# Kubelet requires certain kernel settings, which must not change on the host. It finds files with the required values
+# instead.
 while read -r setting value; do
   echo "$value" >"{{.Dir}}/$setting"
   mount --bind "{{.Dir}}/$setting" "/proc/sys/$(echo "$setting" | tr . /)"
@@ -24,7 +25,7 @@ ip link set eth0 up
 ip route add default via {{.Client}}
 echo 1 >/proc/sys/net/ipv4/ip_forward
 
-# Pods speak to one another by their own addresses, on whatever nodes they are, and to everybody else by that of their node.
+# Pods reach each other by their own addresses on all nodes, and all other hosts by the address of their node (SNAT).
 nft -f - <<RULES
 table ip pods {
   chain postrouting {

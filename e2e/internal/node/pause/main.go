@@ -1,4 +1,4 @@
-// Command pause holds the namespaces of a pod: it waits until it is told to end.
+// Command pause holds the namespaces of a pod: it waits for SIGTERM.
 package main
 
 import (

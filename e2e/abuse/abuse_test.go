@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
 	"github.com/stunner-gateway/stunner/e2e/internal/pulse"
 )
@@ -130,12 +131,12 @@ func startWith(t *testing.T, s settings) *target {
 	if s.secret != "" {
 		authType = "ephemeral"
 	}
-	health := freePort(t)
+	health := bedtest.Port(t)
 	d := &target{ports: map[call.Network]int{}, peer: echo(t), roots: x509.NewCertPool()}
 	d.roots.AppendCertsFromPEM(chain)
-	d.metrics = fmt.Sprintf("http://127.0.0.1:%d/metrics", freePort(t))
+	d.metrics = fmt.Sprintf("http://127.0.0.1:%d/metrics", bedtest.Port(t))
 	for _, n := range []call.Network{call.UDP, call.TCP, call.TLS, call.DTLS} {
-		d.ports[n] = freePort(t)
+		d.ports[n] = bedtest.Port(t)
 	}
 	var config bytes.Buffer
 	if err := document.Execute(&config, map[string]any{
@@ -296,7 +297,7 @@ func (d *target) read(ctx context.Context, series string) (float64, error) {
 // echo runs an echo peer until the test ends.
 func echo(t *testing.T) netip.AddrPort {
 	t.Helper()
-	conn, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.ParseIP(bed.Loopback), Port: freePort(t)})
+	conn, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.ParseIP(bed.Loopback), Port: bedtest.Port(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -317,13 +318,4 @@ func sendBack(conn *net.UDPConn) {
 			_, _ = conn.WriteToUDPAddrPort(buf[:n], from) // clients count losses
 		}
 	}
-}
-
-func freePort(t *testing.T) int {
-	t.Helper()
-	port, err := bed.FreePort()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return port
 }

@@ -27,6 +27,7 @@ import (
 	"time"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/pulse"
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/credential"
@@ -103,21 +104,13 @@ type service struct {
 
 func start(t *testing.T, args ...string) service {
 	t.Helper()
-	root, err := bed.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	if err := bed.Build(t.Context(), root, dir, bed.Auth); err != nil {
-		t.Fatal(err)
-	}
+	dir := bedtest.Build(t, bed.Auth)
 	s := service{file: filepath.Join(dir, "gateway.json")}
 	s.put(t, "192.0.2.9")
+	var err error
 	var ports [2]int
 	for i := range ports {
-		if ports[i], err = bed.FreePort(); err != nil {
-			t.Fatal(err)
-		}
+		ports[i] = bedtest.Port(t)
 	}
 	health := net.JoinHostPort(bed.Loopback, strconv.Itoa(ports[1]))
 	s.url, s.health = fmt.Sprintf("http://%s:%d/v1/ice-servers", bed.Loopback, ports[0]), "http://"+health

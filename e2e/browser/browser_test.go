@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
 )
 
@@ -36,14 +37,8 @@ func TestBrowser(t *testing.T) {
 // start runs the quickstart until the test ends.
 func start(t *testing.T) *bed.Stack {
 	t.Helper()
-	root, err := bed.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
-	bin := t.TempDir()
-	if err := bed.Build(t.Context(), root, bin, bed.Operator, bed.Stunnerd, bed.Auth, bed.Echo); err != nil {
-		t.Fatal(err)
-	}
+	root := bedtest.Root(t)
+	bin := bedtest.Build(t, bed.Operator, bed.Stunnerd, bed.Auth, bed.Echo)
 	ports, err := bed.FreePorts()
 	if err != nil {
 		t.Fatal(err)
@@ -87,10 +82,7 @@ func relays(t *testing.T, stack *bed.Stack, transport string, authorities ...str
 
 // relaysSecurely adds a TLS listener. The browser verifies its certificate: without the CA the call fails.
 func relaysSecurely(t *testing.T, stack *bed.Stack) {
-	port, err := bed.FreePort()
-	if err != nil {
-		t.Fatal(err)
-	}
+	port := bedtest.Port(t)
 	authority, secret := certificate(t)
 	if err := stack.Put("certificate.yaml", secret); err != nil {
 		t.Fatal(err)

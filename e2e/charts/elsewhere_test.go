@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 )
 
 // published matches the location of a kustomization in the documentation.
@@ -20,7 +22,7 @@ var published = regexp.MustCompile(`'https://github\.com/stunner-gateway/stunner
 // elsewhere renders the documented overlays for another namespace, "calls", with Roles in the watched namespaces.
 func elsewhere(t *testing.T) []object {
 	t.Helper()
-	blocks := regexp.MustCompile("(?ms)^```yaml\n(.*?)^```$").FindAllStringSubmatch(read(t, "docs/install.md"), -1)
+	blocks := regexp.MustCompile("(?ms)^```yaml\n(.*?)^```$").FindAllStringSubmatch(bedtest.Read(t, "docs/install.md"), -1)
 	if len(blocks) != 2 {
 		t.Fatalf("docs/install.md has %d blocks of YAML", len(blocks))
 	}
@@ -28,7 +30,7 @@ func elsewhere(t *testing.T) []object {
 	if err != nil {
 		t.Fatal(err)
 	}
-	product, err := filepath.Rel(filepath.Join(dir, "calls"), root(t))
+	product, err := filepath.Rel(filepath.Join(dir, "calls"), bedtest.Root(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +46,7 @@ func elsewhere(t *testing.T) []object {
 			t.Fatal(err)
 		}
 	}
-	top, err := filepath.Rel(root(t), dir)
+	top, err := filepath.Rel(bedtest.Root(t), dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,12 +106,12 @@ func TestKustomize_GuardsSecretsElsewhere(t *testing.T) {
 // The documented uninstallation with kustomize keeps the namespace, which may contain Gateways, and deletes everything
 // else.
 func TestKustomize_UninstallKeepsTheNamespace(t *testing.T) {
-	command := regexp.MustCompile("(?m)^kubectl (delete --kustomize .*)$").FindStringSubmatch(read(t, "docs/install.md"))
+	command := regexp.MustCompile("(?m)^kubectl (delete --kustomize .*)$").FindStringSubmatch(bedtest.Read(t, "docs/install.md"))
 	if command == nil {
 		t.Fatal("docs/install.md has no command for uninstallation")
 	}
 	var args []string
-	for arg := range strings.FieldsSeq(published.ReplaceAllString(command[1], root(t)+"/$1")) {
+	for arg := range strings.FieldsSeq(published.ReplaceAllString(command[1], bedtest.Root(t)+"/$1")) {
 		args = append(args, strings.Trim(arg, "'"))
 	}
 	said := kubectl(t, append(args, "--dry-run=client", "--output=name")...)

@@ -18,13 +18,14 @@ import (
 	"k8s.io/client-go/util/cert"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 )
 
 // The programs run with the flags and rights of the chart. The documented example becomes a Gateway whose credentials a
 // web app gets.
 func TestInstallation_ServesAGateway(t *testing.T) {
 	in := install(t, release{chart: app})
-	kubectl(t, "apply", "-n", home, "-f", file(t, read(t, "docs/examples/cluster/gateway.yaml")))
+	kubectl(t, "apply", "-n", home, "-f", file(t, bedtest.Read(t, "docs/examples/cluster/gateway.yaml")))
 	in.expose("service/front-door", home)
 	in.expose("service/front-door-tcp", home)
 	kubectl(t, "wait", "-n", home, "gateway/front-door", "--for=condition=Programmed", "--timeout="+patience.String())
@@ -98,7 +99,7 @@ type installation struct {
 func install(t *testing.T, r release) installation {
 	t.Helper()
 	bin := t.TempDir()
-	if err := bed.Build(t.Context(), root(t), bin, bed.Operator, bed.Auth); err != nil {
+	if err := bed.Build(t.Context(), bedtest.Root(t), bin, bed.Operator, bed.Auth); err != nil {
 		t.Fatal(err)
 	}
 	restricted(t, home)
@@ -113,18 +114,15 @@ func install(t *testing.T, r release) installation {
 	}
 	granted(t, objects, account)
 
-	discovery, health := address(t), address(t)
+	discovery, health := bedtest.Address(t), bedtest.Address(t)
 	run(t, filepath.Join(bin, "operator"), pods["Deployment/"+home+"/stunner-operator"], health,
 		"--kubeconfig", access.Kubeconfig, "--discovery-address", discovery, "--discovery-token-file", token(t, "stunner-operator"), "--health-address", health,
-		"--scaler-address", address(t))
+		"--scaler-address", bedtest.Address(t))
 	in := installation{t: t}
 	ca := in.authority()
-	port, err := bed.FreePort()
-	if err != nil {
-		t.Fatal(err)
-	}
+	port := bedtest.Port(t)
 	in.auth = fmt.Sprintf("http://%s:%d/v1/ice-servers", bed.Loopback, port)
-	health = address(t)
+	health = bedtest.Address(t)
 	run(t, filepath.Join(bin, "auth"), pods["Deployment/"+home+"/stunner-auth"], health,
 		"--config", "https://"+discovery, "--discovery-token-file", token(t, "stunner-auth"), "--discovery-ca-file", ca,
 		"--address", bed.Loopback, "--port", fmt.Sprint(port), "--health-address", health)
@@ -231,15 +229,6 @@ func run(t *testing.T, program string, deployment object, health string, more ..
 	if err := p.Until(ctx, bed.Answers("http://"+health+"/ready", http.StatusOK)); err != nil {
 		t.Fatal(err)
 	}
-}
-
-func address(t *testing.T) string {
-	t.Helper()
-	port, err := bed.FreePort()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return fmt.Sprintf("%s:%d", bed.Loopback, port)
 }
 
 // token writes the token that a kubelet would mount into a pod, and returns the file.

@@ -21,7 +21,7 @@ import (
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 	"sigs.k8s.io/yaml"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/cluster"
 )
 
@@ -52,7 +52,7 @@ type release struct {
 
 func load(t *testing.T, folder string) *chart.Chart {
 	t.Helper()
-	c, err := loader.Load(filepath.Join(root(t), folder))
+	c, err := loader.Load(filepath.Join(bedtest.Root(t), folder))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +65,7 @@ func (r release) values(t *testing.T) map[string]any {
 	all := map[string]any{}
 	texts := []string{r.set}
 	for _, f := range r.files {
-		texts = append([]string{read(t, filepath.Join(r.chart, f))}, texts...)
+		texts = append([]string{bedtest.Read(t, filepath.Join(r.chart, f))}, texts...)
 	}
 	for _, text := range slices.Backward(texts) {
 		var values map[string]any
@@ -125,7 +125,7 @@ func (r release) all(t *testing.T) (all []object) {
 // kustomize renders a kustomization.
 func kustomize(t *testing.T, folder string) []object {
 	t.Helper()
-	m, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), filepath.Join(root(t), folder))
+	m, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), filepath.Join(bedtest.Root(t), folder))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,22 +164,4 @@ func byName(t *testing.T, objects []object) map[string]object {
 		all[name(o)] = o
 	}
 	return all
-}
-
-func root(t *testing.T) string {
-	t.Helper()
-	root, err := bed.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return root
-}
-
-func read(t *testing.T, file string) string {
-	t.Helper()
-	text, err := os.ReadFile(filepath.Join(root(t), file))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
 }

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 )
 
 // Each value that configures a field of an object sets that field.
@@ -199,7 +201,7 @@ func TestNotes_WarnOfOldCRDs(t *testing.T) {
 func TestMetadata(t *testing.T) {
 	for _, c := range []string{app, crds} {
 		metadata := load(t, c).Metadata
-		if path, ours := strings.CutPrefix(metadata.Icon, "https://raw.githubusercontent.com/stunner-gateway/stunner/main/"); !ours || read(t, path) == "" {
+		if path, ours := strings.CutPrefix(metadata.Icon, "https://raw.githubusercontent.com/stunner-gateway/stunner/main/"); !ours || bedtest.Read(t, path) == "" {
 			t.Errorf("%s: icon %q is not in the repository", c, metadata.Icon)
 		}
 		var changes []struct{ Kind, Description string }

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 )
 
 // patience is the timeout of operations that take about a second on an idle machine.
@@ -138,7 +139,7 @@ func TestAPIServer_AcceptsEveryCombination(t *testing.T) {
 	needForeign(t)
 	restricted(t, home)
 	restricted(t, "stunner")
-	rendered := map[string][]object{"kinds": release{chart: crds}.objects(t), "autoscaling": append(kustomize(t, "keda"), parse(t, read(t, "keda/triggerauthentication.yaml"))...)}
+	rendered := map[string][]object{"kinds": release{chart: crds}.objects(t), "autoscaling": append(kustomize(t, "keda"), parse(t, bedtest.Read(t, "keda/triggerauthentication.yaml"))...)}
 	for title, r := range combinations {
 		r.chart = app
 		rendered[title] = r.all(t)

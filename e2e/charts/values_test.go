@@ -10,6 +10,8 @@ import (
 	"helm.sh/helm/v4/pkg/strvals"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 )
 
 // schema is the part of a chart's values schema that lists properties.
@@ -34,7 +36,7 @@ func (s schema) parents(path string) (all []string) {
 func TestValues_UnknownOnesAreRejected(t *testing.T) {
 	for _, c := range []string{app, crds} {
 		var s schema
-		if err := json.Unmarshal([]byte(read(t, c+"/values.schema.json")), &s); err != nil {
+		if err := json.Unmarshal([]byte(bedtest.Read(t, c+"/values.schema.json")), &s); err != nil {
 			t.Fatal(err)
 		}
 		paths := s.parents("")
@@ -62,7 +64,7 @@ func TestValues_UnknownOnesAreRejected(t *testing.T) {
 // Every object of the schema with defined properties rejects others, so that a misspelt name is an error at any depth.
 func TestSchema_IsClosedAtEveryDepth(t *testing.T) {
 	var root map[string]any
-	if err := json.Unmarshal([]byte(read(t, app+"/values.schema.json")), &root); err != nil {
+	if err := json.Unmarshal([]byte(bedtest.Read(t, app+"/values.schema.json")), &root); err != nil {
 		t.Fatal(err)
 	}
 	objects := 0
@@ -201,10 +203,10 @@ func TestAuth_WithoutTokensIsForTheClusterOnly(t *testing.T) {
 // The migration page lists which values of the existing chart are supported, and which are rejected.
 func TestMigration_ListsSupportedAndRemovedValues(t *testing.T) {
 	var all schema
-	if err := json.Unmarshal([]byte(read(t, app+"/values.schema.json")), &all); err != nil {
+	if err := json.Unmarshal([]byte(bedtest.Read(t, app+"/values.schema.json")), &all); err != nil {
 		t.Fatal(err)
 	}
-	there, gone, ok := strings.Cut(read(t, "docs/migration.md"), "Others are gone")
+	there, gone, ok := strings.Cut(bedtest.Read(t, "docs/migration.md"), "Others are gone")
 	if !ok {
 		t.Fatal("the page has no list of removed values")
 	}
@@ -234,7 +236,7 @@ func TestDocs_SetValuesThatExist(t *testing.T) {
 	setting, namespace := regexp.MustCompile(`--set ('[^']+'|[\w.=/-]+)`), regexp.MustCompile(`--namespace (\S+)`)
 	found := 0
 	for _, page := range []string{"docs/install.md", "docs/migration.md", "README.md", app + "/README.md", crds + "/README.md", app + "/templates/NOTES.txt", crds + "/templates/NOTES.txt"} {
-		for line := range strings.Lines(read(t, page)) {
+		for line := range strings.Lines(bedtest.Read(t, page)) {
 			var settings []string
 			for _, match := range setting.FindAllStringSubmatch(line, -1) {
 				settings = append(settings, strings.Trim(match[1], "'"))

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 )
 
 // verdict matches the last lines of a successful run.
@@ -113,26 +114,15 @@ verdict        fine
 	}
 }
 
-func build(t *testing.T) (bin string) {
+func build(t *testing.T) string {
 	t.Helper()
-	root, err := bed.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
-	bin = t.TempDir()
-	if err := bed.Build(t.Context(), root, bin, bed.Operator, bed.Stunnerd, bed.Auth, bed.Echo, "e2e/demo"); err != nil {
-		t.Fatal(err)
-	}
-	return bin
+	return bedtest.Build(t, bed.Operator, bed.Stunnerd, bed.Auth, bed.Echo, "e2e/demo")
 }
 
 // start runs the demo. Its work folder is inside the test's temporary folder.
 func start(t *testing.T, bin string, env ...string) *bed.Process {
 	t.Helper()
-	root, err := bed.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
+	root := bedtest.Root(t)
 	dir := t.TempDir()
 	p, err := bed.Start(bed.Command{
 		Name: "demo", Path: filepath.Join(bin, "demo"), Args: []string{"--quickstart", filepath.Join(root, "docs/examples/quickstart")},

@@ -12,18 +12,19 @@ import (
 	"testing"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
 )
 
 // TestFlags: the tables of flags list exactly the flags of the programs.
 func TestFlags(t *testing.T) {
-	bin := build(t, bed.Operator, bed.Stunnerd, bed.Auth)
+	bin := bedtest.Build(t, bed.Operator, bed.Stunnerd, bed.Auth)
 	for program, page := range map[string]string{
 		"operator": "docs/operator.md", "stunnerd": "docs/stunnerd.md", "auth": "docs/auth.md",
 	} {
 		known := names(help(t, filepath.Join(bin, program)), regexp.MustCompile(`(?m)^  (?:-([a-z]), )?--?([a-z-]+)`))
 		var rows strings.Builder
-		for _, row := range regexp.MustCompile("(?m)^\\| (`-.*?`) \\|").FindAllStringSubmatch(read(t, page), -1) {
+		for _, row := range regexp.MustCompile("(?m)^\\| (`-.*?`) \\|").FindAllStringSubmatch(bedtest.Read(t, page), -1) {
 			rows.WriteString(row[1] + "\n")
 		}
 		written := names(rows.String(), regexp.MustCompile("`--?([a-z-]+)`"))
@@ -50,7 +51,7 @@ func TestMetrics(t *testing.T) {
 		exported[page] = append(exported[page], m.Name)
 	}
 	for page, metrics := range exported {
-		rows := names(read(t, page), regexp.MustCompile("`(stunner_[a-z_]+)`"))
+		rows := names(bedtest.Read(t, page), regexp.MustCompile("`(stunner_[a-z_]+)`"))
 		if slices.Sort(metrics); !slices.Equal(metrics, rows) {
 			t.Errorf("metrics %v\nmetrics in %s %v", metrics, page, rows)
 		}
@@ -59,8 +60,8 @@ func TestMetrics(t *testing.T) {
 
 // TestAnnotations: the page about Gateways lists exactly the annotations that the operator reads.
 func TestAnnotations(t *testing.T) {
-	known := names(read(t, "services/operator/internal/translate/annotations.go"), regexp.MustCompile(`"stunner\.l7mp\.io/([a-z-]+)"`))
-	written := names(read(t, "docs/gateway.md"), regexp.MustCompile("(?m)^\\| `stunner\\.l7mp\\.io/([a-z-]+)` \\|"))
+	known := names(bedtest.Read(t, "services/operator/internal/translate/wishes.go"), regexp.MustCompile(`"stunner\.l7mp\.io/([a-z-]+)"`))
+	written := names(bedtest.Read(t, "docs/gateway.md"), regexp.MustCompile("(?m)^\\| `stunner\\.l7mp\\.io/([a-z-]+)` \\|"))
 	if len(known) == 0 || !slices.Equal(known, written) {
 		t.Errorf("annotations that are read %v\nannotations in docs/gateway.md %v", known, written)
 	}
@@ -69,8 +70,8 @@ func TestAnnotations(t *testing.T) {
 // TestExamples: every document of an example folder is valid and in force on its own. e2e/node tests the examples for
 // clusters.
 func TestExamples(t *testing.T) {
-	bin := build(t, bed.Operator)
-	folders, err := filepath.Glob(filepath.Join(root(t), "docs/examples/*"))
+	bin := bedtest.Build(t, bed.Operator)
+	folders, err := filepath.Glob(filepath.Join(bedtest.Root(t), "docs/examples/*"))
 	folders = slices.DeleteFunc(folders, func(folder string) bool { return filepath.Base(folder) == "cluster" })
 	if err != nil || len(folders) == 0 {
 		t.Fatalf("no examples: %v", err)
@@ -90,8 +91,8 @@ func TestExamples(t *testing.T) {
 
 // TestConfig: stunnerd accepts the config on its page.
 func TestConfig(t *testing.T) {
-	bin := build(t, bed.Stunnerd)
-	blocks := regexp.MustCompile("(?s)```yaml\n(version: v1\n.*?)```").FindAllStringSubmatch(read(t, "docs/stunnerd.md"), -1)
+	bin := bedtest.Build(t, bed.Stunnerd)
+	blocks := regexp.MustCompile("(?s)```yaml\n(version: v1\n.*?)```").FindAllStringSubmatch(bedtest.Read(t, "docs/stunnerd.md"), -1)
 	if len(blocks) == 0 {
 		t.Fatal("docs/stunnerd.md contains no config")
 	}
@@ -111,16 +112,16 @@ func TestLinks(t *testing.T) {
 	link := regexp.MustCompile(`\]\(([^)#:]*)(?:#([^)]*))?\)`)
 	count := 0
 	for _, page := range pages(t) {
-		text := regexp.MustCompile("(?s)```.*?```|`[^`\n]*`").ReplaceAllString(read(t, page), "")
+		text := regexp.MustCompile("(?s)```.*?```|`[^`\n]*`").ReplaceAllString(bedtest.Read(t, page), "")
 		for _, match := range link.FindAllStringSubmatch(text, -1) {
 			count++
 			target := page
 			if match[1] != "" {
 				target = filepath.Join(filepath.Dir(page), match[1])
 			}
-			if _, err := os.Stat(filepath.Join(root(t), target)); err != nil {
+			if _, err := os.Stat(filepath.Join(bedtest.Root(t), target)); err != nil {
 				t.Errorf("%s links to %s, which does not exist", page, match[1])
-			} else if match[2] != "" && !slices.Contains(headings(read(t, target)), match[2]) {
+			} else if match[2] != "" && !slices.Contains(headings(bedtest.Read(t, target)), match[2]) {
 				t.Errorf("%s links to %s, which has no heading %q", page, target, match[2])
 			}
 		}
@@ -143,12 +144,12 @@ func headings(text string) (all []string) {
 func pages(t *testing.T) (all []string) {
 	t.Helper()
 	for _, pattern := range []string{"*.md", "docs/*.md", "docs/*/*.md"} {
-		found, err := filepath.Glob(filepath.Join(root(t), pattern))
+		found, err := filepath.Glob(filepath.Join(bedtest.Root(t), pattern))
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, path := range found {
-			relative, err := filepath.Rel(root(t), path)
+			relative, err := filepath.Rel(bedtest.Root(t), path)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -177,31 +178,4 @@ func help(t *testing.T, program string) string {
 		t.Fatalf("%s --help: %v", program, err)
 	}
 	return string(out)
-}
-
-func build(t *testing.T, folders ...string) (bin string) {
-	t.Helper()
-	bin = t.TempDir()
-	if err := bed.Build(t.Context(), root(t), bin, folders...); err != nil {
-		t.Fatal(err)
-	}
-	return bin
-}
-
-func root(t *testing.T) string {
-	t.Helper()
-	root, err := bed.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return root
-}
-
-func read(t *testing.T, page string) string {
-	t.Helper()
-	data, err := os.ReadFile(filepath.Join(root(t), page))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(data)
 }

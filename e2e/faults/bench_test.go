@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
 	"github.com/stunner-gateway/stunner/e2e/internal/pulse"
 	"github.com/stunner-gateway/stunner/services/api/config"
@@ -408,14 +409,8 @@ func echoAt(t testing.TB, addr netip.Addr) netip.AddrPort {
 // freePorts returns n different free ports.
 func freePorts(t testing.TB, n int) (ports []int) {
 	t.Helper()
-	for len(ports) < n {
-		port, err := bed.FreePort()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !slices.Contains(ports, port) {
-			ports = append(ports, port)
-		}
+	for range n {
+		ports = append(ports, bedtest.Port(t)) // no port is returned twice
 	}
 	return ports
 }

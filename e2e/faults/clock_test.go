@@ -16,6 +16,7 @@ import (
 
 	"github.com/stunner-gateway/stunner/e2e/internal/ask"
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
 	"github.com/stunner-gateway/stunner/services/api/credential"
 )
@@ -121,10 +122,7 @@ func newClock(t *testing.T) *clock {
 	dir := t.TempDir()
 	c := &clock{t, filepath.Join(dir, "stunnerd"), filepath.Join(dir, "clock")}
 	c.jump(0)
-	root, err := bed.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
+	root := bedtest.Root(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute) // compiles the standard library if it is not cached
 	defer cancel()
 	build := exec.CommandContext(ctx, "go", "build", "-overlay", c.overlay(dir), "-o", c.program, ".")

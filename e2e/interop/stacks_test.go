@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	pion "github.com/stunner-gateway/stunner/e2e/internal/call"
 )
 
@@ -50,10 +51,7 @@ func aioice(t *testing.T, d dataplane, ca, transport string, port int, password 
 // ICMP errors were relayed.
 func TestPion(t *testing.T) {
 	d := start(t, static)
-	silent, err := bed.FreePort()
-	if err != nil {
-		t.Fatal(err)
-	}
+	silent := bedtest.Port(t)
 	to := func(port int) netip.AddrPort {
 		return netip.AddrPortFrom(netip.MustParseAddr(bed.Loopback), uint16(port))
 	}

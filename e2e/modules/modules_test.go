@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 )
 
 // holes are the vulnerable versions. Each module must be part of at least one program, so that every row is effective.
@@ -33,10 +34,7 @@ var holes = []struct {
 
 // G-04, D-22: no program contains a module version of the table, unless the linker has removed the vulnerable code.
 func TestNoProgramContainsAKnownVulnerability(t *testing.T) {
-	root, err := bed.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
+	root := bedtest.Root(t)
 	bin, found := t.TempDir(), map[string]bool{}
 	for _, program := range []string{bed.Operator, bed.Stunnerd, bed.Auth} {
 		if err := bed.Build(t.Context(), root, bin, program); err != nil {
@@ -75,10 +73,7 @@ func TestNoProgramContainsAKnownVulnerability(t *testing.T) {
 // Programs are tested in the workspace and released from their modules. Both use the same module versions, and share
 // the build cache.
 func TestReleasedVersionsAreTested(t *testing.T) {
-	root, err := bed.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
+	root := bedtest.Root(t)
 	for _, folder := range []string{"services/api", bed.Operator, bed.Stunnerd, bed.Auth, "dashboards", "e2e"} {
 		tested, shipped := modules(t, filepath.Join(root, folder), ""), modules(t, filepath.Join(root, folder), "off")
 		for path, v := range shipped {

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/boards"
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
 )
@@ -88,7 +89,7 @@ func (s *stage) metrics(t *testing.T) {
 
 // panels: every query of every board returns data.
 func (s *stage) panels(t *testing.T) {
-	asked, err := boards.Read(root(t))
+	asked, err := boards.Read(bedtest.Root(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,7 +130,7 @@ func TestScrapeConfigOfAHost(t *testing.T) {
 // configs returns the scrape configs of docs/monitoring.md: for a cluster, and for a host.
 func configs(t *testing.T) (all []string) {
 	t.Helper()
-	page, err := os.ReadFile(filepath.Join(root(t), "docs/monitoring.md"))
+	page, err := os.ReadFile(filepath.Join(bedtest.Root(t), "docs/monitoring.md"))
 	if err != nil {
 		t.Fatal(err)
 	}

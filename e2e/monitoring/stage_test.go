@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/boards"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
 	"github.com/stunner-gateway/stunner/services/api/config"
@@ -44,10 +45,10 @@ func newStage(t *testing.T) *stage {
 		t.Fatal(err)
 	}
 	s := &stage{stack: &bed.Stack{Bin: t.TempDir(), Dir: t.TempDir(), Ports: ports}}
-	if err := bed.Build(t.Context(), root(t), s.stack.Bin, bed.Operator, bed.Stunnerd, bed.Auth, bed.Echo); err != nil {
+	if err := bed.Build(t.Context(), bedtest.Root(t), s.stack.Bin, bed.Operator, bed.Stunnerd, bed.Auth, bed.Echo); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.stack.Prepare(filepath.Join(root(t), "docs/examples/quickstart")); err != nil {
+	if err := s.stack.Prepare(filepath.Join(bedtest.Root(t), "docs/examples/quickstart")); err != nil {
 		t.Fatal(err)
 	}
 	s.secure(t)
@@ -128,10 +129,7 @@ func (s *stage) watch(t *testing.T, ctx context.Context) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	port, err := bed.FreePort()
-	if err != nil {
-		t.Fatal(err)
-	}
+	port := bedtest.Port(t)
 	address := net.JoinHostPort(bed.Loopback, strconv.Itoa(port))
 	data := scrapeConfig(t,
 		target{"stunner", "metrics-port", "front-door-0", c.Admin.MetricsEndpoint},
@@ -189,7 +187,7 @@ func scrapeConfig(t *testing.T, targets ...target) []byte {
 	scrape := c["scrape_configs"].([]any)[0].(object)
 	delete(scrape, "kubernetes_sd_configs")
 	scrape["static_configs"] = found
-	c["rule_files"] = []string{filepath.Join(root(t), "dashboards/alerts.yaml")}
+	c["rule_files"] = []string{filepath.Join(bedtest.Root(t), "dashboards/alerts.yaml")}
 	c["global"] = object{"scrape_interval": interval, "scrape_timeout": interval, "evaluation_interval": interval}
 	data, err := yaml.Marshal(c)
 	if err != nil {
@@ -230,13 +228,4 @@ func (s *stage) until(t *testing.T, cond func(context.Context) error) {
 	if err := bed.Until(ctx, cond); err != nil {
 		t.Error(err)
 	}
-}
-
-func root(t *testing.T) string {
-	t.Helper()
-	root, err := bed.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return root
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/boards"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
 	"github.com/stunner-gateway/stunner/services/api/config"
@@ -61,7 +62,7 @@ func TestBoards(t *testing.T) {
 	}
 	t.Cleanup(end)
 
-	asked, err := boards.Read(root(t))
+	asked, err := boards.Read(bedtest.Root(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +100,7 @@ func (s place) prometheus() boards.Prometheus {
 	if _, err := cluster.Load(s.Context(), "prometheus"); err != nil {
 		s.Fatal(err)
 	}
-	page, err := os.ReadFile(filepath.Join(root(s.T), "docs/monitoring.md"))
+	page, err := os.ReadFile(filepath.Join(bedtest.Root(s.T), "docs/monitoring.md"))
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -107,7 +108,7 @@ func (s place) prometheus() boards.Prometheus {
 	if scrape == nil {
 		s.Fatal("docs/monitoring.md has no scrape config for a cluster")
 	}
-	s.kubectl("", "create", "configmap", "prometheus", "--from-file="+filepath.Join(root(s.T), "dashboards/alerts.yaml"),
+	s.kubectl("", "create", "configmap", "prometheus", "--from-file="+filepath.Join(bedtest.Root(s.T), "dashboards/alerts.yaml"),
 		"--from-literal=prometheus.yml=global: {scrape_interval: 5s, evaluation_interval: 5s}\n"+string(scrape[1]))
 	const binding = "e2e-prometheus"
 	s.kubectl("", "create", "clusterrolebinding", binding, "--clusterrole=view", "--serviceaccount="+s.namespace+":default")

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 )
 
 // home is the namespace of the documented installation.
@@ -71,7 +72,7 @@ var (
 // text returns the commands of a block.
 func (b block) text(t *testing.T) string {
 	t.Helper()
-	page, err := os.ReadFile(filepath.Join(root(t), b.page))
+	page, err := os.ReadFile(filepath.Join(bedtest.Root(t), b.page))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,15 +83,6 @@ func (b block) text(t *testing.T) string {
 	}
 	t.Fatalf("%s has no block of commands that begins with %q", b.page, b.begins)
 	return ""
-}
-
-func root(t *testing.T) string {
-	t.Helper()
-	root, err := bed.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return root
 }
 
 // published matches the published locations in the documentation. They are replaced by the repository. The commands are
@@ -123,11 +115,11 @@ func (s place) follow(programs []string, blocks ...block) string {
 		commands := published.ReplaceAllStringFunc(text, func(place string) string {
 			switch m := published.FindStringSubmatch(place); {
 			case m[1] != "":
-				return filepath.Join(root(s.T), m[1])
+				return filepath.Join(bedtest.Root(s.T), m[1])
 			case strings.HasSuffix(place, "\n"): // the working directory, in a clone
-				return root(s.T) + " stunner\n"
+				return bedtest.Root(s.T) + " stunner\n"
 			}
-			return root(s.T) + "/"
+			return bedtest.Root(s.T) + "/"
 		})
 		left := filepath.Join(s.TempDir(), "left")
 		all.WriteString(s.shell(programs, fmt.Sprintf("cd %q\n%spwd > %q\n", folder, commands, left)))
@@ -145,7 +137,7 @@ func (s place) shell(programs []string, commands string) string {
 	s.Helper()
 	var folders []string
 	for _, p := range programs {
-		folder, err := bed.Published(s.Context(), root(s.T), p)
+		folder, err := bed.Published(s.Context(), bedtest.Root(s.T), p)
 		if err != nil {
 			s.Fatal(err)
 		}

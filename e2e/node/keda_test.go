@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
 )
 
@@ -115,7 +116,7 @@ const behavior = `{"scaleDown":{"stabilizationWindowSeconds":0,"policies":[{"typ
 // scaledObject returns keda/prometheus.yaml adapted to the Gateway and the limits of the test.
 func scaledObject(c *crowd) string {
 	c.Helper()
-	text, err := os.ReadFile(filepath.Join(root(c.T), "keda/prometheus.yaml"))
+	text, err := os.ReadFile(filepath.Join(bedtest.Root(c.T), "keda/prometheus.yaml"))
 	if err != nil {
 		c.Fatal(err)
 	}

@@ -10,18 +10,13 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 )
 
 // TestScenario runs every scenario; TestScenario/NAME runs one.
 func TestScenario(t *testing.T) {
-	root, err := bed.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
-	bin := t.TempDir()
-	if err := bed.Build(t.Context(), root, bin, bed.Operator, bed.Stunnerd, bed.Auth, bed.Echo); err != nil {
-		t.Fatal(err)
-	}
+	root := bedtest.Root(t)
+	bin := bedtest.Build(t, bed.Operator, bed.Stunnerd, bed.Auth, bed.Echo)
 	testscript.Run(t, testscript.Params{
 		Dir:                "testdata",
 		Cmds:               commands(),

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 )
 
 const patience = time.Minute
@@ -88,10 +89,7 @@ func uncommented(text string) []byte {
 // The wrapper script in the container runs the program with its arguments, restarts it on SIGHUP, and exits with its
 // exit code.
 func TestScript(t *testing.T) {
-	root, err := bed.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
+	root := bedtest.Root(t)
 	match := regexp.MustCompile(`(?s)<<'EOF'[^\n]*\n(.*?\n)EOF\n`).FindStringSubmatch(read(t, filepath.Join(root, ".ci/tilt/Dockerfile")))
 	if match == nil {
 		t.Fatal("the Dockerfile has no script")

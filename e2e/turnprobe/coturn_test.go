@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/turnprobe/internal/probe"
 )
 
@@ -46,7 +47,7 @@ func startCoturn(t *testing.T) netip.AddrPort {
 	if err != nil {
 		t.Fatal("turnserver is not installed: run `sudo apt-get install --yes coturn`")
 	}
-	dir, port := t.TempDir(), freePort(t)
+	dir, port := t.TempDir(), bedtest.Port(t)
 	args := []string{
 		"-n", "--no-cli", "--no-tls", "--no-dtls", "--lt-cred-mech", "-u", user + ":" + password, "-r", realm,
 		"-L", bed.Loopback, "-E", bed.Loopback, "--listening-port", strconv.Itoa(port), "--allow-loopback-peers", "--denied-peer-ip=192.0.2.1",

@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/turnprobe/internal/probe"
 )
 
@@ -142,14 +143,7 @@ clusters:
 
 func startStunnerd(t *testing.T) dataplane {
 	t.Helper()
-	root, err := bed.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	if err := bed.Build(t.Context(), root, dir, bed.Stunnerd); err != nil {
-		t.Fatal(err)
-	}
+	dir := bedtest.Build(t, bed.Stunnerd)
 	d := newDataplane(t)
 	config := filepath.Join(dir, "config.yaml")
 	file, err := os.Create(config)
@@ -168,9 +162,9 @@ func startStunnerd(t *testing.T) dataplane {
 
 func newDataplane(t *testing.T) dataplane {
 	cert, key := certificate(t)
-	d := dataplane{Realm: realm, User: user, Password: password, Secret: secret, Quota: quota, Health: freePort(t), First: 18000, Last: 31999}
+	d := dataplane{Realm: realm, User: user, Password: password, Secret: secret, Quota: quota, Health: bedtest.Port(t), First: 18000, Last: 31999}
 	for _, transport := range probe.Transports {
-		l := listener{Transport: transport, Port: freePort(t)}
+		l := listener{Transport: transport, Port: bedtest.Port(t)}
 		if transport == probe.TLS || transport == probe.DTLS {
 			l.Cert, l.Key = cert, key
 		}
@@ -198,15 +192,6 @@ func start(t *testing.T, command bed.Command, ready func(context.Context) error)
 	if err := p.Until(ctx, ready); err != nil {
 		t.Fatal(err)
 	}
-}
-
-func freePort(t *testing.T) int {
-	t.Helper()
-	port, err := bed.FreePort()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return port
 }
 
 // certificate returns a certificate for the loopback addresses and its key, encoded for a config.

@@ -1,0 +1,58 @@
+// Package bedtest wraps functions of package bed for tests: an error ends the test.
+package bedtest
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+)
+
+// Root returns the root of the repository.
+func Root(t testing.TB) string {
+	t.Helper()
+	root, err := bed.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return root
+}
+
+// Read returns the content of a file. Its path is relative to the root of the repository.
+func Read(t testing.TB, file string) string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(Root(t), file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+// Build builds programs into a temporary folder, each under the base name of its folder, and returns the folder.
+func Build(t testing.TB, programs ...string) (folder string) {
+	t.Helper()
+	folder = t.TempDir()
+	if err := bed.Build(t.Context(), Root(t), folder, programs...); err != nil {
+		t.Fatal(err)
+	}
+	return folder
+}
+
+// Port returns a port that is free for UDP and TCP.
+func Port(t testing.TB) int {
+	t.Helper()
+	port, err := bed.FreePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return port
+}
+
+// Address returns a free port of the loopback address, as HOST:PORT.
+func Address(t testing.TB) string {
+	t.Helper()
+	return net.JoinHostPort(bed.Loopback, strconv.Itoa(Port(t)))
+}

@@ -23,7 +23,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/credential"
 )
 
-// private is an address as a load balancer has it. elsewhere is another private address.
+// private is a private address, such as that of a load balancer that forwards traffic of many clients. elsewhere is
+// another one.
 var private, elsewhere = netip.MustParseAddr("10.77.0.1"), netip.MustParseAddr("10.77.0.2")
 
 // behind runs the test in a network namespace in which 10.77.0.0/24 is local, and reports whether this process is in

@@ -15,8 +15,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// bare returns the objects without labels of the tool that renders them. `helm --create-namespace` makes the namespace
-// of the release.
+// bare returns the objects without the labels and annotations that only Helm sets. `helm --create-namespace` makes the
+// namespace of the release.
 func bare(t *testing.T, objects []object) map[string]object {
 	t.Helper()
 	all := byName(t, objects)

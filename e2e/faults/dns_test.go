@@ -48,14 +48,14 @@ func TestR16NameServer(t *testing.T) {
 	b.await("the address of the name is permitted", b.admits(peer))
 	live := calls{b.call(peer)}
 	for _, trouble := range []dnsmessage.RCode{dnsmessage.RCodeServerFailure, dnsmessage.RCodeNameError} {
-		names.say(trouble)
+		names.set(trouble)
 		b.await(fmt.Sprintf("answered %s", trouble), names.answered)
 		b.goOn(live)
 	}
 	b.unharmed(live, silence)
 
 	live = calls{b.call(peer)}
-	names.say(dnsmessage.RCodeSuccess, second, netip.MustParseAddr(bed.Loopback))
+	names.set(dnsmessage.RCodeSuccess, second, netip.MustParseAddr(bed.Loopback))
 	b.await("the new addresses were returned", names.answered)
 	moved := names.since()
 	b.within(time.Second, "the new address of the name is permitted", b.admits(to(echoAt(t, second))))
@@ -117,8 +117,8 @@ func newNameServer(t *testing.T, addr string, addrs ...netip.Addr) *nameServer {
 	return s
 }
 
-// say changes the response.
-func (s *nameServer) say(code dnsmessage.RCode, addrs ...netip.Addr) {
+// set changes the response.
+func (s *nameServer) set(code dnsmessage.RCode, addrs ...netip.Addr) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.code, s.addrs, s.told = code, addrs, time.Time{}

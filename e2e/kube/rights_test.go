@@ -58,7 +58,7 @@ func TestRights_ReachNoSecretsOfOthers(t *testing.T) {
 		return err
 	}
 	refused := func(ctx context.Context, command string) error {
-		if err := as(ctx, command); err == nil || !says(err, "the operator writes Secrets of type stunner.l7mp.io/standby-config only|the operator writes only objects|the operator changes and deletes only objects") {
+		if err := as(ctx, command); err == nil || !containsAny(err, "the operator writes Secrets of type stunner.l7mp.io/standby-config only|the operator writes only objects|the operator changes and deletes only objects") {
 			return fmt.Errorf("kubectl %s, as the operator: %v", command, err)
 		}
 		return nil

@@ -101,7 +101,7 @@ func TestRights_OfAStolenToken(t *testing.T) {
 		{"pods of another Gateway", "create", s.fill(strings.ReplaceAll(deployment, "gateway-name: front-door", "gateway-name: other")), "labels of their Gateway"},
 	} {
 		attempt := func(ctx context.Context) error {
-			if out, err := s.asOperator(ctx, c.command, c.patch); err == nil || !says(err, c.refused) {
+			if out, err := s.asOperator(ctx, c.command, c.patch); err == nil || !containsAny(err, c.refused) {
 				return fmt.Errorf("%s: want it refused with %q, got %v %s", c.title, c.refused, err, out)
 			}
 			return nil
@@ -147,7 +147,7 @@ func TestRights_OfAStolenToken(t *testing.T) {
 	}
 	s.allow("workloads", "images", "['example.net/tap', 'registry.example.net/']")
 	s.await(func(ctx context.Context) error {
-		if _, err := s.asOperator(ctx, "patch deployment front-door", main(`"image":"example.net/tapped:1"`)); err == nil || !says(err, "an image of the dataplane pods is not allowed") {
+		if _, err := s.asOperator(ctx, "patch deployment front-door", main(`"image":"example.net/tapped:1"`)); err == nil || !containsAny(err, "an image of the dataplane pods is not allowed") {
 			return fmt.Errorf("an image that is not allowed: %v", err)
 		}
 		return nil
@@ -166,8 +166,8 @@ func TestRights_OfAStolenToken(t *testing.T) {
 	}
 }
 
-// says reports whether an error contains one of several texts, separated by "|".
-func says(err error, wordings string) bool {
+// containsAny reports whether an error contains one of several texts, separated by "|".
+func containsAny(err error, wordings string) bool {
 	return slices.ContainsFunc(strings.Split(wordings, "|"), func(w string) bool { return strings.Contains(err.Error(), w) })
 }
 

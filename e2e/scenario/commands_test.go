@@ -22,16 +22,16 @@ const many = 64
 func orders() map[string]command {
 	return map[string]command{
 		// Programs.
-		"up":      {up, "[PART…]", 0, 3},               // start echo, operator, auth; without PART all of them
-		"free":    {free, "", 0, 0},                    // dataplanes of the next operator keep running after a crash of the operator
-		"respawn": {respawn, "NAME", 1, 1},             // kill the Gateway's dataplane and start it again as NAME, as a supervisor would; sets $PID
-		"run":     {run, "NAME PROGRAM ARG…", 2, many}, // start another program
-		"crash":   {crash, "NAME", 1, 1},               // SIGKILL
-		"drain":   {drain, "NAME", 1, 1},               // SIGTERM, without waiting
-		"gone":    {gone, "NAME", 1, 1},                // wait until it has exited with code 0
-		"quit":    {quit, "NAME", 1, 1},                // drain, then gone
-		"says":    {says, "NAME REGEXP", 2, 2},         // wait until the output of a program matches
-		"babble":  {babble, "NAME GOOD", 2, 2},         // discovery server that sends invalid frames, the file GOOD, and invalid frames again; its URL is $NAME
+		"up":        {up, "[PART…]", 0, 3},               // start echo, operator, auth; without PART all of them
+		"free":      {free, "", 0, 0},                    // dataplanes of the next operator keep running after a crash of the operator
+		"respawn":   {respawn, "NAME", 1, 1},             // kill the Gateway's dataplane and start it again as NAME, as a supervisor would; sets $PID
+		"run":       {run, "NAME PROGRAM ARG…", 2, many}, // start another program
+		"crash":     {crash, "NAME", 1, 1},               // SIGKILL
+		"drain":     {drain, "NAME", 1, 1},               // SIGTERM, without waiting
+		"gone":      {gone, "NAME", 1, 1},                // wait until it has exited with code 0
+		"quit":      {quit, "NAME", 1, 1},                // drain, then gone
+		"says":      {says, "NAME REGEXP", 2, 2},         // wait until the output of a program matches
+		"discovery": {serveDiscovery, "NAME GOOD", 2, 2}, // discovery server that sends invalid frames, the file GOOD, and invalid frames again; its URL is $NAME
 
 		// Files. Ports of the quickstart are replaced by those of the scenario.
 		"put":         {put, "FILE…", 1, many},      // copy files into the operator's folder

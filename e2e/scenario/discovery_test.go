@@ -13,8 +13,8 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 )
 
-// nonsense returns invalid frames of config discovery.
-func nonsense() []string {
+// invalidFrames returns invalid frames of config discovery.
+func invalidFrames() []string {
 	return []string{
 		"hello",
 		"",
@@ -29,13 +29,13 @@ func nonsense() []string {
 	}
 }
 
-// babble serves a discovery endpoint that sends invalid frames, then the config in a file, then invalid frames again.
-func babble(s *stage, ts *testscript.TestScript, args []string) error {
+// serveDiscovery serves a discovery endpoint that sends invalid frames, then the config in a file, then invalid frames again.
+func serveDiscovery(s *stage, ts *testscript.TestScript, args []string) error {
 	listener, err := net.Listen("tcp", bed.Loopback+":0")
 	if err != nil {
 		return err
 	}
-	frames := append(append(nonsense(), ts.ReadFile(args[1])), nonsense()...)
+	frames := append(append(invalidFrames(), ts.ReadFile(args[1])), invalidFrames()...)
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		conn, err := websocket.Accept(w, r, nil)
 		if err != nil {

@@ -27,7 +27,6 @@ import (
 	"time"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/pulse"
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/credential"
@@ -96,7 +95,7 @@ func token(key *ecdsa.PrivateKey, kid string, change func(claims map[string]any)
 	return text + "." + encode(signature)
 }
 
-// service is the auth service with one gateway.
+// service is the program with one gateway.
 type service struct {
 	*bed.Process
 	url, health, file string
@@ -104,13 +103,21 @@ type service struct {
 
 func start(t *testing.T, args ...string) service {
 	t.Helper()
-	dir := bedtest.Build(t, bed.Auth)
+	root, err := bed.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := bed.Build(t.Context(), root, dir, bed.Auth); err != nil {
+		t.Fatal(err)
+	}
 	s := service{file: filepath.Join(dir, "gateway.json")}
 	s.put(t, "192.0.2.9")
-	var err error
 	var ports [2]int
 	for i := range ports {
-		ports[i] = bedtest.Port(t)
+		if ports[i], err = bed.FreePort(); err != nil {
+			t.Fatal(err)
+		}
 	}
 	health := net.JoinHostPort(bed.Loopback, strconv.Itoa(ports[1]))
 	s.url, s.health = fmt.Sprintf("http://%s:%d/v1/ice-servers", bed.Loopback, ports[0]), "http://"+health
@@ -165,7 +172,7 @@ func (s service) from(t *testing.T, address string) caller {
 	return caller{s.url, &http.Client{Transport: transport, Timeout: 20 * time.Second}}
 }
 
-// ask returns the status and the body of a response.
+// ask returns the status and the body of an answer.
 func (c caller) ask(ctx context.Context, token string) (int, string, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, nil)
 	if err != nil {
@@ -216,7 +223,7 @@ func (c *tally) quantile(q float64) time.Duration {
 }
 
 func (c *tally) String() string {
-	return fmt.Sprintf("responses %v, %d errors, p50 %.1f ms, p99 %.1f ms", c.codes, len(c.errs), ms(c.quantile(0.5)), ms(c.quantile(0.99)))
+	return fmt.Sprintf("answers %v, %d errors, p50 %.1f ms, p99 %.1f ms", c.codes, len(c.errs), ms(c.quantile(0.5)), ms(c.quantile(0.99)))
 }
 
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
@@ -315,20 +322,20 @@ func TestGarbageTokens(t *testing.T) {
 	c := measure(measured, friend)
 	stop()
 	over.Wait()
-	t.Logf("valid tokens during the attack: %s", c)
-	t.Logf("twin without the attack:        %s", quiet)
-	t.Logf("attack:                         responses %v, %d errors; %d requests for the key set; longest stall of the machine %s", refused.codes, len(refused.errs), p.asked.Load(), machine.Worst())
+	t.Logf("good tokens among garbage: %s", c)
+	t.Logf("at a twin without them:    %s", quiet)
+	t.Logf("the garbage:               answers %v, %d errors; the key set was asked for %d times; the machine stood still for %s at most", refused.codes, len(refused.errs), p.asked.Load(), machine.Worst())
 	if len(c.errs) > 0 || len(c.codes) != 1 || c.codes[http.StatusCreated] == 0 {
-		t.Errorf("valid tokens: %v, %v", c.codes, c.errs)
+		t.Errorf("good tokens: %v, %v", c.codes, c.errs)
 	}
 	if p99, machine := c.quantile(0.99), quiet.quantile(0.99); p99 > 50*time.Millisecond+machine {
-		t.Errorf("p99 of valid tokens is %s, want at most 50 ms more than that of the twin, %s", p99, machine)
+		t.Errorf("p99 of good tokens is %s, want at most 50 ms more than %s, which the machine takes", p99, machine)
 	}
 	if len(refused.errs) > 0 {
-		t.Errorf("%d connections were closed without a response, the first: %v", len(refused.errs), refused.errs[0])
+		t.Errorf("%d connections were closed without an answer, the first: %v", len(refused.errs), refused.errs[0])
 	}
 	if refused.codes[http.StatusCreated] > 0 || refused.codes[http.StatusUnauthorized] < 1000 {
-		t.Errorf("responses to the attack: %v", refused.codes)
+		t.Errorf("the garbage was answered %v", refused.codes)
 	}
 	if n := p.asked.Load(); n > 4 {
 		t.Errorf("the key set was fetched %d times", n)
@@ -370,24 +377,24 @@ func TestTenTimesTheRatedLoad(t *testing.T) {
 		began := time.Now()
 		s.put(t, "192.0.2.10")
 		if err := s.Until(ctx, func(ctx context.Context) error { return offers(ctx, s.from(t, "127.0.0.3"), "192.0.2.10") }); err != nil {
-			t.Errorf("the config change does not take effect: %v", err)
+			t.Errorf("the change of the config does not arrive: %v", err)
 		}
-		t.Logf("a config change took effect after %s", machine.Since(began).Round(time.Millisecond))
+		t.Logf("a change of the config arrived after %s", machine.Since(began).Round(time.Millisecond))
 	})
 	all := measure(ctx, 10*rated, pods...)
 	both.Wait()
 	t.Logf("at 10 times the rated load: %s", all)
-	t.Logf("twin with low load: %s", quiet)
+	t.Logf("at a twin with little load: %s", quiet)
 	after := s.memory(t)
 	t.Logf("memory: %.0f MiB before, %.0f MiB after", before, after)
 	if n := len(all.errs); n*100 > len(all.took) || len(all.codes) != 1 || len(all.took) < 10*rated {
-		t.Errorf("responses %v, %d errors %v", all.codes, n, all.errs[:min(n, 3)])
+		t.Errorf("answers %v, %d errors %v", all.codes, n, all.errs[:min(n, 3)])
 	}
 	if p99, machine := all.quantile(0.99), quiet.quantile(0.99); p99 > 100*time.Millisecond+machine {
-		t.Errorf("p99 is %s, want at most 100 ms more than that of the twin, %s", p99, machine)
+		t.Errorf("p99 is %s, want at most 100 ms more than %s, which the machine takes", p99, machine)
 	}
-	if after > 100 { // the memory limit of the chart is 128 MiB
-		t.Errorf("the service uses %.0f MiB", after)
+	if after > 100 { // the chart allows 128 MiB
+		t.Errorf("the service takes %.0f MiB", after)
 	}
 	if code, _, err := pods[0].ask(t.Context(), ""); code != http.StatusCreated {
 		t.Errorf("afterwards: %d, %v", code, err)

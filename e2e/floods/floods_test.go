@@ -23,8 +23,8 @@ import (
 )
 
 var (
-	long = flag.Bool("long", false, "also run the floods that take longer")
-	only = flag.String("flood", "", "run only the floods whose name contains this")
+	long = flag.Bool("long", false, "also run the floods that only a thorough run has time for")
+	only = flag.String("flood", "", "run the floods whose name contains this")
 )
 
 // Limits for every flood.
@@ -59,7 +59,7 @@ func TestFloods(t *testing.T) {
 		})
 		w.clear()
 	}
-	t.Logf("time until a change of a good tenant reaches its dataplane, with an operator limited to %d MiB:\n%s\n%s", memory>>20, head, strings.Join(table, "\n"))
+	t.Logf("a change of a good tenant reaches its dataplane, with an operator of %d MiB:\n%s\n%s", memory>>20, head, strings.Join(table, "\n"))
 }
 
 // row is the result of one flood.
@@ -95,16 +95,16 @@ func (r row) String() string {
 func (r row) judge(t *testing.T) {
 	t.Log("\n" + head + "\n" + r.String())
 	if r.out > 0 {
-		t.Errorf("the operator exited %d times", r.out)
+		t.Errorf("the operator ended %d times", r.out)
 	}
 	if r.unready > 0 {
 		t.Errorf("the operator was not ready for %s", r.unready)
 	}
 	if r.lost > 0 || r.at(0.99) > slowest {
-		t.Errorf("%d of %d changes were lost, p99 of the others is %s: want none, and at most %s", r.lost, r.changes, r.at(0.99), slowest)
+		t.Errorf("%d of %d changes did not arrive, p99 of the others is %s: want none, and at most %s", r.lost, r.changes, r.at(0.99), slowest)
 	}
 	if len(r.missing) > 0 || r.back > restart {
-		t.Errorf("configs complete %s after a restart, missing %v: want at most %s and none", r.back, r.missing, restart)
+		t.Errorf("after a restart all was back after %s, missing %v: want at most %s and nothing", r.back, r.missing, restart)
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/cluster"
 	"github.com/stunner-gateway/stunner/e2e/internal/runner"
 )

@@ -27,7 +27,7 @@ var floods = []flood{
 	{name: "a route of 114,688 endpoints at the shared Gateway", size: 1, objects: func(int) []string {
 		return []string{static("flood", "wide", 0), route("flood", "wide", []string{parent(home, "shared")}, wide(7, "wide")...)}
 	}},
-	{name: "40 such routes at its own and the shared Gateway", size: 40, objects: func(i int) []string {
+	{name: "40 such routes at an own and the shared Gateway", size: 40, objects: func(i int) []string {
 		all := []string{route("flood", fmt.Sprintf("wide-%d", i), []string{parent(home, "shared"), parent("", "own")}, wide(7, "wide")...)}
 		if i == 0 {
 			all = append([]string{static("flood", "wide", 0), gateway("flood", "own", `"Same"`)}, all...)
@@ -54,9 +54,9 @@ var floods = []flood{
 		}
 		return all
 	}},
-	{name: "570 ConfigMaps of 900 kB with the operator's label", size: 570, objects: func(i int) []string { return []string{heavy("ConfigMap", i)} }},
+	{name: "570 ConfigMaps of 900 kB that look like ours", size: 570, objects: func(i int) []string { return []string{heavy("ConfigMap", i)} }},
 
-	{name: "570 Secrets of 900 kB with the operator's label", long: true, size: 570, objects: func(i int) []string { return []string{heavy("Secret", i)} }},
+	{name: "570 Secrets of 900 kB that look like ours", long: true, size: 570, objects: func(i int) []string { return []string{heavy("Secret", i)} }},
 	{name: "10,001 routes at the shared Gateway", long: true, size: 10_001, objects: func(i int) []string {
 		return []string{route("flood", fmt.Sprintf("tiny-%d", i), []string{parent(home, "shared")}, rule(`{"name":"none"}`))}
 	}},
@@ -118,7 +118,7 @@ var floods = []flood{
 				"listeners":[{"name":"udp","port":3478,"protocol":"TURN-UDP"}]}}`, meta("flood", name), name),
 		}
 	}},
-	{name: "labels that change continuously", long: true, size: 200, objects: func(i int) []string {
+	{name: "labels that change all the time", long: true, size: 200, objects: func(i int) []string {
 		return []string{
 			fmt.Sprintf(`{"apiVersion":"v1","kind":"Service",%s,"spec":{"clusterIP":"None","ports":[{"port":7000,"protocol":"UDP"}]}}`, meta("flood", fmt.Sprintf("media-%d", i))),
 			route("flood", fmt.Sprintf("to-%d", i), []string{parent(home, "shared")}, rule(fmt.Sprintf(`{"name":"media-%d"}`, i))),
@@ -133,7 +133,7 @@ var floods = []flood{
 			w.Errorf("flood: %v", err)
 		}
 	}},
-	{name: "a Gateway that is created and deleted", long: true, churn: func(ctx context.Context, w *world, _ int) {
+	{name: "a Gateway that comes and goes", long: true, churn: func(ctx context.Context, w *world, _ int) {
 		if err := w.create(ctx, gateway("flood", "blinking", `"All"`)); err != nil && !apierrors.IsAlreadyExists(err) {
 			w.Errorf("flood: %v", err)
 		}

@@ -30,7 +30,7 @@ const (
 	workers = 16 // concurrent requests of the flood
 )
 
-// hostile are the namespaces of the flooding tenant.
+// hostile are the namespaces of the flood.
 var hostile = []string{"flood", "flood-1", "flood-2", "flood-3"}
 
 func tenantOf(i int) string { return fmt.Sprintf("good-%d", i) }
@@ -194,7 +194,7 @@ func (w *world) clear() {
 	}
 }
 
-// of returns a client for the resources of a kind.
+// of returns the resources of a kind.
 func (w *world) of(version, kind string) dynamic.NamespaceableResourceInterface {
 	group, v, grouped := strings.Cut(version, "/")
 	if !grouped {

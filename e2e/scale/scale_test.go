@@ -20,7 +20,7 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/runner"
 )
 
-var many = flag.Int("gateways", 200, "number of Gateways; each has 5 UDPRoutes, 2 Services and 50 endpoints")
+var many = flag.Int("gateways", 200, "Gateways of the big world; each has 5 UDPRoutes, 2 Services and 50 endpoints")
 
 // few is the size of the world for comparison.
 const few = 10
@@ -64,10 +64,10 @@ func TestGateways(t *testing.T) {
 	b.expose()
 	crowded := b.costs(fmt.Sprintf("%d Gateways", *many), changes, b.quietly)
 	b.costs(fmt.Sprintf("%d Gateways, %.0f other changes/s", *many, float64(time.Second/pace)), busy, b.whileOthersChange)
-	b.Logf("a change with %d Gateways, compared with %d: %.2f times the allocations, %.2f times the CPU time, %.2f times the latency", *many, few,
+	b.Logf("a change among %d Gateways, compared with one among %d: %.2f times the allocations, %.2f times the processor time, %.2f times the wait", *many, few,
 		crowded.allocations/alone.allocations, float64(crowded.cpu)/float64(alone.cpu), float64(crowded.median)/float64(alone.median))
 	if crowded.allocations > maxRatio*alone.allocations {
-		t.Errorf("a change with %d Gateways makes %.0f allocations, want at most %.1f times the %.0f with %d", *many, crowded.allocations, maxRatio, alone.allocations, few)
+		t.Errorf("a change among %d Gateways makes %.0f allocations, want at most %.1f times the %.0f among %d", *many, crowded.allocations, maxRatio, alone.allocations, few)
 	}
 	b.restarts()
 }
@@ -108,12 +108,12 @@ func (b *bench) starts() {
 		s := r.State()
 		clusters, addressed := bytes.Count(s.Last.Data, []byte(`"STATIC"`)), bytes.Contains(s.Last.Data, []byte(`"service_addresses"`))
 		if s.Changes > 2 || clusters != routes || !addressed {
-			b.Errorf("%s: %d configs, the last with %d clusters, with the Service's address: %t; want at most two configs, the last one complete", idOf(g), s.Changes, clusters, addressed)
+			b.Errorf("%s: %d configs, the last with %d clusters, with the address of its Service: %t; want at most two, the last with all", idOf(g), s.Changes, clusters, addressed)
 		}
 	}
 }
 
-// expose assigns an address to every Gateway, and waits until all configs and statuses have it.
+// expose gives every Gateway an address, and waits until every config has it and every status is written.
 func (b *bench) expose() {
 	b.Helper()
 	begun := time.Now()
@@ -162,7 +162,7 @@ func (b *bench) costs(where string, n int, do func(n int) (latencies []time.Dura
 	b.Logf("%s: a change reaches its reader in %s, p95 %s, p99 %s; costs %s of CPU, %.0f allocations; %d changes in %s", where, c.median.Round(time.Millisecond/10),
 		latencies[len(latencies)*95/100].Round(time.Millisecond/10), latencies[len(latencies)*99/100].Round(time.Millisecond/10), c.cpu, c.allocations, total, took.Round(time.Second))
 	if translated != float64(total) {
-		b.Errorf("%s: %.0f translations for %d changes of one Gateway each", where, translated, total)
+		b.Errorf("%s: %.0f translations for %d changes that concern one Gateway each", where, translated, total)
 	}
 	b.gets(where, frames+total)
 	b.wroteNothing(where, begun)
@@ -241,12 +241,12 @@ func (b *bench) gets(where string, want int) {
 	b.Helper()
 	b.operator.await(where, func(context.Context) error {
 		if got := b.frames(); got < want {
-			return fmt.Errorf("%d frames fewer than changes", want-got)
+			return fmt.Errorf("%d frames less than changes", want-got)
 		}
 		return nil
 	})
 	if got := b.frames(); got > want {
-		b.Errorf("%s: %d more frames than changes", where, got-want)
+		b.Errorf("%s: %d frames more than changes", where, got-want)
 	}
 }
 
@@ -306,7 +306,7 @@ func (b *bench) whileOthersChange(n int) (latencies []time.Duration, total int) 
 	cancel()
 	group.Wait()
 	b.turn += others
-	b.change(0) // after all others
+	b.change(0) // comes after all others
 	return latencies, n + others + 1
 }
 
@@ -325,7 +325,7 @@ func (b *bench) restarts() {
 	b.operator.start()
 	b.all("is back", func(g int, s reader.State) bool { return s.Connected && s.Visits > visits[g] })
 	b.operator.settles()
-	b.Logf("%d Gateways: all readers are served again %s after a kill, CPU %s, peak %d MiB", b.size, time.Since(begun).Round(time.Second), b.operator.cpu(), b.operator.peak())
+	b.Logf("%d Gateways: all readers are back %s after a kill, CPU %s, peak %d MiB", b.size, time.Since(begun).Round(time.Second), b.operator.cpu(), b.operator.peak())
 	b.change(b.size - 1)
 	b.gets("after a kill", frames+1)
 	b.wroteNothing("after a kill", begun)

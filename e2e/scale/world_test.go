@@ -25,7 +25,7 @@ const (
 	namespaces = 20
 	routes     = 5
 	services   = 2
-	endpoints  = 25 // per Service
+	endpoints  = 25 // of one Service
 )
 
 // workers is the number of concurrent requests.
@@ -148,7 +148,7 @@ func (w *world) move(ctx context.Context, gateway, turn int) (string, error) {
 	return moved, err
 }
 
-// in returns a client for the resources of a kind in the namespace of a Gateway.
+// in returns the resources of a kind in the namespace of a Gateway.
 func (w *world) in(version, plural string, gateway int) dynamic.ResourceInterface {
 	return w.admin.Resource(resource(version, plural)).Namespace(namespaceOf(gateway))
 }

@@ -73,7 +73,7 @@ func TestTenant(t *testing.T) {
 	for _, flood := range floods { // in sequence: they slow each other down
 		t.Run("floods", func(t *testing.T) { run(t, []attempt{flood}) })
 	}
-	t.Run("no secret is exposed", noSecretIsExposed)
+	t.Run("nobody is told a secret", nobodyIsTold)
 }
 
 // run runs the attempts in parallel, each as its own tenant. After each, the tenant finds no secret of others, and the
@@ -85,7 +85,7 @@ func run(t *testing.T, attempts []attempt) {
 			n := newTenant(t, a)
 			n.apply(a)
 			for object, want := range a.told {
-				n.awaitConditions(object, want)
+				n.told(object, want)
 			}
 			if a.try != nil {
 				a.try(n)
@@ -188,11 +188,11 @@ func (n *tenant) apply(a attempt) {
 			continue
 		}
 		if err == nil || !regexp.MustCompile(a.refused).MatchString(err.Error()) {
-			n.Errorf("error of the API server: %v, want %s", err, a.refused)
+			n.Errorf("the API server answers %v, want %s", err, a.refused)
 		}
 		list = list[:i]
 	}
-	n.awaitOperator(list...)
+	n.settles(list...)
 }
 
 // more applies further objects and waits until the operator has observed them.
@@ -206,13 +206,13 @@ func (n *tenant) more(text string) {
 func (n *tenant) settles(list ...*unstructured.Unstructured) {
 	n.Helper()
 	for _, o := range list {
-		if hasConditions(o) {
-			n.awaitProcessed(o)
+		if speaks(o) {
+			n.heard(o)
 		}
 	}
 	last := n.read(fmt.Sprintf(`{apiVersion: stunner.l7mp.io/v1, kind: StaticService, metadata: {name: last-%d}, spec: {prefixes: [198.51.100.0/24]}}`, tenants.Add(1)))[0]
 	n.must(objects.Apply(n.Context(), n, last))
-	n.awaitProcessed(last)
+	n.heard(last)
 }
 
 // heard waits until the status of an object has its generation.
@@ -228,7 +228,7 @@ func (n *tenant) heard(o *unstructured.Unstructured) {
 				return nil
 			}
 		}
-		return fmt.Errorf("the operator has not processed %s %s: %v", o.GetKind(), o.GetName(), now.Object["status"])
+		return fmt.Errorf("the operator says nothing of %s %s: %v", o.GetKind(), o.GetName(), now.Object["status"])
 	})
 }
 
@@ -308,9 +308,9 @@ func (n *tenant) told(object, want string) {
 	ctx, cancel := context.WithTimeout(n.Context(), moment)
 	defer cancel()
 	if err := bed.Until(ctx, func(ctx context.Context) error {
-		text, err := n.conditionText(ctx, object)
+		text, err := n.says(ctx, object)
 		if err == nil && !expression.MatchString(text) {
-			err = fmt.Errorf("conditions of %s:\n%s\nwant %s", object, text, want)
+			err = fmt.Errorf("%s says\n%s\nwant %s", object, text, want)
 		}
 		return err
 	}); err != nil {
@@ -356,7 +356,7 @@ func (n *tenant) findsNoSecret() {
 		}
 	}
 	if seen < 20 {
-		n.Errorf("the tenant may read only %d kinds", seen)
+		n.Errorf("the tenant may read %d kinds only", seen)
 	}
 }
 
@@ -398,7 +398,7 @@ func (n *tenant) config(gateway string) (c config.Config) {
 		return c
 	}
 	if code != 200 {
-		n.Fatalf("config discovery: status %d: %s", code, body)
+		n.Fatalf("config discovery answers %d: %s", code, body)
 	}
 	n.finds("config of "+gateway, body)
 	n.must(json.Unmarshal(body, &c))
@@ -412,7 +412,7 @@ func (n *tenant) reachesNone(gateway string, addresses ...string) {
 		for _, endpoint := range c.Endpoints {
 			for _, a := range addresses {
 				if opens(c, endpoint, a) {
-					n.Errorf("clients of the tenant's Gateway reach %s through %s of cluster %s", a, endpoint, c.Name)
+					n.Errorf("clients of the tenant's Gateway reach %s by %s of cluster %s", a, endpoint, c.Name)
 				}
 			}
 		}
@@ -446,6 +446,6 @@ func (n *tenant) service(name string) *corev1.Service {
 func (n *tenant) isRefused(err error, want string) {
 	n.Helper()
 	if err == nil || !strings.Contains(err.Error(), want) {
-		n.Errorf("error of the API server: %v, want %s", err, want)
+		n.Errorf("the API server answers %v, want %s", err, want)
 	}
 }

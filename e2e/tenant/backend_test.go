@@ -44,20 +44,19 @@ spec: {parentRefs: [{name: door}], rules: [{backendRefs: [{%s}]}]}
 `, version, backend)
 }
 
-// backendAttempts: clients of a tenant's Gateway cannot reach nodes, the API server, kube-system, or Services of
-// others.
+// backendAttempts: no client of a tenant's Gateway reaches nodes, the API server, kube-system, or Services of others.
 func backendAttempts() []attempt {
 	closed := func(n *tenant) { n.reachesNone("door", append([]string{mediaPod}, forbidden...)...) }
 	var attempts []attempt
 	for what, backend := range map[string]string{
-		"the cluster's DNS":               dns,
-		"the API server":                  `name: kubernetes, namespace: default`,
-		"a Service of the victim":         `name: sfu, namespace: victim`,
-		"a node port of the victim":       `name: web, namespace: victim`,
-		"config discovery":                `name: stunner-config-discovery, namespace: stunner-system`,
-		"a Service that does not exist":   `name: none, namespace: victim`,
-		"a namespace that does not exist": `name: none, namespace: nowhere`,
-		"the Service of another Gateway":  `name: front-door, namespace: victim`,
+		"the cluster's DNS":              dns,
+		"the API server":                 `name: kubernetes, namespace: default`,
+		"a Service of the victim":        `name: sfu, namespace: victim`,
+		"a node port of the victim":      `name: web, namespace: victim`,
+		"config discovery":               `name: stunner-config-discovery, namespace: stunner-system`,
+		"a Service that is nowhere":      `name: none, namespace: victim`,
+		"a namespace that is nowhere":    `name: none, namespace: nowhere`,
+		"the Service of another Gateway": `name: front-door, namespace: victim`,
 	} {
 		attempts = append(attempts, attempt{
 			name: "a route leads to " + what, apply: gateway("") + routeTo(backend), told: map[string]string{"route/way": `ResolvedRefs=False RefNotPermitted`}, try: closed,
@@ -106,17 +105,17 @@ func backendAttempts() []attempt {
 	}
 	return append(attempts, []attempt{
 		{
-			name:  "a StaticService leads to every address",
+			name:  "a StaticService leads to every address there is",
 			apply: static(`0.0.0.0/0, "::/0"`),
 			try:   func(n *tenant) { n.reachesNone("door", forbidden...) },
 		},
 		{
-			name:    "a StaticService leads to a node as IPv4-mapped IPv6",
+			name:    "a StaticService leads to a node in the form of IPv6",
 			apply:   strings.TrimSuffix(static(`"::ffff:192.0.2.101"`), routeTo(`group: stunner.l7mp.io, kind: StaticService, name: there`)),
 			refused: "must be an IP address or a CIDR prefix",
 		},
 		{
-			name:  "a StaticService leads to a node through a /1 prefix",
+			name:  "a StaticService leads to a node by half of all addresses",
 			apply: static(`128.0.0.0/1`),
 			try:   func(n *tenant) { n.reachesNone("door", apiServer, node, nodeOutside) },
 		},
@@ -132,24 +131,24 @@ func backendAttempts() []attempt {
 			refused: "may not be in the link-local range",
 		},
 		{
-			name:    "an editor writes Endpoints of its own Service",
+			name:    "an editor writes Endpoints of an own Service",
 			apply:   `{apiVersion: v1, kind: Endpoints, metadata: {name: there}, subsets: [{addresses: [{ip: 10.244.0.2}], ports: [{port: 53, protocol: UDP}]}]}`,
 			refused: "forbidden",
 		},
 		{
-			name:  "an EndpointSlice leads to the cluster's DNS with a pod of the tenant as its targetRef",
+			name:  "an EndpointSlice leads to the cluster's DNS and says that it is a pod of the tenant",
 			apply: strings.Replace(slice(dnsPod), "endpoints: [{", "endpoints: [{targetRef: {kind: Pod, namespace: TENANT, name: mine}, ", 1),
 			also:  "writes-endpoints",
 			try:   closed,
 		},
 		{
-			name:  "an EndpointSlice leads to the API server's Service with a pod of the tenant as its targetRef",
+			name:  "an EndpointSlice leads to the API server's Service and says that it is a pod of the tenant",
 			apply: strings.Replace(slice(apiService), "endpoints: [{", "endpoints: [{targetRef: {kind: Pod, namespace: TENANT, name: mine}, ", 1),
 			also:  "writes-endpoints",
 			try:   closed,
 		},
 		{
-			name: "an ExternalName Service leads to the API server",
+			name: "a Service is another name for the API server",
 			apply: gateway("") + `
 ---
 {apiVersion: v1, kind: Service, metadata: {name: there}, spec: {type: ExternalName, externalName: kubernetes.default.svc.cluster.local}}
@@ -171,7 +170,7 @@ func backendAttempts() []attempt {
 			refused: "already allocated",
 		},
 		{
-			name: "a ReferenceGrant in the tenant's namespace is for a Service in another namespace",
+			name: "a ReferenceGrant in the tenant's namespace is for a Service elsewhere",
 			apply: `
 apiVersion: gateway.networking.k8s.io/v1beta1
 kind: ReferenceGrant

@@ -66,7 +66,7 @@ func floodAttempts() []attempt {
 			},
 		},
 		{
-			name:  "a tenant changes its Gateway continuously",
+			name:  "a tenant changes its Gateway without end",
 			apply: gateway(""),
 			try: func(n *tenant) {
 				n.during(func() {
@@ -77,7 +77,7 @@ func floodAttempts() []attempt {
 			},
 		},
 		{
-			name: "invalid tokens arrive continuously",
+			name: "tokens that nobody has made come without end",
 			try: func(n *tenant) {
 				n.during(func() {
 					var senders sync.WaitGroup
@@ -86,7 +86,7 @@ func floodAttempts() []attempt {
 							for j := range garbage / 8 {
 								code, _ := n.ask(fmt.Sprintf("eyJhbGciOiJSUzI1NiJ9.eyJhdWQiOiJzdHVubmVyLWRpc2NvdmVyeSJ9.%d-%d", i, j), "/api/v1/configs/victim/front-door")
 								if code != http.StatusUnauthorized && code != http.StatusServiceUnavailable && code != http.StatusTooManyRequests {
-									n.Errorf("an invalid token gets status %d", code)
+									n.Errorf("a token that nobody has made is answered with %d", code)
 								}
 							}
 						})
@@ -116,18 +116,18 @@ func (n *tenant) during(flood func()) {
 		}
 		begun := time.Now()
 		if err := house.victim.proceeds(n.Context(), "victim/front-door"); err != nil {
-			n.Errorf("during the flood: %v", err)
+			n.Errorf("meanwhile: %v", err)
 		} else if took := time.Since(begun); took > floodLatency {
-			n.Errorf("a change of the victim was published after %s", took)
+			n.Errorf("a change of the victim's is published after %s", took)
 		}
 		if err := bed.Answers("http://"+house.health+"/ready", http.StatusOK)(n.Context()); err != nil {
-			n.Errorf("during the flood: %v", err)
+			n.Errorf("meanwhile: %v", err)
 		}
 	}
 	<-done
-	n.awaitOperator()
+	n.settles()
 	if after := memory(n); after > before+floodMemory {
-		n.Errorf("the memory of the operator has grown by %d MiB", after-before)
+		n.Errorf("the operator takes %d MiB more", after-before)
 	}
 }
 

@@ -79,7 +79,7 @@ func (i installed) Run() int {
 	return code
 }
 
-// installation is the installed product, with its two services as child processes.
+// installation is the product in the cluster, with its two services as child processes.
 type installation struct {
 	client.Client // as the administrator
 	dir           string
@@ -226,7 +226,7 @@ func (h *installation) ready(ctx context.Context, p *bed.Process, address string
 	return nil
 }
 
-// container returns arguments and environment of a Deployment's first container.
+// container returns arguments and environment of the first container of a Deployment.
 func (h *installation) container(ctx context.Context, deployment string) (args, env []string, err error) {
 	d := &appsv1.Deployment{}
 	if err := h.Get(ctx, types.NamespacedName{Namespace: system, Name: deployment}, d); err != nil {
@@ -244,7 +244,7 @@ func (h *installation) container(ctx context.Context, deployment string) (args, 
 	return args, env, nil
 }
 
-// tokenFile writes the discovery token of one of the product's accounts, and returns the file.
+// tokenFile writes the token with which an account of the product reads config discovery.
 func (h *installation) tokenFile(ctx context.Context, account string) (string, error) {
 	token, err := control.Kubectl(ctx, "create", "token", account, "-n", system, "--audience=stunner-discovery", "--duration=24h")
 	if err != nil {
@@ -263,7 +263,7 @@ func (h *installation) end() error {
 		}
 		select {
 		case <-p.Done():
-			errs = append(errs, fmt.Errorf("%s exited before the end of the tests: %v\n%s", p.Name, p.Err(), strings.Join(p.Tail(20), "\n")))
+			errs = append(errs, fmt.Errorf("%s has ended by itself: %v\n%s", p.Name, p.Err(), strings.Join(p.Tail(20), "\n")))
 		default:
 			errs = append(errs, p.Kill())
 		}

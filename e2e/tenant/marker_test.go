@@ -61,7 +61,7 @@ func (m markers) in(text []byte) (found []string) {
 // encoded matches possible base64 in the standard or the URL alphabet.
 var encoded = regexp.MustCompile(`[A-Za-z0-9+/_-]{16,}={0,2}`)
 
-// reveal calls each with a text and with everything encoded in it.
+// reveal calls each with a text and with everything that is encoded in it.
 func reveal(text []byte, depth int, each func([]byte)) {
 	each(text)
 	if depth == 0 {
@@ -110,6 +110,6 @@ func TestMarkers(t *testing.T) {
 		}
 	}
 	if found := m.in([]byte("marker")); found != nil {
-		t.Errorf("found %q in a text without markers", found)
+		t.Errorf("found %q where there is none", found)
 	}
 }

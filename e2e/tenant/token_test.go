@@ -43,7 +43,7 @@ const (
 func tokenAttempts() []attempt {
 	const theirs = "/api/v1/configs/victim/front-door"
 	everything := []string{theirs, "/api/v1/configs", "/api/v1/configs/victim", "/api/v1/configs/victim/side-door", "/api/v1/configs/lobby/lounge", "/api/v1/reports"}
-	refuses := func(code int, token func(*tenant) string) func(*tenant) {
+	nobody := func(code int, token func(*tenant) string) func(*tenant) {
 		return func(n *tenant) {
 			n.Helper()
 			shown := token(n)
@@ -63,21 +63,21 @@ func tokenAttempts() []attempt {
 		}
 	}
 	return []attempt{
-		{name: "a pod sends no token", try: refuses(401, func(*tenant) string { return "" })},
-		{name: "a pod sends a forged token", try: refuses(401, func(*tenant) string { return "eyJhbGciOiJub25lIn0.eyJzdWIiOiJzeXN0ZW06YWRtaW4ifQ." })},
-		{name: "a pod sends its token for the API server", try: refuses(401, func(n *tenant) string { return n.tokenOf(n.account("spy"), nil) })},
-		{name: "a pod sends a token for another audience", try: refuses(401, func(n *tenant) string { return n.tokenOf(n.account("spy"), nil, "stunner-auth") })},
-		{name: "an account sends a token for config discovery that is not bound to a pod", try: refuses(403, func(n *tenant) string { return n.tokenOf(n.account("spy"), nil, audience) })},
-		{name: "an account has the name of the auth service's", try: refuses(403, func(n *tenant) string { return n.tokenOf(n.account("stunner-auth"), nil, audience) })},
-		{name: "an account has the name of the operator's", try: refuses(403, func(n *tenant) string { return n.tokenOf(n.account("stunner-operator"), nil, audience) })},
-		{name: "a pod without labels requests the victim's config", try: refuses(403, pod(nil))},
-		{name: "a pod has the labels of the victim's dataplane", try: refuses(403, pod(victims))},
-		{name: "a pod has the name of the victim's Gateway in its labels, and its own namespace", try: refuses(403, pod(map[string]string{
+		{name: "a pod shows no token", try: nobody(401, func(*tenant) string { return "" })},
+		{name: "a pod shows a token that nobody has made", try: nobody(401, func(*tenant) string { return "eyJhbGciOiJub25lIn0.eyJzdWIiOiJzeXN0ZW06YWRtaW4ifQ." })},
+		{name: "a pod shows the token for the API server", try: nobody(401, func(n *tenant) string { return n.tokenOf(n.account("spy"), nil) })},
+		{name: "a pod shows a token for another audience", try: nobody(401, func(n *tenant) string { return n.tokenOf(n.account("spy"), nil, "stunner-auth") })},
+		{name: "an account without a pod shows a token for config discovery", try: nobody(403, func(n *tenant) string { return n.tokenOf(n.account("spy"), nil, audience) })},
+		{name: "an account has the name of the auth service's", try: nobody(403, func(n *tenant) string { return n.tokenOf(n.account("stunner-auth"), nil, audience) })},
+		{name: "an account has the name of the operator's", try: nobody(403, func(n *tenant) string { return n.tokenOf(n.account("stunner-operator"), nil, audience) })},
+		{name: "a pod without labels asks for the victim's config", try: nobody(403, pod(nil))},
+		{name: "a pod has the labels of the victim's dataplane", try: nobody(403, pod(victims))},
+		{name: "a pod has the name of the victim's Gateway in its labels, and its own namespace", try: nobody(403, pod(map[string]string{
 			"app": "stunner", "stunner.l7mp.io/related-gateway-name": "front-door", "stunner.l7mp.io/related-gateway-namespace": "TENANT"}))},
-		{name: "a pod has an empty name of a Gateway in its labels", try: refuses(403, pod(map[string]string{
+		{name: "a pod has an empty name of a Gateway in its labels", try: nobody(403, pod(map[string]string{
 			"app": "stunner", "stunner.l7mp.io/related-gateway-name": "", "stunner.l7mp.io/related-gateway-namespace": "TENANT"}))},
 		{
-			name: "the labels of a pod change after its token was accepted",
+			name: "the labels of a pod change after its token was looked at",
 			try: func(n *tenant) {
 				token := n.podToken("spy", map[string]string{"app": "stunner", "stunner.l7mp.io/related-gateway-name": "door", "stunner.l7mp.io/related-gateway-namespace": n.name})
 				n.gets(token, "/api/v1/configs/"+n.name+"/door", 404)
@@ -86,7 +86,7 @@ func tokenAttempts() []attempt {
 			},
 		},
 		{
-			name:  "a request path traverses from the tenant's config to the victim's",
+			name:  "a path leads from the tenant's config to the victim's",
 			apply: gateway(""),
 			try: func(n *tenant) {
 				token := n.podToken("spy", map[string]string{"app": "stunner", "stunner.l7mp.io/related-gateway-name": "door", "stunner.l7mp.io/related-gateway-namespace": n.name})
@@ -104,7 +104,7 @@ func tokenAttempts() []attempt {
 			},
 		},
 		{
-			name: "the tenant requests a token of the auth service's account",
+			name: "the tenant asks for a token of the auth service's account",
 			try: func(n *tenant) {
 				request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: []string{audience}}}
 				n.isRefused(n.SubResource("token").Create(n.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: "stunner-auth"}}, request), "forbidden")
@@ -117,12 +117,12 @@ func tokenAttempts() []attempt {
 				n.must(err)
 				out, err := control.Command(n.Context(), "get", "secrets", "-n", "kube-system", "--kubeconfig", access.Kubeconfig, "--as", "system:serviceaccount:stunner-system:stunner-operator").CombinedOutput()
 				if err == nil || !strings.Contains(string(out), "cannot impersonate") {
-					n.Errorf("the API server returned %v: %s", err, out)
+					n.Errorf("the API server answers %v: %s", err, out)
 				}
 			},
 		},
 		{
-			name:  "a pod sends reports for the victim's dataplane",
+			name:  "a pod reports in the name of the victim's dataplane",
 			apply: gateway(""),
 			try: func(n *tenant) {
 				names, err := house.podOf(n.Context(), house.victim.doors["victim/front-door"].ObjectKey)
@@ -147,7 +147,7 @@ func tokenAttempts() []attempt {
 			},
 		},
 		{
-			name:  "a pod sends reports with impossible values",
+			name:  "a pod reports what no dataplane can",
 			apply: gateway(""),
 			try: func(n *tenant) {
 				stream := n.stream("door")
@@ -158,16 +158,16 @@ func tokenAttempts() []attempt {
 				} {
 					n.must(stream.Write(n.Context(), websocket.MessageText, []byte(strings.ReplaceAll(report, "TENANT", n.name))))
 				}
-				n.awaitOperator()
-				text, err := n.conditionText(n.Context(), "gateway/door")
+				n.settles()
+				text, err := n.says(n.Context(), "gateway/door")
 				n.must(err)
 				if len(text) > 4096 {
-					n.Errorf("the status of the Gateway has %d bytes", len(text))
+					n.Errorf("the status of the Gateway takes %d bytes", len(text))
 				}
 			},
 		},
 		{
-			name:  "a pod sends changing reports continuously",
+			name:  "a pod reports without end, each time something else",
 			apply: gateway(""),
 			try: func(n *tenant) {
 				_, revision := n.ask(n.doorToken("door"), "/api/v1/configs/"+n.name+"/door")
@@ -177,7 +177,7 @@ func tokenAttempts() []attempt {
 						n.name, i%2 == 0, i%3 == 0, i, len(revision), i)))
 					time.Sleep(flipPause) // the rate of the attack
 				}
-				n.awaitOperator()
+				n.settles()
 				var writes []string
 				for _, w := range n.writes(begun) {
 					if strings.Contains(w, "gateways/") || strings.Contains(w, "pods/") {
@@ -185,12 +185,12 @@ func tokenAttempts() []attempt {
 					}
 				}
 				if took := time.Since(begun); float64(len(writes)) > flipWrites+took.Seconds() {
-					n.Errorf("%d reports in %s cause %d writes of the operator", flips, took, len(writes))
+					n.Errorf("%d reports in %s make the operator write %d times", flips, took, len(writes))
 				}
 			},
 		},
 		{
-			name:  "a pod opens many streams",
+			name:  "a pod opens one stream beside the other",
 			apply: gateway(""),
 			try: func(n *tenant) {
 				token, ended := n.doorToken("door"), make(chan struct{}, podStreams)
@@ -216,7 +216,7 @@ func (n *tenant) gets(token, path string, want int) {
 	n.Helper()
 	code, body := n.ask(token, path)
 	if code != want {
-		n.Errorf("%s: status %d, want %d: %.200s", path, code, want, body)
+		n.Errorf("%s is answered with %d, want %d: %.200s", path, code, want, body)
 	}
 	n.finds(path, body)
 }
@@ -259,7 +259,7 @@ func (n *tenant) dial(token, gateway string, ended chan<- struct{}) (*websocket.
 	n.Cleanup(func() { _ = conn.CloseNow() })
 	conn.SetReadLimit(32 << 20)
 	ctx := context.WithoutCancel(n.Context())
-	go func() { // also answers pings
+	go func() { // answers pings, too
 		for {
 			if _, _, err := conn.Read(ctx); err != nil {
 				ended <- struct{}{}

@@ -261,8 +261,8 @@ type door struct {
 
 	mu      sync.Mutex
 	config  config.Config
-	stirred chan struct{} // closed and replaced with each config
-	// before is the config before the attempts.
+	stirred chan struct{} // closed by the next config
+	// before is the config before any attempt.
 	before config.Config
 }
 

@@ -18,17 +18,13 @@ type Limiter[K comparable] struct {
 
 	mu      sync.Mutex
 	buckets map[K]*rate.Limiter
-	// overflow is the bucket of all keys for which buckets has no room.
-	overflow *rate.Limiter
-	swept    time.Time
+	swept   time.Time
 }
 
-// New returns a limiter that allows perSecond requests a second for each key, and burst at once. It remembers at most
-// maxKeys keys; further keys share one bucket.
+// New returns a limiter that allows perSecond requests a second for each key, and burst at once. It holds at most maxKeys
+// buckets. A further key replaces an arbitrary one, so that requests with many keys cannot delay those with a new key.
 func New[K comparable](perSecond float64, burst, maxKeys int) *Limiter[K] {
-	l := &Limiter[K]{limit: rate.Limit(perSecond), burst: burst, maxKeys: maxKeys, buckets: map[K]*rate.Limiter{}}
-	l.overflow = rate.NewLimiter(l.limit, burst)
-	return l
+	return &Limiter[K]{limit: rate.Limit(perSecond), burst: burst, maxKeys: maxKeys, buckets: map[K]*rate.Limiter{}}
 }
 
 // Take takes a token of key and returns 0. If there is none, it returns the time until there is one.
@@ -53,7 +49,10 @@ func (l *Limiter[K]) bucket(key K, now time.Time) *rate.Limiter {
 		maps.DeleteFunc(l.buckets, func(_ K, b *rate.Limiter) bool { return b.TokensAt(now) >= float64(l.burst) })
 	}
 	if len(l.buckets) >= l.maxKeys {
-		return l.overflow
+		for other := range l.buckets { // the order is random
+			delete(l.buckets, other)
+			break
+		}
 	}
 	b := rate.NewLimiter(l.limit, l.burst)
 	l.buckets[key] = b

@@ -35,7 +35,8 @@ func serveDiscovery(s *stage, ts *testscript.TestScript, args []string) error {
 	if err != nil {
 		return err
 	}
-	frames := append(append(invalidFrames(), ts.ReadFile(args[1])), invalidFrames()...)
+	// A client keeps the last eight frames that it has not read, so the config must be among these.
+	frames := append(append(invalidFrames(), ts.ReadFile(args[1])), invalidFrames()[:7]...)
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		conn, err := websocket.Accept(w, r, nil)
 		if err != nil {

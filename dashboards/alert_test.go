@@ -88,7 +88,9 @@ func TestRunbooks(t *testing.T) {
 			t.Error(err)
 			continue
 		}
-		if found := regexp.MustCompile(`(?m)^##? .*$`).FindAllString(string(page), -1); !slices.Equal(found, append([]string{"# " + name}, headings...)) {
+		if found := regexp.MustCompile(`(?m)^##? .*$`).FindAllString(string(page), -1); !slices.Equal(
+			found, append([]string{"# " + name}, headings...),
+		) {
 			t.Errorf("%s: headings %q, want its name and %q", name, found, headings)
 		}
 		if !strings.Contains(string(page), "```\n") {

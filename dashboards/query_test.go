@@ -24,8 +24,9 @@ var target = []string{"job", "namespace", "gateway", "pod"}
 
 // foreign are the metrics of other exporters with their labels. e2e/monitoring checks that they exist.
 var foreign = map[string][]string{
-	query.Up: nil, query.CPU: nil, query.Memory: nil, query.OpenFiles: nil, query.MaxFiles: nil, query.Started: nil, query.Goroutines: nil,
-	query.Alerts: {"alertname", "severity", "alertstate"}, query.AlertsForState: {"alertname", "severity"},
+	query.Up: nil, query.CPU: nil, query.Memory: nil, query.OpenFiles: nil, query.MaxFiles: nil, query.Started: nil,
+	query.Goroutines: nil,
+	query.Alerts:     {"alertname", "severity", "alertstate"}, query.AlertsForState: {"alertname", "severity"},
 }
 
 // own returns the labels of a metric without those of the scrape.
@@ -44,7 +45,8 @@ func own(metric string) ([]string, bool) {
 // TestQueries checks that queries use existing metrics, labels and label values.
 func TestQueries(t *testing.T) {
 	closed := map[string][]string{
-		"job": {query.Dataplane, query.Operator, query.Auth}, "direction": {"rx", "tx"}, "reason": reasons(t), "alertstate": {"firing"},
+		"job": {query.Dataplane, query.Operator, query.Auth}, "direction": {"rx", "tx"}, "reason": reasons(t),
+		"alertstate": {"firing"},
 	}
 	for where, q := range queries() {
 		expr, err := parser.NewParser(parser.Options{}).ParseExpr(runnable(q.Expr))
@@ -120,7 +122,10 @@ func TestEveryMetricIsSomewhere(t *testing.T) {
 		telemetry.ConfigInfo: "its label is for joining and for people with a question",
 	}
 	for _, m := range telemetry.Metrics {
-		shown := slices.ContainsFunc(m.Series(), func(s telemetry.Metric) bool { return regexp.MustCompile(`\b` + s.Name + `\b`).MatchString(all) })
+		shown := slices.ContainsFunc(
+			m.Series(),
+			func(s telemetry.Metric) bool { return regexp.MustCompile(`\b` + s.Name + `\b`).MatchString(all) },
+		)
 		if why, listed := hidden[m.Name]; shown == listed {
 			t.Errorf("%s: shown %t, listed as hidden %t %s", m.Name, shown, listed, why)
 		}
@@ -133,7 +138,9 @@ func queries() map[string]grafana.Query {
 	for _, b := range board.All() {
 		for _, p := range b.Panels {
 			for _, target := range p.Targets {
-				all[b.Title+" / "+p.Title+" / "+target.RefID] = grafana.Query{Expr: target.Expr, Legend: target.LegendFormat}
+				all[b.Title+" / "+p.Title+" / "+target.RefID] = grafana.Query{
+					Expr: target.Expr, Legend: target.LegendFormat,
+				}
 			}
 		}
 		for _, a := range b.Annotations.List {
@@ -142,7 +149,9 @@ func queries() map[string]grafana.Query {
 		for _, v := range b.Templating.List {
 			if inner, ok := strings.CutPrefix(v.Query, "label_values("); ok {
 				comma := strings.LastIndex(inner, ", ")
-				all[b.Title+" / $"+v.Name] = grafana.Query{Expr: inner[:comma], Legend: "{{" + strings.TrimSuffix(inner[comma+2:], ")") + "}}"}
+				all[b.Title+" / $"+v.Name] = grafana.Query{
+					Expr: inner[:comma], Legend: "{{" + strings.TrimSuffix(inner[comma+2:], ")") + "}}",
+				}
 			}
 		}
 	}

@@ -140,7 +140,8 @@ func startWith(t *testing.T, s settings) *target {
 	}
 	var config bytes.Buffer
 	if err := document.Execute(&config, map[string]any{
-		"Health": health, "Metrics": d.metrics, "User": user, "Password": password, "Type": authType, "Secret": s.secret, "Ports": d.ports, "Peer": d.peer.Port(),
+		"Health": health, "Metrics": d.metrics, "User": user, "Password": password, "Type": authType,
+		"Secret": s.secret, "Ports": d.ports, "Peer": d.peer.Port(),
 		"Cert": base64.StdEncoding.EncodeToString(chain), "Key": base64.StdEncoding.EncodeToString(key),
 	}); err != nil {
 		t.Fatal(err)
@@ -152,7 +153,9 @@ func startWith(t *testing.T, s settings) *target {
 	}
 	command := bed.Command{Name: "stunnerd", Path: program, Args: []string{"--config", file}, Logs: dir}
 	if s.files > 0 {
-		command.Path, command.Args = "prlimit", append([]string{fmt.Sprintf("--nofile=%d:%d", s.files, s.files), program}, command.Args...)
+		command.Path, command.Args = "prlimit", append(
+			[]string{fmt.Sprintf("--nofile=%d:%d", s.files, s.files), program}, command.Args...,
+		)
 	}
 	d.process, err = bed.Start(command)
 	if err != nil {
@@ -227,7 +230,9 @@ func (d *target) rss(t *testing.T) int {
 // attributed to the attack.
 func (d *target) warm(t *testing.T) int {
 	t.Helper()
-	for collections := d.metric(t, "go_gc_duration_seconds_count"); d.metric(t, "go_gc_duration_seconds_count") < collections+3; {
+	for collections := d.metric(t, "go_gc_duration_seconds_count"); d.metric(
+		t, "go_gc_duration_seconds_count",
+	) < collections+3; {
 	}
 	return d.rss(t)
 }

@@ -64,7 +64,10 @@ func TestForgedHelloLeavesNothing(t *testing.T) {
 			answered++
 		}
 	}
-	t.Logf("%d hellos: %d answered, %+d goroutines, %+d kB, %s of CPU", sources, answered, d.goroutines(t)-goroutines, (d.rss(t)-memory)>>10, d.cpu(t)-began)
+	t.Logf(
+		"%d hellos: %d answered, %+d goroutines, %+d kB, %s of CPU", sources, answered, d.goroutines(t)-goroutines,
+		(d.rss(t)-memory)>>10, d.cpu(t)-began,
+	)
 	if answered < sources*99/100 {
 		t.Errorf("%d of %d hellos answered", answered, sources)
 	}
@@ -81,7 +84,9 @@ func TestForgedHelloLeavesNothing(t *testing.T) {
 // received.
 func verified(t *testing.T, server netip.AddrPort, source netip.Addr) bool {
 	t.Helper()
-	conn, err := net.DialUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(source, 0)), net.UDPAddrFromAddrPort(server))
+	conn, err := net.DialUDP(
+		"udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(source, 0)), net.UDPAddrFromAddrPort(server),
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,7 +101,8 @@ func verified(t *testing.T, server netip.AddrPort, source netip.Addr) bool {
 	if err != nil {
 		return false
 	}
-	if n > len(question) || n < recordHeader+1 || answer[0] != recordHandshake || answer[recordHeader] != helloVerifyRequest {
+	if n > len(question) || n < recordHeader+1 || answer[0] != recordHandshake ||
+		answer[recordHeader] != helloVerifyRequest {
 		t.Errorf("response to %d bytes: %x", len(question), answer[:n])
 	}
 	return true
@@ -118,7 +124,8 @@ func TestFirstClientKeepsItsSession(t *testing.T) {
 		t.Fatal(err)
 	}
 	client, err := turn.NewClient(&turn.ClientConfig{
-		STUNServerAddr: server.String(), TURNServerAddr: server.String(), Username: user, Password: password, Conn: turn.NewSTUNConn(secure),
+		STUNServerAddr: server.String(), TURNServerAddr: server.String(), Username: user, Password: password,
+		Conn: turn.NewSTUNConn(secure),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -205,13 +212,17 @@ func TestOpenSSLConnects(t *testing.T) {
 			server := lossy(t, d.address(call.DTLS), lost)
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
-			client := exec.CommandContext(ctx, "openssl", "s_client", "-dtls1_2", "-alpn", "h2,stun.turn", "-connect", server.String())
+			client := exec.CommandContext(
+				ctx, "openssl", "s_client", "-dtls1_2", "-alpn", "h2,stun.turn", "-connect", server.String(),
+			)
 			client.Stdin = strings.NewReader("") // exits after the handshake
 			out, err := client.CombinedOutput()
 			if errors.Is(err, exec.ErrNotFound) {
 				t.Fatal("openssl is not installed: run `sudo apt-get install --yes openssl`")
 			}
-			for _, want := range []string{"Protocol  : DTLSv1.2", "Cipher is ECDHE-ECDSA-AES", "ALPN protocol: stun.turn"} {
+			for _, want := range []string{
+				"Protocol  : DTLSv1.2", "Cipher is ECDHE-ECDSA-AES", "ALPN protocol: stun.turn",
+			} {
 				if !bytes.Contains(out, []byte(want)) {
 					t.Errorf("%v: no %q in\n%s", err, want, out)
 				}

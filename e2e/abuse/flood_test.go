@@ -61,9 +61,13 @@ func TestT10Reflection(t *testing.T) {
 			t.Errorf("%d responses to 10,000 requests in %s, want at most %d", answers, took, limit)
 		}
 		if bytes := int(f.bytes.Load()); bytes > answers*size*7/2 {
-			t.Errorf("%d responses of %d bytes to requests of %d bytes each: amplification over 3.5", answers, bytes, size)
+			t.Errorf(
+				"%d responses of %d bytes to requests of %d bytes each: amplification over 3.5", answers, bytes, size,
+			)
 		}
-		t.Logf("%d responses of %d bytes to 10,000 requests of %d bytes each in %s", answers, f.bytes.Load(), size, took)
+		t.Logf(
+			"%d responses of %d bytes to 10,000 requests of %d bytes each in %s", answers, f.bytes.Load(), size, took,
+		)
 	})
 }
 
@@ -79,9 +83,12 @@ func TestT17Mutations(t *testing.T) {
 		}
 		from := []*flood{newFlood(t, d, stranger), newFlood(t, d, holder)}
 		seeds := [][]byte{
-			stranger.Request(stun.MethodAllocate, ask.UDP()), holder.Request(stun.MethodAllocate, ask.UDP(), ask.Lifetime(900)),
+			stranger.Request(stun.MethodAllocate, ask.UDP()),
+			holder.Request(stun.MethodAllocate, ask.UDP(), ask.Lifetime(900)),
 			holder.Request(stun.MethodRefresh, ask.Lifetime(900)), holder.Request(stun.MethodBinding),
-			holder.Request(stun.MethodChannelBind, ask.Channel(0x4001), ask.Peer(netip.MustParseAddrPort("192.0.2.1:9"))),
+			holder.Request(
+				stun.MethodChannelBind, ask.Channel(0x4001), ask.Peer(netip.MustParseAddrPort("192.0.2.1:9")),
+			),
 			holder.Request(stun.MethodCreatePermission, ask.Peer(netip.MustParseAddrPort("192.0.2.1:9"))),
 			ask.ChannelData(0x4001, make([]byte, 100)),
 			stun.MustBuild(stun.TransactionID, stun.NewType(stun.MethodSend, stun.ClassIndication), ask.Peer(d.peer),
@@ -164,10 +171,18 @@ func TestT11ResponsesAreNotAnswered(t *testing.T) {
 	siege(t, func(d *target, _ *call.Call) {
 		c := d.client(t, public.Next(), user, password)
 		f := newFlood(t, d, c)
-		for _, method := range []stun.Method{stun.MethodBinding, stun.MethodAllocate, stun.MethodRefresh, stun.MethodSend, stun.MethodData, stun.MethodCreatePermission, stun.MethodChannelBind} {
-			for _, class := range []stun.MessageClass{stun.ClassSuccessResponse, stun.ClassErrorResponse, stun.ClassIndication} {
+		for _, method := range []stun.Method{
+			stun.MethodBinding, stun.MethodAllocate, stun.MethodRefresh, stun.MethodSend, stun.MethodData,
+			stun.MethodCreatePermission, stun.MethodChannelBind,
+		} {
+			for _, class := range []stun.MessageClass{
+				stun.ClassSuccessResponse, stun.ClassErrorResponse, stun.ClassIndication,
+			} {
 				for range 100 {
-					f.send(stun.MustBuild(stun.TransactionID, stun.NewType(method, class), stun.CodeUnauthorized, stun.NewRealm("r"), stun.NewNonce("n")).Raw)
+					f.send(stun.MustBuild(
+						stun.TransactionID, stun.NewType(method, class), stun.CodeUnauthorized, stun.NewRealm("r"),
+						stun.NewNonce("n"),
+					).Raw)
 				}
 			}
 		}
@@ -190,14 +205,19 @@ func TestT11NoLoopBetweenServers(t *testing.T) {
 	}
 	defer syscall.Close(raw)
 	for i := range forged {
-		request := stun.MustBuild(stun.TransactionID, stun.NewType([]stun.Method{stun.MethodBinding, stun.MethodAllocate}[i%2], stun.ClassRequest), ask.UDP()).Raw
+		request := stun.MustBuild(
+			stun.TransactionID,
+			stun.NewType([]stun.Method{stun.MethodBinding, stun.MethodAllocate}[i%2], stun.ClassRequest), ask.UDP(),
+		).Raw
 		packet := ipv4(public, uint16(b.ports[call.UDP]), public, uint16(a.ports[call.UDP]), request)
 		if err := syscall.Sendto(raw, packet, 0, &syscall.SockaddrInet4{Addr: public.As4()}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	packets := func(d *target, direction string) int {
-		return int(d.metric(t, fmt.Sprintf("stunner_listener_packets_total{direction=%q,name=\"abuse/door/udp\"}", direction)))
+		return int(
+			d.metric(t, fmt.Sprintf("stunner_listener_packets_total{direction=%q,name=\"abuse/door/udp\"}", direction)),
+		)
 	}
 	a.await(t, patience, func(context.Context) error {
 		if got := packets(a, "rx"); got != forged {
@@ -213,7 +233,10 @@ func TestT11NoLoopBetweenServers(t *testing.T) {
 		return nil
 	})
 	if back := packets(b, "tx"); sent == 0 || back != 0 || packets(a, "rx") != forged {
-		t.Errorf("%d forged requests, %d responses to the other server, %d responses of the other server", forged, sent, back)
+		t.Errorf(
+			"%d forged requests, %d responses to the other server, %d responses of the other server", forged, sent,
+			back,
+		)
 	}
 }
 
@@ -278,7 +301,10 @@ func siege(t *testing.T, attack func(d *target, same *call.Call)) {
 func (d *target) newcomer(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	c, err := call.Start(ctx, call.Options{Gateway: d.address(call.UDP), Network: call.UDP, Username: user, Password: password, Peer: d.peer})
+	c, err := call.Start(
+		ctx,
+		call.Options{Gateway: d.address(call.UDP), Network: call.UDP, Username: user, Password: password, Peer: d.peer},
+	)
 	if err != nil {
 		return err
 	}

@@ -83,7 +83,8 @@ func (d *target) calls(t *testing.T, n int) (calls []*call.Call) {
 	t.Helper()
 	for range n {
 		c, err := call.Start(t.Context(), call.Options{
-			Gateway: d.address(call.UDP), Network: call.UDP, Username: user, Password: password, Peer: d.peer, Interval: 20 * time.Millisecond,
+			Gateway: d.address(call.UDP), Network: call.UDP, Username: user, Password: password, Peer: d.peer,
+			Interval: 20 * time.Millisecond,
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -43,7 +43,9 @@ func (s *stage) connect(ctx context.Context, in *netns.Space, from netip.Addr, o
 	switch over {
 	case call.UDP:
 		in.Do(func() {
-			c.conn, err = net.DialUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(from, 0)), net.UDPAddrFromAddrPort(turnServer))
+			c.conn, err = net.DialUDP(
+				"udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(from, 0)), net.UDPAddrFromAddrPort(turnServer),
+			)
 		})
 	case call.TCP:
 		var conn net.Conn
@@ -130,7 +132,8 @@ func (c *turnClient) exchange(ctx context.Context, request []byte) (*stun.Messag
 				return nil, err
 			}
 			m := &stun.Message{Raw: slices.Clone(buf[:n])}
-			if stun.IsMessage(m.Raw) && m.Decode() == nil && m.TransactionID == [stun.TransactionIDSize]byte(request[8:20]) {
+			if stun.IsMessage(m.Raw) && m.Decode() == nil &&
+				m.TransactionID == [stun.TransactionIDSize]byte(request[8:20]) {
 				return m, nil
 			}
 		}

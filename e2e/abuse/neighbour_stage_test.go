@@ -119,7 +119,9 @@ func certificate(t *testing.T, server netip.Addr) (chain, private []byte) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8})
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(
+		&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8},
+	)
 }
 
 // socket opens a UDP socket in a namespace that is closed at the end of the test.
@@ -171,7 +173,10 @@ func usualBuffers(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(sendBufferLimit, []byte(strconv.Itoa(usualSendBuffer)), 0); err != nil {
-		t.Fatalf("lower net.core.wmem_max from %s to %d, the default of Linux: %v: run the test as root of the host", was, usualSendBuffer, err)
+		t.Fatalf(
+			"lower net.core.wmem_max from %s to %d, the default of Linux: %v: run the test as root of the host", was,
+			usualSendBuffer, err,
+		)
 	}
 	t.Cleanup(func() {
 		if err := os.WriteFile(sendBufferLimit, was, 0); err != nil {
@@ -249,7 +254,8 @@ func stunnerdCommand(t *testing.T, s *stage) bed.Command {
 	t.Helper()
 	var config bytes.Buffer
 	if err := neighbourConfig.Execute(&config, map[string]any{
-		"User": user, "Password": password, "Address": serverAddr, "TURN": turnPort, "DTLS": dtlsPort, "Peers": peerNet, "Slow": slowNet,
+		"User": user, "Password": password, "Address": serverAddr, "TURN": turnPort, "DTLS": dtlsPort, "Peers": peerNet,
+		"Slow": slowNet,
 		"Cert": base64.StdEncoding.EncodeToString(s.chain), "Key": base64.StdEncoding.EncodeToString(s.key),
 	}); err != nil {
 		t.Fatal(err)
@@ -265,7 +271,8 @@ func coturnCommand(t *testing.T, s *stage) bed.Command {
 		t.Fatal("turnserver is not installed: run `sudo apt-get install --yes coturn`")
 	}
 	return bed.Command{Path: path, Args: []string{
-		"-n", "--no-cli", "--no-multicast-peers", "--lt-cred-mech", "-u", user + ":" + password, "-r", "abuse.example.org",
+		"-n", "--no-cli", "--no-multicast-peers", "--lt-cred-mech", "-u", user + ":" + password, "-r",
+		"abuse.example.org",
 		"-L", serverAddr.String(), "-E", serverAddr.String(),
 		"--listening-port", strconv.Itoa(turnPort), "--tls-listening-port", strconv.Itoa(dtlsPort), "--no-rfc5780",
 		"--cert", s.file(t, "cert.pem", s.chain), "--pkey", s.file(t, "key.pem", s.key),

@@ -35,9 +35,15 @@ var neighbours = []struct {
 	over     call.Network // transport of the new calls
 	trigger  trigger
 }{
-	{"300 first requests a second come from addresses of the LAN that do not exist", call.UDP, forged(300, turnPort, firstRequest)},
-	{"500 first requests a second come from addresses of the LAN that do not exist", call.UDP, forged(500, turnPort, firstRequest)},
-	{"400 ClientHellos a second come from addresses of the LAN that do not exist", call.DTLS, forged(400, dtlsPort, firstHello)},
+	{"300 first requests a second come from addresses of the LAN that do not exist", call.UDP, forged(
+		300, turnPort, firstRequest,
+	)},
+	{"500 first requests a second come from addresses of the LAN that do not exist", call.UDP, forged(
+		500, turnPort, firstRequest,
+	)},
+	{"400 ClientHellos a second come from addresses of the LAN that do not exist", call.DTLS, forged(
+		400, dtlsPort, firstHello,
+	)},
 	{"a user sends over channels to peers that do not exist", call.UDP, media(300, 1000, false, silentPeers...)},
 	{"a user sends by indications to peers that do not exist", call.UDP, media(300, 1000, true, silentPeers...)},
 	{"a user sends 4.8 Mbit a second to a peer behind a link of 1 Mbit", call.UDP, toSlowPeer},
@@ -110,7 +116,9 @@ func (f figures) compare(t *testing.T, other figures) {
 	t.Helper()
 	if f.lostPercent() > other.lostPercent()+mostLost || f.p99 > other.p99+moreAge || f.made < other.made {
 		t.Errorf("%s: %.2f %% lost, p99 %s, %d new calls; %s: %.2f %% lost, p99 %s, %d new calls",
-			product, f.lostPercent(), short(f.p99), f.made, reference, other.lostPercent(), short(other.p99), other.made)
+			product, f.lostPercent(), short(f.p99), f.made, reference, other.lostPercent(), short(
+				other.p99,
+			), other.made)
 	}
 }
 
@@ -179,7 +187,10 @@ func (l *table) add(neighbour, server string, f figures) {
 func (l *table) print(t *testing.T) {
 	var out strings.Builder
 	w := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "neighbour\tserver\tlost %%\tage p50\tp99\tnew of %d\tslowest\tstalls\tactivity of the neighbour\n", newCalls)
+	fmt.Fprintf(
+		w, "neighbour\tserver\tlost %%\tage p50\tp99\tnew of %d\tslowest\tstalls\tactivity of the neighbour\n",
+		newCalls,
+	)
 	for _, line := range l.lines {
 		fmt.Fprintln(w, line)
 	}

@@ -106,7 +106,9 @@ func unresolved(t *testing.T, device string) (entries int) {
 }
 
 // abuser returns a client with an allocation and channels to peers, from 0x4000 on, and its relayed address.
-func abuser(t *testing.T, s *stage, in *netns.Space, from netip.Addr, over call.Network, peers ...netip.AddrPort) (*turnClient, netip.AddrPort) {
+func abuser(
+	t *testing.T, s *stage, in *netns.Space, from netip.Addr, over call.Network, peers ...netip.AddrPort,
+) (*turnClient, netip.AddrPort) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -145,7 +147,9 @@ func media(perSecond, size int, indications bool, peers ...netip.AddrPort) trigg
 }
 
 // sender returns a function that sends to peers in turn until its context ends, and returns the number of datagrams.
-func sender(t *testing.T, s *stage, perSecond, size int, indications bool, peers []netip.AddrPort) func(context.Context) int {
+func sender(
+	t *testing.T, s *stage, perSecond, size int, indications bool, peers []netip.AddrPort,
+) func(context.Context) int {
 	t.Helper()
 	c, _ := abuser(t, s, s.far, abuserAddr, call.UDP, peers...)
 	go discard(c.conn)
@@ -175,7 +179,8 @@ func discard(conn net.Conn) {
 
 // silentPeers are addresses with a route that do not exist.
 var silentPeers = []netip.AddrPort{
-	netip.AddrPortFrom(host(peerNet, 0x9001), 9), netip.AddrPortFrom(host(peerNet, 0x9002), 9), netip.AddrPortFrom(host(peerNet, 0x9003), 9),
+	netip.AddrPortFrom(host(peerNet, 0x9001), 9), netip.AddrPortFrom(host(peerNet, 0x9002), 9),
+	netip.AddrPortFrom(host(peerNet, 0x9003), 9),
 }
 
 // slowPeer is behind the slow link.
@@ -323,7 +328,9 @@ func (s *stage) halfHandshake(ctx context.Context, from netip.Addr) bool {
 		return false
 	}
 	half := &halfDeaf{UDPConn: line}
-	conn, err := dtls.ClientWithOptions(half, net.UDPAddrFromAddrPort(netip.AddrPortFrom(serverAddr, dtlsPort)), dtls.WithInsecureSkipVerify(true))
+	conn, err := dtls.ClientWithOptions(
+		half, net.UDPAddrFromAddrPort(netip.AddrPortFrom(serverAddr, dtlsPort)), dtls.WithInsecureSkipVerify(true),
+	)
 	if err != nil {
 		line.Close()
 		return false
@@ -378,7 +385,9 @@ func (s *stage) answersTLS(ctx context.Context, hello []byte) bool {
 	var conn net.Conn
 	var err error
 	s.lan.Do(func() {
-		dialer := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(host(lan, 2), 0)), Timeout: time.Second}
+		dialer := net.Dialer{
+			LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(host(lan, 2), 0)), Timeout: time.Second,
+		}
 		conn, err = dialer.DialContext(ctx, "tcp4", netip.AddrPortFrom(serverAddr, dtlsPort).String())
 	})
 	if err != nil {

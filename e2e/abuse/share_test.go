@@ -55,7 +55,9 @@ func TestT07Guessing(t *testing.T) {
 		f := newFlood(t, d, guesser)
 		for i := range list {
 			if i%5000 == 0 {
-				if code := d.ask(t, d.client(t, public.Next(), user, password), stun.MethodAllocate, ask.UDP()); code != 0 {
+				if code := d.ask(
+					t, d.client(t, public.Next(), user, password), stun.MethodAllocate, ask.UDP(),
+				); code != 0 {
 					t.Errorf("the right password elsewhere: %d", code)
 				}
 			}
@@ -91,7 +93,8 @@ func TestT07GuessingBehindALoadBalancer(t *testing.T) {
 	}
 	d := start(t)
 	live, err := call.Start(t.Context(), call.Options{
-		Gateway: netip.AddrPortFrom(private, uint16(d.ports[call.UDP])), Network: call.UDP, Username: user, Password: password, Peer: d.peer,
+		Gateway: netip.AddrPortFrom(private, uint16(d.ports[call.UDP])), Network: call.UDP, Username: user,
+		Password: password, Peer: d.peer,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -131,9 +134,13 @@ func mint(t *testing.T, id string) credential.Credential {
 }
 
 // allocate sends an Allocate request from an address, and returns the client with the error code.
-func (d *target) allocate(t *testing.T, from netip.Addr, c credential.Credential, attrs ...stun.Setter) (*ask.Client, stun.ErrorCode) {
+func (d *target) allocate(
+	t *testing.T, from netip.Addr, c credential.Credential, attrs ...stun.Setter,
+) (*ask.Client, stun.ErrorCode) {
 	t.Helper()
-	client, err := ask.Dial(from, netip.AddrPortFrom(private, uint16(d.ports[call.UDP])), c.Username, string(c.Password))
+	client, err := ask.Dial(
+		from, netip.AddrPortFrom(private, uint16(d.ports[call.UDP])), c.Username, string(c.Password),
+	)
 	if err != nil {
 		t.Error(err)
 		return nil, 0
@@ -159,7 +166,10 @@ func TestT12OneHolderDoesNotTakeTheProcess(t *testing.T) {
 	for name, holder := range map[string]struct {
 		id   string
 		from netip.Addr
-	}{"a stranger": {"greedy", elsewhere}, "the same user id": {"app", elsewhere}, "the same address": {"greedy", private}} {
+	}{
+		"a stranger": {"greedy", elsewhere}, "the same user id": {"app", elsewhere},
+		"the same address": {"greedy", private},
+	} {
 		t.Run(name, func(t *testing.T) {
 			d := startWith(t, settings{files: files, secret: secret})
 			greedy, app := mint(t, holder.id), mint(t, "app")
@@ -197,7 +207,9 @@ func TestT12OneHolderDoesNotTakeTheProcess(t *testing.T) {
 				}
 			}
 			for i := range 20 {
-				if _, code := d.allocate(t, netip.AddrFrom4([4]byte{198, 18, 1, byte(i)}), mint(t, fmt.Sprint("user ", i))); code != 0 {
+				if _, code := d.allocate(
+					t, netip.AddrFrom4([4]byte{198, 18, 1, byte(i)}), mint(t, fmt.Sprint("user ", i)),
+				); code != 0 {
 					t.Errorf("another user at another address: %d", code)
 				}
 			}
@@ -206,7 +218,10 @@ func TestT12OneHolderDoesNotTakeTheProcess(t *testing.T) {
 			if len(refused) > 0 {
 				t.Errorf("refusals of %d callers by code: %v", callers, refused)
 			}
-			t.Logf("the holder has %d of %d allocations, and got %d more while others allocated", held, capacity, more.Load())
+			t.Logf(
+				"the holder has %d of %d allocations, and got %d more while others allocated", held, capacity,
+				more.Load(),
+			)
 		})
 	}
 }
@@ -289,14 +304,17 @@ func TestT10FloodKeepsNobodyOut(t *testing.T) {
 							failed.Add(1)
 							t.Logf("new call: %v", err)
 						}
-						for was := slowest.Load(); int64(took) > was && !slowest.CompareAndSwap(was, int64(took)); was = slowest.Load() {
+						for was := slowest.Load(); int64(took) > was &&
+							!slowest.CompareAndSwap(was, int64(took)); was = slowest.Load() {
 						}
 					})
 				}
 				calling.Wait()
 				end()
 				flooding.Wait()
-				t.Logf("%.0f requests a second, slowest set-up %s, %d not answered", float64(sent.Load())/time.Since(began).Seconds(),
+				t.Logf("%.0f requests a second, slowest set-up %s, %d not answered", float64(sent.Load())/time.Since(
+					began,
+				).Seconds(),
 					time.Duration(slowest.Load()), d.dropped(t, "rate_limited"))
 				if n := failed.Load(); n > 0 {
 					t.Errorf("%d of %d new calls failed", n, calls)
@@ -312,7 +330,8 @@ func (d *target) newCall(ctx context.Context, patience time.Duration) (time.Dura
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	c, err := call.Start(ctx, call.Options{
-		Gateway: netip.AddrPortFrom(private, uint16(d.ports[call.UDP])), Network: call.UDP, Username: user, Password: password, Peer: d.peer,
+		Gateway: netip.AddrPortFrom(private, uint16(d.ports[call.UDP])), Network: call.UDP, Username: user,
+		Password: password, Peer: d.peer,
 	})
 	if err != nil {
 		return time.Since(began), err
@@ -349,7 +368,8 @@ func newForger(t *testing.T, d *target, from netip.Addr) *forger {
 	}
 	t.Cleanup(func() { syscall.Close(raw) })
 	return &forger{
-		flood: &flood{t: t, port: fmt.Sprintf(":%04X", d.ports[call.UDP])}, raw: raw, from: from, to: netip.AddrPortFrom(private, uint16(d.ports[call.UDP])),
+		flood: &flood{t: t, port: fmt.Sprintf(":%04X", d.ports[call.UDP])}, raw: raw, from: from,
+		to: netip.AddrPortFrom(private, uint16(d.ports[call.UDP])),
 	}
 }
 

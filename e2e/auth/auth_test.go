@@ -57,7 +57,10 @@ func newProvider(t *testing.T) *provider {
 		t.Fatal(err)
 	}
 	encode := base64.RawURLEncoding.EncodeToString
-	set := fmt.Sprintf(`{"keys":[{"kty":"EC","crv":"P-256","alg":"ES256","use":"sig","kid":"one","x":%q,"y":%q}]}`, encode(point[1:33]), encode(point[33:]))
+	set := fmt.Sprintf(
+		`{"keys":[{"kty":"EC","crv":"P-256","alg":"ES256","use":"sig","kid":"one","x":%q,"y":%q}]}`,
+		encode(point[1:33]), encode(point[33:]),
+	)
 	ended := make(chan struct{})
 	p.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		p.asked.Add(1)
@@ -143,10 +146,14 @@ func start(t *testing.T, args ...string) service {
 func (s service) put(t *testing.T, address string) {
 	t.Helper()
 	c := config.Config{
-		Version:   config.Version,
-		Admin:     config.Admin{Name: "media/oslo"},
-		Auth:      config.Auth{Type: config.AuthEphemeral, Credentials: map[string]credential.Secret{config.KeySecret: "fjord"}},
-		Listeners: []config.Listener{{Name: "media/oslo/udp", Protocol: config.TURNUDP, PublicAddress: address, PublicPort: 3478, Port: 3478}},
+		Version: config.Version,
+		Admin:   config.Admin{Name: "media/oslo"},
+		Auth: config.Auth{
+			Type: config.AuthEphemeral, Credentials: map[string]credential.Secret{config.KeySecret: "fjord"},
+		},
+		Listeners: []config.Listener{
+			{Name: "media/oslo/udp", Protocol: config.TURNUDP, PublicAddress: address, PublicPort: 3478, Port: 3478},
+		},
 	}
 	c.Default()
 	data, err := json.Marshal(c)
@@ -223,7 +230,10 @@ func (c *tally) quantile(q float64) time.Duration {
 }
 
 func (c *tally) String() string {
-	return fmt.Sprintf("answers %v, %d errors, p50 %.1f ms, p99 %.1f ms", c.codes, len(c.errs), ms(c.quantile(0.5)), ms(c.quantile(0.99)))
+	return fmt.Sprintf(
+		"answers %v, %d errors, p50 %.1f ms, p99 %.1f ms", c.codes, len(c.errs), ms(c.quantile(0.5)),
+		ms(c.quantile(0.99)),
+	)
 }
 
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
@@ -324,7 +334,10 @@ func TestGarbageTokens(t *testing.T) {
 	over.Wait()
 	t.Logf("good tokens among garbage: %s", c)
 	t.Logf("at a twin without them:    %s", quiet)
-	t.Logf("the garbage:               answers %v, %d errors; the key set was asked for %d times; the machine stood still for %s at most", refused.codes, len(refused.errs), p.asked.Load(), machine.Worst())
+	t.Logf(
+		"the garbage:               answers %v, %d errors; the key set was asked for %d times; the machine stood still for %s at most",
+		refused.codes, len(refused.errs), p.asked.Load(), machine.Worst(),
+	)
 	if len(c.errs) > 0 || len(c.codes) != 1 || c.codes[http.StatusCreated] == 0 {
 		t.Errorf("good tokens: %v, %v", c.codes, c.errs)
 	}
@@ -364,7 +377,9 @@ func TestTenTimesTheRatedLoad(t *testing.T) {
 		})
 		return all
 	}
-	if err := s.Until(t.Context(), func(ctx context.Context) error { return offers(ctx, pods[0], "192.0.2.9") }); err != nil {
+	if err := s.Until(
+		t.Context(), func(ctx context.Context) error { return offers(ctx, pods[0], "192.0.2.9") },
+	); err != nil {
 		t.Fatal(err)
 	}
 	before := s.memory(t)
@@ -376,7 +391,9 @@ func TestTenTimesTheRatedLoad(t *testing.T) {
 	both.Go(func() {
 		began := time.Now()
 		s.put(t, "192.0.2.10")
-		if err := s.Until(ctx, func(ctx context.Context) error { return offers(ctx, s.from(t, "127.0.0.3"), "192.0.2.10") }); err != nil {
+		if err := s.Until(
+			ctx, func(ctx context.Context) error { return offers(ctx, s.from(t, "127.0.0.3"), "192.0.2.10") },
+		); err != nil {
 			t.Errorf("the change of the config does not arrive: %v", err)
 		}
 		t.Logf("a change of the config arrived after %s", machine.Since(began).Round(time.Millisecond))

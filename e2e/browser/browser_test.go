@@ -71,7 +71,10 @@ func relays(t *testing.T, stack *bed.Stack, transport string, authorities ...str
 	r := p.reports("the test is over", over)
 	complete(t, stack, r)
 	if r.Pair.Local.Type != "relay" || r.Pair.Local.Relay != transport {
-		t.Errorf("selected local candidate is %s over %s, want relay over %s", r.Pair.Local.Type, r.Pair.Local.Relay, transport)
+		t.Errorf(
+			"selected local candidate is %s over %s, want relay over %s", r.Pair.Local.Type, r.Pair.Local.Relay,
+			transport,
+		)
 	}
 	if problems := p.trouble(); len(problems) > 0 {
 		t.Errorf("errors on the page: %q", problems)
@@ -87,7 +90,10 @@ func relaysSecurely(t *testing.T, stack *bed.Stack) {
 	if err := stack.Put("certificate.yaml", secret); err != nil {
 		t.Fatal(err)
 	}
-	edit(t, stack, "gateway.yaml", "      protocol: TURN-TCP\n", "      protocol: TURN-TCP\n"+fmt.Sprintf(secureListener, port))
+	edit(
+		t, stack, "gateway.yaml", "      protocol: TURN-TCP\n",
+		"      protocol: TURN-TCP\n"+fmt.Sprintf(secureListener, port),
+	)
 	status(t, stack, "has the listener", "front-door/tls")
 
 	relays(t, stack, "tls", authority)
@@ -95,7 +101,9 @@ func relaysSecurely(t *testing.T, stack *bed.Stack) {
 	stranger, _ := certificate(t)
 	r := open(t, stack.AuthURL()+"/demo/?run=1&transport=tls", stranger).reports("the test is over", over)
 	if r.Verdict != "failed" || r.Error == nil || r.Error.Code != cannotConnect {
-		t.Errorf("verdict %q, error %+v, want a failure with error %d without the CA", r.Verdict, r.Error, cannotConnect)
+		t.Errorf(
+			"verdict %q, error %+v, want a failure with error %d without the CA", r.Verdict, r.Error, cannotConnect,
+		)
 	}
 }
 
@@ -142,7 +150,10 @@ func goesOn(t *testing.T, stack *bed.Stack) {
 		p.reports("packets come back", func(r report) bool { return over(r) || r.Received >= n+50 })
 	}
 	flows()
-	edit(t, stack, "gateway.yaml", "    - name: tcp\n", "    - name: another\n      port: 5000\n      protocol: TURN-UDP\n    - name: tcp\n")
+	edit(
+		t, stack, "gateway.yaml", "    - name: tcp\n",
+		"    - name: another\n      port: 5000\n      protocol: TURN-UDP\n    - name: tcp\n",
+	)
 	status(t, stack, "has the listener", "front-door/another")
 	flows()
 	refused := credential(t, stack)
@@ -185,7 +196,10 @@ func credential(t *testing.T, stack *bed.Stack) func(context.Context) error {
 func complete(t *testing.T, stack *bed.Stack, r report) {
 	t.Helper()
 	if r.Verdict != "ok" || r.Received == 0 || r.Lost > r.Sent/10 {
-		t.Errorf("verdict %q (%s): sent %d, received %d, lost %d, error %+v", r.Verdict, r.Sentence, r.Sent, r.Received, r.Lost, r.Error)
+		t.Errorf(
+			"verdict %q (%s): sent %d, received %d, lost %d, error %+v", r.Verdict, r.Sentence, r.Sent, r.Received,
+			r.Lost, r.Error,
+		)
 	}
 	t.Logf("sent %d, received %d, lost %d; the gateway dropped: %q", r.Sent, r.Received, r.Lost, drops(t, stack))
 }

@@ -90,7 +90,8 @@ func open(t *testing.T, url string, authorities ...string) *page {
 	}()
 	t.Cleanup(func() {
 		input.Close()
-		stuck := time.AfterFunc(10*time.Second, func() { cmd.Process.Signal(syscall.SIGTERM) }) // lets node end the browser
+		// lets node end the browser
+		stuck := time.AfterFunc(10*time.Second, func() { cmd.Process.Signal(syscall.SIGTERM) })
 		defer stuck.Stop()
 		<-read
 		if err := cmd.Wait(); err != nil {

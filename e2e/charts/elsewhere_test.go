@@ -22,7 +22,9 @@ var published = regexp.MustCompile(`'https://github\.com/stunner-gateway/stunner
 // elsewhere renders the documented overlays for another namespace, "calls", with Roles in the watched namespaces.
 func elsewhere(t *testing.T) []object {
 	t.Helper()
-	blocks := regexp.MustCompile("(?ms)^```yaml\n(.*?)^```$").FindAllStringSubmatch(bedtest.Read(t, "docs/install.md"), -1)
+	blocks := regexp.MustCompile("(?ms)^```yaml\n(.*?)^```$").FindAllStringSubmatch(
+		bedtest.Read(t, "docs/install.md"), -1,
+	)
 	if len(blocks) != 2 {
 		t.Fatalf("docs/install.md has %d blocks of YAML", len(blocks))
 	}
@@ -35,9 +37,11 @@ func elsewhere(t *testing.T) []object {
 		t.Fatal(err)
 	}
 	for folder, text := range map[string]string{
-		"calls": published.ReplaceAllString(blocks[0][1], product+"/$1") + fmt.Sprintf("components: [%[1]s/kustomize/components/namespaced, %[1]s/kustomize/components/monitoring]\n", product),
-		"meet":  fmt.Sprintf("namespace: meet\nresources: [%s/kustomize/components/namespaced/watched]\n", product),
-		".":     blocks[1][1],
+		"calls": published.ReplaceAllString(blocks[0][1], product+"/$1") + fmt.Sprintf(
+			"components: [%[1]s/kustomize/components/namespaced, %[1]s/kustomize/components/monitoring]\n", product,
+		),
+		"meet": fmt.Sprintf("namespace: meet\nresources: [%s/kustomize/components/namespaced/watched]\n", product),
+		".":    blocks[1][1],
 	} {
 		if err := os.MkdirAll(filepath.Join(dir, folder), 0o700); err != nil {
 			t.Fatal(err)
@@ -68,8 +72,14 @@ func TestKustomize_Elsewhere(t *testing.T) {
 			t.Errorf("%s contains %s:\n%s", name(o), home, text)
 		}
 	}
-	for _, want := range []string{"Namespace/calls", "Role/calls/stunner-operator", "Role/meet/stunner-operator-watched", "Role/default/stunner-operator-events", "RoleBinding/default/stunner-operator-events"} {
-		if !slices.ContainsFunc(objects, func(o object) bool { return strings.Replace(name(o), "Namespace/calls/", "Namespace/", 1) == want }) {
+	for _, want := range []string{
+		"Namespace/calls", "Role/calls/stunner-operator", "Role/meet/stunner-operator-watched",
+		"Role/default/stunner-operator-events", "RoleBinding/default/stunner-operator-events",
+	} {
+		if !slices.ContainsFunc(
+			objects,
+			func(o object) bool { return strings.Replace(name(o), "Namespace/calls/", "Namespace/", 1) == want },
+		) {
 			t.Errorf("%s is missing", want)
 		}
 	}
@@ -83,10 +93,14 @@ func TestKustomize_GuardsSecretsElsewhere(t *testing.T) {
 	restricted(t, "calls")
 	restricted(t, "meet")
 	apply(t, slices.DeleteFunc(elsewhere(t), func(o object) bool {
-		return !strings.HasPrefix(o.GetAPIVersion(), "rbac.") && !strings.HasPrefix(o.GetAPIVersion(), "admissionregistration.")
+		return !strings.HasPrefix(o.GetAPIVersion(), "rbac.") &&
+			!strings.HasPrefix(o.GetAPIVersion(), "admissionregistration.")
 	}))
 	write := func(ctx context.Context, namespace string) error {
-		_, err := control.Kubectl(ctx, "create", "secret", "generic", "loot", "-n", namespace, "--dry-run=server", "--as=system:serviceaccount:calls:stunner-operator")
+		_, err := control.Kubectl(
+			ctx, "create", "secret", "generic", "loot", "-n", namespace, "--dry-run=server",
+			"--as=system:serviceaccount:calls:stunner-operator",
+		)
 		return err
 	}
 	await(t, func(ctx context.Context) error {
@@ -106,7 +120,9 @@ func TestKustomize_GuardsSecretsElsewhere(t *testing.T) {
 // The documented uninstallation with kustomize keeps the namespace, which may contain Gateways, and deletes everything
 // else.
 func TestKustomize_UninstallKeepsTheNamespace(t *testing.T) {
-	command := regexp.MustCompile("(?m)^kubectl (delete --kustomize .*)$").FindStringSubmatch(bedtest.Read(t, "docs/install.md"))
+	command := regexp.MustCompile("(?m)^kubectl (delete --kustomize .*)$").FindStringSubmatch(
+		bedtest.Read(t, "docs/install.md"),
+	)
 	if command == nil {
 		t.Fatal("docs/install.md has no command for uninstallation")
 	}
@@ -115,7 +131,8 @@ func TestKustomize_UninstallKeepsTheNamespace(t *testing.T) {
 		args = append(args, strings.Trim(arg, "'"))
 	}
 	said := kubectl(t, append(args, "--dry-run=client", "--output=name")...)
-	if got, want := strings.Count(said, "\n"), len(kustomize(t, "kustomize/overlays/default"))-1; got != want || strings.Contains("\n"+said, "\nnamespace/") {
+	if got, want := strings.Count(said, "\n"), len(kustomize(t, "kustomize/overlays/default"))-1; got != want ||
+		strings.Contains("\n"+said, "\nnamespace/") {
 		t.Errorf("deletes %d objects, want %d and no namespace:\n%s", got, want, said)
 	}
 }

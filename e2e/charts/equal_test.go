@@ -61,7 +61,10 @@ monitoring: {podMonitor: {enabled: true}, prometheusRule: {enabled: true}, dashb
 		got := bare(t, append(kustomize(t, folder), kustomize(t, "kustomize/base/crds")...))
 		for _, name := range slices.Sorted(maps.Keys(union(want, got))) {
 			if w, g := want[name].Object, got[name].Object; !reflect.DeepEqual(w, g) {
-				t.Errorf("%s: %s differs\nonly in the chart:\n%s\nonly in kustomize:\n%s", folder, name, only(t, w, g), only(t, g, w))
+				t.Errorf(
+					"%s: %s differs\nonly in the chart:\n%s\nonly in kustomize:\n%s", folder, name, only(t, w, g),
+					only(t, g, w),
+				)
 			}
 		}
 	}
@@ -85,7 +88,9 @@ func only(t *testing.T, of, without map[string]any) string {
 		t.Fatal(err)
 	}
 	known := strings.Split(string(other), "\n")
-	return strings.Join(slices.DeleteFunc(strings.Split(string(text), "\n"), func(line string) bool { return slices.Contains(known, line) }), "\n")
+	return strings.Join(slices.DeleteFunc(
+		strings.Split(string(text), "\n"), func(line string) bool { return slices.Contains(known, line) },
+	), "\n")
 }
 
 // Rendering a chart twice gives the same result, as GitOps tools need: it contains no random values and no Secret.
@@ -131,10 +136,13 @@ defaults: {gatewayClass: {name: calls}}`}
 			continue
 		}
 		policies++
-		if text := fmt.Sprint(o.Object); !strings.Contains(text, "'^system:serviceaccount:calls:stunner-operator$'") || strings.Contains(text, "stunner-system") {
+		if text := fmt.Sprint(o.Object); !strings.Contains(text, "'^system:serviceaccount:calls:stunner-operator$'") ||
+			strings.Contains(text, "stunner-system") {
 			t.Errorf("%s refers to the operator of another release: %s", name(o), text)
 		}
-		if got, _, _ := unstructured.NestedString(calls["ValidatingAdmissionPolicyBinding/"+o.GetName()].Object, "spec", "policyName"); got != o.GetName() {
+		if got, _, _ := unstructured.NestedString(
+			calls["ValidatingAdmissionPolicyBinding/"+o.GetName()].Object, "spec", "policyName",
+		); got != o.GetName() {
 			t.Errorf("the binding refers to policy %q, not %q", got, o.GetName())
 		}
 	}
@@ -177,7 +185,9 @@ func TestReleases_FitASecret(t *testing.T) {
 		}
 		var out bytes.Buffer
 		z := gzip.NewWriter(&out)
-		if err := json.NewEncoder(z).Encode(map[string]any{"chart": c.Templates, "files": c.Files, "manifest": manifest}); err != nil {
+		if err := json.NewEncoder(z).Encode(
+			map[string]any{"chart": c.Templates, "files": c.Files, "manifest": manifest},
+		); err != nil {
 			t.Fatal(err)
 		}
 		if err := z.Close(); err != nil {
@@ -194,12 +204,17 @@ func TestReleases_FitASecret(t *testing.T) {
 func TestImages(t *testing.T) {
 	metadata := load(t, app).Metadata
 	for _, program := range []string{"auth", "operator", "stunnerd"} {
-		if image := "ghcr.io/stunner-gateway/" + program + ":" + metadata.AppVersion; !strings.Contains(metadata.Annotations["artifacthub.io/images"], image+"\n") {
+		if image := "ghcr.io/stunner-gateway/" + program + ":" + metadata.AppVersion; !strings.Contains(
+			metadata.Annotations["artifacthub.io/images"], image+"\n",
+		) {
 			t.Errorf("the annotations for Artifact Hub do not list %s", image)
 		}
 	}
 	digest := "sha256:" + strings.Repeat("0123456789abcdef", 4)
-	own := []string{"ghcr.io/stunner-gateway/auth:0.1.0", "ghcr.io/stunner-gateway/operator:0.1.0", "ghcr.io/stunner-gateway/stunnerd:0.1.0"}
+	own := []string{
+		"ghcr.io/stunner-gateway/auth:0.1.0", "ghcr.io/stunner-gateway/operator:0.1.0",
+		"ghcr.io/stunner-gateway/stunnerd:0.1.0",
+	}
 	with := func(images []string, image string) []string { return append(slices.Clone(images), image) }
 	pinned := []string{own[0], own[1], "ghcr.io/stunner-gateway/stunnerd@" + digest}
 	for set, want := range map[string][]string{
@@ -209,7 +224,8 @@ stunnerGatewayOperator:
   deployment: {container: {manager: {image: {name: mirror.example.org/operator, tag: 1.2.3}}}}
   dataplane: {image: {tag: 4.5.6, digest: "` + digest + `"}}
 stunnerAuthService: {deployment: {container: {authService: {image: {digest: "` + digest + `"}}}}}`: {
-			"ghcr.io/stunner-gateway/auth@" + digest, "mirror.example.org/operator:1.2.3", "ghcr.io/stunner-gateway/stunnerd@" + digest,
+			"ghcr.io/stunner-gateway/auth@" + digest, "mirror.example.org/operator:1.2.3",
+			"ghcr.io/stunner-gateway/stunnerd@" + digest,
 		},
 		// Fields missing in the Dataplane's image are taken from dataplane.image.
 		`stunnerGatewayOperator: {dataplane: {spec: {image: {tag: v1.2}}}}`:                                                         with(own, "ghcr.io/stunner-gateway/stunnerd:v1.2"),
@@ -249,7 +265,9 @@ func TestNetworkPolicy_AllowsNeededEgress(t *testing.T) {
 		`{issuer: me, audience: calls, jwksURL: "https://[2001:db8::1]/keys"}`:                     "[53 53 cds 443]",
 		`{issuer: me, audience: calls, jwksURL: "https://[2001:db8::1]:8443/keys"}`:                "[53 53 cds 8443]",
 	} {
-		objects := byName(t, release{chart: app, set: `{networkPolicy: {egressPorts: [6443, 443]}, stunnerAuthService: {jwt: ` + jwt + `}}`}.objects(t))
+		objects := byName(t, release{
+			chart: app, set: `{networkPolicy: {egressPorts: [6443, 443]}, stunnerAuthService: {jwt: ` + jwt + `}}`,
+		}.objects(t))
 		for policy, want := range map[string]string{"stunner-operator": "[53 53 cds 6443 443]", "stunner-auth": auth} {
 			rules, _, _ := unstructured.NestedSlice(objects["NetworkPolicy/"+home+"/"+policy].Object, "spec", "egress")
 			var ports []any

@@ -29,7 +29,9 @@ func TestInstallation_ServesAGateway(t *testing.T) {
 	in.expose("service/front-door", home)
 	in.expose("service/front-door-tcp", home)
 	kubectl(t, "wait", "-n", home, "gateway/front-door", "--for=condition=Programmed", "--timeout="+patience.String())
-	image := kubectl(t, "get", "deployment/front-door", "-n", home, "-o", "jsonpath={.spec.template.spec.containers[0].image}")
+	image := kubectl(
+		t, "get", "deployment/front-door", "-n", home, "-o", "jsonpath={.spec.template.spec.containers[0].image}",
+	)
 	if image != "ghcr.io/stunner-gateway/stunnerd:0.1.0" {
 		t.Errorf("the dataplane runs %s", image)
 	}
@@ -81,7 +83,10 @@ spec:
 	in.expose("service/edge-tcp", "stunner")
 	kubectl(t, "wait", "-n", "stunner", "gateway/edge", "--for=condition=Programmed", "--timeout="+patience.String())
 	kubectl(t, "get", "deployment/stunner", "-n", "stunner")
-	accepted := kubectl(t, "get", "udproutes.stunner.l7mp.io/media", "-n", "stunner", "-o", `jsonpath={.status.parents[0].conditions[*].status}`)
+	accepted := kubectl(
+		t, "get", "udproutes.stunner.l7mp.io/media", "-n", "stunner", "-o",
+		`jsonpath={.status.parents[0].conditions[*].status}`,
+	)
 	if strings.Contains(accepted, "False") || accepted == "" {
 		t.Errorf("conditions of the route: %s", accepted)
 	}
@@ -116,7 +121,8 @@ func install(t *testing.T, r release) installation {
 
 	discovery, health := bedtest.Address(t), bedtest.Address(t)
 	run(t, filepath.Join(bin, "operator"), pods["Deployment/"+home+"/stunner-operator"], health,
-		"--kubeconfig", access.Kubeconfig, "--discovery-address", discovery, "--discovery-token-file", token(t, "stunner-operator"), "--health-address", health,
+		"--kubeconfig", access.Kubeconfig, "--discovery-address", discovery, "--discovery-token-file",
+		token(t, "stunner-operator"), "--health-address", health,
 		"--scaler-address", bedtest.Address(t))
 	in := installation{t: t}
 	ca := in.authority()
@@ -160,7 +166,10 @@ func granted(t *testing.T, objects []object, account string) {
 			continue
 		}
 		decode(t, o, &b)
-		if !slices.ContainsFunc(b.Subjects, func(s rbacv1.Subject) bool { return account == "system:serviceaccount:"+s.Namespace+":"+s.Name }) {
+		if !slices.ContainsFunc(
+			b.Subjects,
+			func(s rbacv1.Subject) bool { return account == "system:serviceaccount:"+s.Namespace+":"+s.Name },
+		) {
 			continue
 		}
 		roles++
@@ -174,7 +183,10 @@ func granted(t *testing.T, objects []object, account string) {
 		var role rbacv1.ClusterRole // a Role has the same fields
 		decode(t, named[key], &role)
 		first := role.Rules[0]
-		ask := append([]string{"auth", "can-i", first.Verbs[0], strings.Trim(first.Resources[0]+"."+first.APIGroups[0], "."), "--as", account}, where...)
+		ask := append([]string{
+			"auth", "can-i", first.Verbs[0], strings.Trim(first.Resources[0]+"."+first.APIGroups[0], "."), "--as",
+			account,
+		}, where...)
 		await(t, func(ctx context.Context) error {
 			_, err := control.Kubectl(ctx, ask...)
 			return err
@@ -212,7 +224,9 @@ func run(t *testing.T, program string, deployment object, health string, more ..
 	for i := range args {
 		args[i] = strings.NewReplacer(expand...).Replace(args[i])
 	}
-	p, err := bed.Start(bed.Command{Name: filepath.Base(program), Path: program, Args: append(args, more...), Env: env, Logs: t.TempDir()})
+	p, err := bed.Start(bed.Command{
+		Name: filepath.Base(program), Path: program, Args: append(args, more...), Env: env, Logs: t.TempDir(),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -234,7 +248,9 @@ func run(t *testing.T, program string, deployment object, health string, more ..
 // token writes the token that a kubelet would mount into a pod, and returns the file.
 func token(t *testing.T, account string) string {
 	t.Helper()
-	return file(t, strings.TrimSpace(kubectl(t, "create", "token", account, "-n", home, "--audience", "stunner-discovery")))
+	return file(
+		t, strings.TrimSpace(kubectl(t, "create", "token", account, "-n", home, "--audience", "stunner-discovery")),
+	)
 }
 
 // authority writes the CA certificates that the auth service's pods mount, and returns the file.
@@ -242,7 +258,9 @@ func (in installation) authority() string {
 	in.t.Helper()
 	var text string
 	await(in.t, func(ctx context.Context) (err error) {
-		text, err = control.Kubectl(ctx, "get", "configmap/stunner-discovery-ca", "-n", home, "-o", `jsonpath={.data.ca\.crt}`)
+		text, err = control.Kubectl(
+			ctx, "get", "configmap/stunner-discovery-ca", "-n", home, "-o", `jsonpath={.data.ca\.crt}`,
+		)
 		return err
 	})
 	if _, err := cert.ParseCertsPEM([]byte(text)); err != nil {

@@ -41,7 +41,8 @@ func TestAutoscaling_EndsNoCalls(t *testing.T) {
 		t.Fatal(err)
 	}
 	down := spec.Advanced.HorizontalPodAutoscalerConfig.Behavior.ScaleDown
-	if spec.MinReplicaCount < 1 || spec.Fallback.Behavior != "currentReplicasIfHigher" || down.StabilizationWindowSeconds < 600 || len(down.Policies) != 1 || down.Policies[0].Value != 1 {
+	if spec.MinReplicaCount < 1 || spec.Fallback.Behavior != "currentReplicasIfHigher" ||
+		down.StabilizationWindowSeconds < 600 || len(down.Policies) != 1 || down.Policies[0].Value != 1 {
 		t.Errorf("%+v", spec)
 	}
 	settings := spec.Triggers[0].Metadata
@@ -52,7 +53,9 @@ func TestAutoscaling_EndsNoCalls(t *testing.T) {
 	for _, name := range regexp.MustCompile(`stunner_\w+`).FindAllString(settings["query"], -1) {
 		asked[name] = slices.ContainsFunc(telemetry.Metrics, func(m telemetry.Metric) bool { return m.Name == name })
 	}
-	if want := map[string]bool{telemetry.AllocationsActive: true, telemetry.AllocationsDraining: true}; !maps.Equal(asked, want) {
+	if want := map[string]bool{
+		telemetry.AllocationsActive: true, telemetry.AllocationsDraining: true,
+	}; !maps.Equal(asked, want) {
 		t.Errorf("the query uses %v", asked)
 	}
 }

@@ -84,7 +84,9 @@ func (r release) templates(t *testing.T) (map[string]string, error) {
 	if r.upgraded {
 		c.Metadata.Version, c.Metadata.AppVersion = "99.0.0", "99.0.0"
 	}
-	options := common.ReleaseOptions{Name: "stunner", Namespace: r.namespace, Revision: 1, IsInstall: !r.upgraded, IsUpgrade: r.upgraded}
+	options := common.ReleaseOptions{
+		Name: "stunner", Namespace: r.namespace, Revision: 1, IsInstall: !r.upgraded, IsUpgrade: r.upgraded,
+	}
 	if r.namespace == "" {
 		options.Namespace = home
 	}
@@ -125,7 +127,9 @@ func (r release) all(t *testing.T) (all []object) {
 // kustomize renders a kustomization.
 func kustomize(t *testing.T, folder string) []object {
 	t.Helper()
-	m, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), filepath.Join(bedtest.Root(t), folder))
+	m, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(
+		filesys.MakeFsOnDisk(), filepath.Join(bedtest.Root(t), folder),
+	)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -110,7 +110,9 @@ func TestValues_SetFieldsOfObjects(t *testing.T) {
 			t.Errorf("%s: %s is missing", c.set, c.object)
 			continue
 		}
-		if args, list := fields.([]any); list && !strings.HasPrefix(c.want, "[") && slices.ContainsFunc(args, func(arg any) bool { return fmt.Sprintf("%q", arg) == c.want }) {
+		if args, list := fields.([]any); list && !strings.HasPrefix(c.want, "[") && slices.ContainsFunc(
+			args, func(arg any) bool { return fmt.Sprintf("%q", arg) == c.want },
+		) {
 			continue // one of several flags
 		}
 		text, err := json.Marshal(fields)
@@ -147,8 +149,13 @@ func at(fields any, path string) any {
 // Two releases fit in one namespace: the second installs another auth service, whose account the first operator
 // accepts.
 func TestReleases_FitInOneNamespace(t *testing.T) {
-	first := byName(t, release{chart: app, set: `stunnerGatewayOperator: {discovery: {readers: [stunner-system/partners-auth]}}`}.objects(t))
-	for _, o := range (release{chart: app, set: `{fullnameOverride: partners, stunnerGatewayOperator: {enabled: false}, defaults: {create: false}}`}).objects(t) {
+	first := byName(t, release{
+		chart: app, set: `stunnerGatewayOperator: {discovery: {readers: [stunner-system/partners-auth]}}`,
+	}.objects(t))
+	for _, o := range (release{
+		chart: app,
+		set:   `{fullnameOverride: partners, stunnerGatewayOperator: {enabled: false}, defaults: {create: false}}`,
+	}).objects(t) {
 		if _, both := first[name(o)]; both {
 			t.Errorf("%s is in both", name(o))
 		}
@@ -191,7 +198,9 @@ func TestNotes_WarnOfOldCRDs(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if told := strings.Contains(files["stunner/templates/NOTES.txt"], "Its kinds are those of version 0.1.0"); told != c.told {
+		if told := strings.Contains(
+			files["stunner/templates/NOTES.txt"], "Its kinds are those of version 0.1.0",
+		); told != c.told {
 			t.Errorf("%s: warning %t, want %t:\n%s", title, told, c.told, files["stunner/templates/NOTES.txt"])
 		}
 	}
@@ -201,15 +210,19 @@ func TestNotes_WarnOfOldCRDs(t *testing.T) {
 func TestMetadata(t *testing.T) {
 	for _, c := range []string{app, crds} {
 		metadata := load(t, c).Metadata
-		if path, ours := strings.CutPrefix(metadata.Icon, "https://raw.githubusercontent.com/stunner-gateway/stunner/main/"); !ours || bedtest.Read(t, path) == "" {
+		if path, ours := strings.CutPrefix(
+			metadata.Icon, "https://raw.githubusercontent.com/stunner-gateway/stunner/main/",
+		); !ours || bedtest.Read(t, path) == "" {
 			t.Errorf("%s: icon %q is not in the repository", c, metadata.Icon)
 		}
 		var changes []struct{ Kind, Description string }
-		if err := yaml.UnmarshalStrict([]byte(metadata.Annotations["artifacthub.io/changes"]), &changes); err != nil || len(changes) == 0 {
+		if err := yaml.UnmarshalStrict([]byte(metadata.Annotations["artifacthub.io/changes"]), &changes); err != nil ||
+			len(changes) == 0 {
 			t.Errorf("%s: changes %v: %v", c, changes, err)
 		}
 		for _, change := range changes {
-			if !strings.Contains("added changed deprecated removed fixed security", change.Kind) || change.Description == "" {
+			if !strings.Contains("added changed deprecated removed fixed security", change.Kind) ||
+				change.Description == "" {
 				t.Errorf("%s: change %+v", c, change)
 			}
 		}

@@ -26,7 +26,9 @@ const patience = time.Minute
 
 // foreign maps third-party modules whose kinds the charts and manifests use to the files of their CRDs.
 var foreign = map[string][]string{
-	"github.com/kedacore/keda/v2@v2.21.0": {"config/crd/bases/keda.sh_scaledobjects.yaml", "config/crd/bases/keda.sh_triggerauthentications.yaml"},
+	"github.com/kedacore/keda/v2@v2.21.0": {
+		"config/crd/bases/keda.sh_scaledobjects.yaml", "config/crd/bases/keda.sh_triggerauthentications.yaml",
+	},
 	"github.com/prometheus-operator/prometheus-operator@v0.85.0": {
 		"example/prometheus-operator-crd/monitoring.coreos.com_podmonitors.yaml",
 		"example/prometheus-operator-crd/monitoring.coreos.com_prometheusrules.yaml",
@@ -139,7 +141,10 @@ func TestAPIServer_AcceptsEveryCombination(t *testing.T) {
 	needForeign(t)
 	restricted(t, home)
 	restricted(t, "stunner")
-	rendered := map[string][]object{"kinds": release{chart: crds}.objects(t), "autoscaling": append(kustomize(t, "keda"), parse(t, bedtest.Read(t, "keda/triggerauthentication.yaml"))...)}
+	rendered := map[string][]object{
+		"kinds":       release{chart: crds}.objects(t),
+		"autoscaling": append(kustomize(t, "keda"), parse(t, bedtest.Read(t, "keda/triggerauthentication.yaml"))...),
+	}
 	for title, r := range combinations {
 		r.chart = app
 		rendered[title] = r.all(t)
@@ -166,7 +171,9 @@ func podsOf(t *testing.T, objects []object) (pods []object) {
 		}
 		template := deployment(t, o).Spec.Template
 		template.Spec.ServiceAccountName, template.Spec.PriorityClassName = "", ""
-		pod, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&corev1.Pod{ObjectMeta: template.ObjectMeta, Spec: template.Spec})
+		pod, err := runtime.DefaultUnstructuredConverter.ToUnstructured(
+			&corev1.Pod{ObjectMeta: template.ObjectMeta, Spec: template.Spec},
+		)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -192,7 +199,10 @@ defaults: {gatewayClass: {name: upgraded}}
 	after := release{chart: app, namespace: namespace, upgraded: true, set: own + combinations["all switched on"].set}
 	apply(t, before.objects(t))
 	apply(t, after.objects(t))
-	if got := kubectl(t, "get", "deployment/stunner-operator", "-n", namespace, "-o", "jsonpath={.spec.replicas} {.metadata.labels.helm\\.sh/chart}"); got != "3 stunner-99.0.0" {
+	if got := kubectl(
+		t, "get", "deployment/stunner-operator", "-n", namespace, "-o",
+		"jsonpath={.spec.replicas} {.metadata.labels.helm\\.sh/chart}",
+	); got != "3 stunner-99.0.0" {
 		t.Errorf("after the upgrade the Deployment has %q", got)
 	}
 	kubectl(t, "delete", "gatewayclass/upgraded", "dataplane/default")
@@ -227,7 +237,10 @@ func apply(t *testing.T, objects []object, flags ...string) string {
 		}
 		fmt.Fprintf(&stream, "---\n%s", text)
 	}
-	return kubectl(t, append([]string{"apply", "--server-side", "--force-conflicts", "--validate=strict", "-f", file(t, stream.String())}, flags...)...)
+	return kubectl(t, append(
+		[]string{"apply", "--server-side", "--force-conflicts", "--validate=strict", "-f", file(t, stream.String())},
+		flags...,
+	)...)
 }
 
 func file(t *testing.T, text string) string {

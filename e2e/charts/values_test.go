@@ -54,7 +54,8 @@ func TestValues_UnknownOnesAreRejected(t *testing.T) {
 				t.Fatal(err)
 			}
 			_, err = release{chart: c, set: string(set)}.templates(t)
-			if err == nil || !strings.Contains(err.Error(), "'"+path+"'") || !strings.Contains(err.Error(), "replicsa") {
+			if err == nil || !strings.Contains(err.Error(), "'"+path+"'") ||
+				!strings.Contains(err.Error(), "replicsa") {
 				t.Errorf("%s: want an error with the path %sreplicsa: %v", c, keys, err)
 			}
 		}
@@ -166,16 +167,26 @@ func TestAuth_WithoutTokensIsForTheClusterOnly(t *testing.T) {
 		from     int
 		notes    []string
 	}{
-		`{}`:                         {"--gateways=$(POD_NAMESPACE)/*", 1, []string{"EVERY POD of the cluster", "the Gateways of namespace stunner-system", "stunnerAuthService.gateways"}},
-		`{gateways: ["a/*", "b/x"]}`: {"--gateways=a/*,b/x", 1, []string{"EVERY POD of the cluster", "the Gateways a/*, b/x"}},
-		`{service: {type: LoadBalancer}, jwt: {issuer: me, audience: calls, existingSecret: web-app}}`: {"--gateways=$(POD_NAMESPACE)/*", 0, nil},
+		`{}`: {"--gateways=$(POD_NAMESPACE)/*", 1, []string{
+			"EVERY POD of the cluster", "the Gateways of namespace stunner-system", "stunnerAuthService.gateways",
+		}},
+		`{gateways: ["a/*", "b/x"]}`: {
+			"--gateways=a/*,b/x", 1, []string{"EVERY POD of the cluster", "the Gateways a/*, b/x"},
+		},
+		`{service: {type: LoadBalancer}, jwt: {issuer: me, audience: calls, existingSecret: web-app}}`: {
+			"--gateways=$(POD_NAMESPACE)/*", 0, nil,
+		},
 	} {
 		r := release{chart: app, set: `stunnerAuthService: ` + set}
 		objects := byName(t, r.objects(t))
-		if args := container(t, objects["Deployment/"+home+"/stunner-auth"]).Args; !slices.Contains(args, want.gateways) {
+		if args := container(
+			t, objects["Deployment/"+home+"/stunner-auth"],
+		).Args; !slices.Contains(args, want.gateways) {
 			t.Errorf("%s: flags %q, want %s", set, args, want.gateways)
 		}
-		rules, _, _ := unstructured.NestedSlice(objects["NetworkPolicy/"+home+"/stunner-auth"].Object, "spec", "ingress")
+		rules, _, _ := unstructured.NestedSlice(
+			objects["NetworkPolicy/"+home+"/stunner-auth"].Object, "spec", "ingress",
+		)
 		if from, _, _ := unstructured.NestedSlice(rules[0].(map[string]any), "from"); len(from) != want.from {
 			t.Errorf("%s: ingress from %v", set, rules[0])
 		}
@@ -235,7 +246,10 @@ func (s schema) knows(path []string) bool {
 func TestDocs_SetValuesThatExist(t *testing.T) {
 	setting, namespace := regexp.MustCompile(`--set ('[^']+'|[\w.=/-]+)`), regexp.MustCompile(`--namespace (\S+)`)
 	found := 0
-	for _, page := range []string{"docs/install.md", "docs/migration.md", "README.md", app + "/README.md", crds + "/README.md", app + "/templates/NOTES.txt", crds + "/templates/NOTES.txt"} {
+	for _, page := range []string{
+		"docs/install.md", "docs/migration.md", "README.md", app + "/README.md", crds + "/README.md",
+		app + "/templates/NOTES.txt", crds + "/templates/NOTES.txt",
+	} {
 		for line := range strings.Lines(bedtest.Read(t, page)) {
 			var settings []string
 			for _, match := range setting.FindAllStringSubmatch(line, -1) {

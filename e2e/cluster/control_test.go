@@ -71,8 +71,12 @@ func TestRules(t *testing.T) {
 	s := newStage(t)
 	for _, c := range []struct{ name, plural, manifest, want string }{
 		{"a range without start", "udproutes", strings.Replace(route, "port: 7001, ", "", 1), "endPort needs port"},
-		{"an invalid protocol", "gateways", strings.Replace(gateway, "TURN-UDP", "not/a/protocol/", 1), "spec.listeners[0].protocol"},
-		{"two listeners with one name", "gateways", strings.Replace(gateway, "}]", "}, {name: udp, port: 3479, protocol: TURN-TCP}]", 1), "name must be unique"},
+		{"an invalid protocol", "gateways", strings.Replace(
+			gateway, "TURN-UDP", "not/a/protocol/", 1,
+		), "spec.listeners[0].protocol"},
+		{"two listeners with one name", "gateways", strings.Replace(
+			gateway, "}]", "}, {name: udp, port: 3479, protocol: TURN-TCP}]", 1,
+		), "name must be unique"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			o := object(t, c.manifest)
@@ -96,7 +100,9 @@ func TestGarbage(t *testing.T) {
 	if _, err := maps.Create(t.Context(), owned, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.in(owner.GetAPIVersion(), "gateways").Delete(t.Context(), owner.GetName(), metav1.DeleteOptions{}); err != nil {
+	if err := s.in(owner.GetAPIVersion(), "gateways").Delete(
+		t.Context(), owner.GetName(), metav1.DeleteOptions{},
+	); err != nil {
 		t.Fatal(err)
 	}
 	s.await(func(ctx context.Context) error {
@@ -126,14 +132,18 @@ spec: {audiences: [config-discovery]}
 	for audience, want := range map[string]bool{"config-discovery": true, "somebody-else": false} {
 		review := object(t, `{apiVersion: authentication.k8s.io/v1, kind: TokenReview}`)
 		review.Object["spec"] = map[string]any{"token": token, "audiences": []any{audience}}
-		judged, err := s.admin.Resource(resource("authentication.k8s.io/v1", "tokenreviews")).Create(t.Context(), review, metav1.CreateOptions{})
+		judged, err := s.admin.Resource(resource("authentication.k8s.io/v1", "tokenreviews")).Create(
+			t.Context(), review, metav1.CreateOptions{},
+		)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if got := at(judged, "status", "authenticated") == true; got != want {
 			t.Errorf("audience %s: authenticated is %t, want %t: %v", audience, got, want, at(judged, "status"))
 		}
-		if got, name := at(judged, "status", "user", "username"), "system:serviceaccount:"+s.namespace+":dataplane"; want && got != name {
+		if got, name := at(
+			judged, "status", "user", "username",
+		), "system:serviceaccount:"+s.namespace+":dataplane"; want && got != name {
 			t.Errorf("audience %s: the user is %v, want %s", audience, got, name)
 		}
 	}
@@ -182,14 +192,18 @@ spec:
 		for i, pod := range list.Items {
 			status := fmt.Sprintf(`{"status": {"phase": "Running", "podIP": "10.1.1.%[1]d", "podIPs": [{"ip": "10.1.1.%[1]d"}],
 				"conditions": [{"type": "Ready", "status": "True"}]}}`, i+1)
-			if _, err := pods.Patch(ctx, pod.GetName(), types.MergePatchType, []byte(status), metav1.PatchOptions{}, "status"); err != nil {
+			if _, err := pods.Patch(
+				ctx, pod.GetName(), types.MergePatchType, []byte(status), metav1.PatchOptions{}, "status",
+			); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
 	s.await(func(ctx context.Context) error {
-		slices, err := s.in("discovery.k8s.io/v1", "endpointslices").List(ctx, metav1.ListOptions{LabelSelector: "kubernetes.io/service-name=echo"})
+		slices, err := s.in("discovery.k8s.io/v1", "endpointslices").List(
+			ctx, metav1.ListOptions{LabelSelector: "kubernetes.io/service-name=echo"},
+		)
 		if err != nil {
 			return err
 		}
@@ -258,7 +272,8 @@ func TestAudit(t *testing.T) {
 			path += "/settings"
 		}
 		want = append(want, cluster.Entry{
-			Verb: verb, User: "admin", Agent: "counted", Resource: "configmaps", Namespace: s.namespace, Name: "settings", Code: code, Path: path,
+			Verb: verb, User: "admin", Agent: "counted", Resource: "configmaps", Namespace: s.namespace,
+			Name: "settings", Code: code, Path: path,
 		})
 	}
 	_, err := counted.Create(t.Context(), object(t, settings), metav1.CreateOptions{})
@@ -267,7 +282,9 @@ func TestAudit(t *testing.T) {
 	did("create", 409, err)
 	_, err = counted.Get(t.Context(), "settings", metav1.GetOptions{})
 	did("get", 200, err)
-	_, err = counted.Patch(t.Context(), "settings", types.MergePatchType, []byte(`{"data": {"a": "b"}}`), metav1.PatchOptions{})
+	_, err = counted.Patch(
+		t.Context(), "settings", types.MergePatchType, []byte(`{"data": {"a": "b"}}`), metav1.PatchOptions{},
+	)
 	did("patch", 200, err)
 	did("delete", 200, counted.Delete(t.Context(), "settings", metav1.DeleteOptions{}))
 
@@ -289,7 +306,9 @@ func TestAudit(t *testing.T) {
 	if writes != 4 {
 		t.Errorf("%d writes, want 4", writes)
 	}
-	if later, err := kube.Audit(time.Now()); err != nil || slices.ContainsFunc(later, func(e cluster.Entry) bool { return e.Agent == "counted" }) {
+	if later, err := kube.Audit(time.Now()); err != nil || slices.ContainsFunc(
+		later, func(e cluster.Entry) bool { return e.Agent == "counted" },
+	) {
 		t.Errorf("entries from now on: %v, %v", later, err)
 	}
 }

@@ -126,18 +126,28 @@ var admissions = []admission{
 
 	{"a backend", "UDPRoute", route(`{name: sfu}`), ""},
 	{"a backend without parents", "UDPRoute", `{rules: [{backendRefs: [{name: sfu}]}]}`, ""},
-	{"a backend with all said", "UDPRoute", route(`{group: "", kind: Service, name: sfu, namespace: media, port: 1, endPort: 65535}`), ""},
+	{"a backend with all said", "UDPRoute", route(
+		`{group: "", kind: Service, name: sfu, namespace: media, port: 1, endPort: 65535}`,
+	), ""},
 	{"a static backend", "UDPRoute", route(`{group: stunner.l7mp.io, kind: StaticService, name: bridge}`), ""},
 	{"a range of one port", "UDPRoute", route(`{name: sfu, port: 5004, endPort: 5004}`), ""},
-	{"a range reversed", "UDPRoute", route(`{name: sfu, port: 5004, endPort: 5003}`), "endPort must not be less than port"},
+	{"a range reversed", "UDPRoute", route(
+		`{name: sfu, port: 5004, endPort: 5003}`,
+	), "endPort must not be less than port"},
 	{"a range without beginning", "UDPRoute", route(`{name: sfu, endPort: 5003}`), "endPort needs port"},
 	{"port 0", "UDPRoute", route(`{name: sfu, port: 0}`), "port"},
 	{"port 65536", "UDPRoute", route(`{name: sfu, port: 65536}`), "port"},
 	{"a range up to port 65536", "UDPRoute", route(`{name: sfu, port: 1, endPort: 65536}`), "endPort"},
 	{"a parent's port 0", "UDPRoute", `{parentRefs: [{name: front-door, port: 0}], rules: [{backendRefs: [{name: sfu}]}]}`, "spec.parentRefs[0].port"},
-	{"a static backend in the core group", "UDPRoute", route(`{kind: StaticService, name: bridge}`), "kind StaticService has group stunner.l7mp.io"},
-	{"a Service in our group", "UDPRoute", route(`{group: stunner.l7mp.io, name: sfu}`), "kind Service has an empty group"},
-	{"a Service in another group", "UDPRoute", route(`{group: apps, kind: Service, name: sfu}`), "kind Service has an empty group"},
+	{"a static backend in the core group", "UDPRoute", route(
+		`{kind: StaticService, name: bridge}`,
+	), "kind StaticService has group stunner.l7mp.io"},
+	{"a Service in our group", "UDPRoute", route(
+		`{group: stunner.l7mp.io, name: sfu}`,
+	), "kind Service has an empty group"},
+	{"a Service in another group", "UDPRoute", route(
+		`{group: apps, kind: Service, name: sfu}`,
+	), "kind Service has an empty group"},
 	{"another kind of backend", "UDPRoute", route(`{kind: Deployment, name: sfu}`), "Unsupported value"},
 	{"a backend without name", "UDPRoute", route(`{kind: Service}`), "name: Required value"},
 	{"no rules", "UDPRoute", `{rules: []}`, "spec.rules: Invalid value"},
@@ -151,21 +161,37 @@ var admissions = []admission{
 	{"a class without controller", "GatewayClass", `{}`, "spec.controllerName: Required value"},
 	{"parameters without name", "GatewayClass", `{controllerName: a.b/c, parametersRef: {group: stunner.l7mp.io, kind: GatewayConfig}}`, "spec.parametersRef.name: Required value"},
 
-	{"listeners", "Gateway", gateway(`{name: udp, port: 3478, protocol: TURN-UDP}, {name: tls, port: 443, protocol: TURN-TLS, hostname: turn.example.net, tls: {certificateRefs: [{name: cert}]}}`), ""},
+	{"listeners", "Gateway", gateway(
+		`{name: udp, port: 3478, protocol: TURN-UDP}, {name: tls, port: 443, protocol: TURN-TLS, hostname: turn.example.net, tls: {certificateRefs: [{name: cert}]}}`,
+	), ""},
 	{"an address", "Gateway", `{gatewayClassName: turn, addresses: [{value: 192.0.2.7}, {type: Hostname, value: turn.example.net}], listeners: [{name: udp, port: 3478, protocol: TURN-UDP}]}`, ""},
-	{"listeners for other namespaces", "Gateway", gateway(`{name: udp, port: 3478, protocol: TURN-UDP, allowedRoutes: {namespaces: {from: Selector, selector: {matchLabels: {a: b}}}, kinds: [{group: stunner.l7mp.io, kind: UDPRoute}]}}`), ""},
+	{"listeners for other namespaces", "Gateway", gateway(
+		`{name: udp, port: 3478, protocol: TURN-UDP, allowedRoutes: {namespaces: {from: Selector, selector: {matchLabels: {a: b}}}, kinds: [{group: stunner.l7mp.io, kind: UDPRoute}]}}`,
+	), ""},
 	{"infrastructure", "Gateway", `{gatewayClassName: turn, infrastructure: {labels: {a: b}, annotations: {c: d}, parametersRef: {group: stunner.l7mp.io, kind: GatewayConfig, name: own}}, listeners: [{name: udp, port: 3478, protocol: TURN-UDP}]}`, ""},
 	{"a Gateway without listeners", "Gateway", `{gatewayClassName: turn}`, "spec.listeners"},
 	{"a Gateway without class", "Gateway", `{listeners: [{name: udp, port: 3478, protocol: TURN-UDP}]}`, "spec.gatewayClassName: Required value"},
 	{"an address that is none", "Gateway", `{gatewayClassName: turn, addresses: [{value: not-an-ip}], listeners: [{name: udp, port: 3478, protocol: TURN-UDP}]}`, "spec.addresses[0]"},
-	{"a hostname that is none", "Gateway", gateway(`{name: tls, port: 443, protocol: TURN-TLS, hostname: ..bad..}`), "spec.listeners[0].hostname"},
-	{"a protocol that is none", "Gateway", gateway(`{name: udp, port: 3478, protocol: TURN UDP!}`), "spec.listeners[0].protocol"},
-	{"TLS over UDP", "Gateway", gateway(`{name: udp, port: 3478, protocol: UDP, tls: {certificateRefs: [{name: cert}]}}`), "tls must not be specified"},
-	{"two listeners on one port", "Gateway", gateway(`{name: a, port: 3478, protocol: TURN-UDP}, {name: b, port: 3478, protocol: TURN-UDP}`), "must be unique"},
-	{"two listeners of one name", "Gateway", gateway(`{name: a, port: 1, protocol: TURN-UDP}, {name: a, port: 2, protocol: TURN-UDP}`), "spec.listeners[1]: Duplicate value"},
+	{"a hostname that is none", "Gateway", gateway(
+		`{name: tls, port: 443, protocol: TURN-TLS, hostname: ..bad..}`,
+	), "spec.listeners[0].hostname"},
+	{"a protocol that is none", "Gateway", gateway(
+		`{name: udp, port: 3478, protocol: TURN UDP!}`,
+	), "spec.listeners[0].protocol"},
+	{"TLS over UDP", "Gateway", gateway(
+		`{name: udp, port: 3478, protocol: UDP, tls: {certificateRefs: [{name: cert}]}}`,
+	), "tls must not be specified"},
+	{"two listeners on one port", "Gateway", gateway(
+		`{name: a, port: 3478, protocol: TURN-UDP}, {name: b, port: 3478, protocol: TURN-UDP}`,
+	), "must be unique"},
+	{"two listeners of one name", "Gateway", gateway(
+		`{name: a, port: 1, protocol: TURN-UDP}, {name: a, port: 2, protocol: TURN-UDP}`,
+	), "spec.listeners[1]: Duplicate value"},
 
 	{"a backend", "UDPRoute.gateway.networking.k8s.io", route(`{name: sfu, port: 5004, weight: 3}`), ""},
-	{"a backend that is no Service", "UDPRoute.gateway.networking.k8s.io", route(`{group: stunner.l7mp.io, kind: StaticService, name: bridge}`), ""},
+	{"a backend that is no Service", "UDPRoute.gateway.networking.k8s.io", route(
+		`{group: stunner.l7mp.io, kind: StaticService, name: bridge}`,
+	), ""},
 	{"two rules", "UDPRoute.gateway.networking.k8s.io", rules(2, 1), "spec.rules: Too many"},
 	{"a Service without port", "UDPRoute.gateway.networking.k8s.io", route(`{name: sfu}`), "Must have port"},
 
@@ -240,7 +266,10 @@ func TestWhatWasWrittenIsStored(t *testing.T) {
 
 func TestDefaultsAreFilledIn(t *testing.T) {
 	for kind, c := range map[string]struct{ spec, want string }{
-		"GatewayConfig": {`{}`, `{authType: plaintext, dataplane: default, realm: stunner.l7mp.io, deniedBackends: [{namespace: kube-system}]}`},
+		"GatewayConfig": {
+			`{}`,
+			`{authType: plaintext, dataplane: default, realm: stunner.l7mp.io, deniedBackends: [{namespace: kube-system}]}`,
+		},
 		"Dataplane": {
 			`{autoscaling: {maxReplicas: 4}}`,
 			`{dataplaneResource: Deployment, terminationGracePeriodSeconds: 3600, offloadEngine: None,

@@ -65,7 +65,10 @@ func TestFileProviderAgreesWithAPIServer(t *testing.T) {
 		}
 		if difference := differ(folder[i], server[i]); difference != "" {
 			if failed++; failed <= 20 {
-				t.Errorf("%s:\n%s\nAPI server: %s\noperator: %s", difference, corpus[i].body, server[i].words, folder[i].words)
+				t.Errorf(
+					"%s:\n%s\nAPI server: %s\noperator: %s", difference, corpus[i].body, server[i].words,
+					folder[i].words,
+				)
 			}
 		}
 	}

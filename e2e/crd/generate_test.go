@@ -21,10 +21,14 @@ type generator struct{ *rand.Rand }
 // words are strings for fields. Many are valid for some field; they are written as JSON, so that YAML reads them as
 // strings.
 var words = []string{
-	"a", "media", "eth0", "turn-edge", "app.kubernetes.io/name", "stunner.l7mp.io", "gateway.networking.k8s.io", "stunner.l7mp.io/gateway-operator", "apps", "v1",
-	"192.0.2.1", "192.0.2.0/24", "10.0.0.0/33", "2001:db8::/32", "2001:db8::1", "::ffff:192.0.2.1", "::ffff:192.0.2.0/120", "192.0.2.1:<1-2>", "fe80::1%eth0",
-	"http://p:9090", "https://ada:larkspur@p", "ftp://p", "5s", "30m", "-5s", "1h30m", "100m", "1Gi", "two", "/tmp", "IfNotPresent", "IPv4", "IPv6", "TCP", "UDP",
-	"TURN-UDP", "TURN UDP!", "turn.example.net", "*.example.net", "..bad..", "Not.Good", "a b", "Ünïcode", "a\nb", `a"b`, `a\b`, "", "0", "true", "-",
+	"a", "media", "eth0", "turn-edge", "app.kubernetes.io/name", "stunner.l7mp.io", "gateway.networking.k8s.io",
+	"stunner.l7mp.io/gateway-operator", "apps", "v1",
+	"192.0.2.1", "192.0.2.0/24", "10.0.0.0/33", "2001:db8::/32", "2001:db8::1", "::ffff:192.0.2.1",
+	"::ffff:192.0.2.0/120", "192.0.2.1:<1-2>", "fe80::1%eth0",
+	"http://p:9090", "https://ada:larkspur@p", "ftp://p", "5s", "30m", "-5s", "1h30m", "100m", "1Gi", "two", "/tmp",
+	"IfNotPresent", "IPv4", "IPv6", "TCP", "UDP",
+	"TURN-UDP", "TURN UDP!", "turn.example.net", "*.example.net", "..bad..", "Not.Good", "a b", "Ünïcode", "a\nb",
+	`a"b`, `a\b`, "", "0", "true", "-",
 	strings.Repeat("x", 64), strings.Repeat("x", 300), "2030-01-02T03:04:05Z",
 }
 
@@ -97,12 +101,18 @@ func places(value any, schema *apiextensions.JSONSchemaProps, set func(any)) (al
 	switch v := value.(type) {
 	case map[string]any:
 		for _, name := range slices.Sorted(maps.Keys(v)) {
-			p := place{schema: propertyOf(schema, name), value: v[name], set: func(n any) { v[name] = n }, remove: func() { delete(v, name) }}
+			p := place{
+				schema: propertyOf(schema, name), value: v[name], set: func(n any) { v[name] = n },
+				remove: func() { delete(v, name) },
+			}
 			all = append(append(all, p), places(p.value, p.schema, p.set)...)
 		}
 	case []any:
 		for i := range v {
-			p := place{schema: itemsOf(schema), value: v[i], set: func(n any) { v[i] = n }, remove: func() { set(slices.Delete(slices.Clone(v), i, i+1)) }}
+			p := place{
+				schema: itemsOf(schema), value: v[i], set: func(n any) { v[i] = n },
+				remove: func() { set(slices.Delete(slices.Clone(v), i, i+1)) },
+			}
 			all = append(append(all, p), places(p.value, p.schema, p.set)...)
 		}
 	}
@@ -207,7 +217,9 @@ func (g generator) changeList(v []any, p place) {
 
 // junk returns a value of any type.
 func (g generator) junk() any {
-	return []any{nil, true, "text", int64(7), 1.5, []any{}, []any{"a"}, map[string]any{}, map[string]any{"a": "b"}}[g.IntN(9)]
+	return []any{
+		nil, true, "text", int64(7), 1.5, []any{}, []any{"a"}, map[string]any{}, map[string]any{"a": "b"},
+	}[g.IntN(9)]
 }
 
 // value returns a value of a schema, which is valid more often than not.
@@ -269,7 +281,8 @@ func (g generator) text(s *apiextensions.JSONSchemaProps) string {
 		return words[g.IntN(len(words))]
 	}
 	fit := slices.DeleteFunc(slices.Clone(words), func(w string) bool {
-		return s.MaxLength != nil && int64(len(w)) > *s.MaxLength || s.MinLength != nil && int64(len(w)) < *s.MinLength ||
+		return s.MaxLength != nil && int64(len(w)) > *s.MaxLength || s.MinLength != nil &&
+			int64(len(w)) < *s.MinLength ||
 			s.Pattern != "" && !regexp.MustCompile(s.Pattern).MatchString(w)
 	})
 	if len(fit) == 0 {

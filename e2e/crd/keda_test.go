@@ -41,7 +41,9 @@ func TestKEDAKnowsWhatItIsAsked(t *testing.T) {
 			t.Errorf("%s: KEDA has no kind %s", where, o["kind"])
 			continue
 		}
-		unknown := pruning.PruneWithOptions(o, k.structural, true, schema.UnknownFieldPathOptions{TrackUnknownFieldPaths: true})
+		unknown := pruning.PruneWithOptions(
+			o, k.structural, true, schema.UnknownFieldPathOptions{TrackUnknownFieldPaths: true},
+		)
 		if len(unknown) > 0 {
 			t.Errorf("%s: KEDA does not know %v", where, unknown)
 		}

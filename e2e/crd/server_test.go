@@ -69,7 +69,9 @@ func readCRDs(t *testing.T, pattern string) []*apiextensions.CustomResourceDefin
 	t.Helper()
 	scheme := runtime.NewScheme()
 	install.Install(scheme)
-	decoder := serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDecoder(apiextensions.SchemeGroupVersion)
+	decoder := serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDecoder(
+		apiextensions.SchemeGroupVersion,
+	)
 
 	files, err := filepath.Glob(pattern)
 	if err != nil {
@@ -125,7 +127,9 @@ func kindsOf(t *testing.T, crds []*apiextensions.CustomResourceDefinition, versi
 		if err != nil {
 			t.Fatal(err)
 		}
-		kinds[rowKind(crd)] = kind{structural, schemaValidator, cel.NewValidator(structural, true, celconfig.PerCallLimit)}
+		kinds[rowKind(crd)] = kind{
+			structural, schemaValidator, cel.NewValidator(structural, true, celconfig.PerCallLimit),
+		}
 	}
 	return kinds
 }
@@ -142,7 +146,9 @@ func TestAPIServerTakesTheCRDs(t *testing.T) {
 }
 
 // retired has the fields of v1alpha1 without effect.
-var retired = map[string][]string{"GatewayConfig": {"stunnerConfig", "metricsEndpoint", "healthCheckEndpoint", "minPort", "maxPort"}}
+var retired = map[string][]string{
+	"GatewayConfig": {"stunnerConfig", "metricsEndpoint", "healthCheckEndpoint", "minPort", "maxPort"},
+}
 
 // G-10: v1 is stored, and v1alpha1 has the same schema except for retired fields.
 func TestContractVersions(t *testing.T) {
@@ -183,7 +189,9 @@ func TestContractVersions(t *testing.T) {
 }
 
 // specSchema returns the schema of spec without its description.
-func specSchema(t *testing.T, crd *apiextensions.CustomResourceDefinition, version string) apiextensions.JSONSchemaProps {
+func specSchema(
+	t *testing.T, crd *apiextensions.CustomResourceDefinition, version string,
+) apiextensions.JSONSchemaProps {
 	t.Helper()
 	v, err := apiextensions.GetSchemaForVersion(crd, version)
 	if err != nil {

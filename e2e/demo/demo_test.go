@@ -109,7 +109,8 @@ verdict        fine
 		t.Errorf("without colour:\n%s\nwant:\n%s", got, want)
 	}
 	coloured := show(true)
-	if stripped := regexp.MustCompile("\x1b\\[[0-9]+m").ReplaceAllString(coloured, ""); stripped != want || coloured == want {
+	if stripped := regexp.MustCompile("\x1b\\[[0-9]+m").ReplaceAllString(coloured, ""); stripped != want ||
+		coloured == want {
 		t.Errorf("with colour:\n%q", coloured)
 	}
 }
@@ -125,8 +126,9 @@ func start(t *testing.T, bin string, env ...string) *bed.Process {
 	root := bedtest.Root(t)
 	dir := t.TempDir()
 	p, err := bed.Start(bed.Command{
-		Name: "demo", Path: filepath.Join(bin, "demo"), Args: []string{"--quickstart", filepath.Join(root, "docs/examples/quickstart")},
-		Env: append([]string{"DEMO_EXIT=", "TMPDIR=" + dir}, env...), Logs: dir,
+		Name: "demo", Path: filepath.Join(bin, "demo"),
+		Args: []string{"--quickstart", filepath.Join(root, "docs/examples/quickstart")},
+		Env:  append([]string{"DEMO_EXIT=", "TMPDIR=" + dir}, env...), Logs: dir,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -34,7 +34,9 @@ func run(ctx context.Context, args []string) error {
 	}
 	d.stack.Bin = filepath.Dir(here)
 	flags := flag.NewFlagSet("demo", flag.ExitOnError)
-	example := flags.String("quickstart", filepath.Join(d.stack.Bin, "../docs/examples/quickstart"), "folder with the YAML to start from")
+	example := flags.String(
+		"quickstart", filepath.Join(d.stack.Bin, "../docs/examples/quickstart"), "folder with the YAML to start from",
+	)
 	once := flags.Bool("exit", os.Getenv("DEMO_EXIT") == "1", "end after the verdict; also with DEMO_EXIT=1")
 	_ = flags.Parse(args) // exits on error
 

@@ -95,7 +95,9 @@ func (d *demo) prepare(example string) (result string, err error) {
 
 func (d *demo) echo(ctx context.Context) (string, error) {
 	p := d.stack.Ports
-	return fmt.Sprintf("WebRTC on %s:%d/udp, datagrams on %d/udp", bed.Loopback, p.Media, p.Datagrams), d.stack.StartEcho(ctx)
+	return fmt.Sprintf(
+		"WebRTC on %s:%d/udp, datagrams on %d/udp", bed.Loopback, p.Media, p.Datagrams,
+	), d.stack.StartEcho(ctx)
 }
 
 func (d *demo) operator(ctx context.Context) (string, error) {
@@ -141,7 +143,8 @@ func (d *demo) call(ctx context.Context, o *outcome) (string, error) {
 		return "", err
 	}
 	c, err := call.Start(ctx, call.Options{
-		Gateway: gateway, Network: call.UDP, Username: server.Username, Password: server.Credential, Peer: d.stack.Datagrams(),
+		Gateway: gateway, Network: call.UDP, Username: server.Username, Password: server.Credential,
+		Peer: d.stack.Datagrams(),
 	})
 	if err != nil {
 		return "", err
@@ -169,7 +172,10 @@ func (d *demo) places() {
 func (d *demo) verdict(o outcome) {
 	d.screen.gap()
 	d.screen.result("verdict", "media flows through the gateway", green)
-	d.screen.result("relayed RTT", fmt.Sprintf("%.2f ms median, %.2f ms p95", milliseconds(o.stats.Median), milliseconds(o.stats.P95)), "")
+	d.screen.result(
+		"relayed RTT",
+		fmt.Sprintf("%.2f ms median, %.2f ms p95", milliseconds(o.stats.Median), milliseconds(o.stats.P95)), "",
+	)
 	d.screen.result("allocations", fmt.Sprintf("%g", o.allocations), "")
 }
 

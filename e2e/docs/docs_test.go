@@ -24,7 +24,9 @@ func TestFlags(t *testing.T) {
 	} {
 		known := names(help(t, filepath.Join(bin, program)), regexp.MustCompile(`(?m)^  (?:-([a-z]), )?--?([a-z-]+)`))
 		var rows strings.Builder
-		for _, row := range regexp.MustCompile("(?m)^\\| (`-.*?`) \\|").FindAllStringSubmatch(bedtest.Read(t, page), -1) {
+		for _, row := range regexp.MustCompile("(?m)^\\| (`-.*?`) \\|").FindAllStringSubmatch(
+			bedtest.Read(t, page), -1,
+		) {
 			rows.WriteString(row[1] + "\n")
 		}
 		written := names(rows.String(), regexp.MustCompile("`--?([a-z-]+)`"))
@@ -60,8 +62,13 @@ func TestMetrics(t *testing.T) {
 
 // TestAnnotations: the page about Gateways lists exactly the annotations that the operator reads.
 func TestAnnotations(t *testing.T) {
-	known := names(bedtest.Read(t, "services/operator/internal/translate/wishes.go"), regexp.MustCompile(`"stunner\.l7mp\.io/([a-z-]+)"`))
-	written := names(bedtest.Read(t, "docs/gateway.md"), regexp.MustCompile("(?m)^\\| `stunner\\.l7mp\\.io/([a-z-]+)` \\|"))
+	known := names(
+		bedtest.Read(t, "services/operator/internal/translate/wishes.go"),
+		regexp.MustCompile(`"stunner\.l7mp\.io/([a-z-]+)"`),
+	)
+	written := names(
+		bedtest.Read(t, "docs/gateway.md"), regexp.MustCompile("(?m)^\\| `stunner\\.l7mp\\.io/([a-z-]+)` \\|"),
+	)
 	if len(known) == 0 || !slices.Equal(known, written) {
 		t.Errorf("annotations that are read %v\nannotations in docs/gateway.md %v", known, written)
 	}
@@ -78,7 +85,9 @@ func TestExamples(t *testing.T) {
 	}
 	for _, folder := range folders {
 		out := t.TempDir()
-		cmd := exec.Command(filepath.Join(bin, "operator"), "--provider=file", "--input", folder, "--output", out, "--watch=false")
+		cmd := exec.Command(
+			filepath.Join(bin, "operator"), "--provider=file", "--input", folder, "--output", out, "--watch=false",
+		)
 		if said, err := cmd.CombinedOutput(); err != nil {
 			t.Errorf("%s: %v\n%s", folder, err, said)
 		}
@@ -92,7 +101,9 @@ func TestExamples(t *testing.T) {
 // TestConfig: stunnerd accepts the config on its page.
 func TestConfig(t *testing.T) {
 	bin := bedtest.Build(t, bed.Stunnerd)
-	blocks := regexp.MustCompile("(?s)```yaml\n(version: v1\n.*?)```").FindAllStringSubmatch(bedtest.Read(t, "docs/stunnerd.md"), -1)
+	blocks := regexp.MustCompile("(?s)```yaml\n(version: v1\n.*?)```").FindAllStringSubmatch(
+		bedtest.Read(t, "docs/stunnerd.md"), -1,
+	)
 	if len(blocks) == 0 {
 		t.Fatal("docs/stunnerd.md contains no config")
 	}
@@ -101,7 +112,9 @@ func TestConfig(t *testing.T) {
 		if err := os.WriteFile(file, []byte(block[1]), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if said, err := exec.Command(filepath.Join(bin, "stunnerd"), "--dry-run", "--config", file).CombinedOutput(); err != nil {
+		if said, err := exec.Command(
+			filepath.Join(bin, "stunnerd"), "--dry-run", "--config", file,
+		).CombinedOutput(); err != nil {
 			t.Errorf("%v\n%s", err, said)
 		}
 	}

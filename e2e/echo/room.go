@@ -124,7 +124,9 @@ func (p *peer) answer(offer string) (string, error) {
 			p.leave()
 		}
 	})
-	if err := p.conn.SetRemoteDescription(webrtc.SessionDescription{Type: webrtc.SDPTypeOffer, SDP: offer}); err != nil {
+	if err := p.conn.SetRemoteDescription(
+		webrtc.SessionDescription{Type: webrtc.SDPTypeOffer, SDP: offer},
+	); err != nil {
 		return "", fmt.Errorf("read offer: %w", err)
 	}
 	gathered := webrtc.GatheringCompletePromise(p.conn)

@@ -29,10 +29,13 @@ func TestEcho(t *testing.T) {
 	if status != http.StatusCreated {
 		t.Fatalf("offer: status %d: %s", status, answer)
 	}
-	if n := strings.Count(answer, "a=candidate:"); n == 0 || n != strings.Count(answer, " "+strconv.Itoa(media)+" typ host") {
+	if n := strings.Count(answer, "a=candidate:"); n == 0 ||
+		n != strings.Count(answer, " "+strconv.Itoa(media)+" typ host") {
 		t.Errorf("answer has candidates on other ports than %d:\n%s", media, answer)
 	}
-	if err := client.SetRemoteDescription(webrtc.SessionDescription{Type: webrtc.SDPTypeAnswer, SDP: answer}); err != nil {
+	if err := client.SetRemoteDescription(
+		webrtc.SessionDescription{Type: webrtc.SDPTypeAnswer, SDP: answer},
+	); err != nil {
 		t.Fatal(err)
 	}
 	select {

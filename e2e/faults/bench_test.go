@@ -92,11 +92,15 @@ func newBench(t testing.TB) *bench {
 		Auth: config.Auth{Type: config.AuthEphemeral, Realm: "faults.example.org", Credentials: map[string]credential.Secret{
 			config.KeyUsername: user, config.KeyPassword: password, config.KeySecret: secret,
 		}},
-		Clusters: []config.Cluster{{Name: "faults/echo", Type: config.Static, Protocol: "UDP", Endpoints: []string{endpoint(b.peer)}}},
+		Clusters: []config.Cluster{
+			{Name: "faults/echo", Type: config.Static, Protocol: "UDP", Endpoints: []string{endpoint(b.peer)}},
+		},
 	}
 	cert, key := b.certificate()
 	for i, network := range []call.Network{call.UDP, call.TCP, call.TLS, call.DTLS} {
-		l := config.Listener{Name: listenerName(network), Protocol: config.Protocol("TURN-" + strings.ToUpper(string(network))),
+		l := config.Listener{Name: listenerName(network), Protocol: config.Protocol(
+			"TURN-" + strings.ToUpper(string(network)),
+		),
 			Address: bed.Loopback, Port: ports[i], Routes: []string{"faults/echo"}}
 		if l.Protocol.Secure() {
 			l.Cert, l.Key = cert, key
@@ -214,7 +218,9 @@ func (b *bench) within(limit time.Duration, what string, cond func(context.Conte
 	err := b.process.Until(ctx, cond)
 	took := time.Since(began)
 	if stall := b.pulse.Stalled(began, began.Add(took)); err != nil || took-stall > limit {
-		b.t.Fatalf("%s: took longer than %s: %s, including stalls of the machine of %s: %v", what, limit, took, stall, err)
+		b.t.Fatalf(
+			"%s: took longer than %s: %s, including stalls of the machine of %s: %v", what, limit, took, stall, err,
+		)
 	}
 	return took
 }
@@ -306,7 +312,10 @@ func (b *bench) at(network call.Network) netip.AddrPort {
 
 // options returns options of a call over a transport with the static credential.
 func (b *bench) options(network call.Network) call.Options {
-	return call.Options{Gateway: b.at(network), Network: network, Roots: b.roots, Username: user, Password: password, Peer: b.peer, Interval: pace}
+	return call.Options{
+		Gateway: b.at(network), Network: network, Roots: b.roots, Username: user, Password: password, Peer: b.peer,
+		Interval: pace,
+	}
 }
 
 // call starts a call that ends with the test, and waits until datagrams are echoed.
@@ -373,7 +382,10 @@ func (b *bench) unharmed(all calls, limit time.Duration) {
 	b.t.Helper()
 	b.goOn(all)
 	lost, silence := all.end()
-	said := fmt.Sprintf("%d calls: %d datagrams lost, longest silence %s; longest stall of the machine %s", len(all), lost, silence, b.pulse.Worst())
+	said := fmt.Sprintf(
+		"%d calls: %d datagrams lost, longest silence %s; longest stall of the machine %s", len(all), lost, silence,
+		b.pulse.Worst(),
+	)
 	if lost > 0 || silence-b.pulse.Worst() > limit {
 		b.t.Errorf("%s; want 0, %s", said, limit)
 	}
@@ -436,7 +448,9 @@ func newHub(t *testing.T, handler http.Handler) *hub {
 
 func newHubAt(t *testing.T, address string, handler http.Handler) *hub {
 	t.Helper()
-	h := &hub{t: t, handler: handler, addr: fmt.Sprintf("%s:%d", address, freePorts(t, 1)[0]), conns: map[net.Conn]bool{}}
+	h := &hub{
+		t: t, handler: handler, addr: fmt.Sprintf("%s:%d", address, freePorts(t, 1)[0]), conns: map[net.Conn]bool{},
+	}
 	h.up()
 	t.Cleanup(h.down)
 	return h

@@ -38,7 +38,9 @@ func TestR20ClockJumps(t *testing.T) {
 		b.echoes(held)
 		for method, attrs := range b.three() {
 			if code, challenges := b.do(held, method, attrs...); code != 0 || challenges > 1 {
-				t.Errorf("clock at %s: %s of a live allocation: code %d after %d challenges", jump, method, code, challenges)
+				t.Errorf(
+					"clock at %s: %s of a live allocation: code %d after %d challenges", jump, method, code, challenges,
+				)
 			}
 		}
 		for _, c := range live {
@@ -48,9 +50,13 @@ func TestR20ClockJumps(t *testing.T) {
 				}
 			}
 		}
-		for age, want := range map[time.Duration]stun.ErrorCode{-time.Minute: 0, 2 * time.Second: 0, 10 * time.Second: stun.CodeUnauthorized} {
+		for age, want := range map[time.Duration]stun.ErrorCode{
+			-time.Minute: 0, 2 * time.Second: 0, 10 * time.Second: stun.CodeUnauthorized,
+		} {
 			if code := b.allocatesWith(b.ephemeral(time.Now().Add(jump - age))); code != want {
-				t.Errorf("clock at %s: allocate with a credential that expired %s ago: %d, want %d", jump, age, code, want)
+				t.Errorf(
+					"clock at %s: allocate with a credential that expired %s ago: %d, want %d", jump, age, code, want,
+				)
 			}
 		}
 	}
@@ -151,7 +157,9 @@ func (c *clock) overlay(dir string) string {
 		c.t.Fatalf("time.Now does not contain %q once: adapt this test to the new code of time.Now", now)
 	}
 	replace := map[string]string{}
-	for name, content := range map[string]string{"time.go": before + now + "\tsec += *e2eShift\n" + after, "shift.go": shift} {
+	for name, content := range map[string]string{
+		"time.go": before + now + "\tsec += *e2eShift\n" + after, "shift.go": shift,
+	} {
 		replace[filepath.Join(library, name)] = c.put(dir, name, []byte(content))
 	}
 	list, err := json.Marshal(map[string]any{"Replace": replace})

@@ -218,16 +218,34 @@ func TestR10BadConfigs(t *testing.T) {
 		reason   string
 		problem  string
 	}{
-		"invalid JSON":       {[]byte(`{"version":"v1","admin":`), "unreadable", "parse config"},
-		"unknown version":    {bytes.Replace(b.config.Canonical(), []byte(`"version":"v1"`), []byte(`"version":"v9"`), 1), "invalid", "version"},
-		"duplicate listener": {b.spoiled(func(c *config.Config) { c.Listeners[1].Name = c.Listeners[0].Name }), "invalid", "listeners[1].name"},
-		"duplicate socket":   {b.spoiled(func(c *config.Config) { c.Listeners[3].Port = c.Listeners[0].Port }), "invalid", "listeners[3].port"},
-		"broken certificate": {b.spoiled(func(c *config.Config) { c.Listeners[2].Cert, _ = b.certificate() }), "invalid", "listeners[2]"},
-		"empty secret":       {b.spoiled(func(c *config.Config) { delete(c.Auth.Credentials, config.KeySecret) }), "invalid", "auth.credentials.secret"},
-		"another's config":   {b.spoiled(func(c *config.Config) { c.Admin.Name = "faults/window" }), "unreadable", "faults/window"},
-		"10 MB":              {bytes.Repeat([]byte(" "), 10<<20), "unreadable", "bytes"},
-		"5 MB":               {bytes.Repeat([]byte(" "), 5<<20), "unreadable", ""},
-		"too many clusters":  {b.spoiled(func(c *config.Config) { c.Clusters = manyClusters(10_001) }), "invalid", "clusters"},
+		"invalid JSON": {[]byte(`{"version":"v1","admin":`), "unreadable", "parse config"},
+		"unknown version": {
+			bytes.Replace(b.config.Canonical(), []byte(`"version":"v1"`), []byte(`"version":"v9"`), 1), "invalid",
+			"version",
+		},
+		"duplicate listener": {
+			b.spoiled(func(c *config.Config) { c.Listeners[1].Name = c.Listeners[0].Name }), "invalid",
+			"listeners[1].name",
+		},
+		"duplicate socket": {
+			b.spoiled(func(c *config.Config) { c.Listeners[3].Port = c.Listeners[0].Port }), "invalid",
+			"listeners[3].port",
+		},
+		"broken certificate": {
+			b.spoiled(func(c *config.Config) { c.Listeners[2].Cert, _ = b.certificate() }), "invalid", "listeners[2]",
+		},
+		"empty secret": {
+			b.spoiled(func(c *config.Config) { delete(c.Auth.Credentials, config.KeySecret) }), "invalid",
+			"auth.credentials.secret",
+		},
+		"another's config": {
+			b.spoiled(func(c *config.Config) { c.Admin.Name = "faults/window" }), "unreadable", "faults/window",
+		},
+		"10 MB": {bytes.Repeat([]byte(" "), 10<<20), "unreadable", "bytes"},
+		"5 MB":  {bytes.Repeat([]byte(" "), 5<<20), "unreadable", ""},
+		"too many clusters": {
+			b.spoiled(func(c *config.Config) { c.Clusters = manyClusters(10_001) }), "invalid", "clusters",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before, rejected, connections := b.inside(), b.metric("stunner_config_rejected_total"), p.connections()
@@ -240,8 +258,11 @@ func TestR10BadConfigs(t *testing.T) {
 				}
 				return err
 			})
-			if n, r := b.metric("stunner_config_rejected_total"), b.rejected(c.reason); n != rejected+1 || r != reason+1 {
-				t.Errorf("%g configs rejected, %g of them %s; want one more than %g, %g", n, r, c.reason, rejected, reason)
+			if n, r := b.metric("stunner_config_rejected_total"), b.rejected(c.reason); n != rejected+1 ||
+				r != reason+1 {
+				t.Errorf(
+					"%g configs rejected, %g of them %s; want one more than %g, %g", n, r, c.reason, rejected, reason,
+				)
 			}
 			if after := b.inside(); after != before {
 				t.Errorf("the running config has changed:\n%s\n%s", before, after)
@@ -277,7 +298,10 @@ func TestR10LargestConfig(t *testing.T) {
 	live := b.calls(1)
 	next := b.changed(func(c *config.Config) { c.Clusters = append(c.Clusters, manyClusters(9_999)...) })
 	source.Publish(next)
-	t.Logf("%d clusters, %d bytes, in force after %s", len(next.Clusters), len(next.Canonical()), b.within(patience, "in force", b.runs(next)))
+	t.Logf(
+		"%d clusters, %d bytes, in force after %s", len(next.Clusters), len(next.Canonical()),
+		b.within(patience, "in force", b.runs(next)),
+	)
 	b.unharmed(live, silence)
 }
 

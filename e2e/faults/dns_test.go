@@ -30,12 +30,16 @@ func TestR16NameServer(t *testing.T) {
 		return
 	}
 	const host = "sfu.faults.test"
-	own, first, second := netip.MustParseAddr("198.18.0.1"), netip.MustParseAddr("198.18.1.1"), netip.MustParseAddr("198.18.1.2")
+	own, first, second := netip.MustParseAddr("198.18.0.1"), netip.MustParseAddr("198.18.1.1"), netip.MustParseAddr(
+		"198.18.1.2",
+	)
 	b := newBench(t)
 	for i := range b.config.Listeners {
 		b.config.Listeners[i].Address = own.String() // a relay on loopback cannot reach the address of the name
 	}
-	b.config.Clusters = []config.Cluster{{Name: "faults/echo", Type: config.StrictDNS, Protocol: "UDP", Endpoints: []string{host}}}
+	b.config.Clusters = []config.Cluster{
+		{Name: "faults/echo", Type: config.StrictDNS, Protocol: "UDP", Endpoints: []string{host}},
+	}
 	names := newNameServer(t, "198.18.0.53", first)
 	b.runWith(names)
 
@@ -61,7 +65,8 @@ func TestR16NameServer(t *testing.T) {
 	b.within(time.Second, "the new address of the name is permitted", b.admits(to(echoAt(t, second))))
 	<-time.After(time.Until(moved.Add(1500 * time.Millisecond))) // no event signals that echoes have stopped
 	b.cutOff(live, moved)
-	if c, err := call.Start(t.Context(), to(b.peer)); !errors.Is(err, call.ErrRefused) || !strings.Contains(err.Error(), "403") {
+	if c, err := call.Start(t.Context(), to(b.peer)); !errors.Is(err, call.ErrRefused) ||
+		!strings.Contains(err.Error(), "403") {
 		t.Errorf("permission for loopback: %v, want 403", err)
 		if err == nil {
 			c.End(0)
@@ -79,13 +84,17 @@ func (b *bench) runWith(names *nameServer) {
 	b.t.Helper()
 	dir := b.t.TempDir()
 	resolv := filepath.Join(dir, "resolv.conf")
-	if err := os.WriteFile(resolv, []byte("nameserver "+names.addr+"\noptions timeout:1 attempts:1\n"), 0o644); err != nil {
+	if err := os.WriteFile(
+		resolv, []byte("nameserver "+names.addr+"\noptions timeout:1 attempts:1\n"), 0o644,
+	); err != nil {
 		b.t.Fatal(err)
 	}
 	b.file = filepath.Join(dir, "config.json")
 	b.write(b.config)
 	b.startAs(bed.Command{Path: "/usr/bin/unshare",
-		Args: []string{"-m", "/bin/sh", "-c", `mount --bind "$0" /etc/resolv.conf && exec "$@"`, resolv, stunnerd}}, b.file)
+		Args: []string{
+			"-m", "/bin/sh", "-c", `mount --bind "$0" /etc/resolv.conf && exec "$@"`, resolv, stunnerd,
+		}}, b.file)
 	b.inForce(b.config)
 }
 

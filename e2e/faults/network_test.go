@@ -249,7 +249,9 @@ func (b *bench) path(w weather) *path {
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	p := &path{t: b.t, weather: w, gateway: b.at(call.UDP), front: front, addr: front.LocalAddr().(*net.UDPAddr).AddrPort(),
+	p := &path{t: b.t, weather: w, gateway: b.at(
+		call.UDP,
+	), front: front, addr: front.LocalAddr().(*net.UDPAddr).AddrPort(),
 		dice: rand.New(rand.NewPCG(22, 22)), clients: map[netip.AddrPort]*net.UDPConn{}}
 	go p.forth()
 	b.t.Cleanup(func() {

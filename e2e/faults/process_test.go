@@ -86,7 +86,9 @@ func TestR09Killed(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.start(h.url(), "--state-dir", state)
-	t.Logf("ready %s after the start", b.within(2*time.Second, "ready", bed.Answers(b.health()+"/ready", http.StatusOK)))
+	t.Logf(
+		"ready %s after the start", b.within(2*time.Second, "ready", bed.Answers(b.health()+"/ready", http.StatusOK)),
+	)
 	for i, c := range old {
 		for method, attrs := range b.three() {
 			b.mismatch(c, method, attrs)
@@ -173,7 +175,9 @@ func TestR18Descriptors(t *testing.T) {
 	b := newBench(t)
 	b.file = filepath.Join(t.TempDir(), "config.json")
 	b.write(b.config)
-	b.startAs(bed.Command{Path: "prlimit", Args: []string{fmt.Sprintf("--nofile=%d:%d", limit, limit), stunnerd}}, b.file)
+	b.startAs(
+		bed.Command{Path: "prlimit", Args: []string{fmt.Sprintf("--nofile=%d:%d", limit, limit), stunnerd}}, b.file,
+	)
 	b.inForce(b.config)
 	live := b.calls(1)
 	var held []*ask.Client
@@ -297,7 +301,9 @@ func TestR19RelayPorts(t *testing.T) {
 	}
 	const ports, first = 100, 40000
 	b := newBench(t) // first, so that the peer does not take one of the ports
-	if err := os.WriteFile("/proc/sys/net/ipv4/ip_local_port_range", fmt.Appendf(nil, "%d %d", first, first+ports-1), 0o600); err != nil {
+	if err := os.WriteFile(
+		"/proc/sys/net/ipv4/ip_local_port_range", fmt.Appendf(nil, "%d %d", first, first+ports-1), 0o600,
+	); err != nil {
 		t.Fatal(err)
 	}
 	b.run()
@@ -355,7 +361,8 @@ func newContainer(t *testing.T, limit int) *container {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { // the process was killed before, but the kernel may not have removed it yet
-		for deadline := time.Now().Add(patience); os.Remove(c.dir) != nil && time.Now().Before(deadline); time.Sleep(pace) {
+		for deadline := time.Now().Add(patience); os.Remove(c.dir) != nil &&
+			time.Now().Before(deadline); time.Sleep(pace) {
 		}
 	})
 	if err := os.WriteFile(filepath.Join(c.dir, files["limit"]), fmt.Append(nil, limit), 0o600); err != nil {

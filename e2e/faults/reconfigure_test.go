@@ -60,7 +60,8 @@ func TestR11Flapping(t *testing.T) {
 	b.goOn(live)
 	b.settled(len(live))
 	b.await("number of files and goroutines is not larger than before", func(context.Context) error {
-		if f, g := b.files(), b.metric("go_goroutines"); f > files || g > goroutines+2 { // including those that serve this request
+		// including those that serve this request
+		if f, g := b.files(), b.metric("go_goroutines"); f > files || g > goroutines+2 {
 			return fmt.Errorf("%d files, %g goroutines; before %d, %g", f, g, files, goroutines)
 		}
 		return nil
@@ -75,9 +76,14 @@ func (b *bench) flipped() config.Config {
 	return b.changed(func(c *config.Config) {
 		c.Auth.Realm, c.Auth.Credentials[config.KeySecret] = "other.example.org", "another-one"
 		c.Admin.UserQuota = 100
-		c.Clusters = append(c.Clusters, config.Cluster{Name: "faults/more", Type: config.Static, Protocol: "UDP", Endpoints: []string{"192.0.2.0/24"}})
+		c.Clusters = append(c.Clusters, config.Cluster{
+			Name: "faults/more", Type: config.Static, Protocol: "UDP", Endpoints: []string{"192.0.2.0/24"},
+		})
 		c.Listeners = append(c.Listeners,
-			config.Listener{Name: gateway + "/more-udp", Protocol: config.TURNUDP, Address: bed.Loopback, Port: port, Routes: []string{"faults/more"}},
+			config.Listener{
+				Name: gateway + "/more-udp", Protocol: config.TURNUDP, Address: bed.Loopback, Port: port,
+				Routes: []string{"faults/more"},
+			},
 			config.Listener{Name: gateway + "/more-tcp", Protocol: config.TURNTCP, Address: bed.Loopback, Port: port})
 		c.Listeners[0].Routes = append(c.Listeners[0].Routes, "faults/more")
 	})
@@ -113,7 +119,9 @@ func TestR12Certificates(t *testing.T) {
 		roots = b.rotate()
 		began := time.Now()
 		for _, network := range []call.Network{call.TLS, call.DTLS} {
-			b.within(time.Second, fmt.Sprintf("new %s handshakes get certificate %d", network, i), b.shows(network, roots))
+			b.within(
+				time.Second, fmt.Sprintf("new %s handshakes get certificate %d", network, i), b.shows(network, roots),
+			)
 		}
 		slowest = max(slowest, time.Since(began))
 	}
@@ -176,7 +184,10 @@ func (b *bench) brokenPair(roots *x509.CertPool) {
 	b.write(broken)
 	b.await("the status reports the mismatch", func(ctx context.Context) error {
 		st, err := b.look(ctx)
-		if err == nil && (st.Revision != running || !strings.Contains(st.Problem, ".cert") && !strings.Contains(st.Problem, ".key")) {
+		if err == nil &&
+			(st.Revision != running || !strings.Contains(st.Problem, ".cert") && !strings.Contains(
+				st.Problem, ".key",
+			)) {
 			err = fmt.Errorf("revision %q, problem %q", st.Revision, st.Problem)
 		}
 		return err
@@ -213,7 +224,9 @@ func TestR13Restarts(t *testing.T) {
 func replacesUDP(t *testing.T, change func(port int, l *config.Listener)) {
 	b := newBench(t)
 	// Without the TCP listener, which would conflict when the UDP listener changes to TCP on the same port.
-	b.config.Listeners = slices.DeleteFunc(b.config.Listeners, func(l config.Listener) bool { return l.Protocol != config.TURNUDP })
+	b.config.Listeners = slices.DeleteFunc(
+		b.config.Listeners, func(l config.Listener) bool { return l.Protocol != config.TURNUDP },
+	)
 	b.run()
 	before, live := b.options(call.UDP), b.calls(3, call.UDP)
 	change(freePorts(t, 1)[0], &b.config.Listeners[0])
@@ -459,7 +472,10 @@ func TestR29Skew(t *testing.T) {
 			st := b.status()
 			want := map[string]int{"older": 0, "newer": 5}[name]
 			if st.Problem != "" || st.Auth.Realm != known.Auth.Realm || len(st.Unknown) != want {
-				t.Errorf("problem %q, realm %q, unknown fields %q, want %d of them", st.Problem, st.Auth.Realm, st.Unknown, want)
+				t.Errorf(
+					"problem %q, realm %q, unknown fields %q, want %d of them", st.Problem, st.Auth.Realm, st.Unknown,
+					want,
+				)
 			}
 			if lost, _ := b.calls(1).end(); lost > 0 {
 				t.Errorf("%d datagrams lost", lost)
@@ -479,7 +495,10 @@ func TestR32StateFolder(t *testing.T) {
 			b := newBench(t)
 			h, source := serving(t, b.config)
 			state := t.TempDir()
-			b.startAs(bed.Command{Path: "/usr/bin/unshare", Args: []string{"-m", "/bin/sh", "-c", mount + ` && exec "$@"`, state, stunnerd}},
+			b.startAs(bed.Command{
+				Path: "/usr/bin/unshare",
+				Args: []string{"-m", "/bin/sh", "-c", mount + ` && exec "$@"`, state, stunnerd},
+			},
 				h.url(), "--state-dir", state)
 			b.inForce(b.config)
 			b.await("the log warns", func(context.Context) error {
@@ -512,7 +531,9 @@ func TestR10TakenPortAtStart(t *testing.T) {
 	b.start(b.file)
 	b.await("/ready reports the listener and the error", func(ctx context.Context) error {
 		code, body, err := bed.Get(ctx, b.health()+"/ready")
-		for _, words := range []string{`"message":"stunnerd not ready: `, listenerName(call.UDP), "address already in use"} {
+		for _, words := range []string{
+			`"message":"stunnerd not ready: `, listenerName(call.UDP), "address already in use",
+		} {
 			if err == nil && (code != http.StatusServiceUnavailable || !strings.Contains(string(body), words)) {
 				err = fmt.Errorf("/ready: status %d %s, want it to contain %q", code, body, words)
 			}
@@ -569,7 +590,8 @@ func TestR10TakenPort(t *testing.T) {
 		t.Errorf("the status shows the failed listener at port %d", got)
 	}
 	b.config.Listeners[1].Port = next.Listeners[1].Port
-	for _, network := range []call.Network{call.UDP, call.TCP, call.TLS, call.DTLS} { // the first listener at its previous port, the others at their new ports
+	// the first listener at its previous port, the others at their new ports
+	for _, network := range []call.Network{call.UDP, call.TCP, call.TLS, call.DTLS} {
 		o := b.options(network)
 		o.Password = "another-password"
 		if lost, _ := (calls{b.call(o)}).end(); lost > 0 {

@@ -59,7 +59,10 @@ func TestFloods(t *testing.T) {
 		})
 		w.clear()
 	}
-	t.Logf("a change of a good tenant reaches its dataplane, with an operator of %d MiB:\n%s\n%s", memory>>20, head, strings.Join(table, "\n"))
+	t.Logf(
+		"a change of a good tenant reaches its dataplane, with an operator of %d MiB:\n%s\n%s", memory>>20, head,
+		strings.Join(table, "\n"),
+	)
 }
 
 // row is the result of one flood.
@@ -101,10 +104,16 @@ func (r row) judge(t *testing.T) {
 		t.Errorf("the operator was not ready for %s", r.unready)
 	}
 	if r.lost > 0 || r.at(0.99) > slowest {
-		t.Errorf("%d of %d changes did not arrive, p99 of the others is %s: want none, and at most %s", r.lost, r.changes, r.at(0.99), slowest)
+		t.Errorf(
+			"%d of %d changes did not arrive, p99 of the others is %s: want none, and at most %s", r.lost, r.changes,
+			r.at(0.99), slowest,
+		)
 	}
 	if len(r.missing) > 0 || r.back > restart {
-		t.Errorf("after a restart all was back after %s, missing %v: want at most %s and nothing", r.back, r.missing, restart)
+		t.Errorf(
+			"after a restart all was back after %s, missing %v: want at most %s and nothing", r.back, r.missing,
+			restart,
+		)
 	}
 }
 

@@ -74,7 +74,10 @@ func (w *world) settle() {
 		ns := tenantOf(i)
 		objects = append(objects,
 			fmt.Sprintf(`{"apiVersion":"v1","kind":"Namespace","metadata":{"name":%q}}`, ns),
-			fmt.Sprintf(`{"apiVersion":"v1","kind":"Service",%s,"spec":{"clusterIP":"None","ports":[{"port":7000,"protocol":"UDP"}]}}`, meta(ns, "media")),
+			fmt.Sprintf(
+				`{"apiVersion":"v1","kind":"Service",%s,"spec":{"clusterIP":"None","ports":[{"port":7000,"protocol":"UDP"}]}}`,
+				meta(ns, "media"),
+			),
 			slice(ns, "media", "media", []string{address(i, 0)}),
 			gateway(ns, "own", `"Same"`),
 			route(ns, "to-own", []string{parent("", "own")}, rule(`{"name":"media"}`)),
@@ -100,7 +103,9 @@ func address(tenant, turn int) string {
 func (w *world) move(ctx context.Context, tenant, turn int) (string, error) {
 	to := address(tenant, turn)
 	patch := fmt.Sprintf(`[{"op":"replace","path":"/endpoints/0/addresses/0","value":%q}]`, to)
-	_, err := w.of("discovery.k8s.io/v1", "EndpointSlice").Namespace(tenantOf(tenant)).Patch(ctx, "media", types.JSONPatchType, []byte(patch), metav1.PatchOptions{})
+	_, err := w.of("discovery.k8s.io/v1", "EndpointSlice").Namespace(tenantOf(tenant)).Patch(
+		ctx, "media", types.JSONPatchType, []byte(patch), metav1.PatchOptions{},
+	)
 	return `"` + to + `"`, err
 }
 
@@ -176,8 +181,10 @@ func (w *world) pour(ctx context.Context, f flood) int {
 
 // kinds are the kinds of a flood, and of the objects that the operator generates for it: there is no garbage collector.
 var kinds = [][2]string{
-	{"gateway.networking.k8s.io/v1", "Gateway"}, {"stunner.l7mp.io/v1", "UDPRoute"}, {"stunner.l7mp.io/v1", "StaticService"}, {"stunner.l7mp.io/v1", "GatewayConfig"},
-	{"discovery.k8s.io/v1", "EndpointSlice"}, {"v1", "Service"}, {"v1", "ConfigMap"}, {"v1", "Secret"}, {"apps/v1", "Deployment"}, {"networking.k8s.io/v1", "NetworkPolicy"},
+	{"gateway.networking.k8s.io/v1", "Gateway"}, {"stunner.l7mp.io/v1", "UDPRoute"},
+	{"stunner.l7mp.io/v1", "StaticService"}, {"stunner.l7mp.io/v1", "GatewayConfig"},
+	{"discovery.k8s.io/v1", "EndpointSlice"}, {"v1", "Service"}, {"v1", "ConfigMap"}, {"v1", "Secret"},
+	{"apps/v1", "Deployment"}, {"networking.k8s.io/v1", "NetworkPolicy"},
 	{"policy/v1", "PodDisruptionBudget"},
 }
 
@@ -186,7 +193,9 @@ func (w *world) clear() {
 	w.Helper()
 	for _, kind := range kinds {
 		for _, ns := range hostile {
-			err := w.of(kind[0], kind[1]).Namespace(ns).DeleteCollection(w.Context(), metav1.DeleteOptions{}, metav1.ListOptions{})
+			err := w.of(kind[0], kind[1]).Namespace(ns).DeleteCollection(
+				w.Context(), metav1.DeleteOptions{}, metav1.ListOptions{},
+			)
 			if err != nil {
 				w.Fatalf("delete %s of %s: %v", kind[1], ns, err)
 			}
@@ -223,7 +232,9 @@ func (w *world) create(ctx context.Context, text string) error {
 // Manifests.
 
 func meta(namespace, name string, more ...string) string {
-	return fmt.Sprintf(`"metadata":{"namespace":%q,"name":%q%s}`, namespace, name, strings.Join(append([]string{""}, more...), ","))
+	return fmt.Sprintf(
+		`"metadata":{"namespace":%q,"name":%q%s}`, namespace, name, strings.Join(append([]string{""}, more...), ","),
+	)
 }
 
 // gateway returns a Gateway that allows routes of its own namespace ("Same") or of all ("All").
@@ -252,7 +263,9 @@ func slice(namespace, name, service string, addresses []string) string {
 		each = append(each, fmt.Sprintf(`{"addresses":[%q]}`, a))
 	}
 	return fmt.Sprintf(`{"apiVersion":"discovery.k8s.io/v1","kind":"EndpointSlice","addressType":"IPv4",%s,"ports":[{"port":7000,"protocol":"UDP"}],"endpoints":[%s]}`,
-		meta(namespace, name, fmt.Sprintf(`"labels":{"kubernetes.io/service-name":%q}`, service)), strings.Join(each, ","))
+		meta(
+			namespace, name, fmt.Sprintf(`"labels":{"kubernetes.io/service-name":%q}`, service),
+		), strings.Join(each, ","))
 }
 
 // static returns a StaticService with 1,024 prefixes.
@@ -261,7 +274,10 @@ func static(namespace, name string, seed int) string {
 	for i := range 1024 {
 		all = append(all, fmt.Sprintf("%q", fmt.Sprintf("172.%d.%d.%d/32", 16+seed%16, i/250, i%250)))
 	}
-	return fmt.Sprintf(`{"apiVersion":"stunner.l7mp.io/v1","kind":"StaticService",%s,"spec":{"prefixes":[%s]}}`, meta(namespace, name), strings.Join(all, ","))
+	return fmt.Sprintf(
+		`{"apiVersion":"stunner.l7mp.io/v1","kind":"StaticService",%s,"spec":{"prefixes":[%s]}}`, meta(namespace, name),
+		strings.Join(all, ","),
+	)
 }
 
 // wide returns rules with n × 16 backends, each of which is a StaticService with 1,024 prefixes at another port.
@@ -271,7 +287,10 @@ func wide(n int, name string) (rules []string) {
 		var backends []string
 		for range 16 {
 			port++
-			backends = append(backends, fmt.Sprintf(`{"group":"stunner.l7mp.io","kind":"StaticService","name":%q,"port":%d}`, name, port))
+			backends = append(
+				backends,
+				fmt.Sprintf(`{"group":"stunner.l7mp.io","kind":"StaticService","name":%q,"port":%d}`, name, port),
+			)
 		}
 		rules = append(rules, rule(backends...))
 	}

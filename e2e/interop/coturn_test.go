@@ -60,7 +60,10 @@ func TestCoturn(t *testing.T) {
 			})
 		}
 		t.Run("wrong password for "+c.name+" credentials", func(t *testing.T) {
-			refused(t, d, call{credential: []string{"-u", "carol", "-w", "guessed"}, over: transports[0]}, "Cannot complete Allocation")
+			refused(
+				t, d, call{credential: []string{"-u", "carol", "-w", "guessed"}, over: transports[0]},
+				"Cannot complete Allocation",
+			)
 		})
 		t.Run("binding request with "+c.name+" credentials", func(t *testing.T) { binding(t, d) })
 	}
@@ -169,7 +172,10 @@ func echoed(t *testing.T, d dataplane, c call) string {
 		t.Fatalf("no loss figures in the output:\n%s", out)
 	}
 	if want := strconv.Itoa(sent); lost[1] != "0" || figures[1] != want || figures[2] != want {
-		t.Errorf("sent %s, received %s, lost %s packets (%s %%), want 0 of %s lost:\n%s", figures[1], figures[2], lost[1], lost[2], want, out)
+		t.Errorf(
+			"sent %s, received %s, lost %s packets (%s %%), want 0 of %s lost:\n%s", figures[1], figures[2], lost[1],
+			lost[2], want, out,
+		)
 	}
 	return out
 }
@@ -223,7 +229,10 @@ func binding(t *testing.T, d dataplane) {
 // OTHER-ADDRESS, and rejects requests for the feature.
 func noDiscovery(t *testing.T, d dataplane) {
 	discover := func(args ...string) string {
-		out, err := client(t, nil, installed(t, "turnutils_natdiscovery", "coturn"), append(args, "-p", strconv.Itoa(d.turn), bed.Loopback)...)
+		out, err := client(
+			t, nil, installed(t, "turnutils_natdiscovery", "coturn"),
+			append(args, "-p", strconv.Itoa(d.turn), bed.Loopback)...,
+		)
 		if err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}
@@ -231,7 +240,8 @@ func noDiscovery(t *testing.T, d dataplane) {
 	}
 	for _, question := range []string{"-m", "-f"} {
 		out := discover(question)
-		if claim := claimPattern.FindString(out); claim != "" || !strings.Contains(out, "UDP reflexive addr: "+bed.Loopback) {
+		if claim := claimPattern.FindString(out); claim != "" ||
+			!strings.Contains(out, "UDP reflexive addr: "+bed.Loopback) {
 			t.Errorf("output %q, want the reflexive address and no result about a NAT:\n%s", claim, out)
 		}
 	}

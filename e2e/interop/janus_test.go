@@ -89,7 +89,8 @@ func startJanus(t *testing.T, service, method string) janus {
 	}
 	url := "http://" + at(port) + "/janus"
 	run(t, bed.Command{
-		Name: "janus", Path: installed(t, "janus", "janus"), Logs: dir, Args: []string{"-F", dir, "-C", filepath.Join(dir, "janus.jcfg")},
+		Name: "janus", Path: installed(t, "janus", "janus"), Logs: dir,
+		Args: []string{"-F", dir, "-C", filepath.Join(dir, "janus.jcfg")},
 	}, bed.Answers(url+"/info", http.StatusOK))
 	return janus{t, url}
 }
@@ -115,7 +116,9 @@ a=fingerprint:sha-256 00:01:02:03:04:05:06:07:08:09:0A:0B:0C:0D:0E:0F:10:11:12:1
 func (j janus) answer() string {
 	j.t.Helper()
 	session := j.post("", map[string]any{"janus": "create"})
-	handle := session + j.post(session, map[string]any{"janus": "attach", "plugin": "janus.plugin.echotest", "opaque_id": "carol"})
+	handle := session + j.post(
+		session, map[string]any{"janus": "attach", "plugin": "janus.plugin.echotest", "opaque_id": "carol"},
+	)
 	j.post(handle, map[string]any{
 		"janus": "message", "body": map[string]any{"audio": true},
 		"jsep": map[string]any{"type": "offer", "sdp": janusOffer, "force_relay": true},

@@ -57,7 +57,9 @@ func TestPion(t *testing.T) {
 	}
 	for _, network := range []pion.Network{pion.UDP, pion.TCP} {
 		t.Run(string(network), func(t *testing.T) {
-			one, err := pion.Start(t.Context(), pion.Options{Gateway: to(d.turn), Network: network, Username: "carol", Password: "sings-alto", Peer: to(d.peer)})
+			one, err := pion.Start(t.Context(), pion.Options{
+				Gateway: to(d.turn), Network: network, Username: "carol", Password: "sings-alto", Peer: to(d.peer),
+			})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -79,7 +81,9 @@ func TestLibnice(t *testing.T) {
 	d := start(t, static)
 	for _, transport := range []string{"udp", "tcp"} {
 		t.Run(transport, func(t *testing.T) {
-			out, err := python(t, "libnice_call.py", nil, transport, bed.Loopback, strconv.Itoa(d.turn), "carol", "sings-alto")
+			out, err := python(
+				t, "libnice_call.py", nil, transport, bed.Loopback, strconv.Itoa(d.turn), "carol", "sings-alto",
+			)
 			if err != nil {
 				t.Errorf("%v\n%s", err, out)
 			}

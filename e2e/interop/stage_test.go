@@ -135,7 +135,8 @@ func (d dataplane) config(t *testing.T, auth string) []byte {
 	var out strings.Builder
 	err = document.Execute(&out, map[string]any{
 		"Cert": base64.StdEncoding.EncodeToString(chain), "Key": base64.StdEncoding.EncodeToString(key), "Auth": auth,
-		"Host": bed.Loopback, "Host6": loopback6, "Turn": d.turn, "Secure": d.secure, "Health": d.health, "Metrics": d.metrics,
+		"Host": bed.Loopback, "Host6": loopback6, "Turn": d.turn, "Secure": d.secure, "Health": d.health,
+		"Metrics": d.metrics,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -32,7 +32,9 @@ func TestAutoscaling_WaitsForKEDA(t *testing.T) {
 	s.sees("dataplane/"+s.name, waits, "KEDAMissing")
 	s.sees("dataplane/"+s.name, condition("Accepted"), "True")
 	s.await(func(context.Context) error {
-		if said := s.get("gateway/front-door", `.status.conditions[?(@.type=="Accepted")].message`); !strings.Contains(said, "waits for KEDA") {
+		if said := s.get(
+			"gateway/front-door", `.status.conditions[?(@.type=="Accepted")].message`,
+		); !strings.Contains(said, "waits for KEDA") {
 			return fmt.Errorf("the message of the Gateway is %q", said)
 		}
 		return nil
@@ -82,10 +84,15 @@ func TestAutoscaling_ObjectsAreMaintained(t *testing.T) {
 	s := scaled(t, `{"minReplicas":2,"maxReplicas":4}`)
 	s.sees("triggerauthentications.keda.sh/front-door", ".spec.configMapTargetRef[0].name", "front-door")
 	s.sees("configmap/front-door", `.metadata.labels.stunner\.l7mp\.io/owned-by`, "stunner")
-	if ca := s.get("configmap/front-door", `.data.discovery-ca\.crt`); !strings.HasPrefix(ca, "-----BEGIN CERTIFICATE-----") {
+	if ca := s.get("configmap/front-door", `.data.discovery-ca\.crt`); !strings.HasPrefix(
+		ca, "-----BEGIN CERTIFICATE-----",
+	) {
 		t.Errorf("the TriggerAuthentication has the CA %q", ca)
 	}
-	s.kubectl("patch", "scaledobjects.keda.sh", "front-door", "-n", s.name, "--type=merge", "-p", `{"spec":{"minReplicaCount":0,"idleReplicaCount":0}}`)
+	s.kubectl(
+		"patch", "scaledobjects.keda.sh", "front-door", "-n", s.name, "--type=merge", "-p",
+		`{"spec":{"minReplicaCount":0,"idleReplicaCount":0}}`,
+	)
 	s.sees("scaledobjects.keda.sh/front-door", ".spec.minReplicaCount", "2")
 	for _, kind := range keda {
 		made := s.get(kind+"/front-door", ".metadata.uid")
@@ -97,15 +104,20 @@ func TestAutoscaling_ObjectsAreMaintained(t *testing.T) {
 			return nil
 		})
 	}
-	s.reshape(`{"autoscaling":{"maxReplicas":6,"trigger":"prometheus","prometheus":{"serverAddress":"http://prometheus.example.net"}}}`)
+	s.reshape(
+		`{"autoscaling":{"maxReplicas":6,"trigger":"prometheus","prometheus":{"serverAddress":"http://prometheus.example.net"}}}`,
+	)
 	s.sees("scaledobjects.keda.sh/front-door", ".spec.triggers[0].type", "prometheus")
-	s.sees("triggerauthentications.keda.sh/front-door", ".metadata.name", "") // without a CA for Prometheus there is none
+	// without a CA for Prometheus there is none
+	s.sees("triggerauthentications.keda.sh/front-door", ".metadata.name", "")
 	s.reshape(`{"autoscaling":{"trigger":"external","prometheus":null}}`)
 	s.sees("triggerauthentications.keda.sh/front-door", ".metadata.name", "front-door")
 	s.sees("scaledobjects.keda.sh/front-door", ".spec.maxReplicaCount", "6")
 	s.sees("scaledobjects.keda.sh/front-door", ".spec.triggers[0].type", "external")
 
-	before := s.get("scaledobjects.keda.sh/front-door", ".metadata.uid") + s.get("scaledobjects.keda.sh/front-door", ".metadata.resourceVersion")
+	before := s.get("scaledobjects.keda.sh/front-door", ".metadata.uid") + s.get(
+		"scaledobjects.keda.sh/front-door", ".metadata.resourceVersion",
+	)
 	s.stop()
 	saved := s.kubectl("get", "dataplane", s.name, "-o", "json")
 	s.kubectl("delete", "dataplane", s.name)
@@ -122,12 +134,16 @@ func TestAutoscaling_ObjectsAreMaintained(t *testing.T) {
 			writes[e.Verb+" "+e.Resource]++
 		}
 	}
-	if now := s.get("scaledobjects.keda.sh/front-door", ".metadata.uid"); !strings.HasPrefix(before, now) || writes["patch scaledobjects"] != 1 || writes["delete scaledobjects"] != 0 {
+	if now := s.get("scaledobjects.keda.sh/front-door", ".metadata.uid"); !strings.HasPrefix(before, now) ||
+		writes["patch scaledobjects"] != 1 || writes["delete scaledobjects"] != 0 {
 		t.Errorf("the ScaledObject was %s, is %s; writes %v", before, now, writes)
 	}
 
 	// KEDA sets a finalizer. The operator must not repeat the delete request while it is pending.
-	s.kubectl("patch", "scaledobjects.keda.sh", "front-door", "-n", s.name, "--type=merge", "-p", `{"metadata":{"finalizers":["finalizer.keda.sh"]}}`)
+	s.kubectl(
+		"patch", "scaledobjects.keda.sh", "front-door", "-n", s.name, "--type=merge", "-p",
+		`{"metadata":{"finalizers":["finalizer.keda.sh"]}}`,
+	)
 	ended := time.Now()
 	s.reshape(`{"autoscaling":null}`)
 	s.sees("triggerauthentications.keda.sh/front-door", ".metadata.name", "")
@@ -142,7 +158,10 @@ func TestAutoscaling_ObjectsAreMaintained(t *testing.T) {
 	if deletes != 1 {
 		t.Errorf("%d requests to delete the ScaledObject", deletes)
 	}
-	s.kubectl("patch", "scaledobjects.keda.sh", "front-door", "-n", s.name, "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)
+	s.kubectl(
+		"patch", "scaledobjects.keda.sh", "front-door", "-n", s.name, "--type=merge", "-p",
+		`{"metadata":{"finalizers":null}}`,
+	)
 	s.sees("scaledobjects.keda.sh/front-door", ".metadata.name", "")
 	s.sees("deployment/front-door", ".spec.template.spec.containers[0].name", "stunner-daemon")
 }
@@ -167,7 +186,8 @@ func TestReplicas_AreHandedOver(t *testing.T) {
 	s.reshape(`{"autoscaling":{"maxReplicas":9}}`)
 	s.sees("scaledobjects.keda.sh/front-door", ".spec.maxReplicaCount", "9")
 	left()
-	s.kubectl("scale", "deployment", "front-door", "-n", s.name, "--replicas=5") // through the scale subresource, as an autoscaler does
+	// through the scale subresource, as an autoscaler does
+	s.kubectl("scale", "deployment", "front-door", "-n", s.name, "--replicas=5")
 	s.kubectl("label", "gateway", "front-door", "-n", s.name, "team=media")
 	s.sees("deployment/front-door", ".metadata.labels.team", "media")
 	s.sees("deployment/front-door", ".spec.replicas", "5")
@@ -197,7 +217,9 @@ func (s *stage) follow(object, jsonpath string) func(last string) string {
 	f, err := os.Create(out)
 	s.must(err)
 	defer f.Close()
-	cmd := control.Command(s.Context(), "get", object, "-n", s.name, "--watch", "-o", "jsonpath={"+jsonpath+"}{\"\\n\"}")
+	cmd := control.Command(
+		s.Context(), "get", object, "-n", s.name, "--watch", "-o", "jsonpath={"+jsonpath+"}{\"\\n\"}",
+	)
 	cmd.Stdout = f
 	s.must(cmd.Start())
 	s.Cleanup(func() { _, _ = cmd.Process.Kill(), cmd.Wait() })
@@ -298,6 +320,9 @@ func TestAutoscaling_ByHand(t *testing.T) {
 	for _, file := range []string{"external.yaml", "prometheus.yaml", "triggerauthentication.yaml"} {
 		text, err := os.ReadFile(filepath.Join(root, "keda", file))
 		s.must(err)
-		s.apply(strings.ReplaceAll(string(text), "namespace: stunner-system", "namespace: "+s.name), "--dry-run=server", "--validate=strict")
+		s.apply(
+			strings.ReplaceAll(string(text), "namespace: stunner-system", "namespace: "+s.name), "--dry-run=server",
+			"--validate=strict",
+		)
 	}
 }

@@ -70,7 +70,10 @@ spec:
   - {name: tcp, port: 3478, protocol: TURN-TCP}
   - {name: tls, port: 5349, protocol: TURN-TLS, tls: {certificateRefs: [{name: door}]}}
 `)
-	n.listeners("gateway", listener("udp", 0, bothKinds, served), listener("tcp", 0, bothKinds, served), listener("tls", 0, bothKinds, served))
+	n.listeners(
+		"gateway", listener("udp", 0, bothKinds, served), listener("tcp", 0, bothKinds, served),
+		listener("tls", 0, bothKinds, served),
+	)
 	n.gateway("gateway", programmed)
 	n.serves("gateway", "udp turn.example.net", "tcp turn.example.net", "tls turn.example.net")
 	gateway("  - {name: tls, port: 443, protocol: TURN-TLS, tls: {certificateRefs: [{name: door}]}}")
@@ -97,7 +100,9 @@ spec:
   - {name: ours, port: 3480, protocol: TURN-UDP, allowedRoutes: {kinds: [{group: stunner.l7mp.io, kind: UDPRoute}]}}
 `)
 	const unknown = "Accepted !Conflicted:NoConflicts Programmed !ResolvedRefs:InvalidRouteKinds"
-	n.listeners("gateway", listener("none", 0, "", unknown), listener("some", 0, "gateway.networking.k8s.io/UDPRoute", unknown),
+	n.listeners("gateway", listener("none", 0, "", unknown), listener(
+		"some", 0, "gateway.networking.k8s.io/UDPRoute", unknown,
+	),
 		listener("ours", 0, "stunner.l7mp.io/UDPRoute", served))
 }
 
@@ -142,11 +147,14 @@ func listenersNeedCertificates(n *tenant) {
 		"mismatched": {"tls.crt": one.Data["tls.crt"], "tls.key": other.Data["tls.key"]},
 		"keyless":    {"tls.crt": one.Data["tls.crt"]},
 	} {
-		n.must(n.Create(n.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: n.name, Name: name}, Data: data}))
+		n.must(n.Create(
+			n.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: n.name, Name: name}, Data: data},
+		))
 	}
 	references := map[string]string{
-		"malformed": "name: malformed", "mismatched": "name: mismatched", "keyless": "name: keyless", "missing": "name: missing",
-		"group": "name: one, group: example.org", "kind": "name: one, kind: ConfigMap",
+		"malformed": "name: malformed", "mismatched": "name: mismatched", "keyless": "name: keyless",
+		"missing": "name: missing",
+		"group":   "name: one, group: example.org", "kind": "name: one, kind: ConfigMap",
 	}
 	for name, ref := range references {
 		n.apply(fmt.Sprintf(`
@@ -163,7 +171,10 @@ spec:
 	}
 	for name := range references {
 		n.listeners(name, listener("udp", 0, bothKinds, served),
-			listener("tls", 0, bothKinds, "Accepted !Conflicted:NoConflicts !Programmed:Invalid !ResolvedRefs:InvalidCertificateRef"))
+			listener(
+				"tls", 0, bothKinds,
+				"Accepted !Conflicted:NoConflicts !Programmed:Invalid !ResolvedRefs:InvalidCertificateRef",
+			))
 		n.gateway(name, "Accepted:ListenersNotValid Programmed")
 		n.serves(name, "udp turn.example.net")
 	}
@@ -175,10 +186,12 @@ func listenersShareNoPort(n *tenant) {
 	n.certify(n.name, "door")
 	const taken = "!Accepted:PortUnavailable Conflicted:ProtocolConflict !Programmed:Invalid ResolvedRefs"
 	for name, c := range map[string]struct{ first, second, want string }{
-		"udp-dtls":  {"protocol: TURN-UDP", "protocol: TURN-DTLS, tls: {certificateRefs: [{name: door}]}", taken},
-		"tcp-tls":   {"protocol: TURN-TCP", "protocol: TURN-TLS, tls: {certificateRefs: [{name: door}]}", taken},
-		"hostnames": {"protocol: TURN-UDP, hostname: a.example.org", "protocol: TURN-UDP, hostname: b.example.org", taken},
-		"udp-tcp":   {"protocol: TURN-UDP", "protocol: TURN-TCP", served},
+		"udp-dtls": {"protocol: TURN-UDP", "protocol: TURN-DTLS, tls: {certificateRefs: [{name: door}]}", taken},
+		"tcp-tls":  {"protocol: TURN-TCP", "protocol: TURN-TLS, tls: {certificateRefs: [{name: door}]}", taken},
+		"hostnames": {
+			"protocol: TURN-UDP, hostname: a.example.org", "protocol: TURN-UDP, hostname: b.example.org", taken,
+		},
+		"udp-tcp": {"protocol: TURN-UDP", "protocol: TURN-TCP", served},
 	} {
 		n.apply(fmt.Sprintf(`
 apiVersion: gateway.networking.k8s.io/v1
@@ -278,7 +291,10 @@ spec:
 	}
 	gateway(`[{value: 192.0.2.7}]`)
 	n.gateway("gateway", "Accepted !Programmed:AddressNotUsable") // the class allows no address
-	n.patch(&stunnerv1.GatewayConfig{ObjectMeta: metav1.ObjectMeta{Namespace: n.class, Name: n.class}}, `{"spec":{"allowedAddresses":["192.0.2.0/25"]}}`)
+	n.patch(
+		&stunnerv1.GatewayConfig{ObjectMeta: metav1.ObjectMeta{Namespace: n.class, Name: n.class}},
+		`{"spec":{"allowedAddresses":["192.0.2.0/25"]}}`,
+	)
 	n.gateway("gateway", homeless)
 	n.addresses("gateway")
 	n.expose("gateway", "192.0.2.8")
@@ -290,7 +306,10 @@ spec:
 	var svc corev1.Service
 	n.must(n.read(n.Context(), "gateway", &svc))
 	if svc.Spec.LoadBalancerIP != "192.0.2.7" || !slices.Equal(svc.Spec.ExternalIPs, []string{"192.0.2.7"}) {
-		n.Errorf("loadBalancerIP and externalIPs of the Service are %q and %q", svc.Spec.LoadBalancerIP, svc.Spec.ExternalIPs)
+		n.Errorf(
+			"loadBalancerIP and externalIPs of the Service are %q and %q", svc.Spec.LoadBalancerIP,
+			svc.Spec.ExternalIPs,
+		)
 	}
 	n.expose("gateway", "192.0.2.8")
 	gateway(`[{type: Hostname, value: turn.example.org}]`)
@@ -358,7 +377,10 @@ spec:
 `, name, parameters))
 		n.accepts(name, "!Accepted:InvalidParameters")
 		n.gateway(name, "!Accepted:Pending !Programmed:Invalid")
-		n.patch(&gwapiv1.GatewayClass{ObjectMeta: metav1.ObjectMeta{Name: n.class + "-" + name}}, `{"spec":{"description":"another generation"}}`)
+		n.patch(
+			&gwapiv1.GatewayClass{ObjectMeta: metav1.ObjectMeta{Name: n.class + "-" + name}},
+			`{"spec":{"description":"another generation"}}`,
+		)
 		n.accepts(name, "!Accepted:InvalidParameters")
 	}
 	n.apply(`

@@ -123,7 +123,10 @@ spec:
 	n.needsGrant(permit{next, "gateway.networking.k8s.io", "Gateway", n.name, "", "Secret", ", name: door"}, func() {
 		n.Helper()
 		n.listeners("lobby", listener("udp", 0, bothKinds, served),
-			listener("tls", 0, bothKinds, "Accepted !Conflicted:NoConflicts !Programmed:Invalid !ResolvedRefs:RefNotPermitted"))
+			listener(
+				"tls", 0, bothKinds,
+				"Accepted !Conflicted:NoConflicts !Programmed:Invalid !ResolvedRefs:RefNotPermitted",
+			))
 		n.serves("lobby", "udp turn.example.net")
 	}, func() {
 		n.Helper()
@@ -203,7 +206,9 @@ kind: StaticService
 metadata: {name: rooms, namespace: ` + next + `}
 spec: {prefixes: [198.51.100.0/24]}
 ` + udpRoute("media", "{name: lobby}", "{group: stunner.l7mp.io, kind: StaticService, name: rooms, namespace: "+next+"}"))
-	n.needsGrant(permit{next, "stunner.l7mp.io", "UDPRoute", n.name, "stunner.l7mp.io", "StaticService", ", name: rooms"}, func() {
+	n.needsGrant(permit{
+		next, "stunner.l7mp.io", "UDPRoute", n.name, "stunner.l7mp.io", "StaticService", ", name: rooms",
+	}, func() {
 		n.Helper()
 		n.route("media", "lobby/: Accepted !ResolvedRefs:RefNotPermitted")
 		n.reaches("lobby")

@@ -37,7 +37,9 @@ type dataplane struct {
 
 func (n *tenant) dataplane(gateway string) *dataplane {
 	n.Helper()
-	source, err := discovery.Open(fmt.Sprintf("http://127.0.0.1:%d", n.stage.discovery), discovery.Options{ID: n.name + "/" + gateway})
+	source, err := discovery.Open(
+		fmt.Sprintf("http://127.0.0.1:%d", n.stage.discovery), discovery.Options{ID: n.name + "/" + gateway},
+	)
 	n.must(err)
 	return &dataplane{n, source.Watch(n.Context())}
 }
@@ -162,7 +164,10 @@ spec:
 	made := func() string {
 		n.Helper()
 		udp, tcp, pods := &corev1.Service{}, &corev1.Service{}, &appsv1.Deployment{}
-		n.must(errors.Join(n.read(n.Context(), "lobby", udp), n.read(n.Context(), "lobby-tcp", tcp), n.read(n.Context(), "lobby", pods)))
+		n.must(errors.Join(
+			n.read(n.Context(), "lobby", udp), n.read(n.Context(), "lobby-tcp", tcp),
+			n.read(n.Context(), "lobby", pods),
+		))
 		return fmt.Sprintf("%s %s %s %d", udp.ResourceVersion, tcp.ResourceVersion, pods.UID, pods.Generation)
 	}
 	before := made()
@@ -185,7 +190,8 @@ spec:
 	// The next event at the dataplane must be this change, and none from before.
 	n.apply(udpRoute("media", "{name: lobby}", "{name: rooms, port: 7001}"))
 	for _, d := range devices {
-		if e := d.next(); e.Deleted || len(e.Config.Clusters) != 1 || !slices.Equal(e.Config.Clusters[0].Endpoints, []string{"198.51.100.21:<7001-7001>"}) {
+		if e := d.next(); e.Deleted || len(e.Config.Clusters) != 1 ||
+			!slices.Equal(e.Config.Clusters[0].Endpoints, []string{"198.51.100.21:<7001-7001>"}) {
 			n.Errorf("the dataplane received %+v", e)
 		}
 	}
@@ -228,7 +234,9 @@ spec:
 		return nil
 	})
 	n.serves("lobby")
-	for _, o := range []client.Object{&corev1.Service{}, &appsv1.Deployment{}, &corev1.ConfigMap{}, &gwapiv1.Gateway{}} {
+	for _, o := range []client.Object{
+		&corev1.Service{}, &appsv1.Deployment{}, &corev1.ConfigMap{}, &gwapiv1.Gateway{},
+	} {
 		n.awaitDeleted("lobby", o)
 	}
 }
@@ -269,7 +277,8 @@ spec:
 	}
 	n.await(func(ctx context.Context) error {
 		namespace := &corev1.Namespace{}
-		if err := n.Get(ctx, types.NamespacedName{Name: guest.name}, namespace); client.IgnoreNotFound(err) != nil || err == nil {
+		if err := n.Get(ctx, types.NamespacedName{Name: guest.name}, namespace); client.IgnoreNotFound(err) != nil ||
+			err == nil {
 			return fmt.Errorf("the namespace is %s: %+v", namespace.Status.Phase, namespace.Status.Conditions)
 		}
 		return nil

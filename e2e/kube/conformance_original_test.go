@@ -34,7 +34,8 @@ var originals = []suite.ConformanceTest{
 }
 
 var supported = []features.FeatureName{
-	features.SupportGateway, features.SupportGatewayInfrastructure, features.SupportGatewayAddressEmpty, features.SupportUDPRoute,
+	features.SupportGateway, features.SupportGatewayInfrastructure, features.SupportGatewayAddressEmpty,
+	features.SupportUDPRoute,
 	features.SupportReferenceGrant,
 }
 
@@ -43,21 +44,29 @@ func TestConformance_Originals(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	n := s.tenant(t)
-	n.patch(&stunnerv1.GatewayConfig{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: s.name}}, `{"spec":{"requireReferenceGrants":true}}`)
+	n.patch(
+		&stunnerv1.GatewayConfig{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: s.name}},
+		`{"spec":{"requireReferenceGrants":true}}`,
+	)
 	n.must(apiextensionsv1.AddToScheme(n.Scheme()))
 	clients, err := kubernetes.NewForConfig(control.Admin.Config)
 	n.must(err)
 	c, err := suite.NewConformanceTestSuite(suite.ConformanceOptions{
 		ConfigurableOptions: suite.ConfigurableOptions{
-			GatewayClassName: s.name, SupportedFeatures: supported, CleanupTestResources: true, DisableParallelTests: true,
-			TimeoutConfig: config.TimeoutConfig{DefaultPollInterval: 100 * time.Millisecond, LatestObservedGenerationSet: patience},
+			GatewayClassName: s.name, SupportedFeatures: supported, CleanupTestResources: true,
+			DisableParallelTests: true,
+			TimeoutConfig: config.TimeoutConfig{
+				DefaultPollInterval: 100 * time.Millisecond, LatestObservedGenerationSet: patience,
+			},
 		},
 		Client: n.Client, Clientset: clients,
 	})
 	n.must(err)
 	// Setup would also set these, but it requires HTTP backends and nodes to run them.
 	c.ControllerName = s.controller()
-	c.Applier.GatewayClass, c.Applier.ControllerName, c.Applier.ManifestFS = s.name, s.controller(), []fs.FS{turn{conformance.Manifests}}
+	c.Applier.GatewayClass, c.Applier.ControllerName, c.Applier.ManifestFS = s.name, s.controller(), []fs.FS{
+		turn{conformance.Manifests},
+	}
 	n.must(n.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: suite.InfrastructureNamespace}}))
 	go n.provide(suite.InfrastructureNamespace)
 	for _, test := range originals {

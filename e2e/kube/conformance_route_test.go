@@ -104,7 +104,9 @@ spec:
 	n.officialRoute("two", "lobby/udp: Accepted !ResolvedRefs:BackendNotFound")
 	n.route("three", "lobby/: "+routed, "lobby/tcp: "+routed)
 	n.apply(udpRoute("four", "{name: broken}", "{name: missing}"))
-	n.listeners("broken", listener("tls", 1, bothKinds, "Accepted !Conflicted:NoConflicts !Programmed:Invalid !ResolvedRefs:InvalidCertificateRef"))
+	n.listeners("broken", listener(
+		"tls", 1, bothKinds, "Accepted !Conflicted:NoConflicts !Programmed:Invalid !ResolvedRefs:InvalidCertificateRef",
+	))
 	n.route("four", "broken/: Accepted !ResolvedRefs:BackendNotFound")
 	n.remove(udpRoute("one", "{name: lobby}", "{name: rooms}"))
 	counts(1, 1)
@@ -130,7 +132,9 @@ func ourRoutesMaskOfficialOnes(n *tenant) {
 // After a Gateway is deleted, no route is accepted by it: the operator removes the parent status of a Gateway API
 // route, and sets NoMatchingParent on a route of our group.
 func deletedGatewaysAcceptNoRoutes(n *tenant) {
-	n.apply(lobby + udpRoute("ours", "{name: lobby}", "{name: rooms}") + officialUDPRoute("official", "{name: lobby}", "{name: rooms, port: 1}"))
+	n.apply(lobby + udpRoute("ours", "{name: lobby}", "{name: rooms}") + officialUDPRoute(
+		"official", "{name: lobby}", "{name: rooms, port: 1}",
+	))
 	n.route("ours", "lobby/: "+routed)
 	n.officialRoute("official", "lobby/: "+routed)
 	n.remove(lobby)
@@ -140,7 +144,11 @@ func deletedGatewaysAcceptNoRoutes(n *tenant) {
 
 // Each parent of a route has its own status, with the reason for that parent.
 func eachParentHasAStatus(n *tenant) {
-	n.apply(lobby + udpRoute("good", "{name: lobby, sectionName: udp}, {name: lobby, sectionName: web}, {name: lobby, port: 1}, {name: cellar}", "{name: rooms}"))
+	n.apply(lobby + udpRoute(
+		"good",
+		"{name: lobby, sectionName: udp}, {name: lobby, sectionName: web}, {name: lobby, port: 1}, {name: cellar}",
+		"{name: rooms}",
+	))
 	n.route("good", "lobby/udp: "+routed, "lobby/web: !Accepted:NoMatchingParent ResolvedRefs", "lobby/: !Accepted:NoMatchingParent ResolvedRefs",
 		"cellar/: !Accepted:NoMatchingParent ResolvedRefs")
 	for name, c := range map[string]struct{ backends, want string }{
@@ -161,7 +169,9 @@ spec: {type: ExternalName, externalName: media.example.org}
 		}
 		n.route(name, want)
 	}
-	n.apply(officialUDPRoute("official", "{name: lobby, sectionName: udp}", "{group: example.org, kind: Pool, name: rooms, port: 1}"))
+	n.apply(officialUDPRoute(
+		"official", "{name: lobby, sectionName: udp}", "{group: example.org, kind: Pool, name: rooms, port: 1}",
+	))
 	n.officialRoute("official", "lobby/udp: Accepted !ResolvedRefs:InvalidKind")
 }
 
@@ -177,9 +187,13 @@ func foreignParentStatusesStay(n *tenant) {
 			return err
 		}
 		said = gwapiv1.RouteParentStatus{
-			ParentRef: gwapiv1.ParentReference{Name: "theirs", Group: r.Status.Parents[0].ParentRef.Group, Kind: r.Status.Parents[0].ParentRef.Kind}, ControllerName: foreign,
+			ParentRef: gwapiv1.ParentReference{
+				Name: "theirs", Group: r.Status.Parents[0].ParentRef.Group, Kind: r.Status.Parents[0].ParentRef.Kind,
+			},
+			ControllerName: foreign,
 			Conditions: []metav1.Condition{{
-				Type: "Accepted", Status: metav1.ConditionFalse, Reason: "Theirs", ObservedGeneration: 1, LastTransitionTime: metav1.NewTime(time.Unix(1, 0)),
+				Type: "Accepted", Status: metav1.ConditionFalse, Reason: "Theirs", ObservedGeneration: 1,
+				LastTransitionTime: metav1.NewTime(time.Unix(1, 0)),
 			}},
 		}
 		r.Status.Parents = append(r.Status.Parents, said)
@@ -189,7 +203,9 @@ func foreignParentStatusesStay(n *tenant) {
 		n.Helper()
 		r := &stunnerv1.UDPRoute{}
 		n.must(n.read(n.Context(), "media", r))
-		i := slices.IndexFunc(r.Status.Parents, func(p gwapiv1.RouteParentStatus) bool { return p.ControllerName == foreign })
+		i := slices.IndexFunc(
+			r.Status.Parents, func(p gwapiv1.RouteParentStatus) bool { return p.ControllerName == foreign },
+		)
 		if i < 0 || brief(r.Status.Parents[i].Conditions, 1) != brief(said.Conditions, 1) {
 			n.Errorf("parents are %+v", r.Status.Parents)
 		}
@@ -220,7 +236,9 @@ spec:
 // K-07: listeners with Same, All and Selector accept routes of the allowed namespaces only.
 func listenersChooseNamespaces(n *tenant) {
 	for _, suffix := range []string{"-labelled", "-other"} {
-		n.must(n.Create(n.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: n.name + suffix, Labels: map[string]string{"media" + suffix: "yes"}}}))
+		n.must(n.Create(n.Context(), &corev1.Namespace{
+			ObjectMeta: metav1.ObjectMeta{Name: n.name + suffix, Labels: map[string]string{"media" + suffix: "yes"}},
+		}))
 	}
 	n.apply(`
 apiVersion: gateway.networking.k8s.io/v1
@@ -250,9 +268,14 @@ kind: StaticService
 metadata: {name: rooms}
 spec: {prefixes: [198.51.100.0/24]}
 ` + udpRoute("media", fmt.Sprintf(parents, n.name), "{group: stunner.l7mp.io, kind: StaticService, name: rooms}"))
-		guest.route("media", "lobby/default: "+want.local, "lobby/same: "+want.local, "lobby/all: "+want.all, "lobby/selector: "+want.selector)
+		guest.route(
+			"media", "lobby/default: "+want.local, "lobby/same: "+want.local, "lobby/all: "+want.all,
+			"lobby/selector: "+want.selector,
+		)
 	}
-	n.listeners("lobby", listener("default", 1, bothKinds, served), listener("same", 1, bothKinds, served), listener("all", 3, bothKinds, served),
+	n.listeners("lobby", listener("default", 1, bothKinds, served), listener("same", 1, bothKinds, served), listener(
+		"all", 3, bothKinds, served,
+	),
 		listener("selector", 1, bothKinds, served))
 }
 
@@ -281,11 +304,17 @@ spec: {prefixes: [198.51.100.0/24]}
 	guest.route("media", "lobby/: "+unheard)
 	n.reaches("lobby")
 	for range 2 {
-		n.patch(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: guest.name}}, `{"metadata":{"labels":{"media":"any"}}}`)
+		n.patch(
+			&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: guest.name}},
+			`{"metadata":{"labels":{"media":"any"}}}`,
+		)
 		guest.route("media", "lobby/: "+routed)
 		n.listeners("lobby", listener("udp", 1, bothKinds, served))
 		n.reaches("lobby", "198.51.100.0/24")
-		n.patch(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: guest.name}}, `{"metadata":{"labels":{"media":null}}}`)
+		n.patch(
+			&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: guest.name}},
+			`{"metadata":{"labels":{"media":null}}}`,
+		)
 		guest.route("media", "lobby/: "+unheard)
 		n.listeners("lobby", listener("udp", 0, bothKinds, served))
 		n.reaches("lobby")

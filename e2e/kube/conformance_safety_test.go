@@ -89,8 +89,10 @@ spec:
 
 	written := map[string]string{}
 	for what, list := range map[string]client.ObjectList{
-		"ConfigMaps": &corev1.ConfigMapList{}, "events": &eventsv1.EventList{}, "Services": &corev1.ServiceList{}, "Deployments": &appsv1.DeploymentList{},
-		"Gateways": &gwapiv1.GatewayList{}, "classes": &gwapiv1.GatewayClassList{}, "routes": &stunnerv1.UDPRouteList{},
+		"ConfigMaps": &corev1.ConfigMapList{}, "events": &eventsv1.EventList{}, "Services": &corev1.ServiceList{},
+		"Deployments": &appsv1.DeploymentList{},
+		"Gateways":    &gwapiv1.GatewayList{}, "classes": &gwapiv1.GatewayClassList{},
+		"routes": &stunnerv1.UDPRouteList{},
 	} {
 		n.must(n.List(n.Context(), list))
 		text, err := json.Marshal(list)
@@ -109,7 +111,9 @@ spec:
 	written["metrics"] = string(metrics)
 	for what, text := range written {
 		for _, secret := range []string{password, shared, vault, key} {
-			for _, form := range []string{secret, base64.StdEncoding.EncodeToString([]byte(secret)), hex.EncodeToString([]byte(secret))} {
+			for _, form := range []string{
+				secret, base64.StdEncoding.EncodeToString([]byte(secret)), hex.EncodeToString([]byte(secret)),
+			} {
 				if strings.Contains(text, form) {
 					n.Errorf("%s contain %s", what, form)
 				}
@@ -151,8 +155,10 @@ spec:
 	n.gateway("lobby", programmed)
 	n.awaitText("NodePort 3478>34780@30047", func(context.Context) (string, error) { return spec("lobby"), nil })
 	for _, bad := range []struct{ nodePort, targetPort string }{
-		{`{"udp": 30047`, ""}, {`{"udp": "many"}`, ""}, {`{"udp": 70000}`, ""}, {`{"udp": -1}`, ""}, {`{"udp": 1, "udp": 2}`, ""}, {`[30047]`, ""},
-		{good, `{"udp": 0}`}, {good, `34780`}, {good, `{"udp": {"port": 1}}`}, {good, strings.Repeat(`udp-and-more=1,`, 4000)},
+		{`{"udp": 30047`, ""}, {`{"udp": "many"}`, ""}, {`{"udp": 70000}`, ""}, {`{"udp": -1}`, ""},
+		{`{"udp": 1, "udp": 2}`, ""}, {`[30047]`, ""},
+		{good, `{"udp": 0}`}, {good, `34780`}, {good, `{"udp": {"port": 1}}`},
+		{good, strings.Repeat(`udp-and-more=1,`, 4000)},
 	} {
 		gateway("lobby", bad.nodePort, bad.targetPort)
 		n.gateway("lobby", "!Accepted:Pending !Programmed:Invalid")
@@ -170,7 +176,8 @@ spec:
 			return err
 		}
 		c := meta.FindStatusCondition(gw.Status.Conditions, "Programmed")
-		if c == nil || c.Status != metav1.ConditionFalse || !strings.Contains(c.Message, "the API server refuses Service "+n.name+"/lobby") {
+		if c == nil || c.Status != metav1.ConditionFalse ||
+			!strings.Contains(c.Message, "the API server refuses Service "+n.name+"/lobby") {
 			return fmt.Errorf("no condition reports the rejected node port: %v", c)
 		}
 		return nil
@@ -183,9 +190,13 @@ spec:
 // K-11: a namespace with Pod Security level "restricted" admits the pods of a Deployment and of a DaemonSet. Pods with
 // hostNetwork are rejected.
 func podsMeetRestrictedPodSecurity(n *tenant) {
-	n.patch(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: n.name}}, `{"metadata":{"labels":{"pod-security.kubernetes.io/enforce":"restricted"}}}`)
+	n.patch(
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: n.name}},
+		`{"metadata":{"labels":{"pod-security.kubernetes.io/enforce":"restricted"}}}`,
+	)
 	for name, spec := range map[string]string{
-		"plain": "", "full": "enableMetricsEndpoint: true, replicas: 2, ", "everywhere": "dataplaneResource: DaemonSet, ", "host": "hostNetwork: true, ",
+		"plain": "", "full": "enableMetricsEndpoint: true, replicas: 2, ",
+		"everywhere": "dataplaneResource: DaemonSet, ", "host": "hostNetwork: true, ",
 	} {
 		n.apply(fmt.Sprintf(`
 apiVersion: stunner.l7mp.io/v1
@@ -210,10 +221,16 @@ spec:
 	for name, want := range map[string]int{"plain": 1, "full": 2} {
 		n.await(func(ctx context.Context) error {
 			pods := &corev1.PodList{}
-			err := n.List(ctx, pods, client.InNamespace(n.name), client.MatchingLabels{"stunner.l7mp.io/related-gateway-name": name})
+			err := n.List(
+				ctx, pods, client.InNamespace(n.name),
+				client.MatchingLabels{"stunner.l7mp.io/related-gateway-name": name},
+			)
 			if err == nil && len(pods.Items) != want {
 				d := &appsv1.Deployment{}
-				err = errors.Join(n.read(ctx, name, d), fmt.Errorf("%d pods, want %d: %+v", len(pods.Items), want, d.Status.Conditions))
+				err = errors.Join(
+					n.read(ctx, name, d),
+					fmt.Errorf("%d pods, want %d: %+v", len(pods.Items), want, d.Status.Conditions),
+				)
 			}
 			return err
 		})
@@ -225,13 +242,16 @@ spec:
 	if err := n.admits(everywhere.Spec.Template); err != nil {
 		n.Errorf("pods of a DaemonSet: %v", err)
 	}
-	if err := n.admits(host.Spec.Template); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "hostNetwork=true") {
+	if err := n.admits(host.Spec.Template); !apierrors.IsForbidden(err) ||
+		!strings.Contains(err.Error(), "hostNetwork=true") {
 		n.Errorf("pods in the network of the host: %v", err)
 	}
 }
 
 // admits sends a pod to the API server with dry-run.
 func (n *tenant) admits(t corev1.PodTemplateSpec) error {
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: n.name, GenerateName: "asked-for-", Labels: t.Labels, Annotations: t.Annotations}, Spec: t.Spec}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Namespace: n.name, GenerateName: "asked-for-", Labels: t.Labels, Annotations: t.Annotations,
+	}, Spec: t.Spec}
 	return n.Create(n.Context(), pod, client.DryRunAll)
 }

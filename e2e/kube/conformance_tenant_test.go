@@ -49,7 +49,9 @@ func (s *stage) shared(tests map[string]func(*tenant)) {
 // tenant creates a namespace for a test. The test of the stage uses the stage's namespace.
 func (s *stage) tenant(t *testing.T) *tenant {
 	t.Helper()
-	n := &tenant{T: t, class: s.name, stage: s, name: strings.ToLower(strings.NewReplacer("/", "-", "_", "-").Replace(t.Name()))}
+	n := &tenant{
+		T: t, class: s.name, stage: s, name: strings.ToLower(strings.NewReplacer("/", "-", "_", "-").Replace(t.Name())),
+	}
 	ctrllog.SetLogger(logr.Discard())
 	scheme, err := objects.Scheme()
 	n.must(err)
@@ -169,7 +171,9 @@ func (n *tenant) config(ctx context.Context, gateway string) (c config.Config, e
 
 // configAt returns the config that a dataplane on a node receives.
 func (n *tenant) configAt(ctx context.Context, gateway, node string) (c config.Config, err error) {
-	code, body, err := bed.Get(ctx, fmt.Sprintf("http://127.0.0.1:%d/api/v1/configs/%s/%s?node=%s", n.stage.discovery, n.name, gateway, node))
+	code, body, err := bed.Get(
+		ctx, fmt.Sprintf("http://127.0.0.1:%d/api/v1/configs/%s/%s?node=%s", n.stage.discovery, n.name, gateway, node),
+	)
 	if err == nil && code == http.StatusOK {
 		err = json.Unmarshal(body, &c)
 	}
@@ -241,7 +245,9 @@ func brief(conditions []metav1.Condition, generation int64) string {
 		}
 		words = append(words, word)
 	}
-	slices.SortFunc(words, func(a, b string) int { return strings.Compare(strings.TrimLeft(a, "!"), strings.TrimLeft(b, "!")) })
+	slices.SortFunc(
+		words, func(a, b string) int { return strings.Compare(strings.TrimLeft(a, "!"), strings.TrimLeft(b, "!")) },
+	)
 	return strings.Join(words, " ")
 }
 
@@ -273,7 +279,9 @@ func (n *tenant) listeners(gateway string, want ...string) {
 			for _, k := range l.SupportedKinds {
 				kinds = append(kinds, fmt.Sprintf("%s/%s", *k.Group, k.Kind))
 			}
-			lines = append(lines, listener(string(l.Name), int(l.AttachedRoutes), strings.Join(kinds, " "), brief(l.Conditions, gw.Generation)))
+			lines = append(lines, listener(
+				string(l.Name), int(l.AttachedRoutes), strings.Join(kinds, " "), brief(l.Conditions, gw.Generation),
+			))
 		}
 		slices.Sort(lines)
 		return strings.Join(lines, "\n\t"), err
@@ -339,7 +347,9 @@ func (n *tenant) certify(namespace, name string) {
 	n.must(n.Create(n.Context(), &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
 		Type:       corev1.SecretTypeTLS,
-		Data:       map[string][]byte{corev1.TLSCertKey: bytes.Clone(chain), corev1.TLSPrivateKeyKey: bytes.Clone(private)},
+		Data: map[string][]byte{
+			corev1.TLSCertKey: bytes.Clone(chain), corev1.TLSPrivateKeyKey: bytes.Clone(private),
+		},
 	}))
 }
 

@@ -116,7 +116,9 @@ func TestDiscovery_AuthorizesReaders(t *testing.T) {
 	t.Parallel()
 	g := guard(t, "strict")
 	ours, all := "/"+g.name+"/front-door", ""
-	reader, whole, pod := g.token("auth", "--audience=stunner-discovery"), g.token("whole", "--audience=stunner-discovery"), g.podToken("dataplane")
+	reader, whole, pod := g.token("auth", "--audience=stunner-discovery"), g.token(
+		"whole", "--audience=stunner-discovery",
+	), g.podToken("dataplane")
 	g.apply("{apiVersion: v1, kind: Pod, metadata: {name: gone, namespace: " + g.name + ", labels: {app: stunner, stunner.l7mp.io/related-gateway-name: front-door, " +
 		"stunner.l7mp.io/related-gateway-namespace: " + g.name + "}}, spec: {serviceAccountName: dataplane, containers: [{name: c, image: example.net/c}]}}")
 	gone := g.podToken("gone")
@@ -129,7 +131,9 @@ func TestDiscovery_AuthorizesReaders(t *testing.T) {
 		{"nobody", "", ours, 401},
 		{"an invention", "made.up.token", ours, 401},
 		{"a token for another audience", g.token("auth"), ours, 401},
-		{"a pod with its default token", g.token("dataplane", "--bound-object-kind=Pod", "--bound-object-name=dataplane"), ours, 401},
+		{"a pod with its default token", g.token(
+			"dataplane", "--bound-object-kind=Pod", "--bound-object-name=dataplane",
+		), ours, 401},
 		{"a deleted pod", gone, ours, 401},
 		{"a reader", reader, all, 200},
 		{"a reader", reader, ours, 200},
@@ -155,7 +159,9 @@ func TestDiscovery_AuthorizesReaders(t *testing.T) {
 			if strings.Contains(body, marker) != (code == 200) {
 				t.Errorf("%s, %q: status %d with\n%s", c.who, path, code, body)
 			}
-			if settings := strings.Contains(body, config.AddressPlaceholder); settings != (code == 200 && c.token != reader) {
+			if settings := strings.Contains(
+				body, config.AddressPlaceholder,
+			); settings != (code == 200 && c.token != reader) {
 				t.Errorf("%s, %q: relay address visible: %t", c.who, path, settings)
 			}
 		}
@@ -174,20 +180,32 @@ func TestDiscovery_AuthorizesReaders(t *testing.T) {
 func TestDiscovery_DataplaneTrustsTheOperator(t *testing.T) {
 	t.Parallel()
 	g := guard(t, "strict")
-	g.kubectl("patch", "dataplane", g.name, "--type=merge", "-p", `{"spec":{"disableHealthCheck":true,"enableMetricsEndpoint":false}}`)
+	g.kubectl(
+		"patch", "dataplane", g.name, "--type=merge", "-p",
+		`{"spec":{"disableHealthCheck":true,"enableMetricsEndpoint":false}}`,
+	)
 	port, err := bed.FreePort()
 	g.must(err)
-	g.kubectl("annotate", "gateway", "front-door", "-n", g.name, fmt.Sprintf(`stunner.l7mp.io/targetport={"udp":%d,"tcp":%d}`, port, port))
-	g.sees("deployment/front-door", `.spec.template.spec.volumes[?(@.name=="discovery")].projected.sources[0].serviceAccountToken.audience`, "stunner-discovery")
+	g.kubectl(
+		"annotate", "gateway", "front-door", "-n", g.name,
+		fmt.Sprintf(`stunner.l7mp.io/targetport={"udp":%d,"tcp":%d}`, port, port),
+	)
+	g.sees(
+		"deployment/front-door",
+		`.spec.template.spec.volumes[?(@.name=="discovery")].projected.sources[0].serviceAccountToken.audience`,
+		"stunner-discovery",
+	)
 	token, ca := g.mount()
 	root, err := bed.Root()
 	g.must(err)
 	g.must(bed.Build(t.Context(), root, g.dir, bed.Stunnerd))
 	dataplane, err := bed.Start(bed.Command{
-		Name: "stunnerd", Path: filepath.Join(g.dir, "stunnerd"), Args: []string{"-w", "--healthcheck-endpoint=none"}, Logs: g.dir,
+		Name: "stunnerd", Path: filepath.Join(g.dir, "stunnerd"), Args: []string{"-w", "--healthcheck-endpoint=none"},
+		Logs: g.dir,
 		Env: []string{
 			"STUNNER_NAMESPACE=" + g.name, "STUNNER_NAME=front-door", "STUNNER_POD=dataplane", "STUNNER_ADDR=127.0.0.1",
-			fmt.Sprintf("STUNNER_CONFIG_ORIGIN=https://localhost:%d", g.discovery), "STUNNER_DISCOVERY_TOKEN_FILE=" + token, "STUNNER_DISCOVERY_CA_FILE=" + ca,
+			fmt.Sprintf("STUNNER_CONFIG_ORIGIN=https://localhost:%d", g.discovery),
+			"STUNNER_DISCOVERY_TOKEN_FILE=" + token, "STUNNER_DISCOVERY_CA_FILE=" + ca,
 		},
 	})
 	g.must(err)
@@ -200,7 +218,9 @@ func TestDiscovery_DataplaneTrustsTheOperator(t *testing.T) {
 	// follows checks that the dataplane runs the config that the operator serves after a change.
 	follows := func(realm string) {
 		t.Helper()
-		g.kubectl("patch", "gatewayconfig", g.name, "-n", g.name, "--type=merge", "-p", `{"spec":{"realm":"`+realm+`"}}`)
+		g.kubectl(
+			"patch", "gatewayconfig", g.name, "-n", g.name, "--type=merge", "-p", `{"spec":{"realm":"`+realm+`"}}`,
+		)
 		g.await(func(ctx context.Context) error {
 			_, body, err := g.ask("https", g.podToken("dataplane"), "/"+g.name+"/front-door")
 			if err != nil || !strings.Contains(body, realm) {
@@ -220,7 +240,9 @@ func TestDiscovery_DataplaneTrustsTheOperator(t *testing.T) {
 	key := stored()
 	for name, harm := range map[string][]string{
 		"deleted": {"delete", "secret", "stunner-discovery-ca", "-n", g.name},
-		"damaged": {"patch", "secret", "stunner-discovery-ca", "-n", g.name, "--type=merge", "-p", `{"data":{"ca.key":null}}`},
+		"damaged": {
+			"patch", "secret", "stunner-discovery-ca", "-n", g.name, "--type=merge", "-p", `{"data":{"ca.key":null}}`,
+		},
 	} {
 		g.kubectl(harm...)
 		g.await(func(context.Context) error {
@@ -282,7 +304,9 @@ func TestDiscovery_AcceptsReportsOfThePodItself(t *testing.T) {
 	token, ca := g.mount()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	source := g.source("wss://127.0.0.1:%d", discovery.Options{ID: g.name + "/front-door", TokenFile: token, CAFile: ca})
+	source := g.source(
+		"wss://127.0.0.1:%d", discovery.Options{ID: g.name + "/front-door", TokenFile: token, CAFile: ca},
+	)
 	events := source.Watch(ctx)
 	for e := range events {
 		if e.ID != "" {
@@ -314,7 +338,10 @@ func TestDiscovery_PermissiveKeepsSecrets(t *testing.T) {
 	g.must(err)
 	g.must(os.WriteFile(filepath.Join(g.dir, "tls.crt"), chain, 0o600))
 	g.must(os.WriteFile(filepath.Join(g.dir, "tls.key"), private, 0o600))
-	g.kubectl("create", "secret", "tls", "door", "-n", g.name, "--cert", filepath.Join(g.dir, "tls.crt"), "--key", filepath.Join(g.dir, "tls.key"))
+	g.kubectl(
+		"create", "secret", "tls", "door", "-n", g.name, "--cert", filepath.Join(g.dir, "tls.crt"), "--key",
+		filepath.Join(g.dir, "tls.key"),
+	)
 	g.kubectl("patch", "gateway", "front-door", "-n", g.name, "--type=json", "-p",
 		`[{"op":"add","path":"/spec/listeners/-","value":{"name":"tls","port":5349,"protocol":"TURN-TLS","tls":{"certificateRefs":[{"name":"door"}]}}}]`)
 	ours := "/" + g.name + "/front-door"
@@ -338,7 +365,8 @@ func TestDiscovery_PermissiveKeepsSecrets(t *testing.T) {
 		for _, who := range []string{"", "made.up.token", stranger, g.podToken("neighbour")} {
 			for _, path := range []string{"", "/" + g.name, ours} {
 				code, body, err := g.ask(scheme, who, path)
-				if err != nil || code != 200 || !strings.Contains(body, `"name":"`+g.name+`/front-door"`) || strings.Contains(body, "redacted") {
+				if err != nil || code != 200 || !strings.Contains(body, `"name":"`+g.name+`/front-door"`) ||
+					strings.Contains(body, "redacted") {
 					t.Errorf("%s %q: %d, %v\n%s", scheme, path, code, err, body)
 				}
 				for _, secret := range secrets {
@@ -351,10 +379,13 @@ func TestDiscovery_PermissiveKeepsSecrets(t *testing.T) {
 	}
 	id := g.name + "/front-door"
 	for _, url := range []string{"ws://127.0.0.1:%d", "wss://127.0.0.1:%d"} {
-		if e := g.heard(g.source(url, discovery.Options{ID: id, CAFile: ca, TokenFile: token})); e.Err != nil || e.Config.Revision() != whole.Revision() {
+		if e := g.heard(g.source(url, discovery.Options{ID: id, CAFile: ca, TokenFile: token})); e.Err != nil ||
+			e.Config.Revision() != whole.Revision() {
 			t.Errorf("%s with a token: %+v", url, e)
 		}
-		if e := g.heard(g.source(url, discovery.Options{ID: id, CAFile: ca})); !errors.Is(e.Err, discovery.ErrRejected) || !strings.Contains(e.Err.Error(), "token") {
+		if e := g.heard(g.source(url, discovery.Options{ID: id, CAFile: ca})); !errors.Is(
+			e.Err, discovery.ErrRejected,
+		) || !strings.Contains(e.Err.Error(), "token") {
 			t.Errorf("%s without a token: %+v", url, e)
 		}
 	}
@@ -380,7 +411,9 @@ func TestDiscovery_OffIsPlain(t *testing.T) {
 			t.Errorf("%s has %s %q", object, path, got)
 		}
 	}
-	if args := g.get("deployment/front-door", `.spec.template.spec.containers[0].env[?(@.name=="STUNNER_CONFIG_ORIGIN")].value`); !strings.HasPrefix(args, "http://") {
+	if args := g.get(
+		"deployment/front-door", `.spec.template.spec.containers[0].env[?(@.name=="STUNNER_CONFIG_ORIGIN")].value`,
+	); !strings.HasPrefix(args, "http://") {
 		t.Errorf("pods have the arguments %s", args)
 	}
 }

@@ -17,7 +17,10 @@ func TestEvents_ReportChangedConditions(t *testing.T) {
 	s.expose("192.0.2.7")
 	s.sees("gateway/front-door", condition("Programmed"), "True")
 	s.kubectl("annotate", "gateway", "front-door", "-n", s.name, "stunner.l7mp.io/enable-mixed-protocol-lb=perhaps")
-	s.kubectl("patch", "gatewayconfig", s.name, "-n", s.name, "--type=merge", "-p", `{"spec":{"authRef":null,"authType":"static","userName":"me","password":"marker-in-the-clear"}}`)
+	s.kubectl(
+		"patch", "gatewayconfig", s.name, "-n", s.name, "--type=merge", "-p",
+		`{"spec":{"authRef":null,"authType":"static","userName":"me","password":"marker-in-the-clear"}}`,
+	)
 	for _, want := range []string{
 		"Gateway front-door Warning AddressNotAssigned Programmed is False: no public address",
 		"Gateway front-door Normal Programmed Programmed is True",

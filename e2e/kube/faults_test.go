@@ -35,7 +35,8 @@ func TestKill_BetweenAnyTwoWrites(t *testing.T) {
 	var want map[string]string
 	s.await(func(context.Context) error {
 		want = undisturbed.state()
-		if !strings.Contains(want["Gateway"], `"attachedRoutes":1`) || !strings.Contains(want["UDPRoute"], "ResolvedRefs") || !strings.Contains(want["ConfigMap DOOR"], "echo") ||
+		if !strings.Contains(want["Gateway"], `"attachedRoutes":1`) ||
+			!strings.Contains(want["UDPRoute"], "ResolvedRefs") || !strings.Contains(want["ConfigMap DOOR"], "echo") ||
 			!strings.Contains(want["ConfigMap DOOR"], "cluster-ip") {
 			return fmt.Errorf("the objects are not complete: %v", want)
 		}
@@ -116,14 +117,17 @@ spec: {parentRefs: [{name: %[1]s}], rules: [{backendRefs: [{name: echo}]}]}
 var generated = []schema.GroupVersionResource{
 	{Group: "apps", Version: "v1", Resource: "deployments"}, {Group: "apps", Version: "v1", Resource: "daemonsets"},
 	{Version: "v1", Resource: "services"}, {Version: "v1", Resource: "configmaps"},
-	{Group: "policy", Version: "v1", Resource: "poddisruptionbudgets"}, {Group: "networking.k8s.io", Version: "v1", Resource: "networkpolicies"},
+	{Group: "policy", Version: "v1", Resource: "poddisruptionbudgets"},
+	{Group: "networking.k8s.io", Version: "v1", Resource: "networkpolicies"},
 }
 
 // objects returns the generated objects of the door.
 func (d door) objects() (all []unstructured.Unstructured) {
 	d.Helper()
 	for _, kind := range generated {
-		list, err := d.client.Resource(kind).Namespace(d.name).List(d.Context(), metav1.ListOptions{LabelSelector: "stunner.l7mp.io/related-gateway-name=" + d.id})
+		list, err := d.client.Resource(kind).Namespace(d.name).List(
+			d.Context(), metav1.ListOptions{LabelSelector: "stunner.l7mp.io/related-gateway-name=" + d.id},
+		)
 		d.must(err)
 		all = append(all, list.Items...)
 	}
@@ -169,7 +173,8 @@ func (d door) state() map[string]string {
 
 // own lists fields that the API server sets individually for each object.
 var own = []string{
-	"uid", "resourceVersion", "creationTimestamp", "managedFields", "lastTransitionTime", "nodePort", "healthCheckNodePort", "clusterIP", "clusterIPs",
+	"uid", "resourceVersion", "creationTimestamp", "managedFields", "lastTransitionTime", "nodePort",
+	"healthCheckNodePort", "clusterIP", "clusterIPs",
 	"stunner.l7mp.io/applied", "deployment.kubernetes.io/revision",
 }
 
@@ -252,9 +257,14 @@ func TestAPIServer_DownSlowOrFailing(t *testing.T) {
 	})
 	known = r.State()
 	s.recovers("a restart over a slow API server", func() { s.must(s.operator.Kill()); s.start() })
-	s.recovers("a reconnect", func() { s.seen(r, func(now reader.State) bool { return now.Visits > known.Visits && now.Connected }) })
+	s.recovers(
+		"a reconnect",
+		func() { s.seen(r, func(now reader.State) bool { return now.Visits > known.Visits && now.Connected }) },
+	)
 	s.label("slow")
-	s.recovers("a change over a slow API server", func() { s.sees("deployment/front-door", ".metadata.labels.fault", "slow") })
+	s.recovers(
+		"a change over a slow API server", func() { s.sees("deployment/front-door", ".metadata.labels.fault", "slow") },
+	)
 	s.unchanged(r, known, 0)
 
 	random, turn := rand.New(rand.NewPCG(6, 0)), sync.Mutex{}
@@ -306,7 +316,9 @@ func (s *stage) seen(r *reader.Reader, wanted func(reader.State) bool) {
 func (s *stage) shows(r *reader.Reader, texts ...string) {
 	s.Helper()
 	s.seen(r, func(now reader.State) bool {
-		return !slices.ContainsFunc(texts, func(text string) bool { return !strings.Contains(string(now.Last.Data), text) })
+		return !slices.ContainsFunc(
+			texts, func(text string) bool { return !strings.Contains(string(now.Last.Data), text) },
+		)
 	})
 }
 
@@ -317,8 +329,12 @@ func (s *stage) unchanged(r *reader.Reader, known reader.State, during time.Dura
 		if len(s.config().Listeners) != 2 {
 			s.Fatal("discovery does not serve the config")
 		}
-		if now := r.State(); now.Changes != known.Changes || during > 0 && (!now.Connected || now.Visits != known.Visits) {
-			s.Fatalf("%d more configs and %d more connections: %s", now.Changes-known.Changes, now.Visits-known.Visits, now.Last.Data)
+		if now := r.State(); now.Changes != known.Changes || during > 0 &&
+			(!now.Connected || now.Visits != known.Visits) {
+			s.Fatalf(
+				"%d more configs and %d more connections: %s", now.Changes-known.Changes, now.Visits-known.Visits,
+				now.Last.Data,
+			)
 		}
 		if time.Now().After(end) {
 			return
@@ -338,7 +354,10 @@ func (s *stage) recovers(what string, do func()) {
 // moveEcho changes the endpoint address of the media server.
 func (s *stage) moveEcho(address string) {
 	s.Helper()
-	s.kubectl("patch", "endpointslice", "echo", "-n", s.name, "--type=json", "-p", `[{"op":"replace","path":"/endpoints/0/addresses/0","value":"`+address+`"}]`)
+	s.kubectl(
+		"patch", "endpointslice", "echo", "-n", s.name, "--type=json", "-p",
+		`[{"op":"replace","path":"/endpoints/0/addresses/0","value":"`+address+`"}]`,
+	)
 }
 
 // label sets a label of the Gateway that is copied to its objects.

@@ -36,7 +36,9 @@ func TestReports_ThatFlipAreRateLimited(t *testing.T) {
 	begun, translated := time.Now(), g.metric("stunner_operator_translations_total")
 	flips := 0
 	for ; time.Since(begun) < during; flips++ {
-		source.(discovery.Reporter).Report(discovery.Report{ID: id, Pod: "dataplane", Revision: revision, Accepted: flips%2 == 0, Draining: flips%3 == 0, Error: "no"})
+		source.(discovery.Reporter).Report(discovery.Report{
+			ID: id, Pod: "dataplane", Revision: revision, Accepted: flips%2 == 0, Draining: flips%3 == 0, Error: "no",
+		})
 		time.Sleep(2 * time.Millisecond)
 	}
 	translated = g.metric("stunner_operator_translations_total") - translated
@@ -52,6 +54,9 @@ func TestReports_ThatFlipAreRateLimited(t *testing.T) {
 	}
 	t.Logf("%d flips within %s: %d writes of the status, %.0f translations", flips, during, statuses, translated)
 	if statuses < 1 || statuses > 2 || translated > 100 { // nodes of other tests also cause translations
-		t.Errorf("%d flips within %s: %d writes of the status, want 1 or 2; %.0f translations, want at most 100", flips, during, statuses, translated)
+		t.Errorf(
+			"%d flips within %s: %d writes of the status, want 1 or 2; %.0f translations, want at most 100", flips,
+			during, statuses, translated,
+		)
 	}
 }

@@ -25,7 +25,8 @@ func TestGateway_IsProgrammed(t *testing.T) {
 	s.sees("deployment/front-door", ".spec.template.spec.containers[0].name", "stunner-daemon")
 	s.sees("udproutes.stunner.l7mp.io/to-echo", `.status.parents[0].conditions[?(@.type=="Accepted")].status`, "True")
 	s.await(func(context.Context) error {
-		if c := s.config(); len(c.Listeners) != 2 || c.Listeners[0].PublicAddress != "192.0.2.7" || len(c.Clusters) != 1 {
+		if c := s.config(); len(c.Listeners) != 2 || c.Listeners[0].PublicAddress != "192.0.2.7" ||
+			len(c.Clusters) != 1 {
 			return fmt.Errorf("config %+v", c)
 		}
 		return nil
@@ -58,12 +59,16 @@ func TestGateway_SurvivesMissingReferences(t *testing.T) {
 			}
 			return nil
 		})
-		version := s.get("service/front-door", ".metadata.resourceVersion") + s.get("deployment/front-door", ".metadata.uid")
+		version := s.get("service/front-door", ".metadata.resourceVersion") + s.get(
+			"deployment/front-door", ".metadata.uid",
+		)
 		saved := s.kubectl("get", lost, "-n", s.name, "-o", "json")
 		s.kubectl("delete", lost, "-n", s.name)
 		s.sees("gateway/front-door", condition("Programmed"), "False")
 		c := s.config()
-		if after := s.get("service/front-door", ".metadata.resourceVersion") + s.get("deployment/front-door", ".metadata.uid"); after != version || c.Revision() != before {
+		if after := s.get("service/front-door", ".metadata.resourceVersion") + s.get(
+			"deployment/front-door", ".metadata.uid",
+		); after != version || c.Revision() != before {
 			t.Errorf("without %s: objects %s, were %s; config %s, was %s", lost, after, version, c.Revision(), before)
 		}
 		s.apply(saved)
@@ -90,7 +95,8 @@ func TestRestart_WritesNothing(t *testing.T) {
 	s.kubectl("label", "gateway", "front-door", "-n", s.name, "team=media")
 	s.sees("deployment/front-door", ".metadata.labels.team", "media")
 	for _, e := range s.writes(restarted) {
-		if !e.Time.After(restarted) || e.Resource == "deployments" || e.Resource == "services" || e.Resource == "configmaps" || e.Resource == "gateways" {
+		if !e.Time.After(restarted) || e.Resource == "deployments" || e.Resource == "services" ||
+			e.Resource == "configmaps" || e.Resource == "gateways" {
 			continue // the label is copied
 		}
 		t.Errorf("unneeded write: %s %s %s/%s", e.Verb, e.Resource, e.Namespace, e.Name)
@@ -123,7 +129,9 @@ func TestEndpointChange_TranslatesItsGatewayOnly(t *testing.T) {
 	s := newStage(t)
 	s.expose("192.0.2.7")
 	s.sees("gateway/front-door", condition("Programmed"), "True")
-	s.sees("udproutes.stunner.l7mp.io/to-echo", `.status.parents[0].conditions[?(@.type=="ResolvedRefs")].status`, "True")
+	s.sees(
+		"udproutes.stunner.l7mp.io/to-echo", `.status.parents[0].conditions[?(@.type=="ResolvedRefs")].status`, "True",
+	)
 	translations, since := 0.0, time.Now()
 	s.await(func(context.Context) error { // the operator still receives events for its own status writes
 		if now := s.metric("stunner_operator_translations_total"); now != translations {
@@ -135,7 +143,10 @@ func TestEndpointChange_TranslatesItsGatewayOnly(t *testing.T) {
 		return nil
 	})
 	changed := time.Now()
-	s.kubectl("patch", "endpointslice", "echo", "-n", s.name, "--type=json", "-p", `[{"op":"replace","path":"/endpoints/0/addresses/0","value":"192.0.2.55"}]`)
+	s.kubectl(
+		"patch", "endpointslice", "echo", "-n", s.name, "--type=json", "-p",
+		`[{"op":"replace","path":"/endpoints/0/addresses/0","value":"192.0.2.55"}]`,
+	)
 	s.await(func(context.Context) error {
 		if c := s.config(); len(c.Clusters) != 1 || fmt.Sprint(c.Clusters[0].Endpoints)[1:11] != "192.0.2.55" {
 			return fmt.Errorf("config has %v", c.Clusters)
@@ -166,7 +177,10 @@ func TestRestart_TakesNoListenerAway(t *testing.T) {
 	s.must(os.WriteFile(filepath.Join(s.dir, "tls.crt"), chain, 0o600))
 	s.must(os.WriteFile(filepath.Join(s.dir, "tls.key"), private, 0o600))
 	certify := func() {
-		s.kubectl("create", "secret", "tls", "door", "-n", s.name, "--cert", filepath.Join(s.dir, "tls.crt"), "--key", filepath.Join(s.dir, "tls.key"))
+		s.kubectl(
+			"create", "secret", "tls", "door", "-n", s.name, "--cert", filepath.Join(s.dir, "tls.crt"), "--key",
+			filepath.Join(s.dir, "tls.key"),
+		)
 	}
 	certify()
 	s.kubectl("patch", "gateway", "front-door", "-n", s.name, "--type=json", "-p",
@@ -189,7 +203,10 @@ func TestRestart_TakesNoListenerAway(t *testing.T) {
 	s.stop()
 	s.kubectl("delete", "secret", "door", "-n", s.name)
 	s.start()
-	s.sees("gateway/front-door", `.status.listeners[?(@.name=="tls")].conditions[?(@.type=="ResolvedRefs")].status`, "False")
+	s.sees(
+		"gateway/front-door", `.status.listeners[?(@.name=="tls")].conditions[?(@.type=="ResolvedRefs")].status`,
+		"False",
+	)
 	if c := s.config(); c.Admin.Name != "" {
 		t.Errorf("a config with %d listeners was published", len(c.Listeners))
 	}
@@ -211,7 +228,10 @@ func TestGateway_ReportsRejectedObjects(t *testing.T) {
 	s.kubectl("annotate", "gateway", "front-door", "-n", s.name, `stunner.l7mp.io/nodeport={"udp":80}`)
 	s.sees("gateway/front-door", condition("Programmed"), "False")
 	said := s.get("gateway/front-door", `.status.conditions[?(@.type=="Programmed")].message`)
-	for _, want := range []string{"the API server refuses Service " + s.name + "/front-door", "provided port is not in the valid range", "stays in force"} {
+	for _, want := range []string{
+		"the API server refuses Service " + s.name + "/front-door", "provided port is not in the valid range",
+		"stays in force",
+	} {
 		if !strings.Contains(said, want) {
 			t.Errorf("the message is %q, want it to contain %q", said, want)
 		}
@@ -223,12 +243,16 @@ func TestGateway_ReportsRejectedObjects(t *testing.T) {
 		t.Errorf("%d listeners are published", len(c.Listeners))
 	}
 	s.await(func(context.Context) error {
-		if told := s.events(); !strings.Contains(told, "Gateway front-door Warning Invalid Programmed is False: the API server refuses Service") {
+		if told := s.events(); !strings.Contains(
+			told, "Gateway front-door Warning Invalid Programmed is False: the API server refuses Service",
+		) {
 			return fmt.Errorf("no event reports the rejection:\n%s", told)
 		}
 		return nil
 	})
-	s.kubectl("annotate", "gateway", "front-door", "-n", s.name, "--overwrite", `stunner.l7mp.io/nodeport={"udp":30048}`)
+	s.kubectl(
+		"annotate", "gateway", "front-door", "-n", s.name, "--overwrite", `stunner.l7mp.io/nodeport={"udp":30048}`,
+	)
 	s.sees("gateway/front-door", condition("Programmed"), "True")
 	s.sees("service/front-door", ".spec.ports[0].nodePort", "30048")
 }

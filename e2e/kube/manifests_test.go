@@ -172,13 +172,18 @@ func (n *tenant) tellStatuses(ctx context.Context, told []*unstructured.Unstruct
 				fmt.Fprintf(&all, "  %s %s\n", *a.Type, a.Value)
 			}
 			for _, l := range gw.Status.Listeners {
-				fmt.Fprintf(&all, "  listener %s: %d routes, %s\n", l.Name, l.AttachedRoutes, brief(l.Conditions, gw.Generation))
+				fmt.Fprintf(
+					&all, "  listener %s: %d routes, %s\n", l.Name, l.AttachedRoutes,
+					brief(l.Conditions, gw.Generation),
+				)
 			}
 		case "UDPRoute":
 			n.must(n.Get(ctx, client.ObjectKeyFromObject(o), live))
 			r := &stunnerv1.UDPRoute{} // the status has the same form in all API versions
 			n.must(convert(live, r))
-			fmt.Fprintf(&all, "%s of %s\n\t%s\n", name, o.GetAPIVersion(), n.parents(r.Status.RouteStatus, r.Generation))
+			fmt.Fprintf(
+				&all, "%s of %s\n\t%s\n", name, o.GetAPIVersion(), n.parents(r.Status.RouteStatus, r.Generation),
+			)
 		case "GatewayConfig", "StaticService", "Dataplane", "GatewayClass":
 			n.must(n.Get(ctx, client.ObjectKeyFromObject(o), live))
 			c := &stunnerv1.GatewayConfig{} // also fits other statuses with conditions only
@@ -244,7 +249,10 @@ func made(version string, kinds ...string) func(*tenant, context.Context, []*uns
 			for _, kind := range kinds {
 				list := &unstructured.UnstructuredList{}
 				list.SetGroupVersionKind(schema.FromAPIVersionAndKind(version, kind+"List"))
-				n.must(n.List(ctx, list, client.InNamespace(o.GetNamespace()), client.MatchingLabels{gwapiv1.GatewayNameLabelKey: o.GetName()}))
+				n.must(n.List(
+					ctx, list, client.InNamespace(o.GetNamespace()),
+					client.MatchingLabels{gwapiv1.GatewayNameLabelKey: o.GetName()},
+				))
 				for _, object := range list.Items {
 					if len(object.GetOwnerReferences()) == 1 && object.GetOwnerReferences()[0].Kind == "Gateway" {
 						all = append(all, n.plain(&object))
@@ -259,9 +267,12 @@ func made(version string, kinds ...string) func(*tenant, context.Context, []*uns
 
 // chosen lists fields that the API server sets.
 var chosen = []string{
-	"status", "metadata.uid", "metadata.resourceVersion", "metadata.generation", "metadata.creationTimestamp", "metadata.managedFields",
-	"spec.clusterIP", "spec.clusterIPs", "spec.ipFamilies", "spec.ipFamilyPolicy", "spec.internalTrafficPolicy", "spec.healthCheckNodePort",
-	"spec.allocateLoadBalancerNodePorts", "spec.progressDeadlineSeconds", "spec.revisionHistoryLimit", "spec.strategy", "spec.updateStrategy",
+	"status", "metadata.uid", "metadata.resourceVersion", "metadata.generation", "metadata.creationTimestamp",
+	"metadata.managedFields",
+	"spec.clusterIP", "spec.clusterIPs", "spec.ipFamilies", "spec.ipFamilyPolicy", "spec.internalTrafficPolicy",
+	"spec.healthCheckNodePort",
+	"spec.allocateLoadBalancerNodePorts", "spec.progressDeadlineSeconds", "spec.revisionHistoryLimit", "spec.strategy",
+	"spec.updateStrategy",
 	"spec.template.spec.schedulerName", "spec.template.spec.restartPolicy",
 }
 
@@ -272,7 +283,9 @@ func (n *tenant) plain(o *unstructured.Unstructured) string {
 	}
 	annotations := o.GetAnnotations()
 	_, wished := annotations["stunner.l7mp.io/nodeport"]
-	for _, name := range []string{"stunner.l7mp.io/applied", "deployment.kubernetes.io/revision", appsv1.DeprecatedTemplateGeneration} {
+	for _, name := range []string{
+		"stunner.l7mp.io/applied", "deployment.kubernetes.io/revision", appsv1.DeprecatedTemplateGeneration,
+	} {
 		delete(annotations, name)
 	}
 	o.SetAnnotations(annotations)

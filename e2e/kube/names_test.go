@@ -24,8 +24,13 @@ apiVersion: stunner.l7mp.io/v1
 kind: StaticService
 metadata: {name: rooms}
 spec: {prefixes: [198.51.100.21]}`+
-		udpRoute("twins", "{name: front-door}", "{group: stunner.l7mp.io, kind: StaticService, name: rooms, port: 10000, endPort: 10010}")+
-		officialUDPRoute("twins", "{name: front-door}", "{group: stunner.l7mp.io, kind: StaticService, name: rooms, port: 1}"), "metadata: {", namespace))
+		udpRoute(
+			"twins", "{name: front-door}",
+			"{group: stunner.l7mp.io, kind: StaticService, name: rooms, port: 10000, endPort: 10010}",
+		)+
+		officialUDPRoute(
+			"twins", "{name: front-door}", "{group: stunner.l7mp.io, kind: StaticService, name: rooms, port: 1}",
+		), "metadata: {", namespace))
 	const want = "198.51.100.21:<10000-10010>"
 	right := 0
 	for range *starts {

@@ -24,7 +24,9 @@ func TestWatchNamespaces_LimitAccess(t *testing.T) {
 	s.grant(s.kustomize(root))
 	s.grant(s.kubectl("kustomize", filepath.Join(root, "kustomize/components/namespaced/watched")), "-n", s.name)
 	s.await(func(ctx context.Context) error {
-		if _, err := control.Kubectl(ctx, "auth", "can-i", "list", "secrets", "-n", "default", "--as", s.user()); err == nil {
+		if _, err := control.Kubectl(
+			ctx, "auth", "can-i", "list", "secrets", "-n", "default", "--as", s.user(),
+		); err == nil {
 			return fmt.Errorf("the operator may still list Secrets in all namespaces")
 		}
 		return nil
@@ -47,13 +49,20 @@ spec:
 	s.sees("gateway/front-door", condition("Programmed"), "True")
 	s.kubectl("delete", "configmap", "front-door", "-n", s.name)
 	s.sees("configmap/front-door", ".metadata.name", "front-door")
-	if _, code := s.read(fmt.Sprintf("http://127.0.0.1:%d/api/v1/configs/%s/back-door", s.discovery, other)); code != http.StatusNotFound {
+	if _, code := s.read(
+		fmt.Sprintf("http://127.0.0.1:%d/api/v1/configs/%s/back-door", s.discovery, other),
+	); code != http.StatusNotFound {
 		t.Errorf("config of a Gateway in another namespace: status %d", code)
 	}
 	all, err := control.Audit(begun)
 	s.must(err)
-	for _, reads := range []string{"get secret any", "list secrets", "get configmap any", "patch deployment any", "create service any"} {
-		if out, err := control.Kubectl(t.Context(), append(append([]string{"auth", "can-i"}, strings.Fields(reads)...), "-n", other, "--as", s.user())...); err == nil {
+	for _, reads := range []string{
+		"get secret any", "list secrets", "get configmap any", "patch deployment any", "create service any",
+	} {
+		if out, err := control.Kubectl(
+			t.Context(),
+			append(append([]string{"auth", "can-i"}, strings.Fields(reads)...), "-n", other, "--as", s.user())...,
+		); err == nil {
 			t.Errorf("the token of the operator may %s in another namespace: %s", reads, out)
 		}
 	}

@@ -151,7 +151,10 @@ func (p *proxy) isWrite(r *http.Request) bool {
 // condition. After an outage in another test, its operator may write an outdated condition on an object of this stage,
 // which every other operator then corrects.
 func setsRight(r *http.Request) bool {
-	shared := slices.ContainsFunc([]string{"/gatewayconfigs/", "/dataplanes/", "/staticservices/"}, func(kind string) bool { return strings.Contains(r.URL.Path, kind) })
+	shared := slices.ContainsFunc(
+		[]string{"/gatewayconfigs/", "/dataplanes/", "/staticservices/"},
+		func(kind string) bool { return strings.Contains(r.URL.Path, kind) },
+	)
 	if r.Method != http.MethodPut || !shared || !strings.HasSuffix(r.URL.Path, "/status") {
 		return false
 	}

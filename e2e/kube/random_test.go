@@ -61,7 +61,10 @@ func TestRestart_OverRandomSnapshotsWritesNothing(t *testing.T) {
 		settled = len(s.outside(p, since)) == 0
 	}
 	wrote := len(s.outside(p, begun))
-	t.Logf("%d objects, %d rejected by the API server; %d writes in %s", made, refused, wrote, time.Since(begun).Round(time.Second))
+	t.Logf(
+		"%d objects, %d rejected by the API server; %d writes in %s", made, refused, wrote,
+		time.Since(begun).Round(time.Second),
+	)
 	if made < 10*snapshots || wrote < 5*snapshots {
 		t.Error("too few writes for a meaningful test")
 	}

@@ -33,7 +33,9 @@ func (s *stage) refuse(group, resource, object, words string) (end func()) {
 	}))
 	s.Cleanup(server.Close)
 	name := s.name + "-" + resource
-	ca := base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}))
+	ca := base64.StdEncoding.EncodeToString(
+		pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}),
+	)
 	s.apply(`
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingWebhookConfiguration
@@ -47,7 +49,9 @@ webhooks:
     admissionReviewVersions: [v1]
 `)
 	end = func() {
-		_, err := control.Kubectl(context.WithoutCancel(s.Context()), "delete", "validatingwebhookconfiguration", name, "--ignore-not-found")
+		_, err := control.Kubectl(
+			context.WithoutCancel(s.Context()), "delete", "validatingwebhookconfiguration", name, "--ignore-not-found",
+		)
 		s.must(err)
 	}
 	s.Cleanup(end)
@@ -68,11 +72,17 @@ func TestAutoscaling_RejectionKeepsTheGateway(t *testing.T) {
 	s := scaled(t, `{"maxReplicas":4}`)
 	s.expose("192.0.2.7")
 	s.sees("gateway/front-door", condition("Programmed"), "True")
-	end := s.refuse("keda.sh", "scaledobjects", "scaledobjects.keda.sh/front-door", "the workload has a HorizontalPodAutoscaler already")
+	end := s.refuse(
+		"keda.sh", "scaledobjects", "scaledobjects.keda.sh/front-door",
+		"the workload has a HorizontalPodAutoscaler already",
+	)
 	s.reshape(`{"autoscaling":{"maxReplicas":5},"resources":{"requests":{"cpu":"20m"}}}`)
 	s.sees("gateway/front-door", condition("Autoscaled"), "False")
 	said := s.get("gateway/front-door", `.status.conditions[?(@.type=="Autoscaled")].message`)
-	for _, want := range []string{"the API server refuses ScaledObject " + s.name + "/front-door", "the workload has a HorizontalPodAutoscaler already", "the Gateway is served"} {
+	for _, want := range []string{
+		"the API server refuses ScaledObject " + s.name + "/front-door",
+		"the workload has a HorizontalPodAutoscaler already", "the Gateway is served",
+	} {
 		if !strings.Contains(said, want) {
 			t.Errorf("the message is %q, want it to contain %q", said, want)
 		}
@@ -80,7 +90,9 @@ func TestAutoscaling_RejectionKeepsTheGateway(t *testing.T) {
 	s.sees("deployment/front-door", ".spec.template.spec.containers[0].resources.requests.cpu", "20m")
 	s.sees("gateway/front-door", condition("Programmed"), "True")
 	s.await(func(context.Context) error {
-		if told := s.events(); !strings.Contains(told, "Gateway front-door Warning Invalid Autoscaled is False: the API server refuses ScaledObject") {
+		if told := s.events(); !strings.Contains(
+			told, "Gateway front-door Warning Invalid Autoscaled is False: the API server refuses ScaledObject",
+		) {
 			return fmt.Errorf("no event reports the rejection:\n%s", told)
 		}
 		return nil
@@ -105,7 +117,8 @@ func TestGateway_ReportsWebhookRejections(t *testing.T) {
 	s.kubectl("label", "gateway", "front-door", "-n", s.name, "team=media")
 	s.sees("gateway/front-door", condition("Programmed"), "False")
 	said := s.get("gateway/front-door", `.status.conditions[?(@.type=="Programmed")].message`)
-	if !strings.Contains(said, "the API server refuses Service "+s.name+"/front-door") || !strings.Contains(said, "no Service without an owner") {
+	if !strings.Contains(said, "the API server refuses Service "+s.name+"/front-door") ||
+		!strings.Contains(said, "no Service without an owner") {
 		t.Errorf("the message is %q", said)
 	}
 	end()
@@ -119,7 +132,10 @@ func TestGateway_IsServedWithoutDeniedExternalIPs(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	s.allow("services", "externalIPs", "['192.0.2.0/24']")
-	s.kubectl("patch", "gatewayconfig", s.name, "-n", s.name, "--type=merge", "-p", `{"spec":{"allowedAddresses":["192.0.2.0/24"]}}`)
+	s.kubectl(
+		"patch", "gatewayconfig", s.name, "-n", s.name, "--type=merge", "-p",
+		`{"spec":{"allowedAddresses":["192.0.2.0/24"]}}`,
+	)
 	name := s.name + "-external-ips"
 	s.apply(`
 apiVersion: admissionregistration.k8s.io/v1
@@ -144,18 +160,25 @@ spec: {policyName: ` + name + `, validationActions: [Deny]}
 		}
 	})
 	s.await(func(ctx context.Context) error { // the API server gets the policy through a watch
-		_, err := control.Kubectl(ctx, "patch", "service", "echo", "-n", s.name, "--dry-run=server", "--type=merge", "-p", `{"spec":{"externalIPs":["192.0.2.9"]}}`)
+		_, err := control.Kubectl(
+			ctx, "patch", "service", "echo", "-n", s.name, "--dry-run=server", "--type=merge", "-p",
+			`{"spec":{"externalIPs":["192.0.2.9"]}}`,
+		)
 		if err == nil || !strings.Contains(err.Error(), "no external addresses here") {
 			return errors.Join(errors.New("externalIPs are not rejected yet"), err)
 		}
 		return nil
 	})
-	s.kubectl("patch", "gateway", "front-door", "-n", s.name, "--type=merge", "-p", `{"spec":{"addresses":[{"value":"192.0.2.7"}]}}`)
+	s.kubectl(
+		"patch", "gateway", "front-door", "-n", s.name, "--type=merge", "-p",
+		`{"spec":{"addresses":[{"value":"192.0.2.7"}]}}`,
+	)
 	s.sees("service/front-door", ".spec.loadBalancerIP", "192.0.2.7")
 	s.sees("service/front-door-tcp", ".spec.loadBalancerIP", "192.0.2.7")
 	s.await(func(context.Context) error {
 		said := s.get("gateway/front-door", `.status.conditions[?(@.type=="Accepted")].message`)
-		if !strings.Contains(said, "no external addresses here") || !strings.Contains(said, "stunner.l7mp.io/disable-external-ips") {
+		if !strings.Contains(said, "no external addresses here") ||
+			!strings.Contains(said, "stunner.l7mp.io/disable-external-ips") {
 			return fmt.Errorf("the message is %q", said)
 		}
 		return nil
@@ -164,7 +187,9 @@ spec: {policyName: ` + name + `, validationActions: [Deny]}
 	s.sees("gateway/front-door", condition("Programmed"), "True")
 	s.kubectl("annotate", "gateway", "front-door", "-n", s.name, "stunner.l7mp.io/disable-external-ips=true")
 	s.await(func(context.Context) error {
-		if said := s.get("gateway/front-door", `.status.conditions[?(@.type=="Accepted")].message`); strings.Contains(said, "external") {
+		if said := s.get(
+			"gateway/front-door", `.status.conditions[?(@.type=="Accepted")].message`,
+		); strings.Contains(said, "external") {
 			return fmt.Errorf("the message is still %q", said)
 		}
 		return nil

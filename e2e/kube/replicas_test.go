@@ -36,14 +36,20 @@ func TestReplicas_OneWritesAndAllServe(t *testing.T) {
 	s.moveEcho("192.0.2.61")
 	for i, r := range readers {
 		s.shows(r, "192.0.2.61")
-		t.Logf("a change reaches the reader of replica %d after %s", i, r.State().Last.At.Sub(moved).Round(time.Millisecond))
+		t.Logf(
+			"a change reaches the reader of replica %d after %s", i,
+			r.State().Last.At.Sub(moved).Round(time.Millisecond),
+		)
 	}
 
 	lost := time.Now()
 	s.must(first.operator.Kill())
 	s.moveEcho("192.0.2.62") // no leader at this time
 	s.shows(readers[1], "192.0.2.62")
-	t.Logf("a change reaches the reader of the replica that remains %s after the leader is killed", readers[1].State().Last.At.Sub(lost).Round(time.Millisecond))
+	t.Logf(
+		"a change reaches the reader of the replica that remains %s after the leader is killed",
+		readers[1].State().Last.At.Sub(lost).Round(time.Millisecond),
+	)
 	second.leads()
 	t.Logf("taken over %s after the leader was killed", time.Since(lost).Round(100*time.Millisecond))
 	s.writesAlone("killed", second, first)

@@ -45,7 +45,8 @@ spec:
 		dataplane.Report(r)
 	}
 	s.await(func(context.Context) error { // with both addresses
-		if c := s.config(); len(c.Listeners) != 2 || c.Listeners[0].PublicAddress == "" || c.Listeners[1].PublicAddress == "" {
+		if c := s.config(); len(c.Listeners) != 2 || c.Listeners[0].PublicAddress == "" ||
+			c.Listeners[1].PublicAddress == "" {
 			return fmt.Errorf("config %+v", c)
 		}
 		return nil
@@ -53,7 +54,9 @@ spec:
 
 	says(discovery.Report{Revision: "older", Error: "listener udp: port 3478 is taken"})
 	s.sees("gateway/front-door", condition("Programmed"), "False")
-	if said := s.get("gateway/front-door", `.status.conditions[?(@.type=="Programmed")].message`); !strings.Contains(said, "pod front-door-0 says: listener udp: port 3478 is taken") {
+	if said := s.get("gateway/front-door", `.status.conditions[?(@.type=="Programmed")].message`); !strings.Contains(
+		said, "pod front-door-0 says: listener udp: port 3478 is taken",
+	) {
 		t.Errorf("message %q", said)
 	}
 	says(discovery.Report{Revision: s.revision(), Accepted: true, Draining: true})
@@ -65,7 +68,10 @@ spec:
 	s.sees("pod/front-door-0", cost, "42")
 
 	before, changed := s.revision(), time.Now()
-	s.kubectl("patch", "endpointslice", "echo", "-n", s.name, "--type=json", "-p", `[{"op":"replace","path":"/endpoints/0/addresses/0","value":"192.0.2.55"}]`)
+	s.kubectl(
+		"patch", "endpointslice", "echo", "-n", s.name, "--type=json", "-p",
+		`[{"op":"replace","path":"/endpoints/0/addresses/0","value":"192.0.2.55"}]`,
+	)
 	s.await(func(context.Context) error {
 		if s.revision() == before {
 			return fmt.Errorf("%s is still published", before)

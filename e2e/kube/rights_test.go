@@ -35,7 +35,9 @@ func TestRights_EqualTheReviewedList(t *testing.T) {
 	}
 	for _, never := range []string{"*", "escalate", "bind", "impersonate"} {
 		for line := range strings.Lines(got) {
-			if slices.Contains(strings.FieldsFunc(line, func(r rune) bool { return strings.ContainsRune(" []", r) }), never) {
+			if slices.Contains(
+				strings.FieldsFunc(line, func(r rune) bool { return strings.ContainsRune(" []", r) }), never,
+			) {
 				t.Errorf("%s: %s", never, line)
 			}
 		}
@@ -58,21 +60,30 @@ func TestRights_ReachNoSecretsOfOthers(t *testing.T) {
 		return err
 	}
 	refused := func(ctx context.Context, command string) error {
-		if err := as(ctx, command); err == nil || !containsAny(err, "the operator writes Secrets of type stunner.l7mp.io/standby-config only|the operator writes only objects|the operator changes and deletes only objects") {
+		if err := as(ctx, command); err == nil ||
+			!containsAny(
+				err,
+				"the operator writes Secrets of type stunner.l7mp.io/standby-config only|the operator writes only objects|the operator changes and deletes only objects",
+			) {
 			return fmt.Errorf("kubectl %s, as the operator: %v", command, err)
 		}
 		return nil
 	}
 	const change = ` -p {"data":{"more":"bW9yZQ=="}}`
 	overwrite := "patch secret words -n " + other + change
-	s.await(func(ctx context.Context) error { return refused(ctx, overwrite+" --dry-run=server") }) // the API server gets policies through a watch
+	// the API server gets policies through a watch
+	s.await(func(ctx context.Context) error { return refused(ctx, overwrite+" --dry-run=server") })
 	s.sees("validatingadmissionpolicy/"+s.account(), ".status.observedGeneration", "1")
-	if warned := s.get("validatingadmissionpolicy/"+s.account(), ".status.typeChecking.expressionWarnings"); warned != "" {
+	if warned := s.get(
+		"validatingadmissionpolicy/"+s.account(), ".status.typeChecking.expressionWarnings",
+	); warned != "" {
 		t.Errorf("warnings about the policy: %s", warned)
 	}
 	for _, command := range []string{
-		overwrite, "patch secret certificate -n " + other + change, "delete secret words -n " + other, "delete secret certificate -n " + other,
-		"create secret generic new -n " + other, "patch secret turn-credentials -n " + s.name + change, "delete secret turn-credentials -n " + s.name,
+		overwrite, "patch secret certificate -n " + other + change, "delete secret words -n " + other,
+		"delete secret certificate -n " + other,
+		"create secret generic new -n " + other, "patch secret turn-credentials -n " + s.name + change,
+		"delete secret turn-credentials -n " + s.name,
 		"create secret generic new --type=example.net/any -n " + s.name,
 	} {
 		if err := refused(t.Context(), command); err != nil {
@@ -80,8 +91,12 @@ func TestRights_ReachNoSecretsOfOthers(t *testing.T) {
 		}
 	}
 	for _, command := range []string{
-		"create -f " + s.file(strings.ReplaceAll(s.fill(`{apiVersion: v1, kind: Secret, type: stunner.l7mp.io/standby-config, metadata: `+owned+`}`), `uid: "1"`, "uid: "+s.get("gateway/front-door", ".metadata.uid"))),
-		"patch secret new -n " + s.name + change, "delete secret new -n " + s.name, "create secret generic new -n " + s.name,
+		"create -f " + s.file(strings.ReplaceAll(
+			s.fill(`{apiVersion: v1, kind: Secret, type: stunner.l7mp.io/standby-config, metadata: `+owned+`}`),
+			`uid: "1"`, "uid: "+s.get("gateway/front-door", ".metadata.uid"),
+		)),
+		"patch secret new -n " + s.name + change, "delete secret new -n " + s.name,
+		"create secret generic new -n " + s.name,
 	} {
 		if err := as(t.Context(), command); err != nil {
 			t.Errorf("the operator may not do what it needs: %v", err)
@@ -113,8 +128,11 @@ func TestRights_ReachNoSecretsOfOthers(t *testing.T) {
 func (s *stage) rights(namespace string) string {
 	s.Helper()
 	var lines []string
-	for line := range strings.Lines(s.kubectl("auth", "can-i", "--list", "--no-headers", "--as", s.user(), "-n", namespace)) {
-		// Of the columns resources, non-resource URLs, resource names and verbs, the second is empty where the first is not.
+	for line := range strings.Lines(
+		s.kubectl("auth", "can-i", "--list", "--no-headers", "--as", s.user(), "-n", namespace),
+	) {
+		// Of the columns resources, non-resource URLs, resource names and verbs, the second is empty where the first is
+		// not.
 		if fields := strings.Fields(line); !strings.HasPrefix(fields[0], "[") && !strings.HasPrefix(fields[0], "self") {
 			lines = append(lines, strings.ReplaceAll(strings.Join(fields, " "), s.account(), "stunner-operator")+"\n")
 		}

@@ -90,7 +90,8 @@ func TestPodTemplatePatch_InvalidChangesNothing(t *testing.T) {
 	s := newStage(t)
 	s.expose("192.0.2.7")
 	s.sees("gateway/front-door", condition("Programmed"), "True")
-	const made = ".metadata.generation} {.metadata.labels" // not the resourceVersion, which the Deployment controller changes too
+	// not the resourceVersion, which the Deployment controller changes too
+	const made = ".metadata.generation} {.metadata.labels"
 	before, config := s.get("deployment/front-door", made), s.config()
 	s.reshape(`{"podTemplatePatch":{"spec":{"containers":[{"name":"stunner-daemon","imagePolicy":"Never"}]}}}`)
 	s.sees("dataplane/"+s.name, `.status.conditions[?(@.type=="Accepted")].reason`, "InvalidPatch")
@@ -199,14 +200,17 @@ func TestDataplane_MayNameAVariableTwice(t *testing.T) {
 	s := newStage(t)
 	s.expose("192.0.2.7")
 	s.sees("gateway/front-door", condition("Programmed"), "True")
-	s.reshape(`{"env":[{"name":"GOGC","value":"50"},{"name":"GOGC","value":"80"}],"imagePullSecrets":[{"name":"hub"},{"name":"hub"}]}`)
+	s.reshape(
+		`{"env":[{"name":"GOGC","value":"50"},{"name":"GOGC","value":"80"}],"imagePullSecrets":[{"name":"hub"},{"name":"hub"}]}`,
+	)
 	s.sees("deployment/front-door", `.spec.template.spec.containers[0].env[?(@.name=="GOGC")].value`, "80")
 	s.sees("deployment/front-door", `.spec.template.spec.imagePullSecrets[*].name`, "hub")
 	const spread = `{"maxSkew":1,"topologyKey":"kubernetes.io/hostname","whenUnsatisfiable":"DoNotSchedule"}`
 	s.reshape(`{"topologySpreadConstraints":[` + spread + `,` + spread + `]}`)
 	s.sees("gateway/front-door", condition("Programmed"), "False")
 	said := s.get("gateway/front-door", `.status.conditions[?(@.type=="Programmed")].message`)
-	if !strings.Contains(said, "the API server refuses Deployment "+s.name+"/front-door") || !strings.Contains(said, "topologySpreadConstraints") {
+	if !strings.Contains(said, "the API server refuses Deployment "+s.name+"/front-door") ||
+		!strings.Contains(said, "topologySpreadConstraints") {
 		t.Errorf("the message is %q", said)
 	}
 }

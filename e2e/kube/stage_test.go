@@ -83,12 +83,16 @@ func (s *stage) permit(root string) {
 	s.Cleanup(func() {
 		all, err := control.Audit(begun)
 		s.must(err)
-		left, err := control.Kubectl(context.Background(), "get", "namespaces", "-o", `jsonpath={.items[?(@.status.phase=="Active")].metadata.name}`)
+		left, err := control.Kubectl(
+			context.Background(), "get", "namespaces", "-o",
+			`jsonpath={.items[?(@.status.phase=="Active")].metadata.name}`,
+		)
 		s.must(err)
 		for _, e := range all {
 			// In a namespace that is being deleted, and for a CRD that is being deleted, every create request is
 			// forbidden.
-			ended := e.Namespace != "" && !slices.Contains(strings.Fields(left), e.Namespace) || s.ends != "" && e.Group == s.ends
+			ended := e.Namespace != "" && !slices.Contains(strings.Fields(left), e.Namespace) || s.ends != "" &&
+				e.Group == s.ends
 			if e.User == s.user() && e.Code == http.StatusForbidden && !ended {
 				s.Errorf("forbidden: %s %s/%s %s/%s", e.Verb, e.Resource, e.Subresource, e.Namespace, e.Name)
 			}
@@ -102,7 +106,9 @@ func (s *stage) may(rights ...string) {
 	s.Helper()
 	for _, right := range rights {
 		s.await(func(ctx context.Context) error {
-			_, err := control.Kubectl(ctx, append([]string{"auth", "can-i", "--as", s.user()}, strings.Fields(right)...)...)
+			_, err := control.Kubectl(
+				ctx, append([]string{"auth", "can-i", "--as", s.user()}, strings.Fields(right)...)...,
+			)
 			return err
 		})
 	}
@@ -112,7 +118,8 @@ func (s *stage) may(rights ...string) {
 func (s *stage) grant(rights string, flags ...string) {
 	s.Helper()
 	own := strings.NewReplacer(
-		"namespace: stunner-system", "namespace: "+s.name, "name: stunner-operator", "name: "+s.account(), "policyName: stunner-operator", "policyName: "+s.account(),
+		"namespace: stunner-system", "namespace: "+s.name, "name: stunner-operator", "name: "+s.account(),
+		"policyName: stunner-operator", "policyName: "+s.account(),
 		":stunner-operator", ":"+s.account(),
 	)
 	s.apply(own.Replace(rights), flags...)
@@ -121,8 +128,10 @@ func (s *stage) grant(rights string, flags ...string) {
 // own moves the quickstart into the namespace and class of the test. The Namespace already exists.
 func (s *stage) own(text string) string {
 	return strings.NewReplacer(
-		"namespace: meet", "namespace: "+s.name, "name: calls", "name: "+s.name, "name: default", "name: "+s.name, "dataplane: default", "dataplane: "+s.name, "gatewayClassName: calls", "gatewayClassName: "+s.name,
-		"- 127.0.0.1", "- 192.0.2.50", "controllerName: stunner.l7mp.io/gateway-operator", "controllerName: "+s.controller(),
+		"namespace: meet", "namespace: "+s.name, "name: calls", "name: "+s.name, "name: default", "name: "+s.name,
+		"dataplane: default", "dataplane: "+s.name, "gatewayClassName: calls", "gatewayClassName: "+s.name,
+		"- 127.0.0.1", "- 192.0.2.50", "controllerName: stunner.l7mp.io/gateway-operator",
+		"controllerName: "+s.controller(),
 	).Replace(text)
 }
 
@@ -148,10 +157,15 @@ func (s *stage) launch(more ...string) {
 		s.must(err)
 	}
 	args := append([]string{
-		"--provider=kubernetes", "--kubeconfig", s.agent.Kubeconfig, "--namespace", s.name, "--controller-name", s.controller(),
-		"--scaler-address", fmt.Sprintf("127.0.0.1:%d", s.scaler), "--log=all:TRACE", "--discovery-auth=off", "--discovery-address", fmt.Sprintf("127.0.0.1:%d", s.discovery), "--health-address", fmt.Sprintf("127.0.0.1:%d", s.health),
+		"--provider=kubernetes", "--kubeconfig", s.agent.Kubeconfig, "--namespace", s.name, "--controller-name",
+		s.controller(),
+		"--scaler-address", fmt.Sprintf("127.0.0.1:%d", s.scaler), "--log=all:TRACE", "--discovery-auth=off",
+		"--discovery-address", fmt.Sprintf("127.0.0.1:%d", s.discovery), "--health-address",
+		fmt.Sprintf("127.0.0.1:%d", s.health),
 	}, more...)
-	s.operator, err = bed.Start(bed.Command{Name: "operator", Path: filepath.Join(s.dir, "operator"), Args: args, Logs: s.dir})
+	s.operator, err = bed.Start(
+		bed.Command{Name: "operator", Path: filepath.Join(s.dir, "operator"), Args: args, Logs: s.dir},
+	)
 	s.must(err)
 	p := s.operator
 	s.Cleanup(func() {
@@ -303,8 +317,11 @@ func (s *stage) writes(since time.Time) (list []cluster.Entry) {
 	all, err := control.Audit(since)
 	s.must(err)
 	answers := func(e cluster.Entry) bool {
-		return (e.Resource == "gatewayconfigs" || e.Resource == "staticservices") && slices.ContainsFunc(all, func(other cluster.Entry) bool {
-			return other.Write() && other.User != e.User && other.Resource == e.Resource && other.Namespace == e.Namespace && other.Name == e.Name && other.Subresource == "status"
+		return (e.Resource == "gatewayconfigs" || e.Resource == "staticservices") && slices.ContainsFunc(all, func(
+			other cluster.Entry,
+		) bool {
+			return other.Write() && other.User != e.User && other.Resource == e.Resource &&
+				other.Namespace == e.Namespace && other.Name == e.Name && other.Subresource == "status"
 		})
 	}
 	for _, e := range all {

@@ -39,7 +39,9 @@ func TestStart_WaitsForCRDsAndStopsOnSIGTERM(t *testing.T) {
 	must(bed.Build(ctx, root, dir, bed.Operator))
 	health, err := bed.FreePort()
 	must(err)
-	operator, err := bed.Start(bed.Command{Name: "operator", Path: filepath.Join(dir, "operator"), Logs: dir, Args: []string{
+	operator, err := bed.Start(bed.Command{Name: "operator", Path: filepath.Join(
+		dir, "operator",
+	), Logs: dir, Args: []string{
 		"--provider=kubernetes", "--kubeconfig", bare.Admin.Kubeconfig, "--namespace=default", "--discovery-auth=off",
 		"--discovery-address=127.0.0.1:0", "--scaler-address=", "--health-address", fmt.Sprintf("127.0.0.1:%d", health),
 	}})
@@ -53,7 +55,10 @@ func TestStart_WaitsForCRDsAndStopsOnSIGTERM(t *testing.T) {
 	probe := func(path string) string { return fmt.Sprintf("http://127.0.0.1:%d/%s", health, path) }
 	must(operator.Until(ctx, func(ctx context.Context) error {
 		code, body, err := bed.Get(ctx, probe("ready"))
-		if err == nil && (code != http.StatusServiceUnavailable || !strings.Contains(string(body), "install the CustomResourceDefinitions")) {
+		if err == nil &&
+			(code != http.StatusServiceUnavailable || !strings.Contains(
+				string(body), "install the CustomResourceDefinitions",
+			)) {
 			err = fmt.Errorf("/ready: status %d: %s", code, body)
 		}
 		return err

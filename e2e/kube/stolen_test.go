@@ -36,7 +36,9 @@ func TestRights_OfAStolenToken(t *testing.T) {
 		{"owner of a pod", "patch pod door-1", `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"victim","uid":"1"}]}}`, "pod-deletion-cost only"},
 		{"tolerations of a pod", "patch pod door-1 --type=json", `[{"op":"add","path":"/spec/tolerations/-","value":{"key":"a","operator":"Exists"}}]`, "pod-deletion-cost only"},
 		{"deletion of a pod", "delete pod door-1", "", "cannot delete resource"},
-		{"new pod", "create", s.fill(`{apiVersion: v1, kind: Pod, metadata: {name: new, namespace: NS}, spec: {containers: [{name: c, image: example.net/c}]}}`), "cannot create resource"},
+		{"new pod", "create", s.fill(
+			`{apiVersion: v1, kind: Pod, metadata: {name: new, namespace: NS}, spec: {containers: [{name: c, image: example.net/c}]}}`,
+		), "cannot create resource"},
 		{"eviction", "create --raw /api/v1/namespaces/NS/pods/door-1/eviction", `{"apiVersion":"policy/v1","kind":"Eviction","metadata":{"name":"door-1","namespace":"NS"}}`, "cannot create resource"},
 		{"ephemeral container", "patch pod door-1 --subresource=ephemeralcontainers", `{"spec":{"ephemeralContainers":[{"name":"e","image":"example.net/evil"}]}}`, "cannot get resource"},
 
@@ -57,17 +59,27 @@ func TestRights_OfAStolenToken(t *testing.T) {
 		{"foreign PodDisruptionBudget", "patch pdb victim", `{"spec":{"maxUnavailable":"100%"}}`, foreign},
 		{"foreign NetworkPolicy gone", "delete networkpolicy victim", "", foreign},
 		{"foreign Role", "patch role victim", `{"rules":[]}`, "cannot get resource"},
-		{"more rights", "create", s.fill(`{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRoleBinding, metadata: {name: NS-more}, roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: cluster-admin}, subjects: [{kind: User, name: NS}]}`), "cannot create resource"},
+		{"more rights", "create", s.fill(
+			`{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRoleBinding, metadata: {name: NS-more}, roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: cluster-admin}, subjects: [{kind: User, name: NS}]}`,
+		), "cannot create resource"},
 		{"policy switched off", "delete validatingadmissionpolicybinding ACCOUNT-pods", "", "cannot delete resource"},
 		{"token of another account", "create --raw /api/v1/namespaces/NS/serviceaccounts/default/token", `{"apiVersion":"authentication.k8s.io/v1","kind":"TokenRequest","spec":{}}`, "cannot create resource"},
 		{"Gateway", "patch gateway front-door", `{"spec":{"gatewayClassName":"other"}}`, "cannot patch resource"},
 		{"Dataplane", "patch dataplane NS", `{"spec":{"hostNetwork":true}}`, "cannot patch resource"},
 
 		// New objects without an owner or without the label.
-		{"Service without owner", "create", s.fill(`{apiVersion: v1, kind: Service, metadata: {name: new, namespace: NS, labels: {stunner.l7mp.io/owned-by: stunner}}, spec: {ports: [{port: 53, protocol: UDP}], externalIPs: [10.96.0.10]}}`), foreign},
-		{"ConfigMap without owner", "create", s.fill(`{apiVersion: v1, kind: ConfigMap, metadata: {name: new, namespace: NS}}`), "that a Gateway owns"},
-		{"Secret without owner", "create -n OTHER", s.fill(`{apiVersion: v1, kind: Secret, type: stunner.l7mp.io/standby-config, metadata: {name: new, namespace: OTHER, labels: {stunner.l7mp.io/owned-by: stunner}}}`), foreign},
-		{"Deployment that a Deployment owns", "create", s.fill(strings.ReplaceAll(deployment, "gateway.networking.k8s.io/v1, kind: Gateway", "apps/v1, kind: Deployment")), foreign},
+		{"Service without owner", "create", s.fill(
+			`{apiVersion: v1, kind: Service, metadata: {name: new, namespace: NS, labels: {stunner.l7mp.io/owned-by: stunner}}, spec: {ports: [{port: 53, protocol: UDP}], externalIPs: [10.96.0.10]}}`,
+		), foreign},
+		{"ConfigMap without owner", "create", s.fill(
+			`{apiVersion: v1, kind: ConfigMap, metadata: {name: new, namespace: NS}}`,
+		), "that a Gateway owns"},
+		{"Secret without owner", "create -n OTHER", s.fill(
+			`{apiVersion: v1, kind: Secret, type: stunner.l7mp.io/standby-config, metadata: {name: new, namespace: OTHER, labels: {stunner.l7mp.io/owned-by: stunner}}}`,
+		), foreign},
+		{"Deployment that a Deployment owns", "create", s.fill(
+			strings.ReplaceAll(deployment, "gateway.networking.k8s.io/v1, kind: Gateway", "apps/v1, kind: Deployment"),
+		), foreign},
 		{"Deployment without mark", "create", s.fill(strings.ReplaceAll(deployment, "owned-by", "owned")), foreign},
 		{"owner taken away", "patch deployment front-door", `{"metadata":{"ownerReferences":null}}`, foreign},
 		{"NetworkPolicy of all pods", "create", s.fill(networkPolicy("{}")), selects},
@@ -83,22 +95,50 @@ func TestRights_OfAStolenToken(t *testing.T) {
 
 		// Workloads of a Gateway.
 		{"another ServiceAccount", "patch deployment front-door", pod(`{"serviceAccountName":"admin"}`), account},
-		{"another ServiceAccount by its old name", "patch deployment front-door", pod(`{"serviceAccount":"admin"}`), account},
-		{"token for the API server", "patch deployment front-door", pod(`{"automountServiceAccountToken":true}`), "no token for the API server"},
-		{"token by default", "patch deployment front-door", pod(`{"automountServiceAccountToken":null}`), "no token for the API server"},
-		{"token by a volume", "patch deployment front-door", pod(`{"volumes":[{"name":"t","projected":{"sources":[{"serviceAccountToken":{"path":"t"}}]}}]}`), "no token for the API server"},
-		{"network of the node", "patch deployment front-door", pod(`{"hostNetwork":true,"securityContext":{"sysctls":null}}`), "hostNetwork and hostPort"},
+		{"another ServiceAccount by its old name", "patch deployment front-door", pod(
+			`{"serviceAccount":"admin"}`,
+		), account},
+		{"token for the API server", "patch deployment front-door", pod(
+			`{"automountServiceAccountToken":true}`,
+		), "no token for the API server"},
+		{"token by default", "patch deployment front-door", pod(
+			`{"automountServiceAccountToken":null}`,
+		), "no token for the API server"},
+		{"token by a volume", "patch deployment front-door", pod(
+			`{"volumes":[{"name":"t","projected":{"sources":[{"serviceAccountToken":{"path":"t"}}]}}]}`,
+		), "no token for the API server"},
+		{"network of the node", "patch deployment front-door", pod(
+			`{"hostNetwork":true,"securityContext":{"sysctls":null}}`,
+		), "hostNetwork and hostPort"},
 		{"processes of the node", "patch deployment front-door", pod(`{"hostPID":true}`), "hostPID and hostIPC"},
 		{"memory of the node", "patch deployment front-door", pod(`{"hostIPC":true}`), "hostPID and hostIPC"},
-		{"port of the node", "patch deployment front-door", main(`"ports":[{"containerPort":53,"hostPort":53,"protocol":"UDP"}]`), "hostNetwork and hostPort"},
-		{"files of the node", "patch deployment front-door", pod(`{"volumes":[{"name":"h","hostPath":{"path":"/"}}]}`), "volumes of dataplane pods"},
-		{"disk of another", "patch deployment front-door", pod(`{"volumes":[{"name":"h","persistentVolumeClaim":{"claimName":"victim"}}]}`), "volumes of dataplane pods"},
-		{"disk over the network", "patch deployment front-door", pod(`{"volumes":[{"name":"h","nfs":{"server":"192.0.2.1","path":"/"}}]}`), "volumes of dataplane pods"},
-		{"privileged container", "patch deployment front-door", main(`"securityContext":{"privileged":true,"allowPrivilegeEscalation":true}`), "privileged containers"},
-		{"privileged init container", "patch deployment front-door", pod(`{"initContainers":[{"name":"i","image":"example.net/i","securityContext":{"privileged":true}}]}`), "privileged containers"},
-		{"capability", "patch deployment front-door", main(`"securityContext":{"capabilities":{"add":["SYS_ADMIN"]}}`), "privileged containers"},
-		{"pods with the label of others", "create", s.fill(strings.ReplaceAll(deployment, "app: stunner", "app: victim")), "labels of their Gateway"},
-		{"pods of another Gateway", "create", s.fill(strings.ReplaceAll(deployment, "gateway-name: front-door", "gateway-name: other")), "labels of their Gateway"},
+		{"port of the node", "patch deployment front-door", main(
+			`"ports":[{"containerPort":53,"hostPort":53,"protocol":"UDP"}]`,
+		), "hostNetwork and hostPort"},
+		{"files of the node", "patch deployment front-door", pod(
+			`{"volumes":[{"name":"h","hostPath":{"path":"/"}}]}`,
+		), "volumes of dataplane pods"},
+		{"disk of another", "patch deployment front-door", pod(
+			`{"volumes":[{"name":"h","persistentVolumeClaim":{"claimName":"victim"}}]}`,
+		), "volumes of dataplane pods"},
+		{"disk over the network", "patch deployment front-door", pod(
+			`{"volumes":[{"name":"h","nfs":{"server":"192.0.2.1","path":"/"}}]}`,
+		), "volumes of dataplane pods"},
+		{"privileged container", "patch deployment front-door", main(
+			`"securityContext":{"privileged":true,"allowPrivilegeEscalation":true}`,
+		), "privileged containers"},
+		{"privileged init container", "patch deployment front-door", pod(
+			`{"initContainers":[{"name":"i","image":"example.net/i","securityContext":{"privileged":true}}]}`,
+		), "privileged containers"},
+		{"capability", "patch deployment front-door", main(
+			`"securityContext":{"capabilities":{"add":["SYS_ADMIN"]}}`,
+		), "privileged containers"},
+		{"pods with the label of others", "create", s.fill(
+			strings.ReplaceAll(deployment, "app: stunner", "app: victim"),
+		), "labels of their Gateway"},
+		{"pods of another Gateway", "create", s.fill(
+			strings.ReplaceAll(deployment, "gateway-name: front-door", "gateway-name: other"),
+		), "labels of their Gateway"},
 	} {
 		attempt := func(ctx context.Context) error {
 			if out, err := s.asOperator(ctx, c.command, c.patch); err == nil || !containsAny(err, c.refused) {
@@ -121,7 +161,9 @@ func TestRights_OfAStolenToken(t *testing.T) {
 		{"annotation of an own object", "patch deployment front-door", `{"metadata":{"annotations":{"example.net/a":"b"}}}`},
 		{"image of a Dataplane", "patch deployment front-door", main(`"image":"example.net/dataplane:1"`)},
 		{"sidecar", "patch deployment front-door", pod(`{"containers":[{"name":"tap","image":"example.net/tap:1"}]}`)},
-		{"port below 1024", "patch deployment front-door", main(`"securityContext":{"capabilities":{"add":["NET_BIND_SERVICE"]}}`)},
+		{"port below 1024", "patch deployment front-door", main(
+			`"securityContext":{"capabilities":{"add":["NET_BIND_SERVICE"]}}`,
+		)},
 		{"default account", "patch deployment front-door", pod(`{"serviceAccountName":"default"}`)},
 		{"object that is taken over", "patch configmap former", `{"metadata":{"ownerReferences":[{"apiVersion":"gateway.networking.k8s.io/v1","kind":"Gateway","name":"front-door","uid":"1","controller":true}]}}`},
 		{"own object without its label", "patch deployment front-door", `{"metadata":{"labels":{"stunner.l7mp.io/owned-by":"stunner"}}}`},
@@ -132,9 +174,13 @@ func TestRights_OfAStolenToken(t *testing.T) {
 		}
 	}
 	for _, c := range []struct{ policy, setting, expression, patch string }{
-		{"workloads", "serviceAccountNames", "['media']", pod(`{"serviceAccountName":"media","automountServiceAccountToken":true}`)},
+		{"workloads", "serviceAccountNames", "['media']", pod(
+			`{"serviceAccountName":"media","automountServiceAccountToken":true}`,
+		)},
 		{"workloads", "hostNetwork", "true", pod(`{"hostNetwork":true,"securityContext":{"sysctls":null}}`)},
-		{"workloads", "hostPaths", "['/dev/net']", pod(`{"volumes":[{"name":"h","hostPath":{"path":"/dev/net/tun"}}]}`)},
+		{"workloads", "hostPaths", "['/dev/net']", pod(
+			`{"volumes":[{"name":"h","hostPath":{"path":"/dev/net/tun"}}]}`,
+		)},
 		{"workloads", "privileged", "true", main(`"securityContext":{"capabilities":{"add":["NET_ADMIN"]}}`)},
 		{"services", "externalIPs", "['192.0.2.0/24', '2001:db8::/64']", `{"spec":{"externalIPs":["192.0.2.7","2001:db8::7"]}}`},
 	} {
@@ -147,12 +193,17 @@ func TestRights_OfAStolenToken(t *testing.T) {
 	}
 	s.allow("workloads", "images", "['example.net/tap', 'registry.example.net/']")
 	s.await(func(ctx context.Context) error {
-		if _, err := s.asOperator(ctx, "patch deployment front-door", main(`"image":"example.net/tapped:1"`)); err == nil || !containsAny(err, "an image of the dataplane pods is not allowed") {
+		if _, err := s.asOperator(
+			ctx, "patch deployment front-door", main(`"image":"example.net/tapped:1"`),
+		); err == nil || !containsAny(err, "an image of the dataplane pods is not allowed") {
 			return fmt.Errorf("an image that is not allowed: %v", err)
 		}
 		return nil
 	})
-	for _, image := range []string{"example.net/tap", "example.net/tap:1", "example.net/tap@sha256:" + strings.Repeat("0", 64), "registry.example.net/a/b:1"} {
+	for _, image := range []string{
+		"example.net/tap", "example.net/tap:1", "example.net/tap@sha256:" + strings.Repeat("0", 64),
+		"registry.example.net/a/b:1",
+	} {
 		if _, err := s.asOperator(t.Context(), "patch deployment front-door", main(`"image":"`+image+`"`)); err != nil {
 			t.Errorf("an image that is allowed: %v", err)
 		}
@@ -160,7 +211,9 @@ func TestRights_OfAStolenToken(t *testing.T) {
 	for _, policy := range []string{"", "-objects", "-pods", "-workloads", "-services", "-budgets", "-networks"} {
 		name := "validatingadmissionpolicy/" + s.account() + policy
 		s.sees(name, ".status.observedGeneration", s.get(name, ".metadata.generation"))
-		if warned := s.get("validatingadmissionpolicy/"+s.account()+policy, ".status.typeChecking.expressionWarnings"); warned != "" {
+		if warned := s.get(
+			"validatingadmissionpolicy/"+s.account()+policy, ".status.typeChecking.expressionWarnings",
+		); warned != "" {
 			t.Errorf("warnings about policy %s: %s", policy, warned)
 		}
 	}
@@ -168,7 +221,9 @@ func TestRights_OfAStolenToken(t *testing.T) {
 
 // containsAny reports whether an error contains one of several texts, separated by "|".
 func containsAny(err error, wordings string) bool {
-	return slices.ContainsFunc(strings.Split(wordings, "|"), func(w string) bool { return strings.Contains(err.Error(), w) })
+	return slices.ContainsFunc(
+		strings.Split(wordings, "|"), func(w string) bool { return strings.Contains(err.Error(), w) },
+	)
 }
 
 // victims are objects of others in the namespace of the test, and pods of its Gateway.
@@ -204,7 +259,10 @@ func (s *stage) allow(policy, setting, expression string) {
 	policy = "validatingadmissionpolicy/" + s.account() + "-" + policy
 	names := strings.Fields(s.get(policy, ".spec.variables[*].name"))
 	s.kubectl("patch", policy, "--type=json", "-p",
-		fmt.Sprintf(`[{"op":"replace","path":"/spec/variables/%d/expression","value":%q}]`, slices.Index(names, setting), expression))
+		fmt.Sprintf(
+			`[{"op":"replace","path":"/spec/variables/%d/expression","value":%q}]`, slices.Index(names, setting),
+			expression,
+		))
 }
 
 // owned is the metadata of an object that the operator creates for a Gateway.

@@ -24,12 +24,32 @@ var holes = []struct {
 	// code.
 	unless string
 }{
-	{"github.com/pion/dtls/v3", func(v version) bool { return v.before(3, 0, 11) || v == version{3, 1, 0} }, "CVE-2026-26014: nonces repeat", ""},
+	{"github.com/pion/dtls/v3", func(v version) bool {
+		return v.before(3, 0, 11) || v == version{
+			3, 1, 0,
+		}
+	}, "CVE-2026-26014: nonces repeat", ""},
 	// pion/stun has a client that dials with DTLS v2. No code here uses it, and no version of it has a fix.
-	{"github.com/pion/dtls/v2", func(version) bool { return true }, "CVE-2026-26014: nonces repeat", "github.com/pion/dtls/v2.(*Conn)"},
-	{"github.com/golang-jwt/jwt/v5", func(v version) bool { return v.before(5, 2, 2) }, "CVE-2025-30204: a header of dots exhausts memory", ""},
-	{"golang.org/x/crypto", func(v version) bool { return v.before(0, 45, 0) }, "CVE-2025-47914, CVE-2025-58181: ssh panics and exhausts memory", ""},
-	{"golang.org/x/net", func(v version) bool { return v.before(0, 45, 0) }, "CVE-2025-47911, CVE-2025-58190: html does not terminate", ""},
+	{"github.com/pion/dtls/v2", func(
+		version,
+	) bool {
+		return true
+	}, "CVE-2026-26014: nonces repeat", "github.com/pion/dtls/v2.(*Conn)"},
+	{"github.com/golang-jwt/jwt/v5", func(v version) bool {
+		return v.before(
+			5, 2, 2,
+		)
+	}, "CVE-2025-30204: a header of dots exhausts memory", ""},
+	{"golang.org/x/crypto", func(v version) bool {
+		return v.before(
+			0, 45, 0,
+		)
+	}, "CVE-2025-47914, CVE-2025-58181: ssh panics and exhausts memory", ""},
+	{"golang.org/x/net", func(v version) bool {
+		return v.before(
+			0, 45, 0,
+		)
+	}, "CVE-2025-47911, CVE-2025-58190: html does not terminate", ""},
 }
 
 // G-04, D-22: no program contains a module version of the table, unless the linker has removed the vulnerable code.
@@ -78,7 +98,10 @@ func TestReleasedVersionsAreTested(t *testing.T) {
 		tested, shipped := modules(t, filepath.Join(root, folder), ""), modules(t, filepath.Join(root, folder), "off")
 		for path, v := range shipped {
 			if tested[path] != v {
-				t.Errorf("%s is built with %s %s alone, and with %q in the workspace: run make tidy", folder, path, v, tested[path])
+				t.Errorf(
+					"%s is built with %s %s alone, and with %q in the workspace: run make tidy", folder, path, v,
+					tested[path],
+				)
 			}
 		}
 		if len(shipped) < 3 {
@@ -90,7 +113,10 @@ func TestReleasedVersionsAreTested(t *testing.T) {
 // modules returns the external modules of a folder's packages with their versions.
 func modules(t *testing.T, folder, workspace string) map[string]string {
 	t.Helper()
-	list := exec.Command("go", "list", "-deps", "-f", "{{with .Module}}{{if and .Version (not .Replace)}}{{.Path}} {{.Version}}{{end}}{{end}}", "./...")
+	list := exec.Command(
+		"go", "list", "-deps", "-f",
+		"{{with .Module}}{{if and .Version (not .Replace)}}{{.Path}} {{.Version}}{{end}}{{end}}", "./...",
+	)
 	list.Dir, list.Env, list.Stderr = folder, append(os.Environ(), "GOWORK="+workspace), os.Stderr
 	out, err := list.Output()
 	if err != nil {
@@ -135,7 +161,10 @@ func (v version) before(major, minor, patch int) bool {
 }
 
 func TestVersionsAreOrdered(t *testing.T) {
-	for s, want := range map[string]bool{"v3.0.10": true, "v2.9.9": true, "v3.0.11": false, "v3.1.0": false, "v4.0.0": false, "v3.0.9-0.20240101000000-abcdef012345": true} {
+	for s, want := range map[string]bool{
+		"v3.0.10": true, "v2.9.9": true, "v3.0.11": false, "v3.1.0": false, "v4.0.0": false,
+		"v3.0.9-0.20240101000000-abcdef012345": true,
+	} {
 		if v, err := parse(s); err != nil || v.before(3, 0, 11) != want {
 			t.Errorf("%s before v3.0.11: %v, %v", s, !want, err)
 		}

@@ -19,7 +19,8 @@ import (
 
 // clusterOnly lists the operator's metrics that are exported only in a cluster.
 var clusterOnly = []string{
-	telemetry.OperatorWrites, telemetry.OperatorWriteErrors, telemetry.OperatorLeader, telemetry.OperatorDiscoveryStreams, telemetry.OperatorDiscoveryRefused,
+	telemetry.OperatorWrites, telemetry.OperatorWriteErrors, telemetry.OperatorLeader,
+	telemetry.OperatorDiscoveryStreams, telemetry.OperatorDiscoveryRefused,
 	telemetry.OperatorScalerAnswers, telemetry.OperatorTranslationDuration, telemetry.OperatorConfigsMissing,
 }
 
@@ -76,7 +77,8 @@ func (s *stage) metrics(t *testing.T) {
 			for _, of := range []string{"__name__", "job", "instance", "namespace", "gateway", "pod"} {
 				delete(labels, of)
 			}
-			if got := slices.Sorted(maps.Keys(labels)); found && !slices.Equal(got, slices.Sorted(slices.Values(one.Labels))) {
+			if got := slices.Sorted(maps.Keys(labels)); found &&
+				!slices.Equal(got, slices.Sorted(slices.Values(one.Labels))) {
 				t.Errorf("%s has the labels %q, the table says %q", one.Name, got, one.Labels)
 			}
 			delete(exported, one.Name)

@@ -45,7 +45,9 @@ func newStage(t *testing.T) *stage {
 		t.Fatal(err)
 	}
 	s := &stage{stack: &bed.Stack{Bin: t.TempDir(), Dir: t.TempDir(), Ports: ports}}
-	if err := bed.Build(t.Context(), bedtest.Root(t), s.stack.Bin, bed.Operator, bed.Stunnerd, bed.Auth, bed.Echo); err != nil {
+	if err := bed.Build(
+		t.Context(), bedtest.Root(t), s.stack.Bin, bed.Operator, bed.Stunnerd, bed.Auth, bed.Echo,
+	); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.stack.Prepare(filepath.Join(bedtest.Root(t), "docs/examples/quickstart")); err != nil {
@@ -134,7 +136,10 @@ func (s *stage) watch(t *testing.T, ctx context.Context) {
 	data := scrapeConfig(t,
 		target{"stunner", "metrics-port", "front-door-0", c.Admin.MetricsEndpoint},
 		target{"stunner-operator", "health", "operator-0", "http://" + health[1] + "/metrics"},
-		target{"stunner-auth", "health", "auth-0", "http://" + net.JoinHostPort(bed.Loopback, strconv.Itoa(s.stack.Ports.AuthHealth)) + "/metrics"},
+		target{
+			"stunner-auth", "health", "auth-0",
+			"http://" + net.JoinHostPort(bed.Loopback, strconv.Itoa(s.stack.Ports.AuthHealth)) + "/metrics",
+		},
 	)
 	file := filepath.Join(s.stack.Dir, "prometheus.yaml")
 	if err := os.WriteFile(file, data, 0o600); err != nil {
@@ -145,7 +150,8 @@ func (s *stage) watch(t *testing.T, ctx context.Context) {
 		t.Fatal("prometheus is not installed: run `sudo apt-get install --yes --no-install-recommends prometheus`")
 	}
 	p, err := bed.Start(bed.Command{Name: "prometheus", Path: program, Logs: s.stack.Logs(), Args: []string{
-		"--config.file", file, "--storage.tsdb.path", filepath.Join(s.stack.Dir, "tsdb"), "--web.listen-address", address, "--log.level", "warn",
+		"--config.file", file, "--storage.tsdb.path", filepath.Join(s.stack.Dir, "tsdb"), "--web.listen-address",
+		address, "--log.level", "warn",
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -180,8 +186,10 @@ func scrapeConfig(t *testing.T, targets ...target) []byte {
 		}
 		const meta = "__meta_kubernetes_"
 		found = append(found, object{"targets": []string{at.Host}, "labels": object{
-			"__metrics_path__": at.Path, meta + "namespace": "meet", meta + "pod_name": one.pod, meta + "pod_label_app": one.app,
-			meta + "pod_container_port_name": one.port, meta + "pod_label_stunner_l7mp_io_related_gateway_name": gatewayOf[one.app],
+			"__metrics_path__": at.Path, meta + "namespace": "meet", meta + "pod_name": one.pod,
+			meta + "pod_label_app":                                  one.app,
+			meta + "pod_container_port_name":                        one.port,
+			meta + "pod_label_stunner_l7mp_io_related_gateway_name": gatewayOf[one.app],
 		}})
 	}
 	scrape := c["scrape_configs"].([]any)[0].(object)
@@ -211,7 +219,8 @@ func (s *stage) live(t *testing.T, ctx context.Context) {
 		t.Fatal(err)
 	}
 	good := call.Options{
-		Gateway: gateway, Network: call.UDP, Username: ice.Servers[0].Username, Password: ice.Servers[0].Credential, Peer: s.stack.Datagrams(),
+		Gateway: gateway, Network: call.UDP, Username: ice.Servers[0].Username, Password: ice.Servers[0].Credential,
+		Peer: s.stack.Datagrams(),
 	}
 	end, err := boards.Traffic(t.Context(), good, s.stack.AuthURL())
 	if err != nil {

@@ -36,7 +36,10 @@ type claims struct {
 // token makes a JSON Web Token (RFC 7519) without the library of the auth service, which is under test.
 func token(t *testing.T, change func(*claims)) string {
 	t.Helper()
-	c := claims{key: signing, alg: "HS256", Issuer: issuer, Audience: audience, Subject: "ada", Expiry: time.Now().Add(time.Hour).Unix()}
+	c := claims{
+		key: signing, alg: "HS256", Issuer: issuer, Audience: audience, Subject: "ada",
+		Expiry: time.Now().Add(time.Hour).Unix(),
+	}
 	change(&c)
 	payload, err := json.Marshal(c)
 	if err != nil {
@@ -75,18 +78,31 @@ helm install stunner stunner --namespace stunner-system --wait --set stunnerAuth
 	}{
 		{"no token", "", http.StatusUnauthorized},
 		{"an invalid token", "guessed", http.StatusUnauthorized},
-		{"a forged token", token(t, func(c *claims) { c.key = "what somebody else thinks that they might share" }), http.StatusUnauthorized},
+		{"a forged token", token(
+			t, func(c *claims) { c.key = "what somebody else thinks that they might share" },
+		), http.StatusUnauthorized},
 		{"an unsigned token", unsigned(token(t, func(c *claims) { c.alg = "none" })), http.StatusUnauthorized},
-		{"changed claims with a valid signature of others", unsigned(token(t, func(c *claims) { c.Subject = "root" })) + good[strings.LastIndex(good, ".")+1:], http.StatusUnauthorized},
-		{"a token of another issuer", token(t, func(c *claims) { c.Issuer = "https://login.example.com" }), http.StatusUnauthorized},
+		{"changed claims with a valid signature of others", unsigned(
+			token(t, func(c *claims) { c.Subject = "root" }),
+		) + good[strings.LastIndex(good, ".")+1:], http.StatusUnauthorized},
+		{"a token of another issuer", token(
+			t, func(c *claims) { c.Issuer = "https://login.example.com" },
+		), http.StatusUnauthorized},
 		{"a token for another audience", token(t, func(c *claims) { c.Audience = "mail" }), http.StatusUnauthorized},
-		{"a token that has expired", token(t, func(c *claims) { c.Expiry = time.Now().Add(-time.Hour).Unix() }), http.StatusUnauthorized},
-		{"a token for another gateway", token(t, func(c *claims) { c.Gateways = []string{"elsewhere/*"} }), http.StatusForbidden},
-		{"a token for this gateway", token(t, func(c *claims) { c.Gateways = []string{s.namespace + "/front-door"} }), http.StatusCreated},
+		{"a token that has expired", token(
+			t, func(c *claims) { c.Expiry = time.Now().Add(-time.Hour).Unix() },
+		), http.StatusUnauthorized},
+		{"a token for another gateway", token(
+			t, func(c *claims) { c.Gateways = []string{"elsewhere/*"} },
+		), http.StatusForbidden},
+		{"a token for this gateway", token(
+			t, func(c *claims) { c.Gateways = []string{s.namespace + "/front-door"} },
+		), http.StatusCreated},
 		{"a good token", good, http.StatusCreated},
 	} {
 		code, answer, err := m.post(t.Context(), c.token)
-		if err != nil || code != c.want || strings.Contains(string(answer), "credential") != (c.want == http.StatusCreated) {
+		if err != nil || code != c.want ||
+			strings.Contains(string(answer), "credential") != (c.want == http.StatusCreated) {
 			t.Errorf("%s: status %d, want %d, %v: %s", c.name, code, c.want, err, answer)
 		}
 		answers[c.want]++
@@ -96,7 +112,9 @@ helm install stunner stunner --namespace stunner-system --wait --set stunnerAuth
 		return int(count(t, after, name, labels...) - count(t, before, name, labels...))
 	}
 	for code, want := range answers {
-		if n := grew("stunner_auth_requests_total", `route="/v1/ice-servers"`, fmt.Sprintf(`code="%d"`, code)); n != want {
+		if n := grew(
+			"stunner_auth_requests_total", `route="/v1/ice-servers"`, fmt.Sprintf(`code="%d"`, code),
+		); n != want {
 			t.Errorf("the metrics count %d responses with status %d, want %d", n, code, want)
 		}
 	}

@@ -22,7 +22,9 @@ func operatorAway(s site) {
 	before := s.dial(doors[0], peer)
 	calm := s.dial(doors[1], peer)
 
-	replicas := "--replicas=" + system.kubectl("", "get", "deployment", "stunner-operator", "--output=jsonpath={.spec.replicas}")
+	replicas := "--replicas=" + system.kubectl(
+		"", "get", "deployment", "stunner-operator", "--output=jsonpath={.spec.replicas}",
+	)
 	system.kubectl("", "scale", "deployment", "stunner-operator", "--replicas=0")
 	s.Cleanup(func() {
 		back := []string{"scale", "deployment", "stunner-operator", replicas, "--namespace=" + home}
@@ -31,7 +33,9 @@ func operatorAway(s site) {
 		}
 	})
 	s.until("no operator is running", func(ctx context.Context) error {
-		left, err := cluster.Client.CoreV1().Pods(home).List(ctx, metav1.ListOptions{LabelSelector: "app=stunner-operator"})
+		left, err := cluster.Client.CoreV1().Pods(home).List(
+			ctx, metav1.ListOptions{LabelSelector: "app=stunner-operator"},
+		)
 		if err == nil && len(left.Items) > 0 {
 			err = fmt.Errorf("%d pods of the operator are left", len(left.Items))
 		}
@@ -41,7 +45,10 @@ func operatorAway(s site) {
 
 	s.kubectl("", "delete", "pod", old.Name, "--wait=false")
 	var next corev1.Pod
-	s.until("a pod without an operator is ready", func(context.Context) (err error) { next, err = s.serving(old.Name); return err })
+	s.until(
+		"a pod without an operator is ready",
+		func(context.Context) (err error) { next, err = s.serving(old.Name); return err },
+	)
 	if status := page(s.place, next.Name, 8086, "status"); !strings.Contains(status, "standby config") {
 		s.Errorf("the status does not report the standby config: %s", status)
 	}
@@ -61,7 +68,10 @@ func operatorAway(s site) {
 	})
 	s.goOn("the operator is back", after, late)
 	s.hangUp(after, late)
-	if now := s.kubectl("", "get", "pod", next.Name, "--output=jsonpath={.status.containerStatuses[0].restartCount} {.metadata.deletionTimestamp}"); now != "0" {
+	if now := s.kubectl(
+		"", "get", "pod", next.Name,
+		"--output=jsonpath={.status.containerStatuses[0].restartCount} {.metadata.deletionTimestamp}",
+	); now != "0" {
 		s.Errorf("restarts and deletion of the pod: %s", now)
 	}
 }

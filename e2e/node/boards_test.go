@@ -88,7 +88,10 @@ func TestBoards(t *testing.T) {
 
 // stranger sends a request without a token to config discovery, through the API server's proxy.
 func (s place) stranger(ctx context.Context) {
-	_, err := cluster.Kubectl(ctx, "get", "--raw", "/api/v1/namespaces/"+home+"/services/https:stunner-config-discovery:13478/proxy/api/v1/configs")
+	_, err := cluster.Kubectl(
+		ctx, "get", "--raw",
+		"/api/v1/namespaces/"+home+"/services/https:stunner-config-discovery:13478/proxy/api/v1/configs",
+	)
 	if err == nil {
 		s.Error("config discovery accepts a request without a token")
 	}
@@ -108,10 +111,14 @@ func (s place) prometheus() boards.Prometheus {
 	if scrape == nil {
 		s.Fatal("docs/monitoring.md has no scrape config for a cluster")
 	}
-	s.kubectl("", "create", "configmap", "prometheus", "--from-file="+filepath.Join(bedtest.Root(s.T), "dashboards/alerts.yaml"),
+	s.kubectl("", "create", "configmap", "prometheus", "--from-file="+filepath.Join(
+		bedtest.Root(s.T), "dashboards/alerts.yaml",
+	),
 		"--from-literal=prometheus.yml=global: {scrape_interval: 5s, evaluation_interval: 5s}\n"+string(scrape[1]))
 	const binding = "e2e-prometheus"
-	s.kubectl("", "create", "clusterrolebinding", binding, "--clusterrole=view", "--serviceaccount="+s.namespace+":default")
+	s.kubectl(
+		"", "create", "clusterrolebinding", binding, "--clusterrole=view", "--serviceaccount="+s.namespace+":default",
+	)
 	s.Cleanup(func() {
 		if _, err := cluster.Kubectl(context.Background(), "delete", "clusterrolebinding", binding); err != nil {
 			s.Error(err)
@@ -126,11 +133,17 @@ func (s place) secure() {
 	s.Helper()
 	chain, key, err := bed.Certificate()
 	dir := s.TempDir()
-	err = errors.Join(err, os.WriteFile(filepath.Join(dir, "chain"), chain, 0o600), os.WriteFile(filepath.Join(dir, "key"), key, 0o600))
+	err = errors.Join(
+		err, os.WriteFile(filepath.Join(dir, "chain"), chain, 0o600),
+		os.WriteFile(filepath.Join(dir, "key"), key, 0o600),
+	)
 	if err != nil {
 		s.Fatal(err)
 	}
-	s.kubectl("", "create", "secret", "tls", "certificate", "--cert="+filepath.Join(dir, "chain"), "--key="+filepath.Join(dir, "key"))
+	s.kubectl(
+		"", "create", "secret", "tls", "certificate", "--cert="+filepath.Join(dir, "chain"),
+		"--key="+filepath.Join(dir, "key"),
+	)
 	s.kubectl("", "patch", "gateway", "front-door", "--type=json", "-p",
 		`[{"op":"add","path":"/spec/listeners/-","value":{"name":"tls","port":443,"protocol":"TURN-TLS","tls":{"certificateRefs":[{"name":"certificate"}]}}}]`)
 }

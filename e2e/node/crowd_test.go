@@ -92,7 +92,8 @@ func (c *crowd) one(ctx context.Context, network call.Network, pod string) (*cal
 		gateway = netip.AddrPortFrom(netip.MustParseAddr(pod), gateway.Port())
 	}
 	one, err := call.Start(c.Context(), call.Options{
-		Gateway: gateway, Network: network, Username: ice.Username, Password: ice.Credential, Peer: c.peer, Interval: calm,
+		Gateway: gateway, Network: network, Username: ice.Username, Password: ice.Credential, Peer: c.peer,
+		Interval: calm,
 	})
 	if err != nil {
 		return nil, err
@@ -242,5 +243,8 @@ func (c *crowd) awaitDeletionCosts(loads map[string]int) {
 // named returns the name of the pod with an address, including terminating pods.
 func (c *crowd) named(address string) string {
 	c.Helper()
-	return c.kubectl("", "get", "pods", "--selector="+dataplanes, "--field-selector=status.podIP="+address, "--output=jsonpath={.items[*].metadata.name}")
+	return c.kubectl(
+		"", "get", "pods", "--selector="+dataplanes, "--field-selector=status.podIP="+address,
+		"--output=jsonpath={.items[*].metadata.name}",
+	)
 }

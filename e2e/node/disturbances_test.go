@@ -85,7 +85,9 @@ func newSite(t *testing.T, name string) site {
 			s.explain()
 			s.ask("status", "refusals")
 		}
-		for _, left := range [][]string{{"delete", "namespace", s.namespace, "--wait=false"}, {"delete", "dataplane", s.namespace}} {
+		for _, left := range [][]string{
+			{"delete", "namespace", s.namespace, "--wait=false"}, {"delete", "dataplane", s.namespace},
+		} {
 			if _, err := cluster.Kubectl(context.Background(), left...); err != nil {
 				t.Error(err)
 			}
@@ -99,14 +101,18 @@ func newSite(t *testing.T, name string) site {
 
 // ask logs pages of the dataplane pods of a failed story.
 func (s site) ask(pages ...string) {
-	pods, err := cluster.Client.CoreV1().Pods(s.namespace).List(context.Background(), metav1.ListOptions{LabelSelector: dataplanes})
+	pods, err := cluster.Client.CoreV1().Pods(s.namespace).List(
+		context.Background(), metav1.ListOptions{LabelSelector: dataplanes},
+	)
 	if err != nil {
 		s.Log(err)
 		return
 	}
 	for _, p := range pods.Items {
 		for _, page := range pages {
-			text, err := cluster.Client.CoreV1().Pods(s.namespace).ProxyGet("http", p.Name, "8086", page, nil).DoRaw(context.Background())
+			text, err := cluster.Client.CoreV1().Pods(s.namespace).ProxyGet(
+				"http", p.Name, "8086", page, nil,
+			).DoRaw(context.Background())
 			s.Logf("/%s of %s: %v\n%s", page, p.Name, err, text)
 		}
 	}
@@ -122,7 +128,10 @@ func (s site) admit(standard string) {
 func (s *site) sign(secret credential.Secret) {
 	s.Helper()
 	s.secret = secret
-	s.kubectl(fmt.Sprintf("{apiVersion: v1, kind: Secret, metadata: {name: turn}, stringData: {type: ephemeral, secret: %q}}", string(secret)), "apply", "-f", "-")
+	s.kubectl(fmt.Sprintf(
+		"{apiVersion: v1, kind: Secret, metadata: {name: turn}, stringData: {type: ephemeral, secret: %q}}",
+		string(secret),
+	), "apply", "-f", "-")
 }
 
 // Listeners of most stories, on the default port.
@@ -177,11 +186,16 @@ type door struct {
 // options returns options of a call with a new credential.
 func (s site) options(w door, peer netip.AddrPort) call.Options {
 	s.Helper()
-	c, err := credential.Authority{Realm: stunnerv1.DefaultRealm, SharedSecret: s.secret}.Mint("caller", time.Hour, time.Now())
+	c, err := credential.Authority{Realm: stunnerv1.DefaultRealm, SharedSecret: s.secret}.Mint(
+		"caller", time.Hour, time.Now(),
+	)
 	if err != nil {
 		s.Fatal(err)
 	}
-	return call.Options{Gateway: w.at, Network: w.network, Username: c.Username, Password: string(c.Password), Peer: peer, Interval: interval}
+	return call.Options{
+		Gateway: w.at, Network: w.network, Username: c.Username, Password: string(c.Password), Peer: peer,
+		Interval: interval,
+	}
 }
 
 // dial makes a call, and waits for the first echoes. It retries while kube-proxy has no endpoint for the pod yet.
@@ -266,7 +280,9 @@ func (s site) awaitExit(pod string) {
 		}
 		ctx, cancel := context.WithTimeout(ctx, time.Second) // an exited pod does not respond
 		defer cancel()
-		sessions, unread := cluster.Client.CoreV1().Pods(s.namespace).ProxyGet("http", pod, "8086", "sessions", nil).DoRaw(ctx)
+		sessions, unread := cluster.Client.CoreV1().Pods(s.namespace).ProxyGet(
+			"http", pod, "8086", "sessions", nil,
+		).DoRaw(ctx)
 		return fmt.Errorf("it has sessions: %s %w", sessions, errors.Join(err, unread))
 	})
 }
@@ -294,7 +310,9 @@ func refusal(o call.Options, code string) error {
 // page reads a page of a pod through the API server's proxy.
 func page(s place, pod string, port int, path string) string {
 	s.Helper()
-	return s.kubectl("", "get", "--raw", fmt.Sprintf("/api/v1/namespaces/%s/pods/%s:%d/proxy/%s", s.namespace, pod, port, path))
+	return s.kubectl(
+		"", "get", "--raw", fmt.Sprintf("/api/v1/namespaces/%s/pods/%s:%d/proxy/%s", s.namespace, pod, port, path),
+	)
 }
 
 // count adds the series of a metric whose labels contain the given texts.
@@ -351,6 +369,8 @@ func (s site) copied(file, name, other string) {
 	if err != nil {
 		s.Fatal(err)
 	}
-	s.kubectl(strings.NewReplacer("name: "+name+"\n", "name: "+other+"\n", "{app: "+name+"}", "{app: "+other+"}").Replace(string(text)), "apply", "--server-side", "-f", "-")
+	s.kubectl(strings.NewReplacer(
+		"name: "+name+"\n", "name: "+other+"\n", "{app: "+name+"}", "{app: "+other+"}",
+	).Replace(string(text)), "apply", "--server-side", "-f", "-")
 	s.wait("condition=Available", "deployment/"+other)
 }

@@ -31,9 +31,14 @@ func (s site) discoveryRefuses(foreign site) {
 	system := place{s.T, home}
 	pod := foreign.pods("app=echo")[0].Name
 	token := func(audience string) string {
-		return foreign.kubectl("", "create", "token", "default", "--audience="+audience, "--bound-object-kind=Pod", "--bound-object-name="+pod)
+		return foreign.kubectl(
+			"", "create", "token", "default", "--audience="+audience, "--bound-object-kind=Pod",
+			"--bound-object-name="+pod,
+		)
 	}
-	server := system.kubectl("", "get", "service", "stunner-config-discovery", "--output=jsonpath={.spec.clusterIP}") + ":13478"
+	server := system.kubectl(
+		"", "get", "service", "stunner-config-discovery", "--output=jsonpath={.spec.clusterIP}",
+	) + ":13478"
 	before := system.counted("stunner-operator")
 	own, other := token("stunner-discovery"), token("something-else")
 	config := "/api/v1/configs/" + s.namespace + "/front-door"
@@ -91,7 +96,10 @@ func (s site) get(url, token string) (code int, body string) {
 	if token != "" {
 		req.Header.Set("Authorization", "Bearer "+token)
 	}
-	client := &http.Client{Timeout: silence, Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}}
+	client := &http.Client{
+		Timeout:   silence,
+		Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true},
+	}
 	res, err := client.Do(req)
 	if err != nil {
 		return 0, err.Error()
@@ -176,7 +184,9 @@ func (s site) relaysRefuse(foreign site) {
 	after := page(s.place, pod.Name, 8080, "metrics")
 	var counted float64
 	for _, reason := range []string{`reason="peer_denied"`, `reason="port_denied"`} {
-		counted += count(s.T, after, "stunner_refused_total", reason) - count(s.T, before, "stunner_refused_total", reason)
+		counted += count(s.T, after, "stunner_refused_total", reason) - count(
+			s.T, before, "stunner_refused_total", reason,
+		)
 	}
 	if counted != float64(wants) {
 		s.Errorf("the metrics count %v refusals, want %d", counted, wants)
@@ -188,7 +198,9 @@ func (s site) relaysRefuse(foreign site) {
 		}
 	}
 	s.Logf("%d requests to %d addresses refused", wants, len(targets))
-	if code := request(stun.MethodRefresh, stun.RawAttribute{Type: stun.AttrLifetime, Value: []byte{0, 0, 0, 0}}); code != 0 {
+	if code := request(
+		stun.MethodRefresh, stun.RawAttribute{Type: stun.AttrLifetime, Value: []byte{0, 0, 0, 0}},
+	); code != 0 {
 		s.Errorf("deletion of the allocation: %d", code) // the pod would wait for its end
 	}
 	s.goOn("strangers", works)

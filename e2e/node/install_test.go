@@ -45,11 +45,15 @@ const (
 var ways = []way{
 	{
 		name: "README word for word", programs: []string{"helm"}, literal: true,
-		install: []block{{readme, "git clone"}, {readme, "for image in"}, {readme, "helm install stunner-crds charts/"}},
+		install: []block{
+			{readme, "git clone"}, {readme, "for image in"}, {readme, "helm install stunner-crds charts/"},
+		},
 	},
 	{
 		name: "README", programs: []string{"helm"}, thorough: true,
-		install:   []block{{readme, "git clone"}, {readme, "for image in"}, {readme, "helm install stunner-crds charts/"}},
+		install: []block{
+			{readme, "git clone"}, {readme, "for image in"}, {readme, "helm install stunner-crds charts/"},
+		},
 		uninstall: block{readme, "helm uninstall"},
 	},
 	{
@@ -87,14 +91,17 @@ func (b block) text(t *testing.T) string {
 
 // published matches the published locations in the documentation. They are replaced by the repository. The commands are
 // otherwise unmodified, and the images have their published names and tags.
-var published = regexp.MustCompile(`oci://ghcr\.io/stunner-gateway/|https://github\.com/stunner-gateway/stunner\n|'https://github\.com/stunner-gateway/stunner//([^'?]+)\?ref=[^']+'`)
+var published = regexp.MustCompile(
+	`oci://ghcr\.io/stunner-gateway/|https://github\.com/stunner-gateway/stunner\n|'https://github\.com/stunner-gateway/stunner//([^'?]+)\?ref=[^']+'`,
+)
 
 // first moves the documented first Gateway to the namespace of the test, and allows the auth service to give
 // credentials for all namespaces.
 var first = strings.NewReplacer(
 	"kubectl apply --namespace stunner-system --kustomize", "kubectl apply --kustomize",
 	"kubectl wait --namespace stunner-system gateway/", "kubectl wait gateway/",
-	"helm install stunner charts/stunner ", "helm install stunner charts/stunner --set 'stunnerAuthService.gateways={*/*}' ",
+	"helm install stunner charts/stunner ",
+	"helm install stunner charts/stunner --set 'stunnerAuthService.gateways={*/*}' ",
 	"helm install stunner oci:", "helm install stunner --set 'stunnerAuthService.gateways={*/*}' oci:",
 	"helm upgrade stunner oci:", "helm upgrade stunner --set 'stunnerAuthService.gateways={*/*}' oci:",
 	"kubectl wait --namespace stunner-system deployment --all", `kubectl patch --namespace stunner-system deployment stunner-auth --type=json --patch '[{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": "--gateways=*/*"}]'
@@ -159,7 +166,10 @@ func (s place) shell(programs []string, commands string) string {
 func (s place) kind() string {
 	s.Helper()
 	folder := s.TempDir()
-	script := fmt.Sprintf("#!/bin/sh\n[ \"$1 $2\" = 'load image-archive' ] && exec %s \"$3\"\nexit 2\n", strings.Join(cluster.ImportCommand(), " "))
+	script := fmt.Sprintf(
+		"#!/bin/sh\n[ \"$1 $2\" = 'load image-archive' ] && exec %s \"$3\"\nexit 2\n",
+		strings.Join(cluster.ImportCommand(), " "),
+	)
 	if err := os.WriteFile(filepath.Join(folder, "kind"), []byte(script), 0o700); err != nil {
 		s.Fatal(err)
 	}
@@ -203,7 +213,8 @@ func (s place) meet() meeting {
 		s.Fatalf("no ICE servers (%v): %s", err, said)
 	}
 	for network := range protocols {
-		s.until("a call by "+string(network)+" is set up", func(ctx context.Context) error { // kube-proxy may have no endpoint for the pod yet
+		// kube-proxy may have no endpoint for the pod yet
+		s.until("a call by "+string(network)+" is set up", func(ctx context.Context) error {
 			c, err := m.with(ctx, ice.Servers[0], network)
 			if err == nil {
 				m.echoes(s.T, network, c)

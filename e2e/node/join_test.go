@@ -23,12 +23,16 @@ func TestJoin(t *testing.T) {
 		if err := cluster.Leave(context.Background(), second); err != nil {
 			t.Error(err)
 		}
-		if nodes, err := cluster.Kubectl(context.Background(), "get", "nodes", "--output=name"); err != nil || strings.TrimSpace(nodes) != "node/node" {
+		if nodes, err := cluster.Kubectl(context.Background(), "get", "nodes", "--output=name"); err != nil ||
+			strings.TrimSpace(nodes) != "node/node" {
 			t.Errorf("nodes after %s has left: %s %v", second, nodes, err)
 		}
 	})
 	s.apply("testdata/echo.yaml")
-	s.kubectl("", "patch", "deployment", "echo", "--patch", `{"spec":{"template":{"spec":{"nodeSelector":{"kubernetes.io/hostname":"second"}}}}}`)
+	s.kubectl(
+		"", "patch", "deployment", "echo", "--patch",
+		`{"spec":{"template":{"spec":{"nodeSelector":{"kubernetes.io/hostname":"second"}}}}}`,
+	)
 	s.kubectl("", "rollout", "status", "deployment/echo", "--timeout="+patience.String())
 	pod := s.pods("app=echo")[0]
 	if pod.Spec.NodeName != second {
@@ -36,7 +40,10 @@ func TestJoin(t *testing.T) {
 	}
 	address := s.address("echo")
 	// Through the first node, to which the Service's address is routed.
-	s.until("datagrams are echoed through both nodes", func(context.Context) error { return bounce(netip.AddrPortFrom(address, 7002)) })
+	s.until(
+		"datagrams are echoed through both nodes",
+		func(context.Context) error { return bounce(netip.AddrPortFrom(address, 7002)) },
+	)
 	s.until("the API server reaches the pod by its own address", func(ctx context.Context) error {
 		_, err := cluster.Client.CoreV1().Pods(s.namespace).ProxyGet("http", pod.Name, "7000", "/", nil).DoRaw(ctx)
 		if apierrors.IsMethodNotSupported(err) { // response of the echo to GET
@@ -44,8 +51,13 @@ func TestJoin(t *testing.T) {
 		}
 		return fmt.Errorf("the response is not from the pod: %w", err)
 	})
-	s.kubectl("", "patch", "deployment", "echo", "--type=json", "--patch", `[{"op":"remove","path":"/spec/template/spec/nodeSelector"}]`)
-	if _, err := cluster.Kubectl(t.Context(), "drain", second, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout="+patience.String()); err != nil {
+	s.kubectl(
+		"", "patch", "deployment", "echo", "--type=json", "--patch",
+		`[{"op":"remove","path":"/spec/template/spec/nodeSelector"}]`,
+	)
+	if _, err := cluster.Kubectl(
+		t.Context(), "drain", second, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout="+patience.String(),
+	); err != nil {
 		t.Fatal(err)
 	}
 	s.wait("condition=Available", "deployment/echo")

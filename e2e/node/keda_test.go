@@ -33,7 +33,10 @@ var triggers = []trigger{
 	{
 		name: "Dataplane and a Prometheus",
 		begin: func(c *crowd) {
-			c.autoscaling(map[string]any{"trigger": "prometheus", "pollingInterval": 5, "prometheus": map[string]any{"serverAddress": prometheusOf(c.place)}})
+			c.autoscaling(map[string]any{
+				"trigger": "prometheus", "pollingInterval": 5,
+				"prometheus": map[string]any{"serverAddress": prometheusOf(c.place)},
+			})
 		},
 		end:    func(c *crowd) { c.autoscaling(nil) },
 		source: source{deployment: "prometheus"},

@@ -20,7 +20,9 @@ func mediaServersChange(s site) {
 	s.scale("echo", 3)
 	s.open("", udpListener, tcpListener)
 	doors := s.usual()
-	steady := []*call.Call{s.dial(doors[0], echoOf(s.pods("app=steady")[0])), s.dial(doors[1], echoOf(s.pods("app=steady")[0]))}
+	steady := []*call.Call{
+		s.dial(doors[0], echoOf(s.pods("app=steady")[0])), s.dial(doors[1], echoOf(s.pods("app=steady")[0])),
+	}
 	calls := s.toEach(doors)
 
 	s.scale("echo", 1)
@@ -100,7 +102,10 @@ func (s site) divide(after string, calls map[string]*call.Call, stay int, others
 	}
 	s.goOn(after, others...)
 	for _, peer := range left {
-		s.until("permissions for a removed pod are refused", func(context.Context) error { return refusal(s.options(s.usual()[0], peer), "403") })
+		s.until(
+			"permissions for a removed pod are refused",
+			func(context.Context) error { return refusal(s.options(s.usual()[0], peer), "403") },
+		)
 	}
 	for i, c := range gone {
 		if more := c.Stats().Received - heard[i]; more != 0 {

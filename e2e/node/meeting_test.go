@@ -34,7 +34,9 @@ type meeting struct {
 func (s place) publish() netip.Addr {
 	s.Helper()
 	system := place{s.T, home}
-	system.kubectl("", "expose", "deployment", "stunner-auth", "--name=from-outside", "--type=LoadBalancer", "--port=8088")
+	system.kubectl(
+		"", "expose", "deployment", "stunner-auth", "--name=from-outside", "--type=LoadBalancer", "--port=8088",
+	)
 	return system.address("from-outside")
 }
 
@@ -100,7 +102,8 @@ var protocols = map[call.Network]config.Protocol{call.UDP: config.TURNUDP, call.
 // dial makes a call as a web app does: it requests credentials, and waits for the first echo.
 func (m meeting) dial(t *testing.T, network call.Network) (c *call.Call) {
 	t.Helper()
-	m.until("a call by "+string(network)+" is set up", func(ctx context.Context) error { // kube-proxy may have no endpoint for the pod yet
+	// kube-proxy may have no endpoint for the pod yet
+	m.until("a call by "+string(network)+" is set up", func(ctx context.Context) error {
 		ice, err := m.ask(ctx)
 		if err != nil {
 			return err
@@ -119,7 +122,9 @@ func (m meeting) with(ctx context.Context, ice bed.ICEServer, network call.Netwo
 	if err != nil {
 		return nil, err
 	}
-	return call.Start(ctx, call.Options{Gateway: gateway, Network: network, Username: ice.Username, Password: ice.Credential, Peer: m.peer})
+	return call.Start(ctx, call.Options{
+		Gateway: gateway, Network: network, Username: ice.Username, Password: ice.Credential, Peer: m.peer,
+	})
 }
 
 // end ends a call, which must have lost nothing.
@@ -136,7 +141,8 @@ func (m meeting) end(t *testing.T, network call.Network, c *call.Call) {
 func (m meeting) ask(ctx context.Context) (bed.ICEServer, error) {
 	code, answer, err := m.post(ctx, m.token)
 	var ice bed.ICE
-	if err := errors.Join(err, json.Unmarshal(answer, &ice)); err != nil || code != http.StatusCreated || len(ice.Servers) != 1 {
+	if err := errors.Join(err, json.Unmarshal(answer, &ice)); err != nil || code != http.StatusCreated ||
+		len(ice.Servers) != 1 {
 		return bed.ICEServer{}, fmt.Errorf("request credentials: status %d, %w: %s", code, err, answer)
 	}
 	return ice.Servers[0], nil

@@ -39,7 +39,10 @@ func TestPod(t *testing.T) {
 	s.apply("testdata/echo.yaml")
 	address := s.address("echo")
 	s.until("datagrams are echoed", func(context.Context) error { return bounce(netip.AddrPortFrom(address, 7002)) })
-	s.until("the signalling port responds", bed.Answers(fmt.Sprintf("http://%s:7000/", address), http.StatusMethodNotAllowed))
+	s.until(
+		"the signalling port responds",
+		bed.Answers(fmt.Sprintf("http://%s:7000/", address), http.StatusMethodNotAllowed),
+	)
 }
 
 // bounce sends a datagram to an echo peer and waits for the echo.
@@ -74,7 +77,10 @@ type place struct {
 
 func stage(t *testing.T) place {
 	t.Helper()
-	s := place{t, strings.Trim(regexp.MustCompile("[^a-z0-9]+").ReplaceAllString(strings.ToLower(strings.TrimPrefix(t.Name(), "Test")), "-"), "-")}
+	s := place{t, strings.Trim(
+		regexp.MustCompile("[^a-z0-9]+").ReplaceAllString(strings.ToLower(strings.TrimPrefix(t.Name(), "Test")), "-"),
+		"-",
+	)}
 	s.open()
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -88,7 +94,9 @@ func stage(t *testing.T) place {
 // remove deletes the namespace with its content.
 func (s place) remove() {
 	s.Helper()
-	if _, err := cluster.Kubectl(context.Background(), "delete", "namespace", s.namespace, "--wait=false", "--ignore-not-found"); err != nil {
+	if _, err := cluster.Kubectl(
+		context.Background(), "delete", "namespace", s.namespace, "--wait=false", "--ignore-not-found",
+	); err != nil {
 		s.Error(err)
 	}
 }

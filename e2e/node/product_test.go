@@ -84,7 +84,8 @@ func (m meeting) first(t *testing.T) {
 	s.kubectl("", "apply", "--filename", bedtest.Root(t)+"/"+example+"/gateway.yaml")
 	step("Gateway applied")
 	s.until("the pod runs", func(context.Context) error {
-		if pods := s.pods(dataplanes); len(pods) == 0 || len(pods[0].Status.ContainerStatuses) == 0 || pods[0].Status.ContainerStatuses[0].State.Running == nil {
+		if pods := s.pods(dataplanes); len(pods) == 0 || len(pods[0].Status.ContainerStatuses) == 0 ||
+			pods[0].Status.ContainerStatuses[0].State.Running == nil {
 			return errors.New("no pod runs")
 		}
 		return nil

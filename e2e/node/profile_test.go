@@ -35,7 +35,10 @@ helm install stunner stunner --namespace stunner-system --values stunner/values-
 	s.apply("testdata/openova.yaml")
 	s.wait("condition=Programmed", "gateway/front-door")
 	s.wait("condition=Available", "deployment/stunner")
-	s.inForce("gatewayclass/stunner-gatewayclass", "gatewayconfig/stunner-config", "dataplane/default", "gateway/front-door", "udproutes.stunner.l7mp.io/to-echo")
+	s.inForce(
+		"gatewayclass/stunner-gatewayclass", "gatewayconfig/stunner-config", "dataplane/default", "gateway/front-door",
+		"udproutes.stunner.l7mp.io/to-echo",
+	)
 
 	m := meeting{place: s, auth: s.publish(), peer: apps.echo()}
 	t.Run("call", m.call)
@@ -45,7 +48,9 @@ helm install stunner stunner --namespace stunner-system --values stunner/values-
 			t.Fatal(err)
 		}
 		ice.Username, ice.Credential = "ada", "for-this-test-only"
-		for network, protocol := range map[call.Network]config.Protocol{call.UDP: config.TURNUDP, call.TCP: config.TURNTCP} {
+		for network, protocol := range map[call.Network]config.Protocol{
+			call.UDP: config.TURNUDP, call.TCP: config.TURNTCP,
+		} {
 			c, err := m.with(t.Context(), ice, network)
 			if err != nil {
 				t.Fatalf("%s: %v", protocol, err)
@@ -102,7 +107,10 @@ func (c *crowd) profile() {
 func (s place) inForce(objects ...string) {
 	s.Helper()
 	for _, o := range objects {
-		said := s.kubectl("", "get", o, "--output=jsonpath={range .status..conditions[*]}{.type}={.status} {.reason}: {.message}{\"\\n\"}{end}")
+		said := s.kubectl(
+			"", "get", o,
+			"--output=jsonpath={range .status..conditions[*]}{.type}={.status} {.reason}: {.message}{\"\\n\"}{end}",
+		)
 		s.Logf("%s\n%s", o, said)
 		for line := range strings.Lines(said) {
 			kind, rest, _ := strings.Cut(strings.TrimSpace(line), "=")

@@ -44,7 +44,10 @@ func hall(t *testing.T) meeting {
 	s := stage(t)
 	s.install(ways[0])
 	// Low CPU requests, because all pods of this test must fit on the small node.
-	s.kubectl("", "patch", "dataplane", "default", "--type=merge", "--patch", `{"spec":{"resources":{"requests":{"cpu":"100m"}}}}`)
+	s.kubectl(
+		"", "patch", "dataplane", "default", "--type=merge", "--patch",
+		`{"spec":{"resources":{"requests":{"cpu":"100m"}}}}`,
+	)
 	s.kubectl("", "set", "resources", "deployment/echo", "--requests=cpu=100m")
 	for _, d := range []string{"front-door", "echo"} {
 		s.kubectl("", "rollout", "status", "deployment/"+d, "--timeout="+patience.String())

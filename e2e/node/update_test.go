@@ -35,7 +35,9 @@ func everythingIsUpdated(s site) {
 	s.awaitExit(old.Name)
 
 	system := place{s.T, home}
-	image := system.kubectl("", "get", "deployment", "stunner-operator", "--output=jsonpath={.spec.template.spec.containers[0].image}")
+	image := system.kubectl(
+		"", "get", "deployment", "stunner-operator", "--output=jsonpath={.spec.template.spec.containers[0].image}",
+	)
 	if err := cluster.Tag(s.Context(), image, image+"-next"); err != nil {
 		s.Fatal(err)
 	}

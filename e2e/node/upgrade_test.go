@@ -65,7 +65,10 @@ func (s place) installEarlier(helm string) {
 	s.Helper()
 	found, err := filepath.Glob(filepath.Join(bedtest.Root(s.T), "bin/earlier", "*"))
 	if err != nil || len(found) != 1 {
-		s.Fatalf("NO EARLIER VERSION TO UPGRADE FROM: bin/earlier has %d commits (%v): run `make e2e` in a clone with its history: git fetch --unshallow", len(found), err)
+		s.Fatalf(
+			"NO EARLIER VERSION TO UPGRADE FROM: bin/earlier has %d commits (%v): run `make e2e` in a clone with its history: git fetch --unshallow",
+			len(found), err,
+		)
 	}
 	if err := cluster.Import(s.Context(), filepath.Join(found[0], "images")); err != nil {
 		s.Fatal(err)

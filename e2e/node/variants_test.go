@@ -44,7 +44,10 @@ func servicesDiffer(s site) {
 		{"another port of the pod", `stunner.l7mp.io/targetport: '{"udp":9478}'`, site.usual, aNode, "LoadBalancer UDP/3478/9478"},
 	} {
 		s.open(variant.annotations, both)
-		service := s.kubectl("", "get", "service", "front-door", "--output=jsonpath={.spec.type}{range .spec.ports[*]} {.protocol}/{.port}/{.targetPort}{end}")
+		service := s.kubectl(
+			"", "get", "service", "front-door",
+			"--output=jsonpath={.spec.type}{range .spec.ports[*]} {.protocol}/{.port}/{.targetPort}{end}",
+		)
 		if service != variant.service {
 			s.Errorf("%s: the Service is %q, want %q", variant.name, service, variant.service)
 		}
@@ -66,7 +69,9 @@ func (s site) through(name string, doors []door, seen func(netip.Addr) bool) {
 		s.Fatal(err)
 	}
 	clients := s.clients(pod.Name)
-	if len(clients) != len(doors) || !slices.ContainsFunc(clients, seen) || slices.ContainsFunc(clients, func(a netip.Addr) bool { return !seen(a) }) {
+	if len(clients) != len(doors) || !slices.ContainsFunc(clients, seen) || slices.ContainsFunc(
+		clients, func(a netip.Addr) bool { return !seen(a) },
+	) {
 		s.Errorf("%s: the dataplane sees clients at %s", name, clients)
 	}
 	s.Logf("%s: %d calls, seen at %s", name, len(calls), clients)
@@ -122,7 +127,10 @@ func (s site) onTheNode() {
 	s.admit("privileged")
 	s.kubectl("", "patch", "validatingadmissionpolicy", "stunner-operator-workloads", "--type=json", "--patch",
 		`[{"op":"test","path":"/spec/variables/1/name","value":"hostNetwork"},{"op":"replace","path":"/spec/variables/1/expression","value":"true"}]`)
-	s.kubectl("", "patch", "dataplane", s.namespace, "--type=merge", "-p", `{"spec":{"dataplaneResource":"DaemonSet","hostNetwork":true}}`)
+	s.kubectl(
+		"", "patch", "dataplane", s.namespace, "--type=merge", "-p",
+		`{"spec":{"dataplaneResource":"DaemonSet","hostNetwork":true}}`,
+	)
 	pod := s.open(`stunner.l7mp.io/enable-relay-address-discovery: "true"`, udpListener, tcpListener)
 	if pod.Status.PodIP != pod.Status.HostIP || !pod.Spec.HostNetwork {
 		s.Errorf("the pod is at %s", pod.Status.PodIP)

@@ -50,7 +50,10 @@ const (
 // routes.
 func TestGateways(t *testing.T) {
 	kube := runner.NewCluster(t)
-	b := &bench{T: t, kube: kube, world: newWorld(t, kube.Admin), operator: newOperator(t, kube, "off", administrators), random: rand.New(rand.NewPCG(seedWorld, 0))}
+	b := &bench{
+		T: t, kube: kube, world: newWorld(t, kube.Admin), operator: newOperator(t, kube, "off", administrators),
+		random: rand.New(rand.NewPCG(seedWorld, 0)),
+	}
 
 	b.grow(few)
 	b.starts()
@@ -63,11 +66,18 @@ func TestGateways(t *testing.T) {
 	b.starts()
 	b.expose()
 	crowded := b.costs(fmt.Sprintf("%d Gateways", *many), changes, b.quietly)
-	b.costs(fmt.Sprintf("%d Gateways, %.0f other changes/s", *many, float64(time.Second/pace)), busy, b.whileOthersChange)
+	b.costs(
+		fmt.Sprintf("%d Gateways, %.0f other changes/s", *many, float64(time.Second/pace)), busy, b.whileOthersChange,
+	)
 	b.Logf("a change among %d Gateways, compared with one among %d: %.2f times the allocations, %.2f times the processor time, %.2f times the wait", *many, few,
-		crowded.allocations/alone.allocations, float64(crowded.cpu)/float64(alone.cpu), float64(crowded.median)/float64(alone.median))
+		crowded.allocations/alone.allocations, float64(crowded.cpu)/float64(alone.cpu), float64(crowded.median)/float64(
+			alone.median,
+		))
 	if crowded.allocations > maxRatio*alone.allocations {
-		t.Errorf("a change among %d Gateways makes %.0f allocations, want at most %.1f times the %.0f among %d", *many, crowded.allocations, maxRatio, alone.allocations, few)
+		t.Errorf(
+			"a change among %d Gateways makes %.0f allocations, want at most %.1f times the %.0f among %d", *many,
+			crowded.allocations, maxRatio, alone.allocations, few,
+		)
 	}
 	b.restarts()
 }
@@ -98,17 +108,27 @@ func (b *bench) starts() {
 		b.readers = append(b.readers, reader.Read(ctx, b.operator.Discovery, idOf(g)))
 	}
 	served := b.all("has a config", func(_ int, s reader.State) bool { return s.Changes > 0 })
-	b.Logf("%d Gateways: all served %s after the start, CPU %s", b.size, served.Sub(begun).Round(time.Millisecond), b.operator.cpu())
+	b.Logf(
+		"%d Gateways: all served %s after the start, CPU %s", b.size, served.Sub(begun).Round(time.Millisecond),
+		b.operator.cpu(),
+	)
 	b.operator.settles()
 	b.Logf("%d Gateways: %.0f writes done after %s, CPU %s, peak %d MiB", b.size,
-		b.operator.metric("stunner_operator_writes_total"), time.Since(begun).Round(time.Second), b.operator.cpu(), b.operator.peak())
+		b.operator.metric(
+			"stunner_operator_writes_total",
+		), time.Since(begun).Round(time.Second), b.operator.cpu(), b.operator.peak())
 	b.wroteInOrder(begun)
 	for g, r := range b.readers {
 		// The Service of a new Gateway gets its cluster IP after the first config was published.
 		s := r.State()
-		clusters, addressed := bytes.Count(s.Last.Data, []byte(`"STATIC"`)), bytes.Contains(s.Last.Data, []byte(`"service_addresses"`))
+		clusters, addressed := bytes.Count(s.Last.Data, []byte(`"STATIC"`)), bytes.Contains(
+			s.Last.Data, []byte(`"service_addresses"`),
+		)
 		if s.Changes > 2 || clusters != routes || !addressed {
-			b.Errorf("%s: %d configs, the last with %d clusters, with the address of its Service: %t; want at most two, the last with all", idOf(g), s.Changes, clusters, addressed)
+			b.Errorf(
+				"%s: %d configs, the last with %d clusters, with the address of its Service: %t; want at most two, the last with all",
+				idOf(g), s.Changes, clusters, addressed,
+			)
 		}
 	}
 }
@@ -118,9 +138,15 @@ func (b *bench) expose() {
 	b.Helper()
 	begun := time.Now()
 	b.world.expose()
-	shown := b.all("has the address", func(g int, s reader.State) bool { return bytes.Contains(s.Last.Data, []byte(`"`+public(g)+`"`)) })
+	shown := b.all(
+		"has the address",
+		func(g int, s reader.State) bool { return bytes.Contains(s.Last.Data, []byte(`"`+public(g)+`"`)) },
+	)
 	b.operator.settles()
-	b.Logf("%d Gateways: all have their address %s after the first got it", b.size, shown.Sub(begun).Round(time.Millisecond))
+	b.Logf(
+		"%d Gateways: all have their address %s after the first got it", b.size,
+		shown.Sub(begun).Round(time.Millisecond),
+	)
 }
 
 // all waits until the state of every reader satisfies wanted, and returns the time of the last one.
@@ -160,7 +186,9 @@ func (b *bench) costs(where string, n int, do func(n int) (latencies []time.Dura
 	c.median = latencies[len(latencies)/2]
 	translated := b.operator.metric("stunner_operator_translations_total") - translations
 	b.Logf("%s: a change reaches its reader in %s, p95 %s, p99 %s; costs %s of CPU, %.0f allocations; %d changes in %s", where, c.median.Round(time.Millisecond/10),
-		latencies[len(latencies)*95/100].Round(time.Millisecond/10), latencies[len(latencies)*99/100].Round(time.Millisecond/10), c.cpu, c.allocations, total, took.Round(time.Second))
+		latencies[len(latencies)*95/100].Round(time.Millisecond/10), latencies[len(latencies)*99/100].Round(
+			time.Millisecond/10,
+		), c.cpu, c.allocations, total, took.Round(time.Second))
 	if translated != float64(total) {
 		b.Errorf("%s: %.0f translations for %d changes that concern one Gateway each", where, translated, total)
 	}
@@ -217,7 +245,10 @@ func (b *bench) wroteInOrder(since time.Time) {
 	fresh := b.size - b.written
 	b.Logf("%d new Gateways: wrote %v", fresh, wrote)
 	if early > maxEarly {
-		b.Errorf("%d statuses of routes were written before the last of %d new Services and Deployments, want at most %d", early, 2*fresh, maxEarly)
+		b.Errorf(
+			"%d statuses of routes were written before the last of %d new Services and Deployments, want at most %d",
+			early, 2*fresh, maxEarly,
+		)
 	}
 	own := 1 // the CA of config discovery, if there is one
 	for _, resource := range []string{"services", "deployments", "configmaps", "secrets"} {
@@ -270,7 +301,9 @@ func (b *bench) change(gateway int) time.Duration {
 	if err != nil {
 		b.Fatal(err)
 	}
-	s, err := b.readers[gateway].Await(ctx, func(s reader.State) bool { return bytes.Contains(s.Last.Data, []byte(`"`+moved+`"`)) })
+	s, err := b.readers[gateway].Await(
+		ctx, func(s reader.State) bool { return bytes.Contains(s.Last.Data, []byte(`"`+moved+`"`)) },
+	)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -325,7 +358,10 @@ func (b *bench) restarts() {
 	b.operator.start()
 	b.all("is back", func(g int, s reader.State) bool { return s.Connected && s.Visits > visits[g] })
 	b.operator.settles()
-	b.Logf("%d Gateways: all readers are back %s after a kill, CPU %s, peak %d MiB", b.size, time.Since(begun).Round(time.Second), b.operator.cpu(), b.operator.peak())
+	b.Logf(
+		"%d Gateways: all readers are back %s after a kill, CPU %s, peak %d MiB", b.size,
+		time.Since(begun).Round(time.Second), b.operator.cpu(), b.operator.peak(),
+	)
 	b.change(b.size - 1)
 	b.gets("after a kill", frames+1)
 	b.wroteNothing("after a kill", begun)

@@ -64,7 +64,9 @@ func backWithin(readers int) time.Duration {
 // 15 s if there are more than 1,000. The API server gets at most 1.1 requests for each reader, and no write. The same
 // holds while a fifth of the clients send invalid tokens.
 func TestStrictReaders(t *testing.T) {
-	for name, group := range map[string]string{"keys of the API server": administrators, "a review of each token": reviewers} {
+	for name, group := range map[string]string{
+		"keys of the API server": administrators, "a review of each token": reviewers,
+	} {
 		t.Run(name, func(t *testing.T) {
 			b := newStrict(t, group)
 			b.round("after the first start", b.start)
@@ -92,7 +94,10 @@ func newStrict(t *testing.T, group string) *strict {
 	t.Helper()
 	kube := runner.NewCluster(t)
 	b := &strict{
-		bench: &bench{T: t, kube: kube, world: newWorld(t, kube.Admin), operator: newOperator(t, kube, "strict", group), random: rand.New(rand.NewPCG(seedWorld, 0))},
+		bench: &bench{
+			T: t, kube: kube, world: newWorld(t, kube.Admin), operator: newOperator(t, kube, "strict", group),
+			random: rand.New(rand.NewPCG(seedWorld, 0)),
+		},
 		pulse: pulse.Start(), byReview: group == reviewers,
 	}
 	t.Cleanup(b.pulse.Stop)
@@ -115,7 +120,10 @@ func newStrict(t *testing.T, group string) *strict {
 func (b *strict) deploy() {
 	b.Helper()
 	for n := range namespaces {
-		if err := b.create(b.Context(), fmt.Sprintf(`{"apiVersion":"v1","kind":"ServiceAccount","metadata":{"namespace":%q,"name":%q}}`, namespaceOf(n), account)); err != nil {
+		if err := b.create(b.Context(), fmt.Sprintf(
+			`{"apiVersion":"v1","kind":"ServiceAccount","metadata":{"namespace":%q,"name":%q}}`, namespaceOf(n),
+			account,
+		)); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -140,9 +148,13 @@ func (b *strict) deploy() {
 		}
 		request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
 			Audiences: []string{audience}, ExpirationSeconds: new(int64(3600)),
-			BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: name, UID: made.UID},
+			BoundObjectRef: &authenticationv1.BoundObjectReference{
+				APIVersion: "v1", Kind: "Pod", Name: name, UID: made.UID,
+			},
 		}}
-		request, err = clients.CoreV1().ServiceAccounts(namespaceOf(gateway)).CreateToken(ctx, account, request, metav1.CreateOptions{})
+		request, err = clients.CoreV1().ServiceAccounts(namespaceOf(gateway)).CreateToken(
+			ctx, account, request, metav1.CreateOptions{},
+		)
 		if err == nil {
 			b.tokens[pod] = request.Status.Token
 		}
@@ -170,7 +182,9 @@ func (b *strict) start() {
 		return nil
 	})
 	for pod, token := range b.tokens {
-		b.readers = append(b.readers, reader.ReadAs(b.Context(), b.operator.Discovery, idOf(pod%b.size), token, b.security))
+		b.readers = append(
+			b.readers, reader.ReadAs(b.Context(), b.operator.Discovery, idOf(pod%b.size), token, b.security),
+		)
 	}
 }
 
@@ -203,9 +217,14 @@ func (b *strict) round(when string, start func()) {
 		writes += some
 	}
 	b.Logf("%d readers %s: served again p50 %s, p99 %s, all %s (%s without what the machine stood still); %.3f questions a reader, %d fetches of keys, %d writes; CPU %s, peak %d MiB; bad tokens refused so far %d",
-		n, when, round(waits[n/2]), round(waits[n*99/100]), round(waits[n-1]), round(last), float64(questions)/float64(n), fetched, writes, b.operator.cpu(), b.operator.peak(), b.refused.Load())
+		n, when, round(waits[n/2]), round(waits[n*99/100]), round(waits[n-1]), round(last), float64(questions)/float64(
+			n,
+		), fetched, writes, b.operator.cpu(), b.operator.peak(), b.refused.Load())
 	if allowed := maxQuestions*float64(n) + float64(b.forged.Load()); float64(questions) > allowed {
-		b.Errorf("%s: the API server was asked %d questions about %d readers, want at most %.0f", when, questions, n, allowed)
+		b.Errorf(
+			"%s: the API server was asked %d questions about %d readers, want at most %.0f", when, questions, n,
+			allowed,
+		)
 	}
 	if got := b.accepted.Load(); got > 0 {
 		b.Errorf("%s: %d bad tokens were accepted", when, got)
@@ -253,7 +272,10 @@ func (b *strict) garbage() {
 	b.Cleanup(func() { cancel(); group.Wait() })
 	for n := range len(b.tokens) / 4 {
 		group.Go(func() {
-			transport := &http.Transport{TLSClientConfig: b.security, DisableKeepAlives: true, TLSHandshakeTimeout: 5 * time.Second, ResponseHeaderTimeout: 5 * time.Second}
+			transport := &http.Transport{
+				TLSClientConfig: b.security, DisableKeepAlives: true, TLSHandshakeTimeout: 5 * time.Second,
+				ResponseHeaderTimeout: 5 * time.Second,
+			}
 			for turn := 0; ctx.Err() == nil; turn++ {
 				b.spoil(ctx, transport, n, turn)
 				select {
@@ -271,7 +293,9 @@ func (b *strict) spoil(ctx context.Context, transport *http.Transport, n, turn i
 	if b.byReview && turn%4 == 3 {
 		b.forged.Add(1)
 	}
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+b.operator.Discovery+"/api/v1/configs/"+idOf(n%b.size), nil)
+	r, err := http.NewRequestWithContext(
+		ctx, http.MethodGet, "https://"+b.operator.Discovery+"/api/v1/configs/"+idOf(n%b.size), nil,
+	)
 	if err != nil {
 		b.Error(err)
 		return

@@ -44,7 +44,9 @@ func TestWideGateway(t *testing.T) {
 	wide, small := reader.Read(ctx, o.Discovery, namespaceOf(0)+"/wide"), reader.Read(ctx, o.Discovery, idOf(0))
 	sees := func(r *reader.Reader, address string) time.Time {
 		t.Helper()
-		s, err := r.Await(ctx, func(s reader.State) bool { return bytes.Contains(s.Last.Data, []byte(`"`+address+`"`)) })
+		s, err := r.Await(
+			ctx, func(s reader.State) bool { return bytes.Contains(s.Last.Data, []byte(`"`+address+`"`)) },
+		)
 		if err != nil {
 			t.Fatalf("no config has %s: %v", address, err)
 		}
@@ -85,7 +87,8 @@ func TestWideGateway(t *testing.T) {
 	reached := sees(wide, last)
 	slices.Sort(latencies)
 	t.Logf("%d changes in %s, of which %d reached the pods: the pod takes %.1f %% of a core, the operator %.1f %%; a change of a small Gateway beside it takes %s, at most %s",
-		changes, took.Round(time.Second), wide.State().Changes-podFrames, 100*float64(usedPod)/float64(took), 100*float64(usedOperator)/float64(took),
+		changes, took.Round(time.Second), wide.State().Changes-podFrames, 100*float64(usedPod)/float64(took),
+		100*float64(usedOperator)/float64(took),
 		latencies[len(latencies)/2].Round(time.Millisecond/10), latencies[len(latencies)-1].Round(time.Millisecond/10))
 	if usedPod > time.Duration(podShare*float64(took))+2*tick {
 		t.Errorf("the pod took %s within %s, want at most %.0f %%", usedPod, took, 100*podShare)
@@ -93,7 +96,10 @@ func TestWideGateway(t *testing.T) {
 	if changes < 5*int(wideTime/time.Second) {
 		t.Errorf("%d changes in %s are too few to tell", changes, took)
 	}
-	t.Logf("the last change is in the config %s after the last write", reached.Sub(begun.Add(took)).Round(time.Millisecond))
+	t.Logf(
+		"the last change is in the config %s after the last write",
+		reached.Sub(begun.Add(took)).Round(time.Millisecond),
+	)
 }
 
 // wideAddress returns the address of the first endpoint of a route. It differs in each turn.
@@ -114,7 +120,9 @@ func (w *world) widen() {
 	if err != nil {
 		w.Fatal(err)
 	}
-	if _, err := w.admin.Resource(resource("stunner.l7mp.io/v1", "dataplanes")).Patch(w.Context(), "default", types.MergePatchType,
+	if _, err := w.admin.Resource(
+		resource("stunner.l7mp.io/v1", "dataplanes"),
+	).Patch(w.Context(), "default", types.MergePatchType,
 		[]byte(`{"spec":{"disableHealthCheck":true}}`), metav1.PatchOptions{}); err != nil {
 		w.Fatal(err)
 	}
@@ -125,10 +133,16 @@ func (w *world) widen() {
 			each = append(each, fmt.Sprintf(`{"addresses":["10.%d.%d.%d"]}`, 100+route/250, route%250, e))
 		}
 		for _, object := range []string{
-			fmt.Sprintf(`{"apiVersion":"v1","kind":"Service",%s,"spec":{"clusterIP":"None","ports":[{"port":7000,"protocol":"UDP"}]}}`, head(name)),
+			fmt.Sprintf(
+				`{"apiVersion":"v1","kind":"Service",%s,"spec":{"clusterIP":"None","ports":[{"port":7000,"protocol":"UDP"}]}}`,
+				head(name),
+			),
 			fmt.Sprintf(`{"apiVersion":"discovery.k8s.io/v1","kind":"EndpointSlice","addressType":"IPv4","metadata":{"namespace":%q,"name":%q,
 				"labels":{"kubernetes.io/service-name":%q}},"ports":[{"port":7000,"protocol":"UDP"}],"endpoints":[%s]}`, namespaceOf(0), name, name, strings.Join(each, ",")),
-			fmt.Sprintf(`{"apiVersion":"stunner.l7mp.io/v1","kind":"UDPRoute",%s,"spec":{"parentRefs":[{"name":"wide"}],"rules":[{"backendRefs":[{"name":%q}]}]}}`, head(name), name),
+			fmt.Sprintf(
+				`{"apiVersion":"stunner.l7mp.io/v1","kind":"UDPRoute",%s,"spec":{"parentRefs":[{"name":"wide"}],"rules":[{"backendRefs":[{"name":%q}]}]}}`,
+				head(name), name,
+			),
 		} {
 			if err := w.create(ctx, object); err != nil {
 				return err
@@ -145,7 +159,9 @@ func (w *world) widen() {
 // moveWide changes the address of the first endpoint of a route of the wide Gateway.
 func (w *world) moveWide(ctx context.Context, route, turn int) error {
 	patch := fmt.Sprintf(`[{"op":"replace","path":"/endpoints/0/addresses/0","value":%q}]`, wideAddress(route, turn))
-	_, err := w.in("discovery.k8s.io/v1", "endpointslices", 0).Patch(ctx, fmt.Sprintf("wide-%d", route), types.JSONPatchType, []byte(patch), metav1.PatchOptions{})
+	_, err := w.in("discovery.k8s.io/v1", "endpointslices", 0).Patch(
+		ctx, fmt.Sprintf("wide-%d", route), types.JSONPatchType, []byte(patch), metav1.PatchOptions{},
+	)
 	return err
 }
 
@@ -161,7 +177,9 @@ func startPod(t *testing.T, discovery, id, dir string) *bed.Process {
 	root, err := bed.Root()
 	must(err)
 	must(bed.Build(t.Context(), root, dir, bed.Stunnerd))
-	p, err := bed.Start(bed.Command{Name: "stunnerd", Path: filepath.Join(dir, "stunnerd"), Logs: dir, Env: []string{"STUNNER_ADDR=" + bed.Loopback},
+	p, err := bed.Start(bed.Command{Name: "stunnerd", Path: filepath.Join(dir, "stunnerd"), Logs: dir, Env: []string{
+		"STUNNER_ADDR=" + bed.Loopback,
+	},
 		Args: []string{"--watch", "--config", "http://" + discovery, "--id", id, "--state-dir", t.TempDir()}})
 	must(err)
 	t.Cleanup(func() { _ = p.Kill() })

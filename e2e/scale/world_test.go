@@ -100,7 +100,13 @@ func objects(gateway int) []string {
 	var list []string
 	for s := range services {
 		name := backendOf(gateway, s)
-		list = append(list, fmt.Sprintf(`{"apiVersion":"v1","kind":"Service",%s,"spec":{"clusterIP":"None","ports":[{"port":7000,"protocol":"UDP"}]}}`, head(name)))
+		list = append(
+			list,
+			fmt.Sprintf(
+				`{"apiVersion":"v1","kind":"Service",%s,"spec":{"clusterIP":"None","ports":[{"port":7000,"protocol":"UDP"}]}}`,
+				head(name),
+			),
+		)
 		var each []string
 		for e := range endpoints {
 			each = append(each, fmt.Sprintf(`{"addresses":[%q]}`, address(gateway, s*endpoints+e, 0)))
@@ -130,7 +136,9 @@ func (w *world) expose() {
 		ctx, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
 		return bed.Until(ctx, func(ctx context.Context) error { // the operator may not have created the Service yet
-			_, err := w.in("v1", "services", gateway).Patch(ctx, nameOf(gateway), types.MergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
+			_, err := w.in("v1", "services", gateway).Patch(
+				ctx, nameOf(gateway), types.MergePatchType, []byte(patch), metav1.PatchOptions{}, "status",
+			)
 			return err
 		})
 	})
@@ -171,7 +179,9 @@ func (w *world) create(ctx context.Context, text string) error {
 	if strings.HasSuffix(o.GetKind(), "s") {
 		plural = strings.ToLower(o.GetKind()) + "es"
 	}
-	_, err := w.admin.Resource(resource(o.GetAPIVersion(), plural)).Namespace(o.GetNamespace()).Create(ctx, o, metav1.CreateOptions{})
+	_, err := w.admin.Resource(resource(o.GetAPIVersion(), plural)).Namespace(o.GetNamespace()).Create(
+		ctx, o, metav1.CreateOptions{},
+	)
 	return err
 }
 

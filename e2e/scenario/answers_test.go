@@ -127,7 +127,8 @@ func settled(s *stage, _ *testscript.TestScript, _ []string) error {
 		if err != nil {
 			return err
 		}
-		if revision := c.Revision(); !strings.Contains(string(status), revision) || !strings.Contains(s.stack.Auth.Output(), revision) {
+		if revision := c.Revision(); !strings.Contains(string(status), revision) ||
+			!strings.Contains(s.stack.Auth.Output(), revision) {
 			return fmt.Errorf("revision %s is not in force everywhere; status of the dataplane: %s", revision, status)
 		}
 		return nil

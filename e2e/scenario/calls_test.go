@@ -36,9 +36,10 @@ func verbs() map[string]verb {
 	return map[string]verb{
 		"flows": {do: flows},                             // datagrams are echoed
 		"stops": {do: stops, usage: "DURATION", args: 1}, // no echo later than DURATION from now
-		"renew": {do: renew, usage: "REGEXP", args: 1},   // the gateway refuses a new permission for the peer of the call
-		"ends":  {do: ends, last: true},                  // ends the call without a lost datagram
-		"drops": {do: drops, last: true},                 // ends the call, with or without loss
+		// the gateway refuses a new permission for the peer of the call
+		"renew": {do: renew, usage: "REGEXP", args: 1},
+		"ends":  {do: ends, last: true},  // ends the call without a lost datagram
+		"drops": {do: drops, last: true}, // ends the call, with or without loss
 	}
 }
 
@@ -53,7 +54,10 @@ func dispatch(s *stage, _ *testscript.TestScript, args []string) error {
 	}
 	v, ok := verbs()[what]
 	if !ok || len(rest) != v.args {
-		return fmt.Errorf("usage: call NAME %s %s; the verbs are start, refused, %s", what, v.usage, slices.Sorted(maps.Keys(verbs())))
+		return fmt.Errorf(
+			"usage: call NAME %s %s; the verbs are start, refused, %s", what, v.usage,
+			slices.Sorted(maps.Keys(verbs())),
+		)
 	}
 	c, ok := s.calls[name]
 	if !ok {

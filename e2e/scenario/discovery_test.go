@@ -29,7 +29,8 @@ func invalidFrames() []string {
 	}
 }
 
-// serveDiscovery serves a discovery endpoint that sends invalid frames, then the config in a file, then invalid frames again.
+// serveDiscovery serves a discovery endpoint that sends invalid frames, then the config in a file, then invalid frames
+// again.
 func serveDiscovery(s *stage, ts *testscript.TestScript, args []string) error {
 	listener, err := net.Listen("tcp", bed.Loopback+":0")
 	if err != nil {

@@ -40,8 +40,9 @@ func (s *stage) startOperator(ctx context.Context) error {
 
 func run(s *stage, ts *testscript.TestScript, args []string) error {
 	p, err := bed.Start(bed.Command{
-		Name: args[0], Path: filepath.Join(s.stack.Bin, args[1]), Args: args[2:], Dir: ts.MkAbs("."), Logs: s.stack.Logs(),
-		Env: []string{"STUNNER_ADDR=" + bed.Loopback},
+		Name: args[0], Path: filepath.Join(s.stack.Bin, args[1]), Args: args[2:], Dir: ts.MkAbs("."),
+		Logs: s.stack.Logs(),
+		Env:  []string{"STUNNER_ADDR=" + bed.Loopback},
 	})
 	if err != nil {
 		return err

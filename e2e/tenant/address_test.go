@@ -79,7 +79,9 @@ func addressAttempts() []attempt {
 		{
 			name:  "a Gateway asks for the node port of the victim's Service",
 			apply: wish(``, `stunner.l7mp.io/service-type: NodePort, stunner.l7mp.io/nodeport: '{"udp": 30053}'`),
-			told:  map[string]string{"gateway/door": `the API server refuses Service|provided port is already allocated`},
+			told: map[string]string{
+				"gateway/door": `the API server refuses Service|provided port is already allocated`,
+			},
 		},
 		{
 			name:  "a Gateway asks for the node port of a kubelet",
@@ -92,11 +94,15 @@ func addressAttempts() []attempt {
 			told:  map[string]string{"gateway/door": `8086`},
 		},
 		{
-			name:  "a load balancer is to probe the kubelet",
-			apply: wish(``, `service.beta.kubernetes.io/do-loadbalancer-healthcheck-port: "10250", service.beta.kubernetes.io/do-loadbalancer-healthcheck-protocol: tcp`),
+			name: "a load balancer is to probe the kubelet",
+			apply: wish(
+				``,
+				`service.beta.kubernetes.io/do-loadbalancer-healthcheck-port: "10250", service.beta.kubernetes.io/do-loadbalancer-healthcheck-protocol: tcp`,
+			),
 			try: func(n *tenant) {
 				// A port of the Gateway's own pods is allowed: they have no host network.
-				if svc := n.service("door"); svc != nil && svc.Spec.Selector["stunner.l7mp.io/related-gateway-namespace"] != n.name {
+				if svc := n.service("door"); svc != nil &&
+					svc.Spec.Selector["stunner.l7mp.io/related-gateway-namespace"] != n.name {
 					n.Errorf("the Service selects %v", svc.Spec.Selector)
 				}
 			},
@@ -119,15 +125,27 @@ func addressAttempts() []attempt {
 func annotationAttempts() []attempt {
 	var attempts []attempt
 	for _, annotation := range []string{
-		"service-type", "enable-mixed-protocol-lb", "external-traffic-policy", "disable-managed-dataplane", "nodeport", "targetport", "disable-health-check-expose",
-		"disable-session-affinity", "disable-external-ips", "enable-relay-address-discovery", "applied", "related-gateway-name", "related-gateway-namespace", "owned-by",
+		"service-type", "enable-mixed-protocol-lb", "external-traffic-policy", "disable-managed-dataplane", "nodeport",
+		"targetport", "disable-health-check-expose",
+		"disable-session-affinity", "disable-external-ips", "enable-relay-address-discovery", "applied",
+		"related-gateway-name", "related-gateway-namespace", "owned-by",
 	} {
 		attempts = append(attempts, attempt{
 			name:  "the annotation " + annotation + " has values that nobody expects",
 			apply: gateway(""),
 			try: func(n *tenant) {
-				for _, value := range []string{"victim/front-door", "ExternalName", `{"udp": 53, "udp": 6443}`, "true\u200b", strings.Repeat("true,", 10_000)} {
-					n.must(n.Patch(n.Context(), n.read(gateway(""))[0], mergePatch(map[string]any{"metadata": map[string]any{"annotations": map[string]string{"stunner.l7mp.io/" + annotation: value}}})))
+				for _, value := range []string{
+					"victim/front-door", "ExternalName", `{"udp": 53, "udp": 6443}`, "true\u200b",
+					strings.Repeat("true,", 10_000),
+				} {
+					n.must(
+						n.Patch(
+							n.Context(), n.read(gateway(""))[0],
+							mergePatch(map[string]any{"metadata": map[string]any{
+								"annotations": map[string]string{"stunner.l7mp.io/" + annotation: value},
+							}}),
+						),
+					)
 					n.settles()
 				}
 				n.ownsItsObjects("door")
@@ -149,7 +167,10 @@ func (n *tenant) takesNo(address string) {
 	n.must(house.List(n.Context(), services, client.InNamespace(n.name)))
 	for _, svc := range services.Items {
 		if slices.ContainsFunc(append(svc.Spec.ExternalIPs, svc.Spec.LoadBalancerIP), same) {
-			n.Errorf("Service %s asks for %s: externalIPs %v, loadBalancerIP %s", svc.Name, address, svc.Spec.ExternalIPs, svc.Spec.LoadBalancerIP)
+			n.Errorf(
+				"Service %s asks for %s: externalIPs %v, loadBalancerIP %s", svc.Name, address, svc.Spec.ExternalIPs,
+				svc.Spec.LoadBalancerIP,
+			)
 		}
 	}
 	for _, l := range n.config("door").Listeners {

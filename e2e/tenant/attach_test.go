@@ -38,27 +38,49 @@ func attachingAttempts() []attempt {
 		many = append(many, fmt.Sprintf(`{name: front-door, namespace: victim, port: %d}`, []int{3478, 443}[i%2]+i/2))
 	}
 	return []attempt{
-		{name: "a route attaches to the victim's Gateway", apply: attaching(ours, `{name: front-door, namespace: victim}`), told: refused("route/way")},
-		{name: "a route attaches to a listener of the victim's Gateway", apply: attaching(ours, `{name: front-door, namespace: victim, sectionName: udp}`), told: refused("route/way")},
-		{name: "a route attaches to a port of the victim's Gateway", apply: attaching(ours, `{name: front-door, namespace: victim, port: 443}`), told: refused("route/way")},
-		{name: "a route attaches to the victim's Gateway 32 times", apply: attaching(ours, strings.Join(many, ", ")), told: refused("route/way")},
-		{name: "a route of the Gateway API attaches to the victim's Gateway", apply: attaching(api, `{name: front-door, namespace: victim}`), told: refused("officialroute/way")},
-		{name: "a route of the alpha of the Gateway API attaches to the victim's Gateway", apply: attaching(api+"alpha2", `{name: front-door, namespace: victim}`), told: refused("officialroute/way")},
-		{name: "a route attaches to a Gateway that selects other namespaces", apply: attaching(ours, `{name: members-only, namespace: victim}`), told: refused("route/way")},
+		{name: "a route attaches to the victim's Gateway", apply: attaching(
+			ours, `{name: front-door, namespace: victim}`,
+		), told: refused("route/way")},
+		{name: "a route attaches to a listener of the victim's Gateway", apply: attaching(
+			ours, `{name: front-door, namespace: victim, sectionName: udp}`,
+		), told: refused("route/way")},
+		{name: "a route attaches to a port of the victim's Gateway", apply: attaching(
+			ours, `{name: front-door, namespace: victim, port: 443}`,
+		), told: refused("route/way")},
+		{name: "a route attaches to the victim's Gateway 32 times", apply: attaching(
+			ours, strings.Join(many, ", "),
+		), told: refused("route/way")},
+		{name: "a route of the Gateway API attaches to the victim's Gateway", apply: attaching(
+			api, `{name: front-door, namespace: victim}`,
+		), told: refused("officialroute/way")},
+		{name: "a route of the alpha of the Gateway API attaches to the victim's Gateway", apply: attaching(
+			api+"alpha2", `{name: front-door, namespace: victim}`,
+		), told: refused("officialroute/way")},
+		{name: "a route attaches to a Gateway that selects other namespaces", apply: attaching(
+			ours, `{name: members-only, namespace: victim}`,
+		), told: refused("route/way")},
 		{
 			name:  "a tenant labels its namespace as one that a Gateway selects",
 			apply: attaching(ours, `{name: members-only, namespace: victim}`),
 			told:  refused("route/way"),
 			try: func(n *tenant) {
-				n.isRefused(n.Patch(n.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: n.name}}, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"team":"members"}}}`))), "forbidden")
+				n.isRefused(n.Patch(
+					n.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: n.name}},
+					client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"team":"members"}}}`)),
+				), "forbidden")
 			},
 		},
 		{
-			name:  "labels of a route are taken for those of its namespace",
-			apply: strings.Replace(attaching(ours, `{name: members-only, namespace: victim}`), "metadata: {name: way}", "metadata: {name: way, labels: {team: members}}", 1),
-			told:  refused("route/way"),
+			name: "labels of a route are taken for those of its namespace",
+			apply: strings.Replace(
+				attaching(ours, `{name: members-only, namespace: victim}`), "metadata: {name: way}",
+				"metadata: {name: way, labels: {team: members}}", 1,
+			),
+			told: refused("route/way"),
 		},
-		{name: "a route names a Service as its parent", apply: attaching(ours, `{group: "", kind: Service, name: front-door, namespace: victim}`)},
+		{name: "a route names a Service as its parent", apply: attaching(
+			ours, `{group: "", kind: Service, name: front-door, namespace: victim}`,
+		)},
 		{
 			name:  "a route takes the name of a route of the victim's, at a Gateway for all",
 			apply: strings.ReplaceAll(attaching(ours, `{name: lounge, namespace: lobby}`), "name: way", "name: house"),
@@ -74,12 +96,17 @@ func attachingAttempts() []attempt {
 		{
 			name: "a Gateway for all leads to kube-system by a StaticService of a tenant",
 			apply: `{apiVersion: stunner.l7mp.io/v1, kind: StaticService, metadata: {name: there}, spec: {prefixes: ["10.96.0.10/32", "10.244.0.2", "192.0.2.101", "192.0.2.1"]}}` +
-				strings.Replace(routeTo(`group: stunner.l7mp.io, kind: StaticService, name: there`), "{name: door}", "{name: lounge, namespace: lobby}", 1),
+				strings.Replace(
+					routeTo(`group: stunner.l7mp.io, kind: StaticService, name: there`), "{name: door}",
+					"{name: lounge, namespace: lobby}", 1,
+				),
 			try: func(n *tenant) {
 				n.must(house.victim.proceeds(n.Context(), "lobby/lounge"))
 				for _, c := range house.victim.doors["lobby/lounge"].now().Clusters {
 					for _, e := range c.Endpoints {
-						if c.Name == n.name+"/way" && slices.ContainsFunc(forbidden, func(a string) bool { return opens(c, e, a) }) {
+						if c.Name == n.name+"/way" && slices.ContainsFunc(
+							forbidden, func(a string) bool { return opens(c, e, a) },
+						) {
 							n.Errorf("clients of the Gateway for all reach %s", e)
 						}
 					}
@@ -87,9 +114,11 @@ func attachingAttempts() []attempt {
 			},
 		},
 		{
-			name:  "the object limits of an own GatewayConfig let a route bring more endpoints than a config holds",
-			apply: flood("there") + "\n---\n" + ownConfig(plain+`, budget: {routes: 10000, endpointsPerRoute: 100000, endpoints: 200000}`) + strings.ReplaceAll(floodRoute("TENANT", "door", 16, 7), "NAME", "way"),
-			told:  map[string]string{"route/way": `=False`},
+			name: "the object limits of an own GatewayConfig let a route bring more endpoints than a config holds",
+			apply: flood("there") + "\n---\n" + ownConfig(
+				plain+`, budget: {routes: 10000, endpointsPerRoute: 100000, endpoints: 200000}`,
+			) + strings.ReplaceAll(floodRoute("TENANT", "door", 16, 7), "NAME", "way"),
+			told: map[string]string{"route/way": `=False`},
 		},
 	}
 }
@@ -100,7 +129,10 @@ func flood(name string) string {
 	for i := range 1024 {
 		prefixes = append(prefixes, fmt.Sprintf("100.64.%d.%d", i/256, i%256))
 	}
-	return fmt.Sprintf("\n---\n{apiVersion: stunner.l7mp.io/v1, kind: StaticService, metadata: {name: %s}, spec: {prefixes: [%s]}}\n", name, strings.Join(prefixes, ", "))
+	return fmt.Sprintf(
+		"\n---\n{apiVersion: stunner.l7mp.io/v1, kind: StaticService, metadata: {name: %s}, spec: {prefixes: [%s]}}\n",
+		name, strings.Join(prefixes, ", "),
+	)
 }
 
 // floodRoute returns a route with that StaticService as many backends, each with other ports.
@@ -111,7 +143,9 @@ func floodRoute(namespace, gateway string, refs, rules int) string {
 		var backends []string
 		for range refs {
 			port++
-			backends = append(backends, fmt.Sprintf(`{group: stunner.l7mp.io, kind: StaticService, name: there, port: %d}`, port))
+			backends = append(
+				backends, fmt.Sprintf(`{group: stunner.l7mp.io, kind: StaticService, name: there, port: %d}`, port),
+			)
 		}
 		list = append(list, `{backendRefs: [`+strings.Join(backends, ", ")+`]}`)
 	}

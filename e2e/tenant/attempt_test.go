@@ -50,7 +50,8 @@ type attempt struct {
 
 // families are the attempts by their target.
 var families = map[string]func() []attempt{
-	"secrets": secretAttempts, "policy": policyAttempts, "addresses": addressAttempts, "annotations": annotationAttempts, "backends": backendAttempts,
+	"secrets": secretAttempts, "policy": policyAttempts, "addresses": addressAttempts,
+	"annotations": annotationAttempts, "backends": backendAttempts,
 	"attaching": attachingAttempts, "names": nameAttempts, "tokens": tokenAttempts, "auth": authAttempts,
 }
 
@@ -138,14 +139,18 @@ func newTenant(t *testing.T, a attempt) *tenant {
 	n.Client, err = connect(access.Config)
 	n.must(err)
 	for _, right := range []authorizationv1.ResourceAttributes{
-		{Group: "stunner.l7mp.io", Resource: "gatewayconfigs"}, {Group: "gateway.networking.k8s.io", Resource: "gateways"}, {Group: "discovery.k8s.io", Resource: "endpointslices"},
+		{Group: "stunner.l7mp.io", Resource: "gatewayconfigs"},
+		{Group: "gateway.networking.k8s.io", Resource: "gateways"},
+		{Group: "discovery.k8s.io", Resource: "endpointslices"},
 	} {
 		if right.Resource == "endpointslices" && a.also == "" {
 			continue
 		}
 		right.Verb, right.Namespace = "patch", n.name
 		n.await(func(ctx context.Context) error { // the authorizer observes bindings with a delay
-			review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &right}}
+			review := &authorizationv1.SelfSubjectAccessReview{
+				Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &right},
+			}
 			if err := n.Create(ctx, review); err != nil || !review.Status.Allowed {
 				return errors.Join(err, fmt.Errorf("%s may not write %s yet", n.name, right.Resource))
 			}
@@ -210,7 +215,12 @@ func (n *tenant) settles(list ...*unstructured.Unstructured) {
 			n.heard(o)
 		}
 	}
-	last := n.read(fmt.Sprintf(`{apiVersion: stunner.l7mp.io/v1, kind: StaticService, metadata: {name: last-%d}, spec: {prefixes: [198.51.100.0/24]}}`, tenants.Add(1)))[0]
+	last := n.read(
+		fmt.Sprintf(
+			`{apiVersion: stunner.l7mp.io/v1, kind: StaticService, metadata: {name: last-%d}, spec: {prefixes: [198.51.100.0/24]}}`,
+			tenants.Add(1),
+		),
+	)[0]
 	n.must(objects.Apply(n.Context(), n, last))
 	n.heard(last)
 }
@@ -242,7 +252,9 @@ func speaks(o *unstructured.Unstructured) bool {
 		return class == "stunner"
 	case "UDPRoute":
 		parents, _, _ := unstructured.NestedSlice(o.Object, "spec", "parentRefs")
-		return slices.ContainsFunc(parents, func(p any) bool { kind, named := p.(map[string]any)["kind"]; return !named || kind == "Gateway" })
+		return slices.ContainsFunc(
+			parents, func(p any) bool { kind, named := p.(map[string]any)["kind"]; return !named || kind == "Gateway" },
+		)
 	}
 	return false
 }
@@ -424,7 +436,8 @@ func opens(c config.Cluster, endpoint, address string) bool {
 	host, _, _ := strings.Cut(endpoint, ":<")
 	a := netip.MustParseAddr(address)
 	if p, err := netip.ParsePrefix(host); err == nil {
-		return (p.Contains(a) || p.Addr().Is6() && p.Contains(netip.AddrFrom16(a.As16()))) && (p.IsSingleIP() || !slices.Contains(c.Except, address))
+		return (p.Contains(a) || p.Addr().Is6() && p.Contains(netip.AddrFrom16(a.As16()))) &&
+			(p.IsSingleIP() || !slices.Contains(c.Except, address))
 	}
 	e, err := netip.ParseAddr(host)
 	return err == nil && e.Unmap() == a

@@ -35,22 +35,32 @@ func authAttempts() []attempt {
 			try:   func(n *tenant) { n.isNotOffered("turn.victim.example.net") },
 		},
 		{
-			name:  "a Gateway of the tenant comes first by its name",
-			apply: strings.ReplaceAll(gateway(`, addresses: [{type: Hostname, value: turn.first.example.net}]`), "name: door}", "name: aaa}"),
-			try:   func(n *tenant) { n.isNotOffered("turn.first.example.net") },
+			name: "a Gateway of the tenant comes first by its name",
+			apply: strings.ReplaceAll(
+				gateway(`, addresses: [{type: Hostname, value: turn.first.example.net}]`), "name: door}", "name: aaa}",
+			),
+			try: func(n *tenant) { n.isNotOffered("turn.first.example.net") },
 		},
 		{
 			name: "a caller without a token asks for the victim's Gateway",
 			try: func(n *tenant) {
-				for _, body := range []string{`{"gateways":[{"namespace":"victim","name":"front-door"}]}`, `{"gateways":[{"namespace":"victim","name":"front-door","listener":"udp"}]}`} {
+				for _, body := range []string{
+					`{"gateways":[{"namespace":"victim","name":"front-door"}]}`,
+					`{"gateways":[{"namespace":"victim","name":"front-door","listener":"udp"}]}`,
+				} {
 					code, answer := n.post(nil, body)
-					if code != http.StatusForbidden && code != http.StatusNotFound || strings.Contains(string(answer), balanced) {
+					if code != http.StatusForbidden && code != http.StatusNotFound ||
+						strings.Contains(string(answer), balanced) {
 						n.Errorf("%s is answered with %d: %s", body, code, answer)
 					}
 				}
-				for _, path := range []string{"/?service=turn&namespace=victim", "/ice?namespace=victim&gateway=front-door", "/ice?service=turn&namespace=victim&public-addr=example.net"} {
+				for _, path := range []string{
+					"/?service=turn&namespace=victim", "/ice?namespace=victim&gateway=front-door",
+					"/ice?service=turn&namespace=victim&public-addr=example.net",
+				} {
 					code, answer := n.get(path, nil)
-					if code != http.StatusForbidden && code != http.StatusNotFound || strings.Contains(string(answer), "turn:") {
+					if code != http.StatusForbidden && code != http.StatusNotFound ||
+						strings.Contains(string(answer), "turn:") {
 						n.Errorf("%s is answered with %d: %s", path, code, answer)
 					}
 				}
@@ -80,12 +90,19 @@ func authAttempts() []attempt {
 		{
 			name: "a pod says in headers that others ask",
 			try: func(n *tenant) {
-				for _, form := range []string{"9.9.9.%d", "9.9.9.%d:1234", "[2001:db8::%d]:1234", "unknown%d", `for="[2001:db8::%d]"`} {
+				for _, form := range []string{
+					"9.9.9.%d", "9.9.9.%d:1234", "[2001:db8::%d]:1234", "unknown%d", `for="[2001:db8::%d]"`,
+				} {
 					if limited := n.limited(func(i int) http.Header {
 						value := fmt.Sprintf(form, i%250+1)
-						return http.Header{"X-Forwarded-For": {value}, "Forwarded": {"for=" + value}, "X-Real-Ip": {value}}
+						return http.Header{
+							"X-Forwarded-For": {value}, "Forwarded": {"for=" + value}, "X-Real-Ip": {value},
+						}
 					}); limited == 0 {
-						n.Errorf("with X-Forwarded-For %s, %d requests at once, and none is answered with 429", form, requests)
+						n.Errorf(
+							"with X-Forwarded-For %s, %d requests at once, and none is answered with 429", form,
+							requests,
+						)
 					}
 				}
 			},
@@ -98,7 +115,8 @@ func authAttempts() []attempt {
 				minted, err := n.config("door").Auth.Authority().Mint("mallory", time.Hour, time.Now())
 				n.must(err)
 				verified, err := theirs.Authority().Verify(minted.Username, time.Now())
-				if err == nil && string(credential.Key(minted.Username, theirs.Realm, minted.Password)) == string(verified.Key) {
+				if err == nil &&
+					string(credential.Key(minted.Username, theirs.Realm, minted.Password)) == string(verified.Key) {
 					n.Error("it is")
 				}
 			},
@@ -160,7 +178,9 @@ func (n *tenant) iceServers(body string) []byte {
 // post requests ICE servers.
 func (n *tenant) post(header http.Header, body string) (code int, answer []byte) {
 	n.Helper()
-	request, err := http.NewRequestWithContext(n.Context(), http.MethodPost, "http://"+house.service+"/v1/ice-servers", strings.NewReader(body))
+	request, err := http.NewRequestWithContext(
+		n.Context(), http.MethodPost, "http://"+house.service+"/v1/ice-servers", strings.NewReader(body),
+	)
 	n.must(err)
 	for key, values := range header {
 		request.Header[key] = values

@@ -59,7 +59,8 @@ func backendAttempts() []attempt {
 		"the Service of another Gateway": `name: front-door, namespace: victim`,
 	} {
 		attempts = append(attempts, attempt{
-			name: "a route leads to " + what, apply: gateway("") + routeTo(backend), told: map[string]string{"route/way": `ResolvedRefs=False RefNotPermitted`}, try: closed,
+			name: "a route leads to " + what, apply: gateway("") + routeTo(backend),
+			told: map[string]string{"route/way": `ResolvedRefs=False RefNotPermitted`}, try: closed,
 		})
 	}
 	for _, version := range []string{"v1", "v1alpha2"} {
@@ -72,9 +73,11 @@ func backendAttempts() []attempt {
 			apply: gateway("") + official(version, dns+`, port: 53`),
 			told:  map[string]string{"officialroute/way": `ResolvedRefs=False RefNotPermitted`}, try: closed,
 		}, attempt{
-			name:  "a route of the Gateway API, " + version + ", leads to a Secret",
-			apply: gateway("") + official(version, `group: "", kind: Secret, name: cloud-admin, namespace: kube-system, port: 53`),
-			told:  map[string]string{"officialroute/way": `ResolvedRefs=False InvalidKind`}, try: closed,
+			name: "a route of the Gateway API, " + version + ", leads to a Secret",
+			apply: gateway("") + official(
+				version, `group: "", kind: Secret, name: cloud-admin, namespace: kube-system, port: 53`,
+			),
+			told: map[string]string{"officialroute/way": `ResolvedRefs=False InvalidKind`}, try: closed,
 		})
 	}
 	for what, prefix := range map[string]string{
@@ -86,22 +89,32 @@ func backendAttempts() []attempt {
 		"a node from outside":                  nodeOutside,
 		"nodes and API server by their prefix": "192.0.2.0/24",
 	} {
-		attempts = append(attempts, attempt{name: "a StaticService leads to " + what, apply: static(fmt.Sprintf("%q", prefix)), try: closed})
+		attempts = append(
+			attempts,
+			attempt{name: "a StaticService leads to " + what, apply: static(fmt.Sprintf("%q", prefix)), try: closed},
+		)
 	}
 	// A dataplane excludes these from wide prefixes only. It excludes link-local addresses always.
 	for what, address := range map[string]string{
-		"the pod's own host": "127.0.0.1", "the pod's own host in IPv6": "::1", "the services of an Azure host": "168.63.129.16", "the metadata service of Oracle Cloud": "192.0.0.192",
-		"the metadata service of Oracle Cloud in IPv6": "fd00:c1::a9fe:a9fe", "the metadata service of Google Cloud": "fd20:ce::254", "the metadata service of Scaleway": "fd00:42::42",
+		"the pod's own host": "127.0.0.1", "the pod's own host in IPv6": "::1",
+		"the services of an Azure host": "168.63.129.16", "the metadata service of Oracle Cloud": "192.0.0.192",
+		"the metadata service of Oracle Cloud in IPv6": "fd00:c1::a9fe:a9fe",
+		"the metadata service of Google Cloud":         "fd20:ce::254",
+		"the metadata service of Scaleway":             "fd00:42::42",
 	} {
 		attempts = append(attempts, attempt{
-			name: "a StaticService leads to " + what, apply: static(fmt.Sprintf("%q", address)), told: map[string]string{"route/way": unresolved},
-			try: func(n *tenant) { n.reachesNone("door", address) },
+			name: "a StaticService leads to " + what, apply: static(fmt.Sprintf("%q", address)),
+			told: map[string]string{"route/way": unresolved},
+			try:  func(n *tenant) { n.reachesNone("door", address) },
 		})
 	}
 	for what, address := range map[string]string{
-		"the cluster's DNS": dnsPod, "the DNS Service": dnsService, "the API server": apiServer, "a node": node, "a node from outside": nodeOutside, "the API server's Service": apiService,
+		"the cluster's DNS": dnsPod, "the DNS Service": dnsService, "the API server": apiServer, "a node": node,
+		"a node from outside": nodeOutside, "the API server's Service": apiService,
 	} {
-		attempts = append(attempts, attempt{name: "an EndpointSlice leads to " + what, apply: slice(address), try: closed, also: "writes-endpoints"})
+		attempts = append(attempts, attempt{
+			name: "an EndpointSlice leads to " + what, apply: slice(address), try: closed, also: "writes-endpoints",
+		})
 	}
 	return append(attempts, []attempt{
 		{
@@ -110,8 +123,10 @@ func backendAttempts() []attempt {
 			try:   func(n *tenant) { n.reachesNone("door", forbidden...) },
 		},
 		{
-			name:    "a StaticService leads to a node in the form of IPv6",
-			apply:   strings.TrimSuffix(static(`"::ffff:192.0.2.101"`), routeTo(`group: stunner.l7mp.io, kind: StaticService, name: there`)),
+			name: "a StaticService leads to a node in the form of IPv6",
+			apply: strings.TrimSuffix(
+				static(`"::ffff:192.0.2.101"`), routeTo(`group: stunner.l7mp.io, kind: StaticService, name: there`),
+			),
 			refused: "must be an IP address or a CIDR prefix",
 		},
 		{
@@ -136,16 +151,22 @@ func backendAttempts() []attempt {
 			refused: "forbidden",
 		},
 		{
-			name:  "an EndpointSlice leads to the cluster's DNS and says that it is a pod of the tenant",
-			apply: strings.Replace(slice(dnsPod), "endpoints: [{", "endpoints: [{targetRef: {kind: Pod, namespace: TENANT, name: mine}, ", 1),
-			also:  "writes-endpoints",
-			try:   closed,
+			name: "an EndpointSlice leads to the cluster's DNS and says that it is a pod of the tenant",
+			apply: strings.Replace(
+				slice(dnsPod), "endpoints: [{", "endpoints: [{targetRef: {kind: Pod, namespace: TENANT, name: mine}, ",
+				1,
+			),
+			also: "writes-endpoints",
+			try:  closed,
 		},
 		{
-			name:  "an EndpointSlice leads to the API server's Service and says that it is a pod of the tenant",
-			apply: strings.Replace(slice(apiService), "endpoints: [{", "endpoints: [{targetRef: {kind: Pod, namespace: TENANT, name: mine}, ", 1),
-			also:  "writes-endpoints",
-			try:   closed,
+			name: "an EndpointSlice leads to the API server's Service and says that it is a pod of the tenant",
+			apply: strings.Replace(
+				slice(apiService), "endpoints: [{",
+				"endpoints: [{targetRef: {kind: Pod, namespace: TENANT, name: mine}, ", 1,
+			),
+			also: "writes-endpoints",
+			try:  closed,
 		},
 		{
 			name: "a Service is another name for the API server",

@@ -41,7 +41,9 @@ func floodAttempts() []attempt {
 				n.during(func() {
 					var list []*unstructured.Unstructured
 					for i := range 8 {
-						list = append(list, n.read(strings.ReplaceAll(floodRoute(n.name, "door", 16, 16), "NAME", fmt.Sprintf("way-%d", i)))...)
+						list = append(list, n.read(
+							strings.ReplaceAll(floodRoute(n.name, "door", 16, 16), "NAME", fmt.Sprintf("way-%d", i)),
+						)...)
 					}
 					for _, o := range list {
 						n.must(objects.Apply(n.Context(), n, o))
@@ -57,8 +59,11 @@ func floodAttempts() []attempt {
 				n.during(func() {
 					for i := range floodMaps {
 						n.must(n.Create(n.Context(), &corev1.ConfigMap{
-							ObjectMeta: metav1.ObjectMeta{Namespace: n.name, Name: fmt.Sprintf("large-%d", i), Labels: map[string]string{"stunner.l7mp.io/owned-by": "stunner"}},
-							Data:       map[string]string{"much": strings.Repeat(strconv.Itoa(i%10), 900<<10)},
+							ObjectMeta: metav1.ObjectMeta{
+								Namespace: n.name, Name: fmt.Sprintf("large-%d", i),
+								Labels: map[string]string{"stunner.l7mp.io/owned-by": "stunner"},
+							},
+							Data: map[string]string{"much": strings.Repeat(strconv.Itoa(i%10), 900<<10)},
 						}))
 					}
 				})
@@ -71,7 +76,9 @@ func floodAttempts() []attempt {
 			try: func(n *tenant) {
 				n.during(func() {
 					for i := range 60 {
-						n.must(n.Patch(n.Context(), n.read(gateway(""))[0], mergePatch(map[string]any{"metadata": map[string]any{"annotations": map[string]any{"turn": strconv.Itoa(i)}}})))
+						n.must(n.Patch(n.Context(), n.read(gateway(""))[0], mergePatch(map[string]any{
+							"metadata": map[string]any{"annotations": map[string]any{"turn": strconv.Itoa(i)}},
+						})))
 					}
 				})
 			},
@@ -84,8 +91,11 @@ func floodAttempts() []attempt {
 					for i := range 8 {
 						senders.Go(func() {
 							for j := range garbage / 8 {
-								code, _ := n.ask(fmt.Sprintf("eyJhbGciOiJSUzI1NiJ9.eyJhdWQiOiJzdHVubmVyLWRpc2NvdmVyeSJ9.%d-%d", i, j), "/api/v1/configs/victim/front-door")
-								if code != http.StatusUnauthorized && code != http.StatusServiceUnavailable && code != http.StatusTooManyRequests {
+								code, _ := n.ask(fmt.Sprintf(
+									"eyJhbGciOiJSUzI1NiJ9.eyJhdWQiOiJzdHVubmVyLWRpc2NvdmVyeSJ9.%d-%d", i, j,
+								), "/api/v1/configs/victim/front-door")
+								if code != http.StatusUnauthorized && code != http.StatusServiceUnavailable &&
+									code != http.StatusTooManyRequests {
 									n.Errorf("a token that nobody has made is answered with %d", code)
 								}
 							}

@@ -176,7 +176,9 @@ func (h *installation) startOperator(ctx context.Context) error {
 	// The last value of a repeated flag is used.
 	args = append(args, "--kubeconfig="+access.Kubeconfig, "--identity=operator", "--discovery-address="+h.discovery, "--scaler-address="+scaler,
 		"--health-address="+h.health, "--discovery-token-file="+token, "--address=127.0.0.1", "--log=all:TRACE")
-	h.operator, err = bed.Start(bed.Command{Name: "operator", Path: filepath.Join(h.dir, "operator"), Args: args, Env: env, Logs: h.dir})
+	h.operator, err = bed.Start(
+		bed.Command{Name: "operator", Path: filepath.Join(h.dir, "operator"), Args: args, Env: env, Logs: h.dir},
+	)
 	if err != nil {
 		return err
 	}
@@ -208,11 +210,15 @@ func (h *installation) startAuth(ctx context.Context) error {
 		return err
 	}
 	_, port, _ := strings.Cut(h.service, ":")
-	args = append(args, "--config=https://localhost:"+portOf(h.discovery), "--discovery-token-file="+h.token, "--discovery-ca-file="+h.ca, "--address="+bed.Loopback,
+	args = append(args, "--config=https://localhost:"+portOf(
+		h.discovery,
+	), "--discovery-token-file="+h.token, "--discovery-ca-file="+h.ca, "--address="+bed.Loopback,
 		"--port="+port, "--health-address="+health, "--log-level=all:TRACE")
 	args = append(args, insideRates...)
 	env = append(env, "MARKER="+h.markers.of("environment of the auth service"))
-	h.auth, err = bed.Start(bed.Command{Name: "auth", Path: filepath.Join(h.dir, "auth"), Args: args, Env: env, Logs: h.dir})
+	h.auth, err = bed.Start(
+		bed.Command{Name: "auth", Path: filepath.Join(h.dir, "auth"), Args: args, Env: env, Logs: h.dir},
+	)
 	if err != nil {
 		return err
 	}
@@ -246,7 +252,9 @@ func (h *installation) container(ctx context.Context, deployment string) (args, 
 
 // tokenFile writes the token with which an account of the product reads config discovery.
 func (h *installation) tokenFile(ctx context.Context, account string) (string, error) {
-	token, err := control.Kubectl(ctx, "create", "token", account, "-n", system, "--audience=stunner-discovery", "--duration=24h")
+	token, err := control.Kubectl(
+		ctx, "create", "token", account, "-n", system, "--audience=stunner-discovery", "--duration=24h",
+	)
 	if err != nil {
 		return "", err
 	}
@@ -263,7 +271,9 @@ func (h *installation) end() error {
 		}
 		select {
 		case <-p.Done():
-			errs = append(errs, fmt.Errorf("%s has ended by itself: %v\n%s", p.Name, p.Err(), strings.Join(p.Tail(20), "\n")))
+			errs = append(
+				errs, fmt.Errorf("%s has ended by itself: %v\n%s", p.Name, p.Err(), strings.Join(p.Tail(20), "\n")),
+			)
 		default:
 			errs = append(errs, p.Kill())
 		}

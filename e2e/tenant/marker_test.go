@@ -50,7 +50,8 @@ func (m markers) in(text []byte) (found []string) {
 	seen := map[string]bool{}
 	reveal(text, 4, func(plain []byte) {
 		for secret, value := range values {
-			if bytes.Contains(plain, []byte(value)) || bytes.Contains(plain, []byte(hex.EncodeToString([]byte(value)))) {
+			if bytes.Contains(plain, []byte(value)) ||
+				bytes.Contains(plain, []byte(hex.EncodeToString([]byte(value)))) {
 				seen[secret] = true
 			}
 		}
@@ -97,13 +98,15 @@ func TestMarkers(t *testing.T) {
 	_, _ = fmt.Fprintf(w, `{"key":%q}`, base64.StdEncoding.EncodeToString([]byte("-----BEGIN "+value)))
 	_ = w.Close()
 	for name, text := range map[string]string{
-		"plain":             "a " + value + " b",
-		"base64":            `{"data":"` + base64.StdEncoding.EncodeToString([]byte(value)) + `"}`,
-		"inside base64":     base64.URLEncoding.EncodeToString([]byte("xy" + value)),
-		"after other text":  "token=abc" + base64.RawStdEncoding.EncodeToString([]byte("xyz"+value)),
-		"hex":               hex.EncodeToString([]byte(value)),
-		"base64 in gzip":    zipped.String(),
-		"a Secret of those": `{"data":{"stunnerd.conf.gz":"` + base64.StdEncoding.EncodeToString(zipped.Bytes()) + `"}}`,
+		"plain":            "a " + value + " b",
+		"base64":           `{"data":"` + base64.StdEncoding.EncodeToString([]byte(value)) + `"}`,
+		"inside base64":    base64.URLEncoding.EncodeToString([]byte("xy" + value)),
+		"after other text": "token=abc" + base64.RawStdEncoding.EncodeToString([]byte("xyz"+value)),
+		"hex":              hex.EncodeToString([]byte(value)),
+		"base64 in gzip":   zipped.String(),
+		"a Secret of those": `{"data":{"stunnerd.conf.gz":"` + base64.StdEncoding.EncodeToString(
+			zipped.Bytes(),
+		) + `"}}`,
 	} {
 		if found := m.in([]byte(text)); !slices.Equal(found, []string{"vault"}) {
 			t.Errorf("%s: found %q in %q", name, found, text)

@@ -58,7 +58,8 @@ func nameAttempts() []attempt {
 				n.more(gateway(""))
 				now := o.DeepCopy()
 				n.must(house.Get(n.Context(), client.ObjectKeyFromObject(o), now))
-				if now.GetUID() != o.GetUID() || !reflect.DeepEqual(o.GetLabels(), now.GetLabels()) || !reflect.DeepEqual(o.Object["data"], now.Object["data"]) {
+				if now.GetUID() != o.GetUID() || !reflect.DeepEqual(o.GetLabels(), now.GetLabels()) ||
+					!reflect.DeepEqual(o.Object["data"], now.Object["data"]) {
 					n.Errorf("the operator has written %s:\n%v\nbefore\n%v", o.GetName(), now.Object, o.Object)
 				}
 			},
@@ -74,10 +75,18 @@ func nameAttempts() []attempt {
 				n.must(house.Get(n.Context(), house.victim.doors["victim/front-door"].ObjectKey, gw))
 				yes := true
 				n.must(n.Create(n.Context(), &corev1.Service{
-					ObjectMeta: metav1.ObjectMeta{Namespace: n.name, Name: "trap", Annotations: map[string]string{"stunner.l7mp.io/related-gateway-name": "victim/front-door"},
-						Labels:          map[string]string{"stunner.l7mp.io/owned-by": "stunner"},
-						OwnerReferences: []metav1.OwnerReference{{APIVersion: "gateway.networking.k8s.io/v1", Kind: "Gateway", Name: "front-door", UID: gw.GetUID(), Controller: &yes}}},
-					Spec: corev1.ServiceSpec{ExternalIPs: []string{"192.0.2.222"}, Ports: []corev1.ServicePort{{Port: 3478, Protocol: corev1.ProtocolUDP}}},
+					ObjectMeta: metav1.ObjectMeta{Namespace: n.name, Name: "trap", Annotations: map[string]string{
+						"stunner.l7mp.io/related-gateway-name": "victim/front-door",
+					},
+						Labels: map[string]string{"stunner.l7mp.io/owned-by": "stunner"},
+						OwnerReferences: []metav1.OwnerReference{{
+							APIVersion: "gateway.networking.k8s.io/v1", Kind: "Gateway", Name: "front-door",
+							UID: gw.GetUID(), Controller: &yes,
+						}}},
+					Spec: corev1.ServiceSpec{
+						ExternalIPs: []string{"192.0.2.222"},
+						Ports:       []corev1.ServicePort{{Port: 3478, Protocol: corev1.ProtocolUDP}},
+					},
 				}))
 				n.settles()
 			},
@@ -89,23 +98,31 @@ func nameAttempts() []attempt {
 			try: func(n *tenant) { n.ownsItsObjects("door") },
 		},
 		{
-			name:  "labels and annotations of a Gateway are those by which the operator knows its objects",
-			apply: strings.Replace(gateway(""), "metadata: {name: door}", "metadata: {name: door, "+strings.Replace(marks, "annotations: {", "annotations: {stunner.l7mp.io/applied: '0', ", 1)+"}", 1),
+			name: "labels and annotations of a Gateway are those by which the operator knows its objects",
+			apply: strings.Replace(gateway(""), "metadata: {name: door}", "metadata: {name: door, "+strings.Replace(
+				marks, "annotations: {", "annotations: {stunner.l7mp.io/applied: '0', ", 1,
+			)+"}", 1),
 			try: func(n *tenant) {
 				n.ownsItsObjects("door")
 				n.comesToRest()
 			},
 		},
 		{
-			name:  "a Gateway has annotations of 200 kB",
-			apply: strings.Replace(gateway(""), "metadata: {name: door}", `metadata: {name: door, annotations: {example.net/much: "`+strings.Repeat("x", 200<<10)+`"}}`, 1),
-			try:   func(n *tenant) { n.comesToRest() },
+			name: "a Gateway has annotations of 200 kB",
+			apply: strings.Replace(
+				gateway(""), "metadata: {name: door}",
+				`metadata: {name: door, annotations: {example.net/much: "`+strings.Repeat("x", 200<<10)+`"}}`, 1,
+			),
+			try: func(n *tenant) { n.comesToRest() },
 		},
 		{
-			name:  "a Gateway has annotations of 250 kB",
-			apply: strings.Replace(gateway(""), "metadata: {name: door}", `metadata: {name: door, annotations: {example.net/much: "`+strings.Repeat("x", 250<<10)+`"}}`, 1),
-			told:  map[string]string{"gateway/door": `annotations`},
-			try:   func(n *tenant) { n.comesToRest() },
+			name: "a Gateway has annotations of 250 kB",
+			apply: strings.Replace(
+				gateway(""), "metadata: {name: door}",
+				`metadata: {name: door, annotations: {example.net/much: "`+strings.Repeat("x", 250<<10)+`"}}`, 1,
+			),
+			told: map[string]string{"gateway/door": `annotations`},
+			try:  func(n *tenant) { n.comesToRest() },
 		},
 		{
 			name:  "a Gateway has a name that leaves no room for that of a Service",
@@ -144,7 +161,9 @@ func nameAttempts() []attempt {
 func listenersOf(count int) string {
 	var list []string
 	for i := range count {
-		list = append(list, fmt.Sprintf(`{name: %s-%d, port: %d, protocol: TURN-UDP}`, strings.Repeat("l", 200), i, 10000+i))
+		list = append(
+			list, fmt.Sprintf(`{name: %s-%d, port: %d, protocol: TURN-UDP}`, strings.Repeat("l", 200), i, 10000+i),
+		)
 	}
 	return strings.Join(list, ", ")
 }
@@ -159,7 +178,9 @@ func (n *tenant) ownsItsObjects(gateway string) {
 	}
 	for _, o := range []client.Object{svc, d} {
 		marked := o.GetLabels()
-		if marked["stunner.l7mp.io/related-gateway-name"] != gateway || marked["stunner.l7mp.io/related-gateway-namespace"] != n.name || marked["stunner.l7mp.io/owned-by"] != "stunner" ||
+		if marked["stunner.l7mp.io/related-gateway-name"] != gateway ||
+			marked["stunner.l7mp.io/related-gateway-namespace"] != n.name ||
+			marked["stunner.l7mp.io/owned-by"] != "stunner" ||
 			o.GetAnnotations()["stunner.l7mp.io/related-gateway-name"] != n.name+"/"+gateway {
 			n.Errorf("%T %s says that it belongs to another Gateway: %v %v", o, o.GetName(), marked, o.GetAnnotations())
 		}
@@ -169,8 +190,11 @@ func (n *tenant) ownsItsObjects(gateway string) {
 	if selector.Matches(labels.Set(victims)) || !selector.Matches(labels.Set(d.Spec.Template.Labels)) {
 		n.Errorf("the Deployment of Gateway %s selects pods by %v", gateway, selector)
 	}
-	for what, selects := range map[string]map[string]string{"the Service": svc.Spec.Selector, "the template": d.Spec.Template.Labels} {
-		if selects["stunner.l7mp.io/related-gateway-name"] != gateway || selects["stunner.l7mp.io/related-gateway-namespace"] != n.name || selects["app"] != "stunner" {
+	for what, selects := range map[string]map[string]string{
+		"the Service": svc.Spec.Selector, "the template": d.Spec.Template.Labels,
+	} {
+		if selects["stunner.l7mp.io/related-gateway-name"] != gateway ||
+			selects["stunner.l7mp.io/related-gateway-namespace"] != n.name || selects["app"] != "stunner" {
 			n.Errorf("%s selects pods of Gateway %s by %v", what, gateway, selects)
 		}
 	}
@@ -184,7 +208,8 @@ func (n *tenant) comesToRest() {
 	begun := time.Now()
 	n.settles()
 	n.settles()
-	if writes := n.writes(begun); len(writes) > 12 { // two objects with a status each, and pending writes for earlier ones
+	// two objects with a status each, and pending writes for earlier ones
+	if writes := n.writes(begun); len(writes) > 12 {
 		n.Errorf("the operator writes %d times where there is nothing to write: %v", len(writes), writes)
 	}
 }
@@ -195,7 +220,8 @@ func (n *tenant) writes(since time.Time) (list []string) {
 	all, err := control.Audit(since)
 	n.must(err)
 	for _, e := range all {
-		if e.Write() && e.Namespace == n.name && e.User == "system:serviceaccount:"+system+":stunner-operator" && e.Resource != "events" {
+		if e.Write() && e.Namespace == n.name && e.User == "system:serviceaccount:"+system+":stunner-operator" &&
+			e.Resource != "events" {
 			list = append(list, fmt.Sprintf("%s %s/%s %s: %d", e.Verb, e.Resource, e.Subresource, e.Name, e.Code))
 		}
 	}

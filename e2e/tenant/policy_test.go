@@ -47,10 +47,12 @@ func policyAttempts() []attempt {
 			try:   closed,
 		},
 		{
-			name:  "an own GatewayConfig denies by a selector that selects nothing",
-			apply: ownConfig(plain+`, deniedBackends: [{namespace: kube-system, selector: {matchLabels: {no: such}}}]`) + routeTo(dns),
-			told:  map[string]string{"route/way": unresolved},
-			try:   closed,
+			name: "an own GatewayConfig denies by a selector that selects nothing",
+			apply: ownConfig(
+				plain+`, deniedBackends: [{namespace: kube-system, selector: {matchLabels: {no: such}}}]`,
+			) + routeTo(dns),
+			told: map[string]string{"route/way": unresolved},
+			try:  closed,
 		},
 		{
 			name:  "an own GatewayConfig needs no grants, for a route to a Service of the victim",
@@ -59,10 +61,12 @@ func policyAttempts() []attempt {
 			try:   func(n *tenant) { n.reachesNone("door", mediaPod) },
 		},
 		{
-			name:  "an own GatewayConfig needs no grants, for a route to a StaticService of the victim",
-			apply: ownConfig(plain+`, requireReferenceGrants: false`) + routeTo(`group: stunner.l7mp.io, kind: StaticService, name: office, namespace: victim`),
-			told:  map[string]string{"route/way": unresolved},
-			try:   func(n *tenant) { n.reachesNone("door", "198.18.0.1") },
+			name: "an own GatewayConfig needs no grants, for a route to a StaticService of the victim",
+			apply: ownConfig(plain+`, requireReferenceGrants: false`) + routeTo(
+				`group: stunner.l7mp.io, kind: StaticService, name: office, namespace: victim`,
+			),
+			told: map[string]string{"route/way": unresolved},
+			try:  func(n *tenant) { n.reachesNone("door", "198.18.0.1") },
 		},
 		{
 			name:  "an own GatewayConfig names a Dataplane of the administrator, in the network of the host",
@@ -70,7 +74,8 @@ func policyAttempts() []attempt {
 			told:  map[string]string{"gateway/door": `Dataplane`},
 			try: func(n *tenant) {
 				d := &appsv1.Deployment{}
-				if house.Get(n.Context(), types.NamespacedName{Namespace: n.name, Name: "door"}, d) == nil && d.Spec.Template.Spec.HostNetwork {
+				if house.Get(n.Context(), types.NamespacedName{Namespace: n.name, Name: "door"}, d) == nil &&
+					d.Spec.Template.Spec.HostNetwork {
 					n.Errorf("there is a Deployment in the network of the host: %+v", d.Spec.Template.Spec.Volumes)
 				}
 			},
@@ -106,9 +111,11 @@ func policyAttempts() []attempt {
 			try:   func(n *tenant) { n.takesNo(dnsService) },
 		},
 		{
-			name:  "parametersRef names the GatewayConfig of the class by its namespace",
-			apply: gateway(`, infrastructure: {parametersRef: {group: stunner.l7mp.io, kind: GatewayConfig, name: stunner-system/stunner}}`),
-			told:  map[string]string{"gateway/door": `InvalidParameters`},
+			name: "parametersRef names the GatewayConfig of the class by its namespace",
+			apply: gateway(
+				`, infrastructure: {parametersRef: {group: stunner.l7mp.io, kind: GatewayConfig, name: stunner-system/stunner}}`,
+			),
+			told: map[string]string{"gateway/door": `InvalidParameters`},
 		},
 		{
 			name:  "parametersRef names a ConfigMap",

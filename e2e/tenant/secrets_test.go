@@ -65,15 +65,19 @@ func secretAttempts() []attempt {
 			told:  map[string]string{"config/own": ungranted},
 		},
 		{
-			name:  "the user name of an own GatewayConfig is the key that signs the credentials of the class",
-			apply: ownConfig(`password: marzipan-and-rosewater, userName: {name: stunner-turn-credentials, namespace: stunner-system, key: secret}`),
-			told:  map[string]string{"config/own": ungranted},
-			try:   func(n *tenant) { n.lacks(classSecret) },
+			name: "the user name of an own GatewayConfig is the key that signs the credentials of the class",
+			apply: ownConfig(
+				`password: marzipan-and-rosewater, userName: {name: stunner-turn-credentials, namespace: stunner-system, key: secret}`,
+			),
+			told: map[string]string{"config/own": ungranted},
+			try:  func(n *tenant) { n.lacks(classSecret) },
 		},
 		{
-			name:  "the shared secret of an own GatewayConfig is the private key of config discovery",
-			apply: ownConfig(`authType: ephemeral, sharedSecret: {name: stunner-discovery-ca, namespace: stunner-system, key: ca.key}`),
-			told:  map[string]string{"config/own": ungranted},
+			name: "the shared secret of an own GatewayConfig is the private key of config discovery",
+			apply: ownConfig(
+				`authType: ephemeral, sharedSecret: {name: stunner-discovery-ca, namespace: stunner-system, key: ca.key}`,
+			),
+			told: map[string]string{"config/own": ungranted},
 		},
 		{
 			name:  "authRef of an own GatewayConfig names the Secret of another tenant",
@@ -81,10 +85,12 @@ func secretAttempts() []attempt {
 			told:  map[string]string{"config/own": ungranted},
 		},
 		{
-			name:  "authRef of an own GatewayConfig names the Secret of the class",
-			apply: ownConfig(`authRef: {group: v1, kind: Secret, name: stunner-turn-credentials, namespace: stunner-system}`),
-			told:  map[string]string{"config/own": ungranted},
-			try:   func(n *tenant) { n.lacks(classSecret) },
+			name: "authRef of an own GatewayConfig names the Secret of the class",
+			apply: ownConfig(
+				`authRef: {group: v1, kind: Secret, name: stunner-turn-credentials, namespace: stunner-system}`,
+			),
+			told: map[string]string{"config/own": ungranted},
+			try:  func(n *tenant) { n.lacks(classSecret) },
 		},
 		{
 			name:  "an own GatewayConfig says that it needs no ReferenceGrant for a Secret",
@@ -133,7 +139,10 @@ spec: {from: [{group: stunner.l7mp.io, kind: GatewayConfig, namespace: TENANT}],
 				for _, name := range []string{"there", "no-key", "nowhere", "far-away"} {
 					text, err := n.says(n.Context(), "config/"+name)
 					n.must(err)
-					text = strings.NewReplacer(name, "NAME", "no-secret-here", "SECRET", "cloud-admin", "SECRET", "no-such-namespace", "kube-system", "nokey", "token").Replace(text)
+					text = strings.NewReplacer(
+						name, "NAME", "no-secret-here", "SECRET", "cloud-admin", "SECRET", "no-such-namespace",
+						"kube-system", "nokey", "token",
+					).Replace(text)
 					if first == "" {
 						first = text
 					}
@@ -187,11 +196,18 @@ spec: {from: [{group: stunner.l7mp.io, kind: GatewayConfig, namespace: TENANT}],
 		},
 		{
 			name: "conditions tell which certificates there are elsewhere",
-			apply: encrypted(`name: door, namespace: victim`) + "---\n" + strings.NewReplacer("name: door}", "name: gate}", "name: door,", "name: no-secret-here,").
+			apply: encrypted(`name: door, namespace: victim`) + "---\n" + strings.NewReplacer(
+				"name: door}", "name: gate}", "name: door,", "name: no-secret-here,",
+			).
 				Replace(encrypted(`name: door, namespace: victim`)),
 			try: func(n *tenant) {
-				for object, secret := range map[string]string{"gateway/door": "victim/door", "gateway/gate": "victim/no-secret-here"} {
-					n.told(object, `ResolvedRefs=False RefNotPermitted: tls.certificateRefs\[0\] refers to Secret `+secret+` in another namespace: create a ReferenceGrant`)
+				for object, secret := range map[string]string{
+					"gateway/door": "victim/door", "gateway/gate": "victim/no-secret-here",
+				} {
+					n.told(
+						object,
+						`ResolvedRefs=False RefNotPermitted: tls.certificateRefs\[0\] refers to Secret `+secret+` in another namespace: create a ReferenceGrant`,
+					)
 				}
 			},
 		},
@@ -209,13 +225,17 @@ spec: {from: [{group: stunner.l7mp.io, kind: GatewayConfig, namespace: TENANT}],
 			},
 		},
 		{
-			name:  "an own GatewayConfig asks for the key that all Gateways share",
-			apply: ownConfig(`signingKey: Shared, authRef: {name: stunner-turn-credentials, namespace: stunner-system}`),
-			try:   func(n *tenant) { n.lacks(classSecret) },
+			name: "an own GatewayConfig asks for the key that all Gateways share",
+			apply: ownConfig(
+				`signingKey: Shared, authRef: {name: stunner-turn-credentials, namespace: stunner-system}`,
+			),
+			try: func(n *tenant) { n.lacks(classSecret) },
 		},
 		{
-			name:  "a credential in an own GatewayConfig stands for a variable of the auth service",
-			apply: ownConfig(`userName: "$MARKER", password: "${MARKER}$MARKER"`) + "  addresses: [{type: Hostname, value: marker.example.net}]\n",
+			name: "a credential in an own GatewayConfig stands for a variable of the auth service",
+			apply: ownConfig(
+				`userName: "$MARKER", password: "${MARKER}$MARKER"`,
+			) + "  addresses: [{type: Hostname, value: marker.example.net}]\n",
 			try: func(n *tenant) {
 				n.finds("answer of the auth service", n.iceServers(`{"gateways":[{"namespace":"`+n.name+`"}]}`))
 			},

@@ -27,7 +27,10 @@ import (
 const audience = "stunner-discovery"
 
 // victims are the labels of a dataplane pod of the victim.
-var victims = map[string]string{"app": "stunner", "stunner.l7mp.io/related-gateway-name": "front-door", "stunner.l7mp.io/related-gateway-namespace": "victim"}
+var victims = map[string]string{
+	"app": "stunner", "stunner.l7mp.io/related-gateway-name": "front-door",
+	"stunner.l7mp.io/related-gateway-namespace": "victim",
+}
 
 // Limits for the cost of a pod.
 const (
@@ -42,7 +45,10 @@ const (
 // for the pod itself.
 func tokenAttempts() []attempt {
 	const theirs = "/api/v1/configs/victim/front-door"
-	everything := []string{theirs, "/api/v1/configs", "/api/v1/configs/victim", "/api/v1/configs/victim/side-door", "/api/v1/configs/lobby/lounge", "/api/v1/reports"}
+	everything := []string{
+		theirs, "/api/v1/configs", "/api/v1/configs/victim", "/api/v1/configs/victim/side-door",
+		"/api/v1/configs/lobby/lounge", "/api/v1/reports",
+	}
 	nobody := func(code int, token func(*tenant) string) func(*tenant) {
 		return func(n *tenant) {
 			n.Helper()
@@ -64,12 +70,24 @@ func tokenAttempts() []attempt {
 	}
 	return []attempt{
 		{name: "a pod shows no token", try: nobody(401, func(*tenant) string { return "" })},
-		{name: "a pod shows a token that nobody has made", try: nobody(401, func(*tenant) string { return "eyJhbGciOiJub25lIn0.eyJzdWIiOiJzeXN0ZW06YWRtaW4ifQ." })},
-		{name: "a pod shows the token for the API server", try: nobody(401, func(n *tenant) string { return n.tokenOf(n.account("spy"), nil) })},
-		{name: "a pod shows a token for another audience", try: nobody(401, func(n *tenant) string { return n.tokenOf(n.account("spy"), nil, "stunner-auth") })},
-		{name: "an account without a pod shows a token for config discovery", try: nobody(403, func(n *tenant) string { return n.tokenOf(n.account("spy"), nil, audience) })},
-		{name: "an account has the name of the auth service's", try: nobody(403, func(n *tenant) string { return n.tokenOf(n.account("stunner-auth"), nil, audience) })},
-		{name: "an account has the name of the operator's", try: nobody(403, func(n *tenant) string { return n.tokenOf(n.account("stunner-operator"), nil, audience) })},
+		{name: "a pod shows a token that nobody has made", try: nobody(
+			401, func(*tenant) string { return "eyJhbGciOiJub25lIn0.eyJzdWIiOiJzeXN0ZW06YWRtaW4ifQ." },
+		)},
+		{name: "a pod shows the token for the API server", try: nobody(
+			401, func(n *tenant) string { return n.tokenOf(n.account("spy"), nil) },
+		)},
+		{name: "a pod shows a token for another audience", try: nobody(
+			401, func(n *tenant) string { return n.tokenOf(n.account("spy"), nil, "stunner-auth") },
+		)},
+		{name: "an account without a pod shows a token for config discovery", try: nobody(
+			403, func(n *tenant) string { return n.tokenOf(n.account("spy"), nil, audience) },
+		)},
+		{name: "an account has the name of the auth service's", try: nobody(
+			403, func(n *tenant) string { return n.tokenOf(n.account("stunner-auth"), nil, audience) },
+		)},
+		{name: "an account has the name of the operator's", try: nobody(
+			403, func(n *tenant) string { return n.tokenOf(n.account("stunner-operator"), nil, audience) },
+		)},
 		{name: "a pod without labels asks for the victim's config", try: nobody(403, pod(nil))},
 		{name: "a pod has the labels of the victim's dataplane", try: nobody(403, pod(victims))},
 		{name: "a pod has the name of the victim's Gateway in its labels, and its own namespace", try: nobody(403, pod(map[string]string{
@@ -79,9 +97,15 @@ func tokenAttempts() []attempt {
 		{
 			name: "the labels of a pod change after its token was looked at",
 			try: func(n *tenant) {
-				token := n.podToken("spy", map[string]string{"app": "stunner", "stunner.l7mp.io/related-gateway-name": "door", "stunner.l7mp.io/related-gateway-namespace": n.name})
+				token := n.podToken("spy", map[string]string{
+					"app": "stunner", "stunner.l7mp.io/related-gateway-name": "door",
+					"stunner.l7mp.io/related-gateway-namespace": n.name,
+				})
 				n.gets(token, "/api/v1/configs/"+n.name+"/door", 404)
-				n.must(n.Patch(n.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: n.name, Name: "spy"}}, mergePatch(map[string]any{"metadata": map[string]any{"labels": victims}})))
+				n.must(n.Patch(
+					n.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: n.name, Name: "spy"}},
+					mergePatch(map[string]any{"metadata": map[string]any{"labels": victims}}),
+				))
 				n.gets(token, theirs, 403)
 			},
 		},
@@ -89,11 +113,18 @@ func tokenAttempts() []attempt {
 			name:  "a path leads from the tenant's config to the victim's",
 			apply: gateway(""),
 			try: func(n *tenant) {
-				token := n.podToken("spy", map[string]string{"app": "stunner", "stunner.l7mp.io/related-gateway-name": "door", "stunner.l7mp.io/related-gateway-namespace": n.name})
+				token := n.podToken("spy", map[string]string{
+					"app": "stunner", "stunner.l7mp.io/related-gateway-name": "door",
+					"stunner.l7mp.io/related-gateway-namespace": n.name,
+				})
 				for _, path := range []string{
-					"/api/v1/configs/TENANT/../victim/front-door", "/api/v1/configs/TENANT/door/../../victim/front-door", "/api/v1/configs/TENANT%2Fdoor%2F..%2F..%2Fvictim/front-door",
-					"/api/v1/configs/TENANT/..%2fvictim%2ffront-door", "/api/v1/configs//victim/front-door", "/api/v1/configs/victim%2ffront-door", "/api/v1/configs/TENANT/door?id=victim/front-door",
-					"/api/v1/configs/TENANT/door%00/victim", "/api/v1/configs/%76ictim/front-door", "/api/v1/configs/", "/api/v1/configs/TENANT/",
+					"/api/v1/configs/TENANT/../victim/front-door",
+					"/api/v1/configs/TENANT/door/../../victim/front-door",
+					"/api/v1/configs/TENANT%2Fdoor%2F..%2F..%2Fvictim/front-door",
+					"/api/v1/configs/TENANT/..%2fvictim%2ffront-door", "/api/v1/configs//victim/front-door",
+					"/api/v1/configs/victim%2ffront-door", "/api/v1/configs/TENANT/door?id=victim/front-door",
+					"/api/v1/configs/TENANT/door%00/victim", "/api/v1/configs/%76ictim/front-door", "/api/v1/configs/",
+					"/api/v1/configs/TENANT/",
 				} {
 					code, body := n.ask(token, strings.ReplaceAll(path, "TENANT", n.name))
 					n.finds(path, body)
@@ -106,8 +137,14 @@ func tokenAttempts() []attempt {
 		{
 			name: "the tenant asks for a token of the auth service's account",
 			try: func(n *tenant) {
-				request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: []string{audience}}}
-				n.isRefused(n.SubResource("token").Create(n.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: "stunner-auth"}}, request), "forbidden")
+				request := &authenticationv1.TokenRequest{
+					Spec: authenticationv1.TokenRequestSpec{Audiences: []string{audience}},
+				}
+				n.isRefused(n.SubResource("token").Create(
+					n.Context(),
+					&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: "stunner-auth"}},
+					request,
+				), "forbidden")
 			},
 		},
 		{
@@ -115,7 +152,10 @@ func tokenAttempts() []attempt {
 			try: func(n *tenant) {
 				access, err := control.User(n.name)
 				n.must(err)
-				out, err := control.Command(n.Context(), "get", "secrets", "-n", "kube-system", "--kubeconfig", access.Kubeconfig, "--as", "system:serviceaccount:stunner-system:stunner-operator").CombinedOutput()
+				out, err := control.Command(
+					n.Context(), "get", "secrets", "-n", "kube-system", "--kubeconfig", access.Kubeconfig, "--as",
+					"system:serviceaccount:stunner-system:stunner-operator",
+				).CombinedOutput()
 				if err == nil || !strings.Contains(string(out), "cannot impersonate") {
 					n.Errorf("the API server answers %v: %s", err, out)
 				}
@@ -127,7 +167,9 @@ func tokenAttempts() []attempt {
 			try: func(n *tenant) {
 				names, err := house.podOf(n.Context(), house.victim.doors["victim/front-door"].ObjectKey)
 				n.must(err)
-				before, err := bed.Metric(n.Context(), "http://"+house.health+"/metrics", "stunner_operator_discovery_refused_total")
+				before, err := bed.Metric(
+					n.Context(), "http://"+house.health+"/metrics", "stunner_operator_discovery_refused_total",
+				)
 				n.must(err)
 				stream := n.stream("door")
 				for _, report := range []string{
@@ -138,7 +180,9 @@ func tokenAttempts() []attempt {
 					n.must(stream.Write(n.Context(), websocket.MessageText, []byte(`{"report":`+report+`}`)))
 				}
 				n.await(func(ctx context.Context) error {
-					now, err := bed.Metric(ctx, "http://"+house.health+"/metrics", "stunner_operator_discovery_refused_total")
+					now, err := bed.Metric(
+						ctx, "http://"+house.health+"/metrics", "stunner_operator_discovery_refused_total",
+					)
 					if err == nil && now < before+2 { // the first one is for another config than that of the stream
 						err = fmt.Errorf("%.0f refusals, before %.0f", now, before)
 					}
@@ -153,10 +197,15 @@ func tokenAttempts() []attempt {
 				stream := n.stream("door")
 				for _, report := range []string{
 					`{"report":{"id":"TENANT/door","pod":"spy-of-door","accepted":false,"allocations":9223372036854775807,"error":"` + strings.Repeat("x\n", 10_000) + `"}}`,
-					`{"report":{"id":"TENANT/door","pod":"spy-of-door","accepted":true,"allocations":-1}}`, `{"report":[]}`, `null`, `{`,
-					`{"report":{"id":"TENANT/door","pod":"spy-of-door","accepted":false,"revision":"` + strings.Repeat("r", 10_000) + `","error":"\u0000\u202e"}}`,
+					`{"report":{"id":"TENANT/door","pod":"spy-of-door","accepted":true,"allocations":-1}}`,
+					`{"report":[]}`, `null`, `{`,
+					`{"report":{"id":"TENANT/door","pod":"spy-of-door","accepted":false,"revision":"` + strings.Repeat(
+						"r", 10_000,
+					) + `","error":"\u0000\u202e"}}`,
 				} {
-					n.must(stream.Write(n.Context(), websocket.MessageText, []byte(strings.ReplaceAll(report, "TENANT", n.name))))
+					n.must(stream.Write(
+						n.Context(), websocket.MessageText, []byte(strings.ReplaceAll(report, "TENANT", n.name)),
+					))
 				}
 				n.settles()
 				text, err := n.says(n.Context(), "gateway/door")
@@ -234,7 +283,8 @@ func mergePatch(fields map[string]any) client.Patch {
 func (n *tenant) doorToken(gateway string) string {
 	n.Helper()
 	return n.podToken("spy-of-"+gateway, map[string]string{
-		"app": "stunner", "stunner.l7mp.io/related-gateway-name": gateway, "stunner.l7mp.io/related-gateway-namespace": n.name,
+		"app": "stunner", "stunner.l7mp.io/related-gateway-name": gateway,
+		"stunner.l7mp.io/related-gateway-namespace": n.name,
 	})
 }
 
@@ -251,7 +301,9 @@ func (n *tenant) dial(token, gateway string, ended chan<- struct{}) (*websocket.
 	n.Helper()
 	client, err := secure()
 	n.must(err)
-	conn, response, err := websocket.Dial(n.Context(), "https://localhost:"+portOf(house.discovery)+"/api/v1/configs/"+n.name+"/"+gateway+"?watch=true",
+	conn, response, err := websocket.Dial(n.Context(), "https://localhost:"+portOf(
+		house.discovery,
+	)+"/api/v1/configs/"+n.name+"/"+gateway+"?watch=true",
 		&websocket.DialOptions{HTTPClient: client, HTTPHeader: http.Header{"Authorization": {"Bearer " + token}}})
 	if err != nil {
 		return nil, fmt.Errorf("follow config: %w: %v", err, response)
@@ -284,19 +336,28 @@ func (n *tenant) account(name string) *corev1.ServiceAccount {
 func (n *tenant) podToken(name string, labels map[string]string) string {
 	n.Helper()
 	account := n.account("spy")
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: n.name, Name: name, Labels: labels}, Spec: corev1.PodSpec{
-		ServiceAccountName: account.Name, NodeName: "worker-1", Containers: []corev1.Container{{Name: "spy", Image: "example.net/spy"}},
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Namespace: n.name, Name: name, Labels: labels,
+	}, Spec: corev1.PodSpec{
+		ServiceAccountName: account.Name, NodeName: "worker-1",
+		Containers: []corev1.Container{{Name: "spy", Image: "example.net/spy"}},
 	}}
 	if err := n.Create(n.Context(), pod); !apierrors.IsAlreadyExists(err) {
 		n.must(err)
 	}
-	return n.tokenOf(account, &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: name}, audience)
+	return n.tokenOf(
+		account, &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: name}, audience,
+	)
 }
 
 // tokenOf requests a token as the tenant.
-func (n *tenant) tokenOf(account *corev1.ServiceAccount, bound *authenticationv1.BoundObjectReference, audiences ...string) string {
+func (n *tenant) tokenOf(
+	account *corev1.ServiceAccount, bound *authenticationv1.BoundObjectReference, audiences ...string,
+) string {
 	n.Helper()
-	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: audiences, BoundObjectRef: bound}}
+	request := &authenticationv1.TokenRequest{
+		Spec: authenticationv1.TokenRequestSpec{Audiences: audiences, BoundObjectRef: bound},
+	}
 	n.must(n.SubResource("token").Create(n.Context(), account, request))
 	return request.Status.Token
 }
@@ -320,7 +381,9 @@ func (n *tenant) ask(token, path string) (code int, body []byte) {
 	n.Helper()
 	client, err := secure()
 	n.must(err)
-	request, err := http.NewRequestWithContext(n.Context(), http.MethodGet, "https://localhost:"+portOf(house.discovery)+path, nil)
+	request, err := http.NewRequestWithContext(
+		n.Context(), http.MethodGet, "https://localhost:"+portOf(house.discovery)+path, nil,
+	)
 	n.must(err)
 	if token != "" {
 		request.Header.Set("Authorization", "Bearer "+token)

@@ -218,7 +218,9 @@ func (h *installation) furnish(ctx context.Context) error {
 		return err
 	}
 	for name, addresses := range map[string][]corev1.NodeAddress{
-		"worker-1":  {{Type: corev1.NodeInternalIP, Address: node}, {Type: corev1.NodeExternalIP, Address: nodeOutside}},
+		"worker-1": {
+			{Type: corev1.NodeInternalIP, Address: node}, {Type: corev1.NodeExternalIP, Address: nodeOutside},
+		},
 		"control-1": {{Type: corev1.NodeInternalIP, Address: apiServer}},
 	} {
 		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -230,14 +232,17 @@ func (h *installation) furnish(ctx context.Context) error {
 			return err
 		}
 	}
-	if _, err := control.Kubectl(ctx, "patch", "gatewayconfig", "stunner", "-n", system, "--type=merge", "-p", policy); err != nil {
+	if _, err := control.Kubectl(
+		ctx, "patch", "gatewayconfig", "stunner", "-n", system, "--type=merge", "-p", policy,
+	); err != nil {
 		return err
 	}
 	chain, private, err := bed.Certificate()
 	if err != nil {
 		return err
 	}
-	h.markers.know("private key of Secret victim/door", strings.Split(string(private), "\n")[1]) // the first line after the PEM header
+	// the first line after the PEM header
+	h.markers.know("private key of Secret victim/door", strings.Split(string(private), "\n")[1])
 	return h.Create(ctx, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "victim", Name: "door"}, Type: corev1.SecretTypeTLS,
 		Data: map[string][]byte{corev1.TLSCertKey: chain, corev1.TLSPrivateKeyKey: private},
@@ -269,8 +274,14 @@ type door struct {
 // follow starts the dataplanes of the other tenants, and waits until their configs are complete.
 func (h *installation) follow(ctx context.Context) (*victim, error) {
 	v := &victim{house: h, doors: map[string]*door{
-		"victim/front-door": {ObjectKey: client.ObjectKey{Namespace: "victim", Name: "front-door"}, cluster: "victim/media", stirred: make(chan struct{})},
-		"lobby/lounge":      {ObjectKey: client.ObjectKey{Namespace: "lobby", Name: "lounge"}, cluster: "lobby/house", stirred: make(chan struct{})},
+		"victim/front-door": {
+			ObjectKey: client.ObjectKey{Namespace: "victim", Name: "front-door"}, cluster: "victim/media",
+			stirred: make(chan struct{}),
+		},
+		"lobby/lounge": {
+			ObjectKey: client.ObjectKey{Namespace: "lobby", Name: "lounge"}, cluster: "lobby/house",
+			stirred: make(chan struct{}),
+		},
 	}}
 	for id, d := range v.doors {
 		if err := h.expose(ctx, d.ObjectKey); err != nil {
@@ -280,7 +291,10 @@ func (h *installation) follow(ctx context.Context) (*victim, error) {
 		if err != nil {
 			return nil, err
 		}
-		token, err := control.Kubectl(ctx, "create", "token", "default", "-n", d.Namespace, "--audience=stunner-discovery", "--bound-object-kind=Pod", "--bound-object-name="+pod)
+		token, err := control.Kubectl(
+			ctx, "create", "token", "default", "-n", d.Namespace, "--audience=stunner-discovery",
+			"--bound-object-kind=Pod", "--bound-object-name="+pod,
+		)
 		if err != nil {
 			return nil, err
 		}
@@ -288,14 +302,17 @@ func (h *installation) follow(ctx context.Context) (*victim, error) {
 		if err := os.WriteFile(path, []byte(strings.TrimSpace(token)), 0o600); err != nil {
 			return nil, err
 		}
-		source, err := discovery.Open("https://localhost:"+portOf(h.discovery), discovery.Options{ID: id, TokenFile: path, CAFile: h.ca})
+		source, err := discovery.Open(
+			"https://localhost:"+portOf(h.discovery), discovery.Options{ID: id, TokenFile: path, CAFile: h.ca},
+		)
 		if err != nil {
 			return nil, err
 		}
 		go d.listen(source.Watch(context.Background()))
 		if err := d.await(ctx, func(c config.Config) error {
 			unaddressed := func(l config.Listener) bool { return l.PublicAddress == "" || len(l.ServiceAddresses) == 0 }
-			if c.Listeners == nil || slices.ContainsFunc(c.Listeners, unaddressed) || len(c.Listeners[0].ServiceAddresses) < 2 {
+			if c.Listeners == nil || slices.ContainsFunc(c.Listeners, unaddressed) ||
+				len(c.Listeners[0].ServiceAddresses) < 2 {
 				return fmt.Errorf("the config of %s is not complete: %+v", id, c.Listeners)
 			}
 			d.before = c
@@ -312,7 +329,9 @@ func (h *installation) follow(ctx context.Context) (*victim, error) {
 		if err := h.Get(ctx, v.doors["victim/front-door"].ObjectKey, gw); err != nil {
 			return err
 		}
-		if c := gw.Status.Conditions; !slices.ContainsFunc(c, func(c metav1.Condition) bool { return c.Type == "Programmed" && c.Status == metav1.ConditionTrue }) {
+		if c := gw.Status.Conditions; !slices.ContainsFunc(
+			c, func(c metav1.Condition) bool { return c.Type == "Programmed" && c.Status == metav1.ConditionTrue },
+		) {
 			return fmt.Errorf("the Gateway of the victim is not programmed: %+v", c)
 		}
 		now, err := v.state(ctx)
@@ -351,7 +370,10 @@ func (h *installation) expose(ctx context.Context, gateway client.ObjectKey) err
 func (h *installation) podOf(ctx context.Context, gateway client.ObjectKey) (name string, err error) {
 	err = bed.Until(ctx, func(ctx context.Context) error {
 		pods := &corev1.PodList{}
-		err := h.List(ctx, pods, client.InNamespace(gateway.Namespace), client.MatchingLabels{"stunner.l7mp.io/related-gateway-name": gateway.Name})
+		err := h.List(
+			ctx, pods, client.InNamespace(gateway.Namespace),
+			client.MatchingLabels{"stunner.l7mp.io/related-gateway-name": gateway.Name},
+		)
 		if err == nil && len(pods.Items) == 0 {
 			err = fmt.Errorf("no pod of Gateway %s", gateway)
 		}
@@ -406,14 +428,19 @@ func (v *victim) proceeds(ctx context.Context, gateway string) error {
 	defer cancel()
 	d := v.doors[gateway]
 	if err := v.house.Create(ctx, &discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Namespace: d.Namespace, Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: "sfu"}},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: d.Namespace, Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: "sfu"},
+		},
 		AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{address}}},
 	}); err != nil {
 		return err
 	}
 	var got config.Config
 	if err := d.await(ctx, func(c config.Config) error {
-		if !slices.ContainsFunc(c.Clusters, func(c config.Cluster) bool { return c.Name == d.cluster && slices.Contains(c.Endpoints, address) }) {
+		if !slices.ContainsFunc(
+			c.Clusters,
+			func(c config.Cluster) bool { return c.Name == d.cluster && slices.Contains(c.Endpoints, address) },
+		) {
 			return fmt.Errorf("endpoint %s of %s is not published", address, gateway)
 		}
 		got = c
@@ -465,7 +492,9 @@ func (d *door) own(c config.Config) config.Config {
 	}
 	c.Clusters = slices.DeleteFunc(c.Clusters, func(c config.Cluster) bool { return foreign(c.Name) })
 	for i := range c.Clusters {
-		c.Clusters[i].Endpoints = slices.DeleteFunc(slices.Clone(c.Clusters[i].Endpoints), func(e string) bool { return strings.HasPrefix(e, laterPrefix) })
+		c.Clusters[i].Endpoints = slices.DeleteFunc(
+			slices.Clone(c.Clusters[i].Endpoints), func(e string) bool { return strings.HasPrefix(e, laterPrefix) },
+		)
 	}
 	return c
 }
@@ -474,7 +503,9 @@ func (d *door) own(c config.Config) config.Config {
 func (v *victim) state(ctx context.Context) (string, error) {
 	gateways, services, deployments := &gwapiv1.GatewayList{}, &corev1.ServiceList{}, &appsv1.DeploymentList{}
 	in := client.InNamespace("victim")
-	if err := errors.Join(v.house.List(ctx, gateways, in), v.house.List(ctx, services, in), v.house.List(ctx, deployments, in)); err != nil {
+	if err := errors.Join(
+		v.house.List(ctx, gateways, in), v.house.List(ctx, services, in), v.house.List(ctx, deployments, in),
+	); err != nil {
 		return "", err
 	}
 	state := map[string]any{}

@@ -28,7 +28,9 @@ func TestDevcontainer(t *testing.T) {
 		Image, PostCreateCommand string
 		Features                 map[string]options
 	}
-	if err := json.Unmarshal(uncommented(read(t, filepath.Join(d.root, ".devcontainer/devcontainer.json"))), &c); err != nil {
+	if err := json.Unmarshal(
+		uncommented(read(t, filepath.Join(d.root, ".devcontainer/devcontainer.json"))), &c,
+	); err != nil {
 		t.Fatal(err)
 	}
 	for _, w := range []struct{ feature, option, file, pattern string }{
@@ -67,7 +69,9 @@ func (d *desk) tools(t *testing.T, given map[string]string) {
 		ID      string
 		Options map[string]struct{ Default string }
 	}
-	if err := json.Unmarshal([]byte(read(t, filepath.Join(d.root, ".devcontainer/tools/devcontainer-feature.json"))), &feature); err != nil {
+	if err := json.Unmarshal(
+		[]byte(read(t, filepath.Join(d.root, ".devcontainer/tools/devcontainer-feature.json"))), &feature,
+	); err != nil {
 		t.Fatal(err)
 	}
 	if feature.ID != "tools" || len(given) == 0 || len(given) != len(feature.Options) {
@@ -90,14 +94,18 @@ func uncommented(text string) []byte {
 // exit code.
 func TestScript(t *testing.T) {
 	root := bedtest.Root(t)
-	match := regexp.MustCompile(`(?s)<<'EOF'[^\n]*\n(.*?\n)EOF\n`).FindStringSubmatch(read(t, filepath.Join(root, ".ci/tilt/Dockerfile")))
+	match := regexp.MustCompile(`(?s)<<'EOF'[^\n]*\n(.*?\n)EOF\n`).FindStringSubmatch(
+		read(t, filepath.Join(root, ".ci/tilt/Dockerfile")),
+	)
 	if match == nil {
 		t.Fatal("the Dockerfile has no script")
 	}
 	service := filepath.Join(t.TempDir(), "service")
 	write(t, service, match[1])
 	program := func(name, begins string) string {
-		return fmt.Sprintf("#!/bin/sh\ntrap 'exit 7' TERM\n%s\necho \"%s $*\"\nwhile :; do sleep 0.1; done\n", begins, name)
+		return fmt.Sprintf(
+			"#!/bin/sh\ntrap 'exit 7' TERM\n%s\necho \"%s $*\"\nwhile :; do sleep 0.1; done\n", begins, name,
+		)
 	}
 	write(t, service+".second", program("second", ""))
 	// The request arrives as early as possible, when the script may not have stored the PID yet.

@@ -98,14 +98,18 @@ func open(t *testing.T) *desk {
 		environment[name] = starlark.NewBuiltin(name, d.record)
 	}
 	options := &syntax.FileOptions{TopLevelControl: true, GlobalReassign: true}
-	if _, err := starlark.ExecFileOptions(options, &starlark.Thread{Name: "Tiltfile"}, filepath.Join(root, "Tiltfile"), nil, environment); err != nil {
+	if _, err := starlark.ExecFileOptions(
+		options, &starlark.Thread{Name: "Tiltfile"}, filepath.Join(root, "Tiltfile"), nil, environment,
+	); err != nil {
 		t.Fatal(err)
 	}
 	return d
 }
 
 // record records a call and returns its result.
-func (d *desk) record(_ *starlark.Thread, fn *starlark.Builtin, args starlark.Tuple, kwargs []starlark.Tuple) (starlark.Value, error) {
+func (d *desk) record(
+	_ *starlark.Thread, fn *starlark.Builtin, args starlark.Tuple, kwargs []starlark.Tuple,
+) (starlark.Value, error) {
 	known := strings.Fields(functions[fn.Name()])
 	c := &call{Value: starlark.None, function: fn.Name(), args: map[string]any{}}
 	for i, v := range args {
@@ -160,7 +164,9 @@ func plain(v starlark.Value) any {
 
 // render renders a kustomization and stores its objects.
 func (d *desk) render(folder string) (starlark.Value, error) {
-	m, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), filepath.Join(d.root, folder))
+	m, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(
+		filesys.MakeFsOnDisk(), filepath.Join(d.root, folder),
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -320,7 +326,8 @@ func (d *desk) object(t *testing.T, c *call, selector string) (found string) {
 	t.Helper()
 	parts := append(strings.Split(selector, ":"), "", "")
 	for _, o := range d.objects {
-		if o.GetName() == parts[0] && (parts[1] == "" || strings.EqualFold(o.GetKind(), parts[1])) && (parts[2] == "" || o.GetNamespace() == parts[2]) {
+		if o.GetName() == parts[0] && (parts[1] == "" || strings.EqualFold(o.GetKind(), parts[1])) &&
+			(parts[2] == "" || o.GetNamespace() == parts[2]) {
 			if found != "" {
 				t.Errorf("%s: %s matches more than one object", c, selector)
 			}
@@ -360,7 +367,9 @@ func (d *desk) workload(t *testing.T, c *call) {
 
 // declared reports whether the Tiltfile has declared a kind as containing images.
 func (d *desk) declared(kind string) bool {
-	return slices.ContainsFunc(d.all("k8s_kind"), func(c *call) bool { return c.text("kind") == kind && len(c.list("image_json_path")) > 0 })
+	return slices.ContainsFunc(
+		d.all("k8s_kind"), func(c *call) bool { return c.text("kind") == kind && len(c.list("image_json_path")) > 0 },
+	)
 }
 
 // Live update copies the compiled program to its path in the image, and the container permits the write.
@@ -383,7 +392,9 @@ func TestLiveUpdate(t *testing.T) {
 			t.Errorf("%s: %s/%s is compiled to %q", c, c.text("context"), program, from)
 		}
 		in := steps[0].text("remote_path")
-		if !strings.Contains(strings.ReplaceAll(dockerfile, "$SERVICE", program), "\nCOPY --chown=65532:65532 "+program+" "+in+"\n") {
+		if !strings.Contains(
+			strings.ReplaceAll(dockerfile, "$SERVICE", program), "\nCOPY --chown=65532:65532 "+program+" "+in+"\n",
+		) {
 			t.Errorf("%s: %s is not the program's path in the Dockerfile", c, in)
 		}
 		d.lets(t, c)
@@ -406,7 +417,9 @@ func (d *desk) watches(t *testing.T, c *call) {
 	}
 	for _, line := range strings.Fields(string(out)) {
 		folder, ours := strings.CutPrefix(line, module)
-		if ours && !slices.ContainsFunc(c.list("deps"), func(dep string) bool { return folder == dep || strings.HasPrefix(folder, dep+"/") }) {
+		if ours && !slices.ContainsFunc(
+			c.list("deps"), func(dep string) bool { return folder == dep || strings.HasPrefix(folder, dep+"/") },
+		) {
 			t.Errorf("%s does not watch %s", c, folder)
 		}
 	}

@@ -50,11 +50,14 @@ func startCoturn(t *testing.T) netip.AddrPort {
 	dir, port := t.TempDir(), bedtest.Port(t)
 	args := []string{
 		"-n", "--no-cli", "--no-tls", "--no-dtls", "--lt-cred-mech", "-u", user + ":" + password, "-r", realm,
-		"-L", bed.Loopback, "-E", bed.Loopback, "--listening-port", strconv.Itoa(port), "--allow-loopback-peers", "--denied-peer-ip=192.0.2.1",
+		"-L", bed.Loopback, "-E", bed.Loopback, "--listening-port", strconv.Itoa(port), "--allow-loopback-peers",
+		"--denied-peer-ip=192.0.2.1",
 		"--db=" + dir + "/users.db", "--log-file=stdout", "--pidfile=" + dir + "/pid",
 	}
 	address := fmt.Sprintf("%s:%d", bed.Loopback, port)
-	start(t, bed.Command{Name: "turnserver", Path: path, Args: args, Dir: dir, Logs: dir}, func(ctx context.Context) error {
+	start(t, bed.Command{
+		Name: "turnserver", Path: path, Args: args, Dir: dir, Logs: dir,
+	}, func(ctx context.Context) error {
 		conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
 		if err == nil {
 			conn.Close()

@@ -26,7 +26,8 @@ func knownAt(id string, target probe.Target) string {
 		family = "IPv6"
 	}
 	for _, f := range known {
-		if f.id == id && (len(f.on) == 0 || slices.Contains(f.on, target.Transport)) && (f.family == "" || f.family == family) {
+		if f.id == id && (len(f.on) == 0 || slices.Contains(f.on, target.Transport)) &&
+			(f.family == "" || f.family == family) {
 			return f.wrong
 		}
 	}

@@ -76,14 +76,24 @@ func parse(args []string, stderr io.Writer) (o options, err error) {
 	flags.StringVar(&transport, "transport", "udp", "udp, tcp, tls or dtls")
 	flags.StringVar(&t.User, "user", "", "user of a long-term credential")
 	flags.StringVar(&t.Password, "password", "", "password of the user")
-	flags.StringVar(&t.Secret, "secret", "", "shared secret of ephemeral credentials; alone, or with -user for the checks that need both")
+	flags.StringVar(
+		&t.Secret, "secret", "",
+		"shared secret of ephemeral credentials; alone, or with -user for the checks that need both",
+	)
 	flags.StringVar(&t.Realm, "realm", "", "realm that the server must send")
-	flags.StringVar(&peer, "peer", "", "local `ADDRESS` of peers (default: loopback, of the family of the relay address)")
-	flags.StringVar(&ports, "peer-ports", "", "`FIRST-LAST` port of peers, for a server whose routes name ports; relay ports should not be among them")
+	flags.StringVar(
+		&peer, "peer", "", "local `ADDRESS` of peers (default: loopback, of the family of the relay address)",
+	)
+	flags.StringVar(
+		&ports, "peer-ports", "",
+		"`FIRST-LAST` port of peers, for a server whose routes name ports; relay ports should not be among them",
+	)
 	flags.StringVar(&denied, "denied-peer", "", "`ADDRESS` of a peer that the server must refuse")
 	flags.IntVar(&t.Quota, "quota", 0, "maximum number of allocations per user")
 	flags.BoolVar(&t.Long, "long", false, "also run the checks that take minutes")
-	flags.DurationVar(&t.Silence, "silence", probe.DefaultSilence, "how long to wait before the absence of a response passes")
+	flags.DurationVar(
+		&t.Silence, "silence", probe.DefaultSilence, "how long to wait before the absence of a response passes",
+	)
 	flags.DurationVar(&t.Answer, "answer", probe.DefaultAnswer, "timeout of a response")
 	flags.StringVar(&only, "run", "", "run only the checks whose id matches the `REGEXP`")
 	flags.StringVar(&output, "o", "table", "table or json")

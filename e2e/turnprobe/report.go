@@ -112,7 +112,9 @@ type checked struct {
 func writeJSON(w io.Writer, target probe.Target, results []probe.Result) error {
 	out := report{Server: target.Server.String(), Transport: target.Transport, Counts: probe.Count(results)}
 	for _, r := range results {
-		out.Checks = append(out.Checks, checked{r.ID, r.RFC, r.Says, r.Verdict, r.Reason, r.Took.Round(time.Microsecond).Seconds()})
+		out.Checks = append(
+			out.Checks, checked{r.ID, r.RFC, r.Says, r.Verdict, r.Reason, r.Took.Round(time.Microsecond).Seconds()},
+		)
 	}
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)

@@ -14,10 +14,14 @@ import (
 func sample() (probe.Target, []probe.Result) {
 	check := func(id, rfc, says string) probe.Check { return probe.Check{ID: id, RFC: rfc, Says: says} }
 	return probe.Target{Server: netip.MustParseAddrPort("192.0.2.1:3478"), Transport: probe.TCP}, []probe.Result{
-		{Check: check("S-01 address", "8489 §6.3.1", "a request is answered"), Verdict: probe.Pass, Took: 1500 * time.Microsecond},
+		{Check: check(
+			"S-01 address", "8489 §6.3.1", "a request is answered",
+		), Verdict: probe.Pass, Took: 1500 * time.Microsecond},
 		{Check: check("C-07", "policy", "nothing is lost"), Verdict: probe.Fail, Reason: "two of three lost"},
 		{Check: check("P-06", "8656 §9", "it ends"), Verdict: probe.Skipped, Reason: "takes minutes"},
-		{Check: check("S-12", "8489 §6", "it is the same"), Verdict: probe.NotApplicable, Reason: "not a matter of tcp"},
+		{Check: check(
+			"S-12", "8489 §6", "it is the same",
+		), Verdict: probe.NotApplicable, Reason: "not a matter of tcp"},
 	}
 }
 
@@ -72,10 +76,12 @@ func TestJSON(t *testing.T) {
 	if err := json.Unmarshal(out.Bytes(), &got); err != nil {
 		t.Fatal(err)
 	}
-	if got.Server != "192.0.2.1:3478" || got.Transport != probe.TCP || len(got.Checks) != 4 || got.Counts[probe.NotApplicable] != 1 {
+	if got.Server != "192.0.2.1:3478" || got.Transport != probe.TCP || len(got.Checks) != 4 ||
+		got.Counts[probe.NotApplicable] != 1 {
 		t.Errorf("got %s", out.String())
 	}
-	if c := got.Checks[1]; c.ID != "C-07" || c.Verdict != probe.Fail || c.Reason != "two of three lost" || got.Checks[0].Seconds != 0.0015 {
+	if c := got.Checks[1]; c.ID != "C-07" || c.Verdict != probe.Fail || c.Reason != "two of three lost" ||
+		got.Checks[0].Seconds != 0.0015 {
 		t.Errorf("got %s", out.String())
 	}
 }
@@ -99,7 +105,9 @@ func TestCommandLine(t *testing.T) {
 		{append([]string{"-server", "127.0.0.1"}, credential...), exitUsage, "-server"},
 		{append(credential, "127.0.0.1:3478"), exitUsage, "unexpected argument"},
 		{[]string{"-help"}, exitOK, "-server"},
-		{append([]string{"-server", "127.0.0.1:9", "-answer", "50ms"}, credential...), exitFailed, "make an allocation at 127.0.0.1:9 over udp"},
+		{append(
+			[]string{"-server", "127.0.0.1:9", "-answer", "50ms"}, credential...,
+		), exitFailed, "make an allocation at 127.0.0.1:9 over udp"},
 	} {
 		var stdout, stderr bytes.Buffer
 		if code := run(c.args, &stdout, &stderr); code != c.code || !strings.Contains(stderr.String(), c.says) {

@@ -45,11 +45,13 @@ func TestStunnerd(t *testing.T) {
 		target probe.Target
 	}{
 		{"IPv4", probe.Target{
-			Server: netip.MustParseAddrPort("127.0.0.1:0"), PeerAddr: netip.MustParseAddr("127.0.0.1"), Denied: netip.MustParseAddr("192.0.2.1"),
-			User: user, Password: password, Secret: secret,
+			Server: netip.MustParseAddrPort("127.0.0.1:0"), PeerAddr: netip.MustParseAddr("127.0.0.1"),
+			Denied: netip.MustParseAddr("192.0.2.1"),
+			User:   user, Password: password, Secret: secret,
 		}},
 		{"IPv6", probe.Target{
-			Server: netip.MustParseAddrPort("[::1]:0"), PeerAddr: netip.IPv6Loopback(), Denied: netip.MustParseAddr("2001:db8::1"), Secret: secret,
+			Server: netip.MustParseAddrPort("[::1]:0"), PeerAddr: netip.IPv6Loopback(),
+			Denied: netip.MustParseAddr("2001:db8::1"), Secret: secret,
 		}},
 	} {
 		t.Run(family.name, func(t *testing.T) {
@@ -154,7 +156,9 @@ func startStunnerd(t *testing.T) dataplane {
 	if err := document.Execute(file, d); err != nil {
 		t.Fatal(err)
 	}
-	start(t, bed.Command{Name: "stunnerd", Path: filepath.Join(dir, "stunnerd"), Args: []string{"--watch", "--icmp-indications", "--config", config}, Logs: dir,
+	start(t, bed.Command{Name: "stunnerd", Path: filepath.Join(dir, "stunnerd"), Args: []string{
+		"--watch", "--icmp-indications", "--config", config,
+	}, Logs: dir,
 		Env: []string{"STUNNER_ADDRS=127.0.0.1,::1"}},
 		bed.Answers(fmt.Sprintf("http://127.0.0.1:%d/ready", d.Health), http.StatusOK))
 	return d
@@ -162,7 +166,10 @@ func startStunnerd(t *testing.T) dataplane {
 
 func newDataplane(t *testing.T) dataplane {
 	cert, key := certificate(t)
-	d := dataplane{Realm: realm, User: user, Password: password, Secret: secret, Quota: quota, Health: bedtest.Port(t), First: 18000, Last: 31999}
+	d := dataplane{
+		Realm: realm, User: user, Password: password, Secret: secret, Quota: quota, Health: bedtest.Port(t),
+		First: 18000, Last: 31999,
+	}
 	for _, transport := range probe.Transports {
 		l := listener{Transport: transport, Port: bedtest.Port(t)}
 		if transport == probe.TLS || transport == probe.DTLS {
@@ -202,7 +209,8 @@ func certificate(t *testing.T) (cert, key string) {
 		t.Fatal(err)
 	}
 	form := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "probe.example.org"}, DNSNames: []string{"probe.example.org"},
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "probe.example.org"},
+		DNSNames:  []string{"probe.example.org"},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 	}
 	signed, err := x509.CreateCertificate(rand.Reader, form, form, private.Public(), private)

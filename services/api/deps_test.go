@@ -23,10 +23,13 @@ func TestDependencies(t *testing.T) {
 			Why:       "dataplane and auth service must agree about credentials; tests can only show that if the result depends on the arguments alone",
 		},
 		{
-			Package:   module + "config",
-			Forbidden: append([]string{"os", "io/fs", "net/http", "log", module + "discovery", module + "telemetry", module + "v1"}, kubernetes...),
-			Calls:     clock,
-			Why:       "a config must mean the same in every process: it is a value without input and output",
+			Package: module + "config",
+			Forbidden: append(
+				[]string{"os", "io/fs", "net/http", "log", module + "discovery", module + "telemetry", module + "v1"},
+				kubernetes...,
+			),
+			Calls: clock,
+			Why:   "a config must mean the same in every process: it is a value without input and output",
 		},
 		{
 			Package:   module + "discovery",
@@ -50,9 +53,12 @@ func TestDependencies(t *testing.T) {
 			Why:       "logs, metrics and probes do not depend on the configuration of a service",
 		},
 		{
-			Package:   module + "v1",
-			Forbidden: []string{module + "config", module + "discovery", "k8s.io/client-go/...", "sigs.k8s.io/controller-runtime/pkg/client/..."},
-			Why:       "other programs import the kinds: they must not bring a client of the API server or the dataplane config",
+			Package: module + "v1",
+			Forbidden: []string{
+				module + "config", module + "discovery", "k8s.io/client-go/...",
+				"sigs.k8s.io/controller-runtime/pkg/client/...",
+			},
+			Why: "other programs import the kinds: they must not bring a client of the API server or the dataplane config",
 		},
 	})
 }

@@ -26,8 +26,13 @@ func TestCheck(t *testing.T) {
 	} {
 		code = c.code
 		var said bytes.Buffer
-		if got := command(t.Context(), []string{"check", c.url}, func(string) string { return "" }, &said, &said); got != c.want || !strings.Contains(said.String(), c.says) {
-			t.Errorf("check %s, which answers %d: exit code %d and %q, want %d and %q", c.url, c.code, got, said.String(), c.want, c.says)
+		if got := command(
+			t.Context(), []string{"check", c.url}, func(string) string { return "" }, &said, &said,
+		); got != c.want || !strings.Contains(said.String(), c.says) {
+			t.Errorf(
+				"check %s, which answers %d: exit code %d and %q, want %d and %q", c.url, c.code, got, said.String(),
+				c.want, c.says,
+			)
 		}
 	}
 }

@@ -17,15 +17,19 @@ func TestDependencies(t *testing.T) {
 			Why:       "the service is reachable from outside: it must have no access to the API server",
 		},
 		{
-			Package:   internal + "access",
-			Forbidden: []string{internal + "rest", internal + "gateway", "github.com/stunner-gateway/stunner/services/api/..."},
-			Why:       "authentication does not depend on the requested gateways",
+			Package: internal + "access",
+			Forbidden: []string{
+				internal + "rest", internal + "gateway", "github.com/stunner-gateway/stunner/services/api/...",
+			},
+			Why: "authentication does not depend on the requested gateways",
 		},
 		{
-			Package:   internal + "gateway",
-			Forbidden: []string{internal + "rest", internal + "access", "github.com/go-chi/...", "github.com/golang-jwt/..."},
-			Calls:     []string{"time.Now", "time.Since"},
-			Why:       "the gateways of config discovery do not depend on callers and their requests",
+			Package: internal + "gateway",
+			Forbidden: []string{
+				internal + "rest", internal + "access", "github.com/go-chi/...", "github.com/golang-jwt/...",
+			},
+			Calls: []string{"time.Now", "time.Since"},
+			Why:   "the gateways of config discovery do not depend on callers and their requests",
 		},
 		{
 			Package:   internal + "rest",

@@ -51,7 +51,8 @@ func TestHelpNamesEveryFlagAndItsVariable(t *testing.T) {
 
 func TestVersion(t *testing.T) {
 	var out bytes.Buffer
-	if code := command(t.Context(), []string{"version"}, none, &out, io.Discard); code != 0 || !strings.Contains(out.String(), "go1.") {
+	if code := command(t.Context(), []string{"version"}, none, &out, io.Discard); code != 0 ||
+		!strings.Contains(out.String(), "go1.") {
 		t.Errorf("exit code %d, %q", code, &out)
 	}
 }
@@ -67,8 +68,12 @@ func TestCommandLinesThatMakeNoSense(t *testing.T) {
 		"an address and a port": {"-c x --address 127.0.0.1:80", `--address: "127.0.0.1:80"`},
 		"half a JWT setup":      {"-c x --jwt-issuer i --jwt-jwks-file f", "--jwt-audience is missing"},
 		"the other half":        {"-c x --jwt-audience a --jwt-issuer i", "a key is missing"},
-		"two keys":              {"-c x --jwt-audience a --jwt-issuer i --jwt-jwks-file f --jwt-secret-file s", "exclude each other"},
-		"HMAC with a JWK set":   {"-c x --jwt-audience a --jwt-issuer i --jwt-jwks-file f --jwt-algorithms HS256", "does not fit"},
+		"two keys": {
+			"-c x --jwt-audience a --jwt-issuer i --jwt-jwks-file f --jwt-secret-file s", "exclude each other",
+		},
+		"HMAC with a JWK set": {
+			"-c x --jwt-audience a --jwt-issuer i --jwt-jwks-file f --jwt-algorithms HS256", "does not fit",
+		},
 		"ttl 0":                 {"-c x --default-ttl 0", "--default-ttl: 0"},
 		"ttl above the maximum": {"-c x --max-ttl 60", "--default-ttl: 86400"},
 		"a maximum of ages":     {"-c x --max-ttl 99999999999", "--max-ttl: 99999999999"},
@@ -77,11 +82,15 @@ func TestCommandLinesThatMakeNoSense(t *testing.T) {
 		"a level of no name":    {"-c x --log-level all:LOUD", "--log-level"},
 		"an echo of no URL":     {"-c x --demo-echo localhost", "--demo-echo"},
 		"every origin":          {"-c x --cors-origins *", `--cors-origins: "*"`},
-		"an origin with a path": {"-c x --cors-origins https://a.example,https://b.example/", `--cors-origins: "https://b.example/"`},
+		"an origin with a path": {
+			"-c x --cors-origins https://a.example,https://b.example/", `--cors-origins: "https://b.example/"`,
+		},
 		"origins by a pattern":  {"-c x --cors-origins https://*.example", `--cors-origins: "https://*.example"`},
 		"a proxy of no address": {"-c x --trusted-proxies 10.0.0.0/8,ingress", `--trusted-proxies: "ingress"`},
 		"a gateway of no name":  {"-c x --gateways media/*,oslo", `--gateways: "oslo" is no pattern`},
-		"an age below nothing":  {"-c x --jwt-audience a --jwt-issuer i --jwt-jwks-file f --jwt-max-age -1", "--jwt-max-age: -1"},
+		"an age below nothing": {
+			"-c x --jwt-audience a --jwt-issuer i --jwt-jwks-file f --jwt-max-age -1", "--jwt-max-age: -1",
+		},
 		"an age of no tokens":   {"-c x --jwt-max-age 60", "--jwt-issuer is missing"},
 		"an end without end":    {"-c x --shutdown-delay 3601", "--shutdown-delay: 3601"},
 		"no gateway":            {"-c x --gateways=", "--gateways: names no gateway"},
@@ -116,18 +125,24 @@ func TestFlagsBeatTheEnvironment(t *testing.T) {
 		"STUNNER_AUTH_JWT_ISSUER":   "i",
 		"STUNNER_AUTH_JWT_AUDIENCE": "a",
 	}
-	o, err := parseOptions([]string{"-c", "config.json", "--port", "9001", "--jwt-secret-file", "s", "--jwt-algorithms", "HS256,HS384"}, func(name string) string { return env[name] })
+	o, err := parseOptions(
+		[]string{"-c", "config.json", "--port", "9001", "--jwt-secret-file", "s", "--jwt-algorithms", "HS256,HS384"},
+		func(name string) string { return env[name] },
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if o.config != "config.json" || o.publicEndpoint() != ":9001" || o.defaultTTL != time.Minute || o.publicAddr != "turn.example.org" || !o.demo {
+	if o.config != "config.json" || o.publicEndpoint() != ":9001" || o.defaultTTL != time.Minute ||
+		o.publicAddr != "turn.example.org" || !o.demo {
 		t.Errorf("%+v", o)
 	}
 	if got := o.access; got.Issuer != "i" || got.SecretFile != "s" || len(got.Algorithms) != 2 {
 		t.Errorf("%+v", got)
 	}
 	env["STUNNER_AUTH_PORT"] = "many"
-	if _, err := parseOptions([]string{"-c", "x"}, func(name string) string { return env[name] }); err == nil || !strings.Contains(err.Error(), "STUNNER_AUTH_PORT") {
+	if _, err := parseOptions(
+		[]string{"-c", "x"}, func(name string) string { return env[name] },
+	); err == nil || !strings.Contains(err.Error(), "STUNNER_AUTH_PORT") {
 		t.Errorf("error %v does not name the variable", err)
 	}
 }
@@ -147,7 +162,9 @@ func TestGatewaysFlag(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			env["STUNNER_AUTH_GATEWAYS"] = tt.env
-			o, err := parseOptions(append([]string{"-c", "x"}, strings.Fields(tt.args)...), func(name string) string { return env[name] })
+			o, err := parseOptions(
+				append([]string{"-c", "x"}, strings.Fields(tt.args)...), func(name string) string { return env[name] },
+			)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -178,7 +195,9 @@ func start(t *testing.T, args ...string) started {
 	ctx, cancel := context.WithCancel(t.Context())
 	code := make(chan int, 1)
 	go func() {
-		code <- command(ctx, append(args, "--address", "127.0.0.1", "--port", "0", "--health-address", "127.0.0.1:0", "--shutdown-delay", "0"), none, io.Discard, stderr)
+		code <- command(ctx, append(
+			args, "--address", "127.0.0.1", "--port", "0", "--health-address", "127.0.0.1:0", "--shutdown-delay", "0",
+		), none, io.Discard, stderr)
 		_ = stderr.Close()
 	}()
 	s := started{stop: func() int { cancel(); return <-code }}
@@ -199,10 +218,14 @@ func start(t *testing.T, args ...string) started {
 func configFile(t *testing.T) string {
 	t.Helper()
 	c := config.Config{
-		Version:   config.Version,
-		Admin:     config.Admin{Name: "media/oslo"},
-		Auth:      config.Auth{Type: config.AuthEphemeral, Credentials: map[string]credential.Secret{config.KeySecret: "fjord"}},
-		Listeners: []config.Listener{{Name: "media/oslo/udp", Protocol: config.TURNUDP, PublicAddress: "192.0.2.9", PublicPort: 3478, Port: 3478}},
+		Version: config.Version,
+		Admin:   config.Admin{Name: "media/oslo"},
+		Auth: config.Auth{
+			Type: config.AuthEphemeral, Credentials: map[string]credential.Secret{config.KeySecret: "fjord"},
+		},
+		Listeners: []config.Listener{{
+			Name: "media/oslo/udp", Protocol: config.TURNUDP, PublicAddress: "192.0.2.9", PublicPort: 3478, Port: 3478,
+		}},
 	}
 	c.Default()
 	data, err := json.Marshal(c)
@@ -241,7 +264,8 @@ func fetch(t *testing.T, method, url string, header http.Header) (int, string) {
 func TestServiceFromAFile(t *testing.T) {
 	s := start(t, "-c", configFile(t), "--demo")
 	await(t, s.health+"/ready", http.StatusOK)
-	await(t, s.public+"/?service=turn&username=ada", http.StatusOK) // it is ready once the file is there, and serves when it is read
+	// it is ready once the file is there, and serves when it is read
+	await(t, s.public+"/?service=turn&username=ada", http.StatusOK)
 	for _, tt := range []struct {
 		method, url string
 		status      int
@@ -264,7 +288,9 @@ func TestServiceFromAFile(t *testing.T) {
 			t.Errorf("%s %s: %d %s", tt.method, tt.url, status, body)
 		}
 	}
-	if status, _ := fetch(t, http.MethodGet, s.public+"/ice", http.Header{"X-Long": {strings.Repeat("x", 1<<20)}}); status != http.StatusRequestHeaderFieldsTooLarge {
+	if status, _ := fetch(
+		t, http.MethodGet, s.public+"/ice", http.Header{"X-Long": {strings.Repeat("x", 1<<20)}},
+	); status != http.StatusRequestHeaderFieldsTooLarge {
 		t.Errorf("J-14 a header of 1 MB: %d", status)
 	}
 	if code := s.stop(); code != 0 {
@@ -277,7 +303,10 @@ func TestServiceWithTokens(t *testing.T) {
 	if err := os.WriteFile(secret, []byte(strings.Repeat("k", 32)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s := start(t, "-c", configFile(t), "--jwt-issuer", "i", "--jwt-audience", "a", "--jwt-secret-file", secret, "--demo-echo", "http://127.0.0.1:1/")
+	s := start(
+		t, "-c", configFile(t), "--jwt-issuer", "i", "--jwt-audience", "a", "--jwt-secret-file", secret, "--demo-echo",
+		"http://127.0.0.1:1/",
+	)
 	await(t, s.health+"/ready", http.StatusOK)
 	for _, path := range []string{"/v1/ice-servers", "/demo/echo", "/?service=turn"} {
 		if status, _ := fetch(t, http.MethodPost, s.public+path, nil); status != http.StatusUnauthorized {

@@ -50,7 +50,10 @@ func (b *lockedBuffer) String() string {
 func launch(t *testing.T, args ...string) *process {
 	t.Helper()
 	p := &process{logs: &lockedBuffer{}, read: make(chan struct{})}
-	p.Cmd = exec.CommandContext(t.Context(), os.Args[0], append(args, "--address", "127.0.0.1", "--port", "0", "--health-address", "127.0.0.1:0")...)
+	p.Cmd = exec.CommandContext(
+		t.Context(), os.Args[0],
+		append(args, "--address", "127.0.0.1", "--port", "0", "--health-address", "127.0.0.1:0")...,
+	)
 	p.Env = append(os.Environ(), asProgram+"=1")
 	stderr, err := p.StderrPipe()
 	if err != nil {
@@ -274,7 +277,9 @@ func TestEndIsAnnounced(t *testing.T) {
 		t.Fatal(err)
 	}
 	await(t, "http://"+p.health+"/ready", http.StatusServiceUnavailable)
-	if status, body := fetch(t, http.MethodGet, "http://"+p.health+"/ready", nil); status != http.StatusServiceUnavailable || !strings.Contains(body, "the service ends") {
+	if status, body := fetch(
+		t, http.MethodGet, "http://"+p.health+"/ready", nil,
+	); status != http.StatusServiceUnavailable || !strings.Contains(body, "the service ends") {
 		t.Errorf("%d %s", status, body)
 	}
 	if status, _ := fetch(t, http.MethodGet, "http://"+p.health+"/live", nil); status != http.StatusOK {

@@ -42,11 +42,17 @@ func TestNoSecretIsLogged(t *testing.T) {
 	good, forged := token(tokenSecret, claims), token(strings.Repeat("f", 32), claims)
 	for name, auth := range map[string]config.Auth{
 		"ephemeral": {Type: config.AuthEphemeral, Credentials: map[string]credential.Secret{config.KeySecret: shared}},
-		"static":    {Type: config.AuthStatic, Credentials: map[string]credential.Secret{config.KeyUsername: fixedUser, config.KeyPassword: fixedPassword}},
+		"static": {
+			Type:        config.AuthStatic,
+			Credentials: map[string]credential.Secret{config.KeyUsername: fixedUser, config.KeyPassword: fixedPassword},
+		},
 	} {
 		c := config.Config{
 			Version: config.Version, Admin: config.Admin{Name: "media/oslo"}, Auth: auth,
-			Listeners: []config.Listener{{Name: "media/oslo/tls", Protocol: config.TURNTLS, PublicAddress: "192.0.2.9", PublicPort: 443, Port: 443, Cert: cert, Key: private}},
+			Listeners: []config.Listener{{
+				Name: "media/oslo/tls", Protocol: config.TURNTLS, PublicAddress: "192.0.2.9", PublicPort: 443,
+				Port: 443, Cert: cert, Key: private,
+			}},
 		}
 		c.Default()
 		data, err := json.Marshal(c)
@@ -58,13 +64,21 @@ func TestNoSecretIsLogged(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, args := range [][]string{
-			{"--log-level", "all:TRACE"}, {"--log-level", "all:TRACE", "--log-format", "json"}, {}, {"--log-level", "audit:DISABLE"}, {"--log-level", "all:TRACE,audit:DISABLE"},
+			{"--log-level", "all:TRACE"}, {"--log-level", "all:TRACE", "--log-format", "json"}, {},
+			{"--log-level", "audit:DISABLE"}, {"--log-level", "all:TRACE,audit:DISABLE"},
 		} {
 			t.Run(name+" "+strings.Join(args, " "), func(t *testing.T) {
-				p := launch(t, append(args, "-c", file, "--shutdown-delay", "0", "--jwt-issuer", "i", "--jwt-audience", "a", "--jwt-secret-file", secretFile, "--rate-burst", "1000")...)
+				p := launch(t, append(
+					args, "-c", file, "--shutdown-delay", "0", "--jwt-issuer", "i", "--jwt-audience", "a",
+					"--jwt-secret-file", secretFile, "--rate-burst", "1000",
+				)...)
 				url := "http://" + p.public
 				bearer := func(token string) http.Header { return http.Header{"Authorization": {"Bearer " + token}} }
-				secrets := []string{shared, fixedPassword, fixedUser, string(private), tokenSecret, good[strings.LastIndexByte(good, '.')+1:], forged[strings.LastIndexByte(forged, '.')+1:], "marker-of-a-client"}
+				secrets := []string{
+					shared, fixedPassword, fixedUser, string(private), tokenSecret,
+					good[strings.LastIndexByte(good, '.')+1:], forged[strings.LastIndexByte(forged, '.')+1:],
+					"marker-of-a-client",
+				}
 				var status int
 				var body string
 				deadline, tick := time.After(20*time.Second), time.NewTicker(20*time.Millisecond)
@@ -82,7 +96,10 @@ func TestNoSecretIsLogged(t *testing.T) {
 					t.Fatalf("%v: %s", err, body)
 				}
 				secrets = append(secrets, answer.ICEServers[0].Credential)
-				for _, path := range []string{"/?service=turn&key=marker-of-a-client", "/ice?api=marker-of-a-client&ttl=x", "/ice", "/marker-less"} {
+				for _, path := range []string{
+					"/?service=turn&key=marker-of-a-client", "/ice?api=marker-of-a-client&ttl=x", "/ice",
+					"/marker-less",
+				} {
 					for _, token := range []string{good, forged, "marker-of-a-client", good + "." + forged, ""} {
 						fetch(t, http.MethodGet, url+path, bearer(token))
 					}
@@ -94,7 +111,8 @@ func TestNoSecretIsLogged(t *testing.T) {
 						t.Errorf("%q is in the log:\n%s", secret, text)
 					}
 				}
-				if off := strings.Contains(strings.Join(args, ""), "DISABLE"); strings.Contains(text, audited) == off || len(text) == 0 {
+				if off := strings.Contains(strings.Join(args, ""), "DISABLE"); strings.Contains(text, audited) == off ||
+					len(text) == 0 {
 					t.Errorf("switched off: %t\n%s", off, text)
 				}
 			})
@@ -109,7 +127,9 @@ func pair(t *testing.T) (cert string, private credential.Secret) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
 		t.Fatal(err)

@@ -22,20 +22,25 @@ func TestDependencies(t *testing.T) {
 	deptest.Check(t, []deptest.Rule{
 		{
 			Package: internal + "condition", Calls: clock,
-			Forbidden: append([]string{internal + "resource", internal + "manifest", internal + "translate"}, effects...),
-			Why:       "conditions are types, reasons and messages, which all packages use",
+			Forbidden: append(
+				[]string{internal + "resource", internal + "manifest", internal + "translate"}, effects...,
+			),
+			Why: "conditions are types, reasons and messages, which all packages use",
 		},
 		{
 			Package: internal + "resource", Calls: clock,
 			Forbidden: append(
-				[]string{internal + "condition", internal + "decode", internal + "manifest", internal + "translate"}, effects...,
+				[]string{internal + "condition", internal + "decode", internal + "manifest", internal + "translate"},
+				effects...,
 			),
 			Why: "a view consists of objects that a provider has read; it neither reads nor validates",
 		},
 		{
 			Package: internal + "decode", Calls: clock,
-			Forbidden: append([]string{internal + "condition", internal + "manifest", internal + "translate"}, effects...),
-			Why:       "the same text always decodes to the same objects and problems",
+			Forbidden: append(
+				[]string{internal + "condition", internal + "manifest", internal + "translate"}, effects...,
+			),
+			Why: "the same text always decodes to the same objects and problems",
 		},
 		{
 			Package: internal + "crd", Calls: clock,
@@ -55,18 +60,25 @@ func TestDependencies(t *testing.T) {
 		},
 		{
 			Package: internal + "share", Calls: clock,
-			Forbidden: append([]string{internal + "condition", internal + "manifest", internal + "resource", internal + "translate"}, effects...),
-			Why:       "shares are computed from numbers only, for routes and for Gateways",
+			Forbidden: append(
+				[]string{internal + "condition", internal + "manifest", internal + "resource", internal + "translate"},
+				effects...,
+			),
+			Why: "shares are computed from numbers only, for routes and for Gateways",
 		},
 		{
 			Package: internal + "trust", Calls: clock,
-			Forbidden: []string{"os", "k8s.io/...", "sigs.k8s.io/...", internal + "kube/...", internal + "resource", internal + "translate"},
-			Why:       "tests simulate years of rotation in a second, without a cluster",
+			Forbidden: []string{
+				"os", "k8s.io/...", "sigs.k8s.io/...", internal + "kube/...", internal + "resource",
+				internal + "translate",
+			},
+			Why: "tests simulate years of rotation in a second, without a cluster",
 		},
 		{
 			Package: internal + "reports",
 			Forbidden: []string{
-				internal + "condition", internal + "file/...", internal + "kube/...", internal + "manifest", internal + "resource", internal + "translate",
+				internal + "condition", internal + "file/...", internal + "kube/...", internal + "manifest",
+				internal + "resource", internal + "translate",
 				"k8s.io/client-go/...", "sigs.k8s.io/controller-runtime/...",
 			},
 			Why: "reports of pods are stored without access to the API server",
@@ -74,7 +86,8 @@ func TestDependencies(t *testing.T) {
 		{
 			Package: internal + "scaler",
 			Forbidden: []string{
-				internal + "condition", internal + "file/...", internal + "kube/...", internal + "manifest", internal + "resource", internal + "translate",
+				internal + "condition", internal + "file/...", internal + "kube/...", internal + "manifest",
+				internal + "resource", internal + "translate",
 				"k8s.io/client-go/...", "sigs.k8s.io/controller-runtime/...",
 			},
 			Why: "the provider computes the answers",
@@ -92,7 +105,8 @@ func TestDependencies(t *testing.T) {
 		{
 			Package: internal + "host",
 			Forbidden: []string{
-				internal + "condition", internal + "file/...", internal + "manifest", internal + "resource", internal + "translate",
+				internal + "condition", internal + "file/...", internal + "manifest", internal + "resource",
+				internal + "translate",
 				"k8s.io/client-go/...", "sigs.k8s.io/controller-runtime/...",
 			},
 			Why: "supervision of a process does not depend on its config",

@@ -32,10 +32,16 @@ func TestOptionsSayWhatIsWrong(t *testing.T) {
 		{[]string{"--input", "in"}, "--output is missing"},
 		{[]string{"--provider=cloud"}, "use file or kubernetes"},
 		{[]string{"--provider=kubernetes", "--namespace="}, "--namespace is missing"},
-		{[]string{"--provider=kubernetes", "--discovery-readers=auth"}, `--discovery-readers "auth": use NAMESPACE/SERVICEACCOUNT or NAMESPACE/SERVICEACCOUNT:whole`},
-		{[]string{"--provider=kubernetes", "--discovery-readers=a/b:all"}, `--discovery-readers "a/b:all": use NAMESPACE/SERVICEACCOUNT or NAMESPACE/SERVICEACCOUNT:whole`},
+		{[]string{
+			"--provider=kubernetes", "--discovery-readers=auth",
+		}, `--discovery-readers "auth": use NAMESPACE/SERVICEACCOUNT or NAMESPACE/SERVICEACCOUNT:whole`},
+		{[]string{
+			"--provider=kubernetes", "--discovery-readers=a/b:all",
+		}, `--discovery-readers "a/b:all": use NAMESPACE/SERVICEACCOUNT or NAMESPACE/SERVICEACCOUNT:whole`},
 		{[]string{"--provider=kubernetes", "--watch-namespaces=media,No"}, `--watch-namespaces "No": `},
-		{[]string{"--provider=kubernetes", "--credentials=stunner-system/turn"}, `--credentials "stunner-system/turn": `},
+		{[]string{
+			"--provider=kubernetes", "--credentials=stunner-system/turn",
+		}, `--credentials "stunner-system/turn": `},
 		{[]string{"--nonsense"}, "nonsense"},
 		{append([]string{"serve"}, needed...), `unexpected argument "serve"`},
 		{[]string{"--input", "x/", "--output", "./x"}, "--output ./x: is the input folder as well"},
@@ -46,9 +52,13 @@ func TestOptionsSayWhatIsWrong(t *testing.T) {
 		{append(needed[:4:4], "--discovery-auth", "maybe"), "use token or off"},
 		{append(needed[:4:4], "--discovery-auth", "strict"), "use token or off"},
 		{[]string{"--provider=kubernetes", "--discovery-auth=token"}, "use strict, permissive or off"},
-		{[]string{"--provider=kubernetes", "--discovery-url=http://discovery:13478"}, "nobody is answered there: use https"},
+		{[]string{
+			"--provider=kubernetes", "--discovery-url=http://discovery:13478",
+		}, "nobody is answered there: use https"},
 		{[]string{"--provider=kubernetes", "--discovery-url=discovery:13478"}, "use https://HOST:PORT"},
-		{[]string{"--provider=kubernetes", "--scaler-address=13480"}, "--scaler-address \"13480\": use HOST:PORT, or nothing"},
+		{[]string{
+			"--provider=kubernetes", "--scaler-address=13480",
+		}, "--scaler-address \"13480\": use HOST:PORT, or nothing"},
 		{[]string{"--provider=kubernetes", "--scaler-url=operator"}, "--scaler-url \"operator\": use HOST:PORT"},
 		{[]string{"--provider=kubernetes", "--scaler-url=:13480"}, "--scaler-url \":13480\": use HOST:PORT"},
 		{append(needed[:4:4], "--child-lifetime", "long"), "use free or bound"},
@@ -81,14 +91,16 @@ func TestOptionsComeFromTheEnvironmentToo(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := o.fileProvider()
-	if p.Input != "in" || p.StopGrace != 7*time.Second || p.DiscoveryAuth != file.AuthOff || p.Watch || !p.Bound || p.DiscoveryAddress != "127.0.0.1:13478" {
+	if p.Input != "in" || p.StopGrace != 7*time.Second || p.DiscoveryAuth != file.AuthOff || p.Watch || !p.Bound ||
+		p.DiscoveryAddress != "127.0.0.1:13478" {
 		t.Errorf("got %+v", p)
 	}
 	if p.Options.ControllerName != "stunner.l7mp.io/gateway-operator" || !p.Options.EndpointDiscovery {
 		t.Errorf("got %+v", p.Options)
 	}
 	bad := environment(map[string]string{"STUNNER_OPERATOR_STOP_GRACE": "soon"})
-	if _, err := parse(needed, bad, io.Discard); err == nil || !strings.Contains(err.Error(), `STUNNER_OPERATOR_STOP_GRACE "soon"`) {
+	if _, err := parse(needed, bad, io.Discard); err == nil ||
+		!strings.Contains(err.Error(), `STUNNER_OPERATOR_STOP_GRACE "soon"`) {
 		t.Errorf("got error %v, want one that names the variable", err)
 	}
 }
@@ -101,8 +113,11 @@ func TestWithinEndsInTime(t *testing.T) {
 		defer close(hang)
 		time.AfterFunc(time.Hour, cancel)
 		begun := time.Now()
-		err := within(ctx, stopTime, func(context.Context) error { <-hang; return nil }, func() string { return "writing" })
-		if took := time.Since(begun); err == nil || !strings.Contains(err.Error(), "writing") || took >= time.Hour+5*time.Second {
+		err := within(
+			ctx, stopTime, func(context.Context) error { <-hang; return nil }, func() string { return "writing" },
+		)
+		if took := time.Since(begun); err == nil || !strings.Contains(err.Error(), "writing") ||
+			took >= time.Hour+5*time.Second {
 			t.Errorf("%v after %s", err, took)
 		}
 	})
@@ -128,17 +143,27 @@ func TestDiscoveryIsSecuredInACluster(t *testing.T) {
 		secured bool
 	}{
 		{needed, "token", "http://stunner-config-discovery.stunner-system.svc.cluster.local:13478", false},
-		{[]string{"--provider=kubernetes"}, "strict", "https://stunner-config-discovery.stunner-system.svc.cluster.local:13478", true},
-		{[]string{"--provider=kubernetes", "--namespace=media", "--discovery-auth=permissive", "--cluster-domain=k8s.example.net"}, "permissive",
+		{[]string{
+			"--provider=kubernetes",
+		}, "strict", "https://stunner-config-discovery.stunner-system.svc.cluster.local:13478", true},
+		{[]string{
+			"--provider=kubernetes", "--namespace=media", "--discovery-auth=permissive",
+			"--cluster-domain=k8s.example.net",
+		}, "permissive",
 			"https://stunner-config-discovery.media.svc.k8s.example.net:13478", true},
-		{[]string{"--provider=kubernetes", "--discovery-auth=off"}, "off", "http://stunner-config-discovery.stunner-system.svc.cluster.local:13478", false},
-		{[]string{"--provider=kubernetes", "--discovery-url=wss://d.example.net"}, "strict", "wss://d.example.net", true},
+		{[]string{
+			"--provider=kubernetes", "--discovery-auth=off",
+		}, "off", "http://stunner-config-discovery.stunner-system.svc.cluster.local:13478", false},
+		{[]string{
+			"--provider=kubernetes", "--discovery-url=wss://d.example.net",
+		}, "strict", "wss://d.example.net", true},
 	} {
 		o, err := parse(c.args, environment(nil), io.Discard)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := o.translation(); o.discoveryAuth != c.auth || got.DiscoveryAddress != c.url || got.DiscoverySecured != c.secured {
+		if got := o.translation(); o.discoveryAuth != c.auth || got.DiscoveryAddress != c.url ||
+			got.DiscoverySecured != c.secured {
 			t.Errorf("%q: %s, %+v", c.args, o.discoveryAuth, got)
 		}
 	}
@@ -148,8 +173,10 @@ func TestDiscoveryIsSecuredInACluster(t *testing.T) {
 func TestKEDAFindsTheOperator(t *testing.T) {
 	for want, args := range map[string][]string{
 		"stunner-config-discovery.stunner-system.svc.cluster.local:13480": {"--provider=kubernetes"},
-		"d.example.net:13480":  {"--provider=kubernetes", "--discovery-url=wss://d.example.net"},
-		"scaler.example.net:1": {"--provider=kubernetes", "--discovery-url=wss://d.example.net", "--scaler-url=scaler.example.net:1"},
+		"d.example.net:13480": {"--provider=kubernetes", "--discovery-url=wss://d.example.net"},
+		"scaler.example.net:1": {
+			"--provider=kubernetes", "--discovery-url=wss://d.example.net", "--scaler-url=scaler.example.net:1",
+		},
 	} {
 		o, err := parse(args, environment(nil), io.Discard)
 		if err != nil {
@@ -198,7 +225,8 @@ func TestVersionNeedsNothingElse(t *testing.T) {
 	}
 }
 
-// The soft memory limit is nine tenths of the limit of the cgroup. GOMEMLIMIT takes precedence, and without a limit none is set.
+// The soft memory limit is nine tenths of the limit of the cgroup. GOMEMLIMIT takes precedence, and without a limit
+// none is set.
 func TestTheMemoryLimitIsThatOfTheCgroup(t *testing.T) {
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(-1))
 	for _, c := range []struct {
@@ -216,7 +244,10 @@ func TestTheMemoryLimitIsThatOfTheCgroup(t *testing.T) {
 		{"set by people", 512 << 20, nil, "off", math.MaxInt64, 0},
 	} {
 		debug.SetMemoryLimit(math.MaxInt64)
-		memory := limitMemory(func() (uint64, error) { return c.cgroup, c.err }, environment(map[string]string{"GOMEMLIMIT": c.gomemlimit}), slog.New(slog.DiscardHandler))
+		memory := limitMemory(
+			func() (uint64, error) { return c.cgroup, c.err },
+			environment(map[string]string{"GOMEMLIMIT": c.gomemlimit}), slog.New(slog.DiscardHandler),
+		)
 		if limit := debug.SetMemoryLimit(-1); limit != c.limit || memory != c.memory {
 			t.Errorf("%s: limit %d, memory %d; want %d and %d", c.name, limit, memory, c.limit, c.memory)
 		}

@@ -221,7 +221,9 @@ func (o *options) checkAddresses() error {
 		errs.Addf("--address %q: use an IP address of this host", o.address)
 	}
 	type addressFlag struct{ name, value string }
-	for _, f := range []addressFlag{{"--discovery-address", o.discoveryAddress}, {"--health-address", o.healthAddress}} {
+	for _, f := range []addressFlag{
+		{"--discovery-address", o.discoveryAddress}, {"--health-address", o.healthAddress},
+	} {
 		if _, _, err := net.SplitHostPort(f.value); err != nil {
 			errs.Addf("%s %q: use HOST:PORT", f.name, f.value)
 		}

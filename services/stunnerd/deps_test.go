@@ -16,9 +16,12 @@ const internal = "github.com/stunner-gateway/stunner/services/stunnerd/internal/
 func TestDependencies(t *testing.T) {
 	deptest.Check(t, []deptest.Rule{
 		{
-			Package:   "github.com/stunner-gateway/stunner/services/stunnerd",
-			Forbidden: []string{"k8s.io/api/...", "k8s.io/client-go/...", "k8s.io/apimachinery/...", "sigs.k8s.io/gateway-api/...", "sigs.k8s.io/controller-runtime/..."},
-			Why:       "the dataplane runs without Kubernetes: its config contains all that it needs",
+			Package: "github.com/stunner-gateway/stunner/services/stunnerd",
+			Forbidden: []string{
+				"k8s.io/api/...", "k8s.io/client-go/...", "k8s.io/apimachinery/...", "sigs.k8s.io/gateway-api/...",
+				"sigs.k8s.io/controller-runtime/...",
+			},
+			Why: "the dataplane runs without Kubernetes: its config contains all that it needs",
 		},
 		{
 			Package:   internal + "cluster",
@@ -42,38 +45,54 @@ func TestDependencies(t *testing.T) {
 			Why:       "this package only reads the addresses of the host; other packages decide about peers and relays",
 		},
 		{
-			Package:   internal + "session",
-			Forbidden: []string{"net/http", "github.com/pion/...", internal + "relay", internal + "gate", internal + "listener", internal + "server"},
-			Why:       "who is connected is known below everything that moves packets",
+			Package: internal + "session",
+			Forbidden: []string{
+				"net/http", "github.com/pion/...", internal + "relay", internal + "gate", internal + "listener",
+				internal + "server",
+			},
+			Why: "who is connected is known below everything that moves packets",
 		},
 		{
-			Package:   internal + "relay",
-			Forbidden: []string{"net/http", "github.com/pion/turn/...", internal + "engine", internal + "gate", internal + "listener", internal + "server"},
-			Calls:     waits,
-			Why:       "the path of data in channels must not depend on the allocation engine",
+			Package: internal + "relay",
+			Forbidden: []string{
+				"net/http", "github.com/pion/turn/...", internal + "engine", internal + "gate", internal + "listener",
+				internal + "server",
+			},
+			Calls: waits,
+			Why:   "the path of data in channels must not depend on the allocation engine",
 		},
 		{
-			Package:   internal + "engine",
-			Forbidden: []string{"net/http", "github.com/pion/turn/...", internal + "gate", internal + "listener", internal + "server"},
-			Why:       "the interface of an allocation engine must not depend on an implementation",
+			Package: internal + "engine",
+			Forbidden: []string{
+				"net/http", "github.com/pion/turn/...", internal + "gate", internal + "listener", internal + "server",
+			},
+			Why: "the interface of an allocation engine must not depend on an implementation",
 		},
 		{
-			Package:   internal + "engine/pionturn",
-			Forbidden: []string{"net/http", internal + "gate", internal + "limit", internal + "nonce", internal + "listener", internal + "server"},
-			Calls:     waits,
-			Why:       "an allocation engine gets admitted requests: it must not admit requests or open sockets",
+			Package: internal + "engine/pionturn",
+			Forbidden: []string{
+				"net/http", internal + "gate", internal + "limit", internal + "nonce", internal + "listener",
+				internal + "server",
+			},
+			Calls: waits,
+			Why:   "an allocation engine gets admitted requests: it must not admit requests or open sockets",
 		},
 		{
-			Package:   internal + "gate",
-			Forbidden: []string{"os", "net/http", "github.com/pion/turn/...", internal + "listener", internal + "server", internal + "follower", internal + "admin"},
-			Calls:     waits,
-			Why:       "admission must not depend on sockets, on the source of its policy or on the implementation of the allocation engine",
+			Package: internal + "gate",
+			Forbidden: []string{
+				"os", "net/http", "github.com/pion/turn/...", internal + "listener", internal + "server",
+				internal + "follower", internal + "admin",
+			},
+			Calls: waits,
+			Why:   "admission must not depend on sockets, on the source of its policy or on the implementation of the allocation engine",
 		},
 		{
-			Package:   internal + "listener",
-			Forbidden: []string{"net/http", "github.com/pion/turn/...", internal + "server", internal + "follower", internal + "admin"},
-			Calls:     waits,
-			Why:       "a transport knows the gate behind it and nothing of configs",
+			Package: internal + "listener",
+			Forbidden: []string{
+				"net/http", "github.com/pion/turn/...", internal + "server", internal + "follower", internal + "admin",
+			},
+			Calls: waits,
+			Why:   "a transport knows the gate behind it and nothing of configs",
 		},
 		{
 			Package:   internal + "server",

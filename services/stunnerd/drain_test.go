@@ -95,7 +95,8 @@ func TestSessionsAndRefusalsOfARunningProcess(t *testing.T) {
 	if err := live.echo("hello"); err != nil {
 		t.Fatal(err)
 	}
-	p.within("the session is listed with what passed both ways", func() bool { // the echo may arrive before it is counted
+	// the echo may arrive before it is counted
+	p.within("the session is listed with what passed both ways", func() bool {
 		var list admin.SessionList
 		_, body := p.get("/sessions?user=ann")
 		if err := json.Unmarshal(body, &list); err != nil || len(list.Sessions) != 1 {
@@ -125,6 +126,7 @@ func TestSessionsAndRefusalsOfARunningProcess(t *testing.T) {
 	p.within("a handshake that failed", func() bool {
 		_, body := p.get("/refusals?listener=media/edge/tls")
 		var failed admin.RefusalList
-		return json.Unmarshal(body, &failed) == nil && len(failed.Refusals) == 1 && failed.Refusals[0].Reason == "handshake"
+		return json.Unmarshal(body, &failed) == nil && len(failed.Refusals) == 1 &&
+			failed.Refusals[0].Reason == "handshake"
 	})
 }

@@ -187,7 +187,8 @@ func (r raw) check(args []string) (options, error) {
 	if o.unready && o.forced {
 		errs.Addf("--unready-on-drain and --force-ready-status contradict each other: use one")
 	}
-	if namespace, name, ok := strings.Cut(o.id, "/"); !ok || namespace == "" || name == "" || strings.Contains(name, "/") {
+	if namespace, name, ok := strings.Cut(o.id, "/"); !ok || namespace == "" || name == "" ||
+		strings.Contains(name, "/") {
 		errs.Addf("--id %q: use NAMESPACE/NAME", o.id)
 	}
 	if o.probes == "none" {

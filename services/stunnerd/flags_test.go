@@ -15,7 +15,10 @@ import (
 )
 
 func TestContractCommandLine(t *testing.T) {
-	env := map[string]string{"STUNNER_NAMESPACE": "media", "STUNNER_NAME": "edge", "STUNNER_CONFIG_ORIGIN": "http://discovery:13478", "STUNNER_DRAIN_TIMEOUT": "2h"}
+	env := map[string]string{
+		"STUNNER_NAMESPACE": "media", "STUNNER_NAME": "edge", "STUNNER_CONFIG_ORIGIN": "http://discovery:13478",
+		"STUNNER_DRAIN_TIMEOUT": "2h",
+	}
 	lookup := func(name string) string { return env[name] }
 	cases := map[string]struct {
 		args []string
@@ -24,19 +27,40 @@ func TestContractCommandLine(t *testing.T) {
 		"environment": {nil, func(o options) bool {
 			return o.id == "media/edge" && o.config == "http://discovery:13478" && !o.watch && o.drain == 2*time.Hour
 		}},
-		"deployed arguments": {[]string{"-w", "--udp-thread-num=16"}, func(o options) bool { return o.watch && o.sockets == 16 }},
-		"short flags": {[]string{"-c", "file.yaml", "-i", "a/b", "-l", "all:INFO,turn:DEBUG", "-u", "2"}, func(o options) bool {
+		"deployed arguments": {
+			[]string{"-w", "--udp-thread-num=16"}, func(o options) bool { return o.watch && o.sockets == 16 },
+		},
+		"short flags": {[]string{
+			"-c", "file.yaml", "-i", "a/b", "-l", "all:INFO,turn:DEBUG", "-u", "2",
+		}, func(o options) bool {
 			return o.config == "file.yaml" && o.id == "a/b" && o.log == "all:INFO,turn:DEBUG" && o.sockets == 2
 		}},
-		"long flags":   {[]string{"--config", "file://x", "--id", "a/b", "--log", "all:WARN", "--watch"}, func(o options) bool { return o.config == "file://x" && o.log == "all:WARN" && o.watch }},
-		"verbose":      {[]string{"-v"}, func(o options) bool { return o.log == "all:DEBUG" }},
-		"force ready":  {[]string{"--force-ready-status", "--drain-timeout=2m"}, func(o options) bool { return o.forced && o.drain == 2*time.Minute }},
-		"admin":        {[]string{"--unready-on-drain", "--show-users", "--sessions-from=any"}, func(o options) bool { return o.unready && o.showUsers && o.from == fromAny }},
-		"relay ports":  {[]string{"--relay-ports", "40000-40099"}, func(o options) bool { return o.relayPorts.First == 40000 && o.relayPorts.Last == 40099 }},
-		"nonces":       {[]string{"--nonce-lifetime=10m"}, func(o options) bool { return o.nonceLifetime == 10*time.Minute }},
-		"hour":         {nil, func(o options) bool { return o.nonceLifetime == time.Hour }},
-		"ICMP":         {[]string{"--icmp-indications"}, func(o options) bool { return o.icmp }},
-		"quick server": {[]string{"turn://ann:pw@127.0.0.1:3478?transport=tcp"}, func(o options) bool { return o.uri != nil && o.uri.Port == 3478 && o.uri.Transport == "tcp" }},
+		"long flags": {
+			[]string{"--config", "file://x", "--id", "a/b", "--log", "all:WARN", "--watch"},
+			func(o options) bool { return o.config == "file://x" && o.log == "all:WARN" && o.watch },
+		},
+		"verbose": {[]string{"-v"}, func(o options) bool { return o.log == "all:DEBUG" }},
+		"force ready": {
+			[]string{"--force-ready-status", "--drain-timeout=2m"},
+			func(o options) bool { return o.forced && o.drain == 2*time.Minute },
+		},
+		"admin": {
+			[]string{"--unready-on-drain", "--show-users", "--sessions-from=any"},
+			func(o options) bool { return o.unready && o.showUsers && o.from == fromAny },
+		},
+		"relay ports": {
+			[]string{"--relay-ports", "40000-40099"},
+			func(o options) bool { return o.relayPorts.First == 40000 && o.relayPorts.Last == 40099 },
+		},
+		"nonces": {
+			[]string{"--nonce-lifetime=10m"}, func(o options) bool { return o.nonceLifetime == 10*time.Minute },
+		},
+		"hour": {nil, func(o options) bool { return o.nonceLifetime == time.Hour }},
+		"ICMP": {[]string{"--icmp-indications"}, func(o options) bool { return o.icmp }},
+		"quick server": {
+			[]string{"turn://ann:pw@127.0.0.1:3478?transport=tcp"},
+			func(o options) bool { return o.uri != nil && o.uri.Port == 3478 && o.uri.Transport == "tcp" },
+		},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -67,12 +91,15 @@ func TestWrongCommandLineNamesTheFlagAndTheRemedy(t *testing.T) {
 		"not defined":      {"--no-such-flag"},
 	}
 	for want, args := range cases {
-		if _, err := parseFlags(args, func(string) string { return "" }, io.Discard); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := parseFlags(args, func(string) string { return "" }, io.Discard); err == nil || !strings.Contains(
+			err.Error(), want,
+		) {
 			t.Errorf("%v: error %v does not say %q", args, err, want)
 		}
 	}
 	for name, value := range map[string]string{
-		"STUNNER_ADDR": "pod.example", "STUNNER_DRAIN_TIMEOUT": "-1s", "STUNNER_NONCE_LIFETIME": "3600", "STUNNER_RELAY_PORTS": "none",
+		"STUNNER_ADDR": "pod.example", "STUNNER_DRAIN_TIMEOUT": "-1s", "STUNNER_NONCE_LIFETIME": "3600",
+		"STUNNER_RELAY_PORTS": "none",
 	} {
 		bad := func(n string) string { return map[string]string{name: value}[n] }
 		if _, err := parseFlags(nil, bad, io.Discard); err == nil || !strings.Contains(err.Error(), name) {
@@ -83,7 +110,9 @@ func TestWrongCommandLineNamesTheFlagAndTheRemedy(t *testing.T) {
 
 func TestAllErrorsOfACommandLineAreReported(t *testing.T) {
 	bad := func(n string) string { return map[string]string{"STUNNER_NONCE_LIFETIME": "3600"}[n] }
-	_, err := parseFlags([]string{"--log-format", "xml", "--id", "just-a-name", "--sessions-from=everywhere"}, bad, io.Discard)
+	_, err := parseFlags(
+		[]string{"--log-format", "xml", "--id", "just-a-name", "--sessions-from=everywhere"}, bad, io.Discard,
+	)
 	for _, want := range []string{"--log-format", "--id", "--sessions-from", "STUNNER_NONCE_LIFETIME"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v does not name %s", err, want)
@@ -109,8 +138,13 @@ func TestAddressesAreOneOfEachFamily(t *testing.T) {
 }
 
 func TestQuickServerIsOneListenerForOneUser(t *testing.T) {
-	for transport, protocol := range map[string]config.Protocol{"udp": config.TURNUDP, "tcp": config.TURNTCP, "tls": config.TURNTLS, "dtls": config.TURNDTLS} {
-		o, err := parseFlags([]string{"turn://ann:pw@127.0.0.1:5000?transport=" + transport}, func(string) string { return "" }, io.Discard)
+	for transport, protocol := range map[string]config.Protocol{
+		"udp": config.TURNUDP, "tcp": config.TURNTCP, "tls": config.TURNTLS, "dtls": config.TURNDTLS,
+	} {
+		o, err := parseFlags(
+			[]string{"turn://ann:pw@127.0.0.1:5000?transport=" + transport}, func(string) string { return "" },
+			io.Discard,
+		)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -122,7 +156,8 @@ func TestQuickServerIsOneListenerForOneUser(t *testing.T) {
 		if err != nil || len(configs) != 1 {
 			t.Fatalf("%d configs, %v", len(configs), err)
 		}
-		if l := configs[0].Listeners[0]; l.Port != 5000 || l.Protocol != protocol || configs[0].Clusters[0].Endpoints[0] != "0.0.0.0/0" {
+		if l := configs[0].Listeners[0]; l.Port != 5000 || l.Protocol != protocol ||
+			configs[0].Clusters[0].Endpoints[0] != "0.0.0.0/0" {
 			t.Errorf("%s: %+v", transport, configs[0])
 		}
 		o.uri.Password = ""
@@ -151,8 +186,10 @@ func TestContractPlaceholdersOfAFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	full := map[string]string{
-		"STUNNER_NAMESPACE": "media", "STUNNER_NAME": "edge", "STUNNER_LOGLEVEL": "all:WARN", "STUNNER_AUTH_TYPE": "plaintext", "STUNNER_REALM": "calls.example.org",
-		"STUNNER_ADDR": "192.0.2.7", "STUNNER_PORT": "5000", "STUNNER_PUBLIC_ADDR": "203.0.113.7", "STUNNER_PUBLIC_PORT": "6000",
+		"STUNNER_NAMESPACE": "media", "STUNNER_NAME": "edge", "STUNNER_LOGLEVEL": "all:WARN",
+		"STUNNER_AUTH_TYPE": "plaintext", "STUNNER_REALM": "calls.example.org",
+		"STUNNER_ADDR": "192.0.2.7", "STUNNER_PORT": "5000", "STUNNER_PUBLIC_ADDR": "203.0.113.7",
+		"STUNNER_PUBLIC_PORT": "6000",
 	}
 	read := func(changed map[string]string) (config.Config, error) {
 		env := maps.Clone(full)
@@ -182,8 +219,14 @@ func TestContractPlaceholdersOfAFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := c.Listeners[0]
-	got := fmt.Sprint(c.Admin.Name, c.Admin.LogLevel, c.Auth.Type, c.Auth.Realm, string(c.Auth.Credentials[config.KeyPassword]), l.Address, l.Port, l.PublicAddress, l.PublicPort)
-	if want := fmt.Sprint("media/edge", "all:WARN", config.AuthStatic, "calls.example.org", "pa$STUNNER_REALM$HOME", "192.0.2.7", 5000, "203.0.113.7", 6000); got != want {
+	got := fmt.Sprint(
+		c.Admin.Name, c.Admin.LogLevel, c.Auth.Type, c.Auth.Realm, string(c.Auth.Credentials[config.KeyPassword]),
+		l.Address, l.Port, l.PublicAddress, l.PublicPort,
+	)
+	if want := fmt.Sprint(
+		"media/edge", "all:WARN", config.AuthStatic, "calls.example.org", "pa$STUNNER_REALM$HOME", "192.0.2.7", 5000,
+		"203.0.113.7", 6000,
+	); got != want {
 		t.Errorf("read %s, want %s", got, want)
 	}
 	for name, tc := range map[string]struct {
@@ -191,15 +234,27 @@ func TestContractPlaceholdersOfAFile(t *testing.T) {
 		port int
 		want string
 	}{
-		"no port":                 {map[string]string{"STUNNER_PORT": ""}, 6000, ""},
-		"a port that is a URL":    {map[string]string{"STUNNER_PORT": "tcp://10.0.0.1:3478"}, 6000, ""}, // as Kubernetes sets it for a Service called stunner
-		"no port of any kind":     {map[string]string{"STUNNER_PORT": "", "STUNNER_PUBLIC_PORT": ""}, 0, `listeners[0].public_port: "STUNNER_PUBLIC_PORT" is not set`},
-		"no realm":                {map[string]string{"STUNNER_REALM": ""}, 0, `auth.realm: "STUNNER_REALM" is not set`},
-		"a public port in words":  {map[string]string{"STUNNER_PUBLIC_PORT": "many"}, 0, `listeners[0].public_port: "STUNNER_PUBLIC_PORT" has a value that is no whole number`},
-		"an unknown type of auth": {map[string]string{"STUNNER_AUTH_TYPE": "kerberos"}, 0, `auth.type: "kerberos" is unknown`},
+		"no port": {map[string]string{"STUNNER_PORT": ""}, 6000, ""},
+		// as Kubernetes sets it for a Service called stunner
+		"a port that is a URL": {map[string]string{"STUNNER_PORT": "tcp://10.0.0.1:3478"}, 6000, ""},
+		"no port of any kind": {
+			map[string]string{"STUNNER_PORT": "", "STUNNER_PUBLIC_PORT": ""}, 0,
+			`listeners[0].public_port: "STUNNER_PUBLIC_PORT" is not set`,
+		},
+		"no realm": {
+			map[string]string{"STUNNER_REALM": ""}, 0, `auth.realm: "STUNNER_REALM" is not set`,
+		},
+		"a public port in words": {
+			map[string]string{"STUNNER_PUBLIC_PORT": "many"}, 0,
+			`listeners[0].public_port: "STUNNER_PUBLIC_PORT" has a value that is no whole number`,
+		},
+		"an unknown type of auth": {
+			map[string]string{"STUNNER_AUTH_TYPE": "kerberos"}, 0, `auth.type: "kerberos" is unknown`,
+		},
 	} {
 		c, err := read(tc.env)
-		if tc.want == "" && (err != nil || c.Listeners[0].Port != tc.port) || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
+		if tc.want == "" && (err != nil || c.Listeners[0].Port != tc.port) || tc.want != "" &&
+			(err == nil || !strings.Contains(err.Error(), tc.want)) {
 			t.Errorf("%s: %v, listeners %v", name, err, c.Listeners)
 		}
 	}

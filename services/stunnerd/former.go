@@ -46,7 +46,8 @@ var formerFlags = []formerFlag{
 	{[]string{"token"}, false, useToken},
 	{[]string{"certificate-authority"}, false, useCA},
 	{[]string{
-		"as", "as-group", "as-uid", "as-user-extra", "cache-dir", "client-certificate", "client-key", "cluster", "context", "kubeconfig", "password",
+		"as", "as-group", "as-uid", "as-user-extra", "cache-dir", "client-certificate", "client-key", "cluster",
+		"context", "kubeconfig", "password",
 		"request-timeout", "s", "server", "tls-server-name", "user", "username",
 	}, false, noAPI},
 	{[]string{"disable-compression", "insecure-skip-tls-verify"}, true, noAPI},

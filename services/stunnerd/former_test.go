@@ -12,7 +12,9 @@ import (
 // a warning with its name, never with its value, which may be a secret. It has the same number of arguments as before,
 // so that the following flags are parsed.
 func TestContractFlagsOfExistingDataplanes(t *testing.T) {
-	inPod := map[string]string{"STUNNER_CONFIG_ORIGIN": "https://discovery:13478", "STUNNER_NAMESPACE": "media", "STUNNER_NAME": "edge"}
+	inPod := map[string]string{
+		"STUNNER_CONFIG_ORIGIN": "https://discovery:13478", "STUNNER_NAMESPACE": "media", "STUNNER_NAME": "edge",
+	}
 	flags := 0
 	for _, f := range formerFlags {
 		for _, name := range f.names {
@@ -28,7 +30,9 @@ func TestContractFlagsOfExistingDataplanes(t *testing.T) {
 					t.Errorf("%v: %+v, %v", args, o, err)
 					continue
 				}
-				if len(o.warnings) != 1 || !strings.HasPrefix(o.warnings[0], "flag "+cli.Dashed(name)+" is ignored: ") || strings.Contains(o.warnings[0], "a-value") {
+				if len(o.warnings) != 1 ||
+					!strings.HasPrefix(o.warnings[0], "flag "+cli.Dashed(name)+" is ignored: ") ||
+					strings.Contains(o.warnings[0], "a-value") {
 					t.Errorf("%v: warnings %q", args, o.warnings)
 				}
 			}
@@ -49,26 +53,38 @@ func TestContractOriginKubernetes(t *testing.T) {
 	}{
 		"in a pod": {
 			[]string{"-w", "-c", "k8s"}, map[string]string{"STUNNER_CONFIG_ORIGIN": "https://discovery:13478"},
-			"https://discovery:13478", "flag --config k8s: the config comes from https://discovery:13478, which STUNNER_CONFIG_ORIGIN names",
+			"https://discovery:13478",
+			"flag --config k8s: the config comes from https://discovery:13478, which STUNNER_CONFIG_ORIGIN names",
 		},
 		"in a pod, with an address of the operator before": {
-			[]string{"--config=k8s", "--cds-server-address", "10.0.0.1:13478"}, map[string]string{"STUNNER_CONFIG_ORIGIN": "https://discovery:13478"},
+			[]string{"--config=k8s", "--cds-server-address", "10.0.0.1:13478"},
+			map[string]string{"STUNNER_CONFIG_ORIGIN": "https://discovery:13478"},
 			"https://discovery:13478", "flag --cds-server-address is ignored: use --config, or STUNNER_CONFIG_ORIGIN",
 		},
 		"with an address": {
-			[]string{"-c", "k8s", "--cds-server-address", "10.0.0.1:5000"}, nil, "10.0.0.1:5000", "which --cds-server-address names",
+			[]string{"-c", "k8s", "--cds-server-address", "10.0.0.1:5000"}, nil, "10.0.0.1:5000",
+			"which --cds-server-address names",
 		},
-		"with an address without port": {[]string{"-c", "k8s", "--cds-server-address", "10.0.0.1"}, nil, "10.0.0.1:13478", ""},
-		"with an IPv6 address":         {[]string{"-c", "k8s", "--cds-server-address", "fd00::1"}, nil, "[fd00::1]:13478", ""},
+		"with an address without port": {
+			[]string{"-c", "k8s", "--cds-server-address", "10.0.0.1"}, nil, "10.0.0.1:13478", "",
+		},
+		"with an IPv6 address": {
+			[]string{"-c", "k8s", "--cds-server-address", "fd00::1"}, nil, "[fd00::1]:13478", "",
+		},
 		"with address and port": {
-			[]string{"-c", "k8s", "--cds-server-address", "10.0.0.1", "--cds-server-port=5000"}, nil, "10.0.0.1:5000", "",
+			[]string{"-c", "k8s", "--cds-server-address", "10.0.0.1", "--cds-server-port=5000"}, nil, "10.0.0.1:5000",
+			"",
 		},
-		"with a variable": {[]string{"-c", "k8s"}, map[string]string{"CDS_SERVER_ADDR": "10.0.0.2"}, "10.0.0.2:13478", "which CDS_SERVER_ADDR names"},
+		"with a variable": {
+			[]string{"-c", "k8s"}, map[string]string{"CDS_SERVER_ADDR": "10.0.0.2"}, "10.0.0.2:13478",
+			"which CDS_SERVER_ADDR names",
+		},
 		"by the environment": {
 			nil, map[string]string{"STUNNER_CONFIG_ORIGIN": "k8s", "CDS_SERVER_ADDR": "10.0.0.2"}, "10.0.0.2:13478", "",
 		},
 		"an address beside another origin": {
-			[]string{"-c", "gateway.yaml", "--cds-server-address", "10.0.0.1"}, nil, "gateway.yaml", "flag --cds-server-address is ignored",
+			[]string{"-c", "gateway.yaml", "--cds-server-address", "10.0.0.1"}, nil, "gateway.yaml",
+			"flag --cds-server-address is ignored",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -82,7 +98,9 @@ func TestContractOriginKubernetes(t *testing.T) {
 		"--config k8s":      {"-c", "k8s"},
 		"--cds-server-port": {"-c", "k8s", "--cds-server-address", "10.0.0.1", "--cds-server-port", "many"},
 	} {
-		if _, err := parseFlags(args, func(string) string { return "" }, io.Discard); err == nil || !strings.Contains(err.Error(), name) {
+		if _, err := parseFlags(args, func(string) string { return "" }, io.Discard); err == nil || !strings.Contains(
+			err.Error(), name,
+		) {
 			t.Errorf("%v: %v", args, err)
 		}
 	}

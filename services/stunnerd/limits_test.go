@@ -41,7 +41,8 @@ func TestMemoryLimitOfEitherCgroup(t *testing.T) {
 		file, content string
 		want          int64
 	}{
-		{"memory.max", "1048576\n", 1 << 20}, {"memory.max", "max\n", 0}, {"memory/memory.limit_in_bytes", "2097152\n", 2 << 20},
+		{"memory.max", "1048576\n", 1 << 20}, {"memory.max", "max\n", 0},
+		{"memory/memory.limit_in_bytes", "2097152\n", 2 << 20},
 		{"memory/memory.limit_in_bytes", "9223372036854771712\n", 0}, {"other", "1", 0},
 	} {
 		root := t.TempDir()

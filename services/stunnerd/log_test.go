@@ -34,12 +34,19 @@ func wrong(t *testing.T) map[string][]byte {
 		"cut short":         truncated[:len(truncated)-3],
 		"wrong fingerprint": fingerprint,
 		"unknown method":    build(t, request(stun.Method(0xEEE))),
-		"unknown attribute": build(t, request(stun.MethodBinding), stun.RawAttribute{Type: 0x7777, Value: []byte("\nforged")}),
-		"a response":        build(t, stun.BindingSuccess),
-		"no credential":     build(t, request(stun.MethodAllocate)),
-		"bad credential": build(t, request(stun.MethodAllocate), stun.NewUsername("eve\nforged"), stun.NewRealm("\nforged"), stun.NewNonce("\nforged"),
+		"unknown attribute": build(
+			t, request(stun.MethodBinding), stun.RawAttribute{Type: 0x7777, Value: []byte("\nforged")},
+		),
+		"a response":    build(t, stun.BindingSuccess),
+		"no credential": build(t, request(stun.MethodAllocate)),
+		"bad credential": build(t, request(stun.MethodAllocate), stun.NewUsername("eve\nforged"), stun.NewRealm(
+			"\nforged",
+		), stun.NewNonce("\nforged"),
 			stun.NewShortTermIntegrity("guess")),
-		"no allocation":     build(t, stun.NewType(stun.MethodSend, stun.ClassIndication), stun.RawAttribute{Type: stun.AttrData, Value: []byte("x")}),
+		"no allocation": build(
+			t, stun.NewType(stun.MethodSend, stun.ClassIndication),
+			stun.RawAttribute{Type: stun.AttrData, Value: []byte("x")},
+		),
 		"half a handshake":  {22, 0xFE, 0xFD, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 1, 0, 0, 0},
 		"unbound channel":   {0x40, 0, 0, 4, 'd', 'a', 't', 'a'},
 		"shorter than said": {0x40, 0, 0xFF, 0xFF, 'd'},
@@ -107,7 +114,8 @@ func TestUserNamesForgeNoLogLine(t *testing.T) {
 		"text": text.MatchString,
 		"json": func(line string) bool {
 			var m struct{ Time, Level, Msg string }
-			return json.Unmarshal([]byte(line), &m) == nil && m.Time != "" && m.Level != "" && m.Msg != "" && m.Msg != "forged"
+			return json.Unmarshal([]byte(line), &m) == nil && m.Time != "" && m.Level != "" && m.Msg != "" &&
+				m.Msg != "forged"
 		},
 	}
 	for format, isWhole := range whole {
@@ -145,7 +153,9 @@ func (p *process) refused(user string) {
 	defer conn.Close()
 	var nonce stun.Nonce
 	allocate := stun.NewType(stun.MethodAllocate, stun.ClassRequest)
-	challenge := p.exchange(conn, build(p.t, allocate, stun.RawAttribute{Type: stun.AttrRequestedTransport, Value: []byte{17, 0, 0, 0}}))
+	challenge := p.exchange(
+		conn, build(p.t, allocate, stun.RawAttribute{Type: stun.AttrRequestedTransport, Value: []byte{17, 0, 0, 0}}),
+	)
 	if err := nonce.GetFrom(challenge); err != nil {
 		p.t.Fatal(err)
 	}

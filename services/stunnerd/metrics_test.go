@@ -47,7 +47,10 @@ func (g *guesser) send(user string) {
 		Type: stun.AttrRequestedTransport, Value: []byte{17, 0, 0, 0},
 	}}
 	if len(g.nonce) > 0 {
-		attrs = append(attrs, stun.NewUsername(user), stun.NewRealm(authority.Realm), g.nonce, stun.NewLongTermIntegrity(user, authority.Realm, "a guess"))
+		attrs = append(
+			attrs, stun.NewUsername(user), stun.NewRealm(authority.Realm), g.nonce,
+			stun.NewLongTermIntegrity(user, authority.Realm, "a guess"),
+		)
 	}
 	m, err := stun.Build(attrs...)
 	if err != nil {
@@ -91,7 +94,9 @@ func (g *guesser) guess(p *process, name string, users int) {
 func TestUserNamesMakeNoSeries(t *testing.T) {
 	const names = 10_000
 	port := testport.Free(t)
-	p := startWith(t, func(c *config.Config) { c.Admin.MetricsEndpoint = fmt.Sprintf("http://127.0.0.1:%d/metrics", port) })
+	p := startWith(
+		t, func(c *config.Config) { c.Admin.MetricsEndpoint = fmt.Sprintf("http://127.0.0.1:%d/metrics", port) },
+	)
 	scrape := fmt.Sprintf("http://127.0.0.1:%d/metrics", port)
 	conn, err := net.Dial("udp4", p.turn["udp"])
 	if err != nil {

@@ -110,10 +110,15 @@ func (p *process) config(change func(*config.Config)) string {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	for transport, protocol := range map[string]config.Protocol{"udp": config.TURNUDP, "tcp": config.TURNTCP, "tls": config.TURNTLS, "dtls": config.TURNDTLS} {
+	for transport, protocol := range map[string]config.Protocol{
+		"udp": config.TURNUDP, "tcp": config.TURNTCP, "tls": config.TURNTLS, "dtls": config.TURNDTLS,
+	} {
 		port := testport.Free(p.t)
 		p.turn[transport] = fmt.Sprintf("127.0.0.1:%d", port)
-		l := config.Listener{Name: "media/edge/" + transport, Protocol: protocol, Port: port, Address: "127.0.0.1", Routes: []string{"media/echo"}}
+		l := config.Listener{
+			Name: "media/edge/" + transport, Protocol: protocol, Port: port, Address: "127.0.0.1",
+			Routes: []string{"media/echo"},
+		}
 		if protocol.Secure() {
 			l.Cert, l.Key = cert, key
 		}

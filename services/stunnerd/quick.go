@@ -26,7 +26,8 @@ func quickServer(u config.URI) (discovery.Source, error) {
 			config.KeyUsername: credential.Secret(u.Username), config.KeyPassword: u.Password,
 		}},
 		Listeners: []config.Listener{{
-			Name: "default-listener", Protocol: u.Protocol(), Address: u.Host, Port: u.Port, Routes: []string{"allow-any"},
+			Name: "default-listener", Protocol: u.Protocol(), Address: u.Host, Port: u.Port,
+			Routes: []string{"allow-any"},
 		}},
 		Clusters: []config.Cluster{{Name: "allow-any", Type: config.Static, Endpoints: []string{"0.0.0.0/0"}}},
 	}

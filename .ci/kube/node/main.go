@@ -16,8 +16,9 @@ import (
 
 func main() {
 	multicall.Main(map[string]func(){
-		"kubeadm":        func() { util.CheckErr(kubeadm.Run()) },
-		"kubelet":        func() { multicall.Run(kubelet.NewKubeletCommand(context.Background())) }, // handles signals itself
+		"kubeadm": func() { util.CheckErr(kubeadm.Run()) },
+		// handles signals itself
+		"kubelet":        func() { multicall.Run(kubelet.NewKubeletCommand(context.Background())) },
 		"kube-proxy":     func() { multicall.Run(proxy.NewProxyCommand()) },
 		"kube-scheduler": func() { multicall.Run(scheduler.NewSchedulerCommand()) },
 	})

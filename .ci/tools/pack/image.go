@@ -169,7 +169,8 @@ func (b blobs) program(p program, below layer) (descriptor, error) {
 		platform: on,
 		Created:  p.created().Format("2006-01-02T15:04:05Z"),
 		Config: settings{
-			User: user, Env: []string{"PATH=" + folder}, Entrypoint: []string{place}, WorkingDir: "/", Labels: p.labels(),
+			User: user, Env: []string{"PATH=" + folder}, Entrypoint: []string{place}, WorkingDir: "/",
+			Labels: p.labels(),
 		},
 		RootFS: rootFS{Type: "layers", DiffIDs: []string{below.diff, own.diff}},
 	})
@@ -227,7 +228,9 @@ func archived(files ...file) ([]byte, error) {
 				return nil, err
 			}
 		}
-		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: f.name, Mode: f.mode, Size: int64(len(f.content))}); err != nil {
+		if err := w.WriteHeader(
+			&tar.Header{Typeflag: tar.TypeReg, Name: f.name, Mode: f.mode, Size: int64(len(f.content))},
+		); err != nil {
 			return nil, err
 		}
 		if _, err := w.Write(f.content); err != nil {

@@ -70,7 +70,9 @@ func materials(programs []program) ([]byte, error) {
 	first := programs[0]
 	self, ok := debug.ReadBuildInfo()
 	if !ok {
-		return nil, fmt.Errorf("list materials of %s: pack was built without modules: run it with `go tool` or `go run`", first.name())
+		return nil, fmt.Errorf(
+			"list materials of %s: pack was built without modules: run it with `go tool` or `go run`", first.name(),
+		)
 	}
 	doc := document{
 		Version:   "SPDX-2.3",

@@ -38,7 +38,8 @@ func TestPack(t *testing.T) {
 	}
 	var top, platforms index
 	decode(t, files["index.json"], &top)
-	if name := top.Manifests[0].Annotations["io.containerd.image.name"]; name != ref || top.Manifests[0].Digest != digest {
+	if name := top.Manifests[0].Annotations["io.containerd.image.name"]; name != ref ||
+		top.Manifests[0].Digest != digest {
 		t.Errorf("index names %s %s, want %s %s", name, top.Manifests[0].Digest, ref, digest)
 	}
 	decode(t, blob(t, files, top.Manifests[0]), &platforms)
@@ -46,7 +47,8 @@ func TestPack(t *testing.T) {
 	decode(t, blob(t, files, platforms.Manifests[0]), &m)
 	var c imageConfig
 	decode(t, blob(t, files, m.Config), &c)
-	if c.Config.User != user || !slices.Equal(c.Config.Entrypoint, []string{"/usr/local/bin/tally"}) || c.OS != "linux" || c.Architecture != runtime.GOARCH {
+	if c.Config.User != user || !slices.Equal(c.Config.Entrypoint, []string{"/usr/local/bin/tally"}) ||
+		c.OS != "linux" || c.Architecture != runtime.GOARCH {
 		t.Errorf("config: %+v", c)
 	}
 	held := map[string][]byte{}
@@ -99,8 +101,12 @@ func made(arch string) program {
 		Main:      debug.Module{Path: repository + "/services/auth", Version: "v1.2.3+dirty"},
 		Deps: []*debug.Module{
 			{Path: "example.org/a/v2", Version: "v2.0.1", Sum: "h1:abc="},
-			{Path: "example.org/old", Version: "v0.1.0", Replace: &debug.Module{Path: "example.org/new", Version: "v0.2.0"}},
-			{Path: repository + "/services/api", Version: "v0.0.0", Replace: &debug.Module{Path: "../api", Version: "(devel)"}},
+			{Path: "example.org/old", Version: "v0.1.0", Replace: &debug.Module{
+				Path: "example.org/new", Version: "v0.2.0",
+			}},
+			{Path: repository + "/services/api", Version: "v0.0.0", Replace: &debug.Module{
+				Path: "../api", Version: "(devel)",
+			}},
 		},
 		Settings: []debug.BuildSetting{
 			{Key: "GOOS", Value: "linux"}, {Key: "GOARCH", Value: arch},

@@ -35,7 +35,10 @@ func open(file string) (program, error) {
 	p := program{info: info, content: content}
 	for _, d := range demands {
 		if got := p.setting(d.setting); got != d.value {
-			return program{}, fmt.Errorf("pack %s: it was built with %s=%q: build with %s=%s, because %s", file, d.setting, got, d.setting, d.value, d.why)
+			return program{}, fmt.Errorf(
+				"pack %s: it was built with %s=%q: build with %s=%s, because %s", file, d.setting, got, d.setting,
+				d.value, d.why,
+			)
 		}
 	}
 	return p, nil

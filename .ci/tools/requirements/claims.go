@@ -42,7 +42,8 @@ func readClaims(tree fs.FS) (claims map[string][]claim, stray []error, err error
 				return fs.SkipDir
 			}
 			return nil
-		case !strings.HasSuffix(file, "_test.go") && !strings.HasSuffix(file, ".txtar") && path.Dir(file) != checkFolder:
+		case !strings.HasSuffix(file, "_test.go") && !strings.HasSuffix(file, ".txtar") &&
+			path.Dir(file) != checkFolder:
 			return nil
 		}
 		text, err := fs.ReadFile(tree, file)
@@ -110,7 +111,13 @@ func (c *collector) line(name, file, line string) {
 	}
 	match := carriesID.FindStringSubmatch(line)
 	if match == nil || name == "" {
-		c.stray = append(c.stray, fmt.Errorf("%s: no test carries %q: write \"ID: sentence\" into the comment of a function of the test, and begin no other line with an id", file, line))
+		c.stray = append(
+			c.stray,
+			fmt.Errorf(
+				"%s: no test carries %q: write \"ID: sentence\" into the comment of a function of the test, and begin no other line with an id",
+				file, line,
+			),
+		)
 		return
 	}
 	for id := range strings.SplitSeq(match[1], ", ") {

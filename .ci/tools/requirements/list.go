@@ -67,7 +67,9 @@ func contradictions(tree fs.FS, areas []area, claims map[string][]claim) (faults
 	}
 	for id, all := range claims {
 		if !known[id] {
-			faults = append(faults, fmt.Errorf("%s in %s is not in the list: add it, or correct the comment", id, all[0].path))
+			faults = append(
+				faults, fmt.Errorf("%s in %s is not in the list: add it, or correct the comment", id, all[0].path),
+			)
 		}
 	}
 	slices.SortFunc(faults, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
@@ -90,16 +92,25 @@ func (r requirement) faults(tree fs.FS, claims map[string][]claim) (faults []err
 	wrong(!idAlone.MatchString(r.ID), "is no id: use a letter and a number, as in T-07")
 	wrong(r.Says == "", "has no sentence: fill in says")
 	wrong(!slices.Contains(priorities, r.Priority), "has no priority: use P0, P1 or P2")
-	wrong(!shown && r.Open == "" && r.NotOffered == "", "has neither a test nor a reason: let a test carry it, or fill in open or not offered")
+	wrong(
+		!shown && r.Open == "" && r.NotOffered == "",
+		"has neither a test nor a reason: let a test carry it, or fill in open or not offered",
+	)
 	wrong(shown && r.Open != "", "is open, and a test shows it: remove open, or make it part")
 	wrong(shown && r.NotOffered != "", "is not offered, and a test shows it: remove not offered")
 	wrong(r.Open != "" && r.NotOffered != "", "is open and not offered: remove one of them")
 	wrong(!shown && r.Part != "", "is shown in part, and there is no test: make part open")
 	for _, by := range r.By {
-		wrong(!exists(tree, by), fmt.Sprintf("is shown by %q, which is not there: name a target of make as \"make TARGET\", or a file", by))
+		wrong(
+			!exists(tree, by),
+			fmt.Sprintf("is shown by %q, which is not there: name a target of make as \"make TARGET\", or a file", by),
+		)
 	}
 	for _, with := range r.With {
-		wrong(with == r.ID || len(claims[with]) == 0, fmt.Sprintf("is shown with %s, which no test carries: name another, or remove it", with))
+		wrong(
+			with == r.ID || len(claims[with]) == 0,
+			fmt.Sprintf("is shown with %s, which no test carries: name another, or remove it", with),
+		)
 	}
 	return faults
 }

@@ -25,7 +25,9 @@ func page(areas []area, claims map[string][]claim) []byte {
 	out.WriteString(intro)
 	out.WriteString(sums(areas))
 	for _, a := range areas {
-		fmt.Fprintf(&out, "\n## %s\n\n| id | | requirement | source | shown by |\n| --- | --- | --- | --- | --- |\n", a.Area)
+		fmt.Fprintf(
+			&out, "\n## %s\n\n| id | | requirement | source | shown by |\n| --- | --- | --- | --- | --- |\n", a.Area,
+		)
 		for _, r := range a.Requirements {
 			if r.reason() != "" {
 				continue
@@ -37,7 +39,10 @@ func page(areas []area, claims map[string][]claim) []byte {
 			if r.Part != "" {
 				shown = append(shown, "*in part:* "+r.Part)
 			}
-			fmt.Fprintf(&out, "| %s | %s | %s | %s | %s |\n", r.ID, r.Priority, cell(r.Says), cell(cmp.Or(r.Source, "own rule")), strings.Join(shown, "<br>"))
+			fmt.Fprintf(
+				&out, "| %s | %s | %s | %s | %s |\n", r.ID, r.Priority, cell(r.Says),
+				cell(cmp.Or(r.Source, "own rule")), strings.Join(shown, "<br>"),
+			)
 		}
 	}
 	out.WriteString("\n## Without a test\n\n| id | | requirement | why |\n| --- | --- | --- | --- |\n")
@@ -78,7 +83,10 @@ func sums(areas []area) string {
 			}
 		}
 	}
-	return fmt.Sprintf("%d requirements: %d shown, %d shown in part, %d open, %d not offered.\n", all, all-part-open-not, part, open, not)
+	return fmt.Sprintf(
+		"%d requirements: %d shown, %d shown in part, %d open, %d not offered.\n", all, all-part-open-not, part, open,
+		not,
+	)
 }
 
 // links are links to tests, sorted; the checks of the prober in one file are one link.

@@ -92,31 +92,61 @@ func TestContradictions(t *testing.T) {
 		files map[string]string
 		want  string
 	}{
-		"nothing":                    {list, nil, ""},
-		"neither test nor reason":    {entry(""), nil, "S-02: has neither a test nor a reason"},
-		"open and shown":             {entry(", open: not yet"), carrying("// S-02: it holds."), "S-02: is open, and a test shows it"},
-		"not offered and shown":      {entry(", not offered: ever"), carrying("// S-02: it holds."), "S-02: is not offered, and a test shows it"},
-		"open and not offered":       {entry(", open: not yet, not offered: ever"), nil, "S-02: is open and not offered"},
-		"part of nothing":            {entry(", open: not yet, part: half"), nil, "S-02: is shown in part, and there is no test"},
-		"unknown id":                 {list, carrying("// S-02: it holds."), "S-02 in services/c_test.go is not in the list"},
-		"unknown id of a check":      {list, map[string]string{checkFolder + "/c.go": `package probe; var c = Check{ID: "S-02 quick"}`}, "S-02 in " + checkFolder + "/c.go is not in the list"},
-		"a check nobody makes":       {entry(""), map[string]string{checkFolder + "/c.go": `package probe; var c = Check{ID: "S-02 slow", Pace: Long}`}, "S-02: has neither"},
-		"id without a sentence":      {list, carrying("// S-01"), `services/c_test.go: no test carries "S-01"`},
-		"id with something else":     {list, carrying("// S-01 and more: it holds."), `no test carries "S-01 and more: it holds."`},
-		"id with its section":        {entry(""), carrying("// S-02, RFC 1 §2: it holds."), ""},
-		"id inside a function":       {list, carrying("func helper() {\n\t// S-01: it holds.\n}"), `no test carries "S-01: it holds."`},
-		"id that a test ends with":   {entry(""), carrying("// It holds (S-02)."), "S-02: has neither"},
-		"entry twice":                {list + "  - {id: S-01, says: it holds, priority: P0}\n", nil, "S-01 is in the list twice"},
-		"no id":                      {list + "  - {id: one, says: it holds, priority: P0, open: not yet}\n", nil, "one: is no id"},
-		"no sentence":                {list + "  - {id: S-02, priority: P0, open: not yet}\n", nil, "S-02: has no sentence"},
-		"no priority":                {list + "  - {id: S-02, says: it holds, open: not yet}\n", nil, "S-02: has no priority"},
-		"misspelt key":               {entry(", opne: not yet"), nil, "field opne not found"},
-		"target that is not there":   {entry(", by: [make vet]"), nil, `S-02: is shown by "make vet", which is not there`},
-		"file that is not there":     {entry(", by: [.ci/look]"), nil, `S-02: is shown by ".ci/look", which is not there`},
-		"with one that has no test":  {entry(", with: [S-03]"), nil, "S-02: is shown with S-03, which no test carries"},
-		"with itself":                {entry(", with: [S-02]"), carrying("// S-02: it holds."), "S-02: is shown with S-02"},
-		"a test that is not Go":      {list, carrying("func"), "read tests: services/c_test.go"},
-		"a folder that is left out":  {list, map[string]string{"bin/c_test.go": "package a\n\n// S-02: it holds.\nfunc TestC() {}\n"}, ""},
+		"nothing":                 {list, nil, ""},
+		"neither test nor reason": {entry(""), nil, "S-02: has neither a test nor a reason"},
+		"open and shown": {
+			entry(", open: not yet"), carrying("// S-02: it holds."), "S-02: is open, and a test shows it",
+		},
+		"not offered and shown": {
+			entry(", not offered: ever"), carrying("// S-02: it holds."), "S-02: is not offered, and a test shows it",
+		},
+		"open and not offered": {
+			entry(", open: not yet, not offered: ever"), nil, "S-02: is open and not offered",
+		},
+		"part of nothing": {
+			entry(", open: not yet, part: half"), nil, "S-02: is shown in part, and there is no test",
+		},
+		"unknown id": {
+			list, carrying("// S-02: it holds."), "S-02 in services/c_test.go is not in the list",
+		},
+		"unknown id of a check": {list, map[string]string{checkFolder + "/c.go": `package probe; var c = Check{ID: "S-02 quick"}`}, "S-02 in " + checkFolder + "/c.go is not in the list"},
+		"a check nobody makes":  {entry(""), map[string]string{checkFolder + "/c.go": `package probe; var c = Check{ID: "S-02 slow", Pace: Long}`}, "S-02: has neither"},
+		"id without a sentence": {list, carrying("// S-01"), `services/c_test.go: no test carries "S-01"`},
+		"id with something else": {
+			list, carrying("// S-01 and more: it holds."), `no test carries "S-01 and more: it holds."`,
+		},
+		"id with its section": {entry(""), carrying("// S-02, RFC 1 §2: it holds."), ""},
+		"id inside a function": {
+			list, carrying("func helper() {\n\t// S-01: it holds.\n}"), `no test carries "S-01: it holds."`,
+		},
+		"id that a test ends with": {entry(""), carrying("// It holds (S-02)."), "S-02: has neither"},
+		"entry twice": {
+			list + "  - {id: S-01, says: it holds, priority: P0}\n", nil, "S-01 is in the list twice",
+		},
+		"no id": {
+			list + "  - {id: one, says: it holds, priority: P0, open: not yet}\n", nil, "one: is no id",
+		},
+		"no sentence": {
+			list + "  - {id: S-02, priority: P0, open: not yet}\n", nil, "S-02: has no sentence",
+		},
+		"no priority": {
+			list + "  - {id: S-02, says: it holds, open: not yet}\n", nil, "S-02: has no priority",
+		},
+		"misspelt key": {entry(", opne: not yet"), nil, "field opne not found"},
+		"target that is not there": {
+			entry(", by: [make vet]"), nil, `S-02: is shown by "make vet", which is not there`,
+		},
+		"file that is not there": {
+			entry(", by: [.ci/look]"), nil, `S-02: is shown by ".ci/look", which is not there`,
+		},
+		"with one that has no test": {entry(", with: [S-03]"), nil, "S-02: is shown with S-03, which no test carries"},
+		"with itself": {
+			entry(", with: [S-02]"), carrying("// S-02: it holds."), "S-02: is shown with S-02",
+		},
+		"a test that is not Go": {list, carrying("func"), "read tests: services/c_test.go"},
+		"a folder that is left out": {
+			list, map[string]string{"bin/c_test.go": "package a\n\n// S-02: it holds.\nfunc TestC() {}\n"}, "",
+		},
 		"a line of its own goes by":  {entry(", open: not yet"), carrying("// The rule S-02: it holds."), ""},
 		"a target and a file as one": {entry(", by: [make lint, .ci/mk/test.mk]"), nil, ""},
 	} {

@@ -171,7 +171,9 @@ func (t *tally) endFuzz(action string, id test, output string) {
 		mark = "  FAILED"
 	}
 	t.suites[fuzz] = c
-	fmt.Fprintf(t.out, "fuzz  %-60s %8d executions%s\n", strings.TrimPrefix(id.pkg, repository)+" "+id.name, tried, mark)
+	fmt.Fprintf(
+		t.out, "fuzz  %-60s %8d executions%s\n", strings.TrimPrefix(id.pkg, repository)+" "+id.name, tried, mark,
+	)
 }
 
 // endPackage prints the remaining output of a failed package: after a panic or a timeout its tests do not end.

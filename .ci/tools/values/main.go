@@ -127,7 +127,10 @@ func (v *value) read(text string, node *yaml.Node) error {
 		v.kind = scalars[node.Tag]
 	}
 	if v.kind == "" {
-		return fmt.Errorf("value %s: set its type in the comment: (%s)", strings.Join(v.path, "."), "map|object|strings|integers|objects|TYPE|[]TYPE")
+		return fmt.Errorf(
+			"value %s: set its type in the comment: (%s)", strings.Join(v.path, "."),
+			"map|object|strings|integers|objects|TYPE|[]TYPE",
+		)
 	}
 	return node.Decode(&v.dflt)
 }
@@ -231,7 +234,10 @@ func withTable(page []byte, values []value) ([]byte, error) {
 	out.Write(before)
 	out.WriteString(tableBegin + "| value | default | meaning |\n| --- | --- | --- |\n")
 	for _, v := range values {
-		fmt.Fprintf(&out, "| `%s` | %s | %s |\n", strings.Join(v.path, "."), shown(v.dflt), strings.ReplaceAll(v.meaning, "|", `\|`))
+		fmt.Fprintf(
+			&out, "| `%s` | %s | %s |\n", strings.Join(v.path, "."), shown(v.dflt),
+			strings.ReplaceAll(v.meaning, "|", `\|`),
+		)
 	}
 	out.WriteString(tableEnd)
 	out.Write(after)

@@ -22,8 +22,10 @@ var structs = map[string]reflect.Type{}
 
 func init() {
 	for _, zero := range []any{
-		corev1.Affinity{}, corev1.Container{}, corev1.EnvVar{}, corev1.HostAlias{}, corev1.LocalObjectReference{}, corev1.PodDNSConfig{}, corev1.PodSecurityContext{},
-		corev1.Probe{}, corev1.ResourceRequirements{}, corev1.SecurityContext{}, corev1.Toleration{}, corev1.TopologySpreadConstraint{}, corev1.Volume{},
+		corev1.Affinity{}, corev1.Container{}, corev1.EnvVar{}, corev1.HostAlias{}, corev1.LocalObjectReference{},
+		corev1.PodDNSConfig{}, corev1.PodSecurityContext{},
+		corev1.Probe{}, corev1.ResourceRequirements{}, corev1.SecurityContext{}, corev1.Toleration{},
+		corev1.TopologySpreadConstraint{}, corev1.Volume{},
 		corev1.VolumeMount{}, appsv1.DeploymentStrategy{}, networkingv1.IngressTLS{}, networkingv1.NetworkPolicyPeer{},
 	} {
 		t := reflect.TypeOf(zero)
@@ -123,7 +125,9 @@ func specOf(plural string) (object, error) {
 			}
 		}
 	}
-	if err := yaml.Unmarshal([]byte(strings.ReplaceAll(string(text), "openAPIV3Schema:", "openapiv3schema:")), &crd); err != nil {
+	if err := yaml.Unmarshal(
+		[]byte(strings.ReplaceAll(string(text), "openAPIV3Schema:", "openapiv3schema:")), &crd,
+	); err != nil {
 		return nil, err
 	}
 	for _, v := range crd.Spec.Versions {
@@ -140,7 +144,8 @@ func specOf(plural string) (object, error) {
 
 // image of a Dataplane can be an object in the values of the chart.
 var image = object{"type": []string{"string", "object"}, "additionalProperties": false, "properties": object{
-	"name": object{"type": "string"}, "tag": object{"type": []string{"string", "number"}}, "digest": object{"type": "string"}, "pullPolicy": object{"type": "string"},
+	"name": object{"type": "string"}, "tag": object{"type": []string{"string", "number"}},
+	"digest": object{"type": "string"}, "pullPolicy": object{"type": "string"},
 }}
 
 // strict returns the schema of a CRD as a JSON schema: without extensions, descriptions and defaults, and with unknown
@@ -155,7 +160,8 @@ func strict(schema any) any {
 		_, free := schema["x-kubernetes-preserve-unknown-fields"]
 		for name, value := range schema {
 			_, text := value.(string)
-			if strings.HasPrefix(name, "x-kubernetes-") || name == "description" && text || name == "default" || name == "format" && text {
+			if strings.HasPrefix(name, "x-kubernetes-") || name == "description" && text || name == "default" ||
+				name == "format" && text {
 				delete(schema, name)
 				continue
 			}

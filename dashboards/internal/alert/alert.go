@@ -75,8 +75,11 @@ func AsFile() (f File) {
 		rules := Rules{Name: g.Name}
 		for _, a := range g.Alerts {
 			rules.Rules = append(rules.Rules, Rule{
-				Alert: Prefix + a.Name, Expr: a.Expr, For: a.For, Labels: map[string]string{"severity": string(a.Severity)},
-				Annotations: map[string]string{"summary": a.Summary, "description": a.Description, "runbook_url": Runbook(a.Name)},
+				Alert: Prefix + a.Name, Expr: a.Expr, For: a.For,
+				Labels: map[string]string{"severity": string(a.Severity)},
+				Annotations: map[string]string{
+					"summary": a.Summary, "description": a.Description, "runbook_url": Runbook(a.Name),
+				},
 			})
 		}
 		f.Groups = append(f.Groups, rules)
@@ -88,6 +91,7 @@ func AsFile() (f File) {
 func AsResource() Resource {
 	return Resource{
 		APIVersion: "monitoring.coreos.com/v1", Kind: "PrometheusRule",
-		Metadata: Metadata{Name: "stunner", Labels: map[string]string{"app.kubernetes.io/name": "stunner"}}, Spec: AsFile(),
+		Metadata: Metadata{Name: "stunner", Labels: map[string]string{"app.kubernetes.io/name": "stunner"}},
+		Spec:     AsFile(),
 	}
 }

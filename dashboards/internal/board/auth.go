@@ -11,13 +11,23 @@ import (
 func auth() grafana.Board {
 	job := query.Job(query.Auth)
 	return board("auth", "Auth", "Do web apps get their credentials?", nil, grafana.Arrange(
-		grafana.Section{Title: "Do web apps get credentials?", Lines: []grafana.Line{{Height: 4, Panels: authVitals(job)}}},
+		grafana.Section{
+			Title: "Do web apps get credentials?", Lines: []grafana.Line{{Height: 4, Panels: authVitals(job)}},
+		},
 		grafana.Section{Title: "Requests", Lines: []grafana.Line{{Height: 9, Panels: []grafana.Panel{
-			requests("By status", "code", "{{code}}", "4xx is what a client did wrong: 401 no good token, 403 not allowed, 429 too many requests. 5xx is ours."),
-			requests("By route", "route", "{{route}}", "The pattern that a request matched; other is what matched none."),
+			requests(
+				"By status", "code", "{{code}}",
+				"4xx is what a client did wrong: 401 no good token, 403 not allowed, 429 too many requests. 5xx is ours.",
+			),
+			requests(
+				"By route", "route", "{{route}}", "The pattern that a request matched; other is what matched none.",
+			),
 			grafana.Graph{
-				Title: "Credentials", Unit: perSecond, Help: "Issued TURN credentials: one for each Gateway in a response.",
-				Queries: []grafana.Query{{Expr: query.Rate("pod", window, telemetry.AuthCredentials, job), Legend: "{{pod}}"}},
+				Title: "Credentials", Unit: perSecond,
+				Help: "Issued TURN credentials: one for each Gateway in a response.",
+				Queries: []grafana.Query{
+					{Expr: query.Rate("pod", window, telemetry.AuthCredentials, job), Legend: "{{pod}}"},
+				},
 			}.Panel(),
 			age(query.Auth, "{{pod}}", ""),
 		}}, {Height: 7, Panels: []grafana.Panel{durations(job)}}}},
@@ -31,17 +41,20 @@ func authVitals(job string) []grafana.Panel {
 	}
 	return []grafana.Panel{
 		grafana.Stat{
-			Title: "Auth services up", Unit: count, Limits: &grafana.Limits{Yellow: 1, Red: 1, Below: true}, None: "none", Page: alert.Runbook("AuthDown"),
+			Title: "Auth services up", Unit: count, Limits: &grafana.Limits{Yellow: 1, Red: 1, Below: true},
+			None: "none", Page: alert.Runbook("AuthDown"),
 			Help: "Without an auth service no client can start a call; running calls continue.",
 			Expr: query.Sum("", query.Of(query.Up, job)),
 		}.Panel(),
 		grafana.Stat{
-			Title: "Requests that fail", Unit: share, Limits: &grafana.Limits{Yellow: 0.01, Red: 0.05}, None: "no requests", Page: alert.Runbook("AuthErrorRateHigh"),
+			Title: "Requests that fail", Unit: share, Limits: &grafana.Limits{Yellow: 0.01, Red: 0.05},
+			None: "no requests", Page: alert.Runbook("AuthErrorRateHigh"),
 			Help: "Share of the requests that were answered with 5xx.",
 			Expr: failing(job),
 		}.Panel(),
 		grafana.Stat{
-			Title: "Unauthorized", Unit: share, None: "no requests", Help: "Share of the requests that were answered with 401 or 403.",
+			Title: "Unauthorized", Unit: share, None: "no requests",
+			Help: "Share of the requests that were answered with 401 or 403.",
 			Expr: "(" + rate(`code=~"401|403"`) + " or vector(0)) / (" + rate() + " > 0)",
 		}.Panel(),
 		grafana.Stat{
@@ -53,7 +66,8 @@ func authVitals(job string) []grafana.Panel {
 			Expr: query.Rate("", window, telemetry.AuthCredentials, job),
 		}.Panel(),
 		grafana.Stat{
-			Title: "No config source for", Unit: seconds, Limits: stale, None: "none", Page: alert.Runbook("ConfigStale"),
+			Title: "No config source for", Unit: seconds, Limits: stale, None: "none",
+			Page: alert.Runbook("ConfigStale"),
 			Help: "Time without a connection to the operator. The service issues credentials for the Gateways that it has received before.",
 			Expr: "max(" + query.Of(telemetry.ConfigAge, job) + ")",
 		}.Panel(),
@@ -67,7 +81,8 @@ func authVitals(job string) []grafana.Panel {
 
 func durations(job string) grafana.Panel {
 	return grafana.Graph{
-		Title: "Response time", Unit: seconds, Help: "50th and 99th percentile. The usual causes of slow responses are a slow upload of the request body, or too little CPU.",
+		Title: "Response time", Unit: seconds,
+		Help: "50th and 99th percentile. The usual causes of slow responses are a slow upload of the request body, or too little CPU.",
 		Queries: []grafana.Query{
 			{Expr: query.Quantile(0.5, window, telemetry.AuthDuration, job), Legend: "p50"},
 			{Expr: query.Quantile(0.99, window, telemetry.AuthDuration, job), Legend: "p99"},
@@ -78,6 +93,8 @@ func durations(job string) grafana.Panel {
 func requests(title, by, legend, help string) grafana.Panel {
 	return grafana.Graph{
 		Title: title, Unit: perSecond, Stacked: true, Help: help,
-		Queries: []grafana.Query{{Expr: query.Rate(by, window, telemetry.AuthRequests, query.Job(query.Auth)), Legend: legend}},
+		Queries: []grafana.Query{
+			{Expr: query.Rate(by, window, telemetry.AuthRequests, query.Job(query.Auth)), Legend: legend},
+		},
 	}.Panel()
 }

@@ -55,7 +55,8 @@ func All() map[string]grafana.Board {
 func board(uid, title, description string, variables []grafana.Variable, panels []grafana.Panel) grafana.Board {
 	return grafana.Board{
 		UID: "stunner-" + uid, Title: "STUNner / " + title, Description: description, Tags: []string{tag},
-		SchemaVersion: 39, Editable: true, Refresh: "30s", Time: grafana.Range{From: "now-3h", To: "now"}, Timezone: "browser", GraphTooltip: 1,
+		SchemaVersion: 39, Editable: true, Refresh: "30s", Time: grafana.Range{From: "now-3h", To: "now"},
+		Timezone: "browser", GraphTooltip: 1,
 		Links:       []grafana.Link{grafana.Boards(tag), grafana.Page("Runbooks", alert.Runbooks)},
 		Templating:  grafana.Templating{List: append([]grafana.Variable{grafana.SourceVariable()}, variables...)},
 		Annotations: grafana.Annotations{List: marks()},
@@ -93,15 +94,20 @@ func process(job, legend string, matchers ...string) grafana.Section {
 	return grafana.Section{Title: "Processes", Lines: []grafana.Line{{Height: 7, Panels: []grafana.Panel{
 		grafana.Graph{
 			Title: "CPU", Unit: count, Help: "Cores in use.",
-			Queries: []grafana.Query{{Expr: "rate(" + query.Of(query.CPU, of...) + "[" + window + "])", Legend: legend}},
+			Queries: []grafana.Query{
+				{Expr: "rate(" + query.Of(query.CPU, of...) + "[" + window + "])", Legend: legend},
+			},
 		}.Panel(),
 		grafana.Graph{
 			Title: "Memory", Unit: bytes, Help: "Resident memory.",
 			Queries: []grafana.Query{{Expr: query.Of(query.Memory, of...), Legend: legend}},
 		}.Panel(),
 		grafana.Graph{
-			Title: "File descriptors", Unit: share, Share: true, Limits: used, Help: "Used share of the file descriptor limit. Each call of a dataplane uses one or two.",
-			Queries: []grafana.Query{{Expr: query.Of(query.OpenFiles, of...) + " / " + query.Of(query.MaxFiles, of...), Legend: legend}},
+			Title: "File descriptors", Unit: share, Share: true, Limits: used,
+			Help: "Used share of the file descriptor limit. Each call of a dataplane uses one or two.",
+			Queries: []grafana.Query{
+				{Expr: query.Of(query.OpenFiles, of...) + " / " + query.Of(query.MaxFiles, of...), Legend: legend},
+			},
 		}.Panel(),
 		grafana.Graph{
 			Title: "Goroutines", Unit: count, Help: "A number that only grows indicates a leak.",

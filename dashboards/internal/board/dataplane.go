@@ -15,25 +15,48 @@ func dataplane() grafana.Board {
 		grafana.Section{Title: "Pods", Lines: []grafana.Line{{Height: 7, Panels: []grafana.Panel{podTable()}}}},
 		grafana.Section{Title: "Calls", Lines: []grafana.Line{
 			{Height: 8, Panels: []grafana.Panel{
-				byPod("Calls", count, "Allocations, including those of draining pods.", query.Of(telemetry.AllocationsActive, pods)),
+				byPod(
+					"Calls", count, "Allocations, including those of draining pods.",
+					query.Of(telemetry.AllocationsActive, pods),
+				),
 				newCalls(),
 				podFullness(),
 			}},
-			{Height: 8, Panels: []grafana.Panel{refused("Requests that were answered with an error. Every client is asked for a credential (no_credential), and for a new nonce now and then (stale_nonce).", pods), dropped(pods), drain()}},
+			{Height: 8, Panels: []grafana.Panel{
+				refused(
+					"Requests that were answered with an error. Every client is asked for a credential (no_credential), and for a new nonce now and then (stale_nonce).",
+					pods,
+				),
+				dropped(pods), drain(),
+			}},
 		}},
 		grafana.Section{Title: "Traffic", Lines: []grafana.Line{
 			{Height: 8, Panels: []grafana.Panel{
-				traffic("Clients, by listener", "Between clients and listeners.", telemetry.ListenerBytes, " * 8", bits),
-				traffic("Packets of clients, by listener", "Between clients and listeners.", telemetry.ListenerPackets, "", packets),
+				traffic(
+					"Clients, by listener", "Between clients and listeners.", telemetry.ListenerBytes, " * 8", bits,
+				),
+				traffic(
+					"Packets of clients, by listener", "Between clients and listeners.", telemetry.ListenerPackets, "",
+					packets,
+				),
 				connections(),
 			}},
 			{Height: 8, Panels: []grafana.Panel{
-				traffic("Peers, by cluster", "Between relay sockets and the peers of a route.", telemetry.ClusterBytes, " * 8", bits),
-				traffic("Packets of peers, by cluster", "Between relay sockets and the peers of a route.", telemetry.ClusterPackets, "", packets),
+				traffic(
+					"Peers, by cluster", "Between relay sockets and the peers of a route.", telemetry.ClusterBytes,
+					" * 8", bits,
+				),
+				traffic(
+					"Packets of peers, by cluster", "Between relay sockets and the peers of a route.",
+					telemetry.ClusterPackets, "", packets,
+				),
 				newConnections(),
 			}},
 		}},
-		grafana.Section{Title: "Config", Lines: []grafana.Line{{Height: 7, Panels: []grafana.Panel{applied(), rejected(), age(query.Dataplane, "{{pod}}", pods), certificates()}}}},
+		grafana.Section{Title: "Config", Lines: []grafana.Line{{
+			Height: 7,
+			Panels: []grafana.Panel{applied(), rejected(), age(query.Dataplane, "{{pod}}", pods), certificates()},
+		}}},
 		process(query.Dataplane, "{{pod}}", pods),
 	))
 }
@@ -43,23 +66,35 @@ func podTable() grafana.Panel {
 	most := func(expr string) string { return "max by (" + by + ") (" + expr + ")" }
 	of := func(metric string) string { return most(query.Of(metric, query.Job(query.Dataplane), pods)) }
 	return grafana.Table{
-		Title: "Pods", Help: "Current state of the dataplane pods.", None: "no dataplane", By: []string{"namespace", "gateway", "pod"},
+		Title: "Pods", Help: "Current state of the dataplane pods.", None: "no dataplane",
+		By: []string{"namespace", "gateway", "pod"},
 		Columns: []grafana.Column{
-			{Query: grafana.Query{Legend: "up", Expr: of(query.Up)}, Unit: count, Limits: &grafana.Limits{Yellow: 1, Red: 1, Below: true}},
+			{Query: grafana.Query{Legend: "up", Expr: of(query.Up)}, Unit: count, Limits: &grafana.Limits{
+				Yellow: 1, Red: 1, Below: true,
+			}},
 			{Query: grafana.Query{Legend: "calls", Expr: of(telemetry.AllocationsActive)}, Unit: count},
 			{Query: grafana.Query{Legend: "draining", Expr: of(telemetry.AllocationsDraining)}, Unit: count},
 			{Query: grafana.Query{Legend: "full", Expr: most(fullness(pods))}, Unit: share, Limits: used},
-			{Query: grafana.Query{Legend: "config problem", Expr: of(telemetry.ConfigProblem)}, Unit: count, Limits: any1},
+			{Query: grafana.Query{
+				Legend: "config problem", Expr: of(telemetry.ConfigProblem),
+			}, Unit: count, Limits: any1},
 			{Query: grafana.Query{Legend: "faults", Expr: of(telemetry.Panics)}, Unit: count, Limits: any1},
-			{Query: grafana.Query{Legend: "without config source", Expr: of(telemetry.ConfigAge)}, Unit: seconds, Limits: stale},
-			{Query: grafana.Query{Legend: "runs for", Expr: most("time() - " + query.Of(query.Started, query.Job(query.Dataplane), pods))}, Unit: seconds},
+			{Query: grafana.Query{
+				Legend: "without config source", Expr: of(telemetry.ConfigAge),
+			}, Unit: seconds, Limits: stale},
+			{Query: grafana.Query{
+				Legend: "runs for", Expr: most("time() - " + query.Of(query.Started, query.Job(query.Dataplane), pods)),
+			}, Unit: seconds},
 			{Query: grafana.Query{Legend: "memory", Expr: of(query.Memory)}, Unit: bytes},
 		},
 	}.Panel()
 }
 
 func byPod(title, unit, help, expr string) grafana.Panel {
-	return grafana.Graph{Title: title, Unit: unit, Help: help, Stacked: true, Queries: []grafana.Query{{Expr: query.Sum("pod", expr), Legend: "{{pod}}"}}}.Panel()
+	return grafana.Graph{
+		Title: title, Unit: unit, Help: help, Stacked: true,
+		Queries: []grafana.Query{{Expr: query.Sum("pod", expr), Legend: "{{pod}}"}},
+	}.Panel()
 }
 
 func newCalls() grafana.Panel {
@@ -82,8 +117,11 @@ func podFullness() grafana.Panel {
 
 func drain() grafana.Panel {
 	return grafana.Graph{
-		Title: "Draining", Unit: count, Stacked: true, Help: "Calls of terminating pods. A pod ends with its last call, or after the grace period.",
-		Queries: []grafana.Query{{Expr: query.Sum("pod", query.Of(telemetry.AllocationsDraining, pods)), Legend: "{{pod}}"}},
+		Title: "Draining", Unit: count, Stacked: true,
+		Help: "Calls of terminating pods. A pod ends with its last call, or after the grace period.",
+		Queries: []grafana.Query{
+			{Expr: query.Sum("pod", query.Of(telemetry.AllocationsDraining, pods)), Legend: "{{pod}}"},
+		},
 	}.Panel()
 }
 
@@ -99,14 +137,18 @@ func traffic(title, help, metric, factor, unit string) grafana.Panel {
 
 func connections() grafana.Panel {
 	return grafana.Graph{
-		Title: "Connections, by listener", Unit: count, Help: "Open client connections; for UDP the constant number of sockets.",
-		Queries: []grafana.Query{{Expr: query.Sum("name", query.Of(telemetry.ListenerConnections, pods)), Legend: "{{name}}"}},
+		Title: "Connections, by listener", Unit: count,
+		Help: "Open client connections; for UDP the constant number of sockets.",
+		Queries: []grafana.Query{
+			{Expr: query.Sum("name", query.Of(telemetry.ListenerConnections, pods)), Legend: "{{name}}"},
+		},
 	}.Panel()
 }
 
 func newConnections() grafana.Panel {
 	return grafana.Graph{
-		Title: "New clients", Unit: perSecond, Help: "Accepted connections, and UDP clients with a new allocation; by listener the connections only.",
+		Title: "New clients", Unit: perSecond,
+		Help: "Accepted connections, and UDP clients with a new allocation; by listener the connections only.",
 		Queries: []grafana.Query{
 			{Expr: query.Rate("", window, telemetry.Connections, pods), Legend: "all"},
 			{Expr: query.Rate("name", window, telemetry.ListenerConnectionsTotal, pods), Legend: "{{name}}"},
@@ -116,15 +158,19 @@ func newConnections() grafana.Panel {
 
 func applied() grafana.Panel {
 	return grafana.Graph{
-		Title: "Applied configs", Unit: count, Help: "In an hour. A constant rate indicates a listener that cannot be opened and is retried.",
-		Queries: []grafana.Query{{Expr: query.Sum("pod", "increase("+query.Of(telemetry.ConfigApplied, pods)+"[1h])"), Legend: "{{pod}}"}},
+		Title: "Applied configs", Unit: count,
+		Help: "In an hour. A constant rate indicates a listener that cannot be opened and is retried.",
+		Queries: []grafana.Query{
+			{Expr: query.Sum("pod", "increase("+query.Of(telemetry.ConfigApplied, pods)+"[1h])"), Legend: "{{pod}}"},
+		},
 	}.Panel()
 }
 
 func rejected() grafana.Panel {
 	increase := func(metric string) string { return "increase(" + query.Of(metric, pods) + "[1h])" }
 	return grafana.Graph{
-		Title: "Rejected configs, ignored fields", Unit: count, Page: alert.Runbook("ConfigRejected"), Help: "In an hour. The last good config stays in force.",
+		Title: "Rejected configs, ignored fields", Unit: count, Page: alert.Runbook("ConfigRejected"),
+		Help: "In an hour. The last good config stays in force.",
 		Queries: []grafana.Query{
 			{Expr: query.Sum("pod, reason", increase(telemetry.ConfigRejected)), Legend: "{{pod}} {{reason}}"},
 			{Expr: query.Sum("pod", increase(telemetry.ConfigUnknownFields)), Legend: "{{pod}} unknown fields"},
@@ -143,7 +189,9 @@ func age(job, legend, matchers string) grafana.Panel {
 func certificates() grafana.Panel {
 	return grafana.Graph{
 		Title: "Certificates expire in", Unit: seconds, Limits: week, Page: alert.Runbook("CertificateExpiring"),
-		Help:    "Time until the first certificate of a TLS or DTLS listener expires.",
-		Queries: []grafana.Query{{Expr: "min by (name) (" + query.Of(telemetry.CertificateExpiry, pods) + ") - time()", Legend: "{{name}}"}},
+		Help: "Time until the first certificate of a TLS or DTLS listener expires.",
+		Queries: []grafana.Query{
+			{Expr: "min by (name) (" + query.Of(telemetry.CertificateExpiry, pods) + ") - time()", Legend: "{{name}}"},
+		},
 	}.Panel()
 }

@@ -49,7 +49,9 @@ func Page(title, url string) Link {
 
 // Boards returns links to all boards with a tag. They keep the variables and the time range.
 func Boards(tag string) Link {
-	return Link{Title: "Boards", Type: "dashboards", Icon: "dashboard", Tags: []string{tag}, IncludeVars: true, KeepTime: true}
+	return Link{
+		Title: "Boards", Type: "dashboards", Icon: "dashboard", Tags: []string{tag}, IncludeVars: true, KeepTime: true,
+	}
 }
 
 // DataLink is the link of a value.
@@ -120,6 +122,7 @@ func LabelVariable(label, title, selector string) Variable {
 	query, source := "label_values("+selector+", "+label+")", Prometheus()
 	return Variable{
 		Name: label, Label: title, Type: "query", Query: query, Datasource: &source,
-		Refresh: 2, Sort: 1, Multi: true, IncludeAll: true, AllValue: ".*", Current: &Choice{Text: "All", Value: "$__all"},
+		Refresh: 2, Sort: 1, Multi: true, IncludeAll: true, AllValue: ".*",
+		Current: &Choice{Text: "All", Value: "$__all"},
 	}
 }

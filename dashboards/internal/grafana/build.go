@@ -87,7 +87,8 @@ func (s Stat) Panel() Panel {
 		field.Color, field.Thresholds, mode = &Color{Mode: "thresholds"}, s.Limits.thresholds(), "background"
 	}
 	p := panel("stat", s.Title, s.Help, s.Page, field, statOptions{
-		ColorMode: mode, GraphMode: "none", JustifyMode: "center", TextMode: "value", ReduceOptions: reduced{Calcs: []string{"lastNotNull"}},
+		ColorMode: mode, GraphMode: "none", JustifyMode: "center", TextMode: "value",
+		ReduceOptions: reduced{Calcs: []string{"lastNotNull"}},
 	})
 	p.Targets = []Target{{RefID: ref(0), Datasource: Prometheus(), Expr: s.Expr, Instant: true}}
 	return p
@@ -113,11 +114,16 @@ func (g Graph) Panel() Panel {
 		field.Thresholds, field.Custom.Thresholds = g.Limits.thresholds(), &Style{Mode: "dashed"}
 	}
 	p := panel("timeseries", g.Title, g.Help, g.Page, field, graphOptions{
-		Legend:  legend{DisplayMode: "table", Placement: "bottom", ShowLegend: true, Calcs: []string{"lastNotNull", "max"}},
+		Legend: legend{
+			DisplayMode: "table", Placement: "bottom", ShowLegend: true, Calcs: []string{"lastNotNull", "max"},
+		},
 		Tooltip: tooltip{Mode: "multi", Sort: "desc"},
 	})
 	for i, q := range g.Queries {
-		p.Targets = append(p.Targets, Target{RefID: ref(i), Datasource: Prometheus(), Expr: q.Expr, LegendFormat: q.Legend, Range: true})
+		p.Targets = append(
+			p.Targets,
+			Target{RefID: ref(i), Datasource: Prometheus(), Expr: q.Expr, LegendFormat: q.Legend, Range: true},
+		)
 	}
 	if g.Mirrored != "" {
 		p.FieldConfig.Overrides = append(p.FieldConfig.Overrides, Override{
@@ -138,7 +144,9 @@ func (t Table) Panel() Panel {
 	}
 	names := map[string]any{}
 	for i, c := range t.Columns {
-		p.Targets = append(p.Targets, Target{RefID: ref(i), Datasource: Prometheus(), Expr: c.Expr, Instant: true, Format: "table"})
+		p.Targets = append(
+			p.Targets, Target{RefID: ref(i), Datasource: Prometheus(), Expr: c.Expr, Instant: true, Format: "table"},
+		)
 		value := "Value #" + ref(i)
 		if len(t.Columns) == 1 {
 			value = "Value" // Grafana adds the reference only if there are several queries
@@ -149,7 +157,8 @@ func (t Table) Panel() Panel {
 	for _, label := range t.By {
 		if link, ok := t.Links[label]; ok {
 			p.FieldConfig.Overrides = append(p.FieldConfig.Overrides, Override{
-				Matcher: Matcher{ID: "byName", Options: label}, Properties: []Property{{ID: "links", Value: []DataLink{link}}},
+				Matcher:    Matcher{ID: "byName", Options: label},
+				Properties: []Property{{ID: "links", Value: []DataLink{link}}},
 			})
 		}
 	}
@@ -161,7 +170,9 @@ func (t Table) Panel() Panel {
 }
 
 func (c Column) override() Override {
-	o := Override{Matcher: Matcher{ID: "byName", Options: c.Legend}, Properties: []Property{{ID: "unit", Value: c.Unit}}}
+	o := Override{
+		Matcher: Matcher{ID: "byName", Options: c.Legend}, Properties: []Property{{ID: "unit", Value: c.Unit}},
+	}
 	if c.Limits != nil {
 		o.Properties = append(o.Properties,
 			Property{ID: "thresholds", Value: c.Limits.thresholds()},
@@ -191,7 +202,10 @@ func Arrange(sections ...Section) (all []Panel) {
 		all = append(all, p)
 	}
 	for _, s := range sections {
-		place(Panel{Type: "row", Title: s.Title, Collapsed: new(false), Panels: &[]Panel{}}, GridPos{H: 1, W: columns, Y: y})
+		place(
+			Panel{Type: "row", Title: s.Title, Collapsed: new(false), Panels: &[]Panel{}},
+			GridPos{H: 1, W: columns, Y: y},
+		)
 		y++
 		for _, line := range s.Lines {
 			left := 0

@@ -111,7 +111,9 @@ func (c *Client) Exchange(ctx context.Context, raw []byte) (*stun.Message, error
 
 // Do sends a request and answers up to two challenges with the credential. It returns the last response and the number
 // of challenges.
-func (c *Client) Do(ctx context.Context, method stun.Method, attrs ...stun.Setter) (answer *stun.Message, challenges int, err error) {
+func (c *Client) Do(
+	ctx context.Context, method stun.Method, attrs ...stun.Setter,
+) (answer *stun.Message, challenges int, err error) {
 	for ; ; challenges++ {
 		answer, err = c.Exchange(ctx, c.Request(method, attrs...))
 		if err != nil || !c.Learn(answer) || challenges == 2 {

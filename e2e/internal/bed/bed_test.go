@@ -58,7 +58,9 @@ func TestUntil(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	missing := errors.New("no listener")
-	if err := Until(ctx, func(context.Context) error { return missing }); !errors.Is(err, missing) || !errors.Is(err, context.DeadlineExceeded) {
+	if err := Until(ctx, func(context.Context) error { return missing }); !errors.Is(err, missing) || !errors.Is(
+		err, context.DeadlineExceeded,
+	) {
 		t.Errorf("gave up with %v", err)
 	}
 }

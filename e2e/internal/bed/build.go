@@ -31,7 +31,9 @@ func Root() (string, error) {
 		}
 		parent := filepath.Dir(dir)
 		if parent == dir {
-			return "", errors.New("find root of repository: no go.work in the working directory or above: run inside the repository")
+			return "", errors.New(
+				"find root of repository: no go.work in the working directory or above: run inside the repository",
+			)
 		}
 		dir = parent
 	}
@@ -55,7 +57,10 @@ func Published(ctx context.Context, root, name string) (folder string, err error
 func Build(ctx context.Context, root, dir string, folders ...string) error {
 	for _, folder := range folders {
 		path := filepath.Join(dir, filepath.Base(folder))
-		once, _ := built.LoadOrStore(filepath.Join(root, folder), sync.OnceValues(func() (*os.File, error) { return build(ctx, root, folder, path) }))
+		once, _ := built.LoadOrStore(
+			filepath.Join(root, folder),
+			sync.OnceValues(func() (*os.File, error) { return build(ctx, root, folder, path) }),
+		)
 		program, err := once.(func() (*os.File, error))()
 		if err != nil {
 			return fmt.Errorf("build %s: %w", folder, err)

@@ -118,7 +118,9 @@ func (s *Stack) ICEServers(ctx context.Context, gateways ...string) (ice ICE, er
 	if err != nil {
 		return ICE{}, fmt.Errorf("ask for ICE servers: %w", err)
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.AuthURL()+"/v1/ice-servers", bytes.NewReader(question))
+	req, err := http.NewRequestWithContext(
+		ctx, http.MethodPost, s.AuthURL()+"/v1/ice-servers", bytes.NewReader(question),
+	)
 	if err != nil {
 		return ICE{}, fmt.Errorf("ask for ICE servers: %w", err)
 	}

@@ -62,7 +62,9 @@ type Ports struct {
 
 // quickstart returns the ports that docs/examples/quickstart uses.
 func quickstart() Ports {
-	return Ports{Discovery: 13478, Auth: 8088, AuthHealth: 8089, Signalling: 7000, TURN: 3478, Media: 7001, Datagrams: 7002}
+	return Ports{
+		Discovery: 13478, Auth: 8088, AuthHealth: 8089, Signalling: 7000, TURN: 3478, Media: 7001, Datagrams: 7002,
+	}
 }
 
 // each returns pointers to all ports of p.

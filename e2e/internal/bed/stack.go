@@ -110,7 +110,9 @@ func (s *Stack) Start(ctx context.Context) error {
 
 // StartEcho starts the echo peer.
 func (s *Stack) StartEcho(ctx context.Context) (err error) {
-	s.Echo, err = s.start("echo", "--http", s.signalling(), "--media", at(s.Ports.Media), "--udp", at(s.Ports.Datagrams))
+	s.Echo, err = s.start(
+		"echo", "--http", s.signalling(), "--media", at(s.Ports.Media), "--udp", at(s.Ports.Datagrams),
+	)
 	if err != nil {
 		return err
 	}

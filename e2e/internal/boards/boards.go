@@ -72,7 +72,9 @@ func (q Queries) add(file string) error {
 var labelValues = regexp.MustCompile(`^label_values\((.+), (\w+)\)$`)
 
 func filled(expr string) string {
-	return strings.NewReplacer("$__rate_interval", "15s", "$namespace", ".*", "$gateway", ".*", "$pod", ".*").Replace(expr)
+	return strings.NewReplacer(
+		"$__rate_interval", "15s", "$namespace", ".*", "$gateway", ".*", "$pod", ".*",
+	).Replace(expr)
 }
 
 // Silent maps a panel or one of its queries to the reason why it returns no data in a test.
@@ -109,12 +111,16 @@ func (q Queries) Unexpected(ctx context.Context, p Prometheus, silent Silent) er
 	var broken []error
 	for where, expr := range q {
 		if n, err := p.Results(ctx, expr); err != nil || n > 0 {
-			broken = append(broken, fmt.Errorf("%s: %d results, %v, want no data, because %s", where, n, err, silent.reason(where)))
+			broken = append(
+				broken, fmt.Errorf("%s: %d results, %v, want no data, because %s", where, n, err, silent.reason(where)),
+			)
 		}
 	}
 	all := slices.Collect(maps.Keys(q))
 	for panel := range silent {
-		if !slices.ContainsFunc(all, func(where string) bool { return where == panel || strings.HasPrefix(where, panel+": ") }) {
+		if !slices.ContainsFunc(
+			all, func(where string) bool { return where == panel || strings.HasPrefix(where, panel+": ") },
+		) {
 			broken = append(broken, fmt.Errorf("no query has the name %q", panel))
 		}
 	}

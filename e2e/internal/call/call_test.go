@@ -37,7 +37,9 @@ func TestCall(t *testing.T) {
 	gateway := server(t)
 	for _, network := range []Network{UDP, TCP} {
 		t.Run(string(network), func(t *testing.T) {
-			c := start(t, Options{Gateway: gateway, Network: network, Username: "ann", Password: "pw", Peer: echo(t, true)})
+			c := start(
+				t, Options{Gateway: gateway, Network: network, Username: "ann", Password: "pw", Peer: echo(t, true)},
+			)
 			if err := c.Await(t.Context(), 20); err != nil {
 				t.Fatal(err)
 			}
@@ -58,7 +60,10 @@ func TestCall(t *testing.T) {
 		}
 	})
 	t.Run("wrong password", func(t *testing.T) {
-		c, err := Start(t.Context(), Options{Gateway: gateway, Network: UDP, Username: "ann", Password: "wrong", Peer: echo(t, true)})
+		c, err := Start(
+			t.Context(),
+			Options{Gateway: gateway, Network: UDP, Username: "ann", Password: "wrong", Peer: echo(t, true)},
+		)
 		if err == nil {
 			c.End(0)
 			t.Fatal("a wrong password was accepted")

@@ -16,7 +16,9 @@ import (
 func dial(ctx context.Context, o Options) (net.PacketConn, error) {
 	switch o.Network {
 	case UDP:
-		return new(net.ListenConfig).ListenPacket(ctx, "udp", netip.AddrPortFrom(wildcard(o.Gateway.Addr()), 0).String())
+		return new(net.ListenConfig).ListenPacket(
+			ctx, "udp", netip.AddrPortFrom(wildcard(o.Gateway.Addr()), 0).String(),
+		)
 	case TCP:
 		return framed(new(net.Dialer).DialContext(ctx, "tcp", o.Gateway.String()))
 	case TLS:

@@ -111,7 +111,9 @@ func (c *Cluster) Stop() error {
 		}
 		select {
 		case <-p.Done():
-			errs = append(errs, fmt.Errorf("%s exited before Stop: %v\n%s", p.Name, p.Err(), strings.Join(p.Tail(10), "\n")))
+			errs = append(
+				errs, fmt.Errorf("%s exited before Stop: %v\n%s", p.Name, p.Err(), strings.Join(p.Tail(10), "\n")),
+			)
 		default:
 			errs = append(errs, p.Kill()) // SIGKILL: the data is deleted anyway
 		}
@@ -130,7 +132,9 @@ func (c *Cluster) Kubectl(ctx context.Context, args ...string) (string, error) {
 
 // Command returns a kubectl command as Admin that is not started yet.
 func (c *Cluster) Command(ctx context.Context, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, c.program, append([]string{"kubectl", "--kubeconfig", c.Admin.Kubeconfig}, args...)...)
+	cmd := exec.CommandContext(
+		ctx, c.program, append([]string{"kubectl", "--kubeconfig", c.Admin.Kubeconfig}, args...)...,
+	)
 	cmd.Env = append(os.Environ(), "HOME="+c.dir) // for kubectl's caches
 	return cmd
 }

@@ -80,10 +80,13 @@ func (c *Cluster) startServer(ctx context.Context) (err error) {
 		"--service-cluster-ip-range=10.96.0.0/16",
 		"--allow-privileged",
 		"--authorization-mode=RBAC",
-		"--client-ca-file="+c.file("ca.crt"), "--tls-cert-file="+c.file("server.crt"), "--tls-private-key-file="+c.file("server.key"),
+		"--client-ca-file="+c.file("ca.crt"), "--tls-cert-file="+c.file("server.crt"),
+		"--tls-private-key-file="+c.file("server.key"),
 		"--service-account-issuer="+issuer,
-		"--service-account-key-file="+c.file("accounts.key"), "--service-account-signing-key-file="+c.file("accounts.key"),
-		"--audit-policy-file="+c.file("audit.yaml"), "--audit-log-path="+c.file("audit.log"), "--audit-log-mode=blocking",
+		"--service-account-key-file="+c.file("accounts.key"),
+		"--service-account-signing-key-file="+c.file("accounts.key"),
+		"--audit-policy-file="+c.file("audit.yaml"), "--audit-log-path="+c.file("audit.log"),
+		"--audit-log-mode=blocking",
 	)
 	return c.Up(ctx)
 }
@@ -103,7 +106,8 @@ func (c *Cluster) writeFiles() (err error) {
 		return err
 	}
 	for name, content := range map[string][]byte{
-		"ca.crt": c.ca.chain, "accounts.key": c.ca.accounts, "server.crt": chain, "server.key": key, "audit.yaml": []byte(auditPolicy),
+		"ca.crt": c.ca.chain, "accounts.key": c.ca.accounts, "server.crt": chain, "server.key": key,
+		"audit.yaml": []byte(auditPolicy),
 	} {
 		if err := os.WriteFile(c.file(name), content, 0o600); err != nil {
 			return err

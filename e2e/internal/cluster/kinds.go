@@ -25,7 +25,9 @@ func (c *Cluster) InstallCRDs(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, folder := range []string{filepath.Join(gateway, "config/crd/experimental"), filepath.Join(c.root, "kustomize/base/crds")} {
+	for _, folder := range []string{
+		filepath.Join(gateway, "config/crd/experimental"), filepath.Join(c.root, "kustomize/base/crds"),
+	} {
 		if _, err := c.Kubectl(ctx, "create", "-k", folder); err != nil {
 			return err
 		}
@@ -64,7 +66,9 @@ func KEDA(ctx context.Context, root string) (string, error) {
 
 // known waits until the CRDs are established and discovery lists the versions.
 func (c *Cluster) known(ctx context.Context, versions ...string) error {
-	if _, err := c.Kubectl(ctx, "wait", "--for=condition=Established", "--timeout="+patience.String(), "crd", "--all"); err != nil {
+	if _, err := c.Kubectl(
+		ctx, "wait", "--for=condition=Established", "--timeout="+patience.String(), "crd", "--all",
+	); err != nil {
 		return err
 	}
 	client, err := discovery.NewDiscoveryClientForConfig(c.Admin.Config)

@@ -31,7 +31,10 @@ func Isolated(t *testing.T) bool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	child := exec.CommandContext(t.Context(), program, "-test.run", selected(t.Name(), flag.Lookup("test.run").Value.String()), "-test.v", "-test.count=1")
+	child := exec.CommandContext(
+		t.Context(), program, "-test.run", selected(t.Name(), flag.Lookup("test.run").Value.String()), "-test.v",
+		"-test.count=1",
+	)
 	child.Env = append(os.Environ(), inside+"="+t.Name())
 	child.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
 	out, err := child.CombinedOutput()

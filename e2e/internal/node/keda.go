@@ -25,7 +25,9 @@ func (c *Cluster) KEDA(ctx context.Context) error {
 }
 
 // kedaPrograms maps KEDA's Deployments to the programs in their images.
-var kedaPrograms = map[string]string{"keda-operator": "operator", "keda-metrics-apiserver": "adapter", "keda-admission": "webhooks"}
+var kedaPrograms = map[string]string{
+	"keda-operator": "operator", "keda-metrics-apiserver": "adapter", "keda-admission": "webhooks",
+}
 
 func (c *Cluster) installKEDA(ctx context.Context) error {
 	published, err := c.Load(ctx, "keda")
@@ -43,7 +45,9 @@ func (c *Cluster) installKEDA(ctx context.Context) error {
 		return err
 	}
 	var out bytes.Buffer
-	if err := file.Execute(&out, map[string]any{"Published": way, "Images": Images, "Programs": kedaPrograms}); err != nil {
+	if err := file.Execute(
+		&out, map[string]any{"Published": way, "Images": Images, "Programs": kedaPrograms},
+	); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(overlay, 0o700); err != nil {

@@ -54,7 +54,8 @@ func (m *machine) writeConfigs() error {
 	_, rest, _ := strings.Cut(string(version), "k8s.io/kubernetes ")
 	release, _, _ := strings.Cut(rest, "\n")
 	values := map[string]string{
-		"Version": release, "Cluster": m.cluster.dir, "Dir": m.dir, "Group": m.group(), "Images": Images, "Name": m.name,
+		"Version": release, "Cluster": m.cluster.dir, "Dir": m.dir, "Group": m.group(), "Images": Images,
+		"Name": m.name,
 		"Node": m.address(), "Pods": m.pods(), "Control": fmt.Sprintf(nodeAddress, firstNode),
 		"Client": clientAddress, "Services": serviceRange, "AllPods": podRange, "DNS": dnsAddress,
 	}
@@ -83,7 +84,9 @@ func (m *machine) in(name, program string, args ...string) bed.Command {
 	enter := []string{"--target", fmt.Sprint(m.pid), "--mount", "--net", "--pid", "--uts", "--ipc", "--", program}
 	return bed.Command{
 		Name: name, Path: "nsenter", Args: append(enter, args...), Dir: m.dir, Logs: m.dir, Death: syscall.SIGKILL,
-		Env: []string{"PATH=" + m.cluster.control + ":" + m.cluster.others + ":/usr/sbin:/usr/bin:/sbin:/bin", "HOME=" + m.dir},
+		Env: []string{
+			"PATH=" + m.cluster.control + ":" + m.cluster.others + ":/usr/sbin:/usr/bin:/sbin:/bin", "HOME=" + m.dir,
+		},
 	}
 }
 
@@ -122,7 +125,10 @@ func (m *machine) startEngine(ctx context.Context) (err error) {
 	if m.engine, err = m.start("containerd", "--config="+m.file("containerd.toml")); err != nil {
 		return err
 	}
-	return logged(m.engine, m.engine.Until(ctx, func(ctx context.Context) error { return m.run(ctx, "ctr", m.ctr("version")...) }))
+	return logged(
+		m.engine,
+		m.engine.Until(ctx, func(ctx context.Context) error { return m.run(ctx, "ctr", m.ctr("version")...) }),
+	)
 }
 
 // load imports image archives into the container engine.
@@ -138,7 +144,10 @@ func (m *machine) load(ctx context.Context, archives ...string) error {
 // startNode starts kubelet and kube-proxy, and waits until the node is Ready.
 func (m *machine) startNode(ctx context.Context) error {
 	c := m.cluster
-	err := c.first.run(ctx, "kubeadm", "init", "phase", "kubeconfig", "kubelet", "--config="+m.file("kubeadm.yaml"), "--kubeconfig-dir="+m.dir)
+	err := c.first.run(
+		ctx, "kubeadm", "init", "phase", "kubeconfig", "kubelet", "--config="+m.file("kubeadm.yaml"),
+		"--kubeconfig-dir="+m.dir,
+	)
 	if err != nil {
 		return err
 	}
@@ -151,7 +160,9 @@ func (m *machine) startNode(ctx context.Context) error {
 		return err
 	}
 	for _, condition := range []string{"create", "condition=Ready"} {
-		if _, err := c.Kubectl(ctx, "wait", "--for="+condition, "--timeout="+patience.String(), "node/"+m.name); err != nil {
+		if _, err := c.Kubectl(
+			ctx, "wait", "--for="+condition, "--timeout="+patience.String(), "node/"+m.name,
+		); err != nil {
 			return logged(m.kubelet, err)
 		}
 	}

@@ -17,8 +17,10 @@ const inside = "E2E_NODE"
 
 // needs are programs that a minimal Debian lacks, with their packages.
 var needs = []struct{ program, debian string }{
-	{"containerd", "containerd"}, {"ctr", "containerd"}, {"runc", "runc"}, {"/usr/lib/cni/bridge", "containernetworking-plugins"},
-	{"nft", "nftables"}, {"iptables", "iptables"}, {"ip", "iproute2"}, {"unshare", "util-linux"}, {"nsenter", "util-linux"},
+	{"containerd", "containerd"}, {"ctr", "containerd"}, {"runc", "runc"},
+	{"/usr/lib/cni/bridge", "containernetworking-plugins"},
+	{"nft", "nftables"}, {"iptables", "iptables"}, {"ip", "iproute2"}, {"unshare", "util-linux"},
+	{"nsenter", "util-linux"},
 }
 
 // Main runs the tests of a package with a cluster in *c, in a network namespace of their own, and returns the exit code
@@ -34,7 +36,9 @@ func Main(tests interface{ Run() int }, c **Cluster) int {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	begun := time.Now()
-	started, err := Start(ctx, func(step string, took time.Duration) { fmt.Printf("%7s  %s\n", took.Round(100*time.Millisecond), step) })
+	started, err := Start(
+		ctx, func(step string, took time.Duration) { fmt.Printf("%7s  %s\n", took.Round(100*time.Millisecond), step) },
+	)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1

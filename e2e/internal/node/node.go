@@ -128,7 +128,9 @@ func (c *Cluster) Kubectl(ctx context.Context, args ...string) (string, error) {
 
 // Apply runs kubectl with the given input on stdin.
 func (c *Cluster) Apply(ctx context.Context, input string, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, filepath.Join(c.control, "kubectl"), append([]string{"--kubeconfig", c.Kubeconfig()}, args...)...)
+	cmd := exec.CommandContext(
+		ctx, filepath.Join(c.control, "kubectl"), append([]string{"--kubeconfig", c.Kubeconfig()}, args...)...,
+	)
 	cmd.Env = append(os.Environ(), "HOME="+c.dir) // for kubectl's caches
 	cmd.Stdin = strings.NewReader(input)
 	out, err := cmd.CombinedOutput()

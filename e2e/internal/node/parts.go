@@ -46,8 +46,10 @@ func (c *Cluster) startControl(ctx context.Context) (err error) {
 		"--etcd-servers="+store, "--advertise-address="+c.first.address(), "--secure-port=6443",
 		"--service-cluster-ip-range="+serviceRange, "--allow-privileged",
 		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
-		"--client-ca-file="+pki("ca.crt"), "--tls-cert-file="+pki("apiserver.crt"), "--tls-private-key-file="+pki("apiserver.key"),
-		"--kubelet-client-certificate="+pki("apiserver-kubelet-client.crt"), "--kubelet-client-key="+pki("apiserver-kubelet-client.key"),
+		"--client-ca-file="+pki("ca.crt"), "--tls-cert-file="+pki("apiserver.crt"),
+		"--tls-private-key-file="+pki("apiserver.key"),
+		"--kubelet-client-certificate="+pki("apiserver-kubelet-client.crt"),
+		"--kubelet-client-key="+pki("apiserver-kubelet-client.key"),
 		"--kubelet-preferred-address-types=InternalIP",
 		"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
 		"--service-account-key-file="+pki("sa.pub"), "--service-account-signing-key-file="+pki("sa.key"),
@@ -55,7 +57,8 @@ func (c *Cluster) startControl(ctx context.Context) (err error) {
 		"--requestheader-client-ca-file="+pki("front-proxy-ca.crt"), "--requestheader-allowed-names=front-proxy-client",
 		"--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group",
 		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
-		"--proxy-client-cert-file="+pki("front-proxy-client.crt"), "--proxy-client-key-file="+pki("front-proxy-client.key"),
+		"--proxy-client-cert-file="+pki("front-proxy-client.crt"),
+		"--proxy-client-key-file="+pki("front-proxy-client.key"),
 	)
 	if err != nil {
 		return err
@@ -75,10 +78,14 @@ func (c *Cluster) startControl(ctx context.Context) (err error) {
 	}
 	// As in kubeadm: with this right the API server fetches logs and forwards ports through the kubelet.
 	admins := "kubeadm:cluster-admins"
-	if _, err := c.Kubectl(ctx, "create", "clusterrolebinding", admins, "--clusterrole=cluster-admin", "--group="+admins); err != nil {
+	if _, err := c.Kubectl(
+		ctx, "create", "clusterrolebinding", admins, "--clusterrole=cluster-admin", "--group="+admins,
+	); err != nil {
 		return err
 	}
-	if _, err := c.first.start("kube-scheduler", "--kubeconfig="+c.file("scheduler.conf"), "--leader-elect=false"); err != nil {
+	if _, err := c.first.start(
+		"kube-scheduler", "--kubeconfig="+c.file("scheduler.conf"), "--leader-elect=false",
+	); err != nil {
 		return err
 	}
 	config := c.file("controller-manager.conf")
@@ -96,6 +103,9 @@ func (c *Cluster) startDNS(ctx context.Context) error {
 	if _, err := c.Kubectl(ctx, "create", "-f", c.first.file("dns.yaml")); err != nil {
 		return err
 	}
-	_, err := c.Kubectl(ctx, "wait", "--for=condition=Available", "--timeout="+patience.String(), "--namespace=kube-system", "deployment/dns")
+	_, err := c.Kubectl(
+		ctx, "wait", "--for=condition=Available", "--timeout="+patience.String(), "--namespace=kube-system",
+		"deployment/dns",
+	)
 	return err
 }

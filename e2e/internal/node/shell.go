@@ -31,7 +31,10 @@ func (c *Cluster) Shell(ctx context.Context, namespace, commands string, folders
 	if err != nil {
 		return "", err
 	}
-	cmd.Env = append(append(os.Environ(), caches...), "KUBECONFIG="+config, "HOME="+c.dir, "PATH="+strings.Join(path, string(filepath.ListSeparator)))
+	cmd.Env = append(
+		append(os.Environ(), caches...), "KUBECONFIG="+config, "HOME="+c.dir,
+		"PATH="+strings.Join(path, string(filepath.ListSeparator)),
+	)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	// A file, not a pipe: reading a pipe would block until the last background process has closed it.
 	out, err := os.CreateTemp(c.dir, "shell-")

@@ -23,7 +23,10 @@ import (
 // Scheme returns a scheme with the kinds of Kubernetes, of the Gateway API and of the product.
 func Scheme() (*runtime.Scheme, error) {
 	s := runtime.NewScheme()
-	return s, errors.Join(clientgoscheme.AddToScheme(s), gwapiv1.Install(s), gwapiv1a2.Install(s), gwapiv1b1.Install(s), stunnerv1.AddToScheme(s))
+	return s, errors.Join(
+		clientgoscheme.AddToScheme(s), gwapiv1.Install(s), gwapiv1a2.Install(s), gwapiv1b1.Install(s),
+		stunnerv1.AddToScheme(s),
+	)
 }
 
 // Read decodes YAML documents. Namespaced objects without a namespace get the given one.
@@ -53,7 +56,10 @@ func Read(c client.Client, namespace, text string) (list []*unstructured.Unstruc
 
 // Apply applies an object with server-side apply. The field manager is "tenant", and conflicts are forced.
 func Apply(ctx context.Context, c client.Client, o *unstructured.Unstructured) error {
-	err := c.Apply(ctx, client.ApplyConfigurationFromUnstructured(o.DeepCopy()), client.FieldOwner("tenant"), client.ForceOwnership)
+	err := c.Apply(
+		ctx, client.ApplyConfigurationFromUnstructured(o.DeepCopy()), client.FieldOwner("tenant"),
+		client.ForceOwnership,
+	)
 	if err != nil {
 		return fmt.Errorf("apply %s %s: %w", o.GetKind(), o.GetName(), err)
 	}

@@ -27,8 +27,11 @@ func TestStalls(t *testing.T) {
 			t.Errorf("right after a stall: %s elapsed, want %s", took, pace)
 		}
 		run(time.Second)
-		if p.Stalled(began, still) != 0 || p.Stalled(began, time.Now()) != 300*time.Millisecond || p.Worst() != 300*time.Millisecond {
-			t.Errorf("%s before, %s in total, %s longest", p.Stalled(began, still), p.Stalled(began, time.Now()), p.Worst())
+		if p.Stalled(began, still) != 0 || p.Stalled(began, time.Now()) != 300*time.Millisecond ||
+			p.Worst() != 300*time.Millisecond {
+			t.Errorf(
+				"%s before, %s in total, %s longest", p.Stalled(began, still), p.Stalled(began, time.Now()), p.Worst(),
+			)
 		}
 	})
 }

@@ -18,7 +18,8 @@ import (
 
 const (
 	limit = 4 << 20
-	pause = 250 * time.Millisecond // before a reconnect, plus a random part of the same length: a thousand readers reconnect at once
+	// before a reconnect, plus a random part of the same length: a thousand readers reconnect at once
+	pause = 250 * time.Millisecond
 )
 
 // Timing of a dataplane: response timeout, ping interval, and the limits of the delay between reconnects.
@@ -72,11 +73,13 @@ func Read(ctx context.Context, address, id string) *Reader {
 // Retry-After.
 func ReadAs(ctx context.Context, address, id, token string, security *tls.Config) *Reader {
 	r := &Reader{
-		url: "wss://" + address + "/api/v1/configs/" + id + "?watch=true", asDataplane: true, stirred: make(chan struct{}),
+		url: "wss://" + address + "/api/v1/configs/" + id + "?watch=true", asDataplane: true,
+		stirred: make(chan struct{}),
 		options: &websocket.DialOptions{
 			HTTPHeader: http.Header{"Authorization": {"Bearer " + token}},
 			HTTPClient: &http.Client{Transport: &http.Transport{
-				TLSClientConfig: security, DisableKeepAlives: true, TLSHandshakeTimeout: answerTime, ResponseHeaderTimeout: answerTime,
+				TLSClientConfig: security, DisableKeepAlives: true, TLSHandshakeTimeout: answerTime,
+				ResponseHeaderTimeout: answerTime,
 			}},
 		},
 	}
@@ -179,7 +182,10 @@ func (r *Reader) State() State {
 func (r *Reader) look() (State, <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return State{Last: r.last, Changes: r.changes, Visits: r.visits, Refused: r.refused, Connected: r.connected, Served: r.served}, r.stirred
+	return State{
+		Last: r.last, Changes: r.changes, Visits: r.visits, Refused: r.refused, Connected: r.connected,
+		Served: r.served,
+	}, r.stirred
 }
 
 // Await waits until wanted returns true for the state.
@@ -192,7 +198,10 @@ func (r *Reader) Await(ctx context.Context, wanted func(State) bool) (State, err
 		select {
 		case <-stirred:
 		case <-ctx.Done():
-			return s, fmt.Errorf("read config at %s: %w: %d frames, the last of %d bytes", r.url, context.Cause(ctx), s.Changes, len(s.Last.Data))
+			return s, fmt.Errorf(
+				"read config at %s: %w: %d frames, the last of %d bytes", r.url, context.Cause(ctx), s.Changes,
+				len(s.Last.Data),
+			)
 		}
 	}
 }

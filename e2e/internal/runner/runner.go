@@ -72,7 +72,8 @@ func (o *Operator) Start(namespace, auth string) {
 	o.Helper()
 	command := bed.Command{Name: "operator", Path: filepath.Join(o.Dir, "operator"), Logs: o.Dir, Args: []string{
 		"--provider=kubernetes", "--kubeconfig", o.access.Kubeconfig, "--namespace", namespace, "--log=all:WARN",
-		"--discovery-auth=" + auth, "--discovery-address", o.Discovery, "--health-address", o.Health, "--scaler-address=",
+		"--discovery-auth=" + auth, "--discovery-address", o.Discovery, "--health-address", o.Health,
+		"--scaler-address=",
 	}}
 	p, err := bed.Start(o.Memory.Confine(command))
 	o.Must(err)

@@ -16,7 +16,8 @@ func TestFlagsAndEnvironment(t *testing.T) {
 		t.Fatal(err)
 	}
 	err := f.SetFromEnv(func(name string) string { return env[name] })
-	if err == nil || !strings.Contains(err.Error(), `P_COUNT "many": `) || !strings.Contains(err.Error(), `P_OFF "perhaps": `) {
+	if err == nil || !strings.Contains(err.Error(), `P_COUNT "many": `) ||
+		!strings.Contains(err.Error(), `P_OFF "perhaps": `) {
 		t.Errorf("error %v does not name both variables", err)
 	}
 	if *size != 7 || *name != "given" {
@@ -25,7 +26,8 @@ func TestFlagsAndEnvironment(t *testing.T) {
 	var help strings.Builder
 	f.PrintHelp(&help)
 	for _, want := range []string{
-		"\n  --count int  $P_COUNT\n      number of it\n      and more (default 2)\n", "\n  -n, --name string  $P_NAME\n      name of it\n",
+		"\n  --count int  $P_COUNT\n      number of it\n      and more (default 2)\n",
+		"\n  -n, --name string  $P_NAME\n      name of it\n",
 		"\n  --off  $P_OFF\n      turn it off\n", "\n  --size BYTES  $P_SIZE\n      BYTES of it (default 1)\n",
 	} {
 		if !strings.Contains(help.String(), want) {

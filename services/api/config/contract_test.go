@@ -37,7 +37,10 @@ func TestContractRenderedConfigRoundTrips(t *testing.T) {
 
 // Service addresses are an optional field of the document, and their order has no meaning.
 func TestContractServiceAddresses(t *testing.T) {
-	with := strings.Replace(rendered, `"port":3478,"routes"`, `"port":3478,"service_addresses":["10.96.0.7:3478","[fd00::7]:3478"],"routes"`, 1)
+	with := strings.Replace(
+		rendered, `"port":3478,"routes"`,
+		`"port":3478,"service_addresses":["10.96.0.7:3478","[fd00::7]:3478"],"routes"`, 1,
+	)
 	c := parse(t, with)
 	if err := c.Validate(); err != nil {
 		t.Fatal(err)
@@ -51,7 +54,8 @@ func TestContractServiceAddresses(t *testing.T) {
 func TestAddressesThatLeadToAListener(t *testing.T) {
 	for want, l := range map[string]config.Listener{
 		"[203.0.113.7:443 10.96.0.7:3478 [fd00::7]:3478]": {
-			Port: 3478, PublicAddress: "203.0.113.7", PublicPort: 443, ServiceAddresses: []string{"[::ffff:10.96.0.7]:3478", "[fd00::7]:3478", "nonsense"},
+			Port: 3478, PublicAddress: "203.0.113.7", PublicPort: 443,
+			ServiceAddresses: []string{"[::ffff:10.96.0.7]:3478", "[fd00::7]:3478", "nonsense"},
 		},
 		"[203.0.113.7:3478]": {Port: 3478, PublicAddress: "::ffff:203.0.113.7"},
 		"[]":                 {Port: 3478, PublicAddress: "turn.example.com", PublicPort: 3478},
@@ -89,7 +93,10 @@ func TestContractDeletion(t *testing.T) {
 }
 
 func TestContractDefaults(t *testing.T) {
-	c := parse(t, `{"version":"v1","auth":{"credentials":{"username":"u","password":"p"}},"listeners":[{"name":"l"}],"clusters":[{"name":"c"}]}`)
+	c := parse(
+		t,
+		`{"version":"v1","auth":{"credentials":{"username":"u","password":"p"}},"listeners":[{"name":"l"}],"clusters":[{"name":"c"}]}`,
+	)
 	sameJSON(t, `{"version":"v1",
 		"admin":{"name":"default-stunnerd","loglevel":"all:INFO","healthcheck_endpoint":"http://:8086","offload_engine":"None"},
 		"auth":{"type":"static","realm":"stunner.l7mp.io","credentials":{"username":"u","password":"p"}},

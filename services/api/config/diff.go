@@ -129,7 +129,8 @@ func (d *differences) listeners(old, next []Listener) {
 		d.list(field+"routes", old.Routes, next.Routes)
 	})
 	if was, is := names(old), names(next); slices.Equal(set(was), set(is)) {
-		d.text("listeners", strings.Join(was, ", "), strings.Join(is, ", ")) // the auth service offers them in this order
+		// the auth service offers them in this order
+		d.text("listeners", strings.Join(was, ", "), strings.Join(is, ", "))
 	}
 }
 
@@ -160,7 +161,9 @@ func (d *differences) clusters(old, next []Cluster) {
 }
 
 // pairs matches the entries of two lists by name and compares those that are in both.
-func pairs[T any](d *differences, list string, old, next []T, name, text func(T) string, compare func(field string, old, next T)) {
+func pairs[T any](
+	d *differences, list string, old, next []T, name, text func(T) string, compare func(field string, old, next T),
+) {
 	before := map[string]T{}
 	for _, entry := range old {
 		before[name(entry)] = entry

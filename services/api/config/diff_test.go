@@ -30,9 +30,15 @@ func TestDiff(t *testing.T) {
 	next.Listeners[0].Port = 3479
 	next.Listeners[0].ServiceAddresses = []string{"10.96.0.7:3478"}
 	next.Listeners[0].Routes = []string{"media/sfu", "media/new"}
-	next.Listeners[1] = config.Listener{Name: "media/edge/tls", Protocol: "tls", Port: 443, Cert: "Y2VydA==", Key: "hunter2"}
-	next.Clusters[0].Endpoints = []string{"10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5", "10.0.0.6", "10.0.0.7"}
-	next.Clusters = append(next.Clusters, config.Cluster{Name: "media/sip", Type: config.StrictDNS, Endpoints: []string{"sip.media"}})
+	next.Listeners[1] = config.Listener{
+		Name: "media/edge/tls", Protocol: "tls", Port: 443, Cert: "Y2VydA==", Key: "hunter2",
+	}
+	next.Clusters[0].Endpoints = []string{
+		"10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5", "10.0.0.6", "10.0.0.7",
+	}
+	next.Clusters = append(
+		next.Clusters, config.Cluster{Name: "media/sip", Type: config.StrictDNS, Endpoints: []string{"sip.media"}},
+	)
 	next.Default()
 
 	var got []string
@@ -71,9 +77,13 @@ func TestDiffAndRevisionAgree(t *testing.T) {
 		change func(c *config.Config)
 		same   bool
 	}{
-		"nothing":             {func(c *config.Config) {}, true},
-		"an alias":            {func(c *config.Config) { c.Listeners[0].Protocol, c.Auth.Type = "udp", "plaintext" }, true},
-		"a default":           {func(c *config.Config) { c.Admin.LogLevel, c.Admin.HealthcheckEndpoint = "", nil }, true},
+		"nothing": {func(c *config.Config) {}, true},
+		"an alias": {
+			func(c *config.Config) { c.Listeners[0].Protocol, c.Auth.Type = "udp", "plaintext" }, true,
+		},
+		"a default": {
+			func(c *config.Config) { c.Admin.LogLevel, c.Admin.HealthcheckEndpoint = "", nil }, true,
+		},
 		"order of routes":     {func(c *config.Config) { slices.Reverse(c.Listeners[0].Routes) }, true},
 		"order of clusters":   {func(c *config.Config) { slices.Reverse(c.Clusters) }, true},
 		"order of endpoints":  {func(c *config.Config) { slices.Reverse(c.Clusters[1].Endpoints) }, true},
@@ -92,7 +102,10 @@ func TestDiffAndRevisionAgree(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			old := good()
-			old.Clusters = append(old.Clusters, config.Cluster{Name: "media/sip", Type: config.Static, Endpoints: []string{"10.1.1.2", "10.1.1.1"}})
+			old.Clusters = append(
+				old.Clusters,
+				config.Cluster{Name: "media/sip", Type: config.Static, Endpoints: []string{"10.1.1.2", "10.1.1.1"}},
+			)
 			old.Listeners[0].Certificates = []config.Certificate{{Cert: "c", Key: "hunter5"}}
 			next := old.Clone()
 			c.change(&next)
@@ -118,7 +131,8 @@ func TestCanonicalLeavesTheConfigAlone(t *testing.T) {
 	c.Canonical()
 	shallow.Default()
 	config.Diff(c, shallow)
-	if c.Clusters[1].Endpoints[0] != "2.2.2.2" || c.Clusters[0].Name != "media/sfu" || c.Listeners[0].Routes[0] != "z" || c.Clusters[1].Type != "" {
+	if c.Clusters[1].Endpoints[0] != "2.2.2.2" || c.Clusters[0].Name != "media/sfu" ||
+		c.Listeners[0].Routes[0] != "z" || c.Clusters[1].Type != "" {
 		t.Errorf("changed to %+v", c)
 	}
 }
@@ -148,7 +162,9 @@ func TestRedactedShowsNoSecretAndOpensNothing(t *testing.T) {
 	c.Listeners[1].Protocol, c.Listeners[1].Cert, c.Listeners[1].Key = config.TURNTLS, cert, credential.Secret(key)
 	c.Listeners[1].Certificates = []config.Certificate{{Cert: cert, Key: credential.Secret(key)}}
 	c.Admin.License = &config.License{Key: "k", HMAC: "hunter4"}
-	c.Auth.Credentials["username"], c.Auth.Former = "ned-from-a-secret", &config.FormerSecret{Secret: "hunter5", Until: 1}
+	c.Auth.Credentials["username"], c.Auth.Former = "ned-from-a-secret", &config.FormerSecret{
+		Secret: "hunter5", Until: 1,
+	}
 	redacted := c.Redacted()
 	text := string(redacted.Canonical())
 	if strings.Contains(text, "hunter") || strings.Contains(text, key) || strings.Contains(text, "ned-from-a-secret") {
@@ -174,13 +190,27 @@ func TestAuthority(t *testing.T) {
 		auth config.Auth
 		want credential.Authority
 	}{
-		"none":                  {config.Auth{Type: "none", Realm: "r", Credentials: all}, credential.Authority{}},
-		"static":                {config.Auth{Type: "static", Realm: "r", Credentials: all}, credential.Authority{Realm: "r", Username: "u", Password: "p"}},
-		"alias of static":       {config.Auth{Type: "plaintext", Realm: "r", Credentials: all}, credential.Authority{Realm: "r", Username: "u", Password: "p"}},
-		"both":                  {config.Auth{Type: "ephemeral", Realm: "r", Credentials: all}, credential.Authority{Realm: "r", Username: "u", Password: "p", SharedSecret: "s"}},
-		"ephemeral":             {config.Auth{Type: "ephemeral", Realm: "r", Credentials: map[string]credential.Secret{"secret": "s"}}, credential.Authority{Realm: "r", SharedSecret: "s"}},
-		"user without password": {config.Auth{Type: "ephemeral", Realm: "r", Credentials: map[string]credential.Secret{"secret": "s", "username": "u"}}, credential.Authority{Realm: "r", SharedSecret: "s"}},
-		"unknown":               {config.Auth{Type: "oauth", Realm: "r", Credentials: all}, credential.Authority{}},
+		"none": {config.Auth{Type: "none", Realm: "r", Credentials: all}, credential.Authority{}},
+		"static": {
+			config.Auth{Type: "static", Realm: "r", Credentials: all},
+			credential.Authority{Realm: "r", Username: "u", Password: "p"},
+		},
+		"alias of static": {
+			config.Auth{Type: "plaintext", Realm: "r", Credentials: all},
+			credential.Authority{Realm: "r", Username: "u", Password: "p"},
+		},
+		"both": {
+			config.Auth{Type: "ephemeral", Realm: "r", Credentials: all},
+			credential.Authority{Realm: "r", Username: "u", Password: "p", SharedSecret: "s"},
+		},
+		"ephemeral": {
+			config.Auth{Type: "ephemeral", Realm: "r", Credentials: map[string]credential.Secret{"secret": "s"}},
+			credential.Authority{Realm: "r", SharedSecret: "s"},
+		},
+		"user without password": {config.Auth{
+			Type: "ephemeral", Realm: "r", Credentials: map[string]credential.Secret{"secret": "s", "username": "u"},
+		}, credential.Authority{Realm: "r", SharedSecret: "s"}},
+		"unknown": {config.Auth{Type: "oauth", Realm: "r", Credentials: all}, credential.Authority{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := c.auth.Authority(); got != c.want {
@@ -194,7 +224,8 @@ func TestLogsShowNameAndRevision(t *testing.T) {
 	var out bytes.Buffer
 	c := good()
 	slog.New(slog.NewTextHandler(&out, nil)).Info("m", "config", c)
-	if text := out.String(); strings.Contains(text, "hunter2") || !strings.Contains(text, "config.name=media/edge config.revision="+c.Revision()) {
+	if text := out.String(); strings.Contains(text, "hunter2") ||
+		!strings.Contains(text, "config.name=media/edge config.revision="+c.Revision()) {
 		t.Errorf("logged as %s", text)
 	}
 }

@@ -97,7 +97,9 @@ func parsePrefix(s string) (netip.Prefix, error) {
 	address, length, hasLength := strings.Cut(s, "/")
 	addr, err := netip.ParseAddr(address)
 	if err != nil || addr.Zone() != "" {
-		return netip.Prefix{}, errors.New("no IP address: write IP, IP/LENGTH, IP:<FIRST-LAST> or IP/LENGTH:<FIRST-LAST>")
+		return netip.Prefix{}, errors.New(
+			"no IP address: write IP, IP/LENGTH, IP:<FIRST-LAST> or IP/LENGTH:<FIRST-LAST>",
+		)
 	}
 	bits := addr.BitLen()
 	if hasLength {
@@ -109,7 +111,9 @@ func parsePrefix(s string) (netip.Prefix, error) {
 	}
 	if addr.Is4In6() {
 		if bits < 96 {
-			return netip.Prefix{}, errors.New("an IPv4-mapped prefix shorter than 96 mixes IPv4 and IPv6: write two endpoints")
+			return netip.Prefix{}, errors.New(
+				"an IPv4-mapped prefix shorter than 96 mixes IPv4 and IPv6: write two endpoints",
+			)
 		}
 		addr, bits = addr.Unmap(), bits-96
 	}

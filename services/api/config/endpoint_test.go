@@ -32,7 +32,8 @@ func TestContractEndpoints(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if e.Prefix != netip.MustParsePrefix(want.prefix) || e.Ports.First != want.first || e.Ports.Last != want.last {
+			if e.Prefix != netip.MustParsePrefix(want.prefix) || e.Ports.First != want.first ||
+				e.Ports.Last != want.last {
 				t.Errorf("read as %v", e)
 			}
 			if e.String() != want.short {
@@ -88,7 +89,8 @@ func TestPortRangeContains(t *testing.T) {
 			t.Errorf("%d is in %v: %v", port, r, !want)
 		}
 	}
-	if (config.PortRange{}).Contains(1) || !config.AllPorts.Contains(1) || !config.AllPorts.Contains(65535) || config.AllPorts.Contains(0) {
+	if (config.PortRange{}).Contains(1) || !config.AllPorts.Contains(1) || !config.AllPorts.Contains(65535) ||
+		config.AllPorts.Contains(0) {
 		t.Error("bounds of no ports and of all ports")
 	}
 }
@@ -96,7 +98,8 @@ func TestPortRangeContains(t *testing.T) {
 // A parsed endpoint can be printed and parsed again.
 func FuzzParseEndpoint(f *testing.F) {
 	for _, seed := range []string{
-		"1.2.3.4/16:<1-2>", "1.2.3.4", "2001:db8::1:<5-6>", "::/0", "::ffff:1.2.3.4/97", "::ffff:1.2.3.4/95", "10.0.0.0/33", ":<1-2>",
+		"1.2.3.4/16:<1-2>", "1.2.3.4", "2001:db8::1:<5-6>", "::/0", "::ffff:1.2.3.4/97", "::ffff:1.2.3.4/95",
+		"10.0.0.0/33", ":<1-2>",
 		"1.2.3.4:<20-10>", "1.2.3.4:<0-1>", "1.2.3.4:<00001-2>", "fe80::1%a:<1-2>", "1.2.3.4/08",
 	} {
 		f.Add(seed)
@@ -106,7 +109,8 @@ func FuzzParseEndpoint(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if !e.Prefix.IsValid() || e.Prefix != e.Prefix.Masked() || e.Prefix.Addr().Is4In6() || e.Ports.First == 0 || e.Ports.First > e.Ports.Last {
+		if !e.Prefix.IsValid() || e.Prefix != e.Prefix.Masked() || e.Prefix.Addr().Is4In6() || e.Ports.First == 0 ||
+			e.Ports.First > e.Ports.Last {
 			t.Errorf("%q is read as %+v", text, e)
 		}
 		if again, err := config.ParseEndpoint(e.String()); err != nil || again != e {
@@ -116,12 +120,17 @@ func FuzzParseEndpoint(f *testing.F) {
 }
 
 func TestAPrefixIsAnEndpointWithoutPorts(t *testing.T) {
-	for text, want := range map[string]string{"10.1.2.3": "10.1.2.3/32", "10.1.2.3/8": "10.0.0.0/8", "2001:db8::1": "2001:db8::1/128", "::ffff:10.0.0.1": "10.0.0.1/32"} {
+	for text, want := range map[string]string{
+		"10.1.2.3": "10.1.2.3/32", "10.1.2.3/8": "10.0.0.0/8", "2001:db8::1": "2001:db8::1/128",
+		"::ffff:10.0.0.1": "10.0.0.1/32",
+	} {
 		if got, err := config.ParsePrefix(text); err != nil || got.String() != want {
 			t.Errorf("%s is read as %s, %v, want %s", text, got, err, want)
 		}
 	}
-	for _, text := range []string{"", "office", "10.0.0.0/33", "10.0.0.1:<1-65535>", "10.0.0.1:<>", "10.0.0.1<", "10.0.0.1:80"} {
+	for _, text := range []string{
+		"", "office", "10.0.0.0/33", "10.0.0.1:<1-65535>", "10.0.0.1:<>", "10.0.0.1<", "10.0.0.1:80",
+	} {
 		if got, err := config.ParsePrefix(text); err == nil {
 			t.Errorf("%s is read as %s", text, got)
 		}
@@ -137,7 +146,8 @@ func TestRelayPorts(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		"": "write MIN-MAX", "40000": "write MIN-MAX", "0-5000": "write MIN-MAX", "40000-65536": "write MIN-MAX", "a-b": "write MIN-MAX", "-1-5000": "write MIN-MAX",
+		"": "write MIN-MAX", "40000": "write MIN-MAX", "0-5000": "write MIN-MAX", "40000-65536": "write MIN-MAX",
+		"a-b": "write MIN-MAX", "-1-5000": "write MIN-MAX",
 		"5000-6000-7000": "write MIN-MAX", "50000-40000": "write 40000-50000", "1023-2000": "use ports 1024 to 65535",
 	} {
 		if _, err := config.ParseRelayPorts(text); err == nil || !strings.Contains(err.Error(), want) {

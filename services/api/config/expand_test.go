@@ -106,7 +106,8 @@ func (l leaf) get(v reflect.Value) reflect.Value {
 // fields are the fields of a config that may contain placeholders.
 func fields() (all []leaf) {
 	for _, l := range leaves(reflect.TypeFor[config.Config]()) {
-		if name := l.String(); name != "version" && !strings.HasPrefix(name, "admin.license_config") && !strings.HasPrefix(name, "auth.former") {
+		if name := l.String(); name != "version" && !strings.HasPrefix(name, "admin.license_config") &&
+			!strings.HasPrefix(name, "auth.former") {
 			all = append(all, l)
 		}
 	}
@@ -144,14 +145,16 @@ func TestContractPlaceholdersInEveryField(t *testing.T) {
 				continue
 			}
 			expanded, _ := c.Expand(lookup) // one field alone is no valid config
-			if got := fmt.Sprint(l.get(reflect.ValueOf(expanded)).Interface()); l.String() != "listeners[0].key" && l.String() != "listeners[0].certificates[0].key" && got != value {
+			if got := fmt.Sprint(l.get(reflect.ValueOf(expanded)).Interface()); l.String() != "listeners[0].key" &&
+				l.String() != "listeners[0].certificates[0].key" && got != value {
 				t.Errorf("%s: %s became %q, want %q", l, placeholder, got, value)
 			}
 			c, _, err = config.ParseWith(data, func(string) string { return "" })
 			if err == nil {
 				_, err = c.Expand(func(string) string { return "" })
 			}
-			if want := fmt.Sprintf("%s: \"STUNNER_X\" is not set", l); err == nil || !strings.Contains(err.Error(), want) {
+			if want := fmt.Sprintf("%s: \"STUNNER_X\" is not set", l); err == nil ||
+				!strings.Contains(err.Error(), want) {
 				t.Errorf("%s is not set: %v, want %q", placeholder, err, want)
 			}
 		}
@@ -163,17 +166,23 @@ func TestContractPlaceholdersInEveryField(t *testing.T) {
 
 // A private key is expanded like any other text.
 func TestPlaceholderOfAKey(t *testing.T) {
-	c := parse(t, `{"version":"v1","listeners":[{"name":"l","protocol":"TLS","cert":"$STUNNER_CERT","key":"$STUNNER_KEY"}]}`)
+	c := parse(
+		t, `{"version":"v1","listeners":[{"name":"l","protocol":"TLS","cert":"$STUNNER_CERT","key":"$STUNNER_KEY"}]}`,
+	)
 	cert, key := keyPair(t)
 	c.Auth = parse(t, deletion).Auth
 	if err := c.Validate(); err != nil {
 		t.Errorf("before it is expanded: %v", err)
 	}
-	expanded, err := c.Expand(func(name string) string { return map[string]string{"STUNNER_CERT": cert, "STUNNER_KEY": key}[name] })
+	expanded, err := c.Expand(
+		func(name string) string { return map[string]string{"STUNNER_CERT": cert, "STUNNER_KEY": key}[name] },
+	)
 	if err != nil || string(expanded.Listeners[0].Key) != key {
 		t.Errorf("expanded: %v", err)
 	}
-	if _, err := c.Expand(func(string) string { return "garbage" }); err == nil || !strings.Contains(err.Error(), "listeners[0].cert: and key are unusable") {
+	if _, err := c.Expand(func(string) string { return "garbage" }); err == nil || !strings.Contains(
+		err.Error(), "listeners[0].cert: and key are unusable",
+	) {
 		t.Errorf("garbage: %v", err)
 	}
 }
@@ -183,20 +192,27 @@ func TestExpandedValuesAreJudged(t *testing.T) {
 	const document = `{"version":"v1","auth":{"type":"$STUNNER_AUTH_TYPE","realm":"$STUNNER_REALM","credentials":{"username":"u","password":"$STUNNER_PASSWORD$HOME"}},
 		"listeners":[{"name":"l","address":"10.$STUNNER_ADDR","protocol":"$STUNNER_PROTOCOL","port":"$STUNNER_PORT"}],"clusters":[{"name":"c","endpoints":["$STUNNER_PEERS"]}]}`
 	good := map[string]string{
-		"STUNNER_AUTH_TYPE": "plaintext", "STUNNER_REALM": "calls.example.org", "STUNNER_ADDR": "1.2.3", "STUNNER_PROTOCOL": "tcp", "STUNNER_PORT": "5000", "STUNNER_PEERS": "10.0.0.0/8",
+		"STUNNER_AUTH_TYPE": "plaintext", "STUNNER_REALM": "calls.example.org", "STUNNER_ADDR": "1.2.3",
+		"STUNNER_PROTOCOL": "tcp", "STUNNER_PORT": "5000", "STUNNER_PEERS": "10.0.0.0/8",
 	}
 	for name, tc := range map[string]struct {
 		variable, value, want string
 	}{
-		"good":                        {"", "", ""},
-		"an unknown type":             {"STUNNER_AUTH_TYPE", "kerberos", `auth.type: "kerberos" is unknown`},
-		"a placeholder of its own":    {"STUNNER_AUTH_TYPE", "$STUNNER_REALM", `auth.type: "$STUNNER_REALM" is unknown`},
-		"a realm with a quote":        {"STUNNER_REALM", `a"b`, "auth.realm:"},
-		"an unknown protocol":         {"STUNNER_PROTOCOL", "SCTP", `listeners[0].protocol: "SCTP" is unknown`},
-		"a port out of range":         {"STUNNER_PORT", "70000", "listeners[0].port: 70000 is out of range"},
-		"a port that is no number":    {"STUNNER_PORT", "secret", `listeners[0].port: "STUNNER_PORT" has a value that is no whole number`},
-		"a port that is too long":     {"STUNNER_PORT", "99999999999999999999", "no whole number"},
-		"half an address":             {"STUNNER_ADDR", "1.2.3.4", `listeners[0].address: "10.1.2.3.4" is no IP address`},
+		"good":            {"", "", ""},
+		"an unknown type": {"STUNNER_AUTH_TYPE", "kerberos", `auth.type: "kerberos" is unknown`},
+		"a placeholder of its own": {
+			"STUNNER_AUTH_TYPE", "$STUNNER_REALM", `auth.type: "$STUNNER_REALM" is unknown`,
+		},
+		"a realm with a quote": {"STUNNER_REALM", `a"b`, "auth.realm:"},
+		"an unknown protocol":  {"STUNNER_PROTOCOL", "SCTP", `listeners[0].protocol: "SCTP" is unknown`},
+		"a port out of range":  {"STUNNER_PORT", "70000", "listeners[0].port: 70000 is out of range"},
+		"a port that is no number": {
+			"STUNNER_PORT", "secret", `listeners[0].port: "STUNNER_PORT" has a value that is no whole number`,
+		},
+		"a port that is too long": {"STUNNER_PORT", "99999999999999999999", "no whole number"},
+		"half an address": {
+			"STUNNER_ADDR", "1.2.3.4", `listeners[0].address: "10.1.2.3.4" is no IP address`,
+		},
 		"an endpoint that is no such": {"STUNNER_PEERS", "media.example", "clusters[0].endpoints[0]"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -213,8 +229,10 @@ func TestExpandedValuesAreJudged(t *testing.T) {
 				}
 				c, err = c.Expand(lookup)
 			}
-			if tc.want == "" && (err != nil || c.Auth.Type != config.AuthStatic || c.Listeners[0].Protocol != config.TURNTCP || c.Listeners[0].Port != 5000 ||
-				c.Auth.Credentials[config.KeyPassword] != "$STUNNER_PASSWORD$HOME") {
+			if tc.want == "" &&
+				(err != nil || c.Auth.Type != config.AuthStatic || c.Listeners[0].Protocol != config.TURNTCP ||
+					c.Listeners[0].Port != 5000 ||
+					c.Auth.Credentials[config.KeyPassword] != "$STUNNER_PASSWORD$HOME") {
 				t.Errorf("%v: %s", err, c.Canonical())
 			}
 			if tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
@@ -230,7 +248,8 @@ func TestExpandedValuesAreJudged(t *testing.T) {
 // A placeholder in place of a number is valid in ParseWith only.
 func TestPlaceholderOfANumberNeedsALookup(t *testing.T) {
 	_, _, err := config.Parse([]byte(`{"version":"v1","listeners":[{"name":"l","port":"$STUNNER_PORT"}]}`))
-	if err == nil || !strings.Contains(err.Error(), "listeners[0].port: cannot be read from a JSON string: write a whole number") {
+	if err == nil ||
+		!strings.Contains(err.Error(), "listeners[0].port: cannot be read from a JSON string: write a whole number") {
 		t.Error(err)
 	}
 }

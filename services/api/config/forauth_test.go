@@ -100,10 +100,13 @@ func markedConfig(t *testing.T) (Config, map[string]string) {
 // ForAuth returns the needed fields only. Every field is classified.
 func TestForAuth(t *testing.T) {
 	for authType, secrets := range map[AuthType][]string{
-		AuthStatic: {KeyPassword, KeyUsername}, AuthEphemeral: {KeySecret}, AuthNone: nil, "longterm": {KeySecret}, "": {KeyPassword, KeyUsername},
+		AuthStatic: {KeyPassword, KeyUsername}, AuthEphemeral: {KeySecret}, AuthNone: nil, "longterm": {KeySecret},
+		"": {KeyPassword, KeyUsername},
 	} {
 		c, marks := markedConfig(t)
-		if got, want := slices.Sorted(maps.Keys(marks)), slices.Sorted(maps.Keys(neededForAuth)); !slices.Equal(got, want) {
+		if got, want := slices.Sorted(maps.Keys(marks)), slices.Sorted(
+			maps.Keys(neededForAuth),
+		); !slices.Equal(got, want) {
 			t.Fatalf("fields are\n%q, classified are\n%q", got, want)
 		}
 		c.Auth.Type, c.Listeners[0].Protocol = authType, TURNTLS
@@ -130,11 +133,16 @@ func TestForAuth(t *testing.T) {
 // listener.
 func TestForAuthIsValid(t *testing.T) {
 	for _, authType := range []AuthType{AuthStatic, AuthEphemeral, AuthNone} {
-		c := Config{Admin: Admin{Name: "media/edge"}, Auth: Auth{Type: authType, Credentials: map[string]credential.Secret{
+		c := Config{Admin: Admin{
+			Name: "media/edge",
+		}, Auth: Auth{Type: authType, Credentials: map[string]credential.Secret{
 			KeyUsername: "user", KeyPassword: "password", KeySecret: "secret",
 		}}}
 		for i, p := range protocols {
-			c.Listeners = append(c.Listeners, Listener{Name: "media/edge/" + p.short, Protocol: p.protocol, Address: NodeAddressPlaceholder, Port: 3478 + i, PublicAddress: "192.0.2.1"})
+			c.Listeners = append(c.Listeners, Listener{
+				Name: "media/edge/" + p.short, Protocol: p.protocol, Address: NodeAddressPlaceholder, Port: 3478 + i,
+				PublicAddress: "192.0.2.1",
+			})
 		}
 		c.Default()
 		data := c.ForAuth().Canonical()
@@ -148,7 +156,9 @@ func TestForAuthIsValid(t *testing.T) {
 				t.Errorf("%s: found at %v, want %v", l.Name, uri, was)
 			}
 		}
-		if _, err := got.Expand(func(string) string { return "" }); err == nil || !strings.Contains(err.Error(), `listeners[2].key: "STUNNER_KEY_WITHHELD" is not set`) {
+		if _, err := got.Expand(func(string) string { return "" }); err == nil || !strings.Contains(
+			err.Error(), `listeners[2].key: "STUNNER_KEY_WITHHELD" is not set`,
+		) {
 			t.Errorf("%s: a dataplane would say %v", authType, err)
 		}
 	}

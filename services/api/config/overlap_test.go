@@ -36,7 +36,8 @@ func TestCredentialOverlap(t *testing.T) {
 		}
 	}
 	wrong := parse(t, `{"version":"v1","auth":{"credential_overlap":-1,"credentials":{"username":"u","password":"p"}}}`)
-	if err := wrong.Validate(); err == nil || !strings.Contains(err.Error(), "auth.credential_overlap: -1 is negative") {
+	if err := wrong.Validate(); err == nil ||
+		!strings.Contains(err.Error(), "auth.credential_overlap: -1 is negative") {
 		t.Errorf("negative: %v", err)
 	}
 }

@@ -12,10 +12,15 @@ import (
 // again.
 func TestPackedConfigIsTheConfig(t *testing.T) {
 	c := Zero("media/edge")
-	c.Listeners = []Listener{{Name: "media/edge/udp", Protocol: TURNUDP, Address: AddressPlaceholder, Port: 3478, Routes: []string{"media/all"}}}
+	c.Listeners = []Listener{{
+		Name: "media/edge/udp", Protocol: TURNUDP, Address: AddressPlaceholder, Port: 3478,
+		Routes: []string{"media/all"},
+	}}
 	c.Clusters = []Cluster{{Name: "media/all", Type: Static, Protocol: "UDP"}}
 	for i := range 50_000 {
-		c.Clusters[0].Endpoints = append(c.Clusters[0].Endpoints, fmt.Sprintf("10.%d.%d.%d:<10000-20000>", i>>16, i>>8&255, i&255))
+		c.Clusters[0].Endpoints = append(
+			c.Clusters[0].Endpoints, fmt.Sprintf("10.%d.%d.%d:<10000-20000>", i>>16, i>>8&255, i&255),
+		)
 	}
 	packed := c.Pack()
 	if !bytes.Equal(packed, c.Pack()) {

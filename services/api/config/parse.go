@@ -202,7 +202,8 @@ func documents(data []byte) (n int) {
 // harmlessErrors are the prefixes of YAML errors that only contain positions and syntax. Other errors quote values,
 // which may be secrets.
 var harmlessErrors = []string{
-	"line ", "unmarshal errors:", "document contains excessive aliasing", "control characters", "invalid leading", "invalid Unicode",
+	"line ", "unmarshal errors:", "document contains excessive aliasing", "control characters", "invalid leading",
+	"invalid Unicode",
 	"found ", "did not find ", "exceeded ",
 }
 

@@ -84,40 +84,65 @@ func TestUnknownFieldsAreBounded(t *testing.T) {
 func TestParseRefuses(t *testing.T) {
 	aliases := "a: &a [x,x,x,x,x,x,x,x,x,x]\n"
 	for i := range 9 {
-		aliases += fmt.Sprintf("%c: &%c [*%c,*%c,*%c,*%c,*%c,*%c,*%c,*%c,*%c]\n", 'b'+i, 'b'+i, 'a'+i, 'a'+i, 'a'+i, 'a'+i, 'a'+i, 'a'+i, 'a'+i, 'a'+i, 'a'+i)
+		aliases += fmt.Sprintf(
+			"%c: &%c [*%c,*%c,*%c,*%c,*%c,*%c,*%c,*%c,*%c]\n", 'b'+i, 'b'+i, 'a'+i, 'a'+i, 'a'+i, 'a'+i, 'a'+i, 'a'+i,
+			'a'+i, 'a'+i, 'a'+i,
+		)
 	}
 	for name, c := range map[string]struct{ text, want string }{
-		"nothing":                 {"", "empty"},
-		"blanks":                  {" \n\t ", "empty"},
-		"a comment":               {"# nothing here\n", "empty"},
-		"null":                    {"null", "version: is missing: use v1 or v1alpha1"},
-		"no version":              {"{}", "version: is missing: use v1 or v1alpha1"},
-		"another version":         {`{"version":"v2","listeners":"none"}`, `version: "v2" is not supported: use v1 or v1alpha1`},
-		"a number as version":     {`{"version":1}`, "version: cannot be read from a JSON number: write a text, in quotes"},
-		"a list":                  {"[]", "document: cannot be read from a JSON array: write an object"},
-		"a text":                  {"hello", "document: cannot be read from a JSON string: write an object"},
-		"broken JSON":             {`{"version":"v1",`, "yaml: line 1"},
-		"broken YAML":             {"version: v1\nadmin: {name: [\n", "yaml: line"},
-		"binary":                  {"\x00\x01\x02", "yaml: control characters"},
-		"a text as port":          {`{"version":"v1","listeners":[{"port":"3478"}]}`, "listeners.port: cannot be read from a JSON string: write a whole number"},
-		"a fraction as port":      {`{"version":"v1","listeners":[{"port":1.5}]}`, "listeners.port: cannot be read from a JSON number: write a whole number"},
-		"a number as password":    {`{"version":"v1","auth":{"credentials":{"password":12345}}}`, "auth.credentials: cannot be read from a JSON number: write a text, in quotes"},
-		"a JSON field twice":      {`{"version":"v1","auth":{"realm":"a","realm":"b"}}`, "auth.realm: is set twice: keep one"},
+		"nothing":    {"", "empty"},
+		"blanks":     {" \n\t ", "empty"},
+		"a comment":  {"# nothing here\n", "empty"},
+		"null":       {"null", "version: is missing: use v1 or v1alpha1"},
+		"no version": {"{}", "version: is missing: use v1 or v1alpha1"},
+		"another version": {
+			`{"version":"v2","listeners":"none"}`, `version: "v2" is not supported: use v1 or v1alpha1`,
+		},
+		"a number as version": {
+			`{"version":1}`, "version: cannot be read from a JSON number: write a text, in quotes",
+		},
+		"a list":      {"[]", "document: cannot be read from a JSON array: write an object"},
+		"a text":      {"hello", "document: cannot be read from a JSON string: write an object"},
+		"broken JSON": {`{"version":"v1",`, "yaml: line 1"},
+		"broken YAML": {"version: v1\nadmin: {name: [\n", "yaml: line"},
+		"binary":      {"\x00\x01\x02", "yaml: control characters"},
+		"a text as port": {
+			`{"version":"v1","listeners":[{"port":"3478"}]}`,
+			"listeners.port: cannot be read from a JSON string: write a whole number",
+		},
+		"a fraction as port": {
+			`{"version":"v1","listeners":[{"port":1.5}]}`,
+			"listeners.port: cannot be read from a JSON number: write a whole number",
+		},
+		"a number as password": {
+			`{"version":"v1","auth":{"credentials":{"password":12345}}}`,
+			"auth.credentials: cannot be read from a JSON number: write a text, in quotes",
+		},
+		"a JSON field twice": {
+			`{"version":"v1","auth":{"realm":"a","realm":"b"}}`, "auth.realm: is set twice: keep one",
+		},
 		"a YAML field twice":      {"version: v1\nversion: v1\n", `line 2: key "version" already set`},
 		"a second document":       {"version: v1\n---\nversion: v1\n", "more than one YAML document"},
 		"a document after an end": {"version: v1\n...\nversion: v1\n", "more than one YAML document"},
 		"aliases that explode":    {aliases, "excessive aliasing"},
 		"aliases of long texts": {`version: v1
 x: [&a "` + strings.Repeat("x", 100_000) + `"` + strings.Repeat(", *a", 500) + "]\n", "with its aliases filled in"},
-		"a version without end":  {`{"version":"` + strings.Repeat("x", 1000) + `"}`, "…"},
-		"a long field twice":     {`{"version":"v1","auth":{"credentials":{` + strings.Repeat(`"`+strings.Repeat("x", 1000)+`":"",`, 2) + `"":""}}}`, "…: is set twice"},
+		"a version without end": {`{"version":"` + strings.Repeat("x", 1000) + `"}`, "…"},
+		"a long field twice": {`{"version":"v1","auth":{"credentials":{` + strings.Repeat(
+			`"`+strings.Repeat("x", 1000)+`":"",`, 2,
+		) + `"":""}}}`, "…: is set twice"},
 		"a key that is a secret": {"version: v1\nauth: {credentials: {? {password: hunter2} : hunter2}}\n", "yaml: "},
 		"a key that is nothing":  {"version: v1\nauth: {credentials: {null: hunter2}}\n", "yaml: "},
 		"a tag that lies":        {"version: v1\nauth: {credentials: {password: !!int hunter2}}\n", "yaml: "},
 		"tabs":                   {"\tversion: v1\n", "yaml: found character that cannot start any token"},
 		"one field very often":   {strings.Repeat("a: b\n", 10_000), "…"},
-		"too many listeners":     {`{"version":"v1","listeners":[` + strings.Repeat("{},", 1_000) + `{}]}`, "listeners: 1001 entries are too many: the limit is 1000"},
-		"a document too large":   {`{"version":"v1","x":"` + strings.Repeat("x", config.MaxDocument) + `"}`, "too large"},
+		"too many listeners": {
+			`{"version":"v1","listeners":[` + strings.Repeat("{},", 1_000) + `{}]}`,
+			"listeners: 1001 entries are too many: the limit is 1000",
+		},
+		"a document too large": {
+			`{"version":"v1","x":"` + strings.Repeat("x", config.MaxDocument) + `"}`, "too large",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, _, err := config.Parse([]byte(c.text))
@@ -144,15 +169,22 @@ func TestParseAcceptsOneYAMLDocumentHoweverItIsMarked(t *testing.T) {
 }
 
 func TestParseFillsAliasesIn(t *testing.T) {
-	c := parse(t, "version: v1\nauth: {type: none}\nclusters: [{name: a, endpoints: &both [10.0.0.1, 10.0.0.2]}, {name: b, endpoints: *both}]\n")
+	c := parse(
+		t,
+		"version: v1\nauth: {type: none}\nclusters: [{name: a, endpoints: &both [10.0.0.1, 10.0.0.2]}, {name: b, endpoints: *both}]\n",
+	)
 	if got := c.Clusters[1].Endpoints; !slices.Equal(got, []string{"10.0.0.1", "10.0.0.2"}) {
 		t.Errorf("endpoints %q", got)
 	}
 }
 
 func TestAbsentPortHasADefaultAndZeroHasNot(t *testing.T) {
-	c := parse(t, `{"version":"v1","auth":{"type":"none"},"listeners":[{"name":"a"},{"name":"b","port":null,"protocol":"tcp"},{"name":"c","port":0}]}`)
-	if a, b, zero := c.Listeners[0].Port, c.Listeners[1].Port, c.Listeners[2].Port; a != 3478 || b != 3478 || zero != 0 {
+	c := parse(
+		t,
+		`{"version":"v1","auth":{"type":"none"},"listeners":[{"name":"a"},{"name":"b","port":null,"protocol":"tcp"},{"name":"c","port":0}]}`,
+	)
+	if a, b, zero := c.Listeners[0].Port, c.Listeners[1].Port, c.Listeners[2].Port; a != 3478 || b != 3478 ||
+		zero != 0 {
 		t.Errorf("ports %d, %d and %d", a, b, zero)
 	}
 	if err := c.Validate(); err == nil || err.Error() != "listeners[2].port: 0 is out of range: use 1 to 65535" {
@@ -163,13 +195,16 @@ func TestAbsentPortHasADefaultAndZeroHasNot(t *testing.T) {
 // F-04: a valid config stays the same and valid when it is encoded and parsed repeatedly, and no document grows much.
 func FuzzParse(f *testing.F) {
 	for _, seed := range []string{
-		rendered, deletion, "", "{}", "null", `{"version":"v1"}`, "version: v1\nauth: {type: none}\n", `{"version":"v1alpha1","auth":{"type":"plaintext"}}`,
+		rendered, deletion, "", "{}", "null", `{"version":"v1"}`, "version: v1\nauth: {type: none}\n",
+		`{"version":"v1alpha1","auth":{"type":"plaintext"}}`,
 		`{"version":"v1","auth":{"type":"none"},"listeners":[{"name":"l","port":0},{"name":"l","port":70000,"protocol":"x"}]}`,
 		`{"version":"v1","admin":{"healthcheck_endpoint":"","user_quota":-1,"license_config":{"key":"k"}},"auth":{"type":"NONE","realm":"\u0000"}}`,
 		`{"version":"v1","auth":{"type":"none"},"clusters":[{"name":"c","endpoints":["10.0.0.0/8:<1-2>","::1"]},{"name":"b","type":"strict_dns","endpoints":["x"]}]}`,
-		"a: &a [*a]", "version: v1\n---\nx", "version: v1\nauth: &a {type: none}\nx: [*a, *a, {<<: *a}]\n", "\xff\xfe", "version: v1\nx: \"\\0\\L\"\n",
+		"a: &a [*a]", "version: v1\n---\nx", "version: v1\nauth: &a {type: none}\nx: [*a, *a, {<<: *a}]\n", "\xff\xfe",
+		"version: v1\nx: \"\\0\\L\"\n",
 		`{"version":"v1alpha1","admin":{"logLevel":"x"},"auth":{"type":"longterm","credentials":{"secret":"` + "\xff\u2028" + `"}},"listeners":[{"protocol":"dtls","min_relay_port":1}]}`,
-		`{"version":"v1","newer":{"a":[1]},"auth":{"type":"none","newer":null},"listeners":[{"name":"l","newer":"x"}]}`, `{"version":"v1","auth":{"credentials":{"` + "\xff" + `":"x"}}}`,
+		`{"version":"v1","newer":{"a":[1]},"auth":{"type":"none","newer":null},"listeners":[{"name":"l","newer":"x"}]}`,
+		`{"version":"v1","auth":{"credentials":{"` + "\xff" + `":"x"}}}`,
 	} {
 		f.Add([]byte(seed))
 	}

@@ -45,7 +45,8 @@ func TestTheMarkOfASecretIsNoSecret(t *testing.T) {
 			t.Errorf("%s is not withheld", field.path)
 		}
 	}
-	if text := string(withheld.Canonical()); strings.Contains(text, "hunter") || strings.Contains(text, key) || strings.Contains(text, "redacted") || withheld.Validate() == nil {
+	if text := string(withheld.Canonical()); strings.Contains(text, "hunter") || strings.Contains(text, key) ||
+		strings.Contains(text, "redacted") || withheld.Validate() == nil {
 		t.Errorf("of the config is left: %s", text)
 	}
 }
@@ -61,7 +62,10 @@ type secretField struct {
 func secretsIn(v reflect.Value, path string) (found []secretField) {
 	switch {
 	case v.Type() == reflect.TypeFor[credential.Secret]():
-		return []secretField{{path, v.Convert(reflect.TypeFor[string]()).String(), func(s credential.Secret) { v.Set(reflect.ValueOf(s)) }}}
+		return []secretField{{
+			path, v.Convert(reflect.TypeFor[string]()).String(),
+			func(s credential.Secret) { v.Set(reflect.ValueOf(s)) },
+		}}
 	case v.Kind() == reflect.Struct:
 		for i := range v.NumField() {
 			name, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
@@ -78,7 +82,9 @@ func secretsIn(v reflect.Value, path string) (found []secretField) {
 			at := reflect.ValueOf(key)
 			if value := v.MapIndex(at); value.IsValid() {
 				set := func(s credential.Secret) { v.SetMapIndex(at, reflect.ValueOf(s)) }
-				found = append(found, secretField{path + "." + key, value.Convert(reflect.TypeFor[string]()).String(), set})
+				found = append(
+					found, secretField{path + "." + key, value.Convert(reflect.TypeFor[string]()).String(), set},
+				)
 			}
 		}
 	}

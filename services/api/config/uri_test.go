@@ -123,12 +123,26 @@ func TestContractURIOfAListener(t *testing.T) {
 		listener config.Listener
 		want     string
 	}{
-		"public address and port": {config.Listener{Protocol: config.TURNUDP, Port: 1, PublicAddress: "203.0.113.7", PublicPort: 3478}, "turn:203.0.113.7:3478?transport=udp"},
-		"port itself":             {config.Listener{Protocol: config.TURNTCP, Port: 3479, PublicAddress: "203.0.113.7"}, "turn:203.0.113.7:3479?transport=tcp"},
-		"TLS at a host name":      {config.Listener{Protocol: config.TURNTLS, Port: 443, PublicAddress: "turn.example.com"}, "turns:turn.example.com:443?transport=tcp"},
-		"DTLS on IPv6":            {config.Listener{Protocol: config.TURNDTLS, Port: 443, PublicAddress: "2001:db8::7"}, "turns:[2001:db8::7]:443?transport=udp"},
-		"no public address":       {config.Listener{Protocol: config.TURNUDP, Port: 1, Address: "10.0.0.1"}, ""},
-		"placeholder":             {config.Listener{Protocol: config.TURNUDP, Port: 1, PublicAddress: "$STUNNER_PUBLIC_ADDR"}, ""},
+		"public address and port": {
+			config.Listener{Protocol: config.TURNUDP, Port: 1, PublicAddress: "203.0.113.7", PublicPort: 3478},
+			"turn:203.0.113.7:3478?transport=udp",
+		},
+		"port itself": {
+			config.Listener{Protocol: config.TURNTCP, Port: 3479, PublicAddress: "203.0.113.7"},
+			"turn:203.0.113.7:3479?transport=tcp",
+		},
+		"TLS at a host name": {
+			config.Listener{Protocol: config.TURNTLS, Port: 443, PublicAddress: "turn.example.com"},
+			"turns:turn.example.com:443?transport=tcp",
+		},
+		"DTLS on IPv6": {
+			config.Listener{Protocol: config.TURNDTLS, Port: 443, PublicAddress: "2001:db8::7"},
+			"turns:[2001:db8::7]:443?transport=udp",
+		},
+		"no public address": {config.Listener{Protocol: config.TURNUDP, Port: 1, Address: "10.0.0.1"}, ""},
+		"placeholder": {
+			config.Listener{Protocol: config.TURNUDP, Port: 1, PublicAddress: "$STUNNER_PUBLIC_ADDR"}, "",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			u, ok := c.listener.URI()
@@ -146,11 +160,16 @@ func TestContractURIOfAListener(t *testing.T) {
 // match the grammar and can be parsed again.
 func FuzzParseURI(f *testing.F) {
 	for _, seed := range []string{
-		"turn:example.org", "turns:[2001:db8::7]:443?transport=tcp", "turn://u:p@203.0.113.7?transport=dtls", "turn:[::1", "turn:a:b:c", "TURNS:A?TRANSPORT=UDP",
-		"turn://@h", "turn://u:%40@h", "turn:h:", "turn:h:00080", "turn:1.2.3", "turn:[::ffff:1.2.3.4]", "turn:\x00", "turn:[v1.a]", "turn:[203.0.113.7]", "turn:a%41", "turn:a!b",
-		"turn:[1:2:3:4:5:6:7::]", "turn:[::1.2.3.4]", "turn:[1:2:3:4:5:6:1.2.3.4]", "turn:[::01.2.3.4]", "turn:[12345::]", "turn:[fe80::1%25a]", "turn:256.1.1.1",
-		"turn:1.2.3.4.", "turn:a..b", "turn:-a", "turn:a?transport=sctp", "turn:a?transport=udp&x", "turn:a:65536", "turn:a:0", "turn:?transport=udp", "turn:",
-		"turn:" + strings.Repeat("a", 64), "turn:" + strings.Repeat("a.", 126) + "a", "turn:" + strings.Repeat("a.", 127) + "a",
+		"turn:example.org", "turns:[2001:db8::7]:443?transport=tcp", "turn://u:p@203.0.113.7?transport=dtls",
+		"turn:[::1", "turn:a:b:c", "TURNS:A?TRANSPORT=UDP",
+		"turn://@h", "turn://u:%40@h", "turn:h:", "turn:h:00080", "turn:1.2.3", "turn:[::ffff:1.2.3.4]", "turn:\x00",
+		"turn:[v1.a]", "turn:[203.0.113.7]", "turn:a%41", "turn:a!b",
+		"turn:[1:2:3:4:5:6:7::]", "turn:[::1.2.3.4]", "turn:[1:2:3:4:5:6:1.2.3.4]", "turn:[::01.2.3.4]",
+		"turn:[12345::]", "turn:[fe80::1%25a]", "turn:256.1.1.1",
+		"turn:1.2.3.4.", "turn:a..b", "turn:-a", "turn:a?transport=sctp", "turn:a?transport=udp&x", "turn:a:65536",
+		"turn:a:0", "turn:?transport=udp", "turn:",
+		"turn:" + strings.Repeat("a", 64), "turn:" + strings.Repeat("a.", 126) + "a",
+		"turn:" + strings.Repeat("a.", 127) + "a",
 	} {
 		f.Add(seed)
 	}
@@ -158,7 +177,10 @@ func FuzzParseURI(f *testing.F) {
 		u, err := config.ParseURI(text)
 		if !commandLineURI.MatchString(text) {
 			if want := turnURI.MatchString(text) && !unwanted(text); want != (err == nil) {
-				t.Fatalf("%q: in the grammar %v, unwanted %v; read as %s, %v", text, turnURI.MatchString(text), unwanted(text), u, err)
+				t.Fatalf(
+					"%q: in the grammar %v, unwanted %v; read as %s, %v", text, turnURI.MatchString(text),
+					unwanted(text), u, err,
+				)
 			}
 		}
 		if err != nil {
@@ -190,7 +212,8 @@ var turnURI = func() *regexp.Regexp {
 	groups := func(n string) string { return `(?:` + h16 + `:){` + n + `}` }
 	before := func(n string) string { return `(?:` + groups("0,"+n) + h16 + `)?::` }
 	ipv6 := strings.Join([]string{
-		groups("6") + ls32, `::` + groups("5") + ls32, before("0") + groups("4") + ls32, before("1") + groups("3") + ls32, before("2") + groups("2") + ls32,
+		groups("6") + ls32, `::` + groups("5") + ls32, before("0") + groups("4") + ls32,
+		before("1") + groups("3") + ls32, before("2") + groups("2") + ls32,
 		before("3") + groups("1") + ls32, before("4") + ls32, before("5") + h16, before("6"),
 	}, "|")
 	future := `v[0-9A-Fa-f]+\.[` + unreserved + subDelims + `:]+`
@@ -221,13 +244,16 @@ func unwanted(text string) bool {
 	if strings.HasPrefix(host, "[") {
 		return strings.HasPrefix(strings.ToLower(host), "[v")
 	}
-	return numeric.MatchString(host) && (!quad.MatchString(host) || net.ParseIP(host) == nil) || len(host) > 253 || !hostName.MatchString(host)
+	return numeric.MatchString(host) && (!quad.MatchString(host) || net.ParseIP(host) == nil) || len(host) > 253 ||
+		!hostName.MatchString(host)
 }
 
 // A host name (RFC 1123 §2.1, with underscores), one that ends in a number and is thus an invalid address, and one of
 // four numbers.
 var (
-	hostName = regexp.MustCompile(strings.ReplaceAll(`^(?:LABEL\.)*LABEL\.?$`, "LABEL", `(?:[A-Za-z0-9_]|[A-Za-z0-9_][A-Za-z0-9_-]{0,61}[A-Za-z0-9_])`))
-	numeric  = regexp.MustCompile(`(?:^|\.)[0-9]+\.?$`)
-	quad     = regexp.MustCompile(`^[0-9]+(?:\.[0-9]+){3}$`)
+	hostName = regexp.MustCompile(strings.ReplaceAll(
+		`^(?:LABEL\.)*LABEL\.?$`, "LABEL", `(?:[A-Za-z0-9_]|[A-Za-z0-9_][A-Za-z0-9_-]{0,61}[A-Za-z0-9_])`,
+	))
+	numeric = regexp.MustCompile(`(?:^|\.)[0-9]+\.?$`)
+	quad    = regexp.MustCompile(`^[0-9]+(?:\.[0-9]+){3}$`)
 )

@@ -159,7 +159,10 @@ func (f *findings) auth(a Auth) {
 		f.add("auth.session_grace", strconv.Itoa(int(a.SessionGrace)), "is negative", "use seconds, or 0 for none")
 	}
 	if a.CredentialOverlap != nil && *a.CredentialOverlap < 0 {
-		f.add("auth.credential_overlap", strconv.Itoa(int(*a.CredentialOverlap)), "is negative", "use seconds, or 0 for none")
+		f.add(
+			"auth.credential_overlap", strconv.Itoa(int(*a.CredentialOverlap)), "is negative",
+			"use seconds, or 0 for none",
+		)
 	}
 	for _, key := range slices.Sorted(maps.Keys(a.Credentials)) {
 		f.secret("auth.credentials."+key, a.Credentials[key])
@@ -277,7 +280,8 @@ func (f *findings) clusters(clusters []Cluster) {
 		if c.Protocol != "UDP" {
 			f.add(index("clusters", i, "protocol"), c.Protocol, "is not supported", "use UDP")
 		}
-		if len(c.Endpoints) <= maxEndpoints || f.atMost(index("clusters", i, "endpoints"), len(c.Endpoints), maxEndpoints) {
+		if len(c.Endpoints) <= maxEndpoints ||
+			f.atMost(index("clusters", i, "endpoints"), len(c.Endpoints), maxEndpoints) {
 			f.endpoints(i, c)
 		}
 		if f.atMost(index("clusters", i, "except"), len(c.Except), maxEndpoints) {
@@ -300,7 +304,9 @@ func (f *findings) endpoints(i int, c Cluster) {
 			}
 		case StrictDNS:
 			if !isHost(endpoint) {
-				f.add(field(j), endpoint, "is no host name", "write a DNS name without port, or use type "+string(Static))
+				f.add(
+					field(j), endpoint, "is no host name", "write a DNS name without port, or use type "+string(Static),
+				)
 			}
 		}
 	}
@@ -321,7 +327,10 @@ func (f *findings) except(i int, c Cluster) {
 // unique adds an error for the second use of a name.
 func (f *findings) unique(list string, i int, name string, seen map[string]int) {
 	if first, dup := seen[name]; dup {
-		f.add(index(list, i, "name"), name, fmt.Sprintf("is the name of %s[%d] already", list, first), "choose another name")
+		f.add(
+			index(list, i, "name"), name, fmt.Sprintf("is the name of %s[%d] already", list, first),
+			"choose another name",
+		)
 		return
 	}
 	seen[name] = i

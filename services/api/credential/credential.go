@@ -133,7 +133,9 @@ func (a Authority) Mint(userID string, ttl time.Duration, now time.Time) (Creden
 	switch {
 	case a.SharedSecret != "":
 		if strings.Contains(userID, ":") {
-			return Credential{}, errors.New("mint credential: user id must not contain ':', which separates it from the expiry")
+			return Credential{}, errors.New(
+				"mint credential: user id must not contain ':', which separates it from the expiry",
+			)
 		}
 		if ttl < time.Second || ttl > MaxTTL {
 			return Credential{}, fmt.Errorf("mint credential: ttl %s: must be between 1s and %s", ttl, MaxTTL)

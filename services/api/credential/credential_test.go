@@ -29,7 +29,8 @@ func TestContractEphemeralVector(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Username != "1893456000:alice" || string(c.Password) != "6zlfmlvWfWDvDds1Zc+zxTmSW8w=" || !c.Expires.Equal(expires) {
+	if c.Username != "1893456000:alice" || string(c.Password) != "6zlfmlvWfWDvDds1Zc+zxTmSW8w=" ||
+		!c.Expires.Equal(expires) {
 		t.Errorf("minted %q with %q until %s", c.Username, string(c.Password), c.Expires)
 	}
 	v, err := a.Verify("1893456000:alice", expires)
@@ -83,7 +84,9 @@ func TestVerify(t *testing.T) {
 		{"overflow", ephemeral, "99999999999999999999:alice", "", credential.ErrUnknownUser},
 		{"beyond the calendar", ephemeral, "253402300800:alice", "", credential.ErrUnknownUser},
 		{"a year ahead", ephemeral, fmt.Sprint(now.Add(credential.MaxTTL).Unix(), ":alice"), "alice", nil},
-		{"far ahead", ephemeral, fmt.Sprint(now.Add(credential.MaxTTL+time.Hour).Unix(), ":alice"), "", credential.ErrUnknownUser},
+		{"far ahead", ephemeral, fmt.Sprint(
+			now.Add(credential.MaxTTL+time.Hour).Unix(), ":alice",
+		), "", credential.ErrUnknownUser},
 		{"7,000 years ahead", ephemeral, "222902510400:alice", "", credential.ErrUnknownUser},
 		{"hexadecimal", ephemeral, "0x6b49d201:alice", "", credential.ErrUnknownUser},
 		{"static user of an ephemeral authority", ephemeral, "user", "", credential.ErrUnknownUser},
@@ -120,7 +123,9 @@ func TestGuessable(t *testing.T) {
 		{credential.Authority{SharedSecret: long}, "1800000001:alice", false},
 		{credential.Authority{SharedSecret: long}, "alice", true},
 		{credential.Authority{SharedSecret: short}, "1800000001:alice", true},
-		{credential.Authority{Username: "1800000001:alice", Password: long, SharedSecret: long}, "1800000001:alice", true},
+		{credential.Authority{
+			Username: "1800000001:alice", Password: long, SharedSecret: long,
+		}, "1800000001:alice", true},
 		{credential.Authority{Username: "user", Password: long, SharedSecret: long}, "1800000001:alice", false},
 	} {
 		if got := c.authority.Guessable(c.username); got != c.want {
@@ -141,7 +146,8 @@ func TestMint(t *testing.T) {
 		if err != nil || v.UserID != user || !bytes.Equal(v.Key, credential.Key(c.Username, realm, c.Password)) {
 			t.Errorf("verify %q: user id %q, %v", c.Username, v.UserID, err)
 		}
-		if rest := c.Expires.Sub(now); rest > time.Hour || rest <= time.Hour-time.Second || !v.Expires.Equal(c.Expires) {
+		if rest := c.Expires.Sub(now); rest > time.Hour || rest <= time.Hour-time.Second ||
+			!v.Expires.Equal(c.Expires) {
 			t.Errorf("%q lives for %s", c.Username, rest)
 		}
 	}
@@ -190,10 +196,14 @@ func TestSecretsDoNotShow(t *testing.T) {
 	slog.New(slog.NewTextHandler(&log, nil)).Info("m", "secret", secret, "holder", holder)
 	shown := []string{secret.String(), secret.GoString(), log.String()}
 	for _, verb := range []string{"%s", "%v", "%+v", "%#v", "%q", "%x", "%X", "%d", "%10s", "%.3s"} {
-		shown = append(shown, fmt.Sprintf(verb, secret), fmt.Sprintf(verb, holder), fmt.Sprintf(verb, &holder), fmt.Sprintf(verb, []credential.Secret{secret}))
+		shown = append(
+			shown, fmt.Sprintf(verb, secret), fmt.Sprintf(verb, holder), fmt.Sprintf(verb, &holder),
+			fmt.Sprintf(verb, []credential.Secret{secret}),
+		)
 	}
 	for _, text := range shown {
-		if strings.Contains(text, "hunter2") || strings.Contains(strings.ToLower(text), hex.EncodeToString([]byte("hunter2"))) {
+		if strings.Contains(text, "hunter2") ||
+			strings.Contains(strings.ToLower(text), hex.EncodeToString([]byte("hunter2"))) {
 			t.Errorf("shown: %s", text)
 		}
 	}
@@ -208,10 +218,14 @@ func TestSecretsDoNotShow(t *testing.T) {
 // F-06: a user name has exactly one timestamp, and Mint and Verify agree about it.
 func FuzzParseUsername(f *testing.F) {
 	for _, seed := range []string{
-		"1893456000:alice", "alice:1893456000", "1893456000", "1893456000:", ":1893456000", "12345:1893456000", "1893456000:1893456001",
-		"-1893456000:a", "+1893456000", "99999999999999999999:a", "253402300799:a", "253402300800:a", "999999999:a", "1000000000:a", "0:0:0", "", ":", "::",
-		"01893456000:a", " 1893456000:a", "1893456000\x00:a", "1_893_456_000:a", "a:b:1893456000:c", "18446744075602007616:a", "-9223372036854775808:a",
-		"0x70dbd880:a", "1893456000.0:a", "1e9:a", "\u0661\u0668\u0669\u0663\u0664\u0665\u0666\u0660\u0660\u0660:a", "1893456000:\xff", "1893456000:a:1893456000",
+		"1893456000:alice", "alice:1893456000", "1893456000", "1893456000:", ":1893456000", "12345:1893456000",
+		"1893456000:1893456001",
+		"-1893456000:a", "+1893456000", "99999999999999999999:a", "253402300799:a", "253402300800:a", "999999999:a",
+		"1000000000:a", "0:0:0", "", ":", "::",
+		"01893456000:a", " 1893456000:a", "1893456000\x00:a", "1_893_456_000:a", "a:b:1893456000:c",
+		"18446744075602007616:a", "-9223372036854775808:a",
+		"0x70dbd880:a", "1893456000.0:a", "1e9:a", "\u0661\u0668\u0669\u0663\u0664\u0665\u0666\u0660\u0660\u0660:a",
+		"1893456000:\xff", "1893456000:a:1893456000",
 	} {
 		f.Add(seed)
 	}
@@ -219,7 +233,10 @@ func FuzzParseUsername(f *testing.F) {
 		expires, user, ok := credential.ParseUsername(username)
 		wantExpires, wantUser, want := timestamp(username)
 		if ok != want || user != wantUser || want && expires.Unix() != wantExpires || !want && !expires.IsZero() {
-			t.Fatalf("%q is of %q until %s, %v; want %q until %d, %v", username, user, expires, ok, wantUser, wantExpires, want)
+			t.Fatalf(
+				"%q is of %q until %s, %v; want %q until %d, %v", username, user, expires, ok, wantUser, wantExpires,
+				want,
+			)
 		}
 		a := credential.Authority{Realm: realm, SharedSecret: "secret"}
 		v, err := a.Verify(username, expires.Add(-credential.MaxTTL))
@@ -232,7 +249,9 @@ func FuzzParseUsername(f *testing.F) {
 		if _, err := a.Verify(username, expires); err != nil {
 			t.Errorf("refused in its last second: %v", err)
 		}
-		if _, err := a.Verify(username, expires.Add(-credential.MaxTTL-time.Hour)); !errors.Is(err, credential.ErrUnknownUser) {
+		if _, err := a.Verify(username, expires.Add(-credential.MaxTTL-time.Hour)); !errors.Is(
+			err, credential.ErrUnknownUser,
+		) {
 			t.Errorf("more than 366 days ahead: %v", err)
 		}
 		if _, err := a.Verify(username, expires.Add(time.Second)); !errors.Is(err, credential.ErrExpired) {
@@ -244,7 +263,8 @@ func FuzzParseUsername(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if again, err := a.Verify(minted.Username, expires); err != nil || again.UserID != user || !again.Expires.Equal(expires) ||
+		if again, err := a.Verify(minted.Username, expires); err != nil || again.UserID != user ||
+			!again.Expires.Equal(expires) ||
 			!bytes.Equal(again.Key, credential.Key(minted.Username, realm, minted.Password)) {
 			t.Errorf("%q is minted as %q and verified as %+v, %v", user, minted.Username, again, err)
 		}
@@ -257,7 +277,8 @@ func timestamp(username string) (seconds int64, user string, ok bool) {
 	parts := strings.Split(username, ":")
 	for i, part := range parts {
 		n, isNumber := new(big.Int).SetString(part, 10)
-		if !isNumber || strings.Trim(part, "0123456789") != "" || n.Cmp(big.NewInt(1_000_000_000)) < 0 || n.Cmp(big.NewInt(253_402_300_799)) > 0 {
+		if !isNumber || strings.Trim(part, "0123456789") != "" || n.Cmp(big.NewInt(1_000_000_000)) < 0 ||
+			n.Cmp(big.NewInt(253_402_300_799)) > 0 {
 			continue
 		}
 		return n.Int64(), strings.Join(slices.Delete(parts, i, i+1), ":"), true

@@ -16,12 +16,16 @@ func TestBrokenRulesAreFound(t *testing.T) {
 		rule Rule
 		want string
 	}{
-		"an import":            {Rule{Package: self, Forbidden: []string{"os/exec"}}, self + " -> os/exec"},
-		"an import below":      {Rule{Package: self, Forbidden: []string{"encoding/..."}}, self + " -> encoding/json"},
-		"a call":               {Rule{Package: self, Calls: []string{"os/exec.Command"}}, "forbidden call of os/exec.Command: "},
-		"nothing of fmt's":     {Rule{Package: self, Forbidden: []string{"os", "reflect"}}, ""},
-		"a method":             {Rule{Package: self, Calls: []string{".Output"}}, "forbidden call of .Output: "},
-		"nothing, other names": {Rule{Package: self, Forbidden: []string{"encoding", "encoding/js"}, Calls: []string{"time.Now"}}, ""},
+		"an import":       {Rule{Package: self, Forbidden: []string{"os/exec"}}, self + " -> os/exec"},
+		"an import below": {Rule{Package: self, Forbidden: []string{"encoding/..."}}, self + " -> encoding/json"},
+		"a call": {
+			Rule{Package: self, Calls: []string{"os/exec.Command"}}, "forbidden call of os/exec.Command: ",
+		},
+		"nothing of fmt's": {Rule{Package: self, Forbidden: []string{"os", "reflect"}}, ""},
+		"a method":         {Rule{Package: self, Calls: []string{".Output"}}, "forbidden call of .Output: "},
+		"nothing, other names": {
+			Rule{Package: self, Forbidden: []string{"encoding", "encoding/js"}, Calls: []string{"time.Now"}}, "",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := c.rule.broken(g)

@@ -158,7 +158,9 @@ func (c *client) prepare() (*http.Client, http.Header, error) {
 
 // httpClient returns a client for one connection. It follows no redirects: they could send the token to another host,
 // or without TLS.
-func httpClient(dial func(ctx context.Context, network, address string) (net.Conn, error), security *tls.Config) *http.Client {
+func httpClient(
+	dial func(ctx context.Context, network, address string) (net.Conn, error), security *tls.Config,
+) *http.Client {
 	return &http.Client{
 		Transport: &http.Transport{
 			DialContext:            dial,
@@ -261,7 +263,8 @@ func (c *client) connect(ctx context.Context, w *watch) error {
 			s.close()
 			workers.Wait()
 			w.receiveNewest(pending.takeAll())
-			if errors.Is(err, websocket.ErrMessageTooBig) { // rejected like any other invalid document, so that it is reported
+			// rejected like any other invalid document, so that it is reported
+			if errors.Is(err, websocket.ErrMessageTooBig) {
 				w.reject("", fmt.Errorf("read config: more than %d bytes", frameLimit))
 			}
 			return err

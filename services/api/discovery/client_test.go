@@ -258,7 +258,9 @@ func TestOneRefusalDoesNotRepeatTheOthers(t *testing.T) {
 func TestUnknownFieldsAreReported(t *testing.T) {
 	s, h := newScripted(t)
 	events := follow(t, open(t, h.URL, Options{ID: "media/a"}))
-	s.frames <- strings.Replace(string(sample("media/a", "r").Canonical()), `{"version"`, `{"colour":"blue","version"`, 1)
+	s.frames <- strings.Replace(
+		string(sample("media/a", "r").Canonical()), `{"version"`, `{"colour":"blue","version"`, 1,
+	)
 	if e := nextConfig(t, events); e.Err != nil || len(e.Unknown) != 1 || e.Unknown[0] != "colour" {
 		t.Errorf("event %+v", e)
 	}
@@ -295,7 +297,9 @@ func TestReconnectDeliversOnlyChanges(t *testing.T) {
 func TestLoad(t *testing.T) {
 	a, b := sample("media/a", "r1"), sample("media/b", "r2")
 	_, h := serve(t, ServerOptions{}, a, b)
-	for id, want := range map[string][]string{"": {"media/a", "media/b"}, "media/": {"media/a", "media/b"}, "web/": nil, "media/b": {"media/b"}} {
+	for id, want := range map[string][]string{
+		"": {"media/a", "media/b"}, "media/": {"media/a", "media/b"}, "web/": nil, "media/b": {"media/b"},
+	} {
 		configs, err := open(t, h.URL, Options{ID: id}).Load(t.Context())
 		if err != nil {
 			t.Errorf("load %q: %v", id, err)
@@ -308,7 +312,8 @@ func TestLoad(t *testing.T) {
 			t.Errorf("load %q: %q, want %q", id, got, want)
 		}
 	}
-	if _, err := open(t, h.URL, Options{ID: "media/c"}).Load(t.Context()); err == nil || !strings.Contains(err.Error(), "404") {
+	if _, err := open(t, h.URL, Options{ID: "media/c"}).Load(t.Context()); err == nil ||
+		!strings.Contains(err.Error(), "404") {
 		t.Errorf("load of an unknown id: %v", err)
 	}
 }

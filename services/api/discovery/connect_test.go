@@ -57,7 +57,9 @@ func TestTLSIsCheckedAgainstTheCA(t *testing.T) {
 	foreign := filepath.Join(t.TempDir(), "foreign.crt")
 	write(t, foreign, foreignCA(t))
 	for _, origin := range []string{h.URL, strings.Replace(h.URL, "https", "wss", 1)} {
-		if e := nextConfig(t, follow(t, open(t, origin, Options{ID: "media/a", CAFile: ca}))); e.Config.Revision() != a.Revision() {
+		if e := nextConfig(
+			t, follow(t, open(t, origin, Options{ID: "media/a", CAFile: ca})),
+		); e.Config.Revision() != a.Revision() {
 			t.Errorf("%s: event %+v", origin, e)
 		}
 		for _, other := range []string{"", foreign} {
@@ -156,7 +158,9 @@ func TestContractSilentStreamIsClosedAfterEightSeconds(t *testing.T) {
 		listener := &pipeListener{conns: make(chan net.Conn, 1), done: make(chan struct{})}
 		listener.conns <- far
 		server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{OnPingReceived: func(context.Context, []byte) bool { return false }})
+			conn, err := websocket.Accept(
+				w, r, &websocket.AcceptOptions{OnPingReceived: func(context.Context, []byte) bool { return false }},
+			)
 			if err != nil {
 				t.Error(err)
 				return

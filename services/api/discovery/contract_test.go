@@ -50,7 +50,10 @@ func TestContractIsWrittenDown(t *testing.T) {
 			}
 		}
 	}
-	if want := []string{"/api/v1/configs", "/api/v1/configs/{namespace}", "/api/v1/configs/{namespace}/{name}", "/api/v1/license", "/api/v1/reports"}; !slices.Equal(
+	if want := []string{
+		"/api/v1/configs", "/api/v1/configs/{namespace}", "/api/v1/configs/{namespace}/{name}", "/api/v1/license",
+		"/api/v1/reports",
+	}; !slices.Equal(
 		slices.Sorted(maps.Keys(contract.Paths)), want) {
 		t.Errorf("paths %q, want %q", slices.Sorted(maps.Keys(contract.Paths)), want)
 	}
@@ -62,7 +65,9 @@ func TestContractIsWrittenDown(t *testing.T) {
 	if len(fields) != reflect.TypeFor[Report]().NumField() {
 		t.Fatal("set every field of the report here")
 	}
-	if written := slices.Sorted(maps.Keys(contract.Components.Schemas["Report"].Properties)); !slices.Equal(written, slices.Sorted(maps.Keys(fields))) {
+	if written := slices.Sorted(maps.Keys(contract.Components.Schemas["Report"].Properties)); !slices.Equal(
+		written, slices.Sorted(maps.Keys(fields)),
+	) {
 		t.Errorf("fields of a report %q, want %q", written, slices.Sorted(maps.Keys(fields)))
 	}
 }

@@ -65,7 +65,9 @@ func (c *crowd) join(path string) *websocket.Conn {
 		}
 		return conn, err
 	}}
-	conn, _, err := websocket.Dial(c.Context(), c.url+path+"?watch=true", &websocket.DialOptions{HTTPClient: &http.Client{Transport: transport}})
+	conn, _, err := websocket.Dial(
+		c.Context(), c.url+path+"?watch=true", &websocket.DialOptions{HTTPClient: &http.Client{Transport: transport}},
+	)
 	if err != nil {
 		c.Fatal(err)
 	}
@@ -140,7 +142,9 @@ func TestStalledReadersDoNotDelayOthers(t *testing.T) {
 	eventually(t, func() bool { return c.server.Streams() == readers+stalled })
 	large := sample("media/large", "")
 	for change := range 20 {
-		large.Clusters = []config.Cluster{{Name: "media/route", Endpoints: []string{strings.Repeat("x", 200_000+change)}}}
+		large.Clusters = []config.Cluster{
+			{Name: "media/route", Endpoints: []string{strings.Repeat("x", 200_000+change)}},
+		}
 		c.server.Publish(large)
 	}
 	among := c.tell("among", readers)
@@ -148,7 +152,10 @@ func TestStalledReadersDoNotDelayOthers(t *testing.T) {
 		t.Errorf("a change took %s, without readers that do not read %s", among, alone)
 	}
 	grown := int64(memory()) - int64(before)
-	t.Logf("%d readers hear a change after %s, among %d that do not read after %s; memory of both sides has grown by %d MB", readers, alone, stalled, among, grown>>20)
+	t.Logf(
+		"%d readers hear a change after %s, among %d that do not read after %s; memory of both sides has grown by %d MB",
+		readers, alone, stalled, among, grown>>20,
+	)
 	if grown > 100<<20 {
 		t.Errorf("memory has grown by %d MB", grown>>20)
 	}

@@ -45,17 +45,22 @@ func TestReadersForAuthReceiveNoPrivateKey(t *testing.T) {
 	c := sample("media/a", "r")
 	c.Auth.Type = config.AuthEphemeral
 	c.Auth.Credentials = map[string]credential.Secret{
-		config.KeySecret: "marker-signing", config.KeyUsername: "marker-secret-user", config.KeyPassword: "marker-secret-password",
+		config.KeySecret: "marker-signing", config.KeyUsername: "marker-secret-user",
+		config.KeyPassword: "marker-secret-password",
 	}
 	c.Admin.License = &config.License{Key: "marker-secret-license", HMAC: "marker-secret-hmac"}
 	c.Listeners = append(c.Listeners, config.Listener{
-		Name: "media/a/tls", Protocol: config.TURNTLS, Port: 5349, PublicAddress: "192.0.2.77", Address: config.NodeAddressPlaceholder,
-		Cert: "marker-secret-cert", Key: "marker-secret-key", Certificates: []config.Certificate{{Cert: "marker-secret-cert2", Key: "marker-secret-key2"}},
-		Routes: []string{"marker-secret-route"}, ServiceAddresses: []string{"marker-secret-address"},
+		Name: "media/a/tls", Protocol: config.TURNTLS, Port: 5349, PublicAddress: "192.0.2.77",
+		Address: config.NodeAddressPlaceholder,
+		Cert:    "marker-secret-cert", Key: "marker-secret-key",
+		Certificates: []config.Certificate{{Cert: "marker-secret-cert2", Key: "marker-secret-key2"}},
+		Routes:       []string{"marker-secret-route"}, ServiceAddresses: []string{"marker-secret-address"},
 	})
 	c.Clusters = []config.Cluster{{Name: "marker-secret-route", Endpoints: []string{"marker-secret-endpoint"}}}
 
-	s := NewServer(ServerOptions{Authorize: func(*http.Request) (Grant, error) { return Grant{All: true, ForAuth: true}, nil }, Permissive: true})
+	s := NewServer(ServerOptions{
+		Authorize: func(*http.Request) (Grant, error) { return Grant{All: true, ForAuth: true}, nil }, Permissive: true,
+	})
 	h := httptest.NewUnstartedServer(s)
 	w := &wire{Listener: h.Listener}
 	h.Listener = w
@@ -65,17 +70,21 @@ func TestReadersForAuthReceiveNoPrivateKey(t *testing.T) {
 	s.SetNode("north", "192.0.2.1")
 	s.Publish(c)
 	first := frame(t, conn)
-	if got, _, err := config.Parse([]byte(first)); err != nil || got.Auth.Authority().SharedSecret != "marker-signing" || got.Listeners[1].PublicAddress != "192.0.2.77" {
+	if got, _, err := config.Parse([]byte(first)); err != nil ||
+		got.Auth.Authority().SharedSecret != "marker-signing" || got.Listeners[1].PublicAddress != "192.0.2.77" {
 		t.Fatalf("%v: %s", err, first)
 	}
-	for _, path := range []string{apiPath, apiPath + "/media", apiPath + "/media/a", apiPath + "/media/a?node=north", reportsPath} {
+	for _, path := range []string{
+		apiPath, apiPath + "/media", apiPath + "/media/a", apiPath + "/media/a?node=north", reportsPath,
+	} {
 		if code, body := get(t, h.URL+path); code != http.StatusOK {
 			t.Errorf("%s: %d %s", path, code, body)
 		}
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if text := w.written.String(); strings.Contains(text, "marker-secret") || strings.Count(text, "marker-signing") != 5 {
+	if text := w.written.String(); strings.Contains(text, "marker-secret") ||
+		strings.Count(text, "marker-signing") != 5 {
 		t.Errorf("on the wire: %s", text)
 	}
 }
@@ -83,7 +92,9 @@ func TestReadersForAuthReceiveNoPrivateKey(t *testing.T) {
 // A change that ForAuth leaves out is not sent to a reader with Grant.ForAuth. Such a reader cannot send reports.
 func TestReadersForAuthGetTheirPartOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := NewServer(ServerOptions{Authorize: func(*http.Request) (Grant, error) { return Grant{All: true, ForAuth: true}, nil }})
+		s := NewServer(ServerOptions{
+			Authorize: func(*http.Request) (Grant, error) { return Grant{All: true, ForAuth: true}, nil },
+		})
 		conn := follows(t, piped(t, s), "?watch=true&node=north")
 		c := sample("media/a", "r")
 		c.Listeners[0].Address = config.NodeAddressPlaceholder
@@ -108,7 +119,9 @@ func TestReadersForAuthGetTheirPartOnly(t *testing.T) {
 			{"endpoints", func() { c.Clusters = []config.Cluster{{Name: "r", Endpoints: []string{"192.0.2.1"}}} }, ""},
 			{"a quota", func() { c.Admin.UserQuota = 7 }, ""},
 			{"the secret", func() {
-				c.Auth.Credentials = map[string]credential.Secret{config.KeyUsername: "user", config.KeyPassword: "next"}
+				c.Auth.Credentials = map[string]credential.Secret{
+					config.KeyUsername: "user", config.KeyPassword: "next",
+				}
 			}, `"next"`},
 			{"routes", func() { c.Listeners[0].Routes = []string{"r"} }, ""},
 			{"the public address", func() { c.Listeners[0].PublicAddress = "192.0.2.2" }, "192.0.2.2"},
@@ -134,7 +147,9 @@ func TestReadersForAuthGetTheirPartOnly(t *testing.T) {
 				}
 			}
 		}
-		if err := conn.Write(t.Context(), websocket.MessageText, []byte(`{"report":{"id":"media/a","pod":"p","accepted":true}}`)); err != nil {
+		if err := conn.Write(
+			t.Context(), websocket.MessageText, []byte(`{"report":{"id":"media/a","pod":"p","accepted":true}}`),
+		); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()

@@ -99,7 +99,10 @@ func TestCooldown(t *testing.T) {
 		took  time.Duration
 		share float64
 		want  time.Duration
-	}{{0, 0.05, 0}, {time.Millisecond, 0.05, 19 * time.Millisecond}, {10 * time.Millisecond, 0.025, 390 * time.Millisecond}, {time.Second, 0.05, time.Second}} {
+	}{
+		{0, 0.05, 0}, {time.Millisecond, 0.05, 19 * time.Millisecond},
+		{10 * time.Millisecond, 0.025, 390 * time.Millisecond}, {time.Second, 0.05, time.Second},
+	} {
 		if got := Cooldown(c.took, c.share).Round(time.Microsecond); got != c.want {
 			t.Errorf("%v of %v: %v, want %v", c.share, c.took, got, c.want)
 		}

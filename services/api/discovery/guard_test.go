@@ -24,7 +24,9 @@ func piped(t *testing.T, s *Server) *http.Client {
 	h := &http.Server{Handler: s}
 	go func() { _ = h.Serve(ln) }()
 	t.Cleanup(func() { _ = h.Close() })
-	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(context.Context, string, string) (net.Conn, error) {
+	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(
+		context.Context, string, string,
+	) (net.Conn, error) {
 		near, far := net.Pipe()
 		ln.conns <- far
 		return near, nil
@@ -44,7 +46,9 @@ func follows(t *testing.T, c *http.Client, path string) *websocket.Conn {
 
 // K-01: a stream ends within ten minutes after its token has become invalid, but not while tokens cannot be reviewed.
 func TestAStreamEndsWithItsToken(t *testing.T) {
-	revoked, away, moved := errors.New("the token is no longer good"), fmt.Errorf("review token: %w", ErrUndecided), Grant{ID: "media/a", Node: "other"}
+	revoked, away, moved := errors.New("the token is no longer good"), fmt.Errorf(
+		"review token: %w", ErrUndecided,
+	), Grant{ID: "media/a", Node: "other"}
 	for name, c := range map[string]struct {
 		grant Grant
 		err   error
@@ -120,7 +124,10 @@ func TestClientsThatDoNotReadAreDisconnected(t *testing.T) {
 // K-12: a stream beyond the limit gets 503 with Retry-After.
 func TestStreamsAreBounded(t *testing.T) {
 	var refused []Refusal
-	s, h := serve(t, ServerOptions{Limits: Limits{Streams: 2}, OnRefusal: func(why Refusal) { refused = append(refused, why) }}, sample("media/a", "r"))
+	s, h := serve(
+		t, ServerOptions{Limits: Limits{Streams: 2}, OnRefusal: func(why Refusal) { refused = append(refused, why) }},
+		sample("media/a", "r"),
+	)
 	first := dial(t, h, apiPath+"?watch=true")
 	dial(t, h, apiPath+"?watch=true")
 	_, response, err := websocket.Dial(t.Context(), h.URL+apiPath+"?watch=true", nil)
@@ -156,7 +163,8 @@ func TestRequestsOfAnAddressAreBounded(t *testing.T) {
 	}{
 		{0, "192.0.2.1:1", 20}, {0, "192.0.2.1:2", 0}, {0, "192.0.2.2:1", 20}, {0, "[::ffff:192.0.2.2]:1", 0},
 		{time.Second, "192.0.2.1:1", 10}, {time.Minute, "192.0.2.1:1", 20},
-		{0, "[2001:db8::1]:1", 20}, {0, "[2001:db8::2]:1", 0}, {0, "[2001:db8:0:1::2]:1", 20}, {0, "[fe80::1%eth0]:1", 20}, {0, "[fe80::2]:1", 0},
+		{0, "[2001:db8::1]:1", 20}, {0, "[2001:db8::2]:1", 0}, {0, "[2001:db8:0:1::2]:1", 20},
+		{0, "[fe80::1%eth0]:1", 20}, {0, "[fe80::2]:1", 0},
 		{0, "127.0.0.1:1", 100}, {0, "[::1]:1", 100}, {0, "@", 100},
 	} {
 		now = now.Add(c.after)
@@ -216,7 +224,8 @@ func TestDeletionsAreRemembered(t *testing.T) {
 	for i := range tombstoneLimit + 100 {
 		g.add(fmt.Sprintf("media/%d", i), now)
 	}
-	if n := len(g.matching("", now)); n != tombstoneLimit || len(g.order) != tombstoneLimit || g.matching("media/99", now) != nil || g.matching("media/100", now) == nil {
+	if n := len(g.matching("", now)); n != tombstoneLimit || len(g.order) != tombstoneLimit ||
+		g.matching("media/99", now) != nil || g.matching("media/100", now) == nil {
 		t.Errorf("%d deletions are remembered, want the newest %d", n, tombstoneLimit)
 	}
 	if g.add("media/last", now.Add(2*tombstoneTime)); len(g.order) != 1 || len(g.deleted) != 1 {
@@ -244,7 +253,9 @@ func TestNodesHaveAddresses(t *testing.T) {
 				t.Errorf("want address %s in %s", address, got)
 			}
 		}
-		south, north := follows(t, client, "/media/a?watch=true&node=south"), follows(t, client, "?watch=true&node=north")
+		south, north := follows(t, client, "/media/a?watch=true&node=south"), follows(
+			t, client, "?watch=true&node=north",
+		)
 		hears(south, config.AddressPlaceholder)
 		hears(north, "192.0.2.1")
 		s.SetNode("north", "192.0.2.1")
@@ -283,7 +294,10 @@ func TestReportsCountForThePublishedRevision(t *testing.T) {
 		conn := follows(t, client, "/media/a?watch=true&node=north")
 		reports := func(frame, want string) {
 			t.Helper()
-			text := fmt.Sprintf(`{"report":{"id":"media/a","pod":"p","revision":%q,"accepted":true,"allocations":0}}`, config.RevisionOf([]byte(frame)))
+			text := fmt.Sprintf(
+				`{"report":{"id":"media/a","pod":"p","revision":%q,"accepted":true,"allocations":0}}`,
+				config.RevisionOf([]byte(frame)),
+			)
 			if err := conn.Write(t.Context(), websocket.MessageText, []byte(text)); err != nil {
 				t.Fatal(err)
 			}
@@ -326,7 +340,9 @@ func TestPermissiveWithholdsSecrets(t *testing.T) {
 		}
 		return Grant{}, errors.New("no token")
 	}
-	s, h := serve(t, ServerOptions{Authorize: authorize, Permissive: true, OnRefusal: func(why Refusal) { refused = append(refused, why) }},
+	s, h := serve(t, ServerOptions{
+		Authorize: authorize, Permissive: true, OnRefusal: func(why Refusal) { refused = append(refused, why) },
+	},
 		sample("media/a", "r1"), sample("media/b", "r2"))
 	for _, c := range []struct {
 		token, path string
@@ -347,7 +363,8 @@ func TestPermissiveWithholdsSecrets(t *testing.T) {
 		}
 		data, err := readLimited(response.Body, listLimit)
 		_ = response.Body.Close()
-		if err != nil || response.StatusCode != c.status || strings.Contains(string(data), "correct-horse") != c.secret || strings.Contains(string(data), "redacted") {
+		if err != nil || response.StatusCode != c.status ||
+			strings.Contains(string(data), "correct-horse") != c.secret || strings.Contains(string(data), "redacted") {
 			t.Errorf("token %q reads %q: %d %s", c.token, c.path, response.StatusCode, data)
 		}
 	}
@@ -355,10 +372,13 @@ func TestPermissiveWithholdsSecrets(t *testing.T) {
 		t.Errorf("refused %q", refused)
 	}
 	conn := dial(t, h, apiPath+"/media/a?watch=true")
-	if text := frame(t, conn); strings.Contains(text, "correct-horse") || strings.Contains(text, "redacted") || !strings.Contains(text, `"media/a/udp"`) {
+	if text := frame(t, conn); strings.Contains(text, "correct-horse") || strings.Contains(text, "redacted") ||
+		!strings.Contains(text, `"media/a/udp"`) {
 		t.Errorf("frame %s", text)
 	}
-	if err := conn.Write(t.Context(), websocket.MessageText, []byte(`{"report":{"id":"media/a","pod":"p","accepted":true}}`)); err != nil {
+	if err := conn.Write(
+		t.Context(), websocket.MessageText, []byte(`{"report":{"id":"media/a","pod":"p","accepted":true}}`),
+	); err != nil {
 		t.Fatal(err)
 	}
 	s.Delete("media/a")
@@ -377,7 +397,8 @@ func TestAPodSpeaksForItself(t *testing.T) {
 		report Report
 		want   bool
 	}{
-		{Report{ID: "media/a", Pod: "p1"}, true}, {Report{ID: "media/a", Pod: "p2"}, false}, {Report{ID: "media/b", Pod: "p1"}, false}, {Report{ID: "media/a"}, false},
+		{Report{ID: "media/a", Pod: "p1"}, true}, {Report{ID: "media/a", Pod: "p2"}, false},
+		{Report{ID: "media/b", Pod: "p1"}, false}, {Report{ID: "media/a"}, false},
 	} {
 		if got := g.mayReport(c.report); got != c.want {
 			t.Errorf("%+v: %t", c.report, got)

@@ -53,7 +53,10 @@ func TestNamespacesShareStreams(t *testing.T) {
 	for i := range 50 {
 		open, taken := sit(t, s, "modest/door", fmt.Sprintf("pod-%d", i))
 		if !taken {
-			t.Fatalf("pod %d of the other namespace is refused: %d streams of the greedy one", i, s.namespaces["greedy"].open)
+			t.Fatalf(
+				"pod %d of the other namespace is refused: %d streams of the greedy one", i,
+				s.namespaces["greedy"].open,
+			)
 		}
 		good = append(good, open)
 	}

@@ -20,7 +20,10 @@ func TestReportsAreSentToReadersOfAllConfigs(t *testing.T) {
 		return Grant{}, errors.New("nobody")
 	}})
 	dial := func(token, path string) (*websocket.Conn, *http.Response, error) {
-		return websocket.Dial(t.Context(), h.URL+path+"?watch=true", &websocket.DialOptions{HTTPHeader: http.Header{"Authorization": {"Bearer " + token}}})
+		return websocket.Dial(
+			t.Context(), h.URL+path+"?watch=true",
+			&websocket.DialOptions{HTTPHeader: http.Header{"Authorization": {"Bearer " + token}}},
+		)
 	}
 	send := func(conn *websocket.Conn, frame string) {
 		t.Helper()
@@ -93,7 +96,8 @@ func TestReportSourceFollows(t *testing.T) {
 	if err := (ReportSource{URL: h.URL}).FollowReports(ctx, nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
-	if status, body := get(t, h.URL+reportsPath); status != 200 || !strings.Contains(body, `"items":[{"id":"media/a","pod":"p"`) {
+	if status, body := get(t, h.URL+reportsPath); status != 200 ||
+		!strings.Contains(body, `"items":[{"id":"media/a","pod":"p"`) {
 		t.Errorf("got %d %s", status, body)
 	}
 }

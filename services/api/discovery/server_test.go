@@ -177,7 +177,8 @@ func TestReadersGetGrantedConfigsOnly(t *testing.T) {
 		want        int
 	}{
 		{"all", "", 200}, {"all", "/media", 200}, {"all", "/media/b", 200},
-		{"a", "", 403}, {"a", "/media", 403}, {"a", "/media/a", 200}, {"a", "/media/b", 403}, {"a", "/media/b?watch=true", 403},
+		{"a", "", 403}, {"a", "/media", 403}, {"a", "/media/a", 200}, {"a", "/media/b", 403},
+		{"a", "/media/b?watch=true", 403},
 		{"a", "/media%2Fa", 403}, {"a", "/media/a%2F", 403}, {"a", "?watch=true", 403},
 		{"nothing", "", 403}, {"nothing", "/media/a", 403},
 		{"forged", "", 401}, {"", "/media/a", 401}, {"", "/media/a?watch=true", 401},
@@ -266,7 +267,9 @@ func TestReportOfAnotherStreamSurvives(t *testing.T) {
 // pods are ignored, and numbers are bounded.
 func TestReportsOfAPodCountOnceASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := NewServer(ServerOptions{Authorize: func(*http.Request) (Grant, error) { return Grant{ID: "media/a", Pod: "p"}, nil }})
+		s := NewServer(
+			ServerOptions{Authorize: func(*http.Request) (Grant, error) { return Grant{ID: "media/a", Pod: "p"}, nil }},
+		)
 		conn := follows(t, piped(t, s), "/media/a?watch=true")
 		conn.CloseRead(context.Background())
 		var counted []Report
@@ -285,7 +288,10 @@ func TestReportsOfAPodCountOnceASecond(t *testing.T) {
 		}
 		begun := time.Now()
 		for i := 0; time.Since(begun) < 15*time.Second; i++ {
-			says(fmt.Sprintf(`{"report":{"id":"media/a","pod":"p","accepted":%t,"draining":%t,"allocations":%d}}`, i%2 == 0, i%2 == 1, i))
+			says(fmt.Sprintf(
+				`{"report":{"id":"media/a","pod":"p","accepted":%t,"draining":%t,"allocations":%d}}`, i%2 == 0,
+				i%2 == 1, i,
+			))
 			if synctest.Wait(); i == 0 && len(counted) != 1 {
 				t.Error("the first report does not count at once")
 			}
@@ -295,14 +301,18 @@ func TestReportsOfAPodCountOnceASecond(t *testing.T) {
 			t.Errorf("%d reports have counted within 15 s", n)
 		}
 		for _, wild := range []string{
-			`{"report":{"id":"media/b","pod":"p","accepted":true}}`, `{"report":{"id":"media/a","pod":"q","accepted":true}}`, `{"report":{"id":"media/a","pod":"p","allocations":1e99}}`,
-			`{"report":{"id":"media/a","pod":"p","allocations":"many"}}`, `{"report":[]}`, `{"report":{"id":"media/a","pod":"p","allocations":9223372036854775807}}`,
+			`{"report":{"id":"media/b","pod":"p","accepted":true}}`,
+			`{"report":{"id":"media/a","pod":"q","accepted":true}}`,
+			`{"report":{"id":"media/a","pod":"p","allocations":1e99}}`,
+			`{"report":{"id":"media/a","pod":"p","allocations":"many"}}`, `{"report":[]}`,
+			`{"report":{"id":"media/a","pod":"p","allocations":9223372036854775807}}`,
 		} {
 			says(wild)
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if all := s.Reports(); len(all) != 1 || all[0] != (Report{ID: "media/a", Pod: "p", Allocations: math.MaxInt32}) {
+		if all := s.Reports(); len(all) != 1 ||
+			all[0] != (Report{ID: "media/a", Pod: "p", Allocations: math.MaxInt32}) {
 			t.Errorf("in the end: %+v", all)
 		}
 		_ = conn.CloseNow()

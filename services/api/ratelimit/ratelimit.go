@@ -21,8 +21,9 @@ type Limiter[K comparable] struct {
 	swept   time.Time
 }
 
-// New returns a limiter that allows perSecond requests a second for each key, and burst at once. It holds at most maxKeys
-// buckets. A further key replaces an arbitrary one, so that requests with many keys cannot delay those with a new key.
+// New returns a limiter that allows perSecond requests a second for each key, and burst at once. It holds at most
+// maxKeys buckets. A further key replaces an arbitrary one, so that requests with many keys cannot delay those with a
+// new key.
 func New[K comparable](perSecond float64, burst, maxKeys int) *Limiter[K] {
 	return &Limiter[K]{limit: rate.Limit(perSecond), burst: burst, maxKeys: maxKeys, buckets: map[K]*rate.Limiter{}}
 }

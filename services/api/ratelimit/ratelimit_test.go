@@ -18,7 +18,9 @@ func TestManyKeysDelayNoNewKey(t *testing.T) {
 	}
 	for key := 3; key < 100; key++ {
 		if wait := l.Take(key, now); wait != 0 || len(l.buckets) > 3 {
-			t.Fatalf("the new key %d waits %v among %d buckets, want no wait among at most 3", key, wait, len(l.buckets))
+			t.Fatalf(
+				"the new key %d waits %v among %d buckets, want no wait among at most 3", key, wait, len(l.buckets),
+			)
 		}
 	}
 	now = now.Add(2 * time.Second)

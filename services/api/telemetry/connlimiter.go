@@ -22,7 +22,9 @@ type connLimiter struct {
 }
 
 func newConnLimiter(limit int) *connLimiter {
-	return &connLimiter{limit: limit, idle: list.New(), conns: map[net.Conn]*list.Element{}, unused: map[net.Conn]bool{}}
+	return &connLimiter{
+		limit: limit, idle: list.New(), conns: map[net.Conn]*list.Element{}, unused: map[net.Conn]bool{},
+	}
 }
 
 // track is the http.Server.ConnState. A hijacked connection is not tracked any more.

@@ -19,13 +19,21 @@ func TestContractProbes(t *testing.T) {
 		status       int
 		body         string
 	}{
-		"live":               {telemetry.Health{}, "GET", "/live", 200, `{}`},
-		"live, checked":      {telemetry.Health{Live: good, Ready: bad}, "GET", "/live", 200, `{}`},
-		"not live":           {telemetry.Health{Live: bad}, "GET", "/live", 503, `{"status":503,"message":"stunnerd not ready"}`},
-		"ready":              {telemetry.Health{}, "GET", "/ready", 200, `{"status":200,"message":"READY"}`},
-		"ready, checked":     {telemetry.Health{Live: bad, Ready: good}, "GET", "/ready", 200, `{"status":200,"message":"READY"}`},
-		"not ready":          {telemetry.Health{Ready: bad}, "GET", "/ready", 503, `{"status":503,"message":"stunnerd not ready"}`},
-		"HEAD":               {telemetry.Health{Ready: bad}, "HEAD", "/ready", 503, `{"status":503,"message":"stunnerd not ready"}`},
+		"live":          {telemetry.Health{}, "GET", "/live", 200, `{}`},
+		"live, checked": {telemetry.Health{Live: good, Ready: bad}, "GET", "/live", 200, `{}`},
+		"not live": {
+			telemetry.Health{Live: bad}, "GET", "/live", 503, `{"status":503,"message":"stunnerd not ready"}`,
+		},
+		"ready": {telemetry.Health{}, "GET", "/ready", 200, `{"status":200,"message":"READY"}`},
+		"ready, checked": {
+			telemetry.Health{Live: bad, Ready: good}, "GET", "/ready", 200, `{"status":200,"message":"READY"}`,
+		},
+		"not ready": {
+			telemetry.Health{Ready: bad}, "GET", "/ready", 503, `{"status":503,"message":"stunnerd not ready"}`,
+		},
+		"HEAD": {
+			telemetry.Health{Ready: bad}, "HEAD", "/ready", 503, `{"status":503,"message":"stunnerd not ready"}`,
+		},
 		"another method":     {telemetry.Health{}, "POST", "/ready", 405, "method not allowed"},
 		"another path":       {telemetry.Health{}, "GET", "/", 404, "404 page not found"},
 		"something below it": {telemetry.Health{}, "GET", "/ready/now", 404, "404 page not found"},

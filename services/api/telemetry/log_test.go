@@ -57,11 +57,15 @@ func TestScopesHaveTheirLevels(t *testing.T) {
 		t.Fatal(err)
 	}
 	log := telemetry.NewLog(&out, "text", levels)
-	turn, auth, other := telemetry.Scope(log, "turn"), telemetry.Scope(log, "auth"), telemetry.Scope(log, "other").With("k", "v").WithGroup("g")
+	turn, auth, other := telemetry.Scope(log, "turn"), telemetry.Scope(log, "auth"), telemetry.Scope(log, "other").With(
+		"k", "v",
+	).WithGroup("g")
 	speak := func() string {
 		out.Reset()
 		for name, l := range map[string]*slog.Logger{"log": log, "turn": turn, "auth": auth, "other": other} {
-			for _, level := range []slog.Level{telemetry.LevelTrace, slog.LevelDebug, slog.LevelInfo, slog.LevelWarn, slog.LevelError} {
+			for _, level := range []slog.Level{
+				telemetry.LevelTrace, slog.LevelDebug, slog.LevelInfo, slog.LevelWarn, slog.LevelError,
+			} {
 				l.Log(context.Background(), level, name)
 			}
 		}
@@ -102,7 +106,8 @@ func TestLogsAreOneLineAMessage(t *testing.T) {
 		}
 		if format == "json" {
 			var message struct{ Level, Msg, Scope, Key string }
-			if err := json.Unmarshal(out.Bytes(), &message); err != nil || message.Level != "INFO" || message.Msg != hostile || message.Key != hostile {
+			if err := json.Unmarshal(out.Bytes(), &message); err != nil || message.Level != "INFO" ||
+				message.Msg != hostile || message.Key != hostile {
 				t.Errorf("%+v, %v", message, err)
 			}
 		}

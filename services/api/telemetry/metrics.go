@@ -200,7 +200,9 @@ func NewHistogram(name string) prometheus.Histogram {
 // NewHistogramVec returns a histogram of durations with labels.
 func NewHistogramVec(name string) *prometheus.HistogramVec {
 	m := must(name, Histogram, true)
-	return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: m.Name, Help: m.Help, Buckets: durations}, m.Labels)
+	return prometheus.NewHistogramVec(
+		prometheus.HistogramOpts{Name: m.Name, Help: m.Help, Buckets: durations}, m.Labels,
+	)
 }
 
 // Series returns the scraped series of a metric; a histogram has three.

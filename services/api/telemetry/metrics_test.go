@@ -74,7 +74,9 @@ func (everything) Describe(out chan<- *prometheus.Desc) {
 }
 
 func (everything) Collect(out chan<- prometheus.Metric) {
-	kinds := map[telemetry.Type]prometheus.ValueType{telemetry.Counter: prometheus.CounterValue, telemetry.Gauge: prometheus.GaugeValue}
+	kinds := map[telemetry.Type]prometheus.ValueType{
+		telemetry.Counter: prometheus.CounterValue, telemetry.Gauge: prometheus.GaugeValue,
+	}
 	for _, m := range telemetry.Metrics {
 		if m.Type == telemetry.Histogram {
 			out <- prometheus.MustNewConstHistogram(telemetry.Desc(m.Name), 1, 1, nil, m.Labels...)

@@ -90,7 +90,9 @@ func TestServeLogsItsOwnErrors(t *testing.T) {
 	}
 	ended := make(chan error)
 	go func() {
-		ended <- telemetry.Serve(ctx, ln, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("a fault of ours") }))
+		ended <- telemetry.Serve(
+			ctx, ln, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("a fault of ours") }),
+		)
 	}()
 	stranger, err := net.Dial("tcp", ln.Addr().String())
 	if err != nil {

@@ -66,7 +66,8 @@ func requireEveryField(t *testing.T, path string, v reflect.Value) {
 		}
 		v = v.Elem()
 	}
-	if v.Kind() != reflect.Struct || v.Type().PkgPath() != reflect.TypeFor[GatewayConfig]().PkgPath() || marshalsItself(v.Type()) {
+	if v.Kind() != reflect.Struct || v.Type().PkgPath() != reflect.TypeFor[GatewayConfig]().PkgPath() ||
+		marshalsItself(v.Type()) {
 		return
 	}
 	for f, value := range v.Fields() {

@@ -132,7 +132,9 @@ func TestSecretValueDoesNotPrint(t *testing.T) {
 			}
 		}
 	}
-	if got, want := fmt.Sprint(SecretFrom(SecretKeyReference{Name: "turn-users", Key: "pass"})), `key "pass" of Secret turn-users`; got != want {
+	if got, want := fmt.Sprint(
+		SecretFrom(SecretKeyReference{Name: "turn-users", Key: "pass"}),
+	), `key "pass" of Secret turn-users`; got != want {
 		t.Errorf("a reference prints as %s, want %s", got, want)
 	}
 }
@@ -157,7 +159,9 @@ func TestSecretValueSurvivesUnstructured(t *testing.T) {
 }
 
 func FuzzSecretValue(f *testing.F) {
-	for _, text := range []string{`"a"`, `{"name":"a"}`, `{"name":"a","key":1}`, `null`, `[{}]`, `{"name":"a","name":2}`, ` "a" `} {
+	for _, text := range []string{
+		`"a"`, `{"name":"a"}`, `{"name":"a","key":1}`, `null`, `[{}]`, `{"name":"a","name":2}`, ` "a" `,
+	} {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

@@ -29,7 +29,9 @@ func Main(components map[string]func()) {
 	case len(called) == 0:
 		fmt.Println(strings.Join(names, "\n"))
 	case components[filepath.Base(called[0])] == nil:
-		fmt.Fprintf(os.Stderr, "%s: run %q: no such component: name one of %s\n", program, called[0], strings.Join(names, ", "))
+		fmt.Fprintf(
+			os.Stderr, "%s: run %q: no such component: name one of %s\n", program, called[0], strings.Join(names, ", "),
+		)
 		os.Exit(2)
 	default:
 		os.Args = called // the component parses its flags from os.Args

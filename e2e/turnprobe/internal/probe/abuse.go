@@ -60,7 +60,9 @@ var abuse = slices.Concat(forbiddenPeers(), disguisedPeers(), []Check{
 	{ID: "T-11 error response", RFC: "8489 §6.3.4",
 		Says: "an unsolicited error response is not answered",
 		Run: func(t *Trial) {
-			t.Client().Ignored(wire.New(wire.Error, wire.Allocate, wire.Attr{Type: wire.ErrorCode, Value: []byte{0, 0, 4, 1}},
+			t.Client().Ignored(wire.New(wire.Error, wire.Allocate, wire.Attr{
+				Type: wire.ErrorCode, Value: []byte{0, 0, 4, 1},
+			},
 				wire.Text(wire.Realm, "loop"), wire.Text(wire.Nonce, "loop")).Bytes(), "Allocate error response")
 		}},
 	{ID: "T-11 Data indication", RFC: "8656 §11.4",
@@ -89,7 +91,8 @@ var abuse = slices.Concat(forbiddenPeers(), disguisedPeers(), []Check{
 // forbidden are special-purpose addresses: of the host, its network, or multicast. They are refused even if a route
 // contains them.
 var forbidden = []string{
-	"0.0.0.0", "0.1.2.3", "127.255.255.254", "169.254.169.254", "224.0.0.1", "239.255.255.250", "240.0.0.1", "255.255.255.255", "100.100.100.200",
+	"0.0.0.0", "0.1.2.3", "127.255.255.254", "169.254.169.254", "224.0.0.1", "239.255.255.250", "240.0.0.1",
+	"255.255.255.255", "100.100.100.200",
 	"::", "fe80::1", "ff02::1", "fd00:ec2::254",
 }
 
@@ -179,7 +182,10 @@ func factor(t *Trial, request []byte, limit float64) {
 		return // no response, no amplification
 	}
 	if got := float64(len(m.Raw)) / float64(len(request)); got > limit {
-		t.Failf("response of %d bytes to a request of %d: factor %.2f, want at most %.2f", len(m.Raw), len(request), got, limit)
+		t.Failf(
+			"response of %d bytes to a request of %d: factor %.2f, want at most %.2f", len(m.Raw), len(request), got,
+			limit,
+		)
 	}
 }
 

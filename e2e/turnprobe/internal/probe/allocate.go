@@ -44,7 +44,9 @@ var allocate = []Check{
 	{ID: "T-A2 malformed", RFC: "8656 §7.2",
 		Says: "REQUESTED-TRANSPORT of the wrong length gives 400",
 		Run: func(t *Trial) {
-			t.Client().Do(wire.Allocate, wire.Attr{Type: wire.RequestedTransport, Value: []byte{protocolUDP}}).Refused(400)
+			t.Client().Do(
+				wire.Allocate, wire.Attr{Type: wire.RequestedTransport, Value: []byte{protocolUDP}},
+			).Refused(400)
 		}},
 	{ID: "T-A2 unknown", RFC: "8656 §7.2",
 		Says: "REQUESTED-TRANSPORT 99 gives 442",
@@ -137,7 +139,9 @@ var allocate = []Check{
 	{ID: "T-A8 token and EVEN-PORT", RFC: "8656 §7.2",
 		Says: "RESERVATION-TOKEN with EVEN-PORT gives 400",
 		Run: func(t *Trial) {
-			t.Client().Do(wire.Allocate, overUDP(), wire.Text(wire.ReservationToken, "invented"), wire.Even(false)).Refused(400)
+			t.Client().Do(
+				wire.Allocate, overUDP(), wire.Text(wire.ReservationToken, "invented"), wire.Even(false),
+			).Refused(400)
 		}},
 	{ID: "T-A8 token and family", RFC: "8656 §7.2",
 		Says: "RESERVATION-TOKEN with REQUESTED-ADDRESS-FAMILY gives 400",

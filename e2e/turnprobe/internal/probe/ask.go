@@ -44,7 +44,8 @@ func (c *Client) exchange(request []byte) (wire.Message, bool) {
 // answers matches responses by their transaction id.
 func answers(request []byte) func([]byte) bool {
 	return func(frame []byte) bool {
-		return len(frame) >= 20 && !wire.IsChannelData(frame) && frame[0]&1 == 1 && bytes.Equal(frame[4:20], request[4:20])
+		return len(frame) >= 20 && !wire.IsChannelData(frame) && frame[0]&1 == 1 &&
+			bytes.Equal(frame[4:20], request[4:20])
 	}
 }
 
@@ -139,7 +140,9 @@ func (c *Client) key() []byte { return wire.Key(c.login.user, c.realm, c.login.p
 
 // identity returns the attributes that precede MESSAGE-INTEGRITY.
 func (c *Client) identity() []wire.Attr {
-	return []wire.Attr{wire.Text(wire.Username, c.login.user), wire.Text(wire.Realm, c.realm), wire.Text(wire.Nonce, c.nonce)}
+	return []wire.Attr{
+		wire.Text(wire.Username, c.login.user), wire.Text(wire.Realm, c.realm), wire.Text(wire.Nonce, c.nonce),
+	}
 }
 
 func (c *Client) sign(request []byte) []byte {

@@ -67,7 +67,9 @@ var binding = []Check{
 	{ID: "S-04 two", RFC: "8489 §6.3.1",
 		Says: "a 420 lists every unknown required attribute, and no optional one",
 		Run: func(t *Trial) {
-			t.Client().Ask(wire.Binding, wire.Uint32(0x7778, 1), wire.Uint32(0xF777, 1), wire.Uint32(0x7777, 1)).Refused(420).Unknown(0x7777, 0x7778)
+			t.Client().Ask(
+				wire.Binding, wire.Uint32(0x7778, 1), wire.Uint32(0xF777, 1), wire.Uint32(0x7777, 1),
+			).Refused(420).Unknown(0x7777, 0x7778)
 		}},
 	{ID: "S-04 Allocate", RFC: "8489 §6.3.1",
 		Says: "an unknown required attribute in an authenticated request gives 420",
@@ -125,7 +127,10 @@ var binding = []Check{
 	{ID: "S-06 unknown attribute", RFC: "8489 §6.3.2",
 		Says: "an indication with an unknown required attribute is not answered",
 		Run: func(t *Trial) {
-			t.Client().Ignored(wire.New(wire.Indication, wire.Binding, wire.Uint32(0x7777, 1)).Bytes(), "Binding indication with attribute 0x7777")
+			t.Client().Ignored(
+				wire.New(wire.Indication, wire.Binding, wire.Uint32(0x7777, 1)).Bytes(),
+				"Binding indication with attribute 0x7777",
+			)
 		}},
 	{ID: "S-07 top bits 01", RFC: "8656 §12.6",
 		Says: "a message that begins with 01 is not processed as STUN",

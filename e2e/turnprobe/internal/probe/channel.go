@@ -113,7 +113,10 @@ var channel = []Check{
 	{ID: "C-05 short", RFC: "8656 §12.6", On: datagrams,
 		Says: "ChannelData that is shorter than its length field is dropped",
 		Run: func(t *Trial) {
-			bound(t, func(c *Client) { c.transmit(append(wire.ChannelData(0x4000, nil, false)[:2], 0, 50, 'c', 'u', 't')) })
+			bound(
+				t,
+				func(c *Client) { c.transmit(append(wire.ChannelData(0x4000, nil, false)[:2], 0, 50, 'c', 'u', 't')) },
+			)
 		}},
 	{ID: "C-05 half a header", RFC: "8656 §12.6", On: datagrams,
 		Says: "a datagram of one to three bytes of ChannelData is dropped",

@@ -100,7 +100,9 @@ var credentials = []Check{
 			t.onLoopback4(t.Server.Addr())
 			c := t.Client()
 			c.challenge()
-			thief := t.clientFrom(&source{addr: netip.AddrFrom4([4]byte{127, 62, 0, 1}), realm: c.realm, nonce: c.nonce})
+			thief := t.clientFrom(
+				&source{addr: netip.AddrFrom4([4]byte{127, 62, 0, 1}), realm: c.realm, nonce: c.nonce},
+			)
 			thief.once(wire.Allocate, t.plain()...).Refused(438)
 		}},
 	{ID: "A-07 unknown attribute", RFC: "8489 §14.5",

@@ -78,7 +78,9 @@ func dialDTLS(ctx context.Context, from netip.Addr, server netip.AddrPort, proto
 	return secured, nil
 }
 
-func handshakeDTLS(ctx context.Context, conn net.PacketConn, server netip.AddrPort, protocols []string) (*dtls.Conn, error) {
+func handshakeDTLS(
+	ctx context.Context, conn net.PacketConn, server netip.AddrPort, protocols []string,
+) (*dtls.Conn, error) {
 	options := []dtls.ClientOption{dtls.WithInsecureSkipVerify(true)}
 	if len(protocols) > 0 {
 		options = append(options, dtls.WithSupportedProtocols(protocols...))

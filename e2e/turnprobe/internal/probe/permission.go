@@ -16,12 +16,16 @@ var permission = []Check{
 	{ID: "P-01 malformed peer", RFC: "8656 §10.2",
 		Says: "an XOR-PEER-ADDRESS of the wrong length gives 400",
 		Run: func(t *Trial) {
-			t.Allocated().Do(wire.CreatePermission, wire.Attr{Type: wire.XORPeerAddress, Value: []byte{0, 1, 2, 3, 4, 5}}).Refused(400)
+			t.Allocated().Do(
+				wire.CreatePermission, wire.Attr{Type: wire.XORPeerAddress, Value: []byte{0, 1, 2, 3, 4, 5}},
+			).Refused(400)
 		}},
 	{ID: "P-01 unknown family", RFC: "8656 §10.2",
 		Says: "an XOR-PEER-ADDRESS of an unknown family is refused",
 		Run: func(t *Trial) {
-			t.Allocated().Do(wire.CreatePermission, wire.Attr{Type: wire.XORPeerAddress, Value: []byte{0, 5, 2, 3, 4, 5, 6, 7}}).Refused(400, 443)
+			t.Allocated().Do(
+				wire.CreatePermission, wire.Attr{Type: wire.XORPeerAddress, Value: []byte{0, 5, 2, 3, 4, 5, 6, 7}},
+			).Refused(400, 443)
 		}},
 	{ID: "P-02 CreatePermission", RFC: "8656 §10.2",
 		Says: "a permission for a peer that is not allowed gives 403",

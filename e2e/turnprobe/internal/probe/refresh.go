@@ -92,7 +92,10 @@ var refresh = []Check{
 		Says: "a Refresh for the other address family gives 443, and the allocation stays",
 		Run: func(t *Trial) {
 			c := t.Allocated()
-			c.Do(wire.Refresh, wire.Uint32(wire.Lifetime, 0), wire.Byte(wire.RequestedAddressFamily, otherFamily(c.relay))).Refused(443)
+			c.Do(
+				wire.Refresh, wire.Uint32(wire.Lifetime, 0),
+				wire.Byte(wire.RequestedAddressFamily, otherFamily(c.relay)),
+			).Refused(443)
 			c.Refresh(600).OK()
 		}},
 	{ID: "T-A14 same family", RFC: "8656 §8.2",

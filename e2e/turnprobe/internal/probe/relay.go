@@ -121,7 +121,10 @@ func (t *Trial) peerAt(ip netip.Addr) *Peer {
 	t.must(err, "open a peer")
 	t.later(func() { conn.Close() })
 	conn.SetReadBuffer(4 << 20)
-	return &Peer{trial: t, conn: conn, addr: netip.AddrPortFrom(ip, conn.LocalAddr().(*net.UDPAddr).AddrPort().Port()), buf: make([]byte, 1<<16)}
+	return &Peer{
+		trial: t, conn: conn, addr: netip.AddrPortFrom(ip, conn.LocalAddr().(*net.UDPAddr).AddrPort().Port()),
+		buf: make([]byte, 1<<16),
+	}
 }
 
 // listen opens a UDP socket on a random free port of the range for peers.

@@ -102,7 +102,9 @@ func (r *runner) survey() error {
 		relay, _, reason = r.try()
 	}
 	if !relay.IsValid() {
-		return fmt.Errorf("make an allocation at %s over %s: %w", r.target.Server, r.target.Transport, errors.New(reason))
+		return fmt.Errorf(
+			"make an allocation at %s over %s: %w", r.target.Server, r.target.Transport, errors.New(reason),
+		)
 	}
 	if !r.target.PeerAddr.IsValid() {
 		r.target.PeerAddr = netip.AddrFrom4([4]byte{127, 0, 0, 1})

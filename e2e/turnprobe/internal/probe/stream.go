@@ -54,7 +54,10 @@ var stream = []Check{
 		Says: "bytes that are not a message end the connection or are skipped",
 		Run: func(t *Trial) {
 			t.Client().Ignored([]byte("GET / HTTP/1.1\r\nHost: turn.example.org\r\n\r\n"), "an HTTP request")
-			t.Client().Ignored([]byte("\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"), "22 bytes 0xFF")
+			t.Client().Ignored(
+				[]byte("\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"),
+				"22 bytes 0xFF",
+			)
 		}},
 	{ID: "T-A18 connection ends", RFC: "8656 §5", On: streams, Pace: Measuring,
 		Says: "when the client's connection ends, its relay port is closed",
@@ -105,7 +108,10 @@ var stream = []Check{
 	{ID: "T-16 TLS 1.1", RFC: "8996 §5", On: onlyTLS,
 		Says: "TLS 1.1 and older are refused",
 		Run: func(t *Trial) {
-			conn, err := dialTLS(t.soon(), t.source.addr, t.Server, &tls.Config{MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11})
+			conn, err := dialTLS(
+				t.soon(), t.source.addr, t.Server,
+				&tls.Config{MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11},
+			)
 			if err == nil {
 				conn.Close()
 				t.Failf("a handshake with %s succeeds", tls.VersionName(conn.ConnectionState().Version))

@@ -93,9 +93,14 @@ func TestWriteSamples(t *testing.T) {
 		{"IPv4 response", sampleResponse4, samplePassword, Message{Binding, Success, sampleID,
 			[]Attr{software, Address(XORMappedAddress, netip.MustParseAddrPort("192.0.2.1:32853"))}, nil, nil}, true},
 		{"IPv6 response", sampleResponse6, samplePassword, Message{Binding, Success, sampleID,
-			[]Attr{software, Address(XORMappedAddress, netip.MustParseAddrPort("[2001:db8:1234:5678:11:2233:4455:6677]:32853"))}, nil, nil}, true},
+			[]Attr{
+				software,
+				Address(XORMappedAddress, netip.MustParseAddrPort("[2001:db8:1234:5678:11:2233:4455:6677]:32853")),
+			}, nil, nil}, true},
 		{"long-term request", sampleLongTerm, longTermKey, Message{Binding, Request, longTermID,
-			[]Attr{Text(Username, longTermUser), Text(Nonce, longTermNonce), Text(Realm, "example.org")}, nil, nil}, false},
+			[]Attr{
+				Text(Username, longTermUser), Text(Nonce, longTermNonce), Text(Realm, "example.org"),
+			}, nil, nil}, false},
 	} {
 		got := c.message.Bytes()
 		if i := bytes.Index(got, []byte("test vector\x00")); i >= 0 {
@@ -114,7 +119,10 @@ func TestWriteSamples(t *testing.T) {
 // TestSecondOpinion: pion/stun decodes what this package encodes, and the reverse.
 func TestSecondOpinion(t *testing.T) {
 	peer := netip.MustParseAddrPort("[2001:db8::7]:4242")
-	ours := New(Request, CreatePermission, Address(XORPeerAddress, peer), Text(Username, "ann"), Text(Realm, "example.org"), Text(Nonce, "n"))
+	ours := New(
+		Request, CreatePermission, Address(XORPeerAddress, peer), Text(Username, "ann"), Text(Realm, "example.org"),
+		Text(Nonce, "n"),
+	)
 	key := Key("ann", "example.org", "sesame")
 	raw := Fingerprint(Sign(ours.Bytes(), key))
 
@@ -134,7 +142,9 @@ func TestSecondOpinion(t *testing.T) {
 	}
 
 	built, err := stun.Build(stun.TransactionID, stun.NewType(stun.MethodAllocate, stun.ClassErrorResponse),
-		stun.ErrorCodeAttribute{Code: 437, Reason: []byte("mismatch")}, stun.NewLongTermIntegrity("ann", "example.org", "sesame"), stun.Fingerprint)
+		stun.ErrorCodeAttribute{Code: 437, Reason: []byte("mismatch")}, stun.NewLongTermIntegrity(
+			"ann", "example.org", "sesame",
+		), stun.Fingerprint)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -205,7 +215,10 @@ func TestFrames(t *testing.T) {
 			t.Fatalf("ChannelData %d: 0x%04x %q, %v", n, ch, payload, err)
 		}
 	}
-	for name, b := range map[string]string{"end": "", "half": "\x00\x01\x00\x08\x21", "garbage": "\x80\x00\x00\x00", "half ChannelData": "\x40\x00\x00\x08ab"} {
+	for name, b := range map[string]string{
+		"end": "", "half": "\x00\x01\x00\x08\x21", "garbage": "\x80\x00\x00\x00",
+		"half ChannelData": "\x40\x00\x00\x08ab",
+	} {
 		if f, err := ReadFrame(strings.NewReader(b)); err == nil {
 			t.Errorf("%s: decoded as %x", name, f)
 		}

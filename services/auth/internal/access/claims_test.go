@@ -41,7 +41,10 @@ func secretPolicy(t testing.TB, maxAge time.Duration) *Policy {
 	if err := os.WriteFile(path, []byte(secretText), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p, err := NewPolicy(t.Context(), Config{Issuer: "issuer", Audience: "audience", SecretFile: path, MaxAge: maxAge}, slog.New(slog.DiscardHandler))
+	p, err := NewPolicy(
+		t.Context(), Config{Issuer: "issuer", Audience: "audience", SecretFile: path, MaxAge: maxAge},
+		slog.New(slog.DiscardHandler),
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,34 +61,48 @@ func plain() string {
 // J-05, J-07: a duplicate or differently capitalized name of an evaluated claim or header parameter is refused.
 func TestClaimsAreExact(t *testing.T) {
 	p := secretPolicy(t, 0)
-	if who, err := p.Identify(signed(t, plainHeader, "{"+plain()+`,"stunner":["media/*"],"other":{"SUB":1,"a":[1]}}`), "test"); err != nil || who.UserID != "ada" || !who.Gateways.Holds("media", "x") || who.Gateways.Holds("x", "media") {
+	if who, err := p.Identify(
+		signed(t, plainHeader, "{"+plain()+`,"stunner":["media/*"],"other":{"SUB":1,"a":[1]}}`), "test",
+	); err != nil || who.UserID != "ada" || !who.Gateways.Holds("media", "x") || who.Gateways.Holds("x", "media") {
 		t.Fatalf("%+v, %v", who, err)
 	}
-	values := map[string]string{"iss": `"issuer"`, "aud": `"audience"`, "sub": `"root"`, "exp": "9999999999", "nbf": "1", "iat": "1", "jti": `"1"`, "stunner": `["*/*"]`}
+	values := map[string]string{
+		"iss": `"issuer"`, "aud": `"audience"`, "sub": `"root"`, "exp": "9999999999", "nbf": "1", "iat": "1",
+		"jti": `"1"`, "stunner": `["*/*"]`,
+	}
 	for _, name := range claimNames {
 		value := values[name]
 		if value == "" {
 			t.Fatalf("claim %s has no value in this test", name)
 		}
-		variants := []string{strings.ToUpper(name), strings.ToUpper(name[:1]) + name[1:], name[:len(name)-1] + strings.ToUpper(name[len(name)-1:])}
+		variants := []string{
+			strings.ToUpper(name), strings.ToUpper(name[:1]) + name[1:],
+			name[:len(name)-1] + strings.ToUpper(name[len(name)-1:]),
+		}
 		if strings.Contains(name, "s") {
 			variants = append(variants, strings.Replace(name, "s", "\u017f", 1)) // a long s is an s without case
 		}
 		for _, variant := range variants {
-			for _, claims := range []string{plain() + `,"` + variant + `":` + value, `"` + variant + `":` + value + "," + plain()} {
+			for _, claims := range []string{
+				plain() + `,"` + variant + `":` + value, `"` + variant + `":` + value + "," + plain(),
+			} {
 				if who, err := p.Identify(signed(t, plainHeader, "{"+claims+"}"), "test"); err == nil {
 					t.Errorf("%s is taken: %+v", claims, who)
 				}
 			}
 		}
-		for _, claims := range []string{plain() + `,"` + name + `":` + value + `,"` + name + `":` + value, plain() + `,"stunner":["media/*"],"stunner":["*/*"]`} {
+		for _, claims := range []string{
+			plain() + `,"` + name + `":` + value + `,"` + name + `":` + value,
+			plain() + `,"stunner":["media/*"],"stunner":["*/*"]`,
+		} {
 			if who, err := p.Identify(signed(t, plainHeader, "{"+claims+"}"), "test"); err == nil {
 				t.Errorf("%s is taken: %+v", claims, who)
 			}
 		}
 	}
 	for _, header := range []string{
-		`{"alg":"HS256","ALG":"none"}`, `{"alg":"none","alg":"HS256"}`, `{"alg":"HS256","Typ":"x"}`, `{"alg":"HS256","CRIT":["x"]}`, `{"alg":"HS256","\u212aid":"x"}`, `{"alg":"HS256","typ":"JWT","typ":"JWT"}`,
+		`{"alg":"HS256","ALG":"none"}`, `{"alg":"none","alg":"HS256"}`, `{"alg":"HS256","Typ":"x"}`,
+		`{"alg":"HS256","CRIT":["x"]}`, `{"alg":"HS256","\u212aid":"x"}`, `{"alg":"HS256","typ":"JWT","typ":"JWT"}`,
 	} {
 		if who, err := p.Identify(signed(t, header, "{"+plain()+"}"), "test"); err == nil {
 			t.Errorf("%s is taken: %+v", header, who)
@@ -97,8 +114,10 @@ func TestClaimsAreExact(t *testing.T) {
 func TestTypeOfTokens(t *testing.T) {
 	p := secretPolicy(t, 0)
 	for typ, good := range map[string]bool{
-		``: true, `,"typ":"JWT"`: true, `,"typ":"jwt"`: true, `,"typ":"at+jwt"`: true, `,"typ":"application/at+JWT"`: true,
-		`,"typ":"logout+jwt"`: false, `,"typ":"dpop+jwt"`: false, `,"typ":"JWE"`: false, `,"typ":""`: false, `,"typ":7`: false, `,"typ":null`: false, `,"typ":"application/"`: false, `,"typ":["JWT"]`: false,
+		``: true, `,"typ":"JWT"`: true, `,"typ":"jwt"`: true, `,"typ":"at+jwt"`: true,
+		`,"typ":"application/at+JWT"`: true,
+		`,"typ":"logout+jwt"`:         false, `,"typ":"dpop+jwt"`: false, `,"typ":"JWE"`: false, `,"typ":""`: false,
+		`,"typ":7`: false, `,"typ":null`: false, `,"typ":"application/"`: false, `,"typ":["JWT"]`: false,
 	} {
 		if _, err := p.Identify(signed(t, `{"alg":"HS256"`+typ+`}`, "{"+plain()+"}"), "test"); (err == nil) != good {
 			t.Errorf("%s: %v", typ, err)
@@ -110,8 +129,11 @@ func TestTypeOfTokens(t *testing.T) {
 func TestJ04LongestAge(t *testing.T) {
 	issued := func(ago time.Duration) string { return fmt.Sprintf(`,"iat":%d`, time.Now().Add(-ago).Unix()) }
 	for maxAge, tests := range map[time.Duration]map[string]bool{
-		0:           {"": true, issued(1000 * time.Hour): true},
-		time.Minute: {"": false, issued(0): true, issued(80 * time.Second): true, issued(95 * time.Second): false, issued(-20 * time.Second): true, `,"iat":null`: false},
+		0: {"": true, issued(1000 * time.Hour): true},
+		time.Minute: {
+			"": false, issued(0): true, issued(80 * time.Second): true, issued(95 * time.Second): false,
+			issued(-20 * time.Second): true, `,"iat":null`: false,
+		},
 	} {
 		p := secretPolicy(t, maxAge)
 		for claims, good := range tests {
@@ -134,7 +156,8 @@ func TestJ03NothingIsFetchedForTokensThatCannotBeGood(t *testing.T) {
 	in := func(d time.Duration) int64 { return time.Now().Add(d).Unix() }
 	good := jwt.MapClaims{"iss": "issuer", "aud": "audience", "sub": "ada", "exp": in(time.Minute)}
 	for name, changes := range map[string]map[string]any{
-		"another issuer": {"iss": "other"}, "no issuer": {"iss": nil}, "another audience": {"aud": "other"}, "expired": {"exp": in(-time.Hour)}, "no expiry": {"exp": nil},
+		"another issuer": {"iss": "other"}, "no issuer": {"iss": nil}, "another audience": {"aud": "other"},
+		"expired": {"exp": in(-time.Hour)}, "no expiry": {"exp": nil},
 		"not yet": {"nbf": in(time.Hour)}, "from the future": {"iat": in(time.Hour)}, "another case": {"SUB": "root"},
 	} {
 		claims := maps.Clone(good)
@@ -212,7 +235,11 @@ func TestJ03SourcesLeaveRoom(t *testing.T) {
 
 // J-01: the identity of an accepted token is that of its payload, by exact names.
 func FuzzClaims(f *testing.F) {
-	for _, claims := range []string{`{}`, `{"sub":"ada","SUB":"root"}`, `{"sub":"ada","sub":"root"}`, `{"\u0073ub":"ada"}`, `{"stunner":["a/b"],"Stunner":["*/*"]}`, `{"exp":1e10,"aud":["audience"]}`, `null`, `[]`, `{"sub":{"sub":"ada"}}`} {
+	for _, claims := range []string{
+		`{}`, `{"sub":"ada","SUB":"root"}`, `{"sub":"ada","sub":"root"}`, `{"\u0073ub":"ada"}`,
+		`{"stunner":["a/b"],"Stunner":["*/*"]}`, `{"exp":1e10,"aud":["audience"]}`, `null`, `[]`,
+		`{"sub":{"sub":"ada"}}`,
+	} {
 		f.Add(claims)
 	}
 	p := secretPolicy(f, 0)
@@ -245,7 +272,8 @@ func FuzzClaims(f *testing.F) {
 		if json.Unmarshal(seen["sub"], &subject) != nil || subject != who.Subject {
 			t.Errorf("%s is accepted as %q", claims, who.Subject)
 		}
-		if _, limited := seen["stunner"]; limited == who.Gateways.Holds("nowhere", "nothing") && !strings.Contains(string(seen["stunner"]), "*") {
+		if _, limited := seen["stunner"]; limited == who.Gateways.Holds("nowhere", "nothing") &&
+			!strings.Contains(string(seen["stunner"]), "*") {
 			t.Errorf("%s is accepted with %+v", claims, who.Gateways)
 		}
 	})

@@ -72,7 +72,9 @@ func (c Config) Validate() error {
 	case n == 0:
 		errs = append(errs, errors.New("a key is missing: give --jwt-secret-file, --jwt-jwks-file or --jwt-jwks-url"))
 	case n > 1:
-		errs = append(errs, errors.New("--jwt-secret-file, --jwt-jwks-file and --jwt-jwks-url exclude each other: give one"))
+		errs = append(
+			errs, errors.New("--jwt-secret-file, --jwt-jwks-file and --jwt-jwks-url exclude each other: give one"),
+		)
 	}
 	if c.JWKSURL != "" {
 		errs = append(errs, checkURL(c.JWKSURL))

@@ -19,22 +19,37 @@ func TestConfigErrorsNameTheFlag(t *testing.T) {
 		config Config
 		want   string // part of the error; "" means none
 	}{
-		"nothing is open":           {Config{}, ""},
-		"everything":                {full, ""},
-		"no issuer":                 {without(func(c *Config) { c.Issuer = "" }), "--jwt-issuer"},
-		"no audience":               {without(func(c *Config) { c.Audience = "" }), "--jwt-audience"},
-		"no key":                    {without(func(c *Config) { c.JWKSURL = "" }), "--jwt-secret-file, --jwt-jwks-file or --jwt-jwks-url"},
-		"algorithms alone":          {Config{Algorithms: []string{"RS256"}}, "--jwt-issuer"},
-		"two keys":                  {without(func(c *Config) { c.SecretFile = "secret" }), "exclude each other"},
-		"HMAC with a public key":    {without(func(c *Config) { c.Algorithms = []string{"RS256", "HS256"} }), `"HS256" does not fit`},
-		"RSA with a secret":         {without(func(c *Config) { c.JWKSURL, c.SecretFile, c.Algorithms = "", "secret", []string{"RS256"} }), `"RS256" does not fit`},
-		"none":                      {without(func(c *Config) { c.Algorithms = []string{"none"} }), `"none" does not fit`},
-		"plain http":                {without(func(c *Config) { c.JWKSURL = "http://login.example.org/keys" }), "--jwt-jwks-url"},
-		"plain http to this host":   {without(func(c *Config) { c.JWKSURL = "http://127.0.0.1:8080/keys" }), ""},
-		"plain http to its IPv6":    {without(func(c *Config) { c.JWKSURL = "http://[::1]:8080/keys" }), ""},
-		"plain http to a lookalike": {without(func(c *Config) { c.JWKSURL = "http://127.0.0.1.example.org/keys" }), "--jwt-jwks-url"},
-		"a file":                    {without(func(c *Config) { c.JWKSURL = "file:///etc/keys" }), "--jwt-jwks-url"},
-		"a password in the URL":     {without(func(c *Config) { c.JWKSURL = "https://a:b@login.example.org" }), "--jwt-jwks-url"},
+		"nothing is open": {Config{}, ""},
+		"everything":      {full, ""},
+		"no issuer":       {without(func(c *Config) { c.Issuer = "" }), "--jwt-issuer"},
+		"no audience":     {without(func(c *Config) { c.Audience = "" }), "--jwt-audience"},
+		"no key": {
+			without(func(c *Config) { c.JWKSURL = "" }), "--jwt-secret-file, --jwt-jwks-file or --jwt-jwks-url",
+		},
+		"algorithms alone": {Config{Algorithms: []string{"RS256"}}, "--jwt-issuer"},
+		"two keys":         {without(func(c *Config) { c.SecretFile = "secret" }), "exclude each other"},
+		"HMAC with a public key": {
+			without(func(c *Config) { c.Algorithms = []string{"RS256", "HS256"} }), `"HS256" does not fit`,
+		},
+		"RSA with a secret": {
+			without(func(c *Config) { c.JWKSURL, c.SecretFile, c.Algorithms = "", "secret", []string{"RS256"} }),
+			`"RS256" does not fit`,
+		},
+		"none": {
+			without(func(c *Config) { c.Algorithms = []string{"none"} }), `"none" does not fit`,
+		},
+		"plain http": {
+			without(func(c *Config) { c.JWKSURL = "http://login.example.org/keys" }), "--jwt-jwks-url",
+		},
+		"plain http to this host": {without(func(c *Config) { c.JWKSURL = "http://127.0.0.1:8080/keys" }), ""},
+		"plain http to its IPv6":  {without(func(c *Config) { c.JWKSURL = "http://[::1]:8080/keys" }), ""},
+		"plain http to a lookalike": {
+			without(func(c *Config) { c.JWKSURL = "http://127.0.0.1.example.org/keys" }), "--jwt-jwks-url",
+		},
+		"a file": {without(func(c *Config) { c.JWKSURL = "file:///etc/keys" }), "--jwt-jwks-url"},
+		"a password in the URL": {
+			without(func(c *Config) { c.JWKSURL = "https://a:b@login.example.org" }), "--jwt-jwks-url",
+		},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -67,8 +82,12 @@ func TestKeyFilesThatAreNoUse(t *testing.T) {
 		"a set that is not there":       {Config{JWKSFile: "nowhere"}, "--jwt-jwks-file"},
 		"a set that is no JSON":         {Config{JWKSFile: file("-----BEGIN PUBLIC KEY-----")}, "parse key set"},
 		"a set without keys":            {Config{JWKSFile: file(`{"keys":[]}`)}, "no public RSA"},
-		"a set of secrets":              {Config{JWKSFile: file(`{"keys":[{"kty":"oct","kid":"a","k":"c2VjcmV0"}]}`)}, "no public RSA"},
-		"a set that is too large":       {Config{JWKSFile: file(`{"keys":[` + strings.Repeat(`{},`, 64) + `{}]}`)}, "at most 64"},
+		"a set of secrets": {
+			Config{JWKSFile: file(`{"keys":[{"kty":"oct","kid":"a","k":"c2VjcmV0"}]}`)}, "no public RSA",
+		},
+		"a set that is too large": {
+			Config{JWKSFile: file(`{"keys":[` + strings.Repeat(`{},`, 64) + `{}]}`)}, "at most 64",
+		},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -67,7 +67,10 @@ func withIssuer(t *testing.T, test func(t *testing.T, i *issuer, p *Policy)) {
 		i.rotate(t, "first")
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		p, err := NewPolicy(ctx, Config{Issuer: "issuer", Audience: "audience", JWKSURL: "https://issuer.example.org/keys"}, slog.New(slog.NewTextHandler(io.Discard, nil)))
+		p, err := NewPolicy(
+			ctx, Config{Issuer: "issuer", Audience: "audience", JWKSURL: "https://issuer.example.org/keys"},
+			slog.New(slog.NewTextHandler(io.Discard, nil)),
+		)
 		if err != nil {
 			t.Fatal(err)
 		}

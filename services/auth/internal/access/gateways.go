@@ -23,7 +23,9 @@ func ParseGateways(entries []string) (Gateways, error) {
 	for _, entry := range entries {
 		namespace, name, _ := strings.Cut(entry, "/")
 		if namespace == "" || name == "" || strings.Contains(name, "/") {
-			errs = append(errs, fmt.Errorf("%q is no pattern: use NAMESPACE/NAME, in which * stands for any characters", entry))
+			errs = append(
+				errs, fmt.Errorf("%q is no pattern: use NAMESPACE/NAME, in which * stands for any characters", entry),
+			)
 			continue
 		}
 		g.patterns = append(g.patterns, pattern{namespace, name})
@@ -43,7 +45,9 @@ func (g Gateways) Holds(namespace, name string) bool {
 
 // Reaches reports whether the set can contain a gateway of the namespace.
 func (g Gateways) Reaches(namespace string) bool {
-	return !g.limited || slices.ContainsFunc(g.patterns, func(p pattern) bool { return matches(p.namespace, namespace) })
+	return !g.limited || slices.ContainsFunc(
+		g.patterns, func(p pattern) bool { return matches(p.namespace, namespace) },
+	)
 }
 
 // matches reports whether a name matches a part of a pattern.

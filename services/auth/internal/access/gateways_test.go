@@ -8,12 +8,17 @@ import (
 
 func TestPatterns(t *testing.T) {
 	for pattern, names := range map[string]map[string]bool{
-		"media/oslo":    {"media/oslo": true, "media/bergen": false, "media/os": false, "media/oslo2": false, "a/oslo": false, "/oslo": false},
-		"media/*":       {"media/oslo": true, "media/": true, "med/oslo": false, "media2/oslo": false, "/oslo": false},
-		"*/*":           {"media/oslo": true, "/oslo": true},
-		"*/oslo":        {"media/oslo": true, "/oslo": true, "media/bergen": false},
-		"team-*/front":  {"team-a/front": true, "team-/front": true, "team/front": false, "a-team-a/front": false},
-		"*-dev/a*b*c":   {"x-dev/abc": true, "x-dev/a1b2c": true, "x-dev/acb": false, "x-dev/ab": false, "x-dev/abcd": false},
+		"media/oslo": {
+			"media/oslo": true, "media/bergen": false, "media/os": false, "media/oslo2": false, "a/oslo": false,
+			"/oslo": false,
+		},
+		"media/*":      {"media/oslo": true, "media/": true, "med/oslo": false, "media2/oslo": false, "/oslo": false},
+		"*/*":          {"media/oslo": true, "/oslo": true},
+		"*/oslo":       {"media/oslo": true, "/oslo": true, "media/bergen": false},
+		"team-*/front": {"team-a/front": true, "team-/front": true, "team/front": false, "a-team-a/front": false},
+		"*-dev/a*b*c": {
+			"x-dev/abc": true, "x-dev/a1b2c": true, "x-dev/acb": false, "x-dev/ab": false, "x-dev/abcd": false,
+		},
 		"a*a/x":         {"aa/x": true, "aba/x": true, "a/x": false},
 		"med?a/[a-z].*": {"media/oslo": false, "med?a/[a-z].x": true},
 	} {
@@ -35,13 +40,15 @@ func TestPatterns(t *testing.T) {
 
 func TestPatternsThatAreNone(t *testing.T) {
 	for _, entry := range []string{"", "*", "oslo", "/oslo", "media/", "media/a/b", "/"} {
-		if set, err := ParseGateways([]string{entry}); err == nil || !strings.Contains(err.Error(), "NAMESPACE/NAME") || set.Holds("media", "oslo") {
+		if set, err := ParseGateways([]string{entry}); err == nil || !strings.Contains(err.Error(), "NAMESPACE/NAME") ||
+			set.Holds("media", "oslo") {
 			t.Errorf("%q: %+v, %v", entry, set, err)
 		}
 	}
 	var all Gateways
 	none, err := ParseGateways(nil)
-	if err != nil || all.Empty() || !all.Holds("", "x") || !none.Empty() || none.Holds("media", "oslo") || none.Reaches("media") {
+	if err != nil || all.Empty() || !all.Holds("", "x") || !none.Empty() || none.Holds("media", "oslo") ||
+		none.Reaches("media") {
 		t.Errorf("all %+v, none %+v, %v", all, none, err)
 	}
 }

@@ -103,7 +103,9 @@ func (i *issuer) policy(t *testing.T, log io.Writer) *Policy {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(cancel)
-	p, err := NewPolicy(ctx, Config{Issuer: "issuer", Audience: "audience", JWKSURL: i.URL}, slog.New(slog.NewTextHandler(log, nil)))
+	p, err := NewPolicy(
+		ctx, Config{Issuer: "issuer", Audience: "audience", JWKSURL: i.URL}, slog.New(slog.NewTextHandler(log, nil)),
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -183,12 +185,17 @@ func TestJ03LastGoodKeysStay(t *testing.T) {
 		answer http.HandlerFunc
 		want   string // in the log
 	}{
-		"an error":                 {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) }, "502"},
+		"an error": {
+			func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) }, "502",
+		},
 		"no JSON":                  {body("<html>"), "parse key set"},
 		"no keys":                  {body(`{"keys":[]}`), "no public RSA"},
 		"an RSA key of 1,024 bits": {body(string(weakSet)), "no public RSA"},
 		"too many bytes":           {body(`{"keys":[],"x":"` + strings.Repeat("x", 256<<10) + `"}`), "larger than"},
-		"a redirect":               {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, elsewhere.URL, http.StatusFound) }, "302"},
+		"a redirect": {
+			func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, elsewhere.URL, http.StatusFound) },
+			"302",
+		},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -45,7 +45,8 @@ func TestKeyFileIsReadAgain(t *testing.T) {
 		}
 		time.Sleep(rereadInterval)
 		wants(second)
-		if text := logs.String(); strings.Count(text, "keep known token keys") != 2 || strings.Contains(text, second) || !strings.Contains(text, "holds 5 bytes") {
+		if text := logs.String(); strings.Count(text, "keep known token keys") != 2 || strings.Contains(text, second) ||
+			!strings.Contains(text, "holds 5 bytes") {
 			t.Errorf("log:\n%s", text)
 		}
 		write(first)

@@ -26,7 +26,10 @@ type second struct{ keys jose.JSONWebKeySet }
 
 // accepts returns the subject of a token that the other library accepts.
 func (s second) accepts(text string) (subject string, err error) {
-	token, err := josejwt.ParseSigned(text, []jose.SignatureAlgorithm{jose.RS256, jose.RS384, jose.RS512, jose.PS256, jose.PS384, jose.PS512, jose.ES256, jose.ES384, jose.ES512, jose.EdDSA})
+	token, err := josejwt.ParseSigned(text, []jose.SignatureAlgorithm{
+		jose.RS256, jose.RS384, jose.RS512, jose.PS256, jose.PS384, jose.PS512, jose.ES256, jose.ES384, jose.ES512,
+		jose.EdDSA,
+	})
 	if err != nil {
 		return "", err
 	}
@@ -34,7 +37,9 @@ func (s second) accepts(text string) (subject string, err error) {
 	if err := token.Claims(s.keys, &c); err != nil {
 		return "", err
 	}
-	return c.Subject, c.ValidateWithLeeway(josejwt.Expected{Issuer: "issuer", AnyAudience: josejwt.Audience{"audience"}, Time: time.Now()}, leeway)
+	return c.Subject, c.ValidateWithLeeway(
+		josejwt.Expected{Issuer: "issuer", AnyAudience: josejwt.Audience{"audience"}, Time: time.Now()}, leeway,
+	)
 }
 
 // F-09: every accepted token is accepted by another library with the same subject. Header and claims are arbitrary; the
@@ -61,7 +66,9 @@ func FuzzSecondLibrary(f *testing.F) {
 	if err := os.WriteFile(file, raw, 0o600); err != nil {
 		f.Fatal(err)
 	}
-	p, err := NewPolicy(f.Context(), Config{Issuer: "issuer", Audience: "audience", JWKSFile: file}, slog.New(slog.DiscardHandler))
+	p, err := NewPolicy(
+		f.Context(), Config{Issuer: "issuer", Audience: "audience", JWKSFile: file}, slog.New(slog.DiscardHandler),
+	)
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -72,19 +79,26 @@ func FuzzSecondLibrary(f *testing.F) {
 	signers := []struct {
 		method jwt.SigningMethod
 		key    any
-	}{{jwt.SigningMethodRS256, rsaKey}, {jwt.SigningMethodPS256, rsaKey}, {jwt.SigningMethodES256, ecKey}, {jwt.SigningMethodES256, stranger}}
+	}{
+		{jwt.SigningMethodRS256, rsaKey}, {jwt.SigningMethodPS256, rsaKey}, {jwt.SigningMethodES256, ecKey},
+		{jwt.SigningMethodES256, stranger},
+	}
 	good := "{" + `"iss":"issuer","aud":"audience","sub":"ada","exp":9999999999` + "}"
 	for _, header := range []string{
-		`{"alg":"RS256","kid":"rsa"}`, `{"alg":"PS256","kid":"rsa","typ":"JWT"}`, `{"alg":"ES256","kid":"ec"}`, `{"alg":"none","kid":"ec"}`, `{"alg":"ES256","kid":"ec","crit":["b64"],"b64":false}`,
-		`{"alg":"ES256","kid":"ec","jwk":{}}`, `{"alg":"HS256","kid":"ec"}`, `{"alg":"ES256","alg":"none","kid":"ec"}`, `{"ALG":"ES256","kid":"ec"}`,
+		`{"alg":"RS256","kid":"rsa"}`, `{"alg":"PS256","kid":"rsa","typ":"JWT"}`, `{"alg":"ES256","kid":"ec"}`,
+		`{"alg":"none","kid":"ec"}`, `{"alg":"ES256","kid":"ec","crit":["b64"],"b64":false}`,
+		`{"alg":"ES256","kid":"ec","jwk":{}}`, `{"alg":"HS256","kid":"ec"}`, `{"alg":"ES256","alg":"none","kid":"ec"}`,
+		`{"ALG":"ES256","kid":"ec"}`,
 	} {
 		for signer := range signers {
 			f.Add(header, good, byte(signer), "")
 		}
 	}
 	for _, claims := range []string{
-		`{"iss":"issuer","aud":["x","audience"],"sub":"ada","exp":1e10}`, `{"iss":"issuer","aud":"audience","exp":"9999999999"}`, `{"exp":1}`, `{}`, `[]`, `null`,
-		`{"iss":"issuer","aud":"audience","sub":"ada","exp":9999999999,"nbf":9999999999}`, `{"iss":"issuer","aud":"audience","sub":"ada","sub":"bob","exp":9999999999}`,
+		`{"iss":"issuer","aud":["x","audience"],"sub":"ada","exp":1e10}`,
+		`{"iss":"issuer","aud":"audience","exp":"9999999999"}`, `{"exp":1}`, `{}`, `[]`, `null`,
+		`{"iss":"issuer","aud":"audience","sub":"ada","exp":9999999999,"nbf":9999999999}`,
+		`{"iss":"issuer","aud":"audience","sub":"ada","sub":"bob","exp":9999999999}`,
 	} {
 		f.Add(`{"alg":"ES256","kid":"ec"}`, claims, byte(2), "")
 	}
@@ -110,7 +124,9 @@ func FuzzSecondLibrary(f *testing.F) {
 		}
 
 		if subject, err := other.accepts(text); err != nil || subject != who.Subject {
-			t.Errorf("%s\n%s\nis accepted for %q; the other library says %q, %v", header, claims, who.Subject, subject, err)
+			t.Errorf(
+				"%s\n%s\nis accepted for %q; the other library says %q, %v", header, claims, who.Subject, subject, err,
+			)
 		}
 	})
 }

@@ -24,7 +24,8 @@ func TestPageIsServedUnderAStrictPolicy(t *testing.T) {
 		if w.Code != http.StatusOK || w.Header().Get("Content-Type") != media {
 			t.Errorf("%s: %d %s", path, w.Code, w.Header().Get("Content-Type"))
 		}
-		if got := w.Header().Get("Content-Security-Policy"); !strings.HasPrefix(got, "default-src 'self';") || strings.Contains(got, "unsafe") {
+		if got := w.Header().Get("Content-Security-Policy"); !strings.HasPrefix(got, "default-src 'self';") ||
+			strings.Contains(got, "unsafe") {
 			t.Errorf("%s: policy %q", path, got)
 		}
 	}
@@ -33,7 +34,9 @@ func TestPageIsServedUnderAStrictPolicy(t *testing.T) {
 // TestPageIsSelfContained checks that the page contains nothing that its policy would block: external addresses, and
 // inline styles and scripts.
 func TestPageIsSelfContained(t *testing.T) {
-	elsewhere := regexp.MustCompile(`(?i)(src|href)\s*=\s*"(https?:)?//|@import|url\(|\sstyle=|\son[a-z]+="|<style|import\s.*from`)
+	elsewhere := regexp.MustCompile(
+		`(?i)(src|href)\s*=\s*"(https?:)?//|@import|url\(|\sstyle=|\son[a-z]+="|<style|import\s.*from`,
+	)
 	read := 0
 	err := fs.WalkDir(files, "page", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
@@ -70,11 +73,21 @@ func TestEcho(t *testing.T) {
 		status      int
 		want        string
 	}{
-		"an offer is answered, and the token stays here": {"application/sdp", "offer", 200, "answer to application/sdp"},
-		"what the peer refuses":                          {"application/sdp", "nonsense", 502, "the echo peer refused the offer\n"},
-		"a redirect is not followed":                     {"application/sdp", "away", 502, "the echo peer refused the offer\n"},
-		"another media type":                             {"text/plain", "offer", 415, "the body must be application/sdp\n"},
-		"too much":                                       {"application/sdp", strings.Repeat("v", maxSDP+1), 413, "the offer must have at most 65536 bytes\n"},
+		"an offer is answered, and the token stays here": {
+			"application/sdp", "offer", 200, "answer to application/sdp",
+		},
+		"what the peer refuses": {
+			"application/sdp", "nonsense", 502, "the echo peer refused the offer\n",
+		},
+		"a redirect is not followed": {
+			"application/sdp", "away", 502, "the echo peer refused the offer\n",
+		},
+		"another media type": {
+			"text/plain", "offer", 415, "the body must be application/sdp\n",
+		},
+		"too much": {
+			"application/sdp", strings.Repeat("v", maxSDP+1), 413, "the offer must have at most 65536 bytes\n",
+		},
 	}
 	u, err := url.Parse(peer.URL)
 	if err != nil {

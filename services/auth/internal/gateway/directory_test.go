@@ -99,12 +99,20 @@ func TestJ16DirectoryKeepsGatewaysWithoutTheSource(t *testing.T) {
 		age   time.Duration
 		know  []string
 	}{
-		{"a source that cannot be reached", discovery.Event{Err: errors.New("connection refused")}, false, 10 * time.Second, nil},
+		{"a source that cannot be reached", discovery.Event{
+			Err: errors.New("connection refused"),
+		}, false, 10 * time.Second, nil},
 		{"a connection without configs", discovery.Event{Connected: true}, false, 0, nil},
 		{"the first config", discovery.Event{ID: "media/oslo", Config: oslo()}, true, 0, []string{"media/oslo"}},
-		{"a config that does not validate", discovery.Event{ID: "media/oslo", Err: fmt.Errorf("%w: port 0", discovery.ErrRejected)}, true, 0, []string{"media/oslo"}},
-		{"a frame that nobody can read", discovery.Event{Err: fmt.Errorf("%w: no JSON", discovery.ErrRejected)}, true, 0, []string{"media/oslo"}},
-		{"the connection is lost", discovery.Event{Err: errors.New("eof")}, true, 10 * time.Second, []string{"media/oslo"}},
+		{"a config that does not validate", discovery.Event{
+			ID: "media/oslo", Err: fmt.Errorf("%w: port 0", discovery.ErrRejected),
+		}, true, 0, []string{"media/oslo"}},
+		{"a frame that nobody can read", discovery.Event{
+			Err: fmt.Errorf("%w: no JSON", discovery.ErrRejected),
+		}, true, 0, []string{"media/oslo"}},
+		{"the connection is lost", discovery.Event{Err: errors.New("eof")}, true, 10 * time.Second, []string{
+			"media/oslo",
+		}},
 		{"and lost again", discovery.Event{Err: errors.New("refused")}, true, 20 * time.Second, []string{"media/oslo"}},
 		{"it comes back", discovery.Event{Connected: true}, true, 0, []string{"media/oslo"}},
 		{"the last gateway is deleted", discovery.Event{ID: "media/oslo", Deleted: true}, true, 0, nil},
@@ -129,7 +137,9 @@ func TestJ16DirectoryKeepsGatewaysWithoutTheSource(t *testing.T) {
 
 // The service is not ready before it has received the gateways, shortly after the connection.
 func TestDirectoryIsReadyForProbesWithItsFirstConfig(t *testing.T) {
-	for name, first := range map[string]*discovery.Event{"a gateway": {ID: "media/oslo", Config: oslo()}, "no gateway": nil} {
+	for name, first := range map[string]*discovery.Event{
+		"a gateway": {ID: "media/oslo", Config: oslo()}, "no gateway": nil,
+	} {
 		c := &clock{now: time.Unix(1_900_000_000, 0)}
 		d := NewDirectory(c.time, slog.New(slog.DiscardHandler))
 		d.Apply(discovery.Event{Connected: true})
@@ -150,7 +160,8 @@ func TestDirectoryIsReadyForProbesWithItsFirstConfig(t *testing.T) {
 func TestDirectoryRefusesHiddenSecrets(t *testing.T) {
 	d := NewDirectory(time.Now, slog.New(slog.DiscardHandler))
 	d.Apply(discovery.Event{ID: "media/oslo", Config: oslo().Redacted()})
-	if err := d.Ready(); err == nil || err.Error() != "config discovery hides the secrets of gateways: give the service a token with --discovery-token-file" {
+	if err := d.Ready(); err == nil ||
+		err.Error() != "config discovery hides the secrets of gateways: give the service a token with --discovery-token-file" {
 		t.Errorf("ready: %v", err)
 	}
 	d.Apply(discovery.Event{ID: "media/oslo", Config: oslo()})
@@ -187,7 +198,10 @@ func TestJ16DiscoveryEnds(t *testing.T) {
 	changed := valid.Clone()
 	changed.Auth.Credentials[config.KeySecret] = credential.Secret("rotated")
 	server.Publish(changed)
-	until(t, "the secret is rotated", func() bool { return string(d.Select(Filter{})[0].Authority.SharedSecret) == "rotated" })
+	until(
+		t, "the secret is rotated",
+		func() bool { return string(d.Select(Filter{})[0].Authority.SharedSecret) == "rotated" },
+	)
 	end()
 	if err := <-ended; err != nil {
 		t.Fatal(err)

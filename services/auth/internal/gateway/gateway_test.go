@@ -14,7 +14,9 @@ func oslo() config.Config {
 	c := config.Config{
 		Version: config.Version,
 		Admin:   config.Admin{Name: "media/oslo"},
-		Auth:    config.Auth{Type: config.AuthEphemeral, Credentials: map[string]credential.Secret{config.KeySecret: "oslo-secret"}},
+		Auth: config.Auth{
+			Type: config.AuthEphemeral, Credentials: map[string]credential.Secret{config.KeySecret: "oslo-secret"},
+		},
 		Listeners: []config.Listener{
 			{Name: "media/oslo/tls", Protocol: config.TURNTLS, PublicAddress: "turn.example.net", PublicPort: 443, Port: 5349},
 			{Name: "media/oslo/tcp", Protocol: config.TURNTCP, PublicAddress: "198.51.100.7", Port: 3478},
@@ -54,7 +56,9 @@ func TestURLs(t *testing.T) {
 			"turn:198.51.100.7:3478?transport=tcp",
 			"turns:turn.example.net:443?transport=tcp",
 		}},
-		"a host of the caller's choice replaces all, also where there was none": {oslo(), View{Host: "192.0.2.1"}, []string{
+		"a host of the caller's choice replaces all, also where there was none": {oslo(), View{
+			Host: "192.0.2.1",
+		}, []string{
 			"turn:192.0.2.1:3478?transport=udp",
 			"turn:192.0.2.1:3479?transport=udp",
 			"turn:192.0.2.1:3480?transport=udp",

@@ -35,15 +35,22 @@ func (s *service) audited() (lines []map[string]string) {
 // The audit log has one line for each credential, and no others.
 func TestAudit(t *testing.T) {
 	k := newKeys(t)
-	s := newServiceWith(t, rest.Options{Policy: k.policy(t), Rates: rates("10.9.0.0/16"), Gateways: patterns(t, "media/*", "short/*", "stun/*")}, gateways()...)
+	s := newServiceWith(t, rest.Options{
+		Policy: k.policy(t), Rates: rates("10.9.0.0/16"), Gateways: patterns(t, "media/*", "short/*", "stun/*"),
+	}, gateways()...)
 	ask := func(r *http.Request, id string) *http.Response {
 		r.RemoteAddr = "10.9.9.9:4000"
 		r.Header.Set("X-Forwarded-For", "198.51.100.1:99")
 		r.Header.Set("X-Request-Id", id)
-		r.Header.Set("Authorization", "Bearer "+sign(t, jwt.SigningMethodES256, k.ec, "ec", nil, with(map[string]any{"sub": "web:ada\n"[:7]})))
+		r.Header.Set(
+			"Authorization",
+			"Bearer "+sign(t, jwt.SigningMethodES256, k.ec, "ec", nil, with(map[string]any{"sub": "web:ada\n"[:7]})),
+		)
 		return s.do(t, r)
 	}
-	same := map[string]string{"level": "INFO", "msg": "gave credential", "scope": "audit", "subject": "web:ada", "source": "198.51.100.1"}
+	same := map[string]string{
+		"level": "INFO", "msg": "gave credential", "scope": "audit", "subject": "web:ada", "source": "198.51.100.1",
+	}
 	line := func(request, gateway, expires, ttl string) map[string]string {
 		l := maps.Clone(same)
 		l["request"], l["gateway"] = request, gateway
@@ -60,7 +67,8 @@ func TestAudit(t *testing.T) {
 	}
 	ask(httptest.NewRequest(http.MethodGet, "/?service=turn&namespace=media&gateway=oslo&ttl=60", nil), "2")
 	for i, refused := range []*http.Request{
-		postRequest(`{"gateways":[{"namespace":"elsewhere","name":"x"}]}`), postRequest(`{"ttl":0}`), httptest.NewRequest(http.MethodGet, "/ice?namespace=stun", nil),
+		postRequest(`{"gateways":[{"namespace":"elsewhere","name":"x"}]}`), postRequest(`{"ttl":0}`),
+		httptest.NewRequest(http.MethodGet, "/ice?namespace=stun", nil),
 		httptest.NewRequest(http.MethodGet, "/ice?namespace=atlantis", nil),
 	} {
 		if code := ask(refused, "3").StatusCode; code < 400 && i != 2 {
@@ -82,7 +90,10 @@ func TestAudit(t *testing.T) {
 func TestRequestIDs(t *testing.T) {
 	s := newServiceWith(t, rest.Options{Policy: open(), Rates: rates("10.9.0.0/16")}, gateways()...)
 	seen := map[string]bool{}
-	for address, ids := range map[string][]string{"198.51.100.1:1": {"", "forged", "x y"}, "10.9.9.9:1": {"", "with space", "a\nb", strings.Repeat("x", 65), "q=\"1\""}} {
+	for address, ids := range map[string][]string{
+		"198.51.100.1:1": {"", "forged", "x y"},
+		"10.9.9.9:1":     {"", "with space", "a\nb", strings.Repeat("x", 65), "q=\"1\""},
+	} {
 		for _, id := range ids {
 			r := httptest.NewRequest(http.MethodGet, "/ice", nil)
 			r.RemoteAddr = address

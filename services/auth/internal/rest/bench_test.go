@@ -22,7 +22,10 @@ import (
 // BenchmarkIce measures GET /ice for all gateways.
 func BenchmarkIce(b *testing.B) {
 	secret := []byte("0123456789abcdef0123456789abcdef")
-	locked, err := access.NewPolicy(b.Context(), access.Config{Issuer: issuer, Audience: audience, SecretFile: write(b, "secret", secret)}, slog.New(slog.DiscardHandler))
+	locked, err := access.NewPolicy(
+		b.Context(), access.Config{Issuer: issuer, Audience: audience, SecretFile: write(b, "secret", secret)},
+		slog.New(slog.DiscardHandler),
+	)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -63,7 +63,9 @@ func checkFilter(namespace, name, listener *string) error {
 
 var (
 	// hostName matches a host name of RFC 1123 §2.1, without a trailing dot.
-	hostName = regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?)*$`)
+	hostName = regexp.MustCompile(
+		`^[A-Za-z0-9]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?)*$`,
+	)
 	// numeric matches an IPv4 address, valid or not.
 	numeric = regexp.MustCompile(`^[0-9.]+$`)
 )

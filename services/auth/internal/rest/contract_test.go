@@ -49,11 +49,15 @@ func TestContractTurn(t *testing.T) {
 		},
 		"lifetime of the gateway": {
 			"service=turn&username=alice&namespace=short&gateway=lived&ttl=600&public-addr=turn.example.org",
-			`{"username":"1893453000:alice","password":"` + mac("1893453000:alice") + `","ttl":600,"uris":["turn:turn.example.org:3478?transport=udp"]}`,
+			`{"username":"1893453000:alice","password":"` + mac(
+				"1893453000:alice",
+			) + `","ttl":600,"uris":["turn:turn.example.org:3478?transport=udp"]}`,
 		},
 		"no user name": {
 			"service=turn&namespace=short",
-			`{"username":"1893453000:","password":"` + mac("1893453000:") + `","ttl":600,"uris":["turn:203.0.113.8:3478?transport=udp"]}`,
+			`{"username":"1893453000:","password":"` + mac(
+				"1893453000:",
+			) + `","ttl":600,"uris":["turn:203.0.113.8:3478?transport=udp"]}`,
 		},
 	}
 	for name, tt := range tests {

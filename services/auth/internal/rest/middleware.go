@@ -62,7 +62,9 @@ func (s server) observe(next http.Handler) http.Handler {
 		s.Metrics.answered(route, ww.Status(), took)
 		s.Log.LogAttrs(r.Context(), slog.LevelDebug, "answered request",
 			slog.String("method", r.Method), slog.String("route", route), slog.Int("status", ww.Status()),
-			slog.Duration("took", took), slog.String("remote", r.RemoteAddr), slog.String("request", requestOf(r.Context())))
+			slog.Duration("took", took), slog.String("remote", r.RemoteAddr), slog.String(
+				"request", requestOf(r.Context()),
+			))
 	})
 }
 
@@ -71,7 +73,9 @@ func (s server) recoverPanic(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() {
 			if v := recover(); v != nil {
-				s.Log.Error("request panicked", "method", r.Method, "path", r.URL.Path, "panic", v, "stack", string(debug.Stack()),
+				s.Log.Error("request panicked", "method", r.Method, "path", r.URL.Path, "panic", v, "stack", string(
+					debug.Stack(),
+				),
 					"request", requestOf(r.Context()))
 				fail(http.StatusInternalServerError).write(w, r)
 			}
@@ -243,7 +247,9 @@ func knownFields(body []byte) ([]byte, *failure) {
 func (s server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	f := failureFor(err)
 	if f == nil {
-		s.Log.Error("request failed", "method", r.Method, "path", r.URL.Path, "request", requestOf(r.Context()), "error", err)
+		s.Log.Error(
+			"request failed", "method", r.Method, "path", r.URL.Path, "request", requestOf(r.Context()), "error", err,
+		)
 		f = fail(http.StatusInternalServerError)
 	}
 	f.write(w, r)

@@ -58,14 +58,21 @@ func TestGatewaysOfTheService(t *testing.T) {
 		return sign(t, jwt.SigningMethodES256, k.ec, "ec", nil, claims)
 	}
 	policies := [][]string{{"*/*"}, {"calls/*"}, {"calls/front", "team-*/front"}, {"nowhere/*"}, {"*/calls"}}
-	claims := [][]string{nil, {}, {"*/*"}, {"calls/*", "stranger/*"}, {"stranger/front"}, {"*/front"}, {"team-a/front", "calls/back"}}
+	claims := [][]string{
+		nil, {}, {"*/*"}, {"calls/*", "stranger/*"}, {"stranger/front"}, {"*/front"}, {"team-a/front", "calls/back"},
+	}
 	for _, policy := range policies {
-		s := newServiceWith(t, rest.Options{Policy: k.policy(t), Gateways: patterns(t, policy...)}, manyGateways(ids...)...)
-		empty := newServiceWith(t, rest.Options{Policy: k.policy(t), Gateways: patterns(t, policy...)}, manyGateways("elsewhere/other")...)
+		s := newServiceWith(
+			t, rest.Options{Policy: k.policy(t), Gateways: patterns(t, policy...)}, manyGateways(ids...)...,
+		)
+		empty := newServiceWith(
+			t, rest.Options{Policy: k.policy(t), Gateways: patterns(t, policy...)}, manyGateways("elsewhere/other")...,
+		)
 		for _, claim := range claims {
 			may := func(id string) bool {
 				namespace, name, _ := strings.Cut(id, "/")
-				return patterns(t, policy...).Holds(namespace, name) && (claim == nil || patterns(t, claim...).Holds(namespace, name))
+				return patterns(t, policy...).Holds(namespace, name) &&
+					(claim == nil || patterns(t, claim...).Holds(namespace, name))
 			}
 			var want []string
 			for _, id := range slices.Sorted(slices.Values(ids)) {
@@ -79,7 +86,9 @@ func TestGatewaysOfTheService(t *testing.T) {
 				return s.do(t, r)
 			}
 
-			all, ice, one := ask(s, postRequest(`{}`)), ask(s, httptest.NewRequest(http.MethodPost, "/ice", nil)), ask(s, httptest.NewRequest(http.MethodGet, "/?service=turn", nil))
+			all, ice, one := ask(s, postRequest(`{}`)), ask(s, httptest.NewRequest(http.MethodPost, "/ice", nil)), ask(
+				s, httptest.NewRequest(http.MethodGet, "/?service=turn", nil),
+			)
 			if len(want) == 0 {
 				for _, answer := range []*http.Response{all, ice, one} {
 					if answer.StatusCode != http.StatusNotFound && answer.StatusCode != http.StatusForbidden {
@@ -87,7 +96,9 @@ func TestGatewaysOfTheService(t *testing.T) {
 					}
 				}
 			} else {
-				if got := hosts(decode[rest.IceServers](t, all, http.StatusCreated).IceServers); !slices.Equal(got, want) {
+				if got := hosts(
+					decode[rest.IceServers](t, all, http.StatusCreated).IceServers,
+				); !slices.Equal(got, want) {
 					t.Errorf("%s: POST gives %s, want %s", name, got, want)
 				}
 				if got := hosts(decode[rest.IceConfig](t, ice, http.StatusOK).IceServers); !slices.Equal(got, want) {
@@ -100,7 +111,9 @@ func TestGatewaysOfTheService(t *testing.T) {
 			for _, id := range ids {
 				namespace, gateway, _ := strings.Cut(id, "/")
 				body := `{"gateways":[{"namespace":"` + namespace + `","name":"` + gateway + `"}]}`
-				post, get := ask(s, postRequest(body)), ask(s, httptest.NewRequest(http.MethodGet, "/ice?namespace="+namespace+"&gateway="+gateway, nil))
+				post, get := ask(s, postRequest(body)), ask(
+					s, httptest.NewRequest(http.MethodGet, "/ice?namespace="+namespace+"&gateway="+gateway, nil),
+				)
 				if may(id) {
 					decode[rest.IceServers](t, post, http.StatusCreated)
 					decode[rest.IceConfig](t, get, http.StatusOK)
@@ -119,8 +132,12 @@ func TestGatewaysOfTheService(t *testing.T) {
 // The refusal of a gateway outside of --gateways names the flag.
 func TestRefusalNamesTheFlag(t *testing.T) {
 	s := newServiceWith(t, rest.Options{Policy: open(), Gateways: patterns(t, "media/*")}, gateways()...)
-	for _, answer := range []*http.Response{s.post(t, `{"gateways":[{"namespace":"stun","name":"only"}]}`), s.get(t, "/ice?namespace=stun"), s.get(t, "/?service=turn&namespace=stun&gateway=only")} {
-		if text := decodeText(t, answer); answer.StatusCode != http.StatusForbidden || !strings.Contains(text, "--gateways") {
+	for _, answer := range []*http.Response{
+		s.post(t, `{"gateways":[{"namespace":"stun","name":"only"}]}`), s.get(t, "/ice?namespace=stun"),
+		s.get(t, "/?service=turn&namespace=stun&gateway=only"),
+	} {
+		if text := decodeText(t, answer); answer.StatusCode != http.StatusForbidden ||
+			!strings.Contains(text, "--gateways") {
 			t.Errorf("%d %s", answer.StatusCode, text)
 		}
 	}
@@ -147,7 +164,9 @@ func TestNamespacesTakeTurns(t *testing.T) {
 		var want []string
 		for i, id := range ids {
 			namespace, _, _ := strings.Cut(id, "/")
-			if first := map[string]int{"crowd": 49, "few": 3, "some": 48}[namespace]; i < slices.IndexFunc(ids, func(s string) bool { return strings.HasPrefix(s, namespace) })+first {
+			if first := map[string]int{"crowd": 49, "few": 3, "some": 48}[namespace]; i < slices.IndexFunc(
+				ids, func(s string) bool { return strings.HasPrefix(s, namespace) },
+			)+first {
 				want = append(want, fmt.Sprintf("203.0.%d.%d", i/200, i%200+1))
 			}
 		}

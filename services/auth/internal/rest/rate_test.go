@@ -23,7 +23,10 @@ func (c *clock) now() time.Time { return c.at }
 const outside, inside = 50, 120
 
 func rates(proxies ...string) rest.Rates {
-	r := rest.Rates{Rate: rest.Rate{PerSecond: 10, Burst: outside}, Inside: rest.Rate{PerSecond: 20, Burst: inside}, Networks: []netip.Prefix{netip.MustParsePrefix("2001:db8:c::/48")}}
+	r := rest.Rates{
+		Rate: rest.Rate{PerSecond: 10, Burst: outside}, Inside: rest.Rate{PerSecond: 20, Burst: inside},
+		Networks: []netip.Prefix{netip.MustParsePrefix("2001:db8:c::/48")},
+	}
 	for _, p := range proxies {
 		r.Proxies = append(r.Proxies, netip.MustParsePrefix(p))
 	}
@@ -31,7 +34,9 @@ func rates(proxies ...string) rest.Rates {
 }
 
 // answered returns how many of n requests are not answered with 429. Each has an address and a header of a proxy.
-func (s *service) answered(t *testing.T, n int, header string, from func(i int) (address, forwarded string)) (count int) {
+func (s *service) answered(
+	t *testing.T, n int, header string, from func(i int) (address, forwarded string),
+) (count int) {
 	t.Helper()
 	for i := range n {
 		r := httptest.NewRequest(http.MethodGet, "/ice", nil)
@@ -61,24 +66,60 @@ func TestAddressesAreLimited(t *testing.T) {
 		from    func(i int) (string, string)
 		want    int
 	}{
-		"one address":                       {nil, func(int) (string, string) { return one, "" }, outside},
-		"its other ports":                   {nil, func(i int) (string, string) { return fmt.Sprintf("198.51.100.1:%d", 4000+i), "" }, outside},
-		"the addresses of one subscriber":   {nil, func(i int) (string, string) { return fmt.Sprintf("[2001:db8::%x]:4000", i+1), "" }, outside},
-		"two addresses":                     {nil, func(i int) (string, string) { return fmt.Sprintf("198.51.100.%d:4000", i%2), "" }, 2 * outside},
-		"a pod":                             {nil, func(int) (string, string) { return private, "" }, inside},
-		"a pod by its zone":                 {nil, func(i int) (string, string) { return fmt.Sprintf("[fe80::1%%eth%d]:4000", i), "" }, inside},
-		"two pods":                          {nil, func(i int) (string, string) { return fmt.Sprintf("10.1.2.%d:4000", i%2), "" }, 2 * inside},
-		"two pods of IPv6":                  {nil, func(i int) (string, string) { return fmt.Sprintf("[fd00::%x]:4000", i%2+1), "" }, 2 * inside},
-		"two pods with public addresses":    {nil, func(i int) (string, string) { return fmt.Sprintf("[2001:db8:c::%x]:4000", i%2+1), "" }, 2 * inside},
-		"what nobody is trusted to say":     {nil, func(i int) (string, string) { return one, fmt.Sprintf("203.0.113.%d", i) }, outside},
-		"what a pod is not trusted to say":  {nil, func(i int) (string, string) { return private, fmt.Sprintf("203.0.113.%d", i) }, inside},
-		"what a proxy says":                 {[]string{"10.9.0.0/16"}, func(i int) (string, string) { return proxy, fmt.Sprintf("203.0.113.%d", i%4) }, 4 * outside},
-		"a pod behind a proxy":              {[]string{"10.9.0.0/16"}, func(i int) (string, string) { return proxy, "10.1.2.3" }, inside},
-		"what a client told the proxy":      {[]string{"10.9.0.0/16"}, func(i int) (string, string) { return proxy, fmt.Sprintf("203.0.113.%d, 198.51.100.1", i) }, outside},
-		"two proxies, one behind another":   {[]string{"10.9.0.0/16"}, func(i int) (string, string) { return proxy, "198.51.100.1, 10.9.1.1" }, outside},
-		"nonsense from a client":            {[]string{"10.9.0.0/16"}, func(i int) (string, string) { return proxy, fmt.Sprintf("x%d, 198.51.100.1", i) }, outside},
-		"a proxy that says nothing":         {[]string{"10.9.0.0/16"}, func(i int) (string, string) { return proxy, "" }, inside},
-		"a proxy that does not say of whom": {[]string{"10.9.0.0/16"}, func(i int) (string, string) { return proxy, fmt.Sprintf("_hidden%d", i) }, outside},
+		"one address": {nil, func(int) (string, string) { return one, "" }, outside},
+		"its other ports": {
+			nil, func(i int) (string, string) { return fmt.Sprintf("198.51.100.1:%d", 4000+i), "" }, outside,
+		},
+		"the addresses of one subscriber": {
+			nil, func(i int) (string, string) { return fmt.Sprintf("[2001:db8::%x]:4000", i+1), "" }, outside,
+		},
+		"two addresses": {
+			nil, func(i int) (string, string) { return fmt.Sprintf("198.51.100.%d:4000", i%2), "" }, 2 * outside,
+		},
+		"a pod": {nil, func(int) (string, string) { return private, "" }, inside},
+		"a pod by its zone": {
+			nil, func(i int) (string, string) { return fmt.Sprintf("[fe80::1%%eth%d]:4000", i), "" }, inside,
+		},
+		"two pods": {
+			nil, func(i int) (string, string) { return fmt.Sprintf("10.1.2.%d:4000", i%2), "" }, 2 * inside,
+		},
+		"two pods of IPv6": {
+			nil, func(i int) (string, string) { return fmt.Sprintf("[fd00::%x]:4000", i%2+1), "" }, 2 * inside,
+		},
+		"two pods with public addresses": {
+			nil, func(i int) (string, string) { return fmt.Sprintf("[2001:db8:c::%x]:4000", i%2+1), "" }, 2 * inside,
+		},
+		"what nobody is trusted to say": {
+			nil, func(i int) (string, string) { return one, fmt.Sprintf("203.0.113.%d", i) }, outside,
+		},
+		"what a pod is not trusted to say": {
+			nil, func(i int) (string, string) { return private, fmt.Sprintf("203.0.113.%d", i) }, inside,
+		},
+		"what a proxy says": {
+			[]string{"10.9.0.0/16"}, func(i int) (string, string) { return proxy, fmt.Sprintf("203.0.113.%d", i%4) },
+			4 * outside,
+		},
+		"a pod behind a proxy": {
+			[]string{"10.9.0.0/16"}, func(i int) (string, string) { return proxy, "10.1.2.3" }, inside,
+		},
+		"what a client told the proxy": {
+			[]string{"10.9.0.0/16"},
+			func(i int) (string, string) { return proxy, fmt.Sprintf("203.0.113.%d, 198.51.100.1", i) }, outside,
+		},
+		"two proxies, one behind another": {
+			[]string{"10.9.0.0/16"}, func(i int) (string, string) { return proxy, "198.51.100.1, 10.9.1.1" }, outside,
+		},
+		"nonsense from a client": {
+			[]string{"10.9.0.0/16"}, func(i int) (string, string) { return proxy, fmt.Sprintf("x%d, 198.51.100.1", i) },
+			outside,
+		},
+		"a proxy that says nothing": {
+			[]string{"10.9.0.0/16"}, func(i int) (string, string) { return proxy, "" }, inside,
+		},
+		"a proxy that does not say of whom": {
+			[]string{"10.9.0.0/16"}, func(i int) (string, string) { return proxy, fmt.Sprintf("_hidden%d", i) },
+			outside,
+		},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -89,7 +130,9 @@ func TestAddressesAreLimited(t *testing.T) {
 			}
 			c.at = c.at.Add(time.Second)
 			again := map[int]int{outside: 10, inside: 20}[tt.want]
-			if got := s.answered(t, 30, rest.XForwardedFor, func(int) (string, string) { return tt.from(0) }); again != 0 && got != again {
+			if got := s.answered(
+				t, 30, rest.XForwardedFor, func(int) (string, string) { return tt.from(0) },
+			); again != 0 && got != again {
 				t.Errorf("%d of 30 a second later, want %d", got, again)
 			}
 		})
@@ -103,7 +146,10 @@ func TestSubjectsAreLimited(t *testing.T) {
 	ask := func(subject string, i int) int {
 		r := httptest.NewRequest(http.MethodGet, "/ice", nil)
 		r.RemoteAddr = fmt.Sprintf("198.51.%d.%d:4000", i/200, i%200)
-		r.Header.Set("Authorization", "Bearer "+sign(t, jwt.SigningMethodES256, k.ec, "ec", nil, with(map[string]any{"sub": subject})))
+		r.Header.Set(
+			"Authorization",
+			"Bearer "+sign(t, jwt.SigningMethodES256, k.ec, "ec", nil, with(map[string]any{"sub": subject})),
+		)
 		return s.do(t, r).StatusCode
 	}
 	count := map[int]int{}
@@ -126,7 +172,9 @@ func TestCredentialsEndWithTheToken(t *testing.T) {
 		want   time.Duration
 	}{"capped": {true, time.Minute}, "not capped": {false, 24 * time.Hour}} {
 		t.Run(name, func(t *testing.T) {
-			s := newServiceWith(t, rest.Options{Policy: k.policy(t), CapToToken: tt.capped, Now: time.Now}, gateways()...)
+			s := newServiceWith(
+				t, rest.Options{Policy: k.policy(t), CapToToken: tt.capped, Now: time.Now}, gateways()...,
+			)
 			r := postRequest(`{"gateways":[{"namespace":"media","name":"oslo"}]}`)
 			r.Header.Set("Authorization", "Bearer "+sign(t, jwt.SigningMethodES256, k.ec, "ec", nil, good()))
 			got := decode[rest.IceServers](t, s.do(t, r), http.StatusCreated)
@@ -139,7 +187,9 @@ func TestCredentialsEndWithTheToken(t *testing.T) {
 
 // J-11: only pages of the configured origins can read answers; similar origins cannot.
 func TestOtherOrigins(t *testing.T) {
-	s := newServiceWith(t, rest.Options{Policy: newKeys(t).policy(t), Origins: []string{"https://app.example.org", "http://localhost:3000"}}, gateways()...)
+	s := newServiceWith(t, rest.Options{
+		Policy: newKeys(t).policy(t), Origins: []string{"https://app.example.org", "http://localhost:3000"},
+	}, gateways()...)
 	for origin, allowed := range map[string]bool{
 		"https://app.example.org":      true,
 		"http://localhost:3000":        true,
@@ -168,7 +218,8 @@ func TestOtherOrigins(t *testing.T) {
 			if h.Get("Access-Control-Allow-Credentials") != "" || h.Get("Vary") == "" {
 				t.Errorf("%s from %q: %v", r.Method, origin, h)
 			}
-			if r == preflight && allowed && (h.Get("Access-Control-Max-Age") != "600" || h.Get("Access-Control-Allow-Methods") != http.MethodPost) {
+			if r == preflight && allowed &&
+				(h.Get("Access-Control-Max-Age") != "600" || h.Get("Access-Control-Allow-Methods") != http.MethodPost) {
 				t.Errorf("preflight from %q: %v", origin, h)
 			}
 		}

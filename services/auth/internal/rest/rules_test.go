@@ -28,16 +28,39 @@ func TestIceServers(t *testing.T) {
 		transport string
 		expires   time.Duration
 	}{
-		"an empty body means defaults":            {``, [][]string{bergen, oslo, lived, stun}, "all", 10 * time.Minute},
-		"and so does an empty object":             {`{}`, [][]string{bergen, oslo, lived, stun}, "all", 10 * time.Minute},
-		"named gateways come in the wanted order": {`{"gateways":[{"namespace":"stun","name":"only"},{"namespace":"media","name":"oslo"}]}`, [][]string{stun, oslo}, "all", 24 * time.Hour},
-		"one listener":                            {`{"gateways":[{"namespace":"media","name":"oslo","listener":"tcp"}],"ttl":60}`, [][]string{oslo[1:]}, "all", time.Minute},
-		"relay":                                   {`{"transport":"relay","gateways":[{"namespace":"media","name":"oslo"}],"ttl":1}`, [][]string{oslo}, "relay", time.Second},
-		"DTLS when asked for":                     {`{"dtls":true,"gateways":[{"namespace":"media","name":"oslo"}]}`, [][]string{{oslo[0], "turns:203.0.113.7:5349?transport=udp", oslo[1]}}, "all", 24 * time.Hour},
-		"J-15 an unknown field is ignored":        {`{"colour":"blue","gateways":[{"namespace":"stun","name":"only","port":7}]}`, [][]string{stun}, "all", 0},
-		"static credentials do not expire":        {`{"gateways":[{"namespace":"media","name":"bergen"}]}`, [][]string{bergen}, "all", 0},
-		"J-17 one without address is left out":    {`{"gateways":[{"namespace":"media","name":"pending"},{"namespace":"media","name":"bergen"}]}`, [][]string{bergen}, "all", 0},
-		"the largest ttl":                         {`{"ttl":86400,"gateways":[{"namespace":"media","name":"oslo"}]}`, [][]string{oslo}, "all", 24 * time.Hour},
+		"an empty body means defaults": {``, [][]string{bergen, oslo, lived, stun}, "all", 10 * time.Minute},
+		"and so does an empty object": {
+			`{}`, [][]string{bergen, oslo, lived, stun}, "all", 10 * time.Minute,
+		},
+		"named gateways come in the wanted order": {
+			`{"gateways":[{"namespace":"stun","name":"only"},{"namespace":"media","name":"oslo"}]}`,
+			[][]string{stun, oslo}, "all", 24 * time.Hour,
+		},
+		"one listener": {
+			`{"gateways":[{"namespace":"media","name":"oslo","listener":"tcp"}],"ttl":60}`, [][]string{oslo[1:]}, "all",
+			time.Minute,
+		},
+		"relay": {
+			`{"transport":"relay","gateways":[{"namespace":"media","name":"oslo"}],"ttl":1}`, [][]string{oslo}, "relay",
+			time.Second,
+		},
+		"DTLS when asked for": {
+			`{"dtls":true,"gateways":[{"namespace":"media","name":"oslo"}]}`,
+			[][]string{{oslo[0], "turns:203.0.113.7:5349?transport=udp", oslo[1]}}, "all", 24 * time.Hour,
+		},
+		"J-15 an unknown field is ignored": {
+			`{"colour":"blue","gateways":[{"namespace":"stun","name":"only","port":7}]}`, [][]string{stun}, "all", 0,
+		},
+		"static credentials do not expire": {
+			`{"gateways":[{"namespace":"media","name":"bergen"}]}`, [][]string{bergen}, "all", 0,
+		},
+		"J-17 one without address is left out": {
+			`{"gateways":[{"namespace":"media","name":"pending"},{"namespace":"media","name":"bergen"}]}`,
+			[][]string{bergen}, "all", 0,
+		},
+		"the largest ttl": {
+			`{"ttl":86400,"gateways":[{"namespace":"media","name":"oslo"}]}`, [][]string{oslo}, "all", 24 * time.Hour,
+		},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -98,24 +121,38 @@ func TestIceServersRefuses(t *testing.T) {
 		"J-15 gateway null":         {`{"gateways":[null]}`, 400, "gateways[0].namespace"},
 		"J-15 gateway without name": {`{"gateways":[{"namespace":"media"}]}`, 400, "gateways[0].name"},
 		"J-15 gateway as text":      {`{"gateways":["media/oslo"]}`, 400, "gateways"},
-		"J-15 name too long":        {`{"gateways":[{"namespace":"media","name":"` + strings.Repeat("x", 254) + `"}]}`, 400, "gateways[0].name"},
-		"J-15 too many gateways":    {`{"gateways":[` + strings.Repeat(`{"namespace":"a","name":"b"},`, 100) + `{"namespace":"a","name":"b"}]}`, 400, "gateways"},
-		"J-15 invalid UTF-8":        {"{\"transport\":\"\xff\"}", 400, "body"},
-		"J-15 no object":            {`[]`, 400, "body"},
-		"J-15 broken JSON":          {`{"ttl":`, 400, "body"},
-		"J-15 doubled":              {`{"ttl":60,"ttl":61}`, 400, "ttl"},
-		"J-15 doubled deep":         {`{"gateways":[{"namespace":"media","name":"oslo","name":"bergen"}]}`, 400, "gateways[0].name"},
-		"J-15 two values":           {`{} {}`, 400, "body"},
-		"J-14 70 KiB":               {`{"colour":"` + strings.Repeat("b", 70<<10) + `"}`, 413, ""},
-		"J-16 unknown gateway":      {`{"gateways":[{"namespace":"media","name":"oslo"},{"namespace":"media","name":"atlantis"}]}`, 404, "gateways[1]"},
-		"J-16 unknown listener":     {`{"gateways":[{"namespace":"media","name":"oslo","listener":"quic"}]}`, 404, "gateways[0]"},
-		"J-17 no public address":    {`{"gateways":[{"namespace":"media","name":"pending"}]}`, 404, ""},
+		"J-15 name too long": {
+			`{"gateways":[{"namespace":"media","name":"` + strings.Repeat("x", 254) + `"}]}`, 400, "gateways[0].name",
+		},
+		"J-15 too many gateways": {
+			`{"gateways":[` + strings.Repeat(`{"namespace":"a","name":"b"},`, 100) + `{"namespace":"a","name":"b"}]}`,
+			400, "gateways",
+		},
+		"J-15 invalid UTF-8": {"{\"transport\":\"\xff\"}", 400, "body"},
+		"J-15 no object":     {`[]`, 400, "body"},
+		"J-15 broken JSON":   {`{"ttl":`, 400, "body"},
+		"J-15 doubled":       {`{"ttl":60,"ttl":61}`, 400, "ttl"},
+		"J-15 doubled deep": {
+			`{"gateways":[{"namespace":"media","name":"oslo","name":"bergen"}]}`, 400, "gateways[0].name",
+		},
+		"J-15 two values": {`{} {}`, 400, "body"},
+		"J-14 70 KiB":     {`{"colour":"` + strings.Repeat("b", 70<<10) + `"}`, 413, ""},
+		"J-16 unknown gateway": {
+			`{"gateways":[{"namespace":"media","name":"oslo"},{"namespace":"media","name":"atlantis"}]}`, 404,
+			"gateways[1]",
+		},
+		"J-16 unknown listener": {
+			`{"gateways":[{"namespace":"media","name":"oslo","listener":"quic"}]}`, 404, "gateways[0]",
+		},
+		"J-17 no public address": {`{"gateways":[{"namespace":"media","name":"pending"}]}`, 404, ""},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) { wantProblem(t, s.post(t, tt.body), tt.status, tt.parameter) })
 	}
 	t.Run("a body where none is read is not looked at", func(t *testing.T) {
-		decode[rest.IceConfig](t, s.do(t, httptest.NewRequest(http.MethodGet, "/ice", strings.NewReader("x=1"))), http.StatusOK)
+		decode[rest.IceConfig](
+			t, s.do(t, httptest.NewRequest(http.MethodGet, "/ice", strings.NewReader("x=1"))), http.StatusOK,
+		)
 	})
 	t.Run("a form is no JSON", func(t *testing.T) {
 		r := postRequest(`{"ttl":60}`)
@@ -223,7 +260,10 @@ func TestJ07UserNames(t *testing.T) {
 		"128 bytes":                        {strings.Repeat("u", 128), strings.Repeat("u", 128)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			answer := decode[rest.TurnAuth](t, s.get(t, "/?service=turn&namespace=media&gateway=oslo&username="+url.QueryEscape(tt.typed)), http.StatusOK)
+			answer := decode[rest.TurnAuth](
+				t, s.get(t, "/?service=turn&namespace=media&gateway=oslo&username="+url.QueryEscape(tt.typed)),
+				http.StatusOK,
+			)
 			if _, user, _ := strings.Cut(answer.Username, ":"); user != tt.want {
 				t.Errorf("user id %q, want %q", user, tt.want)
 			}
@@ -236,7 +276,9 @@ func TestJ07OpenPostMakesUpUsers(t *testing.T) {
 	s := newService(t, open(), gateways()...)
 	seen := map[string]bool{}
 	for range 10 {
-		answer := decode[rest.IceServers](t, s.post(t, `{"gateways":[{"namespace":"media","name":"oslo"}]}`), http.StatusCreated)
+		answer := decode[rest.IceServers](
+			t, s.post(t, `{"gateways":[{"namespace":"media","name":"oslo"}]}`), http.StatusCreated,
+		)
 		seen[*answer.IceServers[0].Username] = true
 	}
 	if len(seen) != 10 {
@@ -256,7 +298,9 @@ func TestJ10J18CredentialsVerify(t *testing.T) {
 			user[i] = alphabet[random.IntN(len(alphabet))]
 		}
 		ttl := 1 + random.IntN(86400)
-		target := fmt.Sprintf("/?service=turn&namespace=media&gateway=oslo&ttl=%d&username=%s", ttl, url.QueryEscape(string(user)))
+		target := fmt.Sprintf(
+			"/?service=turn&namespace=media&gateway=oslo&ttl=%d&username=%s", ttl, url.QueryEscape(string(user)),
+		)
 		got := decode[rest.TurnAuth](t, s.get(t, target), http.StatusOK)
 		verified, err := authority.Verify(got.Username, now)
 		if err != nil {
@@ -310,13 +354,16 @@ func TestJ16StaleConfig(t *testing.T) {
 // The duration of a request is measured with two readings of the clock.
 func TestMetricsMeasureTheDurationOfRequests(t *testing.T) {
 	at := now
-	s := newServiceWith(t, rest.Options{Policy: open(), Now: func() time.Time { at = at.Add(time.Second); return at }}, gateways()...)
+	s := newServiceWith(
+		t, rest.Options{Policy: open(), Now: func() time.Time { at = at.Add(time.Second); return at }}, gateways()...,
+	)
 	if got := s.metric(t, "stunner_auth_request_duration_seconds"); got != 0 {
 		t.Errorf("%v s before the first request", got)
 	}
 	begun := at
 	s.get(t, "/no/such/path")
-	if got, took := s.metric(t, "stunner_auth_request_duration_seconds"), at.Sub(begun).Seconds()-1; got != took || took < 1 {
+	if got, took := s.metric(t, "stunner_auth_request_duration_seconds"), at.Sub(begun).Seconds()-1; got != took ||
+		took < 1 {
 		t.Errorf("%v s, want %v", got, took)
 	}
 }
@@ -326,7 +373,8 @@ func TestMetricsCountRequestsAndCredentials(t *testing.T) {
 	s.post(t, `{}`)
 	s.post(t, `{"ttl":0}`)
 	s.get(t, "/no/such/path")
-	if got := s.metric(t, "stunner_auth_credentials_total"); got != 3 { // of five gateways, one serves STUN and one has no address
+	// of five gateways, one serves STUN and one has no address
+	if got := s.metric(t, "stunner_auth_credentials_total"); got != 3 {
 		t.Errorf("%v credentials", got)
 	}
 	if got := s.metric(t, "stunner_auth_requests_total"); got != 3 {
@@ -337,7 +385,8 @@ func TestMetricsCountRequestsAndCredentials(t *testing.T) {
 // An answer of the TURN REST API contains one gateway and does not depend on the limits and credentials of others.
 func TestTurnAuthIsAboutOneGateway(t *testing.T) {
 	s := newService(t, open(), gateways()...)
-	if got := decode[rest.TurnAuth](t, s.get(t, "/?service=turn&ttl=7200"), http.StatusOK); got.Username != "bergen" { // short/lived gives 600 s
+	// short/lived gives 600 s
+	if got := decode[rest.TurnAuth](t, s.get(t, "/?service=turn&ttl=7200"), http.StatusOK); got.Username != "bergen" {
 		t.Errorf("answer %+v", got)
 	}
 	if got := s.metric(t, "stunner_auth_credentials_total"); got != 1 {
@@ -397,7 +446,8 @@ func TestPathsThatAreNotThere(t *testing.T) {
 func FuzzIceServers(f *testing.F) {
 	for _, body := range []string{
 		``, `{}`, `{"ttl":60}`, `{"ttl":1e3}`, `{"ttl":null,"gateways":null}`, `{"transport":"relay","dtls":true}`,
-		`{"gateways":[{"namespace":"media","name":"oslo","listener":"udp"}]}`, `{"gateways":[{"namespace":"\ud800","name":""}]}`, `"x"`, "\xff",
+		`{"gateways":[{"namespace":"media","name":"oslo","listener":"udp"}]}`,
+		`{"gateways":[{"namespace":"\ud800","name":""}]}`, `"x"`, "\xff",
 	} {
 		f.Add(body)
 	}
@@ -413,7 +463,8 @@ func FuzzIceServers(f *testing.F) {
 // F-11, J-12, J-18: no query gives an answer outside the contract, a 5xx, or an answer that may be cached.
 func FuzzIce(f *testing.F) {
 	for _, query := range []string{
-		"", "service=turn&username=alice&ttl=60", "namespace=media&gateway=oslo&listener=udp", "ttl=1&ttl=2", "%zz", "a=%00", "public-addr=::1", "dtls=&key=&api=",
+		"", "service=turn&username=alice&ttl=60", "namespace=media&gateway=oslo&listener=udp", "ttl=1&ttl=2", "%zz",
+		"a=%00", "public-addr=::1", "dtls=&key=&api=",
 	} {
 		f.Add(query)
 	}

@@ -36,7 +36,9 @@ func (d demand) named() bool {
 }
 
 // CreateIceServers answers POST /v1/ice-servers.
-func (s server) CreateIceServers(ctx context.Context, r CreateIceServersRequestObject) (CreateIceServersResponseObject, error) {
+func (s server) CreateIceServers(
+	ctx context.Context, r CreateIceServersRequestObject,
+) (CreateIceServersResponseObject, error) {
 	body := deref(r.Body)
 	transport := IceServersIceTransportPolicyAll
 	if body.Transport != nil {

@@ -50,13 +50,17 @@ func gateways() []config.Config {
 	}
 	out := []config.Config{
 		{
-			Admin:     config.Admin{Name: "media/bergen"},
-			Auth:      config.Auth{Type: config.AuthStatic, Credentials: map[string]credential.Secret{config.KeyUsername: "bergen", config.KeyPassword: "fish:market"}},
+			Admin: config.Admin{Name: "media/bergen"},
+			Auth: config.Auth{Type: config.AuthStatic, Credentials: map[string]credential.Secret{
+				config.KeyUsername: "bergen", config.KeyPassword: "fish:market",
+			}},
 			Listeners: []config.Listener{udp("media/bergen/udp", "198.51.100.20")},
 		},
 		{
 			Admin: config.Admin{Name: "media/oslo"},
-			Auth:  config.Auth{Type: config.AuthEphemeral, Credentials: map[string]credential.Secret{config.KeySecret: "s3cret"}},
+			Auth: config.Auth{
+				Type: config.AuthEphemeral, Credentials: map[string]credential.Secret{config.KeySecret: "s3cret"},
+			},
 			Listeners: []config.Listener{
 				{Name: "media/oslo/tcp", Protocol: config.TURNTCP, PublicAddress: "203.0.113.7", PublicPort: 3478, Port: 13478},
 				{Name: "media/oslo/dtls", Protocol: config.TURNDTLS, PublicAddress: "203.0.113.7", PublicPort: 5349, Port: 15349},
@@ -64,13 +68,20 @@ func gateways() []config.Config {
 			},
 		},
 		{
-			Admin:     config.Admin{Name: "media/pending"},
-			Auth:      config.Auth{Type: config.AuthEphemeral, Credentials: map[string]credential.Secret{config.KeySecret: "s3cret"}},
-			Listeners: []config.Listener{{Name: "media/pending/udp", Protocol: config.TURNUDP, Address: config.AddressPlaceholder, Port: 3478}},
+			Admin: config.Admin{Name: "media/pending"},
+			Auth: config.Auth{
+				Type: config.AuthEphemeral, Credentials: map[string]credential.Secret{config.KeySecret: "s3cret"},
+			},
+			Listeners: []config.Listener{
+				{Name: "media/pending/udp", Protocol: config.TURNUDP, Address: config.AddressPlaceholder, Port: 3478},
+			},
 		},
 		{
-			Admin:     config.Admin{Name: "short/lived"},
-			Auth:      config.Auth{Type: config.AuthEphemeral, Lifetime: 600, Credentials: map[string]credential.Secret{config.KeySecret: "s3cret"}},
+			Admin: config.Admin{Name: "short/lived"},
+			Auth: config.Auth{
+				Type: config.AuthEphemeral, Lifetime: 600,
+				Credentials: map[string]credential.Secret{config.KeySecret: "s3cret"},
+			},
 			Listeners: []config.Listener{udp("short/lived/udp", "203.0.113.8")},
 		},
 		{
@@ -144,7 +155,9 @@ func (s *service) do(t testing.TB, r *http.Request) *http.Response {
 
 func (s *service) check(t testing.TB, r *http.Request, answer *http.Response, body []byte) {
 	t.Helper()
-	for name, want := range map[string]string{"Cache-Control": "no-store", "Pragma": "no-cache", "X-Content-Type-Options": "nosniff"} {
+	for name, want := range map[string]string{
+		"Cache-Control": "no-store", "Pragma": "no-cache", "X-Content-Type-Options": "nosniff",
+	} {
 		if got := answer.Header.Get(name); got != want {
 			t.Errorf("%s %s: header %s is %q, want %q", r.Method, r.URL.Path, name, got, want)
 		}

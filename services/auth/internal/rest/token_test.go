@@ -73,7 +73,10 @@ func (k keys) policy(t *testing.T) *access.Policy {
 		{"ed", k.ed.Public(), jwkset.AlgEdDSA, jwkset.UseSig},
 		{"enc", k.stranger.Public(), "", jwkset.UseEnc},
 	} {
-		jwk, err := jwkset.NewJWKFromKey(entry.key, jwkset.JWKOptions{Metadata: jwkset.JWKMetadataOptions{KID: entry.id, ALG: entry.alg, USE: entry.use}})
+		jwk, err := jwkset.NewJWKFromKey(
+			entry.key,
+			jwkset.JWKOptions{Metadata: jwkset.JWKMetadataOptions{KID: entry.id, ALG: entry.alg, USE: entry.use}},
+		)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -163,16 +166,28 @@ func TestTokensThatAreGood(t *testing.T) {
 	s := newService(t, k.policy(t), gateways()...)
 	soon := func(d time.Duration) int64 { return time.Now().Add(d).Unix() }
 	tests := map[string]string{
-		"RS256":                      sign(t, jwt.SigningMethodRS256, k.rsa, "rsa", nil, good()),
-		"PS384 with a key for all":   sign(t, jwt.SigningMethodPS384, k.rsa, "any-rsa", nil, good()),
-		"ES256":                      sign(t, jwt.SigningMethodES256, k.ec, "ec", nil, good()),
-		"EdDSA":                      sign(t, jwt.SigningMethodEdDSA, k.ed, "ed", nil, good()),
-		"J-04 expired 25 s":          sign(t, jwt.SigningMethodES256, k.ec, "ec", nil, with(map[string]any{"exp": soon(-25 * time.Second)})),
-		"J-04 not before 25 s":       sign(t, jwt.SigningMethodES256, k.ec, "ec", nil, with(map[string]any{"nbf": soon(25 * time.Second)})),
-		"J-05 audience in a list":    sign(t, jwt.SigningMethodES256, k.ec, "ec", nil, with(map[string]any{"aud": []string{"other", audience}})),
-		"J-02 jku is not looked at":  sign(t, jwt.SigningMethodES256, k.ec, "ec", map[string]any{"jku": "http://127.0.0.1:1/"}, good()),
-		"the subject of a workload":  sign(t, jwt.SigningMethodES256, k.ec, "ec", nil, with(map[string]any{"sub": "system:serviceaccount:web:app"})),
-		"a claim for all of a space": sign(t, jwt.SigningMethodES256, k.ec, "ec", nil, with(map[string]any{"stunner": []string{"media/*"}})),
+		"RS256":                    sign(t, jwt.SigningMethodRS256, k.rsa, "rsa", nil, good()),
+		"PS384 with a key for all": sign(t, jwt.SigningMethodPS384, k.rsa, "any-rsa", nil, good()),
+		"ES256":                    sign(t, jwt.SigningMethodES256, k.ec, "ec", nil, good()),
+		"EdDSA":                    sign(t, jwt.SigningMethodEdDSA, k.ed, "ed", nil, good()),
+		"J-04 expired 25 s": sign(
+			t, jwt.SigningMethodES256, k.ec, "ec", nil, with(map[string]any{"exp": soon(-25 * time.Second)}),
+		),
+		"J-04 not before 25 s": sign(
+			t, jwt.SigningMethodES256, k.ec, "ec", nil, with(map[string]any{"nbf": soon(25 * time.Second)}),
+		),
+		"J-05 audience in a list": sign(
+			t, jwt.SigningMethodES256, k.ec, "ec", nil, with(map[string]any{"aud": []string{"other", audience}}),
+		),
+		"J-02 jku is not looked at": sign(
+			t, jwt.SigningMethodES256, k.ec, "ec", map[string]any{"jku": "http://127.0.0.1:1/"}, good(),
+		),
+		"the subject of a workload": sign(
+			t, jwt.SigningMethodES256, k.ec, "ec", nil, with(map[string]any{"sub": "system:serviceaccount:web:app"}),
+		),
+		"a claim for all of a space": sign(
+			t, jwt.SigningMethodES256, k.ec, "ec", nil, with(map[string]any{"stunner": []string{"media/*"}}),
+		),
 	}
 	for name, token := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -235,39 +250,41 @@ func TestTokensThatAreNotGood(t *testing.T) {
 		"J-02 brings its key as jwk":          strange(map[string]any{"jwk": own.Marshal()}),
 		"J-02 brings its key as jku":          strange(map[string]any{"jku": attacker.URL}),
 		"J-02 brings its key as x5u":          strange(map[string]any{"x5u": attacker.URL}),
-		"J-02 brings its key as x5c":          strange(map[string]any{"x5c": []string{base64.StdEncoding.EncodeToString(pkix)}}),
-		"J-02 crit":                           es(map[string]any{"crit": []string{"exp"}}, good()),
-		"J-02 crit b64":                       es(map[string]any{"crit": []string{"b64"}, "b64": true}, good()),
-		"J-02 crit of nothing":                es(map[string]any{"crit": []string{}}, good()),
-		"J-04 expired 31 s":                   claim("exp", in(-31*time.Second)),
-		"J-04 not before 35 s":                claim("nbf", in(35*time.Second)),
-		"J-04 issued in 35 s":                 claim("iat", in(35*time.Second)),
-		"J-04 no exp":                         claim("exp", nil),
-		"J-04 exp is text":                    claim("exp", "2099-01-01"),
-		"J-04 exp is a number in quotes":      claim("exp", strconv.FormatInt(in(time.Minute), 10)),
-		"J-04 nbf is a number in quotes":      claim("nbf", "1"),
-		"J-04 exp is 1e400":                   claim("exp", json.RawMessage("1e400")),
-		"J-04 exp is negative":                claim("exp", -1),
-		"J-05 other audience":                 claim("aud", "other"),
-		"J-05 a prefix of the audience":       claim("aud", audience[:4]),
-		"J-05 the audience is a prefix":       claim("aud", audience+"-2"),
-		"J-05 audience in another case":       claim("aud", strings.ToUpper(audience)),
-		"J-05 no audience":                    claim("aud", nil),
-		"J-05 other issuer":                   claim("iss", "https://login.example.net"),
-		"J-05 issuer with a slash":            claim("iss", issuer+"/"),
-		"J-05 no issuer":                      claim("iss", nil),
-		"J-05 gateways is no list":            claim("stunner", "media/oslo"),
-		"J-05 gateways is null":               claim("stunner", json.RawMessage("null")),
-		"J-05 gateways of another form":       claim("stunner", []string{"oslo"}),
-		"J-05 gateways beyond a namespace":    claim("stunner", []string{"*/*", "media/a/b"}),
-		"J-07 no subject":                     claim("sub", nil),
-		"J-07 subject of 129 bytes":           claim("sub", strings.Repeat("s", 129)),
-		"J-07 subject with a NUL":             claim("sub", "a\x00b"),
-		"J-06 garbage":                        "garbage",
-		"J-06 two parts":                      valid[:strings.LastIndexByte(valid, '.')],
-		"J-06 cut signature":                  valid[:len(valid)-2],
-		"J-06 a token and more":               valid + " " + valid,
-		"J-06 padding":                        valid + "=",
+		"J-02 brings its key as x5c": strange(
+			map[string]any{"x5c": []string{base64.StdEncoding.EncodeToString(pkix)}},
+		),
+		"J-02 crit":                        es(map[string]any{"crit": []string{"exp"}}, good()),
+		"J-02 crit b64":                    es(map[string]any{"crit": []string{"b64"}, "b64": true}, good()),
+		"J-02 crit of nothing":             es(map[string]any{"crit": []string{}}, good()),
+		"J-04 expired 31 s":                claim("exp", in(-31*time.Second)),
+		"J-04 not before 35 s":             claim("nbf", in(35*time.Second)),
+		"J-04 issued in 35 s":              claim("iat", in(35*time.Second)),
+		"J-04 no exp":                      claim("exp", nil),
+		"J-04 exp is text":                 claim("exp", "2099-01-01"),
+		"J-04 exp is a number in quotes":   claim("exp", strconv.FormatInt(in(time.Minute), 10)),
+		"J-04 nbf is a number in quotes":   claim("nbf", "1"),
+		"J-04 exp is 1e400":                claim("exp", json.RawMessage("1e400")),
+		"J-04 exp is negative":             claim("exp", -1),
+		"J-05 other audience":              claim("aud", "other"),
+		"J-05 a prefix of the audience":    claim("aud", audience[:4]),
+		"J-05 the audience is a prefix":    claim("aud", audience+"-2"),
+		"J-05 audience in another case":    claim("aud", strings.ToUpper(audience)),
+		"J-05 no audience":                 claim("aud", nil),
+		"J-05 other issuer":                claim("iss", "https://login.example.net"),
+		"J-05 issuer with a slash":         claim("iss", issuer+"/"),
+		"J-05 no issuer":                   claim("iss", nil),
+		"J-05 gateways is no list":         claim("stunner", "media/oslo"),
+		"J-05 gateways is null":            claim("stunner", json.RawMessage("null")),
+		"J-05 gateways of another form":    claim("stunner", []string{"oslo"}),
+		"J-05 gateways beyond a namespace": claim("stunner", []string{"*/*", "media/a/b"}),
+		"J-07 no subject":                  claim("sub", nil),
+		"J-07 subject of 129 bytes":        claim("sub", strings.Repeat("s", 129)),
+		"J-07 subject with a NUL":          claim("sub", "a\x00b"),
+		"J-06 garbage":                     "garbage",
+		"J-06 two parts":                   valid[:strings.LastIndexByte(valid, '.')],
+		"J-06 cut signature":               valid[:len(valid)-2],
+		"J-06 a token and more":            valid + " " + valid,
+		"J-06 padding":                     valid + "=",
 	}
 	var body string
 	for name, token := range tests {
@@ -337,11 +354,17 @@ func TestJ06TwoTokens(t *testing.T) {
 func TestJ01SharedSecret(t *testing.T) {
 	k := newKeys(t)
 	secret := []byte("0123456789abcdef0123456789abcdef")
-	s := newService(t, newPolicy(t, access.Config{Issuer: issuer, Audience: audience, SecretFile: write(t, "secret", append(secret, '\n'))}), gateways()...)
-	decode[rest.IceServers](t, s.ask(t, sign(t, jwt.SigningMethodHS256, secret, nil, nil, good()), `{}`), http.StatusCreated)
+	s := newService(t, newPolicy(
+		t, access.Config{Issuer: issuer, Audience: audience, SecretFile: write(t, "secret", append(secret, '\n'))},
+	), gateways()...)
+	decode[rest.IceServers](
+		t, s.ask(t, sign(t, jwt.SigningMethodHS256, secret, nil, nil, good()), `{}`), http.StatusCreated,
+	)
 	var body string
 	for name, token := range map[string]string{
-		"another secret":    sign(t, jwt.SigningMethodHS256, []byte("0123456789abcdef0123456789abcdeF"), nil, nil, good()),
+		"another secret": sign(
+			t, jwt.SigningMethodHS256, []byte("0123456789abcdef0123456789abcdeF"), nil, nil, good(),
+		),
 		"another algorithm": sign(t, jwt.SigningMethodHS512, secret, nil, nil, good()),
 		"RS256":             sign(t, jwt.SigningMethodRS256, k.rsa, nil, nil, good()),
 		"none":              unsigned(t, `{"alg":"none"}`),
@@ -355,7 +378,10 @@ func TestJ05GatewaysOfAToken(t *testing.T) {
 	k := newKeys(t)
 	s := newService(t, k.policy(t), gateways()...)
 	token := func(gateways ...string) string {
-		return sign(t, jwt.SigningMethodES256, k.ec, "ec", nil, with(map[string]any{"stunner": append([]string{}, gateways...)}))
+		return sign(
+			t, jwt.SigningMethodES256, k.ec, "ec", nil,
+			with(map[string]any{"stunner": append([]string{}, gateways...)}),
+		)
 	}
 	one := func(id string) string {
 		namespace, name, _ := strings.Cut(id, "/")
@@ -419,7 +445,10 @@ func TestJ07UserOfAToken(t *testing.T) {
 				target += "&username=" + tt.username
 			}
 			r := httptest.NewRequest(http.MethodGet, target, nil)
-			r.Header.Set("Authorization", "bearer "+sign(t, jwt.SigningMethodES256, k.ec, "ec", nil, with(map[string]any{"sub": tt.subject})))
+			r.Header.Set(
+				"Authorization",
+				"bearer "+sign(t, jwt.SigningMethodES256, k.ec, "ec", nil, with(map[string]any{"sub": tt.subject})),
+			)
 			answer := s.do(t, r)
 			if tt.status != http.StatusOK {
 				wantProblem(t, answer, tt.status, "username")

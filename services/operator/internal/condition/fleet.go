@@ -11,7 +11,10 @@ func ConfigRefused(pod, problem string) Finding {
 
 // ConfigNotRun means that dataplanes report and none runs the published config.
 func ConfigNotRun(pods int) Finding {
-	return finding(ReasonPending, "%s, none runs the published config: see their logs", counted(pods, "pod reports", "pods report"))
+	return finding(
+		ReasonPending, "%s, none runs the published config: see their logs",
+		counted(pods, "pod reports", "pods report"),
+	)
 }
 
 // Draining adds the number of draining pods to a Gateway that is programmed.

@@ -14,7 +14,10 @@ func AnnotationInvalid(name string, err error) Finding {
 
 // NameInvalid means that the name of the Gateway is no valid name of a Service.
 func NameInvalid(name string) Finding {
-	return finding(ReasonPending, "metadata.name: %q cannot be the name of a Service: use a DNS label of at most 59 characters", name)
+	return finding(
+		ReasonPending, "metadata.name: %q cannot be the name of a Service: use a DNS label of at most 59 characters",
+		name,
+	)
 }
 
 // ConfigInvalid means that a dataplane would reject the config.
@@ -29,22 +32,33 @@ func NoValidListener() Finding {
 
 // SomeListenersInvalid means that the named listeners cannot be served as they are written.
 func SomeListenersInvalid(names []string) Finding {
-	return finding(ReasonListenersNotValid, "cannot be served as written: listener %s: see the conditions there", strings.Join(names, ", "))
+	return finding(
+		ReasonListenersNotValid, "cannot be served as written: listener %s: see the conditions there",
+		strings.Join(names, ", "),
+	)
 }
 
 // WorkloadTaken means that an older Gateway has the Deployment or DaemonSet of this name.
 func WorkloadTaken(dataplane, name, other string) Finding {
-	return finding(ReasonPending, "Dataplane %s: spec.workloadName: %q is the workload of Gateway %s: use another Dataplane", dataplane, name, other)
+	return finding(
+		ReasonPending, "Dataplane %s: spec.workloadName: %q is the workload of Gateway %s: use another Dataplane",
+		dataplane, name, other,
+	)
 }
 
 // AddressKind means that the type of the requested address is not supported.
 func AddressKind(kind string) Finding {
-	return finding(ReasonUnsupportedAddress, "spec.addresses[0].type: %q is not supported: use IPAddress or Hostname", kind)
+	return finding(
+		ReasonUnsupportedAddress, "spec.addresses[0].type: %q is not supported: use IPAddress or Hostname", kind,
+	)
 }
 
 // AddressValue means that the requested address is no IP address.
 func AddressValue(value string) Finding {
-	return finding(ReasonAddressNotUsable, "spec.addresses[0].value: %q is no IP address: write one, or set type to Hostname", value)
+	return finding(
+		ReasonAddressNotUsable, "spec.addresses[0].value: %q is no IP address: write one, or set type to Hostname",
+		value,
+	)
 }
 
 // AddressSpecial means that the API server rejects the requested address in a Service.
@@ -67,7 +81,9 @@ func AddressNotAssigned(value string, listeners []string) Finding {
 
 // AddressesLeftOut warns that only the first of several requested addresses is used.
 func AddressesLeftOut(n int) string {
-	return fmt.Sprintf("spec.addresses: has %d entries, only the first one is asked for: use a Gateway for each address", n)
+	return fmt.Sprintf(
+		"spec.addresses: has %d entries, only the first one is asked for: use a Gateway for each address", n,
+	)
 }
 
 // AnnotationsTooLarge means that the annotations that are copied to objects exceed the limit of Kubernetes.
@@ -98,20 +114,32 @@ func ObjectRefused(object, problem string) Finding {
 
 // ScalingRefused is ObjectRefused for an object that only scales the pods.
 func ScalingRefused(object, problem string) Finding {
-	return finding(ReasonInvalid, "the API server refuses %s: %s; the Gateway is served, and scaled as before, if it was", object, problem)
+	return finding(
+		ReasonInvalid, "the API server refuses %s: %s; the Gateway is served, and scaled as before, if it was", object,
+		problem,
+	)
 }
 
 // ExternalIPsRefused warns that the API server rejects spec.externalIPs of a Service.
 func ExternalIPsRefused(object, problem string) string {
-	return fmt.Sprintf("the API server refuses spec.externalIPs of %s, which does without: %s; annotation stunner.l7mp.io/disable-external-ips asks for none", object, problem)
+	return fmt.Sprintf(
+		"the API server refuses spec.externalIPs of %s, which does without: %s; annotation stunner.l7mp.io/disable-external-ips asks for none",
+		object, problem,
+	)
 }
 
 // ListenerNoAddress means that the listener has no public address.
 func ListenerNoAddress(exposed bool) Finding {
 	if !exposed {
-		return finding(ReasonPending, "not exposed: annotation stunner.l7mp.io/enable-mixed-protocol-lb is false and the first listener uses another transport")
+		return finding(
+			ReasonPending,
+			"not exposed: annotation stunner.l7mp.io/enable-mixed-protocol-lb is false and the first listener uses another transport",
+		)
 	}
-	return finding(ReasonPending, "no public address yet: the Service has neither a load balancer address nor a node port on a node with an external address")
+	return finding(
+		ReasonPending,
+		"no public address yet: the Service has neither a load balancer address nor a node port on a node with an external address",
+	)
 }
 
 // ListenerPending means that the listener is valid and its Gateway is held.
@@ -136,32 +164,53 @@ func PortInvalid(port int32) Finding {
 
 // PortConflict means that another listener has the port.
 func PortConflict(network string, port int32, other string) Finding {
-	return finding(ReasonProtocolConflict, "%s port %d is taken by listener %q: TURN-UDP and TURN-DTLS share the UDP ports, TURN-TCP and TURN-TLS the TCP ports", network, port, other)
+	return finding(
+		ReasonProtocolConflict,
+		"%s port %d is taken by listener %q: TURN-UDP and TURN-DTLS share the UDP ports, TURN-TCP and TURN-TLS the TCP ports",
+		network, port, other,
+	)
 }
 
 // PortHeld means that a held listener has the port in its published form.
 func PortHeld(network string, port int32, other string) Finding {
-	return finding(ReasonProtocolConflict, "%s port %d is that of listener %q, which is served as it was published before: mend or remove that listener, or use another port", network, port, other)
+	return finding(
+		ReasonProtocolConflict,
+		"%s port %d is that of listener %q, which is served as it was published before: mend or remove that listener, or use another port",
+		network, port, other,
+	)
 }
 
 // PortOfProcess means that an endpoint of the dataplane itself has the port in the pod.
 func PortOfProcess(port int32, use string) Finding {
-	return finding(ReasonPortUnavailable, "tcp port %d of the pod is that of its %s: use another port, or another one in the pod with annotation stunner.l7mp.io/targetport", port, use)
+	return finding(
+		ReasonPortUnavailable,
+		"tcp port %d of the pod is that of its %s: use another port, or another one in the pod with annotation stunner.l7mp.io/targetport",
+		port, use,
+	)
 }
 
 // NameConflict means that an earlier listener has the name.
 func NameConflict(name string) Finding {
-	return finding(ReasonProtocolConflict, "another listener is called %q as well: only the first one is served; rename the other", name)
+	return finding(
+		ReasonProtocolConflict, "another listener is called %q as well: only the first one is served; rename the other",
+		name,
+	)
 }
 
 // PassthroughUnsupported means that tls.mode is not Terminate.
 func PassthroughUnsupported(mode string) Finding {
-	return finding(ReasonUnsupportedValue, "tls.mode %q is not supported: a TURN server terminates TLS itself; use Terminate", mode)
+	return finding(
+		ReasonUnsupportedValue, "tls.mode %q is not supported: a TURN server terminates TLS itself; use Terminate",
+		mode,
+	)
 }
 
 // RouteKinds means that allowedRoutes.kinds contains kinds other than UDPRoute.
 func RouteKinds(kinds []string) Finding {
-	return finding(ReasonInvalidRouteKinds, "allowedRoutes.kinds: %s cannot be attached to a TURN listener: use UDPRoute", strings.Join(kinds, ", "))
+	return finding(
+		ReasonInvalidRouteKinds, "allowedRoutes.kinds: %s cannot be attached to a TURN listener: use UDPRoute",
+		strings.Join(kinds, ", "),
+	)
 }
 
 // CertificateMissing means that a TLS listener has no certificateRefs.

@@ -48,7 +48,8 @@ func Merge(have []metav1.Condition, generation int64, now metav1.Time, want ...m
 	for _, c := range want {
 		c.ObservedGeneration = generation
 		c.LastTransitionTime = now
-		if before := find(have, c.Type); before != nil && before.Status == c.Status && !before.LastTransitionTime.IsZero() {
+		if before := find(have, c.Type); before != nil && before.Status == c.Status &&
+			!before.LastTransitionTime.IsZero() {
 			c.LastTransitionTime = before.LastTransitionTime
 		}
 		merged = append(merged, c)

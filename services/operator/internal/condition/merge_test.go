@@ -27,7 +27,9 @@ func TestMergeMovesTheTransitionTimeOnlyOnATransition(t *testing.T) {
 		condition.False(condition.Programmed, condition.NoAddress([]string{"udp"})),
 		condition.True(condition.ResolvedRefs, condition.Finding{Reason: condition.ReasonResolved}),
 	)
-	want := map[string]metav1.Time{condition.Accepted: yesterday, condition.Programmed: today, condition.ResolvedRefs: today}
+	want := map[string]metav1.Time{
+		condition.Accepted: yesterday, condition.Programmed: today, condition.ResolvedRefs: today,
+	}
 	for _, c := range got {
 		if !c.LastTransitionTime.Equal(new(want[c.Type])) {
 			t.Errorf("%s changed at %s, want %s", c.Type, c.LastTransitionTime, want[c.Type])
@@ -43,16 +45,24 @@ func TestMergeMovesTheTransitionTimeOnlyOnATransition(t *testing.T) {
 
 func TestMergeGivesATimeToAConditionThatHadNone(t *testing.T) {
 	have := []metav1.Condition{{Type: condition.Accepted, Status: metav1.ConditionTrue}}
-	got := condition.Merge(have, 1, today, condition.Holds(condition.Accepted, condition.ReasonAccepted, condition.Finding{}))
+	got := condition.Merge(
+		have, 1, today, condition.Holds(condition.Accepted, condition.ReasonAccepted, condition.Finding{}),
+	)
 	if !got[0].LastTransitionTime.Equal(&today) {
 		t.Errorf("transition time is %s, want %s", got[0].LastTransitionTime, today)
 	}
 }
 
 func TestMergeKeepsWhatOthersWriteAndDropsWarningsThatAreOver(t *testing.T) {
-	foreign := metav1.Condition{Type: "example.org/Audited", Status: metav1.ConditionTrue, Reason: "Passed", LastTransitionTime: yesterday}
-	have := []metav1.Condition{{Type: condition.RealmNotDNSName, Status: metav1.ConditionTrue, Reason: "Warning"}, foreign}
-	got := condition.Merge(have, 1, today, condition.Holds(condition.Accepted, condition.ReasonAccepted, condition.Finding{}))
+	foreign := metav1.Condition{
+		Type: "example.org/Audited", Status: metav1.ConditionTrue, Reason: "Passed", LastTransitionTime: yesterday,
+	}
+	have := []metav1.Condition{
+		{Type: condition.RealmNotDNSName, Status: metav1.ConditionTrue, Reason: "Warning"}, foreign,
+	}
+	got := condition.Merge(
+		have, 1, today, condition.Holds(condition.Accepted, condition.ReasonAccepted, condition.Finding{}),
+	)
 	want := []metav1.Condition{
 		{Type: condition.Accepted, Status: metav1.ConditionTrue, Reason: "Accepted", ObservedGeneration: 1, LastTransitionTime: today},
 		foreign,
@@ -64,7 +74,9 @@ func TestMergeKeepsWhatOthersWriteAndDropsWarningsThatAreOver(t *testing.T) {
 
 func TestMessagesAreBounded(t *testing.T) {
 	for _, letter := range []string{"x", "é", "…"} {
-		c := condition.False(condition.Accepted, condition.Finding{Reason: "Pending", Message: strings.Repeat(letter, 40_000)})
+		c := condition.False(
+			condition.Accepted, condition.Finding{Reason: "Pending", Message: strings.Repeat(letter, 40_000)},
+		)
 		if len(c.Message) > 32768 || !utf8.ValidString(c.Message) || !strings.HasSuffix(c.Message, "…") {
 			t.Errorf("message of %q has %d bytes, valid %t", letter, len(c.Message), utf8.ValidString(c.Message))
 		}
@@ -72,8 +84,11 @@ func TestMessagesAreBounded(t *testing.T) {
 }
 
 func TestJoinTakesTheReasonOfTheFirstAndTheMessagesOfAll(t *testing.T) {
-	got := condition.Join([]condition.Finding{{}, condition.BackendMissing("Service", "a/b"), condition.BackendKind("a/c", "batch", "Job")})
-	if got.Reason != condition.ReasonBackendNotFound || !strings.Contains(got.Message, "a/b") || !strings.Contains(got.Message, "a/c") {
+	got := condition.Join([]condition.Finding{
+		{}, condition.BackendMissing("Service", "a/b"), condition.BackendKind("a/c", "batch", "Job"),
+	})
+	if got.Reason != condition.ReasonBackendNotFound || !strings.Contains(got.Message, "a/b") ||
+		!strings.Contains(got.Message, "a/c") {
 		t.Errorf("got %+v", got)
 	}
 	if !condition.Join(nil).OK() {

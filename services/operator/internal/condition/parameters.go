@@ -11,7 +11,10 @@ func ParametersMissing(field string) Finding {
 
 // ParametersKind means that a parametersRef does not name a GatewayConfig.
 func ParametersKind(field, group, kind string) Finding {
-	return finding(ReasonInvalidParameters, "%s names a %s of group %q: name a GatewayConfig of group stunner.l7mp.io", field, kind, group)
+	return finding(
+		ReasonInvalidParameters, "%s names a %s of group %q: name a GatewayConfig of group stunner.l7mp.io", field,
+		kind, group,
+	)
 }
 
 // ParametersIncomplete means that the parametersRef of a class lacks name or namespace.
@@ -26,7 +29,9 @@ func GatewayConfigMissing(field, key string) Finding {
 
 // DataplaneMissing means that the Dataplane does not exist.
 func DataplaneMissing(config, name string) Finding {
-	return finding(ReasonDataplaneNotFound, "GatewayConfig %s: spec.dataplane: Dataplane %q does not exist", config, name)
+	return finding(
+		ReasonDataplaneNotFound, "GatewayConfig %s: spec.dataplane: Dataplane %q does not exist", config, name,
+	)
 }
 
 // DataplaneNotAllowed means that the Dataplane does not admit the namespace of a GatewayConfig. The message does not
@@ -38,7 +43,11 @@ func DataplaneNotAllowed(config, name, namespace string) Finding {
 
 // OwnConfigDenied means that the operator does not allow Gateways to refer to a GatewayConfig.
 func OwnConfigDenied(field string) Finding {
-	return finding(ReasonInvalidParameters, "%s: the operator runs with --own-gateway-configs=deny: leave the field out to have the GatewayConfig of the GatewayClass", field)
+	return finding(
+		ReasonInvalidParameters,
+		"%s: the operator runs with --own-gateway-configs=deny: leave the field out to have the GatewayConfig of the GatewayClass",
+		field,
+	)
 }
 
 // DenialUnreadable means that a selector in spec.deniedBackends is invalid.
@@ -60,12 +69,18 @@ func PatchInvalid(err error) Finding {
 // PodsUnmakeable is PatchInvalid for a Gateway. It does not quote the patch: readers of a Gateway may have no right to
 // read Dataplanes.
 func PodsUnmakeable(dataplane string) Finding {
-	return finding(ReasonInvalidParameters, "Dataplane %s: spec.podTemplatePatch cannot be used: see the conditions there", dataplane)
+	return finding(
+		ReasonInvalidParameters, "Dataplane %s: spec.podTemplatePatch cannot be used: see the conditions there",
+		dataplane,
+	)
 }
 
 // OffloadWarning means that the requested offload engine is not available.
 func OffloadWarning(engine string) Finding {
-	return finding(ReasonWarning, "spec.offloadEngine: %s is not available in this release, media is forwarded without it: use None", engine)
+	return finding(
+		ReasonWarning,
+		"spec.offloadEngine: %s is not available in this release, media is forwarded without it: use None", engine,
+	)
 }
 
 // ScalingInvalid, on a Dataplane, means that spec.autoscaling is invalid.
@@ -75,7 +90,9 @@ func ScalingInvalid(err error) Finding {
 
 // ScalingUnusable is ScalingInvalid for a Gateway.
 func ScalingUnusable(dataplane string) Finding {
-	return finding(ReasonInvalidParameters, "Dataplane %s: spec.autoscaling cannot be used: see the conditions there", dataplane)
+	return finding(
+		ReasonInvalidParameters, "Dataplane %s: spec.autoscaling cannot be used: see the conditions there", dataplane,
+	)
 }
 
 // KEDAMissing, on a Dataplane, means that KEDA is not installed.
@@ -110,7 +127,11 @@ func ServiceFixed(dataplane, field, service string) string {
 
 // RealmInvalid means that the realm is no valid value of the STUN attribute REALM (RFC 8489 §14.9).
 func RealmInvalid(config string) Finding {
-	return finding(ReasonInvalidRealm, "GatewayConfig %s: spec.realm must have 1 to 127 characters and no quote, backslash or control character", config)
+	return finding(
+		ReasonInvalidRealm,
+		"GatewayConfig %s: spec.realm must have 1 to 127 characters and no quote, backslash or control character",
+		config,
+	)
 }
 
 // RealmWarning means that the realm is valid and no DNS name.
@@ -120,13 +141,20 @@ func RealmWarning(realm string) Finding {
 
 // InlineWarning means that the object contains secrets.
 func InlineWarning(fields string) Finding {
-	return finding(ReasonWarning, "%s can be read by everyone who can read this object: keep it in a Secret and name that in authRef", fields)
+	return finding(
+		ReasonWarning,
+		"%s can be read by everyone who can read this object: keep it in a Secret and name that in authRef", fields,
+	)
 }
 
 // GuessableWarning means that secrets are short enough to be guessed. The message must not reveal anything about them,
 // not even the length.
 func GuessableWarning(secrets string, least int) Finding {
-	return finding(ReasonWarning, "%s shorter than %d bytes: somebody may find it by trying; make a new one with openssl rand -hex %d", secrets, least, least)
+	return finding(
+		ReasonWarning,
+		"%s shorter than %d bytes: somebody may find it by trying; make a new one with openssl rand -hex %d", secrets,
+		least, least,
+	)
 }
 
 // AuthTypeUnknown means that the authentication type is unknown. The message does not quote it, because it may come
@@ -167,7 +195,11 @@ func SecretKind(where, group, kind string) Finding {
 
 // NotGranted means that a reference to another namespace has no ReferenceGrant.
 func NotGranted(from, to, namespace string) Finding {
-	return finding(ReasonRefNotPermitted, "%s refers to %s in another namespace: create a ReferenceGrant in namespace %s, or move it", from, to, namespace)
+	return finding(
+		ReasonRefNotPermitted,
+		"%s refers to %s in another namespace: create a ReferenceGrant in namespace %s, or move it", from, to,
+		namespace,
+	)
 }
 
 // InlineField names a field of a GatewayConfig in messages.

@@ -16,7 +16,8 @@ func TestUsageChangesRarely(t *testing.T) {
 			said = append(said, c.Message)
 		}
 		var order int
-		if _, err := fmt.Sscanf(c.Message, "more than %d Gateways", &order); n > condition.MaxUsers && (err != nil || order >= n || order*5 < n*2) {
+		if _, err := fmt.Sscanf(c.Message, "more than %d Gateways", &order); n > condition.MaxUsers &&
+			(err != nil || order >= n || order*5 < n*2) {
 			t.Errorf("%d users: %q", n, c.Message)
 		}
 	}

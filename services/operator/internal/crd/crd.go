@@ -76,7 +76,9 @@ func compile(gvk runtimeschema.GroupVersionKind) (*Schema, error) {
 	}
 	var internal apiextensions.CustomResourceValidation
 	public := crd.Spec.Versions[i].Schema
-	err = apiextensionsv1.Convert_v1_CustomResourceValidation_To_apiextensions_CustomResourceValidation(public, &internal, nil)
+	err = apiextensionsv1.Convert_v1_CustomResourceValidation_To_apiextensions_CustomResourceValidation(
+		public, &internal, nil,
+	)
 	if err != nil {
 		return nil, err
 	}

@@ -28,7 +28,9 @@ func embedded(t testing.TB) (all []runtimeschema.GroupVersionKind) {
 			t.Fatal(err)
 		}
 		for _, v := range crd.Spec.Versions {
-			all = append(all, runtimeschema.GroupVersionKind{Group: crd.Spec.Group, Version: v.Name, Kind: crd.Spec.Names.Kind})
+			all = append(
+				all, runtimeschema.GroupVersionKind{Group: crd.Spec.Group, Version: v.Name, Kind: crd.Spec.Names.Kind},
+			)
 		}
 	}
 	return all
@@ -46,11 +48,15 @@ func TestFindCompilesEveryVersion(t *testing.T) {
 			t.Errorf("%s is not found", gvk)
 			continue
 		}
-		if _, errs := s.Admit(map[string]any{"apiVersion": gvk.GroupVersion().String(), "kind": gvk.Kind}); strings.Contains(fmt.Sprint(errs), "compile") {
+		if _, errs := s.Admit(
+			map[string]any{"apiVersion": gvk.GroupVersion().String(), "kind": gvk.Kind},
+		); strings.Contains(fmt.Sprint(errs), "compile") {
 			t.Errorf("%s: %v", gvk, errs)
 		}
 	}
-	for _, gvk := range []runtimeschema.GroupVersionKind{{Version: "v1", Kind: "Service"}, {Group: "stunner.l7mp.io", Version: "v0", Kind: "Dataplane"}} {
+	for _, gvk := range []runtimeschema.GroupVersionKind{
+		{Version: "v1", Kind: "Service"}, {Group: "stunner.l7mp.io", Version: "v0", Kind: "Dataplane"},
+	} {
 		if Find(gvk) != nil {
 			t.Errorf("%s is found", gvk)
 		}

@@ -37,12 +37,18 @@ func TestDecodeRefusesWhatTheCRDsForbid(t *testing.T) {
 		{"no prefixes", own, "StaticService", "{}", "spec.prefixes: Required value"},
 		{"a patch that is a list", own, "Dataplane", "{podTemplatePatch: [1]}", "spec.podTemplatePatch: is a list, must be a mapping"},
 		{"a variable without name", own, "Dataplane", "{env: [{value: x}]}", "spec.env[0].name: Required value"},
-		{"an address that is none", gatewayAPI, "Gateway", gateway("], addresses: [{value: not-an-ip}]}"), "spec.addresses[0]: Invalid value"},
-		{"a hostname that is none", gatewayAPI, "Gateway", gateway(", {name: b, port: 2, protocol: X, hostname: ..bad..}]}"),
+		{"an address that is none", gatewayAPI, "Gateway", gateway(
+			"], addresses: [{value: not-an-ip}]}",
+		), "spec.addresses[0]: Invalid value"},
+		{"a hostname that is none", gatewayAPI, "Gateway", gateway(
+			", {name: b, port: 2, protocol: X, hostname: ..bad..}]}",
+		),
 			"spec.listeners[1].hostname: Invalid value: should match"},
 		{"a protocol that is none", gatewayAPI, "Gateway", gateway(", {name: b, port: 2, protocol: TURN UDP!}]}"),
 			"spec.listeners[1].protocol: Invalid value: should match"},
-		{"TLS over UDP", gatewayAPI, "Gateway", gateway(", {name: b, port: 2, protocol: UDP, tls: {certificateRefs: [{name: s}]}}]}"),
+		{"TLS over UDP", gatewayAPI, "Gateway", gateway(
+			", {name: b, port: 2, protocol: UDP, tls: {certificateRefs: [{name: s}]}}]}",
+		),
 			"spec.listeners[1]: Invalid value: tls must not be specified"},
 		{"two listeners on one port", gatewayAPI, "Gateway", gateway(", {name: b, port: 1, protocol: UDP}]}"),
 			"spec.listeners: Invalid value: Combination of port, protocol and hostname must be unique"},
@@ -62,7 +68,8 @@ func TestDecodeRefusesWhatTheCRDsForbid(t *testing.T) {
 				t.Fatalf("in force, want %q", c.want)
 			}
 			got := problems[0].Field + ": " + problems[0].Message
-			if !strings.HasPrefix(got, c.want) || problems[0].Line != 4 || strings.Contains(fmt.Sprint(problems), "hunter2") {
+			if !strings.HasPrefix(got, c.want) || problems[0].Line != 4 ||
+				strings.Contains(fmt.Sprint(problems), "hunter2") {
 				t.Errorf("got %v, want %q at line 4", problems, c.want)
 			}
 		})
@@ -87,7 +94,9 @@ func TestDecodeKeepsTheStatus(t *testing.T) {
 // BenchmarkFolder decodes 500 files, without reading them from disk.
 func BenchmarkFolder(b *testing.B) {
 	documents := []string{
-		gatewayWith("    port: 3478\n    protocol: TURN-UDP\n  - name: b\n    port: 443\n    protocol: TURN-TLS\n    tls: {certificateRefs: [{name: cert}]}\n"),
+		gatewayWith(
+			"    port: 3478\n    protocol: TURN-UDP\n  - name: b\n    port: 443\n    protocol: TURN-TLS\n    tls: {certificateRefs: [{name: cert}]}\n",
+		),
 		"apiVersion: stunner.l7mp.io/v1\nkind: UDPRoute\nmetadata: {name: r}\nspec:\n  parentRefs: [{name: edge}]\n  rules: [{backendRefs: [{name: b, port: 1, endPort: 9}]}]\n",
 		"apiVersion: stunner.l7mp.io/v1\nkind: GatewayConfig\nmetadata: {name: c}\nspec: {authRef: {name: s}, deniedBackends: [{namespace: a}]}\n",
 		"apiVersion: stunner.l7mp.io/v1\nkind: Dataplane\nmetadata: {name: d}\nspec: {autoscaling: {maxReplicas: 3}, env: [{name: A, value: b}]}\n",

@@ -184,7 +184,9 @@ func (d *decoder) piece(p piece) {
 	if err != nil {
 		guess := identify(text)
 		guess.File, guess.Line, guess.Severity = d.file, p.line-1+syntaxLine(text, err), Error
-		guess.Message = "document is not YAML: " + reason(err) + ": mend the indentation, colons or quotes around this line"
+		guess.Message = "document is not YAML: " + reason(
+			err,
+		) + ": mend the indentation, colons or quotes around this line"
 		d.problems = append(d.problems, guess)
 	}
 }

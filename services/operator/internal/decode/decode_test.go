@@ -18,7 +18,9 @@ func outline(objects []Located, problems []Problem) string {
 	var lines []string
 	for _, o := range objects {
 		gvk := o.GetObjectKind().GroupVersionKind()
-		lines = append(lines, fmt.Sprintf("%d: %s %s %s", o.Line, gvk.GroupVersion(), gvk.Kind, strings.TrimPrefix(resource.KeyOf(o).String(), "/")))
+		lines = append(lines, fmt.Sprintf(
+			"%d: %s %s %s", o.Line, gvk.GroupVersion(), gvk.Kind, strings.TrimPrefix(resource.KeyOf(o).String(), "/"),
+		))
 	}
 	for _, p := range problems {
 		lines = append(lines, fmt.Sprintf("%s %s", p.Severity, p))
@@ -121,28 +123,47 @@ func TestDecodeNamesFieldAndLine(t *testing.T) {
 		name, yaml string
 		want       []string // LINE FIELD: start of the message
 	}{
-		{"an unknown field", gatewayWith("    port: 3478\n    protocol: TURN-UDP\n    hosts: x\n"), []string{"11 spec.listeners[0].hosts: is not known"}},
-		{"a duplicate key does not hide other errors", gatewayWith("    port: 0\n    port: 1\n    protocol: TURN-UDP\n    hosts: x\n"), []string{
+		{"an unknown field", gatewayWith("    port: 3478\n    protocol: TURN-UDP\n    hosts: x\n"), []string{
+			"11 spec.listeners[0].hosts: is not known",
+		}},
+		{"a duplicate key does not hide other errors", gatewayWith(
+			"    port: 0\n    port: 1\n    protocol: TURN-UDP\n    hosts: x\n",
+		), []string{
 			"10 spec.listeners[0].port: is set twice, first at line 9", "12 spec.listeners[0].hosts: is not known"}},
 		{"every wrong type", gatewayWith("    port: \"3478\"\n    protocol: [TURN-UDP]\n  - 7\n"), []string{
 			"9 spec.listeners[0].port: is a string, must be a whole number, without quotes",
 			"10 spec.listeners[0].protocol: is a list, must be a string",
 			"11 spec.listeners[1]: Invalid value: must be an object",
 			"11 spec.listeners[1]: is a number, must be a mapping"}},
-		{"a number that does not fit", gatewayWith("    port: 99999999999\n    protocol: TURN-UDP\n"), []string{"9 spec.listeners[0].port: Invalid value: must be of type integer with format int32", "9 spec.listeners[0].port: Invalid value: should be less than or equal to 65535"}},
-		{"port 0", gatewayWith("    port: 0\n    protocol: TURN-UDP\n"), []string{"9 spec.listeners[0].port: Invalid value: should be greater than or equal to 1"}},
-		{"port 70000", gatewayWith("    port: 70000\n    protocol: TURN-UDP\n"), []string{"9 spec.listeners[0].port: Invalid value: should be less than or equal to 65535"}},
+		{"a number that does not fit", gatewayWith("    port: 99999999999\n    protocol: TURN-UDP\n"), []string{
+			"9 spec.listeners[0].port: Invalid value: must be of type integer with format int32",
+			"9 spec.listeners[0].port: Invalid value: should be less than or equal to 65535",
+		}},
+		{"port 0", gatewayWith("    port: 0\n    protocol: TURN-UDP\n"), []string{
+			"9 spec.listeners[0].port: Invalid value: should be greater than or equal to 1",
+		}},
+		{"port 70000", gatewayWith("    port: 70000\n    protocol: TURN-UDP\n"), []string{
+			"9 spec.listeners[0].port: Invalid value: should be less than or equal to 65535",
+		}},
 		{"no port", gatewayWith("    protocol: TURN-UDP\n"), []string{"8 spec.listeners[0].port: Required value"}},
 		{"double listener names", gatewayWith("    port: 1\n    protocol: X\n  - name: a\n    port: 2\n    protocol: X\n"), []string{"7 spec.listeners: Invalid value: Listener name must be unique", "11 spec.listeners[1]: Duplicate value"}},
 		{"an unknown word", gatewayWith("    port: 1\n    protocol: X\n    allowedRoutes: {namespaces: {from: Some}}\n"), []string{`11 spec.listeners[0].allowedRoutes.namespaces.from: Unsupported value: supported values: "All", "Selector", "Same"`}},
 		{"no listeners", "apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {name: edge}\nspec:\n  gatewayClassName: c\n", []string{"4 spec.listeners: Required value"}},
 		{"a prefix that is none", "apiVersion: stunner.l7mp.io/v1\nkind: StaticService\nmetadata: {name: s}\nspec:\n  prefixes:\n  - 10.0.0.0/8\n  - 10.0.0.0/33\n  - 10.0.0.1:<1-2>\n",
-			[]string{"7 spec.prefixes[1]: Invalid value: each prefix must be an IP address", "8 spec.prefixes[2]: Invalid value"}},
+			[]string{
+				"7 spec.prefixes[1]: Invalid value: each prefix must be an IP address",
+				"8 spec.prefixes[2]: Invalid value",
+			}},
 		{"endPort before port", "apiVersion: stunner.l7mp.io/v1\nkind: UDPRoute\nmetadata: {name: r}\nspec:\n  rules:\n  - backendRefs:\n    - name: b\n      port: 20\n      endPort: 10\n    - name: c\n      endPort: 10\n",
-			[]string{"7 spec.rules[0].backendRefs[0]: Invalid value: endPort must not be less than port", "10 spec.rules[0].backendRefs[1]: Invalid value: endPort needs port"}},
+			[]string{
+				"7 spec.rules[0].backendRefs[0]: Invalid value: endPort must not be less than port",
+				"10 spec.rules[0].backendRefs[1]: Invalid value: endPort needs port",
+			}},
 		{"two rules in the official route", "apiVersion: gateway.networking.k8s.io/v1\nkind: UDPRoute\nmetadata: {name: r}\nspec:\n  rules:\n  - backendRefs: [{name: a}]\n  - backendRefs: [{name: b}]\n",
 			[]string{"5 spec.rules: Too many: must have at most 1 item"}},
-		{"a name that is none", "apiVersion: v1\nkind: Service\nmetadata:\n  name: Media_Server\n", []string{"4 metadata.name: Invalid value"}},
+		{"a name that is none", "apiVersion: v1\nkind: Service\nmetadata:\n  name: Media_Server\n", []string{
+			"4 metadata.name: Invalid value",
+		}},
 		{"an unreadable quantity", "apiVersion: stunner.l7mp.io/v1\nkind: Dataplane\nmetadata: {name: d}\nspec:\n  resources:\n    limits:\n      memory: 1Gi\n      cpu: two\n",
 			[]string{"8 spec.resources.limits.cpu: Invalid value: should match"}},
 		{"bad base64, without repeating it", "apiVersion: v1\nkind: Secret\nmetadata: {name: s}\ndata:\n  good: eA==\n  bad: hunter2!\n", []string{"6 data.bad: is not base64: encode it"}},
@@ -150,31 +171,58 @@ func TestDecodeNamesFieldAndLine(t *testing.T) {
 		{"a realm with a control character beyond ASCII", "apiVersion: stunner.l7mp.io/v1\nkind: GatewayConfig\nmetadata: {name: c}\nspec:\n  realm: \"a\\x85b\"\n", []string{"5 spec.realm: Invalid value"}},
 		{"a prefix with all ports", "apiVersion: stunner.l7mp.io/v1\nkind: StaticService\nmetadata: {name: s}\nspec:\n  prefixes:\n  - 10.0.0.1:<1-65535>\n", []string{"6 spec.prefixes[0]: Invalid value"}},
 		{"a DaemonSet with a number of pods", "apiVersion: stunner.l7mp.io/v1\nkind: Dataplane\nmetadata: {name: d}\nspec:\n  dataplaneResource: DaemonSet\n  replicas: 2\n  autoscaling: {maxReplicas: 5}\n  workloadName: Not.Good\n",
-			[]string{"4 spec: Invalid value: autoscaling needs dataplaneResource Deployment", "4 spec: Invalid value: replicas needs dataplaneResource Deployment", "8 spec.workloadName: Invalid value"}},
+			[]string{
+				"4 spec: Invalid value: autoscaling needs dataplaneResource Deployment",
+				"4 spec: Invalid value: replicas needs dataplaneResource Deployment",
+				"8 spec.workloadName: Invalid value",
+			}},
 		{"a field of the first version in the second", "apiVersion: stunner.l7mp.io/v1\nkind: GatewayConfig\nmetadata: {name: c}\nspec:\n  minPort: 5000\n", []string{"5 spec.minPort: is not known"}},
 		{"bounds below nothing", "apiVersion: stunner.l7mp.io/v1\nkind: GatewayConfig\nmetadata: {name: c}\nspec:\n  userQuota: -1\n  sourceQuota: -1\n  sessionByteRate: -1\n  userByteRate: -1\n",
-			[]string{"5 spec.userQuota: Invalid value: should be", "6 spec.sourceQuota: Invalid value: should be", "7 spec.sessionByteRate: Invalid value: should be", "8 spec.userByteRate: Invalid value: should be"}},
+			[]string{
+				"5 spec.userQuota: Invalid value: should be", "6 spec.sourceQuota: Invalid value: should be",
+				"7 spec.sessionByteRate: Invalid value: should be", "8 spec.userByteRate: Invalid value: should be",
+			}},
 		{"denied backends of no description", "apiVersion: stunner.l7mp.io/v1\nkind: GatewayConfig\nmetadata: {name: c}\nspec:\n  deniedBackends:\n  - {}\n",
 			[]string{"6 spec.deniedBackends[0]: Invalid value: namespace or selector must be set"}},
 		{"a Service that cannot be", "apiVersion: stunner.l7mp.io/v1\nkind: Dataplane\nmetadata: {name: d}\nspec:\n  service:\n    loadBalancerClass: a b\n    ipFamilies: [IPv6, IPv6]\n    loadBalancerSourceRanges: [192.0.2.1]\n",
-			[]string{"5 spec.service: Invalid value: ipFamilies must not name a family twice", "5 spec.service: Invalid value: two ipFamilies need", "6 spec.service.loadBalancerClass: Invalid value", "8 spec.service.loadBalancerSourceRanges[0]: Invalid value"}},
+			[]string{
+				"5 spec.service: Invalid value: ipFamilies must not name a family twice",
+				"5 spec.service: Invalid value: two ipFamilies need", "6 spec.service.loadBalancerClass: Invalid value",
+				"8 spec.service.loadBalancerSourceRanges[0]: Invalid value",
+			}},
 		{"relay ports of well-known services", "apiVersion: stunner.l7mp.io/v1\nkind: Dataplane\nmetadata: {name: d}\nspec:\n  relayPortRange:\n    minPort: 1023\n    maxPort: 65536\n",
-			[]string{"6 spec.relayPortRange.minPort: Invalid value: should be greater than or equal to 1024", "7 spec.relayPortRange.maxPort: Invalid value: should be less than or equal to 65535"}},
+			[]string{
+				"6 spec.relayPortRange.minPort: Invalid value: should be greater than or equal to 1024",
+				"7 spec.relayPortRange.maxPort: Invalid value: should be less than or equal to 65535",
+			}},
 		{"relay ports upside down", "apiVersion: stunner.l7mp.io/v1\nkind: Dataplane\nmetadata: {name: d}\nspec:\n  relayPortRange: {minPort: 50000, maxPort: 40000}\n",
-			[]string{`5 spec.relayPortRange: Invalid value: maxPort must not be less than minPort: raise maxPort or lower minPort`}},
+			[]string{
+				`5 spec.relayPortRange: Invalid value: maxPort must not be less than minPort: raise maxPort or lower minPort`,
+			}},
 		{"autoscaling beyond its bounds", "apiVersion: stunner.l7mp.io/v1\nkind: Dataplane\nmetadata: {name: d}\nspec:\n  autoscaling:\n    minReplicas: 0\n    maxReplicas: -1\n    pollingInterval: 0\n    behavior:\n      scaleDown: {stabilizationWindowSeconds: 7200}\n    prometheus: {serverAddress: http://p}\n",
 			[]string{"5 spec.autoscaling: Invalid value: behavior.scaleDown.stabilizationWindowSeconds must be from 0 to 3600",
-				"5 spec.autoscaling: Invalid value: maxReplicas must not be less than minReplicas", "5 spec.autoscaling: Invalid value: prometheus needs trigger prometheus",
+				"5 spec.autoscaling: Invalid value: maxReplicas must not be less than minReplicas",
+				"5 spec.autoscaling: Invalid value: prometheus needs trigger prometheus",
 				"6 spec.autoscaling.minReplicas: Invalid value: should be", "7 spec.autoscaling.maxReplicas: Invalid value: should be", "8 spec.autoscaling.pollingInterval: Invalid value: should be"}},
 		{"autoscaling by a Prometheus nowhere", "apiVersion: stunner.l7mp.io/v1\nkind: Dataplane\nmetadata: {name: d}\nspec:\n  autoscaling:\n    maxReplicas: 2\n    trigger: prometheus\n",
 			[]string{"5 spec.autoscaling: Invalid value: trigger prometheus needs prometheus.serverAddress"}},
 		{"autoscaling by a Prometheus that is no URL", "apiVersion: stunner.l7mp.io/v1\nkind: Dataplane\nmetadata: {name: d}\nspec:\n  autoscaling:\n    maxReplicas: 2\n    trigger: prometheus\n    prometheus:\n      serverAddress: prometheus:9090\n      authModes: [bearer]\n",
-			[]string{"8 spec.autoscaling.prometheus: Invalid value: authModes needs authenticationRef", "9 spec.autoscaling.prometheus.serverAddress: Invalid value: serverAddress must be an http or https URL"}},
+			[]string{
+				"8 spec.autoscaling.prometheus: Invalid value: authModes needs authenticationRef",
+				"9 spec.autoscaling.prometheus.serverAddress: Invalid value: serverAddress must be an http or https URL",
+			}},
 		{"a password in a URL", "apiVersion: stunner.l7mp.io/v1\nkind: Dataplane\nmetadata: {name: d}\nspec:\n  autoscaling:\n    maxReplicas: 2\n    trigger: prometheus\n    prometheus: {serverAddress: 'http://ada:hunter2@p'}\n",
-			[]string{"8 spec.autoscaling.prometheus.serverAddress: Invalid value: serverAddress must hold no credentials"}},
+			[]string{
+				"8 spec.autoscaling.prometheus.serverAddress: Invalid value: serverAddress must hold no credentials",
+			}},
 		{"a grant for nobody, of nothing", "apiVersion: gateway.networking.k8s.io/v1\nkind: ReferenceGrant\nmetadata: {name: g}\nspec:\n  from:\n  - {group: a, kind: '', namespace: ''}\n  to:\n  - {group: a, kind: ''}\n  - {group: a, kind: Secret, name: ''}\n",
-			[]string{"6 spec.from[0].", "6 spec.from[0].", "8 spec.to[0].kind: Invalid value: should be at least 1", "9 spec.to[1].name: Invalid value: should be at least 1"}},
-		{"a tag from elsewhere", "apiVersion: v1\nkind: Node\nmetadata:\n  name: !vault x\n", []string{"4 : tag is not known"}},
+			[]string{
+				"6 spec.from[0].", "6 spec.from[0].", "8 spec.to[0].kind: Invalid value: should be at least 1",
+				"9 spec.to[1].name: Invalid value: should be at least 1",
+			}},
+		{"a tag from elsewhere", "apiVersion: v1\nkind: Node\nmetadata:\n  name: !vault x\n", []string{
+			"4 : tag is not known",
+		}},
 		{"no UTF-8", "apiVersion: v1\nkind: \xff\n", []string{"1 : document is not UTF-8"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -207,13 +255,16 @@ func TestDecodeFindsTheLineThatBreaksYAML(t *testing.T) {
 		{"a tab", strings.Replace(good, "  namespace", "\tnamespace", 1), 5},
 		{"an open quote", strings.Replace(good, "calls", "\"calls", 1), 5},
 		{"an open bracket", strings.Replace(good, "name: rtp", "name: [rtp", 1), 8},
-		{"a quoted text over lines before the mistake", strings.Replace(good, "name: rtp\n", "name: \"r\n      t\n      p\"\n    port 1\n", 1), 11},
+		{"a quoted text over lines before the mistake", strings.Replace(
+			good, "name: rtp\n", "name: \"r\n      t\n      p\"\n    port 1\n", 1,
+		), 11},
 		{"a password that looks like an alias", strings.Replace(good, "calls", "*hunter2", 1), 5},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			before, after := "# top\n---\napiVersion: v1\nkind: Node\nmetadata: {name: first}\n---\n", "\n---\napiVersion: v1\nkind: Node\nmetadata: {name: last}\n"
 			objects, problems := File("f.yaml", []byte(before+c.yaml+after))
-			if got := outline(objects, nil); !strings.Contains(got, "Node first") || !strings.Contains(got, "Node last") || len(objects) != 2 {
+			if got := outline(objects, nil); !strings.Contains(got, "Node first") ||
+				!strings.Contains(got, "Node last") || len(objects) != 2 {
 				t.Errorf("objects around the mistake: %s", got)
 			}
 			if len(problems) != 1 || problems[0].Severity != Error {
@@ -246,7 +297,9 @@ func TestDecodeTakesUnquotedScalarsForStrings(t *testing.T) {
 	if s.Labels["canary"] != "true" || len(s.StringData) != 0 || s.Type != corev1.SecretTypeOpaque {
 		t.Errorf("labels %v, stringData %v, type %s", s.Labels, s.StringData, s.Type)
 	}
-	if diff := cmp.Diff(map[string][]byte{"password": []byte("007"), "on": []byte("false"), "none": {}, "kept": []byte("x")}, s.Data); diff != "" {
+	if diff := cmp.Diff(
+		map[string][]byte{"password": []byte("007"), "on": []byte("false"), "none": {}, "kept": []byte("x")}, s.Data,
+	); diff != "" {
 		t.Errorf("data (-want +got):\n%s", diff)
 	}
 	if len(problems) != 5 {
@@ -260,22 +313,27 @@ func TestDecodeTakesUnquotedScalarsForStrings(t *testing.T) {
 }
 
 func TestDecodeFillsInDefaults(t *testing.T) {
-	objects, problems := File("f.yaml", []byte(gatewayWith("    port: 443\n    protocol: TURN-TLS\n    tls:\n      certificateRefs: [{name: cert}]\n")+
+	objects, problems := File("f.yaml", []byte(gatewayWith(
+		"    port: 443\n    protocol: TURN-TLS\n    tls:\n      certificateRefs: [{name: cert}]\n",
+	)+
 		"---\napiVersion: stunner.l7mp.io/v1\nkind: UDPRoute\nmetadata: {name: r}\nspec:\n  parentRefs: [{name: edge}]\n  rules: [{backendRefs: [{name: b}]}]\n"+
 		"---\napiVersion: stunner.l7mp.io/v1\nkind: GatewayConfig\nmetadata: {name: c}\nspec: {authRef: {name: s}}\n"))
 	if len(problems) > 0 || len(objects) != 3 {
 		t.Fatalf("got %s", outline(objects, problems))
 	}
 	l := objects[0].Object.(*gatewayv1.Gateway).Spec.Listeners[0]
-	if *l.AllowedRoutes.Namespaces.From != gatewayv1.NamespacesFromSame || *l.TLS.Mode != gatewayv1.TLSModeTerminate || *l.TLS.CertificateRefs[0].Kind != "Secret" {
+	if *l.AllowedRoutes.Namespaces.From != gatewayv1.NamespacesFromSame || *l.TLS.Mode != gatewayv1.TLSModeTerminate ||
+		*l.TLS.CertificateRefs[0].Kind != "Secret" {
 		t.Errorf("listener %+v", l)
 	}
 	r := objects[1].Object.(*stunnerv1.UDPRoute).Spec
-	if *r.ParentRefs[0].Kind != "Gateway" || *r.ParentRefs[0].Group != gatewayv1.GroupName || *r.Rules[0].BackendRefs[0].Kind != stunnerv1.KindService {
+	if *r.ParentRefs[0].Kind != "Gateway" || *r.ParentRefs[0].Group != gatewayv1.GroupName ||
+		*r.Rules[0].BackendRefs[0].Kind != stunnerv1.KindService {
 		t.Errorf("route %+v", r)
 	}
 	c := objects[2].Object.(*stunnerv1.GatewayConfig).Spec
-	if c.Dataplane != stunnerv1.DefaultDataplane || c.Realm != stunnerv1.DefaultRealm || c.AuthType != stunnerv1.DefaultAuthType || *c.AuthRef.Kind != "Secret" {
+	if c.Dataplane != stunnerv1.DefaultDataplane || c.Realm != stunnerv1.DefaultRealm ||
+		c.AuthType != stunnerv1.DefaultAuthType || *c.AuthRef.Kind != "Secret" {
 		t.Errorf("config %+v", c)
 	}
 }

@@ -42,7 +42,9 @@ func (d *decoder) document(n *yaml.Node, base int) {
 	root, err := b.build(n, nil, 0, 0)
 	if f := (finding{}); errors.As(err, &f) {
 		metadata := child(n, "metadata")
-		d.problems = append(d.problems, Problem{File: d.file, Line: f.line, Severity: Error, Kind: child(n, "kind").Value,
+		d.problems = append(d.problems, Problem{File: d.file, Line: f.line, Severity: Error, Kind: child(
+			n, "kind",
+		).Value,
 			Namespace: child(metadata, "namespace").Value, Name: child(metadata, "name").Value, Message: f.message})
 		return
 	}
@@ -89,7 +91,9 @@ func (d *decoder) report(doc *document) bool {
 	for _, f := range doc.findings {
 		inForce = inForce && f.severity != Error
 		d.problems = append(d.problems, Problem{File: d.file, Line: f.line, Severity: f.severity,
-			Kind: doc.root.textAt("kind"), Namespace: doc.namespace(), Name: doc.root.textAt("metadata", "name"), Field: f.field, Message: f.message})
+			Kind: doc.root.textAt("kind"), Namespace: doc.namespace(), Name: doc.root.textAt(
+				"metadata", "name",
+			), Field: f.field, Message: f.message})
 	}
 	return inForce
 }
@@ -168,7 +172,10 @@ func (doc *document) identify() bool {
 	fragment := false
 	for _, field := range []string{"apiVersion", "kind", "metadata.name"} {
 		if doc.root.textAt(strings.Split(field, ".")...) == "" {
-			doc.add(Error, field, "fragment without %s: an object needs apiVersion, kind and metadata.name as strings", field)
+			doc.add(
+				Error, field, "fragment without %s: an object needs apiVersion, kind and metadata.name as strings",
+				field,
+			)
 			fragment = true
 		}
 	}
@@ -187,7 +194,9 @@ func (doc *document) identify() bool {
 // passThrough keeps an object of a kind that has no meaning here as it is.
 func (doc *document) passThrough() resource.Object {
 	var content map[string]any
-	if err := strictjson.UnmarshalCaseSensitivePreserveInts(doc.root.appendJSON(nil, everything), &content); err != nil {
+	if err := strictjson.UnmarshalCaseSensitivePreserveInts(
+		doc.root.appendJSON(nil, everything), &content,
+	); err != nil {
 		doc.add(Error, "", "cannot be passed through: %s", err)
 		return nil
 	}

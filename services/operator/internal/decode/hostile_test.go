@@ -12,11 +12,15 @@ import (
 func TestDecodeBoundsWhatAFileCosts(t *testing.T) {
 	bomb := "a: &a [x,x,x,x,x,x,x,x,x,x]\n"
 	for c := 'b'; c < 'n'; c++ {
-		bomb += fmt.Sprintf("%c: &%c [%s]\n", c, c, strings.TrimSuffix(strings.Repeat(fmt.Sprintf("*%c,", c-1), 10), ","))
+		bomb += fmt.Sprintf(
+			"%c: &%c [%s]\n", c, c, strings.TrimSuffix(strings.Repeat(fmt.Sprintf("*%c,", c-1), 10), ","),
+		)
 	}
 	merges := "a: &a {k0: v, k1: v}\n"
 	for c := 'b'; c < 'n'; c++ {
-		merges += fmt.Sprintf("%c: &%c {<<: [%s]}\n", c, c, strings.TrimSuffix(strings.Repeat(fmt.Sprintf("*%c,", c-1), 10), ","))
+		merges += fmt.Sprintf(
+			"%c: &%c {<<: [%s]}\n", c, c, strings.TrimSuffix(strings.Repeat(fmt.Sprintf("*%c,", c-1), 10), ","),
+		)
 	}
 	head := "apiVersion: example.org/v1\nkind: Bomb\nmetadata: {name: b}\n"
 	for _, c := range []struct{ name, yaml, want string }{
@@ -25,7 +29,9 @@ func TestDecodeBoundsWhatAFileCosts(t *testing.T) {
 		{"an alias of itself", head + "a: &a [*a]\n", "too big or too deep"},
 		{"a merge of itself", head + "a: &a {<<: *a}\n", "too big or too deep"},
 		{"nesting", head + "a: " + strings.Repeat("[", 3000) + strings.Repeat("]", 3000) + "\n", "too big or too deep"},
-		{"long text, often", head + "a: &a " + strings.Repeat("x", 1<<20) + "\nb: [" + strings.Repeat("*a,", 20) + "]\n", "too big or too deep"},
+		{"long text, often", head + "a: &a " + strings.Repeat("x", 1<<20) + "\nb: [" + strings.Repeat(
+			"*a,", 20,
+		) + "]\n", "too big or too deep"},
 		{"many keys", head + "a:\n" + numbered("  k%d: 1\n", 105_000), "too big or too deep"},
 		{"wrong values all over", "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: e}\nendpoints:\n" + numbered("- %d\n", 20_000), "is a number, must be a mapping"},
 		{"a file over the limit", head + strings.Repeat("#", 4<<20), "at most 4194304 are read"},
@@ -48,7 +54,9 @@ func numbered(format string, n int) string {
 }
 
 func TestDecodeLosesNoErrorAmongRemarks(t *testing.T) {
-	text := "apiVersion: v1\nkind: Service\nmetadata:\n  name: s\n  annotations:\n" + numbered("    a%d: 1\n", 500) + "spec:\n  nonsense: x\n"
+	text := "apiVersion: v1\nkind: Service\nmetadata:\n  name: s\n  annotations:\n" + numbered(
+		"    a%d: 1\n", 500,
+	) + "spec:\n  nonsense: x\n"
 	objects, problems := File("f.yaml", []byte(text))
 	if last := problems[len(problems)-1]; len(objects) != 0 || last.Severity != Error || last.Line != 507 {
 		t.Errorf("got %d objects and, last of %d problems, %s", len(objects), len(problems), last)
@@ -64,9 +72,13 @@ var three = []string{
 
 func TestDecodeKeepsDocumentsApart(t *testing.T) {
 	damage := map[string]func(string) string{
-		"cut short":         func(s string) string { return s[:len(s)*2/3] },
-		"cut in a word":     func(s string) string { return s[:strings.Index(s, "kind")+2] },
-		"indented":          func(s string) string { return strings.Replace(s, "metadata:\n", "metadata:\n      x: y\n", 1) },
+		"cut short":     func(s string) string { return s[:len(s)*2/3] },
+		"cut in a word": func(s string) string { return s[:strings.Index(s, "kind")+2] },
+		"indented": func(s string) string {
+			return strings.Replace(
+				s, "metadata:\n", "metadata:\n      x: y\n", 1,
+			)
+		},
 		"open quote":        func(s string) string { return strings.Replace(s, "name: ", "name: \"", 1) },
 		"open single quote": func(s string) string { return strings.Replace(s, "name: ", "name: '", 1) },
 		"open bracket":      func(s string) string { return strings.Replace(s, "metadata:", "metadata: [", 1) },
@@ -104,9 +116,15 @@ func FuzzDecode(f *testing.F) {
 	}
 	f.Add([]byte(strings.Join(three, "---\n")))
 	f.Add([]byte("\uFEFF%YAML 1.2\n---\na: &a [*a]\n...\n--- |\n x\n---\n{\"kind\": \"List\"}\n"))
-	f.Add([]byte("apiVersion: v1\nkind: List\nitems:\n- &x {apiVersion: v1, kind: Node, metadata: {name: a}}\n- *x\n- 7\n"))
-	f.Add([]byte("apiVersion: v1\nkind: Secret\nmetadata: {name: a, labels: {<<: {b: 1}, ? [c] : d}}\nstringData: 7\ndata: []\n"))
-	f.Add([]byte(gatewayWith("    port: .inf\n    protocol: !!int x\n    tls: {mode: Terminate, certificateRefs: [{}]}\n")))
+	f.Add([]byte(
+		"apiVersion: v1\nkind: List\nitems:\n- &x {apiVersion: v1, kind: Node, metadata: {name: a}}\n- *x\n- 7\n",
+	))
+	f.Add([]byte(
+		"apiVersion: v1\nkind: Secret\nmetadata: {name: a, labels: {<<: {b: 1}, ? [c] : d}}\nstringData: 7\ndata: []\n",
+	))
+	f.Add([]byte(
+		gatewayWith("    port: .inf\n    protocol: !!int x\n    tls: {mode: Terminate, certificateRefs: [{}]}\n"),
+	))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		objects, problems := File("f.yaml", data)
 		lines := bytes.Count(data, []byte("\n")) + bytes.Count(data, []byte("\r")) + 1
@@ -116,7 +134,8 @@ func FuzzDecode(f *testing.F) {
 			}
 		}
 		for _, p := range problems {
-			if p.Message == "" || p.File == "" || p.Line < 1 || (p.Line > lines && !bytes.ContainsAny(data, "\u0085\u2028\u2029")) {
+			if p.Message == "" || p.File == "" || p.Line < 1 ||
+				(p.Line > lines && !bytes.ContainsAny(data, "\u0085\u2028\u2029")) {
 				t.Errorf("problem without place or words: %+v", p)
 			}
 		}

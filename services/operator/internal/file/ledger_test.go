@@ -56,13 +56,21 @@ func TestLedgerBrokenYAMLLosesNothing(t *testing.T) {
 		name, text string
 		want       []string // in force while the file is so
 	}{
-		{"broken indentation in the middle", docs(node("a", "2"), "apiVersion: v1\nkind: Node\nmetadata:\n  name: b\n   labels: {mark: 2}\n", node("c", "2")), []string{"a=2", "b=1", "c=2"}},
+		{"broken indentation in the middle", docs(
+			node("a", "2"), "apiVersion: v1\nkind: Node\nmetadata:\n  name: b\n   labels: {mark: 2}\n", node("c", "2"),
+		), []string{"a=2", "b=1", "c=2"}},
 		{"cut off inside the second document", whole[:len(node("a", "1"))+40], []string{"a=1", "b=1", "c=1"}},
 		{"cut off inside the first word", "api", []string{"a=1", "b=1", "c=1"}},
-		{"a wrong type", docs(node("a", "1"), strings.Replace(node("b", "2"), `{mark: "2"}`, "[mark]", 1), node("c", "1")), []string{"a=1", "b=1", "c=1"}},
-		{"the name is gone", docs(node("a", "1"), strings.Replace(node("b", "2"), "name: b", "nam: b", 1), node("c", "1")), []string{"a=1", "b=1", "c=1"}},
+		{"a wrong type", docs(
+			node("a", "1"), strings.Replace(node("b", "2"), `{mark: "2"}`, "[mark]", 1), node("c", "1"),
+		), []string{"a=1", "b=1", "c=1"}},
+		{"the name is gone", docs(
+			node("a", "1"), strings.Replace(node("b", "2"), "name: b", "nam: b", 1), node("c", "1"),
+		), []string{"a=1", "b=1", "c=1"}},
 		{"one broken and one taken away", docs(node("a", "1"), "{"), []string{"a=1", "b=1", "c=1"}},
-		{"one broken and the others in another order", docs(node("c", "2"), "x: ]\n", node("a", "2")), []string{"a=2", "b=1", "c=2"}},
+		{"one broken and the others in another order", docs(
+			node("c", "2"), "x: ]\n", node("a", "2"),
+		), []string{"a=2", "b=1", "c=2"}},
 		{"binary rubbish", "\x00\xff\x00", []string{"a=1", "b=1", "c=1"}},
 		{"emptied", "", []string{"a=1", "b=1", "c=1"}},
 		{"white space", " \n\n", []string{"a=1", "b=1", "c=1"}},
@@ -124,7 +132,8 @@ func TestLedgerNamesBothPlacesOfADouble(t *testing.T) {
 	w.write("b.yaml", node("a", "2"))
 	w.write("a.yaml", "# first\n"+node("a", "1"))
 	r := w.expect("twice", "a=1")
-	if len(r.problems) != 1 || !strings.Contains(r.problems[0].Message, "a.yaml:2") || !strings.Contains(r.problems[0].Message, "b.yaml:1") {
+	if len(r.problems) != 1 || !strings.Contains(r.problems[0].Message, "a.yaml:2") ||
+		!strings.Contains(r.problems[0].Message, "b.yaml:1") {
 		t.Errorf("problems %v, want one that names a.yaml:2 and b.yaml:1", r.problems)
 	}
 }

@@ -33,8 +33,8 @@ type assignment struct {
 type ports struct {
 	chosen map[string]assignment // by claim
 	free   func(network string, port int) bool
-	// offset is where in the range of substitutes the search begins. It keeps operators that start at the same time on one
-	// host from choosing the same free ports.
+	// offset is where in the range of substitutes the search begins. It keeps operators that start at the same time on
+	// one host from choosing the same free ports.
 	offset int
 }
 

@@ -9,7 +9,9 @@ import (
 )
 
 func want(gateway, listener, network string, port int) claim {
-	return claim{gateway: types.NamespacedName{Namespace: "n", Name: gateway}, user: listener, network: network, wanted: port}
+	return claim{
+		gateway: types.NamespacedName{Namespace: "n", Name: gateway}, user: listener, network: network, wanted: port,
+	}
 }
 
 // bench assigns ports on a fake host.
@@ -21,7 +23,10 @@ type bench struct {
 
 func newBench() *bench {
 	b := &bench{busy: map[socket]bool{}, running: map[string]bool{}}
-	b.ports = &ports{chosen: map[string]assignment{}, free: func(network string, port int) bool { return !b.busy[socket{network, port}] }}
+	b.ports = &ports{
+		chosen: map[string]assignment{},
+		free:   func(network string, port int) bool { return !b.busy[socket{network, port}] },
+	}
 	return b
 }
 
@@ -42,7 +47,9 @@ func (b *bench) expect(t *testing.T, why string, c claim, port int) {
 func TestPortsAreTheWantedOnesWhenTheyCanBe(t *testing.T) {
 	b := newBench()
 	b.busy[socket{"udp", 5000}] = true
-	udp, tcp, taken, low := want("g", "udp", "udp", 3478), want("g", "tcp", "tcp", 3478), want("g", "taken", "udp", 5000), want("g", "tls", "tcp", 443)
+	udp, tcp, taken, low := want("g", "udp", "udp", 3478), want("g", "tcp", "tcp", 3478), want(
+		"g", "taken", "udp", 5000,
+	), want("g", "tls", "tcp", 443)
 	second := want("h", "udp", "udp", 3478)
 	b.assign(t, udp, tcp, taken, low, second)
 	b.expect(t, "free", udp, 3478)
@@ -138,12 +145,19 @@ func TestOperatorsWithFoldersOfTheirOwnDoNotMeet(t *testing.T) {
 	if a == b || a != offsetFor("/srv/one") {
 		t.Errorf("offsets %d and %d", a, b)
 	}
-	last := ports{chosen: map[string]assignment{}, free: func(string, int) bool { return true }, offset: lastSubstitute - firstSubstitute}
+	last := ports{
+		chosen: map[string]assignment{}, free: func(string, int) bool { return true },
+		offset: lastSubstitute - firstSubstitute,
+	}
 	gateway := types.NamespacedName{Namespace: "meet", Name: "door"}
-	if err := last.assign([]claim{{gateway: gateway, user: "a", network: "tcp"}, {gateway: gateway, user: "b", network: "tcp"}}, func(string) bool { return false }); err != nil {
+	if err := last.assign(
+		[]claim{{gateway: gateway, user: "a", network: "tcp"}, {gateway: gateway, user: "b", network: "tcp"}},
+		func(string) bool { return false },
+	); err != nil {
 		t.Fatal(err)
 	}
-	if x, y := last.chosen["meet/door a tcp"].Port, last.chosen["meet/door b tcp"].Port; x != lastSubstitute || y != firstSubstitute {
+	if x, y := last.chosen["meet/door a tcp"].Port, last.chosen["meet/door b tcp"].Port; x != lastSubstitute ||
+		y != firstSubstitute {
 		t.Errorf("ports %d and %d: the search does not begin at the offset or does not go round", x, y)
 	}
 }

@@ -66,7 +66,10 @@ func TestProviderFollowsTheFolder(t *testing.T) {
 		t.Errorf("privileged listener got port %d, public %d, want a substitute for both", tcp.Port, tcp.PublicPort)
 	}
 	s.write("routes/media.yaml", strings.Replace(routeYAML, "198.51.100.0/24", "203.0.113.0/24", 1))
-	s.awaitConfig("the new prefix", func(c config.Config) bool { return strings.Contains(fmt.Sprint(c.Clusters), "203.0.113.0/24") })
+	s.awaitConfig(
+		"the new prefix",
+		func(c config.Config) bool { return strings.Contains(fmt.Sprint(c.Clusters), "203.0.113.0/24") },
+	)
 	s.write("config.yml", strings.Replace(configYAML, "correct-horse", "wrong-horse", 1))
 	s.awaitStatus(`auth.credentials`)
 	s.remove("routes/media.yaml")
@@ -112,10 +115,14 @@ func TestProviderFollowsAMountedVolume(t *testing.T) {
 	s.run()
 	s.awaitConfig("the first version", func(c config.Config) bool { return c.Listeners[0].Name == "calls/door/udp" })
 	link("..2", "..next")
-	if err := os.Rename(filepath.Join(s.provider.Input, "..next"), filepath.Join(s.provider.Input, "..data")); err != nil {
+	if err := os.Rename(
+		filepath.Join(s.provider.Input, "..next"), filepath.Join(s.provider.Input, "..data"),
+	); err != nil {
 		t.Fatal(err)
 	}
-	s.awaitConfig("the second version", func(c config.Config) bool { return c.Listeners[0].Name == "calls/door/renamed" })
+	s.awaitConfig(
+		"the second version", func(c config.Config) bool { return c.Listeners[0].Name == "calls/door/renamed" },
+	)
 }
 
 func TestProviderOutlivesItsInputFolder(t *testing.T) {
@@ -149,13 +156,23 @@ func TestProviderBrokenYAMLChangesNothing(t *testing.T) {
 	s.run()
 	before := s.awaitConfig("the first config", func(config.Config) bool { return true })
 	for _, c := range []struct{ name, file, text, says string }{
-		{"indentation", "gateway.yaml", strings.Replace(gatewayYAML, "  listeners:", "   listeners:", 1), "gateway.yaml:6: Gateway calls/door: document is not YAML"},
-		{"port 70000", "gateway.yaml", strings.Replace(gatewayYAML, "23478", "70000", 1), "gateway.yaml:7: Gateway calls/door: spec.listeners[0].port"},
-		{"unknown field", "gateway.yaml", strings.Replace(gatewayYAML, "gatewayClassName", "className", 1), "gateway.yaml:5: Gateway calls/door: spec.className: is not known"},
-		{"prefix", "routes/media.yaml", strings.Replace(routeYAML, "/24", "/33", 1), "routes/media.yaml:11: StaticService calls/farm: spec.prefixes[0]"},
+		{"indentation", "gateway.yaml", strings.Replace(
+			gatewayYAML, "  listeners:", "   listeners:", 1,
+		), "gateway.yaml:6: Gateway calls/door: document is not YAML"},
+		{"port 70000", "gateway.yaml", strings.Replace(
+			gatewayYAML, "23478", "70000", 1,
+		), "gateway.yaml:7: Gateway calls/door: spec.listeners[0].port"},
+		{"unknown field", "gateway.yaml", strings.Replace(
+			gatewayYAML, "gatewayClassName", "className", 1,
+		), "gateway.yaml:5: Gateway calls/door: spec.className: is not known"},
+		{"prefix", "routes/media.yaml", strings.Replace(
+			routeYAML, "/24", "/33", 1,
+		), "routes/media.yaml:11: StaticService calls/farm: spec.prefixes[0]"},
 		{"cut short", "config.yml", configYAML[:len(configYAML)*2/3], "NOT IN FORCE"},
 		{"empty", "class.yaml", "", "class.yaml:1: is empty"},
-		{"Secret without its key", "config.yml", strings.Replace(configYAML, "secret: correct", "secrets: correct", 1), "config and objects stay as they are"},
+		{"Secret without its key", "config.yml", strings.Replace(
+			configYAML, "secret: correct", "secrets: correct", 1,
+		), "config and objects stay as they are"},
 	} {
 		good, err := os.ReadFile(filepath.Join(s.provider.Input, c.file))
 		if err != nil {
@@ -171,7 +188,8 @@ func TestProviderBrokenYAMLChangesNothing(t *testing.T) {
 	}
 }
 
-// A listener whose protocol is misspelt stays in the config and keeps its host port and its Service, also after a restart.
+// A listener whose protocol is misspelt stays in the config and keeps its host port and its Service, also after a
+// restart.
 func TestProviderKeepsAMisspeltListener(t *testing.T) {
 	t.Setenv(roleVariable, "serve")
 	s := newSite(t)
@@ -183,7 +201,9 @@ func TestProviderKeepsAMisspeltListener(t *testing.T) {
 	service := s.output("objects/calls/service-door-tcp.yaml")
 
 	typo := strings.Replace(gatewayYAML, "TURN-TCP", "TURN-TPC", 1)
-	s.write("gateway.yaml", strings.Replace(typo, "    - {name: tcp", "    - {name: late, port: 24443, protocol: TURN-TCP}\n    - {name: tcp", 1))
+	s.write("gateway.yaml", strings.Replace(
+		typo, "    - {name: tcp", "    - {name: late, port: 24443, protocol: TURN-TCP}\n    - {name: tcp", 1,
+	))
 	s.awaitStatus(`"TURN-TPC" is not supported`)
 	c := s.awaitConfig("the listener that was added", func(c config.Config) bool { return len(c.Listeners) == 3 })
 	if diff := cmp.Diff(before.Listeners[1], c.Listeners[2]); diff != "" {
@@ -191,7 +211,10 @@ func TestProviderKeepsAMisspeltListener(t *testing.T) {
 	}
 	s.write("gateway.yaml", typo)
 	s.write("routes/media.yaml", strings.Replace(routeYAML, "media", "other", 1))
-	c = s.awaitConfig("the other route, without the listener that was added", func(c config.Config) bool { return routes(c) == "calls/other" && len(c.Listeners) == 2 })
+	c = s.awaitConfig(
+		"the other route, without the listener that was added",
+		func(c config.Config) bool { return routes(c) == "calls/other" && len(c.Listeners) == 2 },
+	)
 	if got := strings.Join(c.Listeners[1].Routes, ","); got != "calls/other" {
 		t.Errorf("the misspelt listener has routes %s, want the new one", got)
 	}
@@ -226,7 +249,8 @@ func TestProviderTakesNothingAwayWithTheClass(t *testing.T) {
 	before, _ := s.config()
 	s.remove("class.yaml")
 	s.awaitStatus("GatewayClass turn does not exist: config and objects stay as they are")
-	if c, ok := s.config(); !ok || c.Revision() != before.Revision() || s.pid() != pid || s.output("objects/calls/deployment-door.yaml") == "" {
+	if c, ok := s.config(); !ok || c.Revision() != before.Revision() || s.pid() != pid ||
+		s.output("objects/calls/deployment-door.yaml") == "" {
 		t.Errorf("config, process or objects have changed: %v", config.Diff(before, c))
 	}
 	s.write("class.yaml", strings.Replace(classYAML, "stunner.l7mp.io/gateway-operator", "example.org/other", 1))
@@ -295,12 +319,24 @@ func TestProviderSaysWhichFlagIsWrong(t *testing.T) {
 	s := newSite(t)
 	s.run()
 	for want, change := range map[string]func(*Provider){
-		"another --output":               func(*Provider) {},
-		"--discovery-address":            func(p *Provider) { p.Output, p.DiscoveryAddress = t.TempDir(), s.provider.DiscoveryAddress },
-		"--health-address":               func(p *Provider) { p.Output, p.HealthAddress = t.TempDir(), s.provider.HealthAddress },
+		"another --output": func(*Provider) {},
+		"--discovery-address": func(
+			p *Provider,
+		) {
+			p.Output, p.DiscoveryAddress = t.TempDir(), s.provider.DiscoveryAddress
+		},
+		"--health-address": func(
+			p *Provider,
+		) {
+			p.Output, p.HealthAddress = t.TempDir(), s.provider.HealthAddress
+		},
 		"--input /nowhere: is no folder": func(p *Provider) { p.Input = "/nowhere" },
 		"is the input folder as well":    func(p *Provider) { p.Output = p.Input },
-		"--stunnerd":                     func(p *Provider) { p.Output, p.Stunnerd = t.TempDir(), filepath.Join(p.Input, "class.yaml") },
+		"--stunnerd": func(p *Provider) {
+			p.Output, p.Stunnerd = t.TempDir(), filepath.Join(
+				p.Input, "class.yaml",
+			)
+		},
 	} {
 		other := s.provider
 		other.DiscoveryAddress, other.HealthAddress = freeAddress(t), freeAddress(t)
@@ -367,11 +403,14 @@ func TestProviderGivesDataplanesTheirRelayPorts(t *testing.T) {
 	s.run()
 	for _, ports := range []string{"", "40000-40999"} {
 		if ports != "" {
-			s.write("class.yaml", strings.Replace(classYAML, "{enableMetricsEndpoint: true}", "{relayPortRange: {minPort: 40000, maxPort: 40999}}", 1))
+			s.write("class.yaml", strings.Replace(
+				classYAML, "{enableMetricsEndpoint: true}", "{relayPortRange: {minPort: 40000, maxPort: 40999}}", 1,
+			))
 		}
 		until(t, "a dataplane has the relay ports "+ports, func() bool {
 			env, err := os.ReadFile(filepath.Join("/proc", s.pid(), "environ"))
-			return err == nil && len(env) > 0 && strings.Contains(string(env), "STUNNER_RELAY_PORTS="+ports) == (ports != "")
+			return err == nil && len(env) > 0 &&
+				strings.Contains(string(env), "STUNNER_RELAY_PORTS="+ports) == (ports != "")
 		})
 	}
 }
@@ -392,9 +431,12 @@ func TestProviderStopsItsDataplanes(t *testing.T) {
 
 func TestOutputNamesLeadNowhereElse(t *testing.T) {
 	o := output{dir: "/out"}
-	for _, name := range []string{"../../etc/passwd", "/etc/passwd", "..", ".", "", "a/b", "a\x00b", strings.Repeat("x", 5000)} {
+	for _, name := range []string{
+		"../../etc/passwd", "/etc/passwd", "..", ".", "", "a/b", "a\x00b", strings.Repeat("x", 5000),
+	} {
 		path := o.path("objects", name, name+".yaml")
-		if rel, err := filepath.Rel("/out/objects", path); err != nil || strings.HasPrefix(rel, "..") || strings.Count(rel, "/") != 1 || len(rel) > 500 {
+		if rel, err := filepath.Rel("/out/objects", path); err != nil || strings.HasPrefix(rel, "..") ||
+			strings.Count(rel, "/") != 1 || len(rel) > 500 {
 			t.Errorf("name %.20q leads to %.60s", name, path)
 		}
 	}

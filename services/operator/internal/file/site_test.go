@@ -100,14 +100,18 @@ type site struct {
 func newSite(t *testing.T) *site {
 	s := &site{t: t, stop: func() error { return nil }}
 	s.provider = Provider{Input: t.TempDir(), Output: t.TempDir(), Address: "127.0.0.1", Watch: true,
-		DiscoveryAddress: freeAddress(t), HealthAddress: freeAddress(t), DiscoveryAuth: AuthToken, StopGrace: 2 * time.Second,
-		Options: translate.DefaultOptions(), Log: slog.New(slog.DiscardHandler)}
-	for name, text := range map[string]string{"class.yaml": classYAML, "config.yml": configYAML, "gateway.yaml": gatewayYAML, "routes/media.yaml": routeYAML} {
+		DiscoveryAddress: freeAddress(t), HealthAddress: freeAddress(t), DiscoveryAuth: AuthToken,
+		StopGrace: 2 * time.Second,
+		Options:   translate.DefaultOptions(), Log: slog.New(slog.DiscardHandler)}
+	for name, text := range map[string]string{
+		"class.yaml": classYAML, "config.yml": configYAML, "gateway.yaml": gatewayYAML, "routes/media.yaml": routeYAML,
+	} {
 		s.write(name, text)
 	}
 	t.Cleanup(func() {
 		s.end()
-		if found := pidInStatus.FindStringSubmatch(s.output("status.txt")); found != nil && s.provider.LeaveDataplanes && alive(found[1]) {
+		if found := pidInStatus.FindStringSubmatch(s.output("status.txt")); found != nil &&
+			s.provider.LeaveDataplanes && alive(found[1]) {
 			s.kill(found[1])
 		}
 	})
@@ -176,7 +180,9 @@ func (s *site) end() {
 
 // config returns the config that discovery serves to the dataplane of the Gateway.
 func (s *site) config() (config.Config, bool) {
-	source, err := discovery.Open("http://"+s.provider.DiscoveryAddress, discovery.Options{ID: "calls/door", TokenFile: s.provider.TokenFile()})
+	source, err := discovery.Open(
+		"http://"+s.provider.DiscoveryAddress, discovery.Options{ID: "calls/door", TokenFile: s.provider.TokenFile()},
+	)
 	if err != nil {
 		s.t.Fatal(err)
 	}

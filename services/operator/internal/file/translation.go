@@ -46,8 +46,8 @@ func (l *loop) translate(r reading, now time.Time) (t translation, err error) {
 			claimed[key.String()] = true
 		}
 	}
-	// A Gateway that cannot be read keeps its ports without claims. Without dataplanes no port is bound, and an assignment
-	// stays even if another program takes the port.
+	// A Gateway that cannot be read keeps its ports without claims. Without dataplanes no port is bound, and an
+	// assignment stays even if another program takes the port.
 	holds := func(gateway string) bool {
 		return l.Stunnerd == "" && claimed[gateway] || l.planes.HoldsPorts(gateway) || r.missesGateway(gateway)
 	}
@@ -173,10 +173,16 @@ func (l *loop) objection(r translate.Result, old *config.Config, next config.Con
 		return ""
 	}
 	if len(l.summary.missing) > 0 {
-		return fmt.Sprintf("config is not published: %s was in force before the operator started and cannot be read now; mend it", l.summary.missing[0])
+		return fmt.Sprintf(
+			"config is not published: %s was in force before the operator started and cannot be read now; mend it",
+			l.summary.missing[0],
+		)
 	}
 	if listener, lost := r.LostListener(old, func() []string { return l.memory.Listeners[name] }); lost {
-		return fmt.Sprintf("config is not published: listener %s was served before the operator started and cannot be now; mend or remove it", listener)
+		return fmt.Sprintf(
+			"config is not published: listener %s was served before the operator started and cannot be now; mend or remove it",
+			listener,
+		)
 	}
 	return ""
 }

@@ -46,7 +46,8 @@ func orphans(program, below string) (map[string]orphan, error) {
 		}
 		o, ok := inspect(pid)
 		name := filepath.Base(o.stateDir())
-		if !ok || filepath.Base(o.command.Path) != filepath.Base(program) || o.stateDir() != filepath.Join(below, name) {
+		if !ok || filepath.Base(o.command.Path) != filepath.Base(program) ||
+			o.stateDir() != filepath.Join(below, name) {
 			continue
 		}
 		o.command.Name = name

@@ -44,7 +44,9 @@ type Dataplanes struct {
 
 // New returns an empty set of processes. Adopt and Ensure add to it.
 func New(s Settings) *Dataplanes {
-	return &Dataplanes{settings: s, running: map[types.NamespacedName]*plane{}, relays: map[types.NamespacedName]string{}}
+	return &Dataplanes{
+		settings: s, running: map[types.NamespacedName]*plane{}, relays: map[types.NamespacedName]string{},
+	}
 }
 
 // plane is the process of one Gateway.

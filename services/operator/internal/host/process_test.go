@@ -43,12 +43,16 @@ func play(role string) int {
 		// Starts a process and exits, so that the kernel kills the process if it is bound.
 		c, changed := player("serve", os.Getenv(stateVariable)), make(chan struct{}, 1)
 		c.Bound = os.Getenv("STUNNER_TEST_BOUND") != ""
-		p := newProcess(c, surroundings{logs: os.Getenv("STUNNER_TEST_LOGS"), grace: time.Second, log: slog.New(slog.DiscardHandler),
+		p := newProcess(c, surroundings{logs: os.Getenv("STUNNER_TEST_LOGS"), grace: time.Second, log: slog.New(
+			slog.DiscardHandler,
+		),
 			changed: func() { touch(changed) }, restarted: func() {}}, nil)
 		for p.Health().PID == 0 {
 			<-changed
 		}
-		_ = os.WriteFile(filepath.Join(os.Getenv("STUNNER_TEST_LOGS"), "child"), []byte(strconv.Itoa(p.Health().PID)), 0o600)
+		_ = os.WriteFile(
+			filepath.Join(os.Getenv("STUNNER_TEST_LOGS"), "child"), []byte(strconv.Itoa(p.Health().PID)), 0o600,
+		)
 		<-signals
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 	}
@@ -232,7 +236,9 @@ func TestProcessIsLeftAndTakenOver(t *testing.T) {
 	if err := syscall.Kill(o.pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	if h := k.await(next, "restarted", func(h health) bool { return h.Restarts == 1 && h.PID != 0 }); h.Adopted || h.PID == o.pid {
+	if h := k.await(
+		next, "restarted", func(h health) bool { return h.Restarts == 1 && h.PID != 0 },
+	); h.Adopted || h.PID == o.pid {
 		t.Errorf("restarted as %s", h)
 	}
 	k.stop(next)

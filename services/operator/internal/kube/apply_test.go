@@ -15,7 +15,9 @@ import (
 // Live fields of other managers do not matter; a missing or different wanted field does.
 func TestCovers(t *testing.T) {
 	wanted := func() *appsv1.Deployment {
-		d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "edge", Labels: map[string]string{"app": "stunner"}}}
+		d := &appsv1.Deployment{
+			ObjectMeta: metav1.ObjectMeta{Name: "edge", Labels: map[string]string{"app": "stunner"}},
+		}
 		d.Spec.Template.Spec.Containers = []corev1.Container{{Name: "stunnerd", Image: "one", Args: []string{"-w"}}}
 		return d
 	}
@@ -30,7 +32,9 @@ func TestCovers(t *testing.T) {
 		"our label gone":    {func(d *appsv1.Deployment) { delete(d.Labels, "app") }, false},
 		"our label changed": {func(d *appsv1.Deployment) { d.Labels["app"] = "other" }, false},
 		"another image":     {func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Image = "two" }, false},
-		"an argument more":  {func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Args = []string{"-w", "-v"} }, false},
+		"an argument more": {
+			func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Args = []string{"-w", "-v"} }, false,
+		},
 		"a container more": {func(d *appsv1.Deployment) {
 			d.Spec.Template.Spec.Containers = append(d.Spec.Template.Spec.Containers, corev1.Container{})
 		}, false},
@@ -65,7 +69,9 @@ func TestCoversWhatMeansTheSame(t *testing.T) {
 				Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)},
 				Limits:   corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(memory)},
 			},
-			ReadinessProbe: &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Port: port}}},
+			ReadinessProbe: &corev1.Probe{
+				ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Port: port}},
+			},
 		}}
 		return d
 	}
@@ -82,7 +88,9 @@ func TestCoversWhatMeansTheSame(t *testing.T) {
 		"a port by its name":     {pod("1", "20M", word, nil), pod("1", "20M", word, nil), true},
 		"another port":           {pod("1", "20M", word, nil), pod("1", "20M", number, nil), false},
 		"an empty map":           {pod("1", "20M", number, map[string]string{}), pod("1", "20M", number, nil), true},
-		"a map that is gone":     {pod("1", "20M", number, map[string]string{"a": "b"}), pod("1", "20M", number, nil), false},
+		"a map that is gone": {
+			pod("1", "20M", number, map[string]string{"a": "b"}), pod("1", "20M", number, nil), false,
+		},
 	} {
 		patch, err := patchFor(c.wanted)
 		if err != nil {
@@ -113,14 +121,17 @@ func TestCoversWhatMeansTheSame(t *testing.T) {
 // A removed field is detected because the hash of the applied object differs.
 func TestApplyIsMarked(t *testing.T) {
 	marks := map[string]string{}
-	for name, labels := range map[string]map[string]string{"none": nil, "empty": {}, "one": {"team": "media"}, "another": {"team": "voice"}} {
+	for name, labels := range map[string]map[string]string{
+		"none": nil, "empty": {}, "one": {"team": "media"}, "another": {"team": "voice"},
+	} {
 		patch, err := patchFor(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "edge", Labels: labels}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		marks[name] = patch.GetAnnotations()[appliedAnnotation]
 	}
-	if marks["none"] != marks["empty"] || marks["none"] == marks["one"] || marks["one"] == marks["another"] || marks["one"] == "" {
+	if marks["none"] != marks["empty"] || marks["none"] == marks["one"] || marks["one"] == marks["another"] ||
+		marks["one"] == "" {
 		t.Errorf("marks %v", marks)
 	}
 }

@@ -32,7 +32,10 @@ func newReplicas(t *testing.T) *replicas {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &replicas{T: t, client: clientfake.NewClientBuilder().WithScheme(s).Build(), now: time.Date(2031, 5, 4, 3, 2, 1, 0, time.UTC)}
+	return &replicas{
+		T: t, client: clientfake.NewClientBuilder().WithScheme(s).Build(),
+		now: time.Date(2031, 5, 4, 3, 2, 1, 0, time.UTC),
+	}
 }
 
 func (r *replicas) add() *authority {
@@ -64,7 +67,9 @@ func (r *replicas) step(all ...*authority) string {
 func (r *replicas) stored() *corev1.Secret {
 	r.Helper()
 	s := &corev1.Secret{}
-	if err := r.client.Get(r.Context(), client.ObjectKey{Namespace: "stunner-system", Name: AuthorityName}, s); client.IgnoreNotFound(err) != nil {
+	if err := r.client.Get(
+		r.Context(), client.ObjectKey{Namespace: "stunner-system", Name: AuthorityName}, s,
+	); client.IgnoreNotFound(err) != nil {
 		r.Fatal(err)
 	}
 	return s
@@ -82,7 +87,9 @@ func TestTheLeaderKeepsTheCA(t *testing.T) {
 		t.Fatalf("sent %q, stored %q", first, r.stored().Data[trust.CertificatesKey])
 	}
 	shown := &corev1.ConfigMap{}
-	if err := r.client.Get(t.Context(), client.ObjectKey{Namespace: "stunner-system", Name: AuthorityName}, shown); err != nil || shown.Data[trust.CertificatesKey] != first {
+	if err := r.client.Get(
+		t.Context(), client.ObjectKey{Namespace: "stunner-system", Name: AuthorityName}, shown,
+	); err != nil || shown.Data[trust.CertificatesKey] != first {
 		t.Errorf("shown %q: %v", shown.Data, err)
 	}
 	if told := other.inbox.drain(); len(told) != 1 || told[0].object.(*resource.Trust).Bundle != first {
@@ -149,7 +156,8 @@ func TestNobodyIsServedBeforeThereIsACA(t *testing.T) {
 		go func() { done <- a.await(t.Context(), &notReadyReason) }()
 		r.step(a)
 		synctest.Wait()
-		if len(done) > 0 || notReadyReason.Load() == nil || !strings.Contains(*notReadyReason.Load(), "stunner-system/"+AuthorityName) {
+		if len(done) > 0 || notReadyReason.Load() == nil ||
+			!strings.Contains(*notReadyReason.Load(), "stunner-system/"+AuthorityName) {
 			t.Fatal("it is ready without a CA, or does not name the Secret")
 		}
 		a.leading.Store(true)
@@ -171,7 +179,10 @@ func TestAnAPIServerThatIsAwayAtTheStartIsWaitedFor(t *testing.T) {
 		if err := errors.Join(err, metav1.AddMetaToScheme(s)); err != nil { // the informers need all kinds
 			t.Fatal(err)
 		}
-		w := watcher{cache: &informertest.FakeInformers{Scheme: s}, scheme: s, mapper: server, notReadyReason: &atomic.Pointer[string]{}, log: a.log}
+		w := watcher{
+			cache: &informertest.FakeInformers{Scheme: s}, scheme: s, mapper: server,
+			notReadyReason: &atomic.Pointer[string]{}, log: a.log,
+		}
 		done := make(chan error, 1)
 		go func() { done <- a.watch(ctx, w, []client.Object{&corev1.Secret{}, &corev1.ConfigMap{}}) }()
 		time.Sleep(10 * kindRetry)

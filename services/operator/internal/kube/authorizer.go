@@ -48,7 +48,9 @@ func newAuthorizer(c *rest.Config, readers []string, log *slog.Logger) (*authori
 	review := func(ctx context.Context, token string) (authenticationv1.TokenReviewStatus, error) {
 		return createReview(ctx, clients, token)
 	}
-	r := &authorizer{keys: &tokenKeys{fetch: fetch, log: log}, pods: newPodIndex(), reviews: &tokenReviews{review: review}}
+	r := &authorizer{
+		keys: &tokenKeys{fetch: fetch, log: log}, pods: newPodIndex(), reviews: &tokenReviews{review: review},
+	}
 	for _, account := range readers {
 		r.readers = append(r.readers, accountPrefix+strings.Replace(account, "/", ":", 1))
 	}
@@ -137,7 +139,9 @@ func (r *authorizer) grantByReview(
 	case err != nil:
 		return discovery.Grant{}, err
 	case !status.Authenticated || !slices.Contains(status.Audiences, manifest.DiscoveryAudience):
-		return discovery.Grant{}, fmt.Errorf("review token: it is not valid for audience %s", manifest.DiscoveryAudience)
+		return discovery.Grant{}, fmt.Errorf(
+			"review token: it is not valid for audience %s", manifest.DiscoveryAudience,
+		)
 	case slices.Contains(r.readers, status.User.Username+WholeConfigs):
 		return discovery.Grant{All: true}, nil
 	case slices.Contains(r.readers, status.User.Username):

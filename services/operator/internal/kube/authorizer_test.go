@@ -58,7 +58,8 @@ func (s signer) set() keySet {
 	}
 	part := base64.RawURLEncoding.EncodeToString
 	raw, err := json.Marshal(map[string]any{"keys": []any{map[string]string{
-		"use": "sig", "kty": "EC", "alg": "ES256", "crv": "P-256", "kid": s.id, "x": part(point[1:33]), "y": part(point[33:]),
+		"use": "sig", "kty": "EC", "alg": "ES256", "crv": "P-256", "kid": s.id, "x": part(point[1:33]),
+		"y": part(point[33:]),
 	}}})
 	if err != nil {
 		s.Fatal(err)
@@ -74,10 +75,12 @@ func (s signer) set() keySet {
 func (s signer) token(change func(c map[string]any)) string {
 	s.Helper()
 	claims := map[string]any{
-		"iss": testIssuer, "aud": []string{manifest.DiscoveryAudience}, "exp": time.Now().Add(time.Hour).Unix(), "nbf": time.Now().Unix(),
+		"iss": testIssuer, "aud": []string{manifest.DiscoveryAudience}, "exp": time.Now().Add(time.Hour).Unix(),
+		"nbf": time.Now().Unix(),
 		"sub": accountPrefix + "media:dataplane",
 		"kubernetes.io": map[string]any{
-			"namespace": "media", "serviceaccount": map[string]any{"name": "dataplane", "uid": "a"}, "pod": map[string]any{"name": "relay", "uid": "7d3e"},
+			"namespace": "media", "serviceaccount": map[string]any{"name": "dataplane", "uid": "a"},
+			"pod": map[string]any{"name": "relay", "uid": "7d3e"},
 		},
 	}
 	change(claims)
@@ -108,7 +111,10 @@ type asked struct {
 	fetches, questions atomic.Int64
 }
 
-func newAsked(t *testing.T, fetch func() (keySet, error), answer func() (authenticationv1.TokenReviewStatus, error), there ...*corev1.Pod) *asked {
+func newAsked(
+	t *testing.T, fetch func() (keySet, error), answer func() (authenticationv1.TokenReviewStatus, error),
+	there ...*corev1.Pod,
+) *asked {
 	t.Helper()
 	known := fake.NewClientBuilder()
 	for _, pod := range there {
@@ -118,8 +124,15 @@ func newAsked(t *testing.T, fetch func() (keySet, error), answer func() (authent
 	a.readers = []string{accountPrefix + "auth:auth", accountPrefix + "auth:whole" + WholeConfigs}
 	a.pods = &podIndex{ready: make(chan struct{}), cache: known.Build()}
 	close(a.pods.ready)
-	a.keys = &tokenKeys{log: slog.New(slog.DiscardHandler), fetch: func(context.Context) (keySet, error) { a.fetches.Add(1); return fetch() }}
-	a.authorizer.reviews = &tokenReviews{review: func(context.Context, string) (authenticationv1.TokenReviewStatus, error) {
+	a.keys = &tokenKeys{log: slog.New(slog.DiscardHandler), fetch: func(context.Context) (
+		keySet, error,
+	) {
+		a.fetches.Add(1)
+		return fetch()
+	}}
+	a.authorizer.reviews = &tokenReviews{review: func(context.Context, string) (
+		authenticationv1.TokenReviewStatus, error,
+	) {
 		a.questions.Add(1)
 		return answer()
 	}}
@@ -129,7 +142,10 @@ func newAsked(t *testing.T, fetch func() (keySet, error), answer func() (authent
 func relayPod() *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "media", Name: "relay", UID: "7d3e",
-		Labels: map[string]string{manifest.AppLabel: manifest.AppValue, resource.RelatedGatewayName: "door", resource.RelatedGatewayNamespace: "media"},
+		Labels: map[string]string{
+			manifest.AppLabel: manifest.AppValue, resource.RelatedGatewayName: "door",
+			resource.RelatedGatewayNamespace: "media",
+		},
 	}, Spec: corev1.PodSpec{NodeName: "north", ServiceAccountName: "dataplane"}}
 }
 
@@ -139,7 +155,9 @@ func confirmed(user, pod, uid string) authenticationv1.TokenReviewStatus {
 	if pod != "" {
 		info.Extra = map[string]authenticationv1.ExtraValue{podName: {pod}, podUID: {uid}}
 	}
-	return authenticationv1.TokenReviewStatus{Authenticated: true, Audiences: []string{manifest.DiscoveryAudience}, User: info}
+	return authenticationv1.TokenReviewStatus{
+		Authenticated: true, Audiences: []string{manifest.DiscoveryAudience}, User: info,
+	}
 }
 
 // K-01: a token is verified with the keys of the API server and the watched pods. A TokenReview is made only if that
@@ -171,43 +189,84 @@ func TestTokensAreVerifiedWithTheKeysOfTheAPIServer(t *testing.T) {
 			undecided bool
 			questions int64
 		}{
-			"good":                              {token: s.token(same), want: door},
-			"good, and the API server is away":  {token: s.token(same), away: away, want: door},
-			"no token":                          {token: "made.up.token", refused: true},
-			"signed by another":                 {token: other.token(same), refused: true},
-			"signed with an unknown key":        {token: newSigner(t, "second").token(same), refused: true},
-			"not signed":                        {token: unsigned(s.token(same)), refused: true},
-			"another audience":                  {token: s.token(set("aud", []string{"other"})), refused: true},
-			"expired":                           {token: s.token(set("exp", time.Now().Add(-2*time.Minute).Unix())), refused: true},
-			"never expires":                     {token: s.token(set("exp", nil)), refused: true},
-			"not yet good":                      {token: s.token(set("nbf", time.Now().Add(time.Hour).Unix())), refused: true},
-			"another pod of the name":           {token: s.token(bound("relay", "8f00"))},
-			"another account":                   {token: s.token(set("sub", accountPrefix+"media:other"))},
-			"no pod":                            {token: s.token(set("kubernetes.io", map[string]any{"namespace": "media"}))},
-			"a pod of another Gateway":          {token: s.token(same), pod: stranger},
-			"a pod that is gone":                {token: s.token(bound("gone", "7d3e")), answer: unknown, refused: true, questions: 1},
-			"a pod that only the API knows":     {token: s.token(bound("app", "1")), answer: confirmed("media:app", "app", "1"), questions: 1},
-			"a pod that is not known, and away": {token: s.token(bound("app", "1")), away: away, undecided: true, questions: 1},
-			"a reader of what signs":            {token: s.token(set("sub", accountPrefix+"auth:auth")), answer: confirmed("auth:auth", "", ""), want: discovery.Grant{All: true, ForAuth: true}, questions: 1},
-			"a reader of everything":            {token: s.token(set("sub", accountPrefix+"auth:whole")), answer: confirmed("auth:whole", "", ""), want: discovery.Grant{All: true}, questions: 1},
-			"a reader that is revoked":          {token: s.token(set("sub", accountPrefix+"auth:auth")), answer: unknown, refused: true, questions: 1},
-			"another issuer":                    {token: s.token(set("iss", "https://old")), answer: confirmed("media:dataplane", "relay", "7d3e"), want: door, questions: 1},
-			"no keys":                           {token: s.token(same), keys: away, answer: confirmed("media:dataplane", "relay", "7d3e"), want: door, questions: 1},
-			"no keys, another audience":         {token: s.token(set("aud", "other")), keys: away, refused: true},
-			"no keys, expired":                  {token: s.token(set("exp", time.Now().Add(-2*time.Minute).Unix())), keys: away, refused: true},
-			"no keys, no token":                 {token: "made-up", keys: away, refused: true},
-			"no keys, refused":                  {token: other.token(same), keys: away, answer: unknown, refused: true, questions: 1},
-			"no keys, and away":                 {token: s.token(same), keys: away, away: away, undecided: true, questions: 1},
-			"no keys, for another audience":     {token: s.token(same), keys: away, answer: authenticationv1.TokenReviewStatus{Authenticated: true}, refused: true, questions: 1},
-			"no keys, another pod of the name":  {token: s.token(same), keys: away, answer: confirmed("media:dataplane", "relay", "8f00"), questions: 1},
+			"good":                             {token: s.token(same), want: door},
+			"good, and the API server is away": {token: s.token(same), away: away, want: door},
+			"no token":                         {token: "made.up.token", refused: true},
+			"signed by another":                {token: other.token(same), refused: true},
+			"signed with an unknown key":       {token: newSigner(t, "second").token(same), refused: true},
+			"not signed":                       {token: unsigned(s.token(same)), refused: true},
+			"another audience":                 {token: s.token(set("aud", []string{"other"})), refused: true},
+			"expired": {
+				token: s.token(set("exp", time.Now().Add(-2*time.Minute).Unix())), refused: true,
+			},
+			"never expires": {token: s.token(set("exp", nil)), refused: true},
+			"not yet good": {
+				token: s.token(set("nbf", time.Now().Add(time.Hour).Unix())), refused: true,
+			},
+			"another pod of the name": {token: s.token(bound("relay", "8f00"))},
+			"another account":         {token: s.token(set("sub", accountPrefix+"media:other"))},
+			"no pod": {
+				token: s.token(set("kubernetes.io", map[string]any{"namespace": "media"})),
+			},
+			"a pod of another Gateway": {token: s.token(same), pod: stranger},
+			"a pod that is gone": {
+				token: s.token(bound("gone", "7d3e")), answer: unknown, refused: true, questions: 1,
+			},
+			"a pod that only the API knows": {
+				token: s.token(bound("app", "1")), answer: confirmed("media:app", "app", "1"), questions: 1,
+			},
+			"a pod that is not known, and away": {
+				token: s.token(bound("app", "1")), away: away, undecided: true, questions: 1,
+			},
+			"a reader of what signs": {
+				token: s.token(set("sub", accountPrefix+"auth:auth")), answer: confirmed("auth:auth", "", ""),
+				want: discovery.Grant{All: true, ForAuth: true}, questions: 1,
+			},
+			"a reader of everything": {
+				token: s.token(set("sub", accountPrefix+"auth:whole")), answer: confirmed("auth:whole", "", ""),
+				want: discovery.Grant{All: true}, questions: 1,
+			},
+			"a reader that is revoked": {
+				token: s.token(set("sub", accountPrefix+"auth:auth")), answer: unknown, refused: true, questions: 1,
+			},
+			"another issuer": {
+				token: s.token(set("iss", "https://old")), answer: confirmed("media:dataplane", "relay", "7d3e"),
+				want: door, questions: 1,
+			},
+			"no keys": {
+				token: s.token(same), keys: away, answer: confirmed("media:dataplane", "relay", "7d3e"), want: door,
+				questions: 1,
+			},
+			"no keys, another audience": {token: s.token(set("aud", "other")), keys: away, refused: true},
+			"no keys, expired": {
+				token: s.token(set("exp", time.Now().Add(-2*time.Minute).Unix())), keys: away, refused: true,
+			},
+			"no keys, no token": {token: "made-up", keys: away, refused: true},
+			"no keys, refused": {
+				token: other.token(same), keys: away, answer: unknown, refused: true, questions: 1,
+			},
+			"no keys, and away": {
+				token: s.token(same), keys: away, away: away, undecided: true, questions: 1,
+			},
+			"no keys, for another audience": {
+				token: s.token(same), keys: away, answer: authenticationv1.TokenReviewStatus{Authenticated: true},
+				refused: true, questions: 1,
+			},
+			"no keys, another pod of the name": {
+				token: s.token(same), keys: away, answer: confirmed("media:dataplane", "relay", "8f00"), questions: 1,
+			},
 		} {
 			pod := c.pod
 			if pod == nil {
 				pod = relayPod()
 			}
-			a := newAsked(t, func() (keySet, error) { return s.set(), c.keys }, func() (authenticationv1.TokenReviewStatus, error) { return c.answer, c.away }, pod)
+			a := newAsked(
+				t, func() (keySet, error) { return s.set(), c.keys },
+				func() (authenticationv1.TokenReviewStatus, error) { return c.answer, c.away }, pod,
+			)
 			grant, err := a.authorize(shows(t, c.token))
-			if grant != c.want || errors.Is(err, discovery.ErrUndecided) != c.undecided || (err != nil) != (c.undecided || c.refused) {
+			if grant != c.want || errors.Is(err, discovery.ErrUndecided) != c.undecided ||
+				(err != nil) != (c.undecided || c.refused) {
 				t.Errorf("%s: %+v, %v", name, grant, err)
 			}
 			if got := a.questions.Load(); got != c.questions {
@@ -274,7 +333,12 @@ func TestKeysAreFetchedOnceForAll(t *testing.T) {
 			{"it is published", func() { time.Sleep(keysRetry); answers(second.set(), nil) }, second, 20, 3},
 			{"the old key is not published any more", func() { time.Sleep(keysRetry) }, first, 0, 4},
 			{"a while later", func() { time.Sleep(keysRefresh) }, second, 20, 5},
-			{"the API server is away", func() { time.Sleep(keysRefresh); answers(second.set(), errors.New("connection refused")) }, second, 20, 6},
+			{"the API server is away", func() {
+				time.Sleep(keysRefresh)
+				answers(
+					second.set(), errors.New("connection refused"),
+				)
+			}, second, 20, 6},
 			{"for long", func() { time.Sleep(keysTTL) }, second, 0, 7},
 			{"it is back", func() { time.Sleep(keysRetry); answers(second.set(), nil) }, second, 20, 8},
 		} {
@@ -294,7 +358,9 @@ func TestKeysAreFetchedOnceForAll(t *testing.T) {
 func TestEachQuestionIsAskedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, failure := newSigner(t, "first"), error(nil)
-		a := newAsked(t, func() (keySet, error) { return keySet{}, errors.New("forbidden") }, func() (authenticationv1.TokenReviewStatus, error) {
+		a := newAsked(t, func() (keySet, error) { return keySet{}, errors.New("forbidden") }, func() (
+			authenticationv1.TokenReviewStatus, error,
+		) {
 			time.Sleep(time.Second)
 			return confirmed("media:dataplane", "relay", "7d3e"), failure
 		}, relayPod())
@@ -333,7 +399,8 @@ func TestEachQuestionIsAskedOnce(t *testing.T) {
 		failure = errors.New("connection refused")
 		for round := int64(2); round < 4; round++ { // an error is not cached
 			time.Sleep(time.Minute)
-			if _, err := a.authorize(shows(t, tokens[0])); !errors.Is(err, discovery.ErrUndecided) || a.questions.Load() != readers+round-1 {
+			if _, err := a.authorize(shows(t, tokens[0])); !errors.Is(err, discovery.ErrUndecided) ||
+				a.questions.Load() != readers+round-1 {
 				t.Errorf("the API server is away: %v after %d questions", err, a.questions.Load())
 			}
 		}
@@ -379,7 +446,8 @@ func TestBadTokensWaitBehindGoodOnes(t *testing.T) {
 		}
 		mu.Unlock()
 		for i := range maxQueuedReviews + maxCachedReviews {
-			if _, err := q.put(fmt.Sprint("more ", i), hour, bad, false); err != nil && !errors.Is(err, discovery.ErrUndecided) {
+			if _, err := q.put(fmt.Sprint("more ", i), hour, bad, false); err != nil &&
+				!errors.Is(err, discovery.ErrUndecided) {
 				t.Fatal(err)
 			}
 		}

@@ -36,13 +36,18 @@ func TestLedger(t *testing.T) {
 					continue
 				}
 				room := l.roomFor(key, made(key))
-				now := ledgerEntry{created: made(key), room: room, demand: translate.Demand{Wanted: wants[key], PerNamespace: perNamespace * 20}}
+				now := ledgerEntry{
+					created: made(key), room: room,
+					demand: translate.Demand{Wanted: wants[key], PerNamespace: perNamespace * 20},
+				}
 				now.demand.Given = min(wants[key], now.limit(room))
 				queue = append(queue, l.record(key, now)...)
 			}
 		}
 		for range 60 {
-			key := types.NamespacedName{Namespace: fmt.Sprint("ns", random.IntN(5)), Name: fmt.Sprint("gw", random.IntN(12))}
+			key := types.NamespacedName{
+				Namespace: fmt.Sprint("ns", random.IntN(5)), Name: fmt.Sprint("gw", random.IntN(12)),
+			}
 			if wants[key] = random.IntN(30_000); random.IntN(4) == 0 {
 				delete(wants, key)
 			}
@@ -64,7 +69,10 @@ func TestLedger(t *testing.T) {
 				t.Fatalf("seed %d: %s has %d", seed, namespace, given[namespace])
 			}
 			if w <= total/len(wanted) && w <= perNamespace*20 && given[namespace] < w {
-				t.Fatalf("seed %d: %s asks for %d, less than a part of %d among %d, and has %d", seed, namespace, w, total, len(wanted), given[namespace])
+				t.Fatalf(
+					"seed %d: %s asks for %d, less than a part of %d among %d, and has %d", seed, namespace, w, total,
+					len(wanted), given[namespace],
+				)
 			}
 		}
 	}
@@ -75,7 +83,9 @@ func TestLedgerConcernsNobodyWhereThereIsEnough(t *testing.T) {
 	l := newBudgetLedger(10_000_000)
 	for i := range 1000 {
 		key := types.NamespacedName{Namespace: fmt.Sprint("ns", i%20), Name: fmt.Sprint("gw", i)}
-		now := ledgerEntry{demand: translate.Demand{Wanted: 100, Given: 100, PerNamespace: 131_072}, room: l.roomFor(key, time.Time{})}
+		now := ledgerEntry{
+			demand: translate.Demand{Wanted: 100, Given: 100, PerNamespace: 131_072}, room: l.roomFor(key, time.Time{}),
+		}
 		if others := l.record(key, now); len(others) > 0 {
 			t.Fatalf("Gateway %d concerns %v", i, others)
 		}

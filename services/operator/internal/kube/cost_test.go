@@ -25,7 +25,9 @@ func TestCostsAreWrittenSeldom(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		pod := func(name, gateway string) *corev1.Pod {
-			return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "media", Name: name, UID: types.UID(name), Labels: map[string]string{
+			return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "media", Name: name, UID: types.UID(
+				name,
+			), Labels: map[string]string{
 				"app": "stunner", "stunner.l7mp.io/related-gateway-name": gateway}}}
 		}
 		patches := 0
@@ -33,8 +35,12 @@ func TestCostsAreWrittenSeldom(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c := fake.NewClientBuilder().WithScheme(s).WithObjects(pod("a", "edge"), pod("b", "edge"), pod("victim", "other")).WithInterceptorFuncs(interceptor.Funcs{
-			Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+		c := fake.NewClientBuilder().WithScheme(s).WithObjects(
+			pod("a", "edge"), pod("b", "edge"), pod("victim", "other"),
+		).WithInterceptorFuncs(interceptor.Funcs{
+			Patch: func(
+				ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption,
+			) error {
 				patches++
 				return c.Patch(ctx, o, p, opts...)
 			},
@@ -51,7 +57,9 @@ func TestCostsAreWrittenSeldom(t *testing.T) {
 		}
 		end := run()
 		report := func(pod string, allocations int, draining bool) {
-			from <- discovery.ReportNews{Report: &discovery.Report{ID: "media/edge", Pod: pod, Allocations: allocations, Draining: draining}}
+			from <- discovery.ReportNews{
+				Report: &discovery.Report{ID: "media/edge", Pod: pod, Allocations: allocations, Draining: draining},
+			}
 		}
 		stands := func() string {
 			var words []any
@@ -86,7 +94,9 @@ func TestCostsAreWrittenSeldom(t *testing.T) {
 			time.Sleep(costEvery)
 			synctest.Wait()
 			if got := stands(); got != step.want || patches-before != step.patches {
-				t.Errorf("%s: %s with %d patches, want %s with %d", step.name, got, patches-before, step.want, step.patches)
+				t.Errorf(
+					"%s: %s with %d patches, want %s with %d", step.name, got, patches-before, step.want, step.patches,
+				)
 			}
 		}
 		end()

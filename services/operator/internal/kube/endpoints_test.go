@@ -49,24 +49,62 @@ func TestLoadIsNeverLessThanThereIs(t *testing.T) {
 		want    int
 		problem string
 	}{
-		"both replicas":          {pods{says("a", 3)}, pods{says("b", 4)}, [][]discoveryv1.Endpoint{ready("a", "b")}, 7, ""},
-		"two families":           {pods{says("a", 3)}, pods{says("b", 4)}, [][]discoveryv1.Endpoint{ready("a", "b"), ready("b", "a")}, 7, ""},
-		"none has reported":      {nil, nil, [][]discoveryv1.Endpoint{ready("a", "b")}, 0, "2 of 2 ready pods have not reported to the operator: a, b"},
-		"a replica is not there": {pods{says("a", 3)}, nil, [][]discoveryv1.Endpoint{ready("a", "b")}, 0, "1 of 2 ready pods have not reported to the operator: b"},
-		"many that say nothing":  {nil, nil, [][]discoveryv1.Endpoint{ready("a", "b", "c", "d", "e", "f", "g")}, 0, ": a, b, c, d, e and 2 more"},
-		"one drains":             {pods{says("a", 3)}, pods{drains("b", 4)}, [][]discoveryv1.Endpoint{{endpoint("a", true, false), endpoint("b", false, true)}}, 3, ""},
+		"both replicas": {
+			pods{says("a", 3)}, pods{says("b", 4)}, [][]discoveryv1.Endpoint{ready("a", "b")}, 7, "",
+		},
+		"two families": {
+			pods{says("a", 3)}, pods{says("b", 4)}, [][]discoveryv1.Endpoint{ready("a", "b"), ready("b", "a")}, 7, "",
+		},
+		"none has reported": {
+			nil, nil, [][]discoveryv1.Endpoint{ready("a", "b")}, 0,
+			"2 of 2 ready pods have not reported to the operator: a, b",
+		},
+		"a replica is not there": {
+			pods{says("a", 3)}, nil, [][]discoveryv1.Endpoint{ready("a", "b")}, 0,
+			"1 of 2 ready pods have not reported to the operator: b",
+		},
+		"many that say nothing": {
+			nil, nil, [][]discoveryv1.Endpoint{ready("a", "b", "c", "d", "e", "f", "g")}, 0,
+			": a, b, c, d, e and 2 more",
+		},
+		"one drains": {
+			pods{says("a", 3)}, pods{drains("b", 4)},
+			[][]discoveryv1.Endpoint{{endpoint("a", true, false), endpoint("b", false, true)}}, 3, "",
+		},
 		"one ends, and has not said so": {pods{says("a", 3)}, pods{says("b", 4)},
 			[][]discoveryv1.Endpoint{{endpoint("a", true, false), endpoint("b", false, true)}}, 7, ""},
-		"one ends and is silent":      {pods{says("a", 3)}, nil, [][]discoveryv1.Endpoint{{endpoint("a", true, false), endpoint("b", true, true)}}, 3, ""},
-		"one starts":                  {pods{says("a", 3)}, nil, [][]discoveryv1.Endpoint{{endpoint("a", true, false), endpoint("b", false, false)}}, 3, ""},
-		"all start":                   {nil, nil, [][]discoveryv1.Endpoint{{endpoint("a", false, false), endpoint("b", false, false)}}, 0, "none of its pods is ready, and none has reported to the operator: a, b"},
-		"all are unready, one talks":  {pods{says("a", 3)}, nil, [][]discoveryv1.Endpoint{{endpoint("a", false, false), endpoint("b", false, false)}}, 3, ""},
-		"ready in one family only":    {nil, nil, [][]discoveryv1.Endpoint{{endpoint("a", false, false)}, ready("a")}, 0, "1 of 1 ready pods"},
-		"a pod that no Service knows": {pods{says("a", 3)}, pods{says("x", 4)}, [][]discoveryv1.Endpoint{ready("a")}, 7, ""},
-		"no pod at all":               {nil, nil, [][]discoveryv1.Endpoint{{}}, 0, ""},
-		"no EndpointSlice":            {pods{says("a", 3)}, nil, nil, 0, "no EndpointSlice says which pods it has"},
-		"an endpoint that is no pod":  {pods{says("a", 3)}, nil, [][]discoveryv1.Endpoint{{{Addresses: []string{"192.0.2.9"}}}}, 0, "not reported to the operator: 192.0.2.9"},
-		"numbers without end":         {pods{says("a", math.MaxInt)}, pods{says("b", math.MaxInt)}, [][]discoveryv1.Endpoint{ready("a", "b")}, 2 * math.MaxInt32, ""},
+		"one ends and is silent": {
+			pods{says("a", 3)}, nil, [][]discoveryv1.Endpoint{{endpoint("a", true, false), endpoint("b", true, true)}},
+			3, "",
+		},
+		"one starts": {
+			pods{says("a", 3)}, nil,
+			[][]discoveryv1.Endpoint{{endpoint("a", true, false), endpoint("b", false, false)}}, 3, "",
+		},
+		"all start": {
+			nil, nil, [][]discoveryv1.Endpoint{{endpoint("a", false, false), endpoint("b", false, false)}}, 0,
+			"none of its pods is ready, and none has reported to the operator: a, b",
+		},
+		"all are unready, one talks": {
+			pods{says("a", 3)}, nil,
+			[][]discoveryv1.Endpoint{{endpoint("a", false, false), endpoint("b", false, false)}}, 3, "",
+		},
+		"ready in one family only": {
+			nil, nil, [][]discoveryv1.Endpoint{{endpoint("a", false, false)}, ready("a")}, 0, "1 of 1 ready pods",
+		},
+		"a pod that no Service knows": {
+			pods{says("a", 3)}, pods{says("x", 4)}, [][]discoveryv1.Endpoint{ready("a")}, 7, "",
+		},
+		"no pod at all":    {nil, nil, [][]discoveryv1.Endpoint{{}}, 0, ""},
+		"no EndpointSlice": {pods{says("a", 3)}, nil, nil, 0, "no EndpointSlice says which pods it has"},
+		"an endpoint that is no pod": {
+			pods{says("a", 3)}, nil, [][]discoveryv1.Endpoint{{{Addresses: []string{"192.0.2.9"}}}}, 0,
+			"not reported to the operator: 192.0.2.9",
+		},
+		"numbers without end": {
+			pods{says("a", math.MaxInt)}, pods{says("b", math.MaxInt)}, [][]discoveryv1.Endpoint{ready("a", "b")},
+			2 * math.MaxInt32, "",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -88,7 +126,8 @@ func TestLoadIsNeverLessThanThereIs(t *testing.T) {
 				}
 				f.setEndpoints(gatewayKey, endpointsOf(slices))
 				got, err := f.load(gatewayKey)
-				if got != c.want || (err == nil) != (c.problem == "") || err != nil && !strings.Contains(err.Error(), c.problem) {
+				if got != c.want || (err == nil) != (c.problem == "") || err != nil &&
+					!strings.Contains(err.Error(), c.problem) {
 					t.Errorf("%d, %v; want %d, %q", got, err, c.want, c.problem)
 				}
 			})
@@ -116,15 +155,23 @@ func TestLoadOfAGatewayThatIsNotServed(t *testing.T) {
 // Services and EndpointSlices arrive in any order, change and are deleted. A Service of another owner is ignored.
 func TestTheLoopKnowsThePodsOfAGateway(t *testing.T) {
 	m := newMeters()
-	l := newLoop(translate.DefaultOptions(), discovery.NewServer(discovery.ServerOptions{}), m, &tasks{}, slog.New(slog.DiscardHandler))
+	l := newLoop(
+		translate.DefaultOptions(), discovery.NewServer(discovery.ServerOptions{}), m, &tasks{},
+		slog.New(slog.DiscardHandler),
+	)
 	service := func(name, owner string) *corev1.Service {
 		return &corev1.Service{ObjectMeta: metav1.ObjectMeta{
-			Namespace: "media", Name: name, Annotations: map[string]string{"stunner.l7mp.io/related-gateway-name": "media/edge"},
-			OwnerReferences: []metav1.OwnerReference{{APIVersion: "gateway.networking.k8s.io/v1", Kind: owner, Name: "edge"}},
+			Namespace: "media", Name: name,
+			Annotations: map[string]string{"stunner.l7mp.io/related-gateway-name": "media/edge"},
+			OwnerReferences: []metav1.OwnerReference{
+				{APIVersion: "gateway.networking.k8s.io/v1", Kind: owner, Name: "edge"},
+			},
 		}}
 	}
 	slice := func(service string, pods ...string) *discoveryv1.EndpointSlice {
-		s := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "media", Name: service, Labels: map[string]string{discoveryv1.LabelServiceName: service}}}
+		s := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "media", Name: service, Labels: map[string]string{discoveryv1.LabelServiceName: service},
+		}}
 		for _, pod := range pods {
 			s.Endpoints = append(s.Endpoints, endpoint(pod, true, false))
 		}
@@ -145,7 +192,9 @@ func TestTheLoopKnowsThePodsOfAGateway(t *testing.T) {
 		{"without the first Service", objectChange{object: service("edge", "Gateway"), deleted: true}, ""},
 	} {
 		l.observe(step.objectChange, map[translate.ObjectRef]struct{}{})
-		if got := strings.Join(l.rollouts.endpoints[types.NamespacedName{Namespace: "media", Name: "edge"}].ready, " "); got != step.want {
+		if got := strings.Join(
+			l.rollouts.endpoints[types.NamespacedName{Namespace: "media", Name: "edge"}].ready, " ",
+		); got != step.want {
 			t.Errorf("%s: %q, want %q", step.name, got, step.want)
 		}
 	}
@@ -162,7 +211,9 @@ func BenchmarkLoad(b *testing.B) {
 	go counted.Follow(b.Context(), "this", from)
 	var gateways []types.NamespacedName
 	for i := range 1_000 {
-		gateway, c := types.NamespacedName{Namespace: "media", Name: fmt.Sprint("edge-", i)}, gatewayEndpoints{known: true}
+		gateway, c := types.NamespacedName{
+			Namespace: "media", Name: fmt.Sprint("edge-", i),
+		}, gatewayEndpoints{known: true}
 		for _, pod := range []string{"a", "b", "c"} {
 			c.ready = append(c.ready, pod)
 			from <- discovery.ReportNews{Report: &discovery.Report{ID: gateway.String(), Pod: pod, Allocations: 40}}

@@ -128,7 +128,8 @@ func newEvents(before, after any, notes []string) (all []event) {
 	for _, note := range notes {
 		if !strings.Contains(said, note) {
 			all = append(all, event{
-				warning: true, action: condition.Accepted, reason: condition.ReasonWarning, text: truncate(note, maxEventText),
+				warning: true, action: condition.Accepted, reason: condition.ReasonWarning,
+				text: truncate(note, maxEventText),
 			})
 		}
 	}

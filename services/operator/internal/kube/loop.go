@@ -65,7 +65,8 @@ func newLoop(o translate.Options, server *discovery.Server, m *meters, ts *tasks
 	in := newInbox()
 	r := newRollouts(reports.New(log), in)
 	return &loop{
-		options: o, rollouts: r, published: newPublisher(server, r, m, log), nodes: newNodeAddresses(server.SetNode, log),
+		options: o, rollouts: r, published: newPublisher(server, r, m, log),
+		nodes: newNodeAddresses(server.SetNode, log),
 		inbox: in, meters: m, tasks: ts,
 		view: resource.NewView(nil), queue: newWorkQueue(), limiter: newRateLimiter(), ledger: newBudgetLedger(0),
 		waiting: map[types.NamespacedName]map[translate.ObjectRef]struct{}{}, tried: map[types.NamespacedName]bool{},
@@ -199,7 +200,9 @@ func (l *loop) observeEndpoints(s *discoveryv1.EndpointSlice) {
 	if l.peers.include(s) {
 		l.peers.update(l.view.EndpointSlicesOf(l.peers.service))
 	}
-	service := l.view.Service(types.NamespacedName{Namespace: s.Namespace, Name: s.Labels[discoveryv1.LabelServiceName]})
+	service := l.view.Service(
+		types.NamespacedName{Namespace: s.Namespace, Name: s.Labels[discoveryv1.LabelServiceName]},
+	)
 	if service != nil {
 		l.observeService(service)
 	}

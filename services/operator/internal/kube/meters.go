@@ -40,7 +40,9 @@ func newMeters() *meters {
 
 // registerProblems adds the metric of objects whose status reports a problem.
 func (m *meters) registerProblems(count func() int) {
-	m.registry.MustRegister(telemetry.NewGaugeFunc(telemetry.OperatorProblems, func() float64 { return float64(count()) }))
+	m.registry.MustRegister(
+		telemetry.NewGaugeFunc(telemetry.OperatorProblems, func() float64 { return float64(count()) }),
+	)
 }
 
 // registerStreams adds the metric of open config discovery streams.

@@ -23,10 +23,14 @@ import (
 func TestObjectsWithAProblemAreCounted(t *testing.T) {
 	w := newWriter(nil, nil, nil, newInbox(), newMeters(), nil, slog.New(slog.DiscardHandler))
 	unit := func(name string) translate.ObjectRef {
-		return translate.ObjectRef{Kind: translate.KindStaticService, NamespacedName: types.NamespacedName{Namespace: "media", Name: name}}
+		return translate.ObjectRef{
+			Kind: translate.KindStaticService, NamespacedName: types.NamespacedName{Namespace: "media", Name: name},
+		}
 	}
 	saying := func(accepted metav1.ConditionStatus) desired {
-		return desired{ours: true, status: stunnerv1.Status{Conditions: []metav1.Condition{{Type: "Accepted", Status: accepted}, {Type: "ResolvedRefs", Status: accepted}}}}
+		return desired{ours: true, status: stunnerv1.Status{Conditions: []metav1.Condition{
+			{Type: "Accepted", Status: accepted}, {Type: "ResolvedRefs", Status: accepted},
+		}}}
 	}
 	for _, c := range []struct {
 		name    string

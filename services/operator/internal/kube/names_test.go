@@ -95,7 +95,9 @@ func TestTwoRoutesOfOneNameAtEveryStart(t *testing.T) {
 		} else {
 			t.Errorf("clusters %+v", c.Clusters)
 		}
-		for spelling, want := range map[string]metav1.ConditionStatus{stunnerv1.GroupName: metav1.ConditionTrue, gwapiv1.GroupName: metav1.ConditionFalse} {
+		for spelling, want := range map[string]metav1.ConditionStatus{
+			stunnerv1.GroupName: metav1.ConditionTrue, gwapiv1.GroupName: metav1.ConditionFalse,
+		} {
 			u := translate.ObjectRef{Kind: translate.KindRoute, NamespacedName: gatewayKey}
 			u.Spelling.Group, u.Spelling.Version = spelling, "v1"
 			status, _ := l.writer.desired[u].status.(gwapiv1.RouteStatus)
@@ -130,30 +132,46 @@ func collision() []resource.Object {
 	meta := metav1.ObjectMeta{Namespace: gatewayKey.Namespace, Name: gatewayKey.Name}
 	cluster := metav1.ObjectMeta{Name: gatewayKey.Name}
 	parents := gwapiv1.CommonRouteSpec{ParentRefs: []gwapiv1.ParentReference{{Name: gwapiv1.ObjectName(meta.Name)}}}
-	backend := gwapiv1.BackendRef{BackendObjectReference: gwapiv1.BackendObjectReference{Name: gwapiv1.ObjectName(meta.Name), Port: new(gwapiv1.PortNumber(1))}}
+	backend := gwapiv1.BackendRef{BackendObjectReference: gwapiv1.BackendObjectReference{
+		Name: gwapiv1.ObjectName(meta.Name), Port: new(gwapiv1.PortNumber(1)),
+	}}
 	return []resource.Object{
 		&gwapiv1.GatewayClass{ObjectMeta: cluster, Spec: gwapiv1.GatewayClassSpec{
 			ControllerName: translate.DefaultControllerName,
 			ParametersRef: &gwapiv1.ParametersReference{
-				Group: stunnerv1.GroupName, Kind: "GatewayConfig", Name: meta.Name, Namespace: new(gwapiv1.Namespace(meta.Namespace)),
+				Group: stunnerv1.GroupName, Kind: "GatewayConfig", Name: meta.Name,
+				Namespace: new(gwapiv1.Namespace(meta.Namespace)),
 			},
 		}},
 		&stunnerv1.GatewayConfig{ObjectMeta: meta, Spec: stunnerv1.GatewayConfigSpec{
-			Dataplane: meta.Name, AuthType: "static", UserName: stunnerv1.InlineSecret("user"), Password: stunnerv1.InlineSecret("pass"),
+			Dataplane: meta.Name, AuthType: "static", UserName: stunnerv1.InlineSecret("user"),
+			Password: stunnerv1.InlineSecret("pass"),
 		}},
 		&stunnerv1.Dataplane{ObjectMeta: cluster},
 		&gwapiv1.Gateway{ObjectMeta: meta, Spec: gwapiv1.GatewaySpec{
-			GatewayClassName: gwapiv1.ObjectName(meta.Name), Listeners: []gwapiv1.Listener{{Name: "udp", Port: 3478, Protocol: "TURN-UDP"}},
+			GatewayClassName: gwapiv1.ObjectName(meta.Name),
+			Listeners:        []gwapiv1.Listener{{Name: "udp", Port: 3478, Protocol: "TURN-UDP"}},
 		}},
 		&stunnerv1.UDPRoute{ObjectMeta: meta, Spec: stunnerv1.UDPRouteSpec{CommonRouteSpec: parents, Rules: []stunnerv1.UDPRouteRule{{
-			BackendRefs: []stunnerv1.BackendRef{{Name: gwapiv1.ObjectName(meta.Name), Port: new(gwapiv1.PortNumber(10000)), EndPort: new(gwapiv1.PortNumber(10010))}},
+			BackendRefs: []stunnerv1.BackendRef{{
+				Name: gwapiv1.ObjectName(meta.Name), Port: new(gwapiv1.PortNumber(10000)),
+				EndPort: new(gwapiv1.PortNumber(10010)),
+			}},
 		}}}},
-		&gwapiv1.UDPRoute{ObjectMeta: meta, Spec: gwapiv1.UDPRouteSpec{CommonRouteSpec: parents, Rules: []gwapiv1.UDPRouteRule{{BackendRefs: []gwapiv1.BackendRef{backend}}}}},
-		&stunnerv1.StaticService{ObjectMeta: meta, Spec: stunnerv1.StaticServiceSpec{Prefixes: []string{"192.0.2.0/24"}}},
+		&gwapiv1.UDPRoute{ObjectMeta: meta, Spec: gwapiv1.UDPRouteSpec{
+			CommonRouteSpec: parents, Rules: []gwapiv1.UDPRouteRule{{BackendRefs: []gwapiv1.BackendRef{backend}}},
+		}},
+		&stunnerv1.StaticService{
+			ObjectMeta: meta, Spec: stunnerv1.StaticServiceSpec{Prefixes: []string{"192.0.2.0/24"}},
+		},
 		&corev1.Service{ObjectMeta: meta},
 		&discoveryv1.EndpointSlice{
-			ObjectMeta:  metav1.ObjectMeta{Namespace: meta.Namespace, Name: meta.Name, Labels: map[string]string{discoveryv1.LabelServiceName: meta.Name}},
-			AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.244.0.7"}}},
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: meta.Namespace, Name: meta.Name,
+				Labels: map[string]string{discoveryv1.LabelServiceName: meta.Name},
+			},
+			AddressType: discoveryv1.AddressTypeIPv4,
+			Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{"10.244.0.7"}}},
 		},
 		&corev1.Namespace{ObjectMeta: cluster}, &corev1.Node{ObjectMeta: cluster},
 	}

@@ -113,7 +113,9 @@ func preferred(found []netip.Addr, used string) string {
 	for i := range found {
 		found[i] = found[i].Unmap()
 	}
-	slices.SortFunc(found, func(a, b netip.Addr) int { return cmp.Or(cmp.Compare(a.BitLen(), b.BitLen()), a.Compare(b)) })
+	slices.SortFunc(
+		found, func(a, b netip.Addr) int { return cmp.Or(cmp.Compare(a.BitLen(), b.BitLen()), a.Compare(b)) },
+	)
 	for _, a := range found {
 		if a.String() == used {
 			return used

@@ -19,12 +19,16 @@ func nodeAt(kind corev1.NodeAddressType, texts ...string) *corev1.Node {
 	for _, text := range texts {
 		node.Status.Addresses = append(node.Status.Addresses, corev1.NodeAddress{Type: kind, Address: text})
 	}
-	node.Status.Addresses = append(node.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: "10.0.0.1"})
+	node.Status.Addresses = append(
+		node.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: "10.0.0.1"},
+	)
 	return node
 }
 
 func TestExternalAddressOfANode(t *testing.T) {
-	for want, addresses := range map[string][]string{"": {"no address"}, "192.0.2.1": {"2001:db8::1", "192.0.2.1"}, "2001:db8::1": {"2001:db8::1"}} {
+	for want, addresses := range map[string][]string{
+		"": {"no address"}, "192.0.2.1": {"2001:db8::1", "192.0.2.1"}, "2001:db8::1": {"2001:db8::1"},
+	} {
 		if got := externalAddress(nodeAt(corev1.NodeExternalIP, addresses...)); got != want {
 			t.Errorf("%v: %q, want %q", addresses, got, want)
 		}
@@ -69,10 +73,18 @@ func TestNamesOfNodesAreLookedUp(t *testing.T) {
 			{"it has moved", []string{"::ffff:192.0.2.7"}, nil, "192.0.2.7"},
 			{"an unknown name", nil, name("south.example.net"), "192.0.2.7"},
 			{"the name from before", []string{"192.0.2.8"}, name("north.example.net"), "192.0.2.8"},
-			{"an address", []string{"192.0.2.8"}, func() { n.update(nodeAt(corev1.NodeExternalIP, "198.51.100.1"), false) }, "198.51.100.1"},
+			{"an address", []string{"192.0.2.8"}, func() {
+				n.update(
+					nodeAt(corev1.NodeExternalIP, "198.51.100.1"), false,
+				)
+			}, "198.51.100.1"},
 			{"neither", []string{"192.0.2.8"}, func() { n.update(nodeAt(corev1.NodeHostName, "north"), false) }, ""},
 			{"a name again", []string{"192.0.2.8"}, name("north.example.net"), "192.0.2.8"},
-			{"gone", []string{"192.0.2.8"}, func() { n.update(nodeAt(corev1.NodeExternalDNS, "north.example.net"), true) }, ""},
+			{"gone", []string{"192.0.2.8"}, func() {
+				n.update(
+					nodeAt(corev1.NodeExternalDNS, "north.example.net"), true,
+				)
+			}, ""},
 		} {
 			answer.Store(&step.answer)
 			if step.do != nil {

@@ -266,7 +266,8 @@ func (w *objectWriter) sweep(ctx context.Context, gateway types.NamespacedName, 
 		list, err := w.listOwned(ctx, c, like, gateway)
 		errs = append(errs, err)
 		for _, o := range list {
-			if owner, ok := ownerOf(o); kept[idOf(o)] || !ok || owner.Name != gateway.Name || o.GetDeletionTimestamp() != nil {
+			if owner, ok := ownerOf(o); kept[idOf(o)] || !ok || owner.Name != gateway.Name ||
+				o.GetDeletionTimestamp() != nil {
 				continue
 			}
 			w.log.Info("delete", "object", describe(o), "gateway", gateway)

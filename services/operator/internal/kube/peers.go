@@ -55,7 +55,8 @@ func addressesOf(all []*discoveryv1.EndpointSlice, own string) (addresses []stri
 				continue
 			}
 			for _, e := range s.Endpoints {
-				for _, address := range e.Addresses[:min(1, len(e.Addresses))] { // all addresses of an endpoint are one pod
+				// all addresses of an endpoint are one pod
+				for _, address := range e.Addresses[:min(1, len(e.Addresses))] {
 					if net.ParseIP(address) != nil && address != own {
 						addresses = append(addresses, net.JoinHostPort(address, strconv.Itoa(int(*port.Port))))
 					}

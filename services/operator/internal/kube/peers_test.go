@@ -22,17 +22,26 @@ func TestPeersAreTheOtherEndpoints(t *testing.T) {
 		slices []*discoveryv1.EndpointSlice
 		want   []string
 	}{
-		"none":        {nil, nil},
-		"oneself":     {[]*discoveryv1.EndpointSlice{slice(13478, []string{"10.0.0.1"})}, nil},
-		"two":         {[]*discoveryv1.EndpointSlice{slice(13478, []string{"10.0.0.3"}, []string{"10.0.0.1"}), slice(13478, []string{"10.0.0.2"})}, []string{"10.0.0.2:13478", "10.0.0.3:13478"}},
-		"one twice":   {[]*discoveryv1.EndpointSlice{slice(1, []string{"10.0.0.2"}), slice(1, []string{"10.0.0.2"})}, []string{"10.0.0.2:1"}},
+		"none":    {nil, nil},
+		"oneself": {[]*discoveryv1.EndpointSlice{slice(13478, []string{"10.0.0.1"})}, nil},
+		"two": {[]*discoveryv1.EndpointSlice{
+			slice(13478, []string{"10.0.0.3"}, []string{"10.0.0.1"}), slice(13478, []string{"10.0.0.2"}),
+		}, []string{"10.0.0.2:13478", "10.0.0.3:13478"}},
+		"one twice": {
+			[]*discoveryv1.EndpointSlice{slice(1, []string{"10.0.0.2"}), slice(1, []string{"10.0.0.2"})},
+			[]string{"10.0.0.2:1"},
+		},
 		"one of IPv6": {[]*discoveryv1.EndpointSlice{slice(1, []string{"2001:db8::2"})}, []string{"[2001:db8::2]:1"}},
 		"a name":      {[]*discoveryv1.EndpointSlice{slice(1, []string{"example.net"})}, nil},
 		"another port": {[]*discoveryv1.EndpointSlice{{
-			Ports:     []discoveryv1.EndpointPort{{Name: new("scaler"), Port: new(int32(13480))}, {Name: new("cds"), Port: new(int32(13478))}},
+			Ports: []discoveryv1.EndpointPort{
+				{Name: new("scaler"), Port: new(int32(13480))}, {Name: new("cds"), Port: new(int32(13478))},
+			},
 			Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.0.0.2"}}},
 		}}, []string{"10.0.0.2:13478"}},
-		"two addresses": {[]*discoveryv1.EndpointSlice{slice(1, []string{"10.0.0.2", "10.0.0.4"}, nil)}, []string{"10.0.0.2:1"}},
+		"two addresses": {
+			[]*discoveryv1.EndpointSlice{slice(1, []string{"10.0.0.2", "10.0.0.4"}, nil)}, []string{"10.0.0.2:1"},
+		},
 	} {
 		if got := addressesOf(c.slices, "10.0.0.1"); !slices.Equal(got, c.want) {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
@@ -47,7 +56,9 @@ func TestPeersAreTheOtherEndpoints(t *testing.T) {
 		"elsewhere": {"media", discoveryService, false},
 		"another":   {"stunner-system", "other", false},
 	} {
-		s := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace, Labels: map[string]string{discoveryv1.LabelServiceName: c.service}}}
+		s := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{
+			Namespace: c.namespace, Labels: map[string]string{discoveryv1.LabelServiceName: c.service},
+		}}
 		if p.include(s) != c.want {
 			t.Errorf("%s: %t", name, !c.want)
 		}

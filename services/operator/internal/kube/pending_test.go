@@ -28,7 +28,10 @@ func TestNothingIsWrittenTwiceBeforeItShows(t *testing.T) {
 			}
 			return away
 		}
-		e.writer = newWriter(blind{e.client}, e.client, e.client.Scheme(), newInbox(), newMeters(), &tasks{}, slog.New(slog.DiscardHandler))
+		e.writer = newWriter(
+			blind{e.client}, e.client, e.client.Scheme(), newInbox(), newMeters(), &tasks{},
+			slog.New(slog.DiscardHandler),
+		)
 		objects := e.objects(deployment())
 		for _, step := range []struct {
 			name  string
@@ -38,7 +41,12 @@ func TestNothingIsWrittenTwiceBeforeItShows(t *testing.T) {
 			{"the API server is away", func() { away = errors.New("connection refused") }, 0},
 			{"it is back", func() { away = nil }, len(objects)},
 			{"nothing shows", func() {}, 0},
-			{"one shows, and is gone", func() { ownedHandler{e.writer}.OnAdd(objects[0], false); ownedHandler{e.writer}.OnDelete(objects[0]) }, 1},
+			{"one shows, and is gone", func() {
+				ownedHandler{e.writer}.OnAdd(objects[0], false)
+				ownedHandler{
+					e.writer,
+				}.OnDelete(objects[0])
+			}, 1},
 			{"another is wanted", func() { objects[1].SetAnnotations(map[string]string{"another": "value"}) }, 1},
 			{"nothing shows for long", func() { time.Sleep(maxCacheLag) }, len(objects)},
 		} {

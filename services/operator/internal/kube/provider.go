@@ -113,15 +113,23 @@ func (p *Provider) work(ctx context.Context, l *loop, id *trust.Identity, reader
 		return err
 	}
 	l.costs = &deletionCosts{reports: l.rollouts.reports, client: k.direct, log: p.Log}
-	l.published.previous = func(gateway types.NamespacedName) []string { return previousListeners(ctx, k.cached, gateway) }
+	l.published.previous = func(gateway types.NamespacedName) []string {
+		return previousListeners(
+			ctx, k.cached, gateway,
+		)
+	}
 	group, ctx := errgroup.WithContext(ctx)
-	own := selfManagedOptions{config: p.Config, cache: k.options, owner: ownerReferences(ctx, p.Settings), tasks: &p.tasks}
+	own := selfManagedOptions{
+		config: p.Config, cache: k.options, owner: ownerReferences(ctx, p.Settings), tasks: &p.tasks,
+	}
 	ca, err := p.manageOwnObjects(ctx, group, l, id, own)
 	if err != nil {
 		return err
 	}
 	if readers != nil {
-		if err := readers.pods.start(ctx, group, &p.tasks, p.Settings, k.options, l.published.server.Reconsider); err != nil {
+		if err := readers.pods.start(
+			ctx, group, &p.tasks, p.Settings, k.options, l.published.server.Reconsider,
+		); err != nil {
 			return err
 		}
 	}

@@ -37,7 +37,9 @@ func TestSecondOperatorWritesNothing(t *testing.T) {
 		for _, o := range snapshot.Make(random, "media", translate.DefaultControllerName) {
 			objects = append(objects, o)
 		}
-		statuses := slices.DeleteFunc(slices.Clone(objects), func(o client.Object) bool { _, secret := o.(*corev1.Secret); return secret })
+		statuses := slices.DeleteFunc(
+			slices.Clone(objects), func(o client.Object) bool { _, secret := o.(*corev1.Secret); return secret },
+		)
 		c := fake.NewClientBuilder().WithScheme(s).WithObjects(objects...).WithStatusSubresource(statuses...).Build()
 		made += reconcile(t, c, s)
 		if again := reconcile(t, c, s); again != 0 {
@@ -55,10 +57,15 @@ func reconcile(t *testing.T, c client.Client, s *runtime.Scheme) (writes int) {
 	m, log := newMeters(), slog.New(slog.DiscardHandler)
 	l := newLoop(translate.DefaultOptions(), discovery.NewServer(discovery.ServerOptions{}), m, &tasks{}, log)
 	l.secrets, l.writer = newSecretFetcher(c, l.inbox, log), newWriter(c, c, s, l.inbox, m, l.tasks, log)
-	l.published.previous = func(gateway types.NamespacedName) []string { return previousListeners(t.Context(), c, gateway) }
+	l.published.previous = func(gateway types.NamespacedName) []string {
+		return previousListeners(
+			t.Context(), c, gateway,
+		)
+	}
 	var changes []objectChange
 	for _, list := range []client.ObjectList{
-		&gwapiv1.GatewayClassList{}, &gwapiv1.GatewayList{}, &stunnerv1.GatewayConfigList{}, &stunnerv1.DataplaneList{}, &stunnerv1.StaticServiceList{},
+		&gwapiv1.GatewayClassList{}, &gwapiv1.GatewayList{}, &stunnerv1.GatewayConfigList{}, &stunnerv1.DataplaneList{},
+		&stunnerv1.StaticServiceList{},
 		&stunnerv1.UDPRouteList{}, &corev1.ServiceList{}, &discoveryv1.EndpointSliceList{}, &corev1.SecretList{},
 	} {
 		if err := c.List(t.Context(), list); err != nil {

@@ -24,16 +24,25 @@ import (
 
 // pacedLoop returns a loop with Gateways, each with a route to the Service of its name.
 func pacedLoop(gateways ...string) *loop {
-	l := newLoop(translate.DefaultOptions(), discovery.NewServer(discovery.ServerOptions{}), newMeters(), &tasks{}, slog.New(slog.DiscardHandler))
-	l.secrets, l.writer = newSecretFetcher(nil, l.inbox, l.published.log), newWriter(nil, nil, nil, l.inbox, l.meters, l.tasks, l.published.log)
+	l := newLoop(
+		translate.DefaultOptions(), discovery.NewServer(discovery.ServerOptions{}), newMeters(), &tasks{},
+		slog.New(slog.DiscardHandler),
+	)
+	l.secrets, l.writer = newSecretFetcher(nil, l.inbox, l.published.log), newWriter(
+		nil, nil, nil, l.inbox, l.meters, l.tasks, l.published.log,
+	)
 	l.published.previous = func(types.NamespacedName) []string { return nil }
 	namespace, port := gwapiv1.Namespace("media"), gwapiv1.PortNumber(7000)
 	class := &gwapiv1.GatewayClass{ObjectMeta: metav1.ObjectMeta{Name: "media"}}
 	class.Spec.ControllerName = translate.DefaultControllerName
-	class.Spec.ParametersRef = &gwapiv1.ParametersReference{Group: stunnerv1.GroupName, Kind: "GatewayConfig", Name: "media", Namespace: &namespace}
+	class.Spec.ParametersRef = &gwapiv1.ParametersReference{
+		Group: stunnerv1.GroupName, Kind: "GatewayConfig", Name: "media", Namespace: &namespace,
+	}
 	named := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "media", Name: name} }
 	gc := &stunnerv1.GatewayConfig{ObjectMeta: named("media")}
-	gc.Spec.AuthType, gc.Spec.UserName, gc.Spec.Password = "plaintext", stunnerv1.InlineSecret("ann"), stunnerv1.InlineSecret("correct-horse")
+	gc.Spec.AuthType, gc.Spec.UserName, gc.Spec.Password = "plaintext", stunnerv1.InlineSecret(
+		"ann",
+	), stunnerv1.InlineSecret("correct-horse")
 	objects := []resource.Object{class, gc, &stunnerv1.Dataplane{ObjectMeta: metav1.ObjectMeta{Name: "default"}}}
 	for _, name := range gateways {
 		gw := &gwapiv1.Gateway{ObjectMeta: named(name)}
@@ -41,8 +50,13 @@ func pacedLoop(gateways ...string) *loop {
 		gw.Spec.Listeners = []gwapiv1.Listener{{Name: "udp", Protocol: "TURN-UDP", Port: 3478}}
 		route := &stunnerv1.UDPRoute{ObjectMeta: named(name)}
 		route.Spec.ParentRefs = []gwapiv1.ParentReference{{Name: gwapiv1.ObjectName(name)}}
-		route.Spec.Rules = []stunnerv1.UDPRouteRule{{BackendRefs: []stunnerv1.BackendRef{{Name: gwapiv1.ObjectName(name), Port: &port}}}}
-		objects = append(objects, gw, route, &corev1.Service{ObjectMeta: named(name), Spec: corev1.ServiceSpec{ClusterIP: "10.96.0.1"}})
+		route.Spec.Rules = []stunnerv1.UDPRouteRule{
+			{BackendRefs: []stunnerv1.BackendRef{{Name: gwapiv1.ObjectName(name), Port: &port}}},
+		}
+		objects = append(
+			objects, gw, route,
+			&corev1.Service{ObjectMeta: named(name), Spec: corev1.ServiceSpec{ClusterIP: "10.96.0.1"}},
+		)
 	}
 	for _, o := range objects {
 		l.inbox.put(objectChange{object: o})
@@ -52,7 +66,9 @@ func pacedLoop(gateways ...string) *loop {
 
 // moved returns a change of the endpoints of a Gateway.
 func moved(gateway string, turn int) objectChange {
-	s := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "media", Name: gateway}, AddressType: discoveryv1.AddressTypeIPv4}
+	s := &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "media", Name: gateway}, AddressType: discoveryv1.AddressTypeIPv4,
+	}
 	s.Labels = map[string]string{discoveryv1.LabelServiceName: gateway}
 	s.Endpoints = []discoveryv1.Endpoint{{Addresses: []string{fmt.Sprintf("10.0.%d.%d", turn>>8, turn&255)}}}
 	return objectChange{object: s}
@@ -76,7 +92,8 @@ func TestAWideGatewayRestsAndASmallOneDoesNotWait(t *testing.T) {
 			return cost
 		}
 		go ts.do("translation", func(t *task) { l.run(ctx, t) })
-		look := func(at func()) { // the loop is idle after Wait, and taking the lock orders its memory accesses before at
+		// the loop is idle after Wait, and taking the lock orders its memory accesses before at
+		look := func(at func()) {
 			synctest.Wait()
 			l.inbox.mu.Lock()
 			defer l.inbox.mu.Unlock()
@@ -89,7 +106,8 @@ func TestAWideGatewayRestsAndASmallOneDoesNotWait(t *testing.T) {
 		serves := func(gateway string, turn int) bool {
 			var c *config.Config
 			look(func() { c = l.published.current(types.NamespacedName{Namespace: "media", Name: gateway}) })
-			return c != nil && len(c.Clusters) == 1 && slices.Contains(c.Clusters[0].Endpoints, fmt.Sprintf("10.0.%d.%d:<7000-7000>", turn>>8, turn&255))
+			return c != nil && len(c.Clusters) == 1 &&
+				slices.Contains(c.Clusters[0].Endpoints, fmt.Sprintf("10.0.%d.%d:<7000-7000>", turn>>8, turn&255))
 		}
 		l.inbox.put(moved("wide", 0))
 		if !serves("wide", 0) || !l.ready.Load() {
@@ -119,9 +137,12 @@ func TestAWideGatewayRestsAndASmallOneDoesNotWait(t *testing.T) {
 			t.Error("the last change of the wide Gateway is not in its config")
 		}
 		l.inbox.put(moved("wide", turn+1))
-		l.inbox.put(objectChange{object: &gwapiv1.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: "media", Name: "wide"}}, deleted: true})
+		l.inbox.put(objectChange{
+			object: &gwapiv1.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: "media", Name: "wide"}}, deleted: true,
+		})
 		look(func() {
-			if l.published.current(types.NamespacedName{Namespace: "media", Name: "wide"}) != nil || len(l.limiter.states)+len(l.limiter.delayed) != 0 {
+			if l.published.current(types.NamespacedName{Namespace: "media", Name: "wide"}) != nil ||
+				len(l.limiter.states)+len(l.limiter.delayed) != 0 {
 				t.Errorf("a Gateway that is gone is served until its rest is over: %v", l.limiter)
 			}
 		})

@@ -86,7 +86,8 @@ func isRejected(err error) bool {
 }
 
 // isPatchTypeError reports whether the API server could not parse the applied object, for example because a list has
-// two entries with the same key. The API server returns 500 for it, and only the message distinguishes it from other errors.
+// two entries with the same key. The API server returns 500 for it, and only the message distinguishes it from other
+// errors.
 func isPatchTypeError(err error) bool {
 	status := apierrors.APIStatus(nil)
 	return errors.As(err, &status) && strings.HasPrefix(status.Status().Message, "failed to create typed patch object")

@@ -53,7 +53,8 @@ func ownsReplicas(managed []metav1.ManagedFieldsEntry) (own bool) {
 				Replicas *struct{} `json:"f:replicas"`
 			} `json:"f:spec"`
 		}
-		if m.FieldsV1 == nil || json.Unmarshal(m.FieldsV1.GetRawBytes(), &fields) != nil || fields.Spec.Replicas == nil {
+		if m.FieldsV1 == nil || json.Unmarshal(m.FieldsV1.GetRawBytes(), &fields) != nil ||
+			fields.Spec.Replicas == nil {
 			continue
 		}
 		if m.Manager != fieldManager || m.Operation != metav1.ManagedFieldsOperationApply {

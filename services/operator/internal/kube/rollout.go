@@ -176,7 +176,9 @@ func (r *rollout) firstProblem(rejecting []discovery.Report) (pod, problem strin
 }
 
 func fleetOf(gateway types.NamespacedName, s resource.FleetState) *resource.Fleet {
-	return &resource.Fleet{ObjectMeta: metav1.ObjectMeta{Namespace: gateway.Namespace, Name: gateway.Name}, FleetState: s}
+	return &resource.Fleet{
+		ObjectMeta: metav1.ObjectMeta{Namespace: gateway.Namespace, Name: gateway.Name}, FleetState: s,
+	}
 }
 
 // setEndpoints replaces the pods of a Gateway.

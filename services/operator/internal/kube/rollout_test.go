@@ -46,9 +46,13 @@ func TestFleetComesToSomethingSeldom(t *testing.T) {
 		f := newRollouts(counted, in)
 		go counted.Follow(ctx, "this", from)
 		go ts.do("reports", func(t *task) { f.run(ctx, t) })
-		one, two := config.Config{Admin: config.Admin{Name: "media/edge"}}, config.Config{Admin: config.Admin{Name: "media/edge", LogLevel: "all:DEBUG"}}
+		one, two := config.Config{Admin: config.Admin{Name: "media/edge"}}, config.Config{
+			Admin: config.Admin{Name: "media/edge", LogLevel: "all:DEBUG"},
+		}
 		says := func(pod string, c config.Config, problem string, more ...func(*discovery.Report)) func() {
-			r := discovery.Report{ID: "media/edge", Pod: pod, Revision: c.Revision(), Accepted: problem == "", Error: problem}
+			r := discovery.Report{
+				ID: "media/edge", Pod: pod, Revision: c.Revision(), Accepted: problem == "", Error: problem,
+			}
 			for _, m := range more {
 				m(&r)
 			}
@@ -74,21 +78,35 @@ func TestFleetComesToSomethingSeldom(t *testing.T) {
 			{"another config", []func(){publish(two)}, 0, none},
 			{"some have it", []func(){says("b", two, "")}, time.Hour, none},
 			{"one turns it down", []func(){says("a", one, "port 3478 is taken")}, time.Hour, none},
-			{"all turn it down", []func(){says("b", one, "b\x1b[31m too\n")}, 0, &resource.FleetState{Pod: "a", Problem: "port 3478 is taken"}},
-			{"the same again", []func(){says("a", one, "port 3478 is taken"), says("0", one, "another")}, time.Hour, none},
-			{"the rejecting pod disconnects", []func(){goes("0"), goes("a")}, 0, &resource.FleetState{Pod: "b", Problem: "b [31m too "}},
+			{"all turn it down", []func(){says("b", one, "b\x1b[31m too\n")}, 0, &resource.FleetState{
+				Pod: "a", Problem: "port 3478 is taken",
+			}},
+			{"the same again", []func(){says(
+				"a", one, "port 3478 is taken",
+			), says("0", one, "another")}, time.Hour, none},
+			{"the rejecting pod disconnects", []func(){goes("0"), goes("a")}, 0, &resource.FleetState{
+				Pod: "b", Problem: "b [31m too ",
+			}},
 			{"a repaired config is being rolled out", []func(){publish(one)}, time.Hour, none},
 			{"it arrives there", []func(){says("b", one, "")}, 0, fine},
 			{"one drains", []func(){says("a", one, "", drain)}, 0, &resource.FleetState{Draining: 1}},
 			{"it disconnects", []func(){goes("a")}, 0, fine},
-			{"lost on the way", []func(){publish(two), says("b", one, "")}, 12 * time.Second, &resource.FleetState{Behind: 1}},
+			{"lost on the way", []func(){publish(two), says("b", one, "")}, 12 * time.Second, &resource.FleetState{
+				Behind: 1,
+			}},
 			{"found again", []func(){says("b", two, "")}, 0, fine},
-			{"words without an end", []func(){says("b", one, strings.Repeat("x", 9999))}, 0, &resource.FleetState{Pod: "b", Problem: strings.Repeat("x", maxProblemLength)}},
+			{"words without an end", []func(){says("b", one, strings.Repeat("x", 9999))}, 0, &resource.FleetState{
+				Pod: "b", Problem: strings.Repeat("x", maxProblemLength),
+			}},
 			{"no words", []func(){says("b", one, ""), func() {
 				from <- discovery.ReportNews{Report: &discovery.Report{ID: "media/edge", Pod: "b"}}
 			}}, 0, &resource.FleetState{Pod: "b", Problem: "(nothing)"}},
 			{"all disconnect", []func(){goes("b")}, 0, fine},
-			{"an unknown config", []func(){func() { from <- discovery.ReportNews{Report: &discovery.Report{ID: "media/other", Pod: "x"}} }}, time.Hour, none},
+			{"an unknown config", []func(){func() {
+				from <- discovery.ReportNews{
+					Report: &discovery.Report{ID: "media/other", Pod: "x"},
+				}
+			}}, time.Hour, none},
 		} {
 			for _, do := range step.do {
 				do()
@@ -138,7 +156,10 @@ func TestFlipsAreHeld(t *testing.T) {
 			}
 		}
 		flip := func(i int) {
-			r := discovery.Report{ID: gatewayKey.String(), Pod: "a", Revision: wanted, Accepted: i%2 == 0, Draining: i%3 == 0, Error: strings.Repeat("no", i%2)}
+			r := discovery.Report{
+				ID: gatewayKey.String(), Pod: "a", Revision: wanted, Accepted: i%2 == 0, Draining: i%3 == 0,
+				Error: strings.Repeat("no", i%2),
+			}
 			from <- discovery.ReportNews{Report: &r}
 		}
 		flip(1)
@@ -176,14 +197,21 @@ func TestFleetIsJudgedWhenItsConfigIsPublished(t *testing.T) {
 		want resource.FleetState
 	}{
 		{"another config", discovery.Report{Revision: "older", Accepted: true}, resource.FleetState{Behind: 1}},
-		{"turned down", discovery.Report{Error: "port 3478 is taken"}, resource.FleetState{Pod: "a", Problem: "port 3478 is taken"}},
-		{"draining", discovery.Report{Revision: published().Revision(), Accepted: true, Draining: true}, resource.FleetState{Draining: 1}},
+		{"turned down", discovery.Report{Error: "port 3478 is taken"}, resource.FleetState{
+			Pod: "a", Problem: "port 3478 is taken",
+		}},
+		{"draining", discovery.Report{
+			Revision: published().Revision(), Accepted: true, Draining: true,
+		}, resource.FleetState{Draining: 1}},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			ts, from := &tasks{}, make(reporter)
-			l := newLoop(translate.DefaultOptions(), discovery.NewServer(discovery.ServerOptions{}), newMeters(), ts, slog.New(slog.DiscardHandler))
+			l := newLoop(
+				translate.DefaultOptions(), discovery.NewServer(discovery.ServerOptions{}), newMeters(), ts,
+				slog.New(slog.DiscardHandler),
+			)
 			l.published.previous = func(types.NamespacedName) []string { return nil }
 			go l.rollouts.reports.Follow(ctx, "this", from)
 			go ts.do("reports", func(t *task) { l.rollouts.run(ctx, t) })

@@ -15,7 +15,9 @@ import (
 // its deletion.
 func TestSecretThatIsMadeAnewWhileItIsFetched(t *testing.T) {
 	key := types.NamespacedName{Namespace: "media", Name: "credentials"}
-	missing := objectChange{object: &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}, deleted: true}
+	missing := objectChange{
+		object: &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}, deleted: true,
+	}
 	l := newLoop(translate.DefaultOptions(), nil, newMeters(), &tasks{}, slog.New(slog.DiscardHandler))
 	l.secrets = newSecretFetcher(nil, l.inbox, slog.New(slog.DiscardHandler))
 	defer l.secrets.queue.ShutDown()

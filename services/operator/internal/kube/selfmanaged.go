@@ -72,7 +72,8 @@ func (m *selfManaged) start(
 	o.tasks.join(group, "watch of "+m.name.Name, func() error { return c.Start(ctx) })
 	o.tasks.join(group, "start of "+m.name.Name, func() error {
 		w := watcher{
-			cache: c, scheme: o.cache.Scheme, mapper: o.cache.Mapper, notReadyReason: new(atomic.Pointer[string]), log: m.log,
+			cache: c, scheme: o.cache.Scheme, mapper: o.cache.Mapper, notReadyReason: new(atomic.Pointer[string]),
+			log: m.log,
 		}
 		if err := m.watch(ctx, w, kinds); err != nil {
 			return ignoreEnd(ctx, err)
@@ -204,5 +205,7 @@ func ownAccount(ctx context.Context, clients kubernetes.Interface, namespace str
 	if !ours || user.UID == "" {
 		return nil, nil
 	}
-	return []metav1.OwnerReference{{APIVersion: "v1", Kind: "ServiceAccount", Name: name, UID: types.UID(user.UID)}}, nil
+	return []metav1.OwnerReference{
+		{APIVersion: "v1", Kind: "ServiceAccount", Name: name, UID: types.UID(user.UID)},
+	}, nil
 }

@@ -17,20 +17,27 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-var operatorAccount = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ServiceAccount", Name: "stunner-operator", UID: "5d1c"}}
+var operatorAccount = []metav1.OwnerReference{
+	{APIVersion: "v1", Kind: "ServiceAccount", Name: "stunner-operator", UID: "5d1c"},
+}
 
 // The leader generates a shared secret once. A Secret of the user is not changed, and a deleted Secret is recreated
 // with its previous content.
 func TestTheLeaderDrawsCredentials(t *testing.T) {
 	r := newReplicas(t)
 	add := func(name string) *credentials {
-		c := newCredentials(types.NamespacedName{Namespace: "stunner-system", Name: name}, r.client, newMeters(), slog.New(slog.DiscardHandler))
+		c := newCredentials(
+			types.NamespacedName{Namespace: "stunner-system", Name: name}, r.client, newMeters(),
+			slog.New(slog.DiscardHandler),
+		)
 		c.owner = operatorAccount
 		return c
 	}
 	stored := func(name string) *corev1.Secret {
 		s := &corev1.Secret{}
-		if err := r.client.Get(t.Context(), client.ObjectKey{Namespace: "stunner-system", Name: name}, s); client.IgnoreNotFound(err) != nil {
+		if err := r.client.Get(
+			t.Context(), client.ObjectKey{Namespace: "stunner-system", Name: name}, s,
+		); client.IgnoreNotFound(err) != nil {
 			t.Fatal(err)
 		}
 		return s
@@ -50,11 +57,16 @@ func TestTheLeaderDrawsCredentials(t *testing.T) {
 	leader.leading.Store(true)
 	step(leader, other)
 	first := stored("turn")
-	if first.Annotations[resource.GeneratedSecret] != "true" || len(first.Data["root"]) < 26 || string(first.Data["root"]) == string(first.Data["secret"]) {
+	if first.Annotations[resource.GeneratedSecret] != "true" || len(first.Data["root"]) < 26 ||
+		string(first.Data["root"]) == string(first.Data["secret"]) {
 		t.Fatalf("generated with annotations %v and a root of %d bytes", first.Annotations, len(first.Data["root"]))
 	}
-	if string(first.Data["type"]) != "ephemeral" || len(first.Data["secret"]) < 26 || !reflect.DeepEqual(first.OwnerReferences, operatorAccount) {
-		t.Fatalf("generated: %d bytes of type %q, owned by %v", len(first.Data["secret"]), first.Data["type"], first.OwnerReferences)
+	if string(first.Data["type"]) != "ephemeral" || len(first.Data["secret"]) < 26 ||
+		!reflect.DeepEqual(first.OwnerReferences, operatorAccount) {
+		t.Fatalf(
+			"generated: %d bytes of type %q, owned by %v", len(first.Data["secret"]), first.Data["type"],
+			first.OwnerReferences,
+		)
 	}
 	if step(leader, other); stored("turn").ResourceVersion != first.ResourceVersion {
 		t.Error("an unchanged Secret is written again")
@@ -64,18 +76,23 @@ func TestTheLeaderDrawsCredentials(t *testing.T) {
 	}
 	leader.leading.Store(false)
 	other.leading.Store(true)
-	if step(leader, other); !reflect.DeepEqual(stored("turn").Data, first.Data) || !reflect.DeepEqual(stored("turn").Annotations, first.Annotations) {
+	if step(leader, other); !reflect.DeepEqual(stored("turn").Data, first.Data) ||
+		!reflect.DeepEqual(stored("turn").Annotations, first.Annotations) {
 		t.Error("a deleted Secret is not restored")
 	}
 
-	brought := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "stunner-system", Name: "brought"}, Data: map[string][]byte{"username": []byte("ada")}}
+	brought := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "stunner-system", Name: "brought"},
+		Data:       map[string][]byte{"username": []byte("ada")},
+	}
 	if err := r.client.Create(t.Context(), brought); err != nil {
 		t.Fatal(err)
 	}
 	late := add("brought")
 	late.leading.Store(true)
 	step(late)
-	if err := late.create(t.Context(), &corev1.Secret{ObjectMeta: late.meta(), Data: first.Data}); err != nil { // the cache was outdated
+	// the cache was outdated
+	if err := late.create(t.Context(), &corev1.Secret{ObjectMeta: late.meta(), Data: first.Data}); err != nil {
 		t.Error(err)
 	}
 	if after := stored("brought"); after.ResourceVersion != brought.ResourceVersion || len(after.OwnerReferences) != 0 {
@@ -84,7 +101,8 @@ func TestTheLeaderDrawsCredentials(t *testing.T) {
 	if err := r.client.Delete(t.Context(), stored("brought")); err != nil {
 		t.Fatal(err)
 	}
-	if step(late); stored("brought").Annotations[resource.GeneratedSecret] != "" || string(stored("brought").Data["username"]) != "ada" {
+	if step(late); stored("brought").Annotations[resource.GeneratedSecret] != "" ||
+		string(stored("brought").Data["username"]) != "ada" {
 		t.Error("a recreated Secret of the user counts as generated")
 	}
 }
@@ -127,7 +145,9 @@ func TestTheAccountOfThisProcess(t *testing.T) {
 		"kubernetes-admin": nil,
 	} {
 		clients := fake.NewClientset()
-		clients.PrependReactor("create", "selfsubjectreviews", func(clienttesting.Action) (bool, runtime.Object, error) {
+		clients.PrependReactor("create", "selfsubjectreviews", func(clienttesting.Action) (
+			bool, runtime.Object, error,
+		) {
 			return true, &authenticationv1.SelfSubjectReview{Status: authenticationv1.SelfSubjectReviewStatus{
 				UserInfo: authenticationv1.UserInfo{Username: user, UID: "5d1c"},
 			}}, nil

@@ -45,7 +45,10 @@ var answers = map[string]struct {
 // units returns an object of every kind with a status, and the status to write.
 func units() map[translate.ObjectRef]any {
 	all := map[translate.ObjectRef]any{}
-	conditions := []metav1.Condition{{Type: condition.Accepted, Status: metav1.ConditionTrue, Reason: "Accepted", LastTransitionTime: metav1.Unix(1, 0)}}
+	conditions := []metav1.Condition{{
+		Type: condition.Accepted, Status: metav1.ConditionTrue, Reason: "Accepted",
+		LastTransitionTime: metav1.Unix(1, 0),
+	}}
 	for _, k := range watchedKinds() {
 		for _, o := range k.variants {
 			o.SetNamespace(gatewayKey.Namespace)
@@ -59,7 +62,9 @@ func units() map[translate.ObjectRef]any {
 			case u.Kind == translate.KindClass:
 				all[u] = gwapiv1.GatewayClassStatus{Conditions: conditions}
 			case u.Kind == translate.KindRoute:
-				all[u] = gwapiv1.RouteStatus{Parents: []gwapiv1.RouteParentStatus{{ControllerName: "example.com/ours", Conditions: conditions}}}
+				all[u] = gwapiv1.RouteStatus{
+					Parents: []gwapiv1.RouteParentStatus{{ControllerName: "example.com/ours", Conditions: conditions}},
+				}
 			default:
 				all[u] = stunnerv1.Status{Conditions: conditions}
 			}
@@ -95,8 +100,12 @@ func refuseStatus(t *testing.T, u translate.ObjectRef, status any, rejection err
 	var asked atomic.Int64
 	var refuses atomic.Bool
 	refuses.Store(true)
-	c := fake.NewClientBuilder().WithScheme(s).WithObjects(object).WithStatusSubresource(object).WithInterceptorFuncs(interceptor.Funcs{
-		SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
+	c := fake.NewClientBuilder().WithScheme(s).WithObjects(object).WithStatusSubresource(
+		object,
+	).WithInterceptorFuncs(interceptor.Funcs{
+		SubResourceUpdate: func(
+			ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption,
+		) error {
 			asked.Add(1)
 			if refuses.Load() {
 				return rejection

@@ -87,9 +87,13 @@ func hangingLoop(t *testing.T) (l *loop, hang chan struct{}) {
 	}
 	hang = make(chan struct{})
 	server := discovery.NewServer(discovery.ServerOptions{})
-	l = newLoop(translate.DefaultOptions(), server, newMeters(), &tasks{}, slog.New(hangingLog{slog.DiscardHandler, hang}))
+	l = newLoop(
+		translate.DefaultOptions(), server, newMeters(), &tasks{}, slog.New(hangingLog{slog.DiscardHandler, hang}),
+	)
 	c := fake.NewClientBuilder().WithScheme(s).WithInterceptorFuncs(interceptor.Funcs{
-		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+		Get: func(
+			ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption,
+		) error {
 			<-hang
 			return c.Get(ctx, key, o, opts...)
 		},
@@ -118,7 +122,9 @@ func TestFit_DoesNotDependOnTheAPIServer(t *testing.T) {
 		defer cancel()
 		calls := 0
 		reader := fake.NewClientBuilder().WithInterceptorFuncs(interceptor.Funcs{
-			Get: func(ctx context.Context, _ client.WithWatch, _ client.ObjectKey, _ client.Object, _ ...client.GetOption) error {
+			Get: func(
+				ctx context.Context, _ client.WithWatch, _ client.ObjectKey, _ client.Object, _ ...client.GetOption,
+			) error {
 				calls++
 				<-ctx.Done()
 				return ctx.Err()

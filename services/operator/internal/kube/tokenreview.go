@@ -128,7 +128,9 @@ func (q *tokenReviews) evict(now time.Time) {
 	if len(q.reviews) < maxCachedReviews {
 		return
 	}
-	maps.DeleteFunc(q.reviews, func(_ tokenHash, r *tokenReview) bool { return !r.until.IsZero() && now.After(r.until) })
+	maps.DeleteFunc(
+		q.reviews, func(_ tokenHash, r *tokenReview) bool { return !r.until.IsZero() && now.After(r.until) },
+	)
 	for hash, r := range q.reviews {
 		if len(q.reviews) < maxCachedReviews {
 			return

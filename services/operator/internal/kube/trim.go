@@ -72,7 +72,8 @@ func trimService(o *corev1.Service) {
 	// routes must not reach their addresses
 	if o.Namespace == metav1.NamespaceSystem || o.Namespace == metav1.NamespaceDefault {
 		o.Spec = corev1.ServiceSpec{
-			Type: o.Spec.Type, ClusterIP: o.Spec.ClusterIP, ClusterIPs: o.Spec.ClusterIPs, ExternalIPs: o.Spec.ExternalIPs,
+			Type: o.Spec.Type, ClusterIP: o.Spec.ClusterIP, ClusterIPs: o.Spec.ClusterIPs,
+			ExternalIPs: o.Spec.ExternalIPs,
 		}
 		o.Status = corev1.ServiceStatus{LoadBalancer: o.Status.LoadBalancer}
 		return

@@ -35,7 +35,9 @@ func TestForeignObjectsTakeNoMemory(t *testing.T) {
 		reflect.ValueOf(o).Elem().FieldByName("ObjectMeta").Set(reflect.ValueOf(*meta.DeepCopy()))
 		switch o := o.(type) {
 		case *corev1.ConfigMap:
-			o.Data, o.BinaryData = map[string]string{manifest.ConfigMapKey: heavy}, map[string][]byte{"heavy": []byte(heavy)}
+			o.Data, o.BinaryData = map[string]string{manifest.ConfigMapKey: heavy}, map[string][]byte{
+				"heavy": []byte(heavy),
+			}
 		case *corev1.Secret:
 			o.Data = map[string][]byte{manifest.StandbyDataKey: []byte(heavy)}
 		case *corev1.Service:
@@ -48,7 +50,8 @@ func TestForeignObjectsTakeNoMemory(t *testing.T) {
 		if _, err := trimForCache(o); err != nil {
 			t.Fatal(err)
 		}
-		if size := len(fmt.Sprintf("%+v", o)); size > 2_000 && !isCRD(s, o) || strings.Contains(fmt.Sprintf("%+v", o), heavy) {
+		if size := len(fmt.Sprintf("%+v", o)); size > 2_000 && !isCRD(s, o) ||
+			strings.Contains(fmt.Sprintf("%+v", o), heavy) {
 			t.Errorf("%T takes %d bytes", o, size)
 		}
 	}
@@ -69,14 +72,23 @@ func TestLeanObjectsAreComparedInFull(t *testing.T) {
 	owner := metav1.OwnerReference{APIVersion: "gateway.networking.k8s.io/v1", Kind: "Gateway", Name: "edge", UID: "1"}
 	meta := metav1.ObjectMeta{
 		Namespace: "media", Name: "edge", Labels: map[string]string{manifest.OwnedByLabel: manifest.AppValue},
-		Annotations: map[string]string{"short": "a", "long": strings.Repeat("a", 1000)}, OwnerReferences: []metav1.OwnerReference{owner},
+		Annotations:     map[string]string{"short": "a", "long": strings.Repeat("a", 1000)},
+		OwnerReferences: []metav1.OwnerReference{owner},
 	}
 	config := `{"version":"v1","admin":{"name":"media/edge"},"listeners":[{"name":"media/edge/udp","protocol":"TURN-UDP","port":3478,"routes":["` + strings.Repeat("r", 1000) + `"]}]}`
 	wanted := map[string]resource.Object{
-		"ConfigMap": &corev1.ConfigMap{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"}, ObjectMeta: meta, Data: map[string]string{manifest.ConfigMapKey: config}},
-		"Secret": &corev1.Secret{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}, ObjectMeta: meta, Type: manifest.StandbyType,
+		"ConfigMap": &corev1.ConfigMap{
+			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"}, ObjectMeta: meta,
+			Data: map[string]string{manifest.ConfigMapKey: config},
+		},
+		"Secret": &corev1.Secret{TypeMeta: metav1.TypeMeta{
+			APIVersion: "v1", Kind: "Secret",
+		}, ObjectMeta: meta, Type: manifest.StandbyType,
 			Data: map[string][]byte{manifest.StandbyDataKey: []byte(config)}},
-		"Service": &corev1.Service{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Service"}, ObjectMeta: meta, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort}},
+		"Service": &corev1.Service{
+			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Service"}, ObjectMeta: meta,
+			Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort},
+		},
 	}
 	changes := map[string]func(client.Object){
 		"nothing":            func(client.Object) {},
@@ -108,7 +120,9 @@ func TestLeanObjectsAreComparedInFull(t *testing.T) {
 				t.Fatal(err)
 			}
 			c := fake.NewClientBuilder().WithScheme(s).WithObjects(live).Build()
-			patch, found, err := diff(t.Context(), c, o, reflect.New(reflect.TypeOf(o).Elem()).Interface().(client.Object))
+			patch, found, err := diff(
+				t.Context(), c, o, reflect.New(reflect.TypeOf(o).Elem()).Interface().(client.Object),
+			)
 			if due := patch != nil; err != nil || !found || due != (name != "nothing" && name != "another annotation") {
 				t.Errorf("%s: after a change of %s: due %t, found %t, %v", kind, name, due, found, err)
 			}
@@ -121,7 +135,8 @@ func TestLeanConfigsNameTheirListeners(t *testing.T) {
 	short := `{"version":"v1","admin":{"name":"m/e"},"listeners":[{"name":"m/e/a","protocol":"TURN-UDP"},{"name":"m/e/b","protocol":"TURN-TCP"}]}`
 	for _, text := range []string{short, short + strings.Repeat(" ", 1000)} {
 		once := condenseKey(manifest.ConfigMapKey, text)
-		if names := listenerNames(once); !reflect.DeepEqual(names, []string{"m/e/a", "m/e/b"}) || condenseKey(manifest.ConfigMapKey, once) != once {
+		if names := listenerNames(once); !reflect.DeepEqual(names, []string{"m/e/a", "m/e/b"}) ||
+			condenseKey(manifest.ConfigMapKey, once) != once {
 			t.Errorf("listeners %v of %d bytes", names, len(text))
 		}
 	}

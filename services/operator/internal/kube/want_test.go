@@ -21,7 +21,9 @@ func TestWantLooksAtWhatIsNew(t *testing.T) {
 	w := newWriter(nil, nil, nil, newInbox(), newMeters(), nil, slog.New(slog.DiscardHandler))
 	w.queue.PriorityQueue = newPriorityQueue()
 	defer w.queue.ShutDown()
-	unit := translate.ObjectRef{Kind: translate.KindGateway, NamespacedName: types.NamespacedName{Namespace: "media", Name: "edge"}}
+	unit := translate.ObjectRef{
+		Kind: translate.KindGateway, NamespacedName: types.NamespacedName{Namespace: "media", Name: "edge"},
+	}
 	saying := func(reason, version string) desired {
 		conditions := []metav1.Condition{{Type: "Accepted", Status: metav1.ConditionTrue, Reason: reason}}
 		return desired{ours: true, status: gwapiv1.GatewayStatus{Conditions: conditions}, version: version}
@@ -55,10 +57,13 @@ func TestWantWritesTheStandbyConfigOnceInAWhile(t *testing.T) {
 		w := newWriter(nil, nil, nil, newInbox(), newMeters(), nil, slog.New(slog.DiscardHandler))
 		w.queue.PriorityQueue = newPriorityQueue()
 		defer w.queue.ShutDown()
-		unit := translate.ObjectRef{Kind: translate.KindGateway, NamespacedName: types.NamespacedName{Namespace: "media", Name: "edge"}}
+		unit := translate.ObjectRef{
+			Kind: translate.KindGateway, NamespacedName: types.NamespacedName{Namespace: "media", Name: "edge"},
+		}
 		with := func(endpoint, secret string, made ...resource.Object) desired {
 			return desired{ours: true, uid: "a", objects: made, complete: true, standby: &config.Config{
-				Auth: config.Auth{Type: config.AuthType(secret)}, Clusters: []config.Cluster{{Endpoints: []string{endpoint}}},
+				Auth:     config.Auth{Type: config.AuthType(secret)},
+				Clusters: []config.Cluster{{Endpoints: []string{endpoint}}},
 			}}
 		}
 		looksFor := func(what string, want int) {
@@ -96,7 +101,9 @@ func TestWantWritesTheStandbyConfigOnceInAWhile(t *testing.T) {
 // for another Gateway with the same name.
 func TestWantKeepsTheObjectsOfAGatewayThatIsWrong(t *testing.T) {
 	w := newWriter(nil, nil, nil, newInbox(), newMeters(), nil, slog.New(slog.DiscardHandler))
-	unit := translate.ObjectRef{Kind: translate.KindGateway, NamespacedName: types.NamespacedName{Namespace: "media", Name: "edge"}}
+	unit := translate.ObjectRef{
+		Kind: translate.KindGateway, NamespacedName: types.NamespacedName{Namespace: "media", Name: "edge"},
+	}
 	made := []resource.Object{&corev1.Service{}}
 	for _, c := range []struct {
 		name    string

@@ -59,10 +59,18 @@ func TestWatchWaitsForWhatIsMissing(t *testing.T) {
 			t.Fatal(err)
 		}
 		gateways := schema.GroupVersion(gwapiv1.GroupVersion).WithKind("Gateway")
-		routes, alphaRoutes := schema.GroupVersion(gwapiv1.GroupVersion).WithKind("UDPRoute"), schema.GroupVersion(gwapiv1a2.GroupVersion).WithKind("UDPRoute")
-		server := &growing{failure: errors.New("connection refused"), lacks: map[schema.GroupVersionKind]bool{gateways: true, routes: true, alphaRoutes: true}}
+		routes, alphaRoutes := schema.GroupVersion(gwapiv1.GroupVersion).WithKind("UDPRoute"), schema.GroupVersion(
+			gwapiv1a2.GroupVersion,
+		).WithKind("UDPRoute")
+		server := &growing{
+			failure: errors.New("connection refused"),
+			lacks:   map[schema.GroupVersionKind]bool{gateways: true, routes: true, alphaRoutes: true},
+		}
 		in, informers, notReadyReason := newInbox(), &informertest.FakeInformers{Scheme: s}, &atomic.Pointer[string]{}
-		w := watcher{cache: informers, scheme: s, mapper: server, notReadyReason: notReadyReason, log: slog.New(slog.DiscardHandler)}
+		w := watcher{
+			cache: informers, scheme: s, mapper: server, notReadyReason: notReadyReason,
+			log: slog.New(slog.DiscardHandler),
+		}
 		done := make(chan error, 1)
 		go func() { done <- w.watchAll(ctx, in, newInbox()) }()
 		waits := func(want string) {
@@ -80,7 +88,9 @@ func TestWatchWaitsForWhatIsMissing(t *testing.T) {
 		}
 		waits("connection refused")
 		server.learn()
-		waits("watch Gateway: no matches for kind \"Gateway\" in version \"gateway.networking.k8s.io/v1\": install the CustomResourceDefinitions")
+		waits(
+			"watch Gateway: no matches for kind \"Gateway\" in version \"gateway.networking.k8s.io/v1\": install the CustomResourceDefinitions",
+		)
 		server.learn(gateways)
 		if err := <-done; err != nil {
 			t.Fatal(err)
@@ -113,7 +123,8 @@ func TestWatchEndsWhileItWaits(t *testing.T) {
 			t.Fatal(err)
 		}
 		w := watcher{
-			cache: &informertest.FakeInformers{Scheme: s}, scheme: s, mapper: &growing{failure: errors.New("connection refused")},
+			cache: &informertest.FakeInformers{Scheme: s}, scheme: s,
+			mapper:         &growing{failure: errors.New("connection refused")},
 			notReadyReason: &atomic.Pointer[string]{}, log: slog.New(slog.DiscardHandler),
 		}
 		if err := w.watchAll(ctx, newInbox(), newInbox()); !errors.Is(err, context.DeadlineExceeded) {

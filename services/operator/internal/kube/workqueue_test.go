@@ -10,7 +10,9 @@ import (
 )
 
 func unitIn(kind, namespace string, n int) translate.ObjectRef {
-	return translate.ObjectRef{Kind: kind, NamespacedName: types.NamespacedName{Namespace: namespace, Name: fmt.Sprint("n", n)}}
+	return translate.ObjectRef{
+		Kind: kind, NamespacedName: types.NamespacedName{Namespace: namespace, Name: fmt.Sprint("n", n)},
+	}
 }
 
 // A thousand changes in one namespace delay a change in another by at most one translation of each kind.

@@ -33,7 +33,10 @@ func (e *edge) leads() (ends func()) {
 // wantsOf sets the desired state of one of many Gateways.
 func (e *edge) wantsOf(name string, objects int) {
 	key := types.NamespacedName{Namespace: gatewayKey.Namespace, Name: name}
-	owner := manifest.OwnerOf(&gwapiv1.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: name, UID: types.UID(name)}}, nil)
+	owner := manifest.OwnerOf(
+		&gwapiv1.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: name, UID: types.UID(name)}},
+		nil,
+	)
 	shown := manifest.ConfigMap(owner, published(), "")
 	meta := func() metav1.ObjectMeta { return *shown.ObjectMeta.DeepCopy() }
 	all := []resource.Object{
@@ -79,7 +82,9 @@ func TestServicesAndWorkloadsComeFirst(t *testing.T) {
 			}
 		}
 		if firstOther < lastFirst {
-			t.Errorf("write %d makes no call possible, and %d does: %s", firstOther, lastFirst, strings.Join(order, " "))
+			t.Errorf(
+				"write %d makes no call possible, and %d does: %s", firstOther, lastFirst, strings.Join(order, " "),
+			)
 		}
 		for _, kind := range []string{"Service", "Deployment", "ConfigMap", "Secret"} {
 			if count[kind] != gateways {
@@ -109,7 +114,10 @@ func TestEndpointsInStandbySecretsWait(t *testing.T) {
 		}
 		secret := func() *corev1.Secret {
 			s := &corev1.Secret{}
-			if err := e.client.Get(t.Context(), types.NamespacedName{Namespace: gatewayKey.Namespace, Name: manifest.StandbyName(gatewayKey.Name)}, s); err != nil {
+			if err := e.client.Get(
+				t.Context(),
+				types.NamespacedName{Namespace: gatewayKey.Namespace, Name: manifest.StandbyName(gatewayKey.Name)}, s,
+			); err != nil {
 				t.Fatal(err)
 			}
 			return s
@@ -141,7 +149,8 @@ func TestEndpointsInStandbySecretsWait(t *testing.T) {
 		ownedHandler{e.writer}.OnUpdate(nil, secret()) // the own write
 		time.Sleep(2 * standbyPause)
 		wrote("afterwards", 0)
-		if old, _, err := config.Unpack(secret().Data[manifest.StandbyDataKey]); err != nil || old.Clusters[0].Endpoints[0] != "10.0.0.3" {
+		if old, _, err := config.Unpack(secret().Data[manifest.StandbyDataKey]); err != nil ||
+			old.Clusters[0].Endpoints[0] != "10.0.0.3" {
 			t.Errorf("the Secret has %v, %v", old.Clusters, err)
 		}
 		wants("10.0.0.4", "a")

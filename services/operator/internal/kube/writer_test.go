@@ -46,11 +46,15 @@ func TestStatusIsWrittenToTheVersionThatItIsMadeFor(t *testing.T) {
 		return live
 	}
 	seen := read().ResourceVersion
-	status := stunnerv1.Status{Conditions: []metav1.Condition{{Type: "Accepted", Status: metav1.ConditionTrue, Reason: "Accepted", LastTransitionTime: metav1.Now()}}}
+	status := stunnerv1.Status{Conditions: []metav1.Condition{
+		{Type: "Accepted", Status: metav1.ConditionTrue, Reason: "Accepted", LastTransitionTime: metav1.Now()},
+	}}
 	w.set(unit, desired{ours: true, status: status, version: seen})
 
 	other := read()
-	other.Status.Conditions = []metav1.Condition{{Type: "Other", Status: metav1.ConditionTrue, Reason: "Said", LastTransitionTime: metav1.Now()}}
+	other.Status.Conditions = []metav1.Condition{
+		{Type: "Other", Status: metav1.ConditionTrue, Reason: "Said", LastTransitionTime: metav1.Now()},
+	}
 	if err := c.Status().Update(t.Context(), other, client.FieldOwner("other")); err != nil {
 		t.Fatal(err)
 	}
@@ -86,9 +90,15 @@ func newEdge(t *testing.T, more ...client.Object) *edge {
 		t.Fatal(err)
 	}
 	e := &edge{T: t, unit: translate.ObjectRef{Kind: translate.KindGateway, NamespacedName: gatewayKey}}
-	gw := &gwapiv1.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: gatewayKey.Namespace, Name: gatewayKey.Name, UID: "edge"}}
-	e.client = fake.NewClientBuilder().WithScheme(s).WithObjects(append(more, gw)...).WithStatusSubresource(gw).WithInterceptorFuncs(interceptor.Funcs{
-		Apply: func(ctx context.Context, c client.WithWatch, o runtime.ApplyConfiguration, opts ...client.ApplyOption) error {
+	gw := &gwapiv1.Gateway{
+		ObjectMeta: metav1.ObjectMeta{Namespace: gatewayKey.Namespace, Name: gatewayKey.Name, UID: "edge"},
+	}
+	e.client = fake.NewClientBuilder().WithScheme(s).WithObjects(append(more, gw)...).WithStatusSubresource(
+		gw,
+	).WithInterceptorFuncs(interceptor.Funcs{
+		Apply: func(
+			ctx context.Context, c client.WithWatch, o runtime.ApplyConfiguration, opts ...client.ApplyOption,
+		) error {
 			if e.refuse != nil {
 				if err := e.refuse(o); err != nil {
 					return err
@@ -109,7 +119,9 @@ func (e *edge) wants(want desired) {
 		e.Fatal(err)
 	}
 	want.ours, want.uid, want.version = true, gw.UID, gw.ResourceVersion
-	want.status = gwapiv1.GatewayStatus{Conditions: []metav1.Condition{{Type: "Accepted", Status: metav1.ConditionTrue, Reason: "Accepted", LastTransitionTime: metav1.Unix(1, 0)}}}
+	want.status = gwapiv1.GatewayStatus{Conditions: []metav1.Condition{
+		{Type: "Accepted", Status: metav1.ConditionTrue, Reason: "Accepted", LastTransitionTime: metav1.Unix(1, 0)},
+	}}
 	e.writer.set(e.unit, want)
 }
 
@@ -135,9 +147,13 @@ func (e *edge) has() (names []string) {
 
 // objects returns a Service, a workload and a ConfigMap of the Gateway.
 func (e *edge) objects(workload resource.Object) []resource.Object {
-	owner := manifest.OwnerOf(&gwapiv1.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: gatewayKey.Namespace, Name: gatewayKey.Name, UID: "edge"}}, nil)
+	owner := manifest.OwnerOf(&gwapiv1.Gateway{
+		ObjectMeta: metav1.ObjectMeta{Namespace: gatewayKey.Namespace, Name: gatewayKey.Name, UID: "edge"},
+	}, nil)
 	labels := manifest.ConfigMap(owner, published(), "")
-	service := &corev1.Service{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Service"}, ObjectMeta: *labels.ObjectMeta.DeepCopy()}
+	service := &corev1.Service{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Service"}, ObjectMeta: *labels.ObjectMeta.DeepCopy(),
+	}
 	workload.SetNamespace(labels.Namespace)
 	workload.SetName(labels.Name)
 	workload.SetLabels(labels.Labels)
@@ -171,19 +187,31 @@ func TestRefusalsAreTold(t *testing.T) {
 		{"a port is taken", 1, invalid("port 30000 is taken\n"), taken("port 30000 is taken "), false},
 		{"the same in other words", 1, invalid("at noon: port 30000 is taken"), nil, true},
 		{"the API server is away again", 1, errors.New("connection refused"), nil, true},
-		{"it is forbidden", 1, apierrors.NewForbidden(corev1.Resource("services"), "edge", errors.New("quota")), taken(`services "edge" is forbidden: quota`), false},
-		{"a webhook says no", 1, &apierrors.StatusError{ErrStatus: metav1.Status{Code: http.StatusBadRequest, Message: "admission webhook denied the request"}},
+		{"it is forbidden", 1, apierrors.NewForbidden(corev1.Resource("services"), "edge", errors.New("quota")), taken(
+			`services "edge" is forbidden: quota`,
+		), false},
+		{"a webhook says no", 1, &apierrors.StatusError{
+			ErrStatus: metav1.Status{Code: http.StatusBadRequest, Message: "admission webhook denied the request"},
+		},
 			taken("admission webhook denied the request"), false},
-		{"it is too large", 1, apierrors.NewRequestEntityTooLargeError("limit is 3145728"), taken("Request entity too large: limit is 3145728"), false},
-		{"it cannot be read", 1, &apierrors.StatusError{ErrStatus: metav1.Status{Code: http.StatusInternalServerError, Message: "failed to create typed patch object (media/edge): errors"}},
+		{"it is too large", 1, apierrors.NewRequestEntityTooLargeError("limit is 3145728"), taken(
+			"Request entity too large: limit is 3145728",
+		), false},
+		{"it cannot be read", 1, &apierrors.StatusError{ErrStatus: metav1.Status{
+			Code: http.StatusInternalServerError, Message: "failed to create typed patch object (media/edge): errors",
+		}},
 			taken("failed to create typed patch object (media/edge): errors"), false},
 		{"a webhook is away", 1, apierrors.NewInternalError(errors.New("failed calling webhook")), nil, true},
-		{"another port", 2, apierrors.NewForbidden(corev1.Resource("services"), "edge", errors.New("also")), taken(`services "edge" is forbidden: also`), false},
+		{"another port", 2, apierrors.NewForbidden(corev1.Resource("services"), "edge", errors.New("also")), taken(
+			`services "edge" is forbidden: also`,
+		), false},
 		{"it is taken", 2, nil, none, true},
 		{"and again", 2, nil, nil, true},
 	} {
 		objects := e.objects(deployment())
-		objects[0].(*corev1.Service).Spec.Ports = []corev1.ServicePort{{Name: "udp", Port: step.port, Protocol: corev1.ProtocolUDP}}
+		objects[0].(*corev1.Service).Spec.Ports = []corev1.ServicePort{
+			{Name: "udp", Port: step.port, Protocol: corev1.ProtocolUDP},
+		}
 		e.refuse = func(o runtime.ApplyConfiguration) error {
 			if o.(interface{ GetKind() string }).GetKind() != "Service" {
 				return nil
@@ -211,11 +239,14 @@ func TestRefusalsAreTold(t *testing.T) {
 			t.Errorf("%s: the loop receives %+v", step.name, told[0].object.(*resource.Refusal).RefusalState)
 		case step.told != nil && len(told) != 1:
 			t.Errorf("%s: the loop receives %d things", step.name, len(told))
-		case step.told != nil && (told[0].object.(*resource.Refusal).RefusalState != *step.told || told[0].deleted != (*step.told == *none)):
+		case step.told != nil &&
+			(told[0].object.(*resource.Refusal).RefusalState != *step.told || told[0].deleted != (*step.told == *none)):
 			t.Errorf("%s: the loop receives %+v", step.name, told[0].object.(*resource.Refusal).RefusalState)
 		}
 	}
-	for name, next := range map[string]desired{"there is another one of its name": {ours: true, uid: "other"}, "the Gateway is gone": {}} {
+	for name, next := range map[string]desired{
+		"there is another one of its name": {ours: true, uid: "other"}, "the Gateway is gone": {},
+	} {
 		e.refuse = func(runtime.ApplyConfiguration) error { return invalid("no") }
 		objects := e.objects(deployment())
 		objects[0].SetLabels(map[string]string{"another": "value"})
@@ -224,7 +255,8 @@ func TestRefusalsAreTold(t *testing.T) {
 			t.Errorf("refused again: %v", err)
 		}
 		e.writer.set(e.unit, next)
-		if told := e.writer.rejections.inbox.drain(); len(told) != 1 || !told[0].deleted || len(e.writer.rejections.of) > 0 {
+		if told := e.writer.rejections.inbox.drain(); len(told) != 1 || !told[0].deleted ||
+			len(e.writer.rejections.of) > 0 {
 			t.Errorf("%s, and the loop receives %v", name, told)
 		}
 	}
@@ -244,15 +276,22 @@ func TestRefusalsOfWhatScalesAreTheirOwn(t *testing.T) {
 		service, scaling error
 		want             resource.RefusalState
 	}{
-		{"nothing scales", nil, words("there is an HPA"), resource.RefusalState{Scaling: resource.Refused{Object: "ScaledObject media/edge", Problem: "there is an HPA"}}},
-		{"nothing serves either", words("no"), words("there is an HPA"), resource.RefusalState{
-			Serving: resource.Refused{Object: "Service media/edge", Problem: "no"}, Scaling: resource.Refused{Object: "ScaledObject media/edge", Problem: "there is an HPA"},
+		{"nothing scales", nil, words("there is an HPA"), resource.RefusalState{
+			Scaling: resource.Refused{Object: "ScaledObject media/edge", Problem: "there is an HPA"},
 		}},
-		{"it serves, and of the other nothing is known", nil, away, resource.RefusalState{Scaling: resource.Refused{Object: "ScaledObject media/edge", Problem: "there is an HPA"}}},
+		{"nothing serves either", words("no"), words("there is an HPA"), resource.RefusalState{
+			Serving: resource.Refused{Object: "Service media/edge", Problem: "no"},
+			Scaling: resource.Refused{Object: "ScaledObject media/edge", Problem: "there is an HPA"},
+		}},
+		{"it serves, and of the other nothing is known", nil, away, resource.RefusalState{
+			Scaling: resource.Refused{Object: "ScaledObject media/edge", Problem: "there is an HPA"},
+		}},
 		{"all is well", nil, nil, resource.RefusalState{}},
 	} {
 		e.refuse = func(o runtime.ApplyConfiguration) error {
-			return map[string]error{"Service": step.service, "ScaledObject": step.scaling}[o.(interface{ GetKind() string }).GetKind()]
+			return map[string]error{
+				"Service": step.service, "ScaledObject": step.scaling,
+			}[o.(interface{ GetKind() string }).GetKind()]
 		}
 		objects := e.objects(deployment())
 		objects[0].SetAnnotations(map[string]string{"another": step.name})
@@ -261,7 +300,8 @@ func TestRefusalsOfWhatScalesAreTheirOwn(t *testing.T) {
 			t.Errorf("%s: %v", step.name, err)
 		}
 		told := e.writer.rejections.inbox.drain()
-		if len(told) != 1 || told[0].object.(*resource.Refusal).RefusalState != step.want || told[0].deleted != (step.want == resource.RefusalState{}) {
+		if len(told) != 1 || told[0].object.(*resource.Refusal).RefusalState != step.want ||
+			told[0].deleted != (step.want == resource.RefusalState{}) {
 			t.Errorf("%s: the loop receives %+v", step.name, told)
 		}
 	}
@@ -275,9 +315,12 @@ func TestAServiceDoesWithoutExternalAddressesThatAreRefused(t *testing.T) {
 	var asked []string
 	e.refuse = func(o runtime.ApplyConfiguration) error {
 		fields, _ := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
-		if addresses, wished, _ := unstructured.NestedStringSlice(fields, "spec", "externalIPs"); wished && addresses[0] != "203.0.113.9" {
+		if addresses, wished, _ := unstructured.NestedStringSlice(fields, "spec", "externalIPs"); wished &&
+			addresses[0] != "203.0.113.9" {
 			asked = append(asked, addresses[0])
-			return &apierrors.StatusError{ErrStatus: metav1.Status{Reason: metav1.StatusReasonForbidden, Message: words}}
+			return &apierrors.StatusError{
+				ErrStatus: metav1.Status{Reason: metav1.StatusReasonForbidden, Message: words},
+			}
 		}
 		return nil
 	}
@@ -298,7 +341,9 @@ func TestAServiceDoesWithoutExternalAddressesThatAreRefused(t *testing.T) {
 	} {
 		objects := e.objects(deployment())
 		spec := &objects[0].(*corev1.Service).Spec
-		spec.Type, spec.LoadBalancerIP, spec.ExternalIPs = corev1.ServiceTypeLoadBalancer, step.address, []string{step.address}
+		spec.Type, spec.LoadBalancerIP, spec.ExternalIPs = corev1.ServiceTypeLoadBalancer, step.address, []string{
+			step.address,
+		}
 		e.wants(desired{objects: objects, complete: true})
 		if err := e.writer.write(t.Context(), e.unit); (err != nil) != step.fails {
 			t.Errorf("%s: %v", step.address, err)
@@ -308,13 +353,16 @@ func TestAServiceDoesWithoutExternalAddressesThatAreRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 		if (made.Spec.LoadBalancerIP == step.address) == step.fails || !slices.Equal(made.Spec.ExternalIPs, step.has) {
-			t.Errorf("%s: the Service asks for %q and %q", step.address, made.Spec.LoadBalancerIP, made.Spec.ExternalIPs)
+			t.Errorf(
+				"%s: the Service asks for %q and %q", step.address, made.Spec.LoadBalancerIP, made.Spec.ExternalIPs,
+			)
 		}
 		if len(asked) != step.asked {
 			t.Errorf("%s: asked for %q", step.address, asked)
 		}
 		told := e.writer.rejections.inbox.drain()
-		if (len(told) > 0) != (step.told != nil) || len(told) == 1 && told[0].object.(*resource.Refusal).RefusalState != *step.told {
+		if (len(told) > 0) != (step.told != nil) || len(told) == 1 &&
+			told[0].object.(*resource.Refusal).RefusalState != *step.told {
 			t.Errorf("%s: the loop receives %+v", step.address, told)
 		}
 	}
@@ -324,7 +372,9 @@ func TestAServiceDoesWithoutExternalAddressesThatAreRefused(t *testing.T) {
 // conflict. An own object that lost its labels or its owner reference is repaired.
 func TestNothingIsTakenFromOthers(t *testing.T) {
 	wanted := append(newEdge(t).objects(deployment()), newEdge(t).scaled())
-	other := []metav1.OwnerReference{{APIVersion: "gateway.networking.k8s.io/v1", Kind: "Gateway", Name: "other", UID: "other"}}
+	other := []metav1.OwnerReference{
+		{APIVersion: "gateway.networking.k8s.io/v1", Kind: "Gateway", Name: "other", UID: "other"},
+	}
 	for _, o := range wanted {
 		for name, c := range map[string]struct {
 			labels  map[string]string
@@ -348,7 +398,8 @@ func TestNothingIsTakenFromOthers(t *testing.T) {
 			}
 			e.writer.objects.client, e.writer.objects.keda = labelled{e.client}, labelled{e.client}
 			e.wants(desired{objects: wanted, complete: true})
-			if err := e.writer.write(t.Context(), e.unit); errors.Is(err, errOwnedByOther) != c.refused || applied == c.refused {
+			if err := e.writer.write(t.Context(), e.unit); errors.Is(err, errOwnedByOther) != c.refused ||
+				applied == c.refused {
 				t.Errorf("%s %s: applied %t: %v", kind, name, applied, err)
 			}
 		}
@@ -383,7 +434,9 @@ func (e *edge) scaled() *unstructured.Unstructured {
 // In a terminating namespace nothing is written. That the API server rejects objects in it is no failure: the watch may
 // deliver the deletion later.
 func TestNothingIsWrittenWhereANamespaceEnds(t *testing.T) {
-	ending := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "media", DeletionTimestamp: new(metav1.Unix(1, 0)), Finalizers: []string{"kubernetes"}}}
+	ending := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+		Name: "media", DeletionTimestamp: new(metav1.Unix(1, 0)), Finalizers: []string{"kubernetes"},
+	}}
 	e := newEdge(t, ending)
 	e.wants(desired{objects: e.objects(deployment()), complete: true})
 	if err := e.writer.write(t.Context(), e.unit); err != nil || len(e.has()) > 0 {
@@ -392,7 +445,8 @@ func TestNothingIsWrittenWhereANamespaceEnds(t *testing.T) {
 	e = newEdge(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "media"}})
 	e.refuse = func(runtime.ApplyConfiguration) error {
 		return &apierrors.StatusError{ErrStatus: metav1.Status{
-			Reason: metav1.StatusReasonForbidden, Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}},
+			Reason:  metav1.StatusReasonForbidden,
+			Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}},
 		}}
 	}
 	e.wants(desired{objects: e.objects(deployment()), complete: true})
@@ -426,7 +480,9 @@ func TestWhatIsGoneIsMadeAgainWithoutAConfig(t *testing.T) {
 		e = newEdge(t, there...)
 		e.refuse = func(o runtime.ApplyConfiguration) error {
 			kind := o.(interface{ GetKind() string }).GetKind()
-			if slices.ContainsFunc(c.there, func(i int) bool { return all[i].GetObjectKind().GroupVersionKind().Kind == kind }) {
+			if slices.ContainsFunc(
+				c.there, func(i int) bool { return all[i].GetObjectKind().GroupVersionKind().Kind == kind },
+			) {
 				t.Errorf("%s: the %s that is there is written", name, kind)
 			}
 			return nil

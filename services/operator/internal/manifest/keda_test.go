@@ -21,8 +21,10 @@ const byHand = "../../../../keda"
 // Autoscaling is off by default, and never applies to a DaemonSet.
 func TestScalingIsAskedFor(t *testing.T) {
 	for name, spec := range map[string]stunnerv1.DataplaneSpec{
-		"unset":      {},
-		"daemon set": {DataplaneResource: stunnerv1.ResourceDaemonSet, Autoscaling: &stunnerv1.Autoscaling{MaxReplicas: 4}},
+		"unset": {},
+		"daemon set": {
+			DataplaneResource: stunnerv1.ResourceDaemonSet, Autoscaling: &stunnerv1.Autoscaling{MaxReplicas: 4},
+		},
 	} {
 		if built := (manifest.Scaling{Template: &stunnerv1.Dataplane{Spec: spec}}).Build(owner); len(built) > 0 {
 			t.Errorf("%s: %v", name, built)
@@ -37,7 +39,9 @@ func TestScalingByHandIsTheSame(t *testing.T) {
 	bounds := stunnerv1.Autoscaling{MinReplicas: new(int32(2)), MaxReplicas: 10}
 	asksPrometheus := bounds
 	asksPrometheus.Trigger = stunnerv1.TriggerPrometheus
-	asksPrometheus.Prometheus = &stunnerv1.PrometheusTrigger{ServerAddress: "http://prometheus-operated.monitoring.svc:9090"}
+	asksPrometheus.Prometheus = &stunnerv1.PrometheusTrigger{
+		ServerAddress: "http://prometheus-operated.monitoring.svc:9090",
+	}
 	for file, a := range map[string]stunnerv1.Autoscaling{"external.yaml": bounds, "prometheus.yaml": asksPrometheus} {
 		text, err := os.ReadFile(filepath.Join(byHand, file))
 		if err != nil {
@@ -79,8 +83,13 @@ func fields(t *testing.T, o any) (read map[string]any) {
 
 // The metrics in the query exist.
 func TestQueryAsksForMetricsThatExist(t *testing.T) {
-	a := stunnerv1.Autoscaling{MaxReplicas: 4, Trigger: stunnerv1.TriggerPrometheus, Prometheus: &stunnerv1.PrometheusTrigger{ServerAddress: "http://p"}}
-	so := manifest.Scaling{Template: &stunnerv1.Dataplane{Spec: stunnerv1.DataplaneSpec{Autoscaling: &a}}}.Build(owner)[0].(*unstructured.Unstructured)
+	a := stunnerv1.Autoscaling{
+		MaxReplicas: 4, Trigger: stunnerv1.TriggerPrometheus,
+		Prometheus: &stunnerv1.PrometheusTrigger{ServerAddress: "http://p"},
+	}
+	so := manifest.Scaling{
+		Template: &stunnerv1.Dataplane{Spec: stunnerv1.DataplaneSpec{Autoscaling: &a}},
+	}.Build(owner)[0].(*unstructured.Unstructured)
 	triggers, _, err := unstructured.NestedSlice(so.Object, "spec", "triggers")
 	if err != nil {
 		t.Fatal(err)

@@ -15,7 +15,9 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
 )
 
-var owner = manifest.Owner{Namespace: "quay", Name: "north", UID: "a1", Labels: map[string]string{}, Annotations: map[string]string{}}
+var owner = manifest.Owner{
+	Namespace: "quay", Name: "north", UID: "a1", Labels: map[string]string{}, Annotations: map[string]string{},
+}
 
 func TestPullPolicyFollowsTheTag(t *testing.T) {
 	digest := "@sha256:" + strings.Repeat("0", 64)
@@ -45,7 +47,9 @@ func TestReplicasAreLeftToWhoeverScales(t *testing.T) {
 		{"one", stunnerv1.DataplaneSpec{Replicas: new(int32(1))}, nil},
 		{"none", stunnerv1.DataplaneSpec{Replicas: new(int32(0))}, new(int32(0))},
 		{"five", stunnerv1.DataplaneSpec{Replicas: new(int32(5))}, new(int32(5))},
-		{"scaled", stunnerv1.DataplaneSpec{Replicas: new(int32(5)), Autoscaling: &stunnerv1.Autoscaling{MaxReplicas: 9}}, nil},
+		{"scaled", stunnerv1.DataplaneSpec{
+			Replicas: new(int32(5)), Autoscaling: &stunnerv1.Autoscaling{MaxReplicas: 9},
+		}, nil},
 	} {
 		got := deployment(t, test.spec).Spec.Replicas
 		if (got == nil) != (test.want == nil) || got != nil && *got != *test.want {
@@ -99,7 +103,10 @@ func TestServicePortsHaveDifferentNames(t *testing.T) {
 		0:    {"udp-3478-2", "udp-3478", "udp-3478-1", manifest.HealthPortName, "tcp-443"},
 		8086: {"udp-3478-2", "udp-3478", "udp-3478-1", "udp-5002", "tcp-443", manifest.HealthPortName},
 	} {
-		svc := manifest.Service(owner, manifest.Exposure{Name: "north", Type: corev1.ServiceTypeLoadBalancer, Ports: ports, HealthPort: health})
+		svc := manifest.Service(
+			owner,
+			manifest.Exposure{Name: "north", Type: corev1.ServiceTypeLoadBalancer, Ports: ports, HealthPort: health},
+		)
 		var names []string
 		for _, p := range svc.Spec.Ports {
 			names = append(names, p.Name)
@@ -123,14 +130,27 @@ func TestAServiceBecomesWhatItCan(t *testing.T) {
 		wanted, has, possible *corev1.Service
 		fields                []string
 	}{
-		"the same":                         {service(balancer, "a", "IPv6"), service(balancer, "a", "IPv6"), service(balancer, "a", "IPv6"), nil},
-		"another class":                    {service(balancer, "b"), service(balancer, "a"), service(balancer, "a"), []string{"loadBalancerClass"}},
-		"a class at last":                  {service(balancer, "b"), service(balancer, ""), service(balancer, ""), []string{"loadBalancerClass"}},
-		"no class any more":                {service(balancer, ""), service(balancer, "a"), service(balancer, "a"), nil},
-		"a class of a new load balancer":   {service(balancer, "b"), service(node, ""), service(balancer, "b"), nil},
-		"no load balancer any more":        {service(node, ""), service(balancer, "a"), service(node, ""), nil},
-		"another first family":             {service(node, "", "IPv6"), service(node, "", "IPv4", "IPv6"), service(node, "", "IPv4", "IPv6"), []string{"ipFamilies"}},
-		"another second family":            {service(node, "", "IPv4", "IPv6"), service(node, "", "IPv4"), service(node, "", "IPv4", "IPv6"), nil},
+		"the same": {
+			service(balancer, "a", "IPv6"), service(balancer, "a", "IPv6"), service(balancer, "a", "IPv6"), nil,
+		},
+		"another class": {
+			service(balancer, "b"), service(balancer, "a"), service(balancer, "a"), []string{"loadBalancerClass"},
+		},
+		"a class at last": {
+			service(balancer, "b"), service(balancer, ""), service(balancer, ""), []string{"loadBalancerClass"},
+		},
+		"no class any more": {
+			service(balancer, ""), service(balancer, "a"), service(balancer, "a"), nil,
+		},
+		"a class of a new load balancer": {service(balancer, "b"), service(node, ""), service(balancer, "b"), nil},
+		"no load balancer any more":      {service(node, ""), service(balancer, "a"), service(node, ""), nil},
+		"another first family": {
+			service(node, "", "IPv6"), service(node, "", "IPv4", "IPv6"), service(node, "", "IPv4", "IPv6"),
+			[]string{"ipFamilies"},
+		},
+		"another second family": {
+			service(node, "", "IPv4", "IPv6"), service(node, "", "IPv4"), service(node, "", "IPv4", "IPv6"), nil,
+		},
 		"families that nobody asked about": {service(node, ""), service(node, "", "IPv4"), service(node, ""), nil},
 	} {
 		before := test.wanted.DeepCopy()
@@ -156,13 +176,19 @@ func TestAHealthPortThatAListenerHasIsNotOpenedTwice(t *testing.T) {
 
 // The API server rejects a ConfigMap that is too large.
 func TestAConfigThatDoesNotFitIsShownInPart(t *testing.T) {
-	c := config.Config{Listeners: []config.Listener{{Name: "quay/north/tls", Protocol: config.TURNTLS, Port: 443, Cert: strings.Repeat("QUJD", 10)}}}
+	c := config.Config{Listeners: []config.Listener{
+		{Name: "quay/north/tls", Protocol: config.TURNTLS, Port: 443, Cert: strings.Repeat("QUJD", 10)},
+	}}
 	for _, test := range []struct {
 		name, leftOut string
 		grow          func(*config.Config)
 	}{
 		{"small", "", func(*config.Config) {}},
-		{"long chain", "certificates", func(c *config.Config) { c.Listeners[0].Cert = strings.Repeat("QUJD", 300_000) }},
+		{"long chain", "certificates", func(c *config.Config) {
+			c.Listeners[0].Cert = strings.Repeat(
+				"QUJD", 300_000,
+			)
+		}},
 		{"many prefixes", "certificates, clusters", func(c *config.Config) {
 			c.Clusters = []config.Cluster{{Name: "quay/out", Endpoints: make([]string, 60_000)}}
 			for i := range c.Clusters[0].Endpoints {
@@ -179,7 +205,8 @@ func TestAConfigThatDoesNotFitIsShownInPart(t *testing.T) {
 		if m.Size() > 1<<20 {
 			t.Errorf("%s: %d bytes", test.name, m.Size())
 		}
-		if shown, _, err := config.Parse([]byte(m.Data[manifest.ConfigMapKey])); err != nil || len(shown.Listeners) != 1 {
+		if shown, _, err := config.Parse([]byte(m.Data[manifest.ConfigMapKey])); err != nil ||
+			len(shown.Listeners) != 1 {
 			t.Errorf("%s: %d listeners, %v", test.name, len(shown.Listeners), err)
 		}
 	}

@@ -55,7 +55,8 @@ func FuzzPatch(f *testing.F) {
 	for _, seed := range []string{
 		`{"spec":{"containers":[{"name":"tap"},{"$patch":"replace"}]}}`,
 		`{"spec":{"containers":[{"name":"stunner-daemon","env":[{"name":"A","$patch":"delete"}]}],"$setElementOrder/containers":[{"name":"tap"}]}}`,
-		`{"$patch":"delete"}`, `{"metadata":{"$retainKeys":["labels"],"labels":{"app":"stunner"}}}`, `{"spec":{"$deleteFromPrimitiveList/x":[1]}}`, `null`, `[]`,
+		`{"$patch":"delete"}`, `{"metadata":{"$retainKeys":["labels"],"labels":{"app":"stunner"}}}`,
+		`{"spec":{"$deleteFromPrimitiveList/x":[1]}}`, `null`, `[]`,
 	} {
 		f.Add([]byte(seed))
 	}

@@ -46,9 +46,11 @@ func (w Workload) pod(o Owner) corev1.PodTemplateSpec {
 	}
 	maps.Copy(labels, o.podLabels())
 	spec := corev1.PodSpec{
-		Containers:                    []corev1.Container{w.container(o, t)},
-		Volumes:                       []corev1.Volume{stateInMemory(), standbyFiles(o)},
-		ImagePullSecrets:              lastOfEach(t.ImagePullSecrets, func(s corev1.LocalObjectReference) string { return s.Name }),
+		Containers: []corev1.Container{w.container(o, t)},
+		Volumes:    []corev1.Volume{stateInMemory(), standbyFiles(o)},
+		ImagePullSecrets: lastOfEach(
+			t.ImagePullSecrets, func(s corev1.LocalObjectReference) string { return s.Name },
+		),
 		HostNetwork:                   t.HostNetwork,
 		Affinity:                      t.Affinity,
 		Tolerations:                   t.Tolerations,
@@ -92,7 +94,9 @@ func (w Workload) container(o Owner, t stunnerv1.DataplaneSpec) corev1.Container
 		c.Command, c.Args = []string{"stunnerd"}, []string{"-w", "--udp-thread-num=16"}
 	}
 	if t.EnableMetricsEndpoint {
-		c.Ports = []corev1.ContainerPort{{Name: "metrics-port", ContainerPort: MetricsPort, Protocol: corev1.ProtocolTCP}}
+		c.Ports = []corev1.ContainerPort{
+			{Name: "metrics-port", ContainerPort: MetricsPort, Protocol: corev1.ProtocolTCP},
+		}
 	}
 	if !t.DisableHealthCheck {
 		c.LivenessProbe, c.ReadinessProbe = probe("/live"), probe("/ready")
@@ -137,7 +141,9 @@ func (w Workload) identity(o Owner) []corev1.EnvVar {
 	}
 	// The default of stunnerd is the same.
 	if grace := *graceOf(w.Template.Spec); grace != stunnerv1.DefaultTerminationGracePeriodSeconds {
-		env = append(env, corev1.EnvVar{Name: "STUNNER_DRAIN_TIMEOUT", Value: fmt.Sprintf("%ds", min(grace, math.MaxInt32))})
+		env = append(
+			env, corev1.EnvVar{Name: "STUNNER_DRAIN_TIMEOUT", Value: fmt.Sprintf("%ds", min(grace, math.MaxInt32))},
+		)
 	}
 	return env
 }
@@ -160,7 +166,9 @@ func fieldRef(path string) *corev1.EnvVarSource {
 
 func probe(path string) *corev1.Probe {
 	return &corev1.Probe{
-		ProbeHandler:     corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromInt32(HealthPort)}},
+		ProbeHandler: corev1.ProbeHandler{
+			HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromInt32(HealthPort)},
+		},
 		PeriodSeconds:    15,
 		TimeoutSeconds:   1,
 		FailureThreshold: 3,

@@ -92,7 +92,8 @@ func Service(o Owner, e Exposure) *corev1.Service {
 	}
 	if probed {
 		svc.Spec.Ports = append(svc.Spec.Ports, corev1.ServicePort{
-			Name: HealthPortName, Protocol: corev1.ProtocolTCP, Port: e.HealthPort, TargetPort: intstr.FromInt32(e.HealthPort),
+			Name: HealthPortName, Protocol: corev1.ProtocolTCP, Port: e.HealthPort,
+			TargetPort: intstr.FromInt32(e.HealthPort),
 		})
 	}
 	return svc

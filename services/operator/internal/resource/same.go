@@ -34,7 +34,9 @@ func headOf(o Object) head {
 	switch o.(type) {
 	case *corev1.Secret:
 		all := o.GetAnnotations()
-		return head{annotations: map[string]string{GeneratedSecret: all[GeneratedSecret], SharedUntil: all[SharedUntil]}}
+		return head{
+			annotations: map[string]string{GeneratedSecret: all[GeneratedSecret], SharedUntil: all[SharedUntil]},
+		}
 	case *corev1.Node, *discoveryv1.EndpointSlice:
 		return head{labels: serviceLabel(o)}
 	case *corev1.Namespace:

@@ -21,7 +21,8 @@ func TestABundleConcernsWhoeverWasTold(t *testing.T) {
 	}{{"first", 1}, {"first", 0}, {"second", 1}} {
 		concerned := map[string]struct{}{}
 		readers.Of(v.Put(&resource.Trust{Bundle: c.bundle}), concerned)
-		if _, north := concerned["north"]; len(concerned) != c.want || north != (c.want == 1) || v.TrustBundle() != c.bundle {
+		if _, north := concerned["north"]; len(concerned) != c.want || north != (c.want == 1) ||
+			v.TrustBundle() != c.bundle {
 			t.Errorf("%s concerns %v, and the view has %s", c.bundle, concerned, v.TrustBundle())
 		}
 	}

@@ -77,7 +77,8 @@ func configOf(class *gwapiv1.GatewayClass) Set {
 
 // configRef accepts an empty group and kind as GatewayConfig, like the translation.
 func configRef(group, kind, namespace, name string) Set {
-	if cmp.Or(group, stunnerv1.GroupName) != stunnerv1.GroupName || cmp.Or(kind, KindGatewayConfig) != KindGatewayConfig {
+	if cmp.Or(group, stunnerv1.GroupName) != stunnerv1.GroupName ||
+		cmp.Or(kind, KindGatewayConfig) != KindGatewayConfig {
 		return nil
 	}
 	return Set{types.NamespacedName{Namespace: namespace, Name: name}: {}}

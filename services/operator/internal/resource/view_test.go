@@ -28,7 +28,8 @@ func key(namespace, name string) types.NamespacedName {
 
 func TestWhatIsAbsentIsNil(t *testing.T) {
 	v := resource.NewView(nil)
-	if v.Gateway(key("a", "b")) != nil || v.Secret(key("a", "b")) != nil || v.Class("c") != nil || v.Route(resource.RouteRef{}) != nil || v.Host() != nil {
+	if v.Gateway(key("a", "b")) != nil || v.Secret(key("a", "b")) != nil || v.Class("c") != nil ||
+		v.Route(resource.RouteRef{}) != nil || v.Host() != nil {
 		t.Error("an empty view holds something")
 	}
 	if len(v.Gateways())+len(v.Routes())+len(v.Nodes())+len(v.RoutesOf(key("a", "b"))) != 0 {
@@ -44,7 +45,9 @@ func TestARouteIsFoundFromEachOfItsGateways(t *testing.T) {
 		{Name: "mesh", Kind: new(gwapiv1.Kind("Service")), Group: new(gwapiv1.Group(""))},
 		{Name: "mesh", Kind: new(gwapiv1.Kind("ListenerSet"))},
 	}}
-	v := resource.NewView([]resource.Object{&stunnerv1.UDPRoute{ObjectMeta: named("quay", "ferry"), Spec: stunnerv1.UDPRouteSpec{CommonRouteSpec: parents}}})
+	v := resource.NewView([]resource.Object{
+		&stunnerv1.UDPRoute{ObjectMeta: named("quay", "ferry"), Spec: stunnerv1.UDPRouteSpec{CommonRouteSpec: parents}},
+	})
 	want := []types.NamespacedName{key("pier", "south"), key("quay", "north")}
 	if got := v.Route(v.Routes()[0]).Gateways(); !slices.Equal(got, want) {
 		t.Errorf("gateways %v, want %v", got, want)
@@ -109,7 +112,9 @@ func TestAServiceBelongsToTheGatewayThatOwnsIt(t *testing.T) {
 		{"of another namespace", service("pier/north", gateway), 0},
 		{"unreadable", service("north", gateway), 0},
 	} {
-		if got := len(resource.NewView([]resource.Object{test.svc}).ServicesOf(key("quay", "north"))); got != test.want {
+		if got := len(
+			resource.NewView([]resource.Object{test.svc}).ServicesOf(key("quay", "north")),
+		); got != test.want {
 			t.Errorf("%s: %d services, want %d", test.name, got, test.want)
 		}
 	}
@@ -133,7 +138,9 @@ func TestGrants(t *testing.T) {
 		{"wrong name", gateway, resource.Target{Kind: "Secret", NamespacedName: key("pier", "other")}, false},
 		{"wrong kind", gateway, resource.Target{Kind: "Service", NamespacedName: key("pier", "cert")}, false},
 		{"wrong namespace", gateway, resource.Target{Kind: "Secret", NamespacedName: key("dock", "cert")}, false},
-		{"wrong referrer", resource.Referrer{Group: "stunner.l7mp.io", Kind: "UDPRoute", Namespace: "quay"}, resource.Target{Kind: "Secret", NamespacedName: key("pier", "cert")}, false},
+		{"wrong referrer", resource.Referrer{
+			Group: "stunner.l7mp.io", Kind: "UDPRoute", Namespace: "quay",
+		}, resource.Target{Kind: "Secret", NamespacedName: key("pier", "cert")}, false},
 		{"own namespace", gateway, resource.Target{Kind: "Secret", NamespacedName: key("quay", "cert")}, true},
 	} {
 		if got := v.Granted(test.from, test.to); got != test.want {

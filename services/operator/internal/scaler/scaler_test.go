@@ -67,7 +67,10 @@ func open(t *testing.T, secured bool, load func(types.NamespacedName) (int, erro
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- Serve(ctx, ln, security, Options{Allocations: load, OnAnswer: p.answered, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+		ended <- Serve(
+			ctx, ln, security,
+			Options{Allocations: load, OnAnswer: p.answered, Log: slog.New(slog.NewTextHandler(io.Discard, nil))},
+		)
 	}()
 	p.end = sync.OnceValue(func() error { cancel(); return <-ended })
 	t.Cleanup(func() { p.must(p.end()) })
@@ -105,18 +108,25 @@ func (p *port) counted() map[codes.Code]int {
 // keda returns a client that behaves like KEDA: with the credentials of a ScaledObject, over TLS if there is a CA.
 func (p *port) keda(security credentials.TransportCredentials) (pb.ExternalScalerClient, *grpc.ClientConn) {
 	p.Helper()
-	conn, err := grpc.NewClient(p.address, grpc.WithTransportCredentials(security), grpc.WithDefaultServiceConfig(`{"loadBalancingConfig": [{"round_robin":{}}]}`))
+	conn, err := grpc.NewClient(
+		p.address, grpc.WithTransportCredentials(security),
+		grpc.WithDefaultServiceConfig(`{"loadBalancingConfig": [{"round_robin":{}}]}`),
+	)
 	p.must(err)
 	p.Cleanup(func() { _ = conn.Close() })
 	return pb.NewExternalScalerClient(conn), conn
 }
 
 func (p *port) secured() credentials.TransportCredentials {
-	return credentials.NewTLS(&tls.Config{RootCAs: p.authority.Pool(), ServerName: hostName, MinVersion: tls.VersionTLS12})
+	return credentials.NewTLS(
+		&tls.Config{RootCAs: p.authority.Pool(), ServerName: hostName, MinVersion: tls.VersionTLS12},
+	)
 }
 
 func ref(namespace string, pairs ...string) *pb.ScaledObjectRef {
-	r := &pb.ScaledObjectRef{Name: "edge", Namespace: namespace, ScalerMetadata: map[string]string{"scalerAddress": "operator:13480"}}
+	r := &pb.ScaledObjectRef{
+		Name: "edge", Namespace: namespace, ScalerMetadata: map[string]string{"scalerAddress": "operator:13480"},
+	}
 	for i := 0; i < len(pairs); i += 2 {
 		r.ScalerMetadata[pairs[i]] = pairs[i+1]
 	}
@@ -136,12 +146,14 @@ func TestKEDAIsAnswered(t *testing.T) {
 	keda, _ := p.keda(p.secured())
 	spec, err := keda.GetMetricSpec(t.Context(), ours)
 	p.must(err)
-	if m := spec.GetMetricSpecs(); len(m) != 1 || m[0].GetMetricName() != MetricName || m[0].GetTargetSize() != 500 || m[0].GetTargetSizeFloat() != 500 {
+	if m := spec.GetMetricSpecs(); len(m) != 1 || m[0].GetMetricName() != MetricName || m[0].GetTargetSize() != 500 ||
+		m[0].GetTargetSizeFloat() != 500 {
 		t.Errorf("target %v", spec)
 	}
 	got, err := load(t.Context(), keda, ours)
 	p.must(err)
-	if m := got.GetMetricValues(); len(m) != 1 || m[0].GetMetricName() != MetricName || m[0].GetMetricValue() != 40 || m[0].GetMetricValueFloat() != 40 {
+	if m := got.GetMetricValues(); len(m) != 1 || m[0].GetMetricName() != MetricName || m[0].GetMetricValue() != 40 ||
+		m[0].GetMetricValueFloat() != 40 {
 		t.Errorf("load %v", got)
 	}
 	active, err := keda.IsActive(t.Context(), ours)
@@ -176,16 +188,21 @@ func TestWhatIsNotKnownIsNoNumber(t *testing.T) {
 		says   string
 		active codes.Code
 	}{
-		"silent": {codes.Unavailable, "gateway media/silent: 1 of 2 ready pods has not reported to the operator: silent-0", codes.OK},
+		"silent": {
+			codes.Unavailable, "gateway media/silent: 1 of 2 ready pods has not reported to the operator: silent-0",
+			codes.OK,
+		},
 		"other":  {codes.NotFound, "gateway media/other: this operator serves no such Gateway", codes.NotFound},
 		"faulty": {codes.Internal, "see its log", codes.Internal},
 		"edge":   {codes.OK, "", codes.OK},
 	} {
 		r := ref("media", "gateway", gateway, "allocationsPerReplica", "500")
-		if got, err := load(t.Context(), keda, r); status.Code(err) != want.code || !strings.Contains(status.Convert(err).Message(), want.says) {
+		if got, err := load(t.Context(), keda, r); status.Code(err) != want.code ||
+			!strings.Contains(status.Convert(err).Message(), want.says) {
 			t.Errorf("%s: %v, %v", gateway, got, err)
 		}
-		if active, err := keda.IsActive(t.Context(), r); status.Code(err) != want.active || err == nil && !active.GetResult() {
+		if active, err := keda.IsActive(t.Context(), r); status.Code(err) != want.active || err == nil &&
+			!active.GetResult() {
 			t.Errorf("%s: active %v, %v", gateway, active, err)
 		}
 		if _, err := keda.GetMetricSpec(t.Context(), r); err != nil {
@@ -205,21 +222,39 @@ var wrong = []struct {
 	says string
 }{
 	{"nothing", nil, codes.InvalidArgument, "namespace of the ScaledObject is missing"},
-	{"no namespace", ref("", "gateway", "edge", "namespace", "media", "allocationsPerReplica", "1"), codes.InvalidArgument, "namespace of the ScaledObject is missing"},
-	{"no name of a namespace", ref("a/b", "gateway", "edge", "allocationsPerReplica", "1"), codes.InvalidArgument, `namespace of the ScaledObject "a/b": no name`},
+	{"no namespace", ref(
+		"", "gateway", "edge", "namespace", "media", "allocationsPerReplica", "1",
+	), codes.InvalidArgument, "namespace of the ScaledObject is missing"},
+	{"no name of a namespace", ref(
+		"a/b", "gateway", "edge", "allocationsPerReplica", "1",
+	), codes.InvalidArgument, `namespace of the ScaledObject "a/b": no name`},
 	{"another's Gateway", ref("tenant", "gateway", "edge", "namespace", "media", "allocationsPerReplica", "1"), codes.PermissionDenied, `metadata.namespace "media": a ScaledObject may ask about Gateways of its own namespace, tenant`},
 	{"no Gateway", ref("media", "allocationsPerReplica", "1"), codes.InvalidArgument, "metadata.gateway is missing"},
-	{"a path", ref("media", "gateway", "../tenant/edge", "allocationsPerReplica", "1"), codes.InvalidArgument, `metadata.gateway "../tenant/edge": no name`},
-	{"a line break", ref("media", "gateway", "edge\nedge", "allocationsPerReplica", "1"), codes.InvalidArgument, `"edge\nedge"`},
-	{"a name without end", ref("media", "gateway", strings.Repeat("x", 60_000), "allocationsPerReplica", "1"), codes.InvalidArgument, `metadata.gateway "xxx`},
+	{"a path", ref(
+		"media", "gateway", "../tenant/edge", "allocationsPerReplica", "1",
+	), codes.InvalidArgument, `metadata.gateway "../tenant/edge": no name`},
+	{"a line break", ref(
+		"media", "gateway", "edge\nedge", "allocationsPerReplica", "1",
+	), codes.InvalidArgument, `"edge\nedge"`},
+	{"a name without end", ref(
+		"media", "gateway", strings.Repeat("x", 60_000), "allocationsPerReplica", "1",
+	), codes.InvalidArgument, `metadata.gateway "xxx`},
 	{"no target", ref("media", "gateway", "edge"), codes.InvalidArgument, "metadata.allocationsPerReplica is missing"},
-	{"an empty target", ref("media", "gateway", "edge", "allocationsPerReplica", ""), codes.InvalidArgument, `metadata.allocationsPerReplica ""`},
-	{"no number", ref("media", "gateway", "edge", "allocationsPerReplica", "many"), codes.InvalidArgument, `metadata.allocationsPerReplica "many": use a whole number`},
+	{"an empty target", ref(
+		"media", "gateway", "edge", "allocationsPerReplica", "",
+	), codes.InvalidArgument, `metadata.allocationsPerReplica ""`},
+	{"no number", ref(
+		"media", "gateway", "edge", "allocationsPerReplica", "many",
+	), codes.InvalidArgument, `metadata.allocationsPerReplica "many": use a whole number`},
 	{"nothing a pod", ref("media", "gateway", "edge", "allocationsPerReplica", "0"), codes.InvalidArgument, `"0"`},
-	{"less than nothing", ref("media", "gateway", "edge", "allocationsPerReplica", "-5"), codes.InvalidArgument, `"-5"`},
+	{"less than nothing", ref(
+		"media", "gateway", "edge", "allocationsPerReplica", "-5",
+	), codes.InvalidArgument, `"-5"`},
 	{"a fraction", ref("media", "gateway", "edge", "allocationsPerReplica", "1.5"), codes.InvalidArgument, `"1.5"`},
 	{"not a number", ref("media", "gateway", "edge", "allocationsPerReplica", "NaN"), codes.InvalidArgument, `"NaN"`},
-	{"more than any pod", ref("media", "gateway", "edge", "allocationsPerReplica", "9223372036854775808"), codes.InvalidArgument, `from 1 to 1000000`},
+	{"more than any pod", ref(
+		"media", "gateway", "edge", "allocationsPerReplica", "9223372036854775808",
+	), codes.InvalidArgument, `from 1 to 1000000`},
 }
 
 // All methods validate requests alike, and the error names the field and a remedy.
@@ -235,14 +270,19 @@ func TestQuestionsThatCannotBeAnswered(t *testing.T) {
 			if err == nil {
 				_, err = stream.Recv()
 			}
-			for call, err := range map[string]error{"GetMetricSpec": spec, "GetMetrics": metrics, "IsActive": active, "StreamIsActive": err} {
-				if got := status.Convert(err); got.Code() != c.code || !strings.Contains(got.Message(), c.says) || len(got.Message()) > 300 {
+			for call, err := range map[string]error{
+				"GetMetricSpec": spec, "GetMetrics": metrics, "IsActive": active, "StreamIsActive": err,
+			} {
+				if got := status.Convert(err); got.Code() != c.code || !strings.Contains(got.Message(), c.says) ||
+					len(got.Message()) > 300 {
 					t.Errorf("%s: %v", call, err)
 				}
 			}
 		})
 	}
-	_, err := keda.GetMetrics(t.Context(), &pb.GetMetricsRequest{ScaledObjectRef: ours, MetricName: "s0-stunner-allocations"})
+	_, err := keda.GetMetrics(
+		t.Context(), &pb.GetMetricsRequest{ScaledObjectRef: ours, MetricName: "s0-stunner-allocations"},
+	)
 	if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "ask for stunner-allocations") {
 		t.Errorf("another metric: %v", err)
 	}
@@ -259,10 +299,16 @@ func TestTheConnectionIsLocked(t *testing.T) {
 	stranger, err := trust.Authority{}.Next(time.Now())
 	p.must(err)
 	for who, c := range map[string]credentials.TransportCredentials{
-		"in clear text":   insecure.NewCredentials(),
-		"another CA":      credentials.NewTLS(&tls.Config{RootCAs: stranger.Pool(), ServerName: hostName, MinVersion: tls.VersionTLS12}),
-		"another name":    credentials.NewTLS(&tls.Config{RootCAs: old.Pool(), ServerName: "evil.example.net", MinVersion: tls.VersionTLS12}),
-		"TLS 1.1 at most": credentials.NewTLS(&tls.Config{RootCAs: old.Pool(), ServerName: hostName, MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}),
+		"in clear text": insecure.NewCredentials(),
+		"another CA": credentials.NewTLS(
+			&tls.Config{RootCAs: stranger.Pool(), ServerName: hostName, MinVersion: tls.VersionTLS12},
+		),
+		"another name": credentials.NewTLS(
+			&tls.Config{RootCAs: old.Pool(), ServerName: "evil.example.net", MinVersion: tls.VersionTLS12},
+		),
+		"TLS 1.1 at most": credentials.NewTLS(&tls.Config{
+			RootCAs: old.Pool(), ServerName: hostName, MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11,
+		}),
 	} {
 		other, _ := p.keda(c)
 		if got, err := load(t.Context(), other, ours); status.Code(err) != codes.Unavailable {
@@ -346,12 +392,18 @@ func TestStreamsAreNotWithoutEnd(t *testing.T) {
 func TestQuestionsWithoutEnd(t *testing.T) {
 	p := open(t, false, forty)
 	keda, conn := p.keda(insecure.NewCredentials())
-	if _, err := keda.IsActive(t.Context(), ref("media", "gateway", strings.Repeat("x", 1<<20))); status.Code(err) != codes.ResourceExhausted {
+	if _, err := keda.IsActive(
+		t.Context(), ref("media", "gateway", strings.Repeat("x", 1<<20)),
+	); status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("a large one: %v", err)
 	}
-	silent, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, pb.ExternalScaler_GetMetrics_FullMethodName)
+	silent, err := conn.NewStream(
+		t.Context(), &grpc.StreamDesc{ClientStreams: true, ServerStreams: true},
+		pb.ExternalScaler_GetMetrics_FullMethodName,
+	)
 	p.must(err)
-	if err := silent.RecvMsg(new(pb.GetMetricsResponse)); status.Code(err) != codes.DeadlineExceeded && status.Code(err) != codes.Canceled {
+	if err := silent.RecvMsg(new(pb.GetMetricsResponse)); status.Code(err) != codes.DeadlineExceeded &&
+		status.Code(err) != codes.Canceled {
 		t.Errorf("one that never comes: %v", err)
 	}
 	_, err = load(t.Context(), keda, ours)
@@ -375,7 +427,8 @@ func TestStrangersAreCutOff(t *testing.T) {
 			t.Parallel()
 			defer func() { _ = conn.Close() }()
 			_ = conn.SetReadDeadline(time.Now().Add(30 * time.Second))
-			if _, err := io.Copy(io.Discard, conn); errors.Is(err, context.DeadlineExceeded) || err != nil && strings.Contains(err.Error(), "timeout") {
+			if _, err := io.Copy(io.Discard, conn); errors.Is(err, context.DeadlineExceeded) || err != nil &&
+				strings.Contains(err.Error(), "timeout") {
 				t.Error("not cut off")
 			}
 		})
@@ -388,17 +441,22 @@ func TestStrangersAreCutOff(t *testing.T) {
 // Every answer is about the namespace in the request, or a short error.
 func FuzzParse(f *testing.F) {
 	for _, c := range wrong {
-		f.Add(c.ref.GetNamespace(), c.ref.GetScalerMetadata()[NamespaceKey], c.ref.GetScalerMetadata()[GatewayKey], c.ref.GetScalerMetadata()[PerReplicaKey])
+		f.Add(
+			c.ref.GetNamespace(), c.ref.GetScalerMetadata()[NamespaceKey], c.ref.GetScalerMetadata()[GatewayKey],
+			c.ref.GetScalerMetadata()[PerReplicaKey],
+		)
 	}
 	f.Add("media", "", "edge", "500")
 	f.Fuzz(func(t *testing.T, namespace, other, gateway, perReplica string) {
 		q, err := parse(ref(namespace, NamespaceKey, other, GatewayKey, gateway, PerReplicaKey, perReplica))
 		switch {
 		case err != nil:
-			if code := status.Code(err); code != codes.InvalidArgument && code != codes.PermissionDenied || len(err.Error()) > 1_000 {
+			if code := status.Code(err); code != codes.InvalidArgument && code != codes.PermissionDenied ||
+				len(err.Error()) > 1_000 {
 				t.Errorf("%v", err)
 			}
-		case q.gateway.Namespace != namespace || q.gateway.Name != gateway || other != "" && other != namespace || q.perReplica < 1:
+		case q.gateway.Namespace != namespace || q.gateway.Name != gateway || other != "" && other != namespace ||
+			q.perReplica < 1:
 			t.Errorf("%+v", q)
 		}
 	})

@@ -22,7 +22,9 @@ func TestDivide(t *testing.T) {
 				least := Load{Routes: 1, Endpoints: 1}
 				full := Load{Routes: 1, Endpoints: 1 + random.IntN(greed), Bytes: random.IntN(10 * greed)}
 				asked[namespace] = asked[namespace].Plus(full)
-				claims[namespace] = append(claims[namespace], Claim[string]{Of: fmt.Sprint(namespace, "/", c), Least: least, Measure: func() Load { return full }})
+				claims[namespace] = append(claims[namespace], Claim[string]{
+					Of: fmt.Sprint(namespace, "/", c), Least: least, Measure: func() Load { return full },
+				})
 			}
 		}
 		admitted, denied, used := Divide(limit, claims)
@@ -44,7 +46,10 @@ func TestDivide(t *testing.T) {
 			}
 			for _, c := range all {
 				if modest && !has[c.Of] {
-					t.Fatalf("seed %d: %s asks for %v, less than a part of %d of %v, and %s is turned down", seed, namespace, asked[namespace], namespaces, limit, c.Of)
+					t.Fatalf(
+						"seed %d: %s asks for %v, less than a part of %d of %v, and %s is turned down", seed, namespace,
+						asked[namespace], namespaces, limit, c.Of,
+					)
 				}
 			}
 		}
@@ -68,10 +73,14 @@ func sameDenied(a, b []Denied[string]) bool {
 func TestOldestFirst(t *testing.T) {
 	var all []Claim[int]
 	for i := range 10 {
-		all = append(all, Claim[int]{Of: i, Least: Load{Routes: 1}, Measure: func() Load { return Load{Routes: 1, Endpoints: 10} }})
+		all = append(
+			all,
+			Claim[int]{Of: i, Least: Load{Routes: 1}, Measure: func() Load { return Load{Routes: 1, Endpoints: 10} }},
+		)
 	}
 	admitted, denied, _ := Divide(Load{100, 35, 0, 0}, map[string][]Claim[int]{"a": all})
-	if !reflect.DeepEqual(admitted, []int{0, 1, 2}) || len(denied) != 7 || denied[0] != (Denied[int]{Of: 3, Kind: Endpoints, Asks: 10}) {
+	if !reflect.DeepEqual(admitted, []int{0, 1, 2}) || len(denied) != 7 ||
+		denied[0] != (Denied[int]{Of: 3, Kind: Endpoints, Asks: 10}) {
 		t.Errorf("admitted %v, denied %v", admitted, denied)
 	}
 }
@@ -81,7 +90,9 @@ func TestNothingIsMeasuredInVain(t *testing.T) {
 	measured := 0
 	var all []Claim[int]
 	for i := range 10_000 {
-		all = append(all, Claim[int]{Of: i, Least: Load{Routes: 1}, Measure: func() Load { measured++; return Load{Routes: 1} }})
+		all = append(
+			all, Claim[int]{Of: i, Least: Load{Routes: 1}, Measure: func() Load { measured++; return Load{Routes: 1} }},
+		)
 	}
 	_, denied, _ := Divide(Load{Routes: 100}, map[string][]Claim[int]{"a": all})
 	if measured != 100 || len(denied) != 9_900 {

@@ -123,7 +123,8 @@ func serviceOf(v *resource.View, gw *gwapiv1.Gateway, l *listener) (*corev1.Serv
 	for _, kind := range serviceTypes {
 		for _, svc := range v.ServicesOf(resource.KeyOf(gw)) {
 			for i, p := range svc.Spec.Ports {
-				if svc.Spec.Type == kind && p.Port == int32(l.spec.Port) && strings.EqualFold(string(p.Protocol), l.network()) {
+				if svc.Spec.Type == kind && p.Port == int32(l.spec.Port) &&
+					strings.EqualFold(string(p.Protocol), l.network()) {
 					return svc, &svc.Spec.Ports[i]
 				}
 			}

@@ -43,16 +43,21 @@ func TestWhatIsCopiedOwnsNothing(t *testing.T) {
 	gw := v.Gateway(key)
 	gw.Finalizers = []string{"example.net/hold"}
 	gw.Labels = map[string]string{
-		"stunner.l7mp.io/owned-by": "me", "stunner.l7mp.io/related-gateway-name": "mine", "stunner.l7mp.io/related-gateway-namespace": "home",
-		"gateway.networking.k8s.io/gateway-name": "mine", "app.kubernetes.io/managed-by": "me",
+		"stunner.l7mp.io/owned-by": "me", "stunner.l7mp.io/related-gateway-name": "mine",
+		"stunner.l7mp.io/related-gateway-namespace": "home",
+		"gateway.networking.k8s.io/gateway-name":    "mine", "app.kubernetes.io/managed-by": "me",
 	}
-	gw.Annotations = map[string]string{"stunner.l7mp.io/related-gateway-name": "home/mine", "kubectl.kubernetes.io/last-applied-configuration": "{}"}
+	gw.Annotations = map[string]string{
+		"stunner.l7mp.io/related-gateway-name": "home/mine", "kubectl.kubernetes.io/last-applied-configuration": "{}",
+	}
 	for _, o := range translate.Gateway(v, key, c.options).Objects {
 		owners := o.GetOwnerReferences()
 		if len(o.GetFinalizers()) > 0 || len(owners) != 1 || owners[0].Name != key.Name || owners[0].UID != gw.UID {
 			t.Errorf("%s: finalizers %v, owners %v", resource.KeyOf(o), o.GetFinalizers(), owners)
 		}
-		for where, text := range map[string]map[string]string{"labels": o.GetLabels(), "annotations": o.GetAnnotations()} {
+		for where, text := range map[string]map[string]string{
+			"labels": o.GetLabels(), "annotations": o.GetAnnotations(),
+		} {
 			for k, value := range text {
 				if value == "me" || value == "mine" || value == "home" || value == "home/mine" || value == "{}" {
 					t.Errorf("%s: %s has %s: %s", resource.KeyOf(o), where, k, value)

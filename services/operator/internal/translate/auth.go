@@ -239,7 +239,9 @@ func (s secretSource) isSecret() condition.Finding {
 // isGranted requires a ReferenceGrant for a Secret of another namespace, even if spec.requireReferenceGrants is false:
 // the author of the GatewayConfig may be a tenant.
 func (s secretSource) isGranted() condition.Finding {
-	from := resource.Referrer{Group: stunnerv1.GroupName, Kind: resource.KindGatewayConfig, Namespace: s.owner.Namespace}
+	from := resource.Referrer{
+		Group: stunnerv1.GroupName, Kind: resource.KindGatewayConfig, Namespace: s.owner.Namespace,
+	}
 	to := resource.Target{Kind: "Secret", NamespacedName: s.key}
 	if s.view.Granted(from, to) || s.trusted() {
 		return condition.Finding{}

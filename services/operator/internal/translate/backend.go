@@ -114,7 +114,9 @@ func (b backend) portRangeValid() condition.Finding {
 
 func (b backend) isGranted() condition.Finding {
 	ref := b.route.Ref
-	from := resource.Referrer{Group: ref.GroupVersion.Group, Kind: string(resource.KindUDPRoute), Namespace: ref.Namespace}
+	from := resource.Referrer{
+		Group: ref.GroupVersion.Group, Kind: string(resource.KindUDPRoute), Namespace: ref.Namespace,
+	}
 	to := resource.Target{Group: b.Group, Kind: b.Kind, NamespacedName: b.Key()}
 	if b.requireGrants && !b.view.Granted(from, to) {
 		return condition.NotGranted("the route", b.Kind+" "+b.Key().String(), b.Namespace)

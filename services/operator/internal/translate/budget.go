@@ -128,7 +128,9 @@ func (a *admission) divide(limit share.Load) ([]*attachedRoute, []share.Denied[*
 		r := &attachedRoute{route: route}
 		least := share.Load{share.Routes: 1, share.Endpoints: len(route.Backends)}
 		measure := func() share.Load { return a.measure(r, least) }
-		claims[namespace] = append(claims[namespace], share.Claim[*attachedRoute]{Of: r, Least: least, Measure: measure})
+		claims[namespace] = append(
+			claims[namespace], share.Claim[*attachedRoute]{Of: r, Least: least, Measure: measure},
+		)
 	}
 	for _, of := range claims {
 		slices.SortStableFunc(of, func(x, y share.Claim[*attachedRoute]) int {

@@ -27,7 +27,8 @@ type certificate struct {
 // encoded returns the form of a config: base64 of the PEM text.
 func (c certificate) encoded() config.Certificate {
 	return config.Certificate{
-		Cert: base64.StdEncoding.EncodeToString(c.chain), Key: credential.Secret(base64.StdEncoding.EncodeToString(c.key)),
+		Cert: base64.StdEncoding.EncodeToString(c.chain),
+		Key:  credential.Secret(base64.StdEncoding.EncodeToString(c.key)),
 	}
 }
 

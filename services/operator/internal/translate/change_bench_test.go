@@ -42,14 +42,19 @@ func townMeta(kind string, gateway, turn int) metav1.ObjectMeta {
 
 func townGateway(gateway, turn int) resource.Object {
 	listener := gwapiv1.Listener{Name: "udp", Protocol: "TURN-UDP", Port: gwapiv1.PortNumber(3478 + turn%100)}
-	return &gwapiv1.Gateway{ObjectMeta: townMeta("gw", gateway, turn), Spec: gwapiv1.GatewaySpec{GatewayClassName: "town", Listeners: []gwapiv1.Listener{listener}}}
+	return &gwapiv1.Gateway{
+		ObjectMeta: townMeta("gw", gateway, turn),
+		Spec:       gwapiv1.GatewaySpec{GatewayClassName: "town", Listeners: []gwapiv1.Listener{listener}},
+	}
 }
 
 func townRoute(gateway, turn int) resource.Object {
 	r := &stunnerv1.UDPRoute{ObjectMeta: townMeta("route", gateway, turn)}
 	r.Spec.ParentRefs = []gwapiv1.ParentReference{{Name: gwapiv1.ObjectName(fmt.Sprintf("gw-%d", gateway))}}
 	port := gwapiv1.PortNumber(7000 + turn%100)
-	r.Spec.Rules = []stunnerv1.UDPRouteRule{{BackendRefs: []stunnerv1.BackendRef{{Name: gwapiv1.ObjectName(fmt.Sprintf("media-%d", gateway)), Port: &port}}}}
+	r.Spec.Rules = []stunnerv1.UDPRouteRule{{
+		BackendRefs: []stunnerv1.BackendRef{{Name: gwapiv1.ObjectName(fmt.Sprintf("media-%d", gateway)), Port: &port}},
+	}}
 	return r
 }
 
@@ -61,7 +66,10 @@ func townSlice(gateway, turn int) resource.Object {
 	s := &discoveryv1.EndpointSlice{ObjectMeta: townMeta("media", gateway, 0), AddressType: discoveryv1.AddressTypeIPv4}
 	s.Labels = map[string]string{discoveryv1.LabelServiceName: s.Name}
 	for e := range townEndpoints {
-		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.%d.%d.%d", gateway%250, turn%250, e+1)}})
+		s.Endpoints = append(
+			s.Endpoints,
+			discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.%d.%d.%d", gateway%250, turn%250, e+1)}},
+		)
 	}
 	return s
 }
@@ -77,11 +85,16 @@ func newTown(gateways int) *town {
 	namespace := gwapiv1.Namespace("town")
 	class := &gwapiv1.GatewayClass{ObjectMeta: metav1.ObjectMeta{Name: "town"}}
 	class.Spec.ControllerName = translate.DefaultControllerName
-	class.Spec.ParametersRef = &gwapiv1.ParametersReference{Group: stunnerv1.GroupName, Kind: "GatewayConfig", Name: "town", Namespace: &namespace}
+	class.Spec.ParametersRef = &gwapiv1.ParametersReference{
+		Group: stunnerv1.GroupName, Kind: "GatewayConfig", Name: "town", Namespace: &namespace,
+	}
 	gc := &stunnerv1.GatewayConfig{ObjectMeta: metav1.ObjectMeta{Namespace: "town", Name: "town"}}
 	gc.Spec.AuthRef = &gwapiv1.SecretObjectReference{Name: "town"}
-	objects := []resource.Object{class, gc, &stunnerv1.Dataplane{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, &corev1.Secret{
-		ObjectMeta: gc.ObjectMeta, Data: map[string][]byte{"type": []byte("static"), "username": []byte("user"), "password": []byte("pass")},
+	objects := []resource.Object{class, gc, &stunnerv1.Dataplane{
+		ObjectMeta: metav1.ObjectMeta{Name: "default"},
+	}, &corev1.Secret{
+		ObjectMeta: gc.ObjectMeta,
+		Data:       map[string][]byte{"type": []byte("static"), "username": []byte("user"), "password": []byte("pass")},
 	}}
 	for g := range gateways {
 		objects = append(objects, townGateway(g, 0), townRoute(g, 0), townService(g, "10.96.0.1"), townSlice(g, 0))
@@ -140,7 +153,9 @@ func BenchmarkStart(b *testing.B) {
 // a change among 1,000 Gateways repeats the same translations as among 10, and allocates as much memory.
 func TestChangeCostsWhatItConcerns(t *testing.T) {
 	few, many := newTown(10), newTown(1_000)
-	if out := many.translate(translate.ObjectRef{Kind: translate.KindGateway, NamespacedName: resource.KeyOf(townGateway(7, 0))}); out.Gateway.Config == nil ||
+	if out := many.translate(
+		translate.ObjectRef{Kind: translate.KindGateway, NamespacedName: resource.KeyOf(townGateway(7, 0))},
+	); out.Gateway.Config == nil ||
 		len(out.Gateway.Config.Clusters) != 1 || len(out.Gateway.Config.Clusters[0].Endpoints) != townEndpoints+1 {
 		t.Fatalf("a Gateway of the town has the config %+v", out.Gateway.Config)
 	}

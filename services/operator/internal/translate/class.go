@@ -27,7 +27,9 @@ func Class(v *resource.View, name string, opt Options) ClassResult {
 	before := v.ClassStatus(name)
 	return ClassResult{Class: name, Ours: true, Status: gwapiv1.GatewayClassStatus{
 		Conditions: condition.Merge(before.Conditions, class.Generation, opt.Now,
-			condition.Holds(condition.Accepted, condition.ReasonAccepted, finding.As(condition.ReasonInvalidParameters))),
+			condition.Holds(
+				condition.Accepted, condition.ReasonAccepted, finding.As(condition.ReasonInvalidParameters),
+			)),
 		SupportedFeatures: before.SupportedFeatures,
 	}}
 }
@@ -78,7 +80,9 @@ func inlineSecrets(gc *stunnerv1.GatewayConfig) []string {
 
 // shortSecrets returns the names of the secrets that are short enough to be guessed.
 func shortSecrets(auth config.Auth) (names []string) {
-	for _, s := range []struct{ key, name string }{{config.KeyPassword, "password"}, {config.KeySecret, "shared secret"}} {
+	for _, s := range []struct{ key, name string }{
+		{config.KeyPassword, "password"}, {config.KeySecret, "shared secret"},
+	} {
 		if value := auth.Credentials[s.key]; value != "" && len(value) < credential.StrongSecret {
 			names = append(names, s.name)
 		}

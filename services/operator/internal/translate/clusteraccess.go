@@ -123,7 +123,9 @@ func (c clusterAddresses) contain(a netip.Addr) bool {
 
 // onHost reports whether a prefix is part of one of the host prefixes.
 func (c clusterAddresses) onHost(p netip.Prefix) bool {
-	return slices.ContainsFunc(c.host, func(h netip.Prefix) bool { return h.Bits() <= p.Bits() && h.Contains(p.Addr()) })
+	return slices.ContainsFunc(
+		c.host, func(h netip.Prefix) bool { return h.Bits() <= p.Bits() && h.Contains(p.Addr()) },
+	)
 }
 
 // clusterGuard removes the addresses of the cluster itself from the endpoints of routes.

@@ -17,7 +17,9 @@ import (
 // public address: the operator has not created the Service yet.
 func ExampleGateway() {
 	system := metav1.ObjectMeta{Namespace: "stunner", Name: "config"}
-	turn, media := metav1.ObjectMeta{Namespace: "turn", Name: "udp"}, metav1.ObjectMeta{Namespace: "turn", Name: "media"}
+	turn, media := metav1.ObjectMeta{Namespace: "turn", Name: "udp"}, metav1.ObjectMeta{
+		Namespace: "turn", Name: "media",
+	}
 	slice := metav1.ObjectMeta{
 		Namespace: "turn", Name: "media-x", Labels: map[string]string{discoveryv1.LabelServiceName: "media"},
 	}

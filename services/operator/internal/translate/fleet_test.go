@@ -26,10 +26,19 @@ func TestDataplanesSayWhetherAGatewayIsProgrammed(t *testing.T) {
 	}{
 		"nobody reports": {resource.FleetState{}, metav1.Condition{Status: "True", Reason: "Programmed"}},
 		"all refuse": {resource.FleetState{Pod: "edge-1", Problem: "port 80: taken", Draining: 1},
-			metav1.Condition{Status: "False", Reason: "Invalid", Message: "no dataplane serves all of the config: pod edge-1 says: port 80: taken"}},
+			metav1.Condition{
+				Status: "False", Reason: "Invalid",
+				Message: "no dataplane serves all of the config: pod edge-1 says: port 80: taken",
+			}},
 		"none runs it": {resource.FleetState{Behind: 2},
-			metav1.Condition{Status: "False", Reason: "Pending", Message: "2 pods report, none runs the published config: see their logs"}},
-		"one drains": {resource.FleetState{Draining: 1}, metav1.Condition{Status: "True", Reason: "Programmed", Message: "programmed, 1 pod draining"}},
+			metav1.Condition{
+				Status: "False", Reason: "Pending",
+				Message: "2 pods report, none runs the published config: see their logs",
+			}},
+		"one drains": {
+			resource.FleetState{Draining: 1},
+			metav1.Condition{Status: "True", Reason: "Programmed", Message: "programmed, 1 pod draining"},
+		},
 	} {
 		v := c.view()
 		told := resource.Facts{}
@@ -37,13 +46,16 @@ func TestDataplanesSayWhetherAGatewayIsProgrammed(t *testing.T) {
 		var readers resource.Readers[string]
 		readers.Record("the Gateway", told)
 		concerned := map[string]struct{}{}
-		readers.Of(v.Put(&resource.Fleet{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}, FleetState: test.fleet}), concerned)
+		readers.Of(v.Put(&resource.Fleet{
+			ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}, FleetState: test.fleet,
+		}), concerned)
 		if len(concerned) != 1 {
 			t.Errorf("%s: the Gateway is not translated again", name)
 		}
 		r := translate.Gateway(v, key, c.options)
 		for _, got := range r.Status.Conditions {
-			if got.Type == condition.Programmed && (got.Status != test.want.Status || got.Reason != test.want.Reason || got.Message != test.want.Message) {
+			if got.Type == condition.Programmed &&
+				(got.Status != test.want.Status || got.Reason != test.want.Reason || got.Message != test.want.Message) {
 				t.Errorf("%s: %+v", name, got)
 			}
 		}
@@ -79,7 +91,9 @@ func TestARefusedObjectIsTold(t *testing.T) {
 		{resource.RefusalState{Scaling: scaled}, []string{programmed, unscaled}},
 		{resource.RefusalState{}, []string{programmed}},
 	} {
-		refusal := &resource.Refusal{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}, RefusalState: step.state}
+		refusal := &resource.Refusal{
+			ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}, RefusalState: step.state,
+		}
 		change := v.Put
 		if step.state == (resource.RefusalState{}) {
 			change = v.Delete
@@ -109,13 +123,16 @@ func TestExternalAddressesThatAreRefusedAreTold(t *testing.T) {
 	c := load(t, filepath.Join("testdata", "a_wished_address_wins.txtar"))
 	v := c.view()
 	key := v.Gateways()[0]
-	v.Put(&resource.Refusal{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}, RefusalState: resource.RefusalState{
+	v.Put(&resource.Refusal{ObjectMeta: metav1.ObjectMeta{
+		Namespace: key.Namespace, Name: key.Name,
+	}, RefusalState: resource.RefusalState{
 		ExternalIPs: resource.Refused{Object: "Service turn/lobby", Problem: "denied by admission control"},
 	}})
 	r := translate.Gateway(v, key, c.options)
 	accepted, programmed := r.Status.Conditions[0], r.Status.Conditions[1]
 	const want = "the API server refuses spec.externalIPs of Service turn/lobby, which does without: denied by admission control"
-	if accepted.Status != metav1.ConditionTrue || programmed.Status != metav1.ConditionTrue || !strings.Contains(accepted.Message, want) {
+	if accepted.Status != metav1.ConditionTrue || programmed.Status != metav1.ConditionTrue ||
+		!strings.Contains(accepted.Message, want) {
 		t.Errorf("the Gateway says %+v and %+v", accepted, programmed)
 	}
 }
@@ -134,9 +151,12 @@ func TestASkeletonNeedsNoCredentials(t *testing.T) {
 		v := c.view()
 		key := v.Gateways()[0]
 		whole := translate.Gateway(v, key, c.options)
-		v = resource.NewView(slices.DeleteFunc(slices.Clone(c.objects), func(o resource.Object) bool { return reflect.TypeOf(o).Elem().Name() == kind }))
+		v = resource.NewView(slices.DeleteFunc(
+			slices.Clone(c.objects), func(o resource.Object) bool { return reflect.TypeOf(o).Elem().Name() == kind },
+		))
 		r := translate.Gateway(v, key, c.options)
-		if !r.Hold || r.Objects != nil || len(whole.Skeleton) != 2 || want && !reflect.DeepEqual(r.Skeleton, whole.Skeleton) || !want && r.Skeleton != nil {
+		if !r.Hold || r.Objects != nil || len(whole.Skeleton) != 2 || want &&
+			!reflect.DeepEqual(r.Skeleton, whole.Skeleton) || !want && r.Skeleton != nil {
 			t.Errorf("without %s: kept %t, %d objects, skeleton %v", kind, r.Hold, len(r.Objects), r.Skeleton)
 		}
 	}

@@ -172,7 +172,9 @@ func (d draft) workloadNameFree() condition.Finding {
 		if class := classOf(d.view, other, d.opt); class != nil {
 			p, found := parametersOf(d.view, other, class, d.opt)
 			if found.OK() && manifest.WorkloadName(p.dataplane, key.Name) == d.parameters.dataplane.Spec.WorkloadName {
-				return condition.WorkloadTaken(d.parameters.dataplane.Name, d.parameters.dataplane.Spec.WorkloadName, key.String())
+				return condition.WorkloadTaken(
+					d.parameters.dataplane.Name, d.parameters.dataplane.Spec.WorkloadName, key.String(),
+				)
 			}
 		}
 	}

@@ -185,7 +185,10 @@ func readHost(t testing.TB, data []byte) *resource.Host {
 		Admin   map[string]resource.AdminPorts `json:"admin"`
 	}
 	mustUnmarshal(t, data, &text)
-	h := &resource.Host{Address: text.Address, Ports: map[resource.ListenerKey]int{}, Admin: map[types.NamespacedName]resource.AdminPorts{}}
+	h := &resource.Host{
+		Address: text.Address, Ports: map[resource.ListenerKey]int{},
+		Admin: map[types.NamespacedName]resource.AdminPorts{},
+	}
 	for name, port := range text.Ports {
 		gateway, listener, _ := strings.Cut(name, "/")
 		h.Ports[resource.ListenerKey{Namespace: "turn", Gateway: gateway, Listener: listener}] = port

@@ -43,7 +43,11 @@ func TestWhatIsGoneIsNotSpokenOf(t *testing.T) {
 				}
 				for _, p := range r.Parents {
 					key, _ := v.Route(ref).GatewayOf(p.ParentRef)
-					accepted := slices.ContainsFunc(p.Conditions, func(c metav1.Condition) bool { return c.Type == condition.Accepted && c.Status == metav1.ConditionTrue })
+					accepted := slices.ContainsFunc(p.Conditions, func(
+						c metav1.Condition,
+					) bool {
+						return c.Type == condition.Accepted && c.Status == metav1.ConditionTrue
+					})
 					if string(p.ControllerName) == c.options.ControllerName && v.Gateway(key) == nil && accepted {
 						t.Errorf("%s goes: %s is accepted by %s", identity(gone), ref, key)
 					}

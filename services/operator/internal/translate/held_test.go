@@ -34,24 +34,35 @@ func annotated(name, value string) edit {
 }
 
 func certified(name string) *gwapiv1.ListenerTLSConfig {
-	return &gwapiv1.ListenerTLSConfig{CertificateRefs: []gwapiv1.SecretObjectReference{{Name: gwapiv1.ObjectName(name)}}}
+	return &gwapiv1.ListenerTLSConfig{
+		CertificateRefs: []gwapiv1.SecretObjectReference{{Name: gwapiv1.ObjectName(name)}},
+	}
 }
 
 // states are edits of listener w.
 var states = map[string]edit{
-	"as it should be":     func(*site) {},
-	"Secret missing":      onListener("w", func(l *gwapiv1.Listener) { l.TLS = certified("nowhere") }),
-	"Secret incomplete":   onListener("w", func(l *gwapiv1.Listener) { l.TLS = certified("half") }),
-	"no reference":        onListener("w", func(l *gwapiv1.Listener) { l.TLS = nil }),
-	"not granted":         onListener("w", func(l *gwapiv1.Listener) { l.TLS.CertificateRefs[0].Namespace = new(gwapiv1.Namespace("guests")) }),
+	"as it should be":   func(*site) {},
+	"Secret missing":    onListener("w", func(l *gwapiv1.Listener) { l.TLS = certified("nowhere") }),
+	"Secret incomplete": onListener("w", func(l *gwapiv1.Listener) { l.TLS = certified("half") }),
+	"no reference":      onListener("w", func(l *gwapiv1.Listener) { l.TLS = nil }),
+	"not granted": onListener(
+		"w", func(l *gwapiv1.Listener) { l.TLS.CertificateRefs[0].Namespace = new(gwapiv1.Namespace("guests")) },
+	),
 	"passthrough":         onListener("w", func(l *gwapiv1.Listener) { l.TLS.Mode = new(gwapiv1.TLSModePassthrough) }),
 	"protocol misspelt":   onListener("w", func(l *gwapiv1.Listener) { l.Protocol = "TURN-TSL" }),
 	"port out of range":   onListener("w", func(l *gwapiv1.Listener) { l.Port = 70000 }),
 	"port of t":           onListener("w", func(l *gwapiv1.Listener) { l.Port = 3478 }),
 	"port of the process": onListener("w", func(l *gwapiv1.Listener) { l.Port = 8086 }),
 	"port and no Secret":  onListener("w", func(l *gwapiv1.Listener) { l.Port, l.TLS = 9443, certified("nowhere") }),
-	"other network":       onListener("w", func(l *gwapiv1.Listener) { l.Protocol, l.TLS = "TURN-DTLS", certified("nowhere") }),
-	"port in the pod":     func(s *site) { annotated("targetport", "w=9443")(s); s.listener("w").TLS = certified("nowhere") },
+	"other network": onListener(
+		"w", func(l *gwapiv1.Listener) { l.Protocol, l.TLS = "TURN-DTLS", certified("nowhere") },
+	),
+	"port in the pod": func(s *site) {
+		annotated("targetport", "w=9443")(s)
+		s.listener("w").TLS = certified(
+			"nowhere",
+		)
+	},
 	"routes of no kind": onListener("w", func(l *gwapiv1.Listener) {
 		l.AllowedRoutes = &gwapiv1.AllowedRoutes{Kinds: []gwapiv1.RouteGroupKind{{Kind: "TCPRoute"}}}
 	}),
@@ -102,7 +113,10 @@ func TestAListenerThatWaitsHoldsBackItsOwnPortsOnly(t *testing.T) {
 					if mixed != "" && !published {
 						continue // nothing is published yet
 					}
-					name := fmt.Sprintf("%s, mixed %q, w first %t, published before %t, then %s", state, mixed, first, published, change)
+					name := fmt.Sprintf(
+						"%s, mixed %q, w first %t, published before %t, then %s", state, mixed, first, published,
+						change,
+					)
 					s := newSite(t, mixed, first)
 					if published {
 						s.settle(name)
@@ -143,7 +157,10 @@ func newSite(t *testing.T, mixed string, first bool) *site {
 	if siteObjects == nil {
 		siteObjects = objectsOfSites(t)
 	}
-	s := &site{T: t, options: translate.DefaultOptions(), objects: siteObjects, services: map[string]*corev1.Service{}, route: []string{"media"}}
+	s := &site{
+		T: t, options: translate.DefaultOptions(), objects: siteObjects, services: map[string]*corev1.Service{},
+		route: []string{"media"},
+	}
 	s.options.Now = now
 	w := gwapiv1.Listener{Name: "w", Port: 443, Protocol: "TURN-TLS", TLS: certified("good")}
 	listeners := []gwapiv1.Listener{
@@ -169,7 +186,9 @@ var siteObjects []resource.Object
 
 // objectsOfSites returns the objects that a Gateway needs, with two valid certificates.
 func objectsOfSites(t *testing.T) (objects []resource.Object) {
-	for _, file := range []string{"a_missing_certificate_leaves_the_other_listeners.txtar", "a_tls_listener_carries_its_certificate.txtar"} {
+	for _, file := range []string{
+		"a_missing_certificate_leaves_the_other_listeners.txtar", "a_tls_listener_carries_its_certificate.txtar",
+	} {
 		for _, o := range load(t, filepath.Join("testdata", file)).objects {
 			switch o := o.(type) {
 			case *gwapiv1.Gateway:
@@ -203,7 +222,9 @@ func (s *site) add(l gwapiv1.Listener) {
 }
 
 func (s *site) remove(name string) {
-	s.gateway.Spec.Listeners = slices.DeleteFunc(s.gateway.Spec.Listeners, func(l gwapiv1.Listener) bool { return string(l.Name) == name })
+	s.gateway.Spec.Listeners = slices.DeleteFunc(
+		s.gateway.Spec.Listeners, func(l gwapiv1.Listener) bool { return string(l.Name) == name },
+	)
 }
 
 // settle repeats the translation and the reaction of the cluster until nothing changes.
@@ -222,9 +243,13 @@ func (s *site) settle(name string) {
 		}
 		objects = append(append(objects, s.gateway.DeepCopy()), s.objects...)
 		for _, route := range s.route {
-			objects = append(objects, &stunnerv1.UDPRoute{ObjectMeta: metav1.ObjectMeta{Namespace: "turn", Name: route}, Spec: stunnerv1.UDPRouteSpec{
+			objects = append(objects, &stunnerv1.UDPRoute{ObjectMeta: metav1.ObjectMeta{
+				Namespace: "turn", Name: route,
+			}, Spec: stunnerv1.UDPRouteSpec{
 				CommonRouteSpec: gwapiv1.CommonRouteSpec{ParentRefs: []gwapiv1.ParentReference{{Name: "lobby"}}},
-				Rules:           []stunnerv1.UDPRouteRule{{BackendRefs: []stunnerv1.BackendRef{{Name: "sfu", Namespace: new(gwapiv1.Namespace("rooms"))}}}},
+				Rules: []stunnerv1.UDPRouteRule{
+					{BackendRefs: []stunnerv1.BackendRef{{Name: "sfu", Namespace: new(gwapiv1.Namespace("rooms"))}}},
+				},
 			}})
 		}
 		s.options.Published = s.published
@@ -303,7 +328,9 @@ func (s *site) check(name string) (held int) {
 		case i >= 0:
 			s.checkServed(name, spec, s.published.Listeners[i], explained)
 		default: // its certificate was revoked
-			explained[fmt.Sprintf("lobby:%d/TCP", spec.Port)], explained[fmt.Sprintf("lobby-tcp:%d/TCP", spec.Port)] = true, true
+			explained[fmt.Sprintf("lobby:%d/TCP", spec.Port)], explained[fmt.Sprintf(
+				"lobby-tcp:%d/TCP", spec.Port,
+			)] = true, true
 		}
 	}
 	for service, svc := range s.services {
@@ -314,10 +341,14 @@ func (s *site) check(name string) (held int) {
 		}
 		for key, value := range s.gateway.Annotations {
 			if svc.Annotations[key] != value {
-				s.Errorf("%s: Service %s has annotation %s=%q, want %q", name, service, key, svc.Annotations[key], value)
+				s.Errorf(
+					"%s: Service %s has annotation %s=%q, want %q", name, service, key, svc.Annotations[key], value,
+				)
 			}
 		}
-		if want := cmp.Or(s.gateway.Annotations["stunner.l7mp.io/service-type"], "LoadBalancer"); string(svc.Spec.Type) != want {
+		if want := cmp.Or(
+			s.gateway.Annotations["stunner.l7mp.io/service-type"], "LoadBalancer",
+		); string(svc.Spec.Type) != want {
 			s.Errorf("%s: Service %s is of type %s, want %s", name, service, svc.Spec.Type, want)
 		}
 	}
@@ -326,7 +357,10 @@ func (s *site) check(name string) (held int) {
 
 // status returns the status of a listener of a config.
 func (s *site) status(l config.Listener) gwapiv1.ListenerStatus {
-	i := slices.IndexFunc(s.result.Status.Listeners, func(st gwapiv1.ListenerStatus) bool { return "turn/lobby/"+string(st.Name) == l.Name })
+	i := slices.IndexFunc(
+		s.result.Status.Listeners,
+		func(st gwapiv1.ListenerStatus) bool { return "turn/lobby/"+string(st.Name) == l.Name },
+	)
 	return s.result.Status.Listeners[i]
 }
 
@@ -337,7 +371,9 @@ func (s *site) allWait() bool {
 }
 
 func isTrue(conditions []metav1.Condition, kind string) bool {
-	return slices.ContainsFunc(conditions, func(c metav1.Condition) bool { return c.Type == kind && c.Status == metav1.ConditionTrue })
+	return slices.ContainsFunc(
+		conditions, func(c metav1.Condition) bool { return c.Type == kind && c.Status == metav1.ConditionTrue },
+	)
 }
 
 // checkHeld compares a held listener with its form before.
@@ -350,7 +386,9 @@ func (s *site) checkHeld(name string, l config.Listener, explained map[string]bo
 	}
 	was := s.before.Listeners[i]
 	if l.Protocol != was.Protocol || l.Port != was.Port || l.Cert != was.Cert || l.Key != was.Key {
-		s.Errorf("%s: %s waits and has become %s %d, it was %s %d", name, l.Name, l.Protocol, l.Port, was.Protocol, was.Port)
+		s.Errorf(
+			"%s: %s waits and has become %s %d, it was %s %d", name, l.Name, l.Protocol, l.Port, was.Protocol, was.Port,
+		)
 	}
 	if got := s.doorsTo(l); len(s.doors[l.Name]) > 0 && !slices.Equal(got, s.doors[l.Name]) {
 		s.Errorf("%s: %s waits, and is reached by %v, before by %v", name, l.Name, got, s.doors[l.Name])
@@ -372,7 +410,10 @@ func (s *site) checkServed(name string, spec gwapiv1.Listener, l config.Listener
 	status := s.status(l)
 	programmed := isTrue(status.Conditions, condition.Programmed)
 	if len(l.Routes) != len(s.route) && spec.AllowedRoutes == nil || len(l.Routes) != int(status.AttachedRoutes) {
-		s.Errorf("%s: %s has the routes %v, its status counts %d, and there are %v", name, l.Name, l.Routes, status.AttachedRoutes, s.route)
+		s.Errorf(
+			"%s: %s has the routes %v, its status counts %d, and there are %v", name, l.Name, l.Routes,
+			status.AttachedRoutes, s.route,
+		)
 	}
 	doors, balanced := s.doorsTo(l), s.gateway.Annotations["stunner.l7mp.io/service-type"] == ""
 	hidden := s.gateway.Annotations["stunner.l7mp.io/enable-mixed-protocol-lb"] == "false" && len(doors) == 0
@@ -384,7 +425,10 @@ func (s *site) checkServed(name string, spec gwapiv1.Listener, l config.Listener
 	case len(doors) != 1 || !strings.HasSuffix(doors[0], fmt.Sprintf(":%d", spec.Port)):
 		s.Errorf("%s: %s is reached by %v, want port %d", name, l.Name, doors, spec.Port)
 	case balanced && (!programmed || l.PublicPort != int(spec.Port)):
-		s.Errorf("%s: %s: programmed %t, clients are told port %d, want %d", name, l.Name, programmed, l.PublicPort, spec.Port)
+		s.Errorf(
+			"%s: %s: programmed %t, clients are told port %d, want %d", name, l.Name, programmed, l.PublicPort,
+			spec.Port,
+		)
 	}
 	for _, door := range doors {
 		explained[door+"/"+strings.ToUpper(l.Protocol.Network())] = true

@@ -32,7 +32,10 @@ func TestOnlyWhoIsConcernedNeedsANewTranslation(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed, 0))
 	made, all := 0, 0
 	forEachCase(t, func(t *testing.T, c *testCase) {
-		w := walk{t: t, view: c.viewOf(nil), options: c.options, present: map[string]resource.Object{}, results: map[translate.ObjectRef]any{}}
+		w := walk{
+			t: t, view: c.viewOf(nil), options: c.options, present: map[string]resource.Object{},
+			results: map[translate.ObjectRef]any{},
+		}
 		for _, o := range c.objects {
 			w.put(o)
 		}

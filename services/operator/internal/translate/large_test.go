@@ -70,7 +70,8 @@ func TestARouteThatMakesAConfigUnreadableWaits(t *testing.T) {
 	if r.Hold || r.Config == nil || len(r.Config.Clusters) != 0 {
 		t.Fatalf("keep %t, config %v: want one without the route", r.Hold, r.Config)
 	}
-	if why := w.unserved(t); !strings.Contains(why, "BudgetExceeded") || !strings.Contains(why, fmt.Sprint(config.MaxDocument)) {
+	if why := w.unserved(t); !strings.Contains(why, "BudgetExceeded") ||
+		!strings.Contains(why, fmt.Sprint(config.MaxDocument)) {
 		t.Errorf("the route says %q", why)
 	}
 	w.view.Put(townCrowd(10))
@@ -106,7 +107,8 @@ func TestARouteThatWaitsKeepsWhatItHad(t *testing.T) {
 		t.Fatalf("%d endpoints", len(had))
 	}
 	s := townCrowd(200)
-	s.Endpoints = append(s.Endpoints, townSlice(0, 0).(*discoveryv1.EndpointSlice).Endpoints[:30]...) // 20 are removed, 200 are added
+	// 20 are removed, 200 are added
+	s.Endpoints = append(s.Endpoints, townSlice(0, 0).(*discoveryv1.EndpointSlice).Endpoints[:30]...)
 	s.AddressType = discoveryv1.AddressTypeIPv4
 	w.view.Put(s)
 	for name, prepare := range map[string]func(){
@@ -125,7 +127,8 @@ func TestARouteThatWaitsKeepsWhatItHad(t *testing.T) {
 		if len(kept) != 31 || slices.ContainsFunc(kept, func(e string) bool { return !slices.Contains(had, e) }) {
 			t.Errorf("%s: the route keeps %d endpoints, want 30 and the cluster IP: %v", name, len(kept), kept)
 		}
-		if !slices.Equal(r.Config.Listeners[0].Routes, []string{"town/route-0"}) || !strings.Contains(w.unserved(t), "231 endpoints") {
+		if !slices.Equal(r.Config.Listeners[0].Routes, []string{"town/route-0"}) ||
+			!strings.Contains(w.unserved(t), "231 endpoints") {
 			t.Errorf("%s: routes %v, status %q", name, r.Config.Listeners[0].Routes, w.unserved(t))
 		}
 	}
@@ -168,17 +171,23 @@ func yardstick() time.Duration {
 // Each case uses the default budgets fully, or exceeds them by far.
 func TestTheWorstWorldsTakeNoTime(t *testing.T) {
 	worlds := map[string]func(w *town){
-		"one route of 114,688 endpoints":         func(w *town) { w.wide(1, 7) },
-		"40 routes of 114,688 endpoints":         func(w *town) { w.wide(40, 7) },
-		"1,000 routes of 262,144 endpoints":      func(w *town) { w.wide(1000, 16) },
-		"two routes that fill the Gateway":       func(w *town) { w.wide(2, 1) },
-		"a Service of 16,000 endpoints":          func(w *town) { w.view.Put(townCrowd(16_000)) },
-		"10,001 routes":                          func(w *town) { w.narrow(10_001, 1) },
-		"2,000 routes with 16 backends each":     func(w *town) { w.narrow(2_000, 16) },
-		"2,000 routes at 64 listeners":           func(w *town) { w.narrow(2_000, 1); w.listen(64) },
-		"10,001 routes with 32 parents each":     func(w *town) { w.narrow(10_001, 32); w.listen(64) },
-		"2,000 routes while 64 denials hold":     func(w *town) { w.narrow(2_000, 16); w.deny(64) },
-		"40 routes that keep what they had":      func(w *town) { w.narrow(40, 1); w.options.Published = w.gateway().Config; w.wide(40, 7) },
+		"one route of 114,688 endpoints":     func(w *town) { w.wide(1, 7) },
+		"40 routes of 114,688 endpoints":     func(w *town) { w.wide(40, 7) },
+		"1,000 routes of 262,144 endpoints":  func(w *town) { w.wide(1000, 16) },
+		"two routes that fill the Gateway":   func(w *town) { w.wide(2, 1) },
+		"a Service of 16,000 endpoints":      func(w *town) { w.view.Put(townCrowd(16_000)) },
+		"10,001 routes":                      func(w *town) { w.narrow(10_001, 1) },
+		"2,000 routes with 16 backends each": func(w *town) { w.narrow(2_000, 16) },
+		"2,000 routes at 64 listeners":       func(w *town) { w.narrow(2_000, 1); w.listen(64) },
+		"10,001 routes with 32 parents each": func(w *town) { w.narrow(10_001, 32); w.listen(64) },
+		"2,000 routes while 64 denials hold": func(w *town) { w.narrow(2_000, 16); w.deny(64) },
+		"40 routes that keep what they had": func(w *town) {
+			w.narrow(
+				40, 1,
+			)
+			w.options.Published = w.gateway().Config
+			w.wide(40, 7)
+		},
 		"1,000 routes in 1,000 other namespaces": func(w *town) { w.strangers(1000) },
 	}
 	longest := 2 * yardstick()
@@ -252,7 +261,9 @@ func (w *town) wide(routes, n int) {
 			for range 16 {
 				group, kind := gwapiv1.Group(stunnerv1.GroupName), gwapiv1.Kind(stunnerv1.KindStaticService)
 				port := gwapiv1.PortNumber(1000 + len(r.Spec.Rules)*16 + len(rule.BackendRefs))
-				rule.BackendRefs = append(rule.BackendRefs, stunnerv1.BackendRef{Group: &group, Kind: &kind, Name: "wide", Port: &port})
+				rule.BackendRefs = append(
+					rule.BackendRefs, stunnerv1.BackendRef{Group: &group, Kind: &kind, Name: "wide", Port: &port},
+				)
 			}
 			r.Spec.Rules = append(r.Spec.Rules, rule)
 		}
@@ -272,7 +283,9 @@ func (w *town) narrow(routes, n int) {
 			}
 			r.Spec.ParentRefs = append(r.Spec.ParentRefs, gwapiv1.ParentReference{Name: "gw-0", SectionName: &section})
 			port := gwapiv1.PortNumber(1000 + b)
-			r.Spec.Rules[0].BackendRefs = append(r.Spec.Rules[0].BackendRefs, stunnerv1.BackendRef{Name: "headless", Port: &port})
+			r.Spec.Rules[0].BackendRefs = append(
+				r.Spec.Rules[0].BackendRefs, stunnerv1.BackendRef{Name: "headless", Port: &port},
+			)
 		}
 		w.view.Put(r)
 	}
@@ -294,7 +307,9 @@ func (w *town) listen(listeners int) {
 func (w *town) deny(denials int) {
 	gc := w.view.GatewayConfig(types.NamespacedName{Namespace: "town", Name: "town"}).DeepCopy()
 	for i := range denials {
-		gc.Spec.DeniedBackends = append(gc.Spec.DeniedBackends, stunnerv1.DeniedBackend{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"deny": fmt.Sprint(i)}}})
+		gc.Spec.DeniedBackends = append(gc.Spec.DeniedBackends, stunnerv1.DeniedBackend{
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"deny": fmt.Sprint(i)}},
+		})
 	}
 	w.view.Put(gc)
 }

@@ -25,7 +25,10 @@ func TestAListenerKeepsItsLastGoodCertificate(t *testing.T) {
 
 	gone := c.translateWithout(t, "Secret guests/shared", published)
 	if !gone.Hold || gone.Config != nil {
-		t.Fatalf("the only listener has lost its certificate: keep %t, config %v, want everything kept", gone.Hold, gone.Config)
+		t.Fatalf(
+			"the only listener has lost its certificate: keep %t, config %v, want everything kept", gone.Hold,
+			gone.Config,
+		)
 	}
 
 	c = load(t, filepath.Join("testdata", "a_missing_certificate_leaves_the_other_listeners.txtar"))
@@ -87,21 +90,31 @@ func TestAListenerThatWaitsIsFoundWhereItsServiceIs(t *testing.T) {
 		addresses []string
 	}{
 		"its certificate is missing": {func(*gwapiv1.Gateway) {}, "203.0.113.41", []string{"203.0.113.41"}},
-		"its port is another too":    {func(gw *gwapiv1.Gateway) { gw.Spec.Listeners[1].Port = 6000 }, "203.0.113.40", []string{"203.0.113.41", "203.0.113.40"}},
+		"its port is another too": {
+			func(gw *gwapiv1.Gateway) { gw.Spec.Listeners[1].Port = 6000 }, "203.0.113.40",
+			[]string{"203.0.113.41", "203.0.113.40"},
+		},
 		"its port in the pod too": {func(gw *gwapiv1.Gateway) {
 			gw.Annotations = map[string]string{"stunner.l7mp.io/targetport": "tls=6000"}
 		}, "203.0.113.41", []string{"203.0.113.41"}},
-		"its protocol is misspelt too": {func(gw *gwapiv1.Gateway) { gw.Spec.Listeners[1].Protocol = "TURN-TSL" }, "203.0.113.40", []string{"203.0.113.41", "203.0.113.40"}},
+		"its protocol is misspelt too": {
+			func(gw *gwapiv1.Gateway) { gw.Spec.Listeners[1].Protocol = "TURN-TSL" }, "203.0.113.40",
+			[]string{"203.0.113.41", "203.0.113.40"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := load(t, filepath.Join("testdata", "a_grant_lends_a_certificate.txtar"))
 			v := c.view()
 			key := v.Gateways()[0]
 			gw := v.Gateway(key).DeepCopy()
-			gw.Spec.Listeners = slices.Insert(gw.Spec.Listeners, 0, gwapiv1.Listener{Name: "udp", Port: 3478, Protocol: "TURN-UDP"})
+			gw.Spec.Listeners = slices.Insert(
+				gw.Spec.Listeners, 0, gwapiv1.Listener{Name: "udp", Port: 3478, Protocol: "TURN-UDP"},
+			)
 			v.Put(gw)
 			svc := v.Service(key).DeepCopy()
-			svc.Spec.Ports = append(svc.Spec.Ports, corev1.ServicePort{Name: "udp", Port: 3478, Protocol: corev1.ProtocolUDP})
+			svc.Spec.Ports = append(
+				svc.Spec.Ports, corev1.ServicePort{Name: "udp", Port: 3478, Protocol: corev1.ProtocolUDP},
+			)
 			v.Put(svc)
 			before := translate.Gateway(v, key, c.options)
 			if got := before.Config.Listeners[1]; got.PublicAddress != "203.0.113.40" {
@@ -187,7 +200,10 @@ func TestARevokedCertificateDoesNotComeBack(t *testing.T) {
 	c := load(t, filepath.Join("testdata", "a_certificate_of_another_namespace_needs_a_grant.txtar"))
 	r := translate.Gateway(c.view(), c.view().Gateways()[0], c.options)
 	last := r.Config.Clone()
-	last.Listeners = append(last.Listeners, config.Listener{Name: "turn/lobby/tls", Protocol: config.TURNTLS, Port: 443, Cert: "YQ==", Key: "Yg=="})
+	last.Listeners = append(
+		last.Listeners,
+		config.Listener{Name: "turn/lobby/tls", Protocol: config.TURNTLS, Port: 443, Cert: "YQ==", Key: "Yg=="},
+	)
 	if got := listenerNames(c.after(&last).Config); !slices.Equal(got, []string{"turn/lobby/udp"}) {
 		t.Errorf("listeners %v, want udp alone", got)
 	}
@@ -253,7 +269,9 @@ func TestObjectsOfAPublishedConfigKeepTheRelayPorts(t *testing.T) {
 			}
 			opened = append(opened, fmt.Sprintf("%s %d-%d", *p.Protocol, p.Port.IntVal, last))
 		}
-		if want := []string{"UDP 9999-9999", "TCP 3478-3478", "UDP 40000-40999", "TCP 8086-8086"}; !slices.Equal(opened, want) {
+		if want := []string{
+			"UDP 9999-9999", "TCP 3478-3478", "UDP 40000-40999", "TCP 8086-8086",
+		}; !slices.Equal(opened, want) {
 			t.Errorf("opened %v, want %v", opened, want)
 		}
 		return

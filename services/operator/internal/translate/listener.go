@@ -135,7 +135,8 @@ func portValid(l *listener) condition.Finding {
 }
 
 func tlsTerminated(l *listener) condition.Finding {
-	if l.protocol.Secure() && l.spec.TLS != nil && l.spec.TLS.Mode != nil && *l.spec.TLS.Mode != gwapiv1.TLSModeTerminate {
+	if l.protocol.Secure() && l.spec.TLS != nil && l.spec.TLS.Mode != nil &&
+		*l.spec.TLS.Mode != gwapiv1.TLSModeTerminate {
 		return condition.PassthroughUnsupported(string(*l.spec.TLS.Mode))
 	}
 	return condition.Finding{}

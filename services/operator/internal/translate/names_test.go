@@ -36,7 +36,10 @@ func TestNamesOfDifferentKindsDoNotMeet(t *testing.T) {
 			return "edge-" + kind + "-x"
 		})
 		if diff := cmp.Diff(strings.NewReplacer(kinds...).Replace(each), one); diff != "" {
-			t.Errorf("official %t: with one name for all kinds something else is said (-own names +one name):\n%s", official, diff)
+			t.Errorf(
+				"official %t: with one name for all kinds something else is said (-own names +one name):\n%s", official,
+				diff,
+			)
 		}
 		for _, wanted := range []string{`10.244.0.7:\u003c10000-10010\u003e`, `192.0.2.0/24`} {
 			if official {
@@ -55,7 +58,9 @@ func sharedNames(official bool, name func(kind string) string) []resource.Object
 	object := func(kind string) gwapiv1.ObjectName { return gwapiv1.ObjectName(name(kind)) }
 	parents := gwapiv1.CommonRouteSpec{ParentRefs: []gwapiv1.ParentReference{{Name: object("gateway")}}}
 	group, kind := new(gwapiv1.Group(stunnerv1.GroupName)), new(gwapiv1.Kind("StaticService"))
-	var route resource.Object = &stunnerv1.UDPRoute{ObjectMeta: meta("route"), Spec: stunnerv1.UDPRouteSpec{CommonRouteSpec: parents, Rules: []stunnerv1.UDPRouteRule{{
+	var route resource.Object = &stunnerv1.UDPRoute{ObjectMeta: meta(
+		"route",
+	), Spec: stunnerv1.UDPRouteSpec{CommonRouteSpec: parents, Rules: []stunnerv1.UDPRouteRule{{
 		BackendRefs: []stunnerv1.BackendRef{
 			{Name: object("service"), Port: new(gwapiv1.PortNumber(10000)), EndPort: new(gwapiv1.PortNumber(10010))},
 			{Name: object("static"), Group: group, Kind: kind},
@@ -65,7 +70,9 @@ func sharedNames(official bool, name func(kind string) string) []resource.Object
 		backend := func(o gwapiv1.BackendObjectReference) gwapiv1.BackendRef {
 			return gwapiv1.BackendRef{BackendObjectReference: o}
 		}
-		route = &gwapiv1.UDPRoute{ObjectMeta: meta("route"), Spec: gwapiv1.UDPRouteSpec{CommonRouteSpec: parents, Rules: []gwapiv1.UDPRouteRule{{
+		route = &gwapiv1.UDPRoute{ObjectMeta: meta(
+			"route",
+		), Spec: gwapiv1.UDPRouteSpec{CommonRouteSpec: parents, Rules: []gwapiv1.UDPRouteRule{{
 			BackendRefs: []gwapiv1.BackendRef{
 				backend(gwapiv1.BackendObjectReference{Name: object("service")}),
 				backend(gwapiv1.BackendObjectReference{Name: object("static"), Group: group, Kind: kind}),
@@ -76,24 +83,35 @@ func sharedNames(official bool, name func(kind string) string) []resource.Object
 		&gwapiv1.GatewayClass{ObjectMeta: metav1.ObjectMeta{Name: name("class")}, Spec: gwapiv1.GatewayClassSpec{
 			ControllerName: translate.DefaultControllerName,
 			ParametersRef: &gwapiv1.ParametersReference{
-				Group: stunnerv1.GroupName, Kind: "GatewayConfig", Name: name("config"), Namespace: new(gwapiv1.Namespace(namespace)),
+				Group: stunnerv1.GroupName, Kind: "GatewayConfig", Name: name("config"),
+				Namespace: new(gwapiv1.Namespace(namespace)),
 			},
 		}},
 		&stunnerv1.GatewayConfig{ObjectMeta: meta("config"), Spec: stunnerv1.GatewayConfigSpec{
 			Dataplane: name("dataplane"), AuthRef: &gwapiv1.SecretObjectReference{Name: object("secret")},
 		}},
-		&corev1.Secret{ObjectMeta: meta("secret"), Data: map[string][]byte{"type": []byte("static"), "username": []byte("caller"), "password": []byte("marzipan-and-rosewater")}},
+		&corev1.Secret{ObjectMeta: meta("secret"), Data: map[string][]byte{
+			"type": []byte("static"), "username": []byte("caller"), "password": []byte("marzipan-and-rosewater"),
+		}},
 		&stunnerv1.Dataplane{ObjectMeta: metav1.ObjectMeta{Name: name("dataplane")}},
 		&gwapiv1.Gateway{ObjectMeta: meta("gateway"), Spec: gwapiv1.GatewaySpec{
-			GatewayClassName: object("class"), Listeners: []gwapiv1.Listener{{Name: "udp", Port: 3478, Protocol: "TURN-UDP"}},
+			GatewayClassName: object("class"),
+			Listeners:        []gwapiv1.Listener{{Name: "udp", Port: 3478, Protocol: "TURN-UDP"}},
 		}},
 		route,
-		&stunnerv1.StaticService{ObjectMeta: meta("static"), Spec: stunnerv1.StaticServiceSpec{Prefixes: []string{"192.0.2.0/24"}}},
+		&stunnerv1.StaticService{
+			ObjectMeta: meta("static"), Spec: stunnerv1.StaticServiceSpec{Prefixes: []string{"192.0.2.0/24"}},
+		},
 		&corev1.Service{ObjectMeta: meta("service")},
 		&discoveryv1.EndpointSlice{
-			ObjectMeta:  metav1.ObjectMeta{Namespace: namespace, Name: name("slice"), Labels: map[string]string{discoveryv1.LabelServiceName: name("service")}},
-			AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.244.0.7"}}},
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: namespace, Name: name("slice"),
+				Labels: map[string]string{discoveryv1.LabelServiceName: name("service")},
+			},
+			AddressType: discoveryv1.AddressTypeIPv4,
+			Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{"10.244.0.7"}}},
 		},
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name("node")}},
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}},
+		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name("node")}},
 	}
 }

@@ -95,7 +95,9 @@ var rulings = map[string]ruling{
 	"DeniedBackends": {union, func(own, class *stunnerv1.GatewayConfigSpec) {
 		both := slices.Clone(deniedBackends(class))
 		for _, d := range deniedBackends(own) {
-			if !slices.ContainsFunc(both, func(known stunnerv1.DeniedBackend) bool { return reflect.DeepEqual(known, d) }) {
+			if !slices.ContainsFunc(
+				both, func(known stunnerv1.DeniedBackend) bool { return reflect.DeepEqual(known, d) },
+			) {
 				both = append(both, d)
 			}
 		}
@@ -115,7 +117,9 @@ var rulings = map[string]ruling{
 			own.SigningKey = class.SigningKey
 		}
 	}},
-	"STUNMode": {either, func(own, class *stunnerv1.GatewayConfigSpec) { own.STUNMode = own.STUNMode || class.STUNMode }},
+	"STUNMode": {
+		either, func(own, class *stunnerv1.GatewayConfigSpec) { own.STUNMode = own.STUNMode || class.STUNMode },
+	},
 }
 
 // defaultLifetime is the lifetime if spec.authLifetime is unset.

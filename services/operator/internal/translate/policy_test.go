@@ -15,7 +15,10 @@ func TestEveryFieldOfAGatewayConfigHasARuling(t *testing.T) {
 	for i := range of.NumField() {
 		r, ruled := rulings[of.Field(i).Name]
 		if !ruled {
-			t.Errorf("%s has no ruling: say in policy.go what a GatewayConfig of a Gateway's own may do to it", of.Field(i).Name)
+			t.Errorf(
+				"%s has no ruling: say in policy.go what a GatewayConfig of a Gateway's own may do to it",
+				of.Field(i).Name,
+			)
 		}
 		if (r.narrow == nil) != (r.rank == free || r.rank == admitted) {
 			t.Errorf("%s: rank %s, function %t", of.Field(i).Name, r.rank, r.narrow != nil)
@@ -33,7 +36,9 @@ func TestRulings(t *testing.T) {
 	of := reflect.TypeFor[stunnerv1.GatewayConfigSpec]()
 	for i := range of.NumField() {
 		name := of.Field(i).Name
-		few, many, unset := sample(t, of.Field(i).Type, 1), sample(t, of.Field(i).Type, 2), reflect.Zero(of.Field(i).Type)
+		few, many, unset := sample(t, of.Field(i).Type, 1), sample(t, of.Field(i).Type, 2), reflect.Zero(
+			of.Field(i).Type,
+		)
 		check := func(own, class, want reflect.Value) {
 			t.Helper()
 			var o, c stunnerv1.GatewayConfig
@@ -92,7 +97,9 @@ func sample(t *testing.T, of reflect.Type, n int) reflect.Value {
 		return reflect.ValueOf(new([]gwapiv1.Duration{"0s", "1s", "2s"}[n]))
 	case *stunnerv1.Budget:
 		k := int32(n)
-		return reflect.ValueOf(&stunnerv1.Budget{Routes: k, EndpointsPerRoute: k, Endpoints: k, EndpointsPerNamespace: k})
+		return reflect.ValueOf(
+			&stunnerv1.Budget{Routes: k, EndpointsPerRoute: k, Endpoints: k, EndpointsPerNamespace: k},
+		)
 	case stunnerv1.SigningKey:
 		return reflect.ValueOf(stunnerv1.SigningKeyPerGateway)
 	case map[string]string:
@@ -139,9 +146,12 @@ func contains(all, some reflect.Value) bool {
 // A duration of the class limits an unset one of the Gateway, which has its default.
 func TestADefaultTimeIsBoundToo(t *testing.T) {
 	var own, class stunnerv1.GatewayConfig
-	class.Spec.AuthLifetime, class.Spec.SessionGrace, class.Spec.CredentialOverlap = new(int32(60)), new(gwapiv1.Duration("10m")), new(gwapiv1.Duration("0s"))
+	class.Spec.AuthLifetime, class.Spec.SessionGrace, class.Spec.CredentialOverlap = new(int32(60)), new(
+		gwapiv1.Duration("10m"),
+	), new(gwapiv1.Duration("0s"))
 	got := narrowed(&own, &class, OwnConfigsRestricted).Spec
-	if got.AuthLifetime == nil || *got.AuthLifetime != 60 || got.SessionGrace != nil || got.CredentialOverlap == nil || *got.CredentialOverlap != "0s" {
+	if got.AuthLifetime == nil || *got.AuthLifetime != 60 || got.SessionGrace != nil || got.CredentialOverlap == nil ||
+		*got.CredentialOverlap != "0s" {
 		t.Errorf("lifetime %v, grace %v, overlap %v", got.AuthLifetime, got.SessionGrace, got.CredentialOverlap)
 	}
 }

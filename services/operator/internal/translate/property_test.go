@@ -109,7 +109,9 @@ func checkResults(t *testing.T, o outcome) {
 // revoked reports whether a listener must not use its certificate.
 func revoked(r translate.Result) bool {
 	return slices.ContainsFunc(r.Status.Listeners, func(l gwapiv1.ListenerStatus) bool {
-		return slices.ContainsFunc(l.Conditions, func(c metav1.Condition) bool { return c.Reason == condition.ReasonRefNotPermitted })
+		return slices.ContainsFunc(
+			l.Conditions, func(c metav1.Condition) bool { return c.Reason == condition.ReasonRefNotPermitted },
+		)
 	})
 }
 
@@ -178,7 +180,8 @@ func (c *testCase) secrets() []string {
 		switch o := o.(type) {
 		case *corev1.Secret:
 			for key, value := range o.Data {
-				if open := []string{"type", "username", "userName", "tls.crt"}; len(value) > 0 && !slices.Contains(open, key) {
+				if open := []string{"type", "username", "userName", "tls.crt"}; len(value) > 0 &&
+					!slices.Contains(open, key) {
 					secrets = append(secrets, strings.TrimSpace(string(value)))
 				}
 			}

@@ -213,7 +213,10 @@ func header(b *bytes.Buffer, name string, ours bool, cs []metav1.Condition) {
 }
 
 // good are the healthy conditions. An object that has no others is rendered as good.
-var good = []string{"Accepted=True/Accepted", "Conflicted=False/NoConflicts", "ResolvedRefs=True/ResolvedRefs", "Programmed=True/Programmed"}
+var good = []string{
+	"Accepted=True/Accepted", "Conflicted=False/NoConflicts", "ResolvedRefs=True/ResolvedRefs",
+	"Programmed=True/Programmed",
+}
 
 // conditions writes type, status and reason of all conditions in one line, and the messages below.
 func conditions(b *bytes.Buffer, indent string, cs []metav1.Condition) {
@@ -271,7 +274,8 @@ func sorted[V any](m map[string]V) func(yield func(string, V) bool) {
 var scheme = sync.OnceValue(func() *runtime.Scheme {
 	s := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
-		gwapiv1.Install, gwapiv1a2.Install, stunnerv1.AddToScheme, corev1.AddToScheme, discoveryv1.AddToScheme, appsv1.AddToScheme,
+		gwapiv1.Install, gwapiv1a2.Install, stunnerv1.AddToScheme, corev1.AddToScheme, discoveryv1.AddToScheme,
+		appsv1.AddToScheme,
 	} {
 		if err := add(s); err != nil {
 			panic(err)
@@ -301,7 +305,10 @@ func checkHygiene(t *testing.T, c *testCase) {
 	check := func(of string, cs []metav1.Condition) {
 		for _, condition := range cs {
 			if condition.ObservedGeneration != generation[of] {
-				t.Errorf("%s: %s: observedGeneration %d, want %d", of, condition.Type, condition.ObservedGeneration, generation[of])
+				t.Errorf(
+					"%s: %s: observedGeneration %d, want %d", of, condition.Type, condition.ObservedGeneration,
+					generation[of],
+				)
 			}
 			if condition.Reason == "" || condition.LastTransitionTime.IsZero() {
 				t.Errorf("%s: %s: reason or transition time is missing", of, condition.Type)

@@ -65,21 +65,33 @@ func TestControllersDoNotWriteAgainstEachOther(t *testing.T) {
 // A tenant that attaches routes to a Gateway must not overload the operator: twice as many routes cost twice as much.
 func TestManyRoutesOfOneGatewayCostNoMoreThanTheirNumber(t *testing.T) {
 	cost := func(routes int) float64 {
-		gw := &gwapiv1.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: "turn", Name: "lobby"}, Spec: gwapiv1.GatewaySpec{GatewayClassName: "edge"}}
+		gw := &gwapiv1.Gateway{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "turn", Name: "lobby"},
+			Spec:       gwapiv1.GatewaySpec{GatewayClassName: "edge"},
+		}
 		for i := range 4 {
 			name := gwapiv1.SectionName(fmt.Sprint("udp-", i))
-			gw.Spec.Listeners = append(gw.Spec.Listeners, gwapiv1.Listener{Name: name, Port: gwapiv1.PortNumber(3478 + i), Protocol: "TURN-UDP"})
+			gw.Spec.Listeners = append(
+				gw.Spec.Listeners,
+				gwapiv1.Listener{Name: name, Port: gwapiv1.PortNumber(3478 + i), Protocol: "TURN-UDP"},
+			)
 		}
 		v := resource.NewView(append(base(t), gw))
 		rooms := gwapiv1.Namespace("rooms")
 		for i := range routes {
-			r := &stunnerv1.UDPRoute{ObjectMeta: metav1.ObjectMeta{Namespace: "turn", Name: fmt.Sprint("to-the-media-servers-of-customer-number-", i)}}
+			r := &stunnerv1.UDPRoute{ObjectMeta: metav1.ObjectMeta{
+				Namespace: "turn", Name: fmt.Sprint("to-the-media-servers-of-customer-number-", i),
+			}}
 			r.Spec.ParentRefs = []gwapiv1.ParentReference{{Name: "lobby"}}
-			r.Spec.Rules = []stunnerv1.UDPRouteRule{{BackendRefs: []stunnerv1.BackendRef{{Name: "sfu", Namespace: &rooms}}}}
+			r.Spec.Rules = []stunnerv1.UDPRouteRule{
+				{BackendRefs: []stunnerv1.BackendRef{{Name: "sfu", Namespace: &rooms}}},
+			}
 			v.Put(r)
 		}
 		return testing.AllocsPerRun(1, func() {
-			if r := translate.Gateway(v, resource.KeyOf(gw), translate.DefaultOptions()); len(r.Config.Clusters) != routes {
+			if r := translate.Gateway(
+				v, resource.KeyOf(gw), translate.DefaultOptions(),
+			); len(r.Config.Clusters) != routes {
 				t.Fatalf("%d clusters of %d routes", len(r.Config.Clusters), routes)
 			}
 		})

@@ -76,19 +76,28 @@ func follow(v reflect.Value, p path) reflect.Value {
 // name sets a field to a reference to a Secret.
 func name(v reflect.Value, secret types.NamespacedName, key string) {
 	if v.Type() == reflect.TypeFor[stunnerv1.SecretValue]() {
-		v.Set(reflect.ValueOf(*stunnerv1.SecretFrom(stunnerv1.SecretKeyReference{Name: secret.Name, Namespace: secret.Namespace, Key: key})))
+		v.Set(reflect.ValueOf(*stunnerv1.SecretFrom(
+			stunnerv1.SecretKeyReference{Name: secret.Name, Namespace: secret.Namespace, Key: key},
+		)))
 		return
 	}
-	v.Set(reflect.ValueOf(gwapiv1.SecretObjectReference{Name: gwapiv1.ObjectName(secret.Name), Namespace: new(gwapiv1.Namespace(secret.Namespace))}))
+	v.Set(reflect.ValueOf(gwapiv1.SecretObjectReference{
+		Name: gwapiv1.ObjectName(secret.Name), Namespace: new(gwapiv1.Namespace(secret.Namespace)),
+	}))
 }
 
 // keys are all keys of Secrets that the translation reads.
-var keys = []string{"type", "username", "userName", "password", "secret", "sharedSecret", "root", "tls.crt", "crt", "cert", "tls.key", "key", "token"}
+var keys = []string{
+	"type", "username", "userName", "password", "secret", "sharedSecret", "root", "tls.crt", "crt", "cert", "tls.key",
+	"key", "token",
+}
 
 // marked returns a Secret with a marker under every key except the type, which selects the other keys. PEM blocks have
 // markers in their names as well.
 func marked(key types.NamespacedName, authType string) *corev1.Secret {
-	s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}, Data: map[string][]byte{}}
+	s := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}, Data: map[string][]byte{},
+	}
 	for _, k := range keys {
 		s.Data[k] = []byte(marker(key) + "-" + k)
 	}
@@ -112,7 +121,9 @@ func shows(text string, secret types.NamespacedName) bool {
 		encoded := base64.StdEncoding.EncodeToString([]byte(strings.Repeat("x", offset) + m))
 		forms = append(forms, encoded[4:len(encoded)-4])
 	}
-	return slices.ContainsFunc(forms, func(form string) bool { return strings.Contains(strings.ToLower(text), strings.ToLower(form)) })
+	return slices.ContainsFunc(
+		forms, func(form string) bool { return strings.Contains(strings.ToLower(text), strings.ToLower(form)) },
+	)
 }
 
 // attack is a Gateway of a tenant with its own GatewayConfig beside a Gateway of another tenant, and one field of the
@@ -131,11 +142,18 @@ func attacks(t *testing.T, secret types.NamespacedName, keys ...string) (all []a
 	blank := func(authType stunnerv1.AuthType) attack {
 		gc := &stunnerv1.GatewayConfig{ObjectMeta: metav1.ObjectMeta{Namespace: "tenant", Name: "own"}}
 		gc.Spec.AuthType, gc.Spec.Realm = authType, "tenant.example.net"
-		gw := &gwapiv1.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: "tenant", Name: "gw"}, Spec: gwapiv1.GatewaySpec{GatewayClassName: "edge"}}
-		gw.Spec.Infrastructure = &gwapiv1.GatewayInfrastructure{
-			ParametersRef: &gwapiv1.LocalParametersReference{Group: stunnerv1.GroupName, Kind: "GatewayConfig", Name: "own"},
+		gw := &gwapiv1.Gateway{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "tenant", Name: "gw"},
+			Spec:       gwapiv1.GatewaySpec{GatewayClassName: "edge"},
 		}
-		gw.Spec.Listeners = []gwapiv1.Listener{{Name: "tls", Port: 443, Protocol: "TURN-TLS"}, {Name: "udp", Port: 3478, Protocol: "TURN-UDP"}}
+		gw.Spec.Infrastructure = &gwapiv1.GatewayInfrastructure{
+			ParametersRef: &gwapiv1.LocalParametersReference{
+				Group: stunnerv1.GroupName, Kind: "GatewayConfig", Name: "own",
+			},
+		}
+		gw.Spec.Listeners = []gwapiv1.Listener{
+			{Name: "tls", Port: 443, Protocol: "TURN-TLS"}, {Name: "udp", Port: 3478, Protocol: "TURN-UDP"},
+		}
 		return attack{config: gc, gateway: gw, authType: authType}
 	}
 	configPaths := secretPaths(t, reflect.TypeFor[stunnerv1.GatewayConfigSpec](), nil)
@@ -143,12 +161,17 @@ func attacks(t *testing.T, secret types.NamespacedName, keys ...string) (all []a
 	if len(configPaths) < 4 || len(gatewayPaths) < 1 {
 		t.Fatalf("%d and %d fields may name a Secret", len(configPaths), len(gatewayPaths))
 	}
-	for _, kind := range []reflect.Type{reflect.TypeFor[stunnerv1.StaticServiceSpec](), reflect.TypeFor[stunnerv1.UDPRouteSpec](), reflect.TypeFor[stunnerv1.DataplaneSpec]()} {
+	for _, kind := range []reflect.Type{
+		reflect.TypeFor[stunnerv1.StaticServiceSpec](), reflect.TypeFor[stunnerv1.UDPRouteSpec](),
+		reflect.TypeFor[stunnerv1.DataplaneSpec](),
+	} {
 		if paths := secretPaths(t, kind, nil); len(paths) > 0 {
 			t.Fatalf("%s may name a Secret: have this test fill it in", kind)
 		}
 	}
-	for _, authType := range []stunnerv1.AuthType{stunnerv1.AuthStatic, stunnerv1.AuthEphemeral, stunnerv1.AuthNone, "kerberos"} {
+	for _, authType := range []stunnerv1.AuthType{
+		stunnerv1.AuthStatic, stunnerv1.AuthEphemeral, stunnerv1.AuthNone, "kerberos",
+	} {
 		for _, p := range configPaths {
 			for _, key := range keys {
 				a := blank(authType)
@@ -170,7 +193,9 @@ func attacks(t *testing.T, secret types.NamespacedName, keys ...string) (all []a
 		}
 		for i, p := range gatewayPaths {
 			a := blank(authType)
-			a.config.Spec.UserName, a.config.Spec.Password = stunnerv1.InlineSecret("guest"), stunnerv1.InlineSecret("a-value-of-its-own")
+			a.config.Spec.UserName, a.config.Spec.Password = stunnerv1.InlineSecret("guest"), stunnerv1.InlineSecret(
+				"a-value-of-its-own",
+			)
 			name(follow(reflect.ValueOf(&a.gateway.Spec).Elem(), p), secret, "")
 			a.field = fmt.Sprintf("field %d of a Gateway", i)
 			all = append(all, a)
@@ -183,13 +208,19 @@ func attacks(t *testing.T, secret types.NamespacedName, keys ...string) (all []a
 // tenant may write a class.
 func (a attack) world(secrets ...resource.Object) *resource.View {
 	site := &stunnerv1.GatewayConfig{ObjectMeta: metav1.ObjectMeta{Namespace: "turn", Name: "site"}}
-	site.Spec.UserName, site.Spec.Password = stunnerv1.InlineSecret("caller"), stunnerv1.InlineSecret("marzipan-and-rosewater")
-	other := &gwapiv1.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: "turn", Name: "other"}, Spec: gwapiv1.GatewaySpec{
+	site.Spec.UserName, site.Spec.Password = stunnerv1.InlineSecret("caller"), stunnerv1.InlineSecret(
+		"marzipan-and-rosewater",
+	)
+	other := &gwapiv1.Gateway{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "turn", Name: "other",
+	}, Spec: gwapiv1.GatewaySpec{
 		GatewayClassName: "edge", Listeners: []gwapiv1.Listener{{Name: "udp", Port: 3478, Protocol: "TURN-UDP"}},
 	}}
 	class := &gwapiv1.GatewayClass{ObjectMeta: metav1.ObjectMeta{Name: "edge"}, Spec: gwapiv1.GatewayClassSpec{
 		ControllerName: translate.DefaultControllerName,
-		ParametersRef:  &gwapiv1.ParametersReference{Group: stunnerv1.GroupName, Kind: "GatewayConfig", Namespace: new(gwapiv1.Namespace("turn")), Name: "site"},
+		ParametersRef: &gwapiv1.ParametersReference{
+			Group: stunnerv1.GroupName, Kind: "GatewayConfig", Namespace: new(gwapiv1.Namespace("turn")), Name: "site",
+		},
 	}}
 	if a.asClass {
 		class.Spec.ParametersRef.Namespace, class.Spec.ParametersRef.Name = new(gwapiv1.Namespace("tenant")), "own"
@@ -235,7 +266,9 @@ func TestValuesOfSecretsStandInConfigsOnly(t *testing.T) {
 		for _, authType := range []string{"static", "ephemeral", ""} {
 			for _, annotation := range []string{"", "true"} {
 				s := marked(secret, authType)
-				s.Annotations = map[string]string{resource.GeneratedSecret: annotation, resource.SharedUntil: "2031-05-05T00:00:00Z"}
+				s.Annotations = map[string]string{
+					resource.GeneratedSecret: annotation, resource.SharedUntil: "2031-05-05T00:00:00Z",
+				}
 				o := translateAll(a.world(s), opt)
 				for i, r := range o.Gateways {
 					if r.Config == nil {

@@ -34,7 +34,9 @@ func TestPodsAreRestricted(t *testing.T) {
 					continue
 				}
 				checked++
-				if verdict := policy.AggregateCheckResults(checks.EvaluatePod(restricted, &pod.ObjectMeta, &pod.Spec)); !verdict.Allowed {
+				if verdict := policy.AggregateCheckResults(
+					checks.EvaluatePod(restricted, &pod.ObjectMeta, &pod.Spec),
+				); !verdict.Allowed {
 					t.Errorf("%s would not be admitted: %s", resource.KeyOf(o), verdict.ForbiddenDetail())
 				}
 			}

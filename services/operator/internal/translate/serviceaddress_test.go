@@ -81,7 +81,10 @@ func TestAddressesOfAServiceAreBounded(t *testing.T) {
 	for _, o := range c.objects {
 		if s, ok := o.(*corev1.Service); ok && s.Name == "lobby" {
 			for i := range 5_000 {
-				s.Status.LoadBalancer.Ingress = append(s.Status.LoadBalancer.Ingress, corev1.LoadBalancerIngress{IP: fmt.Sprintf("10.9.%d.%d", i/250, i%250)})
+				s.Status.LoadBalancer.Ingress = append(
+					s.Status.LoadBalancer.Ingress,
+					corev1.LoadBalancerIngress{IP: fmt.Sprintf("10.9.%d.%d", i/250, i%250)},
+				)
 			}
 		}
 	}

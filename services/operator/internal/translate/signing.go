@@ -36,7 +36,9 @@ func (a authentication) forGateway(
 	}
 	own, err := root.Derive(gateway.String())
 	if err != nil {
-		return a.Auth, condition.CredentialUnreadable(condition.InlineField(resource.KeyOf(gc).String(), "signingKey"), err)
+		return a.Auth, condition.CredentialUnreadable(
+			condition.InlineField(resource.KeyOf(gc).String(), "signingKey"), err,
+		)
 	}
 	auth := a.Auth
 	auth.Credentials[config.KeySecret] = own

@@ -67,7 +67,9 @@ func (d draft) programmed(refused condition.Finding) metav1.Condition {
 	case refusal.Problem != "": // before the addresses: a Service that was rejected has none
 		return condition.False(condition.Programmed, condition.ObjectRefused(refusal.Object, refusal.Problem))
 	case len(d.unassigned()) > 0:
-		return condition.False(condition.Programmed, condition.AddressNotAssigned(requestedIP(d.gateway), d.unassigned()))
+		return condition.False(
+			condition.Programmed, condition.AddressNotAssigned(requestedIP(d.gateway), d.unassigned()),
+		)
 	case len(unreachable) > 0:
 		return condition.False(condition.Programmed, condition.NoAddress(unreachable))
 	}

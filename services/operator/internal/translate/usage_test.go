@@ -81,11 +81,16 @@ func TestWhoSeesAPartLeavesUsersAsTheyAre(t *testing.T) {
 func TestAGatewayThatComesConcernsFewOthers(t *testing.T) {
 	const there, come = 1_000, 200
 	w := newTown(there)
-	dataplane := translate.ObjectRef{Kind: translate.KindDataplane, NamespacedName: types.NamespacedName{Name: stunnerv1.DefaultDataplane}}
+	dataplane := translate.ObjectRef{
+		Kind: translate.KindDataplane, NamespacedName: types.NamespacedName{Name: stunnerv1.DefaultDataplane},
+	}
 	said, changes := w.translate(dataplane).Status, 0
 	for i := range come {
 		if units := w.change(townGateway(there+i, 0)); units > 2 {
-			t.Fatalf("%d units were translated because of a Gateway that came, want its GatewayConfig and its Dataplane", units)
+			t.Fatalf(
+				"%d units were translated because of a Gateway that came, want its GatewayConfig and its Dataplane",
+				units,
+			)
 		}
 		if now := w.translate(dataplane).Status; !reflect.DeepEqual(said, now) {
 			said, changes = now, changes+1

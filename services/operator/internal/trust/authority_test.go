@@ -29,8 +29,8 @@ func believes(t *testing.T, bundle Authority, replica *Identity, now time.Time) 
 	return verify(replica.leaf.Leaf, bundle.Pool(), replica.Names[0], now)
 }
 
-// K-01: over years of rotation, a client whose CA bundle is a day old trusts every replica.
-// Bundles spread slowly, so a new CA must be in them before it signs. The certificate of a replica never outlives its CA.
+// K-01: over years of rotation, a client whose CA bundle is a day old trusts every replica. Bundles spread slowly, so a
+// new CA must be in them before it signs. The certificate of a replica never outlives its CA.
 func TestRotationIsNeverNoticed(t *testing.T) {
 	a := nextOf(t, Authority{}, start)
 	replica := &Identity{Names: []string{"discovery.stunner-system.svc", "127.0.0.1"}}
@@ -79,7 +79,8 @@ func TestANewCAWaitsBeforeItSigns(t *testing.T) {
 			t.Errorf("%s after the second CA was made the other one signs", after)
 		}
 	}
-	if left := nextOf(t, both, start.Add(Lifetime+time.Second)); len(left.cas) != 1 || left.cas[0].cert != both.cas[1].cert {
+	if left := nextOf(t, both, start.Add(Lifetime+time.Second)); len(left.cas) != 1 ||
+		left.cas[0].cert != both.cas[1].cert {
 		t.Errorf("%d CAs after the first has expired", len(left.cas))
 	}
 }
@@ -105,7 +106,8 @@ func TestCertificatesAreRenewedInTime(t *testing.T) {
 	if serial(late); replica.leaf.Leaf.NotAfter.After(start.Add(Lifetime)) {
 		t.Error("the certificate outlives its CA")
 	}
-	if err := new(Identity).Renew(Authority{}, start); err == nil || !strings.Contains(err.Error(), "wait for the leader") {
+	if err := new(Identity).Renew(Authority{}, start); err == nil ||
+		!strings.Contains(err.Error(), "wait for the leader") {
 		t.Errorf("without a CA: %v", err)
 	}
 }
@@ -123,7 +125,9 @@ func TestAnAuthorityIsReadAsItWasWritten(t *testing.T) {
 	}
 	// The order of the certificates does not matter.
 	certs := strings.SplitAfter(a.Bundle(), "-----END CERTIFICATE-----\n")
-	if other, err := Parse(map[string][]byte{CertificatesKey: []byte(certs[1] + certs[0]), PrivateKey: stored[PrivateKey]}); err != nil || other.Bundle() != a.Bundle() {
+	if other, err := Parse(
+		map[string][]byte{CertificatesKey: []byte(certs[1] + certs[0]), PrivateKey: stored[PrivateKey]},
+	); err != nil || other.Bundle() != a.Bundle() {
 		t.Errorf("in another order: %v", err)
 	}
 }
@@ -142,14 +146,27 @@ func TestABrokenAuthorityIsMended(t *testing.T) {
 		problem  string
 		believed int
 	}{
-		"nothing":              {nil, "no certificate in ca.crt", 0},
-		"no PEM":               {map[string][]byte{CertificatesKey: []byte("x"), PrivateKey: []byte("y")}, "no certificate in ca.crt", 0},
-		"no key":               {map[string][]byte{CertificatesKey: good[CertificatesKey]}, "has its key", 1},
-		"a key of another":     {map[string][]byte{CertificatesKey: good[CertificatesKey], PrivateKey: nextOf(t, Authority{}, start).Encode()[PrivateKey]}, "has its key", 1},
-		"a damaged key":        {map[string][]byte{CertificatesKey: good[CertificatesKey], PrivateKey: bytes.Replace(good[PrivateKey], []byte("M"), []byte("N"), 1)}, "SEC 1", 1},
-		"no CA":                {map[string][]byte{CertificatesKey: []byte(leaf), PrivateKey: good[PrivateKey]}, "is no CA", 0},
-		"a damaged one beside": {map[string][]byte{CertificatesKey: append([]byte("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"), good[CertificatesKey]...), PrivateKey: good[PrivateKey]}, "read certificate", 1},
-		"very many":            {map[string][]byte{CertificatesKey: bytes.Repeat(good[CertificatesKey], maxCAs+5), PrivateKey: good[PrivateKey]}, "more than 8", maxCAs},
+		"nothing": {nil, "no certificate in ca.crt", 0},
+		"no PEM": {
+			map[string][]byte{CertificatesKey: []byte("x"), PrivateKey: []byte("y")}, "no certificate in ca.crt", 0,
+		},
+		"no key": {map[string][]byte{CertificatesKey: good[CertificatesKey]}, "has its key", 1},
+		"a key of another": {map[string][]byte{
+			CertificatesKey: good[CertificatesKey], PrivateKey: nextOf(t, Authority{}, start).Encode()[PrivateKey],
+		}, "has its key", 1},
+		"a damaged key": {map[string][]byte{
+			CertificatesKey: good[CertificatesKey],
+			PrivateKey:      bytes.Replace(good[PrivateKey], []byte("M"), []byte("N"), 1),
+		}, "SEC 1", 1},
+		"no CA": {
+			map[string][]byte{CertificatesKey: []byte(leaf), PrivateKey: good[PrivateKey]}, "is no CA", 0,
+		},
+		"a damaged one beside": {map[string][]byte{CertificatesKey: append(
+			[]byte("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"), good[CertificatesKey]...,
+		), PrivateKey: good[PrivateKey]}, "read certificate", 1},
+		"very many": {map[string][]byte{
+			CertificatesKey: bytes.Repeat(good[CertificatesKey], maxCAs+5), PrivateKey: good[PrivateKey],
+		}, "more than 8", maxCAs},
 	} {
 		t.Run(name, func(t *testing.T) {
 			broken, err := Parse(c.data)

@@ -34,7 +34,9 @@ type Identity struct {
 func (i *Identity) Renew(a Authority, now time.Time) error {
 	signer := a.signer(now)
 	if signer.cert == nil {
-		return errors.New("make certificate of config discovery: no CA that can sign: wait for the leader to create one")
+		return errors.New(
+			"make certificate of config discovery: no CA that can sign: wait for the leader to create one",
+		)
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -115,9 +117,13 @@ func earlier(a, b time.Time) time.Time {
 // Server returns the TLS configuration of a listener. Handshakes wait for the first certificate.
 func (i *Identity) Server() *tls.Config {
 	return &tls.Config{
-		MinVersion:     tls.VersionTLS12,
-		NextProtos:     []string{"http/1.1"}, // a WebSocket needs HTTP/1.1
-		GetCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) { return i.certificate(hello.Context()) },
+		MinVersion: tls.VersionTLS12,
+		NextProtos: []string{"http/1.1"}, // a WebSocket needs HTTP/1.1
+		GetCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+			return i.certificate(
+				hello.Context(),
+			)
+		},
 	}
 }
 

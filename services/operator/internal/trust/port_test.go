@@ -94,7 +94,9 @@ func TestOnePortSpeaksTLSAndPlainHTTP(t *testing.T) {
 	} else if got := ask(t, conn); got != "200 OK" {
 		t.Errorf("another replica: %s", got)
 	}
-	if _, err := secured(t, address, &tls.Config{RootCAs: x509.NewCertPool(), ServerName: "discovery.example.net"}); err == nil {
+	if _, err := secured(
+		t, address, &tls.Config{RootCAs: x509.NewCertPool(), ServerName: "discovery.example.net"},
+	); err == nil {
 		t.Error("a client that does not know the CA believes the certificate")
 	}
 	_ = silent.SetReadDeadline(time.Now().Add(10 * time.Second))
@@ -105,7 +107,9 @@ func TestOnePortSpeaksTLSAndPlainHTTP(t *testing.T) {
 
 // K-01: a replica verifies another by the current CA certificates, not by those of its start.
 func TestReplicasFollowTheAuthority(t *testing.T) {
-	address, who, _ := port(t, func(ln net.Listener, who *Identity) net.Listener { return tls.NewListener(ln, who.Server()) })
+	address, who, _ := port(
+		t, func(ln net.Listener, who *Identity) net.Listener { return tls.NewListener(ln, who.Server()) },
+	)
 	other := &Identity{Names: who.Names}
 	config := other.Client()
 	if _, err := secured(t, address, config); err == nil || !strings.Contains(err.Error(), "no CA is known yet") {

@@ -87,12 +87,18 @@ stunner_panics_total 1
 stunner_refused_total{reason="peer_denied"} 1
 `
 	end := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
-	secured := config.Listener{Name: "media/edge/tls", Certificates: []config.Certificate{certificate(t, end.AddDate(1, 0, 0)), certificate(t, end)}}
+	secured := config.Listener{
+		Name:         "media/edge/tls",
+		Certificates: []config.Certificate{certificate(t, end.AddDate(1, 0, 0)), certificate(t, end)},
+	}
 	c := &Collector{Meter: m, Sessions: table, Capacity: 800, Config: func() Config {
 		return Config{Problem: "port taken", Listeners: []config.Listener{{Name: "media/edge/udp"}, secured}}
 	}}
-	err := testutil.CollectAndCompare(c, strings.NewReader(want), "stunner_allocations_active", "stunner_allocations_capacity",
-		"stunner_allocations_total", "stunner_bytes_received_total", "stunner_bytes_sent_total", "stunner_certificate_expiry_timestamp_seconds",
+	err := testutil.CollectAndCompare(c, strings.NewReader(
+		want,
+	), "stunner_allocations_active", "stunner_allocations_capacity",
+		"stunner_allocations_total", "stunner_bytes_received_total", "stunner_bytes_sent_total",
+		"stunner_certificate_expiry_timestamp_seconds",
 		"stunner_cluster_packets_total", "stunner_config_problem", "stunner_connections_total", "stunner_kernel_dropped_total", "stunner_listener_connections", "stunner_panics_total", "stunner_refused_total")
 	if err != nil {
 		t.Error(err)

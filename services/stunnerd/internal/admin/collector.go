@@ -34,9 +34,11 @@ type Config struct {
 }
 
 var descs = descriptions(
-	telemetry.AllocationsActive, telemetry.AllocationsTotal, telemetry.AllocationsCapacity, telemetry.AllocationsDraining,
+	telemetry.AllocationsActive, telemetry.AllocationsTotal, telemetry.AllocationsCapacity,
+	telemetry.AllocationsDraining,
 	telemetry.BytesReceived, telemetry.BytesSent, telemetry.Connections,
-	telemetry.ListenerConnections, telemetry.ListenerConnectionsTotal, telemetry.ListenerPackets, telemetry.ListenerBytes,
+	telemetry.ListenerConnections, telemetry.ListenerConnectionsTotal, telemetry.ListenerPackets,
+	telemetry.ListenerBytes,
 	telemetry.ClusterPackets, telemetry.ClusterBytes,
 	telemetry.Refused, telemetry.Dropped, telemetry.KernelDropped, telemetry.Panics,
 	telemetry.ConfigApplied, telemetry.ConfigRejected, telemetry.ConfigUnknownFields,

@@ -55,9 +55,12 @@ func TestEndpointsAreReadOnly(t *testing.T) {
 		mux.Handle("/metrics", promhttp.HandlerFor(prometheus.NewRegistry(), promhttp.HandlerOpts{}))
 		return mux
 	}})
-	for _, path := range []string{"live", "ready", "status", "sessions?nonsense=1", "refusals", "metrics", "nowhere", ""} {
+	for _, path := range []string{
+		"live", "ready", "status", "sessions?nonsense=1", "refusals", "metrics", "nowhere", "",
+	} {
 		for _, method := range []string{"POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND"} {
-			if status, allow := answered(t, method, url+path); status != http.StatusMethodNotAllowed || allow != "GET, HEAD" {
+			if status, allow := answered(t, method, url+path); status != http.StatusMethodNotAllowed ||
+				allow != "GET, HEAD" {
 				t.Errorf("%s /%s: %d, Allow %q", method, path, status, allow)
 			}
 		}
@@ -191,7 +194,10 @@ func TestEndpointReturnsToItsAddress(t *testing.T) {
 	narrow := freeURL(t)
 	nowhere := strings.Replace(narrow, "127.0.0.1", "192.0.2.1", 1) // an address that this host does not have
 	wide := strings.Replace(narrow, "127.0.0.1", "", 1)
-	stranger, err := net.Listen("tcp", strings.TrimSuffix(strings.TrimPrefix(strings.Replace(narrow, "127.0.0.1", "127.0.0.2", 1), "http://"), "/"))
+	stranger, err := net.Listen(
+		"tcp",
+		strings.TrimSuffix(strings.TrimPrefix(strings.Replace(narrow, "127.0.0.1", "127.0.0.2", 1), "http://"), "/"),
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -242,7 +248,8 @@ func TestEndpointsStayWhenOneCannotMove(t *testing.T) {
 	e := newEndpoints(t)
 	a, b, taken := freeURL(t), freeURL(t), takenURL(t)
 	set(t, e, saying("health", a), saying("metrics", b))
-	if err := e.Set(saying("health", b), saying("metrics", taken)); err == nil || !strings.Contains(err.Error(), taken) {
+	if err := e.Set(saying("health", b), saying("metrics", taken)); err == nil ||
+		!strings.Contains(err.Error(), taken) {
 		t.Errorf("error %v does not name %s", err, taken)
 	}
 	says(t, a, "health")

@@ -48,7 +48,10 @@ func inspected(a Access) *Inspector {
 	call(table, 2, "media/edge/tls", "ann", "198.51.100.7:3333")
 	client := netip.MustParseAddrPort("198.51.100.7:1111")
 	m.RefuseNote(meter.UnknownUser, meter.Note{Listener: "media/edge/tls", Client: client, User: "eve\nlevel=ERROR"})
-	m.DropNote(meter.PeerDenied, meter.Note{Listener: "media/edge/udp", Client: client, User: "1900000000:ann", Peer: netip.MustParseAddrPort("10.0.0.7:53")})
+	m.DropNote(meter.PeerDenied, meter.Note{
+		Listener: "media/edge/udp", Client: client, User: "1900000000:ann",
+		Peer: netip.MustParseAddrPort("10.0.0.7:53"),
+	})
 	listeners := func() []config.Listener {
 		return []config.Listener{{Name: "media/edge/udp", Routes: []string{"media/sfu"}}}
 	}
@@ -88,12 +91,14 @@ func TestSessionsAreShownOldestFirst(t *testing.T) {
 	if s.Started.IsZero() || s.ID == "" {
 		t.Errorf("session %+v", s)
 	}
-	if read := time.Unix(0, s.Stats.Rx.Timestamp); s.Stats.Tx.Timestamp != s.Stats.Rx.Timestamp || time.Since(read).Abs() > time.Minute {
+	if read := time.Unix(0, s.Stats.Rx.Timestamp); s.Stats.Tx.Timestamp != s.Stats.Rx.Timestamp ||
+		time.Since(read).Abs() > time.Minute {
 		t.Errorf("counters read at %s", read)
 	}
 	s.Started, s.ID, s.Stats.Rx.Timestamp, s.Stats.Tx.Timestamp = time.Time{}, "", 0, 0
 	want := Session{
-		Listener: "media/edge/udp", Protocol: config.TURNTLS, User: "bob", Client: "198.51.100.8:2222", Relay: "192.0.2.1:50003", Age: "3m0s", Channels: 3,
+		Listener: "media/edge/udp", Protocol: config.TURNTLS, User: "bob", Client: "198.51.100.8:2222",
+		Relay: "192.0.2.1:50003", Age: "3m0s", Channels: 3,
 	}
 	want.Stats.Rx.Packets, want.Stats.Rx.Bytes, want.Stats.Tx.Packets, want.Stats.Tx.Bytes = 1, 300, 1, 30
 	if s != want {
@@ -115,13 +120,16 @@ func TestUsersAndClientsAreHiddenButRecognised(t *testing.T) {
 		}
 	}
 	bob, ann, again := list[0], list[1], list[2]
-	if ann.User != again.User || ann.Client != again.Client || ann.User == bob.User || ann.Client == bob.Client || ann.ID == again.ID {
+	if ann.User != again.User || ann.Client != again.Client || ann.User == bob.User || ann.Client == bob.Client ||
+		ann.ID == again.ID {
 		t.Errorf("ann %+v and %+v, bob %+v", ann, again, bob)
 	}
-	if drop := read[RefusalList](t, i.Refusals(), "/refusals").Refusals[0]; drop.User != ann.User || drop.Client != ann.Client {
+	if drop := read[RefusalList](t, i.Refusals(), "/refusals").Refusals[0]; drop.User != ann.User ||
+		drop.Client != ann.Client {
 		t.Errorf("the drop is not seen as ann's: %+v", drop)
 	}
-	if twice := read[SessionList](t, i.Sessions(), "/sessions").Sessions; twice[0].ID != bob.ID || twice[0].User != bob.User {
+	if twice := read[SessionList](t, i.Sessions(), "/sessions").Sessions; twice[0].ID != bob.ID ||
+		twice[0].User != bob.User {
 		t.Error("a session changes its id")
 	}
 	if other := read[SessionList](t, inspected(Access{}).Sessions(), "/sessions").Sessions; other[0].User == bob.User {
@@ -160,7 +168,8 @@ func TestFiltersAndLimitsChooseSessions(t *testing.T) {
 		"/sessions?limit=":     `limit ""`,
 		"/sessions?users=ann":  `unknown parameter "users"`,
 	} {
-		if w := ask(h, "127.0.0.1:9", "GET", target, nil); w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), want) {
+		if w := ask(h, "127.0.0.1:9", "GET", target, nil); w.Code != http.StatusBadRequest ||
+			!strings.Contains(w.Body.String(), want) {
 			t.Errorf("%s: %d %s", target, w.Code, w.Body)
 		}
 	}
@@ -207,12 +216,23 @@ func TestOnlyThisHostHasAccessByDefault(t *testing.T) {
 func TestStatusForCallersElsewhereIsReduced(t *testing.T) {
 	full := server.Status{
 		Version: "v1", Revision: "0123456789ab", Status: server.Ready, AllocationCount: 7,
-		Admin:     server.AdminStatus{Name: "media/edge", LogLevel: "all:INFO", HealthcheckEndpoint: "http://10.0.0.1:8086", Quota: "3", Offload: "None"},
-		Auth:      config.Auth{Type: config.AuthStatic, Realm: "inner.example", Credentials: map[string]credential.Secret{"username": "ann"}},
-		Listeners: []server.ListenerStatus{{Listener: config.Listener{Name: "media/edge/udp", PublicAddress: "203.0.113.9"}}},
-		Clusters:  []server.ClusterStatus{{Cluster: config.Cluster{Name: "media/sfu", Endpoints: []string{"10.0.0.7"}}}},
-		Failures:  map[string]string{"media/edge/tls": "open listener"}, Warnings: []string{"admin.offload_engine"},
-		Problem: "a problem at 10.0.0.8", Lost: "dial 10.0.0.9", Origin: "http://10.0.0.9", Unknown: []string{"auth.more"},
+		Admin: server.AdminStatus{
+			Name: "media/edge", LogLevel: "all:INFO", HealthcheckEndpoint: "http://10.0.0.1:8086", Quota: "3",
+			Offload: "None",
+		},
+		Auth: config.Auth{
+			Type: config.AuthStatic, Realm: "inner.example",
+			Credentials: map[string]credential.Secret{"username": "ann"},
+		},
+		Listeners: []server.ListenerStatus{
+			{Listener: config.Listener{Name: "media/edge/udp", PublicAddress: "203.0.113.9"}},
+		},
+		Clusters: []server.ClusterStatus{
+			{Cluster: config.Cluster{Name: "media/sfu", Endpoints: []string{"10.0.0.7"}}},
+		},
+		Failures: map[string]string{"media/edge/tls": "open listener"}, Warnings: []string{"admin.offload_engine"},
+		Problem: "a problem at 10.0.0.8", Lost: "dial 10.0.0.9", Origin: "http://10.0.0.9",
+		Unknown: []string{"auth.more"},
 	}
 	status := func() server.Status { return full }
 	for from, whole := range map[string]bool{"127.0.0.1:9": true, "10.1.2.3:9": false} {
@@ -243,7 +263,9 @@ func TestStatusForCallersElsewhereIsReduced(t *testing.T) {
 			if err := json.Unmarshal(w.Body.Bytes(), &shape); err != nil {
 				t.Fatal(err)
 			}
-			for _, field := range []string{"version", "admin", "auth", "listeners", "clusters", "allocationCount", "status"} {
+			for _, field := range []string{
+				"version", "admin", "auth", "listeners", "clusters", "allocationCount", "status",
+			} {
 				if _, there := shape[field]; !there {
 					t.Errorf("field %s of the contract is not there", field)
 				}
@@ -260,7 +282,8 @@ func TestRefusalsSayWhyInWords(t *testing.T) {
 	}
 	denied, unknown := list[0], list[1]
 	if denied.Text != "peer 10.0.0.7:53 denied: no route of listener media/edge/udp allows it (routes: media/sfu)" ||
-		denied.Reason != "peer_denied" || denied.Answered || denied.Peer != "10.0.0.7:53" || denied.User != "ann" || denied.Client != "198.51.100.7:1111" || denied.Times != 1 {
+		denied.Reason != "peer_denied" || denied.Answered || denied.Peer != "10.0.0.7:53" || denied.User != "ann" ||
+		denied.Client != "198.51.100.7:1111" || denied.Times != 1 {
 		t.Errorf("drop %+v", denied)
 	}
 	if unknown.Text != "user name unknown in this realm" || !unknown.Answered || unknown.User != "eve\nlevel=ERROR" {

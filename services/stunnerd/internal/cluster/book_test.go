@@ -14,7 +14,9 @@ func numbered(clusters, endpoints int) (all []config.Cluster, routes []string) {
 		next := config.Cluster{Name: fmt.Sprintf("media/%d", c), Type: config.Static}
 		for e := range endpoints {
 			n := c*endpoints + e
-			next.Endpoints = append(next.Endpoints, fmt.Sprintf("10.%d.%d.%d:<%d-%d>", n>>16, n>>8&255, n&255, 1000+c%7, 2000))
+			next.Endpoints = append(
+				next.Endpoints, fmt.Sprintf("10.%d.%d.%d:<%d-%d>", n>>16, n>>8&255, n&255, 1000+c%7, 2000),
+			)
 		}
 		all, routes = append(all, next), append(routes, next.Name)
 	}
@@ -41,7 +43,8 @@ func TestABookMakesAgainWhatHasChanged(t *testing.T) {
 	if b.View(routes) == first || b.byName["media/7"] != parsed {
 		t.Error("one changed cluster has the same view, or others parsed again")
 	}
-	if name, verdict := b.View(routes).Match(netip.MustParseAddrPort("192.0.2.1:5")); verdict != Allowed || name != "media/8" {
+	if name, verdict := b.View(routes).Match(netip.MustParseAddrPort("192.0.2.1:5")); verdict != Allowed ||
+		name != "media/8" {
 		t.Errorf("%s: %v", name, verdict)
 	}
 	wide := []config.Cluster{{Name: "media/wide", Type: config.Static, Endpoints: []string{"192.0.2.0/24"}}}
@@ -54,7 +57,8 @@ func TestABookMakesAgainWhatHasChanged(t *testing.T) {
 		t.Errorf("an address that is excepted later: %v", verdict)
 	}
 	b.Take(nil)
-	if _, verdict := b.View(routes).Match(netip.MustParseAddrPort("10.0.0.70:1001")); verdict != Denied || len(b.byName) != 0 {
+	if _, verdict := b.View(routes).Match(netip.MustParseAddrPort("10.0.0.70:1001")); verdict != Denied ||
+		len(b.byName) != 0 {
 		t.Errorf("clusters that are gone are kept: %v", verdict)
 	}
 }
@@ -69,7 +73,9 @@ func TestABookForgetsNothingAndKeepsNothing(t *testing.T) {
 		for c := range random.IntN(6) {
 			next := config.Cluster{Name: fmt.Sprint("media/", c), Type: config.Static}
 			for range random.IntN(5) {
-				next.Endpoints = append(next.Endpoints, fmt.Sprintf("10.0.0.%d/%d:<%d-%d>", random.IntN(4), 29+random.IntN(4), 1+random.IntN(2), 3+random.IntN(2)))
+				next.Endpoints = append(next.Endpoints, fmt.Sprintf(
+					"10.0.0.%d/%d:<%d-%d>", random.IntN(4), 29+random.IntN(4), 1+random.IntN(2), 3+random.IntN(2),
+				))
 			}
 			if clusters = append(clusters, next); random.IntN(3) > 0 {
 				routes = append(routes, next.Name)
@@ -82,7 +88,10 @@ func TestABookForgetsNothingAndKeepsNothing(t *testing.T) {
 				peer := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(addr)}), uint16(port))
 				name, verdict := got.Match(peer)
 				if wantName, wantVerdict := want.Match(peer); name != wantName || verdict != wantVerdict {
-					t.Fatalf("turn %d, %v: %s %v, want %s %v of %+v", turn, peer, name, verdict, wantName, wantVerdict, clusters)
+					t.Fatalf(
+						"turn %d, %v: %s %v, want %s %v of %+v", turn, peer, name, verdict, wantName, wantVerdict,
+						clusters,
+					)
 				}
 			}
 		}

@@ -11,7 +11,9 @@ import (
 )
 
 func view(endpoints ...string) *View {
-	return NewView([]config.Cluster{{Name: "media/sfu", Type: config.Static, Endpoints: endpoints}}, []string{"media/sfu"})
+	return NewView(
+		[]config.Cluster{{Name: "media/sfu", Type: config.Static, Endpoints: endpoints}}, []string{"media/sfu"},
+	)
 }
 
 func TestMatch(t *testing.T) {
@@ -51,7 +53,8 @@ func TestMatch(t *testing.T) {
 // excepted address opens it, and so does another cluster without the exception.
 func TestExceptedAddressesAreNotReachedThroughAPrefix(t *testing.T) {
 	wide := config.Cluster{
-		Name: "media/wide", Type: config.Static, Endpoints: []string{"10.0.0.0/8", "2001:db8::/32", "64:ff9b::/96"}, Except: []string{"10.1.2.3", "2001:db8::7"},
+		Name: "media/wide", Type: config.Static, Endpoints: []string{"10.0.0.0/8", "2001:db8::/32", "64:ff9b::/96"},
+		Except: []string{"10.1.2.3", "2001:db8::7"},
 	}
 	named := config.Cluster{Name: "media/named", Type: config.Static, Endpoints: []string{"10.1.2.3:<5000-5001>"}}
 	other := config.Cluster{Name: "media/other", Type: config.Static, Endpoints: []string{"10.1.0.0/16"}}
@@ -83,7 +86,8 @@ func TestExceptedAddressesAreNotReachedThroughAPrefix(t *testing.T) {
 // T-01: no wildcard opens these addresses. Except for loopback, no endpoint opens them.
 func TestNoRouteOpensSpecialAddresses(t *testing.T) {
 	never := []string{
-		"0.0.0.0", "0.1.2.3", "169.254.169.254", "224.0.0.1", "239.1.1.1", "240.0.0.1", "255.255.255.255", "100.100.100.200",
+		"0.0.0.0", "0.1.2.3", "169.254.169.254", "224.0.0.1", "239.1.1.1", "240.0.0.1", "255.255.255.255",
+		"100.100.100.200",
 		"::", "fe80::1", "ff02::1", "fd00:ec2::254",
 	}
 	for _, a := range never {
@@ -128,7 +132,8 @@ func TestWideRoutesDoNotReachSpecialPrefixes(t *testing.T) {
 		}
 	}
 	for _, a := range []string{
-		"168.63.129.16", "192.0.0.192", "192.88.99.1", "64:ff9b:1::a9fe:a9fe", "64:ff9b:1::808:808", "::ffff:0:8.8.8.8", "2001:0:4136:e378::1", "2001:10::1",
+		"168.63.129.16", "192.0.0.192", "192.88.99.1", "64:ff9b:1::a9fe:a9fe", "64:ff9b:1::808:808", "::ffff:0:8.8.8.8",
+		"2001:0:4136:e378::1", "2001:10::1",
 		"fec0::1", "feff::1", "fd20:ce::254", "fd00:c1::a9fe:a9fe", "fd00:ec2::23", "fd00:42::42", "100::1", "5f00::1",
 	} {
 		if view("0.0.0.0/0", "::/0").AllowsAddr(netip.MustParseAddr(a)) {
@@ -141,8 +146,10 @@ func TestWideRoutesDoNotReachSpecialPrefixes(t *testing.T) {
 func TestWideRoutesReachPrivateAddresses(t *testing.T) {
 	v := view("0.0.0.0/0", "::/0")
 	for _, a := range []string{
-		"10.0.0.1", "10.255.255.254", "172.16.0.1", "172.31.9.9", "192.168.1.1", "100.64.0.1", "100.127.255.254", "198.18.0.1", "192.0.2.1", "198.51.100.7",
-		"203.0.113.9", "8.8.8.8", "168.63.129.15", "192.0.1.1", "fc00::1", "fd00::1", "fd00:ec3::1", "fd20:ce::253", "fd00:c1::1", "fd12:3456::7",
+		"10.0.0.1", "10.255.255.254", "172.16.0.1", "172.31.9.9", "192.168.1.1", "100.64.0.1", "100.127.255.254",
+		"198.18.0.1", "192.0.2.1", "198.51.100.7",
+		"203.0.113.9", "8.8.8.8", "168.63.129.15", "192.0.1.1", "fc00::1", "fd00::1", "fd00:ec3::1", "fd20:ce::253",
+		"fd00:c1::1", "fd12:3456::7",
 		"2001:200::1", "2001:db8::7", "2a00:1450::1", "2606:4700::1111", "64:ff9b::8.8.8.8", "2002:808:808::1",
 	} {
 		if !v.AllowsAddr(netip.MustParseAddr(a)) {
@@ -170,20 +177,28 @@ func disguises(a netip.Addr) map[string]netip.Addr {
 	all := map[string]netip.Addr{"mapped": netip.AddrFrom16(a.As16())}
 	for name, format := range map[string]string{
 		"compatible": "::%s", "translated": "::ffff:0:%s", "NAT64": "64:ff9b::%s", "local NAT64 /96": "64:ff9b:1::%s",
-		"local NAT64 /96 with a subnet": "64:ff9b:1:fffe::%s", "ISATAP": "2001:db8::5efe:%s", "ISATAP, global": "2001:db8::200:5efe:%s",
+		"local NAT64 /96 with a subnet": "64:ff9b:1:fffe::%s", "ISATAP": "2001:db8::5efe:%s",
+		"ISATAP, global":   "2001:db8::200:5efe:%s",
 		"ISATAP over 6to4": "2002:808:808::5efe:%s",
 	} {
 		all[name] = netip.MustParseAddr(fmt.Sprintf(format, a))
 	}
 	for name, format := range map[string]string{
-		"local NAT64 /48": "64:ff9b:1:%02x%02x:00%02x:%02x00::", "local NAT64 /48 with a suffix": "64:ff9b:1:%02x%02x:00%02x:%02x08:808:808",
-		"local NAT64 /56": "64:ff9b:1:00%02x:00%02x:%02x%02x::", "local NAT64 /64": "64:ff9b:1:0:00%02x:%02x%02x:%02x00:0",
-		"6to4": "2002:%02x%02x:%02x%02x::1", "Teredo server": "2001:0:%02x%02x:%02x%02x:0:0:f7f7:f7f7",
+		"local NAT64 /48":               "64:ff9b:1:%02x%02x:00%02x:%02x00::",
+		"local NAT64 /48 with a suffix": "64:ff9b:1:%02x%02x:00%02x:%02x08:808:808",
+		"local NAT64 /56":               "64:ff9b:1:00%02x:00%02x:%02x%02x::",
+		"local NAT64 /64":               "64:ff9b:1:0:00%02x:%02x%02x:%02x00:0",
+		"6to4":                          "2002:%02x%02x:%02x%02x::1",
+		"Teredo server":                 "2001:0:%02x%02x:%02x%02x:0:0:f7f7:f7f7",
 	} {
 		all[name] = netip.MustParseAddr(fmt.Sprintf(format, b[0], b[1], b[2], b[3]))
 	}
-	all["Teredo"] = netip.MustParseAddr(fmt.Sprintf("2001:0:%02x%02x:%02x%02x:0:0:%02x%02x:%02x%02x", b[0], b[1], b[2], b[3], ^b[0], ^b[1], ^b[2], ^b[3]))
-	all["Teredo client"] = netip.MustParseAddr(fmt.Sprintf("2001:0:808:808:0:0:%02x%02x:%02x%02x", ^b[0], ^b[1], ^b[2], ^b[3]))
+	all["Teredo"] = netip.MustParseAddr(fmt.Sprintf(
+		"2001:0:%02x%02x:%02x%02x:0:0:%02x%02x:%02x%02x", b[0], b[1], b[2], b[3], ^b[0], ^b[1], ^b[2], ^b[3],
+	))
+	all["Teredo client"] = netip.MustParseAddr(
+		fmt.Sprintf("2001:0:808:808:0:0:%02x%02x:%02x%02x", ^b[0], ^b[1], ^b[2], ^b[3]),
+	)
 	return all
 }
 
@@ -196,13 +211,17 @@ var exact = []string{"mapped", "translated", "NAT64", "local NAT64 /96", "6to4",
 func TestDisguisesChangeNothing(t *testing.T) {
 	wide := []string{"0.0.0.0/0", "::/0", "64:ff9b:1::/48", "2001::/32", "::ffff:0:0:0/96"}
 	views := map[string]*View{
-		"all": view(wide...), "none of IPv4": view(wide[1:]...), "some": view(append(wide[1:], "10.0.0.0/8", "192.168.7.0/24")...),
+		"all": view(wide...), "none of IPv4": view(wide[1:]...),
+		"some":     view(append(wide[1:], "10.0.0.0/8", "192.168.7.0/24")...),
 		"loopback": view(append(wide, "127.0.0.0/8", "168.63.129.16")...),
 	}
 	for i := range 1 << 16 {
 		compareDisguises(t, views, netip.AddrFrom4([4]byte{byte(i >> 8), byte(i), 1, 2}))
 	}
-	for _, a := range []string{"169.254.169.254", "127.0.0.1", "168.63.129.16", "192.0.0.192", "0.0.0.0", "255.255.255.255", "100.100.100.200", "192.168.7.7"} {
+	for _, a := range []string{
+		"169.254.169.254", "127.0.0.1", "168.63.129.16", "192.0.0.192", "0.0.0.0", "255.255.255.255", "100.100.100.200",
+		"192.168.7.7",
+	} {
 		compareDisguises(t, views, netip.MustParseAddr(a))
 	}
 }
@@ -216,7 +235,9 @@ func compareDisguises(t *testing.T, views map[string]*View, a netip.Addr) {
 		for routes, v := range views {
 			plain, disguised := v.AllowsAddr(a), v.AllowsAddr(disguise)
 			if disguised && !plain || plain && !disguised && slices.Contains(exact, form) {
-				t.Fatalf("routes to %s: %s is reached: %t, but %s (%s): %t", routes, a, plain, disguise, form, disguised)
+				t.Fatalf(
+					"routes to %s: %s is reached: %t, but %s (%s): %t", routes, a, plain, disguise, form, disguised,
+				)
 			}
 		}
 	}
@@ -252,13 +273,19 @@ func TestEmbeddedAddressesNeedBothRoutes(t *testing.T) {
 // of a load balancer, or an IPv6 address that contains one. Other ports of the same addresses are.
 func TestOwnListenersAreNoPeers(t *testing.T) {
 	own, balancer := netip.MustParseAddr("192.0.2.9"), netip.MustParseAddrPort("203.0.113.5:443")
-	self := NewSelf([]netip.Addr{own}, []uint16{3478}, []netip.AddrPort{balancer, netip.MustParseAddrPort("[2001:db8::5]:443")})
+	self := NewSelf(
+		[]netip.Addr{own}, []uint16{3478}, []netip.AddrPort{balancer, netip.MustParseAddrPort("[2001:db8::5]:443")},
+	)
 	v := view("0.0.0.0/0", "127.0.0.0/8", "::/0").WithoutSelf(self)
 	for peer, want := range map[string]Verdict{
-		"192.0.2.9:3478": PortDenied, "127.0.0.1:3478": PortDenied, "127.9.9.9:3478": PortDenied, "[::ffff:192.0.2.9]:3478": PortDenied,
-		"203.0.113.5:443": PortDenied, "[::ffff:203.0.113.5]:443": PortDenied, "[64:ff9b::203.0.113.5]:443": PortDenied, "[2002:cb00:7105::1]:443": PortDenied,
-		"[64:ff9b::192.0.2.9]:3478": PortDenied, "[2001:db8::5]:443": PortDenied,
-		"192.0.2.9:40000": Allowed, "192.0.2.8:3478": Allowed, "192.0.2.9:443": Allowed, "203.0.113.5:3478": Allowed, "203.0.113.6:443": Allowed,
+		"192.0.2.9:3478": PortDenied, "127.0.0.1:3478": PortDenied, "127.9.9.9:3478": PortDenied,
+		"[::ffff:192.0.2.9]:3478": PortDenied,
+		"203.0.113.5:443":         PortDenied, "[::ffff:203.0.113.5]:443": PortDenied,
+		"[64:ff9b::203.0.113.5]:443": PortDenied,
+		"[2002:cb00:7105::1]:443":    PortDenied,
+		"[64:ff9b::192.0.2.9]:3478":  PortDenied, "[2001:db8::5]:443": PortDenied,
+		"192.0.2.9:40000": Allowed, "192.0.2.8:3478": Allowed, "192.0.2.9:443": Allowed, "203.0.113.5:3478": Allowed,
+		"203.0.113.6:443":    Allowed,
 		"[2001:db8::5]:3478": Allowed,
 	} {
 		addr := netip.MustParseAddrPort(peer)
@@ -293,7 +320,10 @@ func TestOnlyNamedStaticClustersCount(t *testing.T) {
 
 // BenchmarkMatch shows that the cost of a verdict does not depend on the number of endpoints.
 func BenchmarkMatch(b *testing.B) {
-	self := NewSelf([]netip.Addr{netip.MustParseAddr("192.0.2.9")}, []uint16{3478}, []netip.AddrPort{netip.MustParseAddrPort("203.0.113.5:443")})
+	self := NewSelf(
+		[]netip.Addr{netip.MustParseAddr("192.0.2.9")}, []uint16{3478},
+		[]netip.AddrPort{netip.MustParseAddrPort("203.0.113.5:443")},
+	)
 	match := func(name string, v *View, peer string) {
 		b.Run(name, func(b *testing.B) {
 			addr := netip.MustParseAddrPort(peer)

@@ -166,7 +166,9 @@ func TestAgeCountsFromTheLastWord(t *testing.T) {
 			o.Last.Dir = t.TempDir()
 			save(t, o.Last, quiet(t, "one.example").Config, time.Now().Add(later))
 		}, -later},
-		"standby config": {func(t *testing.T, o *Options) { o.Standby = standby(t, quiet(t, "one.example").Config.Pack()) }, 0},
+		"standby config": {
+			func(t *testing.T, o *Options) { o.Standby = standby(t, quiet(t, "one.example").Config.Pack()) }, 0,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

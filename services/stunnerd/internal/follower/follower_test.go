@@ -57,7 +57,10 @@ func follow(t *testing.T, dir string) (*Follower, *hand) {
 
 func followWith(t *testing.T, change func(*Options)) (*Follower, *hand) {
 	t.Helper()
-	srv, err := server.New(server.Options{HostAddresses: []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("::1")}, Log: slog.New(slog.DiscardHandler)})
+	srv, err := server.New(server.Options{
+		HostAddresses: []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("::1")},
+		Log:           slog.New(slog.DiscardHandler),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +88,9 @@ func configWith(t *testing.T, change func(*config.Config)) config.Config {
 	t.Helper()
 	c := config.Config{
 		Version: config.Version, Admin: config.Admin{Name: id},
-		Auth: config.Auth{Type: config.AuthStatic, Credentials: map[string]credential.Secret{"username": "ann", "password": "s3cret"}},
+		Auth: config.Auth{
+			Type: config.AuthStatic, Credentials: map[string]credential.Secret{"username": "ann", "password": "s3cret"},
+		},
 		Listeners: []config.Listener{{
 			Name: id + "/udp", Protocol: config.TURNUDP, Address: config.AddressPlaceholder, Port: testport.Free(t)}},
 	}
@@ -177,14 +182,17 @@ func TestRejectionOutlivesRetries(t *testing.T) {
 				<-h.reports
 			}
 			r := h.reported(t, func(discovery.Report) bool { return true })
-			if got := f.Status().Problem; got != f.Problem() || r.Error != got || r.Accepted != (problem == "") || !strings.Contains(got, problem) {
+			if got := f.Status().Problem; got != f.Problem() || r.Error != got || r.Accepted != (problem == "") ||
+				!strings.Contains(got, problem) {
 				t.Errorf("%s: problem %q, status %q, report %+v; want %q", what, f.Problem(), got, r, problem)
 			}
 		}
 		failing.Store(true)
 		h.events <- quiet(t, "one.example")
 		wants("a part does not run", taken.Error())
-		h.events <- discovery.Event{ID: id, Err: errors.Join(discovery.ErrRejected, errors.New("listeners[0].port: 70000"))}
+		h.events <- discovery.Event{
+			ID: id, Err: errors.Join(discovery.ErrRejected, errors.New("listeners[0].port: 70000")),
+		}
 		wants("another one is kept out", "70000")
 		time.Sleep(retryInterval)
 		wants("tried again", "70000")
@@ -231,7 +239,8 @@ func TestUnknownFieldsAreCountedOncePerConfig(t *testing.T) {
 	} {
 		h.events <- discovery.Event{ID: id, Config: c, Revision: c.Revision(), Unknown: step.unknown}
 		h.events <- discovery.Event{Connected: true} // taken when the config has been dealt with
-		if got, st := counted(), f.Status(); got != step.want || !slices.Equal(st.Unknown, step.unknown) || st.Status != server.Ready {
+		if got, st := counted(), f.Status(); got != step.want || !slices.Equal(st.Unknown, step.unknown) ||
+			st.Status != server.Ready {
 			t.Errorf("after %q: %d counted, want %d; status %+v", step.unknown, got, step.want, st)
 		}
 	}
@@ -309,12 +318,17 @@ func TestLastGoodConfigIsNotTrustedBlindly(t *testing.T) {
 	}{
 		"none": {func(*testing.T, LastGood) {}, errNothingSaved.Error()},
 		"of another id": {func(t *testing.T, l LastGood) {
-			save(t, LastGood{l.Dir, "other/one"}, configWith(t, func(c *config.Config) { c.Admin.Name = "other/one" }), now)
+			save(
+				t, LastGood{l.Dir, "other/one"}, configWith(t, func(c *config.Config) { c.Admin.Name = "other/one" }),
+				now,
+			)
 		}, "not of media/edge"},
 		"too old": {func(t *testing.T, l LastGood) { save(t, l, c, now.Add(-MaxAge-time.Minute)) }, "ago"},
 		"cut":     {func(t *testing.T, l LastGood) { write(t, l, `{"saved":"2026-01-0`) }, "read last good config"},
 		"no longer valid": {func(t *testing.T, l LastGood) {
-			write(t, l, `{"saved":"`+now.Format(time.RFC3339)+`","config":{"version":"v1","admin":{"name":"media/edge"},"auth":{"type":"static"}}}`)
+			write(t, l, `{"saved":"`+now.Format(
+				time.RFC3339,
+			)+`","config":{"version":"v1","admin":{"name":"media/edge"},"auth":{"type":"static"}}}`)
 		}, "read last good config"},
 		"of other version": {func(t *testing.T, l LastGood) {
 			write(t, l, `{"saved":"`+now.Format(time.RFC3339)+`","config":{"version":"v9"}}`)

@@ -58,7 +58,8 @@ func TestAConfigThatChangesOftenIsPutInForceSeldom(t *testing.T) {
 		time.Sleep(discovery.Cooldown(cost, applyShare))
 		h.events <- quiet(t, "last.example")
 	})
-	if c, _, err := (LastGood{Dir: dir, ID: id}).Load(time.Date(2000, 1, 1, 0, 1, 0, 0, time.UTC)); err != nil || c.Auth.Realm != "last.example" {
+	if c, _, err := (LastGood{Dir: dir, ID: id}).Load(time.Date(2000, 1, 1, 0, 1, 0, 0, time.UTC)); err != nil ||
+		c.Auth.Realm != "last.example" {
 		t.Errorf("on disk is %q: %v", c.Auth.Realm, err)
 	}
 }

@@ -31,14 +31,19 @@ var wideShapes = []struct {
 func wide(port, routes, endpoints, turn int) config.Config {
 	c := config.Config{
 		Version: config.Version, Admin: config.Admin{Name: id},
-		Auth:      config.Auth{Type: config.AuthStatic, Credentials: map[string]credential.Secret{config.KeyUsername: "ann", config.KeyPassword: "correct-horse"}},
+		Auth: config.Auth{
+			Type:        config.AuthStatic,
+			Credentials: map[string]credential.Secret{config.KeyUsername: "ann", config.KeyPassword: "correct-horse"},
+		},
 		Listeners: []config.Listener{{Name: id + "/udp", Protocol: config.TURNUDP, Address: "127.0.0.1", Port: port}},
 	}
 	for r := range routes {
 		cluster := config.Cluster{Name: fmt.Sprintf("media/route-%04d", r)}
 		for e := range endpoints {
 			if n := r*endpoints + e; e > 0 || r != turn%routes {
-				cluster.Endpoints = append(cluster.Endpoints, fmt.Sprintf("10.%d.%d.%d:<7000-7999>", n>>16, n>>8&255, n&255))
+				cluster.Endpoints = append(
+					cluster.Endpoints, fmt.Sprintf("10.%d.%d.%d:<7000-7999>", n>>16, n>>8&255, n&255),
+				)
 			}
 		}
 		cluster.Endpoints = append(cluster.Endpoints, fmt.Sprintf("172.16.%d.%d:<7000-7999>", turn>>8&255, turn&255))
@@ -63,13 +68,16 @@ func processorTime(b *testing.B) time.Duration {
 func BenchmarkWide(b *testing.B) {
 	for _, shape := range wideShapes {
 		b.Run(shape.name, func(b *testing.B) {
-			srv, err := server.New(server.Options{HostAddresses: []netip.Addr{netip.MustParseAddr("127.0.0.1")}, Log: slog.New(slog.DiscardHandler)})
+			srv, err := server.New(server.Options{
+				HostAddresses: []netip.Addr{netip.MustParseAddr("127.0.0.1")}, Log: slog.New(slog.DiscardHandler),
+			})
 			if err != nil {
 				b.Fatal(err)
 			}
 			defer func() { _ = srv.Close() }()
 			f := New(Options{
-				Source: &hand{reports: make(chan discovery.Report)}, Server: srv, Last: LastGood{Dir: b.TempDir(), ID: id}, Applied: func(config.Config) error { return nil },
+				Source: &hand{reports: make(chan discovery.Report)}, Server: srv,
+				Last: LastGood{Dir: b.TempDir(), ID: id}, Applied: func(config.Config) error { return nil },
 				Lookup: func(string) string { return "" }, Log: slog.New(slog.DiscardHandler),
 			})
 			var frames [2][]byte

@@ -48,7 +48,9 @@ func TestOffloadEngineIsNoProblem(t *testing.T) {
 	f, h := followWith(t, func(o *Options) { o.Log = slog.New(slog.NewTextHandler(log, nil)) })
 	c := configWith(t, func(c *config.Config) { c.Admin.OffloadEngine = "xdp" })
 	h.events <- discovery.Event{ID: id, Config: c, Revision: c.Revision()}
-	if r := h.reported(t, func(r discovery.Report) bool { return r.Revision == c.Revision() }); !r.Accepted || r.Error != "" {
+	if r := h.reported(
+		t, func(r discovery.Report) bool { return r.Revision == c.Revision() },
+	); !r.Accepted || r.Error != "" {
 		t.Errorf("report %+v", r)
 	}
 	st := f.Status()
@@ -92,7 +94,8 @@ func TestNotReadyNamesTheListener(t *testing.T) {
 	h.events <- discovery.Event{ID: id, Config: c, Revision: c.Revision()}
 	h.reported(t, func(r discovery.Report) bool { return r.Revision == c.Revision() && !r.Accepted })
 	err := f.Ready()
-	if err == nil || !strings.HasPrefix(err.Error(), "stunnerd not ready: open listener "+id+"/udp: ") || !strings.Contains(err.Error(), "address already in use") {
+	if err == nil || !strings.HasPrefix(err.Error(), "stunnerd not ready: open listener "+id+"/udp: ") ||
+		!strings.Contains(err.Error(), "address already in use") {
 		t.Errorf("beside another process: %v", err)
 	}
 }

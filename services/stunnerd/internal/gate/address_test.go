@@ -13,7 +13,9 @@ func TestFirstByteOfAnAddressSaysNothing(t *testing.T) {
 		c, via := v.guest(0)
 		peer := v.net.Peer(netip.MustParseAddrPort("127.0.0.1:4000"))
 		v.must(c, stun.MethodCreatePermission, scribbled{peer.Addr()})
-		v.Receive(v.build(stun.NewType(stun.MethodSend, stun.ClassIndication), scribbled{peer.Addr()}, data("there")), c)
+		v.Receive(
+			v.build(stun.NewType(stun.MethodSend, stun.ClassIndication), scribbled{peer.Addr()}, data("there")), c,
+		)
 		if !v.arrived(via, peer) {
 			t.Error("a Send indication does not arrive")
 		}

@@ -45,7 +45,8 @@ var admission = map[stun.Method][]rule{
 // authentication is the long-term credential mechanism (RFC 8489 §9.2.4). A request is authenticated before its
 // attributes are checked (§6.3.1). The full slice expression makes append copy the slice.
 var authentication = []rule{
-	turnServed, hasAttributes, credentialPresent, credentialComplete, nonceFresh, guessesLeft, credentialValid, unknownAttributes,
+	turnServed, hasAttributes, credentialPresent, credentialComplete, nonceFresh, guessesLeft, credentialValid,
+	unknownAttributes,
 }[:8:8]
 
 // unknownAttributes refuses comprehension-required attributes that are not understood with 420 (RFC 8489 §6.3.1).

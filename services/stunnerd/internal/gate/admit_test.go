@@ -25,38 +25,62 @@ func TestEveryRefusalHasItsCode(t *testing.T) {
 		attrs     []stun.Setter
 		want      stun.ErrorCode
 	}{
-		"allocate":                          {none, stun.MethodAllocate, []stun.Setter{udp}, 0},
-		"allocate without transport":        {none, stun.MethodAllocate, nil, 400},
-		"allocate over TCP to the peer":     {none, stun.MethodAllocate, []stun.Setter{number(stun.AttrRequestedTransport, 6<<24)}, 442},
-		"allocate over nothing known":       {none, stun.MethodAllocate, []stun.Setter{number(stun.AttrRequestedTransport, 99<<24)}, 442},
-		"allocate without fragments":        {none, stun.MethodAllocate, []stun.Setter{udp, stun.RawAttribute{Type: stun.AttrDontFragment}}, 420},
-		"allocate an IPv6 relay":            {none, stun.MethodAllocate, []stun.Setter{udp, number(stun.AttrRequestedAddressFamily, 2<<24)}, 440},
-		"allocate an IPv4 relay":            {none, stun.MethodAllocate, []stun.Setter{udp, number(stun.AttrRequestedAddressFamily, 1<<24)}, 0},
-		"allocate a second time":            {some, stun.MethodAllocate, []stun.Setter{udp}, 437},
-		"unknown attribute":                 {none, stun.MethodAllocate, []stun.Setter{udp, number(0x7777, 0)}, 420},
-		"refresh without allocation":        {none, stun.MethodRefresh, nil, 437},
-		"refresh":                           {some, stun.MethodRefresh, nil, 0},
-		"refresh for another family":        {some, stun.MethodRefresh, []stun.Setter{number(stun.AttrRequestedAddressFamily, 2<<24)}, 443},
-		"permission without allocation":     {none, stun.MethodCreatePermission, []stun.Setter{peer}, 437},
-		"permission":                        {some, stun.MethodCreatePermission, []stun.Setter{peer}, 0},
-		"permission on a port off route":    {some, stun.MethodCreatePermission, []stun.Setter{peerAt("127.0.0.1:9")}, 0},
-		"permission without peer":           {some, stun.MethodCreatePermission, nil, 400},
-		"permission without route":          {some, stun.MethodCreatePermission, []stun.Setter{denied}, 403},
-		"permission, one of two denied":     {some, stun.MethodCreatePermission, []stun.Setter{peer, denied}, 403},
-		"permission of another family":      {some, stun.MethodCreatePermission, []stun.Setter{peerAt("[2001:db8::1]:4000")}, 443},
-		"permission in IPv6 clothes":        {some, stun.MethodCreatePermission, []stun.Setter{disguised("127.0.0.1", 4000)}, 443},
-		"channel without allocation":        {none, stun.MethodChannelBind, []stun.Setter{channel(0x4000), peer}, 437},
-		"channel":                           {some, stun.MethodChannelBind, []stun.Setter{channel(0x4000), peer}, 0},
-		"channel number of RFC 5766":        {some, stun.MethodChannelBind, []stun.Setter{channel(0x7FFF), peer}, 0},
-		"channel number too low":            {some, stun.MethodChannelBind, []stun.Setter{channel(0x3FFF), peer}, 400},
-		"channel number too high":           {some, stun.MethodChannelBind, []stun.Setter{channel(0x8000), peer}, 400},
-		"channel without number":            {some, stun.MethodChannelBind, []stun.Setter{peer}, 400},
-		"channel without peer":              {some, stun.MethodChannelBind, []stun.Setter{channel(0x4000)}, 400},
-		"channel without route":             {some, stun.MethodChannelBind, []stun.Setter{channel(0x4000), denied}, 403},
-		"channel to a port outside routes":  {some, stun.MethodChannelBind, []stun.Setter{channel(0x4000), peerAt("127.0.0.1:9")}, 403},
-		"token with even port":              {none, stun.MethodAllocate, []stun.Setter{udp, evenPort, token}, 400},
-		"token that was never given":        {none, stun.MethodAllocate, []stun.Setter{udp, token}, 508},
-		"additional family without meaning": {none, stun.MethodAllocate, []stun.Setter{udp, number(stunmsg.AttrAdditionalFamily, 1<<24)}, 400},
+		"allocate":                   {none, stun.MethodAllocate, []stun.Setter{udp}, 0},
+		"allocate without transport": {none, stun.MethodAllocate, nil, 400},
+		"allocate over TCP to the peer": {
+			none, stun.MethodAllocate, []stun.Setter{number(stun.AttrRequestedTransport, 6<<24)}, 442,
+		},
+		"allocate over nothing known": {
+			none, stun.MethodAllocate, []stun.Setter{number(stun.AttrRequestedTransport, 99<<24)}, 442,
+		},
+		"allocate without fragments": {
+			none, stun.MethodAllocate, []stun.Setter{udp, stun.RawAttribute{Type: stun.AttrDontFragment}}, 420,
+		},
+		"allocate an IPv6 relay": {
+			none, stun.MethodAllocate, []stun.Setter{udp, number(stun.AttrRequestedAddressFamily, 2<<24)}, 440,
+		},
+		"allocate an IPv4 relay": {
+			none, stun.MethodAllocate, []stun.Setter{udp, number(stun.AttrRequestedAddressFamily, 1<<24)}, 0,
+		},
+		"allocate a second time":     {some, stun.MethodAllocate, []stun.Setter{udp}, 437},
+		"unknown attribute":          {none, stun.MethodAllocate, []stun.Setter{udp, number(0x7777, 0)}, 420},
+		"refresh without allocation": {none, stun.MethodRefresh, nil, 437},
+		"refresh":                    {some, stun.MethodRefresh, nil, 0},
+		"refresh for another family": {
+			some, stun.MethodRefresh, []stun.Setter{number(stun.AttrRequestedAddressFamily, 2<<24)}, 443,
+		},
+		"permission without allocation": {none, stun.MethodCreatePermission, []stun.Setter{peer}, 437},
+		"permission":                    {some, stun.MethodCreatePermission, []stun.Setter{peer}, 0},
+		"permission on a port off route": {
+			some, stun.MethodCreatePermission, []stun.Setter{peerAt("127.0.0.1:9")}, 0,
+		},
+		"permission without peer":       {some, stun.MethodCreatePermission, nil, 400},
+		"permission without route":      {some, stun.MethodCreatePermission, []stun.Setter{denied}, 403},
+		"permission, one of two denied": {some, stun.MethodCreatePermission, []stun.Setter{peer, denied}, 403},
+		"permission of another family": {
+			some, stun.MethodCreatePermission, []stun.Setter{peerAt("[2001:db8::1]:4000")}, 443,
+		},
+		"permission in IPv6 clothes": {
+			some, stun.MethodCreatePermission, []stun.Setter{disguised("127.0.0.1", 4000)}, 443,
+		},
+		"channel without allocation": {none, stun.MethodChannelBind, []stun.Setter{channel(0x4000), peer}, 437},
+		"channel":                    {some, stun.MethodChannelBind, []stun.Setter{channel(0x4000), peer}, 0},
+		"channel number of RFC 5766": {some, stun.MethodChannelBind, []stun.Setter{channel(0x7FFF), peer}, 0},
+		"channel number too low":     {some, stun.MethodChannelBind, []stun.Setter{channel(0x3FFF), peer}, 400},
+		"channel number too high":    {some, stun.MethodChannelBind, []stun.Setter{channel(0x8000), peer}, 400},
+		"channel without number":     {some, stun.MethodChannelBind, []stun.Setter{peer}, 400},
+		"channel without peer":       {some, stun.MethodChannelBind, []stun.Setter{channel(0x4000)}, 400},
+		"channel without route": {
+			some, stun.MethodChannelBind, []stun.Setter{channel(0x4000), denied}, 403,
+		},
+		"channel to a port outside routes": {
+			some, stun.MethodChannelBind, []stun.Setter{channel(0x4000), peerAt("127.0.0.1:9")}, 403,
+		},
+		"token with even port":       {none, stun.MethodAllocate, []stun.Setter{udp, evenPort, token}, 400},
+		"token that was never given": {none, stun.MethodAllocate, []stun.Setter{udp, token}, 508},
+		"additional family without meaning": {
+			none, stun.MethodAllocate, []stun.Setter{udp, number(stunmsg.AttrAdditionalFamily, 1<<24)}, 400,
+		},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -109,18 +133,23 @@ func TestCredentials(t *testing.T) {
 	unknown := b.send(c, b.signed(c, "bob", password, stun.MethodAllocate, udp))
 	empty := b.send(c, b.signed(c, "bob", "", stun.MethodAllocate, udp))
 	for _, answer := range []*stun.Message{wrong, unknown, empty} {
-		if codeOf(answer) != 401 || !answer.Contains(stun.AttrNonce) || !answer.Contains(stun.AttrRealm) || len(answer.Raw) != len(wrong.Raw) {
+		if codeOf(answer) != 401 || !answer.Contains(stun.AttrNonce) || !answer.Contains(stun.AttrRealm) ||
+			len(answer.Raw) != len(wrong.Raw) {
 			t.Errorf("A-02: %v, %d bytes", codeOf(answer), len(answer.Raw))
 		}
 	}
-	if got := codeOf(b.send(c, b.build(request4(stun.MethodAllocate), udp, stun.NewLongTermIntegrity(username, realm, password)))); got != 400 {
+	if got := codeOf(
+		b.send(c, b.build(request4(stun.MethodAllocate), udp, stun.NewLongTermIntegrity(username, realm, password))),
+	); got != 400 {
 		t.Errorf("A-03: MESSAGE-INTEGRITY alone: %d", got)
 	}
 	if got := codeOf(b.send(c, b.signed(c, strings.Repeat("x", 508), password, stun.MethodAllocate, udp))); got != 401 {
 		t.Errorf("A-09: longest user name: %d", got)
 	}
 	other := newClient("192.0.2.2:1000")
-	stale := b.send(c, b.build(request4(stun.MethodAllocate), udp, stun.NewUsername(username), stun.NewRealm(realm), b.nonce(other),
+	stale := b.send(c, b.build(request4(stun.MethodAllocate), udp, stun.NewUsername(username), stun.NewRealm(
+		realm,
+	), b.nonce(other),
 		stun.NewLongTermIntegrity(username, realm, password)))
 	if codeOf(stale) != 438 || !stale.Contains(stun.AttrNonce) {
 		t.Errorf("A-06: nonce of another address: %v", codeOf(stale))
@@ -142,7 +171,9 @@ func TestAnotherUserCannotTouchAnAllocation(t *testing.T) {
 		t.Fatal(err)
 	}
 	zero := number(stun.AttrLifetime, 0)
-	if got := codeOf(b.send(c, b.signed(c, other.Username, string(other.Password), stun.MethodRefresh, zero))); got != 441 {
+	if got := codeOf(
+		b.send(c, b.signed(c, other.Username, string(other.Password), stun.MethodRefresh, zero)),
+	); got != 441 {
 		t.Errorf("T-A15: %d, want 441", got)
 	}
 	if b.table.Len() != 1 {
@@ -166,10 +197,14 @@ func TestExpiredCredentialBeginsNothingAndMayEndLater(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := codeOf(b.send(c, b.signed(c, old.Username, string(old.Password), stun.MethodAllocate, udp))); got != 401 {
+		if got := codeOf(
+			b.send(c, b.signed(c, old.Username, string(old.Password), stun.MethodAllocate, udp)),
+		); got != 401 {
 			t.Errorf("allocate with an expired credential: %d", got)
 		}
-		if got := codeOf(b.send(c, b.signed(c, good.Username, string(good.Password), stun.MethodAllocate, udp))); got != 0 {
+		if got := codeOf(
+			b.send(c, b.signed(c, good.Username, string(good.Password), stun.MethodAllocate, udp)),
+		); got != 0 {
 			t.Fatalf("allocate: %d", got)
 		}
 		// The session was created with the credential that is expired by now.
@@ -192,7 +227,9 @@ func TestExpiryHasLeeway(t *testing.T) {
 				t.Fatal(err)
 			}
 			c := newClient("192.0.2.1:" + fmt.Sprint(int(after.Seconds())))
-			if got := codeOf(v.send(c, v.signed(c, cred.Username, string(cred.Password), stun.MethodAllocate, udp))); got != want {
+			if got := codeOf(
+				v.send(c, v.signed(c, cred.Username, string(cred.Password), stun.MethodAllocate, udp)),
+			); got != want {
 				t.Errorf("allocate %s after the end: %d, want %d", after, got, want)
 			}
 		}

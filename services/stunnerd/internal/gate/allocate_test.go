@@ -63,7 +63,9 @@ func TestRepeatedAllocateOfAnotherUser(t *testing.T) {
 		want       stun.ErrorCode
 	}{{other.Username, string(other.Password), 441}, {username, "wrong", 401}, {username, password, 0}} {
 		before := b.meter.Refusals()["wrong_password"]
-		answer := b.send(c, b.build(same, request4(stun.MethodAllocate), udp, stun.NewUsername(tc.user), stun.NewRealm(realm), nonce,
+		answer := b.send(c, b.build(same, request4(stun.MethodAllocate), udp, stun.NewUsername(tc.user), stun.NewRealm(
+			realm,
+		), nonce,
 			stun.NewLongTermIntegrity(tc.user, realm, tc.pass)))
 		if codeOf(answer) != tc.want || answer.Contains(stun.AttrXORRelayedAddress) != (tc.want == 0) {
 			t.Errorf("%s: %d, want %d", tc.user, codeOf(answer), tc.want)
@@ -110,7 +112,9 @@ func TestReservedPortIsForItsUser(t *testing.T) {
 		v.Update(p, routes())
 		pair := stun.RawAttribute{Type: stun.AttrEvenPort, Length: 1, Value: []byte{0x80}}
 		first, second := newClient("192.0.2.1:1000"), newClient("192.0.2.1:1001")
-		value, err := v.send(first, v.signed(first, username, password, stun.MethodAllocate, udp, pair)).Get(stun.AttrReservationToken)
+		value, err := v.send(first, v.signed(first, username, password, stun.MethodAllocate, udp, pair)).Get(
+			stun.AttrReservationToken,
+		)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -119,7 +123,9 @@ func TestReservedPortIsForItsUser(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if code := codeOf(v.send(second, v.signed(second, eve.Username, string(eve.Password), stun.MethodAllocate, udp, held))); code != 508 {
+		if code := codeOf(
+			v.send(second, v.signed(second, eve.Username, string(eve.Password), stun.MethodAllocate, udp, held)),
+		); code != 508 {
 			t.Errorf("another user: %d, want 508", code)
 		}
 		v.table.SetBounds(session.Bounds{UserSessions: 2})
@@ -189,8 +195,10 @@ func TestRelayFamilies(t *testing.T) {
 		code stun.ErrorCode
 		want netip.Addr
 	}{
-		{[]netip.Addr{v4}, wants(stunmsg.FamilyIPv4), 0, v4}, {[]netip.Addr{v4}, wants(stunmsg.FamilyIPv6), 440, v6}, {[]netip.Addr{v4}, wants(7), 440, v4},
-		{[]netip.Addr{v4, v6}, wants(stunmsg.FamilyIPv6), 0, v6}, {[]netip.Addr{v4, v6}, udp, 0, v4}, {[]netip.Addr{v6, v4}, udp, 0, v6},
+		{[]netip.Addr{v4}, wants(stunmsg.FamilyIPv4), 0, v4}, {[]netip.Addr{v4}, wants(stunmsg.FamilyIPv6), 440, v6},
+		{[]netip.Addr{v4}, wants(7), 440, v4},
+		{[]netip.Addr{v4, v6}, wants(stunmsg.FamilyIPv6), 0, v6}, {[]netip.Addr{v4, v6}, udp, 0, v4},
+		{[]netip.Addr{v6, v4}, udp, 0, v6},
 		{[]netip.Addr{v6}, wants(stunmsg.FamilyIPv4), 440, v4}, {[]netip.Addr{v4, v6}, additional, 0, v4},
 	}
 	for i, tc := range cases {
@@ -214,7 +222,9 @@ func TestRelayFamilies(t *testing.T) {
 			t.Errorf("case %d: no word about the second family", i)
 		}
 		peer := netip.AddrPortFrom(tc.want, 4000).String()
-		if code := codeOf(b.send(c, b.signed(c, username, password, stun.MethodChannelBind, channel(0x4000), peerAt(peer)))); code != 0 {
+		if code := codeOf(
+			b.send(c, b.signed(c, username, password, stun.MethodChannelBind, channel(0x4000), peerAt(peer))),
+		); code != 0 {
 			t.Errorf("case %d: channel to %s: %d", i, peer, code)
 		}
 	}

@@ -19,7 +19,11 @@ func (v *virtual) first() []byte { return v.build(request4(stun.MethodAllocate),
 func TestFloodKeepsNobodyFromAChallenge(t *testing.T) {
 	const perClient = 12_000 // 60,000 a second, and a client repeats after 200 ms
 	for name, flood := range map[string]func(v *virtual, dice *rand.Rand, i int) (*client, []byte){
-		"one socket": func(v *virtual, _ *rand.Rand, _ int) (*client, []byte) { return newClient("10.0.0.1:1"), v.first() },
+		"one socket": func(
+			v *virtual, _ *rand.Rand, _ int,
+		) (*client, []byte) {
+			return newClient("10.0.0.1:1"), v.first()
+		},
 		"ports at random": func(v *virtual, dice *rand.Rand, _ int) (*client, []byte) {
 			return newClient(fmt.Sprint("10.0.0.1:", 1+dice.IntN(65535))), v.first()
 		},
@@ -94,7 +98,8 @@ func TestListenersHaveTheirOwnChallenges(t *testing.T) {
 		}
 		one := v.Gate
 		other := New("other", one.protocol, Shared{
-			Engine: one.engine, Nonces: one.nonces, Network: one.network, Held: one.held, Limits: one.limits, Table: one.table, Meter: one.meter, Log: one.log,
+			Engine: one.engine, Nonces: one.nonces, Network: one.network, Held: one.held, Limits: one.limits,
+			Table: one.table, Meter: one.meter, Log: one.log,
 		})
 		other.Update(policy(), routes())
 		c := newClient("10.0.0.1:60000")
@@ -116,7 +121,9 @@ func TestFloodKeepsNoSessionFromItsNonce(t *testing.T) {
 		for i := range 100 {
 			v.send(newClient(fmt.Sprint("203.0.113.7:", 100+i)), v.first())
 		}
-		stale := v.build(request4(stun.MethodRefresh), stun.NewUsername(username), stun.NewRealm(realm), stun.NewNonce("of another day"),
+		stale := v.build(request4(stun.MethodRefresh), stun.NewUsername(username), stun.NewRealm(realm), stun.NewNonce(
+			"of another day",
+		),
 			stun.NewLongTermIntegrity(username, realm, password))
 		if code := codeOf(v.send(c, stale)); code != 438 {
 			t.Errorf("%d, want 438", code)

@@ -16,7 +16,9 @@ func TestNonceLastsAnHour(t *testing.T) {
 		nonce := v.nonce(newClient("192.0.2.1:1"))
 		ask := func(port int, nonce stun.Nonce) *stun.Message {
 			return v.send(newClient(fmt.Sprint("192.0.2.1:", port)), v.build(request4(stun.MethodAllocate), udp,
-				stun.NewUsername(username), stun.NewRealm(realm), nonce, stun.NewLongTermIntegrity(username, realm, password)))
+				stun.NewUsername(username), stun.NewRealm(realm), nonce, stun.NewLongTermIntegrity(
+					username, realm, password,
+				)))
 		}
 		v.at(time.Hour - time.Second)
 		if code := codeOf(ask(2, nonce)); code != 0 {
@@ -55,7 +57,9 @@ func TestCredentialEndsToTheSecond(t *testing.T) {
 				c := newClient("192.0.2.1:1000")
 				try := func(want stun.ErrorCode, c *client, method stun.Method, attrs ...stun.Setter) {
 					t.Helper()
-					if got := codeOf(v.send(c, v.signed(c, cred.Username, string(cred.Password), method, attrs...))); got != want {
+					if got := codeOf(
+						v.send(c, v.signed(c, cred.Username, string(cred.Password), method, attrs...)),
+					); got != want {
 						t.Errorf("%s after %s: %d, want %d", method, time.Since(v.began), got, want)
 					}
 				}
@@ -139,7 +143,10 @@ func (v *virtual) says(s *speaker, method stun.Method, attrs ...stun.Setter) (co
 	v.t.Helper()
 	for range 2 {
 		setters := append([]stun.Setter{request4(method)}, attrs...)
-		setters = append(setters, stun.NewUsername(username), stun.NewRealm(s.realm), s.nonce, stun.NewLongTermIntegrity(username, s.realm, s.password))
+		setters = append(
+			setters, stun.NewUsername(username), stun.NewRealm(s.realm), s.nonce,
+			stun.NewLongTermIntegrity(username, s.realm, s.password),
+		)
 		m := v.send(s.client, v.build(setters...))
 		if code = codeOf(m); code != stun.CodeStaleNonce {
 			break
@@ -178,7 +185,9 @@ func (v *virtual) authority(now credential.Authority, before ...credential.Autho
 // after a change of the realm a session can be refreshed without limit in the earlier realm, and in the new one,
 // which the next challenge has. In the earlier realm no allocation can be created.
 func TestSessionsOutliveTheirRealm(t *testing.T) {
-	for name, keeps := range map[string]bool{"a client that keeps its realm": true, "a client that takes the new one": false} {
+	for name, keeps := range map[string]bool{
+		"a client that keeps its realm": true, "a client that takes the new one": false,
+	} {
 		t.Run(name, func(t *testing.T) {
 			virtually(t, func(v *virtual) {
 				s := v.speaker("192.0.2.1:1000", keeps)
@@ -200,7 +209,10 @@ func TestSessionsOutliveTheirRealm(t *testing.T) {
 						t.Errorf("after %s the client speaks in %q", time.Since(v.began), s.realm)
 					}
 				}
-				late := &speaker{client: newClient("192.0.2.2:1000"), realm: first.Realm, password: password, nonce: v.nonce(newClient("192.0.2.2:1"))}
+				late := &speaker{
+					client: newClient("192.0.2.2:1000"), realm: first.Realm, password: password,
+					nonce: v.nonce(newClient("192.0.2.2:1")),
+				}
 				if code, _ := v.says(late, stun.MethodAllocate, udp); code != 401 {
 					t.Errorf("allocate in a realm of before: %d", code)
 				}
@@ -221,7 +233,12 @@ func TestRealmAndPasswordChange(t *testing.T) {
 			v.authority(first.In("second.example"))
 			v.authority(other.In("second.example"), first.In("second.example"))
 		},
-		"the password first": func(v *virtual) { v.authority(other, first); v.authority(other.In("second.example"), first) },
+		"the password first": func(v *virtual) {
+			v.authority(other, first)
+			v.authority(
+				other.In("second.example"), first,
+			)
+		},
 	} {
 		for _, keeps := range []bool{true, false} {
 			t.Run(fmt.Sprint(name, ", keeps its realm ", keeps), func(t *testing.T) {

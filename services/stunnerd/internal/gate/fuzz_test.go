@@ -40,15 +40,18 @@ func FuzzReceive(f *testing.F) {
 		f.Fatal(err)
 	}
 	for _, seed := range []string{
-		"", "b0", "a1 a1 s1 p1 s1 c1 r1", "a1 A1 s1 S1 r1 R1", "a0 a2 a3 r1 p1 c1", "a1 p1 p2 p3 c1 c2 c0 s0 b1 b3", "a1 r1\x04\x00\x0d\x00\x04\x00\x00\x00\x00 s1",
-		"a1\x08\x00\x18\x00\x01\x80\x00\x00\x00 A1 a1", "p1 c1 s1 r1 a1 p1 c1 s1", "x0\x14\x00\x01\x00\x00\x21\x12\xa4\x42............", "a1 p1\x08\x77\x77\x00\x04....",
+		"", "b0", "a1 a1 s1 p1 s1 c1 r1", "a1 A1 s1 S1 r1 R1", "a0 a2 a3 r1 p1 c1", "a1 p1 p2 p3 c1 c2 c0 s0 b1 b3",
+		"a1 r1\x04\x00\x0d\x00\x04\x00\x00\x00\x00 s1",
+		"a1\x08\x00\x18\x00\x01\x80\x00\x00\x00 A1 a1", "p1 c1 s1 r1 a1 p1 c1 s1",
+		"x0\x14\x00\x01\x00\x00\x21\x12\xa4\x42............", "a1 p1\x08\x77\x77\x00\x04....",
 	} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, script []byte) {
 		network, held, table := &relaytest.Network{}, relay.NewReservations(), session.NewTable()
 		g := New("test", config.TURNTCP, Shared{
-			Engine: engine, Nonces: nonces, Network: network, Held: held, Limits: limit.NewProcess(), Table: table, Meter: meter.New(), Log: log,
+			Engine: engine, Nonces: nonces, Network: network, Held: held, Limits: limit.NewProcess(), Table: table,
+			Meter: meter.New(), Log: log,
 		})
 		g.Update(policy(), routes("127.0.0.1:<4000-4999>"))
 		s := &sequence{t: t, g: g, network: network, table: table}
@@ -62,7 +65,10 @@ func FuzzReceive(f *testing.F) {
 			g.Disconnected(c)
 		}
 		if err := held.Close(); err != nil || g.Sessions() != 0 || table.Len() != 0 || network.Len() != 0 {
-			t.Errorf("left behind: %d sessions, %d in the table, %d sockets, %v", g.Sessions(), table.Len(), network.Len(), err)
+			t.Errorf(
+				"left behind: %d sessions, %d in the table, %d sockets, %v", g.Sessions(), table.Len(), network.Len(),
+				err,
+			)
 		}
 	})
 }
@@ -88,7 +94,10 @@ var sends = map[byte]struct {
 	'r': {stun.MethodRefresh, stun.ClassRequest, nil},
 	'p': {stun.MethodCreatePermission, stun.ClassRequest, []stun.Setter{peerAt("127.0.0.1:4000")}},
 	'c': {stun.MethodChannelBind, stun.ClassRequest, []stun.Setter{peerAt("127.0.0.1:4000"), channel(0x4000)}},
-	's': {stun.MethodSend, stun.ClassIndication, []stun.Setter{peerAt("127.0.0.1:4000"), stun.RawAttribute{Type: stun.AttrData, Value: []byte("data")}}},
+	's': {
+		stun.MethodSend, stun.ClassIndication,
+		[]stun.Setter{peerAt("127.0.0.1:4000"), stun.RawAttribute{Type: stun.AttrData, Value: []byte("data")}},
+	},
 }
 
 // step sends the message for the first bytes of a script: a letter of sends, a byte for client and signature, a length,
@@ -118,7 +127,9 @@ func (s *sequence) step(script []byte) (rest []byte) {
 	signing := how % 4
 	if signing != notSigned {
 		nonce := s.g.nonces.Make(c.addr.Addr(), time.Now())
-		for _, a := range []stun.Setter{stun.NewUsername(username), stun.NewRealm(realm), stun.NewNonce(string(nonce))} {
+		for _, a := range []stun.Setter{
+			stun.NewUsername(username), stun.NewRealm(realm), stun.NewNonce(string(nonce)),
+		} {
 			_ = a.AddTo(m)
 		}
 	}
@@ -186,7 +197,8 @@ func (s *sequence) answered(b, answer []byte, good bool) {
 		s.t.Fatal(err)
 	}
 	asked := &stun.Message{Raw: bytes.Clone(b)}
-	if err := asked.Decode(); err != nil || asked.Type.Class != stun.ClassRequest || m.Type.Method != asked.Type.Method || m.TransactionID != asked.TransactionID {
+	if err := asked.Decode(); err != nil || asked.Type.Class != stun.ClassRequest ||
+		m.Type.Method != asked.Type.Method || m.TransactionID != asked.TransactionID {
 		s.t.Fatalf("% x is answered with %s", b, m)
 	}
 	success := m.Type.Class == stun.ClassSuccessResponse

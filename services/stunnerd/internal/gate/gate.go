@@ -133,7 +133,8 @@ type Shared struct {
 func New(name string, protocol config.Protocol, s Shared) *Gate {
 	g := &Gate{
 		name: name, protocol: protocol, engine: s.Engine, nonces: s.Nonces, network: s.Network, held: s.Held,
-		limits: s.Limits, table: s.Table, meter: s.Meter, answers: s.Limits.NewListener(), log: s.Log.With("listener", name),
+		limits: s.Limits, table: s.Table, meter: s.Meter, answers: s.Limits.NewListener(),
+		log:   s.Log.With("listener", name),
 		flows: map[netip.AddrPort]*flow{},
 	}
 	g.policy.Store(&Policy{})

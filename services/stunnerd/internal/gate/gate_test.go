@@ -75,7 +75,10 @@ func newBed(t testing.TB) bed {
 		t.Fatal(err)
 	}
 	held := relay.NewReservations()
-	g := New("test", config.TURNUDP, Shared{Engine: engine, Nonces: nonces, Network: relay.Kernel{}, Held: held, Limits: limit.NewProcess(), Table: session.NewTable(), Meter: meter.New(), Log: log})
+	g := New("test", config.TURNUDP, Shared{
+		Engine: engine, Nonces: nonces, Network: relay.Kernel{}, Held: held, Limits: limit.NewProcess(),
+		Table: session.NewTable(), Meter: meter.New(), Log: log,
+	})
 	g.Update(policy(), routes("127.0.0.1:<4000-4999>"))
 	t.Cleanup(func() {
 		g.Close()
@@ -194,16 +197,21 @@ func TestWhatDeservesSilenceGetsIt(t *testing.T) {
 	binding := b.build(request4(stun.MethodBinding), stun.Fingerprint)
 	broken := func(change func([]byte) []byte) []byte { return change(append([]byte(nil), binding...)) }
 	cases := map[string][]byte{
-		"S-03 wrong fingerprint":   broken(func(m []byte) []byte { m[len(m)-1] ^= 1; return m }),
-		"S-06 indication":          b.build(stun.NewType(stun.MethodBinding, stun.ClassIndication)),
-		"S-07 top bits":            broken(func(m []byte) []byte { m[0] |= 0x80; return m }),
-		"S-07 length":              broken(func(m []byte) []byte { m[3] += 4; return m }),
-		"S-07 trailing bytes":      append(append([]byte(nil), binding...), 0, 0, 0, 0),
-		"S-10 no magic cookie":     broken(func(m []byte) []byte { m[4] = 0; return m }),
-		"T-11 response":            b.build(stun.NewType(stun.MethodBinding, stun.ClassSuccessResponse)),
-		"T-11 error response":      b.build(stun.NewType(stun.MethodAllocate, stun.ClassErrorResponse), stun.CodeUnauthorized),
-		"unknown method":           b.build(request4(0x0FF)),
-		"send without allocation":  b.build(stun.NewType(stun.MethodSend, stun.ClassIndication), peerAt("127.0.0.1:4000"), stun.RawAttribute{Type: stun.AttrData, Length: 1, Value: []byte("x")}),
+		"S-03 wrong fingerprint": broken(func(m []byte) []byte { m[len(m)-1] ^= 1; return m }),
+		"S-06 indication":        b.build(stun.NewType(stun.MethodBinding, stun.ClassIndication)),
+		"S-07 top bits":          broken(func(m []byte) []byte { m[0] |= 0x80; return m }),
+		"S-07 length":            broken(func(m []byte) []byte { m[3] += 4; return m }),
+		"S-07 trailing bytes":    append(append([]byte(nil), binding...), 0, 0, 0, 0),
+		"S-10 no magic cookie":   broken(func(m []byte) []byte { m[4] = 0; return m }),
+		"T-11 response":          b.build(stun.NewType(stun.MethodBinding, stun.ClassSuccessResponse)),
+		"T-11 error response": b.build(
+			stun.NewType(stun.MethodAllocate, stun.ClassErrorResponse), stun.CodeUnauthorized,
+		),
+		"unknown method": b.build(request4(0x0FF)),
+		"send without allocation": b.build(
+			stun.NewType(stun.MethodSend, stun.ClassIndication), peerAt("127.0.0.1:4000"),
+			stun.RawAttribute{Type: stun.AttrData, Length: 1, Value: []byte("x")},
+		),
 		"empty":                    {},
 		"header cut":               binding[:12],
 		"attribute beyond the end": broken(func(m []byte) []byte { m[23] = 200; return m }),

@@ -55,7 +55,10 @@ func TestGuessingIsLockedForAMinute(t *testing.T) {
 				times = step.want
 			}
 			if answers, compared := v.guess(guesser, username, times); answers != step.want || compared != step.want {
-				t.Errorf("after %s: %d of %d guesses answered, %d compared, want %d", step.at, answers, times, compared, step.want)
+				t.Errorf(
+					"after %s: %d of %d guesses answered, %d compared, want %d", step.at, answers, times, compared,
+					step.want,
+				)
 			}
 			if got := v.signsIn(fmt.Sprint("203.0.113.7:", 100+i)); got != step.opened {
 				t.Errorf("after %s: right password at the address of the guesser: %v", step.at, got)
@@ -207,7 +210,9 @@ func TestEphemeralNamesAreNeverLocked(t *testing.T) {
 			}
 			v.guess(guesser, good.Username, 50)
 			v.guess(guesser, "nobody", 50)
-			if code := codeOf(v.send(guesser, v.signed(guesser, good.Username, string(good.Password), stun.MethodAllocate, udp))); code != want {
+			if code := codeOf(
+				v.send(guesser, v.signed(guesser, good.Username, string(good.Password), stun.MethodAllocate, udp)),
+			); code != want {
 				t.Errorf("secret of %d bytes: %d, want %d", len(secret), code, want)
 			}
 		})

@@ -80,7 +80,9 @@ func TestForgedSourceIsChallengedTenTimesASecond(t *testing.T) {
 	virtually(t, func(v *virtual) {
 		challenges := func(times int) (n int) {
 			for i := range times {
-				if v.send(newClient(fmt.Sprint("203.0.113.7:", 1+i)), v.build(request4(stun.MethodAllocate), udp)) != nil {
+				if v.send(
+					newClient(fmt.Sprint("203.0.113.7:", 1+i)), v.build(request4(stun.MethodAllocate), udp),
+				) != nil {
 					n++
 				}
 			}
@@ -89,7 +91,10 @@ func TestForgedSourceIsChallengedTenTimesASecond(t *testing.T) {
 		for _, step := range []struct {
 			at   time.Duration
 			want int
-		}{{0, 10}, {90 * time.Millisecond, 0}, {110 * time.Millisecond, 1}, {601 * time.Millisecond, 5}, {10 * time.Second, 10}} {
+		}{
+			{0, 10}, {90 * time.Millisecond, 0}, {110 * time.Millisecond, 1}, {601 * time.Millisecond, 5},
+			{10 * time.Second, 10},
+		} {
 			v.at(step.at)
 			if n := challenges(50); n != step.want {
 				t.Errorf("%d of 50 challenged after %s, want %d", n, step.at, step.want)

@@ -92,7 +92,8 @@ func (m *trial) allocate(a *actor) outcome {
 		case w.transport != 17:
 			return 442, nil
 		case w.granted == 0,
-			w.token != nil && (w.even || w.family != 0 || w.also != 0), w.also != 0 && (w.two || w.family != 0), w.also == stunmsg.FamilyIPv4:
+			w.token != nil && (w.even || w.family != 0 || w.also != 0), w.also != 0 &&
+				(w.two || w.family != 0), w.also == stunmsg.FamilyIPv4:
 			return 400, nil
 		case w.family == 7:
 			return 440, nil
@@ -115,7 +116,10 @@ func (m *trial) allocate(a *actor) outcome {
 		case w.two && m.full(1):
 			return 508, nil
 		}
-		a.alloc = &modelAllocation{username: l.username, user: l.user, source: a.addr.Addr(), login: l, permissions: map[netip.Addr]time.Time{}, channels: map[uint16]binding{}}
+		a.alloc = &modelAllocation{
+			username: l.username, user: l.user, source: a.addr.Addr(), login: l,
+			permissions: map[netip.Addr]time.Time{}, channels: map[uint16]binding{},
+		}
 		a.alloc.grant(w.granted)
 		return 0, func(answer *stun.Message) error { return m.allocated(a, w, answer, want) }
 	})
@@ -126,7 +130,10 @@ func (m *trial) allocate(a *actor) outcome {
 }
 
 func (w wish) String() string {
-	return fmt.Sprintf("(%d s, transport %d, family %d+%d, even %t, two %t, token %t)", w.granted, w.transport, w.family, w.also, w.even, w.two, w.token != nil)
+	return fmt.Sprintf(
+		"(%d s, transport %d, family %d+%d, even %t, two %t, token %t)", w.granted, w.transport, w.family, w.also,
+		w.even, w.two, w.token != nil,
+	)
 }
 
 func (al *modelAllocation) grant(seconds uint32) {
@@ -161,7 +168,8 @@ func (m *trial) overQuota(a *actor, l login, more int) bool {
 			sources++
 		}
 	}
-	return m.bounds.UserSessions > 0 && users >= m.bounds.UserSessions || m.bounds.SourceSessions > 0 && sources >= m.bounds.SourceSessions
+	return m.bounds.UserSessions > 0 && users >= m.bounds.UserSessions || m.bounds.SourceSessions > 0 &&
+		sources >= m.bounds.SourceSessions
 }
 
 // allocated checks the answer to an Allocate and records the relayed address. The port of want counts only for a token.
@@ -267,7 +275,9 @@ func (m *trial) refresh(a *actor) outcome {
 		family = pick[byte](m, 1, 2)
 		attrs = append(attrs, number(stun.AttrRequestedAddressFamily, uint32(family)<<24))
 	}
-	return m.request(a, stun.MethodRefresh, wish{granted: granted, family: family}, attrs, func(l login) (stun.ErrorCode, func(*stun.Message) error) {
+	return m.request(a, stun.MethodRefresh, wish{granted: granted, family: family}, attrs, func(l login) (
+		stun.ErrorCode, func(*stun.Message) error,
+	) {
 		switch code := a.owned(l); {
 		case code != 0:
 			return code, nil

@@ -27,7 +27,8 @@ func (m *trial) somePeers(a *actor, n int) (peers []peerFacts, attrs []stun.Sett
 
 func (m *trial) somePeer(a *actor) peerFacts {
 	for range 4 {
-		if p := pick(m, modelPeers...); a.alloc == nil || a.otherFamily(p) == m.often(5) && m.allowsAddr(p) == m.often(90) {
+		if p := pick(m, modelPeers...); a.alloc == nil || a.otherFamily(p) == m.often(5) &&
+			m.allowsAddr(p) == m.often(90) {
 			return p
 		}
 	}
@@ -58,7 +59,9 @@ func (w words) String() string { return string(w) }
 
 func (m *trial) createPermission(a *actor) outcome {
 	peers, attrs := m.somePeers(a, pick(m, 1, 1, 1, 1, 2, 2, 3, 0))
-	return m.request(a, stun.MethodCreatePermission, target{0, peers}, attrs, func(l login) (stun.ErrorCode, func(*stun.Message) error) {
+	return m.request(a, stun.MethodCreatePermission, target{0, peers}, attrs, func(l login) (
+		stun.ErrorCode, func(*stun.Message) error,
+	) {
 		switch code := a.owned(l); {
 		case code != 0:
 			return code, nil
@@ -92,7 +95,9 @@ func (m *trial) channelBind(a *actor) outcome {
 	if n != 0 {
 		attrs = append(attrs, channel(n))
 	}
-	return m.request(a, stun.MethodChannelBind, target{n, peers}, attrs, func(l login) (stun.ErrorCode, func(*stun.Message) error) {
+	return m.request(a, stun.MethodChannelBind, target{n, peers}, attrs, func(l login) (
+		stun.ErrorCode, func(*stun.Message) error,
+	) {
 		code := a.owned(l)
 		if code != 0 {
 			return code, nil
@@ -104,12 +109,15 @@ func (m *trial) channelBind(a *actor) outcome {
 		switch {
 		case a.otherFamily(peers[0]):
 			return 443, nil
-		case is && bound.peer != peers[0].at, a.alloc.channelOf(peers[0].at) != 0 && a.alloc.channelOf(peers[0].at) != uint16(n):
+		case is && bound.peer != peers[0].at, a.alloc.channelOf(peers[0].at) != 0 &&
+			a.alloc.channelOf(peers[0].at) != uint16(n):
 			return 400, nil
 		case !m.allows(peers[0]):
 			return 403, nil
 		}
-		a.alloc.channels[uint16(n)] = binding{peers[0].at, time.Now().Add(600 * time.Second), a.alloc.channels[uint16(n)].heard}
+		a.alloc.channels[uint16(n)] = binding{
+			peers[0].at, time.Now().Add(600 * time.Second), a.alloc.channels[uint16(n)].heard,
+		}
 		a.alloc.permit(peers[0])
 		return 0, nil
 	})
@@ -147,7 +155,9 @@ func (m *trial) sendIndication(a *actor) outcome {
 	m.Receive(m.build(append(attrs, stun.NewType(stun.MethodSend, stun.ClassIndication))...), a)
 	o := outcome{name: "Send silence"}
 	if a.alloc != nil && len(peers) == 1 && hasData && !odd && m.allows(peers[0]) && a.alloc.permits(peers[0]) {
-		o = outcome{name: "Send passes", sent: []relaytest.Datagram{{From: a.alloc.relay, To: peers[0].at, Payload: payload}}}
+		o = outcome{
+			name: "Send passes", sent: []relaytest.Datagram{{From: a.alloc.relay, To: peers[0].at, Payload: payload}},
+		}
 	}
 	return m.said(o, "%s sends %q to %v", a.name, payload, peers)
 }
@@ -171,7 +181,10 @@ func (m *trial) channelData(a *actor) outcome {
 		if b, is := a.alloc.channels[n]; is && m.allows(factsOf(b.peer)) {
 			b.heard = time.Now().Add(300 * time.Second)
 			a.alloc.channels[n] = b
-			o = outcome{name: "ChannelData passes", sent: []relaytest.Datagram{{From: a.alloc.relay, To: b.peer, Payload: payload}}}
+			o = outcome{
+				name: "ChannelData passes",
+				sent: []relaytest.Datagram{{From: a.alloc.relay, To: b.peer, Payload: payload}},
+			}
 		}
 	}
 	return m.said(o, "%s sends %q on channel %#x", a.name, payload, n)
@@ -220,7 +233,10 @@ func (m *trial) peerSends(a *actor) outcome {
 				return nil
 			}}
 		case a.alloc.permits(p):
-			o = outcome{name: "peer by indication", to: a, check: func(frame []byte) error { return isData(frame, p.at, payload) }}
+			o = outcome{
+				name: "peer by indication", to: a,
+				check: func(frame []byte) error { return isData(frame, p.at, payload) },
+			}
 		}
 	}
 	return m.said(o, "peer %s sends %q to %s, the relay of %s", p.at, payload, to, a.name)
@@ -237,7 +253,8 @@ func isData(frame []byte, peer netip.AddrPort, payload string) error {
 	if err = errors.Join(err, from.GetFromAs(got, stun.AttrXORPeerAddress)); err != nil {
 		return err
 	}
-	if got.Type != stun.NewType(stun.MethodData, stun.ClassIndication) || from.String() != peer.String() || string(content) != payload {
+	if got.Type != stun.NewType(stun.MethodData, stun.ClassIndication) || from.String() != peer.String() ||
+		string(content) != payload {
 		return fmt.Errorf("got %s from %s with %q, want %q from %s", got.Type, from, content, payload, peer)
 	}
 	return nil

@@ -96,7 +96,9 @@ func (m *trial) sourcesCollide() (collide bool) {
 		}
 		seen[a.addr.Addr()] = true
 		r := limit.Request{Client: a.addr}
-		collide = collide || uses(func() bool { return m.Gate.answers.Allow(r, limit.Challenge) }) != limit.ChallengeBurst ||
+		collide = collide || uses(
+			func() bool { return m.Gate.answers.Allow(r, limit.Challenge) },
+		) != limit.ChallengeBurst ||
 			uses(func() bool { return m.limits.AllowFailure(r) }) != limit.FailureBurst
 	}
 	time.Sleep(time.Minute)
@@ -105,5 +107,6 @@ func (m *trial) sourcesCollide() (collide bool) {
 
 // answers reports whether an unauthenticated request gets an answer of a price.
 func (m *trial) answers(a *actor, price time.Duration) bool {
-	return a.connected || take(&a.challenges, price, time.Second) && (a.alloc != nil || take(&m.sources[a.addr.Addr()].challenges, price, time.Second))
+	return a.connected || take(&a.challenges, price, time.Second) &&
+		(a.alloc != nil || take(&m.sources[a.addr.Addr()].challenges, price, time.Second))
 }

@@ -65,13 +65,18 @@ func (m *trial) vouched(l login, method stun.Method, live bool) bool {
 	now, goesOn := time.Now(), live && method != stun.MethodAllocate
 	if l.username == "ann" {
 		return l.password == m.password ||
-			goesOn && slices.ContainsFunc(m.former, func(f former) bool { return f.password == l.password && now.Before(f.until) })
+			goesOn && slices.ContainsFunc(
+				m.former, func(f former) bool { return f.password == l.password && now.Before(f.until) },
+			)
 	}
 	return l.genuine && (!now.After(l.expires.Add(5*time.Second)) || goesOn && now.Before(l.expires.Add(m.grace)))
 }
 
 // request makes a request. judge returns the code for an authenticated request, and a check of a success.
-func (m *trial) request(a *actor, method stun.Method, what fmt.Stringer, attrs []stun.Setter, judge func(l login) (stun.ErrorCode, func(*stun.Message) error)) outcome {
+func (m *trial) request(
+	a *actor, method stun.Method, what fmt.Stringer, attrs []stun.Setter,
+	judge func(l login) (stun.ErrorCode, func(*stun.Message) error),
+) outcome {
 	f := sound
 	switch {
 	case a.nonce == nil, a.nonceAtItsEnd():
@@ -97,7 +102,9 @@ func (m *trial) request(a *actor, method stun.Method, what fmt.Stringer, attrs [
 	}
 	m.last = req
 	m.Receive(req.Raw, a)
-	return m.said(m.answered(a, method, req, code, key, success), "%s as %s: %s %s %s", a.name, l.username, method, what, f)
+	return m.said(
+		m.answered(a, method, req, code, key, success), "%s as %s: %s %s %s", a.name, l.username, method, what, f,
+	)
 }
 
 // nonceAtItsEnd reports whether the nonce expires in this second. It has the time of its creation in seconds, so the

@@ -47,7 +47,9 @@ func TestModel(t *testing.T) {
 			t.Run(fmt.Sprint("half ", half), func(t *testing.T) {
 				t.Parallel()
 				for i := half; i < modelSequences && !t.Failed(); i += 2 {
-					synctest.Test(t, func(t *testing.T) { newTrial(t, rand.New(rand.NewPCG(seed, uint64(i))), seen).run() })
+					synctest.Test(
+						t, func(t *testing.T) { newTrial(t, rand.New(rand.NewPCG(seed, uint64(i))), seen).run() },
+					)
 				}
 			})
 		}
@@ -60,11 +62,16 @@ func TestModel(t *testing.T) {
 		t.Logf("%6d × %s", seen[name], name)
 	}
 	for _, name := range []string{
-		"Allocate success", "Allocate 400", "Allocate 401", "Allocate 420", "Allocate 437", "Allocate 438", "Allocate 440", "Allocate 442",
-		"Allocate 486", "Allocate 508", "Allocate by token", "guesser locked", "Allocate once more", "Allocate silence", "Refresh success", "Refresh 401", "Refresh 437",
-		"Refresh 441", "Refresh 443", "CreatePermission success", "CreatePermission 400", "CreatePermission 403", "CreatePermission 437",
-		"CreatePermission 441", "CreatePermission 443", "ChannelBind success", "ChannelBind 400", "ChannelBind 403", "ChannelBind 437",
-		"ChannelBind 441", "ChannelBind 443", "Binding success", "Send passes", "Send silence", "ChannelData passes", "ChannelData silence",
+		"Allocate success", "Allocate 400", "Allocate 401", "Allocate 420", "Allocate 437", "Allocate 438",
+		"Allocate 440", "Allocate 442",
+		"Allocate 486", "Allocate 508", "Allocate by token", "guesser locked", "Allocate once more", "Allocate silence",
+		"Refresh success", "Refresh 401", "Refresh 437",
+		"Refresh 441", "Refresh 443", "CreatePermission success", "CreatePermission 400", "CreatePermission 403",
+		"CreatePermission 437",
+		"CreatePermission 441", "CreatePermission 443", "ChannelBind success", "ChannelBind 400", "ChannelBind 403",
+		"ChannelBind 437",
+		"ChannelBind 441", "ChannelBind 443", "Binding success", "Send passes", "Send silence", "ChannelData passes",
+		"ChannelData silence",
 		"peer by channel", "peer by indication", "peer silence", "hang-up", "expiry",
 	} {
 		if seen[name] == 0 && !t.Failed() {
@@ -179,12 +186,18 @@ type reservedPort struct {
 // by a route.
 var (
 	relay4, relay6 = netip.MustParseAddr("203.0.113.200"), netip.MustParseAddr("2001:db8:f::200")
-	modelRoutes    = map[string][]string{"a": {"192.0.2.10:<4000-4999>", relay4.String()}, "b": {"192.0.2.11"}, "c": {"2001:db8:1::5:<4000-4000>", relay6.String()}}
-	modelPeers     = []peerFacts{
-		{netip.MustParseAddrPort("192.0.2.10:4000"), "a", true}, {netip.MustParseAddrPort("192.0.2.10:4001"), "a", true},
+	modelRoutes    = map[string][]string{
+		"a": {"192.0.2.10:<4000-4999>", relay4.String()}, "b": {"192.0.2.11"},
+		"c": {"2001:db8:1::5:<4000-4000>", relay6.String()},
+	}
+	modelPeers = []peerFacts{
+		{netip.MustParseAddrPort("192.0.2.10:4000"), "a", true},
+		{netip.MustParseAddrPort("192.0.2.10:4001"), "a", true},
 		{netip.MustParseAddrPort("192.0.2.10:9"), "a", false}, {netip.MustParseAddrPort("192.0.2.11:4000"), "b", true},
-		{netip.MustParseAddrPort("192.0.2.13:4000"), "", false}, {netip.MustParseAddrPort("[2001:db8:1::5]:4000"), "c", true},
-		{netip.MustParseAddrPort("[2001:db8:1::5]:4001"), "c", false}, {netip.MustParseAddrPort("[2001:db8:2::5]:4000"), "", false},
+		{netip.MustParseAddrPort("192.0.2.13:4000"), "", false},
+		{netip.MustParseAddrPort("[2001:db8:1::5]:4000"), "c", true},
+		{netip.MustParseAddrPort("[2001:db8:1::5]:4001"), "c", false},
+		{netip.MustParseAddrPort("[2001:db8:2::5]:4000"), "", false},
 	}
 )
 
@@ -202,11 +215,16 @@ func (m *trial) allows(p peerFacts) bool     { return m.routes[p.route] && p.por
 
 func newTrial(t *testing.T, rng *rand.Rand, seen map[string]int) *trial {
 	m := &trial{
-		virtual: newVirtual(t), rng: rng, seen: seen, password: "password 0", routes: map[string]bool{"a": true, "b": true, "c": true},
+		virtual: newVirtual(t), rng: rng, seen: seen, password: "password 0",
+		routes:   map[string]bool{"a": true, "b": true, "c": true},
 		reserved: map[relay.Token]reservedPort{}, sources: map[netip.Addr]*levels{},
 	}
-	for i, addr := range []string{"198.51.100.1:1000", "198.51.100.1:1001", "198.51.100.2:1000", "[2001:db8:c::1]:1000", "198.51.100.3:1000"} {
-		m.actors = append(m.actors, &actor{name: fmt.Sprint("client ", i), addr: netip.MustParseAddrPort(addr), connected: i == 4})
+	for i, addr := range []string{
+		"198.51.100.1:1000", "198.51.100.1:1001", "198.51.100.2:1000", "[2001:db8:c::1]:1000", "198.51.100.3:1000",
+	} {
+		m.actors = append(
+			m.actors, &actor{name: fmt.Sprint("client ", i), addr: netip.MustParseAddrPort(addr), connected: i == 4},
+		)
 	}
 	for m.sourcesCollide() {
 		*m.limits = *limit.NewProcess()
@@ -222,7 +240,9 @@ func newTrial(t *testing.T, rng *rand.Rand, seen map[string]int) *trial {
 }
 
 func (m *trial) authority(password string) credential.Authority {
-	return credential.Authority{Realm: realm, Username: "ann", Password: credential.Secret(password), SharedSecret: "shared, and long enough"}
+	return credential.Authority{
+		Realm: realm, Username: "ann", Password: credential.Secret(password), SharedSecret: "shared, and long enough",
+	}
 }
 
 // configure makes the config that of the model.
@@ -323,8 +343,12 @@ func (m *trial) settle(o outcome) {
 		m.fail("relays sent %v, want %v", sent, o.sent)
 	}
 	live := m.live()
-	if a, b, c, d := m.table.Len(), m.engine.Allocations(), m.Sessions(), m.net.Len(); a != live || b != live || c != live || d != live+len(m.reserved) {
-		m.fail("%d sessions, %d allocations, %d flows and %d sockets, want %d, and %d more sockets for reservations", a, b, c, d, live, len(m.reserved))
+	if a, b, c, d := m.table.Len(), m.engine.Allocations(), m.Sessions(), m.net.Len(); a != live || b != live ||
+		c != live || d != live+len(m.reserved) {
+		m.fail(
+			"%d sessions, %d allocations, %d flows and %d sockets, want %d, and %d more sockets for reservations", a, b,
+			c, d, live, len(m.reserved),
+		)
 	}
 }
 
@@ -377,8 +401,10 @@ var modelActs = []struct {
 	share int
 	do    func(*trial, *actor) outcome
 }{
-	{6, (*trial).allocate}, {2, (*trial).repeatAllocate}, {7, (*trial).refresh}, {13, (*trial).createPermission}, {13, (*trial).channelBind},
-	{15, (*trial).sendIndication}, {15, (*trial).channelData}, {17, (*trial).peerSends}, {6, (*trial).timePasses}, {2, (*trial).configChanges},
+	{6, (*trial).allocate}, {2, (*trial).repeatAllocate}, {7, (*trial).refresh}, {13, (*trial).createPermission},
+	{13, (*trial).channelBind},
+	{15, (*trial).sendIndication}, {15, (*trial).channelData}, {17, (*trial).peerSends}, {6, (*trial).timePasses},
+	{2, (*trial).configChanges},
 	{1, (*trial).hangUp}, {1, (*trial).garbage},
 }
 

@@ -38,7 +38,9 @@ func TestPermissionsAreBounded(t *testing.T) {
 	b.Update(policy(), routes("10.0.0.0/8"))
 	b.allocate(c)
 	permit := func(i int) stun.ErrorCode {
-		return codeOf(b.send(c, b.signed(c, username, password, stun.MethodCreatePermission, peerAt(tenNet(i).String()))))
+		return codeOf(
+			b.send(c, b.signed(c, username, password, stun.MethodCreatePermission, peerAt(tenNet(i).String()))),
+		)
 	}
 	for i := range MaxPermissions {
 		if got := permit(i); got != 0 {
@@ -79,7 +81,9 @@ func TestChannelsAreBounded(t *testing.T) {
 	b.Update(policy(), routes("10.0.0.0/8"))
 	b.allocate(c)
 	bind := func(i int) stun.ErrorCode {
-		return codeOf(b.send(c, b.signed(c, username, password, stun.MethodChannelBind, channel(uint32(0x4000+i)), peerAt(tenNet(i).String()))))
+		return codeOf(b.send(c, b.signed(
+			c, username, password, stun.MethodChannelBind, channel(uint32(0x4000+i)), peerAt(tenNet(i).String()),
+		)))
 	}
 	for i := range relay.MaxChannels {
 		if got := bind(i); got != 0 {

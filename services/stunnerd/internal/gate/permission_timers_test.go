@@ -28,7 +28,10 @@ func TestPermissionLasts300Seconds(t *testing.T) {
 		"ChannelBind": {func(v *virtual, c *client, _ netip.AddrPort) {
 			v.must(c, stun.MethodChannelBind, channel(0x4000), peerAt(otherPort))
 		}, 400 * time.Second},
-		"Refresh": {func(v *virtual, c *client, _ netip.AddrPort) { v.must(c, stun.MethodRefresh, lifetime(1800)) }, 300 * time.Second},
+		"Refresh": {
+			func(v *virtual, c *client, _ netip.AddrPort) { v.must(c, stun.MethodRefresh, lifetime(1800)) },
+			300 * time.Second,
+		},
 		"indications": {func(v *virtual, c *client, via netip.AddrPort) {
 			v.carries("indications", v.indications(c, via, v.peer(peerAddr)), both)
 		}, 300 * time.Second},
@@ -65,8 +68,14 @@ func TestChannelLasts600Seconds(t *testing.T) {
 		"ChannelBind": {func(v *virtual, c *client, _ netip.AddrPort) {
 			v.must(c, stun.MethodChannelBind, channel(0x4000), peer)
 		}, 900 * time.Second},
-		"CreatePermission": {func(v *virtual, c *client, _ netip.AddrPort) { v.must(c, stun.MethodCreatePermission, peer) }, 600 * time.Second},
-		"Refresh":          {func(v *virtual, c *client, _ netip.AddrPort) { v.must(c, stun.MethodRefresh, lifetime(1800)) }, 600 * time.Second},
+		"CreatePermission": {
+			func(v *virtual, c *client, _ netip.AddrPort) { v.must(c, stun.MethodCreatePermission, peer) },
+			600 * time.Second,
+		},
+		"Refresh": {
+			func(v *virtual, c *client, _ netip.AddrPort) { v.must(c, stun.MethodRefresh, lifetime(1800)) },
+			600 * time.Second,
+		},
 		"ChannelData": {func(v *virtual, c *client, via netip.AddrPort) {
 			v.carries("channel", v.channel(c, via, v.peer("127.0.0.1:4000")), both)
 		}, 600 * time.Second},
@@ -100,7 +109,10 @@ func TestChannelIsAnsweredBeforeItIsUsed(t *testing.T) {
 	virtually(t, func(v *virtual) {
 		c, via := v.guest(0)
 		peer := v.peer("127.0.0.1:4000")
-		bind := v.signed(c, username, password, stun.MethodChannelBind, channel(0x4000), addressAttr(stun.AttrXORPeerAddress, peer.Addr()))
+		bind := v.signed(
+			c, username, password, stun.MethodChannelBind, channel(0x4000),
+			addressAttr(stun.AttrXORPeerAddress, peer.Addr()),
+		)
 		c.meanwhile = func() {
 			peer.Send(via, "back")
 			for range 1000 { // lets other goroutines run

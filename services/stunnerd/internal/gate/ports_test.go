@@ -24,7 +24,9 @@ func newRangedBed(t *testing.T, n int) (bed, config.PortRange) {
 // try makes an Allocate request and returns the code.
 func (b bed) try(c *client, attrs ...stun.Setter) stun.ErrorCode {
 	b.t.Helper()
-	return codeOf(b.send(c, b.signed(c, username, password, stun.MethodAllocate, append([]stun.Setter{udp}, attrs...)...)))
+	return codeOf(
+		b.send(c, b.signed(c, username, password, stun.MethodAllocate, append([]stun.Setter{udp}, attrs...)...)),
+	)
 }
 
 // T-A16: with a range of 8 ports the ninth client gets 508 at once, and a port one second after another client has
@@ -47,7 +49,9 @@ func TestNinthClientOfEightPortsGets508(t *testing.T) {
 	}
 	freed := b.flow(clients[3].addr).Session.Relay.Port()
 	ended := time.Now()
-	if code := codeOf(b.send(clients[3], b.signed(clients[3], username, password, stun.MethodRefresh, number(stun.AttrLifetime, 0)))); code != 0 {
+	if code := codeOf(
+		b.send(clients[3], b.signed(clients[3], username, password, stun.MethodRefresh, number(stun.AttrLifetime, 0))),
+	); code != 0 {
 		t.Fatalf("refresh 0: %d", code)
 	}
 	for {
@@ -107,7 +111,8 @@ func TestReservedPortIsOfTheRange(t *testing.T) {
 	if code := b.try(second, stun.RawAttribute{Type: stun.AttrReservationToken, Length: 8, Value: token}); code != 0 {
 		t.Fatalf("the reserved port: %d", code)
 	}
-	if a, b := b.flow(first.addr).Session.Relay.Port(), b.flow(second.addr).Session.Relay.Port(); a != ports.First || b != a+1 {
+	if a, b := b.flow(first.addr).Session.Relay.Port(), b.flow(second.addr).Session.Relay.Port(); a != ports.First ||
+		b != a+1 {
 		t.Errorf("ports %d and %d of %s", a, b, ports)
 	}
 	if code := b.try(third); code != 0 || b.flow(third.addr).Session.Relay.Port() != ports.Last {

@@ -13,7 +13,9 @@ import (
 
 // T-A6: an allocation lasts exactly as long as granted (RFC 8656 §7.2).
 func TestAllocationLastsAsLongAsGranted(t *testing.T) {
-	for asked, granted := range map[uint32]time.Duration{0: 600, 10: 600, 601: 601, 1800: 1800, 3599: 3599, 3600: 3600, 1 << 31: 3600} {
+	for asked, granted := range map[uint32]time.Duration{
+		0: 600, 10: 600, 601: 601, 1800: 1800, 3599: 3599, 3600: 3600, 1 << 31: 3600,
+	} {
 		t.Run(fmt.Sprint(asked), func(t *testing.T) {
 			virtually(t, func(v *virtual) {
 				c, via := v.guest(asked)
@@ -37,7 +39,10 @@ func (v *virtual) gone(c *client, via netip.AddrPort) {
 	v.t.Helper()
 	synctest.Wait()
 	if v.table.Len() != 0 || v.engine.Allocations() != 0 || v.net.Len() != 0 {
-		v.t.Errorf("after %s: %d sessions, %d allocations, %d sockets", time.Since(v.began), v.table.Len(), v.engine.Allocations(), v.net.Len())
+		v.t.Errorf(
+			"after %s: %d sessions, %d allocations, %d sockets", time.Since(v.began), v.table.Len(),
+			v.engine.Allocations(), v.net.Len(),
+		)
 	}
 	v.carries("allocation", v.indications(c, via, v.peer("127.0.0.1:4000")), neither)
 	for _, method := range []stun.Method{stun.MethodRefresh, stun.MethodCreatePermission, stun.MethodChannelBind} {
@@ -197,18 +202,24 @@ func TestReservedPortWaits30Seconds(t *testing.T) {
 			virtually(t, func(v *virtual) {
 				first := newClient("192.0.2.1:1000")
 				even := stun.RawAttribute{Type: stun.AttrEvenPort, Length: 1, Value: []byte{0x80}}
-				token, err := v.send(first, v.signed(first, username, password, stun.MethodAllocate, udp, even)).Get(stun.AttrReservationToken)
+				token, err := v.send(first, v.signed(first, username, password, stun.MethodAllocate, udp, even)).Get(
+					stun.AttrReservationToken,
+				)
 				if err != nil || v.net.Len() != 2 {
 					t.Fatalf("token: %v, %d sockets", err, v.net.Len())
 				}
 				v.at(tc.after)
 				second := newClient("192.0.2.1:1001")
-				v.expect(tc.code, second, stun.MethodAllocate, udp, stun.RawAttribute{Type: stun.AttrReservationToken, Value: token})
+				v.expect(
+					tc.code, second, stun.MethodAllocate, udp,
+					stun.RawAttribute{Type: stun.AttrReservationToken, Value: token},
+				)
 				v.at(tc.after + 30*time.Second)
 				if v.net.Len() != tc.open || v.table.Len() != tc.open {
 					t.Errorf("%d sockets, %d sessions, want %d", v.net.Len(), v.table.Len(), tc.open)
 				}
-				if r := v.Relay(second.addr); r != nil && r.Session().Relay.Port() != v.Relay(first.addr).Session().Relay.Port()+1 {
+				if r := v.Relay(second.addr); r != nil &&
+					r.Session().Relay.Port() != v.Relay(first.addr).Session().Relay.Port()+1 {
 					t.Errorf("the token gave port %d", r.Session().Relay.Port())
 				}
 			})

@@ -78,7 +78,10 @@ func TestAddressesThatCannotBeReadAreKept(t *testing.T) {
 		refused := func(context.Context) (<-chan struct{}, error) { return nil, errors.New("operation not permitted") }
 		told := 0
 		ctx, stop := context.WithCancel(t.Context())
-		go follow(ctx, slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelWarn})), read, refused, func([]netip.Addr) { told++ })
+		go follow(
+			ctx, slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelWarn})), read, refused,
+			func([]netip.Addr) { told++ },
+		)
 		time.Sleep(10 * pollInterval)
 		stop()
 		synctest.Wait()

@@ -72,7 +72,10 @@ func TestGuessersTakeBoundedMemory(t *testing.T) {
 		p := NewProcess()
 		for i := range 3 * maxGuessers {
 			at := func(net int) Request {
-				return Request{Client: netip.MustParseAddrPort(fmt.Sprintf("%d.%d.%d.7:1", net, i/250, i%250)), Username: []byte("ann")}
+				return Request{
+					Client:   netip.MustParseAddrPort(fmt.Sprintf("%d.%d.%d.7:1", net, i/250, i%250)),
+					Username: []byte("ann"),
+				}
 			}
 			p.WrongPassword(at(203))
 			p.RightPassword(at(204).Client.Addr(), "ann")

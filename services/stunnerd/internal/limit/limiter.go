@@ -34,7 +34,8 @@ type limiter struct {
 
 func newLimiter(rate int, per time.Duration, burst int, private func(netip.Addr) bool) *limiter {
 	return &limiter{
-		seed: maphash.MakeSeed(), interval: per / time.Duration(rate), burst: burst, private: private, epoch: time.Now(),
+		seed: maphash.MakeSeed(), interval: per / time.Duration(rate), burst: burst, private: private,
+		epoch: time.Now(),
 	}
 }
 

@@ -43,7 +43,10 @@ func TestAcceptingThatFailsIsLoggedOnceAMinute(t *testing.T) {
 		var log bytes.Buffer
 		m := meter.New()
 		ln := exhausted{make(chan struct{})}
-		l := newConnections(ln, transport{stream: true}, nil, m.Listener("test"), Options{Meter: m, Log: slog.New(slog.NewTextHandler(&log, nil))})
+		l := newConnections(
+			ln, transport{stream: true}, nil, m.Listener("test"),
+			Options{Meter: m, Log: slog.New(slog.NewTextHandler(&log, nil))},
+		)
 		l.serving.Go(func() { l.accept(ln) })
 		time.Sleep(2*acceptWarning + time.Second)
 		if err := l.Close(); err != nil {
@@ -69,7 +72,8 @@ func allocate(t *testing.T, unauthenticated int) (l *connections, server, client
 	server = &net.TCPAddr{IP: addr.IP, Port: addr.Port}
 	conn := dialFrom(t, nil, server)
 	c, err := turn.NewClient(&turn.ClientConfig{
-		TURNServerAddr: server.String(), Conn: turn.NewSTUNConn(conn), Username: "ann", Password: "first", LoggerFactory: logging.NewDefaultLoggerFactory(),
+		TURNServerAddr: server.String(), Conn: turn.NewSTUNConn(conn), Username: "ann", Password: "first",
+		LoggerFactory: logging.NewDefaultLoggerFactory(),
 	})
 	if err == nil {
 		err = c.Listen()
@@ -90,7 +94,10 @@ func allocate(t *testing.T, unauthenticated int) (l *connections, server, client
 func dialFrom(t *testing.T, client, server *net.TCPAddr) net.Conn {
 	t.Helper()
 	d := net.Dialer{Control: func(_, _ string, c syscall.RawConn) (err error) {
-		return errors.Join(c.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) }), err)
+		return errors.Join(
+			c.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) }),
+			err,
+		)
 	}}
 	if client != nil {
 		d.LocalAddr = client

@@ -14,16 +14,24 @@ func TestCrowdMakesRoomForTheLatest(t *testing.T) {
 		come []string
 		gone []int // by the order of arrival
 	}{
-		"room for all":                   {[]string{"192.0.2.1", "192.0.2.2", "192.0.2.1", "192.0.2.3"}, nil},
-		"third of a source":              {[]string{"192.0.2.9", "192.0.2.1", "192.0.2.1", "192.0.2.1"}, []int{1}},
-		"fifth and sixth of all":         {[]string{"192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.4", "192.0.2.5", "192.0.2.6"}, []int{0, 1}},
+		"room for all":      {[]string{"192.0.2.1", "192.0.2.2", "192.0.2.1", "192.0.2.3"}, nil},
+		"third of a source": {[]string{"192.0.2.9", "192.0.2.1", "192.0.2.1", "192.0.2.1"}, []int{1}},
+		"fifth and sixth of all": {
+			[]string{"192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.4", "192.0.2.5", "192.0.2.6"}, []int{0, 1},
+		},
 		"a source again and again":       {[]string{"192.0.2.1", "192.0.2.1", "192.0.2.1", "192.0.2.1"}, []int{0, 1}},
 		"hosts of one IPv6 network":      {[]string{"2001:db8::1", "2001:db8::2", "2001:db8::3"}, []int{0}},
 		"hosts of two IPv6 networks":     {[]string{"2001:db8::1", "2001:db8::2", "2001:db8:0:1::3"}, nil},
 		"behind a private load balancer": {[]string{"10.0.0.1", "10.0.0.1", "10.0.0.1", "10.0.0.1"}, nil},
-		"a flood beside another":         {[]string{"192.0.2.1", "10.0.0.1", "10.0.0.1", "10.0.0.1", "10.0.0.1", "10.0.0.1"}, []int{1, 2}},
-		"another beside a flood":         {[]string{"10.0.0.1", "10.0.0.1", "192.0.2.1", "10.0.0.1", "192.0.2.2", "192.0.2.3"}, []int{0, 1}},
-		"private sources beyond all":     {[]string{"10.0.0.1", "10.0.0.1", "10.0.0.1", "10.0.0.1", "10.0.0.1"}, []int{0}},
+		"a flood beside another": {
+			[]string{"192.0.2.1", "10.0.0.1", "10.0.0.1", "10.0.0.1", "10.0.0.1", "10.0.0.1"}, []int{1, 2},
+		},
+		"another beside a flood": {
+			[]string{"10.0.0.1", "10.0.0.1", "192.0.2.1", "10.0.0.1", "192.0.2.2", "192.0.2.3"}, []int{0, 1},
+		},
+		"private sources beyond all": {
+			[]string{"10.0.0.1", "10.0.0.1", "10.0.0.1", "10.0.0.1", "10.0.0.1"}, []int{0},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newConnLimiter(4, 2)
@@ -43,7 +51,9 @@ func TestCrowdMakesRoomForTheLatest(t *testing.T) {
 
 // T-14: connections without a session may take at most half of a small capacity.
 func TestLimitsFollowTheCapacity(t *testing.T) {
-	for capacity, want := range map[int][2]int{0: {1024, 4096}, 100_000: {1024, 4096}, 3000: {1024, 1500}, 500: {250, 250}, 1: {1, 1}} {
+	for capacity, want := range map[int][2]int{
+		0: {1024, 4096}, 100_000: {1024, 4096}, 3000: {1024, 1500}, 500: {250, 250}, 1: {1, 1},
+	} {
 		l := NewLimits(capacity)
 		if got := [2]int{l.handshakes.most, l.unauthenticated.most}; got != want {
 			t.Errorf("capacity %d: %v, want %v", capacity, got, want)

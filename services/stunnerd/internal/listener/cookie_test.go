@@ -20,7 +20,10 @@ func TestDTLSVersionIsReviewed(t *testing.T) {
 		t.Fatal(err)
 	}
 	if version := strings.TrimSpace(string(out)); version != reviewedDTLS {
-		t.Errorf("pion/dtls is %s: check flight0Generate, flight2Generate and flight2Parse for what setCookie relies on, then set reviewedDTLS", version)
+		t.Errorf(
+			"pion/dtls is %s: check flight0Generate, flight2Generate and flight2Parse for what setCookie relies on, then set reviewedDTLS",
+			version,
+		)
 	}
 }
 

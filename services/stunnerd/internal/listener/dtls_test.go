@@ -43,7 +43,10 @@ func keyPair(t *testing.T, names ...string) (cert string, key credential.Secret)
 	if err != nil {
 		t.Fatal(err)
 	}
-	form := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: names, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
+	form := &x509.Certificate{
+		SerialNumber: big.NewInt(1), DNSNames: names, NotBefore: time.Now().Add(-time.Hour),
+		NotAfter: time.Now().Add(time.Hour),
+	}
 	der, err := x509.CreateCertificate(rand.Reader, form, form, private.Public(), private)
 	if err != nil {
 		t.Fatal(err)
@@ -80,7 +83,8 @@ func openSecure(t *testing.T, c config.Listener) (*connections, *net.UDPAddr) {
 	}
 	m := meter.New()
 	g := gate.New("test", c.Protocol, gate.Shared{
-		Engine: engine, Nonces: nonces, Network: relay.Kernel{}, Held: relay.NewReservations(), Limits: limit.NewProcess(), Table: session.NewTable(), Meter: m, Log: log,
+		Engine: engine, Nonces: nonces, Network: relay.Kernel{}, Held: relay.NewReservations(),
+		Limits: limit.NewProcess(), Table: session.NewTable(), Meter: m, Log: log,
 	})
 	c.Name, c.Port = "test", testport.Free(t)
 	l, err := Open(c, g, Options{Sockets: 1, Limits: NewLimits(0), Meter: m, Log: log})
@@ -111,7 +115,9 @@ func someHello(t testing.TB, nonce byte, sequence uint64, message uint16, cookie
 	body = append(body, 0, 2, 0xC0, 0x2B, 1, 0)
 	body = append(body, 0, 8, 0, 10, 0, 4, 0, 2, 0, 23) // supported_groups: P-256
 	header := binary.BigEndian.AppendUint64([]byte{22, 0xFE, 0xFF}, sequence)
-	header = append(header, 0, byte(12+len(body)), 1, 0, 0, byte(len(body)), 0, byte(message), 0, 0, 0, 0, 0, byte(len(body)))
+	header = append(
+		header, 0, byte(12+len(body)), 1, 0, 0, byte(len(body)), 0, byte(message), 0, 0, 0, 0, 0, byte(len(body)),
+	)
 	datagram := append(header, body...)
 	if _, ok := parseHello(datagram); !ok {
 		t.Fatalf("no ClientHello: %x", datagram)
@@ -175,7 +181,8 @@ func (r *raw) ask(datagram []byte, message byte, patience time.Duration) []byte 
 	for late := time.After(patience); ; {
 		select {
 		case answer := <-r.seen:
-			if len(answer) > recordHeader && answer[0] == typeHandshake && epochOf(answer) == 0 && answer[recordHeader] == message {
+			if len(answer) > recordHeader && answer[0] == typeHandshake && epochOf(answer) == 0 &&
+				answer[recordHeader] == message {
 				return answer
 			}
 		case <-late:
@@ -231,7 +238,8 @@ func TestCookieOpensAssociation(t *testing.T) {
 	if answer == nil {
 		t.Fatal("no answer to a good cookie")
 	}
-	if record, message := binary.BigEndian.Uint64(answer[3:]), binary.BigEndian.Uint16(answer[17:]); record != 5 || message != 1 {
+	if record, message := binary.BigEndian.Uint64(answer[3:]), binary.BigEndian.Uint16(answer[17:]); record != 5 ||
+		message != 1 {
 		t.Errorf("ServerHello is record %d, message %d; want 5 and 1", record, message)
 	}
 	if client.ask(someHello(t, 1, 6, 1, cookie), serverHello, soon) == nil {
@@ -264,7 +272,9 @@ func (r *raw) dial() *dtls.Conn {
 // binding makes a Binding request.
 func binding(t *testing.T, client net.Conn) error {
 	t.Helper()
-	if _, err := client.Write([]byte{0, 1, 0, 0, 0x21, 0x12, 0xA4, 0x42, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}); err != nil {
+	if _, err := client.Write(
+		[]byte{0, 1, 0, 0, 0x21, 0x12, 0xA4, 0x42, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12},
+	); err != nil {
 		return err
 	}
 	_ = client.SetReadDeadline(time.Now().Add(soon))
@@ -276,7 +286,8 @@ func binding(t *testing.T, client net.Conn) error {
 func allocateOver(t *testing.T, conn net.Conn) *turn.Client {
 	t.Helper()
 	c, err := turn.NewClient(&turn.ClientConfig{
-		STUNServerAddr: conn.RemoteAddr().String(), TURNServerAddr: conn.RemoteAddr().String(), Conn: turn.NewSTUNConn(conn), Username: "ann", Password: "first",
+		STUNServerAddr: conn.RemoteAddr().String(), TURNServerAddr: conn.RemoteAddr().String(),
+		Conn: turn.NewSTUNConn(conn), Username: "ann", Password: "first",
 		LoggerFactory: logging.NewDefaultLoggerFactory(),
 	})
 	if err == nil {
@@ -483,7 +494,9 @@ func TestCookieExpires(t *testing.T) {
 	now := time.Unix(1_000_000, 0)
 	first, _ := parseHello(someHello(t, 1, 0, 0, nil))
 	second, _ := parseHello(someHello(t, 1, 1, 1, c.appendHelloVerify(nil, first, client, now)[28:]))
-	for after, want := range map[time.Duration]bool{0: true, cookieLife: true, 2 * cookieLife: false, -2 * cookieLife: false} {
+	for after, want := range map[time.Duration]bool{
+		0: true, cookieLife: true, 2 * cookieLife: false, -2 * cookieLife: false,
+	} {
 		if got := c.valid(second, client, now.Add(after)); got != want {
 			t.Errorf("after %s: %v", after, got)
 		}

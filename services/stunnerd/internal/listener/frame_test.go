@@ -49,7 +49,10 @@ func collect(from io.Reader, limit int) (frames [][]byte, err error) {
 
 // C-09: a message is read correctly however it is segmented, also if a segment has several messages.
 func TestFramesAreFoundInAnySplit(t *testing.T) {
-	want := [][]byte{stunMessage(0), channelData(1), channelData(4), stunMessage(100), channelData(0), channelData(5000), stunMessage(8)}
+	want := [][]byte{
+		stunMessage(0), channelData(1), channelData(4), stunMessage(100), channelData(0), channelData(5000),
+		stunMessage(8),
+	}
 	stream := bytes.Join(want, nil)
 	check := func(t *testing.T, from io.Reader) {
 		t.Helper()
@@ -116,8 +119,13 @@ func FuzzFramer(f *testing.F) {
 	f.Add([]byte{0x40, 0, 0xFF, 0xFF, 1, 2, 3}, []byte{2, 1, 0, 5}, true)
 	f.Add([]byte("GET / HTTP/1.1\r\n\r\n"), []byte{1}, false)
 	f.Add(bytes.Repeat(channelData(1000), 20), []byte{255}, false)
-	f.Add(bytes.Join([][]byte{channelData(1020), stunMessage(1004), channelData(1021), stunMessage(0)}, nil), []byte{255, 255, 255, 255, 1}, false)
-	f.Add(bytes.Join([][]byte{channelData(3000), channelData(3000), channelData(9), channelData(60_000), stunMessage(65532)}, nil), []byte{200, 1, 3}, true)
+	f.Add(
+		bytes.Join([][]byte{channelData(1020), stunMessage(1004), channelData(1021), stunMessage(0)}, nil),
+		[]byte{255, 255, 255, 255, 1}, false,
+	)
+	f.Add(bytes.Join(
+		[][]byte{channelData(3000), channelData(3000), channelData(9), channelData(60_000), stunMessage(65532)}, nil,
+	), []byte{200, 1, 3}, true)
 	f.Add(channelData(65535), []byte{}, true)
 	f.Add(stunMessage(6), []byte{3}, true)
 	f.Add(stunMessage(8)[:21], []byte{20}, true)

@@ -63,7 +63,10 @@ func TestSourcesTakeTurns(t *testing.T) {
 		first.acquire(stop)
 		var order []string
 		var mu sync.Mutex
-		for _, addr := range []string{"198.51.100.1", "198.51.100.1", "198.51.100.1", "198.51.100.1", "192.0.2.1", "10.0.0.1", "192.0.2.1", "192.0.2.2"} {
+		for _, addr := range []string{
+			"198.51.100.1", "198.51.100.1", "198.51.100.1", "198.51.100.1", "192.0.2.1", "10.0.0.1", "192.0.2.1",
+			"192.0.2.2",
+		} {
 			go func() {
 				h := p.turnsOf(addr)
 				if h.acquire(stop) {
@@ -77,12 +80,17 @@ func TestSourcesTakeTurns(t *testing.T) {
 		}
 		first.finish()
 		synctest.Wait()
-		want := []string{"198.51.100.1", "192.0.2.1", "10.0.0.1", "192.0.2.2", "198.51.100.1", "192.0.2.1", "198.51.100.1", "198.51.100.1"}
+		want := []string{
+			"198.51.100.1", "192.0.2.1", "10.0.0.1", "192.0.2.2", "198.51.100.1", "192.0.2.1", "198.51.100.1",
+			"198.51.100.1",
+		}
 		if !slices.Equal(order, want) {
 			t.Errorf("turns of %v, want %v", order, want)
 		}
 		if p.free != 1 || p.count != 0 || len(p.of) != 0 || p.queue.Len() != 0 {
-			t.Errorf("left: %d free, %d waiting, %d sources, %d in the queue", p.free, p.count, len(p.of), p.queue.Len())
+			t.Errorf(
+				"left: %d free, %d waiting, %d sources, %d in the queue", p.free, p.count, len(p.of), p.queue.Len(),
+			)
 		}
 	})
 }

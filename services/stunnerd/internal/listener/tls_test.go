@@ -20,7 +20,9 @@ func identities(t *testing.T, p config.Protocol) (c config.Listener) {
 	t.Helper()
 	c.Protocol = p
 	c.Cert, c.Key = keyPair(t, "turn.example.org")
-	for _, names := range [][]string{{"calls.example.net", "*.meet.example.net"}, {"calls.example.net", "late.example.net"}} {
+	for _, names := range [][]string{
+		{"calls.example.net", "*.meet.example.net"}, {"calls.example.net", "late.example.net"},
+	} {
 		var more config.Certificate
 		more.Cert, more.Key = keyPair(t, names...)
 		c.Certificates = append(c.Certificates, more)
@@ -56,7 +58,9 @@ func TestDTLSShowsTheCertificateThatIsAskedFor(t *testing.T) {
 	for name, want := range asked {
 		var shown []byte
 		conn := newRaw(t, server)
-		client, err := dtls.ClientWithOptions(conn, server, dtls.WithInsecureSkipVerify(true), dtls.WithServerName(name),
+		client, err := dtls.ClientWithOptions(conn, server, dtls.WithInsecureSkipVerify(true), dtls.WithServerName(
+			name,
+		),
 			dtls.WithVerifyPeerCertificate(func(chain [][]byte, _ [][]*x509.Certificate) error {
 				shown = chain[0]
 				return nil
@@ -103,7 +107,9 @@ func TestBrokenCertificateChangesNothing(t *testing.T) {
 // T-16: a client can use its session ticket, although each handshake has a config of its own.
 func TestTLSSessionsAreResumed(t *testing.T) {
 	_, server := openSecure(t, identities(t, config.TURNTLS))
-	client := &tls.Config{ServerName: "calls.example.net", InsecureSkipVerify: true, ClientSessionCache: tls.NewLRUClientSessionCache(1)}
+	client := &tls.Config{
+		ServerName: "calls.example.net", InsecureSkipVerify: true, ClientSessionCache: tls.NewLRUClientSessionCache(1),
+	}
 	for _, want := range []bool{false, true} {
 		if conn, err := greet(t, server, client); err != nil || conn.DidResume != want {
 			t.Errorf("resumed: %t, want %t; %v", conn.DidResume, want, err)

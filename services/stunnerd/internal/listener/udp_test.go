@@ -40,10 +40,14 @@ func open(t *testing.T, protocol config.Protocol) (port int) {
 	}
 	m := meter.New()
 	g := gate.New("test", config.TURNUDP, gate.Shared{
-		Engine: engine, Nonces: nonces, Network: relay.Kernel{}, Held: relay.NewReservations(), Limits: limit.NewProcess(), Table: session.NewTable(), Meter: m, Log: log,
+		Engine: engine, Nonces: nonces, Network: relay.Kernel{}, Held: relay.NewReservations(),
+		Limits: limit.NewProcess(), Table: session.NewTable(), Meter: m, Log: log,
 	})
 	port = testport.Free(t)
-	l, err := Open(config.Listener{Name: "test", Protocol: protocol, Port: port}, g, Options{Sockets: 2, Limits: NewLimits(0), Meter: m, Log: log})
+	l, err := Open(
+		config.Listener{Name: "test", Protocol: protocol, Port: port}, g,
+		Options{Sockets: 2, Limits: NewLimits(0), Meter: m, Log: log},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +137,8 @@ func TestReaderSurvivesAPanic(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := meter.New()
-	s := &udpSocket{conn: port.readers[0], port: port, drops: m, meter: &meter.Listener{}} // without a gate every datagram causes a panic
+	// without a gate every datagram causes a panic
+	s := &udpSocket{conn: port.readers[0], port: port, drops: m, meter: &meter.Listener{}}
 	done := make(chan struct{})
 	go func() { defer close(done); s.read() }()
 	client, err := net.Dial("udp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port.number)))

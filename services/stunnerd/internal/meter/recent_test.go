@@ -26,7 +26,8 @@ func TestRecentReturnsTheLatestFirst(t *testing.T) {
 		if len(entries) != recentSize || suppressed != 0 {
 			t.Fatalf("%d entries, %d suppressed", len(entries), suppressed)
 		}
-		if e := entries[0]; e.Reason != UnknownUser || e.User != "bob" || !e.Answered || e.Times != 1 || !e.Last.Equal(time.Now()) {
+		if e := entries[0]; e.Reason != UnknownUser || e.User != "bob" || !e.Answered || e.Times != 1 ||
+			!e.Last.Equal(time.Now()) {
 			t.Errorf("newest %+v", e)
 		}
 		for i, e := range entries[1:] {

@@ -16,7 +16,10 @@ func TestEveryReasonHasANameAndASentence(t *testing.T) {
 }
 
 func TestADeniedPeerIsNamedWithTheRoutesThatDoNotAllowIt(t *testing.T) {
-	e := Entry{Reason: PeerDenied, Note: Note{Listener: "media/edge/udp", Peer: netip.MustParseAddrPort("10.0.0.7:53"), User: "ann"}}
+	e := Entry{
+		Reason: PeerDenied,
+		Note:   Note{Listener: "media/edge/udp", Peer: netip.MustParseAddrPort("10.0.0.7:53"), User: "ann"},
+	}
 	want := "peer 10.0.0.7:53 denied: no route of listener media/edge/udp allows it (routes: media/sfu)"
 	if got := e.Text("routes: media/sfu"); got != want {
 		t.Errorf("%q, want %q", got, want)

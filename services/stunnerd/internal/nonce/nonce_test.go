@@ -22,7 +22,10 @@ func newSource(t *testing.T) *Source {
 // ephemeral returns the config of a gateway with a shared secret.
 func ephemeral(name string, secret credential.Secret) config.Config {
 	c := config.Zero(name)
-	c.Auth = config.Auth{Type: config.AuthEphemeral, Realm: "test.example", Credentials: map[string]credential.Secret{config.KeySecret: secret}}
+	c.Auth = config.Auth{
+		Type: config.AuthEphemeral, Realm: "test.example",
+		Credentials: map[string]credential.Secret{config.KeySecret: secret},
+	}
 	return c
 }
 
@@ -130,7 +133,10 @@ func TestStaticCredentialMakesNoNonces(t *testing.T) {
 func TestClockJumpsCostOneNonce(t *testing.T) {
 	n, client, now := newSource(t), netip.MustParseAddr("192.0.2.1"), time.Unix(1_800_000_000, 0)
 	held := n.Make(client, now)
-	for _, jump := range []time.Duration{time.Hour, -time.Hour, 24 * time.Hour, -24 * time.Hour, time.Second, -time.Second, 0, 1e5 * time.Hour, -1e5 * time.Hour} {
+	for _, jump := range []time.Duration{
+		time.Hour, -time.Hour, 24 * time.Hour, -24 * time.Hour, time.Second, -time.Second, 0, 1e5 * time.Hour,
+		-1e5 * time.Hour,
+	} {
 		now = now.Add(jump)
 		refused := 0
 		for _, later := range []time.Duration{0, time.Second, 29 * time.Minute, 59 * time.Minute} {

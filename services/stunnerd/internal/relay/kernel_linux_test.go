@@ -13,7 +13,8 @@ import (
 
 // own are the addresses of the host in the namespace of these tests, without loopback.
 var own = []netip.Addr{
-	netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("2001:db8::2"),
+	netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("2001:db8::1"),
+	netip.MustParseAddr("2001:db8::2"),
 }
 
 // isOwn is a Local for own.
@@ -86,9 +87,13 @@ func TestPeersSeeTheAddressThatClientsAreTold(t *testing.T) {
 		return
 	}
 	addOwn(t)
-	peers := append(slices.Clone(own), netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.9.9.9"), netip.IPv6Loopback())
+	peers := append(
+		slices.Clone(own), netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.9.9.9"), netip.IPv6Loopback(),
+	)
 	ports := NewPorts(portRange(40000, 40099))
-	for name, network := range map[string]Kernel{"kernel's choice": {Local: isOwn}, "range": {Local: isOwn, Ports: ports}} {
+	for name, network := range map[string]Kernel{
+		"kernel's choice": {Local: isOwn}, "range": {Local: isOwn, Ports: ports},
+	} {
 		for _, told := range append(slices.Clone(own), netip.MustParseAddr("127.0.0.77")) {
 			for _, peer := range peers {
 				if peer.Is4() != told.Is4() {
@@ -135,7 +140,8 @@ func TestAddressesOfOthersAreNotSpokenFrom(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if from := roundTrip(t, s, netip.MustParseAddr(peer)); from.Addr() != netip.MustParseAddr(peer) || from.Port() != s.Port() {
+		if from := roundTrip(t, s, netip.MustParseAddr(peer)); from.Addr() != netip.MustParseAddr(peer) ||
+			from.Port() != s.Port() {
 			t.Errorf("told %s: peer %s saw %s", told, peer, from)
 		}
 		closeAll(t, s)

@@ -55,7 +55,9 @@ func TestPortsOfARangeAreGivenOutOnce(t *testing.T) {
 		closeAll(t, open...)
 		slices.Sort(ports)
 		if ports = slices.Compact(ports); len(ports) != n || ports[0] != r.First || ports[n-1] != r.Last {
-			t.Errorf("%d different ports, from %d to %d, want those of %s", len(ports), ports[0], ports[len(ports)-1], r)
+			t.Errorf(
+				"%d different ports, from %d to %d, want those of %s", len(ports), ports[0], ports[len(ports)-1], r,
+			)
 		}
 	}
 	if len(orders) != 3 {

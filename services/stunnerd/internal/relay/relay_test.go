@@ -100,7 +100,9 @@ func newBed(t testing.TB, client *sink) *bed {
 }
 
 func allow(endpoint string) *cluster.View {
-	return cluster.NewView([]config.Cluster{{Name: "c", Type: config.Static, Endpoints: []string{endpoint}}}, []string{"c"})
+	return cluster.NewView(
+		[]config.Cluster{{Name: "c", Type: config.Static, Endpoints: []string{endpoint}}}, []string{"c"},
+	)
 }
 
 func (b *bed) peerAddr() netip.AddrPort { return b.peer.LocalAddr().(*net.UDPAddr).AddrPort() }
@@ -373,7 +375,10 @@ func TestDatagramThatNoIndicationHoldsIsDropped(t *testing.T) {
 	peer := netip.MustParseAddrPort("[2001:db8::1]:1")
 	for size, passes := range map[int]bool{65_504: true, 65_505: false, 65_527: false} {
 		b := newBed(t, &sink{connected: true, frames: make(chan []byte, 1)})
-		r := &Relay{session: b.Session(), routes: &b.routes, meter: b.meter, undecided: NewBuffer(bytes.Repeat([]byte{1}, size), peer)}
+		r := &Relay{
+			session: b.Session(), routes: &b.routes, meter: b.meter,
+			undecided: NewBuffer(bytes.Repeat([]byte{1}, size), peer),
+		}
 		if err := r.Deliver(); err != nil {
 			t.Fatal(err)
 		}

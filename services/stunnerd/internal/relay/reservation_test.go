@@ -47,7 +47,10 @@ func TestReservationsAreBoundedAndEnd(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
 		if _, ok := held.Take(tokens[0], "ann"); ok || network.Len() != 2 {
-			t.Errorf("after 31 s: a token still good: %t; %d sockets, want the taken one and the young one", ok, network.Len())
+			t.Errorf(
+				"after 31 s: a token still good: %t; %d sockets, want the taken one and the young one", ok,
+				network.Len(),
+			)
 		}
 		if err := held.Close(); err != nil || network.Len() != 1 {
 			t.Errorf("close: %v, %d sockets", err, network.Len())

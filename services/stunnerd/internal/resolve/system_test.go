@@ -54,7 +54,8 @@ func TestSystem(t *testing.T) {
 func TestSystemAsksForOneFamily(t *testing.T) {
 	s := newNameServer(t)
 	s.set(reply{addrs: addrs("192.0.2.1", "2001:db8::1")})
-	if got, err := System(s.dial)(t.Context(), "ip6", "sfu.test."); err != nil || !slices.Equal(got, addrs("2001:db8::1")) {
+	if got, err := System(s.dial)(t.Context(), "ip6", "sfu.test."); err != nil ||
+		!slices.Equal(got, addrs("2001:db8::1")) {
 		t.Errorf("addresses %v, %v", got, err)
 	}
 }
@@ -73,7 +74,9 @@ func TestSystemRemembersNothing(t *testing.T) {
 // The hosts file contains localhost, and an address resolves to itself; cluster.Resolve excludes such results.
 func TestSystemReadsTheHostsFile(t *testing.T) {
 	lookup := System(newNameServer(t).dial)
-	for host, want := range map[string]netip.Addr{"localhost": netip.MustParseAddr("127.0.0.1"), "192.0.2.9": netip.MustParseAddr("192.0.2.9")} {
+	for host, want := range map[string]netip.Addr{
+		"localhost": netip.MustParseAddr("127.0.0.1"), "192.0.2.9": netip.MustParseAddr("192.0.2.9"),
+	} {
 		if got, err := lookup(t.Context(), "ip4", host); err != nil || !slices.Contains(normalize(got), want) {
 			t.Errorf("%s has the addresses %v, %v", host, got, err)
 		}

@@ -33,8 +33,9 @@ func newIdentity(t *testing.T, name string) identity {
 		t.Fatal(err)
 	}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name},
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotBefore:   time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
@@ -61,7 +62,9 @@ func (b *bed) show(c *config.Config, id identity) {
 
 // shown returns the name in the certificate that a new TLS client receives.
 func (b *bed) shown(offered ...string) (name, negotiated string, err error) {
-	conn, err := tls.Dial("tcp4", fmt.Sprintf("127.0.0.1:%d", b.port("tls")), &tls.Config{InsecureSkipVerify: true, NextProtos: offered})
+	conn, err := tls.Dial(
+		"tcp4", fmt.Sprintf("127.0.0.1:%d", b.port("tls")), &tls.Config{InsecureSkipVerify: true, NextProtos: offered},
+	)
 	if err != nil {
 		return "", "", err
 	}
@@ -107,7 +110,10 @@ func TestProtocolNegotiation(t *testing.T) {
 	for _, tc := range []struct {
 		offered []string
 		want    string
-	}{{nil, ""}, {[]string{"stun.turn"}, "stun.turn"}, {[]string{"h2", "stun.nat-discovery"}, "stun.nat-discovery"}, {[]string{"h2"}, ""}} {
+	}{
+		{nil, ""}, {[]string{"stun.turn"}, "stun.turn"}, {[]string{"h2", "stun.nat-discovery"}, "stun.nat-discovery"},
+		{[]string{"h2"}, ""},
+	} {
 		if _, got, err := b.shown(tc.offered...); err != nil || got != tc.want {
 			t.Errorf("offered %v: agreed on %q, %v", tc.offered, got, err)
 		}
@@ -117,7 +123,10 @@ func TestProtocolNegotiation(t *testing.T) {
 // T-16: old versions of TLS are refused.
 func TestOldTLSIsRefused(t *testing.T) {
 	b := newBed(t)
-	conn, err := tls.Dial("tcp4", fmt.Sprintf("127.0.0.1:%d", b.port("tls")), &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS11, MinVersion: tls.VersionTLS10})
+	conn, err := tls.Dial(
+		"tcp4", fmt.Sprintf("127.0.0.1:%d", b.port("tls")),
+		&tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS11, MinVersion: tls.VersionTLS10},
+	)
 	if err == nil {
 		_ = conn.Close()
 		t.Error("TLS 1.1 was accepted")

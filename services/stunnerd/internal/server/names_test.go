@@ -59,7 +59,9 @@ func newNamedBed(t *testing.T) (*bed, *book) {
 	b.names = resolve.New(k.lookup, b.refresh, b.opt.Log)
 	b.peer = echoAt(t, hostAddress(t))
 	b.config = b.changed(func(c *config.Config) {
-		c.Clusters = append(c.Clusters, config.Cluster{Name: "test/named", Type: config.StrictDNS, Protocol: "UDP", Endpoints: []string{"sfu.test"}})
+		c.Clusters = append(c.Clusters, config.Cluster{
+			Name: "test/named", Type: config.StrictDNS, Protocol: "UDP", Endpoints: []string{"sfu.test"},
+		})
 		c.Listeners[0].Routes = []string{"test/named"}
 	})
 	return b, k
@@ -146,7 +148,9 @@ func TestAppliedConfigKeepsAnswers(t *testing.T) {
 	within(t, "the name opens its address", func() bool { return c.echo("hello") == nil })
 	b.apply(b.changed(func(c *config.Config) {
 		c.Auth.Realm = "other.example"
-		c.Clusters = slices.Insert(c.Clusters, 0, config.Cluster{Name: "test/more", Type: config.StrictDNS, Protocol: "UDP", Endpoints: []string{"mcu.test", "sfu.test"}})
+		c.Clusters = slices.Insert(c.Clusters, 0, config.Cluster{
+			Name: "test/more", Type: config.StrictDNS, Protocol: "UDP", Endpoints: []string{"mcu.test", "sfu.test"},
+		})
 	}))
 	if err := c.echo("still here"); err != nil {
 		t.Errorf("call is cut: %v", err)
@@ -154,8 +158,12 @@ func TestAppliedConfigKeepsAnswers(t *testing.T) {
 }
 
 func TestOnlyClustersThatMovedDiffer(t *testing.T) {
-	was := []config.Cluster{{Name: "a", Endpoints: []string{"192.0.2.1"}}, {Name: "b"}, {Name: "c", Endpoints: []string{"192.0.2.3"}}}
-	now := []config.Cluster{{Name: "a", Endpoints: []string{"192.0.2.1"}}, {Name: "b", Endpoints: []string{"192.0.2.2"}}, {Name: "c"}}
+	was := []config.Cluster{
+		{Name: "a", Endpoints: []string{"192.0.2.1"}}, {Name: "b"}, {Name: "c", Endpoints: []string{"192.0.2.3"}},
+	}
+	now := []config.Cluster{
+		{Name: "a", Endpoints: []string{"192.0.2.1"}}, {Name: "b", Endpoints: []string{"192.0.2.2"}}, {Name: "c"},
+	}
 	if got := changedClusters(was, now); len(got) != 2 || !got["b"] || !got["c"] {
 		t.Errorf("%v differ, want b and c", got)
 	}

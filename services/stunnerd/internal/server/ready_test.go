@@ -67,7 +67,10 @@ func TestReadyWhenAllListenersAreOpen(t *testing.T) {
 			b.ready("all listeners are open")
 
 			later := b.config.Clone()
-			extra := config.Listener{Name: "test/gateway/extra", Protocol: l.Protocol, Port: testport.Free(t), Address: "127.0.0.1", Cert: l.Cert, Key: l.Key}
+			extra := config.Listener{
+				Name: "test/gateway/extra", Protocol: l.Protocol, Port: testport.Free(t), Address: "127.0.0.1",
+				Cert: l.Cert, Key: l.Key,
+			}
 			later.Listeners = append(later.Listeners, extra)
 			occupied(t, extra)
 			if _, err := b.Apply(later); err == nil {

@@ -29,10 +29,16 @@ func TestACallSurvivesEveryChangeButTheRemovalOfItsListener(t *testing.T) {
 				Name: "test/gateway/more", Protocol: config.TURNUDP, Port: testport.Free(t), Address: "127.0.0.1"})
 		},
 		"other listener removed": func(_ *testing.T, _ *bed, c *config.Config) {
-			c.Listeners = slices.DeleteFunc(c.Listeners, func(l config.Listener) bool { return strings.HasSuffix(l.Name, "/tcp") })
+			c.Listeners = slices.DeleteFunc(
+				c.Listeners, func(l config.Listener) bool { return strings.HasSuffix(l.Name, "/tcp") },
+			)
 		},
-		"password changed": func(_ *testing.T, _ *bed, c *config.Config) { c.Auth.Credentials[config.KeyPassword] = "second" },
-		"realm changed":    func(_ *testing.T, _ *bed, c *config.Config) { c.Auth.Realm = "other.example" },
+		"password changed": func(
+			_ *testing.T, _ *bed, c *config.Config,
+		) {
+			c.Auth.Credentials[config.KeyPassword] = "second"
+		},
+		"realm changed": func(_ *testing.T, _ *bed, c *config.Config) { c.Auth.Realm = "other.example" },
 		"realm and password changed": func(_ *testing.T, _ *bed, c *config.Config) {
 			c.Auth.Realm, c.Auth.Credentials[config.KeyPassword] = "other.example", "second"
 		},
@@ -44,7 +50,9 @@ func TestACallSurvivesEveryChangeButTheRemovalOfItsListener(t *testing.T) {
 			c.Listeners[0].Protocol, c.Listeners[0].Port = config.TURNTCP, testport.Free(t)
 		},
 		"other cluster": func(_ *testing.T, _ *bed, c *config.Config) {
-			c.Clusters = append(c.Clusters, config.Cluster{Name: "test/more", Type: config.Static, Protocol: "UDP", Endpoints: []string{"192.0.2.0/24"}})
+			c.Clusters = append(c.Clusters, config.Cluster{
+				Name: "test/more", Type: config.Static, Protocol: "UDP", Endpoints: []string{"192.0.2.0/24"},
+			})
 		},
 	}
 	for name, change := range cases {
@@ -125,7 +133,9 @@ func TestFormerSecretOfAConfigIsRemembered(t *testing.T) {
 	root := credential.Secret("a shared secret that goes")
 	with := func(former *config.FormerSecret) config.Config {
 		return b.changed(func(c *config.Config) {
-			c.Auth.Type, c.Auth.Credentials = config.AuthEphemeral, map[string]credential.Secret{config.KeySecret: "a shared secret that comes"}
+			c.Auth.Type, c.Auth.Credentials = config.AuthEphemeral, map[string]credential.Secret{
+				config.KeySecret: "a shared secret that comes",
+			}
 			c.Auth.Former = former
 		})
 	}
@@ -210,7 +220,8 @@ func TestRouteThatVanishesCutsItsMediaAndForbidsPermissions(t *testing.T) {
 	if err := c.echo("after"); err == nil {
 		t.Error("media goes on without a route")
 	}
-	if err := c.client.CreatePermission(net.UDPAddrFromAddrPort(b.peer)); err == nil || !strings.Contains(err.Error(), "403") {
+	if err := c.client.CreatePermission(net.UDPAddrFromAddrPort(b.peer)); err == nil ||
+		!strings.Contains(err.Error(), "403") {
 		t.Errorf("permission without a route: %v, want 403", err)
 	}
 	b.apply(b.config)
@@ -349,7 +360,9 @@ func TestListenersSwapTheirPorts(t *testing.T) {
 	b := newBed(t)
 	b.apply(b.changed(func(c *config.Config) {
 		c.Listeners = append(c.Listeners, config.Listener{
-			Name: "test/gateway/second", Protocol: config.TURNUDP, Port: testport.Free(t), Address: "127.0.0.1", Routes: []string{"test/echo"}})
+			Name: "test/gateway/second", Protocol: config.TURNUDP, Port: testport.Free(
+				t,
+			), Address: "127.0.0.1", Routes: []string{"test/echo"}})
 		b.config = c.Clone()
 	}))
 	first, last := b.port("udp"), b.port("second")

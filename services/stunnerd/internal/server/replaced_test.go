@@ -275,7 +275,8 @@ func TestPortOfOldDatagramCallsIsTheirs(t *testing.T) {
 	moved.Listeners = moved.Listeners[:4]
 	b.apply(moved)
 	_, err := b.Apply(both)
-	if said := b.Status().Failures["test/gateway/udp-second"]; err == nil || !strings.Contains(said, "calls that listener test/gateway/udp had there") {
+	if said := b.Status().Failures["test/gateway/udp-second"]; err == nil ||
+		!strings.Contains(said, "calls that listener test/gateway/udp had there") {
 		t.Errorf("failure %q does not say whose calls hold the port", said)
 	}
 	if err := c.echo("still here"); err != nil {

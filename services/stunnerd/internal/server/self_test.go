@@ -18,7 +18,10 @@ import (
 // openToAll returns a config whose UDP listener has a route to all addresses.
 func (b *bed) openToAll(change func(l *config.Listener)) config.Config {
 	return b.changed(func(c *config.Config) {
-		c.Clusters = append(c.Clusters, config.Cluster{Name: "test/all", Type: config.Static, Protocol: "UDP", Endpoints: []string{"0.0.0.0/0"}})
+		c.Clusters = append(
+			c.Clusters,
+			config.Cluster{Name: "test/all", Type: config.Static, Protocol: "UDP", Endpoints: []string{"0.0.0.0/0"}},
+		)
 		c.Listeners[0].Routes = []string{"test/all"}
 		change(&c.Listeners[0])
 	})
@@ -54,10 +57,13 @@ func TestAllocationsDoNotNest(t *testing.T) {
 	if !testnet.Isolated(t) {
 		return
 	}
-	testnet.IP(t, "route add local 203.0.113.0/24 dev lo") // leads to this host, as a load balancer does, and is no address of it
+	// leads to this host, as a load balancer does, and is no address of it
+	testnet.IP(t, "route add local 203.0.113.0/24 dev lo")
 	b := newBed(t)
 	port := uint16(b.port("udp"))
-	public, service := netip.AddrPortFrom(netip.MustParseAddr("203.0.113.5"), port), netip.AddrPortFrom(netip.MustParseAddr("203.0.113.6"), port)
+	public, service := netip.AddrPortFrom(netip.MustParseAddr("203.0.113.5"), port), netip.AddrPortFrom(
+		netip.MustParseAddr("203.0.113.6"), port,
+	)
 	b.apply(b.openToAll(func(*config.Listener) {}))
 	c := b.mustDial("udp", "ann", "first")
 	for _, server := range []netip.AddrPort{public, service} {
@@ -66,7 +72,9 @@ func TestAllocationsDoNotNest(t *testing.T) {
 		}
 	}
 	plan := b.apply(b.openToAll(func(l *config.Listener) {
-		l.PublicAddress, l.PublicPort, l.ServiceAddresses = public.Addr().String(), int(port), []string{service.String()}
+		l.PublicAddress, l.PublicPort, l.ServiceAddresses = public.Addr().String(), int(port), []string{
+			service.String(),
+		}
 	}))
 	if len(plan.Start)+len(plan.Replace)+len(plan.Stop)+len(plan.Yield) > 0 {
 		t.Errorf("named addresses do more than %q", plan)
@@ -79,10 +87,14 @@ func TestAllocationsDoNotNest(t *testing.T) {
 			t.Errorf("permission for %s: %v, want 403", server, err)
 		}
 		before := b.Meter().Drops()["port_denied"]
-		if _, err := c.relay.WriteTo([]byte("hello"), net.UDPAddrFromAddrPort(server)); err != nil { // by the permission that there was
+		// by the permission that there was
+		if _, err := c.relay.WriteTo([]byte("hello"), net.UDPAddrFromAddrPort(server)); err != nil {
 			t.Fatal(err)
 		}
-		within(t, "what is sent to "+server.String()+" is dropped", func() bool { return b.Meter().Drops()["port_denied"] > before })
+		within(
+			t, "what is sent to "+server.String()+" is dropped",
+			func() bool { return b.Meter().Drops()["port_denied"] > before },
+		)
 	}
 	other := netip.AddrPortFrom(public.Addr(), port+1)
 	if err := c.client.CreatePermission(net.UDPAddrFromAddrPort(other)); err != nil {

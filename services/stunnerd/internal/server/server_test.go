@@ -41,7 +41,10 @@ func newBed(t *testing.T) *bed {
 // newEmptyBed returns a bed whose config is not applied yet.
 func newEmptyBed(t *testing.T) *bed {
 	t.Helper()
-	s, err := New(Options{HostAddresses: []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("::1")}, Log: slog.New(slog.DiscardHandler)})
+	s, err := New(Options{
+		HostAddresses: []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("::1")},
+		Log:           slog.New(slog.DiscardHandler),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,12 +61,23 @@ func newEmptyBed(t *testing.T) *bed {
 			config.KeyUsername: "ann", config.KeyPassword: "first",
 		}},
 		Listeners: []config.Listener{
-			{Name: "test/gateway/udp", Protocol: config.TURNUDP, Port: testport.Free(t), Address: "127.0.0.1", Routes: []string{"test/echo"}},
-			{Name: "test/gateway/tcp", Protocol: config.TURNTCP, Port: testport.Free(t), Address: "127.0.0.1", Routes: []string{"test/echo"}},
-			{Name: "test/gateway/tls", Protocol: config.TURNTLS, Port: testport.Free(t), Address: "127.0.0.1", Routes: []string{"test/echo"}},
-			{Name: "test/gateway/dtls", Protocol: config.TURNDTLS, Port: testport.Free(t), Address: "127.0.0.1", Routes: []string{"test/echo"}},
+			{Name: "test/gateway/udp", Protocol: config.TURNUDP, Port: testport.Free(
+				t,
+			), Address: "127.0.0.1", Routes: []string{"test/echo"}},
+			{Name: "test/gateway/tcp", Protocol: config.TURNTCP, Port: testport.Free(
+				t,
+			), Address: "127.0.0.1", Routes: []string{"test/echo"}},
+			{Name: "test/gateway/tls", Protocol: config.TURNTLS, Port: testport.Free(
+				t,
+			), Address: "127.0.0.1", Routes: []string{"test/echo"}},
+			{Name: "test/gateway/dtls", Protocol: config.TURNDTLS, Port: testport.Free(
+				t,
+			), Address: "127.0.0.1", Routes: []string{"test/echo"}},
 		},
-		Clusters: []config.Cluster{{Name: "test/echo", Type: config.Static, Endpoints: []string{fmt.Sprintf("127.0.0.1:<%d-%d>", b.peer.Port(), b.peer.Port())}}},
+		Clusters: []config.Cluster{{
+			Name: "test/echo", Type: config.Static,
+			Endpoints: []string{fmt.Sprintf("127.0.0.1:<%d-%d>", b.peer.Port(), b.peer.Port())},
+		}},
 	}
 	b.show(&b.config, newIdentity(t, "first"))
 	b.config.Default()

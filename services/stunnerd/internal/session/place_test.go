@@ -40,17 +40,38 @@ func TestTheLastFifthIsForThoseWhoHoldLittle(t *testing.T) {
 		most, want int
 	}
 	for name, steps := range map[string][]step{
-		"one holder, then strangers":           {{greedy, 2000, 1440}, {fresh, 300, 300}},
-		"and 300 at one address with one id":   {{greedy, 2000, 1440}, {always(client{"app", "10.0.0.1"}), 300, 300}, {fresh, 30, 30}},
-		"and 300 with the id of the holder":    {{greedy, 2000, 1440}, {always(client{"greedy", "10.0.0.1"}), 300, 300}, {fresh, 30, 30}},
-		"and 300 at the address of the holder": {{greedy, 2000, 1440}, {always(client{"app", "10.0.0.9"}), 300, 300}, {fresh, 30, 30}},
-		"300 first":                            {{always(client{"app", "10.0.0.1"}), 300, 300}, {greedy, 2000, 1140}, {fresh, 300, 300}},
-		"both ask in turn":                     {{func(i int) client { return []client{{"app", "10.0.0.1"}, {"greedy", "10.0.0.9"}}[i%2] }, 600, 600}, {greedy, 2000, 1140 - 300}, {fresh, 300, 300}},
-		"ids that one address makes up":        {{func(i int) client { return client{fmt.Sprint(i), "10.0.0.9"} }, 2000, 1764}, {fresh, 36, 36}},
-		"addresses that one id has":            {{func(i int) client { return client{"greedy", fmt.Sprintf("10.2.%d.%d", i/250, i%250)} }, 2000, 1764}, {fresh, 36, 36}},
-		"as many clients as there is room":     {{fresh, 2000, capacity}},
-		"ten that hold the same":               {{func(i int) client { return client{fmt.Sprint(i % 10), fmt.Sprint("10.3.0.", i%10)} }, 2000, 1764}, {fresh, 36, 36}},
-		"one hundred that hold the same":       {{func(i int) client { return client{fmt.Sprint(i % 100), fmt.Sprint("10.3.0.", i%100)} }, 2000, capacity}},
+		"one holder, then strangers": {{greedy, 2000, 1440}, {fresh, 300, 300}},
+		"and 300 at one address with one id": {
+			{greedy, 2000, 1440}, {always(client{"app", "10.0.0.1"}), 300, 300}, {fresh, 30, 30},
+		},
+		"and 300 with the id of the holder": {
+			{greedy, 2000, 1440}, {always(client{"greedy", "10.0.0.1"}), 300, 300}, {fresh, 30, 30},
+		},
+		"and 300 at the address of the holder": {
+			{greedy, 2000, 1440}, {always(client{"app", "10.0.0.9"}), 300, 300}, {fresh, 30, 30},
+		},
+		"300 first": {
+			{always(client{"app", "10.0.0.1"}), 300, 300}, {greedy, 2000, 1140}, {fresh, 300, 300},
+		},
+		"both ask in turn": {
+			{func(i int) client { return []client{{"app", "10.0.0.1"}, {"greedy", "10.0.0.9"}}[i%2] }, 600, 600},
+			{greedy, 2000, 1140 - 300}, {fresh, 300, 300},
+		},
+		"ids that one address makes up": {
+			{func(i int) client { return client{fmt.Sprint(i), "10.0.0.9"} }, 2000, 1764}, {fresh, 36, 36},
+		},
+		"addresses that one id has": {
+			{func(i int) client { return client{"greedy", fmt.Sprintf("10.2.%d.%d", i/250, i%250)} }, 2000, 1764},
+			{fresh, 36, 36},
+		},
+		"as many clients as there is room": {{fresh, 2000, capacity}},
+		"ten that hold the same": {
+			{func(i int) client { return client{fmt.Sprint(i % 10), fmt.Sprint("10.3.0.", i%10)} }, 2000, 1764},
+			{fresh, 36, 36},
+		},
+		"one hundred that hold the same": {
+			{func(i int) client { return client{fmt.Sprint(i % 100), fmt.Sprint("10.3.0.", i%100)} }, 2000, capacity},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			table := NewTable()
@@ -83,7 +104,10 @@ func TestCapacityHolds(t *testing.T) {
 	table.Cancel(last)
 	table.Cancel(last)
 	if table.places != 100 || len(table.users) != 100 || len(table.sources) != 100 {
-		t.Errorf("%d places, %d users, %d sources after the same was given back twice", table.places, len(table.users), len(table.sources))
+		t.Errorf(
+			"%d places, %d users, %d sources after the same was given back twice", table.places, len(table.users),
+			len(table.sources),
+		)
 	}
 }
 

@@ -24,18 +24,34 @@ func FuzzParse(f *testing.F) {
 		f.Fatal(err)
 	}
 	request := func(method stun.Method, attrs ...stun.Setter) []byte {
-		return stun.MustBuild(append([]stun.Setter{stun.TransactionID, stun.NewType(method, stun.ClassRequest)}, attrs...)...).Raw
+		return stun.MustBuild(
+			append([]stun.Setter{stun.TransactionID, stun.NewType(method, stun.ClassRequest)}, attrs...)...,
+		).Raw
 	}
 	plain, binding := request(stun.MethodBinding), request(stun.MethodBinding, stun.Fingerprint)
 	for _, seed := range [][]byte{
 		nil, whole, plain, binding,
-		request(stun.MethodAllocate, Number{stun.AttrRequestedTransport, 17 << 24}, stun.NewUsername("ann"), stun.NewRealm("r"), stun.NewNonce("n"), stun.NewLongTermIntegrity("ann", "r", "pw"), stun.Fingerprint),
-		request(stun.MethodCreatePermission, peerAt("127.0.0.1:4000"), peerAt("[2001:db8::1]:1"), mapped("127.0.0.1", 1)),
-		request(stun.MethodCreatePermission, stun.RawAttribute{Type: stun.AttrXORPeerAddress, Value: []byte{0, 3, 0, 0, 0, 0, 0, 0}}),
-		request(stun.MethodChannelBind, Number{stun.AttrChannelNumber, 0x4000 << 16}, Number{0x7777, 0}, Number{0x8020, 1}, stun.NewLongTermIntegrity("a", "b", "c"), Number{0x7778, 0}),
-		append(slices.Clone(plain), 0), append(slices.Clone(plain), 0, 0, 0, 0), append(slices.Clone(binding), 0, 0, 0, 0), binding[:len(binding)-4], binding[:19],
-		changed(plain, 0, 0x40), changed(plain, 0, 0x80), changed(plain, 4, 1), changed(plain, 3, 4), changed(binding, len(binding)-1, 1), changed(binding, 23, 3),
-		request(stun.MethodBinding, stun.Fingerprint, Number{0x8022, 0}), request(stun.MethodBinding, stun.RawAttribute{Type: stun.AttrFingerprint}),
+		request(
+			stun.MethodAllocate, Number{stun.AttrRequestedTransport, 17 << 24}, stun.NewUsername("ann"),
+			stun.NewRealm("r"), stun.NewNonce("n"), stun.NewLongTermIntegrity("ann", "r", "pw"), stun.Fingerprint,
+		),
+		request(
+			stun.MethodCreatePermission, peerAt("127.0.0.1:4000"), peerAt("[2001:db8::1]:1"), mapped("127.0.0.1", 1),
+		),
+		request(
+			stun.MethodCreatePermission,
+			stun.RawAttribute{Type: stun.AttrXORPeerAddress, Value: []byte{0, 3, 0, 0, 0, 0, 0, 0}},
+		),
+		request(
+			stun.MethodChannelBind, Number{stun.AttrChannelNumber, 0x4000 << 16}, Number{0x7777, 0}, Number{0x8020, 1},
+			stun.NewLongTermIntegrity("a", "b", "c"), Number{0x7778, 0},
+		),
+		append(slices.Clone(plain), 0), append(slices.Clone(plain), 0, 0, 0, 0),
+		append(slices.Clone(binding), 0, 0, 0, 0), binding[:len(binding)-4], binding[:19],
+		changed(plain, 0, 0x40), changed(plain, 0, 0x80), changed(plain, 4, 1), changed(plain, 3, 4),
+		changed(binding, len(binding)-1, 1), changed(binding, 23, 3),
+		request(stun.MethodBinding, stun.Fingerprint, Number{0x8022, 0}),
+		request(stun.MethodBinding, stun.RawAttribute{Type: stun.AttrFingerprint}),
 		{0, 1, 0, 4, 0x21, 0x12, 0xA4, 0x42, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 6, 0, 200},
 	} {
 		f.Add(seed)
@@ -113,7 +129,8 @@ const (
 // attributes parses a message by RFC 8489 §5 and §14. ok is false for anything else, and for a wrong FINGERPRINT
 // (§14.7).
 func attributes(b []byte) (attrs []tlv, ok bool) {
-	if len(b) < HeaderSize || b[0] >= 0x40 || len(b)%4 != 0 || int(binary.BigEndian.Uint16(b[2:])) != len(b)-HeaderSize || binary.BigEndian.Uint32(b[4:]) != magicCookie {
+	if len(b) < HeaderSize || b[0] >= 0x40 || len(b)%4 != 0 ||
+		int(binary.BigEndian.Uint16(b[2:])) != len(b)-HeaderSize || binary.BigEndian.Uint32(b[4:]) != magicCookie {
 		return nil, false
 	}
 	attrs = tlvs(b[HeaderSize:])

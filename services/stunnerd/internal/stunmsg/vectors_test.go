@@ -27,7 +27,9 @@ func TestVectors(t *testing.T) {
 			short, "[2001:db8:1234:5678:11:2233:4455:6677]:32853"},
 		{"long-term credential, §2.4", "000100602112a44278ad3433c6ad72c029da412e00060012e3839ee38388e383aae38383e382afe382b90000" +
 			"0015001c662f2f3439396b39353464364f4c33346f4c39465354767936347341" + "0014000b6578616d706c652e6f726700" +
-			"00080014f67024656dd64a3e02b8e0712e85c9a28ca89666", credential.Key("マトリックス", "example.org", "TheMatrIX"), ""},
+			"00080014f67024656dd64a3e02b8e0712e85c9a28ca89666", credential.Key(
+			"マトリックス", "example.org", "TheMatrIX",
+		), ""},
 	} {
 		raw, err := hex.DecodeString(c.vector)
 		if err != nil {

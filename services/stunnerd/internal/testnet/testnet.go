@@ -12,8 +12,9 @@ import (
 // inside marks the process that is in the new namespace. Its value is the name of the test that it runs.
 const inside = "STUNNERD_TESTNET"
 
-// Isolated runs the test once more, in a child process with a network namespace of its own, in which loopback is up, and reports whether this
-// is that child. A test begins with it and returns when it is not: the result of the child is the result of the test.
+// Isolated runs the test once more, in a child process with a network namespace of its own, in which loopback is up,
+// and reports whether this is that child. A test begins with it and returns when it is not: the result of the child is
+// the result of the test.
 func Isolated(t *testing.T) bool {
 	t.Helper()
 	if os.Getenv(inside) == t.Name() {

@@ -1,8 +1,8 @@
 // Package testport finds ports for the listeners of tests.
 //
-// A port that the kernel hands out for ":0" may be taken by any outgoing connection between the look and the use. These ports lie below the
-// range from which the kernel does that, and every test process begins elsewhere, so that packages tested at the same time
-// do not meet.
+// A port that the kernel hands out for ":0" may be taken by any outgoing connection between the look and the use. These
+// ports lie below the range from which the kernel does that, and every test process begins elsewhere, so that packages
+// tested at the same time do not meet.
 package testport
 
 import (

@@ -56,7 +56,9 @@ func inBed(t *testing.T, test func(b *bed)) {
 			t.Fatal(err)
 		}
 		b := &bed{t: t, Engine: e, client: &client{}}
-		b.routes.Store(cluster.NewView([]config.Cluster{{Name: "c", Type: config.Static, Endpoints: []string{"127.0.0.1"}}}, []string{"c"}))
+		b.routes.Store(cluster.NewView(
+			[]config.Cluster{{Name: "c", Type: config.Static, Endpoints: []string{"127.0.0.1"}}}, []string{"c"},
+		))
 		advertised := netip.MustParseAddr("127.0.0.1")
 		socket, err := b.net.Open(advertised, 0)
 		if err != nil {
@@ -149,7 +151,8 @@ func TestPermissionDecides(t *testing.T) {
 				m := &stun.Message{Raw: frame}
 				b.must(m.Decode())
 				data, err := m.Get(stun.AttrData)
-				toClient = err == nil && string(data) == "back" && m.Type == stun.NewType(stun.MethodData, stun.ClassIndication)
+				toClient = err == nil && string(data) == "back" &&
+					m.Type == stun.NewType(stun.MethodData, stun.ClassIndication)
 			}
 			got := b.peer().Got()
 			return len(got) == 1 && got[0].Payload == "there", toClient
@@ -174,7 +177,8 @@ func TestRefusalHasACode(t *testing.T) {
 		b.must(b.Start())
 		b.must(b.Bind(0x4000, b.peer().Addr()))
 		var refused engine.Refusal
-		if err := b.Bind(0x4000, netip.MustParseAddrPort("127.0.0.1:4001")); !errors.As(err, &refused) || refused.Code != stun.CodeBadRequest {
+		if err := b.Bind(0x4000, netip.MustParseAddrPort("127.0.0.1:4001")); !errors.As(err, &refused) ||
+			refused.Code != stun.CodeBadRequest {
 			t.Errorf("%v, want a refusal with %d", err, stun.CodeBadRequest)
 		}
 	})
@@ -184,7 +188,9 @@ func TestRefusalHasACode(t *testing.T) {
 // repeated with a new one.
 func TestStaleNonceIsReplaced(t *testing.T) {
 	inBed(t, func(b *bed) {
-		for _, request := range []func() error{b.Start, func() error { return b.Permit([]netip.AddrPort{b.peer().Addr()}) }} {
+		for _, request := range []func() error{
+			b.Start, func() error { return b.Permit([]netip.AddrPort{b.peer().Addr()}) },
+		} {
 			for _, c := range b.conns {
 				c.nonce, c.fetched = stun.Nonce("of another day"), time.Now()
 			}
@@ -201,7 +207,9 @@ func TestAllocationsAreIndependent(t *testing.T) {
 			socket, err := b.net.Open(netip.MustParseAddr("127.0.0.1"), 0)
 			b.must(err)
 			s := &session.Session{Client: b.client, Started: time.Now()}
-			other := b.Engine.New(relay.New(s, socket, netip.MustParseAddr("127.0.0.1"), &b.routes, meter.New(), func(*relay.Relay) {}))
+			other := b.Engine.New(
+				relay.New(s, socket, netip.MustParseAddr("127.0.0.1"), &b.routes, meter.New(), func(*relay.Relay) {}),
+			)
 			b.must(other.Start())
 			if n := b.Allocations(); n != 2 {
 				t.Fatalf("%d allocations, want 2", n)

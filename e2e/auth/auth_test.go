@@ -231,7 +231,7 @@ func (c *tally) quantile(q float64) time.Duration {
 
 func (c *tally) String() string {
 	return fmt.Sprintf(
-		"answers %v, %d errors, p50 %.1f ms, p99 %.1f ms", c.codes, len(c.errs), ms(c.quantile(0.5)),
+		"responses %v, %d errors, p50 %.1f ms, p99 %.1f ms", c.codes, len(c.errs), ms(c.quantile(0.5)),
 		ms(c.quantile(0.99)),
 	)
 }
@@ -332,23 +332,23 @@ func TestGarbageTokens(t *testing.T) {
 	c := measure(measured, friend)
 	stop()
 	over.Wait()
-	t.Logf("good tokens among garbage: %s", c)
-	t.Logf("at a twin without them:    %s", quiet)
+	t.Logf("valid tokens during the attack: %s", c)
+	t.Logf("twin without the attack:        %s", quiet)
 	t.Logf(
-		"the garbage:               answers %v, %d errors; the key set was asked for %d times; the machine stood still for %s at most",
+		"attack:                    responses %v, %d errors; %d requests for the key set; longest stall of the machine %s",
 		refused.codes, len(refused.errs), p.asked.Load(), machine.Worst(),
 	)
 	if len(c.errs) > 0 || len(c.codes) != 1 || c.codes[http.StatusCreated] == 0 {
-		t.Errorf("good tokens: %v, %v", c.codes, c.errs)
+		t.Errorf("valid tokens: %v, %v", c.codes, c.errs)
 	}
 	if p99, machine := c.quantile(0.99), quiet.quantile(0.99); p99 > 50*time.Millisecond+machine {
-		t.Errorf("p99 of good tokens is %s, want at most 50 ms more than %s, which the machine takes", p99, machine)
+		t.Errorf("p99 of valid tokens is %s, want at most 50 ms more than that of the twin, %s", p99, machine)
 	}
 	if len(refused.errs) > 0 {
-		t.Errorf("%d connections were closed without an answer, the first: %v", len(refused.errs), refused.errs[0])
+		t.Errorf("%d connections were closed without a response, the first: %v", len(refused.errs), refused.errs[0])
 	}
 	if refused.codes[http.StatusCreated] > 0 || refused.codes[http.StatusUnauthorized] < 1000 {
-		t.Errorf("the garbage was answered %v", refused.codes)
+		t.Errorf("responses to the attack: %v", refused.codes)
 	}
 	if n := p.asked.Load(); n > 4 {
 		t.Errorf("the key set was fetched %d times", n)
@@ -394,24 +394,24 @@ func TestTenTimesTheRatedLoad(t *testing.T) {
 		if err := s.Until(
 			ctx, func(ctx context.Context) error { return offers(ctx, s.from(t, "127.0.0.3"), "192.0.2.10") },
 		); err != nil {
-			t.Errorf("the change of the config does not arrive: %v", err)
+			t.Errorf("the config change does not take effect: %v", err)
 		}
-		t.Logf("a change of the config arrived after %s", machine.Since(began).Round(time.Millisecond))
+		t.Logf("a config change took effect after %s", machine.Since(began).Round(time.Millisecond))
 	})
 	all := measure(ctx, 10*rated, pods...)
 	both.Wait()
 	t.Logf("at 10 times the rated load: %s", all)
-	t.Logf("at a twin with little load: %s", quiet)
+	t.Logf("twin with low load: %s", quiet)
 	after := s.memory(t)
 	t.Logf("memory: %.0f MiB before, %.0f MiB after", before, after)
 	if n := len(all.errs); n*100 > len(all.took) || len(all.codes) != 1 || len(all.took) < 10*rated {
-		t.Errorf("answers %v, %d errors %v", all.codes, n, all.errs[:min(n, 3)])
+		t.Errorf("responses %v, %d errors %v", all.codes, n, all.errs[:min(n, 3)])
 	}
 	if p99, machine := all.quantile(0.99), quiet.quantile(0.99); p99 > 100*time.Millisecond+machine {
-		t.Errorf("p99 is %s, want at most 100 ms more than %s, which the machine takes", p99, machine)
+		t.Errorf("p99 is %s, want at most 100 ms more than that of the twin, %s", p99, machine)
 	}
 	if after > 100 { // the chart allows 128 MiB
-		t.Errorf("the service takes %.0f MiB", after)
+		t.Errorf("the service uses %.0f MiB", after)
 	}
 	if code, _, err := pods[0].ask(t.Context(), ""); code != http.StatusCreated {
 		t.Errorf("afterwards: %d, %v", code, err)

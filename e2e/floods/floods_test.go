@@ -23,8 +23,8 @@ import (
 )
 
 var (
-	long = flag.Bool("long", false, "also run the floods that only a thorough run has time for")
-	only = flag.String("flood", "", "run the floods whose name contains this")
+	long = flag.Bool("long", false, "also run the floods that take longer")
+	only = flag.String("flood", "", "run only the floods whose name contains this")
 )
 
 // Limits for every flood.
@@ -60,7 +60,7 @@ func TestFloods(t *testing.T) {
 		w.clear()
 	}
 	t.Logf(
-		"a change of a good tenant reaches its dataplane, with an operator of %d MiB:\n%s\n%s", memory>>20, head,
+		"time until a change of a good tenant reaches its dataplane, with an operator limited to %d MiB:\n%s\n%s", memory>>20, head,
 		strings.Join(table, "\n"),
 	)
 }
@@ -98,20 +98,20 @@ func (r row) String() string {
 func (r row) judge(t *testing.T) {
 	t.Log("\n" + head + "\n" + r.String())
 	if r.out > 0 {
-		t.Errorf("the operator ended %d times", r.out)
+		t.Errorf("the operator exited %d times", r.out)
 	}
 	if r.unready > 0 {
 		t.Errorf("the operator was not ready for %s", r.unready)
 	}
 	if r.lost > 0 || r.at(0.99) > slowest {
 		t.Errorf(
-			"%d of %d changes did not arrive, p99 of the others is %s: want none, and at most %s", r.lost, r.changes,
+			"%d of %d changes were lost, p99 of the others is %s: want none, and at most %s", r.lost, r.changes,
 			r.at(0.99), slowest,
 		)
 	}
 	if len(r.missing) > 0 || r.back > restart {
 		t.Errorf(
-			"after a restart all was back after %s, missing %v: want at most %s and nothing", r.back, r.missing,
+			"configs complete %s after a restart, missing %v: want at most %s and none", r.back, r.missing,
 			restart,
 		)
 	}
@@ -203,7 +203,7 @@ func (w *world) measure(ctx context.Context, o *operator) *measurement {
 			}
 			cancel()
 			if err == nil && took > slowest { // the timeout of a probe is one second, as in the chart
-				err = fmt.Errorf("answered after %s", took)
+				err = fmt.Errorf("response after %s", took)
 			}
 			if err != nil {
 				m.unready += took
@@ -221,7 +221,7 @@ func (w *world) measure(ctx context.Context, o *operator) *measurement {
 }
 
 // errNotTaken means that the API server rejected a change, which the operator therefore cannot see.
-var errNotTaken = errors.New("the API server has not taken a change")
+var errNotTaken = errors.New("the API server has not accepted a change")
 
 // change moves the endpoint of a good tenant, and returns the time until its dataplanes have it.
 func (w *world) change(tenant int) (time.Duration, error) {

@@ -48,7 +48,7 @@ func (o *operator) revive() int {
 	o.Helper()
 	select {
 	case <-o.Process.Done():
-		o.Logf("the operator has ended: %v", o.Process.Err())
+		o.Logf("the operator has exited: %v", o.Process.Err())
 		o.start()
 		return 1
 	default:

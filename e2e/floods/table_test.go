@@ -29,7 +29,7 @@ var floods = []flood{
 			static("flood", "wide", 0), route("flood", "wide", []string{parent(home, "shared")}, wide(7, "wide")...),
 		}
 	}},
-	{name: "40 such routes at an own and the shared Gateway", size: 40, objects: func(i int) []string {
+	{name: "40 such routes at its own and the shared Gateway", size: 40, objects: func(i int) []string {
 		all := []string{route(
 			"flood", fmt.Sprintf("wide-%d", i), []string{parent(home, "shared"), parent("", "own")}, wide(7, "wide")...,
 		)}
@@ -63,13 +63,13 @@ var floods = []flood{
 		}
 		return all
 	}},
-	{name: "570 ConfigMaps of 900 kB that look like ours", size: 570, objects: func(i int) []string {
+	{name: "570 ConfigMaps of 900 kB with the operator's label", size: 570, objects: func(i int) []string {
 		return []string{
 			heavy("ConfigMap", i),
 		}
 	}},
 
-	{name: "570 Secrets of 900 kB that look like ours", long: true, size: 570, objects: func(
+	{name: "570 Secrets of 900 kB with the operator's label", long: true, size: 570, objects: func(
 		i int,
 	) []string {
 		return []string{heavy("Secret", i)}
@@ -156,7 +156,7 @@ var floods = []flood{
 				"listeners":[{"name":"udp","port":3478,"protocol":"TURN-UDP"}]}}`, meta("flood", name), name),
 		}
 	}},
-	{name: "labels that change all the time", long: true, size: 200, objects: func(i int) []string {
+	{name: "labels that change continuously", long: true, size: 200, objects: func(i int) []string {
 		return []string{
 			fmt.Sprintf(
 				`{"apiVersion":"v1","kind":"Service",%s,"spec":{"clusterIP":"None","ports":[{"port":7000,"protocol":"UDP"}]}}`,
@@ -179,7 +179,7 @@ var floods = []flood{
 			w.Errorf("flood: %v", err)
 		}
 	}},
-	{name: "a Gateway that comes and goes", long: true, churn: func(ctx context.Context, w *world, _ int) {
+	{name: "a Gateway that is created and deleted", long: true, churn: func(ctx context.Context, w *world, _ int) {
 		if err := w.create(ctx, gateway("flood", "blinking", `"All"`)); err != nil && !apierrors.IsAlreadyExists(err) {
 			w.Errorf("flood: %v", err)
 		}

@@ -20,7 +20,7 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/runner"
 )
 
-var many = flag.Int("gateways", 200, "Gateways of the big world; each has 5 UDPRoutes, 2 Services and 50 endpoints")
+var many = flag.Int("gateways", 200, "number of Gateways; each has 5 UDPRoutes, 2 Services and 50 endpoints")
 
 // few is the size of the world for comparison.
 const few = 10
@@ -69,13 +69,13 @@ func TestGateways(t *testing.T) {
 	b.costs(
 		fmt.Sprintf("%d Gateways, %.0f other changes/s", *many, float64(time.Second/pace)), busy, b.whileOthersChange,
 	)
-	b.Logf("a change among %d Gateways, compared with one among %d: %.2f times the allocations, %.2f times the processor time, %.2f times the wait", *many, few,
+	b.Logf("a change with %d Gateways, compared with %d: %.2f times the allocations, %.2f times the CPU time, %.2f times the latency", *many, few,
 		crowded.allocations/alone.allocations, float64(crowded.cpu)/float64(alone.cpu), float64(crowded.median)/float64(
 			alone.median,
 		))
 	if crowded.allocations > maxRatio*alone.allocations {
 		t.Errorf(
-			"a change among %d Gateways makes %.0f allocations, want at most %.1f times the %.0f among %d", *many,
+			"a change with %d Gateways makes %.0f allocations, want at most %.1f times the %.0f with %d", *many,
 			crowded.allocations, maxRatio, alone.allocations, few,
 		)
 	}
@@ -126,7 +126,7 @@ func (b *bench) starts() {
 		)
 		if s.Changes > 2 || clusters != routes || !addressed {
 			b.Errorf(
-				"%s: %d configs, the last with %d clusters, with the address of its Service: %t; want at most two, the last with all",
+				"%s: %d configs, the last with %d clusters, with the Service's address: %t; want at most two configs, the last one complete",
 				idOf(g), s.Changes, clusters, addressed,
 			)
 		}
@@ -190,7 +190,7 @@ func (b *bench) costs(where string, n int, do func(n int) (latencies []time.Dura
 			time.Millisecond/10,
 		), c.cpu, c.allocations, total, took.Round(time.Second))
 	if translated != float64(total) {
-		b.Errorf("%s: %.0f translations for %d changes that concern one Gateway each", where, translated, total)
+		b.Errorf("%s: %.0f translations for %d changes of one Gateway each", where, translated, total)
 	}
 	b.gets(where, frames+total)
 	b.wroteNothing(where, begun)
@@ -272,12 +272,12 @@ func (b *bench) gets(where string, want int) {
 	b.Helper()
 	b.operator.await(where, func(context.Context) error {
 		if got := b.frames(); got < want {
-			return fmt.Errorf("%d frames less than changes", want-got)
+			return fmt.Errorf("%d frames fewer than changes", want-got)
 		}
 		return nil
 	})
 	if got := b.frames(); got > want {
-		b.Errorf("%s: %d frames more than changes", where, got-want)
+		b.Errorf("%s: %d more frames than changes", where, got-want)
 	}
 }
 
@@ -359,7 +359,7 @@ func (b *bench) restarts() {
 	b.all("is back", func(g int, s reader.State) bool { return s.Connected && s.Visits > visits[g] })
 	b.operator.settles()
 	b.Logf(
-		"%d Gateways: all readers are back %s after a kill, CPU %s, peak %d MiB", b.size,
+		"%d Gateways: all readers are served again %s after a kill, CPU %s, peak %d MiB", b.size,
 		time.Since(begun).Round(time.Second), b.operator.cpu(), b.operator.peak(),
 	)
 	b.change(b.size - 1)

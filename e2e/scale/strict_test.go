@@ -72,7 +72,7 @@ func TestStrictReaders(t *testing.T) {
 			b.round("after the first start", b.start)
 			b.round("after a kill", b.restart)
 			b.garbage()
-			b.round("after a kill, among garbage", b.restart)
+			b.round("after a kill, with invalid tokens", b.restart)
 		})
 	}
 }
@@ -194,7 +194,7 @@ func (b *strict) restart() {
 	if err := b.operator.Process.Kill(); err != nil {
 		b.Fatal(err)
 	}
-	b.all("notices that the operator is gone", func(_ int, s reader.State) bool { return !s.Connected })
+	b.all("is disconnected", func(_ int, s reader.State) bool { return !s.Connected })
 	b.operator.start()
 }
 
@@ -216,18 +216,18 @@ func (b *strict) round(when string, start func()) {
 	for _, some := range wrote {
 		writes += some
 	}
-	b.Logf("%d readers %s: served again p50 %s, p99 %s, all %s (%s without what the machine stood still); %.3f questions a reader, %d fetches of keys, %d writes; CPU %s, peak %d MiB; bad tokens refused so far %d",
+	b.Logf("%d readers %s: served again p50 %s, p99 %s, all %s (%s without stalls of the machine); %.3f requests per reader, %d fetches of keys, %d writes; CPU %s, peak %d MiB; invalid tokens refused so far %d",
 		n, when, round(waits[n/2]), round(waits[n*99/100]), round(waits[n-1]), round(last), float64(questions)/float64(
 			n,
 		), fetched, writes, b.operator.cpu(), b.operator.peak(), b.refused.Load())
 	if allowed := maxQuestions*float64(n) + float64(b.forged.Load()); float64(questions) > allowed {
 		b.Errorf(
-			"%s: the API server was asked %d questions about %d readers, want at most %.0f", when, questions, n,
+			"%s: %d requests to the API server for %d readers, want at most %.0f", when, questions, n,
 			allowed,
 		)
 	}
 	if got := b.accepted.Load(); got > 0 {
-		b.Errorf("%s: %d bad tokens were accepted", when, got)
+		b.Errorf("%s: %d invalid tokens were accepted", when, got)
 	}
 	if b.rounds++; b.rounds == 1 {
 		return // everything is written; the time to create the CA does not count

@@ -86,15 +86,15 @@ func TestWideGateway(t *testing.T) {
 	last := wideAddress((changes-1)%wideRoutes, changes)
 	reached := sees(wide, last)
 	slices.Sort(latencies)
-	t.Logf("%d changes in %s, of which %d reached the pods: the pod takes %.1f %% of a core, the operator %.1f %%; a change of a small Gateway beside it takes %s, at most %s",
+	t.Logf("%d changes in %s, of which %d reached the pods: the pod takes %.1f %% of a core, the operator %.1f %%; a change of a small Gateway takes %s meanwhile, at most %s",
 		changes, took.Round(time.Second), wide.State().Changes-podFrames, 100*float64(usedPod)/float64(took),
 		100*float64(usedOperator)/float64(took),
 		latencies[len(latencies)/2].Round(time.Millisecond/10), latencies[len(latencies)-1].Round(time.Millisecond/10))
 	if usedPod > time.Duration(podShare*float64(took))+2*tick {
-		t.Errorf("the pod took %s within %s, want at most %.0f %%", usedPod, took, 100*podShare)
+		t.Errorf("the pod used %s of CPU in %s, want at most %.0f %%", usedPod, took, 100*podShare)
 	}
 	if changes < 5*int(wideTime/time.Second) {
-		t.Errorf("%d changes in %s are too few to tell", changes, took)
+		t.Errorf("%d changes in %s are too few for this test", changes, took)
 	}
 	t.Logf(
 		"the last change is in the config %s after the last write",

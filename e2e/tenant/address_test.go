@@ -28,48 +28,48 @@ spec:
 func addressAttempts() []attempt {
 	var attempts []attempt
 	for what, address := range map[string]string{
-		"the cluster's DNS":                dnsService,
-		"the API server's Service":         apiService,
-		"the API server":                   apiServer,
-		"a node":                           node,
-		"a node from outside":              nodeOutside,
-		"the victim's load balancer":       balanced,
-		"a pod of the victim":              mediaPod,
-		"a name server of the world":       "8.8.8.8",
-		"the DNS in the form of IPv6":      "::ffff:10.96.0.10",
-		"a documentation prefix of IPv6":   "2001:db8::1",
-		"the metadata service":             "169.254.169.254",
-		"every host":                       "0.0.0.0",
-		"the loopback":                     "127.0.0.1",
-		"a group of hosts":                 "224.0.0.1",
-		"the loopback in the form of IPv6": "::1",
+		"the cluster's DNS":              dnsService,
+		"the API server's Service":       apiService,
+		"the API server":                 apiServer,
+		"a node":                         node,
+		"a node from outside":            nodeOutside,
+		"the victim's load balancer":     balanced,
+		"a pod of the victim":            mediaPod,
+		"a public name server":           "8.8.8.8",
+		"the DNS as IPv4-mapped IPv6":    "::ffff:10.96.0.10",
+		"a documentation prefix of IPv6": "2001:db8::1",
+		"the metadata service":           "169.254.169.254",
+		"every host":                     "0.0.0.0",
+		"the loopback":                   "127.0.0.1",
+		"a multicast group":              "224.0.0.1",
+		"the loopback in IPv6":           "::1",
 	} {
 		attempts = append(attempts, attempt{
 			name:  "a Gateway asks for the address of " + what,
 			apply: wish(fmt.Sprintf(`{value: %q}`, address), ""),
-			try:   func(n *tenant) { n.takesNo(address) },
+			try:   func(n *tenant) { n.hasNoAddress(address) },
 		})
 	}
 	return append(attempts, []attempt{
 		{
-			name:  "a Gateway asks for the address of the cluster's DNS behind another one",
+			name:  "a Gateway requests the address of the cluster's DNS as its second address",
 			apply: wish(`{value: 8.8.8.8}, {value: 10.96.0.10}`, ""),
-			try:   func(n *tenant) { n.takesNo(dnsService) },
+			try:   func(n *tenant) { n.hasNoAddress(dnsService) },
 		},
 		{
-			name:  "a Gateway says the type of the address of the cluster's DNS",
+			name:  "a Gateway requests the address of the cluster's DNS with an explicit type",
 			apply: wish(`{type: IPAddress, value: 10.96.0.10}`, `stunner.l7mp.io/disable-external-ips: "false"`),
-			try:   func(n *tenant) { n.takesNo(dnsService) },
+			try:   func(n *tenant) { n.hasNoAddress(dnsService) },
 		},
 		{
 			name:  "a Gateway of type ClusterIP asks for the address of the cluster's DNS",
 			apply: wish(`{value: 10.96.0.10}`, `stunner.l7mp.io/service-type: ClusterIP`),
-			try:   func(n *tenant) { n.takesNo(dnsService) },
+			try:   func(n *tenant) { n.hasNoAddress(dnsService) },
 		},
 		{
 			name:  "a Gateway of type NodePort asks for the address of the API server",
 			apply: wish(`{value: 192.0.2.1}`, `stunner.l7mp.io/service-type: NodePort`),
-			try:   func(n *tenant) { n.takesNo(apiServer) },
+			try:   func(n *tenant) { n.hasNoAddress(apiServer) },
 		},
 		{
 			name:  "a Gateway asks for a named address",
@@ -89,12 +89,12 @@ func addressAttempts() []attempt {
 			told:  map[string]string{"gateway/door": `the API server refuses Service`},
 		},
 		{
-			name:  "a listener takes the port of the probes in its pod",
+			name:  "a listener uses the port of the pod's probes",
 			apply: wish(``, `stunner.l7mp.io/targetport: '{"tcp": 8086}'`),
 			told:  map[string]string{"gateway/door": `8086`},
 		},
 		{
-			name: "a load balancer is to probe the kubelet",
+			name: "a load balancer's health check is directed to the kubelet",
 			apply: wish(
 				``,
 				`service.beta.kubernetes.io/do-loadbalancer-healthcheck-port: "10250", service.beta.kubernetes.io/do-loadbalancer-healthcheck-protocol: tcp`,
@@ -108,7 +108,7 @@ func addressAttempts() []attempt {
 			},
 		},
 		{
-			name:  "a Gateway asks for the address of another node than that of its pod",
+			name:  "a Gateway requests the address of another node than its pod's",
 			apply: wish(``, `stunner.l7mp.io/enable-relay-address-discovery: "true"`),
 			try: func(n *tenant) {
 				n.config("door")
@@ -131,7 +131,7 @@ func annotationAttempts() []attempt {
 		"related-gateway-name", "related-gateway-namespace", "owned-by",
 	} {
 		attempts = append(attempts, attempt{
-			name:  "the annotation " + annotation + " has values that nobody expects",
+			name:  "the annotation " + annotation + " has unexpected values",
 			apply: gateway(""),
 			try: func(n *tenant) {
 				for _, value := range []string{
@@ -155,8 +155,8 @@ func annotationAttempts() []attempt {
 	return attempts
 }
 
-// takesNo checks that no Service of the tenant has an address, and that no config has it as public address.
-func (n *tenant) takesNo(address string) {
+// hasNoAddress checks that no Service of the tenant has an address, and that no config has it as public address.
+func (n *tenant) hasNoAddress(address string) {
 	n.Helper()
 	a := netip.MustParseAddr(address).Unmap()
 	same := func(text string) bool {
@@ -168,19 +168,19 @@ func (n *tenant) takesNo(address string) {
 	for _, svc := range services.Items {
 		if slices.ContainsFunc(append(svc.Spec.ExternalIPs, svc.Spec.LoadBalancerIP), same) {
 			n.Errorf(
-				"Service %s asks for %s: externalIPs %v, loadBalancerIP %s", svc.Name, address, svc.Spec.ExternalIPs,
+				"Service %s requests %s: externalIPs %v, loadBalancerIP %s", svc.Name, address, svc.Spec.ExternalIPs,
 				svc.Spec.LoadBalancerIP,
 			)
 		}
 	}
 	for _, l := range n.config("door").Listeners {
 		if same(l.PublicAddress) {
-			n.Errorf("clients are told that listener %s is at %s", l.Name, address)
+			n.Errorf("listener %s is published with address %s", l.Name, address)
 		}
 	}
 	text, err := n.says(n.Context(), "gateway/door")
 	n.must(err)
 	if !strings.Contains(text, "Programmed=False") {
-		n.Errorf("the Gateway does not say that it has no such address:\n%s", text)
+		n.Errorf("no condition reports that the address is not available:\n%s", text)
 	}
 }

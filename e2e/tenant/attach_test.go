@@ -71,7 +71,7 @@ func attachingAttempts() []attempt {
 			},
 		},
 		{
-			name: "labels of a route are taken for those of its namespace",
+			name: "a route has the labels that a Gateway selects namespaces by",
 			apply: strings.Replace(
 				attaching(ours, `{name: members-only, namespace: victim}`), "metadata: {name: way}",
 				"metadata: {name: way, labels: {team: members}}", 1,
@@ -82,19 +82,19 @@ func attachingAttempts() []attempt {
 			ours, `{group: "", kind: Service, name: front-door, namespace: victim}`,
 		)},
 		{
-			name:  "a route takes the name of a route of the victim's, at a Gateway for all",
+			name:  "a route has the same name as a route of the victim, at a Gateway that allows all namespaces",
 			apply: strings.ReplaceAll(attaching(ours, `{name: lounge, namespace: lobby}`), "name: way", "name: house"),
 			told:  map[string]string{"route/house": "Accepted=True"},
 			try:   func(n *tenant) { n.joins("lobby/lounge", n.name+"/house") },
 		},
 		{
-			name:  "a route brings more endpoints to a Gateway for all than a config holds",
+			name:  "a route adds more endpoints than a config may have to a Gateway that allows all namespaces",
 			apply: flood("there") + strings.ReplaceAll(floodRoute("lobby", "lounge", 16, 7), "NAME", "way"),
 			told:  map[string]string{"route/way": `=False`},
 			try:   func(n *tenant) { n.must(house.victim.proceeds(n.Context(), "lobby/lounge")) },
 		},
 		{
-			name: "a Gateway for all leads to kube-system by a StaticService of a tenant",
+			name: "a StaticService of a tenant leads a Gateway that allows all namespaces to kube-system",
 			apply: `{apiVersion: stunner.l7mp.io/v1, kind: StaticService, metadata: {name: there}, spec: {prefixes: ["10.96.0.10/32", "10.244.0.2", "192.0.2.101", "192.0.2.1"]}}` +
 				strings.Replace(
 					routeTo(`group: stunner.l7mp.io, kind: StaticService, name: there`), "{name: door}",
@@ -107,14 +107,14 @@ func attachingAttempts() []attempt {
 						if c.Name == n.name+"/way" && slices.ContainsFunc(
 							forbidden, func(a string) bool { return opens(c, e, a) },
 						) {
-							n.Errorf("clients of the Gateway for all reach %s", e)
+							n.Errorf("clients of the shared Gateway reach %s", e)
 						}
 					}
 				}
 			},
 		},
 		{
-			name: "the object limits of an own GatewayConfig let a route bring more endpoints than a config holds",
+			name: "an own GatewayConfig raises the object limits, for a route with more endpoints than a config may have",
 			apply: flood("there") + "\n---\n" + ownConfig(
 				plain+`, budget: {routes: 10000, endpointsPerRoute: 100000, endpoints: 200000}`,
 			) + strings.ReplaceAll(floodRoute("TENANT", "door", 16, 7), "NAME", "way"),

@@ -42,7 +42,7 @@ type attempt struct {
 	told map[string]string
 	// try is the attack after apply, with its checks.
 	try func(*tenant)
-	// also is a ClusterRole of the tenant beside edit.
+	// also is an additional ClusterRole of the tenant.
 	also string
 	// reads are the secrets that the tenant may find: its own, or those that another row covers.
 	reads []string
@@ -74,7 +74,7 @@ func TestTenant(t *testing.T) {
 	for _, flood := range floods { // in sequence: they slow each other down
 		t.Run("floods", func(t *testing.T) { run(t, []attempt{flood}) })
 	}
-	t.Run("nobody is told a secret", nobodyIsTold)
+	t.Run("no secret is exposed", noSecretIsExposed)
 }
 
 // run runs the attempts in parallel, each as its own tenant. After each, the tenant finds no secret of others, and the
@@ -193,7 +193,7 @@ func (n *tenant) apply(a attempt) {
 			continue
 		}
 		if err == nil || !regexp.MustCompile(a.refused).MatchString(err.Error()) {
-			n.Errorf("the API server answers %v, want %s", err, a.refused)
+			n.Errorf("error of the API server: %v, want %s", err, a.refused)
 		}
 		list = list[:i]
 	}
@@ -211,8 +211,8 @@ func (n *tenant) more(text string) {
 func (n *tenant) settles(list ...*unstructured.Unstructured) {
 	n.Helper()
 	for _, o := range list {
-		if speaks(o) {
-			n.heard(o)
+		if hasConditions(o) {
+			n.awaitProcessed(o)
 		}
 	}
 	last := n.read(
@@ -222,11 +222,11 @@ func (n *tenant) settles(list ...*unstructured.Unstructured) {
 		),
 	)[0]
 	n.must(objects.Apply(n.Context(), n, last))
-	n.heard(last)
+	n.awaitProcessed(last)
 }
 
-// heard waits until the status of an object has its generation.
-func (n *tenant) heard(o *unstructured.Unstructured) {
+// awaitProcessed waits until the status of an object has its generation.
+func (n *tenant) awaitProcessed(o *unstructured.Unstructured) {
 	n.Helper()
 	n.await(func(ctx context.Context) error {
 		now := o.DeepCopy()
@@ -238,12 +238,12 @@ func (n *tenant) heard(o *unstructured.Unstructured) {
 				return nil
 			}
 		}
-		return fmt.Errorf("the operator says nothing of %s %s: %v", o.GetKind(), o.GetName(), now.Object["status"])
+		return fmt.Errorf("the operator has not processed %s %s: %v", o.GetKind(), o.GetName(), now.Object["status"])
 	})
 }
 
-// speaks reports whether the operator writes the status of an object.
-func speaks(o *unstructured.Unstructured) bool {
+// hasConditions reports whether the operator writes the status of an object.
+func hasConditions(o *unstructured.Unstructured) bool {
 	switch o.GetKind() {
 	case "GatewayConfig", "StaticService":
 		return true
@@ -322,7 +322,7 @@ func (n *tenant) told(object, want string) {
 	if err := bed.Until(ctx, func(ctx context.Context) error {
 		text, err := n.says(ctx, object)
 		if err == nil && !expression.MatchString(text) {
-			err = fmt.Errorf("%s says\n%s\nwant %s", object, text, want)
+			err = fmt.Errorf("conditions of %s:\n%s\nwant %s", object, text, want)
 		}
 		return err
 	}); err != nil {
@@ -368,7 +368,7 @@ func (n *tenant) findsNoSecret() {
 		}
 	}
 	if seen < 20 {
-		n.Errorf("the tenant may read %d kinds only", seen)
+		n.Errorf("the tenant may read only %d kinds", seen)
 	}
 }
 
@@ -410,7 +410,7 @@ func (n *tenant) config(gateway string) (c config.Config) {
 		return c
 	}
 	if code != 200 {
-		n.Fatalf("config discovery answers %d: %s", code, body)
+		n.Fatalf("config discovery: status %d: %s", code, body)
 	}
 	n.finds("config of "+gateway, body)
 	n.must(json.Unmarshal(body, &c))
@@ -424,7 +424,7 @@ func (n *tenant) reachesNone(gateway string, addresses ...string) {
 		for _, endpoint := range c.Endpoints {
 			for _, a := range addresses {
 				if opens(c, endpoint, a) {
-					n.Errorf("clients of the tenant's Gateway reach %s by %s of cluster %s", a, endpoint, c.Name)
+					n.Errorf("clients of the tenant's Gateway reach %s through %s of cluster %s", a, endpoint, c.Name)
 				}
 			}
 		}
@@ -459,6 +459,6 @@ func (n *tenant) service(name string) *corev1.Service {
 func (n *tenant) isRefused(err error, want string) {
 	n.Helper()
 	if err == nil || !strings.Contains(err.Error(), want) {
-		n.Errorf("the API server answers %v, want %s", err, want)
+		n.Errorf("error of the API server: %v, want %s", err, want)
 	}
 }

@@ -22,7 +22,7 @@ var insideRates = []string{"--cluster-rate-limit=10", "--cluster-rate-burst=100"
 func authAttempts() []attempt {
 	return []attempt{
 		{
-			name:  "a Gateway of the tenant is among those that others are told of",
+			name:  "a Gateway of the tenant is offered to others",
 			apply: gateway(`, addresses: [{type: Hostname, value: turn.tenant.example.net}]`),
 			try: func(n *tenant) {
 				n.told("gateway/door", `Accepted=`)
@@ -30,19 +30,19 @@ func authAttempts() []attempt {
 			},
 		},
 		{
-			name:  "a Gateway of the tenant takes the host name of the victim's",
+			name:  "a Gateway of the tenant uses the host name of the victim's",
 			apply: gateway(`, addresses: [{type: Hostname, value: turn.victim.example.net}]`),
 			try:   func(n *tenant) { n.isNotOffered("turn.victim.example.net") },
 		},
 		{
-			name: "a Gateway of the tenant comes first by its name",
+			name: "a Gateway of the tenant has the first name in alphabetical order",
 			apply: strings.ReplaceAll(
 				gateway(`, addresses: [{type: Hostname, value: turn.first.example.net}]`), "name: door}", "name: aaa}",
 			),
 			try: func(n *tenant) { n.isNotOffered("turn.first.example.net") },
 		},
 		{
-			name: "a caller without a token asks for the victim's Gateway",
+			name: "a caller without a token requests the victim's Gateway",
 			try: func(n *tenant) {
 				for _, body := range []string{
 					`{"gateways":[{"namespace":"victim","name":"front-door"}]}`,
@@ -51,7 +51,7 @@ func authAttempts() []attempt {
 					code, answer := n.post(nil, body)
 					if code != http.StatusForbidden && code != http.StatusNotFound ||
 						strings.Contains(string(answer), balanced) {
-						n.Errorf("%s is answered with %d: %s", body, code, answer)
+						n.Errorf("%s: status %d: %s", body, code, answer)
 					}
 				}
 				for _, path := range []string{
@@ -61,34 +61,34 @@ func authAttempts() []attempt {
 					code, answer := n.get(path, nil)
 					if code != http.StatusForbidden && code != http.StatusNotFound ||
 						strings.Contains(string(answer), "turn:") {
-						n.Errorf("%s is answered with %d: %s", path, code, answer)
+						n.Errorf("%s: status %d: %s", path, code, answer)
 					}
 				}
 			},
 		},
 		{
-			name: "a caller without a token asks for all Gateways",
+			name: "a caller without a token requests all Gateways",
 			try: func(n *tenant) {
 				for _, path := range []string{"/?service=turn", "/ice", "/ice?service=turn&public-addr=example.net"} {
 					if code, answer := n.get(path, nil); strings.Contains(string(answer), "turn:") {
-						n.Errorf("%s is answered with %d: %s", path, code, answer)
+						n.Errorf("%s: status %d: %s", path, code, answer)
 					}
 				}
 				if code, answer := n.post(nil, `{}`); strings.Contains(string(answer), balanced) {
-					n.Errorf("a request that names no Gateway is answered with %d: %s", code, answer)
+					n.Errorf("a request without Gateways: status %d: %s", code, answer)
 				}
 			},
 		},
 		{
-			name: "a pod asks without end",
+			name: "a pod sends requests continuously",
 			try: func(n *tenant) {
 				if limited := n.limited(func(int) http.Header { return nil }); limited == 0 {
-					n.Errorf("%d requests at once, and none is answered with 429", requests)
+					n.Errorf("%d concurrent requests, and none gets 429", requests)
 				}
 			},
 		},
 		{
-			name: "a pod says in headers that others ask",
+			name: "a pod forges headers with the addresses of others",
 			try: func(n *tenant) {
 				for _, form := range []string{
 					"9.9.9.%d", "9.9.9.%d:1234", "[2001:db8::%d]:1234", "unknown%d", `for="[2001:db8::%d]"`,
@@ -100,7 +100,7 @@ func authAttempts() []attempt {
 						}
 					}); limited == 0 {
 						n.Errorf(
-							"with X-Forwarded-For %s, %d requests at once, and none is answered with 429", form,
+							"with X-Forwarded-For %s, %d concurrent requests, and none gets 429", form,
 							requests,
 						)
 					}
@@ -108,7 +108,7 @@ func authAttempts() []attempt {
 			},
 		},
 		{
-			name:  "a credential for the tenant's Gateway is good at the victim's",
+			name:  "a credential for the tenant's Gateway is valid at the victim's",
 			apply: gateway(""),
 			try: func(n *tenant) {
 				theirs := house.victim.doors["victim/front-door"].before.Auth
@@ -122,7 +122,7 @@ func authAttempts() []attempt {
 			},
 		},
 		{
-			name: "the auth service is taken over",
+			name: "the auth service is compromised",
 			try: func(n *tenant) {
 				_, body := n.ask(readFile(n, house.token), "/api/v1/configs")
 				for _, secret := range house.markers.in(body) {
@@ -143,11 +143,11 @@ func (n *tenant) isNotOffered(host string) {
 	n.Helper()
 	for range 2 {
 		if answer := n.iceServers(`{}`); strings.Contains(string(answer), host) {
-			n.Errorf("a request that names no Gateway is answered with %s", answer)
+			n.Errorf("response to a request without Gateways: %s", answer)
 		}
 		for _, path := range []string{"/ice", "/?service=turn"} {
 			if _, answer := n.get(path, nil); strings.Contains(string(answer), host) {
-				n.Errorf("%s is answered with %s", path, answer)
+				n.Errorf("%s: response %s", path, answer)
 			}
 		}
 		n.settles() // the auth service gets the same changes as the victim's dataplane

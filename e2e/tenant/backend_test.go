@@ -49,14 +49,14 @@ func backendAttempts() []attempt {
 	closed := func(n *tenant) { n.reachesNone("door", append([]string{mediaPod}, forbidden...)...) }
 	var attempts []attempt
 	for what, backend := range map[string]string{
-		"the cluster's DNS":              dns,
-		"the API server":                 `name: kubernetes, namespace: default`,
-		"a Service of the victim":        `name: sfu, namespace: victim`,
-		"a node port of the victim":      `name: web, namespace: victim`,
-		"config discovery":               `name: stunner-config-discovery, namespace: stunner-system`,
-		"a Service that is nowhere":      `name: none, namespace: victim`,
-		"a namespace that is nowhere":    `name: none, namespace: nowhere`,
-		"the Service of another Gateway": `name: front-door, namespace: victim`,
+		"the cluster's DNS":               dns,
+		"the API server":                  `name: kubernetes, namespace: default`,
+		"a Service of the victim":         `name: sfu, namespace: victim`,
+		"a node port of the victim":       `name: web, namespace: victim`,
+		"config discovery":                `name: stunner-config-discovery, namespace: stunner-system`,
+		"a Service that does not exist":   `name: none, namespace: victim`,
+		"a namespace that does not exist": `name: none, namespace: nowhere`,
+		"the Service of another Gateway":  `name: front-door, namespace: victim`,
 	} {
 		attempts = append(attempts, attempt{
 			name: "a route leads to " + what, apply: gateway("") + routeTo(backend),
@@ -123,14 +123,14 @@ func backendAttempts() []attempt {
 			try:   func(n *tenant) { n.reachesNone("door", forbidden...) },
 		},
 		{
-			name: "a StaticService leads to a node in the form of IPv6",
+			name: "a StaticService leads to a node as IPv4-mapped IPv6",
 			apply: strings.TrimSuffix(
 				static(`"::ffff:192.0.2.101"`), routeTo(`group: stunner.l7mp.io, kind: StaticService, name: there`),
 			),
 			refused: "must be an IP address or a CIDR prefix",
 		},
 		{
-			name:  "a StaticService leads to a node by half of all addresses",
+			name:  "a StaticService leads to a node through a /1 prefix",
 			apply: static(`128.0.0.0/1`),
 			try:   func(n *tenant) { n.reachesNone("door", apiServer, node, nodeOutside) },
 		},
@@ -146,7 +146,7 @@ func backendAttempts() []attempt {
 			refused: "may not be in the link-local range",
 		},
 		{
-			name:    "an editor writes Endpoints of an own Service",
+			name:    "an editor writes Endpoints of its own Service",
 			apply:   `{apiVersion: v1, kind: Endpoints, metadata: {name: there}, subsets: [{addresses: [{ip: 10.244.0.2}], ports: [{port: 53, protocol: UDP}]}]}`,
 			refused: "forbidden",
 		},
@@ -169,7 +169,7 @@ func backendAttempts() []attempt {
 			try:  closed,
 		},
 		{
-			name: "a Service is another name for the API server",
+			name: "an ExternalName Service leads to the API server",
 			apply: gateway("") + `
 ---
 {apiVersion: v1, kind: Service, metadata: {name: there}, spec: {type: ExternalName, externalName: kubernetes.default.svc.cluster.local}}
@@ -191,7 +191,7 @@ func backendAttempts() []attempt {
 			refused: "already allocated",
 		},
 		{
-			name: "a ReferenceGrant in the tenant's namespace is for a Service elsewhere",
+			name: "a ReferenceGrant in the tenant's namespace is for a Service in another namespace",
 			apply: `
 apiVersion: gateway.networking.k8s.io/v1beta1
 kind: ReferenceGrant

@@ -71,7 +71,7 @@ func floodAttempts() []attempt {
 			},
 		},
 		{
-			name:  "a tenant changes its Gateway without end",
+			name:  "a tenant changes its Gateway continuously",
 			apply: gateway(""),
 			try: func(n *tenant) {
 				n.during(func() {
@@ -84,7 +84,7 @@ func floodAttempts() []attempt {
 			},
 		},
 		{
-			name: "tokens that nobody has made come without end",
+			name: "invalid tokens arrive continuously",
 			try: func(n *tenant) {
 				n.during(func() {
 					var senders sync.WaitGroup
@@ -96,7 +96,7 @@ func floodAttempts() []attempt {
 								), "/api/v1/configs/victim/front-door")
 								if code != http.StatusUnauthorized && code != http.StatusServiceUnavailable &&
 									code != http.StatusTooManyRequests {
-									n.Errorf("a token that nobody has made is answered with %d", code)
+									n.Errorf("an invalid token gets status %d", code)
 								}
 							}
 						})
@@ -128,7 +128,7 @@ func (n *tenant) during(flood func()) {
 		if err := house.victim.proceeds(n.Context(), "victim/front-door"); err != nil {
 			n.Errorf("meanwhile: %v", err)
 		} else if took := time.Since(begun); took > floodLatency {
-			n.Errorf("a change of the victim's is published after %s", took)
+			n.Errorf("a change of the victim was published after %s", took)
 		}
 		if err := bed.Answers("http://"+house.health+"/ready", http.StatusOK)(n.Context()); err != nil {
 			n.Errorf("meanwhile: %v", err)
@@ -137,7 +137,7 @@ func (n *tenant) during(flood func()) {
 	<-done
 	n.settles()
 	if after := memory(n); after > before+floodMemory {
-		n.Errorf("the operator takes %d MiB more", after-before)
+		n.Errorf("the memory of the operator has grown by %d MiB", after-before)
 	}
 }
 
@@ -166,9 +166,9 @@ func (n *tenant) remove(kind, apiVersion string) {
 	n.must(house.DeleteAllOf(n.Context(), o, client.InNamespace(n.name)))
 }
 
-// nobodyIsTold checks that there are no secrets in the ConfigMaps, events, statuses, logs and metrics of the whole
+// noSecretIsExposed checks that there are no secrets in the ConfigMaps, events, statuses, logs and metrics of the whole
 // cluster.
-func nobodyIsTold(t *testing.T) {
+func noSecretIsExposed(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	n := &tenant{T: t, found: map[string]bool{}}

@@ -272,7 +272,7 @@ func (h *installation) end() error {
 		select {
 		case <-p.Done():
 			errs = append(
-				errs, fmt.Errorf("%s has ended by itself: %v\n%s", p.Name, p.Err(), strings.Join(p.Tail(20), "\n")),
+				errs, fmt.Errorf("%s exited before the end of the tests: %v\n%s", p.Name, p.Err(), strings.Join(p.Tail(20), "\n")),
 			)
 		default:
 			errs = append(errs, p.Kill())

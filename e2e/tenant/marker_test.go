@@ -113,6 +113,6 @@ func TestMarkers(t *testing.T) {
 		}
 	}
 	if found := m.in([]byte("marker")); found != nil {
-		t.Errorf("found %q where there is none", found)
+		t.Errorf("found %q in a text without markers", found)
 	}
 }

@@ -37,7 +37,7 @@ func nameAttempts() []attempt {
 		"Pod": `{apiVersion: v1, kind: Pod, metadata: {name: front-door, ` + marks + `}, spec: {containers: [{name: c, image: example.net/c}]}}`,
 	} {
 		attempts = append(attempts, attempt{
-			name:  "a " + kind + " is marked as one of the victim's Gateway",
+			name:  "a " + kind + " has the labels of the victim's Gateway",
 			apply: `{apiVersion: v1, kind: ServiceAccount, metadata: {name: default}}` + "\n---\n" + text + "\n---\n" + gateway(""),
 			try:   func(n *tenant) { n.ownsItsObjects("door") },
 		})
@@ -50,7 +50,7 @@ func nameAttempts() []attempt {
 		"Secret":     `{apiVersion: v1, kind: Secret, metadata: {name: door-standby}, stringData: {own: words}}`,
 	} {
 		attempts = append(attempts, attempt{
-			name:  "a " + kind + " of people has the name of one that the operator wants to make",
+			name:  "a " + kind + " of the tenant has the name of an object that the operator creates",
 			apply: text,
 			try: func(n *tenant) {
 				o := n.read(text)[0]
@@ -60,7 +60,7 @@ func nameAttempts() []attempt {
 				n.must(house.Get(n.Context(), client.ObjectKeyFromObject(o), now))
 				if now.GetUID() != o.GetUID() || !reflect.DeepEqual(o.GetLabels(), now.GetLabels()) ||
 					!reflect.DeepEqual(o.Object["data"], now.Object["data"]) {
-					n.Errorf("the operator has written %s:\n%v\nbefore\n%v", o.GetName(), now.Object, o.Object)
+					n.Errorf("the operator has changed %s:\n%v\nbefore\n%v", o.GetName(), now.Object, o.Object)
 				}
 			},
 		})
@@ -68,7 +68,7 @@ func nameAttempts() []attempt {
 	long := strings.Repeat("n", 60)
 	return append(attempts, []attempt{
 		{
-			name:  "an object belongs to the victim's Gateway by an owner reference",
+			name:  "an object has an owner reference to the victim's Gateway",
 			apply: gateway(""),
 			try: func(n *tenant) {
 				gw := n.read(gateway(""))[0]
@@ -92,19 +92,19 @@ func nameAttempts() []attempt {
 			},
 		},
 		{
-			name: "labels and annotations of infrastructure are those by which the operator knows its objects",
+			name: "spec.infrastructure has the labels and annotations that the operator identifies its objects by",
 			apply: gateway(`, infrastructure: {labels: {app: stunner-operator, stunner.l7mp.io/owned-by: nobody, stunner.l7mp.io/related-gateway-name: front-door, stunner.l7mp.io/related-gateway-namespace: victim,
     gateway.networking.k8s.io/gateway-name: front-door}, annotations: {stunner.l7mp.io/related-gateway-name: victim/front-door, stunner.l7mp.io/applied: "0"}}`),
 			try: func(n *tenant) { n.ownsItsObjects("door") },
 		},
 		{
-			name: "labels and annotations of a Gateway are those by which the operator knows its objects",
+			name: "a Gateway has the labels and annotations that the operator identifies its objects by",
 			apply: strings.Replace(gateway(""), "metadata: {name: door}", "metadata: {name: door, "+strings.Replace(
 				marks, "annotations: {", "annotations: {stunner.l7mp.io/applied: '0', ", 1,
 			)+"}", 1),
 			try: func(n *tenant) {
 				n.ownsItsObjects("door")
-				n.comesToRest()
+				n.stopsWriting()
 			},
 		},
 		{
@@ -113,7 +113,7 @@ func nameAttempts() []attempt {
 				gateway(""), "metadata: {name: door}",
 				`metadata: {name: door, annotations: {example.net/much: "`+strings.Repeat("x", 200<<10)+`"}}`, 1,
 			),
-			try: func(n *tenant) { n.comesToRest() },
+			try: func(n *tenant) { n.stopsWriting() },
 		},
 		{
 			name: "a Gateway has annotations of 250 kB",
@@ -122,10 +122,10 @@ func nameAttempts() []attempt {
 				`metadata: {name: door, annotations: {example.net/much: "`+strings.Repeat("x", 250<<10)+`"}}`, 1,
 			),
 			told: map[string]string{"gateway/door": `annotations`},
-			try:  func(n *tenant) { n.comesToRest() },
+			try:  func(n *tenant) { n.stopsWriting() },
 		},
 		{
-			name:  "a Gateway has a name that leaves no room for that of a Service",
+			name:  "a Gateway has a name that is too long for a Service",
 			apply: strings.ReplaceAll(gateway(""), "name: door}", "name: "+long+"}"),
 			told:  map[string]string{"gateway/" + long: `Accepted=False`},
 		},
@@ -135,17 +135,17 @@ func nameAttempts() []attempt {
 			told:  map[string]string{"gateway/victim.front-door": `Accepted=False`},
 		},
 		{
-			name:  "a Gateway has the name of the second Service of another one",
+			name:  "a Gateway has the name of another Gateway's second Service",
 			apply: wish("", "") + "\n---\n" + strings.ReplaceAll(gateway(""), "name: door}", "name: door-tcp}"),
-			try:   func(n *tenant) { n.comesToRest() },
+			try:   func(n *tenant) { n.stopsWriting() },
 		},
 		{
-			name:  "a Gateway has the most listeners, and each has the longest name",
+			name:  "a Gateway has the maximum number of listeners with names of maximum length",
 			apply: `{apiVersion: gateway.networking.k8s.io/v1, kind: Gateway, metadata: {name: door}, spec: {gatewayClassName: stunner, listeners: [` + listenersOf(64) + `]}}`,
-			try:   func(n *tenant) { n.comesToRest() },
+			try:   func(n *tenant) { n.stopsWriting() },
 		},
 		{
-			name:  "a Gateway goes and comes again",
+			name:  "a Gateway is deleted and re-created",
 			apply: gateway(""),
 			try: func(n *tenant) {
 				for range 5 {
@@ -182,7 +182,7 @@ func (n *tenant) ownsItsObjects(gateway string) {
 			marked["stunner.l7mp.io/related-gateway-namespace"] != n.name ||
 			marked["stunner.l7mp.io/owned-by"] != "stunner" ||
 			o.GetAnnotations()["stunner.l7mp.io/related-gateway-name"] != n.name+"/"+gateway {
-			n.Errorf("%T %s says that it belongs to another Gateway: %v %v", o, o.GetName(), marked, o.GetAnnotations())
+			n.Errorf("%T %s has the labels of another Gateway: %v %v", o, o.GetName(), marked, o.GetAnnotations())
 		}
 	}
 	selector, err := metav1.LabelSelectorAsSelector(d.Spec.Selector)
@@ -200,9 +200,9 @@ func (n *tenant) ownsItsObjects(gateway string) {
 	}
 }
 
-// comesToRest checks that the operator does not write endlessly in the tenant's namespace: there are few writes between
+// stopsWriting checks that the operator does not write endlessly in the tenant's namespace: there are few writes between
 // two changes of the tenant.
-func (n *tenant) comesToRest() {
+func (n *tenant) stopsWriting() {
 	n.Helper()
 	n.settles()
 	begun := time.Now()
@@ -210,7 +210,7 @@ func (n *tenant) comesToRest() {
 	n.settles()
 	// two objects with a status each, and pending writes for earlier ones
 	if writes := n.writes(begun); len(writes) > 12 {
-		n.Errorf("the operator writes %d times where there is nothing to write: %v", len(writes), writes)
+		n.Errorf("the operator made %d unneeded writes: %v", len(writes), writes)
 	}
 }
 

@@ -76,7 +76,7 @@ func policyAttempts() []attempt {
 				d := &appsv1.Deployment{}
 				if house.Get(n.Context(), types.NamespacedName{Namespace: n.name, Name: "door"}, d) == nil &&
 					d.Spec.Template.Spec.HostNetwork {
-					n.Errorf("there is a Deployment in the network of the host: %+v", d.Spec.Template.Spec.Volumes)
+					n.Errorf("a Deployment uses hostNetwork: %+v", d.Spec.Template.Spec.Volumes)
 				}
 			},
 		},
@@ -108,7 +108,7 @@ func policyAttempts() []attempt {
 		{
 			name:  "an own GatewayConfig allows itself addresses of the cluster",
 			apply: ownConfig(plain+`, allowedAddresses: [0.0.0.0/0]`) + `  addresses: [{value: 10.96.0.10}]`,
-			try:   func(n *tenant) { n.takesNo(dnsService) },
+			try:   func(n *tenant) { n.hasNoAddress(dnsService) },
 		},
 		{
 			name: "parametersRef names the GatewayConfig of the class by its namespace",
@@ -133,7 +133,7 @@ func policyAttempts() []attempt {
 			refused: "forbidden",
 		},
 		{
-			name:    "a tenant changes the Dataplane of everybody",
+			name:    "a tenant changes the shared Dataplane",
 			apply:   `{apiVersion: stunner.l7mp.io/v1, kind: Dataplane, metadata: {name: default}, spec: {image: example.net/mine}}`,
 			refused: "forbidden",
 		},
@@ -175,7 +175,7 @@ func bounded(of func(config.Admin) int64, most int64) func(*tenant) {
 	return func(n *tenant) {
 		n.Helper()
 		if got := of(n.config("door").Admin); got < 1 || got > most {
-			n.Errorf("the bound is %d, that of the class is %d", got, most)
+			n.Errorf("the limit is %d, that of the class is %d", got, most)
 		}
 	}
 }

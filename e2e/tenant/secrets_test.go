@@ -93,12 +93,12 @@ func secretAttempts() []attempt {
 			try:  func(n *tenant) { n.lacks(classSecret) },
 		},
 		{
-			name:  "an own GatewayConfig says that it needs no ReferenceGrant for a Secret",
+			name:  "an own GatewayConfig disables ReferenceGrants for a Secret",
 			apply: ownConfig(`requireReferenceGrants: false, authRef: {name: database, namespace: stunner-system}`),
 			told:  map[string]string{"config/own": ungranted},
 		},
 		{
-			name: "a ReferenceGrant in the tenant's namespace lets the tenant read Secrets elsewhere",
+			name: "a ReferenceGrant in the tenant's namespace permits Secrets of another namespace",
 			apply: `
 apiVersion: gateway.networking.k8s.io/v1beta1
 kind: ReferenceGrant
@@ -119,12 +119,12 @@ spec: {from: [{group: stunner.l7mp.io, kind: GatewayConfig, namespace: TENANT}],
 			refused: "forbidden",
 		},
 		{
-			name:  "the type of a foreign Secret is told in a condition",
+			name:  "a condition reveals the type of a foreign Secret",
 			apply: ownConfig(`authRef: {name: cloud-admin, namespace: kube-system}`),
 			told:  map[string]string{"config/own": ungranted},
 		},
 		{
-			name: "conditions tell which Secrets there are elsewhere, and their keys",
+			name: "conditions reveal which Secrets exist in other namespaces, and their keys",
 			apply: `
 {apiVersion: stunner.l7mp.io/v1, kind: GatewayConfig, metadata: {name: there}, spec: {userName: a, password: {name: cloud-admin, namespace: kube-system, key: token}}}
 ---
@@ -153,31 +153,31 @@ spec: {from: [{group: stunner.l7mp.io, kind: GatewayConfig, namespace: TENANT}],
 			},
 		},
 		{
-			name: "a condition or an event tells the value of a key of an own Secret",
+			name: "a condition or an event contains a value of an own Secret",
 			apply: `
 {apiVersion: v1, kind: Secret, metadata: {name: words}, stringData: {type: own-words-of-TENANT, username: caller, password: marzipan-and-rosewater}}
 ---
 ` + ownConfig(`authRef: {name: words}`),
 			told: map[string]string{"config/own": "InvalidCredentials"},
-			try:  func(n *tenant) { n.isNotTold("own-words-of-" + n.name) },
+			try:  func(n *tenant) { n.isNotExposed("own-words-of-" + n.name) },
 		},
 		{
-			name: "the ConfigMap of a Gateway shows the user name in a Secret",
+			name: "the ConfigMap of a Gateway contains the user name of a Secret",
 			apply: `
 {apiVersion: v1, kind: Secret, metadata: {name: words}, stringData: {type: static, username: own-words-of-TENANT, password: marzipan-and-rosewater}}
 ---
 ` + ownConfig(`authRef: {name: words}`),
 			told: map[string]string{"config/own": "Accepted=True"},
-			try:  func(n *tenant) { n.isNotTold("own-words-of-" + n.name) },
+			try:  func(n *tenant) { n.isNotExposed("own-words-of-" + n.name) },
 		},
 		{
-			name: "a condition tells what stands in a certificate that is none",
+			name: "a condition contains the content of an invalid certificate",
 			apply: `
 {apiVersion: v1, kind: Secret, metadata: {name: words}, stringData: {tls.crt: "-----BEGIN OWN WORDS OF TENANT-----\naGVsbG8=\n-----END OWN WORDS OF TENANT-----\n", tls.key: "-----BEGIN OWN WORDS OF TENANT-----\naGVsbG8=\n-----END OWN WORDS OF TENANT-----\n"}}
 ---
 ` + encrypted(`name: words`),
 			told: map[string]string{"gateway/door": "InvalidCertificateRef"},
-			try:  func(n *tenant) { n.isNotTold("OWN WORDS OF") },
+			try:  func(n *tenant) { n.isNotExposed("OWN WORDS OF") },
 		},
 		{
 			name:  "a TLS listener serves the certificate of another tenant",
@@ -185,7 +185,7 @@ spec: {from: [{group: stunner.l7mp.io, kind: GatewayConfig, namespace: TENANT}],
 			told:  map[string]string{"gateway/door": "RefNotPermitted"},
 		},
 		{
-			name:  "a TLS listener serves a Secret of kube-system that is no certificate",
+			name:  "a TLS listener serves a Secret of kube-system that is not a certificate",
 			apply: encrypted(`name: cloud-admin, namespace: kube-system`),
 			told:  map[string]string{"gateway/door": "RefNotPermitted"},
 		},
@@ -195,7 +195,7 @@ spec: {from: [{group: stunner.l7mp.io, kind: GatewayConfig, namespace: TENANT}],
 			told:  map[string]string{"gateway/door": "InvalidCertificateRef"},
 		},
 		{
-			name: "conditions tell which certificates there are elsewhere",
+			name: "conditions reveal which certificates exist in other namespaces",
 			apply: encrypted(`name: door, namespace: victim`) + "---\n" + strings.NewReplacer(
 				"name: door}", "name: gate}", "name: door,", "name: no-secret-here,",
 			).
@@ -212,27 +212,27 @@ spec: {from: [{group: stunner.l7mp.io, kind: GatewayConfig, namespace: TENANT}],
 			},
 		},
 		{
-			name:  "the key of the class's credentials comes with a Gateway of the class",
+			name:  "a Gateway of the class receives the key of the class's credentials",
 			apply: gateway(""),
 			told:  map[string]string{"gateway/door": "Accepted=True"},
 			try: func(n *tenant) {
 				n.lacks(classSecret)
 				for key, value := range n.config("door").Auth.Credentials {
 					if house.victim.doors["victim/front-door"].before.Auth.Credentials[key] == value {
-						n.Errorf("the %s of the tenant's Gateway is good at the victim's", key)
+						n.Errorf("the %s of the tenant's Gateway is valid at the victim's", key)
 					}
 				}
 			},
 		},
 		{
-			name: "an own GatewayConfig asks for the key that all Gateways share",
+			name: "an own GatewayConfig requests the key that all Gateways share",
 			apply: ownConfig(
 				`signingKey: Shared, authRef: {name: stunner-turn-credentials, namespace: stunner-system}`,
 			),
 			try: func(n *tenant) { n.lacks(classSecret) },
 		},
 		{
-			name: "a credential in an own GatewayConfig stands for a variable of the auth service",
+			name: "a credential in an own GatewayConfig contains a variable reference to the auth service's environment",
 			apply: ownConfig(
 				`userName: "$MARKER", password: "${MARKER}$MARKER"`,
 			) + "  addresses: [{type: Hostname, value: marker.example.net}]\n",
@@ -259,8 +259,8 @@ func (n *tenant) lacks(secret string) {
 	}
 }
 
-// isNotTold checks that a text of a Secret is in no other object and in no event.
-func (n *tenant) isNotTold(words string) {
+// isNotExposed checks that a text of a Secret is in no other object and in no event.
+func (n *tenant) isNotExposed(words string) {
 	n.Helper()
 	all, err := readable()
 	n.must(err)
@@ -278,7 +278,7 @@ func (n *tenant) isNotTold(words string) {
 	n.must(house.List(n.Context(), events, client.InNamespace(n.name)))
 	for _, e := range events.Items {
 		if strings.Contains(e.Note, words) {
-			n.Errorf("event %s %s says: %s", e.Reason, e.Regarding.Name, e.Note)
+			n.Errorf("event %s %s: %s", e.Reason, e.Regarding.Name, e.Note)
 		}
 	}
 }

@@ -49,7 +49,7 @@ func tokenAttempts() []attempt {
 		theirs, "/api/v1/configs", "/api/v1/configs/victim", "/api/v1/configs/victim/side-door",
 		"/api/v1/configs/lobby/lounge", "/api/v1/reports",
 	}
-	nobody := func(code int, token func(*tenant) string) func(*tenant) {
+	refuses := func(code int, token func(*tenant) string) func(*tenant) {
 		return func(n *tenant) {
 			n.Helper()
 			shown := token(n)
@@ -69,33 +69,33 @@ func tokenAttempts() []attempt {
 		}
 	}
 	return []attempt{
-		{name: "a pod shows no token", try: nobody(401, func(*tenant) string { return "" })},
-		{name: "a pod shows a token that nobody has made", try: nobody(
+		{name: "a pod sends no token", try: refuses(401, func(*tenant) string { return "" })},
+		{name: "a pod sends a forged token", try: refuses(
 			401, func(*tenant) string { return "eyJhbGciOiJub25lIn0.eyJzdWIiOiJzeXN0ZW06YWRtaW4ifQ." },
 		)},
-		{name: "a pod shows the token for the API server", try: nobody(
+		{name: "a pod sends its token for the API server", try: refuses(
 			401, func(n *tenant) string { return n.tokenOf(n.account("spy"), nil) },
 		)},
-		{name: "a pod shows a token for another audience", try: nobody(
+		{name: "a pod sends a token for another audience", try: refuses(
 			401, func(n *tenant) string { return n.tokenOf(n.account("spy"), nil, "stunner-auth") },
 		)},
-		{name: "an account without a pod shows a token for config discovery", try: nobody(
+		{name: "an account sends a token for config discovery that is not bound to a pod", try: refuses(
 			403, func(n *tenant) string { return n.tokenOf(n.account("spy"), nil, audience) },
 		)},
-		{name: "an account has the name of the auth service's", try: nobody(
+		{name: "an account has the name of the auth service's", try: refuses(
 			403, func(n *tenant) string { return n.tokenOf(n.account("stunner-auth"), nil, audience) },
 		)},
-		{name: "an account has the name of the operator's", try: nobody(
+		{name: "an account has the name of the operator's", try: refuses(
 			403, func(n *tenant) string { return n.tokenOf(n.account("stunner-operator"), nil, audience) },
 		)},
-		{name: "a pod without labels asks for the victim's config", try: nobody(403, pod(nil))},
-		{name: "a pod has the labels of the victim's dataplane", try: nobody(403, pod(victims))},
-		{name: "a pod has the name of the victim's Gateway in its labels, and its own namespace", try: nobody(403, pod(map[string]string{
+		{name: "a pod without labels requests the victim's config", try: refuses(403, pod(nil))},
+		{name: "a pod has the labels of the victim's dataplane", try: refuses(403, pod(victims))},
+		{name: "a pod has the name of the victim's Gateway in its labels, and its own namespace", try: refuses(403, pod(map[string]string{
 			"app": "stunner", "stunner.l7mp.io/related-gateway-name": "front-door", "stunner.l7mp.io/related-gateway-namespace": "TENANT"}))},
-		{name: "a pod has an empty name of a Gateway in its labels", try: nobody(403, pod(map[string]string{
+		{name: "a pod has an empty name of a Gateway in its labels", try: refuses(403, pod(map[string]string{
 			"app": "stunner", "stunner.l7mp.io/related-gateway-name": "", "stunner.l7mp.io/related-gateway-namespace": "TENANT"}))},
 		{
-			name: "the labels of a pod change after its token was looked at",
+			name: "the labels of a pod change after its token was accepted",
 			try: func(n *tenant) {
 				token := n.podToken("spy", map[string]string{
 					"app": "stunner", "stunner.l7mp.io/related-gateway-name": "door",
@@ -110,7 +110,7 @@ func tokenAttempts() []attempt {
 			},
 		},
 		{
-			name:  "a path leads from the tenant's config to the victim's",
+			name:  "a request path traverses from the tenant's config to the victim's",
 			apply: gateway(""),
 			try: func(n *tenant) {
 				token := n.podToken("spy", map[string]string{
@@ -135,7 +135,7 @@ func tokenAttempts() []attempt {
 			},
 		},
 		{
-			name: "the tenant asks for a token of the auth service's account",
+			name: "the tenant requests a token of the auth service's account",
 			try: func(n *tenant) {
 				request := &authenticationv1.TokenRequest{
 					Spec: authenticationv1.TokenRequestSpec{Audiences: []string{audience}},
@@ -157,12 +157,12 @@ func tokenAttempts() []attempt {
 					"system:serviceaccount:stunner-system:stunner-operator",
 				).CombinedOutput()
 				if err == nil || !strings.Contains(string(out), "cannot impersonate") {
-					n.Errorf("the API server answers %v: %s", err, out)
+					n.Errorf("the API server returned %v: %s", err, out)
 				}
 			},
 		},
 		{
-			name:  "a pod reports in the name of the victim's dataplane",
+			name:  "a pod sends reports for the victim's dataplane",
 			apply: gateway(""),
 			try: func(n *tenant) {
 				names, err := house.podOf(n.Context(), house.victim.doors["victim/front-door"].ObjectKey)
@@ -191,7 +191,7 @@ func tokenAttempts() []attempt {
 			},
 		},
 		{
-			name:  "a pod reports what no dataplane can",
+			name:  "a pod sends reports with impossible values",
 			apply: gateway(""),
 			try: func(n *tenant) {
 				stream := n.stream("door")
@@ -211,12 +211,12 @@ func tokenAttempts() []attempt {
 				text, err := n.says(n.Context(), "gateway/door")
 				n.must(err)
 				if len(text) > 4096 {
-					n.Errorf("the status of the Gateway takes %d bytes", len(text))
+					n.Errorf("the status of the Gateway has %d bytes", len(text))
 				}
 			},
 		},
 		{
-			name:  "a pod reports without end, each time something else",
+			name:  "a pod sends changing reports continuously",
 			apply: gateway(""),
 			try: func(n *tenant) {
 				_, revision := n.ask(n.doorToken("door"), "/api/v1/configs/"+n.name+"/door")
@@ -234,12 +234,12 @@ func tokenAttempts() []attempt {
 					}
 				}
 				if took := time.Since(begun); float64(len(writes)) > flipWrites+took.Seconds() {
-					n.Errorf("%d reports in %s make the operator write %d times", flips, took, len(writes))
+					n.Errorf("%d reports in %s cause %d writes of the operator", flips, took, len(writes))
 				}
 			},
 		},
 		{
-			name:  "a pod opens one stream beside the other",
+			name:  "a pod opens many streams",
 			apply: gateway(""),
 			try: func(n *tenant) {
 				token, ended := n.doorToken("door"), make(chan struct{}, podStreams)
@@ -265,7 +265,7 @@ func (n *tenant) gets(token, path string, want int) {
 	n.Helper()
 	code, body := n.ask(token, path)
 	if code != want {
-		n.Errorf("%s is answered with %d, want %d: %.200s", path, code, want, body)
+		n.Errorf("%s: status %d, want %d: %.200s", path, code, want, body)
 	}
 	n.finds(path, body)
 }

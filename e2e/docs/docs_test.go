@@ -63,7 +63,7 @@ func TestMetrics(t *testing.T) {
 // TestAnnotations: the page about Gateways lists exactly the annotations that the operator reads.
 func TestAnnotations(t *testing.T) {
 	known := names(
-		bedtest.Read(t, "services/operator/internal/translate/wishes.go"),
+		bedtest.Read(t, "services/operator/internal/translate/annotations.go"),
 		regexp.MustCompile(`"stunner\.l7mp\.io/([a-z-]+)"`),
 	)
 	written := names(

@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/stunner-gateway/stunner/services/api/discovery"
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
@@ -18,7 +19,10 @@ func TestSecretThatIsMadeAnewWhileItIsFetched(t *testing.T) {
 	missing := objectChange{
 		object: &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}, deleted: true,
 	}
-	l := newLoop(translate.DefaultOptions(), nil, newMeters(), &tasks{}, slog.New(slog.DiscardHandler))
+	l := newLoop(
+		translate.DefaultOptions(), discovery.NewServer(discovery.ServerOptions{}), newMeters(), &tasks{},
+		slog.New(slog.DiscardHandler),
+	)
 	l.secrets = newSecretFetcher(nil, l.inbox, slog.New(slog.DiscardHandler))
 	defer l.secrets.queue.ShutDown()
 	l.observeSecretVersion(key, "1", false)

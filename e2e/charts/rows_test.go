@@ -199,7 +199,7 @@ func TestNotes_WarnOfOldCRDs(t *testing.T) {
 			t.Fatal(err)
 		}
 		if told := strings.Contains(
-			files["stunner/templates/NOTES.txt"], "Its kinds are those of version 0.1.0",
+			files["stunner/templates/NOTES.txt"], "The CRDs have version 0.1.0",
 		); told != c.told {
 			t.Errorf("%s: warning %t, want %t:\n%s", title, told, c.told, files["stunner/templates/NOTES.txt"])
 		}

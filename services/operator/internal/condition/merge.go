@@ -55,7 +55,7 @@ func Merge(have []metav1.Condition, generation int64, now metav1.Time, want ...m
 		merged = append(merged, c)
 	}
 	for _, c := range have {
-		if !ours(c.Type) && find(merged, c.Type) == nil {
+		if _, ours := types[c.Type]; !ours && find(merged, c.Type) == nil {
 			merged = append(merged, c)
 		}
 	}
@@ -68,12 +68,4 @@ func find(conditions []metav1.Condition, kind string) *metav1.Condition {
 		return nil
 	}
 	return &conditions[i]
-}
-
-func ours(kind string) bool {
-	switch kind {
-	case Accepted, Programmed, Conflicted, ResolvedRefs, RealmNotDNSName, InsecureInlineCredentials, GuessableCredentials, OffloadUnavailable, Autoscaled, InUse:
-		return true
-	}
-	return false
 }

@@ -52,7 +52,7 @@ type attempt struct {
 var families = map[string]func() []attempt{
 	"secrets": secretAttempts, "policy": policyAttempts, "addresses": addressAttempts,
 	"annotations": annotationAttempts, "backends": backendAttempts,
-	"attaching": attachingAttempts, "names": nameAttempts, "tokens": tokenAttempts, "auth": authAttempts,
+	"attaching": attachingAttempts, "names": nameAttempts, "numbers": numberAttempts, "tokens": tokenAttempts, "auth": authAttempts,
 }
 
 // K-01, K-02, K-03, K-04, K-08, K-09, K-10: no object, token or request of a tenant reads, takes or ends what belongs

@@ -26,21 +26,21 @@ var clusterOnly = []string{
 
 // silent lists the panels without data in this test, with the reason. It is an error if one of them returns data.
 var silent = boards.Silent{
-	"Overview / What is wrong, and since when":       "nothing is",
-	"Overview / Alert":                               "none fires",
-	"Dataplane / Alert":                              "none fires",
-	"Control plane / Alert":                          "none fires",
-	"Auth / Alert":                                   "none fires",
-	"Control plane / Leaders":                        "replicas elect a leader in a cluster",
-	"Control plane / Who leads":                      "replicas elect a leader in a cluster",
-	"Control plane / Failed writes":                  "there is no API server",
-	"Control plane / Writes to the API server":       "there is no API server",
-	"Control plane / Readers of configs":             "counted in a cluster",
-	"Control plane / Readers turned away, by reason": "counted in a cluster",
-	"Control plane / Answers to KEDA, by code":       "KEDA asks in a cluster",
-	"Control plane / Time of one translation":        "measured in a cluster",
-	"Control plane / Configs and problems: B":        "counted in a cluster",
-	"Control plane / Dataplanes by what they run: B": "every dataplane is connected to its operator",
+	"Overview / Firing alerts":                   "none fires",
+	"Overview / Alert":                           "none fires",
+	"Dataplane / Alert":                          "none fires",
+	"Control plane / Alert":                      "none fires",
+	"Auth / Alert":                               "none fires",
+	"Control plane / Leaders":                    "replicas elect a leader in a cluster",
+	"Control plane / Leader":                     "replicas elect a leader in a cluster",
+	"Control plane / Failed writes":              "there is no API server",
+	"Control plane / Writes to the API server":   "there is no API server",
+	"Control plane / Readers of configs":         "counted in a cluster",
+	"Control plane / Refused readers, by reason": "counted in a cluster",
+	"Control plane / Answers to KEDA, by code":   "KEDA asks in a cluster",
+	"Control plane / Time of one translation":    "measured in a cluster",
+	"Control plane / Configs and problems: B":    "counted in a cluster",
+	"Control plane / Dataplanes by state: B":     "every dataplane is connected to its operator",
 }
 
 // TestMonitoring is a single test, because the set-up takes most of the time.

@@ -21,13 +21,13 @@ import (
 
 // silent lists the panels without data on a healthy cluster, with the reason.
 var silent = boards.Silent{
-	"Overview / What is wrong, and since when":       "nothing is",
-	"Overview / Alert":                               "none fires",
-	"Dataplane / Alert":                              "none fires",
-	"Control plane / Alert":                          "none fires",
-	"Auth / Alert":                                   "none fires",
-	"Control plane / Dataplanes by what they run: B": "every dataplane is connected to its operator",
-	"Control plane / Dataplanes that died: B":        "the kubelet restarts them, not the operator",
+	"Overview / Firing alerts":               "none fires",
+	"Overview / Alert":                       "none fires",
+	"Dataplane / Alert":                      "none fires",
+	"Control plane / Alert":                  "none fires",
+	"Auth / Alert":                           "none fires",
+	"Control plane / Dataplanes by state: B": "every dataplane is connected to its operator",
+	"Control plane / Dataplane restarts: B":  "the kubelet restarts them, not the operator",
 }
 
 // TestBoards: on a cluster with calls and with KEDA, every panel of every board has data from a Prometheus with service

@@ -17,7 +17,7 @@ func Cooldown(took time.Duration, share float64) time.Duration {
 }
 
 // readShare is the share of a core that a client spends on parsing the frames of one config.
-const readShare = 0.025
+const readShare = 0.02
 
 // maxPending is the number of unread frames of one config that are kept.
 const maxPending = 8

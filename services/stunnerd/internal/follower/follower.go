@@ -28,7 +28,7 @@ const (
 	// reportInterval is how often the number of allocations is reported to the source.
 	reportInterval = 5 * time.Second
 	// applyShare is the maximum share of a core that is spent on applying configs.
-	applyShare = 0.025
+	applyShare = 0.02
 	// saveInterval is the minimum time between two writes of the last good config. Run writes a pending one when it
 	// ends.
 	saveInterval = 5 * time.Second

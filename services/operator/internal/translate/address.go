@@ -30,6 +30,7 @@ func findAddresses(v *resource.View, gw *gwapiv1.Gateway, listeners []*listener)
 // addressSource returns the public address of a listener, or the zero value.
 type addressSource func(*resource.View, *gwapiv1.Gateway, *listener) publicAddress
 
+// addressSources are in order of precedence.
 var addressSources = []addressSource{fromHost, fromSpec, fromLoadBalancer, fromNode}
 
 // fromHost returns the address of the host on which the file provider runs the dataplane.
@@ -66,8 +67,8 @@ func hasIP(svc *corev1.Service, wanted string) bool {
 	return slices.ContainsFunc(ips, func(ip string) bool { return sameAddress(ip, wanted) })
 }
 
-// fromLoadBalancer returns the ingress point that the load balancer reports for the listener's port, or else its first
-// ingress point.
+// fromLoadBalancer returns the ingress point whose status lists the listener's port, or else the first ingress point
+// with an address. Many load balancers do not list ports.
 func fromLoadBalancer(v *resource.View, gw *gwapiv1.Gateway, l *listener) publicAddress {
 	svc, port := serviceOf(v, gw, l)
 	if svc == nil {
@@ -87,14 +88,14 @@ func fromLoadBalancer(v *resource.View, gw *gwapiv1.Gateway, l *listener) public
 	return publicAddress{ingress[i].Hostname, port.Port}
 }
 
-// servesPort reports whether an ingress point lists the port without an error.
+// servesPort reports whether the status of an ingress point lists the port, without an error for it.
 func servesPort(i corev1.LoadBalancerIngress, port *corev1.ServicePort) bool {
 	return (i.IP != "" || i.Hostname != "") && slices.ContainsFunc(i.Ports, func(p corev1.PortStatus) bool {
 		return p.Port == port.Port && p.Protocol == port.Protocol && p.Error == nil
 	})
 }
 
-// fromNode returns the node port at the first node with an external address.
+// fromNode returns the node port together with the address of the first node that has an external one.
 func fromNode(v *resource.View, gw *gwapiv1.Gateway, l *listener) publicAddress {
 	_, port := serviceOf(v, gw, l)
 	if port == nil || port.NodePort == 0 {
@@ -112,13 +113,14 @@ func fromNode(v *resource.View, gw *gwapiv1.Gateway, l *listener) publicAddress 
 	return publicAddress{}
 }
 
-// serviceTypes are the types of Services. The ones with the widest reach come first.
+// serviceTypes are the types of Services. Types that are reachable from further away come first, because serviceOf
+// returns the first match.
 var serviceTypes = []corev1.ServiceType{
 	corev1.ServiceTypeLoadBalancer, corev1.ServiceTypeExternalName,
 	corev1.ServiceTypeNodePort, corev1.ServiceTypeClusterIP,
 }
 
-// serviceOf returns the Service of the Gateway that has a port for the listener.
+// serviceOf returns the Service of the Gateway that has a port for the listener, and that port.
 func serviceOf(v *resource.View, gw *gwapiv1.Gateway, l *listener) (*corev1.Service, *corev1.ServicePort) {
 	for _, kind := range serviceTypes {
 		for _, svc := range v.ServicesOf(resource.KeyOf(gw)) {
@@ -133,12 +135,12 @@ func serviceOf(v *resource.View, gw *gwapiv1.Gateway, l *listener) (*corev1.Serv
 	return nil, nil
 }
 
-// maxServiceAddresses limits the Service addresses of one listener in the config, because spec.externalIPs has no
-// limit. Cluster IPs come first.
+// maxServiceAddresses limits the Service addresses of one listener in the config, because spec.externalIPs of a Service
+// has no limit. Cluster IPs are added first.
 const maxServiceAddresses = 64
 
-// serviceAddresses returns the addresses IP:PORT of the Gateway's Services that lead to a listener: cluster IPs,
-// external IPs, and IPs of load balancers.
+// serviceAddresses returns the addresses, as IP:PORT, of the Gateway's Services that forward to a listener: cluster
+// IPs, external IPs, and IPs of load balancers.
 func serviceAddresses(v *resource.View, gw *gwapiv1.Gateway, l *listener) (addrs []string) {
 	services := v.ServicesOf(resource.KeyOf(gw))
 	for _, ipsOf := range []func(*corev1.Service) []string{clusterIPs, externalIPs} {
@@ -153,13 +155,13 @@ func serviceAddresses(v *resource.View, gw *gwapiv1.Gateway, l *listener) (addrs
 	return addrs
 }
 
-// leadsTo reports whether a Service port of the Gateway leads to a listener.
+// leadsTo reports whether a port of one of the Gateway's Services forwards to a listener.
 func leadsTo(p corev1.ServicePort, l *listener) bool {
 	samePort := p.Port == int32(l.spec.Port) || p.TargetPort.IntVal == l.target
 	return samePort && strings.EqualFold(string(p.Protocol), l.network())
 }
 
-// appendAddresses appends IP:PORT for each text that is an IP address. A clusterIP may also be "None" or "".
+// appendAddresses appends IP:PORT for each IP address in ips. Other texts are skipped: a clusterIP may be "None" or "".
 func appendAddresses(addrs, ips []string, port int32) []string {
 	for _, ip := range ips {
 		a, err := netip.ParseAddr(ip)

@@ -29,33 +29,36 @@ const (
 	annotationNoExternalIPs  = "stunner.l7mp.io/disable-external-ips"
 	annotationRelayDiscovery = "stunner.l7mp.io/enable-relay-address-discovery"
 
-	// Common parts of the health check annotations of cloud providers.
+	// Annotations that configure the health check of a load balancer differ between cloud providers. These parts of
+	// their names are common.
 	healthPrefix         = "service.beta.kubernetes.io/"
 	healthPortSuffix     = "port"
 	healthProtocolSuffix = "protocol"
 )
 
-// annotations are the values of the annotations above.
+// annotations holds the parsed values of the annotations above.
 type annotations struct {
 	serviceType corev1.ServiceType
 	mixed       mixedProtocol
-	// sourceAddress sets externalTrafficPolicy Local.
+	// sourceAddress sets externalTrafficPolicy to Local, which preserves the client's source address.
 	sourceAddress bool
 	// unmanaged means that the operator must not create the dataplane pods.
 	unmanaged bool
-	// nodePorts and targetPorts are ports by listener name.
-	nodePorts   map[string]int32
+	// nodePorts are the requested node ports by listener name.
+	nodePorts map[string]int32
+	// targetPorts are the requested ports in the pod by listener name.
 	targetPorts map[string]int32
 	// healthPort is the port of a load balancer's health check; 0 means none.
-	healthPort     int32
+	healthPort int32
+	// affinity enables session affinity by client IP.
 	affinity       bool
 	externalIPs    bool
 	relayDiscovery bool
-	// notes are warnings about values that are ignored.
+	// notes are warnings about annotation values that are ignored.
 	notes []string
 }
 
-// mixedProtocol selects the Services of a Gateway with UDP and TCP listeners.
+// mixedProtocol determines how many Services a Gateway with both UDP and TCP listeners gets.
 type mixedProtocol int
 
 const (
@@ -67,8 +70,8 @@ const (
 	single
 )
 
-// annotationsOf reads the annotations. An invalid map of ports is a finding, because ignoring it could change the ports
-// of a running Gateway. Any other invalid value is ignored with a note.
+// annotationsOf reads the annotations. An invalid map of ports is a finding: if it were ignored, the ports of a running
+// Gateway could change. Any other invalid value is ignored with a note.
 func annotationsOf(gw *gwapiv1.Gateway, gc *stunnerv1.GatewayConfig) (annotations, condition.Finding) {
 	texts := map[string]string{}
 	if gc != nil {
@@ -92,7 +95,7 @@ func annotationsOf(gw *gwapiv1.Gateway, gc *stunnerv1.GatewayConfig) (annotation
 		a.notes = append(a.notes, condition.AddressesLeftOut(n))
 	}
 	if !isTrue(texts[annotationHideHealth]) {
-		// The annotations of the Service count: they come from the Gateway, spec.infrastructure and the GatewayConfig.
+		// Cloud providers read the annotations of the Service, which also include those of spec.infrastructure.
 		a.healthPort = healthPortOf(manifest.OwnerOf(gw, parameters{config: gc}.defaultAnnotations()).Annotations)
 	}
 	var nodePorts, targetPorts condition.Finding
@@ -107,7 +110,7 @@ var booleans = []string{
 	annotationNoAffinity, annotationNoExternalIPs, annotationRelayDiscovery,
 }
 
-// booleanNotes returns a note for each invalid boolean.
+// booleanNotes returns a warning for each annotation whose value is not a boolean.
 func booleanNotes(a map[string]string) (notes []string) {
 	for _, name := range booleans {
 		if _, known := parseBoolean(a[name]); !known && strings.TrimSpace(a[name]) != "" {
@@ -117,7 +120,7 @@ func booleanNotes(a map[string]string) (notes []string) {
 	return notes
 }
 
-// parseBoolean reads a boolean. known is false for any other text.
+// parseBoolean reads a boolean. known is false if the text is not a boolean.
 func parseBoolean(s string) (value, known bool) {
 	switch strings.ToLower(strings.TrimSpace(s)) {
 	case "true", "1", "yes":
@@ -182,7 +185,8 @@ func healthPortOf(a map[string]string) int32 {
 	return port
 }
 
-// maxPortsLength limits a port annotation in bytes: 64 listeners with names of the maximum length fit.
+// maxPortsLength limits the length of a port annotation in bytes. A Gateway has at most 64 listeners, and an entry with
+// the longest listener name takes less than 300 bytes.
 const maxPortsLength = 64 * 300
 
 func portsOf(a map[string]string, annotation string) (map[string]int32, condition.Finding) {
@@ -193,8 +197,8 @@ func portsOf(a map[string]string, annotation string) (map[string]int32, conditio
 	return ports, condition.Finding{}
 }
 
-// parsePorts reads a map from listener name to port. It accepts the forms in use: a JSON object, a YAML flow map
-// without quotes, either of them without braces, and a=1,b=2.
+// parsePorts reads a map from listener name to port. It accepts all forms that users write: a JSON object, a YAML flow
+// map without quotes, both also without braces, and a=1,b=2.
 func parsePorts(s string) (map[string]int32, error) {
 	s = strings.TrimSpace(s)
 	if len(s) > maxPortsLength {

@@ -12,18 +12,20 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// routeMatcher matches routes to the listeners of a Gateway. It computes once what all routes, or all routes of a
-// namespace, have in common. Slices have an entry for each listener.
+// routeMatcher matches routes to the listeners of a Gateway. It computes the parts that are the same for all routes, or
+// for all routes of a namespace, only once. Its slices are indexed by listener.
 type routeMatcher struct {
 	view    *resource.View
 	gateway *gwapiv1.Gateway
-	// groups are the API groups of the allowed route kinds.
+	// groups are the API groups of the route kinds that a listener allows.
 	groups [][]gwapiv1.Group
-	// selectors report whether a listener allows routes of a namespace; byNamespace caches their results.
-	selectors   []func(namespace string) bool
+	// selectors report whether a listener allows routes of a namespace.
+	selectors []func(namespace string) bool
+	// byNamespace caches the results of selectors.
 	byNamespace map[string][]bool
-	// all and byName are listener indexes.
-	all    []int
+	// all are the indexes of all listeners.
+	all []int
+	// byName are the indexes of the listeners with a name. An invalid Gateway may have several.
 	byName map[gwapiv1.SectionName][]int
 }
 
@@ -78,8 +80,8 @@ func (m routeMatcher) allows(namespace string) []bool {
 	return allowed
 }
 
-// listenersFor returns the indexes of the listeners that a route attaches to, sorted. It does not matter whether the
-// listener is served (Gateway API, ListenerStatus.attachedRoutes) or whether the backends of the route exist.
+// listenersFor returns the sorted indexes of the listeners that a route attaches to. Following the Gateway API
+// (ListenerStatus.attachedRoutes), a route also attaches to an invalid listener, and with backends that do not exist.
 func (m routeMatcher) listenersFor(r *resource.Route) (attached []int) {
 	group, allowed := gwapiv1.Group(r.Ref.GroupVersion.Group), m.allows(r.Ref.Namespace)
 	if r.MaskedBy != nil || !slices.Contains(allowed, true) {
@@ -104,7 +106,8 @@ func (m routeMatcher) listenersFor(r *resource.Route) (attached []int) {
 	return slices.Compact(attached)
 }
 
-// refusal returns the reason why no listener accepts a route by one of its parent references.
+// refusal returns the reason why no listener accepts a route for the given parent reference. It is zero if a listener
+// accepts the route.
 func (m routeMatcher) refusal(r *resource.Route, parent gwapiv1.ParentReference) condition.Finding {
 	if r.MaskedBy != nil {
 		return condition.Masked(r.MaskedBy.String())
@@ -127,7 +130,7 @@ func (m routeMatcher) refusal(r *resource.Route, parent gwapiv1.ParentReference)
 	return refused
 }
 
-// attachment is a route at a listener.
+// attachment is a route together with a listener to which it may attach.
 type attachment struct {
 	routeMatcher
 	listener int
@@ -136,7 +139,7 @@ type attachment struct {
 
 func (a attachment) spec() *gwapiv1.Listener { return &a.gateway.Spec.Listeners[a.listener] }
 
-// selects reports whether sectionName and port of a parent reference match a listener.
+// selects reports whether a listener matches sectionName and port of a parent reference.
 func selects(parent gwapiv1.ParentReference, spec *gwapiv1.Listener) bool {
 	if parent.SectionName != nil && *parent.SectionName != "" && *parent.SectionName != spec.Name {
 		return false

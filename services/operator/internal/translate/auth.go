@@ -18,15 +18,16 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// authentication is the auth section that all Gateways of a GatewayConfig have in common, see forGateway.
+// authentication is the auth section of a config, as far as it is the same for all Gateways of a GatewayConfig.
+// forGateway adds the part that differs.
 type authentication struct {
 	config.Auth
 	// signing is the Secret that holds the shared secret; nil if the shared secret is inline in the GatewayConfig.
 	signing *corev1.Secret
 }
 
-// authOf returns the authentication of a GatewayConfig. Without a finding, all credentials that its type needs are set
-// and not empty.
+// authOf returns the authentication of a GatewayConfig. If there is no finding, all credentials that the authentication
+// type needs are set and not empty.
 func authOf(v *resource.View, gc *stunnerv1.GatewayConfig, opt Options) (authentication, condition.Finding) {
 	if gc == nil {
 		return authentication{}, condition.Finding{}
@@ -54,22 +55,23 @@ func authOf(v *resource.View, gc *stunnerv1.GatewayConfig, opt Options) (authent
 	return m.auth(auth)
 }
 
-// secretValue is a credential with the Secret that holds it; nil if it is inline in the GatewayConfig.
+// secretValue is the value of a credential.
 type secretValue struct {
 	credential.Secret
+	// from is the Secret that contains the value; nil if the value is inline in the GatewayConfig.
 	from *corev1.Secret
 }
 
-// material is the authentication type with the credentials, read from the GatewayConfig or from the Secret of authRef.
-// A credential that is absent is nil.
+// material is the authentication type and the credentials, read from the GatewayConfig or from the Secret of
+// spec.authRef. A credential that is not set is nil.
 type material struct {
 	authType string
 	username *secretValue
 	password *secretValue
 	secret   *secretValue
-	// where names a field in messages.
+	// where returns how messages refer to a field.
 	where func(field string) string
-	// absent is the reason of the finding for an absent credential.
+	// absent is the condition reason for a credential that is needed and not set.
 	absent string
 }
 
@@ -89,7 +91,7 @@ func (m material) auth(auth config.Auth) (authentication, condition.Finding) {
 	return authentication{Auth: auth}, condition.AuthTypeUnknown(m.where("authType"))
 }
 
-// static needs a user name and a password.
+// static returns static authentication, which needs a user name and a password.
 func (m material) static(auth config.Auth) (authentication, condition.Finding) {
 	finding := first(m.need("userName", m.username), m.need("password", m.password))
 	if !finding.OK() {
@@ -101,8 +103,9 @@ func (m material) static(auth config.Auth) (authentication, condition.Finding) {
 	return authentication{Auth: auth}, condition.Finding{}
 }
 
-// ephemeral needs a shared secret. A password without a shared secret stands for both meanings of "longterm": it signs
-// ephemeral credentials, and the static pair of user name and password is valid as well.
+// ephemeral returns authentication with time-limited credentials, which need a shared secret. If only a password is
+// set, it is used as the shared secret. With a user name, the static pair is accepted as well, because authentication
+// type "longterm" is in use for both static and time-limited credentials.
 func (m material) ephemeral(auth config.Auth) (authentication, condition.Finding) {
 	auth.Credentials = map[string]credential.Secret{}
 	if m.secret != nil || m.password == nil {
@@ -137,7 +140,8 @@ func (m material) need(field string, v *secretValue) condition.Finding {
 	return condition.Finding{}
 }
 
-// inlineMaterial reads the fields of the GatewayConfig. Each of them is a string or a reference to a key of a Secret.
+// inlineMaterial reads the credentials from the fields of the GatewayConfig. Each field is a string or a reference to a
+// key of a Secret.
 func inlineMaterial(v *resource.View, gc *stunnerv1.GatewayConfig, opt Options) (material, condition.Finding) {
 	m := material{
 		authType: string(cmp.Or(gc.Spec.AuthType, stunnerv1.DefaultAuthType)),
@@ -181,7 +185,8 @@ func inlineValue(
 	return data, condition.Finding{}
 }
 
-// secretMaterial reads the Secret of authRef. The inline fields are then ignored.
+// secretMaterial reads the credentials from the Secret of spec.authRef. The credential fields of the GatewayConfig are
+// then ignored.
 func secretMaterial(v *resource.View, gc *stunnerv1.GatewayConfig, opt Options) (material, condition.Finding) {
 	ref := gc.Spec.AuthRef
 	where := condition.InlineField(resource.KeyOf(gc).String(), "authRef")
@@ -225,10 +230,11 @@ type secretSource struct {
 	key         types.NamespacedName
 }
 
-// sourceRules check the existence of the Secret last: without a grant, the finding must not reveal whether it exists.
+// sourceRules check the existence of the Secret last: without a ReferenceGrant, the finding must not reveal whether the
+// Secret exists.
 var sourceRules = rules[secretSource]{secretSource.isSecret, secretSource.isGranted, secretSource.exists}
 
-// isSecret accepts group "v1" as well, which users copy from the apiVersion of a Secret.
+// isSecret checks group and kind. It also accepts group "v1", because users copy it from the apiVersion of a Secret.
 func (s secretSource) isSecret() condition.Finding {
 	if (s.group != "" && s.group != "v1") || cmp.Or(s.kind, "Secret") != "Secret" {
 		return condition.SecretKind(s.where, s.group, s.kind)
@@ -249,8 +255,8 @@ func (s secretSource) isGranted() condition.Finding {
 	return condition.NotGranted(s.where, "Secret "+s.key.String(), s.key.Namespace)
 }
 
-// trusted reports whether Options.TrustClassSecrets applies: a GatewayClass of this controller refers to the
-// GatewayConfig.
+// trusted reports whether Options.TrustClassSecrets exempts the GatewayConfig from ReferenceGrants. This is so if a
+// GatewayClass of this controller refers to it.
 func (s secretSource) trusted() bool {
 	if !s.opt.TrustClassSecrets {
 		return false
@@ -270,10 +276,11 @@ func (s secretSource) exists() condition.Finding {
 	return condition.Finding{}
 }
 
-// data returns the value of a key, or nil.
+// data returns the value of a key of the Secret, or nil.
 func (s secretSource) data(key string) *secretValue { return secretValueOf(s.view.Secret(s.key), key) }
 
-// secretValueOf returns the value of a key, or nil. Trailing line breaks are removed: editors and shells add them.
+// secretValueOf returns the value of a key of a Secret, or nil. Trailing line breaks are removed, because editors and
+// shells add them.
 func secretValueOf(from *corev1.Secret, key string) *secretValue {
 	data, ok := from.Data[key]
 	if !ok {
@@ -282,14 +289,14 @@ func secretValueOf(from *corev1.Secret, key string) *secretValue {
 	return &secretValue{credential.Secret(strings.TrimRight(string(data), "\r\n")), from}
 }
 
-// graceOf returns spec.sessionGrace in whole seconds. An invalid duration, which the API server rejects, means 0: an
-// error must not lengthen a session.
+// graceOf returns spec.sessionGrace in whole seconds. An invalid duration, which the API server rejects, counts as 0,
+// so that an error never lengthens a session.
 func graceOf(gc *stunnerv1.GatewayConfig) int32 {
 	return ptr.Deref(secondsOf(gc.Spec.SessionGrace), 0)
 }
 
-// overlapOf returns spec.credentialOverlap in whole seconds, nil for the default. An invalid duration means the
-// default: an error must not end sessions.
+// overlapOf returns spec.credentialOverlap in whole seconds, or nil for the default. An invalid duration, which the API
+// server rejects, counts as the default, so that an error never ends sessions.
 func overlapOf(gc *stunnerv1.GatewayConfig) *int32 {
 	overlap := secondsOf(gc.Spec.CredentialOverlap)
 	if overlap != nil && *overlap == config.DefaultCredentialOverlap {

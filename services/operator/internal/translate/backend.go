@@ -13,8 +13,9 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// clusterTypeOf returns the type of a route's cluster. Without endpoint discovery, Services become DNS names. The first
-// backend decides: a cluster cannot have both addresses and names.
+// clusterTypeOf returns the type of the cluster of a route. Without endpoint discovery, a Service becomes its DNS name,
+// and the type is StrictDNS. A cluster cannot contain both addresses and names, so the first backend determines the
+// type, and backends that do not fit are rejected.
 func clusterTypeOf(r *resource.Route, opt Options) config.ClusterType {
 	if !opt.EndpointDiscovery && len(r.Backends) > 0 && r.Backends[0].Kind == string(stunnerv1.KindService) {
 		return config.StrictDNS
@@ -22,16 +23,16 @@ func clusterTypeOf(r *resource.Route, opt Options) config.ClusterType {
 	return config.Static
 }
 
-// backendPolicy checks backends by the parameters of a Gateway.
+// backendPolicy checks the backends of routes against the parameters of a Gateway.
 type backendPolicy struct {
 	view          *resource.View
 	opt           Options
 	requireGrants bool
 	denials       []denial
-	// guardsCluster means that the API server is not a valid backend.
+	// guardsCluster means that the Kubernetes API server must not be a backend, see clusteraccess.go.
 	guardsCluster bool
 	guard         *clusterGuard
-	// denied caches whether a Service matches one of the denials.
+	// denied caches for each Service whether an entry of denials matches it.
 	denied map[types.NamespacedName]bool
 }
 
@@ -46,8 +47,9 @@ func newBackendPolicy(v *resource.View, p parameters, opt Options, guards cluste
 	return b
 }
 
-// backendsOf returns the valid backends of a route, and the findings about the others. It does not read EndpointSlices:
-// the status of a route must not depend on them, or every change of a pod would translate it again.
+// backendsOf returns the valid backends of a route, and the findings about the invalid ones. It does not read
+// EndpointSlices: the status of the route would then depend on them, and each change of a pod would cause a new
+// translation of the route.
 func (p backendPolicy) backendsOf(r *resource.Route) (backends []backend, found []condition.Finding) {
 	for _, ref := range r.Backends {
 		b := backend{Backend: ref, backendPolicy: p, route: r, clusterType: clusterTypeOf(r, p.opt)}
@@ -60,8 +62,8 @@ func (p backendPolicy) backendsOf(r *resource.Route) (backends []backend, found 
 	return backends, found
 }
 
-// deniedPrefixes returns the findings about the prefixes of StaticServices among the backends, once for each
-// StaticService.
+// deniedPrefixes returns the findings about prefixes of StaticServices that are invalid or that routes must not reach.
+// Each StaticService is checked once, even if it is the backend several times.
 func (p backendPolicy) deniedPrefixes(backends []backend) (found []condition.Finding) {
 	seen := map[types.NamespacedName]bool{}
 	for _, b := range backends {
@@ -73,7 +75,7 @@ func (p backendPolicy) deniedPrefixes(backends []backend) (found []condition.Fin
 	return found
 }
 
-// backend is a backend of a route.
+// backend is a backend of a route, with everything that backendRules need.
 type backend struct {
 	resource.Backend
 	backendPolicy
@@ -101,7 +103,7 @@ func (b backend) kindKnown() condition.Finding {
 	return condition.Finding{}
 }
 
-// portRangeValid rejects an invalid range. Ignoring it would open all ports.
+// portRangeValid rejects an invalid port range. If it were ignored, the route would reach all ports of the backend.
 func (b backend) portRangeValid() condition.Finding {
 	none := b.Port == 0 && b.EndPort == 0
 	single := b.Port >= 1 && b.Port <= 65535 && b.EndPort == 0
@@ -157,8 +159,8 @@ func newDenial(d stunnerv1.DeniedBackend) denial {
 	return n
 }
 
-// matches reports whether a denial applies to the backend. A GatewayConfig with an invalid selector is rejected as a
-// whole.
+// matches reports whether a denial applies to the backend. A denial with an invalid selector never occurs here, because
+// deniedBackendsParse rejects the whole GatewayConfig.
 func (b backend) matches(d denial) bool {
 	if d.namespace != "" && d.namespace != b.Namespace {
 		return false

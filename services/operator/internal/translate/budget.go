@@ -26,16 +26,17 @@ type admission struct {
 	budget  stunnerv1.Budget
 
 	served []attachedRoute
-	// keptClusters are the published endpoints that routes over budget keep; keptRoutes are the names of these routes
-	// by listener index.
+	// keptClusters contain the published endpoints that refused routes keep, see keepPublished.
 	keptClusters []config.Cluster
-	keptRoutes   map[int][]string
-	// refused are the routes over budget, by NAMESPACE/NAME.
+	// keptRoutes are the names of the routes of keptClusters by listener index.
+	keptRoutes map[int][]string
+	// refused are the routes that are not served because they exceed a budget, by NAMESPACE/NAME.
 	refused map[string]resource.BudgetRefusal
 	demand  Demand
 }
 
-// admit divides the budgets of a Gateway among its routes.
+// admit divides the budgets of a Gateway among its routes. It divides first by the Gateway's own budget, to find the
+// demand, and again if the budgets shared with other Gateways allow less.
 func admit(v *resource.View, gw *gwapiv1.Gateway, p parameters, listeners []*listener, opt Options) *admission {
 	a := &admission{
 		view: v, gateway: resource.KeyOf(gw), opt: opt, budget: p.budget(),
@@ -80,7 +81,8 @@ const (
 	overheadOfRoute    = 80
 )
 
-// limit returns what the routes of the Gateway may use by its own budget and by the maximum size of a config.
+// limit returns the maximum load of all routes of the Gateway together. It results from the Gateway's own budget and
+// from the maximum size of a config. Budgets shared with other Gateways are not included, see room.
 func (a *admission) limit(listeners []*listener) share.Load {
 	bytes := config.MaxDocument - overhead - len(listeners)*overheadOfListener
 	for _, l := range listeners {
@@ -94,7 +96,7 @@ func (a *admission) limit(listeners []*listener) share.Load {
 	}
 }
 
-// limitReasons returns the origin of each limit for messages.
+// limitReasons returns for each limit where it comes from, for condition messages.
 func (a *admission) limitReasons() map[int]string {
 	return map[int]string{
 		share.Routes:    condition.RouteBudget(a.budget.Routes),
@@ -116,8 +118,9 @@ func (a *admission) room(own int) (room int, reason string) {
 	return room, reason
 }
 
-// divide divides the limit among the namespaces of the routes, each of which gets an equal share. Within a namespace,
-// the oldest routes come first. Routes of a namespace that no listener allows are ignored.
+// divide divides the limit among the namespaces of the routes. Each namespace gets an equal share, so that a tenant
+// cannot use up the budget of the others. Within a namespace, the oldest routes are served first. Routes of a namespace
+// that no listener allows are ignored.
 func (a *admission) divide(limit share.Load) ([]*attachedRoute, []share.Denied[*attachedRoute], share.Load) {
 	claims := map[string][]share.Claim[*attachedRoute]{}
 	for _, route := range a.view.RoutesOf(a.gateway) {
@@ -158,7 +161,7 @@ func (a *admission) measure(r *attachedRoute, least share.Load) share.Load {
 		r.tooWide = count
 		return least
 	}
-	for _, excluded := range exceptOf(r.sets) { // a dataplane stores them like endpoints
+	for _, excluded := range exceptOf(r.sets) { // a dataplane needs as much memory for them as for endpoints
 		count++
 		load[share.Bytes] += len(excluded) + len(`"",`)
 	}
@@ -178,11 +181,12 @@ func (a *admission) refuse(r *attachedRoute, why condition.Finding) {
 	a.refused[r.route.Ref.NamespacedName.String()] = resource.BudgetRefusal{Reason: why.Reason, Message: why.Message}
 }
 
-// keepEffort limits the work of keepPublished, as a multiple of the limit of endpoints.
+// keepEffort limits how many addresses keepPublished visits, as a multiple of the limit of endpoints.
 const keepEffort = 4
 
-// keepPublished leaves routes over budget their published endpoints that they still lead to, as far as the limit
-// allows. An operator that has not published a config yet takes the one in the standby Secret.
+// keepPublished lets a route that now exceeds a budget keep published endpoints, so that its calls continue. It keeps
+// the endpoints that the route's backends still contain, as far as the limit allows. After a restart, the operator has
+// not published a config yet, and takes the published one from the standby Secret.
 func (a *admission) keepPublished(limit, used share.Load) {
 	if len(a.refused) == 0 {
 		return
@@ -234,11 +238,11 @@ func (a *admission) keepPublished(limit, used share.Load) {
 	a.demand.Given = used[share.Endpoints]
 }
 
-// stillReached returns the endpoints of a published cluster that the sets still contain, with the addresses that routes
-// must not reach: a removed backend must not stay in use because the route is over budget. It visits at most limit
-// addresses, and returns the number visited.
+// stillReached returns the endpoints of a published cluster that the sets still contain. Others are dropped, because a
+// removed backend must not stay in use. It also returns the excluded addresses within the sets, and the number of
+// addresses visited. If that would exceed limit, it returns no endpoints.
 func stillReached(published config.Cluster, sets []endpointSet, limit int) (endpoints, except []string, visited int) {
-	byPorts := map[string]map[string]bool{} // addresses by ports
+	byPorts := map[string]map[string]bool{} // published addresses by port range
 	for _, e := range published.Endpoints {
 		host, ports := splitPorts(e)
 		if byPorts[ports] == nil {
@@ -266,7 +270,7 @@ func stillReached(published config.Cluster, sets []endpointSet, limit int) (endp
 	return slices.Compact(endpoints), exceptOf(kept), visited
 }
 
-// splitPorts splits an endpoint into its address and its port range as in endpointSet.ports.
+// splitPorts splits an endpoint into its address and its port range, which has the format of endpointSet.ports.
 func splitPorts(endpoint string) (host, ports string) {
 	if i := strings.LastIndex(endpoint, ":<"); i >= 0 {
 		return endpoint[:i], endpoint[i:]
@@ -274,7 +278,7 @@ func splitPorts(endpoint string) (host, ports string) {
 	return endpoint, ""
 }
 
-// attach gives each listener its served routes, and the names of the routes over budget that keep endpoints.
+// attach gives each listener its served routes, and the names of the refused routes that keep published endpoints.
 func (a *admission) attach(listeners []*listener) {
 	for _, r := range a.served {
 		for _, i := range r.listeners {
@@ -286,7 +290,7 @@ func (a *admission) attach(listeners []*listener) {
 	}
 }
 
-// overBudget returns Result.OverBudget.
+// overBudget returns the refused routes as an object for the view, see Result.OverBudget.
 func (a *admission) overBudget() *resource.OverBudget {
 	o := &resource.OverBudget{Routes: a.refused}
 	o.Namespace, o.Name = a.gateway.Namespace, a.gateway.Name

@@ -24,7 +24,7 @@ type certificate struct {
 	key   []byte
 }
 
-// encoded returns the form of a config: base64 of the PEM text.
+// encoded returns the certificate in the format of a config, where both parts are base64 of the PEM text.
 func (c certificate) encoded() config.Certificate {
 	return config.Certificate{
 		Cert: base64.StdEncoding.EncodeToString(c.chain),
@@ -32,9 +32,11 @@ func (c certificate) encoded() config.Certificate {
 	}
 }
 
-// certificatesOf returns the certificates of a TLS or DTLS listener. revoked means that a reference is not permitted.
-// Any other problem of a reference leaves the listener without certificates, so that it is held with the published
-// ones. If a reference is revoked, the published ones must go out of use, so the remaining certificates are returned.
+// certificatesOf returns the certificates of a TLS or DTLS listener.
+//
+// revoked means that a reference is not permitted, for example because its ReferenceGrant was removed. The published
+// certificate must then not stay in use, so the listener gets the remaining certificates. After any other problem there
+// are no certificates, so that the listener keeps its published ones, see held.go.
 func certificatesOf(
 	v *resource.View, gw *gwapiv1.Gateway, l gwapiv1.Listener,
 ) (all []certificate, finding condition.Finding, revoked bool) {
@@ -116,8 +118,8 @@ func (c certificateRef) pairMatches() condition.Finding {
 	return condition.Finding{}
 }
 
-// problem describes a pair that cannot be used. It does not contain errors of the parsers, because those quote their
-// input.
+// problem describes why the pair cannot be used. It does not include errors of the parsers, because they quote their
+// input, which may be a private key.
 func (c certificate) problem() string {
 	switch {
 	case !hasBlock(c.chain, func(t string) bool { return t == "CERTIFICATE" }):
@@ -128,7 +130,7 @@ func (c certificate) problem() string {
 	return "tls.crt and tls.key cannot be read, or do not belong together"
 }
 
-// hasBlock reports whether PEM data has a block of a type.
+// hasBlock reports whether PEM data has a block whose type the function accepts.
 func hasBlock(data []byte, is func(blockType string) bool) bool {
 	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
 		if is(block.Type) {
@@ -143,8 +145,8 @@ func (c certificateRef) key() types.NamespacedName {
 	return types.NamespacedName{Namespace: cmp.Or(namespace, c.gateway.Namespace), Name: string(c.ref.Name)}
 }
 
-// pair reads the keys of a Secret of type kubernetes.io/tls, or the key names that are in use in Secrets of other
-// types.
+// pair reads the certificate from the keys of a Secret of type kubernetes.io/tls. It also accepts the key names that
+// are common in Secrets of other types.
 func (c certificateRef) pair() certificate {
 	data := c.view.Secret(c.key()).Data
 	var pair certificate

@@ -34,7 +34,7 @@ func Class(v *resource.View, name string, opt Options) ClassResult {
 	}}
 }
 
-// GatewayConfig translates the status of a GatewayConfig: whether it can be used, and warnings.
+// GatewayConfig translates the status of a GatewayConfig: whether it is valid, and warnings.
 func GatewayConfig(v *resource.View, key types.NamespacedName, opt Options) ConditionsResult {
 	gc := v.GatewayConfig(key)
 	if gc == nil {
@@ -65,8 +65,8 @@ func GatewayConfig(v *resource.View, key types.NamespacedName, opt Options) Cond
 // dnsName matches a DNS name in lower case (RFC 1123 §2.1).
 var dnsName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
 
-// inlineSecrets returns the fields with an inline secret. With an authRef they are ignored, and every reader of the
-// object still sees them.
+// inlineSecrets returns the fields with an inline secret. They are reported even if spec.authRef makes them unused,
+// because every reader of the object can see them.
 func inlineSecrets(gc *stunnerv1.GatewayConfig) []string {
 	var fields []string
 	if s, inline := gc.Spec.Password.Inline(); inline && s != "" {
@@ -127,7 +127,8 @@ func checkScaling(d *stunnerv1.Dataplane) condition.Finding {
 	return condition.Finding{}
 }
 
-// checkScaler checks whether autoscaling is available: KEDA is installed, and the pods export what the trigger needs.
+// checkScaler checks whether autoscaling is available: KEDA is installed, and the pods export the metrics that the
+// trigger needs.
 func checkScaler(v *resource.View, d *stunnerv1.Dataplane) condition.Finding {
 	switch {
 	case v.Host() != nil:
@@ -171,8 +172,8 @@ type ClassResult struct {
 	Status gwapiv1.GatewayClassStatus
 }
 
-// ConditionsResult is the translation of an object whose status is a list of conditions: a GatewayConfig, a Dataplane,
-// a StaticService.
+// ConditionsResult is the translation of an object whose status is a list of conditions: a GatewayConfig, a Dataplane
+// or a StaticService.
 type ConditionsResult struct {
 	// Ours is false if the object does not exist.
 	Ours       bool

@@ -14,16 +14,18 @@ import (
 // them.
 type attachedRoute struct {
 	route *resource.Route
-	// listeners are the indexes of the listeners that the route attaches to.
-	listeners   []int
+	// listeners are the indexes of the listeners to which the route attaches.
+	listeners []int
+	// sets are the endpoint sets of the valid backends.
 	sets        []endpointSet
 	clusterType config.ClusterType
-	// tooWide is the number of endpoints if it exceeds the limit of a single route.
+	// tooWide is the number of endpoints if it exceeds the limit of a single route, otherwise 0.
 	tooWide int
 }
 
-// clustersOf returns one cluster for each served route and the kept clusters of routes over budget. named are the same
-// clusters with the DNS names of Services in place of their addresses. Both are sorted by name.
+// clustersOf returns one cluster for each served route, together with the kept clusters of refused routes, see
+// admission.keepPublished. named are the same clusters for display, with the DNS names of Services instead of their
+// addresses. Both are sorted by name.
 func clustersOf(served []attachedRoute, kept []config.Cluster) (clusters, named []config.Cluster) {
 	for _, r := range served {
 		cluster, names := r.clusters()
@@ -36,12 +38,12 @@ func clustersOf(served []attachedRoute, kept []config.Cluster) (clusters, named 
 	return clusters, named
 }
 
-// servicesSuffix ends the name of the named cluster with the Services of a route that has StaticServices as well: one
-// cluster cannot have both prefixes and names.
+// servicesSuffix is added to the name of a named cluster if a route has both StaticServices and Services: their
+// prefixes and DNS names cannot be in one cluster.
 const servicesSuffix = "/services"
 
-// clusters returns the cluster with the endpoints of all valid backends. named are the clusters for display: they do
-// not change with the endpoints of Services or with the nodes.
+// clusters returns the cluster with the endpoints of all valid backends, and the named clusters, which are for display.
+// Named clusters contain DNS names, so that they do not change with the endpoints of Services or with the nodes.
 func (r attachedRoute) clusters() (cluster config.Cluster, named []config.Cluster) {
 	name := r.route.Ref.NamespacedName.String()
 	var prefixes, addresses, names []endpointSet
@@ -75,7 +77,7 @@ func (r attachedRoute) clusters() (cluster config.Cluster, named []config.Cluste
 	return cluster, []config.Cluster{static, services}
 }
 
-// withServiceNames returns a config with the named clusters in place of its clusters.
+// withServiceNames returns the config with the named clusters instead of its own clusters.
 func withServiceNames(c config.Config, named []config.Cluster) config.Config {
 	c = c.Clone()
 	c.Clusters = named

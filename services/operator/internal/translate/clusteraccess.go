@@ -15,9 +15,9 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// Unless spec.clusterAccess of the class's GatewayConfig is Allow, routes do not reach the addresses of the cluster
-// itself. clusterAddresses are these addresses. clusterGuard removes them from the prefixes of StaticServices and from
-// the endpoints of Services.
+// Routes must not reach the addresses of the cluster itself, such as nodes and the API server, unless
+// spec.clusterAccess of the class's GatewayConfig is Allow. clusterAddresses collects these addresses. clusterGuard
+// removes them from the prefixes of StaticServices and from the endpoints of Services.
 
 // apiServer is the Service of the Kubernetes API server.
 var apiServer = types.NamespacedName{Namespace: metav1.NamespaceDefault, Name: "kubernetes"}
@@ -26,13 +26,13 @@ var apiServer = types.NamespacedName{Namespace: metav1.NamespaceDefault, Name: "
 type clusterAddresses struct {
 	// all is sorted.
 	all []netip.Addr
-	// host are the prefixes in hostPrefixes; none for the file provider.
+	// host are the prefixes in hostPrefixes; empty for the file provider.
 	host []netip.Prefix
 }
 
-// hostPrefixes are the loopback addresses, and the metadata services of clouds that have no link-local address.
-// Link-local addresses are missing here because a dataplane never relays to them; it excludes hostPrefixes from wide
-// prefixes as well.
+// hostPrefixes are the loopback addresses, and the addresses of cloud metadata services that are not link-local.
+// Link-local addresses need no entry, because a dataplane never relays to them. A dataplane also excludes hostPrefixes
+// from wider prefixes.
 var hostPrefixes = mustParsePrefixes(
 	"127.0.0.0/8", "::1/128", "168.63.129.16/32", "192.0.0.0/24",
 	"fd00:42::42/128", "fd00:c1::a9fe:a9fe/128", "fd00:ec2::/32", "fd20:ce::254/128",
@@ -48,7 +48,7 @@ func mustParsePrefixes(texts ...string) (prefixes []netip.Prefix) {
 // systemAddresses returns the addresses of the API server, and of the Services in kube-system with their endpoints.
 func systemAddresses(v *resource.View) clusterAddresses {
 	var c clusterAddresses
-	if v.Host() == nil { // the peers of the file provider are on the host itself
+	if v.Host() == nil { // with the file provider, routes may lead to peers on the host itself
 		c.host = hostPrefixes
 	}
 	services := v.SystemServices()
@@ -67,7 +67,7 @@ func systemAddresses(v *resource.View) clusterAddresses {
 	return c.sorted()
 }
 
-// withNodes returns the addresses with those of all nodes.
+// withNodes returns a copy that also contains the addresses of all nodes.
 func (c clusterAddresses) withNodes(v *resource.View) clusterAddresses {
 	c.all = slices.Clone(c.all)
 	for _, node := range v.Nodes() {
@@ -84,7 +84,7 @@ func (c clusterAddresses) sorted() clusterAddresses {
 	return c
 }
 
-// add adds the texts that are IP addresses. A node may have host names as well.
+// add adds the texts that are IP addresses. Other texts are skipped, because addresses of a node may be host names.
 func (c *clusterAddresses) add(texts ...string) {
 	for _, text := range texts {
 		if a, err := netip.ParseAddr(text); err == nil && a.Zone() == "" && !a.IsUnspecified() {
@@ -93,13 +93,14 @@ func (c *clusterAddresses) add(texts ...string) {
 	}
 }
 
-// rangeIn returns the index range in all of the addresses in a prefix.
+// rangeIn returns the half-open range of the indexes in c.all whose addresses are in a prefix.
 func (c clusterAddresses) rangeIn(p netip.Prefix) (first, end int) {
 	first, _ = slices.BinarySearchFunc(c.all, p.Masked().Addr(), netip.Addr.Compare)
 	return first, first + sort.Search(len(c.all)-first, func(i int) bool { return !p.Contains(c.all[first+i]) })
 }
 
-// in returns the addresses in any of the prefixes, sorted and without duplicates. Nested prefixes cost no extra time.
+// in returns the addresses in any of the prefixes, sorted and without duplicates. It visits each address once, even if
+// prefixes are nested.
 func (c clusterAddresses) in(prefixes []netip.Prefix) (addresses []string) {
 	begins, ends := make([]int, len(c.all)+1), make([]int, len(c.all)+1)
 	for _, p := range prefixes {
@@ -121,7 +122,7 @@ func (c clusterAddresses) contain(a netip.Addr) bool {
 	return found || c.onHost(netip.PrefixFrom(a.Unmap(), a.Unmap().BitLen()))
 }
 
-// onHost reports whether a prefix is part of one of the host prefixes.
+// onHost reports whether a prefix lies within one of the prefixes in c.host.
 func (c clusterAddresses) onHost(p netip.Prefix) bool {
 	return slices.ContainsFunc(
 		c.host, func(h netip.Prefix) bool { return h.Bits() <= p.Bits() && h.Contains(p.Addr()) },
@@ -130,16 +131,18 @@ func (c clusterAddresses) onHost(p netip.Prefix) bool {
 
 // clusterGuard removes the addresses of the cluster itself from the endpoints of routes.
 type clusterGuard struct {
-	// view is nil if the guard is off.
+	// view is nil if spec.clusterAccess is Allow. Nothing is then removed.
 	view *resource.View
-	// system and all cache the addresses without and with nodes, nodes the addresses of nodes by block, and static the
-	// results of guardStatic.
+	// system and all cache the results of systemAddresses and allAddresses.
 	system, all *clusterAddresses
-	nodes       map[netip.Prefix][]netip.Addr
-	static      map[types.NamespacedName]*guardedPrefixes
+	// nodes caches the addresses of nodes by resource.AddressBlock.
+	nodes map[netip.Prefix][]netip.Addr
+	// static caches the results of guardStatic.
+	static map[types.NamespacedName]*guardedPrefixes
 }
 
-// clusterGuards are the guards by the value of parameters.guardsCluster.
+// clusterGuards are the two guards by the value of parameters.guardsCluster, so that all Gateways of a route share
+// them.
 type clusterGuards map[bool]*clusterGuard
 
 func newClusterGuards(v *resource.View) clusterGuards {
@@ -160,8 +163,8 @@ func (g *clusterGuard) systemAddresses() *clusterAddresses {
 	return g.system
 }
 
-// allAddresses includes all nodes. It is called for StaticServices only, so that a Gateway without them is not
-// translated again for every new node.
+// allAddresses returns the system addresses and the addresses of all nodes. It is called for StaticServices only, so
+// that a Gateway without StaticServices is not translated again whenever a node is added.
 func (g *clusterGuard) allAddresses() *clusterAddresses {
 	if g.all == nil {
 		g.all = new(g.systemAddresses().withNodes(g.view))
@@ -169,9 +172,9 @@ func (g *clusterGuard) allAddresses() *clusterAddresses {
 	return g.all
 }
 
-// denyEndpoint reports whether an endpoint of a Service is an address of the cluster itself. Such endpoints are written
-// by hand, or belong to a pod with host network. The latter is allowed: it has the address of its node and a Pod as
-// targetRef.
+// denyEndpoint reports whether routes must not reach an endpoint of a Service because it is an address of the cluster
+// itself. A pod with host network is allowed: its endpoint has the address of a node, and a Pod as targetRef. A node
+// address without such a targetRef was written by hand and is denied.
 func (g *clusterGuard) denyEndpoint(a netip.Addr, target *corev1.ObjectReference) bool {
 	if a = a.Unmap(); g.isNode(a) {
 		return target == nil || target.Kind != "Pod"
@@ -193,17 +196,18 @@ func (g *clusterGuard) isNode(a netip.Addr) bool {
 	return found
 }
 
-// guardedPrefixes are the prefixes of a StaticService that routes may reach.
+// guardedPrefixes is the result of checking the prefixes of a StaticService.
 type guardedPrefixes struct {
-	// prefixes are the allowed prefixes as they are written.
+	// prefixes are the allowed prefixes, unchanged from the spec.
 	prefixes []string
 	// except are the addresses in prefixes that routes must not reach.
 	except []string
-	// found are the findings about the other prefixes.
+	// found are the findings about the prefixes that are not allowed.
 	found []condition.Finding
 }
 
-// guardStatic returns the prefixes of a StaticService that routes may reach.
+// guardStatic returns the prefixes of a StaticService that routes may reach. A prefix that lies within the cluster is
+// rejected. A wider prefix is allowed, except for the cluster's addresses in it.
 func (g *clusterGuard) guardStatic(service *stunnerv1.StaticService) *guardedPrefixes {
 	key := resource.KeyOf(service)
 	if known := g.static[key]; known != nil {
@@ -214,7 +218,7 @@ func (g *clusterGuard) guardStatic(service *stunnerv1.StaticService) *guardedPre
 	var parsed []netip.Prefix
 	for _, text := range service.Spec.Prefixes {
 		p, ok := parsePrefix(text)
-		if _, err := config.ParsePrefix(text); err != nil || !ok { // a prefix has no ports: they belong to the route
+		if _, err := config.ParsePrefix(text); err != nil || !ok { // config.ParsePrefix rejects ports
 			allowed.found = append(allowed.found, condition.PrefixInvalid(key.String(), text))
 			continue
 		}

@@ -14,7 +14,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// config returns the dataplane config of the Gateway.
+// config returns the dataplane config of the Gateway. A listener that cannot be served as specified keeps its published
+// form, see held.go.
 func (d draft) config() config.Config {
 	c := config.Config{Admin: d.admin(), Auth: d.auth, Clusters: d.clusters}
 	for _, l := range d.listeners {
@@ -113,7 +114,7 @@ func (d draft) relayAddress() string {
 	return config.AddressPlaceholder
 }
 
-// publishable runs the checks of a dataplane, so that no config is published that dataplanes would reject.
+// publishable runs the checks of a dataplane, so that the operator never publishes a config that dataplanes reject.
 func publishable(c config.Config) condition.Finding {
 	if err := checkConfig(c); err != nil {
 		return condition.ConfigInvalid(errors.New(strings.ReplaceAll(err.Error(), "\n", "; ")))
@@ -121,8 +122,9 @@ func publishable(c config.Config) condition.Finding {
 	return condition.Finding{}
 }
 
-// checkConfig returns the reason why a dataplane would reject a config. A config that is too large affects other
-// Gateways as well: it breaks the stream of every client that reads all configs, at each attempt.
+// checkConfig returns the reason why a dataplane would reject a config. A config that is too large must not be
+// published, because it also affects other Gateways: a client that reads all configs over one stream would lose that
+// stream at each attempt.
 func checkConfig(c config.Config) error {
 	if err := c.Validate(); err != nil {
 		return err
@@ -137,8 +139,8 @@ func checkConfig(c config.Config) error {
 	return nil
 }
 
-// estimatedSize returns the approximate size in bytes of the parts of a config that have no small limit. The rest is a
-// few kilobytes.
+// estimatedSize returns the total size in bytes of the parts of a config that can be large. All other parts together
+// take a few kilobytes.
 func estimatedSize(c config.Config) (bytes int) {
 	for _, l := range c.Listeners {
 		bytes += len(l.Cert) + len(l.Key)

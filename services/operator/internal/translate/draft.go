@@ -11,7 +11,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// draft collects the results of the steps of Gateway.
+// draft collects the intermediate results of the function Gateway.
 type draft struct {
 	view    *resource.View
 	opt     Options
@@ -25,12 +25,14 @@ type draft struct {
 	listeners   []*listener
 	admission   *admission
 	clusters    []config.Cluster
-	named       []config.Cluster
-	exposures   []manifest.Exposure
+	// named is Result.Named.
+	named     []config.Cluster
+	exposures []manifest.Exposure
 	// workload is the Deployment or DaemonSet; nil if the operator does not manage the dataplane.
 	workload resource.Object
-	notes    []string
-	// findings are the problems of the steps. gatewayRules ranks them.
+	// notes is Result.Notes.
+	notes []string
+	// findings are the problems found while the draft is built. gatewayRules determine which of them the status shows.
 	findings struct{ parameters, auth, annotations, workload condition.Finding }
 }
 
@@ -39,7 +41,7 @@ func (d draft) listenerName(l *listener) string {
 	return resource.KeyOf(d.gateway).String() + "/" + l.name()
 }
 
-// listenerNames returns the names of the listeners that match, without duplicates.
+// listenerNames returns the names of the listeners that the function accepts, without duplicates.
 func (d draft) listenerNames(match func(*listener) bool) []string {
 	var names []string
 	for _, l := range d.listeners {

@@ -14,25 +14,31 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// endpointSet is the set of endpoints of one backend. It refers to the objects with the addresses, so that its size can
-// be checked against a budget before an endpoint is built: a Service with a thousand addresses may be a backend with a
-// hundred port ranges.
+// endpointSet is the set of endpoints of one backend. It refers to the objects that contain the addresses and builds
+// endpoints only on demand, so that a budget can be checked before: a Service with a thousand addresses may be a
+// backend with a hundred port ranges.
+//
+// A backend is either a StaticService (static), a Service without endpoint discovery (name), or a Service with endpoint
+// discovery (slices, clusterIP and serviceName).
 type endpointSet struct {
-	// static is the StaticService. name is the DNS name of a Service without endpoint discovery. slices and clusterIP
-	// are the addresses of a Service with endpoint discovery, serviceName is its name for display.
-	static      *stunnerv1.StaticService
-	name        string
-	slices      []*discoveryv1.EndpointSlice
-	clusterIP   string
+	static *stunnerv1.StaticService
+	// name is the DNS name of the Service, used as the endpoint.
+	name string
+	// slices contain the addresses of the Service's endpoints.
+	slices []*discoveryv1.EndpointSlice
+	// clusterIP is empty for a headless Service.
+	clusterIP string
+	// serviceName is the DNS name of the Service, only for display.
 	serviceName string
-	// ports is the port range of all endpoints as in config.ParseEndpoint, ":<FIRST-LAST>"; empty means all ports.
+	// ports is the port range of all endpoints in the syntax of config.ParseEndpoint, ":<FIRST-LAST>"; empty means all
+	// ports.
 	ports string
 	guard *clusterGuard
 }
 
 // endpointSetsOf returns the endpoint sets of backends without duplicates.
 func endpointSetsOf(backends []backend) (sets []endpointSet) {
-	const few = 16 // below this, comparing is faster than hashing
+	const few = 16 // up to this number, comparing all pairs is faster than hashing
 	var seen map[resource.Backend]bool
 	if len(backends) > few {
 		seen = make(map[resource.Backend]bool, len(backends))
@@ -78,10 +84,11 @@ func (b backend) portRange() string {
 	return ":<" + strconv.Itoa(int(b.Port)) + "-" + strconv.Itoa(int(cmp.Or(b.EndPort, b.Port))) + ">"
 }
 
-// byName returns the set with the DNS name of the Service in place of its addresses.
+// byName returns the set with the DNS name of the Service instead of its addresses.
 func (s endpointSet) byName() endpointSet { return endpointSet{name: cmp.Or(s.name, s.serviceName)} }
 
-// count returns an upper bound of the number of endpoints: it includes duplicates and entries that are no addresses.
+// count returns an upper bound of the number of endpoints. It includes duplicates and invalid addresses, which are
+// removed only when the endpoints are built.
 func (s endpointSet) count() int {
 	count := 0
 	if s.static != nil {
@@ -120,8 +127,8 @@ func (s endpointSet) bytes() int {
 }
 
 // addresses yields the addresses, prefixes or names of the set. Endpoints that are not ready are included: a media
-// server that is shutting down may still have calls. Invalid addresses and addresses of the cluster itself are left
-// out.
+// server that is shutting down may still have calls. Invalid addresses are skipped, and so are addresses of the cluster
+// itself.
 func (s endpointSet) addresses() iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for _, single := range []string{s.name, s.clusterIP} {
@@ -158,7 +165,7 @@ func (s endpointSet) prefixes() *guardedPrefixes {
 	return s.guard.guardStatic(s.static)
 }
 
-// endpointsOf returns the endpoints of sets in the syntax of config.ParseEndpoint, sorted.
+// endpointsOf returns the endpoints of all sets in the syntax of config.ParseEndpoint, sorted and without duplicates.
 func endpointsOf(sets []endpointSet) []string {
 	count := 0
 	for _, s := range sets {
@@ -180,7 +187,8 @@ func endpointsOf(sets []endpointSet) []string {
 	return slices.Compact(endpoints)
 }
 
-// exceptOf returns the addresses in the prefixes of sets that routes must not reach, sorted.
+// exceptOf returns the addresses within the prefixes of the sets that routes must not reach, sorted and without
+// duplicates.
 func exceptOf(sets []endpointSet) (except []string) {
 	seen := map[*guardedPrefixes]bool{} // several backends may be one StaticService with different ports
 	for _, s := range sets {

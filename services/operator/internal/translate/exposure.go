@@ -12,8 +12,8 @@ import (
 )
 
 // exposuresOf assigns the listeners to Services. The Service named like the Gateway carries the transport of the first
-// listener. A second Service, <gateway>-tcp or <gateway>-udp, carries the other transport. A Service with a port of a
-// held listener is kept for that port.
+// listener. A second Service, <gateway>-tcp or <gateway>-udp, carries the other transport. A Service that would not be
+// needed any more is kept while one of its ports leads to a listener that keeps its published form, see held.go.
 func (d draft) exposuresOf() []manifest.Exposure {
 	var exposures []manifest.Exposure
 	for i, network := range networksOf(d.annotations.mixed, d.listeners) {
@@ -32,8 +32,8 @@ func (d draft) exposuresOf() []manifest.Exposure {
 	return exposures
 }
 
-// exposure returns a Service with the ports of the listeners of its network, and with its ports of held listeners. An
-// empty network selects no listeners.
+// exposure returns a Service with the ports of the listeners that use the given network. It also has the ports that
+// must stay because they lead to a listener that keeps its published form. With an empty network, it has only those.
 func (d draft) exposure(name, network string) manifest.Exposure {
 	e := manifest.Exposure{
 		Name:          name,
@@ -64,8 +64,8 @@ func (d draft) exposure(name, network string) manifest.Exposure {
 	return e
 }
 
-// applyServiceOverlay applies spec.service of the Dataplane to the Services. The notes name fields that an existing
-// Service cannot change.
+// applyServiceOverlay applies spec.service of the Dataplane to the Services. It returns a warning for each field that
+// cannot be changed because the Service already exists.
 func (d draft) applyServiceOverlay() (notes []string) {
 	if d.parameters.dataplane == nil || d.parameters.dataplane.Spec.Service == nil {
 		return nil
@@ -86,7 +86,8 @@ func (d draft) applyServiceOverlay() (notes []string) {
 	return notes
 }
 
-// networksOf returns the network of each Service, "udp" or "tcp".
+// networksOf returns the network, "udp" or "tcp", of each Service that the listeners need. The first listener
+// determines the first one.
 func networksOf(mixed mixedProtocol, listeners []*listener) []string {
 	var networks []string
 	for _, l := range listeners {

@@ -11,8 +11,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// Gateway translates one Gateway. A step that finds a problem does not end the translation: the status of a Gateway is
-// always complete. gatewayRules decides which problem holds the Gateway.
+// Gateway translates one Gateway. A problem does not end the translation, because the status of a Gateway must always
+// be complete. If gatewayRules finds a problem, the published config and objects stay unchanged.
 func Gateway(v *resource.View, key types.NamespacedName, opt Options) Result {
 	gw := v.Gateway(key)
 	class := classOf(v, gw, opt)
@@ -52,7 +52,7 @@ func (d draft) authentication() (config.Auth, condition.Finding) {
 	return own, finding.As(condition.ReasonPending)
 }
 
-// scalingNotes warns if autoscaling is requested and KEDA is not installed.
+// scalingNotes warns if autoscaling is requested but KEDA is not installed.
 func (d draft) scalingNotes() []string {
 	if d.workload == nil || !manifest.Scaled(d.parameters.dataplane) || !d.view.ScalingMissing() {
 		return nil
@@ -60,7 +60,7 @@ func (d draft) scalingNotes() []string {
 	return []string{condition.ScalingWaits(d.parameters.dataplane.Name)}
 }
 
-// budgetNotes warns if routes exceed a budget.
+// budgetNotes warns if routes are not served because they exceed a budget.
 func (d draft) budgetNotes() []string {
 	if len(d.admission.refused) == 0 {
 		return nil
@@ -77,8 +77,8 @@ func (d draft) externalIPNotes() []string {
 	return []string{condition.ExternalIPsRefused(refusal.Object, refusal.Problem)}
 }
 
-// assemble returns the config, the objects and the status. A refused Gateway has a status only, and its Result says
-// Hold.
+// assemble returns the config, the objects and the status. If the Gateway has a problem, refused, it returns only a
+// status and sets Result.Hold.
 func (d draft) assemble(refused condition.Finding) Result {
 	r := Result{
 		Key: resource.KeyOf(d.gateway), Ours: true, Notes: d.notes,

@@ -13,8 +13,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
 )
 
-// gatewayRules lists the problems that hold the whole Gateway, in order of precedence: the status shows the first one.
-// The last check, publishable, runs on the finished config.
+// gatewayRules lists the problems that prevent any change of a Gateway's published config and objects, see Result.Hold.
+// The status shows the first one. Another check, publishable, runs later on the finished config.
 var gatewayRules = []gatewayRule{
 	{check: draft.parametersResolve},
 	{check: draft.authIsComplete, configOnly: true},
@@ -32,12 +32,13 @@ var gatewayRules = []gatewayRule{
 // gatewayRule is one entry of gatewayRules.
 type gatewayRule struct {
 	check rule[draft]
-	// configOnly means that the problem concerns the config and no other object: missing objects may be created, see
-	// Result.Skeleton.
+	// configOnly means that the problem affects the config but not the other objects. Services and workload may then be
+	// created if they do not exist, see Result.Skeleton.
 	configOnly bool
 }
 
-// judge returns the first problem of the Gateway, and whether the objects of Result.Skeleton are free of problems.
+// judge returns the first problem of the Gateway. skeleton is true if no problem prevents creating the objects of
+// Result.Skeleton.
 func (d draft) judge() (refused condition.Finding, skeleton bool) {
 	for _, r := range gatewayRules {
 		found := r.check(d)
@@ -57,7 +58,7 @@ func (d draft) portAnnotationsParse() condition.Finding { return d.findings.anno
 
 func (d draft) workloadBuilds() condition.Finding { return d.findings.workload }
 
-// nameFits leaves room for the suffix of a second Service.
+// nameFits checks that the name of the Gateway is a valid Service name, also with the suffix of a second Service.
 func (d draft) nameFits() condition.Finding {
 	if len(validation.IsDNS1123Label(d.gateway.Name+"-tcp")) > 0 {
 		return condition.NameInvalid(d.gateway.Name)
@@ -94,7 +95,7 @@ func invalidInService(a netip.Addr) bool {
 	return a.IsUnspecified() || a.IsLoopback() || a.IsLinkLocalUnicast() || a.IsMulticast()
 }
 
-// addressAnnotations request an address from a load balancer.
+// addressAnnotations are the annotations by which a Service requests an address from a load balancer.
 var addressAnnotations = []string{
 	"io.cilium/lb-ipam-ips",
 	"kube-vip.io/loadbalancerIPs",
@@ -108,9 +109,9 @@ var addressAnnotations = []string{
 	"service.beta.kubernetes.io/azure-load-balancer-ipv6",
 }
 
-// addressAllowed restricts the addresses that a Gateway requests to spec.allowedAddresses of the class's GatewayConfig:
-// a tenant could otherwise take the address of another tenant. The GatewayConfig of the class itself may request any
-// address. The file provider has no load balancer, so the rule does not apply there.
+// addressAllowed checks the requested addresses against spec.allowedAddresses of the class's GatewayConfig. Without
+// this check, a tenant could take the address of another tenant. An annotation that comes from the class's
+// GatewayConfig may request any address. The rule does not apply to the file provider, which has no load balancer.
 func (d draft) addressAllowed() condition.Finding {
 	if d.view.Host() != nil || d.parameters.config == nil {
 		return condition.Finding{}
@@ -132,8 +133,8 @@ func (d draft) addressAllowed() condition.Finding {
 	return condition.Finding{}
 }
 
-// annotationsFit checks the size of the annotations that are copied to objects: the API server rejects an object with
-// too many.
+// annotationsFit checks the total size of the annotations that are copied to objects, because the API server rejects an
+// object above its limit.
 func (d draft) annotationsFit() condition.Finding {
 	size := 0
 	for name, text := range d.owner.Annotations {
@@ -145,12 +146,13 @@ func (d draft) annotationsFit() condition.Finding {
 	return condition.Finding{}
 }
 
-// maxAnnotations is the limit of the API server in bytes, less 16 KiB for annotations of the operator and of other
-// controllers.
+// maxAnnotations is the API server's limit in bytes, less 16 KiB for the annotations that the operator and other
+// controllers add.
 const maxAnnotations = apivalidation.TotalAnnotationSizeLimitB - 16<<10
 
-// servesSomething prevents an edit that leaves no valid listener from deleting the Service. A revoked certificate must
-// go out of use even if no other listener is left.
+// servesSomething rejects a Gateway without a valid listener, because its Services would be deleted and lose their
+// addresses. A listener with a revoked certificate is an exception: its certificate must not stay in use, even if no
+// other listener is left.
 func (d draft) servesSomething() condition.Finding {
 	if slices.ContainsFunc(d.listeners, func(l *listener) bool { return l.served() || l.revoked }) {
 		return condition.Finding{}
@@ -158,8 +160,8 @@ func (d draft) servesSomething() condition.Finding {
 	return condition.NoValidListener()
 }
 
-// workloadNameFree prevents two Gateways from writing the same Deployment, which happens if a Dataplane sets
-// spec.workloadName. The oldest Gateway keeps it.
+// workloadNameFree prevents two Gateways from writing the same Deployment, which can happen if a Dataplane sets
+// spec.workloadName. The oldest Gateway keeps the name.
 func (d draft) workloadNameFree() condition.Finding {
 	if d.parameters.dataplane == nil || d.parameters.dataplane.Spec.WorkloadName == "" || d.annotations.unmanaged {
 		return condition.Finding{}
@@ -181,8 +183,7 @@ func (d draft) workloadNameFree() condition.Finding {
 	return condition.Finding{}
 }
 
-// older reports whether a was created before b. Of two Gateways with the same creation time, the first one by name
-// counts as older.
+// older reports whether a was created before b. If the creation times are equal, the first one by name counts as older.
 func older(a, b *gwapiv1.Gateway) bool {
 	if !a.CreationTimestamp.Equal(&b.CreationTimestamp) {
 		return a.CreationTimestamp.Before(&b.CreationTimestamp)

@@ -15,18 +15,19 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// A listener is held while it cannot be served as it is written: it stays as it is published, because a mistake must
-// not end calls.
+// A listener is held while it cannot be served as specified, for example after its port was changed to an invalid one.
+// Its published form, that is its entry in the config that dataplanes run, stays in use, because a mistake must not end
+// calls.
 //
-//   - holdListeners finds the published form of each held listener, with the Service ports that lead to it.
-//   - update puts the current routes into the published form, which stays in the config; exposure.go keeps the
+//   - holdListeners finds the published form of each held listener, and the Service ports that lead to it.
+//   - update sets the current routes in the published form, which becomes part of the new config. exposure.go keeps the
 //     Service ports.
-//   - Result.HeldListeners names the held listeners. An operator that has just started has no published config: its
-//     provider publishes nothing while a held listener may be in use at the dataplanes.
-//   - Result.ObjectsWith adapts the objects to the config that the provider publishes after all.
+//   - Result.HeldListeners names the held listeners. After a restart, the operator does not have the published config,
+//     so it cannot keep a listener. It then publishes no config that lacks a listener in use, see lostlistener.go.
+//   - Result.ObjectsWith adapts the generated objects to the config that is finally published.
 //
-// The other listeners of the Gateway are served as they are written. A problem of the whole Gateway sets Result.Hold
-// instead.
+// The other listeners of the Gateway are served as specified. A problem that affects the whole Gateway sets Result.Hold
+// instead, and everything published stays.
 
 // heldListener is the published form of a held listener.
 type heldListener struct {
@@ -34,18 +35,17 @@ type heldListener struct {
 	ports  []heldPort
 }
 
-// heldPort is a port of a Service that leads to a held listener. Without a Service name, it belongs to the Service of
-// its transport.
+// heldPort is a Service port that leads to a held listener.
 type heldPort struct {
+	// service is empty if no existing Service has the port. The port then belongs to the Service for its transport.
 	service string
 	port    manifest.Port
 }
 
-// held reports whether the listener must stay as it is published. A listener with a revoked certificate is not held: it
-// must not be used.
+// held reports whether the published form of the listener must stay in use. A listener with a revoked certificate is
+// not held, because the certificate must not stay in use.
 func (l *listener) held() bool { return !l.served() && !l.revoked }
 
-// heldListenerNames returns the names of the held listeners, without duplicates.
 func (d draft) heldListenerNames() []string {
 	var names []string
 	for i, l := range d.listeners {
@@ -56,15 +56,16 @@ func (d draft) heldListenerNames() []string {
 	return names
 }
 
-// firstOfName reports whether no earlier listener has the same name. Of several listeners with one name, the first one
-// is translated.
+// firstOfName reports whether no earlier listener has the same name. If several listeners have one name, only the first
+// one is translated.
 func (d draft) firstOfName(at int) bool {
 	named := func(other *listener) bool { return other.name() == d.listeners[at].name() }
 	return slices.IndexFunc(d.listeners, named) == at
 }
 
-// holdListeners gives each held listener its published form. A listener that conflicts with a published form becomes
-// held as well, because it is unknown which of the two is meant to have the port; hence the loop.
+// holdListeners sets the published form of each held listener. A listener that conflicts with the port of a published
+// form becomes held as well, because it is unknown which of the two should have the port. That listener may cause
+// further conflicts, so the search is repeated until nothing changes.
 func (d draft) holdListeners() {
 	if d.opt.Published == nil {
 		return
@@ -87,7 +88,7 @@ func (d draft) holdListeners() {
 	}
 }
 
-// publishedListener returns a listener of the published config, or nil.
+// publishedListener returns the published form of a listener, or nil.
 func publishedListener(c *config.Config, name string) *heldListener {
 	i := slices.IndexFunc(c.Listeners, func(l config.Listener) bool { return l.Name == name })
 	if i < 0 {
@@ -96,8 +97,8 @@ func publishedListener(c *config.Config, name string) *heldListener {
 	return &heldListener{config: c.Listeners[i]}
 }
 
-// heldPortConflict finds a held listener that has the port of this listener, in the pod or in a Service. The file
-// provider gives every listener its own port, whatever its Service port is.
+// heldPortConflict returns a finding if a held listener uses the port of this listener in the pod or in a Service.
+// Service ports do not matter to the file provider, which assigns a host port to every listener.
 func (d draft) heldPortConflict(l *listener) condition.Finding {
 	for _, other := range d.listeners {
 		if other.published == nil || other == l || other.network() != l.network() {
@@ -115,8 +116,9 @@ func (d draft) heldPortConflict(l *listener) condition.Finding {
 	return condition.Finding{}
 }
 
-// heldPorts returns the ports of the Gateway's Services that lead to a held listener. If a Service was deleted and
-// there are none, the port is that of the spec if it is valid and free, and otherwise the published public port.
+// heldPorts returns the ports of the Gateway's Services that lead to a held listener. If there is no such port because
+// the Service was deleted, it returns the port in the spec if that is valid and not used twice, and otherwise the
+// published public port.
 func (d draft) heldPorts(l *listener) (ports []heldPort) {
 	published := l.published.config
 	protocol := corev1.Protocol(strings.ToUpper(l.network()))
@@ -160,8 +162,8 @@ func (d draft) onlyOneOnPort(l *listener) bool {
 	})
 }
 
-// update returns the published form with the current routes. The current public address is used only if the public port
-// and the network are unchanged.
+// update returns the published form with the current routes. The current public address replaces the published one only
+// if port and network did not change: otherwise it belongs to the new spec, which is not served.
 func (h *heldListener) update(now config.Listener) config.Listener {
 	c := h.config
 	c.Routes = now.Routes
@@ -171,7 +173,7 @@ func (h *heldListener) update(now config.Listener) config.Listener {
 	return c
 }
 
-// noteHeld adds to the finding of a held listener that the published form stays.
+// noteHeld adds to the finding about a held listener that its published form stays in use.
 func (l *listener) noteHeld(found condition.Finding) condition.Finding {
 	if found.OK() || !l.held() {
 		return found
@@ -179,8 +181,8 @@ func (l *listener) noteHeld(found condition.Finding) condition.Finding {
 	return condition.Kept(found)
 }
 
-// ObjectsWith returns Objects adapted to the config that the provider publishes, which may differ from r.Config: the
-// ConfigMap shows that config, and the NetworkPolicy opens the ports of its listeners.
+// ObjectsWith returns r.Objects adapted to the published config, which may differ from r.Config. The ConfigMap shows
+// the published config, and the NetworkPolicy opens the ports of its listeners.
 func (r Result) ObjectsWith(published *config.Config) []resource.Object {
 	objects := slices.Clone(r.Objects)
 	if published == nil {

@@ -9,7 +9,8 @@ import (
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
-// requestedAddress returns the first entry of spec.addresses. An empty value requests any address.
+// requestedAddress returns type and value of the first entry of spec.addresses. An empty value means that any address
+// may be assigned.
 func requestedAddress(gw *gwapiv1.Gateway) (kind gwapiv1.AddressType, text string) {
 	if len(gw.Spec.Addresses) == 0 {
 		return "", ""
@@ -41,7 +42,7 @@ func sameAddress(a, b string) bool {
 	return wrong == nil && err == nil && x.Unmap() == y.Unmap()
 }
 
-// parsePrefix reads a CIDR prefix, or an IP address as a prefix of a single address. IPv4-mapped IPv6 becomes IPv4.
+// parsePrefix parses a CIDR prefix, or an IP address as a prefix of one address. It converts IPv4-mapped IPv6 to IPv4.
 func parsePrefix(text string) (netip.Prefix, bool) {
 	if p, err := netip.ParsePrefix(text); err == nil {
 		if p.Addr().Is4In6() && p.Bits() >= 96 {

@@ -23,8 +23,8 @@ func boundPort(v *resource.View, gw *gwapiv1.Gateway, l *listener) int32 {
 	return l.target
 }
 
-// protocolOf returns the protocol with this name, or "". Short names such as UDP are not accepted: they have another
-// meaning in the Gateway API.
+// protocolOf returns the protocol with this name, or "". Short names such as UDP, which configs accept, are not
+// accepted here, because they have another meaning in the Gateway API.
 func protocolOf(name gwapiv1.ProtocolType) config.Protocol {
 	if p, ok := config.ParseProtocol(string(name)); ok && strings.EqualFold(string(p), string(name)) {
 		return p
@@ -36,7 +36,7 @@ func protocolOf(name gwapiv1.ProtocolType) config.Protocol {
 type listener struct {
 	spec     gwapiv1.Listener
 	protocol config.Protocol
-	// target is the port in the pod.
+	// target is the listener's port in the pod.
 	target int32
 
 	// accepted, conflict and unresolved are the findings for the conditions Accepted, Conflicted and ResolvedRefs.
@@ -45,17 +45,20 @@ type listener struct {
 	unresolved condition.Finding
 
 	certificates []certificate
-	// revoked means that the ReferenceGrant of a certificate was removed: the listener must not use it, not even as it
-	// is published.
+	// revoked means that a reference to a certificate is not permitted any more, for example because its ReferenceGrant
+	// was removed. Even the published form of the listener must then not stay in use.
 	revoked bool
-	kinds   []gwapiv1.RouteGroupKind
-	routes  []*resource.Route
-	// keptRoutes are the names of routes over budget that keep some of their published endpoints.
+	// kinds are the route kinds that the listener allows.
+	kinds []gwapiv1.RouteGroupKind
+	// routes are the served routes that attach to the listener.
+	routes []*resource.Route
+	// keptRoutes are the names of routes that exceed a budget and keep some of their published endpoints.
 	keptRoutes []string
-	exposed    bool
-	address    publicAddress
+	// exposed means that a Service has a port for the listener.
+	exposed bool
+	address publicAddress
 
-	// published is the published form of a held listener, see held.go; nil if the listener is not held or not
+	// published is the published form of a held listener, see held.go; nil if the listener is not held or was never
 	// published.
 	published *heldListener
 }
@@ -78,7 +81,8 @@ func (a publicAddress) kind() gwapiv1.AddressType {
 
 func (l *listener) name() string { return string(l.spec.Name) }
 
-// network returns the network of the listener's port, "udp" or "tcp".
+// network returns the network of the listener's port, "udp" or "tcp". For a held listener, it is that of the published
+// form.
 func (l *listener) network() string {
 	if l.published != nil {
 		return l.published.config.Protocol.Network()
@@ -86,13 +90,13 @@ func (l *listener) network() string {
 	return l.protocol.Network()
 }
 
-// served reports whether the listener can be served as it is written.
+// served reports whether the listener can be served as specified.
 func (l *listener) served() bool {
 	return l.accepted.OK() && (!l.protocol.Secure() || len(l.certificates) > 0)
 }
 
-// listenersOf translates the listeners of a Gateway. The field hostname is ignored: TURN has no equivalent of the Host
-// header.
+// listenersOf translates the listeners of a Gateway. It ignores the field hostname, because TURN has nothing like the
+// Host header of HTTP.
 func listenersOf(v *resource.View, gw *gwapiv1.Gateway, targetPorts map[string]int32, p parameters) []*listener {
 	var listeners []*listener
 	taken := processPorts(v, p)
@@ -109,7 +113,7 @@ func listenersOf(v *resource.View, gw *gwapiv1.Gateway, targetPorts map[string]i
 			l.certificates, uncertified, l.revoked = certificatesOf(v, gw, spec)
 		}
 		if l.kinds, unroutable = kindsOf(spec); l.protocol == "" {
-			l.kinds = []gwapiv1.RouteGroupKind{} // it is held with its routes
+			l.kinds = []gwapiv1.RouteGroupKind{} // shown in the status; its routes still attach
 		}
 		l.unresolved = first(uncertified, unroutable)
 		listeners = append(listeners, l)
@@ -117,7 +121,7 @@ func listenersOf(v *resource.View, gw *gwapiv1.Gateway, targetPorts map[string]i
 	return listeners
 }
 
-// listenerRules check a listener without its siblings.
+// listenerRules check a listener without regard to the other listeners.
 var listenerRules = rules[*listener]{protocolKnown, portValid, tlsTerminated}
 
 func protocolKnown(l *listener) condition.Finding {
@@ -142,8 +146,8 @@ func tlsTerminated(l *listener) condition.Finding {
 	return condition.Finding{}
 }
 
-// processPorts returns the TCP ports of the health check and metrics endpoints in a pod, with their use. The file
-// provider gives a process other ports than its listeners, so none is taken there.
+// processPorts returns the TCP ports of the health check and metrics endpoints in a pod, with their purpose for
+// messages. It returns none for the file provider, which assigns different ports to endpoints and listeners.
 func processPorts(v *resource.View, p parameters) map[int32]string {
 	if v.Host() != nil || p.dataplane == nil {
 		return nil
@@ -158,8 +162,8 @@ func processPorts(v *resource.View, p parameters) map[int32]string {
 	return taken
 }
 
-// avoidsProcessPorts rejects a listener on a port of the process's own endpoints: clients would reach an endpoint that
-// is not for them.
+// avoidsProcessPorts rejects a TCP listener on the port of a health check or metrics endpoint: the two would collide in
+// the pod.
 func (l *listener) avoidsProcessPorts(taken map[int32]string) condition.Finding {
 	if use, clash := taken[l.target]; clash && l.protocol.Stream() {
 		return condition.PortOfProcess(l.target, use)
@@ -167,8 +171,8 @@ func (l *listener) avoidsProcessPorts(taken map[int32]string) condition.Finding 
 	return condition.Finding{}
 }
 
-// conflictCheck is a listener with the listeners before it in the spec. Of two that conflict, the earlier one is
-// served.
+// conflictCheck is a listener together with the listeners before it in the spec. If two listeners conflict, the earlier
+// one is served.
 type conflictCheck struct {
 	*listener
 	earlier []*listener
@@ -198,7 +202,7 @@ func (n conflictCheck) portUnique() condition.Finding {
 	return condition.Finding{}
 }
 
-// targetPortUnique finds two listeners with different Service ports and the same port in the pod.
+// targetPortUnique finds listeners that have different Service ports but the same port in the pod.
 func (n conflictCheck) targetPortUnique() condition.Finding {
 	for _, e := range n.sameNetwork() {
 		if e.target == n.target {
@@ -208,7 +212,7 @@ func (n conflictCheck) targetPortUnique() condition.Finding {
 	return condition.Finding{}
 }
 
-// sameNetwork returns the accepted earlier listeners with ports of the same network.
+// sameNetwork returns the earlier listeners that are accepted and use the same network.
 func (n conflictCheck) sameNetwork() []*listener {
 	var same []*listener
 	for _, e := range n.earlier {
@@ -219,8 +223,8 @@ func (n conflictCheck) sameNetwork() []*listener {
 	return same
 }
 
-// kindsOf returns the supported kinds of a listener: UDPRoutes of both groups, unless allowedRoutes.kinds restricts
-// them.
+// kindsOf returns the route kinds that a listener supports: UDPRoutes of both API groups, or those that
+// allowedRoutes.kinds selects. The finding names the unsupported kinds in allowedRoutes.kinds.
 func kindsOf(spec gwapiv1.Listener) ([]gwapiv1.RouteGroupKind, condition.Finding) {
 	all := []gwapiv1.RouteGroupKind{routeKind(stunnerv1.GroupName), routeKind(gwapiv1.GroupName)}
 	if spec.AllowedRoutes == nil || len(spec.AllowedRoutes.Kinds) == 0 {

@@ -12,7 +12,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// ObjectRef refers to an object that is translated: one whose status the operator writes.
+// ObjectRef refers to an object that is translated, which means that the operator writes its status.
 type ObjectRef struct {
 	Kind string
 	types.NamespacedName
@@ -30,7 +30,7 @@ const (
 	KindStaticService = string(stunnerv1.KindStaticService)
 )
 
-// RefOf returns the reference to an object; false if the operator does not write its status.
+// RefOf returns the reference to an object; false if objects of its kind are not translated.
 func RefOf(o resource.Object) (ObjectRef, bool) {
 	u := ObjectRef{NamespacedName: resource.KeyOf(o)}
 	switch o.(type) {
@@ -102,13 +102,13 @@ func orNil[T interface {
 	return o
 }
 
-// Outcome is the translation of an object of any kind.
+// Outcome is the result of translating an object of any kind.
 type Outcome struct {
 	// Ours is false if the object does not exist or its status must not be written.
 	Ours bool
-	// Status is the whole status, of the type of the object's field.
+	// Status is the complete status. Its type is that of the object's status field, or gwapiv1.RouteStatus for a route.
 	Status any
-	// Gateway is the whole result of a Gateway; nil for other kinds.
+	// Gateway is the complete result for a Gateway; nil for other kinds.
 	Gateway *Result
 }
 

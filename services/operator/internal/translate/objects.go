@@ -46,7 +46,7 @@ func (d draft) objects(c config.Config) []resource.Object {
 	return objects
 }
 
-// skeleton returns the objects that do not depend on the config.
+// skeleton returns Result.Skeleton.
 func (d draft) skeleton() (objects []resource.Object) {
 	for _, e := range d.exposures {
 		objects = append(objects, manifest.Service(d.owner, e))

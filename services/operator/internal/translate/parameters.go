@@ -13,7 +13,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// classOf returns the GatewayClass of a Gateway. It is nil if one of the two does not exist or if the class belongs to
+// classOf returns the GatewayClass of a Gateway, or nil if one of the two does not exist or if the class belongs to
 // another controller.
 func classOf(v *resource.View, gw *gwapiv1.Gateway, opt Options) *gwapiv1.GatewayClass {
 	if gw == nil {
@@ -26,8 +26,7 @@ func classOf(v *resource.View, gw *gwapiv1.Gateway, opt Options) *gwapiv1.Gatewa
 	return class
 }
 
-// parameters are the GatewayConfig and the Dataplane of a Gateway. Both are nil if one of the references to them is
-// invalid.
+// parameters are the GatewayConfig and the Dataplane that apply to a Gateway. Both are nil if they cannot be resolved.
 type parameters struct {
 	config    *stunnerv1.GatewayConfig
 	dataplane *stunnerv1.Dataplane
@@ -35,7 +34,7 @@ type parameters struct {
 	classAnnotations map[string]string
 }
 
-// defaultAnnotations returns the annotations of all generated objects. Annotations of the Gateway override them.
+// defaultAnnotations returns the annotations that all generated objects get. Annotations of the Gateway override them.
 func (p parameters) defaultAnnotations() map[string]string {
 	if p.config == nil {
 		return nil
@@ -51,7 +50,7 @@ func (p parameters) budget() stunnerv1.Budget {
 	return p.config.Spec.Budget.WithDefaults()
 }
 
-// guardsCluster reports whether routes must not reach the addresses of the cluster itself, see clusterGuard.
+// guardsCluster reports whether routes must not reach the addresses of the cluster itself, see clusteraccess.go.
 func (p parameters) guardsCluster() bool {
 	return p.config == nil || p.config.Spec.ClusterAccess != stunnerv1.ClusterAccessAllow
 }
@@ -64,8 +63,8 @@ func (p parameters) deniedBackends() []stunnerv1.DeniedBackend {
 	return deniedBackends(&p.config.Spec)
 }
 
-// allowsAddress reports whether a Gateway may request an address. A text that is no IP address, such as the name of a
-// pool, is not allowed.
+// allowsAddress reports whether a Gateway may request an address. A text that is not an IP address, such as the name of
+// an address pool, is not allowed.
 func (p parameters) allowsAddress(text string) bool {
 	a, err := netip.ParseAddr(text)
 	return err == nil && slices.ContainsFunc(p.config.Spec.AllowedAddresses, func(c stunnerv1.CIDR) bool {
@@ -85,7 +84,7 @@ func parametersOf(
 	return p, finding.As(condition.ReasonPending)
 }
 
-// resolve returns the GatewayConfig of a reference and its Dataplane.
+// resolve returns the GatewayConfig of a reference and the Dataplane of that GatewayConfig.
 func (r reference) resolve() (parameters, condition.Finding) {
 	if finding := referenceRules.judge(r); !finding.OK() {
 		return parameters{}, finding
@@ -94,7 +93,8 @@ func (r reference) resolve() (parameters, condition.Finding) {
 	return parameters{gc, r.dataplane(), gc.Spec.LoadBalancerServiceAnnotations}, condition.Finding{}
 }
 
-// ownParameters resolves a Gateway's own reference, and narrows that GatewayConfig by the one of the class.
+// ownParameters resolves spec.infrastructure.parametersRef of a Gateway. The GatewayConfig of the class limits the
+// fields of the GatewayConfig found, see rulings.
 func ownParameters(
 	v *resource.View, gw *gwapiv1.Gateway, class *gwapiv1.GatewayClass, opt Options,
 ) (parameters, condition.Finding) {
@@ -109,7 +109,7 @@ func ownParameters(
 	if finding := configRules.judge(own); !finding.OK() {
 		return parameters{}, finding.As(condition.ReasonInvalidParameters)
 	}
-	policy := &stunnerv1.GatewayConfig{} // a class without parametersRef has the defaults
+	policy := &stunnerv1.GatewayConfig{} // a class without parametersRef limits only by defaults
 	if common.present {
 		if finding := configRules.judge(common); !finding.OK() {
 			return parameters{}, finding.As(condition.ReasonPending)
@@ -129,9 +129,10 @@ func ownParameters(
 	return parameters{effective, dataplane, policy.Spec.LoadBalancerServiceAnnotations}, condition.Finding{}
 }
 
-// dataplaneFor returns the name of the Dataplane of a Gateway with its own GatewayConfig. The API server fills in the
-// default name, so a default name that does not admit the namespace counts as unset and means the Dataplane of the
-// class. The finding does not reveal whether a Dataplane exists that does not admit the namespace.
+// dataplaneFor returns the name of the Dataplane for a Gateway that refers to a GatewayConfig itself. If that
+// GatewayConfig does not set spec.dataplane, the API server fills in the default name. Therefore the default name
+// counts as unset if that Dataplane does not allow the namespace of the Gateway, and the Dataplane of the class is
+// used. The finding must not reveal whether a Dataplane exists that does not allow the namespace.
 func dataplaneFor(
 	v *resource.View, gw *gwapiv1.Gateway, own, class *stunnerv1.GatewayConfig, how OwnConfigs,
 ) (string, condition.Finding) {
@@ -145,8 +146,8 @@ func dataplaneFor(
 	return "", condition.DataplaneNotAllowed(resource.KeyOf(own).String(), name, gw.Namespace)
 }
 
-// admits reports whether GatewayConfigs of a namespace may refer to a Dataplane. An unknown value or an invalid
-// selector admits none.
+// admits reports whether spec.allowedNamespaces of a Dataplane allows GatewayConfigs of a namespace to refer to it. An
+// unknown value or an invalid selector allows no namespace.
 func admits(v *resource.View, d *stunnerv1.Dataplane, namespace string) bool {
 	if d == nil || d.Spec.AllowedNamespaces == nil {
 		return false

@@ -13,8 +13,8 @@ import (
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 )
 
-// deniedBackends returns spec.deniedBackends with its default, which an object that was not read from an API server may
-// lack.
+// deniedBackends returns spec.deniedBackends, or the default if it is unset. The API server sets the default, but a
+// GatewayConfig that is made in the process may lack it.
 func deniedBackends(gc *stunnerv1.GatewayConfigSpec) []stunnerv1.DeniedBackend {
 	if gc.DeniedBackends == nil {
 		return stunnerv1.DefaultDeniedBackends()
@@ -22,33 +22,35 @@ func deniedBackends(gc *stunnerv1.GatewayConfigSpec) []stunnerv1.DeniedBackend {
 	return gc.DeniedBackends
 }
 
-// rank is the way in which a field of a Gateway's own GatewayConfig is merged with that of the GatewayConfig of its
-// class.
+// rank is the way in which a field of the GatewayConfig that a Gateway refers to itself ("own") is merged with the same
+// field of the GatewayConfig of its class ("class").
 type rank string
 
 const (
-	// free fields have the value of the own GatewayConfig.
+	// free means that the value of own is used.
 	free rank = "own"
-	// reserved fields have the value of the class.
+	// reserved means that the value of class is used.
 	reserved rank = "class"
-	// either fields are true if one of the two is true.
+	// either means that the field is enabled if one of the two enables it.
 	either rank = "either"
-	// union fields have the entries of both. If both have an entry of the same name, the own one is used.
+	// union means that the entries of both are used. If both have an annotation of the same name, that of own is used.
 	union rank = "union"
-	// least fields have the smaller value. 0 and unset mean unlimited.
+	// least means that the smaller limit is used. A field that is 0 or unset means unlimited, unless it has a default.
 	least rank = "least"
-	// admitted fields name an object of the class, or one that admits the namespace of the Gateway.
+	// admitted means that own may refer to the object that class refers to, or to one that allows the namespace of the
+	// Gateway.
 	admitted rank = "admitted"
 )
 
-// ruling is the merge rule of one field. narrow changes the field of own; nil leaves it as it is.
+// ruling is the merge rule of one field.
 type ruling struct {
-	rank   rank
+	rank rank
+	// narrow sets the field in own to the merged value; nil leaves own unchanged.
 	narrow func(own, class *stunnerv1.GatewayConfigSpec)
 }
 
-// rulings has an entry for every field of a GatewayConfig. The authentication fields are free as a whole: a Gateway
-// with its own GatewayConfig never uses credentials of its class.
+// rulings has an entry for every field of a GatewayConfig. All authentication fields are free, so that a Gateway that
+// refers to a GatewayConfig itself never uses credentials of its class.
 var rulings = map[string]ruling{
 	"Dataplane":    {rank: admitted}, // see dataplaneFor in parameters.go
 	"LogLevel":     {rank: free},
@@ -122,10 +124,10 @@ var rulings = map[string]ruling{
 	},
 }
 
-// defaultLifetime is the lifetime if spec.authLifetime is unset.
+// defaultLifetime applies if spec.authLifetime is unset.
 const defaultLifetime = 24 * time.Hour
 
-// smaller returns the smaller limit; 0 means unlimited.
+// smaller returns the smaller of two limits, where 0 means unlimited.
 func smaller[N int32 | int64](own, class N) N {
 	if own == 0 || class != 0 && class < own {
 		return class
@@ -133,7 +135,7 @@ func smaller[N int32 | int64](own, class N) N {
 	return own
 }
 
-// smallerBudget returns the smaller limit of each field. An unset field has its default.
+// smallerBudget returns the smaller limit for each field of a budget. An unset field has its default.
 func smallerBudget(own, class *stunnerv1.Budget) *stunnerv1.Budget {
 	if own == nil || class == nil {
 		return cmp.Or(own, class)
@@ -147,8 +149,8 @@ func smallerBudget(own, class *stunnerv1.Budget) *stunnerv1.Budget {
 	}
 }
 
-// shorter returns the shorter duration. If the class has none, there is no limit. If own is unset, its duration is
-// absent.
+// shorter returns the shorter of two durations. If class is nil, it sets no limit. If own is nil, it counts as the
+// duration absent.
 func shorter[T any](own, class *T, absent time.Duration, length func(T) time.Duration) *T {
 	if class == nil {
 		return own
@@ -163,13 +165,14 @@ func shorter[T any](own, class *T, absent time.Duration, length func(T) time.Dur
 	return own
 }
 
-// durationOf returns 0 for an invalid duration: an error must not lengthen a session or a lifetime.
+// durationOf returns 0 for an invalid duration, so that an error never lengthens a session or a lifetime.
 func durationOf(d gwapiv1.Duration) time.Duration {
 	parsed, _ := time.ParseDuration(string(d))
 	return parsed
 }
 
-// narrowed merges a Gateway's own GatewayConfig with that of its class.
+// narrowed returns own, merged with the GatewayConfig of the class. With OwnConfigsAllow, only the reserved fields are
+// merged.
 func narrowed(own, class *stunnerv1.GatewayConfig, how OwnConfigs) *stunnerv1.GatewayConfig {
 	effective := *own
 	for _, f := range rulings {

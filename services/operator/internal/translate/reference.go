@@ -28,7 +28,8 @@ func parseSelector(s *metav1.LabelSelector) labels.Selector {
 type reference struct {
 	view *resource.View
 	// field names the referring field in messages.
-	field       string
+	field string
+	// present means that the referring field is set.
 	present     bool
 	group, kind string
 	key         types.NamespacedName
@@ -66,7 +67,7 @@ var referenceRules = rules[reference]{
 	reference.annotationsValid,
 }
 
-// configRules are referenceRules without the check of the Dataplane.
+// configRules are referenceRules without dataplaneExists, because ownParameters chooses the Dataplane differently.
 var configRules = rules[reference]{
 	reference.isPresent,
 	reference.isGatewayConfig,
@@ -113,7 +114,7 @@ func (r reference) dataplaneExists() condition.Finding {
 	return condition.Finding{}
 }
 
-// deniedBackendsParse checks the selectors of spec.deniedBackends. With an invalid selector it is unknown which
+// deniedBackendsParse checks the selectors of spec.deniedBackends. With an invalid selector, it would be unknown which
 // Services are denied.
 func (r reference) deniedBackendsParse() condition.Finding {
 	for i, d := range r.config().Spec.DeniedBackends {

@@ -12,11 +12,11 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// maxParents is the limit of status.parents (Gateway API, RouteStatus.parents).
+// maxParents is the maximum length of status.parents in the Gateway API.
 const maxParents = 32
 
-// Route translates the status of a route. Entries of other controllers stay unchanged, and all entries keep their
-// order: controllers that each move their own entries to the end would overwrite each other endlessly.
+// Route translates the status of a route. It does not change entries of other controllers, nor the order of the
+// entries: if controllers moved their entries to the end, they would overwrite each other endlessly.
 func Route(v *resource.View, ref resource.RouteRef, opt Options) RouteResult {
 	result := RouteResult{Route: ref}
 	r := v.Route(ref)
@@ -64,7 +64,8 @@ func parentStatuses(v *resource.View, r *resource.Route, opt Options) (entries [
 	return entries
 }
 
-// parentConditions returns the conditions of a route for one parent; false if the parent belongs to another controller.
+// parentConditions returns the conditions of a route for one parent; false if another controller is responsible for the
+// parent.
 func parentConditions(
 	v *resource.View, r *resource.Route, parent gwapiv1.ParentReference, guards clusterGuards, opt Options,
 ) ([]metav1.Condition, bool) {
@@ -99,8 +100,8 @@ func parentConditions(
 	}, true
 }
 
-// unresolvedBackends joins findings. The reason InvalidPrefix exists on a StaticService only; for a route, the backend
-// is not found.
+// unresolvedBackends joins the findings about backends. The reason InvalidPrefix exists only in the status of a
+// StaticService. On a route it becomes BackendNotFound, which the Gateway API defines.
 func unresolvedBackends(found []condition.Finding) condition.Finding {
 	joined := condition.Join(found)
 	if joined.Reason == condition.ReasonInvalidPrefix {
@@ -109,7 +110,7 @@ func unresolvedBackends(found []condition.Finding) condition.Finding {
 	return joined
 }
 
-// currentConditions returns the conditions of this controller's current entry for a parent.
+// currentConditions returns the conditions in the status entry that this controller currently has for a parent.
 func currentConditions(r *resource.Route, parent gwapiv1.ParentReference, opt Options) []metav1.Condition {
 	i := slices.IndexFunc(r.Status, func(s gwapiv1.RouteParentStatus) bool {
 		return string(s.ControllerName) == opt.ControllerName && sameParent(s.ParentRef, parent)
@@ -139,6 +140,6 @@ type RouteResult struct {
 	// Ours is false if the operator has no entry in the status of the route and adds none: the status must not be
 	// written.
 	Ours bool
-	// Parents is the whole list, including the entries of other controllers.
+	// Parents is the complete status.parents, including the entries of other controllers.
 	Parents []gwapiv1.RouteParentStatus
 }

@@ -5,10 +5,10 @@ import "github.com/stunner-gateway/stunner/services/operator/internal/condition"
 // rule checks one aspect of a subject. It returns the zero Finding if the subject passes.
 type rule[T any] func(T) condition.Finding
 
-// rules are checked in their order. A rule may rely on the rules before it having passed.
+// rules are checked in order. A rule may rely on the fact that the subject has passed all earlier rules.
 type rules[T any] []rule[T]
 
-// judge returns the first finding.
+// judge returns the finding of the first rule that the subject does not pass; zero if it passes all.
 func (r rules[T]) judge(subject T) condition.Finding {
 	for _, check := range r {
 		if found := check(subject); !found.OK() {

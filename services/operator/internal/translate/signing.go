@@ -13,14 +13,14 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// RootKey is the key in an authentication Secret whose value is the root for the derivation of per-Gateway signing
-// keys. The root is not part of any config, so a dataplane cannot derive the signing key of another Gateway. If it is
-// absent, keys are derived from the shared secret.
+// RootKey is the key in an authentication Secret from whose value the signing keys of Gateways are derived. If it is
+// absent, they are derived from the shared secret. The value is not part of any config, so a dataplane cannot derive
+// the signing key of another Gateway.
 const RootKey = "root"
 
-// forGateway returns the auth section of one Gateway. With signing key PerGateway, it has a derived key in place of the
-// shared secret. Until the time of annotation SharedUntil, it contains the shared secret as well, so that credentials
-// that were signed with it stay valid.
+// forGateway returns the auth section of one Gateway. If spec.signingKey is PerGateway, a key derived for the Gateway
+// replaces the shared secret. Until the time in annotation SharedUntil, the shared secret is accepted as well, so that
+// credentials signed with it before stay valid.
 func (a authentication) forGateway(
 	gateway types.NamespacedName, gc *stunnerv1.GatewayConfig,
 ) (config.Auth, condition.Finding) {
@@ -48,8 +48,9 @@ func (a authentication) forGateway(
 	return auth, condition.Finding{}
 }
 
-// signingKey returns spec.signingKey. The default is PerGateway for a Secret that the operator generated. It is Shared
-// for any other Secret, because a user may sign credentials with it.
+// signingKey returns spec.signingKey or its default. The default is PerGateway for a Secret that the operator
+// generated, because no user signs credentials with it. For other Secrets it is Shared, because users may sign
+// credentials with them.
 func (a authentication) signingKey(gc *stunnerv1.GatewayConfig) stunnerv1.SigningKey {
 	origin := stunnerv1.SigningKeyShared
 	if a.signing != nil && a.signing.Annotations[resource.GeneratedSecret] == "true" {
@@ -58,7 +59,7 @@ func (a authentication) signingKey(gc *stunnerv1.GatewayConfig) stunnerv1.Signin
 	return cmp.Or(gc.Spec.SigningKey, origin)
 }
 
-// sharedUntil returns the time of annotation SharedUntil; the zero time if it is absent or invalid.
+// sharedUntil returns the time in annotation SharedUntil; the zero time if it is absent or invalid.
 func sharedUntil(s *corev1.Secret) time.Time {
 	if s == nil {
 		return time.Time{}

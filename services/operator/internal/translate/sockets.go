@@ -9,14 +9,15 @@ import (
 // Socket is the socket that a listener needs on the host of the file provider.
 type Socket struct {
 	Listener string
-	// Held means that the listener keeps its socket, if it has one. Network and Port are then unknown.
+	// Held means that the listener keeps the socket of its published form, if it has one, see held.go. Network and Port
+	// are then unknown.
 	Held    bool
 	Network string // udp or tcp
 	Port    int32
 }
 
-// Sockets lists the sockets of a Gateway in the order of its listeners. ours is false for a Gateway of another
-// controller's class.
+// Sockets returns the sockets of a Gateway in the order of its listeners. ours is false if the Gateway's class belongs
+// to another controller.
 func Sockets(v *resource.View, key types.NamespacedName, opt Options) (sockets []Socket, ours bool) {
 	gw := v.Gateway(key)
 	class := classOf(v, gw, opt)

@@ -10,7 +10,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// unassigned returns the names of the listeners whose address differs from the IP that the Gateway requests.
+// unassigned returns the names of the listeners whose public address is not the IP address that the Gateway requests.
 func (d draft) unassigned() []string {
 	requested := requestedIP(d.gateway)
 	if requested == "" || d.view.Host() != nil {
@@ -21,7 +21,8 @@ func (d draft) unassigned() []string {
 	})
 }
 
-// status returns the whole status of the Gateway. A finding that is not OK means that the Gateway is held.
+// status returns the complete status of the Gateway. If refused is not OK, the published config and objects stay
+// unchanged, and the status says why.
 func (d draft) status(refused condition.Finding) gwapiv1.GatewayStatus {
 	conditions := append([]metav1.Condition{d.accepted(refused), d.programmed(refused)}, d.autoscaled()...)
 	return gwapiv1.GatewayStatus{
@@ -36,8 +37,8 @@ func (d draft) merge(have []metav1.Condition, want ...metav1.Condition) []metav1
 	return condition.Merge(have, d.gateway.Generation, d.opt.Now, want...)
 }
 
-// accepted returns condition Accepted. An address that is not usable affects Programmed only (Gateway API,
-// AddressNotUsable).
+// accepted returns condition Accepted. According to the Gateway API, a requested address that cannot be used affects
+// condition Programmed only.
 func (d draft) accepted(refused condition.Finding) metav1.Condition {
 	invalid := d.listenerNames(func(l *listener) bool { return !l.served() })
 	switch {
@@ -52,7 +53,7 @@ func (d draft) accepted(refused condition.Finding) metav1.Condition {
 	return condition.True(condition.Accepted, condition.Noted(accepted, d.notes))
 }
 
-// programmed returns condition Programmed: whether clients can use the Gateway as it is written.
+// programmed returns condition Programmed: whether clients can use the Gateway as specified.
 func (d draft) programmed(refused condition.Finding) metav1.Condition {
 	served := d.listenerNames((*listener).served)
 	unreachable := d.listenerNames(func(l *listener) bool { return l.served() && !l.address.known() })
@@ -64,7 +65,7 @@ func (d draft) programmed(refused condition.Finding) metav1.Condition {
 		return condition.False(condition.Programmed, condition.NotAccepted())
 	case len(served) == 0:
 		return condition.False(condition.Programmed, condition.NoValidListener().As(condition.ReasonInvalid))
-	case refusal.Problem != "": // before the addresses: a Service that was rejected has none
+	case refusal.Problem != "": // checked before addresses, because a rejected Service has none
 		return condition.False(condition.Programmed, condition.ObjectRefused(refusal.Object, refusal.Problem))
 	case len(d.unassigned()) > 0:
 		return condition.False(
@@ -98,11 +99,12 @@ func (d draft) rolledOut() metav1.Condition {
 	return condition.True(condition.Programmed, condition.Draining(fleet.Draining))
 }
 
-// maxAddresses is the limit of status.addresses (Gateway API, GatewayStatus.addresses).
+// maxAddresses is the maximum length of status.addresses in the Gateway API.
 const maxAddresses = 16
 
-// addresses returns the addresses of all listeners without duplicates. A held Gateway keeps its addresses, and so does
-// a held listener whose current address is unknown.
+// addresses returns the addresses of all listeners without duplicates. If refused is not OK, or if the address of a
+// held listener is unknown, the current addresses of the status are kept, because the published listeners are still
+// reachable there.
 func (d draft) addresses(refused condition.Finding) []gwapiv1.GatewayStatusAddress {
 	if !refused.OK() {
 		return d.before.Addresses
@@ -127,8 +129,8 @@ func (d draft) addresses(refused condition.Finding) []gwapiv1.GatewayStatusAddre
 	return addresses
 }
 
-// listenerStatuses returns one entry for each listener name. If listeners share a name, the entry is that of the first
-// one, with condition Conflicted.
+// listenerStatuses returns one entry for each listener name. If several listeners have the same name, the entry
+// describes the first one and has condition Conflicted.
 func (d draft) listenerStatuses(refused condition.Finding) []gwapiv1.ListenerStatus {
 	var statuses []gwapiv1.ListenerStatus
 	for _, l := range d.listeners {
@@ -171,7 +173,7 @@ func (d draft) listenerStatus(l *listener, refused condition.Finding) gwapiv1.Li
 	}
 }
 
-// conditionsOf returns the current conditions of a listener.
+// conditionsOf returns the conditions that the status currently has for a listener.
 func (d draft) conditionsOf(name gwapiv1.SectionName) []metav1.Condition {
 	for _, s := range d.before.Listeners {
 		if s.Name == name {
@@ -181,7 +183,7 @@ func (d draft) conditionsOf(name gwapiv1.SectionName) []metav1.Condition {
 	return nil
 }
 
-// unprogrammed returns the reason why clients cannot use a listener as it is written.
+// unprogrammed returns the reason why clients cannot use a listener as specified.
 func unprogrammed(l *listener, refused condition.Finding) condition.Finding {
 	switch {
 	case !l.served():

@@ -1,12 +1,11 @@
-// Package translate computes what Gateway API objects mean. The translation of a Gateway yields its dataplane config,
-// its Kubernetes objects and its status; the translation of a UDPRoute, a GatewayClass, a GatewayConfig, a Dataplane or
-// a StaticService yields a status.
+// Package translate translates Gateway API objects. The translation of a Gateway yields its dataplane config, its
+// generated Kubernetes objects and its status. The translation of a UDPRoute, a GatewayClass, a GatewayConfig, a
+// Dataplane or a StaticService yields a status.
 //
-// The package is pure and returns no errors: a problem becomes a condition on the object that has it. While a problem
-// makes the config of a Gateway doubtful, Result.Hold is true and everything that was published stays.
-//
-// A problem of a single listener holds that listener only, see held.go. gatewayrules.go lists the problems that hold
-// the whole Gateway.
+// The package does no I/O and returns no errors: a problem becomes a condition of the object that has it. If a problem
+// makes the config of a whole Gateway doubtful, Result.Hold is true, and the published config and objects stay
+// unchanged. gatewayrules.go lists these problems. A problem of a single listener affects only that listener, see
+// held.go.
 package translate
 
 import (
@@ -36,56 +35,59 @@ type Options struct {
 	// DiscoveryAddress is the URL of config discovery in generated pods. Its host is the DNS name of a Service: a pod
 	// IP would change with every restart of the operator, and with it every pod template.
 	DiscoveryAddress string
-	// DiscoverySecured makes generated pods authenticate to config discovery with a token, and verify its certificate.
+	// DiscoverySecured makes generated pods authenticate to config discovery with a token, and verify its TLS
+	// certificate.
 	DiscoverySecured bool
 	// ScalerAddress is the address HOST:PORT of the operator's external scaler for KEDA. DiscoverySecured applies to it
 	// as well.
 	ScalerAddress string
 	// Image is the dataplane image of a Dataplane without spec.image.
 	Image string
-	// OwnConfigs limits the GatewayConfigs that Gateways refer to themselves.
+	// OwnConfigs determines what a Gateway may set by a GatewayConfig that it refers to itself.
 	OwnConfigs OwnConfigs
 	// TrustClassSecrets lets a GatewayConfig that a GatewayClass refers to read Secrets of other namespaces without a
 	// ReferenceGrant.
 	TrustClassSecrets bool
-	// Partial means that the view holds some namespaces only.
+	// Partial means that the view contains only some namespaces of the cluster.
 	Partial bool
-	// Published is the config that is served for the Gateway now, nil if there is none. Held listeners keep the form
-	// that they have in it, and routes over budget keep those of its endpoints that they still lead to.
+	// Published is the config that is currently served for the Gateway, or nil. Listeners that cannot be served as
+	// specified keep their form in it, see held.go. Routes that exceed a budget keep their endpoints in it, see
+	// admission.keepPublished.
 	Published *config.Config
-	// Room is the part of the shared budgets that is left for this Gateway. The zero value leaves all of its own
-	// budget.
+	// Room is what other Gateways leave of the shared budgets. With the zero value, only the Gateway's own budget
+	// applies.
 	Room Room
 	// Now is the transition time of conditions that change.
 	Now metav1.Time
 }
 
-// Room is the number of endpoints that a Gateway may have beside other Gateways.
+// Room is the state of the endpoint budgets that a Gateway shares with other Gateways.
 type Room struct {
-	// Namespace is the number of endpoints of the older Gateways in the namespace.
+	// Namespace is the number of endpoints that older Gateways in the same namespace have.
 	Namespace int
-	// Operator is the number of endpoints that the operator's memory allows for this Gateway. It counts only if Bounded
-	// is true.
+	// Operator is the maximum number of endpoints for this Gateway because of the operator's memory, if Bounded is
+	// true.
 	Operator int
 	Bounded  bool
 }
 
-// OwnConfigs limits the GatewayConfigs that Gateways refer to themselves, in spec.infrastructure.parametersRef. The
-// zero value means OwnConfigsRestricted.
+// OwnConfigs determines what a Gateway may set by a GatewayConfig that it refers to itself, in
+// spec.infrastructure.parametersRef. The zero value means OwnConfigsRestricted.
 type OwnConfigs string
 
 // The values of OwnConfigs.
 const (
-	// OwnConfigsDeny refuses Gateways that refer to a GatewayConfig.
+	// OwnConfigsDeny rejects such a Gateway, unless the GatewayConfig is that of its class.
 	OwnConfigsDeny OwnConfigs = "deny"
-	// OwnConfigsRestricted lets such a GatewayConfig narrow that of the GatewayClass, and never widen it.
+	// OwnConfigsRestricted allows a GatewayConfig that restricts the one of the class further. It cannot lift a
+	// restriction.
 	OwnConfigsRestricted OwnConfigs = "restricted"
-	// OwnConfigsAllow lets such a GatewayConfig replace that of the GatewayClass, except for the fields that are
-	// reserved to the class.
+	// OwnConfigsAllow lets the GatewayConfig replace that of the class, except for the fields that are reserved to the
+	// class.
 	OwnConfigsAllow OwnConfigs = "allow"
 )
 
-// DefaultOptions returns the options of an operator without flags.
+// DefaultOptions returns the options of an operator that runs without flags.
 func DefaultOptions() Options {
 	return Options{
 		ControllerName:    DefaultControllerName,
@@ -105,33 +107,36 @@ type Result struct {
 	// Ours is false if the Gateway does not exist or if its class belongs to another controller. All other fields are
 	// then zero.
 	Ours bool
-	// Hold means that the published config and objects must stay as they are. Config and Objects are then nil.
+	// Hold means that a problem makes the new config doubtful, so the published config and objects must stay unchanged.
+	// Config and Objects are then nil.
 	Hold bool
-	// Config is the dataplane config to publish. It contains a held listener in the form that was published before, if
-	// there is one.
+	// Config is the dataplane config to publish. A listener that cannot be served as specified is in it with its
+	// published form.
 	Config *config.Config
-	// Named are the clusters of Config with the DNS names of Services in place of their addresses, for the ConfigMap.
+	// Named are the clusters of Config for the ConfigMap: they contain the DNS names of Services instead of their
+	// addresses.
 	Named []config.Cluster
-	// HeldListeners are the names, as in a config, of the listeners that cannot be served as they are written.
+	// HeldListeners are the names, as in a config, of the listeners that cannot be served as specified, see held.go.
 	HeldListeners []string
-	// Objects are all objects that the Gateway needs, sorted by kind and name. An object of the Gateway that is not
-	// listed is obsolete.
+	// Objects are all generated objects that the Gateway needs, sorted by kind and name. Any other generated object of
+	// the Gateway is obsolete.
 	Objects []resource.Object
 	// Skeleton are the objects that do not depend on the config: Services, and the Deployment or DaemonSet. If Hold is
-	// true, those of them that do not exist may be created, and those that exist must not be changed.
+	// true, they may be created if they do not exist, but existing ones must not be changed.
 	Skeleton []resource.Object
-	// RelayPorts is the port range of relays; zero if the operator does not manage the dataplane.
+	// RelayPorts is the port range of relay sockets; zero if the operator does not manage the dataplane.
 	RelayPorts config.PortRange
-	// KeepReplicas means that the Deployment must keep its number of replicas when the operator stops setting it.
+	// KeepReplicas means that the Deployment must keep its number of replicas when the operator stops setting
+	// spec.replicas.
 	KeepReplicas bool
 	// Status is the whole status of the Gateway.
 	Status gwapiv1.GatewayStatus
-	// OverBudget lists the routes that are not served because they exceed a budget. The provider puts it into the view,
-	// where the translation of the routes reads it.
+	// OverBudget lists the routes that are not served because they exceed a budget. The provider adds it to the view,
+	// from which the translation of routes reads it.
 	OverBudget *resource.OverBudget
-	// Demand is the Gateway's part of the budgets that it shares with other Gateways.
+	// Demand is what the Gateway uses of the budgets that it shares with other Gateways.
 	Demand Demand
-	// Notes are warnings for logs and events that are not conditions.
+	// Notes are warnings for the user that have no condition of their own.
 	Notes []string
 }
 
@@ -148,8 +153,9 @@ func (r Result) Managed() bool {
 
 // Demand is the number of endpoints of a Gateway, counted as in a budget.
 type Demand struct {
-	// Wanted is the number of endpoints that fit the Gateway's own budget, Given the number that it has.
+	// Wanted is the number of endpoints that the Gateway's own budget allows. Given is the number that it has after the
+	// budgets shared with other Gateways.
 	Wanted, Given int
-	// PerNamespace is the limit for all Gateways of the namespace.
+	// PerNamespace is the maximum for all Gateways of the namespace together.
 	PerNamespace int
 }

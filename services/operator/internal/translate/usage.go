@@ -8,18 +8,19 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// users are the objects that refer to an object. Gateways of other controllers count as well: otherwise controllers
-// that share a cluster would overwrite each other's condition.
+// users are the objects that refer to a GatewayConfig, a Dataplane or a StaticService, for condition InUse. Gateways of
+// other controllers are included: otherwise controllers that share a cluster would overwrite each other's condition.
 type users struct {
+	// noun is the kind of the users in messages.
 	noun string
-	// namespace is the namespace of the object. Users of other namespaces are counted but not named: a reader of the
-	// object may have no right to see them.
+	// namespace is the namespace of the object that is used. Users in other namespaces are counted but not named,
+	// because a reader of the object may have no right to see them.
 	namespace string
 	count     int
 	names     []string
 }
 
-// add adds users. It collects names only while they are few enough to be shown.
+// add adds users. It collects names only as long as there are few enough to show them all.
 func (u *users) add(more resource.Set) {
 	u.count += len(more)
 	if u.count > condition.MaxUsers {
@@ -59,7 +60,8 @@ func usersOfStaticService(v *resource.View, key types.NamespacedName) users {
 	return u
 }
 
-// inUse returns condition InUse. An operator that sees some namespaces only keeps the current one.
+// inUse returns condition InUse. An operator that watches only some namespaces cannot count the users, so it keeps the
+// current condition.
 func (opt Options) inUse(u users, before []metav1.Condition) []metav1.Condition {
 	if !opt.Partial {
 		return []metav1.Condition{condition.Usage(u.noun, u.count, u.names)}

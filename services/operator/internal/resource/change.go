@@ -17,8 +17,8 @@ import (
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 )
 
-// NewView returns a view of objects. Objects of other kinds are ignored. The order does not matter, except that of two
-// objects of one kind and name, which only a folder can have, the last one is used.
+// NewView returns a view of objects. Objects of kinds that no translation reads are ignored. If two objects have the
+// same kind and name, which is only possible in a folder, the last one is used.
 func NewView(objects []Object) *View {
 	v := &View{
 		classes:        table[*gwapiv1.GatewayClass]{},
@@ -55,11 +55,11 @@ func NewView(objects []Object) *View {
 	return v
 }
 
-// Put adds or replaces an object and returns the facts that changed. There are none if no translation reads the kind or
-// the changed fields. The caller must not modify the object afterwards.
+// Put adds or replaces an object and returns the facts that changed, see Fact. There are none if no translation reads
+// the kind or the changed fields. The caller must not modify the object afterwards.
 func (v *View) Put(o Object) Facts { return v.set(o, false) }
 
-// Delete removes the object of the kind and name of o, and returns the facts that changed.
+// Delete removes the object with the kind and name of o, and returns the facts that changed.
 func (v *View) Delete(o Object) Facts { return v.set(o, true) }
 
 func (v *View) set(o Object, gone bool) Facts {
@@ -113,8 +113,8 @@ func (v *View) set(o Object, gone bool) Facts {
 	return changed
 }
 
-// swap replaces or deletes an object of a table and adds its fact to changed. It reports whether a translation may read
-// a difference.
+// swap replaces an object of a table, or deletes it if gone is true, and adds its fact to changed. It reports whether
+// the object differs in anything that a translation may read.
 func swap[T Object](t table[T], s subject, key types.NamespacedName, o T, gone bool, changed Facts) bool {
 	old, known := t[key]
 	if gone {
@@ -135,7 +135,7 @@ func swap[T Object](t table[T], s subject, key types.NamespacedName, o T, gone b
 	return true
 }
 
-// relist adds an item to the lists of keys, or removes it if gone is true.
+// relist replaces an item in the lists of the given keys, or removes it if gone is true.
 func relist[T any](l lists[T], s subject, item T, gone bool, changed Facts, keys ...types.NamespacedName) {
 	l.remove(item, keys...)
 	if !gone {
@@ -234,7 +234,8 @@ func (v *View) setGrant(key types.NamespacedName, o *gwapiv1.ReferenceGrant, gon
 	}
 }
 
-// setRoute replaces a route. This may change which of the routes of the same name is used.
+// setRoute replaces a route, or deletes it if gone is true. If routes of several API groups have the same name, only
+// one is used, so the change may affect the others.
 func (v *View) setRoute(r *Route, gone bool, changed Facts) {
 	old := v.routes[r.Ref]
 	if gone {
@@ -289,7 +290,7 @@ func (v *View) replaceRoute(ref RouteRef, r *Route, changed Facts) {
 	}
 }
 
-// setOverBudget replaces the routes over budget of a Gateway. Only the facts of routes whose refusal differs change.
+// setOverBudget replaces the OverBudget of a Gateway. Only the facts of routes whose refusal differs change.
 func (v *View) setOverBudget(key types.NamespacedName, h *OverBudget, gone bool, changed Facts) {
 	var before, now map[string]BudgetRefusal
 	if old := v.overBudget[key]; old != nil {
@@ -317,7 +318,8 @@ func nameOf(route string) types.NamespacedName {
 	return types.NamespacedName{Namespace: namespace, Name: name}
 }
 
-// maskOf returns the route that is used instead of another one of the same name, or nil.
+// maskOf returns the route that is used instead of the given one because it has the same name and a higher precedence;
+// nil if the given one is used.
 func (v *View) maskOf(ref RouteRef) *RouteRef {
 	for _, spelling := range spellings()[:precedence(ref)] {
 		mask := RouteRef{NamespacedName: ref.NamespacedName, GroupVersion: spelling}
@@ -328,7 +330,8 @@ func (v *View) maskOf(ref RouteRef) *RouteRef {
 	return nil
 }
 
-// staticServicesOf returns the StaticServices that the route of a name refers to. Masked routes do not count.
+// staticServicesOf returns the StaticServices to which the routes of this name refer. Routes that are not used because
+// of MaskedBy do not count.
 func (v *View) staticServicesOf(name types.NamespacedName) Set {
 	keys := Set{}
 	for _, spelling := range spellings() {

@@ -5,9 +5,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Fact is the key of one lookup in a View: an object by kind and name, or a list. The result of a translation depends
-// on the facts that it looked up, including absent objects, and on nothing else. It must be repeated when one of them
-// changes.
+// Fact identifies something that a translation can look up in a View: an object by kind and name, or a list. A lookup
+// that finds nothing also counts. The result of a translation depends only on the facts that it looked up, so it must
+// be repeated when one of them changes.
 type Fact struct {
 	subject subject
 	types.NamespacedName
@@ -15,8 +15,9 @@ type Fact struct {
 	spelling schema.GroupVersion
 }
 
-// subject is the kind of a Fact. A subject named "a..." is a single object. A subject named "all..." is a list: of all
-// objects, or of those that belong to the object or namespace with the name of the Fact.
+// subject says what a Fact is about. The name of a subject "a..." stands for a single object, which the Fact names.
+// "all..." stands for a list: all objects of a kind, or those that belong to the object or namespace that the Fact
+// names. "the..." stands for an object that exists once, without a name.
 type subject uint8
 
 const (
@@ -48,7 +49,7 @@ const (
 	allSystemServices
 	nodeAddressesIn
 
-	// itsStatus is a flag: the Fact is the status of the object.
+	// itsStatus is a flag that is added to a subject: the Fact is then about the status of the object only.
 	itsStatus subject = 1 << 7
 )
 
@@ -63,8 +64,8 @@ func (f Facts) addRoute(r RouteRef) {
 	f[Fact{subject: aRoute, NamespacedName: r.NamespacedName, spelling: r.GroupVersion}] = struct{}{}
 }
 
-// SecretFacts returns the facts that depend on a Secret, for a provider that observes its existence before it fetches
-// the content.
+// SecretFacts returns the facts that change when a Secret appears. A provider needs it if it observes that a Secret
+// exists before it fetches the content.
 func SecretFacts(key types.NamespacedName) Facts {
 	f := Facts{}
 	f.add(aSecret, key)

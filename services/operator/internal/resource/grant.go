@@ -19,8 +19,8 @@ type Target struct {
 	types.NamespacedName
 }
 
-// Granted reports whether a reference is allowed: it stays in its namespace, or a ReferenceGrant in the namespace of
-// the target allows it.
+// Granted reports whether a reference is allowed: both objects are in the same namespace, or a ReferenceGrant in the
+// namespace of the target allows it.
 func (v *View) Granted(from Referrer, to Target) bool {
 	if from.Namespace == to.Namespace {
 		return true

@@ -2,8 +2,8 @@ package resource
 
 import "k8s.io/apimachinery/pkg/types"
 
-// Host is the host on which the file provider runs dataplanes. It replaces the Services, from which the public address
-// of a Gateway is read in a cluster.
+// Host is the host on which the file provider runs dataplanes. It replaces the Services, which provide the public
+// address of a Gateway in a cluster.
 type Host struct {
 	// Address is the public address of all listeners, and the address of relay sockets.
 	Address string
@@ -13,7 +13,8 @@ type Host struct {
 	Admin map[types.NamespacedName]AdminPorts
 }
 
-// Port returns the port that a listener binds; false if it has none, or if h is nil.
+// Port returns the port that a listener binds; false if it has no port, or if h is nil because dataplanes run in a
+// cluster.
 func (h *Host) Port(gateway types.NamespacedName, listener string) (port int, ok bool) {
 	if h != nil {
 		port, ok = h.Ports[ListenerKey{gateway.Namespace, gateway.Name, listener}]

@@ -6,7 +6,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// table holds the objects of one kind. A missing key yields nil.
+// table holds the objects of one kind. The value of a missing key is nil.
 type table[T Object] map[types.NamespacedName]T
 
 func (t table[T]) keys() []types.NamespacedName {
@@ -27,8 +27,8 @@ func (t table[T]) names() []string {
 	return names
 }
 
-// lists is an index from an object or namespace to a sorted list of items. A list is never modified: a change replaces
-// it, so that callers may keep it.
+// lists is an index from an object or namespace to a sorted list of items. A change makes a new list, so that callers
+// may keep a list that they have looked up.
 type lists[T any] struct {
 	of    map[types.NamespacedName][]T
 	order func(a, b T) int

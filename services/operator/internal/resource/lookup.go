@@ -57,7 +57,7 @@ func (v *View) StaticService(key types.NamespacedName) *stunnerv1.StaticService 
 	return find(v, v.staticServices, aStaticService, key)
 }
 
-// Routes returns the names of all routes, sorted by namespace, name and precedence.
+// Routes returns the references of all routes, sorted by namespace, name and precedence.
 func (v *View) Routes() []RouteRef {
 	refs := make([]RouteRef, 0, len(v.routes))
 	for ref := range v.routes {
@@ -75,7 +75,7 @@ func (v *View) Route(ref RouteRef) *Route {
 	return v.routes[ref]
 }
 
-// RoutesOf returns the routes with a Gateway as parent, in the order of Routes.
+// RoutesOf returns the routes that have a Gateway as parent, in the order of Routes.
 func (v *View) RoutesOf(gateway types.NamespacedName) []*Route {
 	return list(v, v.routesOfGateway, allRoutesOf, gateway)
 }
@@ -110,8 +110,8 @@ func (v *View) Namespace(name string) *corev1.Namespace {
 	return find(v, v.namespaces, aNamespace, types.NamespacedName{Name: name})
 }
 
-// NamespaceLabels returns the labels of a namespace. The label with its name is always present, because the API server
-// sets it.
+// NamespaceLabels returns the labels of a namespace. They always include the label with its name: an API server sets
+// it, but in a folder it may be missing.
 func (v *View) NamespaceLabels(name string) map[string]string {
 	all := map[string]string{corev1.LabelMetadataName: name}
 	if ns := v.Namespace(name); ns != nil {
@@ -122,14 +122,14 @@ func (v *View) NamespaceLabels(name string) map[string]string {
 	return all
 }
 
-// NodeAddressesIn returns the IP addresses of nodes in an AddressBlock, sorted. Unlike Nodes, it makes a translation
-// depend on the nodes of that block only.
+// NodeAddressesIn returns the IP addresses of nodes in a block as returned by AddressBlock, sorted. Unlike Nodes, it
+// makes a translation depend on the nodes in that block only.
 func (v *View) NodeAddressesIn(block netip.Prefix) []netip.Addr {
 	return list(v, v.nodeAddresses, nodeAddressesIn, blockKey(block))
 }
 
-// AddressBlock returns the block of an address for NodeAddressesIn: /24 of IPv4, /64 of IPv6. Pods of one node usually
-// share a block, and nodes have other blocks than pods.
+// AddressBlock returns the block of an address for NodeAddressesIn: /24 for IPv4, /64 for IPv6. Pods of one node
+// usually share a block, which contains no node addresses, so that few translations depend on the addresses of nodes.
 func AddressBlock(a netip.Addr) netip.Prefix {
 	bits := 64
 	if a = a.Unmap(); a.Is4() {
@@ -146,7 +146,8 @@ func blockKey(block netip.Prefix) types.NamespacedName {
 // Nodes returns all Nodes, sorted by name.
 func (v *View) Nodes() []*corev1.Node { return list(v, v.allNodes, allNodes, types.NamespacedName{}) }
 
-// GatewaysOfClass returns the Gateways whose parameters come from a GatewayClass.
+// GatewaysOfClass returns the Gateways whose parameters come from a GatewayClass. Gateways with
+// spec.infrastructure.parametersRef are not included.
 func (v *View) GatewaysOfClass(name string) Set {
 	return usersOf(v, v.users.gatewaysOfClass, allGatewaysOfClass, types.NamespacedName{Name: name})
 }
@@ -206,7 +207,7 @@ func (v *View) Refusal(gateway types.NamespacedName) RefusalState {
 	return RefusalState{}
 }
 
-// OverBudget returns the reason why a route is over budget at a Gateway; the zero value if it is not.
+// OverBudget returns the reason why a route exceeds a budget of a Gateway; the zero value if it does not.
 func (v *View) OverBudget(gateway, route types.NamespacedName) BudgetRefusal {
 	v.record(anOverBudget, route)
 	if h := v.overBudget[gateway]; h != nil {
@@ -215,7 +216,7 @@ func (v *View) OverBudget(gateway, route types.NamespacedName) BudgetRefusal {
 	return BudgetRefusal{}
 }
 
-// WithHost returns a view of the same objects in which dataplanes run on a host. The host must not be changed
+// WithHost returns a view of the same objects for dataplanes that run on a host. The host must not be changed
 // afterwards.
 func (v *View) WithHost(h Host) *View {
 	w := *v

@@ -15,8 +15,8 @@ func compareKeys(a, b types.NamespacedName) int {
 // byKey compares objects by namespace and name.
 func byKey[T Object](a, b T) int { return compareKeys(KeyOf(a), KeyOf(b)) }
 
-// deref returns *p, or absent if p is nil or points to a zero value: an empty string means unset in references of the
-// Gateway API.
+// deref returns *p, or absent if p is nil or points to a zero value. In references of the Gateway API, an empty string
+// means unset.
 func deref[T comparable](p *T, absent T) T {
 	var zero T
 	if p == nil || *p == zero {

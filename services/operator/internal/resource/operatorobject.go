@@ -7,10 +7,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// The types below are state of the provider that a translation depends on. They implement Object so that View.Put
-// indexes them and records their facts like those of Kubernetes objects. They do not exist in an API server.
+// The types below hold state of the provider on which translations depend. They implement Object so that View handles
+// them like Kubernetes objects. They do not exist in an API server.
 
-// Trust holds the CA certificates of config discovery. There is one, without a name.
+// Trust holds the CA certificates of config discovery. A view has at most one, without a name.
 type Trust struct {
 	metav1.TypeMeta
 	metav1.ObjectMeta
@@ -23,7 +23,7 @@ func (t *Trust) DeepCopyObject() runtime.Object {
 	return &Trust{TypeMeta: t.TypeMeta, ObjectMeta: *t.ObjectMeta.DeepCopy(), Bundle: t.Bundle}
 }
 
-// Scaling is the state of the autoscaler of the cluster. There is one, without a name.
+// Scaling is the state of KEDA, the autoscaler of the cluster. A view has at most one, without a name.
 type Scaling struct {
 	metav1.TypeMeta
 	metav1.ObjectMeta
@@ -36,23 +36,22 @@ func (s *Scaling) DeepCopyObject() runtime.Object {
 	return &Scaling{TypeMeta: s.TypeMeta, ObjectMeta: *s.ObjectMeta.DeepCopy(), Missing: s.Missing}
 }
 
-// Fleet is the state of the dataplanes of the Gateway with the same name, from their reports. It contains nothing that
-// changes with every report, because each change translates the Gateway.
+// Fleet is the state of all dataplanes of the Gateway with the same name, according to their reports. It contains only
+// state that changes rarely, because each change causes a translation of the Gateway.
 type Fleet struct {
 	metav1.TypeMeta
 	metav1.ObjectMeta
 	FleetState
 }
 
-// FleetState is the content of a Fleet. The zero value means that there is no problem, or that no dataplane reports.
+// FleetState is the content of a Fleet. The zero value means that there is no problem, or that there is no report.
 type FleetState struct {
-	// Pod is one of the dataplanes, and Problem its message, if all of them rejected the config or serve it only in
-	// part.
+	// Pod and Problem are set if all dataplanes rejected the config or serve it only in part. They are the name of one
+	// of them and its error message.
 	Pod, Problem string
-	// Behind is the number of dataplanes if none of them runs the published config, although there was time to deliver
-	// it; otherwise 0.
+	// Behind is the number of dataplanes if none of them has started to run the published config in time, otherwise 0.
 	Behind int
-	// Draining is the number of dataplanes that serve their sessions and admit no new clients.
+	// Draining is the number of dataplanes that shut down: they serve existing sessions but accept no new clients.
 	Draining int
 }
 
@@ -70,9 +69,10 @@ type Refusal struct {
 
 // RefusalState is the content of a Refusal. The zero value means that all objects were accepted.
 type RefusalState struct {
-	// Serving is an object without which the Gateway is not served; Scaling is an object that only scales its pods.
+	// Serving is an object that is needed to serve the Gateway. Scaling is an object that is needed only to scale its
+	// pods.
 	Serving, Scaling Refused
-	// ExternalIPs is a Service that was accepted only without spec.externalIPs.
+	// ExternalIPs is a Service that the API server accepted only after spec.externalIPs was removed.
 	ExternalIPs Refused
 }
 
@@ -86,9 +86,8 @@ func (r *Refusal) DeepCopyObject() runtime.Object {
 	return &Refusal{TypeMeta: r.TypeMeta, ObjectMeta: *r.ObjectMeta.DeepCopy(), RefusalState: r.RefusalState}
 }
 
-// OverBudget lists the routes that the Gateway with the same name does not serve because they exceed a budget. The
-// translation of the Gateway produces it, and the translation of a route reads it: computing it needs all routes of the
-// Gateway.
+// OverBudget lists the routes that the Gateway with the same name does not serve because they exceed a budget. Only the
+// translation of the Gateway reads all its routes, so it computes the list, and the translation of a route looks it up.
 type OverBudget struct {
 	metav1.TypeMeta
 	metav1.ObjectMeta
@@ -96,7 +95,7 @@ type OverBudget struct {
 	Routes map[string]BudgetRefusal
 }
 
-// BudgetRefusal is reason and message of the condition of a route over budget.
+// BudgetRefusal is the reason and the message of the condition of a route that exceeds a budget.
 type BudgetRefusal struct {
 	Reason, Message string
 }

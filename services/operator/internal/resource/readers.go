@@ -5,10 +5,11 @@ import (
 	"slices"
 )
 
-// Readers is an index from facts to the translations that depend on them. U identifies a translation. The zero value is
-// ready to use.
+// Readers is an index from facts to the translations that depend on them, their readers. U identifies a translation.
+// The zero value is ready to use.
 //
-// A Gateway has some thirty facts, and most facts have one reader: slices take a fraction of the memory of maps.
+// It uses slices where they are short, because they take a fraction of the memory of maps: a Gateway depends on about
+// thirty facts, and most facts have a single reader.
 type Readers[U comparable] struct {
 	facts   map[U][]Fact
 	readers map[Fact]*readerSet[U]
@@ -67,7 +68,7 @@ func (r *Readers[U]) Record(u U, facts Facts) {
 	r.facts[u] = list
 }
 
-// same reports whether the facts are unchanged, as they are after most translations.
+// same reports whether the facts are unchanged, which is the case for most translations.
 func (r *Readers[U]) same(before []Fact, now Facts) bool {
 	return len(before) == len(now) && !slices.ContainsFunc(before, func(f Fact) bool { _, has := now[f]; return !has })
 }
@@ -75,7 +76,7 @@ func (r *Readers[U]) same(before []Fact, now Facts) bool {
 // Has reports whether facts are recorded for u.
 func (r *Readers[U]) Has(u U) bool { return r.facts[u] != nil }
 
-// Delete removes u.
+// Delete removes u and its facts.
 func (r *Readers[U]) Delete(u U) {
 	for _, f := range r.facts[u] {
 		if r.readers[f].remove(u) {
@@ -85,7 +86,7 @@ func (r *Readers[U]) Delete(u U) {
 	delete(r.facts, u)
 }
 
-// Of adds the readers of any of the facts to a set.
+// Of adds the readers of all given facts to set.
 func (r *Readers[U]) Of(facts Facts, set map[U]struct{}) {
 	for f := range facts {
 		if a := r.readers[f]; a != nil {

@@ -48,7 +48,7 @@ type Route struct {
 	MaskedBy *RouteRef
 }
 
-// Backend is a backend of a route with defaults.
+// Backend is a backend of a route, with defaults filled in.
 type Backend struct {
 	Group     string
 	Kind      string
@@ -64,7 +64,7 @@ func (b Backend) Key() types.NamespacedName {
 	return types.NamespacedName{Namespace: b.Namespace, Name: b.Name}
 }
 
-// Gateways returns the parents of the route that are Gateways, sorted and without duplicates.
+// Gateways returns the Gateways among the parents of the route, sorted and without duplicates.
 func (r *Route) Gateways() []types.NamespacedName {
 	var keys []types.NamespacedName
 	for _, p := range r.Parents {
@@ -76,7 +76,7 @@ func (r *Route) Gateways() []types.NamespacedName {
 	return slices.Compact(keys)
 }
 
-// GatewayOf returns the Gateway that a parent reference names; false for a parent of another kind.
+// GatewayOf returns the Gateway to which a parent reference refers; false if the parent is of another kind.
 func (r *Route) GatewayOf(p gwapiv1.ParentReference) (types.NamespacedName, bool) {
 	if deref(p.Group, gwapiv1.GroupName) != gwapiv1.GroupName || deref(p.Kind, KindGateway) != KindGateway {
 		return types.NamespacedName{}, false
@@ -89,8 +89,8 @@ func compareRoutes(a, b RouteRef) int {
 	return cmp.Or(compareKeys(a.NamespacedName, b.NamespacedName), cmp.Compare(precedence(a), precedence(b)))
 }
 
-// spellings are the API groups and versions of UDPRoute. If several have a route of one name, the first of this list is
-// used.
+// spellings returns the API groups and versions of UDPRoute in order of precedence: if routes of several of them have
+// the same name, the first one is used.
 func spellings() []schema.GroupVersion {
 	return []schema.GroupVersion{stunnerv1.GroupVersion, official, officialAlpha}
 }
@@ -114,7 +114,8 @@ func fromStunner(o *stunnerv1.UDPRoute) *Route {
 	return r
 }
 
-// fromOfficial reads a UDPRoute of the Gateway API. Its mandatory backend port is ignored, which means all ports.
+// fromOfficial reads a UDPRoute of the Gateway API. It ignores the port of a backend, which is mandatory there, so such
+// a route leads to all ports.
 func fromOfficial(
 	o Object, spec gwapiv1.UDPRouteSpec, status []gwapiv1.RouteParentStatus, spelling schema.GroupVersion,
 ) *Route {

@@ -13,9 +13,9 @@ import (
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 )
 
-// same reports whether two versions of an object are equal in everything that a translation reads, except for a status
-// that is a fact of its own. Most updates change nothing else: a kubelet, for instance, writes the status of its node
-// every few seconds.
+// same reports whether two versions of an object are equal in everything that a translation reads. A status that the
+// operator writes is not compared, because it is a fact of its own. Most updates change only other fields: a kubelet,
+// for example, writes the status of its node every few seconds.
 func same(a, b Object) bool {
 	return reflect.DeepEqual(headOf(a), headOf(b)) && reflect.DeepEqual(bodyOf(a), bodyOf(b))
 }
@@ -94,7 +94,8 @@ func bodyOf(o Object) []any {
 	return nil
 }
 
-// statusOf returns the status of an object if the operator writes it, or nil. The status of a route is part of Route.
+// statusOf returns the status of an object if the operator writes it, or nil. It returns nil for a route too, because
+// setRoute compares the status in Route.
 func statusOf(o Object) any {
 	switch o := o.(type) {
 	case *gwapiv1.GatewayClass:

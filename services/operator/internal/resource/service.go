@@ -8,15 +8,15 @@ import (
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
-// Labels and annotation of generated objects with their Gateway. The annotation RelatedGatewayName is NAMESPACE/NAME,
-// the labels are one each.
+// Names of the labels and the annotation by which a generated object refers to its Gateway. As a label,
+// RelatedGatewayName is the name of the Gateway. As an annotation, it is NAMESPACE/NAME.
 const (
 	RelatedGatewayName      = "stunner.l7mp.io/related-gateway-name"
 	RelatedGatewayNamespace = "stunner.l7mp.io/related-gateway-namespace"
 )
 
-// GatewayOf returns the Gateway that a Service exposes. The Service needs an owner reference as well as the annotation,
-// because annotations are copied between objects.
+// GatewayOf returns the Gateway that a Service exposes. It requires an owner reference in addition to the annotation,
+// because users copy annotations between objects.
 func GatewayOf(svc *corev1.Service) (types.NamespacedName, bool) {
 	namespace, name, ok := strings.Cut(svc.Annotations[RelatedGatewayName], "/")
 	if !ok || namespace != svc.Namespace {

@@ -31,7 +31,7 @@ func newUsers() users {
 	}
 }
 
-// refer replaces the references of a user.
+// refer replaces the objects that user refers to, before, by now, and adds the facts of all objects whose users differ.
 func refer(index map[types.NamespacedName]Set, s subject, user types.NamespacedName, before, now Set, changed Facts) {
 	for key := range before {
 		if _, still := now[key]; !still {
@@ -53,8 +53,8 @@ func refer(index map[types.NamespacedName]Set, s subject, user types.NamespacedN
 	}
 }
 
-// parametersOf returns the origin of a Gateway's parameters: its class, or the GatewayConfig in
-// spec.infrastructure.parametersRef.
+// parametersOf returns where the parameters of a Gateway come from: its class, or the GatewayConfig in
+// spec.infrastructure.parametersRef. The other one is nil.
 func parametersOf(gw *gwapiv1.Gateway) (class, config Set) {
 	switch {
 	case gw == nil:
@@ -75,7 +75,8 @@ func configOf(class *gwapiv1.GatewayClass) Set {
 	return configRef(string(p.Group), string(p.Kind), string(deref(p.Namespace, "")), p.Name)
 }
 
-// configRef accepts an empty group and kind as GatewayConfig, like the translation.
+// configRef returns the GatewayConfig to which a reference refers. As in package translate, an empty group and kind
+// mean GatewayConfig.
 func configRef(group, kind, namespace, name string) Set {
 	if cmp.Or(group, stunnerv1.GroupName) != stunnerv1.GroupName ||
 		cmp.Or(kind, KindGatewayConfig) != KindGatewayConfig {

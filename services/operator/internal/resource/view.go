@@ -1,8 +1,9 @@
 // Package resource is the input of the translation: a View of all objects that affect a Gateway, with the indexes that
-// the translation needs. A View records which facts a translation looked up, so that a provider repeats only the
+// the translation needs. A View records what a translation looked up, see Fact, so that a provider repeats only the
 // translations that a change affects.
 //
-// The package is pure: a provider puts objects of a folder or of a cluster into the View, which never modifies them.
+// The package does no I/O: a provider puts objects from a folder or from a cluster into the View, which never modifies
+// them.
 package resource
 
 import (
@@ -52,15 +53,15 @@ type View struct {
 	recorded Facts
 }
 
-// Recording returns a view of the same objects that adds each lookup to facts. It is valid until the next Put or
-// Delete.
+// Recording returns a view of the same objects that adds each fact that is looked up to facts. It is valid until the
+// next Put or Delete.
 func (v *View) Recording(facts Facts) *View {
 	w := *v
 	w.recorded = facts
 	return &w
 }
 
-// record adds a fact to the recorded ones.
+// record adds a looked-up fact, if the view records.
 func (v *View) record(s subject, key types.NamespacedName) {
 	if v.recorded != nil {
 		v.recorded.add(s, key)

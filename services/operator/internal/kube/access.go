@@ -15,12 +15,12 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/trust"
 )
 
-// discoveryConnections bounds the connections to config discovery without an open stream. After a restart of the
-// operator all dataplanes reconnect at once.
+// discoveryConnections limits the connections to config discovery, not counting open streams. The limit is high because
+// all dataplanes reconnect at once after a restart of the operator.
 const discoveryConnections = 10_000
 
-// newIdentity returns the TLS identity of the replicas. Its names are those of their Service, the hosts in the
-// addresses that dataplanes and KEDA are configured with, and localhost.
+// newIdentity returns the TLS identity that all replicas use. Its certificate contains the names of their Service, the
+// host names by which dataplanes and KEDA are configured to reach them, and localhost.
 func newIdentity(s Settings) *trust.Identity {
 	name := discoveryService + "." + s.Namespace + ".svc"
 	names := []string{
@@ -42,7 +42,8 @@ func newIdentity(s Settings) *trust.Identity {
 	return &trust.Identity{Names: names}
 }
 
-// newDiscoveryServer returns the config discovery server, and the authorizer of its clients; nil for AuthOff.
+// newDiscoveryServer returns the config discovery server and the authorizer of its clients. The authorizer is nil for
+// AuthOff.
 func newDiscoveryServer(s Settings, m *meters) (*discovery.Server, *authorizer, error) {
 	o := discovery.ServerOptions{
 		Log: s.Log, Permissive: s.DiscoveryAuth == AuthPermissive,
@@ -61,7 +62,7 @@ func newDiscoveryServer(s Settings, m *meters) (*discovery.Server, *authorizer, 
 	return discovery.NewServer(o), a, nil
 }
 
-// discoveryListener adds TLS to the listener of config discovery, as DiscoveryAuth requires.
+// discoveryListener adds TLS to the listener of config discovery if s.DiscoveryAuth requires it.
 func discoveryListener(s Settings, ln net.Listener, id *trust.Identity) net.Listener {
 	switch s.DiscoveryAuth {
 	case AuthOff:
@@ -72,8 +73,9 @@ func discoveryListener(s Settings, ln net.Listener, id *trust.Identity) net.List
 	return tls.NewListener(ln, id.Server())
 }
 
-// serveScaler serves the KEDA external scaler until ctx ends: over TLS, or in plain text if AuthOff disables
-// certificates. allocations reads the view of this replica, and fails if that is incomplete.
+// serveScaler serves the KEDA external scaler until ctx ends. It uses TLS, or plain text with AuthOff, because there
+// are no certificates then. allocations returns the number of allocations of a Gateway, or an error if this replica
+// does not know it for sure.
 func serveScaler(
 	ctx context.Context, s Settings, ln net.Listener, id *trust.Identity, m *meters,
 	allocations func(types.NamespacedName) (int, error),

@@ -17,14 +17,17 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// fieldManager is the operator's name in server-side apply.
+// fieldManager is the name under which the operator owns fields in server-side apply.
 const fieldManager = "stunner-operator"
 
-// appliedAnnotation holds a hash of the applied object. A removed field is detected by it, also after a restart.
+// appliedAnnotation holds a hash of the object that the operator applied last. If the hash of the wanted object
+// differs, the object is applied again. This way, a field that the operator no longer sets is removed, even after a
+// restart.
 const appliedAnnotation = "stunner.l7mp.io/applied"
 
-// diff returns the patch that makes a live object equal to the wanted one, nil if it is equal, and whether the live
-// object exists. live receives the cached object.
+// diff compares the wanted object with the live object in the cache, which it reads into live. It returns the patch
+// that makes the live object equal to the wanted one, or nil if they are equal. found reports whether the live object
+// exists.
 func diff(
 	ctx context.Context, c client.Reader, wanted resource.Object, live client.Object,
 ) (patch *unstructured.Unstructured, found bool, err error) {
@@ -53,12 +56,12 @@ func diff(
 	return patch, true, nil
 }
 
-// errOwnedByOther means that an object with the wanted name exists and is not owned by this Gateway.
+// errOwnedByOther means that an object with the wanted name exists, but another Gateway or a user owns it.
 var errOwnedByOther = errors.New(
 	"it is there already and is not this Gateway's: delete it, or give one of the two another name",
 )
 
-// applyPatch applies a patch. Without force a conflict with another field manager is an error.
+// applyPatch applies a patch by server-side apply. Without force, a conflict with another field manager is an error.
 func applyPatch(ctx context.Context, c client.Client, patch *unstructured.Unstructured, force bool) error {
 	o := []client.ApplyOption{client.FieldOwner(fieldManager)}
 	if force {
@@ -75,7 +78,8 @@ func applyPatch(ctx context.Context, c client.Client, patch *unstructured.Unstru
 	}
 }
 
-// patchFor returns the apply configuration of an object: the fields that the operator sets, and their hash.
+// patchFor returns the apply configuration of an object: the fields that the operator sets, with their hash in
+// appliedAnnotation.
 func patchFor(o resource.Object) (*unstructured.Unstructured, error) {
 	patch, err := patchWithHash(o, "")
 	if err != nil {
@@ -90,9 +94,10 @@ func patchFor(o resource.Object) (*unstructured.Unstructured, error) {
 	return patch, nil
 }
 
-// patchWithHash returns the apply configuration of an object with a known hash; "" adds none.
+// patchWithHash returns the apply configuration of an object with a known hash in appliedAnnotation; "" adds no
+// annotation.
 func patchWithHash(o resource.Object, known string) (*unstructured.Unstructured, error) {
-	// The copy keeps the fields of an unstructured object unchanged: the converter returns its map itself.
+	// For an unstructured object the converter returns the map of the object, which must not be modified.
 	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o.DeepCopyObject())
 	if err != nil {
 		return nil, fmt.Errorf("convert %T %s: %w", o, resource.KeyOf(o), err)
@@ -117,7 +122,7 @@ func setAppliedHash(patch *unstructured.Unstructured, as string) {
 	patch.SetAnnotations(annotations)
 }
 
-// withoutTypeMeta drops the fields that typed objects in the cache lack.
+// withoutTypeMeta returns a copy without apiVersion and kind, which typed objects in the cache do not have.
 func withoutTypeMeta(fields map[string]any) map[string]any {
 	copied := make(map[string]any, len(fields))
 	for k, v := range fields {
@@ -128,7 +133,8 @@ func withoutTypeMeta(fields map[string]any) map[string]any {
 	return copied
 }
 
-// covers reports whether live contains every wanted field. Other live fields belong to other managers, or are defaults.
+// covers reports whether the live object, is, contains every wanted field with its value. Other live fields are
+// ignored, because they are defaults or belong to other field managers.
 func covers(is, wanted any) bool {
 	switch wanted := wanted.(type) {
 	case nil: // a field without a value

@@ -17,25 +17,25 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/trust"
 )
 
-// AuthorityName names the Secret, in the operator's namespace, that holds the discovery CA under the keys of package
-// trust, and the ConfigMap that publishes its certificates to clients other than dataplanes.
+// AuthorityName is the name of two objects in the operator's namespace. The Secret holds the CA of config discovery,
+// see package trust for its keys. The ConfigMap publishes the CA certificates to clients other than dataplanes.
 const AuthorityName = "stunner-discovery-ca"
 
-// authority maintains the CA of config discovery. The leader creates and renews it; every replica watches it and
-// issues its own certificate from it.
+// authority maintains the CA of config discovery. The leader creates and renews the CA. Every replica watches it and
+// issues its own server certificate from it.
 //
-// The Secret is authoritative. While it is missing or unreadable the last CA read from it stays in use, and the leader
-// writes that back. A new CA is used only after it was read back from the Secret, so replicas differ for no longer
-// than the watch takes.
+// The Secret is authoritative. If it is deleted or becomes unreadable, the last CA that was read from it stays in use,
+// and the leader writes that CA to the Secret again. A new CA is used only after it was read back from the Secret, so
+// that all replicas switch to it at about the same time.
 type authority struct {
 	selfManaged
 	identity *trust.Identity
 	inbox    *inbox
 
-	// stored is the last valid CA read from the Secret, and sent the bundle that the loop received. Both belong to the
-	// goroutine of step.
+	// stored is the last valid CA that was read from the Secret. Only the goroutine of step uses it.
 	stored trust.Authority
-	sent   string
+	// sent is the bundle of CA certificates that was last sent to the loop. Only the goroutine of step uses it.
+	sent string
 	// firstSent is closed when the loop has received the first bundle.
 	firstSent chan struct{}
 }
@@ -53,8 +53,8 @@ func (a *authority) manage(ctx context.Context, group *errgroup.Group, o selfMan
 	return a.start(ctx, group, o, a.step, &corev1.Secret{}, &corev1.ConfigMap{})
 }
 
-// await returns when the certificates for generated pods are known. Until then notReadyReason names the missing
-// Secret. A nil authority returns at once.
+// await returns when the CA certificates for generated pods are known. Until then, notReadyReason names the missing
+// Secret. For a nil authority, await returns at once.
 func (a *authority) await(ctx context.Context, notReadyReason *atomic.Pointer[string]) error {
 	if a == nil {
 		return nil
@@ -70,8 +70,8 @@ func (a *authority) await(ctx context.Context, notReadyReason *atomic.Pointer[st
 	}
 }
 
-// step reads the Secret, renews the certificate of this replica, and on the leader writes the Secret and the
-// ConfigMap.
+// step reads the Secret and renews the certificate of this replica. On the leader, it also writes the Secret and the
+// ConfigMap if they are outdated.
 func (a *authority) step(ctx context.Context) error {
 	now, secret := a.now(), a.emptySecret()
 	if err := a.client.Get(ctx, client.ObjectKeyFromObject(secret), secret); client.IgnoreNotFound(err) != nil {
@@ -98,7 +98,7 @@ func (a *authority) step(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// send sends the bundle of certificates that dataplanes trust to the loop.
+// send sends the CA certificates that dataplanes must trust to the loop, if they have changed.
 func (a *authority) send(bundle string) {
 	if bundle == a.sent {
 		return
@@ -117,7 +117,7 @@ func (a *authority) writeSecret(ctx context.Context, next trust.Authority, found
 	return a.createOrUpdate(ctx, secret, func() { secret.Data = next.Encode() })
 }
 
-// writeConfigMap publishes the certificates once the Secret holds them.
+// writeConfigMap publishes the CA certificates, but not before the Secret holds them.
 func (a *authority) writeConfigMap(ctx context.Context) error {
 	if a.sent == "" {
 		return nil

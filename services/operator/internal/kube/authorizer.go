@@ -21,25 +21,25 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
 )
 
-// authorizer decides which configs a client may read. A dataplane pod reads the config of its Gateway. The accounts in
-// readers read the part of all configs that an auth service needs, or with the suffix WholeConfigs whole configs.
+// authorizer decides which configs a client may read. A dataplane pod may read the config of its Gateway. An account in
+// readers may read the part of all configs that an auth service needs, or whole configs if its entry has the suffix
+// WholeConfigs.
 //
-// The token of a pod is verified locally, with the published keys of the API server and the watched pods: after a
-// restart thousands of dataplanes reconnect at once, which costs the API server one request for keys and one list. A
-// TokenReview is made if that does not decide, if the token is that of an account that reads all configs, and every few
-// minutes for an open stream.
+// The token of a pod is verified locally, with the published keys of the API server and with the watched pods, because
+// thousands of dataplanes reconnect at once after a restart. A TokenReview request is made only if that gives no
+// result, if the token belongs to an account in readers, and every few minutes for an open stream.
 type authorizer struct {
 	keys    *tokenKeys
 	pods    *podIndex
 	reviews *tokenReviews
-	// readers are user names, such as system:serviceaccount:NAMESPACE:NAME, with the suffix if they read whole configs.
+	// readers are user names, system:serviceaccount:NAMESPACE:NAME, optionally with the suffix WholeConfigs.
 	readers []string
 }
 
 // newAuthorizer returns an authorizer; readers are NAMESPACE/SERVICEACCOUNT.
 func newAuthorizer(c *rest.Config, readers []string, log *slog.Logger) (*authorizer, error) {
 	c = rest.CopyConfig(c)
-	c.QPS = -1 // maxConcurrentReviews bounds the requests
+	c.QPS = -1 // maxConcurrentReviews limits the requests instead
 	clients, err := kubernetes.NewForConfig(c)
 	if err != nil {
 		return nil, fmt.Errorf("reach API server: %w", err)
@@ -70,7 +70,8 @@ func createReview(
 	return review.Status, nil
 }
 
-// authorize implements discovery.ServerOptions.Authorize. An error rejects the token, unless it is ErrUndecided.
+// authorize implements discovery.ServerOptions.Authorize. If the error wraps discovery.ErrUndecided, the token could
+// not be checked; any other error rejects the token.
 func (r *authorizer) authorize(req *http.Request) (discovery.Grant, error) {
 	ctx, cancel := context.WithTimeout(req.Context(), authorizeTimeout)
 	defer cancel()
@@ -107,8 +108,8 @@ func (r *authorizer) confirm(req *http.Request) (discovery.Grant, error) {
 	return r.grantByReview(ctx, r.reviews.refresh, token, claimed, req)
 }
 
-// tokenOf returns the bearer token of a request and its unverified claims. A token that no API server would accept is
-// an error, and costs no TokenReview.
+// tokenOf returns the bearer token of a request and its unverified claims. It returns an error, without a TokenReview,
+// for a token that the API server would reject for its format, audience or expiry.
 func tokenOf(req *http.Request) (token string, claimed tokenClaims, err error) {
 	scheme, token, _ := strings.Cut(req.Header.Get("Authorization"), " ")
 	if !strings.EqualFold(scheme, "Bearer") || token == "" {
@@ -121,12 +122,12 @@ func tokenOf(req *http.Request) (token string, claimed tokenClaims, err error) {
 	return token, claimed, nil
 }
 
-// reviewFunc makes a TokenReview of a token: tokenReviews.get or tokenReviews.refresh.
+// reviewFunc reviews a token by a TokenReview request. It is tokenReviews.get or tokenReviews.refresh.
 type reviewFunc func(
 	ctx context.Context, token string, expiry time.Time, source netip.Addr,
 ) (authenticationv1.TokenReviewStatus, error)
 
-// grantByReview returns the grant of a token that the API server reviews.
+// grantByReview returns the grant of a token according to the result of its TokenReview.
 func (r *authorizer) grantByReview(
 	ctx context.Context, ask reviewFunc, token string, claimed tokenClaims, req *http.Request,
 ) (discovery.Grant, error) {
@@ -163,8 +164,8 @@ const (
 	podUID  = "authentication.kubernetes.io/pod-uid"
 )
 
-// podGrant returns the grant of a token that is bound to a pod: the config of the Gateway in the labels of the pod, or
-// nothing for a pod that is no dataplane. found is false if the pod is not known.
+// podGrant returns the grant of a token that is bound to a pod. A dataplane pod may read the config of the Gateway in
+// its labels, any other pod nothing. found is false if the pod is unknown.
 func (r *authorizer) podGrant(
 	ctx context.Context, namespace string, bound tokenObject, account string,
 ) (grant discovery.Grant, found bool, err error) {

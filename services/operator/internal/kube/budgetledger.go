@@ -9,19 +9,19 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// budgetLedger divides the endpoints that Gateways share. The budget of a namespace goes to its oldest Gateways first.
-// The memory of the operator is divided equally between namespaces.
+// budgetLedger divides the endpoint budgets that several Gateways share. Within the budget of a namespace, the oldest
+// Gateways come first. The operator's memory is divided equally between namespaces.
 type budgetLedger struct {
 	// total is the number of endpoints that fit into the memory of the operator; 0 means unlimited.
 	total   int
 	entries map[types.NamespacedName]*ledgerEntry
 }
 
-// ledgerEntry is the demand of a translated Gateway.
+// ledgerEntry records the endpoints of a Gateway at its last translation.
 type ledgerEntry struct {
 	created time.Time
 	demand  translate.Demand
-	// room is the room with which it was translated.
+	// room is the Options.Room of that translation.
 	room translate.Room
 }
 
@@ -29,7 +29,7 @@ func newBudgetLedger(total int) *budgetLedger {
 	return &budgetLedger{total: total, entries: map[types.NamespacedName]*ledgerEntry{}}
 }
 
-// roomFor returns the room that the other Gateways leave to a Gateway.
+// roomFor returns the Options.Room for translating a Gateway.
 func (l *budgetLedger) roomFor(key types.NamespacedName, created time.Time) (room translate.Room) {
 	older := 0
 	wanted := map[string]int{}
@@ -54,11 +54,12 @@ func (l *budgetLedger) roomFor(key types.NamespacedName, created time.Time) (roo
 	return room
 }
 
-// maxGatewayDemand exceeds the maximum of one Gateway. The memory is divided only if less than this is left.
+// maxGatewayDemand is more endpoints than one Gateway can have. As long as this number is left, the memory does not
+// need to be divided.
 const maxGatewayDemand = 200_000
 
-// share returns the endpoints that a namespace may have next to others with the given demands. Demands below an equal
-// share are met in full, and the rest is divided equally.
+// share returns the number of endpoints that a namespace may have. wanted are the demands of the other namespaces. A
+// demand below an equal share is met in full, and the rest is divided equally.
 func (l *budgetLedger) share(wanted map[string]int, sum int) int {
 	var others []int
 	for _, w := range wanted {
@@ -75,7 +76,8 @@ func (l *budgetLedger) share(wanted map[string]int, sum int) int {
 	return left
 }
 
-// isOlder reports whether a Gateway was created before another one of its namespace; equal times are ordered by name.
+// isOlder reports whether Gateway a was created before Gateway b of the same namespace. If the creation times are
+// equal, the first one by name counts as older.
 func isOlder(a types.NamespacedName, made time.Time, b types.NamespacedName, madeB time.Time) bool {
 	if !made.Equal(madeB) {
 		return made.Before(madeB)
@@ -83,8 +85,8 @@ func isOlder(a types.NamespacedName, made time.Time, b types.NamespacedName, mad
 	return a.Name < b.Name
 }
 
-// record stores the demand of a Gateway, and returns the other Gateways to translate again: those that exceed their
-// room now, and those that want and may have more.
+// record stores the demand of a Gateway. It returns the other Gateways that must be translated again: those that now
+// have too many endpoints, and those that want more endpoints and may now have them.
 func (l *budgetLedger) record(key types.NamespacedName, now ledgerEntry) (affected []types.NamespacedName) {
 	old := l.entries[key]
 	if old != nil && old.demand == now.demand && old.created.Equal(now.created) {
@@ -95,7 +97,7 @@ func (l *budgetLedger) record(key types.NamespacedName, now ledgerEntry) (affect
 	return l.affected(key)
 }
 
-// forget removes a deleted Gateway, and returns the other Gateways to translate again.
+// forget removes a deleted Gateway. It returns the other Gateways that must be translated again.
 func (l *budgetLedger) forget(key types.NamespacedName) (affected []types.NamespacedName) {
 	if l.entries[key] == nil {
 		return nil
@@ -104,6 +106,7 @@ func (l *budgetLedger) forget(key types.NamespacedName) (affected []types.Namesp
 	return l.affected(key)
 }
 
+// affected returns the Gateways that must be translated again after the entry of Gateway by has changed.
 func (l *budgetLedger) affected(by types.NamespacedName) (keys []types.NamespacedName) {
 	sum := 0
 	for _, e := range l.entries {
@@ -123,7 +126,7 @@ func (l *budgetLedger) affected(by types.NamespacedName) (keys []types.Namespace
 	return keys
 }
 
-// limit returns the number of endpoints that the Gateway may have with the given room.
+// limit returns the maximum number of endpoints that the shared budgets allow the Gateway, given its room.
 func (e *ledgerEntry) limit(room translate.Room) int {
 	most := max(0, e.demand.PerNamespace-room.Namespace)
 	if room.Bounded {

@@ -18,8 +18,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
 )
 
-// waitForCache returns a cache as soon as the API server answers discovery of its kinds. Until then notReadyReason
-// holds the error. It returns an error only when ctx ends.
+// waitForCache returns a cache as soon as the API server is available. Until then, notReadyReason holds the last error.
+// It returns an error only when ctx ends.
 func waitForCache(
 	ctx context.Context, s Settings, scheme *runtime.Scheme, notReadyReason *atomic.Pointer[string],
 ) (cache.Cache, error) {
@@ -39,8 +39,8 @@ func waitForCache(
 	}
 }
 
-// newCache returns a cache of all watched and generated kinds. Of the generated kinds it holds the objects with the
-// operator's label only.
+// newCache returns a cache of all watched and generated kinds. For generated kinds, it contains only objects with the
+// operator's label, so that other objects do not take memory.
 func newCache(s Settings, scheme *runtime.Scheme) (cache.Cache, error) {
 	labelled := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{manifest.OwnedByLabel: manifest.AppValue})}
 	by := map[client.Object]cache.ByObject{}
@@ -51,7 +51,7 @@ func newCache(s Settings, scheme *runtime.Scheme) (cache.Cache, error) {
 	}
 	o := cache.Options{Scheme: scheme, ByObject: by, DefaultTransform: trimForCache}
 	if o.DefaultNamespaces = s.watchedNamespaces(); o.DefaultNamespaces != nil {
-		also := maps.Clone(o.DefaultNamespaces) // the EndpointSlices of the other replicas
+		also := maps.Clone(o.DefaultNamespaces) // plus the operator's namespace, to find the other replicas
 		also[s.Namespace] = cache.Config{}
 		by[&discoveryv1.EndpointSlice{}] = cache.ByObject{Namespaces: also}
 	}
@@ -67,8 +67,8 @@ func newCache(s Settings, scheme *runtime.Scheme) (cache.Cache, error) {
 	return splitCache{most, secrets}, nil
 }
 
-// splitCache serves the operator's own Secrets in full and the metadata of all others. It consists of two caches
-// because one cache cannot hold two selectors per kind.
+// splitCache contains the operator's own Secrets in full, and only the metadata of all other Secrets. It consists of
+// two caches, because one cache cannot have two selectors for a kind.
 type splitCache struct {
 	cache.Cache
 	secrets cache.Cache

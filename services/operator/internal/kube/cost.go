@@ -21,20 +21,21 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// deletionCosts writes the annotation pod-deletion-cost on dataplane pods, on the leader, so that scale-in deletes the
-// pods with the fewest allocations first.
+// deletionCosts writes the annotation controller.kubernetes.io/pod-deletion-cost of dataplane pods, so that scale-in
+// deletes the pods with the fewest allocations first. It runs on the leader.
 type deletionCosts struct {
 	reports *reports.Store
 	client  client.Client // reads pods by name, without a cache
 	log     *slog.Logger
-	// written are the costs in the annotations.
+	// written are the costs that the annotations of the pods currently contain.
 	written map[discovery.ReportKey]int
 }
 
-// costEvery is the interval of updates. A change by less than 1/worth of the cost is not written.
 const (
+	// costEvery is the interval of updates.
 	costEvery = 10 * time.Second
-	worth     = 10
+	// worth limits the number of writes: a cost is written only if it changes by more than 1/worth.
+	worth = 10
 )
 
 // drainingCost is below the cost of every pod that accepts clients, so draining pods are deleted first.
@@ -42,7 +43,7 @@ const drainingCost = -1
 
 // run updates the costs until ctx ends.
 func (c *deletionCosts) run(ctx context.Context, t *task) {
-	c.written = map[discovery.ReportKey]int{} // another leader may have written in the meantime
+	c.written = map[discovery.ReportKey]int{} // a former leader may have changed the annotations
 	ticker := time.NewTicker(costEvery)
 	defer ticker.Stop()
 	for {
@@ -74,7 +75,7 @@ func costOf(r discovery.Report) int {
 	return min(r.Allocations, math.MaxInt32)
 }
 
-// write updates the cost of a pod if it differs enough, and returns the cost in its annotation.
+// write updates the cost of a pod if it differs enough, and returns the cost that the annotation then contains.
 func (c *deletionCosts) write(ctx context.Context, key discovery.ReportKey, cost int) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
@@ -87,11 +88,11 @@ func (c *deletionCosts) write(ctx context.Context, key discovery.ReportKey, cost
 	pod.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
 	if err := c.client.Get(ctx, types.NamespacedName{Namespace: namespace, Name: key.Pod}, pod); err != nil {
 		if client.IgnoreNotFound(err) == nil {
-			return cost, nil // the pod was deleted, or is no pod
+			return cost, nil // the pod was deleted, or the dataplane does not run in a pod
 		}
 		return 0, fmt.Errorf("read pod: %w", err)
 	}
-	// With AuthOff anyone can send a report of any pod, so the labels are checked.
+	// With AuthOff, any client can send a report for any pod. The labels prove that it is a pod of this Gateway.
 	if pod.Labels[manifest.AppLabel] != manifest.AppValue || pod.Labels[resource.RelatedGatewayName] != gateway {
 		return cost, nil
 	}
@@ -111,7 +112,7 @@ func (c *deletionCosts) write(ctx context.Context, key discovery.ReportKey, cost
 	return cost, nil
 }
 
-// worthwhile reports whether a cost differs from the old one by more than a tenth, or in sign.
+// worthwhile reports whether a cost differs from the old one by more than 1/worth, or in sign.
 func worthwhile(old, cost int) bool {
 	gap := max(old-cost, cost-old)
 	return gap*worth > max(old, 0) || (old < 0) != (cost < 0)

@@ -15,16 +15,18 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// credentials maintains the Secret with the shared secret of TURN credentials. If it does not exist the leader
-// generates a random one; tools that render manifests cannot, because they would generate another one each time.
+// credentials maintains the Secret with the shared secret of TURN credentials. If the Secret does not exist, the leader
+// creates it with a random value. Tools that render manifests cannot do this, because they would generate another value
+// each time.
 //
-// An existing Secret is not changed. A deleted one is recreated with its previous content, because a new shared secret
-// would end calls. The annotation GeneratedSecret on a generated Secret means that no other party signs with it, so
-// Gateways may derive their own keys from it.
+// An existing Secret is never changed. If the Secret is deleted, it is recreated with its previous content, because a
+// new shared secret would end calls. The annotation GeneratedSecret marks a Secret that the operator generated. No user
+// signs credentials with it, so the signing keys of Gateways may be derived from it.
 type credentials struct {
 	selfManaged
-	// data and generated are the last content of the Secret, and the value of its annotation.
-	data      map[string][]byte
+	// data is the content of the Secret when it was last read.
+	data map[string][]byte
+	// generated is the value of annotation GeneratedSecret when the Secret was last read.
 	generated string
 }
 
@@ -36,7 +38,7 @@ func (c *credentials) manage(ctx context.Context, group *errgroup.Group, o selfM
 	return c.start(ctx, group, o, c.step, &corev1.Secret{})
 }
 
-// step reads the Secret, and on the leader creates it if it does not exist.
+// step reads the Secret. On the leader, it creates the Secret if it does not exist.
 func (c *credentials) step(ctx context.Context) error {
 	secret := &corev1.Secret{}
 	err := c.client.Get(ctx, c.name, secret)

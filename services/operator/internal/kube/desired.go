@@ -12,28 +12,32 @@ import (
 // desired is the desired state of one translated object in the cluster: its status and, for a Gateway, the objects
 // that it owns.
 type desired struct {
-	// ours is false for an object of another controller, and for one that does not exist.
+	// ours is false if the object does not exist or belongs to another controller.
 	ours   bool
 	status any
-	// notes are remarks that become events.
+	// notes are warnings of the translation that become events.
 	notes []string
-	// uid and version are those of the object for which the status was made.
-	uid     types.UID
+	// uid is the UID of the object from which status was translated.
+	uid types.UID
+	// version is the resource version of the object from which status was translated.
 	version string
-	// objects are the objects of a Gateway. If complete, other objects that the Gateway owns are deleted.
-	objects  []resource.Object
+	// objects are the generated objects of a Gateway.
+	objects []resource.Object
+	// complete means that all other generated objects of the Gateway must be deleted.
 	complete bool
-	// keepServices and keepReplicas leave existing Services and the replicas of the Deployment unchanged.
+	// keepServices leaves existing Services unchanged.
 	keepServices bool
+	// keepReplicas keeps the number of replicas of the Deployment when the operator stops setting spec.replicas.
 	keepReplicas bool
-	// standby is the config with which pods start while the operator is down; nil if the operator runs no pods for the
-	// Gateway.
+	// standby is the config for pods that start while the operator is down; nil if the operator does not manage the
+	// dataplane.
 	standby *config.Config
-	// skeleton are the objects of a Gateway without a config that are recreated when they are deleted.
+	// skeleton are the objects of a Gateway whose config is held back. They are recreated if they were deleted, see
+	// translate.Result.Skeleton.
 	skeleton []resource.Object
 }
 
-// all returns the objects of a Gateway including the standby Secret.
+// all returns the generated objects of a Gateway, including the standby Secret.
 func (d desired) all(ref translate.ObjectRef) []resource.Object {
 	if d.standby == nil {
 		return d.objects
@@ -41,8 +45,8 @@ func (d desired) all(ref translate.ObjectRef) []resource.Object {
 	return append([]resource.Object{manifest.Standby(ref.NamespacedName, d.uid, *d.standby)}, d.objects...)
 }
 
-// withoutEndpoints returns d without the endpoints in the standby config, which change every second while a media
-// server is rolled out.
+// withoutEndpoints returns d without the endpoints in the standby config. Changes of endpoints are written with a
+// delay, because they occur every second while a media server is rolled out.
 func (d desired) withoutEndpoints() desired {
 	if d.standby != nil {
 		c := *d.standby
@@ -52,11 +56,11 @@ func (d desired) withoutEndpoints() desired {
 	return d
 }
 
-// givenAway reports whether a Gateway was assigned to another controller, so that its generated objects are to be
-// deleted once.
+// givenAway reports whether the GatewayClass of the Gateway was changed to that of another controller. The generated
+// objects are then deleted once.
 func (d desired) givenAway() bool { return !d.ours && d.complete }
 
-// hasObjects reports whether ref is a Gateway with generated objects.
+// hasObjects reports whether ref is a Gateway of this controller with generated objects.
 func (d desired) hasObjects(ref translate.ObjectRef) bool {
 	return ref.Kind == translate.KindGateway && d.ours && d.complete
 }

@@ -12,16 +12,17 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/discovery"
 )
 
-// gatewayEndpoints are the non-terminating pods in the EndpointSlices of a Gateway's Services.
+// gatewayEndpoints are the dataplane pods of a Gateway that are not terminating, according to the EndpointSlices of its
+// Services.
 type gatewayEndpoints struct {
-	// known is false if there is no EndpointSlice.
+	// known is false if the Services have no EndpointSlice.
 	known bool
-	// ready and starting are sorted pod names.
+	// ready and starting are the sorted names of the pods that are ready and of those that are not.
 	ready, starting []string
 }
 
-// endpointsOf reads EndpointSlices. A pod in several slices, one for each Service and address family, is ready if it
-// is ready in one of them.
+// endpointsOf reads EndpointSlices. A pod may be in several slices, one for each Service and address family. It counts
+// as ready if it is ready in one of them.
 func endpointsOf(all []*discoveryv1.EndpointSlice) gatewayEndpoints {
 	g, ready := gatewayEndpoints{known: len(all) > 0}, map[string]bool{}
 	for _, s := range all {
@@ -45,8 +46,8 @@ func endpointsOf(all []*discoveryv1.EndpointSlice) gatewayEndpoints {
 	return g
 }
 
-// podOf returns the pod name of an endpoint. An endpoint without a Pod targetRef is identified by its IP addresses and
-// counts as not reported.
+// podOf returns the pod name of an endpoint. For an endpoint without a pod as targetRef, it returns the IP addresses.
+// No report has such a name, so checkReported treats the endpoint as a pod that has not reported.
 func podOf(e discoveryv1.Endpoint) string {
 	if e.TargetRef != nil && e.TargetRef.Kind == "Pod" {
 		return e.TargetRef.Name
@@ -54,9 +55,9 @@ func podOf(e discoveryv1.Endpoint) string {
 	return strings.Join(e.Addresses, ",")
 }
 
-// checkReported returns an error if a pod that may have allocations has not reported. A pod that is not ready is
-// usually starting and may be missing. If no pod is ready and none has reported, nodes may be unreachable, which is an
-// error. The reports are sorted by pod.
+// checkReported returns an error if a pod that may have allocations has not reported. reported are the reports, sorted
+// by pod. A ready pod must have reported. A pod that is not ready may be missing, because it is usually starting.
+// However, if no pod is ready and none has reported, nodes may be unreachable, which is an error as well.
 func (g gatewayEndpoints) checkReported(reported []discovery.Report) error {
 	missing := func(pods []string) []string {
 		return slices.DeleteFunc(slices.Clone(pods), func(pod string) bool {

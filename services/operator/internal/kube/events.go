@@ -22,24 +22,27 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// eventRecorder records changes of statuses as Kubernetes events, after the status was written. A restart over an
-// unchanged cluster records nothing. The zero eventRecorder records nothing.
+// eventRecorder records changes of statuses as Kubernetes events, after the status was written. A restart of the
+// operator causes no events, because statuses do not change. The zero eventRecorder records nothing.
 type eventRecorder struct {
 	recorder events.EventRecorder
 	scheme   *runtime.Scheme
-	// limit is shared by all events. Events above it are dropped; the conditions contain the same information.
+	// limit applies to all events together. Events above it are dropped, which loses nothing: the conditions contain
+	// the same information.
 	limit flowcontrol.RateLimiter
 }
 
-// Bounds of the events of the process, in events per second, and of the text of one in bytes.
 const (
-	eventRate    = 10
-	eventBurst   = 100
-	maxEventText = 1024 // the limit of the API server
+	// eventRate is the maximum number of events per second of this process.
+	eventRate = 10
+	// eventBurst is the number of events that may exceed eventRate.
+	eventBurst = 100
+	// maxEventText is the API server's limit for the note of an event, in bytes.
+	maxEventText = 1024
 )
 
-// newEventRecorder returns a recorder that works until ctx ends. It has a client of its own, so that no other request
-// waits for events.
+// newEventRecorder returns a recorder that works until ctx ends. It uses its own client with its own rate limit, so
+// that events never delay other requests.
 func newEventRecorder(
 	ctx context.Context, config *rest.Config, s *runtime.Scheme, controller string,
 ) (eventRecorder, error) {
@@ -82,7 +85,7 @@ func (r eventRecorder) record(o client.Object, all []event) {
 		if !r.limit.TryAccept() {
 			return
 		}
-		// Without the resource version, so that equal events of several versions are counted in one.
+		// The resource version is omitted, so that equal events of different versions are combined into a series.
 		about := &corev1.ObjectReference{
 			APIVersion: gvk.GroupVersion().String(), Kind: gvk.Kind,
 			Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(), FieldPath: t.field,
@@ -95,14 +98,14 @@ func (r eventRecorder) record(o client.Object, all []event) {
 	}
 }
 
-// fieldCondition is a condition and the field path of the part of the object that it is about.
+// fieldCondition is a condition and the field path of the part of the object that it describes.
 type fieldCondition struct {
 	field string
 	metav1.Condition
 }
 
-// newEvents returns the events of a status change: changed conditions and new notes. A new condition without a problem
-// produces no event.
+// newEvents returns the events of a status change: one for each changed condition and each new note. A condition that
+// is added without a problem causes no event.
 func newEvents(before, after any, notes []string) (all []event) {
 	had := map[[2]string]metav1.Condition{}
 	for _, s := range fieldConditions(before) {
@@ -136,8 +139,8 @@ func newEvents(before, after any, notes []string) (all []event) {
 	return all
 }
 
-// fieldConditions returns the conditions in a status, except Programmed of listeners: the Gateway's own condition
-// reports the same.
+// fieldConditions returns the conditions in a status. It omits condition Programmed of listeners, because condition
+// Programmed of the Gateway reports the same.
 func fieldConditions(status any) (all []fieldCondition) {
 	add := func(field string, conditions []metav1.Condition) {
 		for _, c := range conditions {
@@ -164,7 +167,7 @@ func fieldConditions(status any) (all []fieldCondition) {
 	return all
 }
 
-// parentName formats the parentRef of a route. The kind is left out for Gateways.
+// parentName formats a parent reference of a route. It omits the kind Gateway.
 func parentName(ref gwapiv1.ParentReference) string {
 	name := string(ref.Name)
 	if ref.Namespace != nil {

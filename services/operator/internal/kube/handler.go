@@ -2,8 +2,8 @@ package kube
 
 import toolscache "k8s.io/client-go/tools/cache"
 
-// ownedHandler enqueues the owner of a generated object when the object changes, so that changes by others are
-// reverted.
+// ownedHandler is the event handler of generated kinds. When a generated object changes, it queues the Gateway that
+// owns the object, so that the writer reverts changes by others.
 type ownedHandler struct{ *writer }
 
 var _ toolscache.ResourceEventHandler = ownedHandler{}

@@ -17,13 +17,13 @@ import (
 type objectChange struct {
 	object  resource.Object
 	deleted bool
-	// failed means that a fetch failed and is retried; the state of the object is unknown.
+	// failed means that fetching a Secret failed and will be retried. The state of the Secret is unknown.
 	failed bool
 }
 
-// inbox collects changes until the loop processes them. It keeps the newest state of each object only, so its size is
-// bounded by the number of objects, and a loop that falls behind skips outdated states. It is the event handler of
-// the watched kinds.
+// inbox collects changes until the loop processes them. It is the event handler of the watched kinds. It keeps only the
+// newest state of each object, so its size is limited by the number of objects, and a loop that falls behind does not
+// process outdated states.
 type inbox struct {
 	wake chan struct{}
 
@@ -69,7 +69,8 @@ func (i *inbox) drain() []objectChange {
 	return all
 }
 
-// objectOf returns the object that an event handler receives, also of a deletion that the watch has missed.
+// objectOf returns the object that an event handler received. If the watch missed a deletion, the informer wraps the
+// last known object, which is unwrapped here.
 func objectOf(payload any) (resource.Object, bool) {
 	if last, ok := payload.(cache.DeletedFinalStateUnknown); ok {
 		payload = last.Obj
@@ -78,11 +79,12 @@ func objectOf(payload any) (resource.Object, bool) {
 	return o, ok
 }
 
-// objectID identifies an object by kind and name. A namespace may hold objects of several kinds with one name, for
-// example UDPRoutes of two API groups.
+// objectID identifies an object by kind and name. The Go type is needed because objects of several kinds may have the
+// same name, for example UDPRoutes of two API groups.
 type objectID struct {
 	goType reflect.Type
-	// kind is set for objects whose Go type does not imply their kind. Typed objects from a watch have no kind set.
+	// kind is set for unstructured objects and for metadata-only objects, because their Go type does not imply the
+	// kind. For other objects it is empty, because typed objects from a watch have no kind set.
 	kind schema.GroupKind
 	name types.NamespacedName
 }
@@ -105,7 +107,8 @@ func describe(o resource.Object) string {
 	return kind + " " + resource.KeyOf(o).String()
 }
 
-// notify wakes the receiver of a channel with a buffer of one. It does not block.
+// notify wakes the receiver of a channel with a buffer of one. It does not block: if the buffer is full, the receiver
+// will wake up anyway.
 func notify(wake chan struct{}) {
 	select {
 	case wake <- struct{}{}:

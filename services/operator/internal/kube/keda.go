@@ -28,19 +28,19 @@ type kedaWatcher struct {
 	discovery rest.Interface
 	inbox     *inbox
 	handler   toolscache.ResourceEventHandler
-	// setClient receives the client while the KEDA kinds can be written, else nil.
+	// setClient is called with the client for the KEDA kinds, or with nil while they cannot be written.
 	setClient func(client.Client)
 	log       *slog.Logger
-	// installed is the state that the loop received; nil before the first.
+	// installed is the result of the last detection, which was sent to the loop; nil before the first one.
 	installed *bool
-	// client reads from a cache of the KEDA kinds, and synced report whether it is filled. Both are nil until KEDA was
-	// installed once.
+	// client reads the KEDA kinds from a cache; nil until KEDA was detected for the first time.
 	client client.Client
+	// synced report whether the cache of client contains all existing objects.
 	synced []toolscache.InformerSynced
 }
 
-// newKEDAWatcher returns a watcher with a cache of its own: a cache cannot be filled if one of its kinds is not
-// served.
+// newKEDAWatcher returns a watcher with a cache of its own. The main cache could not be filled if it contained a kind
+// that the API server does not serve.
 func newKEDAWatcher(
 	s Settings, o cache.Options, in *inbox, h toolscache.ResourceEventHandler, setClient func(client.Client),
 ) (*kedaWatcher, error) {
@@ -56,7 +56,7 @@ func newKEDAWatcher(
 	}, nil
 }
 
-// await returns once it is known whether KEDA is installed. It returns an error only when ctx ends.
+// await returns when it is known whether KEDA is installed. It returns an error only when ctx ends.
 func (k *kedaWatcher) await(ctx context.Context) error {
 	for k.installed == nil {
 		err := k.detect(ctx)
@@ -97,7 +97,7 @@ func (k *kedaWatcher) run(ctx context.Context, t *task) {
 	}
 }
 
-// detect updates installed and starts the watches when KEDA is found for the first time.
+// detect updates k.installed, and starts the watches when KEDA is found for the first time.
 func (k *kedaWatcher) detect(ctx context.Context) error {
 	found, err := k.isServed(ctx)
 	if err != nil {
@@ -116,9 +116,9 @@ func (k *kedaWatcher) detect(ctx context.Context) error {
 	return nil
 }
 
-// waitForSync reports whether the existing objects are listed, and waits for that up to kindRetry. An object that is
-// not listed yet looks absent. Without the right to list the objects this never happens, and nothing else may wait for
-// it.
+// waitForSync waits for up to kindRetry until the existing objects are listed, and reports whether they are. Before
+// that, existing objects look absent. The time is limited because the list never completes without the right to list
+// the objects.
 func (k *kedaWatcher) waitForSync(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, kindRetry)
 	defer cancel()
@@ -146,7 +146,7 @@ func (k *kedaWatcher) isServed(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// watch watches the KEDA kinds until ctx ends. If KEDA is removed the informers retry until it is installed again.
+// watch watches the KEDA kinds until ctx ends. If KEDA is removed, the informers retry until it is installed again.
 func (k *kedaWatcher) watch(ctx context.Context) error {
 	c, err := cache.New(k.config, k.cache)
 	if err != nil {

@@ -25,13 +25,13 @@ const (
 const (
 	// keysRefresh is the interval at which the key set is fetched.
 	keysRefresh = 5 * time.Minute
-	// keysRetry is the minimum interval of fetches after errors and for unknown keys.
+	// keysRetry is the minimum interval between fetches after an error, or because a token has an unknown key.
 	keysRetry = 10 * time.Second
 	// keysTTL is how long a key set is used if it cannot be fetched again.
 	keysTTL = time.Hour
 )
 
-// keySet is the published issuer and its keys.
+// keySet is the token issuer of the API server with its public keys.
 type keySet struct {
 	issuer string
 	key    jwt.Keyfunc
@@ -64,19 +64,21 @@ func fetchKeys(ctx context.Context, c rest.Interface) (keySet, error) {
 type tokenKeys struct {
 	fetch func(context.Context) (keySet, error)
 	log   *slog.Logger
-	// fetches merges concurrent fetches.
+	// fetches combines concurrent fetches into one.
 	fetches singleflight.Group
 
-	mu             sync.Mutex
-	set            keySet
+	mu  sync.Mutex
+	set keySet
+	// tried is the time of the last fetch, fetched that of the last successful one.
 	tried, fetched time.Time
 }
 
-// errNoKeys means that the key set does not decide: it is not available, or the token has another issuer.
+// errNoKeys means that a token cannot be verified locally, because the key set is not available or the token has
+// another issuer.
 var errNoKeys = errors.New("the key set of the API server does not decide")
 
-// verify returns the claims of a token that the API server has signed for an audience. The error errNoKeys means that a
-// TokenReview must decide.
+// verify returns the claims of a token if the API server has signed it for the audience. The error errNoKeys means that
+// the token must be verified by a TokenReview instead.
 func (k *tokenKeys) verify(ctx context.Context, token, audience string) (tokenClaims, error) {
 	set, err := k.current(ctx, false)
 	if err != nil {
@@ -94,7 +96,8 @@ func (k *tokenKeys) verify(ctx context.Context, token, audience string) (tokenCl
 	return c, err
 }
 
-// current returns the key set. It waits for a fetch if there is none, or if newer is set because a key was not found.
+// current returns the key set. It waits for a fetch if there is no key set, or if newer is true because a key was not
+// found.
 func (k *tokenKeys) current(ctx context.Context, newer bool) (keySet, error) {
 	k.mu.Lock()
 	set, sinceTry, age := k.set, time.Since(k.tried), time.Since(k.fetched)
@@ -149,7 +152,7 @@ type tokenClaims struct {
 	} `json:"kubernetes.io"`
 }
 
-// tokenObject is an object to which a token is bound.
+// tokenObject is an object to which a token is bound, such as a pod.
 type tokenObject struct {
 	Name string `json:"name"`
 	UID  string `json:"uid"`
@@ -158,7 +161,7 @@ type tokenObject struct {
 // tokenSkew is the tolerated clock difference between the API server and this process.
 const tokenSkew = time.Minute
 
-// tokenMethods are the signature algorithms of API servers.
+// tokenMethods are the signature algorithms that API servers use for ServiceAccount tokens.
 var tokenMethods = []string{"RS256", "RS384", "RS512", "ES256", "ES384", "ES512"}
 
 // parseToken verifies the signature, issuer, audience and validity period of a token.
@@ -168,8 +171,8 @@ func parseToken(token, audience string, set keySet) (c tokenClaims, err error) {
 	return c, err
 }
 
-// readToken returns the unverified claims of a token. An error means that no API server would accept it for the
-// audience.
+// readToken returns the unverified claims of a token. An error means that the API server would reject the token for its
+// format, audience or expiry.
 func readToken(token, audience string) (c tokenClaims, err error) {
 	if _, _, err = jwt.NewParser(jwt.WithValidMethods(tokenMethods)).ParseUnverified(token, &c); err != nil {
 		return c, err

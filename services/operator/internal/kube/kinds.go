@@ -33,15 +33,17 @@ func newScheme() (*runtime.Scheme, error) {
 		stunnerv1.AddToScheme(s))
 }
 
-// watchedKind is a kind that is watched in the first of its API versions that the API server serves. The start waits
-// until one is served, unless the kind is optional.
+// watchedKind is a kind that the operator watches in one API version.
 type watchedKind struct {
+	// variants are the possible API versions. The first one that the API server serves is watched.
 	variants []client.Object
+	// optional means that the operator starts without the kind. Otherwise it waits until the API server serves the
+	// kind.
 	optional bool
 }
 
-// watchedKinds returns the kinds that translations read. Secrets are watched by metadata only: the content of a Secret
-// is fetched when a translation reads it.
+// watchedKinds returns the kinds that translations read. Only the metadata of Secrets is watched; the content of a
+// Secret is fetched when a translation needs it.
 func watchedKinds() []watchedKind {
 	one := func(o client.Object) watchedKind { return watchedKind{variants: []client.Object{o}} }
 	secrets := &metav1.PartialObjectMetadata{}
@@ -57,8 +59,8 @@ func watchedKinds() []watchedKind {
 	}
 }
 
-// generatedKinds returns the kinds of the objects that the operator generates for Gateways, except Services, which
-// translations read as well, and the kinds of KEDA.
+// generatedKinds returns the kinds of the objects that the operator generates for Gateways. Services are not included,
+// because they belong to watchedKinds, nor are the kinds of KEDA, which are optional.
 func generatedKinds() []client.Object {
 	return []client.Object{
 		&appsv1.Deployment{}, &appsv1.DaemonSet{}, &corev1.ConfigMap{}, &corev1.Secret{},
@@ -102,8 +104,8 @@ func isService(o client.Object) bool {
 	return is
 }
 
-// ownerOf returns the Gateway that owns an object. It reads the owner reference, because labels are often copied to
-// other objects, or removed.
+// ownerOf returns the Gateway that owns a generated object, according to the owner references. Labels are not reliable,
+// because users and tools copy and remove them.
 func ownerOf(o client.Object) (ref translate.ObjectRef, ok bool) {
 	for _, owner := range o.GetOwnerReferences() {
 		if owner.Kind == translate.KindGateway && strings.HasPrefix(owner.APIVersion, gwapiv1.GroupName+"/") {

@@ -17,29 +17,31 @@ import (
 	"k8s.io/client-go/util/retry"
 )
 
-// The first three are the defaults of the components of Kubernetes.
 const (
+	// leaseDuration, renewDeadline and retryPeriod have the default values of Kubernetes components.
 	leaseDuration = 15 * time.Second
 	renewDeadline = 10 * time.Second
 	retryPeriod   = 2 * time.Second
-	// leaseTimeout bounds one request. The last request releases the lease during shutdown, when little time is left.
+	// leaseTimeout limits the duration of one request. It is short because the lease is released during shutdown, when
+	// little time is left.
 	leaseTimeout = 3 * time.Second
 )
 
-// leaseName names the Lease of the leader election.
+// leaseName is the name of the Lease for leader election.
 const leaseName = "stunner-operator"
 
-// lease tracks the leader election of this process. A process that was suspended for longer than leaseDuration is not
-// the leader any more, and learns this only some time after it resumes; its writes until then must fail.
+// lease tracks the leader election of this process. A process that is suspended for longer than leaseDuration loses the
+// lease, but the elector notices this only some time after the process resumes. Writes must fail until then, because
+// another replica is the leader.
 type lease struct {
 	elector atomic.Pointer[leaderelection.LeaderElector]
-	// renewed is when the last successful renewal was requested. The time of the response proves less: the response may
-	// have waited for a suspended process.
+	// renewed is when the last successful renewal was requested. The time of its response must not be used: a suspended
+	// process may process the response long after the lease has expired.
 	renewed atomic.Pointer[time.Time]
 }
 
-// elect runs lead while this process holds the lease, repeatedly until ctx ends. Losing the lease does not end the
-// process, because config discovery continues. The lease gets the owner references.
+// elect calls lead whenever this process becomes the leader, until ctx ends. Losing the lease does not end the process,
+// because config discovery continues on every replica. owner is set as the owner of the Lease.
 func (l *lease) elect(
 	ctx context.Context, s Settings, owner []metav1.OwnerReference, lead func(context.Context),
 ) error {
@@ -77,15 +79,15 @@ func (l *lease) elect(
 		l.elector.Store(elector)
 		elector.Run(ctx)
 		select {
-		case <-done: // all writes of this term have ended
+		case <-done: // lead has returned, so no write is in progress
 		case <-ctx.Done():
 		}
 	}
 	return nil
 }
 
-// setLeaseOwner writes the owner references of the Lease. The elector, which renews the Lease concurrently, gets a
-// conflict and reads the Lease again.
+// setLeaseOwner sets the owner references of the Lease. If the elector renews the Lease at the same time, it gets a
+// conflict, reads the Lease again and retries.
 func setLeaseOwner(
 	ctx context.Context, clients kubernetes.Interface, namespace string, owner []metav1.OwnerReference,
 ) error {
@@ -101,14 +103,14 @@ func setLeaseOwner(
 	})
 }
 
-// isHeld reports whether the lease was renewed within renewDeadline. Other replicas wait for leaseDuration, which is
-// longer, before they take it.
+// isHeld reports whether this process is the leader and renewed the lease within renewDeadline. Other replicas take the
+// lease only after leaseDuration, which is longer.
 func (l *lease) isHeld() bool {
 	e, renewed := l.elector.Load(), l.renewed.Load()
 	return e != nil && e.IsLeader() && renewed != nil && time.Since(*renewed) < renewDeadline
 }
 
-// recordingLock records the time of successful renewals.
+// recordingLock sets lease.renewed at each successful renewal.
 type recordingLock struct {
 	resourcelock.Interface
 	lease *lease
@@ -136,7 +138,7 @@ func (w recordingLock) renew(
 	return err
 }
 
-// leaseGuard rejects every write request while this process does not hold the lease.
+// leaseGuard is an HTTP transport that rejects every write request while this process does not hold the lease.
 type leaseGuard struct {
 	http.RoundTripper
 	lease *lease

@@ -21,11 +21,11 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// loop translates changed objects into configs, which it publishes, and into the desired state of the writer. All
-// fields belong to its goroutine, except those at the end.
+// loop translates changed objects. It publishes the resulting configs and passes the desired state to the writer. Only
+// its goroutine uses the fields, except for those after tasks.
 //
-// A change costs what depends on it: the view applies the change and returns the facts that changed, readers records
-// which objects read which facts, and only these objects are translated again.
+// The work for a change is proportional to the number of affected objects: the view returns the facts that changed, see
+// resource.Fact, readers records which objects depend on which facts, and only these objects are translated again.
 type loop struct {
 	options   translate.Options
 	writer    *writer
@@ -43,24 +43,26 @@ type loop struct {
 	queue   *workQueue
 	limiter rateLimiter
 	ledger  *budgetLedger
-	// initial are the objects of the initial list that are not translated yet; nil before the initial list.
+	// initial are the objects of the initial list that are not translated yet; nil before the initial list was read.
 	initial map[translate.ObjectRef]struct{}
-	// waiting are the objects that read a Secret that is still being fetched.
+	// waiting are the objects whose translation needs a Secret that is still being fetched, by Secret.
 	waiting map[types.NamespacedName]map[translate.ObjectRef]struct{}
-	// tried are the Secrets that were fetched at least once, successfully or not.
+	// tried are the Secrets for which at least one fetch has ended, successfully or not.
 	tried map[types.NamespacedName]bool
-	// since is time.Since except in tests.
+	// since is time.Since. Tests replace it.
 	since func(ref translate.ObjectRef, begun time.Time) time.Duration
 
 	tasks *tasks
-	// ready is set, and known closed, when all objects of the initial list are published.
+	// ready is true when all objects of the initial list are published.
 	ready atomic.Bool
+	// known is closed when ready becomes true.
 	known chan struct{}
-	// notReadyReason is the reason why the initial list is not complete.
+	// notReadyReason is the reason why the initial list cannot be read yet, for the readiness probe.
 	notReadyReason atomic.Pointer[string]
 }
 
-// newLoop returns a loop with an empty view. The caller sets secrets, writer and published.previous before run.
+// newLoop returns a loop with an empty view. The caller must set secrets, writer, costs, peers and published.previous
+// before run.
 func newLoop(o translate.Options, server *discovery.Server, m *meters, ts *tasks, log *slog.Logger) *loop {
 	in := newInbox()
 	r := newRollouts(reports.New(log), in)
@@ -96,8 +98,8 @@ func (l *loop) run(ctx context.Context, t *task) {
 	}
 }
 
-// initialPublished reports whether everything of the initial list is published, except objects that read a Secret
-// that cannot be fetched.
+// initialPublished reports whether all objects of the initial list are published. It does not wait for objects whose
+// Secret cannot be fetched.
 func (l *loop) initialPublished() bool {
 	for key := range l.waiting {
 		if !l.tried[key] {
@@ -107,7 +109,7 @@ func (l *loop) initialPublished() bool {
 	return len(l.limiter.delayed) == 0
 }
 
-// apply applies changes to the view and queues the objects to translate again.
+// apply applies changes to the view, and queues the objects that must be translated again.
 func (l *loop) apply(changes []objectChange, t *task) {
 	t.begin()
 	affected := map[translate.ObjectRef]struct{}{}
@@ -122,7 +124,7 @@ func (l *loop) apply(changes []objectChange, t *task) {
 }
 
 // observe applies one change and returns the facts that changed. It adds objects to affected that must be translated
-// although no fact that they read has changed.
+// although no fact on which they depend has changed.
 func (l *loop) observe(c objectChange, affected map[translate.ObjectRef]struct{}) resource.Facts {
 	if ref, ok := translate.RefOf(c.object); ok && !c.deleted {
 		return l.observeTranslated(ref, c.object, affected)
@@ -149,8 +151,9 @@ func (l *loop) updateView(c objectChange) resource.Facts {
 	return l.view.Put(c.object)
 }
 
-// observeTranslated applies the new version of a translated object. If no fact has changed, the desired state of the
-// previous version is that of the new version. A new object has not read any fact yet and is added to affected.
+// observeTranslated applies a new version of an object that is translated. If no fact has changed, the desired state
+// stays valid for the new version. A new object is added to affected, because it has not been translated and therefore
+// depends on no fact yet.
 func (l *loop) observeTranslated(
 	ref translate.ObjectRef, o resource.Object, affected map[translate.ObjectRef]struct{},
 ) resource.Facts {
@@ -165,8 +168,8 @@ func (l *loop) observeTranslated(
 	return changed
 }
 
-// observeSecretVersion handles the metadata of a Secret. Objects that read a missing Secret are translated again when
-// it appears.
+// observeSecretVersion handles new metadata of a Secret. When a Secret appears, the objects that need it are translated
+// again.
 func (l *loop) observeSecretVersion(key types.NamespacedName, version string, deleted bool) resource.Facts {
 	switch {
 	case deleted:
@@ -178,7 +181,8 @@ func (l *loop) observeSecretVersion(key types.NamespacedName, version string, de
 	return nil
 }
 
-// observeSecret handles the result of fetching a Secret and adds the objects that wait for it to affected.
+// observeSecret handles the result of fetching a Secret. It adds the objects that were waiting for the Secret to
+// affected.
 func (l *loop) observeSecret(
 	s *corev1.Secret, c objectChange, affected map[translate.ObjectRef]struct{},
 ) resource.Facts {
@@ -195,7 +199,7 @@ func (l *loop) observeSecret(
 	return l.updateView(c)
 }
 
-// observeEndpoints handles a changed EndpointSlice: of the operator's own Service, or of a Service of a Gateway.
+// observeEndpoints handles a changed EndpointSlice of the operator's own Service or of a Gateway's Service.
 func (l *loop) observeEndpoints(s *discoveryv1.EndpointSlice) {
 	if l.peers.include(s) {
 		l.peers.update(l.view.EndpointSlicesOf(l.peers.service))
@@ -208,7 +212,7 @@ func (l *loop) observeEndpoints(s *discoveryv1.EndpointSlice) {
 	}
 }
 
-// observeService updates the pods of the Gateway that a Service belongs to.
+// observeService updates the dataplane pods of the Gateway to which a Service belongs.
 func (l *loop) observeService(s *corev1.Service) {
 	gateway, ok := resource.GatewayOf(s)
 	if !ok {
@@ -241,9 +245,9 @@ func (l *loop) translateNext(t *task) bool {
 	return true
 }
 
-// translate translates an object, publishes the config of a Gateway, and sets the desired state. It returns false if a
-// Secret that the object reads is still being fetched: the result is then discarded, because it treats the Secret as
-// absent.
+// translate translates an object, publishes the config if it is a Gateway, and sets the desired state. If a Secret that
+// the translation needs is still being fetched, it discards the result, which treats the Secret as absent, and returns
+// false.
 func (l *loop) translate(ref translate.ObjectRef) (complete bool) {
 	begun, key := time.Now(), ref.NamespacedName
 	defer func() { l.meters.duration.Observe(time.Since(begun).Seconds()) }()
@@ -273,8 +277,8 @@ func (l *loop) translate(ref translate.ObjectRef) (complete bool) {
 	return true
 }
 
-// haveSecrets reports whether all Secrets that an object reads are fetched. If not, the object is translated again
-// when they are.
+// haveSecrets reports whether all Secrets that the translation of an object needs have been fetched. If not, the object
+// is translated again when they have. told are the facts on which the translation depends.
 func (l *loop) haveSecrets(ref translate.ObjectRef, told resource.Facts) bool {
 	have := true
 	for _, key := range told.Secrets() {
@@ -290,8 +294,8 @@ func (l *loop) haveSecrets(ref translate.ObjectRef, told resource.Facts) bool {
 	return have
 }
 
-// shareBudget records the endpoints of a Gateway, and queues what that affects: routes whose over-budget state
-// changed, and other Gateways that must give up endpoints or may have more.
+// shareBudget records the endpoints of a Gateway. It queues the routes that now exceed a budget or no longer do, and
+// other Gateways that must give up endpoints or may have more.
 func (l *loop) shareBudget(key types.NamespacedName, r *translate.Result, room translate.Room) {
 	affected := map[translate.ObjectRef]struct{}{}
 	over, gateways := r.OverBudget, []types.NamespacedName(nil)
@@ -308,9 +312,9 @@ func (l *loop) shareBudget(key types.NamespacedName, r *translate.Result, room t
 	l.queue.add(affected)
 }
 
-// serve publishes the config of a Gateway, or withdraws it if the Gateway is deleted or belongs to another controller.
-// On an error in the Gateway the published config stays. It reports whether a served Gateway was given to another
-// controller.
+// serve publishes the config of a Gateway, or withdraws it if the Gateway was deleted or belongs to another controller.
+// If the translation sets Result.Hold, the published config stays. serve reports whether the GatewayClass of a served
+// Gateway was changed to that of another controller.
 func (l *loop) serve(key types.NamespacedName, r *translate.Result) (givenAway bool) {
 	gw := l.view.Gateway(key)
 	switch {
@@ -322,8 +326,9 @@ func (l *loop) serve(key types.NamespacedName, r *translate.Result) (givenAway b
 	return false
 }
 
-// desiredOf returns the desired state that follows from a translation. A Gateway that was given to another controller
-// has no objects; the objects of a Gateway that never was ours are not touched.
+// desiredOf returns the desired state that results from a translation. If givenAway is true, the Gateway now belongs to
+// another controller, and its generated objects are to be deleted. The objects of a Gateway that never belonged to this
+// controller are not touched.
 func (l *loop) desiredOf(ref translate.ObjectRef, out translate.Outcome, givenAway bool) desired {
 	want := desired{ours: out.Ours, status: out.Status, complete: givenAway}
 	r := out.Gateway
@@ -344,8 +349,8 @@ func (l *loop) desiredOf(ref translate.ObjectRef, out translate.Outcome, givenAw
 	return want
 }
 
-// lead runs the leader's tasks until ctx ends. It waits until the initial list is translated, because the order of the
-// first writes depends on all of it.
+// lead runs the tasks of the leader until ctx ends. It first waits until the initial list is translated, because the
+// order of the first writes depends on all objects, see priorityRest.
 func (l *loop) lead(ctx context.Context) {
 	select {
 	case <-l.known:
@@ -383,5 +388,5 @@ func (l *loop) readyz() error {
 }
 
 // livez returns an error if a task has been stuck for so long that only a restart helps. An unavailable API server is
-// no error.
+// not an error, because a restart does not help against it.
 func (l *loop) livez() error { return l.tasks.stuck(time.Now(), livenessTimeout) }

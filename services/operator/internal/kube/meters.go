@@ -38,14 +38,14 @@ func newMeters() *meters {
 	return m
 }
 
-// registerProblems adds the metric of objects whose status reports a problem.
+// registerProblems adds the metric of the number of objects whose status reports a problem.
 func (m *meters) registerProblems(count func() int) {
 	m.registry.MustRegister(
 		telemetry.NewGaugeFunc(telemetry.OperatorProblems, func() float64 { return float64(count()) }),
 	)
 }
 
-// registerStreams adds the metric of open config discovery streams.
+// registerStreams adds the metric of the number of open config discovery streams.
 func (m *meters) registerStreams(count func() int) {
 	m.registry.MustRegister(
 		telemetry.NewGaugeFunc(telemetry.OperatorDiscoveryStreams, func() float64 { return float64(count()) }),

@@ -13,16 +13,17 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// nodeAddresses reports the external IP address of each node to config discovery, which relays use. For a node with an
-// external DNS name only, it resolves the name periodically.
+// nodeAddresses sends the external IP address of each node to config discovery, which fills it into configs as the
+// relay address. If a node has only an external DNS name, the name is resolved periodically.
 type nodeAddresses struct {
+	// tell receives the address of a node; "" if it has none.
 	tell   func(node, address string)
 	lookup func(ctx context.Context, network, host string) ([]netip.Addr, error)
 	log    *slog.Logger
 	wake   chan struct{}
 
 	mu sync.Mutex
-	// named are the nodes with a DNS name only.
+	// named are the nodes that have an external DNS name and no external IP address.
 	named map[string]namedNode
 }
 
@@ -41,7 +42,8 @@ const (
 	lookupTime  = 3 * time.Second
 )
 
-// update handles a changed node. The last address of a node with a DNS name stays until the name is resolved.
+// update handles a changed node. If the DNS name of a node changes, its last address stays in use until the new name is
+// resolved.
 func (n *nodeAddresses) update(node *corev1.Node, deleted bool) {
 	address, host := externalAddress(node), externalName(node)
 	n.mu.Lock()
@@ -89,7 +91,8 @@ func (n *nodeAddresses) all() map[string]namedNode {
 	return all
 }
 
-// resolve resolves the name of a node. The current address is kept while DNS still returns it or returns nothing.
+// resolve resolves the DNS name of a node. The current address stays in use as long as DNS returns it among others, or
+// returns none.
 func (n *nodeAddresses) resolve(ctx context.Context, node string, known namedNode) {
 	ctx, cancel := context.WithTimeout(ctx, lookupTime)
 	defer cancel()
@@ -107,8 +110,9 @@ func (n *nodeAddresses) resolve(ctx context.Context, node string, known namedNod
 	}
 }
 
-// preferred returns the used address if it is among the found ones, else the lowest IPv4 address, else the lowest IPv6
-// address: every client has IPv4.
+// preferred returns the address in use if it is among those found, so that relay addresses change as rarely as
+// possible. Otherwise it returns the lowest IPv4 address, because every client has IPv4, or else the lowest IPv6
+// address.
 func preferred(found []netip.Addr, used string) string {
 	for i := range found {
 		found[i] = found[i].Unmap()

@@ -26,8 +26,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// objectWriter applies and deletes the objects that Gateways own. It first compares with the cache: if nothing has
-// changed it makes no request.
+// objectWriter applies and deletes the generated objects of Gateways. It first compares an object with the cache, and
+// makes no request if nothing has changed.
 type objectWriter struct {
 	client  client.Client // reads from the cache
 	direct  client.Client // reads from the API server
@@ -37,7 +37,8 @@ type objectWriter struct {
 	log     *slog.Logger
 
 	mu sync.Mutex
-	// keda reads and writes the KEDA kinds; nil while KEDA is not installed or its objects are not listed yet.
+	// keda is the client for the KEDA kinds. It is nil while KEDA is not installed, or while the existing objects are
+	// not listed yet.
 	keda client.Client
 }
 
@@ -67,8 +68,8 @@ func (w *objectWriter) isTerminating(ctx context.Context, namespace string) bool
 		w.client.Get(ctx, types.NamespacedName{Name: namespace}, n) == nil && n.DeletionTimestamp != nil
 }
 
-// createMissing creates the missing Services and workloads of a Gateway, and reports whether it created any. Errors
-// are left to sync.
+// createMissing creates the Services and workloads of a Gateway that do not exist, and reports whether it created any.
+// It ignores errors, because sync tries again and reports them.
 func (w *objectWriter) createMissing(ctx context.Context, ref translate.ObjectRef, want desired) (created bool) {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
@@ -89,8 +90,8 @@ func (w *objectWriter) createMissing(ctx context.Context, ref translate.ObjectRe
 	return created
 }
 
-// sync applies the objects of a Gateway, except those for which skip returns true, and deletes the other objects that
-// the Gateway owns. It returns the objects that the API server rejects; before are those of the previous sync.
+// sync applies the generated objects of a Gateway, except those for which skip returns true. It deletes all other
+// generated objects of the Gateway. It returns the rejections by the API server; before are those of the previous sync.
 func (w *objectWriter) sync(
 	ctx context.Context, ref translate.ObjectRef, want desired, before rejections, skip func(resource.Object) bool,
 ) (rejections, error) {
@@ -114,8 +115,8 @@ func (w *objectWriter) sync(
 	return found.orBefore(before, swept, err), err
 }
 
-// restore recreates deleted objects of a Gateway without a config. If the Gateway owns no object at all, none was
-// created before, and none is created.
+// restore recreates deleted objects of a Gateway whose config is held back. If the Gateway has no generated object at
+// all, it was never served, and nothing is created.
 func (w *objectWriter) restore(ctx context.Context, gateway types.NamespacedName, skeleton []resource.Object) error {
 	if len(skeleton) == 0 {
 		return nil
@@ -139,9 +140,9 @@ func (w *objectWriter) restore(ctx context.Context, gateway types.NamespacedName
 	return errors.Join(errs...)
 }
 
-// applyOrSpare applies an object. A Service rejected because of externalIPs is applied without them, unless the live
-// Service has some, which clients may be using. A known rejection is not retried until the externalIPs change. found
-// receives the rejection.
+// applyOrSpare applies an object. If the API server rejects a Service because of spec.externalIPs, the Service is
+// applied without them, unless the live Service has some, which clients may be using. A known rejection, in found or
+// before, is not tried again until the externalIPs change. found is set to the rejection.
 func (w *objectWriter) applyOrSpare(
 	ctx context.Context, o resource.Object, want desired, before rejection, found *rejection,
 ) error {
@@ -170,7 +171,8 @@ func (w *objectWriter) applyOrSpare(
 	return nil
 }
 
-// apply applies an object if it differs from the cache and the write is not pending already.
+// apply applies an object, unless the cache shows that it is equal, or the same write was just made and the cache does
+// not show it yet.
 func (w *objectWriter) apply(ctx context.Context, o resource.Object, want desired) error {
 	c := w.clientFor(o)
 	if c == nil {
@@ -216,9 +218,11 @@ func (w *objectWriter) apply(ctx context.Context, o resource.Object, want desire
 	return err
 }
 
-// checkOwner returns an error if an object with the wanted name exists and has another owner. Users create
-// objects of these kinds too, and server-side apply detects no conflict if the fields differ. live is the object in
-// the cache, which holds most kinds by the operator's label only; if found is false the API server is asked.
+// checkOwner returns an error if an object with the wanted name exists and has another owner. Users create objects of
+// these kinds too, and server-side apply reports no conflict if they set other fields.
+//
+// live is the object in the cache. If found is false, the API server is asked, because the cache contains only objects
+// with the operator's label.
 func (w *objectWriter) checkOwner(ctx context.Context, o resource.Object, live client.Object, found bool) error {
 	if !found {
 		uncached := &metav1.PartialObjectMetadata{}
@@ -237,8 +241,8 @@ func (w *objectWriter) checkOwner(ctx context.Context, o resource.Object, live c
 	return nil
 }
 
-// sameOwner reports whether a live object has the owner of the wanted object, or no Gateway as owner and the
-// operator's label.
+// sameOwner reports whether the operator may write a live object: it has the same owner as the wanted object, or it has
+// no Gateway as owner but the operator's label.
 func sameOwner(live, wanted client.Object) bool {
 	owner, _ := ownerOf(wanted)
 	if liveOwner, owned := ownerOf(live); owned {
@@ -247,8 +251,8 @@ func sameOwner(live, wanted client.Object) bool {
 	return live.GetLabels()[manifest.OwnedByLabel] == manifest.AppValue
 }
 
-// sweep deletes the objects that a Gateway owns except those in keep. It does not delete an object whose replacement
-// is among the objects in failed.
+// sweep deletes the generated objects of a Gateway that are not in keep. If the replacement of an object is in failed,
+// the object is kept, so that calls continue.
 func (w *objectWriter) sweep(ctx context.Context, gateway types.NamespacedName, keep, failed []resource.Object) error {
 	kept := map[objectID]bool{}
 	for _, o := range keep {
@@ -279,12 +283,12 @@ func (w *objectWriter) sweep(ctx context.Context, gateway types.NamespacedName, 
 	return errors.Join(errs...)
 }
 
-// replaces reports whether o can serve the calls of a Gateway in place of former.
+// replaces reports whether o can serve the calls of a Gateway instead of former.
 func replaces(o, former client.Object) bool {
 	return isService(o) && isService(former) || isWorkload(o) && isWorkload(former)
 }
 
-// listOwned lists the objects of a kind with the labels of a Gateway.
+// listOwned lists the objects of a kind that have the labels of a Gateway.
 func (w *objectWriter) listOwned(
 	ctx context.Context, c client.Reader, like client.Object, gateway types.NamespacedName,
 ) ([]client.Object, error) {

@@ -14,16 +14,16 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/reports"
 )
 
-// peerReplicas follows the dataplane reports of the other replicas, which it finds in the EndpointSlices of the
-// config discovery Service.
+// peerReplicas receives the dataplane reports of the other replicas of the operator. It finds them in the
+// EndpointSlices of the config discovery Service.
 type peerReplicas struct {
 	service types.NamespacedName
-	// own is the address of this replica.
+	// own is the IP address of this replica.
 	own string
 	set *reports.Peers
 }
 
-// newPeerReplicas returns an empty set. Its replicas are followed until ctx ends.
+// newPeerReplicas returns an empty set of replicas. Connections to them end with ctx.
 func newPeerReplicas(ctx context.Context, s Settings, store *reports.Store, security *tls.Config) *peerReplicas {
 	scheme := "http"
 	if s.DiscoveryAuth != AuthOff {
@@ -36,18 +36,18 @@ func newPeerReplicas(ctx context.Context, s Settings, store *reports.Store, secu
 	return &peerReplicas{service: service, own: s.Address, set: set}
 }
 
-// include reports whether an EndpointSlice belongs to the config discovery Service.
+// include reports whether an EndpointSlice belongs to the config discovery Service. It is false for a nil p.
 func (p *peerReplicas) include(s *discoveryv1.EndpointSlice) bool {
 	return p != nil && s.Namespace == p.service.Namespace && s.Labels[discoveryv1.LabelServiceName] == p.service.Name
 }
 
-// update replaces the set by the replicas in the EndpointSlices.
+// update replaces the set by the replicas in the given EndpointSlices.
 func (p *peerReplicas) update(endpoints []*discoveryv1.EndpointSlice) {
 	p.set.Set(addressesOf(endpoints, p.own))
 }
 
-// addressesOf returns the sorted HOST:PORT of the config discovery endpoints, except the own address. Endpoints that
-// are not ready are included, because they may hold reports. Endpoints without an IP address are not.
+// addressesOf returns the sorted addresses HOST:PORT of the other replicas. Endpoints that are not ready are included,
+// because they may still have reports. Endpoints without an IP address are skipped.
 func addressesOf(all []*discoveryv1.EndpointSlice, own string) (addresses []string) {
 	for _, s := range all {
 		for _, port := range s.Ports {
@@ -55,7 +55,7 @@ func addressesOf(all []*discoveryv1.EndpointSlice, own string) (addresses []stri
 				continue
 			}
 			for _, e := range s.Endpoints {
-				// all addresses of an endpoint are one pod
+				// all addresses of an endpoint belong to one pod
 				for _, address := range e.Addresses[:min(1, len(e.Addresses))] {
 					if net.ParseIP(address) != nil && address != own {
 						addresses = append(addresses, net.JoinHostPort(address, strconv.Itoa(int(*port.Port))))

@@ -9,23 +9,24 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// pendingWrites are the writes that the cache does not show yet. They prevent a second write of the same object.
+// pendingWrites are the writes that the cache does not show yet. They prevent the same write from being made twice.
 type pendingWrites struct {
 	mu     sync.Mutex
 	writes map[objectID]pendingWrite
 }
 
-// pendingWrite is the hash of the applied object and the time of the write.
+// pendingWrite is a write that the cache does not show yet.
 type pendingWrite struct {
+	// hash is the value of appliedAnnotation of the written object.
 	hash string
 	at   time.Time
 }
 
-// maxCacheLag is how long a write may be missing in the cache. The cache never shows an object that was created and
-// deleted while a watch was interrupted, so after this time it is written again.
+// maxCacheLag is how long a write counts as pending. It must end, because the cache never shows an object that was
+// created and deleted while the watch was interrupted. After this time, such an object is written again.
 const maxCacheLag = time.Minute
 
-// add records a write. It is called before the request, because the cache may show the object before the response
+// add records a write. It must be called before the request, because the cache may show the object before the response
 // arrives.
 func (p *pendingWrites) add(o resource.Object, patch *unstructured.Unstructured) {
 	p.mu.Lock()
@@ -36,7 +37,7 @@ func (p *pendingWrites) add(o resource.Object, patch *unstructured.Unstructured)
 	p.writes[idOf(o)] = pendingWrite{patch.GetAnnotations()[appliedAnnotation], time.Now()}
 }
 
-// remove removes a write that failed, or that the cache shows.
+// remove removes a write that has failed or that the cache shows.
 func (p *pendingWrites) remove(o resource.Object) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

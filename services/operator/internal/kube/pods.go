@@ -20,8 +20,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// podIndex holds the dataplane pods, against which pod-bound tokens are checked. It is filled by a watch, so that a
-// token check costs no request to the API server.
+// podIndex contains the dataplane pods, with which tokens that are bound to a pod are verified. A watch fills it, so
+// that verifying a token needs no request to the API server.
 type podIndex struct {
 	// ready is closed when the existing pods are listed.
 	ready chan struct{}
@@ -30,7 +30,7 @@ type podIndex struct {
 
 func newPodIndex() *podIndex { return &podIndex{ready: make(chan struct{})} }
 
-// get returns a pod; nil if it does not exist. It waits until the pods are listed or ctx ends.
+// get returns a pod, or nil if it does not exist. It waits until the existing pods are listed or ctx ends.
 func (p *podIndex) get(ctx context.Context, key types.NamespacedName) (*corev1.Pod, error) {
 	select {
 	case <-p.ready:
@@ -48,13 +48,15 @@ func (p *podIndex) get(ctx context.Context, key types.NamespacedName) (*corev1.P
 	}
 }
 
-// podLag is how far the watch may lag behind the API server, and podPoll the polling interval of await.
 const (
-	podLag  = 2 * time.Second
+	// podLag is how long await waits for the watch to deliver a pod.
+	podLag = 2 * time.Second
+	// podPoll is the polling interval of await.
 	podPoll = 50 * time.Millisecond
 )
 
-// await waits up to podLag for a pod that exists in the API server. A pod that is no dataplane never appears.
+// await waits up to podLag until the watch has delivered a pod that was just created. If the pod is not a dataplane
+// pod, it never appears.
 func (p *podIndex) await(ctx context.Context, key types.NamespacedName) {
 	ctx, cancel := context.WithTimeout(ctx, podLag)
 	defer cancel()
@@ -72,8 +74,8 @@ func (p *podIndex) await(ctx context.Context, key types.NamespacedName) {
 	}
 }
 
-// start watches the pods. When a pod is deleted or its labels change, reconsider is called with the config ID and the
-// pod name, to authorize its streams again.
+// start watches the pods. When a pod is deleted or its labels change, its streams must be authorized again, so
+// reconsider is called with the config ID and the pod name.
 func (p *podIndex) start(
 	ctx context.Context, group *errgroup.Group, ts *tasks, s Settings, o cache.Options, reconsider func(id, pod string),
 ) error {
@@ -104,7 +106,8 @@ func (p *podIndex) start(
 	return nil
 }
 
-// podHandler calls changed with the previous state of pods that are deleted, replaced or relabelled.
+// podHandler returns an event handler that calls changed when a pod is deleted or replaced, or when its labels change.
+// The argument is the previous state of the pod.
 func podHandler(changed func(*corev1.Pod)) toolscache.ResourceEventHandler {
 	return toolscache.ResourceEventHandlerFuncs{
 		UpdateFunc: func(before, now any) {
@@ -124,7 +127,8 @@ func podHandler(changed func(*corev1.Pod)) toolscache.ResourceEventHandler {
 	}
 }
 
-// configOf returns the ID of the config that a pod may read: that of a Gateway in its own namespace.
+// configOf returns the ID of the config that a dataplane pod may read. A pod may only read the config of a Gateway in
+// its own namespace, because users can set the labels of their pods.
 func configOf(pod *corev1.Pod) (id string, ok bool) {
 	if pod.Labels[manifest.AppLabel] != manifest.AppValue ||
 		pod.Labels[resource.RelatedGatewayNamespace] != pod.Namespace {
@@ -133,7 +137,7 @@ func configOf(pod *corev1.Pod) (id string, ok bool) {
 	return pod.Namespace + "/" + pod.Labels[resource.RelatedGatewayName], true
 }
 
-// trimPod drops the fields of a pod that are not read. It is a cache.TransformFunc.
+// trimPod drops the fields of a pod that are not needed, to save memory. It is a cache.TransformFunc.
 func trimPod(o any) (any, error) {
 	pod, ok := o.(*corev1.Pod)
 	if !ok {

@@ -5,10 +5,11 @@
 //	                     └────▶ writer ─▶ API server      the leader
 //
 // The loop is one goroutine that owns the view of the cluster. It never waits for the API server: the content of a
-// Secret arrives as one more change, and the writer compares the desired state with the cluster until they are equal.
+// Secret arrives through the inbox like any other change, and the writer applies the desired state in goroutines of its
+// own, with retries.
 //
-// The files form layers, and a file uses the files of lower layers only: settings, kinds, inbox and task at the bottom,
-// then one part each (apply, trim, rollout, secrets, …), then objects and status, writer, loop, and provider on top.
+// A file uses only files of lower layers. The layers, from the bottom: settings, kinds, inbox and task; files for one
+// part each (apply, trim, rollout, secrets, …); objects and status; writer; loop; provider.
 package kube
 
 import (
@@ -36,15 +37,15 @@ type Provider struct {
 
 	tasks tasks
 	lease lease
-	// selfManaged are the objects that the operator maintains for itself.
+	// selfManaged are the objects that the operator maintains for its own use.
 	selfManaged []*selfManaged
 }
 
-// Running names the tasks that have not ended.
+// Running returns the names of the tasks that have not ended.
 func (p *Provider) Running() string { return p.tasks.String() }
 
-// memoryPerEndpoint is an estimate of the memory that an endpoint takes in bytes: in the config, in the encoded frame,
-// in the objects to write, and as garbage.
+// memoryPerEndpoint is an estimate of the memory for one endpoint in bytes: in the config, in the encoded frame, in the
+// objects to write, and as garbage.
 const memoryPerEndpoint = 1 << 10
 
 // Run serves until ctx ends or a fatal error occurs.
@@ -92,7 +93,7 @@ func (p *Provider) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// work watches, translates and writes.
+// work runs the watches, the translation and the writer until ctx ends.
 func (p *Provider) work(ctx context.Context, l *loop, id *trust.Identity, readers *authorizer) error {
 	s, err := newScheme()
 	if err != nil {
@@ -166,9 +167,10 @@ func (p *Provider) work(ctx context.Context, l *loop, id *trust.Identity, reader
 	return group.Wait()
 }
 
-// apiClients are clients of the API server and the options of further caches. They share an HTTP client that writes
-// only while this process holds the lease.
+// apiClients are the clients of the API server, and the options for further caches. All use one HTTP client, which
+// rejects writes while this process does not hold the lease.
 type apiClients struct {
+	// direct reads from the API server, cached from the cache.
 	direct, cached client.Client
 	options        cache.Options
 }
@@ -193,8 +195,8 @@ func (p *Provider) newClients(s *runtime.Scheme, c cache.Cache) (k apiClients, e
 	return k, err
 }
 
-// manageOwnObjects starts to maintain the CA of config discovery and the generated credentials, as configured. The
-// returned authority is nil for AuthOff.
+// manageOwnObjects starts the maintenance of the CA of config discovery and of the generated credentials, if they are
+// configured. The returned authority is nil for AuthOff.
 func (p *Provider) manageOwnObjects(
 	ctx context.Context, group *errgroup.Group, l *loop, id *trust.Identity, o selfManagedOptions,
 ) (ca *authority, err error) {
@@ -215,7 +217,7 @@ func (p *Provider) manageOwnObjects(
 	return ca, nil
 }
 
-// lead runs the leader's tasks until ctx ends.
+// lead runs the tasks of the leader until ctx ends.
 func (p *Provider) lead(ctx context.Context, l *loop) {
 	for _, s := range p.selfManaged {
 		s.leading.Store(true)

@@ -15,17 +15,18 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// publisher publishes the configs of Gateways over config discovery. It belongs to the goroutine of the loop.
+// publisher publishes the configs of Gateways over config discovery. Only the goroutine of the loop uses it.
 type publisher struct {
 	server   *discovery.Server
 	rollouts *rollouts
 	meters   *meters
 	log      *slog.Logger
-	// previous returns the listeners of the config that a previous operator process published for a Gateway.
+	// previous returns the names of the listeners in the config that a previous operator process published for a
+	// Gateway.
 	previous func(gateway types.NamespacedName) []string
 
 	configs map[types.NamespacedName]config.Config
-	// missing are the Gateways that a previous process served and this one does not.
+	// missing are the Gateways that a previous process served and for which this process has not published a config.
 	missing map[types.NamespacedName]struct{}
 }
 
@@ -36,7 +37,7 @@ func newPublisher(server *discovery.Server, r *rollouts, m *meters, log *slog.Lo
 	}
 }
 
-// previousListeners returns the names of the listeners in the ConfigMap of a Gateway; nil if there is none.
+// previousListeners returns the names of the listeners in the ConfigMap of a Gateway; nil if there is no ConfigMap.
 func previousListeners(ctx context.Context, cached client.Reader, gateway types.NamespacedName) []string {
 	m := &corev1.ConfigMap{}
 	if err := cached.Get(ctx, gateway, m); err != nil {
@@ -53,7 +54,8 @@ func (p *publisher) current(key types.NamespacedName) *config.Config {
 	return nil
 }
 
-// publish publishes the config of a Gateway, unless that would remove a listener that dataplanes serve.
+// publish publishes the config of a Gateway, unless that would remove a listener that dataplanes serve, see
+// translate.Result.LostListener.
 func (p *publisher) publish(key types.NamespacedName, r *translate.Result) {
 	listener, lost := r.LostListener(p.current(key), func() []string { return p.previous(key) })
 	if lost {
@@ -67,7 +69,7 @@ func (p *publisher) publish(key types.NamespacedName, r *translate.Result) {
 	}
 	p.configs[key] = r.Config.Clone()
 	p.rollouts.publish(key, revision)
-	p.rollouts.update(key, time.Now()) // dataplanes that stay connected may have reported before
+	p.rollouts.update(key, time.Now()) // connected dataplanes may have reported already
 	p.meters.configs.Set(float64(len(p.configs)))
 	p.log.Info("config published", "gateway", key, "revision", revision)
 }
@@ -85,8 +87,8 @@ func (p *publisher) withdraw(key types.NamespacedName) bool {
 	return true
 }
 
-// updateMissing updates the metric of Gateways that a previous process served and this one does not: their dataplanes
-// and the auth service get no config.
+// updateMissing updates the metric of Gateways that a previous process served and for which this process has not
+// published a config. New dataplanes of such a Gateway and the auth service get no config.
 func (p *publisher) updateMissing(key types.NamespacedName, ours bool) {
 	if ours && p.current(key) == nil && p.previous != nil && len(p.previous(key)) > 0 {
 		p.missing[key] = struct{}{}

@@ -8,27 +8,28 @@ import (
 )
 
 const (
-	// maxCoreShare is the share of a CPU core that the translations of one object take, unless maxDelay gives them
-	// more.
+	// maxCoreShare is the share of a CPU core that the translations of one object may use. maxDelay takes precedence.
 	maxCoreShare = 0.05
-	// maxDelay bounds the delay of a change. Together with the longest translation, about 100 ms, it stays well below
-	// the second within which a change of one tenant reaches a Gateway that other tenants have filled to its budget.
+	// maxDelay limits the delay of a change. A change must reach its Gateway within a second, even if other tenants
+	// have filled the Gateway to its budget. A translation takes up to about 100 ms, so this leaves some margin.
 	maxDelay = 250 * time.Millisecond
-	// unlimitedBelow is the duration below which translations are not limited.
+	// unlimitedBelow is the duration below which translations of an object are not delayed.
 	unlimitedBelow = 2 * time.Millisecond
 )
 
-// rateLimiter delays further translations of an object whose translation takes long. The first change is translated at
-// once, and all changes during the delay together at its end. Other objects are not delayed.
+// rateLimiter delays repeated translations of an object if they take long. The first change is translated at once. All
+// changes that follow during the delay are translated together at its end. Other objects are not delayed.
 type rateLimiter struct {
 	states map[translate.ObjectRef]limiterState
-	// delayed are the changed objects whose delay has not ended.
+	// delayed are the objects that have changed and whose delay has not ended.
 	delayed map[translate.ObjectRef]struct{}
 }
 
-// limiterState is the duration of the last translation of an object, and the earliest time of the next one.
+// limiterState is the state of one object.
 type limiterState struct {
+	// took is the duration of the last translation.
 	took time.Duration
+	// next is the earliest time of the next translation.
 	next time.Time
 }
 
@@ -36,7 +37,7 @@ func newRateLimiter() rateLimiter {
 	return rateLimiter{states: map[translate.ObjectRef]limiterState{}, delayed: map[translate.ObjectRef]struct{}{}}
 }
 
-// allows reports whether an object may be translated now. If not, it counts as delayed.
+// allows reports whether an object may be translated now. If not, it is added to delayed.
 func (l rateLimiter) allows(ref translate.ObjectRef, now time.Time) bool {
 	if now.Before(l.states[ref].next) {
 		l.delayed[ref] = struct{}{}
@@ -46,8 +47,8 @@ func (l rateLimiter) allows(ref translate.ObjectRef, now time.Time) bool {
 	return true
 }
 
-// record records the duration of a translation that ended at now. The shorter one of the last two durations counts,
-// because a suspended process makes single translations appear long.
+// record records the duration of a translation that ended at now. The delay depends on the shorter one of the last two
+// durations, because a suspended process makes a single translation appear long.
 func (l rateLimiter) record(ref translate.ObjectRef, took time.Duration, now time.Time) {
 	cost := min(took, l.states[ref].took)
 	if took < unlimitedBelow {

@@ -11,8 +11,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// rejections are the objects of a Gateway that the API server rejected: the first object that serves calls, the first
-// KEDA object, and a Service that was applied without its externalIPs.
+// rejections are the objects of a Gateway that the API server rejected. serving is the first one without which calls
+// cannot be served, scaling the first one of KEDA, and externalIPs a Service that was applied without its externalIPs.
 type rejections struct{ serving, scaling, externalIPs rejection }
 
 // note records the result of applying an object.
@@ -30,7 +30,8 @@ func (r *rejections) note(o resource.Object, err error) {
 	}
 }
 
-// orBefore replaces rejections that are unknown, because a write or a deletion failed, by the previous ones.
+// orBefore returns r, but takes a rejection from before if it is unknown because a write or a deletion failed. swept is
+// the error of the deletions, failed that of all requests.
 func (r rejections) orBefore(before rejections, swept, failed error) rejections {
 	return rejections{
 		serving:     r.serving.orBefore(before.serving, swept),
@@ -42,10 +43,11 @@ func (r rejections) orBefore(before rejections, swept, failed error) rejections 
 // rejection is one rejected object.
 type rejection struct {
 	resource.Refused
-	// applied is the hash of the rejected object, or its externalIPs.
+	// applied identifies the rejected content: the hash in appliedAnnotation, or the externalIPs.
 	applied string
 	reason  metav1.StatusReason
-	// unknown means that the request failed for another reason.
+	// unknown means that the object was not rejected, but the request failed for another reason, so it may still be
+	// rejected.
 	unknown bool
 }
 
@@ -72,35 +74,34 @@ func (r rejection) orBefore(before rejection, failed error) rejection {
 	return r
 }
 
-// isLike reports whether two rejections are of the same object for the same reason. The message is ignored: it may
-// contain a time or a counter, and each new message would write the status.
+// isLike reports whether two rejections concern the same content of the same object and have the same reason. The
+// message is not compared: it may contain a time or a counter, and each new message would cause a status write.
 func (r rejection) isLike(other rejection) bool {
 	return r.Object == other.Object && r.applied == other.applied && r.reason == other.reason
 }
 
-// isRejected reports whether an error is a final answer of the API server or of an admission webhook. A retry fails
-// until the object, a policy or a right changes.
+// isRejected reports whether an error means that the API server or an admission webhook rejects the object. A retry
+// fails until the object, a policy or a right changes.
 func isRejected(err error) bool {
 	return errors.Is(err, errOwnedByOther) || isPatchTypeError(err) || apierrors.IsInvalid(err) ||
 		apierrors.IsForbidden(err) || apierrors.IsBadRequest(err) || apierrors.IsRequestEntityTooLargeError(err)
 }
 
 // isPatchTypeError reports whether the API server could not parse the applied object, for example because a list has
-// two entries with the same key. The API server returns 500 for it, and only the message distinguishes it from other
-// errors.
+// two entries with the same key. The API server returns status 500 for it, so it can only be recognized by its message.
 func isPatchTypeError(err error) bool {
 	status := apierrors.APIStatus(nil)
 	return errors.As(err, &status) && strings.HasPrefix(status.Status().Message, "failed to create typed patch object")
 }
 
-// rejectionStore holds the current rejections and sends their changes to the loop. The writer's lock guards it.
+// rejectionStore holds the current rejections and sends changes of them to the loop. The lock of the writer guards it.
 type rejectionStore struct {
 	inbox *inbox
 	of    map[translate.ObjectRef]rejections
 }
 
-// set stores the rejections of an object. It reports whether they differ from the previous ones, in which case the
-// loop receives them.
+// set stores the rejections of an object. If they differ from the previous ones, it sends them to the loop and returns
+// true.
 func (s *rejectionStore) set(ref translate.ObjectRef, r rejections) (changed bool) {
 	old := s.of[ref]
 	if r.serving.isLike(old.serving) {
@@ -124,7 +125,7 @@ func (s *rejectionStore) set(ref translate.ObjectRef, r rejections) (changed boo
 	return true
 }
 
-// state is the form in which translations read rejections.
+// state returns the rejections in the form in which translations read them.
 func (r rejections) state() resource.RefusalState {
 	return resource.RefusalState{
 		Serving: r.serving.Refused, Scaling: r.scaling.Refused, ExternalIPs: r.externalIPs.Refused,

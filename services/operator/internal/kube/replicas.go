@@ -13,15 +13,16 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// replicasManager is the field manager that takes over spec.replicas when the operator stops setting it.
+// replicasManager is the field manager that owns spec.replicas after the operator has stopped setting it.
 const replicasManager = fieldManager + "-replicas"
 
-// preserveReplicas keeps spec.replicas of a Deployment before the operator stops applying it, and reports whether it
-// wrote. The API server defaults a field without a manager, which would scale the Deployment to 1 and end the calls of
-// all other pods. Therefore replicasManager applies the same number first; an autoscaler takes the field over from it.
+// preserveReplicas keeps the value of spec.replicas of a Deployment before the operator stops setting it. Without it,
+// the field would have no manager, and the API server would reset it to the default of 1, which ends the calls of all
+// other pods. Therefore replicasManager applies the current value first. An autoscaler can take over the field later.
+// preserveReplicas reports whether it wrote the Deployment.
 func preserveReplicas(ctx context.Context, direct client.Client, key types.NamespacedName) (wrote bool, err error) {
 	d := &appsv1.Deployment{}
-	switch err := direct.Get(ctx, key, d); { // the cache does not hold managed fields
+	switch err := direct.Get(ctx, key, d); { // objects in the cache have no managed fields
 	case apierrors.IsNotFound(err):
 		return false, nil
 	case err != nil:

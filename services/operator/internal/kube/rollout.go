@@ -17,8 +17,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/scaler"
 )
 
-// rollouts compare the reports of dataplanes with the published configs, and send changed results to the loop. While a
-// config is being rolled out the previous result stands, until dataplanes have reported on the new config or
+// rollouts compares the reports of dataplanes with the published configs, and sends changed results to the loop. While
+// a config is being rolled out, the previous result stays valid until dataplanes have reported on the new config or
 // rolloutTimeout has passed.
 type rollouts struct {
 	reports *reports.Store
@@ -26,20 +26,23 @@ type rollouts struct {
 
 	mu       sync.Mutex
 	rollouts map[types.NamespacedName]*rollout
-	// endpoints are the pods that should report.
+	// endpoints are the pods of each Gateway that should report.
 	endpoints map[types.NamespacedName]gatewayEndpoints
 }
 
 // rollout is the rollout of a Gateway's config to its dataplanes.
 type rollout struct {
-	// revision is that of the published config. Config discovery maps the revision that a dataplane reports to it.
+	// revision is the revision of the published config. Placeholders differ between dataplanes, so a dataplane runs
+	// another revision. Config discovery replaces it in the report by this one.
 	revision string
-	// behindSince is since when dataplanes have accepted configs, but none the published one; zero if one has.
+	// behindSince is since when no dataplane runs the published config although some have accepted a config; zero if
+	// one runs it.
 	behindSince time.Time
-	// state was sent to the loop at the time sent.
+	// state is the state that was last sent to the loop.
 	state resource.FleetState
-	sent  time.Time
-	// pending means that another state is to be sent after minReportInterval.
+	// sent is the time when state was sent.
+	sent time.Time
+	// pending means that the state has changed, but must not be sent before minReportInterval has passed.
 	pending bool
 }
 
@@ -53,12 +56,12 @@ func newRollouts(r *reports.Store, in *inbox) *rollouts {
 const (
 	// rolloutTimeout is how long dataplanes may take to accept a published config.
 	rolloutTimeout = 10 * time.Second
-	// minReportInterval bounds how often a state is sent to the loop. Each one writes the status of the Gateway, so
-	// reports that flip back within the interval have no effect.
+	// minReportInterval is the minimum interval at which the state of a Gateway is sent to the loop, because each state
+	// causes a status write. Reports that change back within the interval have no effect.
 	minReportInterval = 10 * time.Second
-	// rolloutTick is how often outdated and pending rollouts are checked.
+	// rolloutTick is the interval of checks whether rolloutTimeout or minReportInterval has passed.
 	rolloutTick = time.Second
-	// maxProblemLength bounds the error of a dataplane in a status, in bytes.
+	// maxProblemLength limits the error message of a dataplane in a status, in bytes.
 	maxProblemLength = 256
 )
 
@@ -106,7 +109,7 @@ func (f *rollouts) run(ctx context.Context, t *task) {
 	}
 }
 
-// unsettled returns the Gateways whose state may change without a report.
+// unsettled returns the Gateways whose state may change without a new report.
 func (f *rollouts) unsettled() (gateways []types.NamespacedName) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -118,7 +121,7 @@ func (f *rollouts) unsettled() (gateways []types.NamespacedName) {
 	return gateways
 }
 
-// update evaluates the reports of a Gateway's dataplanes, and sends the state to the loop if it changed.
+// update evaluates the reports of a Gateway's dataplanes, and sends the state to the loop if it has changed.
 func (f *rollouts) update(gateway types.NamespacedName, now time.Time) {
 	latest := f.reports.Of(gateway.String())
 	f.mu.Lock()
@@ -135,8 +138,8 @@ func (f *rollouts) update(gateway types.NamespacedName, now time.Time) {
 	f.inbox.put(objectChange{object: fleetOf(gateway, state)})
 }
 
-// evaluate returns the state of a rollout. If one dataplane runs the published config, or none is connected, there is
-// no problem. If all reject their config, the state has the error of one of them.
+// evaluate returns the state of a rollout. There is no problem if at least one dataplane runs the published config, or
+// if no dataplane has reported. If all dataplanes reject their config, the state contains the error of one of them.
 func (r *rollout) evaluate(latest []discovery.Report, now time.Time) resource.FleetState {
 	var rejecting []discovery.Report
 	state, current := resource.FleetState{}, len(latest) == 0
@@ -168,8 +171,8 @@ func (r *rollout) evaluate(latest []discovery.Report, now time.Time) resource.Fl
 	return state
 }
 
-// firstProblem returns the error of the pod in the previous state if it still rejects its config, else of the first
-// pod, so that the status does not alternate between pods.
+// firstProblem returns one of the errors. It prefers the pod in the previous state, so that the status does not
+// alternate between pods.
 func (r *rollout) firstProblem(rejecting []discovery.Report) (pod, problem string) {
 	i := max(0, slices.IndexFunc(rejecting, func(report discovery.Report) bool { return report.Pod == r.state.Pod }))
 	return printable(rejecting[i].Pod, maxProblemLength), printable(rejecting[i].Error, maxProblemLength)
@@ -181,7 +184,7 @@ func fleetOf(gateway types.NamespacedName, s resource.FleetState) *resource.Flee
 	}
 }
 
-// setEndpoints replaces the pods of a Gateway.
+// setEndpoints replaces the pods of a Gateway that should report.
 func (f *rollouts) setEndpoints(gateway types.NamespacedName, g gatewayEndpoints) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -190,8 +193,8 @@ func (f *rollouts) setEndpoints(gateway types.NamespacedName, g gatewayEndpoints
 	}
 }
 
-// load sums the allocations over the non-draining pods of a Gateway from their latest reports. The reports of an
-// unreachable replica are at most 30 s old. An error means that the sum may be too low.
+// load returns the number of allocations of a Gateway on all pods that are not draining, from their latest reports.
+// Reports that an unreachable replica forwarded are at most 30 s old. It returns an error if the sum may be too low.
 func (f *rollouts) load(gateway types.NamespacedName) (allocations int, err error) {
 	latest := f.reports.Of(gateway.String())
 	f.mu.Lock()

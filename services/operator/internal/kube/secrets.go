@@ -15,16 +15,16 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// secretFetcher fetches the Secrets that translations read. A watch delivers the metadata of all Secrets; the content
-// of other Secrets never enters the process.
+// secretFetcher fetches the Secrets that translations need. The content of other Secrets never enters the process,
+// because the watch delivers only the metadata of Secrets.
 type secretFetcher struct {
 	reader client.Reader
 	inbox  *inbox
 	queue  workqueue.TypedRateLimitingInterface[types.NamespacedName]
 	log    *slog.Logger
 
-	// existing are the versions of all Secrets, fetched those of the Secrets in the view. Both belong to the goroutine
-	// of the loop.
+	// existing are the resource versions of all Secrets, according to the watch. fetched are those of the Secrets in
+	// the view. Only the goroutine of the loop uses them.
 	existing, fetched map[types.NamespacedName]string
 }
 
@@ -37,8 +37,8 @@ func newSecretFetcher(reader client.Reader, in *inbox, log *slog.Logger) *secret
 	}
 }
 
-// observe records the version of a Secret and reports whether it is new. A Secret in the view is fetched again if its
-// version differs.
+// observe records the version of a Secret according to the watch, and reports whether the Secret is new. If the view
+// contains another version, the Secret is fetched again.
 func (s *secretFetcher) observe(key types.NamespacedName, version string) (appeared bool) {
 	_, known := s.existing[key]
 	s.existing[key] = version
@@ -55,7 +55,8 @@ func (s *secretFetcher) forget(key types.NamespacedName) {
 	delete(s.fetched, key)
 }
 
-// ensure reports whether the view has the current state of a Secret. If not, the Secret is queued to be fetched.
+// ensure reports whether the view is correct for a Secret: it contains the Secret, or the Secret does not exist.
+// Otherwise it queues the Secret to be fetched.
 func (s *secretFetcher) ensure(key types.NamespacedName) bool {
 	if _, there := s.existing[key]; !there {
 		return true
@@ -67,8 +68,8 @@ func (s *secretFetcher) ensure(key types.NamespacedName) bool {
 	return false
 }
 
-// retryNotFound reports whether a fetch returned NotFound although the watch still lists the Secret; it is fetched
-// again until both agree.
+// retryNotFound reports whether a Secret exists according to the watch although a fetch returned NotFound. The Secret
+// is then fetched again until both agree.
 func (s *secretFetcher) retryNotFound(key types.NamespacedName) bool {
 	_, there := s.existing[key]
 	if there {
@@ -77,8 +78,8 @@ func (s *secretFetcher) retryNotFound(key types.NamespacedName) bool {
 	return there
 }
 
-// accept records a fetched Secret and reports whether to put it into the view. It may have been deleted during the
-// fetch.
+// accept records a fetched Secret, and reports whether it must be put into the view. It must not if the watch has
+// reported its deletion during the fetch.
 func (s *secretFetcher) accept(secret *corev1.Secret, deleted bool) bool {
 	key := resource.KeyOf(secret)
 	if deleted {
@@ -92,10 +93,12 @@ func (s *secretFetcher) accept(secret *corev1.Secret, deleted bool) bool {
 	return true
 }
 
-// fetchers is the number of concurrent fetches. The start waits for all Secrets that Gateways reference.
+// fetchers is the number of concurrent fetches. It shortens the start, which waits for all Secrets that Gateways refer
+// to.
 const fetchers = 8
 
-// run fetches Secrets until ctx ends. A failed fetch is retried; the objects that read the Secret keep their state.
+// run fetches Secrets until ctx ends. A failed fetch is retried. Until it succeeds, the objects that need the Secret
+// keep their published state.
 func (s *secretFetcher) run(ctx context.Context, t *task) {
 	defer context.AfterFunc(ctx, s.queue.ShutDown)()
 	for {

@@ -23,8 +23,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 )
 
-// selfManaged maintains objects in the operator's namespace that the operator needs itself: one name, of one or two
-// kinds. Every replica watches them, the leader writes them.
+// selfManaged maintains objects in the operator's namespace that the operator itself needs. They have the same name and
+// one or two kinds. Every replica watches them, but only the leader writes them.
 type selfManaged struct {
 	name   types.NamespacedName
 	client client.Client // reads from a cache of the objects with this name
@@ -41,7 +41,7 @@ func newSelfManaged(name types.NamespacedName, c client.Client, m *meters, log *
 	return selfManaged{name: name, client: c, meters: m, log: log, now: time.Now, wake: make(chan struct{}, 1)}
 }
 
-// selfManagedOptions are what start needs.
+// selfManagedOptions are the parameters of selfManaged.start.
 type selfManagedOptions struct {
 	config *rest.Config
 	cache  cache.Options
@@ -49,12 +49,12 @@ type selfManagedOptions struct {
 	tasks  *tasks
 }
 
-// start watches the objects, of the given kinds, and calls step after each change and every resyncInterval.
+// start watches the objects of the given kinds. It calls step after each change and every resyncInterval.
 func (m *selfManaged) start(
 	ctx context.Context, group *errgroup.Group, o selfManagedOptions,
 	step func(context.Context) error, kinds ...client.Object,
 ) error {
-	// The field selector lets RBAC restrict the right to these names.
+	// With this field selector, RBAC can restrict the rights to objects with this name (resourceNames).
 	named := cache.Config{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, m.name.Name)}
 	o.cache.DefaultNamespaces = map[string]cache.Config{m.name.Namespace: named}
 	c, err := cache.New(o.config, o.cache)
@@ -84,8 +84,8 @@ func (m *selfManaged) start(
 	return nil
 }
 
-// watch subscribes to the objects and returns when the existing ones are listed. It retries until the API server is
-// available, and returns an error only when ctx ends.
+// watch subscribes to the objects, and returns when the existing ones are listed. It retries while the API server is
+// not available. It returns an error only when ctx ends.
 func (m *selfManaged) watch(ctx context.Context, w watcher, kinds []client.Object) error {
 	handler := toolscache.ResourceEventHandlerFuncs{
 		AddFunc:    func(any) { notify(m.wake) },
@@ -110,7 +110,7 @@ func (m *selfManaged) watch(ctx context.Context, w watcher, kinds []client.Objec
 	return nil
 }
 
-// resyncInterval is how often step is called without a change, to renew certificates and to retry after errors.
+// resyncInterval is how often step is called without a change. These calls renew certificates and retry after errors.
 const resyncInterval = 10 * time.Second
 
 func (m *selfManaged) run(ctx context.Context, t *task, step func(context.Context) error) {
@@ -133,7 +133,7 @@ func (m *selfManaged) run(ctx context.Context, t *task, step func(context.Contex
 	}
 }
 
-// createOrUpdate creates an object, or updates it if mutate or the owner changes it.
+// createOrUpdate creates an object, or updates it if mutate or setting the owner references makes a difference.
 func (m *selfManaged) createOrUpdate(ctx context.Context, o client.Object, mutate func()) error {
 	did, err := controllerutil.CreateOrUpdate(ctx, m.client, o, func() error {
 		mutate()
@@ -165,7 +165,7 @@ func (m *selfManaged) written(o client.Object, did bool, err error) error {
 	return nil
 }
 
-// hasOwner reports whether an object has the owner references of the operator's own objects.
+// hasOwner reports whether an object already has the owner references that the operator sets on its own objects.
 func (m *selfManaged) hasOwner(o client.Object) bool {
 	return len(m.owner) == 0 || reflect.DeepEqual(o.GetOwnerReferences(), m.owner)
 }
@@ -174,8 +174,8 @@ func (m *selfManaged) meta() metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: m.name.Namespace, Name: m.name.Name}
 }
 
-// ownerReferences returns the owner of the objects that the operator creates for itself. Without one these objects
-// remain after the operator is uninstalled, so an error is only logged.
+// ownerReferences returns the owner references for the objects that the operator creates for itself. An error is only
+// logged: without an owner, the objects remain after the operator was uninstalled, which does no harm.
 func ownerReferences(ctx context.Context, s Settings) []metav1.OwnerReference {
 	clients, err := kubernetes.NewForConfig(s.Config)
 	var owner []metav1.OwnerReference
@@ -190,8 +190,9 @@ func ownerReferences(ctx context.Context, s Settings) []metav1.OwnerReference {
 }
 
 // ownAccount returns an owner reference to the ServiceAccount of this process, so that its objects are
-// garbage-collected when the installation is deleted. A ServiceAccount is a safe owner: once it is deleted the process
-// cannot create objects any more. Outside of a cluster there is none.
+// garbage-collected when the operator is uninstalled. A ServiceAccount is a safe owner, because the process cannot
+// create objects any more once it is deleted. It returns nil if the process does not run under a ServiceAccount of the
+// namespace.
 func ownAccount(ctx context.Context, clients kubernetes.Interface, namespace string) ([]metav1.OwnerReference, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()

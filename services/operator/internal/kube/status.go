@@ -16,7 +16,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// statusWriter writes statuses of translated objects, and records their changes as events.
+// statusWriter writes the statuses of translated objects, and records their changes as events.
 type statusWriter struct {
 	client client.Client
 	scheme *runtime.Scheme
@@ -24,12 +24,12 @@ type statusWriter struct {
 	events eventRecorder
 }
 
-// errStatusRejected means that the API server rejected a status; a retry fails until something changes.
+// errStatusRejected means that the API server rejects a status. A retry fails until something changes.
 var errStatusRejected = errors.New("write status: the API server rejects it")
 
-// write writes a status if it differs from that in the cluster. A status contains entries of other controllers too.
-// Therefore it is written only to the version of the object from which it was translated; a newer version is
-// translated again.
+// write writes a status if it differs from the one in the cluster. It only writes to the version of the object from
+// which the status was translated, because a status also contains entries of other controllers, which may have changed
+// since. A newer version is translated again.
 func (w *statusWriter) write(ctx context.Context, ref translate.ObjectRef, want desired) error {
 	o := emptyObject(ref)
 	if err := w.client.Get(ctx, ref.NamespacedName, o); err != nil {
@@ -52,7 +52,7 @@ func (w *statusWriter) write(ctx context.Context, ref translate.ObjectRef, want 
 	return nil
 }
 
-// emptyObject returns an empty object of the kind of a reference.
+// emptyObject returns an empty object of the kind to which a reference refers.
 func emptyObject(ref translate.ObjectRef) client.Object {
 	switch ref.Kind {
 	case translate.KindGateway:

@@ -14,32 +14,32 @@ import (
 )
 
 const (
-	// callTime bounds one step of requests to the API server.
+	// callTime limits the duration of one step of requests to the API server.
 	callTime = 5 * time.Second
-	// authorizeTimeout bounds the authorization of a config discovery client, which gives up after 5 s.
+	// authorizeTimeout limits the authorization of a config discovery client. Clients give up after 5 s.
 	authorizeTimeout = 4 * time.Second
-	// taskTimeout is after how long in one step a task makes the process unready. It exceeds callTime, because a slow
-	// API server must not fail readiness: config discovery works without it.
+	// taskTimeout is how long a task may be in one step before readiness fails. It is longer than callTime, because a
+	// slow API server must not fail readiness: config discovery works without it.
 	taskTimeout = 8 * time.Second
-	// livenessTimeout is after how long in one step a task counts as deadlocked, so that a restart is needed.
+	// livenessTimeout is how long a task may be in one step before it counts as deadlocked, and liveness fails.
 	livenessTimeout = time.Minute
-	// serverRetry is the interval of retries while the API server does not answer discovery of its kinds.
+	// serverRetry is the retry interval while the API server is not available.
 	serverRetry = time.Second
 	// kindRetry is the interval of checks whether the API server serves a kind.
 	kindRetry = 5 * time.Second
 )
 
-// tasks are the running tasks of the process. Probes report a stuck task, and the shutdown names those that have not
-// ended.
+// tasks are the running tasks of the process. The probes check them for a stuck task, and the shutdown logs those that
+// have not ended.
 type tasks struct {
 	mu      sync.Mutex
 	running map[*task]bool
 }
 
-// task is a goroutine that makes short steps in a loop.
+// task is a goroutine that runs short steps in a loop.
 type task struct {
 	name string
-	// since is the time of begin in Unix nanoseconds; 0 while the task is idle.
+	// since is when the current step began, in Unix nanoseconds; 0 while the task is idle.
 	since atomic.Int64
 }
 
@@ -49,7 +49,7 @@ func (t *task) begin() { t.since.Store(time.Now().UnixNano()) }
 // end marks the task as idle.
 func (t *task) end() { t.since.Store(0) }
 
-// do runs a task until f returns.
+// do registers a task and runs it until f returns.
 func (ts *tasks) do(name string, f func(*task)) {
 	t := &task{name: name}
 	ts.mu.Lock()
@@ -66,7 +66,7 @@ func (ts *tasks) do(name string, f func(*task)) {
 	f(t)
 }
 
-// join runs a task in a group, without step times.
+// join runs a task in a group. The task has no steps, so it is never reported as stuck.
 func (ts *tasks) join(g *errgroup.Group, name string, f func() error) {
 	g.Go(func() (err error) {
 		ts.do(name, func(*task) { err = f() })
@@ -74,7 +74,7 @@ func (ts *tasks) join(g *errgroup.Group, name string, f func() error) {
 	})
 }
 
-// run runs a task that does not fail in a group.
+// run runs a task that returns no error in a group.
 func (ts *tasks) run(g *errgroup.Group, name string, f func(*task)) {
 	g.Go(func() error {
 		ts.do(name, f)
@@ -108,7 +108,7 @@ func (ts *tasks) String() string {
 	return strings.Join(slices.Compact(names), ", ")
 }
 
-// ignoreEnd returns nil for an error that the end of ctx has caused.
+// ignoreEnd returns nil if ctx has ended, because the error is then a consequence of that.
 func ignoreEnd(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return nil

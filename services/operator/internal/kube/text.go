@@ -5,7 +5,7 @@ import (
 	"unicode"
 )
 
-// printable makes text of other parties fit for a status: one line of at most limit bytes, never empty.
+// printable makes text from other programs fit for a status: one line of at most limit bytes that is not empty.
 func printable(text string, limit int) string {
 	text = strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {

@@ -16,35 +16,41 @@ import (
 
 // Bounds of TokenReview requests.
 const (
-	// maxConcurrentReviews bounds the requests in progress, reviewTimeout the duration of one.
+	// maxConcurrentReviews limits the requests in progress.
 	maxConcurrentReviews = 16
-	reviewTimeout        = 10 * time.Second
-	// acceptedTTL and rejectedTTL are how long a result is cached, at most until the token expires.
+	// reviewTimeout limits the duration of one request.
+	reviewTimeout = 10 * time.Second
+	// acceptedTTL is how long a result is cached if the token is valid, but not after the token expires.
 	acceptedTTL = 5 * time.Minute
+	// rejectedTTL is how long a result is cached if the token is not valid.
 	rejectedTTL = time.Minute
-	// maxCachedReviews bounds the cached results, maxQueuedReviews the queued requests.
+	// maxCachedReviews limits the cached results.
 	maxCachedReviews = 20_000
+	// maxQueuedReviews limits the requests in the queues.
 	maxQueuedReviews = 10_000
-	// suspectTTL is how long requests from a source are queued last after it sent a rejected token, maxSuspects bounds
-	// the number of such sources.
-	suspectTTL  = time.Minute
+	// suspectTTL is how long requests from an IP address have low priority after it sent an invalid token.
+	suspectTTL = time.Minute
+	// maxSuspects limits the number of such IP addresses.
 	maxSuspects = 10_000
 )
 
-// tokenReviews makes TokenReview requests. Concurrent and repeated requests for one token share one result. Requests
-// are made in order of arrival; those from sources of rejected tokens, and refreshes, come after all others.
+// tokenReviews makes TokenReview requests. Concurrent and repeated requests for one token share a result. Requests are
+// made in order of arrival. Two kinds have low priority and come after all others: those from IP addresses that sent an
+// invalid token, and refreshes of open streams.
 type tokenReviews struct {
 	review func(ctx context.Context, token string) (authenticationv1.TokenReviewStatus, error)
 
-	mu       sync.Mutex
-	reviews  map[tokenHash]*tokenReview
-	front    []*tokenReview
-	back     []*tokenReview
-	running  int
+	mu      sync.Mutex
+	reviews map[tokenHash]*tokenReview
+	// front and back are the queues of requests with normal and with low priority.
+	front   []*tokenReview
+	back    []*tokenReview
+	running int
+	// suspects are the IP addresses that sent an invalid token, with the time until which they have low priority.
 	suspects map[netip.Addr]time.Time
 }
 
-// tokenHash identifies a token. The token itself is kept only while its review is queued.
+// tokenHash identifies a token. The token itself is kept only until its review has ended.
 type tokenHash [sha256.Size]byte
 
 // tokenReview is the review of one token.
@@ -57,11 +63,12 @@ type tokenReview struct {
 	done   chan struct{}
 	status authenticationv1.TokenReviewStatus
 	err    error
-	// until is when the result expires; zero while there is none.
+	// until is when the cached result expires; zero while there is no result.
 	until time.Time
 }
 
-// get returns the result of reviewing a token. It waits for it until ctx ends; the request continues after that.
+// get returns the result of reviewing a token. It waits for the result until ctx ends. The request itself continues
+// then, for the next call.
 func (q *tokenReviews) get(
 	ctx context.Context, token string, expiry time.Time, source netip.Addr,
 ) (authenticationv1.TokenReviewStatus, error) {
@@ -72,7 +79,7 @@ func (q *tokenReviews) get(
 	return r.wait(ctx)
 }
 
-// refresh reviews an accepted token again, with low priority.
+// refresh reviews a token again, without using the cache and with low priority.
 func (q *tokenReviews) refresh(
 	ctx context.Context, token string, expiry time.Time, source netip.Addr,
 ) (authenticationv1.TokenReviewStatus, error) {
@@ -93,7 +100,7 @@ func (r *tokenReview) wait(ctx context.Context) (authenticationv1.TokenReviewSta
 	}
 }
 
-// put returns the review of a token. With anew it ignores cached results.
+// put returns the review of a token, which may be in progress. If anew is true, it ignores cached results.
 func (q *tokenReviews) put(token string, expiry time.Time, source netip.Addr, anew bool) (*tokenReview, error) {
 	hash, now := tokenHash(sha256.Sum256([]byte(token))), time.Now()
 	q.mu.Lock()
@@ -123,7 +130,7 @@ func (q *tokenReviews) put(token string, expiry time.Time, source netip.Addr, an
 	return r, nil
 }
 
-// evict makes room for one more result. The caller holds the lock.
+// evict makes room in the cache for one more result. The caller must hold q.mu.
 func (q *tokenReviews) evict(now time.Time) {
 	if len(q.reviews) < maxCachedReviews {
 		return
@@ -172,7 +179,7 @@ func popReview(queue *[]*tokenReview) *tokenReview {
 	return first
 }
 
-// finish stores a result. After an error the next request for the token makes another review.
+// finish stores the result of a review. An error is not cached, so the next request for the token makes another review.
 func (q *tokenReviews) finish(r *tokenReview, status authenticationv1.TokenReviewStatus, err error, now time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -193,7 +200,7 @@ func (q *tokenReviews) finish(r *tokenReview, status authenticationv1.TokenRevie
 	}
 }
 
-// suspect records that a source sent a rejected token. The caller holds the lock.
+// suspect records that an IP address sent an invalid token. The caller must hold q.mu.
 func (q *tokenReviews) suspect(source netip.Addr, now time.Time) {
 	if len(q.suspects) >= maxSuspects {
 		maps.DeleteFunc(q.suspects, func(_ netip.Addr, until time.Time) bool { return now.After(until) })

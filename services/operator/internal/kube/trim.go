@@ -17,8 +17,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// trimForCache removes the fields of an object that are not read, before it enters a cache. Users may create objects of
-// a megabyte with the labels of generated objects. It is a cache.TransformFunc.
+// trimForCache removes the fields of an object that are not needed before it enters a cache. This limits memory: users
+// can create objects of a megabyte, even with the labels of generated objects. It is a cache.TransformFunc.
 func trimForCache(o any) (any, error) {
 	object, ok := o.(client.Object)
 	if !ok {
@@ -50,7 +50,7 @@ func trimForCache(o any) (any, error) {
 	return o, nil
 }
 
-// identityOf returns the metadata that identifies an object and its version.
+// identityOf returns only the metadata that identifies an object and its version.
 func identityOf(o metav1.Object) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
 		Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(),
@@ -58,7 +58,8 @@ func identityOf(o metav1.Object) metav1.ObjectMeta {
 	}
 }
 
-// trimService keeps the fields of a backend, unless the Service exposes a Gateway.
+// trimService trims a Service. A Service that exposes a Gateway is kept, because it is compared with the wanted one. Of
+// other Services, only the fields that matter for a backend are kept.
 func trimService(o *corev1.Service) {
 	if _, ours := ownerOf(o); ours {
 		condenseAll(o.Annotations)
@@ -69,7 +70,7 @@ func trimService(o *corev1.Service) {
 		o.Annotations = map[string]string{resource.RelatedGatewayName: gateway}
 		return
 	}
-	// routes must not reach their addresses
+	// Routes must not reach the addresses of these Services, see translate.clusterAddresses.
 	if o.Namespace == metav1.NamespaceSystem || o.Namespace == metav1.NamespaceDefault {
 		o.Spec = corev1.ServiceSpec{
 			Type: o.Spec.Type, ClusterIP: o.Spec.ClusterIP, ClusterIPs: o.Spec.ClusterIPs,
@@ -82,7 +83,7 @@ func trimService(o *corev1.Service) {
 	o.Status = corev1.ServiceStatus{}
 }
 
-// trimEndpointSlice keeps the addresses, and the pods behind them.
+// trimEndpointSlice keeps the addresses, their conditions, and the pods to which they belong.
 func trimEndpointSlice(o *discoveryv1.EndpointSlice) {
 	meta := identityOf(o)
 	meta.Labels = map[string]string{discoveryv1.LabelServiceName: o.Labels[discoveryv1.LabelServiceName]}
@@ -98,7 +99,8 @@ func trimEndpointSlice(o *discoveryv1.EndpointSlice) {
 	}
 }
 
-// trimGenerated keeps the compared fields of an object that a Gateway owns, and the identity of any other object.
+// trimGenerated trims an object of a generated kind. If a Gateway owns it, the fields that are compared with the wanted
+// object are kept. Of any other object, only the identity is kept.
 func trimGenerated(o client.Object) {
 	if _, ours := ownerOf(o); !ours {
 		meta := identityOf(o)
@@ -132,13 +134,13 @@ func trimGenerated(o client.Object) {
 	}
 }
 
-// condenseFrom is the length in bytes from which a text is replaced by its hash.
+// condenseFrom is the length in bytes from which the cache contains the hash of a text instead of the text.
 const condenseFrom = 256
 
-// condensedPrefix is the prefix of a hash that replaces a text.
+// condensedPrefix marks a hash that replaces a text.
 const condensedPrefix = "sha256:"
 
-// condense returns a text, or its hash if it is long.
+// condense returns the text, or its hash if the text is long.
 func condense(text string) string {
 	if len(text) < condenseFrom {
 		return text
@@ -147,7 +149,8 @@ func condense(text string) string {
 	return condensedPrefix + hex.EncodeToString(sum[:])
 }
 
-// condenseKey condenses an entry of a ConfigMap. The hash of a config is followed by the names of its listeners.
+// condenseKey condenses the value of a key in a ConfigMap. The hash of a config is followed by the names of its
+// listeners, which previousListeners needs.
 func condenseKey(key, value string) string {
 	if key != manifest.ConfigMapKey || len(value) < condenseFrom {
 		return condense(value)
@@ -164,7 +167,7 @@ func condenseKey(key, value string) string {
 	return strings.Join(condensed, "\n")
 }
 
-// listenerNames returns the names of the listeners in a config, which may be condensed.
+// listenerNames returns the names of the listeners in a config, which may be condensed by condenseKey.
 func listenerNames(condensed string) (names []string) {
 	if !strings.HasPrefix(condensed, condensedPrefix) {
 		c, _, err := config.Parse([]byte(condensed))
@@ -185,7 +188,7 @@ func condenseAll(texts map[string]string) {
 	}
 }
 
-// asCached returns a generated object as the cache would hold it.
+// asCached returns a generated object in the form that it would have in the cache, so that the two can be compared.
 func asCached(o resource.Object) resource.Object {
 	_, service := o.(*corev1.Service)
 	if !service && !isGenerated(o) {

@@ -21,15 +21,15 @@ type watcher struct {
 	cache  cache.Cache
 	scheme *runtime.Scheme
 	mapper meta.RESTMapper
-	// notReadyReason names the kind that the start waits for; nil when it waits for none.
+	// notReadyReason holds the error about the kind for which the start is waiting; nil if it is not waiting.
 	notReadyReason *atomic.Pointer[string]
 	log            *slog.Logger
 }
 
-// watchAll subscribes translated to every watched kind and generated to every kind that the operator generates. It
-// returns once both received all existing objects: the loop would treat an object that is not listed yet as absent.
-// It waits for kinds that the API server does not serve yet, because operator and CustomResourceDefinitions may be
-// installed in any order.
+// watchAll subscribes the handler translated to every watched kind, and generated to every kind that the operator
+// generates. It returns when both handlers have received all existing objects, because an object that is not listed yet
+// looks absent. It waits for kinds that the API server does not serve yet, because operator and CRDs may be installed
+// in any order.
 func (w watcher) watchAll(ctx context.Context, translated, generated toolscache.ResourceEventHandler) error {
 	var synced []toolscache.InformerSynced
 	add := func(k watchedKind, h toolscache.ResourceEventHandler) error {
@@ -60,8 +60,8 @@ func (w watcher) watchAll(ctx context.Context, translated, generated toolscache.
 	return nil
 }
 
-// subscribeWhenServed retries subscribe until it succeeds. Until then notReadyReason holds the last error, initially
-// err. It returns an error only when ctx ends.
+// subscribeWhenServed retries subscribe until it succeeds. err is the error of the first attempt. notReadyReason holds
+// the last error. It returns an error only when ctx ends.
 func (w watcher) subscribeWhenServed(
 	ctx context.Context, k watchedKind, h toolscache.ResourceEventHandler,
 	err error, notReadyReason *atomic.Pointer[string],
@@ -86,8 +86,8 @@ func (w watcher) subscribeWhenServed(
 	}
 }
 
-// subscribe adds a handler to the informer of a kind. The returned function reports whether the handler received all
-// objects of the initial list.
+// subscribe adds a handler to the informer of a kind. The returned function reports whether the handler has received
+// all objects of the initial list.
 func (w watcher) subscribe(
 	ctx context.Context, k watchedKind, h toolscache.ResourceEventHandler,
 ) (toolscache.InformerSynced, error) {
@@ -117,7 +117,7 @@ func addHandler(
 	return registration.HasSynced, nil
 }
 
-// servedVariant returns the first API version of a kind that the API server serves.
+// servedVariant returns an object of the first API version of a kind that the API server serves.
 func (w watcher) servedVariant(k watchedKind) (client.Object, error) {
 	var none error
 	for _, o := range k.variants {

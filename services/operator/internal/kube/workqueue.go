@@ -6,14 +6,16 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// workQueue orders the objects to translate. Namespaces take turns, so a thousand changes in one namespace delay a
-// change in another by one translation.
+// workQueue orders the objects to translate. It alternates between namespaces, so that a thousand changes in one
+// namespace delay a change in another namespace by only one translation.
 type workQueue struct {
-	// gateways are translated first during the start, so that all configs are published early, and then alternate with
-	// the others.
+	// gateways and others take turns. During the start, gateways comes first, so that configs are published as early as
+	// possible.
 	gateways, others roundRobin
-	queued           map[translate.ObjectRef]struct{}
-	turn             bool
+	// queued are all objects in gateways and others.
+	queued map[translate.ObjectRef]struct{}
+	// turn is true if others had its turn last.
+	turn bool
 }
 
 func newWorkQueue() *workQueue {
@@ -39,7 +41,7 @@ func (q *workQueue) add(refs map[translate.ObjectRef]struct{}) {
 	}
 }
 
-// next removes and returns the next object; false if the queue is empty.
+// next removes and returns the next object; false if the queue is empty. During the start, starting is true.
 func (q *workQueue) next(starting bool) (ref translate.ObjectRef, ok bool) {
 	first, second := &q.gateways, &q.others
 	if q.turn = !q.turn; !starting && q.turn {
@@ -52,10 +54,10 @@ func (q *workQueue) next(starting bool) (ref translate.ObjectRef, ok bool) {
 	return ref, ok
 }
 
-// roundRobin has one queue for each namespace.
+// roundRobin is a queue that takes objects from its namespaces in turn.
 type roundRobin struct {
 	queues map[string][]translate.ObjectRef
-	// turns are the namespaces with a non-empty queue, in the order of their turns.
+	// turns are the namespaces with objects. The first one comes next.
 	turns []string
 }
 

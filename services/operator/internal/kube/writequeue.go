@@ -23,8 +23,8 @@ const (
 	priorityFirst = 1
 )
 
-// settleTime is the delay between the first and the second step. The watch must deliver the created Service, and its
-// Gateway must be translated again.
+// settleTime is the delay between the first and the second step. During it, the watch delivers the created Service, and
+// the Gateway is translated again.
 const settleTime = time.Second
 
 // A rejected status is retried quickTries times within half a minute, and then every rejectionRetry: the API server
@@ -34,20 +34,21 @@ const (
 	rejectionRetry = 10 * time.Minute
 )
 
-// writeQueue orders the objects to compare with the cluster. The writer's lock guards it.
+// writeQueue orders the objects that the writer must compare with the cluster. The lock of the writer guards it.
 type writeQueue struct {
 	// PriorityQueue is nil while this process is not the leader.
 	priorityqueue.PriorityQueue[translate.ObjectRef]
 	progress map[translate.ObjectRef]progress
 }
 
-// progress is the progress of writing a Gateway since this process became the leader.
+// progress is the progress of writing a Gateway since this process became the leader. The steps are described at
+// priorityRest.
 type progress struct {
-	// created is the UID of the Gateway for which the first step was made.
+	// created is the UID of the Gateway for which the first step is done.
 	created types.UID
-	// settled is when the second step may start.
+	// settled is the earliest time of the second step.
 	settled time.Time
-	// standby is when the changed endpoints in the standby Secret are due; zero when none are pending.
+	// standby is when changed endpoints must be written to the standby Secret; zero if there are none.
 	standby time.Time
 }
 
@@ -58,7 +59,7 @@ func newPriorityQueue() priorityqueue.PriorityQueue[translate.ObjectRef] {
 	})
 }
 
-// enqueue adds an object with its desired state, if this process is the leader.
+// enqueue adds an object with the priority that its desired state requires, if this process is the leader.
 func (q *writeQueue) enqueue(ref translate.ObjectRef, want desired) {
 	if q.PriorityQueue == nil {
 		return
@@ -70,8 +71,8 @@ func (q *writeQueue) enqueue(ref translate.ObjectRef, want desired) {
 	q.AddWithOpts(priorityqueue.AddOpts{Priority: &priority}, ref)
 }
 
-// enqueueStandby adds a Gateway with a delay, to write the endpoints in its standby Secret. Further calls until then
-// have no effect.
+// enqueueStandby adds a Gateway with a delay, after which the endpoints in its standby Secret are written. Further
+// calls before that have no effect.
 func (q *writeQueue) enqueueStandby(ref translate.ObjectRef) {
 	p := q.progress[ref]
 	if q.PriorityQueue == nil || !p.standby.IsZero() {
@@ -83,8 +84,8 @@ func (q *writeQueue) enqueueStandby(ref translate.ObjectRef) {
 	q.AddAfter(ref, wait)
 }
 
-// postponeStandby reports whether the write of a standby Secret is postponed: only its endpoints differ, and they are
-// not due yet.
+// postponeStandby reports whether the write of a standby Secret is postponed, because it differs only in endpoints and
+// the delay of enqueueStandby has not passed.
 func (q *writeQueue) postponeStandby(ref translate.ObjectRef, onlyEndpoints bool) bool {
 	p := q.progress[ref]
 	if !onlyEndpoints || !p.standby.IsZero() && !time.Now().Before(p.standby) {
@@ -96,8 +97,8 @@ func (q *writeQueue) postponeStandby(ref translate.ObjectRef, onlyEndpoints bool
 	return true
 }
 
-// standbyWait returns the time until the endpoints of a Gateway are due; 0 when none are pending. An immediate
-// enqueue replaces a delayed one of the same object, so the delay is added again after each step.
+// standbyWait returns the remaining delay of enqueueStandby; 0 if there is none. The writer adds the object again with
+// this delay after each step, because an immediate enqueue replaces a delayed one of the same object.
 func (q *writeQueue) standbyWait(ref translate.ObjectRef) time.Duration {
 	if due := q.progress[ref].standby; !due.IsZero() {
 		return max(time.Until(due), time.Millisecond)
@@ -105,7 +106,7 @@ func (q *writeQueue) standbyWait(ref translate.ObjectRef) time.Duration {
 	return 0
 }
 
-// retryWrite adds an object whose write failed, with backoff.
+// retryWrite adds an object again with backoff after its write has failed.
 func retryWrite(queue priorityqueue.PriorityQueue[translate.ObjectRef], ref translate.ObjectRef, err error) {
 	if errors.Is(err, errStatusRejected) && queue.NumRequeues(ref) >= quickTries {
 		queue.AddAfter(ref, rejectionRetry)

@@ -20,8 +20,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// writer makes the cluster equal to the desired state, on the leader. It queues objects, writes the objects that a
-// Gateway owns, and then the status, which reports the result.
+// writer makes the cluster equal to the desired state. It runs on the leader. For each queued object, it first writes
+// the generated objects and then the status, which reports the result.
 type writer struct {
 	objects  objectWriter
 	statuses statusWriter
@@ -35,7 +35,7 @@ type writer struct {
 	queue      writeQueue
 }
 
-// newWriter returns a writer. c reads from the cache, direct reads from the API server.
+// newWriter returns a writer. The client c reads from the cache, direct reads from the API server.
 func newWriter(c, direct client.Client, s *runtime.Scheme, in *inbox, m *meters, ts *tasks, log *slog.Logger) *writer {
 	return &writer{
 		objects:  objectWriter{client: c, direct: direct, scheme: s, meters: m, log: log},
@@ -47,8 +47,8 @@ func newWriter(c, direct client.Client, s *runtime.Scheme, in *inbox, m *meters,
 	}
 }
 
-// set replaces the desired state of an object and queues the object if the state changed. The objects of a deleted
-// Gateway are garbage-collected by Kubernetes.
+// set replaces the desired state of an object, and queues the object if the state has changed. If a Gateway was
+// deleted, Kubernetes garbage-collects its generated objects.
 func (w *writer) set(ref translate.ObjectRef, want desired) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -65,12 +65,12 @@ func (w *writer) set(ref translate.ObjectRef, want desired) {
 	if before.uid != want.uid {
 		w.rejections.set(ref, rejections{})
 	}
-	if want.ours && !want.complete && before.uid == want.uid { // without a new config the previous objects stay desired
+	if want.ours && !want.complete && before.uid == want.uid { // no new config, so the previous objects stay desired
 		want.objects, want.complete, want.standby = before.objects, before.complete, before.standby
 		want.keepReplicas = before.keepReplicas
 	}
 	if known && reflect.DeepEqual(before, want) {
-		return // written, or queued
+		return // already written or queued
 	}
 	w.desired[ref] = want
 	if known && reflect.DeepEqual(before.withoutEndpoints(), want.withoutEndpoints()) {
@@ -93,8 +93,8 @@ func (w *writer) countProblems() (n int) {
 	return n
 }
 
-// setVersion replaces the resource version for which a status was made, after a change that does not affect the
-// translation.
+// setVersion replaces the resource version for which a status was translated, after a change of the object that does
+// not affect the translation.
 func (w *writer) setVersion(ref translate.ObjectRef, before, now string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -105,7 +105,8 @@ func (w *writer) setVersion(ref translate.ObjectRef, before, now string) {
 	}
 }
 
-// setKEDA sets the client of the KEDA kinds; nil if they cannot be written. All objects are compared once they can.
+// setKEDA sets the client for the KEDA kinds; nil if they cannot be written. When they become writable, all objects are
+// queued.
 func (w *writer) setKEDA(c client.Client) {
 	if !w.objects.setKEDA(c) {
 		return
@@ -120,7 +121,7 @@ func (w *writer) setKEDA(c client.Client) {
 // workers is the number of objects that are written concurrently.
 const workers = 4
 
-// lead writes until ctx ends, and returns when no write is in progress.
+// lead writes until ctx ends. It returns when no write is in progress.
 func (w *writer) lead(ctx context.Context) {
 	queue := newPriorityQueue()
 	w.mu.Lock()
@@ -145,7 +146,7 @@ func (w *writer) lead(ctx context.Context) {
 	group.Wait()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for ref := range w.rejections.of { // only the leader learns when a rejection ends
+	for ref := range w.rejections.of { // this process will not notice when a rejection ends
 		w.rejections.set(ref, rejections{})
 	}
 }
@@ -176,7 +177,7 @@ func (w *writer) work(ctx context.Context, queue priorityqueue.PriorityQueue[tra
 	}
 }
 
-// step makes the next step for an object (see writeQueue). It returns the delay of the step after that, or 0.
+// step makes the next step for an object, see priorityRest. It returns the delay until the step after that, or 0.
 func (w *writer) step(ctx context.Context, ref translate.ObjectRef) (wait time.Duration, err error) {
 	w.mu.Lock()
 	want, p := w.desired[ref], w.queue.progress[ref]
@@ -199,8 +200,8 @@ func (w *writer) step(ctx context.Context, ref translate.ObjectRef) (wait time.D
 	return w.queue.standbyWait(ref), err
 }
 
-// write writes one object: first the objects that it owns, then its status. If the time runs out, the retry continues
-// with the rest, because objects that are up to date are not written again.
+// write writes one object: first its generated objects, then its status. If callTime is exceeded, the retry continues
+// with the remaining objects, because objects that are up to date are not written again.
 func (w *writer) write(ctx context.Context, ref translate.ObjectRef) error {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
@@ -220,7 +221,8 @@ func (w *writer) write(ctx context.Context, ref translate.ObjectRef) error {
 	return err
 }
 
-// writeObjects writes the objects that a Gateway owns. It reports whether the loop received a new rejection.
+// writeObjects writes the generated objects of a Gateway. rejected reports whether a new rejection was sent to the
+// loop.
 func (w *writer) writeObjects(ctx context.Context, ref translate.ObjectRef, want desired) (rejected bool, err error) {
 	if !want.complete {
 		return false, w.objects.restore(ctx, ref.NamespacedName, want.skeleton)
@@ -239,7 +241,7 @@ func (w *writer) writeObjects(ctx context.Context, ref translate.ObjectRef, want
 	return w.rejections.set(ref, found) && err != nil, err
 }
 
-// postpones reports whether an object is a standby Secret of which only endpoints differ that are not due yet.
+// postpones reports whether an object is a standby Secret whose write is postponed, see writeQueue.postponeStandby.
 func (w *writer) postpones(ctx context.Context, ref translate.ObjectRef, o resource.Object) bool {
 	wanted, ok := o.(*corev1.Secret)
 	if !ok {
@@ -252,8 +254,8 @@ func (w *writer) postpones(ctx context.Context, ref translate.ObjectRef, o resou
 	return w.queue.postponeStandby(ref, err == nil && onlyEndpointsDiffer(live, wanted))
 }
 
-// forgetGivenAway removes a Gateway of another controller. The objects that the other controller creates have the same
-// labels and owner, and must not be deleted.
+// forgetGivenAway removes a Gateway that belongs to another controller, after its generated objects were deleted once.
+// They must not be deleted again: the other controller may create objects with the same labels and owner.
 func (w *writer) forgetGivenAway(ref translate.ObjectRef, want desired) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -13,8 +13,8 @@ import (
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 )
 
-// deniedBackends returns spec.deniedBackends, or the default if it is unset. The API server sets the default, but a
-// GatewayConfig that is made in the process may lack it.
+// deniedBackends returns spec.deniedBackends, or the default if it is unset. The API server sets the default, but the
+// empty GatewayConfig that ownParameters makes lacks it.
 func deniedBackends(gc *stunnerv1.GatewayConfigSpec) []stunnerv1.DeniedBackend {
 	if gc.DeniedBackends == nil {
 		return stunnerv1.DefaultDeniedBackends()

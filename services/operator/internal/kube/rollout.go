@@ -32,8 +32,8 @@ type rollouts struct {
 
 // rollout is the rollout of a Gateway's config to its dataplanes.
 type rollout struct {
-	// revision is the revision of the published config. Placeholders differ between dataplanes, so a dataplane runs
-	// another revision. Config discovery replaces it in the report by this one.
+	// revision is the revision of the published config. A dataplane that received the config with the address of its
+	// node runs another revision, which config discovery replaces by this one in the report.
 	revision string
 	// behindSince is since when no dataplane runs the published config although some have accepted a config; zero if
 	// one runs it.

@@ -15,20 +15,21 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/decode"
 )
 
-// maxFileBytes is one more than package decode accepts, so that it reports a file that is too big.
+// maxFileBytes is one byte more than package decode accepts, so that decode reports a file that is too big.
 const maxFileBytes = 4<<20 + 1
 
-// folder is the input folder: *.yaml and *.yml in it and in its direct subfolders are read. Hidden files and the output
-// folder are left out.
+// folder is the input folder. The *.yaml and *.yml files in it and in its direct subfolders are read, except for hidden
+// files.
 type folder struct {
 	path string
-	out  string
+	// out is the output folder, which is not read even if it is a subfolder.
+	out string
 }
 
-// contents is what a folder holds at one time.
+// contents are the files of the input folder at one time.
 type contents struct {
 	files map[string][]byte
-	// unreadable has the files that exist and cannot be read. Their last objects stay in force.
+	// unreadable are the files that exist but cannot be read. The objects that were read from them before stay in use.
 	unreadable map[string]error
 }
 
@@ -51,8 +52,8 @@ func (f folder) dirs() ([]string, error) {
 	return dirs, nil
 }
 
-// read returns the contents of all files. It fails only when the folder itself cannot be read, in which case nothing
-// may change.
+// read returns the contents of all files. It returns an error only if the folder itself cannot be read. Nothing may
+// change then.
 func (f folder) read() (contents, error) {
 	c := contents{files: map[string][]byte{}, unreadable: map[string]error{}}
 	dirs, err := f.dirs()
@@ -74,7 +75,7 @@ func (f folder) read() (contents, error) {
 	return c, nil
 }
 
-// add reads one file if it is input. Pipes and devices are not: a read of one may block for ever.
+// add reads one file if it is input. Pipes and devices are skipped, because reading them may block forever.
 func (c contents) add(base, path string) {
 	if ext := filepath.Ext(path); hidden(filepath.Base(path)) || (ext != ".yaml" && ext != ".yml") {
 		return
@@ -117,11 +118,11 @@ func sameFile(a, b string) bool {
 	return errA == nil && errB == nil && os.SameFile(infoA, infoB)
 }
 
-// blank tells whether a file has no content. Programs truncate a file before they write it, so a blank file is treated
-// as one that is being written.
+// blank reports whether a file has no content. Programs truncate a file before they write it, so a blank file is
+// treated as a file that is being written.
 func blank(data []byte) bool { return len(bytes.TrimSpace(data)) == 0 }
 
-// byPlace orders objects by file and line.
+// byPlace compares objects by file and line.
 func byPlace(a, b decode.Located) int {
 	return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line))
 }

@@ -14,11 +14,11 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// confirmAbsence is how long an object must be absent before it counts as removed. Files are not written atomically:
-// editors and copies remove, truncate and rename them.
+// confirmAbsence is how long an object must be absent before it counts as removed. A short absence is normal, because
+// editors and copy programs remove, truncate and rename files.
 const confirmAbsence = 250 * time.Millisecond
 
-// identity identifies an object across reads and restarts.
+// identity identifies an object by API version, kind and name, also after a restart.
 type identity struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
@@ -39,38 +39,44 @@ func (id identity) String() string {
 	return fmt.Sprintf("%s %s", id.Kind, name)
 }
 
-// ledger has the objects in force, by file. It implements the rule that invalid YAML removes nothing:
+// ledger records which objects are in force, by file. An object is in force while the operator uses it, as if it
+// existed in an API server. Invalid YAML must not remove an object, so it may stay in force although it cannot be read:
 //
 //   - While a document of a file is invalid, no object of that file is removed. Valid documents take effect.
-//   - A file without content is treated as being written: it changes nothing. Delete the file to remove its objects.
-//   - An object that is in no file is removed after confirmAbsence.
+//   - A file without content changes nothing, because a program may be writing it. To remove its objects, users delete
+//     the file.
+//   - An object that no file contains is removed after confirmAbsence.
 //
 // The ledger does no I/O and reads no clock.
 type ledger struct {
 	pages map[string]*page
 }
 
-// page has the objects of one file.
+// page holds the objects of one file.
 type page struct {
-	last    decoded // of the last read
+	// last is the result of the last read.
+	last decoded // of the last read
+	// objects are the objects of the file that are in force.
 	objects []decode.Located
-	away    map[identity]time.Time // since when an object in force is absent from the file
-	// promised are the objects that an earlier run read from this file and that this run has not read yet.
-	promised []identity
+	// away are the objects in force that the file does not contain, with the time since when.
+	away map[identity]time.Time // since when an object in force is absent from the file
+	// expected are the objects that were in force before a restart of the operator and that have not been read from
+	// this file since. Until then they do not count as removed.
+	expected []identity
 }
 
-// reading is the result of reading the folder.
+// reading is the result of reading the input folder.
 type reading struct {
 	objects  []decode.Located // in force
 	problems []decode.Problem
 	kept     []kept
-	// missing are objects that were in force in an earlier run and cannot be read now.
+	// missing are objects that were in force before a restart of the operator and that cannot be read now.
 	missing []identity
-	// next is when to read again without a change; zero for never.
+	// next is when the folder must be read again even without a change; zero if it need not.
 	next time.Time
 }
 
-// missesGateway tells whether a Gateway, NAMESPACE/NAME, is missing.
+// missesGateway reports whether r.missing contains a Gateway. key is NAMESPACE/NAME.
 func (r reading) missesGateway(key string) bool {
 	return slices.ContainsFunc(r.missing, func(id identity) bool {
 		return id.Kind == "Gateway" && strings.HasPrefix(id.APIVersion, gatewayv1.GroupName+"/") &&
@@ -78,26 +84,26 @@ func (r reading) missesGateway(key string) bool {
 	})
 }
 
-// kept is an object that stays in force although its file does not have it now.
+// kept is an object that stays in force although its file does not contain it now.
 type kept struct {
 	decode.Located
 	why string
 }
 
-// newLedger starts with the inventory of an earlier run.
+// newLedger returns a ledger that expects the objects in the inventory of the previous run.
 func newLedger(inventory map[string][]identity) *ledger {
 	l := &ledger{pages: map[string]*page{}}
 	for name, ids := range inventory {
-		l.pages[name] = &page{promised: ids}
+		l.pages[name] = &page{expected: ids}
 	}
 	return l
 }
 
-// inventory returns the objects of each file, for the next run.
+// inventory returns the objects in force by file, for the next run.
 func (l *ledger) inventory() map[string][]identity {
 	all := map[string][]identity{}
 	for name, p := range l.pages {
-		ids := slices.Clone(p.promised)
+		ids := slices.Clone(p.expected)
 		for _, o := range p.objects {
 			ids = append(ids, identityOf(o.Object))
 		}
@@ -108,7 +114,7 @@ func (l *ledger) inventory() map[string][]identity {
 	return all
 }
 
-// update applies the contents of the folder.
+// update applies the contents of the folder and returns the objects that are then in force.
 func (l *ledger) update(c contents, now time.Time) reading {
 	var s reading
 	var fresh, stale []decode.Located
@@ -117,8 +123,8 @@ func (l *ledger) update(c contents, now time.Time) reading {
 		d := p.read(name, c)
 		s.problems = append(s.problems, d.problems...)
 		fresh = append(fresh, d.objects...)
-		stale = append(stale, p.turn(d, now, &s)...)
-		if len(p.objects)+len(p.promised) == 0 {
+		stale = append(stale, p.store(d, now, &s)...)
+		if len(p.objects)+len(p.expected) == 0 {
 			delete(l.pages, name)
 		}
 	}
@@ -130,7 +136,7 @@ func (l *ledger) update(c contents, now time.Time) reading {
 	return s
 }
 
-// decoded is the result of decoding a file.
+// decoded is the result of decoding one file.
 type decoded struct {
 	text     []byte
 	objects  []decode.Located
@@ -138,7 +144,7 @@ type decoded struct {
 	broken   bool // a document is invalid
 }
 
-// read decodes one file, unless it has not changed.
+// read decodes one file. If the file has not changed, it returns the previous result.
 func (p *page) read(name string, c contents) decoded {
 	if err := c.unreadable[name]; err != nil {
 		return decoded{broken: true, problems: []decode.Problem{{File: name, Line: 1, Severity: decode.Error,
@@ -148,7 +154,7 @@ func (p *page) read(name string, c contents) decoded {
 	switch {
 	case !present:
 		return decoded{}
-	case blank(text) && len(p.objects)+len(p.promised) > 0:
+	case blank(text) && len(p.objects)+len(p.expected) > 0:
 		return decoded{broken: true, problems: []decode.Problem{{File: name, Line: 1, Severity: decode.Info,
 			Message: "is empty: what it held stays in force; delete the file to remove it"}}}
 	case p.last.text != nil && bytes.Equal(text, p.last.text):
@@ -161,8 +167,9 @@ func (p *page) read(name string, c contents) decoded {
 	return d
 }
 
-// turn stores what was read, and returns the objects that stay in force although the file does not have them now.
-func (p *page) turn(d decoded, now time.Time, s *reading) (stale []decode.Located) {
+// store stores the result of a read. It returns the objects that stay in force although the file does not contain them
+// now.
+func (p *page) store(d decoded, now time.Time, s *reading) (stale []decode.Located) {
 	written := map[identity]bool{}
 	for _, o := range d.objects {
 		written[identityOf(o.Object)] = true
@@ -187,7 +194,7 @@ func (p *page) turn(d decoded, now time.Time, s *reading) (stale []decode.Locate
 		}
 		stale = append(stale, o)
 	}
-	p.promised = slices.DeleteFunc(p.promised, func(id identity) bool { return !d.broken || written[id] })
+	p.expected = slices.DeleteFunc(p.expected, func(id identity) bool { return !d.broken || written[id] })
 	p.objects, p.away = append(slices.Clone(d.objects), stale...), away
 	return stale
 }
@@ -198,8 +205,8 @@ func (s *reading) lookAgain(at time.Time) {
 	}
 }
 
-// stillKept returns the stale objects that no other file has, and reports those that an invalid document keeps in
-// force.
+// stillKept returns the stale objects that no other file contains. It adds those that stay in force because of an
+// invalid document to s.kept.
 func (l *ledger) stillKept(written, stale []decode.Located, s *reading) (objects []decode.Located) {
 	have := map[identity]bool{}
 	for _, o := range written {
@@ -220,14 +227,14 @@ func (l *ledger) stillKept(written, stale []decode.Located, s *reading) (objects
 	return objects
 }
 
-// stillMissing returns the objects of earlier runs that are not in force.
+// stillMissing returns the expected objects that are not in force.
 func (l *ledger) stillMissing(objects []decode.Located) (missing []identity) {
 	have := map[identity]bool{}
 	for _, o := range objects {
 		have[identityOf(o.Object)] = true
 	}
 	for _, name := range slices.Sorted(maps.Keys(l.pages)) {
-		for _, id := range l.pages[name].promised {
+		for _, id := range l.pages[name].expected {
 			if !have[id] {
 				missing = append(missing, id)
 			}
@@ -243,7 +250,7 @@ func (l *ledger) page(name string) *page {
 	return l.pages[name]
 }
 
-// names returns the names of the files that exist and of those that have objects in force, sorted.
+// names returns the names of the files that exist, and of those whose objects are still in force, sorted.
 func (l *ledger) names(c contents) []string {
 	all := slices.AppendSeq(c.names(), maps.Keys(l.pages))
 	slices.Sort(all)

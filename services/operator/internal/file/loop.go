@@ -14,13 +14,16 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// settle is how long reports of dataplanes are collected before they are written to status.txt.
+// settle is how long reports of dataplanes are collected before status.txt is written, so that many reports cause one
+// write.
 const settle = 200 * time.Millisecond
 
-// retry is the delay after an input that cannot be read or an output that cannot be written.
+// retry is the delay before the next attempt if an input cannot be read or an output cannot be written.
 const retry = time.Second
 
-// loop owns the state of the provider. All its methods except ready run on one goroutine.
+// loop holds the state of the provider. All its methods except ready run in one goroutine.
+//
+// A round reads the input folder, translates the objects and applies the results.
 type loop struct {
 	Provider
 	server  *discovery.Server
@@ -32,19 +35,20 @@ type loop struct {
 	meters  *meters
 	history history
 	summary summary
-	// published has the configs that this run has published.
+	// published are the configs that this process has published.
 	published map[types.NamespacedName]config.Config
-	view      *resource.View  // of the last round
+	view      *resource.View  // of the last round; nil before the first
 	seen      *contents       // of the last read
 	logged    map[string]bool // problems that have been logged
 
-	processes chan struct{} // the state of a process has changed
-	reports   chan struct{} // a dataplane has reported
-	done      atomic.Bool   // the first round is over
-	failed    atomic.Pointer[string]
+	processes chan struct{}          // receives a value when the state of a process has changed
+	reports   chan struct{}          // receives a value when a dataplane has reported
+	done      atomic.Bool            // a round has succeeded
+	failed    atomic.Pointer[string] // the error of the last round
 }
 
-// newLoop loads the state of the previous run. origin is the URL of config discovery for the dataplanes.
+// newLoop returns a loop with the saved state of the previous run. origin is the URL of config discovery for the
+// dataplanes.
 func newLoop(p Provider, server *discovery.Server, origin string) (*loop, error) {
 	m, err := loadMemory(p.stateDir())
 	if err != nil {
@@ -64,7 +68,7 @@ func newLoop(p Provider, server *discovery.Server, origin string) (*loop, error)
 	return l, nil
 }
 
-// run runs rounds until ctx ends, then stops the dataplanes or leaves them running.
+// run runs rounds until ctx ends. It then stops the dataplanes, unless l.LeaveDataplanes is set.
 func (l *loop) run(ctx context.Context) error {
 	changes := make(chan struct{}, 1)
 	if l.Watch {
@@ -105,7 +109,7 @@ func (l *loop) run(ctx context.Context) error {
 	}
 }
 
-// work runs a round and returns when the next one is due without a change.
+// work runs a round. It returns when the next round is due if nothing changes before.
 func (l *loop) work() time.Time {
 	if err := l.round(); err != nil {
 		if text := err.Error(); l.failed.Swap(&text) == nil {
@@ -121,8 +125,8 @@ func (l *loop) work() time.Time {
 	return l.summary.next
 }
 
-// refresh writes the report of the last round again, with the reports of dataplanes since then. They affect nothing
-// else.
+// refresh writes the report of the last round again with the latest reports of dataplanes. It does not run a round,
+// because reports affect nothing else.
 func (l *loop) refresh() {
 	if l.view == nil {
 		return
@@ -132,7 +136,7 @@ func (l *loop) refresh() {
 	}
 }
 
-// ready returns an error until the folder has been translated, and while rounds fail.
+// ready returns an error until the first round has succeeded, and while rounds fail.
 func (l *loop) ready() error {
 	switch text := l.failed.Load(); {
 	case text != nil:
@@ -145,7 +149,8 @@ func (l *loop) ready() error {
 
 func (l *loop) folder() folder { return folder{path: l.Input, out: l.Output} }
 
-// round reads the folder and applies its meaning. After an error the round is incomplete, and has to be repeated.
+// round reads the input folder, translates the objects and applies the results. If it returns an error, it must be
+// repeated.
 func (l *loop) round() error {
 	c, err := l.look()
 	if err != nil {
@@ -160,7 +165,7 @@ func (l *loop) round() error {
 		return err
 	}
 	l.view = t.view
-	// An output file that cannot be written keeps no config from its dataplane: the round goes on and is repeated.
+	// If an output file cannot be written, dataplanes must get their configs nevertheless, so the round continues.
 	var errs []error
 	for _, result := range t.gateways {
 		errs = append(errs, l.apply(t.view, result))
@@ -177,7 +182,7 @@ func (l *loop) round() error {
 	return errors.Join(append(errs, l.memory.save(l.stateDir()), l.report(t.view))...)
 }
 
-// look returns the contents of the folder; without Watch they are read once.
+// look returns the contents of the input folder. Without l.Watch, it reads the folder only once.
 func (l *loop) look() (contents, error) {
 	if l.seen != nil && !l.Watch {
 		return *l.seen, nil

@@ -16,21 +16,22 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/credential"
 )
 
-// memory is the state that must not change with a restart of the operator. It has no secrets and no objects.
+// memory is the state that is saved for the next run of the operator, in state/operator.json. It contains no secrets.
 type memory struct {
-	// Ports has the host ports of listeners and of the metrics and health endpoints of dataplanes.
+	// Ports are the host ports of listeners and of the metrics and health check endpoints of dataplanes.
 	Ports map[string]assignment `json:"ports"`
-	// Published has the revision of each published config, by the name of its Gateway.
+	// Published are the revisions of the published configs by the name of the Gateway.
 	Published map[string]string `json:"published"`
-	// Listeners has the names of the listeners of these configs.
+	// Listeners are the names of the listeners of the published configs by the name of the Gateway.
 	Listeners map[string][]string `json:"listeners"`
-	// Inventory has the objects in force, by file.
+	// Inventory are the objects in force by file, see ledger.
 	Inventory map[string][]identity `json:"inventory"`
 }
 
 const memoryFile = "operator.json"
 
-// loadMemory reads the memory of the previous run. One that cannot be read is an error: without it, ports would change.
+// loadMemory reads the memory of the previous run. It returns an error if the file is invalid, because ports would
+// change if it started with an empty memory.
 func loadMemory(dir string) (memory, error) {
 	m := memory{Ports: map[string]assignment{}, Published: map[string]string{}, Listeners: map[string][]string{}}
 	path := filepath.Join(dir, memoryFile)
@@ -47,7 +48,7 @@ func loadMemory(dir string) (memory, error) {
 	return m, nil
 }
 
-// publish stores the revision and the listeners of a config.
+// publish records that a config is published.
 func (m memory) publish(c config.Config) {
 	var listeners []string
 	for _, l := range c.Listeners {
@@ -56,7 +57,7 @@ func (m memory) publish(c config.Config) {
 	m.Published[c.Admin.Name], m.Listeners[c.Admin.Name] = c.Revision(), listeners
 }
 
-// withdraw removes a config.
+// withdraw records that the config of a Gateway is withdrawn.
 func (m memory) withdraw(name string) {
 	delete(m.Published, name)
 	delete(m.Listeners, name)
@@ -70,8 +71,8 @@ func (m memory) save(dir string) error {
 	return replaceFile(filepath.Join(dir, memoryFile), append(data, '\n'), 0o600)
 }
 
-// lock makes sure that one operator at a time uses an output folder. The kernel releases the lock when the process
-// ends.
+// lock locks an output folder, so that only one operator at a time uses it. The kernel releases the lock when the
+// process ends.
 func lock(dir string) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR|syscall.O_CLOEXEC, 0o600)
 	if err != nil {
@@ -85,8 +86,8 @@ func lock(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// token returns the bearer token of config discovery. It is the same after a restart, because dataplanes outlive the
-// operator. A token in a file that other users can read is replaced.
+// token returns the bearer token of config discovery. It is read from a file and stays the same after a restart,
+// because dataplanes survive the operator. If other users can read the file, the token is replaced.
 func token(path string) (credential.Secret, error) {
 	if info, err := os.Stat(path); err == nil && info.Mode().Perm()&0o077 == 0 {
 		data, err := os.ReadFile(path)

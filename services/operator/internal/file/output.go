@@ -14,8 +14,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// output is the output folder. A file is replaced atomically, and only when its content changes, for programs that
-// watch it.
+// output is the output folder. A file is replaced atomically and only if its content changes, because other programs
+// may watch it.
 type output struct {
 	dir     string
 	written map[string]bool // in this round
@@ -24,7 +24,8 @@ type output struct {
 // begin starts a round.
 func (o *output) begin() { o.written = map[string]bool{} }
 
-// path joins names to a path inside the folder. Names are from YAML: none may lead out of the folder.
+// path joins names to a path inside the folder. Names come from YAML, so they are made safe first: no name may lead out
+// of the folder.
 func (o *output) path(names ...string) string {
 	for i, name := range names {
 		names[i] = plain(name)
@@ -32,10 +33,10 @@ func (o *output) path(names ...string) string {
 	return filepath.Join(append([]string{o.dir}, names...)...)
 }
 
-// maxName is a length of file names that every file system allows.
+// maxName is the maximum length of a file name in bytes, which every file system allows.
 const maxName = 240
 
-// plain makes a file name of any text. The name of a long text has its hash, so that names stay distinct.
+// plain turns any text into a file name. The name for a long text contains its hash, so that names stay distinct.
 func plain(name string) string {
 	name = strings.Map(func(r rune) rune {
 		switch {
@@ -54,7 +55,7 @@ func plain(name string) string {
 	return name
 }
 
-// writeYAML writes a value as YAML. The value must not have secrets.
+// writeYAML writes a value as YAML. Everyone can read the file, so the value must not contain secrets.
 func (o *output) writeYAML(path string, value any) error {
 	data, err := yaml.Marshal(value)
 	if err != nil {
@@ -68,7 +69,7 @@ func (o *output) write(path string, data []byte) error {
 	return replaceFile(path, data, 0o644)
 }
 
-// sweep removes the files of a subfolder that were not written in this round.
+// sweep removes the files in a subfolder that were not written in this round.
 func (o *output) sweep(name string) error {
 	var errs []error
 	err := filepath.WalkDir(filepath.Join(o.dir, name), func(path string, entry fs.DirEntry, err error) error {
@@ -84,7 +85,7 @@ func (o *output) sweep(name string) error {
 	return errors.Join(append(errs, err)...)
 }
 
-// replaceFile replaces a file atomically, unless it has the content already.
+// replaceFile replaces a file atomically, unless it has this content already.
 func replaceFile(path string, data []byte, mode os.FileMode) error {
 	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, data) {
 		return nil

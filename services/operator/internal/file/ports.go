@@ -15,61 +15,63 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// Substitutes for ports that are not available are from this range. It lies below the ephemeral ports of Linux, so that
-// no relay socket takes a port before its listener is bound.
 const (
+	// A port that is wanted but not available is replaced by a port from firstSubstitute to lastSubstitute. The range
+	// lies below the ephemeral ports of Linux, so that no relay socket takes a port before its listener is bound.
 	firstSubstitute = 20000
 	lastSubstitute  = 32000
-	unprivileged    = 1024
+	// unprivileged is the lowest port that a process can bind without privileges.
+	unprivileged = 1024
 )
 
-// assignment is the port of a claim. It stays as long as the same port is wanted.
+// assignment is the port that is assigned to a claim. It does not change as long as the wanted port does not.
 type assignment struct {
 	Wanted int `json:"wanted,omitempty"` // 0: any
 	Port   int `json:"port"`
 }
 
-// ports chooses the host ports of all Gateways. UDP and TCP ports of one number are independent.
+// ports assigns host ports to all Gateways. UDP and TCP ports with the same number are independent.
 type ports struct {
-	chosen map[string]assignment // by claim
+	chosen map[string]assignment // by claim.key
 	free   func(network string, port int) bool
-	// offset is where in the range of substitutes the search begins. It keeps operators that start at the same time on
-	// one host from choosing the same free ports.
+	// offset is where the search in the range of substitutes begins. It differs between operators, so that operators
+	// that start at the same time on one host do not choose the same ports.
 	offset int
 }
 
-// offsetFor derives the offset from the output folder, so that it stays the same.
+// offsetFor derives ports.offset from the path of the output folder, so that it does not change with a restart.
 func offsetFor(output string) int {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(output)) // never fails
 	return int(h.Sum32() % (lastSubstitute - firstSubstitute + 1))
 }
 
-// claim is the need of a listener, or of an endpoint of the dataplane, for a port.
+// claim is a request for a port, for a listener or for an endpoint of the dataplane process.
 type claim struct {
 	gateway types.NamespacedName
 	user    string // a listener, useMetrics or useHealth
 	network string // udp or tcp
 	wanted  int    // 0: any
-	keeps   bool   // keeps the ports that it has on any network, and gets no other
+	keeps   bool   // only keeps the ports that it has, on any network
 }
 
 func (c claim) key() string {
 	return strings.Join([]string{c.gateway.String(), c.user, c.network}, " ")
 }
 
-// holds tells whether a key is of the same Gateway and user, on any network.
+// holds reports whether the key of an assignment belongs to the same Gateway and user as c, on any network.
 func (c claim) holds(key string) bool {
 	return strings.HasPrefix(key, c.gateway.String()+" "+c.user+" ")
 }
 
-// Endpoints of the dataplane itself; no listener can have such a name.
 const (
+	// useMetrics and useHealth are the users of claims for endpoints of the dataplane process. No listener can have
+	// such a name.
 	useMetrics = "(metrics)"
 	useHealth  = "(health)"
 )
 
-// claims returns the claims of a Gateway and its listeners.
+// claims returns the claims of a Gateway for its listeners and for the endpoints of its process.
 func claims(gateway types.NamespacedName, sockets []translate.Socket) []claim {
 	all := []claim{
 		{gateway: gateway, user: useHealth, network: "tcp"},
@@ -82,9 +84,12 @@ func claims(gateway types.NamespacedName, sockets []translate.Socket) []claim {
 	return all
 }
 
-// assign gives each claim a port: the one it had, else the wanted one if it is available, else a free one. running
-// tells whether a process of a Gateway holds its ports, which are then not free and may still be assigned to that
-// Gateway. Assignments without claim are dropped, except those of a running process.
+// assign assigns a port to each claim: the port that it had before, else the wanted port if it is available, else a
+// free one.
+//
+// running reports whether the process of a Gateway is running. A port that a running process has bound is available
+// only for its own Gateway, and stays assigned even if no claim asks for it. Other assignments without a claim are
+// dropped.
 func (p *ports) assign(all []claim, running func(gateway string) bool) error {
 	slices.SortStableFunc(all, func(a, b claim) int { return cmp.Compare(a.key(), b.key()) })
 	d := draft{ports: p, running: running, chosen: map[string]assignment{}, taken: map[socket]bool{},
@@ -128,16 +133,16 @@ func socketOf(key string, a assignment) socket {
 	return socket{key[strings.LastIndexByte(key, ' ')+1:], a.Port}
 }
 
-// draft is the next set of assignments.
+// draft is the next set of assignments, while assign builds it.
 type draft struct {
 	ports   *ports
 	running func(gateway string) bool
 	chosen  map[string]assignment
 	taken   map[socket]bool
-	own     map[string]map[socket]bool // sockets that the process of a Gateway holds
+	own     map[string]map[socket]bool // sockets that the running process of a Gateway has bound
 }
 
-// remember records the sockets of running processes.
+// remember records which sockets running processes have bound.
 func (d *draft) remember(all []claim) {
 	claimed := map[string]bool{}
 	for _, c := range all {
@@ -159,7 +164,7 @@ func (d *draft) remember(all []claim) {
 	}
 }
 
-// keep leaves a claim its ports.
+// keep keeps the ports that a claim has.
 func (d *draft) keep(c claim) {
 	for key, had := range d.ports.chosen {
 		if c.holds(key) {
@@ -173,8 +178,8 @@ func (d *draft) place(c claim, port int) {
 	d.taken[socket{c.network, port}] = true
 }
 
-// usable tells whether a claim can have a port: no other claim has it, and it is free or held by the process of the
-// same Gateway.
+// usable reports whether a port can be assigned to a claim: no other claim has it, and it is either free or bound by
+// the process of the same Gateway.
 func (d *draft) usable(c claim, port int) bool {
 	s := socket{c.network, port}
 	return !d.taken[s] && (d.own[c.gateway.String()][s] || d.ports.free(c.network, port))
@@ -194,7 +199,7 @@ func (d *draft) choose(c claim) (int, error) {
 		c.key(), c.network, firstSubstitute, lastSubstitute)
 }
 
-// host returns the addresses and ports of this host for the translation.
+// host returns the address and the assigned ports as input of the translation.
 func (p *ports) host(address string, all []claim) resource.Host {
 	h := resource.Host{Address: address, Ports: map[resource.ListenerKey]int{},
 		Admin: map[types.NamespacedName]resource.AdminPorts{}}
@@ -218,7 +223,7 @@ func (p *ports) host(address string, all []claim) resource.Host {
 	return h
 }
 
-// canBind tells whether a port is free on all addresses of this host.
+// canBind reports whether a port is free on all addresses of this host.
 func canBind(network string, port int) bool {
 	address := ":" + strconv.Itoa(port)
 	if network == "udp" {

@@ -1,10 +1,10 @@
-// Package file runs the product without a cluster. A folder of YAML replaces the API server, processes on this host
-// replace pods, and an output folder receives statuses, rendered objects and a report.
+// Package file runs STUNner without a cluster. A folder of YAML files replaces the API server, processes on this host
+// replace pods, and an output folder receives statuses, generated objects and a report.
 //
-//	folder ─▶ ledger (what is in force) ─▶ resource.View ─▶ translate ─▶ config discovery ─▶ dataplane processes
+//	folder ─▶ ledger (objects in force) ─▶ resource.View ─▶ translate ─▶ config discovery ─▶ dataplane processes
 //	                                                            └─▶ output folder
 //
-// One goroutine, the loop, owns all state. The watcher of the folder, the processes and the reports of dataplanes
+// The loop is one goroutine that owns all state. The watcher of the folder, the processes and the reports of dataplanes
 // notify it through channels.
 package file
 
@@ -35,26 +35,28 @@ const (
 	AuthOff   = "off"
 )
 
-// ErrNotInForce is the error of Run without Stunnerd and Watch when a document is not in force.
+// ErrNotInForce is returned by Run without Stunnerd and Watch if a document of the input folder is invalid.
 var ErrNotInForce = errors.New("not every document is in force: see problems.yaml in the output folder")
 
 // Provider runs the gateways that a folder of YAML describes.
 type Provider struct {
-	// Input is the folder of YAML, Output the output folder.
+	// Input is the folder with the YAML files. Output is the output folder.
 	Input, Output string
 	// Address is the IP address of this host to which clients connect.
 	Address string
 	// Stunnerd is the path of the dataplane program. Empty means to render only.
 	Stunnerd string
-	// Watch follows changes of the folder. Without it the folder is read once.
+	// Watch follows changes of the input folder. Otherwise the folder is read once.
 	Watch bool
-	// DiscoveryAddress and HealthAddress are the addresses of the HTTP servers, HOST:PORT.
+	// DiscoveryAddress is the listen address HOST:PORT of config discovery. HealthAddress is that of probes and
+	// metrics.
 	DiscoveryAddress, HealthAddress string
 	// DiscoveryAuth is AuthToken or AuthOff.
 	DiscoveryAuth string
-	// Bound makes dataplanes end when the operator process ends for any reason. Otherwise they survive its crash.
+	// Bound makes dataplanes end whenever the operator process ends, even if it crashes. Otherwise they survive a
+	// crash.
 	Bound bool
-	// LeaveDataplanes leaves dataplanes running when Run ends.
+	// LeaveDataplanes keeps dataplanes running when Run returns.
 	LeaveDataplanes bool
 	// StopGrace is how long a dataplane may take to stop before it is killed.
 	StopGrace time.Duration
@@ -66,15 +68,17 @@ type Provider struct {
 // TokenFile returns the path of the bearer token of config discovery.
 func (p Provider) TokenFile() string { return filepath.Join(p.Output, "discovery.token") }
 
-// stateDir returns the folder of files that only the provider reads.
+// stateDir returns the folder of files that only the operator and the dataplanes read.
 func (p Provider) stateDir() string { return filepath.Join(p.Output, "state") }
 
-// logs returns the folder of the logs of dataplanes, lastGood that of their last good configs.
-func (p Provider) logs() string     { return filepath.Join(p.Output, "logs") }
+// logs returns the folder with the logs of dataplanes.
+func (p Provider) logs() string { return filepath.Join(p.Output, "logs") }
+
+// lastGood returns the folder with the last good configs of dataplanes.
 func (p Provider) lastGood() string { return filepath.Join(p.stateDir(), "dataplanes") }
 
-// Run serves until ctx ends. It returns early when a setting is invalid or an endpoint fails. Invalid YAML is reported
-// in the output folder only.
+// Run runs until ctx ends. It returns an error if a setting is invalid or an HTTP server fails. Invalid YAML is
+// reported in the output folder only. Without Stunnerd and Watch, Run writes the output folder once and returns.
 func (p Provider) Run(ctx context.Context) error {
 	if err := p.prepare(); err != nil {
 		return err
@@ -114,7 +118,7 @@ func (p *Provider) prepare() (err error) {
 	if p.Stunnerd == "" {
 		return nil
 	}
-	// The path as the kernel reports it, by which a running dataplane is found.
+	// The kernel reports the path without symbolic links, and by this path a running dataplane is found.
 	program, err := filepath.EvalSymlinks(p.Stunnerd)
 	if err == nil {
 		program, err = filepath.Abs(program)
@@ -126,7 +130,7 @@ func (p *Provider) prepare() (err error) {
 	return nil
 }
 
-// render runs one round without HTTP servers.
+// render runs one round without HTTP servers and dataplanes.
 func (p Provider) render() error {
 	l, err := newLoop(p, discovery.NewServer(discovery.ServerOptions{Log: p.Log}), "")
 	if err != nil {
@@ -179,7 +183,7 @@ func (p Provider) serve(ctx context.Context) error {
 	return group.Wait()
 }
 
-// authorize returns the function that authorizes readers of configs, or nil for --discovery-auth=off.
+// authorize returns the function that authorizes clients of config discovery, or nil for AuthOff.
 func (p Provider) authorize() (func(*http.Request) (discovery.Grant, error), error) {
 	if p.DiscoveryAuth == AuthOff {
 		p.Log.Warn("config discovery is open: everyone who reaches it can read every TURN secret",
@@ -193,7 +197,7 @@ func (p Provider) authorize() (func(*http.Request) (discovery.Grant, error), err
 	return func(r *http.Request) (discovery.Grant, error) { return grant(r, secret) }, nil
 }
 
-// grant authorizes a request with the token to read all configs.
+// grant allows a request that has the bearer token to read all configs.
 func grant(r *http.Request, secret credential.Secret) (discovery.Grant, error) {
 	scheme, presented, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	if !strings.EqualFold(scheme, "Bearer") || subtle.ConstantTimeCompare([]byte(presented), []byte(secret)) != 1 {
@@ -211,7 +215,7 @@ func listen(flag, address string) (net.Listener, error) {
 	return ln, nil
 }
 
-// origin returns the URL of config discovery for processes on this host.
+// origin returns the URL at which processes on this host reach config discovery.
 func origin(addr net.Addr) string {
 	host, port, _ := net.SplitHostPort(addr.String())
 	if ip := net.ParseIP(host); ip == nil || ip.IsUnspecified() {
@@ -220,7 +224,7 @@ func origin(addr net.Addr) string {
 	return "http://" + net.JoinHostPort(host, port)
 }
 
-// notify sends without blocking: a pending notification covers this one.
+// notify sends without blocking. If the buffer is full, the receiver will wake up anyway.
 func notify(changed chan<- struct{}) {
 	select {
 	case changed <- struct{}{}:

@@ -18,7 +18,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// text builds status.txt. It has no time of its own, so that the file changes only with its content.
+// text builds status.txt. The text does not contain the time of its creation, so that the file changes only with its
+// content.
 type text struct{ strings.Builder }
 
 func (t *text) line(format string, args ...any) { fmt.Fprintf(t, format+"\n", args...) }
@@ -48,7 +49,7 @@ func (l *loop) report(v *resource.View) error {
 		l.out.writeYAML(l.out.path("problems.yaml"), problems))
 }
 
-// logProblems logs the errors that the last round did not have.
+// logProblems logs each error that was not there in the previous round.
 func (l *loop) logProblems() {
 	logged := map[string]bool{}
 	for _, p := range l.summary.problems {
@@ -98,7 +99,7 @@ func (l *loop) reportProblems(t *text) {
 	}
 }
 
-// gatewaysToReport returns the Gateways of this operator, and all others that have a process.
+// gatewaysToReport returns the Gateways of this operator's classes, and all other Gateways that have a process.
 func (l *loop) gatewaysToReport(v *resource.View) []types.NamespacedName {
 	keys := l.planes.Gateways()
 	for _, key := range v.Gateways() {
@@ -152,8 +153,8 @@ func reportListener(t *text, listener config.Listener) {
 	t.line("    listener %s: %s at %s, %s", name, listener.Protocol, address, routes)
 }
 
-// reportOf describes the report of a dataplane, without the number of allocations: the file would change with every
-// call.
+// reportOf describes the report of a dataplane. It omits the number of allocations, with which the file would change at
+// every call.
 func reportOf(r discovery.Report) string {
 	said := "has accepted " + r.Revision
 	if !r.Accepted {
@@ -185,7 +186,7 @@ func (l *loop) reportObjects(t *text) {
 	}
 }
 
-// reportConditions writes the conditions that are wrong, or one line if there is none.
+// reportConditions writes the conditions that report a problem, or one line if there are none.
 func reportConditions(t *text, indent string, conditions []metav1.Condition) {
 	bad := unhappy(conditions)
 	for _, c := range bad {
@@ -206,7 +207,7 @@ func (l *loop) reportHistory(t *text) {
 	}
 }
 
-// unhappyObjects counts the objects with a condition that is wrong.
+// unhappyObjects returns the number of objects with a condition that reports a problem.
 func (s *summary) unhappyObjects() (n int) {
 	for _, conditions := range s.conditions {
 		if len(unhappy(conditions)) > 0 {

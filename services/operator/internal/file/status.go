@@ -17,7 +17,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// statusFile is the file in the output folder with the status of an object.
+// statusFile is the content of a file in the output folder with the status of an object.
 type statusFile struct {
 	APIVersion string     `json:"apiVersion"`
 	Kind       string     `json:"kind"`
@@ -30,8 +30,8 @@ type statusMeta struct {
 	Namespace string `json:"namespace,omitempty"`
 }
 
-// statusPath returns the path of the status of an object. The folder of a UDPRoute of the Gateway API is named after
-// version and group, because a namespace may have one of the same name in each.
+// statusPath returns the path of the file with the status of an object. A namespace may have UDPRoutes of the same name
+// in several API groups and versions, so the folder for UDPRoutes of the Gateway API contains group and version.
 func (l *loop) statusPath(o resource.Object) string {
 	gvk := o.GetObjectKind().GroupVersionKind()
 	kind := strings.ToLower(gvk.Kind)
@@ -41,8 +41,8 @@ func (l *loop) statusPath(o resource.Object) string {
 	return l.out.path("status", kind, strings.TrimPrefix(o.GetNamespace()+"_"+o.GetName(), "_")+".yaml")
 }
 
-// withStatus returns a copy of an object with the status that was written last, as in a cluster: the translation takes
-// the lastTransitionTime of conditions from it.
+// withStatus returns a copy of an object with the status that was written last. As in a cluster, the translation needs
+// it for the lastTransitionTime of conditions.
 func (l *loop) withStatus(o resource.Object) resource.Object {
 	data, err := os.ReadFile(l.statusPath(o))
 	if err != nil {
@@ -122,7 +122,8 @@ func (l *loop) writeStatus(o resource.Object, ours bool, status any, conditions 
 		Metadata: statusMeta{Name: o.GetName(), Namespace: o.GetNamespace()}})
 }
 
-// conditionsOf returns all conditions of a Gateway, those of its listeners included.
+// conditionsOf returns all conditions of a Gateway, including those of its listeners with the listener name in the
+// type.
 func conditionsOf(s gatewayv1.GatewayStatus) []metav1.Condition {
 	all := append([]metav1.Condition{}, s.Conditions...)
 	for _, l := range s.Listeners {
@@ -160,8 +161,8 @@ func (l *loop) objectPath(o resource.Object) string {
 	return l.out.path("objects", namespace, kind+"-"+o.GetName()+".yaml")
 }
 
-// sweep removes statuses and objects that this round did not write. It removes none while an object is kept or missing:
-// some of the files may belong to it.
+// sweep removes the statuses and generated objects that this round did not write. It removes nothing while objects are
+// kept or missing, because some of the files may belong to them.
 func (l *loop) sweep() error {
 	if l.summary.keepObjects || len(l.summary.missing) > 0 {
 		return nil

@@ -14,13 +14,13 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/decode"
 )
 
-// summary has the results of a round for the report.
+// summary collects the results of a round for the report.
 type summary struct {
 	reading
 	conditions  map[identity][]metav1.Condition
 	notes       map[types.NamespacedName][]string
 	rendered    []string // files of the output folder
-	keepObjects bool     // the objects of a Gateway must stay as they are
+	keepObjects bool     // the generated objects of some Gateway must stay unchanged
 }
 
 func newSummary(r reading) summary {
@@ -32,7 +32,7 @@ func (s *summary) note(key types.NamespacedName, notes ...string) {
 	s.notes[key] = append(s.notes[key], notes...)
 }
 
-// notInForce counts the errors.
+// notInForce returns the number of errors in documents.
 func (s *summary) notInForce() (n int) {
 	for _, p := range s.problems {
 		if p.Severity == decode.Error {
@@ -42,7 +42,7 @@ func (s *summary) notInForce() (n int) {
 	return n
 }
 
-// unhappy returns the conditions that are wrong.
+// unhappy returns the conditions that report a problem.
 func unhappy(conditions []metav1.Condition) (bad []metav1.Condition) {
 	for _, c := range conditions {
 		plain := c // conditionsOf prefixes the type
@@ -54,7 +54,7 @@ func unhappy(conditions []metav1.Condition) (bad []metav1.Condition) {
 	return bad
 }
 
-// history has the last events.
+// history holds the latest events for the report.
 type history struct{ events []event }
 
 type event struct {
@@ -63,7 +63,7 @@ type event struct {
 	text string
 }
 
-// maxEvents is the length of the history.
+// maxEvents is the maximum length of the history.
 const maxEvents = 30
 
 func (h *history) add(key types.NamespacedName, text string) {
@@ -73,9 +73,10 @@ func (h *history) add(key types.NamespacedName, text string) {
 	}
 }
 
-// maxTail is how many bytes at the end of a log are searched for warnings, maxWarnings how many warnings are shown.
 const (
-	maxTail     = 16 << 10
+	// maxTail is how many bytes at the end of a log are searched for warnings.
+	maxTail = 16 << 10
+	// maxWarnings is how many warnings of a log are shown.
 	maxWarnings = 3
 )
 

@@ -17,15 +17,15 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// translation is the result of translating the objects in force.
+// translation is the result of translating all objects in force.
 type translation struct {
 	view     *resource.View
 	options  translate.Options
 	gateways []translate.Result
-	passed   []resource.Object // of kinds that are passed through
+	passed   []resource.Object // of other kinds, written to the output folder unchanged
 }
 
-// translate translates the objects in force for this host.
+// translate translates the objects in force for dataplanes on this host.
 func (l *loop) translate(r reading, now time.Time) (t translation, err error) {
 	t.options = l.Options
 	t.options.Now = metav1.NewTime(now)
@@ -46,8 +46,8 @@ func (l *loop) translate(r reading, now time.Time) (t translation, err error) {
 			claimed[key.String()] = true
 		}
 	}
-	// A Gateway that cannot be read keeps its ports without claims. Without dataplanes no port is bound, and an
-	// assignment stays even if another program takes the port.
+	// A Gateway that cannot be read has no claims, but must keep its ports. Without dataplanes, no port is bound, so an
+	// assignment stays even if another program uses the port.
 	holds := func(gateway string) bool {
 		return l.Stunnerd == "" && claimed[gateway] || l.planes.HoldsPorts(gateway) || r.missesGateway(gateway)
 	}
@@ -67,13 +67,14 @@ func (l *loop) translate(r reading, now time.Time) (t translation, err error) {
 	return t, nil
 }
 
-// ours tells whether a Gateway is of a class of this operator.
+// ours reports whether the class of a Gateway belongs to this operator.
 func (l *loop) ours(v *resource.View, key types.NamespacedName) bool {
 	class := v.Class(string(v.Gateway(key).Spec.GatewayClassName))
 	return class != nil && string(class.Spec.ControllerName) == l.Options.ControllerName
 }
 
-// apply applies the result of one Gateway: config first, then the process, then the files.
+// apply applies the result of translating one Gateway: it publishes the config, then starts or stops the process, then
+// writes the generated objects.
 func (l *loop) apply(v *resource.View, r translate.Result) error {
 	key := r.Key
 	if !r.Ours {
@@ -101,7 +102,7 @@ func (l *loop) apply(v *resource.View, r translate.Result) error {
 	return errors.Join(errs...)
 }
 
-// relayPorts returns the relay ports as stunnerd reads them; empty if all ports may be used.
+// relayPorts returns a port range in the format of stunnerd; empty if all ports may be used.
 func relayPorts(r config.PortRange) string {
 	if r.First <= config.LowestRelayPort && r.Last == math.MaxUint16 {
 		return ""
@@ -109,7 +110,8 @@ func relayPorts(r config.PortRange) string {
 	return r.String()
 }
 
-// disown withdraws a Gateway of another controller. A Gateway that is served stays so if its class does not exist.
+// disown withdraws a Gateway whose class belongs to another controller. If the class does not exist, a Gateway that is
+// served stays unchanged, because deleting a class by mistake must not end calls.
 func (l *loop) disown(key types.NamespacedName, v *resource.View) {
 	class := string(v.Gateway(key).Spec.GatewayClassName)
 	switch {
@@ -122,7 +124,7 @@ func (l *loop) disown(key types.NamespacedName, v *resource.View) {
 	}
 }
 
-// resume makes sure that a Gateway has a process if it has a published config, or the last good one of an earlier
+// resume ensures that a Gateway has a process if it has a published config or the last good config of a previous
 // process.
 func (l *loop) resume(key types.NamespacedName) {
 	if l.current(key) != nil || l.planes.Served(key) {
@@ -130,6 +132,7 @@ func (l *loop) resume(key types.NamespacedName) {
 	}
 }
 
+// current returns the config that this process has published for a Gateway, or nil.
 func (l *loop) current(key types.NamespacedName) *config.Config {
 	if c, ok := l.published[key]; ok {
 		return &c
@@ -137,7 +140,7 @@ func (l *loop) current(key types.NamespacedName) *config.Config {
 	return nil
 }
 
-// publish publishes a config unless there is an objection.
+// publish publishes a config, unless objection returns a reason against it.
 func (l *loop) publish(key types.NamespacedName, r translate.Result) {
 	old, next := l.current(key), r.Config
 	if why := l.objection(r, old, *next); why != "" {
@@ -160,9 +163,10 @@ func (l *loop) publish(key types.NamespacedName, r translate.Result) {
 	l.server.Publish(*next)
 }
 
-// objection says why a config must not be published. Besides one that is not valid it is one that was made without
-// objects that were in force in an earlier run and cannot be read now, or without listeners that cannot be served now:
-// it would be less than what the dataplane, which kept its last good config, serves.
+// objection returns the reason why a config must not be published, or "".
+//
+// After a restart, the dataplane still serves the config that the previous run published. The new config must not
+// contain less only because objects cannot be read now, or because listeners have become invalid.
 func (l *loop) objection(r translate.Result, old *config.Config, next config.Config) string {
 	if err := next.Validate(); err != nil {
 		return fmt.Sprintf("config is not published: %v", err)
@@ -187,7 +191,7 @@ func (l *loop) objection(r translate.Result, old *config.Config, next config.Con
 	return ""
 }
 
-// retire withdraws Gateways that no file has. A Gateway that cannot be read stays.
+// retire withdraws the Gateways that no file contains. A Gateway that is missing because its file cannot be read stays.
 func (l *loop) retire(v *resource.View) {
 	for _, key := range l.known() {
 		switch {

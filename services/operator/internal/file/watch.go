@@ -9,13 +9,15 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// A change is reported when no other follows for the time quiet, and after maxDelay at the latest.
 const (
-	quiet    = 100 * time.Millisecond
+	// quiet is how long no other change may follow before a change is reported, so that a series of changes is reported
+	// once.
+	quiet = 100 * time.Millisecond
+	// maxDelay is the maximum delay of a report if changes keep following.
 	maxDelay = time.Second
 )
 
-// watcher reports changes in a folder and its subfolders.
+// watcher reports changes in the input folder and its subfolders.
 type watcher struct {
 	folder folder
 	events *fsnotify.Watcher
@@ -35,7 +37,7 @@ func newWatcher(f folder, log *slog.Logger) (*watcher, error) {
 	return w, nil
 }
 
-// cover watches all folders that exist now.
+// cover watches the input folder and all its subfolders that exist now.
 func (w *watcher) cover() error {
 	dirs, err := w.folder.dirs()
 	if err != nil {
@@ -49,7 +51,7 @@ func (w *watcher) cover() error {
 	return nil
 }
 
-// run notifies changed after each burst of changes until ctx ends.
+// run notifies changed after each series of changes, until ctx ends.
 func (w *watcher) run(ctx context.Context, changed chan<- struct{}) {
 	defer w.events.Close()
 	timer := time.NewTimer(time.Hour)

@@ -17,18 +17,19 @@ const (
 	Programmed   = string(gwapiv1.GatewayConditionProgrammed)
 	Conflicted   = string(gwapiv1.ListenerConditionConflicted)
 	ResolvedRefs = string(gwapiv1.ListenerConditionResolvedRefs)
-	// RealmNotDNSName warns of a realm that is no DNS name: tools that expect a domain may reject it.
+	// RealmNotDNSName warns that the realm is not a DNS name. Tools that expect a domain may reject it.
 	RealmNotDNSName = "RealmNotDNSName"
-	// InsecureInlineCredentials warns of a secret in the GatewayConfig itself, which all its readers see.
+	// InsecureInlineCredentials warns that the GatewayConfig itself contains a secret, which everyone who can read the
+	// object sees.
 	InsecureInlineCredentials = "InsecureInlineCredentials"
-	// OffloadUnavailable warns of a Dataplane with an offload engine, which this release does not implement.
+	// OffloadUnavailable warns that a Dataplane requests an offload engine. This release does not implement any.
 	OffloadUnavailable = "OffloadUnavailable"
 	// GuessableCredentials warns of a password or a shared secret that is short enough to be guessed.
 	GuessableCredentials = "GuessableCredentials"
-	// Autoscaled on a Dataplane reports whether autoscaling is available. On a Gateway it is only ever False: its
-	// ScaledObject was rejected.
+	// Autoscaled on a Dataplane reports whether autoscaling is available. A Gateway has the condition only with status
+	// False, if the API server rejected its ScaledObject.
 	Autoscaled = "Autoscaled"
-	// InUse reports the objects that refer to an object.
+	// InUse reports which objects refer to the object.
 	InUse = "InUse"
 )
 
@@ -82,7 +83,8 @@ const (
 	ReasonWarning            = "Warning"
 )
 
-// Finding is the reason and message of a rule that is not satisfied. The zero Finding means no problem.
+// Finding is the reason and the message of a condition, from a rule that is not satisfied. The zero Finding means that
+// there is no problem.
 type Finding struct {
 	Reason  string
 	Message string
@@ -91,7 +93,7 @@ type Finding struct {
 // OK reports whether the rule is satisfied.
 func (f Finding) OK() bool { return f.Reason == "" }
 
-// As returns the finding with another reason: a problem may have different reasons on different objects.
+// As returns the finding with another reason, because a problem may have different reasons on different objects.
 func (f Finding) As(reason string) Finding {
 	if f.OK() {
 		return f
@@ -103,7 +105,7 @@ func finding(reason, format string, args ...any) Finding {
 	return Finding{Reason: reason, Message: fmt.Sprintf(format, args...)}
 }
 
-// Join joins findings: the reason of the first one that is not OK, and the messages of all.
+// Join joins findings: the result has the reason of the first one that is not OK, and the messages of all.
 func Join(findings []Finding) Finding {
 	var joined Finding
 	var messages []string

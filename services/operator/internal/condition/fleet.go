@@ -4,12 +4,12 @@ import "fmt"
 
 // Conditions from the reports of dataplanes.
 
-// ConfigRefused means that no dataplane serves the whole published config. problem is the message of one of them.
+// ConfigRefused means that no dataplane serves the whole published config. problem is the error message of one of them.
 func ConfigRefused(pod, problem string) Finding {
 	return finding(ReasonInvalid, "no dataplane serves all of the config: pod %s says: %s", pod, problem)
 }
 
-// ConfigNotRun means that dataplanes report and none runs the published config.
+// ConfigNotRun means that dataplanes report, but none of them runs the published config.
 func ConfigNotRun(pods int) Finding {
 	return finding(
 		ReasonPending, "%s, none runs the published config: see their logs",
@@ -17,7 +17,7 @@ func ConfigNotRun(pods int) Finding {
 	)
 }
 
-// Draining adds the number of draining pods to a Gateway that is programmed.
+// Draining is the finding of a Gateway that is programmed. The message contains the number of draining pods.
 func Draining(pods int) Finding {
 	if pods == 0 {
 		return Finding{Reason: ReasonProgrammed}

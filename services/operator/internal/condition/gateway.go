@@ -12,7 +12,7 @@ func AnnotationInvalid(name string, err error) Finding {
 	return finding(ReasonPending, "annotation %s: %v", name, err)
 }
 
-// NameInvalid means that the name of the Gateway is no valid name of a Service.
+// NameInvalid means that the name of the Gateway is not a valid Service name.
 func NameInvalid(name string) Finding {
 	return finding(
 		ReasonPending, "metadata.name: %q cannot be the name of a Service: use a DNS label of at most 59 characters",
@@ -30,7 +30,7 @@ func NoValidListener() Finding {
 	return finding(ReasonListenersNotValid, "no listener can be served: see the conditions of the listeners")
 }
 
-// SomeListenersInvalid means that the named listeners cannot be served as they are written.
+// SomeListenersInvalid means that the named listeners cannot be served as specified.
 func SomeListenersInvalid(names []string) Finding {
 	return finding(
 		ReasonListenersNotValid, "cannot be served as written: listener %s: see the conditions there",
@@ -38,7 +38,7 @@ func SomeListenersInvalid(names []string) Finding {
 	)
 }
 
-// WorkloadTaken means that an older Gateway has the Deployment or DaemonSet of this name.
+// WorkloadTaken means that an older Gateway uses the Deployment or DaemonSet with this name.
 func WorkloadTaken(dataplane, name, other string) Finding {
 	return finding(
 		ReasonPending, "Dataplane %s: spec.workloadName: %q is the workload of Gateway %s: use another Dataplane",
@@ -53,7 +53,7 @@ func AddressKind(kind string) Finding {
 	)
 }
 
-// AddressValue means that the requested address is no IP address.
+// AddressValue means that the requested address is not an IP address.
 func AddressValue(value string) Finding {
 	return finding(
 		ReasonAddressNotUsable, "spec.addresses[0].value: %q is no IP address: write one, or set type to Hostname",
@@ -79,20 +79,20 @@ func AddressNotAssigned(value string, listeners []string) Finding {
 		value, strings.Join(listeners, ", "))
 }
 
-// AddressesLeftOut warns that only the first of several requested addresses is used.
+// AddressesLeftOut warns that several addresses are requested and only the first one is used.
 func AddressesLeftOut(n int) string {
 	return fmt.Sprintf(
 		"spec.addresses: has %d entries, only the first one is asked for: use a Gateway for each address", n,
 	)
 }
 
-// AnnotationsTooLarge means that the annotations that are copied to objects exceed the limit of Kubernetes.
+// AnnotationsTooLarge means that the annotations that are copied to generated objects exceed the limit of Kubernetes.
 func AnnotationsTooLarge(size, limit int) Finding {
 	return finding(ReasonPending,
 		"metadata.annotations, spec.infrastructure.annotations and those of the GatewayConfig have %d bytes together, and are copied to objects that take %d: remove some", size, limit)
 }
 
-// Kept adds to the finding of a Gateway or a listener that what was published stays in force.
+// Kept adds to the finding of a Gateway or a listener that the published config stays in use.
 func Kept(f Finding) Finding {
 	return finding(f.Reason, "%s; what was published before stays in force", f.Message)
 }
@@ -107,12 +107,12 @@ func NoAddress(listeners []string) Finding {
 	return finding(ReasonAddressNotAssigned, "no public address: listener %s", strings.Join(listeners, ", "))
 }
 
-// ObjectRefused means that the API server rejects an object. problem is its error.
+// ObjectRefused means that the API server rejects a generated object. problem is its error.
 func ObjectRefused(object, problem string) Finding {
 	return Kept(finding(ReasonInvalid, "the API server refuses %s: %s", object, problem))
 }
 
-// ScalingRefused is ObjectRefused for an object that only scales the pods.
+// ScalingRefused means that the API server rejects a generated object that is needed only to scale the pods.
 func ScalingRefused(object, problem string) Finding {
 	return finding(
 		ReasonInvalid, "the API server refuses %s: %s; the Gateway is served, and scaled as before, if it was", object,
@@ -142,12 +142,12 @@ func ListenerNoAddress(exposed bool) Finding {
 	)
 }
 
-// ListenerPending means that the listener is valid and its Gateway is held.
+// ListenerPending means that the listener is valid, but a problem of its Gateway prevents serving it.
 func ListenerPending() Finding {
 	return finding(ReasonPending, "the Gateway is not programmed: see its conditions")
 }
 
-// ListenerInvalid means that another condition of the listener has the problem.
+// ListenerInvalid means that the listener cannot be served, for the reason in its other conditions.
 func ListenerInvalid() Finding {
 	return finding(ReasonInvalid, "cannot be served as written: see the other conditions")
 }
@@ -162,7 +162,7 @@ func PortInvalid(port int32) Finding {
 	return finding(ReasonPortUnavailable, "port %d is out of range: use 1 to 65535", port)
 }
 
-// PortConflict means that another listener has the port.
+// PortConflict means that an earlier listener uses the port.
 func PortConflict(network string, port int32, other string) Finding {
 	return finding(
 		ReasonProtocolConflict,
@@ -171,7 +171,8 @@ func PortConflict(network string, port int32, other string) Finding {
 	)
 }
 
-// PortHeld means that a held listener has the port in its published form.
+// PortHeld means that another listener, which cannot be served as specified, keeps the port because its published form
+// stays in use.
 func PortHeld(network string, port int32, other string) Finding {
 	return finding(
 		ReasonProtocolConflict,
@@ -180,7 +181,7 @@ func PortHeld(network string, port int32, other string) Finding {
 	)
 }
 
-// PortOfProcess means that an endpoint of the dataplane itself has the port in the pod.
+// PortOfProcess means that the health check or metrics endpoint of the dataplane uses the port in the pod.
 func PortOfProcess(port int32, use string) Finding {
 	return finding(
 		ReasonPortUnavailable,
@@ -189,7 +190,7 @@ func PortOfProcess(port int32, use string) Finding {
 	)
 }
 
-// NameConflict means that an earlier listener has the name.
+// NameConflict means that an earlier listener has the same name.
 func NameConflict(name string) Finding {
 	return finding(
 		ReasonProtocolConflict, "another listener is called %q as well: only the first one is served; rename the other",
@@ -228,17 +229,17 @@ func CertificateSecret(field, secret, problem string) Finding {
 	return finding(ReasonInvalidCertificateRef, "%s: Secret %s %s", field, secret, problem)
 }
 
-// CertificateBroken means that certificate and key cannot be used. problem must not quote the Secret.
+// CertificateBroken means that certificate and key cannot be used. problem must not quote the content of the Secret.
 func CertificateBroken(field, secret, problem string) Finding {
 	return finding(ReasonInvalidCertificateRef, "%s: Secret %s holds no usable certificate: %s", field, secret, problem)
 }
 
-// AnnotationBoolean warns of an annotation that is neither true nor false.
+// AnnotationBoolean warns that the value of an annotation is neither true nor false.
 func AnnotationBoolean(name, value string) string {
 	return fmt.Sprintf("annotation %s: %.40q is neither true nor false: took it for absent", name, value)
 }
 
-// Noted adds notes to the message of a finding.
+// Noted adds warnings to the message of a finding.
 func Noted(f Finding, notes []string) Finding {
 	if f.Message != "" {
 		notes = append([]string{f.Message}, notes...)
@@ -246,7 +247,7 @@ func Noted(f Finding, notes []string) Finding {
 	return Finding{Reason: f.Reason, Message: strings.Join(notes, "; ")}
 }
 
-// ServiceType warns that the requested type of Service is replaced.
+// ServiceType warns that the requested Service type is not possible. taken is the type that is used instead.
 func ServiceType(value, taken string) string {
 	return fmt.Sprintf("annotation stunner.l7mp.io/service-type: %q is not possible: took %s", value, taken)
 }

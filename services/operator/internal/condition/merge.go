@@ -7,7 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// maxMessage is the maximum length of a message in bytes (metav1.Condition).
+// maxMessage is the maximum length of a message in metav1.Condition.
 const maxMessage = 32768
 
 // True returns a condition with status True.
@@ -16,7 +16,8 @@ func True(kind string, why Finding) metav1.Condition { return state(kind, metav1
 // False returns a condition with status False.
 func False(kind string, why Finding) metav1.Condition { return state(kind, metav1.ConditionFalse, why) }
 
-// Holds returns True with reason good if the finding is OK, and otherwise False with the finding.
+// Holds returns a condition for a finding. If the finding is OK, the status is True with reason good. Otherwise the
+// status is False with reason and message of the finding.
 func Holds(kind, good string, found Finding) metav1.Condition {
 	if found.OK() {
 		return True(kind, Finding{Reason: good})
@@ -41,8 +42,8 @@ func bounded(message string) string {
 	return message[:end] + ellipsis
 }
 
-// Merge returns want, followed by the conditions of other controllers in have. The transition time of a condition
-// changes only with its status. Conditions of this operator that are not in want are dropped.
+// Merge returns the new conditions: want, followed by the conditions of other controllers in have. Other conditions of
+// this operator in have are dropped. The transition time of a condition changes only with its status.
 func Merge(have []metav1.Condition, generation int64, now metav1.Time, want ...metav1.Condition) []metav1.Condition {
 	merged := make([]metav1.Condition, 0, len(want))
 	for _, c := range want {

@@ -4,7 +4,7 @@ import "fmt"
 
 // Problems of the GatewayConfig and the Dataplane, and of the references to them.
 
-// ParametersMissing means that the class has no parametersRef.
+// ParametersMissing means that the GatewayClass has no parametersRef.
 func ParametersMissing(field string) Finding {
 	return finding(ReasonInvalidParameters, "%s is missing: name a GatewayConfig", field)
 }
@@ -17,7 +17,7 @@ func ParametersKind(field, group, kind string) Finding {
 	)
 }
 
-// ParametersIncomplete means that the parametersRef of a class lacks name or namespace.
+// ParametersIncomplete means that a parametersRef lacks name or namespace.
 func ParametersIncomplete(field string) Finding {
 	return finding(ReasonInvalidParameters, "%s needs name and namespace of a GatewayConfig", field)
 }
@@ -34,14 +34,14 @@ func DataplaneMissing(config, name string) Finding {
 	)
 }
 
-// DataplaneNotAllowed means that the Dataplane does not admit the namespace of a GatewayConfig. The message does not
-// reveal whether the Dataplane exists.
+// DataplaneNotAllowed means that spec.allowedNamespaces of the Dataplane does not allow the namespace of the
+// GatewayConfig. The message does not reveal whether the Dataplane exists.
 func DataplaneNotAllowed(config, name, namespace string) Finding {
 	return finding(ReasonInvalidParameters, "GatewayConfig %s: spec.dataplane: Dataplane %q does not admit namespace %s: leave the field out to have that of the GatewayClass, "+
 		"or have the namespace added to spec.allowedNamespaces of the Dataplane", config, name, namespace)
 }
 
-// OwnConfigDenied means that the operator does not allow Gateways to refer to a GatewayConfig.
+// OwnConfigDenied means that the operator does not allow Gateways to refer to a GatewayConfig themselves.
 func OwnConfigDenied(field string) Finding {
 	return finding(
 		ReasonInvalidParameters,
@@ -66,8 +66,8 @@ func PatchInvalid(err error) Finding {
 	return finding(ReasonInvalidPatch, "spec.podTemplatePatch %v", err)
 }
 
-// PodsUnmakeable is PatchInvalid for a Gateway. It does not quote the patch: readers of a Gateway may have no right to
-// read Dataplanes.
+// PodsUnmakeable is PatchInvalid in the status of a Gateway. It does not quote the patch, because readers of a Gateway
+// may have no right to read Dataplanes.
 func PodsUnmakeable(dataplane string) Finding {
 	return finding(
 		ReasonInvalidParameters, "Dataplane %s: spec.podTemplatePatch cannot be used: see the conditions there",
@@ -88,7 +88,7 @@ func ScalingInvalid(err error) Finding {
 	return finding(ReasonInvalidAutoscaling, "spec.autoscaling.%v", err)
 }
 
-// ScalingUnusable is ScalingInvalid for a Gateway.
+// ScalingUnusable is ScalingInvalid in the status of a Gateway.
 func ScalingUnusable(dataplane string) Finding {
 	return finding(
 		ReasonInvalidParameters, "Dataplane %s: spec.autoscaling cannot be used: see the conditions there", dataplane,
@@ -101,23 +101,23 @@ func KEDAMissing() Finding {
 		"until it is there the number of pods stays as it is")
 }
 
-// ScalingWaits is KEDAMissing for a Gateway, as a warning.
+// ScalingWaits is KEDAMissing as a warning in the status of a Gateway.
 func ScalingWaits(dataplane string) string {
 	return fmt.Sprintf("Dataplane %s: spec.autoscaling waits for KEDA: see the conditions there", dataplane)
 }
 
-// MetricsOff, on a Dataplane, means that a Prometheus trigger has no metrics because the metrics endpoint is disabled.
+// MetricsOff, on a Dataplane, means that autoscaling uses Prometheus but the metrics endpoint is disabled.
 func MetricsOff() Finding {
 	return finding(ReasonMetricsOff, "spec.autoscaling.trigger prometheus scales by what the pods export, and spec.enableMetricsEndpoint is false: "+
 		"set it to true, or use trigger external; until then the number of pods stays as it is")
 }
 
-// ScalingOnHost means that the file provider does not scale.
+// ScalingOnHost means that autoscaling has no effect with the file provider, which runs one process for each Gateway.
 func ScalingOnHost() Finding {
 	return finding(ReasonOneHost, "on one host each Gateway has one dataplane, whatever spec.autoscaling says")
 }
 
-// ServiceFixed warns that a field of an existing Service is immutable and differs from the Dataplane.
+// ServiceFixed warns that a field of an existing Service differs from the Dataplane and cannot be changed.
 func ServiceFixed(dataplane, field, service string) string {
 	return fmt.Sprintf("Dataplane %s: spec.service.%s is not what Service %s was made with, and cannot be changed: delete the Service to have it made anew",
 		dataplane, field, service)
@@ -125,7 +125,7 @@ func ServiceFixed(dataplane, field, service string) string {
 
 // Problems of authentication.
 
-// RealmInvalid means that the realm is no valid value of the STUN attribute REALM (RFC 8489 §14.9).
+// RealmInvalid means that the realm is not a valid value of the STUN attribute REALM (RFC 8489 §14.9).
 func RealmInvalid(config string) Finding {
 	return finding(
 		ReasonInvalidRealm,
@@ -134,12 +134,12 @@ func RealmInvalid(config string) Finding {
 	)
 }
 
-// RealmWarning means that the realm is valid and no DNS name.
+// RealmWarning means that the realm is valid but not a DNS name.
 func RealmWarning(realm string) Finding {
 	return finding(ReasonWarning, "spec.realm %q is no DNS name: TURN works with it, other tools may not", realm)
 }
 
-// InlineWarning means that the object contains secrets.
+// InlineWarning means that the GatewayConfig itself contains secrets.
 func InlineWarning(fields string) Finding {
 	return finding(
 		ReasonWarning,
@@ -173,7 +173,7 @@ func CredentialEmpty(where string) Finding {
 	return finding(ReasonInvalidCredentials, "%s is empty: set a value", where)
 }
 
-// CredentialUnreadable means that a value is neither a string nor a reference.
+// CredentialUnreadable means that the value of a credential is neither a string nor a reference.
 func CredentialUnreadable(where string, err error) Finding {
 	return finding(ReasonInvalidCredentials, "%s: %v", where, err)
 }
@@ -202,10 +202,10 @@ func NotGranted(from, to, namespace string) Finding {
 	)
 }
 
-// InlineField names a field of a GatewayConfig in messages.
+// InlineField returns how messages refer to a field of a GatewayConfig.
 func InlineField(config, field string) string {
 	return fmt.Sprintf("GatewayConfig %s: spec.%s", config, field)
 }
 
-// SecretField names a key of a Secret in messages.
+// SecretField returns how messages refer to a key of a Secret.
 func SecretField(secret, key string) string { return fmt.Sprintf("Secret %s key %q", secret, key) }

@@ -4,7 +4,7 @@ import "fmt"
 
 // Problems of a route and its backends.
 
-// Masked means that a route of the same name in another API group is used instead of this one.
+// Masked means that another route with the same name, in another API group or version, is used instead of this one.
 func Masked(by string) Finding {
 	return finding(
 		ReasonPending,
@@ -12,7 +12,7 @@ func Masked(by string) Finding {
 	)
 }
 
-// GatewayMissing means that the parent does not exist.
+// GatewayMissing means that the Gateway in a parent reference does not exist.
 func GatewayMissing(key string) Finding {
 	return finding(ReasonNoMatchingParent, "Gateway %s does not exist", key)
 }
@@ -75,7 +75,7 @@ func BackendPorts(backend string, port, endPort int32) Finding {
 	)
 }
 
-// BackendDenied means that spec.deniedBackends contains the backend.
+// BackendDenied means that an entry of spec.deniedBackends applies to the backend.
 func BackendDenied(backend string) Finding {
 	return finding(
 		ReasonRefNotPermitted,
@@ -84,7 +84,7 @@ func BackendDenied(backend string) Finding {
 	)
 }
 
-// BackendIsAPIServer means that the backend is the API server.
+// BackendIsAPIServer means that the backend is the Kubernetes API server.
 func BackendIsAPIServer(backend string) Finding {
 	return finding(
 		ReasonRefNotPermitted,
@@ -93,7 +93,7 @@ func BackendIsAPIServer(backend string) Finding {
 	)
 }
 
-// PrefixDenied means that a prefix of a StaticService is an address of the cluster itself.
+// PrefixDenied means that a prefix of a StaticService lies within the addresses of the cluster itself.
 func PrefixDenied(service, prefix string) Finding {
 	return finding(ReasonRefNotPermitted, "StaticService %s: prefix %q belongs to a node, to the API server, to a Service of kube-system, or to the host of a pod: it is left out; "+
 		"only spec.clusterAccess of the GatewayConfig of the GatewayClass opens it", service, prefix)
@@ -116,30 +116,30 @@ func PrefixInvalid(service, prefix string) Finding {
 	)
 }
 
-// RouteTooWide means that a route exceeds spec.budget.endpointsPerRoute.
+// RouteTooWide means that the route has more endpoints than spec.budget.endpointsPerRoute.
 func RouteTooWide(endpoints, limit int) Finding {
 	return finding(ReasonBudgetExceeded, "the route leads to %d endpoints, spec.budget.endpointsPerRoute of the GatewayConfig allows %d: name fewer backends or ports, "+
 		"use shorter prefixes, or have the budget raised; until then it keeps those endpoints that it had", endpoints, limit)
 }
 
-// GatewayFull means that a route does not fit a budget of its Gateway. The message does not mention other routes, which
-// may belong to other tenants.
+// GatewayFull means that a route does not fit into a budget of its Gateway. budget describes the budget, and the route
+// needs asks of noun. The message does not mention other routes, because they may belong to other tenants.
 func GatewayFull(gateway, budget string, asks int, noun string) Finding {
 	return finding(ReasonBudgetExceeded, "Gateway %s has no room for the route, which asks for at least %d %s: %s; name fewer backends or ports, "+
 		"use shorter prefixes or another Gateway, or have the budget raised; until then it keeps those endpoints that it had, as far as there is room", gateway, asks, noun, budget)
 }
 
-// RouteBudget is the budget of GatewayFull that limits the number of routes.
+// RouteBudget describes the limit of routes for GatewayFull.
 func RouteBudget(limit int32) string {
 	return fmt.Sprintf("spec.budget.routes of the GatewayConfig allows %d", limit)
 }
 
-// EndpointBudget is the budget of GatewayFull that limits the endpoints of a Gateway.
+// EndpointBudget describes the limit of endpoints of a Gateway for GatewayFull.
 func EndpointBudget(limit int32) string {
 	return fmt.Sprintf("spec.budget.endpoints of the GatewayConfig allows %d for all routes", limit)
 }
 
-// NamespaceBudget is the budget of GatewayFull that limits the endpoints of a namespace.
+// NamespaceBudget describes the limit of endpoints of a namespace for GatewayFull.
 func NamespaceBudget(limit int32, namespace string) string {
 	return fmt.Sprintf(
 		"spec.budget.endpointsPerNamespace of the GatewayConfig allows %d for all Gateways of namespace %s", limit,
@@ -147,13 +147,13 @@ func NamespaceBudget(limit int32, namespace string) string {
 	)
 }
 
-// OperatorBudget is the budget of GatewayFull that limits the memory of the operator.
+// OperatorBudget describes the limit of endpoints because of the operator's memory for GatewayFull.
 func OperatorBudget(limit int) string {
 	return fmt.Sprintf("the memory of the operator allows %d for this Gateway", limit)
 }
 
-// ConfigLimit is the budget of GatewayFull that limits the size of a config.
+// ConfigLimit describes a limit of the size of a config for GatewayFull.
 func ConfigLimit(limit int) string { return fmt.Sprintf("a config has at most %d", limit) }
 
-// RoutesWait warns that routes of a Gateway exceed a budget.
+// RoutesWait warns that some routes of a Gateway exceed a budget.
 const RoutesWait = "some routes wait because they exceed a budget: see their conditions"

@@ -8,12 +8,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// MaxUsers is the largest number of users that is shown exactly and with names. Above it, the status shows the order of
-// magnitude, so that the creation of a thousand users does not write the status a thousand times.
+// MaxUsers is the largest number of users that condition InUse shows exactly and by name. Above it, the condition shows
+// only the order of magnitude, so that creating a thousand users does not write the status a thousand times.
 const MaxUsers = 5
 
-// Usage returns condition InUse. n is the number of users of kind noun. names are those of them that the message may
-// show.
+// Usage returns condition InUse. n is the number of users of the kind noun. names are the names of those users that the
+// reader of the object may see.
 func Usage(noun string, n int, names []string) metav1.Condition {
 	switch {
 	case n == 0:
@@ -33,7 +33,7 @@ func Usage(noun string, n int, names []string) metav1.Condition {
 	return True(InUse, finding(ReasonUsed, "%d %s: %s", n, noun, message))
 }
 
-// order returns the largest number of 5, 10, 20, 50, 100, … that is less than n.
+// order returns the largest of the numbers 5, 10, 20, 50, 100, … that is less than n.
 func order(n int) int {
 	below := MaxUsers
 	for unit := 10; ; unit *= 10 {

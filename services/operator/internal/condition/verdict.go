@@ -2,7 +2,7 @@ package condition
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// problem says which status of a condition means a problem.
+// problem is the status of a condition that means a problem.
 type problem int
 
 const (
@@ -11,8 +11,8 @@ const (
 	never
 )
 
-// types are the condition types of the operator. Merge removes a condition of these types that no translation sets any
-// more, and keeps conditions of other types, which belong to other controllers.
+// types are the condition types of the operator. Merge removes a condition of such a type if the translation does not
+// set it any more. It keeps conditions of other types, because they belong to other controllers.
 var types = map[string]problem{
 	Accepted: ifNotTrue, Programmed: ifNotTrue, ResolvedRefs: ifNotTrue, Autoscaled: ifNotTrue,
 	Conflicted: ifNotFalse, RealmNotDNSName: ifNotFalse, InsecureInlineCredentials: ifNotFalse,
@@ -20,7 +20,7 @@ var types = map[string]problem{
 	InUse: never,
 }
 
-// Wrong reports whether a condition means a problem.
+// Wrong reports whether a condition reports a problem.
 func Wrong(c metav1.Condition) bool {
 	switch types[c.Type] {
 	case ifNotFalse:

@@ -1,6 +1,6 @@
-// Package decode reads the Kubernetes objects of a YAML file: it parses the documents, and sets defaults and validates
-// as an API server does, with the CRDs of package crd. A document that is not valid becomes a Problem that names its
-// line and field.
+// Package decode reads the Kubernetes objects in a YAML file. It parses the documents, sets defaults and validates as
+// an API server does, with the CRDs of package crd. An invalid document becomes a Problem, which contains line and
+// field.
 package decode
 
 import (
@@ -20,21 +20,22 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// Limits of one file. They bound the cost of a hostile file; files that people write stay far below.
+// Limits for one file. They limit the cost of a hostile file; files written by users stay far below.
 const (
 	maxFileBytes = 4 << 20
 	maxValues    = 100_000 // values of one document, aliases expanded
 	maxTextBytes = 8 << 20 // text of one document, aliases expanded
 	maxDepth     = 100
-	maxFindings  = 64 // reported per document
+	maxFindings  = 64 // findings that are reported for one document
 )
 
 // Severity is the effect of a Problem on its document.
 type Severity string
 
-// A document with an Error is not in force. Info has no effect.
 const (
-	Info  Severity = "Info"
+	// Info is a remark without effect.
+	Info Severity = "Info"
+	// Error means that the document is invalid and not used.
 	Error Severity = "Error"
 )
 
@@ -45,7 +46,8 @@ type Located struct {
 	Line int
 }
 
-// Problem is an error in a document, or a remark about it. It holds no values of the document: one may be a secret.
+// Problem is an error in a document, or a remark about it. It contains no values of the document, because they may be
+// secret.
 type Problem struct {
 	File      string   `json:"file"`
 	Line      int      `json:"line"`
@@ -57,7 +59,7 @@ type Problem struct {
 	Message   string   `json:"message"`
 }
 
-// String is the one-line form, FILE:LINE: KIND NAMESPACE/NAME: FIELD: MESSAGE.
+// String returns the problem in one line: FILE:LINE: KIND NAMESPACE/NAME: FIELD: MESSAGE.
 func (p Problem) String() string {
 	parts := []string{fmt.Sprintf("%s:%d", p.File, p.Line)}
 	object := strings.TrimSpace(p.Kind + " " + strings.TrimPrefix(p.Namespace+"/"+p.Name, "/"))
@@ -69,9 +71,9 @@ func (p Problem) String() string {
 	return strings.Join(parts, ": ")
 }
 
-// File decodes the documents of a YAML file. A document that cannot be decoded becomes a Problem and does not affect
-// the others: the file is split at its document markers before anything is parsed. The result depends on the arguments
-// only.
+// File decodes the documents of a YAML file. An invalid document becomes a Problem and does not affect the other
+// documents, because the file is split at its document markers before it is parsed. The result depends only on the
+// arguments.
 func File(name string, data []byte) (objects []Located, problems []Problem) {
 	if len(data) > maxFileBytes {
 		return nil, []Problem{{File: name, Line: 1, Severity: Error,
@@ -85,9 +87,9 @@ func File(name string, data []byte) (objects []Located, problems []Problem) {
 	return objects, append(d.problems, duplicates...)
 }
 
-// Unique keeps the first of several objects of the same kind, namespace and name. Every further one becomes a Problem
-// that names both places. Objects of different versions are not duplicates: the translation decides which version of a
-// UDPRoute masks another.
+// Unique returns the first one of several objects with the same kind, namespace and name. Each further one becomes a
+// Problem. Objects of different API versions are not duplicates, because the translation decides which one of several
+// UDPRoutes with the same name is used.
 func Unique(objects []Located) (kept []Located, problems []Problem) {
 	type identity struct {
 		gvk schema.GroupVersionKind
@@ -123,15 +125,16 @@ type piece struct {
 	line int
 }
 
-// marker matches the start or the end marker of a document. YAML 1.2 §9.1.2 forbids both at the start of a line in
-// every kind of scalar, so that a split there is right even after a syntax error.
+// marker matches the start marker or the end marker of a document. YAML 1.2 §9.1.2 forbids both at the start of a line
+// in every kind of scalar, so splitting there is correct even after a syntax error.
 var marker = regexp.MustCompile(`^(---|\.\.\.)(\s|$)`)
 
-// preamble matches a line that may precede the start marker of its document: blank, comment, directive, byte order
-// mark.
+// preamble matches a line that may precede the start marker of its document: a blank line, a comment, a directive, or a
+// byte order mark.
 var preamble = regexp.MustCompile(`^(\s*(#.*)?|%.*|\x{FEFF})\s*$`)
 
-// yamlVersion matches the directive of YAML 1.x. The parser rejects 1.2, although it parses such documents.
+// yamlVersion matches a YAML directive for version 1.x. It is turned into a comment, because the parser rejects version
+// 1.2 although it can parse such documents.
 var yamlVersion = regexp.MustCompile(`(?m)^%YAML 1\.`)
 
 // split splits a file at its document markers. Comments and directives stay with the document that they precede.
@@ -168,8 +171,8 @@ func split(data []byte) []piece {
 	return pieces
 }
 
-// piece decodes the text between two markers. The parser may find several documents in it: it knows line breaks that
-// split does not, such as U+2028.
+// piece decodes the text between two markers. The parser may find several documents in it, because it accepts more
+// characters as line breaks than split does, for example U+2028.
 func (d *decoder) piece(p piece) {
 	if !utf8.Valid(p.text) {
 		d.problems = append(d.problems,
@@ -191,7 +194,7 @@ func (d *decoder) piece(p piece) {
 	}
 }
 
-// parse returns the documents of a text up to the first syntax error.
+// parse returns the documents of a text up to the first syntax error, and that error.
 func parse(text []byte) (nodes []*yaml.Node, err error) {
 	decoder := yaml.NewDecoder(bytes.NewReader(text))
 	for {
@@ -215,13 +218,13 @@ var (
 	spaceLine = regexp.MustCompile(`(?m)(?:^[ \t]+|[{,][ \t]*)namespace:[ \t]*["']?([-a-z0-9]+)`)
 )
 
-// reason returns a parser's message without its line number, and without the name of an alias, which may be a password
-// that begins with *.
+// reason returns the message of a parser error without its line number, which is relative to the text. It also omits
+// the name of an alias: a password that begins with * looks like an alias.
 func reason(err error) string {
 	return noAnchor.ReplaceAllString(atLine.ReplaceAllString(err.Error(), ""), "alias without anchor")
 }
 
-// identify guesses kind, namespace and name from a text that does not parse, so that its Problem names the object.
+// identify guesses kind, namespace and name from a text that cannot be parsed, so that its Problem can name the object.
 func identify(text []byte) (p Problem) {
 	first := func(r *regexp.Regexp, in []byte) string {
 		if m := r.FindSubmatch(in); m != nil {

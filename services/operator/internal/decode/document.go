@@ -21,16 +21,16 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// document is a document that is decoded.
+// document is a document while it is decoded.
 type document struct {
 	root     *value
 	line     int // of its first field
 	gvk      schema.GroupVersionKind
-	schema   *crd.Schema // of the version in which it is written; nil for a kind without CRD
+	schema   *crd.Schema // of the version of the document; nil for a kind without CRD
 	findings []finding
 }
 
-// document decodes a YAML document; base is the number of lines of the file before the text that was parsed.
+// document decodes a YAML document. base is the number of lines in the file before the parsed text.
 func (d *decoder) document(n *yaml.Node, base int) {
 	if n.Kind == yaml.DocumentNode {
 		n = n.Content[0]
@@ -55,7 +55,7 @@ func (d *decoder) document(n *yaml.Node, base int) {
 	d.object(&document{root: root, line: root.line, findings: b.findings()})
 }
 
-// child returns a member of a YAML mapping, or an empty node.
+// child returns the value of a key in a YAML mapping, or an empty node.
 func child(n *yaml.Node, key string) *yaml.Node {
 	for i := 0; i+1 < len(n.Content) && n.Kind == yaml.MappingNode; i += 2 {
 		if n.Content[i].Value == key {
@@ -65,7 +65,7 @@ func child(n *yaml.Node, key string) *yaml.Node {
 	return &yaml.Node{}
 }
 
-// list decodes the items of a v1 List, as kubectl get prints it.
+// list decodes the items of a v1 List, the format in which kubectl get prints several objects.
 func (d *decoder) list(items []*value, findings []finding) {
 	if !d.report(&document{root: &value{}, findings: findings}) {
 		return
@@ -76,7 +76,7 @@ func (d *decoder) list(items []*value, findings []finding) {
 	}
 }
 
-// object decodes one object, reports its findings, and keeps the object unless one of them is an error.
+// object decodes one object and reports its findings. It keeps the object unless a finding is an error.
 func (d *decoder) object(doc *document) {
 	o := doc.decode()
 	if d.report(doc) && o != nil {
@@ -84,7 +84,7 @@ func (d *decoder) object(doc *document) {
 	}
 }
 
-// report adds the findings to the problems of the file, and tells whether the document is in force.
+// report adds the findings to the problems of the file. It reports whether none of them is an error.
 func (d *decoder) report(doc *document) bool {
 	inForce := true
 	sort.SliceStable(doc.findings, func(i, j int) bool { return doc.findings[i].line < doc.findings[j].line })
@@ -98,7 +98,7 @@ func (d *decoder) report(doc *document) bool {
 	return inForce
 }
 
-// namespace returns the namespace of the object, which may be the default.
+// namespace returns the namespace of the object, or the default namespace if it is not set.
 func (doc *document) namespace() string {
 	namespace := doc.root.textAt("metadata", "namespace")
 	switch k, _, known := decodedAs(doc.gvk); {
@@ -110,22 +110,22 @@ func (doc *document) namespace() string {
 	return namespace
 }
 
-// add notes a finding at a field path, with the line of that field or of the nearest field above it. The search for the
-// line visits the whole document, so the number of findings is limited.
+// add adds a finding about the field at path. Its line is that of the field, or of the nearest parent that exists. The
+// number of findings is limited, because the search for the line visits the whole document.
 func (doc *document) add(severity Severity, path, format string, args ...any) {
 	if len(doc.findings) < maxFindings || !doc.broken() {
 		doc.note(severity, doc.root.find(path), path, fmt.Sprintf(format, args...))
 	}
 }
 
-// note notes a finding at a value. The first error is noted even when remarks have used up the limit.
+// note adds a finding about a value. The first error is added even if remarks have used up the limit.
 func (doc *document) note(severity Severity, v *value, path, message string) {
 	if len(doc.findings) < maxFindings || severity == Error && !doc.broken() {
 		doc.findings = append(doc.findings, finding{line: v.line, field: path, severity: severity, message: message})
 	}
 }
 
-// decode returns the object, or nil. It is in force if no finding is an error.
+// decode returns the object, or nil. The object is valid if no finding is an error.
 func (doc *document) decode() resource.Object {
 	if !doc.identify() {
 		return nil
@@ -157,12 +157,12 @@ func (doc *document) decode() resource.Object {
 	return o
 }
 
-// broken tells whether a finding is an error.
+// broken reports whether a finding is an error.
 func (doc *document) broken() bool {
 	return slices.ContainsFunc(doc.findings, func(f finding) bool { return f.severity == Error })
 }
 
-// identify reads apiVersion, kind and name. A document without them is a fragment, not an object.
+// identify reads apiVersion and kind. It returns false and adds a finding if they or the name are missing.
 func (doc *document) identify() bool {
 	if doc.root.shape != isMap {
 		doc.add(Error, "", "fragment: document is %s, an object is a mapping with apiVersion, kind and metadata",
@@ -191,7 +191,7 @@ func (doc *document) identify() bool {
 	return true
 }
 
-// passThrough keeps an object of a kind that has no meaning here as it is.
+// passThrough returns an object of a kind that the operator does not use, unchanged.
 func (doc *document) passThrough() resource.Object {
 	var content map[string]any
 	if err := strictjson.UnmarshalCaseSensitivePreserveInts(
@@ -204,8 +204,8 @@ func (doc *document) passThrough() resource.Object {
 	return &unstructured.Unstructured{Object: content}
 }
 
-// tolerate converts scalars in annotations, labels and stringData to strings, with a remark. The API server rejects
-// them.
+// tolerate converts numbers and booleans in annotations, labels and stringData to strings, with a remark. An API server
+// would reject them.
 func (doc *document) tolerate() {
 	metadata := doc.root.get("metadata")
 	for _, parent := range []*value{metadata.get("annotations"), metadata.get("labels"), doc.root.get("stringData")} {
@@ -249,7 +249,7 @@ func (doc *document) foldStringData() {
 	plain.gone = true
 }
 
-// put adds or replaces a member.
+// put adds a member to a mapping, or replaces it.
 func (v *value) put(key string, item *value) {
 	if old := v.get(key); old != nil {
 		item.parent, item.index = v, old.index
@@ -259,11 +259,11 @@ func (v *value) put(key string, item *value) {
 	(&builder{}).adopt(v, key, item)
 }
 
-// everything is an order after that of every value.
+// everything is larger than the order of any value, for appendJSON.
 const everything = maxValues + 1
 
-// typed applies the schema of the CRD, if there is one, and decodes strictly into the Go type. Each value of a wrong
-// type and each unknown field becomes a finding.
+// typed applies the schema of the CRD, if there is one, and decodes the document into its Go type. Each value of a
+// wrong type and each unknown field becomes a finding.
 func (doc *document) typed(k kind) resource.Object {
 	data := doc.root.appendJSON(nil, everything)
 	if doc.schema != nil {
@@ -292,7 +292,7 @@ func (doc *document) typed(k kind) resource.Object {
 	return nil
 }
 
-// admit returns the object with the defaults of its CRD, and notes unknown fields and violations of the CRD.
+// admit returns the object with the defaults of its CRD. Unknown fields and violations of the CRD become findings.
 func (doc *document) admit(data []byte) []byte {
 	var object map[string]any
 	if err := strictjson.UnmarshalCaseSensitivePreserveInts(data, &object); err != nil {
@@ -311,7 +311,7 @@ func (doc *document) admit(data []byte) []byte {
 	return data
 }
 
-// refuse notes field errors without their values: one may be a secret.
+// refuse adds field errors as findings. It omits the values of the fields, because they may be secret.
 func (doc *document) refuse(errs field.ErrorList) {
 	for _, e := range errs[:min(len(errs), maxFindings)] {
 		e.BadValue = field.OmitValueType{}
@@ -324,8 +324,8 @@ func (doc *document) refuse(errs field.ErrorList) {
 	}
 }
 
-// maxTypeErrors returns how many values of a wrong type are searched for. Each search decodes the document some 20
-// times.
+// maxTypeErrors returns the maximum number of values of a wrong type that are reported. It is limited because finding
+// each of them decodes the document about 20 times.
 func (doc *document) maxTypeErrors() int {
 	n := 0
 	doc.root.walk(func(*value) { n++ })
@@ -335,8 +335,8 @@ func (doc *document) maxTypeErrors() int {
 	return 16
 }
 
-// firstTypeError returns the first value that does not fit the Go type: a document that ends before it can be decoded,
-// and one that ends with it cannot.
+// firstTypeError returns the first value that does not fit the Go type. It searches by bisection: the document up to
+// the value before it can be decoded, and up to the value itself it cannot.
 func (doc *document) firstTypeError(k kind) *value {
 	var all []*value
 	doc.root.walk(func(v *value) { all = append(all, v) })
@@ -351,11 +351,11 @@ func (doc *document) firstTypeError(k kind) *value {
 	return all[n]
 }
 
-// unknown is the message about a field that no schema has.
+// unknown is the message about an unknown field.
 const unknown = "is not known: remove it or mend its spelling"
 
-// unknownField notes a field that the Go type does not have. If the schema allows it, it is a field of an older version
-// that has lost its effect.
+// unknownField adds a finding about a field that the Go type does not have. If the schema of the CRD has it, the field
+// belongs to an older version of the kind and has no effect any more.
 func (doc *document) unknownField(path string) {
 	if doc.schema != nil && !strings.HasPrefix(path, "metadata.") {
 		doc.add(Info, path, "has no effect: remove it")
@@ -364,7 +364,7 @@ func (doc *document) unknownField(path string) {
 	doc.add(Error, path, unknown)
 }
 
-// wrongType describes a value that does not fit its Go type. It does not repeat the value: it may be a secret.
+// wrongType describes a value that does not fit its Go type. It does not quote the value, because it may be secret.
 func wrongType(v *value, err error) string {
 	var mismatch *json.UnmarshalTypeError
 	var corrupt base64.CorruptInputError
@@ -379,7 +379,7 @@ func wrongType(v *value, err error) string {
 	return "cannot be read: " + err.Error()
 }
 
-// jsonType returns the type of JSON Schema from which a Go type is decoded.
+// jsonType returns the JSON Schema type that corresponds to a Go type.
 func jsonType(t reflect.Type) string {
 	switch t.Kind() {
 	case reflect.String:
@@ -395,7 +395,7 @@ func jsonType(t reflect.Type) string {
 	return "object"
 }
 
-// wanted describes a type of JSON Schema in the words of YAML.
+// wanted describes a JSON Schema type in terms of YAML.
 func wanted(name string, got shape) string {
 	switch name {
 	case "string":
@@ -415,7 +415,8 @@ func wanted(name string, got shape) string {
 	return "of type " + name
 }
 
-// complete sets type, namespace and the defaults that no CRD has, and validates what no CRD can.
+// complete sets the type and the namespace of an object, and the defaults that no CRD contains. It then checks the
+// rules that no CRD contains.
 func (doc *document) complete(o resource.Object, k kind) {
 	o.GetObjectKind().SetGroupVersionKind(doc.gvk)
 	switch {

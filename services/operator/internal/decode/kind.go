@@ -16,13 +16,13 @@ import (
 
 const defaultNamespace = "default"
 
-// kind says how the objects of a kind are decoded.
+// kind describes how objects of a kind are decoded.
 type kind struct {
 	new     func() resource.Object
 	cluster bool // cluster-scoped
 }
 
-// kinds has every kind that is decoded; objects of other kinds are passed through.
+// kinds contains every kind that is decoded. Objects of other kinds are passed through unchanged.
 var kinds = map[schema.GroupVersionKind]kind{
 	gateway("GatewayClass"):   {new: blank[gatewayv1.GatewayClass], cluster: true},
 	gateway("Gateway"):        {new: blank[gatewayv1.Gateway]},
@@ -40,8 +40,8 @@ var kinds = map[schema.GroupVersionKind]kind{
 	slice("EndpointSlice"):    {new: blank[discoveryv1.EndpointSlice]},
 }
 
-// sameSchema maps a version to the newer version as which its kinds are decoded, unless a kind has a row of its own in
-// kinds.
+// sameSchema maps an older API version to the version as which its kinds are decoded. It does not apply to a kind that
+// has its own entry in kinds.
 var sameSchema = map[schema.GroupVersion]schema.GroupVersion{
 	{Group: stunnerv1.GroupName, Version: "v1alpha1"}: stunnerv1.GroupVersion,
 	{Group: gatewayv1.GroupName, Version: "v1beta1"}:  schema.GroupVersion(gatewayv1.GroupVersion),
@@ -60,7 +60,8 @@ func own(k string) schema.GroupVersionKind   { return stunnerv1.GroupVersion.Wit
 func core(k string) schema.GroupVersionKind  { return corev1.SchemeGroupVersion.WithKind(k) }
 func slice(k string) schema.GroupVersionKind { return discoveryv1.SchemeGroupVersion.WithKind(k) }
 
-// decodedAs returns how the objects of gvk are decoded, and the version that they get.
+// decodedAs returns how objects of a kind are decoded, and the API version that they then have; false if the kind is
+// not decoded.
 func decodedAs(gvk schema.GroupVersionKind) (kind, schema.GroupVersionKind, bool) {
 	if k, ok := kinds[gvk]; ok {
 		return k, gvk, true
@@ -70,7 +71,7 @@ func decodedAs(gvk schema.GroupVersionKind) (kind, schema.GroupVersionKind, bool
 	return k, newer, ok
 }
 
-// versionsOf returns the versions in which a kind is decoded, none for a kind that is not.
+// versionsOf returns the API versions in which a kind is decoded; none if it is not decoded.
 func versionsOf(gk schema.GroupKind) (versions []string) {
 	for gvk := range maps.Keys(kinds) {
 		if gvk.GroupKind() == gk {
@@ -81,7 +82,7 @@ func versionsOf(gk schema.GroupKind) (versions []string) {
 	return versions
 }
 
-// pointer is *T for a resource.Object.
+// pointer is the constraint that *T is a resource.Object.
 type pointer[T any] interface {
 	*T
 	resource.Object

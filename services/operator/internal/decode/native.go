@@ -14,11 +14,12 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// Defaults and rules of most kinds are in their CRDs. This file has those that no CRD has: the rules of metadata, and
-// the defaults and rules of core kinds. An API server takes the latter from k8s.io/kubernetes, a module that cannot be
-// imported as a library. Only those on which the translation depends are repeated here.
+// Objects from files need the defaults and rules that an API server would apply. CRDs contain those of most kinds. This
+// file has the rest: the rules of metadata, and the defaults and rules of core kinds such as Service. The API server's
+// code for core kinds is in k8s.io/kubernetes, which cannot be imported as a library. Only what the translation needs
+// is repeated here.
 
-// setDefaults sets the defaults of a core kind.
+// setDefaults sets the defaults of an object of a core kind.
 func setDefaults(o resource.Object) {
 	switch o := o.(type) {
 	case *corev1.Service:
@@ -49,7 +50,7 @@ func setServiceDefaults(s *corev1.ServiceSpec) {
 	}
 }
 
-// validate checks the metadata of an object, and the rules of a core kind.
+// validate checks the metadata of any object, and the other fields of an object of a core kind.
 func validate(o resource.Object, k kind) (errs field.ErrorList) {
 	name := apivalidation.NameIsDNSSubdomain
 	switch o := o.(type) {

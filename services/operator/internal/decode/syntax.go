@@ -11,8 +11,9 @@ const (
 	maxRecoveries  = 8
 )
 
-// syntaxLine finds the line of a syntax error, counted from 1. The parser reports where the surrounding mapping or
-// string begins, which may be far above. Nearer is the first line with which the text before it no longer parses.
+// syntaxLine returns the line of a syntax error, counted from 1. The parser reports where the surrounding mapping or
+// string begins, which may be far above. The error is nearer to the first line that makes the text up to it invalid, so
+// syntaxLine parses prefixes of the text to find that line.
 func syntaxLine(text []byte, err error) int {
 	line := 1
 	if m := atLine.FindStringSubmatch(err.Error()); m[1] != "" {
@@ -33,7 +34,7 @@ func syntaxLine(text []byte, err error) int {
 	return min(max(line, good+1), len(lines))
 }
 
-// goodPrefix searches a number of lines, at least from, that parse although they do not with one line more.
+// goodPrefix returns a number of lines, at least from, that can be parsed, but cannot with one more line.
 func goodPrefix(lines [][]byte, from int) int {
 	good, bad := from, len(lines)
 	for bad-good > 1 {
@@ -47,7 +48,8 @@ func goodPrefix(lines [][]byte, from int) int {
 	return good
 }
 
-// recovers searches the next lines for a longer prefix that parses: a quoted string over several lines is no error.
+// recovers searches the next lines for a longer prefix that can be parsed. There is one if the prefix only ends within
+// a quoted string, which is not an error.
 func recovers(lines [][]byte, good int) int {
 	for n := min(good+40, len(lines)-1); n > good+1; n-- {
 		if parses(lines[:n]) {

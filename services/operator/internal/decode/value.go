@@ -9,7 +9,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// shape is the JSON type of a value, in the words of a message.
+// shape is the JSON type of a value. Its text is used in messages.
 type shape string
 
 const (
@@ -21,10 +21,10 @@ const (
 	isMap    shape = "a mapping"
 )
 
-// value is a node of a document in the terms of JSON, with aliases and merge keys resolved, and with its line.
+// value is a node of a document in the JSON data model, with its line. Aliases and merge keys are resolved.
 type value struct {
 	shape   shape
-	text    string   // of a scalar: the JSON literal, or the string
+	text    string   // of a scalar: the JSON literal, or the string without quotes
 	source  string   // of a scalar: the spelling in the file
 	keys    []string // of a mapping: one per item
 	members map[string]*value
@@ -32,26 +32,27 @@ type value struct {
 	line    int
 	parent  *value
 	index   int  // in the parent
-	order   int  // in the document: parents before children
+	order   int  // position in the document: parents come before children
 	gone    bool // removed from the document
 }
 
-// builder makes a value of a YAML node, within the limits of a document.
+// builder converts YAML nodes to values, within the limits for a document.
 type builder struct {
-	base       int // lines of the file before the text that was parsed
+	base       int // number of lines in the file before the parsed text
 	values     int
 	bytes      int
 	duplicates []duplicateKey
 }
 
-// duplicateKey is a key that a mapping has twice. Its path is known only when the whole document is built.
+// duplicateKey is a key that occurs twice in a mapping. It becomes a finding later, because its path is known only when
+// the whole document is built.
 type duplicateKey struct {
 	in          *value
 	key         string
 	line, first int
 }
 
-// findings returns the duplicate keys of the document as findings.
+// findings returns a finding for each duplicate key.
 func (b *builder) findings() (all []finding) {
 	for _, d := range b.duplicates {
 		all = append(all, finding{line: d.line, field: join(d.in.path(), d.key), severity: Error,
@@ -60,7 +61,7 @@ func (b *builder) findings() (all []finding) {
 	return all
 }
 
-// finding is an error or a remark at one place of a document.
+// finding is an error or a remark about one place in a document.
 type finding struct {
 	line     int
 	field    string
@@ -68,14 +69,14 @@ type finding struct {
 	severity Severity
 }
 
-// Error makes a finding the error of a document that cannot be built.
+// Error implements error, so that a finding can be returned for a document that cannot be built.
 func (f finding) Error() string { return f.message }
 
 func (b *builder) fail(n *yaml.Node, format string, args ...any) error {
 	return finding{line: b.base + n.Line, message: fmt.Sprintf(format, args...), severity: Error}
 }
 
-// tooBig is the error of a document that exceeds the limits.
+// tooBig returns the error for a document that exceeds the limits.
 func (b *builder) tooBig(n *yaml.Node) error {
 	return b.fail(n, "document is too big or too deep here, its aliases expanded: "+
 		"split it, or write it with fewer aliases")
@@ -109,7 +110,7 @@ func (b *builder) build(n *yaml.Node, parent *value, index, depth int) (*value, 
 	return v, b.scalar(v, n)
 }
 
-// mapping adds the members of n to v. A member overrides the one of the same key that a merge (<<) brings.
+// mapping adds the members of n to v. Members of n itself take precedence over those of merge keys (<<).
 func (b *builder) mapping(v *value, n *yaml.Node, depth int) error {
 	if depth > maxDepth {
 		return b.tooBig(n)
@@ -169,7 +170,7 @@ func (b *builder) merge(v *value, n *yaml.Node, depth int) error {
 	return b.fail(n, "<< needs a mapping or an alias of one")
 }
 
-// member adds one member. Of a duplicate key, the last value counts, as for an API server.
+// member adds one member. For a duplicate key, the last value is used, as an API server does.
 func (b *builder) member(v *value, key, item *yaml.Node, depth int) error {
 	child, err := b.build(item, v, 0, depth+1)
 	if err != nil {
@@ -197,7 +198,8 @@ func (b *builder) adopt(v *value, key string, child *value) {
 	v.keys, v.items = append(v.keys, key), append(v.items, child)
 }
 
-// scalar resolves a scalar by the YAML core schema. A timestamp stays the string that JSON has for it.
+// scalar resolves a scalar according to the YAML core schema. A timestamp becomes a string, because JSON has no
+// timestamps.
 func (b *builder) scalar(v *value, n *yaml.Node) error {
 	v.source = n.Value
 	switch tag := n.ShortTag(); tag {
@@ -224,7 +226,7 @@ func (b *builder) scalar(v *value, n *yaml.Node) error {
 	return nil
 }
 
-// get returns the member of a mapping, or nil.
+// get returns a member of a mapping, or nil.
 func (v *value) get(key string) *value {
 	if v == nil || v.shape != isMap {
 		return nil
@@ -232,7 +234,7 @@ func (v *value) get(key string) *value {
 	return v.members[key]
 }
 
-// textAt returns the text at a path of members, or "" when it is absent or no string.
+// textAt returns the string at a path of keys, or "" if there is none.
 func (v *value) textAt(path ...string) string {
 	for _, key := range path {
 		v = v.get(key)
@@ -243,7 +245,7 @@ func (v *value) textAt(path ...string) string {
 	return v.text
 }
 
-// path returns the field path as the API server writes it: spec.listeners[0].port.
+// path returns the field path in the format of the API server, for example spec.listeners[0].port.
 func (v *value) path() string {
 	if v == nil || v.parent == nil {
 		return ""
@@ -259,7 +261,7 @@ func join(path, key string) string {
 	return strings.TrimPrefix(path+"."+key, ".")
 }
 
-// find returns the value at a field path or, when that is absent, the nearest one above it.
+// find returns the value at a field path, or its nearest parent that exists.
 func (v *value) find(path string) *value {
 	best := v
 	v.walk(func(w *value) {
@@ -272,7 +274,7 @@ func (v *value) find(path string) *value {
 	return best
 }
 
-// walk visits v and everything below it that is not gone, parents first.
+// walk visits v and all its descendants that are not gone, parents first.
 func (v *value) walk(visit func(*value)) {
 	if v.gone {
 		return
@@ -283,7 +285,7 @@ func (v *value) walk(visit func(*value)) {
 	}
 }
 
-// appendJSON writes v as JSON. Values at or after the given order in the document are null.
+// appendJSON appends v as JSON. It writes null for values whose order is at least before.
 func (v *value) appendJSON(out []byte, before int) []byte {
 	if v.gone || v.order >= before {
 		return append(out, "null"...)

@@ -1,6 +1,6 @@
-// Package crd sets defaults and validates by the CustomResourceDefinitions of STUNner and of the standard channel of
-// the Gateway API, with the libraries with which an API server does the same. The files in the folder crds are copies
-// that `make gen` makes.
+// Package crd sets defaults of objects and validates them, according to the CustomResourceDefinitions of STUNner and of
+// the standard channel of the Gateway API. It uses the same libraries as an API server. The files in the folder crds
+// are copies that `make gen` makes.
 package crd
 
 import (
@@ -40,10 +40,11 @@ type Schema struct {
 	rules      *cel.Validator // of x-kubernetes-validations
 }
 
-// schemas caches a func() *Schema for each GroupVersionKind: compiling one takes longer than validating an object.
+// schemas caches a func() *Schema for each GroupVersionKind, because compiling a schema takes longer than validating an
+// object.
 var schemas sync.Map
 
-// Find returns the schema of a version of a kind, or nil when no CRD has it.
+// Find returns the schema of a version of a kind, or nil if no CRD contains it.
 func Find(gvk runtimeschema.GroupVersionKind) *Schema {
 	once, _ := schemas.LoadOrStore(gvk, sync.OnceValue(func() *Schema {
 		s, err := compile(gvk)
@@ -95,9 +96,10 @@ func compile(gvk runtimeschema.GroupVersionKind) (*Schema, error) {
 	return &Schema{structural: structural, values: values, rules: rules}, nil
 }
 
-// Admit prepares an object as an API server does on create: it prunes unknown fields, sets defaults, and validates. It
-// returns the paths of the unknown fields, which an API server rejects under strict field validation, and the errors,
-// which hold no values: one may be a secret. The status is pruned only: an API server ignores it on create.
+// Admit processes an object as an API server does on create: it prunes unknown fields, sets defaults, and validates. It
+// returns the paths of the unknown fields, which an API server rejects under strict field validation, and the errors.
+// The errors contain no values of fields, because they may be secret. The status is only pruned, because an API server
+// ignores it on create.
 func (s *Schema) Admit(object map[string]any) (unknown []string, errs field.ErrorList) {
 	track := schema.UnknownFieldPathOptions{TrackUnknownFieldPaths: true}
 	unknown = pruning.PruneWithOptions(object, s.structural, true, track)
@@ -119,7 +121,7 @@ func (s *Schema) Admit(object map[string]any) (unknown []string, errs field.Erro
 	return unknown, errs
 }
 
-// validate follows the create strategy of custom resources of the API server.
+// validate runs the same checks in the same order as the API server does when it creates a custom resource.
 func (s *Schema) validate(object map[string]any) field.ErrorList {
 	errs := validation.ValidateCustomResource(nil, object, s.values)
 	errs = append(errs, listtype.ValidateListSetsAndMaps(nil, s.structural, object)...)
@@ -133,7 +135,7 @@ func (s *Schema) validate(object map[string]any) field.ErrorList {
 	return errs
 }
 
-// blocksRules tells whether the API server skips the CEL rules because of an error.
+// blocksRules reports whether the API server does not evaluate CEL rules because of an error.
 func blocksRules(e *field.Error) bool {
 	switch e.Type {
 	case field.ErrorTypeNotSupported, field.ErrorTypeRequired, field.ErrorTypeTooLong, field.ErrorTypeTooMany,
@@ -143,8 +145,9 @@ func blocksRules(e *field.Error) bool {
 	return false
 }
 
-// perItem splits the error of a list rule such as self.all(item, …), which has the path of the list, into one error for
-// each item that violates the rule as the only item of the list. An error that no single item causes stays as it is.
+// perItem makes the error of a list rule such as `self.all(item, …)` more precise. The error has the path of the list.
+// It is replaced by one error for each item that violates the rule if it is the only item of the list. If there is no
+// such item, the error stays unchanged.
 func (s *Schema) perItem(object map[string]any, e *field.Error) (errs field.ErrorList) {
 	rules, items := s.listAt(object, e.Field)
 	for i, item := range items {
@@ -162,8 +165,8 @@ func (s *Schema) perItem(object map[string]any, e *field.Error) (errs field.Erro
 	return errs
 }
 
-// listAt returns the list at a path and its rules. It returns nil when there is no list, or when the path has keys that
-// are not in the schema.
+// listAt returns the list at a path and its rules. It returns nil if there is no list, or if the path has keys that are
+// not in the schema.
 func (s *Schema) listAt(object map[string]any, path string) (*cel.Validator, []any) {
 	rules, value := s.rules, any(object)
 	for _, step := range strings.FieldsFunc(path, func(r rune) bool { return strings.ContainsRune(".[]", r) }) {
@@ -186,14 +189,14 @@ func (s *Schema) listAt(object map[string]any, path string) (*cel.Validator, []a
 	return rules, items
 }
 
-// typeWords matches the message of kube-openapi about a wrong type, up to the name of the type: for a format, the value
-// follows.
+// typeWords matches the message of kube-openapi about a wrong type up to the name of the type. For a format, the
+// message continues with the value, which must not be shown.
 var typeWords = regexp.MustCompile(`^(?:.*? in body )?must be of type ([a-z0-9,-]+)`)
 
-// pathWords matches messages of kube-openapi that have the path in their text only.
+// pathWords matches messages of kube-openapi that contain the path of the field. Such errors do not have it in Field.
 var pathWords = regexp.MustCompile(`^"([^"]*)" (must validate .*)$|^Checked value (must be .*) in (\S+)$`)
 
-// redact removes the value, and its repetition in the message, from an error.
+// redact removes the value from an error, also where the message repeats it.
 func redact(e *field.Error) {
 	if m := pathWords.FindStringSubmatch(e.Detail); m != nil {
 		e.Field, e.Detail = m[1]+m[4], m[2]+m[3]
@@ -208,7 +211,7 @@ func redact(e *field.Error) {
 	}
 }
 
-// WantedType returns the type of JSON Schema that a value must have, or "" for an error about something else.
+// WantedType returns the JSON Schema type that a value must have, or "" if the error is not about a wrong type.
 func WantedType(e *field.Error) string {
 	if m := typeWords.FindStringSubmatch(e.Detail); e.Type == field.ErrorTypeTypeInvalid && m != nil {
 		return m[1]

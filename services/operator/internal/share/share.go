@@ -1,7 +1,5 @@
-// Package share divides limited resources among namespaces: a namespace that needs at most an equal share gets all of
-// it.
-//
-// The package is pure.
+// Package share divides limited resources among namespaces. A namespace that needs at most an equal share gets all that
+// it needs, whatever other namespaces request.
 package share
 
 import (
@@ -9,7 +7,7 @@ import (
 	"container/heap"
 )
 
-// Load is an amount of each limited resource.
+// Load is an amount of each limited resource, indexed by the constants below.
 type Load [kinds]int
 
 // The limited resources.
@@ -21,7 +19,7 @@ const (
 	kinds
 )
 
-// Plus returns the sum.
+// Plus returns the sum of two loads.
 func (l Load) Plus(more Load) Load {
 	for i := range l {
 		l[i] += more[i]
@@ -39,7 +37,7 @@ func (l Load) Over(limit Load) (kind int, over bool) {
 	return 0, false
 }
 
-// part returns the dominant share: the largest part of a limit that the load takes, over all resources.
+// part returns the dominant share of the load: the largest fraction of a limit that it takes, over all resources.
 func (l Load) part(limit Load) (most float64) {
 	for i := range l {
 		if l[i] > 0 {
@@ -49,26 +47,27 @@ func (l Load) part(limit Load) (most float64) {
 	return most
 }
 
-// Claim is a request of a namespace.
+// Claim is a request of a namespace for resources.
 type Claim[T any] struct {
 	Of T
-	// Least is charged even if the claim is denied, for the work of measuring it.
+	// Least is the minimum cost. It is charged even if the claim is denied, because measuring a claim takes time as
+	// well.
 	Least Load
-	// Measure returns the cost of the admitted claim, at least Least. It is called only if Least fits.
+	// Measure returns the cost of the claim, at least Least. It may be expensive, so it is called only if Least fits.
 	Measure func() Load
 }
 
 // Denied is a claim that does not fit.
 type Denied[T any] struct {
 	Of T
-	// Kind is the resource that is exceeded, Asks the amount that the claim needs of it.
+	// Kind is a resource whose limit the claim would exceed. Asks is the amount of it that the claim needs.
 	Kind, Asks int
 }
 
 // Divide admits claims up to the limit by dominant resource fairness (Ghodsi et al. 2011). It repeatedly picks the
-// namespace whose dominant share, including its next claim, is smallest. A namespace that needs at most the limit
-// divided by the number of namespaces therefore gets all of it. The claims of a namespace are tried in their order; a
-// claim that does not fit does not block those after it.
+// namespace whose dominant share, including its next claim, is smallest. Therefore, a namespace that needs at most the
+// limit divided by the number of namespaces gets all that it needs. The claims of a namespace are tried in their order.
+// A claim that does not fit does not prevent later claims from being admitted.
 func Divide[T any](limit Load, claims map[string][]Claim[T]) (admitted []T, denied []Denied[T], used Load) {
 	q := make(queue[T], 0, len(claims))
 	for namespace, all := range claims {
@@ -102,17 +101,18 @@ func Divide[T any](limit Load, claims map[string][]Claim[T]) (admitted []T, deni
 	return admitted, denied, used
 }
 
-// party is a namespace with its remaining claims.
+// party is a namespace with the claims that are left.
 type party[T any] struct {
 	namespace string
 	left      []Claim[T]
 	used      Load
-	// next is the cost of the first remaining claim, part the dominant share of the namespace with it.
+	// next is the cost of the first claim that is left.
 	next Load
+	// part is the dominant share of the namespace including next.
 	part float64
 }
 
-// advance measures the first claim whose Least fits. The claims before it are denied.
+// advance finds the first claim that is left and whose Least fits, and measures it. The claims before it are denied.
 func (p *party[T]) advance(limit, used Load, denied []Denied[T]) []Denied[T] {
 	for ; len(p.left) > 0; p.left = p.left[1:] {
 		c := p.left[0]
@@ -127,7 +127,7 @@ func (p *party[T]) advance(limit, used Load, denied []Denied[T]) []Denied[T] {
 	return denied
 }
 
-// queue is a heap of namespaces by part.
+// queue is a heap of namespaces, ordered by their field part.
 type queue[T any] []*party[T]
 
 func (q queue[T]) Len() int { return len(q) }

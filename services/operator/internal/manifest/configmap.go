@@ -12,17 +12,19 @@ import (
 // ConfigMapKey is the key of the config in the ConfigMap of a Gateway.
 const ConfigMapKey = "stunnerd.conf"
 
-// leftOutKey is the key of a note about the parts of the config that did not fit.
+// leftOutKey is the key of a text about the parts of the config that did not fit.
 const leftOutKey = "left-out"
 
 // ConfigMapKeys are the possible keys in the ConfigMap of a Gateway.
 var ConfigMapKeys = map[string]bool{ConfigMapKey: true, leftOutKey: true, DiscoveryCAKey: true}
 
-// maxShown is the maximum size of the config in bytes. The limit of Kubernetes for a ConfigMap is 1 MiB.
+// maxShown is the maximum size of the config in the ConfigMap in bytes. The limit of Kubernetes for a ConfigMap is 1
+// MiB.
 const maxShown = 960 << 10
 
 // ConfigMap returns the ConfigMap of a Gateway. It shows the config to users, with secrets redacted; dataplanes do not
-// read it. Pods mount the CA certificates in bundle from it, unless bundle is empty.
+// read the config from it. bundle contains the CA certificates of config discovery, which pods mount from the
+// ConfigMap, or is empty.
 func ConfigMap(o Owner, c config.Config, bundle string) *corev1.ConfigMap {
 	return Show(&corev1.ConfigMap{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
@@ -31,8 +33,8 @@ func ConfigMap(o Owner, c config.Config, bundle string) *corev1.ConfigMap {
 	}, c)
 }
 
-// Show returns a copy of a ConfigMap with another config. Certificates and clusters are left out if the config does not
-// fit.
+// Show returns a copy of a ConfigMap that contains another config. If the config is too big, certificates and then
+// clusters are omitted.
 func Show(m *corev1.ConfigMap, c config.Config) *corev1.ConfigMap {
 	m, c = m.DeepCopy(), c.Redacted()
 	text := c.Canonical()
@@ -55,7 +57,7 @@ func Show(m *corev1.ConfigMap, c config.Config) *corev1.ConfigMap {
 	return m
 }
 
-// parts are the parts of a config without a small size limit, in the order in which they are left out.
+// parts are the parts of a config that may be large, in the order in which they are omitted.
 var parts = []struct {
 	name string
 	drop func(*config.Config)

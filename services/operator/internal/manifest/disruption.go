@@ -8,8 +8,8 @@ import (
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 )
 
-// Spare reports whether a Dataplane always has at least two pods. A PodDisruptionBudget for a single pod would either
-// have no effect or block the drain of its node.
+// Spare reports whether a Gateway always has at least two pods. If not, it gets no PodDisruptionBudget: for a single
+// pod, that would either have no effect or block the drain of its node.
 func Spare(template *stunnerv1.Dataplane) bool {
 	more := func(n *int32) bool { return n != nil && *n > 1 }
 	switch s := template.Spec; {
@@ -22,7 +22,8 @@ func Spare(template *stunnerv1.Dataplane) bool {
 	}
 }
 
-// DisruptionBudget lets one pod of a Gateway be evicted at a time. A pod that is not ready may always be evicted.
+// DisruptionBudget returns the PodDisruptionBudget of a Gateway. It allows one pod to be evicted at a time. Pods that
+// are not ready may always be evicted.
 func DisruptionBudget(o Owner) *policyv1.PodDisruptionBudget {
 	return &policyv1.PodDisruptionBudget{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "policy/v1", Kind: "PodDisruptionBudget"},

@@ -15,7 +15,7 @@ import (
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 )
 
-// RelayPorts returns the port range of relays. Without spec.relayPortRange, the kernel chooses the port.
+// RelayPorts returns the range of the ports of relay sockets. Without spec.relayPortRange, the kernel chooses any port.
 func RelayPorts(template *stunnerv1.Dataplane) config.PortRange {
 	if r := template.Spec.RelayPortRange; r != nil {
 		return config.PortRange{First: uint16(r.MinPort), Last: uint16(r.MaxPort)}
@@ -23,9 +23,9 @@ func RelayPorts(template *stunnerv1.Dataplane) config.PortRange {
 	return config.PortRange{First: config.LowestRelayPort, Last: math.MaxUint16}
 }
 
-// NetworkPolicy restricts the traffic of the pods of a Gateway. Ingress is limited to the listeners, the relays, the
-// health check and the metrics. Relay ports are open because a peer may send first. Egress over UDP is not limited: the
-// dataplane enforces the routes.
+// NetworkPolicy returns the NetworkPolicy of a Gateway. Ingress is limited to the ports of listeners, relay sockets,
+// health check and metrics. Relay ports are open to everyone, because a peer may send the first packet. Egress over UDP
+// is not limited, because the dataplane itself enforces the routes.
 func NetworkPolicy(o Owner, c config.Config, relays config.PortRange, configOrigin string) *networkingv1.NetworkPolicy {
 	return Admit(&networkingv1.NetworkPolicy{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "networking.k8s.io/v1", Kind: "NetworkPolicy"},
@@ -38,7 +38,8 @@ func NetworkPolicy(o Owner, c config.Config, relays config.PortRange, configOrig
 	}, c, relays)
 }
 
-// Admit returns a copy of a NetworkPolicy whose ingress allows the ports of a config and of relays from everywhere.
+// Admit returns a copy of a NetworkPolicy whose ingress rules allow the ports of a config and the relay ports, from
+// everywhere.
 func Admit(p *networkingv1.NetworkPolicy, c config.Config, relays config.PortRange) *networkingv1.NetworkPolicy {
 	var ports []networkingv1.NetworkPolicyPort
 	for _, l := range c.Listeners {
@@ -58,8 +59,8 @@ func Admit(p *networkingv1.NetworkPolicy, c config.Config, relays config.PortRan
 	return p
 }
 
-// outgoing returns the egress ports: UDP to all ports for DNS and peers, and TCP for DNS and config discovery. A
-// NetworkPolicy applies to the port of the destination pod, which is 5353 for the DNS pods of some clusters.
+// outgoing returns the egress ports: all UDP ports, for DNS and peers, and the TCP ports of DNS and config discovery. A
+// NetworkPolicy applies to the port of the destination pod. The DNS pods of some clusters use port 5353.
 func outgoing(configOrigin string) []networkingv1.NetworkPolicyPort {
 	return []networkingv1.NetworkPolicyPort{
 		{Protocol: new(corev1.ProtocolUDP)},
@@ -69,7 +70,7 @@ func outgoing(configOrigin string) []networkingv1.NetworkPolicyPort {
 	}
 }
 
-// originPort returns the port of a URL.
+// originPort returns the port of a URL, or the default port of its scheme.
 func originPort(origin string) int32 {
 	u, err := url.Parse(origin)
 	if err == nil {

@@ -1,5 +1,5 @@
-// Package manifest builds the Kubernetes objects of a Gateway. It is pure. It sets only the fields that the operator
-// owns: with server-side apply, other fields remain with other field managers.
+// Package manifest builds the generated Kubernetes objects of a Gateway. It does no I/O. It sets only the fields that
+// the operator owns: with server-side apply, other field managers keep the other fields.
 package manifest
 
 import (
@@ -21,7 +21,7 @@ const (
 	OwnedByLabel = "stunner.l7mp.io/owned-by"
 )
 
-// Owner is the Gateway that owns the objects, with the labels and annotations of each of them.
+// Owner is the Gateway that owns the generated objects, with the labels and annotations that each of them gets.
 type Owner struct {
 	Namespace   string
 	Name        string
@@ -30,8 +30,8 @@ type Owner struct {
 	Annotations map[string]string
 }
 
-// OwnerOf returns the owner for a Gateway. Labels and annotations are those of spec.infrastructure, of the metadata of
-// the Gateway, and of defaults, in this order of precedence.
+// OwnerOf returns the Owner for a Gateway. Labels and annotations come from spec.infrastructure, from the metadata of
+// the Gateway, and from defaults (annotations only), in this order of precedence.
 func OwnerOf(gw *gwapiv1.Gateway, defaults map[string]string) Owner {
 	o := Owner{
 		Namespace:   gw.Namespace,
@@ -48,8 +48,8 @@ func OwnerOf(gw *gwapiv1.Gateway, defaults map[string]string) Owner {
 	return o
 }
 
-// bookkeeping are the labels and annotations with which deployment tools mark their objects. They are not copied: a
-// tool would delete an object with its mark that is not in its source.
+// bookkeeping are the labels and annotations with which deployment tools mark the objects that they manage. They are
+// not copied to generated objects: a tool deletes objects that have its mark but are not in its source.
 var bookkeeping = map[string]bool{
 	"app.kubernetes.io/managed-by":                     true,
 	"applyset.k8s.io/part-of":                          true,
@@ -61,8 +61,8 @@ var bookkeeping = map[string]bool{
 	"kustomize.toolkit.fluxcd.io/namespace":            true,
 }
 
-// controls are prefixes of labels and annotations that change how Kubernetes handles an object. They are not copied.
-// For example, kube-proxy ignores a Service with label service.kubernetes.io/service-proxy-name.
+// controls are prefixes of labels and annotations that change how Kubernetes handles an object. They are not copied to
+// generated objects. For example, kube-proxy ignores a Service with label service.kubernetes.io/service-proxy-name.
 var controls = []string{
 	"kubernetes.io/", "deployment.kubernetes.io/", "endpoints.kubernetes.io/", "endpointslice.kubernetes.io/",
 	"controller.kubernetes.io/", "control-plane.alpha.kubernetes.io/", "pod-security.kubernetes.io/",
@@ -81,7 +81,8 @@ func copied[K, V ~string](from map[K]V) map[string]string {
 	return to
 }
 
-// meta returns the metadata of an object. The labels and annotations of the operator override those of the owner.
+// meta returns the metadata of a generated object. The operator's own labels and annotations take precedence over those
+// of the Owner.
 func (o Owner) meta(name string) metav1.ObjectMeta {
 	labels, annotations := maps.Clone(o.Labels), maps.Clone(o.Annotations)
 	maps.Copy(labels, map[string]string{
@@ -106,7 +107,7 @@ func (o Owner) meta(name string) metav1.ObjectMeta {
 	}
 }
 
-// podLabels returns the labels that Services and workloads select the pods of a Gateway by.
+// podLabels returns the labels by which Services and workloads select the pods of a Gateway.
 func (o Owner) podLabels() map[string]string {
 	return map[string]string{
 		AppLabel:                         AppValue,

@@ -17,8 +17,8 @@ import (
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 )
 
-// patched applies spec.podTemplatePatch to a pod template. It fails if the result is not a valid pod template, or if it
-// removes what Services, the workload or the probes need.
+// patched applies spec.podTemplatePatch to a pod template. It returns an error if the result is not a valid pod
+// template, or if the patch removes labels or the container that the operator needs.
 func patched(pod corev1.PodTemplateSpec, patch *runtime.RawExtension) (corev1.PodTemplateSpec, error) {
 	if patch == nil || len(patch.Raw) == 0 {
 		return pod, nil
@@ -48,13 +48,14 @@ func position(c corev1.Container) int {
 	return 1
 }
 
-// CheckPatch applies spec.podTemplatePatch to the pods of an empty Gateway and returns the error.
+// CheckPatch returns the error that spec.podTemplatePatch would cause for any Gateway.
 func CheckPatch(template *stunnerv1.Dataplane) error {
 	_, err := patched(Workload{Template: template}.pod(Owner{}), template.Spec.PodTemplatePatch)
 	return err
 }
 
-// checkPatched checks that a patch kept the labels of the pods and the dataplane container.
+// checkPatched checks that a patch keeps the labels of the pods and the dataplane container, and sets no other
+// metadata.
 func checkPatched(before, after corev1.PodTemplateSpec) error {
 	for _, label := range slices.Sorted(maps.Keys(Owner{}.podLabels())) {
 		if after.Labels[label] != before.Labels[label] {

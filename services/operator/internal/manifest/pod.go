@@ -26,8 +26,8 @@ const (
 // ContainerName is the name of the dataplane container.
 const ContainerName = "stunner-daemon"
 
-// The volume with the last good config survives a restart of the process. It is in memory because the config contains
-// secrets.
+// The last good config is in a volume of the pod, so it survives a restart of the container. The volume is in memory
+// (tmpfs), because the config contains secrets, which must not be written to a disk.
 const (
 	stateVolume = "state"
 	stateDir    = "/var/lib/stunner"
@@ -104,13 +104,14 @@ func (w Workload) container(o Owner, t stunnerv1.DataplaneSpec) corev1.Container
 	return c
 }
 
-// environment adds spec.env of the Dataplane, which overrides the variables of the operator.
+// environment returns the environment variables of the operator and those of spec.env of the Dataplane, which take
+// precedence.
 func environment(identity, own []corev1.EnvVar) []corev1.EnvVar {
 	return lastOfEach(append(identity, own...), func(e corev1.EnvVar) string { return e.Name })
 }
 
-// lastOfEach keeps only the last entry of each name, which is the effective one. Server-side apply rejects duplicates,
-// which an API server accepts otherwise.
+// lastOfEach keeps only the last entry with each name, which is the effective one. Duplicates must be removed because
+// server-side apply rejects them.
 func lastOfEach[T any](all []T, name func(T) string) (last []T) {
 	for i, entry := range all {
 		if !slices.ContainsFunc(all[i+1:], func(later T) bool { return name(later) == name(entry) }) {
@@ -120,7 +121,8 @@ func lastOfEach[T any](all []T, name func(T) string) (last []T) {
 	return last
 }
 
-// identity returns the variables with the names of the Gateway and the pod, and with the source of the config.
+// identity returns the environment variables that tell a dataplane its Gateway, its pod, and where its config comes
+// from.
 func (w Workload) identity(o Owner) []corev1.EnvVar {
 	env := []corev1.EnvVar{
 		{Name: "STUNNER_NAMESPACE", Value: o.Namespace},
@@ -139,7 +141,7 @@ func (w Workload) identity(o Owner) []corev1.EnvVar {
 	if w.Template.Spec.RelayPortRange != nil {
 		env = append(env, corev1.EnvVar{Name: "STUNNER_RELAY_PORTS", Value: RelayPorts(w.Template).String()})
 	}
-	// The default of stunnerd is the same.
+	// The default of stunnerd is the same value, so it need not be set.
 	if grace := *graceOf(w.Template.Spec); grace != stunnerv1.DefaultTerminationGracePeriodSeconds {
 		env = append(
 			env, corev1.EnvVar{Name: "STUNNER_DRAIN_TIMEOUT", Value: fmt.Sprintf("%ds", min(grace, math.MaxInt32))},
@@ -148,7 +150,7 @@ func (w Workload) identity(o Owner) []corev1.EnvVar {
 	return env
 }
 
-// graceOf returns the termination grace period in seconds, in which a pod drains its calls.
+// graceOf returns the termination grace period in seconds, during which a pod drains its calls.
 func graceOf(t stunnerv1.DataplaneSpec) *int64 {
 	return cmp.Or(t.TerminationGracePeriodSeconds, new(int64(stunnerv1.DefaultTerminationGracePeriodSeconds)))
 }
@@ -175,8 +177,8 @@ func probe(path string) *corev1.Probe {
 	}
 }
 
-// pullPolicy returns the default of Kubernetes. The API server fills it in only once, so without it a change of the
-// image would keep the old policy.
+// pullPolicy returns the default of Kubernetes for an image. It is set explicitly because the API server sets it only
+// once: after a change of the image, the policy of the previous image would stay.
 func pullPolicy(image string) corev1.PullPolicy {
 	if strings.Contains(image, "@") {
 		return corev1.PullIfNotPresent
@@ -188,8 +190,9 @@ func pullPolicy(image string) corev1.PullPolicy {
 	return corev1.PullIfNotPresent
 }
 
-// confinedPod returns the pod security context. The sysctl lets the process listen on ports 80 and 443 without
-// privileges, in the network namespace of the pod only. The Pod Security Standard "restricted" allows it.
+// confinedPod returns the pod security context. The sysctl, which the Pod Security Standard "restricted" allows, lets
+// the process bind ports such as 80 and 443 without privileges. It applies to the network namespace of the pod, so it
+// cannot be set with host network.
 func confinedPod(hostNetwork bool) *corev1.PodSecurityContext {
 	c := &corev1.PodSecurityContext{
 		RunAsNonRoot:   new(true),

@@ -30,7 +30,8 @@ type Scaling struct {
 	Template *stunnerv1.Dataplane
 	// Address is the address HOST:PORT of the operator's external scaler.
 	Address string
-	// Secured makes KEDA connect over TLS and verify the operator by the CA certificates in the Gateway's ConfigMap.
+	// Secured makes KEDA connect over TLS and verify the certificate of the operator with the CA certificates in the
+	// Gateway's ConfigMap.
 	Secured bool
 }
 
@@ -39,7 +40,7 @@ func Scaled(template *stunnerv1.Dataplane) bool {
 	return template.Spec.Autoscaling != nil && template.Spec.DataplaneResource != stunnerv1.ResourceDaemonSet
 }
 
-// CheckScaling validates spec.autoscaling. The schema of the CRD has the same rules, and an older version of it may be
+// CheckScaling validates spec.autoscaling. The CRD has the same rules, but an older version of the CRD may be
 // installed.
 func CheckScaling(template *stunnerv1.Dataplane) error {
 	a := template.Spec.Autoscaling
@@ -58,8 +59,8 @@ func CheckScaling(template *stunnerv1.Dataplane) error {
 	return nil
 }
 
-// Build returns the ScaledObject, and a TriggerAuthentication if it needs one. It returns nothing without autoscaling.
-// The Dataplane must have passed CheckScaling.
+// Build returns the ScaledObject, and a TriggerAuthentication if KEDA needs one. It returns nothing if the Dataplane
+// has no autoscaling. The Dataplane must have passed CheckScaling.
 func (s Scaling) Build(o Owner) (objects []resource.Object) {
 	if !Scaled(s.Template) {
 		return nil
@@ -78,7 +79,8 @@ func (s Scaling) Build(o Owner) (objects []resource.Object) {
 	}))
 }
 
-// authenticates reports whether KEDA needs the CA certificates of the operator.
+// authenticates reports whether KEDA needs the CA certificates of the operator, because it connects to the operator
+// over TLS.
 func (s Scaling) authenticates() bool {
 	return s.Secured && s.Template.Spec.Autoscaling.Trigger != stunnerv1.TriggerPrometheus
 }
@@ -95,7 +97,7 @@ func (s Scaling) spec(o Owner, name string) scaledObjectSpec {
 		MinReplicaCount: least(a),
 		MaxReplicaCount: a.MaxReplicas,
 		PollingInterval: a.PollingInterval,
-		// While the number of allocations is unknown, no pod with calls is removed.
+		// If the number of allocations is unknown, the number of pods must not decrease.
 		Fallback: fallback{FailureThreshold: 3, Replicas: least(a), Behavior: "currentReplicasIfHigher"},
 		Advanced: advanced{Autoscaler: autoscaler{Behavior: behavior(a.Behavior)}},
 		Triggers: []trigger{t},
@@ -118,8 +120,8 @@ func target(a *stunnerv1.Autoscaling) string {
 	return strconv.Itoa(int(*a.AllocationsPerReplica))
 }
 
-// behavior returns the scaling behavior with a default for each direction. Scaling down is slow because a pod that is
-// removed ends its calls after the termination grace period.
+// behavior returns the scaling behavior, with a default for each direction that spec does not set. Scaling down is slow
+// by default, because calls on a removed pod end after the termination grace period.
 func behavior(spec *autoscalingv2.HorizontalPodAutoscalerBehavior) *autoscalingv2.HorizontalPodAutoscalerBehavior {
 	b := &autoscalingv2.HorizontalPodAutoscalerBehavior{
 		ScaleUp: &autoscalingv2.HPAScalingRules{
@@ -144,8 +146,8 @@ func behavior(spec *autoscalingv2.HorizontalPodAutoscalerBehavior) *autoscalingv
 	return b
 }
 
-// operatorTrigger returns a trigger on the operator's external scaler, which counts the allocations that dataplanes
-// report.
+// operatorTrigger returns a trigger for the operator's external scaler, whose metric is the number of allocations that
+// dataplanes report.
 func (s Scaling) operatorTrigger(o Owner, name string) trigger {
 	t := trigger{Type: "external", Metadata: map[string]string{
 		"scalerAddress": s.Address, "namespace": o.Namespace, "gateway": o.Name,
@@ -158,8 +160,9 @@ func (s Scaling) operatorTrigger(o Owner, name string) trigger {
 	return t
 }
 
-// prometheusTrigger returns a trigger on a Prometheus query. Allocations of draining pods do not count, because more
-// pods would not relieve them. A query without samples is an error rather than 0.
+// prometheusTrigger returns a trigger for a Prometheus query. Allocations of draining pods do not count, because
+// additional pods would not take them over. If the query returns no samples, that is an error rather than 0, so that no
+// pod with calls is removed.
 func prometheusTrigger(o Owner, a *stunnerv1.Autoscaling) trigger {
 	of := fmt.Sprintf("{namespace=%q,gateway=%q}", o.Namespace, o.Name)
 	t := trigger{Type: "prometheus", Metadata: map[string]string{
@@ -177,8 +180,8 @@ func prometheusTrigger(o Owner, a *stunnerv1.Autoscaling) trigger {
 	return t
 }
 
-// The parts of the KEDA API that the operator writes. This package does not import the types of KEDA, because their
-// module pulls in webhooks and a cluster client. A test compares them.
+// The types below are the parts of the KEDA API that the operator writes. The types of KEDA itself are not imported,
+// because their module depends on webhooks and a cluster client. A test compares the two.
 type (
 	scaledObject struct {
 		metav1.TypeMeta   `json:",inline"`
@@ -240,7 +243,7 @@ func kedaType(kind string) metav1.TypeMeta {
 	return metav1.TypeMeta{APIVersion: KEDA.String(), Kind: kind}
 }
 
-// kedaObject converts one of the structs above.
+// kedaObject converts one of the types above to an unstructured object.
 func kedaObject(described any) *unstructured.Unstructured {
 	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(described)
 	if err != nil {

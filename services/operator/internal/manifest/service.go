@@ -17,24 +17,25 @@ import (
 // HealthPortName is the name of the Service port for health checks of a load balancer.
 const HealthPortName = "gateway-health-check"
 
-// Exposure describes the Service of a set of listeners.
+// Exposure describes a Service for some listeners of a Gateway.
 type Exposure struct {
 	// Name is the name of the Service.
 	Name string
 	Type corev1.ServiceType
-	// Ports are the ports of the listeners in their order.
+	// Ports are the ports of the listeners, in the order of the listeners.
 	Ports []Port
 	// HealthPort is the port for health checks of a load balancer; 0 means none.
 	HealthPort int32
-	// SourceAddress sets externalTrafficPolicy Local: packets keep their source address, and nodes without a pod drop
-	// them.
+	// SourceAddress sets externalTrafficPolicy to Local: packets keep the source address of the client, and nodes
+	// without a pod drop them.
 	SourceAddress bool
-	// Affinity sets sessionAffinity ClientIP.
+	// Affinity sets sessionAffinity to ClientIP.
 	Affinity bool
-	// Address and Hostname are the requested public address; at most one is set.
-	Address  string
+	// Address is the requested IP address, if any. Address and Hostname are not both set.
+	Address string
+	// Hostname is the requested host name, if any.
 	Hostname string
-	// ExternalIPs puts Address into spec.externalIPs.
+	// ExternalIPs adds Address to spec.externalIPs.
 	ExternalIPs bool
 	// Overlay is spec.service of the Dataplane.
 	Overlay stunnerv1.ServiceOverlay
@@ -99,8 +100,8 @@ func Service(o Owner, e Exposure) *corev1.Service {
 	return svc
 }
 
-// WithoutExternalIPs returns a copy of a Service without spec.externalIPs, which the policy of many clusters rejects.
-// It returns nil for an object without them.
+// WithoutExternalIPs returns a copy of a Service without spec.externalIPs, because policies of many clusters reject
+// them. It returns nil for any other object, and for a Service that has none.
 func WithoutExternalIPs(o resource.Object) resource.Object {
 	svc, ok := o.(*corev1.Service)
 	if !ok || len(svc.Spec.ExternalIPs) == 0 {
@@ -111,7 +112,7 @@ func WithoutExternalIPs(o resource.Object) resource.Object {
 	return svc
 }
 
-// applyOverlay sets the fields of the overlay that are valid for the type of the Service.
+// applyOverlay sets those fields of the overlay that are valid for the type of the Service.
 func (e Exposure) applyOverlay(svc *corev1.Service) {
 	overlay := e.Overlay.DeepCopy()
 	if e.Type != corev1.ServiceTypeExternalName {
@@ -124,9 +125,9 @@ func (e Exposure) applyOverlay(svc *corev1.Service) {
 	}
 }
 
-// Fit returns wanted with the immutable fields of the existing Service: the load balancer class and the first IP
-// family. fields names those that differ from what was wanted. Without a wanted class, the existing one is no
-// difference.
+// Fit returns wanted with the immutable fields of the existing Service, has: the load balancer class and the first IP
+// family. fields are the names of the fields whose wanted value is not possible. If no load balancer class is wanted,
+// any existing one is accepted.
 func Fit(wanted, has *corev1.Service) (possible *corev1.Service, fields []string) {
 	possible = wanted.DeepCopy()
 	spec := &possible.Spec
@@ -144,9 +145,9 @@ func Fit(wanted, has *corev1.Service) (possible *corev1.Service, fields []string
 	return possible, fields
 }
 
-// portNames returns unique names of Service ports. A port has the name of its listener if that is a valid port name:
-// listeners may have longer names, and names with dots. Otherwise its name is NETWORK-PORT, with a suffix if a listener
-// has that name.
+// portNames returns unique names for Service ports. A port gets the name of its listener if that is a valid port name.
+// Names of listeners may be too long or contain dots; the port name is then NETWORK-PORT, with a suffix if that name is
+// taken.
 func portNames(ports []Port, probed bool) []string {
 	names, taken := make([]string, len(ports)), map[string]bool{HealthPortName: probed}
 	for i, p := range ports {
@@ -168,7 +169,7 @@ func portNames(ports []Port, probed bool) []string {
 	return names
 }
 
-// opens reports whether a listener has the TCP port.
+// opens reports whether a listener uses the TCP port.
 func (e Exposure) opens(port int32) bool {
 	for _, p := range e.Ports {
 		if p.Port == port && p.Protocol == corev1.ProtocolTCP {

@@ -16,11 +16,11 @@ import (
 type Workload struct {
 	// Template is the Dataplane.
 	Template *stunnerv1.Dataplane
-	// Image is the default image.
+	// Image is the image for a Dataplane without spec.image.
 	Image string
 	// ConfigOrigin is the URL of config discovery.
 	ConfigOrigin string
-	// Secured gives the pods a token for config discovery and its CA certificates.
+	// Secured makes the pods authenticate to config discovery with a token and verify its certificate.
 	Secured bool
 }
 
@@ -29,7 +29,7 @@ func WorkloadName(template *stunnerv1.Dataplane, gateway string) string {
 	return cmp.Or(template.Spec.WorkloadName, gateway)
 }
 
-// Build returns the Deployment or DaemonSet. It fails if spec.podTemplatePatch is invalid.
+// Build returns the Deployment or DaemonSet. It returns an error if spec.podTemplatePatch is invalid.
 func (w Workload) Build(o Owner) (resource.Object, error) {
 	meta := o.meta(WorkloadName(w.Template, o.Name))
 	pod, err := patched(w.pod(o), w.Template.Spec.PodTemplatePatch)
@@ -50,8 +50,9 @@ func (w Workload) Build(o Owner) (resource.Object, error) {
 	}, nil
 }
 
-// replicas returns spec.replicas of the Deployment. It is nil with autoscaling, so that the autoscaler owns the field,
-// and for 1, the default of Kubernetes, so that manual scaling is not reverted.
+// replicas returns spec.replicas of the Deployment, or nil if the operator must not set it. It is nil with autoscaling,
+// so that the autoscaler can own the field. It is also nil for 1, which is the default of Kubernetes, so that manual
+// scaling is not reverted.
 func replicas(spec stunnerv1.DataplaneSpec) *int32 {
 	if spec.Replicas == nil || *spec.Replicas == 1 || spec.Autoscaling != nil {
 		return nil
@@ -59,13 +60,14 @@ func replicas(spec stunnerv1.DataplaneSpec) *int32 {
 	return new(*spec.Replicas)
 }
 
-// KeepsReplicas reports whether the Deployment must keep its number of pods when the operator stops setting it.
-// Removing the field by server-side apply would reset it to 1.
+// KeepsReplicas reports whether the Deployment must keep its number of pods when the operator stops setting
+// spec.replicas. Otherwise server-side apply would remove the field, and Kubernetes would reset it to 1.
 func KeepsReplicas(template *stunnerv1.Dataplane) bool {
 	return template.Spec.Replicas == nil || Scaled(template)
 }
 
-// selector returns the pod selector. It is immutable in Kubernetes, so its form must never change.
+// selector returns the label selector for the pods. It must never change, because Kubernetes does not allow changes of
+// the selector of a workload.
 func selector(o Owner) *metav1.LabelSelector {
 	s := &metav1.LabelSelector{}
 	labels := o.podLabels()

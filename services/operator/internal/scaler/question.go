@@ -14,24 +14,23 @@ import (
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 )
 
-// Keys in the metadata of a trigger. KEDA forwards all metadata of the trigger, including its own; other keys are
-// ignored.
+// Keys in the metadata of a trigger that the scaler reads. KEDA forwards all metadata of the trigger, so there are
+// other keys as well.
 const (
 	GatewayKey    = "gateway"
 	NamespaceKey  = "namespace" // default: the namespace of the ScaledObject
 	PerReplicaKey = "allocationsPerReplica"
 )
 
-// question is a parsed request.
+// question is the content of a request.
 type question struct {
 	gateway    types.NamespacedName
 	perReplica int64
 }
 
-// parse reads the ScaledObjectRef of a request. The namespace in it is trustworthy if the request comes from KEDA,
-// which takes it from the object. Therefore users can only query Gateways of namespaces in which they may create
-// ScaledObjects. A client other than KEDA can send any namespace and learns a number; nothing can be modified here, and
-// a NetworkPolicy excludes such clients.
+// parse reads the ScaledObjectRef of a request. KEDA takes the namespace in it from the ScaledObject, so users can only
+// query Gateways in namespaces in which they may create ScaledObjects. Another client could send any namespace, but it
+// would only learn a number, and a NetworkPolicy can exclude such clients.
 func parse(ref *pb.ScaledObjectRef) (q question, err error) {
 	metadata := ref.GetScalerMetadata()
 	q.gateway = types.NamespacedName{
@@ -67,5 +66,5 @@ func invalid(format string, values ...any) error {
 	return status.Errorf(codes.InvalidArgument, format, values...)
 }
 
-// quoted formats text of a client, up to 64 bytes.
+// quoted quotes text from a client, truncated to 64 bytes.
 func quoted(text string) string { return fmt.Sprintf("%.64q", text) }

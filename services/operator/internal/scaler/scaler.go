@@ -19,35 +19,36 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// MetricName is the name of the only metric.
+// MetricName is the name of the only metric of the scaler.
 const MetricName = "stunner-allocations"
 
-// ErrUnknown means that there is no such Gateway. Every other error means that the value is unknown now.
+// ErrUnknown means that the Gateway does not exist. Any other error means that the number of allocations is currently
+// unknown.
 var ErrUnknown = errors.New("this operator serves no such Gateway")
 
 // Options configure Serve.
 type Options struct {
-	// Allocations returns the number of allocations of a Gateway on all pods that accept new ones.
+	// Allocations returns the number of allocations of a Gateway on all pods that accept new allocations.
 	Allocations func(gateway types.NamespacedName) (int, error)
-	// OnAnswer is called with the result of each request; it may be nil.
+	// OnAnswer is called with the status code of each request; it may be nil.
 	OnAnswer func(codes.Code)
-	// Log receives panics.
+	// Log receives panics of request handlers.
 	Log *slog.Logger
 }
 
-// service implements the ExternalScaler service. It does not implement the optional StreamMetricSpec, because the
-// metric spec changes with the ScaledObject only.
+// service implements the ExternalScaler service of KEDA. It does not implement the optional StreamMetricSpec, because
+// the metric spec changes only with the ScaledObject.
 type service struct {
 	pb.UnimplementedExternalScalerServer
 	Options
-	// calls and streams are the numbers of open ones; a stream counts as a call too.
+	// calls is the number of open calls, including streams. streams is the number of open streams.
 	calls, streams atomic.Int64
-	// stopping is closed when streams have to end.
+	// stopping is closed when streams must end.
 	stopping chan struct{}
 }
 
-// GetMetricSpec returns the target number of allocations per pod. It depends on the request only: without a metric spec
-// KEDA would create an autoscaler without a metric.
+// GetMetricSpec returns the target number of allocations per pod. It does not depend on whether the number of
+// allocations is known, because without a metric spec KEDA would create an autoscaler without a metric.
 func (s *service) GetMetricSpec(_ context.Context, ref *pb.ScaledObjectRef) (*pb.GetMetricSpecResponse, error) {
 	q, err := parse(ref)
 	if err != nil {
@@ -90,7 +91,8 @@ func (s *service) IsActive(_ context.Context, ref *pb.ScaledObjectRef) (*pb.IsAc
 	return &pb.IsActiveResponse{Result: true}, nil
 }
 
-// StreamIsActive sends the constant state once, and keeps the stream open as KEDA expects of the trigger external-push.
+// StreamIsActive sends the result of IsActive once, because it never changes. It then keeps the stream open, as KEDA
+// expects for the trigger external-push.
 func (s *service) StreamIsActive(
 	ref *pb.ScaledObjectRef, stream grpc.ServerStreamingServer[pb.IsActiveResponse],
 ) error {
@@ -120,7 +122,7 @@ func (s *service) allocations(q question) (int, error) {
 	return n, nil
 }
 
-// unary is the interceptor of unary calls. It recovers panics.
+// unary is the interceptor of unary calls. It recovers from panics.
 func (s *service) unary(
 	ctx context.Context, request any, info *grpc.UnaryServerInfo, answer grpc.UnaryHandler,
 ) (response any, err error) {
@@ -128,8 +130,8 @@ func (s *service) unary(
 	return answer(ctx, request)
 }
 
-// stream is the interceptor of streams. It recovers panics and bounds the number of streams, including those over which
-// no request is sent.
+// stream is the interceptor of streams. It recovers from panics, and limits the number of streams, including those
+// without a request.
 func (s *service) stream(
 	server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, answer grpc.StreamHandler,
 ) (err error) {
@@ -142,7 +144,7 @@ func (s *service) stream(
 	return answer(server, stream)
 }
 
-// answered recovers a panic and reports the result of a call. It must be deferred.
+// answered recovers from a panic and reports the result of a call. It must be deferred.
 func (s *service) answered(method string, err *error) {
 	if fault := recover(); fault != nil {
 		s.Log.Error("panic while answering KEDA", "method", method, "panic", fault, "stack", string(debug.Stack()))

@@ -24,8 +24,8 @@ import (
 const (
 	maxConnections = 128
 	maxStreams     = 1_000
-	// maxCalls bounds the calls of all connections; one connection may have half of them. It exceeds maxStreams, so
-	// that streams cannot block unary calls.
+	// maxCalls limits the calls of all connections together. One connection may have half of them. It is higher than
+	// maxStreams, so that streams cannot block unary calls.
 	maxCalls     = 4 * maxStreams
 	maxMessage   = 64 << 10
 	maxHeaders   = 16 << 10
@@ -34,13 +34,14 @@ const (
 	stopTime     = time.Second
 	idleTime     = 5 * time.Minute
 	quietTime    = 30 * time.Second // of inactivity until the server sends a keepalive ping
-	pulse        = 10 * time.Second
+	pulse        = 10 * time.Second // for the response to a keepalive ping of the server
 	fastestPulse = 10 * time.Second // minimum interval of a client's keepalive pings
-	// After connectionAge a client reconnects: it verifies the new certificate, and load spreads over the replicas.
+	// After connectionAge, a client must reconnect. It then verifies the current certificate, and clients are
+	// distributed over all replicas.
 	connectionAge = 30 * time.Minute
 )
 
-// Serve serves the external scaler until ctx ends. Without security it uses plain text.
+// Serve serves the external scaler until ctx ends. It uses TLS, or plain text if security is nil.
 func Serve(ctx context.Context, ln net.Listener, security *tls.Config, o Options) error {
 	s := &service{Options: o, stopping: make(chan struct{})}
 	server := grpc.NewServer(
@@ -74,7 +75,7 @@ func Serve(ctx context.Context, ln net.Listener, security *tls.Config, o Options
 	return nil
 }
 
-// transport returns the transport credentials with the certificate of config discovery. gRPC uses HTTP/2 only.
+// transport returns the transport credentials for a TLS configuration, which is that of config discovery.
 func transport(security *tls.Config) credentials.TransportCredentials {
 	if security == nil {
 		return insecure.NewCredentials()
@@ -84,8 +85,8 @@ func transport(security *tls.Config) credentials.TransportCredentials {
 	return credentials.NewTLS(security)
 }
 
-// admit bounds the number of calls, and the duration of every call except StreamIsActive, including those for which no
-// request arrives.
+// admit limits the number of calls. It also limits the duration of every call except StreamIsActive, even if the client
+// never sends a request.
 func (s *service) admit(ctx context.Context, call *tap.Info) (context.Context, error) {
 	if s.calls.Add(1) > maxCalls {
 		s.calls.Add(-1)

@@ -14,25 +14,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stateVariable is the environment variable with the folder of a dataplane's last good config. The folder belongs to
-// one Gateway, so the variable identifies the Gateway of a running process, also of one that was started by hand.
+// stateVariable is the environment variable with the folder of a dataplane's last good config. Each Gateway has a
+// folder of its own, so the variable shows to which Gateway a running process belongs, even if a user started it.
 const stateVariable = "STUNNER_STATE_DIR"
 
 // addressVariable is the environment variable with the relay address of a dataplane.
 const addressVariable = "STUNNER_ADDR"
 
-// relaysVariable is the environment variable with the port range of a dataplane's relays.
+// relaysVariable is the environment variable with the range of a dataplane's relay ports.
 const relaysVariable = "STUNNER_RELAY_PORTS"
 
-// orphan is a running process of a previous operator.
+// orphan is a running dataplane process that a previous operator process started.
 type orphan struct {
 	pid     int
 	since   time.Time
 	command command
 }
 
-// orphans finds the processes of a program with a state folder below a folder. The keys are the names of the state
-// folders.
+// orphans finds the processes that run the program and whose state folder is in the folder below. The keys of the
+// result are the names of the state folders.
 func orphans(program, below string) (map[string]orphan, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -56,8 +56,8 @@ func orphans(program, below string) (map[string]orphan, error) {
 	return found, nil
 }
 
-// inspect reads the command line and environment of a process of this user; false if it has ended or belongs to another
-// user.
+// inspect reads the command line and the environment of a process. It returns false if the process has ended or belongs
+// to another user.
 func inspect(pid int) (o orphan, ok bool) {
 	dir := filepath.Join("/proc", strconv.Itoa(pid))
 	var owner syscall.Stat_t
@@ -77,7 +77,7 @@ func inspect(pid int) (o orphan, ok bool) {
 	}}, true
 }
 
-// readList reads a file of zero-terminated strings.
+// readList reads a file that contains zero-terminated strings.
 func readList(path string) ([]string, error) {
 	data, err := os.ReadFile(path)
 	if err != nil || len(data) == 0 {
@@ -88,8 +88,8 @@ func readList(path string) ([]string, error) {
 
 func (o orphan) stateDir() string { return variable(o.command.Env, stateVariable) }
 
-// startOf returns the start time of a process, which proc(5) counts in hundredths of a second since boot. The zero time
-// means unknown.
+// startOf returns the start time of the process with a folder in /proc; the zero time if it is unknown. proc(5) counts
+// it in hundredths of a second since boot.
 func startOf(dir string) time.Time {
 	stat, err := os.ReadFile(filepath.Join(dir, "stat"))
 	if err != nil {
@@ -106,8 +106,8 @@ func startOf(dir string) time.Time {
 	return booted.Add(time.Duration(hundredths) * 10 * time.Millisecond).Truncate(time.Second)
 }
 
-// watchEnd returns a channel that receives a message when a process ends that is no child of this one, until leave is
-// closed.
+// watchEnd returns a channel that receives a message when a process ends that is not a child of this process. Closing
+// leave ends the watch.
 func watchEnd(o orphan, leave <-chan struct{}) (<-chan string, error) {
 	fd, err := unix.PidfdOpen(o.pid, unix.PIDFD_NONBLOCK)
 	if err != nil {
@@ -142,7 +142,7 @@ func readable(fd int) bool {
 	return err == nil && n > 0
 }
 
-// environment returns the environment that dataplanes inherit: without the settings of the operator.
+// environment returns the environment that dataplanes inherit. The settings of the operator are removed.
 func environment() (env []string) {
 	for _, entry := range os.Environ() {
 		if !strings.HasPrefix(entry, "STUNNER_") {

@@ -14,22 +14,22 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Settings are common to all dataplanes.
+// Settings are the settings that all dataplanes have in common.
 type Settings struct {
-	// Program is the stunnerd executable; "" runs nothing.
+	// Program is the path of the stunnerd executable; with "", no process is started.
 	Program string
-	// Origin is the URL of config discovery, TokenFile the file with its bearer token; "" if it needs none.
+	// Origin is the URL of config discovery. TokenFile is the file with its bearer token; "" if it needs no token.
 	Origin, TokenFile string
 	// Address is the relay address.
 	Address string
-	// LastGood is the folder of last good configs, Logs the folder of log files.
+	// LastGood is the folder with the last good configs. Logs is the folder with the log files.
 	LastGood, Logs string
-	// Bound ends the processes with the operator, even if the operator is killed.
+	// Bound makes the processes end with the operator, even if the operator is killed.
 	Bound bool
 	// StopGrace is the time between SIGTERM and SIGKILL.
 	StopGrace time.Duration
 	// Changed is called after each change of a process and must not block. Restarted is called when a process has ended
-	// unexpectedly.
+	// unexpectedly and will be restarted.
 	Changed, Restarted func()
 	Log                *slog.Logger
 }
@@ -38,11 +38,11 @@ type Settings struct {
 type Dataplanes struct {
 	settings Settings
 	running  map[types.NamespacedName]*plane
-	// relays are the port ranges of relays, MIN-MAX; "" means any port.
+	// relays are the ranges of relay ports, MIN-MAX; "" means any port.
 	relays map[types.NamespacedName]string
 }
 
-// New returns an empty set of processes. Adopt and Ensure add to it.
+// New returns an empty set of processes.
 func New(s Settings) *Dataplanes {
 	return &Dataplanes{
 		settings: s, running: map[types.NamespacedName]*plane{}, relays: map[types.NamespacedName]string{},
@@ -52,33 +52,34 @@ func New(s Settings) *Dataplanes {
 // plane is the process of one Gateway.
 type plane struct {
 	*process
-	leaving bool // Stop was called
-	forget  bool // remove the state of the Gateway after the end
+	leaving bool // the process is being stopped
+	forget  bool // the state of the Gateway must be removed when the process has ended
 }
 
-// fileName returns the name of a Gateway's files. Neither part can contain an underscore.
+// fileName returns the name of the files of a Gateway. It is unique, because names of objects cannot contain an
+// underscore.
 func fileName(key types.NamespacedName) string { return key.Namespace + "_" + key.Name }
 
-// lastGood returns the folder of a Gateway's last good config.
+// lastGood returns the folder with a Gateway's last good config.
 func (d *Dataplanes) lastGood(key types.NamespacedName) string {
 	return filepath.Join(d.settings.LastGood, fileName(key))
 }
 
-// Served reports whether a Gateway has had a process that was not dropped. A restarted process then serves its last
-// good config.
+// Served reports whether a Gateway has a folder for its last good config, because it has had a process that was not
+// dropped. A new process would serve that config.
 func (d *Dataplanes) Served(key types.NamespacedName) bool {
 	_, err := os.Stat(d.lastGood(key))
 	return err == nil
 }
 
-// command returns the command of a Gateway's process.
+// command returns the command that starts the process of a Gateway.
 func (d *Dataplanes) command(key types.NamespacedName) command {
 	env := []string{
 		addressVariable + "=" + d.settings.Address,
 		"STUNNER_NAMESPACE=" + key.Namespace,
 		"STUNNER_NAME=" + key.Name,
 		stateVariable + "=" + d.lastGood(key),
-		// The default port of the probes is the same for all processes: the config assigns one to each.
+		// The default port of the probes would be the same for all processes. The config assigns a port to each.
 		"STUNNER_HEALTHCHECK_ENDPOINT=none",
 	}
 	if ports := d.relays[key]; ports != "" {
@@ -91,7 +92,7 @@ func (d *Dataplanes) command(key types.NamespacedName) command {
 		Args: []string{"-w", "-c", d.settings.Origin, "-i", key.String()}, Env: env}
 }
 
-// Adopt adopts the running processes of a previous operator.
+// Adopt adds the running processes that a previous operator process started.
 func (d *Dataplanes) Adopt() error {
 	if d.settings.Program == "" {
 		return nil
@@ -119,10 +120,11 @@ func (d *Dataplanes) begin(key types.NamespacedName, c command, adopt *orphan) {
 	d.running[key] = &plane{process: newProcess(c, around, adopt)}
 }
 
-// Relay sets the port range of a Gateway's relays, MIN-MAX; "" means any port. It takes effect with Ensure.
+// Relay sets the range of a Gateway's relay ports, MIN-MAX; "" means any port. The next call of Ensure applies it.
 func (d *Dataplanes) Relay(key types.NamespacedName, ports string) { d.relays[key] = ports }
 
-// Ensure starts the process of a Gateway. A process with other settings is replaced.
+// Ensure starts the process of a Gateway if there is none. If the process has other settings, it is stopped, and the
+// next call of Ensure after Reap starts a new one.
 func (d *Dataplanes) Ensure(key types.NamespacedName) {
 	if d.settings.Program == "" {
 		return
@@ -140,7 +142,7 @@ func (d *Dataplanes) Ensure(key types.NamespacedName) {
 	}
 }
 
-// Drop ends the process of a Gateway and removes its state.
+// Drop stops the process of a Gateway and removes its state.
 func (d *Dataplanes) Drop(key types.NamespacedName) {
 	if p := d.running[key]; p != nil {
 		d.stop(p, true)
@@ -157,7 +159,7 @@ func (d *Dataplanes) stop(p *plane, forget bool) {
 	}
 }
 
-// Reap removes processes that have ended, so that Ensure starts new ones.
+// Reap removes stopped processes that have ended, so that Ensure can start new ones.
 func (d *Dataplanes) Reap() {
 	for key, p := range d.running {
 		if !p.leaving || p.Health().Phase != ended {
@@ -171,7 +173,7 @@ func (d *Dataplanes) Reap() {
 	}
 }
 
-// forget removes the last good config of a deleted Gateway, which contains secrets.
+// forget removes the last good config of a deleted Gateway, because it contains secrets.
 func (d *Dataplanes) forget(key types.NamespacedName) {
 	delete(d.relays, key)
 	if err := os.RemoveAll(d.lastGood(key)); err != nil {
@@ -179,7 +181,7 @@ func (d *Dataplanes) forget(key types.NamespacedName) {
 	}
 }
 
-// Gateways returns the sorted Gateways that have a process.
+// Gateways returns the Gateways that have a process, sorted.
 func (d *Dataplanes) Gateways() []types.NamespacedName {
 	keys := make([]types.NamespacedName, 0, len(d.running))
 	for key := range d.running {
@@ -189,8 +191,8 @@ func (d *Dataplanes) Gateways() []types.NamespacedName {
 	return keys
 }
 
-// HoldsPorts reports whether the process of a Gateway has its sockets open, or is about to open them. Its ports must
-// not be tried then.
+// HoldsPorts reports whether the process of a Gateway has bound its ports or is about to bind them. Whether these ports
+// are free must not be tested then, because a test binds them.
 func (d *Dataplanes) HoldsPorts(gateway string) bool {
 	for key, p := range d.running {
 		if key.String() == gateway {
@@ -201,7 +203,7 @@ func (d *Dataplanes) HoldsPorts(gateway string) bool {
 	return false
 }
 
-// Health describes the state of a Gateway's process; "" if it has none.
+// Health describes the state of a Gateway's process for status.txt; "" if there is none.
 func (d *Dataplanes) Health(key types.NamespacedName) string {
 	if p := d.running[key]; p != nil {
 		return p.Health().String()
@@ -214,7 +216,7 @@ func (d *Dataplanes) LogFile(key types.NamespacedName) string {
 	return logFile(d.settings.Logs, fileName(key))
 }
 
-// Close ends all processes concurrently and waits for them, or leaves them running.
+// Close stops all processes concurrently and waits for them. If leave is true, it leaves them running.
 func (d *Dataplanes) Close(leave bool) {
 	for _, p := range d.running {
 		switch {

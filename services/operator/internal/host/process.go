@@ -15,17 +15,18 @@ import (
 	"time"
 )
 
-// Backoff of restarts. It is reset after a process ran for settled.
+// The delay before a restart begins with firstDelay and doubles up to lastDelay. It is reset after a process ran
+// for settled.
 const (
 	firstDelay = 200 * time.Millisecond
 	lastDelay  = 30 * time.Second
 	settled    = time.Minute
 )
 
-// maxLogBytes is the size beyond which a log file is rotated when its process starts.
+// maxLogBytes is the size from which a log file is rotated when its process starts.
 const maxLogBytes = 10 << 20
 
-// command is the command line of a process.
+// command is the command by which a process is started.
 type command struct {
 	Name string // of the log file
 	Path string
@@ -35,8 +36,9 @@ type command struct {
 	Bound bool
 }
 
-// serves reports whether a running process satisfies the wanted command: the arguments, the relay address and the port
-// range are equal. Another executable or environment is no reason to restart it.
+// serves reports whether a running process with command c satisfies the wanted command: arguments, relay address and
+// range of relay ports are equal. Other differences, for example a new executable, are no reason to restart a process,
+// because that would end calls.
 func (c command) serves(want command) bool {
 	for _, arg := range want.Args {
 		if !slices.Contains(c.Args, arg) {
@@ -47,7 +49,7 @@ func (c command) serves(want command) bool {
 	return same(addressVariable) && same(relaysVariable)
 }
 
-// variable returns the value of an environment variable, "" if it is not set.
+// variable returns the value of an environment variable, or "" if it is not set.
 func variable(env []string, name string) string {
 	for _, entry := range env {
 		if value, ok := strings.CutPrefix(entry, name+"="); ok {
@@ -57,7 +59,7 @@ func variable(env []string, name string) string {
 	return ""
 }
 
-// phase is the phase of a process.
+// phase is the phase of a process in its life cycle.
 type phase string
 
 const (
@@ -93,7 +95,8 @@ func (h health) String() string {
 	return said
 }
 
-// process keeps one program running until it is stopped. The goroutine run owns the program; others read health.
+// process keeps one program running until it is stopped. The goroutine of run starts and stops the program; other
+// goroutines only read health.
 type process struct {
 	surroundings
 	command command
@@ -106,7 +109,7 @@ type process struct {
 	done  chan struct{}
 }
 
-// surroundings are common to all processes.
+// surroundings are the settings that all processes have in common.
 type surroundings struct {
 	logs      string        // folder
 	grace     time.Duration // between SIGTERM and SIGKILL
@@ -115,7 +118,7 @@ type surroundings struct {
 	restarted func() // called when a program has ended unexpectedly
 }
 
-// newProcess starts a program and restarts it when it ends, or adopts a running one.
+// newProcess starts a program, or adopts a running one, and restarts it when it ends.
 func newProcess(c command, around surroundings, adopt *orphan) *process {
 	p := &process{surroundings: around, command: c, health: health{Phase: starting},
 		stop: make(chan struct{}), leave: make(chan struct{}), done: make(chan struct{})}
@@ -130,10 +133,11 @@ func (p *process) Health() health {
 	return p.health
 }
 
-// Stop ends the program: SIGTERM, after the grace SIGKILL. It must be called once, and not together with Leave.
+// Stop stops the program with SIGTERM, and after p.grace with SIGKILL. It must be called at most once, and not after
+// Leave.
 func (p *process) Stop() { close(p.stop) }
 
-// Leave ends the supervision; the program continues.
+// Leave ends the supervision of the program. The program continues.
 func (p *process) Leave() { close(p.leave) }
 
 // Done is closed when the program has ended after Stop, or after Leave.
@@ -146,8 +150,8 @@ func (p *process) set(change func(*health)) {
 	p.changed()
 }
 
-// run starts the program repeatedly. It is locked to one thread, because the kernel kills a bound program when the
-// thread that started it ends.
+// run starts the program, and starts it again whenever it ends. It is locked to one thread: with Bound, the kernel
+// kills the program when the thread that started it ends.
 func (p *process) run(adopt *orphan) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -179,7 +183,7 @@ func (p *process) run(adopt *orphan) {
 	}
 }
 
-// pause waits for d. It returns false if the process is stopped or left.
+// pause waits for d. It returns false if Stop or Leave is called before.
 func (p *process) pause(d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -210,7 +214,7 @@ func (p *process) once(adopt *orphan) string {
 	return ""
 }
 
-// end stops the program. SIGKILL goes to the whole process group, which contains the program and its children only.
+// end stops the program. SIGKILL is sent to the process group, which contains only the program and its children.
 func (p *process) end(pid int, exit <-chan string) {
 	_ = syscall.Kill(pid, syscall.SIGTERM) // fails if it has ended already
 	timer := time.NewTimer(p.grace)
@@ -226,7 +230,7 @@ func (p *process) end(pid int, exit <-chan string) {
 	<-exit
 }
 
-// begin starts the program or adopts a running one. The channel receives one message when it ends.
+// begin starts the program, or adopts a running one. The returned channel receives a message when the program ends.
 func (p *process) begin(adopt *orphan) (<-chan string, int, error) {
 	if adopt != nil {
 		if exit, err := watchEnd(*adopt, p.leave); err == nil {
@@ -248,7 +252,8 @@ func (p *process) begin(adopt *orphan) (<-chan string, int, error) {
 	return exit, pid, nil
 }
 
-// start starts the program in its own process group, so that signals of the terminal reach the operator only.
+// start starts the program in a process group of its own, so that a signal from the terminal, such as Ctrl-C, reaches
+// only the operator.
 func (p *process) start() (*exec.Cmd, error) {
 	out, err := p.openLog()
 	if err != nil {
@@ -268,7 +273,8 @@ func (p *process) start() (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// openLog opens the log file. The program writes to it directly: a pipe would break when the operator ends.
+// openLog opens the log file. The program writes to the file directly, because a pipe would break when the operator
+// ends.
 func (p *process) openLog() (*os.File, error) {
 	path := logFile(p.logs, p.command.Name)
 	if info, err := os.Stat(path); err == nil && info.Size() > maxLogBytes {

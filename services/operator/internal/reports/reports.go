@@ -32,32 +32,33 @@ import (
 // retention is how long the reports of an unreachable replica are kept.
 const retention = 30 * time.Second
 
-// Bounds of the backoff between attempts to connect to a replica.
+// The delay between attempts to connect to a replica begins with firstPause and doubles up to lastPause.
 const (
 	firstPause = 200 * time.Millisecond
 	lastPause  = 5 * time.Second
 )
 
-// Store holds the reports that all replicas received.
+// Store holds the reports of dataplanes that this replica and the other replicas received.
 type Store struct {
 	log *slog.Logger
-	// Changed receives a value when Changes has something to return.
+	// Changed receives a value when Changes would return something.
 	Changed chan struct{}
 
 	mu sync.Mutex
-	// latest are the reports by config ID, by pod, and by the replica that forwarded them.
-	latest  map[string]map[discovery.ReportKey]map[*replica]entry
+	// latest are the reports by config ID, by pod, and by the replica that received them from the pod.
+	latest map[string]map[discovery.ReportKey]map[*replica]entry
+	// changes are the IDs that the next call of Changes returns.
 	changes map[string]bool
 }
 
-// entry is a report with its time of arrival and the number of the connection on which it arrived.
+// entry is a report with its time of arrival, and the number of the connection to the replica on which it arrived.
 type entry struct {
 	discovery.Report
 	at         time.Time
 	connection int
 }
 
-// replica is a replica that is followed.
+// replica is a replica whose reports are followed.
 type replica struct {
 	// connection counts the connections to it.
 	connection int
@@ -71,7 +72,7 @@ func New(log *slog.Logger) *Store {
 	}
 }
 
-// Of returns the latest report of every pod with the given config ID, sorted by pod name.
+// Of returns the latest report of every pod that runs the config with an ID, sorted by pod name.
 func (c *Store) Of(id string) (all []discovery.Report) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -115,12 +116,13 @@ func (c *Store) Changes() (ids []string) {
 	return ids
 }
 
-// Source streams reports: the discovery server of this replica, or a client of another replica.
+// Source streams the reports of one replica. It is the discovery server of this replica, or a client of another one.
 type Source interface {
 	FollowReports(ctx context.Context, each func(discovery.ReportNews) error) error
 }
 
-// Follow stores the reports of a replica until ctx ends, reconnecting with backoff, and drops them 30 s after that.
+// Follow stores the reports of a replica until ctx ends. It reconnects with backoff. The reports are dropped 30 s after
+// ctx has ended.
 func (c *Store) Follow(ctx context.Context, name string, from Source) {
 	s, pause, lost := &replica{}, firstPause, time.Time{}
 	for ctx.Err() == nil {
@@ -153,8 +155,8 @@ func (c *Store) Follow(ctx context.Context, name string, from Source) {
 	time.AfterFunc(retention, func() { c.dropReplica(s) })
 }
 
-// startConnection starts a connection to a replica. Reports that are not repeated on it until the replica sends
-// Current are dropped.
+// startConnection begins a new connection to a replica, on which the replica first sends all its reports and then
+// Current. Reports of earlier connections that were not sent again until then are dropped.
 func (c *Store) startConnection(s *replica) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -181,8 +183,8 @@ func (c *Store) dropReplica(s *replica) {
 	c.dropBefore(s, s.connection+1)
 }
 
-// dropBefore drops the reports that a replica sent before a connection. The caller holds mu, as for the functions
-// below.
+// dropBefore drops the reports that a replica sent on earlier connections than the given one. For this and the
+// following functions, the caller must hold c.mu.
 func (c *Store) dropBefore(s *replica, connection int) {
 	for _, pods := range c.latest {
 		for key, by := range pods {
@@ -200,8 +202,8 @@ func (c *Store) put(s *replica, key discovery.ReportKey, e entry) {
 	if c.latest[key.ID][key] == nil {
 		c.latest[key.ID][key] = map[*replica]entry{}
 	}
-	// A new connection first repeats the known reports. A repeated report keeps its time, because the pod may have
-	// reported to another replica since.
+	// On a new connection, a replica first sends all its reports again. A repeated report keeps its time, because the
+	// pod may have sent a newer report to another replica since.
 	if old, ok := c.latest[key.ID][key][s]; ok && old.connection < e.connection && old.Report == e.Report {
 		e.at = old.at
 	}
@@ -231,7 +233,7 @@ func (c *Store) changed(id string) {
 	}
 }
 
-// Peers is the set of the other replicas that are followed.
+// Peers is the set of the other replicas whose reports are followed.
 type Peers struct {
 	store  *Store
 	follow func(address string) Source
@@ -239,8 +241,8 @@ type Peers struct {
 	ends   map[string]context.CancelCauseFunc
 }
 
-// NewPeers returns an empty set. A replica in the set is followed until ctx ends; follow makes its source from its
-// address.
+// NewPeers returns an empty set. The replicas in the set are followed until ctx ends. follow returns the source for the
+// address of a replica.
 func NewPeers(ctx context.Context, c *Store, follow func(address string) Source) *Peers {
 	return &Peers{store: c, follow: follow, ctx: ctx, ends: map[string]context.CancelCauseFunc{}}
 }

@@ -27,31 +27,31 @@ import (
 // Validity of a CA.
 const (
 	Lifetime = 365 * 24 * time.Hour
-	// Overlap is how long a CA that has a predecessor is on the list before it signs.
+	// Overlap is how long a new CA is on the list before it signs, unless it is the only one.
 	Overlap = 24 * time.Hour
-	// skew is the tolerated clock difference: certificates are valid that much before they are issued.
+	// skew is the tolerated clock difference. Certificates are valid from this time before they are issued.
 	skew = time.Hour
 )
 
-// maxCAs bounds the length of the list, and with it the work of a client that verifies a certificate.
+// maxCAs limits the length of the list, and therefore the work of a client that verifies a certificate.
 const maxCAs = 8
 
 // Keys of the Secret that stores an Authority.
 const (
 	CertificatesKey = "ca.crt" // certificates in PEM
-	PrivateKey      = "ca.key" // private keys in PEM, in any order; a certificate without a key does not sign
+	PrivateKey      = "ca.key" // private keys in PEM, in any order; a CA without a key is only trusted
 )
 
-// Authority is a list of CAs, sorted by age, oldest first.
+// Authority is a list of CAs, oldest first.
 type Authority struct{ cas []ca }
 
 type ca struct {
 	cert *x509.Certificate
-	// key is nil for a CA that is trusted and does not sign.
+	// key is nil for a CA that is trusted but does not sign.
 	key *ecdsa.PrivateKey
 }
 
-// Parse reads what Encode returned. Together with an error it returns the readable part.
+// Parse reads the result of Encode. If it returns an error, it also returns the part that it could read.
 func Parse(data map[string][]byte) (Authority, error) {
 	var a Authority
 	var errs []error
@@ -94,7 +94,7 @@ func (a Authority) sort() {
 	slices.SortStableFunc(a.cas, func(a, b ca) int { return a.cert.NotBefore.Compare(b.cert.NotBefore) })
 }
 
-// blocks yields the blocks of a PEM file.
+// blocks yields the blocks of PEM data.
 func blocks(data []byte) func(func(*pem.Block) bool) {
 	return func(yield func(*pem.Block) bool) {
 		for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
@@ -105,7 +105,7 @@ func blocks(data []byte) func(func(*pem.Block) bool) {
 	}
 }
 
-// Encode returns the data to store, in the form that Parse reads.
+// Encode returns the content for the Secret. Parse reads it.
 func (a Authority) Encode() map[string][]byte {
 	var keys bytes.Buffer
 	for _, c := range a.cas {
@@ -121,7 +121,7 @@ func (a Authority) Encode() map[string][]byte {
 	return map[string][]byte{CertificatesKey: []byte(a.Bundle()), PrivateKey: keys.Bytes()}
 }
 
-// Bundle returns the trusted certificates in PEM. They are public.
+// Bundle returns the certificates of all trusted CAs in PEM. They are not secret.
 func (a Authority) Bundle() string {
 	var bundle bytes.Buffer
 	for _, c := range a.cas {
@@ -130,7 +130,7 @@ func (a Authority) Bundle() string {
 	return bundle.String()
 }
 
-// Pool returns the trusted certificates.
+// Pool returns the certificates of all trusted CAs.
 func (a Authority) Pool() *x509.CertPool {
 	pool := x509.NewCertPool()
 	for _, c := range a.cas {
@@ -139,12 +139,12 @@ func (a Authority) Pool() *x509.CertPool {
 	return pool
 }
 
-// Usable reports whether the authority can sign at a time.
+// Usable reports whether one of the CAs can sign at the given time.
 func (a Authority) Usable(now time.Time) bool { return a.signer(now).cert != nil }
 
-// Next returns the authority for a time: without expired CAs, and with a new CA if none is in the first two thirds of
-// its validity. A CA whose validity has not begun does not count: it was created by a leader with a wrong clock.
-// Without a change the result equals a.
+// Next returns the authority for the given time. It removes expired CAs, and adds a new CA if no CA is in the first two
+// thirds of its validity. A CA whose validity has not begun does not count, because a leader with a wrong clock created
+// it. If nothing changes, the result equals a.
 func (a Authority) Next(now time.Time) (Authority, error) {
 	cas := slices.DeleteFunc(slices.Clone(a.cas), func(c ca) bool { return now.After(c.cert.NotAfter) })
 	fresh := func(c ca) bool {
@@ -162,7 +162,8 @@ func (a Authority) Next(now time.Time) (Authority, error) {
 	return next, nil
 }
 
-// signer returns the newest CA that has been on the list for Overlap, else the oldest; the zero ca if none can sign.
+// signer returns the CA that signs at the given time: the newest one that has been on the list for Overlap, else the
+// oldest one. It returns the zero ca if no CA can sign.
 func (a Authority) signer(now time.Time) (best ca) {
 	for _, c := range a.cas {
 		if !c.signs() || now.After(c.cert.NotAfter) {
@@ -197,7 +198,7 @@ func newCA(now time.Time) (ca, error) {
 	return ca{cert: cert, key: key}, nil
 }
 
-// sign creates a certificate with a new key. Without a parent key it is self-signed.
+// sign creates a certificate with a new key. If the parent has no key, the certificate is self-signed.
 func sign(template *x509.Certificate, parent ca) (*x509.Certificate, *ecdsa.PrivateKey, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

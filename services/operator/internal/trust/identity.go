@@ -12,25 +12,24 @@ import (
 	"time"
 )
 
-// leafLifetime is the validity of a replica's certificate. It is renewed after two thirds of that.
+// leafLifetime is the validity of the certificate of a replica. The certificate is renewed after two thirds of it.
 const leafLifetime = 7 * 24 * time.Hour
 
-// Identity is the TLS identity of one replica: its server certificate, which is kept in memory only, and the CAs by
-// which it verifies the other replicas.
+// Identity is the TLS identity of one replica: its server certificate, which is kept only in memory, and the CAs with
+// which it verifies other replicas.
 type Identity struct {
-	// Names are the host names and IP addresses in the certificate. The first is the one by which replicas verify each
-	// other.
+	// Names are the host names and IP addresses in the certificate. Replicas verify each other by the first one.
 	Names []string
 
 	mu    sync.Mutex
 	leaf  *tls.Certificate
 	roots *x509.CertPool
-	// made is closed when the certificate is issued; nil if no handshake waits for it.
+	// made is closed when the first certificate is issued; nil if no handshake is waiting for it.
 	made chan struct{}
 }
 
-// Renew replaces the trusted CAs, and issues a certificate if there is none, if it is not in the first two thirds of
-// its validity, or if another CA signs now.
+// Renew replaces the trusted CAs. It issues a certificate if there is none, if the current one is not in the first two
+// thirds of its validity, or if another CA now signs.
 func (i *Identity) Renew(a Authority, now time.Time) error {
 	signer := a.signer(now)
 	if signer.cert == nil {
@@ -71,13 +70,13 @@ func (i *Identity) Renew(a Authority, now time.Time) error {
 	return nil
 }
 
-// certificateTime is how long a handshake waits for the certificate. Waiting is faster for a client than failing and
-// reconnecting.
+// certificateTime is how long a handshake waits for the first certificate. For a client, waiting is faster than failing
+// and reconnecting.
 const certificateTime = 4 * time.Second
 
 var errNoCertificate = errors.New("show certificate of config discovery: there is none yet")
 
-// certificate returns the certificate. It waits up to certificateTime for the first one.
+// certificate returns the current certificate. It waits up to certificateTime for the first one.
 func (i *Identity) certificate(ctx context.Context) (*tls.Certificate, error) {
 	ctx, cancel := context.WithTimeout(ctx, certificateTime)
 	defer cancel()
@@ -100,8 +99,8 @@ func (i *Identity) certificate(ctx context.Context) (*tls.Certificate, error) {
 	}
 }
 
-// fresh reports whether the certificate is in the first two thirds of its validity. The validity has not begun if the
-// clock was ahead when the certificate was issued.
+// fresh reports whether the certificate is in the first two thirds of its validity. Its validity may not have begun, if
+// it was issued while the clock was ahead.
 func (i *Identity) fresh(now time.Time) bool {
 	made := i.leaf.Leaf.NotBefore
 	return !now.Before(made) && now.Before(made.Add(skew+leafLifetime*2/3))
@@ -114,7 +113,7 @@ func earlier(a, b time.Time) time.Time {
 	return b
 }
 
-// Server returns the TLS configuration of a listener. Handshakes wait for the first certificate.
+// Server returns the TLS configuration for listeners. Handshakes wait for the first certificate.
 func (i *Identity) Server() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12,
@@ -127,9 +126,9 @@ func (i *Identity) Server() *tls.Config {
 	}
 }
 
-// Client returns the TLS configuration for connections to other replicas. It verifies the name in their certificate
-// whatever address they are reached at, and against the current CAs: RootCAs would be fixed when the configuration is
-// made.
+// Client returns the TLS configuration for connections to other replicas. It always verifies the name Names[0], because
+// the replicas are reached at IP addresses. It verifies against the current CAs, which RootCAs could not do: its value
+// would be fixed when the configuration is made.
 func (i *Identity) Client() *tls.Config {
 	return &tls.Config{
 		MinVersion:         tls.VersionTLS12,
@@ -146,7 +145,7 @@ func (i *Identity) Client() *tls.Config {
 	}
 }
 
-// verify verifies a certificate as clients do; the zero time means now.
+// verify verifies a certificate for a name in the same way as clients of config discovery do. The zero time means now.
 func verify(leaf *x509.Certificate, roots *x509.CertPool, name string, now time.Time) error {
 	_, err := leaf.Verify(x509.VerifyOptions{DNSName: name, Roots: roots, CurrentTime: now})
 	return err

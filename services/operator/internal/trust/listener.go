@@ -14,7 +14,7 @@ type either struct {
 	config *tls.Config
 }
 
-// Accept does not read: a client that sends nothing must not block other clients.
+// Accept does not read from the connection, because a client that sends nothing would block other clients.
 func (l either) Accept() (net.Conn, error) {
 	raw, err := l.Listener.Accept()
 	if err != nil {
@@ -23,8 +23,8 @@ func (l either) Accept() (net.Conn, error) {
 	return &undecided{Conn: raw, config: l.config}, nil
 }
 
-// undecided is a connection of which the first byte decides whether it is TLS. Deadlines apply to the underlying
-// connection, and therefore also to the handshake, which is part of the first Read.
+// undecided is a connection that uses TLS if its first byte is that of a ClientHello. The first Read includes the TLS
+// handshake. Deadlines apply to the underlying connection, and therefore also to the handshake.
 type undecided struct {
 	net.Conn
 	config *tls.Config
@@ -34,7 +34,7 @@ type undecided struct {
 	err  error
 }
 
-// handshakeRecord is the first byte of a TLS ClientHello; no HTTP method begins with it.
+// handshakeRecord is the first byte of a TLS ClientHello. No HTTP method begins with it.
 const handshakeRecord = 0x16
 
 func (c *undecided) decided() (net.Conn, error) {
@@ -60,7 +60,7 @@ func (c *undecided) Read(b []byte) (int, error) {
 	return conn.Read(b)
 }
 
-// Write implements net.Conn. An HTTP server reads before it writes.
+// Write implements net.Conn. It may wait for the first byte, but an HTTP server reads before it writes.
 func (c *undecided) Write(b []byte) (int, error) {
 	conn, err := c.decided()
 	if err != nil {
@@ -69,13 +69,13 @@ func (c *undecided) Write(b []byte) (int, error) {
 	return conn.Write(b)
 }
 
-// replayed is a connection whose first byte was read already.
+// replayed is a connection whose first byte was already read.
 type replayed struct {
 	net.Conn
 	first []byte
 }
 
-// Read returns the first byte, then the rest.
+// Read returns the first byte and then the data of the connection.
 func (c *replayed) Read(b []byte) (int, error) {
 	if len(c.first) == 0 || len(b) == 0 {
 		return c.Conn.Read(b)

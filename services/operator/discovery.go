@@ -12,7 +12,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/kube"
 )
 
-// discoveryAuth maps a provider to the values of --discovery-auth that it supports, the default first.
+// discoveryAuth are the values of --discovery-auth that each provider supports. The first one is the default.
 var discoveryAuth = map[string][]string{
 	providerFile:       {file.AuthToken, file.AuthOff},
 	providerKubernetes: {kube.AuthStrict, kube.AuthPermissive, kube.AuthOff},
@@ -27,7 +27,7 @@ strict; all others, also over plain HTTP, read configs without secrets) or off`
 const discoveryURLUsage = `URL of config discovery in rendered objects; empty means the Service stunner-config-discovery in
 the operator's namespace`
 
-// checkDiscovery sets defaults of the config discovery flags and checks them.
+// checkDiscovery sets the defaults of the config discovery flags and checks the flags.
 func (o *options) checkDiscovery() error {
 	words := discoveryAuth[o.provider]
 	o.discoveryAuth = cmp.Or(o.discoveryAuth, words[0])
@@ -71,7 +71,8 @@ const scalerURLUsage = `HOST:PORT of the external scaler in rendered objects; em
 // scalerPort is the default port of the external scaler.
 const scalerPort = "13480"
 
-// checkScaler sets defaults of the external scaler flags and checks them. It needs the result of checkDiscovery.
+// checkScaler sets the defaults of the external scaler flags and checks the flags. It must be called after
+// checkDiscovery, which sets o.discoveryURL.
 func (o *options) checkScaler() error {
 	if u, err := url.Parse(o.discoveryURL); o.scalerURL == "" && err == nil {
 		o.scalerURL = net.JoinHostPort(u.Hostname(), scalerPort)
@@ -85,7 +86,7 @@ func (o *options) checkScaler() error {
 	return nil
 }
 
-// secured reports whether dataplane pods use a token and TLS for config discovery.
+// secured reports whether dataplane pods use TLS and a token for config discovery.
 func (o options) secured() bool {
 	return o.provider == providerKubernetes && o.discoveryAuth != kube.AuthOff
 }

@@ -1,8 +1,8 @@
 // Command operator translates Gateway API objects into dataplane configs and runs the dataplanes: as pods in a
 // cluster, or as processes of this host.
 //
-// The chapters: options.go reads flags and environment, discovery.go those of config discovery and KEDA, providers.go
-// configures a provider, and process.go limits memory and shutdown time.
+// options.go reads the flags and the environment, discovery.go checks the flags of config discovery and KEDA,
+// providers.go configures a provider, and process.go limits memory and shutdown time.
 package main
 
 import (
@@ -43,7 +43,7 @@ func main() {
 	}
 }
 
-// run runs the provider until SIGINT or SIGTERM. The first signal starts the shutdown, a second one ends the process at
+// run runs the provider until SIGINT or SIGTERM. The first signal starts the shutdown. A second one ends the process at
 // once.
 func run(o options) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

@@ -23,7 +23,7 @@ const (
 	providerKubernetes = "kubernetes"
 )
 
-// options are the command line and the environment.
+// options are the settings from the command line and from the environment.
 type options struct {
 	provider         string
 	input            string
@@ -80,7 +80,7 @@ read, or delete the file.
 Flags, each with its environment variable. The command line takes precedence.
 `
 
-// flags defines the flags with their defaults.
+// flags defines the flags and their defaults.
 func (o *options) flags(fs *flag.FlagSet) {
 	d := translate.DefaultOptions()
 	fs.StringVar(&o.provider, "provider", "file", "where objects are read from: file or kubernetes")
@@ -139,14 +139,14 @@ it) or bound (it ends)`
 	endpointsUsage = `let clients reach the endpoints of a Service; false: the addresses that its DNS name resolves to`
 )
 
-// newFlags defines the flags and their environment variables.
+// newFlags returns the flags, together with their environment variables.
 func (o *options) newFlags() *cli.Flags {
 	f := cli.New("operator", func(name string) string { return cli.EnvName(envPrefix, name) })
 	o.flags(f.FlagSet)
 	return f
 }
 
-// parse reads the flags, and the environment for flags that are not given. It returns all errors at once.
+// parse reads the flags, and environment variables for flags that are not given. It returns all errors at once.
 func parse(args []string, env func(string) string, out io.Writer) (o options, err error) {
 	f := o.newFlags()
 	if len(args) > 0 && args[0] == "version" {
@@ -170,7 +170,7 @@ func parse(args []string, env func(string) string, out io.Writer) (o options, er
 	return o, errors.Join(envErr, o.check())
 }
 
-// check checks the flags and sets defaults that depend on other flags.
+// check checks the flags, and sets defaults that depend on other flags.
 func (o *options) check() error {
 	var errs cli.Errors
 	needed := map[string][]struct{ name, value string }{
@@ -214,7 +214,7 @@ func (o *options) check() error {
 	return errs.Join()
 }
 
-// checkAddresses checks addresses and folders.
+// checkAddresses checks the flags for addresses and folders.
 func (o *options) checkAddresses() error {
 	var errs cli.Errors
 	if a, err := netip.ParseAddr(o.address); err != nil || a.IsUnspecified() {
@@ -234,5 +234,5 @@ func (o *options) checkAddresses() error {
 	return errs.Join()
 }
 
-// accounts returns the accounts in --discovery-readers.
+// accounts returns the entries of --discovery-readers.
 func (o options) accounts() []string { return cli.List(o.readers) }

@@ -17,7 +17,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// translation returns the options of the translation.
+// translation returns the options of the translation according to the flags.
 func (o options) translation() translate.Options {
 	return translate.Options{
 		ControllerName: o.controllerName, EndpointDiscovery: o.endpoints, ClusterDomain: o.clusterDomain,
@@ -30,7 +30,7 @@ func (o options) logger() *slog.Logger {
 	return telemetry.Scope(telemetry.NewLog(os.Stderr, o.logFormat, o.levels), "operator")
 }
 
-// fileProvider returns the configured file provider.
+// fileProvider returns the file provider according to the flags.
 func (o options) fileProvider() file.Provider {
 	return file.Provider{
 		Input: o.input, Output: o.output, Address: o.address, Stunnerd: o.stunnerd, Watch: o.watch,
@@ -40,7 +40,8 @@ func (o options) fileProvider() file.Provider {
 	}
 }
 
-// kubeProvider returns the configured provider for a cluster, and routes the logs of Kubernetes libraries.
+// kubeProvider returns the provider for a cluster according to the flags. It also sends the logs of Kubernetes
+// libraries to the operator's log.
 func (o options) kubeProvider() (*kube.Provider, error) {
 	p := &kube.Provider{Settings: kube.Settings{
 		Namespace: o.namespace, Identity: o.identity, Namespaces: cli.List(o.namespaces), Address: o.address,
@@ -69,8 +70,8 @@ func (o options) kubeProvider() (*kube.Provider, error) {
 	return p, nil
 }
 
-// discreet is the log handler of Kubernetes libraries. It drops records below debug, whatever the log level, because
-// they contain whole requests and responses, including Secrets.
+// discreet is the log handler for Kubernetes libraries. It drops records below level debug, whatever the log level,
+// because they contain whole requests and responses, including Secrets.
 type discreet struct{ slog.Handler }
 
 func (d discreet) Enabled(ctx context.Context, level slog.Level) bool {

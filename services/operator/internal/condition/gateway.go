@@ -61,7 +61,7 @@ func AddressValue(value string) Finding {
 	)
 }
 
-// AddressSpecial means that the API server rejects the requested address in a Service.
+// AddressSpecial means that the requested address, for example a loopback address, is not allowed in a Service.
 func AddressSpecial(value string) Finding {
 	return finding(ReasonAddressNotUsable, "spec.addresses[0].value: %q is an unspecified, loopback, link-local or multicast address, which no Service can have: "+
 		"write one that clients reach", value)
@@ -97,7 +97,7 @@ func Kept(f Finding) Finding {
 	return finding(f.Reason, "%s; what was published before stays in force", f.Message)
 }
 
-// NotAccepted is the reason of Programmed=False if Accepted is False.
+// NotAccepted is the finding of condition Programmed if condition Accepted is False.
 func NotAccepted() Finding {
 	return finding(ReasonInvalid, "not accepted: what was published before stays in force")
 }

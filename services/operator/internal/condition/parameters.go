@@ -41,7 +41,7 @@ func DataplaneNotAllowed(config, name, namespace string) Finding {
 		"or have the namespace added to spec.allowedNamespaces of the Dataplane", config, name, namespace)
 }
 
-// OwnConfigDenied means that the operator does not allow Gateways to refer to a GatewayConfig themselves.
+// OwnConfigDenied means that the operator does not allow spec.infrastructure.parametersRef of Gateways.
 func OwnConfigDenied(field string) Finding {
 	return finding(
 		ReasonInvalidParameters,

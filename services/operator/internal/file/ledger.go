@@ -39,8 +39,8 @@ func (id identity) String() string {
 	return fmt.Sprintf("%s %s", id.Kind, name)
 }
 
-// ledger records which objects are in force, by file. An object is in force while the operator uses it, as if it
-// existed in an API server. Invalid YAML must not remove an object, so it may stay in force although it cannot be read:
+// ledger records which objects of the folder are in use, by file. An object stays in use although it cannot be read
+// now, because invalid YAML must not remove anything:
 //
 //   - While a document of a file is invalid, no object of that file is removed. Valid documents take effect.
 //   - A file without content changes nothing, because a program may be writing it. To remove its objects, users delete
@@ -55,22 +55,22 @@ type ledger struct {
 // page holds the objects of one file.
 type page struct {
 	// last is the result of the last read.
-	last decoded // of the last read
-	// objects are the objects of the file that are in force.
+	last decoded
+	// objects are the objects of the file that are in use.
 	objects []decode.Located
-	// away are the objects in force that the file does not contain, with the time since when.
-	away map[identity]time.Time // since when an object in force is absent from the file
-	// expected are the objects that were in force before a restart of the operator and that have not been read from
-	// this file since. Until then they do not count as removed.
+	// away are the objects in use that are absent from the file, with the time since when they are.
+	away map[identity]time.Time
+	// expected are the objects that were in use before a restart of the operator and that have not been read from this
+	// file since. Until then they do not count as removed.
 	expected []identity
 }
 
 // reading is the result of reading the input folder.
 type reading struct {
-	objects  []decode.Located // in force
+	objects  []decode.Located // all objects in use
 	problems []decode.Problem
 	kept     []kept
-	// missing are objects that were in force before a restart of the operator and that cannot be read now.
+	// missing are objects that were in use before a restart of the operator and that cannot be read now.
 	missing []identity
 	// next is when the folder must be read again even without a change; zero if it need not.
 	next time.Time
@@ -84,7 +84,7 @@ func (r reading) missesGateway(key string) bool {
 	})
 }
 
-// kept is an object that stays in force although its file does not contain it now.
+// kept is an object that stays in use although its file does not contain it now.
 type kept struct {
 	decode.Located
 	why string
@@ -99,7 +99,7 @@ func newLedger(inventory map[string][]identity) *ledger {
 	return l
 }
 
-// inventory returns the objects in force by file, for the next run.
+// inventory returns the objects in use by file, for the next run.
 func (l *ledger) inventory() map[string][]identity {
 	all := map[string][]identity{}
 	for name, p := range l.pages {
@@ -114,7 +114,7 @@ func (l *ledger) inventory() map[string][]identity {
 	return all
 }
 
-// update applies the contents of the folder and returns the objects that are then in force.
+// update applies the contents of the folder, and returns the objects that are then in use.
 func (l *ledger) update(c contents, now time.Time) reading {
 	var s reading
 	var fresh, stale []decode.Located
@@ -167,7 +167,7 @@ func (p *page) read(name string, c contents) decoded {
 	return d
 }
 
-// store stores the result of a read. It returns the objects that stay in force although the file does not contain them
+// store stores the result of a read. It returns the objects that stay in use although the file does not contain them
 // now.
 func (p *page) store(d decoded, now time.Time, s *reading) (stale []decode.Located) {
 	written := map[identity]bool{}
@@ -205,8 +205,8 @@ func (s *reading) lookAgain(at time.Time) {
 	}
 }
 
-// stillKept returns the stale objects that no other file contains. It adds those that stay in force because of an
-// invalid document to s.kept.
+// stillKept returns the stale objects that no other file contains. It records in s.kept which of them stay in use
+// because of an invalid document.
 func (l *ledger) stillKept(written, stale []decode.Located, s *reading) (objects []decode.Located) {
 	have := map[identity]bool{}
 	for _, o := range written {
@@ -227,7 +227,7 @@ func (l *ledger) stillKept(written, stale []decode.Located, s *reading) (objects
 	return objects
 }
 
-// stillMissing returns the expected objects that are not in force.
+// stillMissing returns the expected objects that are not in use.
 func (l *ledger) stillMissing(objects []decode.Located) (missing []identity) {
 	have := map[identity]bool{}
 	for _, o := range objects {
@@ -250,7 +250,7 @@ func (l *ledger) page(name string) *page {
 	return l.pages[name]
 }
 
-// names returns the names of the files that exist, and of those whose objects are still in force, sorted.
+// names returns the names of the files that exist, and of those whose objects are still in use, sorted.
 func (l *ledger) names(c contents) []string {
 	all := slices.AppendSeq(c.names(), maps.Keys(l.pages))
 	slices.Sort(all)

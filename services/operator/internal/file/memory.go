@@ -24,7 +24,7 @@ type memory struct {
 	Published map[string]string `json:"published"`
 	// Listeners are the names of the listeners of the published configs by the name of the Gateway.
 	Listeners map[string][]string `json:"listeners"`
-	// Inventory are the objects in force by file, see ledger.
+	// Inventory are the objects in use by file, see ledger.
 	Inventory map[string][]identity `json:"inventory"`
 }
 

@@ -128,7 +128,7 @@ type socket struct {
 	port    int
 }
 
-// socketOf returns the socket of an assignment and its key.
+// socketOf returns the socket of an assignment. key is the claim.key of the assignment.
 func socketOf(key string, a assignment) socket {
 	return socket{key[strings.LastIndexByte(key, ' ')+1:], a.Port}
 }

@@ -1,7 +1,7 @@
 // Package file runs STUNner without a cluster. A folder of YAML files replaces the API server, processes on this host
 // replace pods, and an output folder receives statuses, generated objects and a report.
 //
-//	folder ─▶ ledger (objects in force) ─▶ resource.View ─▶ translate ─▶ config discovery ─▶ dataplane processes
+//	folder ─▶ ledger (objects in use) ─▶ resource.View ─▶ translate ─▶ config discovery ─▶ dataplane processes
 //	                                                            └─▶ output folder
 //
 // The loop is one goroutine that owns all state. The watcher of the folder, the processes and the reports of dataplanes
@@ -38,13 +38,14 @@ const (
 // ErrNotInForce is returned by Run without Stunnerd and Watch if a document of the input folder is invalid.
 var ErrNotInForce = errors.New("not every document is in force: see problems.yaml in the output folder")
 
-// Provider runs the gateways that a folder of YAML describes.
+// Provider runs the operator for a folder of YAML files.
 type Provider struct {
 	// Input is the folder with the YAML files. Output is the output folder.
 	Input, Output string
 	// Address is the IP address of this host to which clients connect.
 	Address string
-	// Stunnerd is the path of the dataplane program. Empty means to render only.
+	// Stunnerd is the path of the dataplane program. If it is empty, no dataplanes run, and only the output folder is
+	// written.
 	Stunnerd string
 	// Watch follows changes of the input folder. Otherwise the folder is read once.
 	Watch bool

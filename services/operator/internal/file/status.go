@@ -145,7 +145,7 @@ func parentConditions(parents []gatewayv1.RouteParentStatus) (all []metav1.Condi
 	return all
 }
 
-// writeObject writes an object that the operator would create in a cluster.
+// writeObject writes a generated object to the output folder. In a cluster, the operator would apply it.
 func (l *loop) writeObject(o resource.Object) error {
 	path := l.objectPath(o)
 	l.summary.rendered = append(l.summary.rendered, relative(l.Output, path))

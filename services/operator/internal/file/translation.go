@@ -17,7 +17,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// translation is the result of translating all objects in force.
+// translation is the result of translating all objects of the folder that are in use.
 type translation struct {
 	view     *resource.View
 	options  translate.Options
@@ -25,7 +25,7 @@ type translation struct {
 	passed   []resource.Object // of other kinds, written to the output folder unchanged
 }
 
-// translate translates the objects in force for dataplanes on this host.
+// translate translates the objects in r.objects for dataplanes on this host.
 func (l *loop) translate(r reading, now time.Time) (t translation, err error) {
 	t.options = l.Options
 	t.options.Now = metav1.NewTime(now)

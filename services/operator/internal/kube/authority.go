@@ -36,7 +36,7 @@ type authority struct {
 	stored trust.Authority
 	// sent is the bundle of CA certificates that was last sent to the loop. Only the goroutine of step uses it.
 	sent string
-	// firstSent is closed when the loop has received the first bundle.
+	// firstSent is closed when the first bundle was sent.
 	firstSent chan struct{}
 }
 

@@ -97,7 +97,7 @@ func (r *authorizer) authorize(req *http.Request) (discovery.Grant, error) {
 	return r.grantByReview(ctx, r.reviews.get, token, claimed, req)
 }
 
-// confirm implements discovery.ServerOptions.Confirm: it authorizes an open stream again, by a TokenReview.
+// confirm implements discovery.ServerOptions.Confirm. It authorizes an open stream again by a new TokenReview.
 func (r *authorizer) confirm(req *http.Request) (discovery.Grant, error) {
 	ctx, cancel := context.WithTimeout(req.Context(), reviewTimeout)
 	defer cancel()

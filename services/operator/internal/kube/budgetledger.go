@@ -12,7 +12,7 @@ import (
 // budgetLedger divides the endpoint budgets that several Gateways share. Within the budget of a namespace, the oldest
 // Gateways come first. The operator's memory is divided equally between namespaces.
 type budgetLedger struct {
-	// total is the number of endpoints that fit into the memory of the operator; 0 means unlimited.
+	// total is the number of endpoints for which the operator has memory; 0 means unlimited.
 	total   int
 	entries map[types.NamespacedName]*ledgerEntry
 }
@@ -126,7 +126,7 @@ func (l *budgetLedger) affected(by types.NamespacedName) (keys []types.Namespace
 	return keys
 }
 
-// limit returns the maximum number of endpoints that the shared budgets allow the Gateway, given its room.
+// limit returns the maximum number of endpoints that the Gateway may have if other Gateways leave it the given room.
 func (e *ledgerEntry) limit(room translate.Room) int {
 	most := max(0, e.demand.PerNamespace-room.Namespace)
 	if room.Bounded {

@@ -9,8 +9,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// desired is the desired state of one translated object in the cluster: its status and, for a Gateway, the objects
-// that it owns.
+// desired is the desired state of one translated object in the cluster: its status and, for a Gateway, the generated
+// objects.
 type desired struct {
 	// ours is false if the object does not exist or belongs to another controller.
 	ours   bool

@@ -65,7 +65,7 @@ func newEventRecorder(
 
 // event is one event of an object.
 type event struct {
-	// field is the part of the object that the event is about, as a field path; empty for the whole object.
+	// field is the field path of the part of the object that the event concerns; empty for the whole object.
 	field          string
 	warning        bool
 	action, reason string

@@ -27,7 +27,7 @@ const (
 	keysRefresh = 5 * time.Minute
 	// keysRetry is the minimum interval between fetches after an error, or because a token has an unknown key.
 	keysRetry = 10 * time.Second
-	// keysTTL is how long a key set is used if it cannot be fetched again.
+	// keysTTL is how long a key set stays in use if fetching it again fails.
 	keysTTL = time.Hour
 )
 

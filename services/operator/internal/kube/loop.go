@@ -22,7 +22,7 @@ import (
 )
 
 // loop translates changed objects. It publishes the resulting configs and passes the desired state to the writer. Only
-// its goroutine uses the fields, except for those after tasks.
+// its goroutine uses the fields before tasks.
 //
 // The work for a change is proportional to the number of affected objects: the view returns the facts that changed, see
 // resource.Fact, readers records which objects depend on which facts, and only these objects are translated again.
@@ -225,8 +225,8 @@ func (l *loop) observeService(s *corev1.Service) {
 	l.rollouts.setEndpoints(gateway, endpointsOf(all))
 }
 
-// translateNext translates the next object of the queue, unless the rate limiter delays it. It returns false if the
-// queue is empty.
+// translateNext takes the next object from the queue and translates it, unless the rate limiter delays it. It returns
+// false if the queue is empty.
 func (l *loop) translateNext(t *task) bool {
 	ref, ok := l.queue.next(len(l.initial) > 0)
 	if !ok {

@@ -42,7 +42,7 @@ type objectWriter struct {
 	keda client.Client
 }
 
-// setKEDA sets the client of the KEDA kinds and reports whether there was none before.
+// setKEDA sets the client for the KEDA kinds. It reports whether there was none before.
 func (w *objectWriter) setKEDA(c client.Client) (added bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -35,7 +35,7 @@ type Scaling struct {
 	Secured bool
 }
 
-// Scaled reports whether an autoscaler sets the number of pods.
+// Scaled reports whether KEDA sets the number of pods.
 func Scaled(template *stunnerv1.Dataplane) bool {
 	return template.Spec.Autoscaling != nil && template.Spec.DataplaneResource != stunnerv1.ResourceDaemonSet
 }
@@ -104,8 +104,8 @@ func (s Scaling) spec(o Owner, name string) scaledObjectSpec {
 	}
 }
 
-// least returns the minimum number of pods, at least 1: without a pod, no client can connect, so that nothing would
-// scale up.
+// least returns the minimum number of pods. It is at least 1: without a pod, no client can connect, so there would be
+// no load that causes scaling up.
 func least(a *stunnerv1.Autoscaling) int32 {
 	if a.MinReplicas == nil {
 		return stunnerv1.DefaultMinReplicas

@@ -29,7 +29,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/discovery"
 )
 
-// retention is how long the reports of an unreachable replica are kept.
+// retention is how long the reports of a replica are kept after the connection to it was lost.
 const retention = 30 * time.Second
 
 // The delay between attempts to connect to a replica begins with firstPause and doubles up to lastPause.
@@ -72,7 +72,7 @@ func New(log *slog.Logger) *Store {
 	}
 }
 
-// Of returns the latest report of every pod that runs the config with an ID, sorted by pod name.
+// Of returns the latest report of every pod of the Gateway with a config ID, sorted by pod name.
 func (c *Store) Of(id string) (all []discovery.Report) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

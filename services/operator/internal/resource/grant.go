@@ -5,7 +5,7 @@ import (
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
-// Referrer is the origin of a reference: all objects of one kind in one namespace.
+// Referrer is the origin of a reference: all objects of a kind in a namespace, as in spec.from of a ReferenceGrant.
 type Referrer struct {
 	Group     string
 	Kind      string

@@ -9,7 +9,8 @@ type Host struct {
 	Address string
 	// Ports are the ports that listeners bind, which are also their public ports.
 	Ports map[ListenerKey]int
-	// Admin are the loopback ports of the process of each Gateway.
+	// Admin are the ports, on the loopback address, for the metrics and health check endpoints of each Gateway's
+	// process.
 	Admin map[types.NamespacedName]AdminPorts
 }
 

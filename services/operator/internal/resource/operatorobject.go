@@ -60,7 +60,7 @@ func (f *Fleet) DeepCopyObject() runtime.Object {
 	return &Fleet{TypeMeta: f.TypeMeta, ObjectMeta: *f.ObjectMeta.DeepCopy(), FleetState: f.FleetState}
 }
 
-// Refusal holds the objects of the Gateway with the same name that the API server rejected.
+// Refusal holds the generated objects that the API server rejected, for the Gateway with the same name.
 type Refusal struct {
 	metav1.TypeMeta
 	metav1.ObjectMeta
@@ -76,7 +76,7 @@ type RefusalState struct {
 	ExternalIPs Refused
 }
 
-// Refused is a rejected object with the error of the API server. The zero value means none.
+// Refused is an object that the API server rejected, with the error. The zero value means that there is none.
 type Refused struct {
 	Object, Problem string
 }

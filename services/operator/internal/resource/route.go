@@ -40,11 +40,12 @@ type Route struct {
 	Origin Object
 	// Parents is spec.parentRefs.
 	Parents []gwapiv1.ParentReference
-	// Backends are the backends of all rules, in their order.
+	// Backends are the backends of all rules, in the order of the spec.
 	Backends []Backend
 	// Status is the current status.parents, including the entries of other controllers.
 	Status []gwapiv1.RouteParentStatus
-	// MaskedBy is the route of the same name that is used instead of this one; nil if this one is used.
+	// MaskedBy is the route with the same name and a higher precedence that is used instead of this one; nil if this
+	// one is used.
 	MaskedBy *RouteRef
 }
 

@@ -20,7 +20,7 @@ func same(a, b Object) bool {
 	return reflect.DeepEqual(headOf(a), headOf(b)) && reflect.DeepEqual(bodyOf(a), bodyOf(b))
 }
 
-// head is the part of the metadata that a translation reads.
+// head contains the metadata of an object that translations read.
 type head struct {
 	uid                 types.UID
 	generation          int64
@@ -53,7 +53,7 @@ func serviceLabel(o Object) map[string]string {
 	return map[string]string{discoveryv1.LabelServiceName: o.GetLabels()[discoveryv1.LabelServiceName]}
 }
 
-// bodyOf returns the parts of an object other than metadata that a translation reads.
+// bodyOf returns the parts of an object other than metadata that translations read.
 func bodyOf(o Object) []any {
 	switch o := o.(type) {
 	case *gwapiv1.GatewayClass:

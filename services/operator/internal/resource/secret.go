@@ -4,7 +4,7 @@ package resource
 const (
 	// GeneratedSecret is "true" on a Secret that the operator generated at random.
 	GeneratedSecret = "stunner.l7mp.io/generated"
-	// SharedUntil is a time in RFC 3339 format. Until then, dataplanes of Gateways with derived signing keys also
-	// accept credentials that were signed with the shared secret.
+	// SharedUntil is a time in RFC 3339 format. Until then, Gateways with derived signing keys also accept credentials
+	// that were signed with the shared secret.
 	SharedUntil = "stunner.l7mp.io/shared-until"
 )

@@ -49,7 +49,7 @@ type View struct {
 	users               users
 
 	host *Host
-	// recorded is the parameter of Recording; nil if the view does not record.
+	// recorded receives the facts that are looked up; nil if the view does not record.
 	recorded Facts
 }
 

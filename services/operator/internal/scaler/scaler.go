@@ -79,7 +79,8 @@ func (s *service) GetMetrics(_ context.Context, r *pb.GetMetricsRequest) (*pb.Ge
 	}, nil
 }
 
-// IsActive returns true for every existing Gateway, even if the number of allocations is unknown.
+// IsActive returns true for every Gateway that exists, even if the number of allocations is unknown, because KEDA may
+// scale an inactive Gateway to zero.
 func (s *service) IsActive(_ context.Context, ref *pb.ScaledObjectRef) (*pb.IsActiveResponse, error) {
 	q, err := parse(ref)
 	if err != nil {

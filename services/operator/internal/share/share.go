@@ -27,7 +27,7 @@ func (l Load) Plus(more Load) Load {
 	return l
 }
 
-// Over returns the first resource that exceeds the limit; false if there is none.
+// Over returns the first resource of which the load exceeds the limit; false if there is none.
 func (l Load) Over(limit Load) (kind int, over bool) {
 	for i := range l {
 		if l[i] > limit[i] {

@@ -13,7 +13,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// findAddresses sets the public address of each accepted listener. The first source with an address wins.
+// findAddresses sets the public address of each accepted listener. It is taken from the first of addressSources that
+// returns one.
 func findAddresses(v *resource.View, gw *gwapiv1.Gateway, listeners []*listener) {
 	for _, l := range listeners {
 		if !l.accepted.OK() {
@@ -27,7 +28,7 @@ func findAddresses(v *resource.View, gw *gwapiv1.Gateway, listeners []*listener)
 	}
 }
 
-// addressSource returns the public address of a listener, or the zero value.
+// addressSource is a function that returns the public address of a listener, or the zero value if it does not know it.
 type addressSource func(*resource.View, *gwapiv1.Gateway, *listener) publicAddress
 
 // addressSources are in order of precedence.
@@ -41,8 +42,8 @@ func fromHost(v *resource.View, gw *gwapiv1.Gateway, l *listener) publicAddress 
 	return publicAddress{v.Host().Address, boundPort(v, gw, l)}
 }
 
-// fromSpec returns the address that the Gateway requests. A host name is used at once. An IP address is used once the
-// Service has it: otherwise a Gateway could advertise an address that belongs to another Service.
+// fromSpec returns the address that the Gateway requests. A host name is returned at once. An IP address is returned
+// only when the Service has it: it may belong to another Service, and must not be advertised then.
 func fromSpec(v *resource.View, gw *gwapiv1.Gateway, l *listener) publicAddress {
 	if !l.exposed {
 		return publicAddress{}
@@ -54,8 +55,8 @@ func fromSpec(v *resource.View, gw *gwapiv1.Gateway, l *listener) publicAddress 
 	return publicAddress{cmp.Or(requestedIP(gw), requestedHostname(gw)), int32(l.spec.Port)}
 }
 
-// hasIP reports whether clients reach a Service at an IP address: its load balancer reports it, or a Service of another
-// type has it in spec.externalIPs.
+// hasIP reports whether a Service is reachable at an IP address. The status of its load balancer must contain the
+// address. For other types of Services, spec.externalIPs may contain it.
 func hasIP(svc *corev1.Service, wanted string) bool {
 	var ips []string
 	for _, i := range svc.Status.LoadBalancer.Ingress {

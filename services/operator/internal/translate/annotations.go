@@ -146,8 +146,8 @@ func mixedOf(s string) mixedProtocol {
 	return single
 }
 
-// serviceTypeOf returns the type of the Services. The default is LoadBalancer. ExternalName needs a requested host
-// name.
+// serviceTypeOf returns the type of the generated Services. The default is LoadBalancer. ExternalName is possible only
+// if the Gateway requests a host name.
 func serviceTypeOf(s string, gw *gwapiv1.Gateway) corev1.ServiceType {
 	for _, t := range []corev1.ServiceType{corev1.ServiceTypeClusterIP, corev1.ServiceTypeNodePort} {
 		if strings.EqualFold(strings.TrimSpace(s), string(t)) {
@@ -160,7 +160,8 @@ func serviceTypeOf(s string, gw *gwapiv1.Gateway) corev1.ServiceType {
 	return corev1.ServiceTypeLoadBalancer
 }
 
-// healthPortOf returns the port of a TCP or HTTP health check in the annotations of a cloud provider; 0 means none.
+// healthPortOf returns the port of a TCP or HTTP health check that annotations of a cloud provider request; 0 means
+// none.
 func healthPortOf(a map[string]string) int32 {
 	var port int32
 	var probed bool

@@ -44,8 +44,8 @@ func newRouteMatcher(v *resource.View, gw *gwapiv1.Gateway) routeMatcher {
 	return m
 }
 
-// namespaceSelector reads allowedRoutes.namespaces of a listener. An unknown value or an invalid selector allows no
-// namespace.
+// namespaceSelector returns a function that reports whether allowedRoutes.namespaces of a listener allows a namespace.
+// An unknown value or an invalid selector allows no namespace.
 func (m routeMatcher) namespaceSelector(spec gwapiv1.Listener) func(namespace string) bool {
 	from, selector := allowedNamespaces(spec)
 	switch from {
@@ -68,7 +68,7 @@ func allowedNamespaces(spec gwapiv1.Listener) (gwapiv1.FromNamespaces, *metav1.L
 	return gwapiv1.NamespacesFromSame, nil
 }
 
-// allows reports for each listener whether it allows routes of a namespace.
+// allows returns for each listener whether it allows routes of a namespace.
 func (m routeMatcher) allows(namespace string) []bool {
 	allowed, known := m.byNamespace[namespace]
 	if !known {

@@ -75,7 +75,7 @@ type material struct {
 	absent string
 }
 
-// auth adds the authentication type and the credentials that it needs.
+// auth returns the given auth section with the authentication type and the credentials that this type needs.
 func (m material) auth(auth config.Auth) (authentication, condition.Finding) {
 	switch m.authType = strings.ToLower(m.authType); m.authType {
 	case "plaintext", "static":
@@ -129,7 +129,8 @@ func (m material) ephemeral(auth config.Auth) (authentication, condition.Finding
 	return authentication{auth, m.password.from}, condition.Finding{}
 }
 
-// need rejects a credential that is absent or empty: an empty password would let every client in.
+// need returns a finding for a credential that is absent or empty. With an empty password, every client would be let
+// in.
 func (m material) need(field string, v *secretValue) condition.Finding {
 	switch {
 	case v == nil:
@@ -242,8 +243,8 @@ func (s secretSource) isSecret() condition.Finding {
 	return condition.Finding{}
 }
 
-// isGranted requires a ReferenceGrant for a Secret of another namespace, even if spec.requireReferenceGrants is false:
-// the author of the GatewayConfig may be a tenant.
+// isGranted requires a ReferenceGrant for a Secret in another namespace, even if spec.requireReferenceGrants is false,
+// because the author of the GatewayConfig may be a tenant.
 func (s secretSource) isGranted() condition.Finding {
 	from := resource.Referrer{
 		Group: stunnerv1.GroupName, Kind: resource.KindGatewayConfig, Namespace: s.owner.Namespace,

@@ -15,8 +15,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/share"
 )
 
-// admission decides which routes a Gateway serves. It counts the endpoints of the routes before any of them is built,
-// so that a tenant cannot use up the memory of the operator.
+// admission decides which routes a Gateway serves. It counts the endpoints of routes before it builds them, so that a
+// tenant cannot use up the memory of the operator.
 type admission struct {
 	view    *resource.View
 	gateway types.NamespacedName
@@ -73,12 +73,14 @@ var nouns = map[int]string{
 	share.Routes: "routes", share.Endpoints: "endpoints", share.Bytes: "bytes", share.Names: "host names",
 }
 
-// Upper bounds in bytes of parts of a config without certificates: everything that is not part of a listener or a
-// route, a listener without its routes, and a cluster without its name and endpoints.
+// Upper bounds of the size of parts of a config in bytes. Certificates are counted separately.
 const (
-	overhead           = 64 << 10
+	// overhead is for everything that is not part of a listener or a route.
+	overhead = 64 << 10
+	// overheadOfListener is for a listener without its routes.
 	overheadOfListener = 4 << 10
-	overheadOfRoute    = 80
+	// overheadOfRoute is for a cluster without its name and endpoints.
+	overheadOfRoute = 80
 )
 
 // limit returns the maximum load of all routes of the Gateway together. It results from the Gateway's own budget and
@@ -106,7 +108,8 @@ func (a *admission) limitReasons() map[int]string {
 	}
 }
 
-// room returns the limit of endpoints beside other Gateways, at most own, and its origin for messages.
+// room returns the maximum number of endpoints that the budgets shared with other Gateways leave, and for messages the
+// budget that limits it. The result is at most own, the limit in the Gateway's own budget.
 func (a *admission) room(own int) (room int, reason string) {
 	room = own
 	if left := max(0, int(a.budget.EndpointsPerNamespace)-a.opt.Room.Namespace); left < room {
@@ -143,14 +146,14 @@ func (a *admission) divide(limit share.Load) ([]*attachedRoute, []share.Denied[*
 	return share.Divide(limit, claims)
 }
 
-// measure returns the load of a route, at least least. A route that attaches to no listener or exceeds the limit of a
-// single route is not served, so its load is least.
-func (a *admission) measure(r *attachedRoute, least share.Load) share.Load {
+// measure returns the load of a route, but never less than floor. A route that is not served, because it attaches to no
+// listener or exceeds the limit of a single route, counts as floor.
+func (a *admission) measure(r *attachedRoute, floor share.Load) share.Load {
 	if r.listeners = a.matcher.listenersFor(r.route); len(r.listeners) == 0 {
-		return least
+		return floor
 	}
 	a.resolve(r)
-	load, count := least, 0
+	load, count := floor, 0
 	name := len(r.route.Ref.NamespacedName.String())
 	load[share.Bytes] = overheadOfRoute + name + len(r.listeners)*(name+len(`"",`))
 	for _, s := range r.sets {
@@ -159,13 +162,13 @@ func (a *admission) measure(r *attachedRoute, least share.Load) share.Load {
 	}
 	if count > int(a.budget.EndpointsPerRoute) {
 		r.tooWide = count
-		return least
+		return floor
 	}
 	for _, excluded := range exceptOf(r.sets) { // a dataplane needs as much memory for them as for endpoints
 		count++
 		load[share.Bytes] += len(excluded) + len(`"",`)
 	}
-	load[share.Endpoints] = max(count, least[share.Endpoints])
+	load[share.Endpoints] = max(count, floor[share.Endpoints])
 	if r.clusterType == config.StrictDNS {
 		load[share.Names] = count
 	}

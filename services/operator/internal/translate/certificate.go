@@ -83,8 +83,8 @@ func (c certificateRef) isSecret() condition.Finding {
 	return condition.Finding{}
 }
 
-// isGranted requires a ReferenceGrant for a Secret of another namespace, even if spec.requireReferenceGrants of the
-// GatewayConfig is false.
+// isGranted requires a ReferenceGrant for a Secret in another namespace. The Gateway API demands it, so
+// spec.requireReferenceGrants of the GatewayConfig does not matter.
 func (c certificateRef) isGranted() condition.Finding {
 	from := resource.Referrer{Group: gwapiv1.GroupName, Kind: resource.KindGateway, Namespace: c.gateway.Namespace}
 	if !c.view.Granted(from, resource.Target{Kind: "Secret", NamespacedName: c.key()}) {

@@ -78,7 +78,7 @@ func inlineSecrets(gc *stunnerv1.GatewayConfig) []string {
 	return fields
 }
 
-// shortSecrets returns the names of the secrets that are short enough to be guessed.
+// shortSecrets returns which secrets are so short that they can be guessed, for messages.
 func shortSecrets(auth config.Auth) (names []string) {
 	for _, s := range []struct{ key, name string }{
 		{config.KeyPassword, "password"}, {config.KeySecret, "shared secret"},
@@ -90,8 +90,8 @@ func shortSecrets(auth config.Auth) (names []string) {
 	return names
 }
 
-// Dataplane translates the status of a Dataplane. The schema of the CRD covers all fields except the pod template patch
-// and rules across fields of autoscaling.
+// Dataplane translates the status of a Dataplane. The schema of the CRD validates all fields except the pod template
+// patch and rules across several fields of spec.autoscaling, which are checked here.
 func Dataplane(v *resource.View, name string, opt Options) ConditionsResult {
 	d := v.Dataplane(name)
 	if d == nil {

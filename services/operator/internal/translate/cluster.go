@@ -10,8 +10,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// attachedRoute is a route that refers to the Gateway. The fields after route are zero until admission.measure sets
-// them.
+// attachedRoute is a route that refers to the Gateway. admission.measure sets the fields other than route.
 type attachedRoute struct {
 	route *resource.Route
 	// listeners are the indexes of the listeners to which the route attaches.

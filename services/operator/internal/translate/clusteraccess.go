@@ -45,7 +45,8 @@ func mustParsePrefixes(texts ...string) (prefixes []netip.Prefix) {
 	return prefixes
 }
 
-// systemAddresses returns the addresses of the API server, and of the Services in kube-system with their endpoints.
+// systemAddresses returns the addresses of the API server and of the Services in kube-system, including their
+// endpoints.
 func systemAddresses(v *resource.View) clusterAddresses {
 	var c clusterAddresses
 	if v.Host() == nil { // with the file provider, routes may lead to peers on the host itself
@@ -200,7 +201,7 @@ func (g *clusterGuard) isNode(a netip.Addr) bool {
 type guardedPrefixes struct {
 	// prefixes are the allowed prefixes, unchanged from the spec.
 	prefixes []string
-	// except are the addresses in prefixes that routes must not reach.
+	// except are the addresses within prefixes that routes must not reach.
 	except []string
 	// found are the findings about the prefixes that are not allowed.
 	found []condition.Finding

@@ -46,8 +46,8 @@ func (d draft) admin() config.Admin {
 	return a
 }
 
-// adminEndpoints returns the metrics and health check endpoints. Their ports are fixed in a pod, and allocated by the
-// file provider on a host.
+// adminEndpoints returns the URLs of the metrics and health check endpoints. In a pod, the ports are fixed. On a host,
+// the file provider allocates ports for each process.
 func (d draft) adminEndpoints(template stunnerv1.DataplaneSpec) (metrics string, health *string) {
 	if host := d.view.Host(); host != nil {
 		ports := host.Admin[resource.KeyOf(d.gateway)]
@@ -102,8 +102,9 @@ func routeNames(l *listener) []string {
 	return names
 }
 
-// relayAddress returns the address of relay sockets. Placeholders are expanded later: the pod address by the dataplane,
-// the node address by the config discovery server.
+// relayAddress returns the address of relay sockets. In a cluster, it is a placeholder: the dataplane replaces
+// config.AddressPlaceholder by the address of its pod, and the config discovery server replaces
+// config.NodeAddressPlaceholder by the address of the node.
 func (d draft) relayAddress() string {
 	switch {
 	case d.view.Host() != nil:

@@ -76,7 +76,7 @@ func (b backend) endpointSet() endpointSet {
 	return s
 }
 
-// portRange returns the port range in the syntax of an endpoint.
+// portRange returns the port range of the backend in the format of endpointSet.ports.
 func (b backend) portRange() string {
 	if b.Port == 0 {
 		return ""
@@ -108,7 +108,7 @@ func (s endpointSet) count() int {
 	return count
 }
 
-// bytes returns an upper bound of the size of the endpoints in a config, in bytes.
+// bytes returns an upper bound of the size that the endpoints take in a config, in bytes.
 func (s endpointSet) bytes() int {
 	bytes := len(s.clusterIP) + len(s.name)
 	if s.static != nil {

@@ -155,7 +155,7 @@ func serviceNames(gw *gwapiv1.Gateway) []string {
 	return []string{gw.Name, gw.Name + "-tcp", gw.Name + "-udp"}
 }
 
-// onlyOneOnPort reports whether no other listener of the spec has the port of this listener on the same network.
+// onlyOneOnPort reports whether no other listener in the spec has the same port and network.
 func (d draft) onlyOneOnPort(l *listener) bool {
 	return !slices.ContainsFunc(d.listeners, func(other *listener) bool {
 		return other != l && other.spec.Port == l.spec.Port && other.network() == l.network()

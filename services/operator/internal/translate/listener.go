@@ -71,7 +71,7 @@ type publicAddress struct {
 
 func (a publicAddress) known() bool { return a.host != "" }
 
-// kind returns the type of the host in the status of a Gateway.
+// kind returns the type of the address for status.addresses of a Gateway.
 func (a publicAddress) kind() gwapiv1.AddressType {
 	if _, err := netip.ParseAddr(a.host); err == nil {
 		return gwapiv1.IPAddressType
@@ -109,7 +109,8 @@ func listenersOf(v *resource.View, gw *gwapiv1.Gateway, targetPorts map[string]i
 
 		var uncertified, unroutable condition.Finding
 		if l.protocol.Secure() || l.protocol == "" && spec.TLS != nil {
-			// A misspelt protocol must not keep a revoked certificate in use.
+			// Certificates are checked even if the protocol is misspelt: such a listener keeps its published form, but
+			// not with a revoked certificate.
 			l.certificates, uncertified, l.revoked = certificatesOf(v, gw, spec)
 		}
 		if l.kinds, unroutable = kindsOf(spec); l.protocol == "" {

@@ -104,7 +104,8 @@ func orNil[T interface {
 
 // Outcome is the result of translating an object of any kind.
 type Outcome struct {
-	// Ours is false if the object does not exist or its status must not be written.
+	// Ours is false if the object does not exist, or if its status belongs to another controller and must not be
+	// written.
 	Ours bool
 	// Status is the complete status. Its type is that of the object's status field, or gwapiv1.RouteStatus for a route.
 	Status any

@@ -42,7 +42,7 @@ func (p parameters) defaultAnnotations() map[string]string {
 	return p.config.Spec.LoadBalancerServiceAnnotations
 }
 
-// budget returns the limits for the routes of the Gateway.
+// budget returns the limits for the routes of the Gateway, with defaults.
 func (p parameters) budget() stunnerv1.Budget {
 	if p.config == nil {
 		return (*stunnerv1.Budget)(nil).WithDefaults()
@@ -73,7 +73,8 @@ func (p parameters) allowsAddress(text string) bool {
 	})
 }
 
-// parametersOf resolves spec.infrastructure.parametersRef of the Gateway, or else spec.parametersRef of its class.
+// parametersOf returns the parameters of a Gateway, from spec.infrastructure.parametersRef, or else from
+// spec.parametersRef of its class.
 func parametersOf(
 	v *resource.View, gw *gwapiv1.Gateway, class *gwapiv1.GatewayClass, opt Options,
 ) (parameters, condition.Finding) {
@@ -129,10 +130,11 @@ func ownParameters(
 	return parameters{effective, dataplane, policy.Spec.LoadBalancerServiceAnnotations}, condition.Finding{}
 }
 
-// dataplaneFor returns the name of the Dataplane for a Gateway that refers to a GatewayConfig itself. If that
-// GatewayConfig does not set spec.dataplane, the API server fills in the default name. Therefore the default name
-// counts as unset if that Dataplane does not allow the namespace of the Gateway, and the Dataplane of the class is
-// used. The finding must not reveal whether a Dataplane exists that does not allow the namespace.
+// dataplaneFor returns the name of the Dataplane for a Gateway with spec.infrastructure.parametersRef. own is the
+// GatewayConfig found there, class that of the GatewayClass. If own does not set spec.dataplane, the API server fills
+// in the default name. Therefore the default name counts as unset if that Dataplane does not allow the namespace of the
+// Gateway, and the Dataplane of the class is used. The finding must not reveal whether a Dataplane exists that does not
+// allow the namespace.
 func dataplaneFor(
 	v *resource.View, gw *gwapiv1.Gateway, own, class *stunnerv1.GatewayConfig, how OwnConfigs,
 ) (string, condition.Finding) {

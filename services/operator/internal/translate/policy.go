@@ -22,8 +22,8 @@ func deniedBackends(gc *stunnerv1.GatewayConfigSpec) []stunnerv1.DeniedBackend {
 	return gc.DeniedBackends
 }
 
-// rank is the way in which a field of the GatewayConfig that a Gateway refers to itself ("own") is merged with the same
-// field of the GatewayConfig of its class ("class").
+// rank is the way in which a field of two GatewayConfigs is merged: "own" is the GatewayConfig in
+// spec.infrastructure.parametersRef of a Gateway, "class" is that of its GatewayClass.
 type rank string
 
 const (
@@ -35,7 +35,8 @@ const (
 	either rank = "either"
 	// union means that the entries of both are used. If both have an annotation of the same name, that of own is used.
 	union rank = "union"
-	// least means that the smaller limit is used. A field that is 0 or unset means unlimited, unless it has a default.
+	// least means that the smaller limit is used. For quotas and rates, 0 means unlimited. An unset duration or budget
+	// has its default.
 	least rank = "least"
 	// admitted means that own may refer to the object that class refers to, or to one that allows the namespace of the
 	// Gateway.
@@ -49,8 +50,8 @@ type ruling struct {
 	narrow func(own, class *stunnerv1.GatewayConfigSpec)
 }
 
-// rulings has an entry for every field of a GatewayConfig. All authentication fields are free, so that a Gateway that
-// refers to a GatewayConfig itself never uses credentials of its class.
+// rulings has an entry for every field of a GatewayConfig. All authentication fields are free, so that a Gateway with
+// spec.infrastructure.parametersRef never uses credentials of its class.
 var rulings = map[string]ruling{
 	"Dataplane":    {rank: admitted}, // see dataplaneFor in parameters.go
 	"LogLevel":     {rank: free},

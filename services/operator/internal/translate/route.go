@@ -85,8 +85,8 @@ func parentConditions(
 		}
 		p, _ = parametersOf(v, gw, class, opt)
 	case gw == nil && r.Ref.GroupVersion == stunnerv1.GroupVersion:
-		// No other controller writes the status of a route of this group, so without an entry a misspelt parent would
-		// go unnoticed.
+		// No other controller writes the status of a route of group stunner.l7mp.io, so without an entry a misspelt
+		// parent would go unnoticed.
 		refused = condition.GatewayMissing(key.String())
 	default:
 		return nil, false
@@ -137,8 +137,7 @@ func parentsOf(r *resource.Route) []gwapiv1.ParentReference {
 // RouteResult is the translation of a UDPRoute.
 type RouteResult struct {
 	Route resource.RouteRef
-	// Ours is false if the operator has no entry in the status of the route and adds none: the status must not be
-	// written.
+	// Ours is false if the status must not be written, because it has no entry of this operator and needs none.
 	Ours bool
 	// Parents is the complete status.parents, including the entries of other controllers.
 	Parents []gwapiv1.RouteParentStatus

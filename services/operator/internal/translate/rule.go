@@ -2,7 +2,7 @@ package translate
 
 import "github.com/stunner-gateway/stunner/services/operator/internal/condition"
 
-// rule checks one aspect of a subject. It returns the zero Finding if the subject passes.
+// rule checks one requirement. It returns the zero Finding if the subject meets it.
 type rule[T any] func(T) condition.Finding
 
 // rules are checked in order. A rule may rely on the fact that the subject has passed all earlier rules.

@@ -77,7 +77,8 @@ func (d draft) programmed(refused condition.Finding) metav1.Condition {
 	return d.rolledOut()
 }
 
-// autoscaled returns condition Autoscaled if the API server rejected the ScaledObject.
+// autoscaled returns condition Autoscaled with status False if the API server rejected the ScaledObject, and otherwise
+// nothing.
 func (d draft) autoscaled() []metav1.Condition {
 	refusal := d.view.Refusal(resource.KeyOf(d.gateway)).Scaling
 	if refusal.Problem == "" {
@@ -87,7 +88,8 @@ func (d draft) autoscaled() []metav1.Condition {
 	return []metav1.Condition{condition.False(condition.Autoscaled, refused)}
 }
 
-// rolledOut returns condition Programmed from the reports of the dataplanes: whether they run the published config.
+// rolledOut returns condition Programmed according to the reports of the dataplanes: whether they run the published
+// config.
 func (d draft) rolledOut() metav1.Condition {
 	fleet := d.view.Fleet(resource.KeyOf(d.gateway))
 	switch {

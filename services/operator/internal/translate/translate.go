@@ -23,27 +23,28 @@ import (
 // DefaultControllerName is the controller name of the GatewayClasses that the operator implements.
 const DefaultControllerName = "stunner.l7mp.io/gateway-operator"
 
-// Options are the inputs of a translation that are not objects.
+// Options are the inputs of a translation other than the objects.
 type Options struct {
 	// ControllerName is the controller name of the GatewayClasses that the operator implements.
 	ControllerName string
-	// EndpointDiscovery translates a Service to its endpoints and its cluster IP. If it is false, a Service becomes its
-	// DNS name.
+	// EndpointDiscovery translates a Service to the addresses of its endpoints and its cluster IP. If it is false, a
+	// Service is translated to its DNS name.
 	EndpointDiscovery bool
 	// ClusterDomain is the DNS domain of the cluster.
 	ClusterDomain string
-	// DiscoveryAddress is the URL of config discovery in generated pods. Its host is the DNS name of a Service: a pod
-	// IP would change with every restart of the operator, and with it every pod template.
+	// DiscoveryAddress is the URL of config discovery for generated pods. Its host is the DNS name of a Service. A pod
+	// IP would change with every restart of the operator, and so would every pod template, which restarts all
+	// dataplanes.
 	DiscoveryAddress string
 	// DiscoverySecured makes generated pods authenticate to config discovery with a token, and verify its TLS
 	// certificate.
 	DiscoverySecured bool
-	// ScalerAddress is the address HOST:PORT of the operator's external scaler for KEDA. DiscoverySecured applies to it
-	// as well.
+	// ScalerAddress is the address HOST:PORT of the operator's external scaler for KEDA. With DiscoverySecured, KEDA
+	// connects to it over TLS.
 	ScalerAddress string
 	// Image is the dataplane image of a Dataplane without spec.image.
 	Image string
-	// OwnConfigs determines what a Gateway may set by a GatewayConfig that it refers to itself.
+	// OwnConfigs determines what the GatewayConfig in spec.infrastructure.parametersRef of a Gateway may set.
 	OwnConfigs OwnConfigs
 	// TrustClassSecrets lets a GatewayConfig that a GatewayClass refers to read Secrets of other namespaces without a
 	// ReferenceGrant.
@@ -71,19 +72,20 @@ type Room struct {
 	Bounded  bool
 }
 
-// OwnConfigs determines what a Gateway may set by a GatewayConfig that it refers to itself, in
-// spec.infrastructure.parametersRef. The zero value means OwnConfigsRestricted.
+// OwnConfigs determines what the GatewayConfig in spec.infrastructure.parametersRef of a Gateway may set. The zero
+// value means OwnConfigsRestricted.
 type OwnConfigs string
 
 // The values of OwnConfigs.
 const (
-	// OwnConfigsDeny rejects such a Gateway, unless the GatewayConfig is that of its class.
+	// OwnConfigsDeny rejects a Gateway with spec.infrastructure.parametersRef, unless it refers to the GatewayConfig of
+	// the class.
 	OwnConfigsDeny OwnConfigs = "deny"
-	// OwnConfigsRestricted allows a GatewayConfig that restricts the one of the class further. It cannot lift a
-	// restriction.
+	// OwnConfigsRestricted allows a GatewayConfig that restricts the GatewayConfig of the class further. It cannot lift
+	// a restriction.
 	OwnConfigsRestricted OwnConfigs = "restricted"
-	// OwnConfigsAllow lets the GatewayConfig replace that of the class, except for the fields that are reserved to the
-	// class.
+	// OwnConfigsAllow lets the GatewayConfig replace that of the class, except for the fields that only the class may
+	// set.
 	OwnConfigsAllow OwnConfigs = "allow"
 )
 
@@ -151,7 +153,7 @@ func (r Result) Managed() bool {
 	})
 }
 
-// Demand is the number of endpoints of a Gateway, counted as in a budget.
+// Demand is the number of endpoints of a Gateway, counted in the same way as for a budget.
 type Demand struct {
 	// Wanted is the number of endpoints that the Gateway's own budget allows. Given is the number that it has after the
 	// budgets shared with other Gateways.

@@ -27,10 +27,10 @@ type refusal struct {
 	peer netip.AddrPort
 }
 
-// rule returns nil if it does not refuse a request.
+// rule checks a request. It returns nil if the request passes.
 type rule func(g *Gate, r *request) *refusal
 
-// admission lists the rules for each method. The first refusal is the answer.
+// admission lists the rules for each method in the order in which they are checked. The first refusal is the answer.
 var admission = map[stun.Method][]rule{
 	stun.MethodBinding: {unknownAttributes, bindingRate},
 	stun.MethodAllocate: append(authentication,
@@ -57,7 +57,7 @@ func unknownAttributes(_ *Gate, r *request) *refusal {
 	return nil
 }
 
-// bindingRate does not answer Binding requests beyond a rate, because their source address may be forged.
+// bindingRate drops Binding requests above a rate limit, because their source address may be forged.
 func bindingRate(g *Gate, r *request) *refusal {
 	if !g.answers.Allow(r.limited(), limit.Binding) {
 		return &refusal{reason: meter.RateLimited}
@@ -73,8 +73,9 @@ func turnServed(g *Gate, _ *request) *refusal {
 	return nil
 }
 
-// hasAttributes refuses a request without any attribute with a 400 that is as short as possible. No client sends one,
-// but an attacker may, to have a longer answer sent to a forged source address.
+// hasAttributes refuses a request without any attribute with 400 and without a reason phrase. No client sends such a
+// request, but an attacker may send it from a forged source address. The answer must then be short, so that the attack
+// is not amplified.
 func hasAttributes(_ *Gate, r *request) *refusal {
 	if len(r.Attributes) == 0 {
 		return &refusal{code: stun.CodeBadRequest, reason: meter.BadRequest, terse: true}
@@ -93,8 +94,8 @@ func credentialPresent(g *Gate, r *request) *refusal {
 // maxCredential bounds USERNAME, REALM and NONCE in bytes (RFC 8489 §14.3, §14.9, §14.10).
 var maxCredential = map[stun.AttrType]int{stun.AttrUsername: 508, stun.AttrRealm: 763, stun.AttrNonce: 763}
 
-// credentialComplete refuses MESSAGE-INTEGRITY without USERNAME, REALM or NONCE, or with one that is too long, with
-// 400.
+// credentialComplete refuses a request that has MESSAGE-INTEGRITY with 400 if its USERNAME, REALM or NONCE is missing,
+// empty or too long.
 func credentialComplete(_ *Gate, r *request) *refusal {
 	for t, most := range maxCredential {
 		if v, ok := r.Value(t); !ok || len(v) == 0 || len(v) > most {
@@ -114,9 +115,9 @@ func nonceFresh(g *Gate, r *request) *refusal {
 	return nil
 }
 
-// guessesLeft refuses a request with a guessable user name after too many wrong passwords, without comparing the
-// password. A public source gets no answer (T-07). A private source may be a load balancer and gets 401, so that a
-// client with a wrong password gives up and does not wait for an answer.
+// guessesLeft refuses a request whose user name can be guessed, without comparing the password, if there were too many
+// wrong passwords before. A public source gets no answer (T-07). A private source may be a load balancer, so it gets
+// 401: a client behind it that has a wrong password then gives up at once, and does not wait for a timeout.
 func guessesLeft(g *Gate, r *request) *refusal {
 	name, _ := r.Value(stun.AttrUsername)
 	if !g.policy.Load().Authority.Guessable(string(name)) || g.limits.MayCompare(r.limited()) {
@@ -131,8 +132,9 @@ func guessesLeft(g *Gate, r *request) *refusal {
 // leeway is how far the clock of this host may be ahead of the clock of the service that issues ephemeral credentials.
 const leeway = 5 * time.Second
 
-// credentialValid answers an unknown user, a wrong password and an expired credential with the same 401. A credential
-// of a former authority is valid for a session, and not for a new allocation unless Former.New is set.
+// credentialValid verifies the credential of a request. An unknown user, a wrong password and an expired credential get
+// the same 401, so that the answer does not tell which users exist. A credential of a former authority is valid for an
+// existing session. It is valid for a new allocation only if Former.New is set.
 func credentialValid(g *Gate, r *request) *refusal {
 	username, _ := r.Value(stun.AttrUsername)
 	realm, _ := r.Value(stun.AttrRealm)
@@ -182,14 +184,16 @@ func formerlyValid(r *request, p *Policy, now time.Time) bool {
 	return false
 }
 
-// inGrace reports whether a session may be refreshed with an expired credential. A new allocation needs a valid one.
+// inGrace reports whether a credential that has expired may still be used to refresh a session. A new allocation needs
+// a credential that has not expired.
 func (g *Gate) inGrace(r *request, known credential.Verified, p *Policy, now time.Time) bool {
 	return r.flow != nil && r.Type.Method != stun.MethodAllocate && now.Before(known.Expires.Add(p.SessionGrace))
 }
 
-// authorities returns the authorities that may verify the request: the current one, and the former ones until their
-// Until. For a new allocation a former authority needs New. For a session each of them may also verify in the realm of
-// the session, because a change of the realm must not end a session.
+// authorities returns the authorities that may verify the request: the current one, and each former one before its
+// Former.Until. For a new allocation a former authority is included only if its Former.New is set. For an existing
+// session each authority is also tried with the realm of the session, because a change of the realm must not end a
+// session.
 func (g *Gate) authorities(r *request, p *Policy, now time.Time) []credential.Authority {
 	list := []credential.Authority{p.Authority}
 	isNew := r.flow == nil || r.Type.Method == stun.MethodAllocate
@@ -273,8 +277,8 @@ func notRetiring(g *Gate, _ *request) *refusal {
 	return nil
 }
 
-// allocationExists answers 437 if there is no allocation. The client of a gateway that was restarted then starts over
-// at once, and does not retransmit until its timeout.
+// allocationExists refuses a request of a client without an allocation with 437. After a restart of the gateway its
+// clients then allocate again at once, and do not retransmit until a timeout.
 func allocationExists(_ *Gate, r *request) *refusal {
 	if r.flow == nil {
 		return &refusal{code: stun.CodeAllocMismatch, reason: meter.NoAllocation}
@@ -282,7 +286,7 @@ func allocationExists(_ *Gate, r *request) *refusal {
 	return nil
 }
 
-// owner refuses any user but that of the allocation with 441 (RFC 8656 §5).
+// owner refuses a user other than the user of the allocation with 441 (RFC 8656 §5).
 func owner(_ *Gate, r *request) *refusal {
 	if r.username != r.flow.Username {
 		return &refusal{code: stun.CodeWrongCredentials, reason: meter.OtherUser}
@@ -298,7 +302,7 @@ func lifetimeReadable(_ *Gate, r *request) *refusal {
 	return nil
 }
 
-// sameFamily refuses a Refresh for another family than that of the allocation with 443 (RFC 8656 §8.2).
+// sameFamily refuses a Refresh for an address family other than that of the allocation with 443 (RFC 8656 §8.2).
 func sameFamily(_ *Gate, r *request) *refusal {
 	v, ok := r.Value(stun.AttrRequestedAddressFamily)
 	if ok && (len(v) != 4 || v[0] != stunmsg.Family(r.flow.Session.Relay.Addr())) {
@@ -322,7 +326,7 @@ func permissionPeers(_ *Gate, r *request) *refusal {
 	return nil
 }
 
-// permissionRoutes refuses all peers of a request with 403 if the routes do not allow one of them.
+// permissionRoutes refuses a request with 403 unless the routes allow all its peers.
 func permissionRoutes(g *Gate, r *request) *refusal {
 	peers, _ := r.Peers()
 	view := g.routes.Load()
@@ -334,8 +338,8 @@ func permissionRoutes(g *Gate, r *request) *refusal {
 	return nil
 }
 
-// permissionLimit refuses more than MaxPermissions permissions of an allocation with 508. A channel installs a
-// permission too.
+// permissionLimit refuses a request with 508 if the allocation would have more than MaxPermissions permissions. It also
+// applies to ChannelBind, which installs a permission.
 func permissionLimit(_ *Gate, r *request) *refusal {
 	peers, _ := r.Peers()
 	if !r.flow.permitted.room(peers, time.Now()) {
@@ -363,8 +367,8 @@ func channelPeer(_ *Gate, r *request) *refusal {
 	return peerFamily(r, peers[0].Addr())
 }
 
-// channelFree refuses a number that is bound to another peer, and a peer that is bound to another number, with 400
-// (RFC 8656 §12.2). It refuses more than relay.MaxChannels channels of an allocation with 508.
+// channelFree refuses a channel number that is bound to another peer, and a peer that is bound to another number, with
+// 400 (RFC 8656 §12.2). It refuses a new channel with 508 if the allocation has relay.MaxChannels channels.
 func channelFree(_ *Gate, r *request) *refusal {
 	n, _ := r.Channel()
 	peers, _ := r.Peers()
@@ -378,8 +382,9 @@ func channelFree(_ *Gate, r *request) *refusal {
 	return nil
 }
 
-// channelRoute refuses a peer with 403 if no route allows its IP address and port. A channel, unlike a permission, has
-// a port. The relay itself is not allowed as a peer.
+// channelRoute refuses a peer with 403 if no route allows its IP address and port. A permission is for an IP address
+// only, but a channel is for an address and port. The relayed transport address of the client itself is not allowed as
+// a peer.
 func channelRoute(g *Gate, r *request) *refusal {
 	peers, _ := r.Peers()
 	if peers[0] == r.flow.Session.Relay {
@@ -398,7 +403,7 @@ func peerFamily(r *request, peer netip.Addr) *refusal {
 	return nil
 }
 
-// challenge refuses a request with REALM and a new NONCE.
+// challenge returns a refusal with REALM and a new NONCE.
 func (g *Gate) challenge(r *request, code stun.ErrorCode, reason meter.Reason) *refusal {
 	now := time.Now()
 	realm := stun.NewRealm(g.realm(r, code, now))
@@ -406,9 +411,9 @@ func (g *Gate) challenge(r *request, code stun.ErrorCode, reason meter.Reason) *
 	return &refusal{code: code, reason: reason, attrs: []stun.Setter{realm, fresh}}
 }
 
-// realm returns the realm of a challenge. It is the current one, with an exception: the 438 for a session that is
-// signed with a former password has the realm of the request. A client derives its key from the realm of the challenge,
-// and the former password is not valid in the current realm.
+// realm returns the realm of a challenge: the current one, with one exception. A session may be signed with a password
+// of a former authority, which is not valid in the current realm. A client derives its key from the realm of the
+// challenge, so a 438 for such a session has the realm of its request.
 func (g *Gate) realm(r *request, code stun.ErrorCode, now time.Time) string {
 	p := g.policy.Load()
 	if sent, _ := r.Value(stun.AttrRealm); code == stun.CodeStaleNonce {
@@ -421,7 +426,7 @@ func (g *Gate) realm(r *request, code stun.ErrorCode, now time.Time) string {
 	return p.Authority.Realm
 }
 
-// answerable reports whether a refusal of an unauthenticated request may be sent.
+// answerable reports whether the rate limits allow an answer to a refused request that is not authenticated.
 func (g *Gate) answerable(r *request, why meter.Reason) bool {
 	switch why {
 	case meter.UnknownUser, meter.WrongPassword, meter.ExpiredCredential, meter.RateLimited:

@@ -1,8 +1,8 @@
 // Package gate admits the requests of clients and answers them. Every STUN message of a client passes through the gate
 // of its listener.
 //
-// A message is parsed once. A request that a rule of admit.go refuses gets an error response. An admitted request is
-// passed to the allocation engine, and the gate answers the client after it. The gate registers a session for each
+// A message is parsed once. A request that a rule of admit.go refuses gets an error response. The gate executes an
+// admitted request with the allocation engine and then answers the client. The gate registers a session for each
 // allocation, and ends it when its lifetime is over.
 //
 //	listener ─ Receive ─▶ parse ─▶ rules ─▶ allocation engine ─▶ success response
@@ -36,11 +36,11 @@ import (
 type Policy struct {
 	// Authority verifies credentials, and names the realm. With the zero Authority the listener serves STUN only.
 	Authority credential.Authority
-	// Former are earlier authorities. A session may be refreshed with a credential of a former authority until its
-	// Until.
+	// Former are earlier authorities. A session may be refreshed with a credential of a former authority until
+	// Former.Until.
 	Former []Former
-	// RelayAddrs are the IP addresses of relayed transport addresses, at most one for each family. A client that asks
-	// for no family gets the first.
+	// RelayAddrs are the IP addresses of relayed transport addresses, at most one for each family. The first one is
+	// used if the client requests no family.
 	RelayAddrs []netip.Addr
 	// SessionGrace is how long a session may be refreshed after its credential has expired.
 	SessionGrace time.Duration
@@ -55,9 +55,9 @@ type Former struct {
 	New bool
 }
 
-// relayAddr returns the relay address of a family. Family 0 stands for any and gets the first address. RFC 8656 §7.2
-// demands IPv4 in this case, but if the config has no IPv4 address first, an IPv6 relay serves a client better than an
-// error.
+// relayAddr returns the relay address of a family. Family 0 means any, and gets the first address. RFC 8656 §7.2
+// demands IPv4 in this case, but if the config has no IPv4 address or does not list it first, an IPv6 relay serves a
+// client better than an error.
 func (p *Policy) relayAddr(family byte) (netip.Addr, bool) {
 	for _, a := range p.RelayAddrs {
 		if family == 0 || stunmsg.Family(a) == family {
@@ -93,25 +93,28 @@ type Gate struct {
 	flows map[netip.AddrPort]*flow
 }
 
-// flow is a client with an allocation. The gate keeps no state of other clients, because their address may be forged.
+// flow is the state of a client that has an allocation. The gate keeps no state for other clients, because their source
+// address may be forged.
 type flow struct {
 	*session.Session
 	relay      *relay.Relay
 	allocation engine.Allocation
-	// allocated is the transaction ID of the Allocate request, and lifetime the granted lifetime in seconds. A
-	// retransmitted Allocate gets the same answer (RFC 8656 §7.2).
+	// allocated is the transaction ID of the Allocate request. A retransmitted Allocate has the same transaction ID and
+	// gets the same answer (RFC 8656 §7.2).
 	allocated [stun.TransactionIDSize]byte
-	lifetime  uint32
-	// realm is that of the latest request.
+	// lifetime is the granted lifetime in seconds.
+	lifetime uint32
+	// realm is the realm of the latest authenticated request.
 	realm atomic.Pointer[string]
-	// until is the end of the lifetime. refreshing makes a Refresh wait for expire, and the other way round.
-	until      time.Time
+	// until is the end of the lifetime.
+	until time.Time
+	// refreshing serializes Refresh requests and expire, so that a session is not ended while its lifetime is prolonged.
 	refreshing sync.Mutex
 	// expiry runs expire.
 	expiry *time.Timer
-	// token is the reservation of the next port, if the client has requested one.
+	// token is the token of the port above, if the client has reserved it (EVEN-PORT, RFC 8656 §7.2).
 	token *relay.Token
-	// permitted counts the permissions.
+	// permitted counts the permissions of the allocation.
 	permitted permissions
 	// guesses counts wrong passwords for Username on this 5-tuple.
 	guesses limit.Guesses
@@ -219,9 +222,9 @@ func (g *Gate) flow(client netip.AddrPort) *flow {
 	return g.flows[client]
 }
 
-// flowOf returns the flow of a client, or nil. A connection does not get the flow of another connection from the same
-// address and port. There may be one to another IP address of this host, or an earlier one whose end was not noticed
-// yet.
+// flowOf returns the flow of a client, or nil. A connection never gets the flow of another connection from the same
+// address and port. Two such connections can exist: to different IP addresses of this host, or if the end of the
+// earlier one was not detected yet.
 func (g *Gate) flowOf(client session.Client) *flow {
 	f := g.flow(client.Addr())
 	if f != nil && client.Connected() && f.Client != client {
@@ -230,7 +233,7 @@ func (g *Gate) flowOf(client session.Client) *flow {
 	return f
 }
 
-// end ends the allocation of a flow. The engine closes the relay, which calls ended.
+// end ends the allocation of a flow. The engine then closes the relay, and the relay calls ended.
 func (g *Gate) end(f *flow) {
 	if err := f.allocation.End(); err != nil {
 		g.log.Debug("end session", "error", err)

@@ -13,13 +13,14 @@ const (
 	permissionLifetime = 5 * time.Minute
 )
 
-// permissions counts the permissions of an allocation. The allocation engine enforces them.
+// permissions counts the permissions of an allocation for the limit MaxPermissions. The allocation engine enforces the
+// permissions themselves.
 type permissions struct {
 	mu    sync.Mutex
 	until map[netip.Addr]time.Time
 }
 
-// room reports whether permissions for more peers stay within MaxPermissions.
+// room reports whether the allocation stays within MaxPermissions if permissions for the given peers are added.
 func (p *permissions) room(peers []netip.AddrPort, now time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

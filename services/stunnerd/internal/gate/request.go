@@ -28,7 +28,7 @@ func (r *request) answer(class stun.MessageClass, attrs ...stun.Setter) ([]byte,
 	return r.Answer(class, r.key, attrs...)
 }
 
-// limited returns the part of the request that the limits depend on.
+// limited returns the properties of the request on which rate limits depend.
 func (r *request) limited() limit.Request {
 	name, _ := r.Value(stun.AttrUsername)
 	l := limit.Request{

@@ -17,7 +17,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/stunmsg"
 )
 
-// service executes the admitted requests of each method, and returns the answer.
+// service maps each method to the function that executes an admitted request and returns the answer.
 var service = map[stun.Method]func(*Gate, *request) ([]byte, error){
 	stun.MethodBinding:          (*Gate).binding,
 	stun.MethodAllocate:         (*Gate).allocate,
@@ -26,7 +26,7 @@ var service = map[stun.Method]func(*Gate, *request) ([]byte, error){
 	stun.MethodChannelBind:      (*Gate).channelBind,
 }
 
-// request answers one request.
+// request checks one request with the rules of its method, executes it and answers the client.
 func (g *Gate) request(r *request) {
 	rules, known := admission[r.Type.Method]
 	if !known {
@@ -60,8 +60,8 @@ func (g *Gate) request(r *request) {
 	send()
 }
 
-// retransmitted answers a retransmitted Allocate like the original request (RFC 8656 §7.2). It reports false for any
-// other request. The retransmission must be authenticated as the same user.
+// retransmitted answers a retransmitted Allocate like the original request (RFC 8656 §7.2). It reports false, and sends
+// nothing, for any other request. The retransmission must be authenticated as the user of the original request.
 func (g *Gate) retransmitted(r *request) bool {
 	f := r.flow
 	if f == nil || r.Type.Method != stun.MethodAllocate || r.TransactionID != f.allocated || !r.Signed {
@@ -78,7 +78,7 @@ func (g *Gate) retransmitted(r *request) bool {
 	return true
 }
 
-// sameUser are the rules for a retransmitted Allocate.
+// sameUser lists the rules for a retransmitted Allocate.
 var sameUser = append(authentication, owner)
 
 func (g *Gate) refuse(r *request, why *refusal) {
@@ -103,7 +103,7 @@ func (g *Gate) drop(client session.Client, why meter.Reason) {
 	g.meter.DropNote(why, meter.Note{Listener: g.name, Client: client.Addr()})
 }
 
-// Error implements error, for an admitted request that fails.
+// Error implements error, so that the functions of service can return a refusal.
 func (f *refusal) Error() string { return f.reason.String() }
 
 func (g *Gate) binding(r *request) ([]byte, error) {
@@ -155,8 +155,8 @@ func (g *Gate) allocate(r *request) ([]byte, error) {
 	return f.allocatedAnswer(r)
 }
 
-// overQuota returns 486 for a user or a source that has reached its quota, and 508 if the process has no capacity or no
-// port.
+// overQuota returns the refusal for an error of the session table or of a relay socket: 486 for a user or a source that
+// has reached its quota, and 508 if the process has no capacity or no port.
 func overQuota(err error) *refusal {
 	switch {
 	case errors.Is(err, session.ErrUserQuota):
@@ -169,8 +169,9 @@ func overQuota(err error) *refusal {
 	return &refusal{code: stun.CodeInsufficientCapacity, reason: meter.NoRelay}
 }
 
-// place takes a place for a session. With a RESERVATION-TOKEN it is that of the reserved port, which is returned with
-// its socket. The token of another user is invalid.
+// place reserves a place in the session table, which limits the sessions of a user, of a source and of the process. A
+// request with RESERVATION-TOKEN has had its place since the port was reserved: place then moves it to the session and
+// returns the reserved port. A token of another user is invalid.
 func (g *Gate) place(r *request, s *session.Session) (relay.Reserved, error) {
 	v, ok := r.Value(stun.AttrReservationToken)
 	if !ok {
@@ -228,7 +229,7 @@ func (g *Gate) socket(r *request, f *flow) (relay.Reserved, error) {
 	return relay.Reserved{Socket: even, Advertised: advertised}, nil
 }
 
-// insert registers a flow. It reports false if the client has another one.
+// insert registers a flow. It reports false if the client already has a flow.
 func (g *Gate) insert(f *flow) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -254,8 +255,8 @@ func (f *flow) allocatedAnswer(r *request) ([]byte, error) {
 	return r.answer(stun.ClassSuccessResponse, attrs...)
 }
 
-// familyMissing returns ADDRESS-ERROR-CODE (RFC 8656 §18.12) with 440. A client that requests relays of both families
-// gets one, and this attribute for the other family.
+// familyMissing returns ADDRESS-ERROR-CODE with 440 (RFC 8656 §18.12). A client that requests relays of both address
+// families gets a relay of one family, and this attribute for the other family.
 func familyMissing(given netip.Addr) stun.RawAttribute {
 	missing := byte(stunmsg.FamilyIPv4)
 	if given.Is4() {
@@ -271,12 +272,12 @@ func (f *flow) setRealm(realm string) {
 	}
 }
 
-// setLifetime starts a lifetime, in seconds.
+// setLifetime starts a new lifetime, in seconds.
 func (f *flow) setLifetime(lifetime uint32) {
 	f.lifetime, f.until = lifetime, time.Now().Add(time.Duration(lifetime)*time.Second)
 }
 
-// resetExpiry makes expire run at the end of the lifetime.
+// resetExpiry schedules expire for the end of the lifetime.
 func (f *flow) resetExpiry() {
 	f.expiry.Reset(time.Until(f.until))
 	if f.relay.Closed() { // ended may have stopped the timer before the Reset
@@ -284,7 +285,7 @@ func (f *flow) resetExpiry() {
 	}
 }
 
-// expire ends a session whose lifetime is over.
+// expire ends a session whose lifetime is over. The expiry timer calls it.
 func (g *Gate) expire(f *flow) {
 	defer f.relay.Survive("end session")
 	f.refreshing.Lock()
@@ -332,17 +333,17 @@ func (g *Gate) channelBind(r *request) ([]byte, error) {
 	return r.answer(stun.ClassSuccessResponse)
 }
 
-// bind opens a channel for data after its answer was sent. Some clients, for example libnice, drop ChannelData that
-// arrives before the answer. ChannelData of the client cannot arrive too early, because its messages are handled one
-// after another.
+// bind sends the answer to a ChannelBind before data can be sent to the client in the channel. Some clients, for
+// example libnice, drop ChannelData that arrives before the answer. ChannelData from the client needs no such order,
+// because the messages of a client are handled one after another.
 func (g *Gate) bind(r *request, answer func()) {
 	n, _ := r.Channel()
 	peers, _ := r.Peers()
 	r.flow.relay.Bind(n, peers[0], answer)
 }
 
-// refusalOf returns the refusal for an error of the allocation engine: 437 if the allocation has ended meanwhile, or
-// the code of the engine. Any other error is returned as it is.
+// refusalOf converts an error of the allocation engine: to a 437 if the allocation has ended, or to a refusal with the
+// code of an engine.Refusal. Any other error is returned unchanged.
 func refusalOf(err error) error {
 	var refused engine.Refusal
 	switch {

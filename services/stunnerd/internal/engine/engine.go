@@ -5,7 +5,7 @@
 // nothing to a client by itself. The gate also owns the lifetimes of allocations: an engine keeps an allocation until
 // End. The engine owns the lifetimes of permissions (300 s, RFC 8656 §9) and of channels (relay.ChannelLifetime).
 //
-// An engine is chosen in package server. Package pionturn is the one that exists.
+// Package server selects the engine. Package pionturn is the only implementation.
 package engine
 
 import (
@@ -21,9 +21,9 @@ import (
 
 // Engine holds the allocations of a process. Its methods may be called from several goroutines at a time.
 type Engine interface {
-	// New returns an allocation for a relay. The allocation does not exist before its Start.
+	// New prepares an allocation for a relay. Allocation.Start creates it.
 	New(r *relay.Relay) Allocation
-	// Allocations returns the number of allocations that exist.
+	// Allocations returns the number of allocations that were started and have not ended.
 	Allocations() int
 	// Tasks returns the goroutines that serve all allocations. A liveness probe watches them.
 	Tasks() []*watch.Task
@@ -35,16 +35,16 @@ type Engine interface {
 //
 // The error of Start, Permit and Bind is ErrNoAllocation, a Refusal, or a failure of the engine itself.
 type Allocation interface {
-	// Start creates the allocation. From then on the engine calls Receive of the relay for as long as it returns no
-	// error, and Deliver for a datagram of a peer that has a permission. The engine closes the relay when the
-	// allocation ends.
+	// Start creates the allocation. The engine then calls Receive of the relay in a loop until Receive returns an
+	// error. It calls Deliver of the relay for a datagram of a peer that has a permission. The engine closes the relay
+	// when the allocation ends.
 	Start() error
 	// Permit installs or refreshes the permissions of peers. Only their IP addresses count (RFC 8656 §9).
 	Permit(peers []netip.AddrPort) error
 	// Bind binds a channel number to a peer, or refreshes the binding, and refreshes the permission of the peer.
 	Bind(number uint16, peer netip.AddrPort) error
-	// Send passes the data of a Send indication to Send of the relay if the peer has a permission. It drops other data.
-	// It does not keep the slice.
+	// Send passes the data of a Send indication to relay.Relay.Send if the peer has a permission, and drops the data
+	// otherwise. It does not retain the slice.
 	Send(data []byte, peer netip.AddrPort)
 	// End ends the allocation. The relay is closed when End returns without an error.
 	End() error

@@ -5,52 +5,53 @@ import (
 	"sync/atomic"
 )
 
-// Limits on answers to wrong credentials, over every transport. They do not delay a request with a valid credential;
-// the limits of guesses.go do.
+// Limits on answers to wrong credentials, over every transport. They never delay a request with a valid credential. The
+// limits of guesses.go may refuse such a request.
 const (
-	failureRate = 10 // a minute, of a source; PrivateFactor times as many of all private sources together
-	// FailureBurst is the number of such answers that one source may get at once.
+	failureRate = 10 // a minute for each source; PrivateFactor times as many for all private sources together
+	// FailureBurst is the number of answers to wrong credentials that one source may get at once.
 	FailureBurst = 10
-	// nameRate bounds the answers to wrong credentials of one user name, of all public sources together. Only answers
-	// are limited, so nobody can lock a user out at another source.
+	// nameRate bounds the answers to wrong credentials of one user name, for all public sources together. It limits
+	// answers and not authentication, so an attacker cannot lock a user out at another source.
 	nameRate = 100 // a minute
-	// NameBurst is the number of such answers for one user name that may be sent at once.
+	// NameBurst is the number of answers to wrong credentials that may be sent at once for one user name.
 	NameBurst = 100
 )
 
 // Limits on answers to unauthenticated requests over UDP. The source address may be forged, and then the answer is sent
 // to a host that has not asked for it. Each listener has its own limits.
 const (
-	// A challenge costs one token. A client that uses the nonce of the challenge has shown that its address is real,
-	// and gets the token back. So many users behind one address are served at any rate, and a forged source is not.
-	challengeRate = 10 // a second, of a source; PrivateFactor times as many of all private sources together
+	// A challenge costs one token. A client that uses the nonce of the challenge has proved that its address is real,
+	// and its token is returned. Therefore the limit does not affect real clients, even if many of them share an
+	// address, but it limits challenges to forged sources.
+	challengeRate = 10 // a second for each source; PrivateFactor times as many for all private sources together
 	// ChallengeBurst is the number of challenges that one source may get at once.
 	ChallengeBurst = 10
-	// tupleRate bounds one address and port, so that one socket behind a load balancer gets 1 % of the tokens that all
-	// clients behind it share.
+	// tupleRate bounds the answers to one address and port. A single socket behind a load balancer then uses at most
+	// one percent of the tokens that all clients behind the load balancer share.
 	tupleRate = 10 // a second
 	// TupleBurst is the number of answers that one address and port may get at once.
 	TupleBurst = 10
-	// Beyond the limit of the private sources the listener is silent, and remembers the requests that it has not
-	// answered. A client repeats its request from the same port with the same transaction ID (RFC 8489 §6.2.1), seven
-	// or more times: first after 200 ms (pion), 250 ms (Chromium), 500 ms or 1 s (coturn). A flood with random ports or
-	// transaction IDs does not repeat. Repeated requests have a limit of their own, so that new clients are served
-	// during such a flood.
+	// If the limit of the private sources is exceeded, the listener does not answer, and remembers the request. A
+	// client repeats an unanswered request from the same port with the same transaction ID (RFC 8489 §6.2.1), seven or
+	// more times: first after 200 ms (pion), 250 ms (Chromium), 500 ms or 1 s (coturn). A flood with random ports or
+	// transaction IDs does not repeat requests. Repeated requests have a limit of their own, so that new clients are
+	// served during such a flood.
 	//
-	// Silence serves clients better than a short answer. A challenge with REALM and NONCE is longer than the first
-	// request, which has 28 bytes, and pion, coturn and Chromium give up on a 400, and on a 401 without a nonce.
+	// A missing answer is better for clients than a short answer. A challenge with REALM and NONCE is longer than the
+	// first request, which has 28 bytes, and pion, coturn and Chromium give up on a 400, and on a 401 without a nonce.
 	repeatRate = 1000 // a second
 	// RepeatBurst is the number of repeated requests that a listener may answer at once.
 	RepeatBurst = 1000
-	// tupleRepeatRate bounds the answers to repeated requests of one address and port, so that one socket that repeats
-	// one request for ever gets few answers.
+	// tupleRepeatRate bounds the answers to repeated requests of one address and port, so that a socket that repeats
+	// one request endlessly gets few answers.
 	tupleRepeatRate = 2 // a second
-	// TupleRepeatBurst is the number of such answers that one address and port may get at once.
+	// TupleRepeatBurst is the number of repeated requests of one address and port that may be answered at once.
 	TupleRepeatBurst = 3
 )
 
-// Costs of answers, as fractions of a token: Challenge is 1/1, Binding is 1/10, because a Binding answer is hardly
-// longer than the request.
+// Costs of answers, as divisors of a token. A challenge costs 1/Challenge of a token, which is a whole one. A Binding
+// answer costs 1/Binding of a token, because it is hardly longer than the request.
 const (
 	Challenge = 1
 	Binding   = 10
@@ -75,8 +76,8 @@ func (p *Process) NewListener() *Listener {
 	}
 }
 
-// Allow reports whether an unauthenticated request may be answered, and takes the tokens. The fraction is Challenge or
-// Binding.
+// Allow reports whether an unauthenticated request may be answered, and takes the tokens if so. The argument fraction
+// is the cost of the answer: Challenge or Binding.
 func (l *Listener) Allow(r Request, fraction int) bool {
 	switch {
 	case r.Connected:
@@ -101,8 +102,9 @@ func (l *Listener) Verified(r Request) {
 	}
 }
 
-// silenced remembers requests that were not answered, by transaction ID. A request replaces an earlier one that has the
-// same slot. At 60,000 requests a second a fifth of them is replaced within a second. The table takes 1 MiB.
+// silenced remembers unanswered requests by transaction ID. A request replaces an earlier one in the same slot. At
+// 60,000 requests a second a fifth of the requests is replaced within a second, before the client repeats it. The table
+// takes 1 MiB.
 type silenced struct {
 	seed  maphash.Seed
 	slots [1 << 18]atomic.Uint32
@@ -110,7 +112,7 @@ type silenced struct {
 
 func newSilenced() *silenced { return &silenced{seed: maphash.MakeSeed()} }
 
-// repeated reports whether the same request of the same client was remembered before, and remembers it.
+// repeated reports whether the client has sent the same request before, and remembers the request.
 func (s *silenced) repeated(r Request) bool {
 	tag := uint32(hash(s.seed, r.Client)>>32) | 1 // 0 is an empty slot
 	slot := &s.slots[maphash.Bytes(s.seed, r.Transaction[:])%uint64(len(s.slots))]

@@ -30,43 +30,51 @@ import (
 // request cannot be told from a guess, and with more comparisons the password would be found. Sessions, their
 // refreshes, other sources and ephemeral names are not affected.
 const (
-	// SourceGuesses is for a public source, and for each port of a private source.
+	// SourceGuesses is the limit of a public source, and of each port of a private source.
 	SourceGuesses = 10 // a minute
-	// UserGuesses is for a user that has authenticated at the source.
+	// UserGuesses is the limit of a user that has authenticated at the source before.
 	UserGuesses = 100 // a minute
-	// PrivateGuesses is for a private source, and for a /48 of IPv6.
+	// PrivateGuesses is the limit of a private source, and of a /48 of IPv6.
 	PrivateGuesses = 1000 // a minute
-	// SessionGuesses is for a session.
+	// SessionGuesses is the limit of the 5-tuple and user of a session.
 	SessionGuesses = 10
 	// sitePrefix is the length of the IPv6 prefix of a site, which has 65,536 sources (RFC 6177 §2).
 	sitePrefix = 48
 	guessLock  = time.Minute
-	// authenticatedFor is how long a user that has authenticated at a source has the limit UserGuesses there.
+	// authenticatedFor is how long the limit UserGuesses applies after a user has authenticated at a source.
 	authenticatedFor = time.Hour
-	// maxGuessers bounds the tables. A new entry replaces an entry that has no effect any more, or else a random one.
+	// maxGuessers bounds the number of entries of each table. When a table is full, a new entry replaces one that no
+	// longer has an effect, or else a random one.
 	maxGuessers = 4096
 )
 
-// Guesses counts the wrong passwords of a session. The zero Guesses has counted none.
+// Guesses counts the wrong passwords of a session. The zero Guesses is ready to use.
 type Guesses struct{ wrong atomic.Int32 }
 
-// guesser is the key of a limit: a source, a port of a source, or a user at a source. The other fields are zero.
+// guesser is the key of a limit: a source, a port of a source, or a user at a source. Fields that do not apply are
+// zero.
 type guesser struct {
 	source netip.Prefix
 	port   uint16
 	user   string
 }
 
-// allowance is how many wrong passwords of a guesser are compared in a minute. With lock none is compared for guessLock
-// after the last of them.
+// allowance is the limit of a guesser.
 type allowance struct {
 	guesser
+	// minute is the number of wrong passwords that are compared in a minute.
 	minute int
-	lock   bool
+	// lock reports whether no password is compared for guessLock once the limit is used up.
+	lock bool
 }
 
-// spent is the used part of an allowance: full is when the allowance is whole again, locked the end of the lock.
-type spent struct{ full, locked time.Duration }
+// spent is the used part of an allowance, as times since the epoch of guesses.
+type spent struct {
+	// full is when no wrong password counts any more.
+	full time.Duration
+	// locked is when the lock ends.
+	locked time.Duration
+}
 
 // guesses counts wrong passwords. Its times are durations since epoch.
 type guesses struct {
@@ -74,17 +82,17 @@ type guesses struct {
 
 	mu            sync.Mutex
 	spent         map[guesser]spent
-	authenticated map[guesser]time.Duration // the last time of each user at a source
+	authenticated map[guesser]time.Duration // when a user last authenticated at a source
 }
 
 func newGuesses() *guesses {
 	return &guesses{epoch: time.Now(), spent: map[guesser]spent{}, authenticated: map[guesser]time.Duration{}}
 }
 
-// ofSession reports whether only the limit of the session applies.
+// ofSession reports whether wrong passwords of the request count only against the limit of its session.
 func ofSession(r Request) bool { return r.Guesses != nil && r.Guesses.wrong.Load() < SessionGuesses }
 
-// allowances returns the allowances that a request uses. The caller holds mu.
+// allowances returns the allowances against which a wrong password of the request counts. The caller holds mu.
 func (g *guesses) allowances(r Request, now time.Duration) []allowance {
 	source := session.Source(r.Client.Addr())
 	if PrivateOrLoopback(r.Client.Addr()) {
@@ -153,8 +161,9 @@ func (g *guesses) right(client netip.Addr, name string) {
 // price returns the time after which a wrong password no longer counts.
 func (a allowance) price() time.Duration { return time.Minute / time.Duration(a.minute) }
 
-// makeRoom keeps a map at maxGuessers entries. It looks at a few random entries only, so that its time does not depend
-// on the size of the map.
+// makeRoom removes an entry from a map that has maxGuessers entries, unless the map has an entry for next already. It
+// prefers entries for which over is true. It looks at a few random entries only, so that its time does not depend on
+// the size of the map.
 func makeRoom[V any](m map[guesser]V, next guesser, over func(V) bool) {
 	const few = 16
 	if _, ok := m[next]; ok || len(m) < maxGuessers {

@@ -8,18 +8,19 @@ import (
 	"github.com/pion/stun/v2"
 )
 
-// Request is the part of a STUN request that the limits depend on.
+// Request contains the properties of a STUN request on which limits depend.
 type Request struct {
-	// Client is the transport address of the client. Connected reports whether the client uses a connection, whose
-	// source address cannot be forged.
-	Client    netip.AddrPort
+	// Client is the transport address of the client.
+	Client netip.AddrPort
+	// Connected reports whether the client uses a connection, whose source address cannot be forged.
 	Connected bool
-	// Transaction is the transaction ID, and Username the value of USERNAME.
+	// Transaction is the transaction ID.
 	Transaction [stun.TransactionIDSize]byte
-	Username    []byte
-	// Session reports whether the client has a session. Guesses is that of the session if Username is the session's
-	// user, otherwise nil.
+	// Username is the value of USERNAME. It may not be authenticated.
+	Username []byte
+	// Session reports whether the client has a session.
 	Session bool
+	// Guesses counts the wrong passwords of the session. It is nil unless Username is the user of the session.
 	Guesses *Guesses
 }
 
@@ -63,8 +64,8 @@ func Private(a netip.Addr) bool { return a.IsPrivate() || sharedAddressSpace.Con
 // PrivateOrLoopback reports whether an address is Private, or of this host.
 func PrivateOrLoopback(a netip.Addr) bool { return Private(a) || a.IsLoopback() }
 
-// sharedAddressSpace is that of RFC 6598, which clouds use for nodes.
+// sharedAddressSpace is the shared address space of RFC 6598, which clouds use for nodes.
 var sharedAddressSpace = netip.MustParsePrefix("100.64.0.0/10")
 
-// PrivateFactor is how many times the limit of one public source all private sources together have.
+// PrivateFactor is the factor between the limit of one public source and the limit of all private sources together.
 const PrivateFactor = 100

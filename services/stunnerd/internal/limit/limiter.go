@@ -20,13 +20,13 @@ const (
 const buckets = 4096
 
 // limiter is a table of token buckets. The key is a source (session.Source), a transport address or a user name. A
-// bucket is the time at which it will be full again (generic cell rate algorithm).
+// bucket is stored as the time at which it will be full again (generic cell rate algorithm).
 type limiter struct {
 	seed     maphash.Seed
 	interval time.Duration // in which one token is added
 	burst    int           // tokens in a full bucket
 	full     [buckets]atomic.Int64
-	// private reports which sources share one bucket.
+	// private selects the sources that share privateBucket.
 	private       func(netip.Addr) bool
 	privateBucket atomic.Int64
 	epoch         time.Time
@@ -39,7 +39,8 @@ func newLimiter(rate int, per time.Duration, burst int, private func(netip.Addr)
 	}
 }
 
-// allow takes one token, divided by parts, from the bucket of a source. It reports false if the bucket holds less.
+// allow takes 1/parts of a token from the bucket of a source. It reports false, and takes nothing, if the bucket holds
+// less.
 func (l *limiter) allow(source netip.Addr, parts int) bool {
 	bucket, interval, burst := l.bucket(source)
 	return l.take(bucket, interval/time.Duration(parts), interval*time.Duration(burst))
@@ -50,7 +51,7 @@ func (l *limiter) allowName(name []byte) bool {
 	return l.take(&l.full[maphash.Bytes(l.seed, name)%buckets], l.interval, l.interval*time.Duration(l.burst))
 }
 
-// allowTuple takes one token, divided by parts, from the bucket of a transport address.
+// allowTuple takes 1/parts of a token from the bucket of a transport address.
 func (l *limiter) allowTuple(client netip.AddrPort, parts int) bool {
 	return l.take(l.tuple(client), l.interval/time.Duration(parts), l.interval*time.Duration(l.burst))
 }
@@ -60,7 +61,8 @@ func (l *limiter) allowAny() bool {
 	return l.take(&l.privateBucket, l.interval, l.interval*time.Duration(l.burst))
 }
 
-// take takes a price out of a bucket. Price and size are expressed as the time in which as many tokens are added.
+// take takes tokens from a bucket. price is the number of tokens to take, and size the number in a full bucket. Both
+// are expressed as the time in which the bucket gains so many tokens.
 func (l *limiter) take(bucket *atomic.Int64, price, size time.Duration) bool {
 	now := int64(time.Since(l.epoch))
 	for {
@@ -75,13 +77,13 @@ func (l *limiter) take(bucket *atomic.Int64, price, size time.Duration) bool {
 	}
 }
 
-// refund puts a token of a source back.
+// refund returns a token to the bucket of a source.
 func (l *limiter) refund(source netip.Addr) {
 	bucket, interval, _ := l.bucket(source)
 	bucket.Add(-int64(interval))
 }
 
-// refundTuple puts a token of a transport address back.
+// refundTuple returns a token to the bucket of a transport address.
 func (l *limiter) refundTuple(client netip.AddrPort) { l.tuple(client).Add(-int64(l.interval)) }
 
 // tuple returns the bucket of a transport address.

@@ -37,10 +37,11 @@ type Source struct {
 	// Lifetime is between MinLifetime and MaxLifetime. It must not change after the first use.
 	Lifetime time.Duration
 
+	// random is the root that is used without a shared secret.
 	random []byte
 
 	mu sync.Mutex
-	// roots are the current root and the one before it.
+	// roots are the current root and, if there was one, the previous root.
 	roots [][]byte
 }
 
@@ -62,7 +63,7 @@ func New() (*Source, error) {
 }
 
 // Share derives the root from the shared secret of a config, if it has one, so that every process with the same config
-// accepts the nonces. Nonces of the root before stay valid.
+// accepts the nonces. Nonces that were made with the previous root stay valid.
 func (n *Source) Share(c config.Config) {
 	root := n.random
 	if secret := c.Auth.Authority().SharedSecret; secret != "" {
@@ -86,7 +87,7 @@ func (n *Source) Make(client netip.Addr, now time.Time) []byte {
 	return encoding.AppendEncode(nil, raw[:])
 }
 
-// Valid reports whether a nonce was made for a client, at most Lifetime ago.
+// Valid reports whether a nonce was made for a client, and is not older than Lifetime.
 func (n *Source) Valid(nonce []byte, client netip.Addr, now time.Time) bool {
 	raw, err := encoding.AppendDecode(nil, nonce)
 	if err != nil || len(raw) != size {

@@ -1,5 +1,5 @@
-// Package stunmsg reads and writes what pion/stun does not offer, or offers less strictly: whole STUN messages
-// (RFC 8489) and attributes of TURN (RFC 8656).
+// Package stunmsg reads and writes STUN messages (RFC 8489) and attributes of TURN (RFC 8656). It has the parts that
+// pion/stun does not have, or checks less strictly.
 package stunmsg
 
 import (
@@ -51,12 +51,12 @@ func (a Address) AddTo(m *stun.Message) error {
 }
 
 // xorAddress XORs the port with the first half of the magic cookie, and the IP address with the magic cookie and the
-// transaction ID (RFC 8489 §14.2). The first two bytes stay as they are in to.
-func xorAddress(to, from []byte, id [stun.TransactionIDSize]byte) {
+// transaction ID (RFC 8489 §14.2). It does not write the first two bytes of dst, a zero byte and the family.
+func xorAddress(dst, src []byte, id [stun.TransactionIDSize]byte) {
 	mask := [16]byte{0x21, 0x12, 0xA4, 0x42}
 	copy(mask[4:], id[:])
-	subtle.XORBytes(to[2:4], from[2:4], mask[:2])
-	subtle.XORBytes(to[4:], from[4:], mask[:])
+	subtle.XORBytes(dst[2:4], src[2:4], mask[:2])
+	subtle.XORBytes(dst[4:], src[4:], mask[:])
 }
 
 // Number is an attribute that holds a 32-bit number, such as LIFETIME.

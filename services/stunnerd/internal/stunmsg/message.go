@@ -21,16 +21,16 @@ const (
 	AttrAddressErrorCode = stun.AttrType(0x8001) // ADDRESS-ERROR-CODE
 )
 
-// understood are the comprehension-required attributes that the server understands in requests and indications. Any
-// other is answered with 420 (RFC 8489 §6.3.1). DONT-FRAGMENT is not among them: relay sockets cannot set the DF bit,
-// and then RFC 8656 §7.2 demands that the attribute is treated as unknown.
+// understood are the comprehension-required attributes that the server understands in requests and indications. A
+// request with any other is answered with 420 (RFC 8489 §6.3.1). DONT-FRAGMENT is not included: relay sockets cannot
+// set the DF bit, and RFC 8656 §7.2 demands that such a server treats the attribute as unknown.
 var understood = map[stun.AttrType]bool{
 	stun.AttrMappedAddress: true, stun.AttrUsername: true, stun.AttrMessageIntegrity: true, stun.AttrErrorCode: true,
 	stun.AttrUnknownAttributes: true, stun.AttrRealm: true, stun.AttrNonce: true, stun.AttrXORMappedAddress: true,
 	stun.AttrChannelNumber: true, stun.AttrLifetime: true, stun.AttrXORPeerAddress: true, stun.AttrData: true,
 	stun.AttrXORRelayedAddress: true, stun.AttrRequestedAddressFamily: true, stun.AttrEvenPort: true,
 	stun.AttrRequestedTransport: true, stun.AttrReservationToken: true,
-	stun.AttrPriority: true, stun.AttrUseCandidate: true, // ICE checks that hit the listener are plain Bindings
+	stun.AttrPriority: true, stun.AttrUseCandidate: true, // ICE checks sent to a listener are answered as Binding requests
 }
 
 // Message is a parsed message.
@@ -38,7 +38,7 @@ type Message struct {
 	*stun.Message
 	// Signed reports whether the message has MESSAGE-INTEGRITY. SignedWith checks it.
 	Signed bool
-	// attrs are the attributes before MESSAGE-INTEGRITY. Those behind it are ignored (RFC 8489 §14.5).
+	// attrs are the attributes before MESSAGE-INTEGRITY. Attributes after it are ignored (RFC 8489 §14.5).
 	attrs stun.Attributes
 }
 
@@ -78,7 +78,7 @@ func Parse(b []byte) (Message, error) {
 	return m, nil
 }
 
-// Value returns the value of the first attribute of a type, and whether there is one before MESSAGE-INTEGRITY.
+// Value returns the value of the first attribute of a type before MESSAGE-INTEGRITY, and whether there is one.
 func (m *Message) Value(t stun.AttrType) ([]byte, bool) {
 	a, ok := m.attrs.Get(t)
 	return a.Value, ok
@@ -97,8 +97,8 @@ func (m *Message) Unknown() (list UnknownAttributes) {
 	return list
 }
 
-// UnknownAttributes is the value of UNKNOWN-ATTRIBUTES (RFC 8489 §14.13). stun.UnknownAttributes writes a zero behind
-// each type.
+// UnknownAttributes is the value of UNKNOWN-ATTRIBUTES (RFC 8489 §14.13). It replaces stun.UnknownAttributes, which
+// writes each type with 32 bits instead of 16.
 type UnknownAttributes []byte
 
 // AddTo implements stun.Setter.
@@ -146,14 +146,13 @@ func (m *Message) Channel() (number uint16, ok bool) {
 	return binary.BigEndian.Uint16(v), true
 }
 
-// SignedWith reports whether MESSAGE-INTEGRITY was made with a key. The time that it takes does not depend on the
-// result.
+// SignedWith reports whether MESSAGE-INTEGRITY was made with a key. It takes the same time for either result.
 func (m *Message) SignedWith(key []byte) bool {
 	return stun.MessageIntegrity(key).Check(m.Message) == nil
 }
 
-// Answer builds a response to the message. It has MESSAGE-INTEGRITY if key is not nil, and FINGERPRINT if the message
-// has.
+// Answer builds a response to the message. The response has MESSAGE-INTEGRITY if key is not nil, and FINGERPRINT if the
+// message has FINGERPRINT.
 func (m *Message) Answer(class stun.MessageClass, key []byte, attrs ...stun.Setter) ([]byte, error) {
 	answer := &stun.Message{Raw: make([]byte, 0, 256)}
 	setters := []stun.Setter{stun.NewTransactionIDSetter(m.TransactionID), stun.NewType(m.Type.Method, class)}

@@ -13,15 +13,16 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/stunmsg"
 )
 
-// pion/turn must not end an allocation by its own timer. It does so in a goroutine of its own, and if its read loop is
-// creating a permission of that allocation at the same time, it stops a timer that is still nil, and the process
-// panics. So pion/turn gets the longest lifetime that it accepts, whatever the gate has granted, and gets it again
-// every renewalInterval: its timer always has half an hour left. An allocation ends by a Refresh with lifetime 0, which
-// the read loop handles.
+// renewalInterval is how often the lifetime in pion/turn is prolonged, so that pion/turn never ends an allocation by
+// its own timer. The timer runs in a goroutine of its own. If the read loop of pion/turn creates a permission of the
+// same allocation at that moment, the timer's goroutine stops a timer that is still nil, and the process panics.
+// Therefore pion/turn always gets the longest lifetime that it accepts, independent of the lifetime that the gate has
+// granted, and at least half an hour of it is always left. The gate ends an allocation by a Refresh with lifetime 0,
+// which the read loop handles.
 const renewalInterval = 30 * time.Minute
 
 var (
-	// longestLifetime is in seconds. pion/turn takes an hour or more for ten minutes.
+	// longestLifetime is in seconds. If a request has 3600 or more, pion/turn uses its default of ten minutes.
 	longestLifetime = stunmsg.Number{Type: stun.AttrLifetime, Value: 3599}
 	noLifetime      = stunmsg.Number{Type: stun.AttrLifetime, Value: 0}
 	transportUDP    = stunmsg.Number{Type: stun.AttrRequestedTransport, Value: 17 << 24}
@@ -96,7 +97,7 @@ func (a *allocation) request(method stun.Method, attrs ...stun.Setter) error {
 	return engine.Refusal{Code: code.Code}
 }
 
-// forget stops what Start has started.
+// forget removes the allocation from its pionConn and stops the renewals.
 func (a *allocation) forget() {
 	a.conn.allocations.Delete(string(a.handle.IP))
 	a.renewal.Stop()
@@ -109,10 +110,10 @@ type relayConn struct {
 	noDeadlines
 }
 
-// ReadFrom returns the address of a peer that has no channel, without the payload: pion/turn would cut a payload at the
-// size of its buffer. If the peer has a permission, pion/turn writes a Data indication to the pionConn, which makes the
-// relay deliver the datagram. Otherwise it reads again, and the relay drops the datagram. An error makes pion/turn end
-// the allocation.
+// ReadFrom returns the address of a peer that has no channel, without the payload, because pion/turn would truncate a
+// payload to the size of its buffer. If the peer has a permission, pion/turn writes a Data indication to the pionConn,
+// and pionConn.WriteTo lets the relay deliver the datagram. Otherwise pion/turn calls ReadFrom again, and the relay
+// drops the datagram. An error makes pion/turn end the allocation.
 func (c relayConn) ReadFrom([]byte) (int, net.Addr, error) {
 	peer, err := c.relay.Receive()
 	if err != nil {

@@ -15,23 +15,24 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/watch"
 )
 
-// pionConn is the net.PacketConn of one read loop of pion/turn, and the generator of the relay sockets for its
-// requests.
+// pionConn is the net.PacketConn of one read loop of pion/turn, and the turn.RelayAddressGenerator of that loop.
 //
-// pion/turn handles a message completely, the answer included, before it reads the next one. So the end of an exchange
-// is the next ReadFrom, and the absence of an answer needs no timeout.
+// pion/turn handles a message completely, and writes the answer, before it reads the next message. So an exchange has
+// ended when pion/turn calls ReadFrom again. If there was no answer until then, there will be none, so no timeout is
+// needed.
 type pionConn struct {
 	key       []byte
 	exchanges chan *exchange
 
-	// mu guards the fields below. pion/turn's read loop uses current during an exchange.
+	// mu is held during an exchange, so that there is one exchange at a time. It guards the fields below. During an
+	// exchange the read loop of pion/turn uses current without mu.
 	mu         sync.Mutex
 	current    *exchange
 	nonce      stun.Nonce
 	fetched    time.Time
-	indication stun.Message // is reused
+	indication stun.Message // reused, so that a Send indication does not allocate
 
-	// task is the exchange in progress.
+	// task lets the liveness probe detect an exchange that does not end.
 	task watch.Task
 
 	// allocations maps the IP address of a handle, as a string, to its *allocation.
@@ -58,8 +59,8 @@ func newPionConn(key []byte) *pionConn {
 // nonceRenewal is well within the hour for which pion/turn accepts its nonces.
 const nonceRenewal = 30 * time.Minute
 
-// request makes a request for an allocation and returns the answer. The error is engine.ErrNoAllocation if there is
-// none.
+// request makes a request for an allocation and returns the answer. The error is engine.ErrNoAllocation if pion/turn
+// has no such allocation, because it then does not answer.
 func (c *pionConn) request(a *allocation, method stun.Method, attrs ...stun.Setter) (*stun.Message, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -81,8 +82,8 @@ func (c *pionConn) signedRequest(a *allocation, method stun.Method, attrs ...stu
 	return c.roundTrip(a, setters...)
 }
 
-// isStaleNonce reports whether pion/turn has answered with 438. pion/turn measures the age of a nonce by the wall
-// clock, which may jump, and nonceRenewal is measured by the monotonic clock.
+// isStaleNonce reports whether pion/turn has answered with 438. This can happen before nonceRenewal is over: pion/turn
+// measures the age of a nonce by the wall clock, which may jump, and nonceRenewal is measured by the monotonic clock.
 func isStaleNonce(answer *stun.Message) bool {
 	var code stun.ErrorCodeAttribute
 	return code.GetFrom(answer) == nil && code.Code == stun.CodeStaleNonce
@@ -122,9 +123,9 @@ func (c *pionConn) roundTrip(a *allocation, setters ...stun.Setter) (*stun.Messa
 	return answer, nil
 }
 
-// indicate sends a Send indication to pion/turn. It is built from the data and the address and not copied from the
-// client's message, because pion/turn reads the first byte of an address, which RFC 8489 §14.1 says to ignore, as a
-// part of the family.
+// indicate sends a Send indication to pion/turn. The indication is built anew and not copied from the message of the
+// client: pion/turn reads the first byte of an address attribute as a part of the family, but RFC 8489 §14.1 says that
+// this byte is ignored.
 func (c *pionConn) indicate(a *allocation, data []byte, peer netip.AddrPort) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -142,7 +143,7 @@ func (c *pionConn) indicate(a *allocation, data []byte, peer netip.AddrPort) {
 	c.do(&exchange{message: m.Raw, allocation: a})
 }
 
-// do hands a message to pion/turn. It returns when pion/turn has handled the message, or is closed.
+// do passes a message to pion/turn. It returns when pion/turn has handled the message, or when the pionConn is closed.
 func (c *pionConn) do(x *exchange) {
 	c.task.Begin()
 	defer c.task.End()
@@ -173,8 +174,9 @@ func (c *pionConn) ReadFrom(b []byte) (int, net.Addr, error) {
 	}
 }
 
-// WriteTo takes a message of pion/turn. An answer is that of the current exchange. A Data indication comes from the
-// goroutine of an allocation, and says that the peer whose address the relayConn has returned has a permission.
+// WriteTo receives a message that pion/turn sends. A response is the answer of the current exchange. A Data indication
+// is written by the goroutine of an allocation. It means that the peer whose address relayConn.ReadFrom has returned
+// has a permission, so the relay delivers the datagram.
 func (c *pionConn) WriteTo(b []byte, to net.Addr) (int, error) {
 	if isResponse(b) {
 		c.current.answer = append([]byte(nil), b...)

@@ -1,14 +1,15 @@
 // Package pionturn is the allocation engine that runs pion/turn. It is the only package that imports pion/turn.
 //
-// pion/turn is a TURN server that expects sockets. It gets none: a pionConn is the net.PacketConn from which it reads
-// requests and to which it writes answers, and a relayConn is the net.PacketConn that it takes for a relay socket.
+// pion/turn is a TURN server that expects sockets. This package passes it two implementations of net.PacketConn
+// instead: from a pionConn it reads requests, and writes answers to it; a relayConn replaces a relay socket.
 //
 //	Allocation method ─ exchange ─▶ pionConn.ReadFrom ─▶ pion/turn ─▶ pionConn.WriteTo ─▶ result
 //	peer ─▶ relayConn.ReadFrom ─ address of the peer ─▶ pion/turn ─ permitted ─▶ pionConn.WriteTo ─▶ relay.Deliver
 //
-// pion/turn knows a client by a handle: an IPv6 address of a documentation prefix (RFC 3849), which no socket uses. It
-// authenticates nothing. Requests to it are signed with a key of the process, so neither a changed credential nor a
-// changed realm concerns it.
+// pion/turn identifies a client by its source address. Each allocation has a unique fake one, its handle: an IPv6
+// address of a documentation prefix (RFC 3849), which no socket uses. pion/turn does not verify the credentials of
+// clients. The requests to it are signed with a random key of the process, so a change of credentials or of the realm
+// does not affect it.
 package pionturn
 
 import (
@@ -33,8 +34,9 @@ type Engine struct {
 	server *turn.Server
 	log    *slog.Logger
 	conns  []*pionConn
-	// next chooses the pionConn of the next allocation, handle is the number of its handle.
-	next   atomic.Uint32
+	// next selects the pionConn of the next allocation.
+	next atomic.Uint32
+	// handle is the number from which the handle of the latest allocation was made.
 	handle atomic.Uint64
 }
 

@@ -9,16 +9,19 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/ratelimit"
 )
 
-// Bounds limit the sessions of a process. Zero means no limit.
+// Bounds limit the sessions of a process. A field that is zero sets no limit. A port that is reserved for a later
+// allocation counts as a session.
 type Bounds struct {
-	// UserSessions is the number of sessions of one user ID at a time. SourceSessions is that of one source: an IPv4
-	// address, or a /64 of IPv6. A reserved port counts as a session.
-	UserSessions, SourceSessions int
-	// SessionRate and UserRate are bytes of payload a second and direction: of one session, and of all sessions of one
-	// user ID together.
-	SessionRate, UserRate int64
-	// Capacity is the number of places of the process. When few are free, users and sources with many places are
-	// refused first.
+	// UserSessions is the largest number of concurrent sessions of one user ID.
+	UserSessions int
+	// SourceSessions is the largest number of concurrent sessions of one source: an IPv4 address, or a /64 of IPv6.
+	SourceSessions int
+	// SessionRate is the payload rate of one session, in bytes a second for each direction.
+	SessionRate int64
+	// UserRate is the payload rate of all sessions of one user ID together, in bytes a second for each direction.
+	UserRate int64
+	// Capacity is the largest number of concurrent sessions of the process. When little of it is free, users and
+	// sources with many sessions are refused first (see tier).
 	Capacity int
 }
 
@@ -33,24 +36,25 @@ var (
 // Source returns the addresses that count as one source of clients.
 func Source(client netip.Addr) netip.Prefix { return ratelimit.SourcePrefix(client) }
 
-// Direction is the direction of a payload.
+// Direction is the direction of a payload through a relay.
 type Direction int
 
-// The directions.
 const (
 	ToPeer Direction = iota
 	ToClient
 	directions
 )
 
-// rates are the token buckets of one session, or of one user, by direction. A bucket is the time at which it will be
-// full again, since the epoch of the table.
+// rates are the token buckets of one session, or of one user, by direction. A bucket is stored as the time at which it
+// will be full again, since the epoch of the table.
 type rates [directions]atomic.Int64
 
-// burst is how long a payload may be ahead of its rate, for key frames.
+// burst is how much payload may exceed the rate at once, expressed as the time in which the rate allows so much. It has
+// room for a key frame of a video.
 const burst = 250 * time.Millisecond
 
-// take takes n bytes from a bucket. A full bucket admits a datagram of any size, however small the rate is.
+// take takes n bytes from a bucket. It reports false, and takes nothing, if more than burst is used. A full bucket
+// admits a datagram of any size, so a low rate cannot block large datagrams.
 func (p *rates) take(d Direction, n int, rate int64, now time.Duration) bool {
 	bucket := &p[d]
 	price := time.Duration(n) * time.Second / time.Duration(rate)

@@ -3,7 +3,8 @@ package session
 // MaxReserved is the number of reserved ports of one user ID at a time.
 const MaxReserved = 8
 
-// A tier is a part of the capacity that is kept for clients with few places.
+// A tier is a part of the capacity of the process that is kept for clients with few places. A place is one session or
+// one reserved port.
 //
 // While at least a fifth of the capacity is free, every client is admitted. In the last fifth a client is refused if
 // its user ID AND its source each have a fifth of the capacity or more. In the last fiftieth a client is refused if its
@@ -17,7 +18,8 @@ const MaxReserved = 8
 // clients share, so the first condition spares a client that shares only one of them with a client that has many
 // places. A client with many user IDs, or with many addresses, passes the first condition and is bounded by the second.
 type tier struct {
-	// part is the divisor. The tier begins when less than capacity/part is free, and "many" is capacity/part places.
+	// part is a divisor of the capacity. The tier begins when less than capacity/part is free, and capacity/part places
+	// are "many".
 	part int
 	// either refuses a client if its user ID or its source has many places. Otherwise both must have many.
 	either bool
@@ -25,11 +27,13 @@ type tier struct {
 
 var tiers = []tier{{part: 5}, {part: 50, either: true}}
 
-// holder is the state of a user ID, or of a source, while it has places.
+// holder is the state of a user ID, or of a source, that has at least one place.
 type holder struct {
-	// places counts allocations and reserved ports, reserved only the latter.
-	places, reserved int
-	rates            rates
+	// places counts allocations and reserved ports.
+	places int
+	// reserved counts reserved ports.
+	reserved int
+	rates    rates
 }
 
 // Place is one relay port: of an allocation, or reserved for one (RFC 8656 §7.2). It counts against its user, its
@@ -39,8 +43,8 @@ type Place struct {
 	user, source *holder
 	of           *Session
 	reserved     bool
-	// released is guarded by the mutex of the table. The other fields do not change, and the path of data in channels
-	// reads them without a lock.
+	// released is guarded by the mutex of the table. The other fields do not change, so Session.Admits reads them
+	// without a lock for every datagram.
 	released bool
 }
 
@@ -77,7 +81,7 @@ func (t *Table) take(s *Session, reserved bool) Place {
 	return Place{table: t, user: user, source: source, of: s, reserved: reserved}
 }
 
-// release returns a place. The caller holds mu.
+// release releases a place. The caller holds mu.
 func (t *Table) release(p *Place) {
 	if p.table == nil || p.released {
 		return
@@ -97,8 +101,8 @@ func (t *Table) release(p *Place) {
 	}
 }
 
-// Hold takes a place for a port that is reserved for the user and the source of a session. The error is ErrReserved, or
-// one of Reserve.
+// Hold takes a place for a port that is reserved for later use by the user of a session (EVEN-PORT, RFC 8656 §7.2). The
+// error is ErrReserved, or an error of Reserve.
 func (t *Table) Hold(s *Session) (*Place, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -126,7 +130,7 @@ func (t *Table) Inherit(s *Session, p *Place) bool {
 	return true
 }
 
-// Release returns the place of a reserved port. Further calls do nothing.
+// Release releases the place of a reserved port. Further calls do nothing.
 func (p *Place) Release() {
 	p.table.mu.Lock()
 	defer p.table.mu.Unlock()

@@ -1,7 +1,6 @@
 // Package session holds the sessions of clients: one Session for each allocation, and the Table of all of them.
 //
-// A session is what quotas, the session list and draining count. The gate creates sessions and the relay counts their
-// traffic.
+// Quotas, the session list and draining count sessions. The gate creates a session and the relay counts its traffic.
 package session
 
 import (
@@ -41,10 +40,11 @@ type Session struct {
 	ID uint64
 	// Client is the transport to the client.
 	Client Client
-	// Listener is the name of the listener that created the session. Protocol is its protocol at that time.
+	// Listener is the name of the listener that created the session.
 	Listener string
+	// Protocol is the protocol of the listener when it created the session.
 	Protocol config.Protocol
-	// Username is the authenticated user name. Every later request must have the same (RFC 8656 §5).
+	// Username is the authenticated user name. Every later request must have the same user name (RFC 8656 §5).
 	Username string
 	// UserID is the part of the user name that identifies a user.
 	UserID string
@@ -62,7 +62,7 @@ type Session struct {
 	// Channels returns the number of channel bindings. The relay sets it.
 	Channels func() int
 
-	// place is set by Reserve or Inherit.
+	// place is the capacity that the session uses. Reserve or Inherit sets it.
 	place Place
 	rates rates
 }
@@ -77,7 +77,7 @@ type Table struct {
 	added    uint64
 	users    map[string]*holder
 	sources  map[netip.Prefix]*holder
-	// places is the number of taken places, of sessions and of reserved ports.
+	// places is the number of sessions plus the number of reserved ports.
 	places   int
 	draining bool
 	changed  chan struct{}
@@ -93,11 +93,13 @@ func NewTable() *Table {
 	return t
 }
 
-// SetBounds replaces the bounds. Rates apply to live sessions too. A quota ends no session.
+// SetBounds replaces the bounds. New rates apply to live sessions too. Lower quotas end no session, and only prevent
+// new ones.
 func (t *Table) SetBounds(b Bounds) { t.bounds.Store(&b) }
 
-// Reserve takes the place of a session, so that two concurrent requests cannot both take the last one. The error is
-// ErrUserQuota, ErrSourceQuota or ErrCapacity. Remove returns the place, or Cancel if the session is not added.
+// Reserve takes a place for a session: one unit of the quotas of its user and source, and of the capacity of the
+// process. It does so before the relay socket is opened, so that concurrent requests cannot exceed a limit. The error
+// is ErrUserQuota, ErrSourceQuota or ErrCapacity. Remove releases the place, or Cancel if the session is never added.
 func (t *Table) Reserve(s *Session) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -108,7 +110,8 @@ func (t *Table) Reserve(s *Session) error {
 	return nil
 }
 
-// admits returns an error if there is no place for the user and the source of a session. The caller holds mu.
+// admits returns the error of Reserve if a limit of the user, the source or the process is reached. The caller holds
+// mu.
 func (t *Table) admits(s *Session) error {
 	b, none := t.bounds.Load(), new(holder)
 	user, source := cmp.Or(t.users[s.UserID], none), cmp.Or(t.sources[s.Source], none)
@@ -123,14 +126,14 @@ func (t *Table) admits(s *Session) error {
 	return nil
 }
 
-// Cancel returns the place that Reserve has taken.
+// Cancel releases the place of a session that was not added.
 func (t *Table) Cancel(s *Session) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.release(&s.place)
 }
 
-// Add adds a session with a place, and sets its ID.
+// Add adds a session that has a place, and sets its ID.
 func (t *Table) Add(s *Session) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -140,7 +143,7 @@ func (t *Table) Add(s *Session) {
 	t.notify()
 }
 
-// Remove removes a session and returns its place. It reports false if the session is not in the table.
+// Remove removes a session and releases its place. It reports false if the session is not in the table.
 func (t *Table) Remove(s *Session) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -18,14 +18,16 @@ type Buffer struct {
 // maxDatagram is the longest UDP payload.
 const maxDatagram = 65535
 
-// ICMP is the ICMP message about a datagram to a peer that was not delivered. The zero ICMP stands for none.
+// ICMP is an ICMP message that reports that a datagram to a peer was not delivered. The zero ICMP means that there is
+// none.
 type ICMP struct {
 	Type, Code uint8
 	// Data is the error data of RFC 8656 §18.13: the MTU of the next hop for the types that have one.
 	Data uint32
 }
 
-// buffers are shared by all relays. A relay that waits for a datagram has none.
+// buffers are shared by all relays. A relay that waits for a datagram holds no buffer, so idle relays need little
+// memory.
 var buffers = sync.Pool{New: func() any { return new(Buffer) }}
 
 // NewBuffer returns a buffer with a datagram of a peer, for implementations of Socket.

@@ -15,11 +15,11 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
 )
 
-// Kernel is the Network of this host.
+// Kernel is the Network that opens sockets in the kernel of this host.
 type Kernel struct {
 	// ICMP makes sockets receive ICMP messages (RFC 8656 §11.5).
 	ICMP bool
-	// Local reports whether an address is assigned to this host. If it is nil, none is.
+	// Local reports whether an address is assigned to this host. If it is nil, no address is.
 	Local func(netip.Addr) bool
 	// Ports are the ports for sockets. If it is nil, the kernel chooses.
 	Ports *Ports
@@ -46,7 +46,8 @@ func (k Kernel) Open(advertised netip.Addr, port uint16) (Socket, error) {
 	return s, nil
 }
 
-// orNone makes a nil *kernelSocket a nil Socket.
+// orNone returns a nil Socket after an error. A nil *kernelSocket that is converted to Socket would not be equal to
+// nil.
 func orNone(s *kernelSocket, err error) (Socket, error) {
 	if err != nil {
 		return nil, err
@@ -65,7 +66,7 @@ func (k Kernel) openEven(advertised netip.Addr, next bool) (even, odd Socket, er
 	return k.Ports.openEven(k, advertised, next)
 }
 
-// open opens a socket on a port. The kernel chooses for port 0.
+// open opens a socket on a port. For port 0 the kernel selects the port.
 func (k Kernel) open(advertised netip.Addr, port uint16) (*kernelSocket, error) {
 	network, level, option := "udp4", unix.IPPROTO_IP, unix.IP_RECVERR
 	if advertised.Is6() {
@@ -91,8 +92,8 @@ func (k Kernel) open(advertised netip.Addr, port uint16) (*kernelSocket, error) 
 }
 
 // bindsTo reports whether sockets are bound to an advertised address, so that peers see it (RFC 8656 §11). An address
-// that is not assigned to this host, such as that of a NAT, cannot be bound. 127.0.0.1 and ::1 are not bound: loopback
-// peers see them anyway, and a socket that is bound to them reaches no container of this host.
+// that is not assigned to this host, such as the address of a NAT, cannot be bound. 127.0.0.1 and ::1 are not bound:
+// loopback peers see them anyway, and a socket that is bound to loopback cannot reach containers of this host.
 func (k Kernel) bindsTo(advertised netip.Addr) bool {
 	return k.Local != nil && advertised != loopback4 && advertised != netip.IPv6Loopback() && k.Local(advertised)
 }
@@ -100,7 +101,7 @@ func (k Kernel) bindsTo(advertised netip.Addr) bool {
 var loopback4 = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 
 // kernelSocket is a UDP socket. In contrast to net.UDPConn, it takes a buffer only when there is something to read, it
-// never waits when it sends, and it can report ICMP messages.
+// never waits for room in the send buffer, and it can report ICMP messages.
 type kernelSocket struct {
 	*datagram.Sender
 	conn    *net.UDPConn
@@ -144,8 +145,8 @@ func (k Kernel) socket(conn *net.UDPConn, level, option int) (*kernelSocket, err
 // Port implements Socket.
 func (s *kernelSocket) Port() uint16 { return s.conn.LocalAddr().(*net.UDPAddr).AddrPort().Port() }
 
-// maxErrors bounds the ICMP errors that one Send takes from the socket. A peer may cause them faster than they can be
-// read.
+// maxErrors bounds the ICMP errors that one Send removes from the socket, because a peer may cause errors faster than
+// they are removed.
 const maxErrors = 32
 
 // Close implements Socket.
@@ -235,8 +236,8 @@ func (s *kernelSocket) peer() netip.AddrPort {
 // port returns a port that is stored in network byte order.
 func port(p *uint16) uint16 { return binary.BigEndian.Uint16((*[2]byte)(unsafe.Pointer(p))[:]) }
 
-// nextICMP takes one message from the error queue of a socket. peer is invalid if it was not ICMP. more is false if the
-// queue was empty.
+// nextICMP removes one message from the error queue of a socket. peer is invalid if the message is not an ICMP message.
+// more is false if the queue was empty.
 func nextICMP(fd int) (why ICMP, peer netip.AddrPort, more bool) {
 	var control [256]byte
 	_, n, _, to, err := unix.Recvmsg(fd, nil, control[:], unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT)

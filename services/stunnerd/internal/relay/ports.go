@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	// restTime is how long a port stays unused after its socket was closed, so that late datagrams of peers do not
-	// reach the next client.
-	restTime = time.Second
+	// reuseDelay is how long a port stays unused after its socket was closed, so that late datagrams of peers do not
+	// reach the client that gets the port next.
+	reuseDelay = time.Second
 	// portTries bounds the ports that are tried for one allocation if other processes use ports of the range.
 	portTries = 256
 )
@@ -27,20 +27,20 @@ var ErrNoPort = errors.New("no relay port of the range is free: widen --relay-po
 type Ports struct {
 	ports    config.PortRange
 	mu       sync.Mutex
-	families map[bool]*pool // by whether it is IPv4
+	families map[bool]*pool // the key is true for IPv4, false for IPv6
 }
 
 // pool is the ports of one family.
 type pool struct {
 	first uint16
 	free  []uint16
-	// at is the index in free of each port of the range, -1 for a port that is not free.
+	// at contains the index in free of each port of the range, or -1 for a port that is not free.
 	at []int32
-	// resting holds the ports whose sockets were closed less than restTime ago, the earliest first.
-	resting []resting
+	// delayed contains the ports whose sockets were closed less than reuseDelay ago, the earliest first.
+	delayed []delayedPort
 }
 
-type resting struct {
+type delayedPort struct {
 	port  uint16
 	until time.Time
 }
@@ -83,7 +83,7 @@ func (p *Ports) openAt(k Kernel, advertised netip.Addr, port uint16) (Socket, er
 	return p.bind(k, advertised, port)
 }
 
-// openEven opens a socket on a random free even port, and with next another one on the port above.
+// openEven opens a socket on a random free even port. If next is true, it opens another socket on the port above.
 func (p *Ports) openEven(k Kernel, advertised netip.Addr, next bool) (even, odd Socket, err error) {
 	for range portTries {
 		port, ok := p.takeEven(advertised, next)
@@ -94,7 +94,7 @@ func (p *Ports) openEven(k Kernel, advertised netip.Addr, next bool) (even, odd 
 		if !next {
 			odd = nil
 		} else if err != nil {
-			p.rest(advertised, port+1)
+			p.release(advertised, port+1)
 		} else if odd, err = p.bind(k, advertised, port+1); err != nil {
 			err = errors.Join(err, even.Close())
 		}
@@ -105,21 +105,22 @@ func (p *Ports) openEven(k Kernel, advertised netip.Addr, next bool) (even, odd 
 	return nil, nil, ErrNoPort
 }
 
-// bind opens a socket on a taken port. The port is returned when the socket is closed, or if it cannot be opened.
+// bind opens a socket on a port that was taken from the pool. The port is released when the socket is closed, or if it
+// cannot be opened.
 func (p *Ports) bind(k Kernel, advertised netip.Addr, port uint16) (Socket, error) {
 	s, err := k.open(advertised, port)
 	if err != nil {
-		p.rest(advertised, port)
+		p.release(advertised, port)
 		return nil, err
 	}
-	s.closed = func() { p.rest(advertised, port) }
+	s.closed = func() { p.release(advertised, port) }
 	return s, nil
 }
 
-// of returns the pool of the family of an address.
+// of returns the pool for the address family of an address.
 func (p *Ports) of(advertised netip.Addr) *pool {
 	f := p.families[advertised.Is4()]
-	f.wake(time.Now())
+	f.freeDelayed(time.Now())
 	return f
 }
 
@@ -168,19 +169,19 @@ func (p *Ports) takeEven(advertised netip.Addr, next bool) (port uint16, ok bool
 	return 0, false
 }
 
-// rest returns a port. It is free after restTime.
-func (p *Ports) rest(advertised netip.Addr, port uint16) {
+// release puts a port back into the pool. It is free after reuseDelay.
+func (p *Ports) release(advertised netip.Addr, port uint16) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	f := p.families[advertised.Is4()]
-	f.resting = append(f.resting, resting{port, time.Now().Add(restTime)})
+	f.delayed = append(f.delayed, delayedPort{port, time.Now().Add(reuseDelay)})
 }
 
-// wake frees the ports whose restTime is over.
-func (f *pool) wake(now time.Time) {
-	for len(f.resting) > 0 && !now.Before(f.resting[0].until) {
-		f.put(f.resting[0].port)
-		f.resting = f.resting[1:]
+// freeDelayed frees the ports whose reuseDelay is over.
+func (f *pool) freeDelayed(now time.Time) {
+	for len(f.delayed) > 0 && !now.Before(f.delayed[0].until) {
+		f.put(f.delayed[0].port)
+		f.delayed = f.delayed[1:]
 	}
 }
 
@@ -194,7 +195,8 @@ func (f *pool) put(port uint16) {
 	f.free = append(f.free, port)
 }
 
-// remove removes a port from free. The last free port gets its index.
+// remove removes a port from free. The last free port moves to its index, so that the time does not depend on the
+// range.
 func (f *pool) remove(port uint16) {
 	i, last := f.at[port-f.first], len(f.free)-1
 	moved := f.free[last]

@@ -121,7 +121,7 @@ func TestPortsOfOtherProcessesArePassedOver(t *testing.T) {
 		t.Errorf("one more: %v", err)
 	}
 	closeAll(t, others...)
-	network.Ports.families[true].wake(time.Now().Add(restTime))
+	network.Ports.families[true].freeDelayed(time.Now().Add(reuseDelay))
 	s, err := network.Open(loopback, 0)
 	if err != nil {
 		t.Fatalf("when the others have gone: %v", err)
@@ -159,7 +159,7 @@ func TestPairsOfARange(t *testing.T) {
 	if even, odd, err := OpenEven(network, loopback, true); !errors.Is(err, ErrNoPort) || even != nil || odd != nil {
 		t.Errorf("one more pair: %v, %v, %v", even, odd, err)
 	}
-	network.Ports.families[true].wake(time.Now().Add(restTime))
+	network.Ports.families[true].freeDelayed(time.Now().Add(reuseDelay))
 	even, _, err := OpenEven(network, loopback, false)
 	if err != nil || even.Port() != r.First+4 {
 		t.Fatalf("an even port alone: %v, %v", even, err)
@@ -205,7 +205,7 @@ func BenchmarkOpen(b *testing.B) {
 					b.Fatal(err)
 				}
 				if network.Ports != nil {
-					network.Ports.families[true].wake(time.Now().Add(restTime))
+					network.Ports.families[true].freeDelayed(time.Now().Add(reuseDelay))
 				}
 			}
 		})

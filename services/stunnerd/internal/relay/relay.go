@@ -1,10 +1,11 @@
-// Package relay is the peers' side of an allocation: the relayed transport address and the data that passes through it.
+// Package relay implements the peer side of an allocation: the relayed transport address and the data that passes
+// through it.
 //
-// Data in channels does not pass the allocation engine. The listener calls FromClient for ChannelData. The engine calls
-// Receive in a goroutine of the allocation, and Receive forwards the datagrams of peers that have a channel. It returns
-// for a datagram of any other peer. The engine then decides by its permissions whether to call Deliver. Every datagram,
-// in either direction, is checked against the routes by IP address and port. No datagram is truncated: one that is too
-// long is dropped.
+// Data in channels does not pass through the allocation engine. The listener calls FromClient for ChannelData. The
+// engine calls Receive in a goroutine of the allocation. Receive forwards the datagrams of peers that have a channel,
+// and returns when it has received a datagram of any other peer. The engine then decides by its permissions whether to
+// call Deliver, which forwards that datagram. Every datagram, in either direction, is checked against the routes by IP
+// address and port. No datagram is truncated: a datagram that is too long is dropped.
 //
 // The path of data in channels does not allocate, does not format strings, and does not wait for a lock or for room in
 // a send buffer.
@@ -34,7 +35,7 @@ const (
 	// ChannelLifetime is how long a channel binding lasts without a refresh (RFC 8656 §12).
 	ChannelLifetime = 10 * time.Minute
 	// PermissionLifetime is how long a permission lasts without a refresh (RFC 8656 §9). ChannelData from the client
-	// refreshes the permission of the channel too, as far as the channel itself is concerned.
+	// also refreshes the permission of its peer, but only for data in that channel (see channel.permitted).
 	PermissionLifetime = 5 * time.Minute
 	// MaxChannels bounds the channels of one allocation, because lookups are linear, here and in pion/turn.
 	MaxChannels = 64
@@ -53,14 +54,15 @@ type Relay struct {
 	meter   *meter.Meter
 	ended   func(*Relay)
 
-	// channels is copied on write, so that packets read it without a lock. binding serializes writers. Bind also holds
-	// it while the answer is sent to the client.
+	// channels is copied on write, so that the channel of a datagram is found without a lock.
 	channels atomic.Pointer[[]*channel]
-	binding  sync.Mutex
-	closed   atomic.Bool
-	// forget ends the count of the datagrams that the kernel drops at the socket.
+	// binding serializes changes of channels. Bind also holds it while the answer is sent to the client.
+	binding sync.Mutex
+	closed  atomic.Bool
+	// forget removes the socket from the counter of datagrams that the kernel dropped.
 	forget func()
-	// undecided is the datagram for which Receive has returned. Only the goroutine that calls Receive uses it.
+	// undecided is the datagram that made Receive return. Deliver forwards it, or the next Receive drops it. Only the
+	// goroutine that calls Receive uses it.
 	undecided *Buffer
 }
 
@@ -70,9 +72,10 @@ type channel struct {
 	peer   netip.AddrPort
 	// until is the end of the binding, as a time.Duration since the start of the session.
 	until atomic.Int64
-	// permitted is the end of the peer's permission to send in this channel, likewise. ChannelData of the client
-	// prolongs it. By RFC 8656 §12 it ends after 300 s without CreatePermission or ChannelBind, but some clients, for
-	// example aioice, send ChannelBind only to keep the channel, and no CreatePermission.
+	// permitted is the end of the peer's permission to send in this channel, as a time.Duration since the start of the
+	// session. ChannelData from the client prolongs it. By RFC 8656 §12 it would end after 300 s without
+	// CreatePermission or ChannelBind, but some clients, for example aioice, send only ChannelBind, as rarely as the
+	// lifetime of the channel requires.
 	permitted atomic.Int64
 	// verdict is the result of the last route lookup. It is valid as long as its view is the current one.
 	verdict atomic.Pointer[verdict]
@@ -84,8 +87,8 @@ type verdict struct {
 	traffic *meter.Traffic
 }
 
-// New makes a socket the relay of a session. It sets Relay of the session to the advertised address and the port of the
-// socket, and it sets Channels. It calls ended, once, when the relay is closed.
+// New returns a relay for a session, which uses a socket. It sets Relay of the session to the advertised address with
+// the port of the socket, and sets Channels of the session. The relay calls ended once, when it is closed.
 func New(
 	s *session.Session, socket Socket, advertised netip.Addr, routes *Routes, m *meter.Meter, ended func(*Relay),
 ) *Relay {
@@ -145,10 +148,10 @@ func (r *Relay) FromClient(frame []byte) {
 	r.session.Traffic.Tx.Add(len(payload))
 }
 
-// Receive forwards the datagrams of peers that have a channel to the client. It returns the address of a peer for a
-// datagram of any other peer, and for an ICMP message about a datagram to the peer. The caller calls Deliver if the
-// peer has a permission. Otherwise the next Receive drops the datagram. The error is net.ErrClosed after Close, and
-// there is no other.
+// Receive forwards the datagrams of peers that have a channel to the client. When it receives a datagram of any other
+// peer, or an ICMP message about a datagram to a peer, it returns the address of that peer. The caller calls Deliver if
+// the peer has a permission. Otherwise the next Receive drops the datagram. The only error is net.ErrClosed, after
+// Close.
 //
 // Receive and Deliver must be called by one goroutine. A panic in them ends the session, and not the process.
 func (r *Relay) Receive() (peer netip.AddrPort, err error) {
@@ -172,7 +175,7 @@ func (r *Relay) Receive() (peer netip.AddrPort, err error) {
 	}
 }
 
-// discard drops the datagram for which Deliver was not called.
+// discard drops the datagram that made Receive return, if Deliver was not called for it.
 func (r *Relay) discard() {
 	if b := r.undecided; b != nil {
 		r.drop(meter.NoPermission, b.peer)
@@ -181,7 +184,7 @@ func (r *Relay) discard() {
 	}
 }
 
-// Deliver sends the datagram for which Receive has returned to the client, as a Data indication (RFC 8656 §11.3).
+// Deliver sends the datagram that made Receive return to the client, as a Data indication (RFC 8656 §11.3).
 func (r *Relay) Deliver() error {
 	defer r.Survive("send Data indication")
 	b := r.undecided
@@ -227,7 +230,8 @@ func (r *Relay) Survive(task string) {
 	}
 }
 
-// fromPeer forwards or drops a datagram, and reports false if only the permissions of the allocation engine can decide.
+// fromPeer forwards or drops a datagram. It reports false, and does neither, if the permissions of the allocation
+// engine have to decide.
 func (r *Relay) fromPeer(b *Buffer) bool {
 	if b.icmp != (ICMP{}) {
 		return !b.icmp.forClients(b.peer)
@@ -287,8 +291,9 @@ func (r *Relay) Send(data []byte, peer netip.AddrPort) {
 	r.session.Traffic.Tx.Add(len(data))
 }
 
-// Bind binds a channel number to a peer, or refreshes the binding, after it has called answer, which answers the
-// client. Datagrams of peers without a channel wait meanwhile, so that ChannelData does not overtake the answer.
+// Bind calls answer, which sends the answer to the client, and then binds a channel number to a peer or refreshes the
+// binding. Datagrams of peers without a channel wait until Bind returns, so that ChannelData does not arrive before the
+// answer.
 func (r *Relay) Bind(number uint16, peer netip.AddrPort, answer func()) {
 	r.binding.Lock()
 	defer r.binding.Unlock()
@@ -318,8 +323,8 @@ func (r *Relay) bind(number uint16, peer netip.AddrPort, now time.Duration) {
 	r.channels.Store(&live)
 }
 
-// Permit refreshes the permissions of peers in their channels. Only the IP addresses of the peers count. Bind does the
-// same for its peer.
+// Permit refreshes the permissions of peers for data in their channels. A permission is for an IP address, so ports do
+// not matter. Bind refreshes the permission of its peer in the same way.
 func (r *Relay) Permit(peers []netip.AddrPort) {
 	r.binding.Lock()
 	defer r.binding.Unlock()
@@ -345,8 +350,8 @@ func (r *Relay) Channels() int {
 	return n
 }
 
-// Bound returns the peer that a channel number is bound to, and the number that a peer is bound to. Each is zero if
-// there is none.
+// Bound returns the peer to which a channel number is bound, and the channel number to which a peer is bound. Each is
+// zero if there is no such binding.
 func (r *Relay) Bound(number uint16, peer netip.AddrPort) (netip.AddrPort, uint16) {
 	var atNumber netip.AddrPort
 	var atPeer uint16
@@ -378,7 +383,7 @@ func (r *Relay) byPeer(peer netip.AddrPort, now time.Duration) *channel {
 	return nil
 }
 
-// bound returns the channel of a peer, or nil. If Bind is in progress, it waits for its end.
+// bound returns the channel of a peer, or nil. If the peer has none while Bind is in progress, it waits for Bind.
 func (r *Relay) bound(peer netip.AddrPort, now time.Duration) *channel {
 	if c := r.byPeer(peer, now); c != nil {
 		return c
@@ -393,7 +398,8 @@ func (r *Relay) now() time.Duration { return time.Since(r.session.Started) }
 
 func (r *Relay) live(c *channel, now time.Duration) bool { return int64(now) < c.until.Load() }
 
-// judge looks up the routes for the peer of a channel, once for each view.
+// judge returns the verdict of the routes on the peer of a channel. It looks the peer up once for each view of the
+// routes.
 func (r *Relay) judge(c *channel) *verdict {
 	view := r.routes.Load()
 	if v := c.verdict.Load(); v.view == view && view != nil {
@@ -416,7 +422,7 @@ func ReasonOf(v cluster.Verdict) meter.Reason {
 	return meter.PeerDenied
 }
 
-// Undelivered returns the reason for an error of Send, of a socket or of a client's transport.
+// Undelivered returns the reason for an error of Socket.Send or session.Client.Send.
 func Undelivered(err error) meter.Reason {
 	if errors.Is(err, datagram.ErrCongested) {
 		return meter.Congested

@@ -21,12 +21,14 @@ const (
 	maxReservations = 256
 )
 
-// Reserved is a reserved socket, with the address that clients get: that of the socket on the port below.
+// Reserved is a socket on a reserved port. It has the same advertised address as the socket on the port below, with
+// which it was reserved.
 type Reserved struct {
 	Socket
 	Advertised netip.Addr
-	// User is the user ID that may use the port. Place is its place in the session table.
-	User  string
+	// User is the user ID that may use the port.
+	User string
+	// Place is the place of the port in the session table.
 	Place *session.Place
 }
 
@@ -69,7 +71,8 @@ func (r *Reservations) Hold(s Reserved) (Token, error) {
 	return token, nil
 }
 
-// Take returns the socket of a token, once, and only to its user.
+// Take removes the reservation of a token and returns its socket. ok is false if the token is unknown, expired or used,
+// or was issued to another user.
 func (r *Reservations) Take(token Token, user string) (s Reserved, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -81,7 +84,7 @@ func (r *Reservations) Take(token Token, user string) (s Reserved, ok bool) {
 	return held.Reserved, true
 }
 
-// Drop closes the socket of a token, if it is still reserved.
+// Drop closes the socket of a token, unless the reservation has ended already.
 func (r *Reservations) Drop(token Token) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -8,13 +8,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reserved are the descriptors that clients do not get: probes, metrics and the source of the config need some.
+// reserved is the number of file descriptors that clients may not use: probes, metrics and the source of the config
+// need some.
 const reserved = 32
 
-// ErrNoRoom is the error if the free descriptors are not for clients.
+// ErrNoRoom is the error if all file descriptors for clients are in use.
 var ErrNoRoom = errors.New("the process has no more descriptors for clients: raise its limit (ulimit -n)")
 
-// Descriptors returns the limit of descriptors of the process.
+// Descriptors returns the largest number of open file descriptors of the process (RLIMIT_NOFILE), or 0 if it is
+// unknown.
 func Descriptors() int {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
@@ -23,8 +25,8 @@ func Descriptors() int {
 	return int(min(limit.Cur, math.MaxInt32))
 }
 
-// Room returns ErrNoRoom if no descriptor is left for clients. The kernel assigns the lowest free number, so the number
-// of a new descriptor tells how many are in use.
+// Room returns ErrNoRoom if no file descriptor is left for clients. The kernel assigns the lowest free number, so the
+// number of a new descriptor is about the number of open ones.
 func Room() error {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {

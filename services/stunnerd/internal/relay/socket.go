@@ -5,17 +5,17 @@ import (
 	"net/netip"
 )
 
-// Socket is a UDP socket for peers. There is another implementation than that of the kernel for tests in virtual time,
-// because a goroutine that waits in the kernel stops the clock of testing/synctest.
+// Socket is a UDP socket for peers. It is an interface because tests in virtual time need another implementation than
+// the kernel's: a goroutine that waits in the kernel stops the clock of testing/synctest.
 type Socket interface {
 	// Port returns the local port.
 	Port() uint16
 	// Receive waits for a datagram or an ICMP message. The caller owns the buffer.
 	Receive() (*Buffer, error)
-	// Send sends one datagram, whole or not at all, and never waits. The error is datagram.ErrCongested if there is no
-	// room for it.
+	// Send sends one datagram without waiting. The error is datagram.ErrCongested if there is no room for it.
 	Send(payload []byte, peer netip.AddrPort) error
-	// Drops returns the number of datagrams that were lost because they were not received in time. It is 0 after Close.
+	// Drops returns the number of received datagrams that were lost because the receive buffer was full. It is 0 after
+	// Close.
 	Drops() uint64
 	// Close makes Receive return net.ErrClosed.
 	Close() error
@@ -23,8 +23,8 @@ type Socket interface {
 
 // Network opens relay sockets.
 type Network interface {
-	// Open opens a socket for an advertised address, on a port, or on a random free one for port 0. Peers see the
-	// advertised address if it is assigned to this host.
+	// Open opens a socket on a port, or on a random free port if port is 0. If the advertised address is assigned to
+	// this host, the socket is bound to it, so that peers see it.
 	Open(advertised netip.Addr, port uint16) (Socket, error)
 }
 
@@ -33,7 +33,8 @@ type evenOpener interface {
 	openEven(advertised netip.Addr, next bool) (even, odd Socket, err error)
 }
 
-// OpenEven opens a relay socket on an even port, and with next another one on the port above (RFC 8656 §7.2).
+// OpenEven opens a relay socket on an even port. If next is true, it opens another socket on the port above (EVEN-PORT,
+// RFC 8656 §7.2).
 func OpenEven(n Network, advertised netip.Addr, next bool) (even, odd Socket, err error) {
 	if o, ok := n.(evenOpener); ok {
 		return o.openEven(advertised, next)
@@ -41,7 +42,7 @@ func OpenEven(n Network, advertised netip.Addr, next bool) (even, odd Socket, er
 	return tryEven(n, advertised, next)
 }
 
-// tryEven opens sockets on random ports until one is even.
+// tryEven opens sockets on random ports until a port is even. If next is true, the port above must be free too.
 func tryEven(n Network, advertised netip.Addr, next bool) (even, odd Socket, err error) {
 	for range evenTries {
 		if even, err = n.Open(advertised, 0); err != nil {

@@ -7,14 +7,17 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-// Book builds views from the clusters of a config. It reuses what has not changed since the config before: parsed
-// clusters and, if no cluster has changed, views.
+// Book builds views from the clusters of a config. It reuses parsed clusters that the previous config had too and, if
+// no cluster has changed, views.
 type Book struct {
 	clusters []*parsed // in the order of the config
 	byName   map[string]*parsed
-	// views were returned since the last Take. former are those of the config before, or none if a cluster has changed.
-	views, former []routed
-	turn          uint64
+	// views are the views that were returned since the last Take.
+	views []routed
+	// former are the views of the previous config, or none if a cluster has changed.
+	former []routed
+	// builds counts the calls of build.
+	builds uint64
 }
 
 // parsed is a cluster with parsed endpoints.
@@ -22,12 +25,12 @@ type parsed struct {
 	name      string
 	written   []string
 	endpoints []config.Endpoint
-	// excepted is the field Except of the config.
+	// excepted is the field Except of the cluster in the config.
 	excepted []string
-	// except are addresses that prefixes among the endpoints do not open.
+	// except contains the addresses of excepted. A prefix among the endpoints does not allow them.
 	except map[netip.Addr]struct{}
-	// turn is that of the last view that includes the cluster.
-	turn uint64
+	// builtIn is the number of the last build that has added the cluster to a view.
+	builtIn uint64
 }
 
 type routed struct {
@@ -35,8 +38,8 @@ type routed struct {
 	view   *View
 }
 
-// Take replaces the clusters. They must be validated: an endpoint that does not parse, and a cluster that is not
-// static, allow no peer. Resolve makes clusters of host names static.
+// Take replaces the clusters. They must be validated: Take ignores endpoints that do not parse and clusters that are
+// not static. Resolve makes clusters of host names static.
 func (b *Book) Take(clusters []config.Cluster) {
 	before, beforeByName := b.clusters, b.byName
 	b.clusters, b.byName = make([]*parsed, 0, len(clusters)), make(map[string]*parsed, len(clusters))
@@ -82,7 +85,7 @@ func addressesOf(texts []string) map[netip.Addr]struct{} {
 	return addrs
 }
 
-// View returns the view of the clusters that routes name. Listeners with the same routes share it.
+// View returns a view of the clusters to which the given routes refer. Listeners with the same routes share a view.
 func (b *Book) View(routes []string) *View {
 	same := func(r routed) bool { return slices.Equal(r.routes, routes) }
 	if i := slices.IndexFunc(b.views, same); i >= 0 {
@@ -99,14 +102,14 @@ func (b *Book) View(routes []string) *View {
 }
 
 func (b *Book) build(routes []string) *View {
-	b.turn++
+	b.builds++
 	hosts, nets := 0, 0
 	for _, route := range routes {
 		p := b.byName[route]
-		if p == nil || p.turn == b.turn {
+		if p == nil || p.builtIn == b.builds {
 			continue
 		}
-		p.turn = b.turn
+		p.builtIn = b.builds
 		for _, e := range p.endpoints {
 			if e.Prefix.IsSingleIP() {
 				hosts++
@@ -120,7 +123,7 @@ func (b *Book) build(routes []string) *View {
 		grants: make([]grant, 1, 1+hosts+nets),
 	}
 	for _, p := range slices.Backward(b.clusters) { // add prepends to the lists of grants
-		if p.turn == b.turn {
+		if p.builtIn == b.builds {
 			v.add(p)
 		}
 	}
@@ -141,7 +144,7 @@ func (v *View) add(p *parsed) {
 	}
 }
 
-// measure sets the distinct prefix lengths.
+// measure sets lengths4 and lengths6.
 func (v *View) measure() {
 	for p := range v.nets {
 		lengths := &v.lengths6

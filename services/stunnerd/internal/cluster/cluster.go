@@ -1,11 +1,11 @@
 // Package cluster decides which peers the clients of a listener may reach.
 //
-// A View holds the addresses and port ranges of all clusters that the routes of a listener name. It is immutable: a
-// change of the config, of a route or of an endpoint makes a new View, and verdicts of the earlier one are no longer
-// valid. The number of map lookups for a verdict depends on the number of distinct prefix lengths, and not on the
-// number of endpoints.
+// A View contains the addresses and port ranges of all clusters to which the routes of a listener refer. It is
+// immutable: a change of the config, of a route or of an endpoint makes a new View, and verdicts of the earlier View
+// are no longer valid. The number of map lookups for a verdict depends on the number of distinct prefix lengths, and
+// not on the number of endpoints.
 //
-// The package is pure.
+// The package does no I/O.
 package cluster
 
 import (
@@ -30,12 +30,13 @@ const (
 
 // View is the set of peers that the routes of one listener allow. The zero View allows no peer.
 type View struct {
-	// hosts holds single addresses, nets prefixes. The values are indices of grants.
+	// hosts maps single addresses to the index in grants of their first grant.
 	hosts map[netip.Addr]int32
-	nets  map[netip.Prefix]int32
-	// grants[0] ends every list.
+	// nets maps prefixes to the index in grants of their first grant.
+	nets map[netip.Prefix]int32
+	// grants contains the grants as linked lists. grants[0] is unused, because index 0 ends a list.
 	grants []grant
-	// lengths are the distinct prefix lengths in nets, by family.
+	// lengths4 and lengths6 are the distinct prefix lengths in nets of each family, in ascending order.
 	lengths4, lengths6 []int
 	self               *Self
 }
@@ -48,18 +49,18 @@ type grant struct {
 	next int32
 }
 
-// NewView returns the view of the clusters that routes name. See Book.
+// NewView returns a view of the clusters to which the given routes refer. A Book makes several views with less work.
 func NewView(clusters []config.Cluster, routes []string) *View {
 	b := Book{}
 	b.Take(clusters)
 	return b.View(routes)
 }
 
-// Match returns the verdict on a peer and, if it is Allowed, the name of the cluster.
+// Match returns the verdict on a peer and, if the peer is Allowed, the name of the cluster.
 func (v *View) Match(peer netip.AddrPort) (cluster string, verdict Verdict) {
 	addr := peer.Addr().Unmap()
-	least := leastBits(addr)
-	if v == nil || least > addr.BitLen() {
+	minBits := minRouteBits(addr)
+	if v == nil || minBits > addr.BitLen() {
 		return "", Denied
 	}
 	if v.self.at(addr, peer.Port()) {
@@ -71,14 +72,14 @@ func (v *View) Match(peer netip.AddrPort) (cluster string, verdict Verdict) {
 			return "", Denied
 		}
 	}
-	if cluster, verdict = v.routed(addr, peer.Port(), least); verdict == Allowed && inside != Allowed {
+	if cluster, verdict = v.routed(addr, peer.Port(), minBits); verdict == Allowed && inside != Allowed {
 		return "", inside
 	}
 	return cluster, verdict
 }
 
-// routed looks for a route to an address and port. It ignores route prefixes shorter than least.
-func (v *View) routed(addr netip.Addr, port uint16, least int) (cluster string, verdict Verdict) {
+// routed looks for a route to an address and port. It ignores route prefixes shorter than minBits.
+func (v *View) routed(addr netip.Addr, port uint16, minBits int) (cluster string, verdict Verdict) {
 	if cluster, verdict = v.granted(v.hosts[addr], port, netip.Addr{}); verdict == Allowed {
 		return cluster, Allowed
 	}
@@ -87,7 +88,7 @@ func (v *View) routed(addr netip.Addr, port uint16, least int) (cluster string, 
 		lengths = v.lengths4
 	}
 	for _, bits := range slices.Backward(lengths) {
-		if bits < least {
+		if bits < minBits {
 			break
 		}
 		prefix, err := addr.Prefix(bits)
@@ -103,7 +104,8 @@ func (v *View) routed(addr netip.Addr, port uint16, least int) (cluster string, 
 	return "", verdict
 }
 
-// granted looks for a port in a list of grants. It ignores grants of clusters that except addr.
+// granted looks for a grant of a port in a list of grants. It ignores grants of clusters whose field except contains
+// addr.
 func (v *View) granted(list int32, port uint16, addr netip.Addr) (cluster string, verdict Verdict) {
 	for ; list != 0; list = v.grants[list].next {
 		g := &v.grants[list]
@@ -119,7 +121,7 @@ func (v *View) granted(list int32, port uint16, addr netip.Addr) (cluster string
 }
 
 // matchInside returns the strictest verdict on the IPv4 addresses that an IPv6 address contains, because a translator
-// on the path may forward to one of them. It is Allowed if there are none.
+// on the path may forward to one of them. It is Allowed if the IPv6 address contains none.
 func (v *View) matchInside(addr netip.Addr, port uint16) Verdict {
 	var room [maxEmbedded]netip.Addr
 	inside, possible := embedded(addr, &room)
@@ -135,7 +137,7 @@ func (v *View) matchInside(addr netip.Addr, port uint16) Verdict {
 }
 
 // AllowsAddr reports whether a peer address is allowed on any port. A TURN permission is for an address, and the port
-// counts only for data (RFC 8656 §9).
+// is checked only for data (RFC 8656 §9).
 func (v *View) AllowsAddr(addr netip.Addr) bool {
 	_, verdict := v.Match(netip.AddrPortFrom(addr, 0))
 	return verdict != Denied

@@ -7,7 +7,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-// Names returns the host names of the clusters.
+// Names returns the host names among the endpoints of the clusters.
 func Names(clusters []config.Cluster) (hosts []string) {
 	for _, c := range clusters {
 		if c.Type == config.StrictDNS {
@@ -28,12 +28,12 @@ func Resolve(clusters []config.Cluster, answers map[string][]netip.Addr) []confi
 	return resolved
 }
 
-// addresses returns the addresses of hosts, without special addresses such as loopback. A static endpoint may open
-// these, but a name server must not (T-01).
+// addresses returns the addresses of hosts, without special addresses such as loopback. The endpoint of a static
+// cluster may allow special addresses, but the answer of a name server must not (T-01).
 func addresses(hosts []string, answers map[string][]netip.Addr) (endpoints []string) {
 	for _, host := range hosts {
 		for _, addr := range answers[host] {
-			if leastBits(addr.Unmap()) == 0 {
+			if minRouteBits(addr.Unmap()) == 0 {
 				endpoints = append(endpoints, addr.String())
 			}
 		}

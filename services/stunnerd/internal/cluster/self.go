@@ -9,14 +9,14 @@ import (
 // may be a peer (T-03): a client that reaches a listener through its own relay can nest allocations, and packets then
 // loop. A Self is immutable, and views share it. The zero Self is empty.
 type Self struct {
-	// ports has the ports of all sockets. The value reports whether a listener of this process binds the port.
+	// ports contains the ports of all sockets. The value reports whether a listener of this process binds the port.
 	ports   map[uint16]bool
 	addrs   map[netip.Addr]struct{}
 	sockets map[netip.AddrPort]struct{}
 }
 
-// NewSelf returns the Self of a host with the addresses addrs, on which listeners bind ports. Loopback addresses are
-// included. sockets are other transport addresses that lead to the listeners, such as those of a load balancer.
+// NewSelf returns the Self of a host whose addresses are addrs, and whose listeners bind ports. Loopback addresses are
+// always included. sockets are other transport addresses that lead to the listeners, such as those of a load balancer.
 func NewSelf(addrs []netip.Addr, ports []uint16, sockets []netip.AddrPort) *Self {
 	s := &Self{ports: map[uint16]bool{}, addrs: map[netip.Addr]struct{}{}, sockets: map[netip.AddrPort]struct{}{}}
 	for _, a := range addrs {
@@ -32,13 +32,13 @@ func NewSelf(addrs []netip.Addr, ports []uint16, sockets []netip.AddrPort) *Self
 	return s
 }
 
-// Equal reports whether two Selves are the same sockets.
+// Equal reports whether two Selves contain the same sockets.
 func (s *Self) Equal(other *Self) bool {
 	return s != nil && other != nil && maps.Equal(s.ports, other.ports) &&
 		maps.Equal(s.addrs, other.addrs) && maps.Equal(s.sockets, other.sockets)
 }
 
-// at reports whether Self contains an address and port.
+// at reports whether Self contains a transport address.
 func (s *Self) at(addr netip.Addr, port uint16) bool {
 	if s == nil {
 		return false
@@ -54,8 +54,8 @@ func (s *Self) at(addr netip.Addr, port uint16) bool {
 	return own
 }
 
-// WithoutSelf returns the view without the sockets of self. It does not exclude relay ports: two clients of a gateway
-// may exchange data through their relays if a route allows it.
+// WithoutSelf returns a copy of the view that denies the sockets of self. It does not deny relay ports: two clients of
+// a gateway may exchange data through their relays if a route allows it.
 func (v *View) WithoutSelf(self *Self) *View {
 	without := *v
 	without.self = self
@@ -63,13 +63,13 @@ func (v *View) WithoutSelf(self *Self) *View {
 }
 
 // Permits reports whether a client may have a permission for a peer. A permission is for all ports of an address (RFC
-// 8656 §9). Nevertheless a request that names a socket of Self with its port is refused, so that the client learns at
-// once that data to it is dropped.
+// 8656 §9). Nevertheless a request that names a socket of Self with its port is refused, because all data to that
+// socket would be dropped, and the client learns this at once.
 func (v *View) Permits(peer netip.AddrPort) bool {
 	return v.AllowsAddr(peer.Addr()) && !v.leadsToSelf(peer.Addr().Unmap(), peer.Port())
 }
 
-// leadsToSelf reports whether Self contains an address, or an IPv4 address inside it.
+// leadsToSelf reports whether Self contains a transport address, or an IPv4 address inside it with the same port.
 func (v *View) leadsToSelf(addr netip.Addr, port uint16) bool {
 	var room [maxEmbedded]netip.Addr
 	inside, _ := embedded(addr, &room)

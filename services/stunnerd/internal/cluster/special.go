@@ -4,28 +4,27 @@ import (
 	"net/netip"
 )
 
-// unreachable is the least prefix length for an address that no route opens. It is longer than any address.
+// unreachable is the minimum prefix length for an address that no route allows. It is longer than any address.
 const unreachable = 129
 
-// special is a prefix that short route prefixes do not open.
+// special is a prefix whose addresses a route with a shorter prefix does not allow.
 type special struct {
 	prefix netip.Prefix
-	// least is the length in bits of the shortest route prefix that opens addresses in prefix.
-	least int
+	// minBits is the length of the shortest route prefix that allows addresses in prefix.
+	minBits int
 }
 
-// specials lists the prefixes that short route prefixes do not open, by the first byte of the address. The sources are
-// the IANA special-purpose address registries (RFC 6890) and the manuals of clouds. Private ranges (10.0.0.0/8,
-// 172.16.0.0/12, 192.168.0.0/16, 100.64.0.0/10, fc00::/7), 198.18.0.0/15 and the documentation prefixes are not listed,
-// because pods and laboratories use them.
+// specials lists special prefixes by the first byte of the address. The sources are the IANA special-purpose address
+// registries (RFC 6890) and the manuals of clouds. Private ranges (10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16,
+// 100.64.0.0/10, fc00::/7), 198.18.0.0/15 and the documentation prefixes are not listed, because pods and laboratories
+// use them.
 var specials = struct{ v4, v6 [256][]special }{
 	v4: byFirstByte(never4, named4),
 	v6: byFirstByte(never6, named6),
 }
 
 var (
-	// never4 and never6 are prefixes in which there are no media servers and which are dangerous to reach. No route
-	// opens them.
+	// never4 and never6 are prefixes that contain no media servers and are dangerous to reach. No route allows them.
 	never4 = []string{
 		"0.0.0.0/8",          // this network, RFC 791 §3.2
 		"169.254.0.0/16",     // link-local, RFC 3927; metadata services of most clouds
@@ -40,7 +39,8 @@ var (
 		"fd00:ec2::254/128", // metadata service of AWS
 	}
 
-	// named4 and named6 are opened only by a route for the whole prefix or a part of it.
+	// named4 and named6 are allowed only by a route for the whole prefix or a part of it, and not by a route for a
+	// wider prefix.
 	named4 = []string{
 		"127.0.0.0/8",      // loopback, RFC 1122 §3.2.1.3
 		"168.63.129.16/32", // DNS, DHCP and health service of an Azure host
@@ -66,10 +66,10 @@ var (
 
 // byFirstByte indexes prefixes. A prefix shorter than a byte is listed under each first byte that it contains.
 func byFirstByte(never, named []string) (index [256][]special) {
-	add := func(p netip.Prefix, least int) {
+	add := func(p netip.Prefix, minBits int) {
 		first, bits := int(p.Addr().AsSlice()[0]), max(8-p.Bits(), 0)
 		for b := first; b < first+1<<bits; b++ {
-			index[b] = append(index[b], special{p, least})
+			index[b] = append(index[b], special{p, minBits})
 		}
 	}
 	for _, text := range never {
@@ -82,9 +82,9 @@ func byFirstByte(never, named []string) (index [256][]special) {
 	return index
 }
 
-// leastBits returns the length of the shortest route prefix that opens an address: 0 for most addresses, and
-// unreachable for those that no route opens.
-func leastBits(addr netip.Addr) (bits int) {
+// minRouteBits returns the length of the shortest route prefix that allows an address: 0 for most addresses, and
+// unreachable for an address that no route allows.
+func minRouteBits(addr netip.Addr) (bits int) {
 	if !addr.IsValid() || addr.Zone() != "" {
 		return unreachable
 	}
@@ -94,22 +94,22 @@ func leastBits(addr netip.Addr) (bits int) {
 	}
 	for _, s := range list {
 		if s.prefix.Contains(addr) {
-			bits = max(bits, s.least)
+			bits = max(bits, s.minBits)
 		}
 	}
 	return bits
 }
 
-// form is a kind of IPv6 address that contains IPv4 addresses. A router or a host may forward to one of them.
+// form is a kind of IPv6 address that contains IPv4 addresses. A router or a host may forward to an IPv4 address in it.
 type form struct {
 	prefix netip.Prefix
 	places []place
-	// ambiguous reports whether the address does not tell which of the places is in use. Places without a valid unicast
-	// address are then ignored.
+	// ambiguous reports whether the IPv6 address does not tell which of the places is in use. Places that do not
+	// contain a valid unicast address are then ignored.
 	ambiguous bool
 }
 
-// place is where an IPv6 address contains an IPv4 address: four bytes, each XORed with mask.
+// place is the position of an IPv4 address in an IPv6 address: four bytes, each XORed with mask.
 type place struct {
 	bytes [4]int
 	mask  byte
@@ -131,7 +131,7 @@ var forms = []form{
 	{prefix: netip.MustParsePrefix("2002::/16"), places: []place{{bytes: [4]int{2, 3, 4, 5}}}}, // 6to4, RFC 3056 §2
 }
 
-// formsOf lists forms by the first byte of the address.
+// formsOf indexes forms by the first byte of the address.
 var formsOf = func() (index [256][]form) {
 	for _, f := range forms {
 		first := f.prefix.Addr().As16()[0]
@@ -146,8 +146,8 @@ var lowest = []place{{bytes: [4]int{12, 13, 14, 15}}}
 // ISATAP.
 const maxEmbedded = 5
 
-// embedded returns the IPv4 addresses inside an IPv6 address. All of them must be allowed. possible is false if the
-// form of the address requires one and there is none.
+// embedded returns the IPv4 addresses inside an IPv6 address. A peer is allowed only if all of them are. possible is
+// false if the form of the address requires an IPv4 address and there is none.
 func embedded(addr netip.Addr, room *[maxEmbedded]netip.Addr) (inside []netip.Addr, possible bool) {
 	if addr.Is4() {
 		return nil, true

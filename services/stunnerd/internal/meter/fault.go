@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// faults is the log of panics.
+// faults is the state of the log of panics.
 type faults struct {
 	log    atomic.Pointer[slog.Logger]
 	logged atomic.Int64 // Unix time in seconds
@@ -16,15 +16,16 @@ type faults struct {
 // LogFaults makes Panicked write to a log.
 func (m *Meter) LogFaults(log *slog.Logger) { m.faults.log.Store(log) }
 
-// Survive recovers a panic of the calling function. It must be deferred. The task names the function in the log.
+// Survive recovers a panic of the calling function. It must be deferred. The argument task names the function in the
+// log.
 func (m *Meter) Survive(task string) {
 	if cause := recover(); cause != nil {
 		m.Panicked(task, cause)
 	}
 }
 
-// Panicked counts a recovered panic, and logs its stack at most once a second. A deferred function calls it if it has
-// more to do than Survive.
+// Panicked counts a recovered panic, and logs its stack at most once a second. A deferred function that must do more
+// than Survive calls recover and then Panicked.
 func (m *Meter) Panicked(task string, cause any) {
 	m.Panics.Add(1)
 	log, now := m.faults.log.Load(), time.Now().Unix()

@@ -8,19 +8,20 @@ import (
 // KernelDrops counts the datagrams that the kernel dropped at a set of sockets. The zero KernelDrops is ready to use.
 type KernelDrops struct {
 	mu sync.Mutex
-	// closed is the count of closed sockets.
+	// closed is the number of datagrams that were dropped at sockets that are no longer watched.
 	closed uint64
 	open   map[*kernelDrops]struct{}
 }
 
-// kernelDrops is the count of one socket.
+// kernelDrops counts the datagrams that the kernel dropped at one socket.
 type kernelDrops struct {
 	read func() uint64
 	// last is the final count plus 1, or 0 while the socket is open.
 	last atomic.Uint64
 }
 
-// Watch adds a socket. The function read returns its count. The caller must call forget before it closes the socket.
+// Watch adds a socket. The function read returns the number of its dropped datagrams. The caller must call forget
+// before it closes the socket.
 func (k *KernelDrops) Watch(read func() uint64) (forget func()) {
 	d := &kernelDrops{read: read}
 	k.mu.Lock()
@@ -39,7 +40,8 @@ func (k *KernelDrops) Watch(read func() uint64) (forget func()) {
 	}
 }
 
-// Load returns the count. It makes one system call for each open socket, and holds no lock meanwhile.
+// Load returns the number of dropped datagrams of all sockets. It makes one system call for each open socket, and holds
+// no lock during these calls.
 func (k *KernelDrops) Load() uint64 {
 	k.mu.Lock()
 	sum, sockets := k.closed, make([]*kernelDrops, 0, len(k.open))

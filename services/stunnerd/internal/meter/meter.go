@@ -1,7 +1,7 @@
 // Package meter counts packets, bytes, refusals and drops.
 //
-// The path of data in channels adds to counters that were looked up before: once for each channel and view of the
-// routes. A counter lives as long as the process, so a listener that is removed and added again continues to count.
+// A relay looks up the counters of a channel once for each view of the routes, and not for each datagram. A counter
+// lives as long as the process, so a listener that is removed and added again continues to count.
 package meter
 
 import (
@@ -22,7 +22,7 @@ func (f *Flow) Add(n int) {
 	f.Bytes.Add(uint64(n))
 }
 
-// Traffic counts both directions, as seen from this process.
+// Traffic counts both directions: Rx is received by this process, Tx is sent by it.
 type Traffic struct {
 	Rx, Tx Flow
 }
@@ -32,7 +32,8 @@ type Listener struct {
 	// Name is the name of the listener.
 	Name string
 	Traffic
-	// Open is the number of open sockets: the receiving sockets of a UDP listener, the connections of any other.
+	// Open is the number of open sockets: the receiving sockets of a UDP listener, or the connections of any other
+	// listener.
 	Open atomic.Int64
 	// Opened counts all sockets since the start.
 	Opened atomic.Uint64
@@ -54,11 +55,13 @@ type Meter struct {
 	Panics atomic.Uint64
 	faults faults
 
-	// Sessions counts the sessions since the start: connections, and UDP clients that created an allocation.
+	// Sessions counts the sessions since the start of the process: connections, and UDP clients that created an
+	// allocation.
 	Sessions atomic.Uint64
-	// Invalid counts configs with an invalid field. Unreadable counts configs that do not parse or are for another
-	// process.
-	Invalid, Unreadable atomic.Uint64
+	// Invalid counts configs with an invalid field.
+	Invalid atomic.Uint64
+	// Unreadable counts configs that do not parse or are for another process.
+	Unreadable atomic.Uint64
 	// UnknownFields counts the fields of applied configs that this release does not know.
 	UnknownFields atomic.Uint64
 	// Applied counts configs that were applied.

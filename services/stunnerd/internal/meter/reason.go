@@ -1,6 +1,6 @@
 package meter
 
-// Reason is why a message was refused or a datagram was dropped. The values are those of a metric label.
+// Reason is why a message was refused or a datagram was dropped. Its text is a value of a metric label.
 type Reason uint8
 
 // The reasons. A refusal is answered with a STUN error. A drop is not answered.

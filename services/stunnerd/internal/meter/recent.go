@@ -12,24 +12,30 @@ import (
 // Note is the context of a refusal or a drop. Unknown fields are zero.
 type Note struct {
 	Listener string
-	// Client is the sender of the message. Peer is the peer that the message or datagram is about.
-	Client, Peer netip.AddrPort
+	// Client is the sender of the message.
+	Client netip.AddrPort
+	// Peer is the peer to which the message or datagram was sent, or from which it was received.
+	Peer netip.AddrPort
 	// User is USERNAME of the message. It may not be authenticated.
 	User string
 }
 
-// Entry is a refusal or a drop, or several that are equal.
+// Entry is a refusal or a drop, or several equal ones.
 type Entry struct {
 	Note
 	Reason Reason
-	// Answered reports whether it was a refusal, which is answered with an error. A drop is not answered.
+	// Answered reports whether the entry is a refusal, which is answered with an error. A drop is not answered.
 	Answered bool
-	// First and Last are the times of the first and the last one. Times is their number, without suppressed ones.
-	First, Last time.Time
-	Times       int
+	// First is the time of the first of the equal refusals or drops.
+	First time.Time
+	// Last is the time of the last of them.
+	Last time.Time
+	// Times is their number, without suppressed ones.
+	Times int
 }
 
-// Bounds of recentDrops. It helps a person to find out why something does not work. Only the counters are exact.
+// Bounds of recentDrops. It is for troubleshooting by a person, so it need not be complete. Only the counters are
+// exact.
 const (
 	recentSize = 64
 	// recentShare is how many entries one reason may have, so that scans from the internet do not replace all others.
@@ -40,21 +46,22 @@ const (
 	maxUser = 508
 )
 
-// recentDrops holds the latest refusals and drops, in bounded memory and time. In a flood it takes recentRate notes a
-// second and counts the others with one comparison and without a lock. Equal notes share an entry, so that one client
-// that repeats its request does not replace the entries of others.
+// recentDrops holds the latest refusals and drops, in bounded memory and time. It records at most recentRate notes a
+// second, and counts further notes with one comparison and without a lock. Equal notes share an entry, so that a client
+// that repeats its request does not replace the entries of other clients.
 type recentDrops struct {
 	epoch time.Time
-	// opens is the time from which the next note is taken, as a duration since epoch.
+	// opens is the time before which notes are suppressed, as a duration since epoch.
 	opens      atomic.Int64
 	suppressed atomic.Uint64
 
 	mu sync.Mutex
 	// entries are ordered by Last. The slice is allocated with its full capacity.
 	entries []Entry
-	// taken is a ring of the times of the last recentRate notes. The oldest one is at turn.
+	// taken is a ring buffer with the times of the last recentRate notes.
 	taken [recentRate]int64
-	turn  int
+	// oldest is the index of the oldest time in taken.
+	oldest int
 }
 
 func newRecentDrops() *recentDrops {
@@ -65,7 +72,7 @@ func newRecentDrops() *recentDrops {
 	return t
 }
 
-// add takes a note, or counts it as suppressed.
+// add records a note, or counts it as suppressed.
 func (t *recentDrops) add(r Reason, answered bool, n Note) {
 	now := time.Since(t.epoch)
 	if int64(now) < t.opens.Load() {
@@ -74,17 +81,17 @@ func (t *recentDrops) add(r Reason, answered bool, n Note) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if int64(now) < t.taken[t.turn]+recentPeriod { // another goroutine has taken the last slot
+	if int64(now) < t.taken[t.oldest]+recentPeriod { // another goroutine has taken the last slot
 		t.suppressed.Add(1)
 		return
 	}
-	t.taken[t.turn] = int64(now)
-	t.turn = (t.turn + 1) % recentRate
-	t.opens.Store(t.taken[t.turn] + recentPeriod)
+	t.taken[t.oldest] = int64(now)
+	t.oldest = (t.oldest + 1) % recentRate
+	t.opens.Store(t.taken[t.oldest] + recentPeriod)
 	t.keep(r, answered, n, t.epoch.Add(now))
 }
 
-// keep appends an entry. It removes the equal entry, or else one by makeRoom.
+// keep appends an entry. If there is an equal entry, it is replaced. Otherwise makeRoom may remove one.
 func (t *recentDrops) keep(r Reason, answered bool, n Note, now time.Time) {
 	if len(n.User) > maxUser {
 		n.User = strings.Clone(n.User[:maxUser])
@@ -118,13 +125,13 @@ func (t *recentDrops) makeRoom(r Reason) {
 	}
 }
 
-// same reports whether two entries differ only in time and number.
+// same reports whether two entries differ at most in times and number.
 func (e Entry) same(other Entry) bool {
 	return e.Note == other.Note && e.Reason == other.Reason && e.Answered == other.Answered
 }
 
-// RefuseNote counts a refusal like Refuse, and records a note. A request without a credential is counted only, because
-// every client starts with one.
+// RefuseNote counts a refusal like Refuse, and records a note. A request without a credential is only counted, because
+// every client starts with such a request.
 func (m *Meter) RefuseNote(r Reason, n Note) {
 	m.Refuse(r)
 	if r != NoCredential {

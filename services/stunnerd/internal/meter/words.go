@@ -2,8 +2,8 @@ package meter
 
 import "strings"
 
-// words are the texts of the reasons. {peer}, {listener} and {routes} are placeholders. Users and clients are left out,
-// because not every reader of a refusal may see them.
+// words are the texts of the reasons, with the placeholders {peer}, {listener} and {routes}. They do not contain users
+// and clients, because not every reader of a refusal may see them.
 var words = [reasonCount]string{
 	Malformed:            "not one whole STUN message or ChannelData frame that a client may send",
 	BadFingerprint:       "FINGERPRINT does not fit the message",

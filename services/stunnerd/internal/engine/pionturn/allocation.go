@@ -17,7 +17,7 @@ import (
 // its own timer. The timer runs in a goroutine of its own. If the read loop of pion/turn creates a permission of the
 // same allocation at that moment, the timer's goroutine stops a timer that is still nil, and the process panics.
 // Therefore pion/turn always gets the longest lifetime that it accepts, independent of the lifetime that the gate has
-// granted, and at least half an hour of it is always left. The gate ends an allocation by a Refresh with lifetime 0,
+// granted, and about half an hour of it is always left. The gate ends an allocation by a Refresh with lifetime 0,
 // which the read loop handles.
 const renewalInterval = 30 * time.Minute
 

@@ -1,10 +1,11 @@
 // Package datagram sends UDP datagrams without waiting.
 //
 // The kernel charges a datagram to the send buffer of its socket until the datagram has left the host. A datagram to an
-// unresolved neighbour stays there for three seconds, and a datagram for a slow link as long as the link is busy. A
-// goroutine that waits for room in the buffer would delay all clients that it serves. So a send never waits: without
-// room the datagram is dropped, and the caller counts it. And one client could fill a buffer that several clients
-// share. So every client with a session has a Sender of its own, which does not slow down receiving (see Steer).
+// unresolved neighbour stays in the buffer for three seconds, and a datagram for a slow link as long as the link is
+// busy. A goroutine that waits for room in the buffer would delay all clients that it serves. So a send never waits:
+// without room the datagram is dropped, and the caller counts it. One client could also fill a buffer that it shares
+// with others. So every client with a session has a Sender of its own. Its socket does not slow down receiving (see
+// Steer).
 package datagram
 
 import (
@@ -26,7 +27,7 @@ var ErrCongested = errors.New("send buffer is full")
 
 // Sender sends datagrams from one socket. Its methods may be called from several goroutines at a time.
 type Sender struct {
-	family int // AF_INET, or AF_INET6 for both families
+	family int // AF_INET for IPv4 only, AF_INET6 for IPv6 and IPv4
 
 	// mu keeps the descriptor open during a system call, because the kernel reuses the number of a closed descriptor.
 	mu      sync.RWMutex
@@ -52,13 +53,13 @@ func NewSender(conn *net.UDPConn) (*Sender, error) {
 	return s, nil
 }
 
-// ErrScarce is the error for a socket whose descriptor would exceed a bound.
+// ErrScarce is the error of Join if too many file descriptors are in use.
 var ErrScarce = errors.New("descriptors are scarce")
 
 // Join returns a Sender with a socket of its own on the port of s. The sockets of the port must have SO_REUSEPORT and
-// be bound to the wildcard address. The new socket receives nothing if the port is steered (see Steer). The error is
-// ErrScarce if the number of the descriptor is above most. The kernel assigns the lowest free number, so the number
-// tells how many descriptors are in use.
+// be bound to the wildcard address. The new socket receives nothing if Steer was called for the port. The error is
+// ErrScarce if the new descriptor has a number above most: the kernel assigns the lowest free number, so the number is
+// about the number of open descriptors.
 func (s *Sender) Join(port, most int) (*Sender, error) {
 	fd, err := unix.Socket(s.family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -73,8 +74,8 @@ func (s *Sender) Join(port, most int) (*Sender, error) {
 	return &Sender{family: s.family, fd: fd, release: func() error { return unix.Close(fd) }}, nil
 }
 
-// bindShared binds a socket to the wildcard address of its family, next to others on the port. An IPv6 socket serves
-// IPv4 too.
+// bindShared binds a socket to the wildcard address of its family on a port that other sockets share (SO_REUSEPORT). An
+// IPv6 socket serves IPv4 too.
 func bindShared(fd, family, port int) error {
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err != nil {
 		return err
@@ -88,12 +89,12 @@ func bindShared(fd, family, port int) error {
 	return unix.Bind(fd, &unix.SockaddrInet6{Port: port})
 }
 
-// neighbourQueue is how many bytes may wait in the kernel for one neighbour to be resolved, at the default of the
-// sysctl net.ipv4.neigh.*.unres_qlen_bytes. The default size of a send buffer is the same, and SO_SNDBUF allows twice
-// the number that it is given.
+// neighbourQueue is how many bytes the kernel queues while it resolves one neighbour, at the default of the sysctl
+// net.ipv4.neigh.*.unres_qlen_bytes. The default size of a send buffer is the same. The kernel doubles the number that
+// is passed to SO_SNDBUF.
 const neighbourQueue = 212992
 
-// Widen enlarges the send buffer beyond what may wait for one unresolved neighbour, so that there is room for other
+// Widen enlarges the send buffer to twice neighbourQueue, so that an unresolved neighbour leaves room for other
 // destinations. net.core.wmem_max bounds the size. Its default is enough.
 func (s *Sender) Widen() error {
 	return s.use(func(fd int) error {
@@ -104,8 +105,8 @@ func (s *Sender) Widen() error {
 	})
 }
 
-// Send sends one datagram, whole or not at all, and never waits. The error is ErrCongested if there is no room,
-// net.ErrClosed after Close, or a syscall.Errno.
+// Send sends one datagram without waiting. A non-nil from sets its source address. The error is ErrCongested if there
+// is no room, net.ErrClosed after Close, or a syscall.Errno.
 func (s *Sender) Send(payload []byte, to netip.AddrPort, from *Source) error {
 	var name unix.RawSockaddrInet6
 	message := unix.Msghdr{Name: (*byte)(unsafe.Pointer(&name)), Namelen: fill(&name, s.family, to)}
@@ -125,7 +126,7 @@ func (s *Sender) Send(payload []byte, to netip.AddrPort, from *Source) error {
 	if s.release == nil {
 		return net.ErrClosed
 	}
-	// The call does not block, so the scheduler does not need to know about it.
+	// RawSyscall does not notify the Go scheduler, which is not needed because the call does not block.
 	_, _, errno := syscall.RawSyscall(unix.SYS_SENDMSG,
 		uintptr(s.fd), uintptr(unsafe.Pointer(&message)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 	switch errno {
@@ -167,7 +168,7 @@ func (s *Sender) Drops() (n uint64) {
 	return n
 }
 
-// use calls a function with the descriptor, which stays open meanwhile.
+// use calls a function with the descriptor, which stays open until the function returns.
 func (s *Sender) use(f func(fd int) error) error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -177,7 +178,7 @@ func (s *Sender) use(f func(fd int) error) error {
 	return f(s.fd)
 }
 
-// Close closes the socket. The kernel still sends datagrams that wait in the buffer.
+// Close closes the socket. The kernel still sends the datagrams in the send buffer.
 func (s *Sender) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

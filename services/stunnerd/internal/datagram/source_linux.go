@@ -6,10 +6,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A socket on the wildcard address answers from the address that the route prefers. A client accepts an answer only
-// from the address to which it has sent the request (RFC 8489 §6.3.1.1), and a host may have several addresses. So the
-// kernel reports the destination of every received datagram to a listener, and the listener sets it as the source of
-// the answer.
+// A client accepts an answer only from the address to which it has sent the request (RFC 8489 §6.3.1.1). A host may
+// have several addresses, and a socket on the wildcard address sends from the address that the route prefers. So a
+// listener asks the kernel for the destination of every received datagram, and sets it as the source of the answer.
 
 // ControlSize is the number of bytes of one control message with an address, of either family.
 const ControlSize = 64
@@ -30,8 +29,8 @@ type Source struct {
 	length  int
 }
 
-// SourceOf returns the Source of an answer to a received datagram: its destination address. received are the control
-// messages of the datagram. The interface is left out, because the answer may use another one.
+// SourceOf returns the Source of an answer to a received datagram: the destination address of that datagram. received
+// are the control messages of the datagram. The interface is not set, because the answer may use another one.
 func SourceOf(received []byte) (s Source) {
 	for len(received) >= unix.SizeofCmsghdr {
 		header, data, rest, err := unix.ParseOneSocketControlMessage(received)
@@ -51,7 +50,7 @@ func SourceOf(received []byte) (s Source) {
 	return Source{}
 }
 
-// interfaceField is the offset of the interface index in the data of a control message with an address.
+// interfaceField returns the offset of the interface index in the data of a control message with an address.
 func interfaceField(h unix.Cmsghdr) (offset int, ok bool) {
 	switch {
 	case h.Level == unix.IPPROTO_IPV6 && h.Type == unix.IPV6_PKTINFO:

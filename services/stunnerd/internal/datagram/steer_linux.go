@@ -7,11 +7,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Steer makes the first sockets of a port, in the order in which they were bound, receive all datagrams. The kernel
-// chooses among them by the address and port of the client, so that one socket receives all datagrams of a client.
-// Sockets that were bound later only send. The cost of receiving does not depend on their number: the kernel finds the
-// reuseport group by its first socket, and the program chooses the member. (A connected socket would leave the group,
-// and the kernel searches connected sockets one by one.)
+// Steer makes the first sockets of a port, in the order in which they were bound, receive all datagrams. The number of
+// these sockets is readers. The kernel selects one by the address and port of the client, so that one socket receives
+// all datagrams of a client. Sockets that were bound later only send, and do not make receiving slower: the kernel
+// finds the reuseport group by its first socket, and the program selects the member. (A connected socket would leave
+// the group, and the kernel searches connected sockets one by one.)
 //
 // The program is classic BPF on the reuseport group (SO_ATTACH_REUSEPORT_CBPF, Linux 4.5). It needs no capability.
 // Sandboxes with a network stack of their own may not support it.
@@ -47,8 +47,8 @@ const (
 	etherIPv6   = 0x86DD
 )
 
-// steering returns the program: a hash of source address and source port, modulo the number of readers. An IPv6 packet
-// with extension headers is hashed by its address alone.
+// steering returns the program, which returns a hash of source address and source port modulo the number of readers. An
+// IPv6 packet with extension headers is hashed by its address alone.
 func steering(readers uint32) []bpf.Instruction {
 	const golden = 0x9E3779B1 // 2³² divided by the golden ratio, for multiplicative hashing (Knuth, TAOCP 6.4)
 	return []bpf.Instruction{

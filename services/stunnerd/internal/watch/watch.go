@@ -7,41 +7,43 @@ import (
 	"time"
 )
 
-// Patience is the maximum duration of one turn of a Task. A turn takes microseconds; one that takes this long is stuck.
+// Patience is the maximum duration of one unit of work of a Task. A unit takes microseconds, so a unit that takes this
+// long is stuck.
 const Patience = 10 * time.Second
 
-// Task is a goroutine that works in turns, for example one for each datagram, and is idle between them. The zero Task
-// is idle.
+// Task monitors a goroutine that does units of work, for example handles one datagram, and is idle between them. The
+// zero Task is idle.
 type Task struct {
-	// turns is odd during a turn.
-	turns atomic.Uint64
+	// steps counts the calls of Begin and End. It is odd during a unit of work.
+	steps atomic.Uint64
 
 	mu sync.Mutex
-	// seen is the turn that Stuck last found running, and since is when it first found it.
-	seen  uint64
+	// seen is the value of steps in the unit of work that Stuck saw last.
+	seen uint64
+	// since is when Stuck first saw that unit of work.
 	since time.Time
 }
 
-// Begin begins a turn, and End ends it. No two turns of a Task may overlap.
-func (t *Task) Begin() { t.turns.Add(1) }
+// Begin begins a unit of work, and End ends it. Units of work of a Task must not overlap.
+func (t *Task) Begin() { t.steps.Add(1) }
 
-// End ends the turn that Begin began.
-func (t *Task) End() { t.turns.Add(1) }
+// End ends the unit of work that Begin began.
+func (t *Task) End() { t.steps.Add(1) }
 
-// Working reports whether a turn is running.
-func (t *Task) Working() bool { return t.turns.Load()%2 == 1 }
+// Working reports whether a unit of work is in progress.
+func (t *Task) Working() bool { return t.steps.Load()%2 == 1 }
 
-// Stuck reports whether the running turn was already running at a call at least Patience ago. It must be called at
-// intervals, as by a probe.
+// Stuck reports whether the current unit of work was already in progress at a call at least Patience ago. It must be
+// called periodically, for example by a liveness probe.
 func (t *Task) Stuck(now time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	turn := t.turns.Load()
-	if turn%2 == 0 {
+	step := t.steps.Load()
+	if step%2 == 0 {
 		return false
 	}
-	if turn != t.seen {
-		t.seen, t.since = turn, now
+	if step != t.seen {
+		t.seen, t.since = step, now
 	}
 	return now.Sub(t.since) >= Patience
 }

@@ -18,29 +18,33 @@ import (
 )
 
 const (
-	// inbox is the number of datagrams of a client that may wait for decryption. Further ones are dropped.
+	// inbox is the number of datagrams of a client that may wait for decryption. Further datagrams are dropped.
 	inbox = 128
 	// longestDatagram is the longest datagram that pion/dtls reads.
 	longestDatagram = 8192
 )
 
-// association is the net.PacketConn of one client for pion/dtls. Its client has shown its address with a cookie, and a
-// dtlsSocket reads for it.
+// association is the net.PacketConn that pion/dtls uses for one client. A dtlsSocket receives the datagrams of the
+// client and passes them to the association. An association is created only after the client has returned a valid
+// cookie, which proves its source address.
 //
-// pion/dtls checks a cookie of its own. It first gets the ClientHello that the client must have sent without a cookie.
-// The HelloVerifyRequest with which pion/dtls answers is not sent, and setCookie replaces the cookie. Then pion/dtls
-// gets the real ClientHello unchanged, because both sides hash it.
+// pion/dtls cannot skip its own cookie exchange, so the association simulates that exchange. pion/dtls first reads a
+// ClientHello without a cookie, which is reconstructed from the real one (hello.first). WriteTo discards the
+// HelloVerifyRequest with which pion/dtls answers, and calls setCookie, so that pion/dtls expects the cookie that the
+// client already has. Then pion/dtls reads the real ClientHello. It must be unchanged, because the Finished messages
+// contain a hash of it.
 type association struct {
 	socket *dtlsSocket
 	client netip.AddrPort
-	addr   *net.UDPAddr // the client, in the form that pion/dtls knows
+	addr   *net.UDPAddr // client, as net.Addr for pion/dtls
 	from   datagram.Source
-	// own sends to this client. It is shared with other clients if shared is set.
-	own    *datagram.Sender
+	// sender sends to this client.
+	sender *datagram.Sender
+	// shared reports whether sender also sends to other clients, and must stay open when the association ends.
 	shared bool
 	cookie [cookieSize]byte
-	// ahead is added to the numbers of unencrypted records. The ServerHello has the record number of the ClientHello,
-	// so that no number is used twice after several HelloVerifyRequests (RFC 6347 §4.2.1).
+	// ahead is added to the record numbers of unencrypted records. The ServerHello must have the record number of the
+	// ClientHello, because after several HelloVerifyRequests a lower number would be used twice (RFC 6347 §4.2.1).
 	ahead uint64
 	conn  *dtls.Conn
 
@@ -52,22 +56,23 @@ type association struct {
 	gone chan struct{}
 	// established is set when the handshake is complete.
 	established atomic.Bool
-	// turns limits the computations of the handshake. It is set before the handshake starts. The first turn ends with
-	// the first record that is sent, which is signed. Every other turn is from the receipt of a datagram to the next
-	// read.
+	// turns gives the handshake CPU turns (see handshakeLimiter). It is set before the handshake starts. The first CPU
+	// turn ends when the first record is sent, because that record is signed. Every other CPU turn is from the receipt
+	// of a datagram to the next read.
 	turns    *handshakeTurns
 	answered atomic.Bool
 }
 
-// associations are those of one client address. A second one exists while a client that has lost its state makes a new
-// handshake.
+// associations are the associations of one client address. There is a second one if a client that has lost its state
+// makes a new handshake.
 type associations struct {
-	// first serves the client, or makes its first handshake. second makes a handshake and replaces first when it is
-	// complete.
-	first, second *association
+	// first serves the client, or makes the first handshake of the client.
+	first *association
+	// second makes a later handshake. It replaces first when its handshake is complete.
+	second *association
 }
 
-// openedBy returns the association of a ClientHello, or nil.
+// openedBy returns the association that a ClientHello has opened, or nil.
 func (as associations) openedBy(h hello) *association {
 	for _, a := range []*association{as.first, as.second} {
 		if a != nil && a.opened(h) {
@@ -82,9 +87,9 @@ func (as associations) handshaking() bool {
 	return as.second != nil || as.first != nil && !as.first.established.Load()
 }
 
-// deliver passes on a datagram that is no ClientHello. An unencrypted datagram is for the handshake in progress. An
-// encrypted one may be the last message of that handshake or a message of the earlier association. Both get it, and
-// each discards what it cannot decrypt.
+// deliver passes a datagram that is not a ClientHello to the associations. An unencrypted datagram belongs to the
+// handshake in progress. An encrypted one may be the last message of that handshake, or a message of the first
+// association. Then both associations get it, and each discards what it cannot decrypt.
 func (as associations) deliver(records []byte) {
 	plain := len(records) >= recordHeader && epochOf(records) == 0
 	if as.first != nil && (as.second == nil || !plain) {
@@ -109,7 +114,7 @@ func (s *dtlsSocket) add(a *association) {
 }
 
 // promote makes the second association of a client its only one, and returns the former first one. It returns nil if
-// the association is not the second one.
+// the given association is not the second one.
 func (s *dtlsSocket) promote(a *association) (before *association) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -139,20 +144,20 @@ func (s *dtlsSocket) remove(a *association) {
 	s.clients[a.client] = known
 }
 
-// newAssociation starts the handshake of the server. The first datagrams for pion/dtls are made from the hello, whose
-// cookie is valid.
+// newAssociation starts the handshake for a hello with a valid cookie. It queues the first two datagrams for pion/dtls,
+// which are made from the hello.
 func newAssociation(
 	s *dtlsSocket, client netip.AddrPort, from datagram.Source, h hello, options ...dtls.ServerOption,
 ) (*association, error) {
 	if err := relay.Room(); err != nil {
 		return nil, err
 	}
-	own, shared, err := s.port.own(s.index)
+	sender, shared, err := s.port.openSender(s.index)
 	if err != nil {
 		return nil, err
 	}
 	a := &association{
-		socket: s, client: client, addr: net.UDPAddrFromAddrPort(client), from: from, own: own, shared: shared,
+		socket: s, client: client, addr: net.UDPAddrFromAddrPort(client), from: from, sender: sender, shared: shared,
 		cookie: [cookieSize]byte(h.cookie), ahead: h.sequence - 1,
 		inbox: make(chan []byte, inbox), interrupt: make(chan struct{}, 1),
 		closed: make(chan struct{}), gone: make(chan struct{}),
@@ -169,11 +174,11 @@ func newAssociation(
 // release closes the socket of the association.
 func (a *association) release() {
 	if !a.shared {
-		_ = a.own.Close()
+		_ = a.sender.Close()
 	}
 }
 
-// establish makes an association with a complete handshake the only one of its client. It returns when the session of
+// establish makes an association with a complete handshake the only one of its client. It waits until the session of
 // the earlier association has ended, because the gate refuses a second allocation of the same client address.
 func (a *association) establish(ctx context.Context) error {
 	a.established.Store(true)
@@ -190,7 +195,8 @@ func (a *association) establish(ctx context.Context) error {
 	}
 }
 
-// opened reports whether a hello has opened the association. The client repeats the hello if the answer is lost.
+// opened reports whether a hello is a copy of the hello that has opened the association. A client repeats its hello if
+// the answer is lost.
 func (a *association) opened(h hello) bool { return string(h.cookie) == string(a.cookie[:]) }
 
 // deliver queues a copy of a datagram of the client.
@@ -239,7 +245,7 @@ func (a *association) WriteTo(records []byte, _ net.Addr) (int, error) {
 	if !a.answered.Load() && a.answered.CompareAndSwap(false, true) {
 		a.turns.release()
 	}
-	if err := a.own.Send(a.renumber(records), a.client, &a.from); err != nil {
+	if err := a.sender.Send(a.renumber(records), a.client, &a.from); err != nil {
 		a.socket.drop(a.client, relay.Undelivered(err))
 	}
 	return len(records), nil
@@ -268,8 +274,8 @@ func (a *association) Close() error {
 	return nil
 }
 
-// SetReadDeadline interrupts reads, or allows them again. pion/dtls sets only deadlines in the past, and the zero
-// deadline.
+// SetReadDeadline interrupts reads, or allows them again. It is enough to distinguish a zero deadline from any other,
+// because pion/dtls sets only the zero deadline and deadlines in the past.
 func (a *association) SetReadDeadline(t time.Time) error {
 	if t.IsZero() {
 		select {

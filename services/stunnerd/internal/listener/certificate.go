@@ -12,8 +12,8 @@ import (
 // protocols are offered by ALPN (RFC 7443). Clients without ALPN, such as browsers, are served too.
 var protocols = []string{"stun.turn", "stun.nat-discovery"}
 
-// knowsOurs reports whether a client offers one of protocols.
-func knowsOurs(offered []string) bool {
+// offersTURN reports whether a client offers one of protocols.
+func offersTURN(offered []string) bool {
 	return slices.ContainsFunc(offered, func(p string) bool { return slices.Contains(protocols, p) })
 }
 
@@ -27,7 +27,7 @@ func newCertificates(c config.Listener) (*certificates, error) {
 	return certs, certs.update(c)
 }
 
-// update replaces the key pairs. After an error the earlier ones stay.
+// update replaces the key pairs. After an error the previous key pairs stay.
 func (c *certificates) update(l config.Listener) error {
 	var pairs []tls.Certificate
 	for i, cert := range l.AllCertificates() {
@@ -41,7 +41,7 @@ func (c *certificates) update(l config.Listener) error {
 	return nil
 }
 
-// named returns the first certificate for a server name (RFC 6066 §3), or else the first one.
+// named returns the first certificate that is valid for a server name (RFC 6066 §3), or else the first certificate.
 func (c *certificates) named(name string) *tls.Certificate {
 	pairs := *c.current.Load()
 	for i := range pairs {

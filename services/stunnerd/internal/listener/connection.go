@@ -18,26 +18,31 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/watch"
 )
 
-// Deadlines and limits of a connection without a session.
+// Limits of connections.
 const (
-	handshaking  = 5 * time.Second
+	// handshaking is the maximum duration of a handshake.
+	handshaking = 5 * time.Second
+	// firstMessage is how long a client may be silent before its first message.
 	firstMessage = 10 * time.Second
-	idle         = 30 * time.Second
+	// idle is how long a client without a session may be silent after a message.
+	idle = 30 * time.Second
 
+	// unknownLimit is the maximum length of a frame of a client without a session.
 	unknownLimit = 1024
+	// sessionLimit is the maximum length of a frame of a client with a session.
 	sessionLimit = stunmsg.MaxSize
 	// acceptPause is the pause after an error of Accept, for example when no descriptors are left for clients.
 	acceptPause = 100 * time.Millisecond
-	// acceptWarning is the least time between two log records about such errors.
+	// acceptWarning is the minimum time between two log records about such errors.
 	acceptWarning = time.Minute
 )
 
-// transport is the difference between the protocols of connections.
+// transport contains the properties in which TCP, TLS and DTLS listeners differ.
 type transport struct {
-	// secure makes the handshake; nil if there is none.
+	// secure makes the TLS or DTLS handshake. It is nil for TCP.
 	secure func(ctx context.Context, conn net.Conn, turns *handshakeTurns) (net.Conn, error)
 	certs  *certificates
-	// stream reports whether the connection is a byte stream, and not a connection that preserves records.
+	// stream reports whether the connection is a byte stream (TCP, TLS). A DTLS connection preserves records instead.
 	stream bool
 }
 
@@ -56,7 +61,7 @@ type frames interface {
 // connections serves the connections of a listener, each in a goroutine.
 type connections struct {
 	transport
-	sockets io.Closer // listening
+	sockets io.Closer // the listening sockets
 	gate    *gate.Gate
 	meter   *meter.Listener
 	opt     Options
@@ -65,7 +70,7 @@ type connections struct {
 	mu     sync.Mutex
 	open   map[*connection]struct{}
 	closed bool
-	// yielded is set by Yield.
+	// yielded reports whether Yield has closed the listening socket.
 	yielded bool
 }
 
@@ -81,7 +86,8 @@ func (l *connections) Update(c config.Listener) error {
 	return l.certs.update(c)
 }
 
-// Yield closes the listening socket of a stream listener, whose connections have sockets of their own.
+// Yield implements Listener. A stream listener can close its listening socket, because its connections have sockets of
+// their own. A DTLS listener cannot.
 func (l *connections) Yield() bool {
 	if !l.stream {
 		return false
@@ -95,7 +101,7 @@ func (l *connections) Yield() bool {
 	return true
 }
 
-// Tasks returns nothing, because each connection has a goroutine.
+// Tasks returns nothing, because each connection has a goroutine of its own.
 func (l *connections) Tasks() []*watch.Task { return nil }
 
 // Close closes all connections and the listening sockets, and waits for their goroutines.
@@ -133,7 +139,7 @@ func (l *connections) accept(ln net.Listener) {
 	}
 }
 
-// next waits for a connection. It returns an error if there are no descriptors left for clients.
+// next waits for a connection. It returns an error if there are no file descriptors left for clients.
 func next(ln net.Listener) (net.Conn, error) {
 	if err := relay.Room(); err != nil {
 		return nil, err
@@ -149,7 +155,7 @@ func next(ln net.Listener) (net.Conn, error) {
 	return s, nil
 }
 
-// begin serves a connection in a goroutine. end is called when the connection has ended.
+// begin serves a connection in a goroutine. It calls end when the connection has ended.
 func (l *connections) begin(conn net.Conn, end func()) {
 	c := newConnection(conn, l)
 	if !l.track(c) {
@@ -195,13 +201,13 @@ func (l *connections) forget(c *connection) {
 
 // connection is the connection of a client. It implements session.Client.
 type connection struct {
-	raw  net.Conn // as accepted
-	conn net.Conn // as secured: what is read and written
+	raw  net.Conn // the accepted connection
+	conn net.Conn // the connection from which frames are read: raw, or TLS or DTLS on it
 	// out sends over a stream. It is nil for DTLS, whose writes do not wait.
 	out      *outlet
 	addr     netip.AddrPort
 	listener *connections
-	slot     *slot // of Limits.unauthenticated; taken while the client has no session
+	slot     *slot // in Limits.unauthenticated; taken while the client has no session
 	relay    *relay.Relay
 }
 
@@ -245,7 +251,7 @@ func addrOf(a net.Addr) netip.AddrPort {
 	return netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port())
 }
 
-// serve reads frames until the connection ends, or the client sends something that is not TURN.
+// serve reads frames until the connection ends, or until the client sends data that is neither STUN nor ChannelData.
 func (c *connection) serve() {
 	defer c.raw.Close()
 	defer c.listener.opt.Meter.Survive("serve connection")
@@ -286,7 +292,8 @@ func (c *connection) serve() {
 
 var errCrowded = errors.New("too many handshakes at a time: this one was the oldest")
 
-// handshake secures the connection, within the time handshaking and for as long as it has a slot.
+// handshake makes the TLS or DTLS handshake. It fails after the time handshaking, or when the slot of the handshake is
+// taken away.
 func (c *connection) handshake() error {
 	if c.listener.secure == nil {
 		return nil
@@ -335,8 +342,8 @@ func (c *connection) session() *relay.Relay {
 	return nil
 }
 
-// settle updates relay and the read deadline. With a session the connection may be silent for as long as the allocation
-// lives.
+// settle updates relay and the read deadline after a message. A client with a session has no read deadline, because the
+// session ends with its lifetime anyway.
 func (c *connection) settle() {
 	c.relay = c.session()
 	if c.relay == nil {
@@ -357,7 +364,7 @@ func (c *connection) limit() int {
 	return sessionLimit
 }
 
-// unknown sets the deadline for the next message of a client without a session, and takes a slot.
+// unknown sets the read deadline of a client without a session, and takes a slot in Limits.unauthenticated.
 func (c *connection) unknown(d time.Duration) {
 	_ = c.conn.SetReadDeadline(time.Now().Add(d))
 	c.slot.enter()

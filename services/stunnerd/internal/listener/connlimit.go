@@ -16,8 +16,8 @@ type Limits struct {
 	turns                       *handshakeLimiter
 }
 
-// NewLimits returns unused limits. capacity is the number of allocations of the process, 0 for any number. Clients
-// without a session may take half of it.
+// NewLimits returns unused limits. capacity is the maximum number of allocations of the process, or 0 for no maximum.
+// Connections without a session may take half of it.
 func NewLimits(capacity int) *Limits {
 	most := func(n int) int {
 		if capacity > 0 {
@@ -32,9 +32,9 @@ func NewLimits(capacity int) *Limits {
 	}
 }
 
-// connLimiter bounds the number of connections in one state, in total and of each source. A new connection is always
+// connLimiter bounds the number of connections in one state, in total and for each source. A new connection is always
 // admitted. If there is no free slot, the oldest connection of the same source, or of a source with many slots, is
-// evicted. So a client that authenticates quickly is served, however many others are silent.
+// closed instead. So a client that authenticates quickly is served even if many other clients are silent.
 type connLimiter struct {
 	most, each int
 
@@ -43,23 +43,25 @@ type connLimiter struct {
 	sources map[netip.Prefix]*list.List
 }
 
-// slot is the slot of one connection in a connLimiter.
+// slot is the slot of one connection in a connLimiter. It is taken while the connection counts against the limit.
 type slot struct {
 	limiter *connLimiter
 	source  netip.Prefix
 	each    int
 	evict   func()
-	// all and same are the elements in the lists of all slots and of those of the source; nil while the slot is not
-	// taken.
-	all, same *list.Element
-	left      bool
+	// all is the element of the slot in the list of all slots; nil while the slot is not taken.
+	all *list.Element
+	// same is the element in the list of the slots of the source; nil while the slot is not taken.
+	same *list.Element
+	// left reports whether leave was called. The slot can then not be taken again.
+	left bool
 }
 
 func newConnLimiter(most, each int) *connLimiter {
 	return &connLimiter{most: most, each: each, all: list.New(), sources: map[netip.Prefix]*list.List{}}
 }
 
-// slot returns a slot that is not taken yet. evict is called when it is taken away.
+// slot returns a slot that is not taken yet. evict is called when another connection takes the slot away.
 func (c *connLimiter) slot(client netip.Addr, evict func()) *slot {
 	p := &slot{limiter: c, source: session.Source(client), each: c.each, evict: evict}
 	if limit.Private(client) {
@@ -68,14 +70,14 @@ func (c *connLimiter) slot(client netip.Addr, evict func()) *slot {
 	return p
 }
 
-// enter takes the slot, as the newest one, unless it is taken.
+// enter takes the slot, unless it is taken already. If the limit is reached, it evicts an older slot.
 func (p *slot) enter() {
 	if oldest := p.take(); oldest != nil {
 		oldest.evict()
 	}
 }
 
-// take takes the slot. It returns the slot that has to be evicted for it, or nil.
+// take takes the slot. It returns the slot that must be evicted, or nil.
 func (p *slot) take() (oldest *slot) {
 	c := p.limiter
 	c.mu.Lock()
@@ -101,8 +103,8 @@ func (p *slot) take() (oldest *slot) {
 	return oldest
 }
 
-// oldest returns the oldest slot among the sources that have at least an equal share, so that a source that floods
-// evicts its own connections. The caller holds mu, and all slots are taken.
+// oldest returns the oldest slot of the sources that have at least an equal share of the slots, so that a source that
+// floods evicts its own connections. The caller holds mu. All slots are in use.
 func (c *connLimiter) oldest() *slot {
 	share := c.all.Len() / len(c.sources)
 	for at := c.all.Front(); ; at = at.Next() {
@@ -112,14 +114,14 @@ func (c *connLimiter) oldest() *slot {
 	}
 }
 
-// pause frees the slot. It may be taken again.
+// pause frees the slot. enter can take it again.
 func (p *slot) pause() {
 	p.limiter.mu.Lock()
 	defer p.limiter.mu.Unlock()
 	p.remove()
 }
 
-// leave frees the slot for good.
+// leave frees the slot. It cannot be taken again.
 func (p *slot) leave() {
 	p.limiter.mu.Lock()
 	defer p.limiter.mu.Unlock()

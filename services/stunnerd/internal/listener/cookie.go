@@ -7,8 +7,8 @@ import (
 	"github.com/pion/dtls/v3"
 )
 
-// setCookie makes a pion/dtls server accept a cookie of ours as its own. It must be called in the goroutine of the
-// handshake after the server has sent its HelloVerifyRequest and before it reads the next ClientHello.
+// setCookie makes a pion/dtls server accept a cookie of this package as its own. It must be called in the goroutine of
+// the handshake, after the server has sent its HelloVerifyRequest and before it reads the next ClientHello.
 //
 // setCookie overwrites a private field, because no public option of pion/dtls lets a handshake start after a stateless
 // cookie exchange (RFC 6347 §4.2.1):

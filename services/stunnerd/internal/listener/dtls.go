@@ -24,15 +24,16 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/watch"
 )
 
-// dtlsListener is a group of sockets on one port.
+// dtlsListener is a listener for TURN over DTLS. It has several sockets on one port.
 type dtlsListener struct {
 	*connections
 	sockets []*dtlsSocket
 	forget  func()
 }
 
-// dtlsSocket is one receiving socket and its reader. A client without an association causes an answer that is shorter
-// than its datagram, and no state: the cookie is derived from the ClientHello (RFC 6347 §4.2.1).
+// dtlsSocket is one receiving socket and its reader. For a datagram of a client without an association it stores no
+// state, and its answer is shorter than the datagram, because the source address may be forged. The cookie in the
+// answer is derived from the ClientHello (RFC 6347 §4.2.1).
 type dtlsSocket struct {
 	*connections
 	conn    *net.UDPConn
@@ -91,8 +92,8 @@ var dtlsSuites = []dtls.CipherSuiteID{
 	dtls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384, dtls.TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
 }
 
-// offers returns a function for the options of a handshake. ALPN protocols are offered only to a client that offers one
-// of them, as over TLS.
+// offers returns a function that returns the options of pion/dtls for a handshake. ALPN protocols are offered only to a
+// client that offers one of them, as over TLS.
 func offers(certs *certificates, o Options) func(hello) ([]dtls.ServerOption, error) {
 	common := []dtls.ServerOption{
 		dtls.WithGetCertificate(func(h *dtls.ClientHelloInfo) (*tls.Certificate, error) {
@@ -109,7 +110,7 @@ func offers(certs *certificates, o Options) func(hello) ([]dtls.ServerOption, er
 			return nil, err
 		}
 		for _, e := range message.Extensions {
-			if known, ok := e.(*extension.ALPN); ok && knowsOurs(known.ProtocolNameList) {
+			if known, ok := e.(*extension.ALPN); ok && offersTURN(known.ProtocolNameList) {
 				return named, nil
 			}
 		}
@@ -135,7 +136,7 @@ func secureDTLS(ctx context.Context, conn net.Conn, turns *handshakeTurns) (net.
 	return c, c.association.establish(ctx)
 }
 
-// read reads until the socket is closed. A panic costs the datagram that caused it.
+// read reads until the socket is closed. After a panic it drops the datagram that caused the panic, and goes on.
 func (s *dtlsSocket) read() {
 	for !s.readUntilPanic() {
 		if s.task.Working() {
@@ -165,8 +166,8 @@ func (s *dtlsSocket) readUntilPanic() (closed bool) {
 
 // receive passes a datagram to the associations of its client. A ClientHello with a valid cookie opens an association,
 // even if the client has one: a client that has lost its state may use the same address and port (RFC 6347 §4.2.8). The
-// earlier association serves the client until the later one has completed its handshake. While a handshake is in
-// progress no other one starts.
+// earlier association serves the client until the later one has completed its handshake. While a handshake of the
+// client is in progress, no further handshake starts.
 func (s *dtlsSocket) receive(records []byte, client netip.AddrPort, control []byte) {
 	known := s.find(client)
 	h, isHello := parseHello(records)
@@ -194,7 +195,8 @@ func (s *dtlsSocket) receive(records []byte, client netip.AddrPort, control []by
 	}
 }
 
-// strayReason tells a late DTLS record, for example the last one of a client, from other data (RFC 7983 §7).
+// strayReason returns the reason for dropping a datagram of a client without an association. It distinguishes a late
+// DTLS record from other data (RFC 7983 §7).
 func strayReason(datagram []byte) meter.Reason {
 	if len(datagram) > recordHeader && datagram[0] >= 20 && datagram[0] <= 63 {
 		return meter.NoAllocation
@@ -208,7 +210,7 @@ func (s *dtlsSocket) find(client netip.AddrPort) associations {
 	return s.clients[client]
 }
 
-// open starts the handshake of a client that has shown its address.
+// open starts the handshake of a client that has returned a valid cookie.
 func (s *dtlsSocket) open(h hello, client netip.AddrPort, from datagram.Source) {
 	options, err := s.offer(h)
 	if err != nil {
@@ -236,13 +238,13 @@ func (s *dtlsSocket) drop(client netip.AddrPort, why meter.Reason) {
 // session.
 const recordLimit = 1 << 14
 
-// records reads frames from a connection that preserves the boundaries of records.
+// records reads frames from a DTLS connection, which preserves the boundaries of records.
 type records struct {
 	from io.Reader
 	buf  []byte
 }
 
-// next returns the content of one record, which is one message (RFC 7350 §3).
+// next returns the content of one record, which is one message or ChannelData frame (RFC 7350 §3).
 func (r *records) next(limit int) ([]byte, error) {
 	if want := min(limit, recordLimit); len(r.buf) < want {
 		r.buf = make([]byte, want)

@@ -8,12 +8,13 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/stunmsg"
 )
 
-// framer splits a byte stream into STUN messages and ChannelData frames (RFC 8656 §2.1, §12.5). It reads ahead, but
-// never waits for more than the current frame, and its buffer does not grow beyond the limit of next.
+// framer splits a byte stream into STUN messages and ChannelData frames (RFC 8656 §2.1, §12.5). One read may return
+// several frames, but framer never waits for more bytes than the current frame needs. Its buffer does not grow beyond
+// the limit of next.
 type framer struct {
 	from io.Reader
 	buf  []byte
-	// read and write delimit the received bytes that were not returned yet.
+	// buf[read:write] contains the received bytes that were not returned yet.
 	read, write int
 }
 
@@ -23,11 +24,11 @@ var (
 )
 
 const (
-	// firstBuffer has room for any frame of a client without a session. smallBuffer is the first buffer of a client
-	// with a session.
+	// firstBuffer is the size of the first buffer. It has room for any frame of a client without a session.
 	firstBuffer = unknownLimit
+	// smallBuffer is the minimum size of the buffer of a client with a session.
 	smallBuffer = 4096
-	// frameHeader is the number of bytes that tell the length of a frame.
+	// frameHeader is the number of bytes that are needed to compute the length of a frame.
 	frameHeader = 4
 )
 
@@ -35,8 +36,8 @@ func newFramer(from io.Reader) *framer {
 	return &framer{from: from, buf: make([]byte, firstBuffer)}
 }
 
-// next returns the next whole frame with its padding. It is valid until the next call. A frame longer than limit is an
-// error, after which the stream cannot be used.
+// next returns the next whole frame with its padding. The frame is valid until the next call. If a frame is longer than
+// limit, next returns an error, and the stream cannot be used any more.
 func (f *framer) next(limit int) ([]byte, error) {
 	if limit > firstBuffer && len(f.buf) < smallBuffer {
 		f.compact(smallBuffer)

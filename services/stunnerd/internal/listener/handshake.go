@@ -13,32 +13,34 @@ import (
 )
 
 const (
-	// handshakeShare is the divisor of the CPUs: handshakes of TLS and DTLS compute on a quarter of the cores at most.
-	// A signature costs as much as forwarding hundreds of packets, and any host can cause one.
+	// handshakeShare is the divisor of the CPUs: TLS and DTLS handshakes use a quarter of the cores at most. A
+	// signature costs as much as forwarding hundreds of packets, and any host can cause one.
 	handshakeShare = 4
-	// longestTurn ends a turn whose handshake waits for something that does not end a turn.
+	// longestTurn is the maximum duration of a CPU turn. It ends a CPU turn when a handshake waits in a way that does
+	// not end it.
 	longestTurn = 100 * time.Millisecond
-	// eachWaiting is how many handshakes of one source may wait for a turn. A private source may have
-	// limit.PrivateFactor times as many. While several sources wait, each may have an equal share of mostWaiting, at
-	// least one. In total four times mostWaiting may wait. Further handshakes are refused at once.
+	// eachWaiting is how many handshakes of one source may wait for a CPU turn. A private source may have
+	// limit.PrivateFactor times as many. While several sources wait, each may have an equal share of mostWaiting, but
+	// at least one. In total four times mostWaiting may wait. Further handshakes are refused at once.
 	mostWaiting, eachWaiting = 1024, 64
 )
 
 var errNoTurn = errors.New("too many handshakes of this source wait for the CPU")
 
-// handshakeLimiter gives handshakes turns to compute. With n cores there are n/4 turns at a time, at least one. Below
-// four cores one turn is more than a quarter, so a pause follows each: three times as long as the turn with one core,
-// as long as the turn with two.
+// handshakeLimiter limits the CPU time of handshakes. A handshake may compute only while it has a CPU turn. With n
+// cores there are n/4 CPU turns at a time, at least one. With fewer than four cores one CPU turn is more than a quarter
+// of the cores, so a pause follows each: with one core it is three times as long as the CPU turn, with two cores as
+// long as the CPU turn.
 //
-// Sources (session.Source) get their turns in rotation, independent of the number of their waiting handshakes, so that
-// a source that floods delays itself. An address that hides many clients is one source.
+// Sources (session.Source) get CPU turns in rotation, independent of the number of their waiting handshakes, so that a
+// source that floods delays only itself. An address that hides many clients is one source.
 type handshakeLimiter struct {
 	cores int
 
 	mu    sync.Mutex
-	free  int
-	count int        // of the handshakes that wait
-	queue *list.List // of *waiting, the source whose turn is next first
+	free  int        // CPU turns that can start now
+	count int        // handshakes that wait
+	queue *list.List // of *waiting; the front is the source that gets the next CPU turn
 	of    map[netip.Prefix]*waiting
 }
 
@@ -55,14 +57,14 @@ func newHandshakeLimiter(cores int) *handshakeLimiter {
 	}
 }
 
-// pause returns the length of the pause after a turn.
+// pause returns the length of the pause after a CPU turn.
 func (p *handshakeLimiter) pause(turn time.Duration) time.Duration {
 	turns := max(1, p.cores/handshakeShare)
 	return max(0, turn*time.Duration(turns*handshakeShare-p.cores)/time.Duration(p.cores))
 }
 
-// acquire waits for a turn of a source. It returns false if too many handshakes wait, or if stop is closed first. After
-// a turn, release must be called.
+// acquire waits for a CPU turn for a source. It returns false if too many handshakes wait, or if stop is closed first.
+// After the CPU turn, release must be called.
 func (p *handshakeLimiter) acquire(stop <-chan struct{}, source netip.Prefix) bool {
 	p.mu.Lock()
 	if p.free > 0 {
@@ -112,7 +114,7 @@ func (p *handshakeLimiter) room(w *waiting) bool {
 	return p.count < 4*mostWaiting && w.turns.Len() < max(1, min(each, mostWaiting/len(p.of)))
 }
 
-// release ends a turn that has lasted so long.
+// release ends a CPU turn, which has lasted for the given duration.
 func (p *handshakeLimiter) release(turn time.Duration) {
 	end := func() {
 		p.mu.Lock()
@@ -126,7 +128,7 @@ func (p *handshakeLimiter) release(turn time.Duration) {
 	end()
 }
 
-// next gives a turn to the next source. The caller holds mu.
+// next gives a CPU turn to the next source. The caller holds mu.
 func (p *handshakeLimiter) next() {
 	first := p.queue.Front()
 	if first == nil {
@@ -148,24 +150,24 @@ func (p *handshakeLimiter) forget(w *waiting) {
 	}
 }
 
-// handshakeTurns are the turns of one handshake. The handshake computes in a turn, and waits for the client outside of
-// a turn.
+// handshakeTurns manages the CPU turns of one handshake. The handshake computes during a CPU turn, and waits for the
+// client between CPU turns.
 type handshakeTurns struct {
 	limiter *handshakeLimiter
-	// slot is that of Limits.handshakes. It is free while the handshake waits for a turn, so that the wait cannot evict
-	// the handshake.
+	// slot is the slot of the handshake in Limits.handshakes. It is free while the handshake waits for a CPU turn, so
+	// that the handshake cannot be evicted for waiting.
 	slot *slot
 
 	mu         sync.Mutex
-	turn       uint64 // counts turns
+	turn       uint64 // number of the current or last CPU turn, from 1
 	since      time.Time
-	mine       bool // the handshake has a turn
+	mine       bool // the handshake has a CPU turn
 	isFinished bool
 }
 
 func (l *Limits) newTurns(s *slot) *handshakeTurns { return &handshakeTurns{limiter: l.turns, slot: s} }
 
-// acquire waits for a turn, and reports whether there is one. After finish it does nothing.
+// acquire waits for a CPU turn, and reports whether it got one. After finish it returns true at once.
 func (p *handshakeTurns) acquire(stop <-chan struct{}) bool {
 	if p.finished() {
 		return true
@@ -188,10 +190,10 @@ func (p *handshakeTurns) acquire(stop <-chan struct{}) bool {
 	return true
 }
 
-// release ends the turn, if there is one.
+// release ends the CPU turn, if there is one.
 func (p *handshakeTurns) release() { p.releaseTurn(0) }
 
-// releaseTurn ends the turn with a number, or any turn if the number is 0.
+// releaseTurn ends the CPU turn with a number, or any CPU turn if the number is 0.
 func (p *handshakeTurns) releaseTurn(turn uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -201,7 +203,7 @@ func (p *handshakeTurns) releaseTurn(turn uint64) {
 	}
 }
 
-// finish ends the last turn. The handshake needs no further ones.
+// finish ends the last CPU turn. The handshake has ended and needs no further ones.
 func (p *handshakeTurns) finish() {
 	p.mu.Lock()
 	p.isFinished = true
@@ -215,15 +217,17 @@ func (p *handshakeTurns) finished() bool {
 	return p.isFinished
 }
 
-// turnConn is a stream on which a handshake computes in turns.
-type turnConn struct {
+// cpuTurnConn is the connection on which crypto/tls makes a handshake. During the handshake, a Read ends the CPU turn
+// of the handshake and waits for a new one.
+type cpuTurnConn struct {
 	net.Conn
 	ctx   context.Context // of the handshake; nil afterwards
 	turns *handshakeTurns
 }
 
-// Read ends the turn during the handshake, and returns in a new one. It is called by one goroutine at a time.
-func (c *turnConn) Read(b []byte) (int, error) {
+// Read ends the CPU turn while it waits for data, and returns during a new CPU turn. It is called by one goroutine at a
+// time. After the handshake it only reads.
+func (c *cpuTurnConn) Read(b []byte) (int, error) {
 	if c.ctx == nil {
 		return c.Conn.Read(b)
 	}

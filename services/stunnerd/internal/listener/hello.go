@@ -27,13 +27,17 @@ const (
 // hello is a ClientHello in one fragment, in the first record of a datagram. A fragmented ClientHello cannot be checked
 // without state, and is dropped.
 type hello struct {
-	record   []byte // all of it
-	sequence uint64 // of the record
+	record   []byte // the whole record
+	sequence uint64 // number of the record
 	message  uint16 // number of the message in the handshake: 1 after a HelloVerifyRequest
-	// head is the body of the message up to the cookie, fixed the part behind the cookie without the extensions. A
-	// client must not change them when it returns the cookie (RFC 6347 §4.2.1).
-	head, cookie, fixed []byte
-	tail                []byte // everything behind the cookie
+	// head is the body of the message before the cookie. A client must not change it when it returns the cookie (RFC
+	// 6347 §4.2.1).
+	head   []byte
+	cookie []byte
+	// fixed is the part between the cookie and the extensions. A client must not change it either.
+	fixed []byte
+	// tail is the part after the cookie, with the extensions.
+	tail []byte
 }
 
 // parseHello returns the ClientHello in a datagram. Its slices refer to the datagram.
@@ -78,7 +82,7 @@ func (h *hello) parseBody(body cryptobyte.String) bool {
 // body returns the message without its header.
 func (h hello) body() []byte { return h.record[recordHeader+messageHeader:] }
 
-// first returns the ClientHello that the client must have sent before this one: the same without a cookie.
+// first reconstructs the ClientHello that the client has sent before this one: it is the same without a cookie.
 func (h hello) first() []byte {
 	size := len(h.head) + 1 + len(h.tail)
 	record := slices.Clone(h.record[:recordHeader+messageHeader])
@@ -96,11 +100,12 @@ func putUint24(to []byte, n int) { to[0], to[1], to[2] = byte(n>>16), byte(n>>8)
 const (
 	// cookieSize is the size of the cookies of pion/dtls (see setCookie).
 	cookieSize = 20
-	// cookieLife is how long a cookie is valid at least. At most it is twice as long.
+	// cookieLife is the minimum time for which a cookie is valid. The maximum is twice as long.
 	cookieLife = time.Minute
 )
 
-// cookies makes and checks the cookies with which clients show their address, and stores none (RFC 6347 §4.2.1).
+// cookies makes and checks cookies, and stores none (RFC 6347 §4.2.1). A client that returns a cookie has proved its
+// source address.
 type cookies struct {
 	mac hash.Hash
 	sum []byte
@@ -115,7 +120,7 @@ func cookieSecret() []byte {
 
 func newCookies(secret []byte) *cookies { return &cookies{mac: hmac.New(sha256.New, secret)} }
 
-// valid reports whether a client has returned a cookie of ours.
+// valid reports whether a hello contains a cookie that was made for the client.
 func (c *cookies) valid(h hello, client netip.AddrPort, now time.Time) bool {
 	// The client sends its second ClientHello after a HelloVerifyRequest, so neither the message nor the record has
 	// number 0.
@@ -129,8 +134,8 @@ func (c *cookies) valid(h hello, client netip.AddrPort, now time.Time) bool {
 // appendHelloVerify appends the HelloVerifyRequest for a ClientHello. It is shorter than any ClientHello.
 func (c *cookies) appendHelloVerify(to []byte, h hello, client netip.AddrPort, now time.Time) []byte {
 	const body = 2 + 1 + cookieSize
-	// The version is that of all servers, whatever is negotiated later. The record number is that of the client, so
-	// that the server needs no state (§4.2.1).
+	// Every server sends this version, independent of the version that is negotiated later. The record number is that
+	// of the client, so that the server needs no state (§4.2.1).
 	to = append(to, typeHandshake, 0xFE, 0xFF)
 	to = binary.BigEndian.AppendUint64(to, h.sequence) // the epoch before it is 0
 	to = binary.BigEndian.AppendUint16(to, messageHeader+body)
@@ -138,8 +143,8 @@ func (c *cookies) appendHelloVerify(to []byte, h hello, client netip.AddrPort, n
 	return append(to, c.cookie(h, client, periodOf(now))...)
 }
 
-// cookie returns the cookie of a client. It depends on the address, on the parameters of the hello and on the period.
-// The slice is valid until the next call.
+// cookie returns the cookie of a client. It depends on the client's address, on the parameters of the hello and on the
+// period of time. The slice is valid until the next call.
 func (c *cookies) cookie(h hello, client netip.AddrPort, period int64) []byte {
 	addr := client.Addr().As16()
 	c.mac.Reset()

@@ -1,7 +1,7 @@
 // Package listener opens the sockets of listeners and splits received data into frames.
 //
-// A listener tells ChannelData from STUN by the first byte (RFC 7983). It passes ChannelData of a client with a session
-// to the relay, in the goroutine that has read it. It passes everything else to the gate.
+// A listener distinguishes ChannelData from STUN by the first byte (RFC 7983). It passes ChannelData of a client with a
+// session to the relay, in the goroutine that has read it. It passes everything else to the gate.
 package listener
 
 import (
@@ -17,10 +17,10 @@ import (
 // Listener is an open listener. Close closes its sockets and waits for its goroutines. It does not end sessions:
 // Gate.Close does.
 type Listener interface {
-	// Update replaces the certificates of new handshakes. After an error the earlier ones stay.
+	// Update replaces the certificates for new handshakes. After an error the previous certificates stay.
 	Update(c config.Listener) error
-	// Yield closes the listening socket and keeps serving the open connections. It reports false, and does nothing, if
-	// the socket on the port serves all clients.
+	// Yield frees the port for another listener: it closes the listening socket and keeps serving the open connections.
+	// It reports false, and does nothing, if the clients have no sockets of their own (UDP, DTLS).
 	Yield() bool
 	// Tasks returns the goroutines on which all clients of the listener depend.
 	Tasks() []*watch.Task
@@ -44,7 +44,7 @@ var openers = map[config.Protocol]func(c config.Listener, g *gate.Gate, m *meter
 	config.TURNDTLS: openDTLS,
 }
 
-// Open opens the listener of a config, on all addresses of the host.
+// Open opens a listener on all addresses of the host.
 func Open(c config.Listener, g *gate.Gate, o Options) (Listener, error) {
 	open, ok := openers[c.Protocol]
 	if !ok {
@@ -58,5 +58,5 @@ func Open(c config.Listener, g *gate.Gate, o Options) (Listener, error) {
 	return l, nil
 }
 
-// isChannelData tells ChannelData from STUN by the first byte (RFC 7983 §7; RFC 8656 §12 has the same range).
+// isChannelData distinguishes ChannelData from STUN by the first byte (RFC 7983 §7; RFC 8656 §12 has the same range).
 func isChannelData(first byte) bool { return first >= 64 && first <= 127 }

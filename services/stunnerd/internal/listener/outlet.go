@@ -16,18 +16,18 @@ const (
 	maxQueuedBytes = 128 << 10
 	// maxAge is how long media may wait. Older media is useless for a call and delays later frames.
 	maxAge = 50 * time.Millisecond
-	// adaptPause is the least time between two calls of adapt.
+	// adaptPause is the minimum time between two calls of adapt.
 	adaptPause = 50 * time.Millisecond
-	// writing is how long a client may read nothing while there is data for it.
+	// writing is how long a client may read nothing while data waits for it.
 	writing = 5 * time.Second
 )
 
 // outlet sends frames to a client over TCP or TLS and never waits. Frames for which there is no room are queued. If the
-// queue is full or old, the oldest media is dropped. Answers are never dropped, because over a reliable transport a
-// client does not repeat its request (RFC 8489 §6.2.2).
+// queue is full, or its oldest media is older than maxAge, the oldest media is dropped. Answers are never dropped,
+// because over a reliable transport a client does not repeat its request (RFC 8489 §6.2.2).
 type outlet struct {
 	stream *stream
-	// conn is the stream itself, or TLS on it.
+	// conn is the stream, or TLS on the stream.
 	conn net.Conn
 	// drop counts a dropped frame.
 	drop func(meter.Reason)
@@ -36,9 +36,10 @@ type outlet struct {
 
 	mu sync.Mutex
 	// draining reports whether a goroutine sends the queue.
-	draining, closed bool
-	queue            []queuedFrame
-	queued           int // bytes
+	draining bool
+	closed   bool
+	queue    []queuedFrame
+	queued   int // bytes in queue
 	// adapted is when adapt was called last.
 	adapted time.Time
 }
@@ -96,7 +97,7 @@ func (o *outlet) outdated(now time.Time) bool {
 	return oldest >= 0 && now.Sub(o.queue[oldest].since) > maxAge
 }
 
-// isMedia tells ChannelData and Data indications from answers.
+// isMedia reports whether a frame is ChannelData or a Data indication, and not an answer.
 func (q queuedFrame) isMedia() bool {
 	const indication, response = 0x10, 0x01 // the two bits of the class (RFC 8489 §5)
 	return isChannelData(q.bytes[0]) || q.bytes[0]&response == 0 && q.bytes[1]&indication != 0
@@ -107,7 +108,7 @@ func (o *outlet) remove(at int) {
 	o.queue = slices.Delete(o.queue, at, at+1)
 }
 
-// drain sends the queue at the speed of the client, and returns when it is empty.
+// drain sends the queue as fast as the client reads, and returns when the queue is empty.
 func (o *outlet) drain() {
 	for {
 		err := o.stream.SetWriteDeadline(time.Now().Add(writing))
@@ -125,7 +126,8 @@ func (o *outlet) drain() {
 	}
 }
 
-// refill writes frames until the stream is behind again, and reports whether the queue is empty.
+// refill writes frames from the queue to the stream until the stream has a backlog. It reports whether drain is done:
+// the queue and the backlog are empty, or the connection has failed.
 func (o *outlet) refill() (done bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

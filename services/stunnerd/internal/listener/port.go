@@ -18,38 +18,39 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
 )
 
-// udpPort is the sockets of a UDP or DTLS listener. All of them are bound to its port with SO_REUSEPORT:
+// udpPort contains the sockets of a UDP or DTLS listener. All of them are bound to its port with SO_REUSEPORT:
 //
 //	readers          receive; one for each core
 //	unauthenticated  send answers to clients without a session
-//	own              send to one client with a session each; opened by own, closed with the session
+//	per client       send to one client with a session each; opened by openSender, closed with the session
 //
 // If a client with a session has no socket of its own, the socket of its reader sends to it.
 type udpPort struct {
 	number  int
 	readers []*net.UDPConn
-	// senders send from the sockets of the readers.
+	// senders send from the sockets of readers, in the same order.
 	senders         []*datagram.Sender
 	unauthenticated []*datagram.Sender
-	// next is the index of the unauthenticated socket that has sent last.
+	// next is the index of the unauthenticated socket that was used last.
 	next atomic.Uint32
-	// steered reports whether sockets that only send receive nothing. Without it there are no such sockets, and
-	// everything is sent from the sockets of the readers.
+	// steered reports whether datagram.Sender.Steer is in effect, so that sockets that only send receive nothing.
+	// Without it there are no such sockets, and everything is sent from the sockets of the readers.
 	steered bool
-	// most is the highest descriptor for a socket of one client.
+	// most is the highest number that the file descriptor of a client's own socket may have.
 	most int
 }
 
-// OwnShare is the part of the descriptors of the process, counted from 0, in which clients with a session over UDP or
-// DTLS get a socket of their own. With 1,048,576 descriptors, a usual number in a cluster, these are 65,000 clients.
-// Higher descriptors are left to relays.
+// OwnShare is the divisor of the file descriptors of the process for sockets of single clients: a client with a session
+// over UDP or DTLS gets a socket of its own only while the number of the descriptor is in the lowest 1/OwnShare. With
+// 1,048,576 descriptors, a usual limit in a cluster, these are about 65,000 clients, because each also needs a
+// descriptor for its relay. Higher descriptors are left to relays.
 const OwnShare = 8
 
 // unauthenticatedSockets is the number of sockets for answers to clients without a session. The source address of a
 // first request may be forged. An answer to an unused address of a local network waits three seconds for its neighbour
-// to be resolved, and takes about 1 kB of the send buffer meanwhile. Together the sockets have room for more than three
-// seconds of the challenges that a listener sends to private addresses: 1,000 a second, and as many for repeated
-// requests.
+// to be resolved, and takes about 1 kB of the send buffer during that time. Together the sockets have room for more
+// than three seconds of the challenges that a listener sends to private addresses: 1,000 a second, and as many for
+// repeated requests.
 const unauthenticatedSockets = 12
 
 func openPort(number, readers int, log *slog.Logger) (*udpPort, error) {
@@ -127,7 +128,8 @@ func listenUDP(port int) (*net.UDPConn, error) {
 	return conn.(*net.UDPConn), nil
 }
 
-// answer sends a datagram to a client without a session. It uses the next socket when the buffer of one is full.
+// answer sends a datagram to a client without a session. If the send buffer of one socket is full, it tries the next
+// one.
 func (p *udpPort) answer(frame []byte, to netip.AddrPort, from *datagram.Source) error {
 	for range p.unauthenticated {
 		at := p.next.Load()
@@ -140,9 +142,9 @@ func (p *udpPort) answer(frame []byte, to netip.AddrPort, from *datagram.Source)
 	return datagram.ErrCongested
 }
 
-// own opens a Sender for one client. If there are no descriptors left for it, own returns the Sender of the reader, and
-// shared.
-func (p *udpPort) own(reader int) (s *datagram.Sender, shared bool, err error) {
+// openSender opens a Sender for one client. If there are no file descriptors left for it, it returns the Sender of the
+// reader, which several clients share, and reports shared.
+func (p *udpPort) openSender(reader int) (s *datagram.Sender, shared bool, err error) {
 	if !p.steered {
 		return p.senders[reader], true, nil
 	}
@@ -162,7 +164,7 @@ func (p *udpPort) drops() (n uint64) {
 	return n
 }
 
-// Close closes all sockets except those that own has opened.
+// Close closes all sockets except those that openSender has opened.
 func (p *udpPort) Close() (err error) {
 	for _, s := range p.senders {
 		err = errors.Join(err, s.Close())

@@ -12,17 +12,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// unsent is how many unsent bytes the kernel takes for a connection (TCP_NOTSENT_LOWAT). It is small because data in
+// unsent is how many unsent bytes the kernel accepts for a connection (TCP_NOTSENT_LOWAT). It is small because data in
 // the kernel cannot be dropped when newer media arrives.
 const unsent = 16 << 10
 
-// backlogLimit bounds the part of a frame for which there was no room, and the records that TLS sends by itself.
+// backlogLimit bounds the backlog of a stream: the rest of a frame that the kernel did not accept, and records that TLS
+// sends by itself.
 const backlogLimit = 128 << 10
 
 var errBacklog = errors.New("the client does not read the answers to its requests")
 
-// stream is a TCP connection. After unblock, Write never waits: it takes all bytes, and keeps those that the kernel
-// does not take as backlog. TLS writes to it too, so a record is never sent in part.
+// stream is a TCP connection. After unblock, Write never waits: it accepts all bytes, and stores the bytes that the
+// kernel does not accept as backlog. crypto/tls writes to a stream too. Its records are never sent in part, because a
+// stream never drops a part of a write.
 type stream struct {
 	*net.TCPConn
 	socket  syscall.RawConn
@@ -32,7 +34,8 @@ type stream struct {
 	unblocked bool
 	backlog   []byte
 	flushing  bool
-	// room is the bound that adapt has set, 0 for none. It is guarded by the mutex of the outlet.
+	// room is the size that adapt has set for the send buffer, or 0 if it has not set any. It is guarded by the mutex
+	// of the outlet.
 	room int
 
 	// Arguments and results of attempt, guarded by mu.
@@ -48,15 +51,14 @@ func newStream(conn *net.TCPConn) (*stream, error) {
 	}
 	s := &stream{TCPConn: conn, socket: socket}
 	s.attempt = s.trySend
-	// Without the option, which a sandbox may not support, more bytes wait in the kernel. The client is served
-	// nevertheless.
+	// A sandbox may not support the option. Then more bytes wait in the kernel, but the client is served.
 	_ = socket.Control(func(fd uintptr) {
 		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, unsent)
 	})
 	return s, nil
 }
 
-// unblock makes Write return at once from now on. It is called after the handshake.
+// unblock makes Write return without waiting from now on. It is called after the handshake.
 func (s *stream) unblock() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,7 +86,7 @@ func (s *stream) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// send sends as many bytes as the kernel takes.
+// send sends as many bytes as the kernel accepts.
 func (s *stream) send(b []byte) (int, error) {
 	s.bytes, s.sent, s.errno = b, 0, 0
 	err := s.socket.Write(s.attempt)
@@ -95,7 +97,7 @@ func (s *stream) send(b []byte) (int, error) {
 	return s.sent, err
 }
 
-// trySend returns true in every case, so that it is not called again when there is room.
+// trySend tries once to send. It always returns true, so that RawConn.Write does not call it again when there is room.
 func (s *stream) trySend(fd uintptr) bool {
 	n, _, errno := syscall.RawSyscall6(unix.SYS_SENDTO, fd,
 		uintptr(unsafe.Pointer(unsafe.SliceData(s.bytes))), uintptr(len(s.bytes)),
@@ -114,17 +116,18 @@ func (s *stream) behind() bool {
 }
 
 const (
-	// standing is by how much the round-trip time exceeds the shortest one if our own bytes fill a queue on the path.
+	// standing is the excess of the round-trip time over the shortest one that indicates that the bytes of this
+	// connection fill a queue on the path.
 	standing = 2 * maxAge
-	// leastRoom and mostRoom bound the bytes in flight, or waiting, for a client whose link has a long queue.
+	// leastRoom and mostRoom bound the size of the send buffer that adapt sets.
 	leastRoom = 16 << 10
 	mostRoom  = 4 << 20
 )
 
-// adapt bounds the bytes in flight to a client to what its link delivers in one round trip and maxAge. TCP by itself
-// sends until a queue on the path overflows, and such a queue may hold seconds of media. The bound is the size of the
-// send buffer, which holds unacknowledged data. It grows again when the queue is empty. adapt is called every
-// adaptPause while the client is behind. If the kernel does not report TCP_INFO, the bound stays.
+// adapt bounds the bytes in flight to a client to the amount that its link delivers in one round trip and maxAge. TCP
+// by itself sends until a queue on the path overflows, and such a queue may hold seconds of media. The bound is the
+// size of the send buffer, which holds unacknowledged data. It grows again when the queue on the path is empty. adapt
+// is called every adaptPause while the stream has a backlog. If the kernel does not report TCP_INFO, the bound stays.
 func (s *stream) adapt() {
 	_ = s.socket.Control(func(fd uintptr) {
 		info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
@@ -138,7 +141,7 @@ func (s *stream) adapt() {
 	})
 }
 
-// roomFor returns the bound for a connection, 0 for the default of the kernel.
+// roomFor returns the size of the send buffer for a connection, or 0 for the default of the kernel.
 func (s *stream) roomFor(info *unix.TCPInfo) int {
 	const perSecond = uint64(time.Second / time.Microsecond)
 	queue := time.Duration(int64(info.Rtt)-int64(info.Min_rtt)) * time.Microsecond
@@ -152,7 +155,7 @@ func (s *stream) roomFor(info *unix.TCPInfo) int {
 	return s.room
 }
 
-// flush sends the backlog, and waits for room until the write deadline.
+// flush sends the backlog, and waits for room until the write deadline at most.
 func (s *stream) flush() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -17,7 +17,7 @@ func openTLS(c config.Listener, g *gate.Gate, m *meter.Listener, o Options) (Lis
 	}
 	settings := certs.settings()
 	secure := func(ctx context.Context, conn net.Conn, turns *handshakeTurns) (net.Conn, error) {
-		limited := &turnConn{Conn: conn, ctx: ctx, turns: turns}
+		limited := &cpuTurnConn{Conn: conn, ctx: ctx, turns: turns}
 		secured := tls.Server(limited, settings)
 		err := secured.HandshakeContext(ctx)
 		limited.ctx = nil
@@ -26,8 +26,8 @@ func openTLS(c config.Listener, g *gate.Gate, m *meter.Listener, o Options) (Lis
 	return openStream(c.Port, transport{certs: certs, secure: secure}, g, m, o)
 }
 
-// settings returns the config of a listener. crypto/tls stores the keys of session tickets in it and rotates them
-// daily, so there is one for the life of the listener.
+// settings returns the TLS config of a listener. It is used as long as the listener is open, because crypto/tls stores
+// the keys of session tickets in it, and rotates them daily.
 func (c *certificates) settings() *tls.Config {
 	return &tls.Config{
 		MinVersion:         tls.VersionTLS12,
@@ -35,12 +35,12 @@ func (c *certificates) settings() *tls.Config {
 	}
 }
 
-// offer returns the config of one handshake. crypto/tls chooses the certificate by the server name and the signature
-// algorithms of the client. ALPN protocols are offered only to a client that offers one of them. Otherwise crypto/tls
-// would refuse a client with other protocols, which RFC 7443 does not require.
+// offer returns the TLS config of one handshake. crypto/tls selects the certificate by the server name and the
+// signature algorithms of the client. ALPN protocols are offered only to a client that offers one of them. Otherwise
+// crypto/tls would refuse a client that offers only other protocols, which RFC 7443 does not require.
 func (c *certificates) offer(hello *tls.ClientHelloInfo) *tls.Config {
 	s := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: *c.current.Load()}
-	if knowsOurs(hello.SupportedProtos) {
+	if offersTURN(hello.SupportedProtos) {
 		s.NextProtos = protocols
 	}
 	return s

@@ -18,7 +18,7 @@ import (
 // maxDatagram is the longest UDP payload.
 const maxDatagram = 65535
 
-// udpListener is a group of sockets on one port.
+// udpListener is a listener for TURN over UDP. It has several sockets on one port.
 type udpListener struct {
 	port    *udpPort
 	sockets []*udpSocket
@@ -38,7 +38,7 @@ type udpSocket struct {
 	// lock.
 	relays map[netip.AddrPort]*relay.Relay
 	task   watch.Task
-	// current is the client of the datagram in progress.
+	// current is the client of the datagram that is being handled. After a panic its session is ended.
 	current udpClient
 }
 
@@ -64,7 +64,7 @@ func openUDP(c config.Listener, g *gate.Gate, m *meter.Listener, o Options) (Lis
 // Update does nothing: a UDP listener has no certificates.
 func (l *udpListener) Update(config.Listener) error { return nil }
 
-// Yield reports false, because the sockets serve all clients.
+// Yield reports false, because all clients use the sockets of the readers.
 func (l *udpListener) Yield() bool { return false }
 
 // Tasks returns the readers.
@@ -146,8 +146,8 @@ func (s *udpSocket) drop(client netip.AddrPort, why meter.Reason) {
 	s.drops.DropNote(why, meter.Note{Listener: s.meter.Name, Client: client})
 }
 
-// lookup gets the relay of a client from the gate and caches it. It removes closed relays if the cache is large in
-// comparison with the sessions of the listener.
+// lookup gets the relay of a client from the gate and caches it. It removes closed relays from the cache if the cache
+// is much larger than the number of sessions of the listener.
 func (s *udpSocket) lookup(client netip.AddrPort) *relay.Relay {
 	delete(s.relays, client)
 	r := s.gate.Relay(client)
@@ -169,22 +169,23 @@ func (s *udpSocket) lookup(client netip.AddrPort) *relay.Relay {
 type udpClient struct {
 	socket *udpSocket
 	addr   netip.AddrPort
-	// from is the address to which the client has sent, as the source of answers.
+	// from is the address to which the client has sent its request. Answers are sent from it.
 	from datagram.Source
-	// own sends to this client while it has a session. It is shared with other clients if shared is set.
-	own    atomic.Pointer[datagram.Sender]
+	// sender sends to this client while it has a session.
+	sender atomic.Pointer[datagram.Sender]
+	// shared reports whether sender also sends to other clients, and must stay open when the session ends.
 	shared bool
 }
 
 // Send implements session.Client.
 func (c *udpClient) Send(frame []byte) error {
-	own := c.own.Load()
-	if own == nil {
-		own = c.socket.ownOf(c.addr)
+	sender := c.sender.Load()
+	if sender == nil {
+		sender = c.socket.senderOf(c.addr)
 	}
 	var err error
-	if own != nil {
-		err = own.Send(frame, c.addr, &c.from)
+	if sender != nil {
+		err = sender.Send(frame, c.addr, &c.from)
 	} else {
 		err = c.socket.port.answer(frame, c.addr, &c.from)
 	}
@@ -195,33 +196,34 @@ func (c *udpClient) Send(frame []byte) error {
 	return nil
 }
 
-// ownOf returns the Sender of the client's session, or nil.
-func (s *udpSocket) ownOf(client netip.AddrPort) *datagram.Sender {
+// senderOf returns the Sender of the client's session, or nil.
+func (s *udpSocket) senderOf(client netip.AddrPort) *datagram.Sender {
 	r := s.gate.Relay(client)
 	if r == nil {
 		return nil
 	}
 	if c, ok := r.Session().Client.(*udpClient); ok {
-		return c.own.Load()
+		return c.sender.Load()
 	}
 	return nil
 }
 
-// Admitted implements session.Client. It opens a Sender for the session.
+// Admitted implements session.Client. It opens a socket for sending to this client, or shares one (see
+// udpPort.openSender).
 func (c *udpClient) Admitted() error {
-	own, shared, err := c.socket.port.own(c.socket.index)
+	sender, shared, err := c.socket.port.openSender(c.socket.index)
 	if err != nil {
 		return err
 	}
 	c.shared = shared
-	c.own.Store(own)
+	c.sender.Store(sender)
 	return nil
 }
 
 // Released implements session.Client.
 func (c *udpClient) Released() {
-	if own := c.own.Swap(nil); own != nil && !c.shared {
-		_ = own.Close()
+	if sender := c.sender.Swap(nil); sender != nil && !c.shared {
+		_ = sender.Close()
 	}
 }
 

@@ -93,12 +93,12 @@ func TestSocketsAllocateNothing(t *testing.T) {
 	defer a.Close()
 	port := a.LocalAddr().(*net.UDPAddr).AddrPort().Port()
 	self := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port)
-	own, err := datagram.NewSender(a)
+	sender, err := datagram.NewSender(a)
 	if err != nil {
 		t.Fatal(err)
 	}
 	c := &udpClient{socket: &udpSocket{conn: a, meter: &meter.Listener{}}, addr: self}
-	c.own.Store(own)
+	c.sender.Store(sender)
 	frame, buf, control := make([]byte, 160), make([]byte, maxDatagram), make([]byte, datagram.ControlSize)
 	turn := func() {
 		if err := c.Send(frame); err != nil {
@@ -191,7 +191,7 @@ func TestClientsShareASocketWhereDescriptorsAreScarce(t *testing.T) {
 			}
 			clients = append(clients, c)
 		}
-		if shared := clients[0].own.Load() == clients[1].own.Load(); shared != (most == 0) {
+		if shared := clients[0].sender.Load() == clients[1].sender.Load(); shared != (most == 0) {
 			t.Errorf("with descriptors up to %d: shared is %t", most, shared)
 		}
 		clients[0].Released()

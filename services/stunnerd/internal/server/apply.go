@@ -12,8 +12,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/listener"
 )
 
-// Apply puts a validated and expanded config in force. The error names the listeners that could not be opened.
-// Everything else of the config is in force nevertheless.
+// Apply puts a validated and expanded config in force. If listeners cannot be opened, the error names them, and the
+// rest of the config is in force nevertheless.
 func (s *Server) Apply(next config.Config) (Plan, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -46,8 +46,8 @@ func (s *Server) views(next config.Config) map[string]*cluster.View {
 	return views
 }
 
-// yieldPorts frees the ports of the named listeners. The sessions of a listener that is in the next config go on if
-// they have sockets of their own.
+// yieldPorts frees the ports of the named listeners. The sessions of a listener that is also in the next config
+// continue if they have sockets of their own (TCP, TLS). All others end.
 func (s *Server) yieldPorts(names []string, next config.Config) {
 	for _, name := range names {
 		if g := s.listeners[name]; g != nil && has(next, name) && g.yield() {
@@ -58,7 +58,7 @@ func (s *Server) yieldPorts(names []string, next config.Config) {
 	}
 }
 
-// open opens new generations of the given listeners, with their policies in place.
+// open opens new generations of the given listeners. Their policies are set before they accept requests.
 func (s *Server) open(listeners []config.Listener, next config.Config, views map[string]*cluster.View) (
 	opened []*generation, failed map[string]error,
 ) {
@@ -74,7 +74,7 @@ func (s *Server) open(listeners []config.Listener, next config.Config, views map
 	return opened, failed
 }
 
-// openOne opens a listener, or reopens the retired generation that holds its port.
+// openOne opens a listener, or reopens a retired generation of it that occupies the port.
 func (s *Server) openOne(l config.Listener, p *gate.Policy, routes *cluster.View) (*generation, error) {
 	if current := s.listeners[l.Name]; current != nil {
 		if g := current.retiredAt(l); g != nil {
@@ -82,12 +82,12 @@ func (s *Server) openOne(l config.Listener, p *gate.Policy, routes *cluster.View
 		}
 	}
 	g := gate.New(l.Name, l.Protocol, gate.Shared{
-		Engine: s.engine, Nonces: s.nonces, Network: s.network, Held: s.held, Limits: s.limits, Table: s.table,
+		Engine: s.engine, Nonces: s.nonces, Network: s.network, Held: s.reservations, Limits: s.limits, Table: s.table,
 		Meter: s.meter, Log: s.opt.Log,
 	})
 	g.Update(p, routes)
 	socket, err := listener.Open(l, g, listener.Options{
-		Sockets: s.opt.Sockets, Limits: s.guests, Meter: s.meter, Log: s.opt.Log,
+		Sockets: s.opt.Sockets, Limits: s.connLimits, Meter: s.meter, Log: s.opt.Log,
 	})
 	if err != nil {
 		return nil, s.explain(l, err)
@@ -102,8 +102,8 @@ func updateError(l config.Listener, err error) error {
 	return err
 }
 
-// explain adds the name of the listener whose remaining UDP or DTLS sessions hold the port of l. The text is the same
-// at each attempt.
+// explain adds to an error that the port of l is occupied by UDP or DTLS sessions of a listener that has left the port,
+// and names that listener. The text is the same at each attempt, so that retries do not look like changes.
 func (s *Server) explain(l config.Listener, err error) error {
 	for name, current := range s.listeners {
 		for _, e := range current.earlier {
@@ -133,7 +133,7 @@ func (s *Server) update(next config.Config, views map[string]*cluster.View, fail
 	}
 }
 
-// replace makes the opened generations the current ones, and retires those that they replace.
+// replace makes the opened generations the current ones, and retires the generations that they replace.
 func (s *Server) replace(opened []*generation) {
 	for _, g := range opened {
 		if old := s.listeners[g.spec.Name]; old != nil {
@@ -145,8 +145,8 @@ func (s *Server) replace(opened []*generation) {
 	}
 }
 
-// stopRemoved stops the listeners that are not in the next config. Plan.Stop does not list all of them: a listener that
-// has yielded its port does not run, and may have sessions.
+// stopRemoved stops the listeners that are not in the next config. Plan.Stop is not enough: it does not list a listener
+// that has yielded its port, because that listener is not in the running config, but it may have sessions.
 func (s *Server) stopRemoved(next config.Config) {
 	for name := range s.listeners {
 		if !has(next, name) {
@@ -155,7 +155,7 @@ func (s *Server) stopRemoved(next config.Config) {
 	}
 }
 
-// commit records what is in force now, and returns the failures as one error.
+// commit records the config that is in force now, and returns the failures as one error.
 func (s *Server) commit(next config.Config, failed map[string]error) error {
 	s.wanted, s.running = next, withoutFailures(next, s.listeners)
 	s.watchTasks()
@@ -170,13 +170,13 @@ func (s *Server) commit(next config.Config, failed map[string]error) error {
 	return errors.Join(errs...)
 }
 
-// has reports whether a config has a listener of a name.
+// has reports whether a config has a listener with a name.
 func has(c config.Config, name string) bool {
 	return slices.ContainsFunc(c.Listeners, func(l config.Listener) bool { return l.Name == name })
 }
 
-// withoutFailures returns the config that is in force: without the listeners that are not open, and with the port and
-// protocol that the others are open on.
+// withoutFailures returns the part of a config that is in force. It leaves out listeners that are not open, and sets
+// the port and protocol of the others to the ones on which they are open.
 func withoutFailures(next config.Config, current map[string]*generation) config.Config {
 	next.Listeners = slices.DeleteFunc(slices.Clone(next.Listeners), func(l config.Listener) bool {
 		return current[l.Name] == nil || current[l.Name].state != stateOpen

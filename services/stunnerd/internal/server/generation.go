@@ -10,7 +10,7 @@ import (
 )
 
 // generation is a listener on one port and protocol. A config that changes the port or the protocol of a listener opens
-// the next generation. The earlier ones stay until their last session has ended.
+// the next generation. An earlier generation exists until its last session has ended.
 type generation struct {
 	spec   config.Listener
 	gate   *gate.Gate
@@ -26,16 +26,18 @@ type state uint8
 const (
 	// stateOpen accepts new sessions.
 	stateOpen state = iota
-	// stateRetired accepts no new sessions and holds its port: sessions over UDP and DTLS share the socket.
+	// stateRetired accepts no new sessions and still occupies its port, because its sessions over UDP and DTLS use the
+	// sockets of the port.
 	stateRetired
-	// stateYielded accepts no new sessions and has no port: sessions over TCP and TLS have sockets of their own.
+	// stateYielded accepts no new sessions and has closed its listening socket, so that another listener can open the
+	// port. Sessions over TCP and TLS continue, because their connections have sockets of their own.
 	stateYielded
-	// stateEnded has neither sessions nor sockets.
+	// stateEnded has no sessions and no sockets.
 	stateEnded
 )
 
-// transitions lists the states that can follow a state. A config that returns to the port of a retired generation opens
-// it again. A yielded generation cannot open again, because another process may have its port.
+// transitions lists the states that can follow a state. A retired generation opens again if a config returns to its
+// port. A yielded generation cannot open again, because another process may have opened its port.
 var transitions = map[state][]state{
 	stateOpen:    {stateRetired, stateYielded, stateEnded},
 	stateRetired: {stateOpen, stateEnded},
@@ -51,12 +53,13 @@ func (g *generation) move(to state) bool {
 	return true
 }
 
-// yield gives up the port of an open generation, and reports whether it could.
+// yield closes the listening socket of an open generation. It reports false if it cannot, because sessions use the
+// socket.
 func (g *generation) yield() bool {
 	return g.state == stateOpen && g.socket.Yield() && g.move(stateYielded)
 }
 
-// reopen makes a retired generation accept sessions again, for the listener l on the same port and protocol.
+// reopen makes a retired generation accept sessions again, for listener l, which has the same port and protocol.
 func (g *generation) reopen(l config.Listener, p *gate.Policy, routes *cluster.View) error {
 	if err := g.socket.Update(l); err != nil {
 		return err
@@ -68,7 +71,7 @@ func (g *generation) reopen(l config.Listener, p *gate.Policy, routes *cluster.V
 	return nil
 }
 
-// update sets the policy and the routes of this generation and of the earlier ones.
+// update sets the policy and the routes of this generation and of the earlier generations that have not ended.
 func (g *generation) update(p *gate.Policy, routes *cluster.View) {
 	g.earlier = slices.DeleteFunc(g.earlier, func(e *generation) bool { return e.state == stateEnded })
 	for _, e := range g.earlier {
@@ -77,7 +80,7 @@ func (g *generation) update(p *gate.Policy, routes *cluster.View) {
 	g.gate.Update(p, routes)
 }
 
-// retiredAt returns the earlier generation that holds the port of l with the same protocol, or nil.
+// retiredAt returns the retired generation that occupies the port of l with the same protocol, or nil.
 func (g *generation) retiredAt(l config.Listener) *generation {
 	for _, e := range g.earlier {
 		if e.state == stateRetired && e.spec.Protocol == l.Protocol && e.spec.Port == l.Port {
@@ -87,15 +90,15 @@ func (g *generation) retiredAt(l config.Listener) *generation {
 	return nil
 }
 
-// retire makes a generation refuse new sessions. It gives up its port at once if it can, because another listener may
-// need the port while the last session lasts for hours.
+// retire makes a generation refuse new sessions. If possible it frees the port at once, because another listener may
+// need the port and the last session may last for hours.
 func (s *Server) retire(g *generation) {
 	if g.yield() || g.move(stateRetired) {
 		s.drain(g)
 	}
 }
 
-// drain refuses new sessions, and ends the generation after its last session.
+// drain makes a generation refuse new sessions, and ends it after its last session.
 func (s *Server) drain(g *generation) {
 	g.gate.Retire()
 	s.retiring.Go(func() {
@@ -113,8 +116,8 @@ func (s *Server) drain(g *generation) {
 	})
 }
 
-// drained ends a generation that has no sessions, and reports whether there is nothing left to wait for: the generation
-// has ended, or is open again.
+// drained ends a generation that has no sessions. It reports whether drain can stop waiting, because the generation has
+// ended or is open again.
 func (s *Server) drained(g *generation) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -124,7 +127,7 @@ func (s *Server) drained(g *generation) bool {
 	return g.state == stateOpen || g.state == stateEnded
 }
 
-// stop ends all generations of a listener and their sessions.
+// stop ends a listener: all its generations and their sessions.
 func (s *Server) stop(name string) {
 	g := s.listeners[name]
 	if g == nil {
@@ -137,8 +140,8 @@ func (s *Server) stop(name string) {
 	}
 }
 
-// end closes the sockets before the gate: otherwise a request that is being read could start a session after the gate
-// has ended all of them.
+// end ends a generation. It closes the sockets before the gate. Otherwise a request that is being read could start a
+// session after the gate has ended all sessions.
 func (s *Server) end(g *generation) {
 	if !g.move(stateEnded) {
 		return

@@ -8,7 +8,8 @@ import (
 )
 
 // refresh applies changed addresses of host names. Listeners with routes to these names get a new view. All listeners
-// get one if a public name of the gateway itself has changed. The rest of the config stays as it is.
+// get a new view if the addresses of a public name of the gateway itself have changed. The rest of the config does not
+// change.
 func (s *Server) refresh() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

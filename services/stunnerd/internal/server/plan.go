@@ -8,22 +8,22 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-// Plan lists how a new config changes the sockets of a running dataplane. It is a value; computing it has no effect.
+// Plan lists the changes of sockets from a running config to a new one. Computing it has no effect.
 //
-// Certificates, credentials, realm, routes, clusters, addresses, quotas and log levels are not in it. They are updated
-// in place and never end a session.
+// Changes of certificates, credentials, realm, routes, clusters, addresses, quotas and log levels are only in Changes.
+// They are applied in place and never end a session.
 type Plan struct {
 	// Start lists listeners that are new.
 	Start []config.Listener
-	// Replace lists listeners whose port or protocol changed. The new socket opens first. The old one refuses new
-	// sessions and closes after its last session. Over TCP and TLS, sessions have sockets of their own, and the port is
-	// free at once.
+	// Replace lists listeners whose port or protocol changed. The new socket is opened first. The old one refuses new
+	// sessions. Over UDP and DTLS it is closed after its last session. Over TCP and TLS it is closed at once, because
+	// sessions have sockets of their own.
 	Replace []config.Listener
 	// Stop names removed listeners. Their sessions end.
 	Stop []string
-	// Yield names listeners of Stop and Replace whose port another listener needs: a renamed listener, or two listeners
-	// that swap their ports. They give up the port before any socket opens. Over UDP and DTLS this is the only change
-	// of a port that ends sessions, because all of them share the socket.
+	// Yield names the listeners of Stop and Replace whose port another listener needs, for example because a listener
+	// was renamed or two listeners swap their ports. Their sockets are closed before any socket is opened. Over UDP and
+	// DTLS this is the only change of a port that ends sessions, because all sessions of a port share its sockets.
 	Yield []string
 	// Changes lists the changed fields with secrets redacted, for the log and the status.
 	Changes []config.Change
@@ -52,7 +52,7 @@ func PlanFor(running, next config.Config) Plan {
 	return p
 }
 
-// socket identifies the transport and port that only one listener can have at a time.
+// socket is a transport and port, which only one listener can have at a time.
 type socket struct {
 	network string
 	port    int
@@ -60,7 +60,7 @@ type socket struct {
 
 func socketOf(l config.Listener) socket { return socket{l.Protocol.Network(), l.Port} }
 
-// yielding names the stopped and replaced listeners whose port a new socket needs.
+// yielding returns Plan.Yield: the stopped and replaced listeners whose port a new socket needs.
 func (p Plan) yielding(running map[string]config.Listener) (names []string) {
 	wanted := map[socket]bool{}
 	leaving := slices.Clone(p.Stop)

@@ -12,14 +12,15 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
-// maxFormer bounds the former authorities: each request with a wrong signature is checked against all of them. If
-// credentials change more often than that within the overlap, the earliest are forgotten before the overlap ends.
+// maxFormer bounds the number of former authorities, because each request with a wrong signature is checked against all
+// of them. If credentials change more often than maxFormer times within the overlap, the earliest authorities are
+// removed before the overlap ends.
 const maxFormer = 16
 
-// rememberFormer keeps the authority that next replaces, for the overlap of next, so that the sessions that it admitted
-// can still refresh. An authority is kept once, even if the config alternates between two. A change of the realm alone
-// keeps none, because a session stores its realm. A shorter overlap also applies to authorities that were replaced
-// earlier. A longer overlap does not restore forgotten ones.
+// rememberFormer keeps the authority that next replaces, for the overlap of next, so that sessions that were created
+// with it can still refresh. An authority is kept once, even if the config alternates between two authorities. If only
+// the realm changes, nothing needs to be kept, because a session stores its realm. A shorter overlap also applies to
+// authorities that were replaced earlier. A longer overlap does not restore removed ones.
 func (s *Server) rememberFormer(next config.Auth) {
 	now, old, authority := time.Now(), s.running.Auth.Authority(), next.Authority()
 	until := now.Add(next.Overlap())
@@ -60,7 +61,7 @@ func (s *Server) policy(c config.Config, l config.Listener) *gate.Policy {
 	}
 }
 
-// DefaultSourceQuota is the number of allocations of one source if the config does not set it.
+// DefaultSourceQuota is the maximum number of allocations of one source if the config does not set one.
 const DefaultSourceQuota = 100
 
 func bounds(a config.Admin, capacity int) session.Bounds {
@@ -70,7 +71,8 @@ func bounds(a config.Admin, capacity int) session.Bounds {
 	}
 }
 
-// relayAddrs returns the configured address, then the address of the host in the other family.
+// relayAddrs returns the relay addresses of a listener: the address in its config first, then the address of the host
+// in the other family.
 func (s *Server) relayAddrs(address string) []netip.Addr {
 	addr, err := netip.ParseAddr(address)
 	if err != nil || addr.IsUnspecified() {

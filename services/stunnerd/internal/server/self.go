@@ -8,8 +8,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/cluster"
 )
 
-// SetLocalAddresses replaces the addresses of this host. Relays may use them as source addresses. The listeners on them
-// cannot be peers.
+// SetLocalAddresses replaces the addresses of this host. Relay sockets may be bound to them. The sockets of listeners
+// on them are denied as peers.
 func (s *Server) SetLocalAddresses(addrs []netip.Addr) {
 	now := sorted(addrs)
 	s.mu.Lock()
@@ -21,8 +21,9 @@ func (s *Server) SetLocalAddresses(addrs []netip.Addr) {
 	s.updateViews(func(config.Listener) bool { return false })
 }
 
-// updateViews updates the views of the listeners that rerouted selects, because the addresses behind their routes have
-// changed. It updates the views of all listeners if the gateway's own sockets have changed. The caller holds mu.
+// updateViews updates the views of the listeners for which rerouted is true, because the addresses behind their routes
+// have changed. It updates the views of all listeners if the sockets of the gateway itself have changed. The caller
+// holds mu.
 func (s *Server) updateViews(rerouted func(config.Listener) bool) {
 	was := s.self
 	s.self = s.selfOf(s.wanted)
@@ -38,14 +39,15 @@ func (s *Server) updateViews(rerouted func(config.Listener) bool) {
 	}
 }
 
-// isLocal reports whether an address is one of this host. It takes no lock, because relay sockets are opened during
-// Apply.
+// isLocal reports whether an address belongs to this host. It takes no lock, because relay sockets are opened while
+// Apply holds mu.
 func (s *Server) isLocal(addr netip.Addr) bool {
 	_, found := slices.BinarySearchFunc(*s.local.Load(), addr, netip.Addr.Compare)
 	return found || addr.IsLoopback()
 }
 
-// selfOf returns the sockets of the listeners of a config and of those that are still open. They cannot be peers.
+// selfOf returns the sockets of the listeners of a config, and of the listeners that are still open. They are denied as
+// peers.
 func (s *Server) selfOf(c config.Config) *cluster.Self {
 	var ports []uint16
 	var sockets []netip.AddrPort
@@ -63,7 +65,7 @@ func (s *Server) selfOf(c config.Config) *cluster.Self {
 	return cluster.NewSelf(*s.local.Load(), ports, sockets)
 }
 
-// publicNames returns the public addresses that are host names, for example those of load balancers.
+// publicNames returns the public addresses of listeners that are host names, for example the names of load balancers.
 func publicNames(listeners []config.Listener) (names []string) {
 	for _, l := range listeners {
 		if _, err := netip.ParseAddr(l.PublicAddress); err != nil && l.PublicAddress != "" {
@@ -73,8 +75,8 @@ func publicNames(listeners []config.Listener) (names []string) {
 	return names
 }
 
-// view returns the peers that the clients of a listener may reach: those of its routes, except the gateway's own
-// sockets.
+// view returns the peers that the clients of a listener may reach: the peers that its routes allow, except the sockets
+// of the gateway itself.
 func (s *Server) view(l config.Listener) *cluster.View {
 	s.allowed[l.Name] = s.book.View(l.Routes)
 	return s.allowed[l.Name].WithoutSelf(s.self)

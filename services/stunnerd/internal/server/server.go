@@ -1,10 +1,10 @@
-// Package server runs a dataplane config. It plans what a new config changes, applies the plan, and keeps what works if
-// a step fails.
+// Package server runs a dataplane config. It plans the changes from the running config to a new one, and applies the
+// plan. If a step fails, the rest of the config is applied.
 //
-// Apply first frees the ports that a listener gives up for another one. Then it opens new sockets, updates the policies
-// of the listeners that stay, and retires the replaced sockets. A listener that cannot be opened stays on its previous
+// Apply first frees the ports that move from one listener to another. Then it opens new sockets, updates the policies
+// of the unchanged listeners, and retires the replaced sockets. A listener that cannot be opened stays on its previous
 // port and protocol. If that port now belongs to another listener, only the sessions that have sockets of their own
-// (TCP, TLS) go on. A failed listener does not delay the others, and the next Apply opens it again.
+// (TCP, TLS) continue. A failed listener does not delay the others, and the next Apply tries to open it again.
 package server
 
 import (
@@ -37,19 +37,21 @@ import (
 type Options struct {
 	// Sockets is the number of sockets of a UDP listener; 0 means one for each core that the process may use.
 	Sockets int
-	// ICMP reports datagrams that did not reach a peer to the client, in Data indications with an ICMP attribute
-	// instead of DATA (RFC 8656 §11.5).
+	// ICMP enables reports to clients about datagrams that did not reach a peer: Data indications with an ICMP
+	// attribute instead of DATA (RFC 8656 §11.5).
 	ICMP bool
-	// HostAddresses are addresses of this host or pod, at most one of each family. They are the relay addresses of
-	// listeners whose config gives none, and those of the other family if the config gives one.
+	// HostAddresses are addresses of this host or pod, at most one of each family. A listener without a configured
+	// address uses them as relay addresses. A listener with a configured address uses the one of the other family too.
 	HostAddresses []netip.Addr
 	// LocalAddresses are all addresses of this host. SetLocalAddresses replaces them.
 	LocalAddresses []netip.Addr
-	// RelayPorts are the ports for relays; with the zero range the kernel chooses them.
+	// RelayPorts is the range of ports for relays. If it is the zero range, the kernel selects the ports.
 	RelayPorts config.PortRange
-	// Capacity bounds the number of clients of the process; 0 means no bound. Allocations bounds the clients with an
-	// allocation and the ports that are reserved for them; 0 means Capacity. There may be fewer relay ports.
-	Capacity, Allocations int
+	// Capacity is the maximum number of clients of the process; 0 means no maximum.
+	Capacity int
+	// Allocations is the maximum number of allocations and reserved ports; 0 means Capacity. It is lower than Capacity
+	// if there are few relay ports.
+	Allocations int
 	// NonceLifetime is how long a client may use a nonce; 0 means nonce.MaxLifetime.
 	NonceLifetime time.Duration
 	Log           *slog.Logger
@@ -57,29 +59,29 @@ type Options struct {
 
 // Server is a running dataplane.
 type Server struct {
-	opt     Options
-	engine  engine.Engine
-	nonces  *nonce.Source
-	held    *relay.Reservations
-	limits  *limit.Process
-	guests  *listener.Limits
-	table   *session.Table
-	meter   *meter.Meter
-	names   *resolve.Resolver
-	network relay.Kernel
+	opt          Options
+	engine       engine.Engine
+	nonces       *nonce.Source
+	reservations *relay.Reservations
+	limits       *limit.Process
+	connLimits   *listener.Limits
+	table        *session.Table
+	meter        *meter.Meter
+	names        *resolve.Resolver
+	network      relay.Kernel
 
 	mu        sync.Mutex
 	wanted    config.Config            // the config of the last Apply
 	running   config.Config            // the part of wanted that is in force
 	clusters  []config.Cluster         // the clusters of wanted, with addresses instead of host names
 	book      cluster.Book             // holds clusters
-	allowed   map[string]*cluster.View // what the routes of each listener of wanted allow, by listener name
+	allowed   map[string]*cluster.View // the peers that the routes of each listener of wanted allow, by listener name
 	self      *cluster.Self
 	local     atomic.Pointer[[]netip.Addr] // sorted
 	listeners map[string]*generation       // the current generation of each listener, by name
 	former    []gate.Former
 	failures  map[string]string
-	served    bool // a config with at least one listener has had all its listeners open
+	served    bool // all listeners of a config, at least one, have been open
 	retiring  sync.WaitGroup
 	closed    chan struct{}
 	// tasks are the goroutines that Live checks.
@@ -102,8 +104,8 @@ func New(o Options) (*Server, error) {
 	}
 	nonces.Lifetime = cmp.Or(o.NonceLifetime, nonce.MaxLifetime)
 	s := &Server{
-		opt: o, engine: allocations, nonces: nonces, held: relay.NewReservations(), limits: limit.NewProcess(),
-		guests: listener.NewLimits(o.Capacity), table: session.NewTable(), meter: meter.New(),
+		opt: o, engine: allocations, nonces: nonces, reservations: relay.NewReservations(), limits: limit.NewProcess(),
+		connLimits: listener.NewLimits(o.Capacity), table: session.NewTable(), meter: meter.New(),
 		wanted: config.Zero(config.DefaultName), running: config.Zero(config.DefaultName),
 		listeners: map[string]*generation{}, failures: map[string]string{}, closed: make(chan struct{}),
 	}
@@ -124,7 +126,8 @@ func (s *Server) Meter() *meter.Meter { return s.meter }
 // Sessions returns the table of the connected clients.
 func (s *Server) Sessions() *session.Table { return s.table }
 
-// Live returns an error if a goroutine that many clients depend on is stuck. Only a restart helps then.
+// Live returns an error if a goroutine on which many clients depend is stuck. The kubelet must then restart the
+// process.
 func (s *Server) Live() error {
 	now := time.Now()
 	for _, t := range *s.tasks.Load() {
@@ -137,8 +140,8 @@ func (s *Server) Live() error {
 	return nil
 }
 
-// watchTasks sets the goroutines that Live checks. The caller holds mu. Live does not take mu, because an Apply that
-// waits for a stuck reader holds it.
+// watchTasks sets the goroutines that Live checks. The caller holds mu. Live reads them without mu, because mu is held
+// by an Apply that waits for a stuck reader.
 func (s *Server) watchTasks() {
 	tasks := s.engine.Tasks()
 	for _, g := range s.listeners {
@@ -150,8 +153,8 @@ func (s *Server) watchTasks() {
 	s.tasks.Store(&tasks)
 }
 
-// Running returns the config that is in force. A listener that could not be opened is missing, or has its previous port
-// and protocol.
+// Running returns the config that is in force. A listener that could not be opened is not in it, or has its previous
+// port and protocol.
 func (s *Server) Running() config.Config {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -168,5 +171,5 @@ func (s *Server) Close() error {
 	}
 	s.mu.Unlock()
 	s.retiring.Wait()
-	return errors.Join(s.held.Close(), s.engine.Close())
+	return errors.Join(s.reservations.Close(), s.engine.Close())
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 )
 
-// States of a dataplane.
+// States of a dataplane in its status.
 const (
 	Ready       = "READY"
 	NotReady    = "NOT-READY"
@@ -30,10 +30,10 @@ type Status struct {
 	Status          string           `json:"status"`
 	// Revision is the revision of the last applied config, as its source published it.
 	Revision string `json:"revision"`
-	// Failures maps a listener that does not run as configured to the reason.
+	// Failures contains, for each listener that does not run as configured, the reason.
 	Failures map[string]string `json:"failures,omitempty"`
-	// Warnings lists the fields of the running config that this release does not support. The config is in force
-	// nevertheless.
+	// Warnings lists the fields of the running config that this release does not support. The rest of the config is in
+	// force.
 	Warnings []string `json:"warnings,omitempty"`
 	// Problem is the reason why the last received config was rejected.
 	Problem string `json:"problem,omitempty"`
@@ -41,14 +41,14 @@ type Status struct {
 	Lost string `json:"lost,omitempty"`
 	// Origin names the source of the running config.
 	Origin string `json:"origin,omitempty"`
-	// Unknown lists fields of the last config that this release ignores because it does not define them.
+	// Unknown lists the fields of the last config that this release does not define. They are ignored.
 	Unknown []string `json:"unknownFields,omitempty"`
-	// Withheld is a note that most of the status is left out, and how to get it.
+	// Withheld is set if most of the status is left out. It says why, and how to get the whole status.
 	Withheld string `json:"withheld,omitempty"`
 }
 
-// Reduced returns the status for callers that may not see names, addresses and user names: version, status, revision
-// and the number of allocations. The other fields of the contract are empty. The note explains why.
+// Reduced returns the status for callers that may not see names, addresses and user names. It contains version, status,
+// revision and the number of allocations. The other fields of the contract are empty. The note becomes Withheld.
 func (s Status) Reduced(note string) Status {
 	return Status{
 		Version: s.Version, Status: s.Status, Revision: s.Revision, AllocationCount: s.AllocationCount,
@@ -144,16 +144,16 @@ func (s *Server) state() string {
 	return Ready
 }
 
-// Ready returns nil once every listener of the wanted config is open, else an error that names the missing ones. A
-// server that has been ready with a listener stays ready: a failing readiness probe would cut running calls (see
-// docs/stunnerd.md). Status lists the failures of later configs.
+// Ready returns nil once every listener of the wanted config is open. Before that it returns an error that names
+// listeners that are not open. After that it always returns nil, even if a later config fails: a failing readiness
+// probe would cut running calls (see docs/stunnerd.md). Status lists the failures of later configs.
 func (s *Server) Ready() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.ready()
 }
 
-// maxReasons bounds how many listeners Ready names.
+// maxReasons is the number of listeners that the error of Ready names.
 const maxReasons = 3
 
 func (s *Server) ready() error {

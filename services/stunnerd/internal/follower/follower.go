@@ -18,21 +18,22 @@ import (
 )
 
 const (
-	// coldStart is how long to wait for the source before the last good config is applied.
+	// coldStart is how long the follower waits for the source at the start before it applies the last good config.
 	coldStart = 2 * time.Second
-	// retryInterval is how often listeners and endpoints that failed to open are opened again.
+	// retryInterval is how often the follower tries again to open listeners and endpoints that failed to open.
 	retryInterval = 5 * time.Second
-	// applyInterval is the minimum pause after a config. Of the configs that arrive in the pause only the newest is
+	// applyInterval is the minimum pause after a config. Of the configs that arrive during the pause only the newest is
 	// applied.
 	applyInterval = 100 * time.Millisecond
 	// reportInterval is how often the number of allocations is reported to the source.
 	reportInterval = 5 * time.Second
 	// applyShare is the maximum share of a core that is spent on applying configs.
 	applyShare = 0.02
-	// saveInterval is the minimum time between two writes of the last good config. Run writes a pending one when it
-	// ends.
+	// saveInterval is the minimum time between two writes of the last good config. When Run ends, it writes a config
+	// that is not written yet.
 	saveInterval = 5 * time.Second
-	// confirmInterval is how often an unchanged config is written again while the source is connected.
+	// confirmInterval is how often an unchanged config is written again while the source is connected, to renew the
+	// time of its confirmation.
 	confirmInterval = time.Hour
 	// loggedFields is the maximum number of unknown fields in a log line; Status lists them all.
 	loggedFields = 10
@@ -43,12 +44,13 @@ type Options struct {
 	Source discovery.Source
 	Server *server.Server
 	Last   LastGood
-	// Standby is the file of a config for a start without the source and without a last good config. Empty means none.
+	// Standby is the file with a config that is used if there is neither a source nor a last good config at the start.
+	// If it is empty, there is no such config.
 	Standby string
 	// Lookup returns the value of a placeholder of a config.
 	Lookup func(name string) string
-	// Applied applies the settings that concern the process instead of the server: logs, probes and metrics. After an
-	// error it is called again with the next retry.
+	// Applied applies the settings that concern the process and not the server: logs, probes and metrics. If it returns
+	// an error, it is called again at the next retry.
 	Applied func(config.Config) error
 	// Pod is the name of this process in reports.
 	Pod string
@@ -68,21 +70,23 @@ type state struct {
 	wanted  *discovery.Loaded // the last valid config, as published
 	origin  string
 	problem string // why parts of wanted do not run
-	failing bool
-	// rejected is why the last received config was rejected. A retry of wanted does not clear it.
+	failing bool   // parts of wanted do not run
+	// rejected is why the last received config was rejected, or "". A retry of wanted does not clear it.
 	rejected string
 
-	// current is set if wanted is the last config of the source. saved is when it was written to disk.
+	// current is set if wanted is the last config that the source has sent.
 	current bool
-	saved   time.Time
-	// written is when the file was last written, with any config.
+	// saved is when wanted was written to disk; zero if it was not.
+	saved time.Time
+	// written is when any config was last written to disk.
 	written time.Time
 
-	// connected is set while the source is connected; lost is the error otherwise.
+	// connected is set while the source is connected.
 	connected bool
-	lost      string
+	// lost is the error that ended the connection to the source, or "".
+	lost string
 	// lastContact is the last time of contact with the source. Before the first contact it is the time at which the
-	// config of the start was saved, or the start of Run if that is unknown.
+	// source last confirmed the config of the cold start, or else the start of Run.
 	lastContact time.Time
 	// contacted is set after the first contact with the source.
 	contacted bool
@@ -143,7 +147,8 @@ func (f *Follower) Run(ctx context.Context) error {
 	}
 }
 
-// Once reads the source once and applies its config. The source must hold exactly one valid config.
+// Once reads the source once and applies its config. It is an error if the source does not have exactly one valid
+// config.
 func (f *Follower) Once(ctx context.Context) error {
 	configs, err := f.opt.Source.Load(ctx)
 	if err != nil {
@@ -153,7 +158,7 @@ func (f *Follower) Once(ctx context.Context) error {
 		return fmt.Errorf("read %s: %d configs where one is wanted: name it with --id", f.opt.Source, len(configs))
 	}
 	f.take(configs[0])
-	// A listener that cannot be opened is an error. Probes and metrics that cannot be opened are only logged.
+	// Once fails if a listener cannot be opened. It only logs that probes or metrics cannot be opened.
 	if st := f.Status(); st.Revision == "" || len(st.Failures) > 0 {
 		return errors.New(st.Problem)
 	}
@@ -165,7 +170,7 @@ func (f *Follower) handle(e discovery.Event) {
 	case e.Err != nil:
 		f.reject(e)
 	case e.Deleted:
-		// The deletion of a Gateway deletes this pod too. Calls go on until then.
+		// The deletion of a Gateway deletes this pod too. Until then calls continue.
 		f.opt.Log.Info("config deleted at its source, keep the last one", "config", e.ID)
 		f.clearCurrent()
 	case e.Connected:
@@ -177,7 +182,7 @@ func (f *Follower) handle(e discovery.Event) {
 	f.report()
 }
 
-// take applies a config of the source and saves it.
+// take applies a config that the source has sent, and saves it.
 func (f *Follower) take(c discovery.Loaded) {
 	f.mu.Lock()
 	f.status.rejected = ""
@@ -191,7 +196,7 @@ func (f *Follower) take(c discovery.Loaded) {
 	f.save(saveInterval)
 }
 
-// clearCurrent records that the source no longer has the running config.
+// clearCurrent records that the running config is no longer the config of the source, so that it is not saved again.
 func (f *Follower) clearCurrent() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -215,7 +220,7 @@ func (f *Follower) reject(e discovery.Event) {
 	f.status.connected, f.status.lost = false, e.Err.Error()
 }
 
-// count counts a rejected config.
+// count counts a rejected config in the metrics, as invalid or as unreadable.
 func (f *Follower) count(rejected error) {
 	m := f.opt.Server.Meter()
 	if wrong := (*config.FieldError)(nil); errors.As(rejected, &wrong) {
@@ -234,7 +239,7 @@ func (f *Follower) setConnected() {
 	f.status.connected, f.status.lost, f.status.contacted = true, "", true
 }
 
-// startCold applies the last good config, or else the standby config, if the source has sent none yet.
+// startCold applies the last good config, or else the standby config, if the source has sent no config yet.
 func (f *Follower) startCold() {
 	f.mu.Lock()
 	running := f.status.wanted != nil
@@ -267,7 +272,8 @@ func (f *Follower) startCold() {
 	f.opt.Log.Info("wait for the first config", "source", f.opt.Source.String())
 }
 
-// setAge sets the time at which the config of the start was saved; the zero time means unknown.
+// setAge sets the time at which the source last confirmed the config of the cold start. The zero time means that it is
+// unknown.
 func (f *Follower) setAge(saved time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -291,9 +297,10 @@ func (f *Follower) apply(c discovery.Loaded, origin string) bool {
 	return true
 }
 
-// save writes the config to disk when the source has sent it, and again every confirmInterval while the source is
-// connected: the age of the saved config counts from the last confirmation by the source. It does nothing within a time
-// after the last write. It never saves a config of a cold start again, because that would make it look newer.
+// save writes the running config to disk if the source has sent it. While the source is connected, it writes the config
+// again every confirmInterval, because the age of the saved config counts from its last confirmation by the source. It
+// writes nothing until the time after has passed since the last write. It does not write a config of a cold start
+// again, because the config would then look newer than it is.
 func (f *Follower) save(after time.Duration) {
 	f.mu.Lock()
 	st, now := f.status, time.Now()
@@ -354,7 +361,7 @@ func (f *Follower) log(c discovery.Loaded, plan server.Plan, failed error) {
 	}
 }
 
-// retry applies the wanted config again while some part of it does not run.
+// retry applies the wanted config again if some part of it does not run.
 func (f *Follower) retry() {
 	f.mu.Lock()
 	st := f.status
@@ -364,7 +371,7 @@ func (f *Follower) retry() {
 	}
 }
 
-// report reports the state to the source, if it accepts reports.
+// report sends the state of the config and the number of allocations to the source, if the source accepts reports.
 func (f *Follower) report() {
 	to, ok := f.opt.Source.(discovery.Reporter)
 	if !ok {
@@ -393,7 +400,7 @@ func (f *Follower) Status() server.Status {
 	return st
 }
 
-// Ready returns nil once a config is in force and all its listeners are open, see server.Ready.
+// Ready returns nil once a config is in force and all its listeners are open. See server.Server.Ready.
 func (f *Follower) Ready() error {
 	if err := f.opt.Server.Ready(); err != nil {
 		return fmt.Errorf("stunnerd not ready: %w", err)
@@ -408,15 +415,15 @@ func (f *Follower) Revision() string {
 	return f.status.revision()
 }
 
-// Problem returns why the last received config was rejected, or which parts of the running one failed; "" if neither.
+// Problem returns why the last received config was rejected, or which parts of the running config failed, or "".
 func (f *Follower) Problem() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.status.error()
 }
 
-// Age returns the seconds since the last contact with the source; 0 while it is connected. Before the first contact it
-// is the age of the config of the start, or the time since the start if that is unknown.
+// Age returns the seconds since the last contact with the source; 0 while the source is connected. Before the first
+// contact it is the age of the config of the cold start, or the time since the start if that age is unknown.
 func (f *Follower) Age() float64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -12,8 +12,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-// MaxAge is the maximum time since the source confirmed a saved config, if a process starts with it. It does not matter
-// how long the config is unchanged.
+// MaxAge is the maximum age of a saved config with which a process may start. The age counts from the last confirmation
+// by the source, and not from the last change of the config.
 const MaxAge = 7 * 24 * time.Hour
 
 // lastGoodFile is the name of the file in the state directory.
@@ -22,7 +22,7 @@ const lastGoodFile = "last-good.json"
 // LastGood stores the last applied config on disk, for a start without the source. The file contains secrets and is
 // readable by its owner only.
 type LastGood struct {
-	// Dir is the state directory. Empty stores nothing.
+	// Dir is the state directory. If it is empty, nothing is stored.
 	Dir string
 	// ID is the id of the config that this process runs. A saved config of another id is not used.
 	ID string
@@ -64,8 +64,8 @@ func (l LastGood) Save(c config.Config, now time.Time) error {
 // errNothingSaved is returned if there is no config to start with.
 var errNothingSaved = errors.New("no last good config")
 
-// Load returns the saved config and the time of its last confirmation, if it has the id, is valid, and not older than
-// MaxAge.
+// Load returns the saved config and the time of its last confirmation by the source. It is an error if the config has
+// another id, is invalid, or is older than MaxAge.
 func (l LastGood) Load(now time.Time) (config.Config, time.Time, error) {
 	if l.Dir == "" {
 		return config.Config{}, time.Time{}, errNothingSaved
@@ -98,7 +98,7 @@ func (l LastGood) Load(now time.Time) (config.Config, time.Time, error) {
 	return c, k.Saved, nil
 }
 
-// check returns an error if a config is invalid or not of the id.
+// check returns an error if a config is invalid or has another id.
 func check(c config.Config, id string) error {
 	switch err := c.Validate(); {
 	case err != nil:

@@ -10,9 +10,9 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-// readStandby reads the standby config, which the operator writes for pods that start without it, plain or packed by
-// [config.Config.Pack]. Its age is unknown and not limited: a pod with an old config is better than one without a
-// config.
+// readStandby reads the standby config, plain or packed by [config.Config.Pack]. The operator mounts it into its pods,
+// so that they can start while the operator is unreachable. Its age is unknown and not limited: a pod with an old
+// config is better than a pod without a config.
 func readStandby(path, id string) (config.Config, error) {
 	if path == "" {
 		return config.Config{}, errNothingSaved

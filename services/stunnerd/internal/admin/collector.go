@@ -14,8 +14,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
-// Collector turns the counters of the media path into metrics at each scrape, so that a packet costs only an atomic
-// add.
+// Collector converts the counters of the media path to metrics at each scrape, so that the cost for a packet is only an
+// atomic addition.
 type Collector struct {
 	Meter    *meter.Meter
 	Sessions *session.Table
@@ -29,7 +29,7 @@ type Collector struct {
 type Config struct {
 	Revision  string
 	Age       float64 // seconds since the last contact with its source
-	Problem   string  // of the last received or of the running config
+	Problem   string  // why the last received config was rejected or the running one is incomplete; or ""
 	Listeners []config.Listener
 }
 
@@ -105,7 +105,7 @@ func (c *Collector) config(out samples) {
 	}
 }
 
-// expiry returns when the first certificate of a listener expires; zero if it has none.
+// expiry returns when the first certificate of a listener expires, or the zero time if it has no certificate.
 func expiry(l config.Listener) (first time.Time) {
 	for _, cert := range l.AllCertificates() {
 		pair, err := cert.KeyPair()
@@ -116,7 +116,7 @@ func expiry(l config.Listener) (first time.Time) {
 	return first
 }
 
-// listeners exports every listener and, without a label, the sums over all of them.
+// listeners exports the metrics of every listener and, without a label, the sums over all listeners.
 func (c *Collector) listeners(out samples) {
 	var received, sent uint64
 	for name, l := range c.Meter.Listeners() {
@@ -130,7 +130,7 @@ func (c *Collector) listeners(out samples) {
 	out.counter(telemetry.BytesSent, sent)
 }
 
-// samples writes metrics by name.
+// samples writes metrics of given names.
 type samples struct{ ch chan<- prometheus.Metric }
 
 func (s samples) gauge(name string, v float64, labels ...string) {

@@ -27,7 +27,7 @@ const (
 type Endpoint struct {
 	// Name identifies the endpoint when its URL changes.
 	Name string
-	// URL is http://HOST:PORT/PATH; empty means none.
+	// URL is http://HOST:PORT/PATH. If it is empty, the endpoint is closed.
 	URL string
 	// Port is the default port of the URL.
 	Port string
@@ -35,9 +35,9 @@ type Endpoint struct {
 	Handler func(path string) http.Handler
 }
 
-// Endpoints are HTTP servers at the addresses in a config, which may change. All changes of addresses are made
-// together, because one endpoint may need the port of another, or its own with another host. If one fails, all return
-// to their previous addresses.
+// Endpoints are HTTP servers whose addresses are in a config and may change. All changes of addresses are made
+// together, because one endpoint may need the port of another, or its own port with another host. If the new address of
+// an endpoint cannot be opened, all moved endpoints return to their previous addresses.
 type Endpoints struct {
 	log *slog.Logger
 
@@ -60,13 +60,13 @@ func (ep *endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	telemetry.ReadOnly(*ep.handler.Load()).ServeHTTP(w, r)
 }
 
-// release frees the address. It does not wait for running requests, which may take some seconds.
+// release frees the address of the endpoint. It does not wait for running requests, which may take some seconds.
 func (ep *endpoint) release() {
 	ep.stop()
 	<-ep.socket.closed
 }
 
-// socket is a listening socket with a channel that is closed when the socket is.
+// socket is a listening socket. closed is closed when the socket is, so that its address can be opened again.
 type socket struct {
 	net.Listener
 	closed chan struct{}
@@ -83,7 +83,8 @@ func NewEndpoints(log *slog.Logger) *Endpoints {
 	return &Endpoints{log: log, open: map[string]*endpoint{}}
 }
 
-// Set opens, moves and closes endpoints so that exactly the wanted ones are open. The error names those that failed.
+// Set opens, moves and closes endpoints so that exactly the wanted endpoints are open. The error names the endpoints
+// that failed.
 func (e *Endpoints) Set(wanted ...Endpoint) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -125,7 +126,7 @@ func (e *Endpoints) Set(wanted ...Endpoint) error {
 	return errors.Join(errs...)
 }
 
-// at returns the address, HOST:PORT, and the path of an endpoint.
+// at returns the address (HOST:PORT) and the path of an endpoint.
 func (w Endpoint) at() (address, path string, err error) {
 	u, err := url.Parse(w.URL)
 	if err != nil {
@@ -134,8 +135,8 @@ func (w Endpoint) at() (address, path string, err error) {
 	return net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), w.Port)), u.Path, nil
 }
 
-// move starts endpoints whose previous addresses, in from, have been released. If one fails, all are started at their
-// previous addresses.
+// move starts endpoints at new addresses. Their previous endpoints are in from, and have been released. If an endpoint
+// cannot be started, all are started at their previous addresses.
 func (e *Endpoints) move(endpoints []Endpoint, from map[string]*endpoint) (failed error) {
 	for _, w := range endpoints {
 		failed = errors.Join(failed, e.start(w))
@@ -193,7 +194,7 @@ func (e *Endpoints) Close() {
 	clear(e.open)
 }
 
-// writeJSON answers a request with a value.
+// writeJSON answers a request with a value in JSON.
 func writeJSON(w http.ResponseWriter, value any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")

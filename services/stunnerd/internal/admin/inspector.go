@@ -19,9 +19,10 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
-// Inspector serves status, sessions and refusals, to find out why a call does not work. They contain personal data and
-// internal addresses, and the port is often reachable from outside. Therefore, unless Access allows more, it serves
-// them to callers on this host only, and hashes the names and addresses of clients. Other callers get a reduced status.
+// Inspector serves status, sessions and refusals for troubleshooting calls. They contain personal data and internal
+// addresses, and the port is often reachable from other hosts. Therefore, unless Access allows more, the Inspector
+// serves them only to callers on this host, and hashes the names and addresses of clients. Other callers get a reduced
+// status.
 type Inspector struct {
 	sessions  *session.Table
 	meter     *meter.Meter
@@ -86,9 +87,9 @@ func (i *Inspector) Status(current func() server.Status) http.Handler {
 // allows reports whether the caller has access.
 func (i *Inspector) allows(r *http.Request) bool { return i.access.Anywhere || isLocal(r) }
 
-// isLocal reports whether a request was made on this host. It excludes requests that are only forwarded on this host:
-// by a proxy with a forwarding header, by a service mesh, which uses another address of 127.0.0.0/8, or by a browser on
-// a page whose host name an attacker resolves to this host (DNS rebinding).
+// isLocal reports whether a request was made on this host. It is false for a request that is only forwarded on this
+// host: by a proxy, which adds a forwarding header; by a service mesh, which uses another address of 127.0.0.0/8; or by
+// a browser on a page whose host name an attacker resolves to this host (DNS rebinding).
 func isLocal(r *http.Request) bool {
 	remote, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil || !slices.Contains(loopback, remote.Addr().Unmap()) {
@@ -103,7 +104,8 @@ func isLocal(r *http.Request) bool {
 // loopback are the source addresses of callers on this host.
 var loopback = []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.IPv6Loopback()}
 
-// parseQuery parses the parameters. It refuses unknown ones, because a misspelt filter would show everything.
+// parseQuery parses the parameters. It refuses unknown parameters, because a misspelled filter would select all
+// entries.
 func parseQuery(values url.Values) (query, error) {
 	q := query{limit: defaultLimit}
 	for name := range values {
@@ -130,7 +132,7 @@ func (q query) matches(listener, user string) bool {
 	return (q.listener == "" || q.listener == listener) && (q.user == "" || q.user == user)
 }
 
-// user returns a user name as it is shown; "" stays "".
+// user returns a user name as shown to the caller: hashed, unless Access.Users is set.
 func (i *Inspector) user(name string) string {
 	if i.access.Users || name == "" {
 		return name
@@ -138,8 +140,8 @@ func (i *Inspector) user(name string) string {
 	return i.hash("user", name)
 }
 
-// client returns the address of a client as it is shown. The hash leaves out the port, so that calls from one address
-// have the same hash.
+// client returns the address of a client as shown to the caller: hashed, unless Access.Users is set. The hash does not
+// depend on the port, so that calls from one address have the same hash.
 func (i *Inspector) client(a netip.AddrPort) string {
 	switch {
 	case !a.IsValid():
@@ -150,7 +152,8 @@ func (i *Inspector) client(a netip.AddrPort) string {
 	return i.hash("client", a.Addr().String())
 }
 
-// hash returns a short HMAC of texts. Without the random key of this process, guesses of the texts cannot be verified.
+// hash returns a short HMAC of texts. Its key is random and stays in this process, so that a guess of the texts cannot
+// be verified.
 func (i *Inspector) hash(parts ...string) string {
 	mac := hmac.New(sha256.New, i.key)
 	mac.Write([]byte(strings.Join(parts, "\x00")))

@@ -13,7 +13,8 @@ import (
 type RefusalList struct {
 	// Refusals are the last matching refusals, newest first.
 	Refusals []Refusal `json:"refusals"`
-	// Suppressed counts the refusals since the start that were too frequent to be kept. The metrics count all refusals.
+	// Suppressed counts the refusals and drops since the start that were too frequent to be recorded. The metrics count
+	// all of them.
 	Suppressed uint64 `json:"suppressed"`
 }
 

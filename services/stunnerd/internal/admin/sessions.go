@@ -12,9 +12,10 @@ import (
 
 // SessionList is the answer of /sessions.
 type SessionList struct {
-	// Sessions are the oldest matching sessions, oldest first. Total is the number of all matching ones.
+	// Sessions are the oldest matching sessions, the oldest first, up to the limit of the request.
 	Sessions []Session `json:"sessions"`
-	Total    int       `json:"total"`
+	// Total is the number of all matching sessions.
+	Total int `json:"total"`
 }
 
 // Session is a live session.

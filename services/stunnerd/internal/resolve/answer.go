@@ -6,16 +6,16 @@ import (
 	"time"
 )
 
-// answer is the current result of a question.
+// answer is the current result for a host name and address family.
 type answer struct {
 	// addrs are sorted, so that answers that differ only in their order are equal.
 	addrs []netip.Addr
-	// missing is the time of the first answer without an address since the last one with an address.
+	// missing is the time of the first of the lookups without an address that followed the last one with an address.
 	missing time.Time
 }
 
-// next returns the result after one more lookup. New addresses replace the old ones at once. Without any, the old ones
-// are kept for Absence.
+// next returns the result after one more lookup. New addresses replace the old ones at once. If the lookup has no
+// addresses, the old addresses are kept for Absence.
 func (a answer) next(addrs []netip.Addr, now time.Time) answer {
 	switch {
 	case len(addrs) > 0:

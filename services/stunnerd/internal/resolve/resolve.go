@@ -23,7 +23,7 @@ const (
 	// Interval is the maximum pause between two lookups of a name. Jitter shortens it by up to a fifth, so that the
 	// names of one config are not always looked up at once.
 	Interval = 5 * time.Second
-	// Absence is how long addresses are kept after a name has none.
+	// Absence is how long the addresses of a name are kept when lookups find no addresses any more.
 	Absence = time.Minute
 	// MaxAddresses is the maximum number of addresses of a name.
 	MaxAddresses = 1_000
@@ -79,7 +79,7 @@ func New(lookup Lookup, changed func(), log *slog.Logger) *Resolver {
 	return r
 }
 
-// Watch sets the watched names, which may contain duplicates. It forgets all others.
+// Watch sets the watched names, which may contain duplicates. The addresses of all other names are forgotten.
 func (r *Resolver) Watch(hosts []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -110,8 +110,9 @@ func (r *Resolver) start(q question) {
 	r.running.Go(func() { r.run(ctx, w) })
 }
 
-// Answers returns the addresses of the watched names, sorted, IPv4 first. It leaves out names without addresses. Of
-// more than MaxAddresses it returns the first in order, so that the result does not depend on the order of an answer.
+// Answers returns the addresses of the watched names, sorted, IPv4 first. Names without addresses are not in it. If a
+// name has more than MaxAddresses, only the first in sort order are returned, so that the result does not depend on the
+// order in an answer.
 func (r *Resolver) Answers() map[string][]netip.Addr {
 	r.mu.Lock()
 	defer r.mu.Unlock()

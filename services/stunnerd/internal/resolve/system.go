@@ -12,8 +12,8 @@ type dialFunc = func(ctx context.Context, network, address string) (net.Conn, er
 // System returns the lookup that resolves names as this system is configured. A nil dial connects to the name servers
 // directly.
 //
-// Without StrictErrors, net.Resolver would continue with the next entry of the search list if a name server fails, and
-// return the "no such host" of that entry.
+// StrictErrors is set because otherwise net.Resolver would continue with the next entry of the search list if a name
+// server fails, and return the "no such host" of that entry.
 func System(dial dialFunc) Lookup {
 	if dial == nil {
 		dial = new(net.Dialer).DialContext
@@ -41,7 +41,7 @@ func closeWithContext(dial dialFunc) dialFunc {
 }
 
 // hasNone reports whether err means that a name does not exist or has no address (*net.DNSError, from a name server),
-// or none of the family (*net.AddrError, from a hosts file).
+// or has no address of the requested family (*net.AddrError, from a hosts file).
 func hasNone(err error) bool {
 	var dns *net.DNSError
 	var family *net.AddrError

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pollInterval is how often the addresses are read if the kernel reports no changes, as in a sandbox without netlink
-// sockets.
+// pollInterval is how often the addresses are read if the kernel does not report changes, for example in a sandbox
+// without netlink sockets.
 const pollInterval = 5 * time.Second
 
 // Follow calls changed with the sorted addresses of this host, at the start and after every change. It returns when ctx
@@ -65,8 +65,8 @@ func follow(
 	}
 }
 
-// listen opens a netlink socket for changes of addresses (rtnetlink(7)). The contents of the messages are not used,
-// because the addresses are read again.
+// listen opens a netlink socket for changes of addresses (rtnetlink(7)). Each message causes an event. Its content is
+// not used, because the addresses are read again.
 func listen(ctx context.Context) (<-chan struct{}, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
 	if err != nil {
@@ -85,7 +85,7 @@ func listen(ctx context.Context) (<-chan struct{}, error) {
 		defer stop()
 		buffer := make([]byte, 1<<13)
 		for {
-			// ENOBUFS means lost messages, and thus possible changes.
+			// ENOBUFS means that messages were lost, so addresses may have changed.
 			if _, err := socket.Read(buffer); err != nil && !errors.Is(err, unix.ENOBUFS) {
 				return
 			}

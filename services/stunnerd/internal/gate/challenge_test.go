@@ -98,7 +98,7 @@ func TestListenersHaveTheirOwnChallenges(t *testing.T) {
 		}
 		one := v.Gate
 		other := New("other", one.protocol, Shared{
-			Engine: one.engine, Nonces: one.nonces, Network: one.network, Held: one.held, Limits: one.limits,
+			Engine: one.engine, Nonces: one.nonces, Network: one.network, Held: one.reservations, Limits: one.limits,
 			Table: one.table, Meter: one.meter, Log: one.log,
 		})
 		other.Update(policy(), routes())

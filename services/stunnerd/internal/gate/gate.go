@@ -72,14 +72,14 @@ func (p *Policy) serves() bool { return p.Authority.Username != "" || p.Authorit
 
 // Gate admits the clients of one listener.
 type Gate struct {
-	name     string
-	protocol config.Protocol
-	engine   engine.Engine
-	nonces   *nonce.Source
-	network  relay.Network
-	held     *relay.Reservations
-	limits   *limit.Process
-	table    *session.Table
+	name         string
+	protocol     config.Protocol
+	engine       engine.Engine
+	nonces       *nonce.Source
+	network      relay.Network
+	reservations *relay.Reservations
+	limits       *limit.Process
+	table        *session.Table
 	// answers limits the answers of this listener to unauthenticated requests.
 	answers *limit.Listener
 	meter   *meter.Meter
@@ -125,17 +125,18 @@ type Shared struct {
 	Engine  engine.Engine
 	Nonces  *nonce.Source
 	Network relay.Network
-	Held    *relay.Reservations
-	Limits  *limit.Process
-	Table   *session.Table
-	Meter   *meter.Meter
-	Log     *slog.Logger
+	// Held are the ports that are reserved for later allocations (EVEN-PORT, RFC 8656 §7.2).
+	Held   *relay.Reservations
+	Limits *limit.Process
+	Table  *session.Table
+	Meter  *meter.Meter
+	Log    *slog.Logger
 }
 
 // New returns the gate of a listener. Before the first Update it serves STUN only.
 func New(name string, protocol config.Protocol, s Shared) *Gate {
 	g := &Gate{
-		name: name, protocol: protocol, engine: s.Engine, nonces: s.Nonces, network: s.Network, held: s.Held,
+		name: name, protocol: protocol, engine: s.Engine, nonces: s.Nonces, network: s.Network, reservations: s.Held,
 		limits: s.Limits, table: s.Table, meter: s.Meter, answers: s.Limits.NewListener(),
 		log:   s.Log.With("listener", name),
 		flows: map[netip.AddrPort]*flow{},

@@ -181,7 +181,7 @@ func (g *Gate) place(r *request, s *session.Session) (relay.Reserved, error) {
 		return relay.Reserved{}, nil
 	}
 	refused := &refusal{code: stun.CodeInsufficientCapacity, reason: meter.NoRelay}
-	held, ok := g.held.Take(relay.Token(v), s.UserID)
+	held, ok := g.reservations.Take(relay.Token(v), s.UserID)
 	if !ok {
 		return relay.Reserved{}, refused
 	}
@@ -196,7 +196,7 @@ func (g *Gate) dropToken(f *flow) error {
 	if f.token == nil {
 		return nil
 	}
-	return g.held.Drop(*f.token)
+	return g.reservations.Drop(*f.token)
 }
 
 // socket opens the relay socket that an Allocate requests: on any port, on an even port, or on an even port with the
@@ -221,7 +221,7 @@ func (g *Gate) socket(r *request, f *flow) (relay.Reserved, error) {
 		place.Release()
 		return relay.Reserved{}, err
 	}
-	token, err := g.held.Hold(relay.Reserved{Socket: odd, Advertised: advertised, User: f.UserID, Place: place})
+	token, err := g.reservations.Hold(relay.Reserved{Socket: odd, Advertised: advertised, User: f.UserID, Place: place})
 	if err != nil {
 		return relay.Reserved{}, errors.Join(err, even.Close())
 	}

@@ -65,7 +65,7 @@ func newVirtual(t *testing.T) *virtual {
 	v.Update(policy(), routes("127.0.0.1:<4000-4999>"))
 	t.Cleanup(func() {
 		v.Gate.Close()
-		if err := errors.Join(v.held.Close(), engine.Close()); err != nil {
+		if err := errors.Join(v.reservations.Close(), engine.Close()); err != nil {
 			t.Error(err)
 		}
 	})

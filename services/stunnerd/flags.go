@@ -16,7 +16,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/nonce"
 )
 
-// options are the checked settings of the command line and the environment.
+// options are the validated settings of the command line and the environment.
 type options struct {
 	config    string
 	watch     bool
@@ -25,7 +25,7 @@ type options struct {
 	logFormat string
 	sockets   int
 	icmp      bool
-	// relayPorts are the ports of relays; with the zero range the kernel chooses them.
+	// relayPorts is the range of ports for relays. If it is the zero range, the kernel selects the ports.
 	relayPorts config.PortRange
 	dryRun     bool
 	stateDir   string
@@ -38,25 +38,25 @@ type options struct {
 	// nonceLifetime is how long a client may use a nonce.
 	nonceLifetime time.Duration
 	probes        string
-	forced        bool // --force-ready-status: accepted, because a draining process stays ready anyway
-	unready       bool
+	forced        bool   // --force-ready-status: has no effect, because a draining process stays ready anyway
+	unready       bool   // --unready-on-drain
 	from          string // --sessions-from
 	showUsers     bool
 	version       bool
 	warnings      []string // about flags that are accepted for compatibility
-	// uri is the TURN URI of the quick server.
+	// uri is the TURN URI of the quick server, or nil.
 	uri *config.URI
 	// addresses are the addresses of this pod or host: one or two, of different families.
 	addresses []netip.Addr
 	env       func(string) string
 }
 
-// raw are the settings before they are checked.
+// raw are the settings before they are validated.
 type raw struct {
 	options
 	verbose                          bool
 	relayPorts, drain, nonceLifetime string
-	former                           map[string]string // the given former flags
+	former                           map[string]string // the values of the given former flags, by name
 }
 
 // The values of --sessions-from.
@@ -74,7 +74,7 @@ const usage = `stunnerd runs a TURN server whose clients reach the peers that th
 Flags, some with an environment variable. The command line takes precedence.
 `
 
-// envNames are the environment variables of flags.
+// envNames maps flags to environment variables.
 var envNames = map[string]string{
 	"config":               "STUNNER_CONFIG_ORIGIN",
 	"relay-ports":          "STUNNER_RELAY_PORTS",
@@ -151,7 +151,7 @@ func parseFlags(args []string, env func(string) string, out io.Writer) (options,
 	return o, errors.Join(envErr, err)
 }
 
-// check checks and converts the settings.
+// check validates and converts the settings.
 func (r raw) check(args []string) (options, error) {
 	o := r.options
 	var errs cli.Errors
@@ -201,8 +201,8 @@ func (r raw) check(args []string) (options, error) {
 	return o, errs.Join()
 }
 
-// findAddresses sets the addresses of this process from STUNNER_ADDR, then from the list STUNNER_ADDRS for the other
-// family. Without both variables it uses the addresses of the host.
+// findAddresses sets the addresses of this process. It takes the address in STUNNER_ADDR, and an address of the other
+// family from the list in STUNNER_ADDRS. If both variables are empty, it takes the addresses of the host.
 func (o *options) findAddresses() error {
 	for _, name := range []string{"STUNNER_ADDR", "STUNNER_ADDRS"} {
 		for _, text := range strings.FieldsFunc(o.env(name), func(r rune) bool { return r == ',' }) {
@@ -221,7 +221,7 @@ func (o *options) findAddresses() error {
 	return nil
 }
 
-// defaultID returns the id from the environment of the pod, or one with the host name.
+// defaultID returns the id from the environment of the pod, or else an id with the host name.
 func defaultID(env func(string) string) string {
 	if namespace, name := env("STUNNER_NAMESPACE"), env("STUNNER_NAME"); namespace != "" && name != "" {
 		return namespace + "/" + name

@@ -11,8 +11,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/cli"
 )
 
-// originKubernetes is the value of --config with which the former dataplane finds config discovery through the
-// Kubernetes API.
+// originKubernetes is the value of --config that made the former dataplane find config discovery through the Kubernetes
+// API.
 const originKubernetes = "k8s"
 
 // discoveryPort is the default port of config discovery.
@@ -23,7 +23,7 @@ type formerFlag struct {
 	names []string
 	// isBool marks a flag without a value, as --name or --name=false.
 	isBool bool
-	// instead names the replacement, or why there is none.
+	// instead names the replacement, or says why there is none.
 	instead string
 }
 
@@ -35,9 +35,9 @@ const (
 	useID     = "use --id, or STUNNER_NAMESPACE and STUNNER_NAME"
 )
 
-// formerFlags are all flags of the former dataplane that this program does not have: its own, and those of every client
-// of kubectl. The Dataplane of an existing installation cannot contain other flags, because its pods would not have
-// started. A flag that is in neither program is an error, for example a misspelt one.
+// formerFlags are all flags of the former dataplane that this program does not have: its own flags, and the connection
+// flags of kubectl. The Dataplane of an existing installation cannot contain other flags, because its pods would not
+// have started. A flag that is in neither program, such as a misspelled one, is an error.
 var formerFlags = []formerFlag{
 	{[]string{"cds-server-address"}, false, useOrigin},
 	{[]string{"cds-server-port"}, false, useOrigin},
@@ -69,10 +69,10 @@ func (v formerValue) Set(value string) error {
 	return nil
 }
 
-// IsBoolFlag tells package flag whether the flag has no value.
+// IsBoolFlag reports to package flag whether the flag has no value.
 func (v formerValue) IsBoolFlag() bool { return v.flag.isBool }
 
-// acceptFormer defines the former flags. Parsing fills the returned map with those that are given.
+// acceptFormer defines the former flags. Parsing adds those that are given to the returned map.
 func acceptFormer(fs *flag.FlagSet) (given map[string]string) {
 	given = map[string]string{}
 	for _, f := range formerFlags {
@@ -83,7 +83,7 @@ func acceptFormer(fs *flag.FlagSet) (given map[string]string) {
 	return given
 }
 
-// translateFormer applies the former flags that have a meaning here, and adds a warning for each.
+// translateFormer applies the former flags that have an equivalent, and adds a warning for each that it ignores.
 func (o *options) translateFormer(given map[string]string) error {
 	used := ""
 	if o.config == originKubernetes {
@@ -102,8 +102,8 @@ func (o *options) translateFormer(given map[string]string) error {
 	return nil
 }
 
-// findDiscovery replaces the origin k8s by the origin in the environment, which the operator sets in its pods, or by
-// the address in a former flag or variable. It returns the flag that it used.
+// findDiscovery replaces the origin k8s by the origin in STUNNER_CONFIG_ORIGIN, which the operator sets in its pods, or
+// else by the address in a former flag or variable. It returns the name of the former flag that it has used, or "".
 func (o *options) findDiscovery(given map[string]string) (used string, err error) {
 	origin, from := o.env("STUNNER_CONFIG_ORIGIN"), "STUNNER_CONFIG_ORIGIN"
 	if origin == "" || origin == originKubernetes {
@@ -126,7 +126,8 @@ func (o *options) findDiscovery(given map[string]string) (used string, err error
 	return used, nil
 }
 
-// withPort adds a port, or the default one of config discovery, to an address without one. It does not change a URL.
+// withPort adds a port to an address without a port. If port is empty, it adds the default port of config discovery. It
+// does not change a URL.
 func withPort(address, port string) (string, error) {
 	if _, _, err := net.SplitHostPort(address); err == nil || strings.Contains(address, "://") {
 		return address, nil

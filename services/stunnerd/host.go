@@ -7,7 +7,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/host"
 )
 
-// hostAddresses returns the first routable address of this host in each family, IPv4 first; loopback if there is none.
+// hostAddresses returns the first routable address of this host in each family, IPv4 first. If there is none, it
+// returns the loopback addresses.
 func hostAddresses() []netip.Addr {
 	local, _ := host.Addresses() // on an error loopback is used
 	found := slices.DeleteFunc(local, func(a netip.Addr) bool { return !a.IsGlobalUnicast() })

@@ -14,10 +14,10 @@ import (
 )
 
 const (
-	// reservedFiles are file descriptors for listeners, connections to the config source, and probes.
+	// reservedFiles is the number of file descriptors for listeners, connections to the config source, and probes.
 	reservedFiles = 200
-	// clientFiles is the divisor of the file descriptors that are kept for sockets of single clients: half of the share
-	// in which a client gets a socket of its own.
+	// clientFiles is the divisor of the file descriptors that are reserved for sockets of single clients. It reserves
+	// half of the share in which a client gets a socket of its own (listener.OwnShare).
 	clientFiles = 2 * listener.OwnShare
 	// memoryPerSession is an upper estimate of the memory of an allocation, including kernel memory.
 	memoryPerSession = 64 << 10
@@ -25,8 +25,8 @@ const (
 	cgroups = "/sys/fs/cgroup"
 )
 
-// setMemoryLimit sets the limit of the garbage collector below the limit of the cgroup, at which the kernel kills the
-// process. GOMEMLIMIT takes precedence.
+// setMemoryLimit sets the limit of the garbage collector to 90 % of the limit of the cgroup, at which the kernel kills
+// the process. GOMEMLIMIT takes precedence.
 func setMemoryLimit(limit int64) {
 	if limit > 0 && os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(limit / 10 * 9)
@@ -34,7 +34,7 @@ func setMemoryLimit(limit int64) {
 }
 
 // capacity returns the number of clients for which file descriptors and memory suffice. More clients are refused, so
-// that the others are not affected. memory is in bytes; 0 means no limit.
+// that the admitted ones are not affected. memory is in bytes; 0 means no limit.
 func capacity(memory int64) int {
 	limit := math.MaxInt
 	var files unix.Rlimit
@@ -47,8 +47,8 @@ func capacity(memory int64) int {
 	return limit
 }
 
-// allocations returns the number of allocations for a capacity and a number of relay ports of all address families; 0
-// ports mean no limit.
+// allocations returns the maximum number of allocations for a capacity and a number of relay ports of all address
+// families. If ports is 0, the ports do not limit it.
 func allocations(capacity, ports int) int {
 	if ports > 0 {
 		return min(capacity, ports)

@@ -32,7 +32,7 @@ func main() {
 		fmt.Println(telemetry.Version("stunnerd"))
 		return
 	}
-	// The first signal starts draining. secondSignal waits for the second one.
+	// The first signal starts draining. drain stops at the second one, see secondSignal.
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	context.AfterFunc(ctx, stop)
 	if err := run(ctx, o); err != nil {

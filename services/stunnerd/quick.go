@@ -11,8 +11,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/discovery"
 )
 
-// quickServer returns a source of the config for a TURN URI: one listener and one user that reaches every peer. TLS and
-// DTLS get a self-signed certificate.
+// quickServer returns a source with a config for a TURN URI: one listener, and one user that may reach every peer. TLS
+// and DTLS use a self-signed certificate.
 func quickServer(u config.URI) (discovery.Source, error) {
 	if u.Username == "" || u.Password == "" {
 		return nil, fmt.Errorf("read TURN URI: no user or no password: use turn://USER:PASSWORD@ADDRESS:PORT")
@@ -41,7 +41,7 @@ func quickServer(u config.URI) (discovery.Source, error) {
 	return fixed{c}, c.Validate()
 }
 
-// fixed is a source of one config that never changes.
+// fixed is a source with one config that never changes.
 type fixed struct{ config config.Config }
 
 func (f fixed) Load(context.Context) ([]discovery.Loaded, error) {

@@ -36,7 +36,7 @@ type daemon struct {
 	registry  *prometheus.Registry
 }
 
-// run serves until ctx ends, then drains.
+// run serves until ctx ends, and then drains.
 func run(ctx context.Context, o options) error {
 	levels, err := telemetry.ParseLevels(cmp.Or(o.log, config.DefaultLogLevel))
 	if err != nil {
@@ -62,7 +62,8 @@ func run(ctx context.Context, o options) error {
 	return errors.Join(err, d.server.Close())
 }
 
-// open opens the source of the config: that of the TURN URI, or of the origin.
+// open opens the source of the config: the quick server if the command line has a TURN URI, or else the origin in
+// --config.
 func open(o options, log *slog.Logger) (discovery.Source, error) {
 	if o.uri != nil {
 		return quickServer(*o.uri)
@@ -115,9 +116,9 @@ func (d *daemon) config() admin.Config {
 		Listeners: d.server.Running().Listeners}
 }
 
-// serve runs the config until ctx ends, then drains. With --watch it follows the config, also while draining: routes
-// may still be removed, and the operator gets reports of the remaining sessions. Without --watch it reads the config
-// once, and returns an error if the config is missing or invalid.
+// serve runs the config until ctx ends, and then drains. With --watch it follows the config, also while it drains:
+// routes may still be removed, and the operator gets reports about the remaining sessions. Without --watch it reads the
+// config once, and returns an error if the config is missing or invalid.
 func (d *daemon) serve(ctx context.Context) error {
 	following, stop := context.WithCancel(context.Background())
 	group := new(errgroup.Group)
@@ -177,9 +178,8 @@ func (d *daemon) metrics(path string) http.Handler {
 	return mux
 }
 
-// drain refuses new sessions and waits for the live ones to end. The process stays ready meanwhile, except with
-// --unready-on-drain, because kube-proxy drops the UDP flows of an endpoint that is not ready, and with them every
-// call.
+// drain refuses new sessions and waits until the live sessions end. Without --unready-on-drain the process stays ready
+// until then, because kube-proxy drops the UDP flows of an endpoint that is not ready, which would end every call.
 func (d *daemon) drain() {
 	second, stop := secondSignal()
 	defer stop()
@@ -205,8 +205,8 @@ func (d *daemon) drain() {
 	}
 }
 
-// lookup returns the value of a placeholder; "" for a variable that is not set. If STUNNER_PORT is not a number, the
-// value is STUNNER_PUBLIC_PORT or the default port, as in former releases.
+// lookup returns the value of a placeholder in a config, or "" for a variable that is not set. If STUNNER_PORT is not a
+// number, the value is STUNNER_PUBLIC_PORT or the default port, as in earlier releases.
 func (o options) lookup(name string) string {
 	switch name {
 	case "STUNNER_ADDR":

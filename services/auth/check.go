@@ -25,7 +25,7 @@ func check(ctx context.Context, url string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// get returns the status of the answer. A status of 500 and above is an error.
+// get returns the HTTP status of the answer. A status of 500 or above is an error.
 func get(ctx context.Context, url string) (status string, err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {

@@ -65,7 +65,8 @@ func command(ctx context.Context, args []string, getenv func(string) string, std
 	return 0
 }
 
-// run serves until the shutdown delay after terminated has ended, or until a server fails.
+// run serves until a server fails, or until the shutdown delay has passed after the end of terminated, the context that
+// ends with SIGTERM.
 func run(terminated context.Context, o options, log *slog.Logger) error {
 	serving, end := context.WithCancel(context.WithoutCancel(terminated))
 	defer end()
@@ -133,8 +134,8 @@ func terminating(terminated context.Context) error {
 	return nil
 }
 
-// closeAfterAnswer closes connections after SIGTERM, each after an answer, so that clients reconnect to another replica
-// and no request is lost.
+// closeAfterAnswer closes each connection after its next answer once SIGTERM was received, so that clients reconnect to
+// another replica and no request is lost.
 func closeAfterAnswer(terminated context.Context, h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if terminated.Err() != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/auth/internal/rest"
 )
 
-// options are the checked settings of the command line and the environment.
+// options are the validated settings of the command line and the environment.
 type options struct {
 	address            string
 	port               uint
@@ -39,7 +39,7 @@ type options struct {
 	levels             *telemetry.Levels
 }
 
-// raw are the settings before they are checked.
+// raw are the settings before they are validated.
 type raw struct {
 	options
 	algorithms         string
@@ -53,7 +53,8 @@ type raw struct {
 	demoEcho, logLevel string
 }
 
-// envNames are the environment variables that are not named after their flag, because other programs use them too.
+// envNames maps flags to environment variables whose names are not derived from the flag, because other programs use
+// them too.
 var envNames = map[string]string{
 	"config":      "STUNNER_CONFIG_ORIGIN",
 	"public-addr": "STUNNER_PUBLIC_ADDR",
@@ -146,7 +147,7 @@ func parseOptions(args []string, getenv func(string) string) (options, error) {
 	return o, errors.Join(envErr, err)
 }
 
-// check checks and converts the settings.
+// check validates and converts the settings.
 func (r raw) check() (options, error) {
 	o := r.options
 	var errs cli.Errors
@@ -216,7 +217,7 @@ func parseTTL(standard, most int64) (time.Duration, time.Duration, error) {
 	return time.Duration(standard) * time.Second, time.Duration(most) * time.Second, nil
 }
 
-// maxRate is more than the service can answer.
+// maxRate is the highest rate and burst that a flag accepts. The service cannot answer so many requests.
 const maxRate = 1_000_000
 
 // lists is the value of a flag that may be given several times, each time with a list.

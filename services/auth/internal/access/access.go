@@ -1,8 +1,8 @@
 // Package access identifies callers: it turns the headers of a request into an Identity, or refuses the request.
 //
-// Without keys the service is open: every caller is an anonymous Identity. With keys, a request needs a JSON Web Token
-// that these keys signed. The token does not influence how it is verified: algorithms, keys, issuer and audience come
-// from Config only (RFC 8725 §3).
+// If no keys are configured, the service is open: every caller is an anonymous Identity. Otherwise a request needs a
+// JSON Web Token that was signed with one of the keys. The token does not influence how it is verified: algorithms,
+// keys, issuer and audience come from Config only (RFC 8725 §3).
 package access
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 )
 
-// leeway is the allowed difference between the clocks of issuer and service.
+// leeway is the allowed difference between the clocks of the token issuer and the service.
 const leeway = 30 * time.Second
 
 // Limits of a token.
@@ -35,13 +35,13 @@ type Identity struct {
 	Known bool
 	// Subject is the claim "sub".
 	Subject string
-	// UserID is the subject as the user id in a TURN user name. It never contains a colon, which separates expiry and
-	// user id.
+	// UserID is the subject, encoded as the user id in a TURN user name. It never contains a colon, because a colon
+	// separates expiry and user id.
 	UserID string
 	// Expires is the expiry of the token; zero for an anonymous caller.
 	Expires time.Time
 
-	// Gateways are the gateways in the claim "stunner"; all gateways without the claim.
+	// Gateways are the gateways in the claim "stunner". A token without the claim has all gateways.
 	Gateways Gateways
 }
 
@@ -54,12 +54,12 @@ type Policy struct {
 	key    func(t *jwt.Token, from string) (any, error)
 }
 
-// Open reports whether tokens are not required.
+// Open reports whether requests need no token.
 func (p *Policy) Open() bool { return p.parser == nil }
 
-// Identify returns the identity of the caller that sent the headers. The error is for logs. A client only learns
-// whether a token was missing (ErrNoToken) or invalid. from is the source of the request, for limits on waiting
-// requests.
+// Identify returns the identity of the caller that sent the headers. The error is for logs: a client only learns
+// whether a token was missing (ErrNoToken) or invalid. from is the source of the request. The number of requests of one
+// source that wait for keys is limited.
 func (p *Policy) Identify(h http.Header, from string) (Identity, error) {
 	if p.Open() {
 		return Identity{}, nil
@@ -70,7 +70,7 @@ func (p *Policy) Identify(h http.Header, from string) (Identity, error) {
 	}
 	var c claims
 	keyOf := func(t *jwt.Token) (any, error) {
-		// These checks come before the key, because a key may have to be fetched.
+		// These checks are made before the key is looked up, because the key may have to be fetched.
 		if err := errors.Join(checkHeader(t), p.claims.Validate(&c), c.checkAge(p.maxAge, time.Now())); err != nil {
 			return nil, err
 		}
@@ -98,8 +98,9 @@ func bearer(h http.Header) (string, error) {
 	return strings.TrimSpace(token), nil
 }
 
-// userID encodes a subject as the user id of a TURN user name. Different subjects have different user ids, because
-// quotas depend on them. Subjects of Kubernetes service accounts contain colons.
+// userID encodes a subject as the user id of a TURN user name, in which a colon separates expiry and user id. Different
+// subjects have different user ids, because quotas depend on them. Subjects of Kubernetes service accounts contain
+// colons, so they are escaped and not refused.
 func userID(subject string) (string, error) {
 	id := strings.NewReplacer("%", "%25", ":", "%3A").Replace(subject)
 	switch {

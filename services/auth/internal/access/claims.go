@@ -12,14 +12,14 @@ import (
 	strict "sigs.k8s.io/json"
 )
 
-// The names of the evaluated parameters and claims. They are case-sensitive.
+// The names of header parameters and claims that this package uses. They are case-sensitive.
 var (
 	headerNames = []string{"alg", "kid", "typ", "crit"}
 	claimNames  = []string{"iss", "sub", "aud", "exp", "nbf", "iat", "jti", "stunner"}
 )
 
-// exact parses a JSON object without duplicate names. It refuses a name that differs from an evaluated one only in
-// case, because another implementation might accept it.
+// exact parses a JSON object without duplicate names. It refuses a name that equals one of names except for case,
+// because another implementation might accept it as that name.
 func exact(raw []byte, names []string) (map[string]json.RawMessage, error) {
 	var all map[string]json.RawMessage
 	twice, err := strict.UnmarshalStrict(raw, &all, strict.DisallowDuplicateFields)
@@ -44,14 +44,14 @@ func exact(raw []byte, names []string) (map[string]json.RawMessage, error) {
 // types are the accepted values of the header "typ" for tokens that authorize a request (RFC 7519 §5.1, RFC 9068 §2.1).
 var types = []string{"JWT", "at+jwt"}
 
-// Registered header parameters (RFC 7515 §4.1, RFC 7516 §4.1): those whose values must be strings, and those with a
-// key.
+// texts are registered header parameters (RFC 7515 §4.1, RFC 7516 §4.1) whose values must be strings. keys are those
+// that contain a key.
 var (
 	texts = []string{"alg", "kid", "typ", "cty", "enc", "zip", "jku", "x5u", "x5t", "x5t#S256", "nonce"}
 	keys  = []string{"jwk", "x5c"}
 )
 
-// checkHeader checks the header of a token. URLs in it are not used, and a token with its own key is refused.
+// checkHeader checks the header of a token. URLs in the header are ignored. A token that contains a key is refused.
 func checkHeader(t *jwt.Token) error {
 	encoded, _, _ := strings.Cut(t.Raw, ".")
 	raw, err := base64.RawURLEncoding.DecodeString(encoded)
@@ -108,7 +108,7 @@ type claims struct {
 	Gateways json.RawMessage `json:"stunner"`
 }
 
-// UnmarshalJSON decodes the evaluated claims. Times must be numbers (RFC 7519 §2); the library would also accept
+// UnmarshalJSON decodes the claims in claimNames. Times must be numbers (RFC 7519 §2); the library would also accept
 // strings.
 func (c *claims) UnmarshalJSON(raw []byte) error {
 	all, err := exact(raw, claimNames)

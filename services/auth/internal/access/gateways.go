@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Gateways is a set of gateways in the form of patterns. The zero value contains all gateways.
+// Gateways is a set of gateways, described by patterns. The zero value contains all gateways.
 type Gateways struct {
 	patterns []pattern
 	limited  bool
@@ -16,7 +16,7 @@ type Gateways struct {
 // pattern is NAMESPACE/NAME. An asterisk in either part matches any characters.
 type pattern struct{ namespace, name string }
 
-// ParseGateways parses patterns. Without patterns the set is empty.
+// ParseGateways returns the set of gateways that match one of the patterns. Without patterns the set is empty.
 func ParseGateways(entries []string) (Gateways, error) {
 	g := Gateways{limited: true}
 	var errs []error
@@ -50,7 +50,7 @@ func (g Gateways) Reaches(namespace string) bool {
 	)
 }
 
-// matches reports whether a name matches a part of a pattern.
+// matches reports whether a namespace or a name matches its part of a pattern.
 func matches(part, name string) bool {
 	texts := strings.Split(part, "*")
 	last := len(texts) - 1

@@ -19,17 +19,17 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Limits of a key set and of its requests.
+// Limits of a key set and of requests for it.
 const (
 	maxSet             = 256 << 10 // bytes
 	maxKeys            = 64
 	minRSA             = 2048 // bits (RFC 7518 §3.3)
 	fetchTimeout       = 5 * time.Second
 	refreshInterval    = 10 * time.Minute
-	unknownKeyInterval = time.Minute // between two requests of the set because of an unknown kid
+	unknownKeyInterval = time.Minute // between two requests for the set that are caused by an unknown kid
 )
 
-// setKeys parses a JWK set.
+// setKeys parses a JWK set and returns its keys.
 func setKeys(raw []byte) (jwt.Keyfunc, error) {
 	set, err := usable(raw)
 	if err != nil {
@@ -75,13 +75,14 @@ func urlKeys(ctx context.Context, url string, log *slog.Logger) (func(*jwt.Token
 	return newRotation(known.Keyfunc, refreshed.Keyfunc).key, nil
 }
 
-// maxWaiting is the number of requests that may wait for one fetch. Each of them occupies a connection.
+// maxWaiting is the number of requests to the service that may wait for one fetch of the key set. Each of them occupies
+// a connection.
 const maxWaiting = 400
 
-// rotation finds keys that were published after the last fetch. The first token with an unknown kid causes a fetch.
-// Other tokens with unknown kids wait for it; tokens with known kids do not wait. A source may use a fourth of the
-// remaining places, so that a source that sends invented kids leaves places for others. Within a minute after a fetch
-// every unknown kid is refused at once.
+// rotation finds keys that were published after the last fetch of the key set. The first token with an unknown kid
+// causes a fetch. Other tokens with unknown kids wait for it; tokens with known kids do not wait. One source may have a
+// quarter of the remaining maxWaiting, so that a source that sends invented kids does not exclude others. Within a
+// minute after a fetch every unknown kid is refused at once.
 type rotation struct {
 	known, refreshed jwt.Keyfunc
 	limit            *rate.Limiter
@@ -119,7 +120,8 @@ func (r *rotation) key(t *jwt.Token, from string) (any, error) {
 	return r.known(t) // the fetch may have added the key
 }
 
-// join returns the running fetch, if there is one, and whether the caller has to make it.
+// join returns the running fetch, or nil if there is none and another one is not allowed yet. first reports whether the
+// caller has to make the fetch.
 func (r *rotation) join(from string) (over chan struct{}, first bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -155,7 +157,7 @@ func (r *rotation) leave(from string) {
 
 var errNoKeyID = errors.New("header kid: it is missing")
 
-// withKeyID requires a kid, so that the alg of the key is always compared with that of the token.
+// withKeyID refuses a token without a kid, so that the alg of a key is always compared with the alg of the token.
 func withKeyID(keys jwt.Keyfunc) jwt.Keyfunc {
 	return func(t *jwt.Token) (any, error) {
 		if _, ok := t.Header["kid"]; !ok {
@@ -210,7 +212,7 @@ func verifies(m jwkset.JWKMarshal) bool {
 	return true
 }
 
-// client returns a client for key sets. It follows no redirects, and checks the answers.
+// client returns an HTTP client for key sets. It follows no redirects, and replaces each answer by its usable keys.
 func client() *http.Client {
 	return &http.Client{
 		Timeout:       fetchTimeout,

@@ -12,10 +12,11 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 )
 
-// rereadInterval is how often the file is read, because a mounted Secret can change.
+// rereadInterval is the minimum time between two reads of the file. It is read repeatedly because a mounted Secret can
+// change.
 const rereadInterval = 10 * time.Second
 
-// keyFile holds the keys of a file. If the file becomes invalid, the previous keys stay in use.
+// keyFile contains the keys of a file. If the file becomes invalid, the previous keys stay in use.
 type keyFile struct {
 	flag, path string
 	parse      func(raw []byte) (jwt.Keyfunc, error)

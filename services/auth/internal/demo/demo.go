@@ -1,6 +1,6 @@
-// Package demo serves a test page, which checks whether a gateway works from the browser. It is one page, one module
-// and one style sheet, without a framework and external files. Its peer answers SDP offers and echoes messages on data
-// channels. The page reaches the peer through Echo, so that the browser needs one origin only.
+// Package demo serves a test page that checks from a browser whether a gateway works. It is one page, one module and
+// one style sheet, without a framework and external files. The echo peer of the page answers SDP offers and echoes
+// messages on data channels. The page reaches the echo peer through Echo, so that the browser needs one origin only.
 package demo
 
 import (

@@ -14,8 +14,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/discovery"
 )
 
-// Directory holds the gateways of config discovery. Run updates it. The other methods read a snapshot and may be called
-// at any time. A lost connection changes only the age.
+// Directory contains the gateways of config discovery. Run updates it. The other methods read a snapshot and may be
+// called concurrently. If the connection to the source is lost, the gateways stay and Age grows.
 type Directory struct {
 	log  *slog.Logger
 	now  func() time.Time
@@ -24,13 +24,13 @@ type Directory struct {
 
 type snapshot struct {
 	gateways []Gateway     // sorted by namespace and name
-	heard    time.Time     // of the first contact with the source
+	heard    time.Time     // time of the first contact with the source
 	ready    bool          // a config has been received
-	lost     time.Time     // since when the source is disconnected; zero while connected
+	lost     time.Time     // time of the disconnect from the source; zero while connected
 	logged   bool          // the disconnect has been logged
-	ahead    time.Duration // how far this clock was ahead of the source's clock at the last connection
-	agreed   bool          // the clocks have once agreed within maxSkew
-	problem  string        // why it is not ready
+	ahead    time.Duration // this clock minus the source's clock, at the last connection
+	agreed   bool          // the clocks differed by at most maxSkew at some connection
+	problem  string        // why the directory is not ready
 }
 
 // NewDirectory returns an empty directory.
@@ -40,8 +40,8 @@ func NewDirectory(now func() time.Time, log *slog.Logger) *Directory {
 	return d
 }
 
-// Run follows the source until ctx ends. A source sends its time only when it connects: while the clocks differ, Run
-// reconnects every minute.
+// Run follows the source until ctx ends. A source sends its time only when a connection starts. While the clocks
+// differ, Run therefore reconnects every minute to compare them again.
 func (d *Directory) Run(ctx context.Context, source discovery.Source) {
 	d.follow(ctx, source)
 	for ctx.Err() == nil {
@@ -71,7 +71,7 @@ func (d *Directory) follow(ctx context.Context, source discovery.Source) {
 	}
 }
 
-// Ready returns nil if requests can be answered, else the reason.
+// Ready returns nil if requests can be answered, or else the reason.
 func (d *Directory) Ready() error {
 	s := d.last.Load()
 	if err := s.clock(); err != nil {
@@ -83,12 +83,12 @@ func (d *Directory) Ready() error {
 	return nil
 }
 
-// firstConfigTimeout is how long a connected source may take to send its first config. A source sends its configs at
-// once.
+// firstConfigTimeout is how long Heard waits for the first config after the source has connected. A source sends its
+// configs at once.
 const firstConfigTimeout = time.Second
 
-// Heard returns nil once the gateways of the source are known, else the reason. The readiness probe uses it instead of
-// Ready, because in a cluster without Gateways the service works and has no gateways.
+// Heard returns nil once the gateways of the source are known, or else the reason. The readiness probe uses it instead
+// of Ready, because a service in a cluster without Gateways is healthy although it cannot answer requests.
 func (d *Directory) Heard() error {
 	s := d.last.Load()
 	if err := s.clock(); err != nil {
@@ -128,8 +128,8 @@ func (d *Directory) Select(f Filter) []Gateway {
 	return out
 }
 
-// Apply applies an event. It must not be called concurrently, because it derives the next snapshot from the current
-// one. Run calls it.
+// Apply applies an event. Only Run may call it, because concurrent calls would lose events: each derives the next
+// snapshot from the current one.
 func (d *Directory) Apply(e discovery.Event) {
 	next := *d.last.Load()
 	switch {
@@ -149,10 +149,10 @@ func (d *Directory) Apply(e discovery.Event) {
 	d.last.Store(&next)
 }
 
-// maxSkew is the allowed difference of the clocks.
+// maxSkew is the allowed difference between the clocks of the service and of the source.
 const maxSkew = 5 * time.Minute
 
-// compareClocks records the difference of the clocks; ahead is nil if the source does not send its time.
+// compareClocks records the difference between the clocks. ahead is nil if the source does not send its time.
 func (d *Directory) compareClocks(next *snapshot, ahead *time.Duration) {
 	switch {
 	case ahead == nil:
@@ -167,9 +167,9 @@ func (d *Directory) compareClocks(next *snapshot, ahead *time.Duration) {
 	next.agreed = next.agreed || next.ahead.Abs() <= maxSkew
 }
 
-// clock returns an error if the service must not start because of its clock: with a wrong clock, credentials expire
-// early or late. After the clocks have once agreed it returns nil, because the clock of the operator may be the wrong
-// one.
+// clock returns an error if the clocks differ so much that the service must not become ready: with a wrong clock,
+// credentials would expire early or late. Once the clocks have agreed it always returns nil, because a later difference
+// may be an error of the operator's clock.
 func (s *snapshot) clock() error {
 	if s.agreed || s.ahead.Abs() <= maxSkew {
 		return nil
@@ -188,7 +188,8 @@ func (d *Directory) disconnect(next *snapshot, err error) {
 	next.lost = cmp.Or(next.lost, d.now())
 }
 
-// update puts a gateway into the next snapshot, unless its secrets were left out because the token was not accepted.
+// update puts a gateway into the next snapshot. It keeps the last config of the gateway if the source has left out the
+// secrets, which means that the source does not accept the token of the service.
 func (d *Directory) update(next *snapshot, e discovery.Event) {
 	next.connect(d.now())
 	g := newGateway(e.Config)

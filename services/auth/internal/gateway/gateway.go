@@ -13,14 +13,14 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/credential"
 )
 
-// Gateway is a gateway as clients use it.
+// Gateway is the part of a gateway that is needed to answer requests.
 type Gateway struct {
 	Namespace, Name string
 	// Authority mints the credentials.
 	Authority credential.Authority
-	// STUNOnly is set if the gateway does not relay. It has no credentials.
+	// STUNOnly is set if the gateway does not relay. Such a gateway has no credentials.
 	STUNOnly bool
-	// Lifetime is the default and maximum time to live of a credential; 0 leaves it to the service.
+	// Lifetime is the default and maximum time to live of a credential; 0 means the settings of the service.
 	Lifetime time.Duration
 
 	listeners []listener
@@ -31,8 +31,8 @@ type listener struct {
 	config.Listener
 }
 
-// order is the order of listeners in an answer, best first. Browsers try URLs in any order, other clients use the
-// first.
+// order is the order of listeners in an answer, the best first, because some clients use only the first URL. Browsers
+// try URLs in any order.
 var order = map[config.Protocol]int{config.TURNUDP: 0, config.TURNDTLS: 1, config.TURNTCP: 2, config.TURNTLS: 3}
 
 func newGateway(c config.Config) Gateway {
@@ -53,7 +53,7 @@ func newGateway(c config.Config) Gateway {
 	return g
 }
 
-// splitID splits NAMESPACE/NAME. A hand-written config may have a name only.
+// splitID splits NAMESPACE/NAME. The id of a hand-written config may have no namespace.
 func splitID(id string) (namespace, name string) {
 	if namespace, name, ok := strings.Cut(id, "/"); ok {
 		return namespace, name
@@ -106,7 +106,8 @@ func (g Gateway) url(l config.Listener, v View) (string, bool) {
 	return uri.String(), true
 }
 
-// stunURL returns the RFC 7064 form, which has no transport: for browsers "stun" means UDP and "stuns" TLS over TCP.
+// stunURL returns the STUN URI of RFC 7064, which has no transport: for browsers "stun" means UDP and "stuns" means TLS
+// over TCP. It returns false for other protocols.
 func stunURL(p config.Protocol, uri config.URI) (string, bool) {
 	address := net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port))
 	switch p {
@@ -123,7 +124,7 @@ type Filter struct {
 	Namespace, Name, Listener string
 }
 
-// pick returns the part of g that the filter selects.
+// pick returns the part of g that the filter selects. It returns false if the filter selects nothing of g.
 func (f Filter) pick(g Gateway) (Gateway, bool) {
 	if f.Namespace != "" && f.Namespace != g.Namespace || f.Name != "" && f.Name != g.Name {
 		return Gateway{}, false

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// audit logs one line for each credential of an answer. The user is the user id in the TURN user name. It is left out
-// for fixed credentials, because their user name may come from a Secret. Passwords are never logged.
+// audit logs one line for each credential of an answer. The line contains the user id of the TURN user name, except for
+// fixed credentials, because their user name may come from a Secret. Passwords are never logged.
 func (s server) audit(ctx context.Context, user string, grants []grant) {
 	who := identityOf(ctx)
 	for _, g := range grants {

@@ -14,7 +14,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/auth/internal/gateway"
 )
 
-// Lengths in openapi/auth.yaml.
+// Maximum lengths in openapi/auth.yaml, in bytes.
 const (
 	maxUsername  = 128
 	maxNamespace = 63
@@ -40,8 +40,8 @@ func checkTTL(ttl *int64) error {
 	return nil
 }
 
-// checkFilter checks that a filter with a gateway has a namespace, and one with a listener both: otherwise it would
-// match objects of other namespaces.
+// checkFilter checks that a filter with a gateway also has a namespace, and that a filter with a listener also has
+// both. Otherwise it would match objects of other namespaces.
 func checkFilter(namespace, name, listener *string) error {
 	for _, c := range []struct {
 		parameter string
@@ -85,8 +85,9 @@ func checkHost(host *string) error {
 	return nil
 }
 
-// userIDFor returns the user id of the credential. With a token it is the subject of the token, and another name is
-// refused. An open service accepts any name without a colon, which separates the expiry in a TURN user name.
+// userIDFor returns the user id of the credential. For a caller with a token it is the subject of the token, and any
+// other requested name is refused. An open service accepts any name without a colon, because a colon separates the
+// expiry in a TURN user name.
 func userIDFor(who access.Identity, username *string) (string, error) {
 	if username == nil {
 		return who.UserID, nil

@@ -18,7 +18,7 @@ func (s server) limitSource(next http.Handler) http.Handler {
 	})
 }
 
-// limitSubject limits the rate of each subject, over all of its addresses.
+// limitSubject limits the rate of each subject of a token, over all addresses that the subject uses.
 func (s server) limitSubject(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		who := identityOf(r.Context())
@@ -28,7 +28,7 @@ func (s server) limitSubject(next http.Handler) http.Handler {
 	})
 }
 
-// withinRate answers 429 if a request has to wait.
+// withinRate reports whether a request may proceed. It answers 429 if the request has to wait.
 func withinRate(w http.ResponseWriter, r *http.Request, wait time.Duration) bool {
 	if wait == 0 {
 		return true

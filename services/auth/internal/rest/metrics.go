@@ -10,7 +10,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/auth/internal/gateway"
 )
 
-// Metrics are the metrics of the service. No label has a value that a client can choose.
+// Metrics are the metrics of the service. A client cannot choose the value of a label, so the number of series is
+// bounded.
 type Metrics struct {
 	requests    *prometheus.CounterVec
 	durations   *prometheus.HistogramVec
@@ -38,7 +39,7 @@ func (m *Metrics) answered(route string, status int, took time.Duration) {
 	m.durations.WithLabelValues(route, code).Observe(took.Seconds())
 }
 
-// configAge is a gauge that is computed at each scrape.
+// configAge is the gauge telemetry.ConfigAge, which is computed at each scrape.
 type configAge struct{ directory *gateway.Directory }
 
 func (c configAge) Describe(ch chan<- *prometheus.Desc) { ch <- telemetry.Desc(telemetry.ConfigAge) }

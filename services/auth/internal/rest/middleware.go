@@ -31,15 +31,17 @@ import (
 // createPath is the only path with a request body.
 const createPath = "/v1/ice-servers"
 
-// retryAfter is the Retry-After of a service that is not ready. Discovery usually answers within that time.
+// retryAfter is the value of Retry-After while the service is not ready. Config discovery usually answers within this
+// time.
 const retryAfter = 2 * time.Second
 
-// requestIDHeader is the header with the request id of a proxy, and of the answer.
+// requestIDHeader is the header with the request id. A trusted proxy may set it, and every answer has it.
 const requestIDHeader = "X-Request-Id"
 
 var requestID = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
 
-// setRequestID sets the id of a request, which is in all log lines about it: the id of a trusted proxy, or a new one.
+// setRequestID sets the id of a request: the id that a trusted proxy has sent, or a new one. All log lines about the
+// request contain it.
 func (s server) setRequestID(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		id := r.Header.Get(requestIDHeader)
@@ -52,7 +54,7 @@ func (s server) setRequestID(next http.Handler) http.Handler {
 	})
 }
 
-// observe logs and counts requests. Query and headers are not logged, because they may hold keys and tokens.
+// observe logs and counts requests. It does not log query and headers, because they may contain keys and tokens.
 func (s server) observe(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		began := s.Now()
@@ -68,7 +70,7 @@ func (s server) observe(next http.Handler) http.Handler {
 	})
 }
 
-// recoverPanic turns a panic into a 500 and a log line, so that it does not end other requests.
+// recoverPanic answers 500 and logs the stack if a handler panics. Other requests are not affected.
 func (s server) recoverPanic(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() {
@@ -107,8 +109,8 @@ func limitURL(next http.Handler) http.Handler {
 // preflightAge is how long a browser may cache a CORS preflight, in seconds.
 const preflightAge = 600
 
-// cors lets pages of the configured origins read answers. It does not allow credentials of the browser, because scripts
-// set the header of the token.
+// cors lets pages of the configured origins read answers. It does not allow credentials that the browser adds, such as
+// cookies, because the scripts of the page set the header with the token.
 func (s server) cors(next http.Handler) http.Handler {
 	if len(s.Origins) == 0 {
 		return next
@@ -154,7 +156,7 @@ func (s server) ready(next http.Handler) http.Handler {
 	})
 }
 
-// checkQuery refuses queries that the generated binding would interpret ambiguously.
+// checkQuery refuses queries that the generated parameter binding would interpret ambiguously.
 func checkQuery(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		values, err := url.ParseQuery(r.URL.RawQuery)
@@ -184,8 +186,8 @@ const doubled = "is there more than once"
 
 func clean(s string) bool { return utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl) }
 
-// checkBody reads the whole body and checks its size and that it is one JSON value. It drops the body of the compatible
-// calls, which take parameters from the query only.
+// checkBody reads the body, and checks its size and that it is one JSON value. Only createPath has a body. The body of
+// any other call is dropped, because these calls take parameters from the query.
 func checkBody(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
@@ -222,9 +224,9 @@ func bodyFailure(r *http.Request, body []byte, err error) *failure {
 	return failureFor(json.Unmarshal(body, &one))
 }
 
-// knownFields reduces a body to the fields of openapi/auth.yaml, and refuses duplicate fields. The binding after it
-// ignores case and uses the last duplicate. A body that cannot be parsed is returned as it is, and the binding reports
-// the error.
+// knownFields reduces a body to the fields of openapi/auth.yaml, and refuses duplicate fields. Without it, the
+// generated binding would ignore case and use the last duplicate. A body that cannot be parsed is returned unchanged,
+// and the binding reports the error.
 func knownFields(body []byte) ([]byte, *failure) {
 	var request IceServersRequest
 	twice, err := strict.UnmarshalStrict(body, &request, strict.DisallowDuplicateFields)
@@ -243,7 +245,7 @@ func knownFields(body []byte) ([]byte, *failure) {
 	return body, nil
 }
 
-// fail answers with the failure for err. An internal error is logged and answered with 500.
+// fail answers a request with the failure for an error. An internal error is logged and answered with 500.
 func (s server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	f := failureFor(err)
 	if f == nil {

@@ -13,20 +13,23 @@ import (
 type Options struct {
 	Directory *gateway.Directory
 	Policy    *access.Policy
-	// Gateways are the gateways that the service gives credentials for, to any caller.
+	// Gateways are the only gateways for which the service gives credentials, whatever the caller.
 	Gateways access.Gateways
-	// DefaultTTL and MaxTTL apply to gateways that have no lifetime of their own.
-	DefaultTTL, MaxTTL time.Duration
-	// PublicAddr replaces the host of every URL, unless the request has its own. Empty means no replacement.
+	// DefaultTTL is the time to live of a credential if the request sets none. It applies to gateways without a
+	// lifetime of their own.
+	DefaultTTL time.Duration
+	// MaxTTL is the longest time to live of a credential. It applies to gateways without a lifetime of their own.
+	MaxTTL time.Duration
+	// PublicAddr replaces the host of every URL, unless the request sets a host. Empty means no replacement.
 	PublicAddr string
-	// Demo is the test page at /demo/; nil means none.
+	// Demo is the test page at /demo/; nil means that there is no test page.
 	Demo http.Handler
-	// Echo handles POST /demo/echo of callers that the Policy admits; nil means none.
+	// Echo handles POST /demo/echo of callers that Policy identifies; nil means that there is no echo peer.
 	Echo http.Handler
 	// Origins are the origins of web pages that may read answers (CORS); empty means none.
 	Origins []string
 	Rates   Rates
-	// CapToToken limits the lifetime of a credential to that of the token in the request.
+	// CapToToken makes credentials expire no later than the token of the request.
 	CapToToken bool
 	Metrics    *Metrics
 	Log        *slog.Logger
@@ -35,7 +38,7 @@ type Options struct {
 	Now   func() time.Time
 }
 
-// server implements the operations of openapi/auth.yaml. Its methods are in the files of middleware and operations.
+// server implements the operations of openapi/auth.yaml (server.go) and the middleware.
 type server struct {
 	Options
 	limiters limiters

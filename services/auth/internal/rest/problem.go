@@ -10,13 +10,13 @@ import (
 	"strings"
 )
 
-// Limits of a request. The server adds those of headers, times and connections.
+// Limits of a request in bytes. telemetry.Serve limits headers, times and connections.
 const (
 	maxURL  = 8 << 10
 	maxBody = 64 << 10
 )
 
-// failure is an error that is sent to the client as an RFC 9457 problem. It never repeats text of the request.
+// failure is an error that is sent to the client as a problem (RFC 9457). It never repeats text of the request.
 type failure struct {
 	status int
 	detail string
@@ -31,13 +31,13 @@ func (f *failure) Error() string {
 	return strings.Join(parts, " ")
 }
 
-// refuse makes the failure of one parameter.
+// refuse returns a failure with a status, about one parameter.
 func refuse(status int, parameter, message string) *failure {
 	return &failure{status: status, detail: details[status],
 		errors: []ParameterError{{Parameter: parameter, Message: message}}}
 }
 
-// bad makes a 400 about one parameter.
+// bad returns a failure with status 400, about one parameter.
 func bad(parameter, format string, args ...any) *failure {
 	return refuse(http.StatusBadRequest, parameter, fmt.Sprintf(format, args...))
 }
@@ -76,7 +76,8 @@ func (f *failure) write(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(p) // fails only if the client has disconnected
 }
 
-// failureFor returns the failure for an error of the generated code or of a handler; nil if the error is internal.
+// failureFor returns the failure for an error of the generated code or of a handler. It returns nil for an internal
+// error.
 func failureFor(err error) *failure {
 	var (
 		known    *failure

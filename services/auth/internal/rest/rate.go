@@ -9,9 +9,9 @@ import (
 
 // Rate is a rate limit of one source or subject. The zero Rate is unlimited.
 type Rate struct {
-	// PerSecond is the number of requests a second in the long run.
+	// PerSecond is the average number of requests a second.
 	PerSecond float64
-	// Burst is the number of requests that may come at once.
+	// Burst is the number of requests that may be sent at once.
 	Burst int
 }
 
@@ -23,16 +23,16 @@ type Rates struct {
 	Inside Rate
 	// Networks are the networks of the cluster, in addition to private addresses.
 	Networks []netip.Prefix
-	// Proxies are trusted to name the source of a request in Header.
+	// Proxies are the networks of proxies that are trusted to name the source of a request in Header.
 	Proxies []netip.Prefix
 	// Header is XForwardedFor or Forwarded; empty means XForwardedFor.
 	Header string
 }
 
-// maxKeys is the number of sources and subjects with a bucket of their own.
+// maxKeys is the number of sources and subjects for which a token bucket is kept.
 const maxKeys = 1 << 16
 
-// limiters hold the token buckets of the two rates.
+// limiters contain the token buckets for the rates outside and inside of the cluster. A nil limiter has no limit.
 type limiters struct{ outside, inside *ratelimit.Limiter[string] }
 
 func newLimiters(r Rates) limiters {
@@ -45,14 +45,14 @@ func newLimiters(r Rates) limiters {
 	return limiters{outside: of(r.Rate), inside: of(r.Inside)}
 }
 
-// subject returns how long a subject has to wait; 0 if its request is within the rate.
+// subject returns how long the request of a subject has to wait, or 0 if it is within the rate.
 func (l limiters) subject(name string, now time.Time) time.Duration {
 	return take(l.outside, "subject "+name, now)
 }
 
-// source returns how long a source has to wait; 0 if its request is within the rate. Inside of the cluster each address
-// has a bucket, outside each ratelimit.SourcePrefix. All sources that a proxy does not name share a bucket of that
-// proxy.
+// source returns how long the request of a source has to wait, or 0 if it is within the rate. Inside of the cluster
+// each address has a bucket of its own, outside each ratelimit.SourcePrefix. All sources that a proxy does not name
+// share one bucket of that proxy.
 func (l limiters) source(from source, networks []netip.Prefix, now time.Time) time.Duration {
 	a := from.addr
 	switch {

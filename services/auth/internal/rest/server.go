@@ -14,23 +14,23 @@ import (
 	"github.com/stunner-gateway/stunner/services/auth/internal/gateway"
 )
 
-// maxGateways bounds the gateways that one request may name.
+// maxGateways is the maximum number of gateways in one request, and in one answer.
 const maxGateways = 100
 
-// demand is the common form of the requests of all operations.
+// demand is a request in the form that all operations have in common.
 type demand struct {
 	userID string
 	ttl    time.Duration // 0 means the default of the gateway
 	view   gateway.View
-	// gateways are the requested gateways; none means all.
+	// gateways are the requested gateways; an empty list means all.
 	gateways []gateway.Filter
-	// parameter returns the name of the parameter of the i-th gateway, for errors.
+	// parameter returns the name of the request parameter with the i-th gateway, for errors.
 	parameter func(i int) string
-	// one is set if the answer holds a single gateway that relays. Errors of other gateways are then ignored.
+	// one is set if the answer contains a single gateway that relays. Errors of other gateways are then ignored.
 	one bool
 }
 
-// named reports whether the request names each gateway.
+// named reports whether the request names every gateway by its name, and not by its namespace only.
 func (d demand) named() bool {
 	return len(d.gateways) > 0 && !slices.ContainsFunc(d.gateways, func(f gateway.Filter) bool { return f.Name == "" })
 }
@@ -97,7 +97,7 @@ func (s server) turnAuth(ctx context.Context, p GetTurnAuthParams) (TurnAuth, er
 	if err != nil {
 		return TurnAuth{}, err
 	}
-	// The answer has no form for a gateway without credentials.
+	// The answer cannot describe a gateway without credentials.
 	i := slices.IndexFunc(grants, func(g grant) bool { return !g.stunOnly })
 	if i < 0 {
 		return TurnAuth{}, &failure{status: http.StatusNotFound, detail: "No gateway that matches relays."}
@@ -188,7 +188,7 @@ func (s server) query(ctx context.Context, q query) ([]grant, error) {
 	return s.grant(ctx, d)
 }
 
-// mostSpecific returns the name of the most specific filter parameter, for errors.
+// mostSpecific returns the name of the most specific filter parameter of a query, for errors.
 func mostSpecific(q query) string {
 	switch {
 	case q.listener != nil:
@@ -199,7 +199,7 @@ func mostSpecific(q query) string {
 	return "namespace"
 }
 
-// grant makes the credentials for every requested gateway that is allowed and has a public address.
+// grant makes credentials for every requested gateway that the caller may use and that has a public address.
 func (s server) grant(ctx context.Context, d demand) ([]grant, error) {
 	who := identityOf(ctx)
 	gateways, err := s.gateways(who, d)
@@ -224,8 +224,8 @@ func (s server) grant(ctx context.Context, d demand) ([]grant, error) {
 	if len(out) == 0 {
 		return nil, &failure{status: http.StatusNotFound, detail: "No gateway that matches has a public address."}
 	}
-	// A gateway that the request does not name caps the ttl instead of refusing it, so that one gateway with a short
-	// lifetime does not fail the request for the others.
+	// If the request does not name a gateway, a short lifetime of that gateway caps the ttl and does not refuse the
+	// request. Otherwise one gateway would fail the request for all others.
 	if longest := longest(out); !d.named() && d.ttl > longest && longest > 0 {
 		return nil, bad("ttl", "must be at most %d", int64(longest/time.Second))
 	}
@@ -257,8 +257,8 @@ func (s server) grantOne(who access.Identity, g gateway.Gateway, d demand, urls 
 	return grant{gateway: g, urls: urls, ttl: ttl, credential: c}, nil
 }
 
-// lifetimes returns the default and the longest time to live of credentials: those of the gateway, or else of the
-// service.
+// lifetimes returns the default and the maximum time to live of credentials: the lifetime of the gateway, or else the
+// settings of the service.
 func (s server) lifetimes(g gateway.Gateway) (standard, most time.Duration) {
 	if g.Lifetime > 0 {
 		return g.Lifetime, g.Lifetime
@@ -266,14 +266,14 @@ func (s server) lifetimes(g gateway.Gateway) (standard, most time.Duration) {
 	return s.DefaultTTL, s.MaxTTL
 }
 
-// gateways looks up the requested gateways. It checks permissions first, so that callers cannot find out which other
-// gateways exist.
+// gateways looks up the requested gateways. It checks permissions before existence, so that callers cannot find out
+// which other gateways exist.
 func (s server) gateways(who access.Identity, d demand) ([]gateway.Gateway, error) {
 	if len(d.gateways) == 0 {
 		if who.Gateways.Empty() {
 			return nil, fail(http.StatusForbidden)
 		}
-		return inTurns(s.allowed(who, s.Directory.Select(gateway.Filter{})), maxGateways), nil
+		return roundRobin(s.allowed(who, s.Directory.Select(gateway.Filter{})), maxGateways), nil
 	}
 	var out []gateway.Gateway
 	for i, f := range d.gateways {
@@ -290,10 +290,10 @@ func (s server) gateways(who access.Identity, d demand) ([]gateway.Gateway, erro
 		}
 		out = append(out, found...)
 	}
-	return inTurns(out, maxGateways), nil
+	return roundRobin(out, maxGateways), nil
 }
 
-// reaches reports whether a filter can match gateways of the set.
+// reaches reports whether a filter can match a gateway of the set.
 func reaches(set access.Gateways, f gateway.Filter) bool {
 	if f.Name == "" {
 		return set.Reaches(f.Namespace)
@@ -308,18 +308,18 @@ func (s server) allowed(who access.Identity, in []gateway.Gateway) []gateway.Gat
 	})
 }
 
-// inTurns returns at most n gateways, in their order. It picks them in rounds, one of each namespace, so that a
+// roundRobin returns at most n gateways, in their order. It selects one gateway of each namespace in rounds, so that a
 // namespace with many gateways does not displace others.
-func inTurns(all []gateway.Gateway, n int) []gateway.Gateway {
+func roundRobin(all []gateway.Gateway, n int) []gateway.Gateway {
 	if len(all) <= n {
 		return all
 	}
-	turn, seen := make([]int, len(all)), map[string]int{}
+	round, seen := make([]int, len(all)), map[string]int{}
 	for i, g := range all {
-		turn[i] = seen[g.Namespace]
+		round[i] = seen[g.Namespace]
 		seen[g.Namespace]++
 	}
-	sorted := slices.Sorted(slices.Values(turn))
+	sorted := slices.Sorted(slices.Values(round))
 	last, room := sorted[n], 0 // all gateways of the rounds before last fit, and room of the last round
 	for _, t := range sorted[:n] {
 		if t == last {
@@ -329,9 +329,9 @@ func inTurns(all []gateway.Gateway, n int) []gateway.Gateway {
 	out := make([]gateway.Gateway, 0, n)
 	for i, g := range all {
 		switch {
-		case turn[i] == last && room > 0:
+		case round[i] == last && room > 0:
 			room--
-		case turn[i] >= last:
+		case round[i] >= last:
 			continue
 		}
 		out = append(out, g)
@@ -339,8 +339,8 @@ func inTurns(all []gateway.Gateway, n int) []gateway.Gateway {
 	return out
 }
 
-// seconds returns a ttl as a duration. It is capped first so that it cannot overflow; the cap is above every allowed
-// ttl.
+// seconds returns a ttl as a duration. It caps the ttl first, so that the duration cannot overflow. The cap is above
+// every allowed ttl.
 func seconds(ttl *int64) time.Duration {
 	return time.Duration(min(deref(ttl), int64(2*credential.MaxTTL/time.Second))) * time.Second
 }

@@ -16,7 +16,7 @@ const (
 
 // source is the source of a request.
 type source struct {
-	// addr is the address of the client, or of the proxy if it names none.
+	// addr is the address of the client, or of the proxy if the proxy does not name the client.
 	addr netip.Addr
 	// unnamed is set if the proxy at addr sent an unreadable address, such as "unknown".
 	unnamed bool
@@ -30,8 +30,9 @@ func (s source) String() string {
 	return s.addr.String()
 }
 
-// readSource returns the peer of the connection. If the peer is a trusted proxy, it returns the last address in the
-// header that is not a trusted proxy. A client may have written the addresses before that one.
+// readSource returns the source of a request. It is the peer of the connection, unless that is a trusted proxy. Then it
+// is the last address in the header that is not a trusted proxy. Earlier addresses are ignored, because a client may
+// have written them.
 func readSource(req *http.Request, proxies []netip.Prefix, header string) source {
 	peer, err := netip.ParseAddrPort(req.RemoteAddr)
 	from := peer.Addr().Unmap().WithZone("")
@@ -54,8 +55,8 @@ func holds(prefixes []netip.Prefix, a netip.Addr) bool {
 	return slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// hops returns the addresses in the header of the proxies as written, the nearest one last. An element of Forwarded
-// without an address gives "".
+// hops returns the addresses in the header of the proxies as written, the nearest proxy's last. For an element of
+// Forwarded without an address it returns "".
 func hops(h http.Header, header string) (out []string) {
 	if header != Forwarded {
 		for _, line := range h.Values(XForwardedFor) {
@@ -72,7 +73,8 @@ func hops(h http.Header, header string) (out []string) {
 }
 
 // elements splits a list at a separator outside of quotation marks, and drops empty elements. It scans from the end,
-// which the nearest proxy has written, so that an unclosed quotation mark of a client hides no later element.
+// which the nearest proxy has written, so that an unclosed quotation mark in the part of the client cannot hide later
+// elements.
 func elements(list string, separator byte) (out []string) {
 	end, quoted := len(list), false
 	add := func(from int) {
@@ -94,7 +96,7 @@ func elements(list string, separator byte) (out []string) {
 	return out
 }
 
-// forOf returns the value of the parameter "for" (RFC 7239 §4); "" if it is missing or occurs twice.
+// forOf returns the value of the parameter "for" (RFC 7239 §4), or "" if it is missing or occurs twice.
 func forOf(element string) (value string) {
 	for _, pair := range elements(element, ';') {
 		name, text, _ := strings.Cut(pair, "=")
@@ -109,8 +111,8 @@ func forOf(element string) (value string) {
 	return value
 }
 
-// node matches an IPv4 address with or without a port, or an IPv6 address in brackets. The port may be obfuscated
-// (RFC 7239 §6).
+// node matches a node identifier of RFC 7239 §6: an IPv4 address, or an IPv6 address in brackets, with or without a
+// port. The port may be obfuscated.
 var node = regexp.MustCompile(`^(?:([0-9.]+)|\[([^\]]+)\])(?::(?:[0-9]{1,5}|_[A-Za-z0-9._-]+))?$`)
 
 // parseHop parses an address in any form that proxies write.

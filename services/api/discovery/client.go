@@ -25,7 +25,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-// Bounds of what a server can make a client read, and how long the client waits.
+// Bounds of the data that a client reads from a server and from files, and of the time that it waits.
 const (
 	frameLimit  = 8 << 20
 	listLimit   = 256 << 20
@@ -34,7 +34,7 @@ const (
 	dialTimeout = 5 * time.Second
 )
 
-// client is the Source and Reporter of a discovery server.
+// client is the Source and Reporter for a discovery server.
 type client struct {
 	base      url.URL
 	want      selector
@@ -46,10 +46,10 @@ type client struct {
 	dial func(ctx context.Context, network, address string) (net.Conn, error)
 
 	mu sync.Mutex
-	// reports holds the newest report of each id. Each connection begins with them, because a server drops the reports
-	// of a lost connection.
+	// reports contains the newest report of each id. They are sent again at the start of each connection, because a
+	// server drops the reports of a lost connection.
 	reports map[string]Report
-	// outgoing is the queue of the current connection.
+	// outgoing is the queue of the reports to send over the current connection.
 	outgoing *latestQueue[Report]
 }
 
@@ -135,8 +135,8 @@ func readLimited(r io.Reader, limit int64) ([]byte, error) {
 	return data, err
 }
 
-// prepare returns the HTTP client and the header of one connection. It reads token and certificates each time, because
-// both are rotated.
+// prepare returns the HTTP client and the header for one connection. It reads token and certificates for each
+// connection, because both are rotated.
 func (c *client) prepare() (*http.Client, http.Header, error) {
 	header, err := authorization(c.tokenFile)
 	if err != nil {
@@ -156,8 +156,8 @@ func (c *client) prepare() (*http.Client, http.Header, error) {
 	return httpClient(c.dial, security), header, nil
 }
 
-// httpClient returns a client for one connection. It follows no redirects: they could send the token to another host,
-// or without TLS.
+// httpClient returns a client for one connection. It follows no redirects, because a redirect could send the token to
+// another host, or without TLS.
 func httpClient(
 	dial func(ctx context.Context, network, address string) (net.Conn, error), security *tls.Config,
 ) *http.Client {
@@ -174,7 +174,7 @@ func httpClient(
 	}
 }
 
-// authorization returns the header with the bearer token in a file; an empty one if file is "".
+// authorization returns the header with the bearer token in a file, or an empty header if file is "".
 func authorization(file string) (http.Header, error) {
 	header := http.Header{}
 	if file == "" {
@@ -263,21 +263,21 @@ func (c *client) connect(ctx context.Context, w *watch) error {
 			s.close()
 			workers.Wait()
 			w.receiveNewest(pending.takeAll())
-			// rejected like any other invalid document, so that it is reported
+			// The frame is rejected like any other invalid document, so that the error is reported.
 			if errors.Is(err, websocket.ErrMessageTooBig) {
 				w.reject("", fmt.Errorf("read config: more than %d bytes", frameLimit))
 			}
 			return err
 		case c.want.one():
 			pending.put(data)
-		default: // frames of several configs do not wait for each other
+		default: // parsed at once, so that a frame of one config does not delay frames of others
 			w.receive(data, config.RevisionOf(data))
 		}
 	}
 }
 
-// ahead returns how far the clock now is ahead of the Date header of a server, in whole seconds. It is nil if the
-// header is missing or invalid.
+// ahead returns how far now is ahead of the Date header of a server, in whole seconds. It returns nil if the header is
+// missing or invalid.
 func ahead(answer http.Header, now time.Time) *time.Duration {
 	date, err := http.ParseTime(answer.Get("Date"))
 	if err != nil {
@@ -286,7 +286,7 @@ func ahead(answer http.Header, now time.Time) *time.Duration {
 	return new(now.Sub(date).Truncate(time.Second))
 }
 
-// longestRetry bounds the Retry-After of a server.
+// longestRetry is the maximum delay that a client accepts in the Retry-After header of a server.
 const longestRetry = 30 * time.Second
 
 // busyError is the error of a response with a Retry-After header.
@@ -310,7 +310,7 @@ func busyWhen(err error, answer *http.Response) error {
 	return busyError{err, min(time.Duration(seconds)*time.Second, longestRetry)}
 }
 
-// Report sends a report, now or on the next connection.
+// Report implements Reporter. It sends a report over the current connection, or at the start of the next connection.
 func (c *client) Report(r Report) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -320,7 +320,7 @@ func (c *client) Report(r Report) {
 	}
 }
 
-// sendReports sends the newest report of each id, then each new one.
+// sendReports sends the newest report of each id, and then each new report.
 func (c *client) sendReports(s *stream) error {
 	outgoing := newLatestQueue[Report]()
 	c.mu.Lock()
@@ -358,7 +358,8 @@ const (
 // backoff is an exponential backoff.
 type backoff struct{ delay time.Duration }
 
-// next returns the delay after a connection that lasted for held. A long connection resets the backoff.
+// next returns the delay before the next connection. held is how long the last connection has lasted. A long connection
+// resets the backoff.
 func (b *backoff) next(held time.Duration) time.Duration {
 	if b.delay == 0 || held > lastDelay {
 		b.delay = firstDelay

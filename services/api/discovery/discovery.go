@@ -9,12 +9,12 @@
 //	GET /api/v1/license                     all features, subscription "free"
 //
 // With ?watch=true (and &node=NODE) the server sends configs over a WebSocket: first the current ones, then each
-// change. A text frame is one CONFIG, also if several are watched. A watch of a config that does not exist waits. Only
-// the frame of its zero config (config.Zero) deletes a config. An error, a lost connection, or an id that is missing
-// after a reconnect does not. The client pings every 5 s, closes the connection after 8 s of silence, and reconnects
-// after a delay that grows from 0.2 to 10 s.
+// change. Each text frame contains one CONFIG, even if the watch selects several. A watch of a config that does not
+// exist waits for it. Only the frame of its zero config (config.Zero) deletes a config. An error, a lost connection, or
+// an id that is missing after a reconnect does not delete it. The client sends a ping every 5 s, closes the connection
+// after 8 s of silence, and reconnects after a delay that grows from 0.2 to 10 s.
 //
-// Dataplanes of this release send text frames {"report":{…}} about themselves to the server. Other servers ignore them.
+// Dataplanes of this release send text frames {"report":{…}} with their state to the server. Other servers ignore them.
 //
 // Both sides keep only the newest state of a config. A slow reader skips older states and does not delay other readers.
 package discovery
@@ -35,8 +35,8 @@ import (
 
 // Source is a source of configs: a discovery server or a file.
 type Source interface {
-	// Watch sends every change until ctx ends, then closes the channel. A slow reader gets only the newest state of an
-	// id.
+	// Watch sends every change until ctx ends, and then closes the channel. If the reader is slow, it gets only the
+	// newest state of each id.
 	Watch(ctx context.Context) <-chan Event
 	// Load returns the current configs.
 	Load(ctx context.Context) ([]Loaded, error)
@@ -47,7 +47,7 @@ type Source interface {
 // Loaded is a valid and defaulted config.
 type Loaded struct {
 	config.Config
-	// Revision is the revision of the config at its source.
+	// Revision is the revision of the config, as its source computes it.
 	Revision string
 	// Unknown lists fields of the config that this release does not define.
 	Unknown []string
@@ -61,9 +61,9 @@ type Event struct {
 	Config config.Config
 	// Revision is the revision of the received frame, including the fields that this release does not define.
 	Revision string
-	// Deleted marks an explicit deletion. An error never causes one.
+	// Deleted is set if the source has explicitly deleted the config. An error never causes a deletion.
 	Deleted bool
-	// Connected marks a connection to the source. All other fields but Ahead are empty.
+	// Connected is set for a new connection to the source. All other fields except Ahead are then empty.
 	Connected bool
 	// Ahead is how far the clock of this process was ahead of the source's clock when it connected, accurate to about
 	// one second. It is nil if the source does not send its time.
@@ -88,31 +88,32 @@ type Report struct {
 
 // Reporter is a Source that accepts reports.
 type Reporter interface {
-	// Report queues a report. Of several queued reports of one id only the newest is sent. It never blocks.
+	// Report queues a report. If several reports of one id are queued, only the newest is sent. Report never blocks.
 	Report(Report)
 }
 
 // Options configures a Source.
 type Options struct {
-	// ID selects the configs: "" all, "NAMESPACE/" those of a namespace, "NAMESPACE/NAME" one.
+	// ID selects the configs: "" selects all, "NAMESPACE/" the configs of a namespace, and "NAMESPACE/NAME" one config.
 	ID string
-	// Node is the node that the reader runs on. It is sent to the server, which may insert the external address of the
-	// node.
+	// Node is the node on which the reader runs. It is sent to the server, which may insert the external address of the
+	// node into configs.
 	Node string
-	// TokenFile holds the bearer token, and is read for each connection.
+	// TokenFile is the file with the bearer token. It is read again for each connection.
 	TokenFile string
-	// Log receives changes of the connection; nil means none.
+	// Log is the log for changes of the connection; nil means that nothing is logged.
 	Log *slog.Logger
-	// CAFile holds PEM certificates to verify the server with; empty means those of the system.
+	// CAFile is the file with the PEM certificates with which the server is verified; empty means the certificates of
+	// the system.
 	CAFile string
-	// Lookup returns the values of placeholders in place of numbers in a file, see config.ParseWith. Nil means that
-	// there are none.
+	// Lookup returns the values of placeholders in the place of numbers in a file, see config.ParseWith. If it is nil,
+	// such placeholders are an error.
 	Lookup func(name string) string
 }
 
-// Open returns the source of an origin: a file path, file://PATH, http(s)://…, ws(s)://… or HOST:PORT. It does not
-// connect. A URL may end in the path of the wanted config, which must then agree with o.ID. Connections of https and
-// wss always use TLS.
+// Open returns the source for an origin: a file path, file://PATH, http(s)://…, ws(s)://… or HOST:PORT. It does not
+// connect. The path of a URL may select configs, and must then agree with o.ID. Origins with https and wss always use
+// TLS.
 func Open(origin string, o Options) (Source, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -165,7 +166,7 @@ func openURL(origin string, o Options) (Source, error) {
 	return newClient(base, selector(id), o), nil
 }
 
-// wantedID returns the selector of a path: NAMESPACE/ of /NAMESPACE, NAMESPACE/NAME of /NAMESPACE/NAME.
+// wantedID returns the selector for a path: NAMESPACE/ for /NAMESPACE, and NAMESPACE/NAME for /NAMESPACE/NAME.
 func wantedID(path string) string {
 	id := strings.Trim(path, "/")
 	if id != "" && !strings.Contains(id, "/") {
@@ -180,7 +181,7 @@ func isHostPort(s string) bool {
 	return err == nil && notNumber == nil && n > 0 && !strings.ContainsAny(host, "/\\")
 }
 
-// selector selects configs: "" all, "NAMESPACE/" those of a namespace, "NAMESPACE/NAME" one.
+// selector selects configs: "" selects all, "NAMESPACE/" the configs of a namespace, and "NAMESPACE/NAME" one config.
 type selector string
 
 // matches reports whether the selector selects id.
@@ -188,7 +189,7 @@ func (s selector) matches(id string) bool {
 	return s == "" || string(s) == id || strings.HasSuffix(string(s), "/") && strings.HasPrefix(id, string(s))
 }
 
-// one reports whether the selector selects a single id.
+// one reports whether the selector can select only one id.
 func (s selector) one() bool { return s != "" && !strings.HasSuffix(string(s), "/") }
 
 // selectors returns all selectors that select id.

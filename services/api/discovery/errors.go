@@ -2,6 +2,6 @@ package discovery
 
 import "errors"
 
-// ErrRejected is wrapped by the Err of an Event if a received config is invalid. Any other Err is an error of the
+// ErrRejected is the error of an Event for a received config that is invalid. Any other Event.Err is an error of the
 // connection to the source.
 var ErrRejected = errors.New("config rejected")

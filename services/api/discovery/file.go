@@ -16,20 +16,20 @@ import (
 )
 
 const (
-	// settle is the delay from a change of the folder to reading the file, because writers often write in several
-	// steps.
+	// settle is the delay between a change in the folder and the read of the file, because a file is often written in
+	// several steps.
 	settle = 50 * time.Millisecond
-	// pollInterval finds changes that the kernel does not report: on network file systems, or behind a link to another
-	// folder.
+	// pollInterval is how often the file is read to find changes that the kernel does not report: on network file
+	// systems, or behind a link to another folder.
 	pollInterval = 5 * time.Second
 )
 
-// file is the Source of a file that holds one config of any name, or a list of configs.
+// file is the Source for a file that contains one config with any name, or a list of configs.
 type file struct {
 	path string
 	want selector
 	log  *slog.Logger
-	// lookup is that of Options.
+	// lookup is Options.Lookup.
 	lookup func(name string) string
 }
 
@@ -62,7 +62,8 @@ func (f *file) read() ([]byte, error) {
 	return readLimited(in, listLimit)
 }
 
-// Watch reads the file, and again whenever it may have changed. An empty or missing file changes nothing.
+// Watch reads the file, and reads it again whenever it may have changed. An empty or missing file causes no deletion,
+// because it may be just being written.
 func (f *file) Watch(ctx context.Context) <-chan Event {
 	out := make(chan Event)
 	r := &fileReader{file: f, watch: newWatch(f.path, "")}
@@ -104,8 +105,9 @@ func (f *file) follow(ctx context.Context, r *fileReader) {
 	}
 }
 
-// changes reports changes in the file's folder, where files are replaced and links are swapped, and errors of the
-// watcher, which mean missed changes. Both channels must be read. Without a watcher the file is only polled.
+// changes returns a channel of changes in the folder of the file, because files may be replaced and links changed, and
+// a channel of errors, which mean that changes were missed. Both channels must be read. If the folder cannot be
+// watched, both are nil and the file is only polled.
 func (f *file) changes(ctx context.Context) (changes <-chan fsnotify.Event, missed <-chan error, stop func()) {
 	watcher, err := fsnotify.NewWatcher()
 	if err == nil {
@@ -119,17 +121,19 @@ func (f *file) changes(ctx context.Context) (changes <-chan fsnotify.Event, miss
 	return nil, nil, func() {}
 }
 
-// fileReader turns the contents of a file into events.
+// fileReader converts the contents of a file to events.
 type fileReader struct {
 	file  *file
 	watch *watch
 	// sum is the hash of the content that was read last.
 	sum [sha256.Size]byte
-	// connected is set once the file has been read; reported, once its absence has been reported.
-	connected, reported bool
+	// connected is set once the file has been read.
+	connected bool
+	// reported is set once an error of reading the file has been reported.
+	reported bool
 }
 
-// read reads the file and delivers changed documents.
+// read reads the file and delivers the documents if the content has changed.
 func (r *fileReader) read() {
 	data, err := r.file.read()
 	switch {

@@ -7,23 +7,23 @@ import (
 	"time"
 )
 
-// longestCooldown bounds Cooldown, so that one slow run does not delay the next for long.
+// longestCooldown is the maximum result of Cooldown, so that one slow run does not delay the next run for long.
 const longestCooldown = time.Second
 
-// Cooldown returns how long to pause after work that took a time, so that repeated work takes at most a share of a
-// core. The share is more than 0 and less than 1. The result is at most one second.
+// Cooldown returns how long to pause after work that took the given time, so that repeated work uses at most the given
+// share of a core. The share is more than 0 and less than 1. The result is at most one second.
 func Cooldown(took time.Duration, share float64) time.Duration {
 	return min(time.Duration(float64(took)*(1/share-1)), longestCooldown)
 }
 
-// readShare is the share of a core that a client spends on parsing the frames of one config.
+// readShare is the maximum share of a core that a client spends on parsing the frames of one config.
 const readShare = 0.02
 
-// maxPending is the number of unread frames of one config that are kept.
+// maxPending is the maximum number of unread frames of one config. Older frames are dropped.
 const maxPending = 8
 
-// frames holds the received and unread frames of one config, newest last. An older frame counts if all newer ones are
-// invalid.
+// frames contains the frames of one config that were received and not parsed yet, the newest last. Usually only the
+// newest is needed. Older ones are used if all newer ones are invalid.
 type frames struct {
 	mu      sync.Mutex
 	pending [][]byte
@@ -54,8 +54,8 @@ func (f *frames) takeAll() [][]byte {
 	return pending
 }
 
-// readFrom reads frames until ctx ends, and pauses after each. It reads only the newest valid one of the frames that
-// arrive during the pause.
+// readFrom parses frames until ctx ends, and pauses after each. Of the frames that arrive during a pause it delivers
+// only the newest valid one.
 func (w *watch) readFrom(ctx context.Context, f *frames) {
 	for {
 		select {

@@ -10,31 +10,35 @@ import (
 	"time"
 )
 
-// Grant is the authorization of a caller: to read all configs, or the config ID.
+// Grant is the authorization of a caller.
 type Grant struct {
+	// All allows the caller to read all configs.
 	All bool
-	ID  string
-	// Pod is the name of the caller's pod and Node the node that it runs on; "" if the caller is not known to be a pod.
-	Pod, Node string
-	// ForAuth marks an auth service. It receives config.Config.ForAuth of the configs, and cannot send reports.
+	// ID is the id of the only config that the caller may read, unless All is set.
+	ID string
+	// Pod is the name of the caller's pod, or "" if the caller is not known to be a pod.
+	Pod string
+	// Node is the node on which Pod runs.
+	Node string
+	// ForAuth is set for an auth service. It receives config.Config.ForAuth of each config, and cannot send reports.
 	ForAuth bool
 
-	// redacted leaves out the secrets.
+	// redacted is set if the caller receives configs without secrets.
 	redacted bool
 }
 
-// allows reports whether the caller may read all configs that want selects.
+// allows reports whether the caller may read every config that want selects.
 func (g Grant) allows(want selector) bool {
 	return g.All || want.one() && string(want) == g.ID
 }
 
-// mayReport reports whether the caller may send the report: a pod may report only about itself.
+// mayReport reports whether the caller may send a report. A pod may report only about itself.
 func (g Grant) mayReport(r Report) bool {
 	return !g.redacted && !g.ForAuth && (g.Pod == "" || r.Pod == g.Pod && r.ID == g.ID)
 }
 
-// scope returns the form of configs that the caller receives. The node of a pod is taken from the grant, not from the
-// request.
+// scope returns the properties on which the form of the caller's configs depends. For a pod the node is taken from the
+// grant and not from the request, because a pod must not receive the address of another node.
 func (g Grant) scope(r *http.Request) readerScope {
 	node := g.Node
 	if g.Pod == "" {
@@ -47,7 +51,7 @@ func (g Grant) scope(r *http.Request) readerScope {
 // The request is refused, and an open stream stays open.
 var ErrUndecided = errors.New("the caller cannot be authorized now")
 
-// Refusal is the reason of a refusal, as in the metric.
+// Refusal is the reason for a refusal. It is a label value of a metric.
 type Refusal string
 
 // The refusals.
@@ -61,7 +65,8 @@ const (
 	Withheld        Refusal = "withheld"    // only the secrets are refused: see ServerOptions.Permissive
 )
 
-// refusals are the answers to refused requests. retry is in seconds; 0 if a retry cannot succeed.
+// refusals contains the answers to refused requests. retry is the value of Retry-After in seconds, or 0 if a retry
+// cannot succeed.
 var refusals = map[Refusal]struct {
 	code    int
 	retry   int
@@ -96,8 +101,8 @@ func (s *Server) count(why Refusal) {
 	}
 }
 
-// authorized returns the grant of a request. If the caller may not read what it wants, it answers the request and
-// returns false.
+// authorized returns the grant of a request. If the caller may not read the configs that want selects, it answers the
+// request and returns false.
 func (s *Server) authorized(w http.ResponseWriter, r *http.Request, want selector) (Grant, bool) {
 	grant, why, err := s.judge(s.options.Authorize, r, want)
 	switch {
@@ -109,7 +114,7 @@ func (s *Server) authorized(w http.ResponseWriter, r *http.Request, want selecto
 	return grant, why == ""
 }
 
-// judge returns the grant of a caller that wants to read want, or why it is refused.
+// judge returns the grant of a caller for the configs that want selects, or the reason for a refusal.
 func (s *Server) judge(authorize func(*http.Request) (Grant, error), r *http.Request, want selector) (
 	grant Grant, why Refusal, err error,
 ) {
@@ -119,7 +124,8 @@ func (s *Server) judge(authorize func(*http.Request) (Grant, error), r *http.Req
 	grant, err = authorize(r)
 	switch {
 	case errors.Is(err, ErrUndecided):
-		// A refused reader keeps its config. A reader that received a config without secrets might apply it.
+		// A refused reader keeps its current config. If it received a config without secrets instead, it might apply
+		// that.
 		return Grant{}, Undecided, err
 	case err == nil && grant.allows(want):
 		return grant, "", nil
@@ -136,8 +142,8 @@ const reviewInterval = 10 * time.Minute
 
 var errRevoked = errors.New("the reader may no longer read what it reads")
 
-// review repeats the authorization of a stream at intervals, and ends the stream if it fails. It uses a timer instead
-// of a goroutine, because there are thousands of streams. The zero review does nothing.
+// review repeats the authorization of a stream periodically, and ends the stream if the authorization fails or changes.
+// It uses a timer and no goroutine, because there are thousands of streams. The zero review does nothing.
 type review struct {
 	timer *time.Timer
 	run   func()
@@ -145,7 +151,8 @@ type review struct {
 	running sync.Mutex
 }
 
-// review starts the review of a stream. The intervals are random, because all clients connect at once after a restart.
+// review starts the review of a stream. The intervals are random, because all clients may have connected at the same
+// time after a restart.
 func (s *Server) review(stream *stream, r *http.Request, want selector, grant Grant) *review {
 	v := &review{}
 	if s.options.Confirm == nil {

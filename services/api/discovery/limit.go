@@ -10,15 +10,16 @@ import (
 
 // Limits bound the load that clients can put on a Server.
 type Limits struct {
-	// Streams is the number of open streams; 0 means 5,000.
+	// Streams is the maximum number of open streams; 0 means 5,000.
 	Streams int
-	// PodStreams is the number of streams of one pod; 0 means 4. A dataplane needs one, and a second one while it
-	// reconnects.
+	// PodStreams is the maximum number of streams of one pod; 0 means 4. A dataplane needs one, and a second one while
+	// it reconnects.
 	PodStreams int
-	// Rate is the number of requests a second of one source address, a /64 in IPv6, and Burst how many at once; 0 means
-	// 10 and 20.
-	Rate, Burst int
-	// Loopback applies the rate to loopback addresses too.
+	// Rate is the maximum number of requests a second of one source address (a /64 in IPv6); 0 means 10.
+	Rate int
+	// Burst is the maximum number of requests at once of one source address; 0 means 20.
+	Burst int
+	// Loopback makes Rate and Burst apply to loopback addresses too.
 	Loopback bool
 }
 
@@ -28,20 +29,21 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// streamLimiter bounds the open streams in all and of each pod. When all streams are open, namespaces share them.
+// streamLimiter bounds the number of open streams, in total and for each pod. If the total is reached, the namespaces
+// get equal shares of it.
 type streamLimiter struct {
 	limits Limits
 
 	mu   sync.Mutex
 	open int
-	// namespaces holds the streams of pods. The streams of other readers are only counted.
+	// namespaces contains the streams of pods by namespace. The streams of other readers are only counted in open.
 	namespaces map[string]*namespaceStreams
 }
 
-// namespaceStreams are the open streams of the pods of one namespace.
+// namespaceStreams contains the open streams of the pods of one namespace.
 type namespaceStreams struct {
 	open int
-	// pods holds the streams of each pod, oldest first.
+	// pods contains the streams of each pod, the oldest first.
 	pods map[string][]*stream
 }
 
@@ -54,9 +56,9 @@ func newStreamLimiter(l Limits) *streamLimiter {
 	return &streamLimiter{limits: l, namespaces: map[string]*namespaceStreams{}}
 }
 
-// acquire counts a new stream, and reports whether it may open. If the pod has too many streams, its oldest one ends.
-// If all streams are open, a stream of the namespace with the most streams ends, unless the pod's own namespace would
-// then have as many.
+// acquire registers a new stream, and reports whether it may open. If the pod has too many streams, its oldest stream
+// ends. If all streams are in use, a stream of the namespace with the most streams ends. If the pod's own namespace
+// would then have as many streams as that namespace had, the new stream is refused instead.
 func (l *streamLimiter) acquire(by Grant, next *stream) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -81,7 +83,7 @@ func (l *streamLimiter) acquire(by Grant, next *stream) bool {
 	return true
 }
 
-// namespace returns the streams of the namespace of a pod.
+// namespace returns the streams in the namespace of a pod.
 func (l *streamLimiter) namespace(of Grant) *namespaceStreams {
 	name, _, _ := strings.Cut(of.ID, "/")
 	if l.namespaces[name] == nil {
@@ -90,7 +92,8 @@ func (l *streamLimiter) namespace(of Grant) *namespaceStreams {
 	return l.namespaces[name]
 }
 
-// evict ends a stream of the namespace with the most streams, if own would have fewer than that with one more.
+// evict ends a stream of the namespace with the most streams. It returns false, and ends none, if own with one more
+// stream would have at least as many.
 func (l *streamLimiter) evict(own *namespaceStreams) bool {
 	most := own
 	for _, other := range l.namespaces {
@@ -118,7 +121,7 @@ func (l *streamLimiter) endOldest(in *namespaceStreams, pod string, cause error)
 	oldest.cancel(cause)
 }
 
-// release uncounts a stream that has ended, unless endOldest has done so.
+// release unregisters a stream that has ended, unless endOldest has done so already.
 func (l *streamLimiter) release(by Grant, ended *stream) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -132,14 +135,14 @@ func (l *streamLimiter) release(by Grant, ended *stream) {
 	l.prune(by)
 }
 
-// prune drops the namespace of a pod if it has no streams.
+// prune removes the namespace of a pod if it has no streams.
 func (l *streamLimiter) prune(of Grant) {
 	if name, _, _ := strings.Cut(of.ID, "/"); l.namespace(of).open == 0 {
 		delete(l.namespaces, name)
 	}
 }
 
-// remove uncounts a stream of a pod.
+// remove unregisters a stream of a pod.
 func (l *streamLimiter) remove(in *namespaceStreams, pod string, ended *stream) {
 	l.open--
 	in.open--

@@ -14,15 +14,15 @@ type published struct {
 	frame    []byte
 	// forAuth is the frame of Config.ForAuth.
 	forAuth []byte
-	// config is set if readers receive different forms of it.
+	// config is set if readers may receive different forms of the config. It is then encoded for each reader.
 	config *config.Config
-	// hasNodeAddress is set if a listener has the address of the node that the reader runs on.
+	// hasNodeAddress is set if the address of a listener is the placeholder for the address of the reader's node.
 	hasNodeAddress bool
 	// deleted marks the frame of a deletion, which is the same for all readers.
 	deleted bool
 }
 
-// publish returns the forms of a config. A redactable config may be sent without its secrets.
+// publish returns the forms of a config. redactable is set if some readers receive it without secrets.
 func publish(c config.Config, redactable bool) published {
 	c = c.Clone()
 	c.Default()
@@ -37,29 +37,30 @@ func publish(c config.Config, redactable bool) published {
 	return p
 }
 
-// deletion returns the frame that deletes a config: its zero config.
+// deletion returns the zero config with an id, which deletes the config with that id.
 func deletion(id string) published {
 	frame := config.Zero(id).Canonical()
 	return published{id: id, frame: frame, forAuth: frame, deleted: true}
 }
 
-// readerScope determines the form of a config that a reader receives.
+// readerScope contains the properties of a reader on which the form of its configs depends.
 type readerScope struct {
-	// node is the node of the reader, "" if unknown.
+	// node is the node on which the reader runs, or "" if it is unknown.
 	node string
-	// redacted leaves out the secrets.
+	// redacted is set if the reader receives configs without secrets.
 	redacted bool
-	// forAuth leaves out what Config.ForAuth leaves out.
+	// forAuth is set if the reader is an auth service, which receives config.Config.ForAuth.
 	forAuth bool
 }
 
-// differs reports whether a reader receives another frame of p than of the config before it.
+// differs reports whether p must be sent to a reader that has the previous config. An auth service gets p only if
+// config.Config.ForAuth has changed, because most changes, such as new endpoints, do not concern it.
 func (p published) differs(to readerScope, before published) bool {
 	return !to.forAuth || !bytes.Equal(p.forAuth, before.forAuth)
 }
 
-// frameFor returns the frame for a reader, with the address of its node instead of the placeholder. Without an address,
-// the reader fills in its own.
+// frameFor returns the frame for a reader. It contains the external address of the reader's node instead of the
+// placeholder. If address is empty, the reader uses its own address.
 func (p published) frameFor(to readerScope, address string) []byte {
 	switch {
 	case to.forAuth:

@@ -6,13 +6,13 @@ import (
 	"sync"
 )
 
-// latestQueue is a queue that holds only the latest item of each key. put never blocks, and the number of keys bounds
+// latestQueue is a queue that contains only the latest item of each key. put never blocks. The number of keys bounds
 // the memory.
 type latestQueue[T any] struct {
 	mu    sync.Mutex
 	order []string
 	items map[string]T
-	// filled holds a token when there may be items.
+	// filled contains a token if there may be items.
 	filled chan struct{}
 }
 
@@ -20,7 +20,7 @@ func newLatestQueue[T any]() *latestQueue[T] {
 	return &latestQueue[T]{items: map[string]T{}, filled: make(chan struct{}, 1)}
 }
 
-// put replaces the item of key. The key keeps its position in the queue.
+// put adds an item, or replaces the item with the same key without changing its position in the queue.
 func (q *latestQueue[T]) put(key string, item T) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

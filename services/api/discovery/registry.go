@@ -9,7 +9,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-// registry holds the published configs and the watchers that are notified of changes.
+// registry contains the published configs, and the watchers to which changes are sent.
 type registry struct {
 	permissive bool
 
@@ -18,7 +18,7 @@ type registry struct {
 	tombstones tombstones
 	// nodes maps a node to its external address.
 	nodes map[string]string
-	// watchers holds the watchers of each selector in use.
+	// watchers contains the watchers by selector.
 	watchers map[selector]map[*watcher]bool
 }
 
@@ -33,7 +33,7 @@ func newRegistry(permissive bool) *registry {
 }
 
 // Publish makes c the current config of its name. It returns the revision of c, and whether it differs from the
-// previous one. It never waits for a reader.
+// revision of the previous config. It never waits for a reader.
 func (r *registry) Publish(c config.Config) (revision string, changed bool) {
 	p := publish(c, r.permissive)
 	r.mu.Lock()
@@ -48,7 +48,8 @@ func (r *registry) Publish(c config.Config) (revision string, changed bool) {
 	return p.revision, true
 }
 
-// Delete removes a config and sends the deletion to its watchers, and to those that connect within an hour.
+// Delete removes a config. It sends the deletion to the current watchers of the config, and to watchers that connect
+// within tombstoneTime.
 func (r *registry) Delete(id string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -61,8 +62,8 @@ func (r *registry) Delete(id string) {
 	r.notify(deletion(id), before)
 }
 
-// notify queues a config for the watchers that select it and that see a difference from the previous one. The caller
-// holds mu.
+// notify queues a config for the watchers that select it and that receive another frame than before. The caller holds
+// mu.
 func (r *registry) notify(p, before published) {
 	for _, want := range selectors(p.id) {
 		for w := range r.watchers[want] {
@@ -73,8 +74,8 @@ func (r *registry) notify(p, before published) {
 	}
 }
 
-// SetNode sets the external address of a node, "" for none, and sends the configs that contain it to the watchers on
-// that node.
+// SetNode sets the external address of a node, or removes it if address is "". It sends the configs that contain the
+// address again to the watchers on that node.
 func (r *registry) SetNode(name, address string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -106,8 +107,8 @@ func (r *registry) show(p published, to readerScope) []byte {
 	return p.frameFor(to, address)
 }
 
-// publishedRevision returns the revision under which the reported config was published. It differs from the reported
-// one if the reader received the config with the address of its node.
+// publishedRevision returns the revision under which the config of a report was published. It differs from the revision
+// in the report if the reader has received the config with the address of its node.
 func (r *registry) publishedRevision(report Report, to readerScope) string {
 	r.mu.Lock()
 	p, address := r.configs[report.ID], r.nodes[to.node]
@@ -140,8 +141,8 @@ func (r *registry) matchingLocked(want selector) (all []published) {
 	return all
 }
 
-// subscribe registers a watcher, and queues the current configs and the known deletions for it. For an id that is
-// neither published nor deleted nothing is queued: this process may not have received it yet.
+// subscribe registers a watcher, and queues the current configs and the recent deletions for it. It queues nothing for
+// an id that is neither published nor deleted, because this process may not have received that config yet.
 func (r *registry) subscribe(want selector, w *watcher) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -166,7 +167,7 @@ func (r *registry) unsubscribe(want selector, w *watcher) {
 	}
 }
 
-// Reconsider immediately reviews whether the streams of a pod that reads the config id may stay open. It is called when
+// Reconsider immediately repeats the authorization of the streams of a pod that reads the config id. It is called when
 // the pod has changed.
 func (r *registry) Reconsider(id, pod string) {
 	r.mu.Lock()
@@ -178,21 +179,22 @@ func (r *registry) Reconsider(id, pod string) {
 	}
 }
 
-// watcher is the reader at the other end of a stream.
+// watcher is a reader of configs, at the other end of a stream.
 type watcher struct {
 	readerScope
 	queue *latestQueue[published]
-	// pod is the name of the reader, "" if it is not known to be a pod.
+	// pod is the name of the reader's pod, or "" if the reader is not known to be a pod.
 	pod    string
 	review *review
-	// deliver sends the queued configs. It runs only while there are some, because thousands of streams are idle.
+	// deliver sends the queued configs. It runs in a goroutine only while there are queued configs, because thousands
+	// of streams are idle.
 	deliver    func()
 	delivering sync.WaitGroup
 	mu         sync.Mutex
 	busy       bool
 }
 
-// put queues a config and starts deliver if it does not run.
+// put queues a config, and starts deliver unless it runs.
 func (w *watcher) put(p published) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

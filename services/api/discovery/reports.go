@@ -12,18 +12,18 @@ import (
 )
 
 const (
-	// reportText bounds the bytes of each text of a report.
+	// reportText is the maximum length of each text of a report in bytes.
 	reportText = 1_024
-	// reportInterval is the minimum time between two reports of one dataplane about one config. Of the reports within
-	// the interval, the last one counts at its end.
+	// reportInterval is the minimum time between two reports of one dataplane about one config. Of the reports that
+	// arrive within the interval, only the last one is used, at the end of the interval.
 	reportInterval = time.Second
 )
 
-// ReportNews is a change of the reports of a server. One of its fields is set.
+// ReportNews is a change of the reports of a server. Exactly one of its fields is set.
 type ReportNews struct {
 	// Report is a new report, or a newer one of the same dataplane.
 	Report *Report `json:"report,omitempty"`
-	// Gone is the key of a removed report: its dataplane has disconnected from this server.
+	// Gone is the key of a removed report. A report is removed when its dataplane disconnects from the server.
 	Gone *ReportKey `json:"gone,omitempty"`
 	// Current marks the end of the initial reports.
 	Current bool `json:"current,omitempty"`
@@ -35,28 +35,29 @@ type ReportKey struct {
 	Pod string `json:"pod"`
 }
 
-// queued returns the key in a latestQueue.
+// queued returns the key of the report in a latestQueue.
 func (k ReportKey) queued() string { return k.ID + "\x00" + k.Pod }
 
-// currentKey is the queue key of ReportNews.Current. No report has it: an id contains no such byte.
+// currentKey is the key of ReportNews.Current in a latestQueue. It differs from the key of every report, because an id
+// contains no zero byte.
 const currentKey = "\x00current"
 
 // key returns the key of the report.
 func (r Report) key() ReportKey { return ReportKey{r.ID, r.Pod} }
 
-// reportStore holds the reports that have arrived over open streams.
+// reportStore contains the reports that were received over open streams.
 type reportStore struct {
 	onReport func(Report)
 
 	mu      sync.Mutex
 	current map[ReportKey]received
-	// pending holds reports that arrived within reportInterval after the current one.
+	// pending contains the reports that arrived within reportInterval after the current one.
 	pending map[ReportKey]received
 	// followers are the queues of FollowReports.
 	followers map[*latestQueue[ReportNews]]bool
 }
 
-// received is a report, its stream, and the time since which it counts.
+// received is a report with the stream over which it was received.
 type received struct {
 	report Report
 	stream *stream
@@ -72,7 +73,7 @@ func newReportStore(onReport func(Report)) *reportStore {
 	}
 }
 
-// Reports returns the newest report of each config and pod, sorted. The reports of a stream are removed when it closes.
+// Reports returns the newest report of each config and pod, sorted. When a stream closes, its reports are removed.
 func (s *reportStore) Reports() []Report {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,7 +85,7 @@ func (s *reportStore) Reports() []Report {
 	return all
 }
 
-// FollowReports calls each with the current reports, then with every change, until ctx ends or each returns an error.
+// FollowReports calls each for the current reports, and then for every change, until ctx ends or each returns an error.
 // If each is slow, it gets only the newest state.
 func (s *reportStore) FollowReports(ctx context.Context, each func(ReportNews) error) error {
 	queue := newLatestQueue[ReportNews]()
@@ -118,7 +119,8 @@ func (s *reportStore) notify(key ReportKey, news ReportNews) {
 	}
 }
 
-// add makes a report current, at once or at the end of the reportInterval of the current one.
+// add makes a report current: at once, or when reportInterval has passed since the current report of the same
+// dataplane.
 func (s *reportStore) add(from *stream, r Report) {
 	key := r.key()
 	s.mu.Lock()

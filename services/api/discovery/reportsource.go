@@ -11,7 +11,7 @@ import (
 	"github.com/coder/websocket"
 )
 
-// reportsPath is the path of the reports that dataplanes have sent to a server. Only callers that may read everything
+// reportsPath is the path of the reports that dataplanes have sent to a server. Only callers that may read all configs
 // may read it:
 //
 //	GET /api/v1/reports               {"version":"v1","items":[REPORT…]}
@@ -26,11 +26,13 @@ type ReportSource struct {
 	URL string
 	// TLS configures https connections.
 	TLS *tls.Config
-	// TokenFile holds the bearer token, and is read for each connection. Empty means that no token is needed.
+	// TokenFile is the file with the bearer token. It is read again for each connection. Empty means that no token is
+	// needed.
 	TokenFile string
 }
 
-// FollowReports connects, and calls each with every change of the reports, until the connection or ctx ends.
+// FollowReports connects, and calls each for every change of the reports, until the connection or ctx ends, or each
+// returns an error.
 func (o ReportSource) FollowReports(ctx context.Context, each func(ReportNews) error) error {
 	header, err := authorization(o.TokenFile)
 	if err != nil {

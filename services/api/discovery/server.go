@@ -20,24 +20,28 @@ import (
 const (
 	reportLimit      = 64 << 10
 	reportsPerStream = 1_000
-	// frameInterval and frameBurst bound the rate at which the frames of a client are read, because each one is parsed.
+	// frameInterval is the average interval at which the frames of a client are read. The rate is limited because each
+	// frame is parsed.
 	frameInterval = 100 * time.Millisecond
-	frameBurst    = 20
-	// maxSources is the number of source prefixes whose requests are counted separately.
+	// frameBurst is the number of frames that are read at once.
+	frameBurst = 20
+	// maxSources is the number of source prefixes with a rate limit of their own at a time.
 	maxSources = 10_000
 )
 
 // ServerOptions configures a Server.
 type ServerOptions struct {
-	// Log receives connects, disconnects and refusals of clients; nil means none. Configs are never logged.
+	// Log is the log for connects, disconnects and refusals of clients; nil means that nothing is logged. Configs are
+	// never logged.
 	Log *slog.Logger
-	// Authorize returns what the caller may read; with an error it may read nothing. If nil, every caller may read
-	// everything.
+	// Authorize returns the grant of the caller. If it returns an error, the caller may read nothing. If Authorize is
+	// nil, every caller may read everything.
 	Authorize func(*http.Request) (Grant, error)
-	// Confirm repeats the authorization at intervals while a stream is open. It may be slow. Nil means Authorize.
+	// Confirm is called periodically while a stream is open, to repeat its authorization. It may be slow. Nil means
+	// Authorize.
 	Confirm func(*http.Request) (Grant, error)
-	// Permissive sends configs without credentials and private keys to callers that may not read them. No dataplane can
-	// start with such a config.
+	// Permissive sends configs without credentials and private keys to callers that are not authorized, instead of
+	// refusing them. A dataplane cannot start with such a config.
 	Permissive bool
 	// OnReport is called with every report, if not nil.
 	OnReport func(Report)
@@ -47,8 +51,8 @@ type ServerOptions struct {
 	Limits Limits
 }
 
-// Server is the http.Handler of config discovery. It publishes configs to the clients that may read them, and collects
-// the reports of dataplanes.
+// Server is the http.Handler of config discovery. It sends published configs to the clients that may read them, and
+// collects the reports of dataplanes.
 type Server struct {
 	*registry
 	*reportStore
@@ -93,7 +97,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mux.ServeHTTP(w, r)
 }
 
-// withinRate reports whether the source of a request, HOST:PORT, is within its rate.
+// withinRate reports whether a request is within the rate limit of its source. remote is HOST:PORT.
 func (s *Server) withinRate(remote string, now time.Time) bool {
 	at, err := netip.ParseAddrPort(remote)
 	if err != nil || at.Addr().IsLoopback() && !s.options.Limits.Loopback {
@@ -136,7 +140,7 @@ func (s *Server) serveOne(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// serve authorizes a request and answers it with a stream, or with answer if it is not a watch.
+// serve authorizes a request. It opens a stream for a watch, and calls answer for any other request.
 func (s *Server) serve(w http.ResponseWriter, r *http.Request, want selector, answer func(Grant)) {
 	grant, ok := s.authorized(w, r, want)
 	switch {
@@ -242,8 +246,8 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, want selector, gr
 	log.DebugContext(r.Context(), "config reader disconnected", "error", err)
 }
 
-// upgrade makes a stream of a request if the limits allow it, else it answers the request and returns nil. The caller
-// calls leave at the end of the stream.
+// upgrade opens a stream for a request, if the limits allow it. Otherwise it answers the request and returns nil. The
+// caller must call leave at the end of the stream.
 func (s *Server) upgrade(w http.ResponseWriter, r *http.Request, by Grant) (open *stream, leave func()) {
 	open = newStream(r.Context(), serverPulse)
 	if !s.streams.acquire(by, open) {
@@ -284,8 +288,8 @@ func (s *Server) deliver(stream *stream, to *watcher) {
 	}
 }
 
-// receive reads reports until the stream ends. It ignores other frames, which other clients may send. It reads a client
-// that exceeds the frame rate more slowly.
+// receive reads the reports of a client until the stream ends. It ignores any other frame, which a client of another
+// release may send. If the client exceeds the frame rate, it reads more slowly.
 func (s *Server) receive(stream *stream, want selector, grant Grant, to readerScope, log *slog.Logger) error {
 	from, due := map[ReportKey]bool{}, time.Time{}
 	for {

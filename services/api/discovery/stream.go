@@ -9,10 +9,11 @@ import (
 	"github.com/coder/websocket"
 )
 
-// pulse holds the keepalive times of a WebSocket: the interval of pings, the silence after which the connection counts
-// as lost, and the timeout of a write.
+// pulse contains the keepalive times of a WebSocket.
 type pulse struct {
-	ping, silence, write time.Duration
+	ping    time.Duration // interval of pings
+	silence time.Duration // time without a received frame after which the connection is lost
+	write   time.Duration // timeout of a write
 }
 
 // The times of the client are part of the protocol. Those of the server are longer, because clients ping.
@@ -23,21 +24,21 @@ var (
 
 var errSilent = errors.New("nothing was received from the peer")
 
-// stream is a WebSocket that ends when its peer is silent for too long.
+// stream is a WebSocket that ends when nothing was received for too long.
 type stream struct {
 	conn  *websocket.Conn
 	pulse pulse
-	// ctx ends with the stream. Its cause is the reason.
+	// ctx ends with the stream. Its cause is the reason for the end.
 	ctx    context.Context
 	cancel context.CancelCauseFunc
-	// watchdog ends the stream unless each received frame resets it.
+	// watchdog ends the stream after a time of silence. Each received frame resets it.
 	watchdog *time.Timer
-	// peerPings is set if the peer pings. This side then pings only from the watchdog, after pulse.ping of silence, and
-	// needs no goroutine for it.
+	// peerPings is set if the peer sends pings periodically. This side then sends one only after pulse.ping of silence,
+	// from the function of the watchdog. It needs no goroutine for pings.
 	peerPings bool
 	// open is set once there is a connection.
 	open atomic.Bool
-	// pinged is set if this side has pinged and has received nothing since.
+	// pinged is set if this side has sent a ping and has received nothing since.
 	pinged atomic.Bool
 }
 
@@ -59,7 +60,8 @@ func (s *stream) heard() {
 	}
 }
 
-// onSilence is the function of the watchdog. It pings once if the peer usually pings, and ends the stream otherwise.
+// onSilence is called by the watchdog. If the peer should have sent a ping, it sends one ping. Otherwise, or if that
+// ping was not answered, it ends the stream.
 func (s *stream) onSilence() {
 	if !s.open.Load() || !s.peerPings || s.pinged.Swap(true) {
 		s.cancel(errSilent)
@@ -69,7 +71,7 @@ func (s *stream) onSilence() {
 	_ = s.conn.Ping(s.ctx) // the pong resets the watchdog; without it the watchdog ends the stream
 }
 
-// onPing and onPong have the types of websocket.AcceptOptions.
+// onPing and onPong are called by package websocket for received pings and pongs.
 func (s *stream) onPing(context.Context, []byte) bool { s.heard(); return true }
 func (s *stream) onPong(context.Context, []byte)      { s.heard() }
 
@@ -81,7 +83,7 @@ func (s *stream) use(conn *websocket.Conn, limit int64) {
 	s.heard()
 }
 
-// keepAlive pings until the stream ends. Ping waits for the pong.
+// keepAlive sends pings periodically until the stream ends. Ping waits for the pong.
 func (s *stream) keepAlive() error {
 	tick := time.NewTicker(s.pulse.ping)
 	defer tick.Stop()
@@ -121,7 +123,7 @@ func (s *stream) send(data []byte) error {
 	return nil
 }
 
-// cause returns the reason why the stream ended, or err if it has not.
+// cause returns the reason for the end of the stream, or err if the stream has not ended.
 func (s *stream) cause(err error) error {
 	if cause := context.Cause(s.ctx); cause != nil {
 		return cause

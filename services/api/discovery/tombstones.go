@@ -12,10 +12,10 @@ const (
 	tombstoneLimit = 10_000
 )
 
-// tombstones are the ids of deleted configs.
+// tombstones contains the ids of deleted configs.
 type tombstones struct {
 	deleted map[string]time.Time
-	// order holds the deletions, oldest first. It may hold ids that were published again since.
+	// order contains the deletions, the oldest first. Some of its ids may have been published again.
 	order []tombstone
 }
 
@@ -38,7 +38,7 @@ func (t *tombstones) add(id string, now time.Time) {
 	}
 }
 
-// remove forgets the deletion of id, because it was published again.
+// remove removes the deletion of id, because a config with the id was published again.
 func (t *tombstones) remove(id string) { delete(t.deleted, id) }
 
 // matching returns the deleted ids that want selects, sorted.

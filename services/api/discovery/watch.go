@@ -14,22 +14,24 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-// watch turns documents into events. It remembers the delivered ones, and queues the others.
+// watch converts received documents to events. It queues an event for a document that differs from the last one with
+// the same id.
 type watch struct {
 	// source names the source in errors.
 	source string
 	want   selector
 	// lookup is Options.Lookup for a file, else nil.
 	lookup func(name string) string
-	// delivered holds the delivered documents by id, over all connections.
+	// delivered contains the last delivered document of each id, over all connections.
 	delivered map[string]delivery
 	events    *latestQueue[Event]
-	// rejected holds the ids of rejected documents, "" for one that was unreadable or not asked for. The next valid
-	// document is delivered even if it is unchanged, so that the reader learns that the source is valid again.
+	// rejected contains the ids of rejected documents. The id is "" for a document that was unreadable, or not selected
+	// by want. The next valid document is delivered even if it is unchanged, so that the reader is told that the source
+	// is valid again.
 	rejected map[string]bool
 }
 
-// delivery identifies a document: by the revision of its source, or else by its known and unknown fields.
+// delivery identifies a document: by the revision at its source, or else by its known and unknown fields.
 type delivery struct{ known, unknown, revision string }
 
 func newWatch(source string, want selector) *watch {
@@ -53,14 +55,14 @@ func (w *watch) lost(err error) {
 	w.events.put(connectionKey, Event{Err: fmt.Errorf("watch %s: %w", w.source, err)})
 }
 
-// reject queues the error of an invalid document. It has a key of its own, so that it does not replace a valid config
-// in the queue.
+// reject queues the error of an invalid document. The error has a queue key of its own, so that it does not replace a
+// valid config in the queue.
 func (w *watch) reject(id string, err error) {
 	w.rejected[id] = true
 	w.events.put(errorKey+id, Event{ID: id, Err: fmt.Errorf("%w: from %s: %w", ErrRejected, w.source, err)})
 }
 
-// receiveNewest delivers the newest valid frame of one config, and rejects the newer ones.
+// receiveNewest delivers the newest valid frame of one config, and rejects the frames after it.
 func (w *watch) receiveNewest(frames [][]byte) {
 	for i, frame := range slices.Backward(frames) {
 		c, unknown, err := read(frame, w.lookup)
@@ -73,7 +75,8 @@ func (w *watch) receiveNewest(frames [][]byte) {
 	}
 }
 
-// receive delivers a document unless it is unchanged. revision is that of the source, "" if the source has none.
+// receive delivers a document unless it is unchanged. revision is the revision at the source, or "" if the source has
+// none.
 func (w *watch) receive(data []byte, revision string) {
 	c, unknown, err := read(data, w.lookup)
 	w.deliver(c, unknown, revision, err)
@@ -126,7 +129,8 @@ func (w *watch) run(ctx context.Context, out chan<- Event) {
 	}
 }
 
-// read parses and validates a config. If the config is parsed but invalid, it is returned with the error, for its name.
+// read parses and validates a config. A config that can be parsed but is invalid is returned with the error, because
+// the caller needs its name.
 func read(data []byte, lookup func(name string) string) (config.Config, []string, error) {
 	c, unknown, err := config.ParseWith(data, lookup)
 	if err != nil {
@@ -138,7 +142,8 @@ func read(data []byte, lookup func(name string) string) (config.Config, []string
 	return c, unknown, nil
 }
 
-// split returns the documents of a list {"version":"v1","items":[…]} that want selects. Other data is one document.
+// split returns the documents in a list {"version":"v1","items":[…]} that want selects. Any other data is returned as
+// one document.
 func split(data []byte, want selector) [][]byte {
 	var envelope struct {
 		Items []json.RawMessage `json:"items"`
@@ -160,7 +165,7 @@ func split(data []byte, want selector) [][]byte {
 	return documents
 }
 
-// readAll reads one config or a list of configs. It returns the valid ones, and the errors of the others.
+// readAll parses one config or a list of configs. It returns the valid configs, and the errors of the others.
 func readAll(data []byte, want selector, lookup func(name string) string) (configs []Loaded, err error) {
 	var problems []error
 	for _, document := range split(data, want) {
@@ -175,5 +180,5 @@ func readAll(data []byte, want selector, lookup func(name string) string) (confi
 	return configs, errors.Join(problems...)
 }
 
-// isBlank reports whether data is empty, as a file is between truncation and writing.
+// isBlank reports whether data is empty. A file is empty between its truncation and the write.
 func isBlank(data []byte) bool { return strings.TrimSpace(string(data)) == "" }

@@ -43,7 +43,7 @@ func (c Config) Canonical() []byte {
 // Revision returns a hash of the canonical form.
 func (c Config) Revision() string { return RevisionOf(c.Canonical()) }
 
-// RevisionOf returns the revision of the config with a canonical form.
+// RevisionOf returns the revision of a config from its canonical form.
 func RevisionOf(canonical []byte) string {
 	sum := sha256.Sum256(canonical)
 	return hex.EncodeToString(sum[:6])
@@ -78,8 +78,8 @@ func clonePointer[T any](p *T) *T {
 	return new(*p)
 }
 
-// Redacted returns a copy for logs and statuses with credential.Redacted instead of every secret, including the user
-// name, which may come from a Secret. The copy can be parsed but is not valid, so that the text cannot become a
+// Redacted returns a copy for logs and statuses, in which credential.Redacted replaces every secret and the user name,
+// which may come from a Secret. The copy can be parsed but is not valid, so that the replacement cannot become a
 // password.
 func (c Config) Redacted() Config {
 	c = c.Clone()
@@ -122,13 +122,13 @@ func (c Config) Withheld() Config {
 	return c
 }
 
-// LogValue returns name and revision, never the content.
+// LogValue returns only name and revision, because the content has secrets.
 func (c Config) LogValue() slog.Value {
 	return slog.GroupValue(slog.String("name", c.Admin.Name), slog.String("revision", c.Revision()))
 }
 
 // Authority returns the authority that verifies credentials. For AuthNone it is the zero Authority, which accepts no
-// credential. Redacted secrets are left out, because they are not secret.
+// credential. A secret with the value credential.Redacted is ignored, because that text is public.
 func (a Auth) Authority() credential.Authority {
 	authority := credential.Authority{Realm: a.Realm}
 	username, password, secret := a.Credentials[KeyUsername], a.Credentials[KeyPassword], a.Credentials[KeySecret]
@@ -148,8 +148,8 @@ func (a Auth) Authority() credential.Authority {
 	return authority
 }
 
-// FormerAuthority returns the authority of Former, and until when it is valid. Without Former it is the zero Authority,
-// which accepts no credential.
+// FormerAuthority returns the authority of Former, and the time until which it is valid. Without Former it returns the
+// zero Authority, which accepts no credential.
 func (a Auth) FormerAuthority() (former credential.Authority, until time.Time) {
 	if a.Former == nil || a.Former.Secret == credential.Redacted ||
 		canonical(authTypes, a.Type, AuthStatic) != AuthEphemeral {
@@ -158,8 +158,8 @@ func (a Auth) FormerAuthority() (former credential.Authority, until time.Time) {
 	return credential.Authority{Realm: a.Realm, SharedSecret: a.Former.Secret}, time.Unix(a.Former.Until, 0)
 }
 
-// Zero returns the config that means "no config": no listeners, no clusters, dummy credentials. As a discovery frame it
-// deletes the config named id.
+// Zero returns the config that means "no config": it has no listeners, no clusters and dummy credentials. A discovery
+// server sends it to delete the config with the name id.
 func Zero(id string) Config {
 	c := Config{
 		Admin: Admin{Name: id},
@@ -172,7 +172,7 @@ func Zero(id string) Config {
 	return c
 }
 
-// IsZero reports whether c is the zero config of its name, with any log level and license.
+// IsZero reports whether c equals the zero config with the same name. Log level and license do not matter.
 func (c Config) IsZero() bool {
 	if len(c.Listeners) > 0 || len(c.Clusters) > 0 {
 		return false

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Accepted spellings, in lower case, of the canonical values.
+// The accepted spellings, in lower case, and the canonical value of each.
 var (
 	authTypes = map[string]AuthType{
 		"none":   AuthNone,
@@ -17,8 +17,8 @@ var (
 	engines      = map[string]string{"none": "None", "xdp": "XDP", "tc": "TC", "auto": "Auto"}
 )
 
-// canonical returns the canonical spelling of a value, and def for an empty one. It returns an unknown value unchanged,
-// so that Validate can name it.
+// canonical returns the canonical spelling of a value, or def for an empty value. It returns an unknown value
+// unchanged, so that the error of Validate can name it.
 func canonical[T ~string](spellings map[string]T, value, def T) T {
 	if value == "" {
 		return def
@@ -74,7 +74,7 @@ func (c *Cluster) fill() {
 	c.Protocol = strings.ToUpper(cmp.Or(c.Protocol, "UDP"))
 }
 
-// set returns the values sorted and without duplicates, in a new list unless they already are.
+// set returns the values sorted and without duplicates. It returns a new list unless they already are.
 func set(values []string) []string {
 	if len(values) == 0 {
 		return nil

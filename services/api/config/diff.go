@@ -19,8 +19,9 @@ type Change struct{ Field, Old, New string }
 // String returns the change in one line.
 func (c Change) String() string { return fmt.Sprintf("%s: %q -> %q", c.Field, c.Old, c.New) }
 
-// Diff lists the differences of two configs in the order of fields, for logs and statuses: secrets are redacted, long
-// lists are shortened. Listeners and clusters are matched by name. Configs of equal revision have no differences.
+// Diff lists the differences between two configs in the order of fields, for logs and statuses. Secrets are redacted,
+// and long lists are shortened. Listeners and clusters are matched by name. Configs with the same revision have no
+// differences.
 func Diff(old, next Config) []Change {
 	old.Default()
 	next.Default()
@@ -51,7 +52,7 @@ func (d *differences) secret(field string, old, next credential.Secret) {
 	}
 }
 
-// list adds the values that are on one side only.
+// list adds a change with the values that are only in old or only in next.
 func (d *differences) list(field string, old, next []string) {
 	if slices.Equal(old, next) {
 		return
@@ -134,7 +135,7 @@ func (d *differences) listeners(old, next []Listener) {
 	}
 }
 
-// certificates compares the certificates by index, because their order determines which one is used if several match.
+// certificates compares the certificates by index, because the first one that matches a client is used.
 func (d *differences) certificates(field string, old, next []Certificate) {
 	for i := range max(len(old), len(next)) {
 		var was, is Certificate
@@ -160,7 +161,8 @@ func (d *differences) clusters(old, next []Cluster) {
 	})
 }
 
-// pairs matches the entries of two lists by name and compares those that are in both.
+// pairs matches the entries of two lists by name. It calls compare for entries that are in both lists, and adds a
+// change for any other entry.
 func pairs[T any](
 	d *differences, list string, old, next []T, name, text func(T) string, compare func(field string, old, next T),
 ) {
@@ -207,7 +209,7 @@ func without(a, b []string) (only []string) {
 	return only
 }
 
-// shorten joins the first values of a list and counts the others.
+// shorten joins the first values of a list, and adds the number of the others.
 func shorten(values []string) string {
 	const most = 5
 	if len(values) <= most {

@@ -11,7 +11,7 @@ import (
 // PortRange is an inclusive range of ports. The zero value is invalid.
 type PortRange struct{ First, Last uint16 }
 
-// AllPorts is the range of an endpoint without ports.
+// AllPorts is the port range of an endpoint for which no ports are given.
 var AllPorts = PortRange{First: 1, Last: 65535}
 
 // Contains reports whether a port is in the range.
@@ -28,7 +28,7 @@ func (r PortRange) Len() int {
 	return int(r.Last) - int(r.First) + 1
 }
 
-// LowestRelayPort is the lowest port of a relay. Lower ports are those of well-known services (RFC 8656 §7.2).
+// LowestRelayPort is the lowest port of a relay. Lower ports belong to well-known services (RFC 8656 §7.2).
 const LowestRelayPort = 1024
 
 // ParseRelayPorts parses a range of relay ports, MIN-MAX, from LowestRelayPort to 65535.
@@ -46,7 +46,7 @@ func ParseRelayPorts(s string) (PortRange, error) {
 	return r, nil
 }
 
-// Endpoint is a set of peers: the addresses of a prefix, at the ports of a range.
+// Endpoint is a set of peers: all addresses of a prefix, each with all ports of a range.
 type Endpoint struct {
 	Prefix netip.Prefix
 	Ports  PortRange
@@ -84,7 +84,7 @@ func (e Endpoint) String() string {
 	return s
 }
 
-// ParsePrefix parses an endpoint without ports: IP or IP/LENGTH.
+// ParsePrefix parses IP or IP/LENGTH: an endpoint without ports.
 func ParsePrefix(s string) (netip.Prefix, error) {
 	prefix, err := parsePrefix(s)
 	if err != nil {
@@ -120,7 +120,7 @@ func parsePrefix(s string) (netip.Prefix, error) {
 	return netip.PrefixFrom(addr, bits).Masked(), nil
 }
 
-// parsePorts parses FIRST-LAST>.
+// parsePorts parses FIRST-LAST>: the part of an endpoint after ":<".
 func parsePorts(s string) (PortRange, error) {
 	inner, closed := strings.CutSuffix(s, ">")
 	first, last, dash := strings.Cut(inner, "-")

@@ -7,13 +7,13 @@ import (
 	"strings"
 )
 
-// variable matches a placeholder: the name of an environment variable with the prefix STUNNER_. No other variables are
-// looked up, so that no config can reveal them.
+// variable matches a placeholder: the name of an environment variable with the prefix STUNNER_. Other variables are not
+// looked up, so that a config cannot reveal them.
 var variable = regexp.MustCompile(`\$(STUNNER_[A-Z0-9_]+)|\$\{(STUNNER_[A-Z0-9_]+)\}`)
 
-// Expand returns a validated copy in which $NAME and ${NAME} are replaced in every text field. lookup is called only
-// for names that start with STUNNER_. It returns "" for a variable that is not set, which is an error. Values are not
-// expanded again. Credentials are not expanded, because a password may contain a dollar sign.
+// Expand returns a validated copy in which the placeholders $NAME and ${NAME} are replaced in every text field, except
+// credentials, because a password may contain a dollar sign. It calls lookup for names that start with STUNNER_. If
+// lookup returns "", the variable is not set, which is an error. The values are not expanded again.
 func (c Config) Expand(lookup func(name string) string) (Config, error) {
 	c = c.Clone()
 	var f findings
@@ -45,16 +45,15 @@ func (f *findings) unset(field, name string) {
 	f.add(field, name, "is not set", "set the variable in the environment of the process")
 }
 
-// place is the path of a text field: field, list[i].field or list[i].field[j]. list is empty if the field is not in a
-// list; j is negative if the field is not a list.
+// place is the path of a text field in a document: field, list[i].field or list[i].field[j].
 type place struct {
-	list  string
+	list  string // "" if the field is not in a list
 	i     int
 	field string
-	j     int
+	j     int // negative if the field is not a list
 }
 
-// String returns the path as in the document.
+// String returns the path in the form that is used in errors.
 func (p place) String() string {
 	path := p.field
 	if p.list != "" {
@@ -66,8 +65,8 @@ func (p place) String() string {
 	return path
 }
 
-// texts visits the text fields that may contain placeholders: all but the version, the license, the credentials and the
-// former secret.
+// texts visits the text fields that may contain placeholders. These are all text fields except the version, the
+// license, the credentials and the former secret.
 func (c *Config) texts(visit func(value *string, at place)) {
 	one := func(field string, value *string) { visit(value, place{field: field, j: -1}) }
 	one("admin.name", &c.Admin.Name)

@@ -2,8 +2,8 @@ package config
 
 import "github.com/stunner-gateway/stunner/services/api/credential"
 
-// KeyWithheld replaces certificates and private keys in the configs of ForAuth. It is a placeholder: Validate accepts
-// it, and a dataplane rejects the config, because the variable is not set.
+// KeyWithheld replaces certificates and private keys in the configs of ForAuth. It has the form of a placeholder, so
+// Validate accepts it. A dataplane that receives such a config rejects it, because the variable is not set.
 const KeyWithheld = "$STUNNER_KEY_WITHHELD"
 
 // ForAuth returns the part of a config that an auth service needs: the name of the Gateway, the signing credentials,
@@ -27,7 +27,7 @@ func (c Config) ForAuth() Config {
 	return v
 }
 
-// signing returns the credentials that [credential.Authority.Mint] uses: the shared secret, or else the static pair.
+// signing returns the credentials that [credential.Authority.Mint] needs: the shared secret, or else the static pair.
 func (a Auth) signing() map[string]credential.Secret {
 	keys := []string{KeyUsername, KeyPassword}
 	switch canonical(authTypes, a.Type, AuthStatic) {

@@ -12,11 +12,12 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/credential"
 )
 
-// MaxServiceAddresses bounds the service_addresses of a listener.
+// MaxServiceAddresses is the maximum number of service_addresses of a listener.
 const MaxServiceAddresses = 1_000
 
-// ReachedAt returns the external addresses of the listener: the public address, or the resolved ones if it is a host
-// name, and those of Services. It leaves out addresses that do not parse; Validate rejects them.
+// ReachedAt returns the external addresses of the listener: its public address, and its addresses in Services. resolved
+// are the addresses of PublicAddress if that is a host name. Addresses that do not parse are left out; Validate rejects
+// them.
 func (l Listener) ReachedAt(resolved ...netip.Addr) (addrs []netip.AddrPort) {
 	if public, err := netip.ParseAddr(l.PublicAddress); err == nil {
 		resolved = []netip.Addr{public}
@@ -32,13 +33,13 @@ func (l Listener) ReachedAt(resolved ...netip.Addr) (addrs []netip.AddrPort) {
 	return addrs
 }
 
-// AllCertificates returns the certificates of a TLS or DTLS listener. The first is for clients that request no server
+// AllCertificates returns Cert with Key, followed by Certificates. The first one is for clients that request no server
 // name of the others.
 func (l Listener) AllCertificates() []Certificate {
 	return append([]Certificate{{l.Cert, l.Key}}, l.Certificates...)
 }
 
-// KeyPair decodes a certificate and its key. Errors contain neither of them.
+// KeyPair decodes a certificate and its key. Its errors quote neither of them.
 func (c Certificate) KeyPair() (tls.Certificate, error) {
 	cert, err := base64.StdEncoding.DecodeString(c.Cert)
 	if err != nil {
@@ -100,7 +101,7 @@ func (f *findings) addresses(i int, l Listener) {
 	}
 }
 
-// socket checks protocol and port, and that no other listener has the same port.
+// socket checks the protocol and the port of a listener, and that no other listener uses the same port.
 func (f *findings) socket(i int, l Listener, sockets map[string]int) {
 	if !l.Protocol.known() {
 		f.add(index("listeners", i, "protocol"), string(l.Protocol), "is unknown", "use "+ProtocolNames())

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// number is a whole number of the document, or a placeholder of one.
+// number is an integer in a document, or a placeholder in the place of an integer.
 type number[T int | int32 | int64] struct {
 	value       T
 	placeholder string
@@ -28,14 +28,14 @@ func (n *number[T]) UnmarshalJSON(data []byte) error {
 
 func isVariable(text string) bool { return text != "" && variable.FindString(text) == text }
 
-// numbers replaces the placeholders of numbers.
+// numbers replaces placeholders in the place of integers, and collects the errors.
 type numbers struct {
 	lookup func(name string) string // nil if placeholders are not allowed
 	findings
 }
 
-// resolve returns the number, or adds a finding. It does not show the value of a variable, because a wrongly named
-// variable may hold a secret.
+// resolve returns the value of a number, or adds an error. The error does not contain the value of the variable,
+// because a wrongly named variable may contain a secret.
 func resolve[T int | int32 | int64](in *numbers, field string, n number[T]) T {
 	if n.placeholder == "" {
 		return n.value

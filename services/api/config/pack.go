@@ -8,10 +8,10 @@ import (
 	"sync"
 )
 
-// packers are reused, because creating one costs more than packing a config.
+// packers is a pool, because creating a gzip.Writer costs more than packing a config.
 var packers = sync.Pool{New: func() any { return gzip.NewWriter(nil) }}
 
-// Pack returns the compressed canonical form of a config, because a Secret is limited to 1 MiB. Equal configs have
+// Pack returns the canonical form of a config, compressed, because a Secret is limited to 1 MiB. Equal configs have
 // equal packed forms.
 func (c Config) Pack() []byte {
 	var out bytes.Buffer
@@ -28,7 +28,7 @@ func (c Config) Pack() []byte {
 	return out.Bytes()
 }
 
-// Unpack parses a config in the form of Pack, or uncompressed. Like Parse it does not validate.
+// Unpack parses a config that Pack has returned, or an uncompressed config. Like Parse it does not validate.
 func Unpack(packed []byte) (c Config, unknown []string, err error) {
 	if !bytes.HasPrefix(packed, []byte("\x1f\x8b")) { // RFC 1952 §2.3.1
 		return Parse(packed)

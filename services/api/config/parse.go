@@ -19,13 +19,14 @@ import (
 // MaxDocument is the maximum size of a document in bytes.
 const MaxDocument = 4 << 20
 
-// MaxUnknown is the maximum number of unknown fields that Parse returns. The JSON decoder stops counting there.
+// MaxUnknown is the maximum number of unknown fields that Parse returns. The JSON decoder stops recording at this
+// number.
 const MaxUnknown = 100
 
 // supported are the versions that Parse accepts. v1alpha1 differs from v1 in fields that have no effect any more.
 var supported = []string{Version, "v1alpha1"}
 
-// document is the wire form of a Config where it differs from the Go form.
+// document is the JSON form of a Config, where it differs from the Go form.
 type document struct {
 	Version   string             `json:"version"`
 	Admin     adminDocument      `json:"admin"`
@@ -62,14 +63,14 @@ type listenerDocument struct {
 }
 
 // Parse parses a config from JSON or YAML, replaces aliases by canonical spellings and sets defaults. It does not
-// validate. unknown lists the paths of at most MaxUnknown fields that this release does not define. They are not an
-// error, because other releases may send them.
+// validate. unknown lists the paths of fields that this release does not define, at most MaxUnknown. Such fields are
+// not an error, because other releases may send them.
 //
-// Placeholders in place of numbers are an error; see ParseWith.
+// A placeholder in the place of a number is an error; see ParseWith.
 func Parse(data []byte) (c Config, unknown []string, err error) { return ParseWith(data, nil) }
 
-// ParseWith is Parse for a document that is written for one process. It replaces placeholders in place of numbers by
-// the values of lookup, which is the one of Expand.
+// ParseWith is Parse for a document that was written for one process, such as a file. It replaces placeholders in the
+// place of numbers by the results of lookup, as Expand does for texts.
 func ParseWith(data []byte, lookup func(name string) string) (c Config, unknown []string, err error) {
 	text, err := toJSON(data)
 	if err != nil {
@@ -90,7 +91,7 @@ func ParseWith(data []byte, lookup func(name string) string) (c Config, unknown 
 	return c, unknown, nil
 }
 
-// config converts the wire form, of either version, to the Go form.
+// config converts the JSON form, of any supported version, to the Go form.
 func (d document) config(lookup func(name string) string) (Config, error) {
 	in := &numbers{lookup: lookup}
 	c := Config{Version: Version, Admin: d.Admin.config(in), Auth: d.Auth.config(in), Clusters: d.Clusters}
@@ -160,7 +161,7 @@ func Explodes(data []byte, bytesAtMost int) bool {
 	return remaining(content, bytesAtMost) < 0
 }
 
-// remaining subtracts the size of content from left. It stops when the result is negative.
+// remaining returns left minus the size of content in bytes. It stops early when the result is negative.
 func remaining(content any, left int) int {
 	left -= len(",")
 	switch c := content.(type) {
@@ -181,7 +182,7 @@ func remaining(content any, left int) int {
 	return left
 }
 
-// documents counts the YAML documents of data that have content. The YAML parser ignores all but the first.
+// documents counts the YAML documents in data that have content. The YAML parser would ignore all but the first.
 func documents(data []byte) (n int) {
 	open := false
 	for line := range strings.Lines(string(data)) {
@@ -199,8 +200,8 @@ func documents(data []byte) (n int) {
 	return n
 }
 
-// harmlessErrors are the prefixes of YAML errors that only contain positions and syntax. Other errors quote values,
-// which may be secrets.
+// harmlessErrors are the prefixes of YAML errors that contain only positions and syntax. Other errors quote values,
+// which may be secrets, and are replaced.
 var harmlessErrors = []string{
 	"line ", "unmarshal errors:", "document contains excessive aliasing", "control characters", "invalid leading",
 	"invalid Unicode",
@@ -215,7 +216,7 @@ func yamlError(err error) error {
 	return errors.New("yaml: " + strings.Join(strings.Fields(cut(text)), " "))
 }
 
-// cut truncates a text of the document for messages.
+// cut truncates a text from a document for messages.
 func cut(text string) string {
 	const most = 200
 	if len(text) <= most {
@@ -224,7 +225,8 @@ func cut(text string) string {
 	return strings.ToValidUTF8(text[:most], "") + "…"
 }
 
-// checkVersion decodes only the version, because the types of another version may differ.
+// checkVersion returns an error if the version of a document is not supported. It decodes only the version, because the
+// types of other fields may differ in another version.
 func checkVersion(text []byte) error {
 	var head struct {
 		Version string `json:"version"`
@@ -266,7 +268,7 @@ func decode(text []byte, d *document) (unknown []string, err error) {
 	return unknown, errors.Join(all...)
 }
 
-// decodeEach returns the first unknown fields, and the first duplicate fields.
+// decodeEach decodes twice, and returns the first unknown fields and the first duplicate fields.
 func decodeEach(text []byte) (strange []error, err error) {
 	for _, option := range []strict.StrictOption{strict.DisallowUnknownFields, strict.DisallowDuplicateFields} {
 		found, err := strict.UnmarshalStrict(text, &document{}, option)
@@ -286,7 +288,7 @@ func fieldPath(err error) string {
 	return err.Error()
 }
 
-// typeError rephrases the type errors of the JSON decoder, which contain Go types.
+// typeError replaces the type errors of the JSON decoder, which contain Go types, by errors about JSON types.
 func typeError(err error) error {
 	var t *json.UnmarshalTypeError
 	if !errors.As(err, &t) {

@@ -26,7 +26,7 @@ type properties struct {
 	port     int    // default port of TURN URIs (RFC 7065 §3.1)
 }
 
-// protocols lists all protocols, in the order of messages.
+// protocols lists all protocols, in the order in which messages list them.
 var protocols = []properties{
 	{TURNUDP, "udp", "udp", false, schemeTURN, DefaultPort},
 	{TURNTCP, "tcp", "tcp", false, schemeTURN, DefaultPort},
@@ -54,8 +54,8 @@ func ProtocolNames() string {
 	return strings.Join(names[:last], ", ") + " or " + names[last]
 }
 
-// properties returns the properties of a protocol. Those of an unknown protocol are the ones of UDP, until Validate
-// rejects it.
+// properties returns the properties of a protocol. An unknown protocol, which Validate rejects, has the properties of
+// UDP.
 func (p Protocol) properties() properties {
 	i := slices.IndexFunc(protocols, func(q properties) bool { return q.protocol == p })
 	return protocols[max(i, 0)]
@@ -75,7 +75,7 @@ func (p Protocol) canonical() Protocol {
 	return p
 }
 
-// Stream reports whether the transport is a byte stream.
+// Stream reports whether the transport is a byte stream (TCP or TLS).
 func (p Protocol) Stream() bool { return p.Network() == "tcp" }
 
 // Secure reports whether the transport is encrypted.

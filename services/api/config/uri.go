@@ -33,7 +33,8 @@ type URI struct {
 	Password  credential.Secret
 }
 
-// ParseURI parses turn:HOST[:PORT][?transport=udp|tcp] (RFC 7065 §3.1, turns: likewise), and the form of command lines,
+// ParseURI parses a TURN URI in one of two forms. The form of RFC 7065 §3.1 is turn:HOST[:PORT][?transport=udp|tcp],
+// and the same with turns. The form of command lines is
 // turn://[USER:PASSWORD@]HOST[:PORT][?transport=udp|tcp|tls|dtls], with percent-encoded user and password. Errors do
 // not quote the input, which may contain a password.
 func ParseURI(s string) (URI, error) {
@@ -59,7 +60,7 @@ func ParseURI(s string) (URI, error) {
 	return u, nil
 }
 
-// parseUser parses and removes USER:PASSWORD@.
+// parseUser parses USER:PASSWORD@ and returns the rest.
 func (u *URI) parseUser(authority string) (hostPort string, err error) {
 	at := strings.LastIndexByte(authority, '@')
 	if at < 0 {
@@ -100,7 +101,8 @@ func (u *URI) parseTransport(query string, hasQuery, commandLine bool) error {
 	return nil
 }
 
-// parseHostPort sets host and port. The default port is that of the protocol; on command lines it is 443 for turns.
+// parseHostPort sets host and port. The default port is the default port of the protocol, except that it is 443 for
+// turns on command lines.
 func (u *URI) parseHostPort(s string, commandLine bool) error {
 	host, port := s, ""
 	if i := strings.LastIndexByte(s, ':'); i > strings.LastIndexByte(s, ']') {
@@ -156,7 +158,8 @@ func (l Listener) URI() (URI, bool) {
 	return URI{Scheme: p.scheme, Host: l.PublicAddress, Port: cmp.Or(l.PublicPort, l.Port), Transport: p.network}, true
 }
 
-// isHost reports whether s is an IPv4 address or a host name (RFC 1123 §2.1, and the underscore, which is in use).
+// isHost reports whether s is an IPv4 address or a host name (RFC 1123 §2.1). Underscores are allowed too, because some
+// host names have them.
 func isHost(s string) bool {
 	name := strings.TrimSuffix(s, ".")
 	for label := range strings.SplitSeq(name, ".") {
@@ -164,7 +167,7 @@ func isHost(s string) bool {
 			return false
 		}
 	}
-	// A name that ends in a number is meant as an IPv4 address.
+	// A name whose last label is a number must be an IPv4 address.
 	if last := name[strings.LastIndexByte(name, '.')+1:]; strings.Trim(last, "0123456789") == "" {
 		return isAddress(s)
 	}

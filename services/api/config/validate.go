@@ -19,7 +19,8 @@ import (
 // seconds.
 const MaxHostNames = 10_000
 
-// Bounds of a config. They are far above any useful config, and low enough to check a malicious document quickly.
+// Bounds of a config. They are far above any useful config, and low enough that a malicious document can be checked
+// quickly.
 const (
 	maxListeners    = 1_000
 	maxClusters     = 10_000
@@ -40,8 +41,10 @@ type FieldError struct {
 	Field string
 	// Value is the wrong value; it is empty if missing, too long or secret.
 	Value string
-	// Problem describes the error, Remedy the correction.
-	Problem, Remedy string
+	// Problem describes the error.
+	Problem string
+	// Remedy describes the correction.
+	Remedy string
 }
 
 // Error returns field, value, problem and remedy in one line.
@@ -59,7 +62,7 @@ func (e *FieldError) Error() string {
 // findings collects the errors of a config.
 type findings struct {
 	errs []error
-	// lenient skips values with placeholders. They are checked when they are expanded.
+	// lenient makes checks skip values with placeholders, which are checked after Expand has replaced them.
 	lenient bool
 }
 
@@ -86,8 +89,8 @@ func index(list string, i int, field string) string {
 	return list + "[" + strconv.Itoa(i) + "]." + field
 }
 
-// Validate returns all errors of a defaulted config, as joined *FieldError values. It skips values with placeholders;
-// Expand validates them. A route to a missing cluster is not an error: it reaches nothing.
+// Validate returns all errors of a config with defaults, as joined *FieldError values. It skips values with
+// placeholders; Expand validates them. A route to a missing cluster is not an error; it allows no peer.
 func (c Config) Validate() error { return c.validate(false) }
 
 func (c Config) validate(expanded bool) error {
@@ -102,7 +105,7 @@ func (c Config) validate(expanded bool) error {
 	return errors.Join(f.errs...)
 }
 
-// bound checks that a number is not negative. zero is the meaning of 0 in the remedy.
+// bound checks that a number is not negative. zero describes the meaning of 0, for the remedy.
 func (f *findings) bound(field string, n int64, zero string) {
 	if n < 0 {
 		f.add(field, strconv.FormatInt(n, 10), "is negative", "use 0 for "+zero)
@@ -128,7 +131,7 @@ func (f *findings) admin(a Admin) {
 	}
 }
 
-// endpointURL checks the URL of an HTTP server of the process; empty means none.
+// endpointURL checks the URL of an HTTP server of the process. An empty URL is valid.
 func (f *findings) endpointURL(field, value string) {
 	if value == "" || f.lenient && variable.MatchString(value) {
 		return
@@ -196,7 +199,7 @@ func (f *findings) former(former *FormerSecret) {
 	}
 }
 
-// secret rejects credential.Redacted, which is not secret.
+// secret adds an error for the value credential.Redacted, which means that a secret was left out of the config.
 func (f *findings) secret(field string, value credential.Secret) {
 	if value == credential.Redacted {
 		f.add(field, "", "is "+credential.Redacted+": the secret was left out",

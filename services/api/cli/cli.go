@@ -1,5 +1,5 @@
-// Package cli reads the command lines of the programs. A flag that is not given takes its value from an environment
-// variable. A wrong command line is reported with all its errors at once, each with the flag and the remedy.
+// Package cli parses the command lines of the programs. A flag that is not given takes its value from an environment
+// variable. All errors of a command line are reported at once, each with the flag and the remedy.
 package cli
 
 import (
@@ -13,7 +13,7 @@ import (
 // Flags are the flags of a program.
 type Flags struct {
 	*flag.FlagSet
-	// Short maps one-letter names to the flags that they stand for.
+	// Short maps one-letter names to the long names of the same flags.
 	Short map[string]string
 	// Env returns the environment variable of a flag; "" if it has none.
 	Env func(flag string) string
@@ -26,8 +26,8 @@ func New(program string, env func(flag string) string) *Flags {
 	return f
 }
 
-// EnvName returns the environment variable of a flag that is named after it: PREFIX and the name in capitals with
-// underscores.
+// EnvName returns the environment variable that is named after a flag: prefix, and the name of the flag in capitals
+// with underscores.
 func EnvName(prefix, flag string) string {
 	return prefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
@@ -41,7 +41,7 @@ func (f *Flags) Shorten(short map[string]string) {
 	}
 }
 
-// SetFromEnv sets the flags that the command line did not set from their environment variables. It is called after
+// SetFromEnv sets the flags that are not on the command line from their environment variables. It must be called after
 // Parse.
 func (f *Flags) SetFromEnv(getenv func(string) string) error {
 	given := map[string]bool{}

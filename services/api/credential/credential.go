@@ -7,7 +7,7 @@
 //	username = <unix-expiry-seconds> ":" <user-id>
 //	password = base64( HMAC-SHA1( shared secret, username ) )
 //
-// The package is pure: the time is an argument.
+// The package does no I/O, and the time is an argument.
 package credential
 
 import (
@@ -24,11 +24,11 @@ import (
 	"unicode/utf8"
 )
 
-// Redacted is the text that a Secret prints.
+// Redacted is the text that is printed instead of a Secret.
 const Redacted = "<redacted>"
 
-// Secret is a string that must not be shown. Every way of printing it gives Redacted. JSON and YAML contain the value,
-// because configs are transported in them. string(s) is the only way to read it.
+// Secret is a string that must not be shown. Printing it in any way prints Redacted. JSON and YAML contain the value,
+// because configs are transported in them. The conversion string(s) is the only other way to read the value.
 type Secret string
 
 // String returns Redacted, or nothing for an empty secret.
@@ -56,25 +56,26 @@ type Credential struct {
 	Expires time.Time
 }
 
-// Authority verifies and mints credentials: a static pair, ephemeral ones under a shared secret, or both. The zero
-// Authority accepts no credential.
+// Authority verifies and mints credentials: a static pair, ephemeral credentials with a shared secret, or both. The
+// zero Authority accepts no credential.
 type Authority struct {
-	// Realm is the realm that enters the key (RFC 8489 §9.2.2).
+	// Realm is the realm from which the long-term key is derived (RFC 8489 §9.2.2).
 	Realm string
-	// Username and Password are the static pair. Both are set or neither.
+	// Username is the user name of the static pair. It is empty if there is no static pair.
 	Username string
+	// Password is the password of the static pair.
 	Password Secret
 	// SharedSecret is the key of ephemeral credentials.
 	SharedSecret Secret
 }
 
-// Errors of Authority.Verify. Clients receive 401 for both (RFC 8489 §9.2.4); counters distinguish them.
+// Errors of Authority.Verify. A client receives 401 for both (RFC 8489 §9.2.4), but metrics distinguish them.
 var (
 	ErrUnknownUser = errors.New("unknown user name")
 	ErrExpired     = errors.New("credential has expired")
 )
 
-// Verified is a user name that an Authority accepts.
+// Verified is the result of Authority.Verify.
 type Verified struct {
 	// Key is the long-term key with which the message must be signed.
 	Key []byte
@@ -84,7 +85,7 @@ type Verified struct {
 	Expires time.Time
 }
 
-// In returns the authority with the same credentials in another realm.
+// In returns a copy of the authority with another realm.
 func (a Authority) In(realm string) Authority {
 	a.Realm = realm
 	return a
@@ -111,9 +112,9 @@ func (a Authority) Verify(username string, now time.Time) (Verified, error) {
 	return v, nil
 }
 
-// Guessable reports whether a client can find the password of a user name by trying. This holds for static names, and
-// for ephemeral names under a shared secret of less than StrongSecret bytes. Names that Verify does not accept count as
-// guessable too, so that the treatment by the caller does not reveal which names exist.
+// Guessable reports whether the password of a user name can be found by trying. This is the case for static names, and
+// for ephemeral names with a shared secret shorter than StrongSecret. It is also true for names that Verify does not
+// accept, so that the behavior of the caller does not reveal which names exist.
 func (a Authority) Guessable(username string) bool {
 	if len(a.SharedSecret) < StrongSecret || a.Username != "" && username == a.Username {
 		return true
@@ -122,13 +123,13 @@ func (a Authority) Guessable(username string) bool {
 	return !ok
 }
 
-// StrongSecret is the length in bytes from which a password or a shared secret cannot be found by trying: 16 random
+// StrongSecret is the minimum length in bytes of a password or shared secret that cannot be found by trying: 16 random
 // bytes have 128 bits.
 const StrongSecret = 16
 
-// Mint returns a credential for a user: an ephemeral one if the authority has a shared secret, else the static pair,
-// independent of user and ttl. It returns an error for the zero authority, and for a user id or ttl that Verify would
-// not accept.
+// Mint returns a credential for a user: an ephemeral one if the authority has a shared secret, or else the static pair,
+// which does not depend on userID and ttl. It returns an error for the zero Authority, and for a userID or ttl that
+// Verify would not accept.
 func (a Authority) Mint(userID string, ttl time.Duration, now time.Time) (Credential, error) {
 	switch {
 	case a.SharedSecret != "":
@@ -153,8 +154,8 @@ func (a Authority) Mint(userID string, ttl time.Duration, now time.Time) (Creden
 	return Credential{}, errors.New("mint credential: the gateway has no TURN credentials")
 }
 
-// MaxTTL is the longest lifetime of an ephemeral credential. Mint refuses a longer one, and Verify a name with a later
-// expiry.
+// MaxTTL is the longest lifetime of an ephemeral credential. Mint returns an error for a longer one, and Verify for a
+// user name with a later expiry.
 const MaxTTL = 366 * 24 * time.Hour
 
 // clockSkew is how far the clock of the minting service may be ahead of the clock of the verifying dataplane.
@@ -163,14 +164,15 @@ const clockSkew = time.Minute
 // maxUsername is the maximum length of a STUN USERNAME in bytes (RFC 8489 §14.3).
 const maxUsername = 508
 
-// firstExpiry is the lowest number that counts as an expiry and not as a numeric user id: 2001-09-09.
+// firstExpiry is the lowest number in a user name that is interpreted as an expiry, and not as a numeric user id. It is
+// a time in 2001.
 const firstExpiry = 1_000_000_000
 
 // lastExpiry is the last second of the year 9999. It prevents overflows of time arithmetic.
 const lastExpiry = 253_402_300_799
 
-// ParseUsername splits the user name of an ephemeral credential into expiry and user id. The expiry may be before or
-// after the user id, or alone. The first number in the valid range is the expiry.
+// ParseUsername splits the user name of an ephemeral credential at colons into expiry and user id. The first number
+// between firstExpiry and lastExpiry is the expiry. It may be before or after the user id, or alone.
 func ParseUsername(username string) (expires time.Time, userID string, ok bool) {
 	parts := strings.Split(username, ":")
 	for i, p := range parts {

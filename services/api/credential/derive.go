@@ -7,14 +7,14 @@ import (
 	"fmt"
 )
 
-// derivation is the context of derived keys (RFC 5869 §3.2). A change of the derivation needs another version.
+// derivation is the info parameter of HKDF (RFC 5869 §3.2). If the derivation changes, its version must change too.
 const derivation = "stunner.l7mp.io/signing-key/v1 "
 
 // derivedSize is the size of a derived key in bytes: one output of the hash.
 const derivedSize = sha256.Size
 
-// Derive returns the shared secret of a gateway. It reveals neither s nor the secrets of other gateways. The same
-// arguments give the same secret.
+// Derive derives the shared secret of a gateway from s. The result does not reveal s or the secrets of other gateways.
+// The same arguments give the same result.
 func (s Secret) Derive(gateway string) (Secret, error) {
 	key, err := hkdf.Key(sha256.New, []byte(s), nil, derivation+gateway, derivedSize)
 	if err != nil {

@@ -1,7 +1,7 @@
 // Package deptest checks the dependencies of packages, so that the layers of the repository are kept.
 //
-// Imports are followed transitively. Packages of the standard library are only checked in the imports of this
-// repository: os is a dependency of fmt, but the pure packages must not import it themselves.
+// Imports are followed transitively. Packages of the standard library are checked only if this repository imports them
+// itself: fmt imports os, but packages that must not do I/O must not import os themselves.
 package deptest
 
 import (
@@ -28,16 +28,16 @@ const own = "github.com/stunner-gateway/stunner/"
 type Rule struct {
 	// Package is an import path.
 	Package string
-	// Forbidden holds import paths. A path that ends in "/..." includes all packages below it.
+	// Forbidden lists import paths. A path that ends in "/..." includes all packages below it.
 	Forbidden []string
-	// Calls holds functions that the package itself must not call, such as "time.Now", and methods of any type, such as
+	// Calls lists functions that the package itself must not call, such as "time.Now", and methods of any type, such as
 	// ".WriteTo".
 	Calls []string
 	// Why is the reason, which is shown with a violation.
 	Why string
 }
 
-// Check fails t for every violation, and shows the import path to the forbidden package.
+// Check fails t for every violation. The message contains the chain of imports to the forbidden package.
 func Check(t *testing.T, rules []Rule) {
 	t.Helper()
 	for _, rule := range rules {
@@ -68,7 +68,7 @@ type node struct {
 
 type graph map[string]node
 
-// load returns the dependencies of a package. It uses the go command, because it evaluates build tags, workspaces and
+// load returns the dependencies of a package. It runs the go command, which evaluates build tags, workspaces and
 // replacements.
 func load(pkg string) (graph, error) {
 	cmd := exec.Command("go", "list", "-deps", "-json=ImportPath,Dir,GoFiles,Imports,ImportMap,Standard", pkg)
@@ -115,7 +115,7 @@ func (r Rule) broken(g graph) (all []string, err error) {
 	return all, nil
 }
 
-// reach maps every transitive import of pkg to the package that imports it. It does not follow imports of the standard
+// reach maps every transitive import of pkg to a package that imports it. It does not follow imports of the standard
 // library.
 func (g graph) reach(pkg string) map[string]string {
 	from := map[string]string{pkg: ""}
@@ -158,7 +158,7 @@ func way(from map[string]string, pkg string) string {
 	return text
 }
 
-// calls returns the calls of the functions in a file.
+// calls returns the positions in a file at which one of the functions is used.
 func calls(file string, functions []string) (all []string, err error) {
 	fset := token.NewFileSet()
 	tree, err := parser.ParseFile(fset, file, nil, 0)

@@ -21,14 +21,15 @@ type Limiter[K comparable] struct {
 	swept   time.Time
 }
 
-// New returns a limiter that allows perSecond requests a second for each key, and burst at once. It holds at most
-// maxKeys buckets. A further key replaces an arbitrary one, so that requests with many keys cannot delay those with a
-// new key.
+// New returns a limiter that allows perSecond requests a second for each key, and burst requests at once. It keeps at
+// most maxKeys buckets. If all are in use, a new key replaces an arbitrary one, so that a client that uses many keys
+// cannot exclude other clients.
 func New[K comparable](perSecond float64, burst, maxKeys int) *Limiter[K] {
 	return &Limiter[K]{limit: rate.Limit(perSecond), burst: burst, maxKeys: maxKeys, buckets: map[K]*rate.Limiter{}}
 }
 
-// Take takes a token of key and returns 0. If there is none, it returns the time until there is one.
+// Take takes a token from the bucket of key and returns 0. If the bucket is empty, it takes none and returns the time
+// until the bucket has a token.
 func (l *Limiter[K]) Take(key K, now time.Time) (wait time.Duration) {
 	token := l.bucket(key, now).ReserveN(now, 1)
 	if wait = token.DelayFrom(now); wait > 0 {
@@ -37,8 +38,8 @@ func (l *Limiter[K]) Take(key K, now time.Time) (wait time.Duration) {
 	return wait
 }
 
-// bucket returns the bucket of a key. If there is no room, it drops the full buckets, which equal new ones. It does so
-// at most once a second, because it visits all buckets.
+// bucket returns the bucket of a key. If maxKeys buckets are in use, it removes the full ones, which are equal to new
+// ones. It does so at most once a second, because it visits all buckets.
 func (l *Limiter[K]) bucket(key K, now time.Time) *rate.Limiter {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -60,8 +61,8 @@ func (l *Limiter[K]) bucket(key K, now time.Time) *rate.Limiter {
 	return b
 }
 
-// SourcePrefix returns the addresses that count as one source: an IPv4 address, or a /64 of IPv6, because one host can
-// use all addresses of a /64 (RFC 6177 §2).
+// SourcePrefix returns the addresses that count as one source of requests: an IPv4 address, or a /64 of IPv6, because
+// one host can use all addresses of a /64 (RFC 6177 §2).
 func SourcePrefix(addr netip.Addr) netip.Prefix {
 	addr = addr.Unmap()
 	bits := addr.BitLen()

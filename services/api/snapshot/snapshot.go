@@ -1,4 +1,5 @@
-// Package snapshot generates random clusters for tests. They contain valid and invalid objects.
+// Package snapshot generates random Kubernetes objects for tests. They are the objects of a cluster that uses STUNner,
+// and some are invalid.
 package snapshot
 
 import (
@@ -28,8 +29,9 @@ type maker struct {
 	objects   []Object
 }
 
-// Make returns Gateways, routes and backends of a namespace, any of which may be invalid or missing, and a GatewayClass
-// of a controller and a Dataplane, which are named after the namespace.
+// Make returns the objects of one namespace: Gateways, routes and backends, and a GatewayClass of a controller with its
+// configuration. Any of them may be invalid or missing. The GatewayClass and the Dataplane are named after the
+// namespace.
 func Make(random *rand.Rand, namespace, controller string) []Object {
 	m := &maker{Rand: random, namespace: namespace}
 	m.class(controller)
@@ -102,7 +104,7 @@ func (m *maker) gateway(name string) {
 	m.add(gw)
 }
 
-// route adds a route to a Gateway and a backend that may be missing.
+// route adds a route. Its Gateway and its backend may not exist.
 func (m *maker) route(name string) {
 	route := &stunnerv1.UDPRoute{ObjectMeta: m.meta(name)}
 	route.Spec.ParentRefs = []gwapiv1.ParentReference{{Name: gwapiv1.ObjectName(fmt.Sprintf("gw-%d", m.IntN(4)))}}
@@ -114,7 +116,8 @@ func (m *maker) route(name string) {
 	m.add(route)
 }
 
-// backend adds a Service and a StaticService of the same name.
+// backend adds a Service with an EndpointSlice, and a StaticService with the same name, so that a route can refer to
+// either kind. number makes the address of the endpoint unique.
 func (m *maker) backend(name string, number int) {
 	m.mostly(&corev1.Service{ObjectMeta: m.meta(name), Spec: corev1.ServiceSpec{ClusterIP: corev1.ClusterIPNone}})
 	slice := &discoveryv1.EndpointSlice{

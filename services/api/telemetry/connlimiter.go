@@ -7,15 +7,15 @@ import (
 	"sync"
 )
 
-// connLimiter bounds the connections of a server. Beyond the limit it closes the connection that has been idle for
-// longest, so that clients that send nothing, or send slowly, make room for others.
+// connLimiter bounds the connections of a server. If there are too many, it closes the connection that has been idle
+// the longest, so that clients that send nothing, or send slowly, do not exclude other clients.
 type connLimiter struct {
 	limit int
 
 	mu    sync.Mutex
 	idle  *list.List // of net.Conn, the longest idle first
 	conns map[net.Conn]*list.Element
-	// unused holds the connections without a request so far.
+	// unused contains the connections on which no request has begun.
 	unused map[net.Conn]bool
 	// closing is set when the server shuts down: new connections are closed at once.
 	closing bool
@@ -27,7 +27,7 @@ func newConnLimiter(limit int) *connLimiter {
 	}
 }
 
-// track is the http.Server.ConnState. A hijacked connection is not tracked any more.
+// track implements http.Server.ConnState. A hijacked connection is not tracked any more.
 func (c *connLimiter) track(conn net.Conn, state http.ConnState) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -50,8 +50,8 @@ func (c *connLimiter) track(conn net.Conn, state http.ConnState) {
 	}
 }
 
-// end is called by http.Server.RegisterOnShutdown. It closes connections without a request, which Shutdown would
-// otherwise wait for.
+// end stops the limiter when the server shuts down (http.Server.RegisterOnShutdown). It closes connections without a
+// request, because Shutdown would otherwise wait for them.
 func (c *connLimiter) end() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -61,8 +61,8 @@ func (c *connLimiter) end() {
 	}
 }
 
-// close closes a connection without the TLS closing handshake, which could take seconds. The server gets an error at
-// its next read or write.
+// close closes a connection without the closing handshake of TLS, which could take seconds. The server then gets an
+// error at its next read or write.
 func (c *connLimiter) close(place *list.Element) {
 	conn := place.Value.(net.Conn)
 	if secured, ok := conn.(interface{ NetConn() net.Conn }); ok {

@@ -7,9 +7,12 @@ import (
 
 // Health answers the probes /live and /ready.
 type Health struct {
-	// Live and Ready return nil if the process is live or ready, else an error, whose text is in the answer. A nil
-	// function means yes.
-	Live, Ready func() error
+	// Live returns nil if the process is live, or else an error, whose text is in the answer. A nil function means that
+	// it is live.
+	Live func() error
+	// Ready returns nil if the process is ready, or else an error, whose text is in the answer. A nil function means that
+	// it is ready.
+	Ready func() error
 }
 
 // verdict is the body of an answer.

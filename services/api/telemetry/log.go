@@ -14,16 +14,16 @@ import (
 // LevelTrace is the level of per-packet messages, below all levels of slog.
 const LevelTrace = slog.LevelDebug - 4
 
-// disabled is above all levels.
+// disabled is above the levels of all messages, so that a scope with this level logs nothing.
 const disabled = slog.LevelError + 100
 
-// all is the scope that applies to every scope without a level of its own.
+// all is the scope in a specification that sets the level of every scope without a level of its own.
 const all = "all"
 
 // scopeKey is the attribute with the scope of a message.
 const scopeKey = "scope"
 
-// levelNames are the levels of a specification, most verbose first.
+// levelNames are the levels in a specification, the most verbose first.
 var levelNames = []struct {
 	name  string
 	level slog.Level
@@ -42,8 +42,8 @@ type Levels struct {
 	scopes atomic.Pointer[map[string]slog.Level]
 }
 
-// ParseLevels parses SCOPE:LEVEL[,SCOPE:LEVEL…]; case does not matter. A later part takes precedence, and "all" resets
-// the scopes before it. The error names the invalid parts.
+// ParseLevels parses SCOPE:LEVEL[,SCOPE:LEVEL…]; case does not matter. A later part takes precedence over an earlier
+// one, and a part for "all" also replaces the parts before it. The error names the invalid parts.
 func ParseLevels(spec string) (*Levels, error) {
 	scopes, invalid := readLevels(spec)
 	if len(invalid) > 0 {
@@ -56,7 +56,7 @@ func ParseLevels(spec string) (*Levels, error) {
 	return l, nil
 }
 
-// Set changes the levels. It ignores invalid parts, because a config must not silence a process.
+// Set replaces the levels. It ignores invalid parts, so that an error in a config cannot stop a process from logging.
 func (l *Levels) Set(spec string) {
 	scopes, _ := readLevels(spec)
 	l.scopes.Store(&scopes)
@@ -127,8 +127,8 @@ func levelName(level slog.Level) string {
 	return level.String()
 }
 
-// NewLog returns a logger that writes messages at or above levels to w, in format "json" or as text. Both formats
-// escape control characters, so that text from outside cannot forge log lines.
+// NewLog returns a logger that writes to w the messages that levels allow, in format "json" or else as text. Both
+// formats escape control characters, so that text from clients cannot forge log lines.
 func NewLog(w io.Writer, format string, levels *Levels) *slog.Logger {
 	o := &slog.HandlerOptions{
 		Level: LevelTrace - 1, // handler.Enabled filters
@@ -146,7 +146,8 @@ func NewLog(w io.Writer, format string, levels *Levels) *slog.Logger {
 	return slog.New(handler{Handler: out, levels: levels, scope: all})
 }
 
-// Scope returns a logger with a scope and its level. For a logger that is not from NewLog it only adds the attribute.
+// Scope returns a logger with a scope, which determines its level. For a logger that NewLog has not returned, it only
+// adds the attribute.
 func Scope(log *slog.Logger, name string) *slog.Logger {
 	if h, ok := log.Handler().(handler); ok {
 		h.scope = strings.ToLower(name)

@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Names of the metrics of the dataplane. Received and sent, rx and tx, are from its point of view.
+// Names of the metrics of the dataplane. Received (rx) and sent (tx) mean received and sent by the dataplane.
 const (
 	AllocationsActive        = "stunner_allocations_active"
 	AllocationsTotal         = "stunner_allocations_total"
@@ -70,7 +70,8 @@ const (
 	Histogram Type = "histogram"
 )
 
-// Metric describes a metric. Its labels have few values, which never come from outside: no users or addresses.
+// Metric describes a metric. Labels have few values. They never contain data of clients, such as users or addresses, so
+// that the number of series is bounded.
 type Metric struct {
 	Name   string
 	Type   Type
@@ -78,7 +79,7 @@ type Metric struct {
 	Help   string
 }
 
-// Metrics lists all metrics of all services. Creating another one panics.
+// Metrics lists all metrics of all services. The constructors of this package panic for any other name.
 var Metrics = []Metric{
 	{AllocationsActive, Gauge, nil, "Active TURN allocations, including those of a draining process."},
 	{AllocationsTotal, Counter, nil, "TURN allocations made since start."},
@@ -145,7 +146,7 @@ var Metrics = []Metric{
 	{OperatorScalerAnswers, Counter, []string{"code"}, "Requests of KEDA, by gRPC status code."},
 }
 
-// find returns a metric. It panics for an unknown name, which is a programming error.
+// find returns a metric by name. It panics for an unknown name, which is a programming error.
 func find(name string) Metric {
 	for _, m := range Metrics {
 		if m.Name == name {
@@ -155,7 +156,8 @@ func find(name string) Metric {
 	panic(fmt.Sprintf("metric %q is not in telemetry.Metrics", name))
 }
 
-// must returns a metric. It panics if type or labels are not as expected.
+// must returns a metric by name. It panics if the type differs, or if the metric has labels and labelled is false or
+// vice versa.
 func must(name string, want Type, labelled bool) Metric {
 	m := find(name)
 	if m.Type != want || labelled != (len(m.Labels) > 0) {
@@ -188,7 +190,7 @@ func NewGaugeFunc(name string, value func() float64) prometheus.GaugeFunc {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: m.Name, Help: m.Help}, value)
 }
 
-// durations are the buckets of durations in seconds: from an answer out of memory to a timeout.
+// durations are the histogram buckets of durations in seconds: from an answer from memory to a timeout.
 var durations = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, 1, 5}
 
 // NewHistogram returns a histogram of durations without labels.
@@ -205,7 +207,7 @@ func NewHistogramVec(name string) *prometheus.HistogramVec {
 	)
 }
 
-// Series returns the scraped series of a metric; a histogram has three.
+// Series returns the time series names that a scrape has for a metric. A histogram has three: buckets, sum and count.
 func (m Metric) Series() []Metric {
 	if m.Type != Histogram {
 		return []Metric{m}

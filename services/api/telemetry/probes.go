@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// NewRegistry returns a registry with the metrics of the Go runtime and the process, and with further collectors.
+// NewRegistry returns a registry with the metrics of the Go runtime and of the process, and with the given collectors.
 func NewRegistry(of ...prometheus.Collector) *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -16,7 +16,8 @@ func NewRegistry(of ...prometheus.Collector) *prometheus.Registry {
 	return r
 }
 
-// Probes serves /live, /ready and /metrics. They must not be on the public port.
+// Probes serves /live, /ready and /metrics. It must not be on the public port, because these paths need no
+// authentication.
 func Probes(metrics prometheus.Gatherer, ready func() error) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))

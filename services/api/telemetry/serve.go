@@ -23,13 +23,13 @@ const (
 	maxConnections    = 1000
 )
 
-// Serve serves h on ln until ctx ends. It then waits some seconds for running requests and closes ln. The end of ctx is
-// not an error. The contexts of requests, including hijacked ones, end when Serve returns.
+// Serve serves h on ln until ctx ends. Then it waits up to stopTimeout for running requests and closes ln. The end of
+// ctx is not an error. The contexts of requests, including hijacked ones, end when Serve returns.
 func Serve(ctx context.Context, ln net.Listener, h http.Handler) error {
 	return ServeUpTo(ctx, ln, h, maxConnections)
 }
 
-// ServeUpTo is Serve with another limit of connections. Hijacked connections do not count.
+// ServeUpTo is Serve with a given limit of connections. Hijacked connections do not count.
 func ServeUpTo(ctx context.Context, ln net.Listener, h http.Handler, limit int) error {
 	requests, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end() // ends hijacked streams, which the server does not track
@@ -67,7 +67,8 @@ func ServeUpTo(ctx context.Context, ln net.Listener, h http.Handler, limit int) 
 	return nil
 }
 
-// ownErrors drops log lines about failed TLS handshakes, which clients cause and could fill the log with.
+// ownErrors drops log lines about failed TLS handshakes. Any client can cause such lines, and could fill the log with
+// them.
 type ownErrors struct{ to io.Writer }
 
 func (o ownErrors) Write(line []byte) (int, error) {

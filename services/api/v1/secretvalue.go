@@ -13,8 +13,8 @@ import (
 
 // SecretValue is a secret: a string with the value, or an object {name, namespace, key} that references a Secret.
 //
-// A schema cannot express a string or an object, so that the API server accepts any value. Decoding accepts it too,
-// because one invalid object in a list must not hide the valid ones. Err returns the error.
+// A schema of a CRD cannot express that a value is a string or an object, so the API server accepts any value. Decoding
+// accepts any value too, because one invalid object in a list must not hide the valid ones. Err returns the error.
 type SecretValue struct {
 	inline credential.Secret
 	ref    *SecretKeyReference
@@ -37,7 +37,7 @@ func InlineSecret(s credential.Secret) *SecretValue { return &SecretValue{inline
 // SecretFrom returns a SecretValue that references a Secret.
 func SecretFrom(ref SecretKeyReference) *SecretValue { return &SecretValue{ref: &ref} }
 
-// Inline returns the value if it is not a reference.
+// Inline returns the value, and whether it is in the object itself and not a reference.
 func (v *SecretValue) Inline() (credential.Secret, bool) {
 	if v == nil || v.ref != nil || v.other != nil {
 		return "", false
@@ -45,7 +45,7 @@ func (v *SecretValue) Inline() (credential.Secret, bool) {
 	return v.inline, true
 }
 
-// Ref returns the reference, if it is one. If it has no key, defaultKey is set.
+// Ref returns the reference, and whether the value is one. If the reference has no key, it gets defaultKey.
 func (v *SecretValue) Ref(defaultKey string) (SecretKeyReference, bool) {
 	if v == nil || v.ref == nil {
 		return SecretKeyReference{}, false
@@ -102,7 +102,7 @@ func (v *SecretValue) MarshalJSON() ([]byte, error) {
 	return json.Marshal(string(v.inline))
 }
 
-// UnmarshalJSON decodes a string or a reference. It keeps other values for Err.
+// UnmarshalJSON decodes a string or a reference. A value of any other type is stored, and Err reports it.
 func (v *SecretValue) UnmarshalJSON(data []byte) error {
 	var inline string
 	if json.Unmarshal(data, &inline) == nil {

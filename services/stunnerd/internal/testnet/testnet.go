@@ -1,4 +1,4 @@
-// Package testnet gives a test a network namespace of its own, with addresses that it may add and remove.
+// Package testnet runs a test in a network namespace of its own, in which the test may add and remove addresses.
 package testnet
 
 import (
@@ -9,12 +9,12 @@ import (
 	"testing"
 )
 
-// inside marks the process that is in the new namespace. Its value is the name of the test that it runs.
+// inside is the environment variable of the child process that Isolated starts. Its value is the name of the test.
 const inside = "STUNNERD_TESTNET"
 
-// Isolated runs the test once more, in a child process with a network namespace of its own, in which loopback is up,
-// and reports whether this is that child. A test begins with it and returns when it is not: the result of the child is
-// the result of the test.
+// Isolated runs the test again in a child process with a network namespace of its own, in which the loopback interface
+// is up. It reports whether the current process is that child. A test calls it first, and returns if the result is
+// false: the result of the child is then the result of the test.
 func Isolated(t *testing.T) bool {
 	t.Helper()
 	if os.Getenv(inside) == t.Name() {
@@ -41,7 +41,7 @@ func Isolated(t *testing.T) bool {
 	return false
 }
 
-// IP runs the program ip, of the package iproute2, with arguments that have no spaces in them.
+// IP runs the command ip of iproute2. The arguments are separated by spaces.
 func IP(t *testing.T, arguments string) {
 	t.Helper()
 	if _, err := exec.LookPath("ip"); err != nil {

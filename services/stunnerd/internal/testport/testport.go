@@ -1,8 +1,8 @@
 // Package testport finds ports for the listeners of tests.
 //
-// A port that the kernel hands out for ":0" may be taken by any outgoing connection between the look and the use. These
-// ports lie below the range from which the kernel does that, and every test process begins elsewhere, so that packages
-// tested at the same time do not meet.
+// A port that the kernel assigns for ":0" may be taken by an outgoing connection before the test uses it. The ports of
+// this package are below the range from which the kernel assigns ports. Each test process starts at another port, so
+// that packages that are tested at the same time do not use the same ports.
 package testport
 
 import (
@@ -16,13 +16,13 @@ import (
 const (
 	first = 10000
 	count = 8000
-	// stride is how many ports a process has before it comes upon the next one's.
+	// stride is the distance between the first ports of two processes with consecutive process ids.
 	stride = 100
 )
 
 var next atomic.Uint32
 
-// Free returns a port that nobody listens on, over UDP and TCP, on any address. It returns none twice.
+// Free returns a port on which no program listens, over UDP and TCP, on any address. It does not return a port twice.
 func Free(t testing.TB) int {
 	t.Helper()
 	for range count {
@@ -35,7 +35,8 @@ func Free(t testing.TB) int {
 	return 0
 }
 
-// Range returns the first of n ports in a row, an even one, on which nobody listens. They lie above those of Free.
+// Range returns the first of n consecutive ports on which no program listens. The first port is even. The ports are
+// above those of Free.
 func Range(t testing.TB, n int) int {
 	t.Helper()
 	for range count {

@@ -15,7 +15,7 @@ import (
 // firstPort is the first port. Ports are assigned in sequence: an even one, then an odd one.
 const firstPort = 49152
 
-// backlog is how many datagrams wait at a relay that does not read. Further ones are dropped.
+// backlog is the number of datagrams that wait at a relay that does not read. Further datagrams are dropped.
 const backlog = 256
 
 // Datagram is a datagram that a relay has sent.
@@ -68,7 +68,8 @@ func (n *Network) Len() int {
 	return len(n.sockets)
 }
 
-// Sent returns the datagrams that relays have sent since the last call, without those that Got of a Peer has returned.
+// Sent returns the datagrams that relays have sent since the last call. Datagrams that Peer.Got has returned are not
+// included.
 func (n *Network) Sent() []Datagram {
 	n.mu.Lock()
 	defer n.mu.Unlock()

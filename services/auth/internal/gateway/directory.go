@@ -52,7 +52,8 @@ func (d *Directory) Run(ctx context.Context, source discovery.Source) {
 	}
 }
 
-// compareInterval is the interval of reconnects while the clocks differ.
+// compareInterval is the time between two reconnects to config discovery while the clock of this host differs from the
+// one in the Date header of the operator. Each reconnect compares the clocks again.
 const compareInterval = time.Minute
 
 func (d *Directory) follow(ctx context.Context, source discovery.Source) {

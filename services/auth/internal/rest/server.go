@@ -224,8 +224,8 @@ func (s server) grant(ctx context.Context, d demand) ([]grant, error) {
 	if len(out) == 0 {
 		return nil, &failure{status: http.StatusNotFound, detail: "No gateway that matches has a public address."}
 	}
-	// If the request does not name a gateway, a short lifetime of that gateway caps the ttl and does not refuse the
-	// request. Otherwise one gateway would fail the request for all others.
+	// A request that names no gateway is refused only if its ttl exceeds the maximum of every selected gateway. A
+	// gateway with a shorter maximum caps its own credential, and does not fail the request for the others.
 	if longest := longest(out); !d.named() && d.ttl > longest && longest > 0 {
 		return nil, bad("ttl", "must be at most %d", int64(longest/time.Second))
 	}

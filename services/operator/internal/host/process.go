@@ -140,7 +140,8 @@ func (p *process) Stop() { close(p.stop) }
 // Leave ends the supervision of the program. The program continues.
 func (p *process) Leave() { close(p.leave) }
 
-// Done is closed when the program has ended after Stop, or after Leave.
+// Done returns a channel that is closed when nothing is supervised any more: after Stop when the program has ended,
+// after Leave at once, although the program keeps running.
 func (p *process) Done() <-chan struct{} { return p.done }
 
 func (p *process) set(change func(*health)) {

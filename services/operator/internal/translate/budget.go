@@ -75,11 +75,11 @@ var nouns = map[int]string{
 
 // Upper bounds of the size of parts of a config in bytes. Certificates are counted separately.
 const (
-	// overhead is for everything that is not part of a listener or a route.
+	// overhead is the number of bytes of a config that are reserved for everything except listeners and routes.
 	overhead = 64 << 10
-	// overheadOfListener is for a listener without its routes.
+	// overheadOfListener is the size of a listener without its routes.
 	overheadOfListener = 4 << 10
-	// overheadOfRoute is for a cluster without its name and endpoints.
+	// overheadOfRoute is the size of the cluster of a route without its name and endpoints.
 	overheadOfRoute = 80
 )
 

@@ -130,8 +130,9 @@ func (e Entry) same(other Entry) bool {
 	return e.Note == other.Note && e.Reason == other.Reason && e.Answered == other.Answered
 }
 
-// RefuseNote counts a refusal like Refuse, and records a note. A request without a credential is only counted, because
-// every client starts with such a request.
+// RefuseNote counts a refusal like Refuse, and adds it with its listener, client, peer and user to the recent refusals
+// that the admin endpoint /refusals shows. A request without a credential is only counted, because every client starts
+// with such a request.
 func (m *Meter) RefuseNote(r Reason, n Note) {
 	m.Refuse(r)
 	if r != NoCredential {
@@ -139,7 +140,7 @@ func (m *Meter) RefuseNote(r Reason, n Note) {
 	}
 }
 
-// DropNote counts a drop like Drop, and records a note. It does not allocate, so it may be called for every datagram.
+// DropNote counts a drop like Drop, and adds it to the recent refusals. It does not allocate, so it may be called for every datagram.
 func (m *Meter) DropNote(r Reason, n Note) {
 	m.Drop(r)
 	m.recent.add(r, false, n)

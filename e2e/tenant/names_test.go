@@ -200,8 +200,8 @@ func (n *tenant) ownsItsObjects(gateway string) {
 	}
 }
 
-// stopsWriting checks that the operator does not write endlessly in the tenant's namespace: there are few writes between
-// two changes of the tenant.
+// stopsWriting checks that the operator does not write endlessly in the tenant's namespace: there are few writes
+// between two changes of the tenant.
 func (n *tenant) stopsWriting() {
 	n.Helper()
 	n.settles()

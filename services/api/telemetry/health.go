@@ -10,8 +10,8 @@ type Health struct {
 	// Live returns nil if the process is live, or else an error, whose text is in the answer. A nil function means that
 	// it is live.
 	Live func() error
-	// Ready returns nil if the process is ready, or else an error, whose text is in the answer. A nil function means that
-	// it is ready.
+	// Ready returns nil if the process is ready, or else an error, whose text is in the answer. A nil function means
+	// that it is ready.
 	Ready func() error
 }
 

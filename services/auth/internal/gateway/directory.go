@@ -52,8 +52,8 @@ func (d *Directory) Run(ctx context.Context, source discovery.Source) {
 	}
 }
 
-// compareInterval is the time between two reconnects to config discovery while the clock of this host differs from the
-// one in the Date header of the operator. Each reconnect compares the clocks again.
+// compareInterval is how often Run reconnects while the clocks of this service and of the source differ by more than
+// maxSkew. The source sends its time only when a connection starts.
 const compareInterval = time.Minute
 
 func (d *Directory) follow(ctx context.Context, source discovery.Source) {
@@ -84,8 +84,8 @@ func (d *Directory) Ready() error {
 	return nil
 }
 
-// firstConfigTimeout is how long Heard waits for the first config after the source has connected. A source sends its
-// configs at once.
+// firstConfigTimeout is how long Heard reports an error if no config follows the first contact with the source. A
+// source sends its configs at once.
 const firstConfigTimeout = time.Second
 
 // Heard returns nil once the gateways of the source are known, or else the reason. The readiness probe uses it instead

@@ -224,8 +224,9 @@ func (s server) grant(ctx context.Context, d demand) ([]grant, error) {
 	if len(out) == 0 {
 		return nil, &failure{status: http.StatusNotFound, detail: "No gateway that matches has a public address."}
 	}
-	// A request that names no gateway is refused only if its ttl exceeds the maximum of every selected gateway. A
-	// gateway with a shorter maximum caps its own credential, and does not fail the request for the others.
+	// If the request does not name each gateway, a gateway with a short lifetime only caps the ttl of its own
+	// credential. Otherwise it would fail the request for all other gateways. The request is refused only if its ttl
+	// exceeds the ttl of every credential.
 	if longest := longest(out); !d.named() && d.ttl > longest && longest > 0 {
 		return nil, bad("ttl", "must be at most %d", int64(longest/time.Second))
 	}

@@ -151,8 +151,8 @@ func (p *process) set(change func(*health)) {
 	p.changed()
 }
 
-// run starts the program, and starts it again whenever it ends. It is locked to one thread: with Bound, the kernel
-// kills the program when the thread that started it ends.
+// run starts the program, and starts it again whenever it ends, until Stop or Leave. It is locked to one thread: with
+// Bound, the kernel kills the program when the thread that started it ends.
 func (p *process) run(adopt *orphan) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

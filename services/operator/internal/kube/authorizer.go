@@ -36,8 +36,8 @@ type authorizer struct {
 	readers []string
 }
 
-// newAuthorizer returns an authorizer of config discovery. Beside dataplane pods it admits the ServiceAccounts in
-// readers, each NAMESPACE/NAME, optionally with the suffix WholeConfigs.
+// newAuthorizer returns an authorizer of config discovery requests. readers are the ServiceAccounts that may read the
+// configs of all Gateways, as NAMESPACE/SERVICEACCOUNT, optionally with the suffix WholeConfigs.
 func newAuthorizer(c *rest.Config, readers []string, log *slog.Logger) (*authorizer, error) {
 	c = rest.CopyConfig(c)
 	c.QPS = -1 // maxConcurrentReviews limits the requests instead

@@ -75,7 +75,7 @@ var nouns = map[int]string{
 
 // Upper bounds of the size of parts of a config in bytes. Certificates are counted separately.
 const (
-	// overhead is the number of bytes of a config that are reserved for everything except listeners and routes.
+	// overhead is the maximum size of a config without its listeners, routes and certificates.
 	overhead = 64 << 10
 	// overheadOfListener is the size of a listener without its routes.
 	overheadOfListener = 4 << 10

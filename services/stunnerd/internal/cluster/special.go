@@ -7,10 +7,10 @@ import (
 // unreachable is the minimum prefix length for an address that no route allows. It is longer than any address.
 const unreachable = 129
 
-// special is a prefix whose addresses a route with a shorter prefix does not allow.
+// special is a prefix whose addresses are allowed only by routes whose prefix has at least minBits bits.
 type special struct {
 	prefix netip.Prefix
-	// minBits is the length of the shortest route prefix that allows addresses in prefix.
+	// minBits is the minimum length of the route prefix, or unreachable if no route allows the addresses.
 	minBits int
 }
 

@@ -115,9 +115,10 @@ func nonceFresh(g *Gate, r *request) *refusal {
 	return nil
 }
 
-// guessesLeft refuses a request whose user name can be guessed, without comparing the password, if there were too many
-// wrong passwords before. A public source gets no answer (T-07). A private source may be a load balancer, so it gets
-// 401: a client behind it that has a wrong password then gives up at once, and does not wait for a timeout.
+// guessesLeft refuses a request whose user name can be guessed, without comparing the password, if the source of the
+// request has sent too many wrong passwords (see limit.SourceGuesses). A public source gets no answer. A private source
+// may be a load balancer, so it gets 401: a client behind it that has a wrong password then gives up at once, and does
+// not wait for a timeout.
 func guessesLeft(g *Gate, r *request) *refusal {
 	name, _ := r.Value(stun.AttrUsername)
 	if !g.policy.Load().Authority.Guessable(string(name)) || g.limits.MayCompare(r.limited()) {

@@ -108,7 +108,8 @@ type flow struct {
 	realm atomic.Pointer[string]
 	// until is the end of the lifetime.
 	until time.Time
-	// refreshing serializes Refresh requests and expire, so that a session is not ended while its lifetime is prolonged.
+	// refreshing serializes Refresh requests and expire, so that a session is not ended while its lifetime is
+	// prolonged.
 	refreshing sync.Mutex
 	// expiry runs expire.
 	expiry *time.Timer

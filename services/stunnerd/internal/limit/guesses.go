@@ -161,9 +161,9 @@ func (g *guesses) right(client netip.Addr, name string) {
 // price returns the time after which a wrong password no longer counts.
 func (a allowance) price() time.Duration { return time.Minute / time.Duration(a.minute) }
 
-// makeRoom removes an entry from a map that has maxGuessers entries, unless the map has an entry for next already. It
-// prefers entries for which over is true. It looks at a few random entries only, so that its time does not depend on
-// the size of the map.
+// makeRoom makes room for an entry for next in a map that has maxGuessers entries. It looks at a few random entries
+// only, so that its time does not depend on the size of the map. It removes those for which over is true, or else one
+// of them.
 func makeRoom[V any](m map[guesser]V, next guesser, over func(V) bool) {
 	const few = 16
 	if _, ok := m[next]; ok || len(m) < maxGuessers {

@@ -140,7 +140,8 @@ func (m *Meter) RefuseNote(r Reason, n Note) {
 	}
 }
 
-// DropNote counts a drop like Drop, and adds it to the recent refusals. It does not allocate, so it may be called for every datagram.
+// DropNote counts a drop like Drop, and adds it to the recent refusals. It does not allocate, so it may be called for
+// every datagram.
 func (m *Meter) DropNote(r Reason, n Note) {
 	m.Drop(r)
 	m.recent.add(r, false, n)
